@@ -1,0 +1,1 @@
+//! Ceph's little-endian, versioned wire encoding: bounded decoder, encoder, crc32c.

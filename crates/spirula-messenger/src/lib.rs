@@ -1,0 +1,1 @@
+//! msgr2 without I/O: banner, frames, handshake, sessions, replay.

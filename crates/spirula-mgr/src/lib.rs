@@ -1,0 +1,1 @@
+//! The manager: PG statistics, rates, and the commands that report them.

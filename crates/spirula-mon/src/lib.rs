@@ -1,0 +1,1 @@
+//! The monitor: maps, commands, subscriptions, health; a state machine and its store.

@@ -1,0 +1,1 @@
+//! The OSD daemon: PGs, store and connections put together.

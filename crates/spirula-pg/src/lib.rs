@@ -1,0 +1,1 @@
+//! Placement groups without I/O: op execution, log, replication, peering.

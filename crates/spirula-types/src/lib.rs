@@ -1,0 +1,1 @@
+//! The vocabulary: ids, epochs, versions, addresses, object names and their hash.
