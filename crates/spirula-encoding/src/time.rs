@@ -1,0 +1,90 @@
+//! `utime`: Ceph's wall-clock stamp.
+
+use crate::{Decode, DecodeError, Decoder, Encode, Encoder};
+
+/// Seconds and nanoseconds since the Unix epoch, as `utime_t` on the wire.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct UTime {
+    /// Whole seconds.
+    pub sec: u32,
+    /// Nanoseconds within the second, below 1e9 when well formed.
+    pub nsec: u32,
+}
+
+impl UTime {
+    /// The epoch itself; Ceph's "never".
+    pub const ZERO: Self = Self { sec: 0, nsec: 0 };
+
+    /// From nanoseconds since the Unix epoch (seconds wrap after 2106).
+    pub fn from_nanos(nanos: u64) -> Self {
+        Self { sec: (nanos / 1_000_000_000) as u32, nsec: (nanos % 1_000_000_000) as u32 }
+    }
+
+    /// Nanoseconds since the Unix epoch.
+    pub fn as_nanos(self) -> u64 {
+        u64::from(self.sec) * 1_000_000_000 + u64::from(self.nsec)
+    }
+
+    /// Seconds as a float, for rates and ages.
+    pub fn as_secs_f64(self) -> f64 {
+        f64::from(self.sec) + f64::from(self.nsec) / 1e9
+    }
+
+    /// True for the zero stamp.
+    pub fn is_zero(self) -> bool {
+        self == Self::ZERO
+    }
+
+    /// UTC as Ceph prints it: `2026-11-20T19:41:16.229025+0000`; seconds below ten
+    /// years print as `sec.usec`, as Ceph does for durations and the zero stamp.
+    pub fn to_iso(self) -> String {
+        if self.sec < 60 * 60 * 24 * 365 * 10 {
+            return format!("{}.{:06}", self.sec, self.nsec / 1000);
+        }
+        let days = i64::from(self.sec / 86_400);
+        let rest = self.sec % 86_400;
+        // Civil-from-days (H. Hinnant, "chrono-Compatible Low-Level Date Algorithms").
+        let z = days + 719_468;
+        let era = z.div_euclid(146_097);
+        let doe = z.rem_euclid(146_097);
+        let yoe = (doe - doe / 1460 + doe / 36_524 - doe / 146_096) / 365;
+        let doy = doe - (365 * yoe + yoe / 4 - yoe / 100);
+        let mp = (5 * doy + 2) / 153;
+        let day = doy - (153 * mp + 2) / 5 + 1;
+        let month = if mp < 10 { mp + 3 } else { mp - 9 };
+        let year = yoe + era * 400 + i64::from(month <= 2);
+        format!(
+            "{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}.{:06}+0000",
+            rest / 3600,
+            rest / 60 % 60,
+            rest % 60,
+            self.nsec / 1000
+        )
+    }
+}
+
+impl Encode for UTime {
+    fn encode(&self, out: &mut Encoder) {
+        out.u32(self.sec);
+        out.u32(self.nsec);
+    }
+}
+
+impl Decode for UTime {
+    fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
+        Ok(Self { sec: d.u32()?, nsec: d.u32()? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn iso_form_of_known_stamps() {
+        let t = UTime { sec: 1_795_203_676, nsec: 229_025_000 };
+        assert_eq!(t.to_iso(), "2026-11-20T19:41:16.229025+0000");
+        assert_eq!(UTime::ZERO.to_iso(), "0.000000");
+        assert_eq!(UTime { sec: 951_782_400, nsec: 0 }.to_iso(), "2000-02-29T00:00:00.000000+0000");
+    }
+}

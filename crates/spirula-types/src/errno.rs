@@ -1,0 +1,87 @@
+//! Error numbers as they travel: Linux's values, negated in results.
+
+/// Operation not permitted; also "unknown object class".
+pub const EPERM: i32 = 1;
+/// No such object, pool or snapshot.
+pub const ENOENT: i32 = 2;
+/// Input or output error.
+pub const EIO: i32 = 5;
+/// A value is too large (xattr).
+pub const E2BIG: i32 = 7;
+/// Try again (a replica that cannot serve a balanced read).
+pub const EAGAIN: i32 = 11;
+/// Out of memory.
+pub const ENOMEM: i32 = 12;
+/// Permission denied.
+pub const EACCES: i32 = 13;
+/// Busy.
+pub const EBUSY: i32 = 16;
+/// Already exists.
+pub const EEXIST: i32 = 17;
+/// Invalid argument.
+pub const EINVAL: i32 = 22;
+/// Object too large.
+pub const EFBIG: i32 = 27;
+/// No space left.
+pub const ENOSPC: i32 = 28;
+/// Read-only.
+pub const EROFS: i32 = 30;
+/// Out of range.
+pub const ERANGE: i32 = 34;
+/// Name too long.
+pub const ENAMETOOLONG: i32 = 36;
+/// Not implemented.
+pub const ENOSYS: i32 = 38;
+/// Not empty.
+pub const ENOTEMPTY: i32 = 39;
+/// No such attribute.
+pub const ENODATA: i32 = 61;
+/// Value too large for the version compared with.
+pub const EOVERFLOW: i32 = 75;
+/// Snapshot context is old.
+pub const EOLDSNAPC: i32 = 85;
+/// Not supported by this pool or object.
+pub const EOPNOTSUPP: i32 = 95;
+/// Not connected: unknown watch.
+pub const ENOTCONN: i32 = 107;
+/// The client is blocklisted.
+pub const ESHUTDOWN: i32 = 108;
+/// Timed out.
+pub const ETIMEDOUT: i32 = 110;
+/// Quota exceeded.
+pub const EDQUOT: i32 = 122;
+/// A comparison failed.
+pub const ECANCELED: i32 = 125;
+
+/// The symbolic name, as Ceph's tools print it.
+pub fn name(errno: i32) -> &'static str {
+    match errno.abs() {
+        EPERM => "EPERM",
+        ENOENT => "ENOENT",
+        EIO => "EIO",
+        E2BIG => "E2BIG",
+        EAGAIN => "EAGAIN",
+        ENOMEM => "ENOMEM",
+        EACCES => "EACCES",
+        EBUSY => "EBUSY",
+        EEXIST => "EEXIST",
+        EINVAL => "EINVAL",
+        EFBIG => "EFBIG",
+        ENOSPC => "ENOSPC",
+        EROFS => "EROFS",
+        ERANGE => "ERANGE",
+        ENAMETOOLONG => "ENAMETOOLONG",
+        ENOSYS => "ENOSYS",
+        ENOTEMPTY => "ENOTEMPTY",
+        ENODATA => "ENODATA",
+        EOVERFLOW => "EOVERFLOW",
+        EOLDSNAPC => "EOLDSNAPC",
+        EOPNOTSUPP => "EOPNOTSUPP",
+        ENOTCONN => "ENOTCONN",
+        ESHUTDOWN => "ESHUTDOWN",
+        ETIMEDOUT => "ETIMEDOUT",
+        EDQUOT => "EDQUOT",
+        ECANCELED => "ECANCELED",
+        _ => "E?",
+    }
+}
