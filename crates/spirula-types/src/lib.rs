@@ -6,6 +6,7 @@
 //! * [`PgId`], [`SpgId`], [`EVersion`], [`ReqId`] — placement groups and their history
 //! * [`HObject`], [`ObjectLocator`] — object identity and the sort order of a PG
 //! * [`EntityAddr`], [`AddrVec`], [`EntityName`] — who and where
+//! * [`transaction`] — what a PG asks its store to change
 //! * [`hash`] — rjenkins, `stable_mod`; [`errno`] — Ceph's (Linux's) error numbers
 //! * [`features`] — connection feature bits
 
@@ -15,6 +16,7 @@ pub mod features;
 pub mod hash;
 mod object;
 mod pg;
+pub mod transaction;
 
 pub use addr::{AddrVec, EntityAddr, EntityName, EntityType};
 pub use object::{HObject, NS_ALL, ObjectLocator, SNAP_DIR, SNAP_HEAD};

@@ -1,0 +1,1 @@
+//! OSD ↔ OSD messages (types 0x5340–0x537f).
