@@ -1,0 +1,265 @@
+//! Payload buffers: page-aligned, reused, and counted against one budget.
+//!
+//! A 4 MiB payload that is allocated afresh costs a thousand page faults; one taken from
+//! the pool costs none, and its alignment lets it go to the disk by O_DIRECT without a
+//! copy. Every buffer handed out counts against the pool's budget until the last
+//! [`Bytes`] that refers to it is dropped, so the budget bounds the payloads in flight in
+//! the whole process: whoever reads from a socket asks [`PayloadPool::over_budget`] first.
+//!
+//! Thread-safe; a pool is shared by cloning. No I/O.
+
+use bytes::Bytes;
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Alignment of every buffer, bytes: a page, enough for O_DIRECT on every device.
+pub const ALIGN: usize = 4096;
+/// Smallest capacity handed out, bytes.
+const SMALLEST: usize = 16 << 10;
+/// Capacities are powers of two from [`SMALLEST`]; so many classes are kept for reuse.
+const CLASSES: usize = 11;
+
+/// Owned memory aligned to [`ALIGN`].
+struct Aligned {
+    ptr: NonNull<u8>,
+    layout: Layout,
+}
+
+// SAFETY: `Aligned` owns its memory exclusively, like `Box<[u8]>`; no interior sharing.
+#[allow(unsafe_code, reason = "owned allocation, see SAFETY")]
+unsafe impl Send for Aligned {}
+// SAFETY: a shared reference only gives shared access to the bytes.
+#[allow(unsafe_code, reason = "owned allocation, see SAFETY")]
+unsafe impl Sync for Aligned {}
+
+impl Aligned {
+    #[allow(unsafe_code, reason = "aligned allocation is not offered by Vec")]
+    fn new(capacity: usize) -> Self {
+        let Ok(layout) = Layout::from_size_align(capacity.max(ALIGN), ALIGN) else {
+            handle_alloc_error(Layout::new::<u8>());
+        };
+        // SAFETY: the layout's size is not zero.
+        let raw = unsafe { alloc_zeroed(layout) };
+        let Some(ptr) = NonNull::new(raw) else { handle_alloc_error(layout) };
+        Self { ptr, layout }
+    }
+
+    fn capacity(&self) -> usize {
+        self.layout.size()
+    }
+}
+
+impl Drop for Aligned {
+    #[allow(unsafe_code, reason = "frees what `new` allocated")]
+    fn drop(&mut self) {
+        // SAFETY: allocated in `new` with this layout, freed once.
+        unsafe { dealloc(self.ptr.as_ptr(), self.layout) }
+    }
+}
+
+#[derive(Default)]
+struct Shelf {
+    free: [Vec<Aligned>; CLASSES],
+    free_bytes: usize,
+}
+
+struct Inner {
+    shelf: Mutex<Shelf>,
+    /// Bytes of capacity in the hands of callers.
+    out: AtomicUsize,
+    budget: usize,
+    /// Most bytes kept on the shelf.
+    keep: usize,
+}
+
+/// A shared pool of page-aligned buffers.
+#[derive(Clone)]
+pub struct PayloadPool(Arc<Inner>);
+
+impl std::fmt::Debug for PayloadPool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PayloadPool").field("out", &self.outstanding()).field("budget", &self.0.budget).finish()
+    }
+}
+
+impl PayloadPool {
+    /// A pool whose users stop taking in payloads above `budget` bytes outstanding, and
+    /// which keeps at most half of that for reuse.
+    pub fn new(budget: usize) -> Self {
+        Self(Arc::new(Inner { shelf: Mutex::default(), out: AtomicUsize::new(0), budget, keep: budget / 2 }))
+    }
+
+    /// Bytes in the hands of callers.
+    pub fn outstanding(&self) -> usize {
+        self.0.out.load(Ordering::Relaxed)
+    }
+
+    /// True when no further payload should be taken in until some are dropped.
+    pub fn over_budget(&self) -> bool {
+        self.outstanding() > self.0.budget
+    }
+
+    /// An empty buffer with room for at least `capacity` bytes. Never waits: the budget is
+    /// for the caller to respect.
+    pub fn take(&self, capacity: usize) -> PayloadBuf {
+        let size = capacity.max(SMALLEST).next_power_of_two();
+        let class = (size / SMALLEST).trailing_zeros() as usize;
+        let reused = {
+            let mut shelf = self.0.shelf.lock().unwrap_or_else(PoisonError::into_inner);
+            let found = shelf.free.get_mut(class).and_then(Vec::pop);
+            if let Some(m) = &found {
+                shelf.free_bytes -= m.capacity();
+            }
+            found
+        };
+        // Sizes above the largest class are rare and not rounded up so far.
+        let size = if class < CLASSES { size } else { capacity.next_multiple_of(ALIGN) };
+        let memory = reused.unwrap_or_else(|| Aligned::new(size));
+        self.0.out.fetch_add(memory.capacity(), Ordering::Relaxed);
+        PayloadBuf { memory: Some(memory), len: 0, pool: self.0.clone() }
+    }
+
+    /// An aligned copy of `data`.
+    pub fn copy(&self, data: &[u8]) -> Bytes {
+        let mut b = self.take(data.len());
+        b.extend(data);
+        b.freeze()
+    }
+}
+
+/// A buffer being filled; [`PayloadBuf::freeze`] makes it a shared [`Bytes`].
+pub struct PayloadBuf {
+    /// Always there until dropped.
+    memory: Option<Aligned>,
+    len: usize,
+    pool: Arc<Inner>,
+}
+
+impl PayloadBuf {
+    /// Room in bytes.
+    pub fn capacity(&self) -> usize {
+        self.memory.as_ref().map_or(0, Aligned::capacity)
+    }
+
+    /// Bytes filled.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Nothing filled yet?
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Appends bytes; what does not fit is left out and the number taken returned.
+    pub fn extend(&mut self, data: &[u8]) -> usize {
+        let n = data.len().min(self.capacity() - self.len);
+        self.spare(n, |room| {
+            room[..n].copy_from_slice(&data[..n]);
+            n
+        });
+        n
+    }
+
+    /// Lets `fill` write into the next at most `max` bytes of room; it returns how many it
+    /// wrote. The room is initialised memory (zeros or an earlier payload's bytes).
+    pub fn spare(&mut self, max: usize, fill: impl FnOnce(&mut [u8]) -> usize) -> usize {
+        let end = (self.len + max).min(self.capacity());
+        let start = self.len;
+        let room = &mut self.whole()[start..end];
+        let n = fill(room).min(room.len());
+        self.len += n;
+        n
+    }
+
+    /// Sets how many bytes are filled (at most the capacity).
+    pub fn set_len(&mut self, len: usize) {
+        self.len = len.min(self.capacity());
+    }
+
+    /// The whole capacity, filled or not.
+    #[allow(unsafe_code, reason = "a slice over memory this buffer owns")]
+    pub fn whole(&mut self) -> &mut [u8] {
+        match &mut self.memory {
+            // SAFETY: `ptr` is valid for `size` bytes, owned and borrowed mutably here. The
+            // memory was zeroed when it was allocated, so every byte is initialised.
+            Some(m) => unsafe { std::slice::from_raw_parts_mut(m.ptr.as_ptr(), m.layout.size()) },
+            None => &mut [],
+        }
+    }
+
+    /// Shares the filled bytes. The memory goes back to the pool with the last reference.
+    pub fn freeze(self) -> Bytes {
+        if self.len == 0 { Bytes::new() } else { Bytes::from_owner(self) }
+    }
+}
+
+impl AsRef<[u8]> for PayloadBuf {
+    #[allow(unsafe_code, reason = "a slice over memory this buffer owns")]
+    fn as_ref(&self) -> &[u8] {
+        match &self.memory {
+            // SAFETY: as in `whole`; shared borrow.
+            Some(m) => unsafe { std::slice::from_raw_parts(m.ptr.as_ptr(), self.len) },
+            None => &[],
+        }
+    }
+}
+
+impl Drop for PayloadBuf {
+    fn drop(&mut self) {
+        let Some(memory) = self.memory.take() else { return };
+        let size = memory.capacity();
+        self.pool.out.fetch_sub(size, Ordering::Relaxed);
+        let mut shelf = self.pool.shelf.lock().unwrap_or_else(PoisonError::into_inner);
+        let class = (size / SMALLEST).trailing_zeros() as usize;
+        if size.is_power_of_two() && class < CLASSES && shelf.free_bytes + size <= self.pool.keep {
+            shelf.free_bytes += size;
+            shelf.free[class].push(memory);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_are_aligned_counted_and_reused() {
+        let pool = PayloadPool::new(64 << 20);
+        let mut b = pool.take(4 << 20);
+        assert_eq!(b.whole().as_ptr() as usize % ALIGN, 0);
+        assert_eq!(b.extend(b"hello"), 5);
+        let bytes = b.freeze();
+        let slice = bytes.slice(1..4);
+        drop(bytes);
+        assert_eq!(pool.outstanding(), 4 << 20);
+        assert_eq!(&slice[..], b"ell");
+        let at = slice.as_ptr() as usize - 1;
+        drop(slice);
+        assert_eq!(pool.outstanding(), 0);
+        assert_eq!(pool.take(3 << 20).whole().as_ptr() as usize, at, "the same memory comes back");
+    }
+
+    #[test]
+    fn buffer_takes_no_more_than_its_room_and_reports_the_budget() {
+        let pool = PayloadPool::new(20 << 10);
+        let mut b = pool.take(1);
+        assert_eq!(b.extend(&vec![1; 100_000]), 16 << 10);
+        assert!(!pool.over_budget());
+        let c = pool.take(1);
+        assert!(pool.over_budget());
+        drop((b, c));
+        assert!(!pool.over_budget());
+    }
+
+    #[test]
+    fn sizes_beyond_the_largest_class_are_served_and_not_kept() {
+        let pool = PayloadPool::new(1 << 30);
+        let b = pool.take((16 << 20) * 3);
+        assert_eq!(b.capacity(), (16 << 20) * 3);
+        drop(b);
+        assert_eq!(pool.outstanding(), 0);
+    }
+}
