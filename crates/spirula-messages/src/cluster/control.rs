@@ -1,1 +1,406 @@
-//! OSD ↔ monitor and OSD ↔ manager messages (types 0x5300–0x533f).
+//! OSD ↔ monitor, OSD ↔ manager and manager ↔ monitor messages (types 0x5300–0x533f).
+//!
+//! Every front is one versioned struct whose unknown tail is skipped, so daemons of two
+//! releases understand each other. Statistics travel as blobs whose layout belongs to
+//! `spirula-maps`; this crate does not look inside.
+//!
+//! | sender → receiver | messages |
+//! |---|---|
+//! | OSD → monitor | [`OsdBoot`], [`OsdMarkMeDown`], [`OsdFailureReport`], [`OsdAlive`], [`OsdPgTemp`], [`PgCreateAsk`], [`PgsCreated`] |
+//! | monitor → OSD | [`OsdMarkMeDownAck`], [`PgCreateGrant`], [`PgsCreatedAck`], [`OsdStop`], and Ceph's MOSDMap |
+//! | OSD → manager | [`OsdReport`] |
+//! | manager → OSD | [`OsdReportAck`], [`OsdScrub`] |
+//! | manager → monitor | [`MgrBeacon`], [`MgrDigest`] |
+
+use crate::Body;
+use bytes::Bytes;
+use spirula_encoding::{Decode, DecodeError, Decoder, Encode, Encoder, UTime};
+use spirula_types::{AddrVec, Epoch, OsdId, PgId, Uuid};
+use std::collections::BTreeMap;
+
+/// One control body: its type number, its fields in wire order, all of them in the front.
+macro_rules! control {
+    ($(#[$doc:meta])* $name:ident = $kind:literal { $($(#[$fdoc:meta])* $field:ident : $ty:ty),* $(,)? }) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug, PartialEq)]
+        pub struct $name { $($(#[$fdoc])* pub $field: $ty),* }
+
+        impl Encode for $name {
+            fn encode(&self, out: &mut Encoder) {
+                out.versioned(1, 1, |_o| { $(self.$field.encode(_o);)* });
+            }
+        }
+        impl Decode for $name {
+            fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
+                d.versioned(stringify!($name), 1, |_d, _| Ok(Self { $($field: Decode::decode(_d)?),* }))
+            }
+        }
+        impl Body for $name {
+            const KIND: u16 = $kind;
+            const VERSION: u16 = 1;
+            const COMPAT: u16 = 1;
+            const PRIORITY: u16 = 196;
+            fn segments(&self) -> (Vec<u8>, Bytes) {
+                (spirula_encoding::to_vec(self), Bytes::new())
+            }
+            fn read(_version: u16, front: &Bytes, _data: &Bytes) -> Result<Self, DecodeError> {
+                Decoder::new(front).get()
+            }
+        }
+    };
+}
+
+control! {
+    /// "I am here": an OSD asks to be marked up with these addresses. Answered by the next
+    /// OSD map that shows it up; the OSD repeats it until it sees one.
+    OsdBoot = 0x5300 {
+        /// Cluster the OSD belongs to; another cluster's OSD is ignored.
+        fsid: Uuid,
+        /// Its number.
+        osd: OsdId,
+        /// Its own identity, made when its store was made.
+        uuid: Uuid,
+        /// Where clients reach it.
+        public: AddrVec,
+        /// Where other OSDs reach it.
+        cluster: AddrVec,
+        /// Heartbeats over the cluster network.
+        hb_back: AddrVec,
+        /// Heartbeats over the public network.
+        hb_front: AddrVec,
+        /// Feature bits it offers.
+        features: u64,
+        /// Newest OSD map it has; the monitor sends everything after it.
+        newest_map: Epoch,
+        /// Bytes its store can hold; gives the CRUSH weight (TiB) when the OSD has none.
+        size_bytes: u64,
+        /// `hdd`, `ssd`, `nvme`, or empty for "do not change".
+        device_class: String,
+        /// Where it wants to sit in the CRUSH tree (`host` → name …) if it is in no bucket yet.
+        location: BTreeMap<String, String>,
+        /// Facts for `osd metadata` (hostname, cpu, versions, device…).
+        metadata: BTreeMap<String, String>,
+    }
+}
+
+control! {
+    /// A clean stop: mark me down at once, without waiting for reports.
+    OsdMarkMeDown = 0x5301 {
+        /// The OSD that stops.
+        osd: OsdId,
+        /// Its identity.
+        uuid: Uuid,
+        /// Epoch of its newest map.
+        epoch: Epoch,
+    }
+}
+
+control! {
+    /// The down mark is durable; the OSD may go.
+    OsdMarkMeDownAck = 0x5302 {
+        /// The OSD that stops.
+        osd: OsdId,
+        /// Epoch in which it is down.
+        epoch: Epoch,
+    }
+}
+
+control! {
+    /// An OSD says that another does not answer, or does again.
+    OsdFailureReport = 0x5303 {
+        /// Who reports.
+        reporter: OsdId,
+        /// Who is silent.
+        target: OsdId,
+        /// The incarnation meant: a report about an older one is dropped.
+        target_public: AddrVec,
+        /// Epoch of the reporter's map.
+        epoch: Epoch,
+        /// Milliseconds since the target last answered.
+        failed_for_ms: u64,
+        /// The connection was refused: nobody listens there, no grace is needed.
+        refused: bool,
+        /// The target answers again; cancels this reporter's earlier report.
+        alive: bool,
+    }
+}
+
+control! {
+    /// Asks for `up_thru` ≥ `want`: a primary may serve an interval only when the map says
+    /// that it was alive in it.
+    OsdAlive = 0x5304 {
+        /// The OSD.
+        osd: OsdId,
+        /// Epoch it must be recorded as alive through.
+        want: Epoch,
+    }
+}
+
+control! {
+    /// May I make these PGs empty? Sent by a primary that has no trace of a PG of its own.
+    PgCreateAsk = 0x5305 {
+        /// The primary.
+        osd: OsdId,
+        /// The PGs.
+        pgids: Vec<PgId>,
+    }
+}
+
+control! {
+    /// Which of the PGs asked for have never existed. A PG that is neither granted nor refused
+    /// is unknown to the newest map (pool gone).
+    PgCreateGrant = 0x5306 {
+        /// May be created empty, with the epoch their history starts in.
+        granted: BTreeMap<PgId, Epoch>,
+        /// Were created before: their data is somewhere; never start them empty.
+        refused: Vec<PgId>,
+    }
+}
+
+control! {
+    /// These PGs are durable on their acting sets; forget that they may be created empty.
+    PgsCreated = 0x5307 {
+        /// The primary.
+        osd: OsdId,
+        /// The PGs.
+        pgids: Vec<PgId>,
+    }
+}
+
+control! {
+    /// The removal from the creating set is durable. Only now may the primary acknowledge
+    /// client writes to these PGs.
+    PgsCreatedAck = 0x5308 {
+        /// The PGs.
+        pgids: Vec<PgId>,
+    }
+}
+
+control! {
+    /// A primary asks for a temporary acting set while it backfills. An empty list ends it.
+    OsdPgTemp = 0x5309 {
+        /// The primary.
+        osd: OsdId,
+        /// Epoch it was decided in.
+        epoch: Epoch,
+        /// Wanted acting sets.
+        pgs: BTreeMap<PgId, Vec<OsdId>>,
+    }
+}
+
+control! {
+    /// `osd stop N`: finish what is committing and stop.
+    OsdStop = 0x530a {
+        /// The OSD meant; any other ignores it.
+        osd: OsdId,
+        /// Epoch in which the monitor marked it down.
+        epoch: Epoch,
+    }
+}
+
+control! {
+    /// An OSD's periodic report to the manager.
+    OsdReport = 0x5310 {
+        /// The OSD.
+        osd: OsdId,
+        /// Its identity.
+        uuid: Uuid,
+        /// Counts reports of this incarnation.
+        seq: u64,
+        /// Epoch of its map.
+        epoch: Epoch,
+        /// When it was made.
+        stamp: UTime,
+        /// Encoded `spirula_maps` OSD statistics (space, heartbeat peers, latencies).
+        stat: Bytes,
+        /// Encoded `spirula_maps` statistics of the PGs it is primary of and that changed since
+        /// the last acknowledged report (all of them when `full`).
+        pgs: BTreeMap<PgId, Bytes>,
+        /// The list is complete: what is missing is no longer ours.
+        full: bool,
+        /// Operations older than the complaint time.
+        slow_ops: u32,
+        /// Age of the oldest of them, milliseconds.
+        slow_oldest_ms: u64,
+        /// Named counters (`op_r`, `op_w`, `op_in_bytes`, …), monotonic within an incarnation.
+        perf: BTreeMap<String, u64>,
+        /// Options that differ from their defaults, for `config show`.
+        config: BTreeMap<String, String>,
+    }
+}
+
+control! {
+    /// The manager has the report.
+    OsdReportAck = 0x5311 {
+        /// Which one.
+        seq: u64,
+        /// How long to wait before the next, milliseconds.
+        period_ms: u32,
+        /// Send everything next time (the manager is new and knows nothing).
+        want_full: bool,
+    }
+}
+
+control! {
+    /// The manager passes on `pg scrub`, `pg deep-scrub`, `pg repair`, `osd scrub`…
+    OsdScrub = 0x5312 {
+        /// The PGs; empty means all the OSD leads.
+        pgs: Vec<PgId>,
+        /// Read the data, too.
+        deep: bool,
+        /// Repair what is found.
+        repair: bool,
+    }
+}
+
+control! {
+    /// A manager's life sign, every two seconds and on every change.
+    MgrBeacon = 0x5320 {
+        /// Cluster it belongs to.
+        fsid: Uuid,
+        /// Its global id, the identity of this incarnation.
+        gid: u64,
+        /// Its name (`mgr.x` is `x`).
+        name: String,
+        /// Where it listens.
+        addr: AddrVec,
+        /// It is ready to serve commands.
+        available: bool,
+        /// Modules it runs.
+        modules: Vec<String>,
+        /// Services it offers: name → URI.
+        services: BTreeMap<String, String>,
+        /// Commands it serves, each a JSON object in the form of `get_command_descriptions`
+        /// (`{"sig": […], "help": …, "module": …, "perm": …, "flags": 8}`). May be empty when
+        /// unchanged since the last beacon of this incarnation.
+        commands: Vec<String>,
+        /// Facts for `mgr metadata`.
+        metadata: BTreeMap<String, String>,
+    }
+}
+
+/// One health check as the manager found it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HealthInput {
+    /// Ceph's name for it (`PG_DEGRADED`).
+    pub code: String,
+    /// 1 warning, 2 error.
+    pub severity: u8,
+    /// One line.
+    pub summary: String,
+    /// How many things the summary counts.
+    pub count: u64,
+    /// One line per thing.
+    pub detail: Vec<String>,
+}
+
+impl Encode for HealthInput {
+    fn encode(&self, out: &mut Encoder) {
+        out.versioned(1, 1, |o| {
+            o.str(&self.code);
+            o.u8(self.severity);
+            o.str(&self.summary);
+            o.u64(self.count);
+            o.put(&self.detail);
+        });
+    }
+}
+
+impl Decode for HealthInput {
+    fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
+        d.versioned("HealthInput", 1, |d, _| {
+            Ok(Self { code: d.get()?, severity: d.u8()?, summary: d.get()?, count: d.u64()?, detail: d.get()? })
+        })
+    }
+}
+
+control! {
+    /// What the manager knows, for `status`, `df`, `health`, the full flags and quotas.
+    MgrDigest = 0x5321 {
+        /// The sender.
+        gid: u64,
+        /// When it was made.
+        stamp: UTime,
+        /// Encoded `spirula_maps::PgDigest`.
+        digest: Bytes,
+        /// Health checks the manager found.
+        health: Vec<HealthInput>,
+        /// Encoded service map, or empty.
+        service_map: Bytes,
+        /// Progress events: id → {message, fraction × 10⁶}.
+        progress: BTreeMap<String, (String, u32)>,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn boot() -> OsdBoot {
+        OsdBoot {
+            fsid: Uuid([1; 16]),
+            osd: 3,
+            uuid: Uuid([2; 16]),
+            public: AddrVec::default(),
+            cluster: AddrVec::default(),
+            hb_back: AddrVec::default(),
+            hb_front: AddrVec::default(),
+            features: u64::MAX,
+            newest_map: 9,
+            size_bytes: 1 << 40,
+            device_class: "ssd".into(),
+            location: [("host".to_owned(), "a".to_owned())].into(),
+            metadata: BTreeMap::new(),
+        }
+    }
+
+    #[test]
+    fn boot_round_trips_through_a_message() {
+        let m = boot().into_message(7);
+        assert_eq!((m.kind, m.tid, m.priority), (0x5300, 7, 196));
+        assert_eq!(OsdBoot::from_message(&m).unwrap(), boot());
+    }
+
+    #[test]
+    fn digest_with_health_round_trips() {
+        let d = MgrDigest {
+            gid: 4,
+            stamp: UTime { sec: 5, nsec: 6 },
+            digest: Bytes::from_static(b"xyz"),
+            health: vec![HealthInput {
+                code: "PG_DEGRADED".into(),
+                severity: 1,
+                summary: "degraded".into(),
+                count: 2,
+                detail: vec!["pg 1.0".into()],
+            }],
+            service_map: Bytes::new(),
+            progress: [("a".to_owned(), ("b".to_owned(), 500_000))].into(),
+        };
+        assert_eq!(MgrDigest::from_message(&d.clone().into_message(0)).unwrap(), d);
+    }
+
+    #[test]
+    fn a_newer_sender_with_more_fields_is_understood() {
+        let mut out = Encoder::new();
+        out.versioned(2, 1, |o| {
+            o.i32(4);
+            o.u32(99);
+            o.str("a later field");
+        });
+        let alive = OsdAlive::read(1, &out.into_bytes(), &Bytes::new()).unwrap();
+        assert_eq!(alive, OsdAlive { osd: 4, want: 99 });
+    }
+
+    proptest! {
+        #[test]
+        fn prop_garbage_is_refused_without_panic(bytes: Vec<u8>) {
+            let b = Bytes::from(bytes);
+            let _ = OsdBoot::read(1, &b, &b);
+            let _ = OsdReport::read(1, &b, &b);
+            let _ = MgrDigest::read(1, &b, &b);
+            let _ = PgCreateGrant::read(1, &b, &b);
+        }
+    }
+}
