@@ -1,0 +1,3 @@
+//! CRUSH against Ceph: golden maps and mappings, and the installed `crushtool`.
+
+mod golden;
