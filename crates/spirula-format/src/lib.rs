@@ -1,0 +1,17 @@
+//! How people read us: text tables, JSON as Ceph prints it, byte and count units, ages.
+//!
+//! Pure, and the one place for it: the monitor and the manager lay out every table and
+//! every JSON text that the `ceph` tool prints as it comes, so scripts compare it byte for
+//! byte with a real cluster's. Checked against `shared/protocol/vectors/cli-output`.
+//!
+//! * [`TextTable`] — columns with alignment, two spaces between
+//! * [`Format`], [`to_json`] — plain, `json`, `json-pretty`; numbers as `%.17g`
+//! * [`bytes`], [`si`], [`age`] — `1.2 MiB`, `2.19k`, `83m`
+
+mod json;
+mod table;
+mod units;
+
+pub use json::{Format, pretty, to_json, to_python, to_python_pretty};
+pub use table::{Align, TextTable};
+pub use units::{age, bytes, ctime, general, percent, si};
