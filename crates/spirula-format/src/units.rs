@@ -43,7 +43,7 @@ fn scaled(v: u64, base: u64, units: &[&str]) -> String {
 
 /// A length of time in seconds as Ceph abbreviates ages: `1.5s`, `119s`, `83m`, `2h`, `3d`…
 pub fn age(seconds: f64) -> String {
-    if !(seconds >= 2.0) {
+    if seconds.is_nan() || seconds < 2.0 {
         return format!("{}s", general(f64::from(seconds.max(0.0) as f32), 6));
     }
     let s = seconds as u64;
