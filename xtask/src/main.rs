@@ -1,2 +1,55 @@
-//! Developer tasks.
-fn main() {}
+//! Every developer task: `cargo xtask <task>`.
+//!
+//! `test` is what the README and CI run: it installs what the tests need (Debian packages,
+//! by apt, when root), runs every Rust test and then the end-to-end tests with Ceph's own
+//! clients. What cannot run here is reported as skipped, by name.
+
+mod bench;
+mod check;
+mod fuzz;
+mod packages;
+mod reef;
+mod run;
+mod test;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "Spirula's developer tasks")]
+struct Args {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Format, lints and supply chain: what must be clean before a commit
+    Check,
+    /// Install what the tests need, then run every test
+    Test(test::Options),
+    /// Fuzz every decoder for a while (libFuzzer, on the stable toolchain)
+    Fuzz(fuzz::Options),
+    /// Compare with a real Ceph on this machine; results go to bench/results
+    Bench(bench::Options),
+    /// The longer campaigns: thousands of random maps, long store and PG runs, fuzzing
+    Soak(test::SoakOptions),
+}
+
+fn main() -> ExitCode {
+    let result = match Args::parse().task {
+        Task::Check => check::check(),
+        Task::Test(o) => test::test(&o),
+        Task::Fuzz(o) => fuzz::fuzz(&o),
+        Task::Bench(o) => bench::bench(&o),
+        Task::Soak(o) => test::soak(&o),
+    };
+    match result {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(e) => {
+            eprintln!("xtask: {e:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! Debian packages that the tests drive the cluster with.
+
+use crate::run::{have, status};
+use std::process::Command;
+
+/// (program or file that shows it is there, package, what needs it)
+const NEEDED: &[(&str, &str, &str)] = &[
+    ("ceph", "ceph-common", "every end-to-end test"),
+    ("crushtool", "ceph-base", "CRUSH comparison"),
+    ("osdmaptool", "ceph-base", "OSD map comparison"),
+    ("monmaptool", "ceph-base", "monitor map comparison"),
+    ("/usr/lib/python3/dist-packages/rados.cpython-311-x86_64-linux-gnu.so", "python3-rados", "librados tests"),
+    ("fio", "fio", "fio's rados engine"),
+    ("jq", "jq", "shell checks"),
+];
+
+fn present(probe: &str, package: &str) -> bool {
+    if package == "python3-rados" {
+        // The file's name depends on Python's version and the machine.
+        return Command::new("/usr/bin/python3")
+            .args(["-c", "import rados"])
+            .output()
+            .is_ok_and(|o| o.status.success());
+    }
+    have(probe)
+}
+
+fn missing() -> Vec<(&'static str, &'static str)> {
+    let mut found: Vec<(&str, &str)> = Vec::new();
+    for (probe, package, why) in NEEDED {
+        if !present(probe, package) && !found.iter().any(|(p, _)| p == package) {
+            found.push((package, why));
+        }
+    }
+    found
+}
+
+/// Installs what is missing, if this is Debian and we are root; returns the packages that
+/// are still missing, with what needs them.
+///
+/// # Errors
+/// When apt cannot be started.
+pub fn install() -> anyhow::Result<Vec<(&'static str, &'static str)>> {
+    let wanted = missing();
+    if wanted.is_empty() {
+        return Ok(wanted);
+    }
+    let names: Vec<&str> = wanted.iter().map(|(p, _)| *p).collect();
+    let root = Command::new("id").arg("-u").output().is_ok_and(|o| o.stdout.starts_with(b"0"));
+    if !have("apt-get") || !root {
+        eprintln!(
+            "xtask: missing: {}. {}; tests that need them are skipped, by name.\n       On Debian: sudo apt-get install {}",
+            names.join(" "),
+            if have("apt-get") { "Not root, so not installed" } else { "This is not Debian, so not installed" },
+            names.join(" ")
+        );
+        return Ok(wanted);
+    }
+    let apt = |args: &[&str]| {
+        let mut c = Command::new("apt-get");
+        c.env("DEBIAN_FRONTEND", "noninteractive").args(["-y", "-qq"]).args(args);
+        status(&mut c)
+    };
+    apt(&["update"])?;
+    let mut args = vec!["install", "--no-install-recommends"];
+    args.extend(names);
+    apt(&args)?;
+    Ok(missing())
+}

@@ -1,0 +1,93 @@
+//! `cargo xtask test` and `cargo xtask soak`.
+
+use crate::run::{command, release_binary, root, status};
+use crate::{check, fuzz, packages, reef};
+use clap::Args;
+use std::time::Instant;
+
+/// What to test.
+#[derive(Args)]
+pub struct Options {
+    /// Run the end-to-end tests with Reef 18.2 clients, too (debootstraps Debian 13, about a minute)
+    #[arg(long)]
+    reef: bool,
+    /// Only the Rust tests
+    #[arg(long, conflicts_with = "e2e")]
+    unit: bool,
+    /// Only the end-to-end tests; optionally those whose name contains a word
+    #[arg(long, num_args = 0..=1, default_missing_value = "")]
+    e2e: Option<String>,
+}
+
+/// How long to soak.
+#[derive(Args)]
+pub struct SoakOptions {
+    /// Seconds for each fuzz target
+    #[arg(long, default_value_t = 60)]
+    fuzz_seconds: u32,
+    /// Factor for the number of random cases of each property test
+    #[arg(long, default_value_t = 20)]
+    factor: u32,
+}
+
+/// Runs the tests; false if one failed.
+///
+/// # Errors
+/// When something cannot be started at all.
+pub fn test(o: &Options) -> anyhow::Result<bool> {
+    let begun = Instant::now();
+    let missing = packages::install()?;
+    let mut good = true;
+    if o.e2e.is_none() {
+        good &= check::check()?;
+        good &= status(command("cargo").args(["test", "--workspace", "--locked", "--no-fail-fast"]))?;
+    }
+    if !o.unit {
+        let binary = release_binary()?;
+        let word = o.e2e.clone().unwrap_or_default();
+        let run = |label: &str, wrap: Option<&std::path::Path>| -> anyhow::Result<bool> {
+            let mut c = command("/usr/bin/python3");
+            c.arg(root().join("tests/e2e/run.py")).arg("--binary").arg(&binary).arg("--label").arg(label);
+            if let Some(chroot) = wrap {
+                c.arg("--clients").arg(chroot);
+            }
+            if !word.is_empty() {
+                c.arg("--only").arg(&word);
+            }
+            status(&mut c)
+        };
+        if missing.iter().any(|(p, _)| matches!(*p, "ceph-common" | "python3-rados")) {
+            println!("SKIPPED end-to-end tests: ceph-common or python3-rados is not installed");
+        } else {
+            good &= run("pacific", None)?;
+        }
+        if o.reef {
+            match reef::clients()? {
+                Some(chroot) => good &= run("reef", Some(&chroot))?,
+                None => println!("SKIPPED end-to-end tests with Reef clients: debootstrap is not possible here"),
+            }
+        }
+    }
+    for (package, why) in &missing {
+        println!("SKIPPED {why}: Debian package {package} is not installed");
+    }
+    println!("xtask test: {} in {:.0} s", if good { "all good" } else { "FAILED" }, begun.elapsed().as_secs_f64());
+    Ok(good)
+}
+
+/// The longer campaigns.
+///
+/// # Errors
+/// When something cannot be started at all.
+pub fn soak(o: &SoakOptions) -> anyhow::Result<bool> {
+    packages::install()?;
+    let many = (256 * o.factor).to_string();
+    let maps = (200 * o.factor).to_string();
+    let mut c = command("cargo");
+    c.args(["test", "--workspace", "--locked", "--no-fail-fast", "--release"])
+        .env("PROPTEST_CASES", &many)
+        .env("SPIRULA_CRUSH_MAPS", &maps)
+        .env("SPIRULA_MAPS", &maps);
+    let good = status(&mut c)?;
+    Ok(fuzz::fuzz(&fuzz::Options { seconds: o.fuzz_seconds, target: None })? && good)
+}
