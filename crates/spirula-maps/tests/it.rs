@@ -1,0 +1,7 @@
+//! Tests against bytes and tools that are not ours.
+
+mod it {
+    mod corpus;
+    mod golden;
+    mod support;
+}
