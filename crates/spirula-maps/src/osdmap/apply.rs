@@ -177,6 +177,8 @@ impl OsdMap {
             let i = *o as usize;
             self.osd_weight[i] = *w;
             if *w != 0 {
+                // Whatever takes data exists.
+                self.osd_state[i] |= state::EXISTS;
                 self.osd_state[i] &= !(state::AUTOOUT | state::NEW);
                 self.osd_xinfo[i].old_weight = 0;
             }

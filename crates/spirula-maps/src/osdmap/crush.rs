@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use spirula_crush::CrushMap;
-use spirula_encoding::{Decode, DecodeError, Decoder, Encode, Encoder, from_slice, to_vec};
+use spirula_encoding::{Decode, DecodeError, Decoder, Encode, Encoder, to_vec};
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -25,7 +25,8 @@ impl Crush {
     /// # Errors
     /// [`DecodeError`] if it is no CRUSH map.
     pub fn from_bytes(bytes: Bytes) -> Result<Self, DecodeError> {
-        let map = from_slice(&bytes)?;
+        // Newer releases append knobs; the bytes are kept as they came.
+        let map = Decoder::new(&bytes).get()?;
         Ok(Self { bytes, map: Arc::new(map) })
     }
 

@@ -275,6 +275,13 @@ impl Incremental {
                 self.new_last_in_change = self.modified;
             }
             self.new_weight.insert(osd, weight);
+            // A weight makes the OSD exist before states are flipped; flipping EXISTS
+            // again would destroy it.
+            if weight != 0 && !map.exists(osd) {
+                if let Some(s) = self.new_state.get_mut(&osd) {
+                    *s &= !state::EXISTS;
+                }
+            }
         }
     }
 
