@@ -1,0 +1,212 @@
+"""What every end-to-end test uses: a cluster started as the README says, and Ceph's own clients.
+
+Tests are methods `test_*` of subclasses of Case. Each class gets one fresh cluster (setup) in a scratch
+folder, driven only through the `spirula` binary and unmodified clients. `Clients` runs them either from
+this machine or from another Debian's folder (Reef), by chroot.
+"""
+import json, os, random, shutil, signal, socket, subprocess, tempfile, time, traceback
+
+BINARY = None
+CLIENTS = None
+LABEL = ''
+
+
+class Skip(Exception):
+    """This test cannot run here; the text says why."""
+
+
+class Clients:
+    """Runs Ceph's programs: of this machine, or of a Debian below `root`."""
+
+    def __init__(self, root=None):
+        self.root = root
+        self.mounts = []
+
+    def enter(self, scratch):
+        """Makes the scratch folder visible to the clients, at the same path."""
+        if not self.root:
+            return
+        for source in ['/proc', '/dev', scratch]:
+            at = self.root + source
+            os.makedirs(at, exist_ok=True)
+            r = subprocess.run(['mount', '--bind', source, at], capture_output=True, text=True)
+            if r.returncode:
+                self.leave()
+                raise Skip(f'cannot mount {source} for the other Debian: {r.stderr.strip()}')
+            self.mounts.append(at)
+
+    def leave(self):
+        for at in reversed(self.mounts):
+            subprocess.run(['umount', '-l', at], capture_output=True)
+        self.mounts = []
+
+    def wrap(self, argv):
+        return ['chroot', self.root] + argv if self.root else argv
+
+    def python(self):
+        return self.wrap(['/usr/bin/python3'])
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(('127.0.0.1', 0))
+        return s.getsockname()[1]
+
+
+class Result:
+    def __init__(self, p):
+        self.code, self.out, self.err = p.returncode, p.stdout, p.stderr
+
+    def __repr__(self):
+        return f'exit {self.code}\n--- stdout\n{self.out}\n--- stderr\n{self.err}'
+
+
+class Cluster:
+    """One Spirula in a folder of its own."""
+
+    def __init__(self, scratch, clients, name='c', args=()):
+        self.dir = os.path.join(scratch, name)
+        self.scratch, self.clients, self.args = scratch, clients, list(args)
+        self.port = free_port()
+        self.conf = os.path.join(self.dir, 'ceph.conf')
+
+    def spirula(self, *argv, timeout=120, check=True):
+        r = Result(subprocess.run([BINARY, *argv], capture_output=True, text=True, timeout=timeout))
+        assert not check or r.code == 0, f'spirula {" ".join(argv)}: {r}'
+        return r
+
+    def up(self, *extra, check=True):
+        first = [] if os.path.exists(os.path.join(self.dir, 'cluster.json')) else ['--port', str(self.port), *self.args]
+        return self.spirula('up', '--dir', self.dir, '--detach', *first, *extra, check=check)
+
+    def down(self, check=True):
+        return self.spirula('down', '--dir', self.dir, check=check)
+
+    def pid(self):
+        with open(os.path.join(self.dir, 'lock')) as f:
+            return int(f.read().strip())
+
+    def kill(self):
+        """kill -9 of the whole cluster, as a crash would."""
+        pid = self.pid()
+        os.kill(pid, signal.SIGKILL)
+        for _ in range(500):
+            try:
+                os.kill(pid, 0)
+            except ProcessLookupError:
+                return
+            with open(f'/proc/{pid}/stat') as f:
+                if f.read().split(')')[1].split()[0] == 'Z':
+                    return
+            time.sleep(0.01)
+        raise AssertionError('the killed process does not go away')
+
+    def log(self):
+        path = os.path.join(self.dir, 'spirula.log')
+        return open(path, errors='replace').read() if os.path.exists(path) else ''
+
+    def run(self, *argv, timeout=120, check=True, stdin=None, binary=False):
+        p = subprocess.run(self.clients.wrap([argv[0], '-c', self.conf, *argv[1:]]), capture_output=True,
+                           text=not binary, timeout=timeout, input=stdin)
+        r = Result(p)
+        assert not check or r.code == 0, f'{" ".join(argv)}: {r}'
+        return r
+
+    def ceph(self, *argv, **kw):
+        return self.run('ceph', *argv, **kw)
+
+    def json(self, *argv, **kw):
+        return json.loads(self.ceph(*argv, '-f', 'json', **kw).out)
+
+    def rados(self, *argv, **kw):
+        return self.run('rados', *argv, **kw)
+
+    def python(self, code, *args, timeout=300, check=True, wait=True):
+        """Runs a Python program with the clients' own librados; argv[1] is the ceph.conf."""
+        path = os.path.join(self.scratch, f'p{random.randrange(1 << 40)}.py')
+        with open(path, 'w') as f:
+            f.write(code)
+        argv = self.clients.python() + [path, self.conf, *map(str, args)]
+        if not wait:
+            return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        r = Result(subprocess.run(argv, capture_output=True, text=True, timeout=timeout))
+        assert not check or r.code == 0, f'python: {r}'
+        return r
+
+    def wait_clean(self, seconds=60):
+        deadline = time.time() + seconds
+        while True:
+            by = self.json('pg', 'stat')['pg_summary']['num_pg_by_state']
+            if by and all(s['name'] == 'active+clean' for s in by):
+                return
+            assert time.time() < deadline, f'not clean after {seconds} s: {by}\n{self.ceph("health", "detail").out}'
+            time.sleep(0.1)
+
+
+class Case:
+    """A group of tests that share one cluster. `args` are given to `spirula up`."""
+    args = []
+    start = True
+
+    def setup(self, clients):
+        self.clients = clients
+        # Not below /tmp's sticky folder of somebody else; the disk must be a real one for durability tests.
+        self.scratch = tempfile.mkdtemp(prefix='spirula-e2e-', dir=os.environ.get('SPIRULA_E2E_DIR', '/var/tmp'))
+        os.chmod(self.scratch, 0o755)
+        clients.enter(self.scratch)
+        self.c = Cluster(self.scratch, clients, args=self.args)
+        if self.start:
+            self.c.up()
+
+    def teardown(self):
+        if os.path.exists(self.c.dir):
+            self.c.down(check=False)
+            log = self.c.log()
+            bad = [l for l in log.splitlines() if ' ERROR ' in l or 'panicked' in l]
+            self.bad_log = [] if getattr(self, 'errors_expected', False) else bad
+        self.clients.leave()
+        shutil.rmtree(self.scratch, ignore_errors=True)
+
+
+def run_all(cases, clients, only):
+    passed, failed, skipped, bad = 0, 0, 0, []
+    for cls in cases:
+        names = [n for n in vars(cls) if n.startswith('test_') and only in f'{cls.__name__}.{n}']
+        if not names:
+            continue
+        case = cls()
+        try:
+            case.setup(clients)
+        except Skip as e:
+            for n in names:
+                print(f'SKIPPED {LABEL}{cls.__name__}.{n}: {e}', flush=True)
+            skipped += len(names)
+            continue
+        except Exception:
+            print(f'FAILED {LABEL}{cls.__name__} (start):\n{traceback.format_exc()}', flush=True)
+            failed += len(names)
+            bad.append(cls.__name__)
+            case.teardown()
+            continue
+        for n in names:
+            t = time.time()
+            try:
+                getattr(case, n)()
+                passed += 1
+                print(f'ok {LABEL}{cls.__name__}.{n} ({time.time() - t:.1f} s)', flush=True)
+            except Skip as e:
+                skipped += 1
+                print(f'SKIPPED {LABEL}{cls.__name__}.{n}: {e}', flush=True)
+            except Exception:
+                failed += 1
+                bad.append(f'{cls.__name__}.{n}')
+                print(f'FAILED {LABEL}{cls.__name__}.{n}:\n{traceback.format_exc()}', flush=True)
+        case.teardown()
+        if getattr(case, 'bad_log', None):
+            failed += 1
+            bad.append(f'{cls.__name__} (log)')
+            print(f'FAILED {LABEL}{cls.__name__}: errors in the cluster\'s log:\n' + '\n'.join(case.bad_log[:20]), flush=True)
+    for b in bad:
+        print(f'FAILED {LABEL}{b}')
+    print(f'{passed} passed, {failed} failed, {skipped} skipped', flush=True)
+    return failed == 0

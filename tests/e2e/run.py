@@ -1,0 +1,21 @@
+#!/usr/bin/python3
+"""End-to-end tests: unmodified Ceph clients against a Spirula started as the README says.
+usage: run.py --binary PATH [--clients DEBIAN_ROOT] [--label NAME] [--only WORD]"""
+import argparse, os, sys
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import harness
+import test_up, test_rados, test_ceph, test_durability, test_bad_input, test_osd
+
+if __name__ == '__main__':
+    a = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    a.add_argument('--binary', required=True)
+    a.add_argument('--clients')
+    a.add_argument('--label', default='')
+    a.add_argument('--only', default='')
+    a = a.parse_args()
+    harness.BINARY = os.path.abspath(a.binary)
+    harness.LABEL = a.label + ':' if a.label else ''
+    clients = harness.Clients(os.path.abspath(a.clients) if a.clients else None)
+    cases = [c for m in (test_up, test_rados, test_ceph, test_durability, test_bad_input, test_osd)
+             for c in vars(m).values() if isinstance(c, type) and issubclass(c, harness.Case) and c is not harness.Case]
+    sys.exit(0 if harness.run_all(cases, clients, a.only) else 1)

@@ -1,0 +1,147 @@
+"""Garbage on the wire, damaged files: clear errors, the daemon lives, other clients do not notice."""
+import json, os, random, socket, struct, threading, time
+from harness import Case, Cluster
+
+
+def banner(features=1, required=0):
+    return b'ceph v2\n' + struct.pack('<HQQ', 16, features, required)
+
+
+class Wire(Case):
+    errors_expected = False
+
+    def ports(self):
+        dump = self.c.json('osd', 'dump')
+        osd = [int(o['public_addrs']['addrvec'][0]['addr'].rsplit(':', 1)[1]) for o in dump['osds']]
+        return [self.c.port] + osd
+
+    def send(self, port, data, wait=2):
+        with socket.create_connection(('127.0.0.1', port), timeout=wait) as s:
+            got = b''
+            try:
+                for at in range(0, len(data), 65536):
+                    s.sendall(data[at:at + 65536])
+                s.shutdown(socket.SHUT_WR)
+                while True:
+                    b = s.recv(65536)
+                    if not b:
+                        break
+                    got += b
+            except OSError:
+                pass
+            return got
+
+    def test_garbage_on_every_port_does_not_disturb_a_client(self):
+        rng = random.Random(7)
+        ports = self.ports()
+        stop = []
+        problems = []
+
+        def client():
+            try:
+                self.c.python('''
+import rados, sys, time
+with rados.Rados(conffile=sys.argv[1]) as r, r.open_ioctx('data') as io:
+    end = time.time() + 6
+    n = 0
+    while time.time() < end:
+        io.write_full('steady', b'%d' % n); assert io.read('steady') == b'%d' % n; n += 1
+    assert n > 50, n
+''')
+            except AssertionError as e:
+                problems.append(e)
+            stop.append(1)
+        t = threading.Thread(target=client)
+        t.start()
+        rounds = 0
+        while not stop:
+            for port in ports:
+                self.send(port, rng.randbytes(rng.randrange(1, 4000)))
+                self.send(port, banner() + rng.randbytes(rng.randrange(1, 4000)))
+                self.send(port, banner() + struct.pack('<BB', 17, 4) + b'\xff' * 30)
+                self.send(port, banner()[:rng.randrange(1, 26)])
+                self.send(port, b'GET / HTTP/1.1\r\nHost: x\r\n\r\n')
+                self.send(port, b'ceph v027' + bytes(280))
+                rounds += 1
+        t.join()
+        assert not problems, problems
+        assert rounds > 4
+        assert self.c.ceph('health').out.startswith('HEALTH_OK')
+
+    def test_many_half_open_connections_leave_room_for_clients(self):
+        socks = [socket.create_connection(('127.0.0.1', self.c.port)) for _ in range(200)]
+        for s in socks[::2]:
+            s.sendall(banner())
+        self.c.ceph('-s')
+        for s in socks:
+            s.close()
+
+    def test_frame_that_declares_a_huge_length_takes_no_memory(self):
+        # A valid preamble (crc32c, seed 0) announcing 4 GiB segments.
+        import binascii
+        table = []
+        for i in range(256):
+            c = i
+            for _ in range(8):
+                c = (c >> 1) ^ 0x82f63b78 if c & 1 else c >> 1
+            table.append(c)
+
+        def crc(data, c=0):
+            for b in data:
+                c = table[(c ^ b) & 255] ^ (c >> 8)
+            return c
+        pre = struct.pack('<BB', 1, 4) + struct.pack('<IH', 0xffffffff, 8) * 4 + b'\0\0'
+        before = json.loads(self.c.spirula('status', '--dir', self.c.dir, '--json').out)['resident']
+        for port in self.ports():
+            for _ in range(5):
+                self.send(port, banner() + pre + struct.pack('<I', crc(pre)) + bytes(100000))
+        after = json.loads(self.c.spirula('status', '--dir', self.c.dir, '--json').out)['resident']
+        assert after - before < 64 << 20, (before, after)
+
+
+class DamagedFiles(Case):
+    start = False
+    errors_expected = True
+
+    def damage(self, name, path, change):
+        d = Cluster(self.scratch, self.clients, name, args=['--osds', '1'])
+        d.up()
+        d.rados('-p', 'data', 'put', 'x', '/etc/hostname')
+        d.down()
+        full = os.path.join(d.dir, path)
+        with open(full, 'r+b') as f:
+            change(f)
+        before = open(full, 'rb').read()
+        r = d.up(check=False)
+        assert r.code == 1 and os.path.basename(os.path.dirname(full)) in r.err, r
+        assert open(full, 'rb').read() == before, 'the damaged file was written to'
+        return r
+
+    def test_damaged_store_superblock_is_refused_by_name(self):
+        def change(f):
+            size = os.fstat(f.fileno()).st_size
+            f.seek(0)
+            f.write(os.urandom(size))
+        r = self.damage('s', 'osd.0/superblock', change)
+        assert 'superblock' in r.err, r
+
+    def test_damaged_cluster_file_is_refused_by_name(self):
+        d = Cluster(self.scratch, self.clients, 'm', args=['--osds', '1'])
+        d.up()
+        d.down()
+        open(os.path.join(d.dir, 'cluster.json'), 'w').write('{ this is not json')
+        r = d.up(check=False)
+        assert r.code == 1 and 'cluster.json' in r.err, r
+
+    def test_typo_in_the_clients_conf_is_the_clients_error(self):
+        d = Cluster(self.scratch, self.clients, 't', args=['--osds', '1'])
+        d.up()
+        text = open(d.conf).read()
+        # At the next start it is written anew.
+        open(d.conf, 'w').write(text.replace('auth_client_required = none', 'auth_client_required = nnoe'))
+        r = d.ceph('-s', check=False, timeout=60)
+        assert r.code != 0, r
+        d.down()
+        d.up()
+        d.ceph('-s')
+        d.down()

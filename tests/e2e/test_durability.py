@@ -1,0 +1,143 @@
+"""Acknowledged is durable: real files, kill -9 under load, restart, everything reads back."""
+import json, os, time
+from harness import Case
+
+STORE_DOCS = '''
+# Stores every file below /usr/share/doc in two pools; every third with an xattr, every fifth with omap.
+import hashlib, json, os, rados, sys
+with rados.Rados(conffile=sys.argv[1]) as r:
+    ios = [r.open_ioctx('docs1'), r.open_ioctx('docs2')]
+    table, waiting = {}, []
+    paths = [os.path.join(d, f) for d, _, fs in os.walk('/usr/share/doc') for f in fs]
+    for n, p in enumerate(sorted(p for p in paths if os.path.isfile(p) and not os.path.islink(p))[:6000]):
+        data = open(p, 'rb').read()
+        io = ios[n % 2]
+        waiting.append(io.aio_write_full(p, data))
+        x = {'sum': hashlib.sha256(data).hexdigest().encode()} if n % 3 == 0 else {}
+        for k, v in x.items(): waiting.append(io.aio_setxattr(p, k, v) if hasattr(io, 'aio_setxattr') else None) or io.set_xattr(p, k, v)
+        if n % 5 == 0:
+            with rados.WriteOpCtx() as op:
+                io.set_omap(op, ('path', 'n'), (p.encode(), b'%d' % n)); io.operate_write_op(op, p)
+        table[p] = [n % 2, hashlib.sha256(data).hexdigest(), len(data), bool(x), n % 5 == 0, n]
+        while len(waiting) > 64:
+            c = waiting.pop(0)
+            if c: c.wait_for_complete(); assert c.get_return_value() == 0
+    for c in waiting:
+        if c: c.wait_for_complete(); assert c.get_return_value() == 0
+    json.dump(table, open(sys.argv[2], 'w'))
+'''
+
+CHECK_DOCS = '''
+import hashlib, json, rados, sys
+table = json.load(open(sys.argv[2]))
+with rados.Rados(conffile=sys.argv[1]) as r:
+    ios = [r.open_ioctx('docs1'), r.open_ioctx('docs2')]
+    for i, io in enumerate(ios):
+        listed = [o.key for o in io.list_objects()]
+        assert sorted(listed) == sorted(p for p in table if table[p][0] == i), 'the listing differs'
+    for p, (i, digest, size, x, m, n) in table.items():
+        io = ios[i]
+        assert io.stat(p)[0] == size, p
+        assert hashlib.sha256(io.read(p, size + 1)).hexdigest() == digest, p
+        if x: assert io.get_xattr(p, 'sum') == digest.encode(), p
+        if m:
+            with rados.ReadOpCtx() as op:
+                it, _ = io.get_omap_vals(op, '', '', 10); io.operate_read_op(op, p)
+                assert dict(it) == {'path': p.encode(), 'n': b'%d' % n}, p
+print(len(table))
+'''
+
+LOAD = '''
+# Writes until told to stop by the cluster's death; prints each acknowledged write (object, counter) at once.
+import rados, struct, sys, threading, time
+r = rados.Rados(conffile=sys.argv[1], conf={'rados_osd_op_timeout': '20', 'rados_mon_op_timeout': '20', 'client_mount_timeout': '20'}); r.connect()
+io = r.open_ioctx('data')
+lock, stop = threading.Lock(), time.time() + float(sys.argv[2])
+out = open(sys.argv[3], 'a')
+def one(k):
+    n = int(sys.argv[4]) * 1000000
+    while time.time() < stop:
+        n += 1
+        name, size = f'load-{k}-{n % 40}', (4096 if n % 7 else 300000)
+        data = struct.pack('<QQ', k, n) * (size // 16)
+        try: io.write_full(name, data)
+        except rados.Error: return
+        with lock: out.write(f'{name} {k} {n} {size}\\n'); out.flush()
+        try: io.append(f'log-{k}', struct.pack('<Q', n))
+        except rados.Error: return
+        with lock: out.write(f'log-{k} {k} {n} 0\\n'); out.flush()
+ts = [threading.Thread(target=one, args=(k,), daemon=True) for k in range(8)]
+for t in ts: t.start()
+for t in ts: t.join()
+'''
+
+CHECK_LOAD = '''
+# Every acknowledged write is there or overwritten by a later one of the same writer; nothing is torn.
+import rados, struct, sys
+last, appended = {}, {}
+for line in open(sys.argv[2]):
+    f = line.split()
+    if len(f) != 4: continue
+    name, k, n, size = f[0], int(f[1]), int(f[2]), int(f[3])
+    if size: last[name] = (k, n, size)
+    else: appended.setdefault(name, []).append(n)
+with rados.Rados(conffile=sys.argv[1]) as r, r.open_ioctx('data') as io:
+    for name, (k, n, size) in last.items():
+        data = io.read(name, 400000)
+        assert len(data) in (4096, 300000 // 16 * 16), (name, len(data))
+        gk, gn = struct.unpack('<QQ', data[:16])
+        assert data == data[:16] * (len(data) // 16), f'{name} is torn'
+        assert gk == k and gn >= n, f'{name}: acknowledged {n}, found {gn}'
+    for name, acked in appended.items():
+        size = io.stat(name)[0]
+        data = b''
+        while len(data) < size: data += io.read(name, 1 << 20, len(data))
+        found = [v for v, in struct.iter_unpack('<Q', data)]
+        assert len(found) == len(set(found)), f'{name}: an append was applied twice'
+        assert found == sorted(found), f'{name}: appends out of order'
+        assert set(acked) <= set(found), f'{name}: acknowledged appends are missing: {sorted(set(acked) - set(found))[:5]}'
+print(len(last), sum(map(len, appended.values())))
+'''
+
+
+class Durability(Case):
+    args = ['--osd-size', '4G']
+
+    def test_1_documents_survive_kill_9(self):
+        for p in ('docs1', 'docs2'):
+            self.c.ceph('osd', 'pool', 'create', p, '16')
+        table = os.path.join(self.scratch, 'docs.json')
+        self.c.python(STORE_DOCS, table)
+        self.c.kill()
+        self.c.up()
+        n = int(self.c.python(CHECK_DOCS, table).out)
+        assert n > 500, f'only {n} files below /usr/share/doc'
+        # list, stat and df agree
+        self.c.wait_clean()
+        deadline = time.time() + 30
+        while True:
+            df = json.loads(self.c.rados('df', '--format', 'json').out)
+            objects = sum(int(p['num_objects']) for p in df['pools'] if p['name'].startswith('docs'))
+            if objects == n or time.time() > deadline:
+                break
+            time.sleep(0.5)
+        assert objects == n, (objects, n)
+        self.table = table
+
+    def test_2_nothing_acknowledged_is_lost_by_kill_9_under_load(self):
+        acks = os.path.join(self.scratch, 'acks')
+        for turn in range(4):
+            p = self.c.python(LOAD, 4, acks, turn, wait=False)
+            time.sleep(1.2 + 0.37 * turn)
+            self.c.kill()
+            self.c.up()
+            p.wait(timeout=60)
+            self.c.python(CHECK_LOAD, acks)
+        out = self.c.python(CHECK_LOAD, acks).out.split()
+        assert int(out[1]) > 200, out
+
+    def test_3_documents_are_still_there_after_it_all(self):
+        self.c.kill()
+        self.c.up()
+        self.c.python(CHECK_DOCS, getattr(self, 'table'))
+        assert self.c.ceph('health').out.startswith('HEALTH_OK'), self.c.ceph('health', 'detail').out

@@ -1,0 +1,65 @@
+"""An OSD that stops, and comes back."""
+import json, os, time
+from harness import Case
+
+
+class OsdStops(Case):
+    def test_stopped_osd_degrades_its_pgs_and_nothing_is_lost_or_stale(self):
+        self.c.ceph('osd', 'pool', 'set', 'data', 'min_size', '2')
+        for i in range(50):
+            self.c.rados('-p', 'data', 'put', f'before{i}', '/etc/hostname') if i < 5 else None
+        self.c.spirula('osd', 'stop', '2', '--dir', self.c.dir)
+        v = self.c.json('-s')
+        assert v['osdmap']['num_up_osds'] == 2, v
+        assert 'OSD_DOWN' in v['health']['checks'], v['health']
+        deadline = time.time() + 30
+        while 'PG_DEGRADED' not in self.c.json('health')['checks']:
+            assert time.time() < deadline, self.c.ceph('health', 'detail').out
+            time.sleep(0.2)
+        # Two of three copies are a majority: the pool goes on.
+        self.c.python('''
+import rados, sys
+with rados.Rados(conffile=sys.argv[1], conf={'rados_osd_op_timeout': '30'}) as r, r.open_ioctx('data') as io:
+    for i in range(300): io.write_full(f'during{i}', b'%d' % i)
+    for i in range(5): io.write_full(f'before{i}', b'new')
+''')
+        self.c.spirula('osd', 'start', '2', '--dir', self.c.dir)
+        self.c.wait_clean()
+        assert self.c.ceph('health').out.startswith('HEALTH_OK'), self.c.ceph('health', 'detail').out
+        # Whatever copy is read now, it is the new one: stop the others in turn.
+        for down in (0, 1):
+            self.c.spirula('osd', 'stop', str(down), '--dir', self.c.dir)
+            self.c.python('''
+import rados, sys
+with rados.Rados(conffile=sys.argv[1], conf={'rados_osd_op_timeout': '30'}) as r, r.open_ioctx('data') as io:
+    for i in range(300): assert io.read(f'during{i}') == b'%d' % i, i
+    for i in range(5): assert io.read(f'before{i}') == b'new', i
+''')
+            self.c.spirula('osd', 'start', str(down), '--dir', self.c.dir)
+            self.c.wait_clean()
+
+    def test_write_blocks_below_the_majority_and_resumes(self):
+        self.c.spirula('osd', 'stop', '1', '--dir', self.c.dir)
+        self.c.spirula('osd', 'stop', '2', '--dir', self.c.dir)
+        p = self.c.python('''
+import rados, sys
+with rados.Rados(conffile=sys.argv[1]) as r, r.open_ioctx('data') as io:
+    io.write_full('blocked', b'value'); print('written', flush=True)
+''', wait=False)
+        time.sleep(2)
+        assert p.poll() is None, 'a write was acknowledged by a minority'
+        self.c.spirula('osd', 'start', '1', '--dir', self.c.dir)
+        out, err = p.communicate(timeout=60)
+        assert out.strip() == 'written', err
+        self.c.spirula('osd', 'start', '2', '--dir', self.c.dir)
+        self.c.wait_clean()
+        assert self.c.rados('-p', 'data', 'get', 'blocked', '-').out == 'value'
+
+    def test_out_and_in_keep_the_data(self):
+        self.c.rados('-p', 'data', 'put', 'moved', '/etc/passwd')
+        self.c.ceph('osd', 'out', '2')
+        assert self.c.json('osd', 'stat')['num_in_osds'] == 2
+        assert self.c.rados('-p', 'data', 'get', 'moved', '-', timeout=60).out == open('/etc/passwd').read()
+        self.c.ceph('osd', 'in', '2')
+        self.c.wait_clean()
+        assert self.c.rados('-p', 'data', 'get', 'moved', '-').out == open('/etc/passwd').read()
