@@ -38,6 +38,8 @@ pub const ENOTEMPTY: i32 = 39;
 pub const ENODATA: i32 = 61;
 /// Value too large for the version compared with.
 pub const EOVERFLOW: i32 = 75;
+/// Message too long: a write beyond the size limit.
+pub const EMSGSIZE: i32 = 90;
 /// Snapshot context is old.
 pub const EOLDSNAPC: i32 = 85;
 /// Not supported by this pool or object.
@@ -75,6 +77,7 @@ pub fn name(errno: i32) -> &'static str {
         ENOTEMPTY => "ENOTEMPTY",
         ENODATA => "ENODATA",
         EOVERFLOW => "EOVERFLOW",
+        EMSGSIZE => "EMSGSIZE",
         EOLDSNAPC => "EOLDSNAPC",
         EOPNOTSUPP => "EOPNOTSUPP",
         ENOTCONN => "ENOTCONN",

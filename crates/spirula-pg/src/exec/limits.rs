@@ -1,0 +1,52 @@
+//! Bounds on what one request may ask for. Defaults are Ceph 16.2's.
+
+/// Limits applied while a request is executed. Sizes in bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Largest object (`osd_max_object_size`); beyond it EFBIG.
+    pub max_object_size: u64,
+    /// Most payload in one writing request (`osd_max_write_size`); beyond it EMSGSIZE.
+    pub max_write_size: u64,
+    /// Longest object name and locator key (`osd_max_object_name_len`); beyond it ENAMETOOLONG.
+    pub max_name_len: usize,
+    /// Longest namespace (`osd_max_object_namespace_len`); beyond it ENAMETOOLONG.
+    pub max_namespace_len: usize,
+    /// Longest attribute name (`osd_max_attr_name_len`); beyond it ENAMETOOLONG.
+    pub max_attr_name_len: usize,
+    /// Largest attribute value (`osd_max_attr_size`; 0 = unlimited); beyond it EFBIG.
+    pub max_attr_size: usize,
+    /// Most omap entries one op returns (`osd_max_omap_entries_per_request`).
+    pub max_omap_entries: u64,
+    /// Encoded omap bytes after which an op stops and says there is more
+    /// (`osd_max_omap_bytes_per_request`, lowered to what a reply should hold).
+    pub max_omap_bytes: usize,
+    /// Most objects one listing op looks at (`osd_max_pgls`).
+    pub max_list: u64,
+    /// Largest output of one op of a writing request with RETURNVEC
+    /// (`osd_max_write_op_reply_len`); beyond it EOVERFLOW.
+    pub max_write_op_reply: usize,
+    /// Most bytes all outputs of a request may hold, and most bytes `write_same` may make
+    /// of its pattern; beyond it E2BIG. Ceph has no such bound.
+    pub max_reply_size: u64,
+    /// Most ops in a request; beyond it E2BIG. Ceph bounds it by the 16-bit count only.
+    pub max_ops: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            max_object_size: 128 << 20,
+            max_write_size: 90 << 20,
+            max_name_len: 2048,
+            max_namespace_len: 256,
+            max_attr_name_len: 100,
+            max_attr_size: 0,
+            max_omap_entries: 1024,
+            max_omap_bytes: 16 << 20,
+            max_list: 1024,
+            max_write_op_reply: 64,
+            max_reply_size: 256 << 20,
+            max_ops: 4096,
+        }
+    }
+}

@@ -1,0 +1,301 @@
+//! Execution of a RADOS op vector on one object: the one place where ops have meaning.
+//!
+//! [`execute`] takes the object's state, a reader and the vector and gives an [`Outcome`]:
+//! results for the reply and an [`Effect`]: nothing, a log entry, or a [`Mutation`]. Nothing
+//! happens until the caller applies it, so a request may be executed again at will: after a
+//! [`Pause`], or when it was overtaken. Ops see what earlier ops of the vector did; a vector
+//! that fails has no effect.
+//!
+//! [`execute_pg`] does the same for requests on a PG (listings).
+//!
+//! Does not know versions, logs or replicas: [`Mutation::finish`] stamps a mutation with the
+//! version the caller gives it. Does not take snapshots or clones: requests are executed on
+//! the head. Object classes are absent: every class is unknown (EPERM).
+//!
+//! Never panics on any input, and holds at most [`Limits::max_reply_size`] of output.
+//! Sources: `shared/protocol/osd.md` §3–§5, §8, §9; behaviour of Ceph 16.2's OSD where
+//! that is silent.
+
+mod attrs;
+mod checksum;
+mod copy;
+mod data;
+mod limits;
+mod list;
+mod mutation;
+mod omap;
+mod reader;
+mod staged;
+mod state;
+#[cfg(test)]
+mod tests;
+mod vector;
+
+pub use copy::{Fetched, Source};
+pub use limits::Limits;
+pub use list::{execute_pg, pg_end, pg_start};
+pub use mutation::{Finished, Mutation, Stamp, StatDelta};
+pub use reader::{ObjectReader, OmapPage, OmapRange, Prefetch, ReadError, Want};
+pub use state::{
+    Clone as ObjectClone, INFO_ATTR, ObjectInfo, ObjectState, SNAPSET_ATTR, SnapSet, load_object, user_attr, user_name,
+};
+
+use bytes::Bytes;
+use spirula_messages::ceph::op::{self, OsdOp, watch};
+use spirula_messages::ceph::osd::{OpResult, flag};
+use spirula_types::{HObject, PgId, SNAP_DIR, SNAP_HEAD, errno};
+use staged::Staged;
+use vector::Vector;
+
+/// May the pool take more data?
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Fullness {
+    /// Yes.
+    #[default]
+    No,
+    /// The pool, or a device below it, is full (ENOSPC).
+    Full,
+    /// The pool has reached its quota (EDQUOT).
+    Quota,
+}
+
+/// What execution must know of the pool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PoolRules {
+    /// Erasure-coded: no omap.
+    pub erasure: bool,
+    /// Erasure-coded without overwrites: writes must append at multiples of this (the stripe
+    /// width in bytes), and neither zero nor truncate.
+    pub append_alignment: Option<u64>,
+    /// May it take more data?
+    pub fullness: Fullness,
+}
+
+/// The circumstances of one request.
+#[derive(Clone, Copy, Debug)]
+pub struct OpContext<'a> {
+    /// The head of the object. For PG requests only pool and namespace count.
+    pub object: &'a HObject,
+    /// The PG.
+    pub pg: PgId,
+    /// Number of PGs in the pool.
+    pub pg_num: u32,
+    /// The pool.
+    pub pool: PoolRules,
+    /// Bounds.
+    pub limits: &'a Limits,
+    /// The message's flags ([`flag`]).
+    pub flags: u32,
+    /// What to read: [`SNAP_HEAD`], [`SNAP_DIR`] or a snapshot id.
+    pub snapid: u64,
+    /// Newest user version given out in the PG.
+    pub last_user_version: u64,
+    /// The object a former execution asked for with [`Pause::Fetch`].
+    pub fetched: Option<&'a Fetched>,
+}
+
+/// What a request leaves behind.
+#[derive(Debug)]
+pub enum Effect {
+    /// Nothing: reply at once.
+    None,
+    /// A writing request that failed or changed nothing: a log entry without a change, so
+    /// that a resend is answered alike.
+    LogOnly,
+    /// A change, to be stamped, logged, replicated and committed before the reply.
+    Apply(Box<Mutation>),
+}
+
+/// What to answer, and what to do.
+#[derive(Debug)]
+pub struct Outcome {
+    /// Result of the request: 0 (listings: 0 or 1) or −errno.
+    pub result: i32,
+    /// Per-op results; each op's `indata` is its output.
+    pub ops: Vec<OpResult>,
+    /// User version for the reply, unless the effect is [`Effect::Apply`]
+    /// ([`Finished::user_version`] then).
+    pub user_version: u64,
+    /// What to do.
+    pub effect: Effect,
+    /// Reads to count: a mutation carries its own.
+    pub stats: StatDelta,
+}
+
+/// Why a request has no outcome yet. Nothing happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Pause {
+    /// Load this, then execute again.
+    Prefetch(Prefetch),
+    /// The pool is full: keep or drop the request without a reply (the client resends it when
+    /// the pool's flag goes).
+    Full,
+    /// Get this object, then execute again with [`OpContext::fetched`].
+    Fetch(Source),
+}
+
+/// What kind of request a vector is, by its ops alone: message flags are only hints.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OpClass {
+    /// It reads.
+    pub read: bool,
+    /// It may change the object.
+    pub write: bool,
+    /// It works on a PG, not an object.
+    pub pg: bool,
+    /// It must be ordered with writes even if it only reads (a watch's ping).
+    pub ordered: bool,
+}
+
+/// Classifies a vector.
+pub fn classify(ops: &[OsdOp]) -> OpClass {
+    let mut class = OpClass::default();
+    for o in ops {
+        // A ping renews a watch in memory only: it is ordered, not logged.
+        if o.op == op::WATCH && o.watch_args().op == watch::PING {
+            class.ordered = true;
+        } else {
+            class.write |= o.is_write();
+        }
+        class.read |= o.op & op::MODE_READ != 0;
+        class.pg |= o.is_pg_op();
+    }
+    class
+}
+
+/// May this vector change the object?
+pub fn is_write(ops: &[OsdOp]) -> bool {
+    classify(ops).write
+}
+
+/// Executes a vector on the object `ctx.object` whose present state is `state`.
+///
+/// # Errors
+/// [`Pause`] when it must be executed again later. What is wrong with the request is in
+/// [`Outcome::result`].
+pub fn execute(
+    ctx: &OpContext<'_>,
+    state: &ObjectState,
+    reader: &dyn ObjectReader,
+    ops: &[OsdOp],
+) -> Result<Outcome, Pause> {
+    let class = classify(ops);
+    if let Err(errno) = check_request(ctx, state, class, ops) {
+        return Ok(Outcome::refused(ops, -errno));
+    }
+    let mut vector = Vector::new(ctx, Staged::new(reader, ctx.object, state));
+    let (result, results) = vector.run(ops)?;
+    conclude(ctx, class, vector.into_staged(), result, results)
+}
+
+/// Checks what can be refused without running an op. The error is a positive errno.
+fn check_request(ctx: &OpContext<'_>, state: &ObjectState, class: OpClass, ops: &[OsdOp]) -> Result<(), i32> {
+    let limits = ctx.limits;
+    if ops.is_empty() || class.pg {
+        return Err(errno::EINVAL);
+    }
+    if ops.len() > limits.max_ops {
+        return Err(errno::E2BIG);
+    }
+    for o in ops.iter().filter(|o| o.op == op::CALL) {
+        o.call_args().map_err(|_| errno::EINVAL)?;
+        // No object class is registered, so each is unknown.
+        return Err(errno::EPERM);
+    }
+    let object = ctx.object;
+    if object.name.len() > limits.max_name_len
+        || object.key.len() > limits.max_name_len
+        || object.namespace.len() > limits.max_namespace_len
+    {
+        return Err(errno::ENAMETOOLONG);
+    }
+    if object.name.is_empty() {
+        return Err(errno::EINVAL);
+    }
+    if class.write {
+        if ctx.snapid != SNAP_HEAD {
+            return Err(errno::EINVAL);
+        }
+        if ops.iter().map(|o| o.indata.len() as u64).sum::<u64>() > limits.max_write_size {
+            return Err(errno::EMSGSIZE);
+        }
+    }
+    // list_snaps belongs to the snapshot directory, and nothing else does.
+    if ops.iter().any(|o| (o.op == op::LIST_SNAPS) != (ctx.snapid == SNAP_DIR)) {
+        return Err(errno::EINVAL);
+    }
+    if !class.write && !state.live() {
+        return Err(errno::ENOENT);
+    }
+    // A snapshot taken after the last change is the head; of older ones there would be a clone.
+    let at_head = ctx.snapid == SNAP_HEAD || ctx.snapid == SNAP_DIR || ctx.snapid > state.snapset.seq;
+    if at_head { Ok(()) } else { Err(errno::ENOENT) }
+}
+
+/// Decides what becomes of an executed vector.
+fn conclude(
+    ctx: &OpContext<'_>,
+    class: OpClass,
+    staged: Staged<'_>,
+    result: i32,
+    mut ops: Vec<OpResult>,
+) -> Result<Outcome, Pause> {
+    let base_version = staged.base.info.user_version;
+    let without_effect = |result: i32, ops: Vec<OpResult>, effect, stats| Outcome {
+        result,
+        ops,
+        user_version: match result {
+            0.. => base_version,
+            // The floor of whatever version the object will get.
+            e if e == -errno::ENOENT => ctx.last_user_version,
+            _ => 0,
+        },
+        effect,
+        stats,
+    };
+    if result < 0 || !staged.modified {
+        let effect = if class.write { Effect::LogOnly } else { Effect::None };
+        let stats = if result < 0 { StatDelta::default() } else { staged.stats };
+        return Ok(without_effect(result, ops, effect, stats));
+    }
+    if ctx.pool.fullness != Fullness::No
+        && (staged.stats.bytes > 0 || staged.stats.objects > 0)
+        && ctx.flags & flag::FULL_FORCE == 0
+    {
+        if ctx.flags & flag::FULL_TRY == 0 {
+            return Err(Pause::Full);
+        }
+        let e = if ctx.pool.fullness == Fullness::Quota { errno::EDQUOT } else { errno::ENOSPC };
+        return Ok(without_effect(-e, ops, Effect::None, StatDelta::default()));
+    }
+    let mut result = result;
+    if ctx.flags & flag::RETURNVEC != 0 {
+        for r in ops.iter_mut().filter(|r| r.op.indata.len() > ctx.limits.max_write_op_reply) {
+            r.op.indata = Bytes::new();
+            r.rval = -errno::EOVERFLOW;
+            result = -errno::EOVERFLOW;
+        }
+        if result < 0 {
+            return Ok(without_effect(result, ops, Effect::None, StatDelta::default()));
+        }
+    } else {
+        result = 0;
+        ops.iter_mut().for_each(|r| r.op.indata = Bytes::new());
+    }
+    let stats = StatDelta::default();
+    let effect = Effect::Apply(Box::new(staged.into_mutation()));
+    Ok(Outcome { result, ops, user_version: base_version, effect, stats })
+}
+
+impl Outcome {
+    /// A request refused before any op ran.
+    fn refused(ops: &[OsdOp], result: i32) -> Self {
+        let ops = ops.iter().map(|o| OpResult { op: without_data(o), rval: 0 }).collect();
+        Self { result, ops, user_version: 0, effect: Effect::None, stats: StatDelta::default() }
+    }
+}
+
+/// An op's fixed part.
+fn without_data(o: &OsdOp) -> OsdOp {
+    OsdOp { op: o.op, flags: o.flags, union: o.union, indata: Bytes::new() }
+}

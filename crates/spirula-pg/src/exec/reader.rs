@@ -1,0 +1,127 @@
+//! How execution sees stored objects.
+
+use bytes::Bytes;
+use spirula_types::HObject;
+
+/// Something a reader needs in memory before it can answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Want {
+    /// The object's attributes.
+    Attrs(HObject),
+    /// A range of the object's data.
+    Data {
+        /// The object.
+        object: HObject,
+        /// First byte.
+        offset: u64,
+        /// Number of bytes.
+        length: u64,
+    },
+    /// Values and header of the object's omap, at least from `from` on.
+    Omap {
+        /// The object.
+        object: HObject,
+        /// First key of interest.
+        from: Bytes,
+    },
+    /// Object names from `from` on.
+    Names {
+        /// First name of interest.
+        from: HObject,
+    },
+}
+
+/// What to load before a parked request is executed again.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Prefetch(pub Vec<Want>);
+
+/// Why a reader has no answer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReadError {
+    /// Not in memory. Execution stops without effect; load this and execute again.
+    #[error("not in memory yet: {0:?}")]
+    NotReady(Prefetch),
+    /// The device failed with this (positive) error number.
+    #[error("store error {0}")]
+    Io(i32),
+    /// Stored bytes do not match their checksum.
+    #[error("stored bytes do not match their checksum")]
+    Checksum,
+}
+
+/// A slice of an omap to read. Keys compare as bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OmapRange<'a> {
+    /// First key wanted.
+    pub from: &'a [u8],
+    /// First key no longer wanted; `None` for no bound.
+    pub until: Option<&'a [u8]>,
+    /// Most entries to return, at least 1.
+    pub max_entries: usize,
+    /// Stop after the entry with which keys and values reach this many bytes, at least 1.
+    pub max_bytes: usize,
+}
+
+/// Entries of an omap, ascending.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OmapPage {
+    /// Keys and values.
+    pub entries: Vec<(Bytes, Bytes)>,
+    /// True if the range holds entries after these.
+    pub more: bool,
+}
+
+/// Read access to the objects of one PG as they are before the request. Absent objects
+/// have no attributes, no data and an empty omap. Must answer alike when asked again
+/// within one execution.
+pub trait ObjectReader {
+    /// One attribute by its raw name; `None` if the object or the attribute is absent.
+    ///
+    /// # Errors
+    /// [`ReadError`], as for every method.
+    fn attr(&self, object: &HObject, name: &[u8]) -> Result<Option<Bytes>, ReadError>;
+
+    /// All attributes, raw names ascending.
+    ///
+    /// # Errors
+    /// [`ReadError`].
+    fn attrs(&self, object: &HObject) -> Result<Vec<(Bytes, Bytes)>, ReadError>;
+
+    /// `length` bytes from `offset`, holes as zeros; the caller asks for nothing beyond the
+    /// object's size.
+    ///
+    /// # Errors
+    /// [`ReadError`].
+    fn read(&self, object: &HObject, offset: u64, length: u64) -> Result<Bytes, ReadError>;
+
+    /// The parts of `[offset, offset + length)` that are not holes, as (offset, length),
+    /// ascending and disjoint. One extent that covers all is a legal answer.
+    ///
+    /// # Errors
+    /// [`ReadError`].
+    fn extents(&self, object: &HObject, offset: u64, length: u64) -> Result<Vec<(u64, u64)>, ReadError>;
+
+    /// The omap header, empty if none was set.
+    ///
+    /// # Errors
+    /// [`ReadError`].
+    fn omap_header(&self, object: &HObject) -> Result<Bytes, ReadError>;
+
+    /// The value of one omap key.
+    ///
+    /// # Errors
+    /// [`ReadError`].
+    fn omap_get(&self, object: &HObject, key: &[u8]) -> Result<Option<Bytes>, ReadError>;
+
+    /// Entries of a range of the omap, ascending.
+    ///
+    /// # Errors
+    /// [`ReadError`].
+    fn omap_range(&self, object: &HObject, range: OmapRange<'_>) -> Result<OmapPage, ReadError>;
+
+    /// At most `max` objects `o` of the PG with `from <= o < until`, ascending, clones included.
+    ///
+    /// # Errors
+    /// [`ReadError`].
+    fn list(&self, from: &HObject, until: &HObject, max: usize) -> Result<Vec<HObject>, ReadError>;
+}

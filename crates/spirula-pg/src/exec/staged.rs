@@ -1,0 +1,464 @@
+//! An object as the ops of a vector see it: what is stored, with what earlier ops of the
+//! same vector changed laid over it.
+//!
+//! The changes are kept as the transaction's own ops. Reading back what was just written is
+//! rare, so the overlay is derived from them only when it is asked for: writing pays nothing.
+
+use super::mutation::{Mutation, StatDelta};
+use super::reader::{ObjectReader, OmapPage, OmapRange, ReadError};
+use super::state::{ObjectInfo, ObjectState};
+use bytes::Bytes;
+use spirula_types::transaction::ObjectOp;
+use spirula_types::{HObject, errno};
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+/// The omap's changes, in a form that can be looked up.
+#[derive(Default)]
+struct OmapOverlay {
+    /// Ops of the vector already taken in.
+    folded: usize,
+    /// What is stored is hidden.
+    cleared: bool,
+    /// Ranges of what is stored that are hidden.
+    removed: Vec<(Bytes, Bytes)>,
+    /// Keys set (`Some`) and removed (`None`).
+    entries: BTreeMap<Bytes, Option<Bytes>>,
+    header: Option<Bytes>,
+}
+
+impl OmapOverlay {
+    fn fold(&mut self, ops: &[ObjectOp]) {
+        for op in ops.get(self.folded..).unwrap_or_default() {
+            match op {
+                ObjectOp::OmapSet(kv) => {
+                    self.entries.extend(kv.iter().map(|(k, v)| (k.clone(), Some(v.clone()))));
+                }
+                ObjectOp::OmapRm(keys) => self.entries.extend(keys.iter().map(|k| (k.clone(), None))),
+                ObjectOp::OmapRmRange { first, last } => {
+                    self.entries.retain(|k, _| k < first || k >= last);
+                    self.removed.push((first.clone(), last.clone()));
+                }
+                ObjectOp::OmapClear | ObjectOp::Remove => {
+                    *self = Self { cleared: true, header: Some(Bytes::new()), ..Self::default() };
+                }
+                ObjectOp::OmapSetHeader(h) => self.header = Some(h.clone()),
+                _ => {}
+            }
+        }
+        self.folded = ops.len();
+    }
+
+    /// Does the overlay hide what is stored under `key`?
+    fn hides(&self, key: &[u8]) -> bool {
+        self.cleared || self.entries.contains_key(key) || self.removed.iter().any(|(a, b)| **a <= *key && *key < **b)
+    }
+}
+
+/// See the module.
+pub(super) struct Staged<'a> {
+    reader: &'a dyn ObjectReader,
+    object: &'a HObject,
+    /// The object before the vector.
+    pub base: &'a ObjectState,
+    /// Is it stored now?
+    pub exists: bool,
+    /// Its metadata now.
+    pub info: ObjectInfo,
+    /// Did an op change it, be it only formally?
+    pub modified: bool,
+    /// Did an op change it so that users see a new version?
+    pub user_modify: bool,
+    /// User version taken over by a copy.
+    pub copied_version: Option<u64>,
+    /// Statistics so far.
+    pub stats: StatDelta,
+    ops: Vec<ObjectOp>,
+    omap: OmapOverlay,
+}
+
+impl<'a> Staged<'a> {
+    pub fn new(reader: &'a dyn ObjectReader, object: &'a HObject, base: &'a ObjectState) -> Self {
+        Self {
+            reader,
+            object,
+            base,
+            exists: base.exists,
+            info: base.info,
+            modified: false,
+            user_modify: false,
+            copied_version: None,
+            stats: StatDelta::default(),
+            ops: Vec::new(),
+            omap: OmapOverlay::default(),
+        }
+    }
+
+    /// Does it exist for clients?
+    pub fn live(&self) -> bool {
+        self.exists && !self.info.has(ObjectInfo::WHITEOUT)
+    }
+
+    /// The finished change.
+    pub fn into_mutation(mut self) -> Mutation {
+        let omap = |exists: bool, info: &ObjectInfo| i64::from(exists && info.has(ObjectInfo::OMAP));
+        self.stats.omap_objects = omap(self.exists, &self.info) - omap(self.base.exists, &self.base.info);
+        Mutation {
+            ops: self.ops,
+            state: ObjectState { exists: self.exists, info: self.info, snapset: self.base.snapset.clone() },
+            delete: !self.exists,
+            user_modify: self.user_modify,
+            user_version: self.copied_version,
+            stats: self.stats,
+        }
+    }
+
+    // ---- changes ----
+
+    /// Is anything that is stored still visible?
+    fn base_visible(&self) -> bool {
+        self.base.exists && !matches!(self.ops.first(), Some(ObjectOp::Remove))
+    }
+
+    /// Makes the object exist. No transaction op: the `_` attribute that ends every change
+    /// creates it.
+    pub fn create(&mut self) {
+        if !self.exists {
+            self.exists = true;
+            self.stats.objects += 1;
+        }
+        self.info.set(ObjectInfo::WHITEOUT, false);
+        self.modified = true;
+    }
+
+    fn resize(&mut self, size: u64) {
+        self.stats.bytes += size.cast_signed() - self.info.size.cast_signed();
+        self.info.size = size;
+    }
+
+    /// Writes bytes (not none).
+    pub fn write(&mut self, offset: u64, data: Bytes) {
+        let end = offset + data.len() as u64;
+        self.ops.push(ObjectOp::Write { offset, data });
+        if end > self.info.size {
+            self.resize(end);
+        }
+    }
+
+    /// Zeroes a range that ends before the object's end.
+    pub fn zero(&mut self, offset: u64, length: u64) {
+        self.ops.push(ObjectOp::Zero { offset, length });
+        self.modified = true;
+    }
+
+    /// Sets the size.
+    pub fn truncate(&mut self, size: u64) {
+        self.ops.push(ObjectOp::Truncate { size });
+        self.resize(size);
+        self.modified = true;
+    }
+
+    /// Removes the object with all it has. Its user version lives on for a recreation.
+    pub fn remove(&mut self) {
+        self.ops.clear();
+        if self.base.exists {
+            self.ops.push(ObjectOp::Remove);
+        }
+        self.omap = OmapOverlay { cleared: true, header: Some(Bytes::new()), ..OmapOverlay::default() };
+        self.omap.folded = self.ops.len();
+        self.resize(0);
+        self.stats.objects -= 1;
+        self.info.truncate_seq = 0;
+        self.info.truncate_size = 0;
+        self.info.set(ObjectInfo::OMAP | ObjectInfo::WHITEOUT, false);
+        self.exists = false;
+        self.modified = true;
+    }
+
+    /// Sets an attribute by its raw name.
+    pub fn set_attr(&mut self, name: Bytes, value: Bytes) {
+        match self.ops.last_mut() {
+            Some(ObjectOp::SetAttrs(kv)) => match kv.iter_mut().find(|(k, _)| *k == name) {
+                Some(pair) => pair.1 = value,
+                None => kv.push((name, value)),
+            },
+            _ => self.ops.push(ObjectOp::SetAttrs(vec![(name, value)])),
+        }
+    }
+
+    /// Removes an attribute by its raw name.
+    pub fn rm_attr(&mut self, name: Bytes) {
+        self.ops.push(ObjectOp::RmAttr(name));
+        self.modified = true;
+    }
+
+    /// Sets omap pairs.
+    pub fn omap_set(&mut self, pairs: Vec<(Bytes, Bytes)>) {
+        if !pairs.is_empty() {
+            self.ops.push(ObjectOp::OmapSet(pairs));
+        }
+        self.info.set(ObjectInfo::OMAP, true);
+    }
+
+    /// Removes omap keys.
+    pub fn omap_rm(&mut self, keys: Vec<Bytes>) {
+        if !keys.is_empty() {
+            self.ops.push(ObjectOp::OmapRm(keys));
+        }
+        self.modified = true;
+    }
+
+    /// Removes omap keys in `[first, last)`.
+    pub fn omap_rm_range(&mut self, first: Bytes, last: Bytes) {
+        if first < last {
+            self.ops.push(ObjectOp::OmapRmRange { first, last });
+        }
+        self.modified = true;
+    }
+
+    /// Removes all omap pairs and the header.
+    pub fn omap_clear(&mut self) {
+        self.ops.push(ObjectOp::OmapClear);
+        self.info.set(ObjectInfo::OMAP, false);
+        self.modified = true;
+    }
+
+    /// Sets the omap header.
+    pub fn omap_set_header(&mut self, header: Bytes) {
+        self.ops.push(ObjectOp::OmapSetHeader(header));
+        self.info.set(ObjectInfo::OMAP, true);
+    }
+
+    // ---- data ----
+
+    fn data_changed(&self) -> bool {
+        self.ops.iter().any(|op| {
+            matches!(op, ObjectOp::Write { .. } | ObjectOp::Zero { .. } | ObjectOp::Truncate { .. } | ObjectOp::Remove)
+        })
+    }
+
+    fn read_base(&self, offset: u64, length: u64) -> Result<Bytes, ReadError> {
+        let data = self.reader.read(self.object, offset, length)?;
+        // The size in the `_` attribute and the data disagree: do not make bytes up.
+        if data.len() as u64 == length { Ok(data) } else { Err(ReadError::Io(errno::EIO)) }
+    }
+
+    /// Part of `[offset, offset + length)` that the stored data covers, as a length.
+    fn base_length(&self, offset: u64, length: u64) -> u64 {
+        if self.base_visible() { self.base.info.size.saturating_sub(offset).min(length) } else { 0 }
+    }
+
+    /// Reads bytes within the object's size.
+    pub fn read(&self, offset: u64, length: u64) -> Result<Bytes, ReadError> {
+        if length == 0 {
+            return Ok(Bytes::new());
+        }
+        if !self.data_changed() {
+            return self.read_base(offset, length);
+        }
+        let mut out = vec![0; length as usize];
+        let stored = self.base_length(offset, length);
+        if stored > 0 {
+            out[..stored as usize].copy_from_slice(&self.read_base(offset, stored)?);
+        }
+        let end = offset + length;
+        // The part of the buffer that [from, to) of the object falls on.
+        let part = |from: u64, to: u64| {
+            let (a, b) = (from.clamp(offset, end) - offset, to.clamp(offset, end) - offset);
+            a as usize..b.max(a) as usize
+        };
+        for op in &self.ops {
+            match op {
+                ObjectOp::Write { offset: at, data } => {
+                    let to = part(*at, at + data.len() as u64);
+                    let skip = (offset + to.start as u64).saturating_sub(*at) as usize;
+                    let n = to.len();
+                    if n > 0 {
+                        out[to].copy_from_slice(&data[skip..skip + n]);
+                    }
+                }
+                ObjectOp::Zero { offset: at, length } => out[part(*at, at + length)].fill(0),
+                ObjectOp::Truncate { size } => out[part(*size, u64::MAX)].fill(0),
+                _ => {}
+            }
+        }
+        Ok(out.into())
+    }
+
+    /// The parts of a range within the object's size that are not holes.
+    pub fn extents(&self, offset: u64, length: u64) -> Result<Vec<(u64, u64)>, ReadError> {
+        if length == 0 {
+            return Ok(Vec::new());
+        }
+        let stored = self.base_length(offset, length);
+        let mut map = match stored {
+            0 => Vec::new(),
+            n => self.reader.extents(self.object, offset, n)?,
+        };
+        let end = offset + length;
+        let clip = |from: u64, to: u64| (from.clamp(offset, end), to.clamp(offset, end));
+        for op in &self.ops {
+            match op {
+                ObjectOp::Write { offset: at, data } => {
+                    let (a, b) = clip(*at, at + data.len() as u64);
+                    cut(&mut map, a, b);
+                    if a < b {
+                        map.push((a, b - a));
+                    }
+                }
+                ObjectOp::Zero { offset: at, length } => {
+                    let (a, b) = clip(*at, at + length);
+                    cut(&mut map, a, b);
+                }
+                ObjectOp::Truncate { size } => {
+                    let (a, b) = clip(*size, u64::MAX);
+                    cut(&mut map, a, b);
+                }
+                _ => {}
+            }
+        }
+        map.sort_unstable();
+        map.dedup_by(|next, last| {
+            let joins = last.0 + last.1 == next.0;
+            if joins {
+                last.1 += next.1;
+            }
+            joins
+        });
+        Ok(map)
+    }
+
+    // ---- attributes ----
+
+    /// An attribute by its raw name.
+    pub fn attr(&self, name: &[u8]) -> Result<Option<Bytes>, ReadError> {
+        for op in self.ops.iter().rev() {
+            match op {
+                ObjectOp::SetAttrs(kv) => {
+                    if let Some((_, v)) = kv.iter().rev().find(|(k, _)| k == name) {
+                        return Ok(Some(v.clone()));
+                    }
+                }
+                ObjectOp::RmAttr(k) if k == name => return Ok(None),
+                ObjectOp::ClearAttrs | ObjectOp::Remove => return Ok(None),
+                _ => {}
+            }
+        }
+        if self.base.exists { self.reader.attr(self.object, name) } else { Ok(None) }
+    }
+
+    /// All attributes, raw names ascending.
+    pub fn attrs(&self) -> Result<BTreeMap<Bytes, Bytes>, ReadError> {
+        let mut map = BTreeMap::new();
+        if self.base_visible() {
+            map.extend(self.reader.attrs(self.object)?);
+        }
+        for op in &self.ops {
+            match op {
+                ObjectOp::SetAttrs(kv) => map.extend(kv.iter().cloned()),
+                ObjectOp::RmAttr(k) => {
+                    map.remove(k);
+                }
+                ObjectOp::ClearAttrs => map.clear(),
+                _ => {}
+            }
+        }
+        Ok(map)
+    }
+
+    // ---- omap ----
+
+    /// The omap header.
+    pub fn omap_header(&mut self) -> Result<Bytes, ReadError> {
+        self.omap.fold(&self.ops);
+        match &self.omap.header {
+            Some(h) => Ok(h.clone()),
+            None if self.base.exists => self.reader.omap_header(self.object),
+            None => Ok(Bytes::new()),
+        }
+    }
+
+    /// The value of an omap key.
+    pub fn omap_get(&mut self, key: &[u8]) -> Result<Option<Bytes>, ReadError> {
+        self.omap.fold(&self.ops);
+        if let Some(v) = self.omap.entries.get(key) {
+            return Ok(v.clone());
+        }
+        if self.omap.hides(key) || !self.base.exists { Ok(None) } else { self.reader.omap_get(self.object, key) }
+    }
+
+    /// A range of the omap.
+    pub fn omap_range(&mut self, range: OmapRange<'_>) -> Result<OmapPage, ReadError> {
+        self.omap.fold(&self.ops);
+        let overlay = &self.omap;
+        let visible = self.base.exists && !overlay.cleared;
+        if visible && overlay.entries.is_empty() && overlay.removed.is_empty() {
+            return self.reader.omap_range(self.object, range);
+        }
+        let bounds = (Bound::Included(range.from), range.until.map_or(Bound::Unbounded, Bound::Excluded));
+        if range.until.is_some_and(|u| u < range.from) {
+            return Ok(OmapPage::default());
+        }
+        let mut changed =
+            overlay.entries.range::<[u8], _>(bounds).filter_map(|(k, v)| v.clone().map(|v| (k.clone(), v))).peekable();
+        let mut from = Bytes::copy_from_slice(range.from);
+        let mut page = OmapPage::default();
+        let mut bytes = 0;
+        let mut more_stored = visible;
+        let mut stored = Vec::new().into_iter().peekable();
+        loop {
+            while stored.peek().is_none() && more_stored {
+                let next = self.reader.omap_range(self.object, OmapRange { from: &from, ..range })?;
+                let Some((last, _)) = next.entries.last() else {
+                    more_stored = false;
+                    break;
+                };
+                from = after(last);
+                more_stored = next.more;
+                let entries: Vec<_> = next.entries.into_iter().filter(|(k, _)| !overlay.hides(k)).collect();
+                stored = entries.into_iter().peekable();
+            }
+            let take_changed = match (changed.peek(), stored.peek()) {
+                (None, None) => return Ok(page),
+                (Some(c), Some(s)) => c.0 < s.0,
+                (c, _) => c.is_some(),
+            };
+            if page.entries.len() >= range.max_entries || bytes >= range.max_bytes {
+                page.more = true;
+                return Ok(page);
+            }
+            let next = if take_changed { changed.next() } else { stored.next() };
+            let Some((k, v)) = next else { return Ok(page) };
+            bytes += k.len() + v.len();
+            page.entries.push((k, v));
+        }
+    }
+}
+
+/// The smallest key after `key`.
+pub(super) fn after(key: &[u8]) -> Bytes {
+    let mut k = Vec::with_capacity(key.len() + 1);
+    k.extend_from_slice(key);
+    k.push(0);
+    k.into()
+}
+
+/// Takes `[a, b)` out of a list of (offset, length).
+fn cut(map: &mut Vec<(u64, u64)>, a: u64, b: u64) {
+    if a >= b {
+        return;
+    }
+    let mut tails = Vec::new();
+    map.retain_mut(|(at, n)| {
+        let end = *at + *n;
+        if end <= a || *at >= b {
+            return true;
+        }
+        if end > b {
+            tails.push((b, end - b));
+        }
+        *n = a.saturating_sub(*at);
+        *n > 0
+    });
+    map.append(&mut tails);
+}
