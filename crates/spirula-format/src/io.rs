@@ -4,66 +4,62 @@
 use crate::units::{bytes, si};
 use serde_json::{Map, Value};
 
-/// Work done within a span of time. Negative counters count as zero: a restarted OSD may
-/// report less than before.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct IoDelta {
-    /// Reads.
-    pub reads: i64,
-    /// KiB read.
-    pub read_kib: i64,
-    /// Writes.
-    pub writes: i64,
-    /// KiB written.
-    pub write_kib: i64,
-    /// Objects recovered.
-    pub recovered_objects: i64,
+/// Work per second.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct IoRates {
+    /// Clients' bytes read.
+    pub read_bytes: u64,
+    /// Clients' bytes written.
+    pub write_bytes: u64,
+    /// Clients' reads.
+    pub reads: u64,
+    /// Clients' writes.
+    pub writes: u64,
     /// Bytes recovered.
-    pub recovered_bytes: i64,
+    pub recovered_bytes: u64,
+    /// Objects recovered.
+    pub recovered_objects: u64,
     /// Omap keys recovered.
-    pub recovered_keys: i64,
-    /// The span in seconds; without one there are no rates.
-    pub seconds: f64,
+    pub recovered_keys: u64,
 }
 
-impl IoDelta {
-    fn rate(&self, v: i64) -> u64 {
-        if self.seconds > 0.0 { (v.max(0) as f64 / self.seconds) as u64 } else { 0 }
-    }
-
-    fn rate_kib(&self, v: i64) -> u64 {
-        self.rate(v.max(0).saturating_mul(1024))
-    }
-
-    /// Bytes read, bytes written, reads and writes per second.
-    pub fn client_rates(&self) -> (u64, u64, u64, u64) {
-        (self.rate_kib(self.read_kib), self.rate_kib(self.write_kib), self.rate(self.reads), self.rate(self.writes))
-    }
-
+impl IoRates {
     /// True if clients did anything.
     pub fn has_client_io(&self) -> bool {
-        self.seconds > 0.0 && (self.reads > 0 || self.writes > 0)
+        self.read_bytes | self.write_bytes | self.reads | self.writes != 0
     }
 
     /// True if anything was recovered.
     pub fn has_recovery(&self) -> bool {
-        self.seconds > 0.0 && (self.recovered_objects > 0 || self.recovered_bytes > 0 || self.recovered_keys > 0)
+        self.recovered_bytes | self.recovered_objects | self.recovered_keys != 0
+    }
+
+    fn throughput_text(&self) -> String {
+        let mut out = String::new();
+        if self.read_bytes | self.reads != 0 {
+            out += &format!("{}/s rd, ", bytes(self.read_bytes));
+        }
+        if self.write_bytes | self.writes != 0 {
+            out += &format!("{}/s wr, ", bytes(self.write_bytes));
+        }
+        out
+    }
+
+    fn throughput_json(&self, map: &mut Map<String, Value>) {
+        if self.read_bytes | self.reads != 0 {
+            map.insert("read_bytes_sec".into(), self.read_bytes.into());
+        }
+        if self.write_bytes | self.writes != 0 {
+            map.insert("write_bytes_sec".into(), self.write_bytes.into());
+        }
     }
 
     /// `1.2 MiB/s rd, 3 KiB/s wr, 10 op/s rd, 2 op/s wr`; empty when idle.
     pub fn client_text(&self) -> String {
-        let mut out = String::new();
         if !self.has_client_io() {
-            return out;
+            return String::new();
         }
-        let (rd_bytes, wr_bytes, rd, wr) = self.client_rates();
-        if self.reads > 0 {
-            out += &format!("{}/s rd, ", bytes(rd_bytes));
-        }
-        if self.writes > 0 {
-            out += &format!("{}/s wr, ", bytes(wr_bytes));
-        }
-        out + &format!("{} op/s rd, {} op/s wr", si(rd), si(wr))
+        format!("{}{} op/s rd, {} op/s wr", self.throughput_text(), si(self.reads), si(self.writes))
     }
 
     /// The same as members of `map`.
@@ -71,31 +67,17 @@ impl IoDelta {
         if !self.has_client_io() {
             return;
         }
-        let (rd_bytes, wr_bytes, rd, wr) = self.client_rates();
-        if self.reads > 0 {
-            map.insert("read_bytes_sec".into(), rd_bytes.into());
-        }
-        if self.writes > 0 {
-            map.insert("write_bytes_sec".into(), wr_bytes.into());
-        }
-        map.insert("read_op_per_sec".into(), rd.into());
-        map.insert("write_op_per_sec".into(), wr.into());
+        self.throughput_json(map);
+        map.insert("read_op_per_sec".into(), self.reads.into());
+        map.insert("write_op_per_sec".into(), self.writes.into());
     }
 
     /// The form of `pg stat`: `1.2 MiB/s rd, 3 KiB/s wr, 12 op/s`.
     pub fn client_text_total(&self) -> String {
-        let mut out = String::new();
         if !self.has_client_io() {
-            return out;
+            return String::new();
         }
-        let (rd_bytes, wr_bytes, ..) = self.client_rates();
-        if self.reads > 0 {
-            out += &format!("{}/s rd, ", bytes(rd_bytes));
-        }
-        if self.writes > 0 {
-            out += &format!("{}/s wr, ", bytes(wr_bytes));
-        }
-        out + &format!("{} op/s", si(self.rate(self.reads.max(0) + self.writes.max(0))))
+        format!("{}{} op/s", self.throughput_text(), si(self.reads.saturating_add(self.writes)))
     }
 
     /// The same as members of `map`.
@@ -103,14 +85,8 @@ impl IoDelta {
         if !self.has_client_io() {
             return;
         }
-        let (rd_bytes, wr_bytes, ..) = self.client_rates();
-        if self.reads > 0 {
-            map.insert("read_bytes_sec".into(), rd_bytes.into());
-        }
-        if self.writes > 0 {
-            map.insert("write_bytes_sec".into(), wr_bytes.into());
-        }
-        map.insert("io_sec".into(), self.rate(self.reads.max(0) + self.writes.max(0)).into());
+        self.throughput_json(map);
+        map.insert("io_sec".into(), self.reads.saturating_add(self.writes).into());
     }
 
     /// `12 MiB/s, 3 keys/s, 4 objects/s`; empty without recovery.
@@ -118,24 +94,24 @@ impl IoDelta {
         if !self.has_recovery() {
             return String::new();
         }
-        let mut out = format!("{}/s", bytes(self.rate(self.recovered_bytes)));
+        let mut out = format!("{}/s", bytes(self.recovered_bytes));
         if self.recovered_keys > 0 {
-            out += &format!(", {} keys/s", si(self.rate(self.recovered_keys)));
+            out += &format!(", {} keys/s", si(self.recovered_keys));
         }
-        out + &format!(", {} objects/s", si(self.rate(self.recovered_objects)))
+        out + &format!(", {} objects/s", si(self.recovered_objects))
     }
 
-    /// The same as members of `map`.
+    /// The same as members of `map`; the totals are those of one second.
     pub fn recovery_json(&self, map: &mut Map<String, Value>) {
         if !self.has_recovery() {
             return;
         }
-        map.insert("recovering_objects_per_sec".into(), self.rate(self.recovered_objects).into());
-        map.insert("recovering_bytes_per_sec".into(), self.rate(self.recovered_bytes).into());
-        map.insert("recovering_keys_per_sec".into(), self.rate(self.recovered_keys).into());
-        map.insert("num_objects_recovered".into(), self.recovered_objects.max(0).into());
-        map.insert("num_bytes_recovered".into(), self.recovered_bytes.max(0).into());
-        map.insert("num_keys_recovered".into(), self.recovered_keys.max(0).into());
+        map.insert("recovering_objects_per_sec".into(), self.recovered_objects.into());
+        map.insert("recovering_bytes_per_sec".into(), self.recovered_bytes.into());
+        map.insert("recovering_keys_per_sec".into(), self.recovered_keys.into());
+        map.insert("num_objects_recovered".into(), self.recovered_objects.into());
+        map.insert("num_bytes_recovered".into(), self.recovered_bytes.into());
+        map.insert("num_keys_recovered".into(), self.recovered_keys.into());
     }
 }
 
@@ -214,7 +190,7 @@ mod tests {
 
     #[test]
     fn client_io_in_words_and_numbers() {
-        let io = IoDelta { reads: 20, read_kib: 2048, writes: 5, write_kib: 20, seconds: 2.0, ..IoDelta::default() };
+        let io = IoRates { reads: 10, read_bytes: 1 << 20, writes: 2, write_bytes: 10 << 10, ..IoRates::default() };
         assert_eq!(io.client_text(), "1 MiB/s rd, 10 KiB/s wr, 10 op/s rd, 2 op/s wr");
         assert_eq!(io.client_text_total(), "1 MiB/s rd, 10 KiB/s wr, 12 op/s");
         let mut map = Map::new();
@@ -223,27 +199,22 @@ mod tests {
             Value::from(map).to_string(),
             r#"{"read_bytes_sec":1048576,"write_bytes_sec":10240,"read_op_per_sec":10,"write_op_per_sec":2}"#
         );
+        // A real cluster under a write load.
+        let io = IoRates { writes: 345, write_bytes: 22_613_475, ..IoRates::default() };
+        assert_eq!(io.client_text(), "22 MiB/s wr, 0 op/s rd, 345 op/s wr");
+        assert_eq!(io.client_text_total(), "22 MiB/s wr, 345 op/s");
     }
 
     #[test]
-    fn idle_and_backward_counters_say_nothing() {
-        assert_eq!(IoDelta::default().client_text(), "");
-        let back = IoDelta { reads: -5, writes: -1, recovered_objects: -2, seconds: 1.0, ..IoDelta::default() };
-        assert_eq!(back.client_text(), "");
-        assert_eq!(back.recovery_text(), "");
-        let no_time = IoDelta { reads: 5, ..IoDelta::default() };
-        assert_eq!(no_time.client_text(), "");
+    fn idle_says_nothing() {
+        assert_eq!(IoRates::default().client_text(), "");
+        assert_eq!(IoRates::default().client_text_total(), "");
+        assert_eq!(IoRates::default().recovery_text(), "");
     }
 
     #[test]
     fn recovery_in_words() {
-        let io = IoDelta {
-            recovered_objects: 8,
-            recovered_bytes: 4 << 20,
-            recovered_keys: 2,
-            seconds: 2.0,
-            ..IoDelta::default()
-        };
+        let io = IoRates { recovered_objects: 4, recovered_bytes: 2 << 20, recovered_keys: 1, ..IoRates::default() };
         assert_eq!(io.recovery_text(), "2 MiB/s, 1 keys/s, 4 objects/s");
     }
 

@@ -6,7 +6,7 @@
 //!
 //! * [`TextTable`] — columns with alignment, two spaces between
 //! * [`Format`], [`to_json`] — plain, `json`, `json-pretty`; numbers as `%.17g`
-//! * [`IoDelta`], [`Copies`] — what clients and recovery are doing, in Ceph's words
+//! * [`IoRates`], [`Copies`] — what clients and recovery are doing, in Ceph's words
 //! * [`bytes`], [`si`], [`age`] — `1.2 MiB`, `2.19k`, `83m`
 
 mod io;
@@ -14,7 +14,7 @@ mod json;
 mod table;
 mod units;
 
-pub use io::{Copies, IoDelta};
+pub use io::{Copies, IoRates};
 pub use json::{Format, pretty, to_json, to_python, to_python_pretty};
 pub use table::{Align, TextTable};
 pub use units::{age, bytes, ctime, general, percent, si};
