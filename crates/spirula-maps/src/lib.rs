@@ -12,19 +12,25 @@
 //! * [`stat`] — Ceph's object, pool and store statistics
 //! * [`PgState`], [`PgStat`], [`OsdStatReport`], [`PgDigest`] — our own reports
 
+mod digest;
 mod fsmap;
 pub mod json;
 mod mgrmap;
 mod monmap;
 pub mod osdmap;
+mod pgstat;
+mod pgstate;
 pub mod stat;
 
+pub use digest::{OsdStatSum, PgDigest, PoolSum};
 pub use fsmap::{CompatSet, FeatureSet, Filesystem, FsInfo, FsMap, FsMapUser, MdsInfo, MdsMap, mds_state};
 pub use mgrmap::{MgrMap, MgrStandby, ModuleInfo, ModuleOption};
 pub use monmap::{MonInfo, MonMap};
 pub use osdmap::{
     Crush, EncodedOsdMap, Incremental, OsdInfo, OsdMap, OsdXInfo, PgPool, PoolOptValue, PoolSnap, SnapIntervals,
 };
+pub use pgstat::{OsdStatReport, PgStat};
+pub use pgstate::PgState;
 pub use stat::{ObjectStatCollection, ObjectStatSum, PoolStat, StoreStatfs};
 
 /// Number of the Pacific release, as maps carry it.

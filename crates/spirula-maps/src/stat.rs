@@ -1,6 +1,8 @@
 //! Ceph's statistics of objects, pools and stores.
 
+use serde_json::{Map, Value, json};
 use spirula_encoding::{Decode, DecodeError, Decoder, Encode, Encoder};
+use spirula_types::PoolId;
 
 macro_rules! counters {
     ($(#[$m:meta])* $name:ident { $($(#[$fm:meta])* $f:ident : $t:ident),* $(,)? }) => {
@@ -116,6 +118,70 @@ counters! {
     }
 }
 
+impl ObjectStatSum {
+    /// As Ceph dumps it: other names and another order than on the wire.
+    pub fn dump(&self) -> Value {
+        let mut rest = self.fields();
+        let mut m = Map::new();
+        for key in DUMP_ORDER {
+            let field = match *key {
+                "num_read" => "num_rd",
+                "num_read_kb" => "num_rd_kb",
+                "num_write" => "num_wr",
+                "num_write_kb" => "num_wr_kb",
+                same => same,
+            };
+            if let Some(at) = rest.iter().position(|(n, _)| *n == field) {
+                m.insert((*key).into(), rest.swap_remove(at).1.into());
+            }
+        }
+        Value::Object(m)
+    }
+}
+
+const DUMP_ORDER: &[&str] = &[
+    "num_bytes",
+    "num_objects",
+    "num_object_clones",
+    "num_object_copies",
+    "num_objects_missing_on_primary",
+    "num_objects_missing",
+    "num_objects_degraded",
+    "num_objects_misplaced",
+    "num_objects_unfound",
+    "num_objects_dirty",
+    "num_whiteouts",
+    "num_read",
+    "num_read_kb",
+    "num_write",
+    "num_write_kb",
+    "num_scrub_errors",
+    "num_shallow_scrub_errors",
+    "num_deep_scrub_errors",
+    "num_objects_recovered",
+    "num_bytes_recovered",
+    "num_keys_recovered",
+    "num_objects_omap",
+    "num_objects_hit_set_archive",
+    "num_bytes_hit_set_archive",
+    "num_flush",
+    "num_flush_kb",
+    "num_evict",
+    "num_evict_kb",
+    "num_promote",
+    "num_flush_mode_high",
+    "num_flush_mode_low",
+    "num_evict_mode_some",
+    "num_evict_mode_full",
+    "num_objects_pinned",
+    "num_legacy_snapsets",
+    "num_large_omap_objects",
+    "num_objects_manifest",
+    "num_omap_bytes",
+    "num_omap_keys",
+    "num_objects_repaired",
+];
+
 impl Encode for ObjectStatSum {
     fn encode(&self, out: &mut Encoder) {
         out.versioned(20, 14, |o| self.encode_fields(o));
@@ -185,7 +251,12 @@ counters! {
 impl StoreStatfs {
     /// Raw bytes in use: all that is neither free nor reserved.
     pub fn used_raw(&self) -> i64 {
-        self.total - self.available - self.internally_reserved
+        self.total.wrapping_sub(self.available).wrapping_sub(self.internally_reserved)
+    }
+
+    /// As Ceph dumps it.
+    pub fn dump(&self) -> Value {
+        Value::Object(self.fields().into_iter().map(|(k, v)| (k.to_string(), v.into())).collect())
     }
 }
 
@@ -218,6 +289,23 @@ pub struct PoolStat {
     pub store_stats: StoreStatfs,
     /// How many OSDs reported `store_stats`.
     pub num_store_stats: u32,
+}
+
+impl PoolStat {
+    /// As `pg dump pools -f json` prints an entry, key by key.
+    pub fn dump(&self, pool: PoolId, num_pgs: u32) -> Value {
+        json!({
+            "poolid": pool,
+            "num_pg": num_pgs,
+            "stat_sum": self.stats.sum.dump(),
+            "store_stats": self.store_stats.dump(),
+            "log_size": self.log_size,
+            "ondisk_log_size": self.ondisk_log_size,
+            "up": self.up,
+            "acting": self.acting,
+            "num_store_stats": self.num_store_stats,
+        })
+    }
 }
 
 impl Encode for PoolStat {
