@@ -1,3 +1,15 @@
 //! Placement groups without I/O: op execution, log, replication, peering.
+//!
+//! One `Pg` is what one OSD knows and does about one placement group: events in
+//! ([`PgEvent`]), effects out ([`PgEffect`]). It reads no clock, opens no socket and waits
+//! for nothing; objects are read through [`exec::ObjectReader`].
 
+mod api;
 pub mod exec;
+mod lease;
+
+pub use api::{
+    ClientOp, ConnId, CreateAnswer, MapView, Now, OpId, PeerMsg, PgConfig, PgEffect, PgEvent, PoolView, ReadKey,
+    Token,
+};
+pub use lease::{DRIFT, Leases};

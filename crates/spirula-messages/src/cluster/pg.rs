@@ -123,6 +123,8 @@ pub struct PgInfo {
     pub last_user_version: u64,
     /// Epoch of the last activation this copy took part in or was copied from; 0 is never.
     pub les: Epoch,
+    /// The primary of that activation.
+    pub primary: OsdId,
     /// The home set of that activation.
     pub home: Vec<OsdId>,
     /// A move to another home set has begun.
@@ -145,6 +147,7 @@ impl Encode for PgInfo {
             o.put(&self.log_tail);
             o.u64(self.last_user_version);
             o.u32(self.les);
+            o.i32(self.primary);
             o.put(&self.home);
             put_opt(o, self.seal.as_ref());
             o.bool(self.complete);
@@ -166,6 +169,7 @@ impl Decode for PgInfo {
                 log_tail: d.get()?,
                 last_user_version: d.get()?,
                 les: d.get()?,
+                primary: d.get()?,
                 home: d.get()?,
                 seal: get_opt(d)?,
                 complete: d.get()?,
@@ -371,7 +375,7 @@ pub enum CtlBody {
     Info {
         /// Nothing, or what it holds.
         info: Option<PgInfo>,
-        /// How long another primary may still serve reads by a lease from the sender.
+        /// How long the primary named in `info` may still serve reads by a lease from the sender.
         lease_left_ms: u32,
     },
     /// Holder → primary, unasked: I have a copy.
@@ -628,6 +632,7 @@ mod tests {
             log_tail: EVersion::new(4, 10),
             last_user_version: 101,
             les: 8,
+            primary: 1,
             home: vec![0, 1, 2],
             seal: Some(Seal { epoch: 9, home: vec![3] }),
             complete: true,

@@ -1,0 +1,248 @@
+//! What goes into a PG and what comes out of it.
+
+use crate::exec::{Fetched, Fullness, PoolRules, Prefetch, Source};
+use spirula_encoding::UTime;
+use spirula_messages::ceph::osd::{MOsdOp, MOsdOpReply};
+use spirula_messages::cluster::pg::{PgCtl, PgTxn, RepAck};
+use spirula_types::transaction::Transaction;
+use spirula_types::{Epoch, OsdId, PgId, ReqId};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Names one client request within an OSD; given by the shell, never used twice.
+pub type OpId = u64;
+/// Names one client connection within an OSD; given by the shell.
+pub type ConnId = u64;
+/// Names one submitted transaction within a PG; rises by one with each.
+pub type Token = u64;
+
+/// The time of an event.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Now {
+    /// Monotonic clock, milliseconds.
+    pub mono_ms: u64,
+    /// Wall clock, for stamps only.
+    pub wall: UTime,
+}
+
+/// What a PG needs to know of its pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoolView {
+    /// Copies wanted.
+    pub size: usize,
+    /// Least number of acting members that may serve.
+    pub min_size: usize,
+    /// PGs in the pool.
+    pub pg_num: u32,
+    /// Epoch from which clients resend everything (`last_force_op_resend`), 0 for never.
+    pub force_resend: Epoch,
+    /// Kind of pool, and whether it may take more data ([`Fullness`] of pool or cluster).
+    pub rules: PoolRules,
+}
+
+impl PoolView {
+    /// Is the pool, or the cluster, full?
+    pub fn is_full(&self) -> bool {
+        self.rules.fullness != Fullness::No
+    }
+}
+
+/// What one epoch of the OSD map says about one PG.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MapView {
+    /// The epoch.
+    pub epoch: Epoch,
+    /// The pool; `None` when it is deleted.
+    pub pool: Option<Arc<PoolView>>,
+    /// The OSDs CRUSH wants, those that are up.
+    pub up: Vec<OsdId>,
+    /// The OSDs that serve, primary included, no holes.
+    pub acting: Vec<OsdId>,
+    /// First of `up`; −1 for none.
+    pub up_primary: OsdId,
+    /// Primary of `acting`; −1 for none.
+    pub primary: OsdId,
+    /// Every OSD that is up, with the epoch it came up in (`up_from`). Shared by all PGs.
+    pub osds: Arc<BTreeMap<OsdId, Epoch>>,
+}
+
+impl MapView {
+    /// Since when this OSD is up; `None` if it is down.
+    pub fn up_from(&self, osd: OsdId) -> Option<Epoch> {
+        self.osds.get(&osd).copied()
+    }
+}
+
+/// A client's request.
+#[derive(Clone, Debug)]
+pub struct ClientOp {
+    /// The shell's name for it.
+    pub id: OpId,
+    /// Its connection.
+    pub conn: ConnId,
+    /// (session entity, header tid, client_inc): the same in every resend.
+    pub reqid: ReqId,
+    /// The request.
+    pub msg: Box<MOsdOp>,
+}
+
+/// A message between two OSDs about one PG.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PeerMsg {
+    /// A transaction (own wire message).
+    Txn(PgTxn),
+    /// A commit (batched into `PgAcks`).
+    Ack(RepAck),
+    /// Control (batched into `PgCtls`).
+    Ctl(PgCtl),
+}
+
+impl PeerMsg {
+    /// The PG it is for.
+    pub fn pg(&self) -> PgId {
+        match self {
+            Self::Txn(t) => t.pg,
+            Self::Ack(a) => a.pg,
+            Self::Ctl(c) => c.pg,
+        }
+    }
+}
+
+/// The monitor's answer to [`PgEffect::AskCreate`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CreateAnswer {
+    /// The PG is still in the monitor's creating set: it may be created empty.
+    Granted {
+        /// Epoch its history starts in.
+        since: Epoch,
+    },
+    /// It left the set: its data is somewhere.
+    Exists {
+        /// Epoch of the creation that was accepted ([`PgEffect::Created`]), if the monitor knows.
+        winner: Option<Epoch>,
+    },
+}
+
+/// What is being read ahead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ReadKey {
+    /// For a client's request.
+    Op(OpId),
+    /// For recovery.
+    Recovery(u64),
+}
+
+/// Something happened.
+#[derive(Clone, Debug)]
+pub enum PgEvent {
+    /// A newer map. Epochs never go back; they may be skipped.
+    Map(Arc<MapView>),
+    /// A client's request for this PG.
+    Client(ClientOp),
+    /// The client's connection is gone: its queued requests need no answer any more.
+    ConnClosed(ConnId),
+    /// A message from another OSD. Those of one OSD arrive in the order they were sent.
+    Peer(OsdId, PeerMsg),
+    /// Every transaction up to and including this one is durable.
+    Committed(Token),
+    /// What was asked for with [`PgEffect::Prefetch`] is in memory (or failed: the reader says).
+    Ready(ReadKey),
+    /// The answer to [`PgEffect::Fetch`].
+    Fetched(OpId, Fetched),
+    /// The monitor's answer to [`PgEffect::AskCreate`].
+    CreateAnswer(CreateAnswer),
+    /// The monitor has durably taken the PG out of the creating set.
+    CreatedAck {
+        /// Epoch of the creation it accepted, if it says.
+        winner: Option<Epoch>,
+    },
+    /// Goes on after [`PgEffect::Continue`].
+    Continue,
+    /// Time passed (about once a second, at [`PgEffect::WakeAt`], and when a lease was renewed
+    /// while `Pg::waits_for_lease`).
+    Tick,
+}
+
+/// What the shell must do, in order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PgEffect {
+    /// Apply now, make durable, then say [`PgEvent::Committed`]. Transactions of a PG become
+    /// durable in the order they were submitted.
+    Submit(Token, Transaction),
+    /// Send to an OSD; if it is not connected, drop what the connection loses (a restart of
+    /// the other side shows in the map).
+    Send(OsdId, PeerMsg),
+    /// Answer a request.
+    Reply(OpId, Box<MOsdOpReply>),
+    /// Forget a request without an answer; the client resends it.
+    Drop(OpId),
+    /// Load this, then say [`PgEvent::Ready`].
+    Prefetch(ReadKey, Prefetch),
+    /// Read an object of another PG (`copy_from`), then say [`PgEvent::Fetched`].
+    Fetch(OpId, Source),
+    /// The request came with an older map: send the client what it lacks, before any reply.
+    ShareMap(ConnId, Epoch),
+    /// A map at least this new is needed.
+    NeedMap(Epoch),
+    /// Ask the monitor whether the PG may be created empty. Repeated until answered.
+    AskCreate {
+        /// The PG (of a split one: the one it stems from).
+        pg: PgId,
+        /// Peering epoch.
+        epoch: Epoch,
+    },
+    /// Tell the monitor that the PG is created and durable. Repeated until acknowledged.
+    Created {
+        /// The PG.
+        pg: PgId,
+        /// Peering epoch, as in [`PgEffect::AskCreate`].
+        epoch: Epoch,
+    },
+    /// State or statistics changed: publish `Pg::stat`.
+    StateChanged,
+    /// Say [`PgEvent::Continue`] once the effects before this one are performed.
+    Continue,
+    /// Say [`PgEvent::Tick`] at this monotonic time (ms).
+    WakeAt(u64),
+    /// Nothing is left of the PG here; drop it, unless the map says we act for it.
+    Removed,
+}
+
+/// Bounds of a PG. Tiny values must work.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PgConfig {
+    /// Log entries kept (also the memory of which requests were applied).
+    pub log_keep: usize,
+    /// Entries above `log_keep` before they are trimmed together.
+    pub log_slack: usize,
+    /// Object contexts kept though nobody uses them.
+    pub contexts: usize,
+    /// Bytes of object data in one recovery message.
+    pub push_bytes: u64,
+    /// Recovery messages under way to or from one OSD.
+    pub push_window: usize,
+    /// Objects compared in one step of a backfill.
+    pub scan_objects: usize,
+    /// Objects deleted in one transaction.
+    pub remove_batch: usize,
+    /// Between repeats of questions to monitor and primary, milliseconds.
+    pub retry_ms: u64,
+    /// Bounds on requests.
+    pub limits: crate::exec::Limits,
+}
+
+impl Default for PgConfig {
+    fn default() -> Self {
+        Self {
+            log_keep: 500,
+            log_slack: 100,
+            contexts: 64,
+            push_bytes: 4 << 20,
+            push_window: 4,
+            scan_objects: 256,
+            remove_batch: 64,
+            retry_ms: 3000,
+            limits: crate::exec::Limits::default(),
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! Read leases: why a primary that was replaced without knowing it serves no stale read.
+//!
+//! Every OSD pings every peer; each answer grants the asker a lease: "for this long I will
+//! tell any other primary that you may still be serving reads". A primary reads only while
+//! it holds a lease from every other acting member. A new primary asks a majority of the
+//! home set, so it meets one of them (or the old primary itself, which then stops), learns
+//! how long the old lease runs, and waits.
+//!
+//! A grant carries the granter's map epoch and counts only once the asker has that map: after
+//! the granter answered a new primary of epoch e it grants with epochs ≥ e, and an old
+//! primary whose map is that new knows that it was replaced.
+//!
+//! Clocks need not agree; their rates may differ by [`DRIFT`]. A restarted OSD has forgotten
+//! its grants, so until one lease length after its start it says that everyone may hold one.
+
+use spirula_types::{Epoch, OsdId};
+use std::collections::BTreeMap;
+
+/// The asker counts on this share of a lease: 1 − the tolerated difference of clock rates.
+pub const DRIFT: (u64, u64) = (8, 10);
+
+/// Leases of one OSD, given and held. Times are monotonic milliseconds.
+#[derive(Clone, Debug)]
+pub struct Leases {
+    length_ms: u64,
+    started_ms: u64,
+    granted: BTreeMap<OsdId, u64>,
+    held: BTreeMap<OsdId, Held>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Held {
+    /// Until when, by a grant whose epoch we know.
+    until: u64,
+    /// A grant with an epoch that was newer than our map when it came.
+    later: Option<(Epoch, u64)>,
+}
+
+impl Leases {
+    /// No leases yet. `length_ms` must be the same in the whole cluster and for all time, or
+    /// at least never shorter than what an earlier incarnation gave.
+    pub fn new(length_ms: u64, now_ms: u64) -> Self {
+        Self { length_ms, started_ms: now_ms, granted: BTreeMap::new(), held: BTreeMap::new() }
+    }
+
+    /// Grants `to` a lease and returns its length, for the answer to its ping.
+    pub fn grant(&mut self, to: OsdId, now_ms: u64) -> u64 {
+        self.granted.insert(to, now_ms + self.length_ms);
+        self.length_ms
+    }
+
+    /// Takes a grant from an answer to a ping sent at `sent_ms`; `map` is our own map's epoch.
+    pub fn take(&mut self, from: OsdId, sent_ms: u64, length_ms: u64, epoch: Epoch, map: Epoch) {
+        let until = sent_ms + length_ms * DRIFT.0 / DRIFT.1;
+        let h = self.held.entry(from).or_default();
+        if epoch <= map {
+            h.until = h.until.max(until);
+        } else {
+            h.later = Some((epoch, until));
+        }
+    }
+
+    /// Our map is now of epoch `map`.
+    pub fn map_advanced(&mut self, map: Epoch) {
+        for h in self.held.values_mut() {
+            if let Some((_, until)) = h.later.take_if(|(epoch, _)| *epoch <= map) {
+                h.until = h.until.max(until);
+            }
+        }
+    }
+
+    /// Until when `from` lets us serve reads.
+    pub fn held_until(&self, from: OsdId) -> u64 {
+        self.held.get(&from).map_or(0, |h| h.until)
+    }
+
+    /// For how long `osd` may serve reads by our leave, milliseconds.
+    pub fn granted_left(&self, osd: OsdId, now_ms: u64) -> u64 {
+        let forgotten = self.started_ms + self.length_ms;
+        self.granted.get(&osd).copied().unwrap_or(0).max(forgotten).saturating_sub(now_ms)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn holder_counts_on_less_than_the_granter_gave() {
+        let (mut a, mut b) = (Leases::new(1000, 0), Leases::new(1000, 0));
+        let length = a.grant(1, 5000);
+        b.take(0, 4990, length, 3, 3);
+        assert_eq!(a.granted_left(1, 5000), 1000);
+        assert_eq!(b.held_until(0), 5790);
+    }
+
+    #[test]
+    fn grant_from_a_newer_map_counts_only_with_that_map() {
+        let mut b = Leases::new(1000, 0);
+        b.take(0, 100, 1000, 9, 8);
+        assert_eq!(b.held_until(0), 0);
+        b.map_advanced(8);
+        assert_eq!(b.held_until(0), 0);
+        b.map_advanced(9);
+        assert_eq!(b.held_until(0), 900);
+    }
+
+    #[test]
+    fn restarted_granter_assumes_that_everyone_holds_a_lease() {
+        let a = Leases::new(1000, 50_000);
+        assert_eq!(a.granted_left(7, 50_300), 700);
+        assert_eq!(a.granted_left(7, 51_000), 0);
+    }
+}
