@@ -27,7 +27,8 @@ pub use fsmap::{CompatSet, FeatureSet, Filesystem, FsInfo, FsMap, FsMapUser, Mds
 pub use mgrmap::{MgrMap, MgrStandby, ModuleInfo, ModuleOption};
 pub use monmap::{MonInfo, MonMap};
 pub use osdmap::{
-    Crush, EncodedOsdMap, Incremental, OsdInfo, OsdMap, OsdXInfo, PgPool, PoolOptValue, PoolSnap, SnapIntervals,
+    Crush, EncodedOsdMap, Incremental, MapScratch, OsdAddrs, OsdInfo, OsdMap, OsdXInfo, PgPool, PgTable, PoolOptValue, PoolSnap,
+    SnapIntervals, UpActing,
 };
 pub use pgstat::{OsdStatReport, PgStat};
 pub use pgstate::PgState;

@@ -5,6 +5,7 @@ use bytes::Bytes;
 use spirula_encoding::{Decode, DecodeError, Decoder, Encode, Encoder, UTime, crc::crc32c};
 use spirula_types::{AddrVec, EntityAddr, Epoch, OsdId, PgId, PoolId, Uuid};
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::ops::Deref;
 
 /// Where an OSD listens.
@@ -265,11 +266,12 @@ impl OsdMap {
             return false;
         }
         let Some(sock) = addr.addr else { return false };
-        // Entries may be of kind "any", "msgr2" or "legacy"; what counts is address and nonce.
-        self.blocklist.keys().any(|e| {
-            e.addr.is_some_and(|s| {
-                s.ip() == sock.ip() && ((s.port() == 0 && e.nonce == 0) || (s == sock && e.nonce == addr.nonce))
-            })
+        let whole_host = (SocketAddr::new(sock.ip(), 0), 0);
+        // Since Nautilus entries are of kind "any"; older ones are taken as well.
+        [EntityAddr::KIND_ANY, EntityAddr::KIND_MSGR2, EntityAddr::KIND_LEGACY].iter().any(|kind| {
+            [(sock, addr.nonce), whole_host]
+                .iter()
+                .any(|(a, nonce)| self.blocklist.contains_key(&EntityAddr { kind: *kind, nonce: *nonce, addr: Some(*a) }))
         })
     }
 

@@ -2,7 +2,8 @@
 
 use super::support::{files, read, run, scratch, vector};
 use spirula_encoding::{Decode, Decoder, Encode, from_slice, to_vec};
-use spirula_maps::{FsMap, FsMapUser, Incremental, MdsMap, MgrMap, MonMap, OsdMap, PoolStat};
+use spirula_maps::{FsMap, FsMapUser, Incremental, MdsMap, MgrMap, MonMap, OsdMap, PoolStat, UpActing};
+use spirula_types::PgId;
 use std::process::Command;
 
 fn same<T: Decode + Encode>(name: &str, bytes: &[u8]) -> T {
@@ -90,4 +91,44 @@ fn golden_manager_and_filesystem_maps_reencode_to_the_same_bytes() {
         let s: PoolStat = d.get().unwrap();
         assert_eq!(to_vec(&s), from[..d.position() - at]);
     }
+}
+
+fn set(osds: &[i32], primary: i32) -> String {
+    let v: Vec<String> = osds.iter().map(ToString::to_string).collect();
+    format!("([{}], p{primary})", v.join(","))
+}
+
+/// One line per PG, as `osdmaptool --test-map-pgs-dump-all` prints it.
+pub fn mapping_lines(map: &OsdMap) -> Vec<String> {
+    let table = map.map_all();
+    let line = |(pg, m): (PgId, &UpActing)| {
+        let (raw, p) = map.pg_to_raw(pg);
+        let (up, acting) = (set(&m.up, m.up_primary), set(&m.acting, m.acting_primary));
+        format!("{pg} raw {} up {up} acting {acting}", set(&raw, p)).replace("2147483647", "NONE")
+    };
+    table.iter().map(line).collect()
+}
+
+/// The lines about PGs in that tool's output.
+pub fn tool_lines(text: &str) -> Vec<String> {
+    let pgs = text.lines().filter(|l| l.contains(" raw ("));
+    pgs.map(|l| l.replace('\t', " ").replace("2147483647", "NONE")).collect()
+}
+
+#[test]
+fn every_pg_of_the_golden_maps_is_where_ceph_puts_it() {
+    let Some(dir) = vector("every_pg_of_the_golden_maps_is_where_ceph_puts_it", "osdmap") else { return };
+    let mut n = 0;
+    for p in files(&dir, |f| f.ends_with(".pgs.txt")) {
+        let bin = p.to_string_lossy().replace(".pgs.txt", ".bin");
+        let map: OsdMap = from_slice(&read(bin)).unwrap();
+        let want = tool_lines(&String::from_utf8(read(&p)).unwrap());
+        let got = mapping_lines(&map);
+        assert_eq!(got.len(), want.len(), "{}", p.display());
+        for (g, w) in got.iter().zip(&want) {
+            assert_eq!(g, w, "{}", p.display());
+            n += 1;
+        }
+    }
+    assert!(n > 600, "only {n} PGs");
 }

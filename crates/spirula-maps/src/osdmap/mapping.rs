@@ -1,0 +1,276 @@
+//! From an object to its OSDs (`shared/protocol/osd.md` §1).
+//!
+//! CRUSH gives the raw set; upmaps change it; OSDs that are down fall out of it (up set);
+//! primary affinity picks who leads; pg_temp and primary_temp override (acting set).
+
+use super::{OsdMap, PgPool, WEIGHT_IN, pool::flag};
+use spirula_crush::hash::hash32_2;
+use spirula_crush::{CrushMap, Scratch};
+use spirula_types::{HObject, OSD_NONE, ObjectLocator, OsdId, PgId, PoolId, hash};
+use std::collections::BTreeMap;
+
+/// Where a PG should be (up) and where it is served (acting). Holes in erasure-coded sets
+/// are [`OSD_NONE`]; a primary of −1 is none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UpActing {
+    /// Up set.
+    pub up: Vec<OsdId>,
+    /// Its primary.
+    pub up_primary: OsdId,
+    /// Acting set.
+    pub acting: Vec<OsdId>,
+    /// Its primary.
+    pub acting_primary: OsdId,
+}
+
+impl Default for UpActing {
+    /// Nowhere.
+    fn default() -> Self {
+        Self { up: Vec::new(), up_primary: -1, acting: Vec::new(), acting_primary: -1 }
+    }
+}
+
+impl UpActing {
+    /// Is this OSD in the acting set?
+    pub fn is_acting(&self, osd: OsdId) -> bool {
+        self.acting.contains(&osd)
+    }
+    /// Is this OSD in the up set?
+    pub fn is_up(&self, osd: OsdId) -> bool {
+        self.up.contains(&osd)
+    }
+    /// Number of real OSDs in the acting set.
+    pub fn acting_size(&self) -> usize {
+        self.acting.iter().filter(|o| **o != OSD_NONE).count()
+    }
+    /// Position in the acting set (the shard, in erasure-coded pools).
+    pub fn acting_index(&self, osd: OsdId) -> Option<usize> {
+        self.acting.iter().position(|o| *o == osd)
+    }
+}
+
+/// Memory that mapping many PGs reuses.
+#[derive(Debug, Default)]
+pub struct MapScratch {
+    crush: Scratch,
+    raw: Vec<i32>,
+}
+
+/// The mapping of every PG of one map: what is looked up per operation.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PgTable {
+    pools: BTreeMap<PoolId, Vec<UpActing>>,
+}
+
+impl PgTable {
+    /// The mapping of a PG, if it exists.
+    pub fn get(&self, pg: PgId) -> Option<&UpActing> {
+        self.pools.get(&pg.pool)?.get(pg.seed as usize)
+    }
+
+    /// All PGs with their mappings, by pool and seed.
+    pub fn iter(&self) -> impl Iterator<Item = (PgId, &UpActing)> {
+        self.pools.iter().flat_map(|(pool, v)| v.iter().enumerate().map(|(s, m)| (PgId::new(*pool, s as u32), m)))
+    }
+
+    /// Number of PGs.
+    pub fn len(&self) -> usize {
+        self.pools.values().map(Vec::len).sum()
+    }
+
+    /// True if there are no PGs.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// First real entry, −1 if there is none.
+fn first(osds: &[OsdId]) -> OsdId {
+    osds.iter().find(|o| **o != OSD_NONE).copied().unwrap_or(-1)
+}
+
+/// The rule a pool uses: the one whose (historic) ruleset, type and size limits fit, as
+/// Pacific's clients look it up.
+fn find_rule(crush: &CrushMap, pool: &PgPool) -> Option<u32> {
+    let fits = |id: u32| {
+        crush.rule(id).is_some_and(|r| {
+            r.ruleset == pool.crush_rule && r.kind == pool.kind && (r.min_size..=r.max_size).contains(&pool.size)
+        })
+    };
+    // Nearly always the rule's id is its ruleset.
+    let guess = u32::from(pool.crush_rule);
+    let lowest = || (0..crush.rules.len() as u32).find(|id| fits(*id));
+    if fits(guess) && !(0..guess).any(fits) { Some(guess) } else { lowest() }
+}
+
+impl PgPool {
+    /// CRUSH's input for a PG.
+    pub fn placement_seed(&self, pg: PgId) -> u32 {
+        let folded = hash::stable_mod(pg.seed, self.pgp_num, hash::mask_for(self.pgp_num));
+        if self.has_flag(flag::HASHPSPOOL) {
+            hash32_2(folded, pg.pool as u32)
+        } else {
+            folded.wrapping_add(pg.pool as u32)
+        }
+    }
+}
+
+impl OsdMap {
+    /// The PG of an object: by the locator's explicit hash, else by namespace and key or
+    /// name. `None` if there is no such pool.
+    pub fn object_to_pg(&self, at: &ObjectLocator, name: &[u8]) -> Option<PgId> {
+        let h = match u32::try_from(at.hash) {
+            Ok(explicit) => explicit,
+            Err(_) => hash::object_hash(&at.namespace, &at.key, name),
+        };
+        Some(PgId::new(at.pool, self.pool(at.pool)?.pg_of_hash(h)))
+    }
+
+    /// The PG of an object whose hash is known.
+    pub fn hobject_to_pg(&self, o: &HObject) -> Option<PgId> {
+        Some(PgId::new(o.pool, self.pool(o.pool)?.pg_of_hash(o.hash)))
+    }
+
+    /// What CRUSH gives for a PG, less OSDs that do not exist; and CRUSH's input.
+    fn raw_into(&self, s: &mut MapScratch, pool: &PgPool, pg: PgId) -> u32 {
+        let seed = pool.placement_seed(pg);
+        s.raw.clear();
+        if let Some(rule) = find_rule(&self.crush, pool) {
+            let args = self.crush.choose_args_for(pg.pool);
+            let size = usize::from(pool.size);
+            self.crush.do_rule_into(&mut s.crush, rule, seed, size, &self.osd_weight, args, &mut s.raw);
+        }
+        if pool.can_shift_osds() {
+            s.raw.retain(|o| self.exists(*o));
+        } else {
+            s.raw.iter_mut().filter(|o| !self.exists(**o)).for_each(|o| *o = OSD_NONE);
+        }
+        seed
+    }
+
+    /// Would an upmap target be refused: a real OSD of weight 0?
+    fn is_weightless(&self, osd: OsdId) -> bool {
+        usize::try_from(osd).ok().and_then(|i| self.osd_weight.get(i)) == Some(&0)
+    }
+
+    fn apply_upmap(&self, pg: PgId, raw: &mut Vec<OsdId>) {
+        if let Some(set) = self.pg_upmap.get(&pg) {
+            if set.iter().any(|o| self.is_weightless(*o)) {
+                return;
+            }
+            raw.clear();
+            raw.extend_from_slice(set);
+        }
+        for (from, to) in self.pg_upmap_items.get(&pg).into_iter().flatten() {
+            if raw.contains(to) || self.is_weightless(*to) {
+                continue;
+            }
+            if let Some(slot) = raw.iter_mut().find(|o| *o == from) {
+                *slot = *to;
+            }
+        }
+    }
+
+    /// Drops (or leaves holes for) OSDs that are down.
+    fn only_up(&self, pool: &PgPool, from: &[OsdId], to: &mut Vec<OsdId>) {
+        to.clear();
+        if pool.can_shift_osds() {
+            to.extend(from.iter().filter(|o| self.is_up(**o)));
+        } else {
+            to.extend(from.iter().map(|o| if self.is_up(*o) { *o } else { OSD_NONE }));
+        }
+    }
+
+    /// Picks the primary by affinity. Returns it; moves it to the front where order is free.
+    fn apply_affinity(&self, seed: u32, pool: &PgPool, up: &mut [OsdId], primary: OsdId) -> OsdId {
+        if self.primary_affinity.is_empty()
+            || !up.iter().any(|o| *o != OSD_NONE && self.affinity(*o) != WEIGHT_IN)
+        {
+            return primary;
+        }
+        let mut chosen = None;
+        for (i, o) in up.iter().enumerate().filter(|(_, o)| **o != OSD_NONE) {
+            let a = self.affinity(*o);
+            let refused = a < WEIGHT_IN && hash32_2(seed, *o as u32) >> 16 >= a;
+            if !refused {
+                chosen = Some(i);
+                break;
+            }
+            // If all refuse, the first leads after all.
+            chosen = chosen.or(Some(i));
+        }
+        let Some(at) = chosen else { return primary };
+        let primary = up.get(at).copied().unwrap_or(primary);
+        if pool.can_shift_osds() {
+            if let Some(head) = up.get_mut(..=at) {
+                head.rotate_right(1);
+            }
+        }
+        primary
+    }
+
+    /// What CRUSH alone gives for a PG, and its first OSD (−1 for none). Empty if there is
+    /// no such pool.
+    pub fn pg_to_raw(&self, pg: PgId) -> (Vec<OsdId>, OsdId) {
+        let Some(pool) = self.pool(pg.pool) else { return (Vec::new(), -1) };
+        let mut s = MapScratch::default();
+        self.raw_into(&mut s, pool, pg);
+        let p = first(&s.raw);
+        (s.raw, p)
+    }
+
+    /// The up and acting sets of a PG; nowhere if there is no such PG.
+    pub fn pg_to_up_acting(&self, pg: PgId) -> UpActing {
+        let mut out = UpActing::default();
+        self.pg_to_up_acting_into(&mut MapScratch::default(), pg, &mut out);
+        out
+    }
+
+    /// As [`Self::pg_to_up_acting`], in reused memory.
+    pub fn pg_to_up_acting_into(&self, s: &mut MapScratch, pg: PgId, out: &mut UpActing) {
+        out.up.clear();
+        out.acting.clear();
+        out.up_primary = -1;
+        out.acting_primary = -1;
+        let Some(pool) = self.pool(pg.pool) else { return };
+        if pg.seed >= pool.pg_num {
+            return;
+        }
+        let seed = self.raw_into(s, pool, pg);
+        self.apply_upmap(pg, &mut s.raw);
+        self.only_up(pool, &s.raw, &mut out.up);
+        let head = first(&out.up);
+        out.up_primary = self.apply_affinity(seed, pool, &mut out.up, head);
+        if let Some(temp) = self.pg_temp.get(&pg) {
+            self.only_up(pool, temp, &mut out.acting);
+        }
+        let temp_primary = self.primary_temp.get(&pg).copied();
+        out.acting_primary = if out.acting.is_empty() {
+            out.acting.extend_from_slice(&out.up);
+            temp_primary.filter(|p| *p != -1).unwrap_or(out.up_primary)
+        } else {
+            temp_primary.unwrap_or_else(|| first(&out.acting))
+        };
+    }
+
+    /// The mapping of every PG.
+    pub fn map_all(&self) -> PgTable {
+        let mut s = MapScratch::default();
+        let mut table = PgTable::default();
+        for (id, pool) in &self.pools {
+            let mut v = Vec::new();
+            for seed in 0..pool.pg_num {
+                let mut m = UpActing::default();
+                self.pg_to_up_acting_into(&mut s, PgId::new(*id, seed), &mut m);
+                v.push(m);
+            }
+            table.pools.insert(*id, v);
+        }
+        table
+    }
+
+    /// Ids of all PGs, by pool and seed.
+    pub fn pgs(&self) -> impl Iterator<Item = PgId> + '_ {
+        self.pools.iter().flat_map(|(id, p)| (0..p.pg_num).map(|s| PgId::new(*id, s)))
+    }
+}
