@@ -8,11 +8,24 @@
 //! Source: Weil et al., SC'06; `shared/protocol/mon.md` ("CRUSH map"); golden mappings and
 //! the `crushtool` of Ceph 16.2.15.
 
+mod bucket;
+mod classes;
 mod codec;
+mod dump;
+mod edit;
+mod error;
 pub mod hash;
 mod ln;
+mod lookup;
 mod map;
 mod mapper;
+mod rules;
+mod tunables;
+mod weight_set;
 
+pub use error::CrushError;
+pub use lookup::{Location, is_valid_name, parse_location, weight_from_f64, weight_to_f64};
 pub use map::{Bucket, BucketData, ChooseArg, ChooseArgs, CrushMap, Rule, Step, Tunables, alg, step_op};
 pub use mapper::{ITEM_NONE, Scratch};
+pub use rules::{RULE_ERASURE, RULE_REPLICATED, SimpleRule};
+pub use weight_set::COMPAT;

@@ -17,13 +17,20 @@ pub const ITEM_NONE: i32 = 0x7fff_ffff;
 const ITEM_UNDEF: i32 = 0x7fff_fffe;
 
 /// Memory a mapping works in; reuse it to map many inputs without allocating.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Scratch {
     from: Vec<i32>,
     to: Vec<i32>,
     leaves: Vec<i32>,
     perms: Vec<Perm>,
     generation: u64,
+    draws_max: u64,
+}
+
+impl Default for Scratch {
+    fn default() -> Self {
+        Self::with_draws(Self::DRAWS_MAX)
+    }
 }
 
 /// The beginning of a random permutation of a bucket's positions.
@@ -43,6 +50,12 @@ impl Scratch {
     /// Empty scratch.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Empty scratch for mappings of at most `draws_max` drawn items each.
+    pub fn with_draws(draws_max: u64) -> Self {
+        let (from, to, leaves, perms) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        Self { from, to, leaves, perms, generation: 0, draws_max }
     }
 }
 
@@ -112,7 +125,7 @@ impl CrushMap {
         // Positions are 32-bit signed in the protocol; no pool has more than 255.
         let result_max = result_max.min(0xffff);
         scratch.generation += 1;
-        let Scratch { from, to, leaves, perms, generation } = scratch;
+        let Scratch { from, to, leaves, perms, generation, draws_max } = scratch;
         for v in [&mut *from, &mut *to, &mut *leaves] {
             v.clear();
             v.resize(result_max, 0);
@@ -132,7 +145,7 @@ impl CrushMap {
             vary_r: u32::from(t.chooseleaf_vary_r),
             stable: t.chooseleaf_stable != 0,
         };
-        let mut work = Work { perms, generation: *generation, draws_left: Scratch::DRAWS_MAX };
+        let mut work = Work { perms, generation: *generation, draws_left: *draws_max };
         for s in &rule.steps {
             match s.op {
                 step_op::TAKE => {
