@@ -1,0 +1,144 @@
+//! Who we are, whom we call, and bounds.
+
+use crate::session::Session;
+use spirula_types::{AddrVec, EntityAddr, EntityType, features};
+use std::time::Duration;
+
+/// Bounds on what a peer may send and what we queue, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Segment of a control frame. While a peer is not established it can send nothing else.
+    pub control: usize,
+    /// Front of a message.
+    pub front: usize,
+    /// Middle of a message.
+    pub middle: usize,
+    /// Data of a message: the largest object and some slack.
+    pub data: usize,
+    /// Payloads of at least so many bytes are offered for direct reading
+    /// ([`crate::Wanted::Payload`]).
+    pub direct_payload: usize,
+    /// Payloads up to this size are copied into the output batch, larger ones passed by
+    /// reference.
+    pub copy_payload: usize,
+    /// Messages waiting for the handshake or, in a lossless session, for acknowledgement.
+    /// Above it [`crate::Connection::send`] refuses.
+    pub queue: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            control: 64 << 10,
+            front: 64 << 20,
+            middle: 16 << 20,
+            data: (128 << 20) + (1 << 20),
+            direct_payload: 64 << 10,
+            copy_payload: 8 << 10,
+            queue: 512 << 20,
+        }
+    }
+}
+
+/// When to give a peer up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timeouts {
+    /// From the start to established.
+    pub handshake: Duration,
+    /// Without a byte received on an established connection; zero means for ever.
+    pub idle: Duration,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        Self { handshake: Duration::from_secs(15), idle: Duration::ZERO }
+    }
+}
+
+/// One local party of connections. Shared by all its connections.
+#[derive(Clone, Debug)]
+pub struct Endpoint {
+    /// Kind of entity.
+    pub entity: EntityType,
+    /// The number it identifies with: OSD id, monitor rank, manager's or client's gid.
+    /// A client that has none yet says −1.
+    pub gid: i64,
+    /// Its addresses as published in the maps, nonce included. A client without a
+    /// listening address leaves them blank; it then learns its IP from the server.
+    pub addrs: AddrVec,
+    /// Nonce of a client with blank `addrs`.
+    pub nonce: u32,
+    /// Features offered.
+    pub features: u64,
+    /// Features without which a peer is refused.
+    pub required: u64,
+    /// Accepting side: kinds of peers with which a session survives a lost connection,
+    /// unless they ask for a lossy one. All others are lossy.
+    pub lossless: Vec<EntityType>,
+    /// Whether 2.1 frames are offered; always, except in tests.
+    pub frames_2_1: bool,
+    /// Whether a connecting client must name our exact address and nonce, as Ceph demands.
+    pub check_target: bool,
+    /// Bounds.
+    pub limits: Limits,
+    /// Timeouts.
+    pub timeouts: Timeouts,
+}
+
+impl Endpoint {
+    /// An endpoint with the features of a Pacific peer and default bounds.
+    pub fn new(entity: EntityType, gid: i64, addrs: AddrVec) -> Self {
+        Self {
+            entity,
+            gid,
+            addrs,
+            nonce: 0,
+            features: features::PACIFIC,
+            required: features::REQUIRED,
+            lossless: Vec::new(),
+            frames_2_1: true,
+            check_target: true,
+            limits: Limits::default(),
+            timeouts: Timeouts::default(),
+        }
+    }
+}
+
+/// Whom to connect to, and as whom.
+#[derive(Debug)]
+pub struct Target {
+    /// Address and nonce as published; nonce 0 for a monitor.
+    pub addr: EntityAddr,
+    /// What it must be.
+    pub entity: EntityType,
+    /// Our name without the kind (`admin`, `3`).
+    pub auth_id: String,
+    /// Global id from an earlier authentication; 0 asks a monitor for a new one.
+    pub global_id: u64,
+    /// Number of this connection attempt within the process, from 1, increasing.
+    pub global_seq: u64,
+    /// Lossy, or lossless with this session.
+    pub policy: Policy,
+}
+
+/// What happens to messages when the connection breaks.
+#[derive(Debug)]
+pub enum Policy {
+    /// They are lost; the application resends.
+    Lossy,
+    /// They are replayed on the next connection of this session, unless the server insists
+    /// on a lossy one.
+    Lossless(Session),
+}
+
+impl Target {
+    /// A lossy connection of client.admin.
+    pub fn lossy(addr: EntityAddr, entity: EntityType) -> Self {
+        Self { addr, entity, auth_id: "admin".into(), global_id: 0, global_seq: 1, policy: Policy::Lossy }
+    }
+
+    /// A connection that continues, or begins, `session`.
+    pub fn lossless(addr: EntityAddr, entity: EntityType, session: Session) -> Self {
+        Self { policy: Policy::Lossless(session), ..Self::lossy(addr, entity) }
+    }
+}

@@ -1,0 +1,527 @@
+//! One TCP connection as a state machine: what both sides share, and the open session.
+
+mod accept;
+mod connect;
+
+use crate::banner;
+use crate::config::{Endpoint, Policy, Target};
+use crate::control::{Hello, MessageHeader, parse};
+use crate::error::{ProtocolError, SendError};
+use crate::frame::{Codec, Frame, FrameReader, Segments, Tag, Wanted};
+use crate::output::{OutBuffer, Output};
+use crate::session::{Outgoing, Session, SessionAsk};
+use bytes::{Bytes, BytesMut};
+use spirula_encoding::{Encoder, UTime};
+use spirula_messages::Message;
+use spirula_types::{AddrVec, EntityAddr, EntityName, EntityType, features};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Who is at the other end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Kind of entity.
+    pub kind: EntityType,
+    /// Kind and the number it identified with (OSD id, global id; −1 for a client that had
+    /// none yet).
+    pub name: EntityName,
+    /// Its name without the kind (`admin`, `3`), as authenticated; on the connecting side
+    /// the number as text.
+    pub id: String,
+    /// Global id from authentication: the peer's on the accepting side, **ours** on the
+    /// connecting one.
+    pub global_id: u64,
+    /// Its addresses.
+    pub addrs: AddrVec,
+    /// Features both sides have.
+    pub features: u64,
+    /// Whether messages are lost with the connection.
+    pub lossy: bool,
+    /// Whether this continues an earlier session.
+    pub resumed: bool,
+}
+
+/// A peer asks to be let in with method "none".
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AuthRequest {
+    /// Kind of entity.
+    pub kind: EntityType,
+    /// Its name without the kind.
+    pub id: String,
+    /// Its global id; 0 asks a monitor for one.
+    pub global_id: u64,
+    /// True if it speaks as to a monitor.
+    pub to_monitor: bool,
+}
+
+/// A message as it came.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Received {
+    /// The message.
+    pub message: Message,
+    /// Its number within the session.
+    pub seq: u64,
+    /// crc32c of its data segment (seed `0xffff_ffff`), verified.
+    pub data_crc: u32,
+}
+
+/// What came out of received bytes.
+#[derive(Debug)]
+pub enum Event {
+    /// Answer with [`Connection::accept_auth`] or [`Connection::refuse_auth`]; nothing more
+    /// is read before.
+    Auth(AuthRequest),
+    /// Answer with [`Connection::answer_session`]; nothing more is read before. Only for
+    /// kinds of peers in [`Endpoint::lossless`].
+    Session(SessionAsk),
+    /// The session is open.
+    Established(Peer),
+    /// A message came.
+    Message(Received),
+    /// The peer has forgotten our session; messages queued for it were dropped.
+    SessionReset {
+        /// How many.
+        dropped: usize,
+    },
+    /// The peer answered [`Connection::keepalive`] with this stamp.
+    KeepaliveAck(UTime),
+}
+
+/// Where a connection is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Waiting for the peer's banner.
+    Banner,
+    /// Waiting for HELLO.
+    Hello,
+    /// Accepting: waiting for AUTH_REQUEST.
+    AuthRequest,
+    /// Accepting: the application decides.
+    AuthAnswer,
+    /// Connecting: waiting for AUTH_DONE.
+    AuthReply,
+    /// Waiting for AUTH_SIGNATURE.
+    Signature,
+    /// Accepting: waiting for CLIENT_IDENT or SESSION_RECONNECT.
+    Ident,
+    /// Accepting: the application looks the session up.
+    SessionAnswer(SessionAsk),
+    /// Connecting: waiting for SERVER_IDENT.
+    IdentReply,
+    /// Connecting: waiting for SESSION_RECONNECT_OK.
+    ReconnectReply,
+    /// Messages flow.
+    Ready,
+    /// Over.
+    Closed,
+}
+
+impl Phase {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Banner => "waiting for a banner",
+            Self::Hello => "waiting for HELLO",
+            Self::AuthRequest => "waiting for AUTH_REQUEST",
+            Self::AuthAnswer => "authenticating",
+            Self::AuthReply => "waiting for AUTH_DONE",
+            Self::Signature => "waiting for AUTH_SIGNATURE",
+            Self::Ident => "waiting for CLIENT_IDENT",
+            Self::SessionAnswer(_) => "looking a session up",
+            Self::IdentReply => "waiting for SERVER_IDENT",
+            Self::ReconnectReply => "waiting for SESSION_RECONNECT_OK",
+            Self::Ready => "the session is open",
+            Self::Closed => "closed",
+        }
+    }
+}
+
+/// Which end opened the TCP connection.
+#[derive(Debug)]
+enum Side {
+    Accepting { peer: SocketAddr },
+    Connecting { target: EntityAddr, entity: EntityType, auth_id: String },
+}
+
+/// Replies of one connection to attempts that fail but may be repeated (other method, stale
+/// numbers); a peer that needs more is not making progress.
+const ATTEMPTS: u32 = 16;
+
+/// One TCP connection. See the crate's documentation for how to drive it.
+#[derive(Debug)]
+pub struct Connection {
+    endpoint: Arc<Endpoint>,
+    side: Side,
+    phase: Phase,
+    codec: Codec,
+    reader: FrameReader,
+    out: OutBuffer,
+    /// The lossless session, or the counters and early messages of a lossy connection.
+    session: Session,
+    lossy: bool,
+    global_seq: u64,
+    /// Highest message number acknowledged to the peer.
+    acked: u64,
+    peer: Peer,
+    attempts: u32,
+    started: Duration,
+    heard: Duration,
+}
+
+impl Connection {
+    /// For a TCP connection just accepted from `peer`; writes the banner.
+    pub fn accept(endpoint: Arc<Endpoint>, peer: SocketAddr, now: Duration) -> Self {
+        Self::new(endpoint, Side::Accepting { peer }, Session::default(), true, 1, now)
+    }
+
+    /// For a TCP connection just opened to `target`; writes the banner.
+    pub fn connect(endpoint: Arc<Endpoint>, target: Target, now: Duration) -> Self {
+        let (lossy, session) = match target.policy {
+            Policy::Lossy => (true, Session::default()),
+            Policy::Lossless(mut s) => {
+                if s.is_established() {
+                    s.connect_seq += 1;
+                }
+                (false, s)
+            }
+        };
+        let side = Side::Connecting { target: target.addr, entity: target.entity, auth_id: target.auth_id };
+        let mut c = Self::new(endpoint, side, session, lossy, target.global_seq, now);
+        c.peer.kind = target.entity;
+        c.peer.global_id = target.global_id;
+        c
+    }
+
+    fn new(endpoint: Arc<Endpoint>, side: Side, session: Session, lossy: bool, global_seq: u64, now: Duration) -> Self {
+        let mut out = OutBuffer::default();
+        out.raw(&banner::write(endpoint.frames_2_1));
+        let peer = Peer {
+            kind: EntityType::Client,
+            name: EntityName::default(),
+            id: String::new(),
+            global_id: 0,
+            addrs: AddrVec::default(),
+            features: 0,
+            lossy,
+            resumed: false,
+        };
+        Self {
+            reader: FrameReader::new(Codec::Crc1, endpoint.limits),
+            endpoint,
+            side,
+            phase: Phase::Banner,
+            codec: Codec::Crc1,
+            out,
+            session,
+            lossy,
+            global_seq,
+            acked: 0,
+            peer,
+            attempts: 0,
+            started: now,
+            heard: now,
+        }
+    }
+
+    /// Accepting side: the number of this connection within the process, told in
+    /// SERVER_IDENT (1 if never set).
+    pub fn with_global_seq(mut self, global_seq: u64) -> Self {
+        self.global_seq = global_seq;
+        self
+    }
+
+    /// Number of this attempt; the peer may have demanded a higher one than was given, and
+    /// the next attempt's must be higher again.
+    pub fn global_seq(&self) -> u64 {
+        self.global_seq
+    }
+
+    /// Takes received bytes: consumes whole frames from the front of `buf` and leaves the
+    /// rest there. Stops early when a question is open ([`Event::Auth`],
+    /// [`Event::Session`]): answer it and call again.
+    ///
+    /// # Errors
+    /// [`ProtocolError`]; the connection is closed then.
+    pub fn receive(&mut self, now: Duration, buf: &mut BytesMut, out: &mut Vec<Event>) -> Result<(), ProtocolError> {
+        self.heard = now;
+        let r = self.receive_all(buf, out);
+        if r.is_err() {
+            self.phase = Phase::Closed;
+        }
+        r
+    }
+
+    fn receive_all(&mut self, buf: &mut BytesMut, out: &mut Vec<Event>) -> Result<(), ProtocolError> {
+        if self.phase == Phase::Banner {
+            let Some(theirs) = banner::read(buf, features::MSGR2_REVISION_1)? else { return Ok(()) };
+            let both = self.endpoint.frames_2_1 && theirs & features::MSGR2_REVISION_1 != 0;
+            self.codec = if both { Codec::Crc1 } else { Codec::Crc0 };
+            self.reader = FrameReader::new(self.codec, self.endpoint.limits);
+            self.send_hello();
+            self.phase = Phase::Hello;
+        }
+        while !matches!(self.phase, Phase::AuthAnswer | Phase::SessionAnswer(_)) {
+            if self.phase == Phase::Closed {
+                return Err(ProtocolError::Closed);
+            }
+            let Some(frame) = self.reader.next(buf)? else { break };
+            self.handle(frame, out)?;
+        }
+        Ok(())
+    }
+
+    /// Takes a payload that was received into a buffer of the caller's, see
+    /// [`Wanted::Payload`]. Returns it if none of that length is wanted. Call
+    /// [`Connection::receive`] next, with the bytes behind it.
+    pub fn receive_payload(&mut self, payload: Bytes) -> Option<Bytes> {
+        self.reader.payload(payload)
+    }
+
+    /// What the next step needs, as of the last [`Connection::receive`] or
+    /// [`Connection::receive_payload`].
+    pub fn wanted(&self) -> Wanted {
+        match self.phase {
+            Phase::Banner => Wanted::Bytes(26),
+            _ => self.reader.wanted(),
+        }
+    }
+
+    fn handle(&mut self, f: Frame, out: &mut Vec<Event>) -> Result<(), ProtocolError> {
+        if self.phase == Phase::Ready {
+            return self.on_open(f, out);
+        }
+        if self.phase == Phase::Hello && f.tag == Tag::Hello {
+            return self.on_hello(&f);
+        }
+        match self.side {
+            Side::Accepting { .. } => self.on_accepting(&f, out),
+            Side::Connecting { .. } => self.on_connecting(&f, out),
+        }
+    }
+
+    fn unexpected(&self, tag: Tag) -> ProtocolError {
+        ProtocolError::Unexpected { tag: tag.name(), state: self.phase.name() }
+    }
+
+    /// Counts replies that let the peer try again.
+    fn another_attempt(&mut self, tag: Tag) -> Result<(), ProtocolError> {
+        self.attempts += 1;
+        if self.attempts > ATTEMPTS { Err(self.unexpected(tag)) } else { Ok(()) }
+    }
+
+    fn control(&mut self, tag: Tag, payload: &[u8]) {
+        let s = Segments { head: [payload, &[], &[]], data: &Bytes::new(), data_crc: None };
+        self.out.frame(self.codec, tag, &s, 0);
+    }
+
+    fn send_hello(&mut self) {
+        let peer_addr = match &self.side {
+            Side::Accepting { peer } => EntityAddr::v2(*peer, 0),
+            Side::Connecting { target, .. } => *target,
+        };
+        let hello = Hello { entity: self.endpoint.entity as u8, peer_addr }.write();
+        self.control(Tag::Hello, &hello);
+    }
+
+    fn on_hello(&mut self, f: &Frame) -> Result<(), ProtocolError> {
+        let hello = parse(f.tag, &f.segments[0], Hello::read)?;
+        match &self.side {
+            Side::Accepting { .. } => {
+                // Who it is comes, authenticated, with AUTH_REQUEST.
+                self.phase = Phase::AuthRequest;
+            }
+            Side::Connecting { entity, .. } => {
+                if hello.entity != *entity as u8 {
+                    return Err(ProtocolError::WrongKind { found: hello.entity, expected: *entity as u8 });
+                }
+                self.request_auth(hello.peer_addr);
+            }
+        }
+        Ok(())
+    }
+
+    fn on_signature(&self, f: &Frame) -> Result<(), ProtocolError> {
+        // Without a session key both sides send 32 zero bytes.
+        if f.segments[0].len() == 32 && f.segments[0].iter().all(|b| *b == 0) {
+            Ok(())
+        } else {
+            Err(ProtocolError::Signature)
+        }
+    }
+
+    fn send_signature(&mut self) {
+        self.control(Tag::AuthSignature, &[0; 32]);
+    }
+
+    /// The session is open: tells the application and sends what waited.
+    fn open(&mut self, out: &mut Vec<Event>) {
+        self.phase = Phase::Ready;
+        self.reader.allow_messages();
+        self.peer.lossy = self.lossy;
+        self.acked = self.session.in_seq;
+        out.push(Event::Established(self.peer.clone()));
+        if self.lossy {
+            for o in self.session.take_unsent() {
+                self.session.out_seq += 1;
+                let seq = self.session.out_seq;
+                self.write_message(seq, &o.message, o.data_crc);
+            }
+        } else {
+            let waiting: Vec<Outgoing> = self.session.replay().cloned().collect();
+            for o in waiting {
+                self.write_message(o.seq, &o.message, o.data_crc);
+            }
+        }
+    }
+
+    fn on_open(&mut self, f: Frame, out: &mut Vec<Event>) -> Result<(), ProtocolError> {
+        let payload = &f.segments[0];
+        match f.tag {
+            Tag::Message => return self.on_message(f, out),
+            Tag::Ack => {
+                let seq = parse(f.tag, payload, |d| d.u64())?;
+                self.session.acknowledged(seq);
+            }
+            Tag::Keepalive2 => {
+                // The stamp goes back as it came.
+                parse(f.tag, payload, |d| d.get::<UTime>())?;
+                self.control(Tag::Keepalive2Ack, payload);
+            }
+            Tag::Keepalive2Ack => out.push(Event::KeepaliveAck(parse(f.tag, payload, |d| d.get())?)),
+            tag => return Err(self.unexpected(tag)),
+        }
+        Ok(())
+    }
+
+    fn on_message(&mut self, f: Frame, out: &mut Vec<Event>) -> Result<(), ProtocolError> {
+        let [header, front, middle, data] = f.segments;
+        let h = parse(f.tag, &header, MessageHeader::read)?;
+        let last = self.session.in_seq;
+        if !self.lossy {
+            self.session.acknowledged(h.ack_seq);
+            if h.seq > last + 1 {
+                return Err(ProtocolError::SequenceGap { last, found: h.seq });
+            }
+        }
+        if h.seq <= last {
+            return Ok(()); // a replay of what came before the connection broke
+        }
+        self.session.in_seq = h.seq;
+        let message = Message {
+            kind: h.kind,
+            tid: h.tid,
+            priority: h.priority,
+            version: h.version,
+            compat: h.compat,
+            front,
+            middle,
+            data,
+        };
+        out.push(Event::Message(Received { message, seq: h.seq, data_crc: f.data_crc }));
+        Ok(())
+    }
+
+    /// Queues a message. `data_crc` is the crc32c of its data segment from seed
+    /// `0xffff_ffff`, if known; a wrong one makes the peer drop the connection. Before the
+    /// session is open messages wait.
+    ///
+    /// # Errors
+    /// [`SendError::Full`] if more than [`crate::Limits::queue`] bytes wait for the
+    /// handshake or for acknowledgement; [`SendError::Closed`] after the end.
+    pub fn send(&mut self, message: Message, data_crc: Option<u32>) -> Result<(), SendError> {
+        if self.phase == Phase::Closed {
+            return Err(SendError::Closed);
+        }
+        if self.session.queued_bytes() > self.endpoint.limits.queue {
+            return Err(SendError::Full);
+        }
+        if self.phase != Phase::Ready {
+            self.session.push(message, data_crc);
+        } else if self.lossy {
+            self.session.out_seq += 1;
+            self.write_message(self.session.out_seq, &message, data_crc);
+        } else {
+            let seq = self.session.number(message.clone(), data_crc);
+            self.write_message(seq, &message, data_crc);
+        }
+        Ok(())
+    }
+
+    fn write_message(&mut self, seq: u64, m: &Message, data_crc: Option<u32>) {
+        let header = MessageHeader {
+            seq,
+            tid: m.tid,
+            kind: m.kind,
+            priority: m.priority,
+            version: m.version,
+            ack_seq: self.session.in_seq,
+            compat: m.compat,
+        };
+        self.acked = self.session.in_seq;
+        let s = Segments { head: [&header.write(), &m.front, &m.middle], data: &m.data, data_crc };
+        self.out.frame(self.codec, Tag::Message, &s, self.endpoint.limits.copy_payload);
+    }
+
+    /// Asks the peer whether it is alive; it sends `stamp` back. Ignored unless open.
+    pub fn keepalive(&mut self, stamp: UTime) {
+        if self.phase == Phase::Ready {
+            let mut o = Encoder::with_capacity(8);
+            o.put(&stamp);
+            self.control(Tag::Keepalive2, o.as_slice());
+        }
+    }
+
+    /// Checks the timeouts; call it about every second.
+    ///
+    /// # Errors
+    /// [`ProtocolError::HandshakeTimeout`] or [`ProtocolError::IdleTimeout`]; the connection
+    /// is closed then.
+    pub fn tick(&mut self, now: Duration) -> Result<(), ProtocolError> {
+        let t = self.endpoint.timeouts;
+        let late = match self.phase {
+            Phase::Closed => Some(ProtocolError::Closed),
+            Phase::Ready => {
+                (!t.idle.is_zero() && now.saturating_sub(self.heard) > t.idle).then_some(ProtocolError::IdleTimeout)
+            }
+            _ => (now.saturating_sub(self.started) > t.handshake).then_some(ProtocolError::HandshakeTimeout),
+        };
+        match late {
+            Some(e) => {
+                self.phase = Phase::Closed;
+                Err(e)
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Takes the bytes to write, an acknowledgement included if one is due.
+    pub fn take_output(&mut self) -> Output {
+        if self.phase == Phase::Ready && !self.lossy && self.session.in_seq > self.acked {
+            self.acked = self.session.in_seq;
+            self.control(Tag::Ack, &self.acked.to_le_bytes());
+        }
+        self.out.take()
+    }
+
+    /// Bytes that [`Connection::take_output`] would give, acknowledgements apart.
+    pub fn output_len(&self) -> usize {
+        self.out.len()
+    }
+
+    /// True if messages flow.
+    pub fn is_open(&self) -> bool {
+        self.phase == Phase::Ready
+    }
+
+    /// True after an error or [`Connection::close`].
+    pub fn is_closed(&self) -> bool {
+        self.phase == Phase::Closed
+    }
+
+    /// Ends the connection and gives its lossless session back, if it has one, to be
+    /// continued on another.
+    pub fn close(&mut self) -> Option<Session> {
+        self.phase = Phase::Closed;
+        (!self.lossy).then(|| std::mem::take(&mut self.session))
+    }
+}
