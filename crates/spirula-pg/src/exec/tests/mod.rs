@@ -1,1 +1,243 @@
-//! Tests of execution.
+//! Tests of execution: a store in memory, samples from a real cluster, random vectors
+//! against an obvious model, garbage.
+
+mod golden;
+mod props;
+mod units;
+
+use super::*;
+use spirula_encoding::{Encode, UTime, to_vec};
+use spirula_types::transaction::ObjectOp;
+use spirula_types::{EVersion, ReqId};
+use std::cell::Cell;
+use std::collections::BTreeMap;
+
+/// A stored object.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Stored {
+    pub data: Vec<u8>,
+    pub attrs: BTreeMap<Bytes, Bytes>,
+    pub omap: BTreeMap<Bytes, Bytes>,
+    pub header: Bytes,
+}
+
+/// A store in memory. Zero bytes count as holes.
+#[derive(Default)]
+pub(super) struct MemStore {
+    pub objects: BTreeMap<HObject, Stored>,
+    /// Answers that are "not ready" before the first real one.
+    pub not_ready: Cell<u32>,
+}
+
+impl MemStore {
+    fn get(&self, o: &HObject) -> Result<Option<&Stored>, ReadError> {
+        let left = self.not_ready.get();
+        if left > 0 {
+            self.not_ready.set(left - 1);
+            return Err(ReadError::NotReady(Prefetch(vec![Want::Attrs(o.clone())])));
+        }
+        Ok(self.objects.get(o))
+    }
+
+    /// Applies a finished mutation as the store would.
+    pub fn apply(&mut self, o: &HObject, ops: &[ObjectOp]) {
+        for op in ops {
+            if matches!(op, ObjectOp::Remove) {
+                self.objects.remove(o);
+                continue;
+            }
+            let s = self.objects.entry(o.clone()).or_default();
+            match op {
+                ObjectOp::Touch | ObjectOp::Remove => {}
+                ObjectOp::Write { offset, data } => {
+                    let end = *offset as usize + data.len();
+                    s.data.resize(s.data.len().max(end), 0);
+                    s.data[*offset as usize..end].copy_from_slice(data);
+                }
+                ObjectOp::Zero { offset, length } => {
+                    let end = (*offset + *length) as usize;
+                    s.data.resize(s.data.len().max(end), 0);
+                    s.data[*offset as usize..end].fill(0);
+                }
+                ObjectOp::Truncate { size } => s.data.resize(*size as usize, 0),
+                ObjectOp::SetAttrs(kv) => s.attrs.extend(kv.iter().cloned()),
+                ObjectOp::RmAttr(k) => {
+                    s.attrs.remove(k);
+                }
+                ObjectOp::ClearAttrs => s.attrs.clear(),
+                ObjectOp::OmapSet(kv) => {
+                    assert!(kv.is_sorted_by(|a, b| a.0 < b.0), "omap pairs reach the store sorted and unique");
+                    s.omap.extend(kv.iter().cloned());
+                }
+                ObjectOp::OmapRm(keys) => keys.iter().for_each(|k| {
+                    s.omap.remove(k);
+                }),
+                ObjectOp::OmapRmRange { first, last } => s.omap.retain(|k, _| k < first || k >= last),
+                ObjectOp::OmapClear => {
+                    s.omap.clear();
+                    s.header = Bytes::new();
+                }
+                ObjectOp::OmapSetHeader(h) => s.header = h.clone(),
+                ObjectOp::CloneFrom(_) => panic!("no vector clones"),
+            }
+        }
+    }
+}
+
+impl ObjectReader for MemStore {
+    fn attr(&self, o: &HObject, name: &[u8]) -> Result<Option<Bytes>, ReadError> {
+        Ok(self.get(o)?.and_then(|s| s.attrs.get(name).cloned()))
+    }
+    fn attrs(&self, o: &HObject) -> Result<Vec<(Bytes, Bytes)>, ReadError> {
+        let pairs = |s: &Stored| s.attrs.iter().map(|(k, v)| (k.clone(), v.clone())).collect();
+        Ok(self.get(o)?.map(pairs).unwrap_or_default())
+    }
+    fn read(&self, o: &HObject, offset: u64, length: u64) -> Result<Bytes, ReadError> {
+        let data = self.get(o)?.map_or(&[][..], |s| &s.data);
+        let end = ((offset + length) as usize).min(data.len());
+        Ok(Bytes::copy_from_slice(data.get(offset as usize..end).unwrap_or_default()))
+    }
+    fn extents(&self, o: &HObject, offset: u64, length: u64) -> Result<Vec<(u64, u64)>, ReadError> {
+        let data = self.read(o, offset, length)?;
+        let mut map: Vec<(u64, u64)> = Vec::new();
+        for at in (0..data.len()).filter(|i| data[*i] != 0).map(|i| offset + i as u64) {
+            match map.last_mut() {
+                Some((a, n)) if *a + *n == at => *n += 1,
+                _ => map.push((at, 1)),
+            }
+        }
+        Ok(map)
+    }
+    fn omap_header(&self, o: &HObject) -> Result<Bytes, ReadError> {
+        Ok(self.get(o)?.map(|s| s.header.clone()).unwrap_or_default())
+    }
+    fn omap_get(&self, o: &HObject, key: &[u8]) -> Result<Option<Bytes>, ReadError> {
+        Ok(self.get(o)?.and_then(|s| s.omap.get(key).cloned()))
+    }
+    fn omap_range(&self, o: &HObject, range: OmapRange<'_>) -> Result<OmapPage, ReadError> {
+        let mut page = OmapPage::default();
+        let mut bytes = 0;
+        let Some(s) = self.get(o)? else { return Ok(page) };
+        for (k, v) in &s.omap {
+            if **k < *range.from || range.until.is_some_and(|u| **k >= *u) {
+                continue;
+            }
+            if page.entries.len() >= range.max_entries || bytes >= range.max_bytes {
+                page.more = true;
+                break;
+            }
+            bytes += k.len() + v.len();
+            page.entries.push((k.clone(), v.clone()));
+        }
+        Ok(page)
+    }
+    fn list(&self, from: &HObject, until: &HObject, max: usize) -> Result<Vec<HObject>, ReadError> {
+        Ok(self.objects.range(from.clone()..until.clone()).take(max).map(|(o, _)| o.clone()).collect())
+    }
+}
+
+/// One PG on a [`MemStore`], executing requests one after the other.
+pub(super) struct Bench {
+    pub store: MemStore,
+    pub limits: Limits,
+    pub pool: PoolRules,
+    pub flags: u32,
+    pub snapid: u64,
+    pub version: u64,
+    pub last_user_version: u64,
+    pub fetched: Option<Fetched>,
+}
+
+impl Bench {
+    pub fn new() -> Self {
+        Self {
+            store: MemStore::default(),
+            limits: Limits::default(),
+            pool: PoolRules::default(),
+            flags: 0,
+            snapid: SNAP_HEAD,
+            version: 0,
+            last_user_version: 0,
+            fetched: None,
+        }
+    }
+
+    pub fn context<'a>(&'a self, object: &'a HObject) -> OpContext<'a> {
+        OpContext {
+            object,
+            pg: PgId::new(1, 0),
+            pg_num: 1,
+            pool: self.pool,
+            limits: &self.limits,
+            flags: self.flags,
+            snapid: self.snapid,
+            last_user_version: self.last_user_version,
+            fetched: self.fetched.as_ref(),
+        }
+    }
+
+    /// Executes without applying.
+    pub fn dry(&self, object: &HObject, ops: &[OsdOp]) -> Result<Outcome, Pause> {
+        let state = load_object(&self.store, object).unwrap();
+        execute(&self.context(object), &state, &self.store, ops)
+    }
+
+    /// Executes and applies.
+    pub fn run(&mut self, object: &HObject, ops: &[OsdOp]) -> Outcome {
+        let mut outcome = self.dry(object, ops).expect("no pause");
+        match std::mem::replace(&mut outcome.effect, Effect::None) {
+            Effect::None => {}
+            Effect::LogOnly => {
+                self.version += 1;
+                outcome.effect = Effect::LogOnly;
+            }
+            Effect::Apply(m) => {
+                self.version += 1;
+                let stamp = Stamp {
+                    version: EVersion::new(1, self.version),
+                    last_user_version: self.last_user_version,
+                    reqid: ReqId::default(),
+                    mtime: UTime { sec: self.version as u32, nsec: 0 },
+                    now: UTime { sec: 99, nsec: 0 },
+                };
+                let done = m.clone().finish(&stamp);
+                self.store.apply(object, &done.ops);
+                assert_eq!(load_object(&self.store, object).unwrap(), done.state, "stored state is the announced one");
+                let stored = self.store.objects.get(object);
+                assert_eq!(stored.map_or(0, |s| s.data.len() as u64), done.state.info.size);
+                assert_eq!(done.delete, stored.is_none());
+                self.last_user_version = self.last_user_version.max(done.user_version);
+                outcome.user_version = done.user_version;
+                outcome.effect = Effect::Apply(m);
+            }
+        }
+        outcome
+    }
+}
+
+pub(super) fn object(name: &str) -> HObject {
+    HObject::head(1, Bytes::new(), Bytes::new(), Bytes::copy_from_slice(name.as_bytes()))
+}
+
+pub(super) fn xattr_op(code: u16, name: &[u8], value: &[u8]) -> OsdOp {
+    let mut o = OsdOp { indata: [name, value].concat().into(), ..OsdOp::new(code) };
+    o.union[0..4].copy_from_slice(&(name.len() as u32).to_le_bytes());
+    o.union[4..8].copy_from_slice(&(value.len() as u32).to_le_bytes());
+    o
+}
+
+pub(super) fn cmpxattr(name: &[u8], value: &[u8], cmp: u8, mode: u8) -> OsdOp {
+    let mut o = xattr_op(op::CMPXATTR, name, value);
+    o.union[8] = cmp;
+    o.union[9] = mode;
+    o
+}
+
+/// An op whose input is the encoding of `value`.
+pub(super) fn encoded<T: Encode>(code: u16, value: &T) -> OsdOp {
+    OsdOp { indata: to_vec(value).into(), ..OsdOp::new(code) }
+}
+
+pub(super) fn b(s: &str) -> Bytes {
+    Bytes::copy_from_slice(s.as_bytes())
+}
