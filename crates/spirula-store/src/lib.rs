@@ -1,1 +1,50 @@
-//! The object store: journal, checksums, extents, omap; durable.
+//! The object store of one OSD: journal, checksums, extents, omap; durable.
+//!
+//! Owns a directory (`superblock`, `journal`, `block`, `kv/`); format in
+//! `docs/formats/store.md`. A [`Store`] is a synchronous engine owned by one thread. It
+//! applies [transactions](spirula_types::transaction::Transaction) in memory at once and
+//! makes them durable in order through a commit thread; a checkpoint thread moves what the
+//! journal holds into the metadata KV.
+//!
+//! * submit: [`stage`] builds the change, [`Store::submit`] applies and queues it
+//! * [`commit`] — queue → journal frame; [`checkpoint`] — overlay → KV
+//! * [`read`] — objects, attributes, omap, listings; data is checked against crc32c
+//! * [`open`] — creation, identity, replay
+//! * [`alloc`], [`onode`], [`overlay`], [`redo`], [`journal`], [`keys`] — the parts
+//!
+//! Invariants:
+//! * data blocks are never overwritten while anything refers to them; a freed block is
+//!   taken again only when its freeing is durable;
+//! * the KV never holds what the journal has not made durable; the journal's tail never
+//!   passes what the KV holds;
+//! * bytes that fail their checksum are never returned;
+//! * after a failed write or flush nothing more is written or acknowledged.
+//!
+//! Refuses: foreign, newer or damaged stores ([`StoreError::Refused`], nothing written);
+//! being opened twice.
+
+mod alloc;
+mod cache;
+mod checkpoint;
+mod commit;
+pub mod device;
+mod error;
+mod journal;
+mod keys;
+pub mod kv;
+mod onode;
+mod open;
+mod overlay;
+mod read;
+mod redo;
+mod stage;
+mod store;
+mod superblock;
+#[cfg(test)]
+mod tests;
+
+pub use alloc::BLOCK;
+pub use error::{Result, StoreError};
+pub use read::{ObjectStat, OmapPage, Read, ReadPlan};
+pub use store::{Statfs, Store, StoreOptions};
+pub use superblock::Identity;

@@ -1,0 +1,251 @@
+//! Checkpoints: bring the KV up to a transaction, so that the journal before it may be
+//! overwritten.
+//!
+//! Order on the devices: flush data; commit the frozen overlay with the checkpoint record,
+//! durable; superblock, durable; then the journal's tail moves. Each step may be the last
+//! before a crash: the journal still has everything the KV lacks. On any error the store
+//! is poisoned.
+
+use crate::commit::Shared;
+use crate::device::BlockDevice;
+use crate::error::{Result, StoreError};
+use crate::journal::Position;
+use crate::keys;
+use crate::kv::{Changes, MetaStore};
+use crate::overlay::{Counters, LogDelta, Overlay};
+use crate::superblock::Superblock;
+use bytes::Bytes;
+use spirula_encoding::{Decoder, Encoder};
+use spirula_types::{EVersion, PgId};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::Receiver;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Omap pairs of removed omaps deleted per step.
+const PURGE_STEP: usize = 4096;
+
+/// One checkpoint to make.
+pub(crate) struct Job {
+    pub frozen: Arc<Overlay>,
+    /// Newest transaction in it.
+    pub seq: u64,
+    /// Changed allocation bitmaps; an empty one is deleted.
+    pub groups: Vec<(u32, Vec<u8>)>,
+    pub counters: Counters,
+    /// End of the journal's frames with these transactions; set by the commit thread.
+    pub end: Position,
+    /// The last one before the store is closed.
+    pub clean: bool,
+}
+
+/// What the KV says it holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CheckpointRecord {
+    pub seq: u64,
+    pub end: Position,
+    pub counters: Counters,
+}
+
+impl CheckpointRecord {
+    pub fn encode(&self) -> Vec<u8> {
+        let mut o = Encoder::new();
+        o.versioned(1, 1, |o| {
+            o.u64(self.seq);
+            o.u64(self.end.frame);
+            o.u64(self.end.offset);
+            o.u64(self.counters.next_id);
+            o.u64(self.counters.objects);
+            o.u64(self.counters.stored);
+        });
+        o.into_vec()
+    }
+
+    pub fn decode(b: &[u8]) -> Result<Self> {
+        Decoder::new(b)
+            .versioned("checkpoint record", 1, |d, _| {
+                Ok(Self {
+                    seq: d.u64()?,
+                    end: Position { frame: d.u64()?, offset: d.u64()? },
+                    counters: Counters { next_id: d.u64()?, objects: d.u64()?, stored: d.u64()? },
+                })
+            })
+            .map_err(StoreError::corrupt)
+    }
+}
+
+/// The checkpoint thread's state.
+pub(crate) struct Checkpointer {
+    pub shared: Arc<Shared>,
+    pub meta: Arc<dyn MetaStore>,
+    pub block: Arc<dyn BlockDevice>,
+    pub superblock_dev: Arc<dyn BlockDevice>,
+    pub superblock: Arc<Mutex<Superblock>>,
+    /// Log chunks in the KV, of PGs met so far: first and last version.
+    pub chunks: BTreeMap<PgId, VecDeque<(EVersion, EVersion)>>,
+    /// Omap ids to purge.
+    pub dead: VecDeque<u64>,
+}
+
+impl Checkpointer {
+    /// Works until the sender is gone, or until a failure.
+    pub fn run(mut self, jobs: Receiver<Job>) {
+        while let Ok(job) = jobs.recv() {
+            if self.shared.check().is_err() {
+                return;
+            }
+            let clean = job.clean;
+            if let Err(e) = self.checkpoint(job).and_then(|()| if clean { Ok(()) } else { self.purge() }) {
+                self.shared.poison(e);
+                return;
+            }
+        }
+    }
+
+    fn checkpoint(&mut self, job: Job) -> Result<()> {
+        self.block.flush().map_err(|e| StoreError::io("flush", self.block.name(), e))?;
+        let mut changes = Changes::new();
+        overlay_changes(&job.frozen, &mut changes);
+        for (pg, delta) in &job.frozen.logs {
+            self.log_changes(*pg, delta, &mut changes)?;
+        }
+        for (g, map) in job.groups {
+            changes.push((keys::group(g), if map.is_empty() { None } else { Some(map) }));
+        }
+        let record = CheckpointRecord { seq: job.seq, end: job.end, counters: job.counters };
+        changes.push((keys::CHECKPOINT.to_vec(), Some(record.encode())));
+        self.meta.commit(changes)?;
+        {
+            let mut sb = self.superblock.lock().unwrap_or_else(PoisonError::into_inner);
+            sb.checkpoint = job.seq;
+            sb.clean = job.clean;
+            sb.write(&*self.superblock_dev)?;
+        }
+        self.dead.extend(&job.frozen.dead);
+        self.shared.ring_tail.store(job.end.offset, Ordering::Release);
+        self.shared.checkpointed.store(job.seq, Ordering::Release);
+        self.shared.notify_owner();
+        Ok(())
+    }
+
+    fn chunks_of(&mut self, pg: PgId) -> Result<&mut VecDeque<(EVersion, EVersion)>> {
+        if !self.chunks.contains_key(&pg) {
+            let prefix = keys::log_prefix(pg);
+            let mut found = VecDeque::new();
+            for pair in self.meta.range(&prefix, &keys::prefix_end(&prefix)) {
+                found.push_back(keys::log_chunk_versions(&pair?.0)?);
+            }
+            self.chunks.insert(pg, found);
+        }
+        Ok(self.chunks.entry(pg).or_default())
+    }
+
+    fn log_changes(&mut self, pg: PgId, delta: &LogDelta, changes: &mut Changes) -> Result<()> {
+        let meta = self.meta.clone();
+        let chunks = self.chunks_of(pg)?;
+        // A key deleted and written again must appear once.
+        let mut own: BTreeMap<Vec<u8>, Option<Vec<u8>>> = BTreeMap::new();
+        if delta.reset {
+            for (first, last) in chunks.drain(..) {
+                own.insert(keys::log_chunk(pg, first, last), None);
+            }
+            own.insert(keys::log_trim(pg), None);
+        }
+        if let Some(to) = delta.rewind {
+            while let Some((first, last)) = chunks.pop_back_if(|(_, last)| *last > to) {
+                let key = keys::log_chunk(pg, first, last);
+                let value = meta.get(&key)?.ok_or_else(|| StoreError::corrupt(format!("log chunk of {pg} missing")))?;
+                let mut kept = decode_chunk(&value)?;
+                kept.retain(|(v, _)| *v <= to);
+                own.insert(key, None);
+                if let Some((last, _)) = kept.last() {
+                    chunks.push_back((first, *last));
+                    own.insert(keys::log_chunk(pg, first, *last), Some(encode_chunk(kept.iter())));
+                }
+            }
+        }
+        if let Some(to) = delta.trim {
+            while let Some((first, last)) = chunks.pop_front_if(|(_, last)| *last <= to) {
+                own.insert(keys::log_chunk(pg, first, last), None);
+            }
+            if chunks.front().is_some_and(|(first, _)| *first <= to) {
+                let mut o = Encoder::new();
+                o.put(&to);
+                own.insert(keys::log_trim(pg), Some(o.into_vec()));
+            }
+        }
+        if let (Some((first, _)), Some((last, _))) = (delta.entries.front(), delta.entries.back()) {
+            chunks.push_back((*first, *last));
+            own.insert(keys::log_chunk(pg, *first, *last), Some(encode_chunk(delta.entries.iter())));
+        }
+        changes.extend(own);
+        Ok(())
+    }
+
+    /// Deletes some pairs of removed omaps. Nothing refers to them, so this needs no journal.
+    fn purge(&mut self) -> Result<()> {
+        let mut left = PURGE_STEP;
+        let mut changes = Changes::new();
+        while let Some(&id) = self.dead.front() {
+            let prefix = keys::omap(id, &[]);
+            let mut done = true;
+            for pair in self.meta.range(&prefix, &keys::prefix_end(&prefix)) {
+                if left == 0 {
+                    done = false;
+                    break;
+                }
+                left -= 1;
+                changes.push((pair?.0.to_vec(), None));
+            }
+            if !done {
+                break;
+            }
+            changes.push((keys::omap_header(id), None));
+            changes.push((keys::dead(id), None));
+            self.dead.pop_front();
+        }
+        if changes.is_empty() { Ok(()) } else { self.meta.commit(changes) }
+    }
+}
+
+/// Changes of all but the logs.
+fn overlay_changes(o: &Overlay, changes: &mut Changes) {
+    let enc = |f: &dyn Fn(&mut Encoder)| {
+        let mut e = Encoder::with_capacity(256);
+        f(&mut e);
+        e.into_vec()
+    };
+    for (key, onode) in &o.heads {
+        changes.push((key.to_vec(), onode.as_ref().map(|n| enc(&|e| n.encode(e)))));
+    }
+    for ((id, seg), s) in &o.segments {
+        changes.push((keys::segment(*id, *seg), s.as_ref().map(|s| enc(&|e| s.encode(e)))));
+    }
+    for ((id, key), value) in &o.omap {
+        changes.push((keys::omap(*id, key), value.as_ref().map(|v| v.to_vec())));
+    }
+    for (id, value) in &o.omap_headers {
+        changes.push((keys::omap_header(*id), value.as_ref().map(|v| v.to_vec())));
+    }
+    for (key, value) in &o.meta {
+        changes.push((keys::meta(key), value.as_ref().map(|v| v.to_vec())));
+    }
+    for id in &o.dead {
+        changes.push((keys::dead(*id), Some(Vec::new())));
+    }
+}
+
+fn encode_chunk<'a>(entries: impl Iterator<Item = &'a (EVersion, Bytes)>) -> Vec<u8> {
+    let mut o = Encoder::new();
+    o.list(entries, |o, (v, e)| {
+        o.put(v);
+        o.put(e);
+    });
+    o.into_vec()
+}
+
+/// Entries of a log chunk.
+pub(crate) fn decode_chunk(value: &[u8]) -> Result<Vec<(EVersion, Bytes)>> {
+    let mut d = Decoder::new(value);
+    d.list(16, |d| Ok((d.get()?, d.get()?))).map_err(StoreError::corrupt)
+}

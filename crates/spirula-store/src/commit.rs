@@ -1,0 +1,325 @@
+//! Commit: turns whatever transactions wait into one durable journal frame.
+//!
+//! Order on the devices: large payloads to their new blocks, flush; frame, durable;
+//! acknowledge; small payloads to their new blocks (through the page cache: the frame
+//! holds their images until the next checkpoint has flushed them). No delays: a frame
+//! takes what came while the last one was written. On any error the store is poisoned:
+//! nothing further is written or acknowledged.
+
+use crate::checkpoint::Job;
+use crate::device::BlockDevice;
+use crate::error::{Result, StoreError};
+use crate::journal::{self, HEADER, Position, RECORD_HEADER};
+use bytes::Bytes;
+use spirula_buffer::PayloadPool;
+use spirula_types::Uuid;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::SyncSender;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// A frame takes no further record once it has this many bytes.
+const FRAME_FULL: usize = 1 << 20;
+/// Frames stop taking records whose payloads go straight to the device at this many bytes.
+const DIRECT_FULL: usize = 16 << 20;
+/// On the first lap the ring is overwritten with zeros in steps of this many bytes, ahead
+/// of the frames: a write to space that was only reserved costs a file-system commit each.
+const ZERO_AHEAD: u64 = 4 << 20;
+
+/// A transaction on its way to the journal.
+pub(crate) struct Record {
+    pub seq: u64,
+    pub redo: Vec<u8>,
+    /// Data for freshly taken blocks: first block and whole blocks of content, in the
+    /// order of the record's "taken" changes.
+    pub pieces: Vec<(u64, Bytes)>,
+    /// Pieces go straight to their blocks, not into the journal.
+    pub direct: bool,
+}
+
+impl Record {
+    pub fn data_len(&self) -> usize {
+        self.pieces.iter().map(|(_, b)| b.len()).sum()
+    }
+
+    /// Bytes it adds to a frame's body.
+    pub fn body_len(&self) -> usize {
+        RECORD_HEADER + self.redo.len() + if self.direct { 0 } else { self.data_len() }
+    }
+}
+
+pub(crate) enum Item {
+    Record(Record),
+    /// End the frame here and hand the job on once everything before it is durable.
+    Checkpoint(Box<Job>),
+}
+
+#[derive(Default)]
+pub(crate) struct Queue {
+    pub items: VecDeque<Item>,
+    /// Bytes of redo and payload waiting or being written.
+    pub bytes: usize,
+    pub stop: bool,
+    /// The owner waits for `progress`.
+    pub owner_waits: bool,
+}
+
+/// What the owner, the commit thread and the checkpoint thread share.
+pub(crate) struct Shared {
+    queue: Mutex<Queue>,
+    work: Condvar,
+    progress: Condvar,
+    /// Newest durable transaction.
+    pub durable: AtomicU64,
+    /// Newest transaction whose data stands in the data file.
+    pub written: AtomicU64,
+    /// Position behind the last durable frame.
+    pub ring_head: AtomicU64,
+    /// Position before which the ring may be overwritten.
+    pub ring_tail: AtomicU64,
+    /// Newest transaction in a finished checkpoint.
+    pub checkpointed: AtomicU64,
+    failed: AtomicBool,
+    failure: Mutex<Option<StoreError>>,
+    on_error: Mutex<Box<dyn Fn(StoreError) + Send>>,
+}
+
+impl Shared {
+    pub fn new(seq: u64, head: u64, tail: u64, checkpointed: u64, on_error: Box<dyn Fn(StoreError) + Send>) -> Self {
+        Self {
+            queue: Mutex::default(),
+            work: Condvar::new(),
+            progress: Condvar::new(),
+            durable: AtomicU64::new(seq),
+            written: AtomicU64::new(seq),
+            ring_head: AtomicU64::new(head),
+            ring_tail: AtomicU64::new(tail),
+            checkpointed: AtomicU64::new(checkpointed),
+            failed: AtomicBool::new(false),
+            failure: Mutex::new(None),
+            on_error: Mutex::new(on_error),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn push(&self, item: Item) {
+        let mut q = self.lock();
+        if let Item::Record(r) = &item {
+            q.bytes += r.redo.len() + r.data_len();
+        }
+        q.items.push_back(item);
+        drop(q);
+        self.work.notify_one();
+    }
+
+    /// Bytes queued or being written.
+    pub fn queued_bytes(&self) -> usize {
+        self.lock().bytes
+    }
+
+    pub fn stop(&self) {
+        self.lock().stop = true;
+        self.work.notify_all();
+    }
+
+    /// Waits until `done` or the store has failed. Only the owner calls it.
+    pub fn wait(&self, done: impl Fn(&Self, &Queue) -> bool) {
+        let mut q = self.lock();
+        while !done(self, &q) && !self.failed.load(Ordering::Acquire) {
+            q.owner_waits = true;
+            // The timeout only guards against a thread that died without a word.
+            q = self.progress.wait_timeout(q, Duration::from_secs(1)).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        q.owner_waits = false;
+    }
+
+    /// Something the owner may wait for has happened.
+    pub fn notify_owner(&self) {
+        if self.lock().owner_waits {
+            self.progress.notify_all();
+        }
+    }
+
+    /// Stops the store for good. The first failure is the one reported.
+    pub fn poison(&self, e: StoreError) {
+        let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+        if failure.is_none() {
+            *failure = Some(e.clone());
+            self.failed.store(true, Ordering::Release);
+            drop(failure);
+            tracing::error!(error = %e, "store stops");
+            (self.on_error.lock().unwrap_or_else(PoisonError::into_inner))(e);
+        }
+        self.work.notify_all();
+        let _guard = self.lock();
+        self.progress.notify_all();
+    }
+
+    /// # Errors
+    /// [`StoreError::Poisoned`] after a failure.
+    pub fn check(&self) -> Result<()> {
+        if !self.failed.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+        Err(StoreError::Poisoned(failure.as_ref().map_or_else(String::new, ToString::to_string)))
+    }
+}
+
+/// The commit thread's state.
+pub(crate) struct Committer {
+    pub shared: Arc<Shared>,
+    pub journal: Arc<dyn BlockDevice>,
+    pub block: Arc<dyn BlockDevice>,
+    pub ring_size: u64,
+    pub store: Uuid,
+    pub at: Position,
+    /// Ring bytes, of the first lap, that hold written zeros or frames.
+    pub zeroed: u64,
+    pub pool: PayloadPool,
+    pub on_commit: Box<dyn Fn(u64) + Send>,
+    /// To the checkpoint thread; holds one job, and the owner has at most one under way.
+    pub checkpoints: SyncSender<Job>,
+}
+
+impl Committer {
+    /// Works until told to stop and everything queued is done, or until a failure.
+    pub fn run(mut self) {
+        let mut records: Vec<Record> = Vec::new();
+        loop {
+            let mut job = None;
+            {
+                let mut q = self.shared.lock();
+                while q.items.is_empty() && !q.stop {
+                    q = self.shared.work.wait(q).unwrap_or_else(PoisonError::into_inner);
+                }
+                if q.items.is_empty() {
+                    return;
+                }
+                let (mut body, mut direct) = (0, 0);
+                while body < FRAME_FULL && direct < DIRECT_FULL {
+                    match q.items.pop_front() {
+                        Some(Item::Record(r)) => {
+                            body += r.body_len();
+                            direct += if r.direct { r.data_len() } else { 0 };
+                            records.push(r);
+                        }
+                        Some(Item::Checkpoint(j)) => {
+                            job = Some(j);
+                            break;
+                        }
+                        None => break,
+                    }
+                }
+            }
+            if let Err(e) = self.shared.check().and_then(|()| self.commit(&records)) {
+                if !matches!(e, StoreError::Poisoned(_)) {
+                    self.shared.poison(e);
+                }
+                return;
+            }
+            let bytes: usize = records.iter().map(|r| r.redo.len() + r.data_len()).sum();
+            records.clear();
+            if let Some(mut job) = job {
+                job.end = self.at;
+                // A send fails only when the checkpoint thread has failed and said so.
+                let _ = self.checkpoints.send(*job);
+            }
+            self.shared.lock().bytes -= bytes;
+            self.shared.notify_owner();
+        }
+    }
+
+    fn commit(&mut self, records: &[Record]) -> Result<()> {
+        let (Some(first), Some(last)) = (records.first(), records.last()) else { return Ok(()) };
+        let direct = records.iter().filter(|r| r.direct).flat_map(|r| &r.pieces);
+        if self.write_pieces(direct)? {
+            self.block.flush().map_err(|e| StoreError::io("flush", self.block.name(), e))?;
+        }
+        self.write_frame(records, first.seq)?;
+        self.shared.ring_head.store(self.at.offset, Ordering::Release);
+        self.shared.durable.store(last.seq, Ordering::Release);
+        (self.on_commit)(last.seq);
+        self.write_pieces(records.iter().filter(|r| !r.direct).flat_map(|r| &r.pieces))?;
+        self.shared.written.store(last.seq, Ordering::Release);
+        Ok(())
+    }
+
+    /// Writes pieces to their blocks, adjacent ones together. True if there were any.
+    fn write_pieces<'a>(&self, pieces: impl Iterator<Item = &'a (u64, Bytes)>) -> Result<bool> {
+        let mut pieces: Vec<&(u64, Bytes)> = pieces.collect();
+        // Blocks freed and taken again within a frame do not occur: a block is taken again
+        // only after its freeing is durable. So the order of writes does not matter.
+        pieces.sort_unstable_by_key(|(start, _)| *start);
+        let mut bufs: Vec<&[u8]> = Vec::with_capacity(pieces.len());
+        let mut rest = pieces.as_slice();
+        while let Some((start, _)) = rest.first() {
+            bufs.clear();
+            let mut end = *start;
+            while let Some((next, data)) = rest.first()
+                && *next == end
+            {
+                bufs.push(data);
+                end += data.len() as u64 / crate::BLOCK;
+                rest = &rest[1..];
+            }
+            let at = *start * crate::BLOCK;
+            self.block.write_at(&bufs, at).map_err(|e| StoreError::io("write", self.block.name(), e))?;
+        }
+        Ok(!pieces.is_empty())
+    }
+
+    fn write_frame(&mut self, records: &[Record], first_seq: u64) -> Result<()> {
+        let body: usize = records.iter().map(Record::body_len).sum();
+        let size = journal::frame_size(body);
+        let end = self.at.offset + size;
+        // The owner admits no more than the ring holds.
+        assert!(end - self.shared.ring_tail.load(Ordering::Acquire) <= self.ring_size, "journal overrun");
+        self.zero_ahead(end)?;
+        let mut buf = self.pool.take(size as usize);
+        buf.set_len(HEADER);
+        for r in records {
+            buf.extend(&r.seq.to_le_bytes());
+            buf.extend(&(r.redo.len() as u32).to_le_bytes());
+            let images = if r.direct { 0 } else { r.data_len() };
+            buf.extend(&(images as u32).to_le_bytes());
+            buf.extend(&r.redo);
+            if !r.direct {
+                for (_, data) in &r.pieces {
+                    buf.extend(data);
+                }
+            }
+        }
+        let used = buf.len();
+        let frame = buf.whole().get_mut(..size as usize).unwrap_or_default();
+        frame[used..].fill(0);
+        journal::seal(frame, body, self.store, self.at, first_seq, records.len() as u32);
+        let at = self.at.offset % self.ring_size;
+        let (a, b) = frame.split_at((self.ring_size - at).min(size) as usize);
+        let fail = |e| StoreError::io("write", self.journal.name(), e);
+        self.journal.write_durable(a, at).map_err(fail)?;
+        if !b.is_empty() {
+            self.journal.write_durable(b, 0).map_err(fail)?;
+        }
+        self.at = Position { frame: self.at.frame + 1, offset: end };
+        Ok(())
+    }
+
+    fn zero_ahead(&mut self, end: u64) -> Result<()> {
+        while self.zeroed < end.min(self.ring_size) {
+            // Only on the first lap, and only ahead of every frame: nothing live is there.
+            let from = self.zeroed.max(self.at.offset);
+            let n = ZERO_AHEAD.min(self.ring_size - from);
+            let mut zeros = self.pool.take(n as usize);
+            let zeros = zeros.whole().get_mut(..n as usize).unwrap_or_default();
+            zeros.fill(0);
+            self.journal.write_durable(zeros, from).map_err(|e| StoreError::io("write", self.journal.name(), e))?;
+            self.zeroed = from + n;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,156 @@
+//! The boundary to bytes on a device: everything the store reads and writes outside its
+//! metadata KV passes through [`BlockDevice`], so that tests can record, lose and tear it.
+//!
+//! A write is durable after the next successful [`BlockDevice::flush`], or at once after
+//! [`BlockDevice::write_durable`]; before that any subset of it may persist, torn at 512
+//! bytes.
+
+use rustix::io::{Errno, ReadWriteFlags};
+use std::fs::{File, OpenOptions};
+use std::io::{self, IoSlice, IoSliceMut};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+
+/// Alignment of memory, offsets and lengths that lets a write bypass the page cache.
+pub const DIRECT_ALIGN: usize = 4096;
+
+/// A file or device of fixed size.
+pub trait BlockDevice: Send + Sync {
+    /// Fills `buf` from `offset`.
+    ///
+    /// # Errors
+    /// Of the device; reading past the end is an error.
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()>;
+
+    /// Fills `buf` from `offset` if that needs no waiting for the device; else returns
+    /// `false`, with `buf` in any state.
+    ///
+    /// # Errors
+    /// Of the device.
+    fn try_read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<bool>;
+
+    /// Writes the buffers one after the other from `offset`.
+    ///
+    /// # Errors
+    /// Of the device. How much was written is then unknown.
+    fn write_at(&self, bufs: &[&[u8]], offset: u64) -> io::Result<()>;
+
+    /// Writes `buf` at `offset` and makes it durable.
+    ///
+    /// # Errors
+    /// Of the device.
+    fn write_durable(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        self.write_at(&[buf], offset)?;
+        self.flush()
+    }
+
+    /// Makes everything written durable.
+    ///
+    /// # Errors
+    /// Of the device. Final: what was written since the last flush may be lost.
+    fn flush(&self) -> io::Result<()>;
+
+    /// Size in bytes.
+    ///
+    /// # Errors
+    /// Of the device.
+    fn size(&self) -> io::Result<u64>;
+
+    /// Name for error messages.
+    fn name(&self) -> &str;
+}
+
+/// A real file. Aligned writes of [`FileDevice::direct_min`] bytes or more, and all durable
+/// writes, bypass the page cache where the file system allows it.
+pub struct FileDevice {
+    name: String,
+    file: File,
+    /// Same file opened with O_DIRECT | O_DSYNC.
+    direct: Option<File>,
+    direct_min: usize,
+}
+
+impl FileDevice {
+    /// Opens an existing file for reading and writing.
+    ///
+    /// # Errors
+    /// Of the file system.
+    pub fn open(path: &Path, direct_min: usize) -> io::Result<Self> {
+        let file = OpenOptions::new().read(true).write(true).open(path)?;
+        let flags = rustix::fs::OFlags::DIRECT | rustix::fs::OFlags::DSYNC;
+        // Some file systems (tmpfs) refuse O_DIRECT; the page cache and fdatasync serve there.
+        let direct = OpenOptions::new().read(true).write(true).custom_flags(flags.bits() as i32).open(path).ok();
+        Ok(Self { name: path.display().to_string(), file, direct, direct_min })
+    }
+
+    fn aligned(buf: &[u8], offset: u64) -> bool {
+        (buf.as_ptr() as usize).is_multiple_of(DIRECT_ALIGN)
+            && buf.len().is_multiple_of(DIRECT_ALIGN)
+            && offset.is_multiple_of(DIRECT_ALIGN as u64)
+    }
+}
+
+impl BlockDevice for FileDevice {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        self.file.read_exact_at(buf, offset)
+    }
+
+    fn try_read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<bool> {
+        let want = buf.len();
+        match rustix::io::preadv2(&self.file, &mut [IoSliceMut::new(buf)], offset, ReadWriteFlags::NOWAIT) {
+            Ok(n) => Ok(n == want),
+            Err(Errno::AGAIN | Errno::INTR) => Ok(false),
+            // No such mode on this file system: it is one that lives in memory.
+            Err(Errno::OPNOTSUPP) => self.file.read_exact_at(buf, offset).map(|()| true),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    fn write_at(&self, bufs: &[&[u8]], mut offset: u64) -> io::Result<()> {
+        if let ([one], Some(direct)) = (bufs, &self.direct)
+            && one.len() >= self.direct_min
+            && Self::aligned(one, offset)
+        {
+            return direct.write_all_at(one, offset);
+        }
+        for group in bufs.chunks(64) {
+            let total: usize = group.iter().map(|b| b.len()).sum();
+            let slices: Vec<IoSlice<'_>> = group.iter().map(|b| IoSlice::new(b)).collect();
+            let mut done = rustix::io::pwritev(&self.file, &slices, offset)?;
+            // A short write is legal: finish it piece by piece.
+            if done < total {
+                let mut at = offset;
+                for b in group {
+                    let skip = done.min(b.len());
+                    done -= skip;
+                    self.file.write_all_at(b.get(skip..).unwrap_or_default(), at + skip as u64)?;
+                    at += b.len() as u64;
+                }
+            }
+            offset += total as u64;
+        }
+        Ok(())
+    }
+
+    fn write_durable(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        match &self.direct {
+            Some(direct) if Self::aligned(buf, offset) => direct.write_all_at(buf, offset),
+            _ => {
+                self.file.write_all_at(buf, offset)?;
+                self.flush()
+            }
+        }
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        Ok(rustix::fs::fdatasync(&self.file)?)
+    }
+
+    fn size(&self) -> io::Result<u64> {
+        self.file.metadata().map(|m| m.len())
+    }
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+}

@@ -1,0 +1,587 @@
+//! Reading: current metadata from cache, overlays and KV; data from the page cache at
+//! once, or by a [`ReadPlan`] that another thread runs.
+//!
+//! Every block read from the device is checked against its crc32c before any byte of it
+//! is returned.
+
+use crate::alloc::{BLOCK, PhysRun};
+use crate::checkpoint;
+use crate::device::BlockDevice;
+use crate::error::{Result, StoreError};
+use crate::keys;
+use crate::onode::{Onode, SEGMENT_BLOCKS, Segment};
+use crate::overlay::{Merge, Overlay, Stream};
+use crate::redo::by_segment;
+use crate::store::Store;
+use bytes::Bytes;
+use spirula_buffer::{PayloadBuf, PayloadPool};
+use spirula_encoding::{Decoder, crc::crc32c};
+use spirula_types::{EVersion, HObject, PgId};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
+use std::sync::Arc;
+
+/// Reads of at least this many bytes use the payload pool.
+const POOLED_READ: usize = 64 << 10;
+
+/// An object's size and space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ObjectStat {
+    /// Size, bytes.
+    pub size: u64,
+    /// Space allocated to its data, bytes.
+    pub allocated: u64,
+    /// True if it has (or had, uncleared) omap pairs or a header.
+    pub has_omap: bool,
+}
+
+/// Outcome of [`Store::read`].
+#[derive(Debug)]
+pub enum Read {
+    /// There is no such object.
+    Missing,
+    /// The data; short or empty where the object ends.
+    Ready(Bytes),
+    /// Would wait for the device: run the plan in a thread that may.
+    NotReady(ReadPlan),
+}
+
+/// Part of the result of [`Store::omap_range`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OmapPage {
+    /// Pairs in key order.
+    pub pairs: Vec<(Bytes, Bytes)>,
+    /// More pairs would follow but for the limits.
+    pub more: bool,
+}
+
+#[derive(Debug)]
+enum Source {
+    /// Not yet in the data file.
+    Memory(Bytes),
+    Device(PhysRun, Vec<u32>),
+}
+
+/// A read worked out by [`Store::read`]: what it read stays valid, whatever is submitted
+/// meanwhile. May be sent to another thread. Drop it soon: space freed after it was made
+/// is not reused before.
+pub struct ReadPlan {
+    dev: Arc<dyn BlockDevice>,
+    pool: PayloadPool,
+    object: HObject,
+    /// Object offset of the buffer's first byte, a multiple of the block size.
+    base: u64,
+    /// Bytes of whole blocks to fill.
+    len: usize,
+    /// Of these, what was asked for.
+    wanted: std::ops::Range<usize>,
+    /// Offset in the buffer and where its content comes from; zeros between.
+    parts: Vec<(usize, Source)>,
+    _pin: Option<Arc<()>>,
+}
+
+impl std::fmt::Debug for ReadPlan {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ReadPlan")
+            .field("object", &self.object)
+            .field("base", &self.base)
+            .field("len", &self.len)
+            .finish()
+    }
+}
+
+enum Buffer {
+    Plain(Vec<u8>),
+    Pooled(PayloadBuf),
+}
+
+impl ReadPlan {
+    /// Reads, waiting for the device.
+    ///
+    /// # Errors
+    /// [`StoreError::Checksum`], [`StoreError::Io`].
+    pub fn run(&self) -> Result<Bytes> {
+        self.fill(true).map(Option::unwrap_or_default)
+    }
+
+    /// `None`: would have to wait.
+    fn fill(&self, wait: bool) -> Result<Option<Bytes>> {
+        if let [(0, Source::Memory(data))] = self.parts.as_slice()
+            && data.len() == self.len
+        {
+            return Ok(Some(data.slice(self.wanted.clone())));
+        }
+        let mut buffer = if self.len >= POOLED_READ {
+            let mut b = self.pool.take(self.len);
+            b.set_len(self.len);
+            Buffer::Pooled(b)
+        } else {
+            Buffer::Plain(vec![0; self.len])
+        };
+        let buf: &mut [u8] = match &mut buffer {
+            Buffer::Plain(v) => v,
+            Buffer::Pooled(p) => {
+                let room = p.whole().get_mut(..self.len).unwrap_or_default();
+                // A pooled buffer holds what it held before.
+                let mut at = 0;
+                for (start, source) in &self.parts {
+                    room.get_mut(at..*start).unwrap_or_default().fill(0);
+                    at = start + source.len();
+                }
+                room.get_mut(at..).unwrap_or_default().fill(0);
+                room
+            }
+        };
+        for (start, source) in &self.parts {
+            let room = buf.get_mut(*start..start + source.len()).unwrap_or_default();
+            match source {
+                Source::Memory(data) => room.copy_from_slice(data),
+                Source::Device(run, crcs) => {
+                    let fail = |e| StoreError::io("read", self.dev.name(), e);
+                    if wait {
+                        self.dev.read_at(room, run.start * BLOCK).map_err(fail)?;
+                    } else if !self.dev.try_read_at(room, run.start * BLOCK).map_err(fail)? {
+                        return Ok(None);
+                    }
+                    for (i, (block, crc)) in room.chunks(BLOCK as usize).zip(crcs).enumerate() {
+                        if crc32c(u32::MAX, block) != *crc {
+                            let offset = self.base + *start as u64 + i as u64 * BLOCK;
+                            return Err(StoreError::Checksum { object: self.object.clone(), offset });
+                        }
+                    }
+                }
+            }
+        }
+        let all = match buffer {
+            Buffer::Plain(v) => Bytes::from(v),
+            Buffer::Pooled(p) => p.freeze(),
+        };
+        Ok(Some(all.slice(self.wanted.clone())))
+    }
+}
+
+impl Source {
+    fn len(&self) -> usize {
+        match self {
+            Self::Memory(data) => data.len(),
+            Self::Device(run, _) => (run.len * BLOCK) as usize,
+        }
+    }
+}
+
+impl Store {
+    // ----- lookups
+
+    /// The head record under a KV key, as of now.
+    pub(crate) fn head(&self, key: &[u8]) -> Result<Option<Arc<Onode>>> {
+        if let Some(known) = self.heads.borrow_mut().get(key) {
+            return Ok(known);
+        }
+        let layers = [Some(&self.active), self.frozen.as_ref().map(|f| &*f.overlay)];
+        let found = match layers.into_iter().flatten().find_map(|o| o.heads.get(key)) {
+            Some(o) => o.clone(),
+            None => match self.meta.get(key)? {
+                Some(v) => Some(Arc::new(Onode::decode(&mut Decoder::new(&v)).map_err(StoreError::corrupt)?)),
+                None => None,
+            },
+        };
+        let cost = key.len() + 96 + found.as_ref().map_or(0, |o| o.cost());
+        self.heads.borrow_mut().insert(&Bytes::copy_from_slice(key), found.clone(), cost);
+        Ok(found)
+    }
+
+    fn onode(&self, object: &HObject) -> Result<Option<Arc<Onode>>> {
+        self.head(&keys::object(object))
+    }
+
+    /// A segment of a block map, as of now.
+    pub(crate) fn segment(&self, id: u64, seg: u32) -> Result<Option<Arc<Segment>>> {
+        if let Some(known) = self.segments.borrow_mut().get(&(id, seg)) {
+            return Ok(known);
+        }
+        let layers = [Some(&self.active), self.frozen.as_ref().map(|f| &*f.overlay)];
+        let found = match layers.into_iter().flatten().find_map(|o| o.segments.get(&(id, seg))) {
+            Some(s) => s.clone(),
+            None => match self.meta.get(&keys::segment(id, seg))? {
+                Some(v) => Some(Arc::new(Segment::decode(&mut Decoder::new(&v)).map_err(StoreError::corrupt)?)),
+                None => None,
+            },
+        };
+        let cost = 96 + found.as_ref().map_or(0, |s| s.cost());
+        self.segments.borrow_mut().insert(&(id, seg), found.clone(), cost);
+        Ok(found)
+    }
+
+    /// Adds the numbers in `[first, last]` of segments that exist outside a transaction
+    /// being staged (or have existed lately).
+    pub(crate) fn stored_segments(&self, id: u64, first: u32, last: u32, found: &mut BTreeSet<u32>) -> Result<()> {
+        for o in [Some(&self.active), self.frozen.as_ref().map(|f| &*f.overlay)].into_iter().flatten() {
+            found.extend(o.segments.range((id, first)..=(id, last)).map(|((_, n), _)| *n));
+        }
+        let end = match last.checked_add(1) {
+            Some(next) => keys::segment(id, next),
+            None => keys::prefix_end(&keys::segment(id, last)),
+        };
+        for pair in self.meta.range(&keys::segment(id, first), &end) {
+            let (key, _) = pair?;
+            let n = key.last_chunk::<4>().ok_or_else(|| StoreError::corrupt("segment key too short"))?;
+            found.insert(u32::from_be_bytes(*n));
+        }
+        Ok(())
+    }
+
+    /// Fills `buf` from blocks of the data file, or from data on its way there. Waits.
+    pub(crate) fn read_stored(&self, run: PhysRun, buf: &mut [u8]) -> Result<()> {
+        let mut at = 0;
+        for source in self.sources(run, &[]) {
+            let room = buf.get_mut(at..at + source.len()).unwrap_or_default();
+            at += source.len();
+            match source {
+                Source::Memory(data) => room.copy_from_slice(&data),
+                Source::Device(run, _) => self
+                    .block
+                    .read_at(room, run.start * BLOCK)
+                    .map_err(|e| StoreError::io("read", self.block.name(), e))?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Where the content of a run of blocks is, in order.
+    fn sources(&self, run: PhysRun, crcs: &[u32]) -> Vec<Source> {
+        let device = |a: u64, b: u64| {
+            let skip = (a - run.start) as usize;
+            let own = crcs.get(skip..skip + (b - a) as usize).unwrap_or_default();
+            Source::Device(PhysRun { start: a, len: b - a }, own.to_vec())
+        };
+        let (mut at, end) = (run.start, run.start + run.len);
+        let mut out = Vec::with_capacity(1);
+        if !self.pending.is_empty() {
+            // A piece that begins before the run may reach into it.
+            let before = self.pending.range(..at).next_back().map(|(s, _)| *s).unwrap_or(at);
+            for (start, p) in self.pending.range(before..end) {
+                let stop = start + p.data.len() as u64 / BLOCK;
+                let (a, b) = ((*start).max(at), stop.min(end));
+                if a >= b {
+                    continue;
+                }
+                if at < a {
+                    out.push(device(at, a));
+                }
+                let range = ((a - start) * BLOCK) as usize..((b - start) * BLOCK) as usize;
+                out.push(Source::Memory(p.data.slice(range)));
+                at = b;
+            }
+        }
+        if at < end {
+            out.push(device(at, end));
+        }
+        out
+    }
+
+    // ----- data
+
+    /// Size and space of an object.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`], [`StoreError::Corrupt`], as for every read of metadata.
+    pub fn stat(&self, object: &HObject) -> Result<Option<ObjectStat>> {
+        Ok(self.onode(object)?.map(|o| ObjectStat { size: o.size, allocated: o.blocks * BLOCK, has_omap: o.omap != 0 }))
+    }
+
+    /// Calls `each` with the mapped parts of blocks `[first, end)`: logical block, device
+    /// run, checksums.
+    fn for_mapped(&self, o: &Onode, first: u64, end: u64, mut each: impl FnMut(u64, PhysRun, &[u32])) -> Result<()> {
+        if let Some(seg) = &o.inline {
+            seg.mapped(first, end).for_each(|(l, run, crcs)| each(l, run, crcs));
+            return Ok(());
+        }
+        for (seg_no, at, len) in by_segment(first, end - first) {
+            if let Some(seg) = self.segment(o.id, seg_no)? {
+                let base = u64::from(seg_no) * SEGMENT_BLOCKS;
+                seg.mapped(at, at + len).for_each(|(l, run, crcs)| each(base + l, run, crcs));
+            }
+        }
+        Ok(())
+    }
+
+    fn plan(&self, object: &HObject, o: &Onode, offset: u64, end: u64) -> Result<ReadPlan> {
+        let (first, last) = (offset / BLOCK, end.div_ceil(BLOCK));
+        let base = first * BLOCK;
+        let mut parts = Vec::with_capacity(2);
+        self.for_mapped(o, first, last, |l, run, crcs| {
+            let mut at = ((l - first) * BLOCK) as usize;
+            for source in self.sources(run, crcs) {
+                let len = source.len();
+                parts.push((at, source));
+                at += len;
+            }
+        })?;
+        Ok(ReadPlan {
+            dev: self.block.clone(),
+            pool: self.pool.clone(),
+            object: object.clone(),
+            base,
+            len: ((last - first) * BLOCK) as usize,
+            wanted: (offset - base) as usize..(end - base) as usize,
+            parts,
+            _pin: None,
+        })
+    }
+
+    /// Reads up to `len` bytes at `offset`, without waiting for the device.
+    ///
+    /// # Errors
+    /// [`StoreError::Checksum`], and those of reading metadata.
+    pub fn read(&self, object: &HObject, offset: u64, len: u64) -> Result<Read> {
+        let Some(o) = self.onode(object)? else { return Ok(Read::Missing) };
+        let end = offset.saturating_add(len).min(o.size);
+        if offset >= end {
+            return Ok(Read::Ready(Bytes::new()));
+        }
+        let mut plan = self.plan(object, &o, offset, end)?;
+        if let Some(data) = plan.fill(false)? {
+            return Ok(Read::Ready(data));
+        }
+        let pin = Arc::new(());
+        self.pins.borrow_mut().push_back((self.seq + 1, pin.clone()));
+        plan._pin = Some(pin);
+        Ok(Read::NotReady(plan))
+    }
+
+    /// As [`Store::read`], but waits; `None` if there is no such object.
+    ///
+    /// # Errors
+    /// As [`Store::read`].
+    pub fn read_blocking(&self, object: &HObject, offset: u64, len: u64) -> Result<Option<Bytes>> {
+        match self.read(object, offset, len)? {
+            Read::Missing => Ok(None),
+            Read::Ready(data) => Ok(Some(data)),
+            Read::NotReady(plan) => plan.run().map(Some),
+        }
+    }
+
+    /// The parts of a range that are allocated, as (offset, length), in whole blocks but
+    /// cut to the range and the object's size. `None` if there is no such object.
+    ///
+    /// # Errors
+    /// Those of reading metadata.
+    pub fn extents(&self, object: &HObject, offset: u64, len: u64) -> Result<Option<Vec<(u64, u64)>>> {
+        let Some(o) = self.onode(object)? else { return Ok(None) };
+        let end = offset.saturating_add(len).min(o.size);
+        let mut out: Vec<(u64, u64)> = Vec::new();
+        if offset < end {
+            self.for_mapped(&o, offset / BLOCK, end.div_ceil(BLOCK), |l, run, _| {
+                let (a, b) = ((l * BLOCK).max(offset), ((l + run.len) * BLOCK).min(end));
+                match out.last_mut() {
+                    Some((start, len)) if *start + *len == a => *len += b - a,
+                    _ => out.push((a, b - a)),
+                }
+            })?;
+        }
+        Ok(Some(out))
+    }
+
+    // ----- attributes and omap
+
+    /// All attributes, sorted by name. `None` if there is no such object.
+    ///
+    /// # Errors
+    /// Those of reading metadata.
+    pub fn attrs(&self, object: &HObject) -> Result<Option<Vec<(Bytes, Bytes)>>> {
+        Ok(self.onode(object)?.map(|o| o.attrs.clone()))
+    }
+
+    /// One attribute; `None` if it or the object is missing.
+    ///
+    /// # Errors
+    /// Those of reading metadata.
+    pub fn attr(&self, object: &HObject, name: &[u8]) -> Result<Option<Bytes>> {
+        Ok(self.onode(object)?.and_then(|o| {
+            let at = o.attrs.binary_search_by(|(k, _)| k.as_ref().cmp(name)).ok()?;
+            o.attrs.get(at).map(|(_, v)| v.clone())
+        }))
+    }
+
+    pub(crate) fn stored_omap_header(&self, id: u64) -> Result<Option<Bytes>> {
+        let layers = [Some(&self.active), self.frozen.as_ref().map(|f| &*f.overlay)];
+        match layers.into_iter().flatten().find_map(|o| o.omap_headers.get(&id)) {
+            Some(h) => Ok(h.clone()),
+            None => self.meta.get(&keys::omap_header(id)),
+        }
+    }
+
+    /// The omap header, empty if it was never set; `None` if there is no such object.
+    ///
+    /// # Errors
+    /// Those of reading metadata.
+    pub fn omap_header(&self, object: &HObject) -> Result<Option<Bytes>> {
+        match self.onode(object)? {
+            None => Ok(None),
+            Some(o) if o.omap == 0 => Ok(Some(Bytes::new())),
+            Some(o) => Ok(Some(self.stored_omap_header(o.omap)?.unwrap_or_default())),
+        }
+    }
+
+    /// Values of those of `keys` that exist, in the order asked; `None` if there is no
+    /// such object.
+    ///
+    /// # Errors
+    /// Those of reading metadata.
+    pub fn omap_get(&self, object: &HObject, keys: &[Bytes]) -> Result<Option<Vec<(Bytes, Bytes)>>> {
+        let Some(o) = self.onode(object)? else { return Ok(None) };
+        let mut out = Vec::new();
+        if o.omap == 0 {
+            return Ok(Some(out));
+        }
+        for key in keys {
+            let full = (o.omap, key.clone());
+            let layers = [Some(&self.active), self.frozen.as_ref().map(|f| &*f.overlay)];
+            let value = match layers.into_iter().flatten().find_map(|l| l.omap.get(&full)) {
+                Some(v) => v.clone(),
+                None => self.meta.get(&keys::omap(o.omap, key))?,
+            };
+            out.extend(value.map(|v| (key.clone(), v)));
+        }
+        Ok(Some(out))
+    }
+
+    /// Pairs of an omap with `first <= key < last`, `staged` ones (of a transaction being
+    /// worked out) over the rest.
+    pub(crate) fn omap_keys<'a>(
+        &'a self,
+        staged: Option<&'a BTreeMap<(u64, Bytes), Option<Bytes>>>,
+        id: u64,
+        first: &[u8],
+        last: Option<&Bytes>,
+    ) -> Box<dyn Iterator<Item = Result<(Bytes, Bytes)>> + 'a> {
+        if id == 0 || last.is_some_and(|l| first >= l.as_ref()) {
+            return Box::new(std::iter::empty());
+        }
+        let from = (id, Bytes::copy_from_slice(first));
+        let until = last.map_or((id + 1, Bytes::new()), |l| (id, l.clone()));
+        let mut streams: Vec<Stream<'a, Bytes, Bytes>> = Vec::with_capacity(4);
+        let layers = [staged, Some(&self.active.omap), self.frozen.as_ref().map(|f| &f.overlay.omap)];
+        for map in layers.into_iter().flatten() {
+            let range = map.range(from.clone()..until.clone());
+            streams.push(Box::new(range.map(|((_, k), v)| Ok((k.clone(), v.clone())))));
+        }
+        let kv_until = match last {
+            Some(l) => keys::omap(id, l),
+            None => keys::prefix_end(&keys::omap(id, &[])),
+        };
+        streams.push(Box::new(self.meta.range(&keys::omap(id, first), &kv_until).map(|pair| {
+            // 9 bytes name the omap.
+            pair.map(|(k, v)| (k.slice(9.min(k.len())..), Some(v)))
+        })));
+        Box::new(Merge::new(streams))
+    }
+
+    /// Omap pairs after `after` whose keys begin with `prefix`, in order, at most
+    /// `max_entries` of together at most `max_bytes` (but one at least, if there is one).
+    /// `None` if there is no such object.
+    ///
+    /// # Errors
+    /// Those of reading metadata.
+    pub fn omap_range(
+        &self,
+        object: &HObject,
+        after: Option<&[u8]>,
+        prefix: &[u8],
+        max_entries: usize,
+        max_bytes: usize,
+    ) -> Result<Option<OmapPage>> {
+        let Some(o) = self.onode(object)? else { return Ok(None) };
+        let mut page = OmapPage::default();
+        // The first key behind `after` is `after` and a zero byte.
+        let mut first = after.map_or_else(Vec::new, |a| [a, &[0]].concat());
+        if first.as_slice() < prefix {
+            first = prefix.to_vec();
+        }
+        let mut bytes = 0;
+        for pair in self.omap_keys(None, o.omap, &first, None) {
+            let (key, value) = pair?;
+            if !key.starts_with(prefix) {
+                break;
+            }
+            bytes += key.len() + value.len();
+            if page.pairs.len() >= max_entries || (bytes > max_bytes && !page.pairs.is_empty()) {
+                page.more = true;
+                break;
+            }
+            page.pairs.push((key, value));
+        }
+        Ok(Some(page))
+    }
+
+    // ----- listings
+
+    /// Up to `max` objects with `from <= object < until`, in object order.
+    ///
+    /// # Errors
+    /// Those of reading metadata.
+    pub fn list(&self, from: &HObject, until: &HObject, max: usize) -> Result<Vec<HObject>> {
+        let (from, until) = (keys::object(from), keys::object(until));
+        if from >= until {
+            return Ok(Vec::new());
+        }
+        let mut streams: Vec<Stream<'_, Bytes, ()>> = Vec::with_capacity(3);
+        for o in [Some(&self.active), self.frozen.as_ref().map(|f| &*f.overlay)].into_iter().flatten() {
+            let range = o.heads.range::<[u8], _>((Bound::Included(from.as_slice()), Bound::Excluded(until.as_slice())));
+            streams.push(Box::new(range.map(|(k, v)| Ok((k.clone(), v.as_ref().map(|_| ()))))));
+        }
+        streams.push(Box::new(self.meta.range(&from, &until).map(|pair| pair.map(|(k, _)| (k, Some(()))))));
+        Merge::new(streams).take(max).map(|k| keys::parse_object(&k?.0)).collect()
+    }
+
+    /// A meta record.
+    ///
+    /// # Errors
+    /// Those of reading metadata.
+    pub fn meta(&self, key: &[u8]) -> Result<Option<Bytes>> {
+        let layers = [Some(&self.active), self.frozen.as_ref().map(|f| &*f.overlay)];
+        match layers.into_iter().flatten().find_map(|o| o.meta.get(key)) {
+            Some(v) => Ok(v.clone()),
+            None => self.meta.get(&keys::meta(key)),
+        }
+    }
+
+    /// All meta records whose keys begin with `prefix`, in order.
+    ///
+    /// # Errors
+    /// Those of reading metadata.
+    pub fn meta_range(&self, prefix: &[u8]) -> Result<Vec<(Bytes, Bytes)>> {
+        let mut streams: Vec<Stream<'_, Bytes, Bytes>> = Vec::with_capacity(3);
+        for o in [Some(&self.active), self.frozen.as_ref().map(|f| &*f.overlay)].into_iter().flatten() {
+            let range = o.meta.range::<[u8], _>((Bound::Included(prefix), Bound::Unbounded));
+            let own = range.take_while(move |(k, _)| k.starts_with(prefix));
+            streams.push(Box::new(own.map(|(k, v)| Ok((k.clone(), v.clone())))));
+        }
+        let key = keys::meta(prefix);
+        let stored = self.meta.range(&key, &keys::prefix_end(&key));
+        streams.push(Box::new(stored.map(|pair| pair.map(|(k, v)| (k.slice(1.min(k.len())..), Some(v))))));
+        Merge::new(streams).collect()
+    }
+
+    /// All entries of a PG's log, oldest first.
+    ///
+    /// # Errors
+    /// Those of reading metadata.
+    pub fn log_entries(&self, pg: PgId) -> Result<Vec<(EVersion, Bytes)>> {
+        let mut all = Vec::new();
+        let trimmed: Option<EVersion> = match self.meta.get(&keys::log_trim(pg))? {
+            Some(v) => Some(Decoder::new(&v).get().map_err(StoreError::corrupt)?),
+            None => None,
+        };
+        let prefix = keys::log_prefix(pg);
+        for pair in self.meta.range(&prefix, &keys::prefix_end(&prefix)) {
+            all.extend(checkpoint::decode_chunk(&pair?.1)?);
+        }
+        all.retain(|(v, _)| trimmed.is_none_or(|t| *v > t));
+        let layers: [Option<&Overlay>; 2] = [self.frozen.as_ref().map(|f| &*f.overlay), Some(&self.active)];
+        for delta in layers.into_iter().flatten().filter_map(|o| o.logs.get(&pg)) {
+            delta.apply(&mut all);
+        }
+        Ok(all)
+    }
+}

@@ -1,0 +1,270 @@
+//! Journal records: what one transaction changed, in physical terms.
+//!
+//! A record is applied without reading any data: it holds resulting onodes, block-map
+//! patches, omap, meta and log changes, and which blocks were taken and freed. The images
+//! of small data blocks follow the record in the journal frame.
+
+use crate::alloc::PhysRun;
+use crate::onode::{Onode, SEGMENT_BLOCKS};
+use crate::overlay::Counters;
+use bytes::Bytes;
+use spirula_encoding::{DecodeError, Decoder, Encoder};
+use spirula_types::{EVersion, PgId};
+
+const HEAD: u8 = 1;
+const HEAD_GONE: u8 = 2;
+const PATCH: u8 = 3;
+const SEGMENT_GONE: u8 = 4;
+const OMAP: u8 = 5;
+const OMAP_GONE: u8 = 6;
+const OMAP_HEADER: u8 = 7;
+const OMAP_DEAD: u8 = 8;
+const META: u8 = 9;
+const META_GONE: u8 = 10;
+const LOG_APPEND: u8 = 11;
+const LOG_TRIM: u8 = 12;
+const LOG_REWIND: u8 = 13;
+const LOG_REMOVE: u8 = 14;
+const TAKEN: u8 = 15;
+const FREED: u8 = 16;
+const COUNTERS: u8 = 17;
+
+/// One change, as read back from the journal.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Redo {
+    Head {
+        key: Bytes,
+        onode: Option<Onode>,
+    },
+    Patch {
+        id: u64,
+        seg: u32,
+        first: u64,
+        len: u64,
+        runs: Vec<PhysRun>,
+        crcs: Vec<u32>,
+    },
+    SegmentGone {
+        id: u64,
+        seg: u32,
+    },
+    Omap {
+        id: u64,
+        key: Bytes,
+        value: Option<Bytes>,
+    },
+    OmapHeader {
+        id: u64,
+        value: Bytes,
+    },
+    OmapDead {
+        id: u64,
+    },
+    Meta {
+        key: Bytes,
+        value: Option<Bytes>,
+    },
+    LogAppend {
+        pg: PgId,
+        version: EVersion,
+        entry: Bytes,
+    },
+    LogTrim {
+        pg: PgId,
+        to: EVersion,
+    },
+    LogRewind {
+        pg: PgId,
+        to: EVersion,
+    },
+    LogRemove {
+        pg: PgId,
+    },
+    /// `image`: the blocks' contents follow the record.
+    Taken {
+        run: PhysRun,
+        image: bool,
+    },
+    Freed {
+        run: PhysRun,
+    },
+    Counters(Counters),
+}
+
+/// Writes a record.
+#[derive(Default)]
+pub(crate) struct RedoWriter(Encoder);
+
+impl RedoWriter {
+    pub fn new() -> Self {
+        Self(Encoder::with_capacity(1024))
+    }
+
+    pub fn into_vec(self) -> Vec<u8> {
+        self.0.into_vec()
+    }
+
+    pub fn head(&mut self, key: &[u8], onode: Option<&Onode>) {
+        match onode {
+            Some(n) => {
+                self.0.u8(HEAD);
+                self.0.blob(key);
+                n.encode(&mut self.0);
+            }
+            None => {
+                self.0.u8(HEAD_GONE);
+                self.0.blob(key);
+            }
+        }
+    }
+
+    /// `runs` empty: the range becomes unmapped.
+    pub fn patch(&mut self, id: u64, seg: u32, first: u64, len: u64, runs: &[PhysRun], crcs: &[u32]) {
+        let o = &mut self.0;
+        o.u8(PATCH);
+        o.u64(id);
+        o.u32(seg);
+        o.u8(first as u8);
+        o.u8(len as u8);
+        o.u8(runs.len() as u8);
+        for r in runs {
+            o.u64(r.start);
+            o.u8(r.len as u8);
+        }
+        for c in crcs {
+            o.u32(*c);
+        }
+    }
+
+    pub fn segment_gone(&mut self, id: u64, seg: u32) {
+        self.0.u8(SEGMENT_GONE);
+        self.0.u64(id);
+        self.0.u32(seg);
+    }
+
+    pub fn omap(&mut self, id: u64, key: &[u8], value: Option<&[u8]>) {
+        self.0.u8(if value.is_some() { OMAP } else { OMAP_GONE });
+        self.0.u64(id);
+        self.0.blob(key);
+        if let Some(v) = value {
+            self.0.blob(v);
+        }
+    }
+
+    pub fn omap_header(&mut self, id: u64, value: &[u8]) {
+        self.0.u8(OMAP_HEADER);
+        self.0.u64(id);
+        self.0.blob(value);
+    }
+
+    pub fn omap_dead(&mut self, id: u64) {
+        self.0.u8(OMAP_DEAD);
+        self.0.u64(id);
+    }
+
+    pub fn meta(&mut self, key: &[u8], value: Option<&[u8]>) {
+        self.0.u8(if value.is_some() { META } else { META_GONE });
+        self.0.blob(key);
+        if let Some(v) = value {
+            self.0.blob(v);
+        }
+    }
+
+    pub fn log_append(&mut self, pg: PgId, version: EVersion, entry: &[u8]) {
+        self.0.u8(LOG_APPEND);
+        self.0.put(&pg);
+        self.0.put(&version);
+        self.0.blob(entry);
+    }
+
+    pub fn log_trim(&mut self, pg: PgId, to: EVersion) {
+        self.0.u8(LOG_TRIM);
+        self.0.put(&pg);
+        self.0.put(&to);
+    }
+
+    pub fn log_rewind(&mut self, pg: PgId, to: EVersion) {
+        self.0.u8(LOG_REWIND);
+        self.0.put(&pg);
+        self.0.put(&to);
+    }
+
+    pub fn log_remove(&mut self, pg: PgId) {
+        self.0.u8(LOG_REMOVE);
+        self.0.put(&pg);
+    }
+
+    pub fn taken(&mut self, run: PhysRun, image: bool) {
+        self.0.u8(TAKEN);
+        self.0.u64(run.start);
+        self.0.u64(run.len);
+        self.0.bool(image);
+    }
+
+    pub fn freed(&mut self, run: PhysRun) {
+        self.0.u8(FREED);
+        self.0.u64(run.start);
+        self.0.u64(run.len);
+    }
+
+    pub fn counters(&mut self, c: &Counters) {
+        self.0.u8(COUNTERS);
+        self.0.u64(c.next_id);
+        self.0.u64(c.objects);
+        self.0.u64(c.stored);
+    }
+}
+
+/// Reads the next change of a record.
+pub(crate) fn decode(d: &mut Decoder<'_>) -> Result<Redo, DecodeError> {
+    let run = |d: &mut Decoder<'_>| Ok(PhysRun { start: d.u64()?, len: d.u64()? });
+    Ok(match d.u8()? {
+        HEAD => Redo::Head { key: d.get()?, onode: Some(Onode::decode(d)?) },
+        HEAD_GONE => Redo::Head { key: d.get()?, onode: None },
+        PATCH => {
+            let (id, seg) = (d.u64()?, d.u32()?);
+            let (first, len, pieces) = (u64::from(d.u8()?), u64::from(d.u8()?), d.u8()?);
+            let runs = (0..pieces)
+                .map(|_| Ok(PhysRun { start: d.u64()?, len: u64::from(d.u8()?) }))
+                .collect::<Result<Vec<_>, DecodeError>>()?;
+            let mapped: u64 = runs.iter().map(|r| r.len).sum();
+            if len == 0 || first + len > SEGMENT_BLOCKS || (mapped != len && mapped != 0) {
+                return Err(DecodeError::Value { what: "block map patch", value: first as i64 });
+            }
+            let crcs = (0..mapped).map(|_| d.u32()).collect::<Result<_, _>>()?;
+            Redo::Patch { id, seg, first, len, runs, crcs }
+        }
+        SEGMENT_GONE => Redo::SegmentGone { id: d.u64()?, seg: d.u32()? },
+        OMAP => Redo::Omap { id: d.u64()?, key: d.get()?, value: Some(d.get()?) },
+        OMAP_GONE => Redo::Omap { id: d.u64()?, key: d.get()?, value: None },
+        OMAP_HEADER => Redo::OmapHeader { id: d.u64()?, value: d.get()? },
+        OMAP_DEAD => Redo::OmapDead { id: d.u64()? },
+        META => Redo::Meta { key: d.get()?, value: Some(d.get()?) },
+        META_GONE => Redo::Meta { key: d.get()?, value: None },
+        LOG_APPEND => Redo::LogAppend { pg: d.get()?, version: d.get()?, entry: d.get()? },
+        LOG_TRIM => Redo::LogTrim { pg: d.get()?, to: d.get()? },
+        LOG_REWIND => Redo::LogRewind { pg: d.get()?, to: d.get()? },
+        LOG_REMOVE => Redo::LogRemove { pg: d.get()? },
+        TAKEN => Redo::Taken { run: run(d)?, image: d.bool()? },
+        FREED => Redo::Freed { run: run(d)? },
+        COUNTERS => Redo::Counters(Counters { next_id: d.u64()?, objects: d.u64()?, stored: d.u64()? }),
+        v => return Err(DecodeError::Value { what: "journal change", value: i64::from(v) }),
+    })
+}
+
+/// Splits `[first, first + len)` of a whole object's logical blocks into parts within
+/// segments: segment number, first block in it, number of blocks.
+pub(crate) fn by_segment(first: u64, len: u64) -> impl Iterator<Item = (u32, u64, u64)> {
+    let end = first + len;
+    let mut at = first;
+    std::iter::from_fn(move || {
+        if at >= end {
+            return None;
+        }
+        let seg = at / SEGMENT_BLOCKS;
+        let n = (end - at).min((seg + 1) * SEGMENT_BLOCKS - at);
+        let part = (seg as u32, at % SEGMENT_BLOCKS, n);
+        at += n;
+        Some(part)
+    })
+}

@@ -1,0 +1,344 @@
+//! [`Store`]: the engine's state, the way in for transactions, and its housekeeping.
+
+use crate::alloc::{Allocator, BLOCK, PhysRun};
+use crate::cache::Cache;
+use crate::checkpoint::Job;
+use crate::commit::{Item, Record, Shared};
+use crate::device::BlockDevice;
+use crate::error::{Result, StoreError};
+use crate::journal;
+use crate::kv::MetaStore;
+use crate::onode::{Onode, Segment};
+use crate::overlay::{Counters, Overlay};
+use crate::stage::Stage;
+use crate::superblock::Identity;
+use bytes::Bytes;
+use spirula_buffer::PayloadPool;
+use spirula_types::transaction::{MetaOp, Transaction};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
+use std::fs::File;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+
+/// Transactions with more payload than this (bytes) write it straight to its blocks.
+pub(crate) const JOURNALED_PAYLOAD: usize = 64 << 10;
+/// Blocks kept back for transactions that only remove or cut.
+const RESERVE_BLOCKS: u64 = 256;
+/// Most bytes of redo and payload between owner and devices.
+const QUEUE_BYTES: usize = 64 << 20;
+
+/// Sizes and budgets.
+#[derive(Clone, Debug)]
+pub struct StoreOptions {
+    /// Bytes of data space; used at creation. Rounded down to whole blocks.
+    pub size: u64,
+    /// Bytes of journal; used at creation. At least 256 KiB.
+    pub journal_size: u64,
+    /// Memory budget of caches and overlays, bytes; not kept on disk.
+    pub cache_bytes: usize,
+    /// Buffers for large reads and for journal frames.
+    pub pool: PayloadPool,
+}
+
+impl Default for StoreOptions {
+    fn default() -> Self {
+        Self { size: 10 << 30, journal_size: 64 << 20, cache_bytes: 28 << 20, pool: PayloadPool::new(16 << 20) }
+    }
+}
+
+/// Space, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Statfs {
+    /// Data space.
+    pub total: u64,
+    /// Of it, still to be had by writes.
+    pub available: u64,
+    /// Of it, allocated to objects (or freed too recently to be reused).
+    pub used: u64,
+    /// Data in objects, without rounding.
+    pub stored: u64,
+    /// Number of objects.
+    pub objects: u64,
+    /// Omap, attributes, logs and maps in the metadata KV.
+    pub metadata: u64,
+    /// The journal.
+    pub journal: u64,
+}
+
+/// An overlay on its way into the KV.
+pub(crate) struct Frozen {
+    pub seq: u64,
+    pub overlay: Arc<Overlay>,
+}
+
+/// Data not yet in the data file.
+pub(crate) struct Pending {
+    pub seq: u64,
+    pub data: Bytes,
+}
+
+/// The object store. See the crate's documentation.
+pub struct Store {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) meta: Arc<dyn MetaStore>,
+    pub(crate) block: Arc<dyn BlockDevice>,
+    pub(crate) pool: PayloadPool,
+    pub(crate) identity: Identity,
+    pub(crate) ring_size: u64,
+    pub(crate) active: Overlay,
+    pub(crate) frozen: Option<Frozen>,
+    /// Current head of objects met lately, absent ones too. By KV key.
+    pub(crate) heads: RefCell<Cache<Bytes, Option<Arc<Onode>>>>,
+    pub(crate) segments: RefCell<Cache<(u64, u32), Option<Arc<Segment>>>>,
+    pub(crate) alloc: Allocator,
+    pub(crate) counters: Counters,
+    /// Newest transaction applied.
+    pub(crate) seq: u64,
+    /// Newest transaction handed to a checkpoint.
+    pub(crate) frozen_seq: u64,
+    /// By first block.
+    pub(crate) pending: BTreeMap<u64, Pending>,
+    /// First blocks of pending data by transaction.
+    pub(crate) pending_order: VecDeque<(u64, u64)>,
+    /// Freed runs that may not be taken again yet, by transaction.
+    pub(crate) freed: VecDeque<(u64, PhysRun)>,
+    /// Journal bytes reserved by transactions not known to be durable.
+    pub(crate) journaling: VecDeque<(u64, u64)>,
+    pub(crate) journaling_bytes: u64,
+    /// Reads under way in other threads: the transaction that came next when each was
+    /// planned. Blocks freed by that or a later one stay as they are until it is done.
+    pub(crate) pins: RefCell<VecDeque<(u64, Arc<()>)>>,
+    pub(crate) overlay_limit: usize,
+    pub(crate) threads: Vec<JoinHandle<()>>,
+    /// Holds the lock on the directory.
+    pub(crate) _lock: Option<File>,
+}
+
+impl Store {
+    /// Applies `txn` in memory, where reads see it at once, and queues it for the journal.
+    /// It is durable when `on_commit` has been called with the returned number or a higher
+    /// one. Waits while journal or overlay are full (see [`Store::congested`]).
+    ///
+    /// # Errors
+    /// [`StoreError::NoSpace`], [`StoreError::TooLarge`], [`StoreError::NoSource`],
+    /// [`StoreError::Checksum`] (of a block to be changed in part), [`StoreError::Io`]: the
+    /// transaction has no effect. [`StoreError::Poisoned`] after a failed write or flush.
+    pub fn submit(&mut self, txn: Transaction) -> Result<u64> {
+        self.admit()?;
+        match self.try_submit(&txn) {
+            // Space that awaits its release may be enough.
+            Err(StoreError::NoSpace { .. }) if !self.freed.is_empty() => {
+                let seq = self.seq;
+                self.shared.wait(|s, _| s.written.load(Ordering::Acquire) >= seq);
+                self.admit()?;
+                self.try_submit(&txn)
+            }
+            r => r,
+        }
+    }
+
+    fn try_submit(&mut self, txn: &Transaction) -> Result<u64> {
+        let mut stage = Stage::new(self, txn);
+        match stage.run(txn) {
+            Ok(()) => Ok(stage.commit(txn)),
+            Err(e) => {
+                stage.abort();
+                Err(e)
+            }
+        }
+    }
+
+    /// Largest journal record, bytes of its frame.
+    pub(crate) fn record_max(&self) -> u64 {
+        self.ring_size / 4
+    }
+
+    /// True when [`Store::submit`] would wait. Poll it before taking in more work.
+    pub fn congested(&mut self) -> bool {
+        self.poll();
+        self.freeze_if_due();
+        !self.has_room() || self.shared.queued_bytes() > QUEUE_BYTES
+    }
+
+    fn ring_used(&self) -> u64 {
+        let tail = self.shared.ring_tail.load(Ordering::Acquire);
+        self.shared.ring_head.load(Ordering::Acquire) + self.journaling_bytes - tail
+    }
+
+    fn has_room(&self) -> bool {
+        let overlay_full = self.frozen.is_some() && self.active.cost > 2 * self.overlay_limit;
+        self.ring_used() + self.record_max() <= self.ring_size && !overlay_full
+    }
+
+    /// Waits until another transaction may come.
+    fn admit(&mut self) -> Result<()> {
+        loop {
+            self.shared.check()?;
+            self.poll();
+            self.freeze_if_due();
+            let queue_full = self.shared.queued_bytes() > QUEUE_BYTES;
+            if self.has_room() && !queue_full {
+                return Ok(());
+            }
+            let durable = self.shared.durable.load(Ordering::Acquire);
+            let checkpointed = self.shared.checkpointed.load(Ordering::Acquire);
+            self.shared.wait(|s, q| {
+                s.durable.load(Ordering::Acquire) > durable
+                    || s.checkpointed.load(Ordering::Acquire) > checkpointed
+                    || (queue_full && q.bytes <= QUEUE_BYTES)
+            });
+        }
+    }
+
+    /// Takes note of what the other threads have done.
+    pub(crate) fn poll(&mut self) {
+        let durable = self.shared.durable.load(Ordering::Acquire);
+        while let Some((_, bytes)) = self.journaling.pop_front_if(|(seq, _)| *seq <= durable) {
+            self.journaling_bytes -= bytes;
+        }
+        let written = self.shared.written.load(Ordering::Acquire);
+        while let Some((seq, start)) = self.pending_order.pop_front_if(|(seq, _)| *seq <= written) {
+            if self.pending.get(&start).is_some_and(|p| p.seq == seq) {
+                self.pending.remove(&start);
+            }
+        }
+        let pinned = {
+            let mut pins = self.pins.borrow_mut();
+            while pins.pop_front_if(|(_, pin)| Arc::strong_count(pin) == 1).is_some() {}
+            pins.front().map_or(u64::MAX, |(seq, _)| *seq)
+        };
+        while let Some((_, run)) = self.freed.pop_front_if(|(seq, _)| *seq <= written && *seq < pinned) {
+            assert!(self.alloc.mark_free(run), "freed blocks {run:?} were free already");
+        }
+        let checkpointed = self.shared.checkpointed.load(Ordering::Acquire);
+        if self.frozen.as_ref().is_some_and(|f| f.seq <= checkpointed) {
+            self.frozen = None;
+        }
+    }
+
+    fn freeze_if_due(&mut self) {
+        let due = self.active.cost >= self.overlay_limit || self.ring_used() >= self.ring_size / 3;
+        if due && self.frozen.is_none() && self.seq > self.frozen_seq {
+            self.freeze(false);
+        }
+    }
+
+    /// Starts a checkpoint of everything applied so far.
+    fn freeze(&mut self, clean: bool) {
+        let overlay = Arc::new(std::mem::take(&mut self.active));
+        let job = Job {
+            frozen: overlay.clone(),
+            seq: self.seq,
+            groups: self.alloc.take_dirty(self.freed.iter().map(|(_, run)| run)),
+            counters: self.counters,
+            end: journal::Position::default(),
+            clean,
+        };
+        self.frozen_seq = self.seq;
+        self.frozen = Some(Frozen { seq: self.seq, overlay });
+        self.shared.push(Item::Checkpoint(Box::new(job)));
+    }
+
+    /// Queues a staged transaction. Part of [`Stage::commit`].
+    pub(crate) fn enqueue(&mut self, record: Record) {
+        let bytes = journal::frame_size(record.body_len());
+        self.journaling.push_back((record.seq, bytes));
+        self.journaling_bytes += bytes;
+        self.shared.push(Item::Record(record));
+    }
+
+    pub(crate) fn apply_meta(&mut self, op: &MetaOp) {
+        // Copies, lest a short value pins the message it came in.
+        let copy = |b: &Bytes| Bytes::copy_from_slice(b);
+        let o = &mut self.active;
+        match op {
+            MetaOp::Set { key, value } => o.put_meta(copy(key), Some(copy(value))),
+            MetaOp::Remove { key } => o.put_meta(copy(key), None),
+            MetaOp::LogAppend { pg, version, entry } => o.log_append(*pg, *version, copy(entry)),
+            MetaOp::LogTrim { pg, to } => o.log_trim(*pg, *to),
+            MetaOp::LogRewind { pg, to } => o.log_rewind(*pg, *to),
+            MetaOp::LogRemove { pg } => o.log_remove(*pg),
+        }
+    }
+
+    /// Blocks that `allocate` must leave alone for a transaction that brings data.
+    pub(crate) fn reserve(&self) -> u64 {
+        RESERVE_BLOCKS.min(self.alloc.blocks() / 32)
+    }
+
+    /// Waits until everything submitted is durable.
+    ///
+    /// # Errors
+    /// [`StoreError::Poisoned`].
+    pub fn flush(&mut self) -> Result<()> {
+        let seq = self.seq;
+        self.shared.wait(|s, _| s.durable.load(Ordering::Acquire) >= seq);
+        self.shared.check()?;
+        self.poll();
+        Ok(())
+    }
+
+    /// Brings everything into the KV and stops: the next open has nothing to replay.
+    ///
+    /// # Errors
+    /// [`StoreError::Poisoned`]; what was acknowledged is in the journal all the same.
+    pub fn close(mut self) -> Result<()> {
+        self.flush()?;
+        let before = self.frozen_seq;
+        self.shared.wait(|s, _| s.checkpointed.load(Ordering::Acquire) >= before);
+        self.shared.check()?;
+        self.poll();
+        self.freeze(true);
+        self.stop();
+        self.shared.check()
+    }
+
+    fn stop(&mut self) {
+        self.shared.stop();
+        for t in self.threads.drain(..) {
+            // A thread that panicked has poisoned the store, which callers check.
+            let _ = t.join();
+        }
+    }
+
+    /// Number of the newest transaction applied; after an open, of the newest recovered.
+    pub fn last_seq(&self) -> u64 {
+        self.seq
+    }
+
+    /// Whose store this is.
+    pub fn identity(&self) -> Identity {
+        self.identity
+    }
+
+    /// Space and how it is used.
+    pub fn statfs(&self) -> Statfs {
+        let (blocks, free) = (self.alloc.blocks(), self.alloc.free());
+        Statfs {
+            total: blocks * BLOCK,
+            available: free.saturating_sub(self.reserve()) * BLOCK,
+            used: (blocks - free) * BLOCK,
+            stored: self.counters.stored,
+            objects: self.counters.objects,
+            metadata: self.meta.disk_space(),
+            journal: self.ring_size,
+        }
+    }
+
+    /// Memory held by caches, overlays and data on its way, bytes, roughly.
+    pub fn memory(&self) -> usize {
+        self.heads.borrow().cost()
+            + self.segments.borrow().cost()
+            + self.active.cost
+            + self.frozen.as_ref().map_or(0, |f| f.overlay.cost)
+            + self.shared.queued_bytes()
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
