@@ -95,7 +95,8 @@ impl CrushMap {
             return Err(CrushError::BadName(to.to_owned()));
         }
         self.class_names.insert(id, to.to_owned());
-        let shadows: Vec<i32> = self.device_classes.iter().filter(|(i, c)| **i < 0 && **c == id).map(|(i, _)| *i).collect();
+        let shadows: Vec<i32> =
+            self.device_classes.iter().filter(|(i, c)| **i < 0 && **c == id).map(|(i, _)| *i).collect();
         for shadow in shadows {
             if let Some(name) = self.names.get_mut(&shadow) {
                 let base = name.split_once('~').map_or(name.as_str(), |(b, _)| b);
@@ -139,8 +140,7 @@ impl CrushMap {
         if self.class_names.is_empty() && self.class_buckets.is_empty() {
             return Ok(());
         }
-        let live: BTreeSet<i32> =
-            self.device_classes.iter().filter(|(id, _)| **id >= 0).map(|(_, c)| *c).collect();
+        let live: BTreeSet<i32> = self.device_classes.iter().filter(|(id, _)| **id >= 0).map(|(_, c)| *c).collect();
         let dead: Vec<i32> = self
             .class_names
             .iter()
@@ -197,7 +197,7 @@ impl CrushMap {
                 (child, self.bucket(child).map_or(0, |b| b.weight))
             };
             copy.add_item(item, weight, straw)?;
-            kept.push(pos);
+            kept.push((pos, if item < 0 { Some(weight) } else { None }));
         }
         let id = match work.old.get(&original).and_then(|m| m.get(&class)) {
             Some(id) => *id,
@@ -211,7 +211,9 @@ impl CrushMap {
         work.made.insert((original, class), id);
         for args in self.choose_args.values_mut() {
             let Some(from) = args.get(&(!original as u32)) else { continue };
-            let pick = |set: &Vec<u32>| kept.iter().map(|p| set.get(*p).copied().unwrap_or(0)).collect();
+            // A shadow child counts with what it holds; settling corrects this if it has a set.
+            let weight = |set: &Vec<u32>, pos: usize| set.get(pos).copied().unwrap_or(0);
+            let pick = |set: &Vec<u32>| kept.iter().map(|(pos, w)| w.unwrap_or_else(|| weight(set, *pos))).collect();
             let weight_sets: Vec<Vec<u32>> = from.weight_sets.iter().map(pick).collect();
             args.insert(!id as u32, ChooseArg { weight_sets, ids: Vec::new() });
         }

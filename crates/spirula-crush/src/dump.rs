@@ -82,9 +82,7 @@ impl CrushMap {
     }
 
     fn dump_steps(&self, rule: &Rule) -> Value {
-        let choose = |op: &str, num: i32, kind: i32| {
-            json!({"op": op, "num": num, "type": self.type_name(kind).unwrap_or_default()})
-        };
+        let choose = |op: &str, num: i32, kind: i32| json!({"op": op, "num": num, "type": self.type_name(kind).unwrap_or_default()});
         let step = |s: &crate::map::Step| match s.op {
             step_op::NOOP => json!({"op": "noop"}),
             step_op::TAKE => {

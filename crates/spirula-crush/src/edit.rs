@@ -38,6 +38,7 @@ impl CrushMap {
     ) -> Result<T, CrushError> {
         let mut next = self.clone();
         let result = edit(&mut next)?;
+        next.compute_max_devices();
         *self = next;
         Ok(result)
     }
@@ -485,9 +486,11 @@ impl CrushMap {
             return Err(CrushError::Weight);
         }
         let places = self.holders(id);
-        self.transact(|m| {
-            if m.set_weight_in(id, weight, &places, true)? { Ok(()) } else { Err(CrushError::NoSuchId(id)) }
-        })
+        self.transact(
+            |m| {
+                if m.set_weight_in(id, weight, &places, true)? { Ok(()) } else { Err(CrushError::NoSuchId(id)) }
+            },
+        )
     }
 
     /// Sets an item's weight at one place only (`ceph osd crush set` on an existing item,
@@ -669,19 +672,13 @@ impl CrushMap {
             }
             dirty.insert(id);
         }
+        self.complete_weight_sets();
         self.settle_weight_sets()
     }
 
-    /// Makes weight sets whole: every straw2 bucket has one (its own weights to begin with),
-    /// and a bucket's weight in its parent's set is the sum of its own set.
-    ///
-    /// Ceph 16 loses all but the last position of the sums in shadow trees when it rebuilds
-    /// them; this keeps every position.
-    pub(crate) fn settle_weight_sets(&mut self) -> Result<(), CrushError> {
-        if self.choose_args.values().all(|a| a.values().all(|x| x.weight_sets.is_empty())) {
-            return Ok(());
-        }
-        let order = self.bottom_up()?;
+    /// Gives every straw2 bucket a weight set where others have one: its own weights to
+    /// begin with.
+    pub(crate) fn complete_weight_sets(&mut self) {
         for args in self.choose_args.values_mut() {
             let Some(positions) = args.values().map(|a| a.weight_sets.len()).find(|n| *n > 0) else { continue };
             for b in self.buckets.iter().flatten() {
@@ -691,15 +688,25 @@ impl CrushMap {
                     arg.weight_sets = vec![weights.clone(); positions];
                 }
             }
+        }
+    }
+
+    /// Makes weight sets add up: a bucket's weight in its parent's set is the sum of its own.
+    ///
+    /// Ceph 16 loses all but the last position of the sums in shadow trees when it rebuilds
+    /// them; this keeps every position.
+    pub(crate) fn settle_weight_sets(&mut self) -> Result<(), CrushError> {
+        if self.choose_args.values().all(|a| a.values().all(|x| x.weight_sets.is_empty())) {
+            return Ok(());
+        }
+        let order = self.bottom_up()?;
+        for args in self.choose_args.values_mut() {
             for slot in &order {
                 let Some(Some(b)) = self.buckets.get(*slot) else { continue };
                 for (pos, item) in b.items.iter().enumerate() {
                     let Some(child) = Self::slot(*item).and_then(|s| args.get(&(s as u32))) else { continue };
-                    let sums: Vec<u32> = child
-                        .weight_sets
-                        .iter()
-                        .map(|s| s.iter().fold(0u32, |sum, w| sum.wrapping_add(*w)))
-                        .collect();
+                    let sum = |s: &Vec<u32>| s.iter().fold(0u32, |sum, w| sum.wrapping_add(*w));
+                    let sums: Vec<u32> = child.weight_sets.iter().map(sum).collect();
                     let Some(mine) = args.get_mut(&(*slot as u32)) else { continue };
                     if mine.weight_sets.len() != sums.len() {
                         continue;

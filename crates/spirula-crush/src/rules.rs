@@ -76,10 +76,9 @@ impl CrushMap {
         };
         if let Some(class) = r.class.filter(|c| !c.is_empty()) {
             self.class_id(class).ok_or_else(|| CrushError::NoSuchClass(class.to_owned()))?;
-            root = self.shadow_of(root, class).ok_or_else(|| CrushError::NoDevicesOfClass {
-                root: r.root.to_owned(),
-                class: class.to_owned(),
-            })?;
+            root = self
+                .shadow_of(root, class)
+                .ok_or_else(|| CrushError::NoDevicesOfClass { root: r.root.to_owned(), class: class.to_owned() })?;
         }
         let choose = match (r.indep, kind) {
             (false, 0) => step_op::CHOOSE_FIRSTN,
@@ -98,9 +97,7 @@ impl CrushMap {
         steps.push(step(step_op::EMIT, 0, 0));
         let (min_size, max_size) = if r.indep { (3, 20) } else { (1, 10) };
         let used = |id: usize| self.rules.iter().flatten().any(|x| usize::from(x.ruleset) == id);
-        let id = (0..self.rules.len())
-            .find(|i| self.rules[*i].is_none() && !used(*i))
-            .unwrap_or(self.rules.len());
+        let id = (0..self.rules.len()).find(|i| self.rules[*i].is_none() && !used(*i)).unwrap_or(self.rules.len());
         // Pools name their rule in one byte.
         let ruleset = u8::try_from(id).map_err(|_| CrushError::Inconsistent("no free rule id".to_owned()))?;
         if id == self.rules.len() {

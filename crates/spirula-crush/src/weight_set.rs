@@ -1,7 +1,8 @@
 //! Weight sets: alternative weights per pool, or one for all (key −1, "compat").
 
 use crate::error::CrushError;
-use crate::map::{BucketData, ChooseArg, ChooseArgs, CrushMap};
+use crate::map::{Bucket, BucketData, ChooseArg, ChooseArgs, CrushMap};
+use std::collections::BTreeMap;
 
 /// Key of the set used by pools without their own.
 pub const COMPAT: i64 = -1;
@@ -14,10 +15,11 @@ impl CrushMap {
         if self.choose_args.contains_key(&key) {
             return false;
         }
-        let straw2 = |b: &crate::map::Bucket| match &b.data {
-            BucketData::Straw2 { weights } => {
-                Some((!b.id as u32, ChooseArg { weight_sets: vec![weights.clone(); positions.max(1)], ids: Vec::new() }))
-            }
+        let straw2 = |b: &Bucket| match &b.data {
+            BucketData::Straw2 { weights } => Some((
+                !b.id as u32,
+                ChooseArg { weight_sets: vec![weights.clone(); positions.max(1)], ids: Vec::new() },
+            )),
             _ => None,
         };
         let args: ChooseArgs = self.buckets.iter().flatten().filter_map(straw2).collect();
@@ -50,38 +52,30 @@ impl CrushMap {
             return Err(CrushError::NoSuchId(id));
         }
         self.transact(|m| {
-            // First give every bucket its set, then change the item in each that holds it.
-            m.settle_weight_sets()?;
+            m.complete_weight_sets();
+            let order = m.bottom_up()?;
             let Some(args) = m.choose_args.get_mut(&key) else { return Ok(()) };
-            for b in m.buckets.iter().flatten() {
-                let Some(arg) = args.get_mut(&(!b.id as u32)) else { continue };
-                if arg.weight_sets.len() != want {
-                    continue;
-                }
-                for pos in (0..b.items.len()).filter(|p| b.items[*p] == id) {
-                    for (set, weight) in arg.weight_sets.iter_mut().zip(weights) {
+            // Children first: a bucket's new sum is known when its parents' turn comes. The
+            // item itself keeps what was asked for, even if it is a bucket.
+            let mut sums: BTreeMap<i32, Vec<u32>> = BTreeMap::from([(id, weights.to_vec())]);
+            for slot in order {
+                let Some(Some(b)) = m.buckets.get(slot) else { continue };
+                let Some(arg) = args.get_mut(&(slot as u32)).filter(|a| a.weight_sets.len() == want) else { continue };
+                let mut changed = false;
+                for (pos, new) in b.items.iter().enumerate().filter_map(|(pos, i)| Some((pos, sums.get(i)?))) {
+                    for (set, weight) in arg.weight_sets.iter_mut().zip(new) {
                         if let Some(w) = set.get_mut(pos) {
                             *w = *weight;
                         }
                     }
+                    changed = true;
+                }
+                if changed && b.id != id {
+                    let sum = |set: &Vec<u32>| set.iter().fold(0u32, |sum, w| sum.wrapping_add(*w));
+                    sums.insert(b.id, arg.weight_sets.iter().map(sum).collect());
                 }
             }
-            if id >= 0 { m.settle_weight_sets() } else { m.settle_weight_sets_above(key, id) }
+            Ok(())
         })
-    }
-
-    /// As settling, but a bucket's own weight stays what it was set to in its parents.
-    fn settle_weight_sets_above(&mut self, key: i64, bucket: i32) -> Result<(), CrushError> {
-        let keep = self.choose_args.get(&key).cloned().unwrap_or_default();
-        self.settle_weight_sets()?;
-        let holders: Vec<usize> =
-            (0..self.buckets.len()).filter(|s| self.buckets[*s].as_ref().is_some_and(|b| b.items.contains(&bucket))).collect();
-        let Some(args) = self.choose_args.get_mut(&key) else { return Ok(()) };
-        for slot in holders {
-            if let Some(old) = keep.get(&(slot as u32)) {
-                args.insert(slot as u32, old.clone());
-            }
-        }
-        Ok(())
     }
 }

@@ -77,3 +77,47 @@ fn golden_mappings_are_reproduced() {
     }
     assert!(all.is_empty() || (files >= 10 && lines > 80_000), "only {lines} lines in {files} files");
 }
+
+#[test]
+fn golden_dumps_are_reproduced() {
+    for (name, bytes) in maps("golden_dumps_are_reproduced") {
+        let map: CrushMap = from_slice(&bytes).unwrap();
+        let Some(text) = gunzip(&dir().join(format!("{name}.json.gz"))) else { continue };
+        let want: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let got = map.dump();
+        assert_eq!(got, want, "{name}");
+        // Field order too, as programs print it.
+        assert_eq!(got.to_string(), want.to_string(), "{name}");
+        map.check().unwrap();
+    }
+}
+
+#[test]
+fn golden_maps_cut_after_any_older_release_decode_with_defaults() {
+    for (name, bytes) in maps("golden_maps_cut_after_any_older_release_decode_with_defaults") {
+        let map: CrushMap = from_slice(&bytes).unwrap();
+        let good = (0..bytes.len()).filter_map(|n| from_slice::<CrushMap>(&bytes[..n]).ok());
+        let mut count = 0;
+        for old in good {
+            count += 1;
+            assert_eq!((&old.buckets, &old.rules, &old.names), (&map.buckets, &map.rules, &map.names), "{name}");
+            assert!(old.choose_args.is_empty());
+        }
+        assert!(count >= 6, "{name}: {count} prefixes decode");
+    }
+}
+
+#[test]
+fn new_cluster_gets_the_map_a_new_ceph_cluster_has() {
+    let chain = dir().join("../osdmap/chain.tar.gz");
+    let out = Command::new("tar").arg("-xzOf").arg(&chain).arg("full/001").output();
+    let Some(full) = out.ok().filter(|o| o.status.success()).map(|o| o.stdout) else {
+        eprintln!("SKIPPED new_cluster_gets_the_map_a_new_ceph_cluster_has: cannot read {}", chain.display());
+        return;
+    };
+    let found = ["osd", "host"].into_iter().any(|domain| {
+        let ours = to_vec(&CrushMap::new_default(domain).unwrap());
+        full.windows(ours.len()).any(|w| w == ours)
+    });
+    assert!(found, "epoch 1 holds another CRUSH map");
+}
