@@ -219,6 +219,7 @@ fn to_fixed(straw: f64) -> u32 {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may fail that way")]
 mod tests {
     use super::*;
 

@@ -28,7 +28,7 @@ impl CrushMap {
             }
             Value::Object(o)
         });
-        let implicit = (!self.type_names.contains_key(&0)).then(|| (0, "device"));
+        let implicit = (!self.type_names.contains_key(&0)).then_some((0, "device"));
         let named = self.type_names.iter().map(|(id, n)| (*id, n.as_str())).filter(|(id, _)| *id >= 0);
         let types = implicit.into_iter().chain(named).map(|(id, name)| json!({"type_id": id, "name": name}));
         json!({

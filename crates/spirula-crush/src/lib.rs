@@ -9,6 +9,7 @@
 //! the `crushtool` of Ceph 16.2.15.
 
 mod bucket;
+mod check;
 mod classes;
 mod codec;
 mod dump;
@@ -19,6 +20,7 @@ mod ln;
 mod lookup;
 mod map;
 mod mapper;
+mod reweight;
 mod rules;
 mod tunables;
 mod weight_set;

@@ -185,12 +185,12 @@ impl CrushMap {
                         let (Some(bucket), 1..) = (self.bucket(*item), numrep) else { continue };
                         let room = result_max - filled;
                         let (to, leaves) = (&mut to[filled..], &mut leaves[filled..]);
-                        let mut leaves = to_leaf.then_some(leaves);
+                        let leaves = to_leaf.then_some(leaves);
                         if firstn {
-                            filled += step.firstn(&mut work, bucket, call, to, 0, room, leaves.as_deref_mut());
+                            filled += step.firstn(&mut work, bucket, call, to, 0, room, leaves);
                         } else {
                             let n = room.min(numrep as usize);
-                            step.indep(&mut work, bucket, call, to, 0, n, leaves.as_deref_mut());
+                            step.indep(&mut work, bucket, call, to, 0, n, leaves);
                             filled += n;
                         }
                     }

@@ -119,6 +119,7 @@ impl CrushMap {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may fail that way")]
 mod tests {
     use super::*;
 

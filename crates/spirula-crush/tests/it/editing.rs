@@ -120,7 +120,7 @@ fn random_edits_give_the_bytes_crushtool_gives() {
             if rng.chance(15) {
                 let osd = rng.below(8) as i32;
                 let _ = map.remove_device_class(osd);
-                let _ = map.set_device_class(osd, *rng.pick(&["hdd", "ssd"]));
+                let _ = map.set_device_class(osd, rng.pick(&["hdd", "ssd"]));
             }
             if rng.chance(5) {
                 map.create_weight_set(COMPAT, 1);
