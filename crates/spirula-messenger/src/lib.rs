@@ -17,7 +17,7 @@
 //!     c.receive(now, &mut buf, &mut events)?;       // consumes whole frames, leaves the rest in `buf`
 //!     for e in events.drain(..) { match e {
 //!         Event::Auth(a)        => { c.accept_auth(global_id); or c.refuse_auth(-EACCES); }
-//!         Event::Session(ask)   => c.answer_session(sessions.ask(..)),   // lossless peers only
+//!         Event::Session(ask)   => c.answer_session(answer, &mut more)?,  // lossless peers only
 //!         Event::Established(p) => ..,              // send() is allowed before; it queues
 //!         Event::Message(m)     => m.message, m.data_crc, ..
 //!         ..
@@ -56,3 +56,6 @@ pub use error::{ProtocolError, SendError};
 pub use frame::Wanted;
 pub use output::Output;
 pub use session::{ConnectionId, Session, SessionAnswer, SessionAsk, SessionKey, Sessions, Verdict};
+
+#[cfg(test)]
+mod tests;

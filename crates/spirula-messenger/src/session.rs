@@ -304,7 +304,8 @@ impl Sessions {
         if let Some(Slot::Live { conn, outgoing, established }) = self.slots.get(&key) {
             // Both connect at once: the attempt begun by the lower address wins.
             let race = *outgoing && !*established;
-            return if race && self.own < key.addr {
+            let order = |a: &EntityAddr| (a.addr, a.nonce);
+            return if race && order(&self.own) < order(&key.addr) {
                 Verdict::Answer(SessionAnswer::Wait)
             } else {
                 Verdict::Take(*conn)

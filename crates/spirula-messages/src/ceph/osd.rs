@@ -440,6 +440,9 @@ pub struct NotifyReply {
     pub reply: Bytes,
 }
 
+/// A completion's content: replies, and (global id, cookie) of watchers that did not answer.
+pub type Completion = (Vec<NotifyReply>, Vec<(u64, u64)>);
+
 impl MWatchNotify {
     /// The data segment of a completion: replies, and the watchers that did not answer.
     pub fn completion_data(replies: &[NotifyReply], missed: &[(u64, u64)]) -> Bytes {
@@ -457,7 +460,7 @@ impl MWatchNotify {
     ///
     /// # Errors
     /// [`DecodeError`] for anything else.
-    pub fn read_completion(data: &[u8]) -> Result<(Vec<NotifyReply>, Vec<(u64, u64)>), DecodeError> {
+    pub fn read_completion(data: &[u8]) -> Result<Completion, DecodeError> {
         let d = &mut Decoder::new(data);
         let replies = d.list(20, |d| Ok(NotifyReply { client: d.u64()?, cookie: d.u64()?, reply: d.bytes()? }))?;
         let missed = d.list(16, |d| d.get())?;
