@@ -12,7 +12,7 @@
 mod io;
 mod json;
 mod table;
-mod units;
+pub mod units;
 
 pub use io::{Copies, IoRates};
 pub use json::{Format, pretty, to_json, to_python, to_python_pretty};

@@ -59,15 +59,14 @@ impl TextTable {
         self
     }
 
-    /// Adds a row. Missing cells are not printed at all (Ceph's short rows); cells beyond
-    /// the last column are dropped.
+    /// Adds a row. Missing cells are empty; cells beyond the last column are dropped.
     pub fn row<I, S>(&mut self, cells: I) -> &mut Self
     where
         I: IntoIterator<Item = S>,
         S: Into<String>,
     {
         let mut cells: Vec<String> = cells.into_iter().map(Into::into).collect();
-        cells.truncate(self.columns.len());
+        cells.resize(self.columns.len(), String::new());
         self.rows.push(cells);
         self
     }
@@ -146,11 +145,11 @@ mod tests {
     }
 
     #[test]
-    fn centred_cells_put_the_odd_space_right_and_short_rows_end_early() {
+    fn centred_cells_put_the_odd_space_right_and_short_rows_are_filled_up() {
         let mut t = TextTable::new();
         t.columns(&[("ABCD", Center, Center), ("E", Left, Left)]);
         t.row(["x"]);
-        assert_eq!(t.to_string(), "ABCD  E\n  x \n");
+        assert_eq!(t.to_string(), "ABCD  E\n  x    \n");
         assert_eq!(t.len(), 1);
     }
 }
