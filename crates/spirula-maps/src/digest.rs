@@ -194,13 +194,7 @@ impl Encode for PgDigest {
 impl Decode for PgDigest {
     fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
         d.versioned("PgDigest", 1, |d, _| {
-            Ok(Self {
-                osdmap_epoch: d.u32()?,
-                stamp: d.get()?,
-                pg_states: d.get()?,
-                pools: d.get()?,
-                osds: d.get()?,
-            })
+            Ok(Self { osdmap_epoch: d.u32()?, stamp: d.get()?, pg_states: d.get()?, pools: d.get()?, osds: d.get()? })
         })
     }
 }

@@ -13,22 +13,26 @@
 //! * [`PgState`], [`PgStat`], [`OsdStatReport`], [`PgDigest`] — our own reports
 
 mod digest;
+mod fsdump;
 mod fsmap;
 pub mod json;
 mod mgrmap;
+mod mondump;
 mod monmap;
 pub mod osdmap;
 mod pgstat;
 mod pgstate;
+mod show;
 pub mod stat;
 
 pub use digest::{OsdStatSum, PgDigest, PoolSum};
 pub use fsmap::{CompatSet, FeatureSet, Filesystem, FsInfo, FsMap, FsMapUser, MdsInfo, MdsMap, mds_state};
 pub use mgrmap::{MgrMap, MgrStandby, ModuleInfo, ModuleOption};
+pub use mondump::mon_feature_names;
 pub use monmap::{MonInfo, MonMap};
 pub use osdmap::{
-    Crush, EncodedOsdMap, Incremental, MapScratch, OsdAddrs, OsdInfo, OsdMap, OsdXInfo, PgPool, PgTable, PoolOptValue, PoolSnap,
-    SnapIntervals, UpActing,
+    Crush, EncodedOsdMap, Incremental, MapScratch, OsdAddrs, OsdInfo, OsdMap, OsdXInfo, PgPool, PgTable, PoolOptValue,
+    PoolSnap, SnapIntervals, UpActing,
 };
 pub use pgstat::{OsdStatReport, PgStat};
 pub use pgstate::PgState;

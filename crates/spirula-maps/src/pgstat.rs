@@ -116,8 +116,7 @@ impl PgStat {
 
     /// As `pg ls -f json` prints an entry, key by key.
     pub fn dump(&self, pg: PgId) -> Value {
-        let purged: Vec<Value> =
-            self.purged_snaps.intervals().map(|(s, l)| json!({"start": s, "length": l})).collect();
+        let purged: Vec<Value> = self.purged_snaps.intervals().map(|(s, l)| json!({"start": s, "length": l})).collect();
         object! {
             "pgid" => pg.to_string(),
             "version" => self.version.to_string(),

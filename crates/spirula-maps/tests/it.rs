@@ -2,6 +2,7 @@
 
 mod it {
     mod corpus;
+    mod dumps;
     mod golden;
     mod support;
 }

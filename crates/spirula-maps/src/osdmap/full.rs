@@ -239,9 +239,7 @@ impl OsdMap {
     }
     /// Numbers of OSDs: existing, up, in.
     pub fn osd_counts(&self) -> (u32, u32, u32) {
-        self.osds().fold((0, 0, 0), |(n, u, i), o| {
-            (n + 1, u + u32::from(self.is_up(o)), i + u32::from(self.is_in(o)))
-        })
+        self.osds().fold((0, 0, 0), |(n, u, i), o| (n + 1, u + u32::from(self.is_up(o)), i + u32::from(self.is_in(o))))
     }
     /// A pool.
     pub fn pool(&self, id: PoolId) -> Option<&PgPool> {
@@ -269,9 +267,9 @@ impl OsdMap {
         let whole_host = (SocketAddr::new(sock.ip(), 0), 0);
         // Since Nautilus entries are of kind "any"; older ones are taken as well.
         [EntityAddr::KIND_ANY, EntityAddr::KIND_MSGR2, EntityAddr::KIND_LEGACY].iter().any(|kind| {
-            [(sock, addr.nonce), whole_host]
-                .iter()
-                .any(|(a, nonce)| self.blocklist.contains_key(&EntityAddr { kind: *kind, nonce: *nonce, addr: Some(*a) }))
+            [(sock, addr.nonce), whole_host].iter().any(|(a, nonce)| {
+                self.blocklist.contains_key(&EntityAddr { kind: *kind, nonce: *nonce, addr: Some(*a) })
+            })
         })
     }
 

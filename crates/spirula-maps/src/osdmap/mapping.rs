@@ -183,9 +183,7 @@ impl OsdMap {
 
     /// Picks the primary by affinity. Returns it; moves it to the front where order is free.
     fn apply_affinity(&self, seed: u32, pool: &PgPool, up: &mut [OsdId], primary: OsdId) -> OsdId {
-        if self.primary_affinity.is_empty()
-            || !up.iter().any(|o| *o != OSD_NONE && self.affinity(*o) != WEIGHT_IN)
-        {
+        if self.primary_affinity.is_empty() || !up.iter().any(|o| *o != OSD_NONE && self.affinity(*o) != WEIGHT_IN) {
             return primary;
         }
         let mut chosen = None;

@@ -5,6 +5,7 @@
 
 mod apply;
 mod crush;
+mod dump;
 mod full;
 mod incremental;
 mod info;
@@ -15,6 +16,7 @@ mod snaps;
 
 pub use apply::ApplyError;
 pub use crush::Crush;
+pub use dump::{flag_by_name, flag_names, state_names};
 pub use full::{EncodedOsdMap, OsdAddrs, OsdMap};
 pub use incremental::Incremental;
 pub use info::{OsdInfo, OsdXInfo};
