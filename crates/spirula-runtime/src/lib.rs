@@ -1,1 +1,29 @@
-//! Sockets, clocks and links: runs the messenger over TCP and, inside one process, over memory.
+//! Sockets, clocks and links: where the state machines meet the outside.
+//!
+//! A daemon is a state machine behind a mailbox ([`run`], [`Daemon`]). It talks over
+//! [`Link`]s. A link to a daemon in the same process passes messages through memory; a link
+//! to anywhere else is a TCP connection driven by the messenger's state machine. The daemon
+//! cannot tell the difference, and the same bytes (a [`Message`]'s segments) travel on both.
+//!
+//! * [`Hub`] — the process: listeners, in-process addresses, the payload pool
+//! * [`Link`] — one peer; [`NetEvent`] — what a peer did
+//! * [`Daemon`], [`run`] — a daemon's loop; [`Reactors`] — the threads the loops run on
+//! * [`clock`], [`entropy`] — the one place that reads the clock, and draws random numbers
+//!
+//! Limits: see [`limits`].
+//!
+//! [`Message`]: spirula_messages::Message
+
+pub mod clock;
+mod daemon;
+pub mod entropy;
+mod hub;
+pub mod limits;
+mod link;
+mod reactor;
+mod tcp;
+
+pub use daemon::{Daemon, Mailbox, mailbox, run};
+pub use hub::{AssignId, Hub, LinkMode, Listener, NetError, Service};
+pub use link::{Link, LinkId, NetEvent, NetSink, Peer};
+pub use reactor::Reactors;

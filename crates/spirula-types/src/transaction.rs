@@ -7,7 +7,7 @@
 
 use crate::{EVersion, HObject, PgId};
 use bytes::{Bytes, BytesMut};
-use spirula_encoding::{Decode, DecodeError, Decoder, Encode, Encoder};
+use spirula_encoding::{DecodeError, Decoder, Encoder};
 
 /// One change to one object. Offsets and lengths in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,0 +1,25 @@
+//! Bounds of the network shell, with what happens at each.
+//!
+//! Worst case of memory: payloads in flight ≤ the [`spirula_buffer::PayloadPool`]'s budget
+//! plus one payload per connection; small messages ≤ [`MAILBOX_EVENTS`] per daemon plus
+//! [`OUT_BYTES`] per connection.
+
+/// Events waiting in a daemon's mailbox above which its connections stop reading.
+pub const MAILBOX_EVENTS: usize = 8192;
+/// Requests of one connection that its daemon has not answered, above which the connection
+/// stops reading (the peer waits).
+pub const REQUESTS_PER_LINK: usize = 2048;
+/// Bytes queued towards one peer above which nothing more is read from it.
+pub const OUT_BYTES: usize = 256 << 20;
+/// Bytes read from a socket before other tasks get a turn.
+pub const READ_TURN: usize = 1 << 20;
+/// Size of a connection's receive buffer, bytes.
+pub const RECEIVE_BUFFER: usize = 64 << 10;
+/// Payloads from this size are read straight into a pooled, aligned buffer.
+pub const DIRECT_PAYLOAD: usize = 64 << 10;
+/// Connections of one listener; further ones are closed at once.
+pub const CONNECTIONS: usize = 10_000;
+/// Time within which a new connection must have finished its handshake, milliseconds.
+pub const HANDSHAKE_MS: u64 = 15_000;
+/// Events a daemon handles before it flushes and other tasks get a turn.
+pub const BATCH: usize = 256;

@@ -1,0 +1,225 @@
+//! A link: one peer, as a daemon sees it.
+
+use spirula_messages::Message;
+use spirula_types::{AddrVec, EntityAddr, EntityName, EntityType};
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::sync::Notify;
+
+/// Tells links apart within the process; never reused.
+pub type LinkId = u64;
+
+static NEXT_LINK: AtomicU64 = AtomicU64::new(1);
+
+/// Takes a fresh link id.
+pub(crate) fn next_link_id() -> LinkId {
+    NEXT_LINK.fetch_add(1, Ordering::Relaxed)
+}
+
+/// Who is at the other end, as authentication and the handshake found it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Kind of entity.
+    pub kind: EntityType,
+    /// Its name without the kind (`admin` in `client.admin`, `3` in `osd.3`).
+    pub id: String,
+    /// Global id given in authentication; the number in `client.4221`.
+    pub global_id: u64,
+    /// Its addresses; a client's nonce tells its instances apart.
+    pub addrs: AddrVec,
+    /// Its feature bits.
+    pub features: u64,
+}
+
+impl Peer {
+    /// The address that identifies the instance (blocklist, watch).
+    pub fn addr(&self) -> EntityAddr {
+        self.addrs.msgr2()
+    }
+
+    /// Kind and number: the OSD's number for OSDs, the global id for everyone else.
+    pub fn name(&self) -> EntityName {
+        match self.kind {
+            EntityType::Osd => EntityName::new(self.kind, self.id.parse().unwrap_or(-1)),
+            kind => EntityName::new(kind, self.global_id as i64),
+        }
+    }
+}
+
+/// What happened on the network.
+#[derive(Debug)]
+pub enum NetEvent {
+    /// A link is ready, opened by us or by the peer.
+    Opened {
+        /// The link.
+        link: Link,
+        /// Who is there.
+        peer: Peer,
+        /// True if we asked for it ([`crate::Hub::connect`]).
+        outgoing: bool,
+    },
+    /// A message came.
+    Message(LinkId, Message),
+    /// The link is gone; nothing comes after this. Comes also when an outgoing link could
+    /// not be opened.
+    Closed(LinkId, String),
+}
+
+/// Where a daemon's network events go.
+#[derive(Clone)]
+pub struct NetSink {
+    deliver: Arc<dyn Fn(NetEvent) + Send + Sync>,
+    depth: Arc<AtomicUsize>,
+}
+
+impl NetSink {
+    /// A sink that hands events to `deliver`; `depth` counts events not yet handled.
+    pub fn new(deliver: Arc<dyn Fn(NetEvent) + Send + Sync>, depth: Arc<AtomicUsize>) -> Self {
+        Self { deliver, depth }
+    }
+
+    /// Hands over one event. Never blocks.
+    pub fn push(&self, event: NetEvent) {
+        self.depth.fetch_add(1, Ordering::Relaxed);
+        (self.deliver)(event);
+    }
+
+    /// Events the daemon has not handled yet.
+    pub fn depth(&self) -> usize {
+        self.depth.load(Ordering::Relaxed)
+    }
+}
+
+impl fmt::Debug for NetSink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "NetSink(depth {})", self.depth())
+    }
+}
+
+/// A message on its way out, with the crc32c of its payload if it is already known.
+#[derive(Debug)]
+pub(crate) struct Outgoing {
+    pub message: Message,
+    pub data_crc: Option<u32>,
+}
+
+/// The queue between a daemon and a TCP connection's task.
+#[derive(Debug, Default)]
+pub(crate) struct OutQueue {
+    pub items: Mutex<VecDeque<Outgoing>>,
+    pub bytes: AtomicUsize,
+    pub wake: Notify,
+    /// Another connection takes the session over.
+    pub replaced: Notify,
+    pub closing: AtomicBool,
+}
+
+#[derive(Debug)]
+enum Far {
+    /// Another daemon of this process: its mailbox and its name for the link.
+    Local { sink: NetSink, link: LinkId },
+    /// A connection task.
+    Tcp(Arc<OutQueue>),
+}
+
+#[derive(Debug)]
+struct Inner {
+    id: LinkId,
+    far: Far,
+    closed: AtomicBool,
+    /// Requests taken and not answered ([`Link::request_taken`]).
+    open_requests: Arc<AtomicUsize>,
+}
+
+/// One peer. Cheap to clone; all clones are the same link.
+#[derive(Clone, Debug)]
+pub struct Link(Arc<Inner>);
+
+impl Link {
+    /// A pair of ends within the process: (end held by the owner of `a`, end held by `b`).
+    pub(crate) fn pair(a: &NetSink, b: &NetSink) -> (Self, Self) {
+        let (ia, ib) = (next_link_id(), next_link_id());
+        let make = |id, sink: &NetSink, link| {
+            Self(Arc::new(Inner {
+                id,
+                far: Far::Local { sink: sink.clone(), link },
+                closed: AtomicBool::new(false),
+                open_requests: Arc::default(),
+            }))
+        };
+        (make(ia, b, ib), make(ib, a, ia))
+    }
+
+    pub(crate) fn tcp(id: LinkId, queue: Arc<OutQueue>, open_requests: Arc<AtomicUsize>) -> Self {
+        Self(Arc::new(Inner { id, far: Far::Tcp(queue), closed: AtomicBool::new(false), open_requests }))
+    }
+
+    /// Its number.
+    pub fn id(&self) -> LinkId {
+        self.0.id
+    }
+
+    /// Queues a message. Order is kept; a closed link drops it silently, as a network does.
+    pub fn send(&self, message: Message) {
+        self.send_with_crc(message, None);
+    }
+
+    /// Queues a message whose payload's crc32c (seed `0xffff_ffff`) is known.
+    pub fn send_with_crc(&self, message: Message, data_crc: Option<u32>) {
+        if self.is_closed() {
+            return;
+        }
+        match &self.0.far {
+            Far::Local { sink, link } => sink.push(NetEvent::Message(*link, message)),
+            Far::Tcp(q) => {
+                let size = message.front.len() + message.data.len();
+                q.bytes.fetch_add(size, Ordering::Relaxed);
+                let mut items = q.items.lock().unwrap_or_else(PoisonError::into_inner);
+                let idle = items.is_empty();
+                items.push_back(Outgoing { message, data_crc });
+                drop(items);
+                if idle {
+                    q.wake.notify_one();
+                }
+            }
+        }
+    }
+
+    /// Closes the link. The peer sees it end; so does the owner, by a `Closed` event, when
+    /// the link is a TCP connection. A local link just ends.
+    pub fn close(&self) {
+        if self.0.closed.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        match &self.0.far {
+            Far::Local { sink, link } => sink.push(NetEvent::Closed(*link, "closed by the peer".into())),
+            Far::Tcp(q) => {
+                q.closing.store(true, Ordering::Relaxed);
+                q.wake.notify_one();
+            }
+        }
+    }
+
+    /// True once closed from this side.
+    pub fn is_closed(&self) -> bool {
+        self.0.closed.load(Ordering::Relaxed)
+    }
+
+    /// Notes that a request of this link is being worked on. While too many are, nothing
+    /// more is read from the peer.
+    pub fn request_taken(&self) {
+        self.0.open_requests.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Notes that a request taken was answered or dropped.
+    pub fn request_done(&self) {
+        let before = self.0.open_requests.fetch_sub(1, Ordering::Relaxed);
+        if before == crate::limits::REQUESTS_PER_LINK
+            && let Far::Tcp(q) = &self.0.far
+        {
+            q.wake.notify_one();
+        }
+    }
+}
