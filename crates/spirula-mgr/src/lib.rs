@@ -1,1 +1,16 @@
 //! The manager: PG statistics, rates, and the commands that report them.
+//!
+//! [`Mgr`] is a state machine: events in ([`MgrEvent`]: messages of clients, OSDs and the
+//! monitor, time), effects out ([`MgrEffect`]). It owns the PG map (what OSDs report of
+//! their PGs, pools and space), the rates computed from it, and the manager's commands
+//! (`pg dump`, `osd df`…). It keeps nothing on disk: a new manager asks OSDs for full
+//! reports. It decides nothing about data; the monitor does, on the digest it is sent.
+
+mod commands;
+mod event;
+pub mod health;
+mod mgr;
+pub mod pgmap;
+
+pub use event::{ConnId, MgrConfig, MgrEffect, MgrEvent, Now, Peer};
+pub use mgr::Mgr;

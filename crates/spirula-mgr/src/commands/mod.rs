@@ -1,0 +1,79 @@
+//! The manager's commands: what the `ceph` tool may ask, and the answers.
+
+mod autoscale;
+mod modules;
+mod options;
+mod osd;
+mod osd_df;
+mod pg;
+mod python;
+mod spec;
+mod tell;
+
+use crate::event::Now;
+use crate::mgr::Mgr;
+use serde_json::{Map, Value};
+use spec::{CommandSpec, Ctx, FLAG_MGR};
+use spirula_format::Format;
+
+pub(crate) use spec::Reply;
+
+/// Every command, in the order of the descriptors.
+fn all() -> impl Iterator<Item = &'static CommandSpec> {
+    [pg::COMMANDS, osd::COMMANDS, options::COMMANDS, modules::COMMANDS].into_iter().flatten()
+}
+
+/// Descriptors for the monitor, which lists them to clients: JSON objects with flag 8.
+pub(crate) fn descriptors() -> Vec<String> {
+    all().map(|c| c.descriptor(FLAG_MGR | c.flags).to_string()).collect()
+}
+
+fn parse(cmd: &[String]) -> Result<Map<String, Value>, Reply> {
+    match serde_json::from_str::<Value>(&cmd.concat()) {
+        Ok(Value::Object(map)) => Ok(map),
+        _ => Err(Reply::invalid("command is not a JSON object")),
+    }
+}
+
+fn ctx<'a>(mgr: &'a Mgr, now: Now, args: &'a Map<String, Value>) -> Ctx<'a> {
+    let format = args.get("format").and_then(Value::as_str).map_or(Format::Plain, Format::parse);
+    Ctx { mgr, now, args, format }
+}
+
+/// Runs a command meant for the cluster's active manager.
+pub(crate) fn run(mgr: &Mgr, now: Now, cmd: &[String]) -> Reply {
+    let args = match parse(cmd) {
+        Ok(args) => args,
+        Err(reply) => return reply,
+    };
+    let prefix = args.get("prefix").and_then(Value::as_str).unwrap_or_default();
+    if prefix == "get_command_descriptions" {
+        return Reply::data(describe(all()));
+    }
+    match all().find(|c| c.prefix() == prefix) {
+        Some(c) => (c.run)(&ctx(mgr, now, &args)),
+        None => Reply::invalid(format!("No handler found for '{prefix}'")),
+    }
+}
+
+/// Runs a command meant for this daemon (`ceph tell mgr.x`).
+pub(crate) fn tell(mgr: &Mgr, now: Now, cmd: &[String]) -> Reply {
+    let args = match parse(cmd) {
+        Ok(args) => args,
+        Err(reply) => return reply,
+    };
+    let prefix = args.get("prefix").and_then(Value::as_str).unwrap_or_default();
+    if prefix == "get_command_descriptions" {
+        return Reply::data(describe(tell::COMMANDS.iter()));
+    }
+    match tell::COMMANDS.iter().find(|c| c.prefix() == prefix) {
+        Some(c) => (c.run)(&ctx(mgr, now, &args)),
+        None => Reply::invalid(format!("command '{prefix}' not known to mgr.{}", mgr.config.name)),
+    }
+}
+
+fn describe<'a>(list: impl Iterator<Item = &'a CommandSpec>) -> String {
+    let map: Map<String, Value> =
+        list.enumerate().map(|(i, c)| (format!("cmd{i:03}"), c.descriptor(c.flags))).collect();
+    spirula_format::to_json(&map.into(), Format::Json)
+}

@@ -1,0 +1,190 @@
+//! Commands that Ceph's manager serves from its Python modules: devices, crashes, balancer,
+//! progress, I/O rates, file systems. Where Spirula has no such service yet, the answer says
+//! that there is nothing, which is true.
+
+use super::spec::{CommandSpec, Ctx, FLAG_POLL, Reply};
+use serde_json::{Value, json};
+use spirula_format::{Align, TextTable, to_python_pretty};
+use spirula_types::errno;
+
+macro_rules! commands {
+    ($($module:literal $perm:literal $flags:expr, $sig:literal, $help:literal => $run:expr;)*) => {
+        &[$(CommandSpec { sig: $sig, help: $help, module: $module, perm: $perm, flags: $flags, run: $run }),*]
+    };
+}
+
+pub(super) const COMMANDS: &[CommandSpec] = commands! {
+    "service" "r" 0, "service dump", "dump service map" => service_dump;
+    "service" "r" 0, "service status", "dump service state" => |c| c.json(&json!({}));
+    "mgr" "r" 0, "device ls", "Show devices" => device_ls;
+    "mgr" "r" 0, "device info name=devid,type=CephString", "Show information about a device" => device_info;
+    "mgr" "r" 0, "device ls-by-daemon name=who,type=CephString", "Show devices associated with a daemon" => device_ls_by;
+    "mgr" "r" 0, "device ls-by-host name=host,type=CephString", "Show devices on a host" => device_ls_by;
+    "mgr" "r" 0, "crash ls", "Show new and archived crash dumps" => crash_ls;
+    "mgr" "r" 0, "crash ls-new", "Show new crash dumps" => crash_ls;
+    "mgr" "r" 0, "crash stat", "Summarize recorded crashes" => |_| Reply::data("0 crashes recorded\n");
+    "mgr" "r" 0, "crash info name=id,type=CephString", "show crash dump metadata" => crash_info;
+    "mgr" "r" 0, "balancer status", "Show balancer status" => balancer_status;
+    "mgr" "r" 0, "balancer ls", "List all plans" => |_| Reply::data("[]\n");
+    "mgr" "r" 0, "balancer pool ls", "List automatic balancing pools" => |_| Reply::data("[]\n");
+    "mgr" "r" 0, "progress", "Show progress of recovery operations" => |_| Reply::ok("Nothing in progress");
+    "mgr" "r" 0, "progress json", "Show machine readable progress information" => progress_json;
+    "mgr" "r" FLAG_POLL, "iostat name=width,type=CephInt,req=false name=print_header,type=CephBool,req=false", "Get IO rates" => iostat;
+    "mgr" "r" 0, "fs status name=fs,type=CephString,req=false", "Show the status of a CephFS filesystem" => fs_status;
+    "mgr" "r" 0, "orch status name=detail,type=CephBool,req=false name=format,type=CephChoices,strings=plain|json|json-pretty|yaml|xml-pretty|xml,req=false", "Report configured backend and its status" => no_orchestrator;
+    "mgr" "r" 0, "orch ls name=service_type,type=CephString,req=false name=service_name,type=CephString,req=false", "List services known to orchestrator" => no_orchestrator;
+    "mgr" "r" 0, "orch ps name=hostname,type=CephString,req=false name=service_name,type=CephString,req=false", "List daemons known to orchestrator" => no_orchestrator;
+    "mgr" "r" 0, "osd pool autoscale-status name=format,type=CephString,req=false", "report on pool pg_num sizing recommendation and intent" => autoscale_status;
+};
+
+fn service_dump(c: &Ctx<'_>) -> Reply {
+    c.json(&json!({"epoch": c.mgr.service_epoch(), "modified": c.mgr.service_modified().to_iso(), "services": {}}))
+}
+
+fn device_ls(c: &Ctx<'_>) -> Reply {
+    if c.format.is_json() {
+        return Reply::data("[]");
+    }
+    let mut t = TextTable::new();
+    for heading in ["DEVICE", "HOST:DEV", "DAEMONS", "WEAR", "LIFE EXPECTANCY"] {
+        t.column(heading, Align::Left, Align::Left);
+    }
+    Reply::data(t.to_string())
+}
+
+fn device_info(c: &Ctx<'_>) -> Reply {
+    Reply::err(errno::ENOENT, format!("device {} not found", c.str("devid").unwrap_or_default()))
+}
+
+fn device_ls_by(c: &Ctx<'_>) -> Reply {
+    if c.format.is_json() {
+        return Reply::data("[]");
+    }
+    let mut t = TextTable::new();
+    for heading in ["DEVICE", "DEV", "DAEMONS", "EXPECTED FAILURE"] {
+        t.column(heading, Align::Left, Align::Left);
+    }
+    Reply::data(t.to_string())
+}
+
+fn crash_ls(c: &Ctx<'_>) -> Reply {
+    Reply::data(if c.format.is_json() { "[]\n" } else { "" })
+}
+
+fn crash_info(c: &Ctx<'_>) -> Reply {
+    Reply::invalid(format!("crash info: {} not found", c.str("id").unwrap_or_default()))
+}
+
+fn balancer_status(_: &Ctx<'_>) -> Reply {
+    Reply::data(
+        to_python_pretty(&json!({
+            "active": false,
+            "last_optimize_duration": "",
+            "last_optimize_started": "",
+            "mode": "none",
+            "no_optimization_needed": false,
+            "optimize_result": "",
+            "plans": [],
+        })) + "\n",
+    )
+}
+
+fn progress_json(_: &Ctx<'_>) -> Reply {
+    Reply::data(to_python_pretty(&json!({"completed": [], "events": []})) + "\n")
+}
+
+fn no_orchestrator(_: &Ctx<'_>) -> Reply {
+    Reply::err(errno::ENOENT, "No orchestrator configured (try `ceph orch set backend`)")
+}
+
+/// A table that the tool polls: fixed width, one line per second.
+fn iostat(c: &Ctx<'_>) -> Reply {
+    let io = c.mgr.io_rates();
+    let (rd_bytes, wr_bytes, rd, wr) = (io.read_bytes, io.write_bytes, io.reads, io.writes);
+    let width = usize::try_from(c.int("width").unwrap_or(80)).unwrap_or(80).clamp(60, 1000);
+    let mut out = String::new();
+    if c.bool("print_header") {
+        let titles = ["Read", "Write", "Total", "Read IOPS", "Write IOPS", "Total IOPS"];
+        let rule = boxed_rule(titles.len(), width);
+        out = format!("{rule}{}{rule}", boxed_row(&titles.map(String::from), width));
+    }
+    let rate = |v: u64| format!("{}B/s", iec(v));
+    let cells = [
+        rate(rd_bytes),
+        rate(wr_bytes),
+        rate(rd_bytes + wr_bytes),
+        rd.to_string(),
+        wr.to_string(),
+        (rd + wr).to_string(),
+    ];
+    Reply::data(out + &boxed_row(&cells, width))
+}
+
+/// Characters between two bars.
+fn boxed_cell(columns: usize, width: usize) -> usize {
+    (width / columns.max(1)).saturating_sub(1)
+}
+
+fn boxed_rule(columns: usize, width: usize) -> String {
+    let cell = "-".repeat(boxed_cell(columns, width));
+    format!("+{}\n", format!("{cell}+").repeat(columns))
+}
+
+fn boxed_row(cells: &[String], width: usize) -> String {
+    let cell = boxed_cell(cells.len(), width).saturating_sub(1);
+    let mut out = "|".to_owned();
+    for text in cells {
+        out += &format!("{text:>cell$} |");
+    }
+    out + "\n"
+}
+
+/// A rate with a binary prefix, changing to the next one only above ten of it
+/// (`0 `, `9000 `, `12 Ki`).
+fn iec(v: u64) -> String {
+    for (bits, prefix) in [(60, "Ei"), (50, "Pi"), (40, "Ti"), (30, "Gi"), (20, "Mi"), (10, "Ki")] {
+        if v >> bits > 10 || (v >> bits == 10 && v & ((1 << bits) - 1) != 0) {
+            return format!("{} {prefix}", v >> bits);
+        }
+    }
+    format!("{v} ")
+}
+
+fn fs_status(c: &Ctx<'_>) -> Reply {
+    match (c.str("fs"), c.format.is_json()) {
+        (Some(fs), _) => Reply::invalid(format!("Invalid filesystem: {fs}")),
+        (None, true) => Reply::data("{}\n"),
+        (None, false) => Reply::default(),
+    }
+}
+
+fn autoscale_status(c: &Ctx<'_>) -> Reply {
+    let rows = c.mgr.autoscale_rows();
+    if c.format.is_json() {
+        let list: Vec<Value> = rows.iter().map(super::autoscale::Row::json).collect();
+        return Reply::data(to_python_pretty(&list.into()) + "\n");
+    }
+    Reply::data(super::autoscale::table(&rows))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_io_table_is_eighty_wide_as_the_tool_expects() {
+        let rule = boxed_rule(6, 80);
+        assert_eq!(rule, "+------------+------------+------------+------------+------------+------------+\n");
+        let row = boxed_row(&["0 B/s", "22 MiB/s", "22 MiB/s", "0", "353", "353"].map(String::from), 80);
+        assert_eq!(row, "|      0 B/s |   22 MiB/s |   22 MiB/s |          0 |        353 |        353 |\n");
+    }
+
+    #[test]
+    fn rates_change_prefix_above_ten() {
+        assert_eq!(iec(0), "0 ");
+        assert_eq!(iec(10 << 10), "10240 ");
+        assert_eq!(iec((10 << 10) + 1), "10 Ki");
+        assert_eq!(iec(22 << 20), "22 Mi");
+        assert_eq!(iec(u64::MAX), "15 Ei");
+    }
+}

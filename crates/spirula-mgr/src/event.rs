@@ -1,0 +1,89 @@
+//! What goes into the manager and what comes out.
+
+use spirula_messages::Message;
+use spirula_types::{AddrVec, EntityName, Uuid};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// A connection to a client or an OSD, numbered by the shell; never reused within a run.
+pub type ConnId = u64;
+
+/// The present, on both clocks: stamps show wall time, rates and waits use the monotonic one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Now {
+    /// Time since an arbitrary start; never goes back.
+    pub mono: Duration,
+    /// Time of day.
+    pub wall: spirula_encoding::UTime,
+}
+
+/// Who is at the other end of a connection, as the handshake found it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Kind and number; a client's number is its global id.
+    pub name: EntityName,
+    /// Name it authenticated as (`admin`); may be empty for our own daemons.
+    pub auth_id: String,
+    /// Its addresses, with its nonce.
+    pub addrs: AddrVec,
+}
+
+/// What a manager is told at its start and keeps.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MgrConfig {
+    /// Cluster it belongs to.
+    pub fsid: Uuid,
+    /// Its global id: the identity of this incarnation.
+    pub gid: u64,
+    /// Its name (`mgr.x` is `x`).
+    pub name: String,
+    /// Where it listens.
+    pub addrs: AddrVec,
+    /// Host name, for `mgr metadata`, `osd status` and its like.
+    pub hostname: String,
+    /// Facts for `mgr metadata`.
+    pub metadata: BTreeMap<String, String>,
+}
+
+/// Something happened.
+#[derive(Clone, Debug)]
+pub enum MgrEvent {
+    /// A client or OSD finished its handshake.
+    SessionOpened {
+        /// Number of the connection.
+        conn: ConnId,
+        /// Who it is.
+        peer: Peer,
+    },
+    /// It sent a message.
+    Message {
+        /// Which connection it came over.
+        conn: ConnId,
+        /// The message.
+        message: Message,
+    },
+    /// The connection is gone; nothing can be sent on it any more.
+    SessionClosed {
+        /// Number of the connection.
+        conn: ConnId,
+    },
+    /// A session with a monitor is up (again): subscriptions and the beacon go out anew.
+    MonOpened,
+    /// The monitor sent a message.
+    Mon(Message),
+    /// The session with the monitor is gone; nothing is sent to it until the next one.
+    MonClosed,
+    /// Time has passed; wanted at the latest after [`crate::Mgr::wake_after`].
+    Tick,
+}
+
+/// Something to be done by the shell, in order.
+#[derive(Clone, Debug, PartialEq)]
+pub enum MgrEffect {
+    /// Send a message; if the connection is gone, forget it.
+    Send(ConnId, Message),
+    /// Send to the monitor; only emitted while its session is up.
+    SendMon(Message),
+    /// Close the connection.
+    Close(ConnId),
+}

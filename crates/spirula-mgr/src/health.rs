@@ -1,0 +1,317 @@
+//! The health checks that need the state of single PGs, or what OSDs say of themselves.
+
+use crate::pgmap::PgMap;
+use spirula_encoding::UTime;
+use spirula_format::{Copies, age, bytes};
+use spirula_maps::{OsdMap, PgDigest, PgStat, PgState};
+use spirula_messages::cluster::control::HealthInput;
+use spirula_types::{OsdId, PgId};
+use std::collections::BTreeMap;
+
+/// A state must last this long before it counts as stuck, seconds.
+pub const STUCK_AFTER: f64 = 60.0;
+/// Lines of detail per check.
+const DETAIL_MAX: usize = 50;
+/// PGs per OSD above which a cluster has too many (Ceph's `mon_max_pg_per_osd`).
+const MAX_PGS_PER_OSD: usize = 250;
+
+/// Slow operations of one OSD.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SlowOps {
+    /// How many.
+    pub count: u32,
+    /// Age of the oldest, milliseconds.
+    pub oldest_ms: u64,
+}
+
+const WARNING: u8 = 1;
+const ERROR: u8 = 2;
+
+/// What a PG's state means for its users, in the order Ceph checks it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Consequence {
+    Unavailable,
+    Degraded,
+    BackfillFull,
+    Damaged,
+    RecoveryFull,
+}
+
+impl Consequence {
+    /// Code, severity, first words.
+    fn words(self) -> (&'static str, u8, &'static str) {
+        match self {
+            Self::Unavailable => ("PG_AVAILABILITY", WARNING, "Reduced data availability: "),
+            Self::Degraded => ("PG_DEGRADED", WARNING, "Degraded data redundancy: "),
+            Self::BackfillFull => (
+                "PG_BACKFILL_FULL",
+                WARNING,
+                "Low space hindering backfill (add storage if this doesn't resolve itself): ",
+            ),
+            Self::Damaged => ("PG_DAMAGED", ERROR, "Possible data damage: "),
+            Self::RecoveryFull => ("PG_RECOVERY_FULL", ERROR, "Full OSDs blocking recovery: "),
+        }
+    }
+}
+
+/// When a PG was last not in a state; `None` for states that count at once.
+type Since = Option<fn(&PgStat) -> UTime>;
+
+/// State, whether its absence counts, its name in the check, what it means, since when.
+/// Ordered by the state's bit, as Ceph lists them.
+const RULES: &[(PgState, bool, &str, Consequence, Since)] = &[
+    (PgState::ACTIVE, true, "inactive", Consequence::Unavailable, Some(|s| s.last_active)),
+    (PgState::DOWN, false, "down", Consequence::Unavailable, None),
+    (PgState::RECOVERY_UNFOUND, false, "recovery_unfound", Consequence::Damaged, None),
+    (PgState::BACKFILL_UNFOUND, false, "backfill_unfound", Consequence::Damaged, None),
+    (PgState::DEGRADED, false, "degraded", Consequence::Degraded, None),
+    (PgState::INCONSISTENT, false, "inconsistent", Consequence::Damaged, None),
+    (PgState::PEERING, false, "peering", Consequence::Unavailable, Some(|s| s.last_active.max(s.last_peered))),
+    (PgState::INCOMPLETE, false, "incomplete", Consequence::Unavailable, None),
+    (PgState::STALE, false, "stale", Consequence::Unavailable, Some(|s| s.last_unstale)),
+    (PgState::BACKFILL_TOOFULL, false, "backfill_toofull", Consequence::BackfillFull, None),
+    (PgState::UNDERSIZED, false, "undersized", Consequence::Degraded, Some(|s| s.last_fullsized)),
+    (PgState::RECOVERY_TOOFULL, false, "recovery_toofull", Consequence::RecoveryFull, None),
+    (PgState::SNAPTRIM_ERROR, false, "snaptrim_error", Consequence::Damaged, None),
+];
+
+#[derive(Default)]
+struct Causes {
+    /// How many PGs, by index of the rule.
+    by_rule: BTreeMap<usize, u64>,
+    /// One line per PG; the last rule that matches words it.
+    lines: BTreeMap<PgId, String>,
+}
+
+/// All checks.
+pub fn checks(
+    pgs: &PgMap,
+    digest: &PgDigest,
+    map: &OsdMap,
+    slow: &BTreeMap<OsdId, SlowOps>,
+    now: UTime,
+) -> Vec<HealthInput> {
+    let mut out = Vec::new();
+    pg_states(pgs, digest, map, now, &mut out);
+    objects(pgs, digest, &mut out);
+    pool_quotas(digest, map, &mut out);
+    pg_numbers(pgs, digest, map, &mut out);
+    repairs(digest, &mut out);
+    slow_ops(slow, &mut out);
+    out
+}
+
+fn check(code: &str, severity: u8, summary: String, count: u64, detail: Vec<String>) -> HealthInput {
+    HealthInput { code: code.to_owned(), severity, summary, count, detail }
+}
+
+/// How the copies of a pool, or of all pools, stand.
+pub(crate) fn copies(sum: &spirula_maps::ObjectStatSum) -> Copies {
+    Copies {
+        objects: sum.num_objects,
+        wanted: sum.num_object_copies,
+        degraded: sum.num_objects_degraded,
+        misplaced: sum.num_objects_misplaced,
+        unfound: sum.num_objects_unfound,
+    }
+}
+
+fn pg_states(pgs: &PgMap, digest: &PgDigest, map: &OsdMap, now: UTime, out: &mut Vec<HealthInput>) {
+    let clean = PgState::ACTIVE;
+    let watched = RULES.iter().filter(|r| !r.1).fold(PgState::UNKNOWN, |acc, r| acc | r.0);
+    if digest.pg_states.keys().all(|s| s.has(clean) && !s.any(watched)) {
+        return;
+    }
+    let cutoff = now.as_secs_f64() - STUCK_AFTER;
+    let mut found: BTreeMap<Consequence, Causes> = BTreeMap::new();
+    for (pg, stat) in pgs.pgs() {
+        for (index, (state, inverted, name, consequence, since)) in RULES.iter().enumerate() {
+            if stat.state.has(*state) == *inverted {
+                continue;
+            }
+            let since = since.map(|f| f(stat));
+            if let Some(since) = since {
+                let moving = if since.is_zero() { stat.last_change } else { since };
+                if moving.as_secs_f64() >= cutoff {
+                    continue;
+                }
+            }
+            let causes = found.entry(*consequence).or_default();
+            *causes.by_rule.entry(index).or_insert(0) += 1;
+            if causes.lines.len() > DETAIL_MAX && !causes.lines.contains_key(pg) {
+                continue;
+            }
+            causes.lines.insert(*pg, pg_line(*pg, stat, name, since, map, now));
+        }
+    }
+    for (consequence, causes) in found {
+        let (code, severity, first) = consequence.words();
+        let mut summary = first.to_owned();
+        if consequence == Consequence::Degraded
+            && let Some(line) = copies(&digest.pool_sum().stat.stats.sum).degraded_line()
+        {
+            summary += &format!("{line}, ");
+        }
+        let counts: Vec<String> = causes
+            .by_rule
+            .iter()
+            .map(|(index, n)| {
+                let name = RULES.get(*index).map_or("", |r| r.2);
+                format!("{n} {} {name}", if *n > 1 { "pgs" } else { "pg" })
+            })
+            .collect();
+        summary += &counts.join(", ");
+        let count = causes.by_rule.values().sum();
+        out.push(check(code, severity, summary, count, causes.lines.into_values().collect()));
+    }
+}
+
+fn pg_line(pg: PgId, stat: &PgStat, name: &str, since: Option<UTime>, map: &OsdMap, now: UTime) -> String {
+    let acting = set_text(&stat.acting);
+    let mut line = match since {
+        Some(t) => {
+            let how_long = if t.is_zero() {
+                "since forever".to_owned()
+            } else {
+                format!("for {}", age(now.as_secs_f64() - t.as_secs_f64()))
+            };
+            format!("pg {pg} is stuck {name} {how_long}, current state {}, last acting {acting}", stat.state)
+        }
+        None => {
+            let mut text = format!("pg {pg} is {}, acting {acting}", stat.state);
+            if stat.stats.num_objects_unfound > 0 {
+                text += &format!(", {} unfound", stat.stats.num_objects_unfound);
+            }
+            text
+        }
+    };
+    if stat.state.has(PgState::INCOMPLETE)
+        && let Some(pool) = map.pool(pg.pool)
+        && pool.min_size > 1
+    {
+        line += &format!(
+            " (reducing pool {} min_size from {} may help; search ceph.com/docs for 'incomplete')",
+            map.pool_name(pg.pool),
+            pool.min_size
+        );
+    }
+    line
+}
+
+/// `[1,2,NONE]`.
+pub(crate) fn set_text(osds: &[OsdId]) -> String {
+    let items: Vec<String> =
+        osds.iter().map(|o| if crate::pgmap::is_osd(*o) { o.to_string() } else { "NONE".to_owned() }).collect();
+    format!("[{}]", items.join(","))
+}
+
+fn objects(pgs: &PgMap, digest: &PgDigest, out: &mut Vec<HealthInput>) {
+    let sum = digest.pool_sum().stat.stats.sum;
+    let c = copies(&sum);
+    if let Some(line) = c.unfound_line() {
+        let mut detail = Vec::new();
+        for (pg, stat) in pgs.pgs().iter().filter(|(_, s)| s.stats.num_objects_unfound > 0) {
+            if detail.len() > DETAIL_MAX {
+                detail.push("(additional pgs left out for brevity)".to_owned());
+                break;
+            }
+            detail.push(format!("pg {pg} has {} unfound objects", stat.stats.num_objects_unfound));
+        }
+        out.push(check("OBJECT_UNFOUND", WARNING, line, c.unfound.max(0) as u64, detail));
+    }
+    if sum.num_scrub_errors > 0 {
+        let n = sum.num_scrub_errors;
+        out.push(check("OSD_SCRUB_ERRORS", ERROR, format!("{n} scrub errors"), n as u64, Vec::new()));
+    }
+}
+
+/// Pools close to their quota. A pool that reached it is the monitor's to report.
+fn pool_quotas(digest: &PgDigest, map: &OsdMap, out: &mut Vec<HealthInput>) {
+    /// Share of the quota from which it is worth a warning (Ceph's default; its "critical"
+    /// threshold is off by default).
+    const WARN_AT: f64 = 0.75;
+    let mut near = Vec::new();
+    let mut pools = 0u64;
+    for (id, pool) in &map.pools {
+        let Some(sum) = digest.pools.get(id) else { continue };
+        let sum = &sum.stat.stats.sum;
+        let name = map.pool_name(*id);
+        let close = |have: i64, max: u64| {
+            let have = have.max(0) as u64;
+            max > 0 && have < max && have as f64 >= max as f64 * WARN_AT
+        };
+        let mut hit = false;
+        if close(sum.num_objects, pool.quota_max_objects) {
+            near.push(format!("pool '{name}' has {} objects (max {})", sum.num_objects, pool.quota_max_objects));
+            hit = true;
+        }
+        if close(sum.num_bytes, pool.quota_max_bytes) {
+            let have = bytes(sum.num_bytes.max(0) as u64);
+            near.push(format!("pool '{name}' has {have} (max {})", bytes(pool.quota_max_bytes)));
+            hit = true;
+        }
+        pools += u64::from(hit);
+    }
+    if pools > 0 {
+        out.push(check("POOL_NEAR_FULL", WARNING, format!("{pools} pools nearfull"), pools, near));
+    }
+}
+
+fn pg_numbers(pgs: &PgMap, digest: &PgDigest, map: &OsdMap, out: &mut Vec<HealthInput>) {
+    let (_, _, osds_in) = map.osd_counts();
+    if osds_in > 0 {
+        let up = usize::try_from(digest.pool_sum().stat.up).unwrap_or(0);
+        let per = up.max(pgs.pgs().len()) / osds_in as usize;
+        if per > MAX_PGS_PER_OSD {
+            let summary = format!("too many PGs per OSD ({per} > max {MAX_PGS_PER_OSD})");
+            out.push(check("TOO_MANY_PGS", WARNING, summary, (per - MAX_PGS_PER_OSD) as u64, Vec::new()));
+        }
+    }
+    let smaller: Vec<String> = map
+        .pools
+        .iter()
+        .filter(|(_, p)| p.pg_num_target > p.pgp_num_target)
+        .map(|(id, p)| format!("pool {} pg_num {} > pgp_num {}", map.pool_name(*id), p.pg_num_target, p.pgp_num_target))
+        .collect();
+    if !smaller.is_empty() {
+        let n = smaller.len();
+        out.push(check("SMALLER_PGP_NUM", WARNING, format!("{n} pools have pg_num > pgp_num"), n as u64, smaller));
+    }
+}
+
+/// OSDs that had to repair many objects on reading: their device is going bad.
+fn repairs(digest: &PgDigest, out: &mut Vec<HealthInput>) {
+    /// Repaired reads above which an OSD is named (Ceph's default).
+    const MANY: u64 = 10;
+    let detail: Vec<String> = digest
+        .osds
+        .iter()
+        .filter(|(_, r)| r.num_shards_repaired > MANY)
+        .map(|(o, r)| format!("osd.{o} had {} reads repaired", r.num_shards_repaired))
+        .collect();
+    if !detail.is_empty() {
+        let n = detail.len();
+        out.push(check(
+            "OSD_TOO_MANY_REPAIRS",
+            WARNING,
+            format!("Too many repaired reads on {n} OSDs"),
+            n as u64,
+            detail,
+        ));
+    }
+}
+
+fn slow_ops(slow: &BTreeMap<OsdId, SlowOps>, out: &mut Vec<HealthInput>) {
+    let slow: Vec<(&OsdId, &SlowOps)> = slow.iter().filter(|(_, s)| s.count > 0).collect();
+    let count: u64 = slow.iter().map(|(_, s)| u64::from(s.count)).sum();
+    let Some(oldest) = slow.iter().map(|(_, s)| s.oldest_ms).max() else { return };
+    let who = match slow.as_slice() {
+        [(osd, _)] => format!("osd.{osd} has slow ops"),
+        many => {
+            let names: Vec<String> = many.iter().map(|(o, _)| format!("osd.{o}")).collect();
+            format!("daemons [{}] have slow ops.", names.join(","))
+        }
+    };
+    let summary = format!("{count} slow ops, oldest one blocked for {} sec, {who}", oldest / 1000);
+    out.push(check("SLOW_OPS", WARNING, summary, slow.len() as u64, Vec::new()));
+}

@@ -1,0 +1,408 @@
+//! The manager's state machine.
+
+use crate::commands;
+use crate::event::{ConnId, MgrConfig, MgrEffect, MgrEvent, Now, Peer};
+use crate::health::{self, SlowOps};
+use crate::pgmap::PgMap;
+use bytes::Bytes;
+use spirula_encoding::{UTime, from_slice, to_vec};
+use spirula_format::IoRates;
+use spirula_maps::{Incremental, MgrMap, OsdMap, OsdStatReport, PgDigest, PgStat, PoolSum};
+use spirula_messages::ceph::{
+    MCommand, MCommandReply, MConfig, MMgrClose, MMgrCommand, MMgrCommandReply, MMgrConfigure, MMgrMap, MMonSubscribe,
+    MOsdMap, Subscription, kind,
+};
+use spirula_messages::cluster::control::{MgrBeacon, MgrDigest, OsdReport, OsdReportAck};
+use spirula_messages::{Body, Message};
+use spirula_types::{Epoch, OsdId, Uuid};
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+/// Between life signs to the monitor.
+const BEACON_EVERY: Duration = Duration::from_secs(2);
+/// Between digests when nothing happens to PG states.
+const DIGEST_EVERY: Duration = Duration::from_secs(1);
+/// Least time between digests when it does.
+const DIGEST_PROMPT: Duration = Duration::from_millis(20);
+/// How often OSDs report when nothing changes, milliseconds.
+const REPORT_PERIOD_MS: u32 = 1000;
+/// How often foreign daemons (gateways) report, seconds; Ceph's default.
+const FOREIGN_PERIOD: u32 = 5;
+/// Counters of how many reports are kept per OSD, to make rates of.
+const PERF_KEPT: usize = 6;
+
+#[derive(Clone, Debug)]
+struct Session {
+    peer: Peer,
+}
+
+/// What we know of an OSD besides its statistics.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct OsdEntry {
+    uuid: Uuid,
+    seq: u64,
+    conn: Option<ConnId>,
+    slow: SlowOps,
+    perf: VecDeque<(Duration, BTreeMap<String, u64>)>,
+    /// Options that differ from their defaults.
+    pub config: BTreeMap<String, String>,
+}
+
+impl OsdEntry {
+    /// Rate per second of a counter over the reports kept.
+    pub fn rate(&self, counter: &str) -> u64 {
+        let (Some((t0, first)), Some((t1, last))) = (self.perf.front(), self.perf.back()) else { return 0 };
+        let seconds = t1.saturating_sub(*t0).as_secs_f64();
+        let (Some(a), Some(b)) = (first.get(counter), last.get(counter)) else { return 0 };
+        if seconds > 0.0 { (b.saturating_sub(*a) as f64 / seconds) as u64 } else { 0 }
+    }
+}
+
+/// The manager. Feed it events; do what it says.
+#[derive(Debug)]
+pub struct Mgr {
+    pub(crate) config: MgrConfig,
+    /// Time of its start.
+    started: UTime,
+    sessions: BTreeMap<ConnId, Session>,
+    mon_up: bool,
+    pub(crate) map: OsdMap,
+    pub(crate) mgrmap: MgrMap,
+    /// Options the monitors set for us.
+    pub(crate) options: BTreeMap<String, String>,
+    pub(crate) pgmap: PgMap,
+    pub(crate) osds: BTreeMap<OsdId, OsdEntry>,
+    next_beacon: Duration,
+    last_digest: Option<Duration>,
+    /// The commands went out with a beacon of this monitor session.
+    announced: bool,
+}
+
+impl Mgr {
+    /// A manager that knows nothing yet.
+    pub fn new(config: MgrConfig, now: Now) -> Self {
+        Self {
+            config,
+            started: now.wall,
+            sessions: BTreeMap::new(),
+            mon_up: false,
+            map: OsdMap::default(),
+            mgrmap: MgrMap::default(),
+            options: BTreeMap::new(),
+            pgmap: PgMap::default(),
+            osds: BTreeMap::new(),
+            next_beacon: now.mono,
+            last_digest: None,
+            announced: false,
+        }
+    }
+
+    /// Its configuration.
+    pub fn config(&self) -> &MgrConfig {
+        &self.config
+    }
+
+    /// The PG map.
+    pub fn pgmap(&self) -> &PgMap {
+        &self.pgmap
+    }
+
+    /// Epoch of its OSD map, 0 without one.
+    pub fn osdmap_epoch(&self) -> Epoch {
+        self.map.epoch
+    }
+
+    /// How long the shell may wait until the next [`MgrEvent::Tick`].
+    pub fn wake_after(&self, now: Now) -> Duration {
+        if !self.mon_up {
+            return DIGEST_EVERY;
+        }
+        self.next_beacon.min(self.digest_due(now.mono)).saturating_sub(now.mono)
+    }
+
+    fn digest_due(&self, now: Duration) -> Duration {
+        match self.last_digest {
+            None => now,
+            Some(last) if self.pgmap.states_changed() => last + DIGEST_PROMPT,
+            Some(last) => last + DIGEST_EVERY,
+        }
+    }
+
+    /// Handles one event. Never blocks; effects are to be done in order.
+    pub fn handle(&mut self, now: Now, event: MgrEvent, out: &mut Vec<MgrEffect>) {
+        match event {
+            MgrEvent::SessionOpened { conn, peer } => {
+                self.sessions.insert(conn, Session { peer });
+            }
+            MgrEvent::SessionClosed { conn } => {
+                self.sessions.remove(&conn);
+                for osd in self.osds.values_mut().filter(|o| o.conn == Some(conn)) {
+                    osd.conn = None;
+                    // Its slow operations ended with it, one way or another.
+                    osd.slow = SlowOps::default();
+                }
+            }
+            MgrEvent::Message { conn, message } => self.on_message(now, conn, &message, out),
+            MgrEvent::MonOpened => {
+                self.mon_up = true;
+                self.announced = false;
+                self.last_digest = None;
+                self.subscribe(out);
+                self.beacon(now, out);
+            }
+            MgrEvent::MonClosed => self.mon_up = false,
+            MgrEvent::Mon(message) => self.on_mon(now, &message, out),
+            MgrEvent::Tick => {}
+        }
+        self.pgmap.sample(now.mono);
+        self.talk_to_mon(now, out);
+    }
+
+    fn talk_to_mon(&mut self, now: Now, out: &mut Vec<MgrEffect>) {
+        if !self.mon_up {
+            return;
+        }
+        if self.next_beacon <= now.mono {
+            self.beacon(now, out);
+        }
+        if self.map.epoch > 0 && self.digest_due(now.mono) <= now.mono {
+            self.send_digest(now, out);
+        }
+    }
+
+    fn subscribe(&self, out: &mut Vec<MgrEffect>) {
+        let from = |epoch: Epoch| if epoch == 0 { 0 } else { u64::from(epoch) + 1 };
+        let sub = |what: &str, start| Subscription { what: what.to_owned(), start, once: false };
+        let body = MMonSubscribe {
+            what: vec![sub("config", 0), sub("mgrmap", from(self.mgrmap.epoch)), sub("osdmap", from(self.map.epoch))],
+            hostname: self.config.hostname.clone(),
+        };
+        out.push(MgrEffect::SendMon(body.into_message(0)));
+    }
+
+    fn beacon(&mut self, now: Now, out: &mut Vec<MgrEffect>) {
+        self.next_beacon = now.mono + BEACON_EVERY;
+        // The commands are some kilobytes that never change; once per session is enough.
+        let commands = if self.announced { Vec::new() } else { commands::descriptors() };
+        self.announced = true;
+        let body = MgrBeacon {
+            fsid: self.config.fsid,
+            gid: self.config.gid,
+            name: self.config.name.clone(),
+            addr: self.config.addrs.clone(),
+            available: true,
+            modules: ["balancer", "crash", "devicehealth", "iostat", "pg_autoscaler", "progress", "status"]
+                .map(str::to_owned)
+                .to_vec(),
+            services: BTreeMap::new(),
+            commands,
+            metadata: self.config.metadata.clone(),
+        };
+        out.push(MgrEffect::SendMon(body.into_message(0)));
+    }
+
+    fn send_digest(&mut self, now: Now, out: &mut Vec<MgrEffect>) {
+        self.last_digest = Some(now.mono);
+        self.pgmap.take_states_changed();
+        let digest = self.pgmap.digest(&self.map);
+        let slow = self.osds.iter().map(|(id, o)| (*id, o.slow)).collect();
+        let body = MgrDigest {
+            gid: self.config.gid,
+            stamp: now.wall,
+            health: health::checks(&self.pgmap, &digest, &self.map, &slow, now.wall),
+            digest: to_vec(&digest).into(),
+            service_map: Bytes::new(),
+            progress: BTreeMap::new(),
+        };
+        out.push(MgrEffect::SendMon(body.into_message(0)));
+    }
+
+    fn on_mon(&mut self, now: Now, m: &Message, out: &mut Vec<MgrEffect>) {
+        match m.kind {
+            kind::OSD_MAP => match MOsdMap::from_message(m) {
+                Ok(body) => self.on_osdmap(now, &body, out),
+                Err(e) => tracing::warn!("osd map from the monitor: {e}"),
+            },
+            kind::MGR_MAP => {
+                let map = MMgrMap::from_message(m).ok().and_then(|b| from_slice::<MgrMap>(&b.mgrmap).ok());
+                match map {
+                    Some(map) => self.mgrmap = map,
+                    None => tracing::warn!("unreadable manager map from the monitor"),
+                }
+            }
+            kind::CONFIG => match MConfig::from_message(m) {
+                Ok(body) => self.options = body.config.into_iter().collect(),
+                Err(e) => tracing::warn!("configuration from the monitor: {e}"),
+            },
+            other => tracing::trace!("message type {other} from the monitor ignored"),
+        }
+    }
+
+    fn on_osdmap(&mut self, now: Now, body: &MOsdMap, out: &mut Vec<MgrEffect>) {
+        let before = self.map.epoch;
+        for (epoch, bytes) in &body.fulls {
+            if *epoch > self.map.epoch {
+                match spirula_maps::EncodedOsdMap::from_bytes(bytes.clone()) {
+                    Ok(map) => self.map = map.into_map(),
+                    Err(e) => tracing::warn!("osd map {epoch}: {e}"),
+                }
+            }
+        }
+        let mut gap = false;
+        for (epoch, bytes) in &body.incrementals {
+            if *epoch <= self.map.epoch {
+                continue;
+            }
+            let applied = *epoch == self.map.epoch + 1
+                && from_slice::<Incremental>(bytes).is_ok_and(|inc| {
+                    // On a copy: a refused step must leave the map whole.
+                    let mut next = self.map.clone();
+                    let ok = next.apply(&inc).is_ok();
+                    if ok {
+                        self.map = next;
+                    }
+                    ok
+                });
+            if !applied {
+                gap = true;
+                break;
+            }
+        }
+        if gap && self.mon_up {
+            // Start over from the newest full map.
+            let what = vec![Subscription { what: "osdmap".to_owned(), start: 0, once: false }];
+            let body = MMonSubscribe { what, hostname: self.config.hostname.clone() };
+            out.push(MgrEffect::SendMon(body.into_message(0)));
+        }
+        if self.map.epoch != before {
+            self.pgmap.follow(&self.map, now.wall);
+            let map = &self.map;
+            self.osds.retain(|id, _| map.exists(*id));
+        }
+    }
+
+    fn on_message(&mut self, now: Now, conn: ConnId, m: &Message, out: &mut Vec<MgrEffect>) {
+        match m.kind {
+            OsdReport::KIND => match OsdReport::from_message(m) {
+                Ok(report) => self.on_report(now, conn, report, out),
+                Err(e) => {
+                    tracing::warn!("report from {}: {e}", self.peer_name(conn));
+                    out.push(MgrEffect::Close(conn));
+                }
+            },
+            kind::MGR_COMMAND => match MMgrCommand::from_message(m) {
+                Ok(body) => {
+                    let r = commands::run(self, now, &body.cmd);
+                    let reply = MMgrCommandReply { result: r.ret, status: r.rs, output: r.data.into() };
+                    out.push(MgrEffect::Send(conn, reply.into_message(m.tid)));
+                }
+                Err(e) => {
+                    tracing::debug!("command from {}: {e}", self.peer_name(conn));
+                    out.push(MgrEffect::Close(conn));
+                }
+            },
+            kind::COMMAND => match MCommand::from_message(m) {
+                Ok(body) => {
+                    // Clients up to Nautilus send the manager's commands in this form,
+                    // without a cluster id; newer ones only `tell`.
+                    let r = if body.fsid.is_zero() {
+                        commands::run(self, now, &body.cmd)
+                    } else {
+                        commands::tell(self, now, &body.cmd)
+                    };
+                    let reply = MCommandReply { result: r.ret, status: r.rs, output: r.data.into() };
+                    out.push(MgrEffect::Send(conn, reply.into_message(m.tid)));
+                }
+                Err(e) => {
+                    tracing::debug!("command from {}: {e}", self.peer_name(conn));
+                    out.push(MgrEffect::Close(conn));
+                }
+            },
+            kind::MGR_OPEN => {
+                let body = MMgrConfigure { period: FOREIGN_PERIOD, threshold: FOREIGN_PERIOD };
+                out.push(MgrEffect::Send(conn, body.into_message(0)));
+            }
+            kind::MGR_CLOSE => match MMgrClose::from_message(m) {
+                Ok(body) => out.push(MgrEffect::Send(conn, body.into_message(m.tid))),
+                Err(_) => out.push(MgrEffect::Close(conn)),
+            },
+            kind::MGR_REPORT => {}
+            other => tracing::debug!("message type {other} from {} ignored", self.peer_name(conn)),
+        }
+    }
+
+    fn peer_name(&self, conn: ConnId) -> String {
+        self.sessions.get(&conn).map_or_else(|| "nobody".to_owned(), |s| s.peer.name.to_string())
+    }
+
+    fn on_report(&mut self, now: Now, conn: ConnId, report: OsdReport, out: &mut Vec<MgrEffect>) {
+        let osd = report.osd;
+        let stat = match from_slice::<OsdStatReport>(&report.stat) {
+            Ok(stat) if osd >= 0 => stat,
+            _ => {
+                tracing::warn!("unreadable statistics of osd.{osd} from {}", self.peer_name(conn));
+                out.push(MgrEffect::Close(conn));
+                return;
+            }
+        };
+        let mut pgs = Vec::with_capacity(report.pgs.len());
+        for (pg, bytes) in &report.pgs {
+            match from_slice::<PgStat>(bytes) {
+                Ok(s) => pgs.push((*pg, s)),
+                Err(e) => tracing::warn!("statistics of pg {pg} from osd.{osd}: {e}"),
+            }
+        }
+        self.pgmap.report(&self.map, now.wall, osd, stat, pgs);
+
+        let entry = self.osds.entry(osd).or_default();
+        // Deltas build on what the same run of the OSD sent us before.
+        let known = entry.uuid == report.uuid && entry.seq > 0 && entry.seq < report.seq;
+        if !known {
+            entry.perf.clear();
+        }
+        entry.uuid = report.uuid;
+        entry.seq = report.seq;
+        entry.conn = Some(conn);
+        entry.slow = SlowOps { count: report.slow_ops, oldest_ms: report.slow_oldest_ms };
+        entry.config = report.config;
+        entry.perf.push_back((now.mono, report.perf));
+        while entry.perf.len() > PERF_KEPT {
+            entry.perf.pop_front();
+        }
+        let ack = OsdReportAck { seq: report.seq, period_ms: REPORT_PERIOD_MS, want_full: !known && !report.full };
+        out.push(MgrEffect::Send(conn, ack.into_message(0)));
+    }
+
+    /// What clients and recovery do now, over all pools.
+    pub(crate) fn io_rates(&self) -> IoRates {
+        rates_of(&self.pgmap.digest(&self.map).pool_sum())
+    }
+
+    /// The digest of this moment.
+    pub(crate) fn digest(&self) -> PgDigest {
+        self.pgmap.digest(&self.map)
+    }
+
+    /// Epoch of the (empty) service map.
+    pub(crate) fn service_epoch(&self) -> u32 {
+        1
+    }
+
+    /// When the service map changed last.
+    pub(crate) fn service_modified(&self) -> UTime {
+        self.started
+    }
+}
+
+/// A sum's rates, as they are put into words.
+pub(crate) fn rates_of(sum: &PoolSum) -> IoRates {
+    IoRates {
+        read_bytes: sum.read_bytes_sec,
+        write_bytes: sum.write_bytes_sec,
+        reads: sum.read_ops_sec,
+        writes: sum.write_ops_sec,
+        recovered_bytes: sum.recover_bytes_sec,
+        recovered_objects: sum.recover_objects_sec,
+        recovered_keys: sum.recover_keys_sec,
+    }
+}

@@ -1,0 +1,338 @@
+//! What OSDs reported of their PGs, pools and space, and the rates computed from it.
+
+use spirula_encoding::UTime;
+use spirula_maps::{ObjectStatSum, OsdMap, OsdStatReport, PgDigest, PgStat, PgState, PoolSum, StoreStatfs};
+use spirula_types::{OsdId, PgId, PoolId};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+/// How far back rates look.
+const WINDOW: Duration = Duration::from_secs(6);
+/// Least time between two samples of a window.
+const SAMPLE_EVERY: Duration = Duration::from_secs(1);
+/// Most PGs kept of pools that our OSD map does not know yet.
+const EARLY_MAX: usize = 1 << 16;
+
+/// Monotonic totals of what rates are made of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Totals {
+    reads: u64,
+    read_kib: u64,
+    writes: u64,
+    write_kib: u64,
+    recovered_objects: u64,
+    recovered_bytes: u64,
+    recovered_keys: u64,
+}
+
+impl Totals {
+    /// Adds what happened between two reports of one PG. A counter that went back (the PG
+    /// started anew somewhere) adds nothing.
+    fn add_step(&mut self, old: &ObjectStatSum, new: &ObjectStatSum) {
+        let step = |old: i64, new: i64| u64::try_from(new.saturating_sub(old)).unwrap_or(0);
+        for (total, old, new) in [
+            (&mut self.reads, old.num_rd, new.num_rd),
+            (&mut self.read_kib, old.num_rd_kb, new.num_rd_kb),
+            (&mut self.writes, old.num_wr, new.num_wr),
+            (&mut self.write_kib, old.num_wr_kb, new.num_wr_kb),
+            (&mut self.recovered_objects, old.num_objects_recovered, new.num_objects_recovered),
+            (&mut self.recovered_bytes, old.num_bytes_recovered, new.num_bytes_recovered),
+            (&mut self.recovered_keys, old.num_keys_recovered, new.num_keys_recovered),
+        ] {
+            *total = total.saturating_add(step(old, new));
+        }
+    }
+}
+
+/// Totals of one pool at several times.
+#[derive(Clone, Debug, Default)]
+struct Window {
+    total: Totals,
+    samples: VecDeque<(Duration, Totals)>,
+}
+
+impl Window {
+    fn sample(&mut self, now: Duration) {
+        if self.samples.back().is_some_and(|(t, _)| *t + SAMPLE_EVERY > now) {
+            return;
+        }
+        self.samples.push_back((now, self.total));
+        // The oldest sample kept lies just outside the window.
+        while self.samples.get(1).is_some_and(|(t, _)| *t + WINDOW <= now) {
+            self.samples.pop_front();
+        }
+    }
+
+    /// Oldest and newest sample, if they differ in time.
+    fn span(&self) -> Option<(f64, Totals, Totals)> {
+        let (t0, first) = self.samples.front()?;
+        let (t1, last) = self.samples.back()?;
+        let seconds = t1.saturating_sub(*t0).as_secs_f64();
+        (seconds > 0.0).then_some((seconds, *first, *last))
+    }
+
+    fn rates_into(&self, sum: &mut PoolSum) {
+        let Some((seconds, first, last)) = self.span() else { return };
+        let rate = |a: u64, b: u64| (b.saturating_sub(a) as f64 / seconds) as u64;
+        let rate_kib = |a: u64, b: u64| (b.saturating_sub(a) as f64 * 1024.0 / seconds) as u64;
+        sum.read_bytes_sec = rate_kib(first.read_kib, last.read_kib);
+        sum.write_bytes_sec = rate_kib(first.write_kib, last.write_kib);
+        sum.read_ops_sec = rate(first.reads, last.reads);
+        sum.write_ops_sec = rate(first.writes, last.writes);
+        sum.recover_bytes_sec = rate(first.recovered_bytes, last.recovered_bytes);
+        sum.recover_objects_sec = rate(first.recovered_objects, last.recovered_objects);
+        sum.recover_keys_sec = rate(first.recovered_keys, last.recovered_keys);
+    }
+}
+
+/// How many PGs an OSD has something to do with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OsdPgCount {
+    /// It is in their acting set.
+    pub acting: u32,
+    /// It is in their up set but not (yet) in the acting set.
+    pub up_not_acting: u32,
+    /// It leads their up set.
+    pub primary: u32,
+}
+
+/// The PG map. PGs exist here as the OSD map says; what OSDs report only fills them in.
+#[derive(Clone, Debug, Default)]
+pub struct PgMap {
+    version: u64,
+    stamp: UTime,
+    pgs: BTreeMap<PgId, PgStat>,
+    osds: BTreeMap<OsdId, OsdStatReport>,
+    /// Reports about pools of a newer OSD map than ours: OSDs do not repeat what we
+    /// acknowledged, so they wait here for the map.
+    early: BTreeMap<PgId, PgStat>,
+    io: BTreeMap<PoolId, Window>,
+    states_changed: bool,
+}
+
+impl PgMap {
+    /// Counts changes.
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// Time of the last change.
+    pub fn stamp(&self) -> UTime {
+        self.stamp
+    }
+
+    /// Every PG of the OSD map, in order.
+    pub fn pgs(&self) -> &BTreeMap<PgId, PgStat> {
+        &self.pgs
+    }
+
+    /// What OSDs said about themselves; OSDs that are out count as empty.
+    pub fn osds(&self, map: &OsdMap) -> BTreeMap<OsdId, OsdStatReport> {
+        self.osds
+            .iter()
+            .map(|(id, r)| {
+                let mut r = r.clone();
+                if map.is_out(*id) {
+                    r.statfs = StoreStatfs::default();
+                    r.pool_statfs.clear();
+                }
+                (*id, r)
+            })
+            .collect()
+    }
+
+    /// One OSD's own report.
+    pub fn osd(&self, osd: OsdId) -> Option<&OsdStatReport> {
+        self.osds.get(&osd)
+    }
+
+    /// True once after PG states changed.
+    pub fn take_states_changed(&mut self) -> bool {
+        std::mem::take(&mut self.states_changed)
+    }
+
+    /// True if [`Self::take_states_changed`] would say so.
+    pub fn states_changed(&self) -> bool {
+        self.states_changed
+    }
+
+    fn touch(&mut self, now: UTime) {
+        self.version += 1;
+        self.stamp = now;
+    }
+
+    /// Follows the OSD map: PGs of deleted pools go, PGs of new pools appear as unknown,
+    /// PGs whose primary is down become stale.
+    pub fn follow(&mut self, map: &OsdMap, now: UTime) {
+        let lives = |pg: &PgId| map.pool(pg.pool).is_some_and(|p| pg.seed < p.pg_num);
+        let before = self.pgs.len();
+        self.pgs.retain(|pg, _| lives(pg));
+        let mut changed = self.pgs.len() != before;
+        self.io.retain(|pool, _| map.pools.contains_key(pool));
+        self.osds.retain(|osd, _| map.exists(*osd));
+        for (id, pool) in &map.pools {
+            for seed in 0..pool.pg_num {
+                let pg = PgId::new(*id, seed);
+                self.pgs.entry(pg).or_insert_with(|| {
+                    changed = true;
+                    unknown(map.modified)
+                });
+            }
+        }
+        let waiting = std::mem::take(&mut self.early);
+        for (pg, stat) in waiting {
+            if lives(&pg) {
+                self.put(pg, stat);
+            } else if stat.reported_epoch > map.epoch {
+                self.early.insert(pg, stat);
+            }
+        }
+        for stat in self.pgs.values_mut() {
+            let orphan = stat.acting_primary >= 0 && map.is_down(stat.acting_primary);
+            if orphan && !stat.state.has(PgState::STALE) {
+                stat.state.set(PgState::STALE);
+                stat.last_unstale = now;
+                changed = true;
+            }
+        }
+        self.states_changed |= changed;
+        self.touch(now);
+    }
+
+    /// Takes an OSD's report of itself and of PGs it leads.
+    pub fn report(
+        &mut self,
+        map: &OsdMap,
+        now: UTime,
+        osd: OsdId,
+        stat: OsdStatReport,
+        pgs: impl IntoIterator<Item = (PgId, PgStat)>,
+    ) {
+        self.osds.insert(osd, stat);
+        for (pg, stat) in pgs {
+            if map.pool(pg.pool).is_some_and(|p| pg.seed < p.pg_num) {
+                self.put(pg, stat);
+            } else if stat.reported_epoch > map.epoch && self.early.len() < EARLY_MAX {
+                self.early.insert(pg, stat);
+            }
+        }
+        self.touch(now);
+    }
+
+    fn put(&mut self, pg: PgId, stat: PgStat) {
+        let Some(old) = self.pgs.get(&pg) else {
+            self.states_changed = true;
+            self.pgs.insert(pg, stat);
+            return;
+        };
+        // Epoch, then number of the report within it.
+        let order = |s: &PgStat| (s.reported_epoch, s.reported_seq);
+        if order(&stat) < order(old) {
+            return;
+        }
+        // The first report of a PG is history, not traffic.
+        if old.reported_epoch > 0 {
+            self.io.entry(pg.pool).or_default().total.add_step(&old.stats, &stat.stats);
+        }
+        self.states_changed |= old.state != stat.state;
+        self.pgs.insert(pg, stat);
+    }
+
+    /// Notes the totals of this moment; called about once a second.
+    pub fn sample(&mut self, now: Duration) {
+        let pools: BTreeSet<PoolId> = self.pgs.keys().map(|pg| pg.pool).collect();
+        for pool in pools {
+            self.io.entry(pool).or_default().sample(now);
+        }
+    }
+
+    /// What the monitors get: sums by pool with rates, states, OSDs.
+    pub fn digest(&self, map: &OsdMap) -> PgDigest {
+        let pgs = self.pgs.iter().map(|(id, s)| (*id, s));
+        let mut digest = PgDigest::from_reports(map.epoch, self.stamp, pgs, self.osds(map));
+        for (pool, sum) in &mut digest.pools {
+            if let Some(w) = self.io.get(pool) {
+                w.rates_into(sum);
+            }
+        }
+        digest
+    }
+
+    /// What all PGs did within the window, and the window's length in seconds: `pg dump delta`.
+    pub fn delta(&self) -> (ObjectStatSum, f64) {
+        let mut sum = ObjectStatSum::default();
+        let mut longest = 0.0f64;
+        for w in self.io.values() {
+            let Some((seconds, first, last)) = w.span() else { continue };
+            longest = longest.max(seconds);
+            let step = |a: u64, b: u64| i64::try_from(b.saturating_sub(a)).unwrap_or(i64::MAX);
+            sum.add(&ObjectStatSum {
+                num_rd: step(first.reads, last.reads),
+                num_rd_kb: step(first.read_kib, last.read_kib),
+                num_wr: step(first.writes, last.writes),
+                num_wr_kb: step(first.write_kib, last.write_kib),
+                num_objects_recovered: step(first.recovered_objects, last.recovered_objects),
+                num_bytes_recovered: step(first.recovered_bytes, last.recovered_bytes),
+                num_keys_recovered: step(first.recovered_keys, last.recovered_keys),
+                ..ObjectStatSum::default()
+            });
+        }
+        (sum, longest)
+    }
+
+    /// PGs by OSD.
+    pub fn counts_by_osd(&self) -> BTreeMap<OsdId, OsdPgCount> {
+        let mut out: BTreeMap<OsdId, OsdPgCount> = BTreeMap::new();
+        for s in self.pgs.values() {
+            for o in s.acting.iter().filter(|o| is_osd(**o)) {
+                out.entry(*o).or_default().acting += 1;
+            }
+            for o in s.up.iter().filter(|o| is_osd(**o) && !s.acting.contains(o)) {
+                out.entry(*o).or_default().up_not_acting += 1;
+            }
+            if s.up_primary >= 0 {
+                out.entry(s.up_primary).or_default().primary += 1;
+            }
+        }
+        out
+    }
+
+    /// For every OSD, how many PGs wait for it to peer.
+    pub fn blocked_by(&self) -> BTreeMap<OsdId, u32> {
+        let mut out = BTreeMap::new();
+        for o in self.pgs.values().flat_map(|s| &s.blocked_by) {
+            *out.entry(*o).or_insert(0) += 1;
+        }
+        out
+    }
+
+    /// True while any PG is unknown: nothing can be concluded then.
+    pub fn unknown_pgs(&self) -> usize {
+        self.pgs.values().filter(|s| s.state == PgState::UNKNOWN).count()
+    }
+}
+
+/// True for a number that names an OSD (not "nobody").
+pub(crate) fn is_osd(o: OsdId) -> bool {
+    o >= 0 && o != spirula_types::OSD_NONE
+}
+
+/// A PG nobody reported yet: all was well until the map made it.
+fn unknown(since: UTime) -> PgStat {
+    PgStat {
+        last_fresh: since,
+        last_change: since,
+        last_active: since,
+        last_peered: since,
+        last_clean: since,
+        last_unstale: since,
+        last_undegraded: since,
+        last_fullsized: since,
+        last_scrub_stamp: since,
+        last_deep_scrub_stamp: since,
+        last_clean_scrub_stamp: since,
+        up_primary: -1,
+        acting_primary: -1,
+        ..PgStat::default()
+    }
+}
