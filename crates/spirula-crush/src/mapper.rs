@@ -13,6 +13,8 @@ use crate::map::{Bucket, BucketData, ChooseArg, ChooseArgs, CrushMap, step_op};
 
 /// A hole: no device for this position.
 pub const ITEM_NONE: i32 = 0x7fff_ffff;
+/// Items hashed at a time.
+const LANES: usize = 4;
 /// Not decided yet.
 const ITEM_UNDEF: i32 = 0x7fff_fffe;
 
@@ -568,16 +570,29 @@ impl Step<'_> {
                 ids = &arg.ids;
             }
         }
-        let (mut high, mut high_draw) = (0, i64::MIN);
-        for (i, (id, weight)) in ids.iter().zip(weights).enumerate() {
-            if *weight == 0 {
-                // Never beats anyone; wins only if nobody weighs anything, by being first.
-                continue;
+        // The draw of an item is ln(u) / weight, zero or negative; the greatest wins, the
+        // first of equals. Here both are negated: the least n / w, by whole numbers, wins.
+        // n / w < best is n < best · w, so only the few winners on the way divide.
+        let (mut high, mut best) = (0, u64::MAX);
+        for (chunk, (ids, weights)) in ids.chunks(LANES).zip(weights.chunks(LANES)).enumerate() {
+            // Hashing a full array, whatever its last elements, lets the compiler use vectors.
+            let mut lanes = [0u32; LANES];
+            for (lane, id) in lanes.iter_mut().zip(ids) {
+                *lane = *id as u32;
             }
-            let u = if b.hash == RJENKINS1 { hash32_3(self.x, *id as u32, r) } else { 0 };
-            let draw = negative_ln(u) / i64::from(*weight);
-            if draw > high_draw {
-                (high, high_draw) = (i, draw);
+            let mut draws = [0u32; LANES];
+            if b.hash == RJENKINS1 {
+                for (draw, id) in draws.iter_mut().zip(lanes) {
+                    *draw = hash32_3(self.x, id, r);
+                }
+            }
+            for (lane, (u, weight)) in draws.into_iter().zip(weights).enumerate().take(ids.len()) {
+                let (n, w) = (negative_ln(u).unsigned_abs(), u64::from(*weight));
+                // Weight 0 never wins, unless nobody weighs anything: then the first item does.
+                if w != 0 && u128::from(n) < u128::from(best) * u128::from(w) {
+                    best = n / w;
+                    high = chunk * LANES + lane;
+                }
             }
         }
         high

@@ -109,7 +109,7 @@ fn random_edits_give_the_bytes_crushtool_gives() {
     if !tool::available("random_edits_give_the_bytes_crushtool_gives") {
         return;
     }
-    let count = std::env::var("SPIRULA_CRUSH_EDITS").ok().and_then(|v| v.parse().ok()).unwrap_or(25u64);
+    let count = std::env::var("SPIRULA_CRUSH_EDITS").ok().and_then(|v| v.parse().ok()).unwrap_or(16u64);
     let (mut same, mut refused) = (0, 0);
     for seed in 1..=count {
         let mut rng = Rng(seed);
@@ -120,7 +120,8 @@ fn random_edits_give_the_bytes_crushtool_gives() {
             if rng.chance(15) {
                 let osd = rng.below(8) as i32;
                 let _ = map.remove_device_class(osd);
-                let _ = map.set_device_class(osd, rng.pick(&["hdd", "ssd"]));
+                let class = if rng.chance(50) { "hdd" } else { "ssd" };
+                let _ = map.set_device_class(osd, class);
             }
             if rng.chance(5) {
                 map.create_weight_set(COMPAT, 1);
