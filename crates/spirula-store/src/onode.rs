@@ -51,11 +51,6 @@ impl Segment {
         96 + self.runs.len() * size_of::<Run>() + self.crcs.len() * 4
     }
 
-    /// Every mapped run.
-    pub fn phys_runs(&self) -> impl Iterator<Item = PhysRun> {
-        self.runs.iter().map(|r| PhysRun { start: r.phys, len: u64::from(r.len) })
-    }
-
     /// Mapped parts of `[first, end)`: logical start, device run, checksums.
     pub fn mapped(&self, first: u64, end: u64) -> impl Iterator<Item = (u64, PhysRun, &[u32])> {
         let mut at = 0usize;

@@ -23,9 +23,16 @@ pub(crate) struct LogDelta {
 }
 
 impl LogDelta {
-    /// Changes `older` entries into what they are after this delta.
+    /// Changes `older` entries into what they are after this delta. They may have this
+    /// delta in them already (its checkpoint has just been made): no entry comes twice.
     pub fn apply(&self, older: &mut Vec<(EVersion, Bytes)>) {
-        older.retain(|(v, _)| !self.reset && self.rewind.is_none_or(|r| *v <= r) && self.trim.is_none_or(|t| *v > t));
+        let first = self.entries.front().map(|(v, _)| *v);
+        older.retain(|(v, _)| {
+            !self.reset
+                && self.rewind.is_none_or(|r| *v <= r)
+                && self.trim.is_none_or(|t| *v > t)
+                && first.is_none_or(|f| *v < f)
+        });
         older.extend(self.entries.iter().cloned());
     }
 }
@@ -62,10 +69,6 @@ pub(crate) struct Overlay {
 const ENTRY: usize = 80;
 
 impl Overlay {
-    pub fn is_empty(&self) -> bool {
-        self.cost == 0
-    }
-
     fn charge(&mut self, new: usize, old: Option<usize>) {
         self.cost = (self.cost + new).saturating_sub(old.unwrap_or(0));
     }
@@ -255,6 +258,8 @@ mod tests {
         let mut base = vec![(v(1), Bytes::new()), (v(2), Bytes::new()), (v(3), Bytes::new()), (v(9), Bytes::new())];
         o.logs[&pg].apply(&mut base);
         assert_eq!(base.iter().map(|e| e.0.version).collect::<Vec<_>>(), [3, 5, 7]);
+        o.logs[&pg].apply(&mut base);
+        assert_eq!(base.len(), 3, "applied twice");
         o.log_remove(pg);
         o.logs[&pg].apply(&mut base);
         assert!(base.is_empty());

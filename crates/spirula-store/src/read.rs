@@ -190,7 +190,7 @@ impl Store {
         Ok(found)
     }
 
-    fn onode(&self, object: &HObject) -> Result<Option<Arc<Onode>>> {
+    pub(crate) fn onode(&self, object: &HObject) -> Result<Option<Arc<Onode>>> {
         self.head(&keys::object(object))
     }
 
@@ -291,7 +291,13 @@ impl Store {
 
     /// Calls `each` with the mapped parts of blocks `[first, end)`: logical block, device
     /// run, checksums.
-    fn for_mapped(&self, o: &Onode, first: u64, end: u64, mut each: impl FnMut(u64, PhysRun, &[u32])) -> Result<()> {
+    pub(crate) fn for_mapped(
+        &self,
+        o: &Onode,
+        first: u64,
+        end: u64,
+        mut each: impl FnMut(u64, PhysRun, &[u32]),
+    ) -> Result<()> {
         if let Some(seg) = &o.inline {
             seg.mapped(first, end).for_each(|(l, run, crcs)| each(l, run, crcs));
             return Ok(());

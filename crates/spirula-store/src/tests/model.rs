@@ -1,0 +1,260 @@
+//! The reference: what a store must look like, done the obvious way in memory.
+
+use super::sim::Rng;
+use crate::alloc::BLOCK;
+use crate::{Read, Store};
+use bytes::Bytes;
+use spirula_types::transaction::{MetaOp, ObjectOp, Transaction};
+use spirula_types::{EVersion, HObject, PgId};
+use std::collections::BTreeMap;
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Object {
+    pub data: Vec<u8>,
+    pub attrs: BTreeMap<Bytes, Bytes>,
+    pub omap: BTreeMap<Bytes, Bytes>,
+    pub header: Bytes,
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Model {
+    pub objects: BTreeMap<HObject, Object>,
+    pub meta: BTreeMap<Bytes, Bytes>,
+    pub logs: BTreeMap<PgId, Vec<(EVersion, Bytes)>>,
+}
+
+impl Model {
+    pub fn apply(&mut self, txn: &Transaction) {
+        for u in &txn.objects {
+            for op in &u.ops {
+                self.op(&u.object, op);
+            }
+        }
+        for m in &txn.meta {
+            match m {
+                MetaOp::Set { key, value } => {
+                    self.meta.insert(key.clone(), value.clone());
+                }
+                MetaOp::Remove { key } => {
+                    self.meta.remove(key);
+                }
+                MetaOp::LogAppend { pg, version, entry } => {
+                    self.logs.entry(*pg).or_default().push((*version, entry.clone()));
+                }
+                MetaOp::LogTrim { pg, to } => self.logs.entry(*pg).or_default().retain(|(v, _)| v > to),
+                MetaOp::LogRewind { pg, to } => self.logs.entry(*pg).or_default().retain(|(v, _)| v <= to),
+                MetaOp::LogRemove { pg } => {
+                    self.logs.remove(pg);
+                }
+            }
+        }
+    }
+
+    fn op(&mut self, object: &HObject, op: &ObjectOp) {
+        if let ObjectOp::CloneFrom(from) = op {
+            let copy = self.objects[from].clone();
+            self.objects.insert(object.clone(), copy);
+            return;
+        }
+        if matches!(op, ObjectOp::Remove) {
+            self.objects.remove(object);
+            return;
+        }
+        let creates = matches!(
+            op,
+            ObjectOp::Touch
+                | ObjectOp::Write { .. }
+                | ObjectOp::Zero { .. }
+                | ObjectOp::Truncate { .. }
+                | ObjectOp::SetAttrs(_)
+                | ObjectOp::OmapSet(_)
+                | ObjectOp::OmapSetHeader(_)
+        );
+        if creates {
+            self.objects.entry(object.clone()).or_default();
+        }
+        let Some(o) = self.objects.get_mut(object) else { return };
+        match op {
+            ObjectOp::Write { offset, data } if !data.is_empty() => {
+                let end = *offset as usize + data.len();
+                o.data.resize(o.data.len().max(end), 0);
+                o.data[*offset as usize..end].copy_from_slice(data);
+            }
+            ObjectOp::Zero { offset, length } if *length > 0 => {
+                let end = (offset + length) as usize;
+                o.data.resize(o.data.len().max(end), 0);
+                o.data[*offset as usize..end].fill(0);
+            }
+            ObjectOp::Truncate { size } => o.data.resize(*size as usize, 0),
+            ObjectOp::SetAttrs(kv) => o.attrs.extend(kv.iter().cloned()),
+            ObjectOp::RmAttr(k) => {
+                o.attrs.remove(k);
+            }
+            ObjectOp::ClearAttrs => o.attrs.clear(),
+            ObjectOp::OmapSet(kv) => o.omap.extend(kv.iter().cloned()),
+            ObjectOp::OmapRm(keys) => keys.iter().for_each(|k| {
+                o.omap.remove(k);
+            }),
+            ObjectOp::OmapRmRange { first, last } => o.omap.retain(|k, _| k < first || k >= last),
+            ObjectOp::OmapClear => {
+                o.omap.clear();
+                o.header = Bytes::new();
+            }
+            ObjectOp::OmapSetHeader(h) => o.header = h.clone(),
+            _ => {}
+        }
+    }
+
+    /// Compares everything; panics with `what` and the difference.
+    pub fn check(&self, store: &mut Store, what: &str) {
+        let listed = store.list(&HObject::min(), &HObject::max(), usize::MAX).unwrap();
+        assert_eq!(listed, self.objects.keys().cloned().collect::<Vec<_>>(), "{what}: objects");
+        for (name, o) in &self.objects {
+            let stat = store.stat(name).unwrap().unwrap();
+            assert_eq!(stat.size, o.data.len() as u64, "{what}: size of {name}");
+            let data = store.read_blocking(name, 0, u64::MAX).unwrap().unwrap();
+            if data != o.data {
+                let at = data.iter().zip(&o.data).position(|(a, b)| a != b);
+                panic!("{what}: data of {name} differs at {at:?} of {}", o.data.len());
+            }
+            let attrs: Vec<_> = o.attrs.clone().into_iter().collect();
+            assert_eq!(store.attrs(name).unwrap().unwrap(), attrs, "{what}: attributes of {name}");
+            assert_eq!(store.omap_header(name).unwrap().unwrap(), o.header, "{what}: omap header of {name}");
+            let pairs: Vec<_> = o.omap.clone().into_iter().collect();
+            let page = store.omap_range(name, None, b"", usize::MAX, usize::MAX).unwrap().unwrap();
+            assert_eq!(page.pairs, pairs, "{what}: omap of {name}");
+            assert!(!page.more);
+            // What is not allocated is zeros.
+            let mut hole = 0;
+            for (start, len) in store.extents(name, 0, u64::MAX).unwrap().unwrap() {
+                assert!(o.data[hole as usize..start as usize].iter().all(|b| *b == 0), "{what}: hole of {name}");
+                hole = start + len;
+            }
+            assert!(o.data[hole as usize..].iter().all(|b| *b == 0), "{what}: end of {name}");
+        }
+        let meta: Vec<_> = self.meta.clone().into_iter().collect();
+        assert_eq!(store.meta_range(b"").unwrap(), meta, "{what}: meta");
+        for (pg, log) in &self.logs {
+            assert_eq!(&store.log_entries(*pg).unwrap(), log, "{what}: log of {pg}");
+        }
+        self.check_space(store, what);
+    }
+
+    /// Every block used has one owner, and nothing else is used.
+    fn check_space(&self, store: &mut Store, what: &str) {
+        let mut owned = std::collections::BTreeSet::new();
+        for name in self.objects.keys() {
+            let o = store.onode(name).unwrap().unwrap();
+            let mut count = 0;
+            let end = o.size.div_ceil(BLOCK);
+            let each = |_, run: crate::alloc::PhysRun, _: &[u32]| {
+                for b in run.start..run.start + run.len {
+                    assert!(owned.insert(b), "{what}: block {b} has two owners, one is {name}");
+                    count += 1;
+                }
+            };
+            store.for_mapped(&o, 0, end, each).unwrap();
+            assert_eq!(count, o.blocks, "{what}: block count of {name}");
+        }
+        let pending: u64 = store.freed.iter().map(|(_, r)| r.len).sum();
+        let used = store.alloc.blocks() - store.alloc.free();
+        assert_eq!(used, owned.len() as u64 + pending, "{what}: used blocks");
+        assert_eq!(store.statfs().objects, self.objects.len() as u64, "{what}: object count");
+    }
+
+    /// Some reads of parts, checked.
+    pub fn check_parts(&self, store: &Store, rng: &mut Rng) {
+        for (name, o) in &self.objects {
+            let offset = rng.below(o.data.len() as u64 + 5000);
+            let len = rng.below(20_000);
+            let (a, b) = ((offset as usize).min(o.data.len()), ((offset + len) as usize).min(o.data.len()));
+            let got = match store.read(name, offset, len).unwrap() {
+                Read::Ready(d) => d,
+                Read::NotReady(plan) => std::thread::spawn(move || plan.run().unwrap()).join().unwrap(),
+                Read::Missing => panic!("{name} missing"),
+            };
+            assert!(got == o.data[a..b], "part {a}..{b} of {name}");
+        }
+    }
+}
+
+pub(crate) fn object(n: u64) -> HObject {
+    HObject::head((n % 2) as i64 + 1, Bytes::new(), Bytes::new(), Bytes::from(format!("object-{n}")))
+}
+
+/// `len` bytes that tell where they belong.
+pub(crate) fn pattern(seed: u64, len: usize) -> Bytes {
+    let mut rng = Rng(seed);
+    let mut v = Vec::with_capacity(len + 8);
+    while v.len() < len {
+        v.extend_from_slice(&rng.next().to_le_bytes());
+    }
+    v.truncate(len);
+    v.into()
+}
+
+/// A random transaction that the model can apply. `big`: with large objects among them.
+pub(crate) fn random_txn(rng: &mut Rng, model: &Model, version: u64, big: bool) -> Transaction {
+    let mut t = Transaction::default();
+    let key = |n: u64| Bytes::from(format!("key{n:02}"));
+    let mut state = model.clone();
+    for _ in 0..rng.below(4) {
+        let o = object(rng.below(6));
+        let place = match rng.below(if big { 8 } else { 5 }) {
+            0 => rng.below(200_000),
+            1 | 2 => rng.below(10) * BLOCK,
+            5 => rng.below(1_500_000),
+            _ => rng.below(20_000),
+        };
+        let len = match rng.below(if big { 9 } else { 6 }) {
+            0 => 0,
+            1 => BLOCK,
+            2 | 3 => rng.below(9000),
+            6 => rng.below(300_000),
+            7 => 128 * BLOCK,
+            _ => rng.below(200),
+        };
+        let op = match rng.below(22) {
+            0..=7 => ObjectOp::Write { offset: place, data: pattern(rng.next(), len as usize) },
+            8 => ObjectOp::Zero { offset: place, length: len },
+            9 => ObjectOp::Truncate { size: place },
+            10 => ObjectOp::Remove,
+            11 => ObjectOp::Touch,
+            12 => ObjectOp::SetAttrs(vec![(key(rng.below(4)), pattern(rng.next(), rng.below(300) as usize))]),
+            13 => ObjectOp::RmAttr(key(rng.below(4))),
+            14 => ObjectOp::ClearAttrs,
+            15 | 16 => {
+                let n = rng.below(5);
+                ObjectOp::OmapSet((0..n).map(|_| (key(rng.below(30)), pattern(rng.next(), 20))).collect())
+            }
+            17 => ObjectOp::OmapRm(vec![key(rng.below(30)), key(rng.below(30))]),
+            18 => {
+                let (a, b) = (rng.below(30), rng.below(30));
+                ObjectOp::OmapRmRange { first: key(a.min(b)), last: key(a.max(b)) }
+            }
+            19 => ObjectOp::OmapClear,
+            20 => ObjectOp::OmapSetHeader(pattern(rng.next(), rng.below(50) as usize)),
+            _ => {
+                let from = object(rng.below(6));
+                if state.objects.contains_key(&from) { ObjectOp::CloneFrom(from) } else { ObjectOp::Touch }
+            }
+        };
+        state.op(&o, &op);
+        t.object(&o, op);
+    }
+    let pg = PgId::new(1, rng.below(2) as u32);
+    let v = |n: u64| EVersion::new(1 + (n / 50) as u32, n);
+    match rng.below(12) {
+        0..=5 => t.meta.push(MetaOp::LogAppend { pg, version: v(version), entry: pattern(version, 40) }),
+        6 => t.meta.push(MetaOp::LogTrim { pg, to: v(version.saturating_sub(rng.below(20))) }),
+        7 => t.meta.push(MetaOp::LogRewind { pg, to: v(version.saturating_sub(rng.below(6))) }),
+        8 if rng.below(4) == 0 => t.meta.push(MetaOp::LogRemove { pg }),
+        _ => {}
+    }
+    match rng.below(4) {
+        0 | 1 => t.meta.push(MetaOp::Set { key: key(rng.below(5)), value: pattern(rng.next(), 100) }),
+        2 => t.meta.push(MetaOp::Remove { key: key(rng.below(5)) }),
+        _ => {}
+    }
+    t
+}

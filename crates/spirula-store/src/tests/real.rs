@@ -1,0 +1,148 @@
+//! On real files, with the real KV.
+
+use super::IDENTITY;
+use super::model::{Model, object, pattern, random_txn};
+use super::sim::Rng;
+use crate::{Result, Store, StoreError, StoreOptions};
+use spirula_buffer::PayloadPool;
+use spirula_types::transaction::{MetaOp, ObjectOp, Transaction};
+use spirula_types::{EVersion, PgId};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+struct Dir(PathBuf);
+
+impl Dir {
+    fn new(name: &str) -> Self {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let n = COUNT.fetch_add(1, Ordering::Relaxed);
+        let dir = std::env::temp_dir().join(format!("spirula-store-{}-{n}-{name}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&dir);
+        Self(dir)
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn small() -> StoreOptions {
+    StoreOptions { size: 64 << 20, journal_size: 4 << 20, cache_bytes: 1 << 20, pool: PayloadPool::new(8 << 20) }
+}
+
+fn create(dir: &Path, opts: &StoreOptions) {
+    Store::create(dir, IDENTITY.fsid, IDENTITY.osd_uuid, IDENTITY.osd_id, opts).unwrap();
+}
+
+fn open(dir: &Path, opts: &StoreOptions) -> Result<Store> {
+    Store::open(dir, Some(IDENTITY), opts, Box::new(|_| ()), Box::new(|e| panic!("{e}")))
+}
+
+#[test]
+fn real_store_matches_the_model_across_clean_and_unclean_reopens() {
+    let dir = Dir::new("model");
+    let opts = small();
+    create(&dir.0, &opts);
+    let mut rng = Rng(11);
+    let mut model = Model::default();
+    for round in 0..6 {
+        let mut store = open(&dir.0, &opts).unwrap();
+        model.check(&mut store, &format!("opened, round {round}"));
+        for step in 0..300 {
+            let txn = random_txn(&mut rng, &model, round * 300 + step + 1, true);
+            store.submit(txn.clone()).unwrap();
+            model.apply(&txn);
+        }
+        model.check(&mut store, &format!("worked, round {round}"));
+        if round % 2 == 0 {
+            store.close().unwrap();
+        } else {
+            // Dropped: what was submitted is in the journal only.
+            store.flush().unwrap();
+        }
+    }
+}
+
+#[test]
+fn churn_of_hundreds_of_megabytes_with_checkpoints_under_way_keeps_every_byte() {
+    let dir = Dir::new("churn");
+    let opts = small();
+    create(&dir.0, &opts);
+    let mut store = open(&dir.0, &opts).unwrap();
+    let mut rng = Rng(3);
+    let mut latest = vec![(0u64, 0usize); 40];
+    let mut written = 0;
+    let mut n = 0;
+    while written < 300 << 20 {
+        n += 1;
+        let i = rng.below(40);
+        let len = [4096, 4096, 30_000, 200_000, 1 << 20][rng.below(5) as usize];
+        let mut t = Transaction::default();
+        t.object(&object(i), ObjectOp::Truncate { size: 0 });
+        t.object(&object(i), ObjectOp::Write { offset: 0, data: pattern(n, len) });
+        let pg = PgId::new(1, i as u32);
+        t.meta.push(MetaOp::LogAppend { pg, version: EVersion::new(1, n), entry: pattern(n, 100) });
+        t.meta.push(MetaOp::LogTrim { pg, to: EVersion::new(1, n.saturating_sub(500)) });
+        store.submit(t).unwrap();
+        latest[i as usize] = (n, len);
+        written += len;
+        if n % 64 == 0 {
+            let i = rng.below(40);
+            let (seed, len) = latest[i as usize];
+            if seed > 0 {
+                assert_eq!(store.read_blocking(&object(i), 0, u64::MAX).unwrap().unwrap(), pattern(seed, len));
+            }
+        }
+    }
+    store.close().unwrap();
+    let store = open(&dir.0, &opts).unwrap();
+    for (i, (seed, len)) in latest.iter().enumerate() {
+        if *seed > 0 {
+            assert_eq!(store.read_blocking(&object(i as u64), 0, u64::MAX).unwrap().unwrap(), pattern(*seed, *len));
+        }
+    }
+    // The KV does not keep what was trimmed.
+    let kv: u64 = store.statfs().metadata;
+    assert!(kv < 16 << 20, "{kv} bytes of metadata");
+}
+
+#[test]
+fn store_is_not_opened_twice_and_not_created_over_something() {
+    let dir = Dir::new("lock");
+    let opts = small();
+    create(&dir.0, &opts);
+    let store = open(&dir.0, &opts).unwrap();
+    let e = open(&dir.0, &opts).err().unwrap().to_string();
+    assert!(e.contains("in use by another process"), "{e}");
+    drop(store);
+    let again = Store::create(&dir.0, IDENTITY.fsid, IDENTITY.osd_uuid, IDENTITY.osd_id, &opts);
+    assert!(matches!(again, Err(StoreError::Refused { .. })), "{again:?}");
+    open(&dir.0, &opts).unwrap().close().unwrap();
+}
+
+#[test]
+fn missing_files_and_interrupted_creation_are_told_apart() {
+    let opts = small();
+    for name in ["superblock", "journal", "block", "kv"] {
+        let dir = Dir::new("missing");
+        create(&dir.0, &opts);
+        if name == "kv" {
+            std::fs::remove_dir_all(dir.0.join(name)).unwrap();
+        } else {
+            std::fs::remove_file(dir.0.join(name)).unwrap();
+        }
+        let e = open(&dir.0, &opts).err().unwrap().to_string();
+        assert!(e.contains(name) && e.contains("is missing"), "{e}");
+        assert!(!dir.0.join(name).exists());
+    }
+    let dir = Dir::new("interrupted");
+    std::fs::create_dir_all(dir.0.join("kv")).unwrap();
+    std::fs::write(dir.0.join("creating"), "").unwrap();
+    std::fs::write(dir.0.join("journal"), "half").unwrap();
+    let e = open(&dir.0, &opts).err().unwrap().to_string();
+    assert!(e.contains("creation was interrupted"), "{e}");
+    create(&dir.0, &opts);
+    open(&dir.0, &opts).unwrap();
+}

@@ -1,0 +1,239 @@
+//! Simulated devices and KV: remember every write and flush in one global order, so that
+//! the state after a crash at any point can be made; inject failures.
+
+use crate::StoreError;
+use crate::device::BlockDevice;
+use crate::kv::{Changes, MetaStore, Pair};
+use bytes::Bytes;
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Arc, Mutex};
+
+/// What happened, in order.
+#[derive(Clone)]
+pub(crate) enum Event {
+    Write { dev: usize, offset: usize, data: Vec<u8>, durable: bool },
+    Flush { dev: usize },
+    Kv(Changes),
+    Ack(u64),
+}
+
+pub(crate) type Kv = BTreeMap<Vec<u8>, Vec<u8>>;
+
+#[derive(Default)]
+struct Inner {
+    devices: Vec<Vec<u8>>,
+    kv: Kv,
+    events: Vec<Event>,
+    recording: bool,
+    errors: Vec<String>,
+    /// Fails the n-th write or flush from now on, and all later ones.
+    fail_after: Option<u64>,
+    /// Reads that may not wait find nothing.
+    cold: bool,
+}
+
+/// All devices of one store.
+#[derive(Clone, Default)]
+pub(crate) struct World(Arc<Mutex<Inner>>);
+
+struct Device(World, usize, &'static str);
+struct Meta(World);
+
+/// A state to start from.
+#[derive(Clone)]
+pub(crate) struct Image {
+    pub devices: Vec<Vec<u8>>,
+    pub kv: Kv,
+}
+
+impl World {
+    pub fn new(sizes: &[usize]) -> Self {
+        Self::from_image(Image { devices: sizes.iter().map(|n| vec![0; *n]).collect(), kv: Kv::new() })
+    }
+
+    pub fn from_image(image: Image) -> Self {
+        Self(Arc::new(Mutex::new(Inner { devices: image.devices, kv: image.kv, ..Inner::default() })))
+    }
+
+    pub fn image(&self) -> Image {
+        let w = self.0.lock().unwrap();
+        Image { devices: w.devices.clone(), kv: w.kv.clone() }
+    }
+
+    pub fn record(&self) {
+        self.0.lock().unwrap().recording = true;
+    }
+
+    /// Stops recording and gives what was recorded.
+    pub fn take_events(&self) -> Vec<Event> {
+        let mut w = self.0.lock().unwrap();
+        w.recording = false;
+        std::mem::take(&mut w.events)
+    }
+
+    pub fn device(&self, n: usize) -> Arc<dyn BlockDevice> {
+        Arc::new(Device(self.clone(), n, ["superblock", "journal", "block"][n]))
+    }
+
+    pub fn meta(&self) -> Arc<dyn MetaStore> {
+        Arc::new(Meta(self.clone()))
+    }
+
+    pub fn ack(&self, seq: u64) {
+        self.event(|| Event::Ack(seq));
+    }
+
+    pub fn failed(&self, e: StoreError) {
+        self.0.lock().unwrap().errors.push(e.to_string());
+    }
+
+    pub fn errors(&self) -> Vec<String> {
+        self.0.lock().unwrap().errors.clone()
+    }
+
+    pub fn fail_after(&self, n: Option<u64>) {
+        self.0.lock().unwrap().fail_after = n;
+    }
+
+    pub fn set_cold(&self, cold: bool) {
+        self.0.lock().unwrap().cold = cold;
+    }
+
+    pub fn edit(&self, dev: usize, f: impl FnOnce(&mut Vec<u8>)) {
+        f(&mut self.0.lock().unwrap().devices[dev]);
+    }
+
+    pub fn edit_kv(&self, f: impl FnOnce(&mut Kv)) {
+        f(&mut self.0.lock().unwrap().kv);
+    }
+
+    fn event(&self, e: impl FnOnce() -> Event) {
+        let mut w = self.0.lock().unwrap();
+        if w.recording {
+            w.events.push(e());
+        }
+    }
+
+    /// Counts a write or flush; an error if it is one to fail.
+    fn may(&self) -> io::Result<()> {
+        match &mut self.0.lock().unwrap().fail_after {
+            Some(0) => Err(io::Error::other("injected")),
+            Some(n) => {
+                *n -= 1;
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn write(&self, dev: usize, bufs: &[&[u8]], offset: u64, durable: bool) -> io::Result<()> {
+        self.may()?;
+        let data = bufs.concat();
+        let offset = offset as usize;
+        let mut w = self.0.lock().unwrap();
+        let room = w.devices[dev].get_mut(offset..offset + data.len()).ok_or(io::ErrorKind::UnexpectedEof)?;
+        room.copy_from_slice(&data);
+        if w.recording {
+            w.events.push(Event::Write { dev, offset, data, durable });
+        }
+        Ok(())
+    }
+}
+
+impl BlockDevice for Device {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        let w = self.0.0.lock().unwrap();
+        let offset = offset as usize;
+        buf.copy_from_slice(w.devices[self.1].get(offset..offset + buf.len()).ok_or(io::ErrorKind::UnexpectedEof)?);
+        Ok(())
+    }
+
+    fn try_read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<bool> {
+        if self.0.0.lock().unwrap().cold {
+            return Ok(false);
+        }
+        self.read_at(buf, offset).map(|()| true)
+    }
+
+    fn write_at(&self, bufs: &[&[u8]], offset: u64) -> io::Result<()> {
+        self.0.write(self.1, bufs, offset, false)
+    }
+
+    fn write_durable(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        self.0.write(self.1, &[buf], offset, true)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.0.may()?;
+        self.0.event(|| Event::Flush { dev: self.1 });
+        Ok(())
+    }
+
+    fn size(&self) -> io::Result<u64> {
+        Ok(self.0.0.lock().unwrap().devices[self.1].len() as u64)
+    }
+
+    fn name(&self) -> &str {
+        self.2
+    }
+}
+
+impl MetaStore for Meta {
+    fn get(&self, key: &[u8]) -> crate::Result<Option<Bytes>> {
+        Ok(self.0.0.lock().unwrap().kv.get(key).map(|v| Bytes::copy_from_slice(v)))
+    }
+
+    fn range<'a>(&'a self, from: &[u8], until: &[u8]) -> Box<dyn Iterator<Item = Pair> + 'a> {
+        if from >= until {
+            return Box::new(std::iter::empty());
+        }
+        let w = self.0.0.lock().unwrap();
+        let copy = |b: &Vec<u8>| Bytes::copy_from_slice(b);
+        let all: Vec<Pair> = w.kv.range(from.to_vec()..until.to_vec()).map(|(k, v)| Ok((copy(k), copy(v)))).collect();
+        Box::new(all.into_iter())
+    }
+
+    fn commit(&self, changes: Changes) -> crate::Result<()> {
+        self.0.may().map_err(|e| StoreError::io("commit to", "kv", e))?;
+        let mut w = self.0.0.lock().unwrap();
+        let mut keys: Vec<_> = changes.iter().map(|(k, _)| k.clone()).collect();
+        keys.sort();
+        assert!(keys.windows(2).all(|p| p[0] != p[1]), "a key twice in one commit");
+        apply(&mut w.kv, &changes);
+        if w.recording {
+            w.events.push(Event::Kv(changes));
+        }
+        Ok(())
+    }
+
+    fn disk_space(&self) -> u64 {
+        0
+    }
+}
+
+pub(crate) fn apply(kv: &mut Kv, changes: &Changes) {
+    for (k, v) in changes {
+        match v {
+            Some(v) => kv.insert(k.clone(), v.clone()),
+            None => kv.remove(k),
+        };
+    }
+}
+
+/// A small generator of pseudo-random numbers (splitmix64).
+pub(crate) struct Rng(pub u64);
+
+impl Rng {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+}
