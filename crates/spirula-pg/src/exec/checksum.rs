@@ -20,7 +20,7 @@ impl Vector<'_> {
         const EINVAL: Stop = Stop::Errno(errno::EINVAL);
         let args = op.checksum_args();
         let chunk = u64::from(args.chunk);
-        if chunk > 0 && (args.length == 0 || args.length % chunk != 0) {
+        if chunk > 0 && (args.length == 0 || !args.length.is_multiple_of(chunk)) {
             return Err(EINVAL);
         }
         let size = self.object.info.size;
@@ -31,7 +31,7 @@ impl Vector<'_> {
         } else {
             args.length.min(size - args.offset)
         };
-        if chunk > 0 && length % chunk != 0 {
+        if chunk > 0 && !length.is_multiple_of(chunk) {
             return Err(EINVAL);
         }
         let mut seed = Decoder::new(&op.indata);

@@ -32,20 +32,24 @@ pub enum Fetched {
     /// It cannot be had; the positive errno (ENOENT, ERANGE…) fails the op.
     Failed(i32),
     /// All of it.
-    Object {
-        /// What was asked for.
-        source: Source,
-        /// Its bytes.
-        data: Bytes,
-        /// Its user attributes, raw names.
-        attrs: Vec<(Bytes, Bytes)>,
-        /// Its omap header.
-        omap_header: Bytes,
-        /// Its omap, keys ascending.
-        omap: Vec<(Bytes, Bytes)>,
-        /// Its user version, modification time, truncation and flags.
-        info: ObjectInfo,
-    },
+    Object(Box<WholeObject>),
+}
+
+/// Everything a copy takes over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WholeObject {
+    /// What was asked for.
+    pub source: Source,
+    /// Its bytes.
+    pub data: Bytes,
+    /// Its user attributes, raw names.
+    pub attrs: Vec<(Bytes, Bytes)>,
+    /// Its omap header.
+    pub omap_header: Bytes,
+    /// Its omap, keys ascending.
+    pub omap: Vec<(Bytes, Bytes)>,
+    /// Its user version, modification time, truncation and flags.
+    pub info: ObjectInfo,
 }
 
 impl Fetched {
@@ -75,7 +79,7 @@ impl Fetched {
             let all = OmapRange { from: b"", until: None, max_entries: usize::MAX, max_bytes: usize::MAX };
             omap = reader.omap_range(object, all)?.entries;
         }
-        Ok(Self::Object { source: source.clone(), data, attrs, omap_header, omap, info })
+        Ok(Self::Object(Box::new(WholeObject { source: source.clone(), data, attrs, omap_header, omap, info })))
     }
 }
 
@@ -99,7 +103,8 @@ impl Vector<'_> {
         let wanted = Source { object, version: args.src_version };
         match self.ctx.fetched {
             Some(Fetched::Failed(e)) => Err(Stop::Errno(*e)),
-            Some(Fetched::Object { source, data, attrs, omap_header, omap, info }) if *source == wanted => {
+            Some(Fetched::Object(whole)) if whole.source == wanted => {
+                let WholeObject { data, attrs, omap_header, omap, info, .. } = &**whole;
                 let has_omap = info.has(ObjectInfo::OMAP);
                 if has_omap && self.ctx.pool.erasure {
                     return Err(Stop::Errno(errno::EOPNOTSUPP));
@@ -129,7 +134,7 @@ impl Vector<'_> {
             }
             // Asking for one source after the other would never end.
             Some(_) => Err(Stop::Errno(errno::EOPNOTSUPP)),
-            None => Err(Stop::Pause(Pause::Fetch(wanted))),
+            None => Err(Stop::Pause(Box::new(Pause::Fetch(Box::new(wanted))))),
         }
     }
 

@@ -151,7 +151,7 @@ impl Vector<'_> {
         }
         if let Some(stripe) = self.ctx.pool.append_alignment {
             let end = if self.object.exists { self.object.info.size } else { 0 };
-            if e.offset % stripe.max(1) != 0 || e.offset != end {
+            if !e.offset.is_multiple_of(stripe.max(1)) || e.offset != end {
                 return Err(Stop::Errno(errno::EOPNOTSUPP));
             }
         }
@@ -216,7 +216,7 @@ impl Vector<'_> {
         if length == 0 {
             return Ok(0);
         }
-        if pattern == 0 || length % pattern != 0 || pattern != o.indata.len() as u64 {
+        if pattern == 0 || !length.is_multiple_of(pattern) || pattern != o.indata.len() as u64 {
             return Err(Stop::Errno(errno::EINVAL));
         }
         self.check_range(offset, length)?;

@@ -31,7 +31,7 @@ mod state;
 mod tests;
 mod vector;
 
-pub use copy::{Fetched, Source};
+pub use copy::{Fetched, Source, WholeObject};
 pub use limits::Limits;
 pub use list::{execute_pg, pg_end, pg_start};
 pub use mutation::{Finished, Mutation, Stamp, StatDelta};
@@ -131,7 +131,7 @@ pub enum Pause {
     /// the pool's flag goes).
     Full,
     /// Get this object, then execute again with [`OpContext::fetched`].
-    Fetch(Source),
+    Fetch(Box<Source>),
 }
 
 /// What kind of request a vector is, by its ops alone: message flags are only hints.
@@ -197,10 +197,9 @@ fn check_request(ctx: &OpContext<'_>, state: &ObjectState, class: OpClass, ops: 
     if ops.len() > limits.max_ops {
         return Err(errno::E2BIG);
     }
-    for o in ops.iter().filter(|o| o.op == op::CALL) {
-        o.call_args().map_err(|_| errno::EINVAL)?;
+    if let Some(call) = ops.iter().find(|o| o.op == op::CALL) {
         // No object class is registered, so each is unknown.
-        return Err(errno::EPERM);
+        return Err(if call.call_args().is_ok() { errno::EPERM } else { errno::EINVAL });
     }
     let object = ctx.object;
     if object.name.len() > limits.max_name_len

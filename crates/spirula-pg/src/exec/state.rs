@@ -151,7 +151,7 @@ impl Encode for SnapSet {
     fn encode(&self, out: &mut Encoder) {
         out.versioned(1, 1, |o| {
             o.u64(self.seq);
-            o.list(&self.clones, |o, c| encode_clone(o, c));
+            o.list(&self.clones, encode_clone);
         });
     }
 }

@@ -15,14 +15,14 @@ pub(super) enum Stop {
     Errno(i32),
     /// It failed with this negative result, not an errno (cmpext).
     Mismatch(i32),
-    /// The vector must be executed again later.
-    Pause(Pause),
+    /// The vector must be executed again later. Boxed: it is rare and large.
+    Pause(Box<Pause>),
 }
 
 impl From<ReadError> for Stop {
     fn from(e: ReadError) -> Self {
         match e {
-            ReadError::NotReady(p) => Self::Pause(Pause::Prefetch(p)),
+            ReadError::NotReady(p) => Self::Pause(Box::new(Pause::Prefetch(p))),
             ReadError::Io(e) => Self::Errno(e),
             ReadError::Checksum => Self::Errno(errno::EIO),
         }
@@ -64,7 +64,7 @@ impl<'a> Vector<'a> {
             if failed == 0 {
                 r.rval = match self.run_one(o, &mut r.op) {
                     Ok(rval) => rval,
-                    Err(Stop::Pause(pause)) => return Err(pause),
+                    Err(Stop::Pause(pause)) => return Err(*pause),
                     Err(Stop::Errno(e)) => -e,
                     Err(Stop::Mismatch(v)) => v,
                 };

@@ -1,6 +1,8 @@
 //! Tests of execution: a store in memory, samples from a real cluster, random vectors
 //! against an obvious model, garbage.
 
+#![allow(clippy::unwrap_used)] // A test that cannot go on fails.
+
 mod golden;
 mod props;
 mod units;

@@ -336,11 +336,11 @@ fn expand(answer: &[u8], at: u64, n: usize) -> Vec<u8> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 1500, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 3000, ..ProptestConfig::default() })]
 
     #[test]
     fn prop_vectors_do_what_the_model_does_and_failing_ones_nothing(
-        requests in proptest::collection::vec(proptest::collection::vec((step(), prop::bool::weighted(0.3)), 1..7), 1..6)
+        requests in proptest::collection::vec(proptest::collection::vec((step(), prop::bool::weighted(0.9)), 1..12), 1..8)
     ) {
         let mut bench = Bench::new();
         bench.flags = flag::RETURNVEC;
