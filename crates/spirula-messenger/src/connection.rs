@@ -9,7 +9,7 @@ use crate::control::{Hello, MessageHeader, parse};
 use crate::error::{ProtocolError, SendError};
 use crate::frame::{Codec, Frame, FrameReader, Segments, Tag, Wanted};
 use crate::output::{OutBuffer, Output};
-use crate::session::{Outgoing, Session, SessionAsk};
+use crate::session::{Outgoing, PeerIdentity, Session, SessionAsk};
 use bytes::{Bytes, BytesMut};
 use spirula_encoding::{Encoder, UTime};
 use spirula_messages::Message;
@@ -356,6 +356,18 @@ impl Connection {
     /// The session is open: tells the application and sends what waited.
     fn open(&mut self, out: &mut Vec<Event>) {
         self.phase = Phase::Ready;
+        if self.peer.resumed {
+            let PeerIdentity { name, addrs, features } = self.session.with.clone();
+            self.peer.name = name;
+            self.peer.addrs = addrs;
+            self.peer.features = features;
+            if self.peer.id.is_empty() {
+                self.peer.id = name.num.to_string();
+            }
+        } else {
+            self.session.with =
+                PeerIdentity { name: self.peer.name, addrs: self.peer.addrs.clone(), features: self.peer.features };
+        }
         self.reader.allow_messages();
         self.peer.lossy = self.lossy;
         self.acked = self.session.in_seq;

@@ -8,7 +8,7 @@
 //! Source of the rules for stale and racing attempts: Ceph 16.2's ProtocolV2.
 
 use spirula_messages::Message;
-use spirula_types::{EntityAddr, EntityName};
+use spirula_types::{AddrVec, EntityAddr, EntityName};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
@@ -36,9 +36,20 @@ pub struct Session {
     pub(crate) in_seq: u64,
     /// Last number given to a message.
     pub(crate) out_seq: u64,
+    /// Who the peer said it is when the session began; a reconnect does not repeat it.
+    pub(crate) with: PeerIdentity,
     /// Sent and not acknowledged, then not sent, in order.
     queue: VecDeque<Outgoing>,
     bytes: usize,
+}
+
+/// What a peer tells once, at the begin of a session.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct PeerIdentity {
+    pub name: EntityName,
+    pub addrs: AddrVec,
+    /// Features both sides have.
+    pub features: u64,
 }
 
 fn size(m: &Message) -> usize {

@@ -186,7 +186,6 @@ impl Connection {
                     self.session.connect_seq = connect_seq;
                     self.session.acknowledged(msg_seq);
                     self.peer.resumed = true;
-                    self.peer.features = self.endpoint.features;
                     self.control(Tag::SessionReconnectOk, &self.session.in_seq.to_le_bytes());
                 } else {
                     self.send_server_ident(0, self.session.server_cookie);

@@ -138,10 +138,6 @@ impl Connection {
             Tag::SessionReconnectOk => {
                 let has = parse(tag, payload, |d| d.u64())?;
                 self.session.acknowledged(has);
-                if let Side::Connecting { target, .. } = &self.side {
-                    self.peer.addrs = AddrVec::one(*target);
-                }
-                self.peer.features = self.endpoint.features;
                 self.peer.resumed = true;
                 self.open(out);
             }

@@ -133,8 +133,11 @@ fn resumed_session_says_so_and_keeps_its_numbers() {
     let mut w = p.connect();
     w.client.send(message(9, 0), None).unwrap();
     w.run(1000, &mut p.sessions).unwrap();
-    assert!(Wire::established(&w.at_client).unwrap().resumed);
-    assert!(Wire::established(&w.at_server).unwrap().resumed);
+    let (at_client, at_server) = (Wire::established(&w.at_client).unwrap(), Wire::established(&w.at_server).unwrap());
+    assert!(at_client.resumed && at_server.resumed);
+    assert_eq!((at_client.name, at_client.id.as_str()), (EntityName::osd(2), "2"));
+    assert_eq!((at_server.name, &at_server.addrs.0[..]), (EntityName::osd(1), &[client_addr()][..]));
+    assert_eq!(at_server.features, spirula_types::features::PACIFIC);
     assert!(w.at_server.iter().any(|e| matches!(e, Event::Message(m) if m.seq == 4)));
 }
 
