@@ -134,7 +134,7 @@ impl Vector<'_> {
             }
             // Asking for one source after the other would never end.
             Some(_) => Err(Stop::Errno(errno::EOPNOTSUPP)),
-            None => Err(Stop::Pause(Box::new(Pause::Fetch(Box::new(wanted))))),
+            None => Err(Stop::Pause(Box::new(Pause::Fetch(wanted)))),
         }
     }
 

@@ -16,6 +16,8 @@
 //! Sources: `shared/protocol/osd.md` §3–§5, §8, §9; behaviour of Ceph 16.2's OSD where
 //! that is silent.
 
+#![allow(clippy::result_large_err, reason = "a pause is no larger than an outcome")]
+
 mod attrs;
 mod checksum;
 mod copy;
@@ -131,7 +133,7 @@ pub enum Pause {
     /// the pool's flag goes).
     Full,
     /// Get this object, then execute again with [`OpContext::fetched`].
-    Fetch(Box<Source>),
+    Fetch(Source),
 }
 
 /// What kind of request a vector is, by its ops alone: message flags are only hints.

@@ -243,7 +243,7 @@ fn copy_asks_for_its_source_and_takes_all_of_it() {
     let mut copy = encoded(op::COPY_FROM, &(b("from"), locator));
     copy.union[..8].copy_from_slice(&SNAP_HEAD.to_le_bytes());
     let Err(Pause::Fetch(source)) = x.dry(&to, &[copy.clone()]) else { panic!("a fetch") };
-    assert_eq!(*source, Source { object: from.clone(), version: 0 });
+    assert_eq!(source, Source { object: from.clone(), version: 0 });
     x.fetched = Some(Fetched::read(&x.store, &source).unwrap());
     let done = x.run(&to, &[copy.clone()]);
     assert_eq!((done.result, done.user_version), (0, 1));
