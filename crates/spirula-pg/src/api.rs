@@ -156,6 +156,8 @@ pub enum PgEvent {
         /// Epoch of the creation it accepted, if it says.
         winner: Option<Epoch>,
     },
+    /// The answer to [`PgEffect::RecoveryWanted`].
+    RecoveryGranted,
     /// Goes on after [`PgEffect::Continue`].
     Continue,
     /// Time passed (about once a second, at [`PgEffect::WakeAt`], and when a lease was renewed
@@ -198,6 +200,10 @@ pub enum PgEffect {
         /// Peering epoch, as in [`PgEffect::AskCreate`].
         epoch: Epoch,
     },
+    /// May I recover? The shell grants it to few PGs at a time ([`PgEvent::RecoveryGranted`]).
+    RecoveryWanted,
+    /// Done recovering, or no more wanted.
+    RecoveryDone,
     /// State or statistics changed: publish `Pg::stat`.
     StateChanged,
     /// Say [`PgEvent::Continue`] once the effects before this one are performed.

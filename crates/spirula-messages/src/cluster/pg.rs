@@ -197,21 +197,21 @@ pub struct CopyCursor {
     pub offset: u64,
     /// All data is copied.
     pub data_done: bool,
-    /// Last omap key copied; empty for none.
-    pub omap_after: Bytes,
+    /// First omap key not copied yet.
+    pub omap_from: Bytes,
 }
 
 impl Encode for CopyCursor {
     fn encode(&self, out: &mut Encoder) {
         out.u64(self.offset);
         out.bool(self.data_done);
-        out.put(&self.omap_after);
+        out.put(&self.omap_from);
     }
 }
 
 impl Decode for CopyCursor {
     fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
-        Ok(Self { offset: d.get()?, data_done: d.get()?, omap_after: d.get()? })
+        Ok(Self { offset: d.get()?, data_done: d.get()?, omap_from: d.get()? })
     }
 }
 
@@ -659,7 +659,7 @@ mod tests {
             CtlBody::Pull {
                 seq: 4,
                 object: o,
-                cursor: CopyCursor { offset: 1, data_done: true, omap_after: "k".into() },
+                cursor: CopyCursor { offset: 1, data_done: true, omap_from: "k".into() },
             },
             CtlBody::PushAck { seq: 9 },
             CtlBody::Finish { info: info(), keep: Some(EVersion::new(1, 1)), entries: vec!["e".into()] },

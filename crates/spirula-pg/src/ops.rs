@@ -1,0 +1,681 @@
+//! Client requests: waiting, order per object, execution, replication, commit, reply.
+//!
+//! Phases of a request: wait for its map → wait until the PG is active → its object's queue →
+//! (a read: no write of the object in flight, read lease held) → execute → (a write: one
+//! transaction on every acting member) → all durable → reply.
+//!
+//! Order per object is strict. Writes of an object overlap: each is executed on what the
+//! earlier ones made of the object, and replies leave in order. Reads wait until every
+//! earlier write is durable everywhere, so nothing uncommitted is ever shown.
+//!
+//! The reader shows a transaction only after the shell performed the effect, so an object
+//! changed in this event is not executed on again before [`PgEffect::Continue`].
+
+use crate::api::{ClientOp, ConnId, OpId, PeerMsg, PgEffect, ReadKey};
+use crate::exec::{self, Effect, Fetched, ObjectState, OpClass, OpContext, Outcome, Pause, Prefetch, Stamp};
+use crate::log::{EntryKind, LogEntry};
+use crate::pg::{After, Cx, Pg, Role};
+use bytes::Bytes;
+use spirula_messages::ceph::osd::{MOsdOpReply, OpResult, flag};
+use spirula_messages::cluster::pg::{PgTxn, RepAck, TxnKind};
+use spirula_types::transaction::{MetaOp, ObjectUpdate, Transaction};
+use spirula_types::{EVersion, Epoch, HObject, OsdId, errno, hash};
+use std::collections::{HashMap, HashSet, VecDeque};
+
+/// A request in the PG.
+#[derive(Debug)]
+pub(crate) struct Queued {
+    op: ClientOp,
+    class: OpClass,
+    /// Order of arrival.
+    arrival: u64,
+    /// It has told its client what maps it lacks.
+    shared: bool,
+    fetched: Option<Box<Fetched>>,
+}
+
+/// An object in use.
+#[derive(Debug, Default)]
+struct Context {
+    /// Its state with every write executed so far; `None`: not loaded.
+    state: Option<ObjectState>,
+    /// Writes executed and not durable everywhere.
+    inflight: u32,
+    queue: VecDeque<Queued>,
+    /// The first request waits for a read.
+    parked: bool,
+    /// When it was last used, for eviction.
+    used: u64,
+}
+
+/// Requests and object contexts of a PG.
+#[derive(Debug, Default)]
+pub(crate) struct Ops {
+    arrivals: u64,
+    /// For a newer map, or for the PG to become active; in order of arrival.
+    waiting: VecDeque<Queued>,
+    /// Only looked up, or drained and sorted by arrival.
+    contexts: HashMap<HObject, Context>,
+    uses: u64,
+    /// Requests on the PG itself.
+    pg_queue: VecDeque<Queued>,
+    pg_parked: bool,
+    /// Requests that wait for a read: whose turn it is then; `None` for the PG itself.
+    parked: HashMap<OpId, Option<HObject>>,
+    /// Objects to look at again, by a lease or by `Continue`.
+    lease_waiting: Vec<HObject>,
+    lease_pg: bool,
+    pending: Vec<HObject>,
+    /// Objects changed in this event.
+    changed: HashSet<HObject>,
+    again: bool,
+}
+
+impl Ops {
+    /// A new event begins: what was submitted before is visible now.
+    pub fn begin(&mut self) {
+        self.changed.clear();
+        self.again = false;
+    }
+
+    pub fn must_continue(&self) -> bool {
+        self.again
+    }
+
+    pub fn waits_for_lease(&self) -> bool {
+        self.lease_pg || !self.lease_waiting.is_empty()
+    }
+
+    /// Number of requests held.
+    pub fn len(&self) -> usize {
+        self.waiting.len() + self.pg_queue.len() + self.contexts.values().map(|c| c.queue.len()).sum::<usize>()
+    }
+
+    /// Forgets requests of a closed connection that were not executed.
+    pub fn drop_connection(&mut self, conn: ConnId) -> Vec<OpId> {
+        let mut gone = Vec::new();
+        let mut keep = |q: &mut VecDeque<Queued>, parked: &mut bool| {
+            let first = q.front().map(|f| f.op.id);
+            q.retain(|o| {
+                if o.op.conn == conn {
+                    gone.push(o.op.id);
+                }
+                o.op.conn != conn
+            });
+            if q.front().map(|f| f.op.id) != first {
+                *parked = false;
+            }
+        };
+        keep(&mut self.waiting, &mut false);
+        keep(&mut self.pg_queue, &mut self.pg_parked);
+        for (object, c) in &mut self.contexts {
+            let before = c.queue.len();
+            keep(&mut c.queue, &mut c.parked);
+            if c.queue.len() != before {
+                self.pending.push(object.clone());
+            }
+        }
+        gone.sort_unstable();
+        self.pending.sort();
+        gone
+    }
+
+    /// Takes every request out, in order of arrival, and forgets all objects.
+    fn drain(&mut self) -> Vec<Queued> {
+        let mut all: Vec<Queued> = self.waiting.drain(..).chain(self.pg_queue.drain(..)).collect();
+        all.extend(self.contexts.drain().flat_map(|(_, c)| c.queue));
+        all.sort_by_key(|q| q.arrival);
+        self.pg_parked = false;
+        self.parked.clear();
+        self.lease_waiting.clear();
+        self.lease_pg = false;
+        self.pending.clear();
+        all
+    }
+
+    fn context(&mut self, object: &HObject) -> &mut Context {
+        self.uses += 1;
+        let used = self.uses;
+        // Looked up first: the common case needs no copy of the key.
+        if !self.contexts.contains_key(object) {
+            self.contexts.insert(object.clone(), Context::default());
+        }
+        let c = self.contexts.entry(object.clone()).or_default();
+        c.used = used;
+        c
+    }
+
+    /// Forgets idle objects, the longest unused first, when there are too many.
+    fn evict(&mut self, keep: usize) {
+        if self.contexts.len() <= keep * 2 + 8 {
+            return;
+        }
+        let mut idle: Vec<u64> =
+            self.contexts.values().filter(|c| c.inflight == 0 && c.queue.is_empty()).map(|c| c.used).collect();
+        if idle.len() <= keep {
+            return;
+        }
+        idle.sort_unstable();
+        let oldest = idle.get(idle.len() - keep).copied().unwrap_or(0);
+        self.contexts.retain(|_, c| c.inflight > 0 || !c.queue.is_empty() || c.used >= oldest);
+    }
+
+    /// Forgets what is known of objects (their stored state changes under us).
+    pub fn forget_objects(&mut self) {
+        self.contexts.retain(|_, c| !c.queue.is_empty());
+        self.contexts.values_mut().for_each(|c| c.state = None);
+    }
+}
+
+/// A primary that serves.
+#[derive(Debug)]
+pub(crate) struct Active {
+    /// Epoch of the activation.
+    pub les: Epoch,
+    /// The other acting members, each with what it has made durable.
+    pub replicas: Vec<(OsdId, EVersion)>,
+    /// What is durable here.
+    pub local: EVersion,
+    /// What is durable everywhere.
+    pub committed: EVersion,
+    /// Writes not durable everywhere, oldest first.
+    inflight: VecDeque<Inflight>,
+    /// Peer again with a map at least so new (0: no).
+    pub repeer_at: Epoch,
+}
+
+#[derive(Debug)]
+struct Inflight {
+    version: EVersion,
+    object: HObject,
+    result: i32,
+    user_version: u64,
+    results: Vec<OpResult>,
+    /// The request and its resends.
+    ops: Vec<Queued>,
+}
+
+impl Active {
+    pub fn new(les: Epoch, replicas: &[OsdId], at: EVersion) -> Self {
+        Self {
+            les,
+            replicas: replicas.iter().map(|o| (*o, at)).collect(),
+            local: at,
+            committed: at,
+            inflight: VecDeque::new(),
+            repeer_at: 0,
+        }
+    }
+
+    /// Writes not durable everywhere.
+    pub fn inflight(&self) -> usize {
+        self.inflight.len()
+    }
+}
+
+impl Pg {
+    // ---- arrival ----
+
+    pub(crate) fn on_client(&mut self, op: ClientOp, cx: &mut Cx<'_>) {
+        self.ops.arrivals += 1;
+        let class = exec::classify(&op.msg.ops);
+        let q = Queued { op, class, arrival: self.ops.arrivals, shared: false, fetched: None };
+        if let Some(object) = self.admit(q, cx) {
+            self.run_object(&object, cx);
+        }
+    }
+
+    /// Lets waiting requests try again: a new map, or the PG became active.
+    pub(crate) fn run_waiting(&mut self, cx: &mut Cx<'_>) {
+        for q in std::mem::take(&mut self.ops.waiting) {
+            if let Some(object) = self.admit(q, cx) {
+                self.run_object(&object, cx);
+            }
+        }
+    }
+
+    /// Checks a request against the map and puts it where it belongs; the object whose turn
+    /// may have come.
+    fn admit(&mut self, mut q: Queued, cx: &mut Cx<'_>) -> Option<HObject> {
+        let epoch = q.op.msg.epoch;
+        let Some(view) = self.view.clone().filter(|v| v.epoch >= epoch) else {
+            cx.out.push(PgEffect::NeedMap(epoch));
+            self.ops.waiting.push_back(q);
+            return None;
+        };
+        if epoch < view.epoch && !std::mem::replace(&mut q.shared, true) {
+            cx.out.push(PgEffect::ShareMap(q.op.conn, epoch));
+        }
+        let Some(pool) = &view.pool else {
+            self.reply_error(&q, -errno::ENOENT, cx);
+            return None;
+        };
+        if view.primary != self.osd {
+            let replica = flag::BALANCE_READS | flag::LOCALIZE_READS;
+            if q.op.msg.flags & replica != 0 && !q.class.write && self.is_acting() {
+                self.reply_error(&q, -errno::EAGAIN, cx);
+            } else {
+                cx.out.push(PgEffect::Drop(q.op.id));
+            }
+            return None;
+        }
+        let seed = hash::stable_mod(q.op.msg.hash, pool.pg_num, hash::mask_for(pool.pg_num));
+        let misplaced = if q.class.pg { q.op.msg.spg.pg != self.id } else { seed != self.id.seed };
+        if epoch < self.primary_since || epoch < pool.force_resend || misplaced {
+            // The client sends it again by itself when it sees the newer map.
+            cx.out.push(PgEffect::Drop(q.op.id));
+            return None;
+        }
+        if !matches!(self.role, Role::Active(_)) {
+            self.ops.waiting.push_back(q);
+            return None;
+        }
+        if q.class.pg {
+            self.ops.pg_queue.push_back(q);
+            self.run_pg_queue(cx);
+            return None;
+        }
+        let object = q.op.msg.hobject();
+        self.ops.context(&object).queue.push_back(q);
+        Some(object)
+    }
+
+    /// Puts the requests of a role that ends back to waiting. Those whose primary changes
+    /// are dropped when they are admitted again.
+    pub(crate) fn requeue(&mut self, role: Role) {
+        let mut all = self.ops.drain();
+        if let Role::Active(active) = role {
+            all.extend(active.inflight.into_iter().flat_map(|i| i.ops));
+            all.sort_by_key(|q| q.arrival);
+        }
+        for q in &mut all {
+            q.fetched = None;
+        }
+        self.ops.waiting.extend(all);
+    }
+
+    /// The pool is gone: everything that waits ends with ENOENT.
+    pub(crate) fn refuse_all_ops(&mut self, cx: &mut Cx<'_>) {
+        for q in std::mem::take(&mut self.ops.waiting) {
+            self.reply_error(&q, -errno::ENOENT, cx);
+        }
+    }
+
+    // ---- turns ----
+
+    /// Objects put aside in earlier events.
+    pub(crate) fn run_pending(&mut self, cx: &mut Cx<'_>) {
+        let mut objects = std::mem::take(&mut self.ops.pending);
+        objects.append(&mut self.ops.lease_waiting);
+        for o in objects {
+            self.run_object(&o, cx);
+        }
+        if std::mem::take(&mut self.ops.lease_pg) {
+            self.run_pg_queue(cx);
+        }
+    }
+
+    /// What a parked request waited for is there.
+    pub(crate) fn on_op_ready(&mut self, op: OpId, fetched: Option<Fetched>, cx: &mut Cx<'_>) {
+        let Some(whose) = self.ops.parked.remove(&op) else { return };
+        let Some(object) = whose else {
+            self.ops.pg_parked = false;
+            self.run_pg_queue(cx);
+            return;
+        };
+        let context = self.ops.context(&object);
+        match context.queue.front_mut() {
+            Some(first) if first.op.id == op => {
+                context.parked = false;
+                if let Some(f) = fetched {
+                    first.fetched = Some(Box::new(f));
+                }
+            }
+            _ => return,
+        }
+        self.run_object(&object, cx);
+    }
+
+    fn lease_held(&self, cx: &Cx<'_>) -> bool {
+        match &self.role {
+            Role::Active(a) => a.replicas.iter().all(|(o, _)| cx.leases.held_until(*o) > cx.now.mono_ms),
+            _ => false,
+        }
+    }
+
+    /// Executes requests on an object for as long as it can.
+    fn run_object(&mut self, object: &HObject, cx: &mut Cx<'_>) {
+        while matches!(self.role, Role::Active(_)) {
+            if self.ops.changed.contains(object) {
+                self.ops.pending.push(object.clone());
+                self.ops.again = true;
+                return;
+            }
+            let Some(context) = self.ops.contexts.get(object) else { return };
+            let Some(first) = context.queue.front() else { return };
+            if context.parked {
+                return;
+            }
+            if first.class.write {
+                if self.answered_before(object, cx) {
+                    continue;
+                }
+            } else if context.inflight > 0 {
+                return; // The last commit comes back here.
+            } else if !self.lease_held(cx) {
+                self.ops.lease_waiting.push(object.clone());
+                return;
+            }
+            if !self.execute_first(object, cx) {
+                return;
+            }
+        }
+    }
+
+    /// If the first request of an object was applied before, answers it or joins the one in
+    /// flight.
+    fn answered_before(&mut self, object: &HObject, cx: &mut Cx<'_>) -> bool {
+        let Some(context) = self.ops.contexts.get_mut(object) else { return false };
+        let Some(entry) = context.queue.front().and_then(|q| self.log.find(&q.op.reqid)) else { return false };
+        let (version, user_version, result) = (entry.version, entry.user_version, entry.result);
+        let Some(q) = context.queue.pop_front() else { return false };
+        if let Role::Active(active) = &mut self.role
+            && let Ok(i) = active.inflight.binary_search_by(|f| f.version.cmp(&version))
+            && let Some(f) = active.inflight.get_mut(i)
+        {
+            f.ops.push(q);
+            return true;
+        }
+        let mut reply = MOsdOpReply::to(&q.op.msg, self.epoch(), result);
+        reply.flags |= u64::from(flag::ONDISK);
+        reply.replay_version = version;
+        reply.user_version = user_version;
+        cx.out.push(PgEffect::Reply(q.op.id, Box::new(reply)));
+        true
+    }
+
+    /// Executes the first request of an object. False if it must wait.
+    fn execute_first(&mut self, object: &HObject, cx: &mut Cx<'_>) -> bool {
+        let Some(view) = self.view.clone() else { return false };
+        let Some(pool) = &view.pool else { return false };
+        let Some(context) = self.ops.contexts.get_mut(object) else { return false };
+        let Some(q) = context.queue.front() else { return false };
+        if context.state.is_none() {
+            match exec::load_object(cx.reader, object) {
+                Ok(state) => context.state = Some(state),
+                Err(exec::ReadError::NotReady(what)) => {
+                    context.parked = true;
+                    self.ops.parked.insert(q.op.id, Some(object.clone()));
+                    cx.out.push(PgEffect::Prefetch(ReadKey::Op(q.op.id), what));
+                    return false;
+                }
+                Err(e) => {
+                    tracing::error!(pg = %self.id, %object, error = %e, "load object");
+                    if let Some(q) = context.queue.pop_front() {
+                        self.reply_error(&q, -errno::EIO, cx);
+                    }
+                    return true;
+                }
+            }
+        }
+        let Some(state) = &context.state else { return false };
+        let ctx = OpContext {
+            object,
+            pg: self.id,
+            pg_num: pool.pg_num,
+            pool: pool.rules,
+            limits: &self.cfg.limits,
+            flags: q.op.msg.flags,
+            snapid: q.op.msg.snapid,
+            last_user_version: self.info.as_ref().map_or(0, |i| i.last_user_version),
+            fetched: q.fetched.as_deref(),
+        };
+        let outcome = exec::execute(&ctx, state, cx.reader, &q.op.msg.ops);
+        let id = q.op.id;
+        match outcome {
+            Err(Pause::Prefetch(what)) => {
+                context.parked = true;
+                self.ops.parked.insert(id, Some(object.clone()));
+                cx.out.push(PgEffect::Prefetch(ReadKey::Op(id), what));
+                false
+            }
+            Err(Pause::Fetch(source)) => {
+                context.parked = true;
+                self.ops.parked.insert(id, Some(object.clone()));
+                cx.out.push(PgEffect::Fetch(id, source));
+                false
+            }
+            Err(Pause::Full) => {
+                // No answer: the client sends it again when the pool has room.
+                context.queue.pop_front();
+                cx.out.push(PgEffect::Drop(id));
+                true
+            }
+            Ok(outcome) => {
+                if let Some(q) = context.queue.pop_front() {
+                    self.conclude(object, q, outcome, cx);
+                }
+                true
+            }
+        }
+    }
+
+    fn conclude(&mut self, object: &HObject, q: Queued, outcome: Outcome, cx: &mut Cx<'_>) {
+        if let Some(info) = &mut self.info {
+            let c = &mut info.counts;
+            c.reads += outcome.stats.reads as i64;
+            c.read_kb += outcome.stats.read_kib as i64;
+        }
+        match outcome.effect {
+            Effect::None => {
+                let mut reply = self.reply_to(&q, outcome.result);
+                reply.ops = outcome.ops;
+                reply.user_version = outcome.user_version;
+                cx.out.push(PgEffect::Reply(q.op.id, Box::new(reply)));
+                self.ops.evict(self.cfg.contexts);
+            }
+            Effect::LogOnly | Effect::Apply(_) => self.write(object, q, outcome, cx),
+        }
+    }
+
+    fn reply_to(&self, q: &Queued, result: i32) -> MOsdOpReply {
+        let mut reply = MOsdOpReply::to(&q.op.msg, self.epoch(), result);
+        reply.flags |= u64::from(flag::ONDISK);
+        reply
+    }
+
+    fn reply_error(&self, q: &Queued, result: i32, cx: &mut Cx<'_>) {
+        cx.out.push(PgEffect::Reply(q.op.id, Box::new(MOsdOpReply::to(&q.op.msg, self.epoch(), result))));
+    }
+
+    // ---- writes ----
+
+    /// Gives a write its place in the log and sends it to every acting member.
+    fn write(&mut self, object: &HObject, q: Queued, outcome: Outcome, cx: &mut Cx<'_>) {
+        let epoch = self.epoch();
+        let (Role::Active(active), Some(info)) = (&mut self.role, &mut self.info) else { return };
+        let version = EVersion::new(epoch, info.last_update.version + 1);
+        let mut txn = Transaction::default();
+        let mut entry = LogEntry {
+            version,
+            prior: EVersion::default(),
+            user_version: outcome.user_version,
+            reqid: q.op.reqid,
+            result: outcome.result,
+            kind: EntryKind::Nothing,
+            object: object.clone(),
+            mtime: q.op.msg.mtime,
+        };
+        let context = self.ops.context(object);
+        context.inflight += 1;
+        if let Effect::Apply(mutation) = outcome.effect {
+            let done = mutation.finish(&Stamp {
+                version,
+                last_user_version: info.last_user_version,
+                reqid: q.op.reqid,
+                mtime: q.op.msg.mtime,
+                now: cx.now.wall,
+            });
+            entry.prior = done.prior_version;
+            entry.user_version = done.user_version;
+            entry.kind = if done.delete { EntryKind::Delete } else { EntryKind::Modify };
+            info.last_user_version = info.last_user_version.max(done.user_version);
+            let (c, d) = (&mut info.counts, done.stats);
+            c.objects += d.objects;
+            c.bytes += d.bytes;
+            c.omap_objects += d.omap_objects;
+            c.reads += d.reads as i64;
+            c.read_kb += d.read_kib as i64;
+            c.writes += d.writes as i64;
+            c.written_kb += d.write_kib as i64;
+            context.state = Some(done.state);
+            txn.objects.push(ObjectUpdate { object: object.clone(), ops: done.ops });
+            self.ops.changed.insert(object.clone());
+        }
+        info.last_update = version;
+        let trim = self.log.trim_point(self.cfg.log_keep, self.cfg.log_slack, active.committed);
+        if let Some(to) = trim {
+            info.log_tail = to;
+        }
+        active.inflight.push_back(Inflight {
+            version,
+            object: object.clone(),
+            result: outcome.result,
+            user_version: entry.user_version,
+            results: outcome.ops,
+            ops: vec![q],
+        });
+        let les = active.les;
+        let entry_bytes = entry.to_bytes();
+        self.log.push(entry);
+        txn.meta.push(self.info_op());
+        txn.meta.push(MetaOp::LogAppend { pg: self.id, version, entry: entry_bytes });
+        if let Some(to) = trim {
+            txn.meta.push(MetaOp::LogTrim { pg: self.id, to });
+            self.log.trim(to);
+        }
+        self.replicate(&txn, les, version, cx);
+        self.submit(txn, After::Write { les, version }, cx);
+        self.ops.evict(self.cfg.contexts);
+    }
+
+    fn replicate(&self, txn: &Transaction, les: Epoch, version: EVersion, cx: &mut Cx<'_>) {
+        let Role::Active(active) = &self.role else { return };
+        if active.replicas.is_empty() {
+            return;
+        }
+        let (header, payload) = txn.split();
+        let header = Bytes::from(header);
+        for (osd, _) in &active.replicas {
+            let t = PgTxn {
+                pg: self.id,
+                epoch: les,
+                kind: TxnKind::Write,
+                seq: 0,
+                version,
+                next: None,
+                header: header.clone(),
+                payload: payload.clone(),
+            };
+            cx.out.push(PgEffect::Send(*osd, PeerMsg::Txn(t)));
+        }
+    }
+
+    pub(crate) fn on_local_commit(&mut self, les: Epoch, version: EVersion) {
+        if let Role::Active(a) = &mut self.role
+            && a.les == les
+        {
+            a.local = version;
+        }
+    }
+
+    pub(crate) fn on_ack(&mut self, from: OsdId, ack: &RepAck, cx: &mut Cx<'_>) {
+        let Role::Active(a) = &mut self.role else { return };
+        if a.les != ack.epoch {
+            return;
+        }
+        if let Some((_, v)) = a.replicas.iter_mut().find(|(o, _)| *o == from) {
+            *v = ack.version.max(*v);
+        }
+        self.advance(cx);
+    }
+
+    /// Answers writes that are durable everywhere.
+    pub(crate) fn advance(&mut self, cx: &mut Cx<'_>) {
+        let Role::Active(a) = &mut self.role else { return };
+        a.committed = a.replicas.iter().map(|(_, v)| *v).fold(a.local, EVersion::min);
+        let committed = a.committed;
+        let mut ready = Vec::new();
+        while let Role::Active(a) = &mut self.role
+            && let Some(f) = a.inflight.pop_front_if(|f| f.version <= committed)
+        {
+            if let Some(c) = self.ops.contexts.get_mut(&f.object) {
+                c.inflight = c.inflight.saturating_sub(1);
+                if c.inflight == 0 && !c.queue.is_empty() {
+                    ready.push(f.object.clone());
+                }
+            }
+            for q in &f.ops {
+                let mut reply = self.reply_to(q, f.result);
+                reply.replay_version = f.version;
+                reply.user_version = f.user_version;
+                if q.op.msg.ops.len() == f.results.len() {
+                    reply.ops.clone_from(&f.results);
+                }
+                cx.out.push(PgEffect::Reply(q.op.id, Box::new(reply)));
+            }
+        }
+        for object in ready {
+            self.run_object(&object, cx);
+        }
+    }
+
+    // ---- requests on the PG ----
+
+    fn run_pg_queue(&mut self, cx: &mut Cx<'_>) {
+        while matches!(self.role, Role::Active(_)) && !self.ops.pg_parked {
+            let Some(q) = self.ops.pg_queue.front() else { return };
+            if !self.lease_held(cx) {
+                self.ops.lease_pg = true;
+                return;
+            }
+            let Some(pool) = self.view.as_ref().and_then(|v| v.pool.clone()) else { return };
+            let object = q.op.msg.hobject();
+            let ctx = OpContext {
+                object: &object,
+                pg: self.id,
+                pg_num: pool.pg_num,
+                pool: pool.rules,
+                limits: &self.cfg.limits,
+                flags: q.op.msg.flags,
+                snapid: q.op.msg.snapid,
+                last_user_version: self.info.as_ref().map_or(0, |i| i.last_user_version),
+                fetched: None,
+            };
+            match exec::execute_pg(&ctx, cx.reader, &q.op.msg.ops) {
+                Ok(outcome) => {
+                    let Some(q) = self.ops.pg_queue.pop_front() else { return };
+                    let mut reply = self.reply_to(&q, outcome.result);
+                    reply.ops = outcome.ops;
+                    reply.user_version = outcome.user_version;
+                    cx.out.push(PgEffect::Reply(q.op.id, Box::new(reply)));
+                }
+                Err(Pause::Prefetch(what)) => {
+                    let id = q.op.id;
+                    self.park_pg_op(id, what, cx);
+                }
+                Err(Pause::Full | Pause::Fetch(_)) => {
+                    // Listings neither write nor copy.
+                    let Some(q) = self.ops.pg_queue.pop_front() else { return };
+                    self.reply_error(&q, -errno::EINVAL, cx);
+                }
+            }
+        }
+    }
+
+    fn park_pg_op(&mut self, id: OpId, what: Prefetch, cx: &mut Cx<'_>) {
+        self.ops.pg_parked = true;
+        self.ops.parked.insert(id, None);
+        cx.out.push(PgEffect::Prefetch(ReadKey::Op(id), what));
+    }
+}

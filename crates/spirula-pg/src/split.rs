@@ -1,0 +1,148 @@
+//! Splitting a PG when its pool gets more of them.
+//!
+//! Every OSD that holds the PG splits it before it uses the first map with more PGs, whatever
+//! state the copy is in. Objects stay where they are: they are sorted by hash, and a child's
+//! range is part of its parent's. Children inherit history and home set, so the rules of
+//! peering hold for them as if they had always been.
+
+use crate::api::PgEffect;
+use crate::exec::{INFO_ATTR, ObjectInfo, ObjectReader, ReadError, pg_end, pg_start};
+use crate::lease::Leases;
+use crate::log::{LogEntry, PgLog};
+use crate::pg::{After, Cx, Pg};
+use crate::Now;
+use spirula_encoding::{from_slice, to_vec};
+use spirula_messages::cluster::pg::{PgCounts, PgInfo};
+use spirula_types::transaction::{MetaOp, Transaction};
+use spirula_types::{EVersion, PgId, hash};
+use std::collections::BTreeMap;
+
+/// Objects up to which a split counts each child's exactly; beyond it they are taken to be equal.
+const COUNT_MAX: i64 = 20_000;
+
+/// The PGs that come out of `parent` when its pool grows from `from` to `to` PGs.
+pub fn children_of(parent: PgId, from: u32, to: u32) -> Vec<PgId> {
+    let mask = hash::mask_for(from);
+    (from..to)
+        .filter(|seed| hash::stable_mod(*seed, from, mask) == parent.seed)
+        .map(|seed| PgId::new(parent.pool, seed))
+        .collect()
+}
+
+impl Pg {
+    /// Splits the copy stored here for a pool of `pg_num` PGs and returns the children, to be
+    /// given the map like any PG. Must come before the first map with so many PGs, for every
+    /// copy that is stored ([`Pg::pg_num`]). The effects hold one transaction, which must be
+    /// durable before anything the children submit.
+    pub fn split(
+        &mut self,
+        now: Now,
+        pg_num: u32,
+        reader: &dyn ObjectReader,
+        leases: &Leases,
+        out: &mut Vec<PgEffect>,
+    ) -> Vec<Pg> {
+        let Some(info) = self.info.clone().filter(|i| i.pg_num < pg_num) else { return Vec::new() };
+        let cx = &mut Cx { now, reader, leases, out };
+        // The role ends with the old shape; the map that follows begins another interval.
+        self.leave_role(cx);
+        let mut logs: BTreeMap<PgId, Vec<LogEntry>> = BTreeMap::new();
+        for e in self.log.iter() {
+            logs.entry(e.object.pg(pg_num)).or_default().push(e.clone());
+        }
+        let ids: Vec<PgId> =
+            std::iter::once(self.id).chain(children_of(self.id, info.pg_num, pg_num)).collect();
+        let counts = share(&info.counts, &ids, pg_num, reader);
+        let mut txn = Transaction::default();
+        let mut children = Vec::new();
+        for (id, counts) in ids.iter().zip(counts) {
+            let entries = logs.remove(id).unwrap_or_default();
+            let info = PgInfo { pg: *id, pg_num, counts, ..info.clone() };
+            txn.meta.push(MetaOp::LogRemove { pg: *id });
+            for e in &entries {
+                txn.meta.push(MetaOp::LogAppend { pg: *id, version: e.version, entry: e.to_bytes() });
+            }
+            let key = crate::pg::info_key(*id);
+            txn.meta.push(MetaOp::Set { key, value: to_vec(&info).into() });
+            let log = PgLog::new(info.log_tail, entries);
+            if *id == self.id {
+                (self.info, self.log) = (Some(info), log);
+            } else {
+                let mut child = Pg::new(*id, self.osd, self.cfg.clone());
+                (child.info, child.log) = (Some(info), log);
+                (child.promised, child.promised_to) = (self.promised, self.promised_to);
+                children.push(child);
+            }
+        }
+        self.submit(txn, After::Nothing, cx);
+        children
+    }
+}
+
+/// Divides the counts of a PG among what it splits into.
+fn share(counts: &PgCounts, ids: &[PgId], pg_num: u32, reader: &dyn ObjectReader) -> Vec<PgCounts> {
+    if counts.objects <= COUNT_MAX
+        && let Ok(exact) = ids.iter().map(|id| count(*id, pg_num, reader)).collect::<Result<Vec<_>, _>>()
+    {
+        return exact
+            .into_iter()
+            .enumerate()
+            .map(|(i, c)| match i {
+                0 => PgCounts {
+                    reads: counts.reads,
+                    read_kb: counts.read_kb,
+                    writes: counts.writes,
+                    written_kb: counts.written_kb,
+                    ..c
+                },
+                _ => c,
+            })
+            .collect();
+    }
+    let n = ids.len() as i64;
+    let part = |total: i64, i: usize| if i == 0 { total - total / n * (n - 1) } else { total / n };
+    (0..ids.len())
+        .map(|i| PgCounts {
+            objects: part(counts.objects, i),
+            bytes: part(counts.bytes, i),
+            omap_objects: part(counts.omap_objects, i),
+            omap_keys: part(counts.omap_keys, i),
+            omap_bytes: part(counts.omap_bytes, i),
+            reads: part(counts.reads, i),
+            read_kb: part(counts.read_kb, i),
+            writes: part(counts.writes, i),
+            written_kb: part(counts.written_kb, i),
+        })
+        .collect()
+}
+
+fn count(id: PgId, pg_num: u32, reader: &dyn ObjectReader) -> Result<PgCounts, ReadError> {
+    let mut c = PgCounts::default();
+    for o in reader.list(&pg_start(id), &pg_end(id, pg_num), usize::MAX)? {
+        let Some(attr) = reader.attr(&o, INFO_ATTR)? else { continue };
+        let Ok(info) = from_slice::<ObjectInfo>(&attr) else { continue };
+        if info.version != EVersion::default() {
+            c.objects += 1;
+            c.bytes += info.size as i64;
+            c.omap_objects += i64::from(info.has(ObjectInfo::OMAP));
+        }
+    }
+    Ok(c)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn children_take_exactly_the_hashes_that_leave_the_parent() {
+        for (from, to) in [(1, 2), (3, 8), (8, 16), (5, 6), (12, 100)] {
+            for h in 0..3000u32 {
+                let h = h.wrapping_mul(2_654_435_761);
+                let old = PgId::new(1, hash::stable_mod(h, from, hash::mask_for(from)));
+                let new = PgId::new(1, hash::stable_mod(h, to, hash::mask_for(to)));
+                assert!(new == old || children_of(old, from, to).contains(&new), "{from} {to} {h:x}");
+            }
+        }
+    }
+}
