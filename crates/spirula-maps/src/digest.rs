@@ -200,6 +200,7 @@ impl Decode for PgDigest {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use crate::ObjectStatSum;

@@ -22,6 +22,7 @@ macro_rules! object {
 pub(crate) use object;
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 

@@ -383,6 +383,7 @@ impl Decode for OsdStatReport {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use spirula_encoding::{from_slice, to_vec};

@@ -173,6 +173,7 @@ impl Decode for PgState {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 

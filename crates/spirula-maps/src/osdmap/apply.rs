@@ -42,6 +42,9 @@ pub enum ApplyError {
     },
 }
 
+/// Most OSDs a map may have room for; Ceph's own limit (mon_max_osd) is 10000.
+const MAX_OSDS: i32 = 1 << 17;
+
 fn room(max: usize, osds: impl Iterator<Item = OsdId>) -> Result<(), ApplyError> {
     for o in osds {
         if usize::try_from(o).map_or(true, |i| i >= max) {
@@ -107,8 +110,8 @@ impl OsdMap {
     }
 
     fn check_osds(&self, inc: &Incremental) -> Result<(), ApplyError> {
-        // A map of so many OSDs could not have been encoded; refuse before allocating.
-        if inc.new_max_osd > 1 << 24 {
+        // The one number that makes us allocate without having been paid for in bytes.
+        if inc.new_max_osd > MAX_OSDS {
             return Err(ApplyError::Osd(inc.new_max_osd));
         }
         let max = usize::try_from(inc.new_max_osd).unwrap_or(self.osd_state.len());

@@ -317,7 +317,8 @@ impl OsdMap {
             "down_stamp" => x.down_stamp.to_iso(),
             "laggy_probability" => number_from_f64(f64::from(laggy)),
             "laggy_interval" => x.laggy_interval,
-            "features" => x.features,
+            // Ceph dumps it signed.
+            "features" => x.features as i64,
             "old_weight" => x.old_weight,
             "last_purged_snaps_scrub" => x.last_purged_snaps_scrub.to_iso(),
             "dead_epoch" => x.dead_epoch,

@@ -1,9 +1,10 @@
 //! The step from one OSD map to the next.
 
-use super::{OsdInfo, OsdMap, OsdXInfo, PgPool, Profile, SnapIntervals, put_addr_map, state};
+use super::{OsdMap, OsdXInfo, PgPool, Profile, SnapIntervals, put_addr_map, state};
 use bytes::Bytes;
 use spirula_encoding::{Decode, DecodeError, Decoder, Encode, Encoder, UTime, crc::crc32c};
 use spirula_types::{AddrVec, EntityAddr, Epoch, OsdId, PgId, PoolId, Uuid};
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What changes from epoch − 1 to `epoch` (client section v8, OSD section v9).
@@ -203,13 +204,11 @@ impl Incremental {
 
     /// The pool as it will be, ready to be changed: this step's version, else the map's.
     pub fn pool_mut(&mut self, map: &OsdMap, id: PoolId) -> Option<&mut PgPool> {
-        if !self.new_pools.contains_key(&id) {
-            let p = map.pools.get(&id)?.clone();
-            self.new_pools.insert(id, p);
-        }
-        let epoch = self.epoch;
-        let p = self.new_pools.get_mut(&id)?;
-        p.last_change = epoch;
+        let p = match self.new_pools.entry(id) {
+            Entry::Occupied(e) => e.into_mut(),
+            Entry::Vacant(e) => e.insert(map.pools.get(&id)?.clone()),
+        };
+        p.last_change = self.epoch;
         Some(p)
     }
 
@@ -247,16 +246,13 @@ impl Incremental {
         self.new_weight.remove(&osd);
     }
 
-    /// Marks an OSD up at its addresses. `was` is its info in the map before: an OSD that
-    /// was up until a known epoch keeps that as its last clean interval when it says so.
-    pub fn mark_up(&mut self, osd: OsdId, addrs: &super::OsdAddrs, was: Option<&OsdInfo>) {
+    /// Marks an OSD up at its addresses. Its clean interval and `up_thru` are the caller's
+    /// to set, from what the OSD says when it boots.
+    pub fn mark_up(&mut self, osd: OsdId, addrs: &super::OsdAddrs) {
         self.new_up_client.insert(osd, addrs.client.clone());
         self.new_up_cluster.insert(osd, addrs.cluster.clone());
         self.new_hb_back_up.insert(osd, addrs.hb_back.clone());
         self.new_hb_front_up.insert(osd, addrs.hb_front.clone());
-        if let Some(i) = was.filter(|i| i.up_from > 0) {
-            self.new_last_clean_interval.insert(osd, (i.last_clean_begin, i.last_clean_end));
-        }
         self.new_last_up_change = self.modified;
     }
 
@@ -277,10 +273,11 @@ impl Incremental {
             self.new_weight.insert(osd, weight);
             // A weight makes the OSD exist before states are flipped; flipping EXISTS
             // again would destroy it.
-            if weight != 0 && !map.exists(osd) {
-                if let Some(s) = self.new_state.get_mut(&osd) {
-                    *s &= !state::EXISTS;
-                }
+            if weight != 0
+                && !map.exists(osd)
+                && let Some(s) = self.new_state.get_mut(&osd)
+            {
+                *s &= !state::EXISTS;
             }
         }
     }

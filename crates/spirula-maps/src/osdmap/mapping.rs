@@ -199,10 +199,10 @@ impl OsdMap {
         }
         let Some(at) = chosen else { return primary };
         let primary = up.get(at).copied().unwrap_or(primary);
-        if pool.can_shift_osds() {
-            if let Some(head) = up.get_mut(..=at) {
-                head.rotate_right(1);
-            }
+        if pool.can_shift_osds()
+            && let Some(head) = up.get_mut(..=at)
+        {
+            head.rotate_right(1);
         }
         primary
     }
@@ -270,5 +270,89 @@ impl OsdMap {
     /// Ids of all PGs, by pool and seed.
     pub fn pgs(&self) -> impl Iterator<Item = PgId> + '_ {
         self.pools.iter().flat_map(|(id, p)| (0..p.pg_num).map(|s| PgId::new(*id, s)))
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::osdmap::{Crush, Incremental, OsdAddrs, state};
+    use spirula_encoding::UTime;
+    use spirula_types::Uuid;
+    use std::collections::BTreeMap;
+
+    /// Four OSDs up and in, a replicated pool 1 of size 3 and an erasure pool 2 of 2+1.
+    fn map() -> OsdMap {
+        let mut c = CrushMap::new_default("osd").unwrap();
+        for o in 0..4 {
+            let at = BTreeMap::from([("root".to_string(), "default".to_string())]);
+            c.insert(o, WEIGHT_IN, &format!("osd.{o}"), &at).unwrap();
+        }
+        let ec = c.create_erasure("ec", "default", "osd", None, 3).unwrap();
+        let mut map = OsdMap::fresh(Uuid::default(), 0, UTime::ZERO, Crush::new(c));
+        let mut inc = Incremental::next(&map, UTime { sec: 9, nsec: 0 });
+        for o in 0..4 {
+            inc.create_osd(&map, o, Uuid([1; 16]));
+            inc.set_weight(&map, o, WEIGHT_IN);
+            inc.mark_up(o, &OsdAddrs::default());
+        }
+        assert_eq!(inc.add_pool(&map, "rep", PgPool::replicated(3, 8, 0, UTime::ZERO)), 1);
+        let pool = PgPool::erasure(2, 1, 4096, "p", 8, ec as u8, UTime::ZERO);
+        assert_eq!(inc.add_pool(&map, "ec", pool), 2);
+        map.apply(&inc).unwrap();
+        assert_eq!(map.osd_counts(), (4, 4, 4));
+        map
+    }
+
+    #[test]
+    fn every_pg_has_its_full_set_and_a_primary_while_all_osds_are_up() {
+        let map = map();
+        let table = map.map_all();
+        assert_eq!(table.len(), 16);
+        for (pg, m) in table.iter() {
+            assert_eq!((m.up.len(), m.acting.clone(), m.up_primary), (3, m.up.clone(), m.up[0]), "{pg}");
+        }
+    }
+
+    #[test]
+    fn a_down_osd_leaves_a_hole_in_erasure_sets_and_none_in_replicated_ones() {
+        let mut map = map();
+        map.osd_state[2] &= !state::UP;
+        for (pg, m) in map.map_all().iter().filter(|(pg, _)| map.pg_to_raw(*pg).0.contains(&2)) {
+            assert!(!m.is_up(2));
+            assert_eq!(m.up.contains(&OSD_NONE), pg.pool == 2, "{pg}");
+            assert_eq!(m.acting_size(), 2);
+            assert_eq!(m.up_primary, first(&m.up));
+        }
+    }
+
+    #[test]
+    fn temps_override_until_their_osds_are_gone() {
+        let mut map = map();
+        let pg = PgId::new(1, 3);
+        map.pg_temp.insert(pg, vec![3, 1]);
+        map.primary_temp.insert(pg, 1);
+        let m = map.pg_to_up_acting(pg);
+        assert_eq!((m.acting, m.acting_primary), (vec![3, 1], 1));
+        map.primary_temp.clear();
+        map.osd_state[3] &= !state::UP;
+        map.osd_state[1] &= !state::UP;
+        let m = map.pg_to_up_acting(pg);
+        assert_eq!(m.acting, m.up);
+    }
+
+    #[test]
+    fn deleting_a_pool_takes_its_exceptions_along() {
+        let mut map = map();
+        map.pg_temp.insert(PgId::new(1, 0), vec![1]);
+        map.pg_upmap_items.insert(PgId::new(1, 1), vec![(0, 1)]);
+        map.pg_upmap.insert(PgId::new(2, 1), vec![0, 1, 2]);
+        let mut inc = Incremental::next(&map, UTime::ZERO);
+        inc.remove_pool(&map, 1);
+        map.apply(&inc).unwrap();
+        assert!(map.pool(1).is_none() && map.pg_temp.is_empty() && map.pg_upmap_items.is_empty());
+        assert_eq!(map.pg_upmap.len(), 1);
+        assert_eq!(map.pg_to_up_acting(PgId::new(1, 0)), UpActing::default());
     }
 }

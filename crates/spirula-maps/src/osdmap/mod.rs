@@ -2,6 +2,10 @@
 //!
 //! [`OsdMap`] is the full map, [`Incremental`] the step from one epoch to the next
 //! ([`OsdMap::apply`]). Both carry checksums: decoding verifies them, encoding computes them.
+//!
+//! * `full.rs` the full map, `incremental.rs` the step, `apply.rs` what the step does
+//! * [`pool`], [`opts`], `info.rs`, `snaps.rs`, `crush.rs` what they are made of
+//! * `mapping.rs` from object to OSDs; `dump.rs` the map for people
 
 mod apply;
 mod crush;
@@ -22,7 +26,7 @@ pub use incremental::Incremental;
 pub use info::{OsdInfo, OsdXInfo};
 pub use mapping::{MapScratch, PgTable, UpActing};
 pub use opts::{PoolOptType, PoolOptValue, PoolOpts};
-pub use pool::{PgMergeMeta, PgPool, PoolSnap};
+pub use pool::{PgMergeMeta, PgPool, PoolSnap, flag};
 pub use snaps::SnapIntervals;
 
 use spirula_encoding::{Encoder, UTime};

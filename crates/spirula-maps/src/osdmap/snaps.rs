@@ -49,12 +49,12 @@ impl SnapIntervals {
         }
         let mut first = start;
         let mut end = start.saturating_add(len);
-        if let Some((s, l)) = self.0.range(..=start).next_back().map(|(s, l)| (*s, *l)) {
-            if s.saturating_add(l) >= start {
-                first = s;
-                end = end.max(s.saturating_add(l));
-                self.0.remove(&s);
-            }
+        if let Some((s, l)) = self.0.range(..=start).next_back().map(|(s, l)| (*s, *l))
+            && s.saturating_add(l) >= start
+        {
+            first = s;
+            end = end.max(s.saturating_add(l));
+            self.0.remove(&s);
         }
         while let Some((s, l)) = self.0.range(first..=end).next().map(|(s, l)| (*s, *l)) {
             end = end.max(s.saturating_add(l));
@@ -135,6 +135,7 @@ impl Decode for SnapIntervals {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
