@@ -10,6 +10,7 @@ use crate::checkpoint::Job;
 use crate::device::BlockDevice;
 use crate::error::{Result, StoreError};
 use crate::journal::{self, HEADER, Position, RECORD_HEADER};
+use crate::store::JOURNALED_PAYLOAD;
 use bytes::Bytes;
 use spirula_buffer::PayloadPool;
 use spirula_types::Uuid;
@@ -249,7 +250,8 @@ impl Committer {
         Ok(())
     }
 
-    /// Writes pieces to their blocks, adjacent ones together. True if there were any.
+    /// Writes pieces to their blocks, small adjacent ones together (large ones go without a
+    /// copy when alone). True if there were any.
     fn write_pieces<'a>(&self, pieces: impl Iterator<Item = &'a (u64, Bytes)>) -> Result<bool> {
         let mut pieces: Vec<&(u64, Bytes)> = pieces.collect();
         // Blocks freed and taken again within a frame do not occur: a block is taken again
@@ -262,6 +264,7 @@ impl Committer {
             let mut end = *start;
             while let Some((next, data)) = rest.first()
                 && *next == end
+                && (bufs.is_empty() || data.len() < JOURNALED_PAYLOAD)
             {
                 bufs.push(data);
                 end += data.len() as u64 / crate::BLOCK;

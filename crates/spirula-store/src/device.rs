@@ -65,7 +65,7 @@ pub trait BlockDevice: Send + Sync {
 pub struct FileDevice {
     name: String,
     file: File,
-    /// Same file opened with O_DIRECT | O_DSYNC.
+    /// Same file opened with O_DIRECT.
     direct: Option<File>,
     direct_min: usize,
 }
@@ -77,7 +77,7 @@ impl FileDevice {
     /// Of the file system.
     pub fn open(path: &Path, direct_min: usize) -> io::Result<Self> {
         let file = OpenOptions::new().read(true).write(true).open(path)?;
-        let flags = rustix::fs::OFlags::DIRECT | rustix::fs::OFlags::DSYNC;
+        let flags = rustix::fs::OFlags::DIRECT;
         // Some file systems (tmpfs) refuse O_DIRECT; the page cache and fdatasync serve there.
         let direct = OpenOptions::new().read(true).write(true).custom_flags(flags.bits() as i32).open(path).ok();
         Ok(Self { name: path.display().to_string(), file, direct, direct_min })
@@ -133,13 +133,30 @@ impl BlockDevice for FileDevice {
     }
 
     fn write_durable(&self, buf: &[u8], offset: u64) -> io::Result<()> {
-        match &self.direct {
-            Some(direct) if Self::aligned(buf, offset) => direct.write_all_at(buf, offset),
-            _ => {
-                self.file.write_all_at(buf, offset)?;
-                self.flush()
+        let mut done = 0;
+        if let Some(direct) = &self.direct
+            && Self::aligned(buf, offset)
+        {
+            // One system call to write and sync just this range.
+            while let rest = buf.get(done..).unwrap_or_default()
+                && !rest.is_empty()
+            {
+                let at = offset + done as u64;
+                match rustix::io::pwritev2(direct, &[IoSlice::new(rest)], at, ReadWriteFlags::DSYNC) {
+                    Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                    // The rest of a short write need not be aligned any more.
+                    Ok(n) if n.is_multiple_of(DIRECT_ALIGN) => done += n,
+                    Ok(_) | Err(Errno::OPNOTSUPP) => break,
+                    Err(Errno::INTR) => {}
+                    Err(e) => return Err(e.into()),
+                }
+            }
+            if done == buf.len() {
+                return Ok(());
             }
         }
+        self.file.write_all_at(buf.get(done..).unwrap_or_default(), offset + done as u64)?;
+        self.flush()
     }
 
     fn flush(&self) -> io::Result<()> {
