@@ -328,30 +328,19 @@ fn ok_to_stop(c: &Ctx<'_>) -> Reply {
     reply
 }
 
-/// The host bucket an OSD lies in.
-fn host(map: &OsdMap, osd: OsdId) -> String {
-    let shadow = |id: i32| map.crush.names.get(&id).is_some_and(|n| n.contains('~'));
-    map.crush
-        .buckets
-        .iter()
-        .flatten()
-        .find(|b| b.items.contains(&osd) && !shadow(b.id))
-        .and_then(|b| map.crush.names.get(&b.id))
-        .cloned()
-        .unwrap_or_default()
+/// The bucket an OSD lies in, normally a host.
+fn host(map: &OsdMap, osd: OsdId) -> &str {
+    map.crush.parent_of(osd).and_then(|b| map.crush.item_name(b.id)).unwrap_or_default()
 }
 
 fn status(c: &Ctx<'_>) -> Reply {
     let map = &c.mgr.map;
     let members = match c.str("bucket") {
         None => None,
-        Some(name) => {
-            let id = map.crush.names.iter().find(|(_, n)| **n == name).map(|(id, _)| *id);
-            match id.and_then(|id| map.crush.bucket(id)) {
-                Some(b) => Some(b.items.clone()),
-                None => return Reply::err(errno::ENOENT, format!("Bucket '{name}' not found")),
-            }
-        }
+        Some(name) => match map.crush.bucket_by_name(&name) {
+            Some(b) => Some(map.crush.osds_under(b.id)),
+            None => return Reply::err(errno::ENOENT, format!("Bucket '{name}' not found")),
+        },
     };
     let mut t = TextTable::new();
     for h in ["ID", "HOST", "USED", "AVAIL", "WR OPS", "WR DATA", "RD OPS", "RD DATA", "STATE"] {
@@ -372,7 +361,7 @@ fn status(c: &Ctx<'_>) -> Reply {
                 .collect();
         t.row([
             osd.to_string(),
-            host(map, osd),
+            host(map, osd).to_owned(),
             python::units(kib(statfs.used_raw()), 5, false),
             python::units(kib(statfs.available), 5, false),
             python::units(rate("op_w"), 5, true),
@@ -390,7 +379,7 @@ impl Mgr {
     pub(super) fn autoscale_rows(&self) -> Vec<Row> {
         let digest = self.digest();
         let total = digest.osd_sum(|_| true).statfs.total;
-        let root = self.map.crush.buckets.iter().flatten().map(|b| b.id).max().unwrap_or(-1);
+        let root = self.map.crush.roots().last().copied().unwrap_or(-1);
         self.map
             .pools
             .iter()

@@ -8,9 +8,6 @@ use spirula_maps::{OsdMap, OsdStatReport, StoreStatfs};
 use spirula_types::OsdId;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How deep a CRUSH tree may be; a malformed map with a loop ends here.
-const DEPTH: usize = 64;
-
 /// KiB of one OSD or bucket.
 #[derive(Clone, Copy, Debug, Default)]
 struct Use {
@@ -98,34 +95,16 @@ type Filter = (Option<BTreeSet<OsdId>>, Option<BTreeSet<i32>>);
 /// What a pool, bucket, OSD or class name selects: OSDs, and buckets unless any will do.
 fn filter(map: &OsdMap, name: &str) -> Option<Filter> {
     let crush = &map.crush;
-    if let Some((class, _)) = crush.class_names.iter().find(|(_, n)| *n == name) {
-        let osds = crush.device_classes.iter().filter(|(_, c)| *c == class).map(|(o, _)| *o).collect();
-        return Some((Some(osds), None));
+    if crush.class_id(name).is_some() {
+        return Some((Some(crush.devices_of_class(name).into_iter().collect()), None));
     }
     if let Some(pool) = map.pool_by_name(name).and_then(|id| map.pool(id)) {
-        let rule = crush.rule(u32::from(pool.crush_rule));
-        let takes = rule.into_iter().flat_map(|r| &r.steps).filter(|s| s.op == 1).map(|s| s.arg1);
-        let osds = takes.flat_map(|id| subtree(map, id)).filter(|id| *id >= 0).collect();
-        return Some((Some(osds), None));
+        let takes = crush.takes(u32::from(pool.crush_rule));
+        return Some((Some(takes.into_iter().flat_map(|id| crush.osds_under(id)).collect()), None));
     }
-    let (id, _) = crush.names.iter().find(|(_, n)| *n == name)?;
-    let all = subtree(map, *id);
-    let osds = all.iter().copied().filter(|id| *id >= 0).collect();
-    Some((Some(osds), Some(all.into_iter().filter(|id| *id < 0).collect())))
-}
-
-/// Everything below an item, with itself.
-fn subtree(map: &OsdMap, id: i32) -> BTreeSet<i32> {
-    let mut out = BTreeSet::new();
-    let mut todo = vec![id];
-    while let Some(at) = todo.pop() {
-        if out.insert(at)
-            && let Some(b) = map.crush.bucket(at)
-        {
-            todo.extend(&b.items);
-        }
-    }
-    out
+    let (osds, buckets): (BTreeSet<i32>, BTreeSet<i32>) =
+        crush.subtree(crush.item_id(name)?).into_iter().partition(|id| *id >= 0);
+    Some((Some(osds), Some(buckets)))
 }
 
 impl Report<'_> {
@@ -136,13 +115,13 @@ impl Report<'_> {
     fn wants_bucket(&self, id: i32) -> bool {
         match &self.below {
             Some(buckets) => buckets.contains(&id),
-            None => self.only.is_none() || subtree(self.map, id).iter().any(|o| *o >= 0 && self.wants(*o)),
+            None => self.only.is_none() || self.map.crush.osds_under(id).iter().any(|o| self.wants(*o)),
         }
     }
 
     fn use_of(&self, id: i32) -> Use {
         let mut sum = Use::default();
-        for osd in subtree(self.map, id).into_iter().filter(|o| *o >= 0 && self.wants(*o)) {
+        for osd in self.map.crush.osds_under(id).into_iter().filter(|o| self.wants(*o)) {
             if let Some(r) = self.osds.get(&osd) {
                 sum.add(&Use::of(&r.statfs));
             }
@@ -161,13 +140,18 @@ impl Report<'_> {
     }
 
     fn class(&self, osd: OsdId) -> &str {
-        let crush = &self.map.crush;
-        crush.device_classes.get(&osd).and_then(|c| crush.class_names.get(c)).map_or("", String::as_str)
+        self.map.crush.class_of(osd).unwrap_or_default()
+    }
+
+    /// Number and name of an item's type.
+    fn kind(&self, id: i32) -> (i32, &str) {
+        let number = self.map.crush.item_type(id).unwrap_or(0);
+        (number, self.map.crush.type_name(number).unwrap_or_default())
     }
 
     fn name(&self, id: i32) -> String {
-        match self.map.crush.names.get(&id) {
-            Some(n) => n.clone(),
+        match self.map.crush.item_name(id) {
+            Some(n) => n.to_owned(),
             None if id >= 0 => format!("osd.{id}"),
             None => "?".to_owned(),
         }
@@ -176,19 +160,14 @@ impl Report<'_> {
     /// Lines in display order, and OSDs that are nowhere in the tree.
     fn nodes(&self) -> (Vec<Node>, Vec<Node>) {
         let crush = &self.map.crush;
-        let shadow = |id: i32| crush.names.get(&id).is_some_and(|n| n.contains('~'));
-        let buckets = || crush.buckets.iter().flatten().filter(|b| !shadow(b.id));
-        let inner: BTreeSet<i32> = buckets().flat_map(|b| b.items.iter().copied()).collect();
         let mut out = Vec::new();
         let mut seen = BTreeSet::new();
-        // Roots from −1 downwards; pushed in reverse, as the last pushed is the first out.
-        let mut todo: Vec<Node> = buckets()
-            .filter(|b| !inner.contains(&b.id))
-            .map(|b| Node { id: b.id, depth: 0, weight: b.weight, children: Vec::new(), has_parent: false })
-            .collect();
-        todo.sort_by_key(|n| n.id);
+        // Ascending, so that −1 is last and comes first from the stack.
+        let root =
+            |id| crush.bucket(id).map(|b| Node { id, depth: 0, weight: b.weight, children: vec![], has_parent: false });
+        let mut todo: Vec<Node> = crush.roots().into_iter().filter_map(root).collect();
         while let Some(mut node) = todo.pop() {
-            if node.depth > DEPTH || !seen.insert(node.id) {
+            if !seen.insert(node.id) {
                 continue;
             }
             if let Some(b) = crush.bucket(node.id) {
@@ -303,8 +282,7 @@ impl Report<'_> {
                 if osd { self.pgs.get(&n.id).copied().unwrap_or(0).to_string() } else { "-".to_owned() },
                 if osd { self.status(n.id).to_owned() } else { String::new() },
             ];
-            let kind = self.map.crush.bucket(n.id).and_then(|b| self.map.crush.type_names.get(&i32::from(b.kind)));
-            let kind = kind.map_or(String::new(), |k| format!("{k} "));
+            let kind = if osd { String::new() } else { format!("{} ", self.kind(n.id).1) };
             row.push(format!("{}{kind}{}", "    ".repeat(n.depth), self.name(n.id)));
             t.row(row);
         }
@@ -342,11 +320,10 @@ impl Report<'_> {
             m.insert("crush_weight".into(), json!(f64::from(n.weight) / f64::from(WEIGHT_IN)));
             m.insert("depth".into(), n.depth.into());
         } else {
-            let kind = self.map.crush.bucket(n.id).map_or(0, |b| i32::from(b.kind));
+            let (number, kind) = self.kind(n.id);
             m.insert("name".into(), self.name(n.id).into());
-            let kind_name = self.map.crush.type_names.get(&kind).map_or("", String::as_str);
-            m.insert("type".into(), kind_name.into());
-            m.insert("type_id".into(), kind.into());
+            m.insert("type".into(), kind.into());
+            m.insert("type_id".into(), number.into());
         }
         if n.has_parent {
             m.insert("pool_weights".into(), json!({}));

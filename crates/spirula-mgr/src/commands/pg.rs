@@ -276,7 +276,8 @@ fn pools_json(d: &PgDigest) -> Value {
 
 fn osds_json(d: &PgDigest, map: &mut Map<String, Value>) {
     let osds: Vec<Value> = d.osds.iter().map(|(id, o)| o.dump(Some(*id))).collect();
-    let mut statfs = Vec::new();
+    // By pool, then by OSD.
+    let mut statfs = BTreeMap::new();
     for (osd, report) in &d.osds {
         for (pool, s) in &report.pool_statfs {
             let mut one = Map::new();
@@ -285,9 +286,10 @@ fn osds_json(d: &PgDigest, map: &mut Map<String, Value>) {
             if let Value::Object(rest) = s.dump() {
                 one.extend(rest);
             }
-            statfs.push(Value::from(one));
+            statfs.insert((*pool, *osd), Value::from(one));
         }
     }
+    let statfs: Vec<Value> = statfs.into_values().collect();
     map.insert("osd_stats".into(), osds.into());
     map.insert("pool_statfs".into(), statfs.into());
 }
