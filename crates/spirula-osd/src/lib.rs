@@ -1,1 +1,26 @@
-//! The OSD daemon: PGs, store and connections put together.
+//! The OSD daemon: PGs, a store and links put together.
+//!
+//! The OSD decides little by itself. [`Osd`] is the shell around the PG state machines of
+//! `spirula-pg`: it routes messages to them, performs their effects on the store and the
+//! links, follows the OSD map, answers `ceph tell`, and reports to the manager. It runs on one
+//! event loop and owns everything without locks; the store's threads and the read helpers
+//! answer through its mailbox.
+//!
+//! * [`daemon`] — events in, effects out: the loop's body
+//! * [`maps`], [`follow`] — following the map: PG views, splits, what clients lack
+//! * [`links`], [`peers`] — links to monitor, manager and other OSDs, heartbeats, read leases, failure reports
+//! * [`reader`] — the store as the PGs see it
+//! * [`tell`], [`commands`], [`perf`], [`report`] — commands, counters, statistics
+
+mod commands;
+mod daemon;
+mod follow;
+mod links;
+mod maps;
+mod peers;
+mod perf;
+mod reader;
+mod report;
+mod tell;
+
+pub use daemon::{Control, Osd, OsdConfig, OsdEvent};

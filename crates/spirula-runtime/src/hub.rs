@@ -31,8 +31,9 @@ pub enum LinkMode {
     Tcp,
 }
 
-/// Gives out global ids to clients that authenticate with a monitor.
-pub type AssignId = Arc<dyn Fn() -> u64 + Send + Sync>;
+/// Gives out global ids to clients that authenticate with a monitor; `None` when there is none
+/// to give at the moment.
+pub type AssignId = Arc<dyn Fn() -> Option<u64> + Send + Sync>;
 
 /// What a daemon shows to whoever connects.
 #[derive(Clone)]

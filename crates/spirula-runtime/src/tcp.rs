@@ -333,7 +333,7 @@ impl Task {
     fn held_back(&self) -> bool {
         self.sink.depth() > limits::MAILBOX_EVENTS
             || self.ends.open_requests.load(Ordering::Relaxed) >= limits::REQUESTS_PER_LINK
-            || self.ends.queue.bytes.load(Ordering::Relaxed) > limits::OUT_BYTES
+            || self.ends.queue.bytes.load(Ordering::Relaxed) + self.output.len() > limits::OUT_BYTES
             // A payload begun is finished: it has its buffer already.
             || (self.direct.is_none() && self.established && self.pool.over_budget())
     }
@@ -411,9 +411,13 @@ impl Task {
             Event::Auth(request) => {
                 let gid = match self.accepting.as_ref().and_then(|a| a.assign_id.as_ref()) {
                     Some(assign) if request.global_id == 0 => assign(),
-                    _ => request.global_id,
+                    _ => Some(request.global_id),
                 };
-                self.connection.accept_auth(gid);
+                match gid {
+                    Some(gid) => self.connection.accept_auth(gid),
+                    // The monitor has not started yet; as one without quorum: come again.
+                    None => return Err("no global id to give yet".into()),
+                }
                 Ok(true)
             }
             Event::Session(ask) => {

@@ -17,6 +17,7 @@ pub mod hash;
 mod object;
 mod pg;
 pub mod transaction;
+pub mod version;
 
 pub use addr::{AddrVec, EntityAddr, EntityName, EntityType};
 pub use object::{HObject, NS_ALL, ObjectLocator, SNAP_DIR, SNAP_HEAD};

@@ -1,0 +1,224 @@
+//! The OSD's side of `ceph tell`: performs what [`crate::tell`] understood.
+
+use crate::daemon::{Life, Osd, RECOVERING};
+use crate::tell::{self, Answer, Tell};
+use bytes::Bytes;
+use serde_json::json;
+use spirula_messages::ceph::{MCommand, MCommandReply};
+use spirula_messages::{Body, Message, MessageError};
+use spirula_runtime::{LinkId, clock};
+use spirula_types::transaction::{ObjectOp, Transaction};
+use spirula_types::{HObject, PgId, errno};
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+/// A benchmark asked for by `tell bench`.
+pub(crate) struct Bench {
+    link: LinkId,
+    tid: u64,
+    begun: Duration,
+    count: u64,
+    size: u64,
+    object_size: u64,
+    left: u64,
+    under_way: VecDeque<u64>,
+    number: u64,
+}
+
+impl Osd {
+    pub(crate) fn command(&mut self, id: LinkId, m: &Message) -> Result<(), MessageError> {
+        let c = MCommand::from_message(m)?;
+        let answer = match tell::parse(&c.cmd) {
+            Err(answer) => answer,
+            Ok(t) => match self.tell(id, m.tid, t) {
+                Some(answer) => answer,
+                None => return Ok(()),
+            },
+        };
+        self.answer_command(id, m.tid, answer);
+        Ok(())
+    }
+
+    pub(crate) fn answer_command(&self, id: LinkId, tid: u64, a: Answer) {
+        if let Some(s) = self.sessions.get(&id) {
+            let reply = MCommandReply { result: a.result, status: a.status, output: a.output.into() };
+            s.link.send(reply.into_message(tid));
+        }
+    }
+
+    pub(crate) fn tell(&mut self, link: LinkId, tid: u64, t: Tell) -> Option<Answer> {
+        let (used, total) = self.store.as_ref().map_or((0, 0), |s| {
+            let f = s.statfs();
+            (f.used, f.total)
+        });
+        Some(match t {
+            Tell::Descriptions => Answer::json(&tell::descriptions()),
+            Tell::Version => Answer::json(&json!({
+                "version": spirula_types::version::CEPH,
+                "release": spirula_types::version::RELEASE,
+                "release_type": "stable",
+            })),
+            Tell::Status => Answer::json(&json!({
+                "cluster_fsid": self.cfg.fsid.to_string(),
+                "osd_fsid": self.cfg.uuid.to_string(),
+                "whoami": self.cfg.id,
+                "state": match self.life { Life::Active => "active", Life::Booting => "booting", _ => "stopping" },
+                "oldest_map": 1,
+                "newest_map": self.maps.epoch(),
+                "num_pgs": self.pgs.len(),
+            })),
+            Tell::PerfDump => {
+                let primaries = self.pgs.values().filter(|p| p.is_primary()).count();
+                Answer::json(&self.perf.dump(self.pgs.len(), primaries, used, total))
+            }
+            Tell::ConfigShow => Answer::json(&json!(self.shown_config())),
+            Tell::ConfigGet(key) => match self.shown_config().remove(&key) {
+                Some(v) => Answer::json(&json!({ key: v })),
+                None => Answer::fail(errno::ENOENT, format!("error getting '{key}': this OSD has no such option")),
+            },
+            Tell::ConfigSet(key, value) => {
+                let status = format!("{key} = '{value}' ");
+                self.config.insert(key, value);
+                Answer { status, ..Answer::json(&json!({"success": ""})) }
+            }
+            Tell::PgQuery(pgid) => match PgId::parse(&pgid).and_then(|id| self.pgs.get(&id)) {
+                Some(pg) => Answer::json(&serde_json::from_str(&pg.query()).unwrap_or_default()),
+                None => Answer::fail(errno::ENOENT, format!("i don't have pgid {pgid}")),
+            },
+            Tell::OpsInFlight => {
+                let now = clock::monotonic();
+                let ops: Vec<_> = self
+                    .ops
+                    .values()
+                    .map(|p| json!({"description": format!("tid {}", p.tid), "age": now.saturating_sub(p.begun).as_secs_f64()}))
+                    .collect();
+                Answer::json(&json!({"num_ops": ops.len(), "ops": ops}))
+            }
+            Tell::Flush => {
+                if let Some(store) = &mut self.store
+                    && let Err(e) = store.flush()
+                {
+                    return Some(Answer::fail(errno::EIO, e.to_string()));
+                }
+                Answer::default()
+            }
+            Tell::Bench { count, size, object_size } => return self.start_bench(link, tid, count, size, object_size),
+        })
+    }
+
+    pub(crate) fn shown_config(&self) -> BTreeMap<String, String> {
+        let mut all: BTreeMap<String, String> = [
+            ("osd_max_object_size", self.pg_cfg.limits.max_object_size.to_string()),
+            ("osd_max_pg_log_entries", self.pg_cfg.log_keep.to_string()),
+            ("osd_max_backfills", RECOVERING.to_string()),
+            ("osd_recovery_max_chunk", self.pg_cfg.push_bytes.to_string()),
+            ("osd_heartbeat_grace", crate::peers::GRACE.as_secs().to_string()),
+            ("fsid", self.cfg.fsid.to_string()),
+            ("host", self.cfg.host.clone()),
+            ("name", format!("osd.{}", self.cfg.id)),
+        ]
+        .map(|(k, v)| (k.to_owned(), v))
+        .into();
+        all.extend(self.config.clone());
+        all
+    }
+
+    pub(crate) fn start_bench(
+        &mut self,
+        link: LinkId,
+        tid: u64,
+        count: u64,
+        size: u64,
+        object_size: u64,
+    ) -> Option<Answer> {
+        let fail = |why: String| Some(Answer::fail(errno::EINVAL, why));
+        if size == 0 || count == 0 || size > 64 << 20 {
+            return fail(format!("bench: size {size} must be from 1 to {} and count {count} above 0", 64 << 20));
+        }
+        if count > 4 << 30 {
+            return fail(format!("bench: count {count} is more than {} bytes", 4u64 << 30));
+        }
+        if self.bench.is_some() {
+            return Some(Answer::fail(errno::EBUSY, "bench: one is running already"));
+        }
+        let bench = Bench {
+            link,
+            tid,
+            begun: clock::monotonic(),
+            count,
+            size,
+            object_size: if object_size == 0 { size } else { object_size },
+            left: count,
+            under_way: VecDeque::new(),
+            number: 0,
+        };
+        self.bench = Some(bench);
+        self.bench_more();
+        None
+    }
+
+    pub(crate) fn bench_object(n: u64) -> HObject {
+        // A pool that cannot exist: no PG lists it.
+        HObject::head(-2, Bytes::new(), Bytes::new(), format!("bench-{n}").into())
+    }
+
+    pub(crate) fn bench_more(&mut self) {
+        let (Some(b), Some(store)) = (&mut self.bench, &mut self.store) else { return };
+        let mut failed = None;
+        while b.left > 0 && b.under_way.len() < 16 {
+            let n = b.size.min(b.left);
+            let mut data = self.hub.pool().take(n as usize);
+            data.set_len(n as usize);
+            let at = b.number * b.size;
+            let mut txn = Transaction::default();
+            let op = ObjectOp::Write { offset: at % b.object_size, data: data.freeze() };
+            txn.object(&Self::bench_object(at / b.object_size), op);
+            match store.submit(txn) {
+                Ok(seq) => b.under_way.push_back(seq),
+                Err(e) => {
+                    failed = Some(e.to_string());
+                    break;
+                }
+            }
+            b.left -= n;
+            b.number += 1;
+        }
+        if let Some(why) = failed {
+            self.bench_end(Err(why));
+        }
+    }
+
+    pub(crate) fn bench_durable(&mut self, seq: u64) {
+        let Some(b) = &mut self.bench else { return };
+        while b.under_way.pop_front_if(|s| *s <= seq).is_some() {}
+        if b.left > 0 {
+            self.bench_more();
+        } else if b.under_way.is_empty() {
+            self.bench_end(Ok(()));
+        }
+    }
+
+    pub(crate) fn bench_end(&mut self, result: Result<(), String>) {
+        let Some(b) = self.bench.take() else { return };
+        let seconds = clock::monotonic().saturating_sub(b.begun).as_secs_f64().max(1e-9);
+        if let Some(store) = &mut self.store {
+            for n in 0..=(b.number * b.size) / b.object_size {
+                let mut txn = Transaction::default();
+                txn.object(&Self::bench_object(n), ObjectOp::Remove);
+                // Left-over objects take space, no more.
+                let _ = store.submit(txn);
+            }
+        }
+        let answer = match result {
+            Err(why) => Answer::fail(errno::EIO, why),
+            Ok(()) => Answer::json(&json!({
+                "bytes_written": b.count,
+                "blocksize": b.size,
+                "elapsed_sec": seconds,
+                "bytes_per_sec": b.count as f64 / seconds,
+                "iops": b.number as f64 / seconds,
+            })),
+        };
+        self.answer_command(b.link, b.tid, answer);
+    }
+}

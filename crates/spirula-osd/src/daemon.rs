@@ -1,0 +1,811 @@
+//! The OSD's loop: events in, effects performed.
+//!
+//! An event goes to the PG it concerns; what the PG wants done is done at once, in order:
+//! transactions to the store, messages to links, reads to helper threads. Messages for one
+//! peer are gathered and sent together at the end of a batch.
+
+use crate::commands::Bench;
+use crate::maps::Maps;
+use crate::peers::{LEASE_MS, Peers};
+use crate::perf::Perf;
+use crate::reader::{BlockingReader, Shelf, StoreReader, read_error};
+use crate::report::Reporter;
+use bytes::Bytes;
+use spirula_messages::ceph::{MMgrMap, MOsdMap, MOsdOp, MOsdOpReply, kind};
+use spirula_messages::cluster::control::{
+    OsdMarkMeDown, OsdMarkMeDownAck, OsdReportAck, OsdScrub, OsdStop, PgCreateAsk, PgCreateGrant, PgsCreated,
+    PgsCreatedAck,
+};
+use spirula_messages::cluster::pg::{OsdPing, OsdPong, PgAcks, PgCtl, PgCtls, PgTxn, RepAck};
+use spirula_messages::{Body, Message};
+use spirula_pg::exec::{Fetched, Source};
+use spirula_pg::{
+    ClientOp, CreateAnswer, Leases, Now, OpId, PeerMsg, Pg, PgConfig, PgEffect, PgEvent, ReadKey, Token, parse_info_key,
+};
+use spirula_runtime::{Daemon, Hub, Link, LinkId, Listener, Mailbox, NetEvent, Peer, Service, clock};
+use spirula_store::Store;
+use spirula_types::{AddrVec, EntityType, Epoch, HObject, OsdId, PgId, ReqId, Uuid, errno};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+
+/// Requests held because their map is not here yet; more are dropped (the client resends).
+const EARLY_OPS: usize = 4096;
+/// PGs that recover at a time.
+pub(crate) const RECOVERING: usize = 4;
+/// Between two looks at PGs that wait for time to pass.
+const PG_TICK: Duration = Duration::from_millis(500);
+/// Between two attempts to reach monitor or manager, and two boot messages.
+pub(crate) const RETRY: Duration = Duration::from_millis(500);
+/// How long a clean stop waits for the monitor's word.
+const STOP_PATIENCE: Duration = Duration::from_secs(2);
+/// Monotonic milliseconds start here, so that "one lease ago" is a time.
+const MONO_BASE_MS: u64 = 1_000_000;
+
+/// What an OSD is told at its start.
+#[derive(Clone)]
+pub struct OsdConfig {
+    /// Its number.
+    pub id: OsdId,
+    /// Its cluster.
+    pub fsid: Uuid,
+    /// Its store's identity.
+    pub uuid: Uuid,
+    /// Monitors.
+    pub mon: AddrVec,
+    /// Address to listen on; the port is any free one.
+    pub bind: IpAddr,
+    /// Tells this incarnation from earlier ones.
+    pub nonce: u32,
+    /// Name of this machine.
+    pub host: String,
+    /// True if no earlier incarnation of any OSD of the cluster can still be alive (the whole
+    /// cluster lives in one process): then no old read lease has to be waited for.
+    pub fresh_leases: bool,
+    /// Facts for `osd metadata`.
+    pub metadata: BTreeMap<String, String>,
+}
+
+/// What arrives in an OSD's mailbox.
+#[derive(Debug)]
+pub enum OsdEvent {
+    /// Network.
+    Net(NetEvent),
+    /// Transactions up to this one are durable.
+    Durable(u64),
+    /// The store failed for good.
+    StoreFailed(String),
+    /// A helper thread has read what was wanted.
+    Fetched(PgId, ReadKey, Vec<Piece>),
+    /// An order from the process.
+    Control(Control),
+}
+
+/// A piece of data read by a helper thread: object, offset, length, bytes.
+pub type Piece = (HObject, u64, u64, Result<Bytes, spirula_pg::exec::ReadError>);
+
+impl From<NetEvent> for OsdEvent {
+    fn from(e: NetEvent) -> Self {
+        Self::Net(e)
+    }
+}
+
+/// Orders from the process that hosts the OSD.
+#[derive(Debug)]
+pub enum Control {
+    /// Stop cleanly; answers when done.
+    Stop(oneshot::Sender<()>),
+}
+
+pub(crate) struct Session {
+    pub(crate) link: Link,
+    pub(crate) peer: Peer,
+}
+
+/// A client's request on its way.
+pub(crate) struct Pending {
+    pub(crate) link: LinkId,
+    pub(crate) tid: u64,
+    pub(crate) begun: Duration,
+    pub(crate) write: bool,
+    pub(crate) bytes: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Life {
+    /// Asks to be marked up.
+    Booting,
+    /// The map shows us up.
+    Active,
+    /// Told the monitor; waits for its word.
+    Stopping(Duration),
+    Stopped,
+}
+
+/// One OSD.
+pub struct Osd {
+    pub(crate) cfg: OsdConfig,
+    pub(crate) me: Peer,
+    pub(crate) hub: Hub,
+    pub(crate) on: Handle,
+    pub(crate) mailbox: Mailbox<OsdEvent>,
+    pub(crate) listener: Option<Listener>,
+    pub(crate) store: Option<Store>,
+    pub(crate) shelf: RefCell<Shelf>,
+    pub(crate) pgs: BTreeMap<PgId, Pg>,
+    pub(crate) pg_cfg: Arc<PgConfig>,
+    pub(crate) maps: Maps,
+    pub(crate) leases: Leases,
+    pub(crate) life: Life,
+    pub(crate) stop_waiters: Vec<oneshot::Sender<()>>,
+    pub(crate) mon: Option<Link>,
+    pub(crate) mon_open: bool,
+    pub(crate) mon_retry: Duration,
+    pub(crate) boot_sent: Duration,
+    pub(crate) mgr: Option<Link>,
+    pub(crate) mgr_addr: AddrVec,
+    pub(crate) mgr_open: bool,
+    pub(crate) mgr_retry: Duration,
+    pub(crate) peers: Peers,
+    pub(crate) sessions: HashMap<LinkId, Session>,
+    pub(crate) ops: HashMap<OpId, Pending>,
+    pub(crate) next_op: OpId,
+    /// Requests and peer messages that need a newer map.
+    pub(crate) early: VecDeque<(LinkId, Message)>,
+    /// Submitted and not durable: store sequence, PG, token, when.
+    pub(crate) committing: VecDeque<(u64, PgId, Token, Duration)>,
+    pub(crate) effects: VecDeque<(PgId, PgEffect)>,
+    pub(crate) scratch: Vec<PgEffect>,
+    pub(crate) acks: BTreeMap<OsdId, Vec<RepAck>>,
+    pub(crate) ctls: BTreeMap<OsdId, Vec<PgCtl>>,
+    pub(crate) asking: Vec<(PgId, Epoch)>,
+    pub(crate) created: Vec<(PgId, Epoch)>,
+    pub(crate) recovery_queue: VecDeque<PgId>,
+    pub(crate) recovering: Vec<PgId>,
+    pub(crate) wakes: BTreeMap<u64, Vec<PgId>>,
+    pub(crate) next_pg_tick: Duration,
+    pub(crate) next_housekeeping: Duration,
+    pub(crate) reporter: Reporter,
+    pub(crate) perf: Perf,
+    pub(crate) bench: Option<Bench>,
+    pub(crate) config: BTreeMap<String, String>,
+}
+
+impl Osd {
+    /// Puts an OSD together on an open store and listens. `mailbox` is its own.
+    ///
+    /// # Errors
+    /// When the port cannot be opened, or a PG's record in the store is damaged.
+    pub fn start(
+        cfg: OsdConfig,
+        hub: Hub,
+        on: Handle,
+        mailbox: Mailbox<OsdEvent>,
+        store: Store,
+    ) -> Result<Self, String> {
+        let mut me = Peer {
+            kind: EntityType::Osd,
+            id: cfg.id.to_string(),
+            global_id: 0,
+            addrs: AddrVec::default(),
+            features: spirula_types::features::PACIFIC,
+        };
+        let service = Service { me: me.clone(), sink: mailbox.sink(), assign_id: None };
+        let listener = hub.listen((cfg.bind, 0).into(), cfg.nonce, service, &on).map_err(|e| e.to_string())?;
+        me.addrs = listener.addrs.clone();
+        let pg_cfg = Arc::new(PgConfig::default());
+        let mut pgs = BTreeMap::new();
+        let records = store.meta_range(b"pg.").map_err(|e| e.to_string())?;
+        for (key, value) in records {
+            let Some(id) = parse_info_key(&key) else { continue };
+            let log = store.log_entries(id).map_err(|e| e.to_string())?;
+            let pg = Pg::load(id, cfg.id, pg_cfg.clone(), &value, log.into_iter().map(|(_, entry)| entry))
+                .map_err(|e| format!("record of pg {id}: {e}"))?;
+            pgs.insert(id, pg);
+        }
+        let now_ms = mono_ms();
+        let leases_from = if cfg.fresh_leases { now_ms - LEASE_MS } else { now_ms };
+        Ok(Self {
+            me,
+            hub,
+            on,
+            mailbox,
+            listener: Some(listener),
+            store: Some(store),
+            shelf: RefCell::default(),
+            pgs,
+            pg_cfg,
+            maps: Maps::default(),
+            leases: Leases::new(LEASE_MS, leases_from),
+            life: Life::Booting,
+            stop_waiters: Vec::new(),
+            mon: None,
+            mon_open: false,
+            mon_retry: Duration::ZERO,
+            boot_sent: Duration::ZERO,
+            mgr: None,
+            mgr_addr: AddrVec::default(),
+            mgr_open: false,
+            mgr_retry: Duration::ZERO,
+            peers: Peers::default(),
+            sessions: HashMap::new(),
+            ops: HashMap::new(),
+            next_op: 1,
+            early: VecDeque::new(),
+            committing: VecDeque::new(),
+            effects: VecDeque::new(),
+            scratch: Vec::new(),
+            acks: BTreeMap::new(),
+            ctls: BTreeMap::new(),
+            asking: Vec::new(),
+            created: Vec::new(),
+            recovery_queue: VecDeque::new(),
+            recovering: Vec::new(),
+            wakes: BTreeMap::new(),
+            next_pg_tick: Duration::ZERO,
+            next_housekeeping: Duration::ZERO,
+            reporter: Reporter::default(),
+            perf: Perf::default(),
+            bench: None,
+            config: BTreeMap::new(),
+            cfg,
+        })
+    }
+
+    // ---- messages ----
+
+    pub(crate) fn message(&mut self, id: LinkId, m: Message) {
+        let result = match m.kind {
+            kind::OSD_OP => return self.client_op(id, m),
+            PgTxn::KIND | PgAcks::KIND | PgCtls::KIND | OsdPing::KIND | OsdPong::KIND => self.peer_message(id, &m),
+            kind::PING => Ok(()),
+            kind::COMMAND => self.command(id, &m),
+            kind::OSD_MAP => MOsdMap::from_message(&m).map(|m| self.osd_map(id, m)),
+            kind::MGR_MAP => MMgrMap::from_message(&m).map(|m| self.mgr_map(&m)),
+            kind::OSD_BACKOFF | kind::MON_MAP | kind::CONFIG => Ok(()),
+            PgCreateGrant::KIND => PgCreateGrant::from_message(&m).map(|g| self.granted(g)),
+            PgsCreatedAck::KIND => PgsCreatedAck::from_message(&m).map(|a| self.created_ack(&a)),
+            OsdMarkMeDownAck::KIND => OsdMarkMeDownAck::from_message(&m).map(|_| self.marked_down()),
+            OsdStop::KIND => OsdStop::from_message(&m).map(|s| {
+                if s.osd == self.cfg.id {
+                    self.stop(None);
+                }
+            }),
+            OsdReportAck::KIND => OsdReportAck::from_message(&m).map(|a| self.reporter.acked(&a)),
+            OsdScrub::KIND => Ok(()),
+            other => {
+                tracing::debug!("osd.{}: message type {other} is not for an OSD, ignored", self.cfg.id);
+                Ok(())
+            }
+        };
+        if let Err(e) = result {
+            // A malformed body: whoever sends such things is not served further.
+            tracing::warn!("osd.{}: {e}; closing the connection", self.cfg.id);
+            if let Some(s) = self.sessions.get(&id) {
+                s.link.close();
+            }
+        }
+    }
+
+    pub(crate) fn client_op(&mut self, id: LinkId, m: Message) {
+        let Some(session) = self.sessions.get(&id) else { return };
+        let msg = match MOsdOp::from_message(&m) {
+            Ok(op) => op,
+            Err(e) => {
+                tracing::warn!("osd.{}: {}: {e}; closing the connection", self.cfg.id, session.peer.name());
+                session.link.close();
+                return;
+            }
+        };
+        if msg.epoch > self.maps.epoch() {
+            if self.early.len() < EARLY_OPS {
+                self.early.push_back((id, m));
+            }
+            return;
+        }
+        let pg = msg.spg.pg;
+        let blocked = self.maps.map().is_some_and(|map| map.is_blocklisted(&session.peer.addr()));
+        if blocked {
+            let reply = MOsdOpReply::to(&msg, self.maps.epoch(), -errno::ESHUTDOWN);
+            session.link.send(reply.into_message(m.tid));
+            return;
+        }
+        if !self.pgs.contains_key(&pg) {
+            // Not ours (any more): the client finds the right one with the newest map.
+            if let Some(map) = self.maps.since(msg.epoch) {
+                session.link.send(map.into_message(0));
+            }
+            return;
+        }
+        let op = self.next_op;
+        self.next_op += 1;
+        session.link.request_taken();
+        let write = spirula_pg::exec::is_write(&msg.ops);
+        let reqid = ReqId { name: session.peer.name(), tid: m.tid, inc: msg.client_inc as i32 };
+        let pending = Pending { link: id, tid: m.tid, begun: clock::monotonic(), write, bytes: m.data.len() as u64 };
+        self.ops.insert(op, pending);
+        self.to_pg(pg, PgEvent::Client(ClientOp { id: op, conn: id, reqid, msg: Box::new(msg) }));
+    }
+
+    pub(crate) fn peer_message(&mut self, id: LinkId, m: &Message) -> Result<(), spirula_messages::MessageError> {
+        // Peers talk to us over links they opened; answers to pings come over ours.
+        let from = match (self.peers.by_link(id), self.sessions.get(&id)) {
+            (Some(osd), _) => osd,
+            (None, Some(s)) if s.peer.kind == EntityType::Osd => s.peer.name().num as OsdId,
+            _ => {
+                tracing::warn!("osd.{}: a message between OSDs from somebody who is none", self.cfg.id);
+                return Ok(());
+            }
+        };
+        match m.kind {
+            PgTxn::KIND => {
+                let t = PgTxn::from_message(m)?;
+                self.perf.subop_writes += 1;
+                self.from_peer(from, t.pg, PeerMsg::Txn(t));
+            }
+            PgAcks::KIND => {
+                for a in PgAcks::from_message(m)?.0 {
+                    self.from_peer(from, a.pg, PeerMsg::Ack(a));
+                }
+            }
+            PgCtls::KIND => {
+                for c in PgCtls::from_message(m)?.0 {
+                    self.from_peer(from, c.pg, PeerMsg::Ctl(c));
+                }
+            }
+            OsdPing::KIND => {
+                let p = OsdPing::from_message(m)?;
+                let lease = self.leases.grant(from, mono_ms());
+                let pong = OsdPong {
+                    osd: self.cfg.id,
+                    epoch: self.maps.epoch(),
+                    sent_ms: p.sent_ms,
+                    lease_ms: u32::try_from(lease).unwrap_or(u32::MAX),
+                };
+                self.peers.send(from, pong.into_message(0));
+            }
+            _ => {
+                let p = OsdPong::from_message(m)?;
+                self.leases.take(from, p.sent_ms, u64::from(p.lease_ms), p.epoch, self.maps.epoch());
+                if self.peers.heard(from, clock::monotonic()) {
+                    self.report_peer(from, Duration::ZERO, false, true);
+                }
+                let waiting: Vec<PgId> =
+                    self.pgs.iter().filter(|(_, p)| p.waits_for_lease()).map(|(id, _)| *id).collect();
+                for pg in waiting {
+                    self.to_pg(pg, PgEvent::Tick);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn from_peer(&mut self, from: OsdId, pg: PgId, msg: PeerMsg) {
+        if let std::collections::btree_map::Entry::Vacant(slot) = self.pgs.entry(pg) {
+            // A PG we hold nothing of: it answers so, and goes again.
+            let mut new = Pg::new(pg, self.cfg.id, self.pg_cfg.clone());
+            if self.maps.epoch() > 0 {
+                let view = Arc::new(self.maps.view(pg));
+                feed(&mut new, PgEvent::Map(view), &self.store, &self.shelf, &self.leases, &mut self.scratch);
+                self.effects.extend(self.scratch.drain(..).map(|e| (pg, e)));
+            }
+            slot.insert(new);
+        }
+        self.to_pg(pg, PgEvent::Peer(from, msg));
+    }
+
+    // ---- PG creation ----
+
+    pub(crate) fn granted(&mut self, g: PgCreateGrant) {
+        for (pg, since) in g.granted {
+            self.to_pg(pg, PgEvent::CreateAnswer(CreateAnswer::Granted { since }));
+        }
+        for pg in g.refused {
+            self.to_pg(pg, PgEvent::CreateAnswer(CreateAnswer::Exists { winner: None }));
+        }
+    }
+
+    pub(crate) fn created_ack(&mut self, a: &PgsCreatedAck) {
+        for pg in &a.pgids {
+            self.to_pg(*pg, PgEvent::CreatedAck { winner: None });
+        }
+    }
+
+    // ---- PGs ----
+
+    pub(crate) fn to_pg(&mut self, id: PgId, event: PgEvent) {
+        let Some(pg) = self.pgs.get_mut(&id) else { return };
+        feed(pg, event, &self.store, &self.shelf, &self.leases, &mut self.scratch);
+        self.effects.extend(self.scratch.drain(..).map(|e| (id, e)));
+        self.perform();
+    }
+
+    /// Performs what the PGs want, until nothing is left.
+    pub(crate) fn perform(&mut self) {
+        while let Some((pg, effect)) = self.effects.pop_front() {
+            self.effect(pg, effect);
+        }
+    }
+
+    /// An event that is the answer to an effect; its effects queue behind those there are.
+    pub(crate) fn answer_pg(&mut self, id: PgId, event: PgEvent) {
+        let Some(pg) = self.pgs.get_mut(&id) else { return };
+        feed(pg, event, &self.store, &self.shelf, &self.leases, &mut self.scratch);
+        // In front: effects of one PG stay in order, and what answers comes first.
+        for e in self.scratch.drain(..).rev() {
+            self.effects.push_front((id, e));
+        }
+    }
+
+    pub(crate) fn effect(&mut self, id: PgId, effect: PgEffect) {
+        match effect {
+            PgEffect::Submit(token, txn) => self.submit(id, token, txn),
+            PgEffect::Send(osd, PeerMsg::Txn(t)) => {
+                // What was gathered before it must not be overtaken.
+                self.flush_peer(osd);
+                self.peers.send(osd, t.into_message(0));
+            }
+            PgEffect::Send(osd, PeerMsg::Ack(a)) => self.acks.entry(osd).or_default().push(a),
+            PgEffect::Send(osd, PeerMsg::Ctl(c)) => {
+                if self.acks.contains_key(&osd) {
+                    self.flush_acks(osd);
+                }
+                self.ctls.entry(osd).or_default().push(c);
+            }
+            PgEffect::Reply(op, reply) => self.reply(op, *reply),
+            PgEffect::Drop(op) => {
+                if let Some(p) = self.ops.remove(&op)
+                    && let Some(s) = self.sessions.get(&p.link)
+                {
+                    s.link.request_done();
+                }
+            }
+            PgEffect::Prefetch(key, what) => {
+                let Some(store) = &self.store else { return };
+                let plans = StoreReader { store, shelf: &self.shelf }.plans(&what);
+                if plans.is_empty() {
+                    self.answer_pg(id, PgEvent::Ready(key));
+                    return;
+                }
+                self.perf.parked_reads += 1;
+                let mailbox = self.mailbox.clone();
+                self.on.spawn_blocking(move || {
+                    let read = |(o, off, len, plan): (_, _, _, spirula_store::ReadPlan)| {
+                        let data = plan.run().map_err(|e| read_error(&e));
+                        (o, off, len, data)
+                    };
+                    mailbox.push(OsdEvent::Fetched(id, key, plans.into_iter().map(read).collect()));
+                });
+            }
+            PgEffect::Fetch(op, source) => {
+                let fetched = self.fetch(&source);
+                self.answer_pg(id, PgEvent::Fetched(op, fetched));
+            }
+            PgEffect::ShareMap(conn, epoch) => {
+                if let (Some(map), Some(s)) = (self.maps.since(epoch), self.sessions.get(&conn)) {
+                    s.link.send(map.into_message(0));
+                }
+            }
+            PgEffect::NeedMap(_) => {}
+            PgEffect::AskCreate { pg, epoch } => self.asking.push((pg, epoch)),
+            PgEffect::Created { pg, epoch } => self.created.push((pg, epoch)),
+            PgEffect::RecoveryWanted => {
+                self.recovery_queue.push_back(id);
+                self.grant_recovery();
+            }
+            PgEffect::RecoveryDone => {
+                self.recovery_queue.retain(|p| *p != id);
+                self.recovering.retain(|p| *p != id);
+                self.grant_recovery();
+            }
+            PgEffect::StateChanged => {
+                let state = self.pgs.get(&id).map(|p| p.state().0);
+                self.reporter.pg_changed(id, state.unwrap_or_default());
+            }
+            PgEffect::Continue => self.answer_pg(id, PgEvent::Continue),
+            PgEffect::WakeAt(at) => self.wakes.entry(at).or_default().push(id),
+            PgEffect::Removed => {
+                let wanted = self.maps.ours(self.cfg.id).any(|p| p == id);
+                if !wanted && self.pgs.get(&id).is_some_and(|p| !p.exists()) {
+                    self.pgs.remove(&id);
+                }
+                self.reporter.changed();
+            }
+        }
+    }
+
+    pub(crate) fn grant_recovery(&mut self) {
+        while self.recovering.len() < RECOVERING {
+            let Some(id) = self.recovery_queue.pop_front() else { return };
+            self.recovering.push(id);
+            self.answer_pg(id, PgEvent::RecoveryGranted);
+        }
+    }
+
+    pub(crate) fn submit(&mut self, id: PgId, token: Token, txn: spirula_types::transaction::Transaction) {
+        let Some(store) = &mut self.store else { return };
+        {
+            let mut shelf = self.shelf.borrow_mut();
+            txn.objects.iter().for_each(|u| shelf.forget(&u.object));
+        }
+        self.perf.transactions += 1;
+        match store.submit(txn) {
+            Ok(seq) => self.committing.push_back((seq, id, token, clock::monotonic())),
+            Err(e) => {
+                // The PG counts on it. Going on would make this copy differ from the others.
+                self.fail(&format!("pg {id}: {e}"));
+            }
+        }
+    }
+
+    /// Reads an object of another PG, if it is here.
+    pub(crate) fn fetch(&self, source: &Source) -> Fetched {
+        let Some(store) = &self.store else { return Fetched::Failed(errno::EIO) };
+        let Some(pool) = self.maps.pool(source.object.pool) else { return Fetched::Failed(errno::ENOENT) };
+        let pg = source.object.pg(pool.pg_num);
+        let here = self.pgs.get(&pg).is_some_and(|p| p.is_primary());
+        if !here {
+            return Fetched::Failed(errno::EOPNOTSUPP);
+        }
+        let reader = BlockingReader(store);
+        Fetched::read(&reader, source).unwrap_or(Fetched::Failed(errno::EIO))
+    }
+
+    pub(crate) fn reply(&mut self, op: OpId, reply: MOsdOpReply) {
+        let Some(p) = self.ops.remove(&op) else { return };
+        let took = clock::monotonic().saturating_sub(p.begun);
+        let Some(s) = self.sessions.get(&p.link) else { return };
+        let m = reply.into_message(p.tid);
+        self.perf.ops += 1;
+        self.perf.latency.add(took);
+        if p.write {
+            self.perf.writes += 1;
+            self.perf.in_bytes += p.bytes;
+            self.perf.write_latency.add(took);
+        } else {
+            self.perf.reads += 1;
+            self.perf.out_bytes += m.data.len() as u64;
+            self.perf.read_latency.add(took);
+        }
+        s.link.send(m);
+        s.link.request_done();
+    }
+
+    // ---- the store ----
+
+    pub(crate) fn durable(&mut self, seq: u64) {
+        let now = clock::monotonic();
+        // One event a PG: its newest token covers the older ones.
+        let mut done: Vec<(PgId, Token)> = Vec::new();
+        while let Some((_, id, token, at)) = self.committing.pop_front_if(|(s, ..)| *s <= seq) {
+            self.perf.commit_latency.add(now.saturating_sub(at));
+            match done.iter_mut().find(|(p, _)| *p == id) {
+                Some((_, t)) => *t = token,
+                None => done.push((id, token)),
+            }
+        }
+        for (id, token) in done {
+            self.to_pg(id, PgEvent::Committed(token));
+        }
+        self.bench_durable(seq);
+    }
+
+    /// The store cannot be trusted any more: stop at once, acknowledge nothing.
+    pub(crate) fn fail(&mut self, why: &str) {
+        tracing::error!("osd.{} stops: {why}", self.cfg.id);
+        // Without a clean good-bye: the monitor learns it from the others' reports, or from
+        // the closed connection.
+        self.end();
+    }
+
+    // ---- stopping ----
+
+    pub(crate) fn stop(&mut self, done: Option<oneshot::Sender<()>>) {
+        self.stop_waiters.extend(done);
+        match self.life {
+            Life::Active if self.mon_open => {
+                let epoch = self.maps.epoch();
+                self.to_mon(OsdMarkMeDown { osd: self.cfg.id, uuid: self.cfg.uuid, epoch });
+                self.life = Life::Stopping(clock::monotonic() + STOP_PATIENCE);
+            }
+            Life::Stopping(_) => {}
+            _ => self.end(),
+        }
+    }
+
+    pub(crate) fn marked_down(&mut self) {
+        if let Life::Stopping(_) = self.life {
+            self.end();
+        }
+    }
+
+    pub(crate) fn end(&mut self) {
+        self.life = Life::Stopped;
+        self.listener = None;
+        if let Some(store) = self.store.take()
+            && let Err(e) = store.close()
+        {
+            tracing::warn!("osd.{}: closing the store: {e}", self.cfg.id);
+        }
+        self.peers.close();
+        for link in self.mon.take().into_iter().chain(self.mgr.take()) {
+            link.close();
+        }
+        for (_, s) in self.sessions.drain() {
+            s.link.close();
+        }
+        self.effects.clear();
+        for done in self.stop_waiters.drain(..) {
+            // Whoever asked may have gone.
+            let _ = done.send(());
+        }
+    }
+
+    // ---- gathering ----
+
+    pub(crate) fn flush_acks(&mut self, osd: OsdId) {
+        if let Some(acks) = self.acks.remove(&osd) {
+            self.peers.send(osd, PgAcks(acks).into_message(0));
+        }
+    }
+
+    pub(crate) fn flush_peer(&mut self, osd: OsdId) {
+        // Control before acknowledgements: the order in which they were gathered, see `effect`.
+        if let Some(ctls) = self.ctls.remove(&osd) {
+            self.peers.send(osd, PgCtls(ctls).into_message(0));
+        }
+        self.flush_acks(osd);
+    }
+
+    pub(crate) fn flush_all(&mut self) {
+        let mut osds: Vec<OsdId> = self.ctls.keys().copied().collect();
+        osds.extend(self.acks.keys().copied());
+        for osd in osds {
+            self.flush_peer(osd);
+        }
+        if !self.asking.is_empty() {
+            let pgids = std::mem::take(&mut self.asking).into_iter().map(|(pg, _)| pg).collect();
+            self.to_mon(PgCreateAsk { osd: self.cfg.id, pgids });
+        }
+        if !self.created.is_empty() {
+            let pgids = std::mem::take(&mut self.created).into_iter().map(|(pg, _)| pg).collect();
+            self.to_mon(PgsCreated { osd: self.cfg.id, pgids });
+        }
+    }
+
+    // ---- reports ----
+
+    pub(crate) fn report(&mut self, now: Duration) {
+        let (Some(link), Some(store)) = (&self.mgr, &self.store) else { return };
+        if !self.mgr_open || !self.reporter.due(now) {
+            return;
+        }
+        let slow = self.ops.values().map(|p| now.saturating_sub(p.begun)).filter(|age| age.as_secs() >= 30);
+        let slow: Vec<Duration> = slow.collect();
+        let facts = crate::report::Facts {
+            id: self.cfg.id,
+            uuid: self.cfg.uuid,
+            maps: &self.maps,
+            pgs: &mut self.pgs,
+            statfs: store.statfs(),
+            perf: &self.perf,
+            hb_peers: self.peers.osds(),
+            slow_ops: slow.len() as u32,
+            slow_oldest: slow.into_iter().max().unwrap_or_default(),
+            config: &self.config,
+        };
+        link.send(self.reporter.make(now, clock::wall(), facts).into_message(0));
+    }
+}
+
+impl Daemon for Osd {
+    type Event = OsdEvent;
+
+    fn handle(&mut self, event: OsdEvent) {
+        if self.life == Life::Stopped {
+            if let OsdEvent::Control(Control::Stop(done)) = event {
+                let _ = done.send(());
+            }
+            return;
+        }
+        match event {
+            OsdEvent::Net(NetEvent::Message(id, m)) => self.message(id, m),
+            OsdEvent::Net(NetEvent::Opened { link, peer, outgoing }) => self.opened(link, peer, outgoing),
+            OsdEvent::Net(NetEvent::Closed(id, why)) => self.closed(id, &why),
+            OsdEvent::Durable(seq) => self.durable(seq),
+            OsdEvent::StoreFailed(why) => self.fail(&why),
+            OsdEvent::Fetched(pg, key, pieces) => {
+                {
+                    let mut shelf = self.shelf.borrow_mut();
+                    for (object, offset, length, data) in pieces {
+                        shelf.put(object, offset, length, data);
+                    }
+                }
+                self.to_pg(pg, PgEvent::Ready(key));
+            }
+            OsdEvent::Control(Control::Stop(done)) => self.stop(Some(done)),
+        }
+    }
+
+    fn end_of_batch(&mut self) {
+        if self.life != Life::Stopped {
+            self.flush_all();
+            self.report(clock::monotonic());
+        }
+    }
+
+    fn tick(&mut self) {
+        let now = clock::monotonic();
+        if self.life == Life::Stopped {
+            return;
+        }
+        if let Life::Stopping(patience) = self.life
+            && now >= patience
+        {
+            tracing::warn!("osd.{}: the monitor does not answer; stopping all the same", self.cfg.id);
+            self.end();
+            return;
+        }
+        let now_ms = mono_ms();
+        while let Some(due) = self.wakes.first_entry().filter(|e| *e.key() <= now_ms) {
+            for pg in due.remove() {
+                self.to_pg(pg, PgEvent::Tick);
+            }
+        }
+        if now >= self.next_pg_tick {
+            self.next_pg_tick = now + PG_TICK;
+            let waiting: Vec<PgId> = self.pgs.iter().filter(|(_, p)| p.wants_tick()).map(|(id, _)| *id).collect();
+            for pg in waiting {
+                self.to_pg(pg, PgEvent::Tick);
+            }
+        }
+        if now >= self.next_housekeeping {
+            self.next_housekeeping = now + Duration::from_millis(100);
+            self.keep_links(now);
+            self.ping(now);
+            for s in self.peers.silent(now) {
+                self.report_peer(s.osd, s.silent, s.refused, false);
+            }
+        }
+    }
+
+    fn deadline(&self) -> Duration {
+        let mut at = self.next_housekeeping.min(self.next_pg_tick);
+        if let Some((ms, _)) = self.wakes.first_key_value() {
+            at = at.min(Duration::from_millis(ms.saturating_sub(MONO_BASE_MS)));
+        }
+        if self.mgr_open
+            && let Some(due) = self.reporter.next()
+        {
+            at = at.min(due);
+        }
+        at
+    }
+
+    fn finished(&self) -> bool {
+        self.life == Life::Stopped
+    }
+}
+
+/// Monotonic milliseconds as the PGs and leases count them.
+pub(crate) fn mono_ms() -> u64 {
+    MONO_BASE_MS + clock::monotonic().as_millis() as u64
+}
+
+fn feed(
+    pg: &mut Pg,
+    event: PgEvent,
+    store: &Option<Store>,
+    shelf: &RefCell<Shelf>,
+    leases: &Leases,
+    out: &mut Vec<PgEffect>,
+) {
+    let Some(store) = store else { return };
+    let reader = StoreReader { store, shelf };
+    let now = Now { mono_ms: mono_ms(), wall: clock::wall() };
+    pg.handle(now, event, &reader, leases, out);
+}

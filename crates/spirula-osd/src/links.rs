@@ -1,0 +1,133 @@
+//! The OSD's links: to monitor and manager, to other OSDs, from clients.
+
+use crate::daemon::{Life, Osd, RETRY, Session, mono_ms};
+use spirula_messages::Body;
+use spirula_messages::ceph::{MMonSubscribe, Subscription};
+use spirula_messages::cluster::control::{OsdBoot, OsdFailureReport};
+use spirula_messages::cluster::pg::OsdPing;
+use spirula_pg::PgEvent;
+use spirula_runtime::{Link, LinkId, Peer, clock};
+use spirula_types::{AddrVec, EntityType, OsdId, PgId};
+use std::time::Duration;
+
+impl Osd {
+    pub(crate) fn opened(&mut self, link: Link, peer: Peer, outgoing: bool) {
+        if outgoing {
+            if self.mon.as_ref().is_some_and(|l| l.id() == link.id()) {
+                self.mon_open = true;
+                self.subscribe();
+                self.send_boot();
+            } else if self.mgr.as_ref().is_some_and(|l| l.id() == link.id()) {
+                self.mgr_open = true;
+                self.reporter.want_full();
+            }
+            // Peers are pinged at the next tick, which is due at once.
+            return;
+        }
+        self.sessions.insert(link.id(), Session { link, peer });
+    }
+
+    pub(crate) fn closed(&mut self, id: LinkId, why: &str) {
+        let now = clock::monotonic();
+        if self.mon.as_ref().is_some_and(|l| l.id() == id) {
+            tracing::debug!("osd.{}: monitor: {why}", self.cfg.id);
+            (self.mon, self.mon_open, self.mon_retry) = (None, false, now + RETRY);
+        } else if self.mgr.as_ref().is_some_and(|l| l.id() == id) {
+            (self.mgr, self.mgr_open, self.mgr_retry) = (None, false, now + RETRY);
+        } else if self.sessions.remove(&id).is_some() {
+            // Its requests need no answer any more.
+            let pgs: Vec<PgId> = self.pgs.keys().copied().collect();
+            if self.ops.values().any(|p| p.link == id) {
+                for pg in pgs {
+                    self.to_pg(pg, PgEvent::ConnClosed(id));
+                }
+            }
+        } else {
+            let refused = why.contains("refused") || why.contains("closed by the peer");
+            self.peers.closed(id, refused);
+        }
+    }
+
+    pub(crate) fn connect(&self, to: &AddrVec, kind: EntityType) -> Link {
+        self.hub.connect(&self.me, &self.mailbox.sink(), to, kind, &self.on)
+    }
+
+    pub(crate) fn keep_links(&mut self, now: Duration) {
+        if self.life == Life::Stopped {
+            return;
+        }
+        if self.mon.is_none() && now >= self.mon_retry {
+            self.mon = Some(self.connect(&self.cfg.mon.clone(), EntityType::Mon));
+        }
+        if self.mgr.is_none() && now >= self.mgr_retry && !self.mgr_addr.is_blank() {
+            self.mgr = Some(self.connect(&self.mgr_addr.clone(), EntityType::Mgr));
+        }
+        if self.mon_open && self.life == Life::Booting && now.saturating_sub(self.boot_sent) >= RETRY {
+            self.send_boot();
+        }
+        let (hub, me, sink, on) = (&self.hub, &self.me, self.mailbox.sink(), &self.on);
+        self.peers.reopen(|addrs| hub.connect(me, &sink, addrs, EntityType::Osd, on));
+    }
+
+    pub(crate) fn to_mon<B: Body>(&self, body: B) {
+        if let Some(link) = &self.mon
+            && self.mon_open
+        {
+            link.send(body.into_message(0));
+        }
+    }
+
+    pub(crate) fn subscribe(&self) {
+        let epoch = self.maps.epoch();
+        let start = if epoch == 0 { 0 } else { u64::from(epoch) + 1 };
+        let what = vec![
+            Subscription { what: "osdmap".into(), start, once: false },
+            Subscription { what: "mgrmap".into(), start: 0, once: false },
+        ];
+        self.to_mon(MMonSubscribe { what, hostname: self.cfg.host.clone() });
+    }
+
+    pub(crate) fn send_boot(&mut self) {
+        if self.life != Life::Booting {
+            return;
+        }
+        self.boot_sent = clock::monotonic();
+        let size_bytes = self.store.as_ref().map_or(0, |s| s.statfs().total);
+        self.to_mon(OsdBoot {
+            fsid: self.cfg.fsid,
+            osd: self.cfg.id,
+            uuid: self.cfg.uuid,
+            public: self.me.addrs.clone(),
+            cluster: self.me.addrs.clone(),
+            hb_back: self.me.addrs.clone(),
+            hb_front: self.me.addrs.clone(),
+            features: self.me.features,
+            newest_map: self.maps.epoch(),
+            size_bytes,
+            device_class: String::new(),
+            location: [("host".to_owned(), self.cfg.host.clone()), ("root".to_owned(), "default".to_owned())].into(),
+            metadata: self.cfg.metadata.clone(),
+        });
+    }
+
+    pub(crate) fn ping(&mut self, now: Duration) {
+        for osd in self.peers.due(now) {
+            self.perf.pings += 1;
+            let ping = OsdPing { osd: self.cfg.id, epoch: self.maps.epoch(), sent_ms: mono_ms() };
+            self.peers.send(osd, ping.into_message(0));
+        }
+    }
+
+    pub(crate) fn report_peer(&self, osd: OsdId, silent: Duration, refused: bool, alive: bool) {
+        let Some(addrs) = self.peers.addrs(osd) else { return };
+        self.to_mon(OsdFailureReport {
+            reporter: self.cfg.id,
+            target: osd,
+            target_public: addrs.clone(),
+            epoch: self.maps.epoch(),
+            failed_for_ms: silent.as_millis() as u64,
+            refused,
+            alive,
+        });
+    }
+}

@@ -1,0 +1,219 @@
+//! The store as the PGs see it.
+//!
+//! What is in memory is answered at once. Data that is not comes by way of a helper thread:
+//! the PG gets [`ReadError::NotReady`], asks for the data, and reads again when it is in the
+//! [`Shelf`]. Attributes and omap are read inline: the store keeps what is used lately, and
+//! a miss costs one lookup in its KV.
+
+use bytes::Bytes;
+use spirula_pg::exec::{ObjectReader, OmapPage, OmapRange, Prefetch, ReadError, Want};
+use spirula_store::{Read, ReadPlan, Store, StoreError};
+use spirula_types::{HObject, errno};
+use std::cell::RefCell;
+use std::collections::VecDeque;
+
+/// Data read ahead, until it is used.
+type Key = (HObject, u64, u64);
+
+/// Bytes of data read ahead that are kept; the oldest go first and are read again if needed.
+const SHELF_BYTES: usize = 32 << 20;
+
+/// Data that helper threads have read for requests that wait for it.
+#[derive(Debug, Default)]
+pub struct Shelf {
+    items: VecDeque<(Key, Result<Bytes, ReadError>)>,
+    bytes: usize,
+}
+
+impl Shelf {
+    /// Puts what was read there.
+    pub fn put(&mut self, object: HObject, offset: u64, length: u64, data: Result<Bytes, ReadError>) {
+        self.bytes += data.as_ref().map_or(0, Bytes::len);
+        self.items.push_back(((object, offset, length), data));
+        while self.bytes > SHELF_BYTES && self.items.len() > 1 {
+            self.items.pop_front().map(|(_, d)| self.bytes -= d.map_or(0, |b| b.len()));
+        }
+    }
+
+    fn take(&mut self, object: &HObject, offset: u64, length: u64) -> Option<Result<Bytes, ReadError>> {
+        let at = self.items.iter().position(|((o, f, l), _)| *f == offset && *l == length && o == object)?;
+        let (_, data) = self.items.remove(at)?;
+        self.bytes -= data.as_ref().map_or(0, Bytes::len);
+        Some(data)
+    }
+
+    /// An object changed: what was read of it is old.
+    pub fn forget(&mut self, object: &HObject) {
+        if self.items.is_empty() {
+            return;
+        }
+        self.items.retain(|((o, _, _), _)| o != object);
+        self.bytes = self.items.iter().map(|(_, d)| d.as_ref().map_or(0, Bytes::len)).sum();
+    }
+}
+
+/// A store with what was read ahead from it.
+pub struct StoreReader<'a> {
+    /// The store.
+    pub store: &'a Store,
+    /// What was read ahead.
+    pub shelf: &'a RefCell<Shelf>,
+}
+
+/// What a store's failure means to a request.
+pub fn read_error(e: &StoreError) -> ReadError {
+    match e {
+        StoreError::Checksum { .. } => {
+            tracing::error!("{e}");
+            ReadError::Checksum
+        }
+        other => {
+            tracing::error!("{other}");
+            ReadError::Io(errno::EIO)
+        }
+    }
+}
+
+impl StoreReader<'_> {
+    /// The reads that a prefetch needs; nothing if all is in memory by now.
+    pub fn plans(&self, prefetch: &Prefetch) -> Vec<(HObject, u64, u64, ReadPlan)> {
+        let mut plans = Vec::new();
+        for want in &prefetch.0 {
+            if let Want::Data { object, offset, length } = want
+                && let Ok(Read::NotReady(plan)) = self.store.read(object, *offset, *length)
+            {
+                plans.push((object.clone(), *offset, *length, plan));
+            }
+        }
+        plans
+    }
+}
+
+impl ObjectReader for StoreReader<'_> {
+    fn attr(&self, object: &HObject, name: &[u8]) -> Result<Option<Bytes>, ReadError> {
+        self.store.attr(object, name).map_err(|e| read_error(&e))
+    }
+
+    fn attrs(&self, object: &HObject) -> Result<Vec<(Bytes, Bytes)>, ReadError> {
+        Ok(self.store.attrs(object).map_err(|e| read_error(&e))?.unwrap_or_default())
+    }
+
+    fn read(&self, object: &HObject, offset: u64, length: u64) -> Result<Bytes, ReadError> {
+        if let Some(data) = self.shelf.borrow_mut().take(object, offset, length) {
+            return data;
+        }
+        match self.store.read(object, offset, length).map_err(|e| read_error(&e))? {
+            Read::Ready(data) => Ok(data),
+            Read::Missing => Ok(Bytes::new()),
+            Read::NotReady(_) => {
+                Err(ReadError::NotReady(Prefetch(vec![Want::Data { object: object.clone(), offset, length }])))
+            }
+        }
+    }
+
+    fn extents(&self, object: &HObject, offset: u64, length: u64) -> Result<Vec<(u64, u64)>, ReadError> {
+        Ok(self.store.extents(object, offset, length).map_err(|e| read_error(&e))?.unwrap_or_default())
+    }
+
+    fn omap_header(&self, object: &HObject) -> Result<Bytes, ReadError> {
+        Ok(self.store.omap_header(object).map_err(|e| read_error(&e))?.unwrap_or_default())
+    }
+
+    fn omap_get(&self, object: &HObject, key: &[u8]) -> Result<Option<Bytes>, ReadError> {
+        let keys = [Bytes::copy_from_slice(key)];
+        let found = self.store.omap_get(object, &keys).map_err(|e| read_error(&e))?;
+        Ok(found.and_then(|pairs| pairs.into_iter().next()).map(|(_, v)| v))
+    }
+
+    fn omap_range(&self, object: &HObject, range: OmapRange<'_>) -> Result<OmapPage, ReadError> {
+        // The store pages by "after"; the key before `from` is `from` without its end, so ask
+        // for `from` itself first.
+        let mut page = OmapPage::default();
+        let mut left = range.max_entries;
+        let mut bytes = range.max_bytes;
+        let below = |k: &[u8]| range.until.is_none_or(|u| k < u);
+        let mut after = None;
+        if !range.from.is_empty() {
+            if below(range.from)
+                && let Some(v) = self.omap_get(object, range.from)?
+            {
+                left -= 1;
+                bytes = bytes.saturating_sub(range.from.len() + v.len());
+                page.entries.push((Bytes::copy_from_slice(range.from), v));
+            }
+            after = Some(range.from);
+        }
+        // One more than wanted tells whether there is more within the range.
+        let rest = self
+            .store
+            .omap_range(object, after, b"", left.saturating_add(1), bytes.saturating_add(1))
+            .map_err(|e| read_error(&e))?;
+        let Some(rest) = rest else { return Ok(page) };
+        let store_has_more = rest.more;
+        for (k, v) in rest.pairs {
+            if !below(&k) {
+                return Ok(page);
+            }
+            if left == 0 || bytes == 0 {
+                page.more = true;
+                return Ok(page);
+            }
+            left -= 1;
+            bytes = bytes.saturating_sub(k.len() + v.len());
+            page.entries.push((k, v));
+        }
+        page.more = store_has_more;
+        Ok(page)
+    }
+
+    fn list(&self, from: &HObject, until: &HObject, max: usize) -> Result<Vec<HObject>, ReadError> {
+        self.store.list(from, until, max).map_err(|e| read_error(&e))
+    }
+}
+
+/// A store read without minding the wait; for rare, small jobs.
+pub struct BlockingReader<'a>(pub &'a Store);
+
+impl ObjectReader for BlockingReader<'_> {
+    fn attr(&self, object: &HObject, name: &[u8]) -> Result<Option<Bytes>, ReadError> {
+        self.0.attr(object, name).map_err(|e| read_error(&e))
+    }
+    fn attrs(&self, object: &HObject) -> Result<Vec<(Bytes, Bytes)>, ReadError> {
+        Ok(self.0.attrs(object).map_err(|e| read_error(&e))?.unwrap_or_default())
+    }
+    fn read(&self, object: &HObject, offset: u64, length: u64) -> Result<Bytes, ReadError> {
+        Ok(self.0.read_blocking(object, offset, length).map_err(|e| read_error(&e))?.unwrap_or_default())
+    }
+    fn extents(&self, o: &HObject, offset: u64, length: u64) -> Result<Vec<(u64, u64)>, ReadError> {
+        Ok(self.0.extents(o, offset, length).map_err(|e| read_error(&e))?.unwrap_or_default())
+    }
+    fn omap_header(&self, object: &HObject) -> Result<Bytes, ReadError> {
+        Ok(self.0.omap_header(object).map_err(|e| read_error(&e))?.unwrap_or_default())
+    }
+    fn omap_get(&self, object: &HObject, key: &[u8]) -> Result<Option<Bytes>, ReadError> {
+        StoreReader { store: self.0, shelf: &RefCell::default() }.omap_get(object, key)
+    }
+    fn omap_range(&self, object: &HObject, range: OmapRange<'_>) -> Result<OmapPage, ReadError> {
+        StoreReader { store: self.0, shelf: &RefCell::default() }.omap_range(object, range)
+    }
+    fn list(&self, from: &HObject, until: &HObject, max: usize) -> Result<Vec<HObject>, ReadError> {
+        self.0.list(from, until, max).map_err(|e| read_error(&e))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shelf_gives_each_piece_once_and_forgets_changed_objects() {
+        let o = |n: &'static str| HObject::head(1, Bytes::new(), Bytes::new(), n.into());
+        let mut s = Shelf::default();
+        s.put(o("a"), 0, 4, Ok("data".into()));
+        s.put(o("b"), 0, 4, Ok("more".into()));
+        assert_eq!(s.take(&o("a"), 0, 4), Some(Ok("data".into())));
+        assert_eq!(s.take(&o("a"), 0, 4), None);
+        s.forget(&o("b"));
+        assert_eq!((s.take(&o("b"), 0, 4), s.bytes), (None, 0));
+    }
+}

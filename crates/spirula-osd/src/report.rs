@@ -1,0 +1,144 @@
+//! What the OSD tells the manager, and when.
+//!
+//! State changes go out at once (at most every [`SOON`]), counters every [`PERIOD`]. A
+//! report carries only the PGs that changed since the last acknowledged one, or all.
+
+use crate::maps::Maps;
+use crate::perf::{Average, Perf};
+use bytes::Bytes;
+use spirula_encoding::{UTime, to_vec};
+use spirula_maps::{OsdStatReport, PgState, StoreStatfs};
+use spirula_messages::cluster::control::{OsdReport, OsdReportAck};
+use spirula_pg::Pg;
+use spirula_store::Statfs;
+use spirula_types::{OsdId, PgId, Uuid};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+const SOON: Duration = Duration::from_millis(10);
+const PERIOD: Duration = Duration::from_secs(1);
+
+/// Everything a report is made of.
+pub struct Facts<'a> {
+    pub id: OsdId,
+    pub uuid: Uuid,
+    pub maps: &'a Maps,
+    pub pgs: &'a mut BTreeMap<PgId, Pg>,
+    pub statfs: Statfs,
+    pub perf: &'a Perf,
+    pub hb_peers: Vec<OsdId>,
+    pub slow_ops: u32,
+    pub slow_oldest: Duration,
+    pub config: &'a BTreeMap<String, String>,
+}
+
+/// When to report and what has changed.
+#[derive(Debug, Default)]
+pub struct Reporter {
+    seq: u64,
+    full: bool,
+    /// A state changed: report soon.
+    urgent: bool,
+    last: Duration,
+    changed: BTreeSet<PgId>,
+    /// As of the last change.
+    states: BTreeMap<PgId, PgState>,
+    /// Sent and not acknowledged, by report.
+    unacked: BTreeMap<u64, BTreeSet<PgId>>,
+    commit: Average,
+    apply: Average,
+}
+
+impl Reporter {
+    /// The manager knows nothing: tell it everything.
+    pub fn want_full(&mut self) {
+        self.full = true;
+        self.urgent = true;
+        self.unacked.clear();
+    }
+
+    /// A PG's state or counters changed. Only a new state is urgent.
+    pub fn pg_changed(&mut self, pg: PgId, state: PgState) {
+        self.changed.insert(pg);
+        if self.states.insert(pg, state) != Some(state) {
+            self.urgent = true;
+        }
+    }
+
+    /// The set of PGs changed.
+    pub fn changed(&mut self) {
+        self.states.clear();
+        self.full = true;
+        self.urgent = true;
+    }
+
+    /// The manager has a report.
+    pub fn acked(&mut self, a: &OsdReportAck) {
+        self.unacked = self.unacked.split_off(&(a.seq + 1));
+        if a.want_full {
+            self.want_full();
+        }
+    }
+
+    /// When the next report is due.
+    pub fn next(&self) -> Option<Duration> {
+        Some(self.last + if self.urgent { SOON } else { PERIOD })
+    }
+
+    /// Is one due?
+    pub fn due(&self, now: Duration) -> bool {
+        self.next().is_some_and(|at| now >= at)
+    }
+
+    /// Makes the report.
+    pub fn make(&mut self, now: Duration, wall: UTime, f: Facts<'_>) -> OsdReport {
+        self.seq += 1;
+        self.last = now;
+        self.urgent = false;
+        // What an older report carried and nobody confirmed goes again, once it is old.
+        while self.unacked.len() > 8 {
+            if let Some((_, lost)) = self.unacked.pop_first() {
+                self.changed.extend(lost);
+            }
+        }
+        let full = std::mem::take(&mut self.full);
+        let changed = std::mem::take(&mut self.changed);
+        let chosen = f.pgs.iter_mut().filter(|(id, p)| p.is_primary() && (full || changed.contains(id)));
+        let pgs: BTreeMap<PgId, Bytes> = chosen.map(|(id, p)| (*id, to_vec(&p.stat(wall)).into())).collect();
+        self.unacked.insert(self.seq, pgs.keys().copied().collect());
+        let s = &f.statfs;
+        let stat = OsdStatReport {
+            up_from: f.maps.map().and_then(|m| m.info(f.id)).map_or(0, |i| i.up_from),
+            seq: self.seq,
+            statfs: StoreStatfs {
+                total: s.total as i64,
+                available: s.available as i64,
+                allocated: s.used as i64,
+                data_stored: s.stored as i64,
+                internal_metadata: (s.metadata + s.journal) as i64,
+                ..StoreStatfs::default()
+            },
+            num_pgs: f.pgs.len() as u32,
+            num_primaries: f.pgs.values().filter(|p| p.is_primary()).count() as u32,
+            hb_peers: f.hb_peers.clone(),
+            commit_latency_ns: f.perf.commit_latency.mean_since(&self.commit),
+            apply_latency_ns: f.perf.commit_latency.mean_since(&self.apply),
+            ..OsdStatReport::default()
+        };
+        (self.commit, self.apply) = (f.perf.commit_latency, f.perf.commit_latency);
+        OsdReport {
+            osd: f.id,
+            uuid: f.uuid,
+            seq: self.seq,
+            epoch: f.maps.epoch(),
+            stamp: wall,
+            stat: to_vec(&stat).into(),
+            pgs,
+            full,
+            slow_ops: f.slow_ops,
+            slow_oldest_ms: f.slow_oldest.as_millis() as u64,
+            perf: f.perf.counters(),
+            config: f.config.clone(),
+        }
+    }
+}
