@@ -1,0 +1,282 @@
+//! The health checks the monitor makes by itself, from its maps. What needs the state of
+//! single PGs comes from the manager.
+
+use super::health::{Check, Checks, Severity};
+use crate::view::ClusterView;
+use spirula_crush::CrushMap;
+use spirula_maps::osdmap::{flags, pool, state};
+use spirula_types::OsdId;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// How long a cluster may be without a manager before that is worth a warning, seconds.
+const MGR_GRACE: f64 = 30.0;
+/// Fullness at which OSDs stop by themselves, whatever the map says (Ceph's default).
+const FAILSAFE_RATIO: f32 = 0.97;
+
+/// Cluster flags that somebody set for a while and may have forgotten.
+const WARN_FLAGS: u32 = flags::NEARFULL
+    | flags::FULL
+    | flags::PAUSERD
+    | flags::PAUSEWR
+    | flags::PAUSEREC
+    | flags::NOUP
+    | flags::NODOWN
+    | flags::NOIN
+    | flags::NOOUT
+    | flags::NOBACKFILL
+    | flags::NORECOVER
+    | flags::NOSCRUB
+    | flags::NODEEP_SCRUB
+    | flags::NOTIERAGENT
+    | flags::NOSNAPTRIM
+    | flags::NOREBALANCE;
+
+/// All checks: ours and the manager's.
+pub(super) fn all(view: &ClusterView<'_>) -> Checks {
+    let mut out = Checks::new();
+    monitors(view, &mut out);
+    manager(view, &mut out);
+    osds_down(view, &mut out);
+    osd_states(view, &mut out);
+    map_flags(view, &mut out);
+    full_ratios(view, &mut out);
+    pools(view, &mut out);
+    few_osds(view, &mut out);
+    for h in &view.mgr.health {
+        let severity = if h.severity >= 2 { Severity::Error } else { Severity::Warning };
+        out.insert(
+            h.code.clone(),
+            Check { severity, summary: h.summary.clone(), count: h.count, detail: h.detail.clone() },
+        );
+    }
+    out
+}
+
+fn add(out: &mut Checks, code: &str, severity: Severity, summary: String, count: u64, detail: Vec<String>) {
+    out.insert(code.to_owned(), Check { severity, summary, count, detail });
+}
+
+fn warn(out: &mut Checks, code: &str, summary: String, detail: Vec<String>) {
+    add(out, code, Severity::Warning, summary, detail.len() as u64, detail);
+}
+
+fn monitors(view: &ClusterView<'_>, out: &mut Checks) {
+    let all = view.monmap.len();
+    let up = view.quorum.quorum.len();
+    if up >= all || up == 0 {
+        return;
+    }
+    let detail = view
+        .monmap
+        .iter()
+        .filter(|(rank, _)| !view.quorum.quorum.iter().any(|q| *q as usize == *rank))
+        .map(|(rank, mon)| format!("mon.{} (rank {rank}) addr {} is down (out of quorum)", mon.name, mon.addrs))
+        .collect();
+    warn(out, "MON_DOWN", format!("{}/{all} mons down, quorum {}", all - up, view.quorum.names.join(",")), detail);
+}
+
+fn manager(view: &ClusterView<'_>, out: &mut Checks) {
+    let age = view.now.as_secs_f64() - view.quorum.since.as_secs_f64();
+    let had_one = !view.mgr.stamp.is_zero();
+    if !view.mgrmap.available && (had_one || age > MGR_GRACE) {
+        add(out, "MGR_DOWN", Severity::Warning, "no active mgr".to_owned(), 0, Vec::new());
+    }
+}
+
+/// `root=default,host=host2`: from the root down to the parent; empty for a root.
+fn location(crush: &CrushMap, item: i32) -> String {
+    let path = crush.full_location_ordered(item);
+    path.iter().rev().map(|(kind, name)| format!("{kind}={name}")).collect::<Vec<_>>().join(",")
+}
+
+/// OSDs that should work and do not, and the hosts, racks… that are down as a whole.
+fn osds_down(view: &ClusterView<'_>, out: &mut Checks) {
+    let map = view.osdmap;
+    let down: BTreeSet<OsdId> = map.osds().filter(|o| map.is_in(*o) && map.is_down(*o)).collect();
+    let placed: BTreeSet<OsdId> =
+        map.crush.buckets.iter().flatten().flat_map(|b| &b.items).copied().filter(|i| *i >= 0).collect();
+    let orphans: Vec<String> = placed
+        .into_iter()
+        .filter(|o| !map.exists(*o))
+        .map(|o| format!("osd.{o} exists in crush map but not in osdmap"))
+        .collect();
+    if !orphans.is_empty() {
+        let summary = format!("{} osds exist in the crush map but not in the osdmap", orphans.len());
+        warn(out, "OSD_ORPHAN", summary, orphans);
+    }
+    if down.is_empty() {
+        return;
+    }
+    let detail = down.iter().map(|o| format!("osd.{o} ({}) is down", location(&map.crush, *o))).collect();
+    warn(out, "OSD_DOWN", format!("{} osds down", down.len()), detail);
+
+    // By bucket type: buckets all of whose OSDs are down, with how many those are.
+    let mut by_type: BTreeMap<u16, BTreeMap<i32, usize>> = BTreeMap::new();
+    for bucket in map.crush.buckets.iter().flatten() {
+        if map.crush.is_shadow(bucket.id) {
+            continue;
+        }
+        let members = map.crush.osds_under(bucket.id);
+        if members.iter().any(|o| down.contains(o)) && members.iter().all(|o| map.is_down(*o)) {
+            by_type.entry(bucket.kind).or_default().insert(bucket.id, members.len());
+        }
+    }
+    for (kind, buckets) in by_type {
+        let Some(name) = map.crush.type_names.get(&i32::from(kind)) else { continue };
+        let plural = if buckets.len() > 1 { "s" } else { "" };
+        let sum: usize = buckets.values().sum();
+        // Highest id first: hosts were numbered downwards as they came.
+        let detail = buckets
+            .iter()
+            .rev()
+            .map(|(id, n)| {
+                let bucket = map.crush.names.get(id).map_or("?", String::as_str);
+                let within = location(&map.crush, *id);
+                let within = if within.is_empty() { String::new() } else { format!(" ({within})") };
+                format!("{name} {bucket}{within} ({n} osds) is down")
+            })
+            .collect();
+        let code = format!("OSD_{}_DOWN", name.to_uppercase());
+        warn(out, &code, format!("{} {name}{plural} ({sum} osds) down", buckets.len()), detail);
+    }
+}
+
+/// Full OSDs, and OSDs with flags of their own.
+fn osd_states(view: &ClusterView<'_>, out: &mut Checks) {
+    let map = view.osdmap;
+    let with = |bit: u32, what: &str| -> Vec<String> {
+        map.osds()
+            .filter(|o| map.is_up(*o) && map.is_in(*o) && map.state(*o) & bit != 0)
+            .map(|o| format!("osd.{o} is {what}"))
+            .collect()
+    };
+    let full = with(state::FULL, "full");
+    if !full.is_empty() {
+        let n = full.len();
+        add(out, "OSD_FULL", Severity::Error, format!("{n} full osd(s)"), n as u64, full);
+    }
+    for (bit, word, what, code) in [
+        (state::BACKFILLFULL, "backfillfull", "backfill full", "OSD_BACKFILLFULL"),
+        (state::NEARFULL, "nearfull", "near full", "OSD_NEARFULL"),
+    ] {
+        let list = with(bit, what);
+        if !list.is_empty() {
+            warn(out, code, format!("{} {word} osd(s)", list.len()), list);
+        }
+    }
+
+    let names = [(state::NOUP, "noup"), (state::NODOWN, "nodown"), (state::NOIN, "noin"), (state::NOOUT, "noout")];
+    let flagged: Vec<String> = map
+        .osds()
+        .filter_map(|o| {
+            let set: Vec<&str> =
+                names.iter().filter(|(bit, _)| map.state(o) & bit != 0).map(|(_, name)| *name).collect();
+            (!set.is_empty()).then(|| format!("osd.{o} has flags {}", set.join(",")))
+        })
+        .collect();
+    if !flagged.is_empty() {
+        let summary = format!(
+            "{} OSDs or CRUSH {{nodes, device-classes}} have {{NOUP,NODOWN,NOIN,NOOUT}} flags set",
+            flagged.len()
+        );
+        warn(out, "OSD_FLAGS", summary, flagged);
+    }
+}
+
+fn map_flags(view: &ClusterView<'_>, out: &mut Checks) {
+    let map = view.osdmap;
+    let set: Vec<&str> =
+        flags::NAMES.iter().filter(|(bit, _)| map.flags & WARN_FLAGS & bit != 0).map(|(_, name)| *name).collect();
+    if set.is_empty() {
+        return;
+    }
+    // Ceph counts every flag of the map here, also those that are always set.
+    let count = flags::NAMES.iter().filter(|(bit, _)| map.flags & bit != 0).count() as u64;
+    let summary = format!("{} flag(s) set", set.join(","));
+    add(out, "OSDMAP_FLAGS", Severity::Warning, summary, count, Vec::new());
+}
+
+fn full_ratios(view: &ClusterView<'_>, out: &mut Checks) {
+    let map = view.osdmap;
+    let (near, mut backfill, mut full) = (map.nearfull_ratio, map.backfillfull_ratio, map.full_ratio);
+    if near <= 0.0 && backfill <= 0.0 && full <= 0.0 {
+        return;
+    }
+    let mut detail = Vec::new();
+    if backfill < near {
+        detail.push(format!("backfillfull_ratio ({backfill}) < nearfull_ratio ({near}), increased"));
+        backfill = near;
+    }
+    if full < backfill {
+        detail.push(format!("full_ratio ({full}) < backfillfull_ratio ({backfill}), increased"));
+        full = backfill;
+    }
+    if FAILSAFE_RATIO < full {
+        detail.push(format!("osd_failsafe_full_ratio ({FAILSAFE_RATIO}) < full_ratio ({full}), increased"));
+    }
+    if !detail.is_empty() {
+        add(out, "OSD_OUT_OF_ORDER_FULL", Severity::Error, "full ratio(s) out of order".to_owned(), 0, detail);
+    }
+}
+
+fn pools(view: &ClusterView<'_>, out: &mut Checks) {
+    let map = view.osdmap;
+    let mut full = Vec::new();
+    let mut backfillfull = Vec::new();
+    let mut nearfull = Vec::new();
+    let mut single = Vec::new();
+    let mut odd = Vec::new();
+    let mut no_app = Vec::new();
+    for (id, p) in &map.pools {
+        let name = map.pool_name(*id);
+        if p.has_flag(pool::flag::FULL_QUOTA) {
+            full.push(format!("pool '{name}' is full (running out of quota)"));
+        } else if p.has_flag(pool::flag::FULL) {
+            full.push(format!("pool '{name}' is full (no space)"));
+        } else if p.has_flag(pool::flag::BACKFILLFULL) {
+            backfillfull.push(format!("pool '{name}' is backfillfull"));
+        } else if p.has_flag(pool::flag::NEARFULL) {
+            nearfull.push(format!("pool '{name}' is nearfull"));
+        }
+        if p.is_replicated() && p.size == 1 {
+            single.push(format!("pool '{name}' has no replicas configured"));
+        }
+        if !p.pg_num_target.is_power_of_two() && p.autoscale_name() != "on" {
+            odd.push(format!("pool '{name}' pg_num {} is not a power of two", p.pg_num_target));
+        }
+        let objects = view.pool_objects(*id);
+        if objects > 0 && p.application_metadata.is_empty() && p.tier_of < 0 {
+            no_app.push(format!("application not enabled on pool '{name}'"));
+        }
+    }
+    for (code, words, list) in [
+        ("POOL_FULL", "full", full),
+        ("POOL_BACKFILLFULL", "backfillfull", backfillfull),
+        ("POOL_NEARFULL", "nearfull", nearfull),
+        ("POOL_NO_REDUNDANCY", "have no replicas configured", single),
+        ("POOL_PG_NUM_NOT_POWER_OF_TWO", "have non-power-of-two pg_num", odd),
+    ] {
+        if !list.is_empty() {
+            warn(out, code, format!("{} pool(s) {words}", list.len()), list);
+        }
+    }
+    if !no_app.is_empty() {
+        let n = no_app.len();
+        no_app.push(
+            "use 'ceph osd pool application enable <pool-name> <app-name>', where <app-name> is 'cephfs', 'rbd', \
+             'rgw', or freeform for custom applications."
+                .to_owned(),
+        );
+        let summary = format!("{n} pool(s) do not have an application enabled");
+        add(out, "POOL_APP_NOT_ENABLED", Severity::Warning, summary, n as u64, no_app);
+    }
+}
+
+fn few_osds(view: &ClusterView<'_>, out: &mut Checks) {
+    let wanted = view.pool_default_size();
+    let (have, ..) = view.osdmap.osd_counts();
+    if u64::from(have) < wanted {
+        let summary = format!("OSD count {have} < osd_pool_default_size {wanted}");
+        add(out, "TOO_FEW_OSDS", Severity::Warning, summary, wanted - u64::from(have), Vec::new());
+    }
+}

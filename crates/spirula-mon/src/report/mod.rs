@@ -1,0 +1,48 @@
+//! Reports for people: cluster status, health, space, everything at once.
+//!
+//! Pure functions of a [`ClusterView`](crate::view::ClusterView); text and JSON as Ceph 16.2
+//! prints them (facts: `shared/protocol/vectors/cli-output` and a real cluster asked for each
+//! state). They change nothing; what a mute is worth is decided here ([`health::Health`]) and
+//! made durable by the monitor.
+
+mod checks;
+pub mod df;
+pub mod health;
+pub mod status;
+#[cfg(test)]
+mod tests;
+mod whole;
+
+pub use df::df;
+pub use health::health;
+pub use status::status;
+pub use whole::report;
+
+use crate::view::ClusterView;
+use serde_json::{Value, json};
+use spirula_maps::StoreStatfs;
+use spirula_types::PoolId;
+
+/// Readings that several reports share.
+impl ClusterView<'_> {
+    /// Space of all OSDs that are in.
+    pub(crate) fn space(&self) -> StoreStatfs {
+        self.mgr.digest.osd_sum(|o| self.osdmap.is_in(o)).statfs
+    }
+
+    /// Objects in a pool, as far as known.
+    fn pool_objects(&self, pool: PoolId) -> i64 {
+        self.mgr.digest.pools.get(&pool).map_or(0, |p| p.stat.stats.sum.num_objects)
+    }
+
+    /// Copies that new pools get.
+    fn pool_default_size(&self) -> u64 {
+        const CEPHS_DEFAULT: u64 = 3;
+        self.config.get_for("mon", "osd_pool_default_size").and_then(|v| v.parse().ok()).unwrap_or(CEPHS_DEFAULT)
+    }
+
+    /// The service map: nothing registers services yet.
+    fn servicemap(&self) -> Value {
+        json!({"epoch": 1, "modified": self.osdmap.created.to_iso(), "services": {}})
+    }
+}
