@@ -54,7 +54,9 @@ pub type Checks = BTreeMap<String, Check>;
 #[derive(Clone, Debug)]
 pub struct Health {
     checks: Checks,
+    /// Mutes in force.
     mutes: BTreeMap<String, HealthMute>,
+    ended: Vec<String>,
     now: UTime,
 }
 
@@ -62,12 +64,16 @@ impl Health {
     /// Makes all checks.
     pub fn of(view: &ClusterView<'_>) -> Self {
         let checks = checks::all(view);
-        let mutes = view.mutes.iter().map(|(c, m)| (c.clone(), m.clone())).collect();
-        let mut health = Self { checks, mutes, now: view.now };
-        for code in health.ended_mutes() {
-            health.mutes.remove(&code);
-        }
-        health
+        let over = |code: &String, m: &HealthMute| {
+            if !m.until.is_zero() && m.until <= view.now {
+                return true;
+            }
+            !m.sticky && checks.get(code).is_none_or(|c| c.count > m.count)
+        };
+        let ended: Vec<String> = view.mutes.iter().filter(|(c, m)| over(c, m)).map(|(c, _)| c.clone()).collect();
+        let mutes =
+            view.mutes.iter().filter(|(c, _)| !ended.contains(c)).map(|(c, m)| (c.clone(), m.clone())).collect();
+        Self { checks, mutes, ended, now: view.now }
     }
 
     /// The checks found, muted ones too.
@@ -78,13 +84,7 @@ impl Health {
     /// Codes whose mute is over: its time has come, or (unless sticky) the check cleared or
     /// counts more than when it was muted. The monitor removes them.
     pub fn ended_mutes(&self) -> Vec<String> {
-        let over = |code: &String, m: &HealthMute| {
-            if !m.until.is_zero() && m.until <= self.now {
-                return true;
-            }
-            !m.sticky && self.checks.get(code).is_none_or(|c| c.count > m.count)
-        };
-        self.mutes.iter().filter(|(c, m)| over(c, m)).map(|(c, _)| c.clone()).collect()
+        self.ended.clone()
     }
 
     fn muted(&self, code: &str) -> bool {

@@ -389,7 +389,12 @@ fn mutes_hide_checks_and_end_by_themselves() {
     w.osdmap.osd_state[1] |= state::UP;
     w.osdmap.osd_state[2] |= state::UP;
     assert!(detail(&w).starts_with("HEALTH_OK (muted: OSDMAP_FLAGS)\n"));
-    assert_eq!(w.mutes.len(), 2);
+    assert_eq!(Health::of(&w.view()).ended_mutes(), ["OSD_DOWN"]);
+    // Time passes: a mute with an end ends.
+    w.osdmap.osd_state[2] = state::EXISTS;
+    assert!(Health::of(&w.view()).ended_mutes().is_empty());
+    w.now = hour;
+    assert_eq!(Health::of(&w.view()).ended_mutes(), ["OSD_DOWN"]);
 }
 
 #[test]
@@ -476,7 +481,7 @@ fn a_cluster_without_anything_can_be_reported_on() {
     let w = World::new(OsdMap::default());
     assert!(status(&w.view(), Format::Plain).contains("    osd: 0 osds: 0 up, 0 in\n"));
     assert!(df(&w.view(), true, Format::Plain).starts_with("--- RAW STORAGE ---\nCLASS"));
-    let (rs, text) = report(&w.view(), "0.1.0", Format::Plain);
+    let (text, rs) = report(&w.view(), "0.1.0", Format::Plain);
     assert!(rs.starts_with("report "));
     assert_eq!(serde_json::from_str::<Value>(&text).unwrap()["version"], "0.1.0");
 }

@@ -10,11 +10,12 @@ use spirula_maps::{OsdStatReport, PgState, PoolStat};
 /// Seed of the checksum in the status text (Ceph's: its old monitor port).
 const CRC_SEED: u32 = 6789;
 
-/// The report: status text and output. `version` is our release.
+/// The report: output and status text. `version` is our release.
 pub fn report(view: &ClusterView<'_>, version: &str, format: Format) -> (String, String) {
     let format = if format.is_json() { format } else { Format::JsonPretty };
     let text = to_json(&json(view, version), format);
-    (format!("report {}", crc32c(CRC_SEED, text.as_bytes())), text)
+    let status = format!("report {}", crc32c(CRC_SEED, text.as_bytes()));
+    (text, status)
 }
 
 /// A pool's dump without its number.
