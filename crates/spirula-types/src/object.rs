@@ -182,6 +182,13 @@ pub struct ObjectLocator {
     pub hash: i64,
 }
 
+impl Default for ObjectLocator {
+    /// No pool, default namespace, hash from the name.
+    fn default() -> Self {
+        Self { pool: -1, key: Bytes::new(), namespace: Bytes::new(), hash: -1 }
+    }
+}
+
 impl Encode for ObjectLocator {
     fn encode(&self, out: &mut Encoder) {
         // Ceph raises compat to 6 when the hash carries information old peers would lose.
