@@ -62,6 +62,8 @@ pub(crate) struct Queue {
     /// Bytes of redo and payload waiting or being written.
     pub bytes: usize,
     pub stop: bool,
+    /// The commit thread waits for `work`: waking it costs a system call, so ask first.
+    sleeping: bool,
     /// The owner waits for `progress`.
     pub owner_waits: bool,
 }
@@ -113,8 +115,11 @@ impl Shared {
             q.bytes += r.redo.len() + r.data_len();
         }
         q.items.push_back(item);
+        let wake = std::mem::take(&mut q.sleeping);
         drop(q);
-        self.work.notify_one();
+        if wake {
+            self.work.notify_one();
+        }
     }
 
     /// Bytes queued or being written.
@@ -196,6 +201,7 @@ impl Committer {
             {
                 let mut q = self.shared.lock();
                 while q.items.is_empty() && !q.stop {
+                    q.sleeping = true;
                     q = self.shared.work.wait(q).unwrap_or_else(PoisonError::into_inner);
                 }
                 if q.items.is_empty() {

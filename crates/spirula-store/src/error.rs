@@ -17,7 +17,7 @@ pub enum StoreError {
     #[error("checksum mismatch in {object} at offset {offset}")]
     Checksum {
         /// The object read.
-        object: HObject,
+        object: Box<HObject>,
         /// Object offset of the first bad block.
         offset: u64,
     },
@@ -59,7 +59,7 @@ pub enum StoreError {
     },
     /// The object to clone from does not exist. Nothing was applied.
     #[error("clone source {0} does not exist")]
-    NoSource(HObject),
+    NoSource(Box<HObject>),
 }
 
 impl StoreError {

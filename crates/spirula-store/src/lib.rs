@@ -23,6 +23,8 @@
 //! Refuses: foreign, newer or damaged stores ([`StoreError::Refused`], nothing written);
 //! being opened twice.
 
+#![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests may"))]
+
 mod alloc;
 mod cache;
 mod checkpoint;

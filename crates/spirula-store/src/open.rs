@@ -255,7 +255,8 @@ impl Store {
     /// goes and which blocks' contents are (only surely) in the journal, at which ring
     /// position.
     fn replay(&mut self, ring: &Ring<'_>, from: Position, deep: bool) -> Result<(Position, BTreeMap<u64, u64>)> {
-        // A block may have had several owners since the checkpoint: the last one counts.
+        // A block may have had several owners since the checkpoint: the last one counts, and
+        // each freeing forgets the one before.
         let mut images: BTreeMap<u64, u64> = BTreeMap::new();
         let head = ring.replay(from, deep, |record| {
             if record.seq != self.seq + 1 {
@@ -303,12 +304,10 @@ impl Store {
                 if !self.alloc.mark_used(run) {
                     return Err(StoreError::corrupt(format!("journal takes blocks {run:?} that are in use")));
                 }
-                for b in run.start..run.start + run.len {
-                    if image {
+                if image {
+                    for b in run.start..run.start + run.len {
                         images.insert(b, *image_at);
                         *image_at += BLOCK;
-                    } else {
-                        images.remove(&b);
                     }
                 }
             }
@@ -442,7 +441,7 @@ fn check_sizes(sb: &Superblock, journal: &dyn BlockDevice, block: &dyn BlockDevi
             );
         }
     }
-    if sb.journal_size < JOURNAL_MIN || sb.journal_size % BLOCK != 0 {
+    if sb.journal_size < JOURNAL_MIN || !sb.journal_size.is_multiple_of(BLOCK) {
         return Err(StoreError::corrupt("superblock gives the journal an impossible size"));
     }
     Ok(())

@@ -169,7 +169,7 @@ impl Overlay {
 /// Merges sorted streams that hold newer values first: of equal keys the value of the
 /// first stream counts, and `None` hides the key.
 pub(crate) struct Merge<'a, K, V> {
-    streams: Vec<std::iter::Peekable<Box<dyn Iterator<Item = crate::Result<(K, Option<V>)>> + 'a>>>,
+    streams: Vec<std::iter::Peekable<Stream<'a, K, V>>>,
 }
 
 /// One input of [`Merge`].
@@ -224,8 +224,8 @@ mod tests {
 
     #[test]
     fn merge_prefers_newer_streams_and_hides_deleted_keys() {
-        let s = |pairs: &[(u32, Option<&'static str>)]| -> Stream<'static, u32, &'static str> {
-            Box::new(pairs.to_vec().into_iter().map(Ok))
+        let s = |pairs: &'static [(u32, Option<&'static str>)]| -> Stream<'static, u32, &'static str> {
+            Box::new(pairs.iter().copied().map(Ok))
         };
         let m = Merge::new(vec![
             s(&[(1, Some("new")), (3, None)]),

@@ -146,7 +146,7 @@ impl ReadPlan {
                     for (i, (block, crc)) in room.chunks(BLOCK as usize).zip(crcs).enumerate() {
                         if crc32c(u32::MAX, block) != *crc {
                             let offset = self.base + *start as u64 + i as u64 * BLOCK;
-                            return Err(StoreError::Checksum { object: self.object.clone(), offset });
+                            return Err(StoreError::Checksum { object: self.object.clone().into(), offset });
                         }
                     }
                 }

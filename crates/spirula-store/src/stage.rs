@@ -448,7 +448,7 @@ impl<'s> Stage<'s> {
         let mut buf = vec![0; BLOCK as usize];
         self.s.read_stored(run, &mut buf)?;
         if crc32c(u32::MAX, &buf) != crc {
-            return Err(StoreError::Checksum { object: object.clone(), offset: block * BLOCK });
+            return Err(StoreError::Checksum { object: object.clone().into(), offset: block * BLOCK });
         }
         Ok(Some(buf))
     }
@@ -543,14 +543,14 @@ impl<'s> Stage<'s> {
 
     fn clone_from(&mut self, object: &HObject, slot: &mut Option<Onode>, from: &HObject) -> Result<()> {
         if object == from {
-            return if slot.is_some() { Ok(()) } else { Err(StoreError::NoSource(from.clone())) };
+            return if slot.is_some() { Ok(()) } else { Err(StoreError::NoSource(from.clone().into())) };
         }
         let key = keys::object(from);
         let source = match self.heads.get(key.as_slice()) {
             Some(h) => h.now.clone(),
             None => self.s.head(&key)?.map(|o| (*o).clone()),
         };
-        let source = source.ok_or_else(|| StoreError::NoSource(from.clone()))?;
+        let source = source.ok_or_else(|| StoreError::NoSource(from.clone().into()))?;
         if let Some(old) = slot.take() {
             self.remove(old)?;
         }

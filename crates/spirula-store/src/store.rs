@@ -73,6 +73,9 @@ pub(crate) struct Frozen {
     pub overlay: Arc<Overlay>,
 }
 
+/// Segments met lately, absent ones too, by onode id and number.
+pub(crate) type SegmentCache = Cache<(u64, u32), Option<Arc<Segment>>>;
+
 /// Data not yet in the data file.
 pub(crate) struct Pending {
     pub seq: u64,
@@ -91,7 +94,7 @@ pub struct Store {
     pub(crate) frozen: Option<Frozen>,
     /// Current head of objects met lately, absent ones too. By KV key.
     pub(crate) heads: RefCell<Cache<Bytes, Option<Arc<Onode>>>>,
-    pub(crate) segments: RefCell<Cache<(u64, u32), Option<Arc<Segment>>>>,
+    pub(crate) segments: RefCell<SegmentCache>,
     pub(crate) alloc: Allocator,
     pub(crate) counters: Counters,
     /// Newest transaction applied.

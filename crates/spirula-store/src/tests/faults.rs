@@ -40,7 +40,7 @@ fn every_flipped_bit_in_live_data_is_detected_and_no_bytes_returned() {
             world.edit(2, |d| d[byte] ^= 1 << (bit % 8));
             match store.read(&o, 0, 20_000) {
                 Err(StoreError::Checksum { object: bad, offset }) => {
-                    assert_eq!((bad, offset), (o.clone(), i as u64 * BLOCK));
+                    assert_eq!((*bad, offset), (o.clone(), i as u64 * BLOCK));
                 }
                 other => panic!("{other:?}"),
             }
