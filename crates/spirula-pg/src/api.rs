@@ -134,6 +134,7 @@ pub enum ReadKey {
 
 /// Something happened.
 #[derive(Clone, Debug)]
+#[allow(clippy::large_enum_variant, reason = "events are handled at once, never stored in numbers")]
 pub enum PgEvent {
     /// A newer map. Epochs never go back; they may be skipped.
     Map(Arc<MapView>),

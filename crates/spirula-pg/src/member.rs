@@ -41,7 +41,8 @@ impl Pg {
             CtlBody::Scan { from: start, max } => self.on_scan(from, epoch, start, max, cx),
             CtlBody::Pull { .. } => self.on_pull(from, ctl, cx),
             CtlBody::Finish { info, keep, entries } => {
-                if let Err(e) = self.finish_copy(info, keep, entries, After::Send(from, self.ctl(epoch, CtlBody::Finished)), cx)
+                if let Err(e) =
+                    self.finish_copy(info, keep, entries, After::Send(from, self.ctl(epoch, CtlBody::Finished)), cx)
                 {
                     tracing::error!(pg = %self.id, from, error = %e, "take over log");
                 }
@@ -166,7 +167,15 @@ impl Pg {
     pub(crate) fn apply_push(&mut self, mut txn: Transaction, after: After, cx: &mut Cx<'_>) {
         let pg_num = self.view.as_ref().and_then(|v| v.pool.as_ref()).map_or(0, |p| p.pg_num);
         let (pg, created) = (self.id, self.epoch());
-        let info = self.info.get_or_insert_with(|| PgInfo { pg, pg_num, created, origin: pg, primary: -1, complete: true, ..PgInfo::default() });
+        let info = self.info.get_or_insert_with(|| PgInfo {
+            pg,
+            pg_num,
+            created,
+            origin: pg,
+            primary: -1,
+            complete: true,
+            ..PgInfo::default()
+        });
         txn.meta.clear();
         if info.complete {
             info.complete = false;
@@ -312,7 +321,9 @@ impl Pg {
 
     fn on_delete(&mut self, from: OsdId, epoch: Epoch, cx: &mut Cx<'_>) {
         let Some(view) = &self.view else { return };
-        let stale = epoch < self.promised || self.info.as_ref().is_none_or(|i| i.les >= epoch);
+        // A newer primary that we promised ourselves to will say so itself, if it still wants to.
+        let promised = epoch < self.promised && self.promised_to >= 0;
+        let stale = promised || self.info.as_ref().is_none_or(|i| i.les >= epoch);
         if stale || view.acting.contains(&self.osd) || !matches!(self.role, Role::Idle | Role::Replica { .. }) {
             return;
         }
@@ -344,8 +355,7 @@ impl Pg {
                 ..PgInfo::default()
             };
         }
-        let txn =
-            Transaction { objects: Vec::new(), meta: vec![self.info_op(), MetaOp::LogRemove { pg: self.id }] };
+        let txn = Transaction { objects: Vec::new(), meta: vec![self.info_op(), MetaOp::LogRemove { pg: self.id }] };
         self.submit(txn, After::Remove, cx);
     }
 
@@ -363,8 +373,7 @@ impl Pg {
                 self.submit(txn, After::Gone, cx);
             }
             Ok(objects) => {
-                let objects =
-                    objects.into_iter().map(|object| ObjectUpdate { object, ops: vec![ObjectOp::Remove] });
+                let objects = objects.into_iter().map(|object| ObjectUpdate { object, ops: vec![ObjectOp::Remove] });
                 let txn = Transaction { objects: objects.collect(), meta: Vec::new() };
                 self.submit(txn, After::Remove, cx);
             }

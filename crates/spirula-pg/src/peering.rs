@@ -364,11 +364,8 @@ impl Pg {
         }
         let home = if stay { last.home.clone() } else { acting.clone() };
         let behind: Vec<OsdId> = acting.iter().copied().filter(|o| !source(o)).collect();
-        let mut missing: BTreeSet<OsdId> = behind
-            .iter()
-            .copied()
-            .filter(|o| *o != self.osd && known.get(o).is_some_and(|i| i.complete))
-            .collect();
+        let mut missing: BTreeSet<OsdId> =
+            behind.iter().copied().filter(|o| *o != self.osd && known.get(o).is_some_and(|i| i.complete)).collect();
         if auth != self.osd {
             missing.insert(auth);
         }
@@ -434,7 +431,7 @@ impl Pg {
                         logs: BTreeMap::new(),
                         fresh: true,
                     });
-                    pg.to_lease(p, cx);
+                    pg.wait_for_leases(p, cx);
                 }
             }
         });
@@ -460,14 +457,7 @@ impl Pg {
 
     // ---- logs and recovery ----
 
-    pub(crate) fn on_log(
-        &mut self,
-        from: OsdId,
-        epoch: Epoch,
-        tail: EVersion,
-        entries: Vec<Bytes>,
-        cx: &mut Cx<'_>,
-    ) {
+    pub(crate) fn on_log(&mut self, from: OsdId, epoch: Epoch, tail: EVersion, entries: Vec<Bytes>, cx: &mut Cx<'_>) {
         self.peering(Some(epoch), cx, |pg, p, cx| {
             let Phase::Logs { missing, logs } = &mut p.phase else { return };
             match entries.iter().map(|b| from_slice::<LogEntry>(b)).collect::<Result<Vec<_>, _>>() {
@@ -546,7 +536,7 @@ impl Pg {
         let Some(plan) = &p.plan else { return };
         let same = plan.home.len() == plan.old_home.len() && plan.home.iter().all(|o| plan.old_home.contains(o));
         if same {
-            self.to_lease(p, cx);
+            self.wait_for_leases(p, cx);
             return;
         }
         let home = plan.home.clone();
@@ -575,22 +565,22 @@ impl Pg {
                 acks.insert(from);
             }
             if acks.len() >= majority(plan.old_home.len()) {
-                pg.to_lease(p, cx);
+                pg.wait_for_leases(p, cx);
             }
         });
     }
 
-    fn to_lease(&mut self, p: &mut Peering, cx: &mut Cx<'_>) {
+    fn wait_for_leases(&mut self, p: &mut Peering, cx: &mut Cx<'_>) {
         p.phase = Phase::Lease;
         if cx.now.mono_ms >= p.lease_until {
-            self.to_activate(p, cx);
+            self.begin_activation(p, cx);
         } else {
             cx.out.push(PgEffect::WakeAt(p.lease_until));
             cx.out.push(PgEffect::StateChanged);
         }
     }
 
-    fn to_activate(&mut self, p: &mut Peering, cx: &mut Cx<'_>) {
+    fn begin_activation(&mut self, p: &mut Peering, cx: &mut Cx<'_>) {
         p.phase = Phase::Activate { begun: false, missing: BTreeSet::new() };
         self.activate_self(p, cx);
     }
@@ -691,7 +681,7 @@ impl Pg {
                     *asked_ms = now;
                     cx.out.push(PgEffect::Created { pg: pg.id, epoch });
                 }
-                Phase::Lease if now >= p.lease_until => pg.to_activate(p, cx),
+                Phase::Lease if now >= p.lease_until => pg.begin_activation(p, cx),
                 _ => {}
             }
         });
@@ -720,9 +710,7 @@ impl Peering {
             Phase::Push(jobs) if jobs.iter().any(|j| j.backfill) => {
                 (PgState::PEERED | PgState::BACKFILLING | PgState::DEGRADED, Vec::new())
             }
-            Phase::Pull(_) | Phase::Push(_) => {
-                (PgState::PEERED | PgState::RECOVERING | PgState::DEGRADED, Vec::new())
-            }
+            Phase::Pull(_) | Phase::Push(_) => (PgState::PEERED | PgState::RECOVERING | PgState::DEGRADED, Vec::new()),
             Phase::Seal { .. } => (PgState::PEERING, Vec::new()),
             Phase::Lease => (PgState::PEERED | PgState::WAIT, Vec::new()),
             Phase::Activate { .. } | Phase::Confirm { .. } => (PgState::ACTIVATING | fresh, Vec::new()),

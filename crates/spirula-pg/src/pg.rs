@@ -40,6 +40,7 @@ pub(crate) enum Role {
 
 /// What to do when a transaction is durable.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "a box per replicated write would cost more than it saves")]
 pub(crate) enum After {
     /// A write of the activation is durable here.
     Write { les: Epoch, version: EVersion },
@@ -164,8 +165,7 @@ impl Pg {
         if info.pg != id {
             return Err(DecodeError::Value { what: "PG record of another PG", value: i64::from(info.pg.seed) });
         }
-        let entries: Vec<LogEntry> =
-            log.into_iter().map(|b| from_slice::<LogEntry>(&b)).collect::<Result<_, _>>()?;
+        let entries: Vec<LogEntry> = log.into_iter().map(|b| from_slice::<LogEntry>(&b)).collect::<Result<_, _>>()?;
         let mut pg = Self::new(id, osd, cfg);
         pg.log = PgLog::new(info.log_tail, entries);
         pg.promised = info.les;

@@ -5,12 +5,12 @@
 //! range is part of its parent's. Children inherit history and home set, so the rules of
 //! peering hold for them as if they had always been.
 
+use crate::Now;
 use crate::api::PgEffect;
 use crate::exec::{INFO_ATTR, ObjectInfo, ObjectReader, ReadError, pg_end, pg_start};
 use crate::lease::Leases;
 use crate::log::{LogEntry, PgLog};
 use crate::pg::{After, Cx, Pg};
-use crate::Now;
 use spirula_encoding::{from_slice, to_vec};
 use spirula_messages::cluster::pg::{PgCounts, PgInfo};
 use spirula_types::transaction::{MetaOp, Transaction};
@@ -50,8 +50,7 @@ impl Pg {
         for e in self.log.iter() {
             logs.entry(e.object.pg(pg_num)).or_default().push(e.clone());
         }
-        let ids: Vec<PgId> =
-            std::iter::once(self.id).chain(children_of(self.id, info.pg_num, pg_num)).collect();
+        let ids: Vec<PgId> = std::iter::once(self.id).chain(children_of(self.id, info.pg_num, pg_num)).collect();
         let counts = share(&info.counts, &ids, pg_num, reader);
         let mut txn = Transaction::default();
         let mut children = Vec::new();

@@ -1,0 +1,182 @@
+//! A store in memory that loses what was not committed when its process dies.
+
+use bytes::Bytes;
+use spirula_pg::exec::{ObjectReader, OmapPage, OmapRange, Prefetch, ReadError, Want};
+use spirula_types::transaction::{MetaOp, ObjectOp, Transaction};
+use spirula_types::{EVersion, HObject, PgId};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
+pub struct Obj {
+    pub data: Vec<u8>,
+    pub attrs: BTreeMap<Bytes, Bytes>,
+    pub omap: BTreeMap<Bytes, Bytes>,
+    pub header: Bytes,
+}
+
+#[derive(Clone, Default)]
+pub struct State {
+    pub objects: BTreeMap<HObject, Obj>,
+    pub meta: BTreeMap<Bytes, Bytes>,
+    pub logs: BTreeMap<PgId, BTreeMap<EVersion, Bytes>>,
+}
+
+impl State {
+    fn apply(&mut self, t: &Transaction) {
+        for u in &t.objects {
+            for op in &u.ops {
+                self.apply_op(&u.object, op);
+            }
+        }
+        for m in &t.meta {
+            match m {
+                MetaOp::Set { key, value } => drop(self.meta.insert(key.clone(), value.clone())),
+                MetaOp::Remove { key } => drop(self.meta.remove(key)),
+                MetaOp::LogAppend { pg, version, entry } => {
+                    let log = self.logs.entry(*pg).or_default();
+                    assert!(log.keys().next_back().is_none_or(|v| v < version), "log versions rise");
+                    log.insert(*version, entry.clone());
+                }
+                MetaOp::LogTrim { pg, to } => self.logs.entry(*pg).or_default().retain(|v, _| v > to),
+                MetaOp::LogRewind { pg, to } => self.logs.entry(*pg).or_default().retain(|v, _| v <= to),
+                MetaOp::LogRemove { pg } => drop(self.logs.remove(pg)),
+            }
+        }
+    }
+
+    fn apply_op(&mut self, object: &HObject, op: &ObjectOp) {
+        if let ObjectOp::Remove = op {
+            self.objects.remove(object);
+            return;
+        }
+        let o = self.objects.entry(object.clone()).or_default();
+        match op {
+            ObjectOp::Touch | ObjectOp::Remove => {}
+            ObjectOp::Write { offset, data } => {
+                let end = *offset as usize + data.len();
+                if o.data.len() < end {
+                    o.data.resize(end, 0);
+                }
+                o.data[*offset as usize..end].copy_from_slice(data);
+            }
+            ObjectOp::Zero { offset, length } => {
+                let end = (*offset + *length) as usize;
+                if o.data.len() < end {
+                    o.data.resize(end, 0);
+                }
+                o.data[*offset as usize..end].fill(0);
+            }
+            ObjectOp::Truncate { size } => o.data.resize(*size as usize, 0),
+            ObjectOp::SetAttrs(kv) => o.attrs.extend(kv.iter().cloned()),
+            ObjectOp::RmAttr(k) => drop(o.attrs.remove(k)),
+            ObjectOp::ClearAttrs => o.attrs.clear(),
+            ObjectOp::OmapSet(kv) => o.omap.extend(kv.iter().cloned()),
+            ObjectOp::OmapRm(ks) => ks.iter().for_each(|k| drop(o.omap.remove(k))),
+            ObjectOp::OmapRmRange { first, last } => o.omap.retain(|k, _| k < first || k >= last),
+            ObjectOp::OmapClear => {
+                o.omap.clear();
+                o.header = Bytes::new();
+            }
+            ObjectOp::OmapSetHeader(h) => o.header = h.clone(),
+            ObjectOp::CloneFrom(_) => unreachable!("nobody clones yet"),
+        }
+    }
+}
+
+#[derive(Default)]
+pub struct Store {
+    pub applied: State,
+    durable: State,
+    pub pending: VecDeque<(PgId, u64, Transaction)>,
+    /// Objects that must be loaded before they can be read.
+    pub cold: RefCell<BTreeSet<HObject>>,
+}
+
+impl Store {
+    pub fn submit(&mut self, pg: PgId, token: u64, t: Transaction) {
+        self.applied.apply(&t);
+        self.pending.push_back((pg, token, t));
+    }
+
+    pub fn commit_one(&mut self) -> Option<(PgId, u64)> {
+        let (pg, token, t) = self.pending.pop_front()?;
+        self.durable.apply(&t);
+        Some((pg, token))
+    }
+
+    pub fn crash(&mut self) {
+        self.pending.clear();
+        self.applied = self.durable.clone();
+        self.cold.borrow_mut().clear();
+    }
+
+    fn ready(&self, o: &HObject) -> Result<Option<&Obj>, ReadError> {
+        if self.cold.borrow().contains(o) {
+            return Err(ReadError::NotReady(Prefetch(vec![Want::Attrs(o.clone())])));
+        }
+        Ok(self.applied.objects.get(o))
+    }
+
+    pub fn load(&self, what: &Prefetch) {
+        for w in &what.0 {
+            match w {
+                Want::Attrs(o) | Want::Data { object: o, .. } | Want::Omap { object: o, .. } => {
+                    self.cold.borrow_mut().remove(o);
+                }
+                Want::Names { .. } => self.cold.borrow_mut().clear(),
+            }
+        }
+    }
+}
+
+impl ObjectReader for Store {
+    fn attr(&self, o: &HObject, name: &[u8]) -> Result<Option<Bytes>, ReadError> {
+        Ok(self.ready(o)?.and_then(|o| o.attrs.get(name).cloned()))
+    }
+    fn attrs(&self, o: &HObject) -> Result<Vec<(Bytes, Bytes)>, ReadError> {
+        let list = |o: &Obj| o.attrs.iter().map(|(k, v)| (k.clone(), v.clone())).collect();
+        Ok(self.ready(o)?.map(list).unwrap_or_default())
+    }
+    fn read(&self, o: &HObject, offset: u64, length: u64) -> Result<Bytes, ReadError> {
+        let mut out = vec![0; length as usize];
+        if let Some(o) = self.ready(o)? {
+            let have = o.data.get(offset as usize..).unwrap_or_default();
+            let n = have.len().min(out.len());
+            out[..n].copy_from_slice(&have[..n]);
+        }
+        Ok(out.into())
+    }
+    fn extents(&self, _: &HObject, offset: u64, length: u64) -> Result<Vec<(u64, u64)>, ReadError> {
+        Ok(if length == 0 { Vec::new() } else { vec![(offset, length)] })
+    }
+    fn omap_header(&self, o: &HObject) -> Result<Bytes, ReadError> {
+        Ok(self.ready(o)?.map(|o| o.header.clone()).unwrap_or_default())
+    }
+    fn omap_get(&self, o: &HObject, key: &[u8]) -> Result<Option<Bytes>, ReadError> {
+        Ok(self.ready(o)?.and_then(|o| o.omap.get(key).cloned()))
+    }
+    fn omap_range(&self, o: &HObject, r: OmapRange<'_>) -> Result<OmapPage, ReadError> {
+        let mut page = OmapPage::default();
+        let Some(o) = self.ready(o)? else { return Ok(page) };
+        let mut bytes = 0;
+        for (k, v) in o.omap.range::<[u8], _>((std::ops::Bound::Included(r.from), std::ops::Bound::Unbounded)) {
+            if r.until.is_some_and(|u| &k[..] >= u) {
+                break;
+            }
+            if page.entries.len() >= r.max_entries || bytes >= r.max_bytes {
+                page.more = true;
+                break;
+            }
+            bytes += k.len() + v.len();
+            page.entries.push((k.clone(), v.clone()));
+        }
+        Ok(page)
+    }
+    fn list(&self, from: &HObject, until: &HObject, max: usize) -> Result<Vec<HObject>, ReadError> {
+        if from >= until {
+            return Ok(Vec::new());
+        }
+        Ok(self.applied.objects.range(from.clone()..until.clone()).take(max).map(|(o, _)| o.clone()).collect())
+    }
+}

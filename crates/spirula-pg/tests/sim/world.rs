@@ -1,0 +1,695 @@
+//! Monitor, OSDs, network and clients in one thread, driven by one seed.
+
+use crate::client::{Client, Target};
+use crate::store::Store;
+use spirula_encoding::UTime;
+use spirula_messages::Body;
+use spirula_messages::ceph::osd::{MOsdOp, MOsdOpReply};
+use spirula_messages::cluster::pg::{PgAcks, PgCtls, PgTxn};
+use spirula_pg::exec::{Fullness, PoolRules};
+use spirula_pg::{
+    ClientOp, CreateAnswer, Leases, MapView, Now, PeerMsg, Pg, PgConfig, PgEffect, PgEvent, PoolView, ReadKey,
+    info_key, parse_info_key,
+};
+use spirula_types::{EntityName, Epoch, OsdId, PgId, ReqId};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+pub const POOL: i64 = 1;
+pub const LEASE_MS: u64 = 800;
+
+pub struct Rng(u64);
+
+impl Rng {
+    pub fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+    pub fn next(&mut self) -> u64 {
+        // splitmix64
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+    pub fn below(&mut self, n: usize) -> usize {
+        if n == 0 { 0 } else { (self.next() % n as u64) as usize }
+    }
+    pub fn chance(&mut self, percent: u64) -> bool {
+        self.next() % 100 < percent
+    }
+}
+
+/// One epoch of the map. An OSD that is up has (up_from, number of its boot).
+#[derive(Clone, Default)]
+pub struct Map {
+    pub epoch: Epoch,
+    pub up: BTreeMap<OsdId, (Epoch, u64)>,
+    pub out: BTreeSet<OsdId>,
+    pub size: usize,
+    pub pg_num: u32,
+    pub deleted: bool,
+    osds: usize,
+}
+
+impl Map {
+    pub fn acting(&self, pg: PgId) -> Vec<OsdId> {
+        if pg.seed >= self.pg_num {
+            return Vec::new();
+        }
+        let mut all: Vec<OsdId> = (0..self.osds as OsdId).filter(|o| !self.out.contains(o)).collect();
+        all.sort_by_key(|o| Rng::new(u64::from(pg.seed) * 1000 + *o as u64).next());
+        all.truncate(self.size);
+        all.retain(|o| self.up.contains_key(o));
+        all
+    }
+
+    pub fn min_size(&self) -> usize {
+        self.size - self.size / 2
+    }
+
+    pub fn view(&self, pg: PgId) -> Arc<MapView> {
+        let acting = if self.deleted { Vec::new() } else { self.acting(pg) };
+        let primary = acting.first().copied().unwrap_or(-1);
+        let pool = PoolView {
+            size: self.size,
+            min_size: self.min_size(),
+            pg_num: self.pg_num,
+            force_resend: 0,
+            rules: PoolRules { erasure: false, append_alignment: None, fullness: Fullness::No },
+        };
+        Arc::new(MapView {
+            epoch: self.epoch,
+            pool: (!self.deleted).then(|| Arc::new(pool)),
+            up: acting.clone(),
+            acting,
+            up_primary: primary,
+            primary,
+            osds: Arc::new(self.up.iter().map(|(o, (e, _))| (*o, *e)).collect()),
+        })
+    }
+}
+
+pub enum Wire {
+    Peer(PeerMsg),
+    Ping { sent: u64 },
+    Pong { sent: u64, length: u64, epoch: Epoch },
+    Client { op: u64, client: usize, tid: u64, msg: Box<MOsdOp> },
+    ToMon(MonAsk),
+    FromMon(PgId, PgEvent),
+}
+
+#[derive(Clone, Copy)]
+pub enum MonAsk {
+    Ask { pg: PgId, epoch: Epoch, whose: PgId },
+    Created { pg: PgId, epoch: Epoch },
+}
+
+/// Ends of a link.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum End {
+    Osd(OsdId),
+    Client(usize),
+    Mon,
+}
+
+pub struct Node {
+    pub id: OsdId,
+    pub alive: bool,
+    /// Number of the boot it asked the monitor for; messages for other boots are lost.
+    pub boot: u64,
+    /// It has seen itself up.
+    started: bool,
+    pub paused_until: u64,
+    pub store: Store,
+    pub pgs: BTreeMap<PgId, Pg>,
+    leases: Leases,
+    pub epoch: Epoch,
+    held: Vec<(OsdId, PeerMsg)>,
+    local: VecDeque<(PgId, PgEvent)>,
+}
+
+pub struct World {
+    pub rng: Rng,
+    pub now: u64,
+    pub maps: Vec<Map>,
+    pub nodes: Vec<Node>,
+    pub clients: Vec<Client>,
+    /// (from, to) → (boot of the receiver the sender meant, message).
+    net: BTreeMap<(End, End), VecDeque<(u64, Wire)>>,
+    creating: BTreeSet<PgId>,
+    granted: BTreeMap<PgId, Epoch>,
+    winner: BTreeMap<PgId, Epoch>,
+    pub cfg: Arc<PgConfig>,
+    boots: u64,
+    ops: u64,
+    op_client: BTreeMap<u64, (usize, u64, i32)>,
+    pub trace: bool,
+    pub stats: BTreeMap<&'static str, u64>,
+}
+
+impl World {
+    pub fn new(seed: u64, osds: usize, size: usize, pg_num: u32, clients: usize) -> Self {
+        let mut rng = Rng::new(seed);
+        let mut cfg = PgConfig { retry_ms: 300, contexts: 2, ..PgConfig::default() };
+        cfg.log_keep = [3, 40, 200][rng.below(3)];
+        cfg.log_slack = rng.below(4);
+        cfg.push_bytes = [16, 100, 1 << 20][rng.below(3)];
+        cfg.push_window = 1 + rng.below(4);
+        cfg.scan_objects = 1 + rng.below(4);
+        cfg.remove_batch = 1 + rng.below(3);
+        let first = Map { epoch: 1, size, pg_num, osds, ..Map::default() };
+        let mut w = Self {
+            rng,
+            now: 10_000,
+            maps: vec![Map::default(), first],
+            nodes: Vec::new(),
+            clients: (0..clients).map(Client::new).collect(),
+            net: BTreeMap::new(),
+            creating: (0..pg_num).map(|s| PgId::new(POOL, s)).collect(),
+            granted: BTreeMap::new(),
+            winner: BTreeMap::new(),
+            cfg: Arc::new(cfg),
+            boots: 0,
+            ops: 0,
+            op_client: BTreeMap::new(),
+            trace: std::env::var("SIM_TRACE").is_ok(),
+            stats: BTreeMap::new(),
+        };
+        for id in 0..osds as OsdId {
+            w.nodes.push(Node {
+                id,
+                alive: false,
+                boot: 0,
+                started: false,
+                paused_until: 0,
+                store: Store::default(),
+                pgs: BTreeMap::new(),
+                leases: Leases::new(LEASE_MS, 0),
+                epoch: 0,
+                held: Vec::new(),
+                local: VecDeque::new(),
+            });
+        }
+        w
+    }
+
+    pub fn map(&self) -> &Map {
+        self.maps.last().unwrap()
+    }
+
+    fn note(&mut self, what: &'static str) {
+        *self.stats.entry(what).or_default() += 1;
+    }
+
+    pub fn say(&self, what: impl FnOnce() -> String) {
+        if self.trace {
+            println!("{:>7} {}", self.now, what());
+        }
+    }
+
+    // ---- monitor ----
+
+    pub fn change_map(&mut self, f: impl FnOnce(&mut Map)) {
+        let mut m = self.map().clone();
+        m.epoch += 1;
+        f(&mut m);
+        self.say(|| format!("MAP {} up {:?} out {:?} size {} pgs {}", m.epoch, m.up, m.out, m.size, m.pg_num));
+        self.maps.push(m);
+    }
+
+    /// The process asks to be marked up; the monitor does it at once.
+    pub fn boot(&mut self, id: OsdId) {
+        self.boots += 1;
+        let boot = self.boots;
+        let node = &mut self.nodes[id as usize];
+        node.boot = boot;
+        node.started = false;
+        self.change_map(|m| {
+            let epoch = m.epoch;
+            m.up.insert(id, (epoch, boot));
+        });
+    }
+
+    pub fn mark_down(&mut self, id: OsdId) {
+        if self.map().up.contains_key(&id) {
+            self.change_map(|m| {
+                m.up.remove(&id);
+            });
+        }
+    }
+
+    pub fn can_split(&self) -> bool {
+        self.creating.is_empty()
+    }
+
+    fn on_mon(&mut self, from: OsdId, boot: u64, ask: MonAsk) {
+        let mut answer = |pg: PgId, e: PgEvent| {
+            self.net.entry((End::Mon, End::Osd(from))).or_default().push_back((boot, Wire::FromMon(pg, e)));
+        };
+        match ask {
+            MonAsk::Ask { pg, epoch, whose } => {
+                let last = self.granted.get(&pg).copied().unwrap_or(0);
+                if !self.creating.contains(&pg) {
+                    let winner = self.winner.get(&pg).copied();
+                    answer(whose, PgEvent::CreateAnswer(CreateAnswer::Exists { winner }));
+                } else if epoch >= last {
+                    self.granted.insert(pg, epoch);
+                    answer(whose, PgEvent::CreateAnswer(CreateAnswer::Granted { since: 1 }));
+                }
+            }
+            MonAsk::Created { pg, epoch } => {
+                if self.creating.contains(&pg) && self.granted.get(&pg) == Some(&epoch) {
+                    self.creating.remove(&pg);
+                    self.winner.insert(pg, epoch);
+                }
+                if let Some(winner) = self.winner.get(&pg).copied() {
+                    answer(pg, PgEvent::CreatedAck { winner: Some(winner) });
+                }
+            }
+        }
+    }
+
+    // ---- processes ----
+
+    pub fn crash(&mut self, id: OsdId) {
+        self.say(|| format!("CRASH osd.{id}"));
+        self.note("crashes");
+        let keep = self.rng.chance(50);
+        let node = &mut self.nodes[id as usize];
+        node.alive = false;
+        node.started = false;
+        node.store.crash();
+        node.pgs.clear();
+        node.held.clear();
+        node.local.clear();
+        node.boot = 0;
+        // What it sent may still arrive.
+        self.net.retain(|(from, to), _| *to != End::Osd(id) && (keep || *from != End::Osd(id)));
+    }
+
+    pub fn start(&mut self, id: OsdId) {
+        self.say(|| format!("START osd.{id}"));
+        let (now, cfg) = (self.now, self.cfg.clone());
+        let node = &mut self.nodes[id as usize];
+        node.alive = true;
+        node.epoch = 0;
+        node.leases = Leases::new(LEASE_MS, now);
+        for (key, value) in &node.store.applied.meta {
+            let pg = parse_info_key(key).unwrap();
+            assert_eq!(info_key(pg), key);
+            let log = node.store.applied.logs.get(&pg).into_iter().flat_map(|l| l.values().cloned());
+            node.pgs.insert(pg, Pg::load(pg, id, cfg.clone(), value, log).unwrap());
+        }
+        self.boot(id);
+    }
+
+    /// Gives an OSD a newer map (it must be up in the first one it uses).
+    pub fn give_map(&mut self, id: OsdId, epoch: Epoch) {
+        let map = self.maps[epoch as usize].clone();
+        let node = &mut self.nodes[id as usize];
+        if !node.alive || epoch <= node.epoch {
+            return;
+        }
+        if !node.started {
+            if map.up.get(&id).is_none_or(|(_, boot)| *boot != node.boot) {
+                return;
+            }
+            node.started = true;
+        }
+        node.epoch = epoch;
+        node.leases.map_advanced(epoch);
+        let acts: Vec<PgId> =
+            (0..map.pg_num).map(|s| PgId::new(POOL, s)).filter(|pg| map.acting(*pg).contains(&id)).collect();
+        for pg in acts {
+            let cfg = self.cfg.clone();
+            self.nodes[id as usize].pgs.entry(pg).or_insert_with(|| Pg::new(pg, id, cfg));
+        }
+        self.split_pgs(id, &map);
+        for pg in self.nodes[id as usize].pgs.keys().copied().collect::<Vec<_>>() {
+            self.event(id, pg, PgEvent::Map(map.view(pg)));
+        }
+        let held = std::mem::take(&mut self.nodes[id as usize].held);
+        for (from, msg) in held {
+            self.peer(id, from, msg);
+        }
+        // Marked down though alive: come back under a new number.
+        let node = &self.nodes[id as usize];
+        if !map.up.contains_key(&id) && self.map().up.get(&id).is_none_or(|(_, b)| *b != node.boot) {
+            self.boot(id);
+        }
+    }
+
+    fn split_pgs(&mut self, id: OsdId, map: &Map) {
+        if map.deleted {
+            return;
+        }
+        let now = self.time();
+        let pgs: Vec<PgId> = self.nodes[id as usize].pgs.keys().copied().collect();
+        for pg in pgs {
+            let node = &mut self.nodes[id as usize];
+            let p = node.pgs.get_mut(&pg).unwrap();
+            if !p.exists() || p.pg_num() >= map.pg_num {
+                continue;
+            }
+            node.store.cold.borrow_mut().clear();
+            let mut out = Vec::new();
+            let children = p.split(now, map.pg_num, &node.store, &node.leases, &mut out);
+            for c in children {
+                let old = node.pgs.insert(c.id(), c);
+                assert!(old.is_none_or(|o| !o.exists()));
+            }
+            self.note("splits");
+            self.perform(id, pg, out);
+        }
+    }
+
+    fn time(&self) -> Now {
+        Now { mono_ms: self.now, wall: UTime { sec: self.now as u32, nsec: 0 } }
+    }
+
+    pub fn event(&mut self, id: OsdId, pg: PgId, e: PgEvent) {
+        let mut next = Some(e);
+        let now = self.time();
+        while let Some(e) = next.take() {
+            let node = &mut self.nodes[id as usize];
+            let Some(p) = node.pgs.get_mut(&pg) else { return };
+            let mut out = Vec::new();
+            p.handle(now, e, &node.store, &node.leases, &mut out);
+            if self.perform(id, pg, out) {
+                next = Some(PgEvent::Continue);
+            }
+        }
+    }
+
+    /// Performs effects; true if `Continue` was asked for.
+    fn perform(&mut self, id: OsdId, pg: PgId, out: Vec<PgEffect>) -> bool {
+        let mut again = false;
+        for e in out {
+            if self.trace && !matches!(e, PgEffect::StateChanged | PgEffect::WakeAt(_)) {
+                let text = format!("{e:?}");
+                println!("{:>7} osd.{id} {pg} {}", self.now, &text[..text.len().min(260)]);
+            }
+            let node = &mut self.nodes[id as usize];
+            let epoch = node.epoch;
+            match e {
+                PgEffect::Submit(token, t) => node.store.submit(pg, token, t),
+                PgEffect::Send(to, msg) => self.send_osd(id, to, Wire::Peer(recode(msg))),
+                PgEffect::Reply(op, reply) => self.reply(op, *reply),
+                PgEffect::Drop(_) | PgEffect::NeedMap(_) | PgEffect::StateChanged | PgEffect::WakeAt(_) => {}
+                PgEffect::Prefetch(key, what) => {
+                    node.store.load(&what);
+                    node.local.push_back((pg, PgEvent::Ready(key)));
+                    if matches!(key, ReadKey::Recovery(_)) {
+                        self.note("recovery reads");
+                    }
+                }
+                PgEffect::Fetch(..) => unreachable!("no copies here"),
+                PgEffect::ShareMap(conn, _) => {
+                    let client = conn as usize;
+                    self.client_map(client, epoch);
+                }
+                PgEffect::AskCreate { pg: origin, epoch } => {
+                    self.to_mon(id, MonAsk::Ask { pg: origin, epoch, whose: pg });
+                }
+                PgEffect::Created { pg, epoch } => self.to_mon(id, MonAsk::Created { pg, epoch }),
+                PgEffect::RecoveryWanted => {
+                    node.local.push_back((pg, PgEvent::RecoveryGranted));
+                    self.note("recoveries");
+                }
+                PgEffect::RecoveryDone => {}
+                PgEffect::Continue => again = true,
+                PgEffect::Removed => {
+                    let acting = self.maps[epoch as usize].acting(pg).contains(&id);
+                    let node = &mut self.nodes[id as usize];
+                    if !acting && node.pgs.get(&pg).is_some_and(|p| !p.exists()) {
+                        node.pgs.remove(&pg);
+                    }
+                }
+            }
+        }
+        again
+    }
+
+    // ---- network ----
+
+    fn to_mon(&mut self, id: OsdId, ask: MonAsk) {
+        let boot = self.nodes[id as usize].boot;
+        self.net.entry((End::Osd(id), End::Mon)).or_default().push_back((boot, Wire::ToMon(ask)));
+    }
+
+    fn send_osd(&mut self, from: OsdId, to: OsdId, wire: Wire) {
+        let epoch = self.nodes[from as usize].epoch;
+        if let Some((_, boot)) = self.maps[epoch as usize].up.get(&to).copied() {
+            self.net.entry((End::Osd(from), End::Osd(to))).or_default().push_back((boot, wire));
+        }
+    }
+
+    pub fn send_client_op(&mut self, client: usize, tid: u64, attempt: i32, target: &Target, mut msg: Box<MOsdOp>) {
+        self.ops += 1;
+        let op = self.ops;
+        msg.retry_attempt = attempt;
+        self.op_client.insert(op, (client, tid, attempt));
+        let link = (End::Client(client), End::Osd(target.osd));
+        self.net.entry(link).or_default().push_back((target.boot, Wire::Client { op, client, tid, msg }));
+    }
+
+    fn reply(&mut self, op: u64, reply: MOsdOpReply) {
+        let Some((client, tid, attempt)) = self.op_client.get(&op).copied() else { return };
+        assert_eq!(reply.retry_attempt, attempt);
+        let now = self.now;
+        self.clients[client].on_reply(now, tid, attempt, reply);
+    }
+
+    fn peer(&mut self, id: OsdId, from: OsdId, msg: PeerMsg) {
+        let node = &mut self.nodes[id as usize];
+        let epoch = match &msg {
+            PeerMsg::Txn(t) => t.epoch,
+            PeerMsg::Ack(a) => a.epoch,
+            PeerMsg::Ctl(c) => c.epoch,
+        };
+        if !node.started || epoch > node.epoch {
+            node.held.push((from, msg));
+            return;
+        }
+        let pg = msg.pg();
+        if !node.pgs.contains_key(&pg) {
+            let map = self.maps[node.epoch as usize].clone();
+            if map.deleted || pg.seed >= map.pg_num {
+                return;
+            }
+            node.pgs.insert(pg, Pg::new(pg, id, self.cfg.clone()));
+            self.event(id, pg, PgEvent::Map(map.view(pg)));
+            // The map may have found nothing to do here and dropped it; the message brings it back.
+            let cfg = self.cfg.clone();
+            let node = &mut self.nodes[id as usize];
+            if !node.pgs.contains_key(&pg) {
+                let mut p = Pg::new(pg, id, cfg);
+                let mut out = Vec::new();
+                p.handle(
+                    self.time(),
+                    PgEvent::Map(map.view(pg)),
+                    &self.nodes[id as usize].store,
+                    &self.nodes[id as usize].leases,
+                    &mut out,
+                );
+                self.nodes[id as usize].pgs.insert(pg, p);
+            }
+        }
+        self.event(id, pg, PgEvent::Peer(from, msg));
+    }
+
+    /// Delivers the first message of a random link.
+    fn deliver(&mut self) -> bool {
+        let now = self.now;
+        let links: Vec<(End, End)> = self
+            .net
+            .iter()
+            .filter(|((_, to), q)| {
+                !q.is_empty()
+                    && match to {
+                        End::Osd(o) => self.nodes[*o as usize].paused_until <= now,
+                        _ => true,
+                    }
+            })
+            .map(|(l, _)| *l)
+            .collect();
+        if links.is_empty() {
+            return false;
+        }
+        let link = links[self.rng.below(links.len())];
+        let Some((boot, wire)) = self.net.get_mut(&link).and_then(VecDeque::pop_front) else { return false };
+        let from = link.0;
+        match (link.1, wire) {
+            (End::Mon, Wire::ToMon(ask)) => {
+                if let End::Osd(o) = from {
+                    self.on_mon(o, boot, ask);
+                }
+            }
+            (End::Osd(id), wire) => {
+                let node = &self.nodes[id as usize];
+                if !node.alive || node.boot != boot {
+                    return true;
+                }
+                self.deliver_osd(id, from, wire);
+            }
+            _ => unreachable!(),
+        }
+        true
+    }
+
+    fn deliver_osd(&mut self, id: OsdId, from: End, wire: Wire) {
+        let now = self.now;
+        let node = &mut self.nodes[id as usize];
+        match (from, wire) {
+            (End::Osd(from), Wire::Peer(msg)) => {
+                if self.trace {
+                    let text = format!("{msg:?}");
+                    println!("{now:>7} osd.{id} <- osd.{from} {}", &text[..text.len().min(260)]);
+                }
+                self.peer(id, from, msg);
+            }
+            (End::Osd(from), Wire::Ping { sent }) => {
+                if node.started {
+                    let length = node.leases.grant(from, now);
+                    let epoch = node.epoch;
+                    self.send_osd(id, from, Wire::Pong { sent, length, epoch });
+                }
+            }
+            (End::Osd(from), Wire::Pong { sent, length, epoch }) => {
+                let mine = node.epoch;
+                node.leases.take(from, sent, length, epoch, mine);
+                let waiting: Vec<PgId> =
+                    node.pgs.iter().filter(|(_, p)| p.waits_for_lease()).map(|(id, _)| *id).collect();
+                for pg in waiting {
+                    self.event(id, pg, PgEvent::Tick);
+                }
+            }
+            (End::Client(_), Wire::Client { op, client, tid, msg }) => {
+                if !node.started {
+                    let boot = node.boot;
+                    let link = (End::Client(client), End::Osd(id));
+                    self.net.entry(link).or_default().push_back((boot, Wire::Client { op, client, tid, msg }));
+                    return;
+                }
+                let pg = msg.spg.pg;
+                let epoch = node.epoch;
+                if !node.pgs.contains_key(&pg) {
+                    // Not ours: tell the client what it lacks; it sends again by itself.
+                    if msg.epoch <= epoch {
+                        self.client_map(client, epoch);
+                    } else {
+                        let boot = node.boot;
+                        let link = (End::Client(client), End::Osd(id));
+                        self.net.entry(link).or_default().push_back((boot, Wire::Client { op, client, tid, msg }));
+                    }
+                    return;
+                }
+                let reqid = ReqId { name: EntityName::client(client as u64 + 100), tid, inc: 0 };
+                self.event(id, pg, PgEvent::Client(ClientOp { id: op, conn: client as u64, reqid, msg }));
+            }
+            (End::Mon, Wire::FromMon(pg, e)) => self.event(id, pg, e),
+            _ => unreachable!(),
+        }
+    }
+
+    pub fn client_map(&mut self, client: usize, epoch: Epoch) {
+        while self.clients[client].epoch < epoch {
+            let e = self.clients[client].epoch + 1;
+            let (old, new) = (self.maps[e as usize - 1].clone(), self.maps[e as usize].clone());
+            for (tid, attempt, target, msg) in self.clients[client].on_map(&old, &new) {
+                self.send_client_op(client, tid, attempt, &target, msg);
+            }
+        }
+    }
+
+    // ---- steps ----
+
+    /// Does something that is due, faults aside.
+    pub fn step(&mut self) {
+        self.now += self.rng.below(8) as u64;
+        let now = self.now;
+        let id = self.rng.below(self.nodes.len()) as OsdId;
+        let running = self.nodes[id as usize].alive && self.nodes[id as usize].paused_until <= now;
+        match self.rng.below(100) {
+            0..45 => {
+                self.deliver();
+            }
+            45..65 if running => {
+                let n = 1 + self.rng.below(4);
+                for _ in 0..n {
+                    if let Some((pg, token)) = self.nodes[id as usize].store.commit_one() {
+                        self.event(id, pg, PgEvent::Committed(token));
+                    }
+                }
+            }
+            65..75 if running => {
+                if let Some((pg, e)) = self.nodes[id as usize].local.pop_front() {
+                    self.event(id, pg, e);
+                }
+            }
+            75..82 if running => {
+                // The next map, or several at once.
+                let (have, newest) = (self.nodes[id as usize].epoch, self.map().epoch);
+                if have < newest {
+                    let skip = self.rng.chance(30);
+                    let to = if skip || have == 0 {
+                        have + 1 + self.rng.below((newest - have) as usize) as u32
+                    } else {
+                        have + 1
+                    };
+                    self.give_map(id, to);
+                }
+            }
+            82..85 => {
+                let c = self.rng.below(self.clients.len());
+                let (have, newest) = (self.clients[c].epoch, self.map().epoch);
+                if have < newest {
+                }
+            }
+            85..90 if running => {
+                let pgs: Vec<PgId> = self.nodes[id as usize].pgs.keys().copied().collect();
+                for pg in pgs {
+                    self.event(id, pg, PgEvent::Tick);
+                }
+            }
+            90..95 if running && self.nodes[id as usize].started => {
+                let epoch = self.nodes[id as usize].epoch;
+                for to in 0..self.nodes.len() as OsdId {
+                    if to != id {
+                        self.send_osd(id, to, Wire::Ping { sent: now });
+                    }
+                }
+            }
+            95..97 => {
+                // Some objects fall out of memory.
+                let objects: Vec<_> = self.nodes[id as usize].store.applied.objects.keys().cloned().collect();
+                if !objects.is_empty() {
+                    let o = objects[self.rng.below(objects.len())].clone();
+                    self.nodes[id as usize].store.cold.borrow_mut().insert(o);
+                }
+            }
+            _ => {
+                let c = self.rng.below(self.clients.len());
+                let mut rng = std::mem::replace(&mut self.rng, Rng::new(0));
+                let map = self.maps[self.clients[c].epoch as usize].clone();
+                let op = self.clients[c].new_op(now, &map, &mut rng);
+                self.rng = rng;
+                if let Some((tid, target, msg)) = op {
+                    self.send_client_op(c, tid, 0, &target, msg);
+                }
+            }
+        }
+    }
+}
+
+/// Through the wire form and back.
+fn recode(msg: PeerMsg) -> PeerMsg {
+    match msg {
+        PeerMsg::Txn(t) => PeerMsg::Txn(PgTxn::from_message(&t.into_message(0)).unwrap()),
+        PeerMsg::Ack(a) => PeerMsg::Ack(PgAcks::from_message(&PgAcks(vec![a]).into_message(0)).unwrap().0[0]),
+        PeerMsg::Ctl(c) => {
+            PeerMsg::Ctl(PgCtls::from_message(&PgCtls(vec![c]).into_message(0)).unwrap().0.pop().unwrap())
+        }
+    }
+}
