@@ -315,3 +315,152 @@ fn slow_ops(slow: &BTreeMap<OsdId, SlowOps>, out: &mut Vec<HealthInput>) {
     let summary = format!("{count} slow ops, oldest one blocked for {} sec, {who}", oldest / 1000);
     out.push(check("SLOW_OPS", WARNING, summary, slow.len() as u64, Vec::new()));
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use spirula_maps::{OsdStatReport, PgPool};
+    use spirula_types::Uuid;
+
+    const T0: u32 = 1_795_200_000;
+
+    fn t(sec: u32) -> UTime {
+        UTime { sec: T0 + sec, nsec: 0 }
+    }
+
+    struct World {
+        map: OsdMap,
+        pgs: PgMap,
+        slow: BTreeMap<OsdId, SlowOps>,
+    }
+
+    /// Pool `rp` with two PGs, both active and clean since second 10.
+    fn world() -> World {
+        let mut map = OsdMap::fresh(Uuid([1; 16]), 5, t(0), spirula_maps::Crush::default());
+        map.set_max_osd(2);
+        for i in 0..2 {
+            map.osd_state[i] = 3;
+            map.osd_weight[i] = 0x10000;
+        }
+        map.pools.insert(2, PgPool::replicated(3, 2, 0, t(0)));
+        map.pool_names.insert(2, "rp".into());
+        let mut pgs = PgMap::default();
+        pgs.follow(&map, t(0));
+        let mut w = World { map, pgs, slow: BTreeMap::new() };
+        for seed in 0..2 {
+            put(&mut w, seed, 10, PgState::ACTIVE | PgState::CLEAN);
+        }
+        w
+    }
+
+    fn put(w: &mut World, seed: u32, at: u32, state: PgState) {
+        let pg = PgId::new(2, seed);
+        let mut s = w.pgs.pgs()[&pg].clone();
+        s.touch(t(at), state);
+        s.reported_epoch = 5;
+        s.reported_seq += 1;
+        s.acting = vec![1, 0];
+        s.acting_primary = 1;
+        s.stats.num_objects = 3;
+        s.stats.num_object_copies = 9;
+        s.stats.num_objects_degraded = if state.has(PgState::DEGRADED) { 3 } else { 0 };
+        w.pgs.report(&w.map, t(at), 1, OsdStatReport::default(), [(pg, s)]);
+    }
+
+    fn found(w: &World, at: u32) -> Vec<HealthInput> {
+        checks(&w.pgs, &w.pgs.digest(&w.map), &w.map, &w.slow, t(at))
+    }
+
+    #[test]
+    fn clean_pgs_are_nothing_to_talk_about() {
+        assert_eq!(found(&world(), 500), []);
+    }
+
+    #[test]
+    fn degraded_counts_at_once_and_undersized_after_a_minute() {
+        let mut w = world();
+        put(&mut w, 0, 20, PgState::ACTIVE | PgState::UNDERSIZED | PgState::DEGRADED);
+        let at_once = found(&w, 25);
+        assert_eq!(at_once.len(), 1);
+        assert_eq!(at_once[0].code, "PG_DEGRADED");
+        assert_eq!(at_once[0].summary, "Degraded data redundancy: 3/18 objects degraded (16.667%), 1 pg degraded");
+        assert_eq!(at_once[0].detail, ["pg 2.0 is active+undersized+degraded, acting [1,0]"]);
+        let later = found(&w, 83);
+        assert_eq!(
+            later[0].summary,
+            "Degraded data redundancy: 3/18 objects degraded (16.667%), 1 pg degraded, 1 pg undersized"
+        );
+        assert_eq!(later[0].count, 2);
+        assert_eq!(
+            later[0].detail,
+            ["pg 2.0 is stuck undersized for 73s, current state active+undersized+degraded, last acting [1,0]"]
+        );
+    }
+
+    #[test]
+    fn inactive_and_stale_pgs_are_unavailable() {
+        let mut w = world();
+        put(&mut w, 0, 20, PgState::PEERING | PgState::DOWN);
+        let at_once = found(&w, 25);
+        assert_eq!(at_once[0].summary, "Reduced data availability: 1 pg down");
+        let later = found(&w, 200);
+        assert_eq!(later[0].summary, "Reduced data availability: 1 pg inactive, 1 pg down, 1 pg peering");
+
+        let mut w = world();
+        w.map.osd_state[1] = 1;
+        w.pgs.follow(&w.map, t(30));
+        assert_eq!(found(&w, 60), []);
+        let later = found(&w, 95);
+        assert_eq!(later[0].summary, "Reduced data availability: 2 pgs stale");
+        assert_eq!(
+            later[0].detail[0],
+            "pg 2.0 is stuck stale for 65s, current state stale+active+clean, last acting [1,0]"
+        );
+    }
+
+    #[test]
+    fn unknown_pgs_count_after_a_minute() {
+        let mut w = world();
+        w.map.pools.insert(3, PgPool::replicated(3, 1, 0, t(100)));
+        w.map.modified = t(100);
+        w.pgs.follow(&w.map, t(100));
+        assert_eq!(found(&w, 130), []);
+        let later = found(&w, 161);
+        assert_eq!(later[0].detail, ["pg 3.0 is stuck inactive for 61s, current state unknown, last acting []"]);
+    }
+
+    #[test]
+    fn damage_is_an_error() {
+        let mut w = world();
+        put(&mut w, 0, 20, PgState::ACTIVE | PgState::CLEAN | PgState::INCONSISTENT);
+        let f = found(&w, 25);
+        assert_eq!((f[0].code.as_str(), f[0].severity), ("PG_DAMAGED", 2));
+        assert_eq!(f[0].summary, "Possible data damage: 1 pg inconsistent");
+    }
+
+    #[test]
+    fn slow_operations() {
+        let mut w = world();
+        w.slow.insert(0, SlowOps { count: 3, oldest_ms: 35_500 });
+        assert_eq!(found(&w, 25)[0].summary, "3 slow ops, oldest one blocked for 35 sec, osd.0 has slow ops");
+        w.slow.insert(1, SlowOps { count: 1, oldest_ms: 40_000 });
+        assert_eq!(
+            found(&w, 25)[0].summary,
+            "4 slow ops, oldest one blocked for 40 sec, daemons [osd.0,osd.1] have slow ops."
+        );
+    }
+
+    #[test]
+    fn pools_close_to_their_quota() {
+        let mut w = world();
+        w.map.pools.get_mut(&2).unwrap().quota_max_objects = 7;
+        let f = found(&w, 25);
+        assert_eq!(
+            (f[0].code.as_str(), f[0].detail[0].as_str()),
+            ("POOL_NEAR_FULL", "pool 'rp' has 6 objects (max 7)")
+        );
+        // At the quota the monitor speaks.
+        w.map.pools.get_mut(&2).unwrap().quota_max_objects = 6;
+        assert_eq!(found(&w, 25), []);
+    }
+}

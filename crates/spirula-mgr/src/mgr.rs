@@ -122,6 +122,8 @@ impl Mgr {
 
     fn digest_due(&self, now: Duration) -> Duration {
         match self.last_digest {
+            // Without an OSD map there is nothing to say.
+            _ if self.map.epoch == 0 => now + DIGEST_EVERY,
             None => now,
             Some(last) if self.pgmap.states_changed() => last + DIGEST_PROMPT,
             Some(last) => last + DIGEST_EVERY,
@@ -165,7 +167,7 @@ impl Mgr {
         if self.next_beacon <= now.mono {
             self.beacon(now, out);
         }
-        if self.map.epoch > 0 && self.digest_due(now.mono) <= now.mono {
+        if self.digest_due(now.mono) <= now.mono {
             self.send_digest(now, out);
         }
     }

@@ -53,9 +53,6 @@ struct Window {
 
 impl Window {
     fn sample(&mut self, now: Duration) {
-        if self.samples.back().is_some_and(|(t, _)| *t + SAMPLE_EVERY > now) {
-            return;
-        }
         self.samples.push_back((now, self.total));
         // The oldest sample kept lies just outside the window.
         while self.samples.get(1).is_some_and(|(t, _)| *t + WINDOW <= now) {
@@ -107,6 +104,7 @@ pub struct PgMap {
     /// acknowledged, so they wait here for the map.
     early: BTreeMap<PgId, PgStat>,
     io: BTreeMap<PoolId, Window>,
+    last_sample: Option<Duration>,
     states_changed: bool,
 }
 
@@ -238,8 +236,12 @@ impl PgMap {
         self.pgs.insert(pg, stat);
     }
 
-    /// Notes the totals of this moment; called about once a second.
+    /// Notes the totals of this moment, if the last time was a second ago or more.
     pub fn sample(&mut self, now: Duration) {
+        if self.last_sample.is_some_and(|t| t + SAMPLE_EVERY > now) {
+            return;
+        }
+        self.last_sample = Some(now);
         let pools: BTreeSet<PoolId> = self.pgs.keys().map(|pg| pg.pool).collect();
         for pool in pools {
             self.io.entry(pool).or_default().sample(now);
@@ -334,5 +336,180 @@ fn unknown(since: UTime) -> PgStat {
         up_primary: -1,
         acting_primary: -1,
         ..PgStat::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use spirula_maps::PgPool;
+    use spirula_types::Uuid;
+
+    fn t(sec: u32) -> UTime {
+        UTime { sec: 1_795_200_000 + sec, nsec: 0 }
+    }
+
+    fn map(epoch: u32, pools: &[(PoolId, u32)]) -> OsdMap {
+        let mut m = OsdMap::fresh(Uuid([1; 16]), epoch, t(0), spirula_maps::Crush::default());
+        m.set_max_osd(3);
+        for i in 0..3 {
+            m.osd_state[i] = 3;
+            m.osd_weight[i] = 0x10000;
+        }
+        for (id, n) in pools {
+            m.pools.insert(*id, PgPool::replicated(3, *n, 0, t(0)));
+        }
+        m
+    }
+
+    fn stat(seq: u64, primary: OsdId, writes: i64) -> PgStat {
+        let mut s = PgStat {
+            reported_epoch: 5,
+            reported_seq: seq,
+            acting: vec![primary, 2],
+            up: vec![primary, 2],
+            acting_primary: primary,
+            up_primary: primary,
+            ..PgStat::default()
+        };
+        s.touch(t(1), PgState::ACTIVE | PgState::CLEAN);
+        s.stats.num_wr = writes;
+        s.stats.num_wr_kb = writes * 4;
+        s.stats.num_objects = writes;
+        s
+    }
+
+    fn report(p: &mut PgMap, m: &OsdMap, osd: OsdId, pg: PgId, s: PgStat) {
+        p.report(m, t(2), osd, OsdStatReport::default(), [(pg, s)]);
+    }
+
+    #[test]
+    fn pgs_follow_the_osd_map_and_start_unknown() {
+        let mut p = PgMap::default();
+        p.follow(&map(5, &[(1, 4), (2, 2)]), t(0));
+        assert_eq!((p.pgs().len(), p.unknown_pgs()), (6, 6));
+        assert!(p.take_states_changed());
+        assert!(!p.take_states_changed());
+        let m = map(6, &[(2, 4)]);
+        p.follow(&m, t(1));
+        assert_eq!(p.pgs().keys().map(ToString::to_string).collect::<Vec<_>>(), ["2.0", "2.1", "2.2", "2.3"]);
+        report(&mut p, &m, 0, PgId::new(2, 0), stat(1, 0, 0));
+        assert_eq!(p.unknown_pgs(), 3);
+        assert!(p.take_states_changed());
+        report(&mut p, &m, 0, PgId::new(2, 0), stat(2, 0, 1));
+        assert!(!p.take_states_changed(), "the same state again");
+        assert_eq!(p.digest(&m).pools[&2].stat.stats.sum.num_objects, 1);
+    }
+
+    #[test]
+    fn a_pg_whose_primary_is_down_is_stale_until_another_reports_it() {
+        let mut p = PgMap::default();
+        let mut m = map(5, &[(1, 1)]);
+        p.follow(&m, t(0));
+        let pg = PgId::new(1, 0);
+        report(&mut p, &m, 0, pg, stat(1, 0, 0));
+        m.osd_state[0] = 1;
+        m.epoch = 6;
+        p.follow(&m, t(10));
+        assert_eq!(p.pgs()[&pg].state.to_string(), "stale+active+clean");
+        assert_eq!(p.pgs()[&pg].last_unstale, t(10));
+        p.follow(&m, t(20));
+        assert_eq!(p.pgs()[&pg].last_unstale, t(10), "stale since then");
+        let mut s = stat(1, 1, 0);
+        s.reported_epoch = 6;
+        report(&mut p, &m, 1, pg, s);
+        assert_eq!(p.pgs()[&pg].state.to_string(), "active+clean");
+    }
+
+    #[test]
+    fn an_older_report_does_not_undo_a_newer_one() {
+        let mut p = PgMap::default();
+        let m = map(5, &[(1, 1)]);
+        p.follow(&m, t(0));
+        let pg = PgId::new(1, 0);
+        report(&mut p, &m, 0, pg, stat(7, 0, 70));
+        report(&mut p, &m, 1, pg, stat(6, 1, 60));
+        assert_eq!(p.pgs()[&pg].acting_primary, 0);
+        let mut newer = stat(1, 1, 80);
+        newer.reported_epoch = 6;
+        report(&mut p, &m, 1, pg, newer);
+        assert_eq!(p.pgs()[&pg].acting_primary, 1);
+    }
+
+    #[test]
+    fn reports_of_a_pool_we_do_not_know_yet_wait_for_the_map() {
+        let mut p = PgMap::default();
+        let m = map(4, &[(1, 1)]);
+        p.follow(&m, t(0));
+        let pg = PgId::new(9, 0);
+        report(&mut p, &m, 0, pg, stat(1, 0, 5));
+        assert!(!p.pgs().contains_key(&pg));
+        let m = map(5, &[(1, 1), (9, 1)]);
+        p.follow(&m, t(1));
+        assert_eq!(p.pgs()[&pg].state.to_string(), "active+clean");
+        // One that no later map will know is dropped.
+        report(&mut p, &m, 0, PgId::new(77, 0), stat(1, 0, 5));
+        assert!(p.early.is_empty());
+    }
+
+    #[test]
+    fn rates_come_from_what_happened_in_the_window_and_fade_after_it() {
+        let mut p = PgMap::default();
+        let m = map(5, &[(1, 1)]);
+        p.follow(&m, t(0));
+        let pg = PgId::new(1, 0);
+        // What was there before is history.
+        report(&mut p, &m, 0, pg, stat(1, 0, 1_000_000));
+        p.sample(Duration::from_secs(10));
+        assert_eq!(p.digest(&m).pools[&1].write_ops_sec, 0);
+        for i in 1..=4 {
+            report(&mut p, &m, 0, pg, stat(1 + i, 0, 1_000_000 + 100 * i as i64));
+            p.sample(Duration::from_secs(10 + i));
+        }
+        let sum = p.digest(&m).pools[&1];
+        assert_eq!((sum.write_ops_sec, sum.write_bytes_sec, sum.read_ops_sec), (100, 409_600, 0));
+        let (delta, seconds) = p.delta();
+        assert_eq!((delta.num_wr, seconds), (400, 4.0));
+        // A counter that goes back is no traffic.
+        report(&mut p, &m, 0, pg, stat(9, 0, 3));
+        for s in 15..25 {
+            p.sample(Duration::from_secs(s));
+        }
+        assert_eq!(p.digest(&m).pools[&1].write_ops_sec, 0);
+        assert!(p.io[&1].samples.len() <= 8);
+    }
+
+    #[test]
+    fn an_osd_that_is_out_counts_as_empty() {
+        let mut p = PgMap::default();
+        let mut m = map(5, &[(1, 1)]);
+        p.follow(&m, t(0));
+        let mut r = OsdStatReport { num_pgs: 3, ..OsdStatReport::default() };
+        r.statfs.total = 100;
+        p.report(&m, t(1), 1, r, []);
+        assert_eq!(p.osds(&m)[&1].statfs.total, 100);
+        m.osd_weight[1] = 0;
+        assert_eq!(p.osds(&m)[&1].statfs.total, 0);
+        m.osd_state[1] = 0;
+        p.follow(&m, t(2));
+        assert!(p.osds(&m).is_empty());
+    }
+
+    #[test]
+    fn pgs_are_counted_by_osd() {
+        let mut p = PgMap::default();
+        let m = map(5, &[(1, 2)]);
+        p.follow(&m, t(0));
+        let mut s = stat(1, 0, 0);
+        s.up = vec![1, 2];
+        s.up_primary = 1;
+        s.blocked_by = vec![2];
+        report(&mut p, &m, 0, PgId::new(1, 0), s);
+        report(&mut p, &m, 0, PgId::new(1, 1), stat(1, 0, 0));
+        let c = p.counts_by_osd();
+        assert_eq!(c[&0], OsdPgCount { acting: 2, up_not_acting: 0, primary: 1 });
+        assert_eq!(c[&1], OsdPgCount { acting: 0, up_not_acting: 1, primary: 1 });
+        assert_eq!(c[&2], OsdPgCount { acting: 2, up_not_acting: 0, primary: 0 });
+        assert_eq!(p.blocked_by(), BTreeMap::from([(2, 1)]));
     }
 }

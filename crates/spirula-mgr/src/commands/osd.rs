@@ -15,25 +15,25 @@ use spirula_types::{OsdId, PgId, errno};
 use std::collections::{BTreeMap, BTreeSet};
 
 macro_rules! commands {
-    ($($perm:literal, $sig:literal, $help:literal => $run:expr;)*) => {
-        &[$(CommandSpec { sig: $sig, help: $help, module: "osd", perm: $perm, flags: 0, run: $run }),*]
+    ($($module:literal $perm:literal, $sig:literal, $help:literal => $run:expr;)*) => {
+        &[$(CommandSpec { sig: $sig, help: $help, module: $module, perm: $perm, flags: 0, run: $run }),*]
     };
 }
 
 pub(super) const COMMANDS: &[CommandSpec] = commands! {
-    "r", "osd perf", "print dump of OSD perf summary stats" => perf;
-    "r", "osd df name=output_method,type=CephChoices,strings=plain|tree,req=false name=filter_by,type=CephChoices,strings=class|name,req=false name=filter,type=CephString,req=false", "show OSD utilization" => super::osd_df::df;
-    "r", "osd blocked-by", "print histogram of which OSDs are blocking their peers" => blocked_by;
-    "r", "osd pool stats name=pool_name,type=CephPoolname,req=false", "obtain stats from all pools, or from specified pool" => pool_stats;
-    "r", "osd safe-to-destroy name=ids,type=CephString,n=N", "check whether osd(s) can be safely destroyed without reducing data durability" => safe_to_destroy;
-    "r", "osd ok-to-stop name=ids,type=CephString,n=N name=max,type=CephInt,req=false", "check whether osd(s) can be safely stopped without reducing immediate data availability" => ok_to_stop;
-    "r", "osd status name=bucket,type=CephString,req=false", "Show the status of OSDs within a bucket, or all" => status;
-    "rw", "osd scrub name=who,type=CephString", "initiate scrub on osd <who>, or use <all|any> to scrub all" => |_| no_scrub();
-    "rw", "osd deep-scrub name=who,type=CephString", "initiate deep scrub on osd <who>, or use <all|any> to deep scrub all" => |_| no_scrub();
-    "rw", "osd repair name=who,type=CephString", "initiate repair on osd <who>, or use <all|any> to repair all" => |_| no_scrub();
-    "rw", "osd pool scrub name=who,type=CephPoolname,n=N", "initiate scrub on pool <who>" => |_| no_scrub();
-    "rw", "osd pool deep-scrub name=who,type=CephPoolname,n=N", "initiate deep-scrub on pool <who>" => |_| no_scrub();
-    "rw", "osd pool repair name=who,type=CephPoolname,n=N", "initiate repair on pool <who>" => |_| no_scrub();
+    "osd" "r", "osd perf", "print dump of OSD perf summary stats" => perf;
+    "osd" "r", "osd df name=output_method,type=CephChoices,strings=plain|tree,req=false name=filter_by,type=CephChoices,strings=class|name,req=false name=filter,type=CephString,req=false", "show OSD utilization" => super::osd_df::df;
+    "osd" "r", "osd blocked-by", "print histogram of which OSDs are blocking their peers" => blocked_by;
+    "osd" "r", "osd pool stats name=pool_name,type=CephPoolname,req=false", "obtain stats from all pools, or from specified pool" => pool_stats;
+    "osd" "r", "osd safe-to-destroy name=ids,type=CephString,n=N", "check whether osd(s) can be safely destroyed without reducing data durability" => safe_to_destroy;
+    "osd" "r", "osd ok-to-stop name=ids,type=CephString,n=N name=max,type=CephInt,req=false", "check whether osd(s) can be safely stopped without reducing immediate data availability" => ok_to_stop;
+    "mgr" "r", "osd status name=bucket,type=CephString,req=false", "Show the status of OSDs within a bucket, or all" => status;
+    "osd" "rw", "osd scrub name=who,type=CephString", "initiate scrub on osd <who>, or use <all|any> to scrub all" => |_| no_scrub();
+    "osd" "rw", "osd deep-scrub name=who,type=CephString", "initiate deep scrub on osd <who>, or use <all|any> to deep scrub all" => |_| no_scrub();
+    "osd" "rw", "osd repair name=who,type=CephString", "initiate repair on osd <who>, or use <all|any> to repair all" => |_| no_scrub();
+    "osd" "rw", "osd pool scrub name=who,type=CephPoolname,n=N", "initiate scrub on pool <who>" => |_| no_scrub();
+    "osd" "rw", "osd pool deep-scrub name=who,type=CephPoolname,n=N", "initiate deep-scrub on pool <who>" => |_| no_scrub();
+    "osd" "rw", "osd pool repair name=who,type=CephPoolname,n=N", "initiate repair on pool <who>" => |_| no_scrub();
 };
 
 fn perf(c: &Ctx<'_>) -> Reply {

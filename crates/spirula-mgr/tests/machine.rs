@@ -1,0 +1,353 @@
+//! The manager as a state machine: when it talks to the monitor, what it asks of OSDs, and
+//! that no message can bring it down.
+#![allow(clippy::unwrap_used)]
+
+use bytes::Bytes;
+use proptest::prelude::*;
+use serde_json::Value;
+use spirula_encoding::{UTime, from_slice, to_vec};
+use spirula_maps::{Crush, Incremental, OsdMap, OsdStatReport, PgDigest, PgPool, PgStat, PgState};
+use spirula_messages::ceph::{
+    MCommand, MCommandReply, MMgrClose, MMgrCommand, MMgrCommandReply, MMgrConfigure, MMgrOpen, MMonSubscribe, MOsdMap,
+};
+use spirula_messages::cluster::control::{MgrBeacon, MgrDigest, OsdReport, OsdReportAck};
+use spirula_messages::{Body, Message};
+use spirula_mgr::{Mgr, MgrConfig, MgrEffect, MgrEvent, Now, Peer};
+use spirula_types::{AddrVec, EntityName, OsdId, PgId, Uuid};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+fn at(ms: u64) -> Now {
+    let wall = UTime::from_nanos(1_795_200_000_000_000_000 + ms * 1_000_000);
+    Now { mono: Duration::from_millis(ms), wall }
+}
+
+fn new() -> Mgr {
+    let config = MgrConfig {
+        fsid: Uuid([1; 16]),
+        gid: 77,
+        name: "x".into(),
+        addrs: AddrVec::default(),
+        hostname: "h".into(),
+        metadata: BTreeMap::new(),
+    };
+    Mgr::new(config, at(0))
+}
+
+fn give(mgr: &mut Mgr, ms: u64, event: MgrEvent) -> Vec<MgrEffect> {
+    let mut out = Vec::new();
+    mgr.handle(at(ms), event, &mut out);
+    out
+}
+
+fn to_mon<B: Body>(effects: &[MgrEffect]) -> Vec<B> {
+    let read = |e: &MgrEffect| match e {
+        MgrEffect::SendMon(m) => B::from_message(m).ok(),
+        _ => None,
+    };
+    effects.iter().filter_map(read).collect()
+}
+
+fn to_conn<B: Body>(effects: &[MgrEffect], conn: u64) -> Vec<B> {
+    let read = |e: &MgrEffect| match e {
+        MgrEffect::Send(c, m) if *c == conn => B::from_message(m).ok(),
+        _ => None,
+    };
+    effects.iter().filter_map(read).collect()
+}
+
+fn map(epoch: u32) -> OsdMap {
+    let mut m = OsdMap::fresh(Uuid([1; 16]), epoch, at(0).wall, Crush::default());
+    m.set_max_osd(2);
+    for i in 0..2 {
+        m.osd_state[i] = 3;
+        m.osd_weight[i] = 0x10000;
+    }
+    m.pools.insert(1, PgPool::replicated(2, 2, 0, at(0).wall));
+    m.pool_names.insert(1, "p".into());
+    m
+}
+
+fn send_map(mgr: &mut Mgr, ms: u64, m: &OsdMap) -> Vec<MgrEffect> {
+    let body = MOsdMap { fsid: m.fsid, fulls: vec![(m.epoch, m.to_bytes())], ..MOsdMap::default() };
+    give(mgr, ms, MgrEvent::Mon(body.into_message(0)))
+}
+
+fn report(osd: OsdId, seq: u64, full: bool, pgs: &[(PgId, PgStat)]) -> OsdReport {
+    OsdReport {
+        osd,
+        uuid: Uuid([9; 16]),
+        seq,
+        epoch: 1,
+        stamp: UTime::ZERO,
+        stat: to_vec(&OsdStatReport::default()).into(),
+        pgs: pgs.iter().map(|(id, s)| (*id, to_vec(s).into())).collect(),
+        full,
+        slow_ops: 0,
+        slow_oldest_ms: 0,
+        perf: BTreeMap::new(),
+        config: BTreeMap::from([("osd_max_backfills".to_owned(), "3".to_owned())]),
+    }
+}
+
+fn pg(seed: u32, seq: u64, state: PgState) -> (PgId, PgStat) {
+    let mut s =
+        PgStat { reported_epoch: 1, reported_seq: seq, acting: vec![0, 1], acting_primary: 0, ..PgStat::default() };
+    s.touch(at(0).wall, state);
+    (PgId::new(1, seed), s)
+}
+
+fn open(mgr: &mut Mgr, conn: u64) {
+    let peer = Peer { name: EntityName::osd(0), auth_id: String::new(), addrs: AddrVec::default() };
+    give(mgr, 0, MgrEvent::SessionOpened { conn, peer });
+}
+
+const CLEAN: PgState = PgState(PgState::ACTIVE.0 | PgState::CLEAN.0);
+
+#[test]
+fn a_session_with_the_monitor_starts_with_subscriptions_and_a_beacon() {
+    let mut mgr = new();
+    let effects = give(&mut mgr, 0, MgrEvent::MonOpened);
+    let what: Vec<String> = to_mon::<MMonSubscribe>(&effects)[0].what.iter().map(|s| s.what.clone()).collect();
+    assert_eq!(what, ["config", "mgrmap", "osdmap"]);
+    let beacon = &to_mon::<MgrBeacon>(&effects)[0];
+    assert_eq!((beacon.gid, beacon.name.as_str(), beacon.available), (77, "x", true));
+    assert!(beacon.commands.len() > 40);
+    for c in &beacon.commands {
+        let v: Value = serde_json::from_str(c).unwrap();
+        assert_eq!(v["flags"].as_u64().unwrap() & 8, 8);
+        assert!(v["sig"].as_array().unwrap().iter().all(|w| w.is_string() || w["name"].is_string()));
+    }
+    // Nothing to report without a map, and no reason to wake up for it all the time.
+    assert!(to_mon::<MgrDigest>(&effects).is_empty());
+    assert!(mgr.wake_after(at(0)) >= Duration::from_millis(500));
+    let later = give(&mut mgr, 2001, MgrEvent::Tick);
+    assert!(to_mon::<MgrBeacon>(&later)[0].commands.is_empty(), "told already");
+    // Another monitor has not been told.
+    give(&mut mgr, 2100, MgrEvent::MonClosed);
+    assert!(give(&mut mgr, 9000, MgrEvent::Tick).is_empty());
+    assert!(!to_mon::<MgrBeacon>(&give(&mut mgr, 9001, MgrEvent::MonOpened))[0].commands.is_empty());
+}
+
+#[test]
+fn command_signatures_are_those_of_ceph() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/protocol/vectors/mon-command-signatures.json.gz");
+    let Ok(gz) = std::process::Command::new("gzip").args(["-dc", path]).output().map(|o| o.stdout) else {
+        eprintln!("SKIPPED command_signatures_are_those_of_ceph: no gzip");
+        return;
+    };
+    let Ok(theirs) = serde_json::from_slice::<Vec<Value>>(&gz) else {
+        eprintln!("SKIPPED command_signatures_are_those_of_ceph: no {path}");
+        return;
+    };
+    let words = |v: &Value| -> Vec<String> {
+        v["sig"].as_array().unwrap().iter().filter_map(|w| w.as_str().map(str::to_owned)).collect()
+    };
+    let mut mgr = new();
+    for c in &to_mon::<MgrBeacon>(&give(&mut mgr, 0, MgrEvent::MonOpened))[0].commands {
+        let ours: Value = serde_json::from_str(c).unwrap();
+        let found = theirs.iter().find(|t| words(t) == words(&ours) && t["flags"].as_u64().unwrap() & 8 != 0);
+        let theirs = found.unwrap_or_else(|| panic!("Ceph's manager has no command {:?}", words(&ours)));
+        let args = |v: &Value| -> BTreeMap<String, String> {
+            let list = v["sig"].as_array().unwrap().iter().filter(|w| w.is_object());
+            list.map(|w| (w["name"].to_string(), format!("{} {} {}", w["type"], w["n"], w["strings"]))).collect()
+        };
+        for (name, kind) in args(&ours) {
+            assert_eq!(args(theirs).get(&name), Some(&kind), "{:?} {name}", words(&ours));
+        }
+        for key in ["flags", "perm", "module"] {
+            assert_eq!(ours[key], theirs[key], "{:?} {key}", words(&ours));
+        }
+    }
+}
+
+#[test]
+fn a_change_of_state_reaches_the_monitor_within_twenty_milliseconds() {
+    let mut mgr = new();
+    give(&mut mgr, 0, MgrEvent::MonOpened);
+    open(&mut mgr, 5);
+    let first = send_map(&mut mgr, 1, &map(1));
+    let digest: PgDigest = from_slice(&to_mon::<MgrDigest>(&first)[0].digest).unwrap();
+    assert_eq!(digest.pg_states, BTreeMap::from([(PgState::UNKNOWN, 2)]));
+
+    let body = report(0, 1, true, &[pg(0, 1, CLEAN), pg(1, 1, PgState::PEERING)]).into_message(0);
+    let effects = give(&mut mgr, 5, MgrEvent::Message { conn: 5, message: body });
+    assert!(to_mon::<MgrDigest>(&effects).is_empty(), "too soon after the last");
+    assert_eq!(mgr.wake_after(at(5)), Duration::from_millis(16));
+    let effects = give(&mut mgr, 21, MgrEvent::Tick);
+    let digest: PgDigest = from_slice(&to_mon::<MgrDigest>(&effects)[0].digest).unwrap();
+    assert_eq!(digest.num_pgs_with(PgState::ACTIVE), 1);
+    // Quiet from now on: once a second will do.
+    assert!(mgr.wake_after(at(21)) > Duration::from_millis(900));
+    assert_eq!(to_mon::<MgrDigest>(&give(&mut mgr, 1021, MgrEvent::Tick)).len(), 1);
+}
+
+#[test]
+fn a_full_report_is_asked_for_when_the_osd_is_new_to_us() {
+    let mut mgr = new();
+    open(&mut mgr, 5);
+    let mut ack = |report: OsdReport| {
+        let effects = give(&mut mgr, 1, MgrEvent::Message { conn: 5, message: report.into_message(0) });
+        let acks = to_conn::<OsdReportAck>(&effects, 5);
+        (acks[0].seq, acks[0].want_full)
+    };
+    assert_eq!(ack(report(0, 7, false, &[])), (7, true));
+    assert_eq!(ack(report(0, 8, true, &[])), (8, false));
+    assert_eq!(ack(report(0, 9, false, &[])), (9, false));
+    // It started anew: numbers go back.
+    assert_eq!(ack(report(0, 1, false, &[])), (1, true));
+    let mut other = report(0, 2, false, &[]);
+    other.uuid = Uuid([8; 16]);
+    assert_eq!(ack(other), (2, true));
+}
+
+#[test]
+fn incremental_maps_are_followed_and_a_gap_is_filled_by_a_full_one() {
+    let mut mgr = new();
+    give(&mut mgr, 0, MgrEvent::MonOpened);
+    let base = map(1);
+    send_map(&mut mgr, 1, &base);
+    let mut inc = Incremental::next(&base, at(5).wall);
+    inc.old_pools.insert(1);
+    let next = inc.seal(&base).unwrap();
+    let body =
+        |incs: Vec<(u32, Bytes)>| MOsdMap { fsid: base.fsid, incrementals: incs, ..MOsdMap::default() }.into_message(0);
+    give(&mut mgr, 2, MgrEvent::Mon(body(vec![(2, to_vec(&inc).into())])));
+    assert_eq!((mgr.osdmap_epoch(), mgr.pgmap().pgs().len()), (2, 0));
+    let mut far = Incremental::next(&next.into_map(), at(6).wall);
+    far.epoch = 9;
+    let effects = give(&mut mgr, 3, MgrEvent::Mon(body(vec![(9, to_vec(&far).into())])));
+    let sub = &to_mon::<MMonSubscribe>(&effects)[0].what[0];
+    assert_eq!((sub.what.as_str(), sub.start), ("osdmap", 0));
+    assert_eq!(mgr.osdmap_epoch(), 2);
+}
+
+fn command(mgr: &mut Mgr, json: &str) -> (i32, String, String) {
+    let m = MMgrCommand { fsid: Uuid::default(), cmd: vec![json.to_owned()], input: Bytes::new() }.into_message(3);
+    let effects = give(mgr, 3000, MgrEvent::Message { conn: 1, message: m });
+    let r = to_conn::<MMgrCommandReply>(&effects, 1).remove(0);
+    (r.result, r.status, String::from_utf8(r.output.to_vec()).unwrap())
+}
+
+#[test]
+fn commands_that_do_not_exist_or_make_no_sense_are_refused() {
+    let mut mgr = new();
+    assert_eq!(command(&mut mgr, r#"{"prefix": "osd fly"}"#).0, -22);
+    assert_eq!(command(&mut mgr, "[]").0, -22);
+    assert_eq!(command(&mut mgr, "{").0, -22);
+    assert_eq!(command(&mut mgr, r#"{"prefix": "pg ls-by-osd", "osd": "host7"}"#).0, -22);
+    assert_eq!(command(&mut mgr, r#"{"prefix": "osd ok-to-stop", "ids": ["x"]}"#).0, -22);
+    send_map(&mut mgr, 1, &map(1));
+    assert_eq!(command(&mut mgr, r#"{"prefix": "pg scrub", "pgid": "5.0"}"#).0, -2);
+    assert_eq!(command(&mut mgr, r#"{"prefix": "pg scrub", "pgid": "one"}"#).0, -22);
+    let (ret, rs, _) = command(&mut mgr, r#"{"prefix": "pg repair", "pgid": "1.0"}"#);
+    assert!(ret == -95 && rs.contains("not implemented"), "{rs}");
+    let (ret, rs, _) = command(&mut mgr, r#"{"prefix": "pg ls", "states": ["foo"]}"#);
+    assert_eq!(ret, -22);
+    assert!(rs.starts_with("'foo' is not a valid pg state, available choices: stale+creating+active+"), "{rs}");
+    let (ret, rs, _) = command(&mut mgr, r#"{"prefix": "osd safe-to-destroy", "ids": ["0"]}"#);
+    assert_eq!((ret, rs.as_str()), (-11, "2 pgs have unknown state; cannot draw any conclusions"));
+}
+
+#[test]
+fn running_options_and_stuck_pgs_are_shown() {
+    let mut mgr = new();
+    open(&mut mgr, 5);
+    send_map(&mut mgr, 1, &map(1));
+    let pgs = [pg(0, 1, CLEAN), pg(1, 1, PgState::ACTIVE | PgState::UNDERSIZED)];
+    give(&mut mgr, 2, MgrEvent::Message { conn: 5, message: report(0, 1, true, &pgs).into_message(0) });
+    let (_, _, text) = command(&mut mgr, r#"{"prefix": "config show", "who": "osd.0"}"#);
+    assert_eq!(
+        text,
+        "NAME               VALUE  SOURCE  OVERRIDES  IGNORES\nosd_max_backfills  3      mon                       \n"
+    );
+    assert_eq!(command(&mut mgr, r#"{"prefix": "config show", "who": "osd.0", "key": "osd_max_backfills"}"#).2, "3\n");
+    assert_eq!(command(&mut mgr, r#"{"prefix": "config show", "who": "osd.9"}"#).0, -2);
+    let stuck = r#"{"prefix": "pg dump_stuck", "stuckops": ["undersized"], "threshold": 1}"#;
+    assert_eq!(
+        command(&mut mgr, stuck),
+        (
+            0,
+            "ok".to_owned(),
+            "PG_STAT  STATE              UP  UP_PRIMARY  ACTING  ACTING_PRIMARY\n\
+             1.1      active+undersized  []           0   [0,1]               0\n"
+                .to_owned()
+        )
+    );
+    let (_, _, json) = command(&mut mgr, r#"{"prefix": "pg dump_stuck", "stuckops": ["stale"], "format": "json"}"#);
+    assert_eq!(json, "{\"pg_ready\":true,\"stuck_pg_stats\":[]\n}");
+    let (_, _, json) = command(&mut mgr, r#"{"prefix": "osd blocked-by", "format": "json-pretty"}"#);
+    assert_eq!(
+        json,
+        "{\n    \"pg_ready\": true,\n    \"osd_blocked_by\": {\n        \"osd_blocked_by_infos\": []\n    }\n\n}\n"
+    );
+}
+
+#[test]
+fn tell_has_its_own_commands_and_old_clients_get_the_others() {
+    let mut mgr = new();
+    let mut tell = |fsid: Uuid, json: &str| {
+        let m = MCommand { fsid, cmd: vec![json.to_owned()], input: Bytes::new() }.into_message(4);
+        let effects = give(&mut mgr, 1, MgrEvent::Message { conn: 1, message: m });
+        let r = to_conn::<MCommandReply>(&effects, 1).remove(0);
+        (r.result, String::from_utf8(r.output.to_vec()).unwrap())
+    };
+    let us = Uuid([1; 16]);
+    let (ret, list) = tell(us, r#"{"prefix": "get_command_descriptions"}"#);
+    assert_eq!(ret, 0);
+    let list: Value = serde_json::from_str(&list).unwrap();
+    assert_eq!(list["cmd000"]["sig"][0], "version");
+    assert!(tell(us, r#"{"prefix": "version"}"#).1.contains("\"release\": \"pacific\""));
+    assert_eq!(tell(us, r#"{"prefix": "pg stat"}"#).0, -22);
+    assert_eq!(tell(Uuid::default(), r#"{"prefix": "pg stat"}"#).0, 0);
+}
+
+#[test]
+fn foreign_daemons_are_told_how_often_to_report_and_may_say_goodbye() {
+    let mut mgr = new();
+    let open = MMgrOpen { daemon_name: "a".into(), ..MMgrOpen::default() }.into_message(0);
+    let effects = give(&mut mgr, 1, MgrEvent::Message { conn: 1, message: open });
+    assert_eq!(to_conn::<MMgrConfigure>(&effects, 1)[0].period, 5);
+    let bye = MMgrClose { daemon_name: "a".into(), service_name: "rgw".into() };
+    let effects = give(&mut mgr, 1, MgrEvent::Message { conn: 1, message: bye.clone().into_message(0) });
+    assert_eq!(to_conn::<MMgrClose>(&effects, 1), [bye]);
+}
+
+proptest! {
+    #[test]
+    fn prop_no_message_brings_the_manager_down(
+        kinds in proptest::collection::vec(0usize..9, 1..12),
+        bytes in proptest::collection::vec(any::<u8>(), 0..400),
+        flips in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..6),
+    ) {
+        let mut mgr = new();
+        give(&mut mgr, 0, MgrEvent::MonOpened);
+        open(&mut mgr, 5);
+        let good = report(0, 1, true, &[pg(0, 1, CLEAN), pg(7, 1, CLEAN)]);
+        for (i, kind) in kinds.into_iter().enumerate() {
+            let mut m: Message = match kind {
+                0 => good.clone().into_message(0),
+                1 => MOsdMap { fulls: vec![(1, map(1).to_bytes())], ..MOsdMap::default() }.into_message(0),
+                2 => MMgrCommand { cmd: vec![r#"{"prefix":"pg dump"}"#.into()], ..MMgrCommand::default() }.into_message(0),
+                3 => MMgrCommand { cmd: vec![r#"{"prefix":"osd df","output_method":"tree"}"#.into()], ..MMgrCommand::default() }.into_message(0),
+                n => Message { kind: [0x5310, 41, 0x709, 97, 0x704][n - 4], version: 1, front: bytes.clone().into(), ..Message::default() },
+            };
+            let mut front = m.front.to_vec();
+            for (index, v) in &flips {
+                if !front.is_empty() && i % 2 == 1 {
+                    let at = index.index(front.len());
+                    front[at] = *v;
+                }
+            }
+            m.front = front.into();
+            let from_mon = m.kind == 41 || m.kind == 0x704;
+            let event = if from_mon { MgrEvent::Mon(m) } else { MgrEvent::Message { conn: 5, message: m } };
+            give(&mut mgr, 10 * i as u64, event);
+        }
+        give(&mut mgr, 5000, MgrEvent::Tick);
+        for prefix in ["pg dump", "pg stat", "osd df", "osd perf", "osd pool stats", "osd status", "pg ls", "pg dump_stuck"] {
+            prop_assert_eq!(command(&mut mgr, &format!("{{\"prefix\":\"{prefix}\"}}")).0, 0);
+            prop_assert_eq!(command(&mut mgr, &format!("{{\"prefix\":\"{prefix}\",\"format\":\"json\"}}")).0, 0);
+        }
+    }
+}
