@@ -5,6 +5,7 @@
 //! their PGs, pools and space), the rates computed from it, and the manager's commands
 //! (`pg dump`, `osd df`…). It keeps nothing on disk: a new manager asks OSDs for full
 //! reports. It decides nothing about data; the monitor does, on the digest it is sent.
+#![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod commands;
 mod event;
