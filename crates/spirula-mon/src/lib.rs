@@ -1,1 +1,45 @@
 //! The monitor: maps, commands, subscriptions, health; a state machine and its store.
+//!
+//! [`Mon`] is pure: events in ([`MonEvent`]), effects out ([`MonEffect`]); no clock, no
+//! socket, no file. Its durable half ([`state::State`]) turns into key changes ([`MonTxn`])
+//! which the shell makes durable before the monitor says anything that depends on them.
+//! [`MonStore`] is such a store for one monitor; a replicated log can take its place behind
+//! the same effect.
+//!
+//! * [`mkfs`] — a new cluster's first state
+//! * [`Mon`] — sessions, batches, replies; `osd`, `mgr`, `pools` hold the rules by subject
+//! * [`commands`] — the command table and its handlers
+//! * [`view`] and [`report`] — what the cluster looks like, and how that is told
+//! * [`options`], [`config`] — known options and those set
+//!
+//! It never sees data, and it does not decide what a PG does: only which PGs exist, where
+//! they belong, and who is up.
+
+pub mod auth;
+pub mod clog;
+pub mod commands;
+pub mod config;
+mod diff;
+mod event;
+mod mgr;
+mod mkfs;
+mod mon;
+pub mod options;
+mod osd;
+pub mod pools;
+pub mod report;
+mod session;
+pub mod state;
+mod store;
+mod txn;
+pub mod view;
+pub mod work;
+
+pub use event::{CommitId, ConnId, MonEffect, MonEvent, Peer};
+pub use mkfs::{InitialPool, MkfsError, MkfsParams, NewOsd, mkfs};
+pub use mon::{CommandCtx, Entropy, GlobalIds, Mon};
+pub use osd::crush_weight_of_size;
+pub use state::LoadError;
+pub use store::{MonStore, StoreError};
+pub use txn::MonTxn;
+pub use view::ClusterView;

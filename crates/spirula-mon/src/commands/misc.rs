@@ -1,0 +1,278 @@
+//! Commands about the cluster as a whole and about who is connected.
+
+use super::{Args, CommandResult, CommandSpec, FLAG_HIDDEN, FLAG_TELL, json_out, text_or_json};
+use crate::mon::{CommandCtx, Mon};
+use serde_json::{Map, Value, json};
+use spirula_types::EntityType;
+use spirula_types::errno::{EINVAL, EOPNOTSUPP};
+use std::collections::BTreeMap;
+
+/// What we call ourselves where Ceph's daemons name their version. The first part is the
+/// release whose protocol we speak: programs compare it.
+pub const VERSION_TEXT: &str = concat!("ceph version 16.2.15 (spirula ", env!("CARGO_PKG_VERSION"), ") pacific (stable)");
+
+pub(super) const SPECS: &[CommandSpec] = &[
+    CommandSpec { sig: "fsid", help: "show cluster FSID/UUID", module: "mon", perm: "r", flags: 0, run: fsid },
+    CommandSpec { sig: "version", help: "show mon daemon version", module: "mon", perm: "r", flags: FLAG_HIDDEN | FLAG_TELL, run: version },
+    CommandSpec { sig: "versions", help: "check running versions of ceph daemons", module: "mon", perm: "r", flags: 0, run: versions },
+    CommandSpec { sig: "features", help: "report of connected features", module: "mon", perm: "r", flags: 0, run: features },
+    CommandSpec { sig: "quorum_status", help: "report status of monitor quorum", module: "mon", perm: "r", flags: 0, run: quorum_status },
+    CommandSpec { sig: "mon_status", help: "report status of monitors", module: "mon", perm: "r", flags: FLAG_HIDDEN | FLAG_TELL, run: mon_status },
+    CommandSpec { sig: "time-sync-status", help: "show time sync status", module: "mon", perm: "r", flags: 0, run: time_sync },
+    CommandSpec { sig: "node ls name=type,type=CephChoices,strings=all|osd|mon|mds|mgr,req=false", help: "list all nodes in cluster [type]", module: "mon", perm: "r", flags: 0, run: node_ls },
+    CommandSpec { sig: "sessions", help: "list existing sessions", module: "mon", perm: "r", flags: FLAG_HIDDEN | FLAG_TELL, run: sessions },
+    CommandSpec { sig: "ops", help: "show the ops currently in flight", module: "mon", perm: "r", flags: FLAG_HIDDEN | FLAG_TELL, run: no_ops },
+    CommandSpec { sig: "dump_historic_ops", help: "show recent ops", module: "mon", perm: "r", flags: FLAG_HIDDEN | FLAG_TELL, run: no_ops },
+    CommandSpec { sig: "tell name=target,type=CephName name=args,type=CephString,n=N", help: "send a command to a specific daemon", module: "mon", perm: "rw", flags: 0, run: tell },
+    CommandSpec { sig: "fs dump name=epoch,type=CephInt,req=false,range=0", help: "dump all CephFS status, optionally from epoch", module: "mds", perm: "r", flags: 0, run: fs_dump },
+    CommandSpec { sig: "fs ls", help: "list filesystems", module: "fs", perm: "r", flags: 0, run: fs_ls },
+    CommandSpec { sig: "fs get name=fs_name,type=CephString", help: "get info about one filesystem", module: "fs", perm: "r", flags: 0, run: fs_get },
+    CommandSpec { sig: "fs new name=fs_name,type=CephString,goodchars=[A-Za-z0-9-_.] name=metadata,type=CephString name=data,type=CephString name=force,type=CephBool,req=false", help: "make new filesystem using named pools <metadata> and <data>", module: "fs", perm: "rw", flags: 0, run: fs_new },
+    CommandSpec { sig: "mds stat", help: "show MDS status", module: "mds", perm: "r", flags: FLAG_HIDDEN, run: mds_stat },
+    CommandSpec { sig: "mds metadata name=who,type=CephString,req=false", help: "fetch metadata for mds <role>", module: "mds", perm: "r", flags: 0, run: empty_list },
+    CommandSpec { sig: "mds versions", help: "check running versions of MDSs", module: "mds", perm: "r", flags: 0, run: empty_object },
+];
+
+fn fsid(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
+    let fsid = ctx.mon.fsid().to_string();
+    text_or_json(ctx, || format!("{fsid}\n"), || json!({ "fsid": fsid }))
+}
+
+fn version(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
+    json_out(ctx, &json!({"version": VERSION_TEXT, "release": "pacific", "release_type": "stable"}))
+}
+
+/// Version → number of daemons.
+pub(super) fn count_versions<'a>(texts: impl Iterator<Item = &'a str>) -> BTreeMap<String, u64> {
+    let mut out = BTreeMap::new();
+    for t in texts {
+        *out.entry(t.to_owned()).or_insert(0) += 1;
+    }
+    out
+}
+
+/// Versions that OSDs told.
+pub(super) fn osd_versions(ctx: &CommandCtx<'_>) -> BTreeMap<String, u64> {
+    count_versions(ctx.work.state.osd_metadata.values().map(|m| m.get("ceph_version").map_or("unknown", String::as_str)))
+}
+
+/// Versions of the managers in the map.
+pub(super) fn mgr_versions(ctx: &CommandCtx<'_>) -> BTreeMap<String, u64> {
+    let map = &ctx.work.state.mgrmap;
+    let active = (map.active_gid != 0).then_some(&map.active_name);
+    let names = active.into_iter().chain(map.standbys.values().map(|s| &s.name));
+    let version = |n: &String| ctx.work.state.mgr_metadata.get(n)?.get("ceph_version").map(String::as_str);
+    count_versions(names.map(|n| version(n).unwrap_or("unknown")))
+}
+
+/// Versions of the monitors. All run this program.
+pub(super) fn mon_versions(ctx: &CommandCtx<'_>) -> BTreeMap<String, u64> {
+    count_versions(ctx.work.state.monmap.iter().map(|_| VERSION_TEXT))
+}
+
+fn versions(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
+    let parts = [("mon", mon_versions(ctx)), ("mgr", mgr_versions(ctx)), ("osd", osd_versions(ctx)), ("mds", BTreeMap::new())];
+    let mut overall = BTreeMap::new();
+    let mut out = Map::new();
+    for (kind, counts) in parts {
+        for (v, n) in &counts {
+            *overall.entry(v.clone()).or_insert(0) += n;
+        }
+        out.insert(kind.to_owned(), json!(counts));
+    }
+    out.insert("overall".to_owned(), json!(overall));
+    json_out(ctx, &Value::Object(out))
+}
+
+fn features(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
+    let mut groups: BTreeMap<(u8, u64), u64> = BTreeMap::new();
+    // Ourselves, who are in no session.
+    groups.insert((EntityType::Mon as u8, spirula_types::features::PACIFIC), 1);
+    for s in ctx.mon.sessions.values() {
+        *groups.entry((s.peer.kind as u8, s.peer.features)).or_insert(0) += 1;
+    }
+    let mut out = Map::new();
+    for ((kind, features), num) in groups {
+        let name = EntityType::from_wire(kind).map_or("unknown", EntityType::as_str);
+        let entry = json!({"features": format!("{features:#x}"), "release": release_of(features), "num": num});
+        if let Some(list) = out.entry(name).or_insert_with(|| json!([])).as_array_mut() {
+            list.push(entry);
+        }
+    }
+    json_out(ctx, &Value::Object(out))
+}
+
+/// The oldest release with all these bits, as far as bits tell them apart.
+fn release_of(features: u64) -> &'static str {
+    const SERVER_LUMINOUS: u64 = 1 << 21;
+    const SERVER_JEWEL: u64 = 1 << 57;
+    if features & SERVER_LUMINOUS != 0 {
+        "luminous"
+    } else if features & SERVER_JEWEL != 0 {
+        "jewel"
+    } else {
+        "unknown"
+    }
+}
+
+fn quorum_json(mon: &Mon) -> Value {
+    let q = &mon.quorum;
+    let age = crate::osd::seconds_between(q.since, mon.now) as u64;
+    json!({
+        "election_epoch": q.election_epoch,
+        "quorum": q.quorum,
+        "quorum_names": q.names,
+        "quorum_leader_name": q.leader,
+        "quorum_age": age,
+        "features": {
+            "quorum_con": spirula_types::features::PACIFIC.to_string(),
+            "quorum_mon": spirula_maps::mon_feature_names(mon.state().monmap.persistent_features),
+        },
+        "monmap": mon.state().monmap.dump(),
+    })
+}
+
+fn quorum_status(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
+    // Compact also as plain text, as the real one.
+    if ctx.format == spirula_format::Format::Plain {
+        return CommandResult::data(quorum_json(ctx.mon).to_string() + "\n");
+    }
+    json_out(ctx, &quorum_json(ctx.mon))
+}
+
+fn mon_status_json(mon: &Mon) -> Value {
+    let q = &mon.quorum;
+    let rank = mon.state().monmap.rank_of(&mon.name).unwrap_or(0);
+    json!({
+        "name": mon.name,
+        "rank": rank,
+        "state": if q.leader == mon.name { "leader" } else { "peon" },
+        "election_epoch": q.election_epoch,
+        "quorum": q.quorum,
+        "quorum_age": crate::osd::seconds_between(q.since, mon.now) as u64,
+        "features": {
+            "required_con": spirula_types::features::REQUIRED.to_string(),
+            "required_mon": spirula_maps::mon_feature_names(mon.state().monmap.persistent_features),
+            "quorum_con": spirula_types::features::PACIFIC.to_string(),
+            "quorum_mon": spirula_maps::mon_feature_names(mon.state().monmap.persistent_features),
+        },
+        "outside_quorum": [],
+        "extra_probe_peers": [],
+        "sync_provider": [],
+        "monmap": mon.state().monmap.dump(),
+        "stretch_mode": false,
+    })
+}
+
+fn mon_status(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
+    json_out(ctx, &mon_status_json(ctx.mon))
+}
+
+/// The text in a monitor's answer to `ceph ping`.
+pub(super) fn ping_text(mon: &Mon) -> String {
+    let health = crate::report::health(&mon.view(), false, spirula_format::Format::Json);
+    let health: Value = serde_json::from_str(&health).unwrap_or(Value::Null);
+    spirula_format::pretty(&json!({"health": health, "mon_status": mon_status_json(mon)}))
+}
+
+fn time_sync(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
+    let epoch = ctx.mon.quorum.election_epoch;
+    json_out(ctx, &json!({"timechecks": {"epoch": epoch, "round": 0, "round_status": "finished"}}))
+}
+
+fn node_ls(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
+    let state = &ctx.work.state;
+    let host = |m: Option<&crate::state::Metadata>| {
+        m.and_then(|m| m.get("hostname")).cloned().unwrap_or_else(|| "localhost".to_owned())
+    };
+    let mut mons: BTreeMap<String, Vec<Value>> = BTreeMap::new();
+    for (_, m) in state.monmap.iter() {
+        let h = ctx.mon.metadata.get("hostname").cloned().unwrap_or_else(|| "localhost".to_owned());
+        mons.entry(h).or_default().push(m.name.clone().into());
+    }
+    let mut osds: BTreeMap<String, Vec<Value>> = BTreeMap::new();
+    for osd in ctx.work.osd().osds() {
+        osds.entry(host(state.osd_metadata.get(&osd))).or_default().push(osd.into());
+    }
+    let mut mgrs: BTreeMap<String, Vec<Value>> = BTreeMap::new();
+    let active = (state.mgrmap.active_gid != 0).then_some(&state.mgrmap.active_name);
+    for name in active.into_iter().chain(state.mgrmap.standbys.values().map(|s| &s.name)) {
+        mgrs.entry(host(state.mgr_metadata.get(name))).or_default().push(name.clone().into());
+    }
+    let value = match args.str("type").as_str() {
+        "mon" => json!(mons),
+        "osd" => json!(osds),
+        "mgr" => json!(mgrs),
+        "mds" => json!({}),
+        _ => json!({"mon": mons, "osd": osds, "mgr": mgrs}),
+    };
+    json_out(ctx, &value)
+}
+
+fn sessions(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
+    let one = |s: &crate::session::Session| {
+        json!({
+            "name": s.peer.entity().to_string(),
+            "entity_name": s.peer.auth_name(),
+            "addrs": super::addrs_json(&s.peer.addrs),
+            "con_features_hex": format!("{:x}", s.peer.features),
+            "global_id": s.peer.global_id,
+            "remote_host": s.hostname,
+            "open": true,
+        })
+    };
+    let list: Vec<Value> = ctx.mon.sessions.values().map(one).collect();
+    json_out(ctx, &Value::Array(list))
+}
+
+fn no_ops(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
+    // Commands finish within one step; what waits for the disk is not an op of its own.
+    json_out(ctx, &json!({"ops": [], "num_ops": 0}))
+}
+
+fn tell(_: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
+    CommandResult::err(EOPNOTSUPP, "the monitor passes no commands on; the CLI tells daemons itself")
+}
+
+fn fs_dump(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
+    let map = &ctx.work.state.fsmap;
+    let rs = format!("dumped fsmap epoch {}", map.epoch);
+    text_or_json(ctx, || map.dump_text(), || map.dump()).with_rs(rs)
+}
+
+fn fs_ls(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
+    let list = ctx.work.state.fsmap.filesystems.iter().map(|f| json!({"name": f.mds_map.fs_name}));
+    let list: Vec<Value> = list.collect();
+    if list.is_empty() && !ctx.format.is_json() {
+        return CommandResult::data("No filesystems enabled\n");
+    }
+    json_out(ctx, &Value::Array(list))
+}
+
+fn fs_get(_: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
+    CommandResult::err(spirula_types::errno::ENOENT, format!("filesystem '{}' not found", args.str("fs_name")))
+}
+
+fn fs_new(_: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
+    CommandResult::err(EOPNOTSUPP, "this version has no metadata server, so no file system can be made")
+}
+
+fn mds_stat(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
+    let map = &ctx.work.state.fsmap;
+    if !ctx.format.is_json() {
+        return CommandResult::default();
+    }
+    let value = json!({"fsmap": map.dump(), "mdsmap_first_committed": 1, "mdsmap_last_committed": map.epoch});
+    json_out(ctx, &value)
+}
+
+fn empty_list(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
+    match args.opt_str("who") {
+        Some(who) => CommandResult::err(EINVAL, format!("could not find MDS '{who}'")),
+        None => json_out(ctx, &json!([])),
+    }
+}
+
+fn empty_object(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
+    json_out(ctx, &json!({}))
+}

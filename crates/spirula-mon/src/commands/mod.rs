@@ -1,0 +1,209 @@
+//! Commands: the table of what there is, and the way from a request to its handler.
+//!
+//! A command is data ([`CommandSpec`]) and a function. Signatures are Ceph 16.2's
+//! (`shared/protocol/vectors/mon-command-signatures.json.gz`), because the CLI parses what
+//! the user types with them. The active manager's commands are listed behind ours, as it
+//! described them in its beacon; clients send those to it.
+
+pub mod args;
+//T mod auth;
+//T mod config;
+//T mod crush;
+//T mod crush_rules;
+mod health;
+//T mod log;
+//T mod mgr;
+mod misc;
+mod mon_cmds;
+//T mod osd;
+mod osd_dump;
+//T mod osd_flags;
+//T mod osd_maps;
+mod osd_show;
+mod osd_tree;
+mod pool;
+mod pool_set;
+mod spec;
+
+pub use args::Args;
+pub use spec::{CommandResult, CommandSpec, FLAG_DEPRECATED, FLAG_HIDDEN, FLAG_MGR, FLAG_TELL, Handler, Perm};
+
+use crate::event::Peer;
+use crate::mon::{CommandCtx, Mon};
+use crate::work::Work;
+use bytes::Bytes;
+use serde_json::Value;
+use spirula_format::{Format, to_json};
+use spirula_messages::ceph::log::severity;
+use spirula_types::errno::EINVAL;
+
+/// All tables.
+const TABLES: &[&[CommandSpec]] = &[
+    misc::SPECS,
+    health::SPECS,
+    mon_cmds::SPECS,
+    osd_show::SPECS,
+    osd_dump::SPECS,
+    osd_tree::SPECS,
+    //T osd::SPECS,
+    //T osd_flags::SPECS,
+    //T osd_maps::SPECS,
+    pool::SPECS,
+    pool_set::SPECS,
+    //T crush::SPECS,
+    //T crush_rules::SPECS,
+    //T mgr::SPECS,
+    //T config::SPECS,
+    //T log::SPECS,
+    //T auth::SPECS,
+];
+
+/// Every command of the monitor.
+pub fn specs() -> impl Iterator<Item = &'static CommandSpec> {
+    TABLES.iter().flat_map(|t| t.iter())
+}
+
+/// Result of handlers that use `?` on refusals.
+type Outcome = Result<CommandResult, (i32, String)>;
+
+fn settle(outcome: Outcome) -> CommandResult {
+    outcome.unwrap_or_else(|(errno, text)| CommandResult::err(errno, text))
+}
+
+/// A command's JSON output: compact, pretty, or (no text form) pretty.
+fn json_out(ctx: &CommandCtx<'_>, value: &Value) -> CommandResult {
+    CommandResult::data(to_json(value, ctx.format))
+}
+
+/// Addresses as `{"addrvec": […]}`.
+fn addrs_json(addrs: &spirula_types::AddrVec) -> Value {
+    let one = |a: &spirula_types::EntityAddr| {
+        let kind = match a.kind {
+            spirula_types::EntityAddr::KIND_LEGACY => "v1",
+            spirula_types::EntityAddr::KIND_MSGR2 => "v2",
+            spirula_types::EntityAddr::KIND_ANY => "any",
+            _ => "none",
+        };
+        let addr = a.addr.map_or_else(|| "(unrecognized address family 0)".to_owned(), |s| s.to_string());
+        serde_json::json!({"type": kind, "addr": addr, "nonce": a.nonce})
+    };
+    serde_json::json!({ "addrvec": addrs.0.iter().map(one).collect::<Vec<_>>() })
+}
+
+/// Text for people, or the JSON of the same.
+fn text_or_json(ctx: &CommandCtx<'_>, text: impl FnOnce() -> String, value: impl FnOnce() -> Value) -> CommandResult {
+    if ctx.format.is_json() { json_out(ctx, &value()) } else { CommandResult::data(text()) }
+}
+
+fn parse(cmd: &[String]) -> Result<Args, String> {
+    if cmd.is_empty() {
+        return Err("no command supplied".into());
+    }
+    match serde_json::from_str(&cmd.concat()) {
+        Ok(Value::Object(map)) => Ok(Args(map)),
+        Ok(_) => Err("command is not a JSON object".into()),
+        Err(e) => Err(format!("unparseable JSON: {e}")),
+    }
+}
+
+/// The command of that prefix whose required arguments are all given; several share a
+/// prefix (`osd crush set`).
+fn find(prefix: &str, args: &Args) -> Option<&'static CommandSpec> {
+    let candidates: Vec<_> = specs().filter(|s| s.prefix() == prefix).collect();
+    let fits = candidates.iter().find(|s| args::check(s.sig, args).is_ok());
+    fits.or(candidates.first()).copied()
+}
+
+/// True if the command changes state, as far as its text can be understood.
+pub fn is_write(cmd: &[String]) -> bool {
+    let Ok(args) = parse(cmd) else { return false };
+    find(&args.str("prefix"), &args).is_some_and(|s| s.perm.contains('w'))
+}
+
+/// A command as it came.
+#[derive(Clone, Copy)]
+pub struct Request<'a> {
+    /// Who asks.
+    pub peer: &'a Peer,
+    /// JSON, one text.
+    pub cmd: &'a [String],
+    /// Input file.
+    pub input: &'a Bytes,
+    /// Random bytes for commands that make keys or ids.
+    pub random: [u8; 16],
+    /// It came as `ceph tell mon.N`, which lists and serves the daemon's own commands.
+    pub tell: bool,
+}
+
+/// Runs a command.
+pub fn run(mon: &Mon, work: &mut Work, request: &Request<'_>) -> CommandResult {
+    let Request { peer, cmd, input, random, tell } = *request;
+    let args = match parse(cmd) {
+        Ok(a) => a,
+        Err(text) => return CommandResult::err(EINVAL, text),
+    };
+    let prefix = args.str("prefix");
+    let format = match args.opt_str("format").as_deref() {
+        None | Some("" | "plain") => Format::Plain,
+        Some("json") => Format::Json,
+        Some("json-pretty") => Format::JsonPretty,
+        Some(other) => {
+            return CommandResult::err(EINVAL, format!("format '{other}' is not supported; use plain, json or json-pretty"));
+        }
+    };
+    if prefix == "get_command_descriptions" {
+        return CommandResult::data(descriptions(mon, tell));
+    }
+    let Some(spec) = find(&prefix, &args) else {
+        let known = mon.mgr.commands.iter().any(|c| descriptor_prefix(c) == prefix);
+        let text = if known { "is served by the manager" } else { "not known" };
+        return CommandResult::err(EINVAL, format!("command {text}: '{prefix}'"));
+    };
+    if let Err((errno, text)) = args::check(spec.sig, &args) {
+        return CommandResult::err(errno, text);
+    }
+    let mut ctx = CommandCtx { mon, work, peer, input, format, random };
+    (spec.run)(&mut ctx, &args)
+}
+
+fn descriptor_prefix(descriptor: &Value) -> String {
+    let words = descriptor.get("sig").and_then(Value::as_array);
+    let words: Vec<&str> = words.into_iter().flatten().filter_map(Value::as_str).collect();
+    words.join(" ")
+}
+
+/// The answer to `get_command_descriptions`: the manager's commands, then ours.
+fn descriptions(mon: &Mon, tell: bool) -> String {
+    let own = specs().filter(|s| !tell || s.flags & FLAG_TELL != 0).map(CommandSpec::descriptor);
+    let all = mon.mgr.commands.iter().filter(|_| !tell).cloned().chain(own);
+    let map: serde_json::Map<String, Value> = all.enumerate().map(|(i, d)| (format!("cmd{i:03}"), d)).collect();
+    Value::Object(map).to_string()
+}
+
+/// Notes a successful change in the audit log.
+pub fn audit(work: &mut Work, peer: &Peer, cmd: &[String]) {
+    let text = format!(
+        "from='{} {}' entity='{}' cmd='{}': finished",
+        peer.entity(),
+        peer.addrs,
+        peer.auth_name(),
+        secretless(&cmd.concat())
+    );
+    work.log_to("audit", severity::INFO, text);
+}
+
+/// Commands that carry keys or values of unknown secrecy are named without them.
+fn secretless(cmd: &str) -> String {
+    let parsed: Option<Value> = serde_json::from_str(cmd).ok();
+    let prefix = parsed.as_ref().and_then(|v| v.get("prefix")).and_then(Value::as_str).unwrap_or_default();
+    if prefix.starts_with("config-key") || prefix.starts_with("auth") {
+        serde_json::json!([{ "prefix": prefix }]).to_string()
+    } else {
+        format!("[{cmd}]")
+    }
+}
+
+/// What `ceph ping mon.a` prints.
+pub fn ping_text(mon: &Mon) -> String {
+    misc::ping_text(mon)
+}

@@ -1,0 +1,230 @@
+//! Options set in the cluster, by section, with their history.
+//!
+//! A section is `global`, a daemon type (`osd`, `client`, `client.rgw`), or one entity
+//! (`osd.3`), optionally with a mask (`osd/host:a`, `osd/class:ssd`). An entity's value is
+//! the most special one that applies: global, then type, then id; a masked value beats the
+//! plain one of the same section.
+
+use spirula_encoding::{Decode, DecodeError, Decoder, Encode, Encoder, UTime};
+use std::collections::{BTreeMap, VecDeque};
+
+/// Changes kept.
+const HISTORY: usize = 200;
+
+/// One option's change: the name with its section (`osd/osd_max_backfills`), old and new value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// Section, a slash, option.
+    pub name: String,
+    /// Value before, if it was set.
+    pub old: Option<String>,
+    /// Value after, if it is set.
+    pub new: Option<String>,
+}
+
+/// One commit of changes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChangeSet {
+    /// Version that it led to.
+    pub version: u64,
+    /// When.
+    pub stamp: UTime,
+    /// Name of the command's purpose, e.g. `assimilate-conf`; mostly empty.
+    pub name: String,
+    /// What changed.
+    pub changes: Vec<Change>,
+}
+
+/// All options set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigDb {
+    /// Version: grows by one with each set of changes. A new cluster has 1.
+    pub version: u64,
+    /// Section → option → value.
+    pub sections: BTreeMap<String, BTreeMap<String, String>>,
+    /// Recent changes, oldest first.
+    pub history: VecDeque<ChangeSet>,
+}
+
+impl Default for ConfigDb {
+    fn default() -> Self {
+        let first = ChangeSet { version: 1, stamp: UTime::ZERO, name: String::new(), changes: Vec::new() };
+        Self { version: 1, sections: BTreeMap::new(), history: [first].into() }
+    }
+}
+
+/// Facts about an entity that masks match against.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Traits<'a> {
+    /// CRUSH location: type → bucket name.
+    pub location: Option<&'a BTreeMap<String, String>>,
+    /// Device class.
+    pub class: Option<&'a str>,
+}
+
+impl ConfigDb {
+    /// Sets (`Some`) or removes options, as one version.
+    pub fn change(&mut self, stamp: UTime, name: &str, edits: Vec<(String, String, Option<String>)>) {
+        let mut changes = Vec::new();
+        for (who, option, value) in edits {
+            let section = self.sections.entry(who.clone()).or_default();
+            let old = match &value {
+                Some(v) => section.insert(option.clone(), v.clone()),
+                None => section.remove(&option),
+            };
+            if section.is_empty() {
+                self.sections.remove(&who);
+            }
+            if old != value {
+                changes.push(Change { name: format!("{who}/{option}"), old, new: value });
+            }
+        }
+        if changes.is_empty() {
+            return;
+        }
+        self.version += 1;
+        self.history.push_back(ChangeSet { version: self.version, stamp, name: name.to_owned(), changes });
+        while self.history.len() > HISTORY {
+            self.history.pop_front();
+        }
+    }
+
+    /// Everything that applies to `entity` (`osd.3`, `client.admin`, or a bare type), option
+    /// → (value, section it comes from).
+    pub fn effective(&self, entity: &str, traits: Traits<'_>) -> BTreeMap<&str, (&str, &str)> {
+        let mut names = vec!["global".to_owned()];
+        // `client.rgw.a` gets `client`, `client.rgw` and `client.rgw.a`, in this order.
+        names.extend(entity.match_indices('.').map(|(i, _)| entity.get(..i).unwrap_or_default().to_owned()));
+        names.push(entity.to_owned());
+        let mut out = BTreeMap::new();
+        for name in names {
+            let plain = self.sections.get_key_value(&name).into_iter();
+            let prefix = format!("{name}/");
+            let masked = self.sections.range(prefix.clone()..).take_while(|(k, _)| k.starts_with(&prefix));
+            let masked = masked.filter(|(k, _)| k.split('/').skip(1).all(|m| mask_applies(m, traits)));
+            for (section, options) in plain.chain(masked) {
+                out.extend(options.iter().map(|(k, v)| (k.as_str(), (v.as_str(), section.as_str()))));
+            }
+        }
+        out
+    }
+
+    /// One option's value for an entity or a type, if it is set anywhere for it.
+    pub fn get_for(&self, entity: &str, option: &str) -> Option<String> {
+        self.effective(entity, Traits::default()).get(option).map(|(v, _)| (*v).to_owned())
+    }
+}
+
+fn mask_applies(mask: &str, traits: Traits<'_>) -> bool {
+    match mask.split_once(':') {
+        Some(("class", class)) => traits.class == Some(class),
+        Some((kind, name)) => traits.location.and_then(|l| l.get(kind)).is_some_and(|n| n == name),
+        None => false,
+    }
+}
+
+/// Checks the form of a section: type, optional id, optional masks.
+pub fn valid_section(who: &str) -> bool {
+    let mut parts = who.split('/');
+    let name = parts.next().unwrap_or_default();
+    let kind = name.split('.').next().unwrap_or_default();
+    let known = matches!(kind, "global" | "mon" | "mgr" | "osd" | "mds" | "client");
+    let id_ok = kind != "global" || name == "global";
+    known && id_ok && parts.all(|m| m.split_once(':').is_some_and(|(k, v)| !k.is_empty() && !v.is_empty()))
+}
+
+fn put_opt(o: &mut Encoder, v: &Option<String>) {
+    o.bool(v.is_some());
+    if let Some(v) = v {
+        o.str(v);
+    }
+}
+
+fn get_opt(d: &mut Decoder<'_>) -> Result<Option<String>, DecodeError> {
+    if d.bool()? { d.get().map(Some) } else { Ok(None) }
+}
+
+impl Encode for ConfigDb {
+    fn encode(&self, out: &mut Encoder) {
+        out.versioned(1, 1, |o| {
+            o.u64(self.version);
+            o.put(&self.sections);
+            o.list(&self.history, |o, s| {
+                o.u64(s.version);
+                o.put(&s.stamp);
+                o.str(&s.name);
+                o.list(&s.changes, |o, c| {
+                    o.str(&c.name);
+                    put_opt(o, &c.old);
+                    put_opt(o, &c.new);
+                });
+            });
+        });
+    }
+}
+
+impl Decode for ConfigDb {
+    fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
+        d.versioned("ConfigDb", 1, |d, _| {
+            let version = d.u64()?;
+            let sections = d.get()?;
+            let history = d.list(24, |d| {
+                Ok(ChangeSet {
+                    version: d.u64()?,
+                    stamp: d.get()?,
+                    name: d.get()?,
+                    changes: d.list(6, |d| Ok(Change { name: d.get()?, old: get_opt(d)?, new: get_opt(d)? }))?,
+                })
+            })?;
+            Ok(Self { version, sections, history: history.into() })
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set(db: &mut ConfigDb, who: &str, k: &str, v: &str) {
+        db.change(UTime::ZERO, "", vec![(who.into(), k.into(), Some(v.into()))]);
+    }
+
+    #[test]
+    fn the_most_special_section_wins() {
+        let mut db = ConfigDb::default();
+        set(&mut db, "global", "a", "1");
+        set(&mut db, "osd", "a", "2");
+        set(&mut db, "osd/class:ssd", "a", "3");
+        set(&mut db, "osd.1", "a", "4");
+        assert_eq!(db.get_for("mon.a", "a").as_deref(), Some("1"));
+        assert_eq!(db.get_for("osd.0", "a").as_deref(), Some("2"));
+        assert_eq!(db.get_for("osd.1", "a").as_deref(), Some("4"));
+        let ssd = Traits { class: Some("ssd"), ..Traits::default() };
+        assert_eq!(db.effective("osd.0", ssd)["a"], ("3", "osd/class:ssd"));
+        assert_eq!(db.effective("osd.1", ssd)["a"].0, "4");
+    }
+
+    #[test]
+    fn history_records_old_and_new_values_and_skips_non_changes() {
+        let mut db = ConfigDb::default();
+        set(&mut db, "osd", "a", "2");
+        set(&mut db, "osd", "a", "2");
+        db.change(UTime::ZERO, "", vec![("osd".into(), "a".into(), None)]);
+        assert_eq!(db.version, 3);
+        let last = &db.history.back().unwrap().changes[0];
+        assert_eq!((last.name.as_str(), last.old.as_deref(), last.new.as_deref()), ("osd/a", Some("2"), None));
+        assert!(db.sections.is_empty());
+        let bytes = spirula_encoding::to_vec(&db);
+        assert_eq!(spirula_encoding::from_slice::<ConfigDb>(&bytes).unwrap(), db);
+    }
+
+    #[test]
+    fn sections_are_checked() {
+        for ok in ["global", "osd", "osd.1", "client.admin", "osd/class:hdd", "osd/host:a", "mon.a"] {
+            assert!(valid_section(ok), "{ok}");
+        }
+        for bad in ["", "foo", "global.x", "osd/class", "osd/:x"] {
+            assert!(!valid_section(bad), "{bad}");
+        }
+    }
+}

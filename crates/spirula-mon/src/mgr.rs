@@ -1,0 +1,232 @@
+//! Managers: which is active, what it tells, and what follows for pools and OSDs.
+
+use crate::event::Peer;
+use crate::mon::Mon;
+use crate::osd::seconds_between;
+use crate::view::MgrKnowledge;
+use crate::work::Work;
+use serde_json::Value;
+use spirula_encoding::{UTime, from_slice};
+use spirula_maps::osdmap::{pool::flag, state};
+use spirula_maps::{MgrMap, MgrStandby, ModuleInfo, PgDigest};
+use spirula_messages::ceph::log::severity;
+use spirula_messages::cluster::control::{MgrBeacon, MgrDigest};
+use spirula_types::{OsdId, PoolId};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// Seconds without a beacon after which a manager is given up.
+const BEACON_GRACE: f64 = 30.0;
+
+/// What is known of managers besides the map. Lost at restart, told again by beacons.
+#[derive(Debug, Default)]
+pub struct MgrTracker {
+    /// What the active manager sent last.
+    pub knowledge: MgrKnowledge,
+    /// Descriptors of the commands it serves.
+    pub commands: Vec<Value>,
+    /// Last beacon by global id.
+    beacons: BTreeMap<u64, UTime>,
+}
+
+impl MgrTracker {
+    pub(crate) fn session_closed(&mut self, peer: &Peer) {
+        if peer.kind == spirula_types::EntityType::Mgr {
+            tracing::debug!(mgr = peer.id, "a manager's connection went away");
+        }
+    }
+
+    /// Takes a digest in; false if it is not the active manager's or malformed.
+    pub(crate) fn take_digest(&mut self, mgrmap: &MgrMap, d: MgrDigest) -> bool {
+        if d.gid != mgrmap.active_gid {
+            return false;
+        }
+        match from_slice::<PgDigest>(&d.digest) {
+            Ok(digest) => {
+                self.knowledge = MgrKnowledge { digest, stamp: d.stamp, health: d.health, progress: d.progress };
+                true
+            }
+            Err(e) => {
+                tracing::warn!(error = %e, "malformed digest of the manager ignored");
+                false
+            }
+        }
+    }
+}
+
+impl Mon {
+    pub(crate) fn mgr_beacon(&mut self, b: MgrBeacon, work: &mut Work) {
+        if b.fsid != self.fsid {
+            tracing::warn!(mgr = b.name, "beacon of another cluster's manager ignored");
+            return;
+        }
+        self.mgr.beacons.insert(b.gid, self.now);
+        if work.state.mgr_metadata.get(&b.name) != Some(&b.metadata) {
+            Arc::make_mut(&mut work.state.mgr_metadata).insert(b.name.clone(), b.metadata.clone());
+        }
+        let mut map = MgrMap::clone(&work.state.mgrmap);
+        // A manager that comes back under its name takes the place of its former self.
+        let reborn = map.active_gid != b.gid && map.active_name == b.name;
+        if map.active_gid == 0 || reborn {
+            map.standbys.remove(&b.gid);
+            map.active_gid = b.gid;
+            map.active_name.clone_from(&b.name);
+            map.available = false;
+            map.active_change = self.now;
+            self.mgr.commands.clear();
+            if !reborn {
+                work.info(format!("Activating manager daemon {}", b.name));
+            }
+        }
+        map.standbys.retain(|gid, s| *gid == b.gid || s.name != b.name);
+        if map.active_gid == b.gid {
+            if !b.commands.is_empty() {
+                self.mgr.commands = b.commands.iter().filter_map(|c| serde_json::from_str(c).ok()).collect();
+            }
+            if b.available && !map.available {
+                work.info(format!("Manager daemon {} is now available", b.name));
+            }
+            map.active_addrs = b.addr;
+            map.available = b.available;
+            map.active_mgr_features = spirula_types::features::PACIFIC;
+            map.services = b.services;
+            if !b.modules.is_empty() {
+                let always = map.always_on_modules.get(&u32::from(spirula_maps::RELEASE_PACIFIC));
+                let is_always = |m: &String| always.is_some_and(|a| a.contains(m));
+                map.modules = b.modules.iter().filter(|m| !is_always(m)).cloned().collect();
+                let info = |name: &String| ModuleInfo { name: name.clone(), can_run: true, ..ModuleInfo::default() };
+                map.available_modules = b.modules.iter().map(info).collect();
+            }
+        } else if !map.standbys.contains_key(&b.gid) {
+            let features = spirula_types::features::PACIFIC;
+            map.standbys.insert(b.gid, MgrStandby { gid: b.gid, name: b.name, features, ..MgrStandby::default() });
+        }
+        set_mgrmap(work, map);
+    }
+
+    /// Gives up managers that fell silent, and draws the consequences of the newest digest.
+    pub(crate) fn tick_mgr(&mut self, work: &mut Work) {
+        let (now, started) = (self.now, self.started);
+        let beacons = &self.mgr.beacons;
+        let silent = |gid: u64| {
+            let last = beacons.get(&gid).copied().unwrap_or(started).max(started);
+            seconds_between(last, now) > BEACON_GRACE
+        };
+        let mut map = MgrMap::clone(&work.state.mgrmap);
+        map.standbys.retain(|gid, _| !silent(*gid));
+        let failed = map.active_gid != 0 && silent(map.active_gid);
+        if failed {
+            let name = map.active_name.clone();
+            fail_active(&mut map, now);
+            work.info(format!("Manager daemon {name} is unresponsive, replacing it"));
+        }
+        set_mgrmap(work, map);
+        if failed {
+            self.mgr.commands.clear();
+        }
+        if !self.mgr.knowledge.stamp.is_zero() {
+            let digest = &self.mgr.knowledge.digest;
+            mark_full_osds(work, digest);
+            mark_full_pools(work, digest);
+        }
+    }
+}
+
+/// Takes the active manager out of the map and promotes a standby, if there is one.
+pub fn fail_active(map: &mut MgrMap, now: UTime) {
+    map.active_gid = 0;
+    map.active_name.clear();
+    map.active_addrs = Default::default();
+    map.available = false;
+    map.services.clear();
+    map.active_change = now;
+    if let Some((gid, standby)) = map.standbys.pop_first() {
+        map.active_gid = gid;
+        map.active_name = standby.name;
+    }
+}
+
+/// Makes `map` the manager map if it differs from the present one.
+pub fn set_mgrmap(work: &mut Work, mut map: MgrMap) {
+    if map != *work.state.mgrmap {
+        map.epoch = work.state.mgrmap.epoch + 1;
+        work.state.mgrmap = Arc::new(map);
+    }
+}
+
+/// Sets each reporting OSD's full state by its use and the cluster's ratios.
+fn mark_full_osds(work: &mut Work, digest: &PgDigest) {
+    const ALL: u32 = state::FULL | state::BACKFILLFULL | state::NEARFULL;
+    for (osd, report) in &digest.osds {
+        let map = work.osd();
+        if !map.exists(*osd) || report.statfs.total <= 0 {
+            continue;
+        }
+        let used = report.statfs.used_raw() as f64 / report.statfs.total as f64;
+        let bit = if used >= f64::from(map.full_ratio) {
+            state::FULL
+        } else if used >= f64::from(map.backfillfull_ratio) {
+            state::BACKFILLFULL
+        } else if used >= f64::from(map.nearfull_ratio) {
+            state::NEARFULL
+        } else {
+            0
+        };
+        if map.state(*osd) & ALL != bit {
+            if let Some(s) = usize::try_from(*osd).ok().and_then(|i| work.osd_mut().osd_state.get_mut(i)) {
+                *s = (*s & !ALL) | bit;
+            }
+        }
+    }
+}
+
+/// Sets each pool's full flags by the OSDs its rule can choose and by its quota.
+fn mark_full_pools(work: &mut Work, digest: &PgDigest) {
+    let full_of = |bit: u32, work: &Work| -> BTreeSet<OsdId> {
+        work.osd().osds().filter(|o| work.osd().state(*o) & bit != 0).collect()
+    };
+    let full = full_of(state::FULL, work);
+    let backfillfull = full_of(state::BACKFILLFULL, work);
+    let nearfull = full_of(state::NEARFULL, work);
+    let none_full = full.is_empty() && backfillfull.is_empty() && nearfull.is_empty();
+    for id in work.osd().pools.keys().copied().collect::<Vec<PoolId>>() {
+        let Some(pool) = work.osd().pool(id) else { continue };
+        let old = pool.flags;
+        let mut new = old & !(flag::FULL | flag::BACKFILLFULL | flag::NEARFULL | flag::FULL_QUOTA);
+        if !none_full {
+            let osds: BTreeSet<OsdId> =
+                work.osd().crush.rule_weights(u32::from(pool.crush_rule)).into_keys().collect();
+            if !osds.is_disjoint(&full) {
+                new |= flag::FULL;
+            } else if !osds.is_disjoint(&backfillfull) {
+                new |= flag::BACKFILLFULL;
+            } else if !osds.is_disjoint(&nearfull) {
+                new |= flag::NEARFULL;
+            }
+        }
+        let sum = digest.pools.get(&id).map(|p| p.stat.stats.sum).unwrap_or_default();
+        let over = |limit: u64, value: i64| limit > 0 && value.max(0) as u64 >= limit;
+        let bytes_over = over(pool.quota_max_bytes, sum.num_bytes);
+        let objects_over = over(pool.quota_max_objects, sum.num_objects);
+        if bytes_over || objects_over {
+            new |= flag::FULL | flag::FULL_QUOTA;
+        }
+        if new == old {
+            continue;
+        }
+        let name = work.osd().pool_name(id).to_owned();
+        let (max_bytes, max_objects) = (pool.quota_max_bytes, pool.quota_max_objects);
+        if let Some(p) = work.osd_mut().pools.get_mut(&id) {
+            p.flags = new;
+        }
+        if new & !old & flag::FULL_QUOTA != 0 {
+            let why = match (bytes_over, objects_over) {
+                (true, _) => format!("max_bytes: {}", spirula_format::bytes(max_bytes)),
+                _ => format!("max_objects: {max_objects}"),
+            };
+            work.log(severity::WARN, format!("pool '{name}' is full (reached quota's {why})"));
+        } else if old & !new & flag::FULL_QUOTA != 0 {
+            work.info(format!("pool '{name}' no longer out of quota; removing NO_QUOTA flag"));
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! A new cluster's first state.
+
+use crate::auth::{AuthEntry, encode_key};
+use crate::mon::FIRST_GID;
+use crate::osd::crush_weight_of_size;
+use crate::pools::{self, NewPool};
+use crate::state::State;
+use crate::txn::MonTxn;
+use crate::work::{Speaker, Work};
+use spirula_crush::{CrushError, CrushMap};
+use spirula_encoding::UTime;
+use spirula_maps::osdmap::state as osd_state;
+use spirula_maps::{Crush, MonMap, OsdMap};
+use spirula_messages::ceph::log::severity;
+use spirula_types::{AddrVec, OsdId, Uuid};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// An OSD of the new cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewOsd {
+    /// Its number.
+    pub id: OsdId,
+    /// Its identity, also kept in its store.
+    pub uuid: Uuid,
+    /// Bytes it can hold; gives its CRUSH weight.
+    pub size_bytes: u64,
+    /// Host it is on, by CRUSH's name.
+    pub host: String,
+    /// `hdd`, `ssd`, `nvme`, or empty for none.
+    pub device_class: String,
+}
+
+/// A pool of the new cluster.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct InitialPool {
+    /// Name.
+    pub name: String,
+    /// PGs; 0 takes the default.
+    pub pg_num: u32,
+    /// Copies; 0 takes the default.
+    pub size: u8,
+    /// Application, or empty.
+    pub application: String,
+}
+
+/// What the new cluster is made of.
+#[derive(Clone, Debug)]
+pub struct MkfsParams {
+    /// Its identity.
+    pub fsid: Uuid,
+    /// Name of the first monitor.
+    pub mon_name: String,
+    /// Its addresses.
+    pub mon_addrs: AddrVec,
+    /// The OSDs.
+    pub osds: Vec<NewOsd>,
+    /// CRUSH type the copies spread over (`host`, `osd`).
+    pub failure_domain: String,
+    /// Options that differ in this cluster (`osd_pool_default_size`, …), weaker than any set
+    /// by a command.
+    pub defaults: BTreeMap<String, String>,
+    /// Pools to start with.
+    pub pools: Vec<InitialPool>,
+    /// Secret of `client.admin`, which the keyring file holds.
+    pub admin_secret: [u8; 16],
+}
+
+/// Why a cluster of that kind cannot be made.
+#[derive(Debug, thiserror::Error)]
+pub enum MkfsError {
+    /// The CRUSH map cannot be built.
+    #[error("CRUSH map: {0}")]
+    Crush(#[from] CrushError),
+    /// A pool cannot be made.
+    #[error("pool '{0}': {1}")]
+    Pool(String, String),
+    /// Two OSDs with one number, or a negative one.
+    #[error("osd.{0} is given twice or is no OSD number")]
+    Osd(OsdId),
+    /// The maps contradict each other; a defect.
+    #[error("first maps: {0}")]
+    Maps(String),
+}
+
+/// The state of a new cluster, as the batch that stores it in an empty store.
+///
+/// # Errors
+/// [`MkfsError`].
+pub fn mkfs(p: &MkfsParams, now: UTime) -> Result<MonTxn, MkfsError> {
+    Ok(initial_state(p, now)?.to_txn())
+}
+
+pub(crate) fn initial_state(p: &MkfsParams, now: UTime) -> Result<State, MkfsError> {
+    let mut monmap = MonMap::initial(p.fsid, now, [(p.mon_name.clone(), p.mon_addrs.clone())]);
+    monmap.epoch = 1;
+    let crush = first_crush(p)?;
+    let mut osdmap = OsdMap::fresh(p.fsid, 1, now, Crush::new(crush));
+    osdmap.set_max_osd(p.osds.iter().map(|o| o.id + 1).max().unwrap_or(0));
+    for o in &p.osds {
+        let i = usize::try_from(o.id).map_err(|_| MkfsError::Osd(o.id))?;
+        if let (Some(s), Some(u)) = (osdmap.osd_state.get_mut(i), osdmap.osd_uuid.get_mut(i)) {
+            *s = osd_state::EXISTS | osd_state::NEW;
+            *u = o.uuid;
+        }
+    }
+    let profile = [("k", "2"), ("m", "2"), ("plugin", "jerasure"), ("technique", "reed_sol_van")];
+    let profile = profile.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+    osdmap.ec_profiles.insert("default".into(), profile);
+    let mut state = State::new(monmap, osdmap, FIRST_GID);
+    state.defaults = Arc::new(p.defaults.clone());
+    let caps = ["mds", "mgr", "mon", "osd"].map(|s| (s.to_owned(), "allow *".to_owned()));
+    let admin = AuthEntry { key: encode_key(p.admin_secret, now), caps: caps.into() };
+    Arc::make_mut(&mut state.auth).entries.insert("client.admin".into(), admin);
+    let speaker = Speaker { name: p.mon_name.clone(), rank: 0, addrs: p.mon_addrs.clone() };
+    let mut work = Work::new(state, now, speaker);
+    work.log(severity::INFO, format!("mkfs {}", p.fsid));
+    for pool in &p.pools {
+        let new = NewPool {
+            name: pool.name.clone(),
+            pg_num: (pool.pg_num > 0).then_some(pool.pg_num),
+            size: (pool.size > 0).then_some(pool.size),
+            ..NewPool::default()
+        };
+        let id = pools::create(&mut work, &new).map_err(|(_, why)| MkfsError::Pool(pool.name.clone(), why))?;
+        if !pool.application.is_empty() {
+            if let Some(made) = work.osd_mut().pools.get_mut(&id) {
+                made.application_metadata.insert(pool.application.clone(), BTreeMap::new());
+            }
+        }
+    }
+    work.fold_osdmap().map_err(MkfsError::Maps)?;
+    // The first stored map is the newest: nobody has seen an older one.
+    let mut state = work.state;
+    state.incrementals = Arc::default();
+    state.fulls = Arc::default();
+    Ok(state)
+}
+
+fn first_crush(p: &MkfsParams) -> Result<CrushMap, MkfsError> {
+    let mut crush = CrushMap::new_default(&p.failure_domain)?;
+    let mut seen = BTreeSet::new();
+    for o in &p.osds {
+        if o.id < 0 || !seen.insert(o.id) {
+            return Err(MkfsError::Osd(o.id));
+        }
+        let place = [("root", "default"), ("host", o.host.as_str())];
+        let place = place.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+        crush.insert(o.id, crush_weight_of_size(o.size_bytes), &format!("osd.{}", o.id), &place)?;
+        if !o.device_class.is_empty() {
+            crush.set_device_class(o.id, &o.device_class)?;
+        }
+    }
+    Ok(crush)
+}

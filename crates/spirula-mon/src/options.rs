@@ -1,0 +1,344 @@
+//! The options that `ceph config` knows here: name, type, level, default, meaning.
+//!
+//! Names, types and defaults are Ceph's (16.2), so that scripts and habits carry over; the
+//! list holds those that are in common use or that a Ceph client asks its monitor for.
+//! Options we accept but do not act on say so with `(ignored)`.
+
+/// Type of an option's value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Text.
+    Str,
+    /// Whole number ≥ 0.
+    Uint,
+    /// Whole number.
+    Int,
+    /// Number of bytes, with an optional suffix (`64K`, `4M`, `1G`).
+    Size,
+    /// Number.
+    Float,
+    /// `true` or `false`.
+    Bool,
+    /// Seconds, with an optional unit.
+    Secs,
+    /// Milliseconds.
+    Millisecs,
+    /// Addresses.
+    Addr,
+    /// Identifier of a cluster.
+    Uuid,
+}
+
+impl Kind {
+    /// As `config help` prints it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Str => "str",
+            Self::Uint => "uint",
+            Self::Int => "int",
+            Self::Size => "size",
+            Self::Float => "float",
+            Self::Bool => "bool",
+            Self::Secs => "secs",
+            Self::Millisecs => "millisecs",
+            Self::Addr => "addrvec",
+            Self::Uuid => "uuid",
+        }
+    }
+}
+
+/// Who an option is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Level {
+    /// Everyone.
+    Basic,
+    /// Those who know why.
+    Advanced,
+    /// Developers.
+    Dev,
+}
+
+impl Level {
+    /// `basic`, `advanced`, `dev`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Basic => "basic",
+            Self::Advanced => "advanced",
+            Self::Dev => "dev",
+        }
+    }
+}
+
+/// One option.
+#[derive(Clone, Copy, Debug)]
+pub struct OptionDef {
+    /// Name.
+    pub name: &'static str,
+    /// Type.
+    pub kind: Kind,
+    /// Level.
+    pub level: Level,
+    /// Default, as text.
+    pub default: &'static str,
+    /// Changes take effect without a restart.
+    pub runtime: bool,
+    /// One line.
+    pub desc: &'static str,
+}
+
+/// The option called `name`; dashes and spaces may stand for underscores.
+pub fn find(name: &str) -> Option<&'static OptionDef> {
+    let name = normal_name(name);
+    OPTIONS.iter().find(|o| o.name == name)
+}
+
+/// `name` with underscores for dashes and spaces.
+pub fn normal_name(name: &str) -> String {
+    name.trim().replace(['-', ' '], "_")
+}
+
+impl OptionDef {
+    /// Checks `value` and brings it into the form in which it is stored.
+    ///
+    /// # Errors
+    /// Ceph's text for a value of the wrong type.
+    pub fn normalise(&self, value: &str) -> Result<String, String> {
+        let bad = || format!("error parsing value: '{value}' is not a valid {}", self.kind.name());
+        let v = value.trim();
+        Ok(match self.kind {
+            Kind::Str | Kind::Addr | Kind::Uuid => value.to_owned(),
+            Kind::Uint | Kind::Millisecs => v.parse::<u64>().map_err(|_| bad())?.to_string(),
+            Kind::Int => v.parse::<i64>().map_err(|_| bad())?.to_string(),
+            Kind::Size => parse_size(v).ok_or_else(bad)?.to_string(),
+            Kind::Float => {
+                let f: f64 = v.parse().map_err(|_| bad())?;
+                if !f.is_finite() {
+                    return Err(bad());
+                }
+                format!("{f:.6}")
+            }
+            Kind::Secs => parse_secs(v).ok_or_else(bad)?.to_string(),
+            Kind::Bool => match v.to_ascii_lowercase().as_str() {
+                "true" | "1" | "yes" | "on" => "true".into(),
+                "false" | "0" | "no" | "off" => "false".into(),
+                _ => return Err(bad()),
+            },
+        })
+    }
+}
+
+/// `64K`, `4M`, `4MiB`, `1G`… as bytes.
+pub fn parse_size(v: &str) -> Option<u64> {
+    let digits = v.find(|c: char| !c.is_ascii_digit()).unwrap_or(v.len());
+    let (number, unit) = v.split_at(digits);
+    let shift = match unit.trim().to_ascii_uppercase().trim_end_matches("IB").trim_end_matches('B') {
+        "" => 0,
+        "K" => 10,
+        "M" => 20,
+        "G" => 30,
+        "T" => 40,
+        "P" => 50,
+        "E" => 60,
+        _ => return None,
+    };
+    number.parse::<u64>().ok()?.checked_mul(1 << shift)
+}
+
+/// `90`, `5m`, `2h`, `1d`, `1w` as seconds.
+pub fn parse_secs(v: &str) -> Option<u64> {
+    let digits = v.find(|c: char| !c.is_ascii_digit()).unwrap_or(v.len());
+    let (number, unit) = v.split_at(digits);
+    let factor = match unit.trim().to_ascii_lowercase().as_str() {
+        "" | "s" | "sec" | "secs" | "second" | "seconds" => 1,
+        "m" | "min" | "mins" | "minute" | "minutes" => 60,
+        "h" | "hr" | "hrs" | "hour" | "hours" => 3600,
+        "d" | "day" | "days" => 86_400,
+        "w" | "wk" | "week" | "weeks" => 604_800,
+        "mo" | "month" | "months" => 2_592_000,
+        "y" | "yr" | "year" | "years" => 31_536_000,
+        _ => return None,
+    };
+    number.parse::<u64>().ok()?.checked_mul(factor)
+}
+
+const fn o(name: &'static str, kind: Kind, level: Level, default: &'static str, desc: &'static str) -> OptionDef {
+    OptionDef { name, kind, level, default, runtime: true, desc }
+}
+
+/// As [`o`], for options that need a restart.
+const fn r(name: &'static str, kind: Kind, level: Level, default: &'static str, desc: &'static str) -> OptionDef {
+    OptionDef { name, kind, level, default, runtime: false, desc }
+}
+
+use Kind::{Addr, Bool, Float, Int, Millisecs, Secs, Size, Str, Uint, Uuid};
+use Level::{Advanced, Basic, Dev};
+
+/// Every option, by name.
+pub const OPTIONS: &[OptionDef] = &[
+    r("auth_allow_insecure_global_id_reclaim", Bool, Advanced, "true", "let clients reclaim a global id without proof (ignored)"),
+    r("auth_client_required", Str, Advanced, "none", "methods a client accepts from servers"),
+    r("auth_cluster_required", Str, Advanced, "none", "methods daemons require of each other"),
+    r("auth_service_required", Str, Advanced, "none", "methods servers require of clients"),
+    o("bluestore_compression_algorithm", Str, Advanced, "snappy", "compression used where a pool does not say"),
+    o("bluestore_compression_mode", Str, Advanced, "none", "when to compress where a pool does not say"),
+    o("client_cache_size", Size, Basic, "16384", "inodes a file system client keeps"),
+    o("client_mount_timeout", Float, Advanced, "300.000000", "seconds to wait for a mount"),
+    r("cluster_addr", Addr, Basic, "-", "address for traffic between OSDs"),
+    r("cluster_network", Str, Advanced, "", "networks for traffic between OSDs"),
+    o("clog_to_monitors", Str, Advanced, "default=true", "send the cluster log to the monitors"),
+    o("debug_client", Str, Dev, "0/5", "debug level of file system clients"),
+    o("debug_mds", Str, Dev, "1/5", "debug level of metadata servers"),
+    o("debug_mgr", Str, Dev, "2/5", "debug level of managers"),
+    o("debug_mon", Str, Dev, "1/5", "debug level of monitors"),
+    o("debug_ms", Str, Dev, "0/0", "debug level of the messenger"),
+    o("debug_objecter", Str, Dev, "0/1", "debug level of the RADOS client"),
+    o("debug_osd", Str, Dev, "1/5", "debug level of OSDs"),
+    o("debug_rados", Str, Dev, "0/5", "debug level of librados"),
+    o("debug_rbd", Str, Dev, "0/5", "debug level of librbd"),
+    o("debug_rgw", Str, Dev, "1/5", "debug level of the object gateway"),
+    r("fsid", Uuid, Basic, "00000000-0000-0000-0000-000000000000", "identity of the cluster"),
+    r("host", Str, Basic, "", "name of this host"),
+    o("journal_write_batch_max", Uint, Advanced, "1024", "operations per journal batch (ignored)"),
+    r("keyring", Str, Advanced, "/etc/ceph/$cluster.$name.keyring", "file with the key"),
+    o("log_file", Str, Basic, "", "file for log messages (ignored)"),
+    o("log_to_stderr", Bool, Basic, "true", "log messages go to stderr (ignored)"),
+    o("mds_cache_memory_limit", Size, Basic, "4294967296", "memory a metadata server aims at"),
+    o("mgr_stats_period", Int, Basic, "5", "seconds between a daemon's reports to the manager"),
+    o("mgr_tick_period", Secs, Advanced, "2", "seconds between a manager's beacons"),
+    o("mon_allow_pool_delete", Bool, Advanced, "false", "pools may be deleted"),
+    o("mon_allow_pool_size_one", Bool, Advanced, "true", "pools with a single copy may be made"),
+    r("mon_cluster_log_file", Str, Advanced, "", "file for the cluster log (ignored)"),
+    o("mon_clock_drift_allowed", Float, Advanced, "0.050000", "seconds by which monitors' clocks may differ"),
+    r("mon_data", Str, Advanced, "", "directory of the monitor's store"),
+    o("mon_data_avail_crit", Int, Advanced, "5", "percent free below which health is an error"),
+    o("mon_data_avail_warn", Int, Advanced, "30", "percent free below which health warns"),
+    r("mon_host", Str, Basic, "", "addresses of the monitors"),
+    r("mon_initial_members", Str, Advanced, "", "names of the first monitors"),
+    o("mon_max_pg_per_osd", Uint, Advanced, "250", "most PGs per OSD a pool may lead to"),
+    o("mon_max_pool_pg_num", Uint, Advanced, "65536", "most PGs of one pool"),
+    o("mon_osd_adjust_down_out_interval", Bool, Advanced, "true", "wait longer for OSDs that are often slow (ignored)"),
+    o("mon_osd_adjust_heartbeat_grace", Bool, Advanced, "true", "be patient with OSDs that are often slow (ignored)"),
+    o("mon_osd_auto_mark_auto_out_in", Bool, Advanced, "true", "an OSD marked out by itself is in again when it comes up"),
+    o("mon_osd_auto_mark_in", Bool, Advanced, "false", "every OSD that comes up is marked in"),
+    o("mon_osd_auto_mark_new_in", Bool, Advanced, "true", "a new OSD is marked in when it first comes up"),
+    o("mon_osd_blacklist_default_expire", Float, Advanced, "3600.000000", "older name of mon_osd_blocklist_default_expire"),
+    o("mon_osd_blocklist_default_expire", Float, Advanced, "3600.000000", "seconds a client is shut out if the command does not say"),
+    o("mon_osd_down_out_interval", Int, Advanced, "600", "seconds an OSD may be down before it is marked out"),
+    o("mon_osd_down_out_subtree_limit", Str, Basic, "rack", "a whole subtree of this type that is down is not marked out"),
+    o("mon_osd_full_ratio", Float, Advanced, "0.950000", "use above which a new cluster's OSDs refuse writes"),
+    o("mon_osd_backfillfull_ratio", Float, Advanced, "0.900000", "use above which a new cluster's OSDs take no backfill"),
+    o("mon_osd_nearfull_ratio", Float, Advanced, "0.850000", "use above which health warns in a new cluster"),
+    o("mon_osd_min_down_reporters", Uint, Advanced, "2", "reporters needed to mark an OSD down"),
+    o("mon_osd_min_in_ratio", Float, Advanced, "0.750000", "no OSD is marked out by itself below this share of in OSDs"),
+    o("mon_osd_min_up_ratio", Float, Advanced, "0.300000", "no OSD is marked down below this share of up OSDs"),
+    o("mon_osd_report_timeout", Int, Advanced, "900", "seconds without a sign of life before an OSD is marked down"),
+    o("mon_osd_reporter_subtree_level", Str, Advanced, "host", "reporters within one subtree of this type count once"),
+    o("mon_pg_warn_min_per_osd", Uint, Advanced, "0", "fewer PGs per OSD than this warn"),
+    o("mon_target_pg_per_osd", Uint, Advanced, "100", "PGs per OSD the autoscaler aims at"),
+    o("mon_warn_on_insecure_global_id_reclaim", Bool, Advanced, "true", "warn about clients that reclaim ids without proof (ignored)"),
+    o("mon_warn_on_insecure_global_id_reclaim_allowed", Bool, Advanced, "true", "warn that such clients are allowed (ignored)"),
+    o("mon_warn_on_osd_down_out_interval_zero", Bool, Advanced, "true", "warn when down OSDs are never marked out"),
+    o("mon_warn_on_pool_no_app", Bool, Dev, "true", "warn about pools without an application"),
+    o("mon_warn_on_pool_no_redundancy", Bool, Advanced, "true", "warn about pools with a single copy"),
+    r("ms_bind_ipv6", Bool, Advanced, "false", "listen on IPv6"),
+    r("ms_client_mode", Str, Basic, "crc secure", "connection modes clients use"),
+    r("ms_cluster_mode", Str, Basic, "crc secure", "connection modes between daemons"),
+    r("ms_service_mode", Str, Basic, "crc secure", "connection modes servers offer"),
+    o("objecter_inflight_op_bytes", Size, Advanced, "104857600", "most bytes in flight from one client"),
+    o("objecter_inflight_ops", Uint, Advanced, "1024", "most operations in flight from one client"),
+    o("osd_backfill_scan_max", Int, Advanced, "512", "most objects per backfill scan"),
+    o("osd_backfill_scan_min", Int, Advanced, "64", "least objects per backfill scan"),
+    o("osd_client_message_cap", Uint, Advanced, "256", "client messages held at once"),
+    o("osd_client_message_size_cap", Size, Advanced, "524288000", "bytes of client messages held at once"),
+    o("osd_client_op_priority", Uint, Advanced, "63", "priority of client operations"),
+    r("osd_crush_chooseleaf_type", Int, Dev, "1", "failure domain of the first CRUSH rule, by type number"),
+    r("osd_crush_update_on_start", Bool, Advanced, "true", "OSDs put themselves at their CRUSH place when they start"),
+    r("osd_data", Str, Advanced, "", "directory of an OSD's store"),
+    o("osd_deep_scrub_interval", Float, Advanced, "604800.000000", "seconds between deep scrubs of a PG"),
+    r("osd_erasure_code_plugins", Str, Advanced, "jerasure", "plug-ins loaded at start"),
+    o("osd_fast_fail_on_connection_refused", Bool, Advanced, "true", "report an OSD whose port refuses connections at once"),
+    o("osd_heartbeat_grace", Int, Advanced, "20", "seconds of silence before an OSD is reported"),
+    o("osd_heartbeat_interval", Int, Dev, "6", "seconds between heartbeats"),
+    o("osd_max_backfills", Uint, Advanced, "1", "backfills per OSD at once"),
+    o("osd_max_object_size", Size, Advanced, "134217728", "greatest size of one object"),
+    o("osd_max_pg_log_entries", Uint, Dev, "10000", "most log entries of a PG"),
+    o("osd_max_scrubs", Int, Advanced, "1", "scrubs per OSD at once"),
+    o("osd_max_write_size", Size, Advanced, "90", "greatest size of one write, MiB"),
+    o("osd_memory_target", Size, Basic, "4294967296", "memory an OSD aims at"),
+    o("osd_min_pg_log_entries", Uint, Dev, "250", "log entries a PG keeps"),
+    o("osd_op_complaint_time", Float, Advanced, "30.000000", "seconds after which an operation is called slow"),
+    o("osd_op_num_shards", Int, Advanced, "0", "shards of an OSD (ignored)"),
+    o("osd_op_num_threads_per_shard", Int, Advanced, "0", "threads per shard (ignored)"),
+    o("osd_op_queue", Str, Advanced, "wpq", "queue discipline (ignored)"),
+    o("osd_pool_default_crush_rule", Int, Advanced, "-1", "CRUSH rule of new pools; −1 takes the first"),
+    o("osd_pool_default_erasure_code_profile", Str, Advanced, "plugin=jerasure technique=reed_sol_van k=2 m=2", "profile called default in a new cluster"),
+    o("osd_pool_default_min_size", Uint, Advanced, "0", "min_size of new pools; 0 takes size − size/2"),
+    o("osd_pool_default_pg_autoscale_mode", Str, Advanced, "off", "autoscaling of new pools"),
+    o("osd_pool_default_pg_num", Uint, Advanced, "32", "PGs of new pools"),
+    o("osd_pool_default_pgp_num", Uint, Advanced, "0", "PGs for placement of new pools; 0 takes pg_num"),
+    o("osd_pool_default_size", Uint, Advanced, "3", "copies of new pools"),
+    o("osd_pool_erasure_code_stripe_unit", Size, Advanced, "4096", "bytes per chunk of new erasure-coded pools"),
+    o("osd_recovery_delay_start", Float, Advanced, "0.000000", "seconds to wait before recovery"),
+    o("osd_recovery_max_active", Uint, Advanced, "0", "recoveries per OSD at once; 0 takes the device's default"),
+    o("osd_recovery_max_active_hdd", Uint, Advanced, "3", "recoveries per rotating OSD at once"),
+    o("osd_recovery_max_active_ssd", Uint, Advanced, "10", "recoveries per solid-state OSD at once"),
+    o("osd_recovery_op_priority", Uint, Advanced, "3", "priority of recovery"),
+    o("osd_recovery_sleep", Float, Advanced, "0.000000", "seconds between recovery operations"),
+    o("osd_recovery_sleep_hdd", Float, Advanced, "0.100000", "the same on rotating OSDs"),
+    o("osd_recovery_sleep_ssd", Float, Advanced, "0.000000", "the same on solid-state OSDs"),
+    o("osd_scrub_auto_repair", Bool, Advanced, "false", "scrub repairs what it finds"),
+    o("osd_scrub_begin_hour", Int, Advanced, "0", "first hour of the day for scrubs"),
+    o("osd_scrub_end_hour", Int, Advanced, "0", "first hour of the day without scrubs"),
+    o("osd_scrub_load_threshold", Float, Advanced, "0.500000", "load above which no scrub starts (ignored)"),
+    o("osd_scrub_max_interval", Float, Advanced, "604800.000000", "most seconds between scrubs of a PG"),
+    o("osd_scrub_min_interval", Float, Advanced, "86400.000000", "least seconds between scrubs of a PG"),
+    o("osd_scrub_sleep", Float, Advanced, "0.000000", "seconds between scrub chunks"),
+    o("osd_snap_trim_sleep", Float, Advanced, "0.000000", "seconds between snapshot trims"),
+    r("public_addr", Addr, Basic, "-", "address for clients"),
+    r("public_network", Str, Advanced, "", "networks for clients"),
+    o("rados_mon_op_timeout", Secs, Advanced, "0", "seconds librados waits for a monitor; 0 for ever"),
+    o("rados_osd_op_timeout", Secs, Advanced, "0", "seconds librados waits for an OSD; 0 for ever"),
+    o("rbd_cache", Bool, Advanced, "true", "librbd caches writes"),
+    o("rbd_cache_max_dirty", Size, Advanced, "25165824", "dirty bytes at which librbd writes wait"),
+    o("rbd_cache_policy", Str, Advanced, "writearound", "how librbd caches"),
+    o("rbd_cache_size", Size, Advanced, "33554432", "bytes of librbd's cache"),
+    o("rbd_cache_writethrough_until_flush", Bool, Advanced, "true", "librbd writes through until the first flush"),
+    o("rbd_compression_hint", Str, Basic, "none", "compression hint librbd gives"),
+    r("rbd_config_pool_override_update_timestamp", Uint, Dev, "0", "when a pool's or image's options changed last"),
+    o("rbd_default_data_pool", Str, Advanced, "", "pool for the data of new images"),
+    o("rbd_default_features", Str, Advanced, "layering,exclusive-lock,object-map,fast-diff,deep-flatten", "features of new images"),
+    o("rbd_default_order", Uint, Advanced, "22", "object size of new images, as a power of two"),
+    o("rbd_default_pool", Str, Advanced, "rbd", "pool used when none is named"),
+    o("rbd_default_stripe_count", Uint, Advanced, "0", "stripe count of new images"),
+    o("rbd_default_stripe_unit", Size, Advanced, "0", "stripe unit of new images"),
+    o("rbd_read_from_replica_policy", Str, Basic, "default", "which replica librbd reads from"),
+    o("rgw_frontends", Str, Basic, "beast port=7480", "what the object gateway listens on"),
+    o("rgw_max_chunk_size", Size, Advanced, "4194304", "bytes the object gateway writes at once"),
+    o("rgw_thread_pool_size", Int, Basic, "512", "threads of the object gateway"),
+    o("timeout_probe_ms", Millisecs, Dev, "2000", "milliseconds between probes of a silent peer"),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_default_is_a_value_of_its_option() {
+        for o in OPTIONS {
+            assert_eq!(o.normalise(o.default).as_deref(), Ok(o.default), "{}", o.name);
+        }
+        let mut names: Vec<_> = OPTIONS.iter().map(|o| o.name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), OPTIONS.len(), "a name occurs twice");
+    }
+
+    #[test]
+    fn values_are_brought_into_one_form() {
+        assert_eq!(find("osd-max-backfills").unwrap().normalise("2").unwrap(), "2");
+        assert_eq!(find("osd_memory_target").unwrap().normalise("4G").unwrap(), "4294967296");
+        assert_eq!(find("mon_allow_pool_delete").unwrap().normalise("yes").unwrap(), "true");
+        assert!(find("osd_max_backfills").unwrap().normalise("many").is_err());
+        assert!(find("no_such_option").is_none());
+    }
+}

@@ -1,0 +1,326 @@
+//! Pools and their snapshots: creation, deletion, and the set of PGs that may still be
+//! created empty.
+//!
+//! A new pool's PGs are put into the creating set in the batch that creates the pool. A
+//! primary without any trace of a PG asks; only a PG in the set is granted. The primary
+//! reports the PG created before it acknowledges the first write, and the PG leaves the set
+//! for good: from then on, an OSD without a trace of it has lost it.
+
+use crate::view::ClusterView;
+use crate::work::Work;
+use bytes::Bytes;
+use spirula_maps::osdmap::pool::flag;
+use spirula_maps::{PgPool, PoolSnap, SnapIntervals};
+use spirula_messages::ceph::mon::pool_op as op;
+use spirula_messages::ceph::{MPoolOp, MRemoveSnaps};
+use spirula_types::errno::{EEXIST, EINVAL, ENOENT, EPERM, ERANGE};
+use spirula_types::{PgId, PoolId, Uuid};
+use std::sync::Arc;
+
+/// A refusal: errno and text.
+pub type Refusal = (i32, String);
+
+/// What a new pool should be. `None` takes the cluster's default.
+#[derive(Clone, Debug, Default)]
+pub struct NewPool {
+    /// Name.
+    pub name: String,
+    /// PGs.
+    pub pg_num: Option<u32>,
+    /// PGs for placement.
+    pub pgp_num: Option<u32>,
+    /// Copies.
+    pub size: Option<u8>,
+    /// CRUSH rule by number.
+    pub crush_rule: Option<u32>,
+    /// Hint.
+    pub expected_num_objects: u64,
+    /// `off`, `warn`, `on`.
+    pub autoscale_mode: Option<u8>,
+}
+
+/// The `min_size` that goes with a size when nothing else is said: a majority-like half.
+pub fn default_min_size(work: &Work, size: u8) -> u8 {
+    let set = work.state.option_u64("osd_pool_default_min_size");
+    if set > 0 { (set as u8).min(size) } else { size - size / 2 }
+}
+
+/// The rule a replicated pool gets when none is named.
+pub fn default_rule(work: &Work) -> Option<u32> {
+    let crush = &work.osd().crush;
+    let wanted = work.state.option("mon", "osd_pool_default_crush_rule").parse::<u32>().ok();
+    let replicated = |id: &u32| crush.rule(*id).is_some_and(|r| r.kind == 1);
+    wanted.filter(replicated).or_else(|| (0..crush.rules.len() as u32).find(replicated))
+}
+
+/// Creates a replicated pool with its PGs in the creating set.
+///
+/// # Errors
+/// [`Refusal`] with Ceph's numbers; EEXIST if the name is taken.
+pub fn create(work: &mut Work, new: &NewPool) -> Result<PoolId, Refusal> {
+    if new.name.is_empty() {
+        return Err((EINVAL, "pool name must not be empty".into()));
+    }
+    if work.osd().pool_by_name(&new.name).is_some() {
+        return Err((EEXIST, format!("pool '{}' already exists", new.name)));
+    }
+    let size = new.size.filter(|s| *s > 0).unwrap_or_else(|| work.state.option_u64("osd_pool_default_size") as u8);
+    let pg_num = match new.pg_num.filter(|n| *n > 0) {
+        Some(n) => n,
+        None => work.state.option_u64("osd_pool_default_pg_num") as u32,
+    };
+    let pgp_default = work.state.option_u64("osd_pool_default_pgp_num") as u32;
+    let pgp_num = new.pgp_num.filter(|n| *n > 0).unwrap_or(if pgp_default > 0 { pgp_default } else { pg_num });
+    let max = work.state.option_u64("mon_max_pool_pg_num") as u32;
+    if pg_num > max {
+        return Err((ERANGE, format!("'pg_num' must be greater than 0 and less than or equal to {max} (you may adjust 'mon_max_pool_pg_num' for higher values)")));
+    }
+    if pgp_num > pg_num {
+        return Err((ERANGE, format!("'pgp_num' must be greater than 0 and lower or equal than 'pg_num', which in this case is {pg_num}")));
+    }
+    let rule = match new.crush_rule {
+        Some(r) if work.osd().crush.rule(r).is_some() => r,
+        Some(r) => return Err((ENOENT, format!("crush rule {r} does not exist"))),
+        None => default_rule(work).ok_or_else(|| (ENOENT, "no suitable CRUSH rule exists, check 'osd pool default crush *' config options".to_owned()))?,
+    };
+    check_pg_count(work, rule, pg_num, size, None)?;
+    let mut pool = PgPool::replicated(size, pg_num, rule as u8, work.now);
+    pool.pgp_num = pgp_num;
+    pool.pgp_num_target = pgp_num;
+    pool.min_size = default_min_size(work, size);
+    pool.flags |= flag::HASHPSPOOL | flag::CREATING;
+    pool.expected_num_objects = new.expected_num_objects;
+    let default_mode = work.state.option("mon", "osd_pool_default_pg_autoscale_mode");
+    pool.pg_autoscale_mode = new.autoscale_mode.unwrap_or_else(|| autoscale_mode(&default_mode).unwrap_or(0));
+    pool.last_change = work.next_epoch();
+    let epoch = work.next_epoch();
+    let map = work.osd_mut();
+    map.pool_max += 1;
+    let id = PoolId::from(map.pool_max);
+    map.pools.insert(id, pool);
+    map.pool_names.insert(id, new.name.clone());
+    Arc::make_mut(&mut work.state.creating).extend((0..pg_num).map(|s| (PgId::new(id, s), epoch)));
+    Ok(id)
+}
+
+/// The number of an autoscale mode's name.
+pub fn autoscale_mode(name: &str) -> Option<u8> {
+    ["off", "warn", "on"].iter().position(|m| *m == name).map(|i| i as u8)
+}
+
+/// Refuses a number of PGs that would burden the OSDs of the rule beyond the limit.
+///
+/// # Errors
+/// ERANGE with Ceph's text.
+pub fn check_pg_count(work: &Work, rule: u32, pg_num: u32, size: u8, replaces: Option<PoolId>) -> Result<(), Refusal> {
+    let map = work.osd();
+    let limit = work.state.option_u64("mon_max_pg_per_osd");
+    let osds: Vec<i32> = map.crush.rule_weights(rule).into_keys().filter(|o| map.is_in(*o)).collect();
+    // Before the first OSD is in there is nothing to count by.
+    let count = osds.len() as u64;
+    if limit == 0 || count == 0 {
+        return Ok(());
+    }
+    let others = map.pools.iter().filter(|(id, p)| Some(**id) != replaces && u32::from(p.crush_rule) == rule);
+    let others: u64 = others.map(|(_, p)| u64::from(p.pg_num) * u64::from(p.size)).sum();
+    let total = others + u64::from(pg_num) * u64::from(size);
+    if total / count > limit {
+        return Err((
+            ERANGE,
+            format!(
+                "pg_num {pg_num} size {size} for this pool would result in {} cumulative PGs per OSD ({total} total PG replicas on {count} 'in' root OSDs by crush rule) which exceeds the mon_max_pg_per_osd value of {limit}",
+                total / count
+            ),
+        ));
+    }
+    Ok(())
+}
+
+/// Deletes a pool and everything the maps say of it.
+///
+/// # Errors
+/// EPERM when deletion is not allowed.
+pub fn delete(work: &mut Work, id: PoolId) -> Result<(), Refusal> {
+    if !work.state.option_bool("mon_allow_pool_delete") {
+        return Err((EPERM, "pool deletion is disabled; you must first set the mon_allow_pool_delete config option to true before you can destroy a pool".into()));
+    }
+    if work.osd().pool(id).is_some_and(|p| p.has_flag(flag::NODELETE)) {
+        return Err((EPERM, "pool deletion is disabled; you must unset nodelete flag for the pool first".into()));
+    }
+    let map = work.osd_mut();
+    map.pools.remove(&id);
+    map.pool_names.remove(&id);
+    map.pg_temp.retain(|pg, _| pg.pool != id);
+    map.primary_temp.retain(|pg, _| pg.pool != id);
+    map.pg_upmap.retain(|pg, _| pg.pool != id);
+    map.pg_upmap_items.retain(|pg, _| pg.pool != id);
+    map.new_removed_snaps.remove(&id);
+    if map.crush.choose_args.contains_key(&id) {
+        let dropped = work.edit_crush(|c| {
+            c.remove_weight_set(id);
+            Ok::<_, std::convert::Infallible>(())
+        });
+        debug_assert!(dropped.is_ok());
+    }
+    if work.state.creating.keys().any(|pg| pg.pool == id) {
+        Arc::make_mut(&mut work.state.creating).retain(|pg, _| pg.pool != id);
+    }
+    Ok(())
+}
+
+/// Takes PGs out of the creating set; a pool without any left is no longer being created.
+pub fn pgs_created(work: &mut Work, pgids: &[PgId]) {
+    if !pgids.iter().any(|pg| work.state.creating.contains_key(pg)) {
+        return;
+    }
+    let creating = Arc::make_mut(&mut work.state.creating);
+    let mut pools: Vec<PoolId> = Vec::new();
+    for pg in pgids {
+        if creating.remove(pg).is_some() && !pools.contains(&pg.pool) {
+            pools.push(pg.pool);
+        }
+    }
+    for id in pools {
+        let done = work.state.creating.range(PgId::new(id, 0)..).next().is_none_or(|(pg, _)| pg.pool != id);
+        let flagged = work.osd().pool(id).is_some_and(|p| p.has_flag(flag::CREATING));
+        if done && flagged {
+            if let Some(p) = work.osd_mut().pools.get_mut(&id) {
+                p.flags &= !flag::CREATING;
+            }
+        }
+    }
+}
+
+/// Makes a pool snapshot. Returns its id.
+///
+/// # Errors
+/// EINVAL if the pool's snapshots are its clients'; EEXIST if the name is taken.
+pub fn create_snap(work: &mut Work, id: PoolId, name: &str) -> Result<u64, Refusal> {
+    let (epoch, now) = (work.next_epoch(), work.now);
+    let pool_name = work.osd().pool_name(id).to_owned();
+    let Some(p) = work.osd_mut().pools.get_mut(&id) else {
+        return Err((ENOENT, format!("pool {id} does not exist")));
+    };
+    if p.is_selfmanaged_snaps_mode() {
+        return Err((EINVAL, format!("pool {pool_name} is in selfmanaged snaps mode")));
+    }
+    if p.snap_by_name(name).is_some() {
+        return Err((EEXIST, format!("pool {pool_name} snap {name} already exists")));
+    }
+    p.snap_seq += 1;
+    p.snap_epoch = epoch;
+    p.flags |= flag::POOL_SNAPS;
+    p.snaps.insert(p.snap_seq, PoolSnap { id: p.snap_seq, stamp: now, name: name.to_owned() });
+    Ok(p.snap_seq)
+}
+
+/// Removes a pool snapshot.
+///
+/// # Errors
+/// EINVAL if the pool's snapshots are its clients'; ENOENT if there is none of that name.
+pub fn remove_snap(work: &mut Work, id: PoolId, name: &str) -> Result<(), Refusal> {
+    let epoch = work.next_epoch();
+    let pool_name = work.osd().pool_name(id).to_owned();
+    let Some(p) = work.osd_mut().pools.get_mut(&id) else {
+        return Err((ENOENT, format!("pool {id} does not exist")));
+    };
+    if p.is_selfmanaged_snaps_mode() {
+        return Err((EINVAL, format!("pool {pool_name} is in selfmanaged snaps mode")));
+    }
+    let Some(snap) = p.snap_by_name(name) else {
+        return Err((ENOENT, format!("pool {pool_name} snap {name} does not exist")));
+    };
+    p.snaps.remove(&snap);
+    p.snap_epoch = epoch;
+    work.osd_mut().new_removed_snaps.entry(id).or_default().insert(snap, 1);
+    Ok(())
+}
+
+/// Allocates a self-managed snapshot id. The first of a pool is 2.
+fn create_unmanaged_snap(work: &mut Work, id: PoolId) -> Result<u64, Refusal> {
+    let epoch = work.next_epoch();
+    let Some(p) = work.osd_mut().pools.get_mut(&id) else {
+        return Err((ENOENT, String::new()));
+    };
+    if p.is_pool_snaps_mode() {
+        return Err((EINVAL, String::new()));
+    }
+    p.flags |= flag::SELFMANAGED_SNAPS;
+    p.snap_seq = p.snap_seq.max(1) + 1;
+    p.snap_epoch = epoch;
+    Ok(p.snap_seq)
+}
+
+fn remove_unmanaged_snap(work: &mut Work, id: PoolId, snap: u64) -> Result<(), Refusal> {
+    let epoch = work.next_epoch();
+    let Some(p) = work.osd().pool(id) else { return Err((ENOENT, String::new())) };
+    if p.is_pool_snaps_mode() {
+        return Err((EINVAL, String::new()));
+    }
+    if snap > p.snap_seq || snap == 0 {
+        return Err((ENOENT, String::new()));
+    }
+    if work.osd().removed_snaps_queue.get(&id).is_some_and(|q| q.contains(snap)) {
+        return Ok(());
+    }
+    let map = work.osd_mut();
+    map.new_removed_snaps.entry(id).or_default().insert(snap, 1);
+    if let Some(p) = map.pools.get_mut(&id) {
+        p.flags |= flag::SELFMANAGED_SNAPS;
+        p.snap_epoch = epoch;
+    }
+    Ok(())
+}
+
+/// A client's pool operation: result (0 or −errno) and, for a new snapshot, its id.
+pub fn pool_op(work: &mut Work, fsid: Uuid, m: &MPoolOp) -> (i32, Option<Bytes>) {
+    if m.fsid != fsid {
+        return (-EINVAL, None);
+    }
+    let id = PoolId::from(m.pool);
+    let plain = |r: Result<(), Refusal>| (r.map_or_else(|(e, _)| -e, |()| 0), None);
+    match m.op {
+        op::CREATE => {
+            let crush_rule = u32::try_from(m.crush_rule).ok();
+            let new = NewPool { name: m.name.clone(), crush_rule, ..NewPool::default() };
+            plain(create(work, &new).map(|_| ()))
+        }
+        op::DELETE if work.osd().pool(id).is_none() => (-ENOENT, None),
+        op::DELETE => plain(delete(work, id)),
+        op::CREATE_SNAP => plain(create_snap(work, id, &m.name).map(|_| ())),
+        op::DELETE_SNAP => match remove_snap(work, id, &m.name) {
+            // Gone already is what was asked for, if the pool is there.
+            Err((ENOENT, _)) if work.osd().pool(id).is_some() => (0, None),
+            r => plain(r),
+        },
+        op::CREATE_UNMANAGED_SNAP => match create_unmanaged_snap(work, id) {
+            Ok(snap) => (0, Some(Bytes::copy_from_slice(&snap.to_le_bytes()))),
+            Err((e, _)) => (-e, None),
+        },
+        op::DELETE_UNMANAGED_SNAP => plain(remove_unmanaged_snap(work, id, m.snap)),
+        _ => (-EINVAL, None),
+    }
+}
+
+/// Snapshots a metadata server wants removed. Unknown pools and ids are skipped.
+pub fn remove_snaps(work: &mut Work, m: &MRemoveSnaps) {
+    for (pool, snaps) in &m.snaps {
+        for snap in snaps {
+            if remove_unmanaged_snap(work, PoolId::from(*pool), *snap).is_err() {
+                tracing::debug!(pool, snap, "no such snapshot to remove");
+            }
+        }
+    }
+}
+
+/// Snapshots of a pool that wait to be trimmed or are gone.
+pub fn removed_snaps<'a>(view: &'a ClusterView<'_>, pool: PoolId) -> Option<&'a SnapIntervals> {
+    view.osdmap.removed_snaps_queue.get(&pool)
+}
+
+/// Bytes that clients can still store in a pool.
+pub fn max_avail(view: &ClusterView<'_>, id: PoolId) -> u64 {
+    let Some(pool) = view.osdmap.pool(id) else { return 0 };
+    let avail = crate::report::df::rule_avail(view, u32::from(pool.crush_rule)) as f64;
+    (avail / f64::from(crate::report::df::raw_rate(view, pool)).max(1.0)) as u64
+}

@@ -1,0 +1,221 @@
+//! Connections and what they subscribed to (`shared/protocol/mon.md` §1).
+
+use crate::clog::severity_by_name;
+use crate::config::Traits;
+use crate::event::{ConnId, MonEffect, Peer};
+use crate::state::State;
+use spirula_messages::ceph::{MConfig, MFsMap, MFsMapUser, MLog, MMdsMap, MMgrMap, MMonMap, MOsdMap, Subscription};
+use spirula_messages::{Body, Message};
+use spirula_types::{EntityType, Epoch, Uuid};
+use std::collections::BTreeMap;
+
+/// Most incrementals in one message.
+const MAPS_PER_MESSAGE: usize = 100;
+/// Most subscriptions of one session; a client has a handful.
+const SUBSCRIPTIONS_MAX: usize = 64;
+/// Most log lines in one message.
+const LOG_PER_MESSAGE: usize = 200;
+
+/// One subscription: what is wanted next.
+#[derive(Clone, Copy, Debug)]
+struct Sub {
+    next: u64,
+    once: bool,
+}
+
+/// A connection's state.
+#[derive(Debug)]
+pub struct Session {
+    /// Who it is.
+    pub peer: Peer,
+    /// Its host's name, if it said.
+    pub hostname: String,
+    subs: BTreeMap<String, Sub>,
+    config_sent: Option<BTreeMap<String, String>>,
+}
+
+impl Session {
+    /// A new connection: no subscriptions.
+    pub fn new(peer: Peer) -> Self {
+        Self { peer, hostname: String::new(), subs: BTreeMap::new(), config_sent: None }
+    }
+
+    /// Takes subscriptions in; what is due is sent by [`Self::push`].
+    pub fn subscribe(&mut self, what: Vec<Subscription>, hostname: String) {
+        if !hostname.is_empty() {
+            self.hostname = hostname;
+        }
+        for s in what {
+            if self.subs.len() >= SUBSCRIPTIONS_MAX && !self.subs.contains_key(&s.what) {
+                tracing::debug!(peer = %self.peer.auth_name(), what = s.what, "too many subscriptions, ignored");
+                continue;
+            }
+            if s.what == "config" {
+                // Asking anew is answered anew, even if nothing changed.
+                self.config_sent = None;
+            }
+            self.subs.insert(s.what, Sub { next: s.start, once: s.once });
+        }
+    }
+
+    /// Sends everything subscribed to that is newer than what was sent.
+    pub fn push(&mut self, conn: ConnId, fsid: Uuid, state: &State, out: &mut Vec<MonEffect>) {
+        let names: Vec<String> = self.subs.keys().cloned().collect();
+        for what in names {
+            let Some(sub) = self.subs.get(&what).copied() else { continue };
+            let sent = self.push_one(&what, sub, conn, fsid, state, out);
+            if let Some(next) = sent {
+                if sub.once {
+                    self.subs.remove(&what);
+                } else if let Some(s) = self.subs.get_mut(&what) {
+                    s.next = next;
+                }
+            }
+        }
+    }
+
+    /// Sends one subscription's news; returns what is wanted next, if anything was sent.
+    fn push_one(
+        &mut self,
+        what: &str,
+        sub: Sub,
+        conn: ConnId,
+        fsid: Uuid,
+        state: &State,
+        out: &mut Vec<MonEffect>,
+    ) -> Option<u64> {
+        let mut send = |m: Message| out.push(MonEffect::Send(conn, m));
+        let due = |epoch: Epoch| (u64::from(epoch) >= sub.next).then_some(u64::from(epoch) + 1);
+        if let Some(level) = what.strip_prefix("log-") {
+            return push_log(severity_by_name(level)?, sub, fsid, state, &mut send);
+        }
+        match what.split('.').next().unwrap_or_default() {
+            "monmap" => {
+                let next = due(state.monmap.epoch)?;
+                send(MMonMap { monmap: spirula_encoding::to_vec(&*state.monmap).into() }.into_message(0));
+                Some(next)
+            }
+            "config" => {
+                let config = self.effective_config(state);
+                if self.config_sent.as_ref() == Some(&config) {
+                    return None;
+                }
+                send(MConfig { config: config.clone() }.into_message(0));
+                self.config_sent = Some(config);
+                Some(sub.next)
+            }
+            "osdmap" => {
+                let next = due(state.osdmap.epoch)?;
+                let history = matches!(self.peer.kind, EntityType::Osd | EntityType::Mgr);
+                for m in osdmap_messages(fsid, state, sub.next as Epoch, history) {
+                    send(m);
+                }
+                Some(next)
+            }
+            "mgrmap" => {
+                let next = due(state.mgrmap.epoch)?;
+                send(MMgrMap { mgrmap: spirula_encoding::to_vec(&*state.mgrmap).into() }.into_message(0));
+                Some(next)
+            }
+            "mdsmap" => {
+                let next = due(state.fsmap.epoch)?;
+                let name = what.strip_prefix("mdsmap.").unwrap_or_default();
+                send(mdsmap_message(fsid, state, name).into_message(0));
+                Some(next)
+            }
+            "fsmap" => {
+                let next = due(state.fsmap.epoch)?;
+                let epoch = state.fsmap.epoch;
+                if what == "fsmap.user" {
+                    let map = spirula_encoding::to_vec(&state.fsmap.user()).into();
+                    send(MFsMapUser { epoch, map }.into_message(0));
+                } else {
+                    let map = spirula_encoding::to_vec(&*state.fsmap).into();
+                    send(MFsMap { epoch, map }.into_message(0));
+                }
+                Some(next)
+            }
+            // mgrdigest, servicemap, kv:…, osd_pg_creates: our own daemons have messages for these.
+            _ => None,
+        }
+    }
+
+    /// Options that differ from their defaults for this peer.
+    pub fn effective_config(&self, state: &State) -> BTreeMap<String, String> {
+        let osd = (self.peer.kind == EntityType::Osd).then(|| self.peer.id.parse::<i32>().ok()).flatten();
+        let location = osd.map(|o| state.osdmap.crush.full_location(o));
+        let class = osd.and_then(|o| state.osdmap.crush.class_of(o));
+        let traits = Traits { location: location.as_ref(), class };
+        let set = state.config.effective(&self.peer.auth_name(), traits);
+        set.into_iter().map(|(k, (v, _))| (k.to_owned(), v.to_owned())).collect()
+    }
+}
+
+fn push_log(
+    level: u16,
+    sub: Sub,
+    fsid: Uuid,
+    state: &State,
+    send: &mut impl FnMut(Message),
+) -> Option<u64> {
+    let last = state.log.last();
+    let wanted = |e: &spirula_messages::ceph::LogEntry| e.severity >= level;
+    let entries: Vec<_> = if sub.next == 0 {
+        // The newest line alone, so that a watcher sees that it is connected.
+        state.log.after(0).rev().map(|(_, e)| e).find(|e| wanted(e)).cloned().into_iter().collect()
+    } else if sub.next <= last {
+        state.log.after(sub.next - 1).map(|(_, e)| e).filter(|e| wanted(e)).cloned().collect()
+    } else {
+        return None;
+    };
+    for chunk in entries.chunks(LOG_PER_MESSAGE) {
+        send(MLog { version: last, fsid, entries: chunk.to_vec() }.into_message(0));
+    }
+    Some(last + 1)
+}
+
+/// OSD maps from `start` (0: newest full map). Who needs every epoch (`history`) gets the
+/// oldest kept full map and all that follows when `start` is older than that.
+fn osdmap_messages(fsid: Uuid, state: &State, start: Epoch, history: bool) -> Vec<Message> {
+    let newest = state.osdmap.epoch;
+    let oldest = state.oldest_osdmap();
+    let message = |incrementals, fulls| MOsdMap { fsid, incrementals, fulls, oldest, newest }.into_message(0);
+    let full_newest = || vec![message(Vec::new(), vec![(newest, state.osdmap.bytes().clone())])];
+    if start == 0 && !history {
+        return full_newest();
+    }
+    let mut fulls = Vec::new();
+    let mut from = start;
+    if start <= oldest || !state.incrementals.contains_key(&start) {
+        if !history || start == 0 {
+            return full_newest();
+        }
+        match state.fulls.first_key_value() {
+            Some((e, bytes)) => {
+                fulls.push((*e, bytes.clone()));
+                from = e + 1;
+            }
+            None => return full_newest(),
+        }
+    }
+    let incs: Vec<_> = state.incrementals.range(from..).map(|(e, b)| (*e, b.clone())).collect();
+    let mut out = Vec::new();
+    for chunk in incs.chunks(MAPS_PER_MESSAGE) {
+        out.push(message(chunk.to_vec(), std::mem::take(&mut fulls)));
+    }
+    out
+}
+
+fn mdsmap_message(fsid: Uuid, state: &State, name: &str) -> MMdsMap {
+    let fsmap = &state.fsmap;
+    let fs = if name.is_empty() {
+        fsmap.filesystems.iter().find(|f| f.fscid == fsmap.legacy_client_fscid)
+    } else {
+        // The subscription names the file system by id.
+        fsmap.filesystems.iter().find(|f| f.fscid.to_string() == name || f.mds_map.fs_name == name)
+    };
+    let mut map = fs.map(|f| f.mds_map.clone()).unwrap_or_default();
+    map.epoch = fsmap.epoch;
+    let fs_name = map.fs_name.clone();
+    MMdsMap { fsid, epoch: map.epoch, mdsmap: spirula_encoding::to_vec(&map).into(), fs_name }
+}

@@ -1,0 +1,380 @@
+//! Everything durable the monitor knows, and how it maps to keys of the store.
+//!
+//! A [`State`] is a value of shared parts: cloning is cheap, and a changed part is found by
+//! comparing. [`State::diff`] turns two states into the batch that leads from one to the
+//! other; [`State::load`] reads one back. Nothing else knows the keys:
+//!
+//! | key | value |
+//! |---|---|
+//! | `monmap`, `mgrmap`, `fsmap` | the encoded map |
+//! | `osdmap/full/N`, `osdmap/inc/N` | encoded OSD maps, N ten digits; a full map every [`FULL_EVERY`] epochs and the newest |
+//! | `creating/P` | seed → epoch of pool P's PGs that may still be created empty |
+//! | `config`, `auth`, `mutes`, `defaults` | encoded tables |
+//! | `kv/K` | value of config-key K |
+//! | `osd-metadata/N`, `mgr-metadata/X` | encoded text maps |
+//! | `log/V` | cluster log entry of version V, sixteen hex digits |
+//! | `gid-limit` | global ids below this may have been given out |
+
+use crate::auth::AuthDb;
+use crate::clog::ClusterLog;
+use crate::config::ConfigDb;
+use crate::diff;
+use crate::txn::MonTxn;
+use bytes::Bytes;
+use spirula_encoding::{Decode, DecodeError, Decoder, Encode, Encoder, UTime, from_slice};
+use spirula_maps::{EncodedOsdMap, FsMap, Incremental, MgrMap, MonMap, OsdMap};
+use spirula_types::{Epoch, OsdId, PgId, PoolId};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// A full OSD map is kept every so many epochs, besides the newest.
+pub const FULL_EVERY: Epoch = 50;
+/// Number of OSD map epochs kept.
+pub const KEEP_EPOCHS: Epoch = 500;
+
+/// Facts a daemon tells about itself.
+pub type Metadata = BTreeMap<String, String>;
+
+/// A silenced health check.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HealthMute {
+    /// When it ends; zero for never.
+    pub until: UTime,
+    /// Stays when the check clears.
+    pub sticky: bool,
+    /// Summary when it was muted.
+    pub summary: String,
+    /// Count when it was muted: a growing count ends a mute that is not sticky.
+    pub count: u64,
+}
+
+impl Encode for HealthMute {
+    fn encode(&self, out: &mut Encoder) {
+        out.versioned(1, 1, |o| {
+            o.put(&self.until);
+            o.bool(self.sticky);
+            o.str(&self.summary);
+            o.u64(self.count);
+        });
+    }
+}
+
+impl Decode for HealthMute {
+    fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
+        d.versioned("HealthMute", 1, |d, _| {
+            Ok(Self { until: d.get()?, sticky: d.bool()?, summary: d.get()?, count: d.u64()? })
+        })
+    }
+}
+
+/// Why a stored state cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// A key that must be there is not.
+    #[error("the monitor's store lacks key {0}")]
+    Missing(String),
+    /// A value is malformed.
+    #[error("the monitor's store has a bad value at key {key}: {why}")]
+    Bad {
+        /// The key.
+        key: String,
+        /// What is wrong.
+        why: String,
+    },
+}
+
+/// The durable state.
+#[derive(Clone, Debug)]
+pub struct State {
+    /// Monitors.
+    pub monmap: Arc<MonMap>,
+    /// OSDs, pools, placement: the newest map.
+    pub osdmap: Arc<EncodedOsdMap>,
+    /// Kept incrementals by the epoch they lead to.
+    pub incrementals: Arc<BTreeMap<Epoch, Bytes>>,
+    /// Kept full maps by epoch, the newest not among them.
+    pub fulls: Arc<BTreeMap<Epoch, Bytes>>,
+    /// Managers.
+    pub mgrmap: Arc<MgrMap>,
+    /// File systems.
+    pub fsmap: Arc<FsMap>,
+    /// PGs that may still be created empty, with the epoch their history starts in.
+    pub creating: Arc<BTreeMap<PgId, Epoch>>,
+    /// Options set by commands.
+    pub config: Arc<ConfigDb>,
+    /// Options set when the cluster was made, weaker than any other.
+    pub defaults: Arc<BTreeMap<String, String>>,
+    /// config-key.
+    pub kv: Arc<BTreeMap<String, Bytes>>,
+    /// Keys and capabilities.
+    pub auth: Arc<AuthDb>,
+    /// Muted health checks.
+    pub mutes: Arc<BTreeMap<String, HealthMute>>,
+    /// What OSDs said about themselves.
+    pub osd_metadata: Arc<BTreeMap<OsdId, Metadata>>,
+    /// What managers said about themselves.
+    pub mgr_metadata: Arc<BTreeMap<String, Metadata>>,
+    /// Cluster log.
+    pub log: Arc<ClusterLog>,
+    /// Global ids below this may have been given out.
+    pub gid_limit: u64,
+}
+
+impl State {
+    /// A new cluster's state.
+    pub fn new(monmap: MonMap, osdmap: OsdMap, gid_limit: u64) -> Self {
+        Self {
+            monmap: Arc::new(monmap),
+            osdmap: Arc::new(EncodedOsdMap::new(osdmap)),
+            incrementals: Arc::default(),
+            fulls: Arc::default(),
+            mgrmap: Arc::new(MgrMap::initial(1)),
+            fsmap: Arc::new(FsMap::initial(1)),
+            creating: Arc::default(),
+            config: Arc::default(),
+            defaults: Arc::default(),
+            kv: Arc::default(),
+            auth: Arc::default(),
+            mutes: Arc::default(),
+            osd_metadata: Arc::default(),
+            mgr_metadata: Arc::default(),
+            log: Arc::default(),
+            gid_limit,
+        }
+    }
+
+    /// Oldest OSD map epoch that can still be served.
+    pub fn oldest_osdmap(&self) -> Epoch {
+        self.fulls.keys().next().copied().unwrap_or(self.osdmap.epoch)
+    }
+
+    /// The full OSD map of `epoch`, rebuilt from the nearest kept one before it.
+    pub fn osdmap_at(&self, epoch: Epoch) -> Option<EncodedOsdMap> {
+        if epoch == self.osdmap.epoch {
+            return Some((*self.osdmap).clone());
+        }
+        let (_, bytes) = self.fulls.range(..=epoch).next_back()?;
+        let mut map: OsdMap = from_slice(bytes).ok()?;
+        while map.epoch < epoch {
+            let inc: Incremental = from_slice(self.incrementals.get(&(map.epoch + 1))?).ok()?;
+            map.apply(&inc).ok()?;
+        }
+        (map.epoch == epoch).then(|| EncodedOsdMap::new(map))
+    }
+
+    /// Makes `edited`, a copy of the newest OSD map with changes, the newest. False if there
+    /// were none.
+    ///
+    /// # Errors
+    /// See [`diff::advance`].
+    pub fn advance_osdmap(&mut self, edited: &OsdMap, now: UTime) -> Result<bool, String> {
+        let Some(mut inc) = diff::diff(&self.osdmap, edited, now) else { return Ok(false) };
+        let next = diff::advance(&self.osdmap, &mut inc)?;
+        let fulls = Arc::make_mut(&mut self.fulls);
+        if fulls.is_empty() || self.osdmap.epoch % FULL_EVERY == 0 {
+            fulls.insert(self.osdmap.epoch, self.osdmap.bytes().clone());
+        }
+        let incs = Arc::make_mut(&mut self.incrementals);
+        incs.insert(inc.epoch, spirula_encoding::to_vec(&inc).into());
+        // Trim to the newest full map that leaves at least the wanted number of epochs.
+        let floor = inc.epoch.saturating_sub(KEEP_EPOCHS);
+        let keep = fulls.range(..=floor).next_back().map(|(e, _)| *e);
+        if let Some(keep) = keep {
+            *fulls = fulls.split_off(&keep);
+            *incs = incs.split_off(&(keep + 1));
+        }
+        self.osdmap = Arc::new(next);
+        Ok(true)
+    }
+
+    /// The batch that leads from `old` to `self`.
+    pub fn diff(&self, old: &Self) -> MonTxn {
+        let mut txn = MonTxn::default();
+        self.write(Some(old), &mut txn);
+        txn
+    }
+
+    /// The batch that stores `self` in an empty store.
+    pub fn to_txn(&self) -> MonTxn {
+        let mut txn = MonTxn::default();
+        self.write(None, &mut txn);
+        txn
+    }
+
+    fn write(&self, old: Option<&Self>, txn: &mut MonTxn) {
+        /// Stores one value under one key if it changed.
+        fn whole<T: Encode + PartialEq>(txn: &mut MonTxn, key: &str, old: Option<&Arc<T>>, new: &Arc<T>) {
+            if old.is_none_or(|o| !Arc::ptr_eq(o, new) && o != new) {
+                txn.put_encoded(key, &**new);
+            }
+        }
+        /// Stores what changed in a table with one key per row.
+        fn rows<K: Ord, V: PartialEq>(
+            txn: &mut MonTxn,
+            old: Option<&BTreeMap<K, V>>,
+            new: &BTreeMap<K, V>,
+            key: impl Fn(&K) -> String,
+            value: impl Fn(&V) -> Bytes,
+        ) {
+            for (k, v) in new {
+                if old.and_then(|o| o.get(k)) != Some(v) {
+                    txn.put(key(k), value(v));
+                }
+            }
+            for k in old.into_iter().flatten().map(|(k, _)| k).filter(|k| !new.contains_key(*k)) {
+                txn.remove(key(k));
+            }
+        }
+        whole(txn, "monmap", old.map(|o| &o.monmap), &self.monmap);
+        whole(txn, "mgrmap", old.map(|o| &o.mgrmap), &self.mgrmap);
+        whole(txn, "fsmap", old.map(|o| &o.fsmap), &self.fsmap);
+        whole(txn, "config", old.map(|o| &o.config), &self.config);
+        whole(txn, "defaults", old.map(|o| &o.defaults), &self.defaults);
+        whole(txn, "auth", old.map(|o| &o.auth), &self.auth);
+        whole(txn, "mutes", old.map(|o| &o.mutes), &self.mutes);
+        self.write_osdmaps(old, txn);
+        let encoded = |m: &Metadata| spirula_encoding::to_vec(m).into();
+        let fresh = |o: Option<&Self>, same: fn(&Self, &Self) -> bool| o.is_none_or(|o| !same(o, self));
+        if fresh(old, |a, b| Arc::ptr_eq(&a.kv, &b.kv)) {
+            rows(txn, old.map(|o| &*o.kv), &self.kv, |k| format!("kv/{k}"), Bytes::clone);
+        }
+        if fresh(old, |a, b| Arc::ptr_eq(&a.osd_metadata, &b.osd_metadata)) {
+            rows(txn, old.map(|o| &*o.osd_metadata), &self.osd_metadata, |k| format!("osd-metadata/{k}"), encoded);
+        }
+        if fresh(old, |a, b| Arc::ptr_eq(&a.mgr_metadata, &b.mgr_metadata)) {
+            rows(txn, old.map(|o| &*o.mgr_metadata), &self.mgr_metadata, |k| format!("mgr-metadata/{k}"), encoded);
+        }
+        if fresh(old, |a, b| Arc::ptr_eq(&a.log, &b.log)) {
+            let value = |e: &spirula_messages::ceph::LogEntry| spirula_encoding::to_vec(e).into();
+            rows(txn, old.map(|o| o.log.entries()), self.log.entries(), |v| format!("log/{v:016x}"), value);
+        }
+        if fresh(old, |a, b| Arc::ptr_eq(&a.creating, &b.creating)) {
+            let (was, is) = (old.map(|o| by_pool(&o.creating)), by_pool(&self.creating));
+            let value = |m: &BTreeMap<u32, Epoch>| spirula_encoding::to_vec(m).into();
+            rows(txn, was.as_ref(), &is, |p| format!("creating/{p}"), value);
+        }
+        if old.is_none_or(|o| o.gid_limit != self.gid_limit) {
+            txn.put_encoded("gid-limit", &self.gid_limit);
+        }
+    }
+
+    fn write_osdmaps(&self, old: Option<&Self>, txn: &mut MonTxn) {
+        let Some(old) = old else {
+            txn.put(full_key(self.osdmap.epoch), self.osdmap.bytes().clone());
+            return;
+        };
+        if old.osdmap.epoch == self.osdmap.epoch {
+            return;
+        }
+        for (e, inc) in self.incrementals.range(old.osdmap.epoch + 1..) {
+            txn.put(inc_key(*e), inc.clone());
+        }
+        txn.put(full_key(self.osdmap.epoch), self.osdmap.bytes().clone());
+        if !self.fulls.contains_key(&old.osdmap.epoch) {
+            txn.remove(full_key(old.osdmap.epoch));
+        }
+        for e in old.fulls.keys().filter(|e| !self.fulls.contains_key(*e)) {
+            txn.remove(full_key(*e));
+        }
+        for e in old.incrementals.keys().filter(|e| !self.incrementals.contains_key(*e)) {
+            txn.remove(inc_key(*e));
+        }
+    }
+
+    /// Reads a state back from a store's keys.
+    ///
+    /// # Errors
+    /// [`LoadError`] naming the key.
+    pub fn load(keys: &BTreeMap<String, Bytes>) -> Result<Self, LoadError> {
+        fn decode<T: Decode>(key: &str, bytes: &Bytes) -> Result<T, LoadError> {
+            from_slice(bytes).map_err(|e| LoadError::Bad { key: key.to_owned(), why: e.to_string() })
+        }
+        fn need<T: Decode>(keys: &BTreeMap<String, Bytes>, key: &str) -> Result<T, LoadError> {
+            decode(key, keys.get(key).ok_or_else(|| LoadError::Missing(key.to_owned()))?)
+        }
+        fn table<K: Ord, V>(
+            keys: &BTreeMap<String, Bytes>,
+            prefix: &str,
+            parse: impl Fn(&str) -> Option<K>,
+            value: impl Fn(&str, &Bytes) -> Result<V, LoadError>,
+        ) -> Result<BTreeMap<K, V>, LoadError> {
+            let mut out = BTreeMap::new();
+            for (key, bytes) in keys.range(prefix.to_owned()..).take_while(|(k, _)| k.starts_with(prefix)) {
+                let name = key.get(prefix.len()..).unwrap_or_default();
+                let k = parse(name).ok_or_else(|| LoadError::Bad { key: key.clone(), why: "odd key".into() })?;
+                out.insert(k, value(key, bytes)?);
+            }
+            Ok(out)
+        }
+        let raw = |_: &str, b: &Bytes| Ok(b.clone());
+        let mut fulls: BTreeMap<Epoch, Bytes> = table(keys, "osdmap/full/", |n| n.parse().ok(), raw)?;
+        let incrementals = table(keys, "osdmap/inc/", |n| n.parse().ok(), raw)?;
+        let (epoch, bytes) = fulls.pop_last().ok_or_else(|| LoadError::Missing("osdmap/full/".into()))?;
+        let key = full_key(epoch);
+        let osdmap = EncodedOsdMap::from_bytes(bytes).map_err(|e| LoadError::Bad { key, why: e.to_string() })?;
+        let creating = table(keys, "creating/", |n| n.parse::<PoolId>().ok(), decode::<BTreeMap<u32, Epoch>>)?;
+        let creating =
+            creating.into_iter().flat_map(|(p, m)| m.into_iter().map(move |(s, e)| (PgId::new(p, s), e))).collect();
+        let log = table(keys, "log/", |n| u64::from_str_radix(n, 16).ok(), decode)?;
+        Ok(Self {
+            monmap: Arc::new(need(keys, "monmap")?),
+            osdmap: Arc::new(osdmap),
+            incrementals: Arc::new(incrementals),
+            fulls: Arc::new(fulls),
+            mgrmap: Arc::new(need(keys, "mgrmap")?),
+            fsmap: Arc::new(need(keys, "fsmap")?),
+            creating: Arc::new(creating),
+            config: Arc::new(need(keys, "config")?),
+            defaults: Arc::new(need(keys, "defaults")?),
+            kv: Arc::new(table(keys, "kv/", |n| Some(n.to_owned()), raw)?),
+            auth: Arc::new(need(keys, "auth")?),
+            mutes: Arc::new(need(keys, "mutes")?),
+            osd_metadata: Arc::new(table(keys, "osd-metadata/", |n| n.parse().ok(), decode)?),
+            mgr_metadata: Arc::new(table(keys, "mgr-metadata/", |n| Some(n.to_owned()), decode)?),
+            log: Arc::new(ClusterLog::from_entries(log)),
+            gid_limit: need(keys, "gid-limit")?,
+        })
+    }
+
+    /// An option's value for the cluster as a whole: set in section `section` or `global`,
+    /// else the cluster's default, else the option's own. Empty for an unknown option.
+    pub fn option(&self, section: &str, name: &str) -> String {
+        self.config
+            .get_for(section, name)
+            .or_else(|| self.defaults.get(name).cloned())
+            .or_else(|| crate::options::find(name).map(|o| o.default.to_owned()))
+            .unwrap_or_default()
+    }
+
+    /// A monitor option as a number; 0 if it is none.
+    pub fn option_f64(&self, name: &str) -> f64 {
+        self.option("mon", name).parse().unwrap_or(0.0)
+    }
+
+    /// A monitor option as a whole number; 0 if it is none.
+    pub fn option_u64(&self, name: &str) -> u64 {
+        let text = self.option("mon", name);
+        text.parse().unwrap_or_else(|_| text.parse::<f64>().map_or(0, |f| f.max(0.0) as u64))
+    }
+
+    /// A monitor option as yes or no.
+    pub fn option_bool(&self, name: &str) -> bool {
+        matches!(self.option("mon", name).as_str(), "true" | "1" | "yes" | "on")
+    }
+}
+
+fn full_key(epoch: Epoch) -> String {
+    format!("osdmap/full/{epoch:010}")
+}
+
+fn inc_key(epoch: Epoch) -> String {
+    format!("osdmap/inc/{epoch:010}")
+}
+
+fn by_pool(creating: &BTreeMap<PgId, Epoch>) -> BTreeMap<PoolId, BTreeMap<u32, Epoch>> {
+    let mut out = BTreeMap::<_, BTreeMap<_, _>>::new();
+    for (pg, e) in creating {
+        out.entry(pg.pool).or_default().insert(pg.seed, *e);
+    }
+    out
+}

@@ -1,0 +1,71 @@
+//! What reports see: everything the monitor knows, read-only, at one moment.
+
+use crate::clog::ClusterLog;
+use crate::config::ConfigDb;
+use crate::state::{HealthMute, Metadata};
+use spirula_encoding::UTime;
+use spirula_maps::{FsMap, MgrMap, MonMap, OsdMap, PgDigest};
+use spirula_messages::cluster::control::HealthInput;
+use spirula_types::{OsdId, Uuid};
+use std::collections::BTreeMap;
+
+/// The monitors' agreement, as `quorum_status` and `status` show it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct QuorumInfo {
+    /// Election epoch; even while electing.
+    pub election_epoch: u32,
+    /// Ranks in the quorum.
+    pub quorum: Vec<u32>,
+    /// Their names.
+    pub names: Vec<String>,
+    /// Name of the leader.
+    pub leader: String,
+    /// When this quorum formed.
+    pub since: UTime,
+}
+
+/// What the active manager sent last. `None` fields until it has.
+#[derive(Clone, Debug, Default)]
+pub struct MgrKnowledge {
+    /// Statistics of PGs, pools and OSDs.
+    pub digest: PgDigest,
+    /// When they were made; zero if there never were any.
+    pub stamp: UTime,
+    /// Health checks the manager found.
+    pub health: Vec<HealthInput>,
+    /// Progress events: id → (message, fraction × 10⁶).
+    pub progress: BTreeMap<String, (String, u32)>,
+}
+
+/// A reading of the whole cluster.
+#[derive(Clone, Copy)]
+pub struct ClusterView<'a> {
+    /// The present.
+    pub now: UTime,
+    /// Cluster id.
+    pub fsid: Uuid,
+    /// The monitors.
+    pub monmap: &'a MonMap,
+    /// Their agreement.
+    pub quorum: &'a QuorumInfo,
+    /// OSDs, pools, placement.
+    pub osdmap: &'a OsdMap,
+    /// Managers.
+    pub mgrmap: &'a MgrMap,
+    /// File systems.
+    pub fsmap: &'a FsMap,
+    /// What the manager reported.
+    pub mgr: &'a MgrKnowledge,
+    /// Muted health checks, by code.
+    pub mutes: &'a BTreeMap<String, HealthMute>,
+    /// What OSDs said about themselves.
+    pub osd_metadata: &'a BTreeMap<OsdId, Metadata>,
+    /// What managers said about themselves.
+    pub mgr_metadata: &'a BTreeMap<String, Metadata>,
+    /// Options set in the cluster.
+    pub config: &'a ConfigDb,
+    /// The cluster log.
+    pub log: &'a ClusterLog,
+    /// Number of PGs that may still be created empty.
+    pub creating_pgs: usize,
+}

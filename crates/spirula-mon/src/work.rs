@@ -1,0 +1,159 @@
+//! A batch of changes in the making: an edited copy of the state, and what is to be said
+//! once it is durable.
+
+use crate::clog::own_entry;
+use crate::commands::CommandResult;
+use crate::event::{CommitId, ConnId};
+use crate::state::State;
+use bytes::Bytes;
+use spirula_encoding::UTime;
+use spirula_maps::{Crush, OsdMap};
+use spirula_messages::Message;
+use spirula_messages::ceph::LogEntry;
+use spirula_messages::ceph::log::severity;
+use spirula_types::{AddrVec, Epoch, OsdId};
+use std::sync::Arc;
+
+/// An answer that is sent when the batch is durable; some say in which epoch.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Reply {
+    /// Answer to a command.
+    Command {
+        /// Of the request.
+        tid: u64,
+        /// The command's text, echoed.
+        cmd: Vec<String>,
+        /// What it came to.
+        result: CommandResult,
+        /// It was a `tell` (MCommand), not a monitor command.
+        tell: bool,
+    },
+    /// Answer to a pool operation.
+    PoolOp {
+        /// Of the request.
+        tid: u64,
+        /// 0 or −errno.
+        result: i32,
+        /// New snapshot id, if one was asked for.
+        data: Option<Bytes>,
+    },
+    /// An OSD's stop is recorded.
+    MarkedDown(OsdId),
+    /// Anything that says the same whatever the epoch.
+    Ready(Message),
+}
+
+/// Who speaks in log entries.
+#[derive(Clone, Debug)]
+pub struct Speaker {
+    /// Name without kind.
+    pub name: String,
+    /// Rank.
+    pub rank: i64,
+    /// Addresses.
+    pub addrs: AddrVec,
+}
+
+/// An edited copy of the state.
+#[derive(Clone, Debug)]
+pub struct Work {
+    /// Time of the batch.
+    pub now: UTime,
+    /// Everything but the OSD map, edited in place.
+    pub state: State,
+    /// Edited OSD map, once something touched it.
+    osdmap: Option<OsdMap>,
+    /// Answers, by connection.
+    pub replies: Vec<(ConnId, Reply)>,
+    /// OSDs to be told to stop.
+    pub stops: Vec<OsdId>,
+    speaker: Speaker,
+}
+
+/// A batch on its way to the disk.
+#[derive(Debug)]
+pub struct InFlight {
+    /// Its number.
+    pub id: CommitId,
+    /// The state once it is durable.
+    pub state: State,
+    /// What is to be said then.
+    pub replies: Vec<(ConnId, Reply)>,
+    /// OSDs to be told to stop then.
+    pub stops: Vec<OsdId>,
+}
+
+impl Work {
+    /// Nothing edited yet.
+    pub fn new(state: State, now: UTime, speaker: Speaker) -> Self {
+        Self { now, state, osdmap: None, replies: Vec::new(), stops: Vec::new(), speaker }
+    }
+
+    /// The OSD map with the edits so far.
+    pub fn osd(&self) -> &OsdMap {
+        self.osdmap.as_ref().unwrap_or(&self.state.osdmap)
+    }
+
+    /// The OSD map, to be edited.
+    pub fn osd_mut(&mut self) -> &mut OsdMap {
+        self.osdmap.get_or_insert_with(|| {
+            let mut map = OsdMap::clone(&self.state.osdmap);
+            // Lists of one epoch only.
+            map.new_removed_snaps.clear();
+            map.new_purged_snaps.clear();
+            map
+        })
+    }
+
+    /// Epoch the OSD map will have if it changes.
+    pub fn next_epoch(&self) -> Epoch {
+        self.state.osdmap.epoch + 1
+    }
+
+    /// Edits the CRUSH map; nothing changes if `edit` fails.
+    ///
+    /// # Errors
+    /// Those of `edit`.
+    pub fn edit_crush<T, E>(&mut self, edit: impl FnOnce(&mut spirula_crush::CrushMap) -> Result<T, E>) -> Result<T, E> {
+        let mut map = spirula_crush::CrushMap::clone(self.osd().crush.map());
+        let result = edit(&mut map)?;
+        if map != **self.osd().crush.map() {
+            self.osd_mut().crush = Crush::new(map);
+        }
+        Ok(result)
+    }
+
+    /// Puts the OSD map's edits into the state.
+    ///
+    /// # Errors
+    /// See [`State::advance_osdmap`].
+    pub fn fold_osdmap(&mut self) -> Result<(), String> {
+        match self.osdmap.take() {
+            Some(map) => self.state.advance_osdmap(&map, self.now).map(|_| ()),
+            None => Ok(()),
+        }
+    }
+
+    /// Appends a line to the cluster log, spoken by this monitor.
+    pub fn log(&mut self, severity: u16, message: impl Into<String>) {
+        self.log_to("cluster", severity, message);
+    }
+
+    /// Appends a line of severity INFO.
+    pub fn info(&mut self, message: impl Into<String>) {
+        self.log(severity::INFO, message);
+    }
+
+    /// Appends a line to a channel.
+    pub fn log_to(&mut self, channel: &str, severity: u16, message: impl Into<String>) {
+        let s = &self.speaker;
+        let seq = self.state.log.last() + 1;
+        let entry = own_entry(&s.name, s.rank, &s.addrs, self.now, seq, (severity, channel, message.into()));
+        self.log_entry(entry);
+    }
+
+    /// Appends a line spoken by someone.
+    pub fn log_entry(&mut self, entry: LogEntry) {
+        Arc::make_mut(&mut self.state.log).push(entry);
+    }
+}

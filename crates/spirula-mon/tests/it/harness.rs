@@ -1,0 +1,222 @@
+//! A monitor with an instant store and a clock under the test's control.
+
+use bytes::Bytes;
+use serde_json::Value;
+use spirula_encoding::UTime;
+use spirula_messages::ceph::{MMonCommand, MMonCommandAck, MMonSubscribe, MOsdMap, Subscription};
+use spirula_messages::cluster::control::OsdBoot;
+use spirula_messages::{Body, Message};
+use spirula_mon::{InitialPool, MkfsParams, Mon, MonEffect, MonEvent, MonTxn, NewOsd, Peer};
+use spirula_types::{AddrVec, EntityAddr, EntityType, Uuid};
+use std::collections::BTreeMap;
+
+pub const FSID: Uuid = Uuid([9; 16]);
+
+pub struct Cluster {
+    pub mon: Mon,
+    pub keys: BTreeMap<String, Bytes>,
+    pub now: UTime,
+    /// Commits so far.
+    pub commits: Vec<MonTxn>,
+    next_conn: u64,
+    tid: u64,
+}
+
+pub fn addr(port: u16) -> AddrVec {
+    AddrVec::one(EntityAddr::v2(([127, 0, 0, 1], port).into(), 7))
+}
+
+pub fn params(osds: i32) -> MkfsParams {
+    let osd = |id: i32| NewOsd {
+        id,
+        uuid: Uuid([id as u8 + 1; 16]),
+        size_bytes: 10 << 30,
+        host: format!("host{id}"),
+        device_class: "ssd".into(),
+    };
+    MkfsParams {
+        fsid: FSID,
+        mon_name: "a".into(),
+        mon_addrs: addr(3300),
+        osds: (0..osds).map(osd).collect(),
+        failure_domain: "host".into(),
+        defaults: [("osd_pool_default_size".to_owned(), osds.min(3).to_string())].into(),
+        pools: vec![InitialPool { name: "data".into(), pg_num: 8, size: 0, application: "rados".into() }],
+        admin_secret: [3; 16],
+    }
+}
+
+fn apply(keys: &mut BTreeMap<String, Bytes>, txn: &MonTxn) {
+    for (k, v) in &txn.ops {
+        match v {
+            Some(v) => keys.insert(k.clone(), v.clone()),
+            None => keys.remove(k),
+        };
+    }
+}
+
+fn seeded() -> spirula_mon::Entropy {
+    let mut n = 0u8;
+    Box::new(move |out| {
+        out.iter_mut().for_each(|b| {
+            n = n.wrapping_mul(31).wrapping_add(7);
+            *b = n;
+        });
+    })
+}
+
+impl Cluster {
+    /// A new cluster of `osds` OSDs, none up.
+    pub fn new(osds: i32) -> Self {
+        let now = UTime { sec: 1_795_000_000, nsec: 0 };
+        let mut keys = BTreeMap::new();
+        apply(&mut keys, &spirula_mon::mkfs(&params(osds), now).unwrap());
+        Self::on(keys, now)
+    }
+
+    /// A monitor started on stored keys.
+    pub fn on(keys: BTreeMap<String, Bytes>, now: UTime) -> Self {
+        let mon = Mon::open(&keys, "a", now, seeded()).unwrap();
+        let mut c = Self { mon, keys, now, commits: Vec::new(), next_conn: 1, tid: 0 };
+        let mut out = Vec::new();
+        c.mon.start(c.now, &mut out);
+        c.settle(out);
+        c
+    }
+
+    /// A cluster whose OSDs are all up.
+    pub fn up(osds: i32) -> Self {
+        let mut c = Self::new(osds);
+        for o in 0..osds {
+            c.boot(o);
+        }
+        c
+    }
+
+    /// Performs commits at once and returns what is sent.
+    fn settle(&mut self, mut out: Vec<MonEffect>) -> Vec<(u64, Message)> {
+        let mut sent = Vec::new();
+        while !out.is_empty() {
+            let mut next = Vec::new();
+            for e in out {
+                match e {
+                    MonEffect::Send(conn, m) => sent.push((conn, m)),
+                    MonEffect::Close(_) => {}
+                    MonEffect::Commit(id, txn) => {
+                        apply(&mut self.keys, &txn);
+                        self.commits.push(txn);
+                        self.mon.handle(self.now, MonEvent::Committed(id), &mut next);
+                    }
+                }
+            }
+            out = next;
+        }
+        sent
+    }
+
+    pub fn event(&mut self, e: MonEvent) -> Vec<(u64, Message)> {
+        let mut out = Vec::new();
+        self.mon.handle(self.now, e, &mut out);
+        self.settle(out)
+    }
+
+    pub fn tick(&mut self, seconds: u32) -> Vec<(u64, Message)> {
+        self.now.sec += seconds;
+        self.event(MonEvent::Tick)
+    }
+
+    pub fn open(&mut self, kind: EntityType, id: &str) -> u64 {
+        let conn = self.next_conn;
+        self.next_conn += 1;
+        let global_id = self.mon.new_global_id().unwrap();
+        let peer = Peer { kind, id: id.into(), global_id, addrs: addr(0), features: spirula_types::features::PACIFIC };
+        self.event(MonEvent::SessionOpened { conn, peer });
+        conn
+    }
+
+    pub fn send(&mut self, conn: u64, m: Message) -> Vec<(u64, Message)> {
+        self.event(MonEvent::Message { conn, message: m })
+    }
+
+    /// A body sent over a connection; the messages that come back over it.
+    pub fn ask<B: Body>(&mut self, conn: u64, body: B) -> Vec<Message> {
+        self.send(conn, body.into_message(0)).into_iter().filter(|(c, _)| *c == conn).map(|(_, m)| m).collect()
+    }
+
+    pub fn boot_message(osd: i32, port: u16) -> OsdBoot {
+        OsdBoot {
+            fsid: FSID,
+            osd,
+            uuid: Uuid([osd as u8 + 1; 16]),
+            public: addr(port),
+            cluster: addr(port + 1),
+            hb_back: addr(port + 2),
+            hb_front: addr(port + 3),
+            features: spirula_types::features::PACIFIC,
+            newest_map: 0,
+            size_bytes: 10 << 30,
+            device_class: String::new(),
+            location: BTreeMap::new(),
+            metadata: [("hostname".to_owned(), "node0".to_owned())].into(),
+        }
+    }
+
+    /// Opens an OSD's session and boots it.
+    pub fn boot(&mut self, osd: i32) -> u64 {
+        let conn = self.open(EntityType::Osd, &osd.to_string());
+        self.ask(conn, Self::boot_message(osd, 6800 + 10 * osd as u16));
+        conn
+    }
+
+    /// Runs a command as client.admin: result, status, output.
+    pub fn command_with(&mut self, text: &str, input: Bytes) -> (i32, String, String) {
+        let (ret, rs, data) = self.command_raw(text, input);
+        (ret, rs, String::from_utf8_lossy(&data).into_owned())
+    }
+
+    pub fn command_raw(&mut self, text: &str, input: Bytes) -> (i32, String, Bytes) {
+        let conn = self.open(EntityType::Client, "admin");
+        self.tid += 1;
+        let c = MMonCommand { version: 0, fsid: FSID, cmd: vec![text.into()], input };
+        let sent = self.send(conn, c.into_message(self.tid));
+        let ack = sent.iter().find(|(c, m)| *c == conn && m.tid == self.tid && m.kind == MMonCommandAck::KIND);
+        let ack = MMonCommandAck::from_message(&ack.expect("an answer").1).unwrap();
+        self.event(MonEvent::SessionClosed { conn });
+        (ack.result, ack.status, ack.output)
+    }
+
+    pub fn command(&mut self, text: &str) -> (i32, String, String) {
+        self.command_with(text, Bytes::new())
+    }
+
+    /// A command that must succeed; its output.
+    pub fn ok(&mut self, text: &str) -> String {
+        let (ret, rs, data) = self.command(text);
+        assert_eq!(ret, 0, "{text}: {rs}");
+        data
+    }
+
+    /// A command's JSON output.
+    pub fn json(&mut self, text: &str) -> Value {
+        let with = text.replacen('{', r#"{"format": "json", "#, 1);
+        let out = self.ok(&with);
+        serde_json::from_str(&out).unwrap_or_else(|e| panic!("{text}: {e}: {out}"))
+    }
+
+    /// Subscribes and returns what comes at once.
+    pub fn subscribe(&mut self, conn: u64, what: &str, start: u64, once: bool) -> Vec<Message> {
+        let s = Subscription { what: what.into(), start, once };
+        self.ask(conn, MMonSubscribe { what: vec![s], hostname: "h".into() })
+    }
+}
+
+/// Epochs in the OSD map messages among `sent` to `conn`: (fulls, incrementals).
+pub fn map_epochs(sent: &[Message]) -> (Vec<u32>, Vec<u32>) {
+    let mut fulls = Vec::new();
+    let mut incs = Vec::new();
+    for m in sent.iter().filter_map(|m| MOsdMap::from_message(m).ok()) {
+        fulls.extend(m.fulls.iter().map(|(e, _)| *e));
+        incs.extend(m.incrementals.iter().map(|(e, _)| *e));
+    }
+    (fulls, incs)
+}

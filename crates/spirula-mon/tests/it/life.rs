@@ -1,0 +1,298 @@
+//! OSDs, PGs, managers and restarts.
+
+use crate::harness::{Cluster, FSID, addr, map_epochs};
+use spirula_encoding::from_slice;
+use spirula_maps::{Incremental, MonMap, OsdMap};
+use spirula_messages::Body;
+use spirula_messages::ceph::{MConfig, MMonGetMap, MMonGetVersion, MMonGetVersionReply, MMonMap, MOsdMap, MPoolOp, MPoolOpReply};
+use spirula_messages::cluster::control::{
+    MgrBeacon, OsdAlive, OsdFailureReport, OsdMarkMeDown, OsdMarkMeDownAck, PgCreateAsk, PgCreateGrant, PgsCreated, PgsCreatedAck,
+};
+use spirula_mon::MonEvent;
+use spirula_types::{EntityType, PgId, Uuid};
+use std::collections::BTreeMap;
+
+#[test]
+fn bootstrap_of_a_client_is_answered_at_once() {
+    let mut c = Cluster::new(3);
+    let conn = c.open(EntityType::Client, "admin");
+    let got = c.ask(conn, MMonGetMap);
+    let monmap: MonMap = from_slice(&MMonMap::from_message(&got[0]).unwrap().monmap).unwrap();
+    assert_eq!((monmap.epoch, monmap.fsid, monmap.ranks), (1, FSID, vec!["a".to_owned()]));
+    assert_eq!(MConfig::from_message(&c.subscribe(conn, "config", 0, false)[0]).unwrap(), MConfig::default());
+    assert_eq!(c.subscribe(conn, "monmap", 0, false).len(), 1);
+    assert_eq!(c.subscribe(conn, "mgrmap", 0, false).len(), 1);
+    let (fulls, incs) = map_epochs(&c.subscribe(conn, "osdmap", 0, true));
+    assert_eq!((fulls, incs), (vec![2], vec![]));
+    // Nothing newer yet: nothing is said.
+    assert!(c.subscribe(conn, "osdmap", 3, true).is_empty());
+}
+
+#[test]
+fn osds_boot_and_every_subscriber_gets_the_incrementals() {
+    let mut c = Cluster::new(3);
+    let watcher = c.open(EntityType::Client, "x");
+    let first = c.subscribe(watcher, "osdmap", 0, false);
+    let mut map: OsdMap = from_slice(&MOsdMap::from_message(&first[0]).unwrap().fulls[0].1).unwrap();
+    for o in 0..3 {
+        let conn = c.open(EntityType::Osd, &o.to_string());
+        let sent = c.send(conn, Cluster::boot_message(o, 6800 + 10 * o as u16).into_message(0));
+        for (_, m) in sent.iter().filter(|(to, _)| *to == watcher) {
+            for (_, bytes) in MOsdMap::from_message(m).unwrap().incrementals {
+                let inc: Incremental = from_slice(&bytes).unwrap();
+                map.apply_checked(&inc).unwrap();
+            }
+        }
+    }
+    assert_eq!(map.osd_counts(), (3, 3, 3));
+    assert_eq!(&map, &**c.mon.state().osdmap);
+}
+
+#[test]
+fn pgs_are_granted_once_and_refused_after_creation() {
+    let mut c = Cluster::up(3);
+    let osd = c.open(EntityType::Osd, "0");
+    let (a, b, gone) = (PgId::new(1, 0), PgId::new(1, 1), PgId::new(99, 0));
+    let ask = |c: &mut Cluster| {
+        let r = c.ask(osd, PgCreateAsk { osd: 0, pgids: vec![a, b, gone] });
+        PgCreateGrant::from_message(&r[0]).unwrap()
+    };
+    let grant = ask(&mut c);
+    assert_eq!(grant.granted.keys().copied().collect::<Vec<_>>(), [a, b]);
+    assert!(grant.refused.is_empty());
+    let acked = c.ask(osd, PgsCreated { osd: 0, pgids: vec![a] });
+    assert!(acked.iter().any(|m| m.kind == PgsCreatedAck::KIND));
+    let again = ask(&mut c);
+    assert_eq!((again.refused, again.granted.len()), (vec![a], 1));
+    // It is durable.
+    let mut c = Cluster::on(c.keys.clone(), c.now);
+    let osd2 = c.open(EntityType::Osd, "0");
+    let r = c.ask(osd2, PgCreateAsk { osd: 0, pgids: vec![a] });
+    assert_eq!(PgCreateGrant::from_message(&r[0]).unwrap().refused, vec![a]);
+    // The pool stops being in creation with its last PG.
+    let all: Vec<PgId> = (0..8).map(|s| PgId::new(1, s)).collect();
+    c.ask(osd2, PgsCreated { osd: 0, pgids: all });
+    let flags = c.json(r#"{"prefix": "osd pool ls", "detail": "detail"}"#)[0]["flags_names"].clone();
+    assert_eq!(flags, "hashpspool");
+}
+
+#[test]
+fn a_clean_stop_is_acknowledged_after_the_map_shows_it() {
+    let mut c = Cluster::new(1);
+    let conn = c.boot(0);
+    let down = OsdMarkMeDown { osd: 0, uuid: Uuid([1; 16]), epoch: 3 };
+    let got = c.ask(conn, down);
+    let ack = OsdMarkMeDownAck::from_message(&got[0]).unwrap();
+    assert_eq!(ack.epoch, c.mon.state().osdmap.epoch);
+    assert!(!c.mon.state().osdmap.is_up(0));
+}
+
+fn report(reporter: i32, target: i32, ms: u64, refused: bool) -> OsdFailureReport {
+    OsdFailureReport {
+        reporter,
+        target,
+        target_public: addr(6800 + 10 * target as u16),
+        epoch: 5,
+        failed_for_ms: ms,
+        refused,
+        alive: false,
+    }
+}
+
+#[test]
+fn silent_osd_goes_down_by_enough_reports_over_the_grace() {
+    let mut c = Cluster::up(3);
+    let conns: Vec<u64> = (0..3).map(|o| c.open(EntityType::Osd, &o.to_string())).collect();
+    c.ask(conns[0], report(0, 2, 25_000, false));
+    assert!(c.mon.state().osdmap.is_up(2), "one of two possible reporters is not enough");
+    c.ask(conns[1], report(1, 2, 5_000, false));
+    assert!(c.mon.state().osdmap.is_up(2), "the younger report has not ripened");
+    c.tick(16);
+    assert!(!c.mon.state().osdmap.is_up(2));
+}
+
+#[test]
+fn refused_connection_downs_at_once_unless_nodown() {
+    let mut c = Cluster::up(3);
+    let conn = c.open(EntityType::Osd, "0");
+    c.ok(r#"{"prefix": "osd set", "key": "nodown"}"#);
+    c.ask(conn, report(0, 1, 0, true));
+    assert!(c.mon.state().osdmap.is_up(1));
+    c.ok(r#"{"prefix": "osd unset", "key": "nodown"}"#);
+    // A report about an address it no longer has is old news.
+    let stale = OsdFailureReport { target_public: addr(1), ..report(0, 1, 0, true) };
+    c.ask(conn, stale);
+    assert!(c.mon.state().osdmap.is_up(1));
+    c.ask(conn, report(0, 1, 0, true));
+    assert!(!c.mon.state().osdmap.is_up(1));
+    // Another OSD cannot speak for it.
+    let mallory = c.open(EntityType::Osd, "2");
+    c.ask(mallory, report(0, 2, 0, true));
+    assert!(c.mon.state().osdmap.is_up(2));
+}
+
+#[test]
+fn lone_osd_is_missed_by_its_connection() {
+    let mut c = Cluster::new(1);
+    let conn = c.boot(0);
+    c.event(MonEvent::SessionClosed { conn });
+    c.tick(5);
+    assert!(c.mon.state().osdmap.is_up(0));
+    c.tick(20);
+    assert!(!c.mon.state().osdmap.is_up(0));
+}
+
+#[test]
+fn osd_that_boots_anew_is_seen_down_in_between() {
+    let mut c = Cluster::up(3);
+    let before = c.mon.state().osdmap.epoch;
+    let conn = c.open(EntityType::Osd, "1");
+    c.ask(conn, Cluster::boot_message(1, 7000));
+    let now = &c.mon.state().osdmap;
+    assert_eq!(now.epoch, before + 2);
+    assert!(now.is_up(1) && now.info(1).unwrap().up_from == before + 2 && now.info(1).unwrap().down_at == before + 1);
+}
+
+#[test]
+fn down_osd_is_marked_out_after_the_interval_and_in_again_when_it_boots() {
+    let mut c = Cluster::up(4);
+    let conn = c.open(EntityType::Osd, "0");
+    c.ask(conn, report(0, 3, 0, true));
+    c.tick(500);
+    assert!(c.mon.state().osdmap.is_in(3));
+    // A restart of the monitor starts the clock anew.
+    let mut c = Cluster::on(c.keys.clone(), c.now);
+    c.tick(500);
+    assert!(c.mon.state().osdmap.is_in(3));
+    c.tick(101);
+    assert!(c.mon.state().osdmap.is_out(3));
+    c.boot(3);
+    assert!(c.mon.state().osdmap.is_in(3));
+}
+
+#[test]
+fn up_thru_is_recorded_up_to_the_present() {
+    let mut c = Cluster::up(3);
+    let conn = c.open(EntityType::Osd, "1");
+    let now = c.mon.state().osdmap.epoch;
+    c.ask(conn, OsdAlive { osd: 1, want: now });
+    assert_eq!(c.mon.state().osdmap.info(1).unwrap().up_thru, now);
+    let after = c.mon.state().osdmap.epoch;
+    c.ask(conn, OsdAlive { osd: 1, want: now });
+    assert_eq!(c.mon.state().osdmap.epoch, after, "nothing changed, no new map");
+}
+
+#[test]
+fn manager_becomes_active_and_its_commands_are_listed() {
+    let mut c = Cluster::new(1);
+    let conn = c.open(EntityType::Mgr, "x");
+    let beacon = MgrBeacon {
+        fsid: FSID,
+        gid: 4200,
+        name: "x".into(),
+        addr: addr(6900),
+        available: true,
+        modules: vec!["status".into()],
+        services: BTreeMap::new(),
+        commands: vec![r#"{"sig":["pg","stat"],"help":"h","module":"pg","perm":"r","flags":8}"#.into()],
+        metadata: BTreeMap::new(),
+    };
+    c.ask(conn, beacon.clone());
+    let map = &c.mon.state().mgrmap;
+    assert_eq!((map.active_gid, map.available, map.active_name.as_str()), (4200, true, "x"));
+    let list: serde_json::Value = serde_json::from_str(&c.ok(r#"{"prefix": "get_command_descriptions"}"#)).unwrap();
+    assert_eq!(list["cmd000"]["sig"], serde_json::json!(["pg", "stat"]));
+    // Without beacons it is given up.
+    c.tick(31);
+    assert_eq!(c.mon.state().mgrmap.active_gid, 0);
+    // Another incarnation of the same name takes over at once.
+    c.ask(conn, beacon.clone());
+    c.ask(conn, MgrBeacon { gid: 4300, ..beacon });
+    assert_eq!(c.mon.state().mgrmap.active_gid, 4300);
+}
+
+fn pool_op(op: u32, pool: u32, name: &str, snap: u64) -> MPoolOp {
+    MPoolOp { version: 0, fsid: FSID, pool, op, snap, name: name.into(), crush_rule: -1 }
+}
+
+#[test]
+fn pool_operations_of_clients() {
+    let mut c = Cluster::up(3);
+    let conn = c.open(EntityType::Client, "admin");
+    let mut op = |m: MPoolOp| {
+        let sent = c.ask(conn, m);
+        let r = MPoolOpReply::from_message(sent.last().unwrap()).unwrap();
+        assert_eq!(r.epoch, c.mon.state().osdmap.epoch);
+        (r.result, r.data.map(|d| u64::from_le_bytes(d[..].try_into().unwrap())))
+    };
+    assert_eq!(op(pool_op(1, 0, "p", 0)), (0, None));
+    assert_eq!(op(pool_op(1, 0, "p", 0)), (-17, None));
+    assert_eq!(op(pool_op(0x21, 2, "", 0)), (0, Some(2)));
+    assert_eq!(op(pool_op(0x21, 2, "", 0)), (0, Some(3)));
+    assert_eq!(op(pool_op(0x11, 2, "s", 0)), (-22, None), "its snapshots are the client's");
+    assert_eq!(op(pool_op(0x22, 2, "", 2)), (0, None));
+    assert_eq!(op(pool_op(0x22, 2, "", 77)), (-2, None));
+    assert_eq!(op(pool_op(0x11, 1, "s", 0)), (0, None));
+    assert_eq!(op(pool_op(0x11, 1, "s", 0)), (-17, None));
+    assert_eq!(op(pool_op(0x21, 1, "", 0)), (-22, None));
+    assert_eq!(op(pool_op(0x12, 1, "s", 0)), (0, None));
+    assert_eq!(op(pool_op(2, 2, "", 0)), (-1, None), "deletion is not allowed by default");
+    assert_eq!(op(pool_op(2, 50, "", 0)), (-2, None));
+}
+
+#[test]
+fn get_version_pairs_by_handle() {
+    let mut c = Cluster::up(1);
+    let conn = c.open(EntityType::Client, "admin");
+    let r = c.ask(conn, MMonGetVersion { handle: 77, what: "osdmap".into() });
+    let r = MMonGetVersionReply::from_message(&r[0]).unwrap();
+    assert_eq!((r.handle, r.newest), (77, u64::from(c.mon.state().osdmap.epoch)));
+}
+
+#[test]
+fn restart_from_the_store_at_any_commit_gives_the_same_maps() {
+    let mut c = Cluster::up(3);
+    for i in 0..120 {
+        let (key, on) = (["noout", "noin", "noscrub"][i % 3], i % 2 == 0);
+        let verb = if on { "set" } else { "unset" };
+        c.ok(&format!(r#"{{"prefix": "osd {verb}", "key": "{key}"}}"#));
+        let twin = Cluster::on(c.keys.clone(), c.now);
+        assert_eq!(twin.mon.state().osdmap.bytes(), c.mon.state().osdmap.bytes());
+        assert_eq!(twin.mon.state().log, c.mon.state().log);
+    }
+    // Old epochs are rebuilt from the kept full maps.
+    let newest = c.mon.state().osdmap.epoch;
+    for e in [c.mon.state().oldest_osdmap(), 30, 50, 51, 77, newest] {
+        assert_eq!(c.mon.state().osdmap_at(e).unwrap().epoch, e);
+    }
+    // And an OSD that was away gets the whole chain.
+    let osd = c.open(EntityType::Osd, "0");
+    let (fulls, incs) = map_epochs(&c.subscribe(osd, "osdmap", 1, false));
+    assert_eq!(fulls, [c.mon.state().oldest_osdmap()]);
+    assert_eq!(incs, (fulls[0] + 1..=newest).collect::<Vec<_>>());
+}
+
+#[test]
+fn global_ids_never_repeat_across_restarts() {
+    let mut c = Cluster::new(1);
+    let mut seen = std::collections::BTreeSet::new();
+    for _ in 0..4 {
+        for _ in 0..100 {
+            assert!(seen.insert(c.mon.new_global_id().unwrap()));
+        }
+        c = Cluster::on(c.keys.clone(), c.now);
+    }
+}
+
+#[test]
+fn garbage_messages_are_ignored() {
+    let mut c = Cluster::new(1);
+    let conn = c.open(EntityType::Osd, "0");
+    for kind in (0..120).chain(0x5300..0x5330).chain(0x700..0x70b) {
+        for len in [0usize, 1, 7, 30] {
+            let m = spirula_messages::Message { kind, version: 1, front: vec![0xff; len].into(), ..Default::default() };
+            c.send(conn, m);
+        }
+    }
+    assert_eq!(c.mon.state().osdmap.epoch, 2);
+}
