@@ -78,7 +78,7 @@ impl Vector<'_> {
         o.put(&map);
         out.indata = o.into_bytes();
         self.object.stats.count_read(out.indata.len() as u64);
-        Ok(0)
+        Ok(self.result)
     }
 
     pub(super) fn stat(&mut self, out: &mut OsdOp) -> Ran {
@@ -88,7 +88,7 @@ impl Vector<'_> {
         o.put(&self.object.info.mtime);
         out.indata = o.into_bytes();
         self.object.stats.count_read(0);
-        Ok(0)
+        Ok(self.result)
     }
 
     pub(super) fn cmpext(&mut self, o: &OsdOp) -> Ran {
@@ -110,7 +110,7 @@ impl Vector<'_> {
             0 => Err(Stop::Errno(errno::EINVAL)),
             v if v < version => Err(Stop::Errno(errno::ERANGE)),
             v if v > version => Err(Stop::Errno(errno::EOVERFLOW)),
-            _ => Ok(0),
+            _ => Ok(self.result),
         }
     }
 
@@ -234,7 +234,7 @@ impl Vector<'_> {
         if self.object.exists && e.offset < max && e.length <= max && e.offset + e.length >= size {
             // Zeroing an object's end cuts it off.
             if e.offset >= size {
-                return Ok(0);
+                return Ok(self.result);
             }
             return self.truncate(Extent { offset: e.offset, ..Extent::default() });
         }

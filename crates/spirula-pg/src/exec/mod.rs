@@ -111,7 +111,8 @@ pub enum Effect {
 /// What to answer, and what to do.
 #[derive(Debug)]
 pub struct Outcome {
-    /// Result of the request: 0 (listings: 0 or 1) or −errno.
+    /// Result of the request: −errno, 0, or 1 (listings at their end; reads that end in a
+    /// comparison of attributes).
     pub result: i32,
     /// Per-op results; each op's `indata` is its output.
     pub ops: Vec<OpResult>,
@@ -246,9 +247,10 @@ fn conclude(
         result,
         ops,
         user_version: match result {
-            0.. => base_version,
             // The floor of whatever version the object will get.
             e if e == -errno::ENOENT => ctx.last_user_version,
+            0.. => base_version,
+            _ if matches!(effect, Effect::LogOnly) => base_version,
             _ => 0,
         },
         effect,

@@ -65,7 +65,7 @@ impl Vector<'_> {
         self.reserve(o.len() as u64)?;
         out.indata = o.into_bytes();
         self.object.stats.count_read(out.indata.len() as u64);
-        Ok(0)
+        Ok(self.result)
     }
 
     pub(super) fn omap_get_keys(&mut self, input: &Bytes, out: &mut OsdOp) -> Ran {
@@ -95,7 +95,7 @@ impl Vector<'_> {
             self.object.stats.count_read(header.len() as u64);
             out.indata = header;
         }
-        Ok(0)
+        Ok(self.result)
     }
 
     pub(super) fn omap_get_vals_by_keys(&mut self, input: &Bytes, out: &mut OsdOp) -> Ran {
@@ -113,7 +113,7 @@ impl Vector<'_> {
         o.put(&found);
         out.indata = o.into_bytes();
         self.object.stats.count_read(out.indata.len() as u64);
-        Ok(0)
+        Ok(self.result)
     }
 
     /// Compares stored values (left; empty if absent) with given ones (right).
@@ -133,7 +133,7 @@ impl Vector<'_> {
                 None => return Err(Stop::Errno(errno::EINVAL)),
             }
         }
-        Ok(0)
+        Ok(self.result)
     }
 
     pub(super) fn omap_set_vals(&mut self, input: &Bytes) -> Ran {

@@ -170,9 +170,11 @@ impl<'a> Staged<'a> {
         self.stats.objects -= 1;
         self.info.truncate_seq = 0;
         self.info.truncate_size = 0;
-        self.info.set(ObjectInfo::OMAP | ObjectInfo::WHITEOUT, false);
+        // As in Ceph 16.2, an object recreated by the same vector keeps its omap flag.
+        self.info.set(ObjectInfo::WHITEOUT, false);
         self.exists = false;
-        self.modified = true;
+        // What the vector itself created and removes leaves no trace.
+        self.modified = self.base.exists;
     }
 
     /// Sets an attribute by its raw name.

@@ -192,3 +192,64 @@ fn recorded_listing_order_is_ours_page_by_page() {
     assert!(at.max, "the end of the last PG is the maximum");
     assert_eq!(names, rows.iter().map(|r| r[2].to_owned()).collect::<Vec<_>>());
 }
+
+/// A recorded op: code:flags:union:input.
+fn recorded_op(text: &str) -> OsdOp {
+    let f: Vec<&str> = text.split(':').collect();
+    OsdOp {
+        op: u16::from_str_radix(f[0], 16).unwrap(),
+        flags: u32::from_str_radix(f[1], 16).unwrap(),
+        union: hex(f[2]).try_into().unwrap(),
+        indata: hex(f[3]).into(),
+    }
+}
+
+fn recorded_pairs(text: &str) -> BTreeMap<Bytes, Bytes> {
+    let pair = |p: &str| p.split_once('=').map(|(k, v)| (hex(k).into(), hex(v).into())).unwrap();
+    text.split(',').filter(|p| !p.is_empty()).map(pair).collect()
+}
+
+/// `golden/*.tsv`: random vectors run on a real Ceph 16.2.15 by `golden/record.py`.
+#[test]
+fn random_vectors_come_out_as_on_a_real_cluster() {
+    let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/src/exec/tests/golden");
+    let mut checked = 0;
+    for file in std::fs::read_dir(dir).unwrap().map(|f| f.unwrap().path()) {
+        if file.extension().is_none_or(|e| e != "tsv") {
+            continue;
+        }
+        let mut bench = Bench::new();
+        for (number, line) in std::fs::read_to_string(&file).unwrap().lines().enumerate() {
+            let at = format!("{}:{}", file.display(), number + 1);
+            let f: Vec<&str> = line.split('\t').collect();
+            let o = object(f[1]);
+            if f[0] == "S" {
+                let stored = bench.store.objects.get(&o);
+                assert_eq!(stored.is_some(), f[2] != "-", "existence at {at}");
+                if let Some(s) = stored {
+                    assert_eq!(s.data, hex(f[2]), "data at {at}");
+                    let attrs: BTreeMap<_, _> =
+                        s.attrs.iter().filter_map(|(k, v)| user_name(k).map(|k| (k, v.clone()))).collect();
+                    assert_eq!(attrs, recorded_pairs(f[3]), "attributes at {at}");
+                    assert_eq!(s.omap, recorded_pairs(f[4]), "omap at {at}");
+                }
+                continue;
+            }
+            let ops: Vec<OsdOp> = f[4].split(';').map(recorded_op).collect();
+            let got = bench.run(&o, &ops);
+            assert_eq!(got.result.to_string(), f[2], "result of {ops:?} at {at}");
+            assert_eq!(got.user_version.to_string(), f[3], "user version after {ops:?} at {at}");
+            for (r, want) in got.ops.iter().zip(f.get(5).into_iter().flat_map(|t| t.split(';'))) {
+                let Some((rval, out)) = want.split_once(':') else { continue };
+                assert_eq!(r.rval.to_string(), rval, "rval of {:?} in {ops:?} at {at}", r.op);
+                let out = hex(out);
+                let n = if r.op.op == op::STAT { 8 } else { r.op.indata.len() };
+                if r.rval >= 0 {
+                    assert_eq!(r.op.indata[..n.min(r.op.indata.len())], out, "{:?} in {ops:?} at {at}", r.op);
+                }
+            }
+            checked += 1;
+        }
+    }
+    assert!(checked > 500, "only {checked} vectors");
+}
