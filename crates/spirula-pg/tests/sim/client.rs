@@ -38,6 +38,8 @@ pub struct Client {
     pending: BTreeMap<u64, Pending>,
     pub history: BTreeMap<u64, Done>,
     pub quiet: bool,
+    /// It asks for no map before.
+    pub blind_until: u64,
 }
 
 pub fn object(i: usize) -> HObject {
@@ -51,7 +53,7 @@ fn target(map: &Map, i: usize) -> Option<Target> {
 
 impl Client {
     pub fn new(id: usize) -> Self {
-        Self { id, epoch: 1, next: 0, pending: BTreeMap::new(), history: BTreeMap::new(), quiet: false }
+        Self { id, epoch: 1, next: 0, pending: BTreeMap::new(), history: BTreeMap::new(), quiet: false, blind_until: 0 }
     }
 
     pub fn idle(&self) -> bool {

@@ -5,6 +5,8 @@
 //! `SIM_SEED=n cargo test -p spirula-pg --test sim one_seed -- --nocapture` replays a seed,
 //! `SIM_TRACE=1` shows every effect, `SIM_SEEDS=a..b` runs a range.
 
+#![allow(clippy::unwrap_used, reason = "a test")]
+
 mod client;
 mod store;
 mod world;
@@ -13,7 +15,7 @@ use client::{OBJECTS, check, object, tokens};
 use spirula_maps::PgState;
 use spirula_types::{OsdId, PgId};
 use std::collections::BTreeMap;
-use world::{POOL, World};
+use world::{End, POOL, World};
 
 /// What a run may do to the cluster.
 #[derive(Clone, Copy, Debug)]
@@ -24,32 +26,62 @@ struct Faults {
     resize: bool,
     pause: bool,
     false_down: bool,
+    slow: bool,
 }
 
 fn fault(w: &mut World, f: Faults) {
     let id = w.rng.below(w.nodes.len()) as OsdId;
     let n = id as usize;
-    match w.rng.below(12) {
-        0..3 if f.crash && w.nodes[n].alive => w.crash(id),
-        3..6 if !w.nodes[n].alive => w.start(id),
-        6 if !w.nodes[n].alive => w.mark_down(id),
-        7 if f.false_down => w.mark_down(id),
-        8 if f.out => w.change_map(|m| {
-            if !m.out.remove(&id) {
-                m.out.insert(id);
+    let soon = |w: &mut World| w.now + w.rng.below(3000) as u64;
+    match w.rng.below(20) {
+        0..3 if f.crash && w.nodes[n].alive => {
+            w.crash(id);
+            if w.rng.chance(60) {
+                w.mark_down(id);
             }
-        }),
-        9 if f.pause && w.nodes[n].alive => {
-            let d = w.rng.below(4000) as u64;
-            w.nodes[n].paused_until = w.now + d;
         }
-        10 if f.split && w.can_split() && w.map().pg_num < 8 => {
+        3..7 if !w.nodes[n].alive => w.start(id),
+        7 if !w.nodes[n].alive => w.mark_down(id),
+        8..10 if f.false_down => {
+            // Replaced without knowing it, with a client that does not know it either.
+            if w.rng.chance(70) {
+                w.nodes[n].blind_until = soon(w);
+                let c = w.rng.below(w.clients.len());
+                w.clients[c].blind_until = soon(w);
+            }
+            w.mark_down(id);
+        }
+        10..13 if f.out => {
+            if w.rng.chance(30) {
+                w.nodes[n].blind_until = soon(w);
+            }
+            w.change_map(|m| {
+                if !m.out.remove(&id) {
+                    m.out.insert(id);
+                }
+            });
+        }
+        13 if f.pause && w.nodes[n].alive => w.nodes[n].paused_until = soon(w),
+        14 if f.split && w.can_split() && w.map().pg_num < 8 => {
             let more = 1 + w.rng.below(3) as u32;
             w.change_map(|m| m.pg_num += more);
         }
-        11 if f.resize => {
+        15 if f.resize => {
             let size = 1 + w.rng.below(w.nodes.len());
             w.change_map(|m| m.size = size);
+        }
+        16..18 if f.slow => {
+            let other = w.rng.below(w.nodes.len()) as OsdId;
+            let until = soon(w);
+            w.slow.insert((End::Osd(id), End::Osd(other)), until);
+            if w.rng.chance(50) {
+                w.slow.insert((End::Osd(other), End::Osd(id)), until);
+            }
+        }
+        18 if f.slow => w.nodes[n].blind_until = soon(w),
+        19 if f.slow => {
+            let c = w.rng.below(w.clients.len());
+            w.clients[c].blind_until = soon(w);
         }
         _ => {}
     }
@@ -59,10 +91,12 @@ fn settle(w: &mut World) -> Result<(), String> {
     let osds = w.nodes.len();
     for n in 0..osds {
         w.nodes[n].paused_until = 0;
+        w.nodes[n].blind_until = 0;
         if !w.nodes[n].alive {
             w.start(n as OsdId);
         }
     }
+    w.slow.clear();
     w.change_map(|m| m.out.clear());
     if w.map().size < 2 {
         w.change_map(|m| m.size = 2);
@@ -150,13 +184,14 @@ fn run(seed: u64) -> Result<World, String> {
         split: pick.chance(30),
         resize: pick.chance(20),
         pause: pick.chance(40),
-        false_down: pick.chance(30),
+        false_down: pick.chance(50),
+        slow: pick.chance(50),
     };
     let mut w = World::new(seed, osds, size, 1 + pick.below(3) as u32, 3);
     for id in 0..osds {
         w.start(id as OsdId);
     }
-    let every = 50 + pick.below(400);
+    let every = 30 + pick.below(300);
     for step in 0..8000 {
         w.step();
         if step > 500 && step % every == 0 {

@@ -121,6 +121,8 @@ pub struct Node {
     /// It has seen itself up.
     started: bool,
     pub paused_until: u64,
+    /// It gets no map before.
+    pub blind_until: u64,
     pub store: Store,
     pub pgs: BTreeMap<PgId, Pg>,
     leases: Leases,
@@ -137,6 +139,8 @@ pub struct World {
     pub clients: Vec<Client>,
     /// (from, to) → (boot of the receiver the sender meant, message).
     net: BTreeMap<(End, End), VecDeque<(u64, Wire)>>,
+    /// Links that carry nothing before.
+    pub slow: BTreeMap<(End, End), u64>,
     creating: BTreeSet<PgId>,
     granted: BTreeMap<PgId, Epoch>,
     winner: BTreeMap<PgId, Epoch>,
@@ -166,6 +170,7 @@ impl World {
             nodes: Vec::new(),
             clients: (0..clients).map(Client::new).collect(),
             net: BTreeMap::new(),
+            slow: BTreeMap::new(),
             creating: (0..pg_num).map(|s| PgId::new(POOL, s)).collect(),
             granted: BTreeMap::new(),
             winner: BTreeMap::new(),
@@ -183,6 +188,7 @@ impl World {
                 boot: 0,
                 started: false,
                 paused_until: 0,
+                blind_until: 0,
                 store: Store::default(),
                 pgs: BTreeMap::new(),
                 leases: Leases::new(LEASE_MS, 0),
@@ -505,8 +511,9 @@ impl World {
         let links: Vec<(End, End)> = self
             .net
             .iter()
-            .filter(|((_, to), q)| {
+            .filter(|((from, to), q)| {
                 !q.is_empty()
+                    && self.slow.get(&(*from, *to)).is_none_or(|t| *t <= now)
                     && match to {
                         End::Osd(o) => self.nodes[*o as usize].paused_until <= now,
                         _ => true,
@@ -628,7 +635,7 @@ impl World {
                     self.event(id, pg, e);
                 }
             }
-            75..82 if running => {
+            75..82 if running && self.nodes[id as usize].blind_until <= now => {
                 // The next map, or several at once.
                 let (have, newest) = (self.nodes[id as usize].epoch, self.map().epoch);
                 if have < newest {
@@ -644,7 +651,8 @@ impl World {
             82..85 => {
                 let c = self.rng.below(self.clients.len());
                 let (have, newest) = (self.clients[c].epoch, self.map().epoch);
-                if have < newest {
+                if have < newest && self.clients[c].blind_until <= now {
+                    self.client_map(c, have + 1);
                 }
             }
             85..90 if running => {
@@ -654,7 +662,6 @@ impl World {
                 }
             }
             90..95 if running && self.nodes[id as usize].started => {
-                let epoch = self.nodes[id as usize].epoch;
                 for to in 0..self.nodes.len() as OsdId {
                     if to != id {
                         self.send_osd(id, to, Wire::Ping { sent: now });
