@@ -1,2 +1,43 @@
-//! The one binary.
-fn main() {}
+//! `spirula`: one binary, every role.
+//!
+//! This crate is the edge that people touch: arguments, the cluster directory, progress,
+//! exit codes. `up` assembles the daemons of the other crates into one process
+//! ([`cluster`]); `down` and `status` talk to it over its control socket ([`control`]).
+//!
+//! Exit codes: 0 done; 1 failed, with the reason on stderr; 2 wrong usage; 3 the cluster is
+//! not in the state the command needs (already running, not running).
+
+mod cli;
+mod cluster;
+mod conf;
+mod control;
+mod dir;
+mod memory;
+mod size;
+mod status;
+mod up;
+
+use clap::Parser;
+use std::process::ExitCode;
+
+/// A failure that a script can tell from others by the exit code.
+#[derive(Debug)]
+struct Unmet(String);
+
+impl std::fmt::Display for Unmet {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+impl std::error::Error for Unmet {}
+
+fn main() -> ExitCode {
+    let args = cli::Args::parse();
+    match args.run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("spirula: {e:#}");
+            ExitCode::from(if e.is::<Unmet>() { 3 } else { 1 })
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! The command line.
+
+use crate::size::Size;
+use crate::{control, status, up};
+use clap::{Args as ClapArgs, CommandFactory, Parser, Subcommand};
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+/// A small, fast storage cluster that speaks Ceph: one binary, every role.
+#[derive(Debug, Parser)]
+#[command(name = "spirula", version, propagate_version = true, max_term_width = 100)]
+#[command(after_help = "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 already running / not running.")]
+pub struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Create or restart a whole cluster on this machine, in one process, and say how to use it
+    Up(UpArgs),
+    /// Stop the cluster of a directory cleanly
+    Down(DownArgs),
+    /// Show whether the cluster runs, and its health
+    Status(StatusArgs),
+    /// Start or stop single OSDs of a running cluster
+    Osd {
+        #[command(subcommand)]
+        command: OsdCommand,
+    },
+    /// Print shell completions, for example: spirula completions bash > /etc/bash_completion.d/spirula
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+}
+
+/// Arguments of `spirula up`.
+#[derive(Debug, Clone, ClapArgs)]
+pub struct UpArgs {
+    /// Directory that holds the whole cluster; created if missing
+    #[arg(long, default_value = "./spirula-data")]
+    pub dir: PathBuf,
+    /// Number of OSDs [default for a new cluster: 3]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub osds: Option<u32>,
+    /// Capacity of each OSD, for example 10G; space is taken as it is used
+    /// [default for a new cluster: 10G, or what fits]
+    #[arg(long)]
+    pub osd_size: Option<Size>,
+    /// Copies that pools keep [default for a new cluster: one per OSD, at most 3]
+    #[arg(long, value_parser = clap::value_parser!(u8).range(1..=10))]
+    pub pool_size: Option<u8>,
+    /// TCP port of the monitor [default for a new cluster: 3300]
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
+    pub port: Option<u16>,
+    /// Address to listen on [default for a new cluster: 127.0.0.1]
+    #[arg(long)]
+    pub bind: Option<IpAddr>,
+    /// Return when the cluster is ready, leaving it running in the background
+    #[arg(long)]
+    pub detach: bool,
+    /// Memory for the whole process: caches and payloads in flight are kept below it
+    #[arg(long, default_value = "512M")]
+    pub memory: Size,
+    /// Event-loop threads [default: one per two cores]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub reactors: Option<u32>,
+    /// How the daemons of this process talk to each other
+    #[arg(long, value_enum, default_value_t = Links::Memory)]
+    pub links: Links,
+    /// Print one JSON object when ready, nothing else on stdout
+    #[arg(long)]
+    pub json: bool,
+    /// Set in the child that --detach starts: a file descriptor to report on.
+    #[arg(long, hide = true)]
+    pub report_fd: Option<i32>,
+}
+
+/// How daemons of one process reach each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Links {
+    /// Through memory
+    Memory,
+    /// Over TCP, as separate hosts would
+    Tcp,
+}
+
+#[derive(Debug, ClapArgs)]
+struct DownArgs {
+    /// Directory of the cluster
+    #[arg(long, default_value = "./spirula-data")]
+    dir: PathBuf,
+    /// Print the outcome as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, ClapArgs)]
+struct StatusArgs {
+    /// Directory of the cluster
+    #[arg(long, default_value = "./spirula-data")]
+    dir: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+enum OsdCommand {
+    /// Start a stopped OSD
+    Start(OsdArgs),
+    /// Stop an OSD cleanly; its PGs become degraded
+    Stop(OsdArgs),
+}
+
+#[derive(Debug, ClapArgs)]
+struct OsdArgs {
+    /// Number of the OSD
+    id: i32,
+    /// Directory of the cluster
+    #[arg(long, default_value = "./spirula-data")]
+    dir: PathBuf,
+}
+
+impl Args {
+    /// Does what was asked.
+    ///
+    /// # Errors
+    /// Whatever failed, with the reason; [`crate::Unmet`] for exit code 3.
+    pub fn run(self) -> anyhow::Result<()> {
+        match self.command {
+            Command::Up(a) => up::up(a),
+            Command::Down(a) => control::down(&a.dir, a.json),
+            Command::Status(a) => status::status(&a.dir, a.json),
+            Command::Osd { command: OsdCommand::Start(a) } => control::osd(&a.dir, "osd-start", a.id),
+            Command::Osd { command: OsdCommand::Stop(a) } => control::osd(&a.dir, "osd-stop", a.id),
+            Command::Completions { shell } => {
+                clap_complete::generate(shell, &mut Self::command(), "spirula", &mut std::io::stdout());
+                Ok(())
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn command_line_definition_is_consistent() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn bad_values_are_refused_with_the_name_of_the_option() {
+        for (args, name) in [
+            (vec!["spirula", "up", "--osds", "0"], "--osds"),
+            (vec!["spirula", "up", "--osd-size", "big"], "--osd-size"),
+            (vec!["spirula", "up", "--port", "70000"], "--port"),
+            (vec!["spirula", "up", "--pool-size", "11"], "--pool-size"),
+        ] {
+            let e = Args::try_parse_from(args).unwrap_err().to_string();
+            assert!(e.contains(name), "{e}");
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! A client of our own within the process: how `up` and `status` ask monitor and manager.
+//!
+//! It speaks to them as any administrator would, by commands.
+
+use bytes::Bytes;
+use spirula_messages::ceph::{
+    MMgrCommand, MMgrCommandReply, MMgrMap, MMonCommand, MMonCommandAck, MMonSubscribe, Subscription, kind,
+};
+use spirula_messages::{Body, Message};
+use spirula_runtime::{Daemon, Hub, Link, LinkId, Mailbox, NetEvent, Peer, clock, mailbox};
+use spirula_types::{AddrVec, EntityType, Uuid};
+use std::collections::HashMap;
+use std::time::Duration;
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+
+/// How long an answer may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+const RETRY: Duration = Duration::from_millis(100);
+
+/// Result, text for stderr, output.
+pub type Answer = (i32, String, Bytes);
+
+/// What arrives in its mailbox.
+pub enum AdminMail {
+    /// Network.
+    Net(NetEvent),
+    /// A command for the monitor, or (true) the manager.
+    Command(bool, String, oneshot::Sender<Answer>),
+}
+
+impl From<NetEvent> for AdminMail {
+    fn from(e: NetEvent) -> Self {
+        Self::Net(e)
+    }
+}
+
+/// The asking side.
+pub struct Admin {
+    mailbox: Mailbox<AdminMail>,
+}
+
+impl Admin {
+    /// Starts the client on `on`.
+    pub fn start(hub: &Hub, mon: AddrVec, on: &Handle) -> Self {
+        let (mailbox, rx) = mailbox::<AdminMail>();
+        let me = Peer {
+            kind: EntityType::Client,
+            id: "admin".to_owned(),
+            global_id: 0,
+            addrs: AddrVec::default(),
+            features: spirula_types::features::PACIFIC,
+        };
+        let daemon = AdminDaemon {
+            me,
+            hub: hub.clone(),
+            on: on.clone(),
+            mailbox: mailbox.clone(),
+            mon_addrs: mon,
+            mon: Line::default(),
+            mgr_addrs: AddrVec::default(),
+            mgr: Line::default(),
+            next_tid: 1,
+            waiting: HashMap::new(),
+        };
+        let own = mailbox.clone();
+        on.spawn(async move {
+            spirula_runtime::run(daemon, own, rx).await;
+        });
+        Self { mailbox }
+    }
+
+    /// Asks the monitor. `None` if it does not answer. Not for event-loop threads.
+    pub fn command(&self, json: &str) -> Option<Answer> {
+        self.ask(false, json)
+    }
+
+    /// Asks the manager. `None` if it does not answer.
+    pub fn mgr_command(&self, json: &str) -> Option<Answer> {
+        self.ask(true, json)
+    }
+
+    fn ask(&self, mgr: bool, json: &str) -> Option<Answer> {
+        let (tx, rx) = oneshot::channel();
+        self.mailbox.push(AdminMail::Command(mgr, json.to_owned(), tx));
+        super::wait(rx, PATIENCE)
+    }
+}
+
+/// A link and what waits for it to open.
+#[derive(Default)]
+struct Line {
+    link: Option<Link>,
+    open: bool,
+    retry: Duration,
+    queued: Vec<Message>,
+}
+
+impl Line {
+    fn send(&mut self, m: Message) {
+        match &self.link {
+            Some(link) if self.open => link.send(m),
+            _ => self.queued.push(m),
+        }
+    }
+
+    fn is(&self, id: LinkId) -> bool {
+        self.link.as_ref().is_some_and(|l| l.id() == id)
+    }
+}
+
+struct AdminDaemon {
+    me: Peer,
+    hub: Hub,
+    on: Handle,
+    mailbox: Mailbox<AdminMail>,
+    mon_addrs: AddrVec,
+    mon: Line,
+    mgr_addrs: AddrVec,
+    mgr: Line,
+    next_tid: u64,
+    waiting: HashMap<u64, oneshot::Sender<Answer>>,
+}
+
+impl AdminDaemon {
+    fn message(&mut self, m: &Message) {
+        let answer = match m.kind {
+            kind::MON_COMMAND_ACK => MMonCommandAck::from_message(m).map(|a| (a.result, a.status, a.output)),
+            kind::MGR_COMMAND_REPLY => MMgrCommandReply::from_message(m).map(|a| (a.result, a.status, a.output)),
+            kind::MGR_MAP => {
+                if let Ok(map) = MMgrMap::from_message(m)
+                    && let Ok(map) = spirula_encoding::from_slice::<spirula_maps::MgrMap>(&map.mgrmap)
+                    && map.active_addrs != self.mgr_addrs
+                {
+                    self.mgr_addrs = map.active_addrs;
+                    if let Some(old) = self.mgr.link.take() {
+                        old.close();
+                    }
+                    self.mgr.open = false;
+                }
+                return;
+            }
+            _ => return,
+        };
+        if let (Some(done), Ok(answer)) = (self.waiting.remove(&m.tid), answer) {
+            // Whoever asked may have lost patience.
+            let _ = done.send(answer);
+        }
+    }
+}
+
+impl Daemon for AdminDaemon {
+    type Event = AdminMail;
+
+    fn handle(&mut self, event: AdminMail) {
+        match event {
+            AdminMail::Command(to_mgr, json, done) => {
+                let tid = self.next_tid;
+                self.next_tid += 1;
+                self.waiting.retain(|_, w| !w.is_closed());
+                self.waiting.insert(tid, done);
+                let fsid = Uuid::default();
+                let cmd = vec![json];
+                if to_mgr {
+                    self.mgr.send(MMgrCommand { fsid, cmd, input: Bytes::new() }.into_message(tid));
+                } else {
+                    self.mon.send(MMonCommand { version: 0, fsid, cmd, input: Bytes::new() }.into_message(tid));
+                }
+            }
+            AdminMail::Net(NetEvent::Opened { link, .. }) => {
+                let line = if self.mon.is(link.id()) { &mut self.mon } else { &mut self.mgr };
+                line.open = true;
+                for m in std::mem::take(&mut line.queued) {
+                    link.send(m);
+                }
+                if self.mon.is(link.id()) {
+                    let what = vec![Subscription { what: "mgrmap".into(), start: 0, once: false }];
+                    link.send(MMonSubscribe { what, hostname: String::new() }.into_message(0));
+                }
+            }
+            AdminMail::Net(NetEvent::Message(_, m)) => self.message(&m),
+            AdminMail::Net(NetEvent::Closed(id, _)) => {
+                let line = if self.mon.is(id) {
+                    &mut self.mon
+                } else if self.mgr.is(id) {
+                    &mut self.mgr
+                } else {
+                    return;
+                };
+                (line.link, line.open, line.retry) = (None, false, clock::monotonic() + RETRY);
+            }
+        }
+    }
+
+    fn end_of_batch(&mut self) {
+        let now = clock::monotonic();
+        if self.mon.link.is_none() && now >= self.mon.retry {
+            let sink = self.mailbox.sink();
+            self.mon.link = Some(self.hub.connect(&self.me, &sink, &self.mon_addrs, EntityType::Mon, &self.on));
+        }
+        if self.mgr.link.is_none() && now >= self.mgr.retry && !self.mgr_addrs.is_blank() {
+            let sink = self.mailbox.sink();
+            self.mgr.link = Some(self.hub.connect(&self.me, &sink, &self.mgr_addrs, EntityType::Mgr, &self.on));
+        }
+    }
+
+    fn tick(&mut self) {}
+
+    fn deadline(&self) -> Duration {
+        // Links are looked after at the end of each batch; a tick makes one.
+        clock::monotonic() + RETRY
+    }
+
+    fn finished(&self) -> bool {
+        false
+    }
+}

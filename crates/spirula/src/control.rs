@@ -1,0 +1,123 @@
+//! The control socket: how `down`, `status` and `osd` reach the running process.
+//!
+//! One JSON object a line, one answer a line, on `DIR/control.sock`. Requests:
+//! `{"do":"status"}`, `{"do":"stop"}`, `{"do":"osd-start","id":N}`, `{"do":"osd-stop","id":N}`.
+//! Answers: `{"ok":true,…}` or `{"ok":false,"error":"…"}`. `stop` is answered when the
+//! cluster has stopped.
+
+use crate::Unmet;
+use crate::dir::ClusterDir;
+use anyhow::{Context, bail};
+use serde_json::{Value, json};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::time::Duration;
+
+/// Longest request or answer read, bytes.
+const LINE_MAX: u64 = 1 << 20;
+/// How long a request may take; stopping waits for the disks.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// Sends one request to the cluster in `dir`. `Ok(None)` if nothing listens there.
+///
+/// # Errors
+/// When the socket breaks or the answer is an error.
+pub fn ask(dir: &ClusterDir, request: &Value) -> anyhow::Result<Option<Value>> {
+    let Ok(mut stream) = UnixStream::connect(dir.socket()) else { return Ok(None) };
+    stream.set_read_timeout(Some(ANSWER_TIMEOUT)).context("set a time limit")?;
+    writeln!(stream, "{request}").context("write to the control socket")?;
+    let mut line = String::new();
+    BufReader::new(stream.take(LINE_MAX)).read_line(&mut line).context("read from the control socket")?;
+    if line.is_empty() {
+        bail!("the cluster closed the control socket without an answer; see {}", dir.log().display());
+    }
+    let v: Value = serde_json::from_str(&line).context("understand the cluster's answer")?;
+    if v["ok"] == true { Ok(Some(v)) } else { bail!("{}", v["error"].as_str().unwrap_or("no reason given")) }
+}
+
+fn not_running(dir: &ClusterDir) -> anyhow::Error {
+    Unmet(format!(
+        "the cluster in {} is not running; start it with 'spirula up --dir {}'",
+        dir.path().display(),
+        dir.path().display()
+    ))
+    .into()
+}
+
+/// `spirula down`.
+///
+/// # Errors
+/// [`Unmet`] if it does not run; others if it does not stop.
+pub fn down(dir: &Path, as_json: bool) -> anyhow::Result<()> {
+    let dir = ClusterDir::new(dir)?;
+    dir.require()?;
+    let Some(answer) = ask(&dir, &json!({"do": "stop"}))? else { return Err(not_running(&dir)) };
+    if as_json {
+        println!("{}", json!({"stopped": true, "seconds": answer["seconds"]}));
+    } else {
+        println!("stopped the cluster in {}; its data stays, 'spirula up' starts it again", dir.path().display());
+    }
+    Ok(())
+}
+
+/// `spirula osd start|stop`.
+///
+/// # Errors
+/// [`Unmet`] if the cluster does not run; others if the OSD does not do it.
+pub fn osd(dir: &Path, action: &str, id: i32) -> anyhow::Result<()> {
+    let dir = ClusterDir::new(dir)?;
+    dir.require()?;
+    let Some(answer) = ask(&dir, &json!({"do": action, "id": id}))? else { return Err(not_running(&dir)) };
+    println!("{}", answer["message"].as_str().unwrap_or("done"));
+    Ok(())
+}
+
+/// Serves the control socket on a thread of its own. `handle` answers a request; returning
+/// true as the second value ends the service after the answer was sent.
+///
+/// # Errors
+/// When the socket cannot be made.
+pub fn serve(
+    dir: &ClusterDir,
+    handle: impl Fn(&Value) -> anyhow::Result<Value> + Send + Sync + 'static,
+) -> anyhow::Result<()> {
+    let path = dir.socket();
+    // A socket file of an earlier process: the directory's lock says that nobody uses it.
+    let _ = std::fs::remove_file(&path);
+    let listener = UnixListener::bind(&path).with_context(|| format!("listen on {}", path.display()))?;
+    let handle = std::sync::Arc::new(handle);
+    std::thread::Builder::new()
+        .name("control".into())
+        .spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let handle = handle.clone();
+                // One short-lived thread a request: a slow one must not hold up `down`.
+                let spawned = std::thread::Builder::new().name("control-request".into()).spawn(move || {
+                    if let Err(e) = answer(stream, &*handle) {
+                        tracing::debug!("control request failed: {e:#}");
+                    }
+                });
+                if let Err(e) = spawned {
+                    tracing::warn!("cannot serve a control request: {e}");
+                }
+            }
+        })
+        .context("start the control thread")?;
+    Ok(())
+}
+
+fn answer(stream: UnixStream, handle: &dyn Fn(&Value) -> anyhow::Result<Value>) -> anyhow::Result<()> {
+    stream.set_read_timeout(Some(Duration::from_secs(5))).context("set a time limit")?;
+    let mut line = String::new();
+    BufReader::new((&stream).take(LINE_MAX)).read_line(&mut line).context("read the request")?;
+    let result = serde_json::from_str(&line).context("the request is not JSON").and_then(|v: Value| handle(&v));
+    let mut reply = match result {
+        Ok(v) => v,
+        Err(e) => json!({"ok": false, "error": format!("{e:#}")}),
+    };
+    if reply.get("ok").is_none() {
+        reply["ok"] = json!(true);
+    }
+    writeln!(&stream, "{reply}").context("write the answer")
+}

@@ -1,0 +1,314 @@
+//! The cluster directory: what is in it, whose it is, and who may use it now.
+//!
+//! `cluster.json` says that the directory is ours and how the cluster was made; `lock` is
+//! held while a process runs it. A directory that holds something else is never touched.
+
+use crate::Unmet;
+use anyhow::{Context, bail};
+use rustix::fs::{FlockOperation, flock};
+use serde_json::{Value, json};
+use spirula_types::Uuid;
+use std::fs::{self, File, OpenOptions};
+use std::io::{ErrorKind, Read, Write};
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+/// Version of `cluster.json` that this program writes and reads.
+const FORMAT: u64 = 1;
+
+/// How the cluster was made. Fixed for its life.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Manifest {
+    /// The cluster's id.
+    pub fsid: Uuid,
+    /// Identity of each OSD's store, by OSD number.
+    pub osd_uuids: Vec<Uuid>,
+    /// Capacity of each OSD, bytes.
+    pub osd_size: u64,
+    /// Copies that pools keep by default.
+    pub pool_size: u8,
+    /// Copies that must be there for a pool to take writes.
+    pub min_size: u8,
+    /// Address that the daemons listen on.
+    pub bind: IpAddr,
+    /// Port of the monitor.
+    pub port: u16,
+    /// False while the stores are being made: a creation that was cut short starts over.
+    pub complete: bool,
+}
+
+impl Manifest {
+    fn to_json(&self) -> Value {
+        json!({
+            "spirula": "cluster",
+            "format": FORMAT,
+            "fsid": self.fsid.to_string(),
+            "osds": self.osd_uuids.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            "osd_size": self.osd_size,
+            "pool_size": self.pool_size,
+            "min_size": self.min_size,
+            "bind": self.bind.to_string(),
+            "port": self.port,
+            "complete": self.complete,
+        })
+    }
+
+    fn from_json(v: &Value) -> anyhow::Result<Self> {
+        if v["spirula"] != "cluster" {
+            bail!("it does not describe a Spirula cluster");
+        }
+        let format = v["format"].as_u64().context("no number in 'format'")?;
+        if format > FORMAT {
+            bail!("format {format} was written by a newer spirula; this one reads up to {FORMAT}");
+        }
+        let text = |key: &str| v[key].as_str().with_context(|| format!("no text in '{key}'"));
+        let number = |key: &str| v[key].as_u64().with_context(|| format!("no number in '{key}'"));
+        let uuid = |s: &str| Uuid::parse(s).with_context(|| format!("'{s}' is not a uuid"));
+        let osds = v["osds"].as_array().context("no list in 'osds'")?;
+        Ok(Self {
+            fsid: uuid(text("fsid")?)?,
+            osd_uuids: osds.iter().map(|o| uuid(o.as_str().unwrap_or_default())).collect::<Result<_, _>>()?,
+            osd_size: number("osd_size")?,
+            pool_size: u8::try_from(number("pool_size")?).context("'pool_size' is too large")?,
+            min_size: u8::try_from(number("min_size")?).context("'min_size' is too large")?,
+            bind: text("bind")?.parse().context("'bind' is no IP address")?,
+            port: u16::try_from(number("port")?).context("'port' is too large")?,
+            complete: v["complete"].as_bool().context("no true or false in 'complete'")?,
+        })
+    }
+}
+
+/// A cluster directory, by absolute path.
+#[derive(Debug, Clone)]
+pub struct ClusterDir {
+    path: PathBuf,
+}
+
+/// Holds the directory for this process; released when dropped or when the process ends.
+#[derive(Debug)]
+pub struct DirLock {
+    _file: File,
+}
+
+impl ClusterDir {
+    /// The directory at `path`, which need not exist.
+    ///
+    /// # Errors
+    /// When the current directory is unknown.
+    pub fn new(path: &Path) -> anyhow::Result<Self> {
+        let path = std::path::absolute(path).with_context(|| format!("find {}", path.display()))?;
+        Ok(Self { path: path.components().collect() })
+    }
+
+    /// Its path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// A file or folder in it.
+    pub fn join(&self, name: impl AsRef<Path>) -> PathBuf {
+        self.path.join(name)
+    }
+
+    /// `ceph.conf`.
+    pub fn conf(&self) -> PathBuf {
+        self.join("ceph.conf")
+    }
+
+    /// The control socket of the running process.
+    pub fn socket(&self) -> PathBuf {
+        self.join("control.sock")
+    }
+
+    /// Where a detached cluster writes what it would have printed.
+    pub fn log(&self) -> PathBuf {
+        self.join("spirula.log")
+    }
+
+    /// Reads the manifest; `None` for a missing or empty directory.
+    ///
+    /// # Errors
+    /// When the directory holds something else, or a manifest that cannot be read.
+    pub fn manifest(&self) -> anyhow::Result<Option<Manifest>> {
+        let file = self.join("cluster.json");
+        match fs::read(&file) {
+            Ok(bytes) => {
+                let v: Value = serde_json::from_slice(&bytes)
+                    .with_context(|| format!("{} is not JSON; restore it from a backup", file.display()))?;
+                let m = Manifest::from_json(&v).with_context(|| format!("{} cannot be used", file.display()))?;
+                Ok(Some(m))
+            }
+            Err(e) if e.kind() == ErrorKind::NotFound => {
+                self.refuse_foreign()?;
+                Ok(None)
+            }
+            Err(e) => Err(e).with_context(|| format!("read {}", file.display())),
+        }
+    }
+
+    /// Fails if the directory holds anything that a cluster being made would not have put there.
+    fn refuse_foreign(&self) -> anyhow::Result<()> {
+        let entries = match fs::read_dir(&self.path) {
+            Ok(entries) => entries,
+            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(()),
+            Err(e) => return Err(e).with_context(|| format!("look into {}", self.path.display())),
+        };
+        for entry in entries {
+            let name = entry.with_context(|| format!("look into {}", self.path.display()))?.file_name();
+            if !matches!(name.to_str(), Some("lock" | "cluster.json.new" | "spirula.log")) {
+                bail!(
+                    "{} is not a Spirula cluster: it holds '{}' but no cluster.json; \
+                     choose an empty or new directory with --dir",
+                    self.path.display(),
+                    name.display()
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the manifest so that a crash leaves the old one or the new one.
+    ///
+    /// # Errors
+    /// When the directory cannot be written.
+    pub fn write_manifest(&self, m: &Manifest) -> anyhow::Result<()> {
+        let mut text = serde_json::to_string_pretty(&m.to_json()).context("print the manifest")?;
+        text.push('\n');
+        write_durably(&self.join("cluster.json"), text.as_bytes(), 0o644)
+    }
+
+    /// Creates the directory if needed and takes its lock.
+    ///
+    /// # Errors
+    /// [`Unmet`] if another process runs the cluster; others if the directory cannot be used.
+    pub fn lock(&self) -> anyhow::Result<DirLock> {
+        fs::create_dir_all(&self.path).with_context(|| format!("create {}", self.path.display()))?;
+        let path = self.join("lock");
+        let mut file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(&path)
+            .with_context(|| format!("open {}", path.display()))?;
+        if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+            let mut pid = String::new();
+            // The pid only makes the message more helpful.
+            let _ = file.read_to_string(&mut pid);
+            return Err(Unmet(format!(
+                "the cluster in {} is running already (process {}); see 'spirula status --dir {}', stop it with 'spirula down'",
+                self.path.display(),
+                pid.trim(),
+                self.path.display()
+            ))
+            .into());
+        }
+        file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id())).context("write the lock file")?;
+        Ok(DirLock { _file: file })
+    }
+
+    /// Fails with a sentence if there is no cluster here at all.
+    ///
+    /// # Errors
+    /// [`Unmet`] for a missing cluster.
+    pub fn require(&self) -> anyhow::Result<Manifest> {
+        match self.manifest()? {
+            Some(m) => Ok(m),
+            None => Err(Unmet(format!(
+                "there is no cluster in {}; make one with 'spirula up --dir {}'",
+                self.path.display(),
+                self.path.display()
+            ))
+            .into()),
+        }
+    }
+}
+
+/// Replaces `path` by `bytes`: a crash leaves the old file or the new one, whole.
+///
+/// # Errors
+/// When it cannot be written.
+pub fn write_durably(path: &Path, bytes: &[u8], mode: u32) -> anyhow::Result<()> {
+    use std::os::unix::fs::OpenOptionsExt;
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(".new");
+    let new = path.with_file_name(name);
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(mode)
+        .open(&new)
+        .with_context(|| format!("create {}", new.display()))?;
+    file.write_all(bytes).and_then(|()| file.sync_all()).with_context(|| format!("write {}", new.display()))?;
+    fs::rename(&new, path).with_context(|| format!("replace {}", path.display()))?;
+    if let Some(parent) = path.parent() {
+        File::open(parent).and_then(|d| d.sync_all()).with_context(|| format!("sync {}", parent.display()))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scratch(name: &str) -> ClusterDir {
+        let p = std::env::temp_dir().join(format!("spirula-dir-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&p);
+        ClusterDir::new(&p).unwrap()
+    }
+
+    fn sample() -> Manifest {
+        Manifest {
+            fsid: Uuid::from_random([7; 16]),
+            osd_uuids: vec![Uuid::from_random([1; 16])],
+            osd_size: 1 << 30,
+            pool_size: 1,
+            min_size: 1,
+            bind: "127.0.0.1".parse().unwrap(),
+            port: 3300,
+            complete: true,
+        }
+    }
+
+    #[test]
+    fn manifest_survives_writing_and_reading() {
+        let d = scratch("manifest");
+        let _lock = d.lock().unwrap();
+        assert_eq!(d.manifest().unwrap(), None);
+        d.write_manifest(&sample()).unwrap();
+        assert_eq!(d.manifest().unwrap(), Some(sample()));
+        fs::remove_dir_all(d.path()).unwrap();
+    }
+
+    #[test]
+    fn directory_of_something_else_is_refused_and_untouched() {
+        let d = scratch("foreign");
+        fs::create_dir_all(d.path()).unwrap();
+        fs::write(d.join("thesis.tex"), "x").unwrap();
+        let e = d.manifest().unwrap_err().to_string();
+        assert!(e.contains("thesis.tex") && e.contains("--dir"), "{e}");
+        assert_eq!(fs::read_dir(d.path()).unwrap().count(), 1);
+        fs::remove_dir_all(d.path()).unwrap();
+    }
+
+    #[test]
+    fn second_lock_is_refused_with_the_owners_pid() {
+        let d = scratch("lock");
+        let _lock = d.lock().unwrap();
+        let e = d.lock().unwrap_err();
+        assert!(e.is::<Unmet>() && e.to_string().contains(&std::process::id().to_string()), "{e}");
+        fs::remove_dir_all(d.path()).unwrap();
+    }
+
+    #[test]
+    fn damaged_or_newer_manifest_is_refused_by_name() {
+        let d = scratch("damaged");
+        fs::create_dir_all(d.path()).unwrap();
+        fs::write(d.join("cluster.json"), "{").unwrap();
+        assert!(format!("{:#}", d.manifest().unwrap_err()).contains("cluster.json"));
+        fs::write(d.join("cluster.json"), r#"{"spirula":"cluster","format":99}"#).unwrap();
+        assert!(format!("{:#}", d.manifest().unwrap_err()).contains("newer"));
+        fs::remove_dir_all(d.path()).unwrap();
+    }
+}

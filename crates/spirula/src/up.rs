@@ -1,0 +1,454 @@
+//! `spirula up`: create or restart a cluster, show progress, say what to type next.
+
+use crate::cli::UpArgs;
+use crate::cluster::{Cluster, Options, random};
+use crate::dir::{ClusterDir, Manifest};
+use crate::memory::{Budget, SMALLEST};
+use crate::size::Size;
+use crate::{Unmet, conf, control};
+use anyhow::{Context, bail};
+use serde_json::{Value, json};
+use spirula_types::Uuid;
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::fd::{FromRawFd, RawFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::{Duration, Instant};
+
+const DEFAULT_OSDS: u32 = 3;
+const DEFAULT_OSD_SIZE: u64 = 10 << 30;
+/// Smallest OSD that is of any use: journal, metadata and a few objects.
+const SMALLEST_OSD: u64 = 1 << 30;
+const DEFAULT_PORT: u16 = 3300;
+/// Placement groups of the first pool.
+const FIRST_POOL_PGS: u32 = 32;
+/// Name of the pool that a new cluster starts with.
+pub const FIRST_POOL: &str = "data";
+/// How long to wait for every PG to become clean before saying what is missing.
+const READY_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Runs `spirula up`.
+///
+/// # Errors
+/// With the reason, when the cluster cannot be created or started.
+pub fn up(args: UpArgs) -> anyhow::Result<()> {
+    match (args.detach, args.report_fd) {
+        (true, _) => detach(&args),
+        (false, fd) => run(&args, &mut Progress::new(args.json, fd)?),
+    }
+}
+
+/// Where progress goes: the terminal, or the process that waits for a detached child.
+struct Progress {
+    json: bool,
+    report: Option<fs::File>,
+}
+
+impl Progress {
+    #[allow(unsafe_code, reason = "adopts the descriptor that the parent passed on")]
+    fn new(json: bool, fd: Option<RawFd>) -> anyhow::Result<Self> {
+        let report = match fd {
+            None => None,
+            Some(fd) if fd > 2 => {
+                // SAFETY: `detach` made this descriptor for us and nothing else here uses it.
+                Some(unsafe { fs::File::from_raw_fd(fd) })
+            }
+            Some(fd) => bail!("--report-fd {fd} is for spirula's own use"),
+        };
+        Ok(Self { json, report })
+    }
+
+    /// A line for people.
+    fn say(&mut self, line: &str) {
+        if let Some(f) = &mut self.report {
+            // The waiting parent may be gone; the cluster runs on.
+            let _ = writeln!(f, "say {line}");
+        } else if !self.json {
+            println!("{line}");
+        }
+    }
+
+    /// The cluster is ready.
+    fn ready(&mut self, summary: &Value, text: &str) {
+        if let Some(mut f) = self.report.take() {
+            let _ = writeln!(f, "ready {}", json!({"summary": summary, "text": text}));
+        } else if self.json {
+            println!("{summary}");
+        } else {
+            println!("{text}");
+        }
+    }
+}
+
+/// Starts ourselves again in the background and passes its progress on until it is ready.
+fn detach(args: &UpArgs) -> anyhow::Result<()> {
+    let dir = ClusterDir::new(&args.dir)?;
+    // The plain refusals are better told by this process, before a log file is made.
+    dir.manifest()?;
+    drop(dir.lock()?);
+    let (read, write) = rustix::pipe::pipe().context("make a pipe")?;
+    let log = fs::OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(dir.log())
+        .with_context(|| format!("open {}", dir.log().display()))?;
+    let fd = {
+        use std::os::fd::AsRawFd;
+        write.as_raw_fd()
+    };
+    let own: Vec<_> = std::env::args_os().skip(1).filter(|a| a != "--detach").collect();
+    let mut child = Command::new(std::env::current_exe().context("find this program")?)
+        .args(own)
+        .arg("--report-fd")
+        .arg(fd.to_string())
+        .stdin(Stdio::null())
+        .stdout(log.try_clone().context("share the log file")?)
+        .stderr(log)
+        // Out of the terminal's process group, so that Ctrl-C there does not stop it.
+        .process_group(0)
+        .spawn()
+        .context("start the cluster's process")?;
+    drop(write);
+    for line in BufReader::new(fs::File::from(read)).lines() {
+        let line = line.context("read the cluster's progress")?;
+        match line.split_once(' ') {
+            Some(("say", text)) if !args.json => println!("{text}"),
+            Some(("ready", summary)) => {
+                let v: Value = serde_json::from_str(summary).context("understand the cluster's report")?;
+                if args.json {
+                    println!("{}", v["summary"]);
+                } else {
+                    println!("{}", v["text"].as_str().unwrap_or_default());
+                }
+                return Ok(());
+            }
+            Some(("fail3", text)) => return Err(Unmet(text.to_owned()).into()),
+            Some(("fail", text)) => bail!("{text}"),
+            _ => {}
+        }
+    }
+    let status = child.wait().context("wait for the cluster's process")?;
+    bail!("the cluster ended while starting ({status}); see {}", dir.log().display())
+}
+
+fn run(args: &UpArgs, progress: &mut Progress) -> anyhow::Result<()> {
+    let result = start_and_wait(args, progress);
+    if let (Err(e), Some(f)) = (&result, &mut progress.report) {
+        let kind = if e.is::<Unmet>() { "fail3" } else { "fail" };
+        // One line: the parent reads lines.
+        let _ = writeln!(f, "{kind} {}", format!("{e:#}").replace('\n', " "));
+    }
+    result
+}
+
+fn start_and_wait(args: &UpArgs, progress: &mut Progress) -> anyhow::Result<()> {
+    let begun = Instant::now();
+    init_log();
+    let dir = ClusterDir::new(&args.dir)?;
+    let existing = dir.manifest()?;
+    if args.memory.0 < SMALLEST {
+        bail!("--memory {} is too little; give {} or more", args.memory, Size(SMALLEST));
+    }
+    let _lock = dir.lock()?;
+    let manifest = match existing.filter(|m| m.complete) {
+        Some(m) => {
+            check_unchanged(args, &m)?;
+            progress.say(&format!(
+                "spirula {}: starting the cluster in {}",
+                env!("CARGO_PKG_VERSION"),
+                dir.path().display()
+            ));
+            m
+        }
+        None => create(args, &dir, progress)?,
+    };
+    conf::write(&dir, &manifest)?;
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let options = Options {
+        budget: Budget::new(args.memory.0, manifest.osd_uuids.len()),
+        reactors: args.reactors.map_or((cores / 2).max(1), |n| n as usize),
+        links: args.links,
+    };
+    let cluster = Cluster::start(&dir, &manifest, &options)?;
+    let stop = serve_control(&dir, cluster.clone())?;
+    let mut missing = String::new();
+    while !cluster.ready() {
+        if begun.elapsed() > READY_TIMEOUT {
+            missing = cluster.explain();
+            break;
+        }
+        match stop.recv_timeout(Duration::from_millis(2)) {
+            Ok(Stop::Signal | Stop::Asked(_)) => return finish(&cluster, progress, None),
+            Err(_) => cluster.check_alive()?,
+        }
+    }
+    let seconds = begun.elapsed().as_secs_f64();
+    let (summary, text) = next_steps(&dir, &manifest, &cluster, seconds, &missing);
+    progress.ready(&summary, &text);
+    loop {
+        match stop.recv_timeout(Duration::from_secs(1)) {
+            Ok(Stop::Signal) => return finish(&cluster, progress, None),
+            Ok(Stop::Asked(done)) => return finish(&cluster, progress, Some(done)),
+            Err(_) => cluster.check_alive()?,
+        }
+    }
+}
+
+/// Why the cluster is to stop.
+enum Stop {
+    /// Ctrl-C or SIGTERM.
+    Signal,
+    /// `spirula down`, which waits for the word that it is done.
+    Asked(mpsc::Sender<()>),
+}
+
+fn finish(cluster: &Cluster, progress: &mut Progress, done: Option<mpsc::Sender<()>>) -> anyhow::Result<()> {
+    progress.say("stopping");
+    let result = cluster.stop();
+    progress.say("stopped; everything acknowledged is on disk");
+    if let Some(done) = done {
+        // `down` may have been interrupted; it does not matter here.
+        let _ = done.send(());
+        // Let the control thread write its answer before the process ends.
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    result
+}
+
+/// Serves the control socket and catches the signals; both end up in the returned channel.
+fn serve_control(dir: &ClusterDir, cluster: Cluster) -> anyhow::Result<mpsc::Receiver<Stop>> {
+    let (tx, rx) = mpsc::channel();
+    let stop_tx = Mutex::new(tx.clone());
+    control::serve(dir, move |request| {
+        let id = || request["id"].as_i64().and_then(|n| i32::try_from(n).ok()).context("'id' is no OSD number");
+        match request["do"].as_str().unwrap_or_default() {
+            "status" => cluster.status(),
+            "osd-start" => cluster.start_osd(id()?).map(|message| json!({ "message": message })),
+            "osd-stop" => cluster.stop_osd(id()?).map(|message| json!({ "message": message })),
+            "stop" => {
+                let begun = Instant::now();
+                let (done_tx, done) = mpsc::channel();
+                let sent = stop_tx.lock().map(|tx| tx.send(Stop::Asked(done_tx)).is_ok()).unwrap_or(false);
+                if !sent {
+                    bail!("the cluster is stopping already");
+                }
+                done.recv().context("the cluster ended before it could confirm")?;
+                Ok(json!({"seconds": begun.elapsed().as_secs_f64()}))
+            }
+            other => bail!("unknown request '{other}'; known are status, stop, osd-start, osd-stop"),
+        }
+    })?;
+    let asked = Arc::new(AtomicBool::new(false));
+    std::thread::Builder::new()
+        .name("signals".into())
+        .spawn(move || {
+            let Ok(rt) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return };
+            rt.block_on(async {
+                use tokio::signal::unix::{SignalKind, signal};
+                let (Ok(mut int), Ok(mut term)) = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
+                else {
+                    return;
+                };
+                loop {
+                    tokio::select! { _ = int.recv() => {} _ = term.recv() => {} }
+                    if asked.swap(true, Ordering::Relaxed) {
+                        // The second one means "now": nothing acknowledged is lost by it.
+                        std::process::exit(130);
+                    }
+                    let _ = tx.send(Stop::Signal);
+                }
+            });
+        })
+        .context("start the signal thread")?;
+    Ok(rx)
+}
+
+/// Makes a new cluster's directory: manifest and stores.
+fn create(args: &UpArgs, dir: &ClusterDir, progress: &mut Progress) -> anyhow::Result<Manifest> {
+    let osds = args.osds.unwrap_or(DEFAULT_OSDS);
+    let osd_size = choose_osd_size(args, dir, osds)?;
+    let pool_size = args.pool_size.unwrap_or(osds.min(3) as u8);
+    if u32::from(pool_size) > osds {
+        bail!("--pool-size {pool_size} needs {pool_size} OSDs, --osds is {osds}");
+    }
+    let mut uuids = Vec::new();
+    for _ in 0..=osds {
+        let mut bytes = [0; 16];
+        random(&mut bytes).context("draw an id")?;
+        uuids.push(Uuid::from_random(bytes));
+    }
+    let fsid = uuids.pop().unwrap_or_default();
+    let mut m = Manifest {
+        fsid,
+        osd_uuids: uuids,
+        osd_size,
+        pool_size,
+        // As Ceph chooses it: a majority-like half.
+        min_size: pool_size - pool_size / 2,
+        bind: args.bind.unwrap_or_else(|| std::net::Ipv4Addr::LOCALHOST.into()),
+        port: args.port.unwrap_or(DEFAULT_PORT),
+        complete: false,
+    };
+    progress.say(&format!(
+        "spirula {}: a new cluster in {}: 1 monitor, 1 manager, {osds} OSD{} of {}",
+        env!("CARGO_PKG_VERSION"),
+        dir.path().display(),
+        if osds == 1 { "" } else { "s" },
+        Size(osd_size)
+    ));
+    progress.say(&format!(
+        "  pools keep {} of each object on different OSDs of this machine (failure domain osd); \
+         writes need {} of them",
+        match pool_size {
+            1 => "1 copy".to_owned(),
+            n => format!("{n} copies"),
+        },
+        m.min_size
+    ));
+    dir.write_manifest(&m)?;
+    Cluster::create(dir, &m, FIRST_POOL, FIRST_POOL_PGS)?;
+    m.complete = true;
+    dir.write_manifest(&m)?;
+    Ok(m)
+}
+
+fn choose_osd_size(args: &UpArgs, dir: &ClusterDir, osds: u32) -> anyhow::Result<u64> {
+    let fs =
+        rustix::fs::statvfs(dir.path()).with_context(|| format!("ask for free space of {}", dir.path().display()))?;
+    let free = fs.f_bavail * fs.f_frsize;
+    // A tenth stays for the monitor, the journals and the file system's own needs.
+    let fits = free / 10 * 9 / u64::from(osds);
+    if fits < SMALLEST_OSD {
+        bail!(
+            "{} has {} free; {osds} OSDs need at least {} each and some room beside; free some space, use fewer --osds or another --dir",
+            dir.path().display(),
+            Size(free),
+            Size(SMALLEST_OSD)
+        );
+    }
+    match args.osd_size {
+        None => Ok(DEFAULT_OSD_SIZE.min(fits) / (1 << 20) * (1 << 20)),
+        Some(Size(s)) if s < SMALLEST_OSD => {
+            bail!("--osd-size {} is too small; an OSD needs {} or more", Size(s), Size(SMALLEST_OSD))
+        }
+        Some(Size(s)) if s > fits => bail!(
+            "{osds} OSDs of {} do not fit: {} has {} free; use --osd-size {}G or less",
+            Size(s),
+            dir.path().display(),
+            Size(free),
+            fits >> 30
+        ),
+        Some(Size(s)) => Ok(s / (1 << 20) * (1 << 20)),
+    }
+}
+
+/// The options that are fixed for a cluster's life must be left out or repeated as they were.
+fn check_unchanged(args: &UpArgs, m: &Manifest) -> anyhow::Result<()> {
+    let differs = |option: &str, asked: String, is: String| {
+        Err(anyhow::anyhow!("{option} {asked}: this cluster was made with {is}; leave the option out to start it"))
+    };
+    let osds = m.osd_uuids.len() as u32;
+    match args {
+        UpArgs { osds: Some(n), .. } if *n != osds => differs("--osds", n.to_string(), osds.to_string()),
+        UpArgs { osd_size: Some(s), .. } if s.0 >> 20 != m.osd_size >> 20 => {
+            differs("--osd-size", s.to_string(), Size(m.osd_size).to_string())
+        }
+        UpArgs { pool_size: Some(n), .. } if *n != m.pool_size => {
+            differs("--pool-size", n.to_string(), m.pool_size.to_string())
+        }
+        UpArgs { port: Some(p), .. } if *p != m.port => differs("--port", p.to_string(), m.port.to_string()),
+        UpArgs { bind: Some(a), .. } if *a != m.bind => differs("--bind", a.to_string(), m.bind.to_string()),
+        _ => Ok(()),
+    }
+}
+
+fn next_steps(dir: &ClusterDir, m: &Manifest, cluster: &Cluster, seconds: f64, missing: &str) -> (Value, String) {
+    let pgs = cluster.pg_count();
+    let summary = json!({
+        "ready": missing.is_empty(),
+        "seconds": (seconds * 1000.0).round() / 1000.0,
+        "pid": std::process::id(),
+        "dir": dir.path(),
+        "conf": dir.conf(),
+        "keyring": dir.join("keyring"),
+        "fsid": m.fsid.to_string(),
+        "mon": format!("v2:{}", std::net::SocketAddr::new(m.bind, m.port)),
+        "osds": m.osd_uuids.len(),
+        "pgs": pgs,
+        "pool_size": m.pool_size,
+        "pool": FIRST_POOL,
+        "missing": if missing.is_empty() { Value::Null } else { json!(missing) },
+    });
+    let head = if missing.is_empty() {
+        format!("ready in {seconds:.2} s: {} OSDs up, {pgs} placement groups active+clean", m.osd_uuids.len())
+    } else {
+        format!("running after {seconds:.0} s, but not all is well: {missing}")
+    };
+    let text = format!(
+        "{head}\n\n\
+         Use it with Ceph's own clients (Debian: apt-get install ceph-common):\n\
+         \x20 export CEPH_CONF={}\n\
+         \x20 ceph -s\n\
+         \x20 rados -p {FIRST_POOL} put hello /etc/hostname\n\
+         \x20 rados -p {FIRST_POOL} get hello -\n\
+         \x20 ceph osd pool create mypool\n\n\
+         Stop it with {}'spirula down --dir {}'; 'spirula up --dir {}' starts it again with its data.",
+        dir.conf().display(),
+        "Ctrl-C or ",
+        dir.path().display(),
+        dir.path().display(),
+    );
+    (summary, text)
+}
+
+/// Warnings and errors go to stderr, more with `SPIRULA_LOG=info|debug|trace`.
+fn init_log() {
+    let level = std::env::var("SPIRULA_LOG").ok().and_then(|l| l.parse().ok());
+    let level = level.unwrap_or(tracing_subscriber::filter::LevelFilter::WARN);
+    // Fails only if a log is set up already, which then is used.
+    let _ = tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr).try_init();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::Links;
+
+    fn args() -> UpArgs {
+        UpArgs {
+            dir: "x".into(),
+            osds: None,
+            osd_size: None,
+            pool_size: None,
+            port: None,
+            bind: None,
+            detach: false,
+            memory: Size(512 << 20),
+            reactors: None,
+            links: Links::Memory,
+            json: false,
+            report_fd: None,
+        }
+    }
+
+    #[test]
+    fn changed_fixed_options_are_refused_by_name_and_repeated_ones_accepted() {
+        let m = Manifest {
+            fsid: Uuid::default(),
+            osd_uuids: vec![Uuid::default(); 3],
+            osd_size: 10 << 30,
+            pool_size: 3,
+            min_size: 2,
+            bind: std::net::Ipv4Addr::LOCALHOST.into(),
+            port: 3300,
+            complete: true,
+        };
+        assert!(check_unchanged(&args(), &m).is_ok());
+        assert!(check_unchanged(&UpArgs { osds: Some(3), osd_size: Some(Size(10 << 30)), ..args() }, &m).is_ok());
+        let e = check_unchanged(&UpArgs { osds: Some(5), ..args() }, &m).unwrap_err().to_string();
+        assert!(e.contains("--osds 5") && e.contains("made with 3"), "{e}");
+    }
+}
