@@ -1,7 +1,10 @@
 //! Fuzzing on the stable toolchain: libFuzzer with coverage flags passed by hand.
 
 use crate::run::{command, must, root, status, target};
+use anyhow::Context;
 use clap::Args;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// What to fuzz and how long.
 #[derive(Args)]
@@ -18,7 +21,8 @@ const FLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-leve
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
     -Cllvm-args=-sanitizer-coverage-trace-compares --cfg fuzzing -Cdebug-assertions";
 
-/// Builds and runs the targets; false if one found something.
+/// Builds and runs the targets; false if one found something. Inputs that matter are in the
+/// target directory: `fuzz/corpus` (kept from run to run) and `fuzz/artifacts` (failures).
 ///
 /// # Errors
 /// When the build fails.
@@ -27,11 +31,15 @@ pub fn fuzz(o: &Options) -> anyhow::Result<bool> {
     let host = "x86_64-unknown-linux-gnu";
     must(
         command("cargo")
-            .args(["build", "--release", "--manifest-path", "fuzz/Cargo.toml", "--bins", "--target", host])
+            .args(["build", "--release", "--locked", "--manifest-path", "fuzz/Cargo.toml", "--bins", "--target", host])
             .env("CARGO_TARGET_DIR", &dir)
             .env("RUSTC_BOOTSTRAP", "1")
             .env("RUSTFLAGS", FLAGS),
     )?;
+    let artifacts = dir.join("artifacts");
+    std::fs::create_dir_all(&artifacts)?;
+    let seeds = Seeds::new(dir.join("corpus"));
+    seeds.plant()?;
     let mut good = true;
     let mut names: Vec<String> = std::fs::read_dir(root().join("fuzz/src/bin"))?
         .flatten()
@@ -39,16 +47,241 @@ pub fn fuzz(o: &Options) -> anyhow::Result<bool> {
         .collect();
     names.sort();
     for name in names.iter().filter(|n| o.target.as_ref().is_none_or(|t| t == *n)) {
-        let corpus = dir.join("corpus").join(name);
-        std::fs::create_dir_all(&corpus)?;
+        let corpus = seeds.folder(name)?;
         let found = !status(
             command(dir.join(host).join("release").join(name))
                 .arg(format!("-max_total_time={}", o.seconds))
-                .args(["-rss_limit_mb=2048", "-malloc_limit_mb=256", "-print_final_stats=1"])
+                .arg(format!("-artifact_prefix={}/{name}-", artifacts.display()))
+                .args(["-rss_limit_mb=2048", "-timeout=20", "-print_final_stats=1"])
                 .arg(&corpus),
         )?;
         println!("fuzz {name}: {}", if found { "FOUND something" } else { "ok" });
         good &= !found;
     }
     Ok(good)
+}
+
+/// Makes seeds of the golden vectors and corpora in `../shared`. Where that is absent the
+/// fuzzer begins with nothing.
+struct Seeds {
+    corpus: PathBuf,
+}
+
+/// Folders of Ceph's object corpora and the targets that read such objects.
+const OBJECTS: &[(&str, &str)] = &[
+    ("entity_addr_t", "names"),
+    ("entity_addrvec_t", "names"),
+    ("entity_name_t", "names"),
+    ("hobject_t", "names"),
+    ("object_locator_t", "names"),
+    ("osd_reqid_t", "names"),
+    ("pg_t", "names"),
+    ("spg_t", "names"),
+    ("eversion_t", "names"),
+    ("utime_t", "encoding"),
+    ("MonMap", "monmap"),
+    ("mon_info_t", "monmap"),
+    ("OSDMap", "osdmap"),
+    ("OSDMap::Incremental", "osdmap_incremental"),
+    ("pg_pool_t", "pool"),
+    ("pool_opts_t", "pool"),
+    ("pool_snap_info_t", "pool"),
+    ("pg_merge_meta_t", "pool"),
+    ("osd_info_t", "pool"),
+    ("osd_xinfo_t", "pool"),
+    ("MgrMap::ModuleInfo", "mgrmap"),
+    ("MgrMap::ModuleOption", "mgrmap"),
+    ("MgrMap::StandbyInfo", "mgrmap"),
+    ("FSMap", "fsmap"),
+    ("MDSMap", "fsmap"),
+    ("MDSMap::mds_info_t", "fsmap"),
+    ("Filesystem", "fsmap"),
+    ("CompatSet", "fsmap"),
+    ("pg_stat_t", "statistics"),
+    ("osd_stat_t", "statistics"),
+    ("pool_stat_t", "statistics"),
+    ("object_stat_sum_t", "statistics"),
+    ("store_statfs_t", "statistics"),
+    ("CrushWrapper", "crush"),
+];
+
+impl Seeds {
+    fn new(corpus: PathBuf) -> Self {
+        Self { corpus }
+    }
+
+    fn folder(&self, target: &str) -> anyhow::Result<PathBuf> {
+        let dir = self.corpus.join(target);
+        std::fs::create_dir_all(&dir)?;
+        Ok(dir)
+    }
+
+    fn put(&self, target: &str, name: &str, bytes: &[u8]) -> anyhow::Result<()> {
+        let path = self.folder(target)?.join(format!("seed-{}", name.replace('/', "-")));
+        std::fs::write(&path, bytes).with_context(|| format!("write {}", path.display()))
+    }
+
+    fn plant(&self) -> anyhow::Result<()> {
+        self.commands()?;
+        let vectors = root().join("../shared/protocol/vectors");
+        if !vectors.exists() {
+            println!("SKIPPED seeds of golden vectors: {} is absent", vectors.display());
+            return Ok(());
+        }
+        for (folder, part, target) in [
+            ("monmap", "monmap", "monmap"),
+            ("maps", "mgrmap", "mgrmap"),
+            ("osdmap", "golden-", "osdmap"),
+            ("osdmap", "real-e", "osdmap"),
+            ("osdmap", "real-inc", "osdmap_incremental"),
+            ("crush", "", "crush"),
+        ] {
+            for (name, bytes) in files(&vectors.join(folder), ".bin")? {
+                if name.starts_with(part) {
+                    self.put(target, &name, &bytes)?;
+                }
+            }
+        }
+        self.streams(&vectors)?;
+        self.messages(&vectors)?;
+        self.ops(&vectors)?;
+        self.objects()
+    }
+
+    /// Recorded connections, as raw bytes for the machines and the frame reader.
+    fn streams(&self, vectors: &Path) -> anyhow::Result<()> {
+        // After "ceph v2\n", the length and the two feature words.
+        const BANNER: usize = 26;
+        for (name, bytes) in files(&vectors.join("auth-none"), ".bin")? {
+            let target = if name.contains(".c2s.") { "server_connection" } else { "client_connection" };
+            self.put(target, &name, &[&[0, 0, 255], &bytes[..]].concat())?;
+            self.put("frames", &name, &[&[1, 255], bytes.get(BANNER..).unwrap_or_default()].concat())?;
+        }
+        // Every frame type, in every state, with and without sessions that survive.
+        for side in ["server_connection", "client_connection"] {
+            for flags in [1, 1 + 4, 1 + 4 + 32, 1 + 2, 1 + 8, 1 + 16] {
+                for honest in 0..9 {
+                    let mut script = vec![flags, honest, 255];
+                    (1..=22).for_each(|tag| script.extend([tag, 60, 0].into_iter().chain([0; 60])));
+                    self.put(side, &format!("script-{flags}-{honest}"), &script)?;
+                    for tag in 1..=22 {
+                        let one = [&[flags, honest, 255, tag, 60, 0][..], &[1; 60]].concat();
+                        self.put(side, &format!("frame-{flags}-{honest}-{tag}"), &one)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// One message of each kind.
+    fn messages(&self, vectors: &Path) -> anyhow::Result<()> {
+        let packed = vectors.join("messages.jsonl.gz");
+        let out = Command::new("gzip").arg("-dc").arg(&packed).output().context("run gzip")?;
+        for (i, line) in String::from_utf8_lossy(&out.stdout).lines().enumerate() {
+            let j: serde_json::Value = serde_json::from_str(line)?;
+            let number = |k: &str| j[k].as_u64().unwrap_or_default();
+            let (front, data) = (unhex(&j["front"]), unhex(&j["data"]));
+            let mut seed = (number("type") as u16).to_le_bytes().to_vec();
+            seed.push(number("version") as u8);
+            seed.extend((front.len().min(0xffff) as u16).to_le_bytes());
+            seed.extend(front);
+            seed.extend(data);
+            self.put("ceph_messages", &format!("{i}-{}", j["name"].as_str().unwrap_or_default()), &seed)?;
+        }
+        // Every kind, even those that were not recorded.
+        for kind in 0..64u16 {
+            for target in ["ceph_messages", "cluster_messages"] {
+                let empty = [&kind.to_le_bytes()[..], &[1, 64, 0, 1, 1, 58, 0, 0, 0], &[0; 80]].concat();
+                self.put(target, &format!("empty-{kind}"), &empty)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Ops, one by one.
+    fn ops(&self, vectors: &Path) -> anyhow::Result<()> {
+        let text = std::fs::read_to_string(vectors.join("ops.jsonl"))?;
+        for (i, line) in text.lines().enumerate() {
+            let j: serde_json::Value = serde_json::from_str(line)?;
+            let code = j["code"].as_str().unwrap_or_default().trim_start_matches("0x");
+            let code = u16::from_str_radix(code, 16)?;
+            let input = unhex(&j["in"]);
+            let how = if code & 0x0f00 == 0x0500 { 16 } else { 0 };
+            let mut seed = vec![how, 0, 0, 0, 0];
+            seed.extend(code.to_le_bytes());
+            seed.push(j["opflags"].as_u64().unwrap_or_default() as u8);
+            seed.extend(unhex(&j["union"]));
+            seed.extend((input.len().min(0xffff) as u16).to_le_bytes());
+            seed.extend(input);
+            self.put("exec", &i.to_string(), &seed)?;
+        }
+        Ok(())
+    }
+
+    /// Objects as four releases of Ceph encode them.
+    fn objects(&self) -> anyhow::Result<()> {
+        for archive in files(&root().join("../shared/corpus"), ".tar.xz")?.into_iter().map(|(name, _)| name) {
+            let release = archive.trim_end_matches(".tar.xz");
+            let unpacked = self.corpus.with_file_name("objects").join(release);
+            if !unpacked.exists() {
+                std::fs::create_dir_all(&unpacked)?;
+                let path = root().join("../shared/corpus").join(&archive);
+                must(Command::new("tar").arg("xf").arg(&path).arg("-C").arg(&unpacked))?;
+            }
+            for version in std::fs::read_dir(unpacked.join("archive"))?.flatten() {
+                for (kind, target) in OBJECTS {
+                    let dir = version.path().join("objects").join(kind);
+                    for (name, bytes) in files(&dir, "")? {
+                        self.put(target, &format!("{release}-{kind}-{name}"), &bytes)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Commands as the `ceph` tool sends them.
+    fn commands(&self) -> anyhow::Result<()> {
+        for (i, command) in [
+            r#"{"prefix": "get_command_descriptions"}"#,
+            r#"{"prefix": "pg dump", "target": ["mon-mgr", ""], "dumpcontents": ["all"], "format": "json"}"#,
+            r#"{"prefix": "osd df", "output_method": "tree", "format": "json"}"#,
+            r#"{"prefix": "pg ls", "pool": 1, "states": ["active"]}"#,
+            r#"{"prefix": "osd pool stats", "pool_name": "a"}"#,
+            r#"{"prefix": "osd pool create", "pool": "p", "pg_num": 8, "pool_type": "replicated"}"#,
+            r#"{"prefix": "osd pool set", "pool": "a", "var": "size", "val": "2"}"#,
+            r#"{"prefix": "osd out", "ids": ["0", "osd.1"]}"#,
+            r#"{"prefix": "config set", "who": "osd", "name": "osd_max_backfills", "value": "3"}"#,
+            r#"{"prefix": "osd tree", "epoch": 1, "states": ["up"]}"#,
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            for how in [0, 4, 1] {
+                self.put("manager", &format!("command-{i}-{how}"), &[&[how], command.as_bytes()].concat())?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The files of a folder whose names end so; none if it is absent.
+fn files(dir: &Path, end: &str) -> anyhow::Result<Vec<(String, Vec<u8>)>> {
+    let mut all = Vec::new();
+    let Ok(entries) = std::fs::read_dir(dir) else { return Ok(all) };
+    for e in entries {
+        let e = e?;
+        let name = e.file_name().to_string_lossy().into_owned();
+        if name.ends_with(end) && e.path().is_file() {
+            all.push((name, std::fs::read(e.path())?));
+        }
+    }
+    Ok(all)
+}
+
+fn unhex(v: &serde_json::Value) -> Vec<u8> {
+    let digits = v.as_str().unwrap_or_default().as_bytes();
+    let pair = |p: &[u8]| u8::from_str_radix(std::str::from_utf8(p).unwrap_or_default(), 16).unwrap_or_default();
+    digits.chunks(2).map(pair).collect()
 }
