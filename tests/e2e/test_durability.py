@@ -13,12 +13,13 @@ with rados.Rados(conffile=sys.argv[1]) as r:
         data = open(p, 'rb').read()
         io = ios[n % 2]
         waiting.append(io.aio_write_full(p, data))
-        x = {'sum': hashlib.sha256(data).hexdigest().encode()} if n % 3 == 0 else {}
-        for k, v in x.items(): waiting.append(io.aio_setxattr(p, k, v) if hasattr(io, 'aio_setxattr') else None) or io.set_xattr(p, k, v)
+        x = n % 3 == 0
+        if x:
+            io.set_xattr(p, 'sum', hashlib.sha256(data).hexdigest().encode())
         if n % 5 == 0:
             with rados.WriteOpCtx() as op:
                 io.set_omap(op, ('path', 'n'), (p.encode(), b'%d' % n)); io.operate_write_op(op, p)
-        table[p] = [n % 2, hashlib.sha256(data).hexdigest(), len(data), bool(x), n % 5 == 0, n]
+        table[p] = [n % 2, hashlib.sha256(data).hexdigest(), len(data), x, n % 5 == 0, n]
         while len(waiting) > 64:
             c = waiting.pop(0)
             if c: c.wait_for_complete(); assert c.get_return_value() == 0

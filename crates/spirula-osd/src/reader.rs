@@ -167,7 +167,10 @@ impl ObjectReader for StoreReader<'_> {
     }
 
     fn list(&self, from: &HObject, until: &HObject, max: usize) -> Result<Vec<HObject>, ReadError> {
-        self.store.list(from, until, max).map_err(|e| read_error(&e))
+        // The last PG of a pool ends at the maximum, behind which other pools begin: the
+        // store holds them all, a PG must see only its own.
+        let pool_end = HObject::pool_start(from.pool.saturating_add(1), 0);
+        self.store.list(from, until.min(&pool_end), max).map_err(|e| read_error(&e))
     }
 }
 
@@ -197,7 +200,7 @@ impl ObjectReader for BlockingReader<'_> {
         StoreReader { store: self.0, shelf: &RefCell::default() }.omap_range(object, range)
     }
     fn list(&self, from: &HObject, until: &HObject, max: usize) -> Result<Vec<HObject>, ReadError> {
-        self.0.list(from, until, max).map_err(|e| read_error(&e))
+        StoreReader { store: self.0, shelf: &RefCell::default() }.list(from, until, max)
     }
 }
 

@@ -53,6 +53,9 @@ pub fn down(dir: &Path, as_json: bool) -> anyhow::Result<()> {
     let dir = ClusterDir::new(dir)?;
     dir.require()?;
     let Some(answer) = ask(&dir, &json!({"do": "stop"}))? else { return Err(not_running(&dir)) };
+    if !dir.wait_unlocked() {
+        bail!("the cluster has stopped, but its process does not end; see {}", dir.log().display());
+    }
     if as_json {
         println!("{}", json!({"stopped": true, "seconds": answer["seconds"]}));
     } else {

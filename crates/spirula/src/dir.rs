@@ -9,9 +9,10 @@ use rustix::fs::{FlockOperation, flock};
 use serde_json::{Value, json};
 use spirula_types::Uuid;
 use std::fs::{self, File, OpenOptions};
-use std::io::{ErrorKind, Read, Write};
+use std::io::{ErrorKind, Read, Seek, Write};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// Version of `cluster.json` that this program writes and reads.
 const FORMAT: u64 = 1;
@@ -75,6 +76,19 @@ impl Manifest {
             port: u16::try_from(number("port")?).context("'port' is too large")?,
             complete: v["complete"].as_bool().context("no true or false in 'complete'")?,
         })
+    }
+}
+
+/// How long to wait for an earlier process that has been killed to be gone: the kernel first
+/// finishes the writes it had under way.
+const DYING_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Is this process gone or going?
+fn is_dying(pid: &str) -> bool {
+    match fs::read_to_string(format!("/proc/{pid}/stat")) {
+        // "pid (name) state …"; the name may hold anything.
+        Ok(stat) => stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with(['Z', 'X'])),
+        Err(_) => true,
     }
 }
 
@@ -191,10 +205,15 @@ impl ClusterDir {
             .truncate(false)
             .open(&path)
             .with_context(|| format!("open {}", path.display()))?;
-        if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+        let begun = Instant::now();
+        while flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
             let mut pid = String::new();
             // The pid only makes the message more helpful.
-            let _ = file.read_to_string(&mut pid);
+            let _ = file.rewind().and_then(|()| file.read_to_string(&mut pid));
+            if begun.elapsed() < DYING_PATIENCE && is_dying(pid.trim()) {
+                std::thread::sleep(Duration::from_millis(5));
+                continue;
+            }
             return Err(Unmet(format!(
                 "the cluster in {} is running already (process {}); see 'spirula status --dir {}', stop it with 'spirula down'",
                 self.path.display(),
@@ -205,6 +224,21 @@ impl ClusterDir {
         }
         file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id())).context("write the lock file")?;
         Ok(DirLock { _file: file })
+    }
+
+    /// Waits until no process runs the cluster any more; false if that takes too long.
+    pub fn wait_unlocked(&self) -> bool {
+        let begun = Instant::now();
+        loop {
+            let free = match File::open(self.join("lock")) {
+                Ok(file) => flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok(),
+                Err(_) => true,
+            };
+            if free || begun.elapsed() > DYING_PATIENCE {
+                return free;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
     /// Fails with a sentence if there is no cluster here at all.

@@ -111,8 +111,10 @@ impl MOsdOp {
 
     /// The object it names, as a head.
     pub fn hobject(&self) -> HObject {
+        // A key equal to the name places the object no differently and is not kept.
+        let key = if self.locator.key == self.oid { Bytes::new() } else { self.locator.key.clone() };
         HObject {
-            key: self.locator.key.clone(),
+            key,
             name: self.oid.clone(),
             snap: SNAP_HEAD,
             hash: self.hash,

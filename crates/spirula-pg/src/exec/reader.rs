@@ -120,6 +120,7 @@ pub trait ObjectReader {
     fn omap_range(&self, object: &HObject, range: OmapRange<'_>) -> Result<OmapPage, ReadError>;
 
     /// At most `max` objects `o` of the PG with `from <= o < until`, ascending, clones included.
+    /// Never one of another pool, even where `until` is the maximum.
     ///
     /// # Errors
     /// [`ReadError`].
