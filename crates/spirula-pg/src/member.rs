@@ -92,11 +92,8 @@ impl Pg {
         self.promised_to = from;
         let info = self.info.clone();
         let lease = info.as_ref().map_or(0, |i| cx.leases.granted_left(i.primary, cx.now.mono_ms));
-        let none = info.is_none();
         self.send(from, epoch, CtlBody::Info { info, lease_left_ms: lease as u32 }, cx);
-        if none && !self.is_acting() {
-            cx.out.push(PgEffect::Removed);
-        }
+        self.check_removed(cx);
     }
 
     // ---- replicated writes ----
@@ -334,7 +331,7 @@ impl Pg {
     /// The pool is deleted.
     pub(crate) fn remove_pool_gone(&mut self, cx: &mut Cx<'_>) {
         if self.info.is_none() {
-            cx.out.push(PgEffect::Removed);
+            self.check_removed(cx);
         } else {
             self.start_removal(cx);
         }

@@ -91,6 +91,11 @@ impl Ops {
         self.waiting.len() + self.pg_queue.len() + self.contexts.values().map(|c| c.queue.len()).sum::<usize>()
     }
 
+    /// No requests?
+    pub fn is_empty(&self) -> bool {
+        self.waiting.is_empty() && self.pg_queue.is_empty() && self.contexts.values().all(|c| c.queue.is_empty())
+    }
+
     /// Forgets requests of a closed connection that were not executed.
     pub fn drop_connection(&mut self, conn: ConnId) -> Vec<OpId> {
         let mut gone = Vec::new();

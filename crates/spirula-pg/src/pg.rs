@@ -203,7 +203,7 @@ impl Pg {
     pub fn wants_tick(&self) -> bool {
         match self.role {
             Role::Peering(_) => true,
-            Role::Idle => self.info.is_some(),
+            Role::Idle => true,
             _ => self.ops.waits_for_lease(),
         }
     }
@@ -325,9 +325,7 @@ impl Pg {
             self.start_peering(cx);
         } else {
             self.notify(cx);
-            if self.info.is_none() && !view.acting.contains(&self.osd) {
-                cx.out.push(PgEffect::Removed);
-            }
+            self.check_removed(cx);
         }
         cx.out.push(PgEffect::StateChanged);
     }
@@ -410,11 +408,7 @@ impl Pg {
                 After::Step { epoch, step } => self.on_step(epoch, step, cx),
                 After::Nothing => {}
                 After::Remove => self.remove_more(cx),
-                After::Gone => {
-                    if self.info.is_none() {
-                        cx.out.push(PgEffect::Removed);
-                    }
-                }
+                After::Gone => self.check_removed(cx),
             }
         }
         self.advance(cx);
@@ -432,10 +426,19 @@ impl Pg {
             Role::Peering(_) => self.peering_tick(cx),
             Role::Idle if cx.now.mono_ms >= self.notified_ms + self.cfg.retry_ms && !self.is_acting() => {
                 self.notify(cx);
+                self.check_removed(cx);
             }
             _ => {}
         }
         self.run_pending(cx);
+    }
+
+    /// Says that nothing is left here: no copy, no duty, nobody waiting for a newer map.
+    pub(crate) fn check_removed(&mut self, cx: &mut Cx<'_>) {
+        let idle = matches!(self.role, Role::Idle) && self.info.is_none() && !self.is_acting();
+        if idle && self.early.is_empty() && self.ops.is_empty() {
+            cx.out.push(PgEffect::Removed);
+        }
     }
 
     /// First and after-last position of the PG's objects.

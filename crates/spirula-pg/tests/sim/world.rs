@@ -456,6 +456,10 @@ impl World {
         let op = self.ops;
         msg.retry_attempt = attempt;
         self.op_client.insert(op, (client, tid, attempt));
+        let (pg, epoch) = (msg.spg.pg, msg.epoch);
+        self.say(|| {
+            format!("client {client} sends {tid} attempt {attempt} as op {op} e{epoch} for {pg} to {target:?}")
+        });
         let link = (End::Client(client), End::Osd(target.osd));
         self.net.entry(link).or_default().push_back((target.boot, Wire::Client { op, client, tid, msg }));
     }
@@ -581,6 +585,9 @@ impl World {
                 }
                 let pg = msg.spg.pg;
                 let epoch = node.epoch;
+                if self.trace {
+                    println!("{now:>7} osd.{id} e{epoch} <- op {op}");
+                }
                 if !node.pgs.contains_key(&pg) {
                     // Not ours: tell the client what it lacks; it sends again by itself.
                     if msg.epoch <= epoch {
