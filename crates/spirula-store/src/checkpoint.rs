@@ -18,9 +18,9 @@ use bytes::Bytes;
 use spirula_encoding::{Decoder, Encoder};
 use spirula_types::{EVersion, PgId};
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::Receiver;
-use std::sync::{Arc, Mutex, PoisonError};
 
 /// Omap pairs of removed omaps deleted per step.
 const PURGE_STEP: usize = 4096;
@@ -74,15 +74,24 @@ impl CheckpointRecord {
     }
 }
 
+/// A PG's log in the KV.
+#[derive(Default)]
+pub(crate) struct StoredLog {
+    /// First and last version of each chunk.
+    chunks: VecDeque<(EVersion, EVersion)>,
+    /// Entries up to this one are trimmed, also where their chunk is still there.
+    trimmed: Option<EVersion>,
+}
+
 /// The checkpoint thread's state.
 pub(crate) struct Checkpointer {
     pub shared: Arc<Shared>,
     pub meta: Arc<dyn MetaStore>,
     pub block: Arc<dyn BlockDevice>,
     pub superblock_dev: Arc<dyn BlockDevice>,
-    pub superblock: Arc<Mutex<Superblock>>,
-    /// Log chunks in the KV, of PGs met so far: first and last version.
-    pub chunks: BTreeMap<PgId, VecDeque<(EVersion, EVersion)>>,
+    pub superblock: Superblock,
+    /// Logs in the KV, of PGs met so far.
+    pub logs: BTreeMap<PgId, StoredLog>,
     /// Omap ids to purge.
     pub dead: VecDeque<u64>,
 }
@@ -115,12 +124,9 @@ impl Checkpointer {
         let record = CheckpointRecord { seq: job.seq, end: job.end, counters: job.counters };
         changes.push((keys::CHECKPOINT.to_vec(), Some(record.encode())));
         self.meta.commit(changes)?;
-        {
-            let mut sb = self.superblock.lock().unwrap_or_else(PoisonError::into_inner);
-            sb.checkpoint = job.seq;
-            sb.clean = job.clean;
-            sb.write(&*self.superblock_dev)?;
-        }
+        self.superblock.checkpoint = job.seq;
+        self.superblock.clean = job.clean;
+        self.superblock.write(&*self.superblock_dev)?;
         self.dead.extend(&job.frozen.dead);
         self.shared.ring_tail.store(job.end.offset, Ordering::Release);
         self.shared.checkpointed.store(job.seq, Ordering::Release);
@@ -128,27 +134,28 @@ impl Checkpointer {
         Ok(())
     }
 
-    fn chunks_of(&mut self, pg: PgId) -> Result<&mut VecDeque<(EVersion, EVersion)>> {
-        if !self.chunks.contains_key(&pg) {
+    fn stored_log(&mut self, pg: PgId) -> Result<&mut StoredLog> {
+        if !self.logs.contains_key(&pg) {
             let prefix = keys::log_prefix(pg);
-            let mut found = VecDeque::new();
+            let mut log = StoredLog { trimmed: stored_trim(&*self.meta, pg)?, ..StoredLog::default() };
             for pair in self.meta.range(&prefix, &keys::prefix_end(&prefix)) {
-                found.push_back(keys::log_chunk_versions(&pair?.0)?);
+                log.chunks.push_back(keys::log_chunk_versions(&pair?.0)?);
             }
-            self.chunks.insert(pg, found);
+            self.logs.insert(pg, log);
         }
-        Ok(self.chunks.entry(pg).or_default())
+        Ok(self.logs.entry(pg).or_default())
     }
 
     fn log_changes(&mut self, pg: PgId, delta: &LogDelta, changes: &mut Changes) -> Result<()> {
         let meta = self.meta.clone();
-        let chunks = self.chunks_of(pg)?;
+        let StoredLog { chunks, trimmed } = self.stored_log(pg)?;
         // A key deleted and written again must appear once.
         let mut own: BTreeMap<Vec<u8>, Option<Vec<u8>>> = BTreeMap::new();
         if delta.reset {
             for (first, last) in chunks.drain(..) {
                 own.insert(keys::log_chunk(pg, first, last), None);
             }
+            *trimmed = None;
             own.insert(keys::log_trim(pg), None);
         }
         if let Some(to) = delta.rewind {
@@ -168,13 +175,24 @@ impl Checkpointer {
             while let Some((first, last)) = chunks.pop_front_if(|(_, last)| *last <= to) {
                 own.insert(keys::log_chunk(pg, first, last), None);
             }
-            if chunks.front().is_some_and(|(first, _)| *first <= to) {
+            // An older trim may come after a newer one; it changes nothing.
+            if *trimmed < Some(to) && chunks.front().is_some_and(|(first, _)| *first <= to) {
+                *trimmed = Some(to);
                 let mut o = Encoder::new();
                 o.put(&to);
                 own.insert(keys::log_trim(pg), Some(o.into_vec()));
             }
         }
         if let (Some((first, _)), Some((last, _))) = (delta.entries.front(), delta.entries.back()) {
+            if *trimmed >= Some(*first) {
+                // Rewound to before the trim, and grown again: nothing older is left, and
+                // the trim must not hide what is new.
+                for (first, last) in chunks.drain(..) {
+                    own.insert(keys::log_chunk(pg, first, last), None);
+                }
+                *trimmed = None;
+                own.insert(keys::log_trim(pg), None);
+            }
             chunks.push_back((*first, *last));
             own.insert(keys::log_chunk(pg, *first, *last), Some(encode_chunk(delta.entries.iter())));
         }
@@ -242,6 +260,12 @@ fn encode_chunk<'a>(entries: impl Iterator<Item = &'a (EVersion, Bytes)>) -> Vec
         o.put(e);
     });
     o.into_vec()
+}
+
+/// The newest trimmed version of a PG's log in the KV, if entries of it are still there.
+pub(crate) fn stored_trim(meta: &dyn MetaStore, pg: PgId) -> Result<Option<EVersion>> {
+    let trimmed = meta.get(&keys::log_trim(pg))?;
+    trimmed.map(|v| Decoder::new(&v).get().map_err(StoreError::corrupt)).transpose()
 }
 
 /// Entries of a log chunk.

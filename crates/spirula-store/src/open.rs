@@ -21,8 +21,8 @@ use spirula_types::Uuid;
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::{self, File};
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
-use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 /// Smallest journal, bytes.
@@ -377,8 +377,8 @@ impl Store {
             meta: parts.meta,
             block: parts.block,
             superblock_dev: parts.superblock,
-            superblock: Arc::new(Mutex::new(sb)),
-            chunks: BTreeMap::new(),
+            superblock: sb,
+            logs: BTreeMap::new(),
             dead,
         };
         let id = self.identity.osd_id;

@@ -247,7 +247,14 @@ pub(crate) fn random_txn(rng: &mut Rng, model: &Model, version: u64, big: bool) 
     match rng.below(12) {
         0..=5 => t.meta.push(MetaOp::LogAppend { pg, version: v(version), entry: pattern(version, 40) }),
         6 => t.meta.push(MetaOp::LogTrim { pg, to: v(version.saturating_sub(rng.below(20))) }),
-        7 => t.meta.push(MetaOp::LogRewind { pg, to: v(version.saturating_sub(rng.below(6))) }),
+        7 => {
+            // Then grown again from there, perhaps from before the last trim.
+            let to = version.saturating_sub(rng.below(40));
+            t.meta.push(MetaOp::LogRewind { pg, to: v(to) });
+            if rng.below(2) == 0 {
+                t.meta.push(MetaOp::LogAppend { pg, version: v(to + 1), entry: pattern(version, 30) });
+            }
+        }
         8 if rng.below(4) == 0 => t.meta.push(MetaOp::LogRemove { pg }),
         _ => {}
     }
