@@ -194,8 +194,7 @@ fn mark_full_pools(work: &mut Work, digest: &PgDigest) {
         let old = pool.flags;
         let mut new = old & !(flag::FULL | flag::BACKFILLFULL | flag::NEARFULL | flag::FULL_QUOTA);
         if !none_full {
-            let osds: BTreeSet<OsdId> =
-                work.osd().crush.rule_weights(u32::from(pool.crush_rule)).into_keys().collect();
+            let osds: BTreeSet<OsdId> = work.osd().crush.rule_weights(u32::from(pool.crush_rule)).into_keys().collect();
             if !osds.is_disjoint(&full) {
                 new |= flag::FULL;
             } else if !osds.is_disjoint(&backfillfull) {

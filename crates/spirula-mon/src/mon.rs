@@ -118,12 +118,7 @@ impl Mon {
     ///
     /// # Errors
     /// [`LoadError`] for a state that cannot be read, or that has no monitor of that name.
-    pub fn open(
-        keys: &BTreeMap<String, Bytes>,
-        name: &str,
-        now: UTime,
-        entropy: Entropy,
-    ) -> Result<Self, LoadError> {
+    pub fn open(keys: &BTreeMap<String, Bytes>, name: &str, now: UTime, entropy: Entropy) -> Result<Self, LoadError> {
         let state = State::load(keys)?;
         let rank = state.monmap.rank_of(name).ok_or_else(|| LoadError::Bad {
             key: "monmap".into(),
@@ -363,7 +358,8 @@ impl Mon {
             return;
         }
         self.last_commit += 1;
-        self.inflight = Some(InFlight { id: self.last_commit, state: work.state, replies: work.replies, stops: work.stops });
+        self.inflight =
+            Some(InFlight { id: self.last_commit, state: work.state, replies: work.replies, stops: work.stops });
         out.push(MonEffect::Commit(self.last_commit, txn));
     }
 

@@ -312,7 +312,8 @@ impl Mon {
             }
             return;
         }
-        let silent_since = UTime::from_nanos(self.now.as_nanos().saturating_sub(r.failed_for_ms.saturating_mul(1_000_000)));
+        let silent_since =
+            UTime::from_nanos(self.now.as_nanos().saturating_sub(r.failed_for_ms.saturating_mul(1_000_000)));
         self.osds.failures.entry(r.target).or_default().insert(r.reporter, Report { silent_since });
         self.judge(r.target, work);
     }
@@ -446,13 +447,7 @@ impl Mon {
 /// How many independent witnesses `reporters` are, and how many there could be. Reporters in
 /// one subtree of type `level` count once; where the cluster has too few such subtrees for
 /// `wanted`, every OSD counts.
-fn witnesses(
-    map: &OsdMap,
-    target: OsdId,
-    reporters: &BTreeSet<OsdId>,
-    level: &str,
-    wanted: usize,
-) -> (usize, usize) {
+fn witnesses(map: &OsdMap, target: OsdId, reporters: &BTreeSet<OsdId>, level: &str, wanted: usize) -> (usize, usize) {
     let others: Vec<OsdId> = map.osds().filter(|o| *o != target && map.is_up(*o)).collect();
     let kind = map.crush.type_id(level);
     let place = |osd: OsdId| kind.and_then(|k| map.crush.ancestor_of_type(osd, k)).unwrap_or(osd);

@@ -73,15 +73,27 @@ pub fn create(work: &mut Work, new: &NewPool) -> Result<PoolId, Refusal> {
     let pgp_num = new.pgp_num.filter(|n| *n > 0).unwrap_or(if pgp_default > 0 { pgp_default } else { pg_num });
     let max = work.state.option_u64("mon_max_pool_pg_num") as u32;
     if pg_num > max {
-        return Err((ERANGE, format!("'pg_num' must be greater than 0 and less than or equal to {max} (you may adjust 'mon_max_pool_pg_num' for higher values)")));
+        return Err((
+            ERANGE,
+            format!(
+                "'pg_num' must be greater than 0 and less than or equal to {max} (you may adjust 'mon_max_pool_pg_num' for higher values)"
+            ),
+        ));
     }
     if pgp_num > pg_num {
-        return Err((ERANGE, format!("'pgp_num' must be greater than 0 and lower or equal than 'pg_num', which in this case is {pg_num}")));
+        return Err((
+            ERANGE,
+            format!(
+                "'pgp_num' must be greater than 0 and lower or equal than 'pg_num', which in this case is {pg_num}"
+            ),
+        ));
     }
     let rule = match new.crush_rule {
         Some(r) if work.osd().crush.rule(r).is_some() => r,
         Some(r) => return Err((ENOENT, format!("crush rule {r} does not exist"))),
-        None => default_rule(work).ok_or_else(|| (ENOENT, "no suitable CRUSH rule exists, check 'osd pool default crush *' config options".to_owned()))?,
+        None => default_rule(work).ok_or_else(|| {
+            (ENOENT, "no suitable CRUSH rule exists, check 'osd pool default crush *' config options".to_owned())
+        })?,
     };
     check_pg_count(work, rule, pg_num, size, None)?;
     let mut pool = PgPool::replicated(size, pg_num, rule as u8, work.now);

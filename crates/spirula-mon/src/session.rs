@@ -151,13 +151,7 @@ impl Session {
     }
 }
 
-fn push_log(
-    level: u16,
-    sub: Sub,
-    fsid: Uuid,
-    state: &State,
-    send: &mut impl FnMut(Message),
-) -> Option<u64> {
+fn push_log(level: u16, sub: Sub, fsid: Uuid, state: &State, send: &mut impl FnMut(Message)) -> Option<u64> {
     let last = state.log.last();
     let wanted = |e: &spirula_messages::ceph::LogEntry| e.severity >= level;
     let entries: Vec<_> = if sub.next == 0 {

@@ -270,12 +270,7 @@ fn io<'a>(op: &'static str, path: &'a Path) -> impl FnOnce(std::io::Error) -> St
 
 fn take_lock(dir: &Path) -> Result<File, StoreError> {
     let path = dir.join(LOCK);
-    let file = OpenOptions::new()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .open(&path)
-        .map_err(io("open", &path))?;
+    let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path).map_err(io("open", &path))?;
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(file),
         Err(rustix::io::Errno::WOULDBLOCK) => Err(StoreError::Locked { path }),
@@ -406,7 +401,9 @@ fn replay(
             let later = (at + 1..data.len()).find(|&p| record_at(data, p).is_some_and(|(s, _, _)| s > seq));
             return match later {
                 None => Ok((seq, at)),
-                Some(p) => Err(corrupt(at, format!("bad record after commit {seq}, while a good one follows at offset {p}"))),
+                Some(p) => {
+                    Err(corrupt(at, format!("bad record after commit {seq}, while a good one follows at offset {p}")))
+                }
             };
         };
         if found != seq + 1 {

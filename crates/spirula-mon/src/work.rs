@@ -114,7 +114,10 @@ impl Work {
     ///
     /// # Errors
     /// Those of `edit`.
-    pub fn edit_crush<T, E>(&mut self, edit: impl FnOnce(&mut spirula_crush::CrushMap) -> Result<T, E>) -> Result<T, E> {
+    pub fn edit_crush<T, E>(
+        &mut self,
+        edit: impl FnOnce(&mut spirula_crush::CrushMap) -> Result<T, E>,
+    ) -> Result<T, E> {
         let mut map = spirula_crush::CrushMap::clone(self.osd().crush.map());
         let result = edit(&mut map)?;
         if map != **self.osd().crush.map() {

@@ -9,11 +9,46 @@ use std::sync::Arc;
 
 pub(super) const SPECS: &[CommandSpec] = &[
     CommandSpec { sig: "status", help: "show cluster status", module: "mon", perm: "r", flags: 0, run: status },
-    CommandSpec { sig: "health name=detail,type=CephChoices,strings=detail,req=false", help: "show cluster health", module: "mon", perm: "r", flags: 0, run: health },
-    CommandSpec { sig: "health mute name=code,type=CephString name=ttl,type=CephString,req=false name=sticky,type=CephBool,req=false", help: "mute health alert", module: "mon", perm: "w", flags: 0, run: mute },
-    CommandSpec { sig: "health unmute name=code,type=CephString,req=false", help: "unmute existing health alert mute(s)", module: "mon", perm: "w", flags: 0, run: unmute },
-    CommandSpec { sig: "df name=detail,type=CephChoices,strings=detail,req=false", help: "show cluster free space stats", module: "mon", perm: "r", flags: 0, run: df },
-    CommandSpec { sig: "report name=tags,type=CephString,n=N,req=false", help: "report full status of cluster, optional title tag strings", module: "mon", perm: "r", flags: 0, run: full },
+    CommandSpec {
+        sig: "health name=detail,type=CephChoices,strings=detail,req=false",
+        help: "show cluster health",
+        module: "mon",
+        perm: "r",
+        flags: 0,
+        run: health,
+    },
+    CommandSpec {
+        sig: "health mute name=code,type=CephString name=ttl,type=CephString,req=false name=sticky,type=CephBool,req=false",
+        help: "mute health alert",
+        module: "mon",
+        perm: "w",
+        flags: 0,
+        run: mute,
+    },
+    CommandSpec {
+        sig: "health unmute name=code,type=CephString,req=false",
+        help: "unmute existing health alert mute(s)",
+        module: "mon",
+        perm: "w",
+        flags: 0,
+        run: unmute,
+    },
+    CommandSpec {
+        sig: "df name=detail,type=CephChoices,strings=detail,req=false",
+        help: "show cluster free space stats",
+        module: "mon",
+        perm: "r",
+        flags: 0,
+        run: df,
+    },
+    CommandSpec {
+        sig: "report name=tags,type=CephString,n=N,req=false",
+        help: "report full status of cluster, optional title tag strings",
+        module: "mon",
+        perm: "r",
+        flags: 0,
+        run: full,
+    },
 ];
 
 fn status(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {

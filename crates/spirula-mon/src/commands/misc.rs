@@ -9,28 +9,148 @@ use std::collections::BTreeMap;
 
 /// What we call ourselves where Ceph's daemons name their version. The first part is the
 /// release whose protocol we speak: programs compare it.
-pub const VERSION_TEXT: &str = concat!("ceph version 16.2.15 (spirula ", env!("CARGO_PKG_VERSION"), ") pacific (stable)");
+pub const VERSION_TEXT: &str =
+    concat!("ceph version 16.2.15 (spirula ", env!("CARGO_PKG_VERSION"), ") pacific (stable)");
 
 pub(super) const SPECS: &[CommandSpec] = &[
     CommandSpec { sig: "fsid", help: "show cluster FSID/UUID", module: "mon", perm: "r", flags: 0, run: fsid },
-    CommandSpec { sig: "version", help: "show mon daemon version", module: "mon", perm: "r", flags: FLAG_HIDDEN | FLAG_TELL, run: version },
-    CommandSpec { sig: "versions", help: "check running versions of ceph daemons", module: "mon", perm: "r", flags: 0, run: versions },
-    CommandSpec { sig: "features", help: "report of connected features", module: "mon", perm: "r", flags: 0, run: features },
-    CommandSpec { sig: "quorum_status", help: "report status of monitor quorum", module: "mon", perm: "r", flags: 0, run: quorum_status },
-    CommandSpec { sig: "mon_status", help: "report status of monitors", module: "mon", perm: "r", flags: FLAG_HIDDEN | FLAG_TELL, run: mon_status },
-    CommandSpec { sig: "time-sync-status", help: "show time sync status", module: "mon", perm: "r", flags: 0, run: time_sync },
-    CommandSpec { sig: "node ls name=type,type=CephChoices,strings=all|osd|mon|mds|mgr,req=false", help: "list all nodes in cluster [type]", module: "mon", perm: "r", flags: 0, run: node_ls },
-    CommandSpec { sig: "sessions", help: "list existing sessions", module: "mon", perm: "r", flags: FLAG_HIDDEN | FLAG_TELL, run: sessions },
-    CommandSpec { sig: "ops", help: "show the ops currently in flight", module: "mon", perm: "r", flags: FLAG_HIDDEN | FLAG_TELL, run: no_ops },
-    CommandSpec { sig: "dump_historic_ops", help: "show recent ops", module: "mon", perm: "r", flags: FLAG_HIDDEN | FLAG_TELL, run: no_ops },
-    CommandSpec { sig: "tell name=target,type=CephName name=args,type=CephString,n=N", help: "send a command to a specific daemon", module: "mon", perm: "rw", flags: 0, run: tell },
-    CommandSpec { sig: "fs dump name=epoch,type=CephInt,req=false,range=0", help: "dump all CephFS status, optionally from epoch", module: "mds", perm: "r", flags: 0, run: fs_dump },
+    CommandSpec {
+        sig: "version",
+        help: "show mon daemon version",
+        module: "mon",
+        perm: "r",
+        flags: FLAG_HIDDEN | FLAG_TELL,
+        run: version,
+    },
+    CommandSpec {
+        sig: "versions",
+        help: "check running versions of ceph daemons",
+        module: "mon",
+        perm: "r",
+        flags: 0,
+        run: versions,
+    },
+    CommandSpec {
+        sig: "features",
+        help: "report of connected features",
+        module: "mon",
+        perm: "r",
+        flags: 0,
+        run: features,
+    },
+    CommandSpec {
+        sig: "quorum_status",
+        help: "report status of monitor quorum",
+        module: "mon",
+        perm: "r",
+        flags: 0,
+        run: quorum_status,
+    },
+    CommandSpec {
+        sig: "mon_status",
+        help: "report status of monitors",
+        module: "mon",
+        perm: "r",
+        flags: FLAG_HIDDEN | FLAG_TELL,
+        run: mon_status,
+    },
+    CommandSpec {
+        sig: "time-sync-status",
+        help: "show time sync status",
+        module: "mon",
+        perm: "r",
+        flags: 0,
+        run: time_sync,
+    },
+    CommandSpec {
+        sig: "node ls name=type,type=CephChoices,strings=all|osd|mon|mds|mgr,req=false",
+        help: "list all nodes in cluster [type]",
+        module: "mon",
+        perm: "r",
+        flags: 0,
+        run: node_ls,
+    },
+    CommandSpec {
+        sig: "sessions",
+        help: "list existing sessions",
+        module: "mon",
+        perm: "r",
+        flags: FLAG_HIDDEN | FLAG_TELL,
+        run: sessions,
+    },
+    CommandSpec {
+        sig: "ops",
+        help: "show the ops currently in flight",
+        module: "mon",
+        perm: "r",
+        flags: FLAG_HIDDEN | FLAG_TELL,
+        run: no_ops,
+    },
+    CommandSpec {
+        sig: "dump_historic_ops",
+        help: "show recent ops",
+        module: "mon",
+        perm: "r",
+        flags: FLAG_HIDDEN | FLAG_TELL,
+        run: no_ops,
+    },
+    CommandSpec {
+        sig: "tell name=target,type=CephName name=args,type=CephString,n=N",
+        help: "send a command to a specific daemon",
+        module: "mon",
+        perm: "rw",
+        flags: 0,
+        run: tell,
+    },
+    CommandSpec {
+        sig: "fs dump name=epoch,type=CephInt,req=false,range=0",
+        help: "dump all CephFS status, optionally from epoch",
+        module: "mds",
+        perm: "r",
+        flags: 0,
+        run: fs_dump,
+    },
     CommandSpec { sig: "fs ls", help: "list filesystems", module: "fs", perm: "r", flags: 0, run: fs_ls },
-    CommandSpec { sig: "fs get name=fs_name,type=CephString", help: "get info about one filesystem", module: "fs", perm: "r", flags: 0, run: fs_get },
-    CommandSpec { sig: "fs new name=fs_name,type=CephString,goodchars=[A-Za-z0-9-_.] name=metadata,type=CephString name=data,type=CephString name=force,type=CephBool,req=false", help: "make new filesystem using named pools <metadata> and <data>", module: "fs", perm: "rw", flags: 0, run: fs_new },
-    CommandSpec { sig: "mds stat", help: "show MDS status", module: "mds", perm: "r", flags: FLAG_HIDDEN, run: mds_stat },
-    CommandSpec { sig: "mds metadata name=who,type=CephString,req=false", help: "fetch metadata for mds <role>", module: "mds", perm: "r", flags: 0, run: empty_list },
-    CommandSpec { sig: "mds versions", help: "check running versions of MDSs", module: "mds", perm: "r", flags: 0, run: empty_object },
+    CommandSpec {
+        sig: "fs get name=fs_name,type=CephString",
+        help: "get info about one filesystem",
+        module: "fs",
+        perm: "r",
+        flags: 0,
+        run: fs_get,
+    },
+    CommandSpec {
+        sig: "fs new name=fs_name,type=CephString,goodchars=[A-Za-z0-9-_.] name=metadata,type=CephString name=data,type=CephString name=force,type=CephBool,req=false",
+        help: "make new filesystem using named pools <metadata> and <data>",
+        module: "fs",
+        perm: "rw",
+        flags: 0,
+        run: fs_new,
+    },
+    CommandSpec {
+        sig: "mds stat",
+        help: "show MDS status",
+        module: "mds",
+        perm: "r",
+        flags: FLAG_HIDDEN,
+        run: mds_stat,
+    },
+    CommandSpec {
+        sig: "mds metadata name=who,type=CephString,req=false",
+        help: "fetch metadata for mds <role>",
+        module: "mds",
+        perm: "r",
+        flags: 0,
+        run: empty_list,
+    },
+    CommandSpec {
+        sig: "mds versions",
+        help: "check running versions of MDSs",
+        module: "mds",
+        perm: "r",
+        flags: 0,
+        run: empty_object,
+    },
 ];
 
 fn fsid(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
@@ -53,7 +173,9 @@ pub(super) fn count_versions<'a>(texts: impl Iterator<Item = &'a str>) -> BTreeM
 
 /// Versions that OSDs told.
 pub(super) fn osd_versions(ctx: &CommandCtx<'_>) -> BTreeMap<String, u64> {
-    count_versions(ctx.work.state.osd_metadata.values().map(|m| m.get("ceph_version").map_or("unknown", String::as_str)))
+    count_versions(
+        ctx.work.state.osd_metadata.values().map(|m| m.get("ceph_version").map_or("unknown", String::as_str)),
+    )
 }
 
 /// Versions of the managers in the map.
@@ -71,7 +193,8 @@ pub(super) fn mon_versions(ctx: &CommandCtx<'_>) -> BTreeMap<String, u64> {
 }
 
 fn versions(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
-    let parts = [("mon", mon_versions(ctx)), ("mgr", mgr_versions(ctx)), ("osd", osd_versions(ctx)), ("mds", BTreeMap::new())];
+    let parts =
+        [("mon", mon_versions(ctx)), ("mgr", mgr_versions(ctx)), ("osd", osd_versions(ctx)), ("mds", BTreeMap::new())];
     let mut overall = BTreeMap::new();
     let mut out = Map::new();
     for (kind, counts) in parts {

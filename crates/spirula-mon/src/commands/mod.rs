@@ -6,19 +6,19 @@
 //! described them in its beacon; clients send those to it.
 
 pub mod args;
-//T mod auth;
-//T mod config;
-//T mod crush;
-//T mod crush_rules;
+mod auth;
+mod config;
+mod crush;
+mod crush_rules;
 mod health;
-//T mod log;
-//T mod mgr;
+mod log;
+mod mgr;
 mod misc;
 mod mon_cmds;
-//T mod osd;
+mod osd;
 mod osd_dump;
-//T mod osd_flags;
-//T mod osd_maps;
+mod osd_flags;
+mod osd_maps;
 mod osd_show;
 mod osd_tree;
 mod pool;
@@ -45,17 +45,17 @@ const TABLES: &[&[CommandSpec]] = &[
     osd_show::SPECS,
     osd_dump::SPECS,
     osd_tree::SPECS,
-    //T osd::SPECS,
-    //T osd_flags::SPECS,
-    //T osd_maps::SPECS,
+    osd::SPECS,
+    osd_flags::SPECS,
+    osd_maps::SPECS,
     pool::SPECS,
     pool_set::SPECS,
-    //T crush::SPECS,
-    //T crush_rules::SPECS,
-    //T mgr::SPECS,
-    //T config::SPECS,
-    //T log::SPECS,
-    //T auth::SPECS,
+    crush::SPECS,
+    crush_rules::SPECS,
+    mgr::SPECS,
+    config::SPECS,
+    log::SPECS,
+    auth::SPECS,
 ];
 
 /// Every command of the monitor.
@@ -148,7 +148,10 @@ pub fn run(mon: &Mon, work: &mut Work, request: &Request<'_>) -> CommandResult {
         Some("json") => Format::Json,
         Some("json-pretty") => Format::JsonPretty,
         Some(other) => {
-            return CommandResult::err(EINVAL, format!("format '{other}' is not supported; use plain, json or json-pretty"));
+            return CommandResult::err(
+                EINVAL,
+                format!("format '{other}' is not supported; use plain, json or json-pretty"),
+            );
         }
     };
     if prefix == "get_command_descriptions" {

@@ -6,18 +6,95 @@ use serde_json::{Value, json};
 use spirula_types::errno::{EBUSY, EINVAL, ENOENT, EOPNOTSUPP};
 
 pub(super) const SPECS: &[CommandSpec] = &[
-    CommandSpec { sig: "mon dump name=epoch,type=CephInt,range=0,req=false", help: "dump formatted monmap (optionally from epoch)", module: "mon", perm: "r", flags: 0, run: dump },
+    CommandSpec {
+        sig: "mon dump name=epoch,type=CephInt,range=0,req=false",
+        help: "dump formatted monmap (optionally from epoch)",
+        module: "mon",
+        perm: "r",
+        flags: 0,
+        run: dump,
+    },
     CommandSpec { sig: "mon stat", help: "summarize monitor status", module: "mon", perm: "r", flags: 0, run: stat },
-    CommandSpec { sig: "mon getmap name=epoch,type=CephInt,range=0,req=false", help: "get monmap", module: "mon", perm: "r", flags: 0, run: getmap },
-    CommandSpec { sig: "mon metadata name=id,type=CephString,req=false", help: "fetch metadata for mon <id>", module: "mon", perm: "r", flags: 0, run: metadata },
-    CommandSpec { sig: "mon count-metadata name=property,type=CephString", help: "count mons by metadata field property", module: "mon", perm: "r", flags: 0, run: count_metadata },
-    CommandSpec { sig: "mon versions", help: "check running versions of monitors", module: "mon", perm: "r", flags: 0, run: versions },
-    CommandSpec { sig: "mon ok-to-stop name=ids,type=CephString,n=N", help: "check whether mon(s) can be safely stopped without reducing immediate availability", module: "mon", perm: "r", flags: 0, run: ok_to_stop },
-    CommandSpec { sig: "mon ok-to-rm name=id,type=CephString", help: "check whether removing the specified mon would break quorum", module: "mon", perm: "r", flags: 0, run: ok_to_rm },
-    CommandSpec { sig: "mon ok-to-add-offline", help: "check whether adding a mon and not starting it would break quorum", module: "mon", perm: "r", flags: 0, run: ok_to_add },
-    CommandSpec { sig: "mon feature ls name=with_value,type=CephChoices,strings=--with-value,req=false", help: "list available mon map features to be set/unset", module: "mon", perm: "r", flags: 0, run: feature_ls },
-    CommandSpec { sig: "mon add name=name,type=CephString name=addr,type=CephIPAddr", help: "add new monitor named <name> at <addr>", module: "mon", perm: "rw", flags: 0, run: one_only },
-    CommandSpec { sig: "mon rm name=name,type=CephString", help: "remove monitor named <name>", module: "mon", perm: "rw", flags: 0, run: one_only },
+    CommandSpec {
+        sig: "mon getmap name=epoch,type=CephInt,range=0,req=false",
+        help: "get monmap",
+        module: "mon",
+        perm: "r",
+        flags: 0,
+        run: getmap,
+    },
+    CommandSpec {
+        sig: "mon metadata name=id,type=CephString,req=false",
+        help: "fetch metadata for mon <id>",
+        module: "mon",
+        perm: "r",
+        flags: 0,
+        run: metadata,
+    },
+    CommandSpec {
+        sig: "mon count-metadata name=property,type=CephString",
+        help: "count mons by metadata field property",
+        module: "mon",
+        perm: "r",
+        flags: 0,
+        run: count_metadata,
+    },
+    CommandSpec {
+        sig: "mon versions",
+        help: "check running versions of monitors",
+        module: "mon",
+        perm: "r",
+        flags: 0,
+        run: versions,
+    },
+    CommandSpec {
+        sig: "mon ok-to-stop name=ids,type=CephString,n=N",
+        help: "check whether mon(s) can be safely stopped without reducing immediate availability",
+        module: "mon",
+        perm: "r",
+        flags: 0,
+        run: ok_to_stop,
+    },
+    CommandSpec {
+        sig: "mon ok-to-rm name=id,type=CephString",
+        help: "check whether removing the specified mon would break quorum",
+        module: "mon",
+        perm: "r",
+        flags: 0,
+        run: ok_to_rm,
+    },
+    CommandSpec {
+        sig: "mon ok-to-add-offline",
+        help: "check whether adding a mon and not starting it would break quorum",
+        module: "mon",
+        perm: "r",
+        flags: 0,
+        run: ok_to_add,
+    },
+    CommandSpec {
+        sig: "mon feature ls name=with_value,type=CephChoices,strings=--with-value,req=false",
+        help: "list available mon map features to be set/unset",
+        module: "mon",
+        perm: "r",
+        flags: 0,
+        run: feature_ls,
+    },
+    CommandSpec {
+        sig: "mon add name=name,type=CephString name=addr,type=CephIPAddr",
+        help: "add new monitor named <name> at <addr>",
+        module: "mon",
+        perm: "rw",
+        flags: 0,
+        run: one_only,
+    },
+    CommandSpec {
+        sig: "mon rm name=name,type=CephString",
+        help: "remove monitor named <name>",
+        module: "mon",
+        perm: "rw",
+        flags: 0,
+        run: one_only,
+    },
 ];
 
 fn dump(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
@@ -135,7 +212,10 @@ fn ok_to_stop(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
         let word = if ids.is_empty() { "none".to_owned() } else { ids.join(",") };
         return CommandResult::ok(format!("quorum should be preserved (~{left} of {total}) after stopping [{word}]"));
     }
-    CommandResult::err(EBUSY, format!("not enough monitors would be available ({left} of {total}) after stopping mons [{}]", ids.join(",")))
+    CommandResult::err(
+        EBUSY,
+        format!("not enough monitors would be available ({left} of {total}) after stopping mons [{}]", ids.join(",")),
+    )
 }
 
 fn ok_to_rm(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
@@ -162,7 +242,13 @@ fn ok_to_add(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
 
 fn feature_ls(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
     let names = spirula_maps::mon_feature_names(ctx.work.state.monmap.persistent_features);
-    let text = || format!("all features\n\tsupported: [{0}]\n\tpersistent: [{0}]\non current monmap (epoch {1})\n\tpersistent: [{0}]\n\trequired: [{0}]\n", names.join(","), ctx.work.state.monmap.epoch);
+    let text = || {
+        format!(
+            "all features\n\tsupported: [{0}]\n\tpersistent: [{0}]\non current monmap (epoch {1})\n\tpersistent: [{0}]\n\trequired: [{0}]\n",
+            names.join(","),
+            ctx.work.state.monmap.epoch
+        )
+    };
     let value = || json!({"all": {"supported": names, "persistent": names}, "monmap": {"persistent": names, "optional": [], "required": names}});
     text_or_json(ctx, text, value)
 }

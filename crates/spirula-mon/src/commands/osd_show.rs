@@ -12,21 +12,126 @@ use std::collections::BTreeMap;
 
 pub(super) const SPECS: &[CommandSpec] = &[
     CommandSpec { sig: "osd stat", help: "print summary of OSD map", module: "osd", perm: "r", flags: 0, run: stat },
-    CommandSpec { sig: "osd ls name=epoch,type=CephInt,range=0,req=false", help: "show all OSD ids", module: "osd", perm: "r", flags: 0, run: ls },
-    CommandSpec { sig: "osd ls-tree name=epoch,type=CephInt,range=0,req=false name=name,type=CephString,req=true", help: "show OSD ids under bucket <name> in the CRUSH map", module: "osd", perm: "r", flags: 0, run: ls_tree },
-    CommandSpec { sig: "osd getmaxosd", help: "show largest OSD id", module: "osd", perm: "r", flags: 0, run: getmaxosd },
-    CommandSpec { sig: "osd find name=id,type=CephOsdName", help: "find osd <id> in the CRUSH map and show its location", module: "osd", perm: "r", flags: 0, run: find },
-    CommandSpec { sig: "osd metadata name=id,type=CephOsdName,req=false", help: "fetch metadata for osd {id} (default all)", module: "osd", perm: "r", flags: 0, run: metadata },
-    CommandSpec { sig: "osd count-metadata name=property,type=CephString", help: "count OSDs by metadata field property", module: "osd", perm: "r", flags: 0, run: count_metadata },
-    CommandSpec { sig: "osd versions", help: "check running versions of OSDs", module: "osd", perm: "r", flags: 0, run: versions },
-    CommandSpec { sig: "osd numa-status", help: "show NUMA status of OSDs", module: "osd", perm: "r", flags: 0, run: numa },
-    CommandSpec { sig: "osd map name=pool,type=CephPoolname name=object,type=CephObjectname name=nspace,type=CephString,req=false", help: "find pg for <object> in <pool> with [namespace]", module: "osd", perm: "r", flags: 0, run: map_object },
-    CommandSpec { sig: "osd lspools", help: "list pools", module: "osd", perm: "r", flags: FLAG_DEPRECATED, run: lspools },
-    CommandSpec { sig: "osd info name=id,type=CephOsdName,req=false", help: "print osd's {id} information (instead of all osds from map)", module: "osd", perm: "r", flags: 0, run: info },
-    CommandSpec { sig: "osd last-stat-seq name=id,type=CephOsdName", help: "get the last pg stats sequence number reported for this osd", module: "osd", perm: "r", flags: 0, run: last_stat_seq },
-    CommandSpec { sig: "osd utilization", help: "get basic pg distribution stats", module: "osd", perm: "r", flags: 0, run: utilization },
-    CommandSpec { sig: "osd get-require-min-compat-client", help: "get the minimum client version we will maintain compatibility with", module: "osd", perm: "r", flags: 0, run: get_min_compat },
-    CommandSpec { sig: "pg map name=pgid,type=CephPgid", help: "show mapping of pg to osds", module: "pg", perm: "r", flags: 0, run: pg_map },
+    CommandSpec {
+        sig: "osd ls name=epoch,type=CephInt,range=0,req=false",
+        help: "show all OSD ids",
+        module: "osd",
+        perm: "r",
+        flags: 0,
+        run: ls,
+    },
+    CommandSpec {
+        sig: "osd ls-tree name=epoch,type=CephInt,range=0,req=false name=name,type=CephString,req=true",
+        help: "show OSD ids under bucket <name> in the CRUSH map",
+        module: "osd",
+        perm: "r",
+        flags: 0,
+        run: ls_tree,
+    },
+    CommandSpec {
+        sig: "osd getmaxosd",
+        help: "show largest OSD id",
+        module: "osd",
+        perm: "r",
+        flags: 0,
+        run: getmaxosd,
+    },
+    CommandSpec {
+        sig: "osd find name=id,type=CephOsdName",
+        help: "find osd <id> in the CRUSH map and show its location",
+        module: "osd",
+        perm: "r",
+        flags: 0,
+        run: find,
+    },
+    CommandSpec {
+        sig: "osd metadata name=id,type=CephOsdName,req=false",
+        help: "fetch metadata for osd {id} (default all)",
+        module: "osd",
+        perm: "r",
+        flags: 0,
+        run: metadata,
+    },
+    CommandSpec {
+        sig: "osd count-metadata name=property,type=CephString",
+        help: "count OSDs by metadata field property",
+        module: "osd",
+        perm: "r",
+        flags: 0,
+        run: count_metadata,
+    },
+    CommandSpec {
+        sig: "osd versions",
+        help: "check running versions of OSDs",
+        module: "osd",
+        perm: "r",
+        flags: 0,
+        run: versions,
+    },
+    CommandSpec {
+        sig: "osd numa-status",
+        help: "show NUMA status of OSDs",
+        module: "osd",
+        perm: "r",
+        flags: 0,
+        run: numa,
+    },
+    CommandSpec {
+        sig: "osd map name=pool,type=CephPoolname name=object,type=CephObjectname name=nspace,type=CephString,req=false",
+        help: "find pg for <object> in <pool> with [namespace]",
+        module: "osd",
+        perm: "r",
+        flags: 0,
+        run: map_object,
+    },
+    CommandSpec {
+        sig: "osd lspools",
+        help: "list pools",
+        module: "osd",
+        perm: "r",
+        flags: FLAG_DEPRECATED,
+        run: lspools,
+    },
+    CommandSpec {
+        sig: "osd info name=id,type=CephOsdName,req=false",
+        help: "print osd's {id} information (instead of all osds from map)",
+        module: "osd",
+        perm: "r",
+        flags: 0,
+        run: info,
+    },
+    CommandSpec {
+        sig: "osd last-stat-seq name=id,type=CephOsdName",
+        help: "get the last pg stats sequence number reported for this osd",
+        module: "osd",
+        perm: "r",
+        flags: 0,
+        run: last_stat_seq,
+    },
+    CommandSpec {
+        sig: "osd utilization",
+        help: "get basic pg distribution stats",
+        module: "osd",
+        perm: "r",
+        flags: 0,
+        run: utilization,
+    },
+    CommandSpec {
+        sig: "osd get-require-min-compat-client",
+        help: "get the minimum client version we will maintain compatibility with",
+        module: "osd",
+        perm: "r",
+        flags: 0,
+        run: get_min_compat,
+    },
+    CommandSpec {
+        sig: "pg map name=pgid,type=CephPgid",
+        help: "show mapping of pg to osds",
+        module: "pg",
+        perm: "r",
+        flags: 0,
+        run: pg_map,
+    },
 ];
 
 /// The OSD map of the epoch asked for, else the newest.
@@ -129,7 +234,12 @@ fn find(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
         out.insert("addrs".into(), super::addrs_json(&map.addrs(osd).cloned().unwrap_or_default().client));
         out.insert("osd_fsid".into(), map.uuid(osd).unwrap_or_default().to_string().into());
         let facts = ctx.work.state.osd_metadata.get(&osd);
-        for (key, fact) in [("host", "hostname"), ("pod_name", "pod_name"), ("pod_namespace", "pod_namespace"), ("container_name", "container_name")] {
+        for (key, fact) in [
+            ("host", "hostname"),
+            ("pod_name", "pod_name"),
+            ("pod_namespace", "pod_namespace"),
+            ("container_name", "container_name"),
+        ] {
             if let Some(v) = facts.and_then(|f| f.get(fact)) {
                 out.insert(key.into(), v.clone().into());
             }
@@ -161,7 +271,9 @@ fn metadata(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
 
 fn count_metadata(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
     let property = args.str("property");
-    let of = |osd: OsdId| ctx.work.state.osd_metadata.get(&osd).and_then(|m| m.get(&property)).map_or("unknown", String::as_str);
+    let of = |osd: OsdId| {
+        ctx.work.state.osd_metadata.get(&osd).and_then(|m| m.get(&property)).map_or("unknown", String::as_str)
+    };
     json_out(ctx, &json!(misc::count_versions(ctx.work.osd().osds().map(of))))
 }
 
@@ -180,8 +292,11 @@ fn map_object(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
         let pool = map.pool_by_name(&pool_name).ok_or_else(|| (ENOENT, format!("pool {pool_name} does not exist")))?;
         let (name, space) = (args.str("object"), args.str("nspace"));
         let raw = spirula_types::hash::object_hash(space.as_bytes(), b"", name.as_bytes());
-        let locator = ObjectLocator { pool, namespace: space.clone().into_bytes().into(), key: Default::default(), hash: -1 };
-        let pg = map.object_to_pg(&locator, name.as_bytes()).ok_or_else(|| (ENOENT, format!("pool {pool_name} does not exist")))?;
+        let locator =
+            ObjectLocator { pool, namespace: space.clone().into_bytes().into(), key: Default::default(), hash: -1 };
+        let pg = map
+            .object_to_pg(&locator, name.as_bytes())
+            .ok_or_else(|| (ENOENT, format!("pool {pool_name} does not exist")))?;
         let at = map.pg_to_up_acting(pg);
         let full = if space.is_empty() { name.clone() } else { format!("{space}/{name}") };
         let raw_pg = PgId::new(pool, raw);
@@ -230,11 +345,14 @@ fn pg_map(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
         let pg = PgId::new(raw.pool, pool.pg_of_hash(raw.seed));
         let at = map.pg_to_up_acting(pg);
         let text = || {
-            format!("osdmap e{} pg {raw} ({pg}) -> up {} acting {}\n", map.epoch, ids_text(&at.up), ids_text(&at.acting))
+            format!(
+                "osdmap e{} pg {raw} ({pg}) -> up {} acting {}\n",
+                map.epoch,
+                ids_text(&at.up),
+                ids_text(&at.acting)
+            )
         };
-        let value = || {
-            json!({"epoch": map.epoch, "raw_pgid": raw.to_string(), "pgid": pg.to_string(), "up": at.up, "acting": at.acting})
-        };
+        let value = || json!({"epoch": map.epoch, "raw_pgid": raw.to_string(), "pgid": pg.to_string(), "up": at.up, "acting": at.acting});
         Ok(text_or_json(ctx, text, value))
     };
     settle(run())
@@ -303,7 +421,15 @@ fn utilization(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
     let text = || {
         format!(
             "avg {}\nstddev {} (expected baseline {})\nmin osd.{} with {} pgs ({} * mean)\nmax osd.{} with {} pgs ({} * mean)\n",
-            g(avg), g(dev), g(expected), min.0, min.1, g(min.1 as f64 / avg), max.0, max.1, g(max.1 as f64 / avg)
+            g(avg),
+            g(dev),
+            g(expected),
+            min.0,
+            min.1,
+            g(min.1 as f64 / avg),
+            max.0,
+            max.1,
+            g(max.1 as f64 / avg)
         )
     };
     let value = || {

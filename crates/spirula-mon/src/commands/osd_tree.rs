@@ -11,9 +11,30 @@ use spirula_types::errno::{EINVAL, ENOENT};
 use std::collections::{BTreeMap, BTreeSet};
 
 pub(super) const SPECS: &[CommandSpec] = &[
-    CommandSpec { sig: "osd tree name=epoch,type=CephInt,range=0,req=false name=states,type=CephChoices,strings=up|down|in|out|destroyed,n=N,req=false", help: "print OSD tree", module: "osd", perm: "r", flags: 0, run: tree },
-    CommandSpec { sig: "osd tree-from name=epoch,type=CephInt,range=0,req=false name=bucket,type=CephString name=states,type=CephChoices,strings=up|down|in|out|destroyed,n=N,req=false", help: "print OSD tree in bucket", module: "osd", perm: "r", flags: 0, run: tree },
-    CommandSpec { sig: "osd crush tree name=shadow,type=CephChoices,strings=--show-shadow,req=false", help: "dump crush buckets and items in a tree view", module: "osd", perm: "r", flags: 0, run: crush_tree },
+    CommandSpec {
+        sig: "osd tree name=epoch,type=CephInt,range=0,req=false name=states,type=CephChoices,strings=up|down|in|out|destroyed,n=N,req=false",
+        help: "print OSD tree",
+        module: "osd",
+        perm: "r",
+        flags: 0,
+        run: tree,
+    },
+    CommandSpec {
+        sig: "osd tree-from name=epoch,type=CephInt,range=0,req=false name=bucket,type=CephString name=states,type=CephChoices,strings=up|down|in|out|destroyed,n=N,req=false",
+        help: "print OSD tree in bucket",
+        module: "osd",
+        perm: "r",
+        flags: 0,
+        run: tree,
+    },
+    CommandSpec {
+        sig: "osd crush tree name=shadow,type=CephChoices,strings=--show-shadow,req=false",
+        help: "dump crush buckets and items in a tree view",
+        module: "osd",
+        perm: "r",
+        flags: 0,
+        run: crush_tree,
+    },
 ];
 
 /// One line of the tree.

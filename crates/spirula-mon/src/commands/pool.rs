@@ -12,20 +12,118 @@ use spirula_types::errno::{EEXIST, EINVAL, ENOENT, EOPNOTSUPP, EPERM};
 use std::collections::BTreeMap;
 
 pub(super) const SPECS: &[CommandSpec] = &[
-    CommandSpec { sig: "osd pool create name=pool,type=CephPoolname name=pg_num,type=CephInt,range=0,req=false name=pgp_num,type=CephInt,range=0,req=false name=pool_type,type=CephChoices,strings=replicated|erasure,req=false name=erasure_code_profile,type=CephString,req=false,goodchars=[A-Za-z0-9-_.] name=rule,type=CephString,req=false name=expected_num_objects,type=CephInt,range=0,req=false name=size,type=CephInt,range=0,req=false name=pg_num_min,type=CephInt,range=0,req=false name=pg_num_max,type=CephInt,range=0,req=false name=autoscale_mode,type=CephChoices,strings=on|off|warn,req=false name=bulk,type=CephBool,req=false name=target_size_bytes,type=CephInt,range=0,req=false name=target_size_ratio,type=CephFloat,range=0.0,req=false", help: "create pool", module: "osd", perm: "rw", flags: 0, run: create },
-    CommandSpec { sig: "osd pool delete name=pool,type=CephPoolname name=pool2,type=CephPoolname,req=false name=yes_i_really_really_mean_it,type=CephBool,req=false name=yes_i_really_really_mean_it_not_faking,type=CephBool,req=false", help: "delete pool", module: "osd", perm: "rw", flags: FLAG_DEPRECATED, run: remove },
-    CommandSpec { sig: "osd pool rm name=pool,type=CephPoolname name=pool2,type=CephPoolname,req=false name=yes_i_really_really_mean_it,type=CephBool,req=false name=yes_i_really_really_mean_it_not_faking,type=CephBool,req=false", help: "remove pool", module: "osd", perm: "rw", flags: 0, run: remove },
-    CommandSpec { sig: "osd pool rename name=srcpool,type=CephPoolname name=destpool,type=CephPoolname", help: "rename <srcpool> to <destpool>", module: "osd", perm: "rw", flags: 0, run: rename },
-    CommandSpec { sig: "osd pool ls name=detail,type=CephChoices,strings=detail,req=false", help: "list pools", module: "osd", perm: "r", flags: 0, run: ls },
-    CommandSpec { sig: "osd pool set-quota name=pool,type=CephPoolname name=field,type=CephChoices,strings=max_objects|max_bytes name=val,type=CephString", help: "set object or byte limit on pool", module: "osd", perm: "rw", flags: 0, run: set_quota },
-    CommandSpec { sig: "osd pool get-quota name=pool,type=CephPoolname", help: "obtain object or byte limits for pool", module: "osd", perm: "r", flags: 0, run: get_quota },
-    CommandSpec { sig: "osd pool mksnap name=pool,type=CephPoolname name=snap,type=CephString", help: "make snapshot <snap> in <pool>", module: "osd", perm: "rw", flags: 0, run: mksnap },
-    CommandSpec { sig: "osd pool rmsnap name=pool,type=CephPoolname name=snap,type=CephString", help: "remove snapshot <snap> from <pool>", module: "osd", perm: "rw", flags: 0, run: rmsnap },
-    CommandSpec { sig: "osd pool application enable name=pool,type=CephPoolname name=app,type=CephString,goodchars=[A-Za-z0-9-_.] name=yes_i_really_mean_it,type=CephBool,req=false", help: "enable use of an application <app> [cephfs,rbd,rgw] on pool <poolname>", module: "osd", perm: "rw", flags: 0, run: app_enable },
-    CommandSpec { sig: "osd pool application disable name=pool,type=CephPoolname name=app,type=CephString name=yes_i_really_mean_it,type=CephBool,req=false", help: "disables use of an application <app> on pool <poolname>", module: "osd", perm: "rw", flags: 0, run: app_disable },
-    CommandSpec { sig: "osd pool application set name=pool,type=CephPoolname name=app,type=CephString name=key,type=CephString,goodchars=[A-Za-z0-9-_.] name=value,type=CephString,goodchars=[A-Za-z0-9-_.=]", help: "sets application <app> metadata key <key> to <value> on pool <poolname>", module: "osd", perm: "rw", flags: 0, run: app_set },
-    CommandSpec { sig: "osd pool application rm name=pool,type=CephPoolname name=app,type=CephString name=key,type=CephString", help: "removes application <app> metadata key <key> on pool <poolname>", module: "osd", perm: "rw", flags: 0, run: app_rm },
-    CommandSpec { sig: "osd pool application get name=pool,type=CephPoolname,req=false name=app,type=CephString,req=false name=key,type=CephString,req=false", help: "get value of key <key> of application <app> on pool <poolname>", module: "osd", perm: "r", flags: 0, run: app_get },
+    CommandSpec {
+        sig: "osd pool create name=pool,type=CephPoolname name=pg_num,type=CephInt,range=0,req=false name=pgp_num,type=CephInt,range=0,req=false name=pool_type,type=CephChoices,strings=replicated|erasure,req=false name=erasure_code_profile,type=CephString,req=false,goodchars=[A-Za-z0-9-_.] name=rule,type=CephString,req=false name=expected_num_objects,type=CephInt,range=0,req=false name=size,type=CephInt,range=0,req=false name=pg_num_min,type=CephInt,range=0,req=false name=pg_num_max,type=CephInt,range=0,req=false name=autoscale_mode,type=CephChoices,strings=on|off|warn,req=false name=bulk,type=CephBool,req=false name=target_size_bytes,type=CephInt,range=0,req=false name=target_size_ratio,type=CephFloat,range=0.0,req=false",
+        help: "create pool",
+        module: "osd",
+        perm: "rw",
+        flags: 0,
+        run: create,
+    },
+    CommandSpec {
+        sig: "osd pool delete name=pool,type=CephPoolname name=pool2,type=CephPoolname,req=false name=yes_i_really_really_mean_it,type=CephBool,req=false name=yes_i_really_really_mean_it_not_faking,type=CephBool,req=false",
+        help: "delete pool",
+        module: "osd",
+        perm: "rw",
+        flags: FLAG_DEPRECATED,
+        run: remove,
+    },
+    CommandSpec {
+        sig: "osd pool rm name=pool,type=CephPoolname name=pool2,type=CephPoolname,req=false name=yes_i_really_really_mean_it,type=CephBool,req=false name=yes_i_really_really_mean_it_not_faking,type=CephBool,req=false",
+        help: "remove pool",
+        module: "osd",
+        perm: "rw",
+        flags: 0,
+        run: remove,
+    },
+    CommandSpec {
+        sig: "osd pool rename name=srcpool,type=CephPoolname name=destpool,type=CephPoolname",
+        help: "rename <srcpool> to <destpool>",
+        module: "osd",
+        perm: "rw",
+        flags: 0,
+        run: rename,
+    },
+    CommandSpec {
+        sig: "osd pool ls name=detail,type=CephChoices,strings=detail,req=false",
+        help: "list pools",
+        module: "osd",
+        perm: "r",
+        flags: 0,
+        run: ls,
+    },
+    CommandSpec {
+        sig: "osd pool set-quota name=pool,type=CephPoolname name=field,type=CephChoices,strings=max_objects|max_bytes name=val,type=CephString",
+        help: "set object or byte limit on pool",
+        module: "osd",
+        perm: "rw",
+        flags: 0,
+        run: set_quota,
+    },
+    CommandSpec {
+        sig: "osd pool get-quota name=pool,type=CephPoolname",
+        help: "obtain object or byte limits for pool",
+        module: "osd",
+        perm: "r",
+        flags: 0,
+        run: get_quota,
+    },
+    CommandSpec {
+        sig: "osd pool mksnap name=pool,type=CephPoolname name=snap,type=CephString",
+        help: "make snapshot <snap> in <pool>",
+        module: "osd",
+        perm: "rw",
+        flags: 0,
+        run: mksnap,
+    },
+    CommandSpec {
+        sig: "osd pool rmsnap name=pool,type=CephPoolname name=snap,type=CephString",
+        help: "remove snapshot <snap> from <pool>",
+        module: "osd",
+        perm: "rw",
+        flags: 0,
+        run: rmsnap,
+    },
+    CommandSpec {
+        sig: "osd pool application enable name=pool,type=CephPoolname name=app,type=CephString,goodchars=[A-Za-z0-9-_.] name=yes_i_really_mean_it,type=CephBool,req=false",
+        help: "enable use of an application <app> [cephfs,rbd,rgw] on pool <poolname>",
+        module: "osd",
+        perm: "rw",
+        flags: 0,
+        run: app_enable,
+    },
+    CommandSpec {
+        sig: "osd pool application disable name=pool,type=CephPoolname name=app,type=CephString name=yes_i_really_mean_it,type=CephBool,req=false",
+        help: "disables use of an application <app> on pool <poolname>",
+        module: "osd",
+        perm: "rw",
+        flags: 0,
+        run: app_disable,
+    },
+    CommandSpec {
+        sig: "osd pool application set name=pool,type=CephPoolname name=app,type=CephString name=key,type=CephString,goodchars=[A-Za-z0-9-_.] name=value,type=CephString,goodchars=[A-Za-z0-9-_.=]",
+        help: "sets application <app> metadata key <key> to <value> on pool <poolname>",
+        module: "osd",
+        perm: "rw",
+        flags: 0,
+        run: app_set,
+    },
+    CommandSpec {
+        sig: "osd pool application rm name=pool,type=CephPoolname name=app,type=CephString name=key,type=CephString",
+        help: "removes application <app> metadata key <key> on pool <poolname>",
+        module: "osd",
+        perm: "rw",
+        flags: 0,
+        run: app_rm,
+    },
+    CommandSpec {
+        sig: "osd pool application get name=pool,type=CephPoolname,req=false name=app,type=CephString,req=false name=key,type=CephString,req=false",
+        help: "get value of key <key> of application <app> on pool <poolname>",
+        module: "osd",
+        perm: "r",
+        flags: 0,
+        run: app_get,
+    },
 ];
 
 /// Most applications of a pool, and keys of an application; longest name, key or value.
@@ -101,7 +199,12 @@ fn remove(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
         };
         let sure = args.bool("yes_i_really_really_mean_it") && args.str("pool2") == name;
         if !sure && !args.bool("yes_i_really_really_mean_it_not_faking") {
-            return Err((EPERM, format!("WARNING: this will *PERMANENTLY DESTROY* all data stored in pool {name}.  If you are *ABSOLUTELY CERTAIN* that is what you want, pass the pool name *twice*, followed by --yes-i-really-really-mean-it.")));
+            return Err((
+                EPERM,
+                format!(
+                    "WARNING: this will *PERMANENTLY DESTROY* all data stored in pool {name}.  If you are *ABSOLUTELY CERTAIN* that is what you want, pass the pool name *twice*, followed by --yes-i-really-really-mean-it."
+                ),
+            ));
         }
         pools::delete(ctx.work, id)?;
         Ok(CommandResult::ok(format!("pool '{name}' removed")))
@@ -114,7 +217,11 @@ fn rename(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
         let (from, to) = (args.str("srcpool"), args.str("destpool"));
         let taken = ctx.work.osd().pool_by_name(&to).is_some();
         let Some(id) = ctx.work.osd().pool_by_name(&from) else {
-            let text = if taken { format!("pool '{from}' does not exist; pool '{to}' does -- assuming successful rename") } else { format!("unrecognized pool '{from}'") };
+            let text = if taken {
+                format!("pool '{from}' does not exist; pool '{to}' does -- assuming successful rename")
+            } else {
+                format!("unrecognized pool '{from}'")
+            };
             return if taken { Ok(CommandResult::ok(text)) } else { Err((ENOENT, text)) };
         };
         if taken {
@@ -240,7 +347,12 @@ fn app_enable(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
             return Ok(CommandResult::ok(done));
         }
         if !apps.is_empty() && !args.bool("yes_i_really_mean_it") {
-            return Err((EPERM, format!("Are you SURE? Pool '{name}' already has an enabled application; pass --yes-i-really-mean-it to proceed anyway")));
+            return Err((
+                EPERM,
+                format!(
+                    "Are you SURE? Pool '{name}' already has an enabled application; pass --yes-i-really-mean-it to proceed anyway"
+                ),
+            ));
         }
         if apps.len() >= APPS_MAX {
             return Err((EINVAL, format!("too many enabled applications on pool '{name}'; max {APPS_MAX}")));
@@ -290,7 +402,10 @@ fn app_set(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
         }
         let keys = app_keys(ctx, id, (&app, &name))?;
         if keys.len() >= APP_KEYS_MAX && !keys.contains_key(&key) {
-            return Err((EINVAL, format!("too many keys set for application '{app}' on pool '{name}'; max {APP_KEYS_MAX}")));
+            return Err((
+                EINVAL,
+                format!("too many keys set for application '{app}' on pool '{name}'; max {APP_KEYS_MAX}"),
+            ));
         }
         keys.insert(key.clone(), value.clone());
         Ok(CommandResult::ok(format!("set application '{app}' key '{key}' to '{value}' on pool '{name}'")))
@@ -326,7 +441,9 @@ fn app_get(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
         let Some(app) = args.opt_str("app") else { return Ok(json_out(ctx, &json!(apps))) };
         let keys = apps.get(&app).ok_or_else(|| (ENOENT, format!("pool '{name}' has no application '{app}'")))?;
         let Some(key) = args.opt_str("key") else { return Ok(json_out(ctx, &json!(keys))) };
-        let value = keys.get(&key).ok_or_else(|| (ENOENT, format!("application '{app}' on pool '{name}' does not have key '{key}'")))?;
+        let value = keys
+            .get(&key)
+            .ok_or_else(|| (ENOENT, format!("application '{app}' on pool '{name}' does not have key '{key}'")))?;
         Ok(text_or_json(ctx, || format!("{value}\n"), || json!(value)))
     };
     settle(run())

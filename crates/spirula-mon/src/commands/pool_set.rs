@@ -13,8 +13,22 @@ use spirula_types::PoolId;
 use spirula_types::errno::{EEXIST, EINVAL, ENOENT, EOPNOTSUPP, EPERM, ERANGE};
 
 pub(super) const SPECS: &[CommandSpec] = &[
-    CommandSpec { sig: "osd pool get name=pool,type=CephPoolname name=var,type=CephChoices,strings=size|min_size|pg_num|pgp_num|crush_rule|hashpspool|nodelete|nopgchange|nosizechange|write_fadvise_dontneed|noscrub|nodeep-scrub|hit_set_type|hit_set_period|hit_set_count|hit_set_fpp|use_gmt_hitset|target_max_objects|target_max_bytes|cache_target_dirty_ratio|cache_target_dirty_high_ratio|cache_target_full_ratio|cache_min_flush_age|cache_min_evict_age|erasure_code_profile|min_read_recency_for_promote|all|min_write_recency_for_promote|fast_read|hit_set_grade_decay_rate|hit_set_search_last_n|scrub_min_interval|scrub_max_interval|deep_scrub_interval|recovery_priority|recovery_op_priority|scrub_priority|compression_mode|compression_algorithm|compression_required_ratio|compression_max_blob_size|compression_min_blob_size|csum_type|csum_min_block|csum_max_block|allow_ec_overwrites|fingerprint_algorithm|pg_autoscale_mode|pg_autoscale_bias|pg_num_min|pg_num_max|target_size_bytes|target_size_ratio|dedup_tier|dedup_chunk_algorithm|dedup_cdc_chunk_size|bulk", help: "get pool parameter <var>", module: "osd", perm: "r", flags: 0, run: get },
-    CommandSpec { sig: "osd pool set name=pool,type=CephPoolname name=var,type=CephChoices,strings=size|min_size|pg_num|pgp_num|pgp_num_actual|crush_rule|hashpspool|nodelete|nopgchange|nosizechange|write_fadvise_dontneed|noscrub|nodeep-scrub|hit_set_type|hit_set_period|hit_set_count|hit_set_fpp|use_gmt_hitset|target_max_bytes|target_max_objects|cache_target_dirty_ratio|cache_target_dirty_high_ratio|cache_target_full_ratio|cache_min_flush_age|cache_min_evict_age|min_read_recency_for_promote|min_write_recency_for_promote|fast_read|hit_set_grade_decay_rate|hit_set_search_last_n|scrub_min_interval|scrub_max_interval|deep_scrub_interval|recovery_priority|recovery_op_priority|scrub_priority|compression_mode|compression_algorithm|compression_required_ratio|compression_max_blob_size|compression_min_blob_size|csum_type|csum_min_block|csum_max_block|allow_ec_overwrites|fingerprint_algorithm|pg_autoscale_mode|pg_autoscale_bias|pg_num_min|pg_num_max|target_size_bytes|target_size_ratio|dedup_tier|dedup_chunk_algorithm|dedup_cdc_chunk_size|bulk name=val,type=CephString name=yes_i_really_mean_it,type=CephBool,req=false", help: "set pool parameter <var> to <val>", module: "osd", perm: "rw", flags: 0, run: set },
+    CommandSpec {
+        sig: "osd pool get name=pool,type=CephPoolname name=var,type=CephChoices,strings=size|min_size|pg_num|pgp_num|crush_rule|hashpspool|nodelete|nopgchange|nosizechange|write_fadvise_dontneed|noscrub|nodeep-scrub|hit_set_type|hit_set_period|hit_set_count|hit_set_fpp|use_gmt_hitset|target_max_objects|target_max_bytes|cache_target_dirty_ratio|cache_target_dirty_high_ratio|cache_target_full_ratio|cache_min_flush_age|cache_min_evict_age|erasure_code_profile|min_read_recency_for_promote|all|min_write_recency_for_promote|fast_read|hit_set_grade_decay_rate|hit_set_search_last_n|scrub_min_interval|scrub_max_interval|deep_scrub_interval|recovery_priority|recovery_op_priority|scrub_priority|compression_mode|compression_algorithm|compression_required_ratio|compression_max_blob_size|compression_min_blob_size|csum_type|csum_min_block|csum_max_block|allow_ec_overwrites|fingerprint_algorithm|pg_autoscale_mode|pg_autoscale_bias|pg_num_min|pg_num_max|target_size_bytes|target_size_ratio|dedup_tier|dedup_chunk_algorithm|dedup_cdc_chunk_size|bulk",
+        help: "get pool parameter <var>",
+        module: "osd",
+        perm: "r",
+        flags: 0,
+        run: get,
+    },
+    CommandSpec {
+        sig: "osd pool set name=pool,type=CephPoolname name=var,type=CephChoices,strings=size|min_size|pg_num|pgp_num|pgp_num_actual|crush_rule|hashpspool|nodelete|nopgchange|nosizechange|write_fadvise_dontneed|noscrub|nodeep-scrub|hit_set_type|hit_set_period|hit_set_count|hit_set_fpp|use_gmt_hitset|target_max_bytes|target_max_objects|cache_target_dirty_ratio|cache_target_dirty_high_ratio|cache_target_full_ratio|cache_min_flush_age|cache_min_evict_age|min_read_recency_for_promote|min_write_recency_for_promote|fast_read|hit_set_grade_decay_rate|hit_set_search_last_n|scrub_min_interval|scrub_max_interval|deep_scrub_interval|recovery_priority|recovery_op_priority|scrub_priority|compression_mode|compression_algorithm|compression_required_ratio|compression_max_blob_size|compression_min_blob_size|csum_type|csum_min_block|csum_max_block|allow_ec_overwrites|fingerprint_algorithm|pg_autoscale_mode|pg_autoscale_bias|pg_num_min|pg_num_max|target_size_bytes|target_size_ratio|dedup_tier|dedup_chunk_algorithm|dedup_cdc_chunk_size|bulk name=val,type=CephString name=yes_i_really_mean_it,type=CephBool,req=false",
+        help: "set pool parameter <var> to <val>",
+        module: "osd",
+        perm: "rw",
+        flags: 0,
+        run: set,
+    },
 ];
 
 /// Flags that are set and read as `true` and `false`.
@@ -142,7 +156,8 @@ fn set(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
                 if !ctx.work.osd().pool(id).is_some_and(PgPool::is_erasure) {
                     return Err((EINVAL, "fast read is not supported in replication pool".into()));
                 }
-                edit(ctx, id)?.fast_read = truth(&val).ok_or_else(|| (EINVAL, format!("expecting value 'true', 'false', '0', or '1', got '{val}'")))?;
+                edit(ctx, id)?.fast_read = truth(&val)
+                    .ok_or_else(|| (EINVAL, format!("expecting value 'true', 'false', '0', or '1', got '{val}'")))?;
             }
             "use_gmt_hitset" => edit(ctx, id)?.use_gmt_hitset = truth(&val).unwrap_or(true),
             "bulk" => set_flag(ctx, id, flag::BULK, &val)?,
@@ -161,7 +176,8 @@ fn set(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
 }
 
 fn set_flag(ctx: &mut CommandCtx<'_>, id: PoolId, bit: u64, val: &str) -> Result<(), (i32, String)> {
-    let on = truth(val).ok_or_else(|| (EINVAL, format!("expecting value 'true', 'false', '0', or '1', got '{val}'")))?;
+    let on =
+        truth(val).ok_or_else(|| (EINVAL, format!("expecting value 'true', 'false', '0', or '1', got '{val}'")))?;
     let pool = edit(ctx, id)?;
     if on {
         pool.flags |= bit;
@@ -174,7 +190,10 @@ fn set_flag(ctx: &mut CommandCtx<'_>, id: PoolId, bit: u64, val: &str) -> Result
 fn set_size(ctx: &mut CommandCtx<'_>, id: PoolId, n: u32, sure: bool) -> Result<(), (i32, String)> {
     let pool = ctx.work.osd().pool(id).cloned().unwrap_or_default();
     if pool.has_flag(flag::NOSIZECHANGE) {
-        return Err((EPERM, "pool size change is disabled; you must unset nosizechange flag for the pool first".into()));
+        return Err((
+            EPERM,
+            "pool size change is disabled; you must unset nosizechange flag for the pool first".into(),
+        ));
     }
     if pool.is_erasure() {
         return Err((EOPNOTSUPP, "can not change the size of an erasure-coded pool".into()));
@@ -189,7 +208,12 @@ fn set_size(ctx: &mut CommandCtx<'_>, id: PoolId, n: u32, sure: bool) -> Result<
         }
         if !sure {
             let name = ctx.work.osd().pool_name(id).to_owned();
-            return Err((EPERM, format!("WARNING: setting pool size 1 could lead to data loss without recovery. If you are *ABSOLUTELY CERTAIN* that is what you want, pass the flag --yes-i-really-mean-it. (pool '{name}')")));
+            return Err((
+                EPERM,
+                format!(
+                    "WARNING: setting pool size 1 could lead to data loss without recovery. If you are *ABSOLUTELY CERTAIN* that is what you want, pass the flag --yes-i-really-mean-it. (pool '{name}')"
+                ),
+            ));
         }
     }
     if size > pool.size {
@@ -209,7 +233,10 @@ fn set_size(ctx: &mut CommandCtx<'_>, id: PoolId, n: u32, sure: bool) -> Result<
 fn set_min_size(ctx: &mut CommandCtx<'_>, id: PoolId, n: u32) -> Result<(), (i32, String)> {
     let pool = ctx.work.osd().pool(id).cloned().unwrap_or_default();
     if pool.has_flag(flag::NOSIZECHANGE) {
-        return Err((EPERM, "pool min size change is disabled; you must unset nosizechange flag for the pool first".into()));
+        return Err((
+            EPERM,
+            "pool min size change is disabled; you must unset nosizechange flag for the pool first".into(),
+        ));
     }
     let max = u32::from(pool.size);
     if n < 1 || n > max {
@@ -222,14 +249,25 @@ fn set_min_size(ctx: &mut CommandCtx<'_>, id: PoolId, n: u32) -> Result<(), (i32
 fn set_pg_num(ctx: &mut CommandCtx<'_>, id: PoolId, n: u32) -> Result<(), (i32, String)> {
     let pool = ctx.work.osd().pool(id).cloned().unwrap_or_default();
     if pool.has_flag(flag::NOPGCHANGE) {
-        return Err((EPERM, "pool pg_num change is disabled; you must unset nopgchange flag for the pool first".into()));
+        return Err((
+            EPERM,
+            "pool pg_num change is disabled; you must unset nopgchange flag for the pool first".into(),
+        ));
     }
     let max = ctx.work.state.option_u64("mon_max_pool_pg_num") as u32;
     if n == 0 || n > max {
-        return Err((ERANGE, format!("'pg_num' must be greater than 0 and less than or equal to {max} (you may adjust 'mon_max_pool_pg_num' for higher values)")));
+        return Err((
+            ERANGE,
+            format!(
+                "'pg_num' must be greater than 0 and less than or equal to {max} (you may adjust 'mon_max_pool_pg_num' for higher values)"
+            ),
+        ));
     }
     if n < pool.pg_num {
-        return Err((EOPNOTSUPP, format!("this version cannot merge placement groups: pg_num {} cannot shrink to {n}", pool.pg_num)));
+        return Err((
+            EOPNOTSUPP,
+            format!("this version cannot merge placement groups: pg_num {} cannot shrink to {n}", pool.pg_num),
+        ));
     }
     if pool.has_flag(flag::CREATING) && n != pool.pg_num {
         return Err((spirula_types::errno::EBUSY, "currently creating pgs, wait".into()));
@@ -256,7 +294,10 @@ fn set_pg_num(ctx: &mut CommandCtx<'_>, id: PoolId, n: u32) -> Result<(), (i32, 
 fn set_pgp_num(ctx: &mut CommandCtx<'_>, id: PoolId, n: u32) -> Result<(), (i32, String)> {
     let pool = ctx.work.osd().pool(id).cloned().unwrap_or_default();
     if pool.has_flag(flag::NOPGCHANGE) {
-        return Err((EPERM, "pool pgp_num change is disabled; you must unset nopgchange flag for the pool first".into()));
+        return Err((
+            EPERM,
+            "pool pgp_num change is disabled; you must unset nopgchange flag for the pool first".into(),
+        ));
     }
     if n == 0 {
         return Err((EINVAL, "specified pgp_num must > 0, but you set to 0".into()));
@@ -321,13 +362,44 @@ fn value_of(ctx: &CommandCtx<'_>, pool: &PgPool, var: &str) -> Option<(Value, St
 
 /// What `get … all` shows, in its order.
 const ALL_VARS: &[&str] = &[
-    "size", "min_size", "pg_num", "pgp_num", "crush_rule", "hashpspool", "nodelete", "nopgchange", "nosizechange",
-    "write_fadvise_dontneed", "noscrub", "nodeep-scrub", "use_gmt_hitset", "erasure_code_profile", "fast_read",
-    "scrub_min_interval", "scrub_max_interval", "deep_scrub_interval", "recovery_priority", "recovery_op_priority",
-    "scrub_priority", "compression_mode", "compression_algorithm", "compression_required_ratio",
-    "compression_max_blob_size", "compression_min_blob_size", "csum_type", "csum_min_block", "csum_max_block",
-    "allow_ec_overwrites", "fingerprint_algorithm", "pg_autoscale_mode", "pg_autoscale_bias", "pg_num_min",
-    "pg_num_max", "target_size_bytes", "target_size_ratio", "bulk",
+    "size",
+    "min_size",
+    "pg_num",
+    "pgp_num",
+    "crush_rule",
+    "hashpspool",
+    "nodelete",
+    "nopgchange",
+    "nosizechange",
+    "write_fadvise_dontneed",
+    "noscrub",
+    "nodeep-scrub",
+    "use_gmt_hitset",
+    "erasure_code_profile",
+    "fast_read",
+    "scrub_min_interval",
+    "scrub_max_interval",
+    "deep_scrub_interval",
+    "recovery_priority",
+    "recovery_op_priority",
+    "scrub_priority",
+    "compression_mode",
+    "compression_algorithm",
+    "compression_required_ratio",
+    "compression_max_blob_size",
+    "compression_min_blob_size",
+    "csum_type",
+    "csum_min_block",
+    "csum_max_block",
+    "allow_ec_overwrites",
+    "fingerprint_algorithm",
+    "pg_autoscale_mode",
+    "pg_autoscale_bias",
+    "pg_num_min",
+    "pg_num_max",
+    "target_size_bytes",
+    "target_size_ratio",
+    "bulk",
 ];
 
 fn get(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {

@@ -4,9 +4,12 @@ use crate::harness::{Cluster, FSID, addr, map_epochs};
 use spirula_encoding::from_slice;
 use spirula_maps::{Incremental, MonMap, OsdMap};
 use spirula_messages::Body;
-use spirula_messages::ceph::{MConfig, MMonGetMap, MMonGetVersion, MMonGetVersionReply, MMonMap, MOsdMap, MPoolOp, MPoolOpReply};
+use spirula_messages::ceph::{
+    MConfig, MMonGetMap, MMonGetVersion, MMonGetVersionReply, MMonMap, MOsdMap, MPoolOp, MPoolOpReply,
+};
 use spirula_messages::cluster::control::{
-    MgrBeacon, OsdAlive, OsdFailureReport, OsdMarkMeDown, OsdMarkMeDownAck, PgCreateAsk, PgCreateGrant, PgsCreated, PgsCreatedAck,
+    MgrBeacon, OsdAlive, OsdFailureReport, OsdMarkMeDown, OsdMarkMeDownAck, PgCreateAsk, PgCreateGrant, PgsCreated,
+    PgsCreatedAck,
 };
 use spirula_mon::MonEvent;
 use spirula_types::{EntityType, PgId, Uuid};

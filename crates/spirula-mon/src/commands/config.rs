@@ -1,0 +1,506 @@
+//! `ceph config …` and `ceph config-key …`.
+
+use super::{Args, CommandResult, CommandSpec, FLAG_DEPRECATED, Outcome, json_out, settle, text_or_json};
+use crate::config::{ChangeSet, ConfigDb, Traits, valid_section};
+use crate::mon::CommandCtx;
+use crate::options::{self, OPTIONS, OptionDef};
+use bytes::Bytes;
+use serde_json::{Map, Value, json};
+use spirula_format::{Align, TextTable};
+use spirula_types::errno::{EINVAL, ENOENT};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+pub(super) const SPECS: &[CommandSpec] = &[
+    CommandSpec {
+        sig: "config set name=who,type=CephString name=name,type=CephString name=value,type=CephString name=force,type=CephBool,req=false",
+        help: "Set a configuration option for one or more entities",
+        module: "config",
+        perm: "rw",
+        flags: 0,
+        run: set,
+    },
+    CommandSpec {
+        sig: "config rm name=who,type=CephString name=name,type=CephString",
+        help: "Clear a configuration option for one or more entities",
+        module: "config",
+        perm: "rw",
+        flags: 0,
+        run: rm,
+    },
+    CommandSpec {
+        sig: "config get name=who,type=CephString name=key,type=CephString,req=False",
+        help: "Show configuration option(s) for an entity",
+        module: "config",
+        perm: "r",
+        flags: 0,
+        run: get,
+    },
+    CommandSpec {
+        sig: "config dump",
+        help: "Show all configuration option(s)",
+        module: "mon",
+        perm: "r",
+        flags: 0,
+        run: dump,
+    },
+    CommandSpec {
+        sig: "config help name=key,type=CephString",
+        help: "Describe a configuration option",
+        module: "config",
+        perm: "r",
+        flags: 0,
+        run: help,
+    },
+    CommandSpec {
+        sig: "config ls",
+        help: "List available configuration options",
+        module: "config",
+        perm: "r",
+        flags: 0,
+        run: ls,
+    },
+    CommandSpec {
+        sig: "config assimilate-conf",
+        help: "Assimilate options from a conf, and return a new, minimal conf file",
+        module: "config",
+        perm: "rw",
+        flags: 0,
+        run: assimilate,
+    },
+    CommandSpec {
+        sig: "config log name=num,type=CephInt,req=False",
+        help: "Show recent history of config changes",
+        module: "config",
+        perm: "r",
+        flags: 0,
+        run: log,
+    },
+    CommandSpec {
+        sig: "config reset name=num,type=CephInt,range=0",
+        help: "Revert configuration to a historical version specified by <num>",
+        module: "config",
+        perm: "rw",
+        flags: 0,
+        run: reset,
+    },
+    CommandSpec {
+        sig: "config generate-minimal-conf",
+        help: "Generate a minimal ceph.conf file",
+        module: "config",
+        perm: "r",
+        flags: 0,
+        run: minimal_conf,
+    },
+    CommandSpec {
+        sig: "config-key get name=key,type=CephString",
+        help: "get <key>",
+        module: "config-key",
+        perm: "r",
+        flags: 0,
+        run: key_get,
+    },
+    CommandSpec {
+        sig: "config-key set name=key,type=CephString name=val,type=CephString,req=false",
+        help: "set <key> to value <val>",
+        module: "config-key",
+        perm: "rw",
+        flags: 0,
+        run: key_set,
+    },
+    CommandSpec {
+        sig: "config-key put name=key,type=CephString name=val,type=CephString,req=false",
+        help: "put <key>, value <val>",
+        module: "config-key",
+        perm: "rw",
+        flags: FLAG_DEPRECATED,
+        run: key_set,
+    },
+    CommandSpec {
+        sig: "config-key rm name=key,type=CephString",
+        help: "rm <key>",
+        module: "config-key",
+        perm: "rw",
+        flags: 0,
+        run: key_rm,
+    },
+    CommandSpec {
+        sig: "config-key del name=key,type=CephString",
+        help: "delete <key>",
+        module: "config-key",
+        perm: "rw",
+        flags: FLAG_DEPRECATED,
+        run: key_rm,
+    },
+    CommandSpec {
+        sig: "config-key exists name=key,type=CephString",
+        help: "check for <key>'s existence",
+        module: "config-key",
+        perm: "r",
+        flags: 0,
+        run: key_exists,
+    },
+    CommandSpec { sig: "config-key ls", help: "list keys", module: "config-key", perm: "r", flags: 0, run: key_ls },
+    CommandSpec {
+        sig: "config-key list",
+        help: "list keys",
+        module: "config-key",
+        perm: "r",
+        flags: FLAG_DEPRECATED,
+        run: key_ls,
+    },
+    CommandSpec {
+        sig: "config-key dump name=key,type=CephString,req=false",
+        help: "dump keys and values (with optional prefix)",
+        module: "config-key",
+        perm: "r",
+        flags: 0,
+        run: key_dump,
+    },
+];
+
+/// Longest value of a config-key.
+const KEY_VALUE_MAX: usize = 65_536;
+
+fn section(args: &Args) -> Result<String, (i32, String)> {
+    let who = args.str("who");
+    if valid_section(&who) { Ok(who) } else { Err((EINVAL, format!("unrecognized config target '{who}'"))) }
+}
+
+/// Checks a value against the option of that name. Options of manager modules
+/// (`mgr/dashboard/…`) are theirs to check.
+fn normal_value(name: &str, value: &str, force: bool) -> Result<(String, String), (i32, String)> {
+    if name.starts_with("mgr/") {
+        return Ok((name.to_owned(), value.to_owned()));
+    }
+    match options::find(name) {
+        Some(o) => match o.normalise(value) {
+            Ok(v) => Ok((o.name.to_owned(), v)),
+            Err(_) if force => Ok((o.name.to_owned(), value.to_owned())),
+            Err(text) => Err((EINVAL, text)),
+        },
+        None if force => Ok((options::normal_name(name), value.to_owned())),
+        None => Err((EINVAL, format!("unrecognized config option '{name}'"))),
+    }
+}
+
+fn set(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
+    let mut run = || -> Outcome {
+        let who = section(args)?;
+        let (name, value) = normal_value(&args.str("name"), &args.str("value"), args.bool("force"))?;
+        let now = ctx.work.now;
+        Arc::make_mut(&mut ctx.work.state.config).change(now, "", vec![(who, name, Some(value))]);
+        Ok(CommandResult::default())
+    };
+    settle(run())
+}
+
+fn rm(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
+    let mut run = || -> Outcome {
+        let (who, name) = (section(args)?, options::normal_name(&args.str("name")));
+        let now = ctx.work.now;
+        Arc::make_mut(&mut ctx.work.state.config).change(now, "", vec![(who, name, None)]);
+        Ok(CommandResult::default())
+    };
+    settle(run())
+}
+
+/// Section without and with its mask.
+fn split_mask(section: &str) -> (&str, &str) {
+    section.split_once('/').unwrap_or((section, ""))
+}
+
+fn runtime(name: &str) -> bool {
+    options::find(name).is_some_and(|o| o.runtime)
+}
+
+fn level(name: &str) -> &'static str {
+    options::find(name).map_or("advanced", |o| o.level.name())
+}
+
+/// The table of `config dump` and `config get`: rows of section, option and value.
+fn table<'a>(rows: impl Iterator<Item = (&'a str, &'a str, &'a str)>, indent: bool) -> String {
+    let mut t = TextTable::new();
+    for heading in ["WHO", "MASK", "LEVEL", "OPTION", "VALUE", "RO"] {
+        t.column(heading, Align::Left, Align::Left);
+    }
+    for (section, name, value) in rows {
+        let (who, mask) = split_mask(section);
+        let depth = match who {
+            "global" => 0,
+            w if w.contains('.') => 2,
+            _ => 1,
+        };
+        let who = format!("{}{who}", " ".repeat(if indent { 2 * depth } else { 0 }));
+        let ro = if runtime(name) { "" } else { "*" };
+        t.row([who.as_str(), mask, level(name), name, value, ro]);
+    }
+    t.to_string()
+}
+
+fn get(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
+    let run = || -> Outcome {
+        let who = args.str("who");
+        if !valid_section(&who) {
+            return Err((EINVAL, format!("unrecognized entity '{who}'")));
+        }
+        let state = &ctx.work.state;
+        let osd = who.strip_prefix("osd.").and_then(|o| o.parse::<i32>().ok());
+        let place = osd.map(|o| ctx.work.osd().crush.full_location(o));
+        let class = osd.and_then(|o| ctx.work.osd().crush.class_of(o));
+        let set = state.config.effective(&who, Traits { location: place.as_ref(), class });
+        let Some(key) = args.opt_str("key") else {
+            let text = || table(set.iter().map(|(n, (v, s))| (*s, *n, *v)), false);
+            let value = || {
+                let one = |(n, (v, s)): (&&str, &(&str, &str))| {
+                    let (section, mask) = split_mask(s);
+                    let mask = mask.split_once(':').map_or_else(|| json!({}), |(k, m)| json!({ k: m }));
+                    (
+                        (*n).to_owned(),
+                        json!({"value": v, "section": section, "mask": mask, "can_update_at_runtime": runtime(n)}),
+                    )
+                };
+                Value::Object(set.iter().map(one).collect())
+            };
+            return Ok(text_or_json(ctx, text, value));
+        };
+        let name = options::normal_name(&key);
+        let value = match (set.get(name.as_str()), name.as_str()) {
+            (Some((v, _)), _) => (*v).to_owned(),
+            (None, "fsid") => ctx.mon.fsid().to_string(),
+            (None, _) => match (state.defaults.get(&name), options::find(&name)) {
+                (Some(v), _) => v.clone(),
+                (None, Some(o)) => o.default.to_owned(),
+                (None, None) if key.starts_with("mgr/") => String::new(),
+                (None, None) => return Err((ENOENT, format!("unrecognized key '{key}'"))),
+            },
+        };
+        Ok(text_or_json(ctx, || format!("{value}\n"), || json!(value)))
+    };
+    settle(run())
+}
+
+/// Sections in the order in which they apply: global, types, single daemons.
+fn ordered(config: &ConfigDb) -> Vec<(&String, &BTreeMap<String, String>)> {
+    let mut sections: Vec<_> = config.sections.iter().collect();
+    sections.sort_by_key(|(s, _)| (s.split('/').next() != Some("global"), s.as_str()));
+    sections
+}
+
+fn dump(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
+    let sections = ordered(&ctx.work.state.config);
+    let rows = || sections.iter().flat_map(|(s, o)| o.iter().map(move |(k, v)| (s.as_str(), k.as_str(), v.as_str())));
+    let value = || {
+        let one = |(s, k, v): (&str, &str, &str)| {
+            let (section, mask) = split_mask(s);
+            json!({
+                "section": section, "name": k, "value": v, "level": level(k),
+                "can_update_at_runtime": runtime(k), "mask": mask,
+            })
+        };
+        rows().map(one).collect()
+    };
+    text_or_json(ctx, || table(rows(), true), value)
+}
+
+fn help(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
+    let key = args.str("key");
+    let Some(o) = options::find(&key) else {
+        return CommandResult::err(ENOENT, format!("configuration option '{key}' not recognized"));
+    };
+    let text = || {
+        format!(
+            "{} - {}\n  ({}, {})\n  Default: {}\n  Can update at runtime: {}\n\n",
+            o.name,
+            o.desc,
+            o.kind.name(),
+            o.level.name(),
+            o.default,
+            o.runtime
+        )
+    };
+    text_or_json(ctx, text, || option_json(o))
+}
+
+fn option_json(o: &OptionDef) -> Value {
+    json!({
+        "name": o.name, "type": o.kind.name(), "level": o.level.name(), "desc": o.desc, "long_desc": "",
+        "default": o.default, "daemon_default": "", "tags": [], "services": [], "see_also": [], "enum_values": [],
+        "min": "", "max": "", "can_update_at_runtime": o.runtime, "flags": [],
+    })
+}
+
+fn ls(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
+    let names: Vec<&str> = OPTIONS.iter().map(|o| o.name).collect();
+    text_or_json(ctx, || names.iter().map(|n| format!("{n}\n")).collect(), || json!(names))
+}
+
+/// Takes the options it knows out of a conf file; returns the rest.
+fn assimilate(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
+    /// Where a client finds the cluster must stay in its file.
+    const STAYS: [&str; 4] = ["fsid", "mon_host", "mon_initial_members", "keyring"];
+    let Ok(text) = std::str::from_utf8(ctx.input) else {
+        return CommandResult::err(EINVAL, "the conf file is not text");
+    };
+    let mut who = "global".to_owned();
+    let mut edits = Vec::new();
+    let mut rest: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for (n, line) in text.lines().enumerate() {
+        let line = line.trim();
+        if line.is_empty() || line.starts_with(['#', ';']) {
+            continue;
+        }
+        if let Some(section) = line.strip_prefix('[').and_then(|l| l.strip_suffix(']')) {
+            who = section.trim().to_owned();
+            continue;
+        }
+        let Some((name, value)) = line.split_once('=') else {
+            return CommandResult::err(EINVAL, format!("line {}: neither section nor option: '{line}'", n + 1));
+        };
+        let (name, value) = (options::normal_name(name), value.trim());
+        match normal_value(&name, value, false) {
+            Ok((name, value)) if valid_section(&who) && !STAYS.contains(&name.as_str()) => {
+                edits.push((who.clone(), name, Some(value)));
+            }
+            _ => rest.entry(who.clone()).or_default().push(format!("\t{name} = {value}")),
+        }
+    }
+    let now = ctx.work.now;
+    Arc::make_mut(&mut ctx.work.state.config).change(now, "assimilate-conf", edits);
+    let mut out = String::new();
+    for (section, lines) in rest {
+        out += &format!("[{section}]\n{}\n", lines.join("\n"));
+    }
+    CommandResult::data(out)
+}
+
+fn log(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
+    let num = args.int("num").filter(|n| *n > 0).unwrap_or(10) as usize;
+    let sets: Vec<&ChangeSet> = ctx.work.state.config.history.iter().rev().take(num).collect();
+    let text = || {
+        let mut o = String::new();
+        for s in &sets {
+            o += &format!(
+                "--- {} --- {} ---{}\n",
+                s.version,
+                s.stamp.to_iso(),
+                if s.name.is_empty() { String::new() } else { format!(" {} ---", s.name) }
+            );
+            for c in &s.changes {
+                if let Some(old) = &c.old {
+                    o += &format!("- {} = {old}\n", c.name);
+                }
+                if let Some(new) = &c.new {
+                    o += &format!("+ {} = {new}\n", c.name);
+                }
+            }
+        }
+        o
+    };
+    let value = || {
+        let change = |c: &crate::config::Change| {
+            let mut m = Map::new();
+            m.insert("name".into(), c.name.clone().into());
+            m.extend(c.old.clone().map(|v| ("previous_value".to_owned(), v.into())));
+            m.extend(c.new.clone().map(|v| ("new_value".to_owned(), v.into())));
+            Value::Object(m)
+        };
+        let one = |s: &&ChangeSet| {
+            let changes: Vec<Value> = s.changes.iter().map(change).collect();
+            json!({"version": s.version, "timestamp": s.stamp.to_iso(), "name": s.name, "changes": changes})
+        };
+        sets.iter().map(one).collect()
+    };
+    text_or_json(ctx, text, value)
+}
+
+fn reset(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
+    let num = args.int("num").unwrap_or(0).max(0) as u64;
+    let config = &ctx.work.state.config;
+    if num > config.version {
+        return CommandResult::err(
+            EINVAL,
+            format!("cannot revert to future version {num}, current is {}", config.version),
+        );
+    }
+    if config.history.front().is_none_or(|h| h.version > num) {
+        return CommandResult::err(EINVAL, format!("version {num} is no longer in the history"));
+    }
+    // Undone last to first; only the oldest value of each option counts.
+    let mut edits: BTreeMap<(String, String), Option<String>> = BTreeMap::new();
+    for change in config.history.iter().rev().take_while(|h| h.version > num).flat_map(|h| &h.changes) {
+        if let Some((who, name)) = change.name.rsplit_once('/') {
+            edits.insert((who.to_owned(), name.to_owned()), change.old.clone());
+        }
+    }
+    let edits = edits.into_iter().map(|((w, n), v)| (w, n, v)).collect();
+    let now = ctx.work.now;
+    Arc::make_mut(&mut ctx.work.state.config).change(now, &format!("reset to {num}"), edits);
+    CommandResult::default()
+}
+
+fn minimal_conf(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
+    let fsid = ctx.mon.fsid();
+    let hosts: Vec<String> = ctx.work.state.monmap.iter().map(|(_, m)| m.addrs.to_string()).collect();
+    CommandResult::data(format!(
+        "# minimal ceph.conf for {fsid}\n[global]\n\tfsid = {fsid}\n\tmon_host = {}\n",
+        hosts.join(" ")
+    ))
+}
+
+fn missing(key: &str) -> CommandResult {
+    CommandResult::err(ENOENT, format!("key '{key}' doesn't exist"))
+}
+
+fn key_get(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
+    let key = args.str("key");
+    match ctx.work.state.kv.get(&key) {
+        Some(v) => CommandResult::data(v.clone()),
+        None => missing(&key),
+    }
+}
+
+fn key_set(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
+    let key = args.str("key");
+    let value = match args.opt_str("val") {
+        Some(v) => Bytes::from(v),
+        None => ctx.input.clone(),
+    };
+    if value.len() > KEY_VALUE_MAX {
+        return CommandResult::err(
+            27,
+            format!(
+                "error: entry size limited to {KEY_VALUE_MAX} bytes. Use 'mon config key max entry size' to manually adjust"
+            ),
+        );
+    }
+    Arc::make_mut(&mut ctx.work.state.kv).insert(key.clone(), value);
+    CommandResult::ok(format!("set {key}"))
+}
+
+fn key_rm(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
+    let key = args.str("key");
+    if Arc::make_mut(&mut ctx.work.state.kv).remove(&key).is_none() {
+        return CommandResult::ok(format!("no such key '{key}'"));
+    }
+    CommandResult::ok("key deleted")
+}
+
+fn key_exists(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
+    let key = args.str("key");
+    if ctx.work.state.kv.contains_key(&key) { CommandResult::ok(format!("key '{key}' exists")) } else { missing(&key) }
+}
+
+fn key_ls(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
+    json_out(ctx, &json!(ctx.work.state.kv.keys().collect::<Vec<_>>()))
+}
+
+fn key_dump(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
+    let prefix = args.str("key");
+    let show = |v: &Bytes| match std::str::from_utf8(v) {
+        Ok(t) if !t.chars().any(|c| c.is_control() && c != '\n') => t.to_owned(),
+        _ => format!("<<< binary blob of length {} >>>", v.len()),
+    };
+    let kv = ctx.work.state.kv.iter().filter(|(k, _)| k.starts_with(&prefix));
+    json_out(ctx, &Value::Object(kv.map(|(k, v)| (k.clone(), show(v).into())).collect()))
+}

@@ -1,0 +1,458 @@
+//! Cluster-wide and group flags, ratios, releases, shut-out clients, erasure-code profiles.
+
+use super::osd::osd_list;
+use super::{Args, CommandResult, CommandSpec, FLAG_DEPRECATED, Outcome, json_out, settle, text_or_json};
+use crate::mon::CommandCtx;
+use serde_json::json;
+use spirula_encoding::UTime;
+use spirula_maps::OsdMap;
+use spirula_maps::osdmap::{flag_by_name, state};
+use spirula_types::EntityAddr;
+use spirula_types::errno::{EBUSY, EINVAL, ENOENT, EPERM};
+use std::collections::BTreeMap;
+
+const GROUP_HELP: &str = "set <flags> for <who>; who is a bucket, a device class or osd ids";
+
+pub(super) const SPECS: &[CommandSpec] = &[
+    CommandSpec {
+        sig: "osd set name=key,type=CephChoices,strings=full|pause|noup|nodown|noout|noin|nobackfill|norebalance|norecover|noscrub|nodeep-scrub|notieragent|nosnaptrim|pglog_hardlimit name=yes_i_really_mean_it,type=CephBool,req=false",
+        help: "set <key>",
+        module: "osd",
+        perm: "rw",
+        flags: 0,
+        run: set,
+    },
+    CommandSpec {
+        sig: "osd unset name=key,type=CephChoices,strings=full|pause|noup|nodown|noout|noin|nobackfill|norebalance|norecover|noscrub|nodeep-scrub|notieragent|nosnaptrim",
+        help: "unset <key>",
+        module: "osd",
+        perm: "rw",
+        flags: 0,
+        run: unset,
+    },
+    CommandSpec { sig: "osd pause", help: "pause osd", module: "osd", perm: "rw", flags: 0, run: pause },
+    CommandSpec { sig: "osd unpause", help: "unpause osd", module: "osd", perm: "rw", flags: 0, run: unpause },
+    CommandSpec {
+        sig: "osd set-group name=flags,type=CephString name=who,type=CephString,n=N",
+        help: GROUP_HELP,
+        module: "osd",
+        perm: "rw",
+        flags: 0,
+        run: set_group,
+    },
+    CommandSpec {
+        sig: "osd unset-group name=flags,type=CephString name=who,type=CephString,n=N",
+        help: GROUP_HELP,
+        module: "osd",
+        perm: "rw",
+        flags: 0,
+        run: unset_group,
+    },
+    CommandSpec {
+        sig: "osd set-full-ratio name=ratio,type=CephFloat,range=0.0|1.0",
+        help: "set usage ratio at which OSDs are marked full",
+        module: "osd",
+        perm: "rw",
+        flags: 0,
+        run: ratio,
+    },
+    CommandSpec {
+        sig: "osd set-backfillfull-ratio name=ratio,type=CephFloat,range=0.0|1.0",
+        help: "set usage ratio at which OSDs are marked too full to backfill",
+        module: "osd",
+        perm: "rw",
+        flags: 0,
+        run: ratio,
+    },
+    CommandSpec {
+        sig: "osd set-nearfull-ratio name=ratio,type=CephFloat,range=0.0|1.0",
+        help: "set usage ratio at which OSDs are marked near-full",
+        module: "osd",
+        perm: "rw",
+        flags: 0,
+        run: ratio,
+    },
+    CommandSpec {
+        sig: "osd set-require-min-compat-client name=version,type=CephString name=yes_i_really_mean_it,type=CephBool,req=false",
+        help: "set the minimum client version we will maintain compatibility with",
+        module: "osd",
+        perm: "rw",
+        flags: 0,
+        run: min_compat,
+    },
+    CommandSpec {
+        sig: "osd require-osd-release name=release,type=CephChoices,strings=luminous|mimic|nautilus|octopus|pacific name=yes_i_really_mean_it,type=CephBool,req=false",
+        help: "set the minimum allowed OSD release to participate in the cluster",
+        module: "osd",
+        perm: "rw",
+        flags: 0,
+        run: require_release,
+    },
+    CommandSpec {
+        sig: "osd blocklist name=range,type=CephString,goodchars=[range],req=false name=blocklistop,type=CephChoices,strings=add|rm name=addr,type=CephEntityAddr name=expire,type=CephFloat,range=0.0,req=false",
+        help: "add (optionally until <expire> seconds from now) or remove <addr> from blocklist",
+        module: "osd",
+        perm: "rw",
+        flags: 0,
+        run: blocklist,
+    },
+    CommandSpec {
+        sig: "osd blocklist ls",
+        help: "show blocklisted clients",
+        module: "osd",
+        perm: "r",
+        flags: 0,
+        run: blocklist_ls,
+    },
+    CommandSpec {
+        sig: "osd blocklist clear",
+        help: "clear all blocklisted clients",
+        module: "osd",
+        perm: "rw",
+        flags: 0,
+        run: blocklist_clear,
+    },
+    CommandSpec {
+        sig: "osd blacklist name=blacklistop,type=CephChoices,strings=add|rm name=addr,type=CephEntityAddr name=expire,type=CephFloat,range=0.0,req=false",
+        help: "add (optionally until <expire> seconds from now) or remove <addr> from blacklist",
+        module: "osd",
+        perm: "rw",
+        flags: FLAG_DEPRECATED,
+        run: blocklist,
+    },
+    CommandSpec {
+        sig: "osd blacklist ls",
+        help: "show blacklisted clients",
+        module: "osd",
+        perm: "r",
+        flags: FLAG_DEPRECATED,
+        run: blocklist_ls,
+    },
+    CommandSpec {
+        sig: "osd blacklist clear",
+        help: "clear all blacklisted clients",
+        module: "osd",
+        perm: "rw",
+        flags: FLAG_DEPRECATED,
+        run: blocklist_clear,
+    },
+    CommandSpec {
+        sig: "osd erasure-code-profile set name=name,type=CephString,goodchars=[A-Za-z0-9-_.] name=profile,type=CephString,n=N,req=false name=force,type=CephBool,req=false",
+        help: "create erasure code profile <name> with [<key[=value]> ...] pairs. Add a --force at the end to override an existing profile (VERY DANGEROUS)",
+        module: "osd",
+        perm: "rw",
+        flags: 0,
+        run: profile_set,
+    },
+    CommandSpec {
+        sig: "osd erasure-code-profile get name=name,type=CephString,goodchars=[A-Za-z0-9-_.]",
+        help: "get erasure code profile <name>",
+        module: "osd",
+        perm: "r",
+        flags: 0,
+        run: profile_get,
+    },
+    CommandSpec {
+        sig: "osd erasure-code-profile rm name=name,type=CephString,goodchars=[A-Za-z0-9-_.]",
+        help: "remove erasure code profile <name>",
+        module: "osd",
+        perm: "rw",
+        flags: 0,
+        run: profile_rm,
+    },
+    CommandSpec {
+        sig: "osd erasure-code-profile ls",
+        help: "list all erasure code profiles",
+        module: "osd",
+        perm: "r",
+        flags: 0,
+        run: profile_ls,
+    },
+];
+
+fn change_flag(ctx: &mut CommandCtx<'_>, key: &str, on: bool) -> CommandResult {
+    let Some(bits) = flag_by_name(key) else {
+        return CommandResult::err(EINVAL, format!("unrecognized flag '{key}'"));
+    };
+    let map = ctx.work.osd_mut();
+    map.flags = if on { map.flags | bits } else { map.flags & !bits };
+    let name = if key == "pause" { "pauserd,pausewr" } else { key };
+    CommandResult::ok(format!("{name} is {}", if on { "set" } else { "unset" }))
+}
+
+fn set(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
+    change_flag(ctx, &args.str("key"), true)
+}
+
+fn unset(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
+    change_flag(ctx, &args.str("key"), false)
+}
+
+fn pause(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
+    change_flag(ctx, "pause", true)
+}
+
+fn unpause(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
+    change_flag(ctx, "pause", false)
+}
+
+fn set_group(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
+    group(ctx, args, true)
+}
+
+fn unset_group(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
+    group(ctx, args, false)
+}
+
+fn group(ctx: &mut CommandCtx<'_>, args: &Args, on: bool) -> CommandResult {
+    let mut run = || -> Outcome {
+        let mut bits = 0;
+        for name in args.str("flags").split(',') {
+            bits |= match name {
+                "noup" => state::NOUP,
+                "nodown" => state::NODOWN,
+                "noin" => state::NOIN,
+                "noout" => state::NOOUT,
+                other => {
+                    return Err((
+                        EINVAL,
+                        format!("unrecognized flag '{other}', must be one of {{noup,nodown,noin,noout}}"),
+                    ));
+                }
+            };
+        }
+        let change = |old: u32| if on { old | bits } else { old & !bits };
+        for who in args.list("who") {
+            let (bucket, class) = {
+                let crush = &ctx.work.osd().crush;
+                (crush.item_id(&who).filter(|id| *id < 0), crush.class_id(&who))
+            };
+            let osds = osd_list(ctx, std::slice::from_ref(&who));
+            let map = ctx.work.osd_mut();
+            if let Some(id) = bucket {
+                set_or_drop(&mut map.crush_node_flags, id, change);
+            } else if let Some(id) = class {
+                set_or_drop(&mut map.device_class_flags, id, change);
+            } else {
+                for osd in osds.map_err(|_| (EINVAL, format!("unable to parse osd/crush bucket/class '{who}'")))? {
+                    if !map.exists(osd) {
+                        return Err((ENOENT, format!("osd.{osd} does not exist")));
+                    }
+                    if let Some(s) = usize::try_from(osd).ok().and_then(|i| map.osd_state.get_mut(i)) {
+                        *s = change(*s);
+                    }
+                }
+            }
+        }
+        Ok(CommandResult::default())
+    };
+    settle(run())
+}
+
+fn set_or_drop(map: &mut BTreeMap<i32, u32>, id: i32, change: impl Fn(u32) -> u32) {
+    let new = change(map.get(&id).copied().unwrap_or(0));
+    if new == 0 {
+        map.remove(&id);
+    } else {
+        map.insert(id, new);
+    }
+}
+
+fn ratio(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
+    let value = args.float("ratio").unwrap_or(0.0) as f32;
+    let map = ctx.work.osd_mut();
+    let (which, name) = match args.str("prefix").as_str() {
+        "osd set-full-ratio" => (&mut map.full_ratio, "osd set-full-ratio"),
+        "osd set-backfillfull-ratio" => (&mut map.backfillfull_ratio, "osd set-backfillfull-ratio"),
+        _ => (&mut map.nearfull_ratio, "osd set-nearfull-ratio"),
+    };
+    *which = value;
+    CommandResult::ok(format!("{name} {value}"))
+}
+
+fn min_compat(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
+    let name = args.str("version");
+    let Some(release) = spirula_maps::release_number(&name) else {
+        return CommandResult::err(EINVAL, format!("version {name} is not recognized"));
+    };
+    let needed = ctx.work.osd().min_compat_client();
+    if release < needed && !args.bool("yes_i_really_mean_it") {
+        let needs = spirula_maps::release_name(needed);
+        return CommandResult::err(
+            EPERM,
+            format!(
+                "osdmap current utilizes features that require {needs}; cannot set require_min_compat_client below that to {name}"
+            ),
+        );
+    }
+    ctx.work.osd_mut().require_min_compat_client = release;
+    CommandResult::ok(format!("set require_min_compat_client to {name}"))
+}
+
+fn require_release(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
+    let name = args.str("release");
+    let Some(release) = spirula_maps::release_number(&name) else {
+        return CommandResult::err(EINVAL, format!("unrecognized release {name}"));
+    };
+    if release < ctx.work.osd().require_osd_release {
+        return CommandResult::err(EPERM, "require_osd_release cannot be lowered once it has been set");
+    }
+    ctx.work.osd_mut().require_osd_release = release;
+    CommandResult::default()
+}
+
+/// `[kind:]IP:PORT[/NONCE]` or a bare IP; without a kind the entry is for any protocol.
+pub(super) fn parse_addr(text: &str) -> Option<EntityAddr> {
+    let (kind, rest) = match text.split_once(':') {
+        Some(("v1", rest)) => (EntityAddr::KIND_LEGACY, rest),
+        Some(("v2", rest)) => (EntityAddr::KIND_MSGR2, rest),
+        Some(("any", rest)) => (EntityAddr::KIND_ANY, rest),
+        _ => (EntityAddr::KIND_ANY, text),
+    };
+    let (sock, nonce) = rest.split_once('/').unwrap_or((rest, "0"));
+    let nonce = nonce.parse().ok()?;
+    let addr = sock.parse().ok().or_else(|| Some(std::net::SocketAddr::new(sock.parse().ok()?, 0)))?;
+    Some(EntityAddr { kind, nonce, addr: Some(addr) })
+}
+
+fn blocklist(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
+    let mut run = || -> Outcome {
+        let text = args.str("addr");
+        if args.has("range") {
+            return Err((EINVAL, "this version does not block ranges of addresses".into()));
+        }
+        let addr = parse_addr(&text).ok_or_else(|| (EINVAL, format!("unable to parse address {text}")))?;
+        let shown = OsdMap::blocklist_text(&addr);
+        let op = args.opt_str("blocklistop").unwrap_or_else(|| args.str("blacklistop"));
+        if op == "add" {
+            let default = ctx.work.state.option_f64("mon_osd_blocklist_default_expire");
+            let seconds = args.float("expire").filter(|e| *e > 0.0).unwrap_or(default);
+            let until = ctx.work.now.as_nanos().saturating_add((seconds * 1e9) as u64);
+            let until = UTime::from_nanos(until);
+            ctx.work.osd_mut().blocklist.insert(addr, until);
+            return Ok(CommandResult::ok(format!(
+                "blocklisting {shown} until {} ({} sec)",
+                until.to_iso(),
+                spirula_format::general(seconds, 6)
+            )));
+        }
+        // Whatever protocol the entry was made for.
+        let same = |a: &&EntityAddr| a.addr == addr.addr && a.nonce == addr.nonce;
+        match ctx.work.osd().blocklist.keys().find(same).copied() {
+            Some(entry) => {
+                ctx.work.osd_mut().blocklist.remove(&entry);
+                Ok(CommandResult::ok(format!("un-blocklisting {shown}")))
+            }
+            None => Ok(CommandResult::ok(format!("{shown} isn't blocklisted"))),
+        }
+    };
+    settle(run())
+}
+
+fn blocklist_ls(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
+    let list = &ctx.work.osd().blocklist;
+    let rows: Vec<(String, String)> = list.iter().map(|(a, t)| (OsdMap::blocklist_text(a), t.to_iso())).collect();
+    let text = || rows.iter().map(|(a, t)| format!("{a} {t}\n")).collect();
+    let value = || rows.iter().map(|(a, t)| json!({"addr": a, "until": t})).collect();
+    text_or_json(ctx, text, value).with_rs(format!("listed {} entries", rows.len()))
+}
+
+fn blocklist_clear(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
+    ctx.work.osd_mut().blocklist.clear();
+    CommandResult::ok(" removed all blocklist entries")
+}
+
+fn profile_set(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
+    let mut run = || -> Outcome {
+        let name = args.str("name");
+        let mut profile: BTreeMap<String, String> = BTreeMap::new();
+        let mut force = args.bool("force");
+        for word in args.list("profile").iter().flat_map(|w| w.split_whitespace()) {
+            if word == "--force" {
+                force = true;
+                continue;
+            }
+            let (k, v) = word.split_once('=').unwrap_or((word, ""));
+            profile.insert(k.to_owned(), v.to_owned());
+        }
+        complete_profile(&mut profile)?;
+        match ctx.work.osd().ec_profiles.get(&name) {
+            Some(old) if *old == profile => return Ok(CommandResult::default()),
+            Some(_) if !force => {
+                return Err((
+                    EPERM,
+                    format!(
+                        "will not override erasure code profile {name} because the existing profile is different from the proposed one"
+                    ),
+                ));
+            }
+            _ => {}
+        }
+        ctx.work.osd_mut().ec_profiles.insert(name, profile);
+        Ok(CommandResult::default())
+    };
+    settle(run())
+}
+
+/// Fills in what the plug-in would, and checks the numbers.
+fn complete_profile(p: &mut BTreeMap<String, String>) -> Result<(), (i32, String)> {
+    let mut default = |k: &str, v: &str| {
+        p.entry(k.to_owned()).or_insert_with(|| v.to_owned());
+    };
+    for (k, v) in [
+        ("plugin", "jerasure"),
+        ("crush-device-class", ""),
+        ("crush-failure-domain", "host"),
+        ("crush-root", "default"),
+        ("k", "2"),
+        ("m", "2"),
+    ] {
+        default(k, v);
+    }
+    if p.get("plugin").is_some_and(|x| x == "jerasure") {
+        for (k, v) in [("technique", "reed_sol_van"), ("w", "8"), ("jerasure-per-chunk-alignment", "false")] {
+            p.entry(k.to_owned()).or_insert_with(|| v.to_owned());
+        }
+    }
+    for (key, least) in [("k", 2), ("m", 1)] {
+        let text = p.get(key).cloned().unwrap_or_default();
+        let n = text.parse::<u32>().map_err(|_| (EINVAL, format!("could not convert {key}={text} to int")))?;
+        if n < least || n > 128 {
+            return Err((EINVAL, format!("{key}={n} must be >= {least}")));
+        }
+    }
+    Ok(())
+}
+
+fn profile_get(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
+    let name = args.str("name");
+    match ctx.work.osd().ec_profiles.get(&name) {
+        Some(p) => text_or_json(ctx, || p.iter().map(|(k, v)| format!("{k}={v}\n")).collect(), || json!(p)),
+        None => CommandResult::err(ENOENT, format!("unknown erasure code profile '{name}'")),
+    }
+}
+
+fn profile_rm(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
+    let name = args.str("name");
+    let map = ctx.work.osd();
+    if let Some(id) =
+        map.pools.iter().find(|(_, p)| p.is_erasure() && p.erasure_code_profile == name).map(|(id, _)| *id)
+    {
+        return CommandResult::err(
+            EBUSY,
+            format!("{} pool(s) are using the erasure code profile '{name}'", map.pool_name(id)),
+        );
+    }
+    if ctx.work.osd_mut().ec_profiles.remove(&name).is_none() {
+        return CommandResult::ok(format!("erasure-code-profile {name} does not exist"));
+    }
+    CommandResult::default()
+}
+
+fn profile_ls(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
+    let names: Vec<&String> = ctx.work.osd().ec_profiles.keys().collect();
+    if ctx.format.is_json() {
+        return json_out(ctx, &json!(names));
+    }
+    CommandResult::data(names.iter().map(|n| format!("{n}\n")).collect::<String>())
+}
