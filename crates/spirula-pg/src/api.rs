@@ -62,7 +62,9 @@ pub struct MapView {
     pub up_primary: OsdId,
     /// Primary of `acting`; −1 for none.
     pub primary: OsdId,
-    /// Every OSD that is up, with the epoch it came up in (`up_from`). Shared by all PGs.
+    /// Every OSD that is up, with the epoch it came up in (`up_from`). Shared by all PGs. Must
+    /// hold this OSD only if it is this incarnation that the map shows up; until then the PG
+    /// answers no peer.
     pub osds: Arc<BTreeMap<OsdId, Epoch>>,
 }
 

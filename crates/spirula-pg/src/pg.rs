@@ -217,6 +217,7 @@ impl Pg {
         leases: &Leases,
         out: &mut Vec<PgEffect>,
     ) {
+        let first = out.len();
         let cx = &mut Cx { now, reader, leases, out };
         self.ops.begin();
         match event {
@@ -234,8 +235,17 @@ impl Pg {
             PgEvent::Continue => self.run_pending(cx),
             PgEvent::Tick => self.on_tick(cx),
         }
+        // Questions that the shell may answer on the spot come last, so that the answer's
+        // transactions follow those of this event.
+        let question =
+            |e: &PgEffect| matches!(e, PgEffect::Prefetch(..) | PgEffect::Fetch(..) | PgEffect::RecoveryWanted);
+        if out.get(first..).is_some_and(|new| new.iter().any(question)) {
+            let (last, now): (Vec<_>, Vec<_>) = out.drain(first..).partition(question);
+            out.extend(now);
+            out.extend(last);
+        }
         if self.ops.must_continue() {
-            cx.out.push(PgEffect::Continue);
+            out.push(PgEffect::Continue);
         }
     }
 
@@ -348,11 +358,14 @@ impl Pg {
             PeerMsg::Ack(a) => a.epoch,
             PeerMsg::Ctl(c) => c.epoch,
         };
-        if epoch > self.epoch() {
+        // A map that does not show us up says nothing of this incarnation of ours: the one before
+        // may have promised what we have forgotten.
+        let up = self.view.as_ref().is_some_and(|v| v.up_from(self.osd).is_some());
+        if epoch > self.epoch() || !up {
             if self.early.len() < EARLY_MAX {
                 self.early.push((from, msg));
             }
-            cx.out.push(PgEffect::NeedMap(epoch));
+            cx.out.push(PgEffect::NeedMap(epoch.max(self.epoch() + u32::from(!up))));
             return;
         }
         if self.view.as_ref().is_none_or(|v| v.pool.is_none()) {
