@@ -35,30 +35,30 @@ impl PoolSum {
         self.num_pgs += 1;
         let s = &mut self.stat;
         s.stats.sum.add(&pg.stats);
-        s.log_size += pg.log_size;
-        s.ondisk_log_size += pg.log_size;
+        s.log_size = s.log_size.wrapping_add(pg.log_size);
+        s.ondisk_log_size = s.ondisk_log_size.wrapping_add(pg.log_size);
         let slots = |v: &[OsdId]| v.iter().filter(|o| **o != OSD_NONE).count() as i32;
         s.up += slots(&pg.up);
         s.acting += slots(&pg.acting);
     }
 
-    /// Adds everything of `o`.
+    /// Adds everything of `o`. What a sender says is not trusted to add up: sums wrap.
     pub fn add(&mut self, o: &Self) {
         self.stat.stats.sum.add(&o.stat.stats.sum);
-        self.stat.log_size += o.stat.log_size;
-        self.stat.ondisk_log_size += o.stat.ondisk_log_size;
-        self.stat.up += o.stat.up;
-        self.stat.acting += o.stat.acting;
+        self.stat.log_size = self.stat.log_size.wrapping_add(o.stat.log_size);
+        self.stat.ondisk_log_size = self.stat.ondisk_log_size.wrapping_add(o.stat.ondisk_log_size);
+        self.stat.up = self.stat.up.wrapping_add(o.stat.up);
+        self.stat.acting = self.stat.acting.wrapping_add(o.stat.acting);
         self.stat.store_stats.add(&o.stat.store_stats);
-        self.stat.num_store_stats += o.stat.num_store_stats;
-        self.num_pgs += o.num_pgs;
-        self.read_bytes_sec += o.read_bytes_sec;
-        self.write_bytes_sec += o.write_bytes_sec;
-        self.read_ops_sec += o.read_ops_sec;
-        self.write_ops_sec += o.write_ops_sec;
-        self.recover_bytes_sec += o.recover_bytes_sec;
-        self.recover_objects_sec += o.recover_objects_sec;
-        self.recover_keys_sec += o.recover_keys_sec;
+        self.stat.num_store_stats = self.stat.num_store_stats.wrapping_add(o.stat.num_store_stats);
+        self.num_pgs = self.num_pgs.wrapping_add(o.num_pgs);
+        self.read_bytes_sec = self.read_bytes_sec.wrapping_add(o.read_bytes_sec);
+        self.write_bytes_sec = self.write_bytes_sec.wrapping_add(o.write_bytes_sec);
+        self.read_ops_sec = self.read_ops_sec.wrapping_add(o.read_ops_sec);
+        self.write_ops_sec = self.write_ops_sec.wrapping_add(o.write_ops_sec);
+        self.recover_bytes_sec = self.recover_bytes_sec.wrapping_add(o.recover_bytes_sec);
+        self.recover_objects_sec = self.recover_objects_sec.wrapping_add(o.recover_objects_sec);
+        self.recover_keys_sec = self.recover_keys_sec.wrapping_add(o.recover_keys_sec);
     }
 }
 
@@ -152,12 +152,12 @@ impl PgDigest {
 
     /// Number of PGs.
     pub fn num_pgs(&self) -> u32 {
-        self.pg_states.values().sum()
+        self.pg_states.values().fold(0, |sum, n| sum.wrapping_add(*n))
     }
 
     /// PGs whose state has all bits of `s`.
     pub fn num_pgs_with(&self, s: PgState) -> u32 {
-        self.pg_states.iter().filter(|(k, _)| k.has(s)).map(|(_, n)| n).sum()
+        self.pg_states.iter().filter(|(k, _)| k.has(s)).fold(0, |sum, (_, n)| sum.wrapping_add(*n))
     }
 
     /// Sum over all pools.
