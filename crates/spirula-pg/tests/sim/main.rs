@@ -34,6 +34,17 @@ fn fault(w: &mut World, f: Faults) {
     let n = id as usize;
     let soon = |w: &mut World| w.now + w.rng.below(3000) as u64;
     match w.rng.below(20) {
+        0..3 if f.crash && w.rng.chance(8) => {
+            // All of it, as when one process holds the whole cluster.
+            for o in 0..w.nodes.len() {
+                if w.nodes[o].alive {
+                    w.crash(o as OsdId);
+                }
+            }
+            for o in 0..w.nodes.len() {
+                w.start(o as OsdId);
+            }
+        }
         0..3 if f.crash && w.nodes[n].alive => {
             w.crash(id);
             if w.rng.chance(60) {
@@ -208,7 +219,7 @@ fn seeds() -> std::ops::Range<u64> {
     let text = std::env::var("SIM_SEEDS").unwrap_or_default();
     match text.split_once("..") {
         Some((a, b)) => a.parse().unwrap()..b.parse().unwrap(),
-        None => 0..40,
+        None => 0..120,
     }
 }
 
@@ -236,6 +247,36 @@ fn sim_random_faults_lose_nothing_and_everything_comes_back() {
     println!("{done} requests, {stats:?}");
     assert!(failed.is_empty(), "failing seeds {failed:?}; replay one with SIM_SEED");
     assert!(done > 1000, "only {done} requests were answered");
+}
+
+#[test]
+fn sim_deleted_pool_leaves_nothing_behind() {
+    for seed in 0..4 {
+        let mut w = run(seed).unwrap();
+        w.change_map(|m| m.deleted = true);
+        for _ in 0..20_000 {
+            w.step();
+        }
+        for n in &w.nodes {
+            let s = &n.store.applied;
+            assert!(s.objects.is_empty() && s.meta.is_empty(), "seed {seed}: osd.{} keeps {:?}", n.id, s.meta.keys());
+            assert!(s.logs.values().all(BTreeMap::is_empty), "seed {seed}: osd.{} keeps a log", n.id);
+            assert!(n.pgs.is_empty(), "seed {seed}: osd.{} keeps {:?}", n.id, n.pgs.keys());
+        }
+    }
+}
+
+proptest::proptest! {
+    #![proptest_config(proptest::prelude::ProptestConfig {
+        cases: 20, max_shrink_iters: 0, failure_persistence: None, ..Default::default()
+    })]
+
+    #[test]
+    fn prop_any_seed_loses_nothing(seed: u64) {
+        if let Err(e) = run(seed) {
+            panic!("{e}");
+        }
+    }
 }
 
 #[test]

@@ -54,7 +54,7 @@ pub struct Map {
 
 impl Map {
     pub fn acting(&self, pg: PgId) -> Vec<OsdId> {
-        if pg.seed >= self.pg_num {
+        if pg.seed >= self.pg_num || self.deleted {
             return Vec::new();
         }
         let mut all: Vec<OsdId> = (0..self.osds as OsdId).filter(|o| !self.out.contains(o)).collect();
@@ -416,9 +416,9 @@ impl World {
                     self.client_map(client, epoch);
                 }
                 PgEffect::AskCreate { pg: origin, epoch } => {
-                    self.to_mon(id, MonAsk::Ask { pg: origin, epoch, whose: pg });
+                    self.tell_mon(id, MonAsk::Ask { pg: origin, epoch, whose: pg });
                 }
-                PgEffect::Created { pg, epoch } => self.to_mon(id, MonAsk::Created { pg, epoch }),
+                PgEffect::Created { pg, epoch } => self.tell_mon(id, MonAsk::Created { pg, epoch }),
                 PgEffect::RecoveryWanted => {
                     node.local.push_back((pg, PgEvent::RecoveryGranted));
                     self.note("recoveries");
@@ -439,7 +439,7 @@ impl World {
 
     // ---- network ----
 
-    fn to_mon(&mut self, id: OsdId, ask: MonAsk) {
+    fn tell_mon(&mut self, id: OsdId, ask: MonAsk) {
         let boot = self.nodes[id as usize].boot;
         self.net.entry((End::Osd(id), End::Mon)).or_default().push_back((boot, Wire::ToMon(ask)));
     }
