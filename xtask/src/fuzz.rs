@@ -261,8 +261,19 @@ impl Seeds {
             for how in [0, 4, 1] {
                 self.put("manager", &format!("command-{i}-{how}"), &[&[how], command.as_bytes()].concat())?;
             }
+            let step = [0, 0xf9, command.len() as u8];
+            self.put("monitor", &format!("text-{i}"), &[&step, command.as_bytes()].concat())?;
         }
-        Ok(())
+        for number in 0..=255 {
+            for pick in [14, 18, 27] {
+                let steps = [0, 0, number, pick, 1, 28, 2, pick, 0, number, pick, pick, pick, pick];
+                self.put("monitor", &format!("command-{number}-{pick}"), &steps)?;
+            }
+        }
+        // An empty snapshot, and a log of one commit: "k" becomes "v".
+        let commit = [1, 1, 15, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, b'k', 1, 1, 0, 0, 0, b'v'];
+        let store = [&[2, 2, 4, 0, 0, 0, 0, 0, commit.len() as u8][..], &commit].concat();
+        self.put("mon_store", "one-commit", &store)
     }
 }
 

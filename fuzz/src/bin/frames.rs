@@ -1,5 +1,5 @@
 //! Frames by themselves. Input: `[mode][bytes per read][stream]`, or with bit 7 of the mode
-//! `[mode][..][tag][three lengths][segments]`: a frame to write and read.
+//! `[mode][..][..][three bytes][segments]`: a message to write and read.
 #![no_main]
 
 use bytes::BytesMut;
@@ -51,8 +51,10 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| spirula_fuzz::bounded(64, data, |data|
                 rest = later;
                 now
             };
-            let head = [cut(*a), cut(*b), cut(*c)];
-            write_and_read(*mode, Tag::Message, [head[0], head[1], head[2], rest]);
+            let mut header = [0; 41];
+            header[0] = *a;
+            let (front, middle) = (cut(*b), cut(*c));
+            write_and_read(*mode, Tag::Message, [&header, front, middle, rest]);
         }
         [mode, chunk, stream @ ..] => read(*mode, *chunk, stream),
         _ => {}
