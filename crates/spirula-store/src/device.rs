@@ -60,8 +60,8 @@ pub trait BlockDevice: Send + Sync {
     fn name(&self) -> &str;
 }
 
-/// A real file. Aligned writes of [`FileDevice::direct_min`] bytes or more, and all durable
-/// writes, bypass the page cache where the file system allows it.
+/// A real file. Aligned reads and writes of [`FileDevice::direct_min`] bytes or more, and all
+/// durable writes, bypass the page cache where the file system allows it.
 pub struct FileDevice {
     name: String,
     file: File,
@@ -92,7 +92,14 @@ impl FileDevice {
 
 impl BlockDevice for FileDevice {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        self.file.read_exact_at(buf, offset)
+        match &self.direct {
+            // What was written past the page cache is read past it: no copy, and pages of
+            // small objects stay.
+            Some(direct) if buf.len() >= self.direct_min && Self::aligned(buf, offset) => {
+                direct.read_exact_at(buf, offset)
+            }
+            _ => self.file.read_exact_at(buf, offset),
+        }
     }
 
     fn try_read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<bool> {

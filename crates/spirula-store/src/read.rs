@@ -319,7 +319,16 @@ impl Store {
             let mut at = ((l - first) * BLOCK) as usize;
             for source in self.sources(run, crcs) {
                 let len = source.len();
-                parts.push((at, source));
+                // Segments end where the device need not: one read for all that is adjacent.
+                match (parts.last_mut(), &source) {
+                    (Some((start, Source::Device(last, sums))), Source::Device(next, more))
+                        if last.start + last.len == next.start && *start + (last.len * BLOCK) as usize == at =>
+                    {
+                        last.len += next.len;
+                        sums.extend_from_slice(more);
+                    }
+                    _ => parts.push((at, source)),
+                }
                 at += len;
             }
         })?;
@@ -346,7 +355,11 @@ impl Store {
             return Ok(Read::Ready(Bytes::new()));
         }
         let mut plan = self.plan(object, &o, offset, end)?;
-        if let Some(data) = plan.fill(false)? {
+        // Long runs were written past the page cache and are not looked for there.
+        let long = |(_, s): &(usize, Source)| matches!(s, Source::Device(..)) && s.len() >= POOLED_READ;
+        if !plan.parts.iter().any(long)
+            && let Some(data) = plan.fill(false)?
+        {
             return Ok(Read::Ready(data));
         }
         let pin = Arc::new(());

@@ -135,7 +135,11 @@ fn states() -> u64 {
 
 fn enumerate(seed: u64, count: u64, big: bool, every: bool, tried: &mut u64) {
     let mut opts = tiny();
-    opts.size = if big { 16 << 20 } else { 2 << 20 };
+    // Little space, so that freed blocks are soon taken again; a longer journal or a larger
+    // overlay, so that this happens between two checkpoints.
+    opts.size = if big { [3 << 20, 4 << 20][seed as usize % 2] } else { [384 << 10, 640 << 10][seed as usize % 2] };
+    opts.journal_size = [256 << 10, 1 << 20][seed as usize / 2 % 2];
+    opts.cache_bytes = [48 << 10, 1 << 20][seed as usize / 4 % 2];
     let world = create(&opts);
     let mut rng = Rng(seed);
     let mut models = vec![Model::default()];
@@ -193,7 +197,7 @@ fn sampled_crash_points_of_long_workloads_recover() {
     let mut tried = 0;
     let mut seed = 1000;
     while tried < states() / 2 {
-        enumerate(seed, 120, seed % 4 == 0, false, &mut tried);
+        enumerate(seed, 120, seed % 3 == 0, false, &mut tried);
         seed += 1;
     }
     println!("{tried} states");
