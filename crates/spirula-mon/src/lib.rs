@@ -15,6 +15,8 @@
 //! It never sees data, and it does not decide what a PG does: only which PGs exist, where
 //! they belong, and who is up.
 
+#![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test that cannot go on should stop where it is"))]
+
 pub mod auth;
 pub mod clog;
 pub mod commands;

@@ -97,9 +97,9 @@ impl Mon {
                 let info = |name: &String| ModuleInfo { name: name.clone(), can_run: true, ..ModuleInfo::default() };
                 map.available_modules = b.modules.iter().map(info).collect();
             }
-        } else if !map.standbys.contains_key(&b.gid) {
+        } else if let std::collections::btree_map::Entry::Vacant(e) = map.standbys.entry(b.gid) {
             let features = spirula_types::features::PACIFIC;
-            map.standbys.insert(b.gid, MgrStandby { gid: b.gid, name: b.name, features, ..MgrStandby::default() });
+            e.insert(MgrStandby { gid: b.gid, name: b.name, features, ..MgrStandby::default() });
         }
         set_mgrmap(work, map);
     }
@@ -172,10 +172,10 @@ fn mark_full_osds(work: &mut Work, digest: &PgDigest) {
         } else {
             0
         };
-        if map.state(*osd) & ALL != bit {
-            if let Some(s) = usize::try_from(*osd).ok().and_then(|i| work.osd_mut().osd_state.get_mut(i)) {
-                *s = (*s & !ALL) | bit;
-            }
+        if map.state(*osd) & ALL != bit
+            && let Some(s) = usize::try_from(*osd).ok().and_then(|i| work.osd_mut().osd_state.get_mut(i))
+        {
+            *s = (*s & !ALL) | bit;
         }
     }
 }

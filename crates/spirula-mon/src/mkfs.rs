@@ -123,10 +123,10 @@ pub(crate) fn initial_state(p: &MkfsParams, now: UTime) -> Result<State, MkfsErr
             ..NewPool::default()
         };
         let id = pools::create(&mut work, &new).map_err(|(_, why)| MkfsError::Pool(pool.name.clone(), why))?;
-        if !pool.application.is_empty() {
-            if let Some(made) = work.osd_mut().pools.get_mut(&id) {
-                made.application_metadata.insert(pool.application.clone(), BTreeMap::new());
-            }
+        if !pool.application.is_empty()
+            && let Some(made) = work.osd_mut().pools.get_mut(&id)
+        {
+            made.application_metadata.insert(pool.application.clone(), BTreeMap::new());
         }
     }
     work.fold_osdmap().map_err(MkfsError::Maps)?;

@@ -203,6 +203,7 @@ impl Mon {
             osd_metadata: &state.osd_metadata,
             mgr_metadata: &state.mgr_metadata,
             config: &state.config,
+            defaults: &state.defaults,
             log: &state.log,
             creating_pgs: state.creating.len(),
         }

@@ -74,10 +74,10 @@ fn slot<T>(list: &mut [T], osd: OsdId) -> Option<&mut T> {
 
 /// Marks an OSD down in the batch. The epochs it was up are remembered by applying the map.
 pub fn mark_down(work: &mut Work, osd: OsdId) {
-    if work.osd().is_up(osd) {
-        if let Some(s) = slot(&mut work.osd_mut().osd_state, osd) {
-            *s &= !state::UP;
-        }
+    if work.osd().is_up(osd)
+        && let Some(s) = slot(&mut work.osd_mut().osd_state, osd)
+    {
+        *s &= !state::UP;
     }
 }
 

@@ -195,10 +195,11 @@ pub fn pgs_created(work: &mut Work, pgids: &[PgId]) {
     for id in pools {
         let done = work.state.creating.range(PgId::new(id, 0)..).next().is_none_or(|(pg, _)| pg.pool != id);
         let flagged = work.osd().pool(id).is_some_and(|p| p.has_flag(flag::CREATING));
-        if done && flagged {
-            if let Some(p) = work.osd_mut().pools.get_mut(&id) {
-                p.flags &= !flag::CREATING;
-            }
+        if done
+            && flagged
+            && let Some(p) = work.osd_mut().pools.get_mut(&id)
+        {
+            p.flags &= !flag::CREATING;
         }
     }
 }

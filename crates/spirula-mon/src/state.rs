@@ -171,7 +171,7 @@ impl State {
         let Some(mut inc) = diff::diff(&self.osdmap, edited, now) else { return Ok(false) };
         let next = diff::advance(&self.osdmap, &mut inc)?;
         let fulls = Arc::make_mut(&mut self.fulls);
-        if fulls.is_empty() || self.osdmap.epoch % FULL_EVERY == 0 {
+        if fulls.is_empty() || self.osdmap.epoch.is_multiple_of(FULL_EVERY) {
             fulls.insert(self.osdmap.epoch, self.osdmap.bytes().clone());
         }
         let incs = Arc::make_mut(&mut self.incrementals);

@@ -64,6 +64,8 @@ pub struct ClusterView<'a> {
     pub mgr_metadata: &'a BTreeMap<String, Metadata>,
     /// Options set in the cluster.
     pub config: &'a ConfigDb,
+    /// Options set when the cluster was made; weaker than [`config`](Self::config).
+    pub defaults: &'a BTreeMap<String, String>,
     /// The cluster log.
     pub log: &'a ClusterLog,
     /// Number of PGs that may still be created empty.

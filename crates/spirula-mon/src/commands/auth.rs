@@ -131,7 +131,7 @@ fn found<'a>(db: &'a AuthDb, name: &str) -> Result<&'a AuthEntry, (i32, String)>
 
 /// `service, caps, service, caps…` as a table.
 fn parse_caps(words: &[String]) -> Result<BTreeMap<String, String>, (i32, String)> {
-    if words.len() % 2 != 0 {
+    if !words.len().is_multiple_of(2) {
         return Err((EINVAL, format!("bad capabilities request; odd number of arguments: {}", words.join(" "))));
     }
     Ok(words.chunks_exact(2).filter_map(|p| Some((p.first()?.clone(), p.get(1)?.clone()))).collect())

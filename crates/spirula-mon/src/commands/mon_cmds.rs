@@ -237,7 +237,7 @@ fn ok_to_add(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
     if left * 2 > total {
         return CommandResult::ok("adding another mon that is not yet started will not affect quorum");
     }
-    CommandResult::err(EBUSY, format!("adding a monitor would break quorum (until that monitor starts)"))
+    CommandResult::err(EBUSY, "adding a monitor would break quorum (until that monitor starts)")
 }
 
 fn feature_ls(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {

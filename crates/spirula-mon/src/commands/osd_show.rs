@@ -254,7 +254,9 @@ fn metadata(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
     let one = |osd: OsdId| {
         let mut m = Map::new();
         m.insert("id".into(), osd.into());
-        for (k, v) in ctx.work.state.osd_metadata.get(&osd).into_iter().flatten() {
+        // Whatever it says of itself, its number is a number.
+        let facts = ctx.work.state.osd_metadata.get(&osd).into_iter().flatten();
+        for (k, v) in facts.filter(|(k, _)| *k != "id") {
             m.insert(k.clone(), v.clone().into());
         }
         Value::Object(m)

@@ -219,14 +219,10 @@ fn set_size(ctx: &mut CommandCtx<'_>, id: PoolId, n: u32, sure: bool) -> Result<
     if size > pool.size {
         check_pg_count(ctx.work, u32::from(pool.crush_rule), pool.pg_num, size, Some(id))?;
     }
-    let min_default = crate::pools::default_min_size(ctx.work, size);
+    let min_size = crate::pools::default_min_size(ctx.work, size);
     let p = edit(ctx, id)?;
-    // As Ceph does: growing raises min_size to what the new size calls for, shrinking caps it.
-    if size > p.size {
-        p.min_size = p.min_size.max(min_default);
-    }
     p.size = size;
-    p.min_size = p.min_size.min(if size < pool.size { min_default.max(1) } else { size });
+    p.min_size = min_size;
     Ok(())
 }
 

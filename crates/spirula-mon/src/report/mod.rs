@@ -38,7 +38,9 @@ impl ClusterView<'_> {
     /// Copies that new pools get.
     fn pool_default_size(&self) -> u64 {
         const CEPHS_DEFAULT: u64 = 3;
-        self.config.get_for("mon", "osd_pool_default_size").and_then(|v| v.parse().ok()).unwrap_or(CEPHS_DEFAULT)
+        const NAME: &str = "osd_pool_default_size";
+        let set = self.config.get_for("mon", NAME).or_else(|| self.defaults.get(NAME).cloned());
+        set.and_then(|v| v.parse().ok()).unwrap_or(CEPHS_DEFAULT)
     }
 
     /// The service map: nothing registers services yet.

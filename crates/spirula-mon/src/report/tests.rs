@@ -58,6 +58,7 @@ struct World {
     log: ClusterLog,
     none: BTreeMap<i32, BTreeMap<String, String>>,
     none_mgr: BTreeMap<String, BTreeMap<String, String>>,
+    none_defaults: BTreeMap<String, String>,
 }
 
 impl World {
@@ -75,6 +76,7 @@ impl World {
             osd_metadata: &self.none,
             mgr_metadata: &self.none_mgr,
             config: &self.config,
+            defaults: &self.none_defaults,
             log: &self.log,
             creating_pgs: 0,
         }
@@ -112,6 +114,7 @@ impl World {
             log: ClusterLog::default(),
             none: BTreeMap::new(),
             none_mgr: BTreeMap::new(),
+            none_defaults: BTreeMap::new(),
         }
     }
 }

@@ -1,5 +1,7 @@
 //! The monitor from outside: events in, effects out, with a store that keeps every commit.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop where it is")]
+
 mod commands;
 mod harness;
 mod life;
