@@ -106,7 +106,7 @@ impl Body for MLog {
 
     fn read(_: u16, front: &Bytes, _: &Bytes) -> Result<Self, DecodeError> {
         let d = &mut Decoder::new(front);
-        Ok(Self { version: get_paxos(d)?, fsid: d.get()?, entries: d.list(60, LogEntry::decode)? })
+        Ok(Self { version: get_paxos(d)?, fsid: d.get()?, entries: d.list(54, LogEntry::decode)? })
     }
 }
 
