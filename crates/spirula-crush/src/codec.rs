@@ -135,7 +135,10 @@ fn decode_names(d: &mut Decoder<'_>) -> Result<BTreeMap<i32, String>, DecodeErro
             len = d.u32()?;
         }
         let text = std::str::from_utf8(d.take(len as usize)?).map_err(|_| DecodeError::Utf8)?;
-        names.insert(key, text.to_owned());
+        // An empty name cannot be written: its length would read as such an upper half.
+        if !text.is_empty() {
+            names.insert(key, text.to_owned());
+        }
     }
     Ok(names)
 }
