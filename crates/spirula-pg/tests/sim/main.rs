@@ -32,7 +32,7 @@ struct Faults {
 fn fault(w: &mut World, f: Faults) {
     let id = w.rng.below(w.nodes.len()) as OsdId;
     let n = id as usize;
-    let soon = |w: &mut World| w.now + w.rng.below(3000) as u64;
+    let soon = |w: &mut World| w.now + w.rng.below(4000) as u64;
     match w.rng.below(20) {
         0..3 if f.crash && w.rng.chance(8) => {
             // All of it, as when one process holds the whole cluster.
@@ -66,9 +66,13 @@ fn fault(w: &mut World, f: Faults) {
             if w.rng.chance(30) {
                 w.nodes[n].blind_until = soon(w);
             }
+            let n = w.nodes.len();
+            let move_to: Vec<OsdId> = (0..1 + w.rng.below(3)).map(|_| w.rng.below(n) as OsdId).collect();
             w.change_map(|m| {
-                if !m.out.remove(&id) {
-                    m.out.insert(id);
+                for id in move_to {
+                    if !m.out.remove(&id) {
+                        m.out.insert(id);
+                    }
                 }
             });
         }
@@ -136,6 +140,9 @@ fn settle(w: &mut World) -> Result<(), String> {
 /// Every PG active+clean, nothing of it elsewhere.
 fn clean(w: &World) -> Result<(), String> {
     let map = w.map();
+    if let Some(n) = w.nodes.iter().find(|n| n.epoch < map.epoch) {
+        return Err(format!("osd.{} has map {}", n.id, n.epoch));
+    }
     for seed in 0..map.pg_num {
         let pg = PgId::new(POOL, seed);
         let acting = map.acting(pg);
@@ -180,14 +187,14 @@ fn verify(w: &World) -> Result<(), String> {
         let stored = w.nodes[primary as usize].store.applied.objects.get(&o);
         let fin = stored.map(|o| tokens(&o.data)).unwrap_or_default();
         let history: Vec<_> = w.clients.iter().flat_map(|c| c.history.values()).filter(|d| d.object == i).collect();
-        check(&history, &fin, w.cfg.log_keep < 10).map_err(|e| format!("object{i}: {e}"))?;
+        check(&history, &fin, w.cfg.log_keep < 1000).map_err(|e| format!("object{i}: {e}"))?;
     }
     Ok(())
 }
 
 fn run(seed: u64) -> Result<World, String> {
     let mut pick = world::Rng::new(seed ^ 0x5eed);
-    let osds = 3 + pick.below(3);
+    let osds = 3 + pick.below(5);
     let size = 2 + pick.below(2);
     let faults = Faults {
         crash: pick.chance(80),
@@ -202,8 +209,8 @@ fn run(seed: u64) -> Result<World, String> {
     for id in 0..osds {
         w.start(id as OsdId);
     }
-    let every = 30 + pick.below(300);
-    for step in 0..8000 {
+    let every = 100 + pick.below(600);
+    for step in 0..12000 {
         w.step();
         if step > 500 && step % every == 0 {
             fault(&mut w, faults);

@@ -16,7 +16,6 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 pub const POOL: i64 = 1;
-pub const LEASE_MS: u64 = 800;
 
 pub struct Rng(u64);
 
@@ -145,6 +144,7 @@ pub struct World {
     granted: BTreeMap<PgId, Epoch>,
     winner: BTreeMap<PgId, Epoch>,
     pub cfg: Arc<PgConfig>,
+    lease_ms: u64,
     boots: u64,
     ops: u64,
     op_client: BTreeMap<u64, (usize, u64, i32)>,
@@ -156,7 +156,7 @@ impl World {
     pub fn new(seed: u64, osds: usize, size: usize, pg_num: u32, clients: usize) -> Self {
         let mut rng = Rng::new(seed);
         let mut cfg = PgConfig { retry_ms: 300, contexts: 2, ..PgConfig::default() };
-        cfg.log_keep = [3, 40, 200][rng.below(3)];
+        cfg.log_keep = [3, 40, 1000, 1000][rng.below(4)];
         cfg.log_slack = rng.below(4);
         cfg.push_bytes = [16, 100, 1 << 20][rng.below(3)];
         cfg.push_window = 1 + rng.below(4);
@@ -175,6 +175,7 @@ impl World {
             granted: BTreeMap::new(),
             winner: BTreeMap::new(),
             cfg: Arc::new(cfg),
+            lease_ms: if seed % 2 == 0 { 600 } else { 3000 },
             boots: 0,
             ops: 0,
             op_client: BTreeMap::new(),
@@ -191,7 +192,7 @@ impl World {
                 blind_until: 0,
                 store: Store::default(),
                 pgs: BTreeMap::new(),
-                leases: Leases::new(LEASE_MS, 0),
+                leases: Leases::new(1, 0),
                 epoch: 0,
                 held: Vec::new(),
                 local: VecDeque::new(),
@@ -300,7 +301,7 @@ impl World {
         let node = &mut self.nodes[id as usize];
         node.alive = true;
         node.epoch = 0;
-        node.leases = Leases::new(LEASE_MS, now);
+        node.leases = Leases::new(self.lease_ms, now);
         for (key, value) in &node.store.applied.meta {
             let pg = parse_info_key(key).unwrap();
             assert_eq!(info_key(pg), key);
@@ -621,13 +622,15 @@ impl World {
 
     /// Does something that is due, faults aside.
     pub fn step(&mut self) {
-        self.now += self.rng.below(8) as u64;
+        self.now += self.rng.below(3) as u64;
         let now = self.now;
         let id = self.rng.below(self.nodes.len()) as OsdId;
         let running = self.nodes[id as usize].alive && self.nodes[id as usize].paused_until <= now;
         match self.rng.below(100) {
             0..45 => {
-                self.deliver();
+                for _ in 0..=self.rng.below(4) {
+                    self.deliver();
+                }
             }
             45..65 if running => {
                 let n = 1 + self.rng.below(4);
@@ -668,14 +671,14 @@ impl World {
                     self.event(id, pg, PgEvent::Tick);
                 }
             }
-            90..95 if running && self.nodes[id as usize].started => {
+            90..92 if running && self.nodes[id as usize].started => {
                 for to in 0..self.nodes.len() as OsdId {
                     if to != id {
                         self.send_osd(id, to, Wire::Ping { sent: now });
                     }
                 }
             }
-            95..97 => {
+            92..94 => {
                 // Some objects fall out of memory.
                 let objects: Vec<_> = self.nodes[id as usize].store.applied.objects.keys().cloned().collect();
                 if !objects.is_empty() {
