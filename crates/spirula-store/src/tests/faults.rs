@@ -80,6 +80,30 @@ fn read_plan_stays_valid_while_its_blocks_are_freed_and_wanted_by_others() {
 }
 
 #[test]
+fn freed_space_is_not_taken_again_before_the_freeing_is_durable() {
+    let opts = tiny();
+    let world = create(&opts);
+    let mut store = open(&world, &opts).unwrap();
+    store.submit(write(&object(1), 0, 1, 400_000)).unwrap();
+    store.flush().unwrap();
+    let used = store.statfs().used;
+    world.hold(true);
+    store.submit(remove(&object(1))).unwrap();
+    for _ in 0..50 {
+        assert!(!store.congested());
+        assert_eq!(store.statfs().used, used);
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    world.hold(false);
+    store.flush().unwrap();
+    // Data of the same frame may still be on its way to its blocks.
+    while !store.freed.is_empty() {
+        store.poll();
+    }
+    assert_eq!(store.statfs().used, 0);
+}
+
+#[test]
 fn full_store_refuses_writes_but_reads_cuts_and_deletes() {
     let opts = StoreOptions { size: 2 << 20, ..tiny() };
     let world = create(&opts);

@@ -31,6 +31,8 @@ struct Inner {
     fail_after: Option<u64>,
     /// Reads that may not wait find nothing.
     cold: bool,
+    /// Writes and flushes wait.
+    held: bool,
 }
 
 /// All devices of one store.
@@ -100,6 +102,10 @@ impl World {
         self.0.lock().unwrap().cold = cold;
     }
 
+    pub fn hold(&self, held: bool) {
+        self.0.lock().unwrap().held = held;
+    }
+
     pub fn edit(&self, dev: usize, f: impl FnOnce(&mut Vec<u8>)) {
         f(&mut self.0.lock().unwrap().devices[dev]);
     }
@@ -117,6 +123,9 @@ impl World {
 
     /// Counts a write or flush; an error if it is one to fail.
     fn may(&self) -> io::Result<()> {
+        while self.0.lock().unwrap().held {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
         match &mut self.0.lock().unwrap().fail_after {
             Some(0) => Err(io::Error::other("injected")),
             Some(n) => {
