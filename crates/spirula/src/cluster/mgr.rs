@@ -75,21 +75,13 @@ impl MgrDaemon {
         let service = Service { me: me.clone(), sink: mailbox.sink(), assign_id: None };
         let listener = hub.listen((m.bind, 0).into(), nonce, service, on).context("start the manager")?;
         me.addrs = listener.addrs.clone();
-        let metadata = [
-            ("hostname", host.to_owned()),
-            ("ceph_version", spirula_types::version::TEXT.to_owned()),
-            ("ceph_version_short", spirula_types::version::CEPH.to_owned()),
-            ("ceph_release", spirula_types::version::RELEASE.to_owned()),
-            ("arch", std::env::consts::ARCH.to_owned()),
-            ("os", "Linux".to_owned()),
-        ];
         let config = MgrConfig {
             fsid: m.fsid,
             gid,
             name: name.to_owned(),
             addrs: me.addrs.clone(),
             hostname: host.to_owned(),
-            metadata: metadata.map(|(k, v)| (k.to_owned(), v)).into(),
+            metadata: super::machine_facts(),
         };
         let daemon = Self {
             mgr: Mgr::new(config, now()),

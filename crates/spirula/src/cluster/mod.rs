@@ -40,7 +40,7 @@ const MON_NAME: &str = "a";
 /// Name of the one manager.
 const MGR_NAME: &str = "x";
 /// Journal of each OSD.
-const JOURNAL_BYTES: u64 = 256 << 20;
+const JOURNAL_BYTES: u64 = 64 << 20;
 /// How long a daemon's clean stop may take.
 const STOP_PATIENCE: Duration = Duration::from_secs(30);
 
@@ -112,6 +112,25 @@ fn hostname() -> String {
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let short = name.split('.').next().unwrap_or_default();
     if short.is_empty() { "localhost".to_owned() } else { short.to_owned() }
+}
+
+/// What daemons tell of the machine they run on (`osd metadata`, `mon metadata` …).
+fn machine_facts() -> BTreeMap<String, String> {
+    let memory = rustix::system::sysinfo();
+    [
+        ("hostname", hostname()),
+        ("ceph_version", spirula_types::version::TEXT.to_owned()),
+        ("ceph_version_short", spirula_types::version::CEPH.to_owned()),
+        ("ceph_release", spirula_types::version::RELEASE.to_owned()),
+        ("spirula_version", env!("CARGO_PKG_VERSION").to_owned()),
+        ("arch", std::env::consts::ARCH.to_owned()),
+        ("cpus", std::thread::available_parallelism().map_or(1, usize::from).to_string()),
+        ("kernel_version", rustix::system::uname().release().to_string_lossy().into_owned()),
+        ("mem_total_kb", (u64::from(memory.mem_unit) * memory.totalram as u64 >> 10).to_string()),
+        ("os", "Linux".to_owned()),
+    ]
+    .map(|(k, v)| (k.to_owned(), v))
+    .into()
 }
 
 impl Cluster {
@@ -208,20 +227,12 @@ impl Cluster {
         let on = reactors.next();
         drop(guard);
         let host = hostname();
-        let metadata = [
-            ("id", id.to_string()),
-            ("hostname", host.clone()),
-            ("ceph_version", spirula_types::version::TEXT.to_owned()),
-            ("ceph_version_short", spirula_types::version::CEPH.to_owned()),
-            ("ceph_release", spirula_types::version::RELEASE.to_owned()),
-            ("arch", std::env::consts::ARCH.to_owned()),
-            ("cpus", std::thread::available_parallelism().map_or(1, usize::from).to_string()),
-            ("kernel_version", rustix::system::uname().release().to_string_lossy().into_owned()),
-            ("os", "Linux".to_owned()),
-            ("osd_data", osd_dir(&inner.dir, id).display().to_string()),
-            ("osd_objectstore", "spirula".to_owned()),
-            ("spirula_version", env!("CARGO_PKG_VERSION").to_owned()),
-        ];
+        let mut metadata = machine_facts();
+        metadata.extend([
+            ("id".to_owned(), id.to_string()),
+            ("osd_data".to_owned(), osd_dir(&inner.dir, id).display().to_string()),
+            ("osd_objectstore".to_owned(), "spirula".to_owned()),
+        ]);
         let cfg = OsdConfig {
             id: id as i32,
             fsid: m.fsid,
@@ -232,7 +243,7 @@ impl Cluster {
             nonce: inner.nonce.wrapping_add(clock::monotonic().as_micros() as u32) & 0x7fff_ffff,
             host,
             fresh_leases,
-            metadata: metadata.map(|(k, v)| (k.to_owned(), v)).into(),
+            metadata,
         };
         let osd = Osd::start(cfg, inner.hub.clone(), on.clone(), open.mailbox.clone(), open.store)
             .map_err(|e| anyhow!("start osd.{id}: {e}"))?;

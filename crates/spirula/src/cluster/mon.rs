@@ -56,7 +56,6 @@ pub fn create(dir: &Path, m: &Manifest, pool: &str, pgs: u32, host: &str) -> any
         failure_domain: "osd".to_owned(),
         defaults: [
             ("osd_pool_default_size", m.pool_size.to_string()),
-            ("osd_pool_default_min_size", m.min_size.to_string()),
             ("osd_pool_default_pg_autoscale_mode", "off".to_owned()),
             ("mon_allow_pool_delete", "true".to_owned()),
             ("mon_allow_pool_size_one", "true".to_owned()),
@@ -102,6 +101,7 @@ impl MonDaemon {
         });
         let mut mon = Mon::open(store.keys(), MON_NAME, clock::wall(), draw)
             .map_err(|e| anyhow!("mon.{MON_NAME} cannot start: {}: {e}", dir.display()))?;
+        mon.set_metadata(super::machine_facts());
         let (mailbox, rx) = mailbox::<MonMail>();
         let ids = mon.global_ids();
         let me = Peer {
