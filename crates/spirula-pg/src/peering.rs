@@ -254,7 +254,9 @@ impl Pg {
         cx: &mut Cx<'_>,
     ) {
         self.peering(Some(epoch), cx, |pg, p, cx| {
-            if !matches!(p.phase, Phase::Info) || info.as_ref().is_some_and(|i| i.pg != pg.id) {
+            let pg_num = pg.view.as_ref().and_then(|v| v.pool.as_ref()).map(|pool| pool.pg_num);
+            let foreign = |i: &PgInfo| i.pg != pg.id || Some(i.pg_num) != pg_num;
+            if !matches!(p.phase, Phase::Info) || info.as_ref().is_some_and(foreign) {
                 return;
             }
             if let Some(i) = &info {

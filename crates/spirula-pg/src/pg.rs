@@ -83,7 +83,8 @@ pub struct Pg {
     pub(crate) info: Option<PgInfo>,
     pub(crate) log: PgLog,
     pub(crate) view: Option<Arc<MapView>>,
-    /// No map before this epoch belongs to the present interval.
+    /// Map that began the present interval for us; what primaries of older maps want is refused,
+    /// because our copy may have been split since.
     pub(crate) interval: Epoch,
     /// Requests sent with an older map were meant for another primary's time.
     pub(crate) primary_since: Epoch,
@@ -312,7 +313,7 @@ impl Pg {
             self.primary_since = since;
         }
         if old.as_ref().is_none_or(|o| is_new_interval(o, &view)) {
-            self.interval = since;
+            self.interval = view.epoch;
             self.start_interval(cx);
         } else {
             self.peering_map_advanced(cx);
