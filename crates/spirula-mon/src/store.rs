@@ -422,7 +422,7 @@ fn replay(
             };
         }
     }
-    if seq < snap_seq && data.len() > HEADER {
+    if seq < snap_seq {
         // The log's tail is lost, but the snapshot holds what it said; new records must not
         // leave a gap behind, so the old ones are dropped with the tail.
         return Err(corrupt(at, format!("it ends at commit {seq}, before the snapshot's {snap_seq}")));
