@@ -158,6 +158,14 @@ class Case:
         if self.start:
             self.c.up()
 
+    def sample(self):
+        """A small file that this machine and the clients' Debian see alike."""
+        path = os.path.join(self.scratch, 'sample')
+        if not os.path.exists(path):
+            with open(path, 'w') as f:
+                f.write('a sample of some text\n' * 20)
+        return path
+
     def teardown(self):
         if os.path.exists(self.c.dir):
             self.c.down(check=False)

@@ -37,9 +37,9 @@ class Ceph(Case):
         assert json.loads(self.c.ceph('osd', 'pool', 'application', 'get', 'p1', '-f', 'json').out) == {'rados': {}}
         self.c.ceph('osd', 'pool', 'set', 'p1', 'size', '2')
         assert self.c.json('osd', 'pool', 'get', 'p1', 'size')['size'] == 2
-        self.c.rados('-p', 'p1', 'put', 'o', '/etc/hostname')
+        self.c.rados('-p', 'p1', 'put', 'o', self.sample())
         self.c.ceph('osd', 'pool', 'rename', 'p1', 'p2')
-        assert self.c.rados('-p', 'p2', 'get', 'o', '-').out == open('/etc/hostname').read()
+        assert self.c.rados('-p', 'p2', 'get', 'o', '-').out == open(self.sample()).read()
         r = self.c.ceph('osd', 'pool', 'delete', 'p2', check=False)
         assert r.code == 1 and 'EPERM' in r.err and 'yes-i-really' in r.err, r
         self.c.ceph('osd', 'pool', 'delete', 'p2', 'p2', '--yes-i-really-really-mean-it')
@@ -72,12 +72,12 @@ with rados.Rados(conffile=sys.argv[1]) as r, r.open_ioctx('grow') as io:
         assert 'rackX' in self.c.ceph('osd', 'tree').out
         self.c.ceph('osd', 'crush', 'rule', 'create-replicated', 'byhost', 'default', 'host')
         assert 'byhost' in self.c.ceph('osd', 'crush', 'rule', 'ls').out
-        self.c.ceph('osd', 'crush', 'reweight', 'osd.1', '1.5')
+        self.c.ceph('osd', 'crush', 'reweight', 'osd.1', '0.015')
         path = os.path.join(self.scratch, 'crush')
         self.c.ceph('osd', 'getcrushmap', '-o', path)
         if not self.clients.root:
             text = subprocess.run(['crushtool', '-d', path], capture_output=True, text=True, check=True).stdout
-            assert 'rackX' in text and 'byhost' in text and 'weight 1.50' in text, text
+            assert 'rackX' in text and 'byhost' in text and 'weight 0.01500' in text, text
         self.c.ceph('osd', 'setcrushmap', '-i', path)
         self.c.ceph('osd', 'crush', 'rm', 'rackX')
         self.c.ceph('osd', 'crush', 'rule', 'rm', 'byhost')

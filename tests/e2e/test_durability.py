@@ -107,6 +107,7 @@ class Durability(Case):
     def test_1_documents_survive_kill_9(self):
         for p in ('docs1', 'docs2'):
             self.c.ceph('osd', 'pool', 'create', p, '16')
+            self.c.ceph('osd', 'pool', 'application', 'enable', p, 'docs')
         table = os.path.join(self.scratch, 'docs.json')
         self.c.python(STORE_DOCS, table)
         self.c.kill()

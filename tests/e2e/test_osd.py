@@ -56,10 +56,10 @@ with rados.Rados(conffile=sys.argv[1]) as r, r.open_ioctx('data') as io:
         assert self.c.rados('-p', 'data', 'get', 'blocked', '-').out == 'value'
 
     def test_out_and_in_keep_the_data(self):
-        self.c.rados('-p', 'data', 'put', 'moved', '/etc/passwd')
+        self.c.rados('-p', 'data', 'put', 'moved', self.sample())
         self.c.ceph('osd', 'out', '2')
         assert self.c.json('osd', 'stat')['num_in_osds'] == 2
-        assert self.c.rados('-p', 'data', 'get', 'moved', '-', timeout=60).out == open('/etc/passwd').read()
+        assert self.c.rados('-p', 'data', 'get', 'moved', '-', timeout=60).out == open(self.sample()).read()
         self.c.ceph('osd', 'in', '2')
         self.c.wait_clean()
-        assert self.c.rados('-p', 'data', 'get', 'moved', '-').out == open('/etc/passwd').read()
+        assert self.c.rados('-p', 'data', 'get', 'moved', '-').out == open(self.sample()).read()

@@ -10,8 +10,8 @@ class Up(Case):
     def test_new_cluster_is_ready_and_takes_the_next_put(self):
         r = self.c.up()
         assert 'ready in' in r.out and 'export CEPH_CONF=' in r.out, r
-        self.c.rados('-p', 'data', 'put', 'hello', '/etc/hostname')
-        assert self.c.rados('-p', 'data', 'get', 'hello', '-').out == open('/etc/hostname').read()
+        self.c.rados('-p', 'data', 'put', 'hello', self.sample())
+        assert self.c.rados('-p', 'data', 'get', 'hello', '-').out == open(self.sample()).read()
         health = self.c.ceph('health').out.strip()
         assert health == 'HEALTH_OK', self.c.ceph('health', 'detail')
 
@@ -26,7 +26,7 @@ class Up(Case):
         assert v['pid'] == self.c.pid() and len(v['osds']) == 3, v
 
     def test_down_stops_it_and_up_brings_the_data_back(self):
-        self.c.rados('-p', 'data', 'put', 'kept', '/etc/passwd')
+        self.c.rados('-p', 'data', 'put', 'kept', self.sample())
         fsid = self.c.ceph('fsid').out
         self.c.down()
         r = self.c.down(check=False)
@@ -35,7 +35,7 @@ class Up(Case):
         assert r.code == 3 and 'not running' in r.err, r
         self.c.up()
         assert self.c.ceph('fsid').out == fsid
-        assert self.c.rados('-p', 'data', 'get', 'kept', '-').out == open('/etc/passwd').read()
+        assert self.c.rados('-p', 'data', 'get', 'kept', '-').out == open(self.sample()).read()
 
     def test_fixed_options_cannot_change_later(self):
         self.c.down()
@@ -51,12 +51,12 @@ class Up(Case):
         while 'ready in' not in line:
             line = p.stdout.readline()
             assert line, p.stderr.read()
-        d.rados('-p', 'data', 'put', 'x', '/etc/hostname')
+        d.rados('-p', 'data', 'put', 'x', self.sample())
         p.send_signal(signal.SIGINT)
         out, err = p.communicate(timeout=30)
         assert p.returncode == 0 and 'stopped' in out and err == '', (p.returncode, out, err)
         d.up()
-        assert d.rados('-p', 'data', 'get', 'x', '-').out == open('/etc/hostname').read()
+        assert d.rados('-p', 'data', 'get', 'x', '-').out == open(self.sample()).read()
         d.down()
 
     def test_help_version_and_completions(self):
@@ -76,7 +76,7 @@ class SmallClusters(Case):
             d = Cluster(self.scratch, self.clients, f'n{n}', args=['--osds', str(n)])
             v = json.loads(d.up('--json').out)
             assert v['ready'] and v['osds'] == n and v['pool_size'] == n, v
-            d.rados('-p', 'data', 'put', 'hello', '/etc/hostname')
+            d.rados('-p', 'data', 'put', 'hello', self.sample())
             d.wait_clean()
             checks = set(d.json('health')['checks'])
             # One copy is a true warning; anything else is not.
