@@ -1,13 +1,11 @@
 //! Clients that append unique tokens and read them back, and the check of what they saw.
 
-use crate::world::{Map, POOL, Rng};
+use crate::world::{Map, POOL, Pace, Rng};
 use bytes::Bytes;
 use spirula_messages::ceph::op::OsdOp;
 use spirula_messages::ceph::osd::{MOsdOp, MOsdOpReply};
 use spirula_types::{Epoch, HObject, ObjectLocator, OsdId, SpgId};
 use std::collections::BTreeMap;
-
-pub const OBJECTS: usize = 6;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Target {
@@ -60,16 +58,16 @@ impl Client {
         self.pending.is_empty()
     }
 
-    pub fn new_op(&mut self, now: u64, map: &Map, rng: &mut Rng) -> Option<(u64, Target, Box<MOsdOp>)> {
-        if self.pending.len() >= 4 || self.quiet {
+    pub fn new_op(&mut self, now: u64, map: &Map, pace: &Pace, rng: &mut Rng) -> Option<(u64, Target, Box<MOsdOp>)> {
+        if self.pending.len() >= pace.under_way || self.quiet {
             return None;
         }
-        let i = rng.below(OBJECTS);
+        let i = rng.below(pace.objects);
         let target = target(map, i)?;
         self.next += 1;
         let tid = self.next;
         let o = object(i);
-        let append = rng.chance(60);
+        let append = rng.chance(pace.appends);
         let token = (self.id as u64 + 1) * 1_000_000 + tid;
         let text = Bytes::from(format!("{token:016}"));
         let mut ops = Vec::new();

@@ -11,7 +11,7 @@ mod client;
 mod store;
 mod world;
 
-use client::{OBJECTS, check, object, tokens};
+use client::{check, object, tokens};
 use spirula_maps::PgState;
 use spirula_types::{OsdId, PgId};
 use std::collections::BTreeMap;
@@ -32,7 +32,7 @@ struct Faults {
 fn fault(w: &mut World, f: Faults) {
     let id = w.rng.below(w.nodes.len()) as OsdId;
     let n = id as usize;
-    let soon = |w: &mut World| w.now + w.rng.below(4000) as u64;
+    let soon = |w: &mut World| w.now + w.rng.below(6000) as u64;
     match w.rng.below(20) {
         0..3 if f.crash && w.rng.chance(8) => {
             // All of it, as when one process holds the whole cluster.
@@ -112,6 +112,7 @@ fn settle(w: &mut World) -> Result<(), String> {
         }
     }
     w.slow.clear();
+    w.pace = w.pace.calm();
     w.change_map(|m| m.out.clear());
     if w.map().size < 2 {
         w.change_map(|m| m.size = 2);
@@ -181,7 +182,7 @@ fn verify(w: &World) -> Result<(), String> {
             }
         }
     }
-    for i in 0..OBJECTS {
+    for i in 0..w.pace.objects {
         let o = object(i);
         let primary = map.acting(o.pg(map.pg_num))[0];
         let stored = w.nodes[primary as usize].store.applied.objects.get(&o);
@@ -209,7 +210,7 @@ fn run(seed: u64) -> Result<World, String> {
     for id in 0..osds {
         w.start(id as OsdId);
     }
-    let every = 100 + pick.below(600);
+    let every = 50 + pick.below(600);
     for step in 0..12000 {
         w.step();
         if step > 500 && step % every == 0 {

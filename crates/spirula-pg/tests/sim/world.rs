@@ -39,6 +39,56 @@ impl Rng {
     }
 }
 
+/// How often things happen, drawn from the seed: weights of steps, and the clients' habits.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    deliver: usize,
+    commit: usize,
+    local: usize,
+    map: usize,
+    client_map: usize,
+    tick: usize,
+    ping: usize,
+    cold: usize,
+    op: usize,
+    /// Messages per delivery, commits per commit, milliseconds per step, at most.
+    messages: usize,
+    commits: usize,
+    ms: usize,
+    /// Percent of requests that write, and how many a client has under way.
+    pub appends: u64,
+    pub under_way: usize,
+    pub objects: usize,
+}
+
+impl Pace {
+    fn new(rng: &mut Rng) -> Self {
+        let mut of = |from: &[usize]| from[rng.below(from.len())];
+        Self {
+            deliver: of(&[10, 40, 80]),
+            commit: of(&[5, 20, 60]),
+            local: 10,
+            map: of(&[3, 10, 30]),
+            client_map: of(&[1, 3, 10]),
+            tick: 5,
+            ping: of(&[1, 3]),
+            cold: of(&[0, 2]),
+            op: of(&[3, 10, 30]),
+            messages: of(&[1, 4]),
+            commits: of(&[1, 4, 10]),
+            ms: of(&[1, 2, 8]),
+            appends: of(&[20, 60, 90]) as u64,
+            under_way: of(&[1, 4, 12]),
+            objects: of(&[1, 6, 20]),
+        }
+    }
+
+    /// A healthy network and disk.
+    pub fn calm(self) -> Self {
+        Self { deliver: 60, commit: 30, map: 20, client_map: 10, ping: 1, messages: 8, commits: 10, ms: 1, ..self }
+    }
+}
+
 /// One epoch of the map. An OSD that is up has (up_from, number of its boot).
 #[derive(Clone, Default)]
 pub struct Map {
@@ -145,6 +195,7 @@ pub struct World {
     winner: BTreeMap<PgId, Epoch>,
     pub cfg: Arc<PgConfig>,
     lease_ms: u64,
+    pub pace: Pace,
     boots: u64,
     ops: u64,
     op_client: BTreeMap<u64, (usize, u64, i32)>,
@@ -162,6 +213,7 @@ impl World {
         cfg.push_window = 1 + rng.below(4);
         cfg.scan_objects = 1 + rng.below(4);
         cfg.remove_batch = 1 + rng.below(3);
+        let pace = Pace::new(&mut rng);
         let first = Map { epoch: 1, size, pg_num, osds, ..Map::default() };
         let mut w = Self {
             rng,
@@ -175,6 +227,7 @@ impl World {
             granted: BTreeMap::new(),
             winner: BTreeMap::new(),
             cfg: Arc::new(cfg),
+            pace,
             lease_ms: if seed % 2 == 0 { 600 } else { 3000 },
             boots: 0,
             ops: 0,
@@ -622,63 +675,66 @@ impl World {
 
     /// Does something that is due, faults aside.
     pub fn step(&mut self) {
-        self.now += self.rng.below(3) as u64;
+        let p = self.pace;
+        self.now += self.rng.below(p.ms + 1) as u64;
         let now = self.now;
         let id = self.rng.below(self.nodes.len()) as OsdId;
         let running = self.nodes[id as usize].alive && self.nodes[id as usize].paused_until <= now;
-        match self.rng.below(100) {
-            0..45 => {
-                for _ in 0..=self.rng.below(4) {
+        let weights = [p.deliver, p.commit, p.local, p.map, p.client_map, p.tick, p.ping, p.cold, p.op];
+        let mut what = self.rng.below(weights.iter().sum());
+        let mut kind = 0;
+        while what >= weights[kind] {
+            what -= weights[kind];
+            kind += 1;
+        }
+        match kind {
+            0 => {
+                for _ in 0..=self.rng.below(p.messages) {
                     self.deliver();
                 }
             }
-            45..65 if running => {
-                let n = 1 + self.rng.below(4);
-                for _ in 0..n {
+            1 if running => {
+                for _ in 0..=self.rng.below(p.commits) {
                     if let Some((pg, token)) = self.nodes[id as usize].store.commit_one() {
                         self.event(id, pg, PgEvent::Committed(token));
                     }
                 }
             }
-            65..75 if running => {
+            2 if running => {
                 if let Some((pg, e)) = self.nodes[id as usize].local.pop_front() {
                     self.event(id, pg, e);
                 }
             }
-            75..82 if running && self.nodes[id as usize].blind_until <= now => {
+            3 if running && self.nodes[id as usize].blind_until <= now => {
                 // The next map, or several at once.
                 let (have, newest) = (self.nodes[id as usize].epoch, self.map().epoch);
                 if have < newest {
-                    let skip = self.rng.chance(30);
-                    let to = if skip || have == 0 {
-                        have + 1 + self.rng.below((newest - have) as usize) as u32
-                    } else {
-                        have + 1
-                    };
-                    self.give_map(id, to);
+                    let skip = have == 0 || self.rng.chance(30);
+                    let more = if skip { self.rng.below((newest - have) as usize) as Epoch } else { 0 };
+                    self.give_map(id, have + 1 + more);
                 }
             }
-            82..85 => {
+            4 => {
                 let c = self.rng.below(self.clients.len());
                 let (have, newest) = (self.clients[c].epoch, self.map().epoch);
                 if have < newest && self.clients[c].blind_until <= now {
                     self.client_map(c, have + 1);
                 }
             }
-            85..90 if running => {
+            5 if running => {
                 let pgs: Vec<PgId> = self.nodes[id as usize].pgs.keys().copied().collect();
                 for pg in pgs {
                     self.event(id, pg, PgEvent::Tick);
                 }
             }
-            90..92 if running && self.nodes[id as usize].started => {
+            6 if running && self.nodes[id as usize].started => {
                 for to in 0..self.nodes.len() as OsdId {
                     if to != id {
                         self.send_osd(id, to, Wire::Ping { sent: now });
                     }
                 }
             }
-            92..94 => {
+            7 => {
                 // Some objects fall out of memory.
                 let objects: Vec<_> = self.nodes[id as usize].store.applied.objects.keys().cloned().collect();
                 if !objects.is_empty() {
@@ -686,16 +742,17 @@ impl World {
                     self.nodes[id as usize].store.cold.borrow_mut().insert(o);
                 }
             }
-            _ => {
+            8 => {
                 let c = self.rng.below(self.clients.len());
                 let mut rng = std::mem::replace(&mut self.rng, Rng::new(0));
                 let map = self.maps[self.clients[c].epoch as usize].clone();
-                let op = self.clients[c].new_op(now, &map, &mut rng);
+                let op = self.clients[c].new_op(now, &map, &p, &mut rng);
                 self.rng = rng;
                 if let Some((tid, target, msg)) = op {
                     self.send_client_op(c, tid, 0, &target, msg);
                 }
             }
+            _ => {}
         }
     }
 }
