@@ -85,8 +85,18 @@ pub enum OsdEvent {
     Control(Control),
 }
 
-/// A piece of data read by a helper thread: object, offset, length, bytes.
-pub type Piece = (HObject, u64, u64, Result<Bytes, spirula_pg::exec::ReadError>);
+/// A piece of data read by a helper thread.
+#[derive(Debug)]
+pub struct Piece {
+    /// The object.
+    pub object: HObject,
+    /// First byte.
+    pub offset: u64,
+    /// Bytes asked for.
+    pub length: u64,
+    /// The bytes, with their crc32c if it is known.
+    pub data: Result<(Bytes, Option<u32>), spirula_pg::exec::ReadError>,
+}
 
 impl From<NetEvent> for OsdEvent {
     fn from(e: NetEvent) -> Self {
@@ -136,6 +146,8 @@ pub struct Osd {
     pub(crate) listener: Option<Listener>,
     pub(crate) store: Option<Store>,
     pub(crate) shelf: RefCell<Shelf>,
+    /// Address, length and crc32c of payloads that the event being handled brought.
+    pub(crate) known_crcs: Vec<(usize, usize, u32)>,
     pub(crate) pgs: BTreeMap<PgId, Pg>,
     pub(crate) pg_cfg: Arc<PgConfig>,
     pub(crate) maps: Maps,
@@ -217,6 +229,7 @@ impl Osd {
             listener: Some(listener),
             store: Some(store),
             shelf: RefCell::default(),
+            known_crcs: Vec::new(),
             pgs,
             pg_cfg,
             maps: Maps::default(),
@@ -474,9 +487,9 @@ impl Osd {
                 self.perf.parked_reads += 1;
                 let mailbox = self.mailbox.clone();
                 self.on.spawn_blocking(move || {
-                    let read = |(o, off, len, plan): (_, _, _, spirula_store::ReadPlan)| {
-                        let data = plan.run().map_err(|e| read_error(&e));
-                        (o, off, len, data)
+                    let read = |(object, offset, length, plan): (_, _, _, spirula_store::ReadPlan)| {
+                        let data = plan.run_with_crc().map_err(|e| read_error(&e));
+                        Piece { object, offset, length, data }
                     };
                     mailbox.push(OsdEvent::Fetched(id, key, plans.into_iter().map(read).collect()));
                 });
@@ -571,7 +584,9 @@ impl Osd {
             self.perf.out_bytes += m.data.len() as u64;
             self.perf.read_latency.add(took);
         }
-        s.link.send(m);
+        let at = m.data.as_ptr() as usize;
+        let crc = self.known_crcs.iter().find(|(p, len, _)| *p == at && *len == m.data.len()).map(|(.., crc)| *crc);
+        s.link.send_with_crc(m, crc);
         s.link.request_done();
     }
 
@@ -721,11 +736,16 @@ impl Daemon for Osd {
             OsdEvent::Fetched(pg, key, pieces) => {
                 {
                     let mut shelf = self.shelf.borrow_mut();
-                    for (object, offset, length, data) in pieces {
-                        shelf.put(object, offset, length, data);
+                    for p in pieces {
+                        if let Ok((data, Some(crc))) = &p.data {
+                            self.known_crcs.push((data.as_ptr() as usize, data.len(), *crc));
+                        }
+                        shelf.put(p.object, p.offset, p.length, p.data.map(|(data, _)| data));
                     }
                 }
                 self.to_pg(pg, PgEvent::Ready(key));
+                // Valid only while the bytes are surely the ones read above.
+                self.known_crcs.clear();
             }
             OsdEvent::Control(Control::Stop(done)) => self.stop(Some(done)),
         }

@@ -15,7 +15,8 @@ use crate::redo::by_segment;
 use crate::store::Store;
 use bytes::Bytes;
 use spirula_buffer::{PayloadBuf, PayloadPool};
-use spirula_encoding::{Decoder, crc::crc32c};
+use spirula_encoding::Decoder;
+use spirula_encoding::crc::{Joined, crc32c};
 use spirula_types::{EVersion, HObject, PgId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -101,11 +102,24 @@ impl ReadPlan {
     /// # Errors
     /// [`StoreError::Checksum`], [`StoreError::Io`].
     pub fn run(&self) -> Result<Bytes> {
-        self.fill(true).map(Option::unwrap_or_default)
+        self.fill(true, &mut None).map(Option::unwrap_or_default)
     }
 
-    /// `None`: would have to wait.
-    fn fill(&self, wait: bool) -> Result<Option<Bytes>> {
+    /// As [`ReadPlan::run`], with the crc32c (seed `0xffff_ffff`) of all bytes where the
+    /// verified checksums of the blocks give it for nothing.
+    ///
+    /// # Errors
+    /// As [`ReadPlan::run`].
+    pub fn run_with_crc(&self) -> Result<(Bytes, Option<u32>)> {
+        let whole = self.wanted == (0..self.len)
+            && matches!(self.parts.as_slice(), [(0, Source::Device(run, _))] if run.len * BLOCK == self.len as u64);
+        let mut joined = whole.then(Joined::default);
+        let data = self.fill(true, &mut joined)?.unwrap_or_default();
+        Ok((data, joined.map(Joined::value)))
+    }
+
+    /// `None`: would have to wait. Block checksums are added to `joined` as they are verified.
+    fn fill(&self, wait: bool, joined: &mut Option<Joined>) -> Result<Option<Bytes>> {
         if let [(0, Source::Memory(data))] = self.parts.as_slice()
             && data.len() == self.len
         {
@@ -147,6 +161,9 @@ impl ReadPlan {
                         if crc32c(u32::MAX, block) != *crc {
                             let offset = self.base + *start as u64 + i as u64 * BLOCK;
                             return Err(StoreError::Checksum { object: self.object.clone().into(), offset });
+                        }
+                        if let Some(j) = joined {
+                            j.push(*crc);
                         }
                     }
                 }
@@ -358,7 +375,7 @@ impl Store {
         // Long runs were written past the page cache and are not looked for there.
         let long = |(_, s): &(usize, Source)| matches!(s, Source::Device(..)) && s.len() >= POOLED_READ;
         if !plan.parts.iter().any(long)
-            && let Some(data) = plan.fill(false)?
+            && let Some(data) = plan.fill(false, &mut None)?
         {
             return Ok(Read::Ready(data));
         }

@@ -671,9 +671,7 @@ mod tests {
             CtlBody::Nack { map: 77 },
             CtlBody::Delete,
         ];
-        let all = PgCtls(
-            bodies.into_iter().map(|body| PgCtl { pg: PgId::new(2, 7), epoch: 5, body }).collect(),
-        );
+        let all = PgCtls(bodies.into_iter().map(|body| PgCtl { pg: PgId::new(2, 7), epoch: 5, body }).collect());
         assert_eq!(PgCtls::from_message(&all.clone().into_message(1)).unwrap(), all);
     }
 
