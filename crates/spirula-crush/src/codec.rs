@@ -159,7 +159,10 @@ fn decode_choose_args(d: &mut Decoder<'_>, buckets: &[Option<Bucket>]) -> Result
         if !arg.ids.is_empty() && arg.ids.len() != size {
             return Err(bad);
         }
-        args.insert(slot, arg);
+        // Those that say nothing are not written either.
+        if arg != ChooseArg::default() {
+            args.insert(slot, arg);
+        }
     }
     Ok(args)
 }
