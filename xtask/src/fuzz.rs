@@ -52,7 +52,7 @@ pub fn fuzz(o: &Options) -> anyhow::Result<bool> {
             command(dir.join(host).join("release").join(name))
                 .arg(format!("-max_total_time={}", o.seconds))
                 .arg(format!("-artifact_prefix={}/{name}-", artifacts.display()))
-                .args(["-rss_limit_mb=2048", "-timeout=20", "-print_final_stats=1"])
+                .args(["-rss_limit_mb=2048", "-timeout=60", "-print_final_stats=1"])
                 .arg(&corpus),
         )?;
         println!("fuzz {name}: {}", if found { "FOUND something" } else { "ok" });
