@@ -2,6 +2,8 @@
 //! Method: every message of `shared/protocol/vectors` whose type we know is decoded and
 //! encoded again; what we deliberately do not carry is listed in `LOSSY`.
 
+#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
+
 use bytes::Bytes;
 use proptest::prelude::*;
 use spirula_messages::ceph::*;

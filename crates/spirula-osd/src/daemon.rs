@@ -341,7 +341,7 @@ impl Osd {
         let reqid = ReqId { name: session.peer.name(), tid: m.tid, inc: msg.client_inc as i32 };
         let pending = Pending { link: id, tid: m.tid, begun: clock::monotonic(), write, bytes: m.data.len() as u64 };
         self.ops.insert(op, pending);
-        self.to_pg(pg, PgEvent::Client(ClientOp { id: op, conn: id, reqid, msg: Box::new(msg) }));
+        self.feed_pg(pg, PgEvent::Client(ClientOp { id: op, conn: id, reqid, msg: Box::new(msg) }));
     }
 
     pub(crate) fn peer_message(&mut self, id: LinkId, m: &Message) -> Result<(), spirula_messages::MessageError> {
@@ -358,16 +358,16 @@ impl Osd {
             PgTxn::KIND => {
                 let t = PgTxn::from_message(m)?;
                 self.perf.subop_writes += 1;
-                self.from_peer(from, t.pg, PeerMsg::Txn(t));
+                self.peer_event(from, t.pg, PeerMsg::Txn(t));
             }
             PgAcks::KIND => {
                 for a in PgAcks::from_message(m)?.0 {
-                    self.from_peer(from, a.pg, PeerMsg::Ack(a));
+                    self.peer_event(from, a.pg, PeerMsg::Ack(a));
                 }
             }
             PgCtls::KIND => {
                 for c in PgCtls::from_message(m)?.0 {
-                    self.from_peer(from, c.pg, PeerMsg::Ctl(c));
+                    self.peer_event(from, c.pg, PeerMsg::Ctl(c));
                 }
             }
             OsdPing::KIND => {
@@ -390,14 +390,14 @@ impl Osd {
                 let waiting: Vec<PgId> =
                     self.pgs.iter().filter(|(_, p)| p.waits_for_lease()).map(|(id, _)| *id).collect();
                 for pg in waiting {
-                    self.to_pg(pg, PgEvent::Tick);
+                    self.feed_pg(pg, PgEvent::Tick);
                 }
             }
         }
         Ok(())
     }
 
-    pub(crate) fn from_peer(&mut self, from: OsdId, pg: PgId, msg: PeerMsg) {
+    pub(crate) fn peer_event(&mut self, from: OsdId, pg: PgId, msg: PeerMsg) {
         if let std::collections::btree_map::Entry::Vacant(slot) = self.pgs.entry(pg) {
             // A PG we hold nothing of: it answers so, and goes again.
             let mut new = Pg::new(pg, self.cfg.id, self.pg_cfg.clone());
@@ -408,29 +408,29 @@ impl Osd {
             }
             slot.insert(new);
         }
-        self.to_pg(pg, PgEvent::Peer(from, msg));
+        self.feed_pg(pg, PgEvent::Peer(from, msg));
     }
 
     // ---- PG creation ----
 
     pub(crate) fn granted(&mut self, g: PgCreateGrant) {
         for (pg, since) in g.granted {
-            self.to_pg(pg, PgEvent::CreateAnswer(CreateAnswer::Granted { since }));
+            self.feed_pg(pg, PgEvent::CreateAnswer(CreateAnswer::Granted { since }));
         }
         for pg in g.refused {
-            self.to_pg(pg, PgEvent::CreateAnswer(CreateAnswer::Exists { winner: None }));
+            self.feed_pg(pg, PgEvent::CreateAnswer(CreateAnswer::Exists { winner: None }));
         }
     }
 
     pub(crate) fn created_ack(&mut self, a: &PgsCreatedAck) {
         for pg in &a.pgids {
-            self.to_pg(*pg, PgEvent::CreatedAck { winner: None });
+            self.feed_pg(*pg, PgEvent::CreatedAck { winner: None });
         }
     }
 
     // ---- PGs ----
 
-    pub(crate) fn to_pg(&mut self, id: PgId, event: PgEvent) {
+    pub(crate) fn feed_pg(&mut self, id: PgId, event: PgEvent) {
         let Some(pg) = self.pgs.get_mut(&id) else { return };
         feed(pg, event, &self.store, &self.shelf, &self.leases, &mut self.scratch);
         self.effects.extend(self.scratch.drain(..).map(|e| (id, e)));
@@ -604,7 +604,7 @@ impl Osd {
             }
         }
         for (id, token) in done {
-            self.to_pg(id, PgEvent::Committed(token));
+            self.feed_pg(id, PgEvent::Committed(token));
         }
         self.bench_durable(seq);
     }
@@ -743,7 +743,7 @@ impl Daemon for Osd {
                         shelf.put(p.object, p.offset, p.length, p.data.map(|(data, _)| data));
                     }
                 }
-                self.to_pg(pg, PgEvent::Ready(key));
+                self.feed_pg(pg, PgEvent::Ready(key));
                 // Valid only while the bytes are surely the ones read above.
                 self.known_crcs.clear();
             }
@@ -773,14 +773,14 @@ impl Daemon for Osd {
         let now_ms = mono_ms();
         while let Some(due) = self.wakes.first_entry().filter(|e| *e.key() <= now_ms) {
             for pg in due.remove() {
-                self.to_pg(pg, PgEvent::Tick);
+                self.feed_pg(pg, PgEvent::Tick);
             }
         }
         if now >= self.next_pg_tick {
             self.next_pg_tick = now + PG_TICK;
             let waiting: Vec<PgId> = self.pgs.iter().filter(|(_, p)| p.wants_tick()).map(|(id, _)| *id).collect();
             for pg in waiting {
-                self.to_pg(pg, PgEvent::Tick);
+                self.feed_pg(pg, PgEvent::Tick);
             }
         }
         if now >= self.next_housekeeping {

@@ -64,7 +64,7 @@ impl Osd {
                 // Until the map shows this incarnation, we serve nothing.
                 (view.acting, view.up, view.primary, view.up_primary) = (Vec::new(), Vec::new(), -1, -1);
             }
-            self.to_pg(pg, PgEvent::Map(Arc::new(view)));
+            self.feed_pg(pg, PgEvent::Map(Arc::new(view)));
         }
         self.ping(now);
         for (link, m) in std::mem::take(&mut self.early) {

@@ -39,7 +39,7 @@ impl Osd {
             let pgs: Vec<PgId> = self.pgs.keys().copied().collect();
             if self.ops.values().any(|p| p.link == id) {
                 for pg in pgs {
-                    self.to_pg(pg, PgEvent::ConnClosed(id));
+                    self.feed_pg(pg, PgEvent::ConnClosed(id));
                 }
             }
         } else {

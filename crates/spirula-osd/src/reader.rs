@@ -31,7 +31,9 @@ impl Shelf {
         self.bytes += data.as_ref().map_or(0, Bytes::len);
         self.items.push_back(((object, offset, length), data));
         while self.bytes > SHELF_BYTES && self.items.len() > 1 {
-            self.items.pop_front().map(|(_, d)| self.bytes -= d.map_or(0, |b| b.len()));
+            if let Some((_, Ok(old))) = self.items.pop_front() {
+                self.bytes -= old.len();
+            }
         }
     }
 

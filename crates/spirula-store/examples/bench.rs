@@ -7,6 +7,8 @@
 //! process (all threads, user and system); device bytes are what the process caused to be
 //! written (`/proc/self/io`).
 
+#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
+
 use bytes::Bytes;
 use spirula_buffer::PayloadPool;
 use spirula_store::{Read, Store, StoreOptions};

@@ -151,7 +151,7 @@ impl Transaction {
                 o.put(&u.object);
                 o.list(&u.ops, encode_op);
             });
-            o.list(&self.meta, |o, m| encode_meta(o, m));
+            o.list(&self.meta, encode_meta);
         });
         let mut writes = self.objects.iter().flat_map(|u| &u.ops).filter_map(|op| match op {
             ObjectOp::Write { data, .. } => Some(data),

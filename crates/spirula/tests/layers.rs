@@ -1,6 +1,8 @@
 //! What ARCHITECTURE.md says of the crates, checked: arrows point down, runtimes and system
 //! calls stay where they belong, pure crates are pure, and the files it names exist.
 
+#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
+
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

@@ -136,6 +136,7 @@ fn refused_authentication_reaches_the_client_with_its_error() {
 }
 
 /// A server machine after HELLO, and a way to hand it frames.
+#[allow(clippy::type_complexity, reason = "a closure cannot be named")]
 fn greeted() -> (Connection, impl Fn(&mut Connection, Tag, &[u8]) -> Result<Vec<Event>, ProtocolError>) {
     let mut c = Connection::accept(Arc::new(server()), "10.0.0.1:1".parse().unwrap(), NOW);
     let feed = |c: &mut Connection, tag: Tag, payload: &[u8]| {

@@ -36,6 +36,8 @@ pub struct Client {
     pending: BTreeMap<u64, Pending>,
     pub history: BTreeMap<u64, Done>,
     pub quiet: bool,
+    /// Only appends, or only reads.
+    pub only: Option<bool>,
     /// It asks for no map before.
     pub blind_until: u64,
 }
@@ -51,7 +53,16 @@ fn target(map: &Map, i: usize) -> Option<Target> {
 
 impl Client {
     pub fn new(id: usize) -> Self {
-        Self { id, epoch: 1, next: 0, pending: BTreeMap::new(), history: BTreeMap::new(), quiet: false, blind_until: 0 }
+        Self {
+            id,
+            epoch: 1,
+            next: 0,
+            pending: BTreeMap::new(),
+            history: BTreeMap::new(),
+            quiet: false,
+            only: None,
+            blind_until: 0,
+        }
     }
 
     pub fn idle(&self) -> bool {
@@ -67,7 +78,7 @@ impl Client {
         self.next += 1;
         let tid = self.next;
         let o = object(i);
-        let append = rng.chance(pace.appends);
+        let append = self.only.unwrap_or_else(|| rng.chance(pace.appends));
         let token = (self.id as u64 + 1) * 1_000_000 + tid;
         let text = Bytes::from(format!("{token:016}"));
         let mut ops = Vec::new();

@@ -8,6 +8,7 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod client;
+mod scenarios;
 mod store;
 mod world;
 

@@ -228,7 +228,7 @@ impl World {
             winner: BTreeMap::new(),
             cfg: Arc::new(cfg),
             pace,
-            lease_ms: if seed % 2 == 0 { 600 } else { 3000 },
+            lease_ms: if seed.is_multiple_of(2) { 600 } else { 3000 },
             boots: 0,
             ops: 0,
             op_client: BTreeMap::new(),

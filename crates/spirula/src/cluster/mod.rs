@@ -126,7 +126,7 @@ fn machine_facts() -> BTreeMap<String, String> {
         ("arch", std::env::consts::ARCH.to_owned()),
         ("cpus", std::thread::available_parallelism().map_or(1, usize::from).to_string()),
         ("kernel_version", rustix::system::uname().release().to_string_lossy().into_owned()),
-        ("mem_total_kb", (u64::from(memory.mem_unit) * memory.totalram as u64 >> 10).to_string()),
+        ("mem_total_kb", ((u64::from(memory.mem_unit) * memory.totalram) >> 10).to_string()),
         ("os", "Linux".to_owned()),
     ]
     .map(|(k, v)| (k.to_owned(), v))
