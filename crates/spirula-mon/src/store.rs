@@ -399,12 +399,13 @@ fn replay(
     while at < data.len() {
         let Some((found, body, next)) = record_at(data, at) else {
             let later = (at + 1..data.len()).find(|&p| record_at(data, p).is_some_and(|(s, _, _)| s > seq));
-            return match later {
-                None => Ok((seq, at)),
+            match later {
+                None => break,
                 Some(p) => {
-                    Err(corrupt(at, format!("bad record after commit {seq}, while a good one follows at offset {p}")))
+                    let why = format!("bad record after commit {seq}, while a good one follows at offset {p}");
+                    return Err(corrupt(at, why));
                 }
-            };
+            }
         };
         if found != seq + 1 {
             return Err(corrupt(at, format!("commit {found} follows commit {seq}")));
@@ -423,8 +424,8 @@ fn replay(
         }
     }
     if seq < snap_seq {
-        // The log's tail is lost, but the snapshot holds what it said; new records must not
-        // leave a gap behind, so the old ones are dropped with the tail.
+        // Synced records are gone. The snapshot holds what they said, but commits behind a
+        // gap would be refused at the next start.
         return Err(corrupt(at, format!("it ends at commit {seq}, before the snapshot's {snap_seq}")));
     }
     Ok((seq, at))
@@ -575,6 +576,21 @@ mod tests {
         let d = Dir::new("lock");
         let _s = MonStore::create(&d.0, Uuid([1; 16])).unwrap();
         assert!(matches!(MonStore::open(&d.0), Err(StoreError::Locked { .. })));
+    }
+
+    #[test]
+    fn log_that_ends_before_its_snapshot_is_refused() {
+        let d = Dir::new("short");
+        filled(&d.0, 3);
+        let old = std::fs::read(d.0.join(LOG)).unwrap();
+        MonStore::open(&d.0).unwrap().compact().unwrap();
+        // As after a crash before the new log, but with a log that lost its end.
+        for len in [HEADER, HEADER + 1, old.len() - 1] {
+            std::fs::write(d.0.join(LOG), &old[..len]).unwrap();
+            let opened = MonStore::open(&d.0);
+            assert!(matches!(opened, Err(StoreError::Corrupt { .. })), "{len}: {opened:?}");
+            assert_eq!(std::fs::read(d.0.join(LOG)).unwrap(), old[..len]);
+        }
     }
 
     #[test]
