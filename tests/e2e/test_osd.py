@@ -63,3 +63,40 @@ with rados.Rados(conffile=sys.argv[1]) as r, r.open_ioctx('data') as io:
         self.c.ceph('osd', 'in', '2')
         self.c.wait_clean()
         assert self.c.rados('-p', 'data', 'get', 'moved', '-').out == open(self.sample()).read()
+
+
+class FullCluster(Case):
+    args = ['--osd-size', '1G']
+
+    def test_full_cluster_refuses_writes_serves_reads_and_recovers_by_deleting(self):
+        out = self.c.python('''
+import rados, sys
+with rados.Rados(conffile=sys.argv[1], conf={'rados_osd_op_timeout': '6'}) as r, r.open_ioctx('data') as io:
+    n = 0
+    try:
+        while n < 1000:
+            io.write_full(f'fill{n}', bytes([n % 251]) * (4 << 20)); n += 1
+    except rados.Error as e:
+        pass
+    print(n)
+''').out
+        n = int(out)
+        assert 100 < n < 256, f'{n} objects of 4 MiB fitted into 1 GiB'
+        v = self.c.json('-s')
+        assert v['osdmap']['num_up_osds'] == 3, v
+        checks = self.c.json('health')['checks']
+        assert 'OSD_FULL' in checks and 'POOL_FULL' in checks, checks
+        self.c.python('''
+import rados, sys
+with rados.Rados(conffile=sys.argv[1], conf={'rados_osd_op_timeout': '20'}) as r, r.open_ioctx('data') as io:
+    for n in range(int(sys.argv[2])): assert io.read(f'fill{n}', 4 << 20) == bytes([n % 251]) * (4 << 20), n
+''', n)
+        for i in range(0, 100, 4):
+            self.c.rados('-p', 'data', 'rm', '--force-full', *(f'fill{j}' for j in range(i, i + 4)))
+        # Held until the map says that there is room again.
+        self.c.rados('-p', 'data', 'put', 'again', self.sample(), timeout=60)
+        assert self.c.rados('-p', 'data', 'get', 'again', '-').out == open(self.sample()).read()
+        deadline = time.time() + 30
+        while self.c.ceph('health').out.strip() != 'HEALTH_OK':
+            assert time.time() < deadline, self.c.ceph('health', 'detail').out
+            time.sleep(0.3)

@@ -520,8 +520,7 @@ impl Mon {
             PgsCreated::KIND => {
                 let c = PgsCreated::from_message(&m)?;
                 if own_osd(c.osd) {
-                    crate::pools::pgs_created(work, &c.pgids);
-                    let ack = PgsCreatedAck { pgids: c.pgids };
+                    let ack = PgsCreatedAck { pgids: crate::pools::pgs_created(work, &c.pgids) };
                     work.replies.push((conn, Reply::Ready(ack.into_message(m.tid))));
                 }
             }
@@ -591,14 +590,16 @@ impl Mon {
     }
 
     fn grant(&self, ask: &PgCreateAsk) -> PgCreateGrant {
-        let mut answer = PgCreateGrant { granted: BTreeMap::new(), refused: Vec::new() };
-        for pg in &ask.pgids {
+        let mut answer = PgCreateGrant { granted: BTreeMap::new(), refused: BTreeMap::new() };
+        for pg in ask.pgids.keys() {
             let exists = self.state.osdmap.pool(pg.pool).is_some_and(|p| pg.seed < p.pg_num);
             match self.state.creating.get(pg) {
                 Some(epoch) if exists => {
                     answer.granted.insert(*pg, *epoch);
                 }
-                _ if exists => answer.refused.push(*pg),
+                _ if exists => {
+                    answer.refused.insert(*pg, self.state.created.get(pg).copied().unwrap_or(0));
+                }
                 _ => {}
             }
         }

@@ -14,7 +14,8 @@ use spirula_maps::{PgPool, PoolSnap, SnapIntervals};
 use spirula_messages::ceph::mon::pool_op as op;
 use spirula_messages::ceph::{MPoolOp, MRemoveSnaps};
 use spirula_types::errno::{EEXIST, EINVAL, ENOENT, EPERM, ERANGE};
-use spirula_types::{PgId, PoolId, Uuid};
+use spirula_types::{Epoch, PgId, PoolId, Uuid};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// A refusal: errno and text.
@@ -177,19 +178,23 @@ pub fn delete(work: &mut Work, id: PoolId) -> Result<(), Refusal> {
     if work.state.creating.keys().any(|pg| pg.pool == id) {
         Arc::make_mut(&mut work.state.creating).retain(|pg, _| pg.pool != id);
     }
+    if work.state.created.keys().any(|pg| pg.pool == id) {
+        Arc::make_mut(&mut work.state.created).retain(|pg, _| pg.pool != id);
+    }
     Ok(())
 }
 
-/// Takes PGs out of the creating set; a pool without any left is no longer being created.
-pub fn pgs_created(work: &mut Work, pgids: &[PgId]) {
-    if !pgids.iter().any(|pg| work.state.creating.contains_key(pg)) {
-        return;
-    }
-    let creating = Arc::make_mut(&mut work.state.creating);
+/// Takes PGs out of the creating set; a pool without any left is no longer being created. Of
+/// two creations of one PG only the first counts, for ever. Returns that one for each PG.
+pub fn pgs_created(work: &mut Work, pgids: &BTreeMap<PgId, Epoch>) -> BTreeMap<PgId, Epoch> {
     let mut pools: Vec<PoolId> = Vec::new();
-    for pg in pgids {
-        if creating.remove(pg).is_some() && !pools.contains(&pg.pool) {
-            pools.push(pg.pool);
+    for (pg, epoch) in pgids {
+        if work.state.creating.contains_key(pg) {
+            Arc::make_mut(&mut work.state.creating).remove(pg);
+            Arc::make_mut(&mut work.state.created).insert(*pg, *epoch);
+            if !pools.contains(&pg.pool) {
+                pools.push(pg.pool);
+            }
         }
     }
     for id in pools {
@@ -202,6 +207,7 @@ pub fn pgs_created(work: &mut Work, pgids: &[PgId]) {
             p.flags &= !flag::CREATING;
         }
     }
+    pgids.keys().map(|pg| (*pg, work.state.created.get(pg).copied().unwrap_or(0))).collect()
 }
 
 /// Makes a pool snapshot. Returns its id.

@@ -9,6 +9,7 @@
 //! | `monmap`, `mgrmap`, `fsmap` | the encoded map |
 //! | `osdmap/full/N`, `osdmap/inc/N` | encoded OSD maps, N ten digits; a full map every [`FULL_EVERY`] epochs and the newest |
 //! | `creating/P` | seed → epoch of pool P's PGs that may still be created empty |
+//! | `created/P` | seed → epoch of the one creation of pool P's PGs that was accepted |
 //! | `config`, `auth`, `mutes`, `defaults` | encoded tables |
 //! | `kv/K` | value of config-key K |
 //! | `osd-metadata/N`, `mgr-metadata/X` | encoded text maps |
@@ -100,6 +101,9 @@ pub struct State {
     pub fsmap: Arc<FsMap>,
     /// PGs that may still be created empty, with the epoch their history starts in.
     pub creating: Arc<BTreeMap<PgId, Epoch>>,
+    /// The creation of each PG that was accepted: epoch of its primary. PGs that came of a split
+    /// are not in here.
+    pub created: Arc<BTreeMap<PgId, Epoch>>,
     /// Options set by commands.
     pub config: Arc<ConfigDb>,
     /// Options set when the cluster was made, weaker than any other.
@@ -131,6 +135,7 @@ impl State {
             mgrmap: Arc::new(MgrMap::initial(1)),
             fsmap: Arc::new(FsMap::initial(1)),
             creating: Arc::default(),
+            created: Arc::default(),
             config: Arc::default(),
             defaults: Arc::default(),
             kv: Arc::default(),
@@ -253,6 +258,11 @@ impl State {
             let value = |m: &BTreeMap<u32, Epoch>| spirula_encoding::to_vec(m).into();
             rows(txn, was.as_ref(), &is, |p| format!("creating/{p}"), value);
         }
+        if fresh(old, |a, b| Arc::ptr_eq(&a.created, &b.created)) {
+            let (was, is) = (old.map(|o| by_pool(&o.created)), by_pool(&self.created));
+            let value = |m: &BTreeMap<u32, Epoch>| spirula_encoding::to_vec(m).into();
+            rows(txn, was.as_ref(), &is, |p| format!("created/{p}"), value);
+        }
         if old.is_none_or(|o| o.gid_limit != self.gid_limit) {
             txn.put_encoded("gid-limit", &self.gid_limit);
         }
@@ -312,9 +322,11 @@ impl State {
         let (epoch, bytes) = fulls.pop_last().ok_or_else(|| LoadError::Missing("osdmap/full/".into()))?;
         let key = full_key(epoch);
         let osdmap = EncodedOsdMap::from_bytes(bytes).map_err(|e| LoadError::Bad { key, why: e.to_string() })?;
-        let creating = table(keys, "creating/", |n| n.parse::<PoolId>().ok(), decode::<BTreeMap<u32, Epoch>>)?;
-        let creating =
-            creating.into_iter().flat_map(|(p, m)| m.into_iter().map(move |(s, e)| (PgId::new(p, s), e))).collect();
+        let by_pg = |prefix: &str| -> Result<BTreeMap<PgId, Epoch>, LoadError> {
+            let pools = table(keys, prefix, |n| n.parse::<PoolId>().ok(), decode::<BTreeMap<u32, Epoch>>)?;
+            Ok(pools.into_iter().flat_map(|(p, m)| m.into_iter().map(move |(s, e)| (PgId::new(p, s), e))).collect())
+        };
+        let (creating, created) = (by_pg("creating/")?, by_pg("created/")?);
         let log = table(keys, "log/", |n| u64::from_str_radix(n, 16).ok(), decode)?;
         Ok(Self {
             monmap: Arc::new(need(keys, "monmap")?),
@@ -324,6 +336,7 @@ impl State {
             mgrmap: Arc::new(need(keys, "mgrmap")?),
             fsmap: Arc::new(need(keys, "fsmap")?),
             creating: Arc::new(creating),
+            created: Arc::new(created),
             config: Arc::new(need(keys, "config")?),
             defaults: Arc::new(need(keys, "defaults")?),
             kv: Arc::new(table(keys, "kv/", |n| Some(n.to_owned()), raw)?),

@@ -11,7 +11,7 @@ use crate::perf::Perf;
 use crate::reader::{BlockingReader, Shelf, StoreReader, read_error};
 use crate::report::Reporter;
 use bytes::Bytes;
-use spirula_messages::ceph::{MMgrMap, MOsdMap, MOsdOp, MOsdOpReply, kind};
+use spirula_messages::ceph::{MMgrMap, MOsdMap, MOsdOp, MOsdOpReply, OsdOp, kind, op, osd::flag};
 use spirula_messages::cluster::control::{
     OsdMarkMeDown, OsdMarkMeDownAck, OsdReportAck, OsdScrub, OsdStop, PgCreateAsk, PgCreateGrant, PgsCreated,
     PgsCreatedAck,
@@ -23,7 +23,7 @@ use spirula_pg::{
     ClientOp, CreateAnswer, Leases, Now, OpId, PeerMsg, Pg, PgConfig, PgEffect, PgEvent, ReadKey, Token, parse_info_key,
 };
 use spirula_runtime::{Daemon, Hub, Link, LinkId, Listener, Mailbox, NetEvent, Peer, Service, clock};
-use spirula_store::Store;
+use spirula_store::{Statfs, Store};
 use spirula_types::{AddrVec, EntityType, Epoch, HObject, OsdId, PgId, ReqId, Uuid, errno};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -43,6 +43,8 @@ const PG_TICK: Duration = Duration::from_millis(500);
 pub(crate) const RETRY: Duration = Duration::from_millis(500);
 /// How long a clean stop waits for the monitor's word.
 const STOP_PATIENCE: Duration = Duration::from_secs(2);
+/// Most space of a store that is not offered, bytes.
+const KEPT_BACK: u64 = 256 << 20;
 /// Monotonic milliseconds start here, so that "one lease ago" is a time.
 const MONO_BASE_MS: u64 = 1_000_000;
 
@@ -327,6 +329,16 @@ impl Osd {
             session.link.send(reply.into_message(m.tid));
             return;
         }
+        if grows(&msg.ops) && !msg.has_flag(flag::FULL_FORCE) && self.is_full() {
+            // As Ceph: a client that wants to know is told; the others get no answer and send
+            // again when the map no longer says "full".
+            self.reporter.full(true);
+            if msg.has_flag(flag::FULL_TRY) {
+                let reply = MOsdOpReply::to(&msg, self.maps.epoch(), -errno::ENOSPC);
+                session.link.send(reply.into_message(m.tid));
+            }
+            return;
+        }
         if !self.pgs.contains_key(&pg) {
             // Not ours (any more): the client finds the right one with the newest map.
             if let Some(map) = self.maps.since(msg.epoch) {
@@ -342,6 +354,22 @@ impl Osd {
         let pending = Pending { link: id, tid: m.tid, begun: clock::monotonic(), write, bytes: m.data.len() as u64 };
         self.ops.insert(op, pending);
         self.feed_pg(pg, PgEvent::Client(ClientOp { id: op, conn: id, reqid, msg: Box::new(msg) }));
+    }
+
+    /// Space of the store as it is reported: some is kept back for what is on its way when
+    /// the cluster learns that it is full, and for deleting.
+    pub(crate) fn space(&self) -> Option<Statfs> {
+        let mut s = self.store.as_ref()?.statfs();
+        let kept = (s.total / 8).min(KEPT_BACK);
+        s.total -= kept;
+        s.available = s.available.saturating_sub(kept);
+        Some(s)
+    }
+
+    /// Above the map's full ratio?
+    fn is_full(&self) -> bool {
+        let ratio = self.maps.map().map_or(0.95, |m| f64::from(m.full_ratio));
+        self.space().is_some_and(|s| s.total.saturating_sub(s.available) as f64 >= ratio * s.total as f64)
     }
 
     pub(crate) fn peer_message(&mut self, id: LinkId, m: &Message) -> Result<(), spirula_messages::MessageError> {
@@ -398,15 +426,15 @@ impl Osd {
     }
 
     pub(crate) fn peer_event(&mut self, from: OsdId, pg: PgId, msg: PeerMsg) {
-        if let std::collections::btree_map::Entry::Vacant(slot) = self.pgs.entry(pg) {
+        if !self.pgs.contains_key(&pg) {
             // A PG we hold nothing of: it answers so, and goes again.
             let mut new = Pg::new(pg, self.cfg.id, self.pg_cfg.clone());
             if self.maps.epoch() > 0 {
-                let view = Arc::new(self.maps.view(pg));
+                let view = Arc::new(self.view(pg));
                 feed(&mut new, PgEvent::Map(view), &self.store, &self.shelf, &self.leases, &mut self.scratch);
                 self.effects.extend(self.scratch.drain(..).map(|e| (pg, e)));
             }
-            slot.insert(new);
+            self.pgs.insert(pg, new);
         }
         self.feed_pg(pg, PgEvent::Peer(from, msg));
     }
@@ -417,14 +445,16 @@ impl Osd {
         for (pg, since) in g.granted {
             self.feed_pg(pg, PgEvent::CreateAnswer(CreateAnswer::Granted { since }));
         }
-        for pg in g.refused {
-            self.feed_pg(pg, PgEvent::CreateAnswer(CreateAnswer::Exists { winner: None }));
+        for (pg, winner) in g.refused {
+            let winner = (winner > 0).then_some(winner);
+            self.feed_pg(pg, PgEvent::CreateAnswer(CreateAnswer::Exists { winner }));
         }
     }
 
     pub(crate) fn created_ack(&mut self, a: &PgsCreatedAck) {
-        for pg in &a.pgids {
-            self.feed_pg(*pg, PgEvent::CreatedAck { winner: None });
+        for (pg, winner) in &a.pgids {
+            let winner = (*winner > 0).then_some(*winner);
+            self.feed_pg(*pg, PgEvent::CreatedAck { winner });
         }
     }
 
@@ -683,11 +713,11 @@ impl Osd {
             self.flush_peer(osd);
         }
         if !self.asking.is_empty() {
-            let pgids = std::mem::take(&mut self.asking).into_iter().map(|(pg, _)| pg).collect();
+            let pgids = std::mem::take(&mut self.asking).into_iter().collect();
             self.to_mon(PgCreateAsk { osd: self.cfg.id, pgids });
         }
         if !self.created.is_empty() {
-            let pgids = std::mem::take(&mut self.created).into_iter().map(|(pg, _)| pg).collect();
+            let pgids = std::mem::take(&mut self.created).into_iter().collect();
             self.to_mon(PgsCreated { osd: self.cfg.id, pgids });
         }
     }
@@ -695,7 +725,7 @@ impl Osd {
     // ---- reports ----
 
     pub(crate) fn report(&mut self, now: Duration) {
-        let (Some(link), Some(store)) = (&self.mgr, &self.store) else { return };
+        let (Some(link), Some(statfs)) = (self.mgr.clone(), self.space()) else { return };
         if !self.mgr_open || !self.reporter.due(now) {
             return;
         }
@@ -706,7 +736,7 @@ impl Osd {
             uuid: self.cfg.uuid,
             maps: &self.maps,
             pgs: &mut self.pgs,
-            statfs: store.statfs(),
+            statfs,
             perf: &self.perf,
             hb_peers: self.peers.osds(),
             slow_ops: slow.len() as u32,
@@ -809,6 +839,24 @@ impl Daemon for Osd {
     fn finished(&self) -> bool {
         self.life == Life::Stopped
     }
+}
+
+/// Does a request take space (or may it)?
+fn grows(ops: &[OsdOp]) -> bool {
+    ops.iter().any(|o| {
+        matches!(
+            o.op,
+            op::WRITE
+                | op::WRITEFULL
+                | op::APPEND
+                | op::WRITESAME
+                | op::CREATE
+                | op::SETXATTR
+                | op::OMAP_SET_VALS
+                | op::OMAP_SET_HEADER
+                | op::COPY_FROM
+        )
+    })
 }
 
 /// Monotonic milliseconds as the PGs and leases count them.

@@ -3,7 +3,7 @@
 use crate::daemon::{Life, Osd, mono_ms};
 use crate::reader::StoreReader;
 use spirula_messages::ceph::{MMgrMap, MOsdMap};
-use spirula_pg::{Now, Pg, PgEvent};
+use spirula_pg::{MapView, Now, Pg, PgEvent};
 use spirula_runtime::{LinkId, clock};
 use spirula_types::{EntityType, PgId};
 use std::sync::Arc;
@@ -59,11 +59,7 @@ impl Osd {
         }
         let all: Vec<PgId> = self.pgs.keys().copied().collect();
         for pg in all {
-            let mut view = self.maps.view(pg);
-            if !own {
-                // Until the map shows this incarnation, we serve nothing.
-                (view.acting, view.up, view.primary, view.up_primary) = (Vec::new(), Vec::new(), -1, -1);
-            }
+            let view = self.view(pg);
             self.feed_pg(pg, PgEvent::Map(Arc::new(view)));
         }
         self.ping(now);
@@ -114,5 +110,19 @@ impl Osd {
             (self.mgr_open, self.mgr_retry) = (false, Duration::ZERO);
             self.keep_links(clock::monotonic());
         }
+    }
+
+    /// What a PG is told of the newest map. Until that shows this incarnation up, it is told
+    /// that we are down and serve nothing: after a restart we have forgotten our promises,
+    /// and must answer no peer before everyone can know of the restart.
+    pub(crate) fn view(&self, pg: PgId) -> MapView {
+        let mut view = self.maps.view(pg);
+        if self.life == Life::Booting {
+            (view.acting, view.up, view.primary, view.up_primary) = (Vec::new(), Vec::new(), -1, -1);
+            let mut others = (*view.osds).clone();
+            others.remove(&self.cfg.id);
+            view.osds = Arc::new(others);
+        }
+        view
     }
 }

@@ -39,6 +39,7 @@ pub struct Reporter {
     full: bool,
     /// A state changed: report soon.
     urgent: bool,
+    was_full: bool,
     last: Duration,
     changed: BTreeSet<PgId>,
     /// As of the last change.
@@ -61,6 +62,13 @@ impl Reporter {
     pub fn pg_changed(&mut self, pg: PgId, state: PgState) {
         self.changed.insert(pg);
         if self.states.insert(pg, state) != Some(state) {
+            self.urgent = true;
+        }
+    }
+
+    /// The store is full (or not): the cluster must know at once.
+    pub fn full(&mut self, full: bool) {
+        if std::mem::replace(&mut self.was_full, full) != full {
             self.urgent = true;
         }
     }

@@ -121,6 +121,9 @@ struct OsdArgs {
     /// Directory of the cluster
     #[arg(long, default_value = "./spirula-data")]
     dir: PathBuf,
+    /// Print the outcome as JSON
+    #[arg(long)]
+    json: bool,
 }
 
 impl Args {
@@ -133,8 +136,8 @@ impl Args {
             Command::Up(a) => up::up(a),
             Command::Down(a) => control::down(&a.dir, a.json),
             Command::Status(a) => status::status(&a.dir, a.json),
-            Command::Osd { command: OsdCommand::Start(a) } => control::osd(&a.dir, "osd-start", a.id),
-            Command::Osd { command: OsdCommand::Stop(a) } => control::osd(&a.dir, "osd-stop", a.id),
+            Command::Osd { command: OsdCommand::Start(a) } => control::osd(&a.dir, "osd-start", a.id, a.json),
+            Command::Osd { command: OsdCommand::Stop(a) } => control::osd(&a.dir, "osd-stop", a.id, a.json),
             Command::Completions { shell } => {
                 clap_complete::generate(shell, &mut Self::command(), "spirula", &mut std::io::stdout());
                 Ok(())

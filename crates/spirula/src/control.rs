@@ -68,11 +68,15 @@ pub fn down(dir: &Path, as_json: bool) -> anyhow::Result<()> {
 ///
 /// # Errors
 /// [`Unmet`] if the cluster does not run; others if the OSD does not do it.
-pub fn osd(dir: &Path, action: &str, id: i32) -> anyhow::Result<()> {
+pub fn osd(dir: &Path, action: &str, id: i32, as_json: bool) -> anyhow::Result<()> {
     let dir = ClusterDir::new(dir)?;
     dir.require()?;
     let Some(answer) = ask(&dir, &json!({"do": action, "id": id}))? else { return Err(not_running(&dir)) };
-    println!("{}", answer["message"].as_str().unwrap_or("done"));
+    if as_json {
+        println!("{}", json!({"osd": id, "running": action == "osd-start"}));
+    } else {
+        println!("{}", answer["message"].as_str().unwrap_or("done"));
+    }
     Ok(())
 }
 

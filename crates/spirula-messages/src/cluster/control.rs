@@ -141,8 +141,8 @@ control! {
     PgCreateAsk = 0x5305 {
         /// The primary.
         osd: OsdId,
-        /// The PGs.
-        pgids: Vec<PgId>,
+        /// The PGs, with the epoch the primary peers in.
+        pgids: BTreeMap<PgId, Epoch>,
     }
 }
 
@@ -152,8 +152,9 @@ control! {
     PgCreateGrant = 0x5306 {
         /// May be created empty, with the epoch their history starts in.
         granted: BTreeMap<PgId, Epoch>,
-        /// Were created before: their data is somewhere; never start them empty.
-        refused: Vec<PgId>,
+        /// Were created before: their data is somewhere; never start them empty. With the epoch
+        /// of the creation that was accepted, 0 if the monitor does not know.
+        refused: BTreeMap<PgId, Epoch>,
     }
 }
 
@@ -162,8 +163,9 @@ control! {
     PgsCreated = 0x5307 {
         /// The primary.
         osd: OsdId,
-        /// The PGs.
-        pgids: Vec<PgId>,
+        /// The PGs, with the epoch the primary created them in. The first creation of a PG that
+        /// the monitor hears of is the PG's one and only.
+        pgids: BTreeMap<PgId, Epoch>,
     }
 }
 
@@ -171,8 +173,9 @@ control! {
     /// The removal from the creating set is durable. Only now may the primary acknowledge
     /// client writes to these PGs.
     PgsCreatedAck = 0x5308 {
-        /// The PGs.
-        pgids: Vec<PgId>,
+        /// The PGs, with the epoch of the creation that was accepted; another than the
+        /// primary's own means that its copy is not the PG.
+        pgids: BTreeMap<PgId, Epoch>,
     }
 }
 

@@ -3,7 +3,6 @@
 use crate::harness::{Cluster, FSID, addr, map_epochs};
 use spirula_encoding::from_slice;
 use spirula_maps::{Incremental, MonMap, OsdMap};
-use spirula_messages::Body;
 use spirula_messages::ceph::{
     MConfig, MMonGetMap, MMonGetVersion, MMonGetVersionReply, MMonMap, MOsdMap, MPoolOp, MPoolOpReply,
 };
@@ -11,6 +10,7 @@ use spirula_messages::cluster::control::{
     MgrBeacon, OsdAlive, OsdFailureReport, OsdMarkMeDown, OsdMarkMeDownAck, PgCreateAsk, PgCreateGrant, PgsCreated,
     PgsCreatedAck,
 };
+use spirula_messages::{Body, Message};
 use spirula_mon::MonEvent;
 use spirula_types::{EntityType, PgId, Uuid};
 use std::collections::BTreeMap;
@@ -57,23 +57,30 @@ fn pgs_are_granted_once_and_refused_after_creation() {
     let osd = c.open(EntityType::Osd, "0");
     let (a, b, gone) = (PgId::new(1, 0), PgId::new(1, 1), PgId::new(99, 0));
     let ask = |c: &mut Cluster| {
-        let r = c.ask(osd, PgCreateAsk { osd: 0, pgids: vec![a, b, gone] });
+        let r = c.ask(osd, PgCreateAsk { osd: 0, pgids: [a, b, gone].map(|pg| (pg, 7)).into() });
         PgCreateGrant::from_message(&r[0]).unwrap()
     };
     let grant = ask(&mut c);
     assert_eq!(grant.granted.keys().copied().collect::<Vec<_>>(), [a, b]);
     assert!(grant.refused.is_empty());
-    let acked = c.ask(osd, PgsCreated { osd: 0, pgids: vec![a] });
-    assert!(acked.iter().any(|m| m.kind == PgsCreatedAck::KIND));
+    let acked = |r: &[Message]| {
+        let ack = r.iter().find(|m| m.kind == PgsCreatedAck::KIND).unwrap();
+        PgsCreatedAck::from_message(ack).unwrap().pgids
+    };
+    let r = c.ask(osd, PgsCreated { osd: 0, pgids: [(a, 7)].into() });
+    assert_eq!(acked(&r), [(a, 7)].into());
+    // A second creation of the same PG does not count.
+    let r = c.ask(osd, PgsCreated { osd: 0, pgids: [(a, 9)].into() });
+    assert_eq!(acked(&r), [(a, 7)].into());
     let again = ask(&mut c);
-    assert_eq!((again.refused, again.granted.len()), (vec![a], 1));
+    assert_eq!((again.refused, again.granted.len()), ([(a, 7)].into(), 1));
     // It is durable.
     let mut c = Cluster::on(c.keys.clone(), c.now);
     let osd2 = c.open(EntityType::Osd, "0");
-    let r = c.ask(osd2, PgCreateAsk { osd: 0, pgids: vec![a] });
-    assert_eq!(PgCreateGrant::from_message(&r[0]).unwrap().refused, vec![a]);
+    let r = c.ask(osd2, PgCreateAsk { osd: 0, pgids: [(a, 8)].into() });
+    assert_eq!(PgCreateGrant::from_message(&r[0]).unwrap().refused, [(a, 7)].into());
     // The pool stops being in creation with its last PG.
-    let all: Vec<PgId> = (0..8).map(|s| PgId::new(1, s)).collect();
+    let all = (0..8).map(|s| (PgId::new(1, s), 9)).collect();
     c.ask(osd2, PgsCreated { osd: 0, pgids: all });
     let flags = c.json(r#"{"prefix": "osd pool ls", "detail": "detail"}"#)[0]["flags_names"].clone();
     assert_eq!(flags, "hashpspool");
