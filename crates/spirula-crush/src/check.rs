@@ -3,6 +3,9 @@
 use crate::error::CrushError;
 use crate::map::{CrushMap, Step, step_op};
 
+/// Device ids are below this: what an OSD map can hold.
+const DEVICES_MAX: i32 = 1 << 17;
+
 impl CrushMap {
     /// Checks what the decoder does not: no loops, no links to missing buckets, arrays as
     /// long as their buckets, types and rules that make sense. For maps an operator sends.
@@ -12,6 +15,9 @@ impl CrushMap {
     pub fn check(&self) -> Result<(), CrushError> {
         self.bottom_up()?;
         let bad = |what: String| Err(CrushError::Inconsistent(what));
+        if self.max_devices > DEVICES_MAX {
+            return bad(format!("device ids reach {}, at most {DEVICES_MAX} are allowed", self.max_devices));
+        }
         for b in self.buckets.iter().flatten() {
             if !b.is_well_formed() {
                 return bad(format!("bucket {} has arrays of wrong length", b.id));

@@ -47,7 +47,7 @@ struct Perm {
 impl Scratch {
     /// Items one mapping may draw in total. Far above what sane maps need (a thousand
     /// drawings of a ten-thousand-item bucket); bounds the time a malformed one can take.
-    pub const DRAWS_MAX: u64 = 1 << 24;
+    pub const DRAWS_MAX: u64 = 1 << 21;
 
     /// Empty scratch.
     pub fn new() -> Self {

@@ -273,13 +273,29 @@ impl Osd {
 
     // ---- messages ----
 
+    /// May this link say that? What only monitor or manager decide is taken only over the links
+    /// that we opened to them.
+    fn may_send(&self, id: LinkId, kind: u16) -> bool {
+        let is = |l: &Option<Link>| l.as_ref().is_some_and(|l| l.id() == id);
+        match kind {
+            PgCreateGrant::KIND | PgsCreatedAck::KIND | OsdMarkMeDownAck::KIND | OsdStop::KIND => is(&self.mon),
+            kind::OSD_MAP | kind::MGR_MAP => is(&self.mon),
+            OsdReportAck::KIND | OsdScrub::KIND => is(&self.mgr),
+            _ => true,
+        }
+    }
+
     pub(crate) fn message(&mut self, id: LinkId, m: Message) {
+        if !self.may_send(id, m.kind) {
+            tracing::warn!("osd.{}: message type {} from somebody who may not send it, ignored", self.cfg.id, m.kind);
+            return;
+        }
         let result = match m.kind {
             kind::OSD_OP => return self.client_op(id, m),
             PgTxn::KIND | PgAcks::KIND | PgCtls::KIND | OsdPing::KIND | OsdPong::KIND => self.peer_message(id, &m),
             kind::PING => Ok(()),
             kind::COMMAND => self.command(id, &m),
-            kind::OSD_MAP => MOsdMap::from_message(&m).map(|m| self.osd_map(id, m)),
+            kind::OSD_MAP => MOsdMap::from_message(&m).map(|m| self.osd_map(m)),
             kind::MGR_MAP => MMgrMap::from_message(&m).map(|m| self.mgr_map(&m)),
             kind::OSD_BACKOFF | kind::MON_MAP | kind::CONFIG => Ok(()),
             PgCreateGrant::KIND => PgCreateGrant::from_message(&m).map(|g| self.granted(g)),

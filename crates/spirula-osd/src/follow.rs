@@ -4,17 +4,13 @@ use crate::daemon::{Life, Osd, mono_ms};
 use crate::reader::StoreReader;
 use spirula_messages::ceph::{MMgrMap, MOsdMap};
 use spirula_pg::{MapView, Now, Pg, PgEvent};
-use spirula_runtime::{LinkId, clock};
+use spirula_runtime::clock;
 use spirula_types::{EntityType, PgId};
 use std::sync::Arc;
 use std::time::Duration;
 
 impl Osd {
-    pub(crate) fn osd_map(&mut self, link: LinkId, m: MOsdMap) {
-        if self.sessions.contains_key(&link) {
-            // Clients have no maps for us.
-            return;
-        }
+    pub(crate) fn osd_map(&mut self, m: MOsdMap) {
         match self.maps.take(self.cfg.fsid, m) {
             Ok(true) => self.map_advanced(),
             Ok(false) => {}

@@ -12,6 +12,9 @@ pub const TYPE_REPLICATED: u8 = 1;
 /// Pool type: erasure code.
 pub const TYPE_ERASURE: u8 = 3;
 
+/// Most PGs of a pool that we read; Ceph's own limit (mon_max_pool_pg_num) is a sixteenth.
+pub const PG_NUM_MAX: u32 = 1 << 20;
+
 /// Pool flag bits.
 pub mod flag {
     /// Placement mixes the pool id in; always set.
@@ -511,6 +514,15 @@ impl Encode for PgPool {
     }
 }
 
+/// Reads a number of PGs: more than [`PG_NUM_MAX`] would be a map to exhaust its reader with.
+fn pg_count(d: &mut Decoder<'_>) -> Result<u32, DecodeError> {
+    let n = d.u32()?;
+    if n > PG_NUM_MAX {
+        return Err(DecodeError::Value { what: "pg_num", value: i64::from(n) });
+    }
+    Ok(n)
+}
+
 impl Decode for PgPool {
     fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
         d.versioned("pg_pool_t", 29, |d, v| {
@@ -522,7 +534,7 @@ impl Decode for PgPool {
                 size: d.u8()?,
                 crush_rule: d.u8()?,
                 object_hash: d.u8()?,
-                pg_num: d.u32()?,
+                pg_num: pg_count(d)?,
                 pgp_num: d.u32()?,
                 ..Self::default()
             };
