@@ -86,7 +86,7 @@ impl std::fmt::Debug for PayloadPool {
 
 impl PayloadPool {
     /// A pool whose users stop taking in payloads above `budget` bytes outstanding, and
-    /// which keeps at most half of that for reuse.
+    /// which keeps at most half of that for reuse, within the budget.
     pub fn new(budget: usize) -> Self {
         Self(Arc::new(Inner { shelf: Mutex::default(), out: AtomicUsize::new(0), budget, keep: budget / 2 }))
     }
@@ -94,6 +94,11 @@ impl PayloadPool {
     /// Bytes in the hands of callers.
     pub fn outstanding(&self) -> usize {
         self.0.out.load(Ordering::Relaxed)
+    }
+
+    /// The budget, bytes.
+    pub fn budget(&self) -> usize {
+        self.0.budget
     }
 
     /// True when no further payload should be taken in until some are dropped.
@@ -211,10 +216,14 @@ impl Drop for PayloadBuf {
     fn drop(&mut self) {
         let Some(memory) = self.memory.take() else { return };
         let size = memory.capacity();
-        self.pool.out.fetch_sub(size, Ordering::Relaxed);
+        let out = self.pool.out.fetch_sub(size, Ordering::Relaxed) - size;
         let mut shelf = self.pool.shelf.lock().unwrap_or_else(PoisonError::into_inner);
         let class = (size / SMALLEST).trailing_zeros() as usize;
-        if size.is_power_of_two() && class < CLASSES && shelf.free_bytes + size <= self.pool.keep {
+        if size.is_power_of_two()
+            && class < CLASSES
+            && shelf.free_bytes + size <= self.pool.keep
+            && out + shelf.free_bytes + size <= self.pool.budget
+        {
             shelf.free_bytes += size;
             shelf.free[class].push(memory);
         }

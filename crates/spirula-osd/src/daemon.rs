@@ -18,7 +18,7 @@ use spirula_messages::cluster::control::{
 };
 use spirula_messages::cluster::pg::{OsdPing, OsdPong, PgAcks, PgCtl, PgCtls, PgTxn, RepAck};
 use spirula_messages::{Body, Message};
-use spirula_pg::exec::{Fetched, Source};
+use spirula_pg::exec::{Fetched, Prefetch, Source};
 use spirula_pg::{
     ClientOp, CreateAnswer, Leases, Now, OpId, PeerMsg, Pg, PgConfig, PgEffect, PgEvent, ReadKey, Token, parse_info_key,
 };
@@ -43,6 +43,8 @@ const PG_TICK: Duration = Duration::from_millis(500);
 pub(crate) const RETRY: Duration = Duration::from_millis(500);
 /// How long a clean stop waits for the monitor's word.
 const STOP_PATIENCE: Duration = Duration::from_secs(2);
+/// Bytes that may be read ahead however small the budget.
+const LEAST_READING: usize = 8 << 20;
 /// Most space of a store that is not offered, bytes.
 const KEPT_BACK: u64 = 256 << 20;
 /// Monotonic milliseconds start here, so that "one lease ago" is a time.
@@ -173,6 +175,10 @@ pub struct Osd {
     /// Submitted and not durable: store sequence, PG, token, when.
     pub(crate) committing: VecDeque<(u64, PgId, Token, Duration)>,
     pub(crate) effects: VecDeque<(PgId, PgEffect)>,
+    /// Bytes that helper threads are reading.
+    pub(crate) reading: u64,
+    /// Reads that wait for payload memory.
+    pub(crate) held_reads: VecDeque<(PgId, ReadKey, Prefetch)>,
     pub(crate) scratch: Vec<PgEffect>,
     pub(crate) acks: BTreeMap<OsdId, Vec<RepAck>>,
     pub(crate) ctls: BTreeMap<OsdId, Vec<PgCtl>>,
@@ -253,6 +259,8 @@ impl Osd {
             early: VecDeque::new(),
             committing: VecDeque::new(),
             effects: VecDeque::new(),
+            reading: 0,
+            held_reads: VecDeque::new(),
             scratch: Vec::new(),
             acks: BTreeMap::new(),
             ctls: BTreeMap::new(),
@@ -523,23 +531,12 @@ impl Osd {
                     s.link.request_done();
                 }
             }
-            PgEffect::Prefetch(key, what) => {
-                let Some(store) = &self.store else { return };
-                let plans = StoreReader { store, shelf: &self.shelf }.plans(&what);
-                if plans.is_empty() {
-                    self.answer_pg(id, PgEvent::Ready(key));
-                    return;
-                }
-                self.perf.parked_reads += 1;
-                let mailbox = self.mailbox.clone();
-                self.on.spawn_blocking(move || {
-                    let read = |(object, offset, length, plan): (_, _, _, spirula_store::ReadPlan)| {
-                        let data = plan.run_with_crc().map_err(|e| read_error(&e));
-                        Piece { object, offset, length, data }
-                    };
-                    mailbox.push(OsdEvent::Fetched(id, key, plans.into_iter().map(read).collect()));
-                });
+            // Clients' reads wait while too many payloads are in flight; recovery never does,
+            // since writes that hold payloads may be waiting for it.
+            PgEffect::Prefetch(key @ ReadKey::Op(_), what) if self.reads_must_wait() => {
+                self.held_reads.push_back((id, key, what));
             }
+            PgEffect::Prefetch(key, what) => self.prefetch(id, key, &what),
             PgEffect::Fetch(op, source) => {
                 let fetched = self.fetch(&source);
                 self.answer_pg(id, PgEvent::Fetched(op, fetched));
@@ -574,6 +571,42 @@ impl Osd {
                 }
                 self.reporter.changed();
             }
+        }
+    }
+
+    /// Reads ahead in a helper thread.
+    fn prefetch(&mut self, id: PgId, key: ReadKey, what: &Prefetch) {
+        let Some(store) = &self.store else { return };
+        let plans = StoreReader { store, shelf: &self.shelf }.plans(what);
+        if plans.is_empty() {
+            self.answer_pg(id, PgEvent::Ready(key));
+            return;
+        }
+        self.perf.parked_reads += 1;
+        self.reading += plans.iter().map(|(_, _, length, _)| length).sum::<u64>();
+        let mailbox = self.mailbox.clone();
+        self.on.spawn_blocking(move || {
+            let read = |(object, offset, length, plan): (_, _, _, spirula_store::ReadPlan)| {
+                let data = plan.run_with_crc().map_err(|e| read_error(&e));
+                Piece { object, offset, length, data }
+            };
+            mailbox.push(OsdEvent::Fetched(id, key, plans.into_iter().map(read).collect()));
+        });
+    }
+
+    /// Would another read ahead take memory that is not there? A quarter of the budget is for
+    /// what helper threads are reading, the rest is what is in hand already.
+    fn reads_must_wait(&self) -> bool {
+        let pool = self.hub.pool();
+        pool.over_budget() || self.reading as usize >= (pool.budget() / 4).max(LEAST_READING)
+    }
+
+    /// Starts reads that were held back, as far as the budget goes.
+    fn release_reads(&mut self) {
+        while !self.held_reads.is_empty() && !self.reads_must_wait() {
+            let Some((id, key, what)) = self.held_reads.pop_front() else { return };
+            self.prefetch(id, key, &what);
+            self.perform();
         }
     }
 
@@ -783,6 +816,7 @@ impl Daemon for Osd {
                 {
                     let mut shelf = self.shelf.borrow_mut();
                     for p in pieces {
+                        self.reading -= p.length;
                         if let Ok((data, Some(crc))) = &p.data {
                             self.known_crcs.push((data.as_ptr() as usize, data.len(), *crc));
                         }
@@ -799,6 +833,7 @@ impl Daemon for Osd {
 
     fn end_of_batch(&mut self) {
         if self.life != Life::Stopped {
+            self.release_reads();
             self.flush_all();
             self.report(clock::monotonic());
         }
@@ -843,6 +878,9 @@ impl Daemon for Osd {
         let mut at = self.next_housekeeping.min(self.next_pg_tick);
         if let Some((ms, _)) = self.wakes.first_key_value() {
             at = at.min(Duration::from_millis(ms.saturating_sub(MONO_BASE_MS)));
+        }
+        if !self.held_reads.is_empty() {
+            at = at.min(clock::monotonic() + Duration::from_millis(1));
         }
         if self.mgr_open
             && let Some(due) = self.reporter.next()

@@ -6,7 +6,7 @@
 use std::fs;
 
 /// Smallest budget that leaves every part enough to work, bytes.
-pub const SMALLEST: u64 = 96 << 20;
+pub const SMALLEST: u64 = 160 << 20;
 
 /// How the budget is divided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub struct Budget {
 impl Budget {
     /// Divides `total` bytes among `osds` stores and the payloads.
     pub fn new(total: u64, osds: usize) -> Self {
-        let rest = 48 << 20;
+        let rest = 80 << 20;
         let free = total.saturating_sub(rest);
         Self { total, payloads: free * 2 / 5, per_store: free * 2 / 5 / osds.max(1) as u64 }
     }
