@@ -77,7 +77,7 @@ with rados.Rados(conffile=sys.argv[1]) as r, r.open_ioctx('grow') as io:
         self.c.ceph('osd', 'getcrushmap', '-o', path)
         if not self.clients.root:
             text = subprocess.run(['crushtool', '-d', path], capture_output=True, text=True, check=True).stdout
-            assert 'rackX' in text and 'byhost' in text and 'weight 0.01500' in text, text
+            assert 'rackX' in text and 'byhost' in text and 'weight 0.015' in text, text
         self.c.ceph('osd', 'setcrushmap', '-i', path)
         self.c.ceph('osd', 'crush', 'rm', 'rackX')
         self.c.ceph('osd', 'crush', 'rule', 'rm', 'byhost')

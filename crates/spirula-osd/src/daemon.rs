@@ -673,6 +673,11 @@ impl Osd {
 
     pub(crate) fn durable(&mut self, seq: u64) {
         let now = clock::monotonic();
+        if let Some(store) = &mut self.store {
+            // Lets go of payloads that are written: an idle store must not hold memory that
+            // others wait for.
+            store.congested();
+        }
         // One event a PG: its newest token covers the older ones.
         let mut done: Vec<(PgId, Token)> = Vec::new();
         while let Some((_, id, token, at)) = self.committing.pop_front_if(|(s, ..)| *s <= seq) {

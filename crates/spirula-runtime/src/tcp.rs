@@ -232,6 +232,8 @@ struct Task {
     events: Vec<Event>,
     buffer: BytesMut,
     direct: Option<Direct>,
+    /// Length of a payload for which there was no memory yet.
+    waiting: Option<usize>,
     output: Output,
 }
 
@@ -249,6 +251,7 @@ impl Task {
             events: Vec::new(),
             buffer: BytesMut::new(),
             direct: None,
+            waiting: None,
             output: Output::default(),
         }
     }
@@ -298,6 +301,7 @@ impl Task {
             if queue.closing.load(Ordering::Relaxed) && !self.output.has_remaining() {
                 return "closed from this side".into();
             }
+            self.begin_payload();
             let held_back = self.held_back();
             let result = tokio::select! {
                 r = read_some(&mut reader, &mut self.buffer, &mut self.direct), if !held_back => Some(r),
@@ -334,8 +338,8 @@ impl Task {
         self.sink.depth() > limits::MAILBOX_EVENTS
             || self.ends.open_requests.load(Ordering::Relaxed) >= limits::REQUESTS_PER_LINK
             || self.ends.queue.bytes.load(Ordering::Relaxed) + self.output.len() > limits::OUT_BYTES
-            // A payload begun is finished: it has its buffer already.
-            || (self.direct.is_none() && self.established && self.pool.over_budget())
+            // Only a payload waits for memory: small messages go on, and one begun is finished.
+            || (self.waiting.is_some() && self.pool.over_budget())
     }
 
     /// Moves what the daemon queued into the connection, and from there into the output.
@@ -391,13 +395,24 @@ impl Task {
             }
         }
         if let Wanted::Payload(length) = self.connection.wanted() {
+            self.waiting = Some(length);
+            self.begin_payload();
+        }
+        Ok(())
+    }
+
+    /// Takes a buffer for the payload that is to come, if there is memory for it.
+    fn begin_payload(&mut self) {
+        if let Some(length) = self.waiting
+            && !self.pool.over_budget()
+        {
+            self.waiting = None;
             let mut buffer = self.pool.take(length);
             let have = self.buffer.len().min(length);
             buffer.extend(&self.buffer[..have]);
             self.buffer.advance(have);
             self.direct = Some(Direct { buffer, length });
         }
-        Ok(())
     }
 
     /// One event; true if it was a question that was answered, after which the connection
