@@ -8,22 +8,23 @@ use crate::commands::Bench;
 use crate::maps::Maps;
 use crate::peers::{LEASE_MS, Peers};
 use crate::perf::Perf;
-use crate::reader::{BlockingReader, Shelf, StoreReader, read_error};
+use crate::reader::{Shelf, StoreReader};
 use crate::report::Reporter;
+use crate::space::grows;
 use bytes::Bytes;
-use spirula_messages::ceph::{MMgrMap, MOsdMap, MOsdOp, MOsdOpReply, OsdOp, kind, op, osd::flag};
+use spirula_messages::ceph::{MMgrMap, MOsdMap, MOsdOp, MOsdOpReply, kind, osd::flag};
 use spirula_messages::cluster::control::{
     OsdMarkMeDown, OsdMarkMeDownAck, OsdReportAck, OsdScrub, OsdStop, PgCreateAsk, PgCreateGrant, PgsCreated,
     PgsCreatedAck,
 };
 use spirula_messages::cluster::pg::{OsdPing, OsdPong, PgAcks, PgCtl, PgCtls, PgTxn, RepAck};
 use spirula_messages::{Body, Message};
-use spirula_pg::exec::{Fetched, Prefetch, Source};
+use spirula_pg::exec::Prefetch;
 use spirula_pg::{
     ClientOp, CreateAnswer, Leases, Now, OpId, PeerMsg, Pg, PgConfig, PgEffect, PgEvent, ReadKey, Token, parse_info_key,
 };
 use spirula_runtime::{Daemon, Hub, Link, LinkId, Listener, Mailbox, NetEvent, Peer, Service, clock};
-use spirula_store::{Statfs, Store};
+use spirula_store::Store;
 use spirula_types::{AddrVec, EntityType, Epoch, HObject, OsdId, PgId, ReqId, Uuid, errno};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -43,10 +44,6 @@ const PG_TICK: Duration = Duration::from_millis(500);
 pub(crate) const RETRY: Duration = Duration::from_millis(500);
 /// How long a clean stop waits for the monitor's word.
 const STOP_PATIENCE: Duration = Duration::from_secs(2);
-/// Bytes that may be read ahead however small the budget.
-const LEAST_READING: usize = 8 << 20;
-/// Most space of a store that is not offered, bytes.
-const KEPT_BACK: u64 = 256 << 20;
 /// Monotonic milliseconds start here, so that "one lease ago" is a time.
 const MONO_BASE_MS: u64 = 1_000_000;
 
@@ -380,22 +377,6 @@ impl Osd {
         self.feed_pg(pg, PgEvent::Client(ClientOp { id: op, conn: id, reqid, msg: Box::new(msg) }));
     }
 
-    /// Space of the store as it is reported: some is kept back for what is on its way when
-    /// the cluster learns that it is full, and for deleting.
-    pub(crate) fn space(&self) -> Option<Statfs> {
-        let mut s = self.store.as_ref()?.statfs();
-        let kept = (s.total / 8).min(KEPT_BACK);
-        s.total -= kept;
-        s.available = s.available.saturating_sub(kept);
-        Some(s)
-    }
-
-    /// Above the map's full ratio?
-    fn is_full(&self) -> bool {
-        let ratio = self.maps.map().map_or(0.95, |m| f64::from(m.full_ratio));
-        self.space().is_some_and(|s| s.total.saturating_sub(s.available) as f64 >= ratio * s.total as f64)
-    }
-
     pub(crate) fn peer_message(&mut self, id: LinkId, m: &Message) -> Result<(), spirula_messages::MessageError> {
         // Peers talk to us over links they opened; answers to pings come over ours.
         let from = match (self.peers.by_link(id), self.sessions.get(&id)) {
@@ -574,42 +555,6 @@ impl Osd {
         }
     }
 
-    /// Reads ahead in a helper thread.
-    fn prefetch(&mut self, id: PgId, key: ReadKey, what: &Prefetch) {
-        let Some(store) = &self.store else { return };
-        let plans = StoreReader { store, shelf: &self.shelf }.plans(what);
-        if plans.is_empty() {
-            self.answer_pg(id, PgEvent::Ready(key));
-            return;
-        }
-        self.perf.parked_reads += 1;
-        self.reading += plans.iter().map(|(_, _, length, _)| length).sum::<u64>();
-        let mailbox = self.mailbox.clone();
-        self.on.spawn_blocking(move || {
-            let read = |(object, offset, length, plan): (_, _, _, spirula_store::ReadPlan)| {
-                let data = plan.run_with_crc().map_err(|e| read_error(&e));
-                Piece { object, offset, length, data }
-            };
-            mailbox.push(OsdEvent::Fetched(id, key, plans.into_iter().map(read).collect()));
-        });
-    }
-
-    /// Would another read ahead take memory that is not there? A quarter of the budget is for
-    /// what helper threads are reading, the rest is what is in hand already.
-    fn reads_must_wait(&self) -> bool {
-        let pool = self.hub.pool();
-        pool.over_budget() || self.reading as usize >= (pool.budget() / 4).max(LEAST_READING)
-    }
-
-    /// Starts reads that were held back, as far as the budget goes.
-    fn release_reads(&mut self) {
-        while !self.held_reads.is_empty() && !self.reads_must_wait() {
-            let Some((id, key, what)) = self.held_reads.pop_front() else { return };
-            self.prefetch(id, key, &what);
-            self.perform();
-        }
-    }
-
     pub(crate) fn grant_recovery(&mut self) {
         while self.recovering.len() < RECOVERING {
             let Some(id) = self.recovery_queue.pop_front() else { return };
@@ -632,19 +577,6 @@ impl Osd {
                 self.fail(&format!("pg {id}: {e}"));
             }
         }
-    }
-
-    /// Reads an object of another PG, if it is here.
-    pub(crate) fn fetch(&self, source: &Source) -> Fetched {
-        let Some(store) = &self.store else { return Fetched::Failed(errno::EIO) };
-        let Some(pool) = self.maps.pool(source.object.pool) else { return Fetched::Failed(errno::ENOENT) };
-        let pg = source.object.pg(pool.pg_num);
-        let here = self.pgs.get(&pg).is_some_and(|p| p.is_primary());
-        if !here {
-            return Fetched::Failed(errno::EOPNOTSUPP);
-        }
-        let reader = BlockingReader(store);
-        Fetched::read(&reader, source).unwrap_or(Fetched::Failed(errno::EIO))
     }
 
     pub(crate) fn reply(&mut self, op: OpId, reply: MOsdOpReply) {
@@ -898,24 +830,6 @@ impl Daemon for Osd {
     fn finished(&self) -> bool {
         self.life == Life::Stopped
     }
-}
-
-/// Does a request take space (or may it)?
-fn grows(ops: &[OsdOp]) -> bool {
-    ops.iter().any(|o| {
-        matches!(
-            o.op,
-            op::WRITE
-                | op::WRITEFULL
-                | op::APPEND
-                | op::WRITESAME
-                | op::CREATE
-                | op::SETXATTR
-                | op::OMAP_SET_VALS
-                | op::OMAP_SET_HEADER
-                | op::COPY_FROM
-        )
-    })
 }
 
 /// Monotonic milliseconds as the PGs and leases count them.

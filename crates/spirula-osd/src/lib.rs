@@ -9,7 +9,8 @@
 //! * [`daemon`] — events in, effects out: the loop's body
 //! * [`maps`], [`follow`] — following the map: PG views, splits, what clients lack
 //! * [`links`], [`peers`] — links to monitor, manager and other OSDs, heartbeats, read leases, failure reports
-//! * [`reader`] — the store as the PGs see it
+//! * [`reader`], [`reads`] — the store as the PGs see it; reads in helper threads
+//! * [`space`] — how full it is, and what that refuses
 //! * [`tell`], [`commands`], [`perf`], [`report`] — commands, counters, statistics
 
 mod commands;
@@ -20,7 +21,9 @@ mod maps;
 mod peers;
 mod perf;
 mod reader;
+mod reads;
 mod report;
+mod space;
 mod tell;
 
 pub use daemon::{Control, Osd, OsdConfig, OsdEvent};

@@ -47,7 +47,6 @@ pub struct Reporter {
     /// Sent and not acknowledged, by report.
     unacked: BTreeMap<u64, BTreeSet<PgId>>,
     commit: Average,
-    apply: Average,
 }
 
 impl Reporter {
@@ -130,10 +129,11 @@ impl Reporter {
             num_primaries: f.pgs.values().filter(|p| p.is_primary()).count() as u32,
             hb_peers: f.hb_peers.clone(),
             commit_latency_ns: f.perf.commit_latency.mean_since(&self.commit),
-            apply_latency_ns: f.perf.commit_latency.mean_since(&self.apply),
+            // Applied is committed here: the two never differ.
+            apply_latency_ns: f.perf.commit_latency.mean_since(&self.commit),
             ..OsdStatReport::default()
         };
-        (self.commit, self.apply) = (f.perf.commit_latency, f.perf.commit_latency);
+        self.commit = f.perf.commit_latency;
         OsdReport {
             osd: f.id,
             uuid: f.uuid,

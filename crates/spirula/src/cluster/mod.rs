@@ -316,7 +316,7 @@ impl Cluster {
     pub fn status(&self) -> anyhow::Result<Value> {
         let inner = &self.0;
         let (_, _, text) = inner.admin.command(r#"{"prefix": "status"}"#).context("the monitor does not answer")?;
-        let space = self.osd_space();
+        let space = inner.osd_space();
         let osds: Vec<Value> = locked(&inner.osds)
             .iter()
             .map(|(id, slot)| match slot {
@@ -342,12 +342,6 @@ impl Cluster {
             "ready": self.ready(),
             "status": String::from_utf8_lossy(&text),
         }))
-    }
-
-    /// Used and total bytes by OSD.
-    fn osd_space(&self) -> BTreeMap<i32, (u64, u64)> {
-        let report = self.0.mgr_space();
-        report.into_iter().map(|(id, used, total)| (id, (used, total))).collect()
     }
 
     /// Stops one OSD cleanly.
@@ -438,16 +432,15 @@ impl Cluster {
 }
 
 impl Inner {
-    /// (OSD, used, total) in bytes, from the manager's `osd df`.
-    fn mgr_space(&self) -> Vec<(i32, u64, u64)> {
+    /// Used and total bytes by OSD, from the manager's `osd df`.
+    fn osd_space(&self) -> BTreeMap<i32, (u64, u64)> {
         let Some((0, _, out)) = self.admin.mgr_command(r#"{"prefix": "osd df", "format": "json"}"#) else {
-            return Vec::new();
+            return BTreeMap::new();
         };
         let v: Value = serde_json::from_slice(&out).unwrap_or_default();
-        let nodes = v["nodes"].as_array().cloned().unwrap_or_default();
         let kib = |n: &Value, key: &str| n[key].as_u64().unwrap_or(0) << 10;
-        let row = |n: &Value| Some((i32::try_from(n["id"].as_i64()?).ok()?, kib(n, "kb_used"), kib(n, "kb")));
-        nodes.iter().filter_map(row).collect()
+        let row = |n: &Value| Some((i32::try_from(n["id"].as_i64()?).ok()?, (kib(n, "kb_used"), kib(n, "kb"))));
+        v["nodes"].as_array().into_iter().flatten().filter_map(row).collect()
     }
 }
 

@@ -1,0 +1,61 @@
+//! Reads that need the disk or another PG: in helper threads, within the memory for payloads.
+
+use crate::daemon::{Osd, OsdEvent, Piece};
+use crate::reader::{BlockingReader, StoreReader, read_error};
+use spirula_pg::exec::{Fetched, Prefetch, Source};
+use spirula_pg::{PgEvent, ReadKey};
+use spirula_types::{PgId, errno};
+
+/// Bytes that may be read ahead however small the budget.
+const LEAST_READING: usize = 8 << 20;
+
+impl Osd {
+    /// Reads ahead in a helper thread.
+    pub(crate) fn prefetch(&mut self, id: PgId, key: ReadKey, what: &Prefetch) {
+        let Some(store) = &self.store else { return };
+        let plans = StoreReader { store, shelf: &self.shelf }.plans(what);
+        if plans.is_empty() {
+            self.answer_pg(id, PgEvent::Ready(key));
+            return;
+        }
+        self.perf.parked_reads += 1;
+        self.reading += plans.iter().map(|(_, _, length, _)| length).sum::<u64>();
+        let mailbox = self.mailbox.clone();
+        self.on.spawn_blocking(move || {
+            let read = |(object, offset, length, plan): (_, _, _, spirula_store::ReadPlan)| {
+                let data = plan.run_with_crc().map_err(|e| read_error(&e));
+                Piece { object, offset, length, data }
+            };
+            mailbox.push(OsdEvent::Fetched(id, key, plans.into_iter().map(read).collect()));
+        });
+    }
+
+    /// Would another read ahead take memory that is not there? A quarter of the budget is for
+    /// what helper threads are reading, the rest is what is in hand already.
+    pub(crate) fn reads_must_wait(&self) -> bool {
+        let pool = self.hub.pool();
+        pool.over_budget() || self.reading as usize >= (pool.budget() / 4).max(LEAST_READING)
+    }
+
+    /// Starts reads that were held back, as far as the budget goes.
+    pub(crate) fn release_reads(&mut self) {
+        while !self.held_reads.is_empty() && !self.reads_must_wait() {
+            let Some((id, key, what)) = self.held_reads.pop_front() else { return };
+            self.prefetch(id, key, &what);
+            self.perform();
+        }
+    }
+
+    /// Reads an object of another PG, if it is here.
+    pub(crate) fn fetch(&self, source: &Source) -> Fetched {
+        let Some(store) = &self.store else { return Fetched::Failed(errno::EIO) };
+        let Some(pool) = self.maps.pool(source.object.pool) else { return Fetched::Failed(errno::ENOENT) };
+        let pg = source.object.pg(pool.pg_num);
+        let here = self.pgs.get(&pg).is_some_and(|p| p.is_primary());
+        if !here {
+            return Fetched::Failed(errno::EOPNOTSUPP);
+        }
+        let reader = BlockingReader(store);
+        Fetched::read(&reader, source).unwrap_or(Fetched::Failed(errno::EIO))
+    }
+}
