@@ -123,6 +123,7 @@ impl Seeds {
 
     fn plant(&self) -> anyhow::Result<()> {
         self.commands()?;
+        self.tree_pages()?;
         let vectors = root().join("../shared/protocol/vectors");
         if !vectors.exists() {
             println!("SKIPPED seeds of golden vectors: {} is absent", vectors.display());
@@ -239,6 +240,20 @@ impl Seeds {
             }
         }
         Ok(())
+    }
+
+    /// A leaf of two pairs, an inner node of two children, and pages of the other kinds.
+    fn tree_pages(&self) -> anyhow::Result<()> {
+        let page = |kind: u8, level: u8, count: u8, prefix: u8, content: &[u8]| {
+            let head = [&[0; 16][..], &[kind, level, 1, 0, count, 0, 0, 0, prefix, 0, 0, 0]].concat();
+            [&head[..], &(56 + content.len() as u32).to_le_bytes(), content].concat()
+        };
+        // Prefix "k"; slots; key "a" with value "v", key "b" with one overflow run.
+        let leaf = [&b"k\x3d\0\x45\0\x01\0\x01\0\0\0av\x01\0\x0f\0\0\x80b\x09\0\0\0"[..], &[1; 11]].concat();
+        let inner = [&b"\x3c\0\x49\0\0\0"[..], &[1; 11], b"\x01\0m", &[2; 11]].concat();
+        self.put("tree_page", "leaf", &page(1, 0, 2, 1, &leaf))?;
+        self.put("tree_page", "inner", &page(2, 1, 2, 0, &inner))?;
+        (3..6).try_for_each(|kind| self.put("tree_page", &format!("kind-{kind}"), &page(kind, 0, 1, 0, &[1; 40])))
     }
 
     /// Commands as the `ceph` tool sends them.

@@ -20,6 +20,7 @@ const LAYERS: &[(&str, u8)] = &[
     ("spirula-maps", 1),
     ("spirula-messenger", 1),
     ("spirula-pg", 1),
+    ("spirula-tree", 2),
     ("spirula-store", 2),
     ("spirula-runtime", 2),
     ("spirula-mon", 3),

@@ -1,0 +1,49 @@
+//! What a tree stands on, and its limits.
+
+use std::io;
+
+/// Bytes of the smallest page; every address and length is a multiple.
+pub const PAGE: usize = 4096;
+/// Longest key, bytes.
+pub const KEY_MAX: usize = 61_440;
+/// Longest value, bytes.
+pub const VALUE_MAX: usize = 32 << 20;
+/// Smallest chunk, bytes: the longest node fits.
+pub const CHUNK_MIN: usize = 64 * PAGE;
+/// Largest chunk, bytes.
+pub const CHUNK_MAX: usize = 1024 * PAGE;
+
+/// Where pages live. Addresses are in bytes; what they address is up to the space, for
+/// example a whole device of which the tree gets chunks.
+///
+/// A write is taken as durable after the next successful [`flush`](Self::flush); until
+/// then any subset of it may persist.
+pub trait PageSpace: Send + Sync {
+    /// Fills `buf` from address `at`.
+    ///
+    /// # Errors
+    /// Those of the device, and `UnexpectedEof` beyond its end.
+    fn read(&self, at: u64, buf: &mut [u8]) -> io::Result<()>;
+
+    /// Writes `bufs`, one behind the other, from address `at`. Each is a multiple of
+    /// [`PAGE`] bytes.
+    ///
+    /// # Errors
+    /// Those of the device. The tree takes no commit afterwards.
+    fn write(&self, at: u64, bufs: &[&[u8]]) -> io::Result<()>;
+
+    /// Makes all finished writes durable.
+    ///
+    /// # Errors
+    /// Those of the device. The tree takes no commit afterwards.
+    fn flush(&self) -> io::Result<()>;
+
+    /// Address of one more chunk of [`Options::chunk`](crate::Options::chunk) bytes, a
+    /// multiple of [`PAGE`], for the tree alone; `None`: there is no space. It belongs to
+    /// the tree durably once a root is published whose [`chunks`](crate::Tree::chunks)
+    /// list it.
+    fn grow(&self) -> Option<u64>;
+
+    /// Takes a chunk back. No durable root refers to it.
+    fn release(&self, chunk: u64);
+}

@@ -1,0 +1,260 @@
+//! A space in memory that records what is written, runs out, and fails on demand.
+
+#![allow(dead_code, reason = "each test uses a part")]
+
+use spirula_tree::{Options, PAGE, PageSpace, Root, Snapshot, Tree};
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Arc, Mutex};
+
+pub const CHUNK: usize = 64 * PAGE;
+/// Chunks do not adjoin and are aligned to pages only.
+const STRIDE: usize = CHUNK + PAGE;
+pub const OPTIONS: Options = Options { uuid: *b"tree under test.", chunk: CHUNK as u32, cache: 256 << 10 };
+
+pub type Model = BTreeMap<Vec<u8>, Vec<u8>>;
+pub type Batch = Vec<(Vec<u8>, Option<Vec<u8>>)>;
+
+pub enum Op {
+    Write { at: usize, bytes: Vec<u8> },
+    Flush,
+    Publish(Root),
+}
+
+#[derive(Default)]
+struct State {
+    data: Vec<u8>,
+    taken: Vec<bool>,
+    log: Option<Vec<Op>>,
+    /// I/Os until one fails.
+    fuse: Option<u64>,
+    ios: u64,
+}
+
+pub struct Memory {
+    state: Mutex<State>,
+}
+
+impl Memory {
+    pub fn new(chunks: usize) -> Arc<Self> {
+        let data = vec![0xa5; PAGE + chunks * STRIDE];
+        Arc::new(Self { state: Mutex::new(State { data, taken: vec![false; chunks], ..State::default() }) })
+    }
+
+    /// A device with these bytes, of whose chunks a tree has some.
+    pub fn of(data: Vec<u8>) -> Arc<Self> {
+        let chunks = data.len() / STRIDE;
+        Arc::new(Self { state: Mutex::new(State { data, taken: vec![false; chunks], ..State::default() }) })
+    }
+
+    /// Opens a tree and gives it its chunks.
+    pub fn open(self: &Arc<Self>, root: &Root, cache: usize) -> spirula_tree::Result<Tree> {
+        let tree = Tree::open(self.clone(), root.clone(), &Options { cache, ..OPTIONS })?;
+        let mut s = self.state.lock().unwrap();
+        s.taken.fill(false);
+        tree.chunks().iter().for_each(|c| s.taken[(*c as usize - PAGE) / STRIDE] = true);
+        Ok(tree)
+    }
+
+    pub fn image(&self) -> Vec<u8> {
+        self.state.lock().unwrap().data.clone()
+    }
+
+    pub fn edit(&self, f: impl FnOnce(&mut [u8])) {
+        f(&mut self.state.lock().unwrap().data);
+    }
+
+    pub fn record(&self) {
+        self.state.lock().unwrap().log = Some(Vec::new());
+    }
+
+    pub fn recorded(&self) -> Vec<Op> {
+        self.state.lock().unwrap().log.take().unwrap()
+    }
+
+    pub fn published(&self, root: &Root) -> io::Result<()> {
+        self.state.lock().unwrap().io(|s| {
+            if let Some(log) = &mut s.log {
+                log.push(Op::Publish(root.clone()));
+            }
+        })
+    }
+
+    pub fn fail_in(&self, ios: Option<u64>) {
+        self.state.lock().unwrap().fuse = ios;
+    }
+
+    pub fn ios(&self) -> u64 {
+        self.state.lock().unwrap().ios
+    }
+
+    pub fn chunks_taken(&self) -> Vec<u64> {
+        let s = self.state.lock().unwrap();
+        (0..s.taken.len()).filter(|i| s.taken[*i]).map(|i| (PAGE + i * STRIDE) as u64).collect()
+    }
+
+    pub fn add_chunks(&self, n: usize) {
+        let mut s = self.state.lock().unwrap();
+        let more = s.taken.len() + n;
+        s.taken.resize(more, false);
+        s.data.resize(PAGE + more * STRIDE, 0xa5);
+    }
+}
+
+impl State {
+    fn io<T>(&mut self, f: impl FnOnce(&mut Self) -> T) -> io::Result<T> {
+        self.ios += 1;
+        match &mut self.fuse {
+            Some(0) => return Err(io::Error::other("injected")),
+            Some(n) => *n -= 1,
+            None => {}
+        }
+        Ok(f(self))
+    }
+}
+
+impl PageSpace for Memory {
+    fn read(&self, at: u64, buf: &mut [u8]) -> io::Result<()> {
+        let at = at as usize;
+        self.state.lock().unwrap().io(|s| match s.data.get(at..at + buf.len()) {
+            Some(from) => {
+                buf.copy_from_slice(from);
+                Ok(())
+            }
+            None => Err(io::ErrorKind::UnexpectedEof.into()),
+        })?
+    }
+
+    fn write(&self, at: u64, bufs: &[&[u8]]) -> io::Result<()> {
+        assert!(bufs.iter().all(|b| b.len().is_multiple_of(PAGE)) && at.is_multiple_of(PAGE as u64));
+        let (at, bytes) = (at as usize, bufs.concat());
+        self.state.lock().unwrap().io(|s| {
+            let (first, last) = ((at - PAGE) / STRIDE, (at + bytes.len() - 1 - PAGE) / STRIDE);
+            assert!(first == last && s.taken[first] && (at - PAGE) % STRIDE + bytes.len() <= CHUNK, "not its own");
+            s.data[at..at + bytes.len()].copy_from_slice(&bytes);
+            if let Some(log) = &mut s.log {
+                log.push(Op::Write { at, bytes });
+            }
+        })
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.state.lock().unwrap().io(|s| {
+            if let Some(log) = &mut s.log {
+                log.push(Op::Flush);
+            }
+        })
+    }
+
+    fn grow(&self) -> Option<u64> {
+        let mut s = self.state.lock().unwrap();
+        let free = s.taken.iter().position(|t| !t)?;
+        s.taken[free] = true;
+        Some((PAGE + free * STRIDE) as u64)
+    }
+
+    fn release(&self, chunk: u64) {
+        let mut s = self.state.lock().unwrap();
+        let i = (chunk as usize - PAGE) / STRIDE;
+        assert!(s.taken[i] && (chunk as usize - PAGE).is_multiple_of(STRIDE), "released twice");
+        s.taken[i] = false;
+    }
+}
+
+/// xorshift, enough for tests.
+pub struct Dice(u64);
+
+impl Dice {
+    pub fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    pub fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 16
+    }
+
+    pub fn below(&mut self, n: usize) -> usize {
+        (self.next() % n.max(1) as u64) as usize
+    }
+
+    pub fn one_in(&mut self, n: usize) -> bool {
+        self.below(n) == 0
+    }
+
+    pub fn bytes(&mut self, n: usize) -> Vec<u8> {
+        (0..n).map(|_| self.next() as u8).collect()
+    }
+
+    /// Keys of few families, so that they meet; seldom huge ones.
+    pub fn key(&mut self, space: usize) -> Vec<u8> {
+        let n = self.below(space) as u32;
+        match self.below(40) {
+            0 => vec![0xff; self.below(4)],
+            1 => [&vec![b'h'; 50_000 + self.below(4) * 3000][..], &[n as u8 % 4]].concat(),
+            2..12 => [b"P".as_slice(), &n.to_be_bytes(), b"omap"].concat(),
+            _ => [b"Object in a pool with a long name/", format!("{n:x}").as_bytes(), &[0, 0, 2]].concat(),
+        }
+    }
+
+    pub fn value(&mut self, huge: usize) -> Vec<u8> {
+        let n = match self.below(60) {
+            0 => self.below(huge),
+            1 => 6140 + self.below(10),
+            2 => 4090 + self.below(10),
+            3..8 => 2000 + self.below(900),
+            8 => 0,
+            _ => 100 + self.below(300),
+        };
+        let seed = self.next() as u8;
+        (0..n).map(|i| seed.wrapping_add((i / 7) as u8)).collect()
+    }
+
+    pub fn batch(&mut self, model: &Model, keys: usize, huge: usize) -> Batch {
+        let mut batch = Model::new().into_iter().map(|(k, v)| (k, Some(v))).collect::<BTreeMap<_, Option<Vec<u8>>>>();
+        let n = 1 + self.below(keys);
+        for _ in 0..n {
+            let value = (!self.one_in(4)).then(|| self.value(huge));
+            batch.insert(self.key(keys * 4), value);
+        }
+        if self.one_in(3) {
+            // A whole range goes, as when an omap is purged.
+            let from = self.key(keys * 4);
+            let n = self.below(keys);
+            batch.extend(model.range(from..).take(n).map(|(k, _)| (k.clone(), None)));
+        }
+        let mut batch: Batch = batch.into_iter().collect();
+        if self.one_in(2) {
+            batch.reverse();
+        }
+        batch
+    }
+}
+
+pub fn apply(model: &mut Model, batch: &Batch) {
+    for (k, v) in batch {
+        match v {
+            Some(v) => model.insert(k.clone(), v.clone()),
+            None => model.remove(k),
+        };
+    }
+}
+
+pub fn assert_clean(tree: &Tree) {
+    let c = tree.check();
+    assert!(c.problems.is_empty(), "{:?}", c.problems);
+}
+
+/// The snapshot holds exactly the model.
+pub fn assert_same(s: &Snapshot, model: &Model) {
+    let mut expected = model.iter();
+    for pair in s.range(b"", None) {
+        let (k, v) = pair.unwrap();
+        let (mk, mv) = expected.next().expect("more pairs than expected");
+        assert!(k == *mk && v == *mv, "pair {:?} instead of {:?}", k, mk);
+    }
+    assert!(expected.next().is_none(), "fewer pairs than expected");
+    assert_eq!(s.root().keys, model.len() as u64);
+}
