@@ -7,6 +7,8 @@ use spirula_types::features::MSGR2_REVISION_1;
 const MAGIC: &[u8; 8] = b"ceph v2\n";
 /// Most bytes a banner's second part may have; ours has 16.
 const MAX_PAYLOAD: usize = 1024;
+/// Most bytes a banner may have.
+pub(crate) const MAX_LEN: usize = 10 + MAX_PAYLOAD;
 
 /// Our banner: 2.1 frames supported (unless switched off), nothing required.
 pub(crate) fn write(frames_2_1: bool) -> [u8; 26] {

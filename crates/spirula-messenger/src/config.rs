@@ -1,5 +1,6 @@
 //! Who we are, whom we call, and bounds.
 
+use crate::auth::{Credentials, METHOD_NONE, ModePolicy, NoneRequest};
 use crate::session::Session;
 use spirula_types::{AddrVec, EntityAddr, EntityType, features};
 use std::time::Duration;
@@ -9,6 +10,8 @@ use std::time::Duration;
 pub struct Limits {
     /// Segment of a control frame. While a peer is not established it can send nothing else.
     pub control: usize,
+    /// All frames of one direction until authentication is over.
+    pub handshake: usize,
     /// Front of a message.
     pub front: usize,
     /// Middle of a message.
@@ -30,6 +33,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             control: 64 << 10,
+            handshake: 128 << 10,
             front: 64 << 20,
             middle: 16 << 20,
             data: (128 << 20) + (1 << 20),
@@ -72,6 +76,10 @@ pub struct Endpoint {
     pub features: u64,
     /// Features without which a peer is refused.
     pub required: u64,
+    /// Accepting side: authentication methods allowed.
+    pub methods: Vec<u32>,
+    /// Connection modes allowed.
+    pub modes: ModePolicy,
     /// Accepting side: kinds of peers with which a session survives a lost connection,
     /// unless they ask for a lossy one. All others are lossy.
     pub lossless: Vec<EntityType>,
@@ -95,6 +103,8 @@ impl Endpoint {
             nonce: 0,
             features: features::PACIFIC,
             required: features::REQUIRED,
+            methods: vec![METHOD_NONE],
+            modes: ModePolicy::default(),
             lossless: Vec::new(),
             frames_2_1: true,
             check_target: true,
@@ -111,10 +121,8 @@ pub struct Target {
     pub addr: EntityAddr,
     /// What it must be.
     pub entity: EntityType,
-    /// Our name without the kind (`admin`, `3`).
-    pub auth_id: String,
-    /// Global id from an earlier authentication; 0 asks a monitor for a new one.
-    pub global_id: u64,
+    /// What to authenticate with.
+    pub credentials: Box<dyn Credentials>,
     /// Number of this connection attempt within the process, from 1, increasing.
     pub global_seq: u64,
     /// Lossy, or lossless with this session.
@@ -132,13 +140,10 @@ pub enum Policy {
 }
 
 impl Target {
-    /// A lossy connection of client.admin.
-    pub fn lossy(addr: EntityAddr, entity: EntityType) -> Self {
-        Self { addr, entity, auth_id: "admin".into(), global_id: 0, global_seq: 1, policy: Policy::Lossy }
-    }
-
-    /// A connection that continues, or begins, `session`.
-    pub fn lossless(addr: EntityAddr, entity: EntityType, session: Session) -> Self {
-        Self { policy: Policy::Lossless(session), ..Self::lossy(addr, entity) }
+    /// A lossy connection of who says, by method "none", that it is `kind`.`id` with `global_id`
+    /// (0 asks a monitor for a new one).
+    pub fn none(addr: EntityAddr, entity: EntityType, kind: EntityType, id: &str, global_id: u64) -> Self {
+        let none = NoneRequest { to_monitor: entity == EntityType::Mon, kind, id: id.to_owned(), global_id };
+        Self { addr, entity, credentials: Box::new(none), global_seq: 1, policy: Policy::Lossy }
     }
 }

@@ -3,15 +3,18 @@
 mod accept;
 mod connect;
 
+use crate::auth::{AuthRequest, Credentials, METHOD_NONE, Mode, Secret, Secrets};
 use crate::banner;
 use crate::config::{Endpoint, Policy, Target};
 use crate::control::{Hello, MessageHeader, parse};
 use crate::error::{ProtocolError, SendError};
 use crate::frame::{Codec, Frame, FrameReader, Segments, Tag, Wanted};
 use crate::output::{OutBuffer, Output};
+use crate::secure;
 use crate::session::{Outgoing, PeerIdentity, Session, SessionAsk};
 use bytes::{Bytes, BytesMut};
-use spirula_encoding::{Encoder, UTime};
+use ring::hmac;
+use spirula_encoding::{DecodeError, Encoder, UTime};
 use spirula_messages::Message;
 use spirula_types::{AddrVec, EntityAddr, EntityName, EntityType, features};
 use std::net::SocketAddr;
@@ -29,6 +32,10 @@ pub struct Peer {
     /// Its name without the kind (`admin`, `3`), as authenticated; on the connecting side
     /// the number as text.
     pub id: String,
+    /// Authentication method used.
+    pub method: u32,
+    /// How the connection is protected.
+    pub mode: Mode,
     /// Global id from authentication: the peer's on the accepting side, **ours** on the
     /// connecting one.
     pub global_id: u64,
@@ -42,19 +49,6 @@ pub struct Peer {
     pub resumed: bool,
 }
 
-/// A peer asks to be let in with method "none".
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AuthRequest {
-    /// Kind of entity.
-    pub kind: EntityType,
-    /// Its name without the kind.
-    pub id: String,
-    /// Its global id; 0 asks a monitor for one.
-    pub global_id: u64,
-    /// True if it speaks as to a monitor.
-    pub to_monitor: bool,
-}
-
 /// A message as it came.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Received {
@@ -62,16 +56,19 @@ pub struct Received {
     pub message: Message,
     /// Its number within the session.
     pub seq: u64,
-    /// crc32c of its data segment (seed `0xffff_ffff`), verified.
-    pub data_crc: u32,
+    /// crc32c of its data segment (seed `0xffff_ffff`), verified; none in secure mode, which
+    /// has no crcs.
+    pub data_crc: Option<u32>,
 }
 
 /// What came out of received bytes.
 #[derive(Debug)]
 pub enum Event {
-    /// Answer with [`Connection::accept_auth`] or [`Connection::refuse_auth`]; nothing more
-    /// is read before.
+    /// A peer begins to authenticate. Answer with [`Connection::answer_auth`]; nothing more is
+    /// read before.
     Auth(AuthRequest),
+    /// A peer answers [`crate::auth::AuthAnswer::More`] with this payload. Answer likewise.
+    AuthMore(Bytes),
     /// Answer with [`Connection::answer_session`]; nothing more is read before. Only for
     /// kinds of peers in [`Endpoint::lossless`].
     Session(SessionAsk),
@@ -99,7 +96,9 @@ enum Phase {
     AuthRequest,
     /// Accepting: the application decides.
     AuthAnswer,
-    /// Connecting: waiting for AUTH_DONE.
+    /// Accepting: waiting for AUTH_REQUEST_MORE.
+    AuthRequestMore,
+    /// Connecting: waiting for AUTH_DONE, AUTH_REPLY_MORE or AUTH_BAD_METHOD.
     AuthReply,
     /// Waiting for AUTH_SIGNATURE.
     Signature,
@@ -124,6 +123,7 @@ impl Phase {
             Self::Hello => "waiting for HELLO",
             Self::AuthRequest => "waiting for AUTH_REQUEST",
             Self::AuthAnswer => "authenticating",
+            Self::AuthRequestMore => "waiting for AUTH_REQUEST_MORE",
             Self::AuthReply => "waiting for AUTH_DONE",
             Self::Signature => "waiting for AUTH_SIGNATURE",
             Self::Ident => "waiting for CLIENT_IDENT",
@@ -140,7 +140,7 @@ impl Phase {
 #[derive(Debug)]
 enum Side {
     Accepting { peer: SocketAddr },
-    Connecting { target: EntityAddr, entity: EntityType, auth_id: String },
+    Connecting { target: EntityAddr, entity: EntityType, credentials: Box<dyn Credentials> },
 }
 
 /// Replies of one connection to attempts that fail but may be repeated (other method, stale
@@ -156,6 +156,16 @@ pub struct Connection {
     codec: Codec,
     reader: FrameReader,
     out: OutBuffer,
+    /// What was sent until authentication is over, for the peer's signature.
+    sent: Option<Vec<u8>>,
+    /// The signature that the peer must send.
+    signature: [u8; 32],
+    /// What the peer says it is in HELLO, before it proves anything.
+    hello: EntityType,
+    /// Connecting: modes asked for.
+    modes: Vec<Mode>,
+    /// A frame could not be sealed and was not sent: nothing may follow.
+    used_up: bool,
     /// The lossless session, or the counters and early messages of a lossy connection.
     session: Session,
     lossy: bool,
@@ -185,20 +195,23 @@ impl Connection {
                 (false, s)
             }
         };
-        let side = Side::Connecting { target: target.addr, entity: target.entity, auth_id: target.auth_id };
-        let mut c = Self::new(endpoint, side, session, lossy, target.global_seq, now);
-        c.peer.kind = target.entity;
-        c.peer.global_id = target.global_id;
+        let Target { addr, entity, credentials, global_seq, .. } = target;
+        let side = Side::Connecting { target: addr, entity, credentials };
+        let mut c = Self::new(endpoint, side, session, lossy, global_seq, now);
+        c.peer.kind = entity;
         c
     }
 
     fn new(endpoint: Arc<Endpoint>, side: Side, session: Session, lossy: bool, global_seq: u64, now: Duration) -> Self {
         let mut out = OutBuffer::default();
-        out.raw(&banner::write(endpoint.frames_2_1));
+        let banner = banner::write(endpoint.frames_2_1);
+        out.raw(&banner);
         let peer = Peer {
             kind: EntityType::Client,
             name: EntityName::default(),
             id: String::new(),
+            method: METHOD_NONE,
+            mode: Mode::Crc,
             global_id: 0,
             addrs: AddrVec::default(),
             features: 0,
@@ -212,6 +225,11 @@ impl Connection {
             phase: Phase::Banner,
             codec: Codec::Crc1,
             out,
+            sent: Some(banner.to_vec()),
+            signature: [0; 32],
+            hello: EntityType::Client,
+            modes: Vec::new(),
+            used_up: false,
             session,
             lossy,
             global_seq,
@@ -244,19 +262,27 @@ impl Connection {
     /// [`ProtocolError`]; the connection is closed then.
     pub fn receive(&mut self, now: Duration, buf: &mut BytesMut, out: &mut Vec<Event>) -> Result<(), ProtocolError> {
         self.heard = now;
-        let r = self.receive_all(buf, out);
+        let r = self.receive_all(buf, out).and_then(|()| self.check_nonces());
         if r.is_err() {
             self.phase = Phase::Closed;
         }
         r
     }
 
+    fn check_nonces(&self) -> Result<(), ProtocolError> {
+        if self.used_up { Err(ProtocolError::NoncesUsedUp) } else { Ok(()) }
+    }
+
     fn receive_all(&mut self, buf: &mut BytesMut, out: &mut Vec<Event>) -> Result<(), ProtocolError> {
         if self.phase == Phase::Banner {
+            let mut raw = buf.get(..buf.len().min(banner::MAX_LEN)).unwrap_or_default().to_vec();
+            let before = buf.len();
             let Some(theirs) = banner::read(buf, features::MSGR2_REVISION_1)? else { return Ok(()) };
+            raw.truncate(before - buf.len());
             let both = self.endpoint.frames_2_1 && theirs & features::MSGR2_REVISION_1 != 0;
             self.codec = if both { Codec::Crc1 } else { Codec::Crc0 };
             self.reader = FrameReader::new(self.codec, self.endpoint.limits);
+            self.reader.record(raw);
             self.send_hello();
             self.phase = Phase::Hello;
         }
@@ -270,9 +296,22 @@ impl Connection {
         Ok(())
     }
 
+    /// In secure mode, decrypts in place what [`Wanted::Payload`] asked for; else does nothing.
+    /// Comes before [`Connection::receive_payload`] for the same bytes.
+    ///
+    /// # Errors
+    /// [`ProtocolError::Sealed`]; the connection is closed then.
+    pub fn open_payload(&mut self, payload: &mut [u8]) -> Result<(), ProtocolError> {
+        let r = self.reader.open_payload(payload);
+        if r.is_err() {
+            self.phase = Phase::Closed;
+        }
+        r
+    }
+
     /// Takes a payload that was received into a buffer of the caller's, see
-    /// [`Wanted::Payload`]. Returns it if none of that length is wanted. Call
-    /// [`Connection::receive`] next, with the bytes behind it.
+    /// [`Wanted::Payload`], after [`Connection::open_payload`]. Returns it if none of that
+    /// length is wanted. Call [`Connection::receive`] next, with the bytes behind it.
     pub fn receive_payload(&mut self, payload: Bytes) -> Option<Bytes> {
         self.reader.payload(payload)
     }
@@ -311,7 +350,12 @@ impl Connection {
 
     fn control(&mut self, tag: Tag, payload: &[u8]) {
         let s = Segments { head: [payload, &[], &[]], data: &Bytes::new(), data_crc: None };
-        self.out.frame(self.codec, tag, &s, 0);
+        let before = self.out.len();
+        let r = self.out.frame(self.codec, tag, &s, 0);
+        self.used_up |= r.is_err();
+        if let Some(sent) = &mut self.sent {
+            sent.extend_from_slice(self.out.last(self.out.len() - before));
+        }
     }
 
     fn send_hello(&mut self) {
@@ -328,29 +372,49 @@ impl Connection {
         match &self.side {
             Side::Accepting { .. } => {
                 // Who it is comes, authenticated, with AUTH_REQUEST.
+                self.hello = EntityType::from_wire(hello.entity).ok_or(ProtocolError::Decode {
+                    tag: f.tag.name(),
+                    source: DecodeError::Value { what: "entity type", value: i64::from(hello.entity) },
+                })?;
                 self.phase = Phase::AuthRequest;
             }
             Side::Connecting { entity, .. } => {
                 if hello.entity != *entity as u8 {
                     return Err(ProtocolError::WrongKind { found: hello.entity, expected: *entity as u8 });
                 }
-                self.request_auth(hello.peer_addr);
+                self.peer.addrs = self.own_addrs(hello.peer_addr);
+                self.request_auth()?;
             }
         }
         Ok(())
     }
 
     fn on_signature(&self, f: &Frame) -> Result<(), ProtocolError> {
-        // Without a session key both sides send 32 zero bytes.
-        if f.segments[0].len() == 32 && f.segments[0].iter().all(|b| *b == 0) {
-            Ok(())
-        } else {
-            Err(ProtocolError::Signature)
-        }
+        // Without a session key both sides send 32 zero bytes. Compared in constant time, since
+        // the expected value is a secret until it is matched.
+        let theirs = &f.segments[0];
+        let differs = theirs.iter().zip(&self.signature).fold(0, |acc, (a, b)| acc | (a ^ b));
+        if theirs.len() == self.signature.len() && differs == 0 { Ok(()) } else { Err(ProtocolError::Signature) }
     }
 
-    fn send_signature(&mut self) {
-        self.control(Tag::AuthSignature, &[0; 32]);
+    /// Authentication is over: signs what the peer said, notes what it must sign, and protects
+    /// all that follows as agreed.
+    fn secured(&mut self, secrets: &Secrets) -> Result<(), ProtocolError> {
+        let sent = self.sent.take().unwrap_or_default();
+        let received = self.reader.recorded();
+        self.signature = sign(&secrets.session_key, &sent);
+        let ours = sign(&secrets.session_key, &received);
+        if self.peer.mode == Mode::Secure {
+            let secret = secrets.connection_secret.expose();
+            let short = ProtocolError::ShortSecret(secret.len());
+            let connecting = matches!(self.side, Side::Connecting { .. });
+            let (rx, tx) = secure::keys(secret, connecting).ok_or(short)?;
+            self.reader.secure(rx);
+            self.out.secure(tx);
+        }
+        self.control(Tag::AuthSignature, &ours);
+        self.phase = Phase::Signature;
+        Ok(())
     }
 
     /// The session is open: tells the application and sends what waited.
@@ -471,7 +535,8 @@ impl Connection {
         };
         self.acked = self.session.in_seq;
         let s = Segments { head: [&header.write(), &m.front, &m.middle], data: &m.data, data_crc };
-        self.out.frame(self.codec, Tag::Message, &s, self.endpoint.limits.copy_payload);
+        let r = self.out.frame(self.codec, Tag::Message, &s, self.endpoint.limits.copy_payload);
+        self.used_up |= r.is_err();
     }
 
     /// Asks the peer whether it is alive; it sends `stamp` back. Ignored unless open.
@@ -486,12 +551,13 @@ impl Connection {
     /// Checks the timeouts; call it about every second.
     ///
     /// # Errors
-    /// [`ProtocolError::HandshakeTimeout`] or [`ProtocolError::IdleTimeout`]; the connection
-    /// is closed then.
+    /// [`ProtocolError::HandshakeTimeout`], [`ProtocolError::IdleTimeout`] or
+    /// [`ProtocolError::NoncesUsedUp`]; the connection is closed then.
     pub fn tick(&mut self, now: Duration) -> Result<(), ProtocolError> {
         let t = self.endpoint.timeouts;
         let late = match self.phase {
             Phase::Closed => Some(ProtocolError::Closed),
+            _ if self.used_up => Some(ProtocolError::NoncesUsedUp),
             Phase::Ready => {
                 (!t.idle.is_zero() && now.saturating_sub(self.heard) > t.idle).then_some(ProtocolError::IdleTimeout)
             }
@@ -536,4 +602,14 @@ impl Connection {
         self.phase = Phase::Closed;
         (!self.lossy).then(|| std::mem::take(&mut self.session))
     }
+}
+
+/// The signature over `heard`: all bytes that one side received until authentication was over.
+fn sign(session_key: &Secret, heard: &[u8]) -> [u8; 32] {
+    let mut out = [0; 32];
+    if !session_key.is_empty() {
+        let key = hmac::Key::new(hmac::HMAC_SHA256, session_key.expose());
+        out.copy_from_slice(hmac::sign(&key, heard).as_ref());
+    }
+    out
 }

@@ -9,15 +9,6 @@ use spirula_types::{AddrVec, EntityAddr};
 
 /// Flag in idents: no session, nothing is replayed.
 pub(crate) const FLAG_LOSSY: u64 = 1;
-/// Authentication method "none".
-pub(crate) const METHOD_NONE: u32 = 1;
-/// Connection mode "crc".
-pub(crate) const MODE_CRC: u32 = 1;
-/// First byte of an authentication payload to a monitor.
-pub(crate) const AUTH_TO_MONITOR: u8 = 10;
-/// First byte of an authentication payload to any other daemon.
-pub(crate) const AUTH_TO_DAEMON: u8 = 1;
-
 /// Runs a payload decoder and names the frame in its error.
 pub(crate) fn parse<T>(
     tag: Tag,
@@ -25,6 +16,13 @@ pub(crate) fn parse<T>(
     read: impl FnOnce(&mut Decoder<'_>) -> Result<T, DecodeError>,
 ) -> Result<T, ProtocolError> {
     read(&mut Decoder::new(payload)).map_err(|source| ProtocolError::Decode { tag: tag.name(), source })
+}
+
+/// A payload that is nothing but a blob.
+pub(crate) fn blob(payload: &Bytes) -> Vec<u8> {
+    let mut o = Encoder::with_capacity(4 + payload.len());
+    o.put(payload);
+    o.into_vec()
 }
 
 /// HELLO.
@@ -67,30 +65,6 @@ impl AuthRequestFrame {
 
     pub fn read(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
         Ok(Self { method: d.u32()?, modes: d.list(4, Decoder::u32)?, payload: d.get()? })
-    }
-}
-
-/// Payload of AUTH_REQUEST with method "none".
-#[derive(Debug)]
-pub(crate) struct NonePayload {
-    pub to: u8,
-    pub entity: u32,
-    pub id: String,
-    pub global_id: u64,
-}
-
-impl NonePayload {
-    pub fn write(&self) -> Bytes {
-        let mut o = Encoder::with_capacity(32);
-        o.u8(self.to);
-        o.u32(self.entity);
-        o.str(&self.id);
-        o.u64(self.global_id);
-        o.into_bytes()
-    }
-
-    pub fn read(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
-        Ok(Self { to: d.u8()?, entity: d.u32()?, id: d.get()?, global_id: d.u64()? })
     }
 }
 

@@ -70,9 +70,28 @@ pub enum ProtocolError {
         /// What is wrong with it.
         source: DecodeError,
     },
-    /// The signature of the handshake is wrong.
-    #[error("peer signed the handshake with a key, but there is none")]
+    /// The signature of the handshake is wrong: the peer has another session key, or somebody
+    /// changed what was said on the way.
+    #[error("the peer's signature of the handshake is wrong")]
     Signature,
+    /// A frame of secure mode is not what the peer sealed as its next one.
+    #[error("a frame does not decrypt: changed, repeated or left out on the way")]
+    Sealed,
+    /// A direction has sent all that it may under its key.
+    #[error("the connection's nonces are used up; the next one has new keys")]
+    NoncesUsedUp,
+    /// More was said before authentication was over than we listen to.
+    #[error("more than {0} bytes before authentication is over")]
+    LongHandshake(usize),
+    /// We have nothing to authenticate with, or the server's part of the exchange is wrong.
+    #[error("authenticate: {0}")]
+    Credentials(String),
+    /// No connection mode is allowed with this method.
+    #[error("no allowed connection mode goes with authentication method {0}")]
+    NoMode(u32),
+    /// Secure mode was agreed on and the secret for it is missing or too short.
+    #[error("the connection secret has {0} bytes, secure mode needs 40")]
+    ShortSecret(usize),
     /// The peer refused our authentication.
     #[error("peer refused authentication method {method}: error {result}, it allows {allowed:?}")]
     AuthRefused {
@@ -83,8 +102,8 @@ pub enum ProtocolError {
         /// Methods it allows.
         allowed: Vec<u32>,
     },
-    /// The peer chose a connection mode that we do not have.
-    #[error("peer chose connection mode {0}, only crc (1) is supported")]
+    /// The peer chose a connection mode that we did not ask for.
+    #[error("peer chose connection mode {0} (1 is crc, 2 is secure), which we did not ask for")]
     Mode(u32),
     /// The peer lacks features that we require.
     #[error("peer lacks required features {0:#x}")]

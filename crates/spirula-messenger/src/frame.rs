@@ -6,6 +6,11 @@
 //!   segments: those, then 13 bytes: late status and three crcs.
 //! * 2.0 ([`Codec::Crc0`]): preamble, all segments, then 17 bytes: late flags and four crcs.
 //!
+//! Secure mode has 2.1 frames only, as AES-GCM messages without crcs: one block of preamble, the
+//! first 48 bytes of segment 0 and padding; then, for a message that has more than its header,
+//! segments 1 to 3, each padded to 16, and 16 bytes with the late status; for a longer control
+//! frame the rest of segment 0, padded.
+//!
 //! Preamble crcs start from 0, segment crcs from `0xffff_ffff`; none is inverted at the end.
 //! Trailing empty segments are not sent. The reader never asks for memory beyond what the
 //! limits allow and never touches a segment before its length was checked.
@@ -13,6 +18,7 @@
 
 use crate::config::Limits;
 use crate::error::ProtocolError;
+use crate::secure::{Opener, Sealer, TAG_LEN, padded};
 use bytes::{Bytes, BytesMut};
 use spirula_encoding::crc::crc32c;
 
@@ -95,7 +101,14 @@ tags! {
     CompressionDone = 22, "COMPRESSION_DONE";
 }
 
-/// How frames are protected. Secure mode (AES-GCM) would be a third variant with keys.
+/// Bytes of segment 0 that go with the preamble in secure mode.
+const INLINE_LEN: usize = 48;
+/// The sealed preamble with its tag.
+const SEALED_PREAMBLE_LEN: usize = PREAMBLE_LEN + INLINE_LEN + TAG_LEN;
+/// The late status in secure mode.
+const SEALED_EPILOGUE_LEN: usize = 16;
+
+/// How frames are laid out; in secure mode, until its keys are there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Codec {
     /// 2.0 frames with crcs.
@@ -121,8 +134,8 @@ pub struct Frame {
     pub tag: Tag,
     /// Segments; absent ones are empty.
     pub segments: [Bytes; 4],
-    /// crc32c of segment 3 (a message's data).
-    pub data_crc: u32,
+    /// crc32c of segment 3 (a message's data); none in secure mode.
+    pub data_crc: Option<u32>,
 }
 
 /// What the reader needs next.
@@ -130,9 +143,15 @@ pub struct Frame {
 pub enum Wanted {
     /// At least so many more bytes at the end of the receive buffer.
     Bytes(usize),
-    /// The next so many bytes of the stream, starting with those already in the receive
-    /// buffer, are a payload that may be received into a buffer of the caller's.
-    Payload(usize),
+    /// The next bytes of the stream, starting with those already in the receive buffer, are a
+    /// payload that may be received into a buffer of the caller's.
+    Payload {
+        /// How many.
+        len: usize,
+        /// Where in them the message's data begins: what should be aligned. 0 in crc mode; in
+        /// secure mode other segments come before, and more behind.
+        data_at: usize,
+    },
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -196,6 +215,14 @@ enum Step {
     Payload(Preamble, Bytes),
     /// Segment 3 is here too; waiting for the epilogue.
     Epilogue(Preamble, Bytes, Bytes),
+    /// Secure mode: the preamble and segment 0's first bytes are here; waiting for the rest.
+    Sealed(Preamble, Bytes),
+    /// Secure mode: the same, and the rest is big.
+    SealedPayload(Preamble, Bytes),
+    /// Secure mode: the rest was decrypted in the caller's buffer, which comes next.
+    OpenedPayload(Preamble, Bytes),
+    /// Secure mode: all is here.
+    Whole(Result<Option<Frame>, ProtocolError>),
 }
 
 /// Cuts a byte stream into frames.
@@ -207,17 +234,37 @@ pub struct FrameReader {
     wanted: Wanted,
     /// False until the peer is established: then only control frames may come.
     messages: bool,
+    /// All that was taken until authentication is over, for our signature.
+    record: Option<Vec<u8>>,
+    /// In secure mode.
+    opener: Option<Opener>,
 }
 
 impl FrameReader {
     /// A reader at the start of a frame.
     pub fn new(codec: Codec, limits: Limits) -> Self {
-        Self { codec, limits, step: Step::Preamble, wanted: Wanted::Bytes(PREAMBLE_LEN), messages: false }
+        let (step, wanted) = (Step::Preamble, Wanted::Bytes(PREAMBLE_LEN));
+        Self { codec, limits, step, wanted, messages: false, record: None, opener: None }
     }
 
     /// From now on messages may come.
     pub fn allow_messages(&mut self) {
         self.messages = true;
+    }
+
+    /// Keeps all bytes taken from now on, behind `before`, up to [`Limits::handshake`].
+    pub(crate) fn record(&mut self, before: Vec<u8>) {
+        self.record = Some(before);
+    }
+
+    /// Ends the record and gives it.
+    pub(crate) fn recorded(&mut self) -> Vec<u8> {
+        self.record.take().unwrap_or_default()
+    }
+
+    /// From now on frames are sealed.
+    pub(crate) fn secure(&mut self, opener: Opener) {
+        self.opener = Some(opener);
     }
 
     /// What is needed for the next frame, as of the last call of [`FrameReader::next`].
@@ -233,22 +280,60 @@ impl FrameReader {
     pub fn next(&mut self, buf: &mut BytesMut) -> Result<Option<Frame>, ProtocolError> {
         loop {
             match std::mem::replace(&mut self.step, Step::Preamble) {
+                Step::Preamble if self.opener.is_some() => {
+                    if buf.len() < SEALED_PREAMBLE_LEN {
+                        self.want(SEALED_PREAMBLE_LEN, buf.len());
+                        return Ok(None);
+                    }
+                    let mut block = buf.split_to(SEALED_PREAMBLE_LEN);
+                    self.open(&mut block)?;
+                    let b = block.first_chunk::<PREAMBLE_LEN>().ok_or(ProtocolError::Sealed)?;
+                    let preamble = self.preamble(b)?;
+                    self.step = Step::Sealed(preamble, block.freeze().slice(PREAMBLE_LEN..));
+                }
+                Step::Sealed(p, first) => {
+                    let n = sealed_body_len(&p);
+                    if buf.len() >= n {
+                        let mut body = buf.split_to(n);
+                        if n > 0 {
+                            self.open(&mut body)?;
+                        }
+                        if let Some(f) = finish_sealed(&p, &first, body.freeze())? {
+                            return Ok(Some(f));
+                        }
+                    } else if p.len[3] >= self.limits.direct_payload.max(1) {
+                        self.step = Step::SealedPayload(p, first);
+                    } else {
+                        self.want(n, buf.len());
+                        self.step = Step::Sealed(p, first);
+                        return Ok(None);
+                    }
+                }
+                Step::SealedPayload(p, first) => {
+                    let len = sealed_body_len(&p);
+                    if buf.len() < len {
+                        let data_at = padded(p.len[1]) + padded(p.len[2]);
+                        self.wanted = Wanted::Payload { len, data_at };
+                        self.step = Step::SealedPayload(p, first);
+                        return Ok(None);
+                    }
+                    self.step = Step::Sealed(p, first);
+                }
+                step @ Step::OpenedPayload(..) => {
+                    self.step = step;
+                    return Ok(None);
+                }
+                Step::Whole(frame) => {
+                    if let Some(f) = frame? {
+                        return Ok(Some(f));
+                    }
+                }
                 Step::Preamble => {
                     let Some(b) = buf.first_chunk::<PREAMBLE_LEN>() else {
                         self.want(PREAMBLE_LEN, buf.len());
                         return Ok(None);
                     };
-                    let (flags, preamble) = Preamble::parse(b)?;
-                    if flags != 0 && self.codec == Codec::Crc1 {
-                        return Err(ProtocolError::Preamble("compressed, but that was not agreed"));
-                    }
-                    if preamble.tag == Tag::Message && !self.messages {
-                        return Err(ProtocolError::Unexpected {
-                            tag: Tag::Message.name(),
-                            state: "the session is not established",
-                        });
-                    }
-                    preamble.check(&self.limits)?;
+                    let preamble = self.preamble(b)?;
                     self.step = Step::Body(preamble);
                 }
                 Step::Body(p) => {
@@ -256,6 +341,12 @@ impl FrameReader {
                     let tail = p.len[3] + self.codec.epilogue_len(p.count);
                     if buf.len() >= head + tail {
                         let mut whole = buf.split_to(head + tail).freeze();
+                        if let Some(record) = &mut self.record {
+                            record.extend_from_slice(&whole);
+                            if record.len() > self.limits.handshake {
+                                return Err(ProtocolError::LongHandshake(self.limits.handshake));
+                            }
+                        }
                         let head = whole.split_to(head);
                         let data = whole.split_to(p.len[3]);
                         if let Some(f) = self.finish(&p, &head, data, &whole)? {
@@ -271,7 +362,7 @@ impl FrameReader {
                 }
                 Step::Payload(p, head) => {
                     if buf.len() < p.len[3] {
-                        self.wanted = Wanted::Payload(p.len[3]);
+                        self.wanted = Wanted::Payload { len: p.len[3], data_at: 0 };
                         self.step = Step::Payload(p, head);
                         return Ok(None);
                     }
@@ -294,13 +385,58 @@ impl FrameReader {
         }
     }
 
-    /// Hands over the payload that [`Wanted::Payload`] asked for. Returns it unused if no
-    /// payload of that length is wanted.
+    /// Checks a preamble.
+    fn preamble(&self, b: &[u8; PREAMBLE_LEN]) -> Result<Preamble, ProtocolError> {
+        let (flags, preamble) = Preamble::parse(b)?;
+        if flags != 0 && self.codec == Codec::Crc1 {
+            return Err(ProtocolError::Preamble("compressed, but that was not agreed"));
+        }
+        if preamble.tag == Tag::Message && !self.messages {
+            return Err(ProtocolError::Unexpected {
+                tag: Tag::Message.name(),
+                state: "the session is not established",
+            });
+        }
+        preamble.check(&self.limits)?;
+        Ok(preamble)
+    }
+
+    /// Decrypts one GCM message and cuts its tag off.
+    fn open(&mut self, message: &mut BytesMut) -> Result<(), ProtocolError> {
+        let opener = self.opener.as_mut().ok_or(ProtocolError::Sealed)?;
+        let n = opener.open(message)?;
+        message.truncate(n);
+        Ok(())
+    }
+
+    /// In secure mode, decrypts in place the payload that [`Wanted::Payload`] asked for.
+    ///
+    /// # Errors
+    /// [`ProtocolError::Sealed`].
+    pub fn open_payload(&mut self, payload: &mut [u8]) -> Result<(), ProtocolError> {
+        match std::mem::replace(&mut self.step, Step::Preamble) {
+            Step::SealedPayload(p, first) if sealed_body_len(&p) == payload.len() => {
+                self.opener.as_mut().ok_or(ProtocolError::Sealed)?.open(payload)?;
+                self.step = Step::OpenedPayload(p, first);
+            }
+            other => self.step = other,
+        }
+        Ok(())
+    }
+
+    /// Hands over the payload that [`Wanted::Payload`] asked for, in secure mode after
+    /// [`FrameReader::open_payload`]. Returns it unused if no payload of that length is
+    /// wanted.
     pub fn payload(&mut self, data: Bytes) -> Option<Bytes> {
         match std::mem::replace(&mut self.step, Step::Preamble) {
             Step::Payload(p, head) if p.len[3] == data.len() => {
                 self.wanted = Wanted::Bytes(self.codec.epilogue_len(p.count));
                 self.step = Step::Epilogue(p, head, data);
+                None
+            }
+            Step::OpenedPayload(p, first) if sealed_body_len(&p) == data.len() => {
+                self.step = Step::Whole(finish_sealed(&p, &first, data));
+                self.wanted = Wanted::Bytes(0);
                 None
             }
             other => {
@@ -342,7 +478,7 @@ impl FrameReader {
             (Codec::Crc1, LATE_ABORTED) => true,
             (Codec::Crc1, _) => return Err(ProtocolError::LateStatus(late)),
         };
-        let mut data_crc = SEGMENT_CRC_SEED;
+        let mut data_crc = None;
         for (index, s) in segments.iter().enumerate().take(p.count) {
             let expected = match (self.codec, index) {
                 (Codec::Crc0, i) => le32(end, 1 + 4 * i),
@@ -356,10 +492,48 @@ impl FrameReader {
                 return Err(ProtocolError::SegmentCrc { index, found, expected });
             }
             if index == 3 {
-                data_crc = found;
+                data_crc = Some(found);
             }
         }
         Ok((!aborted).then_some(Frame { tag: p.tag, segments, data_crc }))
+    }
+}
+
+/// Bytes behind a sealed preamble.
+fn sealed_body_len(p: &Preamble) -> usize {
+    if p.count == 1 {
+        match p.len[0] {
+            0..=INLINE_LEN => 0,
+            n => padded(n - INLINE_LEN) + TAG_LEN,
+        }
+    } else {
+        p.len[1..].iter().map(|n| padded(*n)).sum::<usize>() + SEALED_EPILOGUE_LEN + TAG_LEN
+    }
+}
+
+/// Puts a decrypted frame together: `first` is segment 0's inline part, `body` the rest.
+/// `None` if its sender aborted it.
+fn finish_sealed(p: &Preamble, first: &Bytes, body: Bytes) -> Result<Option<Frame>, ProtocolError> {
+    let inline = first.slice(..p.len[0].min(INLINE_LEN));
+    let mut segments = [inline, Bytes::new(), Bytes::new(), Bytes::new()];
+    if p.count == 1 {
+        if p.len[0] > INLINE_LEN {
+            let mut all = BytesMut::with_capacity(p.len[0]);
+            all.extend_from_slice(&segments[0]);
+            all.extend_from_slice(&body[..p.len[0] - INLINE_LEN]);
+            segments[0] = all.freeze();
+        }
+        return Ok(Some(Frame { tag: p.tag, segments, data_crc: None }));
+    }
+    let mut at = 0;
+    for (segment, len) in segments.iter_mut().zip(p.len).skip(1) {
+        *segment = body.slice(at..at + len);
+        at += padded(len);
+    }
+    match body.get(at).copied().unwrap_or_default() {
+        late if late & LATE_MASK == LATE_COMPLETE => Ok(Some(Frame { tag: p.tag, segments, data_crc: None })),
+        late if late & LATE_MASK == LATE_ABORTED => Ok(None),
+        late => Err(ProtocolError::LateStatus(late)),
     }
 }
 
@@ -378,11 +552,10 @@ pub struct Segments<'a> {
     pub data_crc: Option<u32>,
 }
 
-impl Codec {
-    /// Appends the frame's bytes before segment 3 to `out`; returns the bytes to come
-    /// behind it.
-    pub fn encode(self, tag: Tag, s: &Segments<'_>, out: &mut BytesMut) -> Epilogue {
-        let lens = [s.head[0].len(), s.head[1].len(), s.head[2].len(), s.data.len()];
+impl Segments<'_> {
+    /// The number of segments sent, and the preamble.
+    fn preamble(&self, tag: Tag) -> (usize, [u8; PREAMBLE_LEN]) {
+        let lens = [self.head[0].len(), self.head[1].len(), self.head[2].len(), self.data.len()];
         let count = (1..4).rev().find(|&i| lens[i] > 0).map_or(1, |i| i + 1);
         let mut p = [0u8; PREAMBLE_LEN];
         p[0] = tag as u8;
@@ -395,6 +568,55 @@ impl Codec {
         }
         let crc = crc32c(0, &p[..28]);
         p[28..].copy_from_slice(&crc.to_le_bytes());
+        (count, p)
+    }
+}
+
+/// Appends a frame of secure mode, payload and all, to `out`.
+///
+/// # Errors
+/// [`ProtocolError::NoncesUsedUp`]; `out` is not to be sent then.
+pub(crate) fn encode_sealed(
+    sealer: &mut Sealer,
+    tag: Tag,
+    s: &Segments<'_>,
+    out: &mut BytesMut,
+) -> Result<(), ProtocolError> {
+    let (count, preamble) = s.preamble(tag);
+    let [first, front, middle] = s.head;
+    let rest: usize = [front.len(), middle.len(), s.data.len()].into_iter().map(padded).sum();
+    out.reserve(SEALED_PREAMBLE_LEN + padded(first.len()) + rest + SEALED_EPILOGUE_LEN + 2 * TAG_LEN);
+    let start = out.len();
+    let (inline, more) = first.split_at(first.len().min(INLINE_LEN));
+    out.extend_from_slice(&preamble);
+    out.extend_from_slice(inline);
+    out.resize(start + PREAMBLE_LEN + INLINE_LEN, 0);
+    sealer.seal(out, start)?;
+    let mut pad = |part: &[u8]| {
+        out.extend_from_slice(part);
+        out.resize(out.len() + padded(part.len()) - part.len(), 0);
+    };
+    let body = start + SEALED_PREAMBLE_LEN;
+    if !more.is_empty() {
+        pad(more);
+    }
+    if count > 1 {
+        pad(front);
+        pad(middle);
+        pad(s.data);
+        pad(&[LATE_COMPLETE]);
+    }
+    if out.len() > body {
+        sealer.seal(out, body)?;
+    }
+    Ok(())
+}
+
+impl Codec {
+    /// Appends the frame's bytes before segment 3 to `out`; returns the bytes to come
+    /// behind it.
+    pub fn encode(self, tag: Tag, s: &Segments<'_>, out: &mut BytesMut) -> Epilogue {
+        let (count, p) = s.preamble(tag);
         out.extend_from_slice(&p);
 
         let mut crcs = [0u32; 4];
@@ -471,14 +693,14 @@ mod tests {
             let mut r = reader(codec);
             let mut buf = BytesMut::from(&stream[..200]);
             assert_eq!(r.next(&mut buf), Ok(None));
-            assert_eq!(r.wanted(), Wanted::Payload(5000));
+            assert_eq!(r.wanted(), Wanted::Payload { len: 5000, data_at: 0 });
             let at = 200 - buf.len();
             assert!(r.payload(Bytes::from_static(b"wrong length")).is_some());
             assert_eq!(r.payload(Bytes::copy_from_slice(&stream[at..at + 5000])), None);
             let mut rest = BytesMut::from(&stream[at + 5000..]);
             let f = r.next(&mut rest).unwrap().unwrap();
             assert_eq!((&f.segments[1][..], &f.segments[3]), (&b"front"[..], &data));
-            assert_eq!(f.data_crc, crc32c(SEGMENT_CRC_SEED, &data));
+            assert_eq!(f.data_crc, Some(crc32c(SEGMENT_CRC_SEED, &data)));
         }
     }
 

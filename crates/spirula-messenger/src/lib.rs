@@ -16,7 +16,8 @@
 //!     read(&mut buf);                               // at least one byte; c.wanted() says how many are useful
 //!     c.receive(now, &mut buf, &mut events)?;       // consumes whole frames, leaves the rest in `buf`
 //!     for e in events.drain(..) { match e {
-//!         Event::Auth(a)        => { c.accept_auth(global_id); or c.refuse_auth(-EACCES); }
+//!         Event::Auth(a)        => c.answer_auth(answer)?,          // now or later
+//!         Event::AuthMore(p)    => c.answer_auth(answer)?,
 //!         Event::Session(ask)   => c.answer_session(answer, &mut more)?,  // lossless peers only
 //!         Event::Established(p) => ..,              // send() is allowed before; it queues
 //!         Event::Message(m)     => m.message, m.data_crc, ..
@@ -35,12 +36,13 @@
 //!
 //! * [`Endpoint`], [`Target`], [`Limits`], [`Timeouts`] — who we are, whom we call, bounds
 //! * [`Session`], [`Sessions`] — what survives a lost connection between lossless peers
+//! * [`auth`] — methods, modes, credentials, secrets
 //! * [`frame`] — the frame codec by itself, for tests, tools and fuzzing
 //!
-//! Only crc mode and authentication "none" for now; `frame::Codec` and `AuthRequest` are
-//! where secure mode and cephx will enter. Facts: `shared/protocol/README.md` §1–§3, and
-//! for 2.0 frames and session races Ceph 16.2's msgr2 (frames_v2, ProtocolV2).
+//! Facts: `shared/protocol/README.md` §1–§3, and for 2.0 frames and session races Ceph 16.2's
+//! msgr2 (frames_v2, ProtocolV2).
 
+pub mod auth;
 mod banner;
 mod config;
 mod connection;
@@ -48,10 +50,11 @@ mod control;
 mod error;
 pub mod frame;
 mod output;
+mod secure;
 mod session;
 
 pub use config::{Endpoint, Limits, Policy, Target, Timeouts};
-pub use connection::{AuthRequest, Connection, Event, Peer, Received};
+pub use connection::{Connection, Event, Peer, Received};
 pub use error::{ProtocolError, SendError};
 pub use frame::Wanted;
 pub use output::Output;

@@ -1,6 +1,8 @@
 //! Bytes to write, batched for one vectored write.
 
-use crate::frame::{Codec, Segments, Tag};
+use crate::error::ProtocolError;
+use crate::frame::{Codec, Segments, Tag, encode_sealed};
+use crate::secure::Sealer;
 use bytes::{Buf, Bytes, BytesMut};
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -81,6 +83,8 @@ impl Buf for Output {
 pub(crate) struct OutBuffer {
     done: Output,
     batch: BytesMut,
+    /// In secure mode.
+    sealer: Option<Sealer>,
 }
 
 /// Room reserved when a batch begins.
@@ -92,8 +96,30 @@ impl OutBuffer {
         self.batch.extend_from_slice(bytes);
     }
 
-    /// Appends a frame; its payload is copied up to `copy_max` bytes.
-    pub fn frame(&mut self, codec: Codec, tag: Tag, s: &Segments<'_>, copy_max: usize) {
+    /// From now on frames are sealed.
+    pub fn secure(&mut self, sealer: Sealer) {
+        self.sealer = Some(sealer);
+    }
+
+    /// Appends a frame; its payload is copied up to `copy_max` bytes, or encrypted.
+    ///
+    /// # Errors
+    /// [`ProtocolError::NoncesUsedUp`]; nothing was appended then.
+    pub fn frame(&mut self, codec: Codec, tag: Tag, s: &Segments<'_>, copy_max: usize) -> Result<(), ProtocolError> {
+        if let Some(sealer) = &mut self.sealer {
+            if sealer.is_used_up() {
+                return Err(ProtocolError::NoncesUsedUp);
+            }
+            if s.data.len() > copy_max {
+                // Memory of its own: the batch does not grow, and moves, with it.
+                self.done.push(self.batch.split().freeze());
+                let mut whole = BytesMut::new();
+                encode_sealed(sealer, tag, s, &mut whole)?;
+                self.done.push(whole.freeze());
+                return Ok(());
+            }
+            return encode_sealed(sealer, tag, s, &mut self.batch);
+        }
         let small = if s.data.len() <= copy_max { s.data.len() } else { 0 };
         let need = 128 + s.head.iter().map(|h| h.len()).sum::<usize>() + small;
         if self.batch.capacity() - self.batch.len() < need {
@@ -107,6 +133,12 @@ impl OutBuffer {
             self.done.push(s.data.clone());
         }
         self.batch.extend_from_slice(end.as_slice());
+        Ok(())
+    }
+
+    /// The last `n` bytes of the batch.
+    pub fn last(&self, n: usize) -> &[u8] {
+        self.batch.get(self.batch.len().saturating_sub(n)..).unwrap_or_default()
     }
 
     /// Bytes waiting.
@@ -132,7 +164,7 @@ mod tests {
         let big = Bytes::from(vec![2u8; 100_000]);
         for data in [&small, &small, &big, &small] {
             let s = Segments { head: [&[0; 41], b"f", b""], data, data_crc: None };
-            o.frame(Codec::Crc1, Tag::Message, &s, 8192);
+            o.frame(Codec::Crc1, Tag::Message, &s, 8192).unwrap();
         }
         let mut out = o.take();
         let chunks: Vec<_> = out.chunks().cloned().collect();

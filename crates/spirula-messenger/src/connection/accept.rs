@@ -1,15 +1,11 @@
 //! The accepting side of the handshake.
 
-use super::{AuthRequest, Connection, Event, Phase};
-use crate::control::{
-    AUTH_TO_MONITOR, AuthBadMethod, AuthDone, AuthRequestFrame, FLAG_LOSSY, Ident, METHOD_NONE, MODE_CRC, NonePayload,
-    Reconnect, parse,
-};
+use super::{Connection, Event, Phase};
+use crate::auth::{self, AuthAnswer, AuthRequest, Granted, METHOD_NONE, Mode};
+use crate::control::{AuthBadMethod, AuthDone, AuthRequestFrame, FLAG_LOSSY, Ident, Reconnect, blob, parse};
 use crate::error::ProtocolError;
-use crate::frame::{Frame, Tag};
+use crate::frame::{Codec, Frame, Tag};
 use crate::session::{SessionAnswer, SessionAsk, SessionKey};
-use bytes::Bytes;
-use spirula_encoding::DecodeError;
 use spirula_types::{EntityAddr, EntityName, EntityType, errno};
 
 impl Connection {
@@ -17,6 +13,12 @@ impl Connection {
         let payload = &f.segments[0];
         match (self.phase, f.tag) {
             (Phase::AuthRequest, Tag::AuthRequest) => self.on_auth_request(payload, out),
+            (Phase::AuthRequestMore, Tag::AuthRequestMore) => {
+                let payload = parse(f.tag, payload, |d| d.get())?;
+                self.phase = Phase::AuthAnswer;
+                out.push(Event::AuthMore(payload));
+                Ok(())
+            }
             (Phase::Signature, Tag::AuthSignature) => {
                 self.on_signature(f)?;
                 self.phase = Phase::Ident;
@@ -38,52 +40,85 @@ impl Connection {
     fn on_auth_request(&mut self, payload: &[u8], out: &mut Vec<Event>) -> Result<(), ProtocolError> {
         let tag = Tag::AuthRequest;
         let request = parse(tag, payload, AuthRequestFrame::read)?;
-        if request.method != METHOD_NONE || !request.modes.contains(&MODE_CRC) {
+        self.peer.method = request.method;
+        let allowed = self.allowed_modes(self.hello);
+        let mode = match request.method {
+            // Without secrets there is nothing to encrypt with.
+            METHOD_NONE if !allowed.contains(&Mode::Crc) => None,
+            METHOD_NONE => auth::pick(&request.modes, &[Mode::Crc]),
+            _ => auth::pick(&request.modes, &allowed),
+        };
+        let Some(mode) = mode.filter(|_| self.endpoint.methods.contains(&request.method)) else {
             self.another_attempt(tag)?;
-            self.bad_method(request.method, -errno::EOPNOTSUPP);
+            self.bad_method(-errno::EOPNOTSUPP);
             return Ok(());
-        }
-        let who = parse(tag, &request.payload, NonePayload::read)?;
-        let kind = u8::try_from(who.entity).ok().and_then(EntityType::from_wire).ok_or(ProtocolError::Decode {
-            tag: tag.name(),
-            source: DecodeError::Value { what: "entity type", value: i64::from(who.entity) },
-        })?;
-        self.peer.kind = kind;
-        self.peer.id.clone_from(&who.id);
+        };
+        self.peer.mode = mode;
         self.phase = Phase::AuthAnswer;
-        out.push(Event::Auth(AuthRequest {
-            kind,
-            id: who.id,
-            global_id: who.global_id,
-            to_monitor: who.to == AUTH_TO_MONITOR,
-        }));
+        let (hello, method, payload) = (self.hello, request.method, request.payload);
+        out.push(Event::Auth(AuthRequest { hello, method, mode, payload }));
         Ok(())
     }
 
-    fn bad_method(&mut self, method: u32, result: i32) {
-        let f = AuthBadMethod { method, result, methods: vec![METHOD_NONE], modes: vec![MODE_CRC] };
+    /// Modes that a peer of this kind may have. Secure mode needs 2.1 frames: 2.0's is flawed
+    /// (nonces repeat, CVE-2020-1759) and spoken by nobody who is still supported.
+    fn allowed_modes(&self, kind: EntityType) -> Vec<Mode> {
+        let modes = self.endpoint.modes.between(self.endpoint.entity, kind).iter().copied();
+        modes.filter(|m| *m == Mode::Crc || self.codec == Codec::Crc1).collect()
+    }
+
+    fn bad_method(&mut self, result: i32) {
+        let methods = self.endpoint.methods.clone();
+        let modes = self.allowed_modes(self.hello).into_iter().map(|m| m as u32).collect();
+        let f = AuthBadMethod { method: self.peer.method, result, methods, modes };
         self.control(Tag::AuthBadMethod, &f.write());
+        self.phase = Phase::AuthRequest;
     }
 
-    /// Lets the peer of the last [`Event::Auth`] in: as `global_id`, which a monitor assigns
-    /// and everyone else takes from the request. Does nothing without such a question.
-    pub fn accept_auth(&mut self, global_id: u64) {
-        if self.phase == Phase::AuthAnswer {
-            self.peer.global_id = global_id;
-            let done = AuthDone { global_id, mode: MODE_CRC, payload: Bytes::new() };
-            self.control(Tag::AuthDone, &done.write());
-            self.send_signature();
-            self.phase = Phase::Signature;
+    /// Answers the last [`Event::Auth`] or [`Event::AuthMore`]. Does nothing without such a
+    /// question.
+    ///
+    /// # Errors
+    /// [`ProtocolError`] if that ends the connection: the peer has tried too often, or secure
+    /// mode was agreed on and there is no secret for it.
+    pub fn answer_auth(&mut self, answer: AuthAnswer) -> Result<(), ProtocolError> {
+        if self.phase != Phase::AuthAnswer {
+            return Ok(());
         }
+        let r = self.apply_auth(answer);
+        if r.is_err() {
+            self.phase = Phase::Closed;
+        }
+        r
     }
 
-    /// Refuses the peer of the last [`Event::Auth`]; `result` is −errno. It may try again.
-    pub fn refuse_auth(&mut self, result: i32) {
-        if self.phase == Phase::AuthAnswer {
-            self.attempts += 1;
-            self.bad_method(METHOD_NONE, result);
-            self.phase = if self.attempts > super::ATTEMPTS { Phase::Closed } else { Phase::AuthRequest };
+    fn apply_auth(&mut self, answer: AuthAnswer) -> Result<(), ProtocolError> {
+        match answer {
+            AuthAnswer::More(payload) => {
+                self.another_attempt(Tag::AuthRequest)?;
+                self.control(Tag::AuthReplyMore, &blob(&payload));
+                self.phase = Phase::AuthRequestMore;
+            }
+            AuthAnswer::Bad(result) => {
+                self.another_attempt(Tag::AuthRequest)?;
+                self.bad_method(result);
+            }
+            // The mode was chosen by what the peer said it was: nobody gets a weaker one by
+            // saying hello as another.
+            AuthAnswer::Done(granted) if !self.allowed_modes(granted.kind).contains(&self.peer.mode) => {
+                self.another_attempt(Tag::AuthRequest)?;
+                self.bad_method(-errno::EACCES);
+            }
+            AuthAnswer::Done(Granted { kind, id, global_id, payload, secrets }) => {
+                self.peer.kind = kind;
+                self.peer.id = id;
+                self.peer.global_id = global_id;
+                let done = AuthDone { global_id, mode: self.peer.mode as u32, payload };
+                self.control(Tag::AuthDone, &done.write());
+                self.secured(&secrets)?;
+            }
         }
+        Ok(())
     }
 
     fn on_client_ident(&mut self, payload: &[u8], out: &mut Vec<Event>) -> Result<(), ProtocolError> {

@@ -2,34 +2,74 @@
 
 use super::accept::names;
 use super::{Connection, Event, Phase, Side};
-use crate::control::{
-    AUTH_TO_DAEMON, AUTH_TO_MONITOR, AuthBadMethod, AuthDone, AuthRequestFrame, FLAG_LOSSY, Ident, METHOD_NONE,
-    MODE_CRC, NonePayload, Reconnect, parse,
-};
+use crate::auth::{AuthStart, BadMethod, METHOD_NONE, Mode};
+use crate::control::{AuthBadMethod, AuthDone, AuthRequestFrame, FLAG_LOSSY, Ident, Reconnect, blob, parse};
 use crate::error::ProtocolError;
-use crate::frame::{Frame, Tag};
-use spirula_types::{AddrVec, EntityAddr, EntityName, EntityType};
+use crate::frame::{Codec, Frame, Tag};
+use bytes::Bytes;
+use spirula_types::{AddrVec, EntityAddr, EntityName};
 use std::net::SocketAddr;
 
 impl Connection {
-    /// HELLO came, and says where the server sees us.
-    pub(super) fn request_auth(&mut self, seen_as: EntityAddr) {
-        self.peer.addrs = self.own_addrs(seen_as);
-        let Side::Connecting { entity, auth_id, .. } = &self.side else { return };
-        let to = if *entity == EntityType::Mon { AUTH_TO_MONITOR } else { AUTH_TO_DAEMON };
-        let who = NonePayload {
-            to,
-            entity: self.endpoint.entity as u32,
-            id: auth_id.clone(),
-            global_id: self.peer.global_id,
-        };
-        let f = AuthRequestFrame { method: METHOD_NONE, modes: vec![MODE_CRC], payload: who.write() };
+    /// Begins to authenticate.
+    pub(super) fn request_auth(&mut self) -> Result<(), ProtocolError> {
+        let Side::Connecting { credentials, .. } = &mut self.side else { return Ok(()) };
+        let start = credentials.request().map_err(ProtocolError::Credentials)?;
+        self.send_auth_request(start)
+    }
+
+    fn send_auth_request(&mut self, start: AuthStart) -> Result<(), ProtocolError> {
+        let Side::Connecting { entity, .. } = &self.side else { return Ok(()) };
+        let allowed = self.endpoint.modes.between(self.endpoint.entity, *entity).iter().copied();
+        // Method "none" has no secrets to encrypt with, and 2.0's secure mode is flawed.
+        let crc_only = start.method == METHOD_NONE || self.codec == Codec::Crc0;
+        self.modes = allowed.filter(|m| *m == Mode::Crc || !crc_only).collect();
+        if self.modes.is_empty() {
+            return Err(ProtocolError::NoMode(start.method));
+        }
+        let modes = self.modes.iter().map(|m| *m as u32).collect();
+        self.peer.method = start.method;
+        let f = AuthRequestFrame { method: start.method, modes, payload: start.payload };
         self.control(Tag::AuthRequest, &f.write());
         self.phase = Phase::AuthReply;
+        Ok(())
+    }
+
+    fn on_auth_reply(&mut self, tag: Tag, payload: &[u8]) -> Result<(), ProtocolError> {
+        let Side::Connecting { credentials, .. } = &mut self.side else { return Ok(()) };
+        match tag {
+            Tag::AuthDone => {
+                let done = parse(tag, payload, AuthDone::read)?;
+                let mode = Mode::from_wire(done.mode).filter(|m| self.modes.contains(m));
+                let mode = mode.ok_or(ProtocolError::Mode(done.mode))?;
+                let secrets = credentials.done(done.global_id, mode, &done.payload);
+                let secrets = secrets.map_err(ProtocolError::Credentials)?;
+                self.peer.global_id = done.global_id;
+                self.peer.mode = mode;
+                self.secured(&secrets)
+            }
+            Tag::AuthReplyMore => {
+                let more: Bytes = parse(tag, payload, |d| d.get())?;
+                let answer = credentials.more(&more).map_err(ProtocolError::Credentials)?;
+                self.another_attempt(tag)?;
+                self.control(Tag::AuthRequestMore, &blob(&answer));
+                Ok(())
+            }
+            Tag::AuthBadMethod => {
+                let AuthBadMethod { method, result, methods, modes } = parse(tag, payload, AuthBadMethod::read)?;
+                let bad = BadMethod { method, result, methods, modes };
+                let Some(start) = credentials.bad_method(&bad) else {
+                    return Err(ProtocolError::AuthRefused { method, result, allowed: bad.methods });
+                };
+                self.another_attempt(tag)?;
+                self.send_auth_request(start)
+            }
+            tag => Err(self.unexpected(tag)),
+        }
     }
 
     /// Our addresses: the published ones, or the IP the server sees with our nonce.
-    fn own_addrs(&self, seen_as: EntityAddr) -> AddrVec {
+    pub(super) fn own_addrs(&self, seen_as: EntityAddr) -> AddrVec {
         if !self.endpoint.addrs.is_blank() {
             return self.endpoint.addrs.clone();
         }
@@ -40,23 +80,7 @@ impl Connection {
     pub(super) fn on_connecting(&mut self, f: &Frame, out: &mut Vec<Event>) -> Result<(), ProtocolError> {
         let payload = &f.segments[0];
         match (self.phase, f.tag) {
-            (Phase::AuthReply, Tag::AuthDone) => {
-                let done = parse(f.tag, payload, AuthDone::read)?;
-                if done.mode != MODE_CRC {
-                    return Err(ProtocolError::Mode(done.mode));
-                }
-                self.peer.global_id = done.global_id;
-                self.send_signature();
-                self.phase = Phase::Signature;
-            }
-            (Phase::AuthReply, Tag::AuthBadMethod) => {
-                let bad = parse(f.tag, payload, AuthBadMethod::read)?;
-                return Err(ProtocolError::AuthRefused {
-                    method: bad.method,
-                    result: bad.result,
-                    allowed: bad.methods,
-                });
-            }
+            (Phase::AuthReply, tag) => self.on_auth_reply(tag, payload)?,
             (Phase::Signature, Tag::AuthSignature) => {
                 self.on_signature(f)?;
                 if !self.lossy && self.session.is_established() {

@@ -1,6 +1,7 @@
 //! Client and server machine talking.
 
 use super::wire::*;
+use crate::auth::{AuthAnswer, METHOD_NONE, Mode, ModePolicy, NoneRequest};
 use crate::frame::{Codec, Segments, Tag};
 use crate::*;
 use bytes::{Bytes, BytesMut};
@@ -70,7 +71,7 @@ fn payload_crc_given_by_the_sender_is_used_and_the_received_one_is_reported() {
     let crc = crc32c(u32::MAX, &m.data);
     w.client.send(m.clone(), Some(crc)).unwrap();
     w.run(1000, &mut no_sessions()).unwrap();
-    assert!(w.at_server.iter().any(|e| matches!(e, Event::Message(r) if r.data_crc == crc && r.seq == 1)));
+    assert!(w.at_server.iter().any(|e| matches!(e, Event::Message(r) if r.data_crc == Some(crc) && r.seq == 1)));
     w.client.send(m, Some(crc ^ 1)).unwrap();
     assert!(matches!(w.run(1000, &mut no_sessions()), Err(ProtocolError::SegmentCrc { index: 3, .. })));
 }
@@ -128,8 +129,11 @@ fn refused_authentication_reaches_the_client_with_its_error() {
         w.down.write(w.server.take_output());
         w.down.deliver(&mut w.client, 1000, false, &mut w.at_client).unwrap();
     }
-    assert!(matches!(&events[..], [Event::Auth(a)] if a.id == "1" && !a.to_monitor));
-    w.server.refuse_auth(-errno::EACCES);
+    let [Event::Auth(a)] = &events[..] else { panic!("{events:?}") };
+    let who = NoneRequest::read(&a.payload).unwrap();
+    assert_eq!((a.hello, a.method, a.mode), (EntityType::Osd, METHOD_NONE, Mode::Crc));
+    assert_eq!((who.kind, who.id.as_str(), who.to_monitor), (EntityType::Osd, "1", false));
+    w.server.answer_auth(AuthAnswer::Bad(-errno::EACCES)).unwrap();
     w.down.write(w.server.take_output());
     let r = w.down.deliver(&mut w.client, 1000, false, &mut w.at_client);
     assert_eq!(r, Err(ProtocolError::AuthRefused { method: 1, result: -13, allowed: vec![1] }));
@@ -153,18 +157,22 @@ fn greeted() -> (Connection, impl Fn(&mut Connection, Tag, &[u8]) -> Result<Vec<
     (c, feed)
 }
 
+fn admin() -> NoneRequest {
+    NoneRequest { to_monitor: false, kind: EntityType::Client, id: "admin".into(), global_id: 5 }
+}
+
 #[test]
-fn cephx_and_secure_mode_are_answered_with_what_is_allowed() {
+fn other_methods_and_modes_are_answered_with_what_is_allowed() {
     let (mut c, feed) = greeted();
     for (method, modes) in [(2u32, vec![2u32, 1]), (1, vec![2])] {
         let f = crate::control::AuthRequestFrame { method, modes, payload: Bytes::new() };
         assert!(feed(&mut c, Tag::AuthRequest, &f.write()).unwrap().is_empty());
         let mut o = c.take_output();
-        let bytes = bytes::Buf::copy_to_bytes(&mut o, 32 + 24);
+        let bytes = bytes::Buf::copy_to_bytes(&mut o, 32 + 28);
         let mut want = method.to_le_bytes().to_vec();
         want.extend_from_slice(&(-95i32).to_le_bytes());
-        want.extend_from_slice(&[1, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0]);
-        assert_eq!((bytes[0], &bytes[32..56]), (3, &want[..]));
+        want.extend_from_slice(&[1, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0]);
+        assert_eq!((bytes[0], &bytes[32..60]), (3, &want[..]));
     }
     // For ever is too long.
     let f = crate::control::AuthRequestFrame { method: 2, modes: vec![1], payload: Bytes::new() }.write();
@@ -175,10 +183,10 @@ fn cephx_and_secure_mode_are_answered_with_what_is_allowed() {
 #[test]
 fn compression_request_is_declined() {
     let (mut c, feed) = greeted();
-    let who = crate::control::NonePayload { to: 1, entity: 8, id: "admin".into(), global_id: 5 };
+    let who = admin();
     let f = crate::control::AuthRequestFrame { method: 1, modes: vec![1], payload: who.write() };
     assert!(matches!(&feed(&mut c, Tag::AuthRequest, &f.write()).unwrap()[..], [Event::Auth(_)]));
-    c.accept_auth(5);
+    c.answer_auth(AuthAnswer::Done(who.granted(5))).unwrap();
     feed(&mut c, Tag::AuthSignature, &[0; 32]).unwrap();
     let _ = c.take_output();
     feed(&mut c, Tag::CompressionRequest, &[1, 1, 0, 0, 0, 1, 0, 0, 0]).unwrap();
@@ -193,10 +201,10 @@ fn frames_out_of_order_are_refused() {
     let (mut c, feed) = greeted();
     assert!(matches!(feed(&mut c, Tag::Keepalive2, &[0; 8]), Err(ProtocolError::Unexpected { .. })));
     let (mut c, feed) = greeted();
-    let who = crate::control::NonePayload { to: 1, entity: 8, id: "admin".into(), global_id: 5 };
+    let who = admin();
     let f = crate::control::AuthRequestFrame { method: 1, modes: vec![1], payload: who.write() };
     feed(&mut c, Tag::AuthRequest, &f.write()).unwrap();
-    c.accept_auth(5);
+    c.answer_auth(AuthAnswer::Done(who.granted(5))).unwrap();
     assert_eq!(feed(&mut c, Tag::AuthSignature, &[1; 32]).err(), Some(ProtocolError::Signature));
 }
 
@@ -284,7 +292,7 @@ proptest! {
                 let mut b = BytesMut::new();
                 Codec::Crc1.encode(tag, &Segments { head: [payload, &[], &[]], data: &Bytes::new(), data_crc: None }, &mut b);
                 if c.receive(NOW, &mut b, &mut Vec::new()).is_err() { break; }
-                c.accept_auth(3);
+                let _ = c.answer_auth(AuthAnswer::Done(admin().granted(3)));
             }
         }
     }

@@ -1,10 +1,12 @@
 //! Two machines and the bytes between them.
 
+use crate::auth::*;
 use crate::*;
 use bytes::{Buf, Bytes, BytesMut};
 use spirula_messages::Message;
 use spirula_types::{AddrVec, EntityAddr, EntityType};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 pub const NOW: Duration = Duration::from_secs(100);
@@ -27,7 +29,85 @@ pub fn client() -> Endpoint {
 }
 
 pub fn target(policy: Policy) -> Target {
-    Target { policy, auth_id: "1".into(), global_id: 1, ..Target::lossy(server_addr(), EntityType::Osd) }
+    Target { policy, ..Target::none(server_addr(), EntityType::Osd, EntityType::Osd, "1", 1) }
+}
+
+/// A method of these tests: the client shows its key, and both have a session key and a new
+/// connection secret from then on.
+pub const METHOD_KEY: u32 = 2;
+pub const KEY: &[u8] = b"sixteen byte key";
+static CONNECTIONS: AtomicU64 = AtomicU64::new(1);
+
+/// The client's side of it.
+#[derive(Debug)]
+pub struct Key {
+    /// What the client takes for the session key.
+    pub session_key: &'static [u8],
+}
+
+impl Credentials for Key {
+    fn request(&mut self) -> Result<AuthStart, String> {
+        Ok(AuthStart { method: METHOD_KEY, payload: Bytes::from_static(b"osd.1") })
+    }
+
+    fn bad_method(&mut self, _: &BadMethod) -> Option<AuthStart> {
+        None
+    }
+
+    fn more(&mut self, payload: &[u8]) -> Result<Bytes, String> {
+        if payload == b"key?" { Ok(Bytes::from_static(KEY)) } else { Err("not what I expected".into()) }
+    }
+
+    fn done(&mut self, _: u64, mode: Mode, payload: &[u8]) -> Result<Secrets, String> {
+        assert_eq!(payload.is_empty(), mode == Mode::Crc);
+        let connection_secret = Secret::new(payload.to_vec());
+        Ok(Secrets { session_key: Secret::new(self.session_key), connection_secret })
+    }
+}
+
+/// The server's side of it, and of method "none".
+#[derive(Default)]
+pub struct Door {
+    mode: Option<Mode>,
+    /// The secret is forgotten.
+    pub without_secret: bool,
+}
+
+impl Door {
+    pub fn begin(&mut self, request: &AuthRequest) -> AuthAnswer {
+        self.mode = Some(request.mode);
+        if request.method == METHOD_NONE {
+            let Ok(who) = NoneRequest::read(&request.payload) else { return AuthAnswer::Bad(-22) };
+            let gid = who.global_id;
+            return AuthAnswer::Done(who.granted(gid));
+        }
+        AuthAnswer::More(Bytes::from_static(b"key?"))
+    }
+
+    pub fn more(&mut self, payload: &[u8]) -> AuthAnswer {
+        if payload != KEY {
+            return AuthAnswer::Bad(-13);
+        }
+        let secret = if self.mode == Some(Mode::Secure) && !self.without_secret {
+            let n = CONNECTIONS.fetch_add(1, Ordering::Relaxed).to_le_bytes();
+            (0..64u8).map(|i| i ^ n[usize::from(i) % 8]).collect()
+        } else {
+            Vec::new()
+        };
+        let secrets = Secrets { session_key: Secret::new(KEY), connection_secret: Secret::new(secret.clone()) };
+        let (kind, payload) = (EntityType::Osd, Bytes::from(secret));
+        AuthAnswer::Done(Granted { kind, id: "1".into(), global_id: 1, payload, secrets })
+    }
+}
+
+/// An endpoint that lets in who has the key, in this mode.
+pub fn keyed(e: Endpoint, modes: &str) -> Endpoint {
+    Endpoint { methods: vec![METHOD_KEY], modes: ModePolicy::all(&modes.parse().unwrap()), ..e }
+}
+
+/// A target that is shown the key.
+pub fn keyed_target(policy: Policy) -> Target {
+    Target { credentials: Box::new(Key { session_key: KEY }), ..target(policy) }
 }
 
 pub fn message(tid: u64, data: usize) -> Message {
@@ -72,13 +152,14 @@ impl Pipe {
         events: &mut Vec<Event>,
     ) -> Result<(), ProtocolError> {
         if direct
-            && let Wanted::Payload(n) = c.wanted()
+            && let Wanted::Payload { len: n, .. } = c.wanted()
             && self.buf.len() < n
             && self.buf.len() + self.bytes.len() >= n
         {
             let mut payload = BytesMut::from(&self.buf[..]);
             self.buf.clear();
             payload.extend_from_slice(&self.bytes.split_to(n - payload.len()));
+            c.open_payload(&mut payload)?;
             assert_eq!(c.receive_payload(payload.freeze()), None);
         }
         let n = chunk.min(self.bytes.len());
@@ -91,6 +172,7 @@ impl Pipe {
 pub struct Wire {
     pub client: Connection,
     pub server: Connection,
+    pub auth: Door,
     pub up: Pipe,
     pub down: Pipe,
     /// What each side got.
@@ -105,6 +187,7 @@ impl Wire {
         Self {
             client: Connection::connect(Arc::new(client), target, NOW),
             server: Connection::accept(Arc::new(server), "10.0.0.1:54321".parse().unwrap(), NOW),
+            auth: Door::default(),
             up: Pipe::default(),
             down: Pipe::default(),
             at_client: Vec::new(),
@@ -126,7 +209,13 @@ impl Wire {
                 match e {
                     Event::Auth(a) => {
                         asked = true;
-                        self.server.accept_auth(a.global_id);
+                        let answer = self.auth.begin(&a);
+                        self.server.answer_auth(answer)?;
+                    }
+                    Event::AuthMore(payload) => {
+                        asked = true;
+                        let answer = self.auth.more(&payload);
+                        self.server.answer_auth(answer)?;
                     }
                     Event::Session(ask) => {
                         asked = true;
