@@ -87,8 +87,11 @@ impl Sealer {
         let nonce = self.0.nonce()?;
         let plain = out.get_mut(from..).unwrap_or_default();
         // Fails only for a plain text of 64 GiB.
-        let tag: Tag =
-            self.0.key.seal_in_place_separate_tag(nonce, Aad::empty(), plain).map_err(|_| ProtocolError::NoncesUsedUp)?;
+        let tag: Tag = self
+            .0
+            .key
+            .seal_in_place_separate_tag(nonce, Aad::empty(), plain)
+            .map_err(|_| ProtocolError::NoncesUsedUp)?;
         out.extend_from_slice(tag.as_ref());
         Ok(())
     }

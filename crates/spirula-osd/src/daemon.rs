@@ -23,6 +23,7 @@ use spirula_pg::exec::Prefetch;
 use spirula_pg::{
     ClientOp, CreateAnswer, Leases, Now, OpId, PeerMsg, Pg, PgConfig, PgEffect, PgEvent, ReadKey, Token, parse_info_key,
 };
+use spirula_runtime::auth::{Login, NoneLogin, Trusting};
 use spirula_runtime::{Daemon, Hub, Link, LinkId, Listener, Mailbox, NetEvent, Peer, Service, clock};
 use spirula_store::Store;
 use spirula_types::{AddrVec, EntityType, Epoch, HObject, OsdId, PgId, ReqId, Uuid, errno};
@@ -142,6 +143,8 @@ pub struct Osd {
     pub(crate) cfg: OsdConfig,
     pub(crate) me: Peer,
     pub(crate) hub: Hub,
+    /// With what it goes out.
+    pub(crate) login: Arc<dyn Login>,
     pub(crate) on: Handle,
     pub(crate) mailbox: Mailbox<OsdEvent>,
     pub(crate) listener: Option<Listener>,
@@ -204,15 +207,10 @@ impl Osd {
         mailbox: Mailbox<OsdEvent>,
         store: Store,
     ) -> Result<Self, String> {
-        let mut me = Peer {
-            kind: EntityType::Osd,
-            id: cfg.id.to_string(),
-            global_id: 0,
-            addrs: AddrVec::default(),
-            features: spirula_types::features::PACIFIC,
-        };
-        let service = Service { me: me.clone(), sink: mailbox.sink(), assign_id: None };
-        let listener = hub.listen((cfg.bind, 0).into(), cfg.nonce, service, &on).map_err(|e| e.to_string())?;
+        let mut me = Peer::new(EntityType::Osd, &cfg.id.to_string());
+        let auth = Arc::new(Trusting::default());
+        let service = Service { me: me.clone(), sink: mailbox.sink(), auth };
+        let listener = hub.listen(&[(cfg.bind, 0).into()], cfg.nonce, service, &on).map_err(|e| e.to_string())?;
         me.addrs = listener.addrs.clone();
         let pg_cfg = Arc::new(PgConfig::default());
         let mut pgs = BTreeMap::new();
@@ -227,6 +225,7 @@ impl Osd {
         let now_ms = mono_ms();
         let leases_from = if cfg.fresh_leases { now_ms - LEASE_MS } else { now_ms };
         Ok(Self {
+            login: NoneLogin::of(&me),
             me,
             hub,
             on,

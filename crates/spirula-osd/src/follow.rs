@@ -43,9 +43,9 @@ impl Osd {
         }
         let others = map.osds().filter(|o| *o != id && map.is_up(*o));
         let wanted = others.filter_map(|o| Some((o, map.addrs(o)?.cluster.clone()))).collect();
-        let (hub, me, sink, on) = (&self.hub, &self.me, self.mailbox.sink(), &self.on);
+        let (hub, me, login, sink, on) = (&self.hub, &self.me, &self.login, self.mailbox.sink(), &self.on);
         let now = clock::monotonic();
-        self.peers.follow(&wanted, now, |addrs| hub.connect(me, &sink, addrs, EntityType::Osd, on));
+        self.peers.follow(&wanted, now, |addrs| hub.connect(me, login, &sink, addrs, EntityType::Osd, on));
         self.split_pgs();
         if own {
             let new: Vec<PgId> = self.maps.ours(id).filter(|pg| !self.pgs.contains_key(pg)).collect();

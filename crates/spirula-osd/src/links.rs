@@ -49,7 +49,7 @@ impl Osd {
     }
 
     pub(crate) fn connect(&self, to: &AddrVec, kind: EntityType) -> Link {
-        self.hub.connect(&self.me, &self.mailbox.sink(), to, kind, &self.on)
+        self.hub.connect(&self.me, &self.login, &self.mailbox.sink(), to, kind, &self.on)
     }
 
     pub(crate) fn keep_links(&mut self, now: Duration) {
@@ -65,8 +65,8 @@ impl Osd {
         if self.mon_open && self.life == Life::Booting && now.saturating_sub(self.boot_sent) >= RETRY {
             self.send_boot();
         }
-        let (hub, me, sink, on) = (&self.hub, &self.me, self.mailbox.sink(), &self.on);
-        self.peers.reopen(|addrs| hub.connect(me, &sink, addrs, EntityType::Osd, on));
+        let (hub, me, login, sink, on) = (&self.hub, &self.me, &self.login, self.mailbox.sink(), &self.on);
+        self.peers.reopen(|addrs| hub.connect(me, login, &sink, addrs, EntityType::Osd, on));
     }
 
     pub(crate) fn to_mon<B: Body>(&self, body: B) {

@@ -1,12 +1,14 @@
 //! The process's network: who listens where, and how to reach it.
 
+use crate::auth::{Authenticator, Login};
 use crate::link::{Link, NetEvent, NetSink, Peer};
 use crate::tcp;
 use spirula_buffer::PayloadPool;
-use spirula_types::{AddrVec, EntityType};
+use spirula_messenger::auth::ModePolicy;
+use spirula_types::{AddrVec, EntityAddr, EntityType};
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use tokio::runtime::Handle;
 
 /// Why the network could not do something.
@@ -31,10 +33,6 @@ pub enum LinkMode {
     Tcp,
 }
 
-/// Gives out global ids to clients that authenticate with a monitor; `None` when there is none
-/// to give at the moment.
-pub type AssignId = Arc<dyn Fn() -> Option<u64> + Send + Sync>;
-
 /// What a daemon shows to whoever connects.
 #[derive(Clone)]
 pub struct Service {
@@ -42,8 +40,8 @@ pub struct Service {
     pub me: Peer,
     /// Where its events go.
     pub sink: NetSink,
-    /// For monitors: where new global ids come from. Others accept the id the client has.
-    pub assign_id: Option<AssignId>,
+    /// Who may come in.
+    pub auth: Arc<dyn Authenticator>,
 }
 
 #[derive(Clone)]
@@ -55,6 +53,7 @@ struct Local {
 struct Inner {
     mode: LinkMode,
     pool: PayloadPool,
+    modes: RwLock<ModePolicy>,
     local: Mutex<HashMap<SocketAddr, Local>>,
 }
 
@@ -74,21 +73,26 @@ pub struct Listener {
     /// What to publish in the maps.
     pub addrs: AddrVec,
     hub: Hub,
-    socket: SocketAddr,
-    task: tokio::task::JoinHandle<()>,
+    sockets: Vec<SocketAddr>,
+    tasks: Vec<tokio::task::JoinHandle<()>>,
 }
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        self.task.abort();
-        self.hub.locals().remove(&self.socket);
+        for task in &self.tasks {
+            task.abort();
+        }
+        let mut locals = self.hub.locals();
+        for socket in &self.sockets {
+            locals.remove(socket);
+        }
     }
 }
 
 impl Hub {
     /// A network whose payloads in flight are bounded by `pool`.
     pub fn new(mode: LinkMode, pool: PayloadPool) -> Self {
-        Self(Arc::new(Inner { mode, pool, local: Mutex::default() }))
+        Self(Arc::new(Inner { mode, pool, modes: RwLock::default(), local: Mutex::default() }))
     }
 
     /// The payload pool.
@@ -96,54 +100,86 @@ impl Hub {
         &self.0.pool
     }
 
+    /// Sets the connection modes that daemons and clients of this process allow and want, for
+    /// connections from now on. Links through memory need none.
+    pub fn set_modes(&self, modes: ModePolicy) {
+        *self.0.modes.write().unwrap_or_else(PoisonError::into_inner) = modes;
+    }
+
+    /// The connection modes in force.
+    pub fn modes(&self) -> ModePolicy {
+        self.0.modes.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     fn locals(&self) -> std::sync::MutexGuard<'_, HashMap<SocketAddr, Local>> {
         self.0.local.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Listens on `addr` (port 0: any free one) on the event loop `on`. `nonce` tells this
-    /// incarnation of the daemon from earlier ones at the same address.
+    /// Listens on `on`, a daemon's addresses in one network (of IPv4, IPv6 or both; port 0: any
+    /// free one), on the event loop `reactor`. `nonce` tells this incarnation of the daemon from
+    /// earlier ones at the same address. A daemon in two networks listens twice.
     ///
     /// # Errors
     /// [`NetError::Listen`], for example when the port is in use.
     pub fn listen(
         &self,
-        addr: SocketAddr,
+        on: &[SocketAddr],
         nonce: u32,
         mut service: Service,
-        on: &Handle,
+        reactor: &Handle,
     ) -> Result<Listener, NetError> {
-        let fail = |source| NetError::Listen { addr, source };
-        let std_listener = std::net::TcpListener::bind(addr).map_err(fail)?;
-        std_listener.set_nonblocking(true).map_err(fail)?;
-        let socket = std_listener.local_addr().map_err(fail)?;
-        let addrs = AddrVec::one(spirula_types::EntityAddr::v2(socket, nonce));
+        let mut listeners = Vec::new();
+        for &addr in on {
+            let listener = tcp::bind(addr).map_err(|source| NetError::Listen { addr, source })?;
+            let socket = listener.local_addr().map_err(|source| NetError::Listen { addr, source })?;
+            listeners.push((socket, listener));
+        }
+        let sockets: Vec<SocketAddr> = listeners.iter().map(|(socket, _)| *socket).collect();
+        let addrs = AddrVec(sockets.iter().map(|s| EntityAddr::v2(*s, nonce)).collect());
         service.me.addrs = addrs.clone();
-        self.locals().insert(socket, Local { me: service.me.clone(), sink: service.sink.clone() });
-        let pool = self.0.pool.clone();
-        let task = {
-            let _in_runtime = on.enter();
-            let listener = tokio::net::TcpListener::from_std(std_listener).map_err(fail)?;
-            on.spawn(tcp::accept_loop(listener, service, pool))
-        };
-        Ok(Listener { addrs, hub: self.clone(), socket, task })
+        let mut open = Listener { addrs, hub: self.clone(), sockets: Vec::new(), tasks: Vec::new() };
+        let accepting = tcp::Acceptor::new(self.clone(), service.clone());
+        let _in_runtime = reactor.enter();
+        for (addr, listener) in listeners {
+            let listener = tokio::net::TcpListener::from_std(listener);
+            let listener = listener.map_err(|source| NetError::Listen { addr, source })?;
+            open.tasks.push(reactor.spawn(accepting.clone().run(listener)));
+            self.locals().insert(addr, Local { me: service.me.clone(), sink: service.sink.clone() });
+            open.sockets.push(addr);
+        }
+        Ok(open)
     }
 
-    /// Opens a link to the daemon at `to`. It can be written to at once; [`NetEvent::Opened`]
-    /// follows, or [`NetEvent::Closed`] if nobody is there.
-    pub fn connect(&self, me: &Peer, sink: &NetSink, to: &AddrVec, kind: EntityType, on: &Handle) -> Link {
-        let target = to.msgr2();
-        let local = match (self.0.mode, target.addr) {
-            (LinkMode::Memory, Some(socket)) => self.locals().get(&socket).cloned(),
-            _ => None,
-        };
-        match local {
-            Some(there) if there.me.addrs.msgr2() == target => {
+    /// Opens a link to the daemon at `to`, trying its addresses in turn, with credentials from
+    /// `login`. It can be written to at once; [`NetEvent::Opened`] follows, or
+    /// [`NetEvent::Closed`] if nobody is there or lets us in.
+    pub fn connect(
+        &self,
+        me: &Peer,
+        login: &Arc<dyn Login>,
+        sink: &NetSink,
+        to: &AddrVec,
+        kind: EntityType,
+        on: &Handle,
+    ) -> Link {
+        match self.local(to) {
+            Some(there) => {
                 let (mine, theirs) = Link::pair(sink, &there.sink);
                 there.sink.push(NetEvent::Opened { link: theirs, peer: me.clone(), outgoing: false });
                 sink.push(NetEvent::Opened { link: mine.clone(), peer: there.me, outgoing: true });
                 mine
             }
-            _ => tcp::connect(me.clone(), sink.clone(), to.clone(), kind, self.0.pool.clone(), on),
+            None => tcp::connect(self.clone(), me.clone(), login.clone(), sink.clone(), to.clone(), kind, on),
         }
+    }
+
+    /// The daemon of this process with one of these addresses, nonce included, if it is to be
+    /// reached through memory.
+    fn local(&self, to: &AddrVec) -> Option<Local> {
+        if self.0.mode != LinkMode::Memory {
+            return None;
+        }
+        let locals = self.locals();
+        to.0.iter().find_map(|a| locals.get(&a.addr?).filter(|l| l.me.addrs.0.contains(a)).cloned())
     }
 }

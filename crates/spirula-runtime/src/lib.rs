@@ -7,6 +7,7 @@
 //!
 //! * [`Hub`] — the process: listeners, in-process addresses, the payload pool
 //! * [`Link`] — one peer; [`NetEvent`] — what a peer did
+//! * [`auth`] — who may come in, and with what to go out
 //! * [`Daemon`], [`run`] — a daemon's loop; [`Reactors`] — the threads the loops run on
 //! * [`clock`], [`entropy`] — the one place that reads the clock, and draws random numbers
 //!
@@ -14,8 +15,10 @@
 //!
 //! [`Message`]: spirula_messages::Message
 
+pub mod auth;
 pub mod clock;
 mod daemon;
+mod door;
 pub mod entropy;
 mod hub;
 pub mod limits;
@@ -24,6 +27,6 @@ mod reactor;
 mod tcp;
 
 pub use daemon::{Daemon, Mailbox, mailbox, run};
-pub use hub::{AssignId, Hub, LinkMode, Listener, NetError, Service};
+pub use hub::{Hub, LinkMode, Listener, NetError, Service};
 pub use link::{Link, LinkId, NetEvent, NetSink, Peer};
 pub use reactor::Reactors;

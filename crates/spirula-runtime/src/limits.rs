@@ -4,6 +4,9 @@
 //! plus one payload per connection; small messages ≤ [`MAILBOX_EVENTS`] per daemon plus
 //! [`OUT_BYTES`] per connection.
 
+use spirula_messenger::Timeouts;
+use std::time::Duration;
+
 /// Events waiting in a daemon's mailbox above which its connections stop reading.
 pub const MAILBOX_EVENTS: usize = 8192;
 /// Requests of one connection that its daemon has not answered, above which the connection
@@ -19,7 +22,23 @@ pub const RECEIVE_BUFFER: usize = 64 << 10;
 pub const DIRECT_PAYLOAD: usize = 64 << 10;
 /// Connections of one listener; further ones are closed at once.
 pub const CONNECTIONS: usize = 10_000;
+/// Connections of one listener that have not authenticated yet; further ones are closed at once.
+pub const STRANGERS: usize = 2048;
+/// The same from one host (with IPv6, one network of 64 bits).
+pub const STRANGERS_PER_PLACE: usize = 512;
+/// Bytes read at a time from a connection that has not authenticated yet.
+pub const STRANGER_BUFFER: usize = 4 << 10;
 /// Time within which a new connection must have finished its handshake, milliseconds.
 pub const HANDSHAKE_MS: u64 = 15_000;
 /// Events a daemon handles before it flushes and other tasks get a turn.
 pub const BATCH: usize = 256;
+/// Time without a sign of life from an idle peer's host, after which the kernel asks it, three
+/// times within the same time again.
+pub const TCP_KEEPALIVE: Duration = Duration::from_secs(15);
+/// Time that sent bytes may stay unacknowledged by the peer's host; then the connection is over.
+pub const TCP_UNACKNOWLEDGED: Duration = Duration::from_secs(30);
+
+/// Timeouts of every connection.
+pub(crate) fn timeouts() -> Timeouts {
+    Timeouts { handshake: Duration::from_millis(HANDSHAKE_MS), ..Timeouts::default() }
+}

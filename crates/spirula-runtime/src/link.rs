@@ -1,7 +1,9 @@
 //! A link: one peer, as a daemon sees it.
 
+use crate::auth::{Grants, METHOD_IN_PROCESS};
 use spirula_messages::Message;
-use spirula_types::{AddrVec, EntityAddr, EntityName, EntityType};
+use spirula_messenger::auth::Mode;
+use spirula_types::{AddrVec, EntityAddr, EntityName, EntityType, features};
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -19,7 +21,7 @@ pub(crate) fn next_link_id() -> LinkId {
 }
 
 /// Who is at the other end, as authentication and the handshake found it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Peer {
     /// Kind of entity.
     pub kind: EntityType,
@@ -31,9 +33,35 @@ pub struct Peer {
     pub addrs: AddrVec,
     /// Its feature bits.
     pub features: u64,
+    /// Authentication method by which all this is known; [`METHOD_IN_PROCESS`] for a daemon of
+    /// this process.
+    pub method: u32,
+    /// How the connection is protected; memory counts as secure.
+    pub mode: Mode,
+    /// What the listener's authenticator found that it may do; nothing on links that we opened.
+    pub grants: Grants,
 }
 
 impl Peer {
+    /// A daemon or client of this process, before it has addresses and a global id.
+    pub fn new(kind: EntityType, id: &str) -> Self {
+        Self {
+            kind,
+            id: id.to_owned(),
+            global_id: 0,
+            addrs: AddrVec::default(),
+            features: features::PACIFIC,
+            method: METHOD_IN_PROCESS,
+            mode: Mode::Secure,
+            grants: Grants::default(),
+        }
+    }
+
+    /// The name that keys and caps go by: `client.admin`.
+    pub fn auth_name(&self) -> String {
+        format!("{}.{}", self.kind.as_str(), self.id)
+    }
+
     /// The address that identifies the instance (blocklist, watch).
     pub fn addr(&self) -> EntityAddr {
         self.addrs.msgr2()

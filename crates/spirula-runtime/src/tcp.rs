@@ -9,83 +9,33 @@
 //! Outgoing lossless links reconnect by themselves and replay; all others end with
 //! [`NetEvent::Closed`] and are reopened by whoever needs them.
 
-use crate::hub::Service;
+mod accept;
+mod connect;
+
+pub(crate) use accept::{Acceptor, bind};
+pub(crate) use connect::connect;
+
+use crate::auth::{self, Caller, Exchange, Grants, Step, Verdict};
 use crate::link::{Link, LinkId, NetEvent, NetSink, OutQueue, Peer, next_link_id};
-use crate::{clock, entropy, limits};
+use crate::{clock, limits};
+use accept::Accepting;
 use bytes::{Buf, BytesMut};
 use spirula_buffer::{PayloadBuf, PayloadPool};
-use spirula_messenger::{
-    Connection, Endpoint, Event, Output, Policy, Session, SessionAsk, SessionKey, Sessions, Target, Verdict, Wanted,
-};
-use spirula_types::{AddrVec, EntityAddr, EntityType};
-use std::collections::BTreeMap;
+use spirula_messenger::auth::AuthRequest;
+use spirula_messenger::{Connection, Event, Output, SessionKey, Wanted};
 use std::io::{self, IoSlice};
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 use tokio::io::AsyncReadExt;
+use tokio::net::TcpStream;
 use tokio::net::tcp::WriteHalf;
-use tokio::net::{TcpListener, TcpStream};
-use tokio::runtime::Handle;
+use tokio::sync::oneshot;
 
-/// Numbers connection attempts of the process, as the messenger's races need it.
-static GLOBAL_SEQ: AtomicU64 = AtomicU64::new(1);
-/// Nonces of clients without a listening address.
-static CLIENT_NONCE: AtomicU32 = AtomicU32::new(1);
-
-/// First pause before a lossless link tries again; doubles up to [`RETRY_MAX`].
-const RETRY_MIN: Duration = Duration::from_millis(20);
-const RETRY_MAX: Duration = Duration::from_secs(2);
 /// How long to pause while a limit holds reading back.
 const HELD_BACK: Duration = Duration::from_millis(1);
-/// How long an accepted lossless session waits for its peer to come back.
-const PARKED: Duration = Duration::from_secs(60);
 /// How often timeouts are looked at.
 const TICK: Duration = Duration::from_secs(1);
-
-/// Accepts connections for a daemon until its listener is dropped.
-pub(crate) async fn accept_loop(listener: TcpListener, service: Service, pool: PayloadPool) {
-    let gid = service.me.name().num;
-    let mut endpoint = Endpoint::new(service.me.kind, gid, service.me.addrs.clone());
-    endpoint.limits.direct_payload = limits::DIRECT_PAYLOAD;
-    endpoint.timeouts.handshake = Duration::from_millis(limits::HANDSHAKE_MS);
-    // Our own daemons keep their sessions over a broken connection; clients resend.
-    endpoint.lossless = if service.me.kind == EntityType::Osd { vec![EntityType::Osd] } else { Vec::new() };
-    let endpoint = Arc::new(endpoint);
-    let lossless = Arc::new(Mutex::new(Lossless {
-        sessions: Sessions::new(service.me.addr()),
-        links: BTreeMap::new(),
-        sink: service.sink.clone(),
-    }));
-    let open = Arc::new(AtomicUsize::new(0));
-    loop {
-        let (stream, from) = match listener.accept().await {
-            Ok(accepted) => accepted,
-            Err(e) => {
-                // Out of descriptors, mostly: wait for some to be closed.
-                tracing::warn!("accept on {}: {e}", service.me.addrs);
-                tokio::time::sleep(Duration::from_millis(50)).await;
-                continue;
-            }
-        };
-        if open.load(Ordering::Relaxed) >= limits::CONNECTIONS {
-            tracing::warn!("{from}: refused, {} connections are open", limits::CONNECTIONS);
-            continue;
-        }
-        open.fetch_add(1, Ordering::Relaxed);
-        let (endpoint, lossless, service) = (endpoint.clone(), lossless.clone(), service.clone());
-        let (open, pool) = (open.clone(), pool.clone());
-        tokio::spawn(async move {
-            lock(&lossless).expire(clock::monotonic());
-            let connection = Connection::accept(endpoint, from, clock::monotonic());
-            let mut task = Task::new(connection, service.sink, pool, Ends::new());
-            task.accepting = Some(Accepting { assign_id: service.assign_id, lossless });
-            let why = task.run(stream).await;
-            task.end(&format!("{from}: {why}"));
-            open.fetch_sub(1, Ordering::Relaxed);
-        });
-    }
-}
 
 /// The daemon's side of a connection: what stays when a lossless session changes from one
 /// connection to the next.
@@ -105,117 +55,13 @@ impl Ends {
     }
 }
 
-/// The lossless sessions that peers began with one listener.
-struct Lossless {
-    sessions: Sessions,
-    links: BTreeMap<SessionKey, Ends>,
-    sink: NetSink,
-}
-
-fn lock(l: &Mutex<Lossless>) -> std::sync::MutexGuard<'_, Lossless> {
-    l.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl Lossless {
-    /// Gives up sessions whose peer does not come back.
-    fn expire(&mut self, now: Duration) {
-        for key in self.sessions.expire(now, PARKED) {
-            self.gone(&key, "the peer did not come back");
-        }
-    }
-
-    fn gone(&mut self, key: &SessionKey, why: &str) {
-        if let Some(ends) = self.links.remove(key) {
-            ends.link.close();
-            self.sink.push(NetEvent::Closed(ends.id, why.to_owned()));
-        }
-    }
-}
-
-/// Opens a TCP link; the result comes as an event.
-pub(crate) fn connect(me: Peer, sink: NetSink, to: AddrVec, kind: EntityType, pool: PayloadPool, on: &Handle) -> Link {
-    let ends = Ends::new();
-    let link = ends.link.clone();
-    on.spawn(async move {
-        let why = connecting(me, &sink, &to, kind, pool, &ends).await;
-        ends.link.close();
-        sink.push(NetEvent::Closed(ends.id, format!("{to}: {why}")));
-    });
-    link
-}
-
-/// Connects, and for lossless peers again and again; returns why it ended.
-async fn connecting(
-    me: Peer,
-    sink: &NetSink,
-    to: &AddrVec,
-    kind: EntityType,
-    pool: PayloadPool,
-    ends: &Ends,
-) -> String {
-    let number = if me.kind == EntityType::Client { -1 } else { me.name().num };
-    let mut endpoint = Endpoint::new(me.kind, number, me.addrs.clone());
-    endpoint.limits.direct_payload = limits::DIRECT_PAYLOAD;
-    if me.addrs.is_blank() {
-        endpoint.nonce = CLIENT_NONCE.fetch_add(1, Ordering::Relaxed) ^ (std::process::id() << 12);
-    }
-    let endpoint = Arc::new(endpoint);
-    let lossless = me.kind == EntityType::Osd && kind == EntityType::Osd;
-    let mut session = match lossless.then(entropy::cookie).transpose() {
-        Ok(cookie) => cookie.map(Session::new),
-        Err(e) => return format!("draw a cookie: {e}"),
-    };
-    let addr = to.msgr2();
-    let mut pause = RETRY_MIN;
-    loop {
-        let stream = match open(addr).await {
-            Ok(stream) => stream,
-            // Nobody listens there: the owner decides (an OSD reports the failure).
-            Err(why) => return why,
-        };
-        let mut target = Target::lossy(addr, kind);
-        target.auth_id.clone_from(&me.id);
-        target.global_id = me.global_id;
-        target.global_seq = GLOBAL_SEQ.fetch_add(1, Ordering::Relaxed);
-        if let Some(s) = session.take() {
-            target.policy = Policy::Lossless(s);
-        }
-        let connection = Connection::connect(endpoint.clone(), target, clock::monotonic());
-        let mut task = Task::new(connection, sink.clone(), pool.clone(), ends.clone());
-        let why = task.run(stream).await;
-        GLOBAL_SEQ.fetch_max(task.connection.global_seq() + 1, Ordering::Relaxed);
-        if task.established {
-            pause = RETRY_MIN;
-        }
-        session = if lossless && !ends.link.is_closed() { task.connection.close() } else { None };
-        if session.is_none() {
-            return why;
-        }
-        tracing::debug!("{addr}: {why}; reconnecting");
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(RETRY_MAX);
-    }
-}
-
-async fn open(addr: EntityAddr) -> Result<TcpStream, String> {
-    let Some(socket) = addr.addr else { return Err("no address to connect to".into()) };
-    match tokio::time::timeout(Duration::from_secs(5), TcpStream::connect(socket)).await {
-        Ok(Ok(s)) => Ok(s),
-        Ok(Err(e)) => Err(format!("connect to {addr}: {e}")),
-        Err(_) => Err(format!("connect to {addr}: no answer within 5 s")),
-    }
-}
-
-/// What an accepting task needs besides.
-struct Accepting {
-    assign_id: Option<crate::hub::AssignId>,
-    lossless: Arc<Mutex<Lossless>>,
-}
-
 /// A payload being read directly.
 struct Direct {
     buffer: PayloadBuf,
-    length: usize,
+    /// Where in the buffer it begins, so that its data is aligned.
+    start: usize,
+    /// Where it ends.
+    end: usize,
 }
 
 struct Task {
@@ -224,6 +70,12 @@ struct Task {
     pool: PayloadPool,
     ends: Ends,
     accepting: Option<Accepting>,
+    /// Of an accepted peer that authenticates.
+    exchange: Option<Box<dyn Exchange>>,
+    /// The exchange's answer that is to come.
+    verdict: Option<oneshot::Receiver<Verdict>>,
+    /// What the peer may do.
+    grants: Grants,
     /// The daemon knows the link.
     known: bool,
     established: bool,
@@ -232,8 +84,8 @@ struct Task {
     events: Vec<Event>,
     buffer: BytesMut,
     direct: Option<Direct>,
-    /// Length of a payload for which there was no memory yet.
-    waiting: Option<usize>,
+    /// Length of a payload for which there was no memory yet, and where its data begins.
+    waiting: Option<(usize, usize)>,
     output: Output,
 }
 
@@ -245,6 +97,9 @@ impl Task {
             pool,
             ends,
             accepting: None,
+            exchange: None,
+            verdict: None,
+            grants: Grants::default(),
             known: false,
             established: false,
             key: None,
@@ -256,34 +111,10 @@ impl Task {
         }
     }
 
-    /// An accepted connection ended: a lossless session waits for its peer, any other is
-    /// reported.
-    fn end(&mut self, why: &str) {
-        if let (Some(key), Some(accepting)) = (self.key, &self.accepting)
-            && !self.ends.link.is_closed()
-            && let Some(session) = self.connection.close()
-        {
-            tracing::debug!("{why}; its session waits");
-            lock(&accepting.lossless).sessions.park(key, self.ends.id, session, clock::monotonic());
-            return;
-        }
-        if let (Some(key), Some(accepting)) = (self.key, &self.accepting) {
-            let mut l = lock(&accepting.lossless);
-            l.sessions.forget(&key);
-            l.links.remove(&key);
-        }
-        if self.known {
-            self.ends.link.close();
-            self.sink.push(NetEvent::Closed(self.ends.id, why.to_owned()));
-        } else {
-            tracing::debug!("{why}");
-        }
-    }
-
     /// Drives the connection until it ends; says why it did.
     async fn run(&mut self, mut stream: TcpStream) -> String {
-        if let Err(e) = stream.set_nodelay(true) {
-            return format!("set TCP_NODELAY: {e}");
+        if let Err(e) = socket_options(&stream) {
+            return format!("set socket options: {e}");
         }
         let (mut reader, mut writer) = stream.split();
         let mut next_tick = tokio::time::Instant::now() + TICK;
@@ -303,8 +134,21 @@ impl Task {
             }
             self.begin_payload();
             let held_back = self.held_back();
+            // While the peer waits for an answer it has nothing to say; it may hang up.
+            let listening = !held_back && (self.verdict.is_none() || self.buffer.len() < limits::STRANGER_BUFFER);
+            let room = if self.established { limits::RECEIVE_BUFFER } else { limits::STRANGER_BUFFER };
             let result = tokio::select! {
-                r = read_some(&mut reader, &mut self.buffer, &mut self.direct), if !held_back => Some(r),
+                r = read_some(&mut reader, &mut self.buffer, &mut self.direct, room), if listening => Some(r),
+                v = later(&mut self.verdict), if self.verdict.is_some() => {
+                    self.verdict = None;
+                    if let Err(why) = self.judge(v) {
+                        return why;
+                    }
+                    if let Err(why) = self.received().await {
+                        return why;
+                    }
+                    None
+                }
                 r = writer.writable(), if self.output.has_remaining() => match r {
                     Ok(()) => None,
                     Err(e) => return format!("write: {e}"),
@@ -375,12 +219,14 @@ impl Task {
     async fn received(&mut self) -> Result<(), String> {
         let now = clock::monotonic();
         if let Some(d) = &self.direct {
-            if d.buffer.len() < d.length {
+            if d.buffer.len() < d.end {
                 return Ok(());
             }
-            if let Some(d) = self.direct.take() {
+            if let Some(mut d) = self.direct.take() {
+                let bytes = &mut d.buffer.whole()[d.start..d.end];
+                self.connection.open_payload(bytes).map_err(|e| e.to_string())?;
                 // Handed back only if none was wanted, which `wanted` has ruled out.
-                let _ = self.connection.receive_payload(d.buffer.freeze());
+                let _ = self.connection.receive_payload(d.buffer.freeze().slice(d.start..));
             }
         }
         loop {
@@ -394,8 +240,8 @@ impl Task {
                 break;
             }
         }
-        if let Wanted::Payload(length) = self.connection.wanted() {
-            self.waiting = Some(length);
+        if let Wanted::Payload { len, data_at } = self.connection.wanted() {
+            self.waiting = Some((len, data_at));
             self.begin_payload();
         }
         Ok(())
@@ -403,16 +249,50 @@ impl Task {
 
     /// Takes a buffer for the payload that is to come, if there is memory for it.
     fn begin_payload(&mut self) {
-        if let Some(length) = self.waiting
+        if let Some((len, data_at)) = self.waiting
             && !self.pool.over_budget()
         {
             self.waiting = None;
-            let mut buffer = self.pool.take(length);
-            let have = self.buffer.len().min(length);
+            let start = data_at.next_multiple_of(spirula_buffer::ALIGN) - data_at;
+            let end = start + len;
+            let mut buffer = self.pool.take(end);
+            buffer.set_len(start);
+            let have = self.buffer.len().min(len);
             buffer.extend(&self.buffer[..have]);
             self.buffer.advance(have);
-            self.direct = Some(Direct { buffer, length });
+            self.direct = Some(Direct { buffer, start, end });
         }
+    }
+
+    /// A peer begins to authenticate; true if it has its answer.
+    fn asked(&mut self, request: AuthRequest) -> Result<bool, String> {
+        let Some(accepting) = &self.accepting else { return Err("the server wants to be let in".into()) };
+        let AuthRequest { hello, method, mode, payload } = request;
+        let mut exchange = accepting.auth.begin(&Caller { from: accepting.from, hello, method, mode });
+        let step = exchange.step(payload);
+        self.exchange = Some(exchange);
+        self.stepped(step)
+    }
+
+    fn stepped(&mut self, step: Step) -> Result<bool, String> {
+        match step {
+            Step::Now(verdict) => self.judge(Some(verdict)).map(|()| true),
+            Step::Later(verdict) => {
+                self.verdict = Some(verdict);
+                Ok(false)
+            }
+        }
+    }
+
+    /// Tells the peer what became of it; an error ends the connection.
+    fn judge(&mut self, verdict: Option<Verdict>) -> Result<(), String> {
+        let verdict = verdict.unwrap_or_else(|| Verdict::NotNow("nobody decided about it".into()));
+        let (answer, grants, refused) = auth::answer(verdict)?;
+        if let (Some(why), Some(accepting)) = (refused, &self.accepting) {
+            tracing::info!("{}: refused: {why}", accepting.from);
+        }
+        self.grants = grants;
+        self.connection.answer_auth(answer).map_err(|e| e.to_string())
     }
 
     /// One event; true if it was a question that was answered, after which the connection
@@ -423,24 +303,24 @@ impl Task {
                 self.sink.push(NetEvent::Message(self.ends.id, m.message));
                 Ok(false)
             }
-            Event::Auth(request) => {
-                let gid = match self.accepting.as_ref().and_then(|a| a.assign_id.as_ref()) {
-                    Some(assign) if request.global_id == 0 => assign(),
-                    _ => Some(request.global_id),
-                };
-                match gid {
-                    Some(gid) => self.connection.accept_auth(gid),
-                    // The monitor has not started yet; as one without quorum: come again.
-                    None => return Err("no global id to give yet".into()),
+            Event::Auth(request) => self.asked(request),
+            Event::AuthMore(payload) => match &mut self.exchange {
+                Some(exchange) => {
+                    let step = exchange.step(payload);
+                    self.stepped(step)
                 }
-                Ok(true)
-            }
+                None => Err("more of an exchange that never began".into()),
+            },
             Event::Session(ask) => {
                 self.session(ask).await?;
                 Ok(true)
             }
             Event::Established(who) => {
                 self.established = true;
+                self.exchange = None;
+                if let Some(accepting) = &mut self.accepting {
+                    accepting.guest.known();
+                }
                 let outgoing = self.accepting.is_none();
                 if !self.known {
                     self.known = true;
@@ -450,6 +330,9 @@ impl Task {
                         global_id: who.global_id,
                         addrs: who.addrs,
                         features: who.features,
+                        method: who.method,
+                        mode: who.mode,
+                        grants: self.grants.clone(),
                     };
                     // A link that only changed its connection is no new link.
                     if !who.resumed {
@@ -465,45 +348,6 @@ impl Task {
             Event::KeepaliveAck(_) => Ok(false),
         }
     }
-
-    /// Finds the session that an accepted peer asks for.
-    async fn session(&mut self, ask: SessionAsk) -> Result<(), String> {
-        let Some(accepting) = &self.accepting else { return Err("the server asked for a session of ours".into()) };
-        let cookie = entropy::cookie().map_err(|e| format!("draw a cookie: {e}"))?;
-        let key = ask.key();
-        let mut reset = false;
-        let answer = loop {
-            let verdict = lock(&accepting.lossless).sessions.ask(&ask, cookie);
-            match verdict {
-                Verdict::Answer(a) => break a,
-                Verdict::PeerReset(a) => {
-                    reset = true;
-                    break a;
-                }
-                Verdict::Take(_) => {
-                    // The session's old connection has not noticed its end yet.
-                    let old = lock(&accepting.lossless).links.get(&key).cloned();
-                    match old {
-                        Some(ends) => ends.queue.replaced.notify_one(),
-                        None => lock(&accepting.lossless).sessions.forget(&key),
-                    }
-                    tokio::time::sleep(HELD_BACK).await;
-                }
-            }
-        };
-        {
-            let mut l = lock(&accepting.lossless);
-            if reset {
-                l.gone(&key, "the peer restarted");
-            }
-            if let spirula_messenger::SessionAnswer::Attach(_) = &answer {
-                self.ends = l.links.entry(key).or_insert_with(|| self.ends.clone()).clone();
-                l.sessions.live(key, self.ends.id, false, true);
-                self.key = Some(key);
-            }
-        }
-        self.connection.answer_session(answer, &mut self.events).map_err(|e| e.to_string())
-    }
 }
 
 /// Reads at least a byte into whichever buffer is being filled.
@@ -511,19 +355,40 @@ async fn read_some(
     reader: &mut tokio::net::tcp::ReadHalf<'_>,
     buffer: &mut BytesMut,
     direct: &mut Option<Direct>,
+    room: usize,
 ) -> io::Result<usize> {
     match direct {
         Some(d) => {
             let start = d.buffer.len();
-            let n = reader.read(&mut d.buffer.whole()[start..d.length]).await?;
+            let n = reader.read(&mut d.buffer.whole()[start..d.end]).await?;
             d.buffer.set_len(start + n);
             Ok(n)
         }
         None => {
-            if buffer.capacity() - buffer.len() < limits::RECEIVE_BUFFER / 4 {
-                buffer.reserve(limits::RECEIVE_BUFFER);
+            if buffer.capacity() - buffer.len() < room / 4 {
+                buffer.reserve(room);
             }
             reader.read_buf(buffer).await
         }
     }
+}
+
+/// The answer that is to come; `None` if its responder was dropped.
+async fn later(verdict: &mut Option<oneshot::Receiver<Verdict>>) -> Option<Verdict> {
+    match verdict {
+        Some(rx) => rx.await.ok(),
+        None => std::future::pending().await,
+    }
+}
+
+/// No delay for small writes, and an end for a peer that is gone without a word.
+fn socket_options(stream: &TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let socket = socket2::SockRef::from(stream);
+    let keepalive = socket2::TcpKeepalive::new()
+        .with_time(limits::TCP_KEEPALIVE)
+        .with_interval(limits::TCP_KEEPALIVE / 3)
+        .with_retries(3);
+    socket.set_tcp_keepalive(&keepalive)?;
+    socket.set_tcp_user_timeout(Some(limits::TCP_UNACKNOWLEDGED))
 }

@@ -4,10 +4,10 @@
 //! the numbers the real one had, and its whole output is compared.
 
 use super::wire::NOW;
+use crate::auth::{AuthAnswer, NoneRequest};
 use crate::control::*;
 use crate::frame::*;
 use crate::session::Session;
-use crate::auth::{AuthAnswer, NoneRequest};
 use crate::*;
 use bytes::{Buf, Bytes, BytesMut};
 use proptest::prelude::*;

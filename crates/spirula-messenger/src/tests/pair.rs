@@ -1,7 +1,7 @@
 //! Client and server machine talking.
 
 use super::wire::*;
-use crate::auth::{AuthAnswer, METHOD_NONE, Mode, ModePolicy, NoneRequest};
+use crate::auth::{AuthAnswer, METHOD_NONE, Mode, NoneRequest};
 use crate::frame::{Codec, Segments, Tag};
 use crate::*;
 use bytes::{Bytes, BytesMut};

@@ -7,9 +7,11 @@ use spirula_messages::ceph::{
     MMgrCommand, MMgrCommandReply, MMgrMap, MMonCommand, MMonCommandAck, MMonSubscribe, Subscription, kind,
 };
 use spirula_messages::{Body, Message};
+use spirula_runtime::auth::{Login, NoneLogin};
 use spirula_runtime::{Daemon, Hub, Link, LinkId, Mailbox, NetEvent, Peer, clock, mailbox};
 use spirula_types::{AddrVec, EntityType, Uuid};
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
@@ -44,14 +46,9 @@ impl Admin {
     /// Starts the client on `on`.
     pub fn start(hub: &Hub, mon: AddrVec, on: &Handle) -> Self {
         let (mailbox, rx) = mailbox::<AdminMail>();
-        let me = Peer {
-            kind: EntityType::Client,
-            id: "admin".to_owned(),
-            global_id: 0,
-            addrs: AddrVec::default(),
-            features: spirula_types::features::PACIFIC,
-        };
+        let me = Peer::new(EntityType::Client, "admin");
         let daemon = AdminDaemon {
+            login: NoneLogin::of(&me),
             me,
             hub: hub.clone(),
             on: on.clone(),
@@ -111,6 +108,7 @@ impl Line {
 
 struct AdminDaemon {
     me: Peer,
+    login: Arc<dyn Login>,
     hub: Hub,
     on: Handle,
     mailbox: Mailbox<AdminMail>,
@@ -196,19 +194,23 @@ impl Daemon for AdminDaemon {
         let now = clock::monotonic();
         if self.mon.link.is_none() && now >= self.mon.retry {
             let sink = self.mailbox.sink();
-            self.mon.link = Some(self.hub.connect(&self.me, &sink, &self.mon_addrs, EntityType::Mon, &self.on));
+            self.mon.link =
+                Some(self.hub.connect(&self.me, &self.login, &sink, &self.mon_addrs, EntityType::Mon, &self.on));
         }
         if self.mgr.link.is_none() && now >= self.mgr.retry && !self.mgr_addrs.is_blank() {
             let sink = self.mailbox.sink();
-            self.mgr.link = Some(self.hub.connect(&self.me, &sink, &self.mgr_addrs, EntityType::Mgr, &self.on));
+            self.mgr.link =
+                Some(self.hub.connect(&self.me, &self.login, &sink, &self.mgr_addrs, EntityType::Mgr, &self.on));
         }
     }
 
     fn tick(&mut self) {}
 
     fn deadline(&self) -> Duration {
-        // Links are looked after at the end of each batch; a tick makes one.
-        clock::monotonic() + RETRY
+        // Links are looked after at the end of each batch, and a tick makes one: when a link is
+        // to be opened again.
+        let retry = |line: &Line, wanted| if line.link.is_none() && wanted { line.retry } else { Duration::MAX };
+        retry(&self.mon, true).min(retry(&self.mgr, !self.mgr_addrs.is_blank()))
     }
 
     fn finished(&self) -> bool {

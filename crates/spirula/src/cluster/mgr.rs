@@ -4,9 +4,11 @@ use super::mon_addrs;
 use crate::dir::Manifest;
 use anyhow::Context;
 use spirula_mgr::{Mgr, MgrConfig, MgrEffect, MgrEvent, Now};
+use spirula_runtime::auth::{Login, NoneLogin, Trusting};
 use spirula_runtime::{Daemon, Hub, Link, LinkId, Listener, Mailbox, NetEvent, Peer, Service, clock, mailbox};
 use spirula_types::{AddrVec, EntityType};
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Handle;
 
@@ -31,6 +33,7 @@ impl From<NetEvent> for MgrMail {
 pub struct MgrDaemon {
     mgr: Mgr,
     me: Peer,
+    login: Arc<dyn Login>,
     hub: Hub,
     on: Handle,
     mailbox: Mailbox<MgrMail>,
@@ -65,15 +68,9 @@ impl MgrDaemon {
         // Told apart from an earlier incarnation by its number; daemons have no sessions of
         // clients to be mixed up with.
         let gid = u64::from(nonce);
-        let mut me = Peer {
-            kind: EntityType::Mgr,
-            id: name.to_owned(),
-            global_id: gid,
-            addrs: AddrVec::default(),
-            features: spirula_types::features::PACIFIC,
-        };
-        let service = Service { me: me.clone(), sink: mailbox.sink(), assign_id: None };
-        let listener = hub.listen((m.bind, 0).into(), nonce, service, on).context("start the manager")?;
+        let mut me = Peer { global_id: gid, ..Peer::new(EntityType::Mgr, name) };
+        let service = Service { me: me.clone(), sink: mailbox.sink(), auth: Arc::new(Trusting::default()) };
+        let listener = hub.listen(&[(m.bind, 0).into()], nonce, service, on).context("start the manager")?;
         me.addrs = listener.addrs.clone();
         let config = MgrConfig {
             fsid: m.fsid,
@@ -85,6 +82,7 @@ impl MgrDaemon {
         };
         let daemon = Self {
             mgr: Mgr::new(config, now()),
+            login: NoneLogin::of(&me),
             me,
             hub: hub.clone(),
             on: on.clone(),
@@ -168,7 +166,14 @@ impl Daemon for MgrDaemon {
 
     fn tick(&mut self) {
         if self.mon.is_none() && clock::monotonic() >= self.mon_retry {
-            let link = self.hub.connect(&self.me, &self.mailbox.sink(), &self.mon_addrs, EntityType::Mon, &self.on);
+            let link = self.hub.connect(
+                &self.me,
+                &self.login,
+                &self.mailbox.sink(),
+                &self.mon_addrs,
+                EntityType::Mon,
+                &self.on,
+            );
             self.mon = Some(link);
         }
         self.feed(MgrEvent::Tick);

@@ -4,8 +4,9 @@ use super::{MON_NAME, mon_addrs};
 use crate::dir::Manifest;
 use anyhow::{Context, anyhow};
 use spirula_mon::{InitialPool, MkfsParams, Mon, MonEffect, MonEvent, MonStore, MonTxn, NewOsd, mkfs};
+use spirula_runtime::auth::Trusting;
 use spirula_runtime::{Daemon, Hub, Link, LinkId, Listener, Mailbox, NetEvent, Peer, Service, clock, entropy, mailbox};
-use spirula_types::{AddrVec, EntityType};
+use spirula_types::EntityType;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -104,16 +105,11 @@ impl MonDaemon {
         mon.set_metadata(super::machine_facts());
         let (mailbox, rx) = mailbox::<MonMail>();
         let ids = mon.global_ids();
-        let me = Peer {
-            kind: EntityType::Mon,
-            id: MON_NAME.to_owned(),
-            global_id: 0,
-            addrs: AddrVec::default(),
-            features: spirula_types::features::PACIFIC,
-        };
-        let service = Service { me, sink: mailbox.sink(), assign_id: Some(Arc::new(move || ids.next())) };
+        let me = Peer::new(EntityType::Mon, MON_NAME);
+        let auth = Arc::new(Trusting { assign_id: Some(Arc::new(move || ids.next())) });
+        let service = Service { me, sink: mailbox.sink(), auth };
         let addr = SocketAddr::new(m.bind, m.port);
-        let listener = hub.listen(addr, 0, service, on).with_context(|| {
+        let listener = hub.listen(&[addr], 0, service, on).with_context(|| {
             format!("mon.{MON_NAME} cannot listen on {addr}; if another program has the port, a new cluster can take one with --port")
         })?;
         let disk = disk_thread(store, mailbox.clone(), failed)?;
@@ -199,7 +195,7 @@ impl Daemon for MonDaemon {
             MonMail::Net(NetEvent::Opened { link, peer, .. }) => {
                 let conn = link.id();
                 self.links.insert(conn, link);
-                let Peer { kind, id, global_id, addrs, features } = peer;
+                let Peer { kind, id, global_id, addrs, features, .. } = peer;
                 let peer = spirula_mon::Peer { kind, id, global_id, addrs, features };
                 self.feed(MonEvent::SessionOpened { conn, peer });
             }

@@ -1,0 +1,197 @@
+//! The accepting side: listeners, the door, and lossless sessions that peers began.
+
+use super::{Ends, HELD_BACK, Task};
+use crate::auth::Authenticator;
+use crate::door::{Door, Guest};
+use crate::hub::{Hub, Service};
+use crate::link::{NetEvent, NetSink};
+use crate::{clock, entropy, limits};
+use spirula_messenger::{Connection, Endpoint, SessionAnswer, SessionAsk, SessionKey, Sessions, Verdict};
+use spirula_types::EntityType;
+use std::collections::BTreeMap;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream};
+
+/// How long an accepted lossless session waits for its peer to come back.
+const PARKED: Duration = Duration::from_secs(60);
+/// Connections that the kernel keeps for us to accept.
+const BACKLOG: i32 = 1024;
+
+/// Opens a listening socket. One of IPv6 takes IPv6 only, so that the same port is free for
+/// IPv4, and no IPv4 peer looks like one of IPv6.
+pub(crate) fn bind(addr: SocketAddr) -> io::Result<std::net::TcpListener> {
+    let socket = socket2::Socket::new(socket2::Domain::for_address(addr), socket2::Type::STREAM, None)?;
+    if addr.is_ipv6() {
+        socket.set_only_v6(true)?;
+    }
+    socket.set_reuse_address(true)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&addr.into())?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}
+
+/// Accepts connections for one daemon.
+#[derive(Clone)]
+pub(crate) struct Acceptor {
+    hub: Hub,
+    service: Service,
+    endpoint: Endpoint,
+    lossless: Arc<Mutex<Lossless>>,
+    door: Door,
+}
+
+impl Acceptor {
+    /// For a daemon whose addresses are known.
+    pub fn new(hub: Hub, service: Service) -> Self {
+        let gid = service.me.name().num;
+        let mut endpoint = Endpoint::new(service.me.kind, gid, service.me.addrs.clone());
+        endpoint.limits.direct_payload = limits::DIRECT_PAYLOAD;
+        endpoint.timeouts = limits::timeouts();
+        // Our own daemons keep their sessions over a broken connection; clients resend.
+        endpoint.lossless = if service.me.kind == EntityType::Osd { vec![EntityType::Osd] } else { Vec::new() };
+        let lossless =
+            Lossless { sessions: Sessions::new(service.me.addr()), links: BTreeMap::new(), sink: service.sink.clone() };
+        Self { hub, service, endpoint, lossless: Arc::new(Mutex::new(lossless)), door: Door::default() }
+    }
+
+    /// Accepts until it is aborted.
+    pub async fn run(self, listener: TcpListener) {
+        loop {
+            match listener.accept().await {
+                Ok((stream, from)) => self.accepted(stream, from),
+                Err(e) => {
+                    // Out of descriptors, mostly: wait for some to be closed.
+                    tracing::warn!("accept on {}: {e}", self.service.me.addrs);
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                }
+            }
+        }
+    }
+
+    fn accepted(&self, stream: TcpStream, from: SocketAddr) {
+        let guest = match self.door.enter(from.ip()) {
+            Ok(guest) => guest,
+            Err(why) => {
+                tracing::debug!("{from}: closed at once: {why}");
+                return;
+            }
+        };
+        let mut endpoint = self.endpoint.clone();
+        endpoint.modes = self.hub.modes();
+        endpoint.methods = self.service.auth.methods();
+        let (sink, pool, lossless) = (self.service.sink.clone(), self.hub.pool().clone(), self.lossless.clone());
+        let auth = self.service.auth.clone();
+        tokio::spawn(async move {
+            lock(&lossless).expire(clock::monotonic());
+            let connection = Connection::accept(Arc::new(endpoint), from, clock::monotonic());
+            let mut task = Task::new(connection, sink, pool, Ends::new());
+            task.accepting = Some(Accepting { from, auth, lossless, guest });
+            let why = task.run(stream).await;
+            task.end(&format!("{from}: {why}"));
+        });
+    }
+}
+
+/// What an accepting task needs besides.
+pub(super) struct Accepting {
+    pub from: SocketAddr,
+    pub auth: Arc<dyn Authenticator>,
+    pub lossless: Arc<Mutex<Lossless>>,
+    pub guest: Guest,
+}
+
+/// The lossless sessions that peers began with one listener.
+pub(super) struct Lossless {
+    sessions: Sessions,
+    links: BTreeMap<SessionKey, Ends>,
+    sink: NetSink,
+}
+
+pub(super) fn lock(l: &Mutex<Lossless>) -> std::sync::MutexGuard<'_, Lossless> {
+    l.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Lossless {
+    /// Gives up sessions whose peer does not come back.
+    fn expire(&mut self, now: Duration) {
+        for key in self.sessions.expire(now, PARKED) {
+            self.gone(&key, "the peer did not come back");
+        }
+    }
+
+    fn gone(&mut self, key: &SessionKey, why: &str) {
+        if let Some(ends) = self.links.remove(key) {
+            ends.link.close();
+            self.sink.push(NetEvent::Closed(ends.id, why.to_owned()));
+        }
+    }
+}
+
+impl Task {
+    /// An accepted connection ended: a lossless session waits for its peer, any other is
+    /// reported.
+    pub(super) fn end(&mut self, why: &str) {
+        if let (Some(key), Some(accepting)) = (self.key, &self.accepting)
+            && !self.ends.link.is_closed()
+            && let Some(session) = self.connection.close()
+        {
+            tracing::debug!("{why}; its session waits");
+            lock(&accepting.lossless).sessions.park(key, self.ends.id, session, clock::monotonic());
+            return;
+        }
+        if let (Some(key), Some(accepting)) = (self.key, &self.accepting) {
+            let mut l = lock(&accepting.lossless);
+            l.sessions.forget(&key);
+            l.links.remove(&key);
+        }
+        if self.known {
+            self.ends.link.close();
+            self.sink.push(NetEvent::Closed(self.ends.id, why.to_owned()));
+        } else {
+            tracing::debug!("{why}");
+        }
+    }
+
+    /// Finds the session that an accepted peer asks for.
+    pub(super) async fn session(&mut self, ask: SessionAsk) -> Result<(), String> {
+        let Some(accepting) = &self.accepting else { return Err("the server asked for a session of ours".into()) };
+        let cookie = entropy::cookie().map_err(|e| format!("draw a cookie: {e}"))?;
+        let key = ask.key();
+        let mut reset = false;
+        let answer = loop {
+            let verdict = lock(&accepting.lossless).sessions.ask(&ask, cookie);
+            match verdict {
+                Verdict::Answer(a) => break a,
+                Verdict::PeerReset(a) => {
+                    reset = true;
+                    break a;
+                }
+                Verdict::Take(_) => {
+                    // The session's old connection has not noticed its end yet.
+                    let old = lock(&accepting.lossless).links.get(&key).cloned();
+                    match old {
+                        Some(ends) => ends.queue.replaced.notify_one(),
+                        None => lock(&accepting.lossless).sessions.forget(&key),
+                    }
+                    tokio::time::sleep(HELD_BACK).await;
+                }
+            }
+        };
+        {
+            let mut l = lock(&accepting.lossless);
+            if reset {
+                l.gone(&key, "the peer restarted");
+            }
+            if let SessionAnswer::Attach(_) = &answer {
+                self.ends = l.links.entry(key).or_insert_with(|| self.ends.clone()).clone();
+                l.sessions.live(key, self.ends.id, false, true);
+                self.key = Some(key);
+            }
+        }
+        self.connection.answer_session(answer, &mut self.events).map_err(|e| e.to_string())
+    }
+}

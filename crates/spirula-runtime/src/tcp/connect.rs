@@ -1,0 +1,130 @@
+//! The connecting side: finding an address that answers, and coming back for lossless peers.
+
+use super::{Ends, Task};
+use crate::auth::Login;
+use crate::hub::Hub;
+use crate::link::{Link, NetEvent, NetSink, Peer};
+use crate::{clock, entropy, limits};
+use spirula_messenger::{Connection, Endpoint, Policy, Session, Target};
+use spirula_types::{AddrVec, EntityAddr, EntityType};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::net::TcpStream;
+use tokio::runtime::Handle;
+
+/// Numbers connection attempts of the process, as the messenger's races need it.
+static GLOBAL_SEQ: AtomicU64 = AtomicU64::new(1);
+
+/// First pause before a lossless link tries again; doubles up to [`RETRY_MAX`].
+const RETRY_MIN: Duration = Duration::from_millis(20);
+const RETRY_MAX: Duration = Duration::from_secs(2);
+/// How long one address may take to answer.
+const CONNECT: Duration = Duration::from_secs(5);
+
+/// Opens a TCP link; the result comes as an event.
+pub(crate) fn connect(
+    hub: Hub,
+    me: Peer,
+    login: Arc<dyn Login>,
+    sink: NetSink,
+    to: AddrVec,
+    kind: EntityType,
+    on: &Handle,
+) -> Link {
+    let ends = Ends::new();
+    let link = ends.link.clone();
+    on.spawn(async move {
+        let caller = Calling { hub, me, login, sink: sink.clone(), to, kind };
+        let why = caller.call(&ends).await;
+        ends.link.close();
+        sink.push(NetEvent::Closed(ends.id, format!("{}: {why}", caller.to)));
+    });
+    link
+}
+
+struct Calling {
+    hub: Hub,
+    me: Peer,
+    login: Arc<dyn Login>,
+    sink: NetSink,
+    to: AddrVec,
+    kind: EntityType,
+}
+
+impl Calling {
+    /// Who we are. A client without an address has a nonce all the same: its own, or a new one.
+    fn endpoint(&self) -> std::io::Result<Endpoint> {
+        let me = &self.me;
+        let number = if me.kind == EntityType::Client { -1 } else { me.name().num };
+        let mut endpoint = Endpoint::new(me.kind, number, me.addrs.clone());
+        endpoint.limits.direct_payload = limits::DIRECT_PAYLOAD;
+        endpoint.timeouts = limits::timeouts();
+        if me.addrs.is_blank() {
+            let own = me.addrs.0.first().map_or(0, |a| a.nonce);
+            endpoint.nonce = if own == 0 { entropy::cookie()? as u32 } else { own };
+        }
+        Ok(endpoint)
+    }
+
+    /// Connects, and for lossless peers again and again; returns why it ended.
+    async fn call(&self, ends: &Ends) -> String {
+        let mut endpoint = match self.endpoint() {
+            Ok(e) => e,
+            Err(e) => return format!("draw a nonce: {e}"),
+        };
+        let lossless = self.me.kind == EntityType::Osd && self.kind == EntityType::Osd;
+        let mut session = match lossless.then(entropy::cookie).transpose() {
+            Ok(cookie) => cookie.map(Session::new),
+            Err(e) => return format!("draw a cookie: {e}"),
+        };
+        let mut pause = RETRY_MIN;
+        loop {
+            let (stream, addr) = match open(&self.to).await {
+                Ok(opened) => opened,
+                // Nobody listens there: the owner decides (an OSD reports the failure).
+                Err(why) => return why,
+            };
+            let credentials = match self.login.credentials(self.kind) {
+                Ok(c) => c,
+                Err(why) => return format!("nothing to authenticate with: {why}"),
+            };
+            let policy = session.take().map_or(Policy::Lossy, Policy::Lossless);
+            let global_seq = GLOBAL_SEQ.fetch_add(1, Ordering::Relaxed);
+            let target = Target { addr, entity: self.kind, credentials, global_seq, policy };
+            endpoint.modes = self.hub.modes();
+            let connection = Connection::connect(Arc::new(endpoint.clone()), target, clock::monotonic());
+            let mut task = Task::new(connection, self.sink.clone(), self.hub.pool().clone(), ends.clone());
+            let why = task.run(stream).await;
+            GLOBAL_SEQ.fetch_max(task.connection.global_seq() + 1, Ordering::Relaxed);
+            if task.established {
+                pause = RETRY_MIN;
+            }
+            session = if lossless && !ends.link.is_closed() { task.connection.close() } else { None };
+            if session.is_none() {
+                return why;
+            }
+            tracing::debug!("{addr}: {why}; reconnecting");
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(RETRY_MAX);
+        }
+    }
+}
+
+/// Opens a connection to the first of the msgr2 addresses that answers.
+async fn open(to: &AddrVec) -> Result<(TcpStream, EntityAddr), String> {
+    let mut why = String::new();
+    for addr in to.0.iter().filter(|a| matches!(a.kind, EntityAddr::KIND_MSGR2 | EntityAddr::KIND_ANY)) {
+        let Some(socket) = addr.addr else { continue };
+        let failed = match tokio::time::timeout(CONNECT, TcpStream::connect(socket)).await {
+            Ok(Ok(s)) => return Ok((s, *addr)),
+            Ok(Err(e)) => format!("connect to {addr}: {e}"),
+            Err(_) => format!("connect to {addr}: no answer within {} s", CONNECT.as_secs()),
+        };
+        if !why.is_empty() {
+            why.push_str("; ");
+        }
+        why.push_str(&failed);
+    }
+    if why.is_empty() { Err(format!("{to} has no msgr2 address to connect to")) } else { Err(why) }
+}
