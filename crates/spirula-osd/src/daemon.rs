@@ -722,6 +722,7 @@ impl Osd {
             maps: &self.maps,
             pgs: &mut self.pgs,
             statfs,
+            pools: self.store.as_ref().map(|s| s.pool_space().collect()).unwrap_or_default(),
             perf: &self.perf,
             hb_peers: self.peers.osds(),
             slow_ops: slow.len() as u32,

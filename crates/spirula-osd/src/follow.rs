@@ -27,6 +27,7 @@ impl Osd {
         let epoch = self.maps.epoch();
         let Some(map) = self.maps.map().cloned() else { return };
         self.leases.map_advanced(epoch);
+        self.follow_pool_options(&map);
         let id = self.cfg.id;
         let own = map.is_up(id) && map.addrs(id).is_some_and(|a| a.client == self.me.addrs);
         match (self.life, own) {

@@ -10,7 +10,7 @@ use spirula_encoding::{UTime, to_vec};
 use spirula_maps::{OsdStatReport, PgState, StoreStatfs};
 use spirula_messages::cluster::control::{OsdReport, OsdReportAck};
 use spirula_pg::Pg;
-use spirula_store::Statfs;
+use spirula_store::{PoolSpace, Statfs};
 use spirula_types::{OsdId, PgId, Uuid};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -25,6 +25,8 @@ pub struct Facts<'a> {
     pub maps: &'a Maps,
     pub pgs: &'a mut BTreeMap<PgId, Pg>,
     pub statfs: Statfs,
+    /// Space used by each pool.
+    pub pools: Vec<(i64, PoolSpace)>,
     pub perf: &'a Perf,
     pub hb_peers: Vec<OsdId>,
     pub slow_ops: u32,
@@ -114,6 +116,17 @@ impl Reporter {
         let pgs: BTreeMap<PgId, Bytes> = chosen.map(|(id, p)| (*id, to_vec(&p.stat(wall)).into())).collect();
         self.unacked.insert(self.seq, pgs.keys().copied().collect());
         let s = &f.statfs;
+        let pool_space = |s: &PoolSpace| StoreStatfs {
+            allocated: s.allocated as i64,
+            data_stored: s.stored as i64,
+            data_compressed: s.compressed as i64,
+            data_compressed_allocated: s.compressed_allocated as i64,
+            data_compressed_original: s.compressed_original as i64,
+            ..StoreStatfs::default()
+        };
+        let pool_statfs: BTreeMap<i64, StoreStatfs> = f.pools.iter().map(|(p, s)| (*p, pool_space(s))).collect();
+        let mut compressed = StoreStatfs::default();
+        pool_statfs.values().for_each(|s| compressed.add(s));
         let stat = OsdStatReport {
             up_from: f.maps.map().and_then(|m| m.info(f.id)).map_or(0, |i| i.up_from),
             seq: self.seq,
@@ -123,8 +136,12 @@ impl Reporter {
                 allocated: s.used as i64,
                 data_stored: s.stored as i64,
                 internal_metadata: (s.metadata + s.journal) as i64,
+                data_compressed: compressed.data_compressed,
+                data_compressed_allocated: compressed.data_compressed_allocated,
+                data_compressed_original: compressed.data_compressed_original,
                 ..StoreStatfs::default()
             },
+            pool_statfs,
             num_pgs: f.pgs.len() as u32,
             num_primaries: f.pgs.values().filter(|p| p.is_primary()).count() as u32,
             hb_peers: f.hb_peers.clone(),

@@ -1,8 +1,10 @@
 //! How full the store is, and which requests a full one refuses.
 
 use crate::daemon::Osd;
+use spirula_maps::osdmap::opts::opt;
+use spirula_maps::{OsdMap, PgPool};
 use spirula_messages::ceph::{OsdOp, op};
-use spirula_store::Statfs;
+use spirula_store::{Algorithm, Checksum, CompressionMode, PoolOptions, Statfs};
 
 /// Most space of a store that is not offered, bytes.
 const KEPT_BACK: u64 = 256 << 20;
@@ -18,11 +20,47 @@ impl Osd {
         Some(s)
     }
 
+    /// Tells the store how the data of each pool is to be stored.
+    pub(crate) fn follow_pool_options(&mut self, map: &OsdMap) {
+        let Some(store) = &mut self.store else { return };
+        for (id, pool) in &map.pools {
+            store.set_pool_options(*id, pool_options(pool));
+        }
+    }
+
     /// Above the map's full ratio?
     pub(crate) fn is_full(&self) -> bool {
         let ratio = self.maps.map().map_or(0.95, |m| f64::from(m.full_ratio));
         self.space().is_some_and(|s| s.total.saturating_sub(s.available) as f64 >= ratio * s.total as f64)
     }
+}
+
+/// What a pool's options say of how its data is stored; the store's defaults for the rest.
+fn pool_options(pool: &PgPool) -> PoolOptions {
+    let mut o = PoolOptions::default();
+    let opts = &pool.opts;
+    o.mode = match opts.str(opt::COMPRESSION_MODE) {
+        Some("passive") => CompressionMode::Passive,
+        Some("aggressive") => CompressionMode::Aggressive,
+        Some("force") => CompressionMode::Force,
+        _ => CompressionMode::None,
+    };
+    match opts.str(opt::COMPRESSION_ALGORITHM) {
+        Some("lz4") => o.algorithm = Algorithm::Lz4,
+        Some("zstd") => o.algorithm = Algorithm::Zstd,
+        Some("none") => o.mode = CompressionMode::None,
+        _ => {}
+    }
+    if let Some(r) = opts.double(opt::COMPRESSION_REQUIRED_RATIO) {
+        o.required_ratio = r;
+    }
+    let size = |key| opts.int(key).and_then(|n| u32::try_from(n).ok());
+    o.max_blob = size(opt::COMPRESSION_MAX_BLOB_SIZE).unwrap_or(o.max_blob);
+    o.min_blob = size(opt::COMPRESSION_MIN_BLOB_SIZE).unwrap_or(o.min_blob);
+    if opts.int(opt::CSUM_TYPE) == Some(opt::CSUM_XXHASH64) {
+        o.checksum = Checksum::Xxhash64;
+    }
+    o
 }
 
 /// Does a request take space (or may it)?

@@ -239,6 +239,12 @@ fn overlay_changes(o: &Overlay, changes: &mut Changes) {
     for ((id, seg), s) in &o.segments {
         changes.push((keys::segment(*id, *seg), s.as_ref().map(|s| enc(&|e| s.encode(e)))));
     }
+    for (chunk, refs) in &o.refs {
+        changes.push((keys::refs(*chunk), refs.as_ref().map(|r| enc(&|e| r.encode(e)))));
+    }
+    for (pool, space) in &o.pools {
+        changes.push((keys::pool(*pool), (!space.is_zero()).then(|| enc(&|e| space.encode(e)))));
+    }
     for ((id, key), value) in &o.omap {
         changes.push((keys::omap(*id, key), value.as_ref().map(|v| v.to_vec())));
     }

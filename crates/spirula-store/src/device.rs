@@ -29,6 +29,14 @@ pub trait BlockDevice: Send + Sync {
     /// Of the device.
     fn try_read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<bool>;
 
+    /// Fills `buf` from `offset`, from the device itself where it has a cache before it.
+    ///
+    /// # Errors
+    /// As [`BlockDevice::read_at`].
+    fn read_uncached(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        self.read_at(buf, offset)
+    }
+
     /// Writes the buffers one after the other from `offset`.
     ///
     /// # Errors
@@ -110,6 +118,27 @@ impl BlockDevice for FileDevice {
             // No such mode on this file system: it is one that lives in memory.
             Err(Errno::OPNOTSUPP) => self.file.read_exact_at(buf, offset).map(|()| true),
             Err(e) => Err(e.into()),
+        }
+    }
+
+    fn read_uncached(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        let whole = buf.len().is_multiple_of(DIRECT_ALIGN) && offset.is_multiple_of(DIRECT_ALIGN as u64);
+        match &self.direct {
+            Some(direct) if Self::aligned(buf, offset) => direct.read_exact_at(buf, offset),
+            Some(direct) if whole => {
+                let mut own = vec![0u8; buf.len() + DIRECT_ALIGN];
+                let skip = own.as_ptr().align_offset(DIRECT_ALIGN).min(DIRECT_ALIGN);
+                let room = own.get_mut(skip..skip + buf.len()).unwrap_or_default();
+                direct.read_exact_at(room, offset)?;
+                buf.copy_from_slice(room);
+                Ok(())
+            }
+            _ => {
+                // Dirty pages stay; they are what the device will hold.
+                let len = std::num::NonZeroU64::new(buf.len() as u64);
+                rustix::fs::fadvise(&self.file, offset, len, rustix::fs::Advice::DontNeed)?;
+                self.file.read_exact_at(buf, offset)
+            }
         }
     }
 

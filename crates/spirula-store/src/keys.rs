@@ -10,8 +10,10 @@
 //! | `M` | caller's key | a meta record |
 //! | `O` | object in order-preserving form | an onode |
 //! | `P` | omap id u64, key | an omap pair |
+//! | `R` | chunk u64 | reference counts of 128 device blocks |
 //! | `S` | onode id u64, segment u32 | a segment of a block map |
 //! | `T` | PG | newest trimmed log version |
+//! | `U` | pool | space used by a pool |
 //!
 //! Numbers are big-endian, so that they sort.
 
@@ -70,6 +72,14 @@ pub(crate) fn segment(id: u64, seg: u32) -> Vec<u8> {
     let mut k = with_u64(b'S', id);
     k.extend_from_slice(&seg.to_be_bytes());
     k
+}
+
+pub(crate) fn refs(chunk: u64) -> Vec<u8> {
+    with_u64(b'R', chunk)
+}
+
+pub(crate) fn pool(pool: i64) -> Vec<u8> {
+    with_u64(b'U', pool as u64 ^ (1 << 63))
 }
 
 pub(crate) fn meta(key: &[u8]) -> Vec<u8> {

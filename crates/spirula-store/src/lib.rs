@@ -10,7 +10,8 @@
 //! * [`commit`] — queue → journal frame; [`checkpoint`] — overlay → KV
 //! * [`read`] — objects, attributes, omap, listings; data is checked against crc32c
 //! * [`open`] — creation, identity, replay
-//! * [`alloc`], [`onode`], [`overlay`], [`redo`], [`journal`], [`keys`] — the parts
+//! * [`onode`], [`segment`], [`refs`], [`compress`], [`sum`] — what an object is made of
+//! * [`alloc`], [`overlay`], [`redo`], [`journal`], [`keys`] — the other parts
 //!
 //! Invariants:
 //! * data blocks are never overwritten while anything refers to them; a freed block is
@@ -29,6 +30,7 @@ mod alloc;
 mod cache;
 mod checkpoint;
 mod commit;
+mod compress;
 pub mod device;
 mod error;
 mod journal;
@@ -39,14 +41,19 @@ mod open;
 mod overlay;
 mod read;
 mod redo;
+mod refs;
+mod segment;
 mod stage;
 mod store;
+mod sum;
 mod superblock;
 #[cfg(test)]
 mod tests;
 
 pub use alloc::BLOCK;
+pub use compress::{Algorithm, CompressionMode, PoolOptions};
 pub use error::{Result, StoreError};
 pub use read::{ObjectStat, OmapPage, Read, ReadPlan};
-pub use store::{Statfs, Store, StoreOptions};
+pub use store::{PoolSpace, Statfs, Store, StoreOptions};
+pub use sum::Checksum;
 pub use superblock::Identity;

@@ -11,10 +11,11 @@ use crate::error::{Result, StoreError};
 use crate::journal::{Position, Ring};
 use crate::keys;
 use crate::kv::{FjallMeta, MetaStore};
-use crate::onode::Segment;
 use crate::overlay::{Counters, Overlay};
 use crate::redo::{self, Redo};
-use crate::store::{Store, StoreOptions};
+use crate::refs::Refs;
+use crate::segment::{Released, Segment};
+use crate::store::{PoolSpace, Store, StoreOptions};
 use crate::superblock::{COPY, Identity, Superblock};
 use spirula_encoding::Decoder;
 use spirula_types::Uuid;
@@ -214,6 +215,7 @@ impl Store {
                 id.ok_or_else(|| StoreError::corrupt("omap id too short"))
             })
             .collect::<Result<VecDeque<u64>>>()?;
+        let pools = load_pools(&*parts.meta)?;
         let (seq, tail) = (base.seq, base.end.offset);
         let cache = opts.cache_bytes / 6;
         let mut store = Self {
@@ -227,6 +229,9 @@ impl Store {
             frozen: None,
             heads: Cache::new(cache).into(),
             segments: Cache::new(cache).into(),
+            refs: Cache::new(cache / 8).into(),
+            pools,
+            pool_options: BTreeMap::new(),
             alloc,
             counters: base.counters,
             seq,
@@ -286,11 +291,15 @@ impl Store {
                 self.heads.borrow_mut().insert(&key, onode.clone(), cost);
                 self.active.put_head(key, onode);
             }
-            Redo::Patch { id, seg, first, len, runs, crcs } => {
+            Redo::Patch { id, seg, first, len, runs, kind, sums } => {
                 let mut s = self.segment(id, seg)?.map_or_else(Segment::default, |s| (*s).clone());
-                s.replace(first, len, &runs, &crcs, &mut Vec::new());
+                if !runs.is_empty() && s.kind(kind) != kind {
+                    return Err(StoreError::corrupt("journal maps blocks with another kind of checksum"));
+                }
+                s.replace(first, len, &runs, kind, &sums, &mut Released::default());
                 self.put_segment(id, seg, Some(Arc::new(s)));
             }
+            Redo::Segment { id, seg, value } => self.put_segment(id, seg, Some(Arc::new(value))),
             Redo::SegmentGone { id, seg } => self.put_segment(id, seg, None),
             Redo::Omap { id, key, value } => self.active.put_omap(id, key, value),
             Redo::OmapHeader { id, value } => self.active.put_omap_header(id, Some(value)),
@@ -320,6 +329,29 @@ impl Store {
                 }
             }
             Redo::Counters(c) => self.counters = c,
+            Redo::Referenced { run } => self.redo_refs(run, true)?,
+            Redo::Unreferenced { run } => self.redo_refs(run, false)?,
+            Redo::Pool { pool, space } => {
+                self.pools.insert(pool, space);
+                self.active.put_pool(pool, space);
+            }
+        }
+        Ok(())
+    }
+
+    fn redo_refs(&mut self, run: PhysRun, more: bool) -> Result<()> {
+        for (chunk, first, len) in redo::by_chunk(run) {
+            let mut refs = self.refs(chunk)?.map_or_else(Refs::default, |r| (*r).clone());
+            let mut sound = true;
+            if more {
+                sound = refs.add(first, len);
+            } else {
+                refs.remove(first, len, |_, _, shared| sound &= shared);
+            }
+            if !sound {
+                return Err(StoreError::corrupt(format!("journal changes owners of blocks {run:?} that it cannot")));
+            }
+            self.put_refs(chunk, refs);
         }
         Ok(())
     }
@@ -445,6 +477,17 @@ fn check_sizes(sb: &Superblock, journal: &dyn BlockDevice, block: &dyn BlockDevi
         return Err(StoreError::corrupt("superblock gives the journal an impossible size"));
     }
     Ok(())
+}
+
+/// Space used by pools, as of the checkpoint.
+fn load_pools(meta: &dyn MetaStore) -> Result<BTreeMap<i64, PoolSpace>> {
+    let each = meta.range(b"U", b"V").map(|pair| {
+        let (key, value) = pair?;
+        let id = key.last_chunk::<8>().ok_or_else(|| StoreError::corrupt("pool key too short"))?;
+        let space = PoolSpace::decode(&mut Decoder::new(&value)).map_err(StoreError::corrupt)?;
+        Ok(((u64::from_be_bytes(*id) ^ (1 << 63)) as i64, space))
+    });
+    each.collect()
 }
 
 /// The KV's checkpoint, which must not be older than the superblock says.

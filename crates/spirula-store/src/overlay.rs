@@ -3,7 +3,10 @@
 //! Lookups go active overlay, frozen overlay, KV. A value of `None` says "deleted here".
 //! A checkpoint freezes the overlay as a whole; [`Overlay::cost`] bounds it.
 
-use crate::onode::{Onode, Segment};
+use crate::onode::Onode;
+use crate::refs::Refs;
+use crate::segment::Segment;
+use crate::store::PoolSpace;
 use bytes::Bytes;
 use spirula_types::{EVersion, PgId};
 use std::collections::{BTreeMap, VecDeque};
@@ -54,6 +57,9 @@ pub(crate) struct Overlay {
     /// By KV key.
     pub heads: BTreeMap<Bytes, Option<Arc<Onode>>>,
     pub segments: BTreeMap<(u64, u32), Option<Arc<Segment>>>,
+    /// By chunk of device blocks.
+    pub refs: BTreeMap<u64, Option<Arc<Refs>>>,
+    pub pools: BTreeMap<i64, PoolSpace>,
     pub omap: BTreeMap<(u64, Bytes), Option<Bytes>>,
     pub omap_headers: BTreeMap<u64, Option<Bytes>>,
     /// Omap ids whose pairs in the KV are to be deleted.
@@ -86,6 +92,19 @@ impl Overlay {
         let new = cost(&value);
         let old = self.segments.insert((id, seg), value);
         self.charge(new, old.as_ref().map(cost));
+    }
+
+    pub fn put_refs(&mut self, chunk: u64, value: Option<Arc<Refs>>) {
+        let cost = |s: &Option<Arc<Refs>>| ENTRY + s.as_ref().map_or(0, |s| s.cost());
+        let new = cost(&value);
+        let old = self.refs.insert(chunk, value);
+        self.charge(new, old.as_ref().map(cost));
+    }
+
+    pub fn put_pool(&mut self, pool: i64, space: PoolSpace) {
+        let cost = ENTRY + size_of::<PoolSpace>();
+        let old = self.pools.insert(pool, space);
+        self.charge(cost, old.map(|_| cost));
     }
 
     pub fn put_omap(&mut self, id: u64, key: Bytes, value: Option<Bytes>) {

@@ -9,14 +9,17 @@ use crate::checkpoint;
 use crate::device::BlockDevice;
 use crate::error::{Result, StoreError};
 use crate::keys;
-use crate::onode::{Onode, SEGMENT_BLOCKS, Segment};
+use crate::onode::{Onode, SEGMENT_BLOCKS};
 use crate::overlay::{Merge, Overlay, Stream};
 use crate::redo::by_segment;
+use crate::refs::Refs;
+use crate::segment::{Blob, Piece, Segment};
 use crate::store::Store;
+use crate::sum::Checksum;
 use bytes::Bytes;
 use spirula_buffer::{PayloadBuf, PayloadPool};
 use spirula_encoding::Decoder;
-use spirula_encoding::crc::{Joined, crc32c};
+use spirula_encoding::crc::Joined;
 use spirula_types::{EVersion, HObject, PgId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -60,7 +63,14 @@ pub struct OmapPage {
 enum Source {
     /// Not yet in the data file.
     Memory(Bytes),
-    Device(PhysRun, Vec<u32>),
+    Device(PhysRun, Checksum, Vec<u32>),
+    /// `len` bytes of a blob's content from `skip`; the blob's own sources fill it.
+    Blob {
+        blob: Arc<Blob>,
+        stored: Vec<Source>,
+        skip: usize,
+        len: usize,
+    },
 }
 
 /// A read worked out by [`Store::read`]: what it read stays valid, whatever is submitted
@@ -78,6 +88,8 @@ pub struct ReadPlan {
     wanted: std::ops::Range<usize>,
     /// Offset in the buffer and where its content comes from; zeros between.
     parts: Vec<(usize, Source)>,
+    /// Read from the device itself, past every cache.
+    uncached: bool,
     _pin: Option<Arc<()>>,
 }
 
@@ -112,7 +124,10 @@ impl ReadPlan {
     /// As [`ReadPlan::run`].
     pub fn run_with_crc(&self) -> Result<(Bytes, Option<u32>)> {
         let whole = self.wanted == (0..self.len)
-            && matches!(self.parts.as_slice(), [(0, Source::Device(run, _))] if run.len * BLOCK == self.len as u64);
+            && matches!(
+                self.parts.as_slice(),
+                [(0, Source::Device(run, Checksum::Crc32c, _))] if run.len * BLOCK == self.len as u64
+            );
         let mut joined = whole.then(Joined::default);
         let data = self.fill(true, &mut joined)?.unwrap_or_default();
         Ok((data, joined.map(Joined::value)))
@@ -148,25 +163,8 @@ impl ReadPlan {
         };
         for (start, source) in &self.parts {
             let room = buf.get_mut(*start..start + source.len()).unwrap_or_default();
-            match source {
-                Source::Memory(data) => room.copy_from_slice(data),
-                Source::Device(run, crcs) => {
-                    let fail = |e| StoreError::io("read", self.dev.name(), e);
-                    if wait {
-                        self.dev.read_at(room, run.start * BLOCK).map_err(fail)?;
-                    } else if !self.dev.try_read_at(room, run.start * BLOCK).map_err(fail)? {
-                        return Ok(None);
-                    }
-                    for (i, (block, crc)) in room.chunks(BLOCK as usize).zip(crcs).enumerate() {
-                        if crc32c(u32::MAX, block) != *crc {
-                            let offset = self.base + *start as u64 + i as u64 * BLOCK;
-                            return Err(StoreError::Checksum { object: self.object.clone().into(), offset });
-                        }
-                        if let Some(j) = joined {
-                            j.push(*crc);
-                        }
-                    }
-                }
+            if !self.fill_from(source, room, self.base + *start as u64, wait, joined)? {
+                return Ok(None);
             }
         }
         let all = match buffer {
@@ -175,13 +173,71 @@ impl ReadPlan {
         };
         Ok(Some(all.slice(self.wanted.clone())))
     }
+
+    /// False: would have to wait.
+    fn fill_from(
+        &self,
+        source: &Source,
+        room: &mut [u8],
+        offset: u64,
+        wait: bool,
+        joined: &mut Option<Joined>,
+    ) -> Result<bool> {
+        let bad = |offset| StoreError::Checksum { object: self.object.clone().into(), offset };
+        match source {
+            Source::Memory(data) => room.copy_from_slice(data),
+            Source::Device(run, kind, sums) => {
+                let fail = |e| StoreError::io("read", self.dev.name(), e);
+                if self.uncached {
+                    self.dev.read_uncached(room, run.start * BLOCK).map_err(fail)?;
+                } else if wait {
+                    self.dev.read_at(room, run.start * BLOCK).map_err(fail)?;
+                } else if !self.dev.try_read_at(room, run.start * BLOCK).map_err(fail)? {
+                    return Ok(false);
+                }
+                let own = sums.chunks(kind.words());
+                for (i, (block, sum)) in room.chunks(BLOCK as usize).zip(own).enumerate() {
+                    if !kind.holds(block, sum) {
+                        return Err(bad(offset + i as u64 * BLOCK));
+                    }
+                    if let (Some(j), [crc]) = (joined.as_mut(), sum) {
+                        j.push(*crc);
+                    }
+                }
+            }
+            Source::Blob { blob, stored, skip, len } => {
+                let mut raw = vec![0; (blob.blocks() * BLOCK) as usize];
+                let mut at = 0;
+                for part in stored {
+                    let room = raw.get_mut(at..at + part.len()).unwrap_or_default();
+                    at += part.len();
+                    // Of a blob the object's offset is told, whichever of its blocks is bad.
+                    match self.fill_from(part, room, offset, wait, &mut None) {
+                        Ok(true) => {}
+                        Err(StoreError::Checksum { .. }) => return Err(bad(offset)),
+                        other => return other,
+                    }
+                }
+                let content = decompress(blob, &raw).ok_or_else(|| bad(offset))?;
+                room.copy_from_slice(content.get(*skip..skip + len).unwrap_or_default());
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// A blob's content, from its checked stored blocks.
+fn decompress(blob: &Blob, raw: &[u8]) -> Option<Vec<u8>> {
+    let stored = raw.get(..blob.stored as usize)?;
+    blob.algorithm.decompress(stored, usize::from(blob.content) * BLOCK as usize)
 }
 
 impl Source {
     fn len(&self) -> usize {
         match self {
             Self::Memory(data) => data.len(),
-            Self::Device(run, _) => (run.len * BLOCK) as usize,
+            Self::Device(run, ..) => (run.len * BLOCK) as usize,
+            Self::Blob { len, .. } => *len,
         }
     }
 }
@@ -229,6 +285,24 @@ impl Store {
         Ok(found)
     }
 
+    /// Reference counts of a chunk of device blocks, as of now.
+    pub(crate) fn refs(&self, chunk: u64) -> Result<Option<Arc<Refs>>> {
+        if let Some(known) = self.refs.borrow_mut().get(&chunk) {
+            return Ok(known);
+        }
+        let layers = [Some(&self.active), self.frozen.as_ref().map(|f| &*f.overlay)];
+        let found = match layers.into_iter().flatten().find_map(|o| o.refs.get(&chunk)) {
+            Some(r) => r.clone(),
+            None => match self.meta.get(&keys::refs(chunk))? {
+                Some(v) => Some(Arc::new(Refs::decode(&mut Decoder::new(&v)).map_err(StoreError::corrupt)?)),
+                None => None,
+            },
+        };
+        let cost = 64 + found.as_ref().map_or(0, |r| r.cost());
+        self.refs.borrow_mut().insert(&chunk, found.clone(), cost);
+        Ok(found)
+    }
+
     /// Adds the numbers in `[first, last]` of segments that exist outside a transaction
     /// being staged (or have existed lately).
     pub(crate) fn stored_segments(&self, id: u64, first: u32, last: u32, found: &mut BTreeSet<u32>) -> Result<()> {
@@ -247,29 +321,49 @@ impl Store {
         Ok(())
     }
 
-    /// Fills `buf` from blocks of the data file, or from data on its way there. Waits.
-    pub(crate) fn read_stored(&self, run: PhysRun, buf: &mut [u8]) -> Result<()> {
+    /// The content of a piece of an object's map, checked. Waits.
+    pub(crate) fn read_piece(&self, object: &HObject, offset: u64, piece: &Piece<'_>) -> Result<Vec<u8>> {
+        let len = (piece.len() * BLOCK) as usize;
+        let mut plan = self.empty_plan(object, offset, len);
         let mut at = 0;
-        for source in self.sources(run, &[]) {
-            let room = buf.get_mut(at..at + source.len()).unwrap_or_default();
+        self.add_sources(piece, |source| {
+            let start = at;
             at += source.len();
-            match source {
-                Source::Memory(data) => room.copy_from_slice(&data),
-                Source::Device(run, _) => self
-                    .block
-                    .read_at(room, run.start * BLOCK)
-                    .map_err(|e| StoreError::io("read", self.block.name(), e))?,
+            plan.parts.push((start, source));
+        });
+        let mut buf = vec![0; len];
+        for (start, source) in &plan.parts {
+            let room = buf.get_mut(*start..start + source.len()).unwrap_or_default();
+            plan.fill_from(source, room, offset + *start as u64, true, &mut None)?;
+        }
+        Ok(buf)
+    }
+
+    /// Calls `each` with the sources of a piece, in order.
+    fn add_sources(&self, piece: &Piece<'_>, mut each: impl FnMut(Source)) {
+        match piece {
+            Piece::Plain { run, kind, sums } => self.sources(*run, *kind, sums).into_iter().for_each(each),
+            Piece::Part { blob, skip, len } => {
+                let words = blob.kind.words();
+                let (mut stored, mut at) = (Vec::with_capacity(blob.runs.len()), 0usize);
+                for run in &blob.runs {
+                    let n = run.len as usize * words;
+                    stored.extend(self.sources(*run, blob.kind, blob.sums.get(at..at + n).unwrap_or_default()));
+                    at += n;
+                }
+                let (skip, len) = ((skip * BLOCK) as usize, (len * BLOCK) as usize);
+                each(Source::Blob { blob: (*blob).clone(), stored, skip, len });
             }
         }
-        Ok(())
     }
 
     /// Where the content of a run of blocks is, in order.
-    fn sources(&self, run: PhysRun, crcs: &[u32]) -> Vec<Source> {
+    fn sources(&self, run: PhysRun, kind: Checksum, sums: &[u32]) -> Vec<Source> {
+        let words = kind.words();
         let device = |a: u64, b: u64| {
             let skip = (a - run.start) as usize;
-            let own = crcs.get(skip..skip + (b - a) as usize).unwrap_or_default();
-            Source::Device(PhysRun { start: a, len: b - a }, own.to_vec())
+            let own = sums.get(skip * words..(skip + (b - a) as usize) * words).unwrap_or_default();
+            Source::Device(PhysRun { start: a, len: b - a }, kind, own.to_vec())
         };
         let (mut at, end) = (run.start, run.start + run.len);
         let mut out = Vec::with_capacity(1);
@@ -303,43 +397,64 @@ impl Store {
     /// # Errors
     /// [`StoreError::Io`], [`StoreError::Corrupt`], as for every read of metadata.
     pub fn stat(&self, object: &HObject) -> Result<Option<ObjectStat>> {
-        Ok(self.onode(object)?.map(|o| ObjectStat { size: o.size, allocated: o.blocks * BLOCK, has_omap: o.omap != 0 }))
+        Ok(self.onode(object)?.map(|o| ObjectStat {
+            size: o.size,
+            allocated: o.allocated * BLOCK,
+            has_omap: o.omap != 0,
+        }))
     }
 
-    /// Calls `each` with the mapped parts of blocks `[first, end)`: logical block, device
-    /// run, checksums.
+    /// Calls `each` with the mapped parts of blocks `[first, end)`: logical block and where.
     pub(crate) fn for_mapped(
         &self,
         o: &Onode,
         first: u64,
         end: u64,
-        mut each: impl FnMut(u64, PhysRun, &[u32]),
+        mut each: impl FnMut(u64, Piece<'_>),
     ) -> Result<()> {
         if let Some(seg) = &o.inline {
-            seg.mapped(first, end).for_each(|(l, run, crcs)| each(l, run, crcs));
+            seg.mapped(first, end).for_each(|(l, piece)| each(l, piece));
             return Ok(());
         }
         for (seg_no, at, len) in by_segment(first, end - first) {
             if let Some(seg) = self.segment(o.id, seg_no)? {
                 let base = u64::from(seg_no) * SEGMENT_BLOCKS;
-                seg.mapped(at, at + len).for_each(|(l, run, crcs)| each(base + l, run, crcs));
+                seg.mapped(at, at + len).for_each(|(l, piece)| each(base + l, piece));
             }
         }
         Ok(())
     }
 
+    fn empty_plan(&self, object: &HObject, base: u64, len: usize) -> ReadPlan {
+        ReadPlan {
+            dev: self.block.clone(),
+            pool: self.pool.clone(),
+            object: object.clone(),
+            base,
+            len,
+            wanted: 0..len,
+            parts: Vec::with_capacity(1),
+            uncached: false,
+            _pin: None,
+        }
+    }
+
     fn plan(&self, object: &HObject, o: &Onode, offset: u64, end: u64) -> Result<ReadPlan> {
         let (first, last) = (offset / BLOCK, end.div_ceil(BLOCK));
         let base = first * BLOCK;
-        let mut parts = Vec::with_capacity(2);
-        self.for_mapped(o, first, last, |l, run, crcs| {
+        let mut plan = self.empty_plan(object, base, ((last - first) * BLOCK) as usize);
+        plan.wanted = (offset - base) as usize..(end - base) as usize;
+        let parts = &mut plan.parts;
+        self.for_mapped(o, first, last, |l, piece| {
             let mut at = ((l - first) * BLOCK) as usize;
-            for source in self.sources(run, crcs) {
+            self.add_sources(&piece, |source| {
                 let len = source.len();
                 // Segments end where the device need not: one read for all that is adjacent.
                 match (parts.last_mut(), &source) {
-                    (Some((start, Source::Device(last, sums))), Source::Device(next, more))
-                        if last.start + last.len == next.start && *start + (last.len * BLOCK) as usize == at =>
+                    (Some((start, Source::Device(last, kind, sums))), Source::Device(next, same, more))
+                        if last.start + last.len == next.start
+                            && *start + (last.len * BLOCK) as usize == at
+                            && kind == same =>
                     {
                         last.len += next.len;
                         sums.extend_from_slice(more);
@@ -347,18 +462,9 @@ impl Store {
                     _ => parts.push((at, source)),
                 }
                 at += len;
-            }
+            });
         })?;
-        Ok(ReadPlan {
-            dev: self.block.clone(),
-            pool: self.pool.clone(),
-            object: object.clone(),
-            base,
-            len: ((last - first) * BLOCK) as usize,
-            wanted: (offset - base) as usize..(end - base) as usize,
-            parts,
-            _pin: None,
-        })
+        Ok(plan)
     }
 
     /// Reads up to `len` bytes at `offset`, without waiting for the device.
@@ -371,7 +477,7 @@ impl Store {
         if offset >= end {
             return Ok(Read::Ready(Bytes::new()));
         }
-        let mut plan = self.plan(object, &o, offset, end)?;
+        let plan = self.plan(object, &o, offset, end)?;
         // Long runs were written past the page cache and are not looked for there.
         let long = |(_, s): &(usize, Source)| matches!(s, Source::Device(..)) && s.len() >= POOLED_READ;
         if !plan.parts.iter().any(long)
@@ -379,10 +485,30 @@ impl Store {
         {
             return Ok(Read::Ready(data));
         }
+        Ok(Read::NotReady(self.pinned(plan)))
+    }
+
+    /// As [`Store::read`], but never [`Read::Ready`] with data: the plan reads from the
+    /// device itself, past every cache. For scrubs.
+    ///
+    /// # Errors
+    /// Those of reading metadata.
+    pub fn read_uncached(&self, object: &HObject, offset: u64, len: u64) -> Result<Read> {
+        let Some(o) = self.onode(object)? else { return Ok(Read::Missing) };
+        let end = offset.saturating_add(len).min(o.size);
+        if offset >= end {
+            return Ok(Read::Ready(Bytes::new()));
+        }
+        let mut plan = self.plan(object, &o, offset, end)?;
+        plan.uncached = true;
+        Ok(Read::NotReady(self.pinned(plan)))
+    }
+
+    fn pinned(&self, mut plan: ReadPlan) -> ReadPlan {
         let pin = Arc::new(());
         self.pins.borrow_mut().push_back((self.seq + 1, pin.clone()));
         plan._pin = Some(pin);
-        Ok(Read::NotReady(plan))
+        plan
     }
 
     /// As [`Store::read`], but waits; `None` if there is no such object.
@@ -407,8 +533,8 @@ impl Store {
         let end = offset.saturating_add(len).min(o.size);
         let mut out: Vec<(u64, u64)> = Vec::new();
         if offset < end {
-            self.for_mapped(&o, offset / BLOCK, end.div_ceil(BLOCK), |l, run, _| {
-                let (a, b) = ((l * BLOCK).max(offset), ((l + run.len) * BLOCK).min(end));
+            self.for_mapped(&o, offset / BLOCK, end.div_ceil(BLOCK), |l, piece| {
+                let (a, b) = ((l * BLOCK).max(offset), ((l + piece.len()) * BLOCK).min(end));
                 match out.last_mut() {
                     Some((start, len)) if *start + *len == a => *len += b - a,
                     _ => out.push((a, b - a)),

@@ -7,6 +7,10 @@
 use crate::alloc::PhysRun;
 use crate::onode::{Onode, SEGMENT_BLOCKS};
 use crate::overlay::Counters;
+use crate::refs::CHUNK;
+use crate::segment::{self, Segment};
+use crate::store::PoolSpace;
+use crate::sum::Checksum;
 use bytes::Bytes;
 use spirula_encoding::{DecodeError, Decoder, Encoder};
 use spirula_types::{EVersion, PgId};
@@ -28,6 +32,10 @@ const LOG_REMOVE: u8 = 14;
 const TAKEN: u8 = 15;
 const FREED: u8 = 16;
 const COUNTERS: u8 = 17;
+const SEGMENT: u8 = 18;
+const REFERENCED: u8 = 19;
+const UNREFERENCED: u8 = 20;
+const POOL: u8 = 21;
 
 /// One change, as read back from the journal.
 #[derive(Debug, PartialEq)]
@@ -42,7 +50,14 @@ pub(crate) enum Redo {
         first: u64,
         len: u64,
         runs: Vec<PhysRun>,
-        crcs: Vec<u32>,
+        kind: Checksum,
+        sums: Vec<u32>,
+    },
+    /// A segment as a whole.
+    Segment {
+        id: u64,
+        seg: u32,
+        value: Segment,
     },
     SegmentGone {
         id: u64,
@@ -89,6 +104,18 @@ pub(crate) enum Redo {
         run: PhysRun,
     },
     Counters(Counters),
+    /// Blocks in use have one more owner.
+    Referenced {
+        run: PhysRun,
+    },
+    /// Blocks in use have lost one of several owners.
+    Unreferenced {
+        run: PhysRun,
+    },
+    Pool {
+        pool: i64,
+        space: PoolSpace,
+    },
 }
 
 /// Writes a record.
@@ -119,7 +146,8 @@ impl RedoWriter {
     }
 
     /// `runs` empty: the range becomes unmapped.
-    pub fn patch(&mut self, id: u64, seg: u32, first: u64, len: u64, runs: &[PhysRun], crcs: &[u32]) {
+    #[allow(clippy::too_many_arguments, reason = "the fields of one change")]
+    pub fn patch(&mut self, id: u64, seg: u32, first: u64, len: u64, runs: &[PhysRun], kind: Checksum, sums: &[u32]) {
         let o = &mut self.0;
         o.u8(PATCH);
         o.u64(id);
@@ -131,9 +159,17 @@ impl RedoWriter {
             o.u64(r.start);
             o.u8(r.len as u8);
         }
-        for c in crcs {
-            o.u32(*c);
+        o.u8(kind.byte());
+        for w in sums {
+            o.u32(*w);
         }
+    }
+
+    pub fn segment(&mut self, id: u64, seg: u32, value: &Segment) {
+        self.0.u8(SEGMENT);
+        self.0.u64(id);
+        self.0.u32(seg);
+        value.encode(&mut self.0);
     }
 
     pub fn segment_gone(&mut self, id: u64, seg: u32) {
@@ -207,6 +243,24 @@ impl RedoWriter {
         self.0.u64(run.len);
     }
 
+    pub fn referenced(&mut self, run: PhysRun) {
+        self.0.u8(REFERENCED);
+        self.0.u64(run.start);
+        self.0.u64(run.len);
+    }
+
+    pub fn unreferenced(&mut self, run: PhysRun) {
+        self.0.u8(UNREFERENCED);
+        self.0.u64(run.start);
+        self.0.u64(run.len);
+    }
+
+    pub fn pool(&mut self, pool: i64, space: &PoolSpace) {
+        self.0.u8(POOL);
+        self.0.u64(pool as u64);
+        space.encode(&mut self.0);
+    }
+
     pub fn counters(&mut self, c: &Counters) {
         self.0.u8(COUNTERS);
         self.0.u64(c.next_id);
@@ -231,8 +285,9 @@ pub(crate) fn decode(d: &mut Decoder<'_>) -> Result<Redo, DecodeError> {
             if len == 0 || first + len > SEGMENT_BLOCKS || (mapped != len && mapped != 0) {
                 return Err(DecodeError::Value { what: "block map patch", value: first as i64 });
             }
-            let crcs = (0..mapped).map(|_| d.u32()).collect::<Result<_, _>>()?;
-            Redo::Patch { id, seg, first, len, runs, crcs }
+            let kind = segment::decode_kind(d)?;
+            let sums = segment::words(d, mapped as usize * kind.words())?;
+            Redo::Patch { id, seg, first, len, runs, kind, sums }
         }
         SEGMENT_GONE => Redo::SegmentGone { id: d.u64()?, seg: d.u32()? },
         OMAP => Redo::Omap { id: d.u64()?, key: d.get()?, value: Some(d.get()?) },
@@ -248,7 +303,26 @@ pub(crate) fn decode(d: &mut Decoder<'_>) -> Result<Redo, DecodeError> {
         TAKEN => Redo::Taken { run: run(d)?, image: d.bool()? },
         FREED => Redo::Freed { run: run(d)? },
         COUNTERS => Redo::Counters(Counters { next_id: d.u64()?, objects: d.u64()?, stored: d.u64()? }),
+        SEGMENT => Redo::Segment { id: d.u64()?, seg: d.u32()?, value: Segment::decode(d)? },
+        REFERENCED => Redo::Referenced { run: run(d)? },
+        UNREFERENCED => Redo::Unreferenced { run: run(d)? },
+        POOL => Redo::Pool { pool: d.u64()? as i64, space: PoolSpace::decode(d)? },
         v => return Err(DecodeError::Value { what: "journal change", value: i64::from(v) }),
+    })
+}
+
+/// Splits a run of device blocks into parts within chunks of reference counts: chunk
+/// number, first block in it, number of blocks.
+pub(crate) fn by_chunk(run: PhysRun) -> impl Iterator<Item = (u64, u64, u64)> {
+    let (mut at, end) = (run.start, run.start.saturating_add(run.len));
+    std::iter::from_fn(move || {
+        if at >= end {
+            return None;
+        }
+        let n = (end - at).min(CHUNK - at % CHUNK);
+        let part = (at / CHUNK, at % CHUNK, n);
+        at += n;
+        Some(part)
     })
 }
 

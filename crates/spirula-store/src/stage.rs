@@ -4,28 +4,41 @@
 //! record written here; on any error [`Stage::abort`] gives the space back and nothing has
 //! happened. [`Stage::commit`] cannot fail.
 
-use crate::alloc::{BLOCK, PhysRun, push_run};
+mod clone;
+mod data;
+
+use crate::alloc::{BLOCK, PhysRun};
 use crate::commit::Record;
+use crate::compress::PoolOptions;
 use crate::error::{Result, StoreError};
 use crate::journal::{self, RECORD_HEADER};
 use crate::keys::{self, KEY_MAX};
-use crate::onode::{INLINE_BLOCKS, Onode, SEGMENT_BLOCKS, Segment};
+use crate::onode::{Onode, SEGMENT_BLOCKS};
 use crate::overlay::Counters;
-use crate::redo::{RedoWriter, by_segment};
-use crate::store::{JOURNALED_PAYLOAD, Pending, Store};
+use crate::redo::RedoWriter;
+use crate::refs::Refs;
+use crate::segment::Segment;
+use crate::store::{JOURNALED_PAYLOAD, Store};
 use bytes::Bytes;
-use spirula_encoding::crc::crc32c;
 use spirula_types::HObject;
 use spirula_types::transaction::{MetaOp, ObjectOp, ObjectUpdate, Transaction};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Largest object, bytes: segment numbers are 32 bits.
 const OBJECT_MAX: u64 = SEGMENT_BLOCKS * BLOCK * u32::MAX as u64;
-/// Bytes cloned at a time.
-const CLONE_STEP: u64 = 4 << 20;
+
+/// Places in a pool's changes of space, in the order of `PoolSpace`'s fields.
+mod field {
+    pub const STORED: usize = 0;
+    pub const ALLOCATED: usize = 1;
+    pub const COMPRESSED: usize = 2;
+    pub const COMPRESSED_ALLOCATED: usize = 3;
+    pub const COMPRESSED_ORIGINAL: usize = 4;
+}
 
 struct StagedHead {
+    pool: i64,
     /// `None`: removed, or never there.
     now: Option<Onode>,
     before: Option<Arc<Onode>>,
@@ -38,6 +51,12 @@ pub(crate) struct Stage<'s> {
     redo: RedoWriter,
     heads: BTreeMap<Bytes, StagedHead>,
     segments: BTreeMap<(u64, u32), Option<Segment>>,
+    refs: BTreeMap<u64, Refs>,
+    /// Pool of the object being changed, how its data is to be stored, and what that
+    /// changed so far in the space of pools.
+    pool: i64,
+    options: PoolOptions,
+    space: BTreeMap<i64, [i64; 5]>,
     omap: BTreeMap<(u64, Bytes), Option<Bytes>>,
     omap_headers: BTreeMap<u64, Bytes>,
     dead: Vec<u64>,
@@ -52,7 +71,8 @@ pub(crate) struct Stage<'s> {
 
 impl<'s> Stage<'s> {
     pub fn new(s: &'s mut Store, txn: &Transaction) -> Self {
-        let grows = |op: &ObjectOp| matches!(op, ObjectOp::Write { .. } | ObjectOp::CloneFrom(_));
+        let grows =
+            |op: &ObjectOp| matches!(op, ObjectOp::Write { .. } | ObjectOp::CloneFrom(_) | ObjectOp::CloneRange { .. });
         let reserve = if txn.objects.iter().flat_map(|u| &u.ops).any(grows) { s.reserve() } else { 0 };
         let (seq, counters) = (s.seq + 1, s.counters);
         Self {
@@ -61,6 +81,10 @@ impl<'s> Stage<'s> {
             redo: RedoWriter::new(),
             heads: BTreeMap::new(),
             segments: BTreeMap::new(),
+            refs: BTreeMap::new(),
+            pool: 0,
+            options: PoolOptions::default(),
+            space: BTreeMap::new(),
             omap: BTreeMap::new(),
             omap_headers: BTreeMap::new(),
             dead: Vec::new(),
@@ -111,6 +135,14 @@ impl<'s> Stage<'s> {
             s.segments.borrow_mut().insert(&(id, seg), value.clone(), cost);
             s.active.put_segment(id, seg, value);
         }
+        for (chunk, refs) in self.refs {
+            s.put_refs(chunk, refs);
+        }
+        for (pool, by) in &self.space {
+            let space = s.pools.get(pool).copied().unwrap_or_default().changed(by);
+            s.pools.insert(*pool, space);
+            s.active.put_pool(*pool, space);
+        }
         for ((id, key), value) in self.omap {
             s.active.put_omap(id, key, value);
         }
@@ -142,9 +174,13 @@ impl<'s> Stage<'s> {
                 continue;
             }
             self.redo.head(key, head.now.as_ref());
-            let size = |o: &Onode| o.stored();
-            self.counters.stored += head.now.as_ref().map_or(0, size);
-            self.counters.stored -= head.before.as_ref().map_or(0, |b| size(b)).min(self.counters.stored);
+            let now = head.now.as_ref().map_or(0, Onode::stored);
+            let before = head.before.as_ref().map_or(0, |b| b.stored());
+            self.counters.stored = (self.counters.stored + now).saturating_sub(before);
+            if now != before {
+                let space = self.space.entry(head.pool).or_default();
+                space[field::STORED] += now as i64 - before as i64;
+            }
             self.counters.objects += u64::from(head.now.is_some());
             self.counters.objects -= u64::from(head.before.is_some()).min(self.counters.objects);
         }
@@ -157,6 +193,10 @@ impl<'s> Stage<'s> {
         }
         for run in &self.freed {
             self.redo.freed(*run);
+        }
+        self.space.retain(|_, by| by.iter().any(|n| *n != 0));
+        for (pool, by) in &self.space {
+            self.redo.pool(*pool, &self.s.pools.get(pool).copied().unwrap_or_default().changed(by));
         }
         self.redo.counters(&self.counters);
         let redo = std::mem::take(&mut self.redo).into_vec();
@@ -188,11 +228,13 @@ impl<'s> Stage<'s> {
         let object = &update.object;
         let key = Bytes::from(keys::object(object));
         check_key("object name", &key)?;
+        self.pool = pool_of(object);
+        self.options = self.s.pool_options.get(&self.pool).copied().unwrap_or_default();
         let mut head = match self.heads.remove(&key) {
             Some(h) => h,
             None => {
                 let before = self.s.head(&key)?;
-                StagedHead { now: before.as_deref().cloned(), before }
+                StagedHead { pool: self.pool, now: before.as_deref().cloned(), before }
             }
         };
         for op in &update.ops {
@@ -212,6 +254,9 @@ impl<'s> Stage<'s> {
                 return Ok(());
             }
             (ObjectOp::CloneFrom(from), _) => return self.clone_from(object, slot, from),
+            (ObjectOp::CloneRange { from, offset, length, to }, _) => {
+                return self.clone_range(object, slot, from, (*offset, *length), *to);
+            }
             (
                 ObjectOp::RmAttr(_)
                 | ObjectOp::ClearAttrs
@@ -227,7 +272,8 @@ impl<'s> Stage<'s> {
             None => slot.insert(Onode::new(take_id(&mut self.counters))),
         };
         match op {
-            ObjectOp::Touch | ObjectOp::Remove | ObjectOp::CloneFrom(_) => {}
+            ObjectOp::Touch | ObjectOp::Remove | ObjectOp::CloneFrom(_) | ObjectOp::CloneRange { .. } => {}
+            ObjectOp::AllocHint(flags) => o.hints = *flags,
             ObjectOp::Write { offset, data } => self.write(object, o, *offset, data)?,
             ObjectOp::Zero { offset, length } => self.zero(object, o, *offset, *length)?,
             ObjectOp::Truncate { size } => self.truncate(object, o, *size)?,
@@ -292,321 +338,17 @@ impl<'s> Stage<'s> {
             self.dead.push(id);
         }
     }
-
-    // ----- data
-
-    /// Takes `n` blocks, in logical order.
-    fn take(&mut self, n: u64) -> Result<Vec<PhysRun>> {
-        let mut runs = Vec::new();
-        let available = self.s.alloc.free().saturating_sub(self.reserve);
-        if n > available || !self.s.alloc.allocate(n, &mut runs) {
-            return Err(StoreError::NoSpace { needed: n * BLOCK, available: available * BLOCK });
-        }
-        for r in &runs {
-            push_run(&mut self.taken, *r);
-        }
-        Ok(runs)
-    }
-
-    /// Stores `pieces` (whole blocks) as the object's blocks from `first` on.
-    fn store(&mut self, o: &mut Onode, first: u64, pieces: &[Bytes]) -> Result<()> {
-        let n: usize = pieces.iter().map(|p| p.len() / BLOCK as usize).sum();
-        let runs = self.take(n as u64)?;
-        let blocks = pieces.iter().flat_map(|p| p.chunks(BLOCK as usize));
-        let crcs: Vec<u32> = blocks.map(|b| crc32c(u32::MAX, b)).collect();
-        let mut rest = pieces.iter().cloned();
-        let mut piece = Bytes::new();
-        for run in &runs {
-            let (mut at, end) = (run.start, run.start + run.len);
-            while at < end {
-                if piece.is_empty() {
-                    piece = rest.next().unwrap_or_default();
-                    assert!(!piece.is_empty(), "fewer data blocks than taken");
-                }
-                let take = piece.len().min(((end - at) * BLOCK) as usize);
-                let data = piece.split_to(take);
-                self.s.pending.insert(at, Pending { seq: self.seq, data: data.clone() });
-                self.pieces.push((at, data));
-                at += take as u64 / BLOCK;
-            }
-        }
-        self.map(o, first, n as u64, &runs, &crcs)
-    }
-
-    /// Maps `[first, first + n)` to `runs`.
-    fn map(&mut self, o: &mut Onode, first: u64, n: u64, runs: &[PhysRun], crcs: &[u32]) -> Result<()> {
-        if let Some(seg) = &mut o.inline {
-            if first + n <= INLINE_BLOCKS {
-                seg.replace(first, n, runs, crcs, &mut self.freed);
-                o.blocks = seg.blocks();
-                return Ok(());
-            }
-            // Grown: the map moves out of the head.
-            let seg = o.inline.take().unwrap_or_default();
-            for (at, run, crcs) in seg.mapped(0, SEGMENT_BLOCKS) {
-                self.redo.patch(o.id, 0, at, run.len, &[run], crcs);
-            }
-            if !seg.is_empty() {
-                self.segments.insert((o.id, 0), Some(seg));
-            }
-        }
-        let mut runs = runs.iter().copied();
-        let mut run = PhysRun { start: 0, len: 0 };
-        let mut crcs = crcs;
-        for (seg_no, at, len) in by_segment(first, n) {
-            let mut part = Vec::new();
-            let mut left = len;
-            while left > 0 {
-                if run.len == 0 {
-                    match runs.next() {
-                        Some(r) => run = r,
-                        None => break,
-                    }
-                }
-                let k = run.len.min(left);
-                part.push(PhysRun { start: run.start, len: k });
-                run = PhysRun { start: run.start + k, len: run.len - k };
-                left -= k;
-            }
-            let (own, rest) = crcs.split_at((len as usize).min(crcs.len()));
-            crcs = rest;
-            let mut seg = self.segment(o.id, seg_no)?;
-            self.redo.patch(o.id, seg_no, at, len, &part, own);
-            o.blocks -= seg.blocks();
-            seg.replace(at, len, &part, own, &mut self.freed);
-            o.blocks += seg.blocks();
-            self.segments.insert((o.id, seg_no), Some(seg));
-        }
-        Ok(())
-    }
-
-    /// Unmaps the blocks `[first, end)`, freeing them.
-    fn unmap(&mut self, o: &mut Onode, first: u64, end: u64) -> Result<()> {
-        if first >= end {
-            return Ok(());
-        }
-        if let Some(seg) = &mut o.inline {
-            if first < INLINE_BLOCKS {
-                seg.replace(first, end.min(INLINE_BLOCKS) - first, &[], &[], &mut self.freed);
-                o.blocks = seg.blocks();
-            }
-            return Ok(());
-        }
-        let last = (end - 1) / SEGMENT_BLOCKS;
-        for seg_no in self.existing_segments(o.id, (first / SEGMENT_BLOCKS) as u32, last as u32)? {
-            let base = u64::from(seg_no) * SEGMENT_BLOCKS;
-            let at = first.max(base) - base;
-            let len = end.min(base + SEGMENT_BLOCKS) - base - at;
-            let mut seg = self.segment(o.id, seg_no)?;
-            if seg.mapped(at, at + len).next().is_none() {
-                continue;
-            }
-            o.blocks -= seg.blocks();
-            seg.replace(at, len, &[], &[], &mut self.freed);
-            o.blocks += seg.blocks();
-            if seg.is_empty() {
-                self.redo.segment_gone(o.id, seg_no);
-                self.segments.insert((o.id, seg_no), None);
-            } else {
-                self.redo.patch(o.id, seg_no, at, len, &[], &[]);
-                self.segments.insert((o.id, seg_no), Some(seg));
-            }
-        }
-        Ok(())
-    }
-
-    /// A segment as it is in this transaction, to be changed and put back.
-    fn segment(&self, id: u64, seg: u32) -> Result<Segment> {
-        match self.segments.get(&(id, seg)) {
-            Some(s) => Ok(s.clone().unwrap_or_default()),
-            None => Ok(self.s.segment(id, seg)?.map_or_else(Segment::default, |s| (*s).clone())),
-        }
-    }
-
-    /// Numbers in `[first, last]` of segments that may exist.
-    fn existing_segments(&self, id: u64, first: u32, last: u32) -> Result<Vec<u32>> {
-        if last - first < 16 {
-            return Ok((first..=last).collect());
-        }
-        let mut found = BTreeSet::new();
-        let staged = self.segments.range((id, first)..=(id, last));
-        found.extend(staged.filter(|(_, s)| s.is_some()).map(|((_, n), _)| *n));
-        self.s.stored_segments(id, first, last, &mut found)?;
-        Ok(found.into_iter().collect())
-    }
-
-    /// A block's content, `None` if it is not mapped.
-    fn old_block(&mut self, object: &HObject, o: &Onode, block: u64) -> Result<Option<Vec<u8>>> {
-        let found = |seg: &Segment, at: u64| seg.mapped(at, at + 1).next().map(|(_, run, crcs)| (run, crcs[0]));
-        let (seg_no, at) = ((block / SEGMENT_BLOCKS) as u32, block % SEGMENT_BLOCKS);
-        let place = match (&o.inline, self.segments.get(&(o.id, seg_no))) {
-            (Some(seg), _) => (block < INLINE_BLOCKS).then(|| found(seg, block)).flatten(),
-            (None, Some(staged)) => staged.as_ref().and_then(|s| found(s, at)),
-            (None, None) => self.s.segment(o.id, seg_no)?.and_then(|s| found(&s, at)),
-        };
-        let Some((run, crc)) = place else { return Ok(None) };
-        let mut buf = vec![0; BLOCK as usize];
-        self.s.read_stored(run, &mut buf)?;
-        if crc32c(u32::MAX, &buf) != crc {
-            return Err(StoreError::Checksum { object: object.clone().into(), offset: block * BLOCK });
-        }
-        Ok(Some(buf))
-    }
-
-    /// A block's new content: `part` at `from`, the rest as it was.
-    fn merged(&mut self, object: &HObject, o: &Onode, block: u64, from: usize, part: &[u8]) -> Result<Bytes> {
-        // Behind the object's end there are only zeros; no need to read them.
-        let old_len = o.size.saturating_sub(block * BLOCK).min(BLOCK) as usize;
-        let old =
-            if from.min(old_len) > 0 || from + part.len() < old_len { self.old_block(object, o, block)? } else { None };
-        let mut buf = old.unwrap_or_else(|| vec![0; BLOCK as usize]);
-        if let Some(room) = buf.get_mut(from..from + part.len()) {
-            room.copy_from_slice(part);
-        }
-        Ok(Bytes::from(buf))
-    }
-
-    fn write(&mut self, object: &HObject, o: &mut Onode, offset: u64, data: &Bytes) -> Result<()> {
-        if data.is_empty() {
-            return Ok(());
-        }
-        let end = end_of(offset, data.len() as u64)?;
-        let first = offset / BLOCK;
-        let mut pieces = Vec::with_capacity(3);
-        let mut rest = data.clone();
-        let skew = (offset % BLOCK) as usize;
-        if skew != 0 || (rest.len() as u64) < BLOCK {
-            let part = rest.split_to(rest.len().min(BLOCK as usize - skew));
-            pieces.push(self.merged(object, o, first, skew, &part)?);
-        }
-        let whole = rest.len() / BLOCK as usize * BLOCK as usize;
-        if whole > 0 {
-            pieces.push(rest.split_to(whole));
-        }
-        if !rest.is_empty() {
-            pieces.push(self.merged(object, o, end / BLOCK, 0, &rest)?);
-        }
-        self.store(o, first, &pieces)?;
-        o.size = o.size.max(end);
-        Ok(())
-    }
-
-    /// Makes a part of one block zeros.
-    fn zero_part(&mut self, object: &HObject, o: &mut Onode, from: u64, end: u64) -> Result<()> {
-        let block = from / BLOCK;
-        if from < end
-            && let Some(mut buf) = self.old_block(object, o, block)?
-        {
-            let base = block * BLOCK;
-            buf.get_mut((from - base) as usize..(end - base) as usize).unwrap_or_default().fill(0);
-            self.store(o, block, &[Bytes::from(buf)])?;
-        }
-        Ok(())
-    }
-
-    fn zero(&mut self, object: &HObject, o: &mut Onode, offset: u64, length: u64) -> Result<()> {
-        if length == 0 {
-            return Ok(());
-        }
-        let end = end_of(offset, length)?;
-        // Up to the object's end the last block may go as a whole.
-        let cut = if end >= o.size { end.next_multiple_of(BLOCK) } else { end };
-        let (first, last) = (offset.div_ceil(BLOCK), cut / BLOCK);
-        if first > last {
-            self.zero_part(object, o, offset, end)?;
-        } else {
-            self.zero_part(object, o, offset, first * BLOCK)?;
-            self.zero_part(object, o, last * BLOCK, cut)?;
-            // Nothing is mapped behind the object's end.
-            self.unmap(o, first, last.min(o.size.div_ceil(BLOCK)))?;
-        }
-        o.size = o.size.max(end);
-        Ok(())
-    }
-
-    fn truncate(&mut self, object: &HObject, o: &mut Onode, size: u64) -> Result<()> {
-        end_of(size, 0)?;
-        if size < o.size {
-            self.zero_part(object, o, size, size.next_multiple_of(BLOCK))?;
-            self.unmap(o, size.div_ceil(BLOCK), o.size.div_ceil(BLOCK))?;
-        }
-        o.size = size;
-        Ok(())
-    }
-
-    fn remove(&mut self, mut o: Onode) -> Result<()> {
-        let end = o.size.div_ceil(BLOCK);
-        self.unmap(&mut o, 0, end)?;
-        self.omap_clear(&mut o);
-        Ok(())
-    }
-
-    fn clone_from(&mut self, object: &HObject, slot: &mut Option<Onode>, from: &HObject) -> Result<()> {
-        if object == from {
-            return if slot.is_some() { Ok(()) } else { Err(StoreError::NoSource(from.clone().into())) };
-        }
-        let key = keys::object(from);
-        let source = match self.heads.get(key.as_slice()) {
-            Some(h) => h.now.clone(),
-            None => self.s.head(&key)?.map(|o| (*o).clone()),
-        };
-        let source = source.ok_or_else(|| StoreError::NoSource(from.clone().into()))?;
-        if let Some(old) = slot.take() {
-            self.remove(old)?;
-        }
-        let mut o = Onode::new(take_id(&mut self.counters));
-        o.attrs.clone_from(&source.attrs);
-        let mut at = 0;
-        while at < source.size {
-            let end = (at + CLONE_STEP).min(source.size);
-            // Runs of mapped blocks, so that holes stay holes.
-            let mut run: Vec<Bytes> = Vec::new();
-            for block in at / BLOCK..end.div_ceil(BLOCK) {
-                match self.old_block(from, &source, block)? {
-                    Some(b) => run.push(Bytes::from(b)),
-                    None => {
-                        self.flush_clone(&mut o, block, &mut run)?;
-                    }
-                }
-            }
-            self.flush_clone(&mut o, end.div_ceil(BLOCK), &mut run)?;
-            at = end;
-        }
-        o.size = source.size;
-        if source.omap != 0 {
-            let id = self.omap_id(&mut o);
-            let pairs: Vec<(Bytes, Bytes)> =
-                self.s.omap_keys(Some(&self.omap), source.omap, &[], None).collect::<Result<_>>()?;
-            for (k, v) in &pairs {
-                self.omap_set(id, k, v)?;
-            }
-            let header = match self.omap_headers.get(&source.omap) {
-                Some(h) => Some(h.clone()),
-                None => self.s.stored_omap_header(source.omap)?,
-            };
-            if let Some(h) = header {
-                self.redo.omap_header(id, &h);
-                self.omap_headers.insert(id, h);
-            }
-        }
-        *slot = Some(o);
-        Ok(())
-    }
-
-    /// Stores the blocks collected, the last of which is `end - 1`.
-    fn flush_clone(&mut self, o: &mut Onode, end: u64, run: &mut Vec<Bytes>) -> Result<()> {
-        if run.is_empty() {
-            return Ok(());
-        }
-        let first = end - run.len() as u64;
-        self.store(o, first, &std::mem::take(run))
-    }
 }
 
 fn take_id(counters: &mut Counters) -> u64 {
     let id = counters.next_id;
     counters.next_id += 1;
     id
+}
+
+/// The pool an object's space counts for: a temporary object's is the one it will move to.
+fn pool_of(object: &HObject) -> i64 {
+    if object.pool < -1 { -2 - object.pool } else { object.pool }
 }
 
 fn check_key(what: &'static str, key: &[u8]) -> Result<()> {

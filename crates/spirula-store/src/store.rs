@@ -4,16 +4,20 @@ use crate::alloc::{Allocator, BLOCK, PhysRun};
 use crate::cache::Cache;
 use crate::checkpoint::Job;
 use crate::commit::{Item, Record, Shared};
+use crate::compress::PoolOptions;
 use crate::device::BlockDevice;
 use crate::error::{Result, StoreError};
 use crate::journal;
 use crate::kv::MetaStore;
-use crate::onode::{Onode, Segment};
+use crate::onode::Onode;
 use crate::overlay::{Counters, Overlay};
+use crate::refs::Refs;
+use crate::segment::Segment;
 use crate::stage::Stage;
 use crate::superblock::Identity;
 use bytes::Bytes;
 use spirula_buffer::PayloadPool;
+use spirula_encoding::{DecodeError, Decoder, Encoder};
 use spirula_types::transaction::{MetaOp, Transaction};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -67,6 +71,50 @@ pub struct Statfs {
     pub journal: u64,
 }
 
+/// Space used by one pool's objects, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PoolSpace {
+    /// Data in objects, without rounding; what clones share counts for each.
+    pub stored: u64,
+    /// Device space; what clones share counts once.
+    pub allocated: u64,
+    /// Compressed data, without rounding.
+    pub compressed: u64,
+    /// Device space of compressed data.
+    pub compressed_allocated: u64,
+    /// What that would take uncompressed.
+    pub compressed_original: u64,
+}
+
+impl PoolSpace {
+    fn fields(&self) -> [u64; 5] {
+        [self.stored, self.allocated, self.compressed, self.compressed_allocated, self.compressed_original]
+    }
+
+    fn from_fields([stored, allocated, compressed, compressed_allocated, compressed_original]: [u64; 5]) -> Self {
+        Self { stored, allocated, compressed, compressed_allocated, compressed_original }
+    }
+
+    pub(crate) fn is_zero(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// After a change of each field by so much.
+    pub(crate) fn changed(&self, by: &[i64; 5]) -> Self {
+        let mut all = self.fields();
+        all.iter_mut().zip(by).for_each(|(n, d)| *n = n.saturating_add_signed(*d));
+        Self::from_fields(all)
+    }
+
+    pub(crate) fn encode(&self, out: &mut Encoder) {
+        self.fields().iter().for_each(|n| out.u64(*n));
+    }
+
+    pub(crate) fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
+        Ok(Self::from_fields([d.u64()?, d.u64()?, d.u64()?, d.u64()?, d.u64()?]))
+    }
+}
+
 /// An overlay on its way into the KV.
 pub(crate) struct Frozen {
     pub seq: u64,
@@ -95,6 +143,10 @@ pub struct Store {
     /// Current head of objects met lately, absent ones too. By KV key.
     pub(crate) heads: RefCell<Cache<Bytes, Option<Arc<Onode>>>>,
     pub(crate) segments: RefCell<SegmentCache>,
+    /// Reference counts met lately, absent ones too, by chunk.
+    pub(crate) refs: RefCell<Cache<u64, Option<Arc<Refs>>>>,
+    pub(crate) pools: BTreeMap<i64, PoolSpace>,
+    pub(crate) pool_options: BTreeMap<i64, PoolOptions>,
     pub(crate) alloc: Allocator,
     pub(crate) counters: Counters,
     /// Newest transaction applied.
@@ -330,10 +382,28 @@ impl Store {
         }
     }
 
+    /// Says how data of a pool is to be stored from now on. Not kept on disk.
+    pub fn set_pool_options(&mut self, pool: i64, options: PoolOptions) {
+        self.pool_options.insert(pool, options);
+    }
+
+    /// Space used by each pool with data here, by pool.
+    pub fn pool_space(&self) -> impl Iterator<Item = (i64, PoolSpace)> {
+        self.pools.iter().filter(|(_, s)| !s.is_zero()).map(|(p, s)| (*p, *s))
+    }
+
+    pub(crate) fn put_refs(&mut self, chunk: u64, refs: Refs) {
+        let refs = (!refs.is_empty()).then(|| Arc::new(refs));
+        let cost = 64 + refs.as_ref().map_or(0, |r| r.cost());
+        self.refs.borrow_mut().insert(&chunk, refs.clone(), cost);
+        self.active.put_refs(chunk, refs);
+    }
+
     /// Memory held by caches, overlays and data on its way, bytes, roughly.
     pub fn memory(&self) -> usize {
         self.heads.borrow().cost()
             + self.segments.borrow().cost()
+            + self.refs.borrow().cost()
             + self.active.cost
             + self.frozen.as_ref().map_or(0, |f| f.overlay.cost)
             + self.shared.queued_bytes()

@@ -10,8 +10,8 @@ use spirula_types::Uuid;
 
 /// First bytes of every superblock copy.
 const MAGIC: &[u8; 8] = b"SPIRSTOR";
-/// Format written. Readers refuse a higher one.
-pub(crate) const VERSION: u16 = 1;
+/// Format written. Readers refuse any other: 1 was never released.
+pub(crate) const VERSION: u16 = 2;
 /// Feature bits that a reader must know to open the store at all.
 const KNOWN_FEATURES: u64 = 0;
 /// Size of one copy.
@@ -81,13 +81,17 @@ impl Superblock {
             Ok((version, d.u64()?))
         };
         let (version, features) = parse(&mut d).map_err(StoreError::corrupt)?;
-        if version > VERSION || features & !KNOWN_FEATURES != 0 {
+        if version != VERSION || features & !KNOWN_FEATURES != 0 {
             return Err(StoreError::Refused {
                 file: file.to_owned(),
                 why: format!(
                     "is a store of format {version}, features {features:#x}; this program knows format {VERSION}, features {KNOWN_FEATURES:#x}"
                 ),
-                advice: "use the newer program that wrote it".into(),
+                advice: if version < VERSION {
+                    "that was an unreleased format; create the OSD anew and let the cluster recover it".into()
+                } else {
+                    "use the newer program that wrote it".into()
+                },
             });
         }
         let body = |d: &mut Decoder<'_>| -> Result<Self, spirula_encoding::DecodeError> {

@@ -58,6 +58,20 @@ pub enum ObjectOp {
     OmapSetHeader(Bytes),
     /// Makes this object a copy (data, attributes, omap) of `from`, sharing space. Replaces what was here.
     CloneFrom(HObject),
+    /// Makes a range read as a range of `from` does (as zeros behind its end), sharing whole blocks where both
+    /// ranges lie alike in theirs; extends the object to its end if needed; creates it.
+    CloneRange {
+        /// The object copied from; may be this one.
+        from: HObject,
+        /// First byte there.
+        offset: u64,
+        /// Number of bytes.
+        length: u64,
+        /// First byte here.
+        to: u64,
+    },
+    /// Sets the flags of the client's allocation hint (`CEPH_OSD_ALLOC_HINT_FLAG_…`); creates the object.
+    AllocHint(u32),
 }
 
 /// The changes to one object, applied in order.
@@ -251,6 +265,17 @@ fn encode_op(o: &mut Encoder, op: &ObjectOp) {
             o.u8(14);
             o.put(h);
         }
+        ObjectOp::CloneRange { from, offset, length, to } => {
+            o.u8(15);
+            o.put(from);
+            o.u64(*offset);
+            o.u64(*length);
+            o.u64(*to);
+        }
+        ObjectOp::AllocHint(flags) => {
+            o.u8(16);
+            o.u32(*flags);
+        }
     }
 }
 
@@ -281,6 +306,8 @@ fn decode_op(d: &mut Decoder<'_>, payload: &Bytes, at: &mut usize) -> Result<Obj
         12 => ObjectOp::OmapClear,
         13 => ObjectOp::OmapSetHeader(d.get()?),
         14 => ObjectOp::CloneFrom(d.get()?),
+        15 => ObjectOp::CloneRange { from: d.get()?, offset: d.u64()?, length: d.u64()?, to: d.u64()? },
+        16 => ObjectOp::AllocHint(d.u32()?),
         v => return Err(DecodeError::Value { what: "object op", value: i64::from(v) }),
     })
 }
@@ -342,6 +369,8 @@ mod tests {
         let mut t = Transaction::default();
         t.object(&o, ObjectOp::Write { offset: 5, data: data.clone() });
         t.object(&o, ObjectOp::SetAttrs(vec![("_".into(), "x".into())]));
+        t.object(&o, ObjectOp::AllocHint(256));
+        t.object(&o, ObjectOp::CloneRange { from: o.clone(), offset: 1, length: 2, to: 3 });
         t.meta.push(MetaOp::LogAppend { pg: PgId::new(1, 2), version: EVersion::new(3, 4), entry: "e".into() });
         let (h, p) = t.split();
         assert_eq!(p.as_ptr(), data.as_ptr());

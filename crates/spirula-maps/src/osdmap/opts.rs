@@ -33,6 +33,16 @@ pub mod opt {
     pub const COMPRESSION_ALGORITHM: i32 = 7;
     /// Required ratio for keeping a compressed blob.
     pub const COMPRESSION_REQUIRED_RATIO: i32 = 8;
+    /// Most bytes compressed as one piece.
+    pub const COMPRESSION_MAX_BLOB_SIZE: i32 = 9;
+    /// Fewer bytes are not compressed.
+    pub const COMPRESSION_MIN_BLOB_SIZE: i32 = 10;
+    /// Kind of data checksums, one of the `CSUM_…` numbers.
+    pub const CSUM_TYPE: i32 = 11;
+    /// Value of [`CSUM_TYPE`]: xxHash64.
+    pub const CSUM_XXHASH64: i64 = 3;
+    /// Value of [`CSUM_TYPE`]: crc32c.
+    pub const CSUM_CRC32C: i64 = 4;
     /// Least `pg_num` for the autoscaler.
     pub const PG_NUM_MIN: i32 = 15;
     /// Expected bytes in the pool.

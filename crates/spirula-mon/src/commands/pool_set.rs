@@ -6,7 +6,7 @@ use crate::mon::CommandCtx;
 use crate::pools::{autoscale_mode, check_pg_count};
 use serde_json::{Map, Value, json};
 use spirula_format::general;
-use spirula_maps::osdmap::opts::{self, PoolOptType};
+use spirula_maps::osdmap::opts::{self, PoolOptType, opt};
 use spirula_maps::osdmap::pool::{flag, flag_by_name};
 use spirula_maps::{PgPool, PoolOptValue};
 use spirula_types::PoolId;
@@ -109,7 +109,18 @@ fn check_option(name: &str, value: &str, parsed: &PoolOptValue) -> Result<(), (i
     };
     match (name, parsed) {
         ("compression_mode", _) => one_of("compression mode", &["none", "passive", "aggressive", "force"]),
-        ("compression_algorithm", _) => one_of("compression_algorithm", &["none", "snappy", "zlib", "zstd", "lz4"]),
+        ("compression_algorithm", _) if value == "zlib" => {
+            Err((EINVAL, "this version has no zlib: choose snappy, lz4 or zstd".into()))
+        }
+        ("compression_algorithm", _) => one_of("compression_algorithm", &["none", "snappy", "zstd", "lz4"]),
+        ("csum_type", PoolOptValue::Int(n)) if ![0, opt::CSUM_XXHASH64, opt::CSUM_CRC32C].contains(n) => {
+            Err((EINVAL, format!("this version cannot use csum_type '{value}': choose crc32c or xxhash64")))
+        }
+        ("compression_max_blob_size" | "compression_min_blob_size", PoolOptValue::Int(n))
+            if !(0..=1 << 30).contains(n) =>
+        {
+            Err((EINVAL, format!("{name} must be between 0 and 1 GiB")))
+        }
         ("fingerprint_algorithm", _) => one_of("fingerprint_algorithm", &["sha1", "sha256", "sha512"]),
         ("compression_required_ratio", PoolOptValue::Double(f)) if !(0.0..=1.0).contains(f) => {
             Err((EINVAL, "compression_required_ratio is out of range (0-1)".into()))

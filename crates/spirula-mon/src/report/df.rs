@@ -103,12 +103,10 @@ fn pools<'a>(view: &ClusterView<'a>) -> Vec<Row<'a>> {
         let net = |raw: i64| if rate > 0.0 { (raw as f32 / rate) as u64 } else { 0 };
         let (store, s) = (&sum.stat.store_stats, &sum.stat.stats.sum);
         let (stored_data, stored_omap, used_data, used_omap) = if sum.stat.num_store_stats > 0 {
-            (
-                net(store.data_stored),
-                net(store.omap_allocated),
-                unsigned(store.allocated),
-                unsigned(store.omap_allocated),
-            )
+            // Stores know the omap of their objects only as a whole; the PGs know it by pool.
+            let omap = unsigned(s.num_omap_bytes);
+            let raw_omap = (omap as f64 * f64::from(rate)) as u64;
+            (net(store.data_stored), omap, unsigned(store.allocated), raw_omap)
         } else {
             // No OSD tells pools apart (yet): what the PGs say is the best there is.
             let (data, omap) = (unsigned(s.num_bytes), unsigned(s.num_omap_bytes));

@@ -295,11 +295,7 @@ impl Vector<'_> {
 
     pub(super) fn set_alloc_hint(&mut self, o: &OsdOp) -> Ran {
         let hint = o.alloc_hint();
-        self.object.create();
-        let info = &mut self.object.info;
-        info.expected_object_size = hint.object_size;
-        info.expected_write_size = hint.write_size;
-        info.alloc_hint_flags = hint.flags;
+        self.object.alloc_hint(hint.object_size, hint.write_size, hint.flags);
         Ok(0)
     }
 }

@@ -131,6 +131,17 @@ impl<'a> Staged<'a> {
         self.modified = true;
     }
 
+    /// Takes the client's allocation hint; the store hears of new flags only.
+    pub fn alloc_hint(&mut self, object_size: u64, write_size: u64, flags: u32) {
+        self.create();
+        self.info.expected_object_size = object_size;
+        self.info.expected_write_size = write_size;
+        if self.info.alloc_hint_flags != flags {
+            self.info.alloc_hint_flags = flags;
+            self.ops.push(ObjectOp::AllocHint(flags));
+        }
+    }
+
     fn resize(&mut self, size: u64) {
         self.stats.bytes += size.cast_signed() - self.info.size.cast_signed();
         self.info.size = size;

@@ -79,7 +79,8 @@ impl State {
                 o.header = Bytes::new();
             }
             ObjectOp::OmapSetHeader(h) => o.header = h.clone(),
-            ObjectOp::CloneFrom(_) => unreachable!("nobody clones yet"),
+            ObjectOp::AllocHint(_) => {}
+            ObjectOp::CloneFrom(_) | ObjectOp::CloneRange { .. } => unreachable!("nobody clones yet"),
         }
     }
 }

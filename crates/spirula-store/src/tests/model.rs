@@ -2,7 +2,9 @@
 
 use super::sim::Rng;
 use crate::alloc::BLOCK;
-use crate::{Read, Store};
+use crate::refs::CHUNK;
+use crate::segment::Piece;
+use crate::{PoolSpace, Read, Store};
 use bytes::Bytes;
 use spirula_types::transaction::{MetaOp, ObjectOp, Transaction};
 use spirula_types::{EVersion, HObject, PgId};
@@ -56,6 +58,20 @@ impl Model {
             self.objects.insert(object.clone(), copy);
             return;
         }
+        if let ObjectOp::CloneRange { from, offset, length, to } = op {
+            let source = self.objects[from].data.clone();
+            let o = self.objects.entry(object.clone()).or_default();
+            if *length > 0 {
+                let end = (to + length) as usize;
+                o.data.resize(o.data.len().max(end), 0);
+                let room = &mut o.data[*to as usize..end];
+                room.fill(0);
+                let part = source.get(*offset as usize..).unwrap_or_default();
+                let n = part.len().min(room.len());
+                room[..n].copy_from_slice(&part[..n]);
+            }
+            return;
+        }
         if matches!(op, ObjectOp::Remove) {
             self.objects.remove(object);
             return;
@@ -69,6 +85,7 @@ impl Model {
                 | ObjectOp::SetAttrs(_)
                 | ObjectOp::OmapSet(_)
                 | ObjectOp::OmapSetHeader(_)
+                | ObjectOp::AllocHint(_)
         );
         if creates {
             self.objects.entry(object.clone()).or_default();
@@ -140,25 +157,67 @@ impl Model {
         self.check_space(store, what);
     }
 
-    /// Every block used has one owner, and nothing else is used.
+    /// Every block used has an owner, its reference count is right, and nothing else is used.
     fn check_space(&self, store: &mut Store, what: &str) {
-        let mut owned = std::collections::BTreeSet::new();
+        let mut owners: BTreeMap<u64, (u32, bool)> = BTreeMap::new();
+        let mut spaces: BTreeMap<i64, PoolSpace> = BTreeMap::new();
         for name in self.objects.keys() {
             let o = store.onode(name).unwrap().unwrap();
-            let mut count = 0;
-            let end = o.size.div_ceil(BLOCK);
-            let each = |_, run: crate::alloc::PhysRun, _: &[u32]| {
-                for b in run.start..run.start + run.len {
-                    assert!(owned.insert(b), "{what}: block {b} has two owners, one is {name}");
-                    count += 1;
+            let space = spaces.entry(name.pool).or_default();
+            space.stored += o.stored();
+            let (mut mapped, mut allocated, mut compressed) = (0, 0, 0);
+            let mut segments = Vec::new();
+            match &o.inline {
+                Some(seg) => segments.push(std::sync::Arc::new(seg.clone())),
+                None => {
+                    let mut found = Default::default();
+                    store.stored_segments(o.id, 0, u32::MAX, &mut found).unwrap();
+                    segments.extend(found.iter().filter_map(|n| store.segment(o.id, *n).unwrap()));
                 }
-            };
-            store.for_mapped(&o, 0, end, each).unwrap();
-            assert_eq!(count, o.blocks, "{what}: block count of {name}");
+            }
+            for seg in segments {
+                let mut blobs: BTreeMap<u64, u64> = BTreeMap::new();
+                for (_, piece) in seg.mapped(0, 128) {
+                    mapped += piece.len();
+                    if let Piece::Part { blob, len, .. } = piece {
+                        compressed += len;
+                        if blobs.insert(blob.runs[0].start, 0).is_none()
+                            && blob.runs.iter().all(|r| !owners.contains_key(&r.start))
+                        {
+                            space.compressed += u64::from(blob.stored);
+                            space.compressed_allocated += blob.blocks() * BLOCK;
+                        }
+                    }
+                }
+                for b in seg.device_runs().flat_map(|r| r.start..r.start + r.len) {
+                    allocated += 1;
+                    let (n, shared) = owners.entry(b).or_insert((0, true));
+                    if *n == 0 {
+                        space.allocated += BLOCK;
+                    }
+                    *n += 1;
+                    *shared &= o.shared;
+                }
+            }
+            space.compressed_original += compressed * BLOCK;
+            assert_eq!(mapped, o.blocks, "{what}: block count of {name}");
+            assert_eq!(allocated, o.allocated, "{what}: device blocks of {name}");
         }
+        let mut counted: BTreeMap<u64, u32> = BTreeMap::new();
+        for chunk in 0..store.alloc.blocks().div_ceil(CHUNK) {
+            for (first, len, n) in store.refs(chunk).unwrap().iter().flat_map(|r| r.shared().collect::<Vec<_>>()) {
+                counted.extend((first..first + len).map(|b| (chunk * CHUNK + b, n)));
+            }
+        }
+        let expected: BTreeMap<u64, u32> =
+            owners.iter().filter(|(_, (n, _))| *n > 1).map(|(b, (n, _))| (*b, n - 1)).collect();
+        assert_eq!(counted, expected, "{what}: reference counts");
+        assert!(owners.values().all(|(n, shared)| *n == 1 || *shared), "{what}: a sharing object is not marked");
+        spaces.retain(|_, s| *s != PoolSpace::default());
+        assert_eq!(store.pool_space().collect::<BTreeMap<_, _>>(), spaces, "{what}: space of pools");
         let pending: u64 = store.freed.iter().map(|(_, r)| r.len).sum();
         let used = store.alloc.blocks() - store.alloc.free();
-        assert_eq!(used, owned.len() as u64 + pending, "{what}: used blocks");
+        assert_eq!(used, owners.len() as u64 + pending, "{what}: used blocks");
         assert_eq!(store.statfs().objects, self.objects.len() as u64, "{what}: object count");
     }
 
@@ -168,7 +227,8 @@ impl Model {
             let offset = rng.below(o.data.len() as u64 + 5000);
             let len = rng.below(20_000);
             let (a, b) = ((offset as usize).min(o.data.len()), ((offset + len) as usize).min(o.data.len()));
-            let got = match store.read(name, offset, len).unwrap() {
+            let how = if rng.below(3) == 0 { Store::read_uncached } else { Store::read };
+            let got = match how(store, name, offset, len).unwrap() {
                 Read::Ready(d) => d,
                 Read::NotReady(plan) => std::thread::spawn(move || plan.run().unwrap()).join().unwrap(),
                 Read::Missing => panic!("{name} missing"),
@@ -185,6 +245,10 @@ pub(crate) fn object(n: u64) -> HObject {
 /// `len` bytes that tell where they belong.
 pub(crate) fn pattern(seed: u64, len: usize) -> Bytes {
     let mut rng = Rng(seed);
+    if seed.is_multiple_of(3) {
+        // Something that compresses.
+        return (0..len).map(|i| (seed as usize + i / 1000) as u8).collect::<Vec<_>>().into();
+    }
     let mut v = Vec::with_capacity(len + 8);
     while v.len() < len {
         v.extend_from_slice(&rng.next().to_le_bytes());
@@ -199,7 +263,10 @@ pub(crate) fn random_txn(rng: &mut Rng, model: &Model, version: u64, big: bool) 
     let key = |n: u64| Bytes::from(format!("key{n:02}"));
     let mut state = model.clone();
     for _ in 0..rng.below(4) {
-        let o = object(rng.below(6));
+        let n = rng.below(6);
+        let o = object(n);
+        // Of the same pool: clones never leave it.
+        let from = object((n + 2 * rng.below(3)) % 6);
         let place = match rng.below(if big { 8 } else { 5 }) {
             0 => rng.below(200_000),
             1 | 2 => rng.below(10) * BLOCK,
@@ -214,7 +281,7 @@ pub(crate) fn random_txn(rng: &mut Rng, model: &Model, version: u64, big: bool) 
             7 => 128 * BLOCK,
             _ => rng.below(200),
         };
-        let op = match rng.below(22) {
+        let op = match rng.below(26) {
             0..=7 => ObjectOp::Write { offset: place, data: pattern(rng.next(), len as usize) },
             8 => ObjectOp::Zero { offset: place, length: len },
             9 => ObjectOp::Truncate { size: place },
@@ -234,9 +301,25 @@ pub(crate) fn random_txn(rng: &mut Rng, model: &Model, version: u64, big: bool) 
             }
             19 => ObjectOp::OmapClear,
             20 => ObjectOp::OmapSetHeader(pattern(rng.next(), rng.below(50) as usize)),
+            21 => ObjectOp::AllocHint([0, 256, 512][rng.below(3) as usize]),
+            22 | 23 => {
+                let skew = if rng.below(3) == 0 { rng.below(BLOCK) } else { 0 };
+                let skew_here = if rng.below(4) == 0 { rng.below(BLOCK) } else { skew };
+                let blocks = |rng: &mut Rng| rng.below(if big { 200 } else { 12 }) * BLOCK;
+                let (offset, to) = (blocks(rng) + skew, blocks(rng) + skew_here);
+                let length = blocks(rng) + rng.below(2) * rng.below(BLOCK);
+                if state.objects.contains_key(&from) {
+                    ObjectOp::CloneRange { from, offset, length, to }
+                } else {
+                    ObjectOp::Touch
+                }
+            }
             _ => {
-                let from = object(rng.below(6));
-                if state.objects.contains_key(&from) { ObjectOp::CloneFrom(from) } else { ObjectOp::Touch }
+                if state.objects.contains_key(&from) {
+                    ObjectOp::CloneFrom(from)
+                } else {
+                    ObjectOp::Touch
+                }
             }
         };
         state.op(&o, &op);
@@ -251,7 +334,7 @@ pub(crate) fn random_txn(rng: &mut Rng, model: &Model, version: u64, big: bool) 
             // Then grown again from there, perhaps from before the last trim.
             let to = version.saturating_sub(rng.below(40));
             t.meta.push(MetaOp::LogRewind { pg, to: v(to) });
-            if rng.below(2) == 0 {
+            if rng.below(2) == 0 && to < version {
                 t.meta.push(MetaOp::LogAppend { pg, version: v(to + 1), entry: pattern(version, 30) });
             }
         }

@@ -3,8 +3,22 @@
 use super::model::{Model, random_txn};
 use super::sim::Rng;
 use super::{create, open, tiny};
-use crate::StoreError;
+use crate::{PoolOptions, StoreError};
 use proptest::prelude::*;
+
+/// How each of the two pools stores its data.
+fn random_options(rng: &mut Rng) -> [(i64, PoolOptions); 2] {
+    use crate::{Algorithm, Checksum, CompressionMode};
+    let mut one = || PoolOptions {
+        mode: [CompressionMode::None, CompressionMode::Passive, CompressionMode::Aggressive, CompressionMode::Force]
+            [rng.below(4) as usize],
+        algorithm: [Algorithm::Lz4, Algorithm::Zstd, Algorithm::Snappy][rng.below(3) as usize],
+        checksum: [Checksum::Crc32c, Checksum::Xxhash64][rng.below(2) as usize],
+        max_blob: [16 << 10, 40_000, 64 << 10, 1 << 20][rng.below(4) as usize],
+        ..PoolOptions::default()
+    };
+    [(1, one()), (2, one())]
+}
 
 fn run(seed: u64, steps: u64, big: bool, cold: bool) {
     let mut opts = tiny();
@@ -16,7 +30,14 @@ fn run(seed: u64, steps: u64, big: bool, cold: bool) {
     let mut rng = Rng(seed);
     let mut store = open(&world, &opts).unwrap();
     let mut model = Model::default();
+    let mut options = random_options(&mut rng);
     for step in 1..=steps {
+        for (pool, o) in &options {
+            store.set_pool_options(*pool, *o);
+        }
+        if rng.below(50) == 0 {
+            options = random_options(&mut rng);
+        }
         let txn = random_txn(&mut rng, &model, step, big);
         match store.submit(txn.clone()) {
             Ok(_) => model.apply(&txn),

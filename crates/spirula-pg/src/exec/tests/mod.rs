@@ -80,7 +80,8 @@ impl MemStore {
                     s.header = Bytes::new();
                 }
                 ObjectOp::OmapSetHeader(h) => s.header = h.clone(),
-                ObjectOp::CloneFrom(_) => panic!("no vector clones"),
+                ObjectOp::AllocHint(_) => {}
+                ObjectOp::CloneFrom(_) | ObjectOp::CloneRange { .. } => panic!("no vector clones"),
             }
         }
     }

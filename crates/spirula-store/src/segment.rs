@@ -1,0 +1,457 @@
+//! Segments: the map of 128 logical blocks to the device, with checksums.
+//!
+//! A run of logical blocks is stored either plainly, block by block, or as a part of a
+//! compressed [`Blob`]. A blob belongs to the segment as long as any of its content is
+//! mapped, and is released as a whole.
+
+use crate::alloc::PhysRun;
+use crate::compress::Algorithm;
+use crate::onode::SEGMENT_BLOCKS;
+use crate::sum::Checksum;
+use spirula_encoding::{DecodeError, Decoder, Encoder};
+use std::sync::Arc;
+
+/// Device block numbers are below this.
+const PHYS_MAX: u64 = 1 << 56;
+/// Marks a place within a blob: the slot from bit 16, the first block of content below.
+const IN_BLOB: u64 = 1 << 56;
+
+/// Consecutive logical blocks in consecutive places.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Run {
+    /// First logical block, within the segment.
+    first: u16,
+    /// Number of blocks, not 0.
+    len: u16,
+    /// First block on the device, or [`IN_BLOB`].
+    place: u64,
+}
+
+impl Run {
+    fn slot(self) -> Option<u8> {
+        (self.place & IN_BLOB != 0).then_some((self.place >> 16) as u8)
+    }
+}
+
+/// Compressed content of some blocks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Blob {
+    pub algorithm: Algorithm,
+    /// Blocks it decompresses to, 1 to 128.
+    pub content: u8,
+    /// Bytes of compressed data; zeros follow to the end of the last block.
+    pub stored: u32,
+    pub kind: Checksum,
+    pub runs: Vec<PhysRun>,
+    /// One per stored block.
+    pub sums: Vec<u32>,
+}
+
+impl Blob {
+    /// Device blocks it takes.
+    pub fn blocks(&self) -> u64 {
+        self.runs.iter().map(|r| r.len).sum()
+    }
+
+    fn cost(&self) -> usize {
+        96 + self.runs.len() * size_of::<PhysRun>() + self.sums.len() * 4
+    }
+}
+
+/// Where some logical blocks are.
+#[derive(Clone, Debug)]
+pub(crate) enum Piece<'a> {
+    Plain {
+        run: PhysRun,
+        kind: Checksum,
+        /// `kind.words()` per block.
+        sums: &'a [u32],
+    },
+    /// `len` blocks of a blob's content, from block `skip`.
+    Part { blob: &'a Arc<Blob>, skip: u64, len: u64 },
+}
+
+impl Piece<'_> {
+    /// Logical blocks.
+    pub fn len(&self) -> u64 {
+        match self {
+            Self::Plain { run, .. } => run.len,
+            Self::Part { len, .. } => *len,
+        }
+    }
+}
+
+/// What a segment refers to no more.
+#[derive(Debug, Default)]
+pub(crate) struct Released {
+    pub runs: Vec<PhysRun>,
+    pub blobs: Vec<Arc<Blob>>,
+}
+
+/// What a map takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Usage {
+    /// Mapped logical blocks.
+    pub blocks: u64,
+    /// Device blocks referred to.
+    pub allocated: u64,
+    /// Logical blocks that are in blobs.
+    pub compressed: u64,
+}
+
+/// The map of up to [`SEGMENT_BLOCKS`] logical blocks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Segment {
+    /// In logical order, disjoint.
+    runs: Vec<Run>,
+    kind: Checksum,
+    /// For the plain blocks, in logical order.
+    sums: Vec<u32>,
+    /// By slot.
+    blobs: Vec<(u8, Arc<Blob>)>,
+}
+
+impl Segment {
+    pub fn is_empty(&self) -> bool {
+        self.runs.is_empty()
+    }
+
+    pub fn usage(&self) -> Usage {
+        let plain = (self.sums.len() / self.kind.words()) as u64;
+        if self.blobs.is_empty() {
+            return Usage { blocks: plain, allocated: plain, compressed: 0 };
+        }
+        let blocks: u64 = self.runs.iter().map(|r| u64::from(r.len)).sum();
+        let stored: u64 = self.blobs.iter().map(|(_, b)| b.blocks()).sum();
+        Usage { blocks, allocated: plain + stored, compressed: blocks - plain }
+    }
+
+    /// The checksum to use for data to be mapped here, where `wanted` would be liked: a
+    /// segment has one kind at a time.
+    pub fn kind(&self, wanted: Checksum) -> Checksum {
+        if self.sums.is_empty() { wanted } else { self.kind }
+    }
+
+    /// Memory it takes, bytes, roughly.
+    pub fn cost(&self) -> usize {
+        let blobs: usize = self.blobs.iter().map(|(_, b)| b.cost() + 16).sum();
+        128 + self.runs.capacity() * size_of::<Run>() + self.sums.capacity() * 4 + blobs
+    }
+
+    fn blob(&self, slot: u8) -> Option<&Arc<Blob>> {
+        self.blobs.iter().find(|(s, _)| *s == slot).map(|(_, b)| b)
+    }
+
+    /// All device blocks it refers to.
+    pub fn device_runs(&self) -> impl Iterator<Item = PhysRun> {
+        let plain = self.runs.iter().filter(|r| r.slot().is_none());
+        let plain = plain.map(|r| PhysRun { start: r.place, len: u64::from(r.len) });
+        plain.chain(self.blobs.iter().flat_map(|(_, b)| b.runs.iter().copied()))
+    }
+
+    /// Mapped parts of `[first, end)`: logical start and where they are.
+    pub fn mapped(&self, first: u64, end: u64) -> impl Iterator<Item = (u64, Piece<'_>)> {
+        let words = self.kind.words();
+        let mut at = 0usize;
+        self.runs.iter().filter_map(move |r| {
+            let (start, len) = (u64::from(r.first), u64::from(r.len));
+            let sums_at = at;
+            let slot = r.slot();
+            if slot.is_none() {
+                at += len as usize;
+            }
+            let (a, b) = (start.max(first), (start + len).min(end));
+            if a >= b {
+                return None;
+            }
+            let (skip, len) = (a - start, b - a);
+            let piece = match slot {
+                None => {
+                    let from = sums_at + skip as usize;
+                    let sums = self.sums.get(from * words..(from + len as usize) * words)?;
+                    Piece::Plain { run: PhysRun { start: r.place + skip, len }, kind: self.kind, sums }
+                }
+                Some(slot) => Piece::Part { blob: self.blob(slot)?, skip: (r.place & 0xffff) + skip, len },
+            };
+            Some((a, piece))
+        })
+    }
+
+    /// Maps `[first, first + len)` to `new` (together `len` blocks, with sums of `kind`,
+    /// which must be what [`Segment::kind`] says), or to nothing if `new` is empty. What was
+    /// mapped there is added to `out`.
+    pub fn replace(&mut self, first: u64, len: u64, new: &[PhysRun], kind: Checksum, sums: &[u32], out: &mut Released) {
+        if self.sums.is_empty() {
+            self.kind = kind;
+        }
+        let mut at = first;
+        let each = new.iter().map(|p| {
+            let run = Run { first: at as u16, len: p.len as u16, place: p.start };
+            at += p.len;
+            run
+        });
+        self.splice(first, len, each, sums, out);
+    }
+
+    /// Maps `[first, first + len)` to the content of `blob` from block `skip`. True if the
+    /// segment did not refer to that blob yet.
+    pub fn put_blob(&mut self, first: u64, len: u64, blob: &Arc<Blob>, skip: u64, out: &mut Released) -> bool {
+        let known = self.blobs.iter().find(|(_, b)| b.runs == blob.runs).map(|(s, _)| *s);
+        let slot = known.unwrap_or_else(|| {
+            // At most 128 runs, so at most as many blobs: there is a free number.
+            let free = (0..=u8::MAX).find(|n| self.blob(*n).is_none()).unwrap_or_default();
+            self.blobs.push((free, blob.clone()));
+            free
+        });
+        let run = Run { first: first as u16, len: len as u16, place: IN_BLOB | u64::from(slot) << 16 | skip };
+        self.splice(first, len, std::iter::once(run), &[], out);
+        known.is_none()
+    }
+
+    fn splice(&mut self, first: u64, len: u64, new: impl Iterator<Item = Run>, sums: &[u32], out: &mut Released) {
+        let end = first + len;
+        let mut new = Some(new);
+        let mut runs = Vec::with_capacity(self.runs.len() + 2);
+        // Plain blocks before the range, and in it.
+        let (mut before, mut gone) = (0usize, 0usize);
+        for r in &self.runs {
+            let (start, stop) = (u64::from(r.first), u64::from(r.first) + u64::from(r.len));
+            let plain = r.slot().is_none();
+            if stop <= first {
+                push(&mut runs, *r);
+                before += if plain { usize::from(r.len) } else { 0 };
+                continue;
+            }
+            if start < first {
+                push(&mut runs, Run { len: (first - start) as u16, ..*r });
+                before += if plain { (first - start) as usize } else { 0 };
+            }
+            new.take().into_iter().flatten().for_each(|n| push(&mut runs, n));
+            let (a, b) = (start.max(first), stop.min(end));
+            if a < b && plain {
+                out.runs.push(PhysRun { start: r.place + (a - start), len: b - a });
+                gone += (b - a) as usize;
+            }
+            if stop > end {
+                let from = start.max(end);
+                push(&mut runs, Run { first: from as u16, len: (stop - from) as u16, place: r.place + (from - start) });
+            }
+        }
+        new.take().into_iter().flatten().for_each(|n| push(&mut runs, n));
+        self.runs = runs;
+        let words = self.kind.words();
+        self.sums.splice(before * words..(before + gone) * words, sums.iter().copied());
+        let runs = &self.runs;
+        self.blobs.retain(|(slot, blob)| {
+            let used = runs.iter().any(|r| r.slot() == Some(*slot));
+            if !used {
+                out.blobs.push(blob.clone());
+            }
+            used
+        });
+    }
+
+    pub fn encode(&self, out: &mut Encoder) {
+        out.u16(self.runs.len() as u16);
+        for r in &self.runs {
+            out.u16(r.first);
+            out.u16(r.len);
+            out.u64(r.place);
+        }
+        out.u8(self.kind.byte());
+        for w in &self.sums {
+            out.u32(*w);
+        }
+        out.u8(self.blobs.len() as u8);
+        for (slot, b) in &self.blobs {
+            out.u8(*slot);
+            out.u8(b.algorithm.byte());
+            out.u8(b.content);
+            out.u32(b.stored);
+            out.u8(b.kind.byte());
+            out.u8(b.runs.len() as u8);
+            for r in &b.runs {
+                out.u64(r.start);
+                out.u8(r.len as u8);
+            }
+            for w in &b.sums {
+                out.u32(*w);
+            }
+        }
+    }
+
+    pub fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
+        let bad = |what, value: u64| DecodeError::Value { what, value: value as i64 };
+        let n = d.u16()?;
+        let mut runs = Vec::with_capacity(usize::from(n.min(SEGMENT_BLOCKS as u16)));
+        let mut at = 0u64;
+        let mut plain = 0usize;
+        for _ in 0..n {
+            let r = Run { first: d.u16()?, len: d.u16()?, place: d.u64()? };
+            let (start, end) = (u64::from(r.first), u64::from(r.first) + u64::from(r.len));
+            if r.len == 0 || start < at || end > SEGMENT_BLOCKS || r.place >= 2 * PHYS_MAX {
+                return Err(bad("block map run", start));
+            }
+            at = end;
+            plain += if r.slot().is_none() { usize::from(r.len) } else { 0 };
+            runs.push(r);
+        }
+        let kind = decode_kind(d)?;
+        let sums = words(d, plain * kind.words())?;
+        let count = d.u8()?;
+        let mut blobs = Vec::with_capacity(usize::from(count));
+        for _ in 0..count {
+            let slot = d.u8()?;
+            let code = d.u8()?;
+            let algorithm = Algorithm::from_byte(code).ok_or_else(|| bad("compression algorithm", code.into()))?;
+            let (content, stored) = (d.u8()?, d.u32()?);
+            let kind = decode_kind(d)?;
+            let n = d.u8()?;
+            let runs = (0..n)
+                .map(|_| match (PhysRun { start: d.u64()?, len: u64::from(d.u8()?) }) {
+                    r if r.len == 0 || r.start >= PHYS_MAX => Err(bad("blob run", r.len)),
+                    r => Ok(r),
+                })
+                .collect::<Result<Vec<_>, _>>()?;
+            let blocks: u64 = runs.iter().map(|r| r.len).sum();
+            if u64::from(stored).div_ceil(crate::BLOCK) != blocks || u64::from(content) > SEGMENT_BLOCKS {
+                return Err(bad("blob length", stored.into()));
+            }
+            let sums = words(d, blocks as usize * kind.words())?;
+            blobs.push((slot, Arc::new(Blob { algorithm, content, stored, kind, runs, sums })));
+        }
+        let s = Self { runs, kind, sums, blobs };
+        for r in &s.runs {
+            if let Some(slot) = r.slot() {
+                let content = s.blob(slot).map_or(0, |b| u64::from(b.content));
+                if (r.place & 0xffff) + u64::from(r.len) > content {
+                    return Err(bad("place in a blob", r.place));
+                }
+            }
+        }
+        Ok(s)
+    }
+}
+
+/// Reads the byte that names a checksum.
+pub(crate) fn decode_kind(d: &mut Decoder<'_>) -> Result<Checksum, DecodeError> {
+    let b = d.u8()?;
+    Checksum::from_byte(b).ok_or(DecodeError::Value { what: "checksum kind", value: b.into() })
+}
+
+/// Reads `n` words of checksums.
+pub(crate) fn words(d: &mut Decoder<'_>, n: usize) -> Result<Vec<u32>, DecodeError> {
+    let raw = d.take(n * 4)?;
+    Ok(raw.chunks_exact(4).map(|w| u32::from_le_bytes([w[0], w[1], w[2], w[3]])).collect())
+}
+
+fn push(runs: &mut Vec<Run>, run: Run) {
+    match runs.last_mut() {
+        Some(l) if l.first + l.len == run.first && l.place + u64::from(l.len) == run.place => l.len += run.len,
+        _ => runs.push(run),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    enum Slot {
+        Plain(u64, u32),
+        Part(u64, u64),
+    }
+
+    fn see(s: &Segment) -> Vec<Option<Slot>> {
+        let mut seen = vec![None; 128];
+        for (l, piece) in s.mapped(0, 128) {
+            match piece {
+                Piece::Plain { run, kind, sums } => {
+                    for i in 0..run.len {
+                        let w = &sums[i as usize * kind.words()..][..kind.words()];
+                        seen[(l + i) as usize] = Some(Slot::Plain(run.start + i, w[0]));
+                    }
+                }
+                Piece::Part { blob, skip, len } => {
+                    for i in 0..len {
+                        seen[(l + i) as usize] = Some(Slot::Part(blob.runs[0].start, skip + i));
+                    }
+                }
+            }
+        }
+        seen
+    }
+
+    proptest! {
+        /// Against a plain array of 128 slots.
+        #[test]
+        fn prop_segment_replaces_like_an_array(
+            ops in proptest::collection::vec((0u64..128, 1u64..129, 0u8..3, 1u64..4), 1..30),
+            wide: bool,
+        ) {
+            let kind = if wide { Checksum::Xxhash64 } else { Checksum::Crc32c };
+            let mut s = Segment::default();
+            let mut model: Vec<Option<Slot>> = vec![None; 128];
+            let mut next = 1000u64;
+            for (first, len, what, pieces) in ops {
+                let len = len.min(128 - first);
+                let mut out = Released::default();
+                let before = model.clone();
+                let range = first as usize..(first + len) as usize;
+                if what == 2 {
+                    let content = (len + pieces).min(128);
+                    let runs = vec![PhysRun { start: next, len: 1 }];
+                    let blob = Blob {
+                        algorithm: Algorithm::Lz4, content: content as u8, stored: 5, kind, runs, sums: vec![1; kind.words()],
+                    };
+                    let skip = content - len;
+                    prop_assert!(s.put_blob(first, len, &Arc::new(blob), skip, &mut out));
+                    for (i, slot) in model[range].iter_mut().enumerate() {
+                        *slot = Some(Slot::Part(next, skip + i as u64));
+                    }
+                    next += 2;
+                } else {
+                    let mut new = Vec::new();
+                    let mut sums = Vec::new();
+                    let mut left = if what == 1 { len } else { 0 };
+                    model[range.clone()].fill(None);
+                    let mut at = range.start;
+                    while left > 0 {
+                        let n = left.div_ceil(pieces);
+                        new.push(PhysRun { start: next, len: n });
+                        for i in 0..n {
+                            model[at] = Some(Slot::Plain(next + i, at as u32));
+                            sums.extend(std::iter::repeat_n(at as u32, kind.words()));
+                            at += 1;
+                        }
+                        next += n + 1;
+                        left -= n;
+                    }
+                    let kind = s.kind(kind);
+                    s.replace(first, len, &new, kind, &sums, &mut out);
+                }
+                // Released: plain blocks that were there, and blobs of which nothing is left.
+                let plain = |m: &[Option<Slot>]| -> std::collections::BTreeSet<u64> {
+                    m.iter().flatten().filter_map(|s| if let Slot::Plain(p, _) = s { Some(*p) } else { None }).collect()
+                };
+                let blobs = |m: &[Option<Slot>]| -> std::collections::BTreeSet<u64> {
+                    m.iter().flatten().filter_map(|s| if let Slot::Part(b, _) = s { Some(*b) } else { None }).collect()
+                };
+                let freed: std::collections::BTreeSet<u64> = out.runs.iter().flat_map(|r| r.start..r.start + r.len).collect();
+                prop_assert_eq!(freed, &plain(&before) - &plain(&model));
+                let freed: std::collections::BTreeSet<u64> = out.blobs.iter().map(|b| b.runs[0].start).collect();
+                prop_assert_eq!(freed, &blobs(&before) - &blobs(&model));
+                prop_assert_eq!(see(&s), model.clone());
+                let usage = s.usage();
+                prop_assert_eq!(usage.blocks, model.iter().flatten().count() as u64);
+                prop_assert_eq!(usage.allocated, (plain(&model).len() + blobs(&model).len()) as u64);
+                prop_assert_eq!(s.device_runs().map(|r| r.len).sum::<u64>(), usage.allocated);
+                let mut e = Encoder::new();
+                s.encode(&mut e);
+                let bytes = e.into_vec();
+                prop_assert_eq!(&Segment::decode(&mut Decoder::new(&bytes)).unwrap(), &s);
+            }
+        }
+    }
+}

@@ -1,0 +1,462 @@
+//! Data of objects: blocks taken, filled, mapped, unmapped and let go of.
+
+use super::{Stage, end_of, field};
+use crate::alloc::{BLOCK, PhysRun, push_run};
+use crate::error::{Result, StoreError};
+use crate::onode::{INLINE_BLOCKS, Onode, SEGMENT_BLOCKS};
+use crate::redo::{by_chunk, by_segment};
+use crate::refs::{CHUNK, Refs};
+use crate::segment::{Blob, Released, Segment, Usage};
+use crate::store::Pending;
+use crate::sum::Checksum;
+use bytes::Bytes;
+use spirula_types::HObject;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+impl Stage<'_> {
+    /// Takes `n` blocks, in logical order.
+    fn take(&mut self, n: u64) -> Result<Vec<PhysRun>> {
+        let mut runs = Vec::new();
+        let available = self.s.alloc.free().saturating_sub(self.reserve);
+        if n > available || !self.s.alloc.allocate(n, &mut runs) {
+            return Err(StoreError::NoSpace { needed: n * BLOCK, available: available * BLOCK });
+        }
+        for r in &runs {
+            push_run(&mut self.taken, *r);
+        }
+        self.space.entry(self.pool).or_default()[field::ALLOCATED] += (n * BLOCK) as i64;
+        Ok(runs)
+    }
+
+    /// Stores `pieces` (whole blocks) as the object's blocks from `first` on, compressed
+    /// where the pool wants that and it pays.
+    fn store(&mut self, o: &mut Onode, first: u64, pieces: Vec<Bytes>) -> Result<()> {
+        if !self.options.wants(o.hints) {
+            return self.store_plain(o, first, &pieces);
+        }
+        let end = first + pieces.iter().map(|p| p.len() as u64 / BLOCK).sum::<u64>();
+        let step = self.options.blob_blocks();
+        let mut rest = pieces.into_iter();
+        let mut piece = Bytes::new();
+        let (mut plain, mut plain_first) = (Vec::new(), first);
+        let mut at = first;
+        while at < end {
+            let place = at % SEGMENT_BLOCKS;
+            let n = (step - place % step).min(SEGMENT_BLOCKS - place).min(end - at);
+            let chunk = gather(&mut piece, &mut rest, (n * BLOCK) as usize);
+            if let Some(stored) = self.options.try_compress(&chunk) {
+                self.store_plain(o, plain_first, &std::mem::take(&mut plain))?;
+                self.store_blob(o, at, n, stored)?;
+                plain_first = at + n;
+            } else {
+                plain.push(chunk);
+            }
+            at += n;
+        }
+        self.store_plain(o, plain_first, &plain)
+    }
+
+    /// Puts data of whole blocks into taken ones.
+    fn place(&mut self, runs: &[PhysRun], pieces: &[Bytes]) {
+        let mut rest = pieces.iter().cloned();
+        let mut piece = Bytes::new();
+        for run in runs {
+            let (mut at, end) = (run.start, run.start + run.len);
+            while at < end {
+                if piece.is_empty() {
+                    piece = rest.next().unwrap_or_default();
+                    assert!(!piece.is_empty(), "fewer data blocks than taken");
+                }
+                let take = piece.len().min(((end - at) * BLOCK) as usize);
+                let data = piece.split_to(take);
+                self.s.pending.insert(at, Pending { seq: self.seq, data: data.clone() });
+                self.pieces.push((at, data));
+                at += take as u64 / BLOCK;
+            }
+        }
+    }
+
+    pub(super) fn store_plain(&mut self, o: &mut Onode, first: u64, pieces: &[Bytes]) -> Result<()> {
+        let n = pieces.iter().map(|p| p.len() as u64 / BLOCK).sum::<u64>();
+        if n == 0 {
+            return Ok(());
+        }
+        let runs = self.take(n)?;
+        self.place(&runs, pieces);
+        let mut blocks = pieces.iter().flat_map(|p| p.chunks(BLOCK as usize));
+        self.map(o, first, n, &runs, &mut blocks)
+    }
+
+    /// Stores compressed data as the content of `n` blocks, which lie in one segment.
+    fn store_blob(&mut self, o: &mut Onode, first: u64, n: u64, mut data: Vec<u8>) -> Result<()> {
+        let stored = data.len() as u32;
+        data.resize(data.len().next_multiple_of(BLOCK as usize), 0);
+        let data = Bytes::from(data);
+        let runs = self.take(data.len() as u64 / BLOCK)?;
+        self.place(&runs, std::slice::from_ref(&data));
+        let kind = self.options.checksum;
+        let mut sums = Vec::new();
+        data.chunks(BLOCK as usize).for_each(|b| kind.push(b, &mut sums));
+        let blob = Blob { algorithm: self.options.algorithm, content: n as u8, stored, kind, runs, sums };
+        let space = self.space.entry(self.pool).or_default();
+        space[field::COMPRESSED] += i64::from(stored);
+        space[field::COMPRESSED_ALLOCATED] += data.len() as i64;
+        self.map_blob(o, first, n, &Arc::new(blob), 0).map(|_| ())
+    }
+
+    /// Maps a part of one segment to the content of a blob. True if the segment did not
+    /// refer to that blob yet.
+    pub(super) fn map_blob(&mut self, o: &mut Onode, first: u64, n: u64, blob: &Arc<Blob>, skip: u64) -> Result<bool> {
+        let mut released = Released::default();
+        if first + n > INLINE_BLOCKS {
+            self.outgrow(o);
+        }
+        let new = if let Some(seg) = &mut o.inline {
+            let before = seg.usage();
+            let new = seg.put_blob(first, n, blob, skip, &mut released);
+            let after = seg.usage();
+            self.account(o, before, after);
+            new
+        } else {
+            let (seg_no, at) = ((first / SEGMENT_BLOCKS) as u32, first % SEGMENT_BLOCKS);
+            let mut seg = self.segment(o.id, seg_no)?;
+            let before = seg.usage();
+            let new = seg.put_blob(at, n, blob, skip, &mut released);
+            self.account(o, before, seg.usage());
+            self.redo.segment(o.id, seg_no, &seg);
+            self.segments.insert((o.id, seg_no), Some(seg));
+            new
+        };
+        self.release(o.shared, released)?;
+        Ok(new)
+    }
+
+    /// Moves the map out of the head, into segments.
+    pub(super) fn outgrow(&mut self, o: &mut Onode) {
+        if let Some(seg) = o.inline.take()
+            && !seg.is_empty()
+        {
+            self.redo.segment(o.id, 0, &seg);
+            self.segments.insert((o.id, 0), Some(seg));
+        }
+    }
+
+    pub(super) fn account(&mut self, o: &mut Onode, before: Usage, after: Usage) {
+        o.account(before, after);
+        if before.compressed != after.compressed {
+            let space = self.space.entry(self.pool).or_default();
+            space[field::COMPRESSED_ORIGINAL] += (after.compressed as i64 - before.compressed as i64) * BLOCK as i64;
+        }
+    }
+
+    /// Maps `[first, first + n)` to `runs`, whose content is `blocks`.
+    fn map<'a>(
+        &mut self,
+        o: &mut Onode,
+        first: u64,
+        n: u64,
+        runs: &[PhysRun],
+        blocks: &mut dyn Iterator<Item = &'a [u8]>,
+    ) -> Result<()> {
+        let wanted = self.options.checksum;
+        let mut sums_of = |kind: Checksum, n: u64| {
+            let mut sums = Vec::with_capacity(n as usize * kind.words());
+            blocks.take(n as usize).for_each(|b| kind.push(b, &mut sums));
+            sums
+        };
+        let mut released = Released::default();
+        if first + n > INLINE_BLOCKS {
+            self.outgrow(o);
+        }
+        if let Some(seg) = &mut o.inline {
+            let (before, kind) = (seg.usage(), seg.kind(wanted));
+            seg.replace(first, n, runs, kind, &sums_of(kind, n), &mut released);
+            let after = seg.usage();
+            self.account(o, before, after);
+            return self.release(o.shared, released);
+        }
+        let mut runs = runs.iter().copied();
+        let mut run = PhysRun { start: 0, len: 0 };
+        for (seg_no, at, len) in by_segment(first, n) {
+            let mut part = Vec::new();
+            let mut left = len;
+            while left > 0 {
+                if run.len == 0 {
+                    match runs.next() {
+                        Some(r) => run = r,
+                        None => break,
+                    }
+                }
+                let k = run.len.min(left);
+                part.push(PhysRun { start: run.start, len: k });
+                run = PhysRun { start: run.start + k, len: run.len - k };
+                left -= k;
+            }
+            let mut seg = self.segment(o.id, seg_no)?;
+            let (before, kind) = (seg.usage(), seg.kind(wanted));
+            let sums = sums_of(kind, len);
+            self.redo.patch(o.id, seg_no, at, len, &part, kind, &sums);
+            seg.replace(at, len, &part, kind, &sums, &mut released);
+            self.account(o, before, seg.usage());
+            self.segments.insert((o.id, seg_no), Some(seg));
+        }
+        self.release(o.shared, released)
+    }
+
+    /// Unmaps the blocks `[first, end)`, letting go of what was there.
+    pub(super) fn unmap(&mut self, o: &mut Onode, first: u64, end: u64) -> Result<()> {
+        if first >= end {
+            return Ok(());
+        }
+        let mut released = Released::default();
+        if let Some(seg) = &mut o.inline {
+            if first < INLINE_BLOCKS {
+                let before = seg.usage();
+                let len = end.min(INLINE_BLOCKS) - first;
+                seg.replace(first, len, &[], Checksum::default(), &[], &mut released);
+                let after = seg.usage();
+                self.account(o, before, after);
+            }
+            return self.release(o.shared, released);
+        }
+        let last = (end - 1) / SEGMENT_BLOCKS;
+        for seg_no in self.existing_segments(o.id, (first / SEGMENT_BLOCKS) as u32, last as u32)? {
+            let base = u64::from(seg_no) * SEGMENT_BLOCKS;
+            let at = first.max(base) - base;
+            let len = end.min(base + SEGMENT_BLOCKS) - base - at;
+            let mut seg = self.segment(o.id, seg_no)?;
+            if seg.mapped(at, at + len).next().is_none() {
+                continue;
+            }
+            let (before, kind) = (seg.usage(), seg.kind(Checksum::default()));
+            seg.replace(at, len, &[], kind, &[], &mut released);
+            self.account(o, before, seg.usage());
+            if seg.is_empty() {
+                self.redo.segment_gone(o.id, seg_no);
+                self.segments.insert((o.id, seg_no), None);
+            } else {
+                self.redo.patch(o.id, seg_no, at, len, &[], kind, &[]);
+                self.segments.insert((o.id, seg_no), Some(seg));
+            }
+        }
+        self.release(o.shared, released)
+    }
+
+    /// Lets go of what a map refers to no more. `shared`: other owners may be left.
+    fn release(&mut self, shared: bool, released: Released) -> Result<()> {
+        for run in released.runs {
+            self.drop_run(shared, run)?;
+        }
+        for blob in released.blobs {
+            self.drop_blob(shared, &blob)?;
+        }
+        Ok(())
+    }
+
+    /// Lets go of a blob, whose blocks all have the same owners.
+    pub(super) fn drop_blob(&mut self, shared: bool, blob: &Blob) -> Result<()> {
+        let mut gone = false;
+        for run in &blob.runs {
+            gone |= self.drop_run(shared, *run)?;
+        }
+        if gone {
+            let space = self.space.entry(self.pool).or_default();
+            space[field::COMPRESSED] -= i64::from(blob.stored);
+            space[field::COMPRESSED_ALLOCATED] -= (blob.blocks() * BLOCK) as i64;
+        }
+        Ok(())
+    }
+
+    /// Lets go of blocks: frees those without another owner. True if there were any.
+    pub(super) fn drop_run(&mut self, shared: bool, run: PhysRun) -> Result<bool> {
+        if !shared {
+            self.free(run);
+            return Ok(true);
+        }
+        let mut any = false;
+        for (chunk, first, len) in by_chunk(run) {
+            let mut refs = self.refs(chunk)?;
+            if refs.is_empty() {
+                any = true;
+                self.free(PhysRun { start: chunk * CHUNK + first, len });
+                continue;
+            }
+            let mut parts = Vec::new();
+            refs.remove(first, len, |at, n, shared| {
+                parts.push((PhysRun { start: chunk * CHUNK + at, len: n }, shared))
+            });
+            for (run, shared) in parts {
+                if shared {
+                    self.redo.unreferenced(run);
+                } else {
+                    any = true;
+                    self.free(run);
+                }
+            }
+            self.refs.insert(chunk, refs);
+        }
+        Ok(any)
+    }
+
+    fn free(&mut self, run: PhysRun) {
+        push_run(&mut self.freed, run);
+        self.space.entry(self.pool).or_default()[field::ALLOCATED] -= (run.len * BLOCK) as i64;
+    }
+
+    /// Reference counts of a chunk as they are in this transaction, to be changed and put back.
+    pub(super) fn refs(&self, chunk: u64) -> Result<Refs> {
+        match self.refs.get(&chunk) {
+            Some(r) => Ok(r.clone()),
+            None => Ok(self.s.refs(chunk)?.map_or_else(Refs::default, |r| (*r).clone())),
+        }
+    }
+
+    /// A segment as it is in this transaction, to be changed and put back.
+    pub(super) fn segment(&self, id: u64, seg: u32) -> Result<Segment> {
+        match self.segments.get(&(id, seg)) {
+            Some(s) => Ok(s.clone().unwrap_or_default()),
+            None => Ok(self.s.segment(id, seg)?.map_or_else(Segment::default, |s| (*s).clone())),
+        }
+    }
+
+    /// Numbers in `[first, last]` of segments that may exist.
+    pub(super) fn existing_segments(&self, id: u64, first: u32, last: u32) -> Result<Vec<u32>> {
+        if last - first < 16 {
+            return Ok((first..=last).collect());
+        }
+        let mut found = BTreeSet::new();
+        let staged = self.segments.range((id, first)..=(id, last));
+        found.extend(staged.filter(|(_, s)| s.is_some()).map(|((_, n), _)| *n));
+        self.s.stored_segments(id, first, last, &mut found)?;
+        Ok(found.into_iter().collect())
+    }
+
+    /// A block's content, `None` if it is not mapped.
+    pub(super) fn old_block(&self, object: &HObject, o: &Onode, block: u64) -> Result<Option<Vec<u8>>> {
+        let read = |seg: &Segment, at: u64| match seg.mapped(at, at + 1).next() {
+            Some((_, piece)) => self.s.read_piece(object, block * BLOCK, &piece).map(Some),
+            None => Ok(None),
+        };
+        let (seg_no, at) = ((block / SEGMENT_BLOCKS) as u32, block % SEGMENT_BLOCKS);
+        match (&o.inline, self.segments.get(&(o.id, seg_no))) {
+            (Some(seg), _) if block < INLINE_BLOCKS => read(seg, block),
+            (Some(_), _) | (None, Some(None)) => Ok(None),
+            (None, Some(Some(staged))) => read(staged, at),
+            (None, None) => self.s.segment(o.id, seg_no)?.map_or(Ok(None), |seg| read(&seg, at)),
+        }
+    }
+
+    /// A block's new content: `part` at `from`, the rest as it was.
+    fn merged(&mut self, object: &HObject, o: &Onode, block: u64, from: usize, part: &[u8]) -> Result<Bytes> {
+        // Behind the object's end there are only zeros; no need to read them.
+        let old_len = o.size.saturating_sub(block * BLOCK).min(BLOCK) as usize;
+        let old =
+            if from.min(old_len) > 0 || from + part.len() < old_len { self.old_block(object, o, block)? } else { None };
+        let mut buf = old.unwrap_or_else(|| vec![0; BLOCK as usize]);
+        if let Some(room) = buf.get_mut(from..from + part.len()) {
+            room.copy_from_slice(part);
+        }
+        Ok(Bytes::from(buf))
+    }
+
+    pub(super) fn write(&mut self, object: &HObject, o: &mut Onode, offset: u64, data: &Bytes) -> Result<()> {
+        if data.is_empty() {
+            return Ok(());
+        }
+        let end = end_of(offset, data.len() as u64)?;
+        let first = offset / BLOCK;
+        let mut pieces = Vec::with_capacity(3);
+        let mut rest = data.clone();
+        let skew = (offset % BLOCK) as usize;
+        if skew != 0 || (rest.len() as u64) < BLOCK {
+            let part = rest.split_to(rest.len().min(BLOCK as usize - skew));
+            pieces.push(self.merged(object, o, first, skew, &part)?);
+        }
+        let whole = rest.len() / BLOCK as usize * BLOCK as usize;
+        if whole > 0 {
+            pieces.push(rest.split_to(whole));
+        }
+        if !rest.is_empty() {
+            pieces.push(self.merged(object, o, end / BLOCK, 0, &rest)?);
+        }
+        self.store(o, first, pieces)?;
+        o.size = o.size.max(end);
+        Ok(())
+    }
+
+    /// Makes a part of one block zeros.
+    fn zero_part(&mut self, object: &HObject, o: &mut Onode, from: u64, end: u64) -> Result<()> {
+        let block = from / BLOCK;
+        if from < end
+            && let Some(mut buf) = self.old_block(object, o, block)?
+        {
+            let base = block * BLOCK;
+            buf.get_mut((from - base) as usize..(end - base) as usize).unwrap_or_default().fill(0);
+            self.store_plain(o, block, &[Bytes::from(buf)])?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn zero(&mut self, object: &HObject, o: &mut Onode, offset: u64, length: u64) -> Result<()> {
+        if length == 0 {
+            return Ok(());
+        }
+        let end = end_of(offset, length)?;
+        // Up to the object's end the last block may go as a whole.
+        let cut = if end >= o.size { end.next_multiple_of(BLOCK) } else { end };
+        let (first, last) = (offset.div_ceil(BLOCK), cut / BLOCK);
+        if first > last {
+            self.zero_part(object, o, offset, end)?;
+        } else {
+            self.zero_part(object, o, offset, first * BLOCK)?;
+            self.zero_part(object, o, last * BLOCK, cut)?;
+            // Nothing is mapped behind the object's end.
+            self.unmap(o, first, last.min(o.size.div_ceil(BLOCK)))?;
+        }
+        o.size = o.size.max(end);
+        Ok(())
+    }
+
+    pub(super) fn truncate(&mut self, object: &HObject, o: &mut Onode, size: u64) -> Result<()> {
+        end_of(size, 0)?;
+        if size < o.size {
+            self.zero_part(object, o, size, size.next_multiple_of(BLOCK))?;
+            self.unmap(o, size.div_ceil(BLOCK), o.size.div_ceil(BLOCK))?;
+        }
+        o.size = size;
+        Ok(())
+    }
+
+    pub(super) fn remove(&mut self, mut o: Onode) -> Result<()> {
+        let end = o.size.div_ceil(BLOCK);
+        self.unmap(&mut o, 0, end)?;
+        self.omap_clear(&mut o);
+        Ok(())
+    }
+}
+
+/// The next `n` bytes of some pieces, without a copy where one piece has them.
+fn gather(piece: &mut Bytes, rest: &mut impl Iterator<Item = Bytes>, n: usize) -> Bytes {
+    while piece.is_empty() {
+        match rest.next() {
+            Some(next) => *piece = next,
+            None => return Bytes::new(),
+        }
+    }
+    if piece.len() >= n {
+        return piece.split_to(n);
+    }
+    let mut all = Vec::with_capacity(n);
+    while all.len() < n {
+        if piece.is_empty() {
+            match rest.next() {
+                Some(next) => *piece = next,
+                None => break,
+            }
+        }
+        let part = piece.split_to(piece.len().min(n - all.len()));
+        all.extend_from_slice(&part);
+    }
+    Bytes::from(all)
+}
