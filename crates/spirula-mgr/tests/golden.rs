@@ -332,7 +332,6 @@ fn pools_and_services_say_the_same() {
     assert_eq!(text.lines().collect::<Vec<_>>(), theirs);
     assert_eq!(run(&mut mgr, r#"{"prefix": "progress"}"#).1, sample("progress.err").trim_end());
     assert_eq!(run(&mut mgr, r#"{"prefix": "device ls"}"#).2, sample("device-ls.txt"));
-    assert_eq!(run(&mut mgr, r#"{"prefix": "crash ls", "format": "json"}"#).2, sample("crash-ls.json").trim_start());
     let (ret, rs, _) = run(&mut mgr, r#"{"prefix": "orch status"}"#);
     assert_eq!((ret, rs.as_str()), (-2, "No orchestrator configured (try `ceph orch set backend`)"));
     let (ret, _, json) = run(&mut mgr, r#"{"prefix": "osd ok-to-stop", "ids": ["0"]}"#);

@@ -204,6 +204,7 @@ impl Mon {
             mgr_metadata: &state.mgr_metadata,
             config: &state.config,
             defaults: &state.defaults,
+            kv: &state.kv,
             log: &state.log,
             creating_pgs: state.creating.len(),
         }
@@ -571,8 +572,8 @@ impl Mon {
         let result = commands::run(self, &mut trial, &request);
         if result.ret == 0 {
             *work = trial;
-            commands::audit(work, peer, cmd);
         }
+        commands::audit(work, peer, cmd, &result);
         result
     }
 

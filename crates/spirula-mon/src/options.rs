@@ -92,6 +92,35 @@ pub fn find(name: &str) -> Option<&'static OptionDef> {
     OPTIONS.iter().find(|o| o.name == name)
 }
 
+/// The known option whose name is nearest to `name`, if one is near enough to be meant.
+pub fn nearest(name: &str) -> Option<&'static str> {
+    let name = normal_name(name);
+    let near = |o: &OptionDef| (distance(&name, o.name), o.name);
+    let (d, best) = OPTIONS.iter().map(near).min()?;
+    (d <= (name.len() / 4).max(2)).then_some(best)
+}
+
+/// Levenshtein's distance, by bytes.
+fn distance(a: &str, b: &str) -> usize {
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.bytes().enumerate() {
+        let mut corner = std::mem::replace(&mut row[0], i + 1);
+        for (j, y) in b.bytes().enumerate() {
+            let best = (corner + usize::from(x != y)).min(row[j] + 1).min(row[j + 1] + 1);
+            corner = std::mem::replace(&mut row[j + 1], best);
+        }
+    }
+    row[b.len()]
+}
+
+/// The refusal of an unknown option, with the one that may have been meant.
+pub fn unknown(name: &str) -> String {
+    match nearest(name) {
+        Some(near) => format!("unrecognized config option '{name}'; did you mean '{near}'?"),
+        None => format!("unrecognized config option '{name}'"),
+    }
+}
+
 /// `name` with underscores for dashes and spaces.
 pub fn normal_name(name: &str) -> String {
     name.trim().replace(['-', ' '], "_")

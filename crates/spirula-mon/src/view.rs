@@ -3,6 +3,7 @@
 use crate::clog::ClusterLog;
 use crate::config::ConfigDb;
 use crate::state::{HealthMute, Metadata};
+use bytes::Bytes;
 use spirula_encoding::UTime;
 use spirula_maps::{FsMap, MgrMap, MonMap, OsdMap, PgDigest};
 use spirula_messages::cluster::control::HealthInput;
@@ -66,6 +67,8 @@ pub struct ClusterView<'a> {
     pub config: &'a ConfigDb,
     /// Options set when the cluster was made; weaker than [`config`](Self::config).
     pub defaults: &'a BTreeMap<String, String>,
+    /// config-keys; crash reports are among them.
+    pub kv: &'a BTreeMap<String, Bytes>,
     /// The cluster log.
     pub log: &'a ClusterLog,
     /// Number of PGs that may still be created empty.

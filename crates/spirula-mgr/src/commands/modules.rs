@@ -1,4 +1,4 @@
-//! Commands that Ceph's manager serves from its Python modules: devices, crashes, balancer,
+//! Commands that Ceph's manager serves from its Python modules: devices, balancer,
 //! progress, I/O rates, file systems. Where Spirula has no such service yet, the answer says
 //! that there is nothing, which is true.
 
@@ -20,10 +20,6 @@ pub(super) const COMMANDS: &[CommandSpec] = commands! {
     "mgr" "r" 0, "device info name=devid,type=CephString", "Show information about a device" => device_info;
     "mgr" "r" 0, "device ls-by-daemon name=who,type=CephString", "Show devices associated with a daemon" => device_ls_by;
     "mgr" "r" 0, "device ls-by-host name=host,type=CephString", "Show devices on a host" => device_ls_by;
-    "mgr" "r" 0, "crash ls", "Show new and archived crash dumps" => crash_ls;
-    "mgr" "r" 0, "crash ls-new", "Show new crash dumps" => crash_ls;
-    "mgr" "r" 0, "crash stat", "Summarize recorded crashes" => |_| Reply::data("0 crashes recorded\n");
-    "mgr" "r" 0, "crash info name=id,type=CephString", "show crash dump metadata" => crash_info;
     "mgr" "r" 0, "balancer status", "Show balancer status" => balancer_status;
     "mgr" "r" 0, "balancer ls", "List all plans" => |_| Reply::data("[]\n");
     "mgr" "r" 0, "balancer pool ls", "List automatic balancing pools" => |_| Reply::data("[]\n");
@@ -65,14 +61,6 @@ fn device_ls_by(c: &Ctx<'_>) -> Reply {
         t.column(heading, Align::Left, Align::Left);
     }
     Reply::data(t.to_string())
-}
-
-fn crash_ls(c: &Ctx<'_>) -> Reply {
-    Reply::data(if c.format.is_json() { "[]\n" } else { "" })
-}
-
-fn crash_info(c: &Ctx<'_>) -> Reply {
-    Reply::invalid(format!("crash info: {} not found", c.str("id").unwrap_or_default()))
 }
 
 fn balancer_status(_: &Ctx<'_>) -> Reply {

@@ -180,7 +180,7 @@ fn normal_value(name: &str, value: &str, force: bool) -> Result<(String, String)
             Err(text) => Err((EINVAL, text)),
         },
         None if force => Ok((options::normal_name(name), value.to_owned())),
-        None => Err((EINVAL, format!("unrecognized config option '{name}'"))),
+        None => Err((EINVAL, options::unknown(name))),
     }
 }
 

@@ -8,6 +8,7 @@
 pub mod args;
 mod auth;
 mod config;
+pub(crate) mod crash;
 mod crush;
 mod crush_rules;
 mod health;
@@ -54,6 +55,7 @@ const TABLES: &[&[CommandSpec]] = &[
     crush_rules::SPECS,
     mgr::SPECS,
     config::SPECS,
+    crash::SPECS,
     log::SPECS,
     auth::SPECS,
 ];
@@ -183,14 +185,22 @@ fn descriptions(mon: &Mon, tell: bool) -> String {
     Value::Object(map).to_string()
 }
 
-/// Notes a successful change in the audit log.
-pub fn audit(work: &mut Work, peer: &Peer, cmd: &[String]) {
+/// Longest text of a refused command that the audit log keeps.
+const AUDIT_MAX: usize = 1024;
+
+/// Notes in the audit log who asked for a change, from where, and what became of it.
+pub fn audit(work: &mut Work, peer: &Peer, cmd: &[String], result: &CommandResult) {
+    let cut = |text: String| text.chars().take(AUDIT_MAX).collect::<String>();
+    let outcome = match result.ret {
+        0 => "finished".to_owned(),
+        ret => format!("refused ({ret}): {}", cut(result.rs.clone())),
+    };
     let text = format!(
-        "from='{} {}' entity='{}' cmd='{}': finished",
+        "from='{} {}' entity='{}' cmd='{}': {outcome}",
         peer.entity(),
         peer.addrs,
         peer.auth_name(),
-        secretless(&cmd.concat())
+        if result.ret == 0 { secretless(&cmd.concat()) } else { cut(secretless(&cmd.concat())) },
     );
     work.log_to("audit", severity::INFO, text);
 }

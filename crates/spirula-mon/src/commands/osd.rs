@@ -6,6 +6,7 @@ use crate::mon::CommandCtx;
 use crate::osd;
 use serde_json::json;
 use spirula_format::general;
+use spirula_maps::PgState;
 use spirula_maps::osdmap::{WEIGHT_IN, state};
 use spirula_types::errno::{EBUSY, EEXIST, EINVAL, ENOENT, EPERM};
 use spirula_types::{OsdId, Uuid};
@@ -82,6 +83,22 @@ pub(super) const SPECS: &[CommandSpec] = &[
         perm: "rw",
         flags: 0,
         run: lost,
+    },
+    CommandSpec {
+        sig: "osd destroy name=id,type=CephOsdName name=force,type=CephBool,req=false name=yes_i_really_mean_it,type=CephBool,req=false",
+        help: "mark osd as being destroyed. Keeps the ID intact (allowing reuse), but removes cephx keys, config-key data and lockbox keys, rendering data permanently unreadable.",
+        module: "osd",
+        perm: "rw",
+        flags: 0,
+        run: destroy_checked,
+    },
+    CommandSpec {
+        sig: "osd purge name=id,type=CephOsdName name=force,type=CephBool,req=false name=yes_i_really_mean_it,type=CephBool,req=false",
+        help: "purge all osd data from the monitors including the OSD id and CRUSH position",
+        module: "osd",
+        perm: "rw",
+        flags: 0,
+        run: purge_checked,
     },
     CommandSpec {
         sig: "osd destroy-actual name=id,type=CephOsdName name=yes_i_really_mean_it,type=CephBool,req=false",
@@ -316,6 +333,43 @@ fn sure_and_down(ctx: &CommandCtx<'_>, args: &Args, verb: &str) -> Result<Option
         return Err((EBUSY, format!("osd.{id} is not `down`.")));
     }
     Ok(Some(id))
+}
+
+/// Refuses if PGs still need the OSD, as far as map and statistics tell: some map to it, or not
+/// all are active and clean (then one may want what it holds). `--force` overrules.
+fn nothing_needs(ctx: &CommandCtx<'_>, args: &Args) -> Result<(), (i32, String)> {
+    let id = args.osd("id")?;
+    if args.bool("force") || !ctx.work.osd().exists(id) {
+        return Ok(());
+    }
+    let mapped = ctx.work.osd().map_all();
+    let mapped = mapped.iter().filter(|(_, m)| m.is_up(id) || m.is_acting(id)).count();
+    let digest = &ctx.mon.mgr.knowledge.digest;
+    let unclean = digest.num_pgs() - digest.num_pgs_with(PgState::ACTIVE | PgState::CLEAN).min(digest.num_pgs());
+    let why = if mapped > 0 {
+        format!("OSD(s) {id} have {mapped} pgs currently mapped to them; take it out and wait until all PGs are clean.")
+    } else if unclean > 0 {
+        format!("{unclean} pgs are not active+clean, and may want what osd.{id} holds.")
+    } else {
+        return Ok(());
+    };
+    let force =
+        "You can proceed by passing --force, but be warned that this will likely mean real, permanent data loss.";
+    Err((EBUSY, format!("{why} {force}")))
+}
+
+fn destroy_checked(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
+    match nothing_needs(ctx, args) {
+        Ok(()) => destroy(ctx, args),
+        Err((errno, text)) => CommandResult::err(errno, text),
+    }
+}
+
+fn purge_checked(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
+    match nothing_needs(ctx, args) {
+        Ok(()) => purge(ctx, args),
+        Err((errno, text)) => CommandResult::err(errno, text),
+    }
 }
 
 fn destroy(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {

@@ -42,6 +42,7 @@ pub(super) fn all(view: &ClusterView<'_>) -> Checks {
     full_ratios(view, &mut out);
     pools(view, &mut out);
     few_osds(view, &mut out);
+    crashes(view, &mut out);
     for h in &view.mgr.health {
         let severity = if h.severity >= 2 { Severity::Error } else { Severity::Warning };
         out.insert(
@@ -73,6 +74,15 @@ fn monitors(view: &ClusterView<'_>, out: &mut Checks) {
         .map(|(rank, mon)| format!("mon.{} (rank {rank}) addr {} is down (out of quorum)", mon.name, mon.addrs))
         .collect();
     warn(out, "MON_DOWN", format!("{}/{all} mons down, quorum {}", all - up, view.quorum.names.join(",")), detail);
+}
+
+/// Daemons that died lately, until somebody archives the reports.
+fn crashes(view: &ClusterView<'_>, out: &mut Checks) {
+    let detail = crate::commands::crash::recent(view.kv, view.now);
+    if !detail.is_empty() {
+        let summary = format!("{} daemons have recently crashed", detail.len());
+        warn(out, "RECENT_CRASH", summary, detail);
+    }
 }
 
 fn manager(view: &ClusterView<'_>, out: &mut Checks) {

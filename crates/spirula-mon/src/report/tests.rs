@@ -59,6 +59,7 @@ struct World {
     none: BTreeMap<i32, BTreeMap<String, String>>,
     none_mgr: BTreeMap<String, BTreeMap<String, String>>,
     none_defaults: BTreeMap<String, String>,
+    none_kv: BTreeMap<String, bytes::Bytes>,
 }
 
 impl World {
@@ -77,6 +78,7 @@ impl World {
             mgr_metadata: &self.none_mgr,
             config: &self.config,
             defaults: &self.none_defaults,
+            kv: &self.none_kv,
             log: &self.log,
             creating_pgs: 0,
         }
@@ -115,6 +117,7 @@ impl World {
             none: BTreeMap::new(),
             none_mgr: BTreeMap::new(),
             none_defaults: BTreeMap::new(),
+            none_kv: BTreeMap::new(),
         }
     }
 }

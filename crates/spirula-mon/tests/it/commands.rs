@@ -474,3 +474,52 @@ fn requests_during_a_commit_form_one_batch() {
     c.mon.handle(c.now, MonEvent::Committed(second[0]), &mut out);
     assert_eq!((acks(&out), c.mon.state().osdmap.epoch), (4, before + 2));
 }
+
+#[test]
+fn crash_reports_are_kept_warned_of_and_archived() {
+    let mut c = Cluster::up(1);
+    let report = |id: &str, stamp: &str| {
+        let json = json!({"crash_id": id, "timestamp": stamp, "entity_name": "osd.0", "utsname_hostname": "h1"});
+        Bytes::from(json.to_string())
+    };
+    let stamp = c.now.to_iso().replace("+0000", "Z");
+    assert_eq!(c.command_with(r#"{"prefix": "crash post"}"#, report("c1", &stamp)).0, 0);
+    assert_eq!(c.command_with(r#"{"prefix": "crash post"}"#, report("c2", "2020-01-01T00:00:00Z")).0, 0);
+    for (bad, why) in [
+        (Bytes::new(), "no report given"),
+        ("[]".into(), "not a JSON object"),
+        (report("../x/", &stamp), "crash_id"),
+        (report("c3", "yesterday"), "should be like"),
+        (r#"{"crash_id": "c4"}"#.into(), "\"timestamp\" is missing"),
+    ] {
+        let (ret, rs, _) = c.command_with(r#"{"prefix": "crash post"}"#, bad);
+        assert!(ret == -22 && rs.contains(why), "{ret} {rs}");
+    }
+    assert_eq!(
+        c.command(r#"{"prefix": "crash stat"}"#).2,
+        "2 crashes recorded\n1 older than 1 days old:\nc2\n1 older than 3 days old:\nc2\n1 older than 7 days old:\nc2\n"
+    );
+    let health = c.command(r#"{"prefix": "health", "detail": "detail"}"#).2;
+    assert!(health.contains("RECENT_CRASH: 1 daemons have recently crashed"), "{health}");
+    assert!(health.contains("osd.0 crashed on host h1 at "), "{health}");
+    assert_eq!(c.command(r#"{"prefix": "crash archive", "id": "c1"}"#).0, 0);
+    assert!(!c.command(r#"{"prefix": "health"}"#).2.contains("crashed"));
+    assert!(c.command(r#"{"prefix": "crash ls-new"}"#).2.contains("c2"));
+    assert!(!c.command(r#"{"prefix": "crash ls-new"}"#).2.contains("c1"));
+    assert_eq!(c.command(r#"{"prefix": "crash prune", "keep": "30"}"#).0, 0);
+    let listed: Value = serde_json::from_str(&c.command(r#"{"prefix": "crash ls", "format": "json"}"#).2).unwrap();
+    assert_eq!(listed[0]["crash_id"], "c1");
+    assert_eq!(listed.as_array().unwrap().len(), 1);
+    assert_eq!(c.command(r#"{"prefix": "crash info", "id": "c2"}"#).1, "crash info: c2 not found");
+    assert_eq!(c.command(r#"{"prefix": "crash rm", "id": "c1"}"#).0, 0);
+    assert_eq!(c.command(r#"{"prefix": "crash stat"}"#).2, "0 crashes recorded\n");
+}
+
+#[test]
+fn an_unknown_option_is_refused_with_the_nearest_name() {
+    let mut c = Cluster::up(1);
+    let set = |name: &str| format!(r#"{{"prefix": "config set", "who": "osd", "name": "{name}", "value": "1"}}"#);
+    let said = "unrecognized config option 'osd_max_backfillz'; did you mean 'osd_max_backfills'?";
+    assert_eq!(c.command(&set("osd_max_backfillz")).1, said);
+    assert_eq!(c.command(&set("frobnicate")).1, "unrecognized config option 'frobnicate'");
+}
