@@ -1,0 +1,339 @@
+//! Crash reports: what daemons leave behind when they die, listed until somebody has looked.
+//!
+//! Reports are JSON documents under the config-key prefix that Ceph's crash module uses, so
+//! `ceph-crash` and `ceph crash post -i FILE` work unchanged; Ceph's manager serves these
+//! commands, here the monitor does, since it keeps the reports. Facts: Ceph 16.2
+//! `src/pybind/mgr/crash/module.py` (commands, texts), `src/ceph-crash.in` (who posts).
+
+use super::{Args, CommandResult, CommandSpec, Outcome, settle};
+use crate::mon::CommandCtx;
+use bytes::Bytes;
+use serde_json::{Map, Value, json};
+use spirula_encoding::UTime;
+use spirula_format::{Align, TextTable, to_python_pretty};
+use spirula_types::errno::{E2BIG, EINVAL};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Prefix of the reports' config-keys.
+const PREFIX: &str = "mgr/crash/crash/";
+/// Longest report taken, bytes.
+const REPORT_MAX: usize = 256 << 10;
+/// Most reports kept; the oldest go first.
+const REPORTS_MAX: usize = 1000;
+/// A crash is worth a health warning for so long, seconds (`mgr/crash/warn_recent_interval`).
+const RECENT: u32 = 14 * 86_400;
+
+pub(super) const SPECS: &[CommandSpec] = &[
+    CommandSpec {
+        sig: "crash ls",
+        help: "Show new and archived crash dumps",
+        module: "mgr",
+        perm: "r",
+        flags: 0,
+        run: ls,
+    },
+    CommandSpec { sig: "crash ls-new", help: "Show new crash dumps", module: "mgr", perm: "r", flags: 0, run: ls_new },
+    CommandSpec {
+        sig: "crash info name=id,type=CephString",
+        help: "show crash dump metadata",
+        module: "mgr",
+        perm: "r",
+        flags: 0,
+        run: info,
+    },
+    CommandSpec {
+        sig: "crash post",
+        help: "Add a crash dump (use -i <jsonfile>)",
+        module: "mgr",
+        perm: "rw",
+        flags: 0,
+        run: post,
+    },
+    CommandSpec {
+        sig: "crash rm name=id,type=CephString",
+        help: "Remove a saved crash <id>",
+        module: "mgr",
+        perm: "rw",
+        flags: 0,
+        run: rm,
+    },
+    CommandSpec {
+        sig: "crash prune name=keep,type=CephString",
+        help: "Remove crashes older than <keep> days",
+        module: "mgr",
+        perm: "rw",
+        flags: 0,
+        run: prune,
+    },
+    CommandSpec {
+        sig: "crash archive name=id,type=CephString",
+        help: "Acknowledge a crash and silence health warning(s)",
+        module: "mgr",
+        perm: "w",
+        flags: 0,
+        run: archive,
+    },
+    CommandSpec {
+        sig: "crash archive-all",
+        help: "Acknowledge all new crashes and silence health warning(s)",
+        module: "mgr",
+        perm: "w",
+        flags: 0,
+        run: archive_all,
+    },
+    CommandSpec {
+        sig: "crash stat",
+        help: "Summarize recorded crashes",
+        module: "mgr",
+        perm: "r",
+        flags: 0,
+        run: stat,
+    },
+    CommandSpec {
+        sig: "crash json_report name=hours,type=CephString",
+        help: "Crashes in the last <hours> hours",
+        module: "mgr",
+        perm: "r",
+        flags: 0,
+        run: json_report,
+    },
+];
+
+/// A report as kept.
+struct Crash {
+    id: String,
+    stamp: UTime,
+    fields: Map<String, Value>,
+}
+
+impl Crash {
+    fn text(&self, field: &str) -> &str {
+        self.fields.get(field).and_then(Value::as_str).unwrap_or_default()
+    }
+
+    fn is_new(&self) -> bool {
+        !self.fields.contains_key("archived")
+    }
+}
+
+/// All reports, oldest first. What cannot be read as one (somebody set the key by hand) is left
+/// out.
+fn crashes(kv: &BTreeMap<String, Bytes>) -> Vec<Crash> {
+    let keys = kv.range(PREFIX.to_owned()..).take_while(|(k, _)| k.starts_with(PREFIX));
+    let mut all: Vec<Crash> = keys
+        .filter_map(|(k, v)| {
+            let fields: Map<String, Value> = serde_json::from_slice(v).ok()?;
+            let stamp = fields.get("timestamp").and_then(Value::as_str).and_then(parse_stamp)?;
+            Some(Crash { id: k.get(PREFIX.len()..)?.to_owned(), stamp, fields })
+        })
+        .collect();
+    all.sort_by(|a, b| (a.stamp, &a.id).cmp(&(b.stamp, &b.id)));
+    all
+}
+
+/// Days since 1970 of a date (H. Hinnant, "chrono-Compatible Low-Level Date Algorithms").
+fn days(year: i64, month: i64, day: i64) -> i64 {
+    let y = year - i64::from(month <= 2);
+    let era = y.div_euclid(400);
+    let yoe = y.rem_euclid(400);
+    let doy = (153 * (month + if month > 2 { -3 } else { 9 }) + 2) / 5 + day - 1;
+    era * 146_097 + yoe * 365 + yoe / 4 - yoe / 100 + doy - 719_468
+}
+
+/// `2026-11-21T15:24:12.130085Z`, with `T` or a space, with or without fraction and zone (UTC).
+fn parse_stamp(text: &str) -> Option<UTime> {
+    let number = |from: usize, to: usize| -> Option<i64> {
+        let digits = text.get(from..to)?;
+        digits.bytes().all(|b| b.is_ascii_digit()).then(|| digits.parse().ok())?
+    };
+    let separators: Vec<char> = [4, 7, 10, 13, 16].iter().filter_map(|&i| text.get(i..i + 1)?.chars().next()).collect();
+    if !matches!(separators.as_slice(), ['-', '-', 'T' | ' ' | '_', ':', ':']) {
+        return None;
+    }
+    let (month, day) = (number(5, 7)?, number(8, 10)?);
+    let (hour, minute, second) = (number(11, 13)?, number(14, 16)?, number(17, 19)?);
+    if !(1..=12).contains(&month) || !(1..=31).contains(&day) || hour > 23 || minute > 59 || second > 60 {
+        return None;
+    }
+    let sec = days(number(0, 4)?, month, day) * 86_400 + hour * 3600 + minute * 60 + second;
+    let fraction = text.get(19..).and_then(|r| r.strip_prefix('.')).unwrap_or_default();
+    let digits: String = fraction.chars().take_while(char::is_ascii_digit).chain("000000000".chars()).take(9).collect();
+    Some(UTime { sec: u32::try_from(sec).ok()?, nsec: digits.parse().unwrap_or(0) })
+}
+
+/// Reports that nobody has archived, of the last two weeks: one line each, for `health`.
+pub(crate) fn recent(kv: &BTreeMap<String, Bytes>, now: UTime) -> Vec<String> {
+    let fresh = |c: &Crash| c.is_new() && now.sec.saturating_sub(c.stamp.sec) < RECENT;
+    let line = |c: Crash| {
+        let host = c.text("utsname_hostname");
+        let at = if host.is_empty() { String::new() } else { format!(" on host {host}") };
+        format!("{} crashed{at} at {}", c.text("entity_name"), c.text("timestamp"))
+    };
+    crashes(kv).into_iter().filter(fresh).map(line).collect()
+}
+
+fn table(ctx: &CommandCtx<'_>, keep: impl Fn(&Crash) -> bool) -> CommandResult {
+    let all: Vec<Crash> = crashes(&ctx.work.state.kv).into_iter().filter(keep).collect();
+    if ctx.format.is_json() {
+        let list = Value::Array(all.into_iter().map(|c| Value::Object(c.fields)).collect());
+        return CommandResult::data(to_python_pretty(&list) + "\n");
+    }
+    if all.is_empty() {
+        return CommandResult::default();
+    }
+    let mut t = TextTable::new();
+    for heading in ["ID", "ENTITY", "NEW"] {
+        t.column(heading, Align::Left, Align::Left);
+    }
+    for c in &all {
+        t.row([c.id.as_str(), c.text("entity_name"), if c.is_new() { "*" } else { "" }]);
+    }
+    CommandResult::data(t.to_string())
+}
+
+fn ls(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
+    table(ctx, |_| true)
+}
+
+fn ls_new(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
+    table(ctx, Crash::is_new)
+}
+
+fn found(ctx: &CommandCtx<'_>, args: &Args) -> Result<Crash, (i32, String)> {
+    let id = args.str("id");
+    let all = crashes(&ctx.work.state.kv);
+    all.into_iter().find(|c| c.id == id).ok_or_else(|| (EINVAL, format!("crash info: {id} not found")))
+}
+
+fn info(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
+    settle(found(ctx, args).map(|c| CommandResult::data(to_python_pretty(&Value::Object(c.fields)) + "\n")))
+}
+
+fn post(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
+    let mut run = || -> Outcome {
+        let bad = |why: &str| (EINVAL, format!("malformed crash metadata: {why}"));
+        if ctx.input.is_empty() {
+            return Err(bad("no report given; pass one with -i <file> or -i - for stdin"));
+        }
+        if ctx.input.len() > REPORT_MAX {
+            return Err((
+                E2BIG,
+                format!("a crash report may have {REPORT_MAX} bytes, this one has {}", ctx.input.len()),
+            ));
+        }
+        let value: Value = serde_json::from_slice(ctx.input).map_err(|e| bad(&e.to_string()))?;
+        let Value::Object(fields) = value else { return Err(bad("not a JSON object")) };
+        let text = |name: &str| fields.get(name).and_then(Value::as_str).filter(|t| !t.is_empty());
+        for needed in ["crash_id", "timestamp", "entity_name"] {
+            text(needed).ok_or_else(|| bad(&format!("\"{needed}\" is missing or no text")))?;
+        }
+        let id = text("crash_id").unwrap_or_default();
+        if id.len() > 200 || !id.bytes().all(|b| b.is_ascii_graphic() && b != b'/') {
+            return Err(bad("\"crash_id\" must be at most 200 printable characters without '/'"));
+        }
+        let stamp = text("timestamp").unwrap_or_default();
+        if parse_stamp(stamp).is_none() {
+            return Err(bad(&format!("\"timestamp\" is '{stamp}', should be like 2026-11-21T15:24:12.130085Z")));
+        }
+        let key = format!("{PREFIX}{id}");
+        let kv = Arc::make_mut(&mut ctx.work.state.kv);
+        if !kv.contains_key(&key) {
+            let all = crashes(kv);
+            for oldest in all.iter().take((all.len() + 1).saturating_sub(REPORTS_MAX)) {
+                kv.remove(&format!("{PREFIX}{}", oldest.id));
+            }
+            kv.insert(key, Bytes::from(Value::Object(fields).to_string()));
+        }
+        Ok(CommandResult::default())
+    };
+    settle(run())
+}
+
+fn rm(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
+    Arc::make_mut(&mut ctx.work.state.kv).remove(&format!("{PREFIX}{}", args.str("id")));
+    CommandResult::default()
+}
+
+fn prune(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
+    let keep = args.str("keep");
+    let Some(seconds) = keep.parse::<u32>().ok().and_then(|d| d.checked_mul(86_400)) else {
+        return CommandResult::err(EINVAL, format!("keep must be a number of days from 0 to 49710, not '{keep}'"));
+    };
+    let oldest = ctx.work.now.sec.saturating_sub(seconds);
+    let kv = Arc::make_mut(&mut ctx.work.state.kv);
+    for c in crashes(kv).into_iter().filter(|c| c.stamp.sec < oldest) {
+        kv.remove(&format!("{PREFIX}{}", c.id));
+    }
+    CommandResult::default()
+}
+
+fn keep_archived(ctx: &mut CommandCtx<'_>, mut crash: Crash) {
+    if crash.is_new() {
+        let now = ctx.work.now.to_iso().replace('T', " ").replace("+0000", "");
+        crash.fields.insert("archived".to_owned(), json!(now));
+        let value = Bytes::from(Value::Object(crash.fields).to_string());
+        Arc::make_mut(&mut ctx.work.state.kv).insert(format!("{PREFIX}{}", crash.id), value);
+    }
+}
+
+fn archive(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
+    settle(found(ctx, args).map(|c| {
+        keep_archived(ctx, c);
+        CommandResult::default()
+    }))
+}
+
+fn archive_all(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
+    for c in crashes(&ctx.work.state.kv) {
+        keep_archived(ctx, c);
+    }
+    CommandResult::default()
+}
+
+fn stat(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
+    let all = crashes(&ctx.work.state.kv);
+    let mut out = format!("{} crashes recorded\n", all.len());
+    for days in [1, 3, 7] {
+        let old: Vec<&Crash> =
+            all.iter().filter(|c| ctx.work.now.sec.saturating_sub(c.stamp.sec) > days * 86_400).collect();
+        if !old.is_empty() {
+            out.push_str(&format!("{} older than {days} days old:\n", old.len()));
+            old.iter().for_each(|c| out.push_str(&format!("{}\n", c.id)));
+        }
+    }
+    CommandResult::data(out)
+}
+
+fn json_report(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
+    let hours = args.str("hours");
+    let Some(seconds) = hours.parse::<u32>().ok().and_then(|h| h.checked_mul(3600)) else {
+        return CommandResult::err(EINVAL, format!("hours must be from 0 to 1193046, not '{hours}'"));
+    };
+    let since = ctx.work.now.sec.saturating_sub(seconds);
+    let ids = crashes(&ctx.work.state.kv).into_iter().filter(|c| c.stamp.sec >= since).map(|c| Value::String(c.id));
+    CommandResult::data(to_python_pretty(&Value::Array(ids.collect())) + "\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stamps_are_read_in_the_forms_that_reporters_write() {
+        let stamp = UTime { sec: 1_795_274_652, nsec: 130_085_000 };
+        assert_eq!(stamp.to_iso(), "2026-11-21T15:24:12.130085+0000");
+        for text in ["2026-11-21T15:24:12.130085Z", "2026-11-21 15:24:12.130085", "2026-11-21T15:24:12.130085+0000"] {
+            assert_eq!(parse_stamp(text), Some(stamp), "{text}");
+        }
+        assert_eq!(
+            parse_stamp("2024-02-29T00:00:00Z").map(UTime::to_iso).as_deref(),
+            Some("2024-02-29T00:00:00.000000+0000")
+        );
+        for text in
+            ["", "now", "2026-13-21T15:24:12Z", "2026-11-21T15:24", "2026-11-21T1é:24:12Z", "+026-11-21T15:24:12Z"]
+        {
+            assert_eq!(parse_stamp(text), None, "{text}");
+        }
+    }
+}
