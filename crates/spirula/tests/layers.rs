@@ -20,6 +20,7 @@ const LAYERS: &[(&str, u8)] = &[
     ("spirula-maps", 1),
     ("spirula-messenger", 1),
     ("spirula-pg", 1),
+    ("spirula-auth", 1),
     ("spirula-tree", 2),
     ("spirula-store", 2),
     ("spirula-runtime", 2),
@@ -53,6 +54,7 @@ const PURE: &[&str] = &[
     "spirula-maps",
     "spirula-messenger",
     "spirula-pg",
+    "spirula-auth",
     "spirula-mon",
     "spirula-mgr",
 ];
