@@ -1,10 +1,13 @@
 //! The allocator: which 4 KiB blocks of the data file are in use.
 //!
-//! One bit per block, in groups of 128 MiB whose free counts let a search skip what is
-//! full. Next-fit with two cursors, one for small requests and one for large, so that
-//! small blocks fill holes and large extents stay contiguous. Group bitmaps that changed
-//! are written at checkpoints; what changed since is redone from the journal.
-//! Knows nothing of who owns a block or when a freed one may be reused.
+//! One bit per block, in groups of 128 MiB; a group that is all free or all used keeps no
+//! bitmap in memory (at most 32 MiB per TiB, for space that is in use in part). A group
+//! knows a bound of its longest free run, so that a search for contiguous space looks only
+//! where it may be, however fragmented the rest. Small requests go round with a cursor of
+//! their own and fill holes; large ones take the first fit of a group, or the longest
+//! pieces there are. Group bitmaps that changed are written at checkpoints; what changed
+//! since is redone from the journal. Knows nothing of who owns a block or when a freed one
+//! may be reused.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +18,7 @@ pub(crate) const GROUP_BLOCKS: u64 = 32_768;
 const GROUP_WORDS: usize = (GROUP_BLOCKS / 64) as usize;
 /// Requests up to this many blocks use the small cursor.
 const SMALL: u64 = 16;
-/// Free runs looked at for a contiguous fit before pieces are taken.
+/// Free runs looked at for a contiguous fit of a small request.
 const TRIES: usize = 64;
 
 /// A run of blocks of the data file.
@@ -35,28 +38,154 @@ pub(crate) fn push_run(runs: &mut Vec<PhysRun>, run: PhysRun) {
     }
 }
 
+type Map = Box<[u64; GROUP_WORDS]>;
+
+/// Some consecutive blocks.
+struct Group {
+    free: u32,
+    /// No free run is longer.
+    longest: u32,
+    /// Large requests look from this block of the group on first: before it there is
+    /// little.
+    from: u32,
+    /// Set: in use (or behind the end). `None`: all of [`GROUP_BLOCKS`] are in use
+    /// if `free` is 0, else all are free.
+    map: Option<Map>,
+}
+
+impl Group {
+    fn new(size: u64) -> Self {
+        let mut map = None;
+        if size < GROUP_BLOCKS {
+            // What lies behind the end is never free.
+            let mut words: Map = Box::new([0; GROUP_WORDS]);
+            for b in size..GROUP_BLOCKS {
+                words[(b / 64) as usize] |= 1 << (b % 64);
+            }
+            map = Some(words);
+        }
+        Self { free: size as u32, longest: size as u32, from: 0, map }
+    }
+
+    fn word(&self, i: usize) -> u64 {
+        match &self.map {
+            Some(m) => m[i],
+            None if self.free == 0 => u64::MAX,
+            None => 0,
+        }
+    }
+
+    /// First free block in `[from, until)`.
+    fn next_free(&self, from: u64, until: u64) -> Option<u64> {
+        if self.free == 0 {
+            return None;
+        }
+        let mut b = from;
+        while b < until {
+            let w = !self.word((b / 64) as usize) & (u64::MAX << (b % 64));
+            if w != 0 {
+                let found = b / 64 * 64 + u64::from(w.trailing_zeros());
+                return (found < until).then_some(found);
+            }
+            b = (b / 64 + 1) * 64;
+        }
+        None
+    }
+
+    /// First used block in `[from, until)`, or `until`.
+    fn next_used(&self, from: u64, until: u64) -> u64 {
+        let mut b = from;
+        while b < until {
+            let w = self.word((b / 64) as usize) & (u64::MAX << (b % 64));
+            if w != 0 {
+                return (b / 64 * 64 + u64::from(w.trailing_zeros())).min(until);
+            }
+            b = (b / 64 + 1) * 64;
+        }
+        until
+    }
+
+    /// First of the free blocks directly before `b`, or `b`.
+    fn free_before(&self, b: u64) -> u64 {
+        let mut b = b;
+        while b > 0 {
+            let bits = (b - 1) % 64 + 1;
+            let w = self.word(((b - 1) / 64) as usize) << (64 - bits);
+            if w != 0 {
+                return b - u64::from(w.leading_zeros());
+            }
+            b -= bits;
+        }
+        0
+    }
+
+    /// First free run of at least `n` blocks in `[from, GROUP_BLOCKS)`, else the longest
+    /// there.
+    fn search(&self, from: u64, n: u64) -> Option<(u64, u64)> {
+        let mut best: Option<(u64, u64)> = None;
+        let mut at = from;
+        while let Some(start) = self.next_free(at, GROUP_BLOCKS) {
+            let end = self.next_used(start, GROUP_BLOCKS);
+            if best.is_none_or(|(_, len)| end - start > len) {
+                best = Some((start, end - start));
+            }
+            if end - start >= n {
+                break;
+            }
+            at = end;
+        }
+        best
+    }
+
+    fn flip(&mut self, first: u64, len: u64, used: bool) {
+        let state = self.word(0);
+        let words = self.map.get_or_insert_with(|| Box::new([state; GROUP_WORDS]));
+        let (mut b, end) = (first, first + len);
+        while b < end {
+            let n = (64 - b % 64).min(end - b);
+            let mask = (u64::MAX >> (64 - n)) << (b % 64);
+            let word = &mut words[(b / 64) as usize];
+            *word = if used { *word | mask } else { *word & !mask };
+            b += n;
+        }
+        if used {
+            self.free -= len as u32;
+            self.longest = self.longest.min(self.free);
+        } else {
+            self.free += len as u32;
+            self.from = self.from.min(first as u32);
+            let run = self.next_used(first + len, GROUP_BLOCKS) - self.free_before(first);
+            self.longest = self.longest.max(run as u32);
+        }
+        if self.free == 0 || u64::from(self.free) == GROUP_BLOCKS {
+            self.map = None;
+        }
+    }
+}
+
 /// The bitmap.
 pub(crate) struct Allocator {
-    words: Vec<u64>,
+    groups: Vec<Group>,
     blocks: u64,
     free: u64,
-    group_free: Vec<u32>,
     dirty: BTreeSet<u32>,
+    /// Where small requests look next.
     small: u64,
-    large: u64,
+    /// The group where large requests look first.
+    large: usize,
+}
+
+fn group_of(block: u64) -> usize {
+    (block / GROUP_BLOCKS) as usize
 }
 
 impl Allocator {
     /// All of `blocks` blocks free.
     pub fn new(blocks: u64) -> Self {
-        let groups = blocks.div_ceil(GROUP_BLOCKS);
-        let mut words = vec![0u64; groups as usize * GROUP_WORDS];
-        // What lies behind the end is never free.
-        for b in blocks..groups * GROUP_BLOCKS {
-            words[(b / 64) as usize] |= 1 << (b % 64);
-        }
-        let group_free = (0..groups).map(|g| (blocks - g * GROUP_BLOCKS).min(GROUP_BLOCKS) as u32).collect();
-        Self { words, blocks, free: blocks, group_free, dirty: BTreeSet::new(), small: blocks / 4 * 3, large: 0 }
+        let groups = (0..blocks.div_ceil(GROUP_BLOCKS))
+            .map(|g| Group::new((blocks - g * GROUP_BLOCKS).min(GROUP_BLOCKS)))
+            .collect();
+        Self { groups, blocks, free: blocks, dirty: BTreeSet::new(), small: blocks / 4 * 3, large: 0 }
     }
 
     /// Number of free blocks.
@@ -69,24 +198,37 @@ impl Allocator {
         self.blocks
     }
 
+    /// Memory it takes, bytes.
+    pub fn memory(&self) -> usize {
+        let maps = self.groups.iter().filter(|g| g.map.is_some()).count();
+        self.groups.capacity() * size_of::<Group>() + maps * size_of::<[u64; GROUP_WORDS]>()
+    }
+
     /// Takes over a group's stored bitmap; false if it is malformed or for no group.
     pub fn load_group(&mut self, group: u32, bitmap: &[u8]) -> bool {
-        let base = group as usize * GROUP_WORDS;
-        if bitmap.len() != GROUP_WORDS * 8 || base + GROUP_WORDS > self.words.len() {
+        let first = u64::from(group) * GROUP_BLOCKS;
+        let Some(old) = self.groups.get_mut(group as usize) else { return false };
+        if bitmap.len() != GROUP_WORDS * 8 {
             return false;
         }
-        let first = u64::from(group) * GROUP_BLOCKS;
-        let size = (self.blocks - first).min(GROUP_BLOCKS) as u32;
+        let mut new = Group::new((self.blocks - first).min(GROUP_BLOCKS));
+        let tail = new.map.take();
+        let mut words: Map = Box::new([0; GROUP_WORDS]);
         let mut used = 0;
         for (i, b) in bitmap.chunks_exact(8).enumerate() {
             let mut w = [0; 8];
             w.copy_from_slice(b);
-            let tail = self.words[base + i];
-            self.words[base + i] = u64::from_le_bytes(w) | tail;
-            used += (self.words[base + i] & !tail).count_ones();
+            let behind = tail.as_ref().map_or(0, |t| t[i]);
+            words[i] = u64::from_le_bytes(w) | behind;
+            used += (words[i] & !behind).count_ones();
         }
-        self.free -= u64::from(used);
-        self.group_free[group as usize] = size.saturating_sub(used);
+        new.free -= used;
+        new.longest = new.free;
+        if new.free > 0 && u64::from(new.free) < GROUP_BLOCKS {
+            new.map = Some(words);
+        }
+        self.free = self.free - u64::from(old.free) + u64::from(new.free);
+        *old = new;
         true
     }
 
@@ -96,9 +238,9 @@ impl Allocator {
         let dirty = std::mem::take(&mut self.dirty);
         let mut out: Vec<(u32, Vec<u8>)> = dirty
             .iter()
-            .map(|&g| {
-                let base = g as usize * GROUP_WORDS;
-                (g, self.words[base..base + GROUP_WORDS].iter().flat_map(|w| w.to_le_bytes()).collect())
+            .filter_map(|&g| {
+                let group = self.groups.get(g as usize)?;
+                Some((g, (0..GROUP_WORDS).flat_map(|i| group.word(i).to_le_bytes()).collect()))
             })
             .collect();
         for run in pending {
@@ -133,7 +275,7 @@ impl Allocator {
 
     /// Marks a run used; false (and no change) if part of it is in use or outside.
     pub fn mark_used(&mut self, run: PhysRun) -> bool {
-        if !self.holds(run) || self.next_used(run.start, run.start + run.len) != run.start + run.len {
+        if !self.holds(run) || by_group(run).any(|(g, at, n)| self.groups[g].next_used(at, at + n) != at + n) {
             return false;
         }
         self.flip(run, true);
@@ -142,7 +284,7 @@ impl Allocator {
 
     /// Marks a run free; false (and no change) if part of it is free already or outside.
     pub fn mark_free(&mut self, run: PhysRun) -> bool {
-        if !self.holds(run) || self.next_free(run.start, run.start + run.len).is_some() {
+        if !self.holds(run) || by_group(run).any(|(g, at, n)| self.groups[g].next_free(at, at + n).is_some()) {
             return false;
         }
         self.flip(run, false);
@@ -151,61 +293,27 @@ impl Allocator {
 
     fn flip(&mut self, run: PhysRun, used: bool) {
         self.touch(run);
-        let (mut b, end) = (run.start, run.start + run.len);
-        while b < end {
-            let n = (64 - b % 64).min(end - b);
-            let mask = (u64::MAX >> (64 - n)) << (b % 64);
-            let group = &mut self.group_free[(b / GROUP_BLOCKS) as usize];
-            let word = &mut self.words[(b / 64) as usize];
+        for (g, at, n) in by_group(run) {
+            self.groups[g].flip(at, n, used);
             if used {
-                *word |= mask;
-                *group -= n as u32;
                 self.free -= n;
             } else {
-                *word &= !mask;
-                *group += n as u32;
                 self.free += n;
             }
-            b += n;
         }
     }
 
-    /// First free block in `[from, until)`.
-    fn next_free(&self, from: u64, until: u64) -> Option<u64> {
-        let mut b = from;
-        while b < until {
-            if b.is_multiple_of(GROUP_BLOCKS) && self.group_free[(b / GROUP_BLOCKS) as usize] == 0 {
-                b += GROUP_BLOCKS;
-                continue;
+    /// Next free run at or after `from`, cut to `max` blocks and its group.
+    fn next_run(&self, from: u64, max: u64) -> Option<PhysRun> {
+        let mut at = from % GROUP_BLOCKS;
+        for (g, group) in self.groups.iter().enumerate().skip(group_of(from)) {
+            if let Some(start) = group.next_free(at, GROUP_BLOCKS) {
+                let end = group.next_used(start, start.saturating_add(max).min(GROUP_BLOCKS));
+                return Some(PhysRun { start: g as u64 * GROUP_BLOCKS + start, len: end - start });
             }
-            let w = !self.words[(b / 64) as usize] & (u64::MAX << (b % 64));
-            if w != 0 {
-                let found = b / 64 * 64 + u64::from(w.trailing_zeros());
-                return (found < until).then_some(found);
-            }
-            b = (b / 64 + 1) * 64;
+            at = 0;
         }
         None
-    }
-
-    /// First used block in `[from, until)`, or `until`.
-    fn next_used(&self, from: u64, until: u64) -> u64 {
-        let mut b = from;
-        while b < until {
-            let w = self.words[(b / 64) as usize] & (u64::MAX << (b % 64));
-            if w != 0 {
-                return (b / 64 * 64 + u64::from(w.trailing_zeros())).min(until);
-            }
-            b = (b / 64 + 1) * 64;
-        }
-        until
-    }
-
-    /// Next free run at or after `from`, cut to `max` blocks.
-    fn next_run(&self, from: u64, max: u64) -> Option<PhysRun> {
-        let start = self.next_free(from, self.blocks)?;
-        let end = self.next_used(start, start.saturating_add(max).min(self.blocks));
-        Some(PhysRun { start, len: end - start })
     }
 
     /// Takes `n` blocks, in as few runs as can be found quickly, and appends them to `out`.
@@ -214,40 +322,30 @@ impl Allocator {
         if n > self.free {
             return false;
         }
-        let cursor = if n <= SMALL { self.small } else { self.large };
         let mut left = n;
-        let mut last_end = cursor;
-        if let Some(fit) = self.find_fit(n, cursor) {
+        if n <= SMALL
+            && let Some(fit) = self.small_fit(n)
+        {
             self.flip(fit, true);
-            last_end = fit.start + fit.len;
+            let end = fit.start + fit.len;
+            self.small = if end >= self.blocks { 0 } else { end };
             push_run(out, fit);
-            left = 0;
+            return true;
         }
-        let mut from = last_end;
         while left > 0 {
-            match self.next_run(from, left) {
-                Some(run) => {
-                    self.flip(run, true);
-                    push_run(out, run);
-                    left -= run.len;
-                    from = run.start + run.len;
-                    last_end = from;
-                }
-                // Behind the end: go on from the beginning. `n <= free` makes this end.
-                None => from = 0,
-            }
+            // `left` blocks are free, so there is a run.
+            let Some(run) = self.large_fit(left) else { break };
+            let run = PhysRun { len: run.len.min(left), ..run };
+            self.flip(run, true);
+            push_run(out, run);
+            left -= run.len;
         }
-        let next = if last_end >= self.blocks { 0 } else { last_end };
-        if n <= SMALL {
-            self.small = next;
-        } else {
-            self.large = next;
-        }
+        assert_eq!(left, 0, "the allocator's counts are wrong");
         true
     }
 
-    fn find_fit(&self, n: u64, cursor: u64) -> Option<PhysRun> {
-        let (mut from, mut wrapped) = (cursor, false);
+    fn small_fit(&self, n: u64) -> Option<PhysRun> {
+        let (mut from, mut wrapped) = (self.small, false);
         for _ in 0..TRIES {
             match self.next_run(from, n) {
                 Some(run) if run.len == n => return Some(run),
@@ -261,6 +359,58 @@ impl Allocator {
         }
         None
     }
+
+    /// A run of at least `n` free blocks, else the longest there is.
+    fn large_fit(&mut self, n: u64) -> Option<PhysRun> {
+        let n = n.min(GROUP_BLOCKS);
+        let count = self.groups.len();
+        for g in (self.large..count).chain(0..self.large) {
+            let group = &mut self.groups[g];
+            if u64::from(group.longest) < n {
+                continue;
+            }
+            let mut found = group.search(group.from.into(), n).filter(|(_, len)| *len >= n);
+            if found.is_none() {
+                found = group.search(0, n);
+                if found.is_none_or(|(_, len)| len < n) {
+                    group.longest = found.map_or(0, |(_, len)| len as u32);
+                    continue;
+                }
+            }
+            if let Some((start, len)) = found {
+                group.from = (start + n) as u32;
+                self.large = g;
+                return Some(PhysRun { start: g as u64 * GROUP_BLOCKS + start, len });
+            }
+        }
+        // Every bound is below `n` now. Take the longest, whose bound may still be too high.
+        loop {
+            let (g, group) = self.groups.iter_mut().enumerate().max_by_key(|(_, g)| g.longest)?;
+            let bound = u64::from(group.longest);
+            if bound == 0 {
+                return None;
+            }
+            let (start, len) = group.search(0, bound)?;
+            group.longest = len as u32;
+            if len == bound {
+                return Some(PhysRun { start: g as u64 * GROUP_BLOCKS + start, len });
+            }
+        }
+    }
+}
+
+/// Splits a run into parts within groups: group, first block in it, number of blocks.
+fn by_group(run: PhysRun) -> impl Iterator<Item = (usize, u64, u64)> {
+    let (mut at, end) = (run.start, run.start + run.len);
+    std::iter::from_fn(move || {
+        if at >= end {
+            return None;
+        }
+        let n = (end - at).min(GROUP_BLOCKS - at % GROUP_BLOCKS);
+        let part = (group_of(at), at % GROUP_BLOCKS, n);
+        at += n;
+        Some(part)
+    })
 }
 
 #[cfg(test)]
@@ -292,6 +442,10 @@ mod tests {
                     prop_assert!(a.mark_free(r));
                     prop_assert!(!a.mark_free(r));
                 }
+                for g in &a.groups {
+                    let longest = g.search(0, u64::MAX).map_or(0, |(_, len)| len);
+                    prop_assert!(longest <= u64::from(g.longest), "{longest} {}", g.longest);
+                }
                 prop_assert_eq!(a.free() + held.iter().map(|h| h.len).sum::<u64>(), blocks);
             }
             // Stored and loaded, it is the same.
@@ -303,9 +457,51 @@ mod tests {
                 prop_assert!(map.is_empty() || b.load_group(g, &map));
             }
             prop_assert_eq!(a.free(), b.free());
-            prop_assert_eq!(&a.group_free, &b.group_free);
-            prop_assert_eq!(&a.words, &b.words);
+            for (x, y) in a.groups.iter().zip(&b.groups) {
+                prop_assert_eq!(x.free, y.free);
+                prop_assert_eq!(&x.map, &y.map);
+            }
         }
+    }
+
+    #[test]
+    fn years_of_churn_at_85_per_cent_leave_large_extents_in_few_pieces_and_the_search_short() {
+        // Objects of 1 to 1024 blocks come and go, in no order.
+        let blocks = 8 * GROUP_BLOCKS;
+        let mut a = Allocator::new(blocks);
+        let mut held: Vec<Vec<PhysRun>> = Vec::new();
+        let mut x = 7u64;
+        let mut random = |n: u64| {
+            x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (x >> 33) % n
+        };
+        let (mut large, mut pieces) = (0, 0);
+        for step in 0..30_000 {
+            while a.free() < blocks * 15 / 100 {
+                let i = random(held.len() as u64) as usize;
+                held.swap_remove(i).into_iter().for_each(|r| assert!(a.mark_free(r)));
+            }
+            let n = if random(3) == 0 { 1 + random(16) } else { 64 << random(5) };
+            let mut out = Vec::new();
+            assert!(a.allocate(n, &mut out));
+            if n == 1024 && step > 15_000 {
+                large += 1;
+                pieces += out.len();
+            }
+            held.push(out);
+        }
+        assert!(large > 500 && pieces < 4 * large, "{pieces} pieces for {large} extents");
+    }
+
+    #[test]
+    fn groups_all_free_or_all_used_keep_no_bitmap() {
+        let mut a = Allocator::new(100 * GROUP_BLOCKS);
+        let empty = a.memory();
+        let mut out = Vec::new();
+        assert!(a.allocate(50 * GROUP_BLOCKS, &mut out));
+        assert_eq!(a.memory(), empty);
+        assert!(a.allocate(100, &mut out));
+        assert_eq!(a.memory(), empty + 4096);
     }
 
     #[test]

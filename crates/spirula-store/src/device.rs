@@ -64,6 +64,24 @@ pub trait BlockDevice: Send + Sync {
     /// Of the device.
     fn size(&self) -> io::Result<u64>;
 
+    /// Bytes that whatever holds the device can still find for parts never written; `None`
+    /// if the device has all its space.
+    ///
+    /// # Errors
+    /// Of the file system.
+    fn host_room(&self) -> io::Result<Option<u64>> {
+        Ok(None)
+    }
+
+    /// The range holds nothing any more: its space may be given back. It reads as zeros or
+    /// as before.
+    ///
+    /// # Errors
+    /// Of the device.
+    fn discard(&self, _offset: u64, _len: u64) -> io::Result<()> {
+        Ok(())
+    }
+
     /// Name for error messages.
     fn name(&self) -> &str;
 }
@@ -201,6 +219,21 @@ impl BlockDevice for FileDevice {
 
     fn size(&self) -> io::Result<u64> {
         self.file.metadata().map(|m| m.len())
+    }
+
+    fn host_room(&self) -> io::Result<Option<u64>> {
+        use std::os::unix::fs::MetadataExt;
+        let m = self.file.metadata()?;
+        if !m.is_file() || m.blocks().saturating_mul(512) >= m.len() {
+            return Ok(None);
+        }
+        let host = rustix::fs::fstatvfs(&self.file)?;
+        Ok(Some(host.f_bavail.saturating_mul(host.f_frsize)))
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
+        let flags = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
+        Ok(rustix::fs::fallocate(&self.file, flags, offset, len)?)
     }
 
     fn name(&self) -> &str {

@@ -42,6 +42,7 @@ mod overlay;
 mod read;
 mod redo;
 mod refs;
+mod room;
 mod segment;
 mod stage;
 mod store;

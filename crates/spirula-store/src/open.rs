@@ -14,6 +14,7 @@ use crate::kv::{FjallMeta, MetaStore};
 use crate::overlay::{Counters, Overlay};
 use crate::redo::{self, Redo};
 use crate::refs::Refs;
+use crate::room::HostRoom;
 use crate::segment::{Released, Segment};
 use crate::store::{PoolSpace, Store, StoreOptions};
 use crate::superblock::{COPY, Identity, Superblock};
@@ -217,7 +218,6 @@ impl Store {
             .collect::<Result<VecDeque<u64>>>()?;
         let pools = load_pools(&*parts.meta)?;
         let (seq, tail) = (base.seq, base.end.offset);
-        let cache = opts.cache_bytes / 6;
         let mut store = Self {
             shared: Arc::new(Shared::new(seq, tail, tail, seq, on_error)),
             meta: parts.meta.clone(),
@@ -227,9 +227,9 @@ impl Store {
             ring_size: sb.journal_size,
             active: Overlay::default(),
             frozen: None,
-            heads: Cache::new(cache).into(),
-            segments: Cache::new(cache).into(),
-            refs: Cache::new(cache / 8).into(),
+            heads: Cache::new(0).into(),
+            segments: Cache::new(0).into(),
+            refs: Cache::new(0).into(),
             pools,
             pool_options: BTreeMap::new(),
             alloc,
@@ -242,10 +242,12 @@ impl Store {
             journaling: VecDeque::new(),
             journaling_bytes: 0,
             pins: VecDeque::new().into(),
-            overlay_limit: cache,
+            memory_limit: opts.cache_bytes,
+            room: HostRoom::default(),
             threads: Vec::new(),
             _lock: lock,
         };
+        store.divide_memory();
         let ring = Ring { dev: &*parts.journal, size: sb.journal_size, store: sb.store_uuid };
         let (head, images) = store.replay(&ring, base.end, !sb.clean)?;
         // Everything is sound: from here on the store may be written.
@@ -439,7 +441,8 @@ impl Store {
 }
 
 fn kv_memory(opts: &StoreOptions) -> u64 {
-    (opts.cache_bytes as u64 / 8).max(1 << 20)
+    // A cache and up to three write buffers of this size.
+    (opts.cache_bytes as u64 / 16).max(1 << 20)
 }
 
 fn check_identity(sb: &Superblock, file: &str, expected: Option<Identity>) -> Result<()> {

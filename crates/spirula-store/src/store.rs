@@ -12,6 +12,7 @@ use crate::kv::MetaStore;
 use crate::onode::Onode;
 use crate::overlay::{Counters, Overlay};
 use crate::refs::Refs;
+use crate::room::HostRoom;
 use crate::segment::Segment;
 use crate::stage::Stage;
 use crate::superblock::Identity;
@@ -40,7 +41,7 @@ pub struct StoreOptions {
     pub size: u64,
     /// Bytes of journal; used at creation. At least 256 KiB.
     pub journal_size: u64,
-    /// Memory budget of caches and overlays, bytes; not kept on disk.
+    /// Memory budget of caches, allocator and overlays, bytes; not kept on disk.
     pub cache_bytes: usize,
     /// Buffers for large reads and for journal frames.
     pub pool: PayloadPool,
@@ -165,7 +166,9 @@ pub struct Store {
     /// Reads under way in other threads: the transaction that came next when each was
     /// planned. Blocks freed by that or a later one stay as they are until it is done.
     pub(crate) pins: RefCell<VecDeque<(u64, Arc<()>)>>,
-    pub(crate) overlay_limit: usize,
+    /// Memory budget.
+    pub(crate) memory_limit: usize,
+    pub(crate) room: HostRoom,
     pub(crate) threads: Vec<JoinHandle<()>>,
     /// Holds the lock on the directory.
     pub(crate) _lock: Option<File>,
@@ -223,7 +226,7 @@ impl Store {
     }
 
     fn has_room(&self) -> bool {
-        let overlay_full = self.frozen.is_some() && self.active.cost > 2 * self.overlay_limit;
+        let overlay_full = self.frozen.is_some() && self.active.cost > 2 * self.overlay_limit();
         self.ring_used() + self.record_max() <= self.ring_size && !overlay_full
     }
 
@@ -266,6 +269,10 @@ impl Store {
         };
         while let Some((_, run)) = self.freed.pop_front_if(|(seq, _)| *seq <= written && *seq < pinned) {
             assert!(self.alloc.mark_free(run), "freed blocks {run:?} were free already");
+            if self.room.short() {
+                // Where it cannot be, the space just stays with the file.
+                let _ = self.block.discard(run.start * BLOCK, run.len * BLOCK);
+            }
         }
         let checkpointed = self.shared.checkpointed.load(Ordering::Acquire);
         if self.frozen.as_ref().is_some_and(|f| f.seq <= checkpointed) {
@@ -274,14 +281,31 @@ impl Store {
     }
 
     fn freeze_if_due(&mut self) {
-        let due = self.active.cost >= self.overlay_limit || self.ring_used() >= self.ring_size / 3;
+        let due = self.active.cost >= self.overlay_limit() || self.ring_used() >= self.ring_size / 3;
         if due && self.frozen.is_none() && self.seq > self.frozen_seq {
             self.freeze(false);
         }
     }
 
+    /// Divides the memory budget. Of 16 parts, 6 are for overlays (one being filled, one on
+    /// its way into the KV, and its encoded form, each up to twice [`Store::overlay_limit`])
+    /// and 4 for the KV; caches get the rest but for what the allocator takes.
+    pub(crate) fn divide_memory(&mut self) {
+        let part = self.memory_limit / 16;
+        let caches = (6 * part).saturating_sub(self.alloc.memory()).max(part);
+        self.heads.get_mut().set_limit(caches / 2);
+        self.segments.get_mut().set_limit(caches / 16 * 7);
+        self.refs.get_mut().set_limit(caches / 16);
+    }
+
+    /// An overlay of this size is checkpointed.
+    fn overlay_limit(&self) -> usize {
+        self.memory_limit / 16
+    }
+
     /// Starts a checkpoint of everything applied so far.
     fn freeze(&mut self, clean: bool) {
+        self.divide_memory();
         let overlay = Arc::new(std::mem::take(&mut self.active));
         let job = Job {
             frozen: overlay.clone(),
@@ -371,9 +395,10 @@ impl Store {
     /// Space and how it is used.
     pub fn statfs(&self) -> Statfs {
         let (blocks, free) = (self.alloc.blocks(), self.alloc.free());
+        let room = self.room.available(&*self.block).unwrap_or(u64::MAX);
         Statfs {
             total: blocks * BLOCK,
-            available: free.saturating_sub(self.reserve()) * BLOCK,
+            available: (free.saturating_sub(self.reserve()) * BLOCK).min(room),
             used: (blocks - free) * BLOCK,
             stored: self.counters.stored,
             objects: self.counters.objects,
@@ -399,9 +424,10 @@ impl Store {
         self.active.put_refs(chunk, refs);
     }
 
-    /// Memory held by caches, overlays and data on its way, bytes, roughly.
+    /// Memory held by caches, the allocator, overlays and data on its way, bytes, roughly.
     pub fn memory(&self) -> usize {
-        self.heads.borrow().cost()
+        self.alloc.memory()
+            + self.heads.borrow().cost()
             + self.segments.borrow().cost()
             + self.refs.borrow().cost()
             + self.active.cost

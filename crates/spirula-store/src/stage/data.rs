@@ -19,8 +19,13 @@ impl Stage<'_> {
     fn take(&mut self, n: u64) -> Result<Vec<PhysRun>> {
         let mut runs = Vec::new();
         let available = self.s.alloc.free().saturating_sub(self.reserve);
-        if n > available || !self.s.alloc.allocate(n, &mut runs) {
-            return Err(StoreError::NoSpace { needed: n * BLOCK, available: available * BLOCK });
+        let no_space = |available| StoreError::NoSpace { needed: n * BLOCK, available };
+        if n > available {
+            return Err(no_space(available * BLOCK));
+        }
+        self.s.room.take(&*self.s.block, n * BLOCK).map_err(no_space)?;
+        if !self.s.alloc.allocate(n, &mut runs) {
+            return Err(no_space(available * BLOCK));
         }
         for r in &runs {
             push_run(&mut self.taken, *r);

@@ -319,3 +319,30 @@ fn transaction_that_cannot_be_has_no_effect() {
     store.close().unwrap();
     model.check(&mut open(&world, &opts).unwrap(), "reopened");
 }
+
+#[test]
+fn host_without_room_means_no_space_and_deleting_gives_it_back() {
+    let opts = tiny();
+    let world = create(&opts);
+    let mut store = open(&world, &opts).unwrap();
+    store.submit(write(&object(1), 0, 1, 400_000)).unwrap();
+    store.flush().unwrap();
+    world.set_room(Some(64 << 20));
+    // Looks again when what it counted on is used up or a second old.
+    std::thread::sleep(std::time::Duration::from_millis(1100));
+    assert_eq!(store.statfs().available, 0);
+    // Within what an earlier look allowed, some may still be had.
+    let refused = (0..2000).find_map(|i| store.submit(write(&object(2), i * 4096, 2, 4096)).err());
+    assert!(matches!(refused, None | Some(StoreError::NoSpace { .. })), "{refused:?}");
+    let mut t = Transaction::default();
+    t.object(&object(1), ObjectOp::Remove);
+    store.submit(t).unwrap();
+    store.flush().unwrap();
+    // Freed blocks are released when the transaction's data is written.
+    while store.statfs().available == 0 {
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        store.congested();
+    }
+    assert!(world.room() > Some(64 << 20));
+    assert!(world.errors().is_empty());
+}

@@ -33,6 +33,8 @@ struct Inner {
     cold: bool,
     /// Writes and flushes wait.
     held: bool,
+    /// What a device's host can still find for it, bytes.
+    room: Option<u64>,
 }
 
 /// All devices of one store.
@@ -100,6 +102,14 @@ impl World {
 
     pub fn set_cold(&self, cold: bool) {
         self.0.lock().unwrap().cold = cold;
+    }
+
+    pub fn set_room(&self, room: Option<u64>) {
+        self.0.lock().unwrap().room = room;
+    }
+
+    pub fn room(&self) -> Option<u64> {
+        self.0.lock().unwrap().room
     }
 
     pub fn hold(&self, held: bool) {
@@ -181,6 +191,17 @@ impl BlockDevice for Device {
 
     fn size(&self) -> io::Result<u64> {
         Ok(self.0.0.lock().unwrap().devices[self.1].len() as u64)
+    }
+
+    fn host_room(&self) -> io::Result<Option<u64>> {
+        Ok(self.0.room())
+    }
+
+    fn discard(&self, _offset: u64, len: u64) -> io::Result<()> {
+        if let Some(room) = &mut self.0.0.lock().unwrap().room {
+            *room += len;
+        }
+        Ok(())
     }
 
     fn name(&self) -> &str {
