@@ -493,3 +493,92 @@ pub fn examine_page(page: &[u8], uuid: &Uuid, expected: PageRef) -> Result<(), D
     n.content();
     identified.map(|_| ())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const UUID: Uuid = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];
+
+    fn id(page: u64) -> Identity {
+        Identity { uuid: UUID, page, generation: 0x1_0000_0002 }
+    }
+
+    fn item<'a>(key: &'a [u8], bytes: &'a [u8], overflow: bool) -> Item<'a> {
+        Item { a: key, b: &[], val: Val { bytes, overflow } }
+    }
+
+    /// A page with these first bytes, zeros, and the generation at the end.
+    fn golden(hex: &str) -> Vec<u8> {
+        let hex: Vec<u8> = hex.bytes().filter(|b| !b.is_ascii_whitespace()).collect();
+        let byte = |h: &[u8]| u8::from_str_radix(std::str::from_utf8(h).unwrap(), 16).unwrap();
+        let mut page: Vec<u8> = hex.chunks(2).map(byte).collect();
+        page.resize(PAGE - 4, 0);
+        page.extend_from_slice(&[2, 0, 0, 0]);
+        page
+    }
+
+    // Made from docs/formats/tree.md by a program of its own.
+    const LEAF_PAGE: &str = "aa37f7cc 53505431 000102030405060708090a0b0c0d0e0f 0070000000000000 0200000001000000
+        01 00 0100 02000000 01000000 5c000000  6b 3d00 4500
+        0100 01000000 61 76  0200 0f000080 6263 28230000 060504030201 03 ddccbbaa";
+    const INNER_PAGE: &str = "8d9993f3 53505431 000102030405060708090a0b0c0d0e0f 0080000000000000 0200000001000000
+        02 01 0100 02000000 00000000 57000000  3c00 4900
+        0000 070000000000 01 01000000  0100 6d 080000000000 02 02000000";
+
+    #[test]
+    fn pages_are_as_documented_byte_for_byte() {
+        let run = PageRef { page: 0x0102_0304_0506, units: 3, crc: 0xaabb_ccdd };
+        let list = [&9000u32.to_le_bytes()[..], &run.encode()].concat();
+        let leaf = Node::build(0, &[item(b"ka", b"v", false), item(b"kbc", &list, true)], id(7));
+        assert_eq!(leaf.bytes(), golden(LEAF_PAGE));
+        let children = [PageRef { page: 7, units: 1, crc: 1 }, PageRef { page: 8, units: 2, crc: 2 }];
+        let [a, b] = children.map(PageRef::encode);
+        let inner = Node::build(1, &[item(b"", &a, false), item(b"m", &b, false)], id(8));
+        assert_eq!(inner.bytes(), golden(INNER_PAGE));
+
+        let leaf = Node::open(golden(LEAF_PAGE), &UUID, leaf.page_ref()).unwrap();
+        assert_eq!((leaf.key(0), leaf.key(1)), (b"ka".to_vec(), b"kbc".to_vec()));
+        assert_eq!(leaf.entry(0), (&b"a"[..], Val { bytes: b"v", overflow: false }));
+        let (len, runs) = overflow_runs(leaf.entry(1).1.bytes);
+        assert_eq!((len, runs.collect::<Vec<_>>()), (9000, vec![run]));
+        let inner = Node::open(golden(INNER_PAGE), &UUID, inner.page_ref()).unwrap();
+        assert_eq!([inner.child(0), inner.child(1)], children);
+        assert_eq!([&b""[..], b"lz", b"m", b"n"].map(|k| inner.child_for(k)), [0, 0, 1, 1]);
+    }
+
+    #[test]
+    fn keys_are_found_where_they_are_and_where_they_would_be() {
+        let keys: Vec<Vec<u8>> = (0..150u8).map(|i| [b"prefix".as_slice(), &[i / 3, i % 3 * 100]].concat()).collect();
+        let items: Vec<_> = keys.iter().map(|k| item(k, b"value", false)).collect();
+        let n = Node::build(0, &items, id(3));
+        for (i, k) in keys.iter().enumerate() {
+            assert_eq!(n.search(k), Ok(i));
+            assert_eq!(n.search(&[k.as_slice(), &[0]].concat()), Err(i + 1));
+        }
+        for k in [&b""[..], b"pref", b"prefiw", b"z", b"prefix", b"prefixzz"] {
+            assert_eq!(n.search(k), Err(keys.partition_point(|x| x.as_slice() < k)), "{k:?}");
+        }
+    }
+
+    #[test]
+    fn bytes_that_break_a_rule_are_malformed_and_never_a_panic() {
+        let page = golden(LEAF_PAGE);
+        let mut refused = 0;
+        for at in 40..100 {
+            for value in [0, 1, 0x7f, 0xff, page[at] ^ 1] {
+                let mut bad = page.clone();
+                bad[at] = value;
+                let crc = crc32c(u32::MAX, &bad[4..]);
+                bad[..4].copy_from_slice(&crc.to_le_bytes());
+                refused += usize::from(examine_page(&bad, &UUID, PageRef { page: 7, units: 1, crc }).is_err());
+            }
+        }
+        assert!(refused > 100, "{refused}");
+        for len in [0, 3, 4, 55, 60, PAGE - 1, PAGE + 1] {
+            let mut cut = page.clone();
+            cut.resize(len, 0);
+            assert!(examine_page(&cut, &UUID, PageRef { page: 7, units: 1, crc: 0 }).is_err());
+        }
+    }
+}

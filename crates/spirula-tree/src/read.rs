@@ -8,6 +8,7 @@ use crate::node::{INDEX, INNER, LEAF, MAP, Node, PageRef, REF_BYTES, Uuid, VALUE
 use crate::root::{Root, check_chunk};
 use crate::space::{PAGE, PageSpace, VALUE_MAX};
 use bytes::Bytes;
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// How to make or open a tree.
@@ -69,11 +70,45 @@ impl Core {
         let at = r.at();
         let mut buf = vec![0; usize::from(r.units) * PAGE];
         self.space.read(at, &mut buf).map_err(|source| TreeError::Io { op: "read", at, source })?;
+        self.open(r, buf, kinds)
+    }
+
+    fn open(&self, r: PageRef, buf: Vec<u8>, kinds: &[u8]) -> Result<Node> {
+        let at = r.at();
         let node = Node::open(buf, &self.uuid, r).map_err(|what| TreeError::Corrupt { at, what })?;
         if !kinds.contains(&node.kind()) {
             return Err(TreeError::Corrupt { at, what: Damage::Malformed("page of an unexpected kind") });
         }
         Ok(node)
+    }
+
+    /// The nodes `refs` of one level, in order; those not in memory are read together, and
+    /// leaves of these are not kept there.
+    pub fn nodes(&self, refs: &[PageRef], level: u8) -> Result<VecDeque<Arc<Node>>> {
+        let mut nodes: VecDeque<Option<Arc<Node>>> = refs.iter().map(|r| self.cache.get(*r)).collect();
+        let missing: Vec<usize> = (0..refs.len()).filter(|i| nodes.get(*i).is_some_and(Option::is_none)).collect();
+        if missing.len() > 1 {
+            let mut bufs: Vec<(u64, Vec<u8>)> = missing
+                .iter()
+                .filter_map(|i| refs.get(*i))
+                .map(|r| (r.at(), vec![0; usize::from(r.units) * PAGE]))
+                .collect();
+            let mut reads: Vec<(u64, &mut [u8])> = bufs.iter_mut().map(|(at, b)| (*at, b.as_mut_slice())).collect();
+            // After an error each is read alone below, to tell which one fails.
+            if self.space.read_many(&mut reads).is_ok() {
+                for (i, (_, buf)) in missing.into_iter().zip(bufs) {
+                    if let (Some(r), Some(n)) = (refs.get(i), nodes.get_mut(i)) {
+                        *n = Some(Arc::new(self.open(*r, buf, kinds(level))?));
+                    }
+                }
+            }
+        }
+        let node = |(n, r): (Option<Arc<Node>>, &PageRef)| match n {
+            Some(n) if n.level() == level => Ok(n),
+            Some(_) => Err(wrong_level(*r)),
+            None => self.node(*r, level, false),
+        };
+        nodes.into_iter().zip(refs).map(node).collect()
     }
 
     /// The node `r`, which is `level` above the leaves. Leaves read from the device are
@@ -83,11 +118,11 @@ impl Core {
             if n.level() == level {
                 return Ok(n);
             }
-            return Err(TreeError::Corrupt { at: r.at(), what: Damage::Malformed("node of an unexpected level") });
+            return Err(wrong_level(r));
         }
-        let n = Arc::new(self.read(r, if level == 0 { &[LEAF] } else { &[INNER] })?);
+        let n = Arc::new(self.read(r, kinds(level))?);
         if n.level() != level {
-            return Err(TreeError::Corrupt { at: r.at(), what: Damage::Malformed("node of an unexpected level") });
+            return Err(wrong_level(r));
         }
         if keep || level > 0 {
             self.cache.put(&n);
@@ -139,6 +174,14 @@ impl Core {
         alloc.cleaned();
         Ok((pages, alloc))
     }
+}
+
+fn kinds(level: u8) -> &'static [u8] {
+    if level == 0 { &[LEAF] } else { &[INNER] }
+}
+
+fn wrong_level(r: PageRef) -> TreeError {
+    TreeError::Corrupt { at: r.at(), what: Damage::Malformed("node of an unexpected level") }
 }
 
 /// A tree: any number of readers, one commit at a time.

@@ -25,6 +25,15 @@ pub trait PageSpace: Send + Sync {
     /// Those of the device, and `UnexpectedEof` beyond its end.
     fn read(&self, at: u64, buf: &mut [u8]) -> io::Result<()>;
 
+    /// As [`read`](Self::read) for many pages at once; a commit reads leaves so. Worth an
+    /// implementation of its own where the device does reads in parallel.
+    ///
+    /// # Errors
+    /// If one of them fails; the tree then reads each alone.
+    fn read_many(&self, reads: &mut [(u64, &mut [u8])]) -> io::Result<()> {
+        reads.iter_mut().try_for_each(|(at, buf)| self.read(*at, buf))
+    }
+
     /// Writes `bufs`, one behind the other, from address `at`. Each is a multiple of
     /// [`PAGE`] bytes.
     ///

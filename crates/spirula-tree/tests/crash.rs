@@ -100,10 +100,10 @@ fn enumerate(seed: u64, keys: usize, commits: usize) -> u64 {
 #[test]
 fn after_every_crash_the_published_state_is_whole() {
     // A soak: TREE_SEEDS=200 cargo test -p spirula-tree --release --test crash
-    let seeds = std::env::var("TREE_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(2);
+    let seeds = std::env::var("TREE_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(4);
     let states: u64 = (0..seeds).map(|seed| enumerate(seed, if seed % 2 == 0 { 5 } else { 60 }, 8)).sum();
     println!("{states} states");
-    assert!(states > 1000, "{states}");
+    assert!(states >= 150 * seeds, "{states}");
 }
 
 #[test]

@@ -9,7 +9,7 @@ use spirula_tree::{PAGE, PageRef, ROOT_BYTES, Root, examine_page};
 
 const TREE: [u8; 16] = [7; 16];
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| bounded(1 << 16, data, |data| {
+libfuzzer_sys::fuzz_target!(|data: &[u8]| bounded(64, data, |data| {
     let units = (24 + data.len() + 4).div_ceil(PAGE).clamp(1, 40);
     let mut page = vec![0; units * PAGE];
     let n = data.len().min(page.len() - 28);
