@@ -240,7 +240,16 @@ impl Allocator {
             .iter()
             .filter_map(|&g| {
                 let group = self.groups.get(g as usize)?;
-                Some((g, (0..GROUP_WORDS).flat_map(|i| group.word(i).to_le_bytes()).collect()))
+                let word = |i: usize| {
+                    // Bits behind the end are stored as free: the device may grow.
+                    let first = u64::from(g) * GROUP_BLOCKS + i as u64 * 64;
+                    match self.blocks.saturating_sub(first) {
+                        0 => 0,
+                        n if n < 64 => group.word(i) & ((1 << n) - 1),
+                        _ => group.word(i),
+                    }
+                };
+                Some((g, (0..GROUP_WORDS).flat_map(|i| word(i).to_le_bytes()).collect()))
             })
             .collect();
         for run in pending {
@@ -252,10 +261,8 @@ impl Allocator {
                 }
             }
         }
-        for (g, map) in &mut out {
-            let first = u64::from(*g) * GROUP_BLOCKS;
-            let tail_is_free = first + GROUP_BLOCKS > self.blocks;
-            if !tail_is_free && map.iter().all(|b| *b == 0) {
+        for (_, map) in &mut out {
+            if map.iter().all(|b| *b == 0) {
                 map.clear();
             }
         }

@@ -126,7 +126,9 @@ impl Checkpointer {
         self.meta.commit(changes)?;
         self.superblock.checkpoint = job.seq;
         self.superblock.clean = job.clean;
+        self.superblock.journaled = job.end;
         self.superblock.write(&*self.superblock_dev)?;
+        self.shared.superblock.store(self.superblock.label.generation, Ordering::Release);
         self.dead.extend(&job.frozen.dead);
         self.shared.ring_tail.store(job.end.offset, Ordering::Release);
         self.shared.checkpointed.store(job.seq, Ordering::Release);

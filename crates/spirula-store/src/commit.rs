@@ -7,9 +7,9 @@
 //! nothing further is written or acknowledged.
 
 use crate::checkpoint::Job;
-use crate::device::BlockDevice;
+use crate::device::{Aligned, BlockDevice};
 use crate::error::{Result, StoreError};
-use crate::journal::{self, HEADER, Position, RECORD_HEADER};
+use crate::journal::{self, FRAME_ALIGN, HEADER, RECORD_HEADER, Seal, Tail};
 use crate::store::JOURNALED_PAYLOAD;
 use bytes::Bytes;
 use spirula_buffer::PayloadPool;
@@ -27,6 +27,8 @@ const DIRECT_FULL: usize = 16 << 20;
 /// On the first lap the ring is overwritten with zeros in steps of this many bytes, ahead
 /// of the frames: a write to space that was only reserved costs a file-system commit each.
 const ZERO_AHEAD: u64 = 4 << 20;
+/// After this long without work the last frame is marked as durable.
+const IDLE: Duration = Duration::from_millis(if cfg!(test) { 2 } else { 100 });
 
 /// A transaction on its way to the journal.
 pub(crate) struct Record {
@@ -83,6 +85,8 @@ pub(crate) struct Shared {
     pub ring_tail: AtomicU64,
     /// Newest transaction in a finished checkpoint.
     pub checkpointed: AtomicU64,
+    /// Newest generation of the superblock known to be durable.
+    pub superblock: AtomicU64,
     failed: AtomicBool,
     failure: Mutex<Option<StoreError>>,
     on_error: Mutex<Box<dyn Fn(StoreError) + Send>>,
@@ -99,6 +103,7 @@ impl Shared {
             ring_head: AtomicU64::new(head),
             ring_tail: AtomicU64::new(tail),
             checkpointed: AtomicU64::new(checkpointed),
+            superblock: AtomicU64::new(0),
             failed: AtomicBool::new(false),
             failure: Mutex::new(None),
             on_error: Mutex::new(on_error),
@@ -182,8 +187,11 @@ pub(crate) struct Committer {
     pub journal: Arc<dyn BlockDevice>,
     pub block: Arc<dyn BlockDevice>,
     pub ring_size: u64,
-    pub store: Uuid,
-    pub at: Position,
+    /// The journal's device, as frames name it.
+    pub device: Uuid,
+    pub tail: Tail,
+    /// A mark stands behind the last frame, or there is no need of one.
+    pub marked: bool,
     /// Ring bytes, of the first lap, that hold written zeros or frames.
     pub zeroed: u64,
     pub pool: PayloadPool,
@@ -202,7 +210,21 @@ impl Committer {
                 let mut q = self.shared.lock();
                 while q.items.is_empty() && !q.stop {
                     q.sleeping = true;
-                    q = self.shared.work.wait(q).unwrap_or_else(PoisonError::into_inner);
+                    if self.marked {
+                        q = self.shared.work.wait(q).unwrap_or_else(PoisonError::into_inner);
+                        continue;
+                    }
+                    let (again, waited) =
+                        self.shared.work.wait_timeout(q, IDLE).unwrap_or_else(PoisonError::into_inner);
+                    q = again;
+                    if waited.timed_out() && q.items.is_empty() && !q.stop {
+                        drop(q);
+                        if let Err(e) = self.shared.check().and_then(|()| self.write_mark()) {
+                            self.fail(e);
+                            return;
+                        }
+                        q = self.shared.lock();
+                    }
                 }
                 if q.items.is_empty() {
                     return;
@@ -224,21 +246,40 @@ impl Committer {
                 }
             }
             if let Err(e) = self.shared.check().and_then(|()| self.commit(&records)) {
-                if !matches!(e, StoreError::Poisoned(_)) {
-                    self.shared.poison(e);
-                }
+                self.fail(e);
                 return;
             }
             let bytes: usize = records.iter().map(|r| r.redo.len() + r.data_len()).sum();
             records.clear();
             if let Some(mut job) = job {
-                job.end = self.at;
+                job.end = self.tail.at;
                 // A send fails only when the checkpoint thread has failed and said so.
                 let _ = self.checkpoints.send(*job);
             }
             self.shared.lock().bytes -= bytes;
             self.shared.notify_owner();
         }
+    }
+
+    fn fail(&self, e: StoreError) {
+        if !matches!(e, StoreError::Poisoned(_)) {
+            self.shared.poison(e);
+        }
+    }
+
+    /// Lets the next mount know that the last frame had been durable, should it be damaged.
+    fn write_mark(&mut self) -> Result<()> {
+        self.marked = true;
+        let used = self.tail.at.offset - self.shared.ring_tail.load(Ordering::Acquire);
+        let at = self.tail.at.offset % self.ring_size;
+        // A full ring has no room for it: there the oldest frame begins.
+        if used + FRAME_ALIGN > self.ring_size {
+            return Ok(());
+        }
+        let mut block = Aligned::new(FRAME_ALIGN as usize);
+        let mark = journal::mark(self.tail, self.device, self.shared.superblock.load(Ordering::Acquire));
+        block.as_mut()[..mark.len()].copy_from_slice(&mark);
+        self.journal.write_durable(block.as_ref(), at).map_err(|e| StoreError::io("write", self.journal.name(), e))
     }
 
     fn commit(&mut self, records: &[Record]) -> Result<()> {
@@ -248,7 +289,7 @@ impl Committer {
             self.block.flush().map_err(|e| StoreError::io("flush", self.block.name(), e))?;
         }
         self.write_frame(records, first.seq)?;
-        self.shared.ring_head.store(self.at.offset, Ordering::Release);
+        self.shared.ring_head.store(self.tail.at.offset, Ordering::Release);
         self.shared.durable.store(last.seq, Ordering::Release);
         (self.on_commit)(last.seq);
         self.write_pieces(records.iter().filter(|r| !r.direct).flat_map(|r| &r.pieces))?;
@@ -285,7 +326,7 @@ impl Committer {
     fn write_frame(&mut self, records: &[Record], first_seq: u64) -> Result<()> {
         let body: usize = records.iter().map(Record::body_len).sum();
         let size = journal::frame_size(body);
-        let end = self.at.offset + size;
+        let end = self.tail.at.offset + size;
         // The owner admits no more than the ring holds.
         assert!(end - self.shared.ring_tail.load(Ordering::Acquire) <= self.ring_size, "journal overrun");
         self.zero_ahead(end)?;
@@ -306,22 +347,25 @@ impl Committer {
         let used = buf.len();
         let frame = buf.whole().get_mut(..size as usize).unwrap_or_default();
         frame[used..].fill(0);
-        journal::seal(frame, body, self.store, self.at, first_seq, records.len() as u32);
-        let at = self.at.offset % self.ring_size;
+        let superblock = self.shared.superblock.load(Ordering::Acquire);
+        let seal = Seal { device: self.device, superblock, first_seq, count: records.len() as u32, body };
+        let next = journal::seal(frame, self.tail, &seal);
+        let at = self.tail.at.offset % self.ring_size;
         let (a, b) = frame.split_at((self.ring_size - at).min(size) as usize);
         let fail = |e| StoreError::io("write", self.journal.name(), e);
         self.journal.write_durable(a, at).map_err(fail)?;
         if !b.is_empty() {
             self.journal.write_durable(b, 0).map_err(fail)?;
         }
-        self.at = Position { frame: self.at.frame + 1, offset: end };
+        self.tail = next;
+        self.marked = false;
         Ok(())
     }
 
     fn zero_ahead(&mut self, end: u64) -> Result<()> {
         while self.zeroed < end.min(self.ring_size) {
             // Only on the first lap, and only ahead of every frame: nothing live is there.
-            let from = self.zeroed.max(self.at.offset);
+            let from = self.zeroed.max(self.tail.at.offset);
             let n = ZERO_AHEAD.min(self.ring_size - from);
             let mut zeros = self.pool.take(n as usize);
             let zeros = zeros.whole().get_mut(..n as usize).unwrap_or_default();

@@ -7,12 +7,47 @@
 
 use rustix::io::{Errno, ReadWriteFlags};
 use std::fs::{File, OpenOptions};
-use std::io::{self, IoSlice, IoSliceMut};
+use std::io::{self, IoSlice, IoSliceMut, Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
 /// Alignment of memory, offsets and lengths that lets a write bypass the page cache.
 pub const DIRECT_ALIGN: usize = 4096;
+
+/// Bytes of memory at an address that lets them bypass the page cache.
+pub(crate) struct Aligned {
+    memory: Vec<u8>,
+    start: usize,
+    len: usize,
+}
+
+impl Aligned {
+    /// Zeros.
+    pub fn new(len: usize) -> Self {
+        let memory = vec![0; len + DIRECT_ALIGN];
+        let start = memory.as_ptr().align_offset(DIRECT_ALIGN).min(DIRECT_ALIGN);
+        Self { memory, start, len }
+    }
+
+    /// A copy.
+    pub fn of(data: &[u8]) -> Self {
+        let mut a = Self::new(data.len());
+        a.as_mut().copy_from_slice(data);
+        a
+    }
+}
+
+impl AsRef<[u8]> for Aligned {
+    fn as_ref(&self) -> &[u8] {
+        &self.memory[self.start..self.start + self.len]
+    }
+}
+
+impl AsMut<[u8]> for Aligned {
+    fn as_mut(&mut self) -> &mut [u8] {
+        &mut self.memory[self.start..self.start + self.len]
+    }
+}
 
 /// A file or device of fixed size.
 pub trait BlockDevice: Send + Sync {
@@ -107,6 +142,15 @@ impl FileDevice {
         // Some file systems (tmpfs) refuse O_DIRECT; the page cache and fdatasync serve there.
         let direct = OpenOptions::new().read(true).write(true).custom_flags(flags.bits() as i32).open(path).ok();
         Ok(Self { name: path.display().to_string(), file, direct, direct_min })
+    }
+
+    /// Opens an existing file for reading only: the kernel refuses every write.
+    ///
+    /// # Errors
+    /// Of the file system.
+    pub fn open_read_only(path: &Path) -> io::Result<Self> {
+        let file = File::open(path)?;
+        Ok(Self { name: path.display().to_string(), file, direct: None, direct_min: usize::MAX })
     }
 
     fn aligned(buf: &[u8], offset: u64) -> bool {
@@ -218,7 +262,8 @@ impl BlockDevice for FileDevice {
     }
 
     fn size(&self) -> io::Result<u64> {
-        self.file.metadata().map(|m| m.len())
+        // The length in the metadata of a block device is 0; its end is found by seeking.
+        (&self.file).seek(SeekFrom::End(0))
     }
 
     fn host_room(&self) -> io::Result<Option<u64>> {

@@ -1,6 +1,6 @@
 //! The object store of one OSD: journal, checksums, extents, omap; durable.
 //!
-//! Owns a directory (`superblock`, `journal`, `block`, `kv/`); format in
+//! Owns one to three devices (files or block devices; module [`layout`]); format in
 //! `docs/formats/store.md`. A [`Store`] is a synchronous engine owned by one thread. It
 //! applies [transactions](spirula_types::transaction::Transaction) in memory at once and
 //! makes them durable in order through a commit thread; a checkpoint thread moves what the
@@ -9,7 +9,8 @@
 //! * submit: [`stage`] builds the change, [`Store::submit`] applies and queues it
 //! * [`commit`] — queue → journal frame; [`checkpoint`] — overlay → KV
 //! * [`read`] — objects, attributes, omap, listings; data is checked against crc32c
-//! * [`open`] — creation, identity, replay
+//! * [`prepare`], [`signature`] — creation; [`paths`], [`layout`], [`superblock`] — which
+//!   devices, whose, and where on them what is; [`open`] — replay
 //! * [`onode`], [`segment`], [`refs`], [`compress`], [`sum`] — what an object is made of
 //! * [`alloc`], [`overlay`], [`redo`], [`journal`], [`keys`] — the other parts
 //!
@@ -36,25 +37,32 @@ mod error;
 mod journal;
 mod keys;
 pub mod kv;
+mod layout;
 mod onode;
 mod open;
 mod overlay;
+mod paths;
+mod prepare;
 mod read;
 mod redo;
 mod refs;
 mod room;
 mod segment;
+mod signature;
 mod stage;
 mod store;
 mod sum;
 mod superblock;
 #[cfg(test)]
 mod tests;
+mod view;
 
 pub use alloc::BLOCK;
 pub use compress::{Algorithm, CompressionMode, PoolOptions};
 pub use error::{Result, StoreError};
+pub use paths::StorePaths;
+pub use prepare::{Prepare, Prepared};
 pub use read::{ObjectStat, OmapPage, Read, ReadPlan};
 pub use store::{PoolSpace, Statfs, Store, StoreOptions};
 pub use sum::Checksum;
-pub use superblock::Identity;
+pub use superblock::{Identity, Role};

@@ -1,4 +1,4 @@
-//! Creating a store, opening it, and replaying its journal.
+//! Opening a store and replaying its journal.
 //!
 //! Nothing is written before everything has been read and found sound.
 
@@ -6,142 +6,36 @@ use crate::alloc::{Allocator, BLOCK, PhysRun};
 use crate::cache::Cache;
 use crate::checkpoint::{CheckpointRecord, Checkpointer};
 use crate::commit::{Committer, Shared};
-use crate::device::{BlockDevice, FileDevice};
 use crate::error::{Result, StoreError};
-use crate::journal::{Position, Ring};
+use crate::journal::{Position, Ring, Tail};
 use crate::keys;
 use crate::kv::{FjallMeta, MetaStore};
+use crate::layout::{Layout, refused};
 use crate::overlay::{Counters, Overlay};
+use crate::paths::{Access, Claims, StorePaths};
 use crate::redo::{self, Redo};
 use crate::refs::Refs;
 use crate::room::HostRoom;
 use crate::segment::{Released, Segment};
 use crate::store::{PoolSpace, Store, StoreOptions};
-use crate::superblock::{COPY, Identity, Superblock};
+use crate::superblock::{Identity, Superblock};
 use spirula_encoding::Decoder;
-use spirula_types::Uuid;
 use std::collections::{BTreeMap, VecDeque};
-use std::fs::{self, File};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 use std::thread::JoinHandle;
 
-/// Smallest journal, bytes.
-const JOURNAL_MIN: u64 = 256 << 10;
-/// Smallest data space, bytes.
-const SIZE_MIN: u64 = 1 << 20;
-/// Aligned writes of at least this many bytes to the data file bypass the page cache.
-const DIRECT_MIN: usize = 64 << 10;
-/// Marks a directory whose creation has not finished.
-const CREATING: &str = "creating";
-
 /// What a store is made of.
-#[derive(Clone)]
 pub(crate) struct Parts {
-    pub superblock: Arc<dyn BlockDevice>,
-    pub journal: Arc<dyn BlockDevice>,
-    pub block: Arc<dyn BlockDevice>,
+    pub layout: Layout,
     pub meta: Arc<dyn MetaStore>,
 }
 
-fn refused<T>(file: impl Into<String>, why: impl Into<String>, advice: impl Into<String>) -> Result<T> {
-    Err(StoreError::Refused { file: file.into(), why: why.into(), advice: advice.into() })
-}
-
-/// The superblock of a new store, not yet written.
-pub(crate) fn new_superblock(identity: Identity, store_uuid: Uuid, opts: &StoreOptions) -> Superblock {
-    Superblock {
-        identity,
-        store_uuid,
-        block_size: opts.size / BLOCK * BLOCK,
-        journal_size: opts.journal_size / BLOCK * BLOCK,
-        generation: 0,
-        checkpoint: 0,
-        clean: true,
-    }
-}
-
-fn random_uuid() -> Result<Uuid> {
-    use std::io::Read;
-    let mut b = [0; 16];
-    let mut f = File::open("/dev/urandom").map_err(|e| StoreError::io("open", "/dev/urandom", e))?;
-    f.read_exact(&mut b).map_err(|e| StoreError::io("read", "/dev/urandom", e))?;
-    Ok(Uuid::from_random(b))
-}
-
 impl Store {
-    /// Makes a new store in `dir`, which must be missing or empty (or the rest of a creation
-    /// that was interrupted).
-    ///
-    /// # Errors
-    /// [`StoreError::Refused`] if something is there or the sizes make no sense,
-    /// [`StoreError::Io`].
-    pub fn create(dir: &Path, fsid: Uuid, osd_uuid: Uuid, osd_id: i32, opts: &StoreOptions) -> Result<()> {
-        let at = dir.display().to_string();
-        if opts.size < SIZE_MIN || opts.journal_size < JOURNAL_MIN {
-            return refused(
-                at,
-                format!("a store of {} bytes with a journal of {} is too small", opts.size, opts.journal_size),
-                format!("give it at least {SIZE_MIN} and {JOURNAL_MIN} bytes"),
-            );
-        }
-        let io = |action: &'static str, p: &Path| {
-            let p = p.display().to_string();
-            move |e: std::io::Error| StoreError::io(action, p, e)
-        };
-        fs::create_dir_all(dir).map_err(io("create", dir))?;
-        let marker = dir.join(CREATING);
-        if marker.exists() && !dir.join("superblock").exists() {
-            for name in ["journal", "block"] {
-                match fs::remove_file(dir.join(name)) {
-                    Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
-                        return Err(StoreError::io("remove", dir.join(name).display().to_string(), e));
-                    }
-                    _ => {}
-                }
-            }
-            if dir.join("kv").exists() {
-                fs::remove_dir_all(dir.join("kv")).map_err(io("remove", &dir.join("kv")))?;
-            }
-        } else if fs::read_dir(dir).map_err(io("list", dir))?.next().is_some() {
-            return refused(
-                at,
-                "is not empty",
-                "choose another directory, or empty this one if nothing in it is needed",
-            );
-        }
-        File::create(&marker).map_err(io("create", &marker))?;
-        let make = |name: &str, size: u64, reserve: bool| -> Result<File> {
-            let p = dir.join(name);
-            let f = File::create_new(&p).map_err(io("create", &p))?;
-            f.set_len(size).map_err(io("size", &p))?;
-            if reserve {
-                // Some file systems cannot; the journal then takes its space as it goes.
-                let _ = rustix::fs::fallocate(&f, rustix::fs::FallocateFlags::empty(), 0, size);
-            }
-            f.sync_all().map_err(io("flush", &p))?;
-            Ok(f)
-        };
-        let identity = Identity { fsid, osd_uuid, osd_id };
-        let mut sb = new_superblock(identity, random_uuid()?, opts);
-        make("journal", sb.journal_size, true)?;
-        make("block", sb.block_size, false)?;
-        drop(FjallMeta::open(&dir.join("kv"), kv_memory(opts))?);
-        make("superblock.new", 2 * COPY as u64, false)?;
-        let new = dir.join("superblock.new");
-        let dev = FileDevice::open(&new, usize::MAX).map_err(io("open", &new))?;
-        sb.write(&dev)?;
-        fs::rename(&new, dir.join("superblock")).map_err(io("rename", &new))?;
-        let sync = || -> std::io::Result<()> {
-            fs::remove_file(&marker)?;
-            File::open(dir)?.sync_all()
-        };
-        sync().map_err(io("flush", dir))
-    }
-
-    /// Opens the store in `dir` and replays its journal. `expected`: refuse another's store.
-    /// Sizes in `opts` are those of creation and ignored here.
+    /// Opens the store at `path`, an OSD's directory or a main device, and replays its
+    /// journal. `expected`: refuse another's store. Sizes in `opts` are those of creation and
+    /// ignored here.
     ///
     /// `on_commit` is called in the commit thread with the highest durable transaction,
     /// `on_error` at most once, when the store stops for good.
@@ -150,80 +44,76 @@ impl Store {
     /// [`StoreError::Refused`], with nothing written; [`StoreError::Io`];
     /// [`StoreError::Corrupt`].
     pub fn open(
-        dir: &Path,
+        path: &Path,
         expected: Option<Identity>,
         opts: &StoreOptions,
         on_commit: Box<dyn Fn(u64) + Send>,
         on_error: Box<dyn Fn(StoreError) + Send>,
     ) -> Result<Self> {
-        let path = |name: &str| dir.join(name);
-        let at = |name: &str| path(name).display().to_string();
-        for name in ["superblock", "journal", "block", "kv"] {
-            if !path(name).exists() {
-                let advice = if path(CREATING).exists() {
-                    "its creation was interrupted: create it again"
-                } else {
-                    "check the path; if this was a store, recreate the OSD and let the cluster recover it"
-                };
-                return refused(at(name), "is missing", advice);
-            }
+        Self::open_paths(&StorePaths::find(path)?, Access::Write, expected, opts, on_commit, on_error)
+    }
+
+    /// Opens a store to look at it: no byte of its devices is changed, whatever is done. It
+    /// must not be open elsewhere.
+    ///
+    /// # Errors
+    /// As [`Store::open`].
+    pub fn open_shielded(paths: &StorePaths, expected: Option<Identity>, opts: &StoreOptions) -> Result<Self> {
+        Self::open_paths(paths, Access::Shielded, expected, opts, Box::new(|_| ()), Box::new(|_| ()))
+    }
+
+    fn open_paths(
+        paths: &StorePaths,
+        access: Access,
+        expected: Option<Identity>,
+        opts: &StoreOptions,
+        on_commit: Box<dyn Fn(u64) + Send>,
+        on_error: Box<dyn Fn(StoreError) + Send>,
+    ) -> Result<Self> {
+        let (devices, claims) = paths.open(expected, access)?;
+        let layout = Layout::read(&devices, expected)?;
+        let kv = paths.main.with_file_name("kv");
+        if !kv.exists() {
+            return refused(kv.display().to_string(), "is missing", "replace the OSD and let the cluster recover it");
         }
-        let lock = File::open(path("superblock")).map_err(|e| StoreError::io("open", at("superblock"), e))?;
-        if rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_err() {
-            return refused(dir.display().to_string(), "is in use by another process", "stop that one first");
-        }
-        let device = |name: &str, direct_min: usize| -> Result<Arc<dyn BlockDevice>> {
-            let dev = FileDevice::open(&path(name), direct_min).map_err(|e| StoreError::io("open", at(name), e))?;
-            Ok(Arc::new(dev))
-        };
-        let superblock = device("superblock", usize::MAX)?;
-        // Refuse what is not ours before the KV, which writes when it is opened.
-        let sb = Superblock::read(&*superblock)?;
-        check_identity(&sb, superblock.name(), expected)?;
-        let (journal, block) = (device("journal", 0)?, device("block", DIRECT_MIN)?);
-        check_sizes(&sb, &*journal, &*block)?;
-        let meta = Arc::new(FjallMeta::open(&path("kv"), kv_memory(opts))?);
-        let parts = Parts { superblock, journal, block, meta };
-        Self::open_parts(parts, expected, Some(lock), opts, on_commit, on_error)
+        let meta = Arc::new(FjallMeta::open(&kv, kv_memory(opts))?);
+        Self::open_parts(Parts { layout, meta }, claims, opts, on_commit, on_error)
     }
 
     /// Opens a store over given devices.
     pub(crate) fn open_parts(
         parts: Parts,
-        expected: Option<Identity>,
-        lock: Option<File>,
+        claims: Claims,
         opts: &StoreOptions,
         on_commit: Box<dyn Fn(u64) + Send>,
         on_error: Box<dyn Fn(StoreError) + Send>,
     ) -> Result<Self> {
-        let mut sb = Superblock::read(&*parts.superblock)?;
-        check_identity(&sb, parts.superblock.name(), expected)?;
-        check_sizes(&sb, &*parts.journal, &*parts.block)?;
-        let base = load_checkpoint(&*parts.meta, &sb)?;
-        let mut alloc = Allocator::new(sb.block_size / BLOCK);
-        for pair in parts.meta.range(b"A", b"B") {
+        let Parts { mut layout, meta } = parts;
+        let sb = &layout.superblock;
+        let base = load_checkpoint(&*meta, sb)?;
+        let mut alloc = Allocator::new(sb.data_size / BLOCK);
+        for pair in meta.range(b"A", b"B") {
             let (key, map) = pair?;
             let group = key.last_chunk::<4>().map(|g| u32::from_be_bytes(*g));
             if !group.is_some_and(|g| alloc.load_group(g, &map)) {
                 return Err(StoreError::corrupt("allocation bitmap for no group, or of a wrong length"));
             }
         }
-        let dead = parts
-            .meta
+        let dead = meta
             .range(b"D", b"E")
             .map(|pair| {
                 let id = pair?.0.last_chunk::<8>().map(|b| u64::from_be_bytes(*b));
                 id.ok_or_else(|| StoreError::corrupt("omap id too short"))
             })
             .collect::<Result<VecDeque<u64>>>()?;
-        let pools = load_pools(&*parts.meta)?;
+        let pools = load_pools(&*meta)?;
         let (seq, tail) = (base.seq, base.end.offset);
         let mut store = Self {
             shared: Arc::new(Shared::new(seq, tail, tail, seq, on_error)),
-            meta: parts.meta.clone(),
-            block: parts.block.clone(),
+            meta: meta.clone(),
+            block: layout.block.clone(),
             pool: opts.pool.clone(),
-            identity: sb.identity,
+            identity: sb.label.identity,
             ring_size: sb.journal_size,
             active: Overlay::default(),
             frozen: None,
@@ -245,23 +135,30 @@ impl Store {
             memory_limit: opts.cache_bytes,
             room: HostRoom::default(),
             threads: Vec::new(),
-            _lock: lock,
+            _claims: claims,
+        };
+        let ring = Ring {
+            dev: &*layout.journal,
+            size: sb.journal_size,
+            device: sb.journal_device,
+            superblock: sb.label.generation,
+            journaled: sb.journaled,
         };
         store.divide_memory();
-        let ring = Ring { dev: &*parts.journal, size: sb.journal_size, store: sb.store_uuid };
         let (head, images) = store.replay(&ring, base.end, !sb.clean)?;
         // Everything is sound: from here on the store may be written.
         store.restore_images(&ring, &images)?;
-        sb.clean = false;
-        sb.write(&*parts.superblock)?;
-        store.start(parts, sb, head, tail, dead, opts, on_commit)?;
+        // The last frame may have been whole in a cache only; from now on it counts.
+        layout.journal.flush().map_err(|e| StoreError::io("flush", layout.journal.name(), e))?;
+        layout.mount(head.at)?;
+        store.start(layout, meta, head, tail, dead, opts, on_commit)?;
         Ok(store)
     }
 
     /// Applies what the journal holds after the checkpoint. Returns where the next frame
     /// goes and which blocks' contents are (only surely) in the journal, at which ring
     /// position.
-    fn replay(&mut self, ring: &Ring<'_>, from: Position, deep: bool) -> Result<(Position, BTreeMap<u64, u64>)> {
+    fn replay(&mut self, ring: &Ring<'_>, from: Position, deep: bool) -> Result<(Tail, BTreeMap<u64, u64>)> {
         // A block may have had several owners since the checkpoint: the last one counts, and
         // each freeing forgets the one before.
         let mut images: BTreeMap<u64, u64> = BTreeMap::new();
@@ -380,37 +277,41 @@ impl Store {
     #[allow(clippy::too_many_arguments, reason = "called once, with what open has gathered")]
     fn start(
         &mut self,
-        parts: Parts,
-        sb: Superblock,
-        head: Position,
+        layout: Layout,
+        meta: Arc<dyn MetaStore>,
+        head: Tail,
         tail: u64,
         dead: VecDeque<u64>,
         opts: &StoreOptions,
         on_commit: Box<dyn Fn(u64) + Send>,
     ) -> Result<()> {
         use std::sync::atomic::Ordering;
+        let sb = layout.superblock;
         self.shared.durable.store(self.seq, Ordering::Release);
         self.shared.written.store(self.seq, Ordering::Release);
-        self.shared.ring_head.store(head.offset, Ordering::Release);
+        self.shared.ring_head.store(head.at.offset, Ordering::Release);
+        self.shared.superblock.store(sb.label.generation, Ordering::Release);
         debug_assert_eq!(self.shared.ring_tail.load(Ordering::Acquire), tail);
         let (send, receive) = sync_channel(1);
         let committer = Committer {
             shared: self.shared.clone(),
-            journal: parts.journal,
-            block: parts.block.clone(),
+            journal: layout.journal,
+            block: layout.block.clone(),
             ring_size: sb.journal_size,
-            store: sb.store_uuid,
-            at: head,
-            zeroed: head.offset.min(sb.journal_size),
+            device: sb.journal_device,
+            tail: head,
+            // The superblock just written says where the journal ends.
+            marked: true,
+            zeroed: head.at.offset.min(sb.journal_size),
             pool: opts.pool.clone(),
             on_commit,
             checkpoints: send,
         };
         let checkpointer = Checkpointer {
             shared: self.shared.clone(),
-            meta: parts.meta,
-            block: parts.block,
-            superblock_dev: parts.superblock,
+            meta,
+            block: layout.block,
+            superblock_dev: layout.main,
             superblock: sb,
             logs: BTreeMap::new(),
             dead,
@@ -443,43 +344,6 @@ impl Store {
 fn kv_memory(opts: &StoreOptions) -> u64 {
     // A cache and up to three write buffers of this size.
     (opts.cache_bytes as u64 / 16).max(1 << 20)
-}
-
-fn check_identity(sb: &Superblock, file: &str, expected: Option<Identity>) -> Result<()> {
-    let Some(e) = expected else { return Ok(()) };
-    let i = sb.identity;
-    let advice = "check which directory belongs to which OSD";
-    if i.fsid != e.fsid {
-        return refused(file, format!("belongs to cluster {}, not {}", i.fsid, e.fsid), advice);
-    }
-    if i.osd_id != e.osd_id {
-        return refused(file, format!("belongs to osd.{}, not osd.{}", i.osd_id, e.osd_id), advice);
-    }
-    if i.osd_uuid != e.osd_uuid {
-        return refused(
-            file,
-            format!("belongs to an osd.{} of uuid {}, not {}", i.osd_id, i.osd_uuid, e.osd_uuid),
-            advice,
-        );
-    }
-    Ok(())
-}
-
-fn check_sizes(sb: &Superblock, journal: &dyn BlockDevice, block: &dyn BlockDevice) -> Result<()> {
-    for (dev, needed) in [(journal, sb.journal_size), (block, sb.block_size)] {
-        let size = dev.size().map_err(|e| StoreError::io("size", dev.name(), e))?;
-        if size < needed {
-            return refused(
-                dev.name(),
-                format!("has {size} bytes, the superblock says {needed}"),
-                "something cut it; replace the OSD and let the cluster recover it",
-            );
-        }
-    }
-    if sb.journal_size < JOURNAL_MIN || !sb.journal_size.is_multiple_of(BLOCK) {
-        return Err(StoreError::corrupt("superblock gives the journal an impossible size"));
-    }
-    Ok(())
 }
 
 /// Space used by pools, as of the checkpoint.

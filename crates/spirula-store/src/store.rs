@@ -11,6 +11,7 @@ use crate::journal;
 use crate::kv::MetaStore;
 use crate::onode::Onode;
 use crate::overlay::{Counters, Overlay};
+use crate::paths::Claims;
 use crate::refs::Refs;
 use crate::room::HostRoom;
 use crate::segment::Segment;
@@ -22,7 +23,6 @@ use spirula_encoding::{DecodeError, Decoder, Encoder};
 use spirula_types::transaction::{MetaOp, Transaction};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
-use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
@@ -170,8 +170,8 @@ pub struct Store {
     pub(crate) memory_limit: usize,
     pub(crate) room: HostRoom,
     pub(crate) threads: Vec<JoinHandle<()>>,
-    /// Holds the lock on the directory.
-    pub(crate) _lock: Option<File>,
+    /// Holds the locks on the devices.
+    pub(crate) _claims: Claims,
 }
 
 impl Store {

@@ -8,7 +8,7 @@
 
 use super::model::{Model, random_txn};
 use super::sim::{Event, Image, Rng, World, apply};
-use super::{create, open, tiny};
+use super::{create, create_single, open, tiny};
 use crate::StoreOptions;
 
 const SECTOR: usize = 512;
@@ -110,6 +110,10 @@ fn work(world: &World, opts: &StoreOptions, rng: &mut Rng, models: &mut Vec<Mode
         if rng.below(5) == 0 {
             store.flush().unwrap();
         }
+        if rng.below(30) == 0 {
+            // Idle: the last frame is marked.
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
     }
     store.flush().unwrap();
     if rng.below(2) == 0 {
@@ -140,7 +144,8 @@ fn enumerate(seed: u64, count: u64, big: bool, every: bool, tried: &mut u64) {
     opts.size = if big { [3 << 20, 4 << 20][seed as usize % 2] } else { [384 << 10, 640 << 10][seed as usize % 2] };
     opts.journal_size = [256 << 10, 1 << 20][seed as usize / 2 % 2];
     opts.cache_bytes = [48 << 10, 1 << 20][seed as usize / 4 % 2];
-    let world = create(&opts);
+    // Shared or separate devices: what a flush covers differs.
+    let world = if (seed / 8).is_multiple_of(2) { create(&opts) } else { create_single(&opts) };
     let mut rng = Rng(seed);
     let mut models = vec![Model::default()];
     // Some history, so that the ring has been round and space reused.

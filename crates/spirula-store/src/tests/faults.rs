@@ -2,8 +2,9 @@
 
 use super::model::{Model, object, pattern, random_txn};
 use super::sim::{Rng, World};
-use super::{IDENTITY, create, open, tiny};
-use crate::{BLOCK, Identity, Read, Store, StoreError, StoreOptions};
+use super::{IDENTITY, create, create_single, open, open_as, tiny};
+use crate::superblock::{COPY_STRIDE, HEADER};
+use crate::{BLOCK, Identity, Read, StoreError, StoreOptions};
 use spirula_types::transaction::{ObjectOp, Transaction};
 use spirula_types::{HObject, Uuid};
 
@@ -38,7 +39,7 @@ fn every_flipped_bit_in_live_data_is_detected_and_no_bytes_returned() {
         for _ in 0..40 {
             let bit = rng.below(BLOCK * 8);
             let byte = (block * BLOCK + bit / 8) as usize;
-            world.edit(2, |d| d[byte] ^= 1 << (bit % 8));
+            world.edit_data(|d| d[byte] ^= 1 << (bit % 8));
             match store.read(&o, 0, 20_000) {
                 Err(StoreError::Checksum { object: bad, offset }) => {
                     assert_eq!((*bad, offset), (o.clone(), i as u64 * BLOCK));
@@ -48,7 +49,7 @@ fn every_flipped_bit_in_live_data_is_detected_and_no_bytes_returned() {
             // Neither is it used to fill a block up.
             let part = store.submit(write(&o, i as u64 * BLOCK + 5, 2, 10));
             assert!(matches!(part, Err(StoreError::Checksum { .. })), "{part:?}");
-            world.edit(2, |d| d[byte] ^= 1 << (bit % 8));
+            world.edit_data(|d| d[byte] ^= 1 << (bit % 8));
         }
     }
     assert_eq!(store.read_blocking(&o, 0, 20_000).unwrap().unwrap(), pattern(1, 20_000));
@@ -192,8 +193,7 @@ fn failure_of_any_write_or_flush_stops_the_store_and_loses_nothing_acknowledged(
 
 fn refusal(world: &World, opts: &StoreOptions, expected: Identity) -> String {
     let before = world.image();
-    let r = Store::open_parts(world.parts(), Some(expected), None, opts, Box::new(|_| ()), Box::new(|_| ()));
-    let e = r.err().expect("refused");
+    let e = open_as(world, opts, expected).err().expect("refused");
     assert!(matches!(e, StoreError::Refused { .. }), "{e}");
     let after = world.image();
     assert!(before.devices == after.devices && before.kv == after.kv, "something was written");
@@ -227,23 +227,82 @@ fn foreign_newer_and_damaged_stores_are_refused_with_a_reason_and_untouched() {
     let damaged = World::from_image(world.image());
     damaged.edit(0, |d| {
         d[100] ^= 1;
-        d[4196] ^= 1;
+        d[COPY_STRIDE as usize + 100] ^= 1;
     });
     says(&damaged, IDENTITY, "no valid superblock");
 
-    let newer = World::from_image(world.image());
-    newer.edit(0, |d| {
-        for copy in d.chunks_mut(4096) {
-            copy[8] = 9;
-            let crc = spirula_encoding::crc::crc32c(u32::MAX, &copy[..4092]);
-            copy[4092..].copy_from_slice(&crc.to_le_bytes());
-        }
-    });
-    says(&newer, IDENTITY, "format 9");
+    let empty = World::from_image(world.image());
+    empty.edit(0, |d| d[..HEADER as usize].fill(0));
+    says(&empty, IDENTITY, "no spirula store");
+
+    for (version, word) in [(9, "use the newer program"), (1, "development version")] {
+        let other = World::from_image(world.image());
+        other.edit(0, |d| {
+            for at in [0, COPY_STRIDE as usize] {
+                let copy = &mut d[at..at + 4096];
+                copy[8] = version;
+                let crc = spirula_encoding::crc::crc32c(u32::MAX, &copy[..4092]);
+                copy[4092..].copy_from_slice(&crc.to_le_bytes());
+            }
+        });
+        says(&other, IDENTITY, &format!("format {version}"));
+        says(&other, IDENTITY, word);
+    }
 
     let short = World::from_image(world.image());
-    short.edit(2, |d| d.truncate(1 << 20));
+    short.edit(0, |d| d.truncate(1 << 20));
     says(&short, IDENTITY, "superblock says");
+
+    let short = World::from_image(world.image());
+    short.edit(1, |d| d.truncate(200 << 10));
+    says(&short, IDENTITY, "label says");
+}
+
+#[test]
+fn missing_swapped_and_stale_devices_are_refused_by_name() {
+    let opts = tiny();
+    let world = used(&opts);
+    let image = world.image();
+    let with = |journal: Option<Vec<u8>>| {
+        let mut image = image.clone();
+        image.devices.truncate(1);
+        image.devices.extend(journal);
+        World::from_image(image)
+    };
+    let s = refusal(&with(None), &opts, IDENTITY);
+    assert!(s.contains("journal device of osd.3") && s.contains("missing"), "{s}");
+
+    // A main device in the journal's place.
+    let s = refusal(&with(Some(image.devices[0].clone())), &opts, IDENTITY);
+    assert!(s.contains("is the main device of osd.3") && s.contains("not the journal device"), "{s}");
+    // And the other way around.
+    let mut swapped = image.clone();
+    swapped.devices.swap(0, 1);
+    let s = refusal(&World::from_image(swapped), &opts, IDENTITY);
+    assert!(s.contains("is the journal device of osd.3"), "{s}");
+
+    // The journal of another store.
+    let mut other = image.devices[1].clone();
+    for at in [0, COPY_STRIDE as usize] {
+        let copy = &mut other[at..at + 4096];
+        copy[64] ^= 1;
+        let crc = spirula_encoding::crc::crc32c(u32::MAX, &copy[..4092]);
+        copy[4092..].copy_from_slice(&crc.to_le_bytes());
+    }
+    let s = refusal(&with(Some(other)), &opts, IDENTITY);
+    assert!(s.contains("04040404-0404-0404-0504-040404040404"), "{s}");
+
+    // Copies from before the last openings.
+    for stale in 0..2 {
+        let later = World::from_image(image.clone());
+        for _ in 0..2 {
+            open(&later, &opts).unwrap().close().unwrap();
+        }
+        let mut mixed = later.image();
+        mixed.devices[stale] = image.devices[stale].clone();
+        let s = refusal(&World::from_image(mixed), &opts, IDENTITY);
+        assert!(s.contains(["main device is an old copy", "old copy of the journal device"][stale]), "{s}");
+    }
 }
 
 #[test]
@@ -254,8 +313,7 @@ fn one_damaged_superblock_copy_does_no_harm() {
         let mut store = open(&world, &opts).unwrap();
         store.submit(write(&object(1), 0, 1, 100)).unwrap();
         store.close().unwrap();
-        world.edit(0, |d| d[copy * 4096 + 77] ^= 0x40);
-        // The older copy knows an older checkpoint, which is no contradiction.
+        world.edit(0, |d| d[copy * COPY_STRIDE as usize + 77] ^= 0x40);
         let store = open(&world, &opts).unwrap();
         assert_eq!(store.read_blocking(&object(1), 0, 100).unwrap().unwrap(), pattern(1, 100));
     }
@@ -268,7 +326,7 @@ fn journal_with_a_lost_frame_in_the_middle_is_refused() {
     // 5000 bytes are two blocks; with its record each frame takes three.
     for frame in 0..5usize {
         let lost = World::from_image(world.image());
-        lost.edit(1, |d| d[frame * 3 * 4096..(frame * 3 + 3) * 4096].fill(0));
+        lost.edit_ring(|d| d[frame * 3 * 4096..(frame * 3 + 3) * 4096].fill(0));
         let s = refusal(&lost, &opts, IDENTITY);
         assert!(s.contains(&format!("frame {frame} is missing")), "{s}");
     }
@@ -277,12 +335,136 @@ fn journal_with_a_lost_frame_in_the_middle_is_refused() {
     for _ in 0..200 {
         let rotten = World::from_image(world.image());
         let frame = rng.below(5) as usize;
-        rotten.edit(1, |d| {
-            let len = u32::from_le_bytes(d[frame * 3 * 4096 + 52..][..4].try_into().unwrap()) as u64 + 64;
+        rotten.edit_ring(|d| {
+            let len = u32::from_le_bytes(d[frame * 3 * 4096 + 68..][..4].try_into().unwrap()) as u64 + 96;
+            assert!((8192..12288).contains(&len), "{len}");
             let bit = rng.below(len * 8) as usize;
             d[frame * 3 * 4096 + bit / 8] ^= 1 << (bit % 8);
         });
         refusal(&rotten, &opts, IDENTITY);
+    }
+}
+
+#[test]
+fn rot_in_the_last_frame_is_told_from_a_torn_one_once_it_was_marked() {
+    let opts = tiny();
+    for single in [false, true] {
+        let world = if single { create_single(&opts) } else { create(&opts) };
+        let mut store = open(&world, &opts).unwrap();
+        for i in 0..6 {
+            store.submit(write(&object(i), 0, i, 5000)).unwrap();
+            store.flush().unwrap();
+        }
+        let ring = if single { 0 } else { 1 };
+        let last = HEADER as usize + 5 * 3 * 4096;
+        // An idle moment later the frame is known to have been durable.
+        let marked = |w: &World| w.image().devices[ring][last + 3 * 4096..].starts_with(b"SPJM");
+        for _ in 0..2000 {
+            if marked(&world) {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        assert!(marked(&world), "never marked");
+        drop(store);
+        let rotten = World::from_image(world.image());
+        rotten.edit(ring, |d| d[last + 5000] ^= 4);
+        let s = refusal(&rotten, &opts, IDENTITY);
+        assert!(s.contains("the mark of frame 6 is there"), "{s}");
+        // Without its mark it may be one that was being written: what came before is there.
+        let torn = World::from_image(world.image());
+        torn.edit(ring, |d| {
+            d[last + 5000] ^= 4;
+            d[last + 3 * 4096..last + 4 * 4096].fill(0);
+        });
+        assert_eq!(open(&torn, &opts).unwrap().last_seq(), 5);
+        // The mark is no frame: work goes on in its place.
+        let mut store = open(&world, &opts).unwrap();
+        assert_eq!(store.last_seq(), 6);
+        store.submit(write(&object(9), 0, 9, 100)).unwrap();
+        store.flush().unwrap();
+        drop(store);
+        assert_eq!(open(&world, &opts).unwrap().last_seq(), 7);
+    }
+}
+
+#[test]
+fn devices_that_lost_acknowledged_writes_are_found_out() {
+    // No checkpoint comes between.
+    let opts = StoreOptions { journal_size: 1 << 20, cache_bytes: 1 << 20, ..tiny() };
+    let world = used(&opts);
+    // Opening writes a superblock that knows of six frames.
+    let mut store = open(&world, &opts).unwrap();
+    let before = world.image();
+    for i in 0..3 {
+        store.submit(write(&object(i), 0, i, 100)).unwrap();
+        store.flush().unwrap();
+    }
+    drop(store);
+    // All that the journal got since the superblock is gone, and more.
+    let lost = World::from_image(world.image());
+    lost.edit_ring(|d| d[4 * 3 * 4096..].fill(0));
+    let s = refusal(&lost, &opts, IDENTITY);
+    assert!(s.contains("the superblock knows that 6 were durable"), "{s}");
+    // The main device lost a superblock that the journal knows of.
+    let mut store = open(&world, &opts).unwrap();
+    store.submit(write(&object(7), 0, 7, 100)).unwrap();
+    store.flush().unwrap();
+    drop(store);
+    let mut lost = world.image();
+    lost.devices[0][..HEADER as usize].copy_from_slice(&before.devices[0][..HEADER as usize]);
+    let s = refusal(&World::from_image(lost), &opts, IDENTITY);
+    assert!(s.contains("after superblock") && s.contains("lost them"), "{s}");
+}
+
+#[test]
+fn unreadable_data_is_reported_for_the_object_and_nothing_else_stops() {
+    let opts = tiny();
+    let world = create(&opts);
+    let mut store = open(&world, &opts).unwrap();
+    for i in 0..3 {
+        store.submit(write(&object(i), 0, i, 5000)).unwrap();
+    }
+    store.close().unwrap();
+    let mut store = open(&world, &opts).unwrap();
+    let head = store.onode(&object(1)).unwrap().unwrap();
+    let at = HEADER + head.inline.as_ref().unwrap().device_runs().next().unwrap().start * BLOCK;
+    world.fail_reads(Some((0, at..at + 10)));
+    let e = store.read_blocking(&object(1), 0, 5000).unwrap_err();
+    assert!(matches!(&e, StoreError::Io { action: "read", .. }), "{e}");
+    // A partial overwrite needs the old bytes: refused, without effect.
+    assert!(matches!(store.submit(write(&object(1), 10, 5, 10)), Err(StoreError::Io { .. })));
+    assert_eq!(store.read_blocking(&object(2), 0, 5000).unwrap().unwrap(), pattern(2, 5000));
+    // A full overwrite repairs it.
+    store.submit(write(&object(1), 0, 9, 8192)).unwrap();
+    store.flush().unwrap();
+    assert_eq!(store.read_blocking(&object(1), 0, 8192).unwrap().unwrap(), pattern(9, 8192));
+}
+
+#[test]
+fn store_uses_what_its_device_has_grown_by() {
+    let opts = StoreOptions { size: 2 << 20, ..tiny() };
+    let world = create_single(&opts);
+    let mut store = open(&world, &opts).unwrap();
+    let mut n = 0;
+    while store.submit(write(&object(n), 0, n, 30_000)).is_ok() {
+        n += 1;
+    }
+    let total = store.statfs().total;
+    store.close().unwrap();
+    world.edit(0, |d| d.resize(d.len() + (3 << 20) + 1000, 0));
+    let mut store = open(&world, &opts).unwrap();
+    assert_eq!(store.statfs().total, total + (3 << 20));
+    let mut more = 0;
+    while store.submit(write(&object(1000 + more), 0, more, 30_000)).is_ok() {
+        more += 1;
+    }
+    assert!(more >= 90, "{more} more after {n}");
+    store.close().unwrap();
+    let store = open(&world, &opts).unwrap();
+    assert_eq!(store.statfs().total, total + (3 << 20));
+    for i in 0..more {
+        assert_eq!(store.read_blocking(&object(1000 + i), 0, 30_000).unwrap().unwrap(), pattern(i, 30_000));
     }
 }
 

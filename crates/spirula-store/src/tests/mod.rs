@@ -8,7 +8,9 @@ mod random;
 mod real;
 mod sim;
 
-use crate::open::{Parts, new_superblock};
+use crate::layout::{self, Devices, Layout, Plan};
+use crate::open::Parts;
+use crate::superblock::HEADER;
 use crate::{Identity, Result, Store, StoreOptions};
 use sim::World;
 use spirula_buffer::PayloadPool;
@@ -21,28 +23,62 @@ pub(crate) fn tiny() -> StoreOptions {
     StoreOptions { size: 8 << 20, journal_size: 256 << 10, cache_bytes: 48 << 10, pool: PayloadPool::new(8 << 20) }
 }
 
-/// Fresh simulated devices with a superblock.
+fn format(world: &World, opts: &StoreOptions) {
+    let plan = Plan {
+        identity: IDENTITY,
+        store_uuid: Uuid([4; 16]),
+        device_uuids: [Uuid([5; 16]), Uuid([6; 16]), Uuid([7; 16])],
+        journal_size: opts.journal_size,
+        journal_hint: String::new(),
+        meta_hint: String::new(),
+    };
+    layout::format(&world.devices(), &plan).unwrap();
+}
+
+/// Fresh simulated devices with a store: the journal has its own.
 pub(crate) fn create(opts: &StoreOptions) -> World {
-    let world = World::new(&[8192, opts.journal_size as usize, opts.size as usize]);
-    new_superblock(IDENTITY, Uuid([4; 16]), opts).write(&*world.parts().superblock).unwrap();
+    let world = World::new(&[HEADER + opts.size, HEADER + opts.journal_size]);
+    format(&world, opts);
     world
 }
 
-pub(crate) fn open(world: &World, opts: &StoreOptions) -> Result<Store> {
+/// The same with everything on one device.
+pub(crate) fn create_single(opts: &StoreOptions) -> World {
+    let world = World::new(&[HEADER + opts.journal_size + opts.size]);
+    format(&world, opts);
+    world
+}
+
+pub(crate) fn open_as(world: &World, opts: &StoreOptions, expected: Identity) -> Result<Store> {
     let acks = world.clone();
     let errors = world.clone();
+    let layout = Layout::read(&world.devices(), Some(expected))?;
     Store::open_parts(
-        world.parts(),
-        Some(IDENTITY),
-        None,
+        Parts { layout, meta: world.meta() },
+        Vec::new(),
         opts,
         Box::new(move |seq| acks.ack(seq)),
         Box::new(move |e| errors.failed(e)),
     )
 }
 
+pub(crate) fn open(world: &World, opts: &StoreOptions) -> Result<Store> {
+    open_as(world, opts, IDENTITY)
+}
+
 impl World {
-    pub(crate) fn parts(&self) -> Parts {
-        Parts { superblock: self.device(0), journal: self.device(1), block: self.device(2), meta: self.meta() }
+    pub(crate) fn devices(&self) -> Devices {
+        let journal = (self.count() > 1).then(|| self.device(1));
+        Devices { main: self.device(0), journal, meta: None }
+    }
+
+    /// Changes data of a store made by [`create`].
+    pub(crate) fn edit_data(&self, f: impl FnOnce(&mut [u8])) {
+        self.edit(0, |d| f(&mut d[HEADER as usize..]));
+    }
+
+    /// Changes the journal of a store made by [`create`].
+    pub(crate) fn edit_ring(&self, f: impl FnOnce(&mut [u8])) {
+        self.edit(1, |d| f(&mut d[HEADER as usize..]));
     }
 }

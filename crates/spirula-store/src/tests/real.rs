@@ -3,7 +3,7 @@
 use super::IDENTITY;
 use super::model::{Model, object, pattern, random_txn};
 use super::sim::Rng;
-use crate::{Result, Store, StoreError, StoreOptions};
+use crate::{Prepare, Result, Store, StoreError, StoreOptions};
 use spirula_buffer::PayloadPool;
 use spirula_types::transaction::{MetaOp, ObjectOp, Transaction};
 use spirula_types::{EVersion, PgId};
@@ -123,9 +123,67 @@ fn store_is_not_opened_twice_and_not_created_over_something() {
 }
 
 #[test]
+fn prepare_overwrites_nothing_but_what_it_is_told_to() {
+    let dir = Dir::new("prepare");
+    std::fs::create_dir_all(&dir.0).unwrap();
+    let disk = dir.0.join("disk");
+    let journal = dir.0.join("ssd");
+    let make = |path: &Path, at: u64, what: &[u8]| {
+        let f = std::fs::File::create(path).unwrap();
+        f.set_len(16 << 20).unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&f, what, at).unwrap();
+    };
+    let prepare = |force: &[&Path]| {
+        let p = Prepare {
+            path: disk.clone(),
+            journal: Some(journal.clone()),
+            meta: None,
+            size: None,
+            journal_size: None,
+            meta_size: None,
+            identity: IDENTITY,
+            force: force.iter().map(|p| p.to_path_buf()).collect(),
+        };
+        p.run()
+    };
+    make(&journal, 0, b"");
+    for (at, bytes, word) in [
+        (1080u64, &b"\x53\xef"[..], "ext2/3/4"),
+        (0, b"XFSB", "xfs"),
+        (0x1_0040, b"_BHRfS_M", "btrfs"),
+        (536, b"LVM2 001", "LVM"),
+        (512, b"EFI PART", "GPT"),
+        (510, b"\x55\xaa", "MBR"),
+        (0, b"bluestore block device", "BlueStore"),
+        (700_000, b"x", "its first MiB is not empty"),
+        ((16 << 20) - 5, b"x", "its last MiB is not empty"),
+    ] {
+        make(&disk, at, bytes);
+        let before = std::fs::read(&disk).unwrap();
+        let e = prepare(&[&journal]).unwrap_err().to_string();
+        assert!(e.contains(word) && e.contains("--force"), "{e}");
+        assert!(std::fs::read(&disk).unwrap() == before, "written");
+        assert!(std::fs::read(&journal).unwrap().iter().all(|b| *b == 0), "the journal was written");
+    }
+    let made = prepare(&[&disk]).unwrap();
+    assert_eq!((made.data_size, made.journal_size), ((16 << 20) - (128 << 10), (16 << 20) - (128 << 10)));
+    let e = prepare(&[]).unwrap_err().to_string();
+    assert!(e.contains("holds the main device of osd.3"), "{e}");
+    let e = prepare(&[&disk]).unwrap_err().to_string();
+    assert!(e.contains("holds the journal device of osd.3"), "{e}");
+    // Not even by force while somebody has it.
+    let held = std::fs::File::open(&disk).unwrap();
+    rustix::fs::flock(&held, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    let e = prepare(&[&disk, &journal]).unwrap_err().to_string();
+    assert!(e.contains("in use"), "{e}");
+    drop(held);
+    prepare(&[&disk, &journal]).unwrap();
+}
+
+#[test]
 fn missing_files_and_interrupted_creation_are_told_apart() {
     let opts = small();
-    for name in ["superblock", "journal", "block", "kv"] {
+    for name in ["journal", "block", "kv"] {
         let dir = Dir::new("missing");
         create(&dir.0, &opts);
         if name == "kv" {
@@ -138,7 +196,7 @@ fn missing_files_and_interrupted_creation_are_told_apart() {
         assert!(!dir.0.join(name).exists());
     }
     let dir = Dir::new("interrupted");
-    std::fs::create_dir_all(dir.0.join("kv")).unwrap();
+    std::fs::create_dir_all(&dir.0).unwrap();
     std::fs::write(dir.0.join("creating"), "").unwrap();
     std::fs::write(dir.0.join("journal"), "half").unwrap();
     let e = open(&dir.0, &opts).err().unwrap().to_string();

@@ -35,6 +35,8 @@ struct Inner {
     held: bool,
     /// What a device's host can still find for it, bytes.
     room: Option<u64>,
+    /// Reads that touch these bytes of a device fail.
+    bad: Option<(usize, std::ops::Range<u64>)>,
 }
 
 /// All devices of one store.
@@ -52,8 +54,13 @@ pub(crate) struct Image {
 }
 
 impl World {
-    pub fn new(sizes: &[usize]) -> Self {
-        Self::from_image(Image { devices: sizes.iter().map(|n| vec![0; *n]).collect(), kv: Kv::new() })
+    pub fn new(sizes: &[u64]) -> Self {
+        Self::from_image(Image { devices: sizes.iter().map(|n| vec![0; *n as usize]).collect(), kv: Kv::new() })
+    }
+
+    /// Number of devices.
+    pub fn count(&self) -> usize {
+        self.0.lock().unwrap().devices.len()
     }
 
     pub fn from_image(image: Image) -> Self {
@@ -77,7 +84,7 @@ impl World {
     }
 
     pub fn device(&self, n: usize) -> Arc<dyn BlockDevice> {
-        Arc::new(Device(self.clone(), n, ["superblock", "journal", "block"][n]))
+        Arc::new(Device(self.clone(), n, ["main", "journal", "meta"][n]))
     }
 
     pub fn meta(&self) -> Arc<dyn MetaStore> {
@@ -110,6 +117,10 @@ impl World {
 
     pub fn room(&self) -> Option<u64> {
         self.0.lock().unwrap().room
+    }
+
+    pub fn fail_reads(&self, bad: Option<(usize, std::ops::Range<u64>)>) {
+        self.0.lock().unwrap().bad = bad;
     }
 
     pub fn hold(&self, held: bool) {
@@ -163,6 +174,10 @@ impl World {
 impl BlockDevice for Device {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
         let w = self.0.0.lock().unwrap();
+        let end = offset + buf.len() as u64;
+        if w.bad.as_ref().is_some_and(|(dev, r)| *dev == self.1 && r.start < end && offset < r.end) {
+            return Err(io::Error::from_raw_os_error(5));
+        }
         let offset = offset as usize;
         buf.copy_from_slice(w.devices[self.1].get(offset..offset + buf.len()).ok_or(io::ErrorKind::UnexpectedEof)?);
         Ok(())
