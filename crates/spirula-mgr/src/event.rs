@@ -43,6 +43,8 @@ pub struct MgrConfig {
     pub hostname: String,
     /// Facts for `mgr metadata`.
     pub metadata: BTreeMap<String, String>,
+    /// Its options.
+    pub settings: spirula_settings::Settings,
 }
 
 /// Something happened.

@@ -68,8 +68,6 @@ pub struct Mgr {
     mon_up: bool,
     pub(crate) map: OsdMap,
     pub(crate) mgrmap: MgrMap,
-    /// Options the monitors set for us.
-    pub(crate) options: BTreeMap<String, String>,
     pub(crate) pgmap: PgMap,
     pub(crate) osds: BTreeMap<OsdId, OsdEntry>,
     next_beacon: Duration,
@@ -88,7 +86,6 @@ impl Mgr {
             mon_up: false,
             map: OsdMap::default(),
             mgrmap: MgrMap::default(),
-            options: BTreeMap::new(),
             pgmap: PgMap::default(),
             osds: BTreeMap::new(),
             next_beacon: now.mono,
@@ -105,6 +102,11 @@ impl Mgr {
     /// The PG map.
     pub fn pgmap(&self) -> &PgMap {
         &self.pgmap
+    }
+
+    /// Who is connected.
+    pub(crate) fn sessions(&self) -> impl Iterator<Item = (ConnId, &Peer)> {
+        self.sessions.iter().map(|(conn, s)| (*conn, &s.peer))
     }
 
     /// Epoch of its OSD map, 0 without one.
@@ -233,7 +235,7 @@ impl Mgr {
                 }
             }
             kind::CONFIG => match MConfig::from_message(m) {
-                Ok(body) => self.options = body.config.into_iter().collect(),
+                Ok(body) => self.config.settings.set_central(&body.config.into_iter().collect()),
                 Err(e) => tracing::warn!("configuration from the monitor: {e}"),
             },
             other => tracing::trace!("message type {other} from the monitor ignored"),

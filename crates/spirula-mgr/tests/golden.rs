@@ -107,6 +107,7 @@ fn cluster(test: &str) -> Option<Mgr> {
         addrs: AddrVec::default(),
         hostname: "host".into(),
         metadata: BTreeMap::new(),
+        settings: Default::default(),
     };
     let mut mgr = Mgr::new(config, now(0));
     tell(&mut mgr, now(0), MgrEvent::MonOpened);

@@ -30,6 +30,7 @@ fn new() -> Mgr {
         addrs: AddrVec::default(),
         hostname: "h".into(),
         metadata: BTreeMap::new(),
+        settings: Default::default(),
     };
     Mgr::new(config, at(0))
 }

@@ -10,7 +10,7 @@
 //! * [`Mon`] — sessions, batches, replies; `osd`, `mgr`, `pools` hold the rules by subject
 //! * [`commands`] — the command table and its handlers
 //! * [`view`] and [`report`] — what the cluster looks like, and how that is told
-//! * [`options`], [`config`] — known options and those set
+//! * [`config`] — options set by commands
 //!
 //! It never sees data, and it does not decide what a PG does: only which PGs exist, where
 //! they belong, and who is up.
@@ -26,7 +26,6 @@ mod event;
 mod mgr;
 mod mkfs;
 mod mon;
-pub mod options;
 mod osd;
 pub mod pools;
 pub mod report;
@@ -41,6 +40,7 @@ pub use event::{CommitId, ConnId, MonEffect, MonEvent, Peer};
 pub use mkfs::{InitialPool, MkfsError, MkfsParams, NewOsd, mkfs};
 pub use mon::{CommandCtx, Entropy, GlobalIds, Mon};
 pub use osd::crush_weight_of_size;
+pub use spirula_settings::options;
 pub use state::LoadError;
 pub use store::{MonStore, StoreError};
 pub use txn::MonTxn;

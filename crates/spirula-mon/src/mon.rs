@@ -27,7 +27,9 @@ use spirula_messages::cluster::control::{
     PgCreateAsk, PgCreateGrant, PgsCreated, PgsCreatedAck,
 };
 use spirula_messages::{Body, Message, MessageError};
+use spirula_settings::Settings;
 use spirula_types::{AddrVec, EntityType, OsdId, Uuid};
+use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -82,6 +84,8 @@ pub struct Mon {
     pub(crate) osds: OsdTracker,
     /// Facts about ourselves, for `mon metadata`.
     pub(crate) metadata: crate::state::Metadata,
+    /// Our own options; `ceph tell mon.N config set` changes them while commands read the rest.
+    pub(crate) settings: RefCell<Settings>,
     gids: Arc<GlobalIds>,
     queue: VecDeque<Request>,
     inflight: Option<InFlight>,
@@ -145,6 +149,7 @@ impl Mon {
             mgr: MgrTracker::default(),
             osds: OsdTracker::default(),
             metadata: BTreeMap::new(),
+            settings: RefCell::default(),
             gids,
             queue: VecDeque::new(),
             inflight: None,
@@ -164,6 +169,11 @@ impl Mon {
         self.metadata = metadata;
     }
 
+    /// Sets the options that file, environment and command line give.
+    pub fn set_settings(&mut self, settings: Settings) {
+        self.settings = RefCell::new(settings);
+    }
+
     /// The cluster.
     pub fn fsid(&self) -> Uuid {
         self.fsid
@@ -172,6 +182,16 @@ impl Mon {
     /// The source of global ids, to be shared with the shell.
     pub fn global_ids(&self) -> Arc<GlobalIds> {
         self.gids.clone()
+    }
+
+    /// Commits asked for since the start.
+    pub(crate) fn commits(&self) -> u64 {
+        self.last_commit
+    }
+
+    /// Requests that wait for the commit under way.
+    pub(crate) fn waiting(&self) -> usize {
+        self.queue.len()
     }
 
     /// A new global id; see [`GlobalIds::next`].
@@ -293,7 +313,7 @@ impl Mon {
             }
             kind::COMMAND => {
                 let c = MCommand::from_message(&m)?;
-                if commands::is_write(&c.cmd) {
+                if !commands::is_own(&c.cmd) && commands::is_write(&c.cmd) {
                     self.submit(Request::Message(conn, m), out);
                 } else {
                     self.read_command(conn, tid, c.cmd, &c.input, true, out);

@@ -1,6 +1,6 @@
 //! The OSD's side of `ceph tell`: performs what [`crate::tell`] understood.
 
-use crate::daemon::{Life, Osd, RECOVERING};
+use crate::daemon::{Life, Osd};
 use crate::tell::{self, Answer, Tell};
 use bytes::Bytes;
 use serde_json::json;
@@ -9,7 +9,7 @@ use spirula_messages::{Body, Message, MessageError};
 use spirula_runtime::{LinkId, clock};
 use spirula_types::transaction::{ObjectOp, Transaction};
 use spirula_types::{HObject, PgId, errno};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::time::Duration;
 
 /// A benchmark asked for by `tell bench`.
@@ -53,11 +53,12 @@ impl Osd {
         });
         Some(match t {
             Tell::Descriptions => Answer::json(&tell::descriptions()),
-            Tell::Version => Answer::json(&json!({
-                "version": spirula_types::version::CEPH,
-                "release": spirula_types::version::RELEASE,
-                "release_type": "stable",
-            })),
+            Tell::Help => Answer::json(&tell::help()),
+            Tell::Common(prefix, args) => match spirula_settings::common::run(&prefix, &args, &mut self.cfg.settings) {
+                Some(Ok(v)) => Answer::json(&v),
+                Some(Err((errno, why))) => Answer::fail(errno, why),
+                None => Answer::fail(errno::EINVAL, format!("command '{prefix}' is not known to this OSD")),
+            },
             Tell::Status => Answer::json(&json!({
                 "cluster_fsid": self.cfg.fsid.to_string(),
                 "osd_fsid": self.cfg.uuid.to_string(),
@@ -71,16 +72,7 @@ impl Osd {
                 let primaries = self.pgs.values().filter(|p| p.is_primary()).count();
                 Answer::json(&self.perf.dump(self.pgs.len(), primaries, used, total))
             }
-            Tell::ConfigShow => Answer::json(&json!(self.shown_config())),
-            Tell::ConfigGet(key) => match self.shown_config().remove(&key) {
-                Some(v) => Answer::json(&json!({ key: v })),
-                None => Answer::fail(errno::ENOENT, format!("error getting '{key}': this OSD has no such option")),
-            },
-            Tell::ConfigSet(key, value) => {
-                let status = format!("{key} = '{value}' ");
-                self.config.insert(key, value);
-                Answer { status, ..Answer::json(&json!({"success": ""})) }
-            }
+            Tell::PerfSchema => Answer::json(&crate::perf::schema()),
             Tell::PgQuery(pgid) => match PgId::parse(&pgid).and_then(|id| self.pgs.get(&id)) {
                 Some(pg) => Answer::json(&serde_json::from_str(&pg.query()).unwrap_or_default()),
                 None => Answer::fail(errno::ENOENT, format!("i don't have pgid {pgid}")),
@@ -94,6 +86,14 @@ impl Osd {
                     .collect();
                 Answer::json(&json!({"num_ops": ops.len(), "ops": ops}))
             }
+            Tell::HistoricOps => Answer::json(&self.history.dump()),
+            Tell::Sessions => {
+                let list = self.sessions.iter().map(|(id, s)| {
+                    json!({"id": id, "name": format!("{}.{}", s.peer.kind.as_str(), s.peer.id),
+                        "entity": s.peer.name().to_string(), "addr": s.peer.addr().to_string()})
+                });
+                Answer::json(&list.collect())
+            }
             Tell::Flush => {
                 if let Some(store) = &mut self.store
                     && let Err(e) = store.flush()
@@ -104,23 +104,6 @@ impl Osd {
             }
             Tell::Bench { count, size, object_size } => return self.start_bench(link, tid, count, size, object_size),
         })
-    }
-
-    pub(crate) fn shown_config(&self) -> BTreeMap<String, String> {
-        let mut all: BTreeMap<String, String> = [
-            ("osd_max_object_size", self.pg_cfg.limits.max_object_size.to_string()),
-            ("osd_max_pg_log_entries", self.pg_cfg.log_keep.to_string()),
-            ("osd_max_backfills", RECOVERING.to_string()),
-            ("osd_recovery_max_chunk", self.pg_cfg.push_bytes.to_string()),
-            ("osd_heartbeat_grace", crate::peers::GRACE.as_secs().to_string()),
-            ("fsid", self.cfg.fsid.to_string()),
-            ("host", self.cfg.host.clone()),
-            ("name", format!("osd.{}", self.cfg.id)),
-        ]
-        .map(|(k, v)| (k.to_owned(), v))
-        .into();
-        all.extend(self.config.clone());
-        all
     }
 
     pub(crate) fn start_bench(

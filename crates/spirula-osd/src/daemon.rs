@@ -5,6 +5,7 @@
 //! peer are gathered and sent together at the end of a batch.
 
 use crate::commands::Bench;
+use crate::history::History;
 use crate::maps::Maps;
 use crate::peers::{LEASE_MS, Peers};
 use crate::perf::Perf;
@@ -12,7 +13,7 @@ use crate::reader::{Shelf, StoreReader};
 use crate::report::Reporter;
 use crate::space::grows;
 use bytes::Bytes;
-use spirula_messages::ceph::{MMgrMap, MOsdMap, MOsdOp, MOsdOpReply, kind, osd::flag};
+use spirula_messages::ceph::{MConfig, MMgrMap, MMonMap, MOsdMap, MOsdOp, MOsdOpReply, kind, osd::flag};
 use spirula_messages::cluster::control::{
     OsdMarkMeDown, OsdMarkMeDownAck, OsdReportAck, OsdScrub, OsdStop, PgCreateAsk, PgCreateGrant, PgsCreated,
     PgsCreatedAck,
@@ -24,7 +25,7 @@ use spirula_pg::{
     ClientOp, CreateAnswer, Leases, Now, OpId, PeerMsg, Pg, PgConfig, PgEffect, PgEvent, ReadKey, Token, parse_info_key,
 };
 use spirula_runtime::auth::{Login, NoneLogin, Trusting};
-use spirula_runtime::{Daemon, Hub, Link, LinkId, Listener, Mailbox, NetEvent, Peer, Service, clock};
+use spirula_runtime::{Daemon, Hub, Link, LinkId, Listener, Mailbox, Mons, NetEvent, Peer, Service, clock};
 use spirula_store::Store;
 use spirula_types::{AddrVec, EntityType, Epoch, HObject, OsdId, PgId, ReqId, Uuid, errno};
 use std::cell::RefCell;
@@ -58,18 +59,28 @@ pub struct OsdConfig {
     /// Its store's identity.
     pub uuid: Uuid,
     /// Monitors.
-    pub mon: AddrVec,
-    /// Address to listen on; the port is any free one.
-    pub bind: IpAddr,
+    pub mons: Mons,
+    /// Address to listen on for clients.
+    pub public: IpAddr,
+    /// Address to listen on for other OSDs; may be the same.
+    pub cluster: IpAddr,
+    /// First and last port to listen on; 0 and 0 for any free one.
+    pub ports: (u16, u16),
     /// Tells this incarnation from earlier ones.
     pub nonce: u32,
     /// Name of this machine.
     pub host: String,
+    /// Place in the CRUSH tree, by type of bucket.
+    pub location: BTreeMap<String, String>,
+    /// Class of its device, or empty.
+    pub device_class: String,
     /// True if no earlier incarnation of any OSD of the cluster can still be alive (the whole
     /// cluster lives in one process): then no old read lease has to be waited for.
     pub fresh_leases: bool,
     /// Facts for `osd metadata`.
     pub metadata: BTreeMap<String, String>,
+    /// Its options.
+    pub settings: spirula_settings::Settings,
 }
 
 /// What arrives in an OSD's mailbox.
@@ -141,13 +152,16 @@ pub(crate) enum Life {
 /// One OSD.
 pub struct Osd {
     pub(crate) cfg: OsdConfig,
+    /// Ourselves, as clients, monitor and manager see us.
     pub(crate) me: Peer,
+    /// Ourselves, as other OSDs see us.
+    pub(crate) me_cluster: Peer,
     pub(crate) hub: Hub,
     /// With what it goes out.
     pub(crate) login: Arc<dyn Login>,
     pub(crate) on: Handle,
     pub(crate) mailbox: Mailbox<OsdEvent>,
-    pub(crate) listener: Option<Listener>,
+    pub(crate) listeners: Vec<Listener>,
     pub(crate) store: Option<Store>,
     pub(crate) shelf: RefCell<Shelf>,
     /// Address, length and crc32c of payloads that the event being handled brought.
@@ -192,7 +206,7 @@ pub struct Osd {
     pub(crate) reporter: Reporter,
     pub(crate) perf: Perf,
     pub(crate) bench: Option<Bench>,
-    pub(crate) config: BTreeMap<String, String>,
+    pub(crate) history: History,
 }
 
 impl Osd {
@@ -210,8 +224,15 @@ impl Osd {
         let mut me = Peer::new(EntityType::Osd, &cfg.id.to_string());
         let auth = Arc::new(Trusting::default());
         let service = Service { me: me.clone(), sink: mailbox.sink(), auth };
-        let listener = hub.listen(&[(cfg.bind, 0).into()], cfg.nonce, service, &on).map_err(|e| e.to_string())?;
-        me.addrs = listener.addrs.clone();
+        let listen = |ip| hub.listen_within(ip, cfg.ports, cfg.nonce, service.clone(), &on).map_err(|e| e.to_string());
+        let mut listeners = vec![listen(cfg.public)?];
+        me.addrs = listeners[0].addrs.clone();
+        let mut me_cluster = me.clone();
+        if cfg.cluster != cfg.public {
+            let second = listen(cfg.cluster)?;
+            me_cluster.addrs = second.addrs.clone();
+            listeners.push(second);
+        }
         let pg_cfg = Arc::new(PgConfig::default());
         let mut pgs = BTreeMap::new();
         let records = store.meta_range(b"pg.").map_err(|e| e.to_string())?;
@@ -227,10 +248,11 @@ impl Osd {
         Ok(Self {
             login: NoneLogin::of(&me),
             me,
+            me_cluster,
             hub,
             on,
             mailbox,
-            listener: Some(listener),
+            listeners,
             store: Some(store),
             shelf: RefCell::default(),
             known_crcs: Vec::new(),
@@ -270,9 +292,14 @@ impl Osd {
             reporter: Reporter::default(),
             perf: Perf::default(),
             bench: None,
-            config: BTreeMap::new(),
+            history: History::default(),
             cfg,
         })
+    }
+
+    /// Where clients reach it.
+    pub fn addrs(&self) -> &AddrVec {
+        &self.me.addrs
     }
 
     // ---- messages ----
@@ -283,7 +310,7 @@ impl Osd {
         let is = |l: &Option<Link>| l.as_ref().is_some_and(|l| l.id() == id);
         match kind {
             PgCreateGrant::KIND | PgsCreatedAck::KIND | OsdMarkMeDownAck::KIND | OsdStop::KIND => is(&self.mon),
-            kind::OSD_MAP | kind::MGR_MAP => is(&self.mon),
+            kind::OSD_MAP | kind::MGR_MAP | kind::MON_MAP | kind::CONFIG => is(&self.mon),
             OsdReportAck::KIND | OsdScrub::KIND => is(&self.mgr),
             _ => true,
         }
@@ -301,7 +328,9 @@ impl Osd {
             kind::COMMAND => self.command(id, &m),
             kind::OSD_MAP => MOsdMap::from_message(&m).map(|m| self.osd_map(m)),
             kind::MGR_MAP => MMgrMap::from_message(&m).map(|m| self.mgr_map(&m)),
-            kind::OSD_BACKOFF | kind::MON_MAP | kind::CONFIG => Ok(()),
+            kind::CONFIG => MConfig::from_message(&m).map(|c| self.cfg.settings.set_central(&c.config)),
+            kind::MON_MAP => MMonMap::from_message(&m).map(|m| self.mon_map(&m)),
+            kind::OSD_BACKOFF => Ok(()),
             PgCreateGrant::KIND => PgCreateGrant::from_message(&m).map(|g| self.granted(g)),
             PgsCreatedAck::KIND => PgsCreatedAck::from_message(&m).map(|a| self.created_ack(&a)),
             OsdMarkMeDownAck::KIND => OsdMarkMeDownAck::from_message(&m).map(|_| self.marked_down()),
@@ -583,6 +612,10 @@ impl Osd {
         let took = clock::monotonic().saturating_sub(p.begun);
         let Some(s) = self.sessions.get(&p.link) else { return };
         let m = reply.into_message(p.tid);
+        self.history.note(clock::monotonic(), took, || {
+            let what = if p.write { "write" } else { "read" };
+            format!("osd_op({}:{} {what} {} bytes)", s.peer.name(), p.tid, p.bytes.max(m.data.len() as u64))
+        });
         self.perf.ops += 1;
         self.perf.latency.add(took);
         if p.write {
@@ -655,7 +688,7 @@ impl Osd {
 
     pub(crate) fn end(&mut self) {
         self.life = Life::Stopped;
-        self.listener = None;
+        self.listeners.clear();
         if let Some(store) = self.store.take()
             && let Err(e) = store.close()
         {
@@ -727,7 +760,7 @@ impl Osd {
             hb_peers: self.peers.osds(),
             slow_ops: slow.len() as u32,
             slow_oldest: slow.into_iter().max().unwrap_or_default(),
-            config: &self.config,
+            config: self.cfg.settings.changed(),
         };
         link.send(self.reporter.make(now, clock::wall(), facts).into_message(0));
     }

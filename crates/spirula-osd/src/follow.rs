@@ -44,7 +44,7 @@ impl Osd {
         }
         let others = map.osds().filter(|o| *o != id && map.is_up(*o));
         let wanted = others.filter_map(|o| Some((o, map.addrs(o)?.cluster.clone()))).collect();
-        let (hub, me, login, sink, on) = (&self.hub, &self.me, &self.login, self.mailbox.sink(), &self.on);
+        let (hub, me, login, sink, on) = (&self.hub, &self.me_cluster, &self.login, self.mailbox.sink(), &self.on);
         let now = clock::monotonic();
         self.peers.follow(&wanted, now, |addrs| hub.connect(me, login, &sink, addrs, EntityType::Osd, on));
         self.split_pgs();

@@ -11,11 +11,12 @@
 //! * [`links`], [`peers`] — links to monitor, manager and other OSDs, heartbeats, read leases, failure reports
 //! * [`reader`], [`reads`] — the store as the PGs see it; reads in helper threads
 //! * [`space`] — how full it is, and what that refuses
-//! * [`tell`], [`commands`], [`perf`], [`report`] — commands, counters, statistics
+//! * [`tell`], [`commands`], [`perf`], [`history`], [`report`] — commands, counters, statistics
 
 mod commands;
 mod daemon;
 mod follow;
+mod history;
 mod links;
 mod maps;
 mod peers;

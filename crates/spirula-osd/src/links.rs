@@ -2,7 +2,7 @@
 
 use crate::daemon::{Life, Osd, RETRY, Session, mono_ms};
 use spirula_messages::Body;
-use spirula_messages::ceph::{MMonSubscribe, Subscription};
+use spirula_messages::ceph::{MMonMap, MMonSubscribe, Subscription};
 use spirula_messages::cluster::control::{OsdBoot, OsdFailureReport};
 use spirula_messages::cluster::pg::OsdPing;
 use spirula_pg::PgEvent;
@@ -32,6 +32,7 @@ impl Osd {
         if self.mon.as_ref().is_some_and(|l| l.id() == id) {
             tracing::debug!("osd.{}: monitor: {why}", self.cfg.id);
             (self.mon, self.mon_open, self.mon_retry) = (None, false, now + RETRY);
+            self.cfg.mons.next();
         } else if self.mgr.as_ref().is_some_and(|l| l.id() == id) {
             (self.mgr, self.mgr_open, self.mgr_retry) = (None, false, now + RETRY);
         } else if self.sessions.remove(&id).is_some() {
@@ -57,7 +58,7 @@ impl Osd {
             return;
         }
         if self.mon.is_none() && now >= self.mon_retry {
-            self.mon = Some(self.connect(&self.cfg.mon.clone(), EntityType::Mon));
+            self.mon = Some(self.connect(&self.cfg.mons.current(), EntityType::Mon));
         }
         if self.mgr.is_none() && now >= self.mgr_retry && !self.mgr_addr.is_blank() {
             self.mgr = Some(self.connect(&self.mgr_addr.clone(), EntityType::Mgr));
@@ -65,7 +66,7 @@ impl Osd {
         if self.mon_open && self.life == Life::Booting && now.saturating_sub(self.boot_sent) >= RETRY {
             self.send_boot();
         }
-        let (hub, me, login, sink, on) = (&self.hub, &self.me, &self.login, self.mailbox.sink(), &self.on);
+        let (hub, me, login, sink, on) = (&self.hub, &self.me_cluster, &self.login, self.mailbox.sink(), &self.on);
         self.peers.reopen(|addrs| hub.connect(me, login, &sink, addrs, EntityType::Osd, on));
     }
 
@@ -83,8 +84,18 @@ impl Osd {
         let what = vec![
             Subscription { what: "osdmap".into(), start, once: false },
             Subscription { what: "mgrmap".into(), start: 0, once: false },
+            Subscription { what: "monmap".into(), start: 0, once: false },
+            Subscription { what: "config".into(), start: 0, once: false },
         ];
         self.to_mon(MMonSubscribe { what, hostname: self.cfg.host.clone() });
+    }
+
+    /// The monitors changed: the next attempt goes to one of these.
+    pub(crate) fn mon_map(&mut self, m: &MMonMap) {
+        match spirula_encoding::from_slice::<spirula_maps::MonMap>(&m.monmap) {
+            Ok(map) => self.cfg.mons.replace(map.mons.values().map(|m| m.addrs.clone()).collect()),
+            Err(e) => tracing::warn!("osd.{}: monitor map: {e}", self.cfg.id),
+        }
     }
 
     pub(crate) fn send_boot(&mut self) {
@@ -98,14 +109,14 @@ impl Osd {
             osd: self.cfg.id,
             uuid: self.cfg.uuid,
             public: self.me.addrs.clone(),
-            cluster: self.me.addrs.clone(),
-            hb_back: self.me.addrs.clone(),
+            cluster: self.me_cluster.addrs.clone(),
+            hb_back: self.me_cluster.addrs.clone(),
             hb_front: self.me.addrs.clone(),
             features: self.me.features,
             newest_map: self.maps.epoch(),
             size_bytes,
-            device_class: String::new(),
-            location: [("host".to_owned(), self.cfg.host.clone()), ("root".to_owned(), "default".to_owned())].into(),
+            device_class: self.cfg.device_class.clone(),
+            location: self.cfg.location.clone(),
             metadata: self.cfg.metadata.clone(),
         });
     }

@@ -111,9 +111,74 @@ impl Perf {
     }
 }
 
+/// What `perf dump` shows: section, name, kind, short name, meaning.
+const SCHEMA: &[(&str, &str, Shape, &str, &str)] = {
+    use Shape::{Average as Avg, Count, Gauge};
+    &[
+        ("osd", "op_wip", Gauge, "wip", "client operations being worked on"),
+        ("osd", "op", Count, "ops", "client operations answered"),
+        ("osd", "op_in_bytes", Count, "wr", "bytes received with writes"),
+        ("osd", "op_out_bytes", Count, "rd", "bytes sent with reads"),
+        ("osd", "op_latency", Avg, "lat", "from a request's arrival to its answer"),
+        ("osd", "op_r", Count, "rop", "reads answered"),
+        ("osd", "op_r_out_bytes", Count, "rob", "bytes sent with reads"),
+        ("osd", "op_r_latency", Avg, "rlat", "the same latency, reads"),
+        ("osd", "op_w", Count, "wop", "writes answered"),
+        ("osd", "op_w_in_bytes", Count, "wib", "bytes received with writes"),
+        ("osd", "op_w_latency", Avg, "wlat", "the same latency, writes"),
+        ("osd", "subop_w", Count, "sop", "writes taken as a replica"),
+        ("osd", "parked_reads", Count, "park", "reads that waited for the disk"),
+        ("osd", "map_messages", Count, "map", "OSD maps taken"),
+        ("osd", "heartbeats", Count, "hb", "heartbeats sent"),
+        ("osd", "numpg", Gauge, "pgs", "placement groups"),
+        ("osd", "numpg_primary", Gauge, "prim", "placement groups led"),
+        ("osd", "numpg_replica", Gauge, "repl", "placement groups followed"),
+        ("osd", "stat_bytes", Gauge, "size", "bytes of the store"),
+        ("osd", "stat_bytes_used", Gauge, "used", "bytes used"),
+        ("osd", "stat_bytes_avail", Gauge, "free", "bytes free"),
+        ("store", "transactions", Count, "txns", "transactions submitted"),
+        ("store", "commit_latency", Avg, "clat", "from a transaction's submission to its being durable"),
+    ]
+};
+
+/// Kind of a counter.
+#[derive(Clone, Copy)]
+enum Shape {
+    Gauge,
+    Count,
+    Average,
+}
+
+/// As `perf schema` prints it. The type bits are Ceph's: 1 time, 2 integer, 4 average, 8 counter.
+pub fn schema() -> Value {
+    let mut out = serde_json::Map::new();
+    for (section, name, shape, nick, meaning) in SCHEMA {
+        let (bits, metric, value) = match shape {
+            Shape::Gauge => (2, "gauge", "integer"),
+            Shape::Count => (10, "counter", "integer"),
+            Shape::Average => (5, "gauge", "real-integer-pair"),
+        };
+        let row = json!({"type": bits, "metric_type": metric, "value_type": value, "description": meaning,
+            "nick": nick, "priority": 5, "units": "none"});
+        if let Value::Object(rows) = out.entry(*section).or_insert_with(|| json!({})) {
+            rows.insert((*name).to_owned(), row);
+        }
+    }
+    Value::Object(out)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn schema_describes_exactly_what_is_dumped() {
+        let names = |v: &Value| -> Vec<(String, Vec<String>)> {
+            let keys = |v: &Value| v.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
+            v.as_object().unwrap().iter().map(|(k, v)| (k.clone(), keys(v))).collect()
+        };
+        assert_eq!(names(&schema()), names(&Perf::default().dump(1, 1, 1, 1)));
+    }
 
     #[test]
     fn mean_counts_only_what_is_new() {

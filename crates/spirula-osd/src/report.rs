@@ -31,7 +31,7 @@ pub struct Facts<'a> {
     pub hb_peers: Vec<OsdId>,
     pub slow_ops: u32,
     pub slow_oldest: Duration,
-    pub config: &'a BTreeMap<String, String>,
+    pub config: BTreeMap<String, String>,
 }
 
 /// When to report and what has changed.
@@ -163,7 +163,7 @@ impl Reporter {
             slow_ops: f.slow_ops,
             slow_oldest_ms: f.slow_oldest.as_millis() as u64,
             perf: f.perf.counters(),
-            config: f.config.clone(),
+            config: f.config,
         }
     }
 }

@@ -1,6 +1,7 @@
 //! `ceph tell osd.N …`: the commands an OSD answers itself.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value};
+use spirula_settings::common;
 use spirula_types::errno;
 
 /// The answer to a command.
@@ -62,8 +63,10 @@ fn pretty(v: &Value, depth: usize, out: &mut String) {
 pub enum Tell {
     /// The list of commands.
     Descriptions,
-    /// Program version.
-    Version,
+    /// The same, as a list for people.
+    Help,
+    /// What every daemon answers alike.
+    Common(String, Map<String, Value>),
     /// Write `count` bytes in pieces of `size` to the store and time it.
     Bench {
         /// Bytes in all.
@@ -75,24 +78,23 @@ pub enum Tell {
     },
     /// Counters.
     PerfDump,
-    /// All options.
-    ConfigShow,
-    /// One option.
-    ConfigGet(String),
-    /// Sets an option until the OSD restarts.
-    ConfigSet(String, String),
+    /// What the counters are.
+    PerfSchema,
     /// State of the daemon.
     Status,
     /// `ceph pg N query`.
     PgQuery(String),
     /// Requests being worked on.
     OpsInFlight,
+    /// The slowest of the latest requests.
+    HistoricOps,
+    /// Who is connected.
+    Sessions,
     /// Write back what the store holds in memory.
     Flush,
 }
 
 const COMMANDS: &[(&str, &str, &str)] = &[
-    ("version", "", "report version of OSD"),
     ("status", "", "high-level status of OSD"),
     (
         "bench",
@@ -104,37 +106,35 @@ const COMMANDS: &[(&str, &str, &str)] = &[
         " name=logger,type=CephString,req=false name=counter,type=CephString,req=false",
         "dump perfcounters value",
     ),
-    ("config show", "", "dump current config settings"),
-    ("config get", " name=var,type=CephString", "config get <field>: get the config value"),
     (
-        "config set",
-        " name=var,type=CephString name=val,type=CephString,n=N",
-        "config set <field> <val> [<val> ...]: set a config variable",
+        "perf schema",
+        " name=logger,type=CephString,req=false name=counter,type=CephString,req=false",
+        "dump perfcounters schema",
     ),
-    ("injectargs", " name=injected_args,type=CephString,n=N", "inject configuration arguments into running daemon"),
     ("pg", " name=pgid,type=CephPgid name=cmd,type=CephChoices,strings=query", "show details of a specific pg"),
     ("query", " name=pgid,type=CephPgid,req=false", "show details of a specific pg"),
     ("dump_ops_in_flight", "", "show the ops currently in flight"),
+    ("ops", "", "show the ops currently in flight"),
+    ("dump_historic_ops", "", "show recent ops"),
+    ("sessions", "", "list existing sessions"),
     ("flush_store_cache", "", "write what the store holds in memory to its disk"),
 ];
 
 /// The list of commands in the form of `get_command_descriptions`.
 pub fn descriptions() -> Value {
-    let mut all = serde_json::Map::new();
-    for (i, (words, args, help)) in COMMANDS.iter().enumerate() {
-        let mut sig: Vec<Value> = words.split(' ').map(Value::from).collect();
-        for arg in args.split_whitespace() {
-            let mut a = serde_json::Map::new();
-            for field in arg.split(',') {
-                let (k, v) = field.split_once('=').unwrap_or((field, ""));
-                let v = if k == "req" { json!(v == "true") } else { json!(v) };
-                a.insert(k.to_owned(), v);
-            }
-            sig.push(Value::Object(a));
-        }
-        all.insert(format!("cmd{i:03}"), json!({"sig": sig, "help": help, "module": "osd", "perm": "rw", "flags": 0}));
-    }
-    Value::Object(all)
+    let own = COMMANDS.iter().map(|(words, args, help)| (format!("{words}{args}"), *help));
+    let all = common::COMMANDS.iter().map(|(sig, help)| ((*sig).to_owned(), *help)).chain(own);
+    let row =
+        |(i, (sig, help)): (usize, (String, &str))| (format!("cmd{i:03}"), common::descriptor(&sig, help, "osd", "rw"));
+    Value::Object(all.enumerate().map(row).collect())
+}
+
+/// The commands and what they do.
+pub fn help() -> Value {
+    let own = COMMANDS.iter().map(|(words, _, help)| ((*words).to_owned(), *help));
+    let all = common::COMMANDS.iter().map(|(sig, help)| (common::words(sig), *help)).chain(own);
+    let all: std::collections::BTreeMap<String, &str> = all.collect();
+    Value::Object(all.into_iter().map(|(k, v)| (k, v.into())).collect())
 }
 
 /// Understands a command.
@@ -148,11 +148,6 @@ pub fn parse(cmd: &[String]) -> Result<Tell, Answer> {
     let Some(prefix) = v["prefix"].as_str() else {
         return Err(Answer::fail(errno::EINVAL, "bad command: no 'prefix'"));
     };
-    let text = |key: &str| match &v[key] {
-        Value::String(s) => Ok(s.clone()),
-        Value::Array(a) => Ok(a.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" ")),
-        _ => Err(Answer::fail(errno::EINVAL, format!("{prefix}: argument '{key}' is missing"))),
-    };
     let number = |key: &str, default: u64| match &v[key] {
         Value::Null => Ok(default),
         n => n
@@ -162,7 +157,7 @@ pub fn parse(cmd: &[String]) -> Result<Tell, Answer> {
     };
     Ok(match prefix {
         "get_command_descriptions" => Tell::Descriptions,
-        "version" => Tell::Version,
+        "help" => Tell::Help,
         "status" => Tell::Status,
         "bench" => Tell::Bench {
             count: number("count", 1 << 30)?,
@@ -170,26 +165,19 @@ pub fn parse(cmd: &[String]) -> Result<Tell, Answer> {
             object_size: number("object_size", 0)?,
         },
         "perf dump" => Tell::PerfDump,
-        "config show" => Tell::ConfigShow,
-        "config get" => Tell::ConfigGet(text("var")?),
-        "config set" => Tell::ConfigSet(text("var")?, text("val")?),
-        "injectargs" => {
-            let args = text("injected_args")?;
-            let arg = args.trim().trim_start_matches('-').to_owned();
-            match arg.split_once(['=', ' ']) {
-                Some((k, v)) => Tell::ConfigSet(k.replace('-', "_"), v.to_owned()),
-                None => {
-                    return Err(Answer::fail(errno::EINVAL, format!("injectargs: '{args}' is not --option=value")));
-                }
-            }
-        }
+        "perf schema" => Tell::PerfSchema,
         "pg" | "query" => match (v["cmd"].as_str(), v["pgid"].as_str()) {
             (None | Some("query"), Some(pgid)) => Tell::PgQuery(pgid.to_owned()),
             (Some(other), _) => return Err(Answer::fail(errno::EINVAL, format!("pg: unknown command '{other}'"))),
             _ => return Err(Answer::fail(errno::EINVAL, "pg: argument 'pgid' is missing")),
         },
         "dump_ops_in_flight" | "ops" => Tell::OpsInFlight,
+        "dump_historic_ops" => Tell::HistoricOps,
+        "sessions" => Tell::Sessions,
         "flush_store_cache" => Tell::Flush,
+        other if common::COMMANDS.iter().any(|(sig, _)| common::words(sig) == other) => {
+            Tell::Common(other.to_owned(), v.as_object().cloned().unwrap_or_default())
+        }
         other => return Err(Answer::fail(errno::EINVAL, format!("command '{other}' is not known to this OSD"))),
     })
 }
@@ -204,11 +192,9 @@ mod tests {
 
     #[test]
     fn commands_are_understood_with_defaults() {
-        assert_eq!(p(r#"{"prefix": "version"}"#), Ok(Tell::Version));
+        assert!(matches!(p(r#"{"prefix": "version"}"#), Ok(Tell::Common(prefix, _)) if prefix == "version"));
         let bench = Tell::Bench { count: 1 << 20, size: 65536, object_size: 0 };
         assert_eq!(p(r#"{"prefix": "bench", "count": 1048576, "size": 65536}"#), Ok(bench));
-        let set = Tell::ConfigSet("osd_max_backfills".into(), "1".into());
-        assert_eq!(p(r#"{"prefix": "injectargs", "injected_args": ["--osd-max-backfills=1"]}"#), Ok(set));
         assert_eq!(p(r#"{"prefix": "pg", "pgid": "2.0", "cmd": "query"}"#), Ok(Tell::PgQuery("2.0".into())));
     }
 
@@ -218,7 +204,6 @@ mod tests {
             (r#"{"prefix": "make coffee"}"#, "make coffee"),
             ("nonsense", "JSON"),
             ("{}", "prefix"),
-            (r#"{"prefix": "config get"}"#, "var"),
             (r#"{"prefix": "bench", "count": "many"}"#, "count"),
         ] {
             let a = p(s).unwrap_err();
@@ -239,7 +224,7 @@ mod tests {
 
     #[test]
     fn pretty_form_is_indented_by_four() {
-        let a = Answer::json(&json!({"a": [1, {"b": {}}], "c": "x"}));
+        let a = Answer::json(&serde_json::json!({"a": [1, {"b": {}}], "c": "x"}));
         let want =
             "{\n    \"a\": [\n        1,\n        {\n            \"b\": {}\n        }\n    ],\n    \"c\": \"x\"\n}\n";
         assert_eq!(a.output, want);

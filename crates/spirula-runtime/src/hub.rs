@@ -150,6 +150,45 @@ impl Hub {
         Ok(open)
     }
 
+    /// Listens on the first free port from `ports.0` to `ports.1`; with 0 and 0 on any.
+    ///
+    /// # Errors
+    /// [`NetError::Listen`] if none is free, or the address is not ours.
+    pub fn listen_within(
+        &self,
+        ip: std::net::IpAddr,
+        ports: (u16, u16),
+        nonce: u32,
+        service: Service,
+        on: &Handle,
+    ) -> Result<Listener, NetError> {
+        let (mut port, last) = ports;
+        loop {
+            match self.listen(&[(ip, port).into()], nonce, service.clone(), on) {
+                Err(NetError::Listen { source, .. })
+                    if source.kind() == std::io::ErrorKind::AddrInUse && port < last =>
+                {
+                    port += 1;
+                }
+                result => return result,
+            }
+        }
+    }
+
+    /// Opens a link through memory to a daemon of this process, whatever the mode is; `None` if
+    /// none listens at `to`. For the process's own admin sockets.
+    pub fn connect_local(&self, me: &Peer, sink: &NetSink, to: &AddrVec) -> Option<Link> {
+        let there = self.locals().get(&to.msgr2().addr?).cloned()?;
+        Some(Self::join(me, sink, there))
+    }
+
+    fn join(me: &Peer, sink: &NetSink, there: Local) -> Link {
+        let (mine, theirs) = Link::pair(sink, &there.sink);
+        there.sink.push(NetEvent::Opened { link: theirs, peer: me.clone(), outgoing: false });
+        sink.push(NetEvent::Opened { link: mine.clone(), peer: there.me, outgoing: true });
+        mine
+    }
+
     /// Opens a link to the daemon at `to`, trying its addresses in turn, with credentials from
     /// `login`. It can be written to at once; [`NetEvent::Opened`] follows, or
     /// [`NetEvent::Closed`] if nobody is there or lets us in.
@@ -163,12 +202,7 @@ impl Hub {
         on: &Handle,
     ) -> Link {
         match self.local(to) {
-            Some(there) => {
-                let (mine, theirs) = Link::pair(sink, &there.sink);
-                there.sink.push(NetEvent::Opened { link: theirs, peer: me.clone(), outgoing: false });
-                sink.push(NetEvent::Opened { link: mine.clone(), peer: there.me, outgoing: true });
-                mine
-            }
+            Some(there) => Self::join(me, sink, there),
             None => tcp::connect(self.clone(), me.clone(), login.clone(), sink.clone(), to.clone(), kind, on),
         }
     }

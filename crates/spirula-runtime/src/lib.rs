@@ -8,6 +8,7 @@
 //! * [`Hub`] — the process: listeners, in-process addresses, the payload pool
 //! * [`Link`] — one peer; [`NetEvent`] — what a peer did
 //! * [`auth`] — who may come in, and with what to go out
+//! * [`Mons`] — which monitor to talk to
 //! * [`Daemon`], [`run`] — a daemon's loop; [`Reactors`] — the threads the loops run on
 //! * [`clock`], [`entropy`] — the one place that reads the clock, and draws random numbers
 //!
@@ -23,10 +24,12 @@ pub mod entropy;
 mod hub;
 pub mod limits;
 mod link;
+mod mons;
 mod reactor;
 mod tcp;
 
 pub use daemon::{Daemon, Mailbox, mailbox, run};
 pub use hub::{Hub, LinkMode, Listener, NetError, Service};
 pub use link::{Link, LinkId, NetEvent, NetSink, Peer};
+pub use mons::Mons;
 pub use reactor::Reactors;

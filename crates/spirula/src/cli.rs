@@ -1,8 +1,9 @@
 //! The command line.
 
 use crate::size::Size;
-use crate::{control, status, up};
+use crate::{control, options, process, status, up};
 use clap::{Args as ClapArgs, CommandFactory, Parser, Subcommand};
+use std::ffi::OsString;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
@@ -23,10 +24,17 @@ enum Command {
     Down(DownArgs),
     /// Show whether the cluster runs, and its health
     Status(StatusArgs),
-    /// Start or stop single OSDs of a running cluster
+    /// Run one monitor in the foreground
+    Mon(DaemonArgs),
+    /// Run one manager in the foreground
+    Mgr(DaemonArgs),
+    /// Run one OSD in the foreground; or start or stop OSDs of a running 'spirula up'
+    #[command(args_conflicts_with_subcommands = true)]
     Osd {
         #[command(subcommand)]
-        command: OsdCommand,
+        command: Option<OsdCommand>,
+        #[command(flatten)]
+        daemon: DaemonArgs,
     },
     /// Print shell completions, for example: spirula completions bash > /etc/bash_completion.d/spirula
     Completions {
@@ -86,6 +94,50 @@ pub enum Links {
     Tcp,
 }
 
+/// Arguments of `spirula mon|mgr|osd`. Every option of Ceph's daemons that we know can be given,
+/// too: `--public-network 10.0.0.0/8`.
+#[derive(Debug, Clone, ClapArgs)]
+#[command(after_help = "Any option of ceph.conf can be given as well, for example --mon-host, --public-network, \
+                        --cluster-network, --crush-location. Order of precedence: command line, CEPH_ARGS, \
+                        SPIRULA_<OPTION>, the file, 'ceph config set', defaults.")]
+pub struct DaemonArgs {
+    /// Directory of this host: stores, keyrings, sockets, ceph.conf
+    #[arg(long, default_value = "./spirula-data")]
+    pub dir: PathBuf,
+    /// Directory of this daemon's data [default: DIR/<kind>.<id>]
+    #[arg(long)]
+    pub data: Option<PathBuf>,
+    /// Configuration file [default: $SPIRULA_CONF, $CEPH_CONF, DIR/ceph.conf, /etc/ceph/ceph.conf]
+    #[arg(long, short)]
+    pub conf: Option<PathBuf>,
+    /// Name of the monitor or manager, number of the OSD [default: a, x, none]
+    #[arg(long, short)]
+    pub id: Option<String>,
+    /// The same with its kind, as osd.0
+    #[arg(long, short, conflicts_with = "id")]
+    pub name: Option<String>,
+    /// An option as name=value
+    #[arg(long, value_name = "NAME=VALUE")]
+    pub set: Vec<String>,
+}
+
+impl DaemonArgs {
+    /// The id given, without its kind.
+    ///
+    /// # Errors
+    /// When `--name` is of another kind than `kind`.
+    pub fn id_of(&self, kind: &str) -> anyhow::Result<Option<String>> {
+        match (&self.name, &self.id) {
+            (Some(name), _) => match name.split_once('.') {
+                Some((k, id)) if k == kind && !id.is_empty() => Ok(Some(id.to_owned())),
+                Some(_) => anyhow::bail!("--name {name}: this is not a {kind}"),
+                None => Ok(Some(name.clone())),
+            },
+            (None, id) => Ok(id.clone()),
+        }
+    }
+}
+
 #[derive(Debug, ClapArgs)]
 struct DownArgs {
     /// Directory of the cluster
@@ -126,6 +178,24 @@ struct OsdArgs {
     json: bool,
 }
 
+/// The words of the command line, with Ceph's options of a daemon turned into `--set`.
+///
+/// # Errors
+/// What is wrong with an option, and the nearest one there is.
+pub fn expanded(words: Vec<OsString>) -> Result<Vec<OsString>, String> {
+    let is_daemon = |w: &OsString| ["mon", "mgr", "osd"].iter().any(|d| w == d);
+    let sub = |w: &OsString| w.to_str().is_some_and(|w| w.chars().all(|c| c.is_ascii_alphabetic()));
+    // 'spirula osd stop 0 …' is another command.
+    if !words.get(1).is_some_and(is_daemon) || words.get(2).is_some_and(sub) {
+        return Ok(words);
+    }
+    let own = Args::command();
+    let own = own.find_subcommand("mon").into_iter().flat_map(clap::Command::get_arguments);
+    let mut own: Vec<String> = own.filter_map(|a| a.get_long().map(str::to_owned)).collect();
+    own.extend(["help", "version"].map(str::to_owned));
+    options::expand_args(words, &own)
+}
+
 impl Args {
     /// Does what was asked.
     ///
@@ -136,8 +206,11 @@ impl Args {
             Command::Up(a) => up::up(a),
             Command::Down(a) => control::down(&a.dir, a.json),
             Command::Status(a) => status::status(&a.dir, a.json),
-            Command::Osd { command: OsdCommand::Start(a) } => control::osd(&a.dir, "osd-start", a.id, a.json),
-            Command::Osd { command: OsdCommand::Stop(a) } => control::osd(&a.dir, "osd-stop", a.id, a.json),
+            Command::Mon(a) => process::run(process::Kind::Mon, &a),
+            Command::Mgr(a) => process::run(process::Kind::Mgr, &a),
+            Command::Osd { command: Some(OsdCommand::Start(a)), .. } => control::osd(&a.dir, "osd-start", a.id, a.json),
+            Command::Osd { command: Some(OsdCommand::Stop(a)), .. } => control::osd(&a.dir, "osd-stop", a.id, a.json),
+            Command::Osd { command: None, daemon } => process::run(process::Kind::Osd, &daemon),
             Command::Completions { shell } => {
                 clap_complete::generate(shell, &mut Self::command(), "spirula", &mut std::io::stdout());
                 Ok(())

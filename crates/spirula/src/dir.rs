@@ -104,6 +104,13 @@ pub struct DirLock {
     _file: File,
 }
 
+/// Holds one daemon's place in a directory; released when dropped or when the process ends.
+#[derive(Debug)]
+pub struct PidLock {
+    _whole: File,
+    _own: File,
+}
+
 impl ClusterDir {
     /// The directory at `path`, which need not exist.
     ///
@@ -122,6 +129,18 @@ impl ClusterDir {
     /// A file or folder in it.
     pub fn join(&self, name: impl AsRef<Path>) -> PathBuf {
         self.path.join(name)
+    }
+
+    /// Options whose defaults point into this directory.
+    pub fn path_options(&self) -> Vec<(&'static str, String)> {
+        let at = |name: &str| self.join(name).display().to_string();
+        vec![
+            ("run_dir", at("run")),
+            ("admin_socket", at("run/$cluster-$name.asok")),
+            ("keyring", at("$cluster.$name.keyring")),
+            ("mon_data", at("mon.$id")),
+            ("osd_data", at("osd.$id")),
+        ]
     }
 
     /// `ceph.conf`.
@@ -207,6 +226,11 @@ impl ClusterDir {
             .with_context(|| format!("open {}", path.display()))?;
         let begun = Instant::now();
         while flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+            if flock(&file, FlockOperation::NonBlockingLockShared).is_ok() {
+                // Shared with daemons that are processes of their own.
+                let path = self.path.display();
+                return Err(Unmet(format!("daemons of {path} run as processes of their own; stop them first")).into());
+            }
             let mut pid = String::new();
             // The pid only makes the message more helpful.
             let _ = file.rewind().and_then(|()| file.read_to_string(&mut pid));
@@ -224,6 +248,51 @@ impl ClusterDir {
         }
         file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id())).context("write the lock file")?;
         Ok(DirLock { _file: file })
+    }
+
+    /// Takes the locks of one daemon (`osd.0`) that is a process of its own: beside other such,
+    /// never beside `spirula up`, and only one of that name.
+    ///
+    /// # Errors
+    /// [`Unmet`] if it runs already; others if the directories cannot be used.
+    pub fn lock_daemon(&self, run_dir: &Path, name: &str) -> anyhow::Result<PidLock> {
+        fs::create_dir_all(&self.path).with_context(|| format!("create {}", self.path.display()))?;
+        fs::create_dir_all(run_dir).with_context(|| format!("create {}", run_dir.display()))?;
+        let open = |path: &Path| {
+            let mut options = OpenOptions::new();
+            options.read(true).write(true).create(true).truncate(false);
+            options.open(path).with_context(|| format!("open {}", path.display()))
+        };
+        let whole = open(&self.join("lock"))?;
+        let path = run_dir.join(format!("{name}.pid"));
+        let mut own = open(&path)?;
+        let begun = Instant::now();
+        loop {
+            let (file, mode) = if flock(&whole, FlockOperation::NonBlockingLockShared).is_err() {
+                (&whole, "'spirula up'")
+            } else if flock(&own, FlockOperation::NonBlockingLockExclusive).is_err() {
+                (&own, "a process of its own")
+            } else {
+                break;
+            };
+            let mut pid = String::new();
+            // The pid only makes the message more helpful.
+            let _ = (&mut { file }).rewind().and_then(|()| (&mut { file }).read_to_string(&mut pid));
+            let pid = pid.trim();
+            if begun.elapsed() > DYING_PATIENCE || !is_dying(pid) {
+                return Err(Unmet(format!(
+                    "{name} of {} runs already, by {mode} (process {pid})",
+                    self.path.display()
+                ))
+                .into());
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        own.set_len(0)
+            .and_then(|()| own.rewind())
+            .and_then(|()| writeln!(own, "{}", std::process::id()))
+            .with_context(|| format!("write {}", path.display()))?;
+        Ok(PidLock { _whole: whole, _own: own })
     }
 
     /// Waits until no process runs the cluster any more; false if that takes too long.

@@ -7,13 +7,20 @@
 //! Exit codes: 0 done; 1 failed, with the reason on stderr; 2 wrong usage; 3 the cluster is
 //! not in the state the command needs (already running, not running).
 
+mod asok;
 mod cli;
 mod cluster;
 mod conf;
+mod conf_file;
 mod control;
 mod dir;
 mod memory;
+mod net;
+mod options;
+mod process;
+mod signals;
 mod size;
+mod srv;
 mod status;
 mod up;
 
@@ -37,7 +44,13 @@ impl std::fmt::Display for Unmet {
 impl std::error::Error for Unmet {}
 
 fn main() -> ExitCode {
-    let args = cli::Args::parse();
+    let args = match cli::expanded(std::env::args_os().collect()) {
+        Ok(words) => cli::Args::parse_from(words),
+        Err(why) => {
+            eprintln!("spirula: {why}");
+            return ExitCode::from(2);
+        }
+    };
     match args.run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {

@@ -1,11 +1,13 @@
 //! `spirula up`: create or restart a cluster, show progress, say what to type next.
 
 use crate::cli::UpArgs;
-use crate::cluster::{Cluster, Options, random};
+use crate::cluster::host::random;
+use crate::cluster::{Cluster, Options};
 use crate::dir::{ClusterDir, Manifest};
 use crate::memory::{Budget, SMALLEST};
+use crate::options::Sources;
 use crate::size::Size;
-use crate::{Unmet, conf, control};
+use crate::{Unmet, conf, control, signals};
 use anyhow::{Context, bail};
 use serde_json::{Value, json};
 use spirula_types::Uuid;
@@ -14,7 +16,6 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::fd::{FromRawFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
@@ -167,7 +168,13 @@ fn start_and_wait(args: &UpArgs, progress: &mut Progress) -> anyhow::Result<()> 
     };
     conf::write(&dir, &manifest)?;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let sources = Sources::read(dir.path(), Some(&dir.conf()), &[])?;
+    for warning in &sources.warnings {
+        tracing::warn!("{warning}");
+    }
     let options = Options {
+        fallback: dir.path_options(),
+        sources: Arc::new(sources),
         budget: Budget::new(args.memory.0, manifest.osd_uuids.len()),
         reactors: args.reactors.map_or((cores / 2).max(1), |n| n as usize),
         links: args.links,
@@ -241,28 +248,10 @@ fn serve_control(dir: &ClusterDir, cluster: Cluster) -> anyhow::Result<mpsc::Rec
             other => bail!("unknown request '{other}'; known are status, stop, osd-start, osd-stop"),
         }
     })?;
-    let asked = Arc::new(AtomicBool::new(false));
-    std::thread::Builder::new()
-        .name("signals".into())
-        .spawn(move || {
-            let Ok(rt) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return };
-            rt.block_on(async {
-                use tokio::signal::unix::{SignalKind, signal};
-                let (Ok(mut int), Ok(mut term)) = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
-                else {
-                    return;
-                };
-                loop {
-                    tokio::select! { _ = int.recv() => {} _ = term.recv() => {} }
-                    if asked.swap(true, Ordering::Relaxed) {
-                        // The second one means "now": nothing acknowledged is lost by it.
-                        std::process::exit(130);
-                    }
-                    let _ = tx.send(Stop::Signal);
-                }
-            });
-        })
-        .context("start the signal thread")?;
+    signals::on_stop(move || {
+        // The cluster is stopping already.
+        let _ = tx.send(Stop::Signal);
+    })?;
     Ok(rx)
 }
 
@@ -405,7 +394,7 @@ fn next_steps(dir: &ClusterDir, m: &Manifest, cluster: &Cluster, seconds: f64, m
 }
 
 /// Warnings and errors go to stderr, more with `SPIRULA_LOG=info|debug|trace`.
-fn init_log() {
+pub fn init_log() {
     let level = std::env::var("SPIRULA_LOG").ok().and_then(|l| l.parse().ok());
     let level = level.unwrap_or(tracing_subscriber::filter::LevelFilter::WARN);
     // Fails only if a log is set up already, which then is used.

@@ -15,6 +15,7 @@ use crate::mgr::Mgr;
 use serde_json::{Map, Value};
 use spec::{CommandSpec, Ctx, FLAG_MGR};
 use spirula_format::Format;
+use spirula_settings::common;
 
 pub(crate) use spec::Reply;
 
@@ -56,15 +57,32 @@ pub(crate) fn run(mgr: &Mgr, now: Now, cmd: &[String]) -> Reply {
     }
 }
 
-/// Runs a command meant for this daemon (`ceph tell mgr.x`).
-pub(crate) fn tell(mgr: &Mgr, now: Now, cmd: &[String]) -> Reply {
+/// Runs a command meant for this daemon (`ceph tell mgr.x`, its admin socket).
+pub(crate) fn tell(mgr: &mut Mgr, now: Now, cmd: &[String]) -> Reply {
     let args = match parse(cmd) {
         Ok(args) => args,
         Err(reply) => return reply,
     };
     let prefix = args.get("prefix").and_then(Value::as_str).unwrap_or_default();
-    if prefix == "get_command_descriptions" {
-        return Reply::data(describe(tell::COMMANDS.iter()));
+    let own = tell::COMMANDS.iter().map(|c| (c.sig, c.help, c.perm));
+    let all = common::COMMANDS.iter().map(|(sig, help)| (*sig, *help, "rw")).chain(own);
+    match prefix {
+        "get_command_descriptions" => {
+            let row = |(i, (sig, help, perm))| (format!("cmd{i:03}"), common::descriptor(sig, help, "mgr", perm));
+            return Reply::data(spirula_format::to_json(&all.enumerate().map(row).collect(), Format::Json));
+        }
+        "help" => {
+            let all: std::collections::BTreeMap<String, &str> =
+                all.map(|(sig, help, _)| (common::words(sig), help)).collect();
+            return ctx(mgr, now, &args).json(&serde_json::json!(all));
+        }
+        _ => {}
+    }
+    if let Some(outcome) = common::run(prefix, &args, &mut mgr.config.settings) {
+        return match outcome {
+            Ok(v) => ctx(mgr, now, &args).json(&v),
+            Err((errno, why)) => Reply::err(errno, why),
+        };
     }
     match tell::COMMANDS.iter().find(|c| c.prefix() == prefix) {
         Some(c) => (c.run)(&ctx(mgr, now, &args)),

@@ -26,13 +26,13 @@ pub(super) const COMMANDS: &[CommandSpec] = &[
 ];
 
 /// Options of `osd.N` as it reported them, or of this manager as the monitors set them.
-fn options_of<'a>(c: &'a Ctx<'_>, who: &str) -> Result<&'a BTreeMap<String, String>, Reply> {
+fn options_of(c: &Ctx<'_>, who: &str) -> Result<BTreeMap<String, String>, Reply> {
     let no_state = || Reply::err(errno::ENOENT, format!("no config state for daemon {who}"));
     match who.split_once('.') {
-        Some(("mgr", name)) if name == c.mgr.config.name => Ok(&c.mgr.options),
+        Some(("mgr", name)) if name == c.mgr.config.name => Ok(c.mgr.config.settings.changed()),
         Some(("osd", _)) => {
             let osd = parse_osd(who).ok_or_else(|| Reply::invalid(format!("invalid daemon name: {who}")))?;
-            c.mgr.osds.get(&osd).map(|o| &o.config).ok_or_else(no_state)
+            c.mgr.osds.get(&osd).map(|o| o.config.clone()).ok_or_else(no_state)
         }
         Some(_) => Err(no_state()),
         None => Err(Reply::invalid("invalid daemon name: use <type>.<id>")),
@@ -59,7 +59,7 @@ fn show(c: &Ctx<'_>) -> Reply {
     for heading in ["NAME", "VALUE", "SOURCE", "OVERRIDES", "IGNORES"] {
         t.column(heading, Align::Left, Align::Left);
     }
-    for (k, v) in options {
+    for (k, v) in &options {
         t.row([k.as_str(), v.as_str(), "mon", "", ""]);
     }
     Reply::data(t.to_string())

@@ -2,7 +2,6 @@
 
 use super::spec::{CommandSpec, Ctx, Reply};
 use serde_json::json;
-use spirula_types::errno;
 
 macro_rules! tell {
     ($($sig:literal, $help:literal => $run:expr;)*) => {
@@ -11,33 +10,12 @@ macro_rules! tell {
 }
 
 pub(super) const COMMANDS: &[CommandSpec] = tell! {
-    "version", "get ceph version" => version;
-    "config show", "dump current config settings" => config_show;
-    "config get name=var,type=CephString", "get the config value" => config_get;
     "status", "high-level status" => status;
-    "perf dump", "dump perfcounters value" => perf_dump;
+    "perf dump name=logger,type=CephString,req=false name=counter,type=CephString,req=false", "dump perfcounters value" => perf_dump;
+    "perf schema name=logger,type=CephString,req=false name=counter,type=CephString,req=false", "dump perfcounters schema" => perf_schema;
+    "sessions", "list existing sessions" => sessions;
+    "mgr_status", "high-level status" => status;
 };
-
-fn version(c: &Ctx<'_>) -> Reply {
-    let version = c.mgr.config.metadata.get("ceph_version_short").map_or(env!("CARGO_PKG_VERSION"), String::as_str);
-    c.json(&json!({"version": version, "release": "pacific", "release_type": "stable"}))
-}
-
-fn config_show(c: &Ctx<'_>) -> Reply {
-    c.json(&json!(c.mgr.options))
-}
-
-fn config_get(c: &Ctx<'_>) -> Reply {
-    let var = c.str("var").unwrap_or_default();
-    match c.mgr.options.get(&var) {
-        Some(v) => {
-            let mut map = serde_json::Map::new();
-            map.insert(var, v.clone().into());
-            c.json(&map.into())
-        }
-        None => Reply::err(errno::ENOENT, format!("error getting '{var}': not set")),
-    }
-}
 
 fn status(c: &Ctx<'_>) -> Reply {
     c.json(&json!({
@@ -60,4 +38,26 @@ fn perf_dump(c: &Ctx<'_>) -> Reply {
             "osds": c.mgr.osds.len(),
         }
     }))
+}
+
+fn perf_schema(c: &Ctx<'_>) -> Reply {
+    let gauge = |nick: &str, meaning: &str| {
+        json!({"type": 2, "metric_type": "gauge", "value_type": "integer", "description": meaning,
+            "nick": nick, "priority": 5, "units": "none"})
+    };
+    c.json(&json!({
+        "mgr": {
+            "osdmap_epoch": gauge("map", "epoch of the OSD map"),
+            "pgmap_version": gauge("pgm", "version of the statistics"),
+            "pgs": gauge("pgs", "placement groups known"),
+            "osds": gauge("osds", "OSDs that report"),
+        }
+    }))
+}
+
+fn sessions(c: &Ctx<'_>) -> Reply {
+    let list = c.mgr.sessions().map(
+        |(id, p)| json!({"id": id, "entity": p.name.to_string(), "auth_id": p.auth_id, "addr": p.addrs.to_string()}),
+    );
+    c.json(&list.collect())
 }

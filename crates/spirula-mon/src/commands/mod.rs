@@ -25,6 +25,7 @@ mod osd_tree;
 mod pool;
 mod pool_set;
 mod spec;
+mod tell;
 
 pub use args::Args;
 pub use spec::{CommandResult, CommandSpec, FLAG_DEPRECATED, FLAG_HIDDEN, FLAG_MGR, FLAG_TELL, Handler, Perm};
@@ -156,8 +157,11 @@ pub fn run(mon: &Mon, work: &mut Work, request: &Request<'_>) -> CommandResult {
             );
         }
     };
+    if tell && let Some(result) = tell::run(mon, &prefix, &args, format) {
+        return result;
+    }
     if prefix == "get_command_descriptions" {
-        return CommandResult::data(descriptions(mon, tell));
+        return CommandResult::data(descriptions(mon));
     }
     let Some(spec) = find(&prefix, &args) else {
         let known = mon.mgr.commands.iter().any(|c| descriptor_prefix(c) == prefix);
@@ -178,11 +182,15 @@ fn descriptor_prefix(descriptor: &Value) -> String {
 }
 
 /// The answer to `get_command_descriptions`: the manager's commands, then ours.
-fn descriptions(mon: &Mon, tell: bool) -> String {
-    let own = specs().filter(|s| !tell || s.flags & FLAG_TELL != 0).map(CommandSpec::descriptor);
-    let all = mon.mgr.commands.iter().filter(|_| !tell).cloned().chain(own);
+fn descriptions(mon: &Mon) -> String {
+    let all = mon.mgr.commands.iter().cloned().chain(specs().map(CommandSpec::descriptor));
     let map: serde_json::Map<String, Value> = all.enumerate().map(|(i, d)| (format!("cmd{i:03}"), d)).collect();
     Value::Object(map).to_string()
+}
+
+/// True for a `tell` that concerns this daemon alone, not the cluster's state.
+pub fn is_own(cmd: &[String]) -> bool {
+    parse(cmd).is_ok_and(|args| tell::is_own(&args.str("prefix")))
 }
 
 /// Longest text of a refused command that the audit log keeps.

@@ -4,14 +4,15 @@
 
 use bytes::Bytes;
 use spirula_messages::ceph::{
-    MMgrCommand, MMgrCommandReply, MMgrMap, MMonCommand, MMonCommandAck, MMonSubscribe, Subscription, kind,
+    MCommand, MCommandReply, MMgrCommand, MMgrCommandReply, MMgrMap, MMonCommand, MMonCommandAck, MMonSubscribe,
+    Subscription, kind,
 };
 use spirula_messages::{Body, Message};
 use spirula_runtime::auth::{Login, NoneLogin};
-use spirula_runtime::{Daemon, Hub, Link, LinkId, Mailbox, NetEvent, Peer, clock, mailbox};
+use spirula_runtime::{Daemon, Hub, Link, LinkId, Mailbox, Mons, NetEvent, NetSink, Peer, clock, mailbox};
 use spirula_types::{AddrVec, EntityType, Uuid};
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
@@ -44,16 +45,16 @@ pub struct Admin {
 
 impl Admin {
     /// Starts the client on `on`.
-    pub fn start(hub: &Hub, mon: AddrVec, on: &Handle) -> Self {
+    pub fn start(hub: &Hub, mons: Mons, on: &Handle) -> Self {
         let (mailbox, rx) = mailbox::<AdminMail>();
-        let me = Peer::new(EntityType::Client, "admin");
+        let me = admin_peer();
         let daemon = AdminDaemon {
             login: NoneLogin::of(&me),
             me,
             hub: hub.clone(),
             on: on.clone(),
             mailbox: mailbox.clone(),
-            mon_addrs: mon,
+            mons,
             mon: Line::default(),
             mgr_addrs: AddrVec::default(),
             mgr: Line::default(),
@@ -84,6 +85,39 @@ impl Admin {
     }
 }
 
+fn admin_peer() -> Peer {
+    Peer::new(EntityType::Client, "admin")
+}
+
+/// Asks the daemon that listens at `to` in this process, as `ceph tell` would, over a link
+/// through memory. `None` if it does not answer in time. Not for event-loop threads.
+pub fn tell_local(hub: &Hub, to: &AddrVec, json: String, patience: Duration) -> Option<Answer> {
+    let (tx, rx) = mpsc::channel();
+    let sink = NetSink::new(
+        Arc::new(move |e| {
+            // The asker has lost patience.
+            let _ = tx.send(e);
+        }),
+        Arc::default(),
+    );
+    let link = hub.connect_local(&admin_peer(), &sink, to)?;
+    // Any cluster's but none: without one a manager takes it for a command of old clients.
+    let fsid = Uuid([0xff; 16]);
+    link.send(MCommand { fsid, cmd: vec![json], input: Bytes::new() }.into_message(1));
+    let deadline = clock::monotonic() + patience;
+    let answer = loop {
+        match rx.recv_timeout(deadline.saturating_sub(clock::monotonic())) {
+            Ok(NetEvent::Message(_, m)) if m.kind == kind::COMMAND_REPLY => {
+                break MCommandReply::from_message(&m).ok().map(|a| (a.result, a.status, a.output));
+            }
+            Ok(NetEvent::Closed(..)) | Err(_) => break None,
+            Ok(_) => {}
+        }
+    };
+    link.close();
+    answer
+}
+
 /// A link and what waits for it to open.
 #[derive(Default)]
 struct Line {
@@ -112,7 +146,7 @@ struct AdminDaemon {
     hub: Hub,
     on: Handle,
     mailbox: Mailbox<AdminMail>,
-    mon_addrs: AddrVec,
+    mons: Mons,
     mon: Line,
     mgr_addrs: AddrVec,
     mgr: Line,
@@ -179,6 +213,7 @@ impl Daemon for AdminDaemon {
             AdminMail::Net(NetEvent::Message(_, m)) => self.message(&m),
             AdminMail::Net(NetEvent::Closed(id, _)) => {
                 let line = if self.mon.is(id) {
+                    self.mons.next();
                     &mut self.mon
                 } else if self.mgr.is(id) {
                     &mut self.mgr
@@ -195,7 +230,7 @@ impl Daemon for AdminDaemon {
         if self.mon.link.is_none() && now >= self.mon.retry {
             let sink = self.mailbox.sink();
             self.mon.link =
-                Some(self.hub.connect(&self.me, &self.login, &sink, &self.mon_addrs, EntityType::Mon, &self.on));
+                Some(self.hub.connect(&self.me, &self.login, &sink, &self.mons.current(), EntityType::Mon, &self.on));
         }
         if self.mgr.link.is_none() && now >= self.mgr.retry && !self.mgr_addrs.is_blank() {
             let sink = self.mailbox.sink();

@@ -1,16 +1,20 @@
 //! The manager's shell: its mailbox and its links.
 
-use super::mon_addrs;
-use crate::dir::Manifest;
+use super::host;
 use anyhow::Context;
+use spirula_messages::Body;
+use spirula_messages::ceph::{MMonSubscribe, Subscription, kind};
 use spirula_mgr::{Mgr, MgrConfig, MgrEffect, MgrEvent, Now};
 use spirula_runtime::auth::{Login, NoneLogin, Trusting};
-use spirula_runtime::{Daemon, Hub, Link, LinkId, Listener, Mailbox, NetEvent, Peer, Service, clock, mailbox};
-use spirula_types::{AddrVec, EntityType};
+use spirula_runtime::{Daemon, Hub, Link, LinkId, Listener, Mailbox, Mons, NetEvent, Peer, Service, clock, mailbox};
+use spirula_settings::Settings;
+use spirula_types::{AddrVec, EntityType, Uuid};
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Handle;
+use tokio::sync::oneshot;
 
 /// Before the monitor is tried again.
 const RETRY: Duration = Duration::from_millis(500);
@@ -19,14 +23,40 @@ const RETRY: Duration = Duration::from_millis(500);
 pub enum MgrMail {
     /// Network.
     Net(NetEvent),
-    /// Stop.
-    Stop,
+    /// Stop; answers when done.
+    Stop(oneshot::Sender<()>),
 }
 
 impl From<NetEvent> for MgrMail {
     fn from(e: NetEvent) -> Self {
         Self::Net(e)
     }
+}
+
+/// What a manager is started with.
+pub struct MgrSetup {
+    /// Its cluster.
+    pub fsid: Uuid,
+    /// Its name (`mgr.x` is `x`).
+    pub name: String,
+    /// Monitors.
+    pub mons: Mons,
+    /// Address to listen on.
+    pub public: IpAddr,
+    /// First and last port to listen on; 0 and 0 for any.
+    pub ports: (u16, u16),
+    /// Name of this machine.
+    pub host: String,
+    /// Its options.
+    pub settings: Settings,
+}
+
+/// A running manager.
+pub struct MgrHandle {
+    /// Where its orders go.
+    pub mailbox: Mailbox<MgrMail>,
+    /// Where it listens.
+    pub addrs: AddrVec,
 }
 
 /// The manager on an event loop.
@@ -37,13 +67,13 @@ pub struct MgrDaemon {
     hub: Hub,
     on: Handle,
     mailbox: Mailbox<MgrMail>,
-    mon_addrs: AddrVec,
+    mons: Mons,
     mon: Option<Link>,
     mon_retry: Duration,
     links: HashMap<LinkId, Link>,
     out: Vec<MgrEffect>,
     wake: Duration,
-    stopped: bool,
+    stopped: Option<oneshot::Sender<()>>,
     _listener: Listener,
 }
 
@@ -56,30 +86,29 @@ impl MgrDaemon {
     ///
     /// # Errors
     /// When no port can be opened.
-    pub fn start(
-        m: &Manifest,
-        name: &str,
-        nonce: u32,
-        hub: &Hub,
-        on: &Handle,
-        host: &str,
-    ) -> anyhow::Result<Mailbox<MgrMail>> {
+    pub fn start(setup: MgrSetup, hub: &Hub, on: &Handle) -> anyhow::Result<MgrHandle> {
         let (mailbox, rx) = mailbox::<MgrMail>();
+        let nonce = host::nonce().context("draw a number")?;
+        let name = &setup.name;
         // Told apart from an earlier incarnation by its number; daemons have no sessions of
         // clients to be mixed up with.
         let gid = u64::from(nonce);
         let mut me = Peer { global_id: gid, ..Peer::new(EntityType::Mgr, name) };
         let service = Service { me: me.clone(), sink: mailbox.sink(), auth: Arc::new(Trusting::default()) };
-        let listener = hub.listen(&[(m.bind, 0).into()], nonce, service, on).context("start the manager")?;
+        let listener = hub
+            .listen_within(setup.public, setup.ports, nonce, service, on)
+            .with_context(|| format!("mgr.{name} cannot start"))?;
         me.addrs = listener.addrs.clone();
         let config = MgrConfig {
-            fsid: m.fsid,
+            fsid: setup.fsid,
             gid,
-            name: name.to_owned(),
+            name: name.clone(),
             addrs: me.addrs.clone(),
-            hostname: host.to_owned(),
-            metadata: super::machine_facts(),
+            metadata: host::machine_facts(&setup.host),
+            hostname: setup.host,
+            settings: setup.settings,
         };
+        let addrs = me.addrs.clone();
         let daemon = Self {
             mgr: Mgr::new(config, now()),
             login: NoneLogin::of(&me),
@@ -87,20 +116,23 @@ impl MgrDaemon {
             hub: hub.clone(),
             on: on.clone(),
             mailbox: mailbox.clone(),
-            mon_addrs: mon_addrs(m),
+            mons: setup.mons,
             mon: None,
             mon_retry: Duration::ZERO,
             links: HashMap::new(),
             out: Vec::new(),
             wake: Duration::ZERO,
-            stopped: false,
+            stopped: None,
             _listener: listener,
         };
         let own = mailbox.clone();
         on.spawn(async move {
-            spirula_runtime::run(daemon, own, rx).await;
+            let daemon = spirula_runtime::run(daemon, own, rx).await;
+            if let Some(done) = daemon.stopped {
+                let _ = done.send(());
+            }
         });
-        Ok(mailbox)
+        Ok(MgrHandle { mailbox, addrs })
     }
 
     fn feed(&mut self, event: MgrEvent) {
@@ -138,13 +170,21 @@ impl Daemon for MgrDaemon {
 
     fn handle(&mut self, event: MgrMail) {
         match event {
-            MgrMail::Stop => self.stopped = true,
+            MgrMail::Stop(done) => self.stopped = Some(done),
             MgrMail::Net(NetEvent::Message(conn, message)) => {
+                if message.kind == kind::MON_MAP && self.is_mon(conn) {
+                    self.mons.replace(super::mons_of(&message));
+                    return;
+                }
                 let event =
                     if self.is_mon(conn) { MgrEvent::Mon(message) } else { MgrEvent::Message { conn, message } };
                 self.feed(event);
             }
-            MgrMail::Net(NetEvent::Opened { link, .. }) if self.is_mon(link.id()) => self.feed(MgrEvent::MonOpened),
+            MgrMail::Net(NetEvent::Opened { link, .. }) if self.is_mon(link.id()) => {
+                let what = vec![Subscription { what: "monmap".into(), start: 0, once: false }];
+                link.send(MMonSubscribe { what, hostname: String::new() }.into_message(0));
+                self.feed(MgrEvent::MonOpened);
+            }
             MgrMail::Net(NetEvent::Opened { link, peer, .. }) => {
                 let conn = link.id();
                 self.links.insert(conn, link);
@@ -153,6 +193,7 @@ impl Daemon for MgrDaemon {
             }
             MgrMail::Net(NetEvent::Closed(conn, _)) if self.is_mon(conn) => {
                 self.mon = None;
+                self.mons.next();
                 self.mon_retry = clock::monotonic() + RETRY;
                 self.feed(MgrEvent::MonClosed);
             }
@@ -170,7 +211,7 @@ impl Daemon for MgrDaemon {
                 &self.me,
                 &self.login,
                 &self.mailbox.sink(),
-                &self.mon_addrs,
+                &self.mons.current(),
                 EntityType::Mon,
                 &self.on,
             );
@@ -184,6 +225,6 @@ impl Daemon for MgrDaemon {
     }
 
     fn finished(&self) -> bool {
-        self.stopped
+        self.stopped.is_some()
     }
 }

@@ -3,22 +3,31 @@
 //! Each daemon is the same that would run alone; only its links are shorter. Stores are
 //! opened and created in parallel, since each syncs its own disk.
 
-mod admin;
-mod mgr;
-mod mon;
+pub mod admin;
+pub mod host;
+pub mod mgr;
+pub mod mon;
+pub mod osd;
 
+use crate::asok::{self, AdminSocket};
 use crate::cli::Links;
 use crate::dir::{ClusterDir, Manifest};
 use crate::memory::{self, Budget};
+use crate::options::{Names, Sources};
 use admin::Admin;
 use anyhow::{Context, anyhow, bail};
-use mgr::MgrDaemon;
-use mon::MonDaemon;
+use mgr::{MgrDaemon, MgrSetup};
+use mon::{MonDaemon, MonSetup};
+use osd::{Expected, OpenStore, OsdSetup};
 use serde_json::{Value, json};
 use spirula_buffer::PayloadPool;
-use spirula_osd::{Control, Osd, OsdConfig, OsdEvent};
-use spirula_runtime::{Hub, LinkMode, Mailbox, Reactors, clock, entropy, mailbox};
-use spirula_store::{Identity, Store, StoreOptions};
+use spirula_maps::MonMap;
+use spirula_messages::ceph::MMonMap;
+use spirula_messages::{Body, Message};
+use spirula_osd::{Control, OsdEvent};
+use spirula_runtime::{Hub, LinkMode, Mailbox, Mons, Reactors};
+use spirula_settings::Settings;
+use spirula_store::Store;
 use spirula_types::{AddrVec, EntityAddr};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -27,32 +36,55 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
-/// Fills `bytes` with random ones.
-///
-/// # Errors
-/// When the kernel has none.
-pub fn random(bytes: &mut [u8]) -> std::io::Result<()> {
-    entropy::fill(bytes)
-}
-
+/// Name of the cluster, as it appears in file names.
+pub const CLUSTER: &str = "ceph";
 /// Name of the one monitor.
 const MON_NAME: &str = "a";
 /// Name of the one manager.
 const MGR_NAME: &str = "x";
-/// Journal of each OSD.
-const JOURNAL_BYTES: u64 = 64 << 20;
 /// How long a daemon's clean stop may take.
 const STOP_PATIENCE: Duration = Duration::from_secs(30);
 
 /// How to run, this time.
 #[derive(Debug, Clone)]
 pub struct Options {
+    /// Where the daemons' options come from.
+    pub sources: Arc<Sources>,
+    /// Defaults of paths in this directory.
+    pub fallback: Vec<(&'static str, String)>,
     /// Memory.
     pub budget: Budget,
     /// Event-loop threads.
     pub reactors: usize,
     /// How daemons reach each other.
     pub links: Links,
+}
+
+impl Options {
+    fn settings(&self, kind: &str, id: &str, host: &str) -> anyhow::Result<Settings> {
+        self.sources.settings(Names { cluster: CLUSTER, kind, id, host }, &self.fallback)
+    }
+}
+
+/// Opens a daemon's admin socket, if its options want one. A cluster without it works, so that
+/// a failure is only told.
+pub fn admin_socket(settings: &Settings, kind: &str, id: &str, hub: &Hub, addrs: &AddrVec) -> Option<AdminSocket> {
+    let path = settings.get("admin_socket").filter(|p| !p.is_empty())?;
+    match asok::open(std::path::Path::new(path), hub, addrs) {
+        Ok(socket) => Some(socket),
+        Err(e) => {
+            tracing::warn!("{kind}.{id} has no admin socket: {e:#}");
+            None
+        }
+    }
+}
+
+fn mons(m: &Manifest) -> Mons {
+    Mons::new(vec![mon_addrs(m)], 0)
+}
+
+fn expected(m: &Manifest, id: usize) -> Expected {
+    Expected { id: id as i32, fsid: Some(m.fsid), uuid: m.osd_uuids.get(id).copied() }
 }
 
 /// An OSD's slot.
@@ -73,7 +105,7 @@ struct Inner {
     mgr: Mailbox<mgr::MgrMail>,
     admin: Admin,
     osds: Mutex<BTreeMap<i32, OsdSlot>>,
-    nonce: u32,
+    sockets: Mutex<BTreeMap<String, AdminSocket>>,
     /// First reason why the cluster cannot go on.
     failed: Arc<Mutex<Option<String>>>,
 }
@@ -98,39 +130,10 @@ fn mon_addrs(m: &Manifest) -> AddrVec {
     AddrVec::one(EntityAddr::v2(SocketAddr::new(m.bind, m.port), 0))
 }
 
-fn store_options(size: u64, budget: u64, pool: PayloadPool) -> StoreOptions {
-    StoreOptions {
-        size,
-        journal_size: JOURNAL_BYTES.min(size / 8),
-        cache_bytes: usize::try_from(budget).unwrap_or(usize::MAX),
-        pool,
-    }
-}
-
-/// This machine's name, as the CRUSH map and reports show it.
-fn hostname() -> String {
-    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    let short = name.split('.').next().unwrap_or_default();
-    if short.is_empty() { "localhost".to_owned() } else { short.to_owned() }
-}
-
-/// What daemons tell of the machine they run on (`osd metadata`, `mon metadata` …).
-fn machine_facts() -> BTreeMap<String, String> {
-    let memory = rustix::system::sysinfo();
-    [
-        ("hostname", hostname()),
-        ("ceph_version", spirula_types::version::TEXT.to_owned()),
-        ("ceph_version_short", spirula_types::version::CEPH.to_owned()),
-        ("ceph_release", spirula_types::version::RELEASE.to_owned()),
-        ("spirula_version", env!("CARGO_PKG_VERSION").to_owned()),
-        ("arch", std::env::consts::ARCH.to_owned()),
-        ("cpus", std::thread::available_parallelism().map_or(1, usize::from).to_string()),
-        ("kernel_version", rustix::system::uname().release().to_string_lossy().into_owned()),
-        ("mem_total_kb", ((u64::from(memory.mem_unit) * memory.totalram) >> 10).to_string()),
-        ("os", "Linux".to_owned()),
-    ]
-    .map(|(k, v)| (k.to_owned(), v))
-    .into()
+/// The monitors of a monitor map message; none if it is malformed.
+fn mons_of(m: &Message) -> Vec<AddrVec> {
+    let map = MMonMap::from_message(m).ok().and_then(|m| spirula_encoding::from_slice::<MonMap>(&m.monmap).ok());
+    map.map(|map| map.mons.into_values().map(|m| m.addrs).collect()).unwrap_or_default()
 }
 
 impl Cluster {
@@ -148,14 +151,14 @@ impl Cluster {
             let osds: Vec<_> = (0..m.osd_uuids.len())
                 .map(|id| {
                     s.spawn(move || {
-                        let opts = store_options(m.osd_size, 16 << 20, PayloadPool::new(1 << 20));
+                        let opts = osd::store_options(m.osd_size, 16 << 20, PayloadPool::new(1 << 20));
                         let path = osd_dir(dir, id);
                         Store::create(&path, m.fsid, m.osd_uuids[id], id as i32, &opts)
                             .map_err(|e| anyhow!("create osd.{id}: {e}"))
                     })
                 })
                 .collect();
-            mon::create(&mon_dir(dir), m, pool, pgs, &hostname())?;
+            mon::create(&mon_dir(dir), m, pool, pgs, &host::hostname())?;
             for osd in osds {
                 osd.join().map_err(|_| anyhow!("a store's creation panicked"))??;
             }
@@ -177,16 +180,12 @@ impl Cluster {
         let hub = Hub::new(mode, payloads);
         let reactors = Reactors::start(options.reactors).context("start the event loops")?;
         let failed: Arc<Mutex<Option<String>>> = Arc::default();
-        let mut nonce = [0; 4];
-        random(&mut nonce).context("draw a number")?;
-        // Below 2^31: printed as signed by some tools.
-        let nonce = u32::from_le_bytes(nonce) >> 1;
         // The stores take longest to open: begin with them.
         let opened = std::thread::scope(|s| {
             let threads: Vec<_> = (0..m.osd_uuids.len())
                 .map(|id| {
                     let hub = &hub;
-                    s.spawn(move || open_store(dir, m, options, hub, id))
+                    s.spawn(move || osd::open_store(&osd_dir(dir, id), expected(m, id), options.budget.per_store, hub))
                 })
                 .collect();
             let join = |t: std::thread::ScopedJoinHandle<'_, anyhow::Result<OpenStore>>| {
@@ -195,9 +194,37 @@ impl Cluster {
             threads.into_iter().map(join).collect::<anyhow::Result<Vec<_>>>()
         })?;
         let mon_on = reactors.next();
-        let mon = MonDaemon::start(&mon_dir(dir), m, &hub, &mon_on, failed.clone())?;
-        let mgr = MgrDaemon::start(m, MGR_NAME, nonce, &hub, &reactors.next(), &hostname())?;
-        let admin = Admin::start(&hub, mon_addrs(m), &mon_on);
+        let host = host::hostname();
+        let mut sockets = BTreeMap::new();
+        let mut socket = |kind: &str, id: &str, settings: &Settings, addrs: &AddrVec| {
+            if let Some(open) = admin_socket(settings, kind, id, &hub, addrs) {
+                sockets.insert(format!("{kind}.{id}"), open);
+            }
+        };
+        let setup = MonSetup {
+            data: mon_dir(dir),
+            name: MON_NAME.to_owned(),
+            fsid: Some(m.fsid),
+            bind: None,
+            host: host.clone(),
+            settings: options.settings("mon", MON_NAME, &host)?,
+        };
+        let settings = setup.settings.clone();
+        let mon = MonDaemon::start(setup, &hub, &mon_on, failed.clone())?;
+        socket("mon", MON_NAME, &settings, &mon.addrs);
+        let setup = MgrSetup {
+            fsid: m.fsid,
+            name: MGR_NAME.to_owned(),
+            mons: mons(m),
+            public: m.bind,
+            ports: (0, 0),
+            settings: options.settings("mgr", MGR_NAME, &host)?,
+            host,
+        };
+        let settings = setup.settings.clone();
+        let mgr = MgrDaemon::start(setup, &hub, &reactors.next())?;
+        socket("mgr", MGR_NAME, &settings, &mgr.addrs);
+        let admin = Admin::start(&hub, mons(m), &mon_on);
         let inner = Inner {
             dir: dir.clone(),
             manifest: m.clone(),
@@ -205,11 +232,11 @@ impl Cluster {
             begun,
             hub,
             reactors: Mutex::new(Some(reactors)),
-            mon,
-            mgr,
+            mon: mon.mailbox,
+            mgr: mgr.mailbox,
             admin,
             osds: Mutex::default(),
-            nonce,
+            sockets: Mutex::new(sockets),
             failed,
         };
         let cluster = Self(Arc::new(inner));
@@ -226,37 +253,32 @@ impl Cluster {
         let Some(reactors) = guard.as_ref() else { bail!("the cluster is stopping") };
         let on = reactors.next();
         drop(guard);
-        let host = hostname();
-        let mut metadata = machine_facts();
-        metadata.extend([
-            ("id".to_owned(), id.to_string()),
-            ("osd_data".to_owned(), osd_dir(&inner.dir, id).display().to_string()),
-            ("osd_objectstore".to_owned(), "spirula".to_owned()),
-        ]);
-        let cfg = OsdConfig {
-            id: id as i32,
-            fsid: m.fsid,
-            uuid: m.osd_uuids[id],
-            mon: mon_addrs(m),
-            bind: m.bind,
-            // Every incarnation has its own, also within one process.
-            nonce: inner.nonce.wrapping_add(clock::monotonic().as_micros() as u32) & 0x7fff_ffff,
+        let host = host::hostname();
+        let settings = inner.options.settings("osd", &id.to_string(), &host)?;
+        let setup = OsdSetup {
+            data: osd_dir(&inner.dir, id),
+            mons: mons(m),
+            public: m.bind,
+            cluster: m.bind,
+            ports: (0, 0),
             host,
+            // All on one disk: a class would say nothing.
+            device_class: settings.given("osd_class").unwrap_or_default().to_owned(),
             fresh_leases,
-            metadata,
+            settings: settings.clone(),
         };
-        let osd = Osd::start(cfg, inner.hub.clone(), on.clone(), open.mailbox.clone(), open.store)
-            .map_err(|e| anyhow!("start osd.{id}: {e}"))?;
-        let slot = open.mailbox.clone();
         let weak = Arc::downgrade(inner);
-        on.spawn(async move {
-            spirula_runtime::run(osd, open.mailbox, open.rx).await;
+        let handle = osd::start(setup, open, &inner.hub, &on, move || {
             if let Some(inner) = weak.upgrade() {
                 let why = "stopped".to_owned();
                 locked(&inner.osds).insert(id as i32, OsdSlot::Stopped(why));
+                locked(&inner.sockets).remove(&format!("osd.{id}"));
             }
-        });
-        locked(&inner.osds).insert(id as i32, OsdSlot::Running(slot));
+        })?;
+        locked(&inner.osds).insert(id as i32, OsdSlot::Running(handle.mailbox));
+        if let Some(open) = admin_socket(&settings, "osd", &id.to_string(), &inner.hub, &handle.addrs) {
+            locked(&inner.sockets).insert(format!("osd.{id}"), open);
+        }
         Ok(())
     }
 
@@ -389,7 +411,8 @@ impl Cluster {
         }
         let inner = &self.0;
         let n = id as usize;
-        let open = open_store(&inner.dir, &inner.manifest, &inner.options, &inner.hub, n)?;
+        let (data, expected) = (osd_dir(&inner.dir, n), expected(&inner.manifest, n));
+        let open = osd::open_store(&data, expected, inner.options.budget.per_store, &inner.hub)?;
         self.run_osd(n, open, false)?;
         Ok(format!("started osd.{id}; it catches up with the others by itself"))
     }
@@ -416,8 +439,13 @@ impl Cluster {
                 result = Err(anyhow!("osd.{id} did not stop in time"));
             }
         }
+        locked(&self.0.sockets).clear();
+        let (tx, mgr_rx) = oneshot::channel();
+        self.0.mgr.push(mgr::MgrMail::Stop(tx));
+        if wait(mgr_rx, STOP_PATIENCE).is_none() {
+            result = Err(anyhow!("the manager did not stop in time"));
+        }
         let (tx, rx) = oneshot::channel();
-        self.0.mgr.push(mgr::MgrMail::Stop);
         self.0.mon.push(mon::MonMail::Stop(tx));
         if wait(rx, STOP_PATIENCE).is_none() {
             result = Err(anyhow!("the monitor did not stop in time"));
@@ -445,7 +473,7 @@ impl Inner {
 }
 
 /// Waits for a daemon's word from a thread that is no event loop's.
-fn wait<T>(mut rx: oneshot::Receiver<T>, patience: Duration) -> Option<T> {
+pub fn wait<T>(mut rx: oneshot::Receiver<T>, patience: Duration) -> Option<T> {
     let begun = Instant::now();
     loop {
         match rx.try_recv() {
@@ -455,28 +483,4 @@ fn wait<T>(mut rx: oneshot::Receiver<T>, patience: Duration) -> Option<T> {
             Err(oneshot::error::TryRecvError::Empty) => std::thread::sleep(Duration::from_millis(1)),
         }
     }
-}
-
-/// A store that is open, with the mailbox its threads write to.
-struct OpenStore {
-    store: Store,
-    mailbox: Mailbox<OsdEvent>,
-    rx: tokio::sync::mpsc::UnboundedReceiver<OsdEvent>,
-}
-
-fn open_store(dir: &ClusterDir, m: &Manifest, options: &Options, hub: &Hub, id: usize) -> anyhow::Result<OpenStore> {
-    let (mailbox, rx) = mailbox();
-    let opts = store_options(m.osd_size, options.budget.per_store, hub.pool().clone());
-    let expected =
-        Identity { fsid: m.fsid, osd_uuid: m.osd_uuids.get(id).copied().unwrap_or_default(), osd_id: id as i32 };
-    let (commit, error) = (mailbox.clone(), mailbox.clone());
-    let store = Store::open(
-        &osd_dir(dir, id),
-        Some(expected),
-        &opts,
-        Box::new(move |seq| commit.push(OsdEvent::Durable(seq))),
-        Box::new(move |e| error.push(OsdEvent::StoreFailed(e.to_string()))),
-    )
-    .map_err(|e| anyhow!("osd.{id} cannot start: {e}"))?;
-    Ok(OpenStore { store, mailbox, rx })
 }

@@ -1,15 +1,16 @@
 //! The monitor's shell: its mailbox, its links, and the thread that makes its log durable.
 
-use super::{MON_NAME, mon_addrs};
+use super::{MON_NAME, host, mon_addrs};
 use crate::dir::Manifest;
-use anyhow::{Context, anyhow};
+use anyhow::{Context, anyhow, bail};
 use spirula_mon::{InitialPool, MkfsParams, Mon, MonEffect, MonEvent, MonStore, MonTxn, NewOsd, mkfs};
 use spirula_runtime::auth::Trusting;
 use spirula_runtime::{Daemon, Hub, Link, LinkId, Listener, Mailbox, NetEvent, Peer, Service, clock, entropy, mailbox};
-use spirula_types::EntityType;
+use spirula_settings::Settings;
+use spirula_types::{AddrVec, EntityType, Uuid};
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::Duration;
 use tokio::runtime::Handle;
@@ -71,6 +72,30 @@ pub fn create(dir: &Path, m: &Manifest, pool: &str, pgs: u32, host: &str) -> any
     store.commit(&txn).map_err(|e| anyhow!("create the monitor: {e}"))
 }
 
+/// What a monitor is started with.
+pub struct MonSetup {
+    /// Directory of its store.
+    pub data: PathBuf,
+    /// Its name.
+    pub name: String,
+    /// Its cluster, if known.
+    pub fsid: Option<Uuid>,
+    /// Where to listen, if not at its address in the monitor map.
+    pub bind: Option<SocketAddr>,
+    /// Name of this machine.
+    pub host: String,
+    /// Its options.
+    pub settings: Settings,
+}
+
+/// A running monitor.
+pub struct MonHandle {
+    /// Where its orders go.
+    pub mailbox: Mailbox<MonMail>,
+    /// Where it listens.
+    pub addrs: AddrVec,
+}
+
 /// The monitor on an event loop.
 pub struct MonDaemon {
     mon: Mon,
@@ -88,33 +113,39 @@ impl MonDaemon {
     /// # Errors
     /// When the store cannot be opened or the port is taken.
     pub fn start(
-        dir: &Path,
-        m: &Manifest,
+        setup: MonSetup,
         hub: &Hub,
         on: &Handle,
         failed: Arc<Mutex<Option<String>>>,
-    ) -> anyhow::Result<Mailbox<MonMail>> {
-        let store = MonStore::open(dir).map_err(|e| anyhow!("mon.{MON_NAME} cannot start: {e}"))?;
+    ) -> anyhow::Result<MonHandle> {
+        let MonSetup { data, name, fsid, bind, host, settings } = setup;
+        let store = MonStore::open(&data).map_err(|e| anyhow!("mon.{name} cannot start: {e}"))?;
+        if let Some(fsid) = fsid.filter(|f| *f != store.fsid()) {
+            bail!("mon.{name} cannot start: {} belongs to cluster {}, not {fsid}", data.display(), store.fsid());
+        }
         let draw = Box::new(|bytes: &mut [u8]| {
             if let Err(e) = entropy::fill(bytes) {
                 tracing::error!("draw random bytes: {e}");
             }
         });
-        let mut mon = Mon::open(store.keys(), MON_NAME, clock::wall(), draw)
-            .map_err(|e| anyhow!("mon.{MON_NAME} cannot start: {}: {e}", dir.display()))?;
-        mon.set_metadata(super::machine_facts());
+        let mut mon = Mon::open(store.keys(), &name, clock::wall(), draw)
+            .map_err(|e| anyhow!("mon.{name} cannot start: {}: {e}", data.display()))?;
+        mon.set_metadata(host::machine_facts(&host));
+        mon.set_settings(settings);
+        let known = mon.state().monmap.mons.get(&name).and_then(|m| m.addrs.msgr2().addr);
+        let addr = bind.or(known).with_context(|| format!("mon.{name} has no v2 address in the monitor map"))?;
         let (mailbox, rx) = mailbox::<MonMail>();
         let ids = mon.global_ids();
-        let me = Peer::new(EntityType::Mon, MON_NAME);
+        let me = Peer::new(EntityType::Mon, &name);
         let auth = Arc::new(Trusting { assign_id: Some(Arc::new(move || ids.next())) });
         let service = Service { me, sink: mailbox.sink(), auth };
-        let addr = SocketAddr::new(m.bind, m.port);
         let listener = hub.listen(&[addr], 0, service, on).with_context(|| {
-            format!("mon.{MON_NAME} cannot listen on {addr}; if another program has the port, a new cluster can take one with --port")
+            format!("mon.{name} cannot listen on {addr}; if another program has the port, a new cluster can take one with --port")
         })?;
         let disk = disk_thread(store, mailbox.clone(), failed)?;
         let mut out = Vec::new();
         mon.start(clock::wall(), &mut out);
+        let addrs = listener.addrs.clone();
         let mut daemon = Self {
             mon,
             links: HashMap::new(),
@@ -132,7 +163,7 @@ impl MonDaemon {
                 let _ = done.send(());
             }
         });
-        Ok(mailbox)
+        Ok(MonHandle { mailbox, addrs })
     }
 
     fn feed(&mut self, event: MonEvent) {

@@ -92,9 +92,15 @@ pub fn find(name: &str) -> Option<&'static OptionDef> {
     OPTIONS.iter().find(|o| o.name == name)
 }
 
+/// No option's name is longer.
+const NAME_MAX: usize = 80;
+
 /// The known option whose name is nearest to `name`, if one is near enough to be meant.
 pub fn nearest(name: &str) -> Option<&'static str> {
     let name = normal_name(name);
+    if name.len() > NAME_MAX {
+        return None;
+    }
     let near = |o: &OptionDef| (distance(&name, o.name), o.name);
     let (d, best) = OPTIONS.iter().map(near).min()?;
     (d <= (name.len() / 4).max(2)).then_some(best)
@@ -211,6 +217,13 @@ pub const OPTIONS: &[OptionDef] = &[
         "true",
         "let clients reclaim a global id without proof (ignored)",
     ),
+    r(
+        "admin_socket",
+        Str,
+        Advanced,
+        "$run_dir/$cluster-$name.asok",
+        "path of the daemon's admin socket; empty for none",
+    ),
     r("auth_client_required", Str, Advanced, "none", "methods a client accepts from servers"),
     r("auth_cluster_required", Str, Advanced, "none", "methods daemons require of each other"),
     r("auth_service_required", Str, Advanced, "none", "methods servers require of clients"),
@@ -221,6 +234,7 @@ pub const OPTIONS: &[OptionDef] = &[
     r("cluster_addr", Addr, Basic, "-", "address for traffic between OSDs"),
     r("cluster_network", Str, Advanced, "", "networks for traffic between OSDs"),
     o("clog_to_monitors", Str, Advanced, "default=true", "send the cluster log to the monitors"),
+    r("crush_location", Str, Advanced, "", "where an OSD is in the CRUSH tree, as 'root=default rack=r1 host=h1'"),
     o("debug_client", Str, Dev, "0/5", "debug level of file system clients"),
     o("debug_mds", Str, Dev, "1/5", "debug level of metadata servers"),
     o("debug_mgr", Str, Dev, "2/5", "debug level of managers"),
@@ -248,6 +262,7 @@ pub const OPTIONS: &[OptionDef] = &[
     o("mon_data_avail_crit", Int, Advanced, "5", "percent free below which health is an error"),
     o("mon_data_avail_warn", Int, Advanced, "30", "percent free below which health warns"),
     r("mon_host", Str, Basic, "", "addresses of the monitors"),
+    r("mon_dns_srv_name", Str, Advanced, "ceph-mon", "name of the DNS SRV records that list the monitors"),
     r("mon_initial_members", Str, Advanced, "", "names of the first monitors"),
     o("mon_max_pg_per_osd", Uint, Advanced, "250", "most PGs per OSD a pool may lead to"),
     o("mon_max_pool_pg_num", Uint, Advanced, "65536", "most PGs of one pool"),
@@ -323,7 +338,10 @@ pub const OPTIONS: &[OptionDef] = &[
     o("mon_warn_on_osd_down_out_interval_zero", Bool, Advanced, "true", "warn when down OSDs are never marked out"),
     o("mon_warn_on_pool_no_app", Bool, Dev, "true", "warn about pools without an application"),
     o("mon_warn_on_pool_no_redundancy", Bool, Advanced, "true", "warn about pools with a single copy"),
+    r("ms_bind_ipv4", Bool, Advanced, "true", "listen on IPv4"),
     r("ms_bind_ipv6", Bool, Advanced, "false", "listen on IPv6"),
+    r("ms_bind_port_max", Int, Advanced, "7300", "last port a daemon listens on"),
+    r("ms_bind_port_min", Int, Advanced, "6800", "first port a daemon listens on"),
     r("ms_client_mode", Str, Basic, "crc secure", "connection modes clients use"),
     r("ms_cluster_mode", Str, Basic, "crc secure", "connection modes between daemons"),
     r("ms_service_mode", Str, Basic, "crc secure", "connection modes servers offer"),
@@ -334,6 +352,7 @@ pub const OPTIONS: &[OptionDef] = &[
     o("osd_client_message_cap", Uint, Advanced, "256", "client messages held at once"),
     o("osd_client_message_size_cap", Size, Advanced, "524288000", "bytes of client messages held at once"),
     o("osd_client_op_priority", Uint, Advanced, "63", "priority of client operations"),
+    r("osd_class", Str, Advanced, "", "device class of an OSD; empty to find it out"),
     r("osd_crush_chooseleaf_type", Int, Dev, "1", "failure domain of the first CRUSH rule, by type number"),
     r("osd_crush_update_on_start", Bool, Advanced, "true", "OSDs put themselves at their CRUSH place when they start"),
     r("osd_data", Str, Advanced, "", "directory of an OSD's store"),
@@ -390,6 +409,13 @@ pub const OPTIONS: &[OptionDef] = &[
     o("osd_scrub_sleep", Float, Advanced, "0.000000", "seconds between scrub chunks"),
     o("osd_snap_trim_sleep", Float, Advanced, "0.000000", "seconds between snapshot trims"),
     r("public_addr", Addr, Basic, "-", "address for clients"),
+    r(
+        "public_bind_addr",
+        Addr,
+        Advanced,
+        "-",
+        "address a monitor listens on, where it differs from the one it is known by",
+    ),
     r("public_network", Str, Advanced, "", "networks for clients"),
     o("rados_mon_op_timeout", Secs, Advanced, "0", "seconds librados waits for a monitor; 0 for ever"),
     o("rados_osd_op_timeout", Secs, Advanced, "0", "seconds librados waits for an OSD; 0 for ever"),
@@ -416,6 +442,15 @@ pub const OPTIONS: &[OptionDef] = &[
     o("rgw_frontends", Str, Basic, "beast port=7480", "what the object gateway listens on"),
     o("rgw_max_chunk_size", Size, Advanced, "4194304", "bytes the object gateway writes at once"),
     o("rgw_thread_pool_size", Int, Basic, "512", "threads of the object gateway"),
+    r("run_dir", Str, Advanced, "/var/run/ceph", "directory of sockets and lock files"),
+    r(
+        "spirula_memory",
+        Size,
+        Basic,
+        "536870912",
+        "memory of a process: caches and payloads in flight are kept below it",
+    ),
+    r("spirula_reactors", Uint, Advanced, "0", "event-loop threads of a process; 0 for one per two cores"),
     o("timeout_probe_ms", Millisecs, Dev, "2000", "milliseconds between probes of a silent peer"),
 ];
 
@@ -441,5 +476,13 @@ mod tests {
         assert_eq!(find("mon_allow_pool_delete").unwrap().normalise("yes").unwrap(), "true");
         assert!(find("osd_max_backfills").unwrap().normalise("many").is_err());
         assert!(find("no_such_option").is_none());
+    }
+
+    #[test]
+    fn nearest_name_is_found_for_slips_and_none_for_strangers() {
+        assert_eq!(nearest("osd_max_backfils"), Some("osd_max_backfills"));
+        assert_eq!(nearest("public netwrok"), Some("public_network"));
+        assert_eq!(nearest("xyzzy"), None);
+        assert_eq!(distance("kitten", "sitting"), 3);
     }
 }

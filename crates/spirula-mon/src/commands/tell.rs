@@ -1,0 +1,86 @@
+//! What a monitor answers about itself: `ceph tell mon.N …` and its admin socket.
+
+use super::{Args, CommandResult, CommandSpec, FLAG_TELL, specs};
+use crate::mon::Mon;
+use serde_json::{Value, json};
+use spirula_format::{Format, to_json};
+use spirula_settings::common;
+use std::collections::BTreeMap;
+
+const COMMANDS: &[(&str, &str)] = &[
+    (
+        "perf dump name=logger,type=CephString,req=false name=counter,type=CephString,req=false",
+        "dump perfcounters value",
+    ),
+    (
+        "perf schema name=logger,type=CephString,req=false name=counter,type=CephString,req=false",
+        "dump perfcounters schema",
+    ),
+    ("dump_ops_in_flight", "show the ops currently in flight"),
+];
+
+/// Counters: name, short name, meaning.
+const COUNTERS: &[(&str, &str, &str)] = &[
+    ("num_sessions", "sess", "open sessions"),
+    ("osdmap_epoch", "map", "epoch of the OSD map"),
+    ("election_epoch", "elec", "epoch of the last election"),
+    ("commits", "cmt", "changes made durable"),
+    ("waiting", "wait", "requests that wait for a commit"),
+];
+
+/// Is this answered here, without the cluster's state?
+pub(super) fn is_own(prefix: &str) -> bool {
+    let own = COMMANDS.iter().chain(common::COMMANDS);
+    own.map(|(sig, _)| common::words(sig)).any(|words| words == prefix)
+}
+
+/// Answers what [`is_own`] names; `None` for anything else.
+pub(super) fn run(mon: &Mon, prefix: &str, args: &Args, format: Format) -> Option<CommandResult> {
+    // No text form: what is not asked for in one line comes indented.
+    let format = if format.is_json() { format } else { Format::JsonPretty };
+    let data = |v: &Value| CommandResult::data(to_json(v, format));
+    Some(match prefix {
+        "get_command_descriptions" => {
+            let cluster = specs().filter(|s| s.flags & FLAG_TELL != 0 && !is_own(&s.prefix()));
+            let own = COMMANDS.iter().chain(common::COMMANDS);
+            let own = own.map(|(sig, help)| common::descriptor(sig, help, "mon", "rw"));
+            let all = own.chain(cluster.map(CommandSpec::descriptor)).enumerate();
+            let map: Value = Value::Object(all.map(|(i, d)| (format!("cmd{i:03}"), d)).collect());
+            CommandResult::data(map.to_string())
+        }
+        "help" => {
+            let cluster = specs().filter(|s| s.flags & FLAG_TELL != 0).map(|s| (s.prefix(), s.help));
+            let own = COMMANDS.iter().chain(common::COMMANDS).map(|(sig, help)| (common::words(sig), *help));
+            let all: BTreeMap<String, &str> = cluster.chain(own).collect();
+            data(&json!(all))
+        }
+        "perf dump" => {
+            let row: serde_json::Map<String, Value> =
+                COUNTERS.iter().map(|(name, ..)| ((*name).to_owned(), counter(mon, name).into())).collect();
+            data(&json!({"mon": row}))
+        }
+        "perf schema" => {
+            let row = |(name, nick, meaning): &(&str, &str, &str)| {
+                let v = json!({"type": 2, "metric_type": "gauge", "value_type": "integer", "description": meaning,
+                    "nick": nick, "priority": 5, "units": "none"});
+                ((*name).to_owned(), v)
+            };
+            data(&json!({"mon": COUNTERS.iter().map(row).collect::<serde_json::Map<_, _>>()}))
+        }
+        "dump_ops_in_flight" => data(&json!({"ops": [], "num_ops": 0})),
+        _ => match common::run(prefix, &args.0, &mut mon.settings.borrow_mut())? {
+            Ok(v) => data(&v),
+            Err((errno, why)) => CommandResult::err(errno, why),
+        },
+    })
+}
+
+fn counter(mon: &Mon, name: &str) -> u64 {
+    match name {
+        "num_sessions" => mon.sessions.len() as u64,
+        "osdmap_epoch" => u64::from(mon.state.osdmap.epoch),
+        "election_epoch" => u64::from(mon.quorum.election_epoch),
+        "commits" => mon.commits(),
+        _ => mon.waiting() as u64,
+    }
+}

@@ -1,0 +1,16 @@
+//! Options: which there are, what one daemon's are set to and by whom.
+//!
+//! * [`options`] — the table: name, type, default, meaning
+//! * [`Settings`] — the values of one daemon, by [`Source`]
+//! * [`common`] — commands that every daemon answers alike (`config show`, `version`, `log flush` …)
+//!
+//! It reads no file and no environment: the process that starts a daemon does, and hands the
+//! values over.
+
+#![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test that cannot go on should stop where it is"))]
+
+pub mod common;
+pub mod options;
+mod settings;
+
+pub use settings::{Settings, Source};
