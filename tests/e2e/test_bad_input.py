@@ -137,11 +137,12 @@ class DamagedFiles(Case):
         d = Cluster(self.scratch, self.clients, 't', args=['--osds', '1'])
         d.up()
         text = open(d.conf).read()
-        # At the next start it is written anew.
         open(d.conf, 'w').write(text.replace('auth_client_required = none', 'auth_client_required = nnoe'))
         r = d.ceph('-s', check=False, timeout=60)
         assert r.code != 0, r
         d.down()
+        # Yours to edit; once gone it is written anew.
+        os.remove(d.conf)
         d.up()
         d.ceph('-s')
         d.down()

@@ -144,6 +144,10 @@ impl Reader<'_> {
         Ok(u16::from_be_bytes([self.u8()?, self.u8()?]))
     }
 
+    fn skip(&mut self, bytes: usize) -> anyhow::Result<()> {
+        (0..bytes).try_for_each(|_| self.u8().map(drop))
+    }
+
     /// A name, following pointers, which may only point back.
     fn name(&mut self) -> anyhow::Result<String> {
         let mut out = String::new();
@@ -193,16 +197,16 @@ fn records(id: u16, answer: &[u8]) -> anyhow::Result<Vec<Srv>> {
         code => bail!("the server says error {code}"),
     }
     let (questions, answers) = (r.u16()?, r.u16()?);
-    (r.u16()?, r.u16()?);
+    r.skip(4)?;
     for _ in 0..questions {
         r.name()?;
-        (r.u16()?, r.u16()?);
+        r.skip(4)?;
     }
     let mut out = Vec::new();
     for _ in 0..answers.min(RECORDS_MAX) {
         r.name()?;
         let kind = r.u16()?;
-        (r.u16()?, r.u16()?, r.u16()?);
+        r.skip(6)?;
         let length = usize::from(r.u16()?);
         let end = r.at + length;
         if kind == TYPE_SRV {
