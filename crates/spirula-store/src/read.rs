@@ -425,6 +425,24 @@ impl Store {
         Ok(())
     }
 
+    /// Number of pieces an object's data is in on the device. `None` if there is no such object.
+    ///
+    /// # Errors
+    /// Those of reading metadata.
+    pub fn fragments(&self, object: &HObject) -> Result<Option<u64>> {
+        let Some(o) = self.onode(object)? else { return Ok(None) };
+        let (mut pieces, mut end) = (0, u64::MAX);
+        let mut add = |run: &PhysRun| {
+            pieces += u64::from(run.start != end);
+            end = run.start + run.len;
+        };
+        self.for_mapped(&o, 0, o.size.div_ceil(BLOCK), |_, piece| match piece {
+            Piece::Plain { run, .. } => add(&run),
+            Piece::Part { blob, .. } => blob.runs.iter().for_each(&mut add),
+        })?;
+        Ok(Some(pieces))
+    }
+
     fn empty_plan(&self, object: &HObject, base: u64, len: usize) -> ReadPlan {
         ReadPlan {
             dev: self.block.clone(),

@@ -1,0 +1,435 @@
+//! Drives one store directly, beside raw device figures of the same run, and prints rates,
+//! CPU per operation, write amplification and the ratios to the raw device.
+//!
+//! `cargo bench -p spirula-store -- DIR [SECONDS] [NAME-FILTER] [OBJECTS]`
+//!
+//! A small write is a PG's transaction: 4 KiB of data, 200 bytes of attribute, a PG info
+//! record of 200 bytes, a log entry of 150 bytes, a log trim. CPU is that of the whole
+//! process (all threads, user and system); device bytes are what the process caused to be
+//! written (`/proc/self/io`). Raw figures: 4 KiB O_DIRECT|O_DSYNC writes over a file that
+//! was written before, by 1 and by 16 threads; 4 KiB O_DIRECT reads at random places of a
+//! file; 4 MiB O_DIRECT writes by 4 threads. With OBJECTS, that many empty objects are made
+//! and the cost of lookups and of opening is shown as their number grows. DIR is emptied.
+
+#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
+
+use bytes::Bytes;
+use spirula_buffer::PayloadPool;
+use spirula_store::{Read, Store, StoreOptions};
+use spirula_types::transaction::{MetaOp, ObjectOp, Transaction};
+use spirula_types::{EVersion, HObject, PgId, Uuid};
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+/// PGs the transactions are spread over.
+const PGS: u64 = 64;
+/// Log entries a PG keeps.
+const LOG: u64 = 250;
+
+fn cpu_by_thread() -> BTreeMap<String, u64> {
+    let mut out = BTreeMap::new();
+    for task in std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten() {
+        let comm = std::fs::read_to_string(task.path().join("comm")).unwrap_or_default();
+        let stat = std::fs::read_to_string(task.path().join("schedstat")).unwrap_or_default();
+        let ns: u64 = stat.split(' ').next().and_then(|s| s.parse().ok()).unwrap_or(0);
+        *out.entry(comm.trim().to_owned()).or_default() += ns;
+    }
+    out
+}
+
+fn written() -> u64 {
+    let io = std::fs::read_to_string("/proc/self/io").unwrap_or_default();
+    io.lines().find_map(|l| l.strip_prefix("write_bytes: ")?.parse().ok()).unwrap_or(0)
+}
+
+fn rss() -> u64 {
+    let s = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    s.lines().find_map(|l| l.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB")?.parse().ok()).unwrap_or(0)
+}
+
+struct Bench {
+    store: Store,
+    commits: Receiver<u64>,
+    durable: u64,
+    version: u64,
+    rng: u64,
+    data: Bytes,
+    time: Duration,
+    filter: String,
+}
+
+fn name(kind: &str, n: u64) -> HObject {
+    HObject::head(1, Bytes::new(), Bytes::new(), Bytes::from(format!("bench_{kind}_{n:016}")))
+}
+
+impl Bench {
+    fn random(&mut self, below: u64) -> u64 {
+        self.rng = self.rng.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.rng >> 33) % below
+    }
+
+    fn txn(&mut self, o: &HObject, offset: u64, len: usize) -> Transaction {
+        self.version += 1;
+        let v = self.version;
+        let pg = PgId::new(1, (v % PGS) as u32);
+        let at = (v as usize * 64) % (self.data.len() - len + 1) / 4096 * 4096;
+        let mut t = Transaction::default();
+        t.object(o, ObjectOp::Write { offset, data: self.data.slice(at..at + len) });
+        t.object(o, ObjectOp::SetAttrs(vec![(Bytes::from_static(b"_"), self.data.slice(..200))]));
+        t.meta.push(MetaOp::Set { key: Bytes::from(format!("info.{}", pg.seed)), value: self.data.slice(..200) });
+        t.meta.push(MetaOp::LogAppend { pg, version: EVersion::new(1, v), entry: self.data.slice(..150) });
+        if v.is_multiple_of(PGS * 10) || v > LOG * PGS && (v / PGS).is_multiple_of(50) {
+            t.meta.push(MetaOp::LogTrim { pg, to: EVersion::new(1, v.saturating_sub(LOG * PGS)) });
+        }
+        t
+    }
+
+    /// Returns operations per second.
+    fn run(&mut self, title: &str, unit: u64, depth: u64, mut each: impl FnMut(&mut Self, u64) -> bool) -> f64 {
+        if !title.contains(&self.filter) {
+            return 0.0;
+        }
+        let (cpu, bytes, start) = (cpu_by_thread(), written(), Instant::now());
+        let mut n = 0;
+        let mut worst = Duration::ZERO;
+        while start.elapsed() < self.time {
+            let t = Instant::now();
+            if !each(self, n) {
+                break;
+            }
+            worst = worst.max(t.elapsed());
+            n += 1;
+            while self.store.last_seq() - self.durable >= depth {
+                self.durable = self.commits.recv().expect("store stopped");
+            }
+        }
+        self.store.flush().expect("flush");
+        let secs = start.elapsed().as_secs_f64();
+        let after = cpu_by_thread();
+        let per = |name: &str| (after.get(name).unwrap_or(&0) - cpu.get(name).unwrap_or(&0)) as f64 / 1e3 / n as f64;
+        let total: f64 = after.keys().map(|k| per(k)).sum();
+        let threads: Vec<String> = after.keys().map(|k| format!("{k} {:.1}", per(k))).collect();
+        println!(
+            "{title:32} {:8.0}/s {:8.1} MB/s  {:7.1} us CPU/op ({})  {:4.2} device/user  longest call {:.1} ms  RSS {} MB",
+            n as f64 / secs,
+            (n * unit) as f64 / secs / 1e6,
+            total,
+            threads.join(", "),
+            (written() - bytes) as f64 / (n * unit) as f64,
+            worst.as_secs_f64() * 1e3,
+            rss() / 1024,
+        );
+        n as f64 / secs
+    }
+}
+
+/// A page-aligned part of a buffer.
+fn aligned(buf: &mut Vec<u8>, len: usize) -> &mut [u8] {
+    buf.resize(len + 4096, 7);
+    let skip = buf.as_ptr().align_offset(4096);
+    &mut buf[skip..skip + len]
+}
+
+fn direct(path: &Path, sync: bool) -> File {
+    let flags = 0o40000 | if sync { 0o10000 } else { 0 };
+    OpenOptions::new().read(true).write(true).create(true).truncate(false).custom_flags(flags).open(path).unwrap()
+}
+
+/// Operations per second of `threads`, each of which does `op` (thread, count) until the time is up.
+fn raw(time: Duration, threads: u64, op: impl Fn(u64, u64, &File, &mut [u8]) + Sync, file: &File, len: usize) -> f64 {
+    let start = Instant::now();
+    let total: u64 = std::thread::scope(|s| {
+        let all: Vec<_> = (0..threads)
+            .map(|t| {
+                let op = &op;
+                s.spawn(move || {
+                    let mut buf = Vec::new();
+                    let buf = aligned(&mut buf, len);
+                    let mut n = 0;
+                    while start.elapsed() < time {
+                        op(t, n, file, buf);
+                        n += 1;
+                    }
+                    n
+                })
+            })
+            .collect();
+        all.into_iter().map(|t| t.join().unwrap()).sum()
+    });
+    total as f64 / start.elapsed().as_secs_f64()
+}
+
+/// What the device itself gives, per second.
+struct Raw {
+    sync: [f64; 2],
+    read: f64,
+    large: f64,
+}
+
+fn raw_device(dir: &Path, time: Duration) -> Raw {
+    const SIZE: u64 = 1 << 30;
+    let path = dir.join("raw");
+    let file = direct(&path, false);
+    let mut buf = Vec::new();
+    let buf = aligned(&mut buf, 4 << 20);
+    for i in 0..SIZE >> 22 {
+        file.write_all_at(buf, i << 22).unwrap();
+    }
+    file.sync_all().unwrap();
+    let place = |t: u64, n: u64| {
+        let x = (t << 40 | n).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        (x ^ x >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 20 & (SIZE - 4096)
+    };
+    let read = raw(time, 1, |t, n, f, b| f.read_exact_at(b, place(t, n) & !4095).unwrap(), &file, 4096);
+    let large = raw(time, 4, |t, n, f, b| f.write_all_at(b, (t << 28) + (n % 64 << 22)).unwrap(), &file, 4 << 20);
+    let synced = direct(&path, true);
+    let log = |t: u64, n: u64, f: &File, b: &mut [u8]| f.write_all_at(b, (t << 26) + (n % 16384 << 12)).unwrap();
+    let sync = [1, 16].map(|threads| raw(time, threads, log, &synced, 4096));
+    std::fs::remove_file(&path).unwrap();
+    println!(
+        "raw device: 4 KiB sync writes {:.0}/s by one, {:.0}/s by 16; 4 KiB reads {:.0}/s ({:.1} us); 4 MiB writes {:.0} MB/s",
+        sync[0],
+        sync[1],
+        read,
+        1e6 / read,
+        large * 4.194304
+    );
+    Raw { sync, read, large }
+}
+
+fn ratio(what: &str, ours: f64, raw: f64) {
+    if ours > 0.0 {
+        println!("    = {:.2} of {what}", ours / raw);
+    }
+}
+
+/// Objects of 4 KiB to 4 MiB come and go at 85 per cent: what becomes of the space.
+fn ageing(dir: &Path, seconds: f64) {
+    let opts = StoreOptions { size: 2 << 30, pool: PayloadPool::new(64 << 20), ..StoreOptions::default() };
+    Store::create(dir, Uuid([1; 16]), Uuid([2; 16]), 0, &opts).expect("create");
+    let mut store = Store::open(dir, None, &opts, Box::new(|_| ()), Box::new(|e| panic!("{e}"))).expect("open");
+    let mut payload = opts.pool.take(4 << 20);
+    payload.set_len(4 << 20);
+    let data = payload.freeze();
+    let mut x = 3u64;
+    let mut random = |n: u64| {
+        x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (x >> 33) % n
+    };
+    let (mut objects, mut next, mut written) = (Vec::<(u64, u64)>::new(), 0, 0u64);
+    let start = Instant::now();
+    let mut shown = 0.0;
+    while start.elapsed().as_secs_f64() < seconds {
+        let s = store.statfs();
+        if s.available < s.total * 15 / 100 && !objects.is_empty() {
+            let (n, _) = objects.swap_remove(random(objects.len() as u64) as usize);
+            let mut t = Transaction::default();
+            t.object(&name("age", n), ObjectOp::Remove);
+            store.submit(t).expect("remove");
+            continue;
+        }
+        let len = if random(2) == 0 { 4096 << random(5) } else { 4096 << random(11) };
+        let mut t = Transaction::default();
+        let object = match random(3) {
+            // Part of an old object anew.
+            0 if !objects.is_empty() => {
+                let (n, size) = objects[random(objects.len() as u64) as usize];
+                let len = len.min(size);
+                let at = random((size - len) / 4096 + 1) * 4096;
+                t.object(&name("age", n), ObjectOp::Write { offset: at, data: data.slice(..len as usize) });
+                None
+            }
+            _ => {
+                next += 1;
+                t.object(&name("age", next), ObjectOp::Write { offset: 0, data: data.slice(..len as usize) });
+                Some((next, len))
+            }
+        };
+        if store.submit(t).is_ok() {
+            written += len;
+            objects.extend(object);
+        }
+        let elapsed = start.elapsed().as_secs_f64();
+        if elapsed - shown >= seconds / 5.0 {
+            shown = elapsed;
+            let (mut large, mut pieces) = (0, 0);
+            for (n, _) in objects.iter().filter(|(_, size)| *size >= 1 << 20) {
+                large += 1;
+                pieces += store.fragments(&name("age", *n)).expect("fragments").unwrap_or(0);
+            }
+            println!(
+                "ageing: {:5.1} x the space written, {} objects, {:.2} extents per object of 1 to 4 MiB",
+                written as f64 / opts.size as f64,
+                objects.len(),
+                pieces as f64 / f64::from(large.max(1)),
+            );
+        }
+    }
+    store.close().expect("close");
+}
+
+/// Lookup and opening as objects grow in number.
+fn many(dir: &Path, objects: u64) {
+    let opts = StoreOptions { size: 1 << 30, cache_bytes: 128 << 20, ..StoreOptions::default() };
+    Store::create(dir, Uuid([1; 16]), Uuid([2; 16]), 0, &opts).expect("create");
+    let open = || Store::open(dir, None, &opts, Box::new(|_| ()), Box::new(|e| panic!("{e}"))).expect("open");
+    let mut store = open();
+    let (mut made, mut step, mut first) = (0, 10_000.min(objects), 0.0);
+    while made < objects {
+        while made < step {
+            let mut t = Transaction::default();
+            for _ in 0..100 {
+                t.object(&name("many", made.wrapping_mul(0x9e37_79b9_7f4a_7c15)), ObjectOp::SetAttrs(vec![]));
+                made += 1;
+            }
+            store.submit(t).expect("submit");
+        }
+        store.close().expect("close");
+        let start = Instant::now();
+        store = open();
+        let opened = start.elapsed().as_secs_f64();
+        let mut x = 1u64;
+        let mut lookup = |count: u64| {
+            let start = Instant::now();
+            for _ in 0..count {
+                x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                let o = name("many", ((x >> 33) % made).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+                assert!(store.stat(&o).expect("stat").is_some());
+            }
+            start.elapsed().as_secs_f64() * 1e6 / count as f64
+        };
+        lookup(20_000);
+        let us = lookup(50_000);
+        first = if first == 0.0 { us } else { first };
+        println!(
+            "{made} objects: opened in {:.2} s, lookup {us:.1} us ({:.2} of the first), RSS {} MB",
+            opened,
+            us / first,
+            rss() / 1024
+        );
+        step = (step * 10).min(objects);
+    }
+    store.close().expect("close");
+}
+
+fn main() {
+    // Cargo adds `--bench`.
+    let mut args = std::env::args().skip(1).filter(|a| a != "--bench");
+    let Some(dir) = args.next().map(PathBuf::from) else {
+        eprintln!("usage: cargo bench -p spirula-store -- DIR [SECONDS] [NAME-FILTER] [OBJECTS]");
+        return;
+    };
+    let seconds: f64 = args.next().map_or(5.0, |s| s.parse().expect("seconds"));
+    let filter = args.next().unwrap_or_default();
+    let objects: u64 = args.next().map_or(0, |s| s.parse().expect("objects"));
+    let fresh = |name: &str| {
+        let dir = dir.join(name);
+        if dir.exists() {
+            std::fs::remove_dir_all(&dir).expect("empty the directory");
+        }
+        std::fs::create_dir_all(&dir).expect("make the directory");
+        dir
+    };
+    if objects > 0 {
+        many(&fresh("many"), objects);
+        return;
+    }
+    if filter == "ageing" {
+        ageing(&fresh("ageing"), seconds);
+        return;
+    }
+    let raw = raw_device(&fresh("raw"), Duration::from_secs_f64(seconds.min(2.0)));
+    let dir = fresh("store");
+    let opts = StoreOptions { size: 20 << 30, pool: PayloadPool::new(64 << 20), ..StoreOptions::default() };
+    let start = Instant::now();
+    Store::create(&dir, Uuid([1; 16]), Uuid([2; 16]), 0, &opts).expect("create");
+    println!("create {:.1} ms", start.elapsed().as_secs_f64() * 1e3);
+    let (send, commits) = channel();
+    let start = Instant::now();
+    let store = Store::open(&dir, None, &opts, Box::new(move |s| _ = send.send(s)), Box::new(|e| panic!("{e}")));
+    println!("open {:.1} ms, RSS {} MB", start.elapsed().as_secs_f64() * 1e3, rss() / 1024);
+    let mut payload = opts.pool.take(8 << 20);
+    let mut x = 1u64;
+    while payload.len() < 8 << 20 {
+        x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        payload.extend(&x.to_le_bytes());
+    }
+    let time = Duration::from_secs_f64(seconds);
+    let (store, data) = (store.expect("open"), payload.freeze());
+    let mut b = Bench { store, commits, durable: 0, version: 0, rng: 1, data, time, filter };
+
+    let mut objects = 0;
+    let rate = b.run("4 KiB new objects, depth 16", 4096, 16, |b, n| {
+        objects = n + 1;
+        let t = b.txn(&name("small", n), 0, 4096);
+        b.store.submit(t).is_ok()
+    });
+    ratio("raw 4 KiB sync writes by 16", rate, raw.sync[1]);
+    let all = objects.max(1);
+    let objects = objects.clamp(1, 10_000);
+    b.run("4 KiB cached reads", 4096, 1, |b, _| {
+        let o = name("small", b.random(objects));
+        matches!(b.store.read(&o, 0, 4096), Ok(Read::Ready(d)) if d.len() == 4096)
+    });
+    // Written out, and the page cache dropped.
+    let block = File::open(dir.join("block")).expect("block");
+    block.sync_all().expect("sync");
+    rustix::fs::fadvise(&block, 0, None, rustix::fs::Advice::DontNeed).expect("fadvise");
+    let rate = b.run("4 KiB uncached reads", 4096, 1, |b, _| {
+        let o = name("small", b.random(all));
+        match b.store.read_uncached(&o, 0, 4096) {
+            Ok(Read::NotReady(plan)) => plan.run().is_ok_and(|d| d.len() == 4096),
+            _ => false,
+        }
+    });
+    ratio("raw 4 KiB reads", rate, raw.read);
+    let rate = b.run("4 KiB overwrites, depth 16", 4096, 16, |b, _| {
+        let o = name("small", b.random(objects));
+        let t = b.txn(&o, 0, 4096);
+        b.store.submit(t).is_ok()
+    });
+    ratio("raw 4 KiB sync writes by 16", rate, raw.sync[1]);
+    let rate = b.run("4 KiB overwrites, depth 1", 4096, 1, |b, _| {
+        let o = name("small", b.random(objects));
+        let t = b.txn(&o, 0, 4096);
+        b.store.submit(t).is_ok()
+    });
+    ratio("raw 4 KiB sync writes by one", rate, raw.sync[0]);
+    for i in 0..64 {
+        let t = b.txn(&name("large", i), 0, 4 << 20);
+        b.store.submit(t).expect("submit");
+    }
+    b.store.flush().expect("flush");
+    b.run("4 KiB in 4 MiB objects, depth 16", 4096, 16, |b, _| {
+        let o = name("large", b.random(64));
+        let at = b.random(1024) * 4096;
+        let t = b.txn(&o, at, 4096);
+        b.store.submit(t).is_ok()
+    });
+    let rate = b.run("4 MiB writes, depth 4", 4 << 20, 4, |b, n| {
+        let t = b.txn(&name("stream", n % 256), 0, 4 << 20);
+        b.store.submit(t).is_ok()
+    });
+    ratio("raw 4 MiB writes", rate, raw.large);
+    b.run(
+        "4 MiB reads, waiting",
+        4 << 20,
+        1,
+        |b, n| matches!(b.store.read_blocking(&name("stream", n % 16), 0, 4 << 20), Ok(Some(d)) if d.len() == 4 << 20),
+    );
+    let start = Instant::now();
+    b.store.close().expect("close");
+    println!("close {:.1} ms", start.elapsed().as_secs_f64() * 1e3);
+    let start = Instant::now();
+    let store = Store::open(&dir, None, &opts, Box::new(|_| ()), Box::new(|e| panic!("{e}"))).expect("open");
+    println!(
+        "open {:.1} ms, {} objects, RSS {} MB",
+        start.elapsed().as_secs_f64() * 1e3,
+        store.statfs().objects,
+        rss() / 1024
+    );
+}
