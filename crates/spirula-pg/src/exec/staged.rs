@@ -13,6 +13,9 @@ use spirula_types::{HObject, errno};
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
+/// Unit in which the store keeps data, bytes.
+const STORE_BLOCK: u64 = 4096;
+
 /// The omap's changes, in a form that can be looked up.
 #[derive(Default)]
 struct OmapOverlay {
@@ -254,6 +257,22 @@ impl<'a> Staged<'a> {
         let data = self.reader.read(self.object, offset, length)?;
         // The size in the `_` attribute and the data disagree: do not make bytes up.
         if data.len() as u64 == length { Ok(data) } else { Err(ReadError::Io(errno::EIO)) }
+    }
+
+    /// Reads the stored blocks that a write changes in part: the store must merge them, and
+    /// must not wait for the device then, nor find out that they are damaged.
+    pub fn warm(&self, offset: u64, length: u64) -> Result<(), ReadError> {
+        let size = if self.base_visible() { self.base.info.size } else { 0 };
+        let end = offset + length;
+        let first = offset / STORE_BLOCK * STORE_BLOCK;
+        let last = end / STORE_BLOCK * STORE_BLOCK;
+        let cut = |block: u64| block < size && (offset > block || end < (block + STORE_BLOCK).min(size));
+        for block in [Some(first), (last != first && last < end).then_some(last)].into_iter().flatten() {
+            if cut(block) {
+                self.reader.read(self.object, block, (size - block).min(STORE_BLOCK))?;
+            }
+        }
+        Ok(())
     }
 
     /// Part of `[offset, offset + length)` that the stored data covers, as a length.
