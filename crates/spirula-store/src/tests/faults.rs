@@ -5,6 +5,7 @@ use super::sim::{Rng, World};
 use super::{IDENTITY, create, create_single, open, open_as, tiny};
 use crate::superblock::{COPY_STRIDE, HEADER};
 use crate::{BLOCK, Identity, Read, StoreError, StoreOptions};
+use bytes::Bytes;
 use spirula_types::transaction::{ObjectOp, Transaction};
 use spirula_types::{HObject, Uuid};
 
@@ -527,4 +528,50 @@ fn host_without_room_means_no_space_and_deleting_gives_it_back() {
     }
     assert!(world.room() > Some(64 << 20));
     assert!(world.errors().is_empty());
+}
+
+#[test]
+fn every_flipped_bit_in_compressed_or_xxhashed_data_is_detected_also_past_the_caches_and_by_clones() {
+    use crate::{Algorithm, Checksum, CompressionMode, PoolOptions};
+    let opts = tiny();
+    for (mode, checksum) in [(CompressionMode::Force, Checksum::Crc32c), (CompressionMode::None, Checksum::Xxhash64)] {
+        let world = create(&opts);
+        let mut store = open(&world, &opts).unwrap();
+        let o = object(1);
+        store.set_pool_options(
+            o.pool,
+            PoolOptions { mode, algorithm: Algorithm::Zstd, checksum, ..PoolOptions::default() },
+        );
+        // Half of each block is noise, so that a blob takes several blocks.
+        let data: Vec<u8> =
+            (0..8).flat_map(|i| [pattern(3 * i + 1, 2048), Bytes::from(vec![0; 2048])].concat()).collect();
+        let mut t = Transaction::default();
+        t.object(&o, ObjectOp::Write { offset: 0, data: data.clone().into() });
+        store.submit(t).unwrap();
+        let clone = object(3);
+        let mut t = Transaction::default();
+        t.object(&clone, ObjectOp::CloneFrom(o.clone()));
+        store.submit(t).unwrap();
+        store.flush().unwrap();
+        store.close().unwrap();
+        let store = open(&world, &opts).unwrap();
+        let head = store.onode(&clone).unwrap().unwrap();
+        let blocks: Vec<u64> =
+            head.inline.as_ref().unwrap().device_runs().flat_map(|r| r.start..r.start + r.len).collect();
+        assert_eq!(blocks.len() < 8, mode == CompressionMode::Force);
+        let mut rng = Rng(9);
+        for block in blocks {
+            for _ in 0..20 {
+                let (byte, bit) = ((block * BLOCK + rng.below(BLOCK)) as usize, rng.below(8));
+                world.edit(2, |d| d[byte] ^= 1 << bit);
+                for name in [&o, &clone] {
+                    assert!(matches!(store.read_blocking(name, 0, 32768), Err(StoreError::Checksum { .. })));
+                    let Ok(Read::NotReady(plan)) = store.read_uncached(name, 0, 32768) else { panic!("not a plan") };
+                    assert!(matches!(plan.run(), Err(StoreError::Checksum { object, .. }) if *object == *name));
+                }
+                world.edit(2, |d| d[byte] ^= 1 << bit);
+            }
+        }
+        assert_eq!(store.read_blocking(&clone, 0, 32768).unwrap().unwrap(), data);
+    }
 }
