@@ -124,6 +124,7 @@ impl Seeds {
     fn plant(&self) -> anyhow::Result<()> {
         self.commands()?;
         self.tree_pages()?;
+        self.auth()?;
         let vectors = root().join("../shared/protocol/vectors");
         if !vectors.exists() {
             println!("SKIPPED seeds of golden vectors: {} is absent", vectors.display());
@@ -237,6 +238,23 @@ impl Seeds {
                         self.put(target, &format!("{release}-{kind}-{name}"), &bytes)?;
                     }
                 }
+            }
+        }
+        Ok(())
+    }
+
+    /// Capability texts that a real monitor judged, and recorded payloads of cephx.
+    fn auth(&self) -> anyhow::Result<()> {
+        let table = std::fs::read_to_string(root().join("crates/spirula-auth/tests/data/caps-16.2.15.jsonl"))?;
+        for (i, line) in table.lines().enumerate() {
+            let [service, text, _]: [String; 3] = serde_json::from_str(line)?;
+            let number = ["mon", "osd", "mgr", "mds"].iter().position(|s| *s == service).unwrap_or_default();
+            self.put("caps", &i.to_string(), &[&[number as u8][..], text.as_bytes()].concat())?;
+        }
+        // Each form of input with nothing, zeros, and one edit.
+        for how in 0..24 {
+            for (name, rest) in [("empty", &[][..]), ("zeros", &[0; 64]), ("edit", &[30, 0, 1])] {
+                self.put("cephx", &format!("{how}-{name}"), &[&[how][..], rest].concat())?;
             }
         }
         Ok(())

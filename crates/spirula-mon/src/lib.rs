@@ -17,7 +17,6 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test that cannot go on should stop where it is"))]
 
-pub mod auth;
 pub mod clog;
 pub mod commands;
 pub mod config;

@@ -1,12 +1,13 @@
 //! A new cluster's first state.
 
-use crate::auth::{AuthEntry, encode_key};
 use crate::mon::FIRST_GID;
 use crate::osd::crush_weight_of_size;
 use crate::pools::{self, NewPool};
 use crate::state::State;
 use crate::txn::MonTxn;
 use crate::work::{Speaker, Work};
+use spirula_auth::db::User;
+use spirula_auth::{AuthError, CryptoKey, KeyType};
 use spirula_crush::{CrushError, CrushMap};
 use spirula_encoding::UTime;
 use spirula_maps::osdmap::state as osd_state;
@@ -78,6 +79,9 @@ pub enum MkfsError {
     /// Two OSDs with one number, or a negative one.
     #[error("osd.{0} is given twice or is no OSD number")]
     Osd(OsdId),
+    /// The first user cannot be made.
+    #[error("client.admin: {0}")]
+    Admin(#[from] AuthError),
     /// The maps contradict each other; a defect.
     #[error("first maps: {0}")]
     Maps(String),
@@ -110,8 +114,9 @@ pub(crate) fn initial_state(p: &MkfsParams, now: UTime) -> Result<State, MkfsErr
     let mut state = State::new(monmap, osdmap, FIRST_GID);
     state.defaults = Arc::new(p.defaults.clone());
     let caps = ["mds", "mgr", "mon", "osd"].map(|s| (s.to_owned(), "allow *".to_owned()));
-    let admin = AuthEntry { key: encode_key(p.admin_secret, now), caps: caps.into() };
-    Arc::make_mut(&mut state.auth).entries.insert("client.admin".into(), admin);
+    let key = CryptoKey::new(KeyType::Aes, now, &p.admin_secret)?;
+    let admin = User { key, pending_key: None, caps: caps.into() };
+    Arc::make_mut(&mut state.auth).put("client.admin".parse()?, admin);
     let speaker = Speaker { name: p.mon_name.clone(), rank: 0, addrs: p.mon_addrs.clone() };
     let mut work = Work::new(state, now, speaker);
     work.log(severity::INFO, format!("mkfs {}", p.fsid));

@@ -106,7 +106,7 @@ pub struct CommandCtx<'a> {
     /// Output format.
     pub format: Format,
     /// Random bytes drawn for this command.
-    pub random: [u8; 16],
+    pub random: [u8; 32],
 }
 
 impl CommandCtx<'_> {
@@ -568,7 +568,7 @@ impl Mon {
         let mut work = Work::new(self.state.clone(), self.now, self.speaker());
         let result = match self.sessions.get(&conn) {
             Some(s) => {
-                let request = commands::Request { peer: &s.peer, cmd: &cmd, input, random: [0; 16], tell };
+                let request = commands::Request { peer: &s.peer, cmd: &cmd, input, random: [0; 32], tell };
                 commands::run(self, &mut work, &request)
             }
             None => return,
@@ -585,7 +585,7 @@ impl Mon {
         input: &Bytes,
         tell: bool,
     ) -> CommandResult {
-        let mut random = [0; 16];
+        let mut random = [0; 32];
         (self.entropy)(&mut random);
         let mut trial = work.clone();
         let request = commands::Request { peer, cmd, input, random, tell };

@@ -16,12 +16,12 @@
 //! | `log/V` | cluster log entry of version V, sixteen hex digits |
 //! | `gid-limit` | global ids below this may have been given out |
 
-use crate::auth::AuthDb;
 use crate::clog::ClusterLog;
 use crate::config::ConfigDb;
 use crate::diff;
 use crate::txn::MonTxn;
 use bytes::Bytes;
+use spirula_auth::db::AuthDb;
 use spirula_encoding::{Decode, DecodeError, Decoder, Encode, Encoder, UTime, from_slice};
 use spirula_maps::{EncodedOsdMap, FsMap, Incremental, MgrMap, MonMap, OsdMap};
 use spirula_types::{Epoch, OsdId, PgId, PoolId};

@@ -1,11 +1,11 @@
-//! `ceph auth …`: the table of entities, keys and capabilities.
+//! `ceph auth …`: the table of users. What each command means is [`spirula_auth::db`]'s; here are arguments and output.
 
 use super::{Args, CommandResult, CommandSpec, FLAG_DEPRECATED, Outcome, settle, text_or_json};
-use crate::auth::{AuthDb, AuthEntry, encode_key};
 use crate::mon::CommandCtx;
-use serde_json::{Value, json};
+use serde_json::json;
+use spirula_auth::db::{self, AuthDb, DbError, User, user_json};
+use spirula_auth::{CryptoKey, EntityId, KeyType, keyring};
 use spirula_types::errno::{EINVAL, ENOENT};
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 pub(super) const SPECS: &[CommandSpec] = &[
@@ -59,7 +59,7 @@ pub(super) const SPECS: &[CommandSpec] = &[
         run: get_key,
     },
     CommandSpec {
-        sig: "auth add name=entity,type=CephString name=caps,type=CephString,n=N,req=false",
+        sig: "auth add name=entity,type=CephString name=caps,type=CephString,n=N,req=false name=key_type,type=CephChoices,strings=aes|aes256k,req=false",
         help: "add auth info for <entity> from input file, or random key if no input is given, and/or any caps specified in the command",
         module: "auth",
         perm: "rwx",
@@ -67,7 +67,7 @@ pub(super) const SPECS: &[CommandSpec] = &[
         run: add,
     },
     CommandSpec {
-        sig: "auth get-or-create name=entity,type=CephString name=caps,type=CephString,n=N,req=false",
+        sig: "auth get-or-create name=entity,type=CephString name=caps,type=CephString,n=N,req=false name=key_type,type=CephChoices,strings=aes|aes256k,req=false",
         help: "add auth info for <entity> from input file, or random key if no input given, and/or any caps specified in the command",
         module: "auth",
         perm: "rwx",
@@ -75,7 +75,7 @@ pub(super) const SPECS: &[CommandSpec] = &[
         run: get_or_create,
     },
     CommandSpec {
-        sig: "auth get-or-create-key name=entity,type=CephString name=caps,type=CephString,n=N,req=false",
+        sig: "auth get-or-create-key name=entity,type=CephString name=caps,type=CephString,n=N,req=false name=key_type,type=CephChoices,strings=aes|aes256k,req=false",
         help: "get, or add, key for <name> from system/caps pairs specified in the command.  If key already exists, any given caps must match the existing caps for that key.",
         module: "auth",
         perm: "rwx",
@@ -114,139 +114,122 @@ pub(super) const SPECS: &[CommandSpec] = &[
         flags: 0,
         run: import,
     },
+    CommandSpec {
+        sig: "auth rotate name=entity,type=CephString name=key_type,type=CephChoices,strings=aes|aes256k,req=false",
+        help: "rotate entity key",
+        module: "auth",
+        perm: "rwx",
+        flags: 0,
+        run: rotate,
+    },
+    CommandSpec {
+        sig: "auth get-or-create-pending name=entity,type=CephString name=key_type,type=CephChoices,strings=aes|aes256k,req=false",
+        help: "generate and/or retrieve existing pending key (rotated into place on first use)",
+        module: "auth",
+        perm: "rwx",
+        flags: 0,
+        run: pending,
+    },
+    CommandSpec {
+        sig: "auth clear-pending name=entity,type=CephString",
+        help: "clear pending key",
+        module: "auth",
+        perm: "rwx",
+        flags: 0,
+        run: clear_pending,
+    },
+    CommandSpec {
+        sig: "auth commit-pending name=entity,type=CephString",
+        help: "rotate pending key into active position",
+        module: "auth",
+        perm: "rwx",
+        flags: 0,
+        run: commit_pending,
+    },
 ];
 
-fn entity(args: &Args) -> Result<String, (i32, String)> {
-    let name = args.str("entity");
-    let kind = name.split_once('.').map(|(k, id)| (k, !id.is_empty()));
-    match kind {
-        Some(("mon" | "mgr" | "osd" | "mds" | "client", true)) => Ok(name),
-        _ => Err((EINVAL, format!("bad entity name '{name}'"))),
-    }
+fn said(e: DbError) -> (i32, String) {
+    (e.errno(), e.to_string())
 }
 
-fn found<'a>(db: &'a AuthDb, name: &str) -> Result<&'a AuthEntry, (i32, String)> {
-    db.entries.get(name).ok_or_else(|| (ENOENT, format!("failed to find {name} in keyring")))
+fn entity(args: &Args) -> Result<EntityId, (i32, String)> {
+    db::entity_of_word(&args.str("entity")).map_err(said)
 }
 
-/// `service, caps, service, caps…` as a table.
-fn parse_caps(words: &[String]) -> Result<BTreeMap<String, String>, (i32, String)> {
-    if !words.len().is_multiple_of(2) {
-        return Err((EINVAL, format!("bad capabilities request; odd number of arguments: {}", words.join(" "))));
-    }
-    Ok(words.chunks_exact(2).filter_map(|p| Some((p.first()?.clone(), p.get(1)?.clone()))).collect())
+/// The table, to be changed.
+fn table<'a>(ctx: &'a mut CommandCtx<'_>) -> &'a mut AuthDb {
+    Arc::make_mut(&mut ctx.work.state.auth)
 }
 
-fn entry_json(name: &str, e: &AuthEntry) -> Value {
-    json!({"entity": name, "key": e.key, "caps": e.caps})
+/// A new key of the type asked for. Unasked, daemons get `aes256k`, and clients `aes`, which those of 16.2 and
+/// 18.2 know.
+fn new_key(ctx: &CommandCtx<'_>, args: &Args, entity: &EntityId) -> Result<CryptoKey, (i32, String)> {
+    let key_type = match args.opt_str("key_type") {
+        Some(text) => text.parse().map_err(|e| (EINVAL, e))?,
+        None if entity.service().is_some() => KeyType::Aes256k,
+        None => KeyType::Aes,
+    };
+    let random = ctx.random;
+    Ok(CryptoKey::generate(key_type, ctx.work.now, &mut move |out: &mut [u8]| {
+        for (to, from) in out.iter_mut().zip(random) {
+            *to = from;
+        }
+    }))
+}
+
+fn keyring_out(ctx: &CommandCtx<'_>, entity: &EntityId, user: &User, with_caps: bool) -> CommandResult {
+    text_or_json(ctx, || keyring::section(entity, user, with_caps), || json!([user_json(entity, user)]))
+}
+
+fn key_out(ctx: &CommandCtx<'_>, key: &CryptoKey, end: &str) -> CommandResult {
+    let text = key.to_base64();
+    text_or_json(ctx, || format!("{}{end}", text.as_str()), || json!({"key": text.as_str()}))
 }
 
 fn ls(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
     let db = &ctx.work.state.auth;
-    let text = || {
-        let mut o = String::new();
-        for (name, e) in &db.entries {
-            o += &format!("{name}\n\tkey: {}\n", e.key);
-            for (service, caps) in &e.caps {
-                o += &format!("\tcaps: [{service}] {caps}\n");
-            }
-        }
-        o
-    };
-    let value = || json!({"auth_dump": db.entries.iter().map(|(n, e)| entry_json(n, e)).collect::<Vec<_>>()});
-    let rs = if db.entries.is_empty() { "no installed auth entries!\n" } else { "installed auth entries:\n" };
-    text_or_json(ctx, text, value).with_rs(format!("{rs}\n"))
-}
-
-fn keyring(ctx: &CommandCtx<'_>, name: &str, e: &AuthEntry, with_caps: bool) -> CommandResult {
-    text_or_json(ctx, || AuthDb::keyring_of(name, e, with_caps), || json!([entry_json(name, e)]))
+    let rs = if db.is_empty() { "no installed auth entries!\n" } else { "installed auth entries:\n" };
+    text_or_json(ctx, || db.list_text(), || db.list_json()).with_rs(format!("{rs}\n"))
 }
 
 fn get(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
     let run = || -> Outcome {
         let name = entity(args)?;
-        let e = found(&ctx.work.state.auth, &name)?;
-        Ok(keyring(ctx, &name, e, true).with_rs(format!("exported keyring for {name}")))
+        let user = ctx.work.state.auth.require(&name).map_err(said)?;
+        Ok(keyring_out(ctx, &name, user, true).with_rs(format!("exported keyring for {name}")))
     };
     settle(run())
 }
 
 fn export(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
-    if args.has("entity") {
-        return get(ctx, args);
-    }
     let db = &ctx.work.state.auth;
-    let text = || db.entries.iter().map(|(n, e)| AuthDb::keyring_of(n, e, true)).collect();
-    let value = || db.entries.iter().map(|(n, e)| entry_json(n, e)).collect();
-    text_or_json(ctx, text, value).with_rs("exported master keyring")
+    if !args.has("entity") {
+        return text_or_json(ctx, || db.export_text(), || db.export_json()).with_rs("exported master keyring");
+    }
+    let run = || -> Outcome {
+        let name = entity(args)?;
+        let user = db.get(&name).ok_or_else(|| (ENOENT, format!("no key for {name}")))?;
+        Ok(keyring_out(ctx, &name, user, true).with_rs(format!("exported keyring for {name}")))
+    };
+    settle(run())
 }
 
 fn get_key(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
     let run = || -> Outcome {
         let name = entity(args)?;
-        let e = found(&ctx.work.state.auth, &name).map_err(|_| (ENOENT, format!("don't have {name}")))?;
-        Ok(text_or_json(ctx, || e.key.clone(), || json!({"key": e.key})))
+        Ok(key_out(ctx, ctx.work.state.auth.key(&name).map_err(said)?, ""))
     };
     settle(run())
-}
-
-/// Entries of a keyring file.
-fn parse_keyring(text: &str) -> Result<BTreeMap<String, AuthEntry>, (i32, String)> {
-    let mut out: BTreeMap<String, AuthEntry> = BTreeMap::new();
-    let mut at: Option<String> = None;
-    for line in text.lines().map(str::trim).filter(|l| !l.is_empty() && !l.starts_with(['#', ';'])) {
-        if let Some(name) = line.strip_prefix('[').and_then(|l| l.strip_suffix(']')) {
-            out.entry(name.to_owned()).or_default();
-            at = Some(name.to_owned());
-            continue;
-        }
-        let (Some((k, v)), Some(e)) = (line.split_once('='), at.as_ref().and_then(|n| out.get_mut(n))) else {
-            return Err((EINVAL, "error decoding keyring".into()));
-        };
-        let (k, v) = (k.trim(), v.trim().trim_matches('"'));
-        match k.strip_prefix("caps ") {
-            Some(service) => {
-                e.caps.insert(service.trim().to_owned(), v.to_owned());
-            }
-            None if k == "key" => e.key = v.to_owned(),
-            None => {}
-        }
-    }
-    Ok(out)
-}
-
-fn insert(ctx: &mut CommandCtx<'_>, name: &str, entry: AuthEntry) {
-    let db = Arc::make_mut(&mut ctx.work.state.auth);
-    db.entries.insert(name.to_owned(), entry);
-    db.version += 1;
-}
-
-/// A new entry: from the input file if there is one, else with a random key.
-fn new_entry(ctx: &CommandCtx<'_>, args: &Args, name: &str) -> Result<AuthEntry, (i32, String)> {
-    let text = std::str::from_utf8(ctx.input).map_err(|_| (EINVAL, "the keyring is not text".to_owned()))?;
-    let mut entry = if text.trim().is_empty() {
-        AuthEntry { key: encode_key(ctx.random, ctx.work.now), caps: BTreeMap::new() }
-    } else {
-        parse_keyring(text)?.remove(name).ok_or_else(|| (EINVAL, format!("{name} is not in the keyring given")))?
-    };
-    if args.has("caps") {
-        entry.caps = parse_caps(&args.list("caps"))?;
-    }
-    Ok(entry)
 }
 
 fn add(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
     let mut run = || -> Outcome {
         let name = entity(args)?;
-        let entry = new_entry(ctx, args, &name)?;
-        if let Some(old) = ctx.work.state.auth.entries.get(&name) {
-            if old.caps != entry.caps || !ctx.input.is_empty() && old.key != entry.key {
-                return Err((EINVAL, format!("entity {name} exists but caps do not match")));
-            }
-            return Ok(CommandResult::ok(format!("added key for {name}")));
-        }
-        insert(ctx, &name, entry);
-        Ok(CommandResult::ok(format!("added key for {name}")))
+        let caps = db::caps_of_words(&args.list("caps")).map_err(said)?;
+        let key = new_key(ctx, args, &name)?;
+        let input = ctx.input;
+        let added = table(ctx).add(&name, caps, input, key).map_err(said)?;
+        Ok(CommandResult::ok(if added { format!("added key for {name}") } else { String::new() }))
     };
     settle(run())
 }
@@ -254,29 +237,12 @@ fn add(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
 fn get_or_create(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
     let mut run = || -> Outcome {
         let name = entity(args)?;
-        let key_only = args.str("prefix") == "auth get-or-create-key";
-        let wanted = parse_caps(&args.list("caps"))?;
-        let entry = match ctx.work.state.auth.entries.get(&name).cloned() {
-            Some(old) if !wanted.is_empty() && old.caps != wanted => {
-                return Err((
-                    EINVAL,
-                    format!(
-                        "key for {name} exists but cap {} does not match",
-                        wanted.keys().next().cloned().unwrap_or_default()
-                    ),
-                ));
-            }
-            Some(old) => old,
-            None => {
-                let entry = new_entry(ctx, args, &name)?;
-                insert(ctx, &name, entry.clone());
-                entry
-            }
-        };
-        Ok(if key_only {
-            text_or_json(ctx, || format!("{}\n", entry.key), || json!({"key": entry.key}))
-        } else {
-            keyring(ctx, &name, &entry, false)
+        let wanted = db::caps_of_words(&args.list("caps")).map_err(said)?;
+        let key = new_key(ctx, args, &name)?;
+        let user = table(ctx).get_or_create(&name, wanted, key).map_err(said)?.clone();
+        Ok(match args.str("prefix").as_str() {
+            "auth get-or-create-key" => key_out(ctx, &user.key, "\n"),
+            _ => keyring_out(ctx, &name, &user, false),
         })
     };
     settle(run())
@@ -285,10 +251,12 @@ fn get_or_create(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
 fn caps(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
     let mut run = || -> Outcome {
         let name = entity(args)?;
-        let mut entry =
-            found(&ctx.work.state.auth, &name).map_err(|_| (ENOENT, format!("couldn't find entry {name}")))?.clone();
-        entry.caps = parse_caps(&args.list("caps"))?;
-        insert(ctx, &name, entry);
+        // Who is asked for is looked up before what, as Ceph does.
+        if ctx.work.state.auth.get(&name).is_none() {
+            return Err(said(DbError::NoEntry(name)));
+        }
+        let caps = db::caps_of_words(&args.list("caps")).map_err(said)?;
+        table(ctx).set_caps(&name, caps).map_err(said)?;
         Ok(CommandResult::ok(format!("updated caps for {name}")))
     };
     settle(run())
@@ -297,27 +265,52 @@ fn caps(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
 fn rm(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
     let mut run = || -> Outcome {
         let name = entity(args)?;
-        let db = Arc::make_mut(&mut ctx.work.state.auth);
-        if db.entries.remove(&name).is_none() {
-            return Ok(CommandResult::ok(format!("entity {name} does not exist")));
-        }
-        db.version += 1;
-        Ok(CommandResult::ok("updated"))
+        let text =
+            if table(ctx).remove(&name) { "updated".to_owned() } else { format!("entity {name} does not exist") };
+        Ok(CommandResult::ok(text))
     };
     settle(run())
 }
 
 fn import(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
+    let input = ctx.input;
+    settle(table(ctx).import(input).map_err(said).map(|()| CommandResult::ok("imported keyring")))
+}
+
+fn rotate(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
     let mut run = || -> Outcome {
-        let text = std::str::from_utf8(ctx.input).map_err(|_| (EINVAL, "the keyring is not text".to_owned()))?;
-        let entries = parse_keyring(text)?;
-        if entries.is_empty() {
-            return Err((EINVAL, "auth import: no data supplied".into()));
-        }
-        for (name, entry) in entries {
-            insert(ctx, &name, entry);
-        }
-        Ok(CommandResult::ok("imported keyring"))
+        let name = entity(args)?;
+        let key = new_key(ctx, args, &name)?;
+        let user = table(ctx).rotate(&name, key).map_err(said)?.clone();
+        Ok(keyring_out(ctx, &name, &user, true).with_rs(format!("rotated key for {name}")))
+    };
+    settle(run())
+}
+
+fn pending(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
+    let mut run = || -> Outcome {
+        let name = entity(args)?;
+        let key = new_key(ctx, args, &name)?;
+        let user = table(ctx).get_or_create_pending(&name, key).map_err(said)?.clone();
+        Ok(keyring_out(ctx, &name, &user, false))
+    };
+    settle(run())
+}
+
+fn clear_pending(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
+    let mut run = || -> Outcome {
+        let name = entity(args)?;
+        table(ctx).clear_pending(&name).map_err(said)?;
+        Ok(CommandResult::ok(format!("cleared pending key for {name}")))
+    };
+    settle(run())
+}
+
+fn commit_pending(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
+    let mut run = || -> Outcome {
+        let name = entity(args)?;
+        table(ctx).commit_pending(&name).map_err(said)?;
+        Ok(CommandResult::ok(format!("committed pending key for {name}")))
     };
     settle(run())
 }

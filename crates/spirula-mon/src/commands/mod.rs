@@ -133,7 +133,7 @@ pub struct Request<'a> {
     /// Input file.
     pub input: &'a Bytes,
     /// Random bytes for commands that make keys or ids.
-    pub random: [u8; 16],
+    pub random: [u8; 32],
     /// It came as `ceph tell mon.N`, which lists and serves the daemon's own commands.
     pub tell: bool,
 }

@@ -5,11 +5,12 @@ use super::{Args, CommandResult, CommandSpec, FLAG_DEPRECATED, FLAG_HIDDEN, Outc
 use crate::mon::CommandCtx;
 use crate::osd;
 use serde_json::json;
+use spirula_auth::EntityId;
 use spirula_format::general;
 use spirula_maps::PgState;
 use spirula_maps::osdmap::{WEIGHT_IN, state};
 use spirula_types::errno::{EBUSY, EEXIST, EINVAL, ENOENT, EPERM};
-use spirula_types::{OsdId, Uuid};
+use spirula_types::{EntityType, OsdId, Uuid};
 
 pub(super) const SPECS: &[CommandSpec] = &[
     CommandSpec {
@@ -310,9 +311,8 @@ fn lost(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
 }
 
 fn forget(ctx: &mut CommandCtx<'_>, id: OsdId) {
-    let auth = std::sync::Arc::make_mut(&mut ctx.work.state.auth);
-    if auth.entries.remove(&format!("osd.{id}")).is_some() {
-        auth.version += 1;
+    if let Ok(entity) = EntityId::new(EntityType::Osd, &id.to_string()) {
+        std::sync::Arc::make_mut(&mut ctx.work.state.auth).remove(&entity);
     }
 }
 
@@ -425,7 +425,7 @@ fn new(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
             Some(t) => Uuid::parse(&t)
                 .filter(|u| !u.is_zero())
                 .ok_or_else(|| (EINVAL, format!("invalid uuid value '{t}'.")))?,
-            None => Uuid::from_random(ctx.random),
+            None => Uuid::from_random(ctx.random.first_chunk().copied().unwrap_or_default()),
         };
         let map = ctx.work.osd();
         let wanted = if args.has("id") { Some(args.osd("id")?) } else { None };
