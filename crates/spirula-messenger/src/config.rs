@@ -49,13 +49,16 @@ impl Default for Limits {
 pub struct Timeouts {
     /// From the start to established.
     pub handshake: Duration,
-    /// Without a byte received on an established connection; zero means for ever.
+    /// Without a byte received on an established connection that is lossless, or that we made:
+    /// the peer is asked whether it is there, and again after the same time; zero means never.
+    pub keepalive: Duration,
+    /// The same, and the connection is over; zero means never.
     pub idle: Duration,
 }
 
 impl Default for Timeouts {
     fn default() -> Self {
-        Self { handshake: Duration::from_secs(15), idle: Duration::ZERO }
+        Self { handshake: Duration::from_secs(15), keepalive: Duration::ZERO, idle: Duration::ZERO }
     }
 }
 

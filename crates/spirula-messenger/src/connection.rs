@@ -5,7 +5,7 @@ mod connect;
 
 use crate::auth::{AuthRequest, Credentials, METHOD_NONE, Mode, Secret, Secrets};
 use crate::banner;
-use crate::config::{Endpoint, Policy, Target};
+use crate::config::{Endpoint, Policy, Target, Timeouts};
 use crate::control::{Hello, MessageHeader, parse};
 use crate::error::{ProtocolError, SendError};
 use crate::frame::{Codec, Frame, FrameReader, Segments, Tag, Wanted};
@@ -176,6 +176,8 @@ pub struct Connection {
     attempts: u32,
     started: Duration,
     heard: Duration,
+    /// When a silent peer was asked last.
+    asked: Duration,
 }
 
 impl Connection {
@@ -238,6 +240,7 @@ impl Connection {
             attempts: 0,
             started: now,
             heard: now,
+            asked: now,
         }
     }
 
@@ -548,7 +551,8 @@ impl Connection {
         }
     }
 
-    /// Checks the timeouts; call it about every second.
+    /// Checks the timeouts, and asks a silent peer whether it is there; call it about every
+    /// second and write what comes out.
     ///
     /// # Errors
     /// [`ProtocolError::HandshakeTimeout`], [`ProtocolError::IdleTimeout`] or
@@ -558,9 +562,7 @@ impl Connection {
         let late = match self.phase {
             Phase::Closed => Some(ProtocolError::Closed),
             _ if self.used_up => Some(ProtocolError::NoncesUsedUp),
-            Phase::Ready => {
-                (!t.idle.is_zero() && now.saturating_sub(self.heard) > t.idle).then_some(ProtocolError::IdleTimeout)
-            }
+            Phase::Ready => self.look_after_peer(now, t).err(),
             _ => (now.saturating_sub(self.started) > t.handshake).then_some(ProtocolError::HandshakeTimeout),
         };
         match late {
@@ -570,6 +572,36 @@ impl Connection {
             }
             None => Ok(()),
         }
+    }
+
+    /// Leaves so many nonces to send with.
+    #[cfg(test)]
+    pub(crate) fn use_up_nonces(&mut self, left: u64) {
+        self.out.use_up_nonces(left);
+    }
+
+    /// Asks a silent peer, or gives it up. Other accepted connections may be silent for ever: a
+    /// client looks after its own.
+    fn look_after_peer(&mut self, now: Duration, t: Timeouts) -> Result<(), ProtocolError> {
+        if self.lossy && matches!(self.side, Side::Accepting { .. }) {
+            return Ok(());
+        }
+        let silent = now.saturating_sub(self.heard);
+        if !t.idle.is_zero() && silent > t.idle {
+            return Err(ProtocolError::IdleTimeout);
+        }
+        let asked = now.saturating_sub(self.asked);
+        if !t.keepalive.is_zero() && silent >= t.keepalive && asked >= t.keepalive {
+            self.asked = now;
+            self.keepalive(UTime { sec: now.as_secs() as u32, nsec: now.subsec_nanos() });
+        }
+        Ok(())
+    }
+
+    /// Says that the peer's silence until `now` means nothing: the shell does not read at the
+    /// moment, or reads into a payload buffer.
+    pub fn forgive_silence(&mut self, now: Duration) {
+        self.heard = now;
     }
 
     /// Takes the bytes to write, an acknowledgement included if one is due.

@@ -136,6 +136,13 @@ impl OutBuffer {
         Ok(())
     }
 
+    #[cfg(test)]
+    pub fn use_up_nonces(&mut self, left: u64) {
+        if let Some(s) = &mut self.sealer {
+            s.use_up_to(left);
+        }
+    }
+
     /// The last `n` bytes of the batch.
     pub fn last(&self, n: usize) -> &[u8] {
         self.batch.get(self.batch.len().saturating_sub(n)..).unwrap_or_default()

@@ -110,7 +110,8 @@ mod tests {
         let _one_more = door.enter(ip("10.0.0.1")).unwrap();
         assert!(door.enter(ip("10.0.0.1")).is_err());
         drop(here);
-        assert_eq!((door.counts().open, door.counts().strangers, door.counts().by_place.len()), (2, 2, 2));
+        let c = door.counts();
+        assert_eq!((c.open, c.strangers, c.by_place.len()), (2, 2, 2));
     }
 
     #[test]

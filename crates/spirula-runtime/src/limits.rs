@@ -38,7 +38,13 @@ pub const TCP_KEEPALIVE: Duration = Duration::from_secs(15);
 /// Time that sent bytes may stay unacknowledged by the peer's host; then the connection is over.
 pub const TCP_UNACKNOWLEDGED: Duration = Duration::from_secs(30);
 
+/// Time without a byte from a peer that keeps its session, or that we called, after which it is
+/// asked whether it is there: a host may answer for a process that does not run any more.
+pub const KEEPALIVE: Duration = Duration::from_secs(10);
+/// The same, after which the connection is over; a lossless one is made again and goes on.
+pub const IDLE: Duration = Duration::from_secs(30);
+
 /// Timeouts of every connection.
 pub(crate) fn timeouts() -> Timeouts {
-    Timeouts { handshake: Duration::from_millis(HANDSHAKE_MS), ..Timeouts::default() }
+    Timeouts { handshake: Duration::from_millis(HANDSHAKE_MS), keepalive: KEEPALIVE, idle: IDLE }
 }

@@ -158,6 +158,9 @@ impl Task {
                 () = tokio::time::sleep(HELD_BACK), if held_back => None,
                 () = tokio::time::sleep_until(next_tick) => {
                     next_tick += TICK;
+                    if held_back {
+                        self.connection.forgive_silence(clock::monotonic());
+                    }
                     if let Err(e) = self.connection.tick(clock::monotonic()) {
                         return e.to_string();
                     }
@@ -220,6 +223,7 @@ impl Task {
         let now = clock::monotonic();
         if let Some(d) = &self.direct {
             if d.buffer.len() < d.end {
+                self.connection.forgive_silence(now);
                 return Ok(());
             }
             if let Some(mut d) = self.direct.take() {

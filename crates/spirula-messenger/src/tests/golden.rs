@@ -46,7 +46,7 @@ fn segment(frames: &[Frame], tag: Tag) -> Bytes {
     frames.iter().find(|f| f.tag == tag).unwrap().segments[0].clone()
 }
 
-fn messages(frames: &[Frame]) -> Vec<Message> {
+pub fn messages(frames: &[Frame]) -> Vec<Message> {
     frames
         .iter()
         .filter(|f| f.tag == Tag::Message)
@@ -233,7 +233,7 @@ fn our_client_calls_a_real_server_as_a_real_client_did() {
     }
 }
 
-fn hex(b: &[u8]) -> String {
+pub fn hex(b: &[u8]) -> String {
     b.iter().map(|x| format!("{x:02x}")).collect()
 }
 

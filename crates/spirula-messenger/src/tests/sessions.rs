@@ -5,6 +5,7 @@ use crate::*;
 use proptest::prelude::*;
 use spirula_types::{EntityAddr, EntityName, EntityType};
 use std::sync::Arc;
+use std::time::Duration;
 
 fn key() -> SessionKey {
     SessionKey { name: EntityName::osd(1), addr: client_addr() }
@@ -18,6 +19,7 @@ struct Peers {
     at_client: Vec<u64>,
     at_server: Vec<u64>,
     resets: usize,
+    secure: bool,
 }
 
 impl Peers {
@@ -29,15 +31,20 @@ impl Peers {
             at_client: Vec::new(),
             at_server: Vec::new(),
             resets: 0,
+            secure: false,
         }
     }
 
     fn connect(&mut self) -> Wire {
         self.global_seq += 1;
         let session = self.session.take().unwrap();
-        let t = Target { global_seq: self.global_seq, ..target(Policy::Lossless(session)) };
+        let policy = Policy::Lossless(session);
         let s = Endpoint { lossless: vec![EntityType::Osd], ..server() };
-        Wire::new(client(), t, s)
+        if self.secure {
+            let t = Target { global_seq: self.global_seq, ..keyed_target(policy) };
+            return Wire::new(keyed(client(), "secure"), t, keyed(s, "secure"));
+        }
+        Wire::new(client(), Target { global_seq: self.global_seq, ..target(policy) }, s)
     }
 
     /// Both sides notice that the link is gone.
@@ -314,9 +321,10 @@ proptest! {
 
     #[test]
     fn prop_random_breaks_in_both_directions_lose_and_repeat_nothing(
-        rounds in prop::collection::vec((0usize..1500, 0usize..1500, 0u64..4, 0u64..4, 1usize..2000), 1..12),
+        rounds in prop::collection::vec((0usize..2500, 0usize..2500, 0u64..4, 0u64..4, 1usize..2000), 1..12),
+        secure: bool,
     ) {
-        let mut p = Peers::new();
+        let mut p = Peers { secure, ..Peers::new() };
         let (mut up, mut down) = (0u64, 0u64);
         for (cut_up, cut_down, n_up, n_down, chunk) in rounds {
             let mut w = p.connect();
@@ -337,4 +345,78 @@ proptest! {
         prop_assert_eq!(p.at_server, (1..=up).collect::<Vec<_>>());
         prop_assert_eq!(p.at_client, (1..=down).collect::<Vec<_>>());
     }
+}
+
+/// Lets `seconds` pass, a second at a time, in both machines and on what is left of the wire;
+/// returns what became of each, and when.
+fn pass(w: &mut Wire, seconds: u64, sessions: &mut Sessions) -> [Option<(u64, ProtocolError)>; 2] {
+    let mut ends = [None, None];
+    for s in 1..=seconds {
+        let now = NOW + Duration::from_secs(s);
+        (w.up.now, w.down.now) = (now, now);
+        for (c, end) in [&mut w.client, &mut w.server].into_iter().zip(&mut ends) {
+            if end.is_none()
+                && let Err(e) = c.tick(now)
+            {
+                *end = Some((s, e));
+            }
+        }
+        if ends.iter().all(Option::is_none) {
+            w.run(1000, sessions).unwrap();
+        }
+    }
+    ends
+}
+
+fn watched() -> (Peers, Wire) {
+    let mut p = Peers::new();
+    let timeouts = Timeouts { keepalive: Duration::from_secs(5), idle: Duration::from_secs(20), ..Timeouts::default() };
+    let t = target(Policy::Lossless(p.session.take().unwrap()));
+    let s = Endpoint { lossless: vec![EntityType::Osd], timeouts, ..server() };
+    let mut w = Wire::new(Endpoint { timeouts, ..client() }, t, s);
+    w.run(1000, &mut p.sessions).unwrap();
+    (p, w)
+}
+
+#[test]
+fn silent_link_that_is_whole_stays_open() {
+    let (mut p, mut w) = watched();
+    assert_eq!(pass(&mut w, 1000, &mut p.sessions), [None, None]);
+    assert!(w.client.is_open() && w.server.is_open());
+    w.client.send(message(1, 0), None).unwrap();
+    w.run(1000, &mut p.sessions).unwrap();
+    assert_eq!(tids(&w.at_server), [1]);
+}
+
+#[test]
+fn link_that_is_cut_one_way_is_given_up_in_bounded_time_and_nothing_is_lost() {
+    for (up, down) in [(true, false), (false, true), (true, true)] {
+        let (mut p, mut w) = watched();
+        // What is sent that way from now on goes nowhere.
+        if up {
+            w.up.budget = Some(0);
+        }
+        if down {
+            w.down.budget = Some(0);
+        }
+        w.client.send(message(1, 10), None).unwrap();
+        w.server.send(message(2, 10), None).unwrap();
+        let ends = pass(&mut w, 60, &mut p.sessions);
+        let first = ends.iter().flatten().map(|(s, _)| *s).min();
+        assert!(first.is_some_and(|s| s <= 26), "cut up {up}, down {down}: {ends:?}");
+        assert!(ends.iter().flatten().all(|(_, e)| *e == ProtocolError::IdleTimeout));
+        p.part(w);
+        let mut w = p.connect();
+        w.run(1000, &mut p.sessions).unwrap();
+        p.part(w);
+        assert_eq!((&p.at_server[..], &p.at_client[..]), (&[1][..], &[2][..]), "cut up {up}, down {down}");
+    }
+}
+
+#[test]
+fn time_in_which_we_did_not_listen_is_no_silence_of_the_peer() {
+    let (_, mut w) = watched();
+    w.client.forgive_silence(NOW + Duration::from_secs(100));
+    assert_eq!(w.client.tick(NOW + Duration::from_secs(110)), Ok(()));
+    assert_eq!(w.server.tick(NOW + Duration::from_secs(110)), Err(ProtocolError::IdleTimeout));
 }

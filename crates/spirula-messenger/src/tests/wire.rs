@@ -131,6 +131,8 @@ pub struct Pipe {
     pub budget: Option<usize>,
     /// Bytes received and not consumed by the machine.
     pub buf: BytesMut,
+    /// What the receiving machine's clock says.
+    pub now: Duration,
 }
 
 impl Pipe {
@@ -164,7 +166,11 @@ impl Pipe {
         }
         let n = chunk.min(self.bytes.len());
         self.buf.extend_from_slice(&self.bytes.split_to(n));
-        c.receive(NOW, &mut self.buf, events)
+        // A machine hears something only when something came.
+        if n == 0 && self.now > NOW {
+            return Ok(());
+        }
+        c.receive(self.now, &mut self.buf, events)
     }
 }
 
@@ -188,8 +194,8 @@ impl Wire {
             client: Connection::connect(Arc::new(client), target, NOW),
             server: Connection::accept(Arc::new(server), "10.0.0.1:54321".parse().unwrap(), NOW),
             auth: Door::default(),
-            up: Pipe::default(),
-            down: Pipe::default(),
+            up: Pipe { now: NOW, ..Pipe::default() },
+            down: Pipe { now: NOW, ..Pipe::default() },
             at_client: Vec::new(),
             at_server: Vec::new(),
         }

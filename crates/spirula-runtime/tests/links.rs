@@ -1,0 +1,322 @@
+//! Links between daemons over real sockets and through memory: who is let in, as whom, how
+//! protected; addresses of both families; what happens to those who do not prove themselves.
+
+use bytes::Bytes;
+use spirula_buffer::PayloadPool;
+use spirula_messages::Message;
+use spirula_messenger::auth::ModePolicy;
+use spirula_messenger::auth::{
+    AuthStart, BadMethod, Credentials, Granted, METHOD_CEPHX, METHOD_NONE, Mode, Secret, Secrets,
+};
+use spirula_runtime::auth::{
+    Authenticator, Caller, Exchange, Grants, Login, METHOD_IN_PROCESS, NoneLogin, Responder, Step, Trusting, Verdict,
+};
+use spirula_runtime::{Hub, Link, LinkMode, Listener, NetEvent, NetSink, Peer, Reactors, Service};
+use spirula_types::{AddrVec, EntityType};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::Duration;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// What a daemon is told.
+struct Inbox {
+    sink: NetSink,
+    rx: mpsc::Receiver<NetEvent>,
+}
+
+impl Inbox {
+    fn new() -> Self {
+        let (tx, rx) = mpsc::channel();
+        let deliver = Arc::new(move |e| drop(tx.send(e)));
+        Self { sink: NetSink::new(deliver, Arc::default()), rx }
+    }
+
+    fn next(&self) -> NetEvent {
+        self.rx.recv_timeout(PATIENCE).expect("an event")
+    }
+
+    fn opened(&self) -> (Link, Peer) {
+        match self.next() {
+            NetEvent::Opened { link, peer, .. } => (link, peer),
+            e => panic!("{e:?}"),
+        }
+    }
+
+    fn closed(&self) -> String {
+        match self.next() {
+            NetEvent::Closed(_, why) => why,
+            e => panic!("{e:?}"),
+        }
+    }
+
+    fn message(&self) -> Message {
+        match self.next() {
+            NetEvent::Message(_, m) => m,
+            e => panic!("{e:?}"),
+        }
+    }
+}
+
+fn runtime() -> Reactors {
+    Reactors::start(1).unwrap()
+}
+
+fn hub(mode: LinkMode, modes: &str) -> Hub {
+    let hub = Hub::new(mode, PayloadPool::new(64 << 20));
+    hub.set_modes(ModePolicy::all(&modes.parse().unwrap()));
+    hub
+}
+
+const LOCAL: &str = "127.0.0.1:0";
+
+fn listen(hub: &Hub, on: &[&str], auth: Arc<dyn Authenticator>, inbox: &Inbox, rt: &Reactors) -> Listener {
+    let service = Service { me: Peer::new(EntityType::Mgr, "x"), sink: inbox.sink.clone(), auth };
+    let on: Vec<SocketAddr> = on.iter().map(|a| a.parse().unwrap()).collect();
+    hub.listen(&on, 7, service, &rt.next()).unwrap()
+}
+
+fn call(hub: &Hub, login: Arc<dyn Login>, to: &AddrVec, inbox: &Inbox, rt: &Reactors) -> Link {
+    hub.connect(&Peer::new(EntityType::Client, "admin"), &login, &inbox.sink, to, EntityType::Mgr, &rt.next())
+}
+
+/// A method with a password; the caller's name comes from the listener's records.
+#[derive(Debug, Clone)]
+struct Password(&'static str);
+
+fn secrets(mode: Mode) -> Secrets {
+    // Of one use: each test has one connection of its own.
+    let connection_secret =
+        if mode == Mode::Secure { Secret::new((0..64).collect::<Vec<u8>>()) } else { Secret::default() };
+    Secrets { session_key: Secret::new(b"session key".to_vec()), connection_secret }
+}
+
+impl Credentials for Password {
+    fn request(&mut self) -> Result<AuthStart, String> {
+        Ok(AuthStart { method: METHOD_CEPHX, payload: Bytes::new() })
+    }
+
+    fn bad_method(&mut self, _: &BadMethod) -> Option<AuthStart> {
+        None
+    }
+
+    fn more(&mut self, _: &[u8]) -> Result<Bytes, String> {
+        Ok(Bytes::from_static(self.0.as_bytes()))
+    }
+
+    fn done(&mut self, _: u64, mode: Mode, _: &[u8]) -> Result<Secrets, String> {
+        Ok(secrets(mode))
+    }
+}
+
+impl Login for Password {
+    fn credentials(&self, _: EntityType) -> Result<Box<dyn Credentials>, String> {
+        Ok(Box::new(self.clone()))
+    }
+}
+
+/// Answers from another thread, as a monitor's state machine does.
+struct Gate(mpsc::Sender<(Option<Bytes>, Mode, Responder)>);
+
+struct Visitor {
+    mode: Mode,
+    asked: bool,
+    gate: mpsc::Sender<(Option<Bytes>, Mode, Responder)>,
+}
+
+impl Authenticator for Gate {
+    fn methods(&self) -> Vec<u32> {
+        vec![METHOD_CEPHX]
+    }
+
+    fn begin(&self, caller: &Caller) -> Box<dyn Exchange> {
+        assert_eq!((caller.hello, caller.method), (EntityType::Client, METHOD_CEPHX));
+        Box::new(Visitor { mode: caller.mode, asked: false, gate: self.0.clone() })
+    }
+}
+
+impl Exchange for Visitor {
+    fn step(&mut self, payload: Bytes) -> Step {
+        let (responder, step) = Step::later();
+        let payload = std::mem::replace(&mut self.asked, true).then_some(payload);
+        self.gate.send((payload, self.mode, responder)).unwrap();
+        step
+    }
+}
+
+/// A gate, and the thread behind it.
+fn gate() -> Arc<dyn Authenticator> {
+    let (tx, rx) = mpsc::channel::<(Option<Bytes>, Mode, Responder)>();
+    std::thread::spawn(move || {
+        for (payload, mode, responder) in rx {
+            match payload.as_deref() {
+                None => responder.answer(Verdict::More(Bytes::from_static(b"password?"))),
+                Some(b"open sesame") => {
+                    let granted = Granted {
+                        kind: EntityType::Client,
+                        id: "ali".into(),
+                        global_id: 40,
+                        payload: Bytes::new(),
+                        secrets: secrets(mode),
+                    };
+                    responder.answer(Verdict::In(granted, Grants::new("treasure".to_owned())));
+                }
+                Some(b"ignore me") => drop(responder),
+                Some(_) => responder.answer(Verdict::Refused(-13, "wrong password".into())),
+            }
+        }
+    });
+    Arc::new(Gate(tx))
+}
+
+#[test]
+fn peer_that_proves_itself_is_let_in_with_its_grants_and_payloads_arrive_aligned() {
+    let rt = runtime();
+    for (modes, want) in [("crc", Mode::Crc), ("secure", Mode::Secure)] {
+        let hub = hub(LinkMode::Tcp, modes);
+        let (server, client) = (Inbox::new(), Inbox::new());
+        let listener = listen(&hub, &[LOCAL], gate(), &server, &rt);
+        let link = call(&hub, Arc::new(Password("open sesame")), &listener.addrs, &client, &rt);
+        let (_, peer) = server.opened();
+        assert_eq!((peer.auth_name().as_str(), peer.global_id, peer.method), ("client.ali", 40, METHOD_CEPHX));
+        assert_eq!((peer.mode, peer.grants.get::<String>()), (want, Some(&"treasure".to_owned())));
+        let (_, peer) = client.opened();
+        assert_eq!((peer.kind, peer.mode, peer.global_id), (EntityType::Mgr, want, 40));
+        for size in [0, 5000, 64 << 10, (4 << 20) + 3] {
+            let data: Bytes = (0..size).map(|i| (i / 7) as u8).collect();
+            let message = Message { kind: 42, front: Bytes::from_static(b"a front"), data, ..Message::default() };
+            link.send(message.clone());
+            let got = server.message();
+            assert_eq!(got, message);
+            if size >= 64 << 10 {
+                assert_eq!(got.data.as_ptr() as usize % spirula_buffer::ALIGN, 0, "{modes}, {size} bytes");
+            }
+        }
+        link.close();
+        assert!(server.closed().contains("closed by the peer"));
+    }
+}
+
+#[test]
+fn peers_that_do_not_prove_themselves_stay_out_and_are_told() {
+    let rt = runtime();
+    let hub = hub(LinkMode::Tcp, "crc secure");
+    let (server, client) = (Inbox::new(), Inbox::new());
+    let listener = listen(&hub, &[LOCAL], gate(), &server, &rt);
+    call(&hub, Arc::new(Password("open barley")), &listener.addrs, &client, &rt);
+    assert!(client.closed().contains("error -13"), "wrong password");
+    call(&hub, Arc::new(Password("ignore me")), &listener.addrs, &client, &rt);
+    assert!(client.closed().contains("closed by the peer"), "no verdict");
+    let none = NoneLogin { kind: EntityType::Client, id: "ali".into(), global_id: 40 };
+    call(&hub, Arc::new(none), &listener.addrs, &client, &rt);
+    let why = client.closed();
+    assert!(why.contains("method 1: error -95") && why.contains("[2]"), "no method: {why}");
+    /// Has nothing to show.
+    struct Nobody;
+    impl Login for Nobody {
+        fn credentials(&self, _: EntityType) -> Result<Box<dyn Credentials>, String> {
+            Err("no ticket".into())
+        }
+    }
+    call(&hub, Arc::new(Nobody), &listener.addrs, &client, &rt);
+    assert!(client.closed().contains("no ticket"));
+    // The listener is well, and heard of none of them.
+    call(&hub, Arc::new(Password("open sesame")), &listener.addrs, &client, &rt);
+    server.opened();
+}
+
+#[test]
+fn changed_modes_count_for_new_connections() {
+    let rt = runtime();
+    let hub = hub(LinkMode::Tcp, "crc");
+    let (server, client) = (Inbox::new(), Inbox::new());
+    let listener = listen(&hub, &[LOCAL], gate(), &server, &rt);
+    call(&hub, Arc::new(Password("open sesame")), &listener.addrs, &client, &rt);
+    assert_eq!(server.opened().1.mode, Mode::Crc);
+    hub.set_modes(ModePolicy::all(&"secure".parse().unwrap()));
+    call(&hub, Arc::new(Password("open sesame")), &listener.addrs, &client, &rt);
+    assert_eq!(server.opened().1.mode, Mode::Secure);
+}
+
+#[test]
+fn links_through_memory_carry_the_daemons_identity_without_a_handshake() {
+    let rt = runtime();
+    let hub = hub(LinkMode::Memory, "secure");
+    let (server, client) = (Inbox::new(), Inbox::new());
+    let listener = listen(&hub, &[LOCAL], gate(), &server, &rt);
+    let me = Peer { grants: Grants::new(5u8), ..Peer::new(EntityType::Osd, "3") };
+    let login = NoneLogin::of(&me);
+    let link = hub.connect(&me, &login, &client.sink, &listener.addrs, EntityType::Mgr, &rt.next());
+    let (_, peer) = server.opened();
+    assert_eq!((peer.auth_name().as_str(), peer.method, peer.grants.get()), ("osd.3", METHOD_IN_PROCESS, Some(&5u8)));
+    link.send(Message { kind: 9, ..Message::default() });
+    assert_eq!(server.message().kind, 9);
+}
+
+#[test]
+fn a_daemon_listens_at_several_addresses_and_callers_try_them_in_turn() {
+    let rt = runtime();
+    let hub = hub(LinkMode::Tcp, "crc");
+    let (server, client) = (Inbox::new(), Inbox::new());
+    let auth: Arc<dyn Authenticator> = Arc::new(Trusting::default());
+    // Without IPv6 on the machine, two of IPv4 must do.
+    let v6 = std::net::TcpListener::bind("[::1]:0").is_ok();
+    let on = if v6 { [LOCAL, "[::1]:0"] } else { [LOCAL, "127.0.0.2:0"] };
+    let listener = listen(&hub, &on, auth, &server, &rt);
+    assert_eq!(listener.addrs.0.len(), 2);
+    let me = NoneLogin { kind: EntityType::Client, id: "admin".into(), global_id: 4 };
+    let second = AddrVec(listener.addrs.0[1..].to_vec());
+    call(&hub, Arc::new(me.clone()), &second, &client, &rt);
+    let (_, peer) = server.opened();
+    assert_eq!((peer.auth_name().as_str(), peer.method), ("client.admin", METHOD_NONE));
+    assert_eq!(peer.addr().addr.unwrap().ip(), on[1].parse::<SocketAddr>().unwrap().ip(), "as the server sees it");
+    assert_eq!(client.opened().1.addrs, listener.addrs);
+    // Nobody is at the first address.
+    let gone = std::net::TcpListener::bind(LOCAL).unwrap().local_addr().unwrap();
+    let mut both = second;
+    both.0.insert(0, spirula_types::EntityAddr::v2(gone, 7));
+    call(&hub, Arc::new(me.clone()), &both, &client, &rt);
+    server.opened();
+    client.opened();
+    both.0.truncate(1);
+    call(&hub, Arc::new(me), &both, &client, &rt);
+    assert!(client.closed().contains("refused"));
+}
+
+#[test]
+fn taken_port_is_an_error_and_leaves_nothing_behind() {
+    let rt = runtime();
+    let hub = hub(LinkMode::Tcp, "crc");
+    let server = Inbox::new();
+    let taken = listen(&hub, &[LOCAL], Arc::new(Trusting::default()), &server, &rt);
+    let service =
+        Service { me: Peer::new(EntityType::Mgr, "y"), sink: server.sink.clone(), auth: Arc::new(Trusting::default()) };
+    let addr = taken.addrs.msgr2().addr.unwrap();
+    let e = hub.listen(&[addr], 1, service, &rt.next()).err().unwrap();
+    assert!(e.to_string().contains(&addr.to_string()), "{e}");
+}
+
+#[test]
+fn strangers_of_one_place_are_bounded_and_make_room_when_they_go() {
+    let rt = runtime();
+    let hub = hub(LinkMode::Tcp, "crc");
+    let (server, client) = (Inbox::new(), Inbox::new());
+    let listener = listen(&hub, &[LOCAL], Arc::new(Trusting::default()), &server, &rt);
+    let addr = listener.addrs.msgr2().addr.unwrap();
+    let strangers: Mutex<Vec<TcpStream>> = Mutex::default();
+    for _ in 0..spirula_runtime::limits::STRANGERS_PER_PLACE {
+        strangers.lock().unwrap().push(TcpStream::connect(addr).unwrap());
+    }
+    let me: Arc<dyn Login> = Arc::new(NoneLogin { kind: EntityType::Client, id: "admin".into(), global_id: 4 });
+    call(&hub, me.clone(), &listener.addrs, &client, &rt);
+    client.closed();
+    strangers.lock().unwrap().clear();
+    // The listener notices in its own time.
+    loop {
+        call(&hub, me.clone(), &listener.addrs, &client, &rt);
+        if let NetEvent::Opened { .. } = client.next() {
+            break;
+        }
+    }
+    server.opened();
+}
