@@ -9,6 +9,7 @@
 use bytes::{Buf, Bytes, BytesMut};
 use spirula_encoding::{Decoder, UTime};
 use spirula_messages::Message;
+use spirula_messenger::auth::{AuthAnswer, NoneRequest};
 use spirula_messenger::frame::{Codec, Segments, Tag};
 use spirula_messenger::{
     Connection, Endpoint, Event, Policy, ProtocolError, Session, SessionAnswer, Sessions, Target, Verdict, Wanted,
@@ -29,6 +30,8 @@ const DIRECT: u8 = 8;
 const REFUSE: u8 = 16;
 /// Continue a session that exists.
 const RESUME: u8 = 32;
+/// Whoever has a long name must say more.
+const MORE: u8 = 64;
 
 const NOW: Duration = Duration::from_secs(100);
 
@@ -73,7 +76,7 @@ fn feed(
 ) -> Result<(), ProtocolError> {
     while !bytes.is_empty() {
         if direct
-            && let Wanted::Payload(n) = to.wanted()
+            && let Wanted::Payload { len: n, .. } = to.wanted()
             && buf.len() < n
             && buf.len() + bytes.len() >= n
         {
@@ -106,7 +109,21 @@ fn answer(flags: u8, sessions: &mut Sessions, c: &mut Connection, events: Vec<Ev
         match e {
             Event::Auth(a) => {
                 asked = true;
-                if flags & REFUSE != 0 { c.refuse_auth(-13) } else { c.accept_auth(a.global_id) }
+                let reply = match NoneRequest::read(&a.payload) {
+                    _ if flags & REFUSE != 0 => AuthAnswer::Bad(-13),
+                    // One more round than the method has: the accepting side's path for it.
+                    Ok(who) if flags & MORE != 0 && who.id.len() > 1 => AuthAnswer::More(a.payload),
+                    Ok(who) => {
+                        let gid = who.global_id;
+                        AuthAnswer::Done(who.granted(gid))
+                    }
+                    Err(_) => AuthAnswer::Bad(-22),
+                };
+                c.answer_auth(reply)?;
+            }
+            Event::AuthMore(payload) => {
+                asked = true;
+                c.answer_auth(if payload.len() % 2 == 0 { AuthAnswer::Bad(-13) } else { AuthAnswer::More(payload) })?;
             }
             Event::Session(ask) => {
                 asked = true;
@@ -164,7 +181,7 @@ pub fn run(side: Side, input: &[u8]) {
     let flags = *flags;
     let session = Session::new(0xc00c);
     let policy = if flags & LOSSLESS != 0 { Policy::Lossless(session) } else { Policy::Lossy };
-    let target = Target { policy, auth_id: "1".into(), global_id: 1, ..Target::lossy(addr(2, 2), EntityType::Osd) };
+    let target = Target { policy, ..Target::none(addr(2, 2), EntityType::Osd, EntityType::Osd, "1", 1) };
     let mut pair = Pair {
         flags,
         client: Connection::connect(endpoint(flags, 1), target, NOW),
@@ -230,13 +247,7 @@ fn resumed(mut first: Pair) -> Pair {
         first.sessions.park(key, 1, session, NOW);
     }
     let policy = client.map_or(Policy::Lossy, Policy::Lossless);
-    let target = Target {
-        policy,
-        auth_id: "1".into(),
-        global_id: 1,
-        global_seq: 2,
-        ..Target::lossy(addr(2, 2), EntityType::Osd)
-    };
+    let target = Target { policy, global_seq: 2, ..Target::none(addr(2, 2), EntityType::Osd, EntityType::Osd, "1", 1) };
     Pair {
         flags,
         client: Connection::connect(endpoint(flags, 1), target, NOW),

@@ -37,7 +37,7 @@
 //! * [`Endpoint`], [`Target`], [`Limits`], [`Timeouts`] — who we are, whom we call, bounds
 //! * [`Session`], [`Sessions`] — what survives a lost connection between lossless peers
 //! * [`auth`] — methods, modes, credentials, secrets
-//! * [`frame`] — the frame codec by itself, for tests, tools and fuzzing
+//! * [`frame`], [`secure`] — the frame codecs by themselves, for tests, tools and fuzzing
 //!
 //! Facts: `shared/protocol/README.md` §1–§3, and for 2.0 frames and session races Ceph 16.2's
 //! msgr2 (frames_v2, ProtocolV2).
@@ -50,7 +50,7 @@ mod control;
 mod error;
 pub mod frame;
 mod output;
-mod secure;
+pub mod secure;
 mod session;
 
 pub use config::{Endpoint, Limits, Policy, Target, Timeouts};

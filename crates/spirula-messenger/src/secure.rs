@@ -7,7 +7,7 @@
 //!
 //! Source: `shared/protocol/README.md` §1; checked on `vectors/cephx/*secure*`.
 
-use crate::auth::CONNECTION_SECRET_LEN;
+pub use crate::auth::CONNECTION_SECRET_LEN;
 use crate::error::ProtocolError;
 use bytes::BytesMut;
 use ring::aead::{AES_128_GCM, Aad, LessSafeKey, Nonce, Tag, UnboundKey};
@@ -102,7 +102,7 @@ impl Sealer {
     }
 
     #[cfg(test)]
-    pub fn use_up_to(&mut self, left: u64) {
+    pub(crate) fn use_up_to(&mut self, left: u64) {
         self.0.left = left;
     }
 }

@@ -35,8 +35,9 @@ pub const BATCH: usize = 256;
 /// Time without a sign of life from an idle peer's host, after which the kernel asks it, three
 /// times within the same time again.
 pub const TCP_KEEPALIVE: Duration = Duration::from_secs(15);
-/// Time that sent bytes may stay unacknowledged by the peer's host; then the connection is over.
-pub const TCP_UNACKNOWLEDGED: Duration = Duration::from_secs(30);
+/// Time that sent bytes may stay unacknowledged by the peer's host, or that the peer may leave
+/// its receive buffer full; then the connection is over.
+pub const TCP_UNACKNOWLEDGED: Duration = Duration::from_secs(60);
 
 /// Time without a byte from a peer that keeps its session, or that we called, after which it is
 /// asked whether it is there: a host may answer for a process that does not run any more.
