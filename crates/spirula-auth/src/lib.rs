@@ -27,14 +27,14 @@ pub mod db;
 mod entity;
 mod entropy;
 mod error;
-#[cfg(test)]
-mod golden;
 pub mod key;
 pub mod keyring;
 mod krb5;
 pub mod monitor;
 pub mod rotating;
 pub mod service;
+#[cfg(test)]
+mod tests;
 pub mod ticket;
 mod wire;
 
