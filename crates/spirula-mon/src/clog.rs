@@ -37,6 +37,17 @@ impl ClusterLog {
         }
     }
 
+    /// Puts an entry in its place.
+    pub fn put(&mut self, version: u64, entry: LogEntry) {
+        self.last = self.last.max(version);
+        self.entries.insert(version, entry);
+    }
+
+    /// Removes an entry.
+    pub fn remove(&mut self, version: u64) {
+        self.entries.remove(&version);
+    }
+
     /// Entries after version `after`, with their versions, oldest first.
     pub fn after(&self, after: u64) -> impl DoubleEndedIterator<Item = (u64, &LogEntry)> {
         self.entries.range(after + 1..).map(|(v, e)| (*v, e))

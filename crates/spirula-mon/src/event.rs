@@ -1,13 +1,11 @@
 //! What goes into the monitor and what comes out.
 
-use crate::txn::MonTxn;
 use spirula_messages::Message;
+use spirula_quorum::{MemberId, Persist};
 use spirula_types::{AddrVec, EntityName, EntityType};
 
-/// A connection, numbered by the shell; never reused within a run.
+/// A connection, numbered by the shell below 2^63; never reused within a run.
 pub type ConnId = u64;
-/// A commit, numbered by the monitor from 1.
-pub type CommitId = u64;
 
 /// Who is at the other end of a connection, as authentication and the handshake found it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,9 +59,9 @@ pub enum MonEvent {
         /// Number of the connection.
         conn: ConnId,
     },
-    /// The commit is durable.
-    Committed(CommitId),
-    /// Time has passed; expected at least once a second.
+    /// Everything up to the [`MonEffect::Persist`] of this number is durable.
+    Persisted(u64),
+    /// A tenth of a second has passed.
     Tick,
 }
 
@@ -74,7 +72,13 @@ pub enum MonEffect {
     Send(ConnId, Message),
     /// Close the connection.
     Close(ConnId),
-    /// Make this durable, then feed [`MonEvent::Committed`] back. There is at most one
-    /// commit under way.
-    Commit(CommitId, MonTxn),
+    /// Make this durable, in order, then feed [`MonEvent::Persisted`] back.
+    Persist(Persist),
+    /// From the next write on, the store belongs to this member.
+    Member(MemberId),
+    /// Send a message to the monitor of that name, over a link that it is the shell's business
+    /// to keep. It may be lost.
+    SendPeer(String, AddrVec, Message),
+    /// This monitor cannot go on, for the reason given: it was removed, or its state is unusable.
+    Stop(String),
 }

@@ -2,11 +2,12 @@
 //!
 //! [`Mon`] is pure: events in ([`MonEvent`]), effects out ([`MonEffect`]); no clock, no
 //! socket, no file. Its durable half ([`state::State`]) turns into key changes ([`MonTxn`])
-//! which the shell makes durable before the monitor says anything that depends on them.
-//! [`MonStore`] is such a store for one monitor; a replicated log can take its place behind
-//! the same effect.
+//! which the monitors agree on before any of them says something that depends on them
+//! (`spirula-quorum`; one monitor agrees with itself). [`MonStore`] keeps one monitor's part of
+//! that.
 //!
 //! * [`mkfs`] — a new cluster's first state
+//! * `quorum` — what needs a leader, what a majority; other monitors, forwarding, membership
 //! * [`Mon`] — sessions, batches, replies; `osd`, `mgr`, `pools` hold the rules by subject
 //! * [`commands`] — the command table and its handlers
 //! * [`view`] and [`report`] — what the cluster looks like, and how that is told
@@ -21,12 +22,15 @@ pub mod clog;
 pub mod commands;
 pub mod config;
 mod diff;
+pub mod done;
 mod event;
+pub mod image;
 mod mgr;
 mod mkfs;
 mod mon;
 mod osd;
 pub mod pools;
+mod quorum;
 pub mod report;
 mod session;
 pub mod state;
@@ -35,11 +39,12 @@ mod txn;
 pub mod view;
 pub mod work;
 
-pub use event::{CommitId, ConnId, MonEffect, MonEvent, Peer};
-pub use mkfs::{InitialPool, MkfsError, MkfsParams, NewOsd, mkfs};
-pub use mon::{CommandCtx, Entropy, GlobalIds, Mon};
+pub use event::{ConnId, MonEffect, MonEvent, Peer};
+pub use mkfs::{InitialPool, MkfsError, MkfsParams, NewMon, NewOsd, mkfs};
+pub use mon::{CommandCtx, Entropy, Mon, OpenError, Opening};
 pub use osd::crush_weight_of_size;
 pub use spirula_settings::options;
+pub use quorum::GlobalIds;
 pub use state::LoadError;
 pub use store::{MonStore, StoreError};
 pub use txn::MonTxn;

@@ -36,6 +36,13 @@ impl MgrTracker {
         }
     }
 
+    /// Notes a manager's commands, wherever it is connected.
+    pub(crate) fn note_commands(&mut self, b: &MgrBeacon) {
+        if !b.commands.is_empty() {
+            self.commands = b.commands.iter().filter_map(|c| serde_json::from_str(c).ok()).collect();
+        }
+    }
+
     /// Takes a digest in; false if it is not the active manager's or malformed.
     pub(crate) fn take_digest(&mut self, mgrmap: &MgrMap, d: MgrDigest) -> bool {
         if d.gid != mgrmap.active_gid {
@@ -80,9 +87,7 @@ impl Mon {
         }
         map.standbys.retain(|gid, s| *gid == b.gid || s.name != b.name);
         if map.active_gid == b.gid {
-            if !b.commands.is_empty() {
-                self.mgr.commands = b.commands.iter().filter_map(|c| serde_json::from_str(c).ok()).collect();
-            }
+            self.mgr.note_commands(&b);
             if b.available && !map.available {
                 work.info(format!("Manager daemon {} is now available", b.name));
             }
@@ -106,7 +111,7 @@ impl Mon {
 
     /// Gives up managers that fell silent, and draws the consequences of the newest digest.
     pub(crate) fn tick_mgr(&mut self, work: &mut Work) {
-        let (now, started) = (self.now, self.started);
+        let (now, started) = (self.now, self.judging_since);
         let beacons = &self.mgr.beacons;
         let silent = |gid: u64| {
             let last = beacons.get(&gid).copied().unwrap_or(started).max(started);

@@ -3,8 +3,7 @@
 use crate::mon::FIRST_GID;
 use crate::osd::crush_weight_of_size;
 use crate::pools::{self, NewPool};
-use crate::state::State;
-use crate::txn::MonTxn;
+use crate::state::{Member, State};
 use crate::work::{Speaker, Work};
 use spirula_auth::db::User;
 use spirula_auth::{AuthError, CryptoKey, KeyType};
@@ -13,6 +12,7 @@ use spirula_encoding::UTime;
 use spirula_maps::osdmap::state as osd_state;
 use spirula_maps::{Crush, MonMap, OsdMap};
 use spirula_messages::ceph::log::severity;
+use spirula_quorum::{Members, Snapshot};
 use spirula_types::{AddrVec, OsdId, Uuid};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -30,6 +30,17 @@ pub struct NewOsd {
     pub host: String,
     /// `hdd`, `ssd`, `nvme`, or empty for none.
     pub device_class: String,
+}
+
+/// A founding monitor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewMon {
+    /// Name without kind.
+    pub name: String,
+    /// Where it listens.
+    pub addrs: AddrVec,
+    /// Its store's identity.
+    pub uuid: Uuid,
 }
 
 /// A pool of the new cluster.
@@ -50,10 +61,8 @@ pub struct InitialPool {
 pub struct MkfsParams {
     /// Its identity.
     pub fsid: Uuid,
-    /// Name of the first monitor.
-    pub mon_name: String,
-    /// Its addresses.
-    pub mon_addrs: AddrVec,
+    /// The founding monitors, at least one.
+    pub mons: Vec<NewMon>,
     /// The OSDs.
     pub osds: Vec<NewOsd>,
     /// CRUSH type the copies spread over (`host`, `osd`).
@@ -70,6 +79,9 @@ pub struct MkfsParams {
 /// Why a cluster of that kind cannot be made.
 #[derive(Debug, thiserror::Error)]
 pub enum MkfsError {
+    /// No monitor was given.
+    #[error("a cluster needs a monitor")]
+    NoMon,
     /// The CRUSH map cannot be built.
     #[error("CRUSH map: {0}")]
     Crush(#[from] CrushError),
@@ -87,16 +99,20 @@ pub enum MkfsError {
     Maps(String),
 }
 
-/// The state of a new cluster, as the batch that stores it in an empty store.
+/// What every founding monitor's store starts with. The monitors' member numbers are 1 and up
+/// in the order given.
 ///
 /// # Errors
 /// [`MkfsError`].
-pub fn mkfs(p: &MkfsParams, now: UTime) -> Result<MonTxn, MkfsError> {
-    Ok(initial_state(p, now)?.to_txn())
+pub fn mkfs(p: &MkfsParams, now: UTime) -> Result<Snapshot, MkfsError> {
+    let state = initial_state(p, now)?;
+    let members = Members { voters: state.members.keys().copied().collect(), ..Members::default() };
+    Ok(Snapshot { index: 1, term: 1, members, data: state.to_bytes() })
 }
 
 pub(crate) fn initial_state(p: &MkfsParams, now: UTime) -> Result<State, MkfsError> {
-    let mut monmap = MonMap::initial(p.fsid, now, [(p.mon_name.clone(), p.mon_addrs.clone())]);
+    let first = p.mons.first().ok_or(MkfsError::NoMon)?;
+    let mut monmap = MonMap::initial(p.fsid, now, p.mons.iter().map(|m| (m.name.clone(), m.addrs.clone())));
     monmap.epoch = 1;
     let crush = first_crush(p)?;
     let mut osdmap = OsdMap::fresh(p.fsid, 1, now, Crush::new(crush));
@@ -112,12 +128,15 @@ pub(crate) fn initial_state(p: &MkfsParams, now: UTime) -> Result<State, MkfsErr
     let profile = profile.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
     osdmap.ec_profiles.insert("default".into(), profile);
     let mut state = State::new(monmap, osdmap, FIRST_GID);
+    let member = |m: &NewMon| Member { name: m.name.clone(), uuid: m.uuid };
+    state.members = Arc::new((1..).zip(p.mons.iter().map(member)).collect());
+    state.next_member = p.mons.len() as u64 + 1;
     state.defaults = Arc::new(p.defaults.clone());
     let caps = ["mds", "mgr", "mon", "osd"].map(|s| (s.to_owned(), "allow *".to_owned()));
     let key = CryptoKey::new(KeyType::Aes, now, &p.admin_secret)?;
     let admin = User { key, pending_key: None, caps: caps.into() };
     Arc::make_mut(&mut state.auth).put("client.admin".parse()?, admin);
-    let speaker = Speaker { name: p.mon_name.clone(), rank: 0, addrs: p.mon_addrs.clone() };
+    let speaker = Speaker { name: first.name.clone(), rank: 0, addrs: first.addrs.clone() };
     let mut work = Work::new(state, now, speaker);
     work.log(severity::INFO, format!("mkfs {}", p.fsid));
     for pool in &p.pools {

@@ -1,22 +1,27 @@
-//! The monitor's state machine: who is connected, what is asked, what becomes durable.
+//! The monitor's state machine: who is connected, what is asked, what is agreed on.
 //!
-//! Reads are answered from the committed state at once. Changes are gathered in a batch
-//! ([`Work`]): a request that changes something starts one and proposes it; requests that
-//! come while it is being made durable wait and form the next batch together, so a burst
-//! costs two commits and two map epochs. What a change has to say is said after its
-//! [`MonEvent::Committed`], maps first.
+//! Changes are gathered in a batch ([`Work`]) at the leader: a request that changes something
+//! starts one and proposes it; requests that come while it is being agreed on wait and form the
+//! next batch together, so a burst costs two commits and two map epochs. What a change has to
+//! say is said when it is committed, maps first. Who leads, and what happens on the other
+//! monitors, is in [`crate::quorum`].
 
 use crate::commands::{self, CommandResult};
-use crate::event::{CommitId, ConnId, MonEffect, MonEvent, Peer};
+use crate::done::Done;
+use crate::event::{ConnId, MonEffect, MonEvent, Peer};
+use crate::image::Stored;
 use crate::mgr::MgrTracker;
 use crate::osd::OsdTracker;
+use crate::quorum::{After, Ask, GID_STEP, GlobalIds, Quorum};
 use crate::session::Session;
 use crate::state::{LoadError, State};
 use crate::view::{ClusterView, QuorumInfo};
 use crate::work::{InFlight, Reply, Speaker, Work};
 use bytes::Bytes;
+use spirula_crush::CrushMap;
 use spirula_encoding::UTime;
 use spirula_format::Format;
+use spirula_maps::{Crush, MonMap, OsdMap};
 use spirula_messages::ceph::{
     MAuth, MAuthReply, MCommand, MCommandReply, MGetPoolStats, MGetPoolStatsReply, MLog, MLogAck, MMonCommand,
     MMonCommandAck, MMonGetVersion, MMonGetVersionReply, MMonMap, MMonSubscribe, MPing, MPoolOp, MPoolOpReply,
@@ -26,49 +31,74 @@ use spirula_messages::cluster::control::{
     MgrBeacon, MgrDigest, OsdAlive, OsdBoot, OsdFailureReport, OsdMarkMeDown, OsdMarkMeDownAck, OsdPgTemp, OsdStop,
     PgCreateAsk, PgCreateGrant, PgsCreated, PgsCreatedAck,
 };
+use spirula_messages::cluster::quorum::MonJoin;
 use spirula_messages::{Body, Message, MessageError};
+use spirula_quorum::MemberId;
 use spirula_settings::Settings;
 use spirula_types::{AddrVec, EntityType, OsdId, Uuid};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Requests waiting for the commit before theirs; more are dropped with their connection.
 const QUEUE_MAX: usize = 8192;
-/// Global ids taken from the durable counter at once.
-const GID_STEP: u64 = 10_000;
+/// Nanoseconds between two looks at what only time brings.
+const TICK_NANOS: u64 = 250_000_000;
 /// The first global id of a new cluster.
 pub(crate) const FIRST_GID: u64 = 4100;
 
 /// Draws random bytes; given by the shell so that the state machine stays deterministic.
 pub type Entropy = Box<dyn FnMut(&mut [u8]) + Send>;
 
-/// Gives out global ids from a durable range; may be called from any thread.
-#[derive(Debug, Default)]
-pub struct GlobalIds {
-    next: AtomicU64,
-    limit: AtomicU64,
+/// What a monitor starts from.
+pub struct Opening {
+    /// What its store holds ([`MonStore::open`](crate::MonStore::open)).
+    pub stored: Stored,
+    /// Its name.
+    pub name: String,
+    /// Where it listens; used while it is not yet in the cluster's map.
+    pub addrs: AddrVec,
+    /// Monitors to ask to be let in, if it is new.
+    pub seeds: Vec<AddrVec>,
+    /// The time.
+    pub now: UTime,
+    /// Random; numbers this run.
+    pub boot: u64,
+    /// Source of random bytes.
+    pub entropy: Entropy,
 }
 
-impl GlobalIds {
-    /// The next id, never given out before, also not before a restart. `None` if the range is
-    /// used up for the moment; the caller refuses the connection, the client comes again.
-    pub fn next(&self) -> Option<u64> {
-        let limit = self.limit.load(Ordering::Acquire);
-        let take = |n: u64| (n < limit).then_some(n + 1);
-        self.next.fetch_update(Ordering::AcqRel, Ordering::Acquire, take).ok()
-    }
-
-    fn left(&self) -> u64 {
-        self.limit.load(Ordering::Acquire).saturating_sub(self.next.load(Ordering::Acquire))
-    }
+/// Why a monitor cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// Its state cannot be read.
+    #[error(transparent)]
+    State(#[from] LoadError),
+    /// Its part of the log cannot be used.
+    #[error(transparent)]
+    Log(#[from] spirula_quorum::OpenError),
 }
 
 /// Something that may change the state, waiting for its turn.
-enum Request {
-    Message(ConnId, Message),
+pub(crate) enum Request {
+    Ask(Ask),
+    Join(MonJoin),
+    Ids(MemberId),
     Tick,
+}
+
+/// True for a request that only the leader can deal with.
+pub(crate) fn for_leader(m: &Message) -> bool {
+    matches!(m.kind, kind::MON_COMMAND | kind::COMMAND)
+}
+
+/// True for a request that changes nothing.
+pub(crate) fn only_reads(m: &Message) -> bool {
+    match m.kind {
+        kind::MON_COMMAND => !MMonCommand::from_message(m).is_ok_and(|c| commands::is_write(&c.cmd)),
+        kind::COMMAND => !MCommand::from_message(m).is_ok_and(|c| commands::is_write(&c.cmd)),
+        _ => false,
+    }
 }
 
 /// The monitor.
@@ -77,7 +107,8 @@ pub struct Mon {
     pub(crate) name: String,
     pub(crate) state: State,
     pub(crate) quorum: QuorumInfo,
-    pub(crate) started: UTime,
+    /// Since when this monitor leads, and judges who is silent.
+    pub(crate) judging_since: UTime,
     pub(crate) now: UTime,
     pub(crate) sessions: BTreeMap<ConnId, Session>,
     pub(crate) mgr: MgrTracker,
@@ -86,10 +117,12 @@ pub struct Mon {
     pub(crate) metadata: crate::state::Metadata,
     /// Our own options; `ceph tell mon.N config set` changes them while commands read the rest.
     pub(crate) settings: RefCell<Settings>,
-    gids: Arc<GlobalIds>,
-    queue: VecDeque<Request>,
-    inflight: Option<InFlight>,
-    last_commit: CommitId,
+    pub(crate) q: Quorum,
+    pub(crate) gids: Arc<GlobalIds>,
+    pub(crate) queue: VecDeque<Request>,
+    pub(crate) inflight: Option<InFlight>,
+    last_commit: u64,
+    last_look: UTime,
     entropy: Entropy,
 }
 
@@ -117,51 +150,55 @@ impl CommandCtx<'_> {
 }
 
 impl Mon {
-    /// Monitor `name` on a stored state ([`MonStore::keys`](crate::MonStore::keys)). Call
-    /// [`Self::start`] before anything else.
+    /// A monitor on what its store holds. Call [`Self::start`] before anything else.
     ///
     /// # Errors
-    /// [`LoadError`] for a state that cannot be read, or that has no monitor of that name.
-    pub fn open(keys: &BTreeMap<String, Bytes>, name: &str, now: UTime, entropy: Entropy) -> Result<Self, LoadError> {
-        let state = State::load(keys)?;
-        let rank = state.monmap.rank_of(name).ok_or_else(|| LoadError::Bad {
-            key: "monmap".into(),
-            why: format!("it has no monitor called '{name}'"),
-        })?;
-        let quorum = QuorumInfo {
-            election_epoch: 3,
-            quorum: vec![rank as u32],
-            names: vec![name.to_owned()],
-            leader: name.to_owned(),
-            since: now,
+    /// [`OpenError`] for a store whose parts cannot be used.
+    pub fn open(o: Opening) -> Result<Self, OpenError> {
+        let Opening { stored, name, addrs, seeds, now, boot, entropy } = o;
+        let identity = stored.identity;
+        let new = stored.snapshot.index == 0;
+        let state = if new {
+            // Stands in until the leader's state comes; nothing is answered from it.
+            let monmap = MonMap::initial(identity.fsid, now, [(name.clone(), addrs)]);
+            let osdmap = OsdMap::fresh(identity.fsid, 0, now, Crush::new(CrushMap::default()));
+            State::new(monmap, osdmap, 0)
+        } else {
+            State::from_bytes(&stored.snapshot.data)?
         };
-        let gids = Arc::new(GlobalIds::default());
-        gids.next.store(state.gid_limit, Ordering::Release);
-        gids.limit.store(state.gid_limit, Ordering::Release);
-        Ok(Self {
-            fsid: state.monmap.fsid,
-            name: name.to_owned(),
+        let mut mon = Self {
+            fsid: identity.fsid,
+            name,
             state,
-            quorum,
-            started: now,
+            quorum: QuorumInfo { since: now, ..QuorumInfo::default() },
+            judging_since: now,
             now,
             sessions: BTreeMap::new(),
             mgr: MgrTracker::default(),
             osds: OsdTracker::default(),
             metadata: BTreeMap::new(),
             settings: RefCell::default(),
-            gids,
+            q: Quorum::new(identity, boot, seeds),
+            gids: Arc::default(),
             queue: VecDeque::new(),
             inflight: None,
             last_commit: 0,
+            last_look: UTime::ZERO,
             entropy,
-        })
+        };
+        if new {
+            mon.q.stored = Some(stored);
+        } else {
+            mon.open_node(&stored)?;
+        }
+        Ok(mon)
     }
 
-    /// Takes a range of global ids; connections may be accepted once the commit it asks for
-    /// is done.
+    /// Begins. Clients are taken once the quorum has given this monitor global ids.
     pub fn start(&mut self, now: UTime, out: &mut Vec<MonEffect>) {
-        self.handle(now, MonEvent::Tick, out);
+        self.now = now;
+        self.drain(out);
+        self.route(out);
     }
 
     /// Sets the facts that `mon metadata` shows (hostname, kernel, …).
@@ -197,6 +234,21 @@ impl Mon {
     /// A new global id; see [`GlobalIds::next`].
     pub fn new_global_id(&self) -> Option<u64> {
         self.gids.next()
+    }
+
+    /// Its number in the quorum; 0 before it was let in.
+    pub fn member(&self) -> MemberId {
+        self.q.identity.member
+    }
+
+    /// True if this monitor leads.
+    pub fn leads(&self) -> bool {
+        self.q.leads()
+    }
+
+    /// Its part in the quorum, for checks from outside.
+    pub fn node(&self) -> Option<&spirula_quorum::Node> {
+        self.q.node.as_ref()
     }
 
     /// The committed state, for reports of the process that hosts this monitor.
@@ -239,93 +291,97 @@ impl Mon {
     /// Advances by one event. Never blocks.
     pub fn handle(&mut self, now: UTime, event: MonEvent, out: &mut Vec<MonEffect>) {
         self.now = now;
+        let first = out.len();
         match event {
             MonEvent::SessionOpened { conn, peer } => {
-                if peer.kind == EntityType::Osd {
-                    self.osds.session_opened(&peer);
-                }
-                self.sessions.insert(conn, Session::new(peer));
+                self.announce(conn, &peer, true, out);
+                self.open_session(conn, peer);
             }
             MonEvent::SessionClosed { conn } => {
-                if let Some(s) = self.sessions.remove(&conn) {
-                    self.osds.session_closed(&s.peer, now);
-                    self.mgr.session_closed(&s.peer);
+                if let Some(s) = self.sessions.get(&conn) {
+                    self.announce(conn, &s.peer, false, out);
                 }
+                self.close_session(conn);
             }
             MonEvent::Message { conn, message } => {
                 if let Err(e) = self.on_message(conn, message, out) {
                     tracing::warn!(conn, error = %e, "malformed message ignored");
                 }
             }
-            MonEvent::Committed(id) => self.on_committed(id, out),
-            MonEvent::Tick => self.submit(Request::Tick, out),
+            MonEvent::Persisted(number) => self.on_persisted(number, out),
+            MonEvent::Tick => {
+                self.quorum_tick(out);
+                let since = now.as_nanos().abs_diff(self.last_look.as_nanos());
+                if self.q.leads() && since >= TICK_NANOS {
+                    self.last_look = now;
+                    self.submit(Request::Tick, out);
+                }
+            }
+        }
+        self.route(out.get_mut(first..).unwrap_or_default());
+    }
+
+    pub(crate) fn open_session(&mut self, conn: ConnId, peer: Peer) {
+        if peer.kind == EntityType::Osd {
+            self.osds.session_opened(&peer);
+        }
+        self.sessions.insert(conn, Session::new(peer));
+    }
+
+    pub(crate) fn close_session(&mut self, conn: ConnId) {
+        if let Some(s) = self.sessions.remove(&conn) {
+            self.osds.session_closed(&s.peer, self.now);
+            self.mgr.session_closed(&s.peer);
+            self.forget_asks(conn);
         }
     }
 
     fn on_message(&mut self, conn: ConnId, m: Message, out: &mut Vec<MonEffect>) -> Result<(), MessageError> {
-        let Some(session) = self.sessions.get_mut(&conn) else { return Ok(()) };
-        let tid = m.tid;
-        let mut reply = |m: Message| out.push(MonEffect::Send(conn, m));
+        let Some(session) = self.sessions.get(&conn) else { return Ok(()) };
+        if session.peer.kind == EntityType::Mon {
+            let name = session.peer.id.clone();
+            if self.on_peer_message(&name, &m, out)? {
+                return Ok(());
+            }
+        }
+        let Some(session) = self.sessions.get(&conn) else { return Ok(()) };
         match m.kind {
             kind::MON_GET_MAP => {
-                reply(MMonMap { monmap: spirula_encoding::to_vec(&*self.state.monmap).into() }.into_message(tid));
-            }
-            kind::MON_SUBSCRIBE => {
-                let s = MMonSubscribe::from_message(&m)?;
-                session.subscribe(s.what, s.hostname);
-                session.push(conn, self.fsid, &self.state, out);
-            }
-            kind::MON_GET_VERSION => {
-                let q = MMonGetVersion::from_message(&m)?;
-                let (newest, oldest) = self.version_of(&q.what);
-                reply(MMonGetVersionReply { handle: q.handle, newest, oldest }.into_message(tid));
+                let monmap = spirula_encoding::to_vec(&*self.state.monmap).into();
+                out.push(MonEffect::Send(conn, MMonMap { monmap }.into_message(m.tid)));
             }
             kind::AUTH => {
                 let a = MAuth::from_message(&m)?;
                 // No tickets to hand out: whoever got in is authenticated.
                 let global_id = session.peer.global_id;
                 let answer = MAuthReply { protocol: a.protocol.max(1), global_id, ..MAuthReply::default() };
-                reply(answer.into_message(tid));
+                out.push(MonEffect::Send(conn, answer.into_message(m.tid)));
             }
             kind::PING => {
                 let text = commands::ping_text(self);
-                reply(MPing { text: Some(text) }.into_message(tid));
+                out.push(MonEffect::Send(conn, MPing { text: Some(text) }.into_message(m.tid)));
             }
-            kind::STATFS => {
-                let q = MStatfs::from_message(&m)?;
-                reply(self.statfs(&q).into_message(tid));
+            kind::COMMAND if MCommand::from_message(&m).is_ok_and(|c| commands::is_own(&c.cmd)) => {
+                // About this monitor itself: needs no quorum.
+                self.on_read(conn, &m, out)?;
             }
-            kind::GET_POOL_STATS => {
-                let q = MGetPoolStats::from_message(&m)?;
-                reply(self.pool_stats(&q).into_message(tid));
-            }
-            PgCreateAsk::KIND => {
-                let q = PgCreateAsk::from_message(&m)?;
-                reply(self.grant(&q).into_message(tid));
-            }
-            kind::MON_COMMAND => {
-                let c = MMonCommand::from_message(&m)?;
-                if commands::is_write(&c.cmd) {
-                    self.submit(Request::Message(conn, m), out);
-                } else {
-                    self.read_command(conn, tid, c.cmd, &c.input, false, out);
-                }
-            }
-            kind::COMMAND => {
-                let c = MCommand::from_message(&m)?;
-                if !commands::is_own(&c.cmd) && commands::is_write(&c.cmd) {
-                    self.submit(Request::Message(conn, m), out);
-                } else {
-                    self.read_command(conn, tid, c.cmd, &c.input, true, out);
-                }
+            kind::MON_SUBSCRIBE | kind::MON_GET_VERSION | kind::STATFS | kind::GET_POOL_STATS | PgCreateAsk::KIND => {
+                self.await_read(Ask { conn, message: m, via: None }, out)
             }
             MgrDigest::KIND => {
-                let d = MgrDigest::from_message(&m)?;
-                if self.mgr.take_digest(&self.state.mgrmap, d) {
-                    self.submit(Request::Tick, out);
-                }
+                self.relay(&session.peer, &m, out);
+                self.on_manager(&m, out)?;
             }
-            kind::POOL_OP
+            MgrBeacon::KIND => {
+                if !MgrBeacon::from_message(&m)?.commands.is_empty() {
+                    self.relay(&session.peer, &m, out);
+                    self.on_manager(&m, out)?;
+                }
+                self.lead(Ask { conn, message: m, via: None }, out);
+            }
+            kind::MON_COMMAND
+            | kind::COMMAND
+            | kind::POOL_OP
             | kind::LOG
             | kind::REMOVE_SNAPS
             | OsdBoot::KIND
@@ -333,35 +389,90 @@ impl Mon {
             | OsdFailureReport::KIND
             | OsdAlive::KIND
             | OsdPgTemp::KIND
-            | PgsCreated::KIND
-            | MgrBeacon::KIND => self.submit(Request::Message(conn, m), out),
+            | PgsCreated::KIND => self.lead(Ask { conn, message: m, via: None }, out),
             other => tracing::debug!(conn, kind = other, "message of unknown type ignored"),
         }
         Ok(())
     }
 
+    /// Answers what only reads, from the state as it is.
+    pub(crate) fn on_read(&mut self, conn: ConnId, m: &Message, out: &mut Vec<MonEffect>) -> Result<(), MessageError> {
+        let Some(session) = self.sessions.get_mut(&conn) else { return Ok(()) };
+        let tid = m.tid;
+        let mut reply = |m: Message| out.push(MonEffect::Send(conn, m));
+        match m.kind {
+            kind::MON_SUBSCRIBE => {
+                let s = MMonSubscribe::from_message(m)?;
+                session.subscribe(s.what, s.hostname);
+                session.push(conn, self.fsid, &self.state, out);
+            }
+            kind::MON_GET_VERSION => {
+                let q = MMonGetVersion::from_message(m)?;
+                let (newest, oldest) = self.version_of(&q.what);
+                reply(MMonGetVersionReply { handle: q.handle, newest, oldest }.into_message(tid));
+            }
+            kind::STATFS => {
+                let q = MStatfs::from_message(m)?;
+                reply(self.statfs(&q).into_message(tid));
+            }
+            kind::GET_POOL_STATS => {
+                let q = MGetPoolStats::from_message(m)?;
+                reply(self.pool_stats(&q).into_message(tid));
+            }
+            PgCreateAsk::KIND => {
+                let q = PgCreateAsk::from_message(m)?;
+                reply(self.grant(&q).into_message(tid));
+            }
+            kind::MON_COMMAND => {
+                let c = MMonCommand::from_message(m)?;
+                self.read_command(conn, tid, c.cmd, &c.input, false, out);
+            }
+            kind::COMMAND => {
+                let c = MCommand::from_message(m)?;
+                self.read_command(conn, tid, c.cmd, &c.input, true, out);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
     /// Runs a request now, or when the commit under way is done.
-    fn submit(&mut self, request: Request, out: &mut Vec<MonEffect>) {
+    pub(crate) fn submit(&mut self, request: Request, out: &mut Vec<MonEffect>) {
         if self.inflight.is_some() {
             if self.queue.len() < QUEUE_MAX {
                 self.queue.push_back(request);
-            } else if let Request::Message(conn, _) = request {
-                tracing::warn!(conn, "too many requests wait for a commit, closing");
-                out.push(MonEffect::Close(conn));
+            } else if let Request::Ask(ask) = request {
+                tracing::warn!(ask.conn, "too many requests wait for a commit, closing");
+                out.push(MonEffect::Close(ask.conn));
             }
             return;
         }
-        let mut work = Work::new(self.state.clone(), self.now, self.speaker());
-        self.run(request, &mut work);
-        self.propose(work, out);
+        if self.q.leads() {
+            self.batch([request], out);
+        } else if let Request::Ask(ask) = request {
+            self.lead(ask, out);
+        }
     }
 
-    fn propose(&mut self, mut work: Work, out: &mut Vec<MonEffect>) {
+    fn batch(&mut self, requests: impl IntoIterator<Item = Request>, out: &mut Vec<MonEffect>) {
+        let mut work = Work::new(self.state.clone(), self.now, self.speaker());
+        let mut asks = Vec::new();
+        for request in requests {
+            if let Request::Ask(ask) = &request {
+                asks.push(ask.clone());
+            }
+            self.run(request, &mut work);
+        }
+        self.propose(work, asks, out);
+    }
+
+    fn propose(&mut self, mut work: Work, asks: Vec<Ask>, out: &mut Vec<MonEffect>) {
         self.keep_gids(&mut work);
         if let Err(why) = work.fold_osdmap() {
             // The edits contradict the map: nothing of the batch is done, and it is said.
             tracing::error!(why, "a batch of changes to the OSD map does not apply; dropped");
             work.state = self.state.clone();
+            work.after.clear();
             for (_, reply) in &mut work.replies {
                 match reply {
                     Reply::Command { result, .. } => {
@@ -373,47 +484,54 @@ impl Mon {
             }
         }
         let txn = work.state.diff(&self.state);
+        self.last_commit += 1;
+        let id = self.last_commit;
+        let Work { state, replies, stops, after, .. } = work;
+        let batch = InFlight { id, state, replies, stops, asks, after };
         if txn.is_empty() {
-            for (conn, reply) in work.replies {
-                out.push(MonEffect::Send(conn, self.reply_message(reply)));
+            if !batch.replies.is_empty() || !batch.asks.is_empty() || !batch.after.is_empty() {
+                self.await_confirmation(batch, out);
             }
             return;
         }
-        self.last_commit += 1;
-        self.inflight =
-            Some(InFlight { id: self.last_commit, state: work.state, replies: work.replies, stops: work.stops });
-        out.push(MonEffect::Commit(self.last_commit, txn));
+        self.inflight = Some(batch);
+        if !self.propose_txn(id, txn, out) {
+            let asks = self.inflight.take().map(|f| f.asks).unwrap_or_default();
+            asks.into_iter().for_each(|a| self.lead(a, out));
+        }
     }
 
     /// Extends the range of global ids in good time.
     fn keep_gids(&self, work: &mut Work) {
         if self.gids.left() < GID_STEP / 2 {
+            let from = work.state.gid_limit;
             work.state.gid_limit += GID_STEP;
+            work.after.push(After::OwnIds(from, work.state.gid_limit));
         }
     }
 
-    fn on_committed(&mut self, id: CommitId, out: &mut Vec<MonEffect>) {
-        let Some(done) = self.inflight.take_if(|f| f.id == id) else {
-            tracing::error!(id, "commit nobody asked for");
-            return;
-        };
-        self.state = done.state;
-        self.gids.limit.store(self.state.gid_limit, Ordering::Release);
-        for (conn, session) in &mut self.sessions {
-            session.push(*conn, self.fsid, &self.state, out);
+    /// The batch under way is agreed on.
+    pub(crate) fn on_committed(&mut self, out: &mut Vec<MonEffect>) {
+        let Some(done) = self.inflight.take() else { return };
+        self.state = done.state.clone();
+        self.state_changed(out);
+        self.say(done, out);
+        if !self.queue.is_empty() && self.q.leads() {
+            let requests = std::mem::take(&mut self.queue);
+            self.batch(requests, out);
         }
+    }
+
+    /// Says what a finished batch has to say.
+    pub(crate) fn say(&mut self, done: InFlight, out: &mut Vec<MonEffect>) {
         for (conn, reply) in done.replies {
             out.push(MonEffect::Send(conn, self.reply_message(reply)));
         }
         self.tell_stopped(&done.stops, out);
-        if self.queue.is_empty() {
-            return;
+        self.perform_after(done.after, out);
+        for ask in done.asks {
+            self.forward_done(ask.via, out);
         }
-        let mut work = Work::new(self.state.clone(), self.now, self.speaker());
-        for request in std::mem::take(&mut self.queue) {
-            self.run(request, &mut work);
-        }
-        self.propose(work, out);
     }
 
     /// Tells OSDs that were asked to stop and are now marked down.
@@ -428,7 +546,7 @@ impl Mon {
 
     /// Puts a boot back into the queue, for after the commit that marks its OSD down.
     pub(crate) fn requeue(&mut self, conn: ConnId, b: OsdBoot) {
-        self.queue.push_back(Request::Message(conn, b.into_message(0)));
+        self.queue.push_back(Request::Ask(Ask { conn, message: b.into_message(0), via: None }));
     }
 
     fn conns_of_osd(&self, osd: OsdId) -> Vec<ConnId> {
@@ -467,7 +585,14 @@ impl Mon {
                 self.tick_mutes(work);
                 return;
             }
-            Request::Message(conn, m) => (conn, m),
+            Request::Join(j) => return self.run_join(j, work),
+            Request::Ids(member) => {
+                let from = work.state.gid_limit;
+                work.state.gid_limit += GID_STEP;
+                work.after.push(After::Ids(member, from, work.state.gid_limit));
+                return;
+            }
+            Request::Ask(ask) => (ask.conn, ask.message),
         };
         if let Err(e) = self.run_message(conn, m, work) {
             tracing::warn!(conn, error = %e, "malformed message ignored");
@@ -482,18 +607,24 @@ impl Mon {
         match m.kind {
             kind::MON_COMMAND => {
                 let c = MMonCommand::from_message(&m)?;
-                let result = self.write_command(&peer, work, &c.cmd, &c.input, false);
+                let result =
+                    self.once(&peer, &m, work, |mon, work| mon.write_command(&peer, work, &c.cmd, &c.input, false));
                 work.replies.push((conn, Reply::Command { tid: m.tid, cmd: c.cmd, result, tell: false }));
             }
             kind::COMMAND => {
                 let c = MCommand::from_message(&m)?;
-                let result = self.write_command(&peer, work, &c.cmd, &c.input, true);
+                let result =
+                    self.once(&peer, &m, work, |mon, work| mon.write_command(&peer, work, &c.cmd, &c.input, true));
                 work.replies.push((conn, Reply::Command { tid: m.tid, cmd: c.cmd, result, tell: true }));
             }
             kind::POOL_OP => {
                 let op = MPoolOp::from_message(&m)?;
-                let (result, data) = crate::pools::pool_op(work, self.fsid, &op);
-                work.replies.push((conn, Reply::PoolOp { tid: m.tid, result, data }));
+                let done = self.once(&peer, &m, work, |mon, work| {
+                    let (ret, data) = crate::pools::pool_op(work, mon.fsid, &op);
+                    CommandResult { ret, rs: String::new(), data: data.unwrap_or_default() }
+                });
+                let data = Some(done.data).filter(|d| !d.is_empty());
+                work.replies.push((conn, Reply::PoolOp { tid: m.tid, result: done.ret, data }));
             }
             kind::REMOVE_SNAPS => {
                 let r = MRemoveSnaps::from_message(&m)?;
@@ -575,6 +706,27 @@ impl Mon {
         };
         // Whatever a read-only handler did to the copy is forgotten with it.
         out.push(MonEffect::Send(conn, self.reply_message(Reply::Command { tid, cmd, result, tell })));
+    }
+
+    /// Does something unless the same request was done before: then its answer is the first one.
+    fn once(
+        &mut self,
+        peer: &Peer,
+        m: &Message,
+        work: &mut Work,
+        act: impl FnOnce(&mut Self, &mut Work) -> CommandResult,
+    ) -> CommandResult {
+        let known = peer.global_id != 0 && m.tid != 0;
+        if known && let Some(d) = work.state.done.find(peer.global_id, m.kind, m.tid) {
+            return CommandResult { ret: d.ret, rs: d.rs.clone(), data: d.data.clone() };
+        }
+        let result = act(self, work);
+        if known && result.ret == 0 {
+            let (rs, data) = (result.rs.clone(), result.data.clone());
+            let done = Done { global_id: peer.global_id, kind: m.kind, tid: m.tid, ret: result.ret, rs, data };
+            Arc::make_mut(&mut work.state.done).push(done);
+        }
+        result
     }
 
     fn write_command(

@@ -55,6 +55,12 @@ impl OsdTracker {
         }
     }
 
+    /// This monitor leads from now on: OSDs that are up and connected to no monitor are watched.
+    pub(crate) fn new_leader(&mut self, map: &OsdMap, now: UTime) {
+        self.failures.clear();
+        self.lost = map.osds().filter(|o| map.is_up(*o) && !self.open.contains_key(o)).map(|o| (o, now)).collect();
+    }
+
     fn forget(&mut self, osd: OsdId) {
         self.failures.remove(&osd);
         for reports in self.failures.values_mut() {
@@ -419,7 +425,7 @@ impl Mon {
             .filter(|o| {
                 // Time during which this monitor was not running does not count: perhaps
                 // nothing was.
-                let down = map.xinfo(*o).map_or(UTime::ZERO, |x| x.down_stamp).max(self.started);
+                let down = map.xinfo(*o).map_or(UTime::ZERO, |x| x.down_stamp).max(self.judging_since);
                 seconds_between(down, self.now) >= interval
             })
             .collect();
@@ -436,7 +442,7 @@ impl Mon {
             if subtree_is_down(map, osd, &limit) {
                 continue;
             }
-            let down = map.xinfo(osd).map_or(UTime::ZERO, |x| x.down_stamp).max(self.started);
+            let down = map.xinfo(osd).map_or(UTime::ZERO, |x| x.down_stamp).max(self.judging_since);
             let seconds = seconds_between(down, self.now);
             work.info(format!("Marking osd.{osd} out (has been down for {seconds:.0} seconds)"));
             mark_out(work, osd, true);

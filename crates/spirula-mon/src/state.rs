@@ -2,12 +2,13 @@
 //!
 //! A [`State`] is a value of shared parts: cloning is cheap, and a changed part is found by
 //! comparing. [`State::diff`] turns two states into the batch that leads from one to the
-//! other; [`State::load`] reads one back. Nothing else knows the keys:
+//! other; [`State::apply`] takes such a batch in on another monitor, [`State::load`] reads a
+//! whole state back. Nothing else knows the keys:
 //!
 //! | key | value |
 //! |---|---|
 //! | `monmap`, `mgrmap`, `fsmap` | the encoded map |
-//! | `osdmap/full/N`, `osdmap/inc/N` | encoded OSD maps, N ten digits; a full map every [`FULL_EVERY`] epochs and the newest |
+//! | `osdmap/full/N`, `osdmap/inc/N` | encoded OSD maps, N ten digits; a full map every [`FULL_EVERY`] epochs; the newest follows from the last one |
 //! | `creating/P` | seed → epoch of pool P's PGs that may still be created empty |
 //! | `created/P` | seed → epoch of the one creation of pool P's PGs that was accepted |
 //! | `config`, `auth`, `mutes`, `defaults` | encoded tables |
@@ -15,16 +16,20 @@
 //! | `osd-metadata/N`, `mgr-metadata/X` | encoded text maps |
 //! | `log/V` | cluster log entry of version V, sixteen hex digits |
 //! | `gid-limit` | global ids below this may have been given out |
+//! | `members`, `next-member` | members of the quorum by number; the next number |
+//! | `done/S` | answer to a request, for whoever asks again; sixteen hex digits |
 
 use crate::clog::ClusterLog;
 use crate::config::ConfigDb;
 use crate::diff;
+use crate::done::{Done, DoneTable};
 use crate::txn::MonTxn;
 use bytes::Bytes;
 use spirula_auth::db::AuthDb;
 use spirula_encoding::{Decode, DecodeError, Decoder, Encode, Encoder, UTime, from_slice};
 use spirula_maps::{EncodedOsdMap, FsMap, Incremental, MgrMap, MonMap, OsdMap};
-use spirula_types::{Epoch, OsdId, PgId, PoolId};
+use spirula_quorum::MemberId;
+use spirula_types::{Epoch, OsdId, PgId, PoolId, Uuid};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -122,6 +127,36 @@ pub struct State {
     pub log: Arc<ClusterLog>,
     /// Global ids below this may have been given out.
     pub gid_limit: u64,
+    /// Members of the quorum.
+    pub members: Arc<BTreeMap<MemberId, Member>>,
+    /// Number of the next member; none is given twice.
+    pub next_member: MemberId,
+    /// Answers kept for whoever asks again.
+    pub done: Arc<DoneTable>,
+}
+
+/// A member of the quorum: one monitor for as long as it keeps its store.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Member {
+    /// The monitor's name.
+    pub name: String,
+    /// Its store's identity.
+    pub uuid: Uuid,
+}
+
+impl Encode for Member {
+    fn encode(&self, out: &mut Encoder) {
+        out.versioned(1, 1, |o| {
+            o.str(&self.name);
+            o.put(&self.uuid);
+        });
+    }
+}
+
+impl Decode for Member {
+    fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
+        d.versioned("Member", 1, |d, _| Ok(Self { name: d.get()?, uuid: d.get()? }))
+    }
 }
 
 impl State {
@@ -145,6 +180,9 @@ impl State {
             mgr_metadata: Arc::default(),
             log: Arc::default(),
             gid_limit,
+            members: Arc::default(),
+            next_member: 1,
+            done: Arc::default(),
         }
     }
 
@@ -266,22 +304,37 @@ impl State {
         if old.is_none_or(|o| o.gid_limit != self.gid_limit) {
             txn.put_encoded("gid-limit", &self.gid_limit);
         }
+        whole(txn, "members", old.map(|o| &o.members), &self.members);
+        if old.is_none_or(|o| o.next_member != self.next_member) {
+            txn.put_encoded("next-member", &self.next_member);
+        }
+        if fresh(old, |a, b| Arc::ptr_eq(&a.done, &b.done)) {
+            let value = |d: &Done| spirula_encoding::to_vec(d).into();
+            rows(txn, old.map(|o| o.done.rows()), self.done.rows(), |s| format!("done/{s:016x}"), value);
+        }
     }
 
     fn write_osdmaps(&self, old: Option<&Self>, txn: &mut MonTxn) {
         let Some(old) = old else {
-            txn.put(full_key(self.osdmap.epoch), self.osdmap.bytes().clone());
+            for (e, full) in &*self.fulls {
+                txn.put(full_key(*e), full.clone());
+            }
+            for (e, inc) in &*self.incrementals {
+                txn.put(inc_key(*e), inc.clone());
+            }
+            if self.fulls.is_empty() {
+                txn.put(full_key(self.osdmap.epoch), self.osdmap.bytes().clone());
+            }
             return;
         };
         if old.osdmap.epoch == self.osdmap.epoch {
             return;
         }
+        for (e, full) in self.fulls.iter().filter(|(e, _)| !old.fulls.contains_key(*e)) {
+            txn.put(full_key(*e), full.clone());
+        }
         for (e, inc) in self.incrementals.range(old.osdmap.epoch + 1..) {
             txn.put(inc_key(*e), inc.clone());
-        }
-        txn.put(full_key(self.osdmap.epoch), self.osdmap.bytes().clone());
-        if !self.fulls.contains_key(&old.osdmap.epoch) {
-            txn.remove(full_key(old.osdmap.epoch));
         }
         for e in old.fulls.keys().filter(|e| !self.fulls.contains_key(*e)) {
             txn.remove(full_key(*e));
@@ -289,6 +342,113 @@ impl State {
         for e in old.incrementals.keys().filter(|e| !self.incrementals.contains_key(*e)) {
             txn.remove(inc_key(*e));
         }
+    }
+
+    /// Every key and value, as one value: what a snapshot holds.
+    pub fn to_bytes(&self) -> Bytes {
+        let keys: BTreeMap<String, Bytes> = self.to_txn().ops.into_iter().filter_map(|(k, v)| Some((k, v?))).collect();
+        spirula_encoding::to_vec(&keys).into()
+    }
+
+    /// A state from [`Self::to_bytes`].
+    ///
+    /// # Errors
+    /// [`LoadError`].
+    pub fn from_bytes(bytes: &Bytes) -> Result<Self, LoadError> {
+        let bad = |e: DecodeError| LoadError::Bad { key: "(all)".into(), why: e.to_string() };
+        Self::load(&from_slice(bytes).map_err(bad)?)
+    }
+
+    /// Makes the changes of a batch that [`Self::diff`] made of the same state elsewhere.
+    ///
+    /// # Errors
+    /// [`LoadError`] naming the key; the state is then of no use.
+    pub fn apply(&mut self, txn: &MonTxn) -> Result<(), LoadError> {
+        txn.ops.iter().try_for_each(|(key, value)| self.apply_one(key, value.as_ref()))
+    }
+
+    fn apply_one(&mut self, key: &str, value: Option<&Bytes>) -> Result<(), LoadError> {
+        let bad = |why: String| LoadError::Bad { key: key.to_owned(), why };
+        fn whole<T: Decode>(slot: &mut T, value: Option<&Bytes>) -> Result<(), String> {
+            let value = value.ok_or("is removed")?;
+            *slot = from_slice(value).map_err(|e| e.to_string())?;
+            Ok(())
+        }
+        fn shared<T: Decode>(slot: &mut Arc<T>, value: Option<&Bytes>) -> Result<(), String> {
+            let value = value.ok_or("is removed")?;
+            *slot = Arc::new(from_slice(value).map_err(|e| e.to_string())?);
+            Ok(())
+        }
+        fn row<K: Ord + Clone, V: Clone>(
+            slot: &mut Arc<BTreeMap<K, V>>,
+            key: Option<K>,
+            value: Option<Result<V, String>>,
+        ) -> Result<(), String> {
+            let key = key.ok_or("odd key")?;
+            let map = Arc::make_mut(slot);
+            match value {
+                Some(v) => map.insert(key, v?),
+                None => map.remove(&key),
+            };
+            Ok(())
+        }
+        fn decoded<T: Decode>(value: Option<&Bytes>) -> Option<Result<T, String>> {
+            value.map(|b| from_slice(b).map_err(|e| e.to_string()))
+        }
+        let raw = |v: Option<&Bytes>| v.cloned().map(Ok);
+        let (table, name) = key.rsplit_once('/').unwrap_or((key, ""));
+        if let Some(k) = key.strip_prefix("kv/") {
+            return row(&mut self.kv, Some(k.to_owned()), raw(value)).map_err(bad);
+        }
+        let hex = || u64::from_str_radix(name, 16).ok();
+        match table {
+            "monmap" => shared(&mut self.monmap, value),
+            "mgrmap" => shared(&mut self.mgrmap, value),
+            "fsmap" => shared(&mut self.fsmap, value),
+            "config" => shared(&mut self.config, value),
+            "defaults" => shared(&mut self.defaults, value),
+            "auth" => shared(&mut self.auth, value),
+            "mutes" => shared(&mut self.mutes, value),
+            "members" => shared(&mut self.members, value),
+            "gid-limit" => whole(&mut self.gid_limit, value),
+            "next-member" => whole(&mut self.next_member, value),
+            "osdmap/full" => row(&mut self.fulls, name.parse().ok(), raw(value)),
+            "osdmap/inc" => self.apply_incremental(name.parse().ok(), value),
+            "osd-metadata" => row(&mut self.osd_metadata, name.parse().ok(), decoded(value)),
+            "mgr-metadata" => row(&mut self.mgr_metadata, Some(name.to_owned()), decoded(value)),
+            "creating" => apply_pool(&mut self.creating, name, value),
+            "created" => apply_pool(&mut self.created, name, value),
+            "log" => match (hex(), decoded(value)) {
+                (None, _) => Err("odd key".into()),
+                (Some(v), Some(entry)) => entry.map(|e| Arc::make_mut(&mut self.log).put(v, e)),
+                (Some(v), None) => {
+                    Arc::make_mut(&mut self.log).remove(v);
+                    Ok(())
+                }
+            },
+            "done" => match (hex(), decoded(value)) {
+                (None, _) => Err("odd key".into()),
+                (Some(v), Some(entry)) => entry.map(|e| Arc::make_mut(&mut self.done).put(v, e)),
+                (Some(v), None) => {
+                    Arc::make_mut(&mut self.done).remove(v);
+                    Ok(())
+                }
+            },
+            _ => Err("unknown key".into()),
+        }
+        .map_err(bad)
+    }
+
+    fn apply_incremental(&mut self, epoch: Option<Epoch>, value: Option<&Bytes>) -> Result<(), String> {
+        let epoch = epoch.ok_or("odd key")?;
+        let incs = Arc::make_mut(&mut self.incrementals);
+        let Some(bytes) = value else {
+            incs.remove(&epoch);
+            return Ok(());
+        };
+        incs.insert(epoch, bytes.clone());
+        self.osdmap = Arc::new(next_map(&self.osdmap, epoch, bytes)?);
+        Ok(())
     }
 
     /// Reads a state back from a store's keys.
@@ -319,9 +479,19 @@ impl State {
         let raw = |_: &str, b: &Bytes| Ok(b.clone());
         let mut fulls: BTreeMap<Epoch, Bytes> = table(keys, "osdmap/full/", |n| n.parse().ok(), raw)?;
         let incrementals = table(keys, "osdmap/inc/", |n| n.parse().ok(), raw)?;
-        let (epoch, bytes) = fulls.pop_last().ok_or_else(|| LoadError::Missing("osdmap/full/".into()))?;
-        let key = full_key(epoch);
-        let osdmap = EncodedOsdMap::from_bytes(bytes).map_err(|e| LoadError::Bad { key, why: e.to_string() })?;
+        let (last, bytes) = fulls.last_key_value().ok_or_else(|| LoadError::Missing("osdmap/full/".into()))?;
+        let (last, key) = (*last, full_key(*last));
+        let mut osdmap =
+            EncodedOsdMap::from_bytes(bytes.clone()).map_err(|e| LoadError::Bad { key, why: e.to_string() })?;
+        let incrementals: BTreeMap<Epoch, Bytes> = incrementals;
+        for (epoch, inc) in incrementals.range(last + 1..) {
+            let bad = |why| LoadError::Bad { key: inc_key(*epoch), why };
+            osdmap = next_map(&osdmap, *epoch, inc).map_err(bad)?;
+        }
+        if osdmap.epoch == last && incrementals.is_empty() {
+            // A new cluster's only map.
+            fulls.clear();
+        }
         let by_pg = |prefix: &str| -> Result<BTreeMap<PgId, Epoch>, LoadError> {
             let pools = table(keys, prefix, |n| n.parse::<PoolId>().ok(), decode::<BTreeMap<u32, Epoch>>)?;
             Ok(pools.into_iter().flat_map(|(p, m)| m.into_iter().map(move |(s, e)| (PgId::new(p, s), e))).collect())
@@ -346,6 +516,9 @@ impl State {
             mgr_metadata: Arc::new(table(keys, "mgr-metadata/", |n| Some(n.to_owned()), decode)?),
             log: Arc::new(ClusterLog::from_entries(log)),
             gid_limit: need(keys, "gid-limit")?,
+            members: Arc::new(need(keys, "members")?),
+            next_member: need(keys, "next-member")?,
+            done: Arc::new(DoneTable::from_rows(table(keys, "done/", |n| u64::from_str_radix(n, 16).ok(), decode)?)),
         })
     }
 
@@ -382,6 +555,33 @@ fn full_key(epoch: Epoch) -> String {
 
 fn inc_key(epoch: Epoch) -> String {
     format!("osdmap/inc/{epoch:010}")
+}
+
+/// The map of `epoch`, made of the one before.
+fn next_map(map: &EncodedOsdMap, epoch: Epoch, inc: &Bytes) -> Result<EncodedOsdMap, String> {
+    let inc: Incremental = from_slice(inc).map_err(|e| e.to_string())?;
+    if inc.epoch != epoch || epoch != map.epoch + 1 {
+        return Err(format!("leads to epoch {}, the newest map has {}", inc.epoch, map.epoch));
+    }
+    let mut next = OsdMap::clone(map);
+    next.apply(&inc).map_err(|e| e.to_string())?;
+    Ok(EncodedOsdMap::new(next))
+}
+
+/// Replaces one pool's rows.
+fn apply_pool(slot: &mut Arc<BTreeMap<PgId, Epoch>>, pool: &str, value: Option<&Bytes>) -> Result<(), String> {
+    let pool: PoolId = pool.parse().map_err(|_| "odd key")?;
+    let rows: BTreeMap<u32, Epoch> = match value {
+        Some(b) => from_slice(b).map_err(|e| e.to_string())?,
+        None => BTreeMap::new(),
+    };
+    let map = Arc::make_mut(slot);
+    let old: Vec<PgId> = map.range(PgId::new(pool, 0)..=PgId::new(pool, u32::MAX)).map(|(pg, _)| *pg).collect();
+    for pg in old {
+        map.remove(&pg);
+    }
+    map.extend(rows.into_iter().map(|(seed, e)| (PgId::new(pool, seed), e)));
+    Ok(())
 }
 
 fn by_pool(creating: &BTreeMap<PgId, Epoch>) -> BTreeMap<PoolId, BTreeMap<u32, Epoch>> {

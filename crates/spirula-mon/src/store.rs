@@ -1,26 +1,15 @@
-//! The monitor's durable store: an ordered map of keys, kept as a snapshot and a log.
+//! The monitor's durable store: its part of the agreed log, in files.
 //!
-//! Two files in one directory, both starting with a checksummed header that carries the
-//! cluster's fsid:
-//!
-//! * `mon.snapshot` — every key and value as of sequence number S, one crc32c over all.
-//!   Only ever replaced whole: temporary file, fsync, rename, fsync of the directory.
-//! * `mon.log` — one record per commit after S: magic, length, sequence, crc32c, an encoded
-//!   [`MonTxn`]. Appended with one write and one fdatasync.
-//!
-//! Assumes that a synced write survives and that an unsynced one may be torn at any byte.
-//! So a bad record with nothing valid after it is the torn tail of a commit nobody was told
-//! of, and is cut off; a bad record with a valid one after it is damage, and opening is
-//! refused with file and offset, before anything is written. (A flipped bit in the very last
-//! record cannot be told from a torn write.) After a failed write or sync the store refuses
-//! all work: what is on disk is then unknown.
+//! Two files in one directory, `mon.snapshot` and `mon.log`, whose bytes are [`crate::image`]'s
+//! business. The log is appended to with one write and one fdatasync for all that waits; the
+//! snapshot is replaced whole: temporary file, fsync, rename, fsync of the directory. A damaged
+//! store is refused with file and offset before anything is written; its monitor is rebuilt
+//! from its peers. After a failed write or sync the store refuses all work: what is on disk is
+//! then unknown.
 
-use crate::txn::MonTxn;
-use bytes::Bytes;
+use crate::image::{self, Identity, ImageError, Part, Stored};
 use rustix::fs::{FlockOperation, flock};
-use spirula_encoding::{Decoder, Encoder, crc::crc32c};
-use spirula_types::Uuid;
-use std::collections::BTreeMap;
+use spirula_quorum::{HardState, MemberId, Persist, Snapshot};
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -28,15 +17,6 @@ use std::path::{Path, PathBuf};
 const SNAPSHOT: &str = "mon.snapshot";
 const LOG: &str = "mon.log";
 const LOCK: &str = "mon.lock";
-const SNAPSHOT_MAGIC: &[u8; 8] = b"SPIRMONS";
-const LOG_MAGIC: &[u8; 8] = b"SPIRMONL";
-const FORMAT: u32 = 1;
-const HEADER: usize = 8 + 4 + 16 + 8 + 4;
-const RECORD_MAGIC: u32 = 0x4d4f_4e52;
-const RECORD_HEADER: usize = 20;
-/// The log is folded into a new snapshot when it is larger than this and than four times
-/// the live keys and values.
-const LOG_COMPACT_BYTES: u64 = 4 << 20;
 
 /// Why the store cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -80,16 +60,13 @@ pub enum StoreError {
     Poisoned,
 }
 
-/// An open store. All keys and values are also in memory.
+/// An open store.
 #[derive(Debug)]
 pub struct MonStore {
     dir: PathBuf,
-    fsid: Uuid,
-    keys: BTreeMap<String, Bytes>,
-    live_bytes: u64,
+    identity: Identity,
     seq: u64,
     log: File,
-    log_bytes: u64,
     poisoned: bool,
     /// Held for as long as the store is open.
     _lock: File,
@@ -101,30 +78,21 @@ impl MonStore {
         dir.join(SNAPSHOT).exists() || dir.join(LOG).exists()
     }
 
-    /// Makes an empty store in `dir`, which is created if need be.
+    /// Makes a store in `dir`, which is created if need be: of a founding member with the
+    /// cluster's first state, or, with member 0 and an empty snapshot, of one that will join.
     ///
     /// # Errors
     /// [`StoreError::Foreign`] if there is a store already, else I/O errors.
-    pub fn create(dir: &Path, fsid: Uuid) -> Result<Self, StoreError> {
+    pub fn create(dir: &Path, identity: Identity, snapshot: &Snapshot) -> Result<(), StoreError> {
         std::fs::create_dir_all(dir).map_err(io("create directory", dir))?;
-        let lock = take_lock(dir)?;
+        let _lock = take_lock(dir)?;
         if Self::exists(dir) {
             return Err(StoreError::Foreign { path: dir.into(), why: "already holds a monitor store".into() });
         }
-        let keys = BTreeMap::new();
-        write_snapshot(dir, fsid, 0, &keys)?;
-        let log = write_empty_log(dir, fsid, 0)?;
-        Ok(Self {
-            dir: dir.into(),
-            fsid,
-            keys,
-            live_bytes: 0,
-            seq: 0,
-            log,
-            log_bytes: HEADER as u64,
-            poisoned: false,
-            _lock: lock,
-        })
+        let hard = HardState { term: snapshot.term, vote: 0, commit: snapshot.index };
+        replace_file(dir, SNAPSHOT, &image::snapshot_file(&identity, 0, &hard, snapshot))?;
+        replace_file(dir, LOG, &image::log_file(identity.fsid, 0))?;
+        Ok(())
     }
 
     /// Opens the store in `dir`. A torn tail of the log is cut off.
@@ -132,135 +100,131 @@ impl MonStore {
     /// # Errors
     /// [`StoreError::Corrupt`] and [`StoreError::Foreign`] without having written anything;
     /// I/O errors.
-    pub fn open(dir: &Path) -> Result<Self, StoreError> {
+    pub fn open(dir: &Path) -> Result<(Self, Stored), StoreError> {
+        let (lock, mut stored, log_len) = Self::load(dir)?;
+        let path = dir.join(LOG);
+        let log = match log_len {
+            None => replace_file(dir, LOG, &image::log_file(stored.identity.fsid, 0))?,
+            Some(_) if stored.log_stale => {
+                let log = replace_file(dir, LOG, &image::fresh_log(&stored))?;
+                stored.seq += 1;
+                log
+            }
+            Some(len) => {
+                let log = OpenOptions::new().append(true).open(&path).map_err(io("open", &path))?;
+                if stored.log_end < len {
+                    log.set_len(stored.log_end).map_err(io("truncate", &path))?;
+                    log.sync_all().map_err(io("sync", &path))?;
+                }
+                log
+            }
+        };
+        let (identity, seq) = (stored.identity, stored.seq);
+        Ok((Self { dir: dir.into(), identity, seq, log, poisoned: false, _lock: lock }, stored))
+    }
+
+    /// Reads the store in `dir` and changes nothing: what an offline check shows.
+    ///
+    /// # Errors
+    /// As for [`Self::open`].
+    pub fn verify(dir: &Path) -> Result<Stored, StoreError> {
+        Self::load(dir).map(|(_, stored, _)| stored)
+    }
+
+    /// Removes the store in `dir`, so that the monitor can join anew.
+    ///
+    /// # Errors
+    /// [`StoreError::Locked`] while a monitor runs on it; I/O errors.
+    pub fn wipe(dir: &Path) -> Result<(), StoreError> {
+        let _lock = take_lock(dir)?;
+        for name in [LOG, SNAPSHOT] {
+            let path = dir.join(name);
+            match std::fs::remove_file(&path) {
+                Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(io("remove", &path)(e)),
+                _ => {}
+            }
+        }
+        sync_dir(dir)
+    }
+
+    fn load(dir: &Path) -> Result<(File, Stored, Option<u64>), StoreError> {
         if !Self::exists(dir) {
             return Err(StoreError::Foreign { path: dir.into(), why: "holds no monitor store".into() });
         }
         let lock = take_lock(dir)?;
-        let snap_path = dir.join(SNAPSHOT);
-        let log_path = dir.join(LOG);
-        let snap = std::fs::read(&snap_path).map_err(io("read", &snap_path))?;
-        let log_data = match std::fs::read(&log_path) {
+        let (snapshot_path, log_path) = (dir.join(SNAPSHOT), dir.join(LOG));
+        let snapshot = std::fs::read(&snapshot_path).map_err(io("read", &snapshot_path))?;
+        let log = match std::fs::read(&log_path) {
             Ok(data) => Some(data),
-            // A crash in `create` between the two files: nothing was ever committed.
+            // A crash in `create` between the two files: nothing was ever written.
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => None,
             Err(e) => return Err(io("read", &log_path)(e)),
         };
-        let (fsid, snap_seq, mut keys) = read_snapshot(&snap_path, &snap)?;
-        let Some(log_data) = log_data else {
-            if snap_seq != 0 {
-                return Err(StoreError::Foreign { path: log_path, why: "is missing".into() });
+        let stored = image::read(&snapshot, log.as_deref()).map_err(|e| {
+            let path = |part| if part == Part::Snapshot { snapshot_path.clone() } else { log_path.clone() };
+            match e {
+                ImageError::Corrupt(part, offset, why) => StoreError::Corrupt { path: path(part), offset, why },
+                ImageError::Foreign(part, why) => StoreError::Foreign { path: path(part), why },
             }
-            let log = write_empty_log(dir, fsid, 0)?;
-            return Ok(Self::assemble(dir, fsid, keys, 0, log, HEADER as u64, lock));
-        };
-        let (log_fsid, base) = read_header(&log_path, &log_data, LOG_MAGIC)?;
-        if log_fsid != fsid {
-            return Err(StoreError::Foreign { path: log_path, why: format!("belongs to cluster {log_fsid}") });
-        }
-        if base > snap_seq {
-            return Err(StoreError::Corrupt {
-                path: snap_path,
-                offset: 0,
-                why: format!("it ends at commit {snap_seq}, but the log starts after commit {base}"),
-            });
-        }
-        let (seq, end) = replay(&log_path, &log_data, base, snap_seq, &mut keys)?;
-        let log = OpenOptions::new().append(true).open(&log_path).map_err(io("open", &log_path))?;
-        if end < log_data.len() {
-            log.set_len(end as u64).map_err(io("truncate", &log_path))?;
-            log.sync_all().map_err(io("sync", &log_path))?;
-        }
-        Ok(Self::assemble(dir, fsid, keys, seq.max(snap_seq), log, end as u64, lock))
+        })?;
+        Ok((lock, stored, log.map(|l| l.len() as u64)))
     }
 
-    fn assemble(
-        dir: &Path,
-        fsid: Uuid,
-        keys: BTreeMap<String, Bytes>,
-        seq: u64,
-        log: File,
-        log_bytes: u64,
-        lock: File,
-    ) -> Self {
-        let live_bytes = keys.iter().map(|(k, v)| (k.len() + v.len()) as u64).sum();
-        Self { dir: dir.into(), fsid, keys, live_bytes, seq, log, log_bytes, poisoned: false, _lock: lock }
+    /// Whose store it is.
+    pub fn identity(&self) -> Identity {
+        self.identity
     }
 
-    /// The cluster this store belongs to.
-    pub fn fsid(&self) -> Uuid {
-        self.fsid
+    /// The number the cluster gave this member; written with whatever is written next.
+    pub fn set_member(&mut self, member: MemberId) {
+        self.identity.member = member;
     }
 
-    /// All keys and values as of the last commit.
-    pub fn keys(&self) -> &BTreeMap<String, Bytes> {
-        &self.keys
-    }
-
-    /// Number of the last commit.
-    pub fn seq(&self) -> u64 {
-        self.seq
-    }
-
-    /// Makes `txn` durable: one write, one fdatasync. When it returns `Ok`, the change
-    /// survives a power cut.
+    /// Makes `writes` durable, in order: one write and one fdatasync for all that carry no
+    /// snapshot. When it returns `Ok`, they survive a power cut.
     ///
     /// # Errors
     /// I/O errors, after which the store is poisoned.
-    pub fn commit(&mut self, txn: &MonTxn) -> Result<(), StoreError> {
+    pub fn persist(&mut self, writes: &[Persist]) -> Result<(), StoreError> {
         if self.poisoned {
             return Err(StoreError::Poisoned);
         }
         self.poisoned = true;
+        let mut plain: Vec<&Persist> = Vec::new();
+        for p in writes {
+            match &p.snapshot {
+                None => plain.push(p),
+                Some(snapshot) => {
+                    self.append(&plain)?;
+                    plain.clear();
+                    self.replace(p, snapshot)?;
+                }
+            }
+        }
+        self.append(&plain)?;
+        self.poisoned = false;
+        Ok(())
+    }
+
+    fn append(&mut self, writes: &[&Persist]) -> Result<(), StoreError> {
+        if writes.is_empty() {
+            return Ok(());
+        }
         let path = self.dir.join(LOG);
-        let record = encode_record(self.seq + 1, txn);
-        self.log.write_all(&record).map_err(io("write", &path))?;
+        self.log.write_all(&image::record(self.seq + 1, self.identity.member, writes)).map_err(io("write", &path))?;
         self.log.sync_data().map_err(io("sync", &path))?;
         self.seq += 1;
-        self.log_bytes += record.len() as u64;
-        self.apply(txn);
-        if self.log_bytes > LOG_COMPACT_BYTES && self.log_bytes > 4 * self.live_bytes {
-            self.compact_files()?;
-        }
-        self.poisoned = false;
         Ok(())
     }
 
-    /// Folds the log into a new snapshot now.
-    ///
-    /// # Errors
-    /// I/O errors, after which the store is poisoned.
-    pub fn compact(&mut self) -> Result<(), StoreError> {
-        if self.poisoned {
-            return Err(StoreError::Poisoned);
-        }
-        self.poisoned = true;
-        self.compact_files()?;
-        self.poisoned = false;
+    fn replace(&mut self, p: &Persist, snapshot: &Snapshot) -> Result<(), StoreError> {
+        replace_file(&self.dir, SNAPSHOT, &image::snapshot_file(&self.identity, self.seq, &p.hard, snapshot))?;
+        // A crash here leaves the old log: what of it follows the snapshot still counts.
+        let mut log = image::log_file(self.identity.fsid, self.seq);
+        self.seq += 1;
+        log.extend_from_slice(&image::record(self.seq, self.identity.member, &[p]));
+        self.log = replace_file(&self.dir, LOG, &log)?;
         Ok(())
-    }
-
-    fn compact_files(&mut self) -> Result<(), StoreError> {
-        write_snapshot(&self.dir, self.fsid, self.seq, &self.keys)?;
-        // A crash here leaves the old log: its records up to `seq` are skipped at open.
-        self.log = write_empty_log(&self.dir, self.fsid, self.seq)?;
-        self.log_bytes = HEADER as u64;
-        Ok(())
-    }
-
-    fn apply(&mut self, txn: &MonTxn) {
-        for (key, value) in &txn.ops {
-            let old = match value {
-                Some(v) => {
-                    self.live_bytes += (key.len() + v.len()) as u64;
-                    self.keys.insert(key.clone(), v.clone())
-                }
-                None => self.keys.remove(key),
-            };
-            if let Some(old) = old {
-                self.live_bytes -= (key.len() + old.len()) as u64;
-            }
-        }
     }
 }
 
@@ -278,64 +242,9 @@ fn take_lock(dir: &Path) -> Result<File, StoreError> {
     }
 }
 
-fn header(magic: &[u8; 8], fsid: Uuid, seq: u64) -> Encoder {
-    let mut out = Encoder::new();
-    out.raw(magic);
-    out.u32(FORMAT);
-    out.put(&fsid);
-    out.u64(seq);
-    out.u32(crc32c(u32::MAX, out.as_slice()));
-    out
-}
-
-fn read_header(path: &Path, data: &[u8], magic: &[u8; 8]) -> Result<(Uuid, u64), StoreError> {
-    let corrupt = |why: &str| StoreError::Corrupt { path: path.into(), offset: 0, why: why.into() };
-    let Some(head) = data.get(..HEADER) else {
-        return Err(corrupt("the header is cut off"));
-    };
-    if !head.starts_with(magic) {
-        return Err(StoreError::Foreign { path: path.into(), why: "is not a Spirula monitor file".into() });
-    }
-    let mut d = Decoder::new(head);
-    let mut read = || {
-        d.skip(8)?;
-        Ok::<_, spirula_encoding::DecodeError>((d.u32()?, d.get::<Uuid>()?, d.u64()?, d.u32()?))
-    };
-    let (format, fsid, seq, crc) = read().map_err(|e| corrupt(&e.to_string()))?;
-    if crc != crc32c(u32::MAX, &head[..HEADER - 4]) {
-        return Err(corrupt("the header's checksum does not match"));
-    }
-    if format != FORMAT {
-        return Err(StoreError::Foreign {
-            path: path.into(),
-            why: format!("has format {format}, this version reads {FORMAT}"),
-        });
-    }
-    Ok((fsid, seq))
-}
-
-fn write_snapshot(dir: &Path, fsid: Uuid, seq: u64, keys: &BTreeMap<String, Bytes>) -> Result<(), StoreError> {
-    let mut out = header(SNAPSHOT_MAGIC, fsid, seq);
-    out.put(keys);
-    out.u32(crc32c(u32::MAX, out.as_slice()));
-    replace_file(dir, SNAPSHOT, out.as_slice()).map(|_| ())
-}
-
-fn read_snapshot(path: &Path, data: &[u8]) -> Result<(Uuid, u64, BTreeMap<String, Bytes>), StoreError> {
-    let (fsid, seq) = read_header(path, data, SNAPSHOT_MAGIC)?;
-    let corrupt = |why: String| StoreError::Corrupt { path: path.into(), offset: HEADER as u64, why };
-    let body_end = data.len().saturating_sub(4).max(HEADER);
-    let (body, crc) = data.split_at(body_end);
-    if Decoder::new(crc).u32() != Ok(crc32c(u32::MAX, body)) {
-        return Err(corrupt("the checksum over the keys does not match".into()));
-    }
-    let keys = body.get(HEADER..).unwrap_or_default();
-    let keys = spirula_encoding::from_slice(keys).map_err(|e| corrupt(e.to_string()))?;
-    Ok((fsid, seq, keys))
-}
-
-fn write_empty_log(dir: &Path, fsid: Uuid, base: u64) -> Result<File, StoreError> {
-    replace_file(dir, LOG, header(LOG_MAGIC, fsid, base).as_slice())
+fn sync_dir(dir: &Path) -> Result<(), StoreError> {
+    let d = File::open(dir).map_err(io("open", dir))?;
+    d.sync_all().map_err(io("sync", dir))
 }
 
 /// Writes a whole file so that a crash leaves either the old or the new one.
@@ -351,89 +260,16 @@ fn replace_file(dir: &Path, name: &str, data: &[u8]) -> Result<File, StoreError>
     file.write_all(data).map_err(io("write", &tmp))?;
     file.sync_all().map_err(io("sync", &tmp))?;
     std::fs::rename(&tmp, &path).map_err(io("rename", &tmp))?;
-    let d = File::open(dir).map_err(io("open", dir))?;
-    d.sync_all().map_err(io("sync", dir))?;
+    sync_dir(dir)?;
     Ok(file)
-}
-
-fn record_crc(seq: u64, body: &[u8]) -> u32 {
-    crc32c(crc32c(u32::MAX, &seq.to_le_bytes()), body)
-}
-
-fn encode_record(seq: u64, txn: &MonTxn) -> Vec<u8> {
-    let body = spirula_encoding::to_vec(txn);
-    let mut out = Encoder::with_capacity(body.len() + RECORD_HEADER);
-    out.u32(RECORD_MAGIC);
-    out.len32(body.len());
-    out.u64(seq);
-    out.u32(record_crc(seq, &body));
-    out.raw(&body);
-    out.into_vec()
-}
-
-/// Reads the record at `at`: sequence number, body and the offset after it.
-fn record_at(data: &[u8], at: usize) -> Option<(u64, &[u8], usize)> {
-    let mut d = Decoder::new(data.get(at..)?);
-    if d.u32().ok()? != RECORD_MAGIC {
-        return None;
-    }
-    let len = d.u32().ok()? as usize;
-    let seq = d.u64().ok()?;
-    let crc = d.u32().ok()?;
-    let body = d.take(len).ok()?;
-    (record_crc(seq, body) == crc).then_some((seq, body, at + RECORD_HEADER + len))
-}
-
-/// Applies the log's records after `snap_seq`; returns the last sequence number and the
-/// offset behind the last good record.
-fn replay(
-    path: &Path,
-    data: &[u8],
-    base: u64,
-    snap_seq: u64,
-    keys: &mut BTreeMap<String, Bytes>,
-) -> Result<(u64, usize), StoreError> {
-    let mut at = HEADER;
-    let mut seq = base;
-    let corrupt = |offset: usize, why: String| StoreError::Corrupt { path: path.into(), offset: offset as u64, why };
-    while at < data.len() {
-        let Some((found, body, next)) = record_at(data, at) else {
-            let later = (at + 1..data.len()).find(|&p| record_at(data, p).is_some_and(|(s, _, _)| s > seq));
-            match later {
-                None => break,
-                Some(p) => {
-                    let why = format!("bad record after commit {seq}, while a good one follows at offset {p}");
-                    return Err(corrupt(at, why));
-                }
-            }
-        };
-        if found != seq + 1 {
-            return Err(corrupt(at, format!("commit {found} follows commit {seq}")));
-        }
-        seq = found;
-        at = next;
-        if seq <= snap_seq {
-            continue;
-        }
-        let txn: MonTxn = spirula_encoding::from_slice(body).map_err(|e| corrupt(at, e.to_string()))?;
-        for (key, value) in txn.ops {
-            match value {
-                Some(v) => keys.insert(key, v),
-                None => keys.remove(&key),
-            };
-        }
-    }
-    if seq < snap_seq {
-        // Synced records are gone. The snapshot holds what they said, but commits behind a
-        // gap would be refused at the next start.
-        return Err(corrupt(at, format!("it ends at commit {seq}, before the snapshot's {snap_seq}")));
-    }
-    Ok((seq, at))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::image::HEADER;
+    use spirula_quorum::{Entry, EntryKind, Members};
+    use spirula_types::Uuid;
 
     struct Dir(PathBuf);
     impl Dir {
@@ -449,54 +285,84 @@ mod tests {
         }
     }
 
-    fn txn(n: u64) -> MonTxn {
-        let mut t = MonTxn::default();
-        t.put(format!("k/{n}"), vec![n as u8; 5 + n as usize]);
-        t.put("last", n.to_string().into_bytes());
-        if n > 2 {
-            t.remove(format!("k/{}", n - 2));
-        }
-        t
+    const ME: Identity = Identity { fsid: Uuid([7; 16]), uuid: Uuid([8; 16]), member: 1 };
+
+    fn first() -> Snapshot {
+        let members = Members { voters: [1].into(), learners: [].into() };
+        Snapshot { index: 1, term: 1, members, data: b"first"[..].into() }
     }
 
-    fn filled(dir: &Path, commits: u64) -> Vec<BTreeMap<String, Bytes>> {
-        let mut s = MonStore::create(dir, Uuid([7; 16])).unwrap();
-        let mut states = vec![s.keys().clone()];
-        for n in 1..=commits {
-            s.commit(&txn(n)).unwrap();
-            states.push(s.keys().clone());
+    fn write(n: u64) -> Persist {
+        let entry =
+            |index: u64| Entry { index, term: 2, kind: EntryKind::Normal, data: vec![n as u8; 5 + n as usize].into() };
+        let hard = HardState { term: 2, vote: 1, commit: n };
+        Persist { number: n, hard, snapshot: None, entries: vec![entry(n + 1)] }
+    }
+
+    fn what(s: &Stored) -> (HardState, Vec<u64>, u64) {
+        (s.hard, s.entries.iter().map(|e| e.index).collect(), s.snapshot.index)
+    }
+
+    /// A store with `n` batches; what it held after each.
+    fn filled(dir: &Path, n: u64) -> Vec<Stored> {
+        MonStore::create(dir, ME, &first()).unwrap();
+        let mut states = vec![MonStore::verify(dir).unwrap()];
+        for i in 1..=n {
+            let (mut s, _) = MonStore::open(dir).unwrap();
+            s.persist(&[write(i)]).unwrap();
+            drop(s);
+            states.push(MonStore::verify(dir).unwrap());
         }
         states
     }
 
-    #[test]
-    fn reopening_gives_what_was_committed_with_and_without_compaction() {
-        let d = Dir::new("reopen");
-        let states = filled(&d.0, 9);
-        let mut s = MonStore::open(&d.0).unwrap();
-        assert_eq!((s.keys(), s.seq(), s.fsid()), (&states[9], 9, Uuid([7; 16])));
-        s.compact().unwrap();
-        s.commit(&txn(10)).unwrap();
-        let want = s.keys().clone();
-        drop(s);
-        let s = MonStore::open(&d.0).unwrap();
-        assert_eq!((s.keys(), s.seq()), (&want, 10));
+    fn compaction(index: u64, last: u64) -> Persist {
+        let entries = (index + 1..=last).flat_map(|i| write(i - 1).entries).collect();
+        let snapshot = Snapshot { index, term: 2, members: first().members, data: b"later"[..].into() };
+        Persist { number: 99, hard: HardState { term: 2, vote: 1, commit: index }, snapshot: Some(snapshot), entries }
     }
 
     #[test]
-    fn log_cut_at_every_byte_opens_as_some_prefix_of_the_commits() {
+    fn reopening_gives_what_was_written_with_and_without_compaction() {
+        let d = Dir::new("reopen");
+        let states = filled(&d.0, 9);
+        assert_eq!(what(&states[9]), (HardState { term: 2, vote: 1, commit: 9 }, (2..=10).collect(), 1));
+        let (mut s, _) = MonStore::open(&d.0).unwrap();
+        s.persist(&[write(10), compaction(7, 11), write(11)]).unwrap();
+        drop(s);
+        let s = MonStore::verify(&d.0).unwrap();
+        assert_eq!(what(&s), (HardState { term: 2, vote: 1, commit: 11 }, (8..=12).collect(), 7));
+        assert_eq!(s.identity, ME);
+    }
+
+    #[test]
+    fn entries_of_a_later_leader_replace_those_stored() {
+        let d = Dir::new("replace");
+        filled(&d.0, 5);
+        let (mut s, _) = MonStore::open(&d.0).unwrap();
+        let mut other = write(3);
+        other.entries[0].term = 7;
+        other.hard.term = 7;
+        s.persist(&[other]).unwrap();
+        drop(s);
+        let s = MonStore::verify(&d.0).unwrap();
+        assert_eq!(s.entries.iter().map(|e| (e.index, e.term)).collect::<Vec<_>>(), [(2, 2), (3, 2), (4, 7)]);
+    }
+
+    #[test]
+    fn log_cut_at_every_byte_opens_as_some_prefix_of_the_batches() {
         let d = Dir::new("cut");
         let states = filled(&d.0, 6);
         let log = std::fs::read(d.0.join(LOG)).unwrap();
         for cut in HEADER..=log.len() {
             std::fs::write(d.0.join(LOG), &log[..cut]).unwrap();
-            let mut s = MonStore::open(&d.0).unwrap();
-            let n = s.seq() as usize;
-            assert_eq!(s.keys(), &states[n], "cut at {cut}");
+            let (mut s, stored) = MonStore::open(&d.0).unwrap();
+            let n = stored.seq as usize;
+            assert_eq!(stored, states[n], "cut at {cut}");
             // And it goes on from there.
-            s.commit(&txn(n as u64 + 1)).unwrap();
+            s.persist(&[write(n as u64 + 1)]).unwrap();
             drop(s);
-            assert_eq!(MonStore::open(&d.0).unwrap().seq(), n as u64 + 1);
+            assert_eq!(MonStore::verify(&d.0).unwrap().seq, n as u64 + 1);
         }
     }
 
@@ -508,7 +374,7 @@ mod tests {
         log.extend_from_slice(&[0; 700]);
         log.extend_from_slice(b"RNOM garbage");
         std::fs::write(d.0.join(LOG), &log).unwrap();
-        assert_eq!(MonStore::open(&d.0).unwrap().keys(), &states[3]);
+        assert_eq!(MonStore::open(&d.0).unwrap().1, states[3]);
     }
 
     #[test]
@@ -516,13 +382,7 @@ mod tests {
         let d = Dir::new("flip");
         let states = filled(&d.0, 5);
         let log = std::fs::read(d.0.join(LOG)).unwrap();
-        let mut last = HEADER;
-        while let Some((seq, _, next)) = record_at(&log, last) {
-            if seq == 5 {
-                break;
-            }
-            last = next;
-        }
+        let last = states[4].log_end as usize;
         for at in 0..log.len() {
             let mut bad = log.clone();
             bad[at] ^= 0x10;
@@ -533,9 +393,9 @@ mod tests {
                     assert!(e.to_string().contains("mon.log"), "{e}");
                     assert_eq!(std::fs::read(d.0.join(LOG)).unwrap(), bad);
                 }
-                Ok(s) => {
+                Ok((_, s)) => {
                     assert!(at >= last, "byte {at} was accepted");
-                    assert_eq!(s.keys(), &states[4]);
+                    assert_eq!(s, states[4]);
                 }
                 Err(e) => panic!("{e}"),
             }
@@ -546,36 +406,59 @@ mod tests {
     fn damaged_snapshot_is_refused() {
         let d = Dir::new("snap");
         filled(&d.0, 3);
-        MonStore::open(&d.0).unwrap().compact().unwrap();
         let snap = std::fs::read(d.0.join(SNAPSHOT)).unwrap();
         for at in 0..snap.len() {
             let mut bad = snap.clone();
             bad[at] ^= 1;
             std::fs::write(d.0.join(SNAPSHOT), &bad).unwrap();
-            assert!(MonStore::open(&d.0).is_err(), "byte {at}");
+            assert!(MonStore::verify(&d.0).is_err(), "byte {at}");
         }
     }
 
     #[test]
     fn crash_between_snapshot_and_new_log_loses_nothing() {
         let d = Dir::new("between");
-        let states = filled(&d.0, 4);
+        filled(&d.0, 6);
         let log = std::fs::read(d.0.join(LOG)).unwrap();
-        MonStore::open(&d.0).unwrap().compact().unwrap();
+        MonStore::open(&d.0).unwrap().0.persist(&[compaction(4, 7)]).unwrap();
+        let whole = MonStore::verify(&d.0).unwrap();
         std::fs::write(d.0.join(LOG), &log).unwrap();
-        let mut s = MonStore::open(&d.0).unwrap();
-        assert_eq!((s.keys(), s.seq()), (&states[4], 4));
-        s.commit(&txn(5)).unwrap();
-        let want = s.keys().clone();
+        let (mut s, stored) = MonStore::open(&d.0).unwrap();
+        assert_eq!((&stored.entries, &stored.snapshot), (&whole.entries, &whole.snapshot));
+        s.persist(&[write(7)]).unwrap();
         drop(s);
-        assert_eq!(MonStore::open(&d.0).unwrap().keys(), &want);
+        assert_eq!(MonStore::verify(&d.0).unwrap().entries.last().unwrap().index, 8);
+    }
+
+    #[test]
+    fn crash_between_a_leaders_snapshot_and_the_new_log_forgets_what_contradicts_it() {
+        let d = Dir::new("foreign-snap");
+        filled(&d.0, 6);
+        let log = std::fs::read(d.0.join(LOG)).unwrap();
+        let mut p = compaction(4, 4);
+        p.snapshot.as_mut().unwrap().term = 9;
+        p.hard = HardState { term: 9, vote: 0, commit: 4 };
+        MonStore::open(&d.0).unwrap().0.persist(&[p]).unwrap();
+        std::fs::write(d.0.join(LOG), &log).unwrap();
+        let s = MonStore::verify(&d.0).unwrap();
+        assert_eq!((s.entries.len(), s.hard.term, s.snapshot.term), (0, 9, 9));
+        // And it goes on in the new history.
+        let (mut s, _) = MonStore::open(&d.0).unwrap();
+        let mut next = write(4);
+        (next.entries[0].term, next.hard.term) = (9, 9);
+        s.persist(&[next]).unwrap();
+        drop(s);
+        let s = MonStore::verify(&d.0).unwrap();
+        assert_eq!(s.entries.iter().map(|e| (e.index, e.term)).collect::<Vec<_>>(), [(5, 9)]);
     }
 
     #[test]
     fn second_opener_is_told_that_the_store_is_in_use() {
         let d = Dir::new("lock");
-        let _s = MonStore::create(&d.0, Uuid([1; 16])).unwrap();
+        filled(&d.0, 1);
+        let _s = MonStore::open(&d.0).unwrap();
         assert!(matches!(MonStore::open(&d.0), Err(StoreError::Locked { .. })));
+        assert!(matches!(MonStore::wipe(&d.0), Err(StoreError::Locked { .. })));
     }
 
     #[test]
@@ -583,11 +466,11 @@ mod tests {
         let d = Dir::new("short");
         filled(&d.0, 3);
         let old = std::fs::read(d.0.join(LOG)).unwrap();
-        MonStore::open(&d.0).unwrap().compact().unwrap();
+        MonStore::open(&d.0).unwrap().0.persist(&[compaction(3, 4)]).unwrap();
         // As after a crash before the new log, but with a log that lost its end.
         for len in [HEADER, HEADER + 1, old.len() - 1] {
             std::fs::write(d.0.join(LOG), &old[..len]).unwrap();
-            let opened = MonStore::open(&d.0);
+            let opened = MonStore::verify(&d.0);
             assert!(matches!(opened, Err(StoreError::Corrupt { .. })), "{len}: {opened:?}");
             assert_eq!(std::fs::read(d.0.join(LOG)).unwrap(), old[..len]);
         }

@@ -23,6 +23,9 @@ pub struct QuorumInfo {
     pub leader: String,
     /// When this quorum formed.
     pub since: UTime,
+    /// By monitor: nanoseconds its clock is ahead of the leader's, and half the time a message
+    /// and its answer took.
+    pub skews: BTreeMap<String, (i64, i64)>,
 }
 
 /// What the active manager sent last. `None` fields until it has.

@@ -3,7 +3,8 @@
 
 use crate::clog::own_entry;
 use crate::commands::CommandResult;
-use crate::event::{CommitId, ConnId};
+use crate::event::ConnId;
+use crate::quorum::{After, Ask};
 use crate::state::State;
 use bytes::Bytes;
 use spirula_encoding::UTime;
@@ -67,14 +68,20 @@ pub struct Work {
     pub replies: Vec<(ConnId, Reply)>,
     /// OSDs to be told to stop.
     pub stops: Vec<OsdId>,
+    /// What else is to be done.
+    pub(crate) after: Vec<After>,
     speaker: Speaker,
 }
 
-/// A batch on its way to the disk.
+/// A batch on its way to the quorum.
 #[derive(Debug)]
 pub struct InFlight {
-    /// Its number.
-    pub id: CommitId,
+    /// Its number in this run of the monitor.
+    pub id: u64,
+    /// The requests in it, to be made again if it is lost.
+    pub(crate) asks: Vec<Ask>,
+    /// What else is to be done then.
+    pub(crate) after: Vec<After>,
     /// The state once it is durable.
     pub state: State,
     /// What is to be said then.
@@ -86,7 +93,7 @@ pub struct InFlight {
 impl Work {
     /// Nothing edited yet.
     pub fn new(state: State, now: UTime, speaker: Speaker) -> Self {
-        Self { now, state, osdmap: None, replies: Vec::new(), stops: Vec::new(), speaker }
+        Self { now, state, osdmap: None, replies: Vec::new(), stops: Vec::new(), after: Vec::new(), speaker }
     }
 
     /// The OSD map with the edits so far.

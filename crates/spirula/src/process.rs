@@ -210,6 +210,8 @@ impl Process {
             name: self.id.clone(),
             fsid: self.fsid()?,
             bind: bind.transpose()?,
+            // Only a new monitor needs them.
+            seeds: self.mons().map(|m| m.all().to_vec()).unwrap_or_default(),
             host: self.host.clone(),
             settings: self.settings.clone(),
         };

@@ -21,6 +21,7 @@ const LAYERS: &[(&str, u8)] = &[
     ("spirula-maps", 1),
     ("spirula-messenger", 1),
     ("spirula-pg", 1),
+    ("spirula-quorum", 1),
     ("spirula-auth", 1),
     ("spirula-tree", 2),
     ("spirula-store", 2),

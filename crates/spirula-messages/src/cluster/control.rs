@@ -11,6 +11,8 @@
 //! | OSD → manager | [`OsdReport`] |
 //! | manager → OSD | [`OsdReportAck`], [`OsdScrub`] |
 //! | manager → monitor | [`MgrBeacon`], [`MgrDigest`] |
+//!
+//! Between monitors: [`super::quorum`].
 
 use crate::Body;
 use bytes::Bytes;
@@ -49,6 +51,7 @@ macro_rules! control {
         }
     };
 }
+pub(super) use control;
 
 control! {
     /// "I am here": an OSD asks to be marked up with these addresses. Answered by the next

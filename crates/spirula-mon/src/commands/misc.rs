@@ -269,7 +269,12 @@ fn mon_status_json(mon: &Mon) -> Value {
     json!({
         "name": mon.name,
         "rank": rank,
-        "state": if q.leader == mon.name { "leader" } else { "peon" },
+        "state": match q.leader.as_str() {
+            "" if mon.member() == 0 => "probing",
+            "" => "electing",
+            name if name == mon.name => "leader",
+            _ => "peon",
+        },
         "election_epoch": q.election_epoch,
         "quorum": q.quorum,
         "quorum_age": crate::osd::seconds_between(q.since, mon.now) as u64,
@@ -279,7 +284,7 @@ fn mon_status_json(mon: &Mon) -> Value {
             "quorum_con": spirula_types::features::PACIFIC.to_string(),
             "quorum_mon": spirula_maps::mon_feature_names(mon.state().monmap.persistent_features),
         },
-        "outside_quorum": [],
+        "outside_quorum": mon.state().monmap.ranks.iter().filter(|n| !q.names.contains(n)).collect::<Vec<_>>(),
         "extra_probe_peers": [],
         "sync_provider": [],
         "monmap": mon.state().monmap.dump(),
@@ -299,8 +304,19 @@ pub(super) fn ping_text(mon: &Mon) -> String {
 }
 
 fn time_sync(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
-    let epoch = ctx.mon.quorum.election_epoch;
-    json_out(ctx, &json!({"timechecks": {"epoch": epoch, "round": 0, "round_status": "finished"}}))
+    let q = &ctx.mon.quorum;
+    let checks = json!({"epoch": q.election_epoch, "round": 0, "round_status": "finished"});
+    if q.skews.is_empty() {
+        return json_out(ctx, &json!({ "timechecks": checks }));
+    }
+    let mut skews = serde_json::Map::new();
+    for name in &q.names {
+        let (skew, latency) = q.skews.get(name).copied().unwrap_or_default();
+        let (skew, latency) = (skew as f64 / 1e9, latency as f64 / 1e9);
+        let health = if skew.abs() > 0.05 + latency { "HEALTH_WARN" } else { "HEALTH_OK" };
+        skews.insert(name.clone(), json!({"skew": skew, "latency": latency, "health": health}));
+    }
+    json_out(ctx, &json!({ "time_skew_status": skews, "timechecks": checks }))
 }
 
 fn node_ls(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {

@@ -190,7 +190,10 @@ fn descriptions(mon: &Mon) -> String {
 
 /// True for a `tell` that concerns this daemon alone, not the cluster's state.
 pub fn is_own(cmd: &[String]) -> bool {
-    parse(cmd).is_ok_and(|args| tell::is_own(&args.str("prefix")))
+    parse(cmd).is_ok_and(|args| {
+        let prefix = args.str("prefix");
+        matches!(prefix.as_str(), "mon_status" | "quorum_status" | "get_command_descriptions") || tell::is_own(&prefix)
+    })
 }
 
 /// Longest text of a refused command that the audit log keeps.

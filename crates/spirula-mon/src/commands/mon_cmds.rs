@@ -3,7 +3,12 @@
 use super::{Args, CommandResult, CommandSpec, json_out, misc, text_or_json};
 use crate::mon::CommandCtx;
 use serde_json::{Value, json};
-use spirula_types::errno::{EBUSY, EINVAL, ENOENT, EOPNOTSUPP};
+use spirula_types::errno::{EBUSY, EEXIST, EINVAL, ENOENT};
+use spirula_types::{AddrVec, EntityAddr};
+use std::sync::Arc;
+
+/// Where monitors listen if nothing else is said.
+const MON_PORT: u16 = 3300;
 
 pub(super) const SPECS: &[CommandSpec] = &[
     CommandSpec {
@@ -85,7 +90,7 @@ pub(super) const SPECS: &[CommandSpec] = &[
         module: "mon",
         perm: "rw",
         flags: 0,
-        run: one_only,
+        run: add,
     },
     CommandSpec {
         sig: "mon rm name=name,type=CephString",
@@ -93,7 +98,7 @@ pub(super) const SPECS: &[CommandSpec] = &[
         module: "mon",
         perm: "rw",
         flags: 0,
-        run: one_only,
+        run: rm,
     },
 ];
 
@@ -253,10 +258,101 @@ fn feature_ls(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
     text_or_json(ctx, text, value)
 }
 
-fn one_only(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
-    if args.str("prefix") == "mon rm" && ctx.work.state.monmap.len() == 1 {
-        let text = format!("error: refusing removal of last monitor {}", args.str("name"));
-        return CommandResult::err(EINVAL, text);
+/// The address in `mon add`: `10.0.0.1`, `10.0.0.1:3300`, `v2:10.0.0.1:3300/0`, or several of
+/// the latter in brackets, of which the v2 ones count.
+fn parse_addrs(text: &str) -> Option<AddrVec> {
+    let v2 = |t: &str| -> Option<EntityAddr> {
+        let t = t.strip_prefix("v2:").unwrap_or(t);
+        let (t, nonce) = t.split_once('/').map_or((t, Some(0)), |(t, n)| (t, n.parse().ok()));
+        let plain = t.strip_prefix('[').and_then(|t| t.strip_suffix(']')).unwrap_or(t);
+        let port = |ip: std::net::IpAddr| std::net::SocketAddr::new(ip, MON_PORT);
+        let socket = t.parse().ok().or_else(|| plain.parse().ok().map(port))?;
+        Some(EntityAddr::v2(socket, nonce?))
+    };
+    let list = text.strip_prefix('[').and_then(|t| t.strip_suffix(']')).filter(|t| t.contains("v2:"));
+    let parts = list.unwrap_or(text).split(',').filter(|t| !t.starts_with("v1:"));
+    let addrs: Option<Vec<EntityAddr>> = parts.map(v2).collect();
+    addrs.filter(|a| !a.is_empty()).map(AddrVec)
+}
+
+fn add(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
+    let (name, text) = (args.str("name"), args.str("addr"));
+    let Some(addrs) = parse_addrs(&text) else {
+        return CommandResult::err(EINVAL, format!("'{text}' is no address; give one like 10.0.0.1:{MON_PORT}"));
+    };
+    if name.is_empty() || !name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c)) {
+        return CommandResult::err(EINVAL, format!("'{name}' cannot be a monitor's name"));
     }
-    CommandResult::err(EOPNOTSUPP, "this version runs a single monitor")
+    let map = &ctx.work.state.monmap;
+    if let Some(there) = map.mons.get(&name) {
+        if there.addrs == addrs {
+            return CommandResult::ok(format!("mon.{name} at {addrs} already exists"));
+        }
+        return CommandResult::err(EEXIST, format!("mon.{name} already exists at address {}", there.addrs));
+    }
+    if let Some((_, other)) = map.iter().find(|(_, m)| m.addrs.0.iter().any(|a| addrs.0.contains(a))) {
+        return CommandResult::err(EEXIST, format!("mon.{} is at {addrs}", other.name));
+    }
+    let now = ctx.work.now;
+    let map = Arc::make_mut(&mut ctx.work.state.monmap);
+    map.add(name.clone(), addrs.clone());
+    map.epoch += 1;
+    map.last_changed = now;
+    CommandResult::ok(format!("adding mon.{name} at {addrs}"))
+}
+
+fn rm(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
+    let name = args.str("name");
+    let now = ctx.work.now;
+    let state = &mut ctx.work.state;
+    let Some(there) = state.monmap.mons.get(&name) else {
+        return CommandResult::ok(format!("mon.{name} does not exist or has already been removed"));
+    };
+    if state.monmap.len() == 1 {
+        return CommandResult::err(EINVAL, format!("error: refusing removal of last monitor {name}"));
+    }
+    let member = state.members.iter().find(|(_, m)| m.name == name).map(|(id, _)| *id);
+    if let Some(member) = member {
+        // Those who are left must be able to go on without waiting for anyone.
+        let voters = ctx.mon.node().map(|n| n.members().voters.clone()).unwrap_or_default();
+        let left = voters.iter().filter(|v| **v != member).count();
+        let heard = ctx.mon.quorum.names.iter().filter(|n| **n != name).count();
+        if voters.contains(&member) && heard * 2 <= left {
+            let text =
+                format!("removing mon.{name} would leave {heard} of {left} monitors in quorum, too few to go on");
+            return CommandResult::err(EBUSY, text);
+        }
+    }
+    let addrs = there.addrs.clone();
+    let map = Arc::make_mut(&mut state.monmap);
+    map.remove(&name);
+    map.epoch += 1;
+    map.last_changed = now;
+    let left = map.len();
+    if let Some(member) = member {
+        Arc::make_mut(&mut state.members).remove(&member);
+    }
+    CommandResult::ok(format!("removing mon.{name} at {addrs}, there will be {left} monitors"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_in_the_forms_that_ceph_takes() {
+        let at = |t: &str| parse_addrs(t).map(|a| a.to_string());
+        let want = Some("v2:10.0.0.1:3300/0".to_owned());
+        for text in ["10.0.0.1", "10.0.0.1:3300", "v2:10.0.0.1:3300/0", "[v2:10.0.0.1:3300/0,v1:10.0.0.1:6789/0]"] {
+            assert_eq!(
+                at(text),
+                want.clone().map(|w| if at(text) == Some(format!("[{w}]")) { format!("[{w}]") } else { w }),
+                "{text}"
+            );
+        }
+        assert!(at("[fd00::1]:3300").is_some() && at("fd00::1").is_some() && at("[v2:[fd00::1]:3300/0]").is_some());
+        for text in ["", "host", "10.0.0.1:x", "v1:10.0.0.1:6789", "10.0.0.1:3300/x", ","] {
+            assert_eq!(at(text), None, "{text}");
+        }
+    }
 }

@@ -35,6 +35,7 @@ const WARN_FLAGS: u32 = flags::NEARFULL
 pub(super) fn all(view: &ClusterView<'_>) -> Checks {
     let mut out = Checks::new();
     monitors(view, &mut out);
+    clocks(view, &mut out);
     manager(view, &mut out);
     osds_down(view, &mut out);
     osd_states(view, &mut out);
@@ -74,6 +75,26 @@ fn monitors(view: &ClusterView<'_>, out: &mut Checks) {
         .map(|(rank, mon)| format!("mon.{} (rank {rank}) addr {} is down (out of quorum)", mon.name, mon.addrs))
         .collect();
     warn(out, "MON_DOWN", format!("{}/{all} mons down, quorum {}", all - up, view.quorum.names.join(",")), detail);
+}
+
+/// Monitors whose clocks are too far from the leader's. Nothing depends on that but stamps.
+fn clocks(view: &ClusterView<'_>, out: &mut Checks) {
+    let text = view.config.get_for("mon", "mon_clock_drift_allowed");
+    let text = text.or_else(|| view.defaults.get("mon_clock_drift_allowed").cloned());
+    let allowed = text.and_then(|t| t.parse::<f64>().ok()).unwrap_or(0.05);
+    let apart = view.quorum.skews.iter().filter_map(|(name, (skew, latency))| {
+        let (skew, latency) = (*skew as f64 / 1e9, *latency as f64 / 1e9);
+        // Half the way's time is how wrong the measurement can be.
+        let far = skew.abs() > allowed + latency && view.quorum.names.contains(name);
+        far.then(|| {
+            (name, format!("mon.{name} clock skew {:.6}s > max {allowed}s (latency {latency:.6}s)", skew.abs()))
+        })
+    });
+    let (names, detail): (Vec<_>, Vec<_>) = apart.unzip();
+    if !detail.is_empty() {
+        let names: Vec<String> = names.into_iter().map(|n| format!("mon.{n}")).collect();
+        warn(out, "MON_CLOCK_SKEW", format!("clock skew detected on {}", names.join(", ")), detail);
+    }
 }
 
 /// Daemons that died lately, until somebody archives the reports.

@@ -106,6 +106,7 @@ impl World {
                 names: vec!["a".into()],
                 leader: "a".into(),
                 since: ago(5003),
+                ..QuorumInfo::default()
             },
             osdmap,
             mgrmap,

@@ -469,12 +469,15 @@ fn requests_during_a_commit_form_one_batch() {
         c.mon.handle(c.now, MonEvent::Message { conn, message: m }, &mut out);
     }
     let commits = |out: &[MonEffect]| {
-        out.iter().filter_map(|e| if let MonEffect::Commit(id, _) = e { Some(*id) } else { None }).collect::<Vec<_>>()
+        out.iter()
+            .filter_map(|e| if let MonEffect::Persist(p) = e { Some(p.clone()) } else { None })
+            .collect::<Vec<_>>()
     };
     let first = commits(&out);
     assert_eq!((first.len(), out.len()), (1, 1), "nothing is said before the commit");
     out.clear();
-    c.mon.handle(c.now, MonEvent::Committed(first[0]), &mut out);
+    c.write(&first[0]);
+    c.mon.handle(c.now, MonEvent::Persisted(first[0].number), &mut out);
     let second = commits(&out);
     assert_eq!(second.len(), 1);
     let acks = |out: &[MonEffect]| {
@@ -482,7 +485,7 @@ fn requests_during_a_commit_form_one_batch() {
     };
     assert_eq!(acks(&out), 1);
     out.clear();
-    c.mon.handle(c.now, MonEvent::Committed(second[0]), &mut out);
+    c.mon.handle(c.now, MonEvent::Persisted(second[0].number), &mut out);
     assert_eq!((acks(&out), c.mon.state().osdmap.epoch), (4, before + 2));
 }
 

@@ -6,7 +6,9 @@ use spirula_encoding::UTime;
 use spirula_messages::ceph::{MMonCommand, MMonCommandAck, MMonSubscribe, MOsdMap, Subscription};
 use spirula_messages::cluster::control::OsdBoot;
 use spirula_messages::{Body, Message};
-use spirula_mon::{InitialPool, MkfsParams, Mon, MonEffect, MonEvent, MonTxn, NewOsd, Peer};
+use spirula_mon::image::{Identity, Stored};
+use spirula_mon::{InitialPool, MkfsParams, Mon, MonEffect, MonEvent, NewMon, NewOsd, Opening, Peer};
+use spirula_quorum::{HardState, Persist};
 use spirula_types::{AddrVec, EntityAddr, EntityType, Uuid};
 use std::collections::BTreeMap;
 
@@ -14,10 +16,8 @@ pub const FSID: Uuid = Uuid([9; 16]);
 
 pub struct Cluster {
     pub mon: Mon,
-    pub keys: BTreeMap<String, Bytes>,
     pub now: UTime,
-    /// Commits so far.
-    pub commits: Vec<MonTxn>,
+    stored: Stored,
     next_conn: u64,
     tid: u64,
 }
@@ -36,22 +36,12 @@ pub fn params(osds: i32) -> MkfsParams {
     };
     MkfsParams {
         fsid: FSID,
-        mon_name: "a".into(),
-        mon_addrs: addr(3300),
+        mons: vec![NewMon { name: "a".into(), addrs: addr(3300), uuid: Uuid([5; 16]) }],
         osds: (0..osds).map(osd).collect(),
         failure_domain: "host".into(),
         defaults: [("osd_pool_default_size".to_owned(), osds.min(3).to_string())].into(),
         pools: vec![InitialPool { name: "data".into(), pg_num: 8, size: 0, application: "rados".into() }],
         admin_secret: [3; 16],
-    }
-}
-
-fn apply(keys: &mut BTreeMap<String, Bytes>, txn: &MonTxn) {
-    for (k, v) in &txn.ops {
-        match v {
-            Some(v) => keys.insert(k.clone(), v.clone()),
-            None => keys.remove(k),
-        };
     }
 }
 
@@ -69,19 +59,44 @@ impl Cluster {
     /// A new cluster of `osds` OSDs, none up.
     pub fn new(osds: i32) -> Self {
         let now = UTime { sec: 1_795_000_000, nsec: 0 };
-        let mut keys = BTreeMap::new();
-        apply(&mut keys, &spirula_mon::mkfs(&params(osds), now).unwrap());
-        Self::on(keys, now)
+        let identity = Identity { fsid: FSID, uuid: Uuid([5; 16]), member: 1 };
+        let snapshot = spirula_mon::mkfs(&params(osds), now).unwrap();
+        let hard = HardState { term: 1, vote: 0, commit: 1 };
+        let stored = Stored { identity, hard, snapshot, entries: vec![], seq: 0, log_stale: false, log_end: 0 };
+        Self::on(stored, now)
     }
 
-    /// A monitor started on stored keys.
-    pub fn on(keys: BTreeMap<String, Bytes>, now: UTime) -> Self {
-        let mon = Mon::open(&keys, "a", now, seeded()).unwrap();
-        let mut c = Self { mon, keys, now, commits: Vec::new(), next_conn: 1, tid: 0 };
+    /// A monitor started on a store.
+    fn on(stored: Stored, now: UTime) -> Self {
+        let opening = Opening {
+            stored: stored.clone(),
+            name: "a".into(),
+            addrs: addr(3300),
+            seeds: vec![],
+            now,
+            boot: 1,
+            entropy: seeded(),
+        };
+        let mut c = Self { mon: Mon::open(opening).unwrap(), now, stored, next_conn: 1, tid: 0 };
         let mut out = Vec::new();
         c.mon.start(c.now, &mut out);
         c.settle(out);
         c
+    }
+
+    /// The monitor started again on what it stored.
+    pub fn restarted(&self) -> Self {
+        Self::on(self.stored.clone(), self.now)
+    }
+
+    /// Makes a write durable.
+    pub fn write(&mut self, p: &Persist) {
+        self.stored.hard = p.hard;
+        if let Some(s) = &p.snapshot {
+            self.stored.snapshot = s.clone();
+            self.stored.entries.clear();
+        }
+        self.stored.entries.extend(p.entries.iter().cloned());
     }
 
     /// A cluster whose OSDs are all up.
@@ -102,11 +117,11 @@ impl Cluster {
                 match e {
                     MonEffect::Send(conn, m) => sent.push((conn, m)),
                     MonEffect::Close(_) => {}
-                    MonEffect::Commit(id, txn) => {
-                        apply(&mut self.keys, &txn);
-                        self.commits.push(txn);
-                        self.mon.handle(self.now, MonEvent::Committed(id), &mut next);
+                    MonEffect::Persist(p) => {
+                        self.write(&p);
+                        self.mon.handle(self.now, MonEvent::Persisted(p.number), &mut next);
                     }
+                    other => panic!("{other:?}"),
                 }
             }
             out = next;

@@ -75,7 +75,7 @@ fn pgs_are_granted_once_and_refused_after_creation() {
     let again = ask(&mut c);
     assert_eq!((again.refused, again.granted.len()), ([(a, 7)].into(), 1));
     // It is durable.
-    let mut c = Cluster::on(c.keys.clone(), c.now);
+    let mut c = c.restarted();
     let osd2 = c.open(EntityType::Osd, "0");
     let r = c.ask(osd2, PgCreateAsk { osd: 0, pgids: [(a, 8)].into() });
     assert_eq!(PgCreateGrant::from_message(&r[0]).unwrap().refused, [(a, 7)].into());
@@ -171,7 +171,7 @@ fn down_osd_is_marked_out_after_the_interval_and_in_again_when_it_boots() {
     c.tick(500);
     assert!(c.mon.state().osdmap.is_in(3));
     // A restart of the monitor starts the clock anew.
-    let mut c = Cluster::on(c.keys.clone(), c.now);
+    let mut c = c.restarted();
     c.tick(500);
     assert!(c.mon.state().osdmap.is_in(3));
     c.tick(101);
@@ -266,7 +266,7 @@ fn restart_from_the_store_at_any_commit_gives_the_same_maps() {
         let (key, on) = (["noout", "noin", "noscrub"][i % 3], i % 2 == 0);
         let verb = if on { "set" } else { "unset" };
         c.ok(&format!(r#"{{"prefix": "osd {verb}", "key": "{key}"}}"#));
-        let twin = Cluster::on(c.keys.clone(), c.now);
+        let twin = c.restarted();
         assert_eq!(twin.mon.state().osdmap.bytes(), c.mon.state().osdmap.bytes());
         assert_eq!(twin.mon.state().log, c.mon.state().log);
     }
@@ -290,7 +290,7 @@ fn global_ids_never_repeat_across_restarts() {
         for _ in 0..100 {
             assert!(seen.insert(c.mon.new_global_id().unwrap()));
         }
-        c = Cluster::on(c.keys.clone(), c.now);
+        c = c.restarted();
     }
 }
 

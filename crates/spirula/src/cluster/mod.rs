@@ -158,7 +158,8 @@ impl Cluster {
                     })
                 })
                 .collect();
-            mon::create(&mon_dir(dir), m, pool, pgs, &host::hostname())?;
+            let mons = [(MON_NAME.to_owned(), mon_addrs(m), mon_dir(dir))];
+            mon::create(&mons, m, pool, pgs, &host::hostname())?;
             for osd in osds {
                 osd.join().map_err(|_| anyhow!("a store's creation panicked"))??;
             }
@@ -206,6 +207,7 @@ impl Cluster {
             name: MON_NAME.to_owned(),
             fsid: Some(m.fsid),
             bind: None,
+            seeds: Vec::new(),
             host: host.clone(),
             settings: options.settings("mon", MON_NAME, &host)?,
         };

@@ -1,10 +1,12 @@
 //! The monitor's shell: its mailbox, its links, and the thread that makes its log durable.
 
-use super::{MON_NAME, host, mon_addrs};
+use super::host;
 use crate::dir::Manifest;
 use anyhow::{Context, anyhow, bail};
-use spirula_mon::{InitialPool, MkfsParams, Mon, MonEffect, MonEvent, MonStore, MonTxn, NewOsd, mkfs};
-use spirula_runtime::auth::Trusting;
+use spirula_mon::image::Identity;
+use spirula_mon::{InitialPool, MkfsParams, Mon, MonEffect, MonEvent, MonStore, NewMon, NewOsd, Opening, mkfs};
+use spirula_quorum::{MemberId, Persist, Snapshot};
+use spirula_runtime::auth::{Login, NoneLogin, Trusting};
 use spirula_runtime::{Daemon, Hub, Link, LinkId, Listener, Mailbox, NetEvent, Peer, Service, clock, entropy, mailbox};
 use spirula_settings::Settings;
 use spirula_types::{AddrVec, EntityType, Uuid};
@@ -17,14 +19,16 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 /// Between two ticks.
-const TICK: Duration = Duration::from_millis(250);
+const TICK: Duration = Duration::from_millis(100);
+/// Between two attempts to reach another monitor.
+const RECONNECT: Duration = Duration::from_millis(200);
 
 /// What arrives in the monitor's mailbox.
 pub enum MonMail {
     /// Network.
     Net(NetEvent),
-    /// A commit is durable.
-    Committed(u64),
+    /// Writes up to that number are durable.
+    Persisted(u64),
     /// Stop; answers when done.
     Stop(oneshot::Sender<()>),
 }
@@ -35,11 +39,23 @@ impl From<NetEvent> for MonMail {
     }
 }
 
-/// Makes the monitor's store of a new cluster.
+fn draw<const N: usize>() -> anyhow::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    entropy::fill(&mut bytes).context("draw random bytes")?;
+    Ok(bytes)
+}
+
+/// Makes the founding monitors' stores of a new cluster: name, addresses and directory of each.
 ///
 /// # Errors
-/// When it cannot be written.
-pub fn create(dir: &Path, m: &Manifest, pool: &str, pgs: u32, host: &str) -> anyhow::Result<()> {
+/// When they cannot be written.
+pub fn create(
+    mons: &[(String, AddrVec, PathBuf)],
+    m: &Manifest,
+    pool: &str,
+    pgs: u32,
+    host: &str,
+) -> anyhow::Result<()> {
     let osds = m.osd_uuids.iter().enumerate().map(|(id, uuid)| NewOsd {
         id: id as i32,
         uuid: *uuid,
@@ -47,12 +63,12 @@ pub fn create(dir: &Path, m: &Manifest, pool: &str, pgs: u32, host: &str) -> any
         host: host.to_owned(),
         device_class: String::new(),
     });
-    let mut admin_secret = [0; 16];
-    entropy::fill(&mut admin_secret).context("draw a key")?;
+    let founders = mons
+        .iter()
+        .map(|(name, addrs, _)| Ok(NewMon { name: name.clone(), addrs: addrs.clone(), uuid: Uuid(draw()?) }));
     let params = MkfsParams {
         fsid: m.fsid,
-        mon_name: MON_NAME.to_owned(),
-        mon_addrs: mon_addrs(m),
+        mons: founders.collect::<anyhow::Result<_>>()?,
         osds: osds.collect(),
         // One machine: copies spread over its OSDs.
         failure_domain: "osd".to_owned(),
@@ -65,11 +81,27 @@ pub fn create(dir: &Path, m: &Manifest, pool: &str, pgs: u32, host: &str) -> any
         .map(|(k, v)| (k.to_owned(), v))
         .into(),
         pools: vec![InitialPool { name: pool.to_owned(), pg_num: pgs, size: 0, application: "rados".to_owned() }],
-        admin_secret,
+        admin_secret: draw()?,
     };
-    let txn = mkfs(&params, clock::wall()).map_err(|e| anyhow!("make the first maps: {e}"))?;
-    let mut store = MonStore::create(dir, m.fsid).map_err(|e| anyhow!("create the monitor: {e}"))?;
-    store.commit(&txn).map_err(|e| anyhow!("create the monitor: {e}"))
+    let first = mkfs(&params, clock::wall()).map_err(|e| anyhow!("make the first maps: {e}"))?;
+    for (member, (new, (name, _, dir))) in (1..).zip(params.mons.iter().zip(mons)) {
+        let identity = Identity { fsid: m.fsid, uuid: new.uuid, member };
+        MonStore::create(dir, identity, &first).map_err(|e| anyhow!("create mon.{name}: {e}"))?;
+    }
+    Ok(())
+}
+
+/// Makes the store of a monitor that will join a running cluster, or join again: what was in
+/// `dir` is gone.
+///
+/// # Errors
+/// When it cannot be written, or a monitor runs on it.
+pub fn create_joining(dir: &Path, fsid: Uuid) -> anyhow::Result<()> {
+    if MonStore::exists(dir) {
+        MonStore::wipe(dir).map_err(|e| anyhow!("remove the old monitor store: {e}"))?;
+    }
+    let identity = Identity { fsid, uuid: Uuid(draw()?), member: 0 };
+    MonStore::create(dir, identity, &Snapshot::default()).map_err(|e| anyhow!("create the monitor: {e}"))
 }
 
 /// What a monitor is started with.
@@ -82,6 +114,8 @@ pub struct MonSetup {
     pub fsid: Option<Uuid>,
     /// Where to listen, if not at its address in the monitor map.
     pub bind: Option<SocketAddr>,
+    /// Monitors of the cluster: a new one asks them to be let in.
+    pub seeds: Vec<AddrVec>,
     /// Name of this machine.
     pub host: String,
     /// Its options.
@@ -96,11 +130,26 @@ pub struct MonHandle {
     pub addrs: AddrVec,
 }
 
+/// The way to another monitor.
+struct PeerLink {
+    link: Link,
+    addrs: AddrVec,
+    since: Duration,
+}
+
 /// The monitor on an event loop.
 pub struct MonDaemon {
     mon: Mon,
     links: HashMap<LinkId, Link>,
-    disk: mpsc::Sender<(u64, MonTxn)>,
+    /// Links we opened to other monitors, by name; what they say comes over links they opened.
+    peers: HashMap<String, PeerLink>,
+    me: Peer,
+    login: Arc<dyn Login>,
+    hub: Hub,
+    on: Handle,
+    mailbox: Mailbox<MonMail>,
+    disk: mpsc::Sender<DiskJob>,
+    failed: Arc<Mutex<Option<String>>>,
     out: Vec<MonEffect>,
     next_tick: Duration,
     stopped: Option<Option<oneshot::Sender<()>>>,
@@ -118,18 +167,28 @@ impl MonDaemon {
         on: &Handle,
         failed: Arc<Mutex<Option<String>>>,
     ) -> anyhow::Result<MonHandle> {
-        let MonSetup { data, name, fsid, bind, host, settings } = setup;
-        let store = MonStore::open(&data).map_err(|e| anyhow!("mon.{name} cannot start: {e}"))?;
-        if let Some(fsid) = fsid.filter(|f| *f != store.fsid()) {
-            bail!("mon.{name} cannot start: {} belongs to cluster {}, not {fsid}", data.display(), store.fsid());
+        let MonSetup { data, name, fsid, bind, seeds, host, settings } = setup;
+        let (store, stored) = MonStore::open(&data).map_err(|e| anyhow!("mon.{name} cannot start: {e}"))?;
+        let own = store.identity().fsid;
+        if let Some(fsid) = fsid.filter(|f| *f != own) {
+            bail!("mon.{name} cannot start: {} belongs to cluster {own}, not {fsid}", data.display());
         }
-        let draw = Box::new(|bytes: &mut [u8]| {
+        let fill = Box::new(|bytes: &mut [u8]| {
             if let Err(e) = entropy::fill(bytes) {
                 tracing::error!("draw random bytes: {e}");
             }
         });
-        let mut mon = Mon::open(store.keys(), &name, clock::wall(), draw)
-            .map_err(|e| anyhow!("mon.{name} cannot start: {}: {e}", data.display()))?;
+        let addrs = bind.map(|b| AddrVec::one(spirula_types::EntityAddr::v2(b, 0))).unwrap_or_default();
+        let opening = Opening {
+            stored,
+            name: name.clone(),
+            addrs,
+            seeds,
+            now: clock::wall(),
+            boot: u64::from_le_bytes(draw()?),
+            entropy: fill,
+        };
+        let mut mon = Mon::open(opening).map_err(|e| anyhow!("mon.{name} cannot start: {}: {e}", data.display()))?;
         mon.set_metadata(host::machine_facts(&host));
         mon.set_settings(settings);
         let known = mon.state().monmap.mons.get(&name).and_then(|m| m.addrs.msgr2().addr);
@@ -138,18 +197,25 @@ impl MonDaemon {
         let ids = mon.global_ids();
         let me = Peer::new(EntityType::Mon, &name);
         let auth = Arc::new(Trusting { assign_id: Some(Arc::new(move || ids.next())) });
-        let service = Service { me, sink: mailbox.sink(), auth };
+        let service = Service { me: me.clone(), sink: mailbox.sink(), auth };
         let listener = hub.listen(&[addr], 0, service, on).with_context(|| {
             format!("mon.{name} cannot listen on {addr}; if another program has the port, a new cluster can take one with --port")
         })?;
-        let disk = disk_thread(store, mailbox.clone(), failed)?;
+        let disk = disk_thread(store, mailbox.clone(), failed.clone())?;
         let mut out = Vec::new();
         mon.start(clock::wall(), &mut out);
         let addrs = listener.addrs.clone();
         let mut daemon = Self {
             mon,
             links: HashMap::new(),
+            peers: HashMap::new(),
+            login: NoneLogin::of(&me),
+            me: Peer { addrs: listener.addrs.clone(), ..me },
+            hub: hub.clone(),
+            on: on.clone(),
+            mailbox: mailbox.clone(),
             disk,
+            failed,
             out,
             next_tick: Duration::ZERO,
             stopped: None,
@@ -159,11 +225,31 @@ impl MonDaemon {
         let own = mailbox.clone();
         on.spawn(async move {
             let daemon = spirula_runtime::run(daemon, own, rx).await;
+            for peer in daemon.peers.values() {
+                peer.link.close();
+            }
             if let Some(Some(done)) = daemon.stopped {
                 let _ = done.send(());
             }
         });
         Ok(MonHandle { mailbox, addrs })
+    }
+
+    /// Sends to another monitor, opening the way if there is none. What cannot be sent now is
+    /// lost: the quorum repeats itself.
+    fn send_peer(&mut self, name: String, addrs: AddrVec, message: spirula_messages::Message) {
+        let now = clock::monotonic();
+        let usable = |p: &PeerLink| p.addrs == addrs && (!p.link.is_closed() || now < p.since + RECONNECT);
+        if !self.peers.get(&name).is_some_and(usable) {
+            let sink = self.mailbox.sink();
+            let link = self.hub.connect(&self.me, &self.login, &sink, &addrs, EntityType::Mon, &self.on);
+            if let Some(old) = self.peers.insert(name.clone(), PeerLink { link, addrs, since: now }) {
+                old.link.close();
+            }
+        }
+        if let Some(p) = self.peers.get(&name) {
+            p.link.send(message);
+        }
     }
 
     fn feed(&mut self, event: MonEvent) {
@@ -172,7 +258,7 @@ impl MonDaemon {
     }
 
     fn perform(&mut self) {
-        for effect in self.out.drain(..) {
+        for effect in std::mem::take(&mut self.out) {
             match effect {
                 MonEffect::Send(conn, message) => {
                     if let Some(link) = self.links.get(&conn) {
@@ -180,37 +266,56 @@ impl MonDaemon {
                     }
                 }
                 MonEffect::Close(conn) => {
-                    if let Some(link) = self.links.get(&conn) {
+                    if let Some(link) = self.links.remove(&conn) {
                         link.close();
                     }
                 }
-                MonEffect::Commit(id, txn) => {
-                    // The thread ends only after a failure, which stops the cluster.
-                    let _ = self.disk.send((id, txn));
+                MonEffect::SendPeer(name, addrs, message) => self.send_peer(name, addrs, message),
+                // The thread ends only after a failure, which stops the process.
+                MonEffect::Persist(p) => drop(self.disk.send(DiskJob::Write(p))),
+                MonEffect::Member(id) => drop(self.disk.send(DiskJob::Member(id))),
+                MonEffect::Stop(why) => {
+                    tracing::error!("{why}");
+                    self.failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(why);
+                    self.stopped.get_or_insert(None);
                 }
             }
         }
     }
 }
 
-/// The thread that writes commits, in order, and says when they are durable.
+enum DiskJob {
+    Write(Persist),
+    Member(MemberId),
+}
+
+/// The thread that makes writes durable, in order, all that wait at once, and says so.
 fn disk_thread(
     mut store: MonStore,
     mailbox: Mailbox<MonMail>,
     failed: Arc<Mutex<Option<String>>>,
-) -> anyhow::Result<mpsc::Sender<(u64, MonTxn)>> {
-    let (tx, rx) = mpsc::channel::<(u64, MonTxn)>();
+) -> anyhow::Result<mpsc::Sender<DiskJob>> {
+    let (tx, rx) = mpsc::channel::<DiskJob>();
     std::thread::Builder::new()
         .name("mon-disk".into())
         .spawn(move || {
-            for (id, txn) in rx {
-                if let Err(e) = store.commit(&txn) {
+            while let Ok(first) = rx.recv() {
+                let mut writes = Vec::new();
+                for job in std::iter::once(first).chain(rx.try_iter()) {
+                    match job {
+                        DiskJob::Write(p) => writes.push(p),
+                        DiskJob::Member(id) => store.set_member(id),
+                    }
+                }
+                if let Err(e) = store.persist(&writes) {
                     // Nothing is acknowledged any more; the process ends with the reason.
                     let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
                     failed.get_or_insert(format!("the monitor's store failed: {e}"));
                     return;
                 }
-                mailbox.push(MonMail::Committed(id));
+                if let Some(last) = writes.last() {
+                    mailbox.push(MonMail::Persisted(last.number));
+                }
             }
         })
         .context("start the monitor's disk thread")?;
@@ -223,6 +328,8 @@ impl Daemon for MonDaemon {
     fn handle(&mut self, event: MonMail) {
         match event {
             MonMail::Net(NetEvent::Message(conn, message)) => self.feed(MonEvent::Message { conn, message }),
+            // The way to another monitor; it speaks over one of its own.
+            MonMail::Net(NetEvent::Opened { outgoing: true, .. }) => {}
             MonMail::Net(NetEvent::Opened { link, peer, .. }) => {
                 let conn = link.id();
                 self.links.insert(conn, link);
@@ -233,9 +340,12 @@ impl Daemon for MonDaemon {
             MonMail::Net(NetEvent::Closed(conn, _)) => {
                 if self.links.remove(&conn).is_some() {
                     self.feed(MonEvent::SessionClosed { conn });
+                } else if let Some(p) = self.peers.values().find(|p| p.link.id() == conn) {
+                    // Marks it closed: the next message opens another.
+                    p.link.close();
                 }
             }
-            MonMail::Committed(id) => self.feed(MonEvent::Committed(id)),
+            MonMail::Persisted(number) => self.feed(MonEvent::Persisted(number)),
             MonMail::Stop(done) => self.stopped = Some(Some(done)),
         }
     }

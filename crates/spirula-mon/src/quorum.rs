@@ -1,0 +1,1005 @@
+//! The monitor among monitors: who leads, what is forwarded, when an answer may be given.
+//!
+//! Every monitor serves clients. What changes something, and every command, is done by the
+//! leader: the others forward it, with who asked, until they hear that it is done, and pass the
+//! answers back. What only reads is answered where it was asked, once a majority has confirmed,
+//! after the question came, that nothing newer is committed. A monitor that cannot get such a
+//! confirmation for [`PROOF_TICKS`] closes its clients' connections and takes no new ones, so
+//! that they go to a monitor that can.
+//!
+//! Members of the quorum follow the agreed table in the state: the leader proposes one change at
+//! a time until the library's members are those. A new monitor learns first.
+
+use crate::event::{ConnId, MonEffect, Peer};
+use crate::image::{Identity, Stored};
+use crate::mon::{Mon, Request};
+use crate::state::Member;
+use crate::txn::MonTxn;
+use crate::work::{InFlight, Work};
+use spirula_encoding::{Decode, DecodeError, Decoder, Encode, Encoder, UTime};
+use spirula_messages::cluster::control::{MgrBeacon, MgrDigest};
+use spirula_messages::cluster::quorum::{
+    Carried, CarriedPeer, MonForward, MonForwardDone, MonGidsAsk, MonGidsGrant, MonJoin, MonRelay, MonRemoved,
+    MonRouted, MonSession, MonTime, MonTimeReply, MonWelcome, QuorumFrame,
+};
+use spirula_messages::{Body, Message, MessageError};
+use spirula_quorum::{Config, ConfigChange, Effect, Entry, EntryKind, MemberId, Node, Role, Status};
+use spirula_types::{AddrVec, EntityType, Uuid};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Ticks without a majority's word after which clients are sent away.
+pub(crate) const PROOF_TICKS: u64 = 15;
+/// Ticks after which an unconfirmed read is asked for again.
+const READ_AGAIN: u64 = 3;
+/// Ticks after which an unanswered forward is sent again.
+const FORWARD_AGAIN: u64 = 20;
+/// Ticks of silence after which a monitor no longer counts as in quorum.
+const SILENT_TICKS: u64 = 12;
+/// Ticks of silence after which the sessions it forwarded for are given up.
+const GONE_TICKS: u64 = 50;
+/// Ticks between two measurements of the other clocks.
+const TIME_TICKS: u64 = 20;
+/// Entries a learner may lack when it becomes a voter.
+const CAUGHT_UP: u64 = 20;
+/// Requests that wait for a leader or a confirmation; more are dropped with their connection.
+const WAIT_MAX: usize = 8192;
+/// Log entries, and their bytes, after which the log is folded into a snapshot.
+const COMPACT_ENTRIES: u64 = 5000;
+const COMPACT_BYTES: u64 = 4 << 20;
+/// Connections of other monitors' clients have ids from here on.
+pub(crate) const REMOTE: ConnId = 1 << 63;
+/// Global ids taken at once.
+pub(crate) const GID_STEP: u64 = 10_000;
+
+/// Gives out global ids from a durable range; may be called from any thread.
+#[derive(Debug, Default)]
+pub struct GlobalIds {
+    next: AtomicU64,
+    limit: AtomicU64,
+    closed: AtomicBool,
+}
+
+impl GlobalIds {
+    /// The next id, never given out before by any monitor, also not before a restart. `None`
+    /// while this monitor takes no clients, or if its range is used up for the moment; the
+    /// caller refuses the connection, the client comes again.
+    pub fn next(&self) -> Option<u64> {
+        if self.closed.load(Ordering::Acquire) {
+            return None;
+        }
+        let limit = self.limit.load(Ordering::Acquire);
+        let take = |n: u64| (n < limit).then_some(n + 1);
+        self.next.fetch_update(Ordering::AcqRel, Ordering::Acquire, take).ok()
+    }
+
+    pub(crate) fn left(&self) -> u64 {
+        self.limit.load(Ordering::Acquire).saturating_sub(self.next.load(Ordering::Acquire))
+    }
+
+    fn set(&self, from: u64, to: u64) {
+        // Nobody may take one while the two ends belong to different ranges.
+        self.limit.store(0, Ordering::Release);
+        self.next.store(from, Ordering::Release);
+        self.limit.store(to, Ordering::Release);
+    }
+}
+
+/// A request, with the forward it came by, if it did.
+#[derive(Clone, Debug)]
+pub(crate) struct Ask {
+    pub conn: ConnId,
+    pub message: Message,
+    pub via: Option<(MemberId, u64)>,
+}
+
+/// What is to be done once a batch is committed, besides answers.
+#[derive(Clone, Debug)]
+pub(crate) enum After {
+    /// Own global ids.
+    OwnIds(u64, u64),
+    /// Another monitor's.
+    Ids(MemberId, u64, u64),
+    /// A new member has its number.
+    Welcome { name: String, addrs: AddrVec, uuid: Uuid },
+}
+
+/// What is proposed.
+#[derive(Clone, Debug, PartialEq)]
+struct Proposal {
+    member: MemberId,
+    boot: u64,
+    id: u64,
+    txn: MonTxn,
+}
+
+impl Encode for Proposal {
+    fn encode(&self, out: &mut Encoder) {
+        out.versioned(1, 1, |o| {
+            o.u64(self.member);
+            o.u64(self.boot);
+            o.u64(self.id);
+            o.put(&self.txn);
+        });
+    }
+}
+
+impl Decode for Proposal {
+    fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
+        d.versioned("Proposal", 1, |d, _| Ok(Self { member: d.u64()?, boot: d.u64()?, id: d.u64()?, txn: d.get()? }))
+    }
+}
+
+struct Forward {
+    ask: Ask,
+    sent_at: u64,
+}
+
+/// The monitor's part in the quorum.
+pub(crate) struct Quorum {
+    pub node: Option<Node>,
+    pub identity: Identity,
+    /// Numbers this run.
+    boot: u64,
+    ticks: u64,
+    /// Effects of the node not yet looked at.
+    fx: VecDeque<Effect>,
+    draining: bool,
+    /// Requests that wait until a majority has confirmed the read of that number.
+    reads: VecDeque<(u64, Ask)>,
+    next_read: u64,
+    /// The confirmation asked for, and when.
+    asked: Option<(u64, u64)>,
+    /// When the last confirmation that came was asked for.
+    proof: u64,
+    /// Answers of batches that changed nothing: true only if this monitor still leads, so they
+    /// wait for a confirmation, too.
+    late: VecDeque<(u64, InFlight)>,
+    /// Requests for a leader nobody knows yet.
+    parked: VecDeque<Ask>,
+    forwards: BTreeMap<u64, Forward>,
+    next_forward: u64,
+    /// Connections of other monitors' clients, at the leader.
+    remote: BTreeMap<(MemberId, ConnId), ConnId>,
+    routes: BTreeMap<ConnId, (MemberId, ConnId)>,
+    next_remote: ConnId,
+    /// The run in which each other monitor forwards.
+    boots: BTreeMap<MemberId, u64>,
+    /// Members as told by those who know, until the state says it.
+    known: BTreeMap<MemberId, (String, AddrVec)>,
+    /// Whom to ask to be let in.
+    seeds: Vec<AddrVec>,
+    /// What the store held when this monitor was not yet let in.
+    pub stored: Option<Stored>,
+    /// Was a member, as the state had it.
+    belonged: bool,
+    leading: bool,
+    frozen: bool,
+}
+
+impl Quorum {
+    pub fn new(identity: Identity, boot: u64, seeds: Vec<AddrVec>) -> Self {
+        Self {
+            node: None,
+            identity,
+            boot,
+            ticks: 0,
+            fx: VecDeque::new(),
+            draining: false,
+            reads: VecDeque::new(),
+            next_read: 1,
+            asked: None,
+            proof: 0,
+            late: VecDeque::new(),
+            parked: VecDeque::new(),
+            forwards: BTreeMap::new(),
+            next_forward: 1,
+            remote: BTreeMap::new(),
+            routes: BTreeMap::new(),
+            next_remote: REMOTE,
+            boots: BTreeMap::new(),
+            known: BTreeMap::new(),
+            seeds,
+            stored: None,
+            belonged: false,
+            leading: false,
+            frozen: false,
+        }
+    }
+
+    /// True if this monitor may propose.
+    pub fn leads(&self) -> bool {
+        self.node.as_ref().is_some_and(Node::may_propose)
+    }
+
+    fn status(&self) -> Status {
+        self.node.as_ref().map(Node::status).unwrap_or_default()
+    }
+
+    /// The leader, if it is somebody else.
+    fn other_leader(&self) -> Option<MemberId> {
+        self.status().leader.filter(|l| *l != self.identity.member)
+    }
+
+    /// True while a majority's word is recent.
+    pub fn proven(&self) -> bool {
+        self.proof > 0 && self.ticks - self.proof <= PROOF_TICKS
+    }
+}
+
+fn carried_peer(p: &Peer) -> CarriedPeer {
+    let (id, addrs) = (p.id.clone(), p.addrs.clone());
+    CarriedPeer { kind: p.kind as u8, id, global_id: p.global_id, addrs, features: p.features }
+}
+
+fn peer_of(c: CarriedPeer) -> Option<Peer> {
+    let kind = EntityType::from_wire(c.kind)?;
+    Some(Peer { kind, id: c.id, global_id: c.global_id, addrs: c.addrs, features: c.features })
+}
+
+impl Mon {
+    /// Starts taking part, on what the store holds.
+    pub(crate) fn open_node(&mut self, stored: &Stored) -> Result<(), spirula_quorum::OpenError> {
+        let config = Config::new(self.q.identity.member, self.q.boot);
+        let mut fx = Vec::new();
+        self.q.node = Some(Node::open(&config, stored.hard, stored.snapshot.clone(), &stored.entries, &mut fx)?);
+        self.q.fx.extend(fx);
+        Ok(())
+    }
+
+    fn with_node(&mut self, out: &mut Vec<MonEffect>, f: impl FnOnce(&mut Node, &mut Vec<Effect>)) {
+        let mut fx = Vec::new();
+        if let Some(node) = &mut self.q.node {
+            f(node, &mut fx);
+        }
+        self.q.fx.extend(fx);
+        self.drain(out);
+    }
+
+    /// Performs the node's effects in order; those that come meanwhile, behind them.
+    pub(crate) fn drain(&mut self, out: &mut Vec<MonEffect>) {
+        if self.q.draining {
+            return;
+        }
+        self.q.draining = true;
+        while let Some(e) = self.q.fx.pop_front() {
+            match e {
+                Effect::Persist(p) => out.push(MonEffect::Persist(p)),
+                Effect::Send(to, frame) => {
+                    let from = self.q.identity.member;
+                    self.send_member(to, QuorumFrame { from, frame }.into_message(0), out);
+                }
+                Effect::Apply(entry) => self.on_entry(&entry, out),
+                Effect::Install(s) => match crate::state::State::from_bytes(&s.data) {
+                    Ok(state) => {
+                        tracing::info!(index = s.index, "took the leader's state over");
+                        self.state = state;
+                        self.state_changed(out);
+                    }
+                    Err(e) => self.fail(format!("the leader's state cannot be read: {e}"), out),
+                },
+                Effect::Status(s) => self.on_status(s, out),
+                Effect::Members(m) => tracing::info!(voters = ?m.voters, learners = ?m.learners, "quorum members"),
+                Effect::ReadReady(n) => self.on_read_ready(n, out),
+            }
+        }
+        self.q.draining = false;
+    }
+
+    fn fail(&mut self, why: String, out: &mut Vec<MonEffect>) {
+        self.q.frozen = true;
+        out.push(MonEffect::Stop(why));
+    }
+
+    fn name_of(&self, member: MemberId) -> Option<(String, AddrVec)> {
+        let here = self.state.members.get(&member).and_then(|m| {
+            let info = self.state.monmap.mons.get(&m.name)?;
+            Some((m.name.clone(), info.addrs.clone()))
+        });
+        here.or_else(|| self.q.known.get(&member).cloned())
+    }
+
+    fn send_member(&self, to: MemberId, message: Message, out: &mut Vec<MonEffect>) {
+        match self.name_of(to) {
+            Some((name, addrs)) => out.push(MonEffect::SendPeer(name, addrs, message)),
+            None => tracing::debug!(to, "nobody knows where that member is"),
+        }
+    }
+
+    /// The other members, by number.
+    fn others(&self) -> Vec<MemberId> {
+        self.state.members.keys().copied().filter(|m| *m != self.q.identity.member).collect()
+    }
+
+    // ---- requests ----
+
+    /// A request for the leader: done here, forwarded, or kept until there is one.
+    pub(crate) fn lead(&mut self, ask: Ask, out: &mut Vec<MonEffect>) {
+        if self.q.leads() {
+            if crate::mon::only_reads(&ask.message) {
+                self.await_read(ask, out);
+            } else {
+                self.submit(Request::Ask(ask), out);
+            }
+        } else if ask.via.is_some() {
+            // Whoever forwarded it will do so again.
+        } else if self.q.other_leader().is_some() && self.q.forwards.len() < WAIT_MAX {
+            let id = self.q.next_forward;
+            self.q.next_forward += 1;
+            self.send_forward(id, &ask, out);
+            self.q.forwards.insert(id, Forward { ask, sent_at: self.q.ticks });
+        } else if self.q.parked.len() < WAIT_MAX {
+            self.q.parked.push_back(ask);
+        } else {
+            out.push(MonEffect::Close(ask.conn));
+        }
+    }
+
+    fn send_forward(&self, id: u64, ask: &Ask, out: &mut Vec<MonEffect>) {
+        let (Some(leader), Some(session)) = (self.q.other_leader(), self.sessions.get(&ask.conn)) else { return };
+        let f = MonForward {
+            boot: self.q.boot,
+            id,
+            conn: ask.conn,
+            peer: carried_peer(&session.peer),
+            message: Carried(ask.message.clone()),
+        };
+        self.send_member(leader, f.into_message(0), out);
+    }
+
+    /// A request that may be answered here once a majority confirms that nothing newer exists.
+    pub(crate) fn await_read(&mut self, ask: Ask, out: &mut Vec<MonEffect>) {
+        if self.q.reads.len() >= WAIT_MAX {
+            out.push(MonEffect::Close(ask.conn));
+            return;
+        }
+        let number = self.q.next_read;
+        self.q.next_read += 1;
+        self.q.reads.push_back((number, ask));
+        self.confirm(out);
+    }
+
+    /// Answers that hold if this monitor still leads.
+    pub(crate) fn await_confirmation(&mut self, answers: InFlight, out: &mut Vec<MonEffect>) {
+        let number = self.q.next_read;
+        self.q.next_read += 1;
+        self.q.late.push_back((number, answers));
+        self.confirm(out);
+    }
+
+    /// Asks for a confirmation if none is under way: it then covers all that waits.
+    fn confirm(&mut self, out: &mut Vec<MonEffect>) {
+        if self.q.asked.is_none() {
+            let number = self.q.next_read;
+            self.q.next_read += 1;
+            self.q.asked = Some((number, self.q.ticks));
+            self.with_node(out, |n, fx| n.read(number, fx));
+        }
+    }
+
+    fn on_read_ready(&mut self, number: u64, out: &mut Vec<MonEffect>) {
+        if let Some((_, at)) = self.q.asked.take_if(|(n, _)| *n <= number) {
+            self.q.proof = self.q.proof.max(at.max(1));
+        }
+        while self.q.reads.front().is_some_and(|(n, _)| *n <= number) {
+            if let Some((_, ask)) = self.q.reads.pop_front() {
+                self.answer(ask, out);
+            }
+        }
+        while self.q.late.front().is_some_and(|(n, _)| *n <= number) {
+            if let Some((_, done)) = self.q.late.pop_front() {
+                self.say(done, out);
+            }
+        }
+        if !self.q.reads.is_empty() || !self.q.late.is_empty() {
+            self.confirm(out);
+        }
+    }
+
+    fn answer(&mut self, ask: Ask, out: &mut Vec<MonEffect>) {
+        if crate::mon::for_leader(&ask.message) && !self.q.leads() {
+            self.lead(ask, out);
+            return;
+        }
+        let via = ask.via;
+        if let Err(e) = self.on_read(ask.conn, &ask.message, out) {
+            tracing::warn!(conn = ask.conn, error = %e, "malformed message ignored");
+        }
+        self.forward_done(via, out);
+    }
+
+    pub(crate) fn forward_done(&self, via: Option<(MemberId, u64)>, out: &mut Vec<MonEffect>) {
+        if let Some((member, id)) = via
+            && let Some(boot) = self.q.boots.get(&member)
+        {
+            self.send_member(member, MonForwardDone { boot: *boot, id }.into_message(0), out);
+        }
+    }
+
+    /// Turns what is addressed to other monitors' clients into messages to those monitors.
+    pub(crate) fn route(&self, out: &mut [MonEffect]) {
+        for e in out {
+            let (conn, message) = match e {
+                MonEffect::Send(conn, m) if *conn >= REMOTE => (*conn, std::mem::take(m)),
+                MonEffect::Close(conn) if *conn >= REMOTE => (*conn, Message::default()),
+                _ => continue,
+            };
+            let target = self.q.routes.get(&conn).and_then(|(member, far)| {
+                let (name, addrs) = self.name_of(*member)?;
+                Some((name, addrs, *self.q.boots.get(member)?, *far))
+            });
+            *e = match target {
+                Some((name, addrs, boot, conn)) => {
+                    let routed = MonRouted { boot, conn, message: Carried(message) };
+                    MonEffect::SendPeer(name, addrs, routed.into_message(0))
+                }
+                // Gone meanwhile: nothing to do.
+                None => MonEffect::Close(conn),
+            };
+        }
+    }
+
+    /// Gives up the connections that a member forwarded for.
+    fn drop_remote(&mut self, member: MemberId) {
+        let conns: Vec<_> = self.q.remote.iter().filter(|((m, _), _)| *m == member).map(|(k, c)| (*k, *c)).collect();
+        for (key, conn) in conns {
+            self.q.remote.remove(&key);
+            self.q.routes.remove(&conn);
+            self.close_session(conn);
+        }
+    }
+
+    /// The connection of another monitor's client, made known if it is new.
+    fn remote_conn(&mut self, member: MemberId, boot: u64, conn: ConnId, peer: CarriedPeer) -> Option<ConnId> {
+        if self.q.boots.insert(member, boot).is_some_and(|b| b != boot) {
+            self.drop_remote(member);
+        }
+        if let Some(known) = self.q.remote.get(&(member, conn)) {
+            return Some(*known);
+        }
+        let peer = peer_of(peer)?;
+        let own = self.q.next_remote;
+        self.q.next_remote += 1;
+        self.q.remote.insert((member, conn), own);
+        self.q.routes.insert(own, (member, conn));
+        self.open_session(own, peer);
+        Some(own)
+    }
+
+    // ---- agreement ----
+
+    /// Proposes a batch's changes; false if this monitor does not lead any more.
+    pub(crate) fn propose_txn(&mut self, id: u64, txn: MonTxn, out: &mut Vec<MonEffect>) -> bool {
+        let p = Proposal { member: self.q.identity.member, boot: self.q.boot, id, txn };
+        let mut taken = false;
+        let data = spirula_encoding::to_vec(&p);
+        let mut fx = Vec::new();
+        if let Some(node) = &mut self.q.node {
+            taken = node.propose(data, &mut fx).is_ok();
+        }
+        self.q.fx.extend(fx);
+        self.drain(out);
+        taken
+    }
+
+    fn on_entry(&mut self, entry: &Entry, out: &mut Vec<MonEffect>) {
+        if self.q.frozen || entry.kind == EntryKind::Config || entry.data.is_empty() {
+            self.check_leading(out);
+            return;
+        }
+        let p: Proposal = match spirula_encoding::from_slice(&entry.data) {
+            Ok(p) => p,
+            Err(e) => return self.fail(format!("entry {} cannot be read: {e}", entry.index), out),
+        };
+        let own = (p.member, p.boot) == (self.q.identity.member, self.q.boot);
+        if own && self.inflight.as_ref().is_some_and(|f| f.id == p.id) {
+            self.on_committed(out);
+        } else {
+            if let Err(e) = self.state.apply(&p.txn) {
+                return self.fail(format!("entry {} does not apply: {e}", entry.index), out);
+            }
+            self.state_changed(out);
+        }
+        self.check_leading(out);
+    }
+
+    /// The state is a newer one: tell subscribers, and see whether we still belong.
+    pub(crate) fn state_changed(&mut self, out: &mut Vec<MonEffect>) {
+        for (conn, session) in &mut self.sessions {
+            session.push(*conn, self.fsid, &self.state, out);
+        }
+        let member = self.q.identity.member;
+        if self.state.members.contains_key(&member) {
+            self.q.belonged = true;
+        } else if self.q.belonged && !self.q.leads() {
+            self.fail(format!("mon.{} was removed from the cluster", self.name), out);
+        }
+    }
+
+    fn on_status(&mut self, s: Status, out: &mut Vec<MonEffect>) {
+        tracing::info!(role = ?s.role, leader = ?s.leader, term = s.term, "quorum");
+        if s.role != Role::Leader && self.q.leading {
+            self.q.leading = false;
+            let members: Vec<_> = self.q.boots.keys().copied().collect();
+            members.into_iter().for_each(|m| self.drop_remote(m));
+        }
+        if s.role != Role::Leader {
+            let late = std::mem::take(&mut self.q.late).into_iter().map(|(_, f)| f);
+            let lost: Vec<Ask> = self.inflight.take().into_iter().chain(late).flat_map(|f| f.asks).collect();
+            let queued = std::mem::take(&mut self.queue);
+            let queued = queued.into_iter().filter_map(|r| if let Request::Ask(a) = r { Some(a) } else { None });
+            let mine: Vec<Ask> =
+                lost.into_iter().chain(queued).filter(|a| a.conn < REMOTE && a.via.is_none()).collect();
+            self.q.parked.extend(mine);
+        }
+        self.q.asked = None;
+        if self.q.other_leader().is_some() {
+            for (id, f) in &self.q.forwards {
+                self.send_forward(*id, &f.ask, out);
+            }
+            self.announce_all(out);
+        }
+        self.refresh_quorum();
+        self.unpark(out);
+        self.confirm(out);
+    }
+
+    /// Tells the leader of every daemon connected here.
+    fn announce_all(&self, out: &mut Vec<MonEffect>) {
+        for (conn, s) in &self.sessions {
+            self.announce(*conn, &s.peer, true, out);
+        }
+    }
+
+    /// Tells the leader that a daemon's connection came or went.
+    pub(crate) fn announce(&self, conn: ConnId, peer: &Peer, open: bool, out: &mut Vec<MonEffect>) {
+        let daemon = matches!(peer.kind, EntityType::Osd | EntityType::Mgr);
+        if conn < REMOTE
+            && (daemon || !open)
+            && let Some(leader) = self.q.other_leader()
+        {
+            let m = MonSession { boot: self.q.boot, conn, open, peer: carried_peer(peer) };
+            self.send_member(leader, m.into_message(0), out);
+        }
+    }
+
+    fn check_leading(&mut self, out: &mut Vec<MonEffect>) {
+        if self.q.leads() && !self.q.leading {
+            self.q.leading = true;
+            self.judging_since = self.now;
+            self.osds.new_leader(&self.state.osdmap, self.now);
+            self.quorum.since = self.now;
+            self.quorum.skews.clear();
+            self.refresh_quorum();
+            // Requests that other leaders took along are made again by those who sent them;
+            // what only a leader does begins at once.
+            let forwards = std::mem::take(&mut self.q.forwards);
+            self.q.parked.extend(forwards.into_values().map(|f| f.ask));
+            self.submit(Request::Tick, out);
+            self.unpark(out);
+            self.q.asked = None;
+            self.confirm(out);
+        }
+    }
+
+    fn unpark(&mut self, out: &mut Vec<MonEffect>) {
+        if self.q.leads() || self.q.other_leader().is_some() {
+            for ask in std::mem::take(&mut self.q.parked) {
+                self.lead(ask, out);
+            }
+        }
+    }
+
+    /// What was asked over a connection that is gone needs no answer.
+    pub(crate) fn forget_asks(&mut self, conn: ConnId) {
+        self.q.forwards.retain(|_, f| f.ask.conn != conn);
+        self.q.parked.retain(|a| a.conn != conn);
+    }
+
+    pub(crate) fn on_persisted(&mut self, number: u64, out: &mut Vec<MonEffect>) {
+        self.with_node(out, |n, fx| n.persisted(number, fx));
+    }
+
+    // ---- time ----
+
+    /// A tick: the library's clock, repeats, proof, membership.
+    pub(crate) fn quorum_tick(&mut self, out: &mut Vec<MonEffect>) {
+        self.q.ticks += 1;
+        let now = self.q.ticks;
+        if self.q.node.is_none() {
+            if now % 10 == 1 {
+                self.ask_to_join(out);
+            }
+            return;
+        }
+        self.with_node(out, Node::tick);
+        if self.q.asked.is_some_and(|(_, at)| now >= at + READ_AGAIN) {
+            self.q.asked = None;
+        }
+        if !self.q.reads.is_empty() || !self.q.late.is_empty() || now.is_multiple_of(5) {
+            self.confirm(out);
+        }
+        let late: Vec<u64> =
+            self.q.forwards.iter().filter(|(_, f)| now >= f.sent_at + FORWARD_AGAIN).map(|(id, _)| *id).collect();
+        for id in late {
+            if let Some(f) = self.q.forwards.get_mut(&id) {
+                f.sent_at = now;
+                let ask = f.ask.clone();
+                self.send_forward(id, &ask, out);
+            }
+        }
+        self.unpark(out);
+        let proven = self.q.proven();
+        // A new run gets the same time to find the others.
+        let shut = !proven && now > PROOF_TICKS;
+        self.gids.closed.store(!proven, Ordering::Release);
+        if shut {
+            self.send_clients_away(out);
+        }
+        if now.is_multiple_of(10)
+            && self.gids.left() < GID_STEP / 2
+            && let Some(leader) = self.q.other_leader()
+        {
+            self.send_member(leader, MonGidsAsk { boot: self.q.boot }.into_message(0), out);
+        }
+        if self.q.leads() {
+            self.leader_tick(out);
+        }
+        self.refresh_quorum();
+        self.maybe_compact(out);
+    }
+
+    fn send_clients_away(&mut self, out: &mut Vec<MonEffect>) {
+        let conns: Vec<ConnId> = self
+            .sessions
+            .iter()
+            .filter(|(c, s)| **c < REMOTE && s.peer.kind != EntityType::Mon)
+            .map(|(c, _)| *c)
+            .collect();
+        if !conns.is_empty() {
+            tracing::warn!(connections = conns.len(), "no majority answers, sending clients away");
+        }
+        for conn in conns {
+            self.close_session(conn);
+            out.push(MonEffect::Close(conn));
+        }
+        self.q.reads.clear();
+        self.q.parked.clear();
+        self.q.forwards.clear();
+    }
+
+    fn leader_tick(&mut self, out: &mut Vec<MonEffect>) {
+        let now = self.q.ticks;
+        let others = self.others();
+        for m in &others {
+            let silent = self.q.node.as_ref().and_then(|n| n.silent_for(*m));
+            if silent.is_some_and(|t| t >= GONE_TICKS) {
+                self.drop_remote(*m);
+            }
+        }
+        if now.is_multiple_of(TIME_TICKS) {
+            let q = &self.quorum;
+            let ask = MonTime { sent: self.now, quorum: q.names.clone(), since: q.since, skews: q.skews.clone() };
+            for m in others {
+                self.send_member(m, ask.clone().into_message(0), out);
+            }
+        }
+        self.reconcile(out);
+    }
+
+    /// Brings the library's members one step nearer to the agreed table.
+    fn reconcile(&mut self, out: &mut Vec<MonEffect>) {
+        let Some(node) = &self.q.node else { return };
+        let (is, want, me) = (node.members(), &self.state.members, self.q.identity.member);
+        let all = || is.voters.iter().chain(&is.learners).copied();
+        let gone = |id: &MemberId| !want.contains_key(id);
+        let near = |id: &MemberId| {
+            node.lag_of(*id).is_some_and(|l| l <= CAUGHT_UP) && node.silent_for(*id).is_some_and(|t| t < 10)
+        };
+        let change = None
+            .or_else(|| is.learners.iter().copied().find(gone).map(ConfigChange::Remove))
+            .or_else(|| is.learners.iter().copied().find(near).map(ConfigChange::AddVoter))
+            .or_else(|| all().filter(|id| *id != me).find(gone).map(ConfigChange::Remove))
+            .or_else(|| want.keys().copied().find(|id| !is.contains(*id)).map(ConfigChange::AddLearner))
+            .or_else(|| (gone(&me) && is.voters.contains(&me)).then_some(ConfigChange::Remove(me)));
+        match change {
+            Some(c) => self.with_node(out, |n, fx| {
+                if n.propose_change(c, fx).is_ok() {
+                    tracing::info!(change = ?c, "proposing a change of members");
+                }
+            }),
+            None if gone(&me) => self.fail(format!("mon.{} was removed from the cluster", self.name), out),
+            None => {}
+        }
+    }
+
+    fn maybe_compact(&mut self, out: &mut Vec<MonEffect>) {
+        let Some(node) = &self.q.node else { return };
+        let (entries, bytes) = node.log_weight();
+        if entries > COMPACT_ENTRIES || bytes > COMPACT_BYTES || node.snapshot_wanted() {
+            let data = self.state.to_bytes();
+            self.with_node(out, |n, fx| n.compact(data, fx));
+        }
+    }
+
+    /// What reports say of the quorum.
+    pub(crate) fn refresh_quorum(&mut self) {
+        let Some(node) = &self.q.node else { return };
+        let s = node.status();
+        let voters = node.members().voters.len();
+        let term = s.term.min(u64::from(u32::MAX) / 2) as u32;
+        // As Ceph counts: two per election; a monitor alone stands for itself.
+        self.quorum.election_epoch = if voters == 1 { (2 * term).saturating_sub(1) } else { 2 * term };
+        let leader = s.leader.and_then(|l| self.state.members.get(&l)).map(|m| m.name.clone()).unwrap_or_default();
+        if self.q.leads() {
+            let here = |id: &MemberId| {
+                *id == self.q.identity.member || node.silent_for(*id).is_some_and(|t| t <= SILENT_TICKS)
+            };
+            let names = node.members().voters.iter().filter(|id| here(id));
+            let names: Vec<String> = names.filter_map(|id| Some(self.state.members.get(id)?.name.clone())).collect();
+            self.set_quorum_names(names);
+        } else if s.leader.is_none() {
+            self.set_quorum_names(Vec::new());
+        } else if self.quorum.leader != leader {
+            // Until the leader says who else.
+            self.set_quorum_names(vec![leader.clone(), self.name.clone()]);
+        }
+        self.quorum.leader = leader;
+    }
+
+    fn set_quorum_names(&mut self, names: Vec<String>) {
+        let map = &self.state.monmap;
+        let mut ranks: Vec<(u32, String)> =
+            names.into_iter().filter_map(|n| Some((map.rank_of(&n)? as u32, n))).collect();
+        ranks.sort();
+        ranks.dedup();
+        let (quorum, names): (Vec<u32>, Vec<String>) = ranks.into_iter().unzip();
+        if (&quorum, &names) != (&self.quorum.quorum, &self.quorum.names) {
+            (self.quorum.quorum, self.quorum.names) = (quorum, names);
+            if self.q.leads() {
+                self.quorum.since = self.now;
+            }
+        }
+    }
+
+    // ---- other monitors ----
+
+    fn ask_to_join(&self, out: &mut Vec<MonEffect>) {
+        let Identity { fsid, uuid, .. } = self.q.identity;
+        let own = self.state.monmap.mons.get(&self.name).map(|m| m.addrs.clone()).unwrap_or_default();
+        let join = MonJoin { fsid, name: self.name.clone(), uuid, addrs: own };
+        for addrs in self.q.seeds.iter().filter(|a| **a != join.addrs) {
+            // Their names are not known yet.
+            out.push(MonEffect::SendPeer(addrs.to_string(), addrs.clone(), join.clone().into_message(0)));
+        }
+    }
+
+    /// A message over the link of monitor `name`. True if it was one of these.
+    pub(crate) fn on_peer_message(
+        &mut self,
+        name: &str,
+        m: &Message,
+        out: &mut Vec<MonEffect>,
+    ) -> Result<bool, MessageError> {
+        let member = self.member_named(name);
+        match m.kind {
+            QuorumFrame::KIND => self.on_frame(name, QuorumFrame::from_message(m)?, out),
+            MonJoin::KIND => self.on_join(MonJoin::from_message(m)?, m, out),
+            MonWelcome::KIND => self.on_welcome(MonWelcome::from_message(m)?, out),
+            MonForward::KIND => {
+                let f = MonForward::from_message(m)?;
+                if let Some(member) = member.filter(|_| self.q.leads())
+                    && let Some(conn) = self.remote_conn(member, f.boot, f.conn, f.peer)
+                {
+                    self.lead(Ask { conn, message: f.message.0, via: Some((member, f.id)) }, out);
+                }
+            }
+            MonForwardDone::KIND => {
+                let d = MonForwardDone::from_message(m)?;
+                if d.boot == self.q.boot {
+                    self.q.forwards.remove(&d.id);
+                }
+            }
+            MonRouted::KIND => {
+                let r = MonRouted::from_message(m)?;
+                if r.boot == self.q.boot && r.conn < REMOTE && self.sessions.contains_key(&r.conn) {
+                    out.push(match r.message.0 {
+                        m if m.kind == 0 => MonEffect::Close(r.conn),
+                        m => MonEffect::Send(r.conn, m),
+                    });
+                }
+            }
+            MonSession::KIND => {
+                let s = MonSession::from_message(m)?;
+                if let Some(member) = member.filter(|_| self.q.leads()) {
+                    if s.open {
+                        self.remote_conn(member, s.boot, s.conn, s.peer);
+                    } else if let Some(conn) = self.q.remote.remove(&(member, s.conn)) {
+                        self.q.routes.remove(&conn);
+                        self.close_session(conn);
+                    }
+                }
+            }
+            MonRelay::KIND => {
+                let r = MonRelay::from_message(m)?;
+                if r.peer.kind == EntityType::Mgr as u8 {
+                    self.on_manager(&r.message.0, out)?;
+                }
+            }
+            MonGidsAsk::KIND => {
+                let a = MonGidsAsk::from_message(m)?;
+                if let Some(member) = member.filter(|_| self.q.leads()) {
+                    self.q.boots.insert(member, a.boot);
+                    self.submit(Request::Ids(member), out);
+                }
+            }
+            MonGidsGrant::KIND => {
+                let g = MonGidsGrant::from_message(m)?;
+                if g.boot == self.q.boot && self.gids.left() < GID_STEP / 2 {
+                    self.gids.set(g.from, g.to);
+                }
+            }
+            MonTime::KIND => {
+                let t = MonTime::from_message(m)?;
+                if !self.q.leads() && member.is_some() && member == self.q.other_leader() {
+                    self.set_quorum_names(t.quorum);
+                    (self.quorum.since, self.quorum.skews) = (t.since, t.skews);
+                    let answer = MonTimeReply { sent: t.sent, here: self.now };
+                    if let Some(member) = member {
+                        self.send_member(member, answer.into_message(0), out);
+                    }
+                }
+            }
+            MonTimeReply::KIND => {
+                let t = MonTimeReply::from_message(m)?;
+                if self.q.leads() && member.is_some() {
+                    let nanos = |t: UTime| t.as_nanos() as i64;
+                    let round = (nanos(self.now) - nanos(t.sent)).max(0);
+                    let skew = nanos(t.here) - (nanos(t.sent) + round / 2);
+                    self.quorum.skews.insert(name.to_owned(), (skew, round / 2));
+                }
+            }
+            MonRemoved::KIND => {
+                let r = MonRemoved::from_message(m)?;
+                if r.member == self.q.identity.member && r.member != 0 {
+                    self.fail(format!("mon.{} was removed from the cluster", self.name), out);
+                }
+            }
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    fn member_named(&self, name: &str) -> Option<MemberId> {
+        let here = self.state.members.iter().find(|(_, m)| m.name == name).map(|(id, _)| *id);
+        here.or_else(|| self.q.known.iter().find(|(_, (n, _))| n == name).map(|(id, _)| *id))
+    }
+
+    fn on_frame(&mut self, name: &str, f: QuorumFrame, out: &mut Vec<MonEffect>) {
+        let known = self.name_of(f.from);
+        if known.as_ref().is_none_or(|(n, _)| n != name) {
+            // A leader knows every number there is: this one is no longer.
+            if self.q.leads()
+                && f.from < self.state.next_member
+                && !self.state.members.contains_key(&f.from)
+                && let Some(info) = self.state.monmap.mons.get(name)
+            {
+                let m = MonRemoved { member: f.from }.into_message(0);
+                out.push(MonEffect::SendPeer(name.to_owned(), info.addrs.clone(), m));
+            }
+            // A number given since this monitor's state: its holder learns from the leader, and
+            // so shall we.
+            if self.state.members.contains_key(&f.from) || f.from < self.state.next_member {
+                return;
+            }
+        }
+        let mut refused = None;
+        self.with_node(out, |n, fx| refused = n.receive(f.from, &f.frame, fx).err());
+        if let Some(e) = refused {
+            tracing::warn!(from = name, error = %e, "frame of another monitor refused");
+        }
+    }
+
+    fn on_join(&mut self, j: MonJoin, m: &Message, out: &mut Vec<MonEffect>) {
+        if j.fsid != self.fsid {
+            tracing::warn!(name = j.name, fsid = %j.fsid, "a monitor of another cluster wants to join; ignored");
+        } else if self.q.leads() {
+            self.submit(Request::Join(j), out);
+        } else if let Some(leader) = self.q.other_leader() {
+            self.send_member(leader, m.clone(), out);
+        }
+    }
+
+    /// Gives a monitor a member number, in the batch.
+    pub(crate) fn run_join(&mut self, j: MonJoin, work: &mut Work) {
+        let member = work.state.members.iter().find(|(_, m)| m.name == j.name).map(|(id, m)| (*id, m.uuid));
+        let placed = work.state.monmap.mons.get(&j.name).is_some_and(|m| m.addrs == j.addrs);
+        if !placed {
+            let map = Arc::make_mut(&mut work.state.monmap);
+            map.remove(&j.name);
+            map.add(j.name.clone(), j.addrs.clone());
+            map.epoch += 1;
+            map.last_changed = work.now;
+            work.info(format!("mon.{} joins at {}", j.name, j.addrs));
+        }
+        if member.is_none_or(|(_, uuid)| uuid != j.uuid) {
+            let members = Arc::make_mut(&mut work.state.members);
+            if let Some((old, _)) = member {
+                members.remove(&old);
+            }
+            members.insert(work.state.next_member, Member { name: j.name.clone(), uuid: j.uuid });
+            work.state.next_member += 1;
+        }
+        work.after.push(After::Welcome { name: j.name, addrs: j.addrs, uuid: j.uuid });
+    }
+
+    fn on_welcome(&mut self, w: MonWelcome, out: &mut Vec<MonEffect>) {
+        if w.uuid != self.q.identity.uuid || self.q.node.is_some() || w.member == 0 {
+            return;
+        }
+        let before = self.q.identity.member;
+        if before != 0 && before != w.member {
+            return self.fail(format!("this store was member {before}, the cluster calls it {}", w.member), out);
+        }
+        self.q.known = w.members;
+        self.q.identity.member = w.member;
+        let opened = match self.q.stored.take() {
+            Some(stored) => self.open_node(&stored),
+            None => return,
+        };
+        if let Err(e) = opened {
+            return self.fail(e.to_string(), out);
+        }
+        tracing::info!(member = w.member, "joining the quorum");
+        out.push(MonEffect::Member(w.member));
+        self.drain(out);
+    }
+
+    /// What a manager says, wherever it is connected.
+    pub(crate) fn on_manager(&mut self, m: &Message, out: &mut Vec<MonEffect>) -> Result<(), MessageError> {
+        match m.kind {
+            MgrDigest::KIND => {
+                let taken = self.mgr.take_digest(&self.state.mgrmap, MgrDigest::from_message(m)?);
+                if taken && self.q.leads() {
+                    self.submit(Request::Tick, out);
+                }
+            }
+            MgrBeacon::KIND => self.mgr.note_commands(&MgrBeacon::from_message(m)?),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Passes on to every other monitor what a manager connected here said.
+    pub(crate) fn relay(&self, peer: &Peer, m: &Message, out: &mut Vec<MonEffect>) {
+        let others = self.others();
+        if !others.is_empty() {
+            let relay = MonRelay { peer: carried_peer(peer), message: Carried(m.clone()) }.into_message(0);
+            others.into_iter().for_each(|o| self.send_member(o, relay.clone(), out));
+        }
+    }
+
+    /// What a committed batch wants done besides answers.
+    pub(crate) fn perform_after(&mut self, after: Vec<After>, out: &mut Vec<MonEffect>) {
+        for a in after {
+            match a {
+                After::OwnIds(from, to) => self.gids.set(from, to),
+                After::Ids(member, from, to) => {
+                    if let Some(boot) = self.q.boots.get(&member) {
+                        let m = MonGidsGrant { boot: *boot, from, to }.into_message(0);
+                        self.send_member(member, m, out);
+                    }
+                }
+                After::Welcome { name, addrs, uuid } => {
+                    let found = self.state.members.iter().find(|(_, m)| (&m.name, m.uuid) == (&name, uuid));
+                    if let Some((member, _)) = found {
+                        let all = self.state.members.keys().filter_map(|id| Some((*id, self.name_of(*id)?))).collect();
+                        let m = MonWelcome { uuid, member: *member, members: all };
+                        out.push(MonEffect::SendPeer(name, addrs, m.into_message(0)));
+                    }
+                }
+            }
+        }
+    }
+}
