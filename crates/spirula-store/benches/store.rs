@@ -25,6 +25,10 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
+/// As the program has it.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// PGs the transactions are spread over.
 const PGS: u64 = 64;
 /// Log entries a PG keeps.
@@ -201,8 +205,8 @@ fn raw_device(dir: &Path, time: Duration) -> Raw {
     Raw { sync, read, large }
 }
 
-fn ratio(what: &str, ours: f64, raw: f64) {
-    if ours > 0.0 {
+fn ratio(what: &str, ours: f64, raw: Option<f64>) {
+    if let Some(raw) = raw {
         println!("    = {:.2} of {what}", ours / raw);
     }
 }
@@ -342,7 +346,8 @@ fn main() {
         ageing(&fresh("ageing"), seconds);
         return;
     }
-    let raw = raw_device(&fresh("raw"), Duration::from_secs_f64(seconds.min(2.0)));
+    // Part of the bench alone is for profiling: without the raw figures.
+    let raw = filter.is_empty().then(|| raw_device(&fresh("raw"), Duration::from_secs_f64(seconds.min(2.0))));
     let dir = fresh("store");
     let opts = StoreOptions { size: 20 << 30, pool: PayloadPool::new(64 << 20), ..StoreOptions::default() };
     let start = Instant::now();
@@ -368,7 +373,7 @@ fn main() {
         let t = b.txn(&name("small", n), 0, 4096);
         b.store.submit(t).is_ok()
     });
-    ratio("raw 4 KiB sync writes by 16", rate, raw.sync[1]);
+    ratio("raw 4 KiB sync writes by 16", rate, raw.as_ref().map(|r| r.sync[1]));
     let all = objects.max(1);
     let objects = objects.clamp(1, 10_000);
     b.run("4 KiB cached reads", 4096, 1, |b, _| {
@@ -386,19 +391,19 @@ fn main() {
             _ => false,
         }
     });
-    ratio("raw 4 KiB reads", rate, raw.read);
+    ratio("raw 4 KiB reads", rate, raw.as_ref().map(|r| r.read));
     let rate = b.run("4 KiB overwrites, depth 16", 4096, 16, |b, _| {
         let o = name("small", b.random(objects));
         let t = b.txn(&o, 0, 4096);
         b.store.submit(t).is_ok()
     });
-    ratio("raw 4 KiB sync writes by 16", rate, raw.sync[1]);
+    ratio("raw 4 KiB sync writes by 16", rate, raw.as_ref().map(|r| r.sync[1]));
     let rate = b.run("4 KiB overwrites, depth 1", 4096, 1, |b, _| {
         let o = name("small", b.random(objects));
         let t = b.txn(&o, 0, 4096);
         b.store.submit(t).is_ok()
     });
-    ratio("raw 4 KiB sync writes by one", rate, raw.sync[0]);
+    ratio("raw 4 KiB sync writes by one", rate, raw.as_ref().map(|r| r.sync[0]));
     for i in 0..64 {
         let t = b.txn(&name("large", i), 0, 4 << 20);
         b.store.submit(t).expect("submit");
@@ -414,7 +419,7 @@ fn main() {
         let t = b.txn(&name("stream", n % 256), 0, 4 << 20);
         b.store.submit(t).is_ok()
     });
-    ratio("raw 4 MiB writes", rate, raw.large);
+    ratio("raw 4 MiB writes", rate, raw.as_ref().map(|r| r.large));
     b.run(
         "4 MiB reads, waiting",
         4 << 20,

@@ -1,7 +1,7 @@
 //! Commit: turns whatever transactions wait into one durable journal frame.
 //!
-//! Order on the devices: large payloads to their new blocks, flush; frame, durable;
-//! acknowledge; small payloads to their new blocks (through the page cache: the frame
+//! Order on the devices: large payloads to their new blocks (by writers, as they come),
+//! flush; frame, durable; acknowledge; small payloads to their new blocks (through the page cache: the frame
 //! holds their images until the next checkpoint has flushed them). No delays: a frame
 //! takes what came while the last one was written. On any error the store is poisoned:
 //! nothing further is written or acknowledged.
@@ -37,8 +37,19 @@ pub(crate) struct Record {
     /// Data for freshly taken blocks: first block and whole blocks of content, in the
     /// order of the record's "taken" changes.
     pub pieces: Vec<(u64, Bytes)>,
-    /// Pieces go straight to their blocks, not into the journal.
-    pub direct: bool,
+    /// Where the pieces go.
+    pub payload: Payload,
+}
+
+/// What becomes of a record's data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Payload {
+    /// It is in the frame, and written to its blocks after it.
+    Journaled,
+    /// Straight to its blocks: not begun, under way, done.
+    Direct,
+    Writing,
+    Written,
 }
 
 impl Record {
@@ -46,9 +57,14 @@ impl Record {
         self.pieces.iter().map(|(_, b)| b.len()).sum()
     }
 
+    /// Its data is not in the journal.
+    pub fn direct(&self) -> bool {
+        self.payload != Payload::Journaled
+    }
+
     /// Bytes it adds to a frame's body.
     pub fn body_len(&self) -> usize {
-        RECORD_HEADER + self.redo.len() + if self.direct { 0 } else { self.data_len() }
+        RECORD_HEADER + self.redo.len() + if self.direct() { 0 } else { self.data_len() }
     }
 }
 
@@ -64,16 +80,30 @@ pub(crate) struct Queue {
     /// Bytes of redo and payload waiting or being written.
     pub bytes: usize,
     pub stop: bool,
+    /// Records whose data waits for a writer.
+    unwritten: usize,
     /// The commit thread waits for `work`: waking it costs a system call, so ask first.
     sleeping: bool,
     /// The owner waits for `progress`.
     pub owner_waits: bool,
 }
 
-/// What the owner, the commit thread and the checkpoint thread share.
+impl Queue {
+    /// Can the first item go into a frame?
+    fn ready(&self) -> bool {
+        match self.items.front() {
+            Some(Item::Record(r)) => matches!(r.payload, Payload::Journaled | Payload::Written),
+            other => other.is_some(),
+        }
+    }
+}
+
+/// What the owner, the commit thread, the writers and the checkpoint thread share.
 pub(crate) struct Shared {
     queue: Mutex<Queue>,
     work: Condvar,
+    /// The same for the writers.
+    payloads: Condvar,
     progress: Condvar,
     /// Newest durable transaction.
     pub durable: AtomicU64,
@@ -97,6 +127,7 @@ impl Shared {
         Self {
             queue: Mutex::default(),
             work: Condvar::new(),
+            payloads: Condvar::new(),
             progress: Condvar::new(),
             durable: AtomicU64::new(seq),
             written: AtomicU64::new(seq),
@@ -116,12 +147,18 @@ impl Shared {
 
     pub fn push(&self, item: Item) {
         let mut q = self.lock();
+        let mut direct = false;
         if let Item::Record(r) = &item {
             q.bytes += r.redo.len() + r.data_len();
+            direct = r.direct();
+            q.unwritten += usize::from(direct);
         }
         q.items.push_back(item);
-        let wake = std::mem::take(&mut q.sleeping);
+        let wake = q.ready() && std::mem::take(&mut q.sleeping);
         drop(q);
+        if direct {
+            self.payloads.notify_one();
+        }
         if wake {
             self.work.notify_one();
         }
@@ -135,6 +172,7 @@ impl Shared {
     pub fn stop(&self) {
         self.lock().stop = true;
         self.work.notify_all();
+        self.payloads.notify_all();
     }
 
     /// Waits until `done` or the store has failed. Only the owner calls it.
@@ -165,8 +203,9 @@ impl Shared {
             tracing::error!(error = %e, "store stops");
             (self.on_error.lock().unwrap_or_else(PoisonError::into_inner))(e);
         }
-        self.work.notify_all();
         let _guard = self.lock();
+        self.work.notify_all();
+        self.payloads.notify_all();
         self.progress.notify_all();
     }
 
@@ -208,9 +247,12 @@ impl Committer {
             let mut job = None;
             {
                 let mut q = self.shared.lock();
-                while q.items.is_empty() && !q.stop {
+                while !q.ready() && !(q.items.is_empty() && q.stop) {
+                    if self.shared.check().is_err() {
+                        return;
+                    }
                     q.sleeping = true;
-                    if self.marked {
+                    if self.marked || !q.items.is_empty() {
                         q = self.shared.work.wait(q).unwrap_or_else(PoisonError::into_inner);
                         continue;
                     }
@@ -230,11 +272,11 @@ impl Committer {
                     return;
                 }
                 let (mut body, mut direct) = (0, 0);
-                while body < FRAME_FULL && direct < DIRECT_FULL {
+                while body < FRAME_FULL && direct < DIRECT_FULL && q.ready() {
                     match q.items.pop_front() {
                         Some(Item::Record(r)) => {
                             body += r.body_len();
-                            direct += if r.direct { r.data_len() } else { 0 };
+                            direct += if r.direct() { r.data_len() } else { 0 };
                             records.push(r);
                         }
                         Some(Item::Checkpoint(j)) => {
@@ -284,43 +326,16 @@ impl Committer {
 
     fn commit(&mut self, records: &[Record]) -> Result<()> {
         let (Some(first), Some(last)) = (records.first(), records.last()) else { return Ok(()) };
-        let direct = records.iter().filter(|r| r.direct).flat_map(|r| &r.pieces);
-        if self.write_pieces(direct)? {
+        if records.iter().any(Record::direct) {
             self.block.flush().map_err(|e| StoreError::io("flush", self.block.name(), e))?;
         }
         self.write_frame(records, first.seq)?;
         self.shared.ring_head.store(self.tail.at.offset, Ordering::Release);
         self.shared.durable.store(last.seq, Ordering::Release);
         (self.on_commit)(last.seq);
-        self.write_pieces(records.iter().filter(|r| !r.direct).flat_map(|r| &r.pieces))?;
+        write_pieces(&*self.block, records.iter().filter(|r| !r.direct()).flat_map(|r| &r.pieces))?;
         self.shared.written.store(last.seq, Ordering::Release);
         Ok(())
-    }
-
-    /// Writes pieces to their blocks, small adjacent ones together (large ones go without a
-    /// copy when alone). True if there were any.
-    fn write_pieces<'a>(&self, pieces: impl Iterator<Item = &'a (u64, Bytes)>) -> Result<bool> {
-        let mut pieces: Vec<&(u64, Bytes)> = pieces.collect();
-        // Blocks freed and taken again within a frame do not occur: a block is taken again
-        // only after its freeing is durable. So the order of writes does not matter.
-        pieces.sort_unstable_by_key(|(start, _)| *start);
-        let mut bufs: Vec<&[u8]> = Vec::with_capacity(pieces.len());
-        let mut rest = pieces.as_slice();
-        while let Some((start, _)) = rest.first() {
-            bufs.clear();
-            let mut end = *start;
-            while let Some((next, data)) = rest.first()
-                && *next == end
-                && (bufs.is_empty() || data.len() < JOURNALED_PAYLOAD)
-            {
-                bufs.push(data);
-                end += data.len() as u64 / crate::BLOCK;
-                rest = &rest[1..];
-            }
-            let at = *start * crate::BLOCK;
-            self.block.write_at(&bufs, at).map_err(|e| StoreError::io("write", self.block.name(), e))?;
-        }
-        Ok(!pieces.is_empty())
     }
 
     fn write_frame(&mut self, records: &[Record], first_seq: u64) -> Result<()> {
@@ -335,10 +350,10 @@ impl Committer {
         for r in records {
             buf.extend(&r.seq.to_le_bytes());
             buf.extend(&(r.redo.len() as u32).to_le_bytes());
-            let images = if r.direct { 0 } else { r.data_len() };
+            let images = if r.direct() { 0 } else { r.data_len() };
             buf.extend(&(images as u32).to_le_bytes());
             buf.extend(&r.redo);
-            if !r.direct {
+            if !r.direct() {
                 for (_, data) in &r.pieces {
                     buf.extend(data);
                 }
@@ -375,4 +390,82 @@ impl Committer {
         }
         Ok(())
     }
+}
+
+/// A thread that writes large payloads to their blocks as they come, ahead of the frames
+/// that refer to them.
+pub(crate) struct Writer {
+    pub shared: Arc<Shared>,
+    pub block: Arc<dyn BlockDevice>,
+}
+
+impl Writer {
+    /// Works until told to stop and nothing is left to write, or until a failure.
+    pub fn run(self) {
+        let mut q = self.shared.lock();
+        while self.shared.check().is_ok() {
+            let next = if q.unwritten > 0 {
+                q.items.iter_mut().find_map(|i| match i {
+                    Item::Record(r) if r.payload == Payload::Direct => Some(r),
+                    _ => None,
+                })
+            } else {
+                None
+            };
+            let Some(record) = next else {
+                if q.stop {
+                    return;
+                }
+                q = self.shared.payloads.wait(q).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            record.payload = Payload::Writing;
+            let (seq, pieces) = (record.seq, record.pieces.clone());
+            q.unwritten -= 1;
+            drop(q);
+            if let Err(e) = write_pieces(&*self.block, pieces.iter()) {
+                self.shared.poison(e);
+                return;
+            }
+            drop(pieces);
+            q = self.shared.lock();
+            // Its frame waits for it, so it is still there.
+            let done = q.items.iter_mut().find_map(|i| match i {
+                Item::Record(r) if r.seq == seq => Some(r),
+                _ => None,
+            });
+            if let Some(record) = done {
+                record.payload = Payload::Written;
+            }
+            if q.ready() && std::mem::take(&mut q.sleeping) {
+                self.shared.work.notify_one();
+            }
+        }
+    }
+}
+
+/// Writes pieces to their blocks, small adjacent ones together (large ones go without a
+/// copy when alone).
+fn write_pieces<'a>(block: &dyn BlockDevice, pieces: impl Iterator<Item = &'a (u64, Bytes)>) -> Result<()> {
+    let mut pieces: Vec<&(u64, Bytes)> = pieces.collect();
+    // Blocks freed and taken again within a frame do not occur: a block is taken again
+    // only after its freeing is durable. So the order of writes does not matter.
+    pieces.sort_unstable_by_key(|(start, _)| *start);
+    let mut bufs: Vec<&[u8]> = Vec::with_capacity(pieces.len());
+    let mut rest = pieces.as_slice();
+    while let Some((start, _)) = rest.first() {
+        bufs.clear();
+        let mut end = *start;
+        while let Some((next, data)) = rest.first()
+            && *next == end
+            && (bufs.is_empty() || data.len() < JOURNALED_PAYLOAD)
+        {
+            bufs.push(data);
+            end += data.len() as u64 / crate::BLOCK;
+            rest = &rest[1..];
+        }
+        let at = *start * crate::BLOCK;
+        block.write_at(&bufs, at).map_err(|e| StoreError::io("write", block.name(), e))?;
+    }
+    Ok(())
 }

@@ -5,7 +5,7 @@
 use crate::alloc::{Allocator, BLOCK, PhysRun};
 use crate::cache::Cache;
 use crate::checkpoint::{CheckpointRecord, Checkpointer};
-use crate::commit::{Committer, Shared};
+use crate::commit::{Committer, Shared, Writer};
 use crate::error::{Result, StoreError};
 use crate::journal::{Position, Ring, Tail};
 use crate::keys;
@@ -26,6 +26,8 @@ use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 use std::thread::JoinHandle;
 
+/// Threads that write large payloads.
+const WRITERS: usize = 2;
 /// What a store is made of.
 pub(crate) struct Parts {
     pub layout: Layout,
@@ -317,6 +319,10 @@ impl Store {
             dead,
         };
         let id = self.identity.osd_id;
+        for _ in 0..WRITERS {
+            let writer = Writer { shared: self.shared.clone(), block: self.block.clone() };
+            self.threads.push(self.spawn(format!("write.{id}"), move || writer.run())?);
+        }
         self.threads.push(self.spawn(format!("commit.{id}"), move || committer.run())?);
         self.threads.push(self.spawn(format!("checkpoint.{id}"), move || checkpointer.run(receive))?);
         Ok(())

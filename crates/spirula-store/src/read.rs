@@ -27,6 +27,8 @@ use std::sync::Arc;
 
 /// Reads of at least this many bytes use the payload pool.
 const POOLED_READ: usize = 64 << 10;
+/// Reads of at most this many blocks take the short way.
+const SMALL_READ: u64 = 8;
 
 /// An object's size and space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -495,6 +497,11 @@ impl Store {
         if offset >= end {
             return Ok(Read::Ready(Bytes::new()));
         }
+        if end.div_ceil(BLOCK) - offset / BLOCK <= SMALL_READ
+            && let Some(data) = self.read_small(object, &o, offset, end)?
+        {
+            return Ok(Read::Ready(data));
+        }
         let plan = self.plan(object, &o, offset, end)?;
         // Long runs were written past the page cache and are not looked for there.
         let long = |(_, s): &(usize, Source)| matches!(s, Source::Device(..)) && s.len() >= POOLED_READ;
@@ -520,6 +527,51 @@ impl Store {
         let mut plan = self.plan(object, &o, offset, end)?;
         plan.uncached = true;
         Ok(Read::NotReady(self.pinned(plan)))
+    }
+
+    /// The usual small read: whole blocks in one piece, in the page cache. `None` if it is
+    /// another.
+    fn read_small(&self, object: &HObject, o: &Onode, offset: u64, end: u64) -> Result<Option<Bytes>> {
+        let (first, last) = (offset / BLOCK, end.div_ceil(BLOCK));
+        let mut found: Option<Result<Vec<u8>>> = None;
+        self.for_mapped(o, first, last, |_, piece| {
+            let Piece::Plain { run, kind, sums } = piece else { return };
+            if run.len == last - first && !self.is_pending(run) {
+                found = self.read_cached(object, first * BLOCK, run, kind, sums).transpose();
+            }
+        })?;
+        let Some(data) = found.transpose()? else { return Ok(None) };
+        let skip = (offset - first * BLOCK) as usize;
+        Ok(Some(Bytes::from(data).slice(skip..skip + (end - offset) as usize)))
+    }
+
+    /// Is some of a run on its way to the data file?
+    fn is_pending(&self, run: PhysRun) -> bool {
+        let before = self.pending.range(..run.start + run.len).next_back();
+        before.is_some_and(|(start, p)| start + p.data.len() as u64 / BLOCK > run.start)
+    }
+
+    /// Blocks of the data file, checked, if they are in the page cache.
+    fn read_cached(
+        &self,
+        object: &HObject,
+        offset: u64,
+        run: PhysRun,
+        kind: Checksum,
+        sums: &[u32],
+    ) -> Result<Option<Vec<u8>>> {
+        let mut buf = vec![0; (run.len * BLOCK) as usize];
+        let fail = |e| StoreError::io("read", self.block.name(), e);
+        if !self.block.try_read_at(&mut buf, run.start * BLOCK).map_err(fail)? {
+            return Ok(None);
+        }
+        for (i, (block, sum)) in buf.chunks(BLOCK as usize).zip(sums.chunks(kind.words())).enumerate() {
+            if !kind.holds(block, sum) {
+                let offset = offset + i as u64 * BLOCK;
+                return Err(StoreError::Checksum { object: object.clone().into(), offset });
+            }
+        }
+        Ok(Some(buf))
     }
 
     fn pinned(&self, mut plan: ReadPlan) -> ReadPlan {

@@ -8,7 +8,7 @@ mod clone;
 mod data;
 
 use crate::alloc::{BLOCK, PhysRun};
-use crate::commit::Record;
+use crate::commit::{Payload, Record};
 use crate::compress::PoolOptions;
 use crate::error::{Result, StoreError};
 use crate::journal::{self, RECORD_HEADER};
@@ -49,14 +49,15 @@ pub(crate) struct Stage<'s> {
     s: &'s mut Store,
     seq: u64,
     redo: RedoWriter,
-    heads: BTreeMap<Bytes, StagedHead>,
+    /// Boxed: a tree node has room for eleven.
+    heads: BTreeMap<Bytes, Box<StagedHead>>,
     segments: BTreeMap<(u64, u32), Option<Segment>>,
     refs: BTreeMap<u64, Refs>,
     /// Pool of the object being changed, how its data is to be stored, and what that
     /// changed so far in the space of pools.
     pool: i64,
     options: PoolOptions,
-    space: BTreeMap<i64, [i64; 5]>,
+    space: Vec<(i64, [i64; 5])>,
     omap: BTreeMap<(u64, Bytes), Option<Bytes>>,
     omap_headers: BTreeMap<u64, Bytes>,
     dead: Vec<u64>,
@@ -84,7 +85,7 @@ impl<'s> Stage<'s> {
             refs: BTreeMap::new(),
             pool: 0,
             options: PoolOptions::default(),
-            space: BTreeMap::new(),
+            space: Vec::new(),
             omap: BTreeMap::new(),
             omap_headers: BTreeMap::new(),
             dead: Vec::new(),
@@ -122,7 +123,8 @@ impl<'s> Stage<'s> {
     pub fn commit(self, txn: &Transaction) -> u64 {
         let s = self.s;
         let (redo, direct) = self.record;
-        let record = Record { seq: self.seq, redo, pieces: self.pieces, direct };
+        let payload = if direct { Payload::Direct } else { Payload::Journaled };
+        let record = Record { seq: self.seq, redo, pieces: self.pieces, payload };
         for (key, head) in self.heads {
             let onode = head.now.map(Arc::new);
             let cost = key.len() + 96 + onode.as_ref().map_or(0, |o| o.cost());
@@ -178,8 +180,7 @@ impl<'s> Stage<'s> {
             let before = head.before.as_ref().map_or(0, |b| b.stored());
             self.counters.stored = (self.counters.stored + now).saturating_sub(before);
             if now != before {
-                let space = self.space.entry(head.pool).or_default();
-                space[field::STORED] += now as i64 - before as i64;
+                space_of(&mut self.space, head.pool)[field::STORED] += now as i64 - before as i64;
             }
             self.counters.objects += u64::from(head.now.is_some());
             self.counters.objects -= u64::from(head.before.is_some()).min(self.counters.objects);
@@ -194,7 +195,7 @@ impl<'s> Stage<'s> {
         for run in &self.freed {
             self.redo.freed(*run);
         }
-        self.space.retain(|_, by| by.iter().any(|n| *n != 0));
+        self.space.retain(|(_, by)| by.iter().any(|n| *n != 0));
         for (pool, by) in &self.space {
             self.redo.pool(*pool, &self.s.pools.get(pool).copied().unwrap_or_default().changed(by));
         }
@@ -234,7 +235,7 @@ impl<'s> Stage<'s> {
             Some(h) => h,
             None => {
                 let before = self.s.head(&key)?;
-                StagedHead { pool: self.pool, now: before.as_deref().cloned(), before }
+                Box::new(StagedHead { pool: self.pool, now: before.as_deref().cloned(), before })
             }
         };
         for op in &update.ops {
@@ -338,6 +339,15 @@ impl<'s> Stage<'s> {
             self.dead.push(id);
         }
     }
+}
+
+/// What a transaction changed in the space of one pool so far.
+fn space_of(space: &mut Vec<(i64, [i64; 5])>, pool: i64) -> &mut [i64; 5] {
+    let at = space.iter().position(|(p, _)| *p == pool).unwrap_or_else(|| {
+        space.push((pool, [0; 5]));
+        space.len() - 1
+    });
+    &mut space[at].1
 }
 
 fn take_id(counters: &mut Counters) -> u64 {

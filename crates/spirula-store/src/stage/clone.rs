@@ -1,6 +1,6 @@
 //! Clones: objects that share blocks until one of them changes.
 
-use super::{Stage, StagedHead, end_of, field, pool_of, take_id};
+use super::{Stage, StagedHead, end_of, field, pool_of, space_of, take_id};
 use crate::alloc::{BLOCK, PhysRun};
 use crate::error::{Result, StoreError};
 use crate::keys;
@@ -51,7 +51,7 @@ impl Stage<'_> {
         if !self.heads.contains_key(&key) {
             let before = self.s.head(&key)?;
             let now = before.as_deref().cloned();
-            self.heads.insert(key.clone(), StagedHead { pool: pool_of(from), now, before });
+            self.heads.insert(key.clone(), Box::new(StagedHead { pool: pool_of(from), now, before }));
         }
         let found = self.heads.get_mut(&key).and_then(|h| h.now.as_mut());
         let o = found.ok_or_else(|| StoreError::NoSource(from.clone().into()))?;
@@ -97,7 +97,7 @@ impl Stage<'_> {
         }
         let compressed = seg.usage().compressed;
         if compressed > 0 {
-            self.space.entry(self.pool).or_default()[field::COMPRESSED_ORIGINAL] += (compressed * BLOCK) as i64;
+            space_of(&mut self.space, self.pool)[field::COMPRESSED_ORIGINAL] += (compressed * BLOCK) as i64;
         }
         Ok(())
     }

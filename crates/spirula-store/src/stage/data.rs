@@ -1,6 +1,6 @@
 //! Data of objects: blocks taken, filled, mapped, unmapped and let go of.
 
-use super::{Stage, end_of, field};
+use super::{Stage, end_of, field, space_of};
 use crate::alloc::{BLOCK, PhysRun, push_run};
 use crate::error::{Result, StoreError};
 use crate::onode::{INLINE_BLOCKS, Onode, SEGMENT_BLOCKS};
@@ -30,7 +30,7 @@ impl Stage<'_> {
         for r in &runs {
             push_run(&mut self.taken, *r);
         }
-        self.space.entry(self.pool).or_default()[field::ALLOCATED] += (n * BLOCK) as i64;
+        space_of(&mut self.space, self.pool)[field::ALLOCATED] += (n * BLOCK) as i64;
         Ok(runs)
     }
 
@@ -104,7 +104,7 @@ impl Stage<'_> {
         let mut sums = Vec::new();
         data.chunks(BLOCK as usize).for_each(|b| kind.push(b, &mut sums));
         let blob = Blob { algorithm: self.options.algorithm, content: n as u8, stored, kind, runs, sums };
-        let space = self.space.entry(self.pool).or_default();
+        let space = space_of(&mut self.space, self.pool);
         space[field::COMPRESSED] += i64::from(stored);
         space[field::COMPRESSED_ALLOCATED] += data.len() as i64;
         self.map_blob(o, first, n, &Arc::new(blob), 0).map(|_| ())
@@ -150,7 +150,7 @@ impl Stage<'_> {
     pub(super) fn account(&mut self, o: &mut Onode, before: Usage, after: Usage) {
         o.account(before, after);
         if before.compressed != after.compressed {
-            let space = self.space.entry(self.pool).or_default();
+            let space = space_of(&mut self.space, self.pool);
             space[field::COMPRESSED_ORIGINAL] += (after.compressed as i64 - before.compressed as i64) * BLOCK as i64;
         }
     }
@@ -266,7 +266,7 @@ impl Stage<'_> {
             gone |= self.drop_run(shared, *run)?;
         }
         if gone {
-            let space = self.space.entry(self.pool).or_default();
+            let space = space_of(&mut self.space, self.pool);
             space[field::COMPRESSED] -= i64::from(blob.stored);
             space[field::COMPRESSED_ALLOCATED] -= (blob.blocks() * BLOCK) as i64;
         }
@@ -306,7 +306,7 @@ impl Stage<'_> {
 
     fn free(&mut self, run: PhysRun) {
         push_run(&mut self.freed, run);
-        self.space.entry(self.pool).or_default()[field::ALLOCATED] -= (run.len * BLOCK) as i64;
+        space_of(&mut self.space, self.pool)[field::ALLOCATED] -= (run.len * BLOCK) as i64;
     }
 
     /// Reference counts of a chunk as they are in this transaction, to be changed and put back.

@@ -563,13 +563,13 @@ fn every_flipped_bit_in_compressed_or_xxhashed_data_is_detected_also_past_the_ca
         for block in blocks {
             for _ in 0..20 {
                 let (byte, bit) = ((block * BLOCK + rng.below(BLOCK)) as usize, rng.below(8));
-                world.edit(2, |d| d[byte] ^= 1 << bit);
+                world.edit_data(|d| d[byte] ^= 1 << bit);
                 for name in [&o, &clone] {
                     assert!(matches!(store.read_blocking(name, 0, 32768), Err(StoreError::Checksum { .. })));
                     let Ok(Read::NotReady(plan)) = store.read_uncached(name, 0, 32768) else { panic!("not a plan") };
                     assert!(matches!(plan.run(), Err(StoreError::Checksum { object, .. }) if *object == *name));
                 }
-                world.edit(2, |d| d[byte] ^= 1 << bit);
+                world.edit_data(|d| d[byte] ^= 1 << bit);
             }
         }
         assert_eq!(store.read_blocking(&clone, 0, 32768).unwrap().unwrap(), data);
