@@ -173,6 +173,10 @@ pub(crate) struct Allocator {
     small: u64,
     /// The group where large requests look first.
     large: usize,
+    /// First block of each chunk of metadata. Chunks are of equal length; the metadata
+    /// itself says which they are, so that the bitmaps do not.
+    chunks: BTreeSet<u64>,
+    chunk_blocks: u64,
 }
 
 fn group_of(block: u64) -> usize {
@@ -185,7 +189,16 @@ impl Allocator {
         let groups = (0..blocks.div_ceil(GROUP_BLOCKS))
             .map(|g| Group::new((blocks - g * GROUP_BLOCKS).min(GROUP_BLOCKS)))
             .collect();
-        Self { groups, blocks, free: blocks, dirty: BTreeSet::new(), small: blocks / 4 * 3, large: 0 }
+        Self {
+            groups,
+            blocks,
+            free: blocks,
+            dirty: BTreeSet::new(),
+            small: blocks / 4 * 3,
+            large: 0,
+            chunks: BTreeSet::new(),
+            chunk_blocks: 0,
+        }
     }
 
     /// Number of free blocks.
@@ -261,12 +274,60 @@ impl Allocator {
                 }
             }
         }
-        for (_, map) in &mut out {
+        for (g, map) in &mut out {
+            let first = u64::from(*g) * GROUP_BLOCKS;
+            let before = (first + 1).saturating_sub(self.chunk_blocks);
+            for chunk in self.chunks.range(before..first + GROUP_BLOCKS) {
+                for b in (*chunk).max(first)..(chunk + self.chunk_blocks).min(first + GROUP_BLOCKS) {
+                    let bit = b - first;
+                    map[(bit / 8) as usize] &= !(1 << (bit % 8));
+                }
+            }
             if map.iter().all(|b| *b == 0) {
                 map.clear();
             }
         }
         out
+    }
+
+    /// Takes a chunk of `blocks` contiguous blocks for metadata. Always the same number.
+    pub fn take_chunk(&mut self, blocks: u64) -> Option<u64> {
+        let mut runs = Vec::new();
+        let large = self.large;
+        if !self.allocate(blocks, &mut runs) {
+            return None;
+        }
+        let [run] = runs.as_slice() else {
+            runs.iter().for_each(|r| self.flip(*r, false));
+            self.large = large;
+            return None;
+        };
+        self.chunk_blocks = blocks;
+        self.chunks.insert(run.start);
+        Some(run.start)
+    }
+
+    /// Takes the chunk that is at `start`; false (and no change) if part of it is in use or
+    /// outside.
+    pub fn adopt_chunk(&mut self, start: u64, blocks: u64) -> bool {
+        let free = self.mark_used(PhysRun { start, len: blocks });
+        if free {
+            self.chunk_blocks = blocks;
+            self.chunks.insert(start);
+        }
+        free
+    }
+
+    /// Gives a chunk back.
+    pub fn drop_chunk(&mut self, start: u64) {
+        if self.chunks.remove(&start) {
+            self.flip(PhysRun { start, len: self.chunk_blocks }, false);
+        }
+    }
+
+    /// Blocks in chunks of metadata.
+    pub fn in_chunks(&self) -> u64 {
+        self.chunks.len() as u64 * self.chunk_blocks
     }
 
     /// Marks the groups of a run as changed.

@@ -1,8 +1,8 @@
 //! Checkpoints: bring the KV up to a transaction, so that the journal before it may be
 //! overwritten.
 //!
-//! Order on the devices: flush data; commit the frozen overlay with the checkpoint record,
-//! durable; superblock, durable; then the journal's tail moves. Each step may be the last
+//! Order on the devices: flush data; pages of the frozen overlay and the checkpoint record,
+//! flush; superblock with the new root, durable; then the journal's tail moves. Each step may be the last
 //! before a crash: the journal still has everything the KV lacks. On any error the store
 //! is poisoned.
 
@@ -86,7 +86,9 @@ pub(crate) struct StoredLog {
 /// The checkpoint thread's state.
 pub(crate) struct Checkpointer {
     pub shared: Arc<Shared>,
-    pub meta: Arc<dyn MetaStore>,
+    pub meta: Arc<MetaStore>,
+    /// An overlay of this size may come, bytes.
+    pub overlay_limit: usize,
     pub block: Arc<dyn BlockDevice>,
     pub superblock_dev: Arc<dyn BlockDevice>,
     pub superblock: Superblock,
@@ -123,11 +125,16 @@ impl Checkpointer {
         }
         let record = CheckpointRecord { seq: job.seq, end: job.end, counters: job.counters };
         changes.push((keys::CHECKPOINT.to_vec(), Some(record.encode())));
-        self.meta.commit(changes)?;
-        self.superblock.checkpoint = job.seq;
-        self.superblock.clean = job.clean;
-        self.superblock.journaled = job.end;
-        self.superblock.write(&*self.superblock_dev)?;
+        // The superblock with the new root is the commit.
+        let (sb, dev) = (&mut self.superblock, &*self.superblock_dev);
+        self.meta.commit(&changes, |root| {
+            sb.root = Bytes::copy_from_slice(root);
+            sb.checkpoint = job.seq;
+            sb.clean = job.clean;
+            sb.journaled = job.end;
+            sb.write(dev)
+        })?;
+        self.meta.keep_spare(self.overlay_limit);
         self.shared.superblock.store(self.superblock.label.generation, Ordering::Release);
         self.dead.extend(&job.frozen.dead);
         self.shared.ring_tail.store(job.end.offset, Ordering::Release);
@@ -139,7 +146,7 @@ impl Checkpointer {
     fn stored_log(&mut self, pg: PgId) -> Result<&mut StoredLog> {
         if !self.logs.contains_key(&pg) {
             let prefix = keys::log_prefix(pg);
-            let mut log = StoredLog { trimmed: stored_trim(&*self.meta, pg)?, ..StoredLog::default() };
+            let mut log = StoredLog { trimmed: stored_trim(&self.meta, pg)?, ..StoredLog::default() };
             for pair in self.meta.range(&prefix, &keys::prefix_end(&prefix)) {
                 log.chunks.push_back(keys::log_chunk_versions(&pair?.0)?);
             }
@@ -224,7 +231,16 @@ impl Checkpointer {
             changes.push((keys::dead(id), None));
             self.dead.pop_front();
         }
-        if changes.is_empty() { Ok(()) } else { self.meta.commit(changes) }
+        if changes.is_empty() {
+            return Ok(());
+        }
+        let (sb, dev) = (&mut self.superblock, &*self.superblock_dev);
+        self.meta.commit(&changes, |root| {
+            sb.root = Bytes::copy_from_slice(root);
+            sb.write(dev)
+        })?;
+        self.shared.superblock.store(self.superblock.label.generation, Ordering::Release);
+        Ok(())
     }
 }
 
@@ -271,7 +287,7 @@ fn encode_chunk<'a>(entries: impl Iterator<Item = &'a (EVersion, Bytes)>) -> Vec
 }
 
 /// The newest trimmed version of a PG's log in the KV, if entries of it are still there.
-pub(crate) fn stored_trim(meta: &dyn MetaStore, pg: PgId) -> Result<Option<EVersion>> {
+pub(crate) fn stored_trim(meta: &MetaStore, pg: PgId) -> Result<Option<EVersion>> {
     let trimmed = meta.get(&keys::log_trim(pg))?;
     trimmed.map(|v| Decoder::new(&v).get().map_err(StoreError::corrupt)).transpose()
 }

@@ -1,103 +1,197 @@
 //! The metadata KV: an ordered map that changes only in checkpoints, each one atomic and
 //! durable when [`MetaStore::commit`] returns. Everything newer lives in the journal and
-//! the overlay.
+//! the overlay. It is a copy-on-write tree (crate `spirula-tree`) whose root is kept in the
+//! superblock.
 //!
 //! Keys begin with a byte that says what they hold (module [`crate::keys`]).
 
+use crate::alloc::{Allocator, BLOCK};
+use crate::device::BlockDevice;
 use crate::error::{Result, StoreError};
 use bytes::Bytes;
-use std::path::Path;
+use spirula_tree::{Options, PageSpace, Root, Tree, TreeError};
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A key-value pair or the error met instead of it.
-pub type Pair = Result<(Bytes, Bytes)>;
+pub(crate) type Pair = Result<(Bytes, Bytes)>;
 /// Changes of one commit: `None` deletes. Keys are distinct.
-pub type Changes = Vec<(Vec<u8>, Option<Vec<u8>>)>;
+pub(crate) type Changes = Vec<(Vec<u8>, Option<Vec<u8>>)>;
+/// The blocks of a device, shared by data (the store's owner) and metadata (checkpoints).
+pub(crate) type SharedAllocator = Arc<Mutex<Allocator>>;
 
-/// Where checkpoints go.
-pub trait MetaStore: Send + Sync {
-    /// The value of `key`.
-    ///
-    /// # Errors
-    /// [`StoreError::Io`] when the KV cannot be read or fails its own checksums.
-    fn get(&self, key: &[u8]) -> Result<Option<Bytes>>;
+/// Bytes of space from which chunks are large.
+const LARGE_SPACE: u64 = 4 << 30;
+const LARGE_CHUNK: u32 = 1 << 20;
+const SMALL_CHUNK: u32 = 256 << 10;
+/// Bytes of pages that a commit may write for each byte of an overlay in memory: a small
+/// change may need a page of its own.
+const PAGES_PER_BYTE: u64 = 160;
 
-    /// All pairs with `from <= key < until`, in order, as of now.
-    fn range<'a>(&'a self, from: &[u8], until: &[u8]) -> Box<dyn Iterator<Item = Pair> + 'a>;
-
-    /// Applies all of `changes` or none, durably.
-    ///
-    /// # Errors
-    /// [`StoreError::Io`]; what is durable is then unknown.
-    fn commit(&self, changes: Changes) -> Result<()>;
-
-    /// Bytes taken on the device.
-    fn disk_space(&self) -> u64;
+pub(crate) fn lock(alloc: &Mutex<Allocator>) -> MutexGuard<'_, Allocator> {
+    alloc.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// [`MetaStore`] over the fjall LSM engine, with one keyspace and small buffers.
-pub struct FjallMeta {
-    db: fjall::Database,
-    keyspace: fjall::Keyspace,
+/// Chunks for the tree.
+struct ChunkSpace {
+    dev: Arc<dyn BlockDevice>,
+    alloc: SharedAllocator,
+    /// Blocks per chunk.
+    chunk: u64,
+    /// Chunks kept for commits that find no other, since data has taken all there was.
+    /// Locked before the allocator, where both are.
+    spare: Mutex<Vec<u64>>,
+}
+
+impl ChunkSpace {
+    fn spare(&self) -> MutexGuard<'_, Vec<u64>> {
+        self.spare.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps about `bytes` in spare.
+    fn keep_spare(&self, bytes: u64) {
+        let wanted = bytes.div_ceil(self.chunk * BLOCK) as usize;
+        let mut spare = self.spare();
+        while spare.len() > wanted
+            && let Some(chunk) = spare.pop()
+        {
+            lock(&self.alloc).drop_chunk(chunk);
+        }
+        while spare.len() < wanted
+            && let Some(chunk) = lock(&self.alloc).take_chunk(self.chunk)
+        {
+            spare.push(chunk);
+        }
+    }
+}
+
+impl PageSpace for ChunkSpace {
+    fn read(&self, at: u64, buf: &mut [u8]) -> io::Result<()> {
+        self.dev.read_at(buf, at)
+    }
+
+    fn write(&self, at: u64, bufs: &[&[u8]]) -> io::Result<()> {
+        self.dev.write_at(bufs, at)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.dev.flush()
+    }
+
+    fn grow(&self) -> Option<u64> {
+        let found = lock(&self.alloc).take_chunk(self.chunk);
+        found.or_else(|| self.spare().pop()).map(|block| block * BLOCK)
+    }
+
+    fn release(&self, chunk: u64) {
+        lock(&self.alloc).drop_chunk(chunk / BLOCK);
+    }
+}
+
+/// See the module.
+pub(crate) struct MetaStore {
+    tree: Tree,
+    space: Arc<ChunkSpace>,
     name: String,
 }
 
-impl FjallMeta {
-    /// Opens or creates the KV in `dir`. `memory` bounds its block cache and each of its
-    /// write buffers (of which there are at most three).
+impl MetaStore {
+    /// Opens the metadata whose root is `root` (empty: there is none yet) on `dev`, whose
+    /// blocks are those of `alloc`. Nothing is written, and no chunk marked as used.
     ///
     /// # Errors
-    /// [`StoreError::Io`].
-    pub fn open(dir: &Path, memory: u64) -> Result<Self> {
-        let name = dir.display().to_string();
-        let fail = |e: fjall::Error| StoreError::io("open", name.clone(), e);
-        let db = fjall::Database::builder(dir)
-            .cache_size(memory)
-            .worker_threads(1)
-            .max_cached_files(Some(64))
-            .max_journaling_size(64 << 20)
-            // Checkpoints sync explicitly; nothing else needs to reach the disk.
-            .manual_journal_persist(true)
-            .open()
-            .map_err(fail)?;
-        let keyspace = db
-            .keyspace("store", || {
-                fjall::KeyspaceCreateOptions::default().max_memtable_size(memory).manual_journal_persist(true)
-            })
-            .map_err(fail)?;
-        Ok(Self { db, keyspace, name })
+    /// [`StoreError::Io`], [`StoreError::Corrupt`].
+    pub fn open(
+        dev: Arc<dyn BlockDevice>,
+        alloc: SharedAllocator,
+        root: &[u8],
+        uuid: [u8; 16],
+        cache: usize,
+    ) -> Result<Self> {
+        let name = dev.name().to_owned();
+        let fail = |e| failure(&name, "open", e);
+        let root = if root.is_empty() { None } else { Some(Root::decode(root).map_err(fail)?) };
+        let large = lock(&alloc).blocks() * BLOCK >= LARGE_SPACE;
+        let chunk = root.as_ref().map_or(if large { LARGE_CHUNK } else { SMALL_CHUNK }, |r| r.chunk);
+        let space = Arc::new(ChunkSpace { dev, alloc, chunk: u64::from(chunk) / BLOCK, spare: Mutex::default() });
+        let options = Options { uuid, chunk, cache };
+        let tree = match root {
+            Some(r) if r.uuid != uuid => {
+                return Err(StoreError::corrupt("the superblock's metadata is of another store"));
+            }
+            Some(r) => Tree::open(space.clone(), r, &options),
+            None => Tree::create(space.clone(), &options),
+        };
+        Ok(Self { tree: tree.map_err(fail)?, space, name })
+    }
+
+    /// Marks the tree's chunks as used, when it is known what data uses.
+    ///
+    /// # Errors
+    /// [`StoreError::Corrupt`] if that is the same.
+    pub fn claim_chunks(&self) -> Result<()> {
+        let mut alloc = lock(&self.space.alloc);
+        for at in self.tree.chunks() {
+            if !alloc.adopt_chunk(at / BLOCK, self.space.chunk) {
+                return Err(StoreError::corrupt(format!("metadata and data both claim the space at {at}")));
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps space back for the commit of an overlay of so many bytes.
+    pub fn keep_spare(&self, overlay: usize) {
+        let overlay = overlay as u64;
+        let tree = self.disk_space();
+        self.space.keep_spare(tree.min(overlay * PAGES_PER_BYTE) + overlay * 8);
+    }
+
+    /// The value of `key`.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`] when the metadata cannot be read, [`StoreError::Corrupt`] when it
+    /// fails its own checksums.
+    pub fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
+        self.tree.get(key).map_err(|e| failure(&self.name, "read", e))
+    }
+
+    /// All pairs with `from <= key < until`, in order, as of now.
+    pub fn range(&self, from: &[u8], until: &[u8]) -> impl Iterator<Item = Pair> + use<> {
+        let name = self.name.clone();
+        let pairs = (from < until).then(|| self.tree.range(from, Some(until)));
+        pairs.into_iter().flatten().map(move |p| p.map_err(|e| failure(&name, "read", e)))
+    }
+
+    /// Applies all of `changes` or none. `publish` gets the new root and makes it durable.
+    ///
+    /// # Errors
+    /// Of `publish`, [`StoreError::Io`]: what is durable is then unknown.
+    /// [`StoreError::NoSpace`], [`StoreError::Corrupt`].
+    pub fn commit(&self, changes: &Changes, publish: impl FnOnce(&[u8]) -> Result<()>) -> Result<()> {
+        let mut published = Ok(());
+        let done = self.tree.commit(changes, |root| {
+            published = publish(&root.encode());
+            published.clone().map_err(io::Error::other)
+        });
+        published?;
+        done.map_err(|e| failure(&self.name, "commit to", e))
+    }
+
+    /// Bytes taken on the device.
+    pub fn disk_space(&self) -> u64 {
+        let spare = self.space.spare().len() as u64 * self.space.chunk;
+        lock(&self.space.alloc).in_chunks().saturating_sub(spare) * BLOCK
     }
 }
 
-impl MetaStore for FjallMeta {
-    fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
-        let v = self.keyspace.get(key).map_err(|e| StoreError::io("read", self.name.clone(), e))?;
-        Ok(v.map(|v| Bytes::copy_from_slice(&v)))
-    }
-
-    fn range<'a>(&'a self, from: &[u8], until: &[u8]) -> Box<dyn Iterator<Item = Pair> + 'a> {
-        if from >= until {
-            return Box::new(std::iter::empty());
-        }
-        Box::new(self.keyspace.range(from.to_vec()..until.to_vec()).map(move |guard| {
-            let (k, v) = guard.into_inner().map_err(|e| StoreError::io("read", self.name.clone(), e))?;
-            Ok((Bytes::copy_from_slice(&k), Bytes::copy_from_slice(&v)))
-        }))
-    }
-
-    fn commit(&self, changes: Changes) -> Result<()> {
-        let fail = |e: fjall::Error| StoreError::io("commit to", self.name.clone(), e);
-        let mut batch = self.db.batch().durability(Some(fjall::PersistMode::SyncAll));
-        for (k, v) in changes {
-            match v {
-                Some(v) => batch.insert(&self.keyspace, k, v),
-                None => batch.remove(&self.keyspace, k),
-            }
-        }
-        batch.commit().map_err(fail)
-    }
-
-    fn disk_space(&self) -> u64 {
-        // The journal's size costs a directory walk; its bound is small and constant.
-        self.keyspace.disk_space()
+fn failure(name: &str, action: &'static str, e: TreeError) -> StoreError {
+    match e {
+        TreeError::Io { .. } | TreeError::Poisoned => StoreError::io(action, name, e),
+        TreeError::NoSpace => StoreError::Io {
+            action,
+            file: name.to_owned(),
+            why: "no space left for the metadata: make the device larger".to_owned(),
+        },
+        e => StoreError::Corrupt(format!("{name}: {e}")),
     }
 }

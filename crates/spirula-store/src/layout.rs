@@ -51,7 +51,6 @@ pub(crate) struct Layout {
     /// The data space.
     pub block: Arc<dyn BlockDevice>,
     /// The metadata device's space, if it has one.
-    #[allow(dead_code, reason = "until the metadata tree replaces the KV")]
     pub meta: Option<Arc<dyn BlockDevice>>,
     /// Bytes by which the data space has grown since the last opening.
     pub grown: u64,

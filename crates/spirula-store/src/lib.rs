@@ -36,7 +36,7 @@ pub mod device;
 mod error;
 mod journal;
 mod keys;
-pub mod kv;
+mod kv;
 mod layout;
 mod onode;
 mod open;

@@ -9,8 +9,8 @@ use crate::commit::{Committer, Shared, Writer};
 use crate::error::{Result, StoreError};
 use crate::journal::{Position, Ring, Tail};
 use crate::keys;
-use crate::kv::{FjallMeta, MetaStore};
-use crate::layout::{Layout, refused};
+use crate::kv::{self, MetaStore};
+use crate::layout::Layout;
 use crate::overlay::{Counters, Overlay};
 use crate::paths::{Access, Claims, StorePaths};
 use crate::redo::{self, Redo};
@@ -22,17 +22,12 @@ use crate::superblock::{Identity, Superblock};
 use spirula_encoding::Decoder;
 use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 /// Threads that write large payloads.
 const WRITERS: usize = 2;
-/// What a store is made of.
-pub(crate) struct Parts {
-    pub layout: Layout,
-    pub meta: Arc<dyn MetaStore>,
-}
 
 impl Store {
     /// Opens the store at `path`, an OSD's directory or a main device, and replays its
@@ -74,26 +69,30 @@ impl Store {
     ) -> Result<Self> {
         let (devices, claims) = paths.open(expected, access)?;
         let layout = Layout::read(&devices, expected)?;
-        let kv = paths.main.with_file_name("kv");
-        if !kv.exists() {
-            return refused(kv.display().to_string(), "is missing", "replace the OSD and let the cluster recover it");
-        }
-        let meta = Arc::new(FjallMeta::open(&kv, kv_memory(opts))?);
-        Self::open_parts(Parts { layout, meta }, claims, opts, on_commit, on_error)
+        Self::open_layout(layout, claims, opts, on_commit, on_error)
     }
 
     /// Opens a store over given devices.
-    pub(crate) fn open_parts(
-        parts: Parts,
+    pub(crate) fn open_layout(
+        mut layout: Layout,
         claims: Claims,
         opts: &StoreOptions,
         on_commit: Box<dyn Fn(u64) + Send>,
         on_error: Box<dyn Fn(StoreError) + Send>,
     ) -> Result<Self> {
-        let Parts { mut layout, meta } = parts;
         let sb = &layout.superblock;
-        let base = load_checkpoint(&*meta, sb)?;
-        let mut alloc = Allocator::new(sb.data_size / BLOCK);
+        let shared_alloc = Arc::new(Mutex::new(Allocator::new(sb.data_size / BLOCK)));
+        let (meta_dev, meta_alloc) = match &layout.meta {
+            Some(dev) => {
+                let size = dev.size().map_err(|e| StoreError::io("size", dev.name(), e))?;
+                (dev.clone(), Arc::new(Mutex::new(Allocator::new(size / BLOCK))))
+            }
+            None => (layout.block.clone(), shared_alloc.clone()),
+        };
+        let uuid = sb.label.store_uuid.0;
+        let meta = Arc::new(MetaStore::open(meta_dev, meta_alloc, &sb.root, uuid, opts.cache_bytes / 4)?);
+        let base = load_checkpoint(&meta, sb)?;
+        let mut alloc = kv::lock(&shared_alloc);
         for pair in meta.range(b"A", b"B") {
             let (key, map) = pair?;
             let group = key.last_chunk::<4>().map(|g| u32::from_be_bytes(*g));
@@ -108,7 +107,8 @@ impl Store {
                 id.ok_or_else(|| StoreError::corrupt("omap id too short"))
             })
             .collect::<Result<VecDeque<u64>>>()?;
-        let pools = load_pools(&*meta)?;
+        drop(alloc);
+        let pools = load_pools(&meta)?;
         let (seq, tail) = (base.seq, base.end.offset);
         let mut store = Self {
             shared: Arc::new(Shared::new(seq, tail, tail, seq, on_error)),
@@ -124,7 +124,7 @@ impl Store {
             refs: Cache::new(0).into(),
             pools,
             pool_options: BTreeMap::new(),
-            alloc,
+            alloc: shared_alloc,
             counters: base.counters,
             seq,
             frozen_seq: seq,
@@ -148,6 +148,9 @@ impl Store {
         };
         store.divide_memory();
         let (head, images) = store.replay(&ring, base.end, !sb.clean)?;
+        // Chunks may be where data was that the journal has freed.
+        meta.claim_chunks()?;
+        meta.keep_spare(store.overlay_limit());
         // Everything is sound: from here on the store may be written.
         store.restore_images(&ring, &images)?;
         // The last frame may have been whole in a cache only; from now on it counts.
@@ -211,7 +214,7 @@ impl Store {
             Redo::LogRewind { pg, to } => self.active.log_rewind(pg, to),
             Redo::LogRemove { pg } => self.active.log_remove(pg),
             Redo::Taken { run, image } => {
-                if !self.alloc.mark_used(run) {
+                if !self.alloc().mark_used(run) {
                     return Err(StoreError::corrupt(format!("journal takes blocks {run:?} that are in use")));
                 }
                 if image {
@@ -222,7 +225,7 @@ impl Store {
                 }
             }
             Redo::Freed { run } => {
-                if !self.alloc.mark_free(run) {
+                if !self.alloc().mark_free(run) {
                     return Err(StoreError::corrupt(format!("journal frees blocks {run:?} that are free")));
                 }
                 for b in run.start..run.start + run.len {
@@ -280,7 +283,7 @@ impl Store {
     fn start(
         &mut self,
         layout: Layout,
-        meta: Arc<dyn MetaStore>,
+        meta: Arc<MetaStore>,
         head: Tail,
         tail: u64,
         dead: VecDeque<u64>,
@@ -312,6 +315,7 @@ impl Store {
         let checkpointer = Checkpointer {
             shared: self.shared.clone(),
             meta,
+            overlay_limit: self.overlay_limit(),
             block: layout.block,
             superblock_dev: layout.main,
             superblock: sb,
@@ -347,13 +351,8 @@ impl Store {
     }
 }
 
-fn kv_memory(opts: &StoreOptions) -> u64 {
-    // A cache and up to three write buffers of this size.
-    (opts.cache_bytes as u64 / 16).max(1 << 20)
-}
-
 /// Space used by pools, as of the checkpoint.
-fn load_pools(meta: &dyn MetaStore) -> Result<BTreeMap<i64, PoolSpace>> {
+fn load_pools(meta: &MetaStore) -> Result<BTreeMap<i64, PoolSpace>> {
     let each = meta.range(b"U", b"V").map(|pair| {
         let (key, value) = pair?;
         let id = key.last_chunk::<8>().ok_or_else(|| StoreError::corrupt("pool key too short"))?;
@@ -363,8 +362,8 @@ fn load_pools(meta: &dyn MetaStore) -> Result<BTreeMap<i64, PoolSpace>> {
     each.collect()
 }
 
-/// The KV's checkpoint, which must not be older than the superblock says.
-fn load_checkpoint(meta: &dyn MetaStore, sb: &Superblock) -> Result<CheckpointRecord> {
+/// The metadata's checkpoint, which is the one the superblock names.
+fn load_checkpoint(meta: &MetaStore, sb: &Superblock) -> Result<CheckpointRecord> {
     let record = match meta.get(keys::CHECKPOINT)? {
         Some(v) => CheckpointRecord::decode(&v)?,
         None => CheckpointRecord {
@@ -373,12 +372,11 @@ fn load_checkpoint(meta: &dyn MetaStore, sb: &Superblock) -> Result<CheckpointRe
             counters: Counters { next_id: 1, objects: 0, stored: 0 },
         },
     };
-    if record.seq < sb.checkpoint {
-        return refused(
-            "kv",
-            format!("holds checkpoint {}, the superblock knows of {}: metadata was lost", record.seq, sb.checkpoint),
-            "do not trust this device; replace the OSD and let the cluster recover it",
-        );
+    if record.seq != sb.checkpoint {
+        return Err(StoreError::corrupt(format!(
+            "the metadata holds checkpoint {}, the superblock names {}",
+            record.seq, sb.checkpoint
+        )));
     }
     Ok(record)
 }

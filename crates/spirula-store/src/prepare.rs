@@ -4,6 +4,7 @@
 //! is in use is not overwritten at all. The superblock comes last: until it is there, there
 //! is no store.
 
+use crate::Store;
 use crate::alloc::BLOCK;
 use crate::device::{Aligned, BlockDevice};
 use crate::error::{Result, StoreError};
@@ -12,7 +13,6 @@ use crate::paths::{Access, CREATING, Claims, claim, is_link, kind, open_device};
 use crate::signature;
 use crate::store::StoreOptions;
 use crate::superblock::{HEADER, Identity};
-use crate::{Store, kv};
 use rustix::fs::FileType;
 use spirula_types::Uuid;
 use std::fs::{self, File};
@@ -230,7 +230,6 @@ impl Prepare {
         let plan =
             Prepared { main: path("block"), journal, meta, data_size: 0, journal_size: journal_size.unwrap_or(0) };
         let made = self.format(plan, false)?;
-        drop(kv::FjallMeta::open(&dir.join("kv"), 1 << 20)?);
         Ok(made)
     }
 

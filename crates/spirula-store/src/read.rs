@@ -801,7 +801,7 @@ impl Store {
     /// Those of reading metadata.
     pub fn log_entries(&self, pg: PgId) -> Result<Vec<(EVersion, Bytes)>> {
         let mut all = Vec::new();
-        let trimmed = checkpoint::stored_trim(&*self.meta, pg)?;
+        let trimmed = checkpoint::stored_trim(&self.meta, pg)?;
         let prefix = keys::log_prefix(pg);
         for pair in self.meta.range(&prefix, &keys::prefix_end(&prefix)) {
             all.extend(checkpoint::decode_chunk(&pair?.1)?);

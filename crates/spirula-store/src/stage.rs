@@ -115,7 +115,7 @@ impl<'s> Stage<'s> {
             self.s.pending.remove(start);
         }
         for run in &self.taken {
-            assert!(self.s.alloc.mark_free(*run), "staged blocks {run:?} were not taken");
+            assert!(self.s.alloc().mark_free(*run), "staged blocks {run:?} were not taken");
         }
     }
 
@@ -158,7 +158,7 @@ impl<'s> Stage<'s> {
             s.apply_meta(op);
         }
         for run in self.freed {
-            s.alloc.touch(run);
+            s.alloc().touch(run);
             s.freed.push_back((self.seq, run));
         }
         for (start, _) in &record.pieces {

@@ -8,7 +8,7 @@ use crate::compress::PoolOptions;
 use crate::device::BlockDevice;
 use crate::error::{Result, StoreError};
 use crate::journal;
-use crate::kv::MetaStore;
+use crate::kv::{self, MetaStore, SharedAllocator};
 use crate::onode::Onode;
 use crate::overlay::{Counters, Overlay};
 use crate::paths::Claims;
@@ -23,8 +23,8 @@ use spirula_encoding::{DecodeError, Decoder, Encoder};
 use spirula_types::transaction::{MetaOp, Transaction};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard};
 use std::thread::JoinHandle;
 
 /// Transactions with more payload than this (bytes) write it straight to its blocks.
@@ -134,7 +134,7 @@ pub(crate) struct Pending {
 /// The object store. See the crate's documentation.
 pub struct Store {
     pub(crate) shared: Arc<Shared>,
-    pub(crate) meta: Arc<dyn MetaStore>,
+    pub(crate) meta: Arc<MetaStore>,
     pub(crate) block: Arc<dyn BlockDevice>,
     pub(crate) pool: PayloadPool,
     pub(crate) identity: Identity,
@@ -148,7 +148,7 @@ pub struct Store {
     pub(crate) refs: RefCell<Cache<u64, Option<Arc<Refs>>>>,
     pub(crate) pools: BTreeMap<i64, PoolSpace>,
     pub(crate) pool_options: BTreeMap<i64, PoolOptions>,
-    pub(crate) alloc: Allocator,
+    pub(crate) alloc: SharedAllocator,
     pub(crate) counters: Counters,
     /// Newest transaction applied.
     pub(crate) seq: u64,
@@ -268,7 +268,7 @@ impl Store {
             pins.front().map_or(u64::MAX, |(seq, _)| *seq)
         };
         while let Some((_, run)) = self.freed.pop_front_if(|(seq, _)| *seq <= written && *seq < pinned) {
-            assert!(self.alloc.mark_free(run), "freed blocks {run:?} were free already");
+            assert!(self.alloc().mark_free(run), "freed blocks {run:?} were free already");
             if self.room.short() {
                 // Where it cannot be, the space just stays with the file.
                 let _ = self.block.discard(run.start * BLOCK, run.len * BLOCK);
@@ -287,19 +287,24 @@ impl Store {
         }
     }
 
+    /// The blocks of the data space.
+    pub(crate) fn alloc(&self) -> MutexGuard<'_, Allocator> {
+        kv::lock(&self.alloc)
+    }
+
     /// Divides the memory budget. Of 16 parts, 6 are for overlays (one being filled, one on
     /// its way into the KV, and its encoded form, each up to twice [`Store::overlay_limit`])
     /// and 4 for the KV; caches get the rest but for what the allocator takes.
     pub(crate) fn divide_memory(&mut self) {
         let part = self.memory_limit / 16;
-        let caches = (6 * part).saturating_sub(self.alloc.memory()).max(part);
+        let caches = (6 * part).saturating_sub(self.alloc().memory()).max(part);
         self.heads.get_mut().set_limit(caches / 2);
         self.segments.get_mut().set_limit(caches / 16 * 7);
         self.refs.get_mut().set_limit(caches / 16);
     }
 
     /// An overlay of this size is checkpointed.
-    fn overlay_limit(&self) -> usize {
+    pub(crate) fn overlay_limit(&self) -> usize {
         self.memory_limit / 16
     }
 
@@ -310,7 +315,7 @@ impl Store {
         let job = Job {
             frozen: overlay.clone(),
             seq: self.seq,
-            groups: self.alloc.take_dirty(self.freed.iter().map(|(_, run)| run)),
+            groups: self.alloc().take_dirty(self.freed.iter().map(|(_, run)| run)),
             counters: self.counters,
             end: journal::Position::default(),
             clean,
@@ -344,7 +349,7 @@ impl Store {
 
     /// Blocks that `allocate` must leave alone for a transaction that brings data.
     pub(crate) fn reserve(&self) -> u64 {
-        RESERVE_BLOCKS.min(self.alloc.blocks() / 32)
+        RESERVE_BLOCKS.min(self.alloc().blocks() / 32)
     }
 
     /// Waits until everything submitted is durable.
@@ -394,12 +399,15 @@ impl Store {
 
     /// Space and how it is used.
     pub fn statfs(&self) -> Statfs {
-        let (blocks, free) = (self.alloc.blocks(), self.alloc.free());
+        let (blocks, free, chunks) = {
+            let alloc = self.alloc();
+            (alloc.blocks(), alloc.free(), alloc.in_chunks())
+        };
         let room = self.room.available(&*self.block).unwrap_or(u64::MAX);
         Statfs {
             total: blocks * BLOCK,
             available: (free.saturating_sub(self.reserve()) * BLOCK).min(room),
-            used: (blocks - free) * BLOCK,
+            used: (blocks - free - chunks) * BLOCK,
             stored: self.counters.stored,
             objects: self.counters.objects,
             metadata: self.meta.disk_space(),
@@ -426,7 +434,7 @@ impl Store {
 
     /// Memory held by caches, the allocator, overlays and data on its way, bytes, roughly.
     pub fn memory(&self) -> usize {
-        self.alloc.memory()
+        self.alloc().memory()
             + self.heads.borrow().cost()
             + self.segments.borrow().cost()
             + self.refs.borrow().cost()

@@ -18,13 +18,13 @@ impl Stage<'_> {
     /// Takes `n` blocks, in logical order.
     fn take(&mut self, n: u64) -> Result<Vec<PhysRun>> {
         let mut runs = Vec::new();
-        let available = self.s.alloc.free().saturating_sub(self.reserve);
+        let available = self.s.alloc().free().saturating_sub(self.reserve);
         let no_space = |available| StoreError::NoSpace { needed: n * BLOCK, available };
         if n > available {
             return Err(no_space(available * BLOCK));
         }
         self.s.room.take(&*self.s.block, n * BLOCK).map_err(no_space)?;
-        if !self.s.alloc.allocate(n, &mut runs) {
+        if !self.s.alloc().allocate(n, &mut runs) {
             return Err(no_space(available * BLOCK));
         }
         for r in &runs {

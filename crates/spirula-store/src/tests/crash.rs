@@ -7,7 +7,7 @@
 //! is under way. `SPIRULA_CRASH_STATES` sets how many states are tried (default 1200).
 
 use super::model::{Model, random_txn};
-use super::sim::{Event, Image, Rng, World, apply};
+use super::sim::{Event, Image, Rng, World};
 use super::{create, create_single, open, tiny};
 use crate::StoreOptions;
 
@@ -66,7 +66,6 @@ impl<'a> Player<'a> {
                         _ => true,
                     });
                 }
-                Event::Kv(changes) => apply(&mut self.durable.kv, changes),
                 Event::Ack(seq) => self.acked = *seq,
             }
             self.at += 1;
@@ -88,7 +87,6 @@ impl<'a> Player<'a> {
                 let mode = rng.below(7);
                 tear(rng, mode, &mut image.devices[*dev], *offset, data);
             }
-            Some(Event::Kv(changes)) if rng.below(2) == 0 => apply(&mut image.kv, changes),
             _ => {}
         }
         image

@@ -9,7 +9,6 @@ mod real;
 mod sim;
 
 use crate::layout::{self, Devices, Layout, Plan};
-use crate::open::Parts;
 use crate::superblock::HEADER;
 use crate::{Identity, Result, Store, StoreOptions};
 use sim::World;
@@ -35,16 +34,19 @@ fn format(world: &World, opts: &StoreOptions) {
     layout::format(&world.devices(), &plan).unwrap();
 }
 
-/// Fresh simulated devices with a store: the journal has its own.
+/// Space for metadata beside a test's data, bytes.
+const META: u64 = 3 << 20;
+
+/// Fresh simulated devices with a store: journal and metadata have their own.
 pub(crate) fn create(opts: &StoreOptions) -> World {
-    let world = World::new(&[HEADER + opts.size, HEADER + opts.journal_size]);
+    let world = World::new(&[HEADER + opts.size, HEADER + opts.journal_size, HEADER + META]);
     format(&world, opts);
     world
 }
 
 /// The same with everything on one device.
 pub(crate) fn create_single(opts: &StoreOptions) -> World {
-    let world = World::new(&[HEADER + opts.journal_size + opts.size]);
+    let world = World::new(&[HEADER + opts.journal_size + opts.size + META]);
     format(&world, opts);
     world
 }
@@ -53,8 +55,8 @@ pub(crate) fn open_as(world: &World, opts: &StoreOptions, expected: Identity) ->
     let acks = world.clone();
     let errors = world.clone();
     let layout = Layout::read(&world.devices(), Some(expected))?;
-    Store::open_parts(
-        Parts { layout, meta: world.meta() },
+    Store::open_layout(
+        layout,
         Vec::new(),
         opts,
         Box::new(move |seq| acks.ack(seq)),
@@ -68,8 +70,8 @@ pub(crate) fn open(world: &World, opts: &StoreOptions) -> Result<Store> {
 
 impl World {
     pub(crate) fn devices(&self) -> Devices {
-        let journal = (self.count() > 1).then(|| self.device(1));
-        Devices { main: self.device(0), journal, meta: None }
+        let other = |n: usize| (self.count() > n).then(|| self.device(n));
+        Devices { main: self.device(0), journal: other(1), meta: other(2) }
     }
 
     /// Changes data of a store made by [`create`].

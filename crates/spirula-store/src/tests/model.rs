@@ -204,7 +204,8 @@ impl Model {
             assert_eq!(allocated, o.allocated, "{what}: device blocks of {name}");
         }
         let mut counted: BTreeMap<u64, u32> = BTreeMap::new();
-        for chunk in 0..store.alloc.blocks().div_ceil(CHUNK) {
+        let blocks = store.alloc().blocks();
+        for chunk in 0..blocks.div_ceil(CHUNK) {
             for (first, len, n) in store.refs(chunk).unwrap().iter().flat_map(|r| r.shared().collect::<Vec<_>>()) {
                 counted.extend((first..first + len).map(|b| (chunk * CHUNK + b, n)));
             }
@@ -216,7 +217,10 @@ impl Model {
         spaces.retain(|_, s| *s != PoolSpace::default());
         assert_eq!(store.pool_space().collect::<BTreeMap<_, _>>(), spaces, "{what}: space of pools");
         let pending: u64 = store.freed.iter().map(|(_, r)| r.len).sum();
-        let used = store.alloc.blocks() - store.alloc.free();
+        let used = {
+            let alloc = store.alloc();
+            alloc.blocks() - alloc.free() - alloc.in_chunks()
+        };
         assert_eq!(used, owners.len() as u64 + pending, "{what}: used blocks");
         assert_eq!(store.statfs().objects, self.objects.len() as u64, "{what}: object count");
     }

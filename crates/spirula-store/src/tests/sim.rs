@@ -1,11 +1,8 @@
-//! Simulated devices and KV: remember every write and flush in one global order, so that
+//! Simulated devices: remember every write and flush in one global order, so that
 //! the state after a crash at any point can be made; inject failures.
 
 use crate::StoreError;
 use crate::device::BlockDevice;
-use crate::kv::{Changes, MetaStore, Pair};
-use bytes::Bytes;
-use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex};
 
@@ -14,16 +11,12 @@ use std::sync::{Arc, Mutex};
 pub(crate) enum Event {
     Write { dev: usize, offset: usize, data: Vec<u8>, durable: bool },
     Flush { dev: usize },
-    Kv(Changes),
     Ack(u64),
 }
-
-pub(crate) type Kv = BTreeMap<Vec<u8>, Vec<u8>>;
 
 #[derive(Default)]
 struct Inner {
     devices: Vec<Vec<u8>>,
-    kv: Kv,
     events: Vec<Event>,
     recording: bool,
     errors: Vec<String>,
@@ -44,18 +37,16 @@ struct Inner {
 pub(crate) struct World(Arc<Mutex<Inner>>);
 
 struct Device(World, usize, &'static str);
-struct Meta(World);
 
 /// A state to start from.
 #[derive(Clone)]
 pub(crate) struct Image {
     pub devices: Vec<Vec<u8>>,
-    pub kv: Kv,
 }
 
 impl World {
     pub fn new(sizes: &[u64]) -> Self {
-        Self::from_image(Image { devices: sizes.iter().map(|n| vec![0; *n as usize]).collect(), kv: Kv::new() })
+        Self::from_image(Image { devices: sizes.iter().map(|n| vec![0; *n as usize]).collect() })
     }
 
     /// Number of devices.
@@ -64,12 +55,12 @@ impl World {
     }
 
     pub fn from_image(image: Image) -> Self {
-        Self(Arc::new(Mutex::new(Inner { devices: image.devices, kv: image.kv, ..Inner::default() })))
+        Self(Arc::new(Mutex::new(Inner { devices: image.devices, ..Inner::default() })))
     }
 
     pub fn image(&self) -> Image {
         let w = self.0.lock().unwrap();
-        Image { devices: w.devices.clone(), kv: w.kv.clone() }
+        Image { devices: w.devices.clone() }
     }
 
     pub fn record(&self) {
@@ -85,10 +76,6 @@ impl World {
 
     pub fn device(&self, n: usize) -> Arc<dyn BlockDevice> {
         Arc::new(Device(self.clone(), n, ["main", "journal", "meta"][n]))
-    }
-
-    pub fn meta(&self) -> Arc<dyn MetaStore> {
-        Arc::new(Meta(self.clone()))
     }
 
     pub fn ack(&self, seq: u64) {
@@ -129,10 +116,6 @@ impl World {
 
     pub fn edit(&self, dev: usize, f: impl FnOnce(&mut Vec<u8>)) {
         f(&mut self.0.lock().unwrap().devices[dev]);
-    }
-
-    pub fn edit_kv(&self, f: impl FnOnce(&mut Kv)) {
-        f(&mut self.0.lock().unwrap().kv);
     }
 
     fn event(&self, e: impl FnOnce() -> Event) {
@@ -221,48 +204,6 @@ impl BlockDevice for Device {
 
     fn name(&self) -> &str {
         self.2
-    }
-}
-
-impl MetaStore for Meta {
-    fn get(&self, key: &[u8]) -> crate::Result<Option<Bytes>> {
-        Ok(self.0.0.lock().unwrap().kv.get(key).map(|v| Bytes::copy_from_slice(v)))
-    }
-
-    fn range<'a>(&'a self, from: &[u8], until: &[u8]) -> Box<dyn Iterator<Item = Pair> + 'a> {
-        if from >= until {
-            return Box::new(std::iter::empty());
-        }
-        let w = self.0.0.lock().unwrap();
-        let copy = |b: &Vec<u8>| Bytes::copy_from_slice(b);
-        let all: Vec<Pair> = w.kv.range(from.to_vec()..until.to_vec()).map(|(k, v)| Ok((copy(k), copy(v)))).collect();
-        Box::new(all.into_iter())
-    }
-
-    fn commit(&self, changes: Changes) -> crate::Result<()> {
-        self.0.may().map_err(|e| StoreError::io("commit to", "kv", e))?;
-        let mut w = self.0.0.lock().unwrap();
-        let mut keys: Vec<_> = changes.iter().map(|(k, _)| k.clone()).collect();
-        keys.sort();
-        assert!(keys.windows(2).all(|p| p[0] != p[1]), "a key twice in one commit");
-        apply(&mut w.kv, &changes);
-        if w.recording {
-            w.events.push(Event::Kv(changes));
-        }
-        Ok(())
-    }
-
-    fn disk_space(&self) -> u64 {
-        0
-    }
-}
-
-pub(crate) fn apply(kv: &mut Kv, changes: &Changes) {
-    for (k, v) in changes {
-        match v {
-            Some(v) => kv.insert(k.clone(), v.clone()),
-            None => kv.remove(k),
-        };
     }
 }
 
