@@ -40,7 +40,6 @@ const CONFINED: &[(&str, &[&str])] = &[
     ("tokio", &["spirula-runtime", "spirula-osd", "spirula"]),
     ("socket2", &["spirula-runtime"]),
     ("rustix", &["spirula-store", "spirula-runtime", "spirula-mon", "spirula"]),
-    ("fjall", &["spirula-store"]),
     ("anyhow", &["spirula"]),
     ("clap", &["spirula"]),
     ("tracing-subscriber", &["spirula"]),
