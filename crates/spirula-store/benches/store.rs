@@ -189,9 +189,9 @@ fn raw_device(dir: &Path, time: Duration) -> Raw {
         (x ^ x >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 20 & (SIZE - 4096)
     };
     let read = raw(time, 1, |t, n, f, b| f.read_exact_at(b, place(t, n) & !4095).unwrap(), &file, 4096);
-    let large = raw(time, 4, |t, n, f, b| f.write_all_at(b, (t << 28) + (n % 64 << 22)).unwrap(), &file, 4 << 20);
+    let large = raw(time, 4, |t, n, f, b| f.write_all_at(b, (t << 28) + ((n % 64) << 22)).unwrap(), &file, 4 << 20);
     let synced = direct(&path, true);
-    let log = |t: u64, n: u64, f: &File, b: &mut [u8]| f.write_all_at(b, (t << 26) + (n % 16384 << 12)).unwrap();
+    let log = |t: u64, n: u64, f: &File, b: &mut [u8]| f.write_all_at(b, (t << 26) + ((n % 16384) << 12)).unwrap();
     let sync = [1, 16].map(|threads| raw(time, threads, log, &synced, 4096));
     std::fs::remove_file(&path).unwrap();
     println!(

@@ -247,7 +247,7 @@ impl Committer {
             let mut job = None;
             {
                 let mut q = self.shared.lock();
-                while !q.ready() && !(q.items.is_empty() && q.stop) {
+                while !(q.ready() || q.items.is_empty() && q.stop) {
                     if self.shared.check().is_err() {
                         return;
                     }

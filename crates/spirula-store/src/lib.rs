@@ -8,7 +8,7 @@
 //!
 //! * submit: [`stage`] builds the change, [`Store::submit`] applies and queues it
 //! * [`commit`] — queue → journal frame; [`checkpoint`] — overlay → KV
-//! * [`read`] — objects, attributes, omap, listings; data is checked against crc32c
+//! * [`read`], [`plan`] — objects, attributes, omap, listings; data is checked against its sums
 //! * [`prepare`], [`signature`] — creation; [`paths`], [`layout`], [`superblock`] — which
 //!   devices, whose, and where on them what is; [`open`] — replay
 //! * [`onode`], [`segment`], [`refs`], [`compress`], [`sum`] — what an object is made of
@@ -42,6 +42,7 @@ mod onode;
 mod open;
 mod overlay;
 mod paths;
+mod plan;
 mod prepare;
 mod read;
 mod redo;
@@ -61,8 +62,9 @@ pub use alloc::BLOCK;
 pub use compress::{Algorithm, CompressionMode, PoolOptions};
 pub use error::{Result, StoreError};
 pub use paths::StorePaths;
+pub use plan::ReadPlan;
 pub use prepare::{Prepare, Prepared};
-pub use read::{ObjectStat, OmapPage, Read, ReadPlan};
+pub use read::{ObjectStat, OmapPage, Read};
 pub use store::{PoolSpace, Statfs, Store, StoreOptions};
 pub use sum::Checksum;
 pub use superblock::{Identity, Role};

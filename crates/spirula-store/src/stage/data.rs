@@ -156,13 +156,13 @@ impl Stage<'_> {
     }
 
     /// Maps `[first, first + n)` to `runs`, whose content is `blocks`.
-    fn map<'a>(
+    fn map(
         &mut self,
         o: &mut Onode,
         first: u64,
         n: u64,
         runs: &[PhysRun],
-        blocks: &mut dyn Iterator<Item = &'a [u8]>,
+        blocks: &mut dyn Iterator<Item = &[u8]>,
     ) -> Result<()> {
         let wanted = self.options.checksum;
         let mut sums_of = |kind: Checksum, n: u64| {

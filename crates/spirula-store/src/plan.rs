@@ -1,0 +1,198 @@
+//! Read plans: what a read of data needs from the device, to be run in any thread.
+//!
+//! Every block read is checked against its checksum before any byte of it is returned.
+
+use crate::alloc::{BLOCK, PhysRun};
+use crate::device::BlockDevice;
+use crate::error::{Result, StoreError};
+use crate::read::POOLED_READ;
+use crate::segment::Blob;
+use crate::sum::Checksum;
+use bytes::Bytes;
+use spirula_buffer::{PayloadBuf, PayloadPool};
+use spirula_encoding::crc::Joined;
+use spirula_types::HObject;
+use std::sync::Arc;
+
+#[derive(Debug)]
+pub(crate) enum Source {
+    /// Not yet in the data file.
+    Memory(Bytes),
+    Device(PhysRun, Checksum, Vec<u32>),
+    /// `len` bytes of a blob's content from `skip`; the blob's own sources fill it.
+    Blob {
+        blob: Arc<Blob>,
+        stored: Vec<Source>,
+        skip: usize,
+        len: usize,
+    },
+}
+
+/// A read worked out by [`Store::read`]: what it read stays valid, whatever is submitted
+/// meanwhile. May be sent to another thread. Drop it soon: space freed after it was made
+/// is not reused before.
+pub struct ReadPlan {
+    pub(crate) dev: Arc<dyn BlockDevice>,
+    pub(crate) pool: PayloadPool,
+    pub(crate) object: HObject,
+    /// Object offset of the buffer's first byte, a multiple of the block size.
+    pub(crate) base: u64,
+    /// Bytes of whole blocks to fill.
+    pub(crate) len: usize,
+    /// Of these, what was asked for.
+    pub(crate) wanted: std::ops::Range<usize>,
+    /// Offset in the buffer and where its content comes from; zeros between.
+    pub(crate) parts: Vec<(usize, Source)>,
+    /// Read from the device itself, past every cache.
+    pub(crate) uncached: bool,
+    pub(crate) pin: Option<Arc<()>>,
+}
+
+impl std::fmt::Debug for ReadPlan {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ReadPlan")
+            .field("object", &self.object)
+            .field("base", &self.base)
+            .field("len", &self.len)
+            .finish()
+    }
+}
+
+enum Buffer {
+    Plain(Vec<u8>),
+    Pooled(PayloadBuf),
+}
+
+impl ReadPlan {
+    /// Reads, waiting for the device.
+    ///
+    /// # Errors
+    /// [`StoreError::Checksum`], [`StoreError::Io`].
+    pub fn run(&self) -> Result<Bytes> {
+        self.fill(true, &mut None).map(Option::unwrap_or_default)
+    }
+
+    /// As [`ReadPlan::run`], with the crc32c (seed `0xffff_ffff`) of all bytes where the
+    /// verified checksums of the blocks give it for nothing.
+    ///
+    /// # Errors
+    /// As [`ReadPlan::run`].
+    pub fn run_with_crc(&self) -> Result<(Bytes, Option<u32>)> {
+        let whole = self.wanted == (0..self.len)
+            && matches!(
+                self.parts.as_slice(),
+                [(0, Source::Device(run, Checksum::Crc32c, _))] if run.len * BLOCK == self.len as u64
+            );
+        let mut joined = whole.then(Joined::default);
+        let data = self.fill(true, &mut joined)?.unwrap_or_default();
+        Ok((data, joined.map(Joined::value)))
+    }
+
+    /// `None`: would have to wait. Block checksums are added to `joined` as they are verified.
+    pub(crate) fn fill(&self, wait: bool, joined: &mut Option<Joined>) -> Result<Option<Bytes>> {
+        if let [(0, Source::Memory(data))] = self.parts.as_slice()
+            && data.len() == self.len
+        {
+            return Ok(Some(data.slice(self.wanted.clone())));
+        }
+        let mut buffer = if self.len >= POOLED_READ {
+            let mut b = self.pool.take(self.len);
+            b.set_len(self.len);
+            Buffer::Pooled(b)
+        } else {
+            Buffer::Plain(vec![0; self.len])
+        };
+        let buf: &mut [u8] = match &mut buffer {
+            Buffer::Plain(v) => v,
+            Buffer::Pooled(p) => {
+                let room = p.whole().get_mut(..self.len).unwrap_or_default();
+                // A pooled buffer holds what it held before.
+                let mut at = 0;
+                for (start, source) in &self.parts {
+                    room.get_mut(at..*start).unwrap_or_default().fill(0);
+                    at = start + source.len();
+                }
+                room.get_mut(at..).unwrap_or_default().fill(0);
+                room
+            }
+        };
+        for (start, source) in &self.parts {
+            let room = buf.get_mut(*start..start + source.len()).unwrap_or_default();
+            if !self.fill_from(source, room, self.base + *start as u64, wait, joined)? {
+                return Ok(None);
+            }
+        }
+        let all = match buffer {
+            Buffer::Plain(v) => Bytes::from(v),
+            Buffer::Pooled(p) => p.freeze(),
+        };
+        Ok(Some(all.slice(self.wanted.clone())))
+    }
+
+    /// False: would have to wait.
+    pub(crate) fn fill_from(
+        &self,
+        source: &Source,
+        room: &mut [u8],
+        offset: u64,
+        wait: bool,
+        joined: &mut Option<Joined>,
+    ) -> Result<bool> {
+        let bad = |offset| StoreError::Checksum { object: self.object.clone().into(), offset };
+        match source {
+            Source::Memory(data) => room.copy_from_slice(data),
+            Source::Device(run, kind, sums) => {
+                let fail = |e| StoreError::io("read", self.dev.name(), e);
+                if self.uncached {
+                    self.dev.read_uncached(room, run.start * BLOCK).map_err(fail)?;
+                } else if wait {
+                    self.dev.read_at(room, run.start * BLOCK).map_err(fail)?;
+                } else if !self.dev.try_read_at(room, run.start * BLOCK).map_err(fail)? {
+                    return Ok(false);
+                }
+                let own = sums.chunks(kind.words());
+                for (i, (block, sum)) in room.chunks(BLOCK as usize).zip(own).enumerate() {
+                    if !kind.holds(block, sum) {
+                        return Err(bad(offset + i as u64 * BLOCK));
+                    }
+                    if let (Some(j), [crc]) = (joined.as_mut(), sum) {
+                        j.push(*crc);
+                    }
+                }
+            }
+            Source::Blob { blob, stored, skip, len } => {
+                let mut raw = vec![0; (blob.blocks() * BLOCK) as usize];
+                let mut at = 0;
+                for part in stored {
+                    let room = raw.get_mut(at..at + part.len()).unwrap_or_default();
+                    at += part.len();
+                    // Of a blob the object's offset is told, whichever of its blocks is bad.
+                    match self.fill_from(part, room, offset, wait, &mut None) {
+                        Ok(true) => {}
+                        Err(StoreError::Checksum { .. }) => return Err(bad(offset)),
+                        other => return other,
+                    }
+                }
+                let content = decompress(blob, &raw).ok_or_else(|| bad(offset))?;
+                room.copy_from_slice(content.get(*skip..skip + len).unwrap_or_default());
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// A blob's content, from its checked stored blocks.
+fn decompress(blob: &Blob, raw: &[u8]) -> Option<Vec<u8>> {
+    let stored = raw.get(..blob.stored as usize)?;
+    blob.algorithm.decompress(stored, usize::from(blob.content) * BLOCK as usize)
+}
+
+impl Source {
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::Memory(data) => data.len(),
+            Self::Device(run, ..) => (run.len * BLOCK) as usize,
+            Self::Blob { len, .. } => *len,
+        }
+    }
+}
