@@ -103,9 +103,11 @@ fn pools<'a>(view: &ClusterView<'a>) -> Vec<Row<'a>> {
         let net = |raw: i64| if rate > 0.0 { (raw as f32 / rate) as u64 } else { 0 };
         let (store, s) = (&sum.stat.store_stats, &sum.stat.stats.sum);
         let (stored_data, stored_omap, used_data, used_omap) = if sum.stat.num_store_stats > 0 {
-            // Stores know the omap of their objects only as a whole; the PGs know it by pool.
-            let omap = unsigned(s.num_omap_bytes);
-            let raw_omap = (omap as f64 * f64::from(rate)) as u64;
+            // Where the stores do not tell omap by pool (ours know it only as a whole), the PGs do.
+            let (omap, raw_omap) = match unsigned(store.omap_allocated) {
+                0 => (unsigned(s.num_omap_bytes), (unsigned(s.num_omap_bytes) as f64 * f64::from(rate)) as u64),
+                raw => (net(store.omap_allocated), raw),
+            };
             (net(store.data_stored), omap, unsigned(store.allocated), raw_omap)
         } else {
             // No OSD tells pools apart (yet): what the PGs say is the best there is.
