@@ -1,5 +1,6 @@
 //! What goes into the manager and what comes out.
 
+use spirula_auth::caps::MgrCaps;
 use spirula_messages::Message;
 use spirula_types::{AddrVec, EntityName, Uuid};
 use std::collections::BTreeMap;
@@ -26,6 +27,8 @@ pub struct Peer {
     pub auth_id: String,
     /// Its addresses, with its nonce.
     pub addrs: AddrVec,
+    /// What it may do; `None` for everything (this process's own, clusters without authentication).
+    pub caps: Option<MgrCaps>,
 }
 
 /// What a manager is told at its start and keeps.

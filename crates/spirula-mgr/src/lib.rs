@@ -7,6 +7,7 @@
 //! reports. It decides nothing about data; the monitor does, on the digest it is sent.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod access;
 mod commands;
 mod event;
 pub mod health;

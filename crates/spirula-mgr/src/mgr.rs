@@ -1,5 +1,6 @@
 //! The manager's state machine.
 
+use crate::access;
 use crate::commands;
 use crate::event::{ConnId, MgrConfig, MgrEffect, MgrEvent, Now, Peer};
 use crate::health::{self, SlowOps};
@@ -286,6 +287,12 @@ impl Mgr {
     }
 
     fn on_message(&mut self, now: Now, conn: ConnId, m: &Message, out: &mut Vec<MgrEffect>) {
+        let Some(session) = self.sessions.get(&conn) else { return };
+        if let Some(answer) = access::refused(&session.peer, m) {
+            tracing::debug!("message type {} from {} refused: it has no right to it", m.kind, self.peer_name(conn));
+            out.extend(answer.map(|m| MgrEffect::Send(conn, m)));
+            return;
+        }
         match m.kind {
             OsdReport::KIND => match OsdReport::from_message(m) {
                 Ok(report) => self.on_report(now, conn, report, out),

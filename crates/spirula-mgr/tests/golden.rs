@@ -193,7 +193,7 @@ fn cluster(test: &str) -> Option<Mgr> {
             config: BTreeMap::new(),
         };
         let conn = 100 + osd as u64;
-        let peer = Peer { name: EntityName::osd(osd), auth_id: String::new(), addrs: AddrVec::default() };
+        let peer = Peer { name: EntityName::osd(osd), auth_id: String::new(), addrs: AddrVec::default(), caps: None };
         tell(&mut mgr, now(1), MgrEvent::SessionOpened { conn, peer });
         let effects = tell(&mut mgr, now(1), MgrEvent::Message { conn, message: report.into_message(0) });
         let ack = effects.iter().find_map(|e| match e {

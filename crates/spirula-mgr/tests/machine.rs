@@ -99,7 +99,7 @@ fn pg(seed: u32, seq: u64, state: PgState) -> (PgId, PgStat) {
 }
 
 fn open(mgr: &mut Mgr, conn: u64) {
-    let peer = Peer { name: EntityName::osd(0), auth_id: String::new(), addrs: AddrVec::default() };
+    let peer = Peer { name: EntityName::osd(0), auth_id: String::new(), addrs: AddrVec::default(), caps: None };
     give(mgr, 0, MgrEvent::SessionOpened { conn, peer });
 }
 

@@ -10,6 +10,7 @@
 //! * `quorum` — what needs a leader, what a majority; other monitors, forwarding, membership
 //! * [`Mon`] — sessions, batches, replies; `osd`, `mgr`, `pools` hold the rules by subject
 //! * [`commands`] — the command table and its handlers
+//! * `access` — who may ask for what: the one place that decides
 //! * [`view`] and [`report`] — what the cluster looks like, and how that is told
 //! * [`config`] — options set by commands
 //!
@@ -18,6 +19,7 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test that cannot go on should stop where it is"))]
 
+mod access;
 pub mod clog;
 pub mod commands;
 pub mod config;
@@ -39,6 +41,7 @@ mod txn;
 pub mod view;
 pub mod work;
 
+pub use access::Access;
 pub use event::{ConnId, MonEffect, MonEvent, Peer};
 pub use mkfs::{InitialPool, MkfsError, MkfsParams, NewMon, NewOsd, mkfs};
 pub use mon::{CommandCtx, Entropy, Mon, OpenError, Opening};

@@ -5,8 +5,8 @@ use crate::osd::crush_weight_of_size;
 use crate::pools::{self, NewPool};
 use crate::state::{Member, State};
 use crate::work::{Speaker, Work};
-use spirula_auth::db::User;
-use spirula_auth::{AuthError, CryptoKey, KeyType};
+use spirula_auth::db::AuthDb;
+use spirula_auth::rotating::ServiceKeys;
 use spirula_crush::{CrushError, CrushMap};
 use spirula_encoding::UTime;
 use spirula_maps::osdmap::state as osd_state;
@@ -72,8 +72,10 @@ pub struct MkfsParams {
     pub defaults: BTreeMap<String, String>,
     /// Pools to start with.
     pub pools: Vec<InitialPool>,
-    /// Secret of `client.admin`, which the keyring file holds.
-    pub admin_secret: [u8; 16],
+    /// The first users: the administrator, the daemons.
+    pub users: AuthDb,
+    /// First keys of the services.
+    pub service_keys: ServiceKeys,
 }
 
 /// Why a cluster of that kind cannot be made.
@@ -91,9 +93,6 @@ pub enum MkfsError {
     /// Two OSDs with one number, or a negative one.
     #[error("osd.{0} is given twice or is no OSD number")]
     Osd(OsdId),
-    /// The first user cannot be made.
-    #[error("client.admin: {0}")]
-    Admin(#[from] AuthError),
     /// The maps contradict each other; a defect.
     #[error("first maps: {0}")]
     Maps(String),
@@ -132,10 +131,8 @@ pub(crate) fn initial_state(p: &MkfsParams, now: UTime) -> Result<State, MkfsErr
     state.members = Arc::new((1..).zip(p.mons.iter().map(member)).collect());
     state.next_member = p.mons.len() as u64 + 1;
     state.defaults = Arc::new(p.defaults.clone());
-    let caps = ["mds", "mgr", "mon", "osd"].map(|s| (s.to_owned(), "allow *".to_owned()));
-    let key = CryptoKey::new(KeyType::Aes, now, &p.admin_secret)?;
-    let admin = User { key, pending_key: None, caps: caps.into() };
-    Arc::make_mut(&mut state.auth).put("client.admin".parse()?, admin);
+    state.auth = Arc::new(p.users.clone());
+    state.service_keys = Arc::new(p.service_keys.clone());
     let speaker = Speaker { name: first.name.clone(), rank: 0, addrs: first.addrs.clone() };
     let mut work = Work::new(state, now, speaker);
     work.log(severity::INFO, format!("mkfs {}", p.fsid));

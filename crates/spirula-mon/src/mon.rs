@@ -6,6 +6,7 @@
 //! say is said when it is committed, maps first. Who leads, and what happens on the other
 //! monitors, is in [`crate::quorum`].
 
+use crate::access::{self, Access, Ruling};
 use crate::commands::{self, CommandResult};
 use crate::done::Done;
 use crate::event::{ConnId, MonEffect, MonEvent, Peer};
@@ -18,12 +19,13 @@ use crate::state::{LoadError, State};
 use crate::view::{ClusterView, QuorumInfo};
 use crate::work::{InFlight, Reply, Speaker, Work};
 use bytes::Bytes;
+use spirula_auth::monitor::Policy;
 use spirula_crush::CrushMap;
 use spirula_encoding::UTime;
 use spirula_format::Format;
 use spirula_maps::{Crush, MonMap, OsdMap};
 use spirula_messages::ceph::{
-    MAuth, MAuthReply, MCommand, MCommandReply, MGetPoolStats, MGetPoolStatsReply, MLog, MLogAck, MMonCommand,
+    MCommand, MCommandReply, MGetPoolStats, MGetPoolStatsReply, MLog, MLogAck, MMonCommand,
     MMonCommandAck, MMonGetVersion, MMonGetVersionReply, MMonMap, MMonSubscribe, MPing, MPoolOp, MPoolOpReply,
     MRemoveSnaps, MStatfs, MStatfsReply, kind,
 };
@@ -123,7 +125,9 @@ pub struct Mon {
     pub(crate) inflight: Option<InFlight>,
     last_commit: u64,
     last_look: UTime,
-    entropy: Entropy,
+    pub(crate) entropy: Entropy,
+    /// Nobody comes in without a key.
+    pub(crate) auth_safe: bool,
 }
 
 /// What a command handler works with.
@@ -185,6 +189,7 @@ impl Mon {
             last_commit: 0,
             last_look: UTime::ZERO,
             entropy,
+            auth_safe: false,
         };
         if new {
             mon.q.stored = Some(stored);
@@ -209,6 +214,12 @@ impl Mon {
     /// Sets the options that file, environment and command line give.
     pub fn set_settings(&mut self, settings: Settings) {
         self.settings = RefCell::new(settings);
+    }
+
+    /// Says whether nobody comes in without a key. Without that, whoever is in may do everything, and
+    /// health says so.
+    pub fn set_auth_safe(&mut self, safe: bool) {
+        self.auth_safe = safe;
     }
 
     /// The cluster.
@@ -277,6 +288,8 @@ impl Mon {
             config: &state.config,
             defaults: &state.defaults,
             kv: &state.kv,
+            auth_safe: self.auth_safe,
+            auth: &state.auth,
             log: &state.log,
             creating_pgs: state.creating.len(),
         }
@@ -325,7 +338,11 @@ impl Mon {
         if peer.kind == EntityType::Osd {
             self.osds.session_opened(&peer);
         }
-        self.sessions.insert(conn, Session::new(peer));
+        let mut session = Session::new(peer);
+        if !self.auth_safe {
+            session.access = Access::Everything;
+        }
+        self.sessions.insert(conn, session);
     }
 
     pub(crate) fn close_session(&mut self, conn: ConnId) {
@@ -338,25 +355,26 @@ impl Mon {
 
     fn on_message(&mut self, conn: ConnId, m: Message, out: &mut Vec<MonEffect>) -> Result<(), MessageError> {
         let Some(session) = self.sessions.get(&conn) else { return Ok(()) };
-        if session.peer.kind == EntityType::Mon {
+        if session.peer.kind == EntityType::Mon && matches!(session.access, Access::Everything) {
             let name = session.peer.id.clone();
             if self.on_peer_message(&name, &m, out)? {
                 return Ok(());
             }
         }
         let Some(session) = self.sessions.get(&conn) else { return Ok(()) };
+        let m = match access::rule(&session.access, &session.peer, &self.state, m)? {
+            Ruling::Go(m) => m,
+            Ruling::Refused(answer) => {
+                out.extend(answer.map(|m| MonEffect::Send(conn, m)));
+                return Ok(());
+            }
+        };
         match m.kind {
             kind::MON_GET_MAP => {
                 let monmap = spirula_encoding::to_vec(&*self.state.monmap).into();
                 out.push(MonEffect::Send(conn, MMonMap { monmap }.into_message(m.tid)));
             }
-            kind::AUTH => {
-                let a = MAuth::from_message(&m)?;
-                // No tickets to hand out: whoever got in is authenticated.
-                let global_id = session.peer.global_id;
-                let answer = MAuthReply { protocol: a.protocol.max(1), global_id, ..MAuthReply::default() };
-                out.push(MonEffect::Send(conn, answer.into_message(m.tid)));
-            }
+            kind::AUTH => return self.on_auth(conn, &m, out),
             kind::PING => {
                 let text = commands::ping_text(self);
                 out.push(MonEffect::Send(conn, MPing { text: Some(text) }.into_message(m.tid)));
@@ -583,6 +601,7 @@ impl Mon {
                 self.tick_osds(work);
                 self.tick_mgr(work);
                 self.tick_mutes(work);
+                self.tick_auth(work);
                 return;
             }
             Request::Join(j) => return self.run_join(j, work),
@@ -808,6 +827,15 @@ impl Mon {
             }
         }
         MGetPoolStatsReply { version: self.state.osdmap.epoch.into(), fsid: self.fsid, pools, per_pool: true }
+    }
+
+    /// Keys of services that are due.
+    fn tick_auth(&mut self, work: &mut Work) {
+        let draw = &mut |out: &mut [u8]| (self.entropy)(out);
+        let due = work.state.service_keys.due(self.now, Policy::default().lifetimes, draw);
+        for (service, keys) in due {
+            Arc::make_mut(&mut work.state.service_keys).set(service, keys);
+        }
     }
 
     fn tick_mutes(&self, work: &mut Work) {

@@ -1,5 +1,6 @@
 //! Connections and what they subscribed to (`shared/protocol/mon.md` §1).
 
+use crate::access::Access;
 use crate::clog::severity_by_name;
 use crate::config::Traits;
 use crate::event::{ConnId, MonEffect, Peer};
@@ -30,6 +31,8 @@ pub struct Session {
     pub peer: Peer,
     /// Its host's name, if it said.
     pub hostname: String,
+    /// What it may do.
+    pub access: Access,
     subs: BTreeMap<String, Sub>,
     config_sent: Option<BTreeMap<String, String>>,
 }
@@ -37,7 +40,7 @@ pub struct Session {
 impl Session {
     /// A new connection: no subscriptions.
     pub fn new(peer: Peer) -> Self {
-        Self { peer, hostname: String::new(), subs: BTreeMap::new(), config_sent: None }
+        Self { peer, hostname: String::new(), access: Access::default(), subs: BTreeMap::new(), config_sent: None }
     }
 
     /// Takes subscriptions in; what is due is sent by [`Self::push`].

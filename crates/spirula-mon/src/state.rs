@@ -11,7 +11,7 @@
 //! | `osdmap/full/N`, `osdmap/inc/N` | encoded OSD maps, N ten digits; a full map every [`FULL_EVERY`] epochs; the newest follows from the last one |
 //! | `creating/P` | seed → epoch of pool P's PGs that may still be created empty |
 //! | `created/P` | seed → epoch of the one creation of pool P's PGs that was accepted |
-//! | `config`, `auth`, `mutes`, `defaults` | encoded tables |
+//! | `config`, `auth`, `service-keys`, `mutes`, `defaults` | encoded tables |
 //! | `kv/K` | value of config-key K |
 //! | `osd-metadata/N`, `mgr-metadata/X` | encoded text maps |
 //! | `log/V` | cluster log entry of version V, sixteen hex digits |
@@ -26,6 +26,7 @@ use crate::done::{Done, DoneTable};
 use crate::txn::MonTxn;
 use bytes::Bytes;
 use spirula_auth::db::AuthDb;
+use spirula_auth::rotating::ServiceKeys;
 use spirula_encoding::{Decode, DecodeError, Decoder, Encode, Encoder, UTime, from_slice};
 use spirula_maps::{EncodedOsdMap, FsMap, Incremental, MgrMap, MonMap, OsdMap};
 use spirula_quorum::MemberId;
@@ -117,6 +118,8 @@ pub struct State {
     pub kv: Arc<BTreeMap<String, Bytes>>,
     /// Keys and capabilities.
     pub auth: Arc<AuthDb>,
+    /// Keys with which services open tickets; they rotate.
+    pub service_keys: Arc<ServiceKeys>,
     /// Muted health checks.
     pub mutes: Arc<BTreeMap<String, HealthMute>>,
     /// What OSDs said about themselves.
@@ -175,6 +178,7 @@ impl State {
             defaults: Arc::default(),
             kv: Arc::default(),
             auth: Arc::default(),
+            service_keys: Arc::default(),
             mutes: Arc::default(),
             osd_metadata: Arc::default(),
             mgr_metadata: Arc::default(),
@@ -274,6 +278,7 @@ impl State {
         whole(txn, "config", old.map(|o| &o.config), &self.config);
         whole(txn, "defaults", old.map(|o| &o.defaults), &self.defaults);
         whole(txn, "auth", old.map(|o| &o.auth), &self.auth);
+        whole(txn, "service-keys", old.map(|o| &o.service_keys), &self.service_keys);
         whole(txn, "mutes", old.map(|o| &o.mutes), &self.mutes);
         self.write_osdmaps(old, txn);
         let encoded = |m: &Metadata| spirula_encoding::to_vec(m).into();
@@ -408,6 +413,7 @@ impl State {
             "config" => shared(&mut self.config, value),
             "defaults" => shared(&mut self.defaults, value),
             "auth" => shared(&mut self.auth, value),
+            "service-keys" => shared(&mut self.service_keys, value),
             "mutes" => shared(&mut self.mutes, value),
             "members" => shared(&mut self.members, value),
             "gid-limit" => whole(&mut self.gid_limit, value),
@@ -511,6 +517,11 @@ impl State {
             defaults: Arc::new(need(keys, "defaults")?),
             kv: Arc::new(table(keys, "kv/", |n| Some(n.to_owned()), raw)?),
             auth: Arc::new(need(keys, "auth")?),
+            // Clusters made before there was authentication have none.
+            service_keys: Arc::new(match keys.get("service-keys") {
+                Some(bytes) => decode("service-keys", bytes)?,
+                None => ServiceKeys::default(),
+            }),
             mutes: Arc::new(need(keys, "mutes")?),
             osd_metadata: Arc::new(table(keys, "osd-metadata/", |n| n.parse().ok(), decode)?),
             mgr_metadata: Arc::new(table(keys, "mgr-metadata/", |n| Some(n.to_owned()), decode)?),

@@ -4,6 +4,7 @@ use crate::clog::ClusterLog;
 use crate::config::ConfigDb;
 use crate::state::{HealthMute, Metadata};
 use bytes::Bytes;
+use spirula_auth::db::AuthDb;
 use spirula_encoding::UTime;
 use spirula_maps::{FsMap, MgrMap, MonMap, OsdMap, PgDigest};
 use spirula_messages::cluster::control::HealthInput;
@@ -72,6 +73,10 @@ pub struct ClusterView<'a> {
     pub defaults: &'a BTreeMap<String, String>,
     /// config-keys; crash reports are among them.
     pub kv: &'a BTreeMap<String, Bytes>,
+    /// Nobody comes in without a key.
+    pub auth_safe: bool,
+    /// Users.
+    pub auth: &'a AuthDb,
     /// The cluster log.
     pub log: &'a ClusterLog,
     /// Number of PGs that may still be created empty.

@@ -4,6 +4,7 @@
 //! transactions to the store, messages to links, reads to helper threads. Messages for one
 //! peer are gathered and sent together at the end of a batch.
 
+use crate::access::Rights;
 use crate::commands::Bench;
 use crate::history::History;
 use crate::maps::Maps;
@@ -24,7 +25,8 @@ use spirula_pg::exec::Prefetch;
 use spirula_pg::{
     ClientOp, CreateAnswer, Leases, Now, OpId, PeerMsg, Pg, PgConfig, PgEffect, PgEvent, ReadKey, Token, parse_info_key,
 };
-use spirula_runtime::auth::{Login, NoneLogin, Trusting};
+use spirula_runtime::auth::Login;
+use spirula_runtime::cephx::DaemonAuth;
 use spirula_runtime::{Daemon, Hub, Link, LinkId, Listener, Mailbox, Mons, NetEvent, Peer, Service, clock};
 use spirula_store::Store;
 use spirula_types::{AddrVec, EntityType, Epoch, HObject, OsdId, PgId, ReqId, Uuid, errno};
@@ -44,6 +46,8 @@ pub(crate) const RECOVERING: usize = 4;
 const PG_TICK: Duration = Duration::from_millis(500);
 /// Between two attempts to reach monitor or manager, and two boot messages.
 pub(crate) const RETRY: Duration = Duration::from_millis(500);
+/// Between two looks at tickets that end.
+const RENEW: Duration = Duration::from_secs(5);
 /// How long a clean stop waits for the monitor's word.
 const STOP_PATIENCE: Duration = Duration::from_secs(2);
 /// Monotonic milliseconds start here, so that "one lease ago" is a time.
@@ -81,6 +85,8 @@ pub struct OsdConfig {
     pub metadata: BTreeMap<String, String>,
     /// Its options.
     pub settings: spirula_settings::Settings,
+    /// Who it is to others, and whom it lets in.
+    pub auth: DaemonAuth,
 }
 
 /// What arrives in an OSD's mailbox.
@@ -127,6 +133,7 @@ pub enum Control {
 pub(crate) struct Session {
     pub(crate) link: Link,
     pub(crate) peer: Peer,
+    pub(crate) rights: Rights,
 }
 
 /// A client's request on its way.
@@ -203,6 +210,7 @@ pub struct Osd {
     pub(crate) wakes: BTreeMap<u64, Vec<PgId>>,
     pub(crate) next_pg_tick: Duration,
     pub(crate) next_housekeeping: Duration,
+    pub(crate) next_renewal: Duration,
     pub(crate) reporter: Reporter,
     pub(crate) perf: Perf,
     pub(crate) bench: Option<Bench>,
@@ -222,7 +230,7 @@ impl Osd {
         store: Store,
     ) -> Result<Self, String> {
         let mut me = Peer::new(EntityType::Osd, &cfg.id.to_string());
-        let auth = Arc::new(Trusting::default());
+        let auth = cfg.auth.door(crate::access::grants);
         let service = Service { me: me.clone(), sink: mailbox.sink(), auth };
         let listen = |ip| hub.listen_within(ip, cfg.ports, cfg.nonce, service.clone(), &on).map_err(|e| e.to_string());
         let mut listeners = vec![listen(cfg.public)?];
@@ -246,7 +254,7 @@ impl Osd {
         let now_ms = mono_ms();
         let leases_from = if cfg.fresh_leases { now_ms - LEASE_MS } else { now_ms };
         Ok(Self {
-            login: NoneLogin::of(&me),
+            login: cfg.auth.login(&me),
             me,
             me_cluster,
             hub,
@@ -289,6 +297,7 @@ impl Osd {
             wakes: BTreeMap::new(),
             next_pg_tick: Duration::ZERO,
             next_housekeeping: Duration::ZERO,
+            next_renewal: Duration::ZERO,
             reporter: Reporter::default(),
             perf: Perf::default(),
             bench: None,
@@ -312,7 +321,9 @@ impl Osd {
             PgCreateGrant::KIND | PgsCreatedAck::KIND | OsdMarkMeDownAck::KIND | OsdStop::KIND => is(&self.mon),
             kind::OSD_MAP | kind::MGR_MAP | kind::MON_MAP | kind::CONFIG => is(&self.mon),
             OsdReportAck::KIND | OsdScrub::KIND => is(&self.mgr),
-            _ => true,
+            kind::AUTH_REPLY => is(&self.mon),
+            // Over links we opened to other OSDs come their answers.
+            _ => self.sessions.get(&id).is_none_or(|s| s.rights.may_send(&s.peer, kind)),
         }
     }
 
@@ -325,6 +336,10 @@ impl Osd {
             kind::OSD_OP => return self.client_op(id, m),
             PgTxn::KIND | PgAcks::KIND | PgCtls::KIND | OsdPing::KIND | OsdPong::KIND => self.peer_message(id, &m),
             kind::PING => Ok(()),
+            kind::AUTH_REPLY => {
+                self.cfg.auth.reply(&m);
+                Ok(())
+            }
             kind::COMMAND => self.command(id, &m),
             kind::OSD_MAP => MOsdMap::from_message(&m).map(|m| self.osd_map(m)),
             kind::MGR_MAP => MMgrMap::from_message(&m).map(|m| self.mgr_map(&m)),
@@ -393,6 +408,11 @@ impl Osd {
             if let Some(map) = self.maps.since(msg.epoch) {
                 session.link.send(map.into_message(0));
             }
+            return;
+        }
+        if !session.rights.may_operate(&session.peer, self.maps.map().map(|m| &**m), &msg) {
+            let reply = MOsdOpReply::to(&msg, self.maps.epoch(), -errno::EPERM);
+            session.link.send(reply.into_message(m.tid));
             return;
         }
         let op = self.next_op;
@@ -837,6 +857,10 @@ impl Daemon for Osd {
         if now >= self.next_housekeeping {
             self.next_housekeeping = now + Duration::from_millis(100);
             self.keep_links(now);
+            if now >= self.next_renewal {
+                self.next_renewal = now + RENEW;
+                self.renew();
+            }
             self.ping(now);
             for s in self.peers.silent(now) {
                 self.report_peer(s.osd, s.silent, s.refused, false);

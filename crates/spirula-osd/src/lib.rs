@@ -11,8 +11,10 @@
 //! * [`links`], [`peers`] — links to monitor, manager and other OSDs, heartbeats, read leases, failure reports
 //! * [`reader`], [`reads`] — the store as the PGs see it; reads in helper threads
 //! * [`space`] — how full it is, and what that refuses
+//! * [`access`] — who may do what
 //! * [`tell`], [`commands`], [`perf`], [`history`], [`report`] — commands, counters, statistics
 
+mod access;
 mod commands;
 mod daemon;
 mod follow;

@@ -1,5 +1,6 @@
 //! The OSD's links: to monitor and manager, to other OSDs, from clients.
 
+use crate::access::Rights;
 use crate::daemon::{Life, Osd, RETRY, Session, mono_ms};
 use spirula_messages::Body;
 use spirula_messages::ceph::{MMonMap, MMonSubscribe, Subscription};
@@ -15,6 +16,7 @@ impl Osd {
         if outgoing {
             if self.mon.as_ref().is_some_and(|l| l.id() == link.id()) {
                 self.mon_open = true;
+                self.renew();
                 self.subscribe();
                 self.send_boot();
             } else if self.mgr.as_ref().is_some_and(|l| l.id() == link.id()) {
@@ -24,7 +26,8 @@ impl Osd {
             // Peers are pinged at the next tick, which is due at once.
             return;
         }
-        self.sessions.insert(link.id(), Session { link, peer });
+        let rights = Rights::of(&peer);
+        self.sessions.insert(link.id(), Session { link, peer, rights });
     }
 
     pub(crate) fn closed(&mut self, id: LinkId, why: &str) {
@@ -51,6 +54,13 @@ impl Osd {
 
     pub(crate) fn connect(&self, to: &AddrVec, kind: EntityType) -> Link {
         self.hub.connect(&self.me, &self.login, &self.mailbox.sink(), to, kind, &self.on)
+    }
+
+    /// Asks the monitor for tickets and keys that are missing or end soon.
+    pub(crate) fn renew(&self) {
+        if let Some(link) = self.mon.as_ref().filter(|_| self.mon_open) {
+            self.cfg.auth.requests().into_iter().for_each(|m| link.send(m));
+        }
     }
 
     pub(crate) fn keep_links(&mut self, now: Duration) {

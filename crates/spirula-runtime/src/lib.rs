@@ -8,6 +8,7 @@
 //! * [`Hub`] — the process: listeners, in-process addresses, the payload pool
 //! * [`Link`] — one peer; [`NetEvent`] — what a peer did
 //! * [`auth`] — who may come in, and with what to go out
+//! * [`cephx`] — the same by keys and tickets
 //! * [`Mons`] — which monitor to talk to
 //! * [`Daemon`], [`run`] — a daemon's loop; [`Reactors`] — the threads the loops run on
 //! * [`clock`], [`entropy`] — the one place that reads the clock, and draws random numbers
@@ -17,6 +18,7 @@
 //! [`Message`]: spirula_messages::Message
 
 pub mod auth;
+pub mod cephx;
 pub mod clock;
 mod daemon;
 mod door;

@@ -90,6 +90,23 @@ pub(crate) fn tell(mgr: &mut Mgr, now: Now, cmd: &[String]) -> Reply {
     }
 }
 
+/// Prefix and arguments as capabilities compare them, if the command can be understood.
+pub(crate) fn words_of(cmd: &[String]) -> Option<(String, spirula_auth::caps::Args)> {
+    let map = parse(cmd).ok()?;
+    let prefix = map.get("prefix").and_then(Value::as_str).unwrap_or_default().to_owned();
+    let text = |v: &Value| match v {
+        Value::String(s) => s.clone(),
+        Value::Array(a) => a.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" "),
+        other => other.to_string(),
+    };
+    Some((prefix, map.iter().map(|(k, v)| (k.clone(), text(v))).collect()))
+}
+
+/// Module and permission of a command that is known.
+pub(crate) fn needs_of(prefix: &str) -> Option<(&'static str, &'static str)> {
+    all().find(|c| c.prefix() == prefix).map(|c| (c.module, c.perm))
+}
+
 fn describe<'a>(list: impl Iterator<Item = &'a CommandSpec>) -> String {
     let map: Map<String, Value> =
         list.enumerate().map(|(i, c)| (format!("cmd{i:03}"), c.descriptor(c.flags))).collect();

@@ -4,7 +4,8 @@ use super::{Args, CommandResult, CommandSpec, FLAG_DEPRECATED, Outcome, settle, 
 use crate::mon::CommandCtx;
 use serde_json::json;
 use spirula_auth::db::{self, AuthDb, DbError, User, user_json};
-use spirula_auth::{CryptoKey, EntityId, KeyType, keyring};
+use spirula_auth::monitor::Policy;
+use spirula_auth::{CryptoKey, EntityId, KeyType, Service, keyring};
 use spirula_types::errno::{EINVAL, ENOENT};
 use std::sync::Arc;
 
@@ -145,6 +146,14 @@ pub(super) const SPECS: &[CommandSpec] = &[
         perm: "rwx",
         flags: 0,
         run: commit_pending,
+    },
+    CommandSpec {
+        sig: "auth wipe-rotating-service-keys",
+        help: "make every ticket worthless and draw new keys for all services; clients come in again with their own keys",
+        module: "auth",
+        perm: "rwx",
+        flags: 0,
+        run: wipe,
     },
 ];
 
@@ -313,4 +322,29 @@ fn commit_pending(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
         Ok(CommandResult::ok(format!("committed pending key for {name}")))
     };
     settle(run())
+}
+
+fn wipe(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
+    // More bytes than a command gets drawn: they follow from those by HMAC, one after the other.
+    let seed = match CryptoKey::new(KeyType::Aes256k, ctx.work.now, &ctx.random) {
+        Ok(seed) => seed,
+        Err(e) => return CommandResult::err(EINVAL, e.to_string()),
+    };
+    let mut count = 0u64;
+    let mut draw = |out: &mut [u8]| {
+        for chunk in out.chunks_mut(32) {
+            count += 1;
+            let block = seed.hmac_sha256(&count.to_le_bytes());
+            chunk.iter_mut().zip(block).for_each(|(o, b)| *o = b);
+        }
+    };
+    let lifetimes = Policy::default().lifetimes;
+    let old = ctx.work.state.service_keys.clone();
+    let all = Arc::make_mut(&mut ctx.work.state.service_keys);
+    for service in Service::ALL {
+        if let Some(keys) = old.get(service) {
+            all.set(service, keys.wiped(ctx.work.now, lifetimes.of(service), &mut draw));
+        }
+    }
+    CommandResult::ok("wiped rotating service keys!")
 }

@@ -138,6 +138,18 @@ pub struct Request<'a> {
     pub tell: bool,
 }
 
+/// Prefix and arguments, if the command can be understood.
+pub fn words_of(cmd: &[String]) -> Option<(String, Args)> {
+    let args = parse(cmd).ok()?;
+    Some((args.str("prefix"), args))
+}
+
+/// Module and permission of a command that is known.
+pub fn needs_of(cmd: &[String]) -> Option<(&'static str, Perm)> {
+    let (prefix, args) = words_of(cmd)?;
+    find(&prefix, &args).map(|s| (s.module, s.perm))
+}
+
 /// Runs a command.
 pub fn run(mon: &Mon, work: &mut Work, request: &Request<'_>) -> CommandResult {
     let Request { peer, cmd, input, random, tell } = *request;

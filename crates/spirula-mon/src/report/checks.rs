@@ -44,6 +44,7 @@ pub(super) fn all(view: &ClusterView<'_>) -> Checks {
     pools(view, &mut out);
     few_osds(view, &mut out);
     crashes(view, &mut out);
+    users(view, &mut out);
     for h in &view.mgr.health {
         let severity = if h.severity >= 2 { Severity::Error } else { Severity::Warning };
         out.insert(
@@ -94,6 +95,22 @@ fn clocks(view: &ClusterView<'_>, out: &mut Checks) {
     if !detail.is_empty() {
         let names: Vec<String> = names.into_iter().map(|n| format!("mon.{n}")).collect();
         warn(out, "MON_CLOCK_SKEW", format!("clock skew detected on {}", names.join(", ")), detail);
+    }
+}
+
+/// Who gets in, and with what keys.
+fn users(view: &ClusterView<'_>, out: &mut Checks) {
+    if !view.auth_safe {
+        let detail = "whoever reaches a port may do everything; auth_cluster_required and auth_service_required = \
+                      cephx turn authentication on"
+            .to_owned();
+        warn(out, "AUTH_NOT_REQUIRED", "authentication is off".into(), vec![detail]);
+        return;
+    }
+    let wanted = view.config.get_for("mon", "mon_warn_on_insecure_client_keys").is_some_and(|v| v == "true");
+    for weak in view.auth.weak_key_checks().into_iter().filter(|w| w.error || wanted) {
+        let severity = if weak.error { Severity::Error } else { Severity::Warning };
+        add(out, weak.code, severity, weak.summary, weak.detail.len() as u64, weak.detail);
     }
 }
 

@@ -60,6 +60,7 @@ struct World {
     none_mgr: BTreeMap<String, BTreeMap<String, String>>,
     none_defaults: BTreeMap<String, String>,
     none_kv: BTreeMap<String, bytes::Bytes>,
+    auth: spirula_auth::db::AuthDb,
 }
 
 impl World {
@@ -79,6 +80,8 @@ impl World {
             config: &self.config,
             defaults: &self.none_defaults,
             kv: &self.none_kv,
+            auth_safe: true,
+            auth: &self.auth,
             log: &self.log,
             creating_pgs: 0,
         }
@@ -119,6 +122,7 @@ impl World {
             none_mgr: BTreeMap::new(),
             none_defaults: BTreeMap::new(),
             none_kv: BTreeMap::new(),
+            auth: Default::default(),
         }
     }
 }

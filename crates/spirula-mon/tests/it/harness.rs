@@ -41,7 +41,8 @@ pub fn params(osds: i32) -> MkfsParams {
         failure_domain: "host".into(),
         defaults: [("osd_pool_default_size".to_owned(), osds.min(3).to_string())].into(),
         pools: vec![InitialPool { name: "data".into(), pg_num: 8, size: 0, application: "rados".into() }],
-        admin_secret: [3; 16],
+        users: Default::default(),
+        service_keys: Default::default(),
     }
 }
 

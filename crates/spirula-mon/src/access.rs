@@ -1,0 +1,352 @@
+//! Who may ask a monitor for what: the one place that decides, for every message and command.
+//!
+//! Every kind of message has a row in [`NEEDS`]; what has none is refused. Commands are decided
+//! by their module, words and arguments against the asker's capabilities. What is refused is
+//! answered where the asker waits for an answer, and dropped where not.
+//!
+//! Facts: `shared/protocol/mon.md`; Ceph asks for the same capabilities, except that it lets
+//! everyone subscribe to the cluster log.
+
+use crate::commands::{self, args::Args};
+use crate::event::{ConnId, MonEffect, Peer};
+use crate::mon::Mon;
+use crate::quorum::Ask;
+use crate::state::State;
+use spirula_auth::caps::{self, AppMetadata, MonAccess, MonCaps, OsdAccess, OsdCaps};
+use spirula_auth::db::AuthDb;
+use spirula_auth::monitor::{Authority, Policy, Session as AuthSession};
+use spirula_auth::rotating::ServiceKeys;
+use spirula_auth::{EntityId, METHOD_CEPHX};
+use spirula_messages::ceph::{
+    MAuth, MAuthReply, MCommand, MCommandReply, MMonCommand, MMonCommandAck, MMonSubscribe, MPoolOp, MPoolOpReply,
+    Subscription, kind,
+};
+use spirula_messages::cluster::control::{
+    MgrBeacon, MgrDigest, OsdAlive, OsdBoot, OsdFailureReport, OsdMarkMeDown, OsdPgTemp, PgCreateAsk, PgsCreated,
+};
+use spirula_messages::{Body, Message, MessageError};
+use spirula_types::{EntityType, errno};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// What a session may do.
+#[derive(Clone, Debug, Default)]
+pub enum Access {
+    /// Nothing: nobody said who this is.
+    #[default]
+    Nothing,
+    /// Everything: a daemon of this process, its admin socket, another monitor, or a cluster without
+    /// authentication.
+    Everything,
+    /// What its capabilities allow.
+    Granted {
+        /// Its authenticated session.
+        session: Box<AuthSession>,
+        /// Its capabilities, parsed.
+        caps: MonCaps,
+    },
+}
+
+impl Access {
+    /// The access of an authenticated session. Capabilities that cannot be read grant nothing.
+    pub fn of(session: Box<AuthSession>) -> Self {
+        let caps = session.caps.parse().unwrap_or_else(|e| {
+            tracing::warn!(entity = %session.entity, "capabilities for monitors: {e}");
+            MonCaps::default()
+        });
+        Self::Granted { session, caps }
+    }
+}
+
+/// What a message needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Need {
+    /// Nothing but a session.
+    Session,
+    /// Capabilities for a part of the monitor: read, write, execute.
+    Cap(&'static str, bool, bool, bool),
+    /// To be such a daemon, with capabilities for a part.
+    Daemon(EntityType, &'static str),
+    /// Looked at by its contents.
+    Contents,
+}
+
+/// Every kind of message that a monitor takes.
+const NEEDS: &[(u16, Need)] = &[
+    (kind::MON_GET_MAP, Need::Session),
+    (kind::AUTH, Need::Session),
+    (kind::PING, Need::Session),
+    (kind::MON_SUBSCRIBE, Need::Contents),
+    (kind::MON_GET_VERSION, Need::Cap("mon", true, false, false)),
+    (kind::STATFS, Need::Cap("pg", true, false, false)),
+    (kind::GET_POOL_STATS, Need::Cap("pg", true, false, false)),
+    (kind::MON_COMMAND, Need::Contents),
+    (kind::COMMAND, Need::Contents),
+    (kind::POOL_OP, Need::Contents),
+    (kind::REMOVE_SNAPS, Need::Cap("osd", false, true, false)),
+    (kind::LOG, Need::Cap("log", false, true, false)),
+    (OsdBoot::KIND, Need::Daemon(EntityType::Osd, "osd")),
+    (OsdMarkMeDown::KIND, Need::Daemon(EntityType::Osd, "osd")),
+    (OsdFailureReport::KIND, Need::Daemon(EntityType::Osd, "osd")),
+    (OsdAlive::KIND, Need::Daemon(EntityType::Osd, "osd")),
+    (OsdPgTemp::KIND, Need::Daemon(EntityType::Osd, "osd")),
+    (PgCreateAsk::KIND, Need::Daemon(EntityType::Osd, "osd")),
+    (PgsCreated::KIND, Need::Daemon(EntityType::Osd, "osd")),
+    (MgrBeacon::KIND, Need::Daemon(EntityType::Mgr, "mgr")),
+    (MgrDigest::KIND, Need::Daemon(EntityType::Mgr, "mgr")),
+];
+
+/// A session's answer to "may it?".
+struct Asker<'a> {
+    entity: String,
+    caps: &'a MonCaps,
+    addr: Option<IpAddr>,
+}
+
+impl Asker<'_> {
+    fn may(&self, service: &str, command: &str, args: &caps::Args, rwx: (bool, bool, bool)) -> bool {
+        let (read, write, exec) = rwx;
+        let access =
+            MonAccess { entity: &self.entity, service, command, args, read, write, exec, addr: self.addr };
+        self.caps.allows(&access)
+    }
+}
+
+/// What is to become of a message.
+pub(crate) enum Ruling {
+    /// It is handled; subscriptions may have become fewer.
+    Go(Message),
+    /// It is not, and this is the answer, if one is waited for.
+    Refused(Option<Message>),
+}
+
+/// Decides about a message of a session. The only way in.
+///
+/// # Errors
+/// When the message is malformed.
+pub(crate) fn rule(access: &Access, peer: &Peer, state: &State, m: Message) -> Result<Ruling, MessageError> {
+    let caps = match access {
+        Access::Everything => return Ok(Ruling::Go(m)),
+        Access::Nothing => return Ok(Ruling::Refused(refusal(&m, "access denied")?)),
+        Access::Granted { caps, .. } => caps,
+    };
+    let addr = peer.addrs.msgr2().addr.map(|a| a.ip());
+    let asker = Asker { entity: peer.auth_name(), caps, addr };
+    let none = caps::Args::new();
+    let need = NEEDS.iter().find(|(kind, _)| *kind == m.kind).map(|(_, need)| *need);
+    let allowed = match need {
+        None => false,
+        Some(Need::Session) => true,
+        Some(Need::Cap(service, r, w, x)) => asker.may(service, "", &none, (r, w, x)),
+        Some(Need::Daemon(kind, service)) => peer.kind == kind && asker.may(service, "", &none, (false, true, true)),
+        Some(Need::Contents) => return contents(&asker, state, m),
+    };
+    if allowed {
+        return Ok(Ruling::Go(m));
+    }
+    tracing::debug!(peer = asker.entity, kind = m.kind, "refused: its capabilities do not allow it");
+    Ok(Ruling::Refused(refusal(&m, "access denied")?))
+}
+
+fn contents(asker: &Asker<'_>, state: &State, m: Message) -> Result<Ruling, MessageError> {
+    match m.kind {
+        kind::MON_SUBSCRIBE => {
+            let mut s = MMonSubscribe::from_message(&m)?;
+            let before = s.what.len();
+            s.what.retain(|what| may_subscribe(asker, what));
+            if s.what.len() == before {
+                return Ok(Ruling::Go(m));
+            }
+            tracing::debug!(peer = asker.entity, "some subscriptions refused: its capabilities do not allow them");
+            Ok(Ruling::Go(s.into_message(m.tid)))
+        }
+        kind::POOL_OP => {
+            let op = MPoolOp::from_message(&m)?;
+            let whole = asker.may("osd", "", &caps::Args::new(), (true, true, false));
+            if whole || may_snap(asker, state, &op) {
+                return Ok(Ruling::Go(m));
+            }
+            Ok(Ruling::Refused(refusal(&m, "access denied")?))
+        }
+        kind::MON_COMMAND => {
+            let c = MMonCommand::from_message(&m)?;
+            if may_command(asker, &c.cmd, false) {
+                return Ok(Ruling::Go(m));
+            }
+            Ok(Ruling::Refused(refusal(&m, "access denied")?))
+        }
+        _ => {
+            let c = MCommand::from_message(&m)?;
+            if may_command(asker, &c.cmd, true) {
+                return Ok(Ruling::Go(m));
+            }
+            Ok(Ruling::Refused(refusal(&m, "insufficient caps")?))
+        }
+    }
+}
+
+fn may_subscribe(asker: &Asker<'_>, s: &Subscription) -> bool {
+    let read = |service: &str| asker.may(service, "", &caps::Args::new(), (true, false, false));
+    let what = s.what.split(['.', ':']).next().unwrap_or_default();
+    match what {
+        // How to find the others, and one's own options: everyone's.
+        "monmap" | "config" | "mgrmap" | "servicemap" => true,
+        "osdmap" => read("osd"),
+        "mdsmap" | "fsmap" => read("mds"),
+        "osd_pg_creates" => asker.may("osd", "", &caps::Args::new(), (false, true, false)),
+        "kv" => read("config-key"),
+        _ if what.starts_with("log-") => read("log"),
+        _ => read("mon"),
+    }
+}
+
+/// Snapshots of one's own (RBD's) need the right to write to the pool, not to the monitors.
+fn may_snap(asker: &Asker<'_>, state: &State, op: &MPoolOp) -> bool {
+    /// `CEPH_POOL_OP_*_UNMANAGED_SNAP`.
+    const OWN_SNAPS: [u32; 2] = [0x21, 0x22];
+    if !OWN_SNAPS.contains(&op.op) {
+        return false;
+    }
+    let Ok(entity) = asker.entity.parse::<EntityId>() else { return false };
+    let Some(caps) = state.auth.get(&entity).and_then(|u| u.caps.get("osd")?.parse::<OsdCaps>().ok()) else {
+        return false;
+    };
+    let Some((id, pool)) = Some(i64::from(op.pool)).and_then(|id| Some((id, state.osdmap.pool(id)?))) else {
+        return false;
+    };
+    let apps: AppMetadata = pool.application_metadata.clone();
+    let name = state.osdmap.pool_names.get(&id).cloned().unwrap_or_default();
+    caps.allows(&OsdAccess {
+        pool: &name,
+        apps: &apps,
+        namespace: "",
+        object: "",
+        read: true,
+        write: true,
+        classes: &[],
+        addr: asker.addr,
+    })
+}
+
+/// May it run this command? `tell`: at this daemon, for which Ceph wants all rights.
+fn may_command(asker: &Asker<'_>, cmd: &[String], tell: bool) -> bool {
+    // What cannot be understood is answered with what is wrong with it, and does nothing.
+    let Some((prefix, args)) = commands::words_of(cmd) else { return true };
+    // The list of commands is no secret, and clients need it to parse what people type.
+    if prefix == "get_command_descriptions" {
+        return true;
+    }
+    let args = flat(&args);
+    if tell {
+        return asker.may("mon", &prefix, &args, (true, true, true));
+    }
+    match commands::needs_of(cmd) {
+        Some((module, perm)) => {
+            let rwx = (perm.contains('r'), perm.contains('w'), perm.contains('x'));
+            asker.may(module, &prefix, &args, rwx)
+        }
+        // Not known: the answer says so.
+        None => true,
+    }
+}
+
+/// Arguments as capabilities compare them: texts; `caps` by service as `caps_mon`, `caps_osd` ….
+fn flat(args: &Args) -> caps::Args {
+    let mut out = caps::Args::new();
+    for (key, value) in &args.0 {
+        let text = match value {
+            serde_json::Value::String(s) => s.clone(),
+            serde_json::Value::Array(list) => {
+                let words: Vec<&str> = list.iter().filter_map(serde_json::Value::as_str).collect();
+                if key == "caps" {
+                    for pair in words.chunks_exact(2) {
+                        if let [service, text] = pair {
+                            out.insert(format!("caps_{service}"), (*text).to_owned());
+                        }
+                    }
+                    continue;
+                }
+                words.join(" ")
+            }
+            other => other.to_string(),
+        };
+        out.insert(key.clone(), text);
+    }
+    out
+}
+
+/// The answer that says no, where one is waited for.
+fn refusal(m: &Message, why: &str) -> Result<Option<Message>, MessageError> {
+    let result = -errno::EACCES;
+    Ok(match m.kind {
+        kind::MON_COMMAND => {
+            let cmd = MMonCommand::from_message(m)?.cmd;
+            let ack = MMonCommandAck { version: 0, result, status: why.to_owned(), cmd, output: bytes::Bytes::new() };
+            Some(ack.into_message(m.tid))
+        }
+        kind::COMMAND => {
+            let reply = MCommandReply { result, status: why.to_owned(), output: bytes::Bytes::new() };
+            Some(reply.into_message(m.tid))
+        }
+        kind::POOL_OP => {
+            let op = MPoolOp::from_message(m)?;
+            let reply = MPoolOpReply { version: 0, fsid: op.fsid, result: -errno::EPERM, epoch: 0, data: None };
+            Some(reply.into_message(m.tid))
+        }
+        _ => None,
+    })
+}
+
+impl Mon {
+    /// Says what a session, just opened, may do. Until then it may do nothing, unless the cluster
+    /// has no authentication.
+    pub fn set_access(&mut self, conn: ConnId, access: Access) {
+        if let Some(session) = self.sessions.get_mut(&conn) {
+            session.access = access;
+        }
+    }
+
+    /// A user came in with its pending key, which thereby becomes its key. Asked of the leader in the
+    /// user's name; the number of the answer is one that no client waits for.
+    pub fn pending_key_used(&mut self, conn: ConnId, entity: &EntityId, out: &mut Vec<MonEffect>) {
+        let cmd = serde_json::json!({"prefix": "auth commit-pending", "entity": entity.to_string()});
+        let (cmd, input) = (vec![cmd.to_string()], bytes::Bytes::new());
+        let message = MMonCommand { version: 0, fsid: self.fsid, cmd, input }.into_message(u64::MAX);
+        self.lead(Ask { conn, message, via: None }, out);
+    }
+
+    /// Users and service keys, for the door of the monitor.
+    pub fn realm(&self) -> (&Arc<AuthDb>, &Arc<ServiceKeys>) {
+        (&self.state.auth, &self.state.service_keys)
+    }
+
+    /// Answers a request for tickets or service keys.
+    pub(crate) fn on_auth(&mut self, conn: ConnId, m: &Message, out: &mut Vec<MonEffect>) -> Result<(), MessageError> {
+        let a = MAuth::from_message(m)?;
+        let Some(session) = self.sessions.get_mut(&conn) else { return Ok(()) };
+        let global_id = session.peer.global_id;
+        let mut answer = MAuthReply { protocol: a.protocol.max(1), global_id, ..MAuthReply::default() };
+        if let (METHOD_CEPHX, Access::Granted { session: who, caps }) = (a.protocol, &mut session.access) {
+            let authority = Authority {
+                db: &self.state.auth,
+                keys: &self.state.service_keys,
+                policy: Policy::default(),
+                now: self.now,
+            };
+            match who.handle(&a.payload, &authority, &mut |out: &mut [u8]| (self.entropy)(out)) {
+                Ok(payload) => {
+                    answer.payload = payload.into();
+                    // Its capabilities may have been changed meanwhile.
+                    *caps = who.caps.parse().unwrap_or_default();
+                }
+                Err(e) => {
+                    tracing::info!(entity = %who.entity, "tickets refused: {e}");
+                    answer.result = -errno::EACCES;
+                }
+            }
+        }
+        // Whoever got in by other means has no tickets and needs none.
+        out.push(MonEffect::Send(conn, answer.into_message(m.tid)));
+        Ok(())
+    }
+}
