@@ -106,8 +106,7 @@ struct Asker<'a> {
 impl Asker<'_> {
     fn may(&self, service: &str, command: &str, args: &caps::Args, rwx: (bool, bool, bool)) -> bool {
         let (read, write, exec) = rwx;
-        let access =
-            MonAccess { entity: &self.entity, service, command, args, read, write, exec, addr: self.addr };
+        let access = MonAccess { entity: &self.entity, service, command, args, read, write, exec, addr: self.addr };
         self.caps.allows(&access)
     }
 }

@@ -25,9 +25,9 @@ use spirula_encoding::UTime;
 use spirula_format::Format;
 use spirula_maps::{Crush, MonMap, OsdMap};
 use spirula_messages::ceph::{
-    MCommand, MCommandReply, MGetPoolStats, MGetPoolStatsReply, MLog, MLogAck, MMonCommand,
-    MMonCommandAck, MMonGetVersion, MMonGetVersionReply, MMonMap, MMonSubscribe, MPing, MPoolOp, MPoolOpReply,
-    MRemoveSnaps, MStatfs, MStatfsReply, kind,
+    MCommand, MCommandReply, MGetPoolStats, MGetPoolStatsReply, MLog, MLogAck, MMonCommand, MMonCommandAck,
+    MMonGetVersion, MMonGetVersionReply, MMonMap, MMonSubscribe, MPing, MPoolOp, MPoolOpReply, MRemoveSnaps, MStatfs,
+    MStatfsReply, kind,
 };
 use spirula_messages::cluster::control::{
     MgrBeacon, MgrDigest, OsdAlive, OsdBoot, OsdFailureReport, OsdMarkMeDown, OsdMarkMeDownAck, OsdPgTemp, OsdStop,

@@ -5,11 +5,11 @@
 //! allow everything; so must those of whoever gives orders to the daemon (`ceph tell`).
 
 use spirula_auth::caps::{ClassCall, OsdAccess, OsdCaps};
+use spirula_maps::OsdMap;
 use spirula_messages::Body;
 use spirula_messages::ceph::op::{self, OsdOp};
 use spirula_messages::ceph::{MOsdOp, kind};
 use spirula_messages::cluster::pg::{OsdPing, OsdPong, PgAcks, PgCtls, PgTxn};
-use spirula_maps::OsdMap;
 use spirula_messenger::auth::METHOD_CEPHX;
 use spirula_pg::exec;
 use spirula_runtime::Peer;

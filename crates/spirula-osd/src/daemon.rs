@@ -13,6 +13,7 @@ use crate::perf::Perf;
 use crate::reader::{Shelf, StoreReader};
 use crate::report::Reporter;
 use crate::space::grows;
+use crate::tell::Answer;
 use bytes::Bytes;
 use spirula_messages::ceph::{MConfig, MMgrMap, MMonMap, MOsdMap, MOsdOp, MOsdOpReply, kind, osd::flag};
 use spirula_messages::cluster::control::{
@@ -329,6 +330,10 @@ impl Osd {
 
     pub(crate) fn message(&mut self, id: LinkId, m: Message) {
         if !self.may_send(id, m.kind) {
+            if m.kind == kind::COMMAND {
+                self.answer_command(id, m.tid, Answer::fail(errno::EACCES, "access denied: 'osd' caps must allow *"));
+                return;
+            }
             tracing::warn!("osd.{}: message type {} from somebody who may not send it, ignored", self.cfg.id, m.kind);
             return;
         }

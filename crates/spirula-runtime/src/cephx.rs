@@ -649,7 +649,8 @@ mod tests {
         let (osd, client) = (make(KeyType::Aes256k), make(KeyType::Aes));
         let caps = |list: &[(&str, &str)]| list.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
         let mut db = AuthDb::default();
-        let user = |key: &CryptoKey, list: &[(&str, &str)]| User { key: key.clone(), pending_key: None, caps: caps(list) };
+        let user =
+            |key: &CryptoKey, list: &[(&str, &str)]| User { key: key.clone(), pending_key: None, caps: caps(list) };
         db.put("osd.1".parse().unwrap(), user(&osd, &[("mon", "allow profile osd"), ("osd", "allow *")]));
         db.put("client.a".parse().unwrap(), user(&client, &[("mon", "allow r"), ("osd", "allow r pool=x")]));
         let mut keys = ServiceKeys::default();
@@ -693,9 +694,7 @@ mod tests {
         let osd = Identity::new("osd.1".parse().unwrap(), osd_key);
         let user = Identity::new("client.a".parse().unwrap(), client_key);
         let door = mon_door(&realm);
-        let open = |who: &Identity, kind| {
-            meet(&mut *who.credentials(EntityType::Mon).unwrap(), &*door, kind).unwrap()
-        };
+        let open = |who: &Identity, kind| meet(&mut *who.credentials(EntityType::Mon).unwrap(), &*door, kind).unwrap();
         let (_, grants) = open(&osd, EntityType::Osd);
         let Some(MonPeer::User { session, .. }) = grants.get::<MonPeer>() else { panic!("no session") };
         let mut session = session.clone();
@@ -723,7 +722,8 @@ mod tests {
     fn wrong_keys_wrong_kinds_and_method_none_are_refused() {
         let (realm, ..) = realm();
         let door = mon_door(&realm);
-        let wrong = Identity::new("client.a".parse().unwrap(), CryptoKey::generate(KeyType::Aes, clock::wall(), &mut draw));
+        let wrong =
+            Identity::new("client.a".parse().unwrap(), CryptoKey::generate(KeyType::Aes, clock::wall(), &mut draw));
         let mut go = wrong.credentials(EntityType::Mon).unwrap();
         assert!(meet(&mut *go, &*door, EntityType::Client).is_err());
         let mut go = wrong.credentials(EntityType::Mon).unwrap();

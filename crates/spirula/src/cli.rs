@@ -62,6 +62,12 @@ pub struct UpArgs {
     /// TCP port of the monitor [default for a new cluster: 3300]
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
     pub port: Option<u16>,
+    /// Number of monitors: 1, 3 or 5 [default for a new cluster: 1]
+    #[arg(long, value_parser = mons)]
+    pub mons: Option<u8>,
+    /// Make the new cluster without authentication: whoever reaches it may do everything
+    #[arg(long)]
+    pub no_auth: bool,
     /// Address to listen on [default for a new cluster: 127.0.0.1]
     #[arg(long)]
     pub bind: Option<IpAddr>,
@@ -83,6 +89,14 @@ pub struct UpArgs {
     /// Set in the child that --detach starts: a file descriptor to report on.
     #[arg(long, hide = true)]
     pub report_fd: Option<i32>,
+}
+
+/// An odd number of monitors: an even one bears no more failures than one less.
+fn mons(s: &str) -> Result<u8, String> {
+    match s.parse() {
+        Ok(n @ (1 | 3 | 5)) => Ok(n),
+        _ => Err("give 1, 3 or 5".into()),
+    }
 }
 
 /// How daemons of one process reach each other.

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Version of `cluster.json` that this program writes and reads.
-const FORMAT: u64 = 1;
+const FORMAT: u64 = 2;
 
 /// How the cluster was made. Fixed for its life.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,8 +32,12 @@ pub struct Manifest {
     pub min_size: u8,
     /// Address that the daemons listen on.
     pub bind: IpAddr,
-    /// Port of the monitor.
+    /// Port of the first monitor; the others have the next ones.
     pub port: u16,
+    /// Number of monitors.
+    pub mons: u8,
+    /// cephx is asked for.
+    pub auth: bool,
     /// False while the stores are being made: a creation that was cut short starts over.
     pub complete: bool,
 }
@@ -42,7 +46,9 @@ impl Manifest {
     fn to_json(&self) -> Value {
         json!({
             "spirula": "cluster",
-            "format": FORMAT,
+            // What came later has its default where an older spirula wrote the file, but an older
+            // one must not run a cluster with keys and several monitors.
+            "format": if self.auth || self.mons > 1 { FORMAT } else { 1 },
             "fsid": self.fsid.to_string(),
             "osds": self.osd_uuids.iter().map(ToString::to_string).collect::<Vec<_>>(),
             "osd_size": self.osd_size,
@@ -50,6 +56,8 @@ impl Manifest {
             "min_size": self.min_size,
             "bind": self.bind.to_string(),
             "port": self.port,
+            "mons": self.mons,
+            "auth": self.auth,
             "complete": self.complete,
         })
     }
@@ -74,6 +82,8 @@ impl Manifest {
             min_size: u8::try_from(number("min_size")?).context("'min_size' is too large")?,
             bind: text("bind")?.parse().context("'bind' is no IP address")?,
             port: u16::try_from(number("port")?).context("'port' is too large")?,
+            mons: v["mons"].as_u64().and_then(|n| u8::try_from(n).ok()).unwrap_or(1).max(1),
+            auth: v["auth"].as_bool().unwrap_or(false),
             complete: v["complete"].as_bool().context("no true or false in 'complete'")?,
         })
     }
@@ -370,6 +380,8 @@ mod tests {
             min_size: 1,
             bind: "127.0.0.1".parse().unwrap(),
             port: 3300,
+            mons: 3,
+            auth: true,
             complete: true,
         }
     }

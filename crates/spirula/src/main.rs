@@ -14,6 +14,7 @@ mod conf;
 mod conf_file;
 mod control;
 mod dir;
+mod keys;
 mod memory;
 mod net;
 mod options;

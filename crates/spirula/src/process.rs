@@ -16,7 +16,7 @@ use crate::dir::{ClusterDir, PidLock};
 use crate::memory::{Budget, SMALLEST};
 use crate::options::{Names, Sources};
 use crate::size::Size;
-use crate::{net, signals, srv, up};
+use crate::{keys, net, signals, srv, up};
 use anyhow::{Context, anyhow, bail};
 use spirula_buffer::PayloadPool;
 use spirula_osd::{Control, OsdEvent};
@@ -148,13 +148,15 @@ impl Process {
             Some(n) => usize::try_from(n).unwrap_or(cores).min(256),
         };
         let payloads = PayloadPool::new(usize::try_from(budget.payloads).unwrap_or(usize::MAX));
+        let hub = Hub::new(LinkMode::Tcp, payloads);
+        hub.set_modes(keys::modes(&settings, true)?);
         let process = Self {
             kind,
             id,
             host,
             dir,
             settings,
-            hub: Hub::new(LinkMode::Tcp, payloads),
+            hub,
             reactors: Reactors::start(reactors).context("start the event loops")?,
             budget,
             failed: Arc::default(),
@@ -213,6 +215,7 @@ impl Process {
             // Only a new monitor needs them.
             seeds: self.mons().map(|m| m.all().to_vec()).unwrap_or_default(),
             host: self.host.clone(),
+            auth: keys::monitor(&self.id, &self.settings)?,
             settings: self.settings.clone(),
         };
         let mon = MonDaemon::start(setup, &self.hub, &self.reactors.next(), self.failed.clone())?;
@@ -231,6 +234,7 @@ impl Process {
             mons,
             ports: self.ports(),
             host: self.host.clone(),
+            auth: keys::daemon(&format!("mgr.{}", self.id), &self.settings, None)?,
             settings: self.settings.clone(),
         };
         let mgr = MgrDaemon::start(setup, &self.hub, &self.reactors.next())?;
@@ -254,6 +258,7 @@ impl Process {
             ports: self.ports(),
             host: self.host.clone(),
             fresh_leases: false,
+            auth: keys::daemon(&format!("osd.{id}"), &self.settings, None)?,
             settings: self.settings.clone(),
         };
         let ended = self.ended.clone();

@@ -279,12 +279,15 @@ fn create(args: &UpArgs, dir: &ClusterDir, progress: &mut Progress) -> anyhow::R
         min_size: pool_size - pool_size / 2,
         bind: args.bind.unwrap_or_else(|| std::net::Ipv4Addr::LOCALHOST.into()),
         port: args.port.unwrap_or(DEFAULT_PORT),
+        mons: args.mons.unwrap_or(1),
+        auth: !args.no_auth,
         complete: false,
     };
     progress.say(&format!(
-        "spirula {}: a new cluster in {}: 1 monitor, 1 manager, {osds} OSD{} of {}",
+        "spirula {}: a new cluster in {}: {}, 1 manager, {osds} OSD{} of {}",
         env!("CARGO_PKG_VERSION"),
         dir.path().display(),
+        if m.mons == 1 { "1 monitor".to_owned() } else { format!("{} monitors", m.mons) },
         if osds == 1 { "" } else { "s" },
         Size(osd_size)
     ));
@@ -349,6 +352,12 @@ fn check_unchanged(args: &UpArgs, m: &Manifest) -> anyhow::Result<()> {
             differs("--pool-size", n.to_string(), m.pool_size.to_string())
         }
         UpArgs { port: Some(p), .. } if *p != m.port => differs("--port", p.to_string(), m.port.to_string()),
+        UpArgs { mons: Some(n), .. } if *n != m.mons => differs("--mons", n.to_string(), m.mons.to_string()),
+        UpArgs { no_auth: true, .. } if m.auth => differs(
+            "--no-auth",
+            "given".to_owned(),
+            "authentication; see auth_service_required in its ceph.conf".to_owned(),
+        ),
         UpArgs { bind: Some(a), .. } if *a != m.bind => differs("--bind", a.to_string(), m.bind.to_string()),
         _ => Ok(()),
     }
@@ -362,7 +371,8 @@ fn next_steps(dir: &ClusterDir, m: &Manifest, cluster: &Cluster, seconds: f64, m
         "pid": std::process::id(),
         "dir": dir.path(),
         "conf": dir.conf(),
-        "keyring": dir.join("keyring"),
+        "keyring": crate::keys::path(dir, "client.admin"),
+        "auth": if m.auth { "cephx" } else { "none" },
         "fsid": m.fsid.to_string(),
         "mon": format!("v2:{}", std::net::SocketAddr::new(m.bind, m.port)),
         "osds": m.osd_uuids.len(),
@@ -414,6 +424,8 @@ mod tests {
             pool_size: None,
             port: None,
             bind: None,
+            mons: None,
+            no_auth: false,
             detach: false,
             memory: Size(512 << 20),
             reactors: None,
@@ -433,6 +445,8 @@ mod tests {
             min_size: 2,
             bind: std::net::Ipv4Addr::LOCALHOST.into(),
             port: 3300,
+            mons: 1,
+            auth: true,
             complete: true,
         };
         assert!(check_unchanged(&args(), &m).is_ok());

@@ -8,7 +8,8 @@ use spirula_messages::ceph::{
     Subscription, kind,
 };
 use spirula_messages::{Body, Message};
-use spirula_runtime::auth::{Login, NoneLogin};
+use spirula_runtime::auth::Login;
+use spirula_runtime::cephx::DaemonAuth;
 use spirula_runtime::{Daemon, Hub, Link, LinkId, Mailbox, Mons, NetEvent, NetSink, Peer, clock, mailbox};
 use spirula_types::{AddrVec, EntityType, Uuid};
 use std::collections::HashMap;
@@ -19,6 +20,8 @@ use tokio::sync::oneshot;
 
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// Between two looks at tickets that end.
+const RENEW: Duration = Duration::from_secs(5);
 const RETRY: Duration = Duration::from_millis(100);
 
 /// Result, text for stderr, output.
@@ -45,11 +48,13 @@ pub struct Admin {
 
 impl Admin {
     /// Starts the client on `on`.
-    pub fn start(hub: &Hub, mons: Mons, on: &Handle) -> Self {
+    pub fn start(hub: &Hub, mons: Mons, auth: DaemonAuth, on: &Handle) -> Self {
         let (mailbox, rx) = mailbox::<AdminMail>();
         let me = admin_peer();
         let daemon = AdminDaemon {
-            login: NoneLogin::of(&me),
+            login: auth.login(&me),
+            auth,
+            renew: Duration::ZERO,
             me,
             hub: hub.clone(),
             on: on.clone(),
@@ -143,6 +148,8 @@ impl Line {
 struct AdminDaemon {
     me: Peer,
     login: Arc<dyn Login>,
+    auth: DaemonAuth,
+    renew: Duration,
     hub: Hub,
     on: Handle,
     mailbox: Mailbox<AdminMail>,
@@ -172,6 +179,7 @@ impl AdminDaemon {
                 }
                 return;
             }
+            kind::AUTH_REPLY => return self.auth.reply(m),
             _ => return,
         };
         if let (Some(done), Ok(answer)) = (self.waiting.remove(&m.tid), answer) {
@@ -227,6 +235,12 @@ impl Daemon for AdminDaemon {
 
     fn end_of_batch(&mut self) {
         let now = clock::monotonic();
+        if now >= self.renew
+            && let Some(link) = self.mon.link.as_ref().filter(|_| self.mon.open)
+        {
+            self.renew = now + RENEW;
+            self.auth.requests().into_iter().for_each(|m| link.send(m));
+        }
         if self.mon.link.is_none() && now >= self.mon.retry {
             let sink = self.mailbox.sink();
             self.mon.link =

@@ -2,10 +2,13 @@
 
 use super::host;
 use anyhow::Context;
+use spirula_auth::caps::MgrCaps;
 use spirula_messages::Body;
 use spirula_messages::ceph::{MMonSubscribe, Subscription, kind};
+use spirula_messenger::auth::METHOD_CEPHX;
 use spirula_mgr::{Mgr, MgrConfig, MgrEffect, MgrEvent, Now};
-use spirula_runtime::auth::{Login, NoneLogin, Trusting};
+use spirula_runtime::auth::{Grants, Login};
+use spirula_runtime::cephx::DaemonAuth;
 use spirula_runtime::{Daemon, Hub, Link, LinkId, Listener, Mailbox, Mons, NetEvent, Peer, Service, clock, mailbox};
 use spirula_settings::Settings;
 use spirula_types::{AddrVec, EntityType, Uuid};
@@ -16,6 +19,8 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
+/// Between two looks at tickets that end.
+const RENEW: Duration = Duration::from_secs(5);
 /// Before the monitor is tried again.
 const RETRY: Duration = Duration::from_millis(500);
 
@@ -49,6 +54,8 @@ pub struct MgrSetup {
     pub host: String,
     /// Its options.
     pub settings: Settings,
+    /// Who it is to others, and whom it lets in.
+    pub auth: DaemonAuth,
 }
 
 /// A running manager.
@@ -64,6 +71,9 @@ pub struct MgrDaemon {
     mgr: Mgr,
     me: Peer,
     login: Arc<dyn Login>,
+    auth: DaemonAuth,
+    /// When tickets are looked at next.
+    renew: Duration,
     hub: Hub,
     on: Handle,
     mailbox: Mailbox<MgrMail>,
@@ -75,6 +85,14 @@ pub struct MgrDaemon {
     wake: Duration,
     stopped: Option<oneshot::Sender<()>>,
     _listener: Listener,
+}
+
+/// Reads a ticket's capabilities; for the door.
+fn grants(text: &str) -> Result<Grants, String> {
+    if text.is_empty() {
+        return Ok(Grants::new(MgrCaps::default()));
+    }
+    text.parse::<MgrCaps>().map(Grants::new).map_err(|e| e.to_string())
 }
 
 fn now() -> Now {
@@ -94,7 +112,7 @@ impl MgrDaemon {
         // clients to be mixed up with.
         let gid = u64::from(nonce);
         let mut me = Peer { global_id: gid, ..Peer::new(EntityType::Mgr, name) };
-        let service = Service { me: me.clone(), sink: mailbox.sink(), auth: Arc::new(Trusting::default()) };
+        let service = Service { me: me.clone(), sink: mailbox.sink(), auth: setup.auth.door(grants) };
         let listener = hub
             .listen_within(setup.public, setup.ports, nonce, service, on)
             .with_context(|| format!("mgr.{name} cannot start"))?;
@@ -111,7 +129,9 @@ impl MgrDaemon {
         let addrs = me.addrs.clone();
         let daemon = Self {
             mgr: Mgr::new(config, now()),
-            login: NoneLogin::of(&me),
+            login: setup.auth.login(&me),
+            auth: setup.auth,
+            renew: Duration::ZERO,
             me,
             hub: hub.clone(),
             on: on.clone(),
@@ -176,6 +196,10 @@ impl Daemon for MgrDaemon {
                     self.mons.replace(super::mons_of(&message));
                     return;
                 }
+                if message.kind == kind::AUTH_REPLY && self.is_mon(conn) {
+                    self.auth.reply(&message);
+                    return;
+                }
                 let event =
                     if self.is_mon(conn) { MgrEvent::Mon(message) } else { MgrEvent::Message { conn, message } };
                 self.feed(event);
@@ -183,12 +207,16 @@ impl Daemon for MgrDaemon {
             MgrMail::Net(NetEvent::Opened { link, .. }) if self.is_mon(link.id()) => {
                 let what = vec![Subscription { what: "monmap".into(), start: 0, once: false }];
                 link.send(MMonSubscribe { what, hostname: String::new() }.into_message(0));
+                self.auth.requests().into_iter().for_each(|m| link.send(m));
                 self.feed(MgrEvent::MonOpened);
             }
             MgrMail::Net(NetEvent::Opened { link, peer, .. }) => {
                 let conn = link.id();
                 self.links.insert(conn, link);
-                let peer = spirula_mgr::Peer { name: peer.name(), auth_id: peer.id, addrs: peer.addrs };
+                // Nobody gets in by another method than those the door allows.
+                let caps =
+                    (peer.method == METHOD_CEPHX).then(|| peer.grants.get::<MgrCaps>().cloned().unwrap_or_default());
+                let peer = spirula_mgr::Peer { name: peer.name(), auth_id: peer.id, addrs: peer.addrs, caps };
                 self.feed(MgrEvent::SessionOpened { conn, peer });
             }
             MgrMail::Net(NetEvent::Closed(conn, _)) if self.is_mon(conn) => {
@@ -216,6 +244,14 @@ impl Daemon for MgrDaemon {
                 &self.on,
             );
             self.mon = Some(link);
+        }
+        let now = clock::monotonic();
+        if now >= self.renew {
+            self.renew = now + RENEW;
+            // The link may still be opening; what is asked too early is asked again.
+            if let Some(link) = &self.mon {
+                self.auth.requests().into_iter().for_each(|m| link.send(m));
+            }
         }
         self.feed(MgrEvent::Tick);
     }

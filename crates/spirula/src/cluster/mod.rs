@@ -12,6 +12,7 @@ pub mod osd;
 use crate::asok::{self, AdminSocket};
 use crate::cli::Links;
 use crate::dir::{ClusterDir, Manifest};
+use crate::keys;
 use crate::memory::{self, Budget};
 use crate::options::{Names, Sources};
 use admin::Admin;
@@ -25,6 +26,7 @@ use spirula_maps::MonMap;
 use spirula_messages::ceph::MMonMap;
 use spirula_messages::{Body, Message};
 use spirula_osd::{Control, OsdEvent};
+use spirula_runtime::cephx::Realm;
 use spirula_runtime::{Hub, LinkMode, Mailbox, Mons, Reactors};
 use spirula_settings::Settings;
 use spirula_store::Store;
@@ -32,14 +34,14 @@ use spirula_types::{AddrVec, EntityAddr};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
 /// Name of the cluster, as it appears in file names.
 pub const CLUSTER: &str = "ceph";
-/// Name of the one monitor.
-const MON_NAME: &str = "a";
+/// Names of the monitors.
+const MON_NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
 /// Name of the one manager.
 const MGR_NAME: &str = "x";
 /// How long a daemon's clean stop may take.
@@ -80,7 +82,7 @@ pub fn admin_socket(settings: &Settings, kind: &str, id: &str, hub: &Hub, addrs:
 }
 
 fn mons(m: &Manifest) -> Mons {
-    Mons::new(vec![mon_addrs(m)], 0)
+    Mons::new(mon_addrs(m).into_iter().map(|(_, a)| AddrVec::one(EntityAddr::v2(a, 0))).collect(), 0)
 }
 
 fn expected(m: &Manifest, id: usize) -> Expected {
@@ -101,7 +103,9 @@ struct Inner {
     hub: Hub,
     /// Taken when the cluster stops.
     reactors: Mutex<Option<Reactors>>,
-    mon: Mailbox<mon::MonMail>,
+    mons: Vec<Mailbox<mon::MonMail>>,
+    /// What the first monitor knows of users and keys.
+    realm: Option<Arc<RwLock<Realm>>>,
     mgr: Mailbox<mgr::MgrMail>,
     admin: Admin,
     osds: Mutex<BTreeMap<i32, OsdSlot>>,
@@ -122,12 +126,14 @@ fn osd_dir(dir: &ClusterDir, id: usize) -> PathBuf {
     dir.join(format!("osd.{id}"))
 }
 
-fn mon_dir(dir: &ClusterDir) -> PathBuf {
-    dir.join(format!("mon.{MON_NAME}"))
+fn mon_dir(dir: &ClusterDir, name: &str) -> PathBuf {
+    dir.join(format!("mon.{name}"))
 }
 
-fn mon_addrs(m: &Manifest) -> AddrVec {
-    AddrVec::one(EntityAddr::v2(SocketAddr::new(m.bind, m.port), 0))
+/// Name and address of each monitor.
+pub fn mon_addrs(m: &Manifest) -> Vec<(&'static str, SocketAddr)> {
+    let ports = (0..u16::from(m.mons)).map(|i| m.port.saturating_add(i));
+    MON_NAMES.into_iter().zip(ports.map(|port| SocketAddr::new(m.bind, port))).collect()
 }
 
 /// The monitors of a monitor map message; none if it is malformed.
@@ -142,7 +148,7 @@ impl Cluster {
     /// # Errors
     /// When the directory cannot be written.
     pub fn create(dir: &ClusterDir, m: &Manifest, pool: &str, pgs: u32) -> anyhow::Result<()> {
-        let mut stale = vec![mon_dir(dir)];
+        let mut stale: Vec<PathBuf> = MON_NAMES.into_iter().map(|name| mon_dir(dir, name)).collect();
         stale.extend((0..m.osd_uuids.len()).map(|id| osd_dir(dir, id)));
         for path in stale.iter().filter(|p| p.exists()) {
             std::fs::remove_dir_all(path).with_context(|| format!("remove {}", path.display()))?;
@@ -158,8 +164,15 @@ impl Cluster {
                     })
                 })
                 .collect();
-            let mons = [(MON_NAME.to_owned(), mon_addrs(m), mon_dir(dir))];
-            mon::create(&mons, m, pool, pgs, &host::hostname())?;
+            let mons: Vec<_> = mon_addrs(m)
+                .into_iter()
+                .map(|(name, a)| (name.to_owned(), AddrVec::one(EntityAddr::v2(a, 0)), mon_dir(dir, name)))
+                .collect();
+            let mut daemons: Vec<String> = mons.iter().map(|(name, ..)| format!("mon.{name}")).collect();
+            daemons.push(format!("mgr.{MGR_NAME}"));
+            daemons.extend((0..m.osd_uuids.len()).map(|id| format!("osd.{id}")));
+            let users = keys::first_users(dir, &daemons)?;
+            mon::create(&mons, m, pool, pgs, &host::hostname(), users)?;
             for osd in osds {
                 osd.join().map_err(|_| anyhow!("a store's creation panicked"))??;
             }
@@ -202,31 +215,44 @@ impl Cluster {
                 sockets.insert(format!("{kind}.{id}"), open);
             }
         };
-        let setup = MonSetup {
-            data: mon_dir(dir),
-            name: MON_NAME.to_owned(),
-            fsid: Some(m.fsid),
-            bind: None,
-            seeds: Vec::new(),
-            host: host.clone(),
-            settings: options.settings("mon", MON_NAME, &host)?,
-        };
-        let settings = setup.settings.clone();
-        let mon = MonDaemon::start(setup, &hub, &mon_on, failed.clone())?;
-        socket("mon", MON_NAME, &settings, &mon.addrs);
+        let mut mon_mail = Vec::new();
+        let mut realm = None;
+        for (name, _) in mon_addrs(m) {
+            let settings = options.settings("mon", name, &host)?;
+            let auth = keys::monitor(name, &settings)?;
+            if realm.is_none() {
+                hub.set_modes(keys::modes(&settings, false)?);
+                realm = Some(auth.realm.clone());
+            }
+            let setup = MonSetup {
+                data: mon_dir(dir, name),
+                name: name.to_owned(),
+                fsid: Some(m.fsid),
+                bind: None,
+                seeds: Vec::new(),
+                host: host.clone(),
+                settings: settings.clone(),
+                auth,
+            };
+            let mon = MonDaemon::start(setup, &hub, &reactors.next(), failed.clone())?;
+            socket("mon", name, &settings, &mon.addrs);
+            mon_mail.push(mon.mailbox);
+        }
+        let settings = options.settings("mgr", MGR_NAME, &host)?;
         let setup = MgrSetup {
             fsid: m.fsid,
             name: MGR_NAME.to_owned(),
             mons: mons(m),
             public: m.bind,
             ports: (0, 0),
-            settings: options.settings("mgr", MGR_NAME, &host)?,
+            settings: settings.clone(),
+            auth: keys::daemon(&format!("mgr.{MGR_NAME}"), &settings, realm.clone())?,
             host,
         };
-        let settings = setup.settings.clone();
         let mgr = MgrDaemon::start(setup, &hub, &reactors.next())?;
         socket("mgr", MGR_NAME, &settings, &mgr.addrs);
-        let admin = Admin::start(&hub, mons(m), &mon_on);
+        let settings = options.settings("client", "admin", "")?;
+        let admin = Admin::start(&hub, mons(m), keys::daemon("client.admin", &settings, None)?, &mon_on);
         let inner = Inner {
             dir: dir.clone(),
             manifest: m.clone(),
@@ -234,7 +260,8 @@ impl Cluster {
             begun,
             hub,
             reactors: Mutex::new(Some(reactors)),
-            mon: mon.mailbox,
+            mons: mon_mail,
+            realm,
             mgr: mgr.mailbox,
             admin,
             osds: Mutex::default(),
@@ -267,6 +294,7 @@ impl Cluster {
             // All on one disk: a class would say nothing.
             device_class: settings.given("osd_class").unwrap_or_default().to_owned(),
             fresh_leases,
+            auth: keys::daemon(&format!("osd.{id}"), &settings, inner.realm.clone())?,
             settings: settings.clone(),
         };
         let weak = Arc::downgrade(inner);
@@ -358,7 +386,7 @@ impl Cluster {
             "dir": inner.dir.path(),
             "conf": inner.dir.conf(),
             "fsid": inner.manifest.fsid.to_string(),
-            "mon": mon_addrs(&inner.manifest).to_string(),
+            "mons": mon_addrs(&inner.manifest).iter().map(|(name, a)| json!({"name": name, "addr": format!("v2:{a}")})).collect::<Vec<_>>(),
             "resident": memory::resident(),
             "memory_limit": inner.options.budget.total,
             "payloads_in_flight": inner.hub.pool().outstanding(),
@@ -447,10 +475,12 @@ impl Cluster {
         if wait(mgr_rx, STOP_PATIENCE).is_none() {
             result = Err(anyhow!("the manager did not stop in time"));
         }
-        let (tx, rx) = oneshot::channel();
-        self.0.mon.push(mon::MonMail::Stop(tx));
-        if wait(rx, STOP_PATIENCE).is_none() {
-            result = Err(anyhow!("the monitor did not stop in time"));
+        for mon in &self.0.mons {
+            let (tx, rx) = oneshot::channel();
+            mon.push(mon::MonMail::Stop(tx));
+            if wait(rx, STOP_PATIENCE).is_none() {
+                result = Err(anyhow!("a monitor did not stop in time"));
+            }
         }
         if let Some(reactors) = locked(&self.0.reactors).take() {
             reactors.stop();

@@ -2,18 +2,23 @@
 
 use super::host;
 use crate::dir::Manifest;
+use crate::keys::MonAuth;
 use anyhow::{Context, anyhow, bail};
+use spirula_auth::EntityId;
+use spirula_auth::db::AuthDb;
+use spirula_messenger::auth::METHOD_CEPHX;
 use spirula_mon::image::Identity;
-use spirula_mon::{InitialPool, MkfsParams, Mon, MonEffect, MonEvent, MonStore, NewMon, NewOsd, Opening, mkfs};
+use spirula_mon::{Access, InitialPool, MkfsParams, Mon, MonEffect, MonEvent, MonStore, NewMon, NewOsd, Opening, mkfs};
 use spirula_quorum::{MemberId, Persist, Snapshot};
-use spirula_runtime::auth::{Login, NoneLogin, Trusting};
+use spirula_runtime::auth::{Login, NoneLogin};
+use spirula_runtime::cephx::{MonDoor, MonLogin, MonPeer, Realm};
 use spirula_runtime::{Daemon, Hub, Link, LinkId, Listener, Mailbox, NetEvent, Peer, Service, clock, entropy, mailbox};
 use spirula_settings::Settings;
 use spirula_types::{AddrVec, EntityType, Uuid};
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, mpsc};
 use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
@@ -55,6 +60,7 @@ pub fn create(
     pool: &str,
     pgs: u32,
     host: &str,
+    users: AuthDb,
 ) -> anyhow::Result<()> {
     let osds = m.osd_uuids.iter().enumerate().map(|(id, uuid)| NewOsd {
         id: id as i32,
@@ -81,7 +87,8 @@ pub fn create(
         .map(|(k, v)| (k.to_owned(), v))
         .into(),
         pools: vec![InitialPool { name: pool.to_owned(), pg_num: pgs, size: 0, application: "rados".to_owned() }],
-        admin_secret: draw()?,
+        users,
+        service_keys: crate::keys::first_service_keys()?,
     };
     let first = mkfs(&params, clock::wall()).map_err(|e| anyhow!("make the first maps: {e}"))?;
     for (member, (new, (name, _, dir))) in (1..).zip(params.mons.iter().zip(mons)) {
@@ -120,6 +127,8 @@ pub struct MonSetup {
     pub host: String,
     /// Its options.
     pub settings: Settings,
+    /// Whom it lets in.
+    pub auth: MonAuth,
 }
 
 /// A running monitor.
@@ -145,6 +154,8 @@ pub struct MonDaemon {
     peers: HashMap<String, PeerLink>,
     me: Peer,
     login: Arc<dyn Login>,
+    /// What the door decides by.
+    realm: Arc<RwLock<Realm>>,
     hub: Hub,
     on: Handle,
     mailbox: Mailbox<MonMail>,
@@ -167,7 +178,7 @@ impl MonDaemon {
         on: &Handle,
         failed: Arc<Mutex<Option<String>>>,
     ) -> anyhow::Result<MonHandle> {
-        let MonSetup { data, name, fsid, bind, seeds, host, settings } = setup;
+        let MonSetup { data, name, fsid, bind, seeds, host, settings, auth } = setup;
         let (store, stored) = MonStore::open(&data).map_err(|e| anyhow!("mon.{name} cannot start: {e}"))?;
         let own = store.identity().fsid;
         if let Some(fsid) = fsid.filter(|f| *f != own) {
@@ -191,13 +202,22 @@ impl MonDaemon {
         let mut mon = Mon::open(opening).map_err(|e| anyhow!("mon.{name} cannot start: {}: {e}", data.display()))?;
         mon.set_metadata(host::machine_facts(&host));
         mon.set_settings(settings);
+        mon.set_auth_safe(auth.required.is_safe());
         let known = mon.state().monmap.mons.get(&name).and_then(|m| m.addrs.msgr2().addr);
         let addr = bind.or(known).with_context(|| format!("mon.{name} has no v2 address in the monitor map"))?;
         let (mailbox, rx) = mailbox::<MonMail>();
         let ids = mon.global_ids();
         let me = Peer::new(EntityType::Mon, &name);
-        let auth = Arc::new(Trusting { assign_id: Some(Arc::new(move || ids.next())) });
-        let service = Service { me: me.clone(), sink: mailbox.sink(), auth };
+        let MonAuth { required, shared, realm } = auth;
+        let login = match &shared {
+            Some(key) => {
+                let own = EntityId::new(EntityType::Mon, &name).map_err(|e| anyhow!("mon.{name}: {e}"))?;
+                MonLogin::new(own, key.clone())
+            }
+            None => NoneLogin::of(&me),
+        };
+        let door = MonDoor::new(realm.clone(), Arc::new(move || ids.next()), required, shared);
+        let service = Service { me: me.clone(), sink: mailbox.sink(), auth: door };
         let listener = hub.listen(&[addr], 0, service, on).with_context(|| {
             format!("mon.{name} cannot listen on {addr}; if another program has the port, a new cluster can take one with --port")
         })?;
@@ -209,7 +229,8 @@ impl MonDaemon {
             mon,
             links: HashMap::new(),
             peers: HashMap::new(),
-            login: NoneLogin::of(&me),
+            login,
+            realm,
             me: Peer { addrs: listener.addrs.clone(), ..me },
             hub: hub.clone(),
             on: on.clone(),
@@ -257,7 +278,22 @@ impl MonDaemon {
         self.perform();
     }
 
+    /// Tells the door what holds now.
+    fn keep_realm(&self) {
+        let open = !self.mon.view().quorum.quorum.is_empty();
+        let (db, keys) = self.mon.realm();
+        {
+            let realm = self.realm.read().unwrap_or_else(PoisonError::into_inner);
+            if realm.open == open && Arc::ptr_eq(&realm.db, db) && Arc::ptr_eq(&realm.keys, keys) {
+                return;
+            }
+        }
+        let mut realm = self.realm.write().unwrap_or_else(PoisonError::into_inner);
+        (realm.db, realm.keys, realm.open) = (db.clone(), keys.clone(), open);
+    }
+
     fn perform(&mut self) {
+        self.keep_realm();
         for effect in std::mem::take(&mut self.out) {
             match effect {
                 MonEffect::Send(conn, message) => {
@@ -333,9 +369,25 @@ impl Daemon for MonDaemon {
             MonMail::Net(NetEvent::Opened { link, peer, .. }) => {
                 let conn = link.id();
                 self.links.insert(conn, link);
+                let found = peer.grants.get::<MonPeer>().cloned();
+                // Nobody gets in by another method than those the door allows.
+                let trusted = peer.method != METHOD_CEPHX;
                 let Peer { kind, id, global_id, addrs, features, .. } = peer;
                 let peer = spirula_mon::Peer { kind, id, global_id, addrs, features };
                 self.feed(MonEvent::SessionOpened { conn, peer });
+                match found {
+                    _ if trusted => self.mon.set_access(conn, Access::Everything),
+                    Some(MonPeer::Monitor) => self.mon.set_access(conn, Access::Everything),
+                    Some(MonPeer::User { session, used_pending_key }) => {
+                        let entity = session.entity.clone();
+                        self.mon.set_access(conn, Access::of(session));
+                        if used_pending_key {
+                            self.mon.pending_key_used(conn, &entity, &mut self.out);
+                            self.perform();
+                        }
+                    }
+                    None => {}
+                }
             }
             MonMail::Net(NetEvent::Closed(conn, _)) => {
                 if self.links.remove(&conn).is_some() {

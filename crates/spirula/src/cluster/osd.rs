@@ -3,6 +3,7 @@
 use super::host;
 use anyhow::{Context, anyhow, bail};
 use spirula_osd::{Osd, OsdConfig, OsdEvent};
+use spirula_runtime::cephx::DaemonAuth;
 use spirula_runtime::{Hub, Mailbox, Mons, clock, mailbox};
 use spirula_settings::Settings;
 use spirula_store::{Identity, Store, StoreOptions};
@@ -44,6 +45,8 @@ pub struct OsdSetup {
     pub fresh_leases: bool,
     /// Its options.
     pub settings: Settings,
+    /// Who it is to others, and whom it lets in.
+    pub auth: DaemonAuth,
 }
 
 /// A store that is open, with the mailbox its threads write to.
@@ -143,6 +146,7 @@ pub fn start(
         fresh_leases: setup.fresh_leases,
         metadata,
         settings: setup.settings,
+        auth: setup.auth,
     };
     let osd = Osd::start(cfg, hub.clone(), on.clone(), open.mailbox.clone(), open.store)
         .map_err(|e| anyhow!("start osd.{id}: {e}"))?;
