@@ -10,7 +10,7 @@ use spirula_messages::Body;
 use spirula_messages::ceph::{MMgrCommand, MMgrCommandReply, MOsdMap};
 use spirula_messages::cluster::control::{OsdReport, OsdReportAck};
 use spirula_mgr::{Mgr, MgrConfig, MgrEffect, MgrEvent, Now, Peer};
-use spirula_types::{AddrVec, EVersion, EntityName, OsdId, PgId, Uuid};
+use spirula_types::{AddrVec, EVersion, EntityName, EntityType, OsdId, PgId, Uuid};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -110,6 +110,9 @@ fn cluster(test: &str) -> Option<Mgr> {
         settings: Default::default(),
     };
     let mut mgr = Mgr::new(config, now(0));
+    let name = EntityName::new(EntityType::Client, 4100);
+    let peer = Peer { name, auth_id: "admin".into(), addrs: AddrVec::default(), caps: None };
+    tell(&mut mgr, now(0), MgrEvent::SessionOpened { conn: 1, peer });
     tell(&mut mgr, now(0), MgrEvent::MonOpened);
     let full = MOsdMap { fsid: map.fsid, fulls: vec![(189, map.to_bytes())], ..MOsdMap::default() };
     tell(&mut mgr, now(0), MgrEvent::Mon(full.into_message(0)));

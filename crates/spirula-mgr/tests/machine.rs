@@ -13,7 +13,7 @@ use spirula_messages::ceph::{
 use spirula_messages::cluster::control::{MgrBeacon, MgrDigest, OsdReport, OsdReportAck};
 use spirula_messages::{Body, Message};
 use spirula_mgr::{Mgr, MgrConfig, MgrEffect, MgrEvent, Now, Peer};
-use spirula_types::{AddrVec, EntityName, OsdId, PgId, Uuid};
+use spirula_types::{AddrVec, EntityName, EntityType, OsdId, PgId, Uuid};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -32,7 +32,16 @@ fn new() -> Mgr {
         metadata: BTreeMap::new(),
         settings: Default::default(),
     };
-    Mgr::new(config, at(0))
+    let mut mgr = Mgr::new(config, at(0));
+    // Somebody who may do everything.
+    let peer = Peer {
+        name: EntityName::new(EntityType::Client, 4100),
+        auth_id: "admin".into(),
+        addrs: AddrVec::default(),
+        caps: None,
+    };
+    give(&mut mgr, 0, MgrEvent::SessionOpened { conn: 1, peer });
+    mgr
 }
 
 fn give(mgr: &mut Mgr, ms: u64, event: MgrEvent) -> Vec<MgrEffect> {

@@ -16,7 +16,7 @@ use spirula_auth::monitor::{self, Authority, Policy, Session};
 use spirula_auth::rotating::{RotatingKeys, ServiceKeys};
 use spirula_auth::service::{ServiceExchange, ServiceStep};
 use spirula_auth::ticket::TicketKey;
-use spirula_auth::{CryptoKey, EntityId, Service, Services};
+use spirula_auth::{AuthError, CryptoKey, EntityId, Service, Services};
 use spirula_encoding::UTime;
 use spirula_messages::ceph::{MAuth, MAuthReply, kind};
 use spirula_messages::{Body, Message};
@@ -25,6 +25,7 @@ use spirula_messenger::auth::{
 };
 use spirula_types::{EntityType, errno};
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 /// Which methods are allowed, by who comes in (`auth_cluster_required`, `auth_service_required`).
@@ -117,6 +118,8 @@ struct Inner {
     service: Option<Service>,
     keys: RwLock<Option<RotatingKeys>>,
     realm: Option<Arc<RwLock<Realm>>>,
+    /// A ticket named a key we do not have: there are newer ones.
+    stale: AtomicBool,
 }
 
 /// Who we are, with what proves it. Clones are the same one.
@@ -144,7 +147,7 @@ impl Identity {
     fn make(entity: EntityId, key: CryptoKey, realm: Option<Arc<RwLock<Realm>>>) -> Self {
         let service = entity.service();
         let client = Mutex::new(Client::new(entity, key, Services::USUAL));
-        Self(Arc::new(Inner { client, service, keys: RwLock::default(), realm }))
+        Self(Arc::new(Inner { client, service, keys: RwLock::default(), realm, stale: AtomicBool::new(false) }))
     }
 
     /// Runs `f` with our service's keys, if we have them.
@@ -189,11 +192,13 @@ impl Identity {
 
     /// Are the keys missing, or soon to be replaced?
     fn wants_keys(&self, now: UTime) -> bool {
+        let stale = self.0.stale.swap(false, Ordering::Relaxed);
         let keys = self.0.keys.read().unwrap_or_else(PoisonError::into_inner);
-        keys.as_ref().is_none_or(|k| {
-            let lifetime = k.next.expires.sec.saturating_sub(k.current.expires.sec);
-            now.sec.saturating_add(lifetime / 4) >= k.current.expires.sec
-        })
+        stale
+            || keys.as_ref().is_none_or(|k| {
+                let lifetime = k.next.expires.sec.saturating_sub(k.current.expires.sec);
+                now.sec.saturating_add(lifetime / 4) >= k.current.expires.sec
+            })
     }
 
     /// The monitor's answer to one of [`Identity::requests`].
@@ -216,7 +221,7 @@ impl Identity {
         // Tickets and keys answer with the number of their request in front; each takes its own.
         match client.service_keys(&payload) {
             Ok(keys) => *self.0.keys.write().unwrap_or_else(PoisonError::into_inner) = Some(keys),
-            Err(spirula_auth::AuthError::Request(_)) => {
+            Err(AuthError::Request(_)) => {
                 if let Err(e) = client.renewed(&payload, clock::wall()) {
                     tracing::warn!("new tickets: {e}");
                 }
@@ -427,7 +432,12 @@ impl Exchange for ByTicket {
                 }
                 Err(why) => refused(format!("{}: {why}", who.entity)),
             },
-            Err(e) => refused(e),
+            Err(e) => {
+                if matches!(e, AuthError::UnknownSecret(_) | AuthError::ForgedTicket) {
+                    self.identity.0.stale.store(true, Ordering::Relaxed);
+                }
+                refused(e)
+            }
         }
     }
 }
