@@ -47,11 +47,42 @@ impl PoolView {
     }
 }
 
+/// What a map says about one OSD.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OsdView {
+    /// It is up.
+    pub up: bool,
+    /// Since which epoch, or was last.
+    pub up_from: Epoch,
+    /// Newest epoch in which it is on record as alive.
+    pub up_thru: Epoch,
+    /// Epoch in which it was declared lost; 0 for never.
+    pub lost_at: Epoch,
+    /// Down, and its process is known to be gone.
+    pub dead: bool,
+}
+
+/// What the cluster's flags and the administrator allow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Permits {
+    /// `norecover`.
+    pub no_recover: bool,
+    /// `nobackfill`.
+    pub no_backfill: bool,
+    /// `norebalance`: backfill only what is degraded.
+    pub no_rebalance: bool,
+}
+
 /// What one epoch of the OSD map says about one PG.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MapView {
     /// The epoch.
     pub epoch: Epoch,
+    /// First epoch of the present interval as far as the shell has followed the maps. Counts
+    /// only for a PG of which nothing is stored.
+    pub since: Epoch,
+    /// The maps between the last view and this one are lost.
+    pub gap: bool,
     /// The pool; `None` when it is deleted.
     pub pool: Option<Arc<PoolView>>,
     /// The OSDs CRUSH wants, those that are up.
@@ -62,16 +93,43 @@ pub struct MapView {
     pub up_primary: OsdId,
     /// Primary of `acting`; −1 for none.
     pub primary: OsdId,
-    /// Every OSD that is up, with the epoch it came up in (`up_from`). Shared by all PGs. Must
-    /// hold this OSD only if it is this incarnation that the map shows up; until then the PG
-    /// answers no peer.
-    pub osds: Arc<BTreeMap<OsdId, Epoch>>,
+    /// The map shows this incarnation of this OSD up. Until then the PG follows the maps, but
+    /// answers no peer and leads nothing: an earlier incarnation may have promised otherwise.
+    pub live: bool,
+    /// Every OSD that exists. Shared by all PGs.
+    pub osds: Arc<BTreeMap<OsdId, OsdView>>,
+    /// What recovery may do.
+    pub permits: Permits,
+}
+
+impl Default for MapView {
+    /// No map.
+    fn default() -> Self {
+        Self {
+            epoch: 0,
+            since: 0,
+            gap: false,
+            pool: None,
+            up: Vec::new(),
+            acting: Vec::new(),
+            up_primary: -1,
+            primary: -1,
+            live: false,
+            osds: Arc::default(),
+            permits: Permits::default(),
+        }
+    }
 }
 
 impl MapView {
+    /// Is it up?
+    pub fn is_up(&self, osd: OsdId) -> bool {
+        self.osds.get(&osd).is_some_and(|o| o.up)
+    }
+
     /// Since when this OSD is up; `None` if it is down.
     pub fn up_from(&self, osd: OsdId) -> Option<Epoch> {
-        self.osds.get(&osd).copied()
+        self.osds.get(&osd).filter(|o| o.up).map(|o| o.up_from)
     }
 }
 
@@ -125,6 +183,23 @@ pub enum CreateAnswer {
     },
 }
 
+/// What few PGs may do at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Reservation {
+    /// Recover as primary.
+    Local {
+        /// By backfill.
+        backfill: bool,
+    },
+    /// Take what another primary recovers.
+    Remote {
+        /// That primary.
+        primary: OsdId,
+        /// By backfill.
+        backfill: bool,
+    },
+}
+
 /// What is being read ahead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ReadKey {
@@ -138,7 +213,8 @@ pub enum ReadKey {
 #[derive(Clone, Debug)]
 #[allow(clippy::large_enum_variant, reason = "events are handled at once, never stored in numbers")]
 pub enum PgEvent {
-    /// A newer map. Epochs never go back; they may be skipped.
+    /// The next map. Every epoch must be given, in order, unless the view says that there is a
+    /// gap ([`MapView::gap`]).
     Map(Arc<MapView>),
     /// A client's request for this PG.
     Client(ClientOp),
@@ -159,8 +235,13 @@ pub enum PgEvent {
         /// Epoch of the creation it accepted, if it says.
         winner: Option<Epoch>,
     },
-    /// The answer to [`PgEffect::RecoveryWanted`].
-    RecoveryGranted,
+    /// The answer to [`PgEffect::Reserve`].
+    Reserved(Reservation),
+    /// The answer to [`PgEffect::WantTurn`]: so much recovery work may begin.
+    Turn {
+        /// Objects, or pieces of comparing.
+        work: usize,
+    },
     /// Goes on after [`PgEffect::Continue`].
     Continue,
     /// Time passed (about once a second, at [`PgEffect::WakeAt`], and when a lease was renewed
@@ -203,10 +284,25 @@ pub enum PgEffect {
         /// Peering epoch, as in [`PgEffect::AskCreate`].
         epoch: Epoch,
     },
-    /// May I recover? The shell grants it to few PGs at a time ([`PgEvent::RecoveryGranted`]).
-    RecoveryWanted,
-    /// Done recovering, or no more wanted.
-    RecoveryDone,
+    /// May I recover? The shell grants it to few PGs at a time ([`PgEvent::Reserved`]).
+    Reserve(Reservation),
+    /// No more wanted, or done with it.
+    Unreserve(Reservation),
+    /// There is recovery work to begin; say [`PgEvent::Turn`] when it may.
+    WantTurn,
+    /// Recovery moved this much: objects, bytes (for the shell's scheduler).
+    Recovered {
+        /// Objects.
+        objects: u64,
+        /// Bytes.
+        bytes: u64,
+    },
+    /// Tell the monitor that this OSD is alive, so that the map's `up_thru` reaches this epoch.
+    /// Repeated until it does.
+    Alive(Epoch),
+    /// Ask the monitor for this acting set (empty: for the one CRUSH gives). Repeated until the
+    /// map shows it.
+    WantActing(Vec<OsdId>),
     /// State or statistics changed: publish `Pg::stat`.
     StateChanged,
     /// Say [`PgEvent::Continue`] once the effects before this one are performed.
@@ -220,15 +316,19 @@ pub enum PgEffect {
 /// Bounds of a PG. Tiny values must work.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PgConfig {
-    /// Log entries kept (also the memory of which requests were applied).
+    /// Log entries kept while the PG is clean.
     pub log_keep: usize,
-    /// Entries above `log_keep` before they are trimmed together.
+    /// Log entries kept while it is not, so that members that return need no backfill.
+    pub log_max: usize,
+    /// Entries above these bounds before they are trimmed together.
     pub log_slack: usize,
+    /// Requests remembered, log entries included (Ceph's `osd_pg_log_dups_tracked`).
+    pub dups_tracked: usize,
     /// Object contexts kept though nobody uses them.
     pub contexts: usize,
     /// Bytes of object data in one recovery message.
     pub push_bytes: u64,
-    /// Recovery messages under way to or from one OSD.
+    /// Objects under recovery at a time in one PG (those that clients wait for come on top).
     pub push_window: usize,
     /// Objects compared in one step of a backfill.
     pub scan_objects: usize,
@@ -238,20 +338,60 @@ pub struct PgConfig {
     pub retry_ms: u64,
     /// Bounds on requests.
     pub limits: crate::exec::Limits,
+    /// Bugs to be caught by the simulator.
+    #[cfg(feature = "plant-bugs")]
+    pub bug: Option<Bug>,
+}
+
+/// Bugs that the simulator plants (RELIABILITY.md §5), to prove that it catches them.
+#[cfg(feature = "plant-bugs")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bug {
+    /// A primary reads without leases.
+    ReadsWithoutLease,
+    /// A new primary does not wait for the leases of older ones.
+    LeaseNotAwaited,
+    /// Trimming forgets requests at once.
+    DupsForgotten,
+    /// A resend's answer lacks the version.
+    DupWithoutVersion,
+    /// A divergent delete stays deleted.
+    DivergentDeleteKept,
+    /// A divergent write brings a deleted object back.
+    DeletedComesBack,
+    /// A restarted backfill keeps the old missing set.
+    MissingKeptOnReset,
+    /// The missing set is not stored.
+    MissingNotStored,
+    /// What an object's source sends is not verified.
+    CorruptSourceCopied,
+    /// A failed read for recovery drops the object from the missing set.
+    FailedReadForgotten,
+    /// A lost answer of the monitor is not asked for again.
+    NoRetry,
+    /// A primary activates without hearing older intervals.
+    PastIgnored,
+    /// A primary activates before the map knows that it is alive.
+    NoUpThru,
 }
 
 impl Default for PgConfig {
     fn default() -> Self {
         Self {
             log_keep: 500,
+            log_max: 10_000,
             log_slack: 100,
+            dups_tracked: 3000,
             contexts: 64,
             push_bytes: 4 << 20,
-            push_window: 4,
+            push_window: 8,
             scan_objects: 256,
             remove_batch: 64,
             retry_ms: 3000,
             limits: crate::exec::Limits::default(),
+            #[cfg(feature = "plant-bugs")]
+            bug: None,
         }
     }
 }
+

@@ -8,15 +8,17 @@
 //! |---|---|
 //! | `api` | events, effects, what a PG sees of the map |
 //! | `pg` | the state, dispatch, maps and intervals |
+//! | `intervals` | closed intervals, and who must be heard because of them |
+//! | `peering` | **why no acknowledged write is lost**; proving which history to serve |
+//! | `active` | a primary after peering |
 //! | `ops` | client requests: order per object, execution, replication, commit, reply |
 //! | [`exec`] | what a RADOS op vector means |
-//! | `member` | answering a primary: promises, replicated writes, activation, deletion |
-//! | `peering` | **the safety rules and why they suffice**; proving which history to serve |
-//! | `recovery` | making copies equal before a PG serves |
+//! | `recovery` | making copies whole while the PG serves |
+//! | `member` | answering a primary: infos, logs, replicated writes, activation, deletion |
 //! | `lease` | why a replaced primary serves no stale read |
-//! | `log` | requests already applied; comparing copies |
+//! | `log`, `missing`, `merge` | what was done lately; what is lacking; making one history of two |
 //! | `split` | more PGs in a pool |
-//! | `stat` | reports and `pg query` |
+//! | `stat`, `query` | reports and `pg query` |
 //!
 //! What the shell owes a PG:
 //! * effects are performed in order; a transaction is visible to the reader as soon as its
@@ -26,31 +28,59 @@
 //!   of one PG and of the PGs split from it);
 //! * messages between two OSDs arrive in order, and never at another incarnation than the one
 //!   the sender's map names; a loss shows as a restart in the map;
-//! * a started OSD gives its PGs a map that shows this incarnation up before they act
-//!   ([`MapView::osds`]), and every stored PG is split before it sees a map with more PGs;
+//! * every PG is given every map, in order, from the newest one processed before a restart on
+//!   ([`MapView::gap`] where that is impossible), and is told from when on the maps show this
+//!   incarnation up ([`MapView::live`]); every stored PG is split before it sees a map with
+//!   more PGs; an OSD that restarts is down for at least one epoch;
 //! * every OSD pings its peers and keeps [`Leases`].
 //!
-//! Not here yet: snapshots, erasure coding, object classes, scrub, merging PGs, and serving
-//! while recovering: a PG recovers before it becomes active.
+//! Not here yet: snapshots, erasure coding (enters at `Pg::replicate` for writes, and at
+//! `recovery::copy` for objects), object classes, scrub (a stage beside recovery, under the
+//! same reservations and turns), merging PGs.
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test"))]
 
+/// Is this bug planted by the simulator? Never, outside of it.
+#[cfg(feature = "plant-bugs")]
+macro_rules! planted {
+    ($cfg:expr, $bug:ident) => {
+        $cfg.bug == Some(crate::api::Bug::$bug)
+    };
+}
+#[cfg(not(feature = "plant-bugs"))]
+macro_rules! planted {
+    ($cfg:expr, $bug:ident) => {
+        false
+    };
+}
+
+mod active;
 mod api;
 pub mod exec;
+mod intervals;
 mod lease;
 mod log;
 mod member;
+mod merge;
+mod missing;
 mod ops;
 mod peering;
 mod pg;
+mod query;
 mod recovery;
 mod split;
 mod stat;
 
+#[cfg(feature = "plant-bugs")]
+pub use api::Bug;
 pub use api::{
-    ClientOp, ConnId, CreateAnswer, MapView, Now, OpId, PeerMsg, PgConfig, PgEffect, PgEvent, PoolView, ReadKey, Token,
+    ClientOp, ConnId, CreateAnswer, MapView, Now, OpId, OsdView, PeerMsg, Permits, PgConfig, PgEffect, PgEvent,
+    PoolView, ReadKey, Reservation, Token,
 };
+pub use intervals::Interval;
 pub use lease::{DRIFT, Leases};
-pub use log::{Difference, EntryKind, LogEntry, PgLog};
-pub use pg::{Pg, info_key, parse_info_key};
+pub use log::{Dup, EntryKind, LogEntry, PgLog};
+pub use merge::merge;
+pub use missing::{Missing, missing_prefix};
+pub use pg::{Pg, Stored, head_key, info_key, parse_info_key};
 pub use split::children_of;

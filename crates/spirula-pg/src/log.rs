@@ -2,13 +2,14 @@
 //!
 //! Two uses: a resent request is found here and answered instead of applied, and two copies
 //! of a PG are compared by their logs instead of object by object. Holds every entry after
-//! [`PgLog::tail`]. Entries at or before the tail were committed on every acting member, so
-//! they are part of every later history.
+//! [`PgLog::tail`], and before that what is needed to answer resends ([`Dup`]), up to a bound.
+//! Entries at or before the tail were committed on every acting member, so they are part of
+//! every later history. In the store both are log entries; the tail tells which is which.
 
 use bytes::Bytes;
 use spirula_encoding::{Decode, DecodeError, Decoder, Encode, Encoder, UTime};
-use spirula_types::{EVersion, HObject, ReqId};
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use spirula_types::{EVersion, HObject, PoolId, ReqId};
+use std::collections::{HashMap, VecDeque};
 
 /// What an entry did to its object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,18 +93,45 @@ impl LogEntry {
     }
 }
 
-/// How a copy differs from an authoritative one, as far as logs tell.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Difference {
-    /// These objects; entries up to `keep` are common.
-    Objects {
-        /// To be copied (or deleted, where the source lacks them).
-        objects: BTreeSet<HObject>,
-        /// Newest common position.
-        keep: EVersion,
-    },
-    /// The logs do not reach back to a common position: compare everything.
-    Unknown,
+/// What is remembered of a request whose entry is trimmed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Dup {
+    /// The entry's version.
+    pub version: EVersion,
+    /// The request.
+    pub reqid: ReqId,
+    /// User version it gave.
+    pub user_version: u64,
+    /// Its result.
+    pub result: i32,
+    /// Hash of its object.
+    pub hash: u32,
+}
+
+impl Dup {
+    fn of(e: &LogEntry) -> Self {
+        Self {
+            version: e.version,
+            reqid: e.reqid,
+            user_version: e.user_version,
+            result: e.result,
+            hash: e.object.hash,
+        }
+    }
+
+    /// As a log entry that changed nothing, for another copy's log. `pool` is the PG's.
+    pub fn to_entry(self, pool: PoolId) -> LogEntry {
+        LogEntry {
+            version: self.version,
+            prior: EVersion::default(),
+            user_version: self.user_version,
+            reqid: self.reqid,
+            result: self.result,
+            kind: EntryKind::Nothing,
+            object: HObject::pool_start(pool, self.hash),
+            mtime: UTime::ZERO,
+        }
+    }
 }
 
 /// The log in memory.
@@ -111,21 +139,35 @@ pub enum Difference {
 pub struct PgLog {
     tail: EVersion,
     entries: VecDeque<LogEntry>,
+    /// Requests of entries up to the tail, oldest first.
+    dups: VecDeque<Dup>,
     /// Request → version of its entry. Only looked up, never walked.
     requests: HashMap<ReqId, EVersion>,
 }
 
 impl PgLog {
-    /// A log that holds `entries` (versions rising) and all that happened after `tail`.
+    /// A log that holds `entries` (versions rising); those up to `tail` only remember requests.
     pub fn new(tail: EVersion, entries: impl IntoIterator<Item = LogEntry>) -> Self {
         let mut log = Self { tail, ..Self::default() };
-        entries.into_iter().for_each(|e| log.push(e));
+        for e in entries {
+            if e.version <= tail {
+                log.requests.insert(e.reqid, e.version);
+                log.dups.push_back(Dup::of(&e));
+            } else {
+                log.push(e);
+            }
+        }
         log
     }
 
     /// Everything after this position is here.
     pub fn tail(&self) -> EVersion {
         self.tail
+    }
+
+    /// Newest position: of the last entry, or the tail.
+    pub fn head(&self) -> EVersion {
+        self.entries.back().map_or(self.tail, |e| e.version)
     }
 
     /// Number of entries.
@@ -143,6 +185,11 @@ impl PgLog {
         self.entries.iter()
     }
 
+    /// Trimmed requests that are still remembered, oldest first.
+    pub fn dups(&self) -> impl DoubleEndedIterator<Item = &Dup> {
+        self.dups.iter()
+    }
+
     /// Appends.
     pub fn push(&mut self, e: LogEntry) {
         self.requests.insert(e.reqid, e.version);
@@ -158,9 +205,19 @@ impl PgLog {
         self.position(v).ok().and_then(|i| self.entries.get(i))
     }
 
-    /// The entry a request made.
-    pub fn find(&self, reqid: &ReqId) -> Option<&LogEntry> {
-        self.requests.get(reqid).and_then(|v| self.at(*v))
+    /// Is this version part of the history, as far as the log shows: its tail or an entry?
+    pub fn contains(&self, v: EVersion) -> bool {
+        v == self.tail || self.position(v).is_ok()
+    }
+
+    /// What a request made: version, user version, result.
+    pub fn find(&self, reqid: &ReqId) -> Option<Dup> {
+        let v = *self.requests.get(reqid)?;
+        if let Some(e) = self.at(v) {
+            return Some(Dup::of(e));
+        }
+        let i = self.dups.binary_search_by(|d| d.version.cmp(&v)).ok()?;
+        self.dups.get(i).copied()
     }
 
     /// Entries after `v`, oldest first.
@@ -190,49 +247,61 @@ impl PgLog {
         self.entries.get(i).map(|e| e.version)
     }
 
-    /// Forgets entries up to and including `to`.
-    pub fn trim(&mut self, to: EVersion) {
+    /// Trims entries up to and including `to`; of them, at most `tracked` requests (counting
+    /// the entries that stay) are remembered on. Returns up to where everything is forgotten.
+    pub fn trim(&mut self, to: EVersion, tracked: usize) -> Option<EVersion> {
         while let Some(e) = self.entries.pop_front_if(|e| e.version <= to) {
-            if self.requests.get(&e.reqid) == Some(&e.version) {
-                self.requests.remove(&e.reqid);
-            }
+            self.dups.push_back(Dup::of(&e));
         }
         self.tail = self.tail.max(to);
+        let mut gone = None;
+        while self.dups.len() + self.entries.len() > tracked
+            && let Some(d) = self.dups.pop_front()
+        {
+            if self.requests.get(&d.reqid) == Some(&d.version) {
+                self.requests.remove(&d.reqid);
+            }
+            gone = Some(d.version);
+        }
+        gone
     }
 
-    /// Forgets entries after `to`.
-    pub fn rewind(&mut self, to: EVersion) {
-        while let Some(e) = self.entries.pop_back_if(|e| e.version > to) {
+    /// Forgets entries after `to` and returns them, oldest first.
+    pub fn rewind(&mut self, to: EVersion) -> Vec<LogEntry> {
+        let from = match self.position(to) {
+            Ok(i) => i + 1,
+            Err(i) => i,
+        };
+        let gone: Vec<LogEntry> = self.entries.drain(from..).collect();
+        for e in &gone {
             if self.requests.get(&e.reqid) == Some(&e.version) {
                 self.requests.remove(&e.reqid);
             }
         }
+        gone
     }
 
-    /// How the copy with log `other`, complete up to `other_head`, differs from the
-    /// authoritative copy with this log, complete up to `head`.
-    pub fn difference(&self, head: EVersion, other: &PgLog, other_head: EVersion) -> Difference {
+    /// The newest position that this log and `other` (of another copy) have in common, looking
+    /// at what both still hold. `None` if they do not meet.
+    pub fn common(&self, other: &PgLog) -> Option<EVersion> {
         // A version names one entry of one history, so a common version means a common past.
-        let common = other.entries.iter().rev().map(|e| e.version).find(|v| self.at(*v).is_some());
-        let keep = if other_head == head {
-            head
-        } else if self.at(other_head).is_some() || other_head == self.tail {
-            other_head
-        } else if let Some(v) = common {
-            v
-        } else if other.tail >= self.tail {
-            // What is before the other's tail was committed, so we have it too.
-            other.tail
-        } else if other.at(self.tail).is_some() {
-            self.tail
-        } else {
-            return Difference::Unknown;
-        };
-        let objects = self.after(keep).chain(other.after(keep));
-        let objects =
-            objects.filter(|e| e.kind != EntryKind::Nothing).map(|e| e.object.clone()).collect::<BTreeSet<_>>();
-        Difference::Objects { objects, keep }
+        let entry = other.entries.iter().rev().map(|e| e.version).find(|v| self.contains(*v));
+        entry.or_else(|| {
+            // What is before a tail was committed everywhere, so both have it.
+            let at = other.tail;
+            // An entry there may be missing: it went to a sibling in a split.
+            if at < self.tail {
+                (self.tail <= other.head()).then_some(self.tail)
+            } else {
+                (at <= self.head()).then_some(at)
+            }
+        })
     }
+}
+
+/// The newest position of a log before `v`.
+pub(crate) fn before(log: &PgLog, v: EVersion) -> EVersion {
+    log.entries.iter().rev().map(|e| e.version).find(|e| *e < v).unwrap_or(log.tail)
 }
 
 #[cfg(test)]
@@ -254,65 +323,56 @@ mod tests {
         }
     }
 
-    fn names(d: Difference) -> Option<(Vec<String>, EVersion)> {
-        let Difference::Objects { objects, keep } = d else { return None };
-        let mut names: Vec<_> = objects.iter().map(|o| String::from_utf8_lossy(&o.name).into_owned()).collect();
-        names.sort();
-        Some((names, keep))
-    }
-
     #[test]
-    fn entry_round_trips() {
-        let e = LogEntry { kind: EntryKind::Nothing, result: -17, ..entry(3, 4, "x") };
+    fn entries_round_trip() {
+        let e = entry(3, 9, "x");
         assert_eq!(from_slice::<LogEntry>(&to_vec(&e)).unwrap(), e);
     }
 
     #[test]
-    fn trimming_and_rewinding_forget_the_requests() {
+    fn trimmed_requests_are_remembered_up_to_the_bound_with_result_and_version() {
         let mut log = PgLog::new(EVersion::default(), (1..=10).map(|v| entry(1, v, "a")));
+        assert_eq!(log.trim(EVersion::new(1, 6), 8), Some(EVersion::new(1, 2)));
+        assert_eq!((log.len(), log.tail(), log.dups().count()), (4, EVersion::new(1, 6), 4));
+        let id = |v| entry(1, v, "a").reqid;
+        assert_eq!(log.find(&id(5)).map(|d| (d.version, d.user_version)), Some((EVersion::new(1, 5), 5)));
+        assert_eq!(log.find(&id(2)), None);
+        // Through the store and back.
+        let stored = log.dups().map(|d| d.to_entry(1)).chain(log.iter().cloned()).collect::<Vec<_>>();
+        let again = PgLog::new(log.tail(), stored);
+        assert_eq!(again.find(&id(3)), log.find(&id(3)));
+        assert_eq!((again.len(), again.tail()), (4, log.tail()));
+    }
+
+    #[test]
+    fn trim_never_passes_the_floor_and_keeps_what_is_asked() {
+        let log = PgLog::new(EVersion::default(), (1..=10).map(|v| entry(1, v, "a")));
         assert_eq!(log.trim_point(4, 2, EVersion::new(1, 10)), Some(EVersion::new(1, 6)));
         assert_eq!(log.trim_point(4, 2, EVersion::new(1, 3)), Some(EVersion::new(1, 3)));
-        assert_eq!(log.trim_point(4, 6, EVersion::new(1, 3)), None);
-        log.trim(EVersion::new(1, 6));
-        log.rewind(EVersion::new(1, 8));
-        assert_eq!(log.iter().map(|e| e.version.version).collect::<Vec<_>>(), [7, 8]);
-        assert!(log.find(&entry(1, 6, "a").reqid).is_none());
-        assert!(log.find(&entry(1, 9, "a").reqid).is_none());
-        assert_eq!(log.find(&entry(1, 7, "a").reqid).unwrap().version.version, 7);
+        assert_eq!(log.trim_point(4, 2, EVersion::default()), None);
+        assert_eq!(log.trim_point(8, 2, EVersion::new(1, 10)), None);
     }
 
     #[test]
-    fn copy_behind_lacks_the_newer_entries() {
-        let auth = PgLog::new(EVersion::default(), [entry(1, 1, "a"), entry(1, 2, "b"), entry(1, 3, "c")]);
-        let other = PgLog::new(EVersion::default(), [entry(1, 1, "a")]);
-        let d = auth.difference(EVersion::new(1, 3), &other, EVersion::new(1, 1));
-        assert_eq!(names(d), Some((vec!["b".into(), "c".into()], EVersion::new(1, 1))));
+    fn rewound_entries_come_back_and_their_requests_are_forgotten() {
+        let mut log = PgLog::new(EVersion::default(), (1..=4).map(|v| entry(1, v, "a")));
+        let gone = log.rewind(EVersion::new(1, 2));
+        assert_eq!(gone.iter().map(|e| e.version.version).collect::<Vec<_>>(), [3, 4]);
+        assert_eq!(log.find(&gone[0].reqid), None);
+        assert_eq!(log.head(), EVersion::new(1, 2));
     }
 
     #[test]
-    fn divergent_entries_count_as_differences() {
-        let auth = PgLog::new(EVersion::default(), [entry(1, 1, "a"), entry(3, 2, "b")]);
-        let other = PgLog::new(EVersion::default(), [entry(1, 1, "a"), entry(1, 2, "x"), entry(1, 3, "y")]);
-        let d = auth.difference(EVersion::new(3, 2), &other, EVersion::new(1, 3));
-        assert_eq!(names(d), Some((vec!["b".into(), "x".into(), "y".into()], EVersion::new(1, 1))));
-    }
-
-    #[test]
-    fn logs_that_do_not_meet_tell_nothing() {
-        let auth = PgLog::new(EVersion::new(1, 5), [entry(1, 6, "a")]);
-        let other = PgLog::new(EVersion::default(), [entry(1, 1, "a")]);
-        assert_eq!(auth.difference(EVersion::new(1, 6), &other, EVersion::new(1, 1)), Difference::Unknown);
-        let at_tail = PgLog::new(EVersion::default(), [entry(1, 5, "z")]);
-        let d = auth.difference(EVersion::new(1, 6), &at_tail, EVersion::new(1, 5));
-        assert_eq!(names(d), Some((vec!["a".into()], EVersion::new(1, 5))));
-    }
-
-    #[test]
-    fn split_children_with_gaps_compare_by_their_tails() {
-        // 2 and 3 went to a sibling; the other copy stopped at 2.
-        let auth = PgLog::new(EVersion::new(1, 1), [entry(1, 4, "a")]);
-        let other = PgLog::new(EVersion::new(1, 1), []);
-        let d = auth.difference(EVersion::new(1, 5), &other, EVersion::new(1, 2));
-        assert_eq!(names(d), Some((vec!["a".into()], EVersion::new(1, 1))));
+    fn logs_meet_at_their_newest_common_position() {
+        let auth = PgLog::new(EVersion::new(1, 1), [entry(1, 2, "a"), entry(1, 3, "b"), entry(2, 4, "c")]);
+        let other = PgLog::new(EVersion::default(), [entry(1, 1, "z"), entry(1, 2, "a"), entry(1, 4, "x")]);
+        assert_eq!(auth.common(&other), Some(EVersion::new(1, 2)));
+        let ends_at_tail = PgLog::new(EVersion::default(), [entry(1, 1, "z")]);
+        assert_eq!(auth.common(&ends_at_tail), Some(EVersion::new(1, 1)));
+        let too_old = PgLog::new(EVersion::default(), []);
+        assert_eq!(auth.common(&too_old), None);
+        let gap = PgLog::new(EVersion::new(1, 1), []);
+        let child = PgLog::new(EVersion::default(), [entry(1, 4, "a")]);
+        assert_eq!(child.common(&gap), Some(EVersion::new(1, 1)));
     }
 }

@@ -1,222 +1,161 @@
-//! The part of a PG that answers a primary: promises, infos, replicated writes, recovery
-//! pushes, seals, activation, deletion.
+//! The part of a PG that follows a primary: infos, logs, replicated writes, pushed objects,
+//! activation, deletion; and what any holder answers.
 //!
-//! Every answer that claims something about the store is sent when that is durable. `Info` is
-//! the exception: it tells what is applied, which becomes durable before anything the primary
-//! builds on it, because a PG's transactions become durable in order.
+//! Every answer that claims something about the store is sent when that is durable.
 
-use crate::api::PgEffect;
-use crate::exec::{INFO_ATTR, ObjectInfo, ObjectReader, ReadError};
-use crate::log::LogEntry;
+use crate::api::{PeerMsg, PgEffect, Reservation};
+use crate::exec::{INFO_ATTR, ObjectInfo, ObjectReader, ReadError, pg_end, pg_start};
+use crate::log::{LogEntry, PgLog};
+use crate::missing::Missing;
+use crate::peering::removals;
 use crate::pg::{After, Cx, Pg, Role, Step};
-use crate::recovery::{Chunk, chunk};
-use bytes::Bytes;
+use crate::recovery::copy::{Chunk, chunk};
 use spirula_encoding::{DecodeError, from_slice};
-use spirula_messages::cluster::pg::{CtlBody, PgCtl, PgInfo, PgTxn, RepAck, Seal, TxnKind};
+use spirula_messages::cluster::pg::{
+    CtlBody, LogUpdate, PastInterval, PgCtl, PgHead, PgInfo, PgTxn, RepAck, TxnKind,
+};
 use spirula_types::transaction::{MetaOp, ObjectOp, ObjectUpdate, Transaction};
-use spirula_types::{EVersion, Epoch, HObject, OsdId};
+use spirula_types::{EVersion, Epoch, HObject, OsdId, PgId};
 
 impl Pg {
     pub(crate) fn on_ctl(&mut self, from: OsdId, ctl: PgCtl, cx: &mut Cx<'_>) {
-        let epoch = ctl.epoch;
+        let primary = self.view.as_ref().map_or(-1, |v| v.primary);
+        let leads = primary == self.osd;
         match ctl.body {
-            CtlBody::Query => self.on_query(from, epoch, cx),
-            CtlBody::Notify { info } => self.on_notify(from, info, cx),
-            CtlBody::Nack { map } => self.on_nack(epoch, map, cx),
-            CtlBody::Delete => self.on_delete(from, epoch, cx),
-            // Answers, to us as the primary of this epoch.
-            CtlBody::Info { info, lease_left_ms } => self.on_info(from, epoch, info, lease_left_ms, cx),
-            CtlBody::Log { tail, entries } => self.on_log(from, epoch, tail, entries, cx),
-            CtlBody::Scanned { objects, next, .. } => self.on_scanned(from, epoch, objects, next, cx),
-            CtlBody::PushAck { seq } => self.on_push_ack(from, epoch, seq, cx),
-            CtlBody::Finished => self.on_finished(from, epoch, cx),
-            CtlBody::Sealed => self.on_sealed(from, epoch, cx),
-            CtlBody::Activated => self.on_activated(from, epoch, cx),
-            // Orders, to us as a member that promised itself to this primary.
-            _ if !self.serves(from, epoch) => self.send(from, epoch, CtlBody::Nack { map: self.epoch() }, cx),
-            CtlBody::GetLog => {
-                let entries = self.log.iter().map(LogEntry::to_bytes).collect();
-                self.send(from, epoch, CtlBody::Log { tail: self.log.tail(), entries }, cx);
+            CtlBody::Notify { info, past } => self.on_notify(from, info, past, cx),
+            // Answers, to us as the primary.
+            CtlBody::Info { info, past, lease_left_ms } if leads => self.on_info(from, info, past, lease_left_ms, cx),
+            CtlBody::Log { info, entries, missing } if leads => self.on_log(from, info, entries, missing, cx),
+            CtlBody::Activated if leads => self.on_activated(from, cx),
+            CtlBody::Scanned { objects, next, .. } if leads => self.on_scanned(from, objects, next, cx),
+            CtlBody::PullFailed { seq, object } if leads => self.on_pull_failed(from, seq, &object, cx),
+            CtlBody::PushAck { seq } if leads => self.on_push_ack(from, seq, cx),
+            CtlBody::ProgressAck { last_backfill } if leads => self.on_progress_ack(from, &last_backfill, cx),
+            CtlBody::Reserved if leads => self.on_remote_reserved(from, true, cx),
+            CtlBody::TooFull if leads => self.on_remote_reserved(from, false, cx),
+            // Orders, of the primary.
+            _ if from != primary => {
+                tracing::debug!(pg = %self.id, from, primary, "order of an OSD that is not primary ignored");
             }
-            CtlBody::Scan { from: start, max } => self.on_scan(from, epoch, start, max, cx),
+            CtlBody::Query { holders } => self.on_query(from, &holders, cx),
+            CtlBody::GetLog { after } => self.on_get_log(from, after, cx),
+            CtlBody::Activate { info, past, log, fresh } => self.on_activate(from, info, past, log, fresh, cx),
+            CtlBody::History { history_les, lec } => self.on_history(history_les, lec, cx),
+            CtlBody::Scan { from: start, max } => self.on_scan(from, ctl.epoch, start, max, cx),
             CtlBody::Pull { .. } => self.on_pull(from, ctl, cx),
-            CtlBody::Finish { info, keep, entries } => {
-                if let Err(e) =
-                    self.finish_copy(info, keep, entries, After::Send(from, self.ctl(epoch, CtlBody::Finished)), cx)
-                {
-                    tracing::error!(pg = %self.id, from, error = %e, "take over log");
+            CtlBody::Progress { last_backfill } => self.on_progress(from, last_backfill, cx),
+            CtlBody::Reserve { backfill } => {
+                let r = Reservation::Remote { primary: from, backfill };
+                if self.reservations.insert(r) {
+                    cx.out.push(PgEffect::Reserve(r));
                 }
             }
-            CtlBody::Seal { home } => {
-                if let Some(info) = &mut self.info {
-                    info.seal = Some(Seal { epoch, home });
-                    let txn = Transaction { objects: Vec::new(), meta: vec![self.info_op()] };
-                    self.submit(txn, After::Send(from, self.ctl(epoch, CtlBody::Sealed)), cx);
-                }
-            }
-            CtlBody::Activate { ref info, fresh } => {
-                let info = info.clone();
-                self.on_activate(from, ctl, info, fresh, cx);
-            }
+            CtlBody::Release => self.release_remote(from, cx),
+            CtlBody::Delete => self.on_delete(from, cx),
+            CtlBody::Info { .. }
+            | CtlBody::Log { .. }
+            | CtlBody::Activated
+            | CtlBody::Scanned { .. }
+            | CtlBody::PullFailed { .. }
+            | CtlBody::PushAck { .. }
+            | CtlBody::ProgressAck { .. }
+            | CtlBody::Reserved
+            | CtlBody::TooFull => {}
         }
     }
 
-    /// Have we promised ourselves to this primary in this epoch, and nothing newer since?
-    fn serves(&self, primary: OsdId, epoch: Epoch) -> bool {
-        self.promised == epoch
-            && self.promised_to == primary
-            && epoch >= self.interval
-            && matches!(self.role, Role::Idle | Role::Replica { .. })
-    }
-
-    fn on_query(&mut self, from: OsdId, epoch: Epoch, cx: &mut Cx<'_>) {
-        let again = self.promised == epoch && self.promised_to == from;
-        let free = epoch > self.promised || (epoch == self.promised && self.promised_to < 0);
-        if epoch < self.interval || !(free || again) {
-            self.send(from, epoch, CtlBody::Nack { map: self.epoch() }, cx);
-            return;
-        }
-        if matches!(self.role, Role::Peering(_) | Role::Active(_)) {
-            // Our map says that we are primary; it is newer, or the other skipped nothing we
-            // saw. Peer again in an epoch that outbids the other.
-            if self.epoch() > epoch {
-                self.restart_peering(cx);
-                self.send(from, epoch, CtlBody::Nack { map: self.epoch() }, cx);
-            }
-            return;
-        }
-        if !again {
-            self.leave_role(cx);
-        }
-        self.promised = epoch;
-        self.promised_to = from;
-        let info = self.info.clone();
-        let lease = info.as_ref().map_or(0, |i| cx.leases.granted_left(i.primary, cx.now.mono_ms));
-        self.send(from, epoch, CtlBody::Info { info, lease_left_ms: lease as u32 }, cx);
+    fn on_query(&mut self, from: OsdId, holders: &[OsdId], cx: &mut Cx<'_>) {
+        let left = holders.iter().map(|h| cx.leases.granted_left(*h, cx.now.mono_ms)).max().unwrap_or(0);
+        let body =
+            CtlBody::Info { info: self.told_info(), past: self.past.clone(), lease_left_ms: left as u32 };
+        let msg = self.ctl(body);
+        self.when_durable(After::Send(from, msg), cx);
         self.check_removed(cx);
+    }
+
+    fn on_get_log(&mut self, from: OsdId, after: EVersion, cx: &mut Cx<'_>) {
+        let Some(info) = self.told_info() else { return };
+        let entries = self.log.after(after).map(LogEntry::to_bytes).collect();
+        let missing = self.missing.iter().map(|(o, i)| (o.clone(), *i)).collect();
+        let msg = self.ctl(CtlBody::Log { info, entries, missing });
+        self.when_durable(After::Send(from, msg), cx);
     }
 
     // ---- replicated writes ----
 
     pub(crate) fn on_txn(&mut self, from: OsdId, t: PgTxn, cx: &mut Cx<'_>) {
-        let epoch = t.epoch;
         match t.kind {
+            TxnKind::Pulled => self.on_pulled(from, t, cx),
+            _ if !matches!(self.role, Role::Replica { primary } if primary == from) => {
+                tracing::debug!(pg = %self.id, from, kind = ?t.kind, "write without activation ignored");
+            }
             TxnKind::Write => {
-                if !matches!(self.role, Role::Replica { primary, les } if primary == from && les == epoch) {
-                    self.send(from, epoch, CtlBody::Nack { map: self.epoch() }, cx);
-                } else if let Err(e) = self.apply_write(from, t, cx) {
-                    // Not applied, so not acknowledged: the primary will not answer the client.
+                if let Err(e) = self.apply_write(from, t, cx) {
+                    // Not applied, so not acknowledged: the primary will not answer the client,
+                    // and this copy takes no further part.
                     tracing::error!(pg = %self.id, from, error = %e, "apply replicated write");
                     self.leave_role(cx);
-                    self.send(from, epoch, CtlBody::Nack { map: self.epoch() }, cx);
                 }
             }
-            TxnKind::Push => {
-                if !self.serves(from, epoch) {
-                    self.send(from, epoch, CtlBody::Nack { map: self.epoch() }, cx);
-                    return;
+            TxnKind::Push => match Transaction::join(&t.header, &t.payload) {
+                Ok(txn) => {
+                    let ack = self.ctl(CtlBody::PushAck { seq: t.seq });
+                    self.apply_piece(txn, t.next.is_none(), After::Send(from, ack), cx);
                 }
-                match Transaction::join(&t.header, &t.payload) {
-                    Ok(txn) => {
-                        let ack = self.ctl(epoch, CtlBody::PushAck { seq: t.seq });
-                        self.apply_push(txn, After::Send(from, ack), cx);
-                    }
-                    Err(e) => tracing::error!(pg = %self.id, from, error = %e, "read push"),
-                }
-            }
-            TxnKind::Pulled => self.on_pulled(from, t, cx),
+                Err(e) => tracing::error!(pg = %self.id, from, error = %e, "read push"),
+            },
         }
     }
 
     fn apply_write(&mut self, from: OsdId, t: PgTxn, cx: &mut Cx<'_>) -> Result<(), DecodeError> {
         let txn = Transaction::join(&t.header, &t.payload)?;
-        let mut info: Option<PgInfo> = None;
+        let mut head: Option<PgHead> = None;
         let mut entry: Option<LogEntry> = None;
-        let mut trim: Option<EVersion> = None;
         for m in &txn.meta {
             match m {
-                MetaOp::Set { value, .. } => info = Some(from_slice(value)?),
+                MetaOp::Set { value, .. } => head = Some(from_slice(value)?),
                 MetaOp::LogAppend { entry: e, .. } => entry = Some(from_slice(e)?),
-                MetaOp::LogTrim { to, .. } => trim = Some(*to),
                 _ => {}
             }
         }
         let bad = |what| DecodeError::Value { what, value: t.version.version as i64 };
-        let (Some(info), Some(entry)) = (info, entry) else { return Err(bad("write without log entry")) };
-        let mine = self.info.as_ref().map(|i| i.last_update).unwrap_or_default();
-        if entry.version != t.version || info.last_update != t.version || t.version <= mine || info.pg != self.id {
+        let (Some(head), Some(entry), Some(info)) = (head, entry, &mut self.info) else {
+            return Err(bad("write without log entry"));
+        };
+        if entry.version != t.version || head.last_update != t.version || t.version <= info.last_update() {
             return Err(bad("write out of order"));
         }
-        // Our log may reach further back than the primary's.
         self.log.push(entry);
-        if let Some(to) = trim {
-            self.log.trim(to);
-        }
-        self.info = Some(info);
+        // Our log may begin later than the primary's, never earlier.
+        self.log.trim(head.log_tail, self.cfg.dups_tracked);
+        info.head = PgHead { log_tail: self.log.tail(), ..head };
         let ack = RepAck { pg: self.id, epoch: t.epoch, version: t.version };
-        self.submit(txn, After::Send(from, crate::api::PeerMsg::Ack(ack)), cx);
+        self.submit(txn, After::Send(from, PeerMsg::Ack(ack)), cx);
         Ok(())
     }
 
     // ---- recovery ----
 
-    /// Applies a piece of an object's copy. The first one marks this copy incomplete.
-    pub(crate) fn apply_push(&mut self, mut txn: Transaction, after: After, cx: &mut Cx<'_>) {
-        let pg_num = self.view.as_ref().and_then(|v| v.pool.as_ref()).map_or(0, |p| p.pg_num);
-        let (pg, created) = (self.id, self.epoch());
-        let info = self.info.get_or_insert_with(|| PgInfo {
-            pg,
-            pg_num,
-            created,
-            origin: pg,
-            primary: -1,
-            complete: true,
-            ..PgInfo::default()
-        });
+    /// Applies a piece of an object's copy, the last one or not. A missing object stays so until
+    /// the last piece; what it had before is gone with the first.
+    pub(crate) fn apply_piece(&mut self, mut txn: Transaction, last: bool, after: After, cx: &mut Cx<'_>) {
         txn.meta.clear();
-        if info.complete {
-            info.complete = false;
-            txn.meta.push(self.info_op());
-        }
-        self.submit(txn, after, cx);
-    }
-
-    /// The objects are those of `info` now; takes its log.
-    pub(crate) fn finish_copy(
-        &mut self,
-        info: PgInfo,
-        keep: Option<EVersion>,
-        entries: Vec<Bytes>,
-        after: After,
-        cx: &mut Cx<'_>,
-    ) -> Result<(), DecodeError> {
-        let parsed: Vec<LogEntry> = entries.iter().map(|b| from_slice(b)).collect::<Result<_, _>>()?;
-        let pg = self.id;
-        let mut txn = Transaction::default();
-        match keep {
-            Some(to) => {
-                self.log.rewind(to);
-                txn.meta.push(MetaOp::LogRewind { pg, to });
-            }
-            None => {
-                self.log = crate::log::PgLog::new(info.log_tail, []);
-                txn.meta.push(MetaOp::LogRemove { pg });
+        for u in &txn.objects {
+            if last {
+                self.missing.remove(&u.object);
+            } else if let Some(i) = self.missing.get(&u.object).copied()
+                && i.have != EVersion::default()
+            {
+                self.missing.set(u.object.clone(), i.need, EVersion::default());
             }
         }
-        for (e, bytes) in parsed.into_iter().zip(entries) {
-            txn.meta.push(MetaOp::LogAppend { pg, version: e.version, entry: bytes });
-            self.log.push(e);
-        }
-        self.info = Some(PgInfo { log_tail: self.log.tail(), seal: None, complete: true, pg, ..info });
-        txn.meta.push(self.info_op());
-        self.ops.forget_objects();
+        self.missing_ops(&mut txn.meta);
         self.submit(txn, after, cx);
-        Ok(())
     }
 
     fn on_scan(&mut self, from: OsdId, epoch: Epoch, start: HObject, max: u32, cx: &mut Cx<'_>) {
         match self.list_versions(&start, max as usize, cx.reader) {
-            Ok((objects, next)) => self.send(from, epoch, CtlBody::Scanned { from: start, objects, next }, cx),
+            Ok((objects, next)) => self.send(from, CtlBody::Scanned { from: start, objects, next }, cx),
             Err(ReadError::NotReady(what)) => {
                 let ctl = PgCtl { pg: self.id, epoch, body: CtlBody::Scan { from: start, max } };
                 self.park(from, ctl, what, cx);
@@ -249,7 +188,21 @@ impl Pg {
     }
 
     fn on_pull(&mut self, from: OsdId, ctl: PgCtl, cx: &mut Cx<'_>) {
-        let CtlBody::Pull { seq, object, cursor } = &ctl.body else { return };
+        let CtlBody::Pull { seq, object, need, cursor } = &ctl.body else { return };
+        let failed = CtlBody::PullFailed { seq: *seq, object: object.clone() };
+        // What is to be copied must be the version wanted, whole.
+        let version = match self.stored_version(object, cx.reader) {
+            Err(ReadError::NotReady(what)) => return self.park(from, ctl, what, cx),
+            Err(e) => {
+                tracing::error!(pg = %self.id, %object, error = %e, "read object for recovery");
+                return self.send(from, failed, cx);
+            }
+            Ok(version) => version,
+        };
+        if self.missing.contains(object) || version != *need {
+            tracing::warn!(pg = %self.id, %object, %need, %version, "asked for a version that is not here");
+            return self.send(from, failed, cx);
+        }
         match chunk(cx.reader, object, cursor, self.cfg.push_bytes) {
             Ok(Chunk { txn, next }) => {
                 let (header, payload) = txn.split();
@@ -258,73 +211,168 @@ impl Pg {
                     epoch: ctl.epoch,
                     kind: TxnKind::Pulled,
                     seq: *seq,
-                    version: EVersion::default(),
+                    version: version,
                     next,
                     header: header.into(),
                     payload,
                 };
-                cx.out.push(PgEffect::Send(from, crate::api::PeerMsg::Txn(t)));
+                cx.out.push(PgEffect::Send(from, PeerMsg::Txn(t)));
             }
             Err(ReadError::NotReady(what)) => self.park(from, ctl, what, cx),
-            Err(e) => tracing::error!(pg = %self.id, %object, error = %e, "read object for recovery"),
+            Err(e) => {
+                tracing::error!(pg = %self.id, %object, error = %e, "read object for recovery");
+                self.mark_unreadable(object.clone(), version, cx);
+                self.send(from, failed, cx);
+            }
+        }
+    }
+
+    /// Version of a stored object; zero if it is not there, or not whole.
+    pub(crate) fn stored_version(&self, object: &HObject, reader: &dyn ObjectReader) -> Result<EVersion, ReadError> {
+        Ok(match reader.attr(object, INFO_ATTR)? {
+            Some(attr) => from_slice::<ObjectInfo>(&attr).map(|i| i.version).unwrap_or_default(),
+            None => EVersion::default(),
+        })
+    }
+
+    /// An object that is here cannot be read: it counts as missing, durably, until another
+    /// copy's content replaces it.
+    pub(crate) fn mark_unreadable(&mut self, object: HObject, version: EVersion, cx: &mut Cx<'_>) {
+        self.missing.set(object, version, EVersion::default());
+        let mut txn = Transaction::default();
+        self.missing_ops(&mut txn.meta);
+        self.submit(txn, After::Nothing, cx);
+    }
+
+    fn on_progress(&mut self, from: OsdId, last_backfill: HObject, cx: &mut Cx<'_>) {
+        let Some(info) = &mut self.info else { return };
+        if !matches!(self.role, Role::Replica { .. }) || last_backfill <= info.last_backfill {
+            return;
+        }
+        info.last_backfill = last_backfill.clone();
+        let msg = self.ctl(CtlBody::ProgressAck { last_backfill });
+        self.save(After::Send(from, msg), cx);
+    }
+
+    fn release_remote(&mut self, from: OsdId, cx: &mut Cx<'_>) {
+        for backfill in [false, true] {
+            let r = Reservation::Remote { primary: from, backfill };
+            if self.reservations.remove(&r) {
+                cx.out.push(PgEffect::Unreserve(r));
+            }
         }
     }
 
     // ---- activation, deletion ----
 
-    fn on_activate(&mut self, from: OsdId, ctl: PgCtl, info: PgInfo, fresh: bool, cx: &mut Cx<'_>) {
-        let epoch = ctl.epoch;
-        let fits = match &self.info {
-            None => fresh,
-            // Never served, so there is nothing in it to lose.
-            Some(i) if fresh => !i.confirmed,
-            Some(i) => i.complete && i.last_update == info.last_update,
-        };
-        if !fits {
-            tracing::warn!(pg = %self.id, from, fresh, mine = ?self.info, "refuse activation");
-            self.send(from, epoch, CtlBody::Nack { map: self.epoch() }, cx);
+    fn on_activate(
+        &mut self,
+        from: OsdId,
+        told: PgInfo,
+        past: Vec<PastInterval>,
+        log: LogUpdate,
+        fresh: bool,
+        cx: &mut Cx<'_>,
+    ) {
+        let pg_num = self.view.as_ref().and_then(|v| v.pool.as_ref()).map_or(0, |p| p.pg_num);
+        if told.pg != self.id || told.pg_num != pg_num {
+            tracing::error!(pg = %self.id, from, ?told, "activation of another pg");
             return;
         }
-        match self.activation_txn(info, fresh, cx.reader) {
+        let has = self.info.as_ref().is_some_and(|i| i.last_update() != EVersion::default());
+        if fresh && (has || self.info.as_ref().is_some_and(|i| i.confirmed)) {
+            // A creation that cannot be the PG's: this copy has served.
+            tracing::warn!(pg = %self.id, from, "refuse to begin anew");
+            return;
+        }
+        match self.take_update(&told, past, log, fresh, cx) {
             Ok(txn) => {
-                self.role = Role::Replica { primary: from, les: epoch };
-                self.submit(txn, After::Send(from, self.ctl(epoch, CtlBody::Activated)), cx);
+                self.role = Role::Replica { primary: from };
+                let msg = self.ctl(CtlBody::Activated);
+                self.submit(txn, After::Send(from, msg), cx);
             }
-            Err(ReadError::NotReady(what)) => self.park(from, ctl, what, cx),
-            Err(e) => tracing::error!(pg = %self.id, error = %e, "list objects for activation"),
+            Err(e) => tracing::error!(pg = %self.id, from, error = %e, "take over log"),
         }
     }
 
-    /// Takes over the info of an activation and gives the transaction that records it.
-    pub(crate) fn activation_txn(
+    /// Takes over log and history of a primary; the transaction that records it.
+    fn take_update(
         &mut self,
-        info: PgInfo,
+        told: &PgInfo,
+        past: Vec<PastInterval>,
+        log: LogUpdate,
         fresh: bool,
-        reader: &dyn ObjectReader,
-    ) -> Result<Transaction, ReadError> {
+        cx: &mut Cx<'_>,
+    ) -> Result<Transaction, DecodeError> {
+        let id = self.id;
+        let parse = |entries: &[bytes::Bytes]| -> Result<Vec<LogEntry>, DecodeError> {
+            entries.iter().map(|b| from_slice(b)).collect()
+        };
         let mut txn = Transaction::default();
-        if fresh {
-            // What an interrupted deletion left must not come back as part of a new PG.
-            let (first, end) = self.range();
-            let left = reader.list(&first, &end, usize::MAX)?;
-            txn.objects.extend(left.into_iter().map(|object| ObjectUpdate { object, ops: vec![ObjectOp::Remove] }));
-            self.log = crate::log::PgLog::new(info.log_tail, []);
-            txn.meta.push(MetaOp::LogRemove { pg: self.id });
+        // A copy of another creation is void.
+        let own = self.info.take().filter(|i| i.creation == told.creation || i.confirmed);
+        if own.is_none() {
+            self.past = past;
         }
-        self.info = Some(PgInfo { log_tail: self.log.tail(), ..info });
-        txn.meta.push(self.info_op());
+        match log {
+            LogUpdate::Reset { tail, entries } => {
+                if fresh && let Ok(left) = leftovers(id, told.pg_num, cx.reader) {
+                    txn.objects = left;
+                }
+                txn.meta.push(MetaOp::LogRemove { pg: id });
+                let parsed = parse(&entries)?;
+                for (e, entry) in parsed.iter().zip(entries) {
+                    txn.meta.push(MetaOp::LogAppend { pg: id, version: e.version, entry });
+                }
+                self.log = PgLog::new(tail, parsed);
+                if !planted!(self.cfg, MissingKeptOnReset) {
+                    self.missing.clear();
+                }
+                self.info = Some(told.clone());
+            }
+            LogUpdate::After { after, entries } => {
+                let parsed = parse(&entries)?;
+                let base = own.unwrap_or_else(|| {
+                    self.log = PgLog::default();
+                    self.missing = Missing::default();
+                    PgInfo { les: 0, last_backfill: HObject::max(), head: PgHead::default(), ..told.clone() }
+                });
+                let (les, last_backfill) = (base.les.max(told.les), base.last_backfill);
+                self.info = Some(PgInfo { last_backfill, les, ..told.clone() });
+                txn.meta.push(MetaOp::LogRewind { pg: id, to: after });
+                for (e, entry) in parsed.iter().zip(entries) {
+                    txn.meta.push(MetaOp::LogAppend { pg: id, version: e.version, entry });
+                }
+                txn.objects = removals(self.merge_own(after, &parsed));
+            }
+        }
+        let tail = self.log.tail();
+        if let Some(info) = &mut self.info {
+            info.head.log_tail = tail;
+        }
+        self.record_ops(&mut txn.meta);
+        self.ops.forget_objects();
         Ok(txn)
     }
 
-    fn on_delete(&mut self, from: OsdId, epoch: Epoch, cx: &mut Cx<'_>) {
-        let Some(view) = &self.view else { return };
-        // A newer primary that we promised ourselves to will say so itself, if it still wants to.
-        let promised = epoch < self.promised && self.promised_to >= 0;
-        let stale = promised || self.info.as_ref().is_none_or(|i| i.les >= epoch);
-        if stale || view.acting.contains(&self.osd) || !matches!(self.role, Role::Idle | Role::Replica { .. }) {
+    fn on_history(&mut self, history_les: Epoch, lec: Epoch, cx: &mut Cx<'_>) {
+        let Some(info) = &mut self.info else { return };
+        if !matches!(self.role, Role::Replica { .. }) {
             return;
         }
-        tracing::info!(pg = %self.id, from, epoch, "delete stray copy");
+        info.history_les = info.history_les.max(history_les);
+        info.lec = info.lec.max(lec);
+        info.confirmed = true;
+        let lec = info.lec;
+        crate::intervals::forget_before(&mut self.past, lec);
+        self.save(After::Nothing, cx);
+    }
+
+    fn on_delete(&mut self, from: OsdId, cx: &mut Cx<'_>) {
+        if self.info.is_none() || self.is_member() || !matches!(self.role, Role::Idle | Role::Replica { .. }) {
+            return;
+        }
+        tracing::info!(pg = %self.id, from, "delete stray copy");
         self.start_removal(cx);
     }
 
@@ -337,10 +385,20 @@ impl Pg {
         }
     }
 
+    /// Goes on with a deletion that a restart or a new interval interrupted.
+    pub(crate) fn resume_removal(&mut self, cx: &mut Cx<'_>) {
+        let void = self.info.as_ref().is_some_and(|i| i.les == 0 && i.last_backfill.is_min());
+        if void && !self.is_member() {
+            self.start_removal(cx);
+        }
+    }
+
     fn start_removal(&mut self, cx: &mut Cx<'_>) {
         self.leave_role(cx);
         self.role = Role::Removing;
-        self.log = crate::log::PgLog::default();
+        self.log = PgLog::default();
+        self.missing.clear();
+        self.past.clear();
         if let Some(info) = &mut self.info {
             // From here on this copy counts for nothing, even after a restart.
             *info = PgInfo {
@@ -348,11 +406,14 @@ impl Pg {
                 pg_num: info.pg_num,
                 created: info.created,
                 origin: info.origin,
-                primary: -1,
+                creation: info.creation,
+                last_backfill: HObject::min(),
                 ..PgInfo::default()
             };
         }
-        let txn = Transaction { objects: Vec::new(), meta: vec![self.info_op(), MetaOp::LogRemove { pg: self.id }] };
+        let mut txn = Transaction::default();
+        self.record_ops(&mut txn.meta);
+        txn.meta.push(MetaOp::LogRemove { pg: self.id });
         self.submit(txn, After::Remove, cx);
     }
 
@@ -366,8 +427,7 @@ impl Pg {
             Ok(objects) if objects.is_empty() => {
                 self.info = None;
                 self.role = Role::Idle;
-                let txn = Transaction { objects: Vec::new(), meta: vec![self.info_op()] };
-                self.submit(txn, After::Gone, cx);
+                self.save(After::Gone, cx);
             }
             Ok(objects) => {
                 let objects = objects.into_iter().map(|object| ObjectUpdate { object, ops: vec![ObjectOp::Remove] });
@@ -375,21 +435,24 @@ impl Pg {
                 self.submit(txn, After::Remove, cx);
             }
             Err(ReadError::NotReady(what)) => {
-                let n = self.seq();
-                self.pump_read = Some(n);
-                cx.out.push(PgEffect::Prefetch(crate::ReadKey::Recovery(n), what));
+                self.read_for_pump(what, cx);
             }
             Err(e) => tracing::error!(pg = %self.id, error = %e, "list objects for deletion"),
         }
     }
 
-    /// A notice that peering's own transactions are durable.
-    pub(crate) fn on_step(&mut self, epoch: Epoch, step: Step, cx: &mut Cx<'_>) {
+    /// A notice that the primary's own transactions are durable.
+    pub(crate) fn on_step(&mut self, step: Step, cx: &mut Cx<'_>) {
         match step {
-            Step::Pulled(seq) => self.on_pull_durable(epoch, seq, cx),
-            Step::Finished => self.on_finished(self.osd, epoch, cx),
-            Step::Sealed => self.on_sealed(self.osd, epoch, cx),
-            Step::Activated => self.on_activated(self.osd, epoch, cx),
+            Step::Flushed => self.peering_flushed(cx),
+            Step::Pulled(seq) => self.on_pull_durable(seq, cx),
+            Step::Activated => self.on_activated(self.osd, cx),
         }
     }
+}
+
+/// What an interrupted deletion left; it must not come back as part of a new PG.
+pub(crate) fn leftovers(pg: PgId, pg_num: u32, reader: &dyn ObjectReader) -> Result<Vec<ObjectUpdate>, ReadError> {
+    let left = reader.list(&pg_start(pg), &pg_end(pg, pg_num), usize::MAX)?;
+    Ok(left.into_iter().map(|object| ObjectUpdate { object, ops: vec![ObjectOp::Remove] }).collect())
 }

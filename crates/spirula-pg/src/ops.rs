@@ -165,6 +165,13 @@ impl Ops {
         self.contexts.retain(|_, c| c.inflight > 0 || !c.queue.is_empty() || c.used >= oldest);
     }
 
+    /// Forgets what is known of an object (its stored state changes under us).
+    pub fn forget_object(&mut self, object: &HObject) {
+        if let Some(c) = self.contexts.get_mut(object) {
+            c.state = None;
+        }
+    }
+
     /// Forgets what is known of objects (their stored state changes under us).
     pub fn forget_objects(&mut self) {
         self.contexts.retain(|_, c| !c.queue.is_empty());
@@ -172,25 +179,9 @@ impl Ops {
     }
 }
 
-/// A primary that serves.
+/// A write that is not durable everywhere.
 #[derive(Debug)]
-pub(crate) struct Active {
-    /// Epoch of the activation.
-    pub les: Epoch,
-    /// The other acting members, each with what it has made durable.
-    pub replicas: Vec<(OsdId, EVersion)>,
-    /// What is durable here.
-    pub local: EVersion,
-    /// What is durable everywhere.
-    pub committed: EVersion,
-    /// Writes not durable everywhere, oldest first.
-    inflight: VecDeque<Inflight>,
-    /// Peer again with a map at least so new (0: no).
-    pub repeer_at: Epoch,
-}
-
-#[derive(Debug)]
-struct Inflight {
+pub(crate) struct Inflight {
     version: EVersion,
     object: HObject,
     result: i32,
@@ -198,24 +189,6 @@ struct Inflight {
     results: Vec<OpResult>,
     /// The request and its resends.
     ops: Vec<Queued>,
-}
-
-impl Active {
-    pub fn new(les: Epoch, replicas: &[OsdId], at: EVersion) -> Self {
-        Self {
-            les,
-            replicas: replicas.iter().map(|o| (*o, at)).collect(),
-            local: at,
-            committed: at,
-            inflight: VecDeque::new(),
-            repeer_at: 0,
-        }
-    }
-
-    /// Writes not durable everywhere.
-    pub fn inflight(&self) -> usize {
-        self.inflight.len()
-    }
 }
 
 impl Pg {
@@ -271,7 +244,7 @@ impl Pg {
             cx.out.push(PgEffect::Drop(q.op.id));
             return None;
         }
-        if !matches!(self.role, Role::Active(_)) {
+        if !self.serves(cx) {
             self.ops.waiting.push_back(q);
             return None;
         }
@@ -283,6 +256,21 @@ impl Pg {
         let object = q.op.msg.hobject();
         self.ops.context(&object).queue.push_back(q);
         Some(object)
+    }
+
+    /// Is the PG active, and no older primary reading any more?
+    fn serves(&self, cx: &Cx<'_>) -> bool {
+        self.active().is_some_and(|a| a.activated && a.serving && cx.now.mono_ms >= a.wait_until)
+    }
+
+    /// An object is recovered, or will not be for now: requests on it try again.
+    pub(crate) fn run_recovered(&mut self, object: &HObject, cx: &mut Cx<'_>) {
+        if self.ops.contexts.contains_key(object) {
+            self.run_object(object, cx);
+        }
+        if !self.ops.pg_queue.is_empty() && self.missing.is_empty() {
+            self.run_pg_queue(cx);
+        }
     }
 
     /// Puts the requests of a role that ends back to waiting. Those whose primary changes
@@ -343,7 +331,12 @@ impl Pg {
 
     fn lease_held(&self, cx: &Cx<'_>) -> bool {
         match &self.role {
-            Role::Active(a) => a.replicas.iter().all(|(o, _)| cx.leases.held_until(*o) > cx.now.mono_ms),
+            Role::Active(_) if planted!(self.cfg, ReadsWithoutLease) => true,
+            Role::Active(a) => a
+                .replicas
+                .iter()
+                .filter(|(o, _)| !a.recovery.backfilling || a.peers.get(o).is_none_or(|p| p.acting))
+                .all(|(o, _)| cx.leases.held_until(*o) > cx.now.mono_ms),
             _ => false,
         }
     }
@@ -361,11 +354,16 @@ impl Pg {
             if context.parked {
                 return;
             }
-            if first.class.write {
-                if self.answered_before(object, cx) {
-                    continue;
-                }
-            } else if context.inflight > 0 {
+            let (write, inflight) = (first.class.write, context.inflight);
+            if write && self.answered_before(object, cx) {
+                continue;
+            }
+            if self.must_recover_first(object, write, cx) {
+                return; // Recovery comes back here.
+            }
+            if write {
+                // Goes on below.
+            } else if inflight > 0 {
                 return; // The last commit comes back here.
             } else if !self.lease_held(cx) {
                 self.ops.lease_waiting.push(object.clone());
@@ -381,8 +379,8 @@ impl Pg {
     /// flight.
     fn answered_before(&mut self, object: &HObject, cx: &mut Cx<'_>) -> bool {
         let Some(context) = self.ops.contexts.get_mut(object) else { return false };
-        let Some(entry) = context.queue.front().and_then(|q| self.log.find(&q.op.reqid)) else { return false };
-        let (version, user_version, result) = (entry.version, entry.user_version, entry.result);
+        let Some(known) = context.queue.front().and_then(|q| self.log.find(&q.op.reqid)) else { return false };
+        let (version, user_version, result) = (known.version, known.user_version, known.result);
         let Some(q) = context.queue.pop_front() else { return false };
         if let Role::Active(active) = &mut self.role
             && let Ok(i) = active.inflight.binary_search_by(|f| f.version.cmp(&version))
@@ -393,8 +391,10 @@ impl Pg {
         }
         let mut reply = MOsdOpReply::to(&q.op.msg, self.epoch(), result);
         reply.flags |= u64::from(flag::ONDISK);
-        reply.replay_version = version;
-        reply.user_version = user_version;
+        if !planted!(self.cfg, DupWithoutVersion) {
+            reply.replay_version = version;
+            reply.user_version = user_version;
+        }
         cx.out.push(PgEffect::Reply(q.op.id, Box::new(reply)));
         true
     }
@@ -416,6 +416,10 @@ impl Pg {
                 }
                 Err(e) => {
                     tracing::error!(pg = %self.id, %object, error = %e, "load object");
+                    if self.heal(object, EVersion::default(), cx) {
+                        return false;
+                    }
+                    let Some(context) = self.ops.contexts.get_mut(object) else { return false };
                     if let Some(q) = context.queue.pop_front() {
                         self.reply_error(&q, -errno::EIO, cx);
                     }
@@ -432,7 +436,7 @@ impl Pg {
             limits: &self.cfg.limits,
             flags: q.op.msg.flags,
             snapid: q.op.msg.snapid,
-            last_user_version: self.info.as_ref().map_or(0, |i| i.last_user_version),
+            last_user_version: self.info.as_ref().map_or(0, |i| i.head.last_user_version),
             fetched: q.fetched.as_deref(),
         };
         let outcome = exec::execute(&ctx, state, cx.reader, &q.op.msg.ops);
@@ -457,6 +461,11 @@ impl Pg {
                 true
             }
             Ok(outcome) => {
+                let version = state.info.version;
+                if outcome.result == -errno::EIO && self.heal(object, version, cx) {
+                    return false;
+                }
+                let Some(context) = self.ops.contexts.get_mut(object) else { return false };
                 if let Some(q) = context.queue.pop_front() {
                     self.conclude(object, q, outcome, cx);
                 }
@@ -465,9 +474,26 @@ impl Pg {
         }
     }
 
+    /// An object that cannot be read here is fetched from another copy, if there is one; its
+    /// requests wait for that. `version` is what is stored, zero if that is unknown, too.
+    fn heal(&mut self, object: &HObject, version: EVersion, cx: &mut Cx<'_>) -> bool {
+        let logged = || self.log.iter().rev().find(|e| e.object == *object).map(|e| e.version);
+        let known = if version == EVersion::default() { logged() } else { Some(version) };
+        let others = self.active().is_some_and(|a| {
+            a.peers.values().any(|p| *object <= p.last_backfill && !p.missing.contains(object))
+        });
+        let inflight = self.ops.contexts.get(object).is_some_and(|c| c.inflight > 0);
+        let Some(version) = known.filter(|_| others && !inflight) else { return false };
+        tracing::warn!(pg = %self.id, %object, %version, "unreadable here, fetched from another copy");
+        self.ops.forget_object(object);
+        self.mark_unreadable(object.clone(), version, cx);
+        self.reopen(cx);
+        self.must_recover_first(object, true, cx)
+    }
+
     fn conclude(&mut self, object: &HObject, q: Queued, outcome: Outcome, cx: &mut Cx<'_>) {
         if let Some(info) = &mut self.info {
-            let c = &mut info.counts;
+            let c = &mut info.head.counts;
             c.reads += outcome.stats.reads as i64;
             c.read_kb += outcome.stats.read_kib as i64;
         }
@@ -499,7 +525,7 @@ impl Pg {
     fn write(&mut self, object: &HObject, q: Queued, outcome: Outcome, cx: &mut Cx<'_>) {
         let epoch = self.epoch();
         let (Role::Active(active), Some(info)) = (&mut self.role, &mut self.info) else { return };
-        let version = EVersion::new(epoch, info.last_update.version + 1);
+        let version = EVersion::new(epoch, info.head.last_update.version + 1);
         let mut txn = Transaction::default();
         let mut entry = LogEntry {
             version,
@@ -516,7 +542,7 @@ impl Pg {
         if let Effect::Apply(mutation) = outcome.effect {
             let done = mutation.finish(&Stamp {
                 version,
-                last_user_version: info.last_user_version,
+                last_user_version: info.head.last_user_version,
                 reqid: q.op.reqid,
                 mtime: q.op.msg.mtime,
                 now: cx.now.wall,
@@ -524,8 +550,8 @@ impl Pg {
             entry.prior = done.prior_version;
             entry.user_version = done.user_version;
             entry.kind = if done.delete { EntryKind::Delete } else { EntryKind::Modify };
-            info.last_user_version = info.last_user_version.max(done.user_version);
-            let (c, d) = (&mut info.counts, done.stats);
+            info.head.last_user_version = info.head.last_user_version.max(done.user_version);
+            let (c, d) = (&mut info.head.counts, done.stats);
             c.objects += d.objects;
             c.bytes += d.bytes;
             c.omap_objects += d.omap_objects;
@@ -537,10 +563,12 @@ impl Pg {
             txn.objects.push(ObjectUpdate { object: object.clone(), ops: done.ops });
             self.ops.changed.insert(object.clone());
         }
-        info.last_update = version;
-        let trim = self.log.trim_point(self.cfg.log_keep, self.cfg.log_slack, active.committed);
+        info.head.last_update = version;
+        // A PG that is not whole keeps more, so that members that come back need no backfill.
+        let keep = if active.clean { self.cfg.log_keep } else { self.cfg.log_max.max(self.cfg.log_keep) };
+        let trim = self.log.trim_point(keep, self.cfg.log_slack, active.committed);
         if let Some(to) = trim {
-            info.log_tail = to;
+            info.head.log_tail = to;
         }
         active.inflight.push_back(Inflight {
             version,
@@ -550,21 +578,28 @@ impl Pg {
             results: outcome.ops,
             ops: vec![q],
         });
-        let les = active.les;
+        let (since, removed) = (self.interval.since, entry.kind == EntryKind::Delete);
         let entry_bytes = entry.to_bytes();
         self.log.push(entry);
-        txn.meta.push(self.info_op());
+        txn.meta.push(self.head_op());
         txn.meta.push(MetaOp::LogAppend { pg: self.id, version, entry: entry_bytes });
         if let Some(to) = trim {
-            txn.meta.push(MetaOp::LogTrim { pg: self.id, to });
-            self.log.trim(to);
+            let tracked = if planted!(self.cfg, DupsForgotten) { 0 } else { self.cfg.dups_tracked };
+            if let Some(to) = self.log.trim(to, tracked) {
+                txn.meta.push(MetaOp::LogTrim { pg: self.id, to });
+            }
         }
-        self.replicate(&txn, les, version, cx);
-        self.submit(txn, After::Write { les, version }, cx);
+        if !txn.objects.is_empty() {
+            self.note_written(object, (!removed).then_some(version));
+        }
+        self.replicate(&txn, object, version, cx);
+        self.submit(txn, After::Write { since, version }, cx);
         self.ops.evict(self.cfg.contexts);
     }
 
-    fn replicate(&self, txn: &Transaction, les: Epoch, version: EVersion, cx: &mut Cx<'_>) {
+    /// Sends a write to the other members. Those whose backfill has not reached the object get
+    /// only the log entry.
+    fn replicate(&self, txn: &Transaction, object: &HObject, version: EVersion, cx: &mut Cx<'_>) {
         let Role::Active(active) = &self.role else { return };
         if active.replicas.is_empty() {
             return;
@@ -572,23 +607,29 @@ impl Pg {
         let (header, payload) = txn.split();
         let header = Bytes::from(header);
         for (osd, _) in &active.replicas {
+            let (header, payload) = if Self::gets_object(active, *osd, object) {
+                (header.clone(), payload.clone())
+            } else {
+                let (h, p) = Transaction { objects: Vec::new(), meta: txn.meta.clone() }.split();
+                (h.into(), p)
+            };
             let t = PgTxn {
                 pg: self.id,
-                epoch: les,
+                epoch: self.interval.since,
                 kind: TxnKind::Write,
                 seq: 0,
                 version,
                 next: None,
-                header: header.clone(),
-                payload: payload.clone(),
+                header,
+                payload,
             };
             cx.out.push(PgEffect::Send(*osd, PeerMsg::Txn(t)));
         }
     }
 
-    pub(crate) fn on_local_commit(&mut self, les: Epoch, version: EVersion) {
+    pub(crate) fn on_local_commit(&mut self, since: Epoch, version: EVersion) {
         if let Role::Active(a) = &mut self.role
-            && a.les == les
+            && self.interval.since == since
         {
             a.local = version;
         }
@@ -596,9 +637,6 @@ impl Pg {
 
     pub(crate) fn on_ack(&mut self, from: OsdId, ack: &RepAck, cx: &mut Cx<'_>) {
         let Role::Active(a) = &mut self.role else { return };
-        if a.les != ack.epoch {
-            return;
-        }
         if let Some((_, v)) = a.replicas.iter_mut().find(|(o, _)| *o == from) {
             *v = ack.version.max(*v);
         }
@@ -639,6 +677,9 @@ impl Pg {
 
     fn run_pg_queue(&mut self, cx: &mut Cx<'_>) {
         while matches!(self.role, Role::Active(_)) && !self.ops.pg_parked {
+            if !self.missing.is_empty() {
+                return; // A listing must show what is not here yet; recovery comes back here.
+            }
             let Some(q) = self.ops.pg_queue.front() else { return };
             if !self.lease_held(cx) {
                 self.ops.lease_pg = true;
@@ -654,7 +695,7 @@ impl Pg {
                 limits: &self.cfg.limits,
                 flags: q.op.msg.flags,
                 snapid: q.op.msg.snapid,
-                last_user_version: self.info.as_ref().map_or(0, |i| i.last_user_version),
+                last_user_version: self.info.as_ref().map_or(0, |i| i.head.last_user_version),
                 fetched: None,
             };
             match exec::execute_pg(&ctx, cx.reader, &q.op.msg.ops) {

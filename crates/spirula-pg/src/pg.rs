@@ -1,38 +1,39 @@
 //! The PG itself: its state, and which part of it an event belongs to.
 
-use crate::api::{ConnId, MapView, Now, PeerMsg, PgConfig, PgEffect, PgEvent, Token};
+use crate::api::{ConnId, MapView, Now, PeerMsg, PgConfig, PgEffect, PgEvent, Reservation, Token};
 use crate::exec::{ObjectReader, Prefetch};
+use crate::intervals::{Interval, forget_before};
 use crate::lease::Leases;
 use crate::log::{LogEntry, PgLog};
-use crate::ops::{Active, Ops};
+use crate::missing::Missing;
+use crate::active::Active;
+use crate::ops::Ops;
 use crate::peering::Peering;
 use bytes::Bytes;
-use spirula_encoding::{DecodeError, from_slice, to_vec};
-use spirula_messages::cluster::pg::{CtlBody, PgCtl, PgInfo};
+use spirula_encoding::{Decode, DecodeError, Decoder, Encode, Encoder, from_slice, to_vec};
+use spirula_messages::cluster::pg::{CtlBody, PastInterval, PgCtl, PgHead, PgInfo};
 use spirula_types::transaction::{MetaOp, Transaction};
-use spirula_types::{EVersion, Epoch, HObject, OsdId, PgId};
+use spirula_types::{Epoch, EVersion, HObject, OsdId, PgId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 /// Messages kept until the map they need arrives. Their senders wait for an answer, so there
 /// are few; more are dropped.
-const EARLY_MAX: usize = 256;
+const EARLY_MAX: usize = 4096;
 
 /// What this OSD does for the PG.
 #[derive(Debug)]
 pub(crate) enum Role {
     /// Nothing, or waiting for its primary.
     Idle,
-    /// Takes writes from the primary of an activation.
+    /// Takes writes from the primary of the present interval.
     Replica {
         /// That primary.
         primary: OsdId,
-        /// The activation.
-        les: Epoch,
     },
-    /// Primary, not serving yet.
+    /// Primary, not active yet.
     Peering(Box<Peering>),
-    /// Primary, serving.
+    /// Primary: activating, then serving, or only recovering where too few members are up.
     Active(Box<Active>),
     /// Deletes its copy.
     Removing,
@@ -42,12 +43,12 @@ pub(crate) enum Role {
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant, reason = "a box per replicated write would cost more than it saves")]
 pub(crate) enum After {
-    /// A write of the activation is durable here.
-    Write { les: Epoch, version: EVersion },
+    /// A write of the interval is durable here.
+    Write { since: Epoch, version: EVersion },
     /// Send this.
     Send(OsdId, PeerMsg),
-    /// A step of peering is durable here.
-    Step { epoch: Epoch, step: Step },
+    /// A step of the primary's own is durable here.
+    Step { since: Epoch, step: Step },
     /// Nothing more.
     Nothing,
     /// Go on deleting.
@@ -56,12 +57,14 @@ pub(crate) enum After {
     Gone,
 }
 
-/// Own steps of peering that wait for durability.
+/// Own steps that wait for durability.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
+    /// All that was submitted before peering began.
+    Flushed,
+    /// A piece of an object pulled from another copy.
     Pulled(u64),
-    Finished,
-    Sealed,
+    /// The activation.
     Activated,
 }
 
@@ -82,31 +85,31 @@ pub struct Pg {
     /// What is stored of the PG here; `None`: nothing.
     pub(crate) info: Option<PgInfo>,
     pub(crate) log: PgLog,
+    pub(crate) missing: Missing,
+    /// Closed intervals since the PG was last known to be clean, those that may have taken writes.
+    pub(crate) past: Vec<PastInterval>,
+    pub(crate) interval: Interval,
     pub(crate) view: Option<Arc<MapView>>,
-    /// Map that began the present interval for us; what primaries of older maps want is refused,
-    /// because our copy may have been split since.
-    pub(crate) interval: Epoch,
     /// Requests sent with an older map were meant for another primary's time.
     pub(crate) primary_since: Epoch,
-    /// Older peering epochs are refused.
-    pub(crate) promised: Epoch,
-    pub(crate) promised_to: OsdId,
     pub(crate) role: Role,
     next_token: Token,
     after: VecDeque<(Token, After)>,
     early: Vec<(OsdId, PeerMsg)>,
     pub(crate) ops: Ops,
-    /// OSDs outside the acting set that said they hold a copy.
-    pub(crate) strays: BTreeSet<OsdId>,
+    /// OSDs outside the acting set that said they hold a copy, with what.
+    pub(crate) strays: BTreeMap<OsdId, PgInfo>,
     next_seq: u64,
     /// Peers' questions that wait for something to be read.
     parked: BTreeMap<u64, (OsdId, PgCtl)>,
     /// Our own recovery waits for this read.
     pub(crate) pump_read: Option<u64>,
     notified_ms: u64,
-    pub(crate) reserved: bool,
+    /// Asked for, or held.
+    pub(crate) reservations: BTreeSet<Reservation>,
     pub(crate) stat: crate::stat::StatState,
-    pub(crate) info_key: Bytes,
+    record_key: Bytes,
+    head_key: Bytes,
 }
 
 /// Key of a PG's record in the store's meta space.
@@ -114,11 +117,57 @@ pub fn info_key(pg: PgId) -> Bytes {
     Bytes::from(format!("pg.{}.{:08x}", pg.pool, pg.seed))
 }
 
+/// Key of the small record that every write changes.
+pub fn head_key(pg: PgId) -> Bytes {
+    Bytes::from(format!("pgh.{}.{:08x}", pg.pool, pg.seed))
+}
+
 /// The PG whose record has this key; `None` for other records.
 pub fn parse_info_key(key: &[u8]) -> Option<PgId> {
     let rest = std::str::from_utf8(key).ok()?.strip_prefix("pg.")?;
     let (pool, seed) = rest.split_once('.')?;
     Some(PgId::new(pool.parse().ok()?, u32::from_str_radix(seed, 16).ok()?))
+}
+
+/// What is stored of a PG besides its objects, its log and its missing set.
+pub(crate) struct Record {
+    pub info: PgInfo,
+    pub interval: Interval,
+    pub past: Vec<PastInterval>,
+}
+
+impl Encode for Record {
+    fn encode(&self, out: &mut Encoder) {
+        out.versioned(2, 2, |o| {
+            o.put(&self.info);
+            o.put(&self.interval);
+            o.put(&self.past);
+        });
+    }
+}
+
+impl Decode for Record {
+    fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
+        d.versioned("PG record", 2, |d, v| {
+            if v < 2 {
+                return Err(DecodeError::Value { what: "PG record version", value: i64::from(v) });
+            }
+            Ok(Self { info: d.get()?, interval: d.get()?, past: d.get()? })
+        })
+    }
+}
+
+/// A PG's records as a store holds them.
+#[derive(Clone, Debug, Default)]
+pub struct Stored {
+    /// Under [`info_key`].
+    pub record: Bytes,
+    /// Under [`head_key`].
+    pub head: Bytes,
+    /// Its log, oldest first.
+    pub log: Vec<Bytes>,
+    /// All records under [`crate::missing_prefix`].
+    pub missing: Vec<(Bytes, Bytes)>,
 }
 
 impl Pg {
@@ -130,47 +179,47 @@ impl Pg {
             cfg,
             info: None,
             log: PgLog::default(),
+            missing: Missing::default(),
+            past: Vec::new(),
+            interval: Interval::default(),
             view: None,
-            interval: 0,
             primary_since: 0,
-            promised: 0,
-            promised_to: -1,
             role: Role::Idle,
             next_token: 1,
             after: VecDeque::new(),
             early: Vec::new(),
             ops: Ops::default(),
-            strays: BTreeSet::new(),
+            strays: BTreeMap::new(),
             next_seq: 1,
             parked: BTreeMap::new(),
             pump_read: None,
             notified_ms: 0,
-            reserved: false,
+            reservations: BTreeSet::new(),
             stat: crate::stat::StatState::default(),
-            info_key: info_key(id),
+            record_key: info_key(id),
+            head_key: head_key(id),
         }
     }
 
-    /// A PG as it was stored: its record (under [`info_key`]) and its log, oldest first.
+    /// A PG as it was stored. The first map it is given must be the newest one the OSD had
+    /// processed when it stopped (or one after a gap).
     ///
     /// # Errors
-    /// [`DecodeError`] when record or log are damaged.
-    pub fn load(
-        id: PgId,
-        osd: OsdId,
-        cfg: Arc<PgConfig>,
-        info: &[u8],
-        log: impl IntoIterator<Item = Bytes>,
-    ) -> Result<Self, DecodeError> {
-        let info: PgInfo = from_slice(info)?;
+    /// [`DecodeError`] when a record or the log is damaged.
+    pub fn load(id: PgId, osd: OsdId, cfg: Arc<PgConfig>, stored: &Stored) -> Result<Self, DecodeError> {
+        let Record { mut info, interval, past } = from_slice(&stored.record)?;
         if info.pg != id {
             return Err(DecodeError::Value { what: "PG record of another PG", value: i64::from(info.pg.seed) });
         }
-        let entries: Vec<LogEntry> = log.into_iter().map(|b| from_slice::<LogEntry>(&b)).collect::<Result<_, _>>()?;
+        let head: PgHead = from_slice(&stored.head)?;
+        // A member's log may begin later than its primary's.
+        let tail = head.log_tail.max(info.head.log_tail);
+        info.head = PgHead { log_tail: tail, ..head };
+        let entries: Vec<LogEntry> = stored.log.iter().map(|b| from_slice(b)).collect::<Result<_, _>>()?;
         let mut pg = Self::new(id, osd, cfg);
-        pg.log = PgLog::new(info.log_tail, entries);
-        pg.promised = info.les;
-        pg.info = Some(info);
+        pg.log = PgLog::new(tail, entries);
+        pg.missing = Missing::load(id, stored.missing.iter().cloned())?;
+        (pg.interval, pg.past, pg.info) = (interval, past, Some(info));
         Ok(pg)
     }
 
@@ -202,10 +251,10 @@ impl Pg {
 
     /// Does it matter to the PG that time passes?
     pub fn wants_tick(&self) -> bool {
-        match self.role {
-            Role::Peering(_) => true,
-            Role::Idle => true,
-            _ => self.ops.waits_for_lease(),
+        match &self.role {
+            Role::Peering(_) | Role::Idle => true,
+            Role::Active(a) => self.ops.waits_for_lease() || a.wants_tick(),
+            Role::Replica { .. } | Role::Removing => false,
         }
     }
 
@@ -232,14 +281,15 @@ impl Pg {
             PgEvent::Fetched(op, fetched) => self.on_op_ready(op, Some(fetched), cx),
             PgEvent::CreateAnswer(answer) => self.on_create_answer(answer, cx),
             PgEvent::CreatedAck { winner } => self.on_created_ack(winner, cx),
-            PgEvent::RecoveryGranted => self.on_recovery_granted(cx),
+            PgEvent::Reserved(what) => self.on_reserved(what, cx),
+            PgEvent::Turn { work } => self.on_turn(work, cx),
             PgEvent::Continue => self.run_pending(cx),
             PgEvent::Tick => self.on_tick(cx),
         }
         // Questions that the shell may answer on the spot come last, so that the answer's
         // transactions follow those of this event.
         let question =
-            |e: &PgEffect| matches!(e, PgEffect::Prefetch(..) | PgEffect::Fetch(..) | PgEffect::RecoveryWanted);
+            |e: &PgEffect| matches!(e, PgEffect::Prefetch(..) | PgEffect::Fetch(..) | PgEffect::Reserve(_) | PgEffect::WantTurn);
         if out.get(first..).is_some_and(|new| new.iter().any(question)) {
             let (last, now): (Vec<_>, Vec<_>) = out.drain(first..).partition(question);
             out.extend(now);
@@ -264,6 +314,15 @@ impl Pg {
         self.view.as_ref().is_some_and(|v| v.acting.contains(&self.osd))
     }
 
+    /// Does the map want a copy here?
+    pub(crate) fn is_member(&self) -> bool {
+        self.view.as_ref().is_some_and(|v| v.acting.contains(&self.osd) || v.up.contains(&self.osd))
+    }
+
+    fn is_live(&self) -> bool {
+        self.view.as_ref().is_some_and(|v| v.live)
+    }
+
     /// Submits a transaction; `after` happens when it is durable.
     pub(crate) fn submit(&mut self, txn: Transaction, after: After, cx: &mut Cx<'_>) {
         let token = self.next_token;
@@ -272,20 +331,65 @@ impl Pg {
         cx.out.push(PgEffect::Submit(token, txn));
     }
 
-    /// The change that stores the info as it is in memory.
-    pub(crate) fn info_op(&self) -> MetaOp {
-        match &self.info {
-            Some(info) => MetaOp::Set { key: self.info_key.clone(), value: to_vec(info).into() },
-            None => MetaOp::Remove { key: self.info_key.clone() },
+    /// Does `after` when all that was submitted before is durable; at once if it is.
+    pub(crate) fn when_durable(&mut self, after: After, cx: &mut Cx<'_>) {
+        if self.after.is_empty() {
+            self.perform_after(after, cx);
+        } else {
+            self.after.push_back((self.next_token - 1, after));
         }
     }
 
-    pub(crate) fn send(&self, to: OsdId, epoch: Epoch, body: CtlBody, cx: &mut Cx<'_>) {
-        cx.out.push(PgEffect::Send(to, PeerMsg::Ctl(PgCtl { pg: self.id, epoch, body })));
+    /// The change that stores what every write changes, as it is in memory.
+    pub(crate) fn head_op(&self) -> MetaOp {
+        match &self.info {
+            Some(info) => MetaOp::Set { key: self.head_key.clone(), value: to_vec(&info.head).into() },
+            None => MetaOp::Remove { key: self.head_key.clone() },
+        }
     }
 
-    pub(crate) fn ctl(&self, epoch: Epoch, body: CtlBody) -> PeerMsg {
-        PeerMsg::Ctl(PgCtl { pg: self.id, epoch, body })
+    /// The changes that store everything but objects and log as it is in memory.
+    pub(crate) fn record_ops(&mut self, out: &mut Vec<MetaOp>) {
+        let key = self.record_key.clone();
+        out.push(match &self.info {
+            Some(info) => {
+                let record =
+                    Record { info: info.clone(), interval: self.interval.clone(), past: self.past.clone() };
+                MetaOp::Set { key, value: to_vec(&record).into() }
+            }
+            None => MetaOp::Remove { key },
+        });
+        out.push(self.head_op());
+        self.missing_ops(out);
+    }
+
+    /// The changes that store the missing set as it is in memory.
+    pub(crate) fn missing_ops(&mut self, out: &mut Vec<MetaOp>) {
+        if planted!(self.cfg, MissingNotStored) {
+            return;
+        }
+        self.missing.take_changes(self.id, out);
+    }
+
+    /// Stores what is in memory.
+    pub(crate) fn save(&mut self, after: After, cx: &mut Cx<'_>) {
+        let mut txn = Transaction::default();
+        self.record_ops(&mut txn.meta);
+        self.submit(txn, after, cx);
+    }
+
+    /// The info as others may see it.
+    pub(crate) fn told_info(&self) -> Option<PgInfo> {
+        let missing = self.missing.len() as u32;
+        self.info.clone().map(|i| PgInfo { missing, ..i })
+    }
+
+    pub(crate) fn send(&self, to: OsdId, body: CtlBody, cx: &mut Cx<'_>) {
+        cx.out.push(PgEffect::Send(to, self.ctl(body)));
+    }
+
+    pub(crate) fn ctl(&self, body: CtlBody) -> PeerMsg {
+        PeerMsg::Ctl(PgCtl { pg: self.id, epoch: self.interval.since, body })
     }
 
     // ---- maps ----
@@ -302,21 +406,27 @@ impl Pg {
             return;
         }
         let old = self.view.replace(view.clone());
-        let up_from = view.up_from(self.osd).unwrap_or(0);
-        // A restarted OSD has forgotten its promises; whoever it gave one to has a map from
-        // before it came up.
-        if up_from > self.promised {
-            (self.promised, self.promised_to) = (up_from, -1);
+        let was_primary = self.interval.primary == self.osd && old.is_some();
+        let mut new = false;
+        if self.interval.since == 0 {
+            let since = if view.since > 0 { view.since } else { view.epoch };
+            self.interval = Interval::of(&view, since);
+            new = true;
+        } else if view.gap || !self.interval.continues(&view) {
+            self.close_interval(&view, old.as_deref());
+            self.interval = Interval::of(&view, view.epoch);
+            new = true;
+            if self.info.is_some() {
+                self.save(After::Nothing, cx);
+            }
         }
-        let since = old.as_ref().map_or(up_from, |o| o.epoch + 1);
-        if old.as_ref().is_none_or(|o| o.primary != self.osd) && view.primary == self.osd {
-            self.primary_since = since;
+        if view.primary == self.osd && !was_primary {
+            self.primary_since = self.interval.since;
         }
-        if old.as_ref().is_none_or(|o| is_new_interval(o, &view)) {
-            self.interval = view.epoch;
+        if new || (view.live && old.is_none_or(|o| !o.live)) {
             self.start_interval(cx);
-        } else {
-            self.peering_map_advanced(cx);
+        } else if view.live {
+            self.map_advanced(cx);
         }
         let early = std::mem::take(&mut self.early);
         for (from, msg) in early {
@@ -325,28 +435,66 @@ impl Pg {
         self.run_waiting(cx);
     }
 
+    /// Writes down the interval that ends before `view`.
+    fn close_interval(&mut self, view: &MapView, old: Option<&MapView>) {
+        let Some(info) = &self.info else {
+            self.past.clear();
+            return;
+        };
+        let last = match old {
+            Some(o) if view.gap => o.epoch,
+            _ => view.epoch - 1,
+        };
+        let closed = self.interval.close(last, if view.gap { None } else { old }, info.lec);
+        if closed.rw {
+            match self.past.last_mut() {
+                // The same members again: one interval as far as anybody must be heard.
+                Some(p) if p.acting == closed.acting && p.primary == closed.primary => p.last = closed.last,
+                _ => self.past.push(closed),
+            }
+        }
+        if view.gap && view.epoch > last + 1 {
+            let (first, last) = (last + 1, view.epoch - 1);
+            self.past.push(PastInterval { first, last, primary: -1, rw: true, ..PastInterval::default() });
+        }
+        forget_before(&mut self.past, info.lec);
+    }
+
     fn start_interval(&mut self, cx: &mut Cx<'_>) {
         let Some(view) = self.view.clone() else { return };
         self.leave_role(cx);
         self.strays.clear();
+        self.parked.clear();
         if view.pool.is_none() {
             self.refuse_all_ops(cx);
             self.remove_pool_gone(cx);
-        } else if view.primary == self.osd && view.acting.contains(&self.osd) {
+        } else if !view.live {
+            // Only follows.
+        } else if view.primary == self.osd {
             self.start_peering(cx);
         } else {
             self.notify(cx);
+            self.resume_removal(cx);
             self.check_removed(cx);
         }
         cx.out.push(PgEffect::StateChanged);
+    }
+
+    /// A newer map of the same interval.
+    fn map_advanced(&mut self, cx: &mut Cx<'_>) {
+        match &self.role {
+            Role::Peering(_) => self.peering_map_advanced(cx),
+            Role::Active(_) => self.active_map_advanced(cx),
+            _ => {}
+        }
     }
 
     /// Stops whatever the role was doing; requests go back to waiting.
     pub(crate) fn leave_role(&mut self, cx: &mut Cx<'_>) {
         let role = std::mem::replace(&mut self.role, Role::Idle);
         self.pump_read = None;
-        if std::mem::take(&mut self.reserved) {
-            cx.out.push(PgEffect::RecoveryDone);
+        for r in std::mem::take(&mut self.reservations) {
+            cx.out.push(PgEffect::Unreserve(r));
         }
         self.requeue(role);
     }
@@ -354,22 +502,32 @@ impl Pg {
     // ---- peers ----
 
     fn on_peer(&mut self, from: OsdId, msg: PeerMsg, cx: &mut Cx<'_>) {
-        let epoch = match &msg {
+        let since = match &msg {
             PeerMsg::Txn(t) => t.epoch,
             PeerMsg::Ack(a) => a.epoch,
             PeerMsg::Ctl(c) => c.epoch,
         };
         // A map that does not show us up says nothing of this incarnation of ours: the one before
         // may have promised what we have forgotten.
-        let up = self.view.as_ref().is_some_and(|v| v.up_from(self.osd).is_some());
-        if epoch > self.epoch() || !up {
+        if since > self.epoch() || !self.is_live() {
             if self.early.len() < EARLY_MAX {
                 self.early.push((from, msg));
             }
-            cx.out.push(PgEffect::NeedMap(epoch.max(self.epoch() + u32::from(!up))));
+            cx.out.push(PgEffect::NeedMap(since.max(self.epoch() + 1)));
             return;
         }
         if self.view.as_ref().is_none_or(|v| v.pool.is_none()) {
+            return;
+        }
+        if since != self.interval.since {
+            // Of an interval that is over. Who has nothing of the PG, and no part in it, may not
+            // know when the interval began; it says so all the same.
+            let query = matches!(&msg, PeerMsg::Ctl(PgCtl { body: CtlBody::Query { .. }, .. }));
+            if query && self.info.is_none() && !self.is_member() {
+                let body = CtlBody::Info { info: None, past: Vec::new(), lease_left_ms: 0 };
+                cx.out.push(PgEffect::Send(from, PeerMsg::Ctl(PgCtl { pg: self.id, epoch: since, body })));
+                self.check_removed(cx);
+            }
             return;
         }
         match msg {
@@ -399,16 +557,25 @@ impl Pg {
         }
     }
 
+    /// Own recovery waits until this is read.
+    pub(crate) fn read_for_pump(&mut self, what: Prefetch, cx: &mut Cx<'_>) {
+        let n = self.seq();
+        self.pump_read = Some(n);
+        cx.out.push(PgEffect::Prefetch(crate::ReadKey::Recovery(n), what));
+    }
+
     /// Tells the primary that a copy is here.
     fn notify(&mut self, cx: &mut Cx<'_>) {
         let Some(view) = &self.view else { return };
-        let (primary, epoch) = (view.primary, view.epoch);
+        let primary = view.primary;
         self.notified_ms = cx.now.mono_ms;
         if primary < 0 || primary == self.osd {
             return;
         }
-        if let Some(info) = self.info.clone() {
-            self.send(primary, epoch, CtlBody::Notify { info }, cx);
+        if let Some(info) = self.told_info() {
+            // Like an answer, it tells only what is durable.
+            let msg = self.ctl(CtlBody::Notify { info, past: self.past.clone() });
+            self.when_durable(After::Send(primary, msg), cx);
         }
     }
 
@@ -416,16 +583,20 @@ impl Pg {
 
     fn on_committed(&mut self, token: Token, cx: &mut Cx<'_>) {
         while let Some((_, after)) = self.after.pop_front_if(|(t, _)| *t <= token) {
-            match after {
-                After::Write { les, version } => self.on_local_commit(les, version),
-                After::Send(to, msg) => cx.out.push(PgEffect::Send(to, msg)),
-                After::Step { epoch, step } => self.on_step(epoch, step, cx),
-                After::Nothing => {}
-                After::Remove => self.remove_more(cx),
-                After::Gone => self.check_removed(cx),
-            }
+            self.perform_after(after, cx);
         }
         self.advance(cx);
+    }
+
+    fn perform_after(&mut self, after: After, cx: &mut Cx<'_>) {
+        match after {
+            After::Write { since, version } => self.on_local_commit(since, version),
+            After::Send(to, msg) => cx.out.push(PgEffect::Send(to, msg)),
+            After::Step { since, step } if since == self.interval.since => self.on_step(step, cx),
+            After::Step { .. } | After::Nothing => {}
+            After::Remove => self.remove_more(cx),
+            After::Gone => self.check_removed(cx),
+        }
     }
 
     fn on_conn_closed(&mut self, conn: ConnId, cx: &mut Cx<'_>) {
@@ -438,7 +609,8 @@ impl Pg {
     fn on_tick(&mut self, cx: &mut Cx<'_>) {
         match &self.role {
             Role::Peering(_) => self.peering_tick(cx),
-            Role::Idle if cx.now.mono_ms >= self.notified_ms + self.cfg.retry_ms && !self.is_acting() => {
+            Role::Active(_) => self.active_tick(cx),
+            Role::Idle if self.is_live() && cx.now.mono_ms >= self.notified_ms + self.cfg.retry_ms => {
                 self.notify(cx);
                 self.check_removed(cx);
             }
@@ -449,7 +621,7 @@ impl Pg {
 
     /// Says that nothing is left here: no copy, no duty, nobody waiting for a newer map.
     pub(crate) fn check_removed(&mut self, cx: &mut Cx<'_>) {
-        let idle = matches!(self.role, Role::Idle) && self.info.is_none() && !self.is_acting();
+        let idle = matches!(self.role, Role::Idle) && self.info.is_none() && !self.is_member();
         if idle && self.early.is_empty() && self.ops.is_empty() {
             cx.out.push(PgEffect::Removed);
         }
@@ -461,14 +633,4 @@ impl Pg {
         let pg_num = in_map.or(self.info.as_ref().map(|i| i.pg_num)).unwrap_or(1);
         (crate::exec::pg_start(self.id), crate::exec::pg_end(self.id, pg_num))
     }
-}
-
-/// Must the PG peer again? Members that restarted count: their promises are gone.
-fn is_new_interval(old: &MapView, new: &MapView) -> bool {
-    let shape = |v: &MapView| v.pool.as_ref().map(|p| (p.size, p.min_size, p.pg_num));
-    old.acting != new.acting
-        || old.primary != new.primary
-        || old.up != new.up
-        || shape(old) != shape(new)
-        || new.acting.iter().any(|o| old.up_from(*o) != new.up_from(*o))
 }

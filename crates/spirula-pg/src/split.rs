@@ -11,8 +11,8 @@ use crate::exec::{INFO_ATTR, ObjectInfo, ObjectReader, ReadError, pg_end, pg_sta
 use crate::lease::Leases;
 use crate::log::{LogEntry, PgLog};
 use crate::pg::{After, Cx, Pg};
-use spirula_encoding::{from_slice, to_vec};
-use spirula_messages::cluster::pg::{PgCounts, PgInfo};
+use spirula_encoding::from_slice;
+use spirula_messages::cluster::pg::{PgCounts, PgHead, PgInfo};
 use spirula_types::transaction::{MetaOp, Transaction};
 use spirula_types::{EVersion, PgId, hash};
 use std::collections::BTreeMap;
@@ -47,32 +47,40 @@ impl Pg {
         // The role ends with the old shape; the map that follows begins another interval.
         self.leave_role(cx);
         let mut logs: BTreeMap<PgId, Vec<LogEntry>> = BTreeMap::new();
-        for e in self.log.iter() {
-            logs.entry(e.object.pg(pg_num)).or_default().push(e.clone());
+        let pool = self.id.pool;
+        let dups: Vec<LogEntry> = self.log.dups().map(|d| d.to_entry(pool)).collect();
+        for e in dups.into_iter().chain(self.log.iter().cloned()) {
+            logs.entry(e.object.pg(pg_num)).or_default().push(e);
         }
         let ids: Vec<PgId> = std::iter::once(self.id).chain(children_of(self.id, info.pg_num, pg_num)).collect();
-        let counts = share(&info.counts, &ids, pg_num, reader);
+        let counts = share(&info.head.counts, &ids, pg_num, reader);
         let mut txn = Transaction::default();
         let mut children = Vec::new();
         for (id, counts) in ids.iter().zip(counts) {
             let entries = logs.remove(id).unwrap_or_default();
-            let info = PgInfo { pg: *id, pg_num, counts, ..info.clone() };
             txn.meta.push(MetaOp::LogRemove { pg: *id });
             for e in &entries {
                 txn.meta.push(MetaOp::LogAppend { pg: *id, version: e.version, entry: e.to_bytes() });
             }
-            let key = crate::pg::info_key(*id);
-            txn.meta.push(MetaOp::Set { key, value: to_vec(&info).into() });
-            let log = PgLog::new(info.log_tail, entries);
+            let log = PgLog::new(info.log_tail(), entries);
+            // Its own newest entry, so that positions can be compared with other copies'.
+            let head = PgHead { last_update: log.head(), counts, ..info.head };
+            let info = PgInfo { pg: *id, pg_num, head, ..info.clone() };
             if *id == self.id {
                 (self.info, self.log) = (Some(info), log);
+                self.record_ops(&mut txn.meta);
             } else {
                 let mut child = Pg::new(*id, self.osd, self.cfg.clone());
                 (child.info, child.log) = (Some(info), log);
-                (child.promised, child.promised_to) = (self.promised, self.promised_to);
+                child.missing = self.missing.split_off(|o| o.pg(pg_num) == *id);
+                (child.past, child.interval) = (self.past.clone(), self.interval.clone());
+                child.view.clone_from(&self.view);
+                child.record_ops(&mut txn.meta);
                 children.push(child);
             }
         }
+        // What moved to children is gone from the parent's missing set.
+        self.missing_ops(&mut txn.meta);
         self.submit(txn, After::Nothing, cx);
         children
     }

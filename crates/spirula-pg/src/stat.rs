@@ -1,40 +1,93 @@
-//! What a PG reports of itself: statistics for the manager, `pg query` for people.
+//! What a PG reports of itself to the manager.
 
 use crate::pg::{Pg, Role};
 use spirula_encoding::UTime;
 use spirula_maps::{ObjectStatSum, PgStat, PgState};
 use spirula_messages::cluster::pg::PgInfo;
 use spirula_types::OsdId;
-use std::fmt::Write;
 
 /// What reports remember from one to the next.
 #[derive(Debug, Default)]
 pub(crate) struct StatState {
-    last: PgStat,
+    pub last: PgStat,
+    /// Objects recovered by this primary.
+    pub recovered_objects: i64,
+    /// Bytes sent for that.
+    pub recovered_bytes: i64,
+}
+
+/// Copies that are not where or what they should be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Lacks {
+    /// Copies that do not exist.
+    pub degraded: i64,
+    /// Copies that exist, on other OSDs than those wanted.
+    pub misplaced: i64,
+    /// Objects the primary lacks.
+    pub missing_here: i64,
+    /// Objects nobody has.
+    pub unfound: i64,
 }
 
 impl Pg {
     /// State bits, and the OSDs that are in the way of more.
     pub fn state(&self) -> (PgState, Vec<OsdId>) {
         let (mut state, by) = match &self.role {
-            Role::Active(_) => (PgState::ACTIVE, Vec::new()),
+            Role::Active(a) => (a.state(), Vec::new()),
             Role::Peering(p) => p.state(),
             _ => return (PgState::UNKNOWN, Vec::new()),
         };
         let Some(view) = &self.view else { return (state, by) };
-        let size = view.pool.as_ref().map_or(0, |p| p.size);
-        if view.acting.len() < size {
-            state |= PgState::UNDERSIZED | PgState::DEGRADED;
-        } else if matches!(self.role, Role::Active(_)) {
-            state |= PgState::CLEAN;
+        if let Role::Active(_) = &self.role {
+            if view.acting.len() < Self::pool_size(view) {
+                state |= PgState::UNDERSIZED;
+            }
+            if self.lacks().degraded > 0 {
+                state |= PgState::DEGRADED;
+            }
+            if self.waits_for_lease() {
+                state |= PgState::LAGGY;
+            }
         }
         if view.up != view.acting {
             state |= PgState::REMAPPED;
         }
-        if matches!(self.role, Role::Active(_)) && self.waits_for_lease() {
-            state |= PgState::LAGGY;
-        }
         (state, by)
+    }
+
+    /// Copies that do not exist though they should.
+    pub(crate) fn degraded(&self) -> i64 {
+        self.lacks().degraded
+    }
+
+    /// What is not where or what it should be.
+    pub(crate) fn lacks(&self) -> Lacks {
+        let (Some(a), Some(view), Some(info)) = (self.active(), &self.view, &self.info) else {
+            return Lacks::default();
+        };
+        let objects = info.head.counts.objects.max(0);
+        let size = Self::pool_size(view).max(view.up.len());
+        let has = |osd: OsdId| -> i64 {
+            if osd == self.osd {
+                return objects - self.missing.len() as i64;
+            }
+            match a.peers.get(&osd) {
+                Some(p) if p.last_backfill.max => objects - p.missing.len() as i64,
+                Some(p) => (p.copied as i64).min(objects) - p.missing.len() as i64,
+                None => 0,
+            }
+        };
+        // What the wanted places lack, and what others hold instead.
+        let lacking = objects * (size - view.up.len()) as i64
+            + view.up.iter().map(|o| (objects - has(*o)).max(0)).sum::<i64>();
+        let spare: i64 = view.acting.iter().filter(|o| !view.up.contains(o)).map(|o| has(*o).max(0)).sum();
+        let misplaced = lacking.min(spare);
+        Lacks {
+            degraded: lacking - misplaced,
+            misplaced,
+            missing_here: self.missing.len() as i64,
+            unfound: a.recovery.unfound.len() as i64,
+        }
     }
 
     /// The report of a primary, stamped `now`. Each call counts as a report.
@@ -50,17 +103,15 @@ impl Pg {
             s.acting.clone_from(&view.acting);
             s.up_primary = view.up_primary;
             s.acting_primary = view.primary;
-            if state.has(PgState::CLEAN) {
-                s.last_epoch_clean = view.epoch;
-            }
         }
-        s.mapping_epoch = self.interval;
+        s.mapping_epoch = self.interval.since;
         s.log_start = self.log.tail();
         s.log_size = self.log.len() as i64;
         if let Some(info) = &self.info {
-            s.version = info.last_update;
+            s.version = info.last_update();
             s.created = info.created;
             s.parent = if info.origin == info.pg { Default::default() } else { info.origin };
+            s.last_epoch_clean = if state.has(PgState::CLEAN) { self.epoch() } else { info.lec };
             s.stats = self.sum(info);
         }
         self.stat.last = s.clone();
@@ -68,16 +119,20 @@ impl Pg {
     }
 
     fn sum(&self, info: &PgInfo) -> ObjectStatSum {
-        let c = &info.counts;
-        let (size, have) = match &self.view {
-            Some(v) => (v.pool.as_ref().map_or(0, |p| p.size) as i64, v.acting.len() as i64),
-            None => (0, 0),
-        };
+        let c = &info.head.counts;
+        let size = self.view.as_deref().map_or(0, Self::pool_size) as i64;
+        let lacks = self.lacks();
         ObjectStatSum {
             num_bytes: c.bytes,
             num_objects: c.objects,
             num_object_copies: c.objects * size,
-            num_objects_degraded: c.objects * (size - have).max(0),
+            num_objects_missing_on_primary: lacks.missing_here,
+            num_objects_missing: lacks.missing_here,
+            num_objects_degraded: lacks.degraded,
+            num_objects_misplaced: lacks.misplaced,
+            num_objects_unfound: lacks.unfound,
+            num_objects_recovered: self.stat.recovered_objects,
+            num_bytes_recovered: self.stat.recovered_bytes,
             num_rd: c.reads,
             num_rd_kb: c.read_kb,
             num_wr: c.writes,
@@ -89,61 +144,4 @@ impl Pg {
             ..ObjectStatSum::default()
         }
     }
-
-    /// Everything `pg query` shows, as JSON text.
-    pub fn query(&self) -> String {
-        let (state, by) = self.state();
-        let mut o = String::from("{");
-        let _ = write!(o, "\"pgid\":\"{}\",\"state\":\"{state}\",\"blocked_by\":{by:?},", self.id);
-        if let Some(v) = &self.view {
-            let _ = write!(o, "\"epoch\":{},\"up\":{:?},\"acting\":{:?},", v.epoch, v.up, v.acting);
-            let _ = write!(o, "\"primary\":{},", v.primary);
-        }
-        let role = match &self.role {
-            Role::Idle => "stray",
-            Role::Replica { .. } => "replica",
-            Role::Peering(_) => "peering",
-            Role::Active(_) => "active",
-            Role::Removing => "removing",
-        };
-        let _ = write!(o, "\"role\":\"{role}\",\"interval_start\":{},\"promised\":{},", self.interval, self.promised);
-        let _ = write!(o, "\"log_size\":{},\"requests_held\":{},", self.log.len(), self.ops.len());
-        if let Role::Active(a) = &self.role {
-            let _ = write!(o, "\"writes_in_flight\":{},\"last_committed\":\"{}\",", a.inflight(), a.committed);
-        }
-        let _ = write!(o, "\"info\":{},\"peer_info\":[", self.info.as_ref().map_or("null".into(), info_json));
-        if let Role::Peering(p) = &self.role {
-            let list: Vec<String> = p
-                .infos()
-                .map(|(osd, i)| format!("{{\"osd\":{osd},\"info\":{}}}", i.map_or("null".into(), info_json)))
-                .collect();
-            o.push_str(&list.join(","));
-        }
-        o.push_str("]}");
-        o
-    }
-}
-
-fn info_json(i: &PgInfo) -> String {
-    let seal = match &i.seal {
-        Some(s) => format!("{{\"epoch\":{},\"home\":{:?}}}", s.epoch, s.home),
-        None => "null".into(),
-    };
-    format!(
-        "{{\"last_update\":\"{}\",\"log_tail\":\"{}\",\"last_user_version\":{},\"last_epoch_started\":{},\
-         \"last_primary\":{},\"home\":{:?},\"seal\":{seal},\"complete\":{},\"confirmed\":{},\"epoch_created\":{},\
-         \"pg_num\":{},\"num_objects\":{},\"num_bytes\":{}}}",
-        i.last_update,
-        i.log_tail,
-        i.last_user_version,
-        i.les,
-        i.primary,
-        i.home,
-        i.complete,
-        i.confirmed,
-        i.created,
-        i.pg_num,
-        i.counts.objects,
-        i.counts.bytes
-    )
 }

@@ -36,6 +36,13 @@ pub struct HObject {
     pub pool: PoolId,
 }
 
+impl Default for HObject {
+    /// The minimum.
+    fn default() -> Self {
+        Self::min()
+    }
+}
+
 impl HObject {
     /// The head of a named object, hashing its name.
     pub fn head(pool: PoolId, namespace: Bytes, key: Bytes, name: Bytes) -> Self {

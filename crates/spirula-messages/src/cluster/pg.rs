@@ -80,25 +80,77 @@ impl Decode for PgCounts {
     }
 }
 
-/// A member of an old home set has been told that the PG moves to another one.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Seal {
-    /// Peering epoch of the primary that moves it.
-    pub epoch: Epoch,
-    /// The new home set.
-    pub home: Vec<OsdId>,
+/// What every write changes of a PG: the small record that goes with each transaction, the same
+/// on every member.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PgHead {
+    /// Newest log entry.
+    pub last_update: EVersion,
+    /// The sender's log holds every entry after this one; a member's own may begin later.
+    pub log_tail: EVersion,
+    /// Newest user version given out.
+    pub last_user_version: u64,
+    /// What the PG holds and has served.
+    pub counts: PgCounts,
 }
 
-impl Encode for Seal {
+impl Encode for PgHead {
     fn encode(&self, out: &mut Encoder) {
-        out.u32(self.epoch);
-        out.put(&self.home);
+        out.versioned(1, 1, |o| {
+            o.put(&self.last_update);
+            o.put(&self.log_tail);
+            o.u64(self.last_user_version);
+            o.put(&self.counts);
+        });
     }
 }
 
-impl Decode for Seal {
+impl Decode for PgHead {
     fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
-        Ok(Self { epoch: d.get()?, home: d.get()? })
+        d.versioned("PgHead", 1, |d, _| {
+            Ok(Self { last_update: d.get()?, log_tail: d.get()?, last_user_version: d.get()?, counts: d.get()? })
+        })
+    }
+}
+
+/// A closed interval: epochs in which the PG's sets of OSDs stayed the same.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PastInterval {
+    /// First epoch.
+    pub first: Epoch,
+    /// Last epoch.
+    pub last: Epoch,
+    /// Up set.
+    pub up: Vec<OsdId>,
+    /// Acting set. Empty and `rw`: the maps of that time are lost, anybody may have served.
+    pub acting: Vec<OsdId>,
+    /// Primary of the acting set, −1 for none.
+    pub primary: OsdId,
+    /// It may have taken writes.
+    pub rw: bool,
+}
+
+impl Encode for PastInterval {
+    fn encode(&self, out: &mut Encoder) {
+        out.u32(self.first);
+        out.u32(self.last);
+        out.put(&self.up);
+        out.put(&self.acting);
+        out.i32(self.primary);
+        out.bool(self.rw);
+    }
+}
+
+impl Decode for PastInterval {
+    fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
+        Ok(Self {
+            first: d.get()?,
+            last: d.get()?,
+            up: d.get()?,
+            acting: d.get()?,
+            primary: d.get()?,
+            rw: d.bool()?,
+        })
     }
 }
 
@@ -113,69 +165,146 @@ pub struct PgInfo {
     pub created: Epoch,
     /// The PG under whose name it was created (itself, or the parent it was split from).
     pub origin: PgId,
-    /// The monitor has said that this history is the PG's one; see `spirula-pg`.
+    /// The interval whose primary created this history; another creation's copy is void once one
+    /// is confirmed.
+    pub creation: Epoch,
+    /// The monitor has accepted that creation.
     pub confirmed: bool,
-    /// Newest log entry.
-    pub last_update: EVersion,
-    /// The log holds every entry after this one.
-    pub log_tail: EVersion,
-    /// Newest user version given out.
-    pub last_user_version: u64,
-    /// Epoch of the last activation this copy took part in or was copied from; 0 is never.
+    /// What writes change.
+    pub head: PgHead,
+    /// First epoch of the last interval this copy was activated in; 0 for never.
     pub les: Epoch,
-    /// The primary of that activation.
-    pub primary: OsdId,
-    /// The home set of that activation.
-    pub home: Vec<OsdId>,
-    /// A move to another home set has begun.
-    pub seal: Option<Seal>,
-    /// The objects are exactly those of `last_update`. False while being recovered.
-    pub complete: bool,
-    /// What it holds and has served.
-    pub counts: PgCounts,
+    /// First epoch of the last interval that every member is known to have been activated in.
+    pub history_les: Epoch,
+    /// Last epoch in which the PG was clean.
+    pub lec: Epoch,
+    /// Objects up to here are as the log says; the maximum for a whole copy.
+    pub last_backfill: HObject,
+    /// Objects that the log names and that this copy lacks. Counted when it is sent.
+    pub missing: u32,
+}
+
+impl PgInfo {
+    /// Are all objects there, but for the missing ones?
+    pub fn is_whole(&self) -> bool {
+        self.last_backfill.max
+    }
+
+    /// Newest log entry.
+    pub fn last_update(&self) -> EVersion {
+        self.head.last_update
+    }
+
+    /// The log holds every entry after this one.
+    pub fn log_tail(&self) -> EVersion {
+        self.head.log_tail
+    }
 }
 
 impl Encode for PgInfo {
     fn encode(&self, out: &mut Encoder) {
-        out.versioned(1, 1, |o| {
+        out.versioned(2, 2, |o| {
             o.put(&self.pg);
             o.u32(self.pg_num);
             o.u32(self.created);
             o.put(&self.origin);
+            o.u32(self.creation);
             o.bool(self.confirmed);
-            o.put(&self.last_update);
-            o.put(&self.log_tail);
-            o.u64(self.last_user_version);
+            o.put(&self.head);
             o.u32(self.les);
-            o.i32(self.primary);
-            o.put(&self.home);
-            put_opt(o, self.seal.as_ref());
-            o.bool(self.complete);
-            o.put(&self.counts);
+            o.u32(self.history_les);
+            o.u32(self.lec);
+            o.put(&self.last_backfill);
+            o.u32(self.missing);
         });
     }
 }
 
 impl Decode for PgInfo {
     fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
-        d.versioned("PgInfo", 1, |d, _| {
+        d.versioned("PgInfo", 2, |d, v| {
+            if v < 2 {
+                // The form of the majority scheme, which no release had.
+                return Err(DecodeError::Value { what: "PgInfo version", value: i64::from(v) });
+            }
             Ok(Self {
                 pg: d.get()?,
                 pg_num: d.get()?,
                 created: d.get()?,
                 origin: d.get()?,
+                creation: d.get()?,
                 confirmed: d.get()?,
-                last_update: d.get()?,
-                log_tail: d.get()?,
-                last_user_version: d.get()?,
+                head: d.get()?,
                 les: d.get()?,
-                primary: d.get()?,
-                home: d.get()?,
-                seal: get_opt(d)?,
-                complete: d.get()?,
-                counts: d.get()?,
+                history_les: d.get()?,
+                lec: d.get()?,
+                last_backfill: d.get()?,
+                missing: d.get()?,
             })
         })
+    }
+}
+
+/// An object that a copy lacks in the version its log names.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MissingItem {
+    /// The version wanted.
+    pub need: EVersion,
+    /// The version that is stored whole; zero for none.
+    pub have: EVersion,
+}
+
+impl Encode for MissingItem {
+    fn encode(&self, out: &mut Encoder) {
+        out.put(&self.need);
+        out.put(&self.have);
+    }
+}
+
+impl Decode for MissingItem {
+    fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
+        Ok(Self { need: d.get()?, have: d.get()? })
+    }
+}
+
+/// What a primary gives a member to bring its log up to date.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LogUpdate {
+    /// Forget your log, these are its entries; all objects will be compared (backfill).
+    Reset {
+        /// The log holds every entry after this one.
+        tail: EVersion,
+        /// Encoded entries, oldest first; those up to the tail only remember their requests.
+        entries: Vec<Bytes>,
+    },
+    /// Forget your entries after `after`, these follow.
+    After {
+        /// Newest entry that is common.
+        after: EVersion,
+        /// Encoded entries, oldest first.
+        entries: Vec<Bytes>,
+    },
+}
+
+impl Encode for LogUpdate {
+    fn encode(&self, out: &mut Encoder) {
+        let (kind, at, entries) = match self {
+            Self::Reset { tail, entries } => (1, tail, entries),
+            Self::After { after, entries } => (2, after, entries),
+        };
+        out.u8(kind);
+        out.put(at);
+        out.put(entries);
+    }
+}
+
+impl Decode for LogUpdate {
+    fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
+        match d.u8()? {
+            1 => Ok(Self::Reset { tail: d.get()?, entries: d.get()? }),
+            2 => Ok(Self::After { after: d.get()?, entries: d.get()? }),
+            v => Err(DecodeError::Value { what: "log update", value: i64::from(v) }),
+        }
     }
 }
 
@@ -360,37 +489,71 @@ list_body! {
 pub struct PgCtl {
     /// The PG.
     pub pg: PgId,
-    /// Peering epoch of the primary concerned. The receiver needs a map at least so new.
+    /// First epoch of the interval it belongs to. The receiver needs a map at least so new, and
+    /// ignores what belongs to an interval that is over.
     pub epoch: Epoch,
     /// What it says.
     pub body: CtlBody,
 }
 
-/// What a [`PgCtl`] says. "Primary" is the one peering or active in its epoch.
+/// What a [`PgCtl`] says. "Primary" is the one of its interval.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(clippy::large_enum_variant, reason = "control messages are few and short-lived")]
 pub enum CtlBody {
-    /// Primary → any: what have you? The receiver takes no more part in older epochs.
-    Query,
-    /// Answer to [`CtlBody::Query`].
+    /// Primary → any: what have you?
+    Query {
+        /// OSDs that may hold read leases as primaries of older intervals.
+        holders: Vec<OsdId>,
+    },
+    /// Answer to [`CtlBody::Query`]. All it tells is durable.
     Info {
         /// Nothing, or what it holds.
         info: Option<PgInfo>,
-        /// How long the primary named in `info` may still serve reads by a lease from the sender.
+        /// The older intervals it knows of.
+        past: Vec<PastInterval>,
+        /// For how long one of the holders may still serve reads by a lease from the sender.
         lease_left_ms: u32,
     },
     /// Holder → primary, unasked: I have a copy.
     Notify {
         /// What it holds.
         info: PgInfo,
+        /// The older intervals it knows of.
+        past: Vec<PastInterval>,
     },
-    /// Primary → holder: send your log.
-    GetLog,
+    /// Primary → holder: send your log after this entry, and what is missing.
+    GetLog {
+        /// Newest entry not wanted.
+        after: EVersion,
+    },
     /// Answer to [`CtlBody::GetLog`].
     Log {
-        /// Its log.
-        tail: EVersion,
+        /// What it holds.
+        info: PgInfo,
         /// Encoded entries, oldest first.
         entries: Vec<Bytes>,
+        /// What is missing.
+        missing: Vec<(HObject, MissingItem)>,
+    },
+    /// Primary → member: this is the state in which the PG becomes active.
+    Activate {
+        /// The primary's info.
+        info: PgInfo,
+        /// The older intervals.
+        past: Vec<PastInterval>,
+        /// How to get the log.
+        log: LogUpdate,
+        /// Start from nothing: a PG that never existed.
+        fresh: bool,
+    },
+    /// That is durable.
+    Activated,
+    /// Primary → member: what all have reached.
+    History {
+        /// See [`PgInfo::history_les`].
+        history_les: Epoch,
+        /// See [`PgInfo::lec`].
+        lec: Epoch,
     },
     /// Primary → holder: list objects from `from` on.
     Scan {
@@ -414,90 +577,108 @@ pub enum CtlBody {
         seq: u64,
         /// The object.
         object: HObject,
+        /// The version wanted.
+        need: EVersion,
         /// From where.
         cursor: CopyCursor,
+    },
+    /// Answer to [`CtlBody::Pull`]: the object is not here whole.
+    PullFailed {
+        /// The question's number.
+        seq: u64,
+        /// The object.
+        object: HObject,
     },
     /// A push is durable.
     PushAck {
         /// Its number.
         seq: u64,
     },
-    /// Primary → recovered OSD: your objects are now those of this history; take its log.
-    Finish {
-        /// Info of the history.
-        info: PgInfo,
-        /// Keep your entries up to here; `None`: keep none.
-        keep: Option<EVersion>,
-        /// Encoded entries that follow.
-        entries: Vec<Bytes>,
+    /// Primary → backfilled member: objects up to here are as the log says.
+    Progress {
+        /// See [`PgInfo::last_backfill`].
+        last_backfill: HObject,
     },
     /// That is durable.
-    Finished,
-    /// Primary → member of the old home set: the PG moves.
-    Seal {
-        /// The new home set.
-        home: Vec<OsdId>,
+    ProgressAck {
+        /// As told.
+        last_backfill: HObject,
     },
-    /// That is durable.
-    Sealed,
-    /// Primary → acting: this is the state in which the PG becomes active.
-    Activate {
-        /// The info to record.
-        info: PgInfo,
-        /// Start from nothing: a PG that never existed.
-        fresh: bool,
+    /// Primary → member: may I recover to you?
+    Reserve {
+        /// It is a backfill.
+        backfill: bool,
     },
-    /// That is durable.
-    Activated,
-    /// To a primary: I am not (any more) in your epoch; peer again with a map at least this new.
-    Nack {
-        /// Epoch of the sender's map.
-        map: Epoch,
-    },
-    /// Active primary → stray: the PG is safe without you, delete it.
+    /// You may.
+    Reserved,
+    /// The backfill cannot be taken: too little space.
+    TooFull,
+    /// No need any more.
+    Release,
+    /// Primary of a clean PG → stray: the PG is safe without you, delete it.
     Delete,
 }
 
 impl CtlBody {
     fn code(&self) -> u8 {
         match self {
-            Self::Query => 1,
+            Self::Query { .. } => 1,
             Self::Info { .. } => 2,
             Self::Notify { .. } => 3,
-            Self::GetLog => 4,
+            Self::GetLog { .. } => 4,
             Self::Log { .. } => 5,
-            Self::Scan { .. } => 6,
-            Self::Scanned { .. } => 7,
-            Self::Pull { .. } => 8,
-            Self::PushAck { .. } => 9,
-            Self::Finish { .. } => 10,
-            Self::Finished => 11,
-            Self::Seal { .. } => 12,
-            Self::Sealed => 13,
-            Self::Activate { .. } => 14,
-            Self::Activated => 15,
-            Self::Nack { .. } => 16,
-            Self::Delete => 17,
+            Self::Activate { .. } => 6,
+            Self::Activated => 7,
+            Self::History { .. } => 8,
+            Self::Scan { .. } => 9,
+            Self::Scanned { .. } => 10,
+            Self::Pull { .. } => 11,
+            Self::PullFailed { .. } => 12,
+            Self::PushAck { .. } => 13,
+            Self::Progress { .. } => 14,
+            Self::ProgressAck { .. } => 15,
+            Self::Reserve { .. } => 16,
+            Self::Reserved => 17,
+            Self::TooFull => 18,
+            Self::Release => 19,
+            Self::Delete => 20,
         }
     }
 }
 
 impl Encode for PgCtl {
     fn encode(&self, out: &mut Encoder) {
-        out.versioned(1, 1, |o| {
+        out.versioned(2, 2, |o| {
             o.i64(self.pg.pool);
             o.u32(self.pg.seed);
             o.u32(self.epoch);
             o.u8(self.body.code());
             match &self.body {
-                CtlBody::Info { info, lease_left_ms } => {
+                CtlBody::Query { holders } => o.put(holders),
+                CtlBody::Info { info, past, lease_left_ms } => {
                     put_opt(o, info.as_ref());
+                    o.put(past);
                     o.u32(*lease_left_ms);
                 }
-                CtlBody::Notify { info } => o.put(info),
-                CtlBody::Log { tail, entries } => {
-                    o.put(tail);
+                CtlBody::Notify { info, past } => {
+                    o.put(info);
+                    o.put(past);
+                }
+                CtlBody::GetLog { after } => o.put(after),
+                CtlBody::Log { info, entries, missing } => {
+                    o.put(info);
                     o.put(entries);
+                    o.put(missing);
+                }
+                CtlBody::Activate { info, past, log, fresh } => {
+                    o.put(info);
+                    o.put(past);
+                    o.put(log);
+                    o.bool(*fresh);
+                }
+                CtlBody::History { history_les, lec } => {
+                    o.u32(*history_les);
+                    o.u32(*lec);
                 }
                 CtlBody::Scan { from, max } => {
                     o.put(from);
@@ -508,29 +689,20 @@ impl Encode for PgCtl {
                     o.put(objects);
                     o.put(next);
                 }
-                CtlBody::Pull { seq, object, cursor } => {
+                CtlBody::Pull { seq, object, need, cursor } => {
                     o.u64(*seq);
                     o.put(object);
+                    o.put(need);
                     o.put(cursor);
                 }
+                CtlBody::PullFailed { seq, object } => {
+                    o.u64(*seq);
+                    o.put(object);
+                }
                 CtlBody::PushAck { seq } => o.u64(*seq),
-                CtlBody::Finish { info, keep, entries } => {
-                    o.put(info);
-                    put_opt(o, keep.as_ref());
-                    o.put(entries);
-                }
-                CtlBody::Seal { home } => o.put(home),
-                CtlBody::Activate { info, fresh } => {
-                    o.put(info);
-                    o.bool(*fresh);
-                }
-                CtlBody::Nack { map } => o.u32(*map),
-                CtlBody::Query
-                | CtlBody::GetLog
-                | CtlBody::Finished
-                | CtlBody::Sealed
-                | CtlBody::Activated
-                | CtlBody::Delete => {}
+                CtlBody::Progress { last_backfill } | CtlBody::ProgressAck { last_backfill } => o.put(last_backfill),
+                CtlBody::Reserve { backfill } => o.bool(*backfill),
+                CtlBody::Activated | CtlBody::Reserved | CtlBody::TooFull | CtlBody::Release | CtlBody::Delete => {}
             }
         });
     }
@@ -538,27 +710,33 @@ impl Encode for PgCtl {
 
 impl Decode for PgCtl {
     fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
-        d.versioned("PgCtl", 1, |d, _| {
+        d.versioned("PgCtl", 2, |d, v| {
+            if v < 2 {
+                return Err(DecodeError::Value { what: "PgCtl version", value: i64::from(v) });
+            }
             let pg = PgId::new(d.get()?, d.get()?);
             let epoch = d.get()?;
             let body = match d.u8()? {
-                1 => CtlBody::Query,
-                2 => CtlBody::Info { info: get_opt(d)?, lease_left_ms: d.get()? },
-                3 => CtlBody::Notify { info: d.get()? },
-                4 => CtlBody::GetLog,
-                5 => CtlBody::Log { tail: d.get()?, entries: d.get()? },
-                6 => CtlBody::Scan { from: d.get()?, max: d.get()? },
-                7 => CtlBody::Scanned { from: d.get()?, objects: d.get()?, next: d.get()? },
-                8 => CtlBody::Pull { seq: d.get()?, object: d.get()?, cursor: d.get()? },
-                9 => CtlBody::PushAck { seq: d.get()? },
-                10 => CtlBody::Finish { info: d.get()?, keep: get_opt(d)?, entries: d.get()? },
-                11 => CtlBody::Finished,
-                12 => CtlBody::Seal { home: d.get()? },
-                13 => CtlBody::Sealed,
-                14 => CtlBody::Activate { info: d.get()?, fresh: d.get()? },
-                15 => CtlBody::Activated,
-                16 => CtlBody::Nack { map: d.get()? },
-                17 => CtlBody::Delete,
+                1 => CtlBody::Query { holders: d.get()? },
+                2 => CtlBody::Info { info: get_opt(d)?, past: d.get()?, lease_left_ms: d.get()? },
+                3 => CtlBody::Notify { info: d.get()?, past: d.get()? },
+                4 => CtlBody::GetLog { after: d.get()? },
+                5 => CtlBody::Log { info: d.get()?, entries: d.get()?, missing: d.get()? },
+                6 => CtlBody::Activate { info: d.get()?, past: d.get()?, log: d.get()?, fresh: d.get()? },
+                7 => CtlBody::Activated,
+                8 => CtlBody::History { history_les: d.get()?, lec: d.get()? },
+                9 => CtlBody::Scan { from: d.get()?, max: d.get()? },
+                10 => CtlBody::Scanned { from: d.get()?, objects: d.get()?, next: d.get()? },
+                11 => CtlBody::Pull { seq: d.get()?, object: d.get()?, need: d.get()?, cursor: d.get()? },
+                12 => CtlBody::PullFailed { seq: d.get()?, object: d.get()? },
+                13 => CtlBody::PushAck { seq: d.get()? },
+                14 => CtlBody::Progress { last_backfill: d.get()? },
+                15 => CtlBody::ProgressAck { last_backfill: d.get()? },
+                16 => CtlBody::Reserve { backfill: d.get()? },
+                17 => CtlBody::Reserved,
+                18 => CtlBody::TooFull,
+                19 => CtlBody::Release,
+                20 => CtlBody::Delete,
                 v => return Err(DecodeError::Value { what: "PG control", value: i64::from(v) }),
             };
             Ok(Self { pg, epoch, body })
@@ -627,29 +805,55 @@ mod tests {
             pg_num: 8,
             created: 3,
             origin: PgId::new(2, 3),
+            creation: 4,
             confirmed: true,
-            last_update: EVersion::new(9, 100),
-            log_tail: EVersion::new(4, 10),
-            last_user_version: 101,
+            head: PgHead {
+                last_update: EVersion::new(9, 100),
+                log_tail: EVersion::new(4, 10),
+                last_user_version: 101,
+                counts: PgCounts { objects: 5, written_kb: -1, ..PgCounts::default() },
+            },
             les: 8,
-            primary: 1,
-            home: vec![0, 1, 2],
-            seal: Some(Seal { epoch: 9, home: vec![3] }),
-            complete: true,
-            counts: PgCounts { objects: 5, written_kb: -1, ..PgCounts::default() },
+            history_les: 7,
+            lec: 6,
+            last_backfill: HObject::max(),
+            missing: 3,
         }
+    }
+
+    fn past() -> Vec<PastInterval> {
+        vec![PastInterval { first: 3, last: 7, up: vec![1, 2], acting: vec![2], primary: 2, rw: true }]
     }
 
     #[test]
     fn every_control_message_round_trips() {
         let o = HObject::head(2, Bytes::new(), Bytes::new(), "o".into());
+        let item = MissingItem { need: EVersion::new(3, 4), have: EVersion::default() };
         let bodies = [
-            CtlBody::Query,
-            CtlBody::Info { info: Some(info()), lease_left_ms: 5 },
-            CtlBody::Info { info: None, lease_left_ms: 0 },
-            CtlBody::Notify { info: info() },
-            CtlBody::GetLog,
-            CtlBody::Log { tail: EVersion::new(1, 2), entries: vec!["a".into(), "b".into()] },
+            CtlBody::Query { holders: vec![3] },
+            CtlBody::Info { info: Some(info()), past: past(), lease_left_ms: 5 },
+            CtlBody::Info { info: None, past: Vec::new(), lease_left_ms: 0 },
+            CtlBody::Notify { info: info(), past: past() },
+            CtlBody::GetLog { after: EVersion::new(1, 2) },
+            CtlBody::Log {
+                info: info(),
+                entries: vec!["a".into(), "b".into()],
+                missing: vec![(o.clone(), item)],
+            },
+            CtlBody::Activate {
+                info: info(),
+                past: past(),
+                log: LogUpdate::Reset { tail: EVersion::new(1, 1), entries: vec!["e".into()] },
+                fresh: true,
+            },
+            CtlBody::Activate {
+                info: info(),
+                past: Vec::new(),
+                log: LogUpdate::After { after: EVersion::new(1, 1), entries: Vec::new() },
+                fresh: false,
+            },
+            CtlBody::Activated,
+            CtlBody::History { history_les: 4, lec: 3 },
             CtlBody::Scan { from: HObject::min(), max: 100 },
             CtlBody::Scanned {
                 from: HObject::min(),
@@ -658,17 +862,18 @@ mod tests {
             },
             CtlBody::Pull {
                 seq: 4,
-                object: o,
+                object: o.clone(),
+                need: EVersion::new(3, 4),
                 cursor: CopyCursor { offset: 1, data_done: true, omap_from: "k".into() },
             },
+            CtlBody::PullFailed { seq: 4, object: o.clone() },
             CtlBody::PushAck { seq: 9 },
-            CtlBody::Finish { info: info(), keep: Some(EVersion::new(1, 1)), entries: vec!["e".into()] },
-            CtlBody::Finished,
-            CtlBody::Seal { home: vec![1, 2] },
-            CtlBody::Sealed,
-            CtlBody::Activate { info: info(), fresh: true },
-            CtlBody::Activated,
-            CtlBody::Nack { map: 77 },
+            CtlBody::Progress { last_backfill: o.clone() },
+            CtlBody::ProgressAck { last_backfill: o },
+            CtlBody::Reserve { backfill: true },
+            CtlBody::Reserved,
+            CtlBody::TooFull,
+            CtlBody::Release,
             CtlBody::Delete,
         ];
         let all = PgCtls(bodies.into_iter().map(|body| PgCtl { pg: PgId::new(2, 7), epoch: 5, body }).collect());

@@ -4,7 +4,7 @@ use crate::world::{Map, POOL, Pace, Rng};
 use bytes::Bytes;
 use spirula_messages::ceph::op::OsdOp;
 use spirula_messages::ceph::osd::{MOsdOp, MOsdOpReply};
-use spirula_types::{Epoch, HObject, ObjectLocator, OsdId, SpgId};
+use spirula_types::{EVersion, Epoch, HObject, ObjectLocator, OsdId, SpgId};
 use std::collections::BTreeMap;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -16,10 +16,13 @@ pub struct Target {
 #[derive(Clone, Debug)]
 pub struct Done {
     pub object: usize,
-    pub append: Option<u64>,
+    /// Appends this token, or (0) deletes.
+    pub write: Option<u64>,
     pub invoked: u64,
     pub done: Option<u64>,
     pub seen: Vec<u64>,
+    pub result: i32,
+    pub version: EVersion,
     pub user_version: u64,
 }
 
@@ -81,8 +84,11 @@ impl Client {
         let append = self.only.unwrap_or_else(|| rng.chance(pace.appends));
         let token = (self.id as u64 + 1) * 1_000_000 + tid;
         let text = Bytes::from(format!("{token:016}"));
+        let delete = append && rng.chance(pace.deletes);
         let mut ops = Vec::new();
-        if append {
+        if delete {
+            ops.push(OsdOp::delete());
+        } else if append {
             if rng.chance(20) {
                 ops.push(OsdOp::setxattr(b"last", &text));
             }
@@ -101,10 +107,12 @@ impl Client {
             tid,
             Done {
                 object: i,
-                append: append.then_some(token),
+                write: append.then_some(if delete { 0 } else { token }),
                 invoked: now,
                 done: None,
                 seen: Vec::new(),
+                result: 0,
+                version: EVersion::default(),
                 user_version: 0,
             },
         );
@@ -121,7 +129,7 @@ impl Client {
             let (a, b) = (o.pg(old.pg_num), o.pg(new.pg_num));
             let changed = a != b
                 || old.pg_num != new.pg_num
-                || old.size != new.size
+                || (old.size, old.min_size) != (new.size, new.min_size)
                 || old.acting(a) != new.acting(b)
                 || target(old, p.object) != target(new, p.object);
             p.msg.epoch = new.epoch;
@@ -142,14 +150,14 @@ impl Client {
         let d = self.history.get_mut(&tid).unwrap();
         d.done = Some(now);
         d.user_version = reply.user_version;
-        if d.append.is_some() {
-            assert_eq!(reply.result, 0, "an append fails: {reply:?}");
-        } else if reply.result == 0 {
-            let data = &reply.ops[0].op.indata;
-            d.seen = tokens(data);
-        } else {
-            assert_eq!(reply.result, -2, "a read fails: {reply:?}");
+        (d.result, d.version) = (reply.result, reply.replay_version);
+        match d.write {
+            Some(0) => assert!(matches!(reply.result, 0 | -2), "a delete fails: {reply:?}"),
+            Some(_) => assert_eq!(reply.result, 0, "an append fails: {reply:?}"),
+            None if reply.result == 0 => d.seen = tokens(&reply.ops[0].op.indata),
+            None => assert_eq!(reply.result, -2, "a read fails: {reply:?}"),
         }
+        assert!(d.write.is_none() || d.version.version > 0, "a write's answer lacks its version");
     }
 }
 
@@ -158,39 +166,57 @@ pub fn tokens(data: &[u8]) -> Vec<u64> {
     data.chunks(16).map(|c| std::str::from_utf8(c).unwrap().parse().unwrap()).collect()
 }
 
-/// Appends of one object must be one sequence that explains everything anybody saw.
-///
-/// With a short log a late resend is not recognised, so `twice` allows it.
-pub fn check(history: &[&Done], fin: &[u64], twice: bool) -> Result<(), String> {
-    let mut place = BTreeMap::new();
-    for (i, t) in fin.iter().enumerate() {
-        if twice && place.contains_key(t) {
-            continue;
-        }
-        if place.insert(*t, i).is_some() {
-            return Err(format!("token {t} was applied twice"));
-        }
+/// Is the history of one object linearizable? Every write is answered with its version, which
+/// gives the order; each read must have seen the state between two writes that fit its time.
+pub fn check(history: &[&Done], fin: Option<&[u64]>) -> Result<(), String> {
+    let mut writes: Vec<&Done> = history.iter().copied().filter(|d| d.write.is_some()).collect();
+    if let Some(open) = history.iter().find(|d| d.done.is_none()) {
+        return Err(format!("never answered: {open:?}"));
     }
-    for d in history {
-        let Some(done) = d.done else { continue };
-        match d.append {
-            Some(t) if !place.contains_key(&t) => return Err(format!("acknowledged token {t} is lost")),
-            Some(_) => {}
-            None if !fin.starts_with(&d.seen) => {
-                return Err(format!("read saw {:?}, history is {fin:?}", d.seen));
-            }
-            None => {}
+    writes.sort_by_key(|d| d.version);
+    if let Some(w) = writes.windows(2).find(|w| w[0].version == w[1].version) {
+        return Err(format!("two writes in one place: {w:?}"));
+    }
+    // The state after each write; `None`: no object.
+    let mut states: Vec<Option<Vec<u64>>> = vec![None];
+    let mut latest_start = 0;
+    for d in &writes {
+        let last = states.last().cloned().flatten();
+        if d.done < Some(latest_start) {
+            return Err(format!("a write that had ended is ordered after a later one: {d:?}"));
         }
-        // What was done before another began must be before it.
-        let end = |d: &Done| d.append.map_or(d.seen.len(), |t| place[&t] + 1);
-        for later in history.iter().filter(|l| l.done.is_some() && l.invoked > done) {
-            let ok = if later.append.is_some() { end(later) > end(d) } else { end(later) >= end(d) };
-            if !ok {
-                return Err(format!("{d:?} finished before {later:?} began; history {fin:?}"));
+        latest_start = latest_start.max(d.invoked);
+        states.push(match d.write {
+            Some(0) => {
+                if (d.result == 0) != last.is_some() {
+                    return Err(format!("{d:?} on {last:?}"));
+                }
+                None
             }
-            if later.append.is_some() && d.append.is_some() && later.user_version <= d.user_version {
-                return Err(format!("user version went back: {d:?} {later:?}"));
+            token => {
+                let mut now = last.unwrap_or_default();
+                now.extend(token);
+                Some(now)
             }
+        });
+    }
+    if states.last().and_then(|s| s.as_deref()) != fin {
+        return Err(format!("stored {fin:?}, acknowledged {:?}; history {history:?}", states.last()));
+    }
+    let mut reads: Vec<&Done> = history.iter().copied().filter(|d| d.write.is_none()).collect();
+    reads.sort_by_key(|d| d.invoked);
+    // (end, place) of reads done so far.
+    let mut before: Vec<(u64, usize)> = Vec::new();
+    for d in reads {
+        let done = d.done.unwrap_or(u64::MAX);
+        let lowest = writes.iter().rposition(|w| w.done < Some(d.invoked)).map_or(0, |i| i + 1);
+        let highest = writes.iter().position(|w| w.invoked > done).unwrap_or(writes.len());
+        let earlier = before.iter().filter(|(end, _)| *end < d.invoked).map(|(_, at)| *at).max().unwrap_or(0);
+        let from = lowest.max(earlier);
+        let saw = |s: &Option<Vec<u64>>| s.as_deref() == (d.result == 0).then_some(&d.seen[..]);
+        match (from..=highest).find(|i| states.get(*i).is_some_and(saw)) {
+            Some(at) => before.push((done, at)),
+            None => return Err(format!("{d:?} saw none of {:?}", states.get(from..=highest.max(from)))),
         }
     }
     Ok(())

@@ -84,7 +84,7 @@ fn fault(w: &mut World, f: Faults) {
         }
         15 if f.resize => {
             let size = 1 + w.rng.below(w.nodes.len());
-            w.change_map(|m| m.size = size);
+            w.change_map(|m| (m.size, m.min_size) = (size, size - size / 2));
         }
         16..18 if f.slow => {
             let other = w.rng.below(w.nodes.len()) as OsdId;
@@ -116,7 +116,7 @@ fn settle(w: &mut World) -> Result<(), String> {
     w.pace = w.pace.calm();
     w.change_map(|m| m.out.clear());
     if w.map().size < 2 {
-        w.change_map(|m| m.size = 2);
+        w.change_map(|m| (m.size, m.min_size) = (2, 1));
     }
     w.clients.iter_mut().for_each(|c| c.quiet = true);
     for round in 0..4000 {
@@ -187,9 +187,9 @@ fn verify(w: &World) -> Result<(), String> {
         let o = object(i);
         let primary = map.acting(o.pg(map.pg_num))[0];
         let stored = w.nodes[primary as usize].store.applied.objects.get(&o);
-        let fin = stored.map(|o| tokens(&o.data)).unwrap_or_default();
+        let fin = stored.map(|o| tokens(&o.data));
         let history: Vec<_> = w.clients.iter().flat_map(|c| c.history.values()).filter(|d| d.object == i).collect();
-        check(&history, &fin, w.cfg.log_keep < 1000).map_err(|e| format!("object{i}: {e}"))?;
+        check(&history, fin.as_deref()).map_err(|e| format!("object{i}: {e}"))?;
     }
     Ok(())
 }

@@ -90,6 +90,10 @@ pub struct Store {
     pub applied: State,
     durable: State,
     pub pending: VecDeque<(PgId, u64, Transaction)>,
+    /// Objects whose data is damaged, until they are written anew.
+    pub rotten: BTreeSet<HObject>,
+    /// A planted bug: damage goes unnoticed.
+    pub credulous: bool,
     /// Objects that must be loaded before they can be read.
     pub cold: RefCell<BTreeSet<HObject>>,
 }
@@ -97,6 +101,11 @@ pub struct Store {
 impl Store {
     pub fn submit(&mut self, pg: PgId, token: u64, t: Transaction) {
         self.applied.apply(&t);
+        for u in &t.objects {
+            if u.ops.iter().any(|op| matches!(op, ObjectOp::Remove)) {
+                self.rotten.remove(&u.object);
+            }
+        }
         self.pending.push_back((pg, token, t));
     }
 
@@ -141,6 +150,9 @@ impl ObjectReader for Store {
     }
     fn read(&self, o: &HObject, offset: u64, length: u64) -> Result<Bytes, ReadError> {
         let mut out = vec![0; length as usize];
+        if self.rotten.contains(o) {
+            return if self.credulous { Ok(out.into()) } else { Err(ReadError::Checksum) };
+        }
         if let Some(o) = self.ready(o)? {
             let have = o.data.get(offset as usize..).unwrap_or_default();
             let n = have.len().min(out.len());

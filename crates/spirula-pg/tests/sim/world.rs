@@ -8,10 +8,10 @@ use spirula_messages::ceph::osd::{MOsdOp, MOsdOpReply};
 use spirula_messages::cluster::pg::{PgAcks, PgCtls, PgTxn};
 use spirula_pg::exec::{Fullness, PoolRules};
 use spirula_pg::{
-    ClientOp, CreateAnswer, Leases, MapView, Now, PeerMsg, Pg, PgConfig, PgEffect, PgEvent, PoolView, ReadKey,
-    info_key, parse_info_key,
+    Bug, ClientOp, CreateAnswer, Leases, MapView, Now, OsdView, PeerMsg, Permits, Pg, PgConfig, PgEffect, PgEvent,
+    PoolView, ReadKey, Reservation, Stored, head_key, info_key, missing_prefix, parse_info_key,
 };
-use spirula_types::{EntityName, Epoch, OsdId, PgId, ReqId};
+use spirula_types::{EVersion, EntityName, Epoch, OsdId, PgId, ReqId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
@@ -57,6 +57,7 @@ pub struct Pace {
     ms: usize,
     /// Percent of requests that write, and how many a client has under way.
     pub appends: u64,
+    pub deletes: u64,
     pub under_way: usize,
     pub objects: usize,
 }
@@ -78,6 +79,7 @@ impl Pace {
             commits: of(&[1, 4, 10]),
             ms: of(&[1, 2, 8]),
             appends: of(&[20, 60, 90]) as u64,
+            deletes: of(&[0, 10, 40]) as u64,
             under_way: of(&[1, 4, 12]),
             objects: of(&[1, 6, 20]),
         }
@@ -94,47 +96,70 @@ impl Pace {
 pub struct Map {
     pub epoch: Epoch,
     pub up: BTreeMap<OsdId, (Epoch, u64)>,
+    /// Of every OSD that was ever up.
+    pub osds: BTreeMap<OsdId, OsdView>,
     pub out: BTreeSet<OsdId>,
+    pub temp: BTreeMap<PgId, Vec<OsdId>>,
     pub size: usize,
+    pub min_size: usize,
     pub pg_num: u32,
     pub deleted: bool,
-    osds: usize,
+    count: usize,
+    since: BTreeMap<PgId, Epoch>,
 }
 
 impl Map {
-    pub fn acting(&self, pg: PgId) -> Vec<OsdId> {
+    pub fn up_set(&self, pg: PgId) -> Vec<OsdId> {
         if pg.seed >= self.pg_num || self.deleted {
             return Vec::new();
         }
-        let mut all: Vec<OsdId> = (0..self.osds as OsdId).filter(|o| !self.out.contains(o)).collect();
+        let mut all: Vec<OsdId> = (0..self.count as OsdId).filter(|o| !self.out.contains(o)).collect();
         all.sort_by_key(|o| Rng::new(u64::from(pg.seed) * 1000 + *o as u64).next());
         all.truncate(self.size);
         all.retain(|o| self.up.contains_key(o));
         all
     }
 
-    pub fn min_size(&self) -> usize {
-        self.size - self.size / 2
+    pub fn acting(&self, pg: PgId) -> Vec<OsdId> {
+        let temp: Vec<OsdId> = match self.temp.get(&pg) {
+            Some(t) if !self.deleted && pg.seed < self.pg_num => {
+                t.iter().copied().filter(|o| self.up.contains_key(o)).collect()
+            }
+            _ => Vec::new(),
+        };
+        if temp.is_empty() { self.up_set(pg) } else { temp }
     }
 
-    pub fn view(&self, pg: PgId) -> Arc<MapView> {
-        let acting = if self.deleted { Vec::new() } else { self.acting(pg) };
-        let primary = acting.first().copied().unwrap_or(-1);
+    fn same(&self, old: &Map, pg: PgId) -> bool {
+        self.acting(pg) == old.acting(pg)
+            && self.up_set(pg) == old.up_set(pg)
+            && (self.size, self.min_size, self.pg_num, self.deleted)
+                == (old.size, old.min_size, old.pg_num, old.deleted)
+    }
+
+    /// `boot`: the incarnation of the OSD that looks.
+    pub fn view(&self, pg: PgId, me: OsdId, boot: u64) -> Arc<MapView> {
+        let (up, acting) = (self.up_set(pg), self.acting(pg));
+        let first = |v: &[OsdId]| v.first().copied().unwrap_or(-1);
         let pool = PoolView {
             size: self.size,
-            min_size: self.min_size(),
+            min_size: self.min_size,
             pg_num: self.pg_num,
             force_resend: 0,
             rules: PoolRules { erasure: false, append_alignment: None, fullness: Fullness::No },
         };
         Arc::new(MapView {
             epoch: self.epoch,
+            since: self.since.get(&pg).copied().unwrap_or(0),
+            gap: false,
             pool: (!self.deleted).then(|| Arc::new(pool)),
-            up: acting.clone(),
+            up_primary: first(&up),
+            primary: first(&acting),
+            up,
             acting,
-            up_primary: primary,
-            primary,
-            osds: Arc::new(self.up.iter().map(|(o, (e, _))| (*o, *e)).collect()),
+            live: self.up.get(&me).is_some_and(|(_, b)| *b == boot),
+            osds: Arc::new(self.osds.clone()),
+            permits: Permits::default(),
         })
     }
 }
@@ -148,10 +173,12 @@ pub enum Wire {
     FromMon(PgId, PgEvent),
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub enum MonAsk {
     Ask { pg: PgId, epoch: Epoch, whose: PgId },
     Created { pg: PgId, epoch: Epoch },
+    Alive { want: Epoch },
+    Acting { pg: PgId, want: Vec<OsdId> },
 }
 
 /// Ends of a link.
@@ -178,7 +205,13 @@ pub struct Node {
     pub epoch: Epoch,
     held: Vec<(OsdId, PeerMsg)>,
     local: VecDeque<(PgId, PgEvent)>,
+    /// Reservations held and wanted.
+    granted: Vec<(PgId, Reservation)>,
+    queue: VecDeque<(PgId, Reservation)>,
 }
+
+/// PGs that recover at a time on an OSD, in each role.
+const RESERVATIONS: usize = 1;
 
 pub struct World {
     pub rng: Rng,
@@ -191,7 +224,6 @@ pub struct World {
     /// Links that carry nothing before.
     pub slow: BTreeMap<(End, End), u64>,
     creating: BTreeSet<PgId>,
-    granted: BTreeMap<PgId, Epoch>,
     winner: BTreeMap<PgId, Epoch>,
     pub cfg: Arc<PgConfig>,
     lease_ms: u64,
@@ -199,6 +231,8 @@ pub struct World {
     boots: u64,
     ops: u64,
     op_client: BTreeMap<u64, (usize, u64, i32)>,
+    /// What a write was answered, whatever attempt.
+    answers: BTreeMap<(usize, u64), (i32, EVersion, u64)>,
     pub trace: bool,
     pub stats: BTreeMap<&'static str, u64>,
 }
@@ -207,14 +241,17 @@ impl World {
     pub fn new(seed: u64, osds: usize, size: usize, pg_num: u32, clients: usize) -> Self {
         let mut rng = Rng::new(seed);
         let mut cfg = PgConfig { retry_ms: 300, contexts: 2, ..PgConfig::default() };
-        cfg.log_keep = [3, 40, 1000, 1000][rng.below(4)];
+        cfg.log_keep = [1, 3, 40, 1000][rng.below(4)];
+        cfg.log_max = cfg.log_keep + [0, 4, 1000][rng.below(3)];
         cfg.log_slack = rng.below(4);
         cfg.push_bytes = [16, 100, 1 << 20][rng.below(3)];
         cfg.push_window = 1 + rng.below(4);
         cfg.scan_objects = 1 + rng.below(4);
         cfg.remove_batch = 1 + rng.below(3);
         let pace = Pace::new(&mut rng);
-        let first = Map { epoch: 1, size, pg_num, osds, ..Map::default() };
+        let since = (0..pg_num).map(|s| (PgId::new(POOL, s), 1)).collect();
+        let min_size = size - size / 2;
+        let first = Map { epoch: 1, size, min_size, pg_num, count: osds, since, ..Map::default() };
         let mut w = Self {
             rng,
             now: 10_000,
@@ -224,7 +261,6 @@ impl World {
             net: BTreeMap::new(),
             slow: BTreeMap::new(),
             creating: (0..pg_num).map(|s| PgId::new(POOL, s)).collect(),
-            granted: BTreeMap::new(),
             winner: BTreeMap::new(),
             cfg: Arc::new(cfg),
             pace,
@@ -232,6 +268,7 @@ impl World {
             boots: 0,
             ops: 0,
             op_client: BTreeMap::new(),
+            answers: BTreeMap::new(),
             trace: std::env::var("SIM_TRACE").is_ok(),
             stats: BTreeMap::new(),
         };
@@ -249,6 +286,8 @@ impl World {
                 epoch: 0,
                 held: Vec::new(),
                 local: VecDeque::new(),
+                granted: Vec::new(),
+                queue: VecDeque::new(),
             });
         }
         w
@@ -271,11 +310,26 @@ impl World {
     // ---- monitor ----
 
     pub fn change_map(&mut self, f: impl FnOnce(&mut Map)) {
-        let mut m = self.map().clone();
+        let old = self.map().clone();
+        let mut m = old.clone();
         m.epoch += 1;
         f(&mut m);
-        self.say(|| format!("MAP {} up {:?} out {:?} size {} pgs {}", m.epoch, m.up, m.out, m.size, m.pg_num));
+        m.temp.retain(|pg, _| pg.seed < m.pg_num);
+        let epoch = m.epoch;
+        m.since = (0..m.pg_num)
+            .map(|s| PgId::new(POOL, s))
+            .map(|pg| (pg, if m.same(&old, pg) { old.since.get(&pg).copied().unwrap_or(epoch) } else { epoch }))
+            .collect();
+        self.say(|| {
+            format!("MAP {} up {:?} out {:?} size {} pgs {} temp {:?}", m.epoch, m.up, m.out, m.size, m.pg_num, m.temp)
+        });
         self.maps.push(m);
+    }
+
+    pub fn plant(&mut self, bug: Bug) {
+        let mut cfg = PgConfig::clone(&self.cfg);
+        cfg.bug = Some(bug);
+        self.cfg = Arc::new(cfg);
     }
 
     /// The process asks to be marked up; the monitor does it at once.
@@ -285,16 +339,24 @@ impl World {
         let node = &mut self.nodes[id as usize];
         node.boot = boot;
         node.started = false;
+        // Another incarnation is seen down for an epoch, as the monitor does it.
+        self.mark_down(id);
         self.change_map(|m| {
             let epoch = m.epoch;
             m.up.insert(id, (epoch, boot));
+            let o = m.osds.entry(id).or_default();
+            (o.up, o.up_from, o.dead) = (true, epoch, false);
         });
     }
 
     pub fn mark_down(&mut self, id: OsdId) {
         if self.map().up.contains_key(&id) {
+            // Sometimes the monitor knows that the process is gone.
+            let dead = !self.nodes[id as usize].alive && self.rng.chance(50);
             self.change_map(|m| {
                 m.up.remove(&id);
+                let o = m.osds.entry(id).or_default();
+                (o.up, o.dead) = (false, dead);
             });
         }
     }
@@ -308,23 +370,41 @@ impl World {
             self.net.entry((End::Mon, End::Osd(from))).or_default().push_back((boot, Wire::FromMon(pg, e)));
         };
         match ask {
-            MonAsk::Ask { pg, epoch, whose } => {
-                let last = self.granted.get(&pg).copied().unwrap_or(0);
-                if !self.creating.contains(&pg) {
+            MonAsk::Ask { pg, whose, .. } => {
+                if self.creating.contains(&pg) {
+                    answer(whose, PgEvent::CreateAnswer(CreateAnswer::Granted { since: 1 }));
+                } else {
                     let winner = self.winner.get(&pg).copied();
                     answer(whose, PgEvent::CreateAnswer(CreateAnswer::Exists { winner }));
-                } else if epoch >= last {
-                    self.granted.insert(pg, epoch);
-                    answer(whose, PgEvent::CreateAnswer(CreateAnswer::Granted { since: 1 }));
                 }
             }
             MonAsk::Created { pg, epoch } => {
-                if self.creating.contains(&pg) && self.granted.get(&pg) == Some(&epoch) {
-                    self.creating.remove(&pg);
+                if self.creating.remove(&pg) {
                     self.winner.insert(pg, epoch);
                 }
                 if let Some(winner) = self.winner.get(&pg).copied() {
                     answer(pg, PgEvent::CreatedAck { winner: Some(winner) });
+                }
+            }
+            MonAsk::Alive { want } => {
+                let want = want.min(self.map().epoch);
+                let current = self.map().up.get(&from).is_some_and(|(_, b)| *b == boot);
+                if current && self.map().osds.get(&from).is_none_or(|o| o.up_thru < want) {
+                    self.change_map(|m| m.osds.entry(from).or_default().up_thru = want);
+                }
+            }
+            MonAsk::Acting { pg, want } => {
+                let current = self.map().up.get(&from).is_some_and(|(_, b)| *b == boot);
+                let have = self.map().temp.get(&pg).cloned().unwrap_or_default();
+                if current && have != want && want.iter().all(|o| self.map().up.contains_key(o)) {
+                    self.note("acting sets");
+                    self.change_map(|m| {
+                        if want.is_empty() {
+                            m.temp.remove(&pg);
+                        } else {
+                            m.temp.insert(pg, want);
+                        }
+                    });
                 }
             }
         }
@@ -343,6 +423,8 @@ impl World {
         node.pgs.clear();
         node.held.clear();
         node.local.clear();
+        node.granted.clear();
+        node.queue.clear();
         node.boot = 0;
         // What it sent may still arrive.
         self.net.retain(|(from, to), _| *to != End::Osd(id) && (keep || *from != End::Osd(id)));
@@ -353,49 +435,68 @@ impl World {
         let (now, cfg) = (self.now, self.cfg.clone());
         let node = &mut self.nodes[id as usize];
         node.alive = true;
-        node.epoch = 0;
         node.leases = Leases::new(self.lease_ms, now);
-        for (key, value) in &node.store.applied.meta {
-            let pg = parse_info_key(key).unwrap();
+        let meta = &node.store.applied.meta;
+        let map = meta.get(&b"osd.map"[..]).map(|v| Epoch::from_le_bytes(v[..].try_into().unwrap()));
+        for (key, record) in meta {
+            let Some(pg) = parse_info_key(key) else { continue };
             assert_eq!(info_key(pg), key);
-            let log = node.store.applied.logs.get(&pg).into_iter().flat_map(|l| l.values().cloned());
-            node.pgs.insert(pg, Pg::load(pg, id, cfg.clone(), value, log).unwrap());
+            let prefix = missing_prefix(pg);
+            let stored = Stored {
+                record: record.clone(),
+                head: meta[&head_key(pg)].clone(),
+                log: node.store.applied.logs.get(&pg).into_iter().flat_map(|l| l.values().cloned()).collect(),
+                missing: meta.range(bytes::Bytes::from(prefix.clone())..).take_while(|(k, _)| k.starts_with(&prefix))
+                    .map(|(k, v)| (k.clone(), v.clone())).collect(),
+            };
+            node.pgs.insert(pg, Pg::load(pg, id, cfg.clone(), &stored).unwrap());
         }
+        // It goes on with the newest map it had processed; a new one begins with the present.
+        let newest = self.maps.len() as Epoch - 1;
+        let first = map.unwrap_or(newest);
+        self.nodes[id as usize].epoch = first - 1;
         self.boot(id);
+        self.give_map(id, first);
     }
 
-    /// Gives an OSD a newer map (it must be up in the first one it uses).
+    /// Gives an OSD the next map.
     pub fn give_map(&mut self, id: OsdId, epoch: Epoch) {
         let map = self.maps[epoch as usize].clone();
         let node = &mut self.nodes[id as usize];
-        if !node.alive || epoch <= node.epoch {
+        if !node.alive || epoch != node.epoch + 1 {
             return;
         }
-        if !node.started {
-            if map.up.get(&id).is_none_or(|(_, boot)| *boot != node.boot) {
-                return;
-            }
-            node.started = true;
-        }
+        let boot = node.boot;
         node.epoch = epoch;
+        node.started |= map.up.get(&id).is_some_and(|(_, b)| *b == boot);
         node.leases.map_advanced(epoch);
-        let acts: Vec<PgId> =
-            (0..map.pg_num).map(|s| PgId::new(POOL, s)).filter(|pg| map.acting(*pg).contains(&id)).collect();
+        let acts: Vec<PgId> = (0..map.pg_num)
+            .map(|s| PgId::new(POOL, s))
+            .filter(|pg| map.acting(*pg).contains(&id) || map.up_set(*pg).contains(&id))
+            .collect();
+        self.split_pgs(id, &map);
         for pg in acts {
             let cfg = self.cfg.clone();
             self.nodes[id as usize].pgs.entry(pg).or_insert_with(|| Pg::new(pg, id, cfg));
         }
-        self.split_pgs(id, &map);
         for pg in self.nodes[id as usize].pgs.keys().copied().collect::<Vec<_>>() {
-            self.event(id, pg, PgEvent::Map(map.view(pg)));
+            self.event(id, pg, PgEvent::Map(map.view(pg, id, boot)));
         }
+        let mut t = spirula_types::transaction::Transaction::default();
+        let value = bytes::Bytes::copy_from_slice(&epoch.to_le_bytes());
+        t.meta.push(spirula_types::transaction::MetaOp::Set { key: "osd.map".into(), value });
+        self.nodes[id as usize].store.submit(PgId::new(-1, 0), 0, t);
         let held = std::mem::take(&mut self.nodes[id as usize].held);
         for (from, msg) in held {
             self.peer(id, from, msg);
         }
         // Marked down though alive: come back under a new number.
         let node = &self.nodes[id as usize];
-        if !map.up.contains_key(&id) && self.map().up.get(&id).is_none_or(|(_, b)| *b != node.boot) {
+        let newest = self.map();
+        let known = (epoch..=newest.epoch).any(|e| {
+            self.maps[e as usize].up.get(&id).is_some_and(|(_, b)| *b == node.boot)
+        });
+        if node.started && !known {
             self.boot(id);
         }
     }
@@ -473,14 +574,27 @@ impl World {
                     self.tell_mon(id, MonAsk::Ask { pg: origin, epoch, whose: pg });
                 }
                 PgEffect::Created { pg, epoch } => self.tell_mon(id, MonAsk::Created { pg, epoch }),
-                PgEffect::RecoveryWanted => {
-                    node.local.push_back((pg, PgEvent::RecoveryGranted));
+                PgEffect::Reserve(r) => {
+                    node.queue.push_back((pg, r));
+                    self.grant(id);
                     self.note("recoveries");
                 }
-                PgEffect::RecoveryDone => {}
+                PgEffect::Unreserve(r) => {
+                    node.granted.retain(|g| *g != (pg, r));
+                    node.queue.retain(|g| *g != (pg, r));
+                    self.grant(id);
+                }
+                PgEffect::WantTurn => {
+                    let work = 1 + self.rng.below(4);
+                    self.nodes[id as usize].local.push_back((pg, PgEvent::Turn { work }));
+                }
+                PgEffect::Recovered { objects, .. } => *self.stats.entry("objects recovered").or_default() += objects,
+                PgEffect::Alive(want) => self.tell_mon(id, MonAsk::Alive { want }),
+                PgEffect::WantActing(want) => self.tell_mon(id, MonAsk::Acting { pg, want }),
                 PgEffect::Continue => again = true,
                 PgEffect::Removed => {
-                    let acting = self.maps[epoch as usize].acting(pg).contains(&id);
+                    let map = &self.maps[epoch as usize];
+                    let acting = map.acting(pg).contains(&id) || map.up_set(pg).contains(&id);
                     let node = &mut self.nodes[id as usize];
                     if !acting && node.pgs.get(&pg).is_some_and(|p| !p.exists()) {
                         node.pgs.remove(&pg);
@@ -489,6 +603,19 @@ impl World {
             }
         }
         again
+    }
+
+    fn grant(&mut self, id: OsdId) {
+        let node = &mut self.nodes[id as usize];
+        let local = |r: &Reservation| matches!(r, Reservation::Local { .. });
+        for side in [true, false] {
+            while node.granted.iter().filter(|(_, r)| local(r) == side).count() < RESERVATIONS {
+                let Some(i) = node.queue.iter().position(|(_, r)| local(r) == side) else { break };
+                let (pg, r) = node.queue.remove(i).unwrap();
+                node.granted.push((pg, r));
+                node.local.push_back((pg, PgEvent::Reserved(r)));
+            }
+        }
     }
 
     // ---- network ----
@@ -522,6 +649,11 @@ impl World {
         let Some((client, tid, attempt)) = self.op_client.get(&op).copied() else { return };
         assert_eq!(reply.retry_attempt, attempt);
         let now = self.now;
+        if self.clients[client].history.get(&tid).is_some_and(|d| d.write.is_some()) {
+            let answer = (reply.result, reply.replay_version, reply.user_version);
+            let first = *self.answers.entry((client, tid)).or_insert(answer);
+            assert_eq!(first, answer, "client {client} got another answer to {tid} in attempt {attempt}");
+        }
         self.clients[client].on_reply(now, tid, attempt, reply);
     }
 
@@ -532,6 +664,7 @@ impl World {
             PeerMsg::Ack(a) => a.epoch,
             PeerMsg::Ctl(c) => c.epoch,
         };
+        let boot = node.boot;
         if !node.started || epoch > node.epoch {
             node.held.push((from, msg));
             return;
@@ -543,7 +676,7 @@ impl World {
                 return;
             }
             node.pgs.insert(pg, Pg::new(pg, id, self.cfg.clone()));
-            self.event(id, pg, PgEvent::Map(map.view(pg)));
+            self.event(id, pg, PgEvent::Map(map.view(pg, id, boot)));
             // The map may have found nothing to do here and dropped it; the message brings it back.
             let cfg = self.cfg.clone();
             let node = &mut self.nodes[id as usize];
@@ -552,7 +685,7 @@ impl World {
                 let mut out = Vec::new();
                 p.handle(
                     self.time(),
-                    PgEvent::Map(map.view(pg)),
+                    PgEvent::Map(map.view(pg, id, boot)),
                     &self.nodes[id as usize].store,
                     &self.nodes[id as usize].leases,
                     &mut out,
@@ -695,7 +828,9 @@ impl World {
             }
             1 if running => {
                 for _ in 0..=self.rng.below(p.commits) {
-                    if let Some((pg, token)) = self.nodes[id as usize].store.commit_one() {
+                    if let Some((pg, token)) = self.nodes[id as usize].store.commit_one()
+                        && pg.pool == POOL
+                    {
                         self.event(id, pg, PgEvent::Committed(token));
                     }
                 }
@@ -706,12 +841,13 @@ impl World {
                 }
             }
             3 if running && self.nodes[id as usize].blind_until <= now => {
-                // The next map, or several at once.
+                // The next map, or several, one after the other.
                 let (have, newest) = (self.nodes[id as usize].epoch, self.map().epoch);
                 if have < newest {
-                    let skip = have == 0 || self.rng.chance(30);
-                    let more = if skip { self.rng.below((newest - have) as usize) as Epoch } else { 0 };
-                    self.give_map(id, have + 1 + more);
+                    let more = if self.rng.chance(30) { self.rng.below((newest - have) as usize) as Epoch } else { 0 };
+                    for epoch in have + 1..=have + 1 + more {
+                        self.give_map(id, epoch);
+                    }
                 }
             }
             4 => {

@@ -1,0 +1,185 @@
+//! A primary whose PG is active (or peered: too few members to serve, but recovering).
+
+use crate::api::{MapView, PgEffect};
+use crate::missing::Missing;
+use crate::ops::Inflight;
+use crate::pg::{Cx, Pg, Role};
+use crate::recovery::Recovery;
+use spirula_maps::PgState;
+use spirula_types::{EVersion, HObject, OsdId};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// Another member, as its primary knows it.
+#[derive(Debug, Default)]
+pub(crate) struct Peer {
+    /// Of the acting set; else it is being backfilled.
+    pub acting: bool,
+    /// What it lacks of what its log names.
+    pub missing: Missing,
+    /// Objects up to here are as the log says.
+    pub last_backfill: HObject,
+    /// Objects it holds so far, while it is backfilled.
+    pub copied: u64,
+}
+
+/// A primary after peering.
+#[derive(Debug)]
+pub(crate) struct Active {
+    /// Members, ourselves included, that have not recorded the activation.
+    pub activating: BTreeSet<OsdId>,
+    /// All have.
+    pub activated: bool,
+    /// Enough members are acting.
+    pub serving: bool,
+    /// The creation waits for the monitor's word.
+    pub fresh: bool,
+    /// When that, or another acting set, was asked for.
+    pub asked_ms: u64,
+    /// No request before: an older primary may still serve reads.
+    pub wait_until: u64,
+    /// The other acting members and those being backfilled.
+    pub peers: BTreeMap<OsdId, Peer>,
+    /// What each of them has made durable. The same OSDs, for the write path.
+    pub replicas: Vec<(OsdId, EVersion)>,
+    /// What is durable here.
+    pub local: EVersion,
+    /// What is durable everywhere.
+    pub committed: EVersion,
+    /// Writes not durable everywhere, oldest first.
+    pub inflight: VecDeque<Inflight>,
+    /// All up members are whole and equal, and there are as many as wanted.
+    pub clean: bool,
+    /// The acting set asked for when recovery is done; empty for the one CRUSH gives.
+    pub want: Option<Vec<OsdId>>,
+    pub recovery: Recovery,
+}
+
+impl Active {
+    pub fn new(me: OsdId, at: EVersion, wait_until: u64, fresh: bool) -> Self {
+        Self {
+            activating: [me].into(),
+            activated: false,
+            serving: false,
+            fresh,
+            asked_ms: 0,
+            wait_until,
+            peers: BTreeMap::new(),
+            replicas: Vec::new(),
+            local: at,
+            committed: at,
+            inflight: VecDeque::new(),
+            clean: false,
+            want: None,
+            recovery: Recovery::default(),
+        }
+    }
+
+    pub fn add(&mut self, osd: OsdId, peer: Peer, at: EVersion) {
+        self.activating.insert(osd);
+        self.replicas.push((osd, at));
+        self.recovery.backfilling |= !peer.last_backfill.max;
+        self.peers.insert(osd, peer);
+    }
+
+    /// Writes not durable everywhere.
+    pub fn inflight(&self) -> usize {
+        self.inflight.len()
+    }
+
+    pub fn wants_tick(&self) -> bool {
+        self.fresh || self.want.is_some() || self.wait_until > 0 || self.recovery.wants_tick()
+    }
+
+    /// State bits.
+    pub fn state(&self) -> PgState {
+        if !self.activated {
+            let fresh = if self.fresh { PgState::CREATING } else { PgState::UNKNOWN };
+            return PgState::ACTIVATING | fresh;
+        }
+        let mut s = if self.serving { PgState::ACTIVE } else { PgState::PEERED };
+        if self.clean {
+            s |= PgState::CLEAN;
+        }
+        if self.wait_until > 0 {
+            s |= PgState::WAIT;
+        }
+        s | self.recovery.state()
+    }
+}
+
+impl Pg {
+    pub(crate) fn active(&self) -> Option<&Active> {
+        match &self.role {
+            Role::Active(a) => Some(a),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn active_mut(&mut self) -> Option<&mut Active> {
+        match &mut self.role {
+            Role::Active(a) => Some(a),
+            _ => None,
+        }
+    }
+
+    /// A newer map of the same interval.
+    pub(crate) fn active_map_advanced(&mut self, cx: &mut Cx<'_>) {
+        self.begin_recovery(cx);
+    }
+
+    pub(crate) fn active_tick(&mut self, cx: &mut Cx<'_>) {
+        let retry = self.cfg.retry_ms;
+        let Some(a) = self.active_mut() else { return };
+        if a.wait_until > 0 && cx.now.mono_ms >= a.wait_until {
+            a.wait_until = 0;
+            cx.out.push(PgEffect::StateChanged);
+            self.run_waiting(cx);
+        }
+        let Some(a) = self.active_mut() else { return };
+        if cx.now.mono_ms < a.asked_ms + retry || planted!(self.cfg, NoRetry) {
+            return;
+        }
+        let Some(a) = self.active_mut() else { return };
+        a.asked_ms = cx.now.mono_ms;
+        if a.fresh && a.activating.is_empty() {
+            let epoch = self.info.as_ref().map_or(0, |i| i.creation);
+            cx.out.push(PgEffect::Created { pg: self.id, epoch });
+        } else if let Some(want) = &a.want {
+            cx.out.push(PgEffect::WantActing(want.clone()));
+        } else {
+            self.retry_recovery(cx);
+        }
+    }
+
+    /// Something is missing again: not clean any more.
+    pub(crate) fn reopen(&mut self, cx: &mut Cx<'_>) {
+        if let Some(a) = self.active_mut() {
+            a.clean = false;
+            cx.out.push(PgEffect::StateChanged);
+        }
+    }
+
+    /// A copy outside the members has called.
+    pub(crate) fn active_notified(&mut self, from: OsdId, cx: &mut Cx<'_>) {
+        let Some(a) = self.active() else { return };
+        if a.clean {
+            self.purge_strays(cx);
+        } else {
+            self.ask_for_unfound(from, cx);
+        }
+    }
+
+    /// Everything is whole: other copies are not needed any more.
+    pub(crate) fn purge_strays(&mut self, cx: &mut Cx<'_>) {
+        let Some(view) = self.view.clone() else { return };
+        for osd in std::mem::take(&mut self.strays).into_keys() {
+            if !view.acting.contains(&osd) && !view.up.contains(&osd) {
+                self.send(osd, spirula_messages::cluster::pg::CtlBody::Delete, cx);
+            }
+        }
+    }
+
+    pub(crate) fn pool_size(view: &MapView) -> usize {
+        view.pool.as_ref().map_or(0, |p| p.size)
+    }
+}

@@ -1,0 +1,243 @@
+//! Intervals: epochs in which the sets of a PG stay the same, and what the closed ones mean for
+//! peering.
+//!
+//! Intervals follow from the maps alone, so all OSDs that saw the same maps agree on them; the
+//! first epoch of one is its name, and every message between OSDs about a PG carries it. A
+//! member that has reached an interval takes no more part in older ones.
+//!
+//! A closed interval *may have taken writes* if its acting set was large enough and its primary
+//! is on record (`up_thru`) as alive in it: a primary becomes active only after the map says so.
+//! Whoever wants to serve later must hear at least one acting member of every such interval
+//! since the last activation that all members are known to share, because a write is
+//! acknowledged only when every acting member has it.
+
+use crate::api::MapView;
+use spirula_encoding::{Decode, DecodeError, Decoder, Encode, Encoder};
+use spirula_messages::cluster::pg::PastInterval;
+use spirula_types::{Epoch, OsdId};
+use std::collections::BTreeSet;
+
+/// The interval a PG is in.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Interval {
+    /// Its first epoch; 0 before the first map.
+    pub since: Epoch,
+    /// Up set.
+    pub up: Vec<OsdId>,
+    /// Acting set.
+    pub acting: Vec<OsdId>,
+    /// Primary of the up set.
+    pub up_primary: OsdId,
+    /// Primary of the acting set.
+    pub primary: OsdId,
+    /// Pool size.
+    pub size: u32,
+    /// Pool's least size to serve.
+    pub min_size: u32,
+    /// PGs in the pool; 0 once the pool is deleted.
+    pub pg_num: u32,
+}
+
+impl Encode for Interval {
+    fn encode(&self, out: &mut Encoder) {
+        out.versioned(1, 1, |o| {
+            o.u32(self.since);
+            o.put(&self.up);
+            o.put(&self.acting);
+            o.i32(self.up_primary);
+            o.i32(self.primary);
+            o.u32(self.size);
+            o.u32(self.min_size);
+            o.u32(self.pg_num);
+        });
+    }
+}
+
+impl Decode for Interval {
+    fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
+        d.versioned("interval", 1, |d, _| {
+            Ok(Self {
+                since: d.get()?,
+                up: d.get()?,
+                acting: d.get()?,
+                up_primary: d.get()?,
+                primary: d.get()?,
+                size: d.get()?,
+                min_size: d.get()?,
+                pg_num: d.get()?,
+            })
+        })
+    }
+}
+
+impl Interval {
+    /// The interval that begins in `since`, as the map describes it.
+    pub fn of(view: &MapView, since: Epoch) -> Self {
+        let pool = view.pool.as_deref();
+        Self {
+            since,
+            up: view.up.clone(),
+            acting: view.acting.clone(),
+            up_primary: view.up_primary,
+            primary: view.primary,
+            size: pool.map_or(0, |p| p.size as u32),
+            min_size: pool.map_or(0, |p| p.min_size as u32),
+            pg_num: pool.map_or(0, |p| p.pg_num),
+        }
+    }
+
+    /// Does the interval go on with this map?
+    pub fn continues(&self, view: &MapView) -> bool {
+        let pool = view.pool.as_deref();
+        self.up == view.up
+            && self.acting == view.acting
+            && self.up_primary == view.up_primary
+            && self.primary == view.primary
+            && self.size == pool.map_or(0, |p| p.size as u32)
+            && self.min_size == pool.map_or(0, |p| p.min_size as u32)
+            && self.pg_num == pool.map_or(0, |p| p.pg_num)
+    }
+
+    /// The closed interval, whose last map was `last`; without that map the worst is assumed.
+    /// `lec` is the last epoch in which the PG is known to have been clean.
+    pub fn close(&self, last_epoch: Epoch, last: Option<&MapView>, lec: Epoch) -> PastInterval {
+        let could = self.primary >= 0 && !self.acting.is_empty() && self.acting.len() >= self.min_size as usize;
+        let alive = match last {
+            None => true,
+            Some(view) => {
+                let of_primary = view.osds.get(&self.primary);
+                of_primary.is_some_and(|o| o.up && o.up_from <= self.since && o.up_thru >= self.since)
+                    || (self.since..=last_epoch).contains(&lec)
+            }
+        };
+        PastInterval {
+            first: self.since,
+            last: last_epoch,
+            up: self.up.clone(),
+            acting: self.acting.clone(),
+            primary: self.primary,
+            rw: could && alive,
+        }
+    }
+}
+
+/// Whom a primary must hear.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Prior {
+    /// Those that are up: all of them are asked.
+    pub probe: BTreeSet<OsdId>,
+    /// Members of older intervals that are down; their return changes the picture.
+    pub down: BTreeSet<OsdId>,
+    /// An interval that may have taken writes has no member up: these are in the way. `None`:
+    /// nothing is in the way.
+    pub blocked_by: Option<Vec<OsdId>>,
+    /// Primaries of older intervals that are not known to have stopped.
+    pub holders: Vec<OsdId>,
+}
+
+impl Prior {
+    /// Works it out. `les` is the newest activation known to be shared by all its members.
+    pub fn new(past: &[PastInterval], view: &MapView, les: Epoch, me: OsdId) -> Self {
+        let mut p = Self::default();
+        p.probe.extend(view.up.iter().chain(&view.acting).copied());
+        for i in past.iter().filter(|i| i.rw && i.last >= les) {
+            let mut heard = false;
+            let mut down = Vec::new();
+            for osd in &i.acting {
+                match view.osds.get(osd) {
+                    Some(o) if o.up => {
+                        p.probe.insert(*osd);
+                        heard = true;
+                        continue;
+                    }
+                    // Declared lost after it took part, or gone from the map: by an
+                    // administrator's word, go on without it.
+                    Some(o) if o.lost_at > i.first => {}
+                    None => {}
+                    Some(_) => down.push(*osd),
+                }
+                p.down.insert(*osd);
+            }
+            if !heard && (!down.is_empty() || i.acting.is_empty()) {
+                p.blocked_by.get_or_insert_default().extend(&down);
+            }
+            let silent = i.primary >= 0
+                && i.primary != me
+                && view.osds.get(&i.primary).is_none_or(|o| !o.up && !o.dead && o.up_from <= i.last);
+            if silent && !p.holders.contains(&i.primary) {
+                p.holders.push(i.primary);
+            }
+        }
+        if let Some(by) = &mut p.blocked_by {
+            by.sort_unstable();
+            by.dedup();
+        }
+        p
+    }
+
+    /// Does this map change whom to hear?
+    pub fn affected_by(&self, view: &MapView) -> bool {
+        let up = |o: &OsdId| view.osds.get(o).is_some_and(|o| o.up);
+        self.down.iter().any(|o| up(o) || view.osds.get(o).is_some_and(|v| v.lost_at == view.epoch))
+            || self.probe.iter().any(|o| !up(o))
+    }
+}
+
+/// Drops intervals that can matter no more: those that ended before the PG was last clean.
+pub fn forget_before(past: &mut Vec<PastInterval>, lec: Epoch) {
+    past.retain(|i| i.last >= lec);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::OsdView;
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
+
+    fn view(epoch: Epoch, osds: &[(OsdId, bool, Epoch, Epoch)]) -> MapView {
+        let osds: BTreeMap<OsdId, OsdView> = osds
+            .iter()
+            .map(|(o, up, up_from, up_thru)| {
+                (*o, OsdView { up: *up, up_from: *up_from, up_thru: *up_thru, ..OsdView::default() })
+            })
+            .collect();
+        MapView { epoch, osds: Arc::new(osds), ..MapView::default() }
+    }
+
+    fn interval(since: Epoch, acting: &[OsdId], min_size: u32) -> Interval {
+        let primary = acting.first().copied().unwrap_or(-1);
+        Interval { since, acting: acting.to_vec(), primary, min_size, ..Interval::default() }
+    }
+
+    #[test]
+    fn an_interval_took_writes_only_if_its_primary_is_on_record_as_alive() {
+        let i = interval(10, &[1, 2], 2);
+        let alive = view(14, &[(1, true, 5, 10)]);
+        let silent = view(14, &[(1, true, 5, 9)]);
+        assert!(i.close(14, Some(&alive), 0).rw);
+        assert!(!i.close(14, Some(&silent), 0).rw);
+        // It was clean meanwhile, so it did.
+        assert!(i.close(14, Some(&silent), 12).rw);
+        // Without its last map the worst is assumed, but never of too small a set.
+        assert!(i.close(14, None, 0).rw);
+        assert!(!interval(10, &[1], 2).close(14, None, 0).rw);
+    }
+
+    #[test]
+    fn one_member_of_every_interval_must_be_heard() {
+        let past = [
+            PastInterval { first: 3, last: 5, acting: vec![1, 2], primary: 1, rw: true, ..Default::default() },
+            PastInterval { first: 6, last: 9, acting: vec![3], primary: 3, rw: true, ..Default::default() },
+        ];
+        let v = view(10, &[(0, true, 1, 0), (1, true, 1, 0), (2, false, 1, 0), (3, false, 1, 0)]);
+        let p = Prior::new(&past, &v, 0, 0);
+        assert_eq!(p.blocked_by, Some(vec![3]));
+        assert_eq!(p.holders, [3]);
+        assert!(p.probe.contains(&1) && p.down.contains(&2));
+        // An activation after it makes the older interval uninteresting.
+        assert!(!Prior::new(&past[..1], &v, 6, 0).probe.contains(&1));
+        let back = view(11, &[(1, true, 1, 0), (3, true, 11, 0)]);
+        assert!(p.affected_by(&back));
+    }
+}

@@ -1,0 +1,164 @@
+//! The missing set of a copy: objects its log names in a version that is not stored.
+//!
+//! Exact and durable: every change goes into the transaction that makes it true, as one record
+//! for each object beside the PG's own, so that nothing is forgotten at a restart and nothing
+//! must be guessed from the log, which may be trimmed meanwhile.
+
+use bytes::Bytes;
+use spirula_encoding::{DecodeError, Decoder, Encoder, from_slice, to_vec};
+use spirula_messages::cluster::pg::MissingItem;
+use spirula_types::transaction::MetaOp;
+use spirula_types::{EVersion, HObject, PgId};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What a copy lacks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Missing {
+    items: BTreeMap<HObject, MissingItem>,
+    /// Changed since [`Missing::take_changes`].
+    dirty: BTreeSet<HObject>,
+}
+
+/// First part of the keys of a PG's missing records.
+pub fn missing_prefix(pg: PgId) -> Vec<u8> {
+    format!("pgm.{}.{:08x}.", pg.pool, pg.seed).into_bytes()
+}
+
+fn key(pg: PgId, object: &HObject) -> Bytes {
+    let mut o = Encoder::with_capacity(96);
+    o.raw(&missing_prefix(pg));
+    o.put(object);
+    o.into_bytes()
+}
+
+impl Missing {
+    /// A set as another OSD told it.
+    pub fn from_items(items: impl IntoIterator<Item = (HObject, MissingItem)>) -> Self {
+        Self { items: items.into_iter().collect(), dirty: BTreeSet::new() }
+    }
+
+    /// The set as it was stored.
+    ///
+    /// # Errors
+    /// [`DecodeError`] when a record is damaged.
+    pub fn load(pg: PgId, records: impl IntoIterator<Item = (Bytes, Bytes)>) -> Result<Self, DecodeError> {
+        let skip = missing_prefix(pg).len();
+        let mut items = BTreeMap::new();
+        for (k, v) in records {
+            let mut d = Decoder::new(k.get(skip..).unwrap_or_default());
+            let object: HObject = d.get()?;
+            d.finish()?;
+            items.insert(object, from_slice(&v)?);
+        }
+        Ok(Self { items, dirty: BTreeSet::new() })
+    }
+
+    /// Nothing missing?
+    pub fn is_empty(&self) -> bool {
+        self.items.is_empty()
+    }
+
+    /// Number of objects.
+    pub fn len(&self) -> usize {
+        self.items.len()
+    }
+
+    /// Is this object missing, and how?
+    pub fn get(&self, object: &HObject) -> Option<&MissingItem> {
+        if self.items.is_empty() { None } else { self.items.get(object) }
+    }
+
+    /// Is this object missing?
+    pub fn contains(&self, object: &HObject) -> bool {
+        self.get(object).is_some()
+    }
+
+    /// All of them, in order.
+    pub fn iter(&self) -> impl Iterator<Item = (&HObject, &MissingItem)> {
+        self.items.iter()
+    }
+
+    /// The first one from `from` on.
+    pub fn first_from(&self, from: &HObject) -> Option<(&HObject, &MissingItem)> {
+        self.items.range(from..).next()
+    }
+
+    /// Adds or changes an object.
+    pub fn set(&mut self, object: HObject, need: EVersion, have: EVersion) {
+        self.dirty.insert(object.clone());
+        self.items.insert(object, MissingItem { need, have });
+    }
+
+    /// The object is there, or not wanted any more.
+    pub fn remove(&mut self, object: &HObject) -> Option<MissingItem> {
+        let item = self.items.remove(object)?;
+        self.dirty.insert(object.clone());
+        Some(item)
+    }
+
+    /// Forgets everything.
+    pub fn clear(&mut self) {
+        self.dirty.extend(std::mem::take(&mut self.items).into_keys());
+    }
+
+    /// Forgets objects after this position.
+    pub fn cut(&mut self, after: &HObject) {
+        let gone: Vec<HObject> = self.items.keys().filter(|o| *o > after).cloned().collect();
+        for o in gone {
+            self.remove(&o);
+        }
+    }
+
+    /// Moves out the objects that `wanted` names.
+    pub fn split_off(&mut self, wanted: impl Fn(&HObject) -> bool) -> Self {
+        let objects: Vec<HObject> = self.items.keys().filter(|o| wanted(o)).cloned().collect();
+        let mut other = Self::default();
+        for o in objects {
+            if let Some(i) = self.remove(&o) {
+                other.set(o, i.need, i.have);
+            }
+        }
+        other
+    }
+
+    /// The changes of the store's records that follow from the changes since the last call.
+    pub fn take_changes(&mut self, pg: PgId, out: &mut Vec<MetaOp>) {
+        for o in std::mem::take(&mut self.dirty) {
+            let key = key(pg, &o);
+            out.push(match self.items.get(&o) {
+                Some(i) => MetaOp::Set { key, value: to_vec(i).into() },
+                None => MetaOp::Remove { key },
+            });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changes_are_stored_and_loaded_exactly() {
+        let pg = PgId::new(3, 0x11);
+        let o = |n: &'static str| HObject::head(3, Bytes::new(), Bytes::new(), n.into());
+        let mut m = Missing::default();
+        m.set(o("a"), EVersion::new(2, 3), EVersion::new(1, 1));
+        m.set(o("b"), EVersion::new(2, 4), EVersion::default());
+        m.remove(&o("b"));
+        let mut stored: BTreeMap<Bytes, Bytes> = BTreeMap::new();
+        let mut ops = Vec::new();
+        m.take_changes(pg, &mut ops);
+        for op in ops {
+            match op {
+                MetaOp::Set { key, value } => drop(stored.insert(key, value)),
+                MetaOp::Remove { key } => drop(stored.remove(&key)),
+                _ => unreachable!(),
+            }
+        }
+        assert!(stored.keys().all(|k| k.starts_with(&missing_prefix(pg))));
+        assert_eq!(Missing::load(pg, stored).unwrap(), m);
+        let mut again = Vec::new();
+        m.take_changes(pg, &mut again);
+        assert!(again.is_empty());
+    }
+}

@@ -1,0 +1,172 @@
+//! Activation: every member gets the log, durably; then the PG serves.
+
+use super::{Member, Peering, Phase};
+use crate::active::{Active, Peer};
+use crate::api::PgEffect;
+use crate::log::LogEntry;
+use crate::member::leftovers;
+use crate::pg::{After, Cx, Pg, Role, Step};
+use spirula_messages::cluster::pg::{CtlBody, LogUpdate, PgInfo};
+use spirula_types::transaction::{MetaOp, Transaction};
+use spirula_types::{Epoch, HObject, OsdId};
+
+impl Pg {
+    /// The monitor says that the PG never served: begin it empty.
+    pub(super) fn begin_fresh(&mut self, p: &mut Peering, since: Epoch, cx: &mut Cx<'_>) {
+        let Some(view) = self.view.clone() else { return };
+        let Some(pool) = &view.pool else { return };
+        if view.acting.len() < pool.min_size {
+            p.phase = Phase::TooFew;
+            return;
+        }
+        p.fresh = true;
+        let own = PgInfo {
+            pg: self.id,
+            origin: self.id,
+            pg_num: pool.pg_num,
+            created: since,
+            creation: self.interval.since,
+            last_backfill: HObject::max(),
+            ..PgInfo::default()
+        };
+        self.info = Some(own);
+        self.past.clear();
+        self.log = crate::log::PgLog::default();
+        self.missing.clear();
+        for osd in view.acting.iter().filter(|o| **o != self.osd) {
+            p.members.insert(*osd, Member::reset(None));
+        }
+        self.wait_up_thru(p, cx);
+    }
+
+    /// Records the activation here and asks the members to.
+    pub(super) fn activate(&mut self, p: Peering, cx: &mut Cx<'_>) {
+        let Some(view) = self.view.clone() else { return };
+        let (Some(pool), since) = (view.pool.clone(), self.interval.since) else { return };
+        let writeable = view.acting.len() >= pool.min_size;
+        let Some(info) = &mut self.info else {
+            // Peering ends with a copy of our own, always.
+            tracing::error!(pg = %self.id, "activation without a copy");
+            return;
+        };
+        if writeable {
+            info.les = since;
+        }
+        info.pg_num = pool.pg_num;
+        info.lec = info.lec.max(p.lec);
+        info.history_les = info.history_les.max(p.history_les);
+        let mut txn = Transaction::default();
+        if p.fresh {
+            match leftovers(self.id, pool.pg_num, cx.reader) {
+                Ok(updates) => txn.objects = updates,
+                Err(e) => tracing::error!(pg = %self.id, error = %e, "list objects for creation"),
+            }
+            txn.meta.push(MetaOp::LogRemove { pg: self.id });
+        }
+        self.record_ops(&mut txn.meta);
+        self.submit(txn, After::Step { since, step: Step::Activated }, cx);
+        let last_update = self.info.as_ref().map(|i| i.last_update()).unwrap_or_default();
+        let mut active = Active::new(self.osd, last_update, p.lease_until, p.fresh);
+        for (osd, member) in p.members {
+            let peer = self.activate_member(osd, member, p.fresh, view.acting.contains(&osd), cx);
+            active.add(osd, peer, last_update);
+        }
+        self.role = Role::Active(Box::new(active));
+        self.ops.forget_objects();
+    }
+
+    fn activate_member(&mut self, osd: OsdId, member: Member, fresh: bool, acting: bool, cx: &mut Cx<'_>) -> Peer {
+        let Some(own) = self.info.clone() else { return Peer::default() };
+        let bytes = |e: &LogEntry| e.to_bytes();
+        let whole = |i: &Option<PgInfo>| i.as_ref().is_none_or(PgInfo::is_whole);
+        let (log, last_backfill) = match member.common {
+            Some(after) => {
+                let entries = self.log.after(after).map(bytes).collect();
+                let last = member.info.as_ref().filter(|_| !whole(&member.info)).map(|i| i.last_backfill.clone());
+                (LogUpdate::After { after, entries }, last.unwrap_or_else(HObject::max))
+            }
+            None => {
+                let dups = self.log.dups().map(|d| bytes(&d.to_entry(self.id.pool)));
+                let entries = dups.chain(self.log.iter().map(bytes)).collect();
+                let last = if fresh { HObject::max() } else { HObject::min() };
+                (LogUpdate::Reset { tail: self.log.tail(), entries }, last)
+            }
+        };
+        let told = PgInfo { last_backfill: last_backfill.clone(), missing: 0, ..own };
+        let past = self.past.clone();
+        self.send(osd, CtlBody::Activate { info: told, past, log, fresh }, cx);
+        Peer { acting, missing: member.missing, last_backfill, copied: 0 }
+    }
+
+    /// A member, or we, have recorded the activation.
+    pub(crate) fn on_activated(&mut self, from: OsdId, cx: &mut Cx<'_>) {
+        let Role::Active(a) = &mut self.role else { return };
+        if !a.activating.remove(&from) || !a.activating.is_empty() {
+            return;
+        }
+        if a.fresh {
+            a.asked_ms = cx.now.mono_ms;
+            let epoch = self.info.as_ref().map_or(0, |i| i.creation);
+            cx.out.push(PgEffect::Created { pg: self.id, epoch });
+        } else {
+            self.all_activated(cx);
+        }
+    }
+
+    /// The monitor took the PG out of its creating set.
+    pub(crate) fn on_created_ack(&mut self, winner: Option<Epoch>, cx: &mut Cx<'_>) {
+        let Role::Active(a) = &mut self.role else { return };
+        if !a.fresh || !a.activating.is_empty() {
+            return;
+        }
+        let creation = self.info.as_ref().map_or(0, |i| i.creation);
+        if winner.is_none_or(|w| w == creation) {
+            a.fresh = false;
+            if let Some(info) = &mut self.info {
+                info.confirmed = true;
+            }
+            self.all_activated(cx);
+        } else {
+            // Another creation was accepted; this one is void. Its members will call.
+            self.info = None;
+            self.missing.clear();
+            self.leave_role(cx);
+            self.start_peering(cx);
+            cx.out.push(PgEffect::StateChanged);
+        }
+    }
+
+    /// All members have the log: serve, and begin to recover.
+    fn all_activated(&mut self, cx: &mut Cx<'_>) {
+        let Some(view) = self.view.clone() else { return };
+        let since = self.interval.since;
+        let (Role::Active(a), Some(info)) = (&mut self.role, &mut self.info) else { return };
+        a.activated = true;
+        a.serving = view.pool.as_ref().is_some_and(|p| view.acting.len() >= p.min_size);
+        if planted!(self.cfg, LeaseNotAwaited) {
+            a.wait_until = 0;
+        }
+        if a.wait_until > cx.now.mono_ms {
+            cx.out.push(PgEffect::WakeAt(a.wait_until));
+        } else {
+            a.wait_until = 0;
+        }
+        if a.serving {
+            info.history_les = info.history_les.max(since);
+        }
+        self.tell_history(cx);
+        self.save(After::Nothing, cx);
+        self.begin_recovery(cx);
+        cx.out.push(PgEffect::StateChanged);
+        self.run_waiting(cx);
+    }
+
+    /// Tells the members what all have reached.
+    pub(crate) fn tell_history(&mut self, cx: &mut Cx<'_>) {
+        let (Role::Active(a), Some(info)) = (&self.role, &self.info) else { return };
+        let body = CtlBody::History { history_les: info.history_les, lec: info.lec };
+        for osd in a.peers.keys() {
+            self.send(*osd, body.clone(), cx);
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! Hearing everybody who may know of acknowledged writes, and deciding on what they say.
+
+use super::choose::{choose, find_auth};
+use super::{Peering, Phase};
+use crate::api::PgEffect;
+use crate::intervals::Prior;
+use crate::log::PgLog;
+use crate::pg::{Cx, Pg, Role};
+use spirula_messages::cluster::pg::{CtlBody, PastInterval, PgInfo};
+use spirula_types::{Epoch, OsdId};
+use std::collections::BTreeMap;
+
+impl Pg {
+    /// Asks whom it must, and goes on when all have answered.
+    pub(super) fn hear(&mut self, p: &mut Peering, cx: &mut Cx<'_>) {
+        let Some(view) = self.view.clone() else { return };
+        p.phase = Phase::Info;
+        for info in p.infos.values().flatten() {
+            p.history_les = p.history_les.max(info.history_les);
+            p.lec = p.lec.max(info.lec);
+        }
+        let since = p.history_les.max(p.lec);
+        p.prior = Prior::new(&p.past, &view, since, self.osd);
+        if planted!(self.cfg, PastIgnored) {
+            p.prior.probe.retain(|o| view.acting.contains(o));
+            p.prior.blocked_by = None;
+        }
+        let holders = p.prior.holders.clone();
+        for holder in &holders {
+            let left = cx.leases.granted_left(*holder, cx.now.mono_ms);
+            p.lease_until = p.lease_until.max(cx.now.mono_ms + left);
+        }
+        for osd in p.prior.probe.clone() {
+            if osd != self.osd && p.asked.insert(osd) {
+                self.send(osd, CtlBody::Query { holders: holders.clone() }, cx);
+            }
+        }
+        if let Some(by) = p.prior.blocked_by.clone() {
+            p.phase = Phase::Down(by);
+        } else if p.silent().is_empty() {
+            self.decide(p, cx);
+        }
+    }
+
+    pub(crate) fn on_info(
+        &mut self,
+        from: OsdId,
+        info: Option<PgInfo>,
+        past: Vec<PastInterval>,
+        lease_left_ms: u32,
+        cx: &mut Cx<'_>,
+    ) {
+        self.peering(cx, |pg, p, cx| {
+            if !matches!(p.phase, Phase::Info | Phase::Down(_)) || !p.asked.contains(&from) {
+                return;
+            }
+            p.lease_until = p.lease_until.max(cx.now.mono_ms + u64::from(lease_left_ms));
+            pg.learn(p, from, info, past);
+            pg.hear(p, cx);
+        });
+    }
+
+    fn learn(&self, p: &mut Peering, from: OsdId, info: Option<PgInfo>, past: Vec<PastInterval>) {
+        // Who has nothing knows nothing of older intervals; any holder knows them all.
+        if self.info.is_none() && p.past.is_empty() && info.is_some() {
+            p.past = past;
+        }
+        p.infos.insert(from, info);
+    }
+
+    pub(crate) fn on_notify(&mut self, from: OsdId, info: PgInfo, past: Vec<PastInterval>, cx: &mut Cx<'_>) {
+        let Some(view) = self.view.clone() else { return };
+        if view.primary != self.osd || info.pg != self.id {
+            return;
+        }
+        if !view.acting.contains(&from) && !view.up.contains(&from) {
+            self.strays.insert(from, info.clone());
+        }
+        if let Role::Active(_) = &self.role {
+            self.active_notified(from, cx);
+            return;
+        }
+        self.peering(cx, |pg, p, cx| {
+            let flushed = p.infos.contains_key(&pg.osd);
+            match p.phase {
+                Phase::Create if flushed => {
+                    pg.learn(p, from, Some(info), past);
+                    if p.exists.is_some() || p.infos.values().flatten().any(|i| i.confirmed) {
+                        pg.hear(p, cx);
+                    }
+                }
+                Phase::Info | Phase::Down(_) | Phase::Incomplete if flushed => {
+                    let news = p.infos.get(&from).is_none_or(Option::is_none);
+                    if news && !p.asked.contains(&from) {
+                        pg.learn(p, from, Some(info), past);
+                        pg.hear(p, cx);
+                    }
+                }
+                _ if !flushed && pg.info.is_none() => pg.learn(p, from, Some(info), past),
+                _ => {}
+            }
+        });
+    }
+
+    /// Everybody has answered: which history is it, and who shall serve it?
+    fn decide(&mut self, p: &mut Peering, cx: &mut Cx<'_>) {
+        let Some(view) = self.view.clone() else { return };
+        let Some(pool) = view.pool.clone() else { return };
+        let known = || p.infos.values().flatten();
+        // Copies without any history (being deleted, or never activated) count for nothing.
+        let confirmed = known().find(|i| i.confirmed).map(|i| i.creation);
+        let winner: Option<Epoch> = match (confirmed, p.exists) {
+            (Some(creation), _) => Some(creation),
+            (None, Some(winner)) => winner,
+            (None, None) => {
+                p.phase = Phase::Create;
+                self.ask_create(p, cx);
+                return;
+            }
+        };
+        for info in p.infos.values_mut() {
+            if info.as_ref().is_some_and(|i| i.les == 0 || winner.is_some_and(|w| i.creation != w)) {
+                *info = None;
+            }
+            if let Some(i) = info {
+                i.confirmed = true;
+            }
+        }
+        let own = p.infos.get(&self.osd).cloned().flatten();
+        match (&mut self.info, own) {
+            (Some(info), Some(_)) => info.confirmed = true,
+            (info @ Some(_), None) if info.as_ref().is_some_and(|i| i.confirmed || i.les > 0) => {
+                // A void creation of ours: it never served.
+                tracing::info!(pg = %self.id, "drop a copy that was never the PG's");
+                *info = None;
+                self.log = PgLog::default();
+                self.missing.clear();
+            }
+            _ => {}
+        }
+        let infos: BTreeMap<OsdId, &PgInfo> =
+            p.infos.iter().filter(|(o, _)| view.is_up(**o)).filter_map(|(o, i)| Some((*o, i.as_ref()?))).collect();
+        if infos.is_empty() {
+            // It exists, but nobody who is up has called.
+            p.phase = Phase::Create;
+            return;
+        }
+        let Some(auth) = find_auth(&infos, self.osd) else {
+            p.phase = Phase::Incomplete;
+            return;
+        };
+        p.choice = choose(&infos, auth, &view.up, &view.acting, view.up_primary, pool.size);
+        tracing::debug!(pg = %self.id, epoch = view.epoch, choice = ?p.choice, "peering decided");
+        if p.choice.want == view.acting {
+            self.get_log(p, cx);
+        } else {
+            let want = if p.choice.want == view.up { Vec::new() } else { p.choice.want.clone() };
+            p.asked_ms = cx.now.mono_ms;
+            cx.out.push(PgEffect::WantActing(want.clone()));
+            p.phase = Phase::Temp(want);
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! Taking over the authoritative log, and learning what members lack beside it.
+
+use super::{Member, Peering, Phase};
+use crate::log::{LogEntry, PgLog};
+use crate::merge::merge;
+use crate::missing::Missing;
+use crate::pg::{After, Cx, Pg, Role};
+use bytes::Bytes;
+use spirula_encoding::{DecodeError, from_slice};
+use spirula_messages::cluster::pg::{CtlBody, MissingItem, PgHead, PgInfo};
+use spirula_types::transaction::{MetaOp, ObjectOp, ObjectUpdate, Transaction};
+use spirula_types::{EVersion, HObject, OsdId};
+use std::collections::BTreeSet;
+
+impl Pg {
+    pub(super) fn get_log(&mut self, p: &mut Peering, cx: &mut Cx<'_>) {
+        let auth = p.choice.auth;
+        let same = match (&self.info, p.infos.get(&auth)) {
+            (Some(own), Some(Some(best))) => own.last_update() == best.last_update(),
+            _ => false,
+        };
+        if auth == self.osd || same {
+            self.get_missing(p, cx);
+        } else {
+            p.phase = Phase::Log;
+            self.send(auth, CtlBody::GetLog { after: self.log.tail() }, cx);
+        }
+    }
+
+    pub(crate) fn on_log(
+        &mut self,
+        from: OsdId,
+        info: PgInfo,
+        entries: Vec<Bytes>,
+        missing: Vec<(HObject, MissingItem)>,
+        cx: &mut Cx<'_>,
+    ) {
+        let entries = match entries.iter().map(|b| from_slice(b)).collect::<Result<Vec<LogEntry>, DecodeError>>() {
+            Ok(entries) => entries,
+            Err(e) => {
+                tracing::error!(pg = %self.id, from, error = %e, "read peer's log");
+                return;
+            }
+        };
+        if matches!(self.role, Role::Active(_)) {
+            return self.on_source(from, info, entries, missing, cx);
+        }
+        self.peering(cx, |pg, p, cx| match &mut p.phase {
+            Phase::Log if from == p.choice.auth => {
+                if pg.take_over(p, &info, entries, cx) {
+                    pg.get_missing(p, cx);
+                }
+            }
+            Phase::Missing(silent) => {
+                if silent.remove(&from) {
+                    let tail = pg.log.tail().max(info.log_tail());
+                    let log = PgLog::new(tail, entries);
+                    let member = match pg.log.common(&log) {
+                        Some(common) => {
+                            let missing = Missing::from_items(missing);
+                            Member::behind(Some(info), log, missing, common, &pg.log)
+                        }
+                        None => Member::reset(Some(info)),
+                    };
+                    p.members.insert(from, member);
+                }
+                pg.missing_known(p, cx);
+            }
+            _ => {}
+        });
+    }
+
+    /// Makes the authoritative log ours.
+    fn take_over(&mut self, p: &mut Peering, auth: &PgInfo, entries: Vec<LogEntry>, cx: &mut Cx<'_>) -> bool {
+        let tail = self.log.tail().max(auth.log_tail());
+        let theirs = PgLog::new(tail, entries);
+        let Some(common) = theirs.common(&self.log) else {
+            tracing::error!(pg = %self.id, ?auth, "logs that should meet do not");
+            p.phase = Phase::Incomplete;
+            return false;
+        };
+        let id = self.id;
+        if self.info.is_none() {
+            // We have nothing, and the log tells everything.
+            self.info = Some(PgInfo { les: 0, last_backfill: HObject::max(), missing: 0, ..auth.clone() });
+            self.past = p.past.clone();
+        }
+        let delta: Vec<LogEntry> = theirs.after(common).cloned().collect();
+        let mut txn = Transaction::default();
+        txn.meta.push(MetaOp::LogRewind { pg: id, to: common });
+        for e in &delta {
+            txn.meta.push(MetaOp::LogAppend { pg: id, version: e.version, entry: e.to_bytes() });
+        }
+        let removed = self.merge_own(common, &delta);
+        txn.objects = removals(removed);
+        if let Some(info) = &mut self.info {
+            info.head = PgHead { log_tail: self.log.tail(), ..auth.head };
+            info.les = info.les.max(auth.les);
+        }
+        self.record_ops(&mut txn.meta);
+        self.ops.forget_objects();
+        self.submit(txn, After::Nothing, cx);
+        true
+    }
+
+    /// Merges into our own log and missing set; the objects to delete.
+    pub(crate) fn merge_own(&mut self, common: EVersion, delta: &[LogEntry]) -> BTreeSet<HObject> {
+        let last_backfill = self.info.as_ref().map_or_else(HObject::max, |i| i.last_backfill.clone());
+        #[cfg(feature = "plant-bugs")]
+        if planted!(self.cfg, DivergentDeleteKept) || planted!(self.cfg, DeletedComesBack) {
+            return self.merge_badly(common, delta, &last_backfill);
+        }
+        merge(&mut self.log, &mut self.missing, &last_backfill, common, delta)
+    }
+
+    #[cfg(feature = "plant-bugs")]
+    fn merge_badly(&mut self, common: EVersion, delta: &[LogEntry], last: &HObject) -> BTreeSet<HObject> {
+        use crate::log::EntryKind::Delete;
+        let divergent: Vec<LogEntry> = self.log.after(common).cloned().collect();
+        let mut removed = merge(&mut self.log, &mut self.missing, last, common, delta);
+        if planted!(self.cfg, DivergentDeleteKept) {
+            for e in divergent.iter().filter(|e| e.kind == Delete) {
+                self.missing.remove(&e.object);
+            }
+        } else {
+            removed.retain(|o| !divergent.iter().any(|e| e.object == *o));
+        }
+        removed
+    }
+
+    /// Learns what each member lacks.
+    pub(super) fn get_missing(&mut self, p: &mut Peering, cx: &mut Cx<'_>) {
+        let Some(view) = self.view.clone() else { return };
+        let mut silent = BTreeSet::new();
+        let targets = view.acting.iter().chain(&p.choice.backfill).copied().collect::<BTreeSet<_>>();
+        let (tail, zero) = (self.log.tail(), EVersion::default());
+        for osd in targets.into_iter().filter(|o| *o != self.osd) {
+            let info = p.infos.get(&osd).cloned().flatten();
+            let member = match info {
+                None if tail == zero => {
+                    Member::behind(None, PgLog::default(), Missing::default(), zero, &self.log)
+                }
+                None => Member::reset(None),
+                Some(i) if i.last_update() < tail || i.last_backfill.is_min() => Member::reset(Some(i)),
+                Some(i) if i.missing == 0 && self.log.contains(i.last_update()) => {
+                    let at = i.last_update();
+                    Member::behind(Some(i), PgLog::new(at, []), Missing::default(), at, &self.log)
+                }
+                Some(_) => {
+                    self.send(osd, CtlBody::GetLog { after: tail }, cx);
+                    silent.insert(osd);
+                    continue;
+                }
+            };
+            p.members.insert(osd, member);
+        }
+        p.phase = Phase::Missing(silent);
+        self.missing_known(p, cx);
+    }
+
+    fn missing_known(&mut self, p: &mut Peering, cx: &mut Cx<'_>) {
+        if matches!(&p.phase, Phase::Missing(silent) if silent.is_empty()) {
+            self.wait_up_thru(p, cx);
+        }
+    }
+}
+
+/// Updates that delete these objects.
+pub(crate) fn removals(objects: BTreeSet<HObject>) -> Vec<ObjectUpdate> {
+    objects.into_iter().map(|object| ObjectUpdate { object, ops: vec![ObjectOp::Remove] }).collect()
+}

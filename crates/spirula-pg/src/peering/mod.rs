@@ -1,0 +1,314 @@
+//! Peering: how a primary proves which history of its PG is the one to serve, and brings every
+//! member to it. The algorithm is that of the RADOS papers and Ceph.
+//!
+//! | step | file | ends when |
+//! |---|---|---|
+//! | hear everybody who may know of acknowledged writes | `info` | all answered, none is in the way |
+//! | choose history and members | `choose` | the map's acting set is the one chosen (`pg_temp`) |
+//! | take over the log of the best copy | `log` | own log is the authoritative one |
+//! | learn what the members lack | `log` | all answered |
+//! | be on record as alive (`up_thru`) | here | the map says so |
+//! | bring all members to the log | `activate` | durable on all |
+//!
+//! Recovery of objects follows while the PG serves (`crate::recovery`).
+//!
+//! # Why no acknowledged write is lost
+//! A write is acknowledged when every acting member of its interval has it durably. Its interval
+//! has `up_thru` on record, so it counts as one that may have taken writes, and a later primary
+//! hears one of its acting members (or waits, `down`), unless a later interval was activated on
+//! all its members; by induction that one has the write. A member that answers has left older
+//! intervals for good, so nothing is acknowledged behind the primary's back. Among the answers
+//! the copy with the newest activation (les) and within it the longest log is taken: whatever was
+//! acknowledged is in it, because the activation gave it all older history, and logs of one
+//! interval are prefixes of one another.
+//!
+//! What a copy tells is durable before it tells it, so nothing unacknowledged that others build
+//! on can vanish with a restart.
+//!
+//! # New PGs
+//! That nobody has anything proves nothing. Only the monitor knows: while a PG is in its
+//! creating set no primary ever served it, so it may begin empty. Such a copy is *unconfirmed*
+//! until the monitor acknowledged that the PG left the set, naming the accepted creation; only
+//! then it serves. Copies of other creations are void.
+
+mod activate;
+pub(crate) mod choose;
+mod info;
+mod log;
+
+pub(crate) use choose::choose_whole;
+pub(crate) use log::removals;
+
+use crate::api::{CreateAnswer, PgEffect};
+use crate::intervals::Prior;
+use crate::log::PgLog;
+use crate::missing::Missing;
+use crate::pg::{After, Cx, Pg, Role, Step};
+use choose::Choice;
+use spirula_maps::PgState;
+use spirula_messages::cluster::pg::{PastInterval, PgInfo};
+use spirula_types::{EVersion, Epoch, OsdId};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A primary on its way to being active.
+#[derive(Debug, Default)]
+pub(crate) struct Peering {
+    /// The older intervals, ours or (if we have nothing) another's.
+    past: Vec<PastInterval>,
+    /// Newest activation that all its members share, as far as is known.
+    history_les: Epoch,
+    lec: Epoch,
+    prior: Prior,
+    /// Answers; our own comes when all we have is durable.
+    infos: BTreeMap<OsdId, Option<PgInfo>>,
+    asked: BTreeSet<OsdId>,
+    asked_ms: u64,
+    /// Until when primaries of older intervals may still serve reads.
+    lease_until: u64,
+    /// The monitor said that the PG exists (and which creation it accepted).
+    exists: Option<Option<Epoch>>,
+    /// Asked long enough that it is no passing state.
+    slow: bool,
+    phase: Phase,
+    choice: Choice,
+    members: BTreeMap<OsdId, Member>,
+    fresh: bool,
+    next: Next,
+}
+
+#[derive(Debug, Default, PartialEq, Eq)]
+enum Next {
+    #[default]
+    Stay,
+    Activate,
+}
+
+/// Where it is.
+#[derive(Debug, Default)]
+enum Phase {
+    /// Collecting infos.
+    #[default]
+    Info,
+    /// Asking the monitor whether the PG is new; then waiting for a holder to call.
+    Create,
+    /// Members of older intervals are down.
+    Down(Vec<OsdId>),
+    /// No whole copy.
+    Incomplete,
+    /// Waiting for the map to show this acting set; empty for the one CRUSH gives.
+    Temp(Vec<OsdId>),
+    /// Waiting for the authoritative log.
+    Log,
+    /// Waiting for members' logs.
+    Missing(BTreeSet<OsdId>),
+    /// Waiting for the map to say that we are alive.
+    UpThru,
+    /// A new PG with too few members to begin.
+    TooFew,
+}
+
+/// A member to be activated.
+#[derive(Debug)]
+pub(crate) struct Member {
+    /// What it said it has.
+    pub info: Option<PgInfo>,
+    /// Newest common entry; `None`: it must forget its log and be backfilled.
+    pub common: Option<EVersion>,
+    /// What it will lack then.
+    pub missing: Missing,
+}
+
+impl Pg {
+    /// Runs `f` on the peering state, if there is one.
+    fn peering(&mut self, cx: &mut Cx<'_>, f: impl FnOnce(&mut Self, &mut Peering, &mut Cx<'_>)) {
+        match std::mem::replace(&mut self.role, Role::Idle) {
+            Role::Peering(mut p) => {
+                f(self, &mut p, cx);
+                if p.next == Next::Activate {
+                    self.activate(*p, cx);
+                } else {
+                    self.role = Role::Peering(p);
+                }
+                cx.out.push(PgEffect::StateChanged);
+            }
+            other => self.role = other,
+        }
+    }
+
+    pub(crate) fn start_peering(&mut self, cx: &mut Cx<'_>) {
+        self.role = Role::Peering(Box::new(Peering {
+            past: self.past.clone(),
+            history_les: self.info.as_ref().map_or(0, |i| i.history_les),
+            lec: self.info.as_ref().map_or(0, |i| i.lec),
+            asked_ms: cx.now.mono_ms,
+            ..Peering::default()
+        }));
+        let since = self.interval.since;
+        self.when_durable(After::Step { since, step: Step::Flushed }, cx);
+    }
+
+    /// Gives up what the role does and peers anew in the same interval. Members change nothing
+    /// before they are activated, so their older answers stay true.
+    fn restart_peering(&mut self, cx: &mut Cx<'_>) {
+        self.leave_role(cx);
+        self.start_peering(cx);
+    }
+
+    /// All we had submitted is durable.
+    pub(crate) fn peering_flushed(&mut self, cx: &mut Cx<'_>) {
+        self.peering(cx, |pg, p, cx| {
+            p.infos.insert(pg.osd, pg.told_info());
+            for (osd, info) in &pg.strays {
+                p.infos.entry(*osd).or_insert_with(|| Some(info.clone()));
+            }
+            if pg.info.is_none() && p.infos.values().all(Option::is_none) {
+                p.phase = Phase::Create;
+                pg.ask_create(p, cx);
+            } else {
+                pg.hear(p, cx);
+            }
+        });
+    }
+
+    pub(crate) fn peering_map_advanced(&mut self, cx: &mut Cx<'_>) {
+        let Some(view) = self.view.clone() else { return };
+        let Role::Peering(p) = &self.role else { return };
+        if p.infos.contains_key(&self.osd) && p.prior.affected_by(&view) {
+            self.restart_peering(cx);
+            return;
+        }
+        self.peering(cx, |pg, p, cx| {
+            if matches!(p.phase, Phase::UpThru) {
+                pg.wait_up_thru(p, cx);
+            }
+        });
+    }
+
+    /// The map must know that we are alive in this interval before we serve: then later
+    /// primaries know that this interval may have taken writes.
+    fn wait_up_thru(&mut self, p: &mut Peering, cx: &mut Cx<'_>) {
+        let Some(view) = &self.view else { return };
+        let on_record = view.osds.get(&self.osd).is_some_and(|o| o.up_thru >= self.interval.since);
+        if on_record || planted!(self.cfg, NoUpThru) {
+            p.next = Next::Activate;
+        } else if !matches!(p.phase, Phase::UpThru) {
+            p.phase = Phase::UpThru;
+            cx.out.push(PgEffect::Alive(view.epoch));
+        }
+    }
+
+    fn ask_create(&mut self, p: &mut Peering, cx: &mut Cx<'_>) {
+        let origin = p.infos.values().flatten().next().map_or(self.id, |i| i.origin);
+        p.asked_ms = cx.now.mono_ms;
+        cx.out.push(PgEffect::AskCreate { pg: origin, epoch: self.interval.since });
+    }
+
+    pub(crate) fn on_create_answer(&mut self, answer: CreateAnswer, cx: &mut Cx<'_>) {
+        self.peering(cx, |pg, p, cx| {
+            if !matches!(p.phase, Phase::Create) {
+                return;
+            }
+            match answer {
+                CreateAnswer::Exists { winner } => {
+                    p.exists = Some(winner);
+                    if p.infos.values().any(Option::is_some) {
+                        pg.hear(p, cx);
+                    }
+                }
+                CreateAnswer::Granted { since } => pg.begin_fresh(p, since, cx),
+            }
+        });
+    }
+
+    /// Repeats questions.
+    pub(crate) fn peering_tick(&mut self, cx: &mut Cx<'_>) {
+        let retry = self.cfg.retry_ms;
+        if planted!(self.cfg, NoRetry) {
+            return;
+        }
+        self.peering(cx, |pg, p, cx| {
+            if cx.now.mono_ms < p.asked_ms + retry {
+                return;
+            }
+            p.asked_ms = cx.now.mono_ms;
+            p.slow = true;
+            match &p.phase {
+                Phase::Create => pg.ask_create(p, cx),
+                Phase::Temp(want) => cx.out.push(PgEffect::WantActing(want.clone())),
+                Phase::UpThru => cx.out.push(PgEffect::Alive(pg.epoch())),
+                _ => {}
+            }
+        });
+    }
+}
+
+impl Peering {
+    /// State bits beside those that the sets give, and who is in the way.
+    pub fn state(&self) -> (PgState, Vec<OsdId>) {
+        match &self.phase {
+            Phase::Info => (PgState::PEERING, self.silent()),
+            Phase::Create if self.exists.is_none() => (PgState::CREATING | PgState::PEERING, Vec::new()),
+            // Somebody has it, but nobody that is up.
+            Phase::Create if self.slow => (PgState::DOWN, Vec::new()),
+            Phase::Down(by) => (PgState::DOWN, by.clone()),
+            Phase::Incomplete => (PgState::INCOMPLETE, Vec::new()),
+            Phase::Missing(silent) => (PgState::PEERING, silent.iter().copied().collect()),
+            Phase::Log => (PgState::PEERING, vec![self.choice.auth]),
+            Phase::TooFew => (PgState::CREATING | PgState::PEERED, Vec::new()),
+            Phase::Create | Phase::Temp(_) | Phase::UpThru => (PgState::PEERING, Vec::new()),
+        }
+    }
+
+    fn silent(&self) -> Vec<OsdId> {
+        self.prior.probe.iter().filter(|o| !self.infos.contains_key(o)).copied().collect()
+    }
+
+    /// Who answered what, for `pg query`.
+    pub fn infos(&self) -> impl Iterator<Item = (OsdId, Option<&PgInfo>)> {
+        self.infos.iter().map(|(o, i)| (*o, i.as_ref()))
+    }
+
+    /// Whom it asks, and who is down, for `pg query`.
+    pub fn prior(&self) -> &Prior {
+        &self.prior
+    }
+
+    /// Name of the step, for `pg query`.
+    pub fn step(&self) -> &'static str {
+        match self.phase {
+            Phase::Info => "Started/Primary/Peering/GetInfo",
+            Phase::Create | Phase::TooFew => "Initial",
+            Phase::Down(_) => "Started/Primary/Peering/Down",
+            Phase::Incomplete => "Started/Primary/Peering/Incomplete",
+            Phase::Temp(_) => "Started/Primary/WaitActingChange",
+            Phase::Log => "Started/Primary/Peering/GetLog",
+            Phase::Missing(_) => "Started/Primary/Peering/GetMissing",
+            Phase::UpThru => "Started/Primary/Peering/WaitUpThru",
+        }
+    }
+}
+
+impl Member {
+    /// A copy outside the members, with what it lacks of the history up to the common entry.
+    pub fn source(info: PgInfo, log: PgLog, missing: Missing, common: Option<EVersion>) -> Self {
+        let (mut log, mut missing) = (log, missing);
+        if let Some(common) = common {
+            crate::merge::merge(&mut log, &mut missing, &info.last_backfill, common, &[]);
+        }
+        Self { info: Some(info), common, missing }
+    }
+
+    /// One that must begin from nothing.
+    fn reset(info: Option<PgInfo>) -> Self {
+        Self { info, common: None, missing: Missing::default() }
+    }
+
+    /// One that has nothing but whose history the log tells from the beginning.
+    fn behind(info: Option<PgInfo>, log: PgLog, missing: Missing, common: EVersion, auth: &PgLog) -> Self {
+        let (mut log, mut missing) = (log, missing);
+        let last_backfill = info.as_ref().map_or_else(spirula_types::HObject::max, |i| i.last_backfill.clone());
+        let delta: Vec<_> = auth.after(common).cloned().collect();
+        crate::merge::merge(&mut log, &mut missing, &last_backfill, common, &delta);
+        Self { info, common: Some(common), missing }
+    }
+}

@@ -1,0 +1,238 @@
+//! Backfill: filling a member whose log could not be brought up to date, in object order.
+//!
+//! Listings of both sides are compared piece by piece; what differs is sent, what the primary
+//! lacks is deleted. Everything up to `started` is equal or on its way: writes go there in full.
+//! Beyond it the member gets only log entries, and the comparison will find what changed. The
+//! member records how far it is (`last_backfill`), so that a restart goes on from there.
+
+use crate::pg::{Cx, Pg, Role};
+use spirula_messages::cluster::pg::CtlBody;
+use spirula_types::{EVersion, HObject, OsdId};
+use std::collections::{BTreeMap, VecDeque};
+
+/// Objects after which the member is told how far it is.
+const TELL_EVERY: usize = 64;
+
+/// One member's backfill.
+#[derive(Debug)]
+pub(crate) struct Backfill {
+    /// All up to here are equal, or on their way.
+    pub started: HObject,
+    /// Ours from `started` to `mine_next`.
+    mine: BTreeMap<HObject, EVersion>,
+    mine_next: HObject,
+    /// The member's from `started` to `theirs_next`.
+    theirs: BTreeMap<HObject, EVersion>,
+    theirs_next: HObject,
+    asked: bool,
+    /// On their way, in order: the object, the one before it, and whether it has arrived.
+    under_way: VecDeque<(HObject, HObject, bool)>,
+    told: HObject,
+    untold: usize,
+    finishing: bool,
+}
+
+impl Backfill {
+    fn new(from: &HObject) -> Self {
+        Self {
+            started: from.clone(),
+            mine: BTreeMap::new(),
+            mine_next: from.clone(),
+            theirs: BTreeMap::new(),
+            theirs_next: from.clone(),
+            asked: false,
+            under_way: VecDeque::new(),
+            told: from.clone(),
+            untold: 0,
+            finishing: false,
+        }
+    }
+
+    pub fn note_written(&mut self, object: &HObject, version: Option<EVersion>) {
+        if *object > self.started && *object < self.mine_next {
+            match version {
+                Some(v) => drop(self.mine.insert(object.clone(), v)),
+                None => drop(self.mine.remove(object)),
+            }
+        }
+    }
+
+    pub fn is_under_way(&self, object: &HObject) -> bool {
+        self.under_way.iter().any(|(o, ..)| o == object)
+    }
+
+    pub fn landed(&mut self, object: &HObject) {
+        if let Some(u) = self.under_way.iter_mut().find(|(o, ..)| o == object) {
+            u.2 = true;
+            self.untold += 1;
+        }
+        while self.under_way.pop_front_if(|u| u.2).is_some() {}
+    }
+
+    /// All up to here is durable at the member.
+    fn done(&self) -> &HObject {
+        self.under_way.front().map_or(&self.started, |(_, before, _)| before)
+    }
+
+    /// The next object that both sides are known about, with both versions.
+    fn next(&mut self) -> Option<(HObject, Option<EVersion>, Option<EVersion>)> {
+        let bound = (&self.mine_next).min(&self.theirs_next);
+        let a = self.mine.keys().next();
+        let b = self.theirs.keys().next();
+        let o = match (a, b) {
+            (Some(a), Some(b)) => a.min(b),
+            (a, b) => a.or(b)?,
+        };
+        if !bound.max && o >= bound {
+            return None;
+        }
+        let o = o.clone();
+        let (x, y) = (self.mine.remove(&o), self.theirs.remove(&o));
+        Some((o, x, y))
+    }
+
+    fn exhausted(&self) -> bool {
+        self.mine.is_empty() && self.theirs.is_empty() && self.mine_next.max && self.theirs_next.max
+    }
+}
+
+/// What a step did.
+enum Did {
+    Something,
+    Nothing,
+}
+
+impl Pg {
+    pub(super) fn begin_backfills(&mut self) {
+        let Role::Active(a) = &mut self.role else { return };
+        for (osd, p) in a.peers.iter().filter(|(_, p)| !p.last_backfill.max) {
+            a.recovery.backfills.entry(*osd).or_insert_with(|| Backfill::new(&p.last_backfill));
+        }
+    }
+
+    /// Does one piece of work for some member; false if there is none to do now.
+    pub(super) fn backfill_step(&mut self, cx: &mut Cx<'_>) -> Result<bool, crate::exec::Prefetch> {
+        let Role::Active(a) = &mut self.role else { return Ok(false) };
+        let members: Vec<OsdId> = a.recovery.backfills.keys().copied().collect();
+        for osd in members {
+            if let Did::Something = self.backfill_member(osd, cx)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn backfill_member(&mut self, osd: OsdId, cx: &mut Cx<'_>) -> Result<Did, crate::exec::Prefetch> {
+        let max = self.cfg.scan_objects.max(1);
+        let Some(b) = self.backfill_of(osd) else { return Ok(Did::Nothing) };
+        if b.mine.is_empty() && !b.mine_next.max {
+            let from = b.mine_next.clone();
+            match self.list_versions(&from, max, cx.reader) {
+                Ok((found, next)) => {
+                    let Some(b) = self.backfill_of(osd) else { return Ok(Did::Nothing) };
+                    // The last object handled may be where the listing begins.
+                    b.mine = found.into_iter().filter(|(o, _)| *o > b.started).collect();
+                    b.mine_next = next;
+                }
+                Err(crate::exec::ReadError::NotReady(what)) => return Err(what),
+                Err(e) => {
+                    tracing::error!(pg = %self.id, error = %e, "list objects for backfill");
+                    return Ok(Did::Nothing);
+                }
+            }
+            return Ok(Did::Something);
+        }
+        if b.theirs.is_empty() && !b.theirs_next.max {
+            if !std::mem::replace(&mut b.asked, true) {
+                let from = b.theirs_next.clone();
+                self.send(osd, CtlBody::Scan { from, max: max as u32 }, cx);
+                self.take_turn();
+            }
+            return Ok(Did::Nothing);
+        }
+        // Not while the object is on its way elsewhere: one recovery of an object at a time.
+        let first = [b.mine.keys().next(), b.theirs.keys().next()].into_iter().flatten().min().cloned();
+        let Role::Active(a) = &mut self.role else { return Ok(Did::Nothing) };
+        if first.is_some_and(|o| a.recovery.ops.contains_key(&o)) {
+            return Ok(Did::Nothing);
+        }
+        let Some(b) = a.recovery.backfills.get_mut(&osd) else { return Ok(Did::Nothing) };
+        let Some((object, mine, theirs)) = b.next() else {
+            if b.exhausted() && !b.started.max {
+                b.started = HObject::max();
+                self.backfill_progress(cx);
+            }
+            return Ok(Did::Nothing);
+        };
+        let before = std::mem::replace(&mut b.started, object.clone());
+        let same = mine == theirs && mine != Some(EVersion::default());
+        let peer = a.peers.get_mut(&osd);
+        if let (Some(p), true) = (peer, mine.is_some()) {
+            p.copied += 1;
+        }
+        if same {
+            b.untold += 1;
+        } else {
+            b.under_way.push_back((object.clone(), before, false));
+            self.take_turn();
+            self.push_object(&object, vec![osd], mine.is_none());
+        }
+        Ok(Did::Something)
+    }
+
+    fn take_turn(&mut self) {
+        if let Role::Active(a) = &mut self.role {
+            a.recovery.turns = a.recovery.turns.saturating_sub(1);
+        }
+    }
+
+    fn backfill_of(&mut self, osd: OsdId) -> Option<&mut Backfill> {
+        match &mut self.role {
+            Role::Active(a) => a.recovery.backfills.get_mut(&osd),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn on_scanned(
+        &mut self,
+        from: OsdId,
+        objects: Vec<(HObject, EVersion)>,
+        next: HObject,
+        cx: &mut Cx<'_>,
+    ) {
+        let Some(b) = self.backfill_of(from) else { return };
+        if std::mem::take(&mut b.asked) {
+            b.theirs = objects.into_iter().filter(|(o, _)| *o > b.started).collect();
+            b.theirs_next = next;
+            self.pump(cx);
+        }
+    }
+
+    /// Tells members how far they are.
+    pub(super) fn backfill_progress(&mut self, cx: &mut Cx<'_>) {
+        let Role::Active(a) = &mut self.role else { return };
+        let mut tell = Vec::new();
+        for (osd, b) in &mut a.recovery.backfills {
+            let done = b.done().clone();
+            if done > b.told && !b.finishing && (done.max || b.untold >= TELL_EVERY) {
+                b.told = done.clone();
+                b.untold = 0;
+                b.finishing = done.max;
+                tell.push((*osd, done));
+            }
+        }
+        for (osd, last_backfill) in tell {
+            self.send(osd, CtlBody::Progress { last_backfill }, cx);
+        }
+    }
+
+    pub(crate) fn on_progress_ack(&mut self, from: OsdId, last_backfill: &HObject, cx: &mut Cx<'_>) {
+        let Role::Active(a) = &mut self.role else { return };
+        let Some(p) = a.peers.get_mut(&from) else { return };
+        p.last_backfill = last_backfill.clone();
+        if last_backfill.max {
+            a.recovery.backfills.remove(&from);
+            self.begin_recovery(cx);
+        }
+    }
+}

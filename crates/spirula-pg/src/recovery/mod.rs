@@ -1,0 +1,577 @@
+//! Recovery: making every member's objects what the log says, while the PG serves.
+//!
+//! By the log: objects in somebody's missing set are pulled to the primary, then pushed to
+//! whoever lacks them. By backfill (`backfill`): members whose log could not be brought up to
+//! date are compared object by object. An object that a client wants is recovered at once; all
+//! others are served meanwhile. Both kinds wait for reservations here and at the members, so
+//! that an OSD takes part in few at a time, and for the shell's turns, so that clients come first.
+//!
+//! A source gives an object only in the version wanted and only if its checksums hold. If it
+//! cannot, it counts as lacking the object, and another is asked; if there is none the object
+//! is *unfound* until a holder returns.
+
+mod backfill;
+pub(crate) mod copy;
+mod reserve;
+
+use crate::active::Active;
+use crate::api::{PeerMsg, PgEffect};
+use crate::exec::ReadError;
+use crate::log::{LogEntry, PgLog};
+use crate::missing::Missing;
+use crate::peering::{Member, choose_whole};
+use crate::pg::{After, Cx, Pg, Role, Step};
+use backfill::Backfill;
+use copy::{Chunk, chunk};
+use reserve::Stage;
+use spirula_maps::PgState;
+use spirula_messages::cluster::pg::{CopyCursor, CtlBody, MissingItem, PgInfo, PgTxn, TxnKind};
+use spirula_types::transaction::{ObjectOp, ObjectUpdate, Transaction};
+use spirula_types::{EVersion, HObject, OsdId};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// A primary's recovery.
+#[derive(Debug, Default)]
+pub(crate) struct Recovery {
+    /// Some member is not whole.
+    pub backfilling: bool,
+    /// Objects under way.
+    ops: BTreeMap<HObject, RecOp>,
+    /// Numbers of messages under way.
+    flights: BTreeMap<u64, HObject>,
+    /// Objects that clients wait for, to be begun.
+    demanded: VecDeque<HObject>,
+    /// Objects whose next piece must be read.
+    resume: VecDeque<HObject>,
+    /// The rest, in order.
+    todo: VecDeque<HObject>,
+    /// Objects that nobody we know of has.
+    pub unfound: BTreeSet<HObject>,
+    stage: Stage,
+    /// Work that the shell allows to begin.
+    turns: usize,
+    asked_turn: bool,
+    backfills: BTreeMap<OsdId, Backfill>,
+    /// Copies outside the members that may have what is unfound.
+    sources: BTreeMap<OsdId, Member>,
+    too_full: bool,
+}
+
+/// One object's recovery.
+#[derive(Debug, Default)]
+struct RecOp {
+    pull: Option<Pull>,
+    push: Option<Push>,
+    /// Sources that failed.
+    tried: BTreeSet<OsdId>,
+}
+
+#[derive(Debug)]
+struct Pull {
+    from: OsdId,
+    seq: u64,
+    need: EVersion,
+    /// Where to go on when the present piece is durable; `None` after the last.
+    next: Option<CopyCursor>,
+}
+
+#[derive(Debug, Default)]
+struct Push {
+    targets: Vec<OsdId>,
+    /// The piece to send next.
+    cursor: CopyCursor,
+    /// Who has not made the present piece durable.
+    waiting: BTreeSet<OsdId>,
+    seq: u64,
+    more: bool,
+    /// It goes at the targets.
+    remove: bool,
+}
+
+impl Recovery {
+    pub fn state(&self) -> PgState {
+        let toofull = if self.too_full { PgState::BACKFILL_TOOFULL } else { PgState::UNKNOWN };
+        let unfound = match (self.unfound.is_empty(), self.backfilling) {
+            (true, _) => PgState::UNKNOWN,
+            (false, false) => PgState::RECOVERY_UNFOUND,
+            (false, true) => PgState::BACKFILL_UNFOUND,
+        };
+        self.stage.state() | toofull | unfound
+    }
+
+    pub fn wants_tick(&self) -> bool {
+        !self.unfound.is_empty() || self.too_full || !matches!(self.stage, Stage::Idle)
+    }
+
+    /// Objects being recovered now, for `pg query`.
+    pub fn under_way(&self) -> usize {
+        self.ops.len()
+    }
+
+    /// Up to where the backfill of a member has come.
+    pub fn started(&self, osd: OsdId) -> Option<&HObject> {
+        self.backfills.get(&osd).map(|b| &b.started)
+    }
+}
+
+impl Pg {
+    /// Must the object be recovered before a request may use it? Begins that, if so.
+    pub(crate) fn must_recover_first(&mut self, object: &HObject, write: bool, cx: &mut Cx<'_>) -> bool {
+        let Role::Active(a) = &mut self.role else { return false };
+        let r = &mut a.recovery;
+        if !r.backfilling && self.missing.is_empty() && r.ops.is_empty() && a.peers.values().all(|p| p.missing.is_empty()) {
+            return false;
+        }
+        let here = self.missing.contains(object);
+        let there = write && a.peers.values().any(|p| p.missing.contains(object));
+        if !here && !there {
+            return write && r.ops.contains_key(object);
+        }
+        if !r.ops.contains_key(object) && !r.unfound.contains(object) && !r.demanded.contains(object) {
+            r.demanded.push_back(object.clone());
+            self.pump(cx);
+            // It may have been done at once (nobody to send to).
+            return self.must_recover_first_again(object, write);
+        }
+        true
+    }
+
+    fn must_recover_first_again(&self, object: &HObject, write: bool) -> bool {
+        let Some(a) = self.active() else { return true };
+        self.missing.contains(object)
+            || (write
+                && (a.recovery.ops.contains_key(object) || a.peers.values().any(|p| p.missing.contains(object))))
+    }
+
+    /// Does a member get an object's changes, or only the log entry?
+    pub(crate) fn gets_object(a: &Active, osd: OsdId, object: &HObject) -> bool {
+        if !a.recovery.backfilling {
+            return true;
+        }
+        match a.recovery.started(osd) {
+            Some(started) => object <= started,
+            None => a.peers.get(&osd).is_some_and(|p| object <= &p.last_backfill),
+        }
+    }
+
+    /// A write changed an object (or removed it): what was listed of it is stale.
+    pub(crate) fn note_written(&mut self, object: &HObject, version: Option<EVersion>) {
+        if let Role::Active(a) = &mut self.role
+            && a.recovery.backfilling
+        {
+            a.recovery.backfills.values_mut().for_each(|b| b.note_written(object, version));
+        }
+    }
+
+    /// Looks at what is to be recovered and goes on with it.
+    pub(crate) fn begin_recovery(&mut self, cx: &mut Cx<'_>) {
+        let Some(view) = self.view.clone() else { return };
+        let Role::Active(a) = &mut self.role else { return };
+        if !a.activated || a.clean {
+            return;
+        }
+        a.recovery.backfilling = a.peers.values().any(|p| !p.last_backfill.max);
+        let lacks = |m: &Missing| m.iter().any(|(o, _)| !a.recovery.unfound.contains(o));
+        let missing = lacks(&self.missing) || a.peers.values().any(|p| lacks(&p.missing));
+        let unfound = !a.recovery.unfound.is_empty();
+        if missing {
+            self.want_stage(Some(false), view.permits.no_recover, cx);
+        } else if unfound {
+            self.want_stage(None, false, cx);
+            let strays: Vec<OsdId> = self.strays.keys().copied().collect();
+            strays.into_iter().for_each(|s| self.ask_for_unfound(s, cx));
+        } else if a.recovery.backfilling {
+            let only_moves = self.degraded() == 0;
+            let held = view.permits.no_backfill || (view.permits.no_rebalance && only_moves);
+            self.want_stage(Some(true), held, cx);
+        } else {
+            self.want_stage(None, false, cx);
+            self.recovered(cx);
+        }
+    }
+
+    /// Every member is whole.
+    fn recovered(&mut self, cx: &mut Cx<'_>) {
+        let Some(view) = self.view.clone() else { return };
+        let size = Self::pool_size(&view);
+        let want = choose_whole(&view.up, &view.acting, size);
+        let Role::Active(a) = &mut self.role else { return };
+        if want != view.acting {
+            let want = if want == view.up { Vec::new() } else { want };
+            if a.want.as_ref() != Some(&want) {
+                a.want = Some(want.clone());
+                a.asked_ms = cx.now.mono_ms;
+                cx.out.push(PgEffect::WantActing(want));
+            }
+        } else if view.acting.len() >= size && view.up == view.acting && a.serving && !a.clean {
+            a.clean = true;
+            a.want = None;
+            if let Some(info) = &mut self.info {
+                info.lec = view.epoch;
+            }
+            self.past.clear();
+            self.save(After::Nothing, cx);
+            self.tell_history(cx);
+            self.purge_strays(cx);
+        }
+        cx.out.push(PgEffect::StateChanged);
+    }
+
+    // ---- the pump ----
+
+    /// The shell allows work to begin.
+    pub(crate) fn on_turn(&mut self, work: usize, cx: &mut Cx<'_>) {
+        let Some(a) = self.active_mut() else { return };
+        a.recovery.asked_turn = false;
+        a.recovery.turns = work;
+        self.pump(cx);
+    }
+
+    /// Goes on with whatever recovery can do now.
+    pub(crate) fn pump(&mut self, cx: &mut Cx<'_>) {
+        if self.pump_read.is_some() || !self.active().is_some_and(|a| a.activated) {
+            return;
+        }
+        if let Err(what) = self.pump_objects(cx) {
+            self.read_for_pump(what, cx);
+        }
+    }
+
+    fn pump_objects(&mut self, cx: &mut Cx<'_>) -> Result<(), crate::exec::Prefetch> {
+        loop {
+            let window = self.cfg.push_window.max(1);
+            let Some(a) = self.active_mut() else { return Ok(()) };
+            let r = &mut a.recovery;
+            if let Some(o) = r.resume.front().cloned() {
+                self.push_piece(&o, cx)?;
+                if let Some(a) = self.active_mut() {
+                    a.recovery.resume.pop_front();
+                }
+                continue;
+            }
+            if let Some(o) = r.demanded.pop_front() {
+                self.start_object(&o, cx);
+                continue;
+            }
+            let Stage::Running { backfill } = r.stage else { return Ok(()) };
+            if r.ops.len() >= window {
+                return Ok(());
+            }
+            if r.turns == 0 {
+                if !std::mem::replace(&mut r.asked_turn, true) {
+                    cx.out.push(PgEffect::WantTurn);
+                }
+                return Ok(());
+            }
+            if backfill {
+                if !self.backfill_step(cx)? {
+                    return Ok(());
+                }
+            } else if let Some(o) = r.todo.pop_front() {
+                r.turns -= 1;
+                self.start_object(&o, cx);
+            } else {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Begins the recovery of an object that somebody lacks.
+    fn start_object(&mut self, object: &HObject, cx: &mut Cx<'_>) {
+        let Role::Active(a) = &mut self.role else { return };
+        if a.recovery.ops.contains_key(object) {
+            return;
+        }
+        if self.missing.contains(object) {
+            a.recovery.ops.insert(object.clone(), RecOp::default());
+            self.pull_object(object, cx);
+        } else {
+            let targets: Vec<OsdId> =
+                a.peers.iter().filter(|(_, p)| p.missing.contains(object)).map(|(o, _)| *o).collect();
+            if !targets.is_empty() {
+                a.recovery.ops.insert(object.clone(), RecOp::default());
+                self.push_object(object, targets, false);
+            } else {
+                self.object_done(object, cx);
+            }
+        }
+    }
+
+    // ---- pulling ----
+
+    /// Asks the next source for an object that we lack.
+    fn pull_object(&mut self, object: &HObject, cx: &mut Cx<'_>) {
+        let seq = self.seq();
+        let Role::Active(a) = &mut self.role else { return };
+        let Some(need) = self.missing.get(object).map(|i| i.need) else { return };
+        let Some(op) = a.recovery.ops.get_mut(object) else { return };
+        let member = a.peers.iter().filter(|(_, p)| *object <= p.last_backfill && !p.missing.contains(object));
+        let stray = a.recovery.sources.iter().filter(|(_, m)| {
+            let reaches = m.info.as_ref().is_some_and(|i| *object <= i.last_backfill);
+            reaches && m.common.is_some_and(|c| c >= need) && !m.missing.contains(object)
+        });
+        let from = member.map(|(o, _)| *o).chain(stray.map(|(o, _)| *o)).find(|o| !op.tried.contains(o));
+        let Some(from) = from else {
+            tracing::warn!(pg = %self.id, %object, %need, "object is unfound");
+            a.recovery.ops.remove(object);
+            a.recovery.unfound.insert(object.clone());
+            cx.out.push(PgEffect::StateChanged);
+            self.settled(cx);
+            return;
+        };
+        op.pull = Some(Pull { from, seq, need, next: None });
+        a.recovery.flights.insert(seq, object.clone());
+        let cursor = CopyCursor::default();
+        self.send(from, CtlBody::Pull { seq, object: object.clone(), need, cursor }, cx);
+    }
+
+    pub(crate) fn on_pulled(&mut self, from: OsdId, t: PgTxn, cx: &mut Cx<'_>) {
+        let Role::Active(a) = &mut self.role else { return };
+        let Some(object) = a.recovery.flights.get(&t.seq).cloned() else { return };
+        let Some(pull) = a.recovery.ops.get_mut(&object).and_then(|o| o.pull.as_mut()) else { return };
+        if pull.from != from || pull.seq != t.seq {
+            return;
+        }
+        let txn = match Transaction::join(&t.header, &t.payload) {
+            Ok(txn) if txn.objects.iter().all(|u| u.object == object) && t.version == pull.need => txn,
+            other => {
+                tracing::error!(pg = %self.id, from, %object, error = ?other.err(), "bad copy of an object");
+                return self.on_pull_failed(from, t.seq, &object, cx);
+            }
+        };
+        let last = t.next.is_none();
+        pull.next = t.next;
+        self.ops.forget_object(&object);
+        let after = After::Step { since: self.interval.since, step: Step::Pulled(t.seq) };
+        self.apply_piece(txn, last, after, cx);
+    }
+
+    pub(crate) fn on_pull_durable(&mut self, seq: u64, cx: &mut Cx<'_>) {
+        let next_seq = self.seq();
+        let Role::Active(a) = &mut self.role else { return };
+        let Some(object) = a.recovery.flights.remove(&seq) else { return };
+        let Some(op) = a.recovery.ops.get_mut(&object) else { return };
+        let Some(pull) = op.pull.as_mut().filter(|p| p.seq == seq) else { return };
+        if let Some(cursor) = pull.next.take() {
+            pull.seq = next_seq;
+            let (from, need) = (pull.from, pull.need);
+            a.recovery.flights.insert(next_seq, object.clone());
+            self.send(from, CtlBody::Pull { seq: next_seq, object, need, cursor }, cx);
+            return;
+        }
+        op.pull = None;
+        let mut targets: BTreeSet<OsdId> =
+            a.peers.iter().filter(|(_, p)| p.missing.contains(&object)).map(|(o, _)| *o).collect();
+        targets.extend(a.recovery.backfills.iter().filter(|(_, b)| b.is_under_way(&object)).map(|(o, _)| *o));
+        if targets.is_empty() {
+            self.object_done(&object, cx);
+        } else {
+            self.push_object(&object, targets.into_iter().collect(), false);
+        }
+        self.pump(cx);
+    }
+
+    pub(crate) fn on_pull_failed(&mut self, from: OsdId, seq: u64, object: &HObject, cx: &mut Cx<'_>) {
+        let Role::Active(a) = &mut self.role else { return };
+        if a.recovery.flights.get(&seq) != Some(object) {
+            return;
+        }
+        a.recovery.flights.remove(&seq);
+        let Some(op) = a.recovery.ops.get_mut(object) else { return };
+        op.tried.insert(from);
+        op.pull = None;
+        if planted!(self.cfg, FailedReadForgotten) {
+            self.missing.remove(object);
+            self.object_done(object, cx);
+            return;
+        }
+        let Some(need) = self.missing.get(object).map(|i| i.need) else { return };
+        if let Some(p) = a.peers.get_mut(&from) {
+            p.missing.set(object.clone(), need, EVersion::default());
+        } else if let Some(m) = a.recovery.sources.get_mut(&from) {
+            m.missing.set(object.clone(), need, EVersion::default());
+        }
+        self.pull_object(object, cx);
+        self.pump(cx);
+    }
+
+    // ---- pushing ----
+
+    /// Sends an object (or its removal) to these members.
+    fn push_object(&mut self, object: &HObject, targets: Vec<OsdId>, remove: bool) {
+        let Role::Active(a) = &mut self.role else { return };
+        let op = a.recovery.ops.entry(object.clone()).or_default();
+        op.push = Some(Push { targets, remove, ..Push::default() });
+        a.recovery.resume.push_back(object.clone());
+    }
+
+    /// Sends the next piece of an object to all who get it.
+    fn push_piece(&mut self, object: &HObject, cx: &mut Cx<'_>) -> Result<(), crate::exec::Prefetch> {
+        let seq = self.seq();
+        let max = self.cfg.push_bytes;
+        let Role::Active(a) = &mut self.role else { return Ok(()) };
+        let Some(push) = a.recovery.ops.get_mut(object).and_then(|o| o.push.as_mut()) else { return Ok(()) };
+        let read = if push.remove {
+            let update = ObjectUpdate { object: object.clone(), ops: vec![ObjectOp::Remove] };
+            Ok(Chunk { txn: Transaction { objects: vec![update], meta: Vec::new() }, next: None })
+        } else {
+            chunk(cx.reader, object, &push.cursor, max)
+        };
+        match read {
+            Ok(Chunk { txn, next }) => {
+                let (header, payload) = txn.split();
+                let t = PgTxn {
+                    pg: self.id,
+                    epoch: self.interval.since,
+                    kind: TxnKind::Push,
+                    seq,
+                    version: EVersion::default(),
+                    next: next.clone(),
+                    header: header.into(),
+                    payload,
+                };
+                let bytes = (t.header.len() + t.payload.len()) as u64 * push.targets.len() as u64;
+                push.waiting = push.targets.iter().copied().collect();
+                push.seq = seq;
+                push.more = next.is_some();
+                push.cursor = next.unwrap_or_default();
+                a.recovery.flights.insert(seq, object.clone());
+                for osd in &push.targets {
+                    cx.out.push(PgEffect::Send(*osd, PeerMsg::Txn(t.clone())));
+                }
+                self.stat.recovered_bytes += bytes as i64;
+                cx.out.push(PgEffect::Recovered { objects: 0, bytes });
+                Ok(())
+            }
+            Err(ReadError::NotReady(what)) => Err(what),
+            Err(e) => {
+                tracing::error!(pg = %self.id, %object, error = %e, "read object for recovery");
+                self.own_copy_failed(object, cx);
+                Ok(())
+            }
+        }
+    }
+
+    /// Our own copy of an object cannot be read: get another's first.
+    fn own_copy_failed(&mut self, object: &HObject, cx: &mut Cx<'_>) {
+        let stored = self.stored_version(object, cx.reader).unwrap_or_default();
+        let Role::Active(a) = &mut self.role else { return };
+        if planted!(self.cfg, FailedReadForgotten) {
+            for p in a.peers.values_mut() {
+                p.missing.remove(object);
+            }
+            self.object_done(object, cx);
+            return;
+        }
+        let wanted = a.peers.values().filter_map(|p| p.missing.get(object)).map(|i| i.need).max();
+        let logged = self.log.iter().rev().find(|e| e.object == *object).map(|e| e.version);
+        let version = wanted.or(logged).unwrap_or(stored);
+        if let Some(op) = a.recovery.ops.get_mut(object) {
+            op.push = None;
+        }
+        self.ops.forget_object(object);
+        self.mark_unreadable(object.clone(), version, cx);
+        self.pull_object(object, cx);
+    }
+
+    pub(crate) fn on_push_ack(&mut self, from: OsdId, seq: u64, cx: &mut Cx<'_>) {
+        let Role::Active(a) = &mut self.role else { return };
+        let Some(object) = a.recovery.flights.get(&seq).cloned() else { return };
+        let Some(push) = a.recovery.ops.get_mut(&object).and_then(|o| o.push.as_mut()) else { return };
+        if push.seq != seq || !push.waiting.remove(&from) || !push.waiting.is_empty() {
+            return;
+        }
+        a.recovery.flights.remove(&seq);
+        if push.more {
+            a.recovery.resume.push_back(object);
+        } else {
+            let targets = std::mem::take(&mut push.targets);
+            for osd in targets {
+                if let Some(p) = a.peers.get_mut(&osd) {
+                    p.missing.remove(&object);
+                }
+                if let Some(b) = a.recovery.backfills.get_mut(&osd) {
+                    b.landed(&object);
+                }
+            }
+            self.object_done(&object, cx);
+        }
+        self.pump(cx);
+    }
+
+    /// Nothing more to do for this object now.
+    fn object_done(&mut self, object: &HObject, cx: &mut Cx<'_>) {
+        let Role::Active(a) = &mut self.role else { return };
+        if a.recovery.ops.remove(object).is_some() {
+            self.stat.recovered_objects += 1;
+            cx.out.push(PgEffect::Recovered { objects: 1, bytes: 0 });
+        }
+        self.run_recovered(object, cx);
+        self.settled(cx);
+    }
+
+    /// Goes on to the next stage when nothing of this one is left.
+    fn settled(&mut self, cx: &mut Cx<'_>) {
+        let Some(a) = self.active() else { return };
+        let r = &a.recovery;
+        let idle = r.ops.is_empty() && r.demanded.is_empty() && r.todo.is_empty();
+        match r.stage {
+            Stage::Running { backfill: false } if idle => self.begin_recovery(cx),
+            Stage::Running { backfill: true } => self.backfill_progress(cx),
+            _ if idle => self.begin_recovery(cx),
+            _ => {}
+        }
+    }
+
+    // ---- unfound objects ----
+
+    /// Asks a copy outside the members what it has.
+    pub(crate) fn ask_for_unfound(&mut self, osd: OsdId, cx: &mut Cx<'_>) {
+        let Some(a) = self.active() else { return };
+        if !a.recovery.unfound.is_empty() && !a.recovery.sources.contains_key(&osd) && !a.peers.contains_key(&osd) {
+            self.send(osd, CtlBody::GetLog { after: self.log.tail() }, cx);
+        }
+    }
+
+    /// A copy outside the members has told what it has.
+    pub(crate) fn on_source(
+        &mut self,
+        from: OsdId,
+        info: PgInfo,
+        entries: Vec<LogEntry>,
+        missing: Vec<(HObject, MissingItem)>,
+        cx: &mut Cx<'_>,
+    ) {
+        let theirs = PgLog::new(self.log.tail().max(info.log_tail()), entries);
+        let common = self.log.common(&theirs);
+        let Role::Active(a) = &mut self.role else { return };
+        let missing = Missing::from_items(missing);
+        a.recovery.sources.insert(from, Member::source(info, theirs, missing, common));
+        self.retry_unfound(cx);
+    }
+
+    /// Looks again for what is unfound.
+    fn retry_unfound(&mut self, cx: &mut Cx<'_>) {
+        let Role::Active(a) = &mut self.role else { return };
+        let again = std::mem::take(&mut a.recovery.unfound);
+        a.recovery.demanded.extend(again);
+        self.pump(cx);
+        self.begin_recovery(cx);
+    }
+
+    /// Time passed.
+    pub(crate) fn retry_recovery(&mut self, cx: &mut Cx<'_>) {
+        let Role::Active(a) = &mut self.role else { return };
+        a.recovery.too_full = false;
+        self.begin_recovery(cx);
+        self.pump(cx);
+    }
+
+    /// Objects that nobody we know of has, with the versions wanted, for `list_unfound`.
+    pub fn unfound(&self) -> Vec<(HObject, EVersion)> {
+        let need = |o: &HObject| self.missing.get(o).map(|i| i.need).unwrap_or_default();
+        self.active().map_or_else(Vec::new, |a| {
+            a.recovery.unfound.iter().map(|o| (o.clone(), need(o))).collect()
+        })
+    }
+}

@@ -1,0 +1,167 @@
+//! Reservations: an OSD takes part in few recoveries at a time, as primary and as target.
+//!
+//! Our own OSD is asked first, then each target in order of its number: nobody holds a later
+//! one while waiting for an earlier one, so no circle of waiting can close.
+
+use crate::api::{PgEffect, Reservation};
+use crate::pg::{Cx, Pg, Role};
+use spirula_maps::PgState;
+use spirula_messages::cluster::pg::CtlBody;
+use spirula_types::{HObject, OsdId};
+use std::collections::BTreeSet;
+
+/// How far recovery is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// Nothing to do, or nothing possible.
+    #[default]
+    Idle,
+    /// Flags forbid it.
+    Held { backfill: bool },
+    /// Waits for our own OSD.
+    Local { backfill: bool },
+    /// Waits for the first of these.
+    Remote { backfill: bool, left: Vec<OsdId> },
+    /// Runs.
+    Running { backfill: bool },
+}
+
+impl Stage {
+    fn backfill(&self) -> Option<bool> {
+        match self {
+            Self::Idle => None,
+            Self::Held { backfill }
+            | Self::Local { backfill }
+            | Self::Remote { backfill, .. }
+            | Self::Running { backfill } => Some(*backfill),
+        }
+    }
+
+    pub fn state(&self) -> PgState {
+        match self {
+            Self::Idle => PgState::UNKNOWN,
+            Self::Running { backfill: false } => PgState::RECOVERING,
+            Self::Running { backfill: true } => PgState::BACKFILLING,
+            other if other.backfill() == Some(true) => PgState::BACKFILL_WAIT,
+            _ => PgState::RECOVERY_WAIT,
+        }
+    }
+}
+
+impl Pg {
+    /// Goes to a kind of recovery (`Some(backfill)`), or to none.
+    pub(super) fn want_stage(&mut self, backfill: Option<bool>, held: bool, cx: &mut Cx<'_>) {
+        let Role::Active(a) = &mut self.role else { return };
+        let same = a.recovery.stage.backfill() == backfill;
+        let is_held = matches!(a.recovery.stage, Stage::Held { .. });
+        if same && (backfill.is_none() || is_held == held) {
+            if backfill == Some(false) && matches!(a.recovery.stage, Stage::Running { .. }) {
+                self.list_todo();
+                self.pump(cx);
+            }
+            return;
+        }
+        if a.recovery.stage != Stage::Idle {
+            self.release(cx);
+        }
+        let Role::Active(a) = &mut self.role else { return };
+        a.recovery.stage = match backfill {
+            None => Stage::Idle,
+            Some(backfill) if held => Stage::Held { backfill },
+            Some(backfill) => {
+                let r = Reservation::Local { backfill };
+                self.reservations.insert(r);
+                cx.out.push(PgEffect::Reserve(r));
+                Stage::Local { backfill }
+            }
+        };
+        cx.out.push(PgEffect::StateChanged);
+    }
+
+    /// Gives all reservations back.
+    fn release(&mut self, cx: &mut Cx<'_>) {
+        let Role::Active(a) = &mut self.role else { return };
+        let targets: Vec<OsdId> = match a.recovery.stage {
+            Stage::Remote { .. } | Stage::Running { .. } => a.peers.keys().copied().collect(),
+            _ => Vec::new(),
+        };
+        a.recovery.todo.clear();
+        a.recovery.stage = Stage::Idle;
+        for backfill in [false, true] {
+            let r = Reservation::Local { backfill };
+            if self.reservations.remove(&r) {
+                cx.out.push(PgEffect::Unreserve(r));
+            }
+        }
+        targets.into_iter().for_each(|t| self.send(t, CtlBody::Release, cx));
+    }
+
+    /// Our own OSD lets us, as primary or as target.
+    pub(crate) fn on_reserved(&mut self, what: Reservation, cx: &mut Cx<'_>) {
+        if !self.reservations.contains(&what) {
+            cx.out.push(PgEffect::Unreserve(what));
+            return;
+        }
+        match what {
+            Reservation::Remote { primary, .. } => self.send(primary, CtlBody::Reserved, cx),
+            Reservation::Local { backfill } => {
+                let Role::Active(a) = &mut self.role else { return };
+                if a.recovery.stage != (Stage::Local { backfill }) {
+                    return;
+                }
+                let wanted = a.peers.iter().filter(|(_, p)| {
+                    if backfill { !p.last_backfill.max } else { !p.missing.is_empty() }
+                });
+                let left: Vec<OsdId> = wanted.map(|(o, _)| *o).collect();
+                a.recovery.stage = Stage::Remote { backfill, left };
+                self.reserve_next(cx);
+            }
+        }
+    }
+
+    /// A target lets us, or has no room.
+    pub(crate) fn on_remote_reserved(&mut self, from: OsdId, granted: bool, cx: &mut Cx<'_>) {
+        let Role::Active(a) = &mut self.role else { return };
+        let Stage::Remote { left, .. } = &mut a.recovery.stage else { return };
+        if left.first() != Some(&from) {
+            return;
+        }
+        if granted {
+            left.remove(0);
+            self.reserve_next(cx);
+        } else {
+            a.recovery.too_full = true;
+            a.asked_ms = cx.now.mono_ms;
+            self.release(cx);
+            cx.out.push(PgEffect::StateChanged);
+        }
+    }
+
+    fn reserve_next(&mut self, cx: &mut Cx<'_>) {
+        let Role::Active(a) = &mut self.role else { return };
+        let Stage::Remote { backfill, ref left } = a.recovery.stage else { return };
+        if let Some(next) = left.first().copied() {
+            self.send(next, CtlBody::Reserve { backfill }, cx);
+            return;
+        }
+        a.recovery.stage = Stage::Running { backfill };
+        cx.out.push(PgEffect::StateChanged);
+        if backfill {
+            self.begin_backfills();
+        } else {
+            self.list_todo();
+        }
+        self.pump(cx);
+    }
+
+    /// What the logs say is missing, ours first.
+    fn list_todo(&mut self) {
+        let Role::Active(a) = &mut self.role else { return };
+        let r = &mut a.recovery;
+        let fresh = |o: &&HObject| !r.ops.contains_key(*o) && !r.unfound.contains(*o);
+        let here: Vec<HObject> = self.missing.iter().map(|(o, _)| o).filter(fresh).cloned().collect();
+        let there: BTreeSet<HObject> =
+            a.peers.values().flat_map(|p| p.missing.iter().map(|(o, _)| o)).filter(fresh).cloned().collect();
+        r.todo = here.into_iter().chain(there.into_iter().filter(|o| !self.missing.contains(o))).collect();
+    }
+}
