@@ -6,25 +6,28 @@
 
 use crate::access::Rights;
 use crate::commands::Bench;
+use crate::follow::MAP_KEY;
 use crate::history::History;
 use crate::maps::Maps;
 use crate::peers::{LEASE_MS, Peers};
 use crate::perf::Perf;
 use crate::reader::{Shelf, StoreReader};
 use crate::report::Reporter;
+use crate::sched::Scheduler;
 use crate::space::grows;
 use crate::tell::Answer;
 use bytes::Bytes;
 use spirula_messages::ceph::{MConfig, MMgrMap, MMonMap, MOsdMap, MOsdOp, MOsdOpReply, kind, osd::flag};
 use spirula_messages::cluster::control::{
-    OsdMarkMeDown, OsdMarkMeDownAck, OsdReportAck, OsdScrub, OsdStop, PgCreateAsk, PgCreateGrant, PgsCreated,
-    PgsCreatedAck,
+    OsdAlive, OsdMarkMeDown, OsdMarkMeDownAck, OsdPgTemp, OsdReportAck, OsdScrub, OsdStop, PgCreateAsk, PgCreateGrant,
+    PgsCreated, PgsCreatedAck,
 };
 use spirula_messages::cluster::pg::{OsdPing, OsdPong, PgAcks, PgCtl, PgCtls, PgTxn, RepAck};
 use spirula_messages::{Body, Message};
 use spirula_pg::exec::Prefetch;
 use spirula_pg::{
-    ClientOp, CreateAnswer, Leases, Now, OpId, PeerMsg, Pg, PgConfig, PgEffect, PgEvent, ReadKey, Token, parse_info_key,
+    ClientOp, CreateAnswer, Leases, Now, OpId, PeerMsg, Pg, PgConfig, PgEffect, PgEvent, ReadKey, Stored, Token,
+    head_key, missing_prefix, parse_info_key,
 };
 use spirula_runtime::auth::Login;
 use spirula_runtime::cephx::DaemonAuth;
@@ -41,8 +44,6 @@ use tokio::sync::oneshot;
 
 /// Requests held because their map is not here yet; more are dropped (the client resends).
 const EARLY_OPS: usize = 4096;
-/// PGs that recover at a time.
-pub(crate) const RECOVERING: usize = 4;
 /// Between two looks at PGs that wait for time to pass.
 const PG_TICK: Duration = Duration::from_millis(500);
 /// Between two attempts to reach monitor or manager, and two boot messages.
@@ -179,6 +180,8 @@ pub struct Osd {
     pub(crate) maps: Maps,
     pub(crate) leases: Leases,
     pub(crate) life: Life,
+    /// The newest map shows this incarnation up.
+    pub(crate) live: bool,
     pub(crate) stop_waiters: Vec<oneshot::Sender<()>>,
     pub(crate) mon: Option<Link>,
     pub(crate) mon_open: bool,
@@ -206,8 +209,11 @@ pub struct Osd {
     pub(crate) ctls: BTreeMap<OsdId, Vec<PgCtl>>,
     pub(crate) asking: Vec<(PgId, Epoch)>,
     pub(crate) created: Vec<(PgId, Epoch)>,
-    pub(crate) recovery_queue: VecDeque<PgId>,
-    pub(crate) recovering: Vec<PgId>,
+    /// Newest epoch that the map's `up_thru` of us must reach.
+    pub(crate) alive: Epoch,
+    /// Acting sets to ask the monitor for.
+    pub(crate) acting: BTreeMap<PgId, Vec<OsdId>>,
+    pub(crate) sched: Scheduler,
     pub(crate) wakes: BTreeMap<u64, Vec<PgId>>,
     pub(crate) next_pg_tick: Duration,
     pub(crate) next_housekeeping: Duration,
@@ -247,14 +253,23 @@ impl Osd {
         let records = store.meta_range(b"pg.").map_err(|e| e.to_string())?;
         for (key, value) in records {
             let Some(id) = parse_info_key(&key) else { continue };
-            let log = store.log_entries(id).map_err(|e| e.to_string())?;
-            let pg = Pg::load(id, cfg.id, pg_cfg.clone(), &value, log.into_iter().map(|(_, entry)| entry))
-                .map_err(|e| format!("record of pg {id}: {e}"))?;
+            let stored = Stored {
+                record: value,
+                head: store.meta(&head_key(id)).map_err(|e| e.to_string())?.unwrap_or_default(),
+                log: store.log_entries(id).map_err(|e| e.to_string())?.into_iter().map(|(_, entry)| entry).collect(),
+                missing: store.meta_range(&missing_prefix(id)).map_err(|e| e.to_string())?,
+            };
+            let pg = Pg::load(id, cfg.id, pg_cfg.clone(), &stored).map_err(|e| format!("record of pg {id}: {e}"))?;
             pgs.insert(id, pg);
         }
+        let maps = match store.meta(MAP_KEY).map_err(|e| e.to_string())? {
+            Some(bytes) => Maps::restore(bytes).map_err(|e| e.to_string())?,
+            None if pgs.is_empty() => Maps::default(),
+            None => return Err("the store holds PGs but no OSD map".to_owned()),
+        };
         let now_ms = mono_ms();
         let leases_from = if cfg.fresh_leases { now_ms - LEASE_MS } else { now_ms };
-        Ok(Self {
+        let mut osd = Self {
             login: cfg.auth.login(&me),
             me,
             me_cluster,
@@ -267,9 +282,10 @@ impl Osd {
             known_crcs: Vec::new(),
             pgs,
             pg_cfg,
-            maps: Maps::default(),
+            maps,
             leases: Leases::new(LEASE_MS, leases_from),
             life: Life::Booting,
+            live: false,
             stop_waiters: Vec::new(),
             mon: None,
             mon_open: false,
@@ -293,8 +309,9 @@ impl Osd {
             ctls: BTreeMap::new(),
             asking: Vec::new(),
             created: Vec::new(),
-            recovery_queue: VecDeque::new(),
-            recovering: Vec::new(),
+            alive: 0,
+            acting: BTreeMap::new(),
+            sched: Scheduler::default(),
             wakes: BTreeMap::new(),
             next_pg_tick: Duration::ZERO,
             next_housekeeping: Duration::ZERO,
@@ -304,7 +321,10 @@ impl Osd {
             bench: None,
             history: History::default(),
             cfg,
-        })
+        };
+        // The PGs go on from the map they stopped at, as spectators until a map shows us up.
+        osd.show_map();
+        Ok(osd)
     }
 
     /// Where clients reach it.
@@ -583,15 +603,12 @@ impl Osd {
             PgEffect::NeedMap(_) => {}
             PgEffect::AskCreate { pg, epoch } => self.asking.push((pg, epoch)),
             PgEffect::Created { pg, epoch } => self.created.push((pg, epoch)),
-            PgEffect::RecoveryWanted => {
-                self.recovery_queue.push_back(id);
-                self.grant_recovery();
-            }
-            PgEffect::RecoveryDone => {
-                self.recovery_queue.retain(|p| *p != id);
-                self.recovering.retain(|p| *p != id);
-                self.grant_recovery();
-            }
+            PgEffect::Reserve(what) => self.reserve(id, what),
+            PgEffect::Unreserve(what) => self.unreserve(id, what),
+            PgEffect::WantTurn => self.want_turn(id),
+            PgEffect::Recovered { objects, bytes } => self.sched.recovered(objects, bytes),
+            PgEffect::Alive(epoch) => self.alive = self.alive.max(epoch),
+            PgEffect::WantActing(want) => drop(self.acting.insert(id, want)),
             PgEffect::StateChanged => {
                 let state = self.pgs.get(&id).map(|p| p.state().0);
                 self.reporter.pg_changed(id, state.unwrap_or_default());
@@ -605,14 +622,6 @@ impl Osd {
                 }
                 self.reporter.changed();
             }
-        }
-    }
-
-    pub(crate) fn grant_recovery(&mut self) {
-        while self.recovering.len() < RECOVERING {
-            let Some(id) = self.recovery_queue.pop_front() else { return };
-            self.recovering.push(id);
-            self.answer_pg(id, PgEvent::RecoveryGranted);
         }
     }
 
@@ -758,6 +767,14 @@ impl Osd {
         if !self.asking.is_empty() {
             let pgids = std::mem::take(&mut self.asking).into_iter().collect();
             self.to_mon(PgCreateAsk { osd: self.cfg.id, pgids });
+        }
+        if self.alive > 0 {
+            let want = std::mem::take(&mut self.alive);
+            self.to_mon(OsdAlive { osd: self.cfg.id, want });
+        }
+        if !self.acting.is_empty() {
+            let pgs = std::mem::take(&mut self.acting);
+            self.to_mon(OsdPgTemp { osd: self.cfg.id, epoch: self.maps.epoch(), pgs });
         }
         if !self.created.is_empty() {
             let pgids = std::mem::take(&mut self.created).into_iter().collect();

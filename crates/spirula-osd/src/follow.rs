@@ -2,26 +2,55 @@
 
 use crate::daemon::{Life, Osd, mono_ms};
 use crate::reader::StoreReader;
+use bytes::Bytes;
 use spirula_messages::ceph::{MMgrMap, MOsdMap};
 use spirula_pg::{MapView, Now, Pg, PgEvent};
 use spirula_runtime::clock;
+use spirula_types::transaction::{MetaOp, Transaction};
 use spirula_types::{EntityType, PgId};
 use std::sync::Arc;
 use std::time::Duration;
 
+/// Key of the newest map processed, in the store's meta space.
+pub(crate) const MAP_KEY: &[u8] = b"osdmap";
+
 impl Osd {
     pub(crate) fn osd_map(&mut self, m: MOsdMap) {
-        match self.maps.take(self.cfg.fsid, m) {
-            Ok(true) => self.map_advanced(),
-            Ok(false) => {}
-            Err(e) => {
-                tracing::error!("osd.{}: {e}", self.cfg.id);
-                // Ask again from what we have; a full map heals a damaged incremental.
-                self.subscribe();
+        let before = self.maps.epoch();
+        let mut result = self.maps.accept(self.cfg.fsid, m).map(|()| true);
+        while let Ok(true) = result {
+            result = self.maps.advance();
+            if let Ok(true) = result {
+                self.map_advanced();
             }
+        }
+        if let Err(e) = result {
+            tracing::error!("osd.{}: {e}", self.cfg.id);
+            // Ask again from what we have; a full map heals a damaged incremental.
+            self.subscribe();
+        }
+        if self.maps.epoch() > before {
+            self.store_map();
+            self.ping(clock::monotonic());
+            for (link, m) in std::mem::take(&mut self.early) {
+                self.message(link, m);
+            }
+            self.reporter.changed();
         }
     }
 
+    /// Writes down the newest map. Whatever the PGs stored because of it and older ones was
+    /// submitted before, so a restart may go on from here.
+    fn store_map(&mut self) {
+        let Some(store) = &mut self.store else { return };
+        let value = self.maps.full().clone();
+        let set = MetaOp::Set { key: Bytes::from_static(MAP_KEY), value };
+        if let Err(e) = store.submit(Transaction { objects: Vec::new(), meta: vec![set] }) {
+            self.fail(&format!("write OSD map: {e}"));
+        }
+    }
+
+    /// One epoch: ourselves, our peers, splits, then every PG.
     pub(crate) fn map_advanced(&mut self) {
         self.perf.maps += 1;
         let epoch = self.maps.epoch();
@@ -42,11 +71,14 @@ impl Osd {
             }
             _ => {}
         }
-        let others = map.osds().filter(|o| *o != id && map.is_up(*o));
-        let wanted = others.filter_map(|o| Some((o, map.addrs(o)?.cluster.clone()))).collect();
-        let (hub, me, login, sink, on) = (&self.hub, &self.me_cluster, &self.login, self.mailbox.sink(), &self.on);
-        let now = clock::monotonic();
-        self.peers.follow(&wanted, now, |addrs| hub.connect(me, login, &sink, addrs, EntityType::Osd, on));
+        self.live = own;
+        if own {
+            let others = map.osds().filter(|o| *o != id && map.is_up(*o));
+            let wanted = others.filter_map(|o| Some((o, map.addrs(o)?.cluster.clone()))).collect();
+            let (login, (hub, me, sink, on)) = (&self.login, (&self.hub, &self.me_cluster, self.mailbox.sink(), &self.on));
+            let now = clock::monotonic();
+            self.peers.follow(&wanted, now, |addrs| hub.connect(me, login, &sink, addrs, EntityType::Osd, on));
+        }
         self.split_pgs();
         if own {
             let new: Vec<PgId> = self.maps.ours(id).filter(|pg| !self.pgs.contains_key(pg)).collect();
@@ -54,16 +86,16 @@ impl Osd {
                 self.pgs.insert(pg, Pg::new(pg, id, self.pg_cfg.clone()));
             }
         }
+        self.show_map();
+    }
+
+    /// Gives the newest map to all PGs.
+    pub(crate) fn show_map(&mut self) {
         let all: Vec<PgId> = self.pgs.keys().copied().collect();
         for pg in all {
             let view = self.view(pg);
             self.feed_pg(pg, PgEvent::Map(Arc::new(view)));
         }
-        self.ping(now);
-        for (link, m) in std::mem::take(&mut self.early) {
-            self.message(link, m);
-        }
-        self.reporter.changed();
     }
 
     /// Splits the PGs of pools that have grown, before they see the map that says so.
@@ -109,17 +141,8 @@ impl Osd {
         }
     }
 
-    /// What a PG is told of the newest map. Until that shows this incarnation up, it is told
-    /// that we are down and serve nothing: after a restart we have forgotten our promises,
-    /// and must answer no peer before everyone can know of the restart.
+    /// What a PG is told of the newest map.
     pub(crate) fn view(&self, pg: PgId) -> MapView {
-        let mut view = self.maps.view(pg);
-        if self.life == Life::Booting {
-            (view.acting, view.up, view.primary, view.up_primary) = (Vec::new(), Vec::new(), -1, -1);
-            let mut others = (*view.osds).clone();
-            others.remove(&self.cfg.id);
-            view.osds = Arc::new(others);
-        }
-        view
+        MapView { live: self.live, ..self.maps.view(pg) }
     }
 }

@@ -9,6 +9,7 @@
 //! * [`daemon`] — events in, effects out: the loop's body
 //! * [`maps`], [`follow`] — following the map: PG views, splits, what clients lack
 //! * [`links`], [`peers`] — links to monitor, manager and other OSDs, heartbeats, read leases, failure reports
+//! * [`sched`] — reservations and turns: what recovery may do beside clients
 //! * [`reader`], [`reads`] — the store as the PGs see it; reads in helper threads
 //! * [`space`] — how full it is, and what that refuses
 //! * [`access`] — who may do what
@@ -26,6 +27,7 @@ mod perf;
 mod reader;
 mod reads;
 mod report;
+mod sched;
 mod space;
 mod tell;
 

@@ -1,7 +1,8 @@
 //! Following the OSD map: from the monitor's messages to what each PG must know.
 //!
-//! Keeps the newest map, the mapping of all PGs, and the latest incrementals as they came,
-//! to hand on to clients that lag behind.
+//! Takes the maps one epoch at a time, because intervals follow from every single one. Keeps the
+//! newest map, the mapping of all PGs, and the latest incrementals as they came, to hand on to
+//! clients that lag behind.
 
 use bytes::Bytes;
 use spirula_encoding::DecodeError;
@@ -9,7 +10,7 @@ use spirula_maps::osdmap::pool::flag;
 use spirula_maps::osdmap::{ApplyError, EncodedOsdMap, Incremental, OsdMap, PgTable, flags};
 use spirula_messages::ceph::MOsdMap;
 use spirula_pg::exec::{Fullness, PoolRules};
-use spirula_pg::{MapView, PoolView};
+use spirula_pg::{MapView, OsdView, Permits, PoolView};
 use spirula_types::{Epoch, OSD_NONE, OsdId, PgId, PoolId, Uuid};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -52,12 +53,38 @@ pub struct Maps {
     map: Option<Arc<OsdMap>>,
     full: Bytes,
     recent: VecDeque<(Epoch, Bytes)>,
+    /// Came, and not yet applied.
+    incoming: BTreeMap<Epoch, Bytes>,
+    incoming_full: Option<(Epoch, Bytes)>,
     table: PgTable,
-    osds: Arc<BTreeMap<OsdId, Epoch>>,
+    /// First epoch of each PG's present interval, as far as we have followed.
+    since: BTreeMap<PgId, Epoch>,
+    osds: Arc<BTreeMap<OsdId, OsdView>>,
+    permits: Permits,
     pools: BTreeMap<PoolId, Arc<PoolView>>,
+    /// The last step left maps out.
+    gap: bool,
 }
 
 impl Maps {
+    /// The map that an earlier run had processed last.
+    ///
+    /// # Errors
+    /// [`MapError::Decode`].
+    pub fn restore(bytes: Bytes) -> Result<Self, MapError> {
+        let mut maps = Self::default();
+        let full = EncodedOsdMap::from_bytes(bytes).map_err(|source| MapError::Decode { epoch: 0, source })?;
+        maps.full = full.bytes().clone();
+        maps.map = Some(Arc::new(full.into_map()));
+        maps.derive();
+        Ok(maps)
+    }
+
+    /// The newest map, encoded.
+    pub fn full(&self) -> &Bytes {
+        &self.full
+    }
+
     /// Epoch of the newest map, 0 before the first.
     pub fn epoch(&self) -> Epoch {
         self.map.as_ref().map_or(0, |m| m.epoch)
@@ -68,39 +95,48 @@ impl Maps {
         self.map.as_ref()
     }
 
-    /// Takes what a message brings; true if there is a newer map now. Maps that leave a gap
-    /// are not taken (the monitor sends what was subscribed to).
+    /// Takes what a message brings, to be applied by [`Maps::advance`].
     ///
     /// # Errors
-    /// [`MapError`]; the map is as before, or that of the last incremental that was good.
-    pub fn take(&mut self, ours: Uuid, m: MOsdMap) -> Result<bool, MapError> {
+    /// [`MapError::OtherCluster`].
+    pub fn accept(&mut self, ours: Uuid, m: MOsdMap) -> Result<(), MapError> {
         if m.fsid != ours {
             return Err(MapError::OtherCluster { ours, theirs: m.fsid });
         }
-        let before = self.epoch();
-        let mut result = Ok(());
-        if let Some((epoch, bytes)) = m.fulls.into_iter().next_back()
-            && epoch > before
-            && !m.incrementals.iter().any(|(e, _)| *e == before + 1)
+        self.incoming.extend(m.incrementals);
+        if let Some((epoch, bytes)) = m.fulls.into_iter().next_back() {
+            self.incoming_full = Some((epoch, bytes));
+        }
+        Ok(())
+    }
+
+    /// Goes on to the next epoch, if it has come; true if there is a newer map now. A full map
+    /// is used only where incrementals leave a gap.
+    ///
+    /// # Errors
+    /// [`MapError`]; the map is as before.
+    pub fn advance(&mut self) -> Result<bool, MapError> {
+        let have = self.epoch();
+        self.incoming = self.incoming.split_off(&(have + 1));
+        if self.map.is_some()
+            && let Some(bytes) = self.incoming.remove(&(have + 1))
         {
+            if let Err(e) = self.apply(have + 1, bytes) {
+                self.incoming.clear();
+                return Err(e);
+            }
+            self.gap = false;
+        } else if let Some((epoch, bytes)) = self.incoming_full.take().filter(|(e, _)| *e > have) {
             let full = EncodedOsdMap::from_bytes(bytes).map_err(|source| MapError::Decode { epoch, source })?;
             self.full = full.bytes().clone();
             self.map = Some(Arc::new(full.into_map()));
             self.recent.clear();
+            self.gap = epoch != have + 1;
+        } else {
+            return Ok(false);
         }
-        for (epoch, bytes) in m.incrementals {
-            if epoch != self.epoch() + 1 || self.map.is_none() {
-                continue;
-            }
-            if let Err(e) = self.apply(epoch, bytes) {
-                result = Err(e);
-                break;
-            }
-        }
-        if self.epoch() > before {
-            self.derive();
-        }
-        result.map(|()| self.epoch() > before)
+        self.derive();
+        Ok(true)
     }
 
     fn apply(&mut self, epoch: Epoch, bytes: Bytes) -> Result<(), MapError> {
@@ -118,10 +154,16 @@ impl Maps {
     }
 
     fn derive(&mut self) {
-        let Some(map) = &self.map else { return };
-        self.table = map.map_all();
-        let up = map.osds().filter(|o| map.is_up(*o));
-        self.osds = Arc::new(up.map(|o| (o, map.info(o).map_or(0, |i| i.up_from))).collect());
+        let Some(map) = self.map.clone() else { return };
+        let table = map.map_all();
+        let shape = |p: Option<&Arc<PoolView>>| p.map(|p| (p.size, p.min_size, p.pg_num));
+        let old_pools = std::mem::take(&mut self.pools);
+        self.osds = Arc::new(map.osds().map(|o| (o, osd_view(&map, o))).collect());
+        self.permits = Permits {
+            no_recover: map.has_flag(flags::NORECOVER),
+            no_backfill: map.has_flag(flags::NOBACKFILL),
+            no_rebalance: map.has_flag(flags::NOREBALANCE),
+        };
         let cluster_full = map.has_flag(flags::FULL);
         self.pools = map
             .pools
@@ -149,6 +191,15 @@ impl Maps {
                 (*id, Arc::new(view))
             })
             .collect();
+        let epoch = map.epoch;
+        let mut since = BTreeMap::new();
+        for (pg, m) in table.iter() {
+            let same =
+                self.table.get(pg) == Some(m) && shape(old_pools.get(&pg.pool)) == shape(self.pools.get(&pg.pool));
+            let at = if same { self.since.get(&pg).copied() } else { None };
+            since.insert(pg, at.unwrap_or(epoch));
+        }
+        (self.table, self.since) = (table, since);
     }
 
     /// What the newest map says about a PG. Without a map: nothing is anywhere.
@@ -159,7 +210,19 @@ impl Maps {
             Some(m) => (clean(&m.up), clean(&m.acting), m.up_primary, m.acting_primary),
             None => (Vec::new(), Vec::new(), -1, -1),
         };
-        MapView { epoch: self.epoch(), pool, up, acting, up_primary, primary, osds: self.osds.clone() }
+        MapView {
+            epoch: self.epoch(),
+            since: self.since.get(&pg).copied().unwrap_or(0),
+            gap: self.gap,
+            pool,
+            up,
+            acting,
+            up_primary,
+            primary,
+            live: false,
+            osds: self.osds.clone(),
+            permits: self.permits,
+        }
     }
 
     /// PGs that this OSD is to serve.
@@ -190,6 +253,18 @@ impl Maps {
     }
 }
 
+fn osd_view(map: &OsdMap, osd: OsdId) -> OsdView {
+    let info = map.info(osd).copied().unwrap_or_default();
+    let up = map.is_up(osd);
+    OsdView {
+        up,
+        up_from: info.up_from,
+        up_thru: info.up_thru,
+        lost_at: info.lost_at,
+        dead: !up && map.xinfo(osd).is_some_and(|x| x.dead_epoch > info.up_from),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -213,15 +288,22 @@ mod tests {
         MOsdMap { fsid: Uuid([1; 16]), incrementals, fulls, oldest: 1, newest: 9 }
     }
 
+    fn take(maps: &mut Maps, m: MOsdMap) -> Result<bool, MapError> {
+        let before = maps.epoch();
+        maps.accept(Uuid([1; 16]), m)?;
+        while maps.advance()? {}
+        Ok(maps.epoch() > before)
+    }
+
     #[test]
     fn full_map_then_incrementals_are_followed_and_gaps_ignored() {
         let (first, incs) = chain(5);
         let mut maps = Maps::default();
-        assert!(maps.take(Uuid([1; 16]), message(vec![], vec![(1, first.to_bytes())])).unwrap());
-        assert!(maps.take(Uuid([1; 16]), message(incs[..2].to_vec(), vec![])).unwrap());
+        assert!(take(&mut maps, message(vec![], vec![(1, first.to_bytes())])).unwrap());
+        assert!(take(&mut maps, message(incs[..2].to_vec(), vec![])).unwrap());
         assert_eq!(maps.epoch(), 3);
-        assert!(!maps.take(Uuid([1; 16]), message(incs[4..].to_vec(), vec![])).unwrap());
-        assert!(maps.take(Uuid([1; 16]), message(incs[1..].to_vec(), vec![])).unwrap());
+        assert!(!take(&mut maps, message(incs[4..].to_vec(), vec![])).unwrap());
+        assert!(take(&mut maps, message(incs[1..].to_vec(), vec![])).unwrap());
         assert_eq!(maps.epoch(), 6);
         assert_eq!(maps.since(6), None);
         assert_eq!(maps.since(4).unwrap().incrementals.len(), 2);
@@ -229,15 +311,32 @@ mod tests {
     }
 
     #[test]
+    fn every_epoch_is_a_step_and_a_full_map_beyond_them_is_a_gap() {
+        let (first, incs) = chain(5);
+        let mut maps = Maps::default();
+        take(&mut maps, message(vec![], vec![(1, first.to_bytes())])).unwrap();
+        maps.accept(Uuid([1; 16]), message(incs[..2].to_vec(), vec![])).unwrap();
+        let mut seen = Vec::new();
+        while maps.advance().unwrap() {
+            seen.push(maps.epoch());
+            assert!(!maps.view(PgId::new(1, 0)).gap);
+        }
+        assert_eq!(seen, [2, 3]);
+        let mut late = Maps::restore(first.to_bytes()).unwrap();
+        take(&mut late, message(vec![], vec![(3, maps.full().clone())])).unwrap();
+        assert!(late.epoch() == 3 && late.view(PgId::new(1, 0)).gap);
+    }
+
+    #[test]
     fn damaged_maps_and_other_clusters_are_refused_and_change_nothing() {
         let (first, incs) = chain(2);
         let mut maps = Maps::default();
-        maps.take(Uuid([1; 16]), message(vec![], vec![(1, first.to_bytes())])).unwrap();
+        take(&mut maps, message(vec![], vec![(1, first.to_bytes())])).unwrap();
         let mut bad = incs[0].1.to_vec();
         let n = bad.len();
         bad[n - 20] ^= 1;
-        assert!(maps.take(Uuid([1; 16]), message(vec![(2, bad.into())], vec![])).is_err());
-        assert!(maps.take(Uuid([9; 16]), message(vec![], vec![])).is_err());
+        assert!(take(&mut maps, message(vec![(2, bad.into())], vec![])).is_err());
+        assert!(maps.accept(Uuid([9; 16]), message(vec![], vec![])).is_err());
         assert_eq!(maps.epoch(), 1);
     }
 }

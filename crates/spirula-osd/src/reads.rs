@@ -51,7 +51,7 @@ impl Osd {
         let Some(store) = &self.store else { return Fetched::Failed(errno::EIO) };
         let Some(pool) = self.maps.pool(source.object.pool) else { return Fetched::Failed(errno::ENOENT) };
         let pg = source.object.pg(pool.pg_num);
-        let here = self.pgs.get(&pg).is_some_and(|p| p.is_primary());
+        let here = self.pgs.get(&pg).is_some_and(|p| p.has_newest(&source.object));
         if !here {
             return Fetched::Failed(errno::EOPNOTSUPP);
         }

@@ -110,13 +110,7 @@ pub struct Dup {
 
 impl Dup {
     fn of(e: &LogEntry) -> Self {
-        Self {
-            version: e.version,
-            reqid: e.reqid,
-            user_version: e.user_version,
-            result: e.result,
-            hash: e.object.hash,
-        }
+        Self { version: e.version, reqid: e.reqid, user_version: e.user_version, result: e.result, hash: e.object.hash }
     }
 
     /// As a log entry that changed nothing, for another copy's log. `pool` is the PG's.

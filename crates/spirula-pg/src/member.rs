@@ -11,9 +11,7 @@ use crate::peering::removals;
 use crate::pg::{After, Cx, Pg, Role, Step};
 use crate::recovery::copy::{Chunk, chunk};
 use spirula_encoding::{DecodeError, from_slice};
-use spirula_messages::cluster::pg::{
-    CtlBody, LogUpdate, PastInterval, PgCtl, PgHead, PgInfo, PgTxn, RepAck, TxnKind,
-};
+use spirula_messages::cluster::pg::{CtlBody, LogUpdate, PastInterval, PgCtl, PgHead, PgInfo, PgTxn, RepAck, TxnKind};
 use spirula_types::transaction::{MetaOp, ObjectOp, ObjectUpdate, Transaction};
 use spirula_types::{EVersion, Epoch, HObject, OsdId, PgId};
 
@@ -66,8 +64,7 @@ impl Pg {
 
     fn on_query(&mut self, from: OsdId, holders: &[OsdId], cx: &mut Cx<'_>) {
         let left = holders.iter().map(|h| cx.leases.granted_left(*h, cx.now.mono_ms)).max().unwrap_or(0);
-        let body =
-            CtlBody::Info { info: self.told_info(), past: self.past.clone(), lease_left_ms: left as u32 };
+        let body = CtlBody::Info { info: self.told_info(), past: self.past.clone(), lease_left_ms: left as u32 };
         let msg = self.ctl(body);
         self.when_durable(After::Send(from, msg), cx);
         self.check_removed(cx);

@@ -27,8 +27,7 @@ pub fn merge(
     let mut removed = BTreeSet::new();
     // Objects whose stored content no history describes.
     let mut spoiled: BTreeSet<HObject> = BTreeSet::new();
-    let newer: BTreeSet<&HObject> =
-        delta.iter().filter(|e| e.kind != EntryKind::Nothing).map(|e| &e.object).collect();
+    let newer: BTreeSet<&HObject> = delta.iter().filter(|e| e.kind != EntryKind::Nothing).map(|e| &e.object).collect();
     let mut priors: BTreeMap<HObject, EVersion> = BTreeMap::new();
     for e in log.rewind(common) {
         if e.kind != EntryKind::Nothing && e.object <= *last_backfill {

@@ -22,6 +22,9 @@ use spirula_types::transaction::{MetaOp, ObjectUpdate, Transaction};
 use spirula_types::{EVersion, Epoch, HObject, OsdId, errno, hash};
 use std::collections::{HashMap, HashSet, VecDeque};
 
+/// Log entries kept for the sake of missing objects, at most.
+const LOG_BOUND: usize = 30_000;
+
 /// A request in the PG.
 #[derive(Debug)]
 pub(crate) struct Queued {
@@ -479,9 +482,9 @@ impl Pg {
     fn heal(&mut self, object: &HObject, version: EVersion, cx: &mut Cx<'_>) -> bool {
         let logged = || self.log.iter().rev().find(|e| e.object == *object).map(|e| e.version);
         let known = if version == EVersion::default() { logged() } else { Some(version) };
-        let others = self.active().is_some_and(|a| {
-            a.peers.values().any(|p| *object <= p.last_backfill && !p.missing.contains(object))
-        });
+        let others = self
+            .active()
+            .is_some_and(|a| a.peers.values().any(|p| *object <= p.last_backfill && !p.missing.contains(object)));
         let inflight = self.ops.contexts.get(object).is_some_and(|c| c.inflight > 0);
         let Some(version) = known.filter(|_| others && !inflight) else { return false };
         tracing::warn!(pg = %self.id, %object, %version, "unreadable here, fetched from another copy");
@@ -524,6 +527,7 @@ impl Pg {
     /// Gives a write its place in the log and sends it to every acting member.
     fn write(&mut self, object: &HObject, q: Queued, outcome: Outcome, cx: &mut Cx<'_>) {
         let epoch = self.epoch();
+        let missing_floor = self.missing_floor();
         let (Role::Active(active), Some(info)) = (&mut self.role, &mut self.info) else { return };
         let version = EVersion::new(epoch, info.head.last_update.version + 1);
         let mut txn = Transaction::default();
@@ -566,7 +570,8 @@ impl Pg {
         info.head.last_update = version;
         // A PG that is not whole keeps more, so that members that come back need no backfill.
         let keep = if active.clean { self.cfg.log_keep } else { self.cfg.log_max.max(self.cfg.log_keep) };
-        let trim = self.log.trim_point(keep, self.cfg.log_slack, active.committed);
+        let floor = active.committed.min(missing_floor);
+        let trim = self.log.trim_point(keep, self.cfg.log_slack, floor);
         if let Some(to) = trim {
             info.head.log_tail = to;
         }
@@ -595,6 +600,17 @@ impl Pg {
         self.replicate(&txn, object, version, cx);
         self.submit(txn, After::Write { since, version }, cx);
         self.ops.evict(self.cfg.contexts);
+    }
+
+    /// Entries after this one name objects that are still missing here: a holder that returns
+    /// must find them in the log, or its copy would be filled anew instead of asked. Within
+    /// bounds.
+    fn missing_floor(&self) -> EVersion {
+        let first = self.missing.iter().map(|(_, m)| m.need).min();
+        match first {
+            Some(need) if self.log.len() < LOG_BOUND => crate::log::before(&self.log, need),
+            _ => EVersion::new(Epoch::MAX, u64::MAX),
+        }
     }
 
     /// Sends a write to the other members. Those whose backfill has not reached the object get

@@ -1,19 +1,19 @@
 //! The PG itself: its state, and which part of it an event belongs to.
 
+use crate::active::Active;
 use crate::api::{ConnId, MapView, Now, PeerMsg, PgConfig, PgEffect, PgEvent, Reservation, Token};
 use crate::exec::{ObjectReader, Prefetch};
 use crate::intervals::{Interval, forget_before};
 use crate::lease::Leases;
 use crate::log::{LogEntry, PgLog};
 use crate::missing::Missing;
-use crate::active::Active;
 use crate::ops::Ops;
 use crate::peering::Peering;
 use bytes::Bytes;
 use spirula_encoding::{Decode, DecodeError, Decoder, Encode, Encoder, from_slice, to_vec};
 use spirula_messages::cluster::pg::{CtlBody, PastInterval, PgCtl, PgHead, PgInfo};
 use spirula_types::transaction::{MetaOp, Transaction};
-use spirula_types::{Epoch, EVersion, HObject, OsdId, PgId};
+use spirula_types::{EVersion, Epoch, HObject, OsdId, PgId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
@@ -233,6 +233,11 @@ impl Pg {
         self.view.as_ref().is_some_and(|v| v.primary == self.osd)
     }
 
+    /// Does this OSD serve the PG and hold the newest version of this object?
+    pub fn has_newest(&self, object: &HObject) -> bool {
+        self.active().is_some_and(|a| a.activated && a.serving) && !self.missing.contains(object)
+    }
+
     /// Is it stored here, in whatever state?
     pub fn exists(&self) -> bool {
         self.info.is_some()
@@ -288,8 +293,9 @@ impl Pg {
         }
         // Questions that the shell may answer on the spot come last, so that the answer's
         // transactions follow those of this event.
-        let question =
-            |e: &PgEffect| matches!(e, PgEffect::Prefetch(..) | PgEffect::Fetch(..) | PgEffect::Reserve(_) | PgEffect::WantTurn);
+        let question = |e: &PgEffect| {
+            matches!(e, PgEffect::Prefetch(..) | PgEffect::Fetch(..) | PgEffect::Reserve(_) | PgEffect::WantTurn)
+        };
         if out.get(first..).is_some_and(|new| new.iter().any(question)) {
             let (last, now): (Vec<_>, Vec<_>) = out.drain(first..).partition(question);
             out.extend(now);
@@ -353,8 +359,7 @@ impl Pg {
         let key = self.record_key.clone();
         out.push(match &self.info {
             Some(info) => {
-                let record =
-                    Record { info: info.clone(), interval: self.interval.clone(), past: self.past.clone() };
+                let record = Record { info: info.clone(), interval: self.interval.clone(), past: self.past.clone() };
                 MetaOp::Set { key, value: to_vec(&record).into() }
             }
             None => MetaOp::Remove { key },

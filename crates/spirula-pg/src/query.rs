@@ -12,9 +12,9 @@ impl Pg {
         if let Some(v) = &self.view {
             (up, acting, epoch) = (v.up.clone(), v.acting.clone(), v.epoch);
         }
-        let targets: Vec<String> = self.active().map_or_else(Vec::new, |a| {
-            a.peers.iter().filter(|(_, p)| !p.acting).map(|(o, _)| o.to_string()).collect()
-        });
+        let targets: Vec<String> = self
+            .active()
+            .map_or_else(Vec::new, |a| a.peers.iter().filter(|(_, p)| !p.acting).map(|(o, _)| o.to_string()).collect());
         let members: Vec<String> = match self.active() {
             Some(a) => std::iter::once(&self.osd).chain(a.peers.keys()).map(ToString::to_string).collect(),
             None => acting.iter().map(ToString::to_string).collect(),

@@ -78,8 +78,8 @@ impl Pg {
             }
         };
         // What the wanted places lack, and what others hold instead.
-        let lacking = objects * (size - view.up.len()) as i64
-            + view.up.iter().map(|o| (objects - has(*o)).max(0)).sum::<i64>();
+        let lacking =
+            objects * (size - view.up.len()) as i64 + view.up.iter().map(|o| (objects - has(*o)).max(0)).sum::<i64>();
         let spare: i64 = view.acting.iter().filter(|o| !view.up.contains(o)).map(|o| has(*o).max(0)).sum();
         let misplaced = lacking.min(spare);
         Lacks {

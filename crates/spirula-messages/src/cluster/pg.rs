@@ -143,14 +143,7 @@ impl Encode for PastInterval {
 
 impl Decode for PastInterval {
     fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
-        Ok(Self {
-            first: d.get()?,
-            last: d.get()?,
-            up: d.get()?,
-            acting: d.get()?,
-            primary: d.get()?,
-            rw: d.bool()?,
-        })
+        Ok(Self { first: d.get()?, last: d.get()?, up: d.get()?, acting: d.get()?, primary: d.get()?, rw: d.bool()? })
     }
 }
 
@@ -835,11 +828,7 @@ mod tests {
             CtlBody::Info { info: None, past: Vec::new(), lease_left_ms: 0 },
             CtlBody::Notify { info: info(), past: past() },
             CtlBody::GetLog { after: EVersion::new(1, 2) },
-            CtlBody::Log {
-                info: info(),
-                entries: vec!["a".into(), "b".into()],
-                missing: vec![(o.clone(), item)],
-            },
+            CtlBody::Log { info: info(), entries: vec!["a".into(), "b".into()], missing: vec![(o.clone(), item)] },
             CtlBody::Activate {
                 info: info(),
                 past: past(),

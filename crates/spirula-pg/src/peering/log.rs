@@ -137,9 +137,7 @@ impl Pg {
         for osd in targets.into_iter().filter(|o| *o != self.osd) {
             let info = p.infos.get(&osd).cloned().flatten();
             let member = match info {
-                None if tail == zero => {
-                    Member::behind(None, PgLog::default(), Missing::default(), zero, &self.log)
-                }
+                None if tail == zero => Member::behind(None, PgLog::default(), Missing::default(), zero, &self.log),
                 None => Member::reset(None),
                 Some(i) if i.last_update() < tail || i.last_backfill.is_min() => Member::reset(Some(i)),
                 Some(i) if i.missing == 0 && self.log.contains(i.last_update()) => {

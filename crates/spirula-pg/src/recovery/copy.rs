@@ -67,4 +67,3 @@ pub(crate) fn chunk(
     ops.push(ObjectOp::SetAttrs(reader.attrs(object)?));
     Ok(Chunk { txn: one(ops), next: None })
 }
-

@@ -119,7 +119,11 @@ impl Pg {
     pub(crate) fn must_recover_first(&mut self, object: &HObject, write: bool, cx: &mut Cx<'_>) -> bool {
         let Role::Active(a) = &mut self.role else { return false };
         let r = &mut a.recovery;
-        if !r.backfilling && self.missing.is_empty() && r.ops.is_empty() && a.peers.values().all(|p| p.missing.is_empty()) {
+        if !r.backfilling
+            && self.missing.is_empty()
+            && r.ops.is_empty()
+            && a.peers.values().all(|p| p.missing.is_empty())
+        {
             return false;
         }
         let here = self.missing.contains(object);
@@ -139,8 +143,7 @@ impl Pg {
     fn must_recover_first_again(&self, object: &HObject, write: bool) -> bool {
         let Some(a) = self.active() else { return true };
         self.missing.contains(object)
-            || (write
-                && (a.recovery.ops.contains_key(object) || a.peers.values().any(|p| p.missing.contains(object))))
+            || (write && (a.recovery.ops.contains_key(object) || a.peers.values().any(|p| p.missing.contains(object))))
     }
 
     /// Does a member get an object's changes, or only the log entry?
@@ -570,8 +573,6 @@ impl Pg {
     /// Objects that nobody we know of has, with the versions wanted, for `list_unfound`.
     pub fn unfound(&self) -> Vec<(HObject, EVersion)> {
         let need = |o: &HObject| self.missing.get(o).map(|i| i.need).unwrap_or_default();
-        self.active().map_or_else(Vec::new, |a| {
-            a.recovery.unfound.iter().map(|o| (o.clone(), need(o))).collect()
-        })
+        self.active().map_or_else(Vec::new, |a| a.recovery.unfound.iter().map(|o| (o.clone(), need(o))).collect())
     }
 }

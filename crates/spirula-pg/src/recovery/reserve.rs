@@ -109,9 +109,8 @@ impl Pg {
                 if a.recovery.stage != (Stage::Local { backfill }) {
                     return;
                 }
-                let wanted = a.peers.iter().filter(|(_, p)| {
-                    if backfill { !p.last_backfill.max } else { !p.missing.is_empty() }
-                });
+                let wanted =
+                    a.peers.iter().filter(|(_, p)| if backfill { !p.last_backfill.max } else { !p.missing.is_empty() });
                 let left: Vec<OsdId> = wanted.map(|(o, _)| *o).collect();
                 a.recovery.stage = Stage::Remote { backfill, left };
                 self.reserve_next(cx);

@@ -446,8 +446,11 @@ impl World {
                 record: record.clone(),
                 head: meta[&head_key(pg)].clone(),
                 log: node.store.applied.logs.get(&pg).into_iter().flat_map(|l| l.values().cloned()).collect(),
-                missing: meta.range(bytes::Bytes::from(prefix.clone())..).take_while(|(k, _)| k.starts_with(&prefix))
-                    .map(|(k, v)| (k.clone(), v.clone())).collect(),
+                missing: meta
+                    .range(bytes::Bytes::from(prefix.clone())..)
+                    .take_while(|(k, _)| k.starts_with(&prefix))
+                    .map(|(k, v)| (k.clone(), v.clone()))
+                    .collect(),
             };
             node.pgs.insert(pg, Pg::load(pg, id, cfg.clone(), &stored).unwrap());
         }
@@ -493,9 +496,8 @@ impl World {
         // Marked down though alive: come back under a new number.
         let node = &self.nodes[id as usize];
         let newest = self.map();
-        let known = (epoch..=newest.epoch).any(|e| {
-            self.maps[e as usize].up.get(&id).is_some_and(|(_, b)| *b == node.boot)
-        });
+        let known =
+            (epoch..=newest.epoch).any(|e| self.maps[e as usize].up.get(&id).is_some_and(|(_, b)| *b == node.boot));
         if node.started && !known {
             self.boot(id);
         }
