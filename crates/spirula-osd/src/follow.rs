@@ -75,7 +75,8 @@ impl Osd {
         if own {
             let others = map.osds().filter(|o| *o != id && map.is_up(*o));
             let wanted = others.filter_map(|o| Some((o, map.addrs(o)?.cluster.clone()))).collect();
-            let (login, (hub, me, sink, on)) = (&self.login, (&self.hub, &self.me_cluster, self.mailbox.sink(), &self.on));
+            let (login, (hub, me, sink, on)) =
+                (&self.login, (&self.hub, &self.me_cluster, self.mailbox.sink(), &self.on));
             let now = clock::monotonic();
             self.peers.follow(&wanted, now, |addrs| hub.connect(me, login, &sink, addrs, EntityType::Osd, on));
         }

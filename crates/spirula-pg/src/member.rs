@@ -343,9 +343,10 @@ impl Pg {
                 txn.objects = removals(self.merge_own(after, &parsed));
             }
         }
-        let tail = self.log.tail();
+        let (tail, head) = (self.log.tail(), self.log.head());
         if let Some(info) = &mut self.info {
-            info.head.log_tail = tail;
+            // Our tail may lie behind the newest entry where a split left a gap.
+            info.head = PgHead { log_tail: tail, last_update: info.last_update().max(head), ..info.head };
         }
         self.record_ops(&mut txn.meta);
         self.ops.forget_objects();

@@ -485,8 +485,10 @@ impl Pg {
         let others = self
             .active()
             .is_some_and(|a| a.peers.values().any(|p| *object <= p.last_backfill && !p.missing.contains(object)));
-        let inflight = self.ops.contexts.get(object).is_some_and(|c| c.inflight > 0);
-        let Some(version) = known.filter(|_| others && !inflight) else { return false };
+        let Some(version) = known.filter(|_| others) else { return false };
+        if self.ops.contexts.get(object).is_some_and(|c| c.inflight > 0) {
+            return true; // The last commit comes back to the request.
+        }
         tracing::warn!(pg = %self.id, %object, %version, "unreadable here, fetched from another copy");
         self.ops.forget_object(object);
         self.mark_unreadable(object.clone(), version, cx);

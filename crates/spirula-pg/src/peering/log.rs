@@ -94,7 +94,9 @@ impl Pg {
         let removed = self.merge_own(common, &delta);
         txn.objects = removals(removed);
         if let Some(info) = &mut self.info {
-            info.head = PgHead { log_tail: self.log.tail(), ..auth.head };
+            // Our tail may lie behind its newest entry where a split left a gap.
+            let last_update = auth.last_update().max(self.log.head());
+            info.head = PgHead { log_tail: self.log.tail(), last_update, ..auth.head };
             info.les = info.les.max(auth.les);
         }
         self.record_ops(&mut txn.meta);

@@ -142,7 +142,7 @@ impl Client {
         again
     }
 
-    pub fn on_reply(&mut self, now: u64, tid: u64, attempt: i32, reply: MOsdOpReply) {
+    pub fn on_reply(&mut self, now: u64, tid: u64, attempt: i32, reply: MOsdOpReply, rot: bool) {
         if self.pending.get(&tid).is_none_or(|p| p.attempt != attempt) {
             return;
         }
@@ -151,7 +151,13 @@ impl Client {
         d.done = Some(now);
         d.user_version = reply.user_version;
         (d.result, d.version) = (reply.result, reply.replay_version);
+        if rot && d.write.is_none() && reply.result == -5 {
+            // No good copy within reach: it says so.
+            self.history.remove(&tid);
+            return;
+        }
         match d.write {
+            Some(_) if rot && reply.result == -5 => {}
             Some(0) => assert!(matches!(reply.result, 0 | -2), "a delete fails: {reply:?}"),
             Some(_) => assert_eq!(reply.result, 0, "an append fails: {reply:?}"),
             None if reply.result == 0 => d.seen = tokens(&reply.ops[0].op.indata),
@@ -187,6 +193,7 @@ pub fn check(history: &[&Done], fin: Option<&[u64]>) -> Result<(), String> {
         }
         latest_start = latest_start.max(d.invoked);
         states.push(match d.write {
+            _ if d.result == -5 => last,
             Some(0) => {
                 if (d.result == 0) != last.is_some() {
                     return Err(format!("{d:?} on {last:?}"));

@@ -14,9 +14,13 @@ mod world;
 
 use client::{check, object, tokens};
 use spirula_maps::PgState;
+use spirula_pg::Bug;
 use spirula_types::{OsdId, PgId};
 use std::collections::BTreeMap;
 use world::{End, POOL, World};
+
+/// Seeds within which each planted bug must be caught.
+const BUG_SEEDS: u64 = 60;
 
 /// What a run may do to the cluster.
 #[derive(Clone, Copy, Debug)]
@@ -28,12 +32,20 @@ struct Faults {
     pause: bool,
     false_down: bool,
     slow: bool,
+    /// Damaged objects, in pools of three copies.
+    rot: bool,
+    /// Disks swapped for empty ones, while everything is whole.
+    swap: bool,
 }
 
 fn fault(w: &mut World, f: Faults) {
     let id = w.rng.below(w.nodes.len()) as OsdId;
     let n = id as usize;
     let soon = |w: &mut World| w.now + w.rng.below(6000) as u64;
+    if f.rot && clean(w).is_err() {
+        // One failure beside damage is within the limits, more is not: a scrub was in time.
+        w.nodes.iter_mut().for_each(|n| n.store.rotten.clear());
+    }
     match w.rng.below(20) {
         0..3 if f.crash && w.rng.chance(8) => {
             // All of it, as when one process holds the whole cluster.
@@ -101,6 +113,48 @@ fn fault(w: &mut World, f: Faults) {
         }
         _ => {}
     }
+    match w.rng.below(6) {
+        0 if f.rot => rot(w),
+        1 if f.swap && w.map().size > 1 => swap(w),
+        _ => {}
+    }
+}
+
+/// Damages one copy of an object of a clean PG, if no copy of it is damaged already.
+fn rot(w: &mut World) {
+    let o = object(w.rng.below(w.pace.objects));
+    let map = w.map().clone();
+    let acting = map.acting(o.pg(map.pg_num));
+    let damaged = w.nodes.iter().any(|n| n.store.rotten.contains(&o));
+    let whole = pg_is_clean(w, o.pg(map.pg_num)).is_ok();
+    if acting.len() < 3 || damaged || !whole {
+        return;
+    }
+    let victim = acting[w.rng.below(acting.len())] as usize;
+    if w.nodes[victim].store.applied.objects.contains_key(&o) {
+        w.say(|| format!("ROT {o} on osd.{victim}"));
+        w.nodes[victim].store.rotten.insert(o);
+        *w.stats.entry("rotten").or_default() += 1;
+    }
+}
+
+/// Gives an OSD an empty disk, and waits until it is filled again.
+fn swap(w: &mut World) {
+    if clean(w).is_err() || w.nodes.iter().any(|n| !n.alive || n.paused_until > w.now) {
+        return;
+    }
+    let id = w.rng.below(w.nodes.len()) as OsdId;
+    w.crash(id);
+    w.nodes[id as usize].store = store::Store::default();
+    w.mark_down(id);
+    w.start(id);
+    *w.stats.entry("disks swapped").or_default() += 1;
+    for _ in 0..3000 {
+        w.step();
+        if w.step_is_round() && clean(w).is_ok() {
+            return;
+        }
+    }
 }
 
 fn settle(w: &mut World) -> Result<(), String> {
@@ -113,6 +167,7 @@ fn settle(w: &mut World) -> Result<(), String> {
         }
     }
     w.slow.clear();
+    w.mon_loses = false;
     w.pace = w.pace.calm();
     w.change_map(|m| m.out.clear());
     if w.map().size < 2 {
@@ -147,13 +202,8 @@ fn clean(w: &World) -> Result<(), String> {
     }
     for seed in 0..map.pg_num {
         let pg = PgId::new(POOL, seed);
+        pg_is_clean(w, pg)?;
         let acting = map.acting(pg);
-        let node = &w.nodes[acting[0] as usize];
-        let Some(p) = node.pgs.get(&pg) else { return Err(format!("{pg} has no primary")) };
-        let (state, _) = p.state();
-        if state != PgState::ACTIVE | PgState::CLEAN {
-            return Err(format!("{pg} is {state}: {}", p.query()));
-        }
         for n in w.nodes.iter().filter(|n| !acting.contains(&n.id)) {
             if let Some(p) = n.pgs.get(&pg).filter(|p| p.exists()) {
                 return Err(format!("osd.{} still has {pg}: {}", n.id, p.query()));
@@ -164,6 +214,19 @@ fn clean(w: &World) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+fn pg_is_clean(w: &World, pg: PgId) -> Result<(), String> {
+    let acting = w.map().acting(pg);
+    let Some(first) = acting.first() else { return Err(format!("{pg} is nowhere")) };
+    let node = &w.nodes[*first as usize];
+    let Some(p) = node.pgs.get(&pg) else { return Err(format!("{pg} has no primary")) };
+    let (state, _) = p.state();
+    if state == PgState::ACTIVE | PgState::CLEAN && node.epoch == w.map().epoch {
+        Ok(())
+    } else {
+        Err(format!("{pg} is {state}: {}", p.query()))
+    }
 }
 
 fn verify(w: &World) -> Result<(), String> {
@@ -195,6 +258,10 @@ fn verify(w: &World) -> Result<(), String> {
 }
 
 fn run(seed: u64) -> Result<World, String> {
+    run_with(seed, |_| {})
+}
+
+fn run_with(seed: u64, prepare: impl FnOnce(&mut World)) -> Result<World, String> {
     let mut pick = world::Rng::new(seed ^ 0x5eed);
     let osds = 3 + pick.below(5);
     let size = 2 + pick.below(2);
@@ -206,8 +273,14 @@ fn run(seed: u64) -> Result<World, String> {
         pause: pick.chance(40),
         false_down: pick.chance(50),
         slow: pick.chance(50),
+        rot: false,
+        swap: pick.chance(30),
     };
+    let rot = size == 3 && !faults.resize && pick.chance(60);
+    let faults = Faults { rot, swap: faults.swap && !rot, ..faults };
     let mut w = World::new(seed, osds, size, 1 + pick.below(3) as u32, 3);
+    w.rot = rot;
+    prepare(&mut w);
     for id in 0..osds {
         w.start(id as OsdId);
     }
@@ -256,6 +329,43 @@ fn sim_random_faults_lose_nothing_and_everything_comes_back() {
     println!("{done} requests, {stats:?}");
     assert!(failed.is_empty(), "failing seeds {failed:?}; replay one with SIM_SEED");
     assert!(done > 1000, "only {done} requests were answered");
+}
+
+/// Every bug of RELIABILITY.md §5, planted, must be caught by some of these seeds.
+#[test]
+fn sim_planted_bugs_are_caught() {
+    let quiet = std::panic::take_hook();
+    std::panic::set_hook(Box::new(|_| {}));
+    let mut missed = Vec::new();
+    for bug in [
+        Bug::ReadsWithoutLease,
+        Bug::LeaseNotAwaited,
+        Bug::DupsForgotten,
+        Bug::DupWithoutVersion,
+        Bug::DivergentDeleteKept,
+        Bug::DeletedComesBack,
+        Bug::MissingKeptOnReset,
+        Bug::MissingNotStored,
+        Bug::CorruptSourceCopied,
+        Bug::FailedReadForgotten,
+        Bug::NoRetry,
+        Bug::PastIgnored,
+        Bug::NoUpThru,
+    ] {
+        let caught = (0..BUG_SEEDS).find(|seed| {
+            let result = std::panic::catch_unwind(|| {
+                let any = run_with(*seed, |w| w.plant(bug)).is_err();
+                any || scenarios::with_bug(bug, *seed)
+            });
+            result.unwrap_or(true)
+        });
+        match caught {
+            Some(seed) => println!("{bug:?}: caught by seed {seed}"),
+            None => missed.push(bug),
+        }
+    }
+    std::panic::set_hook(quiet);
+    assert!(missed.is_empty(), "not caught in {BUG_SEEDS} seeds: {missed:?}");
 }
 
 #[test]

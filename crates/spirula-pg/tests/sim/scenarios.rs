@@ -4,13 +4,19 @@
 use crate::world::World;
 use crate::{settle, verify};
 use spirula_maps::PgState;
+use spirula_pg::Bug;
 use spirula_types::{OsdId, PgId};
 
 const PG: PgId = PgId { pool: 1, seed: 0 };
 
 /// A calm cluster of `osds` with one PG of three copies on the first three, written to.
 fn cluster(seed: u64, osds: usize) -> World {
+    planted_cluster(seed, osds, None)
+}
+
+fn planted_cluster(seed: u64, osds: usize, bug: Option<Bug>) -> World {
     let mut w = World::new(seed, osds, 3, 1, 3);
+    bug.into_iter().for_each(|b| w.plant(b));
     w.pace = w.pace.calm();
     (w.pace.objects, w.pace.under_way, w.pace.appends) = (1, 2, 50);
     for id in 0..osds as OsdId {
@@ -62,11 +68,25 @@ fn finish(mut w: World, seed: u64) {
     settle(&mut w).and_then(|()| verify(&w)).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
 }
 
+/// The story that shows a bug best, with the bug planted: is it caught?
+pub fn with_bug(bug: Bug, seed: u64) -> bool {
+    match bug {
+        Bug::ReadsWithoutLease | Bug::LeaseNotAwaited => replaced_primary(seed, Some(bug)).is_err(),
+        _ => false,
+    }
+}
+
 /// A primary that was replaced and does not know it, with a client that does not either.
 #[test]
 fn replaced_primary_serves_no_stale_read() {
     for seed in 0..20 {
-        let mut w = cluster(seed, 3);
+        replaced_primary(seed, None).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+    }
+}
+
+fn replaced_primary(seed: u64, bug: Option<Bug>) -> Result<(), String> {
+    {
+        let mut w = planted_cluster(seed, 3, bug);
         let old = w.map().acting(PG)[0];
         w.nodes[old as usize].blind_until = u64::MAX;
         w.clients[0].blind_until = u64::MAX;
@@ -79,7 +99,7 @@ fn replaced_primary_serves_no_stale_read() {
             w.step();
         }
         w.clients[0].blind_until = 0;
-        finish(w, seed);
+        settle(&mut w).and_then(|()| verify(&w))
     }
 }
 

@@ -175,7 +175,7 @@ pub enum Wire {
 
 #[derive(Clone)]
 pub enum MonAsk {
-    Ask { pg: PgId, epoch: Epoch, whose: PgId },
+    Ask { pg: PgId, whose: PgId },
     Created { pg: PgId, epoch: Epoch },
     Alive { want: Epoch },
     Acting { pg: PgId, want: Vec<OsdId> },
@@ -233,6 +233,11 @@ pub struct World {
     op_client: BTreeMap<u64, (usize, u64, i32)>,
     /// What a write was answered, whatever attempt.
     answers: BTreeMap<(usize, u64), (i32, EVersion, u64)>,
+    /// Reads of objects without a good copy may fail.
+    pub rot: bool,
+    /// Messages to the monitor are lost now and then.
+    pub mon_loses: bool,
+    steps: u64,
     pub trace: bool,
     pub stats: BTreeMap<&'static str, u64>,
 }
@@ -269,6 +274,9 @@ impl World {
             ops: 0,
             op_client: BTreeMap::new(),
             answers: BTreeMap::new(),
+            rot: false,
+            mon_loses: true,
+            steps: 0,
             trace: std::env::var("SIM_TRACE").is_ok(),
             stats: BTreeMap::new(),
         };
@@ -330,6 +338,14 @@ impl World {
         let mut cfg = PgConfig::clone(&self.cfg);
         cfg.bug = Some(bug);
         self.cfg = Arc::new(cfg);
+        for n in &mut self.nodes {
+            n.store.credulous = bug == Bug::CorruptSourceCopied;
+        }
+    }
+
+    /// Every hundredth step, for looks that cost.
+    pub fn step_is_round(&self) -> bool {
+        self.steps.is_multiple_of(100)
     }
 
     /// The process asks to be marked up; the monitor does it at once.
@@ -370,7 +386,7 @@ impl World {
             self.net.entry((End::Mon, End::Osd(from))).or_default().push_back((boot, Wire::FromMon(pg, e)));
         };
         match ask {
-            MonAsk::Ask { pg, whose, .. } => {
+            MonAsk::Ask { pg, whose } => {
                 if self.creating.contains(&pg) {
                     answer(whose, PgEvent::CreateAnswer(CreateAnswer::Granted { since: 1 }));
                 } else {
@@ -572,8 +588,8 @@ impl World {
                     let client = conn as usize;
                     self.client_map(client, epoch);
                 }
-                PgEffect::AskCreate { pg: origin, epoch } => {
-                    self.tell_mon(id, MonAsk::Ask { pg: origin, epoch, whose: pg });
+                PgEffect::AskCreate { pg: origin, .. } => {
+                    self.tell_mon(id, MonAsk::Ask { pg: origin, whose: pg });
                 }
                 PgEffect::Created { pg, epoch } => self.tell_mon(id, MonAsk::Created { pg, epoch }),
                 PgEffect::Reserve(r) => {
@@ -624,6 +640,9 @@ impl World {
 
     fn tell_mon(&mut self, id: OsdId, ask: MonAsk) {
         let boot = self.nodes[id as usize].boot;
+        if self.mon_loses && self.rng.chance(10) {
+            return;
+        }
         self.net.entry((End::Osd(id), End::Mon)).or_default().push_back((boot, Wire::ToMon(ask)));
     }
 
@@ -656,7 +675,7 @@ impl World {
             let first = *self.answers.entry((client, tid)).or_insert(answer);
             assert_eq!(first, answer, "client {client} got another answer to {tid} in attempt {attempt}");
         }
-        self.clients[client].on_reply(now, tid, attempt, reply);
+        self.clients[client].on_reply(now, tid, attempt, reply, self.rot);
     }
 
     fn peer(&mut self, id: OsdId, from: OsdId, msg: PeerMsg) {
@@ -811,6 +830,7 @@ impl World {
     /// Does something that is due, faults aside.
     pub fn step(&mut self) {
         let p = self.pace;
+        self.steps += 1;
         self.now += self.rng.below(p.ms + 1) as u64;
         let now = self.now;
         let id = self.rng.below(self.nodes.len()) as OsdId;
