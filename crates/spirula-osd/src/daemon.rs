@@ -473,7 +473,7 @@ impl Osd {
             }
             PgCtls::KIND => {
                 for c in PgCtls::from_message(m)?.0 {
-                    self.peer_event(from, c.pg, PeerMsg::Ctl(c));
+                    self.peer_event(from, c.pg, PeerMsg::Ctl(Box::new(c)));
                 }
             }
             OsdPing::KIND => {
@@ -575,7 +575,7 @@ impl Osd {
                 if self.acks.contains_key(&osd) {
                     self.flush_acks(osd);
                 }
-                self.ctls.entry(osd).or_default().push(c);
+                self.ctls.entry(osd).or_default().push(*c);
             }
             PgEffect::Reply(op, reply) => self.reply(op, *reply),
             PgEffect::Drop(op) => {

@@ -154,7 +154,7 @@ pub enum PeerMsg {
     /// A commit (batched into `PgAcks`).
     Ack(RepAck),
     /// Control (batched into `PgCtls`).
-    Ctl(PgCtl),
+    Ctl(Box<PgCtl>),
 }
 
 impl PeerMsg {

@@ -208,7 +208,7 @@ impl Pg {
                     epoch: ctl.epoch,
                     kind: TxnKind::Pulled,
                     seq: *seq,
-                    version: version,
+                    version,
                     next,
                     header: header.into(),
                     payload,

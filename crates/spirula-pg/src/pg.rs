@@ -394,7 +394,7 @@ impl Pg {
     }
 
     pub(crate) fn ctl(&self, body: CtlBody) -> PeerMsg {
-        PeerMsg::Ctl(PgCtl { pg: self.id, epoch: self.interval.since, body })
+        PeerMsg::Ctl(Box::new(PgCtl { pg: self.id, epoch: self.interval.since, body }))
     }
 
     // ---- maps ----
@@ -527,10 +527,11 @@ impl Pg {
         if since != self.interval.since {
             // Of an interval that is over. Who has nothing of the PG, and no part in it, may not
             // know when the interval began; it says so all the same.
-            let query = matches!(&msg, PeerMsg::Ctl(PgCtl { body: CtlBody::Query { .. }, .. }));
+            let query = matches!(&msg, PeerMsg::Ctl(c) if matches!(c.body, CtlBody::Query { .. }));
             if query && self.info.is_none() && !self.is_member() {
                 let body = CtlBody::Info { info: None, past: Vec::new(), lease_left_ms: 0 };
-                cx.out.push(PgEffect::Send(from, PeerMsg::Ctl(PgCtl { pg: self.id, epoch: since, body })));
+                let answer = Box::new(PgCtl { pg: self.id, epoch: since, body });
+                cx.out.push(PgEffect::Send(from, PeerMsg::Ctl(answer)));
                 self.check_removed(cx);
             }
             return;
@@ -538,7 +539,7 @@ impl Pg {
         match msg {
             PeerMsg::Txn(t) => self.on_txn(from, t, cx),
             PeerMsg::Ack(a) => self.on_ack(from, &a, cx),
-            PeerMsg::Ctl(c) => self.on_ctl(from, c, cx),
+            PeerMsg::Ctl(c) => self.on_ctl(from, *c, cx),
         }
     }
 
@@ -551,7 +552,7 @@ impl Pg {
 
     fn on_recovery_ready(&mut self, n: u64, cx: &mut Cx<'_>) {
         if let Some((from, ctl)) = self.parked.remove(&n) {
-            self.on_peer(from, PeerMsg::Ctl(ctl), cx);
+            self.on_peer(from, PeerMsg::Ctl(Box::new(ctl)), cx);
         } else if self.pump_read == Some(n) {
             self.pump_read = None;
             if matches!(self.role, Role::Removing) {

@@ -47,7 +47,8 @@ impl Pg {
         }
         self.peering(cx, |pg, p, cx| match &mut p.phase {
             Phase::Log if from == p.choice.auth => {
-                if pg.take_over(p, &info, entries, cx) {
+                let ours = pg.take_over(p, &info, entries, cx);
+                if ours {
                     pg.get_missing(p, cx);
                 }
             }

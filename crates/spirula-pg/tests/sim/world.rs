@@ -921,7 +921,7 @@ fn recode(msg: PeerMsg) -> PeerMsg {
         PeerMsg::Txn(t) => PeerMsg::Txn(PgTxn::from_message(&t.into_message(0)).unwrap()),
         PeerMsg::Ack(a) => PeerMsg::Ack(PgAcks::from_message(&PgAcks(vec![a]).into_message(0)).unwrap().0[0]),
         PeerMsg::Ctl(c) => {
-            PeerMsg::Ctl(PgCtls::from_message(&PgCtls(vec![c]).into_message(0)).unwrap().0.pop().unwrap())
+            PeerMsg::Ctl(Box::new(PgCtls::from_message(&PgCtls(vec![*c]).into_message(0)).unwrap().0.pop().unwrap()))
         }
     }
 }
