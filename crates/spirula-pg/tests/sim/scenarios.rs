@@ -126,10 +126,9 @@ fn old_home_set_knows_that_the_pg_moved_on() {
     for seed in 0..20 {
         let mut w = cluster(seed, 6);
         place(&mut w, 3..6);
-        while w.map().acting(PG).iter().any(|o| *o < 3) {
+        while !active(&w) || w.map().acting(PG).iter().any(|o| *o < 3) {
             w.step();
         }
-        until_active(&mut w);
         // Before they are told to delete their copies.
         stop(&mut w, 0..3);
         run(&mut w, 1500);
