@@ -158,6 +158,15 @@ pub enum PeerMsg {
 }
 
 impl PeerMsg {
+    /// First epoch of the interval it belongs to.
+    pub fn since(&self) -> Epoch {
+        match self {
+            Self::Txn(t) => t.epoch,
+            Self::Ack(a) => a.epoch,
+            Self::Ctl(c) => c.epoch,
+        }
+    }
+
     /// The PG it is for.
     pub fn pg(&self) -> PgId {
         match self {

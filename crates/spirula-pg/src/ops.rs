@@ -89,6 +89,11 @@ impl Ops {
         self.lease_pg || !self.lease_waiting.is_empty()
     }
 
+    /// Did a request change an object in this event? Then reading shows what was before.
+    pub fn has_changed(&self) -> bool {
+        !self.changed.is_empty()
+    }
+
     /// Number of requests held.
     pub fn len(&self) -> usize {
         self.waiting.len() + self.pg_queue.len() + self.contexts.values().map(|c| c.queue.len()).sum::<usize>()

@@ -96,6 +96,11 @@ pub struct Pg {
     next_token: Token,
     after: VecDeque<(Token, After)>,
     early: Vec<(OsdId, PeerMsg)>,
+    /// Those whose map has come, to be taken one for each event: what one submits the next must
+    /// be able to read.
+    ripe: VecDeque<(OsdId, PeerMsg)>,
+    /// Recovery goes on at the next event, for the same reason.
+    pub(crate) pump_later: bool,
     pub(crate) ops: Ops,
     /// OSDs outside the acting set that said they hold a copy, with what.
     pub(crate) strays: BTreeMap<OsdId, PgInfo>,
@@ -188,6 +193,8 @@ impl Pg {
             next_token: 1,
             after: VecDeque::new(),
             early: Vec::new(),
+            ripe: VecDeque::new(),
+            pump_later: false,
             ops: Ops::default(),
             strays: BTreeMap::new(),
             next_seq: 1,
@@ -288,7 +295,7 @@ impl Pg {
             PgEvent::CreatedAck { winner } => self.on_created_ack(winner, cx),
             PgEvent::Reserved(what) => self.on_reserved(what, cx),
             PgEvent::Turn { work } => self.on_turn(work, cx),
-            PgEvent::Continue => self.run_pending(cx),
+            PgEvent::Continue => self.go_on(cx),
             PgEvent::Tick => self.on_tick(cx),
         }
         // Questions that the shell may answer on the spot come last, so that the answer's
@@ -301,7 +308,7 @@ impl Pg {
             out.extend(now);
             out.extend(last);
         }
-        if self.ops.must_continue() {
+        if self.ops.must_continue() || self.pump_later || !self.ripe.is_empty() {
             out.push(PgEffect::Continue);
         }
     }
@@ -433,11 +440,22 @@ impl Pg {
         } else if view.live {
             self.map_advanced(cx);
         }
-        let early = std::mem::take(&mut self.early);
-        for (from, msg) in early {
-            self.on_peer(from, msg, cx);
+        if view.live {
+            let (ripe, early): (Vec<_>, Vec<_>) =
+                std::mem::take(&mut self.early).into_iter().partition(|(_, m)| m.since() <= view.epoch);
+            (self.early, self.ripe) = (early, std::mem::take(&mut self.ripe).into_iter().chain(ripe).collect());
         }
         self.run_waiting(cx);
+    }
+
+    /// Goes on after [`PgEffect::Continue`].
+    fn go_on(&mut self, cx: &mut Cx<'_>) {
+        if let Some((from, msg)) = self.ripe.pop_front() {
+            self.on_peer(from, msg, cx);
+        } else if std::mem::take(&mut self.pump_later) {
+            self.pump(cx);
+        }
+        self.run_pending(cx);
     }
 
     /// Writes down the interval that ends before `view`.
@@ -507,11 +525,7 @@ impl Pg {
     // ---- peers ----
 
     fn on_peer(&mut self, from: OsdId, msg: PeerMsg, cx: &mut Cx<'_>) {
-        let since = match &msg {
-            PeerMsg::Txn(t) => t.epoch,
-            PeerMsg::Ack(a) => a.epoch,
-            PeerMsg::Ctl(c) => c.epoch,
-        };
+        let since = msg.since();
         // A map that does not show us up says nothing of this incarnation of ours: the one before
         // may have promised what we have forgotten.
         if since > self.epoch() || !self.is_live() {
@@ -628,7 +642,7 @@ impl Pg {
     /// Says that nothing is left here: no copy, no duty, nobody waiting for a newer map.
     pub(crate) fn check_removed(&mut self, cx: &mut Cx<'_>) {
         let idle = matches!(self.role, Role::Idle) && self.info.is_none() && !self.is_member();
-        if idle && self.early.is_empty() && self.ops.is_empty() {
+        if idle && self.early.is_empty() && self.ripe.is_empty() && self.ops.is_empty() {
             cx.out.push(PgEffect::Removed);
         }
     }

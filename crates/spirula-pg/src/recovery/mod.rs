@@ -242,6 +242,11 @@ impl Pg {
 
     fn pump_objects(&mut self, cx: &mut Cx<'_>) -> Result<(), crate::exec::Prefetch> {
         loop {
+            if self.ops.has_changed() {
+                // What was written in this event cannot be read before the next.
+                self.pump_later = true;
+                return Ok(());
+            }
             let window = self.cfg.push_window.max(1);
             let Some(a) = self.active_mut() else { return Ok(()) };
             let r = &mut a.recovery;
