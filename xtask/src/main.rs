@@ -10,6 +10,7 @@ mod fuzz;
 mod packages;
 mod reef;
 mod run;
+mod sim;
 mod test;
 
 use clap::{Parser, Subcommand};
@@ -28,6 +29,8 @@ enum Task {
     Check,
     /// Install what the tests need, then run every test
     Test(test::Options),
+    /// Run the simulator on seeds; a seed gives the same run each time
+    Sim(sim::Options),
     /// Fuzz every decoder for a while (libFuzzer, on the stable toolchain)
     Fuzz(fuzz::Options),
     /// Compare with a real Ceph on this machine; results go to bench/results
@@ -40,6 +43,7 @@ fn main() -> ExitCode {
     let result = match Args::parse().task {
         Task::Check => check::check(),
         Task::Test(o) => test::test(&o),
+        Task::Sim(o) => sim::sim(&o),
         Task::Fuzz(o) => fuzz::fuzz(&o),
         Task::Bench(o) => bench::bench(&o),
         Task::Soak(o) => test::soak(&o),

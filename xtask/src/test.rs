@@ -41,6 +41,7 @@ pub fn test(o: &Options) -> anyhow::Result<bool> {
     if o.e2e.is_none() {
         good &= check::check()?;
         good &= status(command("cargo").args(["test", "--workspace", "--locked", "--no-fail-fast"]))?;
+        good &= crate::sim::sim(&crate::sim::Options { seed: 0, seeds: 300 })?;
     }
     if !o.unit {
         let binary = release_binary()?;
@@ -88,6 +89,7 @@ pub fn soak(o: &SoakOptions) -> anyhow::Result<bool> {
         .env("PROPTEST_CASES", &many)
         .env("SPIRULA_CRUSH_MAPS", &maps)
         .env("SPIRULA_MAPS", &maps);
-    let good = status(&mut c)?;
+    let mut good = status(&mut c)?;
+    good &= crate::sim::sim(&crate::sim::Options { seed: 1000, seeds: 5000 * u64::from(o.factor) })?;
     Ok(fuzz::fuzz(&fuzz::Options { seconds: o.fuzz_seconds, target: None })? && good)
 }

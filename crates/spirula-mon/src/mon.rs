@@ -356,8 +356,8 @@ impl Mon {
     fn on_message(&mut self, conn: ConnId, m: Message, out: &mut Vec<MonEffect>) -> Result<(), MessageError> {
         let Some(session) = self.sessions.get(&conn) else { return Ok(()) };
         if session.peer.kind == EntityType::Mon && matches!(session.access, Access::Everything) {
-            let name = session.peer.id.clone();
-            if self.on_peer_message(&name, &m, out)? {
+            let (name, addrs) = (session.peer.id.clone(), session.peer.addrs.clone());
+            if self.on_peer_message(&name, &addrs, &m, out)? {
                 return Ok(());
             }
         }

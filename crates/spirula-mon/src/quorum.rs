@@ -50,6 +50,8 @@ const COMPACT_ENTRIES: u64 = 5000;
 const COMPACT_BYTES: u64 = 4 << 20;
 /// Connections of other monitors' clients have ids from here on.
 pub(crate) const REMOTE: ConnId = 1 << 63;
+/// Members remembered that the state does not have (yet).
+const KNOWN_MAX: usize = 64;
 /// Global ids taken at once.
 pub(crate) const GID_STEP: u64 = 10_000;
 
@@ -775,16 +777,17 @@ impl Mon {
         }
     }
 
-    /// A message over the link of monitor `name`. True if it was one of these.
+    /// A message over the link of monitor `name`, who listens at `addrs`. True if it was one of these.
     pub(crate) fn on_peer_message(
         &mut self,
         name: &str,
+        addrs: &AddrVec,
         m: &Message,
         out: &mut Vec<MonEffect>,
     ) -> Result<bool, MessageError> {
         let member = self.member_named(name);
         match m.kind {
-            QuorumFrame::KIND => self.on_frame(name, QuorumFrame::from_message(m)?, out),
+            QuorumFrame::KIND => self.on_frame(name, addrs, QuorumFrame::from_message(m)?, out),
             MonJoin::KIND => self.on_join(MonJoin::from_message(m)?, m, out),
             MonWelcome::KIND => self.on_welcome(MonWelcome::from_message(m)?, out),
             MonForward::KIND => {
@@ -876,7 +879,7 @@ impl Mon {
         here.or_else(|| self.q.known.iter().find(|(_, (n, _))| n == name).map(|(id, _)| *id))
     }
 
-    fn on_frame(&mut self, name: &str, f: QuorumFrame, out: &mut Vec<MonEffect>) {
+    fn on_frame(&mut self, name: &str, addrs: &AddrVec, f: QuorumFrame, out: &mut Vec<MonEffect>) {
         let known = self.name_of(f.from);
         if known.as_ref().is_none_or(|(n, _)| n != name) {
             // A leader knows every number there is: this one is no longer.
@@ -888,10 +891,13 @@ impl Mon {
                 let m = MonRemoved { member: f.from }.into_message(0);
                 out.push(MonEffect::SendPeer(name.to_owned(), info.addrs.clone(), m));
             }
-            // A number given since this monitor's state: its holder learns from the leader, and
-            // so shall we.
             if self.state.members.contains_key(&f.from) || f.from < self.state.next_member {
                 return;
+            }
+            // A number given since this monitor's state. It may be the leader's, who can only
+            // help if it hears from us: it is to be answered where it listens.
+            if self.q.known.len() < KNOWN_MAX {
+                self.q.known.insert(f.from, (name.to_owned(), addrs.clone()));
             }
         }
         let mut refused = None;

@@ -73,6 +73,9 @@ pub(crate) struct Log {
     first: u64,
     before: u64,
     entries: VecDeque<eraftpb::Entry>,
+    /// Bytes of entries ever appended, and as of the snapshot.
+    bytes: u64,
+    bytes_in_snapshot: u64,
     /// Somebody needs a snapshot that knows him.
     wanted: Cell<bool>,
 }
@@ -81,7 +84,17 @@ impl Log {
     /// What a store held.
     pub fn new(hard: HardState, snapshot: Snapshot, entries: &[Entry]) -> Self {
         let (first, before) = (snapshot.index + 1, snapshot.term);
-        Self { snapshot, hard, first, before, entries: entries.iter().map(to_raft).collect(), wanted: Cell::new(false) }
+        let bytes = entries.iter().map(|e| e.data.len() as u64).sum();
+        Self {
+            snapshot,
+            hard,
+            first,
+            before,
+            entries: entries.iter().map(to_raft).collect(),
+            bytes,
+            bytes_in_snapshot: 0,
+            wanted: Cell::new(false),
+        }
     }
 
     /// True if a member waits for a newer snapshot than there is.
@@ -110,6 +123,7 @@ impl Log {
         let Some(from) = entries.first().map(|e| e.index) else { return };
         assert!(from >= self.first && from <= self.last() + 1, "entries leave a gap in the log");
         self.entries.truncate((from - self.first) as usize);
+        self.bytes += entries.iter().map(|e| e.data.len() as u64).sum::<u64>();
         self.entries.extend(entries.iter().cloned());
     }
 
@@ -118,6 +132,7 @@ impl Log {
         (self.first, self.before) = (snapshot.index + 1, snapshot.term);
         self.entries.clear();
         self.snapshot = snapshot;
+        self.bytes_in_snapshot = self.bytes;
     }
 
     /// Puts an own snapshot in place of the entries up to its index.
@@ -128,6 +143,7 @@ impl Log {
             (self.first, self.before) = (gone.index + 1, gone.term);
         }
         self.snapshot = snapshot;
+        self.bytes_in_snapshot = self.bytes;
         self.wanted.set(false);
     }
 
@@ -138,8 +154,7 @@ impl Log {
 
     /// Number of entries behind the snapshot, and their bytes.
     pub fn weight(&self) -> (u64, u64) {
-        let behind = self.entries.iter().rev().take_while(|e| e.index > self.snapshot.index);
-        behind.fold((0, 0), |(n, b), e| (n + 1, b + e.data.len() as u64))
+        (self.last().saturating_sub(self.snapshot.index), self.bytes.saturating_sub(self.bytes_in_snapshot))
     }
 }
 

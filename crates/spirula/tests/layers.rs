@@ -29,6 +29,7 @@ const LAYERS: &[(&str, u8)] = &[
     ("spirula-mon", 3),
     ("spirula-mgr", 3),
     ("spirula-osd", 3),
+    ("spirula-sim", 4),
     ("spirula", 4),
 ];
 

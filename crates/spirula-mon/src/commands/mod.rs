@@ -112,7 +112,7 @@ fn parse(cmd: &[String]) -> Result<Args, String> {
 /// The command of that prefix whose required arguments are all given; several share a
 /// prefix (`osd crush set`).
 fn find(prefix: &str, args: &Args) -> Option<&'static CommandSpec> {
-    let candidates: Vec<_> = specs().filter(|s| s.prefix() == prefix).collect();
+    let candidates: Vec<_> = specs().filter(|s| s.sig.starts_with(prefix) && s.prefix() == prefix).collect();
     let fits = candidates.iter().find(|s| args::check(s.sig, args).is_ok());
     fits.or(candidates.first()).copied()
 }

@@ -1,0 +1,29 @@
+//! The simulator: monitors, clients and OSDs in one thread and virtual time, from one seed.
+//!
+//! A [`World`] holds [`Actor`]s: state machines that take events and give effects, as the
+//! daemons' cores do. Between them are simulated links (delay, loss of connections, one-way
+//! cuts, partitions; every message crosses as bytes), below them simulated disks (a crash loses
+//! what was not synced, and may leave part of it), around them faults: crashes, pauses, clocks
+//! that are wrong and run wrong, lost disks. Everything is drawn from the seed, so a seed gives
+//! the same run each time; its [`Report::hash`] says so.
+//!
+//! [`run`] drives a cluster through a storm and then through peace, and checks what must hold:
+//! see [`check`]. [`Bug`]s are planted to see that the checks see.
+//!
+//! To put another daemon in, implement [`Actor`] for it; the world does not look inside.
+
+#![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test that cannot go on should stop where it is"))]
+
+pub mod check;
+mod client;
+mod disk;
+mod monitor;
+mod osd;
+mod rng;
+mod scenario;
+mod world;
+
+pub use disk::Disk;
+pub use rng::Rng;
+pub use scenario::{Bug, Failure, Options, Report, run};
+pub use world::{Actor, ActorId, Input, Local, Output, World};

@@ -1,0 +1,411 @@
+//! Time, links, and who gets what when.
+//!
+//! Links keep order and lose nothing while they live; a link that is cut loses what is sent into
+//! the cut direction, and ends for both sides a while later. Different links overtake each other.
+
+use crate::rng::Rng;
+use spirula_encoding::UTime;
+use spirula_encoding::crc::crc32c;
+use spirula_messages::Message;
+use spirula_messages::cluster::quorum::Carried;
+use spirula_mon::Peer;
+use std::any::Any;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+
+/// Number of an actor.
+pub type ActorId = usize;
+
+/// What an actor knows of time and itself.
+#[derive(Clone, Copy, Debug)]
+pub struct Local {
+    /// Its own number.
+    pub id: ActorId,
+    /// Its wall clock.
+    pub wall: UTime,
+    /// True time in microseconds; for notes, not for decisions.
+    pub true_us: u64,
+}
+
+/// What happens to an actor.
+#[derive(Clone, Debug)]
+pub enum Input {
+    /// It runs, for the first time or again; what it had in memory is gone.
+    Start,
+    /// Its regular tick.
+    Tick,
+    /// Somebody connected, or a connection it asked for is there.
+    Opened {
+        /// The connection.
+        conn: u64,
+        /// Who is there.
+        peer: Peer,
+        /// The other actor.
+        from: ActorId,
+    },
+    /// A message.
+    Message {
+        /// Over which connection.
+        conn: u64,
+        /// What.
+        message: Message,
+    },
+    /// The connection is gone, or did not come to be.
+    Closed {
+        /// Which.
+        conn: u64,
+    },
+    /// A timer it set is due: a disk's write, for example.
+    Timer(u64),
+}
+
+/// What an actor does.
+#[derive(Clone, Debug)]
+pub enum Output {
+    /// Connects to another actor, as `peer`, with a number from [`World::conn_numbers`] on that
+    /// it picks itself.
+    Connect {
+        /// Number of the connection.
+        conn: u64,
+        /// To whom.
+        to: ActorId,
+        /// Who says so.
+        peer: Peer,
+    },
+    /// Sends; lost if the connection is gone.
+    Send(u64, Message),
+    /// Ends a connection for both sides.
+    Close(u64),
+    /// Wants [`Input::Timer`] after so many microseconds.
+    Timer(u64, u64),
+    /// It ends by itself, with a reason.
+    Exit(String),
+}
+
+/// A state machine in the world.
+pub trait Actor {
+    /// Advances by one event.
+    fn handle(&mut self, local: Local, input: Input, out: &mut Vec<Output>);
+    /// The process is gone: memory is lost, disks keep what they keep.
+    fn crash(&mut self, rng: &mut Rng);
+    /// May `peer` connect now? A refused connection closes.
+    fn admits(&mut self, peer: &mut Peer) -> bool;
+    /// For checks that know what it is.
+    fn as_any(&mut self) -> &mut dyn Any;
+}
+
+struct Slot {
+    actor: Option<Box<dyn Actor>>,
+    up: bool,
+    incarnation: u64,
+    paused: bool,
+    waiting: Vec<Input>,
+    /// Wall clock: offset, and microseconds it gains per second.
+    offset_us: i64,
+    drift: i64,
+    tick_us: u64,
+}
+
+struct Conn {
+    ends: [ActorId; 2],
+    /// When the last message in each direction arrives.
+    last: [u64; 2],
+    ending: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    Tick(ActorId, u64),
+    Timer(ActorId, u64, u64),
+    Bytes { conn: u64, to: ActorId, bytes: Vec<u8> },
+    End(u64),
+    Start(ActorId),
+}
+
+/// Actors, links, time.
+pub struct World {
+    /// True time, microseconds.
+    pub now: u64,
+    /// For faults and links.
+    pub rng: Rng,
+    slots: Vec<Slot>,
+    conns: BTreeMap<u64, Conn>,
+    events: BinaryHeap<Reverse<(u64, u64, Event)>>,
+    seq: u64,
+    cuts: BTreeSet<(ActorId, ActorId)>,
+    /// Longest delay of a message, microseconds.
+    pub delay_us: u64,
+    /// Hash over all that happened.
+    pub hash: u64,
+    /// Events so far.
+    pub steps: u64,
+    /// Why actors ended by themselves.
+    pub exits: Vec<(ActorId, String)>,
+}
+
+const EPOCH_SECS: u64 = 1_795_000_000;
+
+impl World {
+    /// An empty world.
+    pub fn new(seed: u64) -> Self {
+        Self {
+            now: 0,
+            rng: Rng::new(seed),
+            slots: Vec::new(),
+            conns: BTreeMap::new(),
+            events: BinaryHeap::new(),
+            seq: 0,
+            cuts: BTreeSet::new(),
+            delay_us: 1000,
+            hash: 0xcbf2_9ce4_8422_2325,
+            steps: 0,
+            exits: Vec::new(),
+        }
+    }
+
+    /// Connection numbers of actor `id` start here and go up; nobody else uses them.
+    pub fn conn_numbers(id: ActorId) -> u64 {
+        (id as u64 + 1) << 32
+    }
+
+    /// Puts an actor in, with its tick's length; it starts at once.
+    pub fn add(&mut self, actor: Box<dyn Actor>, tick_us: u64) -> ActorId {
+        let id = self.slots.len();
+        self.slots.push(Slot {
+            actor: Some(actor),
+            up: false,
+            incarnation: 0,
+            paused: false,
+            waiting: Vec::new(),
+            offset_us: 0,
+            drift: 0,
+            tick_us,
+        });
+        self.at(0, Event::Start(id));
+        id
+    }
+
+    /// Sets an actor's clock wrong: by how much, and what it gains per second.
+    pub fn set_clock(&mut self, id: ActorId, offset_us: i64, drift_us_per_s: i64) {
+        if let Some(s) = self.slots.get_mut(id) {
+            (s.offset_us, s.drift) = (offset_us, drift_us_per_s);
+        }
+    }
+
+    /// Looks into an actor.
+    pub fn with<T: 'static, R>(&mut self, id: ActorId, f: impl FnOnce(&mut T) -> R) -> Option<R> {
+        self.slots.get_mut(id)?.actor.as_mut()?.as_any().downcast_mut().map(f)
+    }
+
+    /// Is it running (perhaps paused)?
+    pub fn is_up(&self, id: ActorId) -> bool {
+        self.slots.get(id).is_some_and(|s| s.up)
+    }
+
+    /// Is it stopped?
+    pub fn is_paused(&self, id: ActorId) -> bool {
+        self.slots.get(id).is_some_and(|s| s.paused)
+    }
+
+    /// Kills it.
+    pub fn crash(&mut self, id: ActorId) {
+        let Some(s) = self.slots.get_mut(id).filter(|s| s.up) else { return };
+        s.up = false;
+        s.paused = false;
+        s.incarnation += 1;
+        s.waiting.clear();
+        if let Some(a) = &mut s.actor {
+            a.crash(&mut self.rng);
+        }
+        let mine: Vec<u64> = self.conns.iter().filter(|(_, c)| c.ends.contains(&id)).map(|(n, _)| *n).collect();
+        for conn in mine {
+            self.end_soon(conn, 2_000);
+        }
+    }
+
+    /// Starts it again.
+    pub fn start(&mut self, id: ActorId) {
+        if !self.is_up(id) {
+            self.at(0, Event::Start(id));
+        }
+    }
+
+    /// Stops it without killing it; what comes waits.
+    pub fn pause(&mut self, id: ActorId) {
+        if let Some(s) = self.slots.get_mut(id).filter(|s| s.up) {
+            s.paused = true;
+        }
+    }
+
+    /// Lets it go on.
+    pub fn resume(&mut self, id: ActorId) {
+        let Some(s) = self.slots.get_mut(id).filter(|s| s.paused) else { return };
+        s.paused = false;
+        for input in std::mem::take(&mut s.waiting) {
+            self.give(id, input);
+        }
+    }
+
+    /// Cuts one direction; connections that use it end some time later.
+    pub fn cut(&mut self, from: ActorId, to: ActorId) {
+        self.cuts.insert((from, to));
+        let hit = |c: &Conn| c.ends.contains(&from) && c.ends.contains(&to);
+        let hit: Vec<u64> = self.conns.iter().filter(|(_, c)| hit(c)).map(|(n, _)| *n).collect();
+        for conn in hit {
+            let after = self.rng.between(200_000, 4_000_000);
+            self.end_soon(conn, after);
+        }
+    }
+
+    /// Heals all cuts.
+    pub fn heal(&mut self) {
+        self.cuts.clear();
+    }
+
+    fn at(&mut self, after_us: u64, event: Event) {
+        self.seq += 1;
+        self.events.push(Reverse((self.now + after_us, self.seq, event)));
+    }
+
+    fn end_soon(&mut self, conn: u64, after_us: u64) {
+        if let Some(c) = self.conns.get_mut(&conn).filter(|c| !c.ending) {
+            c.ending = true;
+            self.at(after_us, Event::End(conn));
+        }
+    }
+
+    fn mix(&mut self, v: u64) {
+        self.hash = (self.hash ^ v).wrapping_mul(0x0100_0000_01b3);
+    }
+
+    /// Lets the next thing happen; false if nothing will before `until`.
+    pub fn step(&mut self, until: u64) -> bool {
+        if self.events.peek().is_none_or(|Reverse((t, _, _))| *t > until) {
+            self.now = self.now.max(until);
+            return false;
+        }
+        let Some(Reverse((time, _, event))) = self.events.pop() else { return false };
+        self.now = time;
+        self.steps += 1;
+        self.mix(time);
+        match event {
+            Event::Start(id) => {
+                let Some(s) = self.slots.get_mut(id).filter(|s| !s.up) else { return true };
+                s.up = true;
+                s.incarnation += 1;
+                let (inc, tick) = (s.incarnation, s.tick_us);
+                self.mix(id as u64);
+                let first = self.rng.below(tick.max(1));
+                self.at(first, Event::Tick(id, inc));
+                self.give(id, Input::Start);
+            }
+            Event::Tick(id, inc) => {
+                let Some(s) = self.slots.get(id).filter(|s| s.up && s.incarnation == inc) else { return true };
+                let (paused, tick) = (s.paused, s.tick_us);
+                let next = (tick as i64 - (tick as i64 * s.drift) / 1_000_000).max(1) as u64;
+                self.at(next, Event::Tick(id, inc));
+                if !paused {
+                    self.give(id, Input::Tick);
+                }
+            }
+            Event::Timer(id, inc, n) => {
+                if self.slots.get(id).is_some_and(|s| s.up && s.incarnation == inc) {
+                    self.give(id, Input::Timer(n));
+                }
+            }
+            Event::Bytes { conn, to, bytes } => {
+                self.mix(conn ^ u64::from(crc32c(1, &bytes)));
+                if self.conns.contains_key(&conn)
+                    && let Ok(Carried(message)) = spirula_encoding::from_slice(&bytes)
+                {
+                    self.give(to, Input::Message { conn, message });
+                }
+            }
+            Event::End(conn) => {
+                if let Some(c) = self.conns.remove(&conn) {
+                    for end in c.ends {
+                        self.give(end, Input::Closed { conn });
+                    }
+                }
+            }
+        }
+        true
+    }
+
+    /// An actor's view of time.
+    pub fn local(&self, id: ActorId) -> Local {
+        let (offset, drift) = self.slots.get(id).map_or((0, 0), |s| (s.offset_us, s.drift));
+        let gained = (self.now as i128 * i128::from(drift) / 1_000_000) as i64;
+        let us = (EPOCH_SECS * 1_000_000 + self.now) as i64 + offset + gained;
+        Local { id, wall: UTime::from_nanos(us.max(0) as u64 * 1000), true_us: self.now }
+    }
+
+    fn give(&mut self, id: ActorId, input: Input) {
+        let local = self.local(id);
+        let Some(s) = self.slots.get_mut(id).filter(|s| s.up) else { return };
+        if s.paused {
+            s.waiting.push(input);
+            return;
+        }
+        let Some(actor) = &mut s.actor else { return };
+        let mut out = Vec::new();
+        actor.handle(local, input, &mut out);
+        for o in out {
+            self.perform(id, o);
+        }
+    }
+
+    fn perform(&mut self, id: ActorId, output: Output) {
+        match output {
+            Output::Connect { conn, to, mut peer } => {
+                let reachable = self.is_up(to) && !self.cuts.contains(&(id, to)) && !self.cuts.contains(&(to, id));
+                let delay = self.rng.between(100, self.delay_us);
+                self.conns.insert(conn, Conn { ends: [id, to], last: [self.now + delay; 2], ending: false });
+                let admitted = reachable && !self.is_paused(to) && self.admits(to, &mut peer);
+                if admitted {
+                    self.give(to, Input::Opened { conn, peer: peer.clone(), from: id });
+                    self.give(id, Input::Opened { conn, peer, from: to });
+                } else {
+                    let after = if self.is_up(to) && !reachable { 1_000_000 } else { delay };
+                    self.end_soon(conn, after);
+                }
+            }
+            Output::Send(conn, message) => {
+                let Some(c) = self.conns.get_mut(&conn) else { return };
+                let way = usize::from(c.ends.first() != Some(&id));
+                let Some(to) = c.ends.get(1 - way).copied() else { return };
+                if self.cuts.contains(&(id, to)) {
+                    return;
+                }
+                let delay = self.rng.between(50, self.delay_us);
+                let at = c.last.get(way).copied().unwrap_or(0).max(self.now + delay) + 1;
+                if let Some(l) = c.last.get_mut(way) {
+                    *l = at;
+                }
+                let bytes = spirula_encoding::to_vec(&Carried(message));
+                self.at(at - self.now, Event::Bytes { conn, to, bytes });
+            }
+            Output::Close(conn) => self.end_soon(conn, 500),
+            Output::Timer(n, after) => {
+                let inc = self.slots.get(id).map_or(0, |s| s.incarnation);
+                self.at(after, Event::Timer(id, inc, n));
+            }
+            Output::Exit(why) => {
+                self.exits.push((id, why));
+                self.crash(id);
+            }
+        }
+    }
+
+    fn admits(&mut self, to: ActorId, peer: &mut Peer) -> bool {
+        self.slots.get_mut(to).and_then(|s| s.actor.as_mut()).is_some_and(|a| a.admits(peer))
+    }
+
+    /// Breaks a random connection.
+    pub fn break_a_connection(&mut self) {
+        let all: Vec<u64> = self.conns.keys().copied().collect();
+        if let Some(conn) = self.rng.pick(&all).copied() {
+            self.end_soon(conn, 100);
+        }
+    }
+}
