@@ -78,7 +78,8 @@ fn main() {
         failure_domain: "host".into(),
         defaults: BTreeMap::new(),
         pools: vec![pool(1, 16384), pool(2, 8192), pool(3, 4096), pool(4, 1024), pool(5, 304)],
-        admin_secret: [3; 16],
+        users: Default::default(),
+        service_keys: Default::default(),
     };
     let identity = Identity { fsid: FSID, uuid: Uuid([5; 16]), member: 1 };
     let hard = HardState { term: 1, vote: 0, commit: 1 };

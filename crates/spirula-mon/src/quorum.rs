@@ -178,6 +178,8 @@ pub(crate) struct Quorum {
     belonged: bool,
     leading: bool,
     frozen: bool,
+    /// The entry after which the state is.
+    applied: u64,
 }
 
 impl Quorum {
@@ -207,12 +209,14 @@ impl Quorum {
             belonged: false,
             leading: false,
             frozen: false,
+            applied: 0,
         }
     }
 
-    /// True if this monitor may propose.
+    /// True if this monitor may propose: it leads, and its state is all that is committed. (The
+    /// node is ahead of the state while its effects are being performed.)
     pub fn leads(&self) -> bool {
-        self.node.as_ref().is_some_and(Node::may_propose)
+        self.node.as_ref().is_some_and(|n| n.may_propose() && n.applied() == self.applied)
     }
 
     fn status(&self) -> Status {
@@ -244,6 +248,7 @@ impl Mon {
     /// Starts taking part, on what the store holds.
     pub(crate) fn open_node(&mut self, stored: &Stored) -> Result<(), spirula_quorum::OpenError> {
         let config = Config::new(self.q.identity.member, self.q.boot);
+        self.q.applied = stored.snapshot.index;
         let mut fx = Vec::new();
         self.q.node = Some(Node::open(&config, stored.hard, stored.snapshot.clone(), &stored.entries, &mut fx)?);
         self.q.fx.extend(fx);
@@ -277,6 +282,7 @@ impl Mon {
                     Ok(state) => {
                         tracing::info!(index = s.index, "took the leader's state over");
                         self.state = state;
+                        self.q.applied = s.index;
                         self.state_changed(out);
                     }
                     Err(e) => self.fail(format!("the leader's state cannot be read: {e}"), out),
@@ -486,6 +492,7 @@ impl Mon {
     }
 
     fn on_entry(&mut self, entry: &Entry, out: &mut Vec<MonEffect>) {
+        self.q.applied = entry.index;
         if self.q.frozen || entry.kind == EntryKind::Config || entry.data.is_empty() {
             self.check_leading(out);
             return;

@@ -44,6 +44,8 @@ struct Table {
     truth: BTreeMap<u64, (u64, Bytes)>,
     leaders: BTreeMap<u64, u64>,
     rng: u64,
+    /// Planted bug: votes are not written down.
+    votes_lost: bool,
 }
 
 impl Table {
@@ -58,6 +60,7 @@ impl Table {
             truth: BTreeMap::new(),
             leaders: BTreeMap::new(),
             rng: 1,
+            votes_lost: false,
         };
         for &id in ids {
             let disk =
@@ -142,6 +145,9 @@ impl Table {
         let pending = std::mem::take(&mut m.pending);
         for p in &pending {
             m.disk.write(p);
+        }
+        if self.votes_lost {
+            m.disk.hard.vote = 0;
         }
         if let Some(last) = pending.last() {
             self.with(id, |n, out| n.persisted(last.number, out));
@@ -383,9 +389,10 @@ fn frames_that_would_stop_the_library_are_refused() {
 }
 
 /// Random ticks, deliveries, losses, cuts, crashes and compactions; then peace.
-fn storm(seed: u64, n: u64) {
+fn storm(seed: u64, n: u64, votes_lost: bool) {
     let ids: Vec<u64> = (1..=n).collect();
     let mut t = Table::new(&ids);
+    t.votes_lost = votes_lost;
     t.rng = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut said = 0;
     for _ in 0..4000 {
@@ -437,6 +444,16 @@ fn storm(seed: u64, n: u64) {
 #[test]
 fn members_agree_through_random_storms() {
     for seed in 0..60 {
-        storm(seed, if seed % 3 == 0 { 5 } else { 3 });
+        storm(seed, if seed % 3 == 0 { 5 } else { 3 }, false);
     }
+}
+
+#[test]
+fn storms_show_a_vote_that_is_not_written_down() {
+    let hook = std::panic::take_hook();
+    std::panic::set_hook(Box::new(|_| {}));
+    let found = (0..300).find(|seed| std::panic::catch_unwind(|| storm(*seed, 3, true)).is_err());
+    std::panic::set_hook(hook);
+    println!("found by seed {found:?}");
+    assert!(found.is_some(), "two votes in one term went unnoticed in 300 storms");
 }

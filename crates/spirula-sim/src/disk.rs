@@ -36,9 +36,6 @@ impl Disk {
         let mut plain: Vec<Persist> = Vec::new();
         for p in writes {
             let mut p = p.clone();
-            if self.bug == Some(Bug::VoteForgotten) {
-                p.hard.vote = 0;
-            }
             match p.snapshot.take() {
                 None => plain.push(p),
                 Some(snapshot) => {

@@ -4,6 +4,7 @@ use crate::disk::Disk;
 use crate::rng::Rng;
 use crate::scenario::Bug;
 use crate::world::{Actor, ActorId, Input, Local, Output, World};
+use bytes::Bytes;
 use spirula_messages::ceph::{MMonCommand, MMonCommandAck, kind};
 use spirula_messages::{Body, Message};
 use spirula_mon::{Mon, MonEffect, MonEvent, Opening, Peer};
@@ -44,8 +45,8 @@ pub struct MonActor {
     pub disk_us: u64,
     /// Who led in which term, as this monitor had it; taken by the checks.
     pub led: Vec<(u64, u64)>,
-    /// State as applied: (index, hash); taken by the checks.
-    pub states: Vec<(u64, u64)>,
+    /// State as applied, after some of the entries; taken by the checks.
+    pub states: Vec<(u64, Bytes)>,
     last_applied: u64,
     /// Why the store could not be opened.
     pub refused: Option<String>,
@@ -165,8 +166,7 @@ impl MonActor {
         if applied != self.last_applied {
             self.last_applied = applied;
             if applied.is_multiple_of(4) {
-                let bytes = mon.state().to_bytes();
-                self.states.push((applied, u64::from(spirula_encoding::crc::crc32c(7, &bytes))));
+                self.states.push((applied, mon.state().to_bytes()));
             }
         }
     }

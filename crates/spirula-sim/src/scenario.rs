@@ -7,6 +7,7 @@ use crate::monitor::{MonActor, addr_of};
 use crate::osd::OsdActor;
 use crate::rng::Rng;
 use crate::world::{ActorId, World};
+use bytes::Bytes;
 use spirula_encoding::UTime;
 use spirula_mon::image::Identity;
 use spirula_mon::{MkfsParams, NewMon, NewOsd, mkfs};
@@ -18,11 +19,12 @@ const FSID: Uuid = Uuid([9; 16]);
 /// Microseconds of peace in which everything must have come right again.
 const PEACE_US: u64 = 25_000_000;
 
+/// States remembered for comparison; who is further behind is compared when it catches up.
+const STATES_KEPT: usize = 200;
+
 /// A bug put in on purpose, to see that it is found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bug {
-    /// A vote is not written down.
-    VoteForgotten,
     /// A write counts as durable before it is.
     AckBeforeSync,
     /// The hard state is written at once, the entries it speaks of with the next write.
@@ -35,8 +37,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 5] = [
-        Self::VoteForgotten,
+    pub const ALL: [Self; 4] = [
         Self::AckBeforeSync,
         Self::IndexApartFromEntry,
         Self::StaleLeaderReads,
@@ -92,6 +93,16 @@ impl std::fmt::Display for Failure {
     }
 }
 
+/// The keys in which two states differ.
+fn difference(a: &Bytes, b: &Bytes) -> String {
+    let keys = |s: &Bytes| -> BTreeMap<String, Bytes> { spirula_encoding::from_slice(s).unwrap_or_default() };
+    let (a, b) = (keys(a), keys(b));
+    let differs = |k: &&String| a.get(*k) != b.get(*k);
+    let names: Vec<String> = a.keys().chain(b.keys()).filter(differs).cloned().collect();
+    let shown: Vec<String> = names.iter().take(6).map(|k| format!("{k}: {:?} and {:?}", a.get(k), b.get(k))).collect();
+    format!("{} keys, {}", names.len(), shown.join(", "))
+}
+
 struct Scene {
     world: World,
     rng: Rng,
@@ -105,7 +116,7 @@ struct Scene {
     healed_at: u64,
     wiped: bool,
     leaders: BTreeMap<u64, u64>,
-    states: BTreeMap<u64, u64>,
+    states: BTreeMap<u64, Bytes>,
     epochs: BTreeMap<u32, u64>,
     probes: BTreeMap<&'static str, u64>,
     bug: Option<Bug>,
@@ -154,7 +165,8 @@ impl Scene {
             ]
             .into(),
             pools: Vec::new(),
-            admin_secret: [3; 16],
+            users: Default::default(),
+            service_keys: Default::default(),
         };
         let first = mkfs(&params, UTime { sec: 1_795_000_000, nsec: 0 }).unwrap_or_default();
         let mut mons = Vec::new();
@@ -347,9 +359,13 @@ impl Scene {
                     return Err(format!("members {before} and {member} both led in term {term}"));
                 }
             }
-            for (index, hash) in states {
-                if *self.states.entry(index).or_insert(hash) != hash {
-                    return Err(format!("two states after entry {index}"));
+            for (index, state) in states {
+                let before = self.states.entry(index).or_insert_with(|| state.clone());
+                if *before != state {
+                    return Err(format!("two states after entry {index}: {}", difference(before, &state)));
+                }
+                while self.states.len() > STATES_KEPT {
+                    self.states.pop_first();
                 }
             }
         }

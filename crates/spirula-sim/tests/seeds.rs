@@ -38,8 +38,8 @@ fn a_seed_gives_the_same_run_twice() {
 #[test]
 fn planted_bugs_are_found() {
     for bug in Bug::ALL {
-        let found = (0..200).find_map(|seed| run(&Options { bug: Some(bug), ..Options::new(seed) }).err());
-        let found = found.unwrap_or_else(|| panic!("{bug:?} was not found in 200 seeds"));
+        let found = (0..100).find_map(|seed| run(&Options { bug: Some(bug), ..Options::new(seed) }).err());
+        let found = found.unwrap_or_else(|| panic!("{bug:?} was not found in 100 seeds"));
         println!("{bug:?}: {found}");
     }
 }
