@@ -150,7 +150,7 @@ pub(crate) fn initial_state(p: &MkfsParams, now: UTime) -> Result<State, MkfsErr
             made.application_metadata.insert(pool.application.clone(), BTreeMap::new());
         }
     }
-    work.fold_osdmap().map_err(MkfsError::Maps)?;
+    work.fold().map_err(MkfsError::Maps)?;
     // The first stored map is the newest: nobody has seen an older one.
     let mut state = work.state;
     state.incrementals = Arc::default();

@@ -486,7 +486,7 @@ impl Mon {
 
     fn propose(&mut self, mut work: Work, asks: Vec<Ask>, out: &mut Vec<MonEffect>) {
         self.keep_gids(&mut work);
-        if let Err(why) = work.fold_osdmap() {
+        if let Err(why) = work.fold() {
             // The edits contradict the map: nothing of the batch is done, and it is said.
             tracing::error!(why, "a batch of changes to the OSD map does not apply; dropped");
             work.state = self.state.clone();
@@ -736,14 +736,14 @@ impl Mon {
         act: impl FnOnce(&mut Self, &mut Work) -> CommandResult,
     ) -> CommandResult {
         let known = peer.global_id != 0 && m.tid != 0;
-        if known && let Some(d) = work.state.done.find(peer.global_id, m.kind, m.tid) {
+        if known && let Some(d) = work.done_before(peer.global_id, m.kind, m.tid) {
             return CommandResult { ret: d.ret, rs: d.rs.clone(), data: d.data.clone() };
         }
         let result = act(self, work);
         if known && result.ret == 0 {
             let (rs, data) = (result.rs.clone(), result.data.clone());
             let done = Done { global_id: peer.global_id, kind: m.kind, tid: m.tid, ret: result.ret, rs, data };
-            Arc::make_mut(&mut work.state.done).push(done);
+            work.keep_done(done);
         }
         result
     }

@@ -3,6 +3,7 @@
 
 use crate::clog::own_entry;
 use crate::commands::CommandResult;
+use crate::done::Done;
 use crate::event::ConnId;
 use crate::quorum::{After, Ask};
 use crate::state::State;
@@ -70,6 +71,10 @@ pub struct Work {
     pub stops: Vec<OsdId>,
     /// What else is to be done.
     pub(crate) after: Vec<After>,
+    /// Log entries and answers, put into the state's tables once for the whole batch: those
+    /// tables are large, and shared until then.
+    new_log: Vec<LogEntry>,
+    new_done: Vec<Done>,
     speaker: Speaker,
 }
 
@@ -93,7 +98,17 @@ pub struct InFlight {
 impl Work {
     /// Nothing edited yet.
     pub fn new(state: State, now: UTime, speaker: Speaker) -> Self {
-        Self { now, state, osdmap: None, replies: Vec::new(), stops: Vec::new(), after: Vec::new(), speaker }
+        Self {
+            now,
+            state,
+            osdmap: None,
+            replies: Vec::new(),
+            stops: Vec::new(),
+            after: Vec::new(),
+            new_log: Vec::new(),
+            new_done: Vec::new(),
+            speaker,
+        }
     }
 
     /// The OSD map with the edits so far.
@@ -133,11 +148,19 @@ impl Work {
         Ok(result)
     }
 
-    /// Puts the OSD map's edits into the state.
+    /// Puts the OSD map's edits, log entries and answers into the state.
     ///
     /// # Errors
     /// See [`State::advance_osdmap`].
-    pub fn fold_osdmap(&mut self) -> Result<(), String> {
+    pub fn fold(&mut self) -> Result<(), String> {
+        if !self.new_log.is_empty() {
+            let log = Arc::make_mut(&mut self.state.log);
+            self.new_log.drain(..).for_each(|e| log.push(e));
+        }
+        if !self.new_done.is_empty() {
+            let done = Arc::make_mut(&mut self.state.done);
+            self.new_done.drain(..).for_each(|d| done.push(d));
+        }
         match self.osdmap.take() {
             Some(map) => self.state.advance_osdmap(&map, self.now).map(|_| ()),
             None => Ok(()),
@@ -157,13 +180,24 @@ impl Work {
     /// Appends a line to a channel.
     pub fn log_to(&mut self, channel: &str, severity: u16, message: impl Into<String>) {
         let s = &self.speaker;
-        let seq = self.state.log.last() + 1;
+        let seq = self.state.log.last() + self.new_log.len() as u64 + 1;
         let entry = own_entry(&s.name, s.rank, &s.addrs, self.now, seq, (severity, channel, message.into()));
         self.log_entry(entry);
     }
 
     /// Appends a line spoken by someone.
     pub fn log_entry(&mut self, entry: LogEntry) {
-        Arc::make_mut(&mut self.state.log).push(entry);
+        self.new_log.push(entry);
+    }
+
+    /// The answer that this request got before, in this batch or an earlier one.
+    pub fn done_before(&self, global_id: u64, kind: u16, tid: u64) -> Option<&Done> {
+        let same = |d: &&Done| (d.global_id, d.kind, d.tid) == (global_id, kind, tid);
+        self.new_done.iter().find(same).or_else(|| self.state.done.find(global_id, kind, tid))
+    }
+
+    /// Keeps an answer for whoever asks again.
+    pub fn keep_done(&mut self, done: Done) {
+        self.new_done.push(done);
     }
 }

@@ -19,7 +19,7 @@ pub fn addr_of(id: ActorId) -> AddrVec {
 }
 
 fn id_of(addrs: &AddrVec) -> Option<ActorId> {
-    Some(usize::from(addrs.msgr2().addr?.port()).checked_sub(1000)?)
+    usize::from(addrs.msgr2().addr?.port()).checked_sub(1000)
 }
 
 /// The monitor.

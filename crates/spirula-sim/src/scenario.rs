@@ -37,12 +37,8 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 4] = [
-        Self::AckBeforeSync,
-        Self::IndexApartFromEntry,
-        Self::StaleLeaderReads,
-        Self::ResendAsNew,
-    ];
+    pub const ALL: [Self; 4] =
+        [Self::AckBeforeSync, Self::IndexApartFromEntry, Self::StaleLeaderReads, Self::ResendAsNew];
 }
 
 /// What to run.
