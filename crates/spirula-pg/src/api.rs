@@ -368,8 +368,8 @@ pub enum Bug {
     DivergentDeleteKept,
     /// A divergent write brings a deleted object back.
     DeletedComesBack,
-    /// A restarted backfill keeps the old missing set.
-    MissingKeptOnReset,
+    /// A backfill that is resumed forgets what the log says of the part that was filled.
+    MissingStaleOnResume,
     /// The missing set is not stored.
     MissingNotStored,
     /// What an object's source sends is not verified.

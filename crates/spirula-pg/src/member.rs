@@ -322,9 +322,7 @@ impl Pg {
                     txn.meta.push(MetaOp::LogAppend { pg: id, version: e.version, entry });
                 }
                 self.log = PgLog::new(tail, parsed);
-                if !planted!(self.cfg, MissingKeptOnReset) {
-                    self.missing.clear();
-                }
+                self.missing.clear();
                 self.info = Some(told.clone());
             }
             LogUpdate::After { after, entries } => {

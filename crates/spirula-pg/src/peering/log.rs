@@ -161,6 +161,11 @@ impl Pg {
 
     fn missing_known(&mut self, p: &mut Peering, cx: &mut Cx<'_>) {
         if matches!(&p.phase, Phase::Missing(silent) if silent.is_empty()) {
+            for m in p.members.values_mut() {
+                if planted!(self.cfg, MissingStaleOnResume) && m.info.as_ref().is_some_and(|i| !i.is_whole()) {
+                    m.missing.clear();
+                }
+            }
             self.wait_up_thru(p, cx);
         }
     }

@@ -10,9 +10,6 @@ use spirula_messages::cluster::pg::CtlBody;
 use spirula_types::{EVersion, HObject, OsdId};
 use std::collections::{BTreeMap, VecDeque};
 
-/// Objects after which the member is told how far it is.
-const TELL_EVERY: usize = 64;
-
 /// One member's backfill.
 #[derive(Debug)]
 pub(crate) struct Backfill {
@@ -210,11 +207,12 @@ impl Pg {
 
     /// Tells members how far they are.
     pub(super) fn backfill_progress(&mut self, cx: &mut Cx<'_>) {
+        let tell_every = (self.cfg.scan_objects / 4).max(1);
         let Role::Active(a) = &mut self.role else { return };
         let mut tell = Vec::new();
         for (osd, b) in &mut a.recovery.backfills {
             let done = b.done().clone();
-            if done > b.told && !b.finishing && (done.max || b.untold >= TELL_EVERY) {
+            if done > b.told && !b.finishing && (done.max || b.untold >= tell_every) {
                 b.told = done.clone();
                 b.untold = 0;
                 b.finishing = done.max;

@@ -301,7 +301,7 @@ fn seeds() -> std::ops::Range<u64> {
     let text = std::env::var("SIM_SEEDS").unwrap_or_default();
     match text.split_once("..") {
         Some((a, b)) => a.parse().unwrap()..b.parse().unwrap(),
-        None => 0..120,
+        None => 0..300,
     }
 }
 
@@ -342,6 +342,12 @@ fn sim_planted_bugs_are_caught() {
         Bug::LeaseNotAwaited,
         Bug::DupsForgotten,
         Bug::DupWithoutVersion,
+        Bug::DivergentDeleteKept,
+        Bug::DeletedComesBack,
+        Bug::MissingStaleOnResume,
+        Bug::MissingNotStored,
+        Bug::CorruptSourceCopied,
+        Bug::FailedReadForgotten,
         Bug::NoRetry,
         Bug::PastIgnored,
         Bug::NoUpThru,

@@ -1,7 +1,7 @@
 //! Stories that chance tells too seldom: one rule of peering each. Every one runs under many
 //! seeds, and fails under most of them if its rule is taken out.
 
-use crate::world::World;
+use crate::world::{End, World};
 use crate::{settle, verify};
 use spirula_maps::PgState;
 use spirula_pg::Bug;
@@ -72,7 +72,101 @@ fn finish(mut w: World, seed: u64) {
 pub fn with_bug(bug: Bug, seed: u64) -> bool {
     match bug {
         Bug::ReadsWithoutLease | Bug::LeaseNotAwaited => replaced_primary(seed, Some(bug)).is_err(),
+        Bug::DivergentDeleteKept | Bug::DeletedComesBack => divergent(seed, Some(bug)).is_err(),
+        Bug::MissingNotStored | Bug::MissingStaleOnResume => restarts(seed, Some(bug)).is_err(),
+        Bug::CorruptSourceCopied | Bug::FailedReadForgotten => damaged(seed, Some(bug)).is_err(),
         _ => false,
+    }
+}
+
+/// Writes that reach one member only, before the others go on without it.
+fn divergent(seed: u64, bug: Option<Bug>) -> Result<(), String> {
+    let mut w = planted_cluster(seed, 3, bug);
+    (w.pace.objects, w.pace.under_way, w.pace.appends, w.pace.deletes) = (3, 6, 90, 40);
+    for _ in 0..4 {
+        let acting = w.map().acting(PG);
+        let Some(first) = acting.first().copied() else { break };
+        // The primary writes, and nobody hears it any more.
+        for other in (0..3).filter(|o| *o != first) {
+            w.slow.insert((End::Osd(first), End::Osd(other)), u64::MAX);
+            w.slow.insert((End::Osd(other), End::Osd(first)), u64::MAX);
+        }
+        run(&mut w, 300);
+        stop(&mut w, first..first + 1);
+        w.slow.clear();
+        until_active(&mut w);
+        run(&mut w, 600);
+        w.start(first);
+        until_active(&mut w);
+        run(&mut w, 600);
+    }
+    settle(&mut w).and_then(|()| verify(&w))
+}
+
+/// Members that are down while much is written, and restart again while they are filled.
+fn restarts(seed: u64, bug: Option<Bug>) -> Result<(), String> {
+    let mut w = planted_cluster(seed, 3, bug);
+    (w.pace.objects, w.pace.under_way, w.pace.appends) = (20, 6, 90);
+    for round in 0..6 {
+        let id = w.rng.below(3) as OsdId;
+        // For a moment: the log tells what it lacks. Or for long: it must be filled anew.
+        let away = [40, 100, 600][w.rng.below(3)];
+        stop(&mut w, id..id + 1);
+        run(&mut w, away);
+        w.start(id);
+        // Again, in the middle.
+        let (pause, twice) = (w.rng.below(400), round % 2 == 0);
+        run(&mut w, pause);
+        if twice {
+            stop(&mut w, id..id + 1);
+            run(&mut w, 900);
+            w.start(id);
+        }
+        run(&mut w, 800);
+    }
+    settle(&mut w).and_then(|()| verify(&w))
+}
+
+/// Damage on one copy, while another copy must be filled.
+fn damaged(seed: u64, bug: Option<Bug>) -> Result<(), String> {
+    let mut w = planted_cluster(seed, 4, bug);
+    (w.pace.objects, w.pace.under_way, w.pace.appends, w.pace.deletes) = (8, 4, 80, 0);
+    w.rot = true;
+    run(&mut w, 2000);
+    // Or they would meet the damage first.
+    w.clients.iter_mut().for_each(|c| c.quiet = true);
+    run(&mut w, 500);
+    let acting = w.map().acting(PG);
+    let victim = acting[w.rng.below(acting.len())] as usize;
+    for i in 0..8 {
+        let o = crate::client::object(i);
+        if w.nodes[victim].store.applied.objects.contains_key(&o) {
+            w.nodes[victim].store.rotten.insert(o);
+        }
+    }
+    place(&mut w, 1..4);
+    run(&mut w, 3000);
+    settle(&mut w).and_then(|()| verify(&w))
+}
+
+#[test]
+fn divergent_writes_are_undone_everywhere() {
+    for seed in 0..10 {
+        divergent(seed, None).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+    }
+}
+
+#[test]
+fn restarts_in_the_middle_of_recovery_lose_nothing() {
+    for seed in 0..10 {
+        restarts(seed, None).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+    }
+}
+
+#[test]
+fn damaged_copies_are_no_source() {
+    for seed in 0..10 {
+        damaged(seed, None).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
     }
 }
 

@@ -1,0 +1,105 @@
+"""Placement groups that heal: OSDs stop, return, go out and in while clients write."""
+import time
+from harness import Case
+
+WRITER = '''
+# Writes self-identifying objects until told to stop; verifies all of them at the end.
+import rados, sys, time, os
+pool, stop_file, report = sys.argv[2], sys.argv[3], sys.argv[4]
+with rados.Rados(conffile=sys.argv[1], conf={'rados_osd_op_timeout': '60'}) as r, r.open_ioctx(pool) as io:
+    n, longest, last, run = 0, 0, {}, str(time.time_ns())
+    while not os.path.exists(stop_file):
+        name, begun = f'{run}-{n % 200}', time.time()
+        if n % 7 == 6 and name in last:
+            io.remove_object(name); last.pop(name)
+        else:
+            data = (b'%s %012d;' % (name.encode(), n)) * 200
+            io.write_full(name, data); last[name] = data
+        longest = max(longest, time.time() - begun)
+        n += 1
+    for name in (f'{run}-{i}' for i in range(200)):
+        try: got = io.read(name, 1 << 20)
+        except rados.ObjectNotFound: got = None
+        assert got == last.get(name), (name, got and got[:40], last.get(name, b'')[:40])
+    listed = sorted(o.key for o in io.list_objects() if o.key.startswith(run))
+    assert listed == sorted(last), (len(listed), len(last))
+    open(report, 'w').write(f'{n} {longest}')
+    print(n, longest)
+'''
+
+
+class Heals(Case):
+    args = ['--osds', '5']
+
+    def load(self, pool, during):
+        stop, report = f'{self.c.dir}-stop-{pool}', f'{self.c.dir}-report-{pool}'
+        p = self.c.python(WRITER, pool, stop, report, wait=False)
+        try:
+            time.sleep(1)
+            during()
+        finally:
+            open(stop, 'w').close()
+        out, err = p.communicate(timeout=120)
+        assert p.returncode == 0, err
+        return int(out.split()[0])
+
+    def osd(self, what, n):
+        self.c.spirula('osd', what, str(n), '--dir', self.c.dir)
+
+    def states(self):
+        return {s['state_name']: s['count'] for s in self.c.json('-s')['pgmap']['pgs_by_state']}
+
+    def test_1_size_3_serves_while_one_osd_is_down_and_heals(self):
+        def during():
+            self.osd('stop', 1)
+            deadline = time.time() + 30
+            while not any('undersized' in s for s in self.states()):
+                assert time.time() < deadline, self.states()
+                time.sleep(0.2)
+            time.sleep(2)
+            self.osd('start', 1)
+            self.c.wait_clean()
+        assert self.load('data', during) > 100
+
+    def test_2_size_2_with_min_size_1_serves_with_one_copy(self):
+        self.c.ceph('osd', 'pool', 'create', 'pair', '16')
+        self.c.ceph('osd', 'pool', 'set', 'pair', 'size', '2')
+        self.c.ceph('osd', 'pool', 'set', 'pair', 'min_size', '1')
+        self.c.wait_clean()
+        def during():
+            for n in (0, 3):
+                self.osd('stop', n)
+                time.sleep(2)
+                self.osd('start', n)
+                self.c.wait_clean()
+        assert self.load('pair', during) > 100
+
+    def test_3_out_fills_others_and_in_brings_it_back(self):
+        def during():
+            self.c.ceph('osd', 'out', '2')
+            self.c.wait_clean()
+            pgs = self.c.json('pg', 'dump', 'pgs')['pg_stats']
+            assert all(2 not in pg['up'] + pg['acting'] for pg in pgs), pgs
+            self.c.ceph('osd', 'in', '2')
+            self.c.wait_clean()
+        self.load('data', during)
+
+    def test_4_two_steps_of_failure_lose_nothing(self):
+        def during():
+            self.osd('stop', 0)
+            time.sleep(1.5)
+            self.osd('stop', 4)
+            time.sleep(1.5)
+            self.osd('start', 0)
+            time.sleep(1)
+            self.osd('start', 4)
+            self.c.wait_clean()
+        self.load('data', during)
+
+    def test_5_query_shows_what_ceph_shows(self):
+        q = self.c.json('pg', '1.0', 'query')
+        for key in ('state', 'epoch', 'up', 'acting', 'info', 'peer_info', 'recovery_state'):
+            assert key in q, q.keys()
+        assert q['state'] == 'active+clean', q['state']
+        for key in ('last_update', 'log_tail', 'last_backfill', 'history', 'stats'):
+            assert key in q['info'], q['info'].keys()
