@@ -307,7 +307,7 @@ impl Pg {
         };
         let mut txn = Transaction::default();
         // A copy of another creation is void.
-        let own = self.info.take().filter(|i| i.creation == told.creation || i.confirmed);
+        let own = self.info.take().filter(|i| i.les > 0 && (i.creation == told.creation || i.confirmed));
         if own.is_none() {
             self.past = past;
         }
@@ -381,10 +381,10 @@ impl Pg {
         }
     }
 
-    /// Goes on with a deletion that a restart or a new interval interrupted.
+    /// Goes on with a deletion that a restart or a new interval interrupted, and deletes what was
+    /// never activated.
     pub(crate) fn resume_removal(&mut self, cx: &mut Cx<'_>) {
-        let void = self.info.as_ref().is_some_and(|i| i.les == 0 && i.last_backfill.is_min());
-        if void && !self.is_member() {
+        if self.info.is_some() && !self.has_copy() && !self.is_member() {
             self.start_removal(cx);
         }
     }

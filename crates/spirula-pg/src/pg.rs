@@ -390,10 +390,15 @@ impl Pg {
         self.submit(txn, after, cx);
     }
 
+    /// Is there a copy that counts? One that is being deleted does not.
+    pub(crate) fn has_copy(&self) -> bool {
+        self.info.as_ref().is_some_and(|i| i.les > 0)
+    }
+
     /// The info as others may see it.
     pub(crate) fn told_info(&self) -> Option<PgInfo> {
         let missing = self.missing.len() as u32;
-        self.info.clone().map(|i| PgInfo { missing, ..i })
+        self.info.clone().filter(|_| self.has_copy()).map(|i| PgInfo { missing, ..i })
     }
 
     pub(crate) fn send(&self, to: OsdId, body: CtlBody, cx: &mut Cx<'_>) {

@@ -62,7 +62,7 @@ impl Pg {
 
     fn learn(&self, p: &mut Peering, from: OsdId, info: Option<PgInfo>, past: Vec<PastInterval>) {
         // Who has nothing knows nothing of older intervals; any holder knows them all.
-        if self.info.is_none() && p.past.is_empty() && info.is_some() {
+        if !self.has_copy() && p.past.is_empty() && info.is_some() {
             p.past = past;
         }
         p.infos.insert(from, info);
@@ -96,7 +96,7 @@ impl Pg {
                         pg.hear(p, cx);
                     }
                 }
-                _ if !flushed && pg.info.is_none() => pg.learn(p, from, Some(info), past),
+                _ if !flushed && !pg.has_copy() => pg.learn(p, from, Some(info), past),
                 _ => {}
             }
         });

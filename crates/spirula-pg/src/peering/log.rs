@@ -16,7 +16,7 @@ impl Pg {
     pub(super) fn get_log(&mut self, p: &mut Peering, cx: &mut Cx<'_>) {
         let auth = p.choice.auth;
         let same = match (&self.info, p.infos.get(&auth)) {
-            (Some(own), Some(Some(best))) => own.last_update() == best.last_update(),
+            (Some(own), Some(Some(best))) => self.has_copy() && own.last_update() == best.last_update(),
             _ => false,
         };
         if auth == self.osd || same {
@@ -81,8 +81,9 @@ impl Pg {
             return false;
         };
         let id = self.id;
-        if self.info.is_none() {
+        if !self.has_copy() {
             // We have nothing, and the log tells everything.
+            (self.log, self.missing) = (PgLog::default(), Missing::default());
             self.info = Some(PgInfo { les: 0, last_backfill: HObject::max(), missing: 0, ..auth.clone() });
             self.past = p.past.clone();
         }

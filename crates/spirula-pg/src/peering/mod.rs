@@ -137,7 +137,7 @@ impl Pg {
 
     pub(crate) fn start_peering(&mut self, cx: &mut Cx<'_>) {
         self.role = Role::Peering(Box::new(Peering {
-            past: self.past.clone(),
+            past: if self.has_copy() { self.past.clone() } else { Vec::new() },
             history_les: self.info.as_ref().map_or(0, |i| i.history_les),
             lec: self.info.as_ref().map_or(0, |i| i.lec),
             asked_ms: cx.now.mono_ms,
@@ -161,7 +161,7 @@ impl Pg {
             for (osd, info) in &pg.strays {
                 p.infos.entry(*osd).or_insert_with(|| Some(info.clone()));
             }
-            if pg.info.is_none() && p.infos.values().all(Option::is_none) {
+            if p.infos.values().all(Option::is_none) {
                 p.phase = Phase::Create;
                 pg.ask_create(p, cx);
             } else {
