@@ -647,7 +647,8 @@ impl Pg {
     /// Says that nothing is left here: no copy, no duty, nobody waiting for a newer map.
     pub(crate) fn check_removed(&mut self, cx: &mut Cx<'_>) {
         let idle = matches!(self.role, Role::Idle) && self.info.is_none() && !self.is_member();
-        if idle && self.early.is_empty() && self.ripe.is_empty() && self.ops.is_empty() {
+        // Nor an answer that waits for something to be durable.
+        if idle && self.after.is_empty() && self.early.is_empty() && self.ripe.is_empty() && self.ops.is_empty() {
             cx.out.push(PgEffect::Removed);
         }
     }
