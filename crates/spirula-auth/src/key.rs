@@ -33,6 +33,10 @@ pub enum Usage {
     AuthorizeReply = 0x12,
     /// Service keys on their way to a daemon.
     RotatingSecret = 0x20,
+    /// Our own: what a new host asks the monitors, under its token's key.
+    JoinRequest = 0x5301,
+    /// Our own: what they answer.
+    JoinAnswer = 0x5302,
 }
 
 /// The kinds of key, weakest first.

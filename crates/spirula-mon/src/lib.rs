@@ -13,6 +13,7 @@
 //! * `access` — who may ask for what: the one place that decides
 //! * [`view`] and [`report`] — what the cluster looks like, and how that is told
 //! * [`config`] — options set by commands
+//! * [`join`] — how new hosts come in
 //!
 //! It never sees data, and it does not decide what a PG does: only which PGs exist, where
 //! they belong, and who is up.
@@ -27,6 +28,7 @@ mod diff;
 pub mod done;
 mod event;
 pub mod image;
+pub mod join;
 mod mgr;
 mod mkfs;
 mod mon;

@@ -602,6 +602,7 @@ impl Mon {
                 self.tick_mgr(work);
                 self.tick_mutes(work);
                 self.tick_auth(work);
+                commands::join::forget_ended(work);
                 return;
             }
             Request::Join(j) => return self.run_join(j, work),

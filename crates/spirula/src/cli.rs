@@ -1,7 +1,9 @@
 //! The command line.
 
+use crate::dir::ClusterDir;
+use crate::size::Life;
 use crate::size::Size;
-use crate::{control, options, process, status, up};
+use crate::{control, found, join, local, options, process, status, up};
 use clap::{Args as ClapArgs, CommandFactory, Parser, Subcommand};
 use std::ffi::OsString;
 use std::net::IpAddr;
@@ -24,8 +26,24 @@ enum Command {
     Down(DownArgs),
     /// Show whether the cluster runs, and its health
     Status(StatusArgs),
-    /// Run one monitor in the foreground
-    Mon(DaemonArgs),
+    /// Make a new cluster of several hosts: its first monitor and manager, on this host
+    Create(CreateArgs),
+    /// Bring this host into a cluster, with its OSDs
+    Join(JoinArgs),
+    /// Make, list or remove the tokens that bring new hosts in
+    #[command(subcommand)]
+    Token(TokenCommand),
+    /// Start, stop or list the daemons of this host's directory, each a process of its own
+    #[command(subcommand)]
+    Host(HostCommand),
+    /// Run one monitor in the foreground; or let one that lost its store join again
+    #[command(args_conflicts_with_subcommands = true)]
+    Mon {
+        #[command(subcommand)]
+        command: Option<MonCommand>,
+        #[command(flatten)]
+        daemon: DaemonArgs,
+    },
     /// Run one manager in the foreground
     Mgr(DaemonArgs),
     /// Run one OSD in the foreground; or start or stop OSDs of a running 'spirula up'
@@ -152,6 +170,173 @@ impl DaemonArgs {
     }
 }
 
+/// Arguments of `spirula create`.
+#[derive(Debug, Clone, ClapArgs)]
+pub struct CreateArgs {
+    /// Directory of this host: stores, keyrings, sockets, ceph.conf; must be new
+    #[arg(long, default_value = "./spirula-data")]
+    pub dir: PathBuf,
+    /// Address of this host where the others find its monitor, as 10.0.0.1, 10.0.0.1:3300 or [fd00::1]:3300
+    #[arg(long)]
+    pub addr: String,
+    /// Name of the monitor
+    #[arg(long, default_value = "a", value_parser = daemon_name)]
+    pub id: String,
+    /// The cluster's id [default: a new one]
+    #[arg(long)]
+    pub fsid: Option<String>,
+    /// Networks that clients and daemons meet in, as 10.0.0.0/24
+    #[arg(long)]
+    pub public_network: Option<String>,
+    /// Networks for the traffic among OSDs [default: the public one]
+    #[arg(long)]
+    pub cluster_network: Option<String>,
+    /// Copies that pools keep
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=10))]
+    pub pool_size: u8,
+    /// What the copies of an object must not share
+    #[arg(long, default_value = "host", value_parser = ["osd", "host", "rack", "room", "datacenter"])]
+    pub failure_domain: String,
+    /// Make it without authentication: whoever reaches it may do everything
+    #[arg(long)]
+    pub no_auth: bool,
+    /// Start the daemons at once, in the background
+    #[arg(long)]
+    pub start: bool,
+}
+
+/// Arguments of `spirula mon rejoin`.
+#[derive(Debug, Clone, ClapArgs)]
+pub struct RejoinArgs {
+    /// Name of the monitor
+    #[arg(long, short, value_parser = daemon_name)]
+    pub id: String,
+    /// Directory of this host
+    #[arg(long, default_value = "./spirula-data")]
+    pub dir: PathBuf,
+    /// Configuration file [default: as for 'spirula mon']
+    #[arg(long, short)]
+    pub conf: Option<PathBuf>,
+}
+
+/// Arguments of `spirula join`.
+#[derive(Debug, Clone, ClapArgs)]
+pub struct JoinArgs {
+    /// What 'spirula token create' printed
+    pub token: String,
+    /// Directory of this host: stores, keyrings, sockets, ceph.conf; created if missing
+    #[arg(long, default_value = "./spirula-data")]
+    pub dir: PathBuf,
+    /// Number of OSDs with their data in files of DIR [default: 1, or 0 with --device]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(0..=64))]
+    pub osds: Option<u32>,
+    /// Capacity of each of those, for example 100G; space is taken as it is used [default: 10G]
+    #[arg(long)]
+    pub osd_size: Option<Size>,
+    /// A block device to make an OSD of; may be given several times. One that holds anything is refused
+    #[arg(long)]
+    pub device: Vec<PathBuf>,
+    /// Class of the OSDs' devices [default: what the kernel says, hdd or ssd]
+    #[arg(long)]
+    pub device_class: Option<String>,
+    /// Place of the OSDs in the CRUSH tree, as 'root=default rack=r1' [default: host=<this host>]
+    #[arg(long)]
+    pub crush_location: Option<String>,
+    /// Run a monitor here, too, of this name [default name: this host's]; the token must be for it
+    #[arg(long, value_name = "NAME", num_args = 0..=1)]
+    pub mon: Option<Option<String>>,
+    /// Address of that monitor [default: in public_network, else on the way to the others; port 3300]
+    #[arg(long)]
+    pub mon_addr: Option<String>,
+    /// Run a manager here, too, of this name [default name: this host's]
+    #[arg(long, value_name = "NAME", num_args = 0..=1)]
+    pub mgr: Option<Option<String>>,
+    /// Name of this host [default: the kernel's]
+    #[arg(long)]
+    pub host: Option<String>,
+    /// Do not start the daemons
+    #[arg(long)]
+    pub no_start: bool,
+}
+
+/// How `spirula token` finds the cluster.
+#[derive(Debug, Clone, ClapArgs)]
+pub struct AtArgs {
+    /// Directory of a host that holds ceph.conf and the administrator's keyring
+    #[arg(long, default_value = "./spirula-data")]
+    pub dir: PathBuf,
+    /// Configuration file [default: $SPIRULA_CONF, $CEPH_CONF, DIR/ceph.conf, /etc/ceph/ceph.conf]
+    #[arg(long, short)]
+    pub conf: Option<PathBuf>,
+}
+
+/// `spirula token …`.
+#[derive(Debug, Subcommand)]
+pub enum TokenCommand {
+    /// Make a token that brings one host in, once, and print it
+    Create {
+        #[command(flatten)]
+        at: AtArgs,
+        /// How long it is good, for example 30m, 8h, 7d
+        #[arg(long, default_value = "1h")]
+        life: Life,
+        /// It may bring a monitor, too: its host gets the key that all monitors share
+        #[arg(long)]
+        mon: bool,
+    },
+    /// List them, with who used them
+    Ls {
+        #[command(flatten)]
+        at: AtArgs,
+    },
+    /// Make one worthless
+    Rm {
+        /// Its name, as 'ls' shows it
+        id: String,
+        #[command(flatten)]
+        at: AtArgs,
+    },
+}
+
+/// `spirula host …`.
+#[derive(Debug, Subcommand)]
+enum HostCommand {
+    /// Start daemons in the background; all that are there if none is named
+    Start(HostArgs),
+    /// Stop them cleanly
+    Stop(HostArgs),
+    /// List them
+    Ls {
+        /// Directory of this host
+        #[arg(long, default_value = "./spirula-data")]
+        dir: PathBuf,
+    },
+}
+
+#[derive(Debug, ClapArgs)]
+struct HostArgs {
+    /// Daemons, as osd.3 or mon.a
+    names: Vec<String>,
+    /// Directory of this host
+    #[arg(long, default_value = "./spirula-data")]
+    dir: PathBuf,
+}
+
+#[derive(Debug, Subcommand)]
+enum MonCommand {
+    /// Give a monitor that lost its store an empty one, which it fills from the others
+    Rejoin(RejoinArgs),
+}
+
+/// A name that a daemon can have.
+fn daemon_name(text: &str) -> Result<String, String> {
+    let fits = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    if text.is_empty() || text.len() > 64 || !text.chars().all(fits) {
+        return Err("a name is made of letters, digits, '-', '_' and '.'".to_owned());
+    }
+    Ok(text.to_owned())
+}
+
 #[derive(Debug, ClapArgs)]
 struct DownArgs {
     /// Directory of the cluster
@@ -220,7 +405,14 @@ impl Args {
             Command::Up(a) => up::up(a),
             Command::Down(a) => control::down(&a.dir, a.json),
             Command::Status(a) => status::status(&a.dir, a.json),
-            Command::Mon(a) => process::run(process::Kind::Mon, &a),
+            Command::Create(a) => found::create(&a),
+            Command::Join(a) => join::join(&a),
+            Command::Token(c) => join::token(&c),
+            Command::Host(HostCommand::Start(a)) => local::start(&ClusterDir::new(&a.dir)?, &a.names, false),
+            Command::Host(HostCommand::Stop(a)) => local::stop(&ClusterDir::new(&a.dir)?, &a.names),
+            Command::Host(HostCommand::Ls { dir }) => local::list(&ClusterDir::new(&dir)?),
+            Command::Mon { command: Some(MonCommand::Rejoin(a)), .. } => found::rejoin(&a),
+            Command::Mon { command: None, daemon } => process::run(process::Kind::Mon, &daemon),
             Command::Mgr(a) => process::run(process::Kind::Mgr, &a),
             Command::Osd { command: Some(OsdCommand::Start(a)), .. } => control::osd(&a.dir, "osd-start", a.id, a.json),
             Command::Osd { command: Some(OsdCommand::Stop(a)), .. } => control::osd(&a.dir, "osd-stop", a.id, a.json),

@@ -185,6 +185,30 @@ pub fn daemon(name: &str, settings: &Settings, realm: Option<Arc<RwLock<Realm>>>
     Ok(DaemonAuth { identity: Some(identity), required })
 }
 
+/// How one goes to the monitors with the key that they share.
+///
+/// # Errors
+/// When the keyring cannot be read.
+pub fn as_monitor(settings: &Settings) -> anyhow::Result<DaemonAuth> {
+    let required = required(settings)?;
+    if required == Required::none() {
+        return Ok(DaemonAuth::none());
+    }
+    let entity: EntityId = "mon.".parse().map_err(|e| anyhow!("mon.: {e}"))?;
+    let key = read(keyring_of(settings), &entity)?;
+    Ok(DaemonAuth { identity: Some(Identity::new(entity, key)), required })
+}
+
+/// Writes a keyring with one key, capabilities left out.
+///
+/// # Errors
+/// When it cannot be written.
+pub fn write_key(dir: &ClusterDir, name: &str, entity: &str, key: &CryptoKey) -> anyhow::Result<()> {
+    let entity: EntityId = entity.parse().map_err(|e| anyhow!("{entity}: {e}"))?;
+    let user = User { key: key.clone(), pending_key: None, caps: caps(&[]) };
+    write(&path(dir, name), &entity, &user)
+}
+
 /// How a monitor lets others in.
 #[derive(Clone)]
 pub struct MonAuth {

@@ -207,7 +207,11 @@ impl Process {
     fn mon(&self, args: &DaemonArgs) -> anyhow::Result<(Running, AddrVec)> {
         let bind = self.settings.given("public_bind_addr").filter(|a| !a.is_empty() && *a != "-");
         let bind = bind.map(|a| net::parse_addr(a, net::MON_PORT).map_err(|e| anyhow!("public_bind_addr: {e}")));
+        let own = net::own_addresses();
+        let place = net::chosen(&self.settings, "public", &own)?;
+        let place = place.map(|a| if a.port() == 0 { SocketAddr::new(a.ip(), net::MON_PORT) } else { a });
         let setup = MonSetup {
+            place,
             data: self.data(args),
             name: self.id.clone(),
             fsid: self.fsid()?,

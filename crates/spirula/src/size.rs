@@ -47,6 +47,29 @@ impl fmt::Display for Size {
     }
 }
 
+/// A length of time in seconds, as people type it: `90s`, `30m`, `8h`, `7d`, plain seconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Life(pub u64);
+
+impl FromStr for Life {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Self, String> {
+        let wrong = || format!("'{s}' is not a time from 1m to 30d; write for example 30m, 8h or 7d");
+        let t = s.trim();
+        let (number, unit) = t.split_at(t.find(|c: char| !c.is_ascii_digit()).unwrap_or(t.len()));
+        let seconds = match unit.trim() {
+            "" | "s" => 1,
+            "m" => 60,
+            "h" => 3600,
+            "d" => 86400,
+            _ => return Err(wrong()),
+        };
+        let all = number.parse::<u64>().ok().and_then(|n| n.checked_mul(seconds));
+        all.filter(|n| (60..=30 * 86400).contains(n)).map(Self).ok_or_else(wrong)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -60,5 +83,14 @@ mod tests {
         assert!("ten".parse::<Size>().is_err() && "1X".parse::<Size>().is_err() && "-1G".parse::<Size>().is_err());
         assert_eq!(Size(10 << 30).to_string(), "10 GiB");
         assert_eq!(Size(3 << 29).to_string(), "1.5 GiB");
+    }
+
+    #[test]
+    fn lives_are_read_in_the_units_people_use() {
+        let of = |t: &str| t.parse::<Life>().map(|l| l.0);
+        assert_eq!((of("90"), of("30m"), of("8h"), of("7d")), (Ok(90), Ok(1800), Ok(28800), Ok(604_800)));
+        for bad in ["", "5", "31d", "1w", "-1h", "99999999999999999999d"] {
+            assert!(of(bad).is_err(), "{bad}");
+        }
     }
 }

@@ -12,6 +12,7 @@ pub(crate) mod crash;
 mod crush;
 mod crush_rules;
 mod health;
+pub(crate) mod join;
 mod log;
 mod mgr;
 mod misc;
@@ -59,6 +60,7 @@ const TABLES: &[&[CommandSpec]] = &[
     crash::SPECS,
     log::SPECS,
     auth::SPECS,
+    join::SPECS,
 ];
 
 /// Every command of the monitor.
@@ -232,7 +234,7 @@ pub fn audit(work: &mut Work, peer: &Peer, cmd: &[String], result: &CommandResul
 fn secretless(cmd: &str) -> String {
     let parsed: Option<Value> = serde_json::from_str(cmd).ok();
     let prefix = parsed.as_ref().and_then(|v| v.get("prefix")).and_then(Value::as_str).unwrap_or_default();
-    if prefix.starts_with("config-key") || prefix.starts_with("auth") {
+    if ["config-key", "auth", "join-token"].iter().any(|p| prefix.starts_with(p)) {
         serde_json::json!([{ "prefix": prefix }]).to_string()
     } else {
         format!("[{cmd}]")

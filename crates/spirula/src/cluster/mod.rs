@@ -229,6 +229,7 @@ impl Cluster {
                 name: name.to_owned(),
                 fsid: Some(m.fsid),
                 bind: None,
+                place: None,
                 seeds: Vec::new(),
                 host: host.clone(),
                 settings: settings.clone(),

@@ -121,6 +121,8 @@ pub struct MonSetup {
     pub fsid: Option<Uuid>,
     /// Where to listen, if not at its address in the monitor map.
     pub bind: Option<SocketAddr>,
+    /// Where a new monitor will be found, if `bind` does not say it.
+    pub place: Option<SocketAddr>,
     /// Monitors of the cluster: a new one asks them to be let in.
     pub seeds: Vec<AddrVec>,
     /// Name of this machine.
@@ -178,12 +180,14 @@ impl MonDaemon {
         on: &Handle,
         failed: Arc<Mutex<Option<String>>>,
     ) -> anyhow::Result<MonHandle> {
-        let MonSetup { data, name, fsid, bind, seeds, host, settings, auth } = setup;
+        let MonSetup { data, name, fsid, bind, place, seeds, host, settings, auth } = setup;
         let (store, stored) = MonStore::open(&data).map_err(|e| anyhow!("mon.{name} cannot start: {e}"))?;
         let own = store.identity().fsid;
         if let Some(fsid) = fsid.filter(|f| *f != own) {
             bail!("mon.{name} cannot start: {} belongs to cluster {own}, not {fsid}", data.display());
         }
+        // One that the cluster knows is where the monitor map says.
+        let bind = bind.or(place.filter(|_| stored.snapshot.index == 0));
         let fill = Box::new(|bytes: &mut [u8]| {
             if let Err(e) = entropy::fill(bytes) {
                 tracing::error!("draw random bytes: {e}");

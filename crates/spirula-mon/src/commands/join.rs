@@ -1,0 +1,260 @@
+//! `spirula token …` and `spirula join`: commands of ours, not of Ceph's. See [`crate::join`].
+
+use super::{Args, CommandResult, CommandSpec, FLAG_HIDDEN, Outcome, json_out, settle, text_or_json};
+use crate::join::{Answer, OSDS_MAX, Record, Request, Token, id_of, user_of};
+use crate::mon::CommandCtx;
+use crate::osd;
+use crate::work::Work;
+use serde_json::{Value, json};
+use spirula_auth::db::User;
+use spirula_auth::{CryptoKey, EntityId, KeyType};
+use spirula_encoding::UTime;
+use spirula_types::errno::{EACCES, EEXIST, EINVAL, ENOENT, EPERM};
+use spirula_types::{EntityType, OsdId};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Where the records are, among the `config-key` values.
+const PLACE: &str = "spirula/join-token/";
+/// Life of a token if none is asked for, seconds.
+const LIFE: i64 = 3600;
+/// Options that a host's daemons need to know before they are connected.
+const HANDED_ON: &[&str] = &[
+    "auth_cluster_required",
+    "auth_service_required",
+    "auth_client_required",
+    "public_network",
+    "cluster_network",
+    "ms_bind_ipv4",
+    "ms_bind_ipv6",
+    "ms_cluster_mode",
+    "ms_service_mode",
+    "ms_client_mode",
+    "ms_mon_cluster_mode",
+    "ms_mon_service_mode",
+    "ms_mon_client_mode",
+];
+
+pub(super) const SPECS: &[CommandSpec] = &[
+    CommandSpec {
+        sig: "join-token create name=seconds,type=CephInt,range=60|2592000,req=false name=mon,type=CephBool,req=false",
+        help: "make a token that brings one new host in, once; with --mon also a monitor on it",
+        module: "auth",
+        perm: "rwx",
+        flags: 0,
+        run: create,
+    },
+    CommandSpec {
+        sig: "join-token ls",
+        help: "list the tokens that bring new hosts in",
+        module: "auth",
+        perm: "rx",
+        flags: 0,
+        run: ls,
+    },
+    CommandSpec {
+        sig: "join-token rm name=id,type=CephString",
+        help: "make a token worthless",
+        module: "auth",
+        perm: "rwx",
+        flags: 0,
+        run: rm,
+    },
+    CommandSpec {
+        sig: "join-token redeem name=id,type=CephString name=request,type=CephString",
+        help: "bring a host in; for 'spirula join'",
+        module: "auth",
+        perm: "rwx",
+        flags: FLAG_HIDDEN,
+        run: redeem,
+    },
+];
+
+fn record(work: &Work, id: &str) -> Option<Record> {
+    spirula_encoding::from_slice(work.state.kv.get(&format!("{PLACE}{id}"))?).ok()
+}
+
+fn keep(work: &mut Work, id: &str, record: &Record) {
+    let bytes = spirula_encoding::to_vec(record).into();
+    Arc::make_mut(&mut work.state.kv).insert(format!("{PLACE}{id}"), bytes);
+}
+
+fn forget(work: &mut Work, id: &str) {
+    Arc::make_mut(&mut work.state.kv).remove(&format!("{PLACE}{id}"));
+    if let Ok(user) = user_of(id).parse() {
+        Arc::make_mut(&mut work.state.auth).remove(&user);
+    }
+}
+
+fn ids(work: &Work) -> Vec<String> {
+    let found = work.state.kv.range(PLACE.to_owned()..).map_while(|(k, _)| k.strip_prefix(PLACE));
+    found.map(str::to_owned).collect()
+}
+
+/// Removes the tokens whose time is over.
+pub(crate) fn forget_ended(work: &mut Work) {
+    for id in ids(work) {
+        if record(work, &id).is_none_or(|r| r.until <= work.now) {
+            forget(work, &id);
+        }
+    }
+}
+
+fn create(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
+    let seconds = args.int("seconds").unwrap_or(LIFE).clamp(60, 30 * 86400);
+    let now = ctx.work.now;
+    let random = ctx.random;
+    let Ok(key) = CryptoKey::new(KeyType::Aes256k, now, &random) else {
+        return CommandResult::err(EINVAL, "cannot make a key");
+    };
+    let mons: Vec<_> = ctx.work.state.monmap.iter().map(|(_, m)| m.addrs.clone()).collect();
+    let cephx = ctx.mon.settings.borrow().get("auth_service_required").is_some_and(|m| m.contains("cephx"));
+    let token = Token { fsid: ctx.mon.fsid(), mons, cephx, key: key.clone() };
+    let id = token.id();
+    let Ok(entity) = token.user().parse::<EntityId>() else {
+        return CommandResult::err(EINVAL, "cannot make a user for it");
+    };
+    let until = UTime { sec: now.sec.saturating_add(seconds as u32), nsec: now.nsec };
+    keep(ctx.work, &id, &Record { made: now, until, mon: args.bool("mon"), used: None });
+    // No other right than to be used.
+    let caps = [("mon".to_owned(), "allow command \"join-token redeem\"".to_owned())].into();
+    Arc::make_mut(&mut ctx.work.state.auth).put(entity, User { key, pending_key: None, caps });
+    let text = || format!("{token}\n");
+    let value = || json!({"token": token.to_string(), "id": id, "until": until.to_iso()});
+    text_or_json(ctx, text, value).with_rs(format!("token {id} is good for one host, until {}", until.to_iso()))
+}
+
+fn ls(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
+    let one = |id: &String| {
+        let r = record(ctx.work, id)?;
+        let used = r.used.map(|(_, host, at)| json!({"host": host, "at": at.to_iso()}));
+        Some(json!({"id": id, "made": r.made.to_iso(), "until": r.until.to_iso(), "mon": r.mon, "used": used}))
+    };
+    let all: Vec<Value> = ids(ctx.work).iter().filter_map(one).collect();
+    json_out(ctx, &Value::Array(all))
+}
+
+fn rm(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
+    let id = args.str("id");
+    if record(ctx.work, &id).is_none() {
+        return CommandResult::err(ENOENT, format!("there is no token {id}"));
+    }
+    forget(ctx.work, &id);
+    CommandResult::ok(format!("removed token {id}"))
+}
+
+type Refused = (i32, String);
+
+fn redeem(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
+    let mut run = || -> Outcome {
+        let id = args.str("id");
+        let gone = || (EACCES, "this token is not known: it has ended or was removed; make another".to_owned());
+        let mut record = record(ctx.work, &id).ok_or_else(gone)?;
+        let user: EntityId = user_of(&id).parse().map_err(|_| gone())?;
+        let key = ctx.work.state.auth.get(&user).map(|u| u.key.clone()).filter(|k| id_of(k) == id).ok_or_else(gone)?;
+        if record.until <= ctx.work.now {
+            return Err(gone());
+        }
+        let request = Request::open(&key, &args.str("request")).map_err(|e| (EACCES, format!("request: {e}")))?;
+        if let Some((nonce, host, at)) = &record.used
+            && *nonce != request.nonce
+        {
+            return Err((EACCES, format!("this token was used by {host} at {}; make another", at.to_iso())));
+        }
+        check(&request, &record)?;
+        let osds = admit(ctx.work, &request)?;
+        let mon_key = if request.mon { mon_key(ctx.work) } else { None };
+        if record.used.is_none() {
+            record.used = Some((request.nonce, request.host.clone(), ctx.work.now));
+            keep(ctx.work, &id, &record);
+            ctx.work.info(format!("host {} joins with {} OSDs by token {id}", request.host, osds.len()));
+        }
+        let mons = ctx.work.state.monmap.mons.iter().map(|(name, m)| (name.clone(), m.addrs.clone())).collect();
+        let conf = handed_on(ctx);
+        let answer = Answer { nonce: request.nonce, fsid: ctx.mon.fsid(), mons, osds, mon_key, conf };
+        let random = ctx.random;
+        let mut fill = move |out: &mut [u8]| out.iter_mut().zip(random).for_each(|(to, from)| *to = from);
+        Ok(CommandResult::data(answer.seal(&key, &mut fill)))
+    };
+    settle(run())
+}
+
+fn check(request: &Request, record: &Record) -> Result<(), Refused> {
+    let named =
+        |n: &str| !n.is_empty() && n.len() <= 255 && n.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
+    if !named(&request.host) {
+        return Err((EINVAL, format!("'{}' cannot be a host's name", request.host)));
+    }
+    if request.osds.len() > OSDS_MAX {
+        return Err((EINVAL, format!("{} OSDs at once are too many, {OSDS_MAX} are allowed", request.osds.len())));
+    }
+    if request.mgr.as_ref().is_some_and(|(name, _)| !named(name)) {
+        return Err((EINVAL, "that cannot be a manager's name".to_owned()));
+    }
+    if request.mon && !record.mon {
+        let how = "make one that is with 'spirula token create --mon'";
+        return Err((EPERM, format!("this token is not for a monitor; {how}")));
+    }
+    Ok(())
+}
+
+/// Makes the OSDs and users exist; what is there already from the same host is left.
+fn admit(work: &mut Work, request: &Request) -> Result<Vec<OsdId>, Refused> {
+    let mut out = Vec::new();
+    for wanted in &request.osds {
+        if wanted.uuid.is_zero() {
+            return Err((EINVAL, "an OSD needs an identity".to_owned()));
+        }
+        let map = work.osd();
+        let there = map.osds().find(|o| map.uuid(*o) == Some(wanted.uuid));
+        let id = there.or_else(|| (0..).find(|o| !map.exists(*o))).unwrap_or(0);
+        if there.is_none() {
+            osd::create(work, id, wanted.uuid);
+            // Left by an OSD of that number that is gone.
+            if let Ok(entity) = EntityId::new(EntityType::Osd, &id.to_string()) {
+                Arc::make_mut(&mut work.state.auth).remove(&entity);
+            }
+        }
+        let caps = [("mgr", "allow profile osd"), ("mon", "allow profile osd"), ("osd", "allow *")];
+        add_user(work, EntityType::Osd, &id.to_string(), &wanted.key, &caps)?;
+        out.push(id);
+    }
+    if let Some((name, key)) = &request.mgr {
+        let caps = [("mds", "allow *"), ("mon", "allow profile mgr"), ("osd", "allow *")];
+        add_user(work, EntityType::Mgr, name, key, &caps)?;
+    }
+    Ok(out)
+}
+
+fn add_user(
+    work: &mut Work,
+    kind: EntityType,
+    id: &str,
+    key: &CryptoKey,
+    caps: &[(&str, &str)],
+) -> Result<(), Refused> {
+    let entity = EntityId::new(kind, id).map_err(|e| (EINVAL, e.to_string()))?;
+    match work.state.auth.get(&entity) {
+        Some(there) if there.key != *key => {
+            Err((EEXIST, format!("{entity} exists with another key; 'ceph auth rm {entity}' if it is no longer used")))
+        }
+        Some(_) => Ok(()),
+        None => {
+            let caps: BTreeMap<_, _> = caps.iter().map(|(s, c)| ((*s).to_owned(), (*c).to_owned())).collect();
+            Arc::make_mut(&mut work.state.auth).put(entity, User { key: key.clone(), pending_key: None, caps });
+            Ok(())
+        }
+    }
+}
+
+/// The key that monitors share, if there is one.
+fn mon_key(work: &Work) -> Option<CryptoKey> {
+    let entity: EntityId = "mon.".parse().ok()?;
+    work.state.auth.get(&entity).map(|u| u.key.clone())
+}
+
+fn handed_on(ctx: &CommandCtx<'_>) -> BTreeMap<String, String> {
+    let settings = ctx.mon.settings.borrow();
+    let of = |name: &&str| Some(((*name).to_owned(), settings.given(name)?.to_owned()));
+    HANDED_ON.iter().filter_map(of).filter(|(_, v)| !v.is_empty()).collect()
+}
