@@ -98,10 +98,8 @@ class Host:
     # ---- its links ----
 
     def link(self, up, network=0):
-        ip('-n', self.ns, 'link', 'set', f'eth{network}', 'up' if up else 'down')
-        if up and self.net.six:
-            # The kernel forgets IPv6 addresses of an interface that goes down.
-            self.net.give_address(self, network)
+        """At the switch: the host's own addresses stay, as when a cable is pulled."""
+        ip('-n', self.net.tag, 'link', 'set', f'p{self.number}n{network}', 'up' if up else 'down')
 
     def deafen(self, other, on=True, network=0):
         """What this host sends to `other` is lost (on), or arrives again."""

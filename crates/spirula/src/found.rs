@@ -183,7 +183,7 @@ pub fn rejoin(args: &RejoinArgs) -> anyhow::Result<()> {
     let _lock = dir.lock_daemon(&run_dir, &names.name())?;
     // What is here is given up only while the others can give it back.
     let auth = keys::as_monitor(&settings)?;
-    let remote = Remote::new(find_mons(&settings)?, auth, &settings)?;
+    let remote = Remote::new(find_mons(&settings, &dir)?, auth, &settings)?;
     let answer = remote.command(&json!({"prefix": "fsid"})).context("the cluster must be there to join it again")?;
     remote.close();
     if Uuid::parse(answer.trim()) != Some(fsid) {

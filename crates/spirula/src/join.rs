@@ -55,7 +55,7 @@ pub fn token(command: &TokenCommand) -> anyhow::Result<()> {
     let names = Names { cluster: CLUSTER, kind: "client", id: "admin", host: &here };
     let settings = sources.settings(names, &dir.path_options())?;
     let auth = keys::daemon("client.admin", &settings, None)?;
-    let remote = Remote::new(find_mons(&settings)?, auth, &settings)?;
+    let remote = Remote::new(find_mons(&settings, &dir)?, auth, &settings)?;
     let text = remote.command(&request)?;
     remote.close();
     if !text.trim().is_empty() {

@@ -180,7 +180,7 @@ impl Process {
 
     /// The monitors of `mon_host`, else those of DNS.
     fn mons(&self) -> anyhow::Result<Mons> {
-        let all = find_mons(&self.settings)?;
+        let all = find_mons(&self.settings, &self.dir)?;
         Ok(Mons::new(all, u64::from(host::nonce().context("draw a number")?)))
     }
 
@@ -212,6 +212,7 @@ impl Process {
         let place = place.map(|a| if a.port() == 0 { SocketAddr::new(a.ip(), net::MON_PORT) } else { a });
         let setup = MonSetup {
             place,
+            hint: Some(self.dir.join(MONITORS)),
             data: self.data(args),
             name: self.id.clone(),
             fsid: self.fsid()?,
@@ -302,18 +303,29 @@ impl Process {
     }
 }
 
-/// The monitors that the options name, by `mon_host` or DNS.
+/// A file in the directory that a monitor of this host keeps: where the monitors are now.
+const MONITORS: &str = "monitors";
+
+/// The monitors that the options name, by `mon_host` or DNS, and behind them those that a monitor of
+/// this directory last knew.
 ///
 /// # Errors
-/// When neither leads to one.
-pub fn find_mons(settings: &Settings) -> anyhow::Result<Vec<AddrVec>> {
+/// When nothing leads to one.
+pub fn find_mons(settings: &Settings, dir: &ClusterDir) -> anyhow::Result<Vec<AddrVec>> {
     let text = settings.given("mon_host").unwrap_or_default();
-    let all = net::mon_host(text)?;
+    let mut all = net::mon_host(text)?;
+    if all.is_empty() && !text.trim().is_empty() {
+        bail!("mon_host = {text}: no v2 address in it");
+    }
+    let known = std::fs::read_to_string(dir.join(MONITORS)).unwrap_or_default();
+    // Written by us, but the directory is the user's: what is no address is passed over.
+    for mon in net::mon_host(known.trim()).unwrap_or_default() {
+        if !all.iter().any(|m| m.msgr2().addr == mon.msgr2().addr) {
+            all.push(mon);
+        }
+    }
     if !all.is_empty() {
         return Ok(all);
-    }
-    if !text.trim().is_empty() {
-        bail!("mon_host = {text}: no v2 address in it");
     }
     let service = settings.get("mon_dns_srv_name").unwrap_or_default();
     let found: Vec<SocketAddr> = srv::monitors(service)

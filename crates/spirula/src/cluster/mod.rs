@@ -230,6 +230,7 @@ impl Cluster {
                 fsid: Some(m.fsid),
                 bind: None,
                 place: None,
+                hint: None,
                 seeds: Vec::new(),
                 host: host.clone(),
                 settings: settings.clone(),

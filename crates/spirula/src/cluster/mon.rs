@@ -1,7 +1,7 @@
 //! The monitor's shell: its mailbox, its links, and the thread that makes its log durable.
 
 use super::host;
-use crate::dir::Manifest;
+use crate::dir::{Manifest, write_durably};
 use crate::keys::MonAuth;
 use anyhow::{Context, anyhow, bail};
 use spirula_auth::EntityId;
@@ -123,6 +123,8 @@ pub struct MonSetup {
     pub bind: Option<SocketAddr>,
     /// Where a new monitor will be found, if `bind` does not say it.
     pub place: Option<SocketAddr>,
+    /// A file that is to name the cluster's monitors, for the daemons of this host.
+    pub hint: Option<PathBuf>,
     /// Monitors of the cluster: a new one asks them to be let in.
     pub seeds: Vec<AddrVec>,
     /// Name of this machine.
@@ -164,6 +166,8 @@ pub struct MonDaemon {
     disk: mpsc::Sender<DiskJob>,
     failed: Arc<Mutex<Option<String>>>,
     out: Vec<MonEffect>,
+    hint: Option<PathBuf>,
+    hint_epoch: u32,
     next_tick: Duration,
     stopped: Option<Option<oneshot::Sender<()>>>,
     _listener: Listener,
@@ -180,7 +184,7 @@ impl MonDaemon {
         on: &Handle,
         failed: Arc<Mutex<Option<String>>>,
     ) -> anyhow::Result<MonHandle> {
-        let MonSetup { data, name, fsid, bind, place, seeds, host, settings, auth } = setup;
+        let MonSetup { data, name, fsid, bind, place, hint, seeds, host, settings, auth } = setup;
         let (store, stored) = MonStore::open(&data).map_err(|e| anyhow!("mon.{name} cannot start: {e}"))?;
         let own = store.identity().fsid;
         if let Some(fsid) = fsid.filter(|f| *f != own) {
@@ -242,6 +246,8 @@ impl MonDaemon {
             disk,
             failed,
             out,
+            hint,
+            hint_epoch: 0,
             next_tick: Duration::ZERO,
             stopped: None,
             _listener: listener,
@@ -296,8 +302,24 @@ impl MonDaemon {
         (realm.db, realm.keys, realm.open) = (db.clone(), keys.clone(), open);
     }
 
+    /// Tells the other daemons of this host where the monitors are: the configuration file may
+    /// be older than some of them.
+    fn keep_hint(&mut self) {
+        let map = &self.mon.state().monmap;
+        if self.hint_epoch == map.epoch || self.mon.member() == 0 {
+            return;
+        }
+        self.hint_epoch = map.epoch;
+        let Some(path) = &self.hint else { return };
+        let all: Vec<String> = map.iter().map(|(_, m)| m.addrs.to_string()).collect();
+        if let Err(e) = write_durably(path, (all.join(",") + "\n").as_bytes(), 0o644) {
+            tracing::warn!("the monitors' addresses are not written down: {e:#}");
+        }
+    }
+
     fn perform(&mut self) {
         self.keep_realm();
+        self.keep_hint();
         for effect in std::mem::take(&mut self.out) {
             match effect {
                 MonEffect::Send(conn, message) => {
