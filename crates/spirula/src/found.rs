@@ -17,8 +17,8 @@ use anyhow::{Context, anyhow, bail};
 use serde_json::json;
 use spirula_mon::image::Identity;
 use spirula_mon::{MkfsParams, MonStore, NewMon, mkfs};
-use spirula_runtime::clock;
-use spirula_types::{AddrVec, EntityAddr, Uuid};
+use spirula_runtime::{Peer, clock};
+use spirula_types::{AddrVec, EntityAddr, EntityType, Uuid};
 use std::fmt::Write as _;
 use std::fs;
 use std::net::SocketAddr;
@@ -182,8 +182,10 @@ pub fn rejoin(args: &RejoinArgs) -> anyhow::Result<()> {
     let run_dir = PathBuf::from(settings.get("run_dir").unwrap_or_default());
     let _lock = dir.lock_daemon(&run_dir, &names.name())?;
     // What is here is given up only while the others can give it back.
-    let auth = keys::as_monitor(&settings)?;
-    let remote = Remote::new(find_mons(&settings, &dir)?, auth, &settings)?;
+    // As a monitor: its key is the one that is here.
+    let me = Peer::new(EntityType::Mon, &args.id);
+    let login = keys::monitor_login(&me, &keys::monitor(&args.id, &settings)?)?;
+    let mut remote = Remote::new(find_mons(&settings, &dir)?, me, login, &settings)?;
     let answer = remote.command(&json!({"prefix": "fsid"})).context("the cluster must be there to join it again")?;
     remote.close();
     if Uuid::parse(answer.trim()) != Some(fsid) {

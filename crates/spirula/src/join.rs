@@ -21,10 +21,11 @@ use spirula_auth::{CryptoKey, EntityId, KeyType};
 use spirula_buffer::PayloadPool;
 use spirula_mon::MonStore;
 use spirula_mon::join::{Answer, JoinOsd, Request, Token};
+use spirula_runtime::Peer;
 use spirula_runtime::cephx::{DaemonAuth, Identity as DaemonIdentity, Required};
 use spirula_settings::Settings;
 use spirula_store::{Identity, Prepare};
-use spirula_types::{AddrVec, EntityAddr, OsdId, Uuid};
+use spirula_types::{AddrVec, EntityAddr, EntityType, OsdId, Uuid};
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -55,7 +56,8 @@ pub fn token(command: &TokenCommand) -> anyhow::Result<()> {
     let names = Names { cluster: CLUSTER, kind: "client", id: "admin", host: &here };
     let settings = sources.settings(names, &dir.path_options())?;
     let auth = keys::daemon("client.admin", &settings, None)?;
-    let remote = Remote::new(find_mons(&settings, &dir)?, auth, &settings)?;
+    let me = Peer::new(EntityType::Client, "admin");
+    let mut remote = Remote::new(find_mons(&settings, &dir)?, me.clone(), auth.login(&me), &settings)?;
     let text = remote.command(&request)?;
     remote.close();
     if !text.trim().is_empty() {
@@ -226,7 +228,9 @@ fn ask(token: &Token, plan: &Plan, here: &str) -> anyhow::Result<Answer> {
     } else {
         DaemonAuth::none()
     };
-    let remote = Remote::new(token.mons.clone(), auth, &Settings::default())?;
+    let me = Peer::new(EntityType::Client, &format!("join-{}", token.id()));
+    let login = auth.login(&me);
+    let mut remote = Remote::new(token.mons.clone(), me, login, &Settings::default())?;
     let result = remote.command(&json!({"prefix": "join-token redeem", "id": token.id(), "request": sealed}));
     remote.close();
     Answer::open(&token.key, plan.nonce, &result?).map_err(|e| anyhow!("the monitors' answer: {e}"))

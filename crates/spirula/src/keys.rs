@@ -11,9 +11,11 @@ use spirula_auth::db::{AuthDb, User};
 use spirula_auth::rotating::{Lifetimes, ServiceKeys};
 use spirula_auth::{CryptoKey, EntityId, KeyType, keyring};
 use spirula_messenger::auth::{ModePolicy, Modes};
-use spirula_runtime::cephx::{DaemonAuth, Identity, Realm, Required};
-use spirula_runtime::clock;
+use spirula_runtime::auth::{Login, NoneLogin};
+use spirula_runtime::cephx::{DaemonAuth, Identity, MonLogin, Realm, Required};
+use spirula_runtime::{Peer, clock};
 use spirula_settings::Settings;
+use spirula_types::EntityType;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, RwLock};
 
@@ -185,18 +187,14 @@ pub fn daemon(name: &str, settings: &Settings, realm: Option<Arc<RwLock<Realm>>>
     Ok(DaemonAuth { identity: Some(identity), required })
 }
 
-/// How one goes to the monitors with the key that they share.
+/// With what a monitor goes to the others.
 ///
 /// # Errors
-/// When the keyring cannot be read.
-pub fn as_monitor(settings: &Settings) -> anyhow::Result<DaemonAuth> {
-    let required = required(settings)?;
-    if required == Required::none() {
-        return Ok(DaemonAuth::none());
-    }
-    let entity: EntityId = "mon.".parse().map_err(|e| anyhow!("mon.: {e}"))?;
-    let key = read(keyring_of(settings), &entity)?;
-    Ok(DaemonAuth { identity: Some(Identity::new(entity, key)), required })
+/// When its name cannot be one.
+pub fn monitor_login(me: &Peer, auth: &MonAuth) -> anyhow::Result<Arc<dyn Login>> {
+    let Some(key) = &auth.shared else { return Ok(NoneLogin::of(me)) };
+    let own = EntityId::new(EntityType::Mon, &me.id).map_err(|e| anyhow!("mon.{}: {e}", me.id))?;
+    Ok(MonLogin::new(own, key.clone()))
 }
 
 /// Writes a keyring with one key, capabilities left out.

@@ -4,14 +4,13 @@ use super::host;
 use crate::dir::{Manifest, write_durably};
 use crate::keys::MonAuth;
 use anyhow::{Context, anyhow, bail};
-use spirula_auth::EntityId;
 use spirula_auth::db::AuthDb;
 use spirula_messenger::auth::METHOD_CEPHX;
 use spirula_mon::image::Identity;
 use spirula_mon::{Access, InitialPool, MkfsParams, Mon, MonEffect, MonEvent, MonStore, NewMon, NewOsd, Opening, mkfs};
 use spirula_quorum::{MemberId, Persist, Snapshot};
-use spirula_runtime::auth::{Login, NoneLogin};
-use spirula_runtime::cephx::{MonDoor, MonLogin, MonPeer, Realm};
+use spirula_runtime::auth::Login;
+use spirula_runtime::cephx::{MonDoor, MonPeer, Realm};
 use spirula_runtime::{Daemon, Hub, Link, LinkId, Listener, Mailbox, NetEvent, Peer, Service, clock, entropy, mailbox};
 use spirula_settings::Settings;
 use spirula_types::{AddrVec, EntityType, Uuid};
@@ -216,14 +215,8 @@ impl MonDaemon {
         let (mailbox, rx) = mailbox::<MonMail>();
         let ids = mon.global_ids();
         let me = Peer::new(EntityType::Mon, &name);
+        let login = crate::keys::monitor_login(&me, &auth)?;
         let MonAuth { required, shared, realm } = auth;
-        let login = match &shared {
-            Some(key) => {
-                let own = EntityId::new(EntityType::Mon, &name).map_err(|e| anyhow!("mon.{name}: {e}"))?;
-                MonLogin::new(own, key.clone())
-            }
-            None => NoneLogin::of(&me),
-        };
         let door = MonDoor::new(realm.clone(), Arc::new(move || ids.next()), required, shared);
         let service = Service { me: me.clone(), sink: mailbox.sink(), auth: door };
         let listener = hub.listen(&[addr], 0, service, on).with_context(|| {
