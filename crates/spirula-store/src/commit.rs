@@ -326,8 +326,11 @@ impl Committer {
 
     fn commit(&mut self, records: &[Record]) -> Result<()> {
         let (Some(first), Some(last)) = (records.first(), records.last()) else { return Ok(()) };
-        if records.iter().any(Record::direct) {
+        if records.iter().any(Record::direct) && !planted!(FrameBeforeData) {
             self.block.flush().map_err(|e| StoreError::io("flush", self.block.name(), e))?;
+        }
+        if planted!(AcknowledgedEarly) {
+            (self.on_commit)(last.seq);
         }
         self.write_frame(records, first.seq)?;
         self.shared.ring_head.store(self.tail.at.offset, Ordering::Release);

@@ -121,6 +121,35 @@ pub trait BlockDevice: Send + Sync {
     fn name(&self) -> &str;
 }
 
+/// Most bytes that Linux takes in one request.
+const REQUEST_MAX: usize = 0x7fff_f000;
+
+/// Writes all of `bufs` at `offset`, in as many requests as it takes: a short write is legal,
+/// and a long one is always short. Returns how many bytes that were.
+fn write_fully(
+    mut bufs: &mut [IoSlice<'_>],
+    offset: u64,
+    mut write: impl FnMut(&[IoSlice<'_>], u64) -> io::Result<usize>,
+) -> io::Result<u64> {
+    let total: u64 = bufs.iter().map(|b| b.len() as u64).sum();
+    let mut done = 0;
+    while done < total {
+        match write(bufs, offset + done) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(n) => {
+                done += n as u64;
+                if planted!(ShortWriteTaken) || (planted!(HugeRequestCut) && n == REQUEST_MAX) {
+                    break;
+                }
+                IoSlice::advance_slices(&mut bufs, n);
+            }
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(total)
+}
+
 /// A real file. Aligned reads and writes of [`FileDevice::direct_min`] bytes or more, and all
 /// durable writes, bypass the page cache where the file system allows it.
 pub struct FileDevice {
@@ -212,20 +241,8 @@ impl BlockDevice for FileDevice {
             return direct.write_all_at(one, offset);
         }
         for group in bufs.chunks(64) {
-            let total: usize = group.iter().map(|b| b.len()).sum();
-            let slices: Vec<IoSlice<'_>> = group.iter().map(|b| IoSlice::new(b)).collect();
-            let mut done = rustix::io::pwritev(&self.file, &slices, offset)?;
-            // A short write is legal: finish it piece by piece.
-            if done < total {
-                let mut at = offset;
-                for b in group {
-                    let skip = done.min(b.len());
-                    done -= skip;
-                    self.file.write_all_at(b.get(skip..).unwrap_or_default(), at + skip as u64)?;
-                    at += b.len() as u64;
-                }
-            }
-            offset += total as u64;
+            let mut slices: Vec<IoSlice<'_>> = group.iter().map(|b| IoSlice::new(b)).collect();
+            offset += write_fully(&mut slices, offset, |part, at| Ok(rustix::io::pwritev(&self.file, part, at)?))?;
         }
         Ok(())
     }

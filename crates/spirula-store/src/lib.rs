@@ -27,6 +27,9 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests may"))]
 
+#[macro_use]
+mod planted;
+
 mod alloc;
 mod cache;
 mod checkpoint;

@@ -229,7 +229,9 @@ impl Store {
                     return Err(StoreError::corrupt(format!("journal frees blocks {run:?} that are free")));
                 }
                 for b in run.start..run.start + run.len {
-                    images.remove(&b);
+                    if !planted!(StaleImageReplayed) {
+                        images.remove(&b);
+                    }
                 }
             }
             Redo::Counters(c) => self.counters = c,
@@ -343,7 +345,11 @@ impl Store {
             }
         }
         let guard = Guard(self.shared.clone(), name.clone());
+        #[cfg(test)]
+        let bug = crate::planted::copy();
         let run = move || {
+            #[cfg(test)]
+            crate::planted::plant(bug);
             let _guard = guard;
             work();
         };

@@ -242,6 +242,12 @@ impl Segment {
         let words = self.kind.words();
         self.sums.splice(before * words..(before + gone) * words, sums.iter().copied());
         let runs = &self.runs;
+        if planted!(CompressedLength) && gone == 0 {
+            for (_, blob) in &mut self.blobs {
+                let cut = Blob { stored: blob.stored - 1, ..(**blob).clone() };
+                *blob = Arc::new(cut);
+            }
+        }
         self.blobs.retain(|(slot, blob)| {
             let used = runs.iter().any(|r| r.slot() == Some(*slot));
             if !used {

@@ -115,6 +115,9 @@ impl<'s> Stage<'s> {
             self.s.pending.remove(start);
         }
         for run in &self.taken {
+            if planted!(AbortKeepsSpace) {
+                continue;
+            }
             assert!(self.s.alloc().mark_free(*run), "staged blocks {run:?} were not taken");
         }
     }
@@ -129,6 +132,9 @@ impl<'s> Stage<'s> {
             let onode = head.now.map(Arc::new);
             let cost = key.len() + 96 + onode.as_ref().map_or(0, |o| o.cost());
             s.heads.borrow_mut().insert(&key, onode.clone(), cost);
+            if planted!(CachedRecordFreed) && s.heads.borrow_mut().get(&key).is_none() {
+                continue;
+            }
             s.active.put_head(key, onode);
         }
         for ((id, seg), value) in self.segments {

@@ -267,7 +267,10 @@ impl Store {
             while pins.pop_front_if(|(_, pin)| Arc::strong_count(pin) == 1).is_some() {}
             pins.front().map_or(u64::MAX, |(seq, _)| *seq)
         };
-        while let Some((_, run)) = self.freed.pop_front_if(|(seq, _)| *seq <= written && *seq < pinned) {
+        let may = |seq: u64| {
+            (seq <= written || planted!(FreedReusedEarly)) && (seq < pinned || planted!(ReadUnprotected))
+        };
+        while let Some((_, run)) = self.freed.pop_front_if(|(seq, _)| may(*seq)) {
             assert!(self.alloc().mark_free(run), "freed blocks {run:?} were free already");
             if self.room.short() {
                 // Where it cannot be, the space just stays with the file.
@@ -312,6 +315,9 @@ impl Store {
     fn freeze(&mut self, clean: bool) {
         self.divide_memory();
         let overlay = Arc::new(std::mem::take(&mut self.active));
+        if clean && planted!(StaleAllocationMap) {
+            self.alloc().take_dirty([].iter());
+        }
         let job = Job {
             frozen: overlay.clone(),
             seq: self.seq,

@@ -197,6 +197,10 @@ fn write_copies(dev: &dyn BlockDevice, mut o: Encoder, good: usize) -> Result<()
     o.u32(crc);
     let copy = Aligned::of(o.as_slice());
     for at in COPIES.into_iter().cycle().skip(good + 1).take(2) {
+        if planted!(SuperblockCopiesTogether) {
+            dev.write_at(&[copy.as_ref()], at).map_err(|e| StoreError::io("write", dev.name(), e))?;
+            continue;
+        }
         dev.write_durable(copy.as_ref(), at).map_err(|e| StoreError::io("write", dev.name(), e))?;
     }
     Ok(())

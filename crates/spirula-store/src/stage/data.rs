@@ -27,6 +27,10 @@ impl Stage<'_> {
         if !self.s.alloc().allocate(n, &mut runs) {
             return Err(no_space(available * BLOCK));
         }
+        if planted!(FragmentedIsFull) && runs.len() > 1 {
+            runs.iter().for_each(|r| assert!(self.s.alloc().mark_free(*r)));
+            return Err(no_space(available * BLOCK));
+        }
         for r in &runs {
             push_run(&mut self.taken, *r);
         }
@@ -398,6 +402,12 @@ impl Stage<'_> {
         {
             let base = block * BLOCK;
             buf.get_mut((from - base) as usize..(end - base) as usize).unwrap_or_default().fill(0);
+            if planted!(TruncateInPlace)
+                && let Some(run) = o.inline.as_ref().and_then(|s| s.device_runs().last())
+            {
+                // As if the tail had room for itself.
+                let _ = self.s.block.write_at(&[&buf], (run.start + run.len - 1) * BLOCK);
+            }
             self.store_plain(o, block, &[Bytes::from(buf)])?;
         }
         Ok(())
@@ -434,6 +444,9 @@ impl Stage<'_> {
     }
 
     pub(super) fn remove(&mut self, mut o: Onode) -> Result<()> {
+        if planted!(DeletionNeedsSpace) && self.s.alloc().free() <= self.s.reserve() {
+            return Err(StoreError::NoSpace { needed: BLOCK, available: 0 });
+        }
         let end = o.size.div_ceil(BLOCK);
         self.unmap(&mut o, 0, end)?;
         self.omap_clear(&mut o);

@@ -1,31 +1,66 @@
 //! Crashes: a workload is recorded, then for points in its event order the devices are
 //! put into states they might be in after a power cut there. After each: the store opens,
-//! every acknowledged transaction is there, the state is that of some prefix, and work
-//! goes on.
+//! is sound, holds every acknowledged transaction, is in the state of some prefix, takes
+//! new work and opens again.
 //!
-//! Unflushed writes persist in any subset, torn at 512 bytes; the event at the crash point
-//! is under way. `SPIRULA_CRASH_STATES` sets how many states are tried (default 1200).
+//! Unflushed writes persist in any subset, on each device by itself, torn at 512 bytes; the
+//! event at the crash point is under way. Workloads are all of one and two operations of an
+//! alphabet (module [`super::alphabet`]), and long random ones.
+//! `SPIRULA_CRASH_VARIANTS` (1; of 24) says in how many settings each short one runs,
+//! `SPIRULA_CRASH_LONG` (1) is a factor for the long ones.
 
+use super::alphabet::{self, Base};
 use super::model::{Model, random_txn};
-use super::sim::{Event, Image, Rng, World};
-use super::{create, create_single, open, tiny};
-use crate::StoreOptions;
+use super::sim::{Disk, Event, Image, Rng, World};
+use super::{create, create_single, open, sound, tiny};
+use crate::{Store, StoreOptions};
+use spirula_types::transaction::{ObjectOp, Transaction};
+use std::collections::HashSet;
 
 const SECTOR: usize = 512;
+/// Of more loose writes than this, not every prefix is tried.
+const MANY: usize = 4;
 
-/// Puts some sectors of a write onto a device.
-fn tear(rng: &mut Rng, mode: u64, device: &mut [u8], offset: usize, data: &[u8]) {
-    for (i, sector) in data.chunks(SECTOR).enumerate() {
-        let keep = match mode {
-            0 => false,
-            1 => true,
-            2 => rng.below(2) == 0,
-            // A prefix.
-            _ => i * 3 < data.len() / SECTOR * ((mode as usize) % 4),
-        };
-        if keep {
-            let at = offset + i * SECTOR;
-            device[at..at + sector.len()].copy_from_slice(sector);
+/// What of a write has arrived.
+#[derive(Clone, Copy)]
+enum Part {
+    Nothing,
+    Whole,
+    /// Some of its sectors, as this number says.
+    Torn(u64),
+}
+
+impl Part {
+    fn put(self, disk: &mut Disk, offset: usize, data: &[u8]) {
+        match self {
+            Self::Nothing => {}
+            Self::Whole => disk.write(data, offset).unwrap(),
+            Self::Torn(how) => {
+                let mut rng = Rng(how);
+                let sectors = data.len().div_ceil(SECTOR) as u64;
+                let (mode, at) = (rng.below(4), rng.below(sectors));
+                for (i, sector) in data.chunks(SECTOR).enumerate() {
+                    let keep = match mode {
+                        // A beginning, an end, all but one, any.
+                        0 => (i as u64) < at,
+                        1 => (i as u64) >= at,
+                        2 => i as u64 != at,
+                        _ => rng.below(2) == 0,
+                    };
+                    if keep {
+                        disk.write(sector, offset + i * SECTOR).unwrap();
+                    }
+                }
+            }
+        }
+    }
+
+    /// A number for a write that arrived so; states are told apart by what arrived.
+    fn mark(self, event: usize) -> u64 {
+        match self {
+            Self::Nothing => 0,
+            Self::Whole => Rng(event as u64).next(),
+            Self::Torn(how) => Rng(event as u64 ^ how.rotate_left(32)).next(),
         }
     }
 }
@@ -36,66 +71,264 @@ struct Player<'a> {
     at: usize,
     /// What is surely there.
     durable: Image,
+    mark: u64,
     unflushed: Vec<usize>,
     acked: u64,
 }
 
 impl<'a> Player<'a> {
     fn new(start: Image, events: &'a [Event], acked: u64) -> Self {
-        Self { events, at: 0, durable: start, unflushed: Vec::new(), acked }
+        Self { events, at: 0, durable: start, mark: 0, unflushed: Vec::new(), acked }
     }
 
-    fn put(durable: &mut Image, e: &Event) {
-        if let Event::Write { dev, offset, data, .. } = e {
-            durable.devices[*dev][*offset..*offset + data.len()].copy_from_slice(data);
+    fn settle(&mut self, event: usize) {
+        if let Event::Write { dev, offset, data, .. } = &self.events[event] {
+            Part::Whole.put(&mut self.durable.devices[*dev], *offset, data);
+            self.mark ^= Part::Whole.mark(event);
         }
     }
 
     fn advance(&mut self, to: usize) {
         while self.at < to {
             match &self.events[self.at] {
-                e @ Event::Write { durable: true, .. } => Self::put(&mut self.durable, e),
+                Event::Write { durable: true, .. } => self.settle(self.at),
                 Event::Write { .. } => self.unflushed.push(self.at),
                 Event::Flush { dev } => {
-                    let (events, durable) = (self.events, &mut self.durable);
-                    self.unflushed.retain(|i| match &events[*i] {
-                        e @ Event::Write { dev: d, .. } if d == dev => {
-                            Self::put(durable, e);
-                            false
-                        }
-                        _ => true,
-                    });
+                    let on = |i: &usize| matches!(&self.events[*i], Event::Write { dev: d, .. } if d == dev);
+                    let (gone, left) = self.unflushed.iter().partition(|i| on(i));
+                    self.unflushed = left;
+                    let gone: Vec<usize> = gone;
+                    gone.into_iter().for_each(|i| self.settle(i));
                 }
-                Event::Ack(seq) => self.acked = *seq,
+                Event::Ack(seq) => self.acked = self.acked.max(*seq),
             }
             self.at += 1;
         }
     }
 
-    /// A state in which a crash here might leave the devices.
-    fn crash(&self, rng: &mut Rng) -> Image {
-        let mut image = self.durable.clone();
-        let all = rng.below(4);
-        for i in &self.unflushed {
-            if let Event::Write { dev, offset, data, .. } = &self.events[*i] {
-                let mode = if all < 2 { all } else { rng.below(7) };
-                tear(rng, mode, &mut image.devices[*dev], *offset, data);
-            }
-        }
-        match self.events.get(self.at) {
-            Some(Event::Write { dev, offset, data, .. }) => {
-                let mode = rng.below(7);
-                tear(rng, mode, &mut image.devices[*dev], *offset, data);
-            }
-            _ => {}
-        }
-        image
+    /// Writes that may have arrived or not.
+    fn loose(&self) -> Vec<usize> {
+        let under_way = matches!(self.events.get(self.at), Some(Event::Write { .. })).then_some(self.at);
+        self.unflushed.iter().copied().chain(under_way).collect()
     }
+
+    /// The state in which these arrived, and its number.
+    fn state(&self, parts: &[(usize, Part)]) -> (Image, u64) {
+        let (mut image, mut mark) = (self.durable.clone(), self.mark);
+        for (event, part) in parts {
+            if let Event::Write { dev, offset, data, .. } = &self.events[*event] {
+                part.put(&mut image.devices[*dev], *offset, data);
+                mark ^= part.mark(*event);
+            }
+        }
+        (image, mark)
+    }
+
+    /// States in which a crash here might leave the devices. Thorough: all prefixes of what
+    /// is loose (some, where it is much), a subset, and one that is torn; else nothing of
+    /// it, all, and one of the others.
+    fn states(&self, rng: &mut Rng, thorough: bool) -> Vec<(Image, u64)> {
+        let loose = self.loose();
+        let whole = |n: usize| loose.iter().take(n).map(|i| (*i, Part::Whole)).collect::<Vec<_>>();
+        if !thorough {
+            let all = self.state(&whole(loose.len()));
+            if loose.is_empty() {
+                return vec![all];
+            }
+            let n = rng.below(loose.len() as u64) as usize;
+            let mut parts = whole(n);
+            match rng.below(3) {
+                0 => parts.push((loose[n], Part::Torn(rng.next()))),
+                1 => parts.extend(loose[n + 1..].iter().map(|i| (*i, Part::Whole))),
+                _ => {}
+            }
+            return vec![self.state(&[]), all, self.state(&parts)];
+        }
+        let all = loose.len() <= MANY;
+        let mut out: Vec<_> = (0..=loose.len())
+            .filter(|n| all || *n == 0 || *n == loose.len() || rng.below(loose.len() as u64) == 0)
+            .map(|n| self.state(&whole(n)))
+            .collect();
+        if loose.is_empty() {
+            return out;
+        }
+        if loose.len() > 1 {
+            let some: Vec<_> =
+                loose.iter().map(|i| (*i, [Part::Nothing, Part::Whole][rng.below(2) as usize])).collect();
+            out.push(self.state(&some));
+        }
+        // The one under way is the likeliest to be torn.
+        let n = if rng.below(2) == 0 { loose.len() - 1 } else { rng.below(loose.len() as u64) as usize };
+        let mut torn = whole(n);
+        torn.push((loose[n], Part::Torn(rng.next())));
+        out.push(self.state(&torn));
+        out
+    }
+}
+
+/// How closely to look.
+struct Depth {
+    /// See [`Player::states`].
+    thorough: bool,
+    /// Every crash point (1), or one of about half as many.
+    step: u64,
+    /// One state in so many crashes once more, at every point while it recovers.
+    again: u64,
+}
+
+/// Tries states, each once, and counts them.
+pub(crate) struct Trial<'a> {
+    opts: &'a StoreOptions,
+    /// What the store must be after each transaction; the first is `first`.
+    models: &'a [Model],
+    first: u64,
+    what: String,
+    seen: HashSet<(u64, u64, bool)>,
+}
+
+impl Trial<'_> {
+    /// Opens a store in this state and looks at everything.
+    fn verify(&self, world: &World, acked: u64, what: &str) -> (Store, Model) {
+        let mut store = open(world, self.opts).unwrap_or_else(|e| panic!("{what}: does not open: {e}"));
+        let seq = store.last_seq();
+        assert!(seq >= acked, "{what}: transaction {acked} was acknowledged, recovered only {seq}");
+        let model = seq.checked_sub(self.first).and_then(|n| self.models.get(n as usize));
+        let model = model.unwrap_or_else(|| panic!("{what}: recovered {seq}, which never was"));
+        let what = format!("{what}, recovered {seq}, acknowledged {acked}");
+        model.check(&mut store, &what);
+        sound(&store, &what);
+        (store, model.clone())
+    }
+
+    /// As above, then works on and opens it again.
+    fn verify_and_work(&self, image: Image, acked: u64, what: &str) -> Vec<Event> {
+        let world = World::from_image(image);
+        world.record();
+        let (mut store, mut model) = self.verify(&world, acked, what);
+        let events = world.take_events();
+        for (n, object) in model.objects.keys().take(2).cloned().collect::<Vec<_>>().iter().enumerate() {
+            let mut t = Transaction::default();
+            t.object(object, ObjectOp::Write { offset: 4000, data: super::model::pattern(7, 5000) });
+            if n == 1 {
+                t.object(&alphabet::other(object), ObjectOp::CloneFrom(object.clone()));
+            }
+            // There may be no space for it.
+            if store.submit(t.clone()).is_ok() {
+                model.apply(&t);
+            }
+        }
+        store.flush().unwrap();
+        if acked.is_multiple_of(2) {
+            store.close().unwrap();
+        } else {
+            drop(store);
+        }
+        let mut store = open(&world, self.opts).unwrap_or_else(|e| panic!("{what}, worked on: does not open: {e}"));
+        model.check(&mut store, &format!("{what}, worked on"));
+        sound(&store, &format!("{what}, worked on"));
+        events
+    }
+
+    /// Tries crash points of a recording from event `from` on.
+    fn play(&mut self, start: Image, events: &[Event], from: usize, acked: u64, rng: &mut Rng, how: &Depth) {
+        let mut player = Player::new(start, events, acked);
+        let mut point = from;
+        while point <= events.len() {
+            player.advance(point);
+            for (image, mark) in player.states(rng, how.thorough) {
+                if !self.seen.insert((mark, player.acked, false)) {
+                    continue;
+                }
+                let what = format!("{}, crash at event {point} of {}", self.what, events.len());
+                let recovery = self.verify_and_work(image.clone(), player.acked, &what);
+                if rng.below(how.again) > 0 {
+                    continue;
+                }
+                let mut second = Player::new(image, &recovery, player.acked);
+                for at in 0..=recovery.len() {
+                    second.advance(at);
+                    for (image, second_mark) in second.states(rng, false) {
+                        if self.seen.insert((mark ^ second_mark.rotate_left(7), player.acked, true)) {
+                            let what = format!("{what}, and at event {at} of its recovery");
+                            self.verify(&World::from_image(image), player.acked, &what);
+                        }
+                    }
+                }
+            }
+            point += 1 + rng.below(how.step) as usize;
+        }
+    }
+}
+
+fn factor(name: &str) -> u64 {
+    std::env::var(name).ok().and_then(|s| s.parse().ok()).unwrap_or(1)
+}
+
+/// All crash points of the workloads of one and two operations whose number is `part` modulo
+/// `parts`, in `variants` of [`Base::VARIANTS`] settings; at most `limit` states. Returns how
+/// many were tried.
+pub(crate) fn short_workloads(part: u64, parts: u64, variants: u64, limit: u64) -> u64 {
+    let bases: Vec<Base> = Base::all();
+    let ops = alphabet::OPERATIONS;
+    let n = ops.len() as u64;
+    let (mut tried, mut number) = (0, 0);
+    for i in 0..n * (n + 1) {
+        for v in 0..variants {
+            number += 1;
+            if number % parts != part || tried >= limit {
+                continue;
+            }
+            let (first, second) = (ops[(i % n) as usize], (i / n).checked_sub(1).map(|j| ops[j as usize]));
+            let variant = (number * 7 + v) % Base::VARIANTS;
+            let base = &bases[(variant % bases.len() as u64) as usize];
+            let how = variant / bases.len() as u64;
+            let name = format!(
+                "{} then {}, {}, variant {how}",
+                first.0,
+                second.map_or("nothing", |s| s.0),
+                base.name
+            );
+            let world = World::from_image(base.image.clone());
+            let start = world.image();
+            world.record();
+            let mut models = vec![base.model.clone()];
+            let opened;
+            {
+                let mut store = alphabet::open(&world, &base.opts);
+                opened = world.recorded();
+                for (k, op) in std::iter::once(first).chain(second).enumerate() {
+                    let mut model = models.last().unwrap().clone();
+                    let txn = (op.1)(&model, 1000 + k as u64);
+                    store.submit(txn.clone()).unwrap_or_else(|e| panic!("{name}: {e}"));
+                    model.apply(&txn);
+                    models.push(model);
+                    if how & 1 == 0 {
+                        store.flush().unwrap();
+                    }
+                }
+                store.flush().unwrap();
+                if how & 2 == 0 {
+                    store.close().unwrap();
+                }
+            }
+            let events = world.take_events();
+            let mut trial =
+                Trial { opts: &base.opts, models: &models, first: base.seq, what: name, seen: HashSet::new() };
+            let mut rng = Rng(number);
+            let thorough = variants > 1;
+            // Crashes at an opening are those of recoveries; not everybody tries them all.
+            let from = if thorough { 0 } else { opened };
+            let depth = Depth { thorough, step: 1, again: if thorough { 12 } else { 60 } };
+            trial.play(start, &events, from, base.seq, &mut rng, &depth);
+            tried += trial.seen.len() as u64;
+        }
+    }
+    tried
 }
 
 /// Submits random transactions; models by transaction number are added to `models`.
 fn work(world: &World, opts: &StoreOptions, rng: &mut Rng, models: &mut Vec<Model>, count: u64, big: bool) {
-    let mut store = open(world, opts).unwrap();
+    let mut store = alphabet::open(world, opts);
     models.truncate(store.last_seq() as usize + 1);
     for _ in 0..count {
         let mut model = models.last().unwrap().clone();
@@ -119,23 +352,9 @@ fn work(world: &World, opts: &StoreOptions, rng: &mut Rng, models: &mut Vec<Mode
     }
 }
 
-fn verify(image: Image, opts: &StoreOptions, models: &[Model], acked: u64, what: &str) -> World {
-    let world = World::from_image(image);
-    world.record();
-    let mut store = open(&world, opts).unwrap_or_else(|e| panic!("{what}: does not open: {e}"));
-    let seq = store.last_seq();
-    assert!(seq >= acked, "{what}: transaction {acked} was acknowledged, recovered only {seq}");
-    assert!((seq as usize) < models.len(), "{what}: recovered {seq}, which never was");
-    models[seq as usize].check(&mut store, &format!("{what}, recovered {seq}, acknowledged {acked}"));
-    drop(store);
-    world
-}
-
-fn states() -> u64 {
-    std::env::var("SPIRULA_CRASH_STATES").ok().and_then(|s| s.parse().ok()).unwrap_or(1200)
-}
-
-fn enumerate(seed: u64, count: u64, big: bool, every: bool, tried: &mut u64) {
+/// Sampled crash points of one long random workload. Returns how many states were tried.
+pub(crate) fn long_workload(seed: u64, count: u64) -> u64 {
+    let big = seed.is_multiple_of(3);
     let mut opts = tiny();
     // Little space, so that freed blocks are soon taken again; a longer journal or a larger
     // overlay, so that this happens between two checkpoints.
@@ -154,54 +373,45 @@ fn enumerate(seed: u64, count: u64, big: bool, every: bool, tried: &mut u64) {
     world.record();
     work(&world, &opts, &mut rng, &mut models, count, big);
     let events = world.take_events();
-    let mut player = Player::new(start, &events, acked);
-    let mut point = 0;
-    while point <= events.len() {
-        player.advance(point);
-        let what = format!("seed {seed}, crash at event {point} of {}", events.len());
-        let image = player.crash(&mut rng);
-        *tried += 1;
-        let recovered = verify(image.clone(), &opts, &models, player.acked, &what);
-        match rng.below(8) {
-            // A second crash, during the recovery.
-            0 | 1 => {
-                let again = recovered.take_events();
-                let mut second = Player::new(image, &again, player.acked);
-                second.advance(rng.below(again.len() as u64 + 1) as usize);
-                *tried += 1;
-                verify(second.crash(&mut rng), &opts, &models, player.acked, &format!("{what}, and in recovery"));
-            }
-            // Work goes on; and the next crash is after that.
-            2 => {
-                let mut models = models.clone();
-                work(&recovered, &opts, &mut rng, &mut models, 10, big);
-                let acked = models.len() as u64 - 1;
-                verify(recovered.image(), &opts, &models, acked, &format!("{what}, worked on"));
-            }
-            _ => {}
-        }
-        point += if every { 1 } else { 1 + rng.below(7) as usize };
-    }
+    let what = format!("seed {seed}");
+    let mut trial = Trial { opts: &opts, models: &models, first: 0, what, seen: HashSet::new() };
+    trial.play(start, &events, 0, acked, &mut rng, &Depth { thorough: true, step: 24, again: 10 });
+    trial.seen.len() as u64
+}
+
+fn short(part: u64) {
+    let variants = factor("SPIRULA_CRASH_VARIANTS");
+    let tried = short_workloads(part, 4, variants, u64::MAX);
+    println!("{tried} states of short workloads (part {part}, {variants} variants)");
+    assert!(tried >= 2000, "only {tried} states");
 }
 
 #[test]
-fn every_crash_point_of_short_workloads_recovers() {
-    let mut tried = 0;
-    let mut seed = 1;
-    while tried < states() / 2 {
-        enumerate(seed, 1 + seed % 3, false, true, &mut tried);
-        seed += 1;
-    }
-    println!("{tried} states");
+fn every_crash_point_of_one_and_two_operations_recovers_0() {
+    short(0);
 }
 
 #[test]
-fn sampled_crash_points_of_long_workloads_recover() {
-    let mut tried = 0;
-    let mut seed = 1000;
-    while tried < states() / 2 {
-        enumerate(seed, 120, seed % 3 == 0, false, &mut tried);
+fn every_crash_point_of_one_and_two_operations_recovers_1() {
+    short(1);
+}
+
+#[test]
+fn every_crash_point_of_one_and_two_operations_recovers_2() {
+    short(2);
+}
+
+#[test]
+fn every_crash_point_of_one_and_two_operations_recovers_3() {
+    short(3);
+}
+
+#[test]
+fn sampled_crash_points_of_long_workloads_with_checkpoints_recover() {
+    let (mut tried, mut seed) = (0, 1000);
+    while tried < 2000 * factor("SPIRULA_CRASH_LONG") {
+        tried += long_workload(seed, 120);
         seed += 1;
     }
-    println!("{tried} states");
+    println!("{tried} states of long workloads, seeds 1000 to {seed}");
 }

@@ -1,7 +1,7 @@
 //! Rot, failing devices, full devices, foreign and damaged stores.
 
 use super::model::{Model, object, pattern, random_txn};
-use super::sim::{Rng, World};
+use super::sim::{Disk, Fault, Rng, World};
 use super::{IDENTITY, create, create_single, open, open_as, tiny};
 use crate::superblock::{COPY_STRIDE, HEADER};
 use crate::{BLOCK, Identity, Read, StoreError, StoreOptions};
@@ -39,8 +39,8 @@ fn every_flipped_bit_in_live_data_is_detected_and_no_bytes_returned() {
     for (i, block) in at.iter().enumerate() {
         for _ in 0..40 {
             let bit = rng.below(BLOCK * 8);
-            let byte = (block * BLOCK + bit / 8) as usize;
-            world.edit_data(|d| d[byte] ^= 1 << (bit % 8));
+            let bit = (HEADER + block * BLOCK) * 8 + bit;
+            world.rot(0, bit);
             match store.read(&o, 0, 20_000) {
                 Err(StoreError::Checksum { object: bad, offset }) => {
                     assert_eq!((*bad, offset), (o.clone(), i as u64 * BLOCK));
@@ -50,7 +50,7 @@ fn every_flipped_bit_in_live_data_is_detected_and_no_bytes_returned() {
             // Neither is it used to fill a block up.
             let part = store.submit(write(&o, i as u64 * BLOCK + 5, 2, 10));
             assert!(matches!(part, Err(StoreError::Checksum { .. })), "{part:?}");
-            world.edit_data(|d| d[byte] ^= 1 << (bit % 8));
+            world.rot(0, bit);
         }
     }
     assert_eq!(store.read_blocking(&o, 0, 20_000).unwrap().unwrap(), pattern(1, 20_000));
@@ -158,7 +158,7 @@ fn failure_of_any_write_or_flush_stops_the_store_and_loses_nothing_acknowledged(
         let mut models = vec![Model::default()];
         let mut store = open(&world, &opts).unwrap();
         world.record();
-        world.fail_after(Some(n));
+        world.inject(Some(Fault::Dead(n)));
         let mut failed = false;
         for step in 0..400 {
             let mut model = models.last().unwrap().clone();
@@ -184,7 +184,7 @@ fn failure_of_any_write_or_flush_stops_the_store_and_loses_nothing_acknowledged(
             super::sim::Event::Ack(seq) => Some(*seq),
             _ => None,
         });
-        world.fail_after(None);
+        world.inject(None);
         let mut store = open(&world, &opts).unwrap();
         let seq = store.last_seq();
         assert!(seq >= acked.unwrap_or(0) && (seq as usize) < models.len());
@@ -264,7 +264,7 @@ fn missing_swapped_and_stale_devices_are_refused_by_name() {
     let opts = tiny();
     let world = used(&opts);
     let image = world.image();
-    let with = |journal: Option<Vec<u8>>| {
+    let with = |journal: Option<Disk>| {
         let mut image = image.clone();
         image.devices.truncate(1);
         image.devices.extend(journal);
@@ -283,14 +283,14 @@ fn missing_swapped_and_stale_devices_are_refused_by_name() {
     assert!(s.contains("is the journal device of osd.3"), "{s}");
 
     // The journal of another store.
-    let mut other = image.devices[1].clone();
+    let mut other = image.devices[1].bytes();
     for at in [0, COPY_STRIDE as usize] {
         let copy = &mut other[at..at + 4096];
         copy[64] ^= 1;
         let crc = spirula_encoding::crc::crc32c(u32::MAX, &copy[..4092]);
         copy[4092..].copy_from_slice(&crc.to_le_bytes());
     }
-    let s = refusal(&with(Some(other)), &opts, IDENTITY);
+    let s = refusal(&with(Some(Disk::of(&other))), &opts, IDENTITY);
     assert!(s.contains("04040404-0404-0404-0504-040404040404"), "{s}");
 
     // Copies from before the last openings.
@@ -359,7 +359,7 @@ fn rot_in_the_last_frame_is_told_from_a_torn_one_once_it_was_marked() {
         let ring = if single { 0 } else { 1 };
         let last = HEADER as usize + 5 * 3 * 4096;
         // An idle moment later the frame is known to have been durable.
-        let marked = |w: &World| w.image().devices[ring][last + 3 * 4096..].starts_with(b"SPJM");
+        let marked = |w: &World| w.image().devices[ring].bytes()[last + 3 * 4096..].starts_with(b"SPJM");
         for _ in 0..2000 {
             if marked(&world) {
                 break;
@@ -413,7 +413,7 @@ fn devices_that_lost_acknowledged_writes_are_found_out() {
     store.flush().unwrap();
     drop(store);
     let mut lost = world.image();
-    lost.devices[0][..HEADER as usize].copy_from_slice(&before.devices[0][..HEADER as usize]);
+    lost.devices[0].write(&before.devices[0].bytes()[..HEADER as usize], 0).unwrap();
     let s = refusal(&World::from_image(lost), &opts, IDENTITY);
     assert!(s.contains("after superblock") && s.contains("lost them"), "{s}");
 }

@@ -1,6 +1,7 @@
 //! Tests of the whole store: against a reference model, on simulated devices that lose
 //! and tear writes, and on real files.
 
+mod alphabet;
 mod crash;
 mod faults;
 mod model;
@@ -83,4 +84,10 @@ impl World {
     pub(crate) fn edit_ring(&self, f: impl FnOnce(&mut [u8])) {
         self.edit(1, |d| f(&mut d[HEADER as usize..]));
     }
+}
+
+/// Everything the store can check by itself is in order.
+pub(crate) fn sound(store: &Store, what: &str) {
+    let found = store.meta.tree().check();
+    assert!(found.problems.is_empty(), "{what}: {:?}", found.problems);
 }

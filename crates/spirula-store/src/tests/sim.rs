@@ -1,27 +1,119 @@
-//! Simulated devices: remember every write and flush in one global order, so that
-//! the state after a crash at any point can be made; inject failures.
+//! Simulated devices: remember every write and flush in one global order, so that the state
+//! after a crash at any point can be made; inject failures.
+//!
+//! Contents are pages shared between all copies of a state: thousands of states cost little.
 
 use crate::StoreError;
 use crate::device::BlockDevice;
 use std::io;
-use std::sync::{Arc, Mutex};
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+const PAGE: usize = 4096;
+
+type Page = Arc<[u8; PAGE]>;
+
+/// A device's content.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub(crate) struct Disk {
+    pages: Vec<Page>,
+    len: usize,
+}
+
+impl Disk {
+    pub fn new(len: usize) -> Self {
+        let zeros: Page = Arc::new([0; PAGE]);
+        Self { pages: vec![zeros; len.div_ceil(PAGE)], len }
+    }
+
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// `None` if it reaches over the end.
+    pub fn read(&self, buf: &mut [u8], offset: usize) -> Option<()> {
+        if offset + buf.len() > self.len {
+            return None;
+        }
+        let mut done = 0;
+        while done < buf.len() {
+            let (page, skip) = ((offset + done) / PAGE, (offset + done) % PAGE);
+            let n = (PAGE - skip).min(buf.len() - done);
+            buf[done..done + n].copy_from_slice(&self.pages[page][skip..skip + n]);
+            done += n;
+        }
+        Some(())
+    }
+
+    /// `None` (and no change) if it reaches over the end.
+    pub fn write(&mut self, data: &[u8], offset: usize) -> Option<()> {
+        if offset + data.len() > self.len {
+            return None;
+        }
+        let mut done = 0;
+        while done < data.len() {
+            let (page, skip) = ((offset + done) / PAGE, (offset + done) % PAGE);
+            let n = (PAGE - skip).min(data.len() - done);
+            Arc::make_mut(&mut self.pages[page])[skip..skip + n].copy_from_slice(&data[done..done + n]);
+            done += n;
+        }
+        Some(())
+    }
+
+    pub fn bytes(&self) -> Vec<u8> {
+        let mut all = vec![0; self.len];
+        self.read(&mut all, 0).unwrap();
+        all
+    }
+
+    pub fn of(bytes: &[u8]) -> Self {
+        let mut d = Self::new(bytes.len());
+        d.write(bytes, 0).unwrap();
+        d
+    }
+
+    /// Changes one bit; again, and it is as before.
+    pub fn flip(&mut self, bit: u64) {
+        let mut byte = [0];
+        self.read(&mut byte, (bit / 8) as usize).unwrap();
+        self.write(&[byte[0] ^ 1 << (bit % 8)], (bit / 8) as usize).unwrap();
+    }
+}
 
 /// What happened, in order.
 #[derive(Clone)]
 pub(crate) enum Event {
-    Write { dev: usize, offset: usize, data: Vec<u8>, durable: bool },
+    Write { dev: usize, offset: usize, data: Arc<Vec<u8>>, durable: bool },
     Flush { dev: usize },
     Ack(u64),
 }
 
+/// Which operations of a device fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// Writes and flushes from now on, all from the n-th on.
+    Dead(u64),
+    /// The n-th read.
+    Read(u64),
+    /// The n-th write; nothing of it arrives.
+    Write(u64),
+    /// The n-th write; some of it arrives.
+    Short(u64),
+    /// The n-th flush (a durable write has one); the device forgets it and works on.
+    Flush(u64),
+    /// The n-th read gives zeros, and no error.
+    Zeros(u64),
+}
+
 #[derive(Default)]
 struct Inner {
-    devices: Vec<Vec<u8>>,
+    devices: Vec<Disk>,
     events: Vec<Event>,
     recording: bool,
     errors: Vec<String>,
-    /// Fails the n-th write or flush from now on, and all later ones.
-    fail_after: Option<u64>,
+    fault: Option<Fault>,
+    /// Whether the fault has come.
+    struck: bool,
     /// Reads that may not wait find nothing.
     cold: bool,
     /// Writes and flushes wait.
@@ -29,7 +121,9 @@ struct Inner {
     /// What a device's host can still find for it, bytes.
     room: Option<u64>,
     /// Reads that touch these bytes of a device fail.
-    bad: Option<(usize, std::ops::Range<u64>)>,
+    bad: Option<(usize, Range<u64>)>,
+    /// What the devices themselves hold, below caches that hold what `devices` says.
+    under: Option<Vec<Disk>>,
 }
 
 /// All devices of one store.
@@ -39,19 +133,27 @@ pub(crate) struct World(Arc<Mutex<Inner>>);
 struct Device(World, usize, &'static str);
 
 /// A state to start from.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Image {
-    pub devices: Vec<Vec<u8>>,
+    pub devices: Vec<Disk>,
+}
+
+fn injected() -> io::Error {
+    io::Error::other("injected")
 }
 
 impl World {
     pub fn new(sizes: &[u64]) -> Self {
-        Self::from_image(Image { devices: sizes.iter().map(|n| vec![0; *n as usize]).collect() })
+        Self::from_image(Image { devices: sizes.iter().map(|n| Disk::new(*n as usize)).collect() })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap()
     }
 
     /// Number of devices.
     pub fn count(&self) -> usize {
-        self.0.lock().unwrap().devices.len()
+        self.lock().devices.len()
     }
 
     pub fn from_image(image: Image) -> Self {
@@ -59,17 +161,21 @@ impl World {
     }
 
     pub fn image(&self) -> Image {
-        let w = self.0.lock().unwrap();
-        Image { devices: w.devices.clone() }
+        Image { devices: self.lock().devices.clone() }
     }
 
     pub fn record(&self) {
-        self.0.lock().unwrap().recording = true;
+        self.lock().recording = true;
+    }
+
+    /// Number of events recorded so far.
+    pub fn recorded(&self) -> usize {
+        self.lock().events.len()
     }
 
     /// Stops recording and gives what was recorded.
     pub fn take_events(&self) -> Vec<Event> {
-        let mut w = self.0.lock().unwrap();
+        let mut w = self.lock();
         w.recording = false;
         std::mem::take(&mut w.events)
     }
@@ -83,72 +189,145 @@ impl World {
     }
 
     pub fn failed(&self, e: StoreError) {
-        self.0.lock().unwrap().errors.push(e.to_string());
+        self.lock().errors.push(e.to_string());
     }
 
     pub fn errors(&self) -> Vec<String> {
-        self.0.lock().unwrap().errors.clone()
+        self.lock().errors.clone()
     }
 
-    pub fn fail_after(&self, n: Option<u64>) {
-        self.0.lock().unwrap().fail_after = n;
+    /// Lets an operation fail, counted from 0 from now on.
+    pub fn inject(&self, fault: Option<Fault>) {
+        let mut w = self.lock();
+        w.fault = fault;
+        w.struck = false;
+    }
+
+    /// Whether the fault injected last has come.
+    pub fn struck(&self) -> bool {
+        self.lock().struck
     }
 
     pub fn set_cold(&self, cold: bool) {
-        self.0.lock().unwrap().cold = cold;
+        self.lock().cold = cold;
     }
 
     pub fn set_room(&self, room: Option<u64>) {
-        self.0.lock().unwrap().room = room;
+        self.lock().room = room;
     }
 
     pub fn room(&self) -> Option<u64> {
-        self.0.lock().unwrap().room
+        self.lock().room
     }
 
-    pub fn fail_reads(&self, bad: Option<(usize, std::ops::Range<u64>)>) {
-        self.0.lock().unwrap().bad = bad;
+    pub fn fail_reads(&self, bad: Option<(usize, Range<u64>)>) {
+        self.lock().bad = bad;
     }
 
     pub fn hold(&self, held: bool) {
-        self.0.lock().unwrap().held = held;
+        self.lock().held = held;
+    }
+
+    /// From now on reads find what the devices hold in a cache, and the devices may rot
+    /// below it.
+    pub fn cache(&self) {
+        let mut w = self.lock();
+        w.under = Some(w.devices.clone());
+    }
+
+    /// Changes a device below its cache, if it has one.
+    pub fn rot(&self, dev: usize, bit: u64) {
+        let mut w = self.lock();
+        match &mut w.under {
+            Some(under) => under[dev].flip(bit),
+            None => w.devices[dev].flip(bit),
+        }
     }
 
     pub fn edit(&self, dev: usize, f: impl FnOnce(&mut Vec<u8>)) {
-        f(&mut self.0.lock().unwrap().devices[dev]);
+        let mut w = self.lock();
+        let mut bytes = w.devices[dev].bytes();
+        f(&mut bytes);
+        w.devices[dev] = Disk::of(&bytes);
     }
 
     fn event(&self, e: impl FnOnce() -> Event) {
-        let mut w = self.0.lock().unwrap();
+        let mut w = self.lock();
         if w.recording {
             w.events.push(e());
         }
     }
 
-    /// Counts a write or flush; an error if it is one to fail.
+    /// Counts an operation down to the fault; true if it is this one.
+    fn strikes(&self, kind: fn(u64) -> Fault) -> bool {
+        let mut w = self.lock();
+        let Some(Fault::Dead(n) | Fault::Read(n) | Fault::Write(n) | Fault::Short(n) | Fault::Flush(n) | Fault::Zeros(n)) =
+            w.fault
+        else {
+            return false;
+        };
+        if w.fault != Some(kind(n)) {
+            return false;
+        }
+        if n > 0 {
+            w.fault = Some(kind(n - 1));
+            return false;
+        }
+        w.struck = true;
+        if kind(0) != Fault::Dead(0) {
+            w.fault = None;
+        }
+        true
+    }
+
+    /// Waits while operations are held; an error if it is time for one.
     fn may(&self) -> io::Result<()> {
-        while self.0.lock().unwrap().held {
+        while self.lock().held {
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
-        match &mut self.0.lock().unwrap().fail_after {
-            Some(0) => Err(io::Error::other("injected")),
-            Some(n) => {
-                *n -= 1;
-                Ok(())
-            }
-            None => Ok(()),
-        }
+        if self.strikes(Fault::Dead) { Err(injected()) } else { Ok(()) }
     }
 
     fn write(&self, dev: usize, bufs: &[&[u8]], offset: u64, durable: bool) -> io::Result<()> {
         self.may()?;
+        if self.strikes(Fault::Write) {
+            return Err(injected());
+        }
         let data = bufs.concat();
-        let offset = offset as usize;
-        let mut w = self.0.lock().unwrap();
-        let room = w.devices[dev].get_mut(offset..offset + data.len()).ok_or(io::ErrorKind::UnexpectedEof)?;
-        room.copy_from_slice(&data);
+        let short = self.strikes(Fault::Short);
+        let unflushed = durable && self.strikes(Fault::Flush);
+        let mut w = self.lock();
+        let wanted = if short { &data[..data.len() / 1024 * 512] } else { &data };
+        w.devices[dev].write(wanted, offset as usize).ok_or(io::ErrorKind::UnexpectedEof)?;
+        if let Some(under) = &mut w.under {
+            under[dev].write(wanted, offset as usize).ok_or(io::ErrorKind::UnexpectedEof)?;
+        }
+        if short || unflushed {
+            return Err(injected());
+        }
         if w.recording {
-            w.events.push(Event::Write { dev, offset, data, durable });
+            w.events.push(Event::Write { dev, offset: offset as usize, data: Arc::new(data), durable });
+        }
+        Ok(())
+    }
+
+    fn read(&self, dev: usize, buf: &mut [u8], offset: u64, cached: bool) -> io::Result<()> {
+        if self.strikes(Fault::Read) {
+            return Err(io::Error::from_raw_os_error(5));
+        }
+        let zeros = self.strikes(Fault::Zeros);
+        let w = self.lock();
+        let end = offset + buf.len() as u64;
+        if w.bad.as_ref().is_some_and(|(d, r)| *d == dev && r.start < end && offset < r.end) {
+            return Err(io::Error::from_raw_os_error(5));
+        }
+        let disk = match &w.under {
+            Some(under) if !cached => &under[dev],
+            _ => &w.devices[dev],
+        };
+        disk.read(buf, offset as usize).ok_or(io::ErrorKind::UnexpectedEof)?;
+        if zeros {
+            buf.fill(0);
         }
         Ok(())
     }
@@ -156,21 +335,18 @@ impl World {
 
 impl BlockDevice for Device {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        let w = self.0.0.lock().unwrap();
-        let end = offset + buf.len() as u64;
-        if w.bad.as_ref().is_some_and(|(dev, r)| *dev == self.1 && r.start < end && offset < r.end) {
-            return Err(io::Error::from_raw_os_error(5));
-        }
-        let offset = offset as usize;
-        buf.copy_from_slice(w.devices[self.1].get(offset..offset + buf.len()).ok_or(io::ErrorKind::UnexpectedEof)?);
-        Ok(())
+        self.0.read(self.1, buf, offset, true)
     }
 
     fn try_read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<bool> {
-        if self.0.0.lock().unwrap().cold {
+        if self.0.lock().cold {
             return Ok(false);
         }
         self.read_at(buf, offset).map(|()| true)
+    }
+
+    fn read_uncached(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        self.0.read(self.1, buf, offset, false)
     }
 
     fn write_at(&self, bufs: &[&[u8]], offset: u64) -> io::Result<()> {
@@ -183,12 +359,15 @@ impl BlockDevice for Device {
 
     fn flush(&self) -> io::Result<()> {
         self.0.may()?;
+        if self.0.strikes(Fault::Flush) {
+            return Err(injected());
+        }
         self.0.event(|| Event::Flush { dev: self.1 });
         Ok(())
     }
 
     fn size(&self) -> io::Result<u64> {
-        Ok(self.0.0.lock().unwrap().devices[self.1].len() as u64)
+        Ok(self.0.lock().devices[self.1].len() as u64)
     }
 
     fn host_room(&self) -> io::Result<Option<u64>> {
@@ -196,7 +375,7 @@ impl BlockDevice for Device {
     }
 
     fn discard(&self, _offset: u64, len: u64) -> io::Result<()> {
-        if let Some(room) = &mut self.0.0.lock().unwrap().room {
+        if let Some(room) = &mut self.0.lock().room {
             *room += len;
         }
         Ok(())

@@ -1,0 +1,113 @@
+//! Bugs planted on purpose, to test the tests: every kind that a store like this one is
+//! known to have had, and that the suite must find (`tests/planted.rs`).
+//!
+//! Compiled for this crate's tests only. Elsewhere [`planted!`] is `false`, and what hangs
+//! on it is not there. A bug is planted in a thread, and in the threads of stores that it
+//! opens, so that tests do not disturb each other.
+
+/// True if that bug is planted here.
+#[cfg(test)]
+macro_rules! planted {
+    ($bug:ident) => {
+        crate::planted::on(crate::planted::Bug::$bug)
+    };
+}
+
+/// False: bugs are planted in tests only.
+#[cfg(not(test))]
+macro_rules! planted {
+    ($bug:ident) => {
+        false
+    };
+}
+
+#[cfg(test)]
+pub(crate) use bugs::{Bug, copy, on, plant};
+
+#[cfg(test)]
+mod bugs {
+    use std::cell::Cell;
+
+    macro_rules! bugs {
+        ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
+            #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+            pub(crate) enum Bug {
+                $($(#[doc = $doc])+ $name,)+
+            }
+
+            impl Bug {
+                pub const ALL: &[(Bug, &str)] = &[$((Bug::$name, concat!($($doc),+)),)+];
+            }
+        };
+    }
+
+    bugs! {
+        /// delayed small write replayed over space given to another object or the metadata
+        StaleImageReplayed,
+        /// metadata committed before the data it names, on the other device
+        CheckpointBeforeData,
+        /// journal frame durable before the data it names
+        FrameBeforeData,
+        /// metadata root published before its pages are durable
+        RootBeforePages,
+        /// truncate zeroes the tail in place, then power cut
+        TruncateInPlace,
+        /// deletion needs space that is not there
+        DeletionNeedsSpace,
+        /// "no space" with fragmented space free
+        FragmentedIsFull,
+        /// allocation map stale after quick shutdown
+        StaleAllocationMap,
+        /// flush error swallowed
+        FlushErrorSwallowed,
+        /// short write taken for success
+        ShortWriteTaken,
+        /// request of more than 2 GiB cut
+        HugeRequestCut,
+        /// zero page returned once, and believed
+        ZeroPageBelieved,
+        /// scrub reads the cache, not the rotten device
+        ScrubReadsCache,
+        /// changed record goes with the cache entry when the cache shrinks to nothing
+        CachedRecordFreed,
+        /// blocks of a read under way are given away
+        ReadUnprotected,
+        /// device acknowledges and loses writes, unnoticed
+        LostWritesUnnoticed,
+        /// one owner too few counted at a clone
+        CloneMissesOwner,
+        /// freed block reused before the freeing is durable
+        FreedReusedEarly,
+        /// compressed length wrong after partial overwrite
+        CompressedLength,
+        /// acknowledged before the frame is durable
+        AcknowledgedEarly,
+        /// torn frame applied
+        TornFrameApplied,
+        /// journal's tail passes what the metadata holds
+        TailTooEarly,
+        /// copies of the superblock written without a flush between them
+        SuperblockCopiesTogether,
+        /// allocation of space fails now and then, and what was taken before it is kept
+        AbortKeepsSpace,
+    }
+
+    thread_local! {
+        static HERE: Cell<Option<Bug>> = const { Cell::new(None) };
+    }
+
+    /// Is it planted in this thread?
+    pub(crate) fn on(bug: Bug) -> bool {
+        HERE.get() == Some(bug)
+    }
+
+    /// Plants a bug in this thread in place of any other.
+    pub(crate) fn plant(bug: Option<Bug>) {
+        HERE.set(bug);
+    }
+
+    /// What is planted in this thread, for another one.
+    pub(crate) fn copy() -> Option<Bug> {
+        HERE.get()
+    }
+}
