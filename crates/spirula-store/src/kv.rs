@@ -180,6 +180,12 @@ impl MetaStore {
         done.map_err(|e| failure(&self.name, "commit to", e))
     }
 
+    /// The tree, for checks.
+    #[cfg(test)]
+    pub fn tree(&self) -> &Tree {
+        &self.tree
+    }
+
     /// Bytes taken on the device.
     pub fn disk_space(&self) -> u64 {
         let spare = self.space.spare().len() as u64 * self.space.chunk;

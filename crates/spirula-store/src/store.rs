@@ -267,9 +267,8 @@ impl Store {
             while pins.pop_front_if(|(_, pin)| Arc::strong_count(pin) == 1).is_some() {}
             pins.front().map_or(u64::MAX, |(seq, _)| *seq)
         };
-        let may = |seq: u64| {
-            (seq <= written || planted!(FreedReusedEarly)) && (seq < pinned || planted!(ReadUnprotected))
-        };
+        let may =
+            |seq: u64| (seq <= written || planted!(FreedReusedEarly)) && (seq < pinned || planted!(ReadUnprotected));
         while let Some((_, run)) = self.freed.pop_front_if(|(seq, _)| may(*seq)) {
             assert!(self.alloc().mark_free(run), "freed blocks {run:?} were free already");
             if self.room.short() {

@@ -98,9 +98,7 @@ pub(crate) const OPERATIONS: &[Operation] = &[
     ("omap rm", |_, _| one(&a(), ObjectOp::OmapRm(vec!["k1".into(), "k2".into()]))),
     ("omap clear", |_, _| one(&a(), ObjectOp::OmapClear)),
     ("set attribute", |_, v| one(&a(), ObjectOp::SetAttrs(vec![pair("_", v)]))),
-    ("log append", |_, v| {
-        meta(MetaOp::LogAppend { pg: pg(), version: EVersion::new(9, v), entry: pattern(v, 50) })
-    }),
+    ("log append", |_, v| meta(MetaOp::LogAppend { pg: pg(), version: EVersion::new(9, v), entry: pattern(v, 50) })),
     ("log trim", |_, _| meta(MetaOp::LogTrim { pg: pg(), to: EVersion::new(1, 3) })),
     ("log rewind", |_, _| meta(MetaOp::LogRewind { pg: pg(), to: EVersion::new(1, 4) })),
     ("set meta", |_, v| meta(MetaOp::Set { key: "info".into(), value: pattern(v, 200) })),

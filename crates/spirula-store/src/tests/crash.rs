@@ -125,8 +125,8 @@ impl<'a> Player<'a> {
     }
 
     /// States in which a crash here might leave the devices. Thorough: all prefixes of what
-    /// is loose (some, where it is much), a subset, and one that is torn; else nothing of
-    /// it, all, and one of the others.
+    /// is loose (some, where it is much), a subset, and one that is torn; else all of it,
+    /// and one of the others.
     fn states(&self, rng: &mut Rng, thorough: bool) -> Vec<(Image, u64)> {
         let loose = self.loose();
         let whole = |n: usize| loose.iter().take(n).map(|i| (*i, Part::Whole)).collect::<Vec<_>>();
@@ -142,7 +142,7 @@ impl<'a> Player<'a> {
                 1 => parts.extend(loose[n + 1..].iter().map(|i| (*i, Part::Whole))),
                 _ => {}
             }
-            return vec![self.state(&[]), all, self.state(&parts)];
+            return vec![all, self.state(&parts)];
         }
         let all = loose.len() <= MANY;
         let mut out: Vec<_> = (0..=loose.len())
@@ -282,12 +282,7 @@ pub(crate) fn short_workloads(part: u64, parts: u64, variants: u64, limit: u64) 
             let variant = (number * 7 + v) % Base::VARIANTS;
             let base = &bases[(variant % bases.len() as u64) as usize];
             let how = variant / bases.len() as u64;
-            let name = format!(
-                "{} then {}, {}, variant {how}",
-                first.0,
-                second.map_or("nothing", |s| s.0),
-                base.name
-            );
+            let name = format!("{} then {}, {}, variant {how}", first.0, second.map_or("nothing", |s| s.0), base.name);
             let world = World::from_image(base.image.clone());
             let start = world.image();
             world.record();

@@ -564,3 +564,86 @@ fn every_flipped_bit_in_compressed_or_xxhashed_data_is_detected_also_past_the_ca
         assert_eq!(store.read_blocking(&clone, 0, 32768).unwrap().unwrap(), data);
     }
 }
+
+/// Transactions until the fault has come and something has failed of it; every outcome is
+/// right: no effect, or the store stops. Then what was acknowledged is there.
+fn survive(fault: Fault, seed: u64) -> bool {
+    let opts = StoreOptions { size: 1 << 20, ..tiny() };
+    let world = if seed.is_multiple_of(2) { create(&opts) } else { create_single(&opts) };
+    let what = format!("{fault:?}, seed {seed}");
+    let mut rng = Rng(seed);
+    let mut models = vec![Model::default()];
+    let mut store = open(&world, &opts).unwrap();
+    world.set_cold(seed % 4 < 2);
+    world.record();
+    world.inject(Some(fault));
+    let stops = !matches!(fault, Fault::Read(_) | Fault::Zeros(_));
+    for step in 0..150 {
+        let mut model = models.last().unwrap().clone();
+        let txn = random_txn(&mut rng, &model, step + 1, false);
+        match store.submit(txn.clone()) {
+            Ok(_) => {
+                model.apply(&txn);
+                models.push(model);
+            }
+            Err(StoreError::NoSpace { .. }) => {}
+            Err(StoreError::Io { action: "read", .. } | StoreError::Checksum { .. } | StoreError::Corrupt(_))
+                if !stops && world.struck() => {}
+            Err(StoreError::Poisoned(_)) if world.struck() => break,
+            Err(e) => panic!("{what}: {e}"),
+        }
+        if rng.below(8) == 0 && store.flush().is_err() {
+            break;
+        }
+    }
+    let struck = world.struck();
+    let died = store.flush().is_err();
+    assert!(!stops || died == struck, "{what}: went unnoticed");
+    if died {
+        assert!(matches!(store.submit(Transaction::default()), Err(StoreError::Poisoned(_))), "{what}");
+        assert_eq!(world.errors().len(), 1, "{what}");
+    }
+    drop(store);
+    world.inject(None);
+    let acked = world.take_events().iter().rev().find_map(|e| match e {
+        super::sim::Event::Ack(seq) => Some(*seq),
+        _ => None,
+    });
+    let mut store = open(&world, &opts).unwrap_or_else(|e| panic!("{what}: {e}"));
+    let seq = store.last_seq();
+    assert!(seq >= acked.unwrap_or(0) && (seq as usize) < models.len(), "{what}: {seq} of {acked:?}");
+    models[seq as usize].check(&mut store, &what);
+    super::sound(&store, &what);
+    struck
+}
+
+/// Every n-th operation of a kind fails, for every n up to `count`.
+pub(crate) fn every_nth(kind: fn(u64) -> Fault, count: u64) {
+    let struck = (0..count).filter(|n| survive(kind(*n), n * 13 + 1)).count() as u64;
+    assert!(struck > count / 3, "of {count} faults {struck} came");
+}
+
+#[test]
+fn every_nth_read_may_fail() {
+    every_nth(Fault::Read, 60);
+}
+
+#[test]
+fn every_nth_read_may_give_zeros_and_they_are_not_believed() {
+    every_nth(Fault::Zeros, 60);
+}
+
+#[test]
+fn every_nth_write_may_fail() {
+    every_nth(Fault::Write, 80);
+}
+
+#[test]
+fn every_nth_write_may_arrive_in_part() {
+    every_nth(Fault::Short, 80);
+}
+
+#[test]
+fn every_nth_flush_may_fail_once() {
+    every_nth(Fault::Flush, 80);
+}

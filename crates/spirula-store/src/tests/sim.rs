@@ -228,7 +228,7 @@ impl World {
         self.lock().held = held;
     }
 
-    /// From now on reads find what the devices hold in a cache, and the devices may rot
+    /// From now on, reads find what the devices hold in a cache, and the devices may rot
     /// below it.
     pub fn cache(&self) {
         let mut w = self.lock();
@@ -261,8 +261,9 @@ impl World {
     /// Counts an operation down to the fault; true if it is this one.
     fn strikes(&self, kind: fn(u64) -> Fault) -> bool {
         let mut w = self.lock();
-        let Some(Fault::Dead(n) | Fault::Read(n) | Fault::Write(n) | Fault::Short(n) | Fault::Flush(n) | Fault::Zeros(n)) =
-            w.fault
+        let Some(
+            Fault::Dead(n) | Fault::Read(n) | Fault::Write(n) | Fault::Short(n) | Fault::Flush(n) | Fault::Zeros(n),
+        ) = w.fault
         else {
             return false;
         };
