@@ -117,9 +117,6 @@ impl Checkpointer {
         if !planted!(CheckpointBeforeData) {
             self.block.flush().map_err(|e| StoreError::io("flush", self.block.name(), e))?;
         }
-        if planted!(TailTooEarly) {
-            self.shared.ring_tail.store(job.end.offset, Ordering::Release);
-        }
         let mut changes = Changes::new();
         overlay_changes(&job.frozen, &mut changes);
         for (pg, delta) in &job.frozen.logs {

@@ -302,3 +302,35 @@ impl BlockDevice for FileDevice {
         &self.name
     }
 }
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// Writes `bufs` with requests that take at most `most` bytes each; returns what arrived
+    /// where.
+    fn requests(bufs: &[&[u8]], most: usize) -> Vec<(u64, usize)> {
+        let mut slices: Vec<IoSlice<'_>> = bufs.iter().map(|b| IoSlice::new(b)).collect();
+        let mut seen = Vec::new();
+        let done = write_fully(&mut slices, 1000, |part, at| {
+            let n = part.iter().map(|b| b.len()).sum::<usize>().min(most);
+            seen.push((at, n));
+            Ok(n)
+        });
+        assert_eq!(done.unwrap(), bufs.iter().map(|b| b.len() as u64).sum::<u64>());
+        seen
+    }
+
+    #[test]
+    pub(crate) fn requests_are_finished_however_little_each_takes() {
+        let (a, b) = ([1u8; 100], [2u8; 30]);
+        assert_eq!(requests(&[&a, &b, &a], 70), [(1000, 70), (1070, 70), (1140, 70), (1210, 20)]);
+        assert_eq!(requests(&[&a, &b], 1000), [(1000, 130)]);
+        // Linux takes no more than this at once. The memory is never touched.
+        let large = vec![0; 64 << 20];
+        let all = requests(&[&large[..]; 40], REQUEST_MAX);
+        assert_eq!(all, [(1000, REQUEST_MAX), (1000 + REQUEST_MAX as u64, (40 * (64 << 20)) - REQUEST_MAX)]);
+        let mut full = [IoSlice::new(&a)];
+        assert!(write_fully(&mut full, 0, |_, _| Ok(0)).is_err());
+    }
+}

@@ -84,8 +84,6 @@ mod bugs {
         AcknowledgedEarly,
         /// torn frame applied
         TornFrameApplied,
-        /// journal's tail passes what the metadata holds
-        TailTooEarly,
         /// copies of the superblock written without a flush between them
         SuperblockCopiesTogether,
         /// allocation of space fails now and then, and what was taken before it is kept

@@ -444,7 +444,8 @@ impl Stage<'_> {
     }
 
     pub(super) fn remove(&mut self, mut o: Onode) -> Result<()> {
-        if planted!(DeletionNeedsSpace) && self.s.alloc().free() <= self.s.reserve() {
+        let reserve = self.s.reserve();
+        if planted!(DeletionNeedsSpace) && self.s.alloc().free() <= reserve {
             return Err(StoreError::NoSpace { needed: BLOCK, available: 0 });
         }
         let end = o.size.div_ceil(BLOCK);

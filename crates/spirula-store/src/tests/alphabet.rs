@@ -73,7 +73,7 @@ fn clone_range(m: &Model, offset: u64, length: u64, to: u64) -> Transaction {
 
 pub(crate) const OPERATIONS: &[Operation] = &[
     ("write small", |_, v| write(&a(), 300, v, 100)),
-    ("write large", |_, v| write(&a(), 0, v, 40_000)),
+    ("write large", |_, v| write(&a(), 0, v, 70_000)),
     ("overwrite part", |_, v| write(&a(), 5000, v, 3000)),
     ("append", |m, v| write(&a(), size(m, &a()), v, 5000)),
     ("write far", |_, v| write(&a(), 700_000, v, 200)),
@@ -127,6 +127,16 @@ pub(crate) fn open(world: &World, opts: &StoreOptions) -> Store {
     store
 }
 
+/// What happened in a store before.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Past {
+    None,
+    /// All space was used and freed again, all of it since the last checkpoint.
+    Full,
+    /// The journal has been round.
+    Random,
+}
+
 /// A store to begin with.
 pub(crate) struct Base {
     pub name: &'static str,
@@ -143,45 +153,60 @@ impl Base {
 
     pub fn all() -> Vec<Self> {
         vec![
-            Self::make("three devices, closed", false, true, 0),
-            Self::make("one device, closed", true, true, 0),
-            Self::make("three devices, not closed", false, false, 0),
-            Self::make("one device, not closed", true, false, 0),
-            Self::make("three devices, worn", false, false, 90),
-            Self::make("one device, worn", true, false, 90),
+            Self::make("three devices, closed", false, true, Past::None),
+            Self::make("one device, closed", true, true, Past::None),
+            Self::make("three devices, not closed", false, false, Past::None),
+            Self::make("one device, not closed", true, false, Past::None),
+            Self::make("three devices, all space used and freed since the checkpoint", false, false, Past::Full),
+            Self::make("one device, worn", true, false, Past::Random),
         ]
     }
 
-    fn make(name: &'static str, single: bool, closed: bool, wear: u64) -> Self {
-        let opts = StoreOptions { size: 768 << 10, cache_bytes: 256 << 10, ..tiny() };
+    fn make(name: &'static str, single: bool, closed: bool, past: Past) -> Self {
+        let mut opts = StoreOptions { size: 768 << 10, cache_bytes: 256 << 10, ..tiny() };
+        if past == Past::Full {
+            // No checkpoint comes of itself.
+            opts = StoreOptions { size: 512 << 10, journal_size: 2 << 20, cache_bytes: 4 << 20, ..opts };
+        }
         let world = if single { create_single(&opts) } else { create(&opts) };
         let mut model = Model::default();
         let mut store = open(&world, &opts);
+        match past {
+            Past::None => {}
+            Past::Full => {
+                // Through the journal, in small pieces.
+                let filler = |n| object(101 + 2 * n);
+                let full = (0..100).find(|n| store.submit(write(&filler(*n), 0, *n, 5 * 4096)).is_err()).unwrap();
+                assert!(full > 20, "{full}");
+                (0..full).for_each(|n| {
+                    store.submit(one(&filler(n), ObjectOp::Remove)).unwrap();
+                });
+            }
+            Past::Random => {
+                let mut rng = Rng(77);
+                let mut state = Model::default();
+                for n in 0..90 {
+                    let t = random_txn(&mut rng, &state, n + 1, false);
+                    if t.payload_len() < 30_000 && store.submit(t.clone()).is_ok() {
+                        state.apply(&t);
+                    }
+                }
+                // All goes again.
+                for o in state.objects.keys() {
+                    store.submit(one(o, ObjectOp::Remove)).unwrap();
+                }
+                for p in 0..2 {
+                    store.submit(meta(MetaOp::LogRemove { pg: PgId::new(1, p) })).unwrap();
+                }
+                for key in state.meta.keys() {
+                    store.submit(meta(MetaOp::Remove { key: key.clone() })).unwrap();
+                }
+            }
+        }
         let mut submit = |store: &mut Store, t: Transaction| {
-            if store.submit(t.clone()).is_ok() {
-                model.apply(&t);
-            }
+            store.submit(t.clone()).unwrap();
+            model.apply(&t);
         };
-        let mut rng = Rng(77);
-        let mut state = Model::default();
-        for n in 0..wear {
-            let t = random_txn(&mut rng, &state, n + 1, false);
-            if t.payload_len() < 30_000 && store.submit(t.clone()).is_ok() {
-                state.apply(&t);
-            }
-        }
-        if wear > 0 {
-            // Frees most of it again, here and there.
-            for o in state.objects.keys() {
-                store.submit(one(o, ObjectOp::Remove)).unwrap();
-            }
-            for p in 0..2 {
-                store.submit(meta(MetaOp::LogRemove { pg: PgId::new(1, p) })).unwrap();
-            }
-            for key in state.meta.keys() {
-                store.submit(meta(MetaOp::Remove { key: key.clone() })).unwrap();
-            }
-        }
         submit(&mut store, write(&a(), 0, 1, 20_000));
         submit(&mut store, one(&a(), ObjectOp::OmapSet(vec![pair("k1", 1), pair("k2", 2), pair("k3", 3)])));
         submit(&mut store, one(&a(), ObjectOp::SetAttrs(vec![pair("_", 5), pair("snapset", 6)])));

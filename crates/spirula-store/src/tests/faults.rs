@@ -57,7 +57,7 @@ fn every_flipped_bit_in_live_data_is_detected_and_no_bytes_returned() {
 }
 
 #[test]
-fn read_plan_stays_valid_while_its_blocks_are_freed_and_wanted_by_others() {
+pub(crate) fn read_plan_stays_valid_while_its_blocks_are_freed_and_wanted_by_others() {
     let opts = StoreOptions { size: 4 << 20, ..tiny() };
     let world = create(&opts);
     let mut store = open(&world, &opts).unwrap();
@@ -83,7 +83,7 @@ fn read_plan_stays_valid_while_its_blocks_are_freed_and_wanted_by_others() {
 }
 
 #[test]
-fn freed_space_is_not_taken_again_before_the_freeing_is_durable() {
+pub(crate) fn freed_space_is_not_taken_again_before_the_freeing_is_durable() {
     let opts = tiny();
     let world = create(&opts);
     let mut store = open(&world, &opts).unwrap();
@@ -109,7 +109,7 @@ fn freed_space_is_not_taken_again_before_the_freeing_is_durable() {
 }
 
 #[test]
-fn full_store_refuses_writes_but_reads_cuts_and_deletes() {
+pub(crate) fn full_store_refuses_writes_but_reads_cuts_and_deletes() {
     let opts = StoreOptions { size: 2 << 20, ..tiny() };
     let world = create(&opts);
     let mut store = open(&world, &opts).unwrap();
@@ -390,7 +390,7 @@ fn rot_in_the_last_frame_is_told_from_a_torn_one_once_it_was_marked() {
 }
 
 #[test]
-fn devices_that_lost_acknowledged_writes_are_found_out() {
+pub(crate) fn devices_that_lost_acknowledged_writes_are_found_out() {
     // No checkpoint comes between.
     let opts = StoreOptions { journal_size: 1 << 20, cache_bytes: 1 << 20, ..tiny() };
     let world = used(&opts);
@@ -646,4 +646,52 @@ fn every_nth_write_may_arrive_in_part() {
 #[test]
 fn every_nth_flush_may_fail_once() {
     every_nth(Fault::Flush, 80);
+}
+
+#[test]
+pub(crate) fn scrub_reads_the_device_and_not_the_cache() {
+    let opts = tiny();
+    let world = create(&opts);
+    let mut store = open(&world, &opts).unwrap();
+    store.submit(write(&object(1), 0, 1, 20_000)).unwrap();
+    store.close().unwrap();
+    let store = open(&world, &opts).unwrap();
+    let head = store.onode(&object(1)).unwrap().unwrap();
+    let at = HEADER + head.inline.as_ref().unwrap().device_runs().next().unwrap().start * BLOCK;
+    world.cache();
+    world.rot(0, (at + 9000) * 8 + 3);
+    // Who reads sees the cache; who scrubs does not.
+    assert_eq!(store.read_blocking(&object(1), 0, 20_000).unwrap().unwrap(), pattern(1, 20_000));
+    let Read::NotReady(plan) = store.read_uncached(&object(1), 0, 20_000).unwrap() else { panic!("from a cache") };
+    let bad = plan.run().unwrap_err();
+    assert!(matches!(bad, StoreError::Checksum { offset: 8192, .. }), "{bad}");
+}
+
+#[test]
+pub(crate) fn fragmented_space_is_used_to_the_last_block() {
+    let opts = StoreOptions { size: 2 << 20, ..tiny() };
+    let world = create(&opts);
+    let mut store = open(&world, &opts).unwrap();
+    let mut n = 0;
+    while store.submit(write(&object(n), 0, n, 4096)).is_ok() {
+        n += 1;
+    }
+    // Every second block is free, and no two together.
+    for i in (0..n).step_by(2) {
+        store.submit(remove(&object(i))).unwrap();
+    }
+    store.flush().unwrap();
+    let free = store.statfs().available;
+    assert!(free > 800 << 10, "{free}");
+    let mut model = Model::default();
+    let mut have = 0;
+    for i in 0..(free / 40_960) {
+        let t = write(&object(10_000 + i), 0, i, 40_960);
+        store.submit(t.clone()).unwrap_or_else(|e| panic!("after {have} of {free} bytes: {e}"));
+        model.apply(&t);
+        have += 40_960;
+    }
+    for (o, there) in &model.objects {
+        assert_eq!(store.read_blocking(o, 0, u64::MAX).unwrap().unwrap(), there.data);
+    }
 }

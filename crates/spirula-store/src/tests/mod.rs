@@ -5,6 +5,7 @@ mod alphabet;
 mod crash;
 mod faults;
 mod model;
+mod planted;
 mod random;
 mod real;
 mod sim;

@@ -116,6 +116,8 @@ struct Inner {
     struck: bool,
     /// Reads that may not wait find nothing.
     cold: bool,
+    /// Writes to this device take long.
+    slow: Option<usize>,
     /// Writes and flushes wait.
     held: bool,
     /// What a device's host can still find for it, bytes.
@@ -212,6 +214,10 @@ impl World {
         self.lock().cold = cold;
     }
 
+    pub fn set_slow(&self, dev: Option<usize>) {
+        self.lock().slow = dev;
+    }
+
     pub fn set_room(&self, room: Option<u64>) {
         self.lock().room = room;
     }
@@ -290,6 +296,9 @@ impl World {
     }
 
     fn write(&self, dev: usize, bufs: &[&[u8]], offset: u64, durable: bool) -> io::Result<()> {
+        if self.lock().slow == Some(dev) {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
         self.may()?;
         if self.strikes(Fault::Write) {
             return Err(injected());

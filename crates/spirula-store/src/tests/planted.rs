@@ -1,0 +1,89 @@
+//! The tests are tested: every bug of [`crate::planted`] is caught by the suite, within the
+//! budget that CI gives it.
+
+use super::random::{Setting, run, steps};
+use super::sim::Fault;
+use super::{crash, faults};
+use crate::planted::{Bug, plant};
+use std::panic::catch_unwind;
+use std::time::Instant;
+
+/// States of short and number of long workloads that a bug may take to be found.
+const SHORT_STATES: u64 = 2000;
+const LONG_SEEDS: u64 = 2;
+
+fn random() {
+    for (seed, cache) in [0, 48 << 10, 0, 1 << 20, 16 << 10, 0].into_iter().enumerate() {
+        let seed = seed as u64;
+        let size = [1 << 20, 256 << 10][seed as usize % 2];
+        let setting = Setting { size, journal: 256 << 10, cache, single: seed > 3, big: false, cold: seed % 3 == 0 };
+        run(&setting, &steps(seed, 120));
+    }
+}
+
+/// Parts of the suite, the quickest first.
+const SUITE: &[(&str, fn())] = &[
+    ("requests finished one by one", crate::device::tests::requests_are_finished_however_little_each_takes),
+    ("rot below the cache", faults::scrub_reads_the_device_and_not_the_cache),
+    ("lost writes", faults::devices_that_lost_acknowledged_writes_are_found_out),
+    ("full device", faults::full_store_refuses_writes_but_reads_cuts_and_deletes),
+    ("fragmented device", faults::fragmented_space_is_used_to_the_last_block),
+    ("reads under way", faults::read_plan_stays_valid_while_its_blocks_are_freed_and_wanted_by_others),
+    ("freeing not durable", faults::freed_space_is_not_taken_again_before_the_freeing_is_durable),
+    ("n-th flush fails", || faults::every_nth(Fault::Flush, 40)),
+    ("n-th read gives zeros", || faults::every_nth(Fault::Zeros, 60)),
+    ("random transactions", random),
+    ("crashes of short workloads", || {
+        crash::short_workloads(0, 1, 1, SHORT_STATES);
+    }),
+    ("crashes of long workloads", || {
+        for seed in 0..LONG_SEEDS {
+            crash::long_workload(2000 + seed * 4, 150);
+        }
+    }),
+];
+
+/// The first part of the suite that catches what is planted, and what it says.
+fn hunt() -> Option<(&'static str, String)> {
+    SUITE.iter().find_map(|(name, part)| {
+        let panic = catch_unwind(part).err()?;
+        let says = panic.downcast_ref::<String>().cloned();
+        let says = says.or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_owned())).unwrap_or_default();
+        Some((*name, says.lines().next().unwrap_or_default().chars().take(160).collect()))
+    })
+}
+
+fn hunt_all(part: usize, parts: usize) {
+    let mut missed = Vec::new();
+    for (bug, what) in Bug::ALL.iter().skip(part).step_by(parts) {
+        let begun = Instant::now();
+        plant(Some(*bug));
+        let caught = hunt();
+        plant(None);
+        let took = begun.elapsed().as_secs_f64();
+        match caught {
+            Some((by, says)) => println!("{bug:?} ({}): caught by {by} in {took:.1} s: {says}", what.trim()),
+            None => {
+                println!("{bug:?} ({}): NOT CAUGHT in {took:.1} s", what.trim());
+                missed.push(*bug);
+            }
+        }
+    }
+    assert!(missed.is_empty(), "not caught: {missed:?}");
+}
+
+#[test]
+fn every_planted_bug_is_caught_0() {
+    hunt_all(0, 2);
+}
+
+#[test]
+fn every_planted_bug_is_caught_1() {
+    hunt_all(1, 2);
+}
+
+#[test]
+fn without_a_bug_nothing_is_caught() {
+    let caught = hunt();
+    assert!(caught.is_none(), "{caught:?}");
+}
