@@ -16,7 +16,8 @@ fn random() {
     for (seed, cache) in [0, 48 << 10, 0, 1 << 20, 16 << 10, 0].into_iter().enumerate() {
         let seed = seed as u64;
         let size = [1 << 20, 256 << 10][seed as usize % 2];
-        let setting = Setting { size, journal: 256 << 10, cache, single: seed > 3, big: false, cold: seed % 3 == 0 };
+        let setting =
+            Setting { size, journal: 256 << 10, cache, single: seed > 3, big: false, cold: seed.is_multiple_of(3) };
         run(&setting, &steps(seed, 120));
     }
 }
