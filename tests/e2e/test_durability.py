@@ -2,6 +2,9 @@
 import json, os, time
 from harness import Case
 
+# How often the cluster is killed under load (`cargo xtask soak kill9`: 200).
+KILLS = int(os.environ.get('SPIRULA_KILLS', '12'))
+
 STORE_DOCS = '''
 # Stores every file below /usr/share/doc in two pools; every third with an xattr, every fifth with omap.
 import hashlib, json, os, rados, sys
@@ -51,6 +54,7 @@ print(len(table))
 LOAD = '''
 # Writes until told to stop by the cluster's death; prints each acknowledged write (object, counter) at once.
 import rados, struct, sys, threading, time
+from itertools import repeat
 r = rados.Rados(conffile=sys.argv[1], conf={'rados_osd_op_timeout': '20', 'rados_mon_op_timeout': '20', 'client_mount_timeout': '20'}); r.connect()
 io = r.open_ioctx('data')
 lock, stop = threading.Lock(), time.time() + float(sys.argv[2])
@@ -59,8 +63,10 @@ def one(k):
     n = int(sys.argv[4]) * 1000000
     while time.time() < stop:
         n += 1
-        name, size = f'load-{k}-{n % 40}', (4096 if n % 7 else 300000)
-        data = struct.pack('<QQ', k, n) * (size // 16)
+        i = n % 40
+        name, size = f'load-{k}-{i}', (4096 if n % 7 else 300000)
+        # Each 16 bytes say which object, where in it, and which version.
+        data = b''.join(map(struct.Struct('<HHIQ').pack, repeat(k), repeat(i), range(0, size // 16 * 16, 16), repeat(n, size // 16)))
         try: io.write_full(name, data)
         except rados.Error: return
         with lock: out.write(f'{name} {k} {n} {size}\\n'); out.flush()
@@ -86,9 +92,13 @@ with rados.Rados(conffile=sys.argv[1]) as r, r.open_ioctx('data') as io:
     for name, (k, n, size) in last.items():
         data = io.read(name, 400000)
         assert len(data) in (4096, 300000 // 16 * 16), (name, len(data))
-        gk, gn = struct.unpack('<QQ', data[:16])
-        assert data == data[:16] * (len(data) // 16), f'{name} is torn'
-        assert gk == k and gn >= n, f'{name}: acknowledged {n}, found {gn}'
+        found = list(struct.iter_unpack('<HHIQ', data))
+        gn = found[0][3]
+        want = (k, int(name.split('-')[2]))
+        for at, (gk, gi, offset, version) in enumerate(found):
+            assert (gk, gi) == want and offset == at * 16, f'{name}: at {at * 16} stands {offset} of load-{gk}-{gi}'
+            assert version == gn, f'{name} is torn: version {gn} at 0, {version} at {at * 16}'
+        assert gn >= n, f'{name}: acknowledged {n}, found {gn}'
     for name, acked in appended.items():
         size = io.stat(name)[0]
         data = b''
@@ -128,15 +138,16 @@ class Durability(Case):
 
     def test_2_nothing_acknowledged_is_lost_by_kill_9_under_load(self):
         acks = os.path.join(self.scratch, 'acks')
-        for turn in range(4):
+        for turn in range(KILLS):
             p = self.c.python(LOAD, 4, acks, turn, wait=False)
-            time.sleep(1.2 + 0.37 * turn)
+            time.sleep(0.8 + 0.37 * (turn * 5 % 7))
             self.c.kill()
             self.c.up()
             p.wait(timeout=60)
             self.c.python(CHECK_LOAD, acks)
         out = self.c.python(CHECK_LOAD, acks).out.split()
-        assert int(out[1]) > 200, out
+        assert int(out[1]) > 50 * KILLS, out
+        print(f'{KILLS} kills, {out[0]} objects and {out[1]} appends acknowledged')
 
     def test_3_documents_are_still_there_after_it_all(self):
         self.c.kill()

@@ -19,9 +19,23 @@ pub struct Options {
     e2e: Option<String>,
 }
 
+/// A campaign of its own.
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Campaign {
+    /// The store: every crash state of short workloads in every setting, more long ones, more random ones
+    Store,
+    /// A cluster under load, killed with signal 9 again and again
+    Kill9,
+}
+
 /// How long to soak.
 #[derive(Args)]
 pub struct SoakOptions {
+    /// Only this campaign
+    campaign: Option<Campaign>,
+    /// How often `kill9` kills
+    #[arg(long, default_value_t = 200)]
+    kills: u32,
     /// Seconds for each fuzz target
     #[arg(long, default_value_t = 60)]
     fuzz_seconds: u32,
@@ -81,6 +95,11 @@ pub fn test(o: &Options) -> anyhow::Result<bool> {
 /// # Errors
 /// When something cannot be started at all.
 pub fn soak(o: &SoakOptions) -> anyhow::Result<bool> {
+    match o.campaign {
+        Some(Campaign::Store) => return soak_store(o),
+        Some(Campaign::Kill9) => return soak_kill9(o),
+        None => {}
+    }
     packages::install()?;
     let many = (256 * o.factor).to_string();
     let maps = (200 * o.factor).to_string();
@@ -92,4 +111,22 @@ pub fn soak(o: &SoakOptions) -> anyhow::Result<bool> {
     let mut good = status(&mut c)?;
     good &= crate::sim::sim(&crate::sim::Options { seed: 1000, seeds: 5000 * u64::from(o.factor) })?;
     Ok(fuzz::fuzz(&fuzz::Options { seconds: o.fuzz_seconds, target: None })? && good)
+}
+
+fn soak_store(o: &SoakOptions) -> anyhow::Result<bool> {
+    let mut c = command("cargo");
+    c.args(["test", "--package", "spirula-store", "--package", "spirula-tree", "--locked", "--release"])
+        .args(["--no-fail-fast", "--", "--nocapture"])
+        .env("PROPTEST_CASES", (256 * o.factor).to_string())
+        .env("SPIRULA_CRASH_VARIANTS", "24")
+        .env("SPIRULA_CRASH_LONG", o.factor.to_string());
+    status(&mut c)
+}
+
+fn soak_kill9(o: &SoakOptions) -> anyhow::Result<bool> {
+    packages::install()?;
+    let binary = release_binary()?;
+    let mut c = command("/usr/bin/python3");
+    c.arg(root().join("tests/e2e/run.py")).arg("--binary").arg(&binary).args(["--only", "Durability"]);
+    status(c.env("SPIRULA_KILLS", o.kills.to_string()))
 }
