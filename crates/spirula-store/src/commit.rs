@@ -195,11 +195,17 @@ impl Shared {
 
     /// Stops the store for good. The first failure is the one reported.
     pub fn poison(&self, e: StoreError) {
-        let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
-        if failure.is_none() {
-            *failure = Some(e.clone());
-            self.failed.store(true, Ordering::Release);
-            drop(failure);
+        let first = {
+            let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+            let first = failure.is_none();
+            if first {
+                *failure = Some(e.clone());
+                self.failed.store(true, Ordering::Release);
+            }
+            // Not held any longer: who has the queue may look at it.
+            first
+        };
+        if first {
             tracing::error!(error = %e, "store stops");
             (self.on_error.lock().unwrap_or_else(PoisonError::into_inner))(e);
         }

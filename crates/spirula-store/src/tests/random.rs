@@ -69,7 +69,7 @@ impl Run {
             self.world.inject(Some(Fault::Read(rng.below(4))));
         }
         let done = self.store().submit(txn.clone());
-        self.world.inject(None);
+        self.world.disarm();
         match done {
             Ok(_) => self.model.apply(&txn),
             // No effect, then.
@@ -102,8 +102,9 @@ impl Run {
             8..14 => self.model.check_parts(self.store.as_ref().unwrap(), &mut rng),
             _ => {}
         }
-        // A checkpoint's read may have failed, which stops the store.
-        if faulty && self.store().flush().is_err() {
+        // A checkpoint's read may have failed, which stops the store, sooner or later.
+        if self.world.struck() {
+            self.world.inject(None);
             self.store = None;
             self.reopen();
             if self.store().last_seq() == before.0 {

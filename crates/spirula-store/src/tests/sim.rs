@@ -205,6 +205,11 @@ impl World {
         w.struck = false;
     }
 
+    /// If the fault has not come, it will not.
+    pub fn disarm(&self) {
+        self.lock().fault = None;
+    }
+
     /// Whether the fault injected last has come.
     pub fn struck(&self) -> bool {
         self.lock().struck
