@@ -5,19 +5,20 @@
 //! peer are gathered and sent together at the end of a batch.
 
 use crate::access::Rights;
+use crate::clog::ClusterLog;
 use crate::commands::Bench;
 use crate::follow::MAP_KEY;
 use crate::history::History;
 use crate::maps::Maps;
 use crate::peers::{LEASE_MS, Peers};
 use crate::perf::Perf;
-use crate::reader::{Shelf, StoreReader};
+use crate::reader::{Shelf, StoreReader, rotten};
 use crate::report::Reporter;
 use crate::sched::Scheduler;
 use crate::space::grows;
 use crate::tell::Answer;
 use bytes::Bytes;
-use spirula_messages::ceph::{MConfig, MMgrMap, MMonMap, MOsdMap, MOsdOp, MOsdOpReply, kind, osd::flag};
+use spirula_messages::ceph::{MConfig, MLogAck, MMgrMap, MMonMap, MOsdMap, MOsdOp, MOsdOpReply, kind, osd::flag};
 use spirula_messages::cluster::control::{
     OsdAlive, OsdMarkMeDown, OsdMarkMeDownAck, OsdPgTemp, OsdReportAck, OsdScrub, OsdStop, PgCreateAsk, PgCreateGrant,
     PgsCreated, PgsCreatedAck,
@@ -222,6 +223,7 @@ pub struct Osd {
     pub(crate) perf: Perf,
     pub(crate) bench: Option<Bench>,
     pub(crate) history: History,
+    pub(crate) clog: ClusterLog,
 }
 
 impl Osd {
@@ -320,6 +322,7 @@ impl Osd {
             perf: Perf::default(),
             bench: None,
             history: History::default(),
+            clog: ClusterLog::default(),
             cfg,
         };
         // The PGs go on from the map they stopped at, as spectators until a map shows us up.
@@ -342,7 +345,7 @@ impl Osd {
             PgCreateGrant::KIND | PgsCreatedAck::KIND | OsdMarkMeDownAck::KIND | OsdStop::KIND => is(&self.mon),
             kind::OSD_MAP | kind::MGR_MAP | kind::MON_MAP | kind::CONFIG => is(&self.mon),
             OsdReportAck::KIND | OsdScrub::KIND => is(&self.mgr),
-            kind::AUTH_REPLY => is(&self.mon),
+            kind::AUTH_REPLY | kind::LOG_ACK => is(&self.mon),
             // Over links we opened to other OSDs come their answers.
             _ => self.sessions.get(&id).is_none_or(|s| s.rights.may_send(&s.peer, kind)),
         }
@@ -371,6 +374,7 @@ impl Osd {
             kind::CONFIG => MConfig::from_message(&m).map(|c| self.cfg.settings.set_central(&c.config)),
             kind::MON_MAP => MMonMap::from_message(&m).map(|m| self.mon_map(&m)),
             kind::OSD_BACKOFF => Ok(()),
+            kind::LOG_ACK => MLogAck::from_message(&m).map(|a| self.clog.acked(a.last)),
             PgCreateGrant::KIND => PgCreateGrant::from_message(&m).map(|g| self.granted(g)),
             PgsCreatedAck::KIND => PgsCreatedAck::from_message(&m).map(|a| self.created_ack(&a)),
             OsdMarkMeDownAck::KIND => OsdMarkMeDownAck::from_message(&m).map(|_| self.marked_down()),
@@ -607,6 +611,8 @@ impl Osd {
             PgEffect::Unreserve(what) => self.unreserve(id, what),
             PgEffect::WantTurn => self.want_turn(id),
             PgEffect::Recovered { objects, bytes } => self.sched.recovered(objects, bytes),
+            PgEffect::Repaired => self.perf.repaired += 1,
+            PgEffect::Log { error, text } => self.clog.say(error, text),
             PgEffect::Alive(epoch) => self.alive = self.alive.max(epoch),
             PgEffect::WantActing(want) => drop(self.acting.insert(id, want)),
             PgEffect::StateChanged => {
@@ -632,7 +638,19 @@ impl Osd {
             txn.objects.iter().for_each(|u| shelf.forget(&u.object));
         }
         self.perf.transactions += 1;
-        match store.submit(txn) {
+        let mut submitted = store.submit(&txn);
+        if let Err(e) = &submitted
+            && let Some((object, offset)) = rotten(e, &txn)
+            && let Some(pg) = self.pgs.get_mut(&id)
+        {
+            tracing::error!("pg {id}: {e}");
+            let mut more = Vec::new();
+            if let Some(txn) = pg.without_rotten(token, txn, &object, offset, &mut more) {
+                submitted = store.submit(&txn);
+            }
+            self.effects.extend(more.into_iter().map(|e| (id, e)));
+        }
+        match submitted {
             Ok(seq) => self.committing.push_back((seq, id, token, clock::monotonic())),
             Err(e) => {
                 // The PG counts on it. Going on would make this copy differ from the others.
@@ -764,6 +782,7 @@ impl Osd {
         for osd in osds {
             self.flush_peer(osd);
         }
+        self.flush_log();
         if !self.asking.is_empty() {
             let pgids = std::mem::take(&mut self.asking).into_iter().collect();
             self.to_mon(PgCreateAsk { osd: self.cfg.id, pgids });

@@ -16,6 +16,7 @@
 //! * [`tell`], [`commands`], [`perf`], [`history`], [`report`] — commands, counters, statistics
 
 mod access;
+mod clog;
 mod commands;
 mod daemon;
 mod follow;

@@ -16,6 +16,7 @@ impl Osd {
         if outgoing {
             if self.mon.as_ref().is_some_and(|l| l.id() == link.id()) {
                 self.mon_open = true;
+                self.clog.reconnected();
                 self.renew();
                 self.subscribe();
                 self.send_boot();

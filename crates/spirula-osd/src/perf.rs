@@ -63,6 +63,8 @@ pub struct Perf {
     pub maps: u64,
     /// Heartbeats sent.
     pub pings: u64,
+    /// Bad copies replaced by good ones.
+    pub repaired: u64,
 }
 
 impl Perf {

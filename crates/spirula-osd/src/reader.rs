@@ -8,9 +8,10 @@
 use bytes::Bytes;
 use spirula_pg::exec::{ObjectReader, OmapPage, OmapRange, Prefetch, ReadError, Want};
 use spirula_store::{Read, ReadPlan, Store, StoreError};
+use spirula_types::transaction::Transaction;
 use spirula_types::{HObject, errno};
 use std::cell::RefCell;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 /// Data read ahead, until it is used.
 type Key = (HObject, u64, u64);
@@ -18,22 +19,38 @@ type Key = (HObject, u64, u64);
 /// Bytes of data read ahead that are kept; the oldest go first and are read again if needed.
 const SHELF_BYTES: usize = 32 << 20;
 
+/// Objects with bad data whose place is remembered.
+const BAD_NOTED: usize = 1024;
+
 /// Data that helper threads have read for requests that wait for it.
 #[derive(Debug, Default)]
 pub struct Shelf {
     items: VecDeque<(Key, Result<Bytes, ReadError>)>,
     bytes: usize,
+    /// Where bad data was met last, by object.
+    bad: BTreeMap<HObject, u64>,
 }
 
 impl Shelf {
     /// Puts what was read there.
     pub fn put(&mut self, object: HObject, offset: u64, length: u64, data: Result<Bytes, ReadError>) {
+        if let Err(e) = &data {
+            self.note_bad(&object, e);
+        }
         self.bytes += data.as_ref().map_or(0, Bytes::len);
         self.items.push_back(((object, offset, length), data));
         while self.bytes > SHELF_BYTES && self.items.len() > 1 {
             if let Some((_, Ok(old))) = self.items.pop_front() {
                 self.bytes -= old.len();
             }
+        }
+    }
+
+    fn note_bad(&mut self, object: &HObject, e: &ReadError) {
+        if let ReadError::Checksum { offset } = e
+            && self.bad.len() < BAD_NOTED
+        {
+            self.bad.insert(object.clone(), *offset);
         }
     }
 
@@ -46,6 +63,9 @@ impl Shelf {
 
     /// An object changed: what was read of it is old.
     pub fn forget(&mut self, object: &HObject) {
+        if !self.bad.is_empty() {
+            self.bad.remove(object);
+        }
         if self.items.is_empty() {
             return;
         }
@@ -65,14 +85,25 @@ pub struct StoreReader<'a> {
 /// What a store's failure means to a request.
 pub fn read_error(e: &StoreError) -> ReadError {
     match e {
-        StoreError::Checksum { .. } => {
+        StoreError::Checksum { offset, .. } => {
             tracing::error!("{e}");
-            ReadError::Checksum
+            ReadError::Checksum { offset: *offset }
         }
         other => {
             tracing::error!("{other}");
             ReadError::Io(errno::EIO)
         }
+    }
+}
+
+/// If a transaction was refused because what it must be merged with cannot be read: the object,
+/// and where.
+pub fn rotten(e: &StoreError, txn: &Transaction) -> Option<(HObject, Option<u64>)> {
+    match (e, txn.objects.as_slice()) {
+        (StoreError::Checksum { object, offset }, _) => Some(((**object).clone(), Some(*offset))),
+        // The device says which read failed, not whose: only a transaction of one object can tell.
+        (StoreError::Io { action: "read", .. }, [one]) => Some((one.object.clone(), None)),
+        _ => None,
     }
 }
 
@@ -104,7 +135,12 @@ impl ObjectReader for StoreReader<'_> {
         if let Some(data) = self.shelf.borrow_mut().take(object, offset, length) {
             return data;
         }
-        match self.store.read(object, offset, length).map_err(|e| read_error(&e))? {
+        let read = self.store.read(object, offset, length).map_err(|e| {
+            let e = read_error(&e);
+            self.shelf.borrow_mut().note_bad(object, &e);
+            e
+        });
+        match read? {
             Read::Ready(data) => Ok(data),
             Read::Missing => Ok(Bytes::new()),
             Read::NotReady(_) => {
@@ -173,6 +209,10 @@ impl ObjectReader for StoreReader<'_> {
         // store holds them all, a PG must see only its own.
         let pool_end = HObject::pool_start(from.pool.saturating_add(1), 0);
         self.store.list(from, until.min(&pool_end), max).map_err(|e| read_error(&e))
+    }
+
+    fn bad_offset(&self, object: &HObject) -> Option<u64> {
+        self.shelf.borrow().bad.get(object).copied()
     }
 }
 

@@ -146,6 +146,7 @@ impl Reporter {
             num_primaries: f.pgs.values().filter(|p| p.is_primary()).count() as u32,
             hb_peers: f.hb_peers.clone(),
             commit_latency_ns: f.perf.commit_latency.mean_since(&self.commit),
+            num_shards_repaired: f.perf.repaired,
             // Applied is committed here: the two never differ.
             apply_latency_ns: f.perf.commit_latency.mean_since(&self.commit),
             ..OsdStatReport::default()

@@ -314,6 +314,15 @@ pub enum PgEffect {
     WantActing(Vec<OsdId>),
     /// State or statistics changed: publish `Pg::stat`.
     StateChanged,
+    /// A bad copy here has been replaced by a good one.
+    Repaired,
+    /// A line for the cluster log.
+    Log {
+        /// An error; else only information.
+        error: bool,
+        /// The line.
+        text: String,
+    },
     /// Say [`PgEvent::Continue`] once the effects before this one are performed.
     Continue,
     /// Say [`PgEvent::Tick`] at this monotonic time (ms).

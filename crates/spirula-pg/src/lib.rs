@@ -14,6 +14,7 @@
 //! | `ops` | client requests: order per object, execution, replication, commit, reply |
 //! | [`exec`] | what a RADOS op vector means |
 //! | `recovery` | making copies whole while the PG serves |
+//! | `repair` | copies that turn out to be bad |
 //! | `member` | answering a primary: infos, logs, replicated writes, activation, deletion |
 //! | `lease` | why a replaced primary serves no stale read |
 //! | `log`, `missing`, `merge` | what was done lately; what is lacking; making one history of two |
@@ -68,6 +69,7 @@ mod peering;
 mod pg;
 mod query;
 mod recovery;
+mod repair;
 mod split;
 mod stat;
 

@@ -5,7 +5,7 @@
 
 use crate::api::{PeerMsg, PgEffect, Reservation};
 use crate::exec::{INFO_ATTR, ObjectInfo, ObjectReader, ReadError, pg_end, pg_start};
-use crate::log::{LogEntry, PgLog};
+use crate::log::{EntryKind, LogEntry, PgLog};
 use crate::missing::Missing;
 use crate::peering::removals;
 use crate::pg::{After, Cx, Pg, Role, Step};
@@ -29,6 +29,9 @@ impl Pg {
             CtlBody::PullFailed { seq, object } if leads => self.on_pull_failed(from, seq, &object, cx),
             CtlBody::PushAck { seq } if leads => self.on_push_ack(from, seq, cx),
             CtlBody::ProgressAck { last_backfill } if leads => self.on_progress_ack(from, &last_backfill, cx),
+            CtlBody::Rotten { object, version, offset } if leads => {
+                self.on_rotten(from, object, version, offset, cx);
+            }
             CtlBody::Reserved if leads => self.on_remote_reserved(from, true, cx),
             CtlBody::TooFull if leads => self.on_remote_reserved(from, false, cx),
             // Orders, of the primary.
@@ -49,7 +52,10 @@ impl Pg {
                 }
             }
             CtlBody::Release => self.release_remote(from, cx),
+            CtlBody::Rotten { object, version, .. } => self.on_told_rotten(object, version, cx),
             CtlBody::Delete => self.on_delete(from, cx),
+            CtlBody::ScrubHistory(history) => self.on_scrub_history(history, cx),
+            CtlBody::ScrubScan { .. } | CtlBody::Scrubbed { .. } => {}
             CtlBody::Info { .. }
             | CtlBody::Log { .. }
             | CtlBody::Activated
@@ -105,7 +111,8 @@ impl Pg {
     }
 
     fn apply_write(&mut self, from: OsdId, t: PgTxn, cx: &mut Cx<'_>) -> Result<(), DecodeError> {
-        let txn = Transaction::join(&t.header, &t.payload)?;
+        let mut txn = Transaction::join(&t.header, &t.payload)?;
+        let mut missing_changed = false;
         let mut head: Option<PgHead> = None;
         let mut entry: Option<LogEntry> = None;
         for m in &txn.meta {
@@ -122,10 +129,24 @@ impl Pg {
         if entry.version != t.version || head.last_update != t.version || t.version <= info.last_update() {
             return Err(bad("write out of order"));
         }
+        if self.missing.contains(&entry.object) {
+            // Written before the primary heard that this copy is bad: it will be replaced whole.
+            let delete = entry.kind == EntryKind::Delete;
+            if delete {
+                self.missing.remove(&entry.object);
+            } else if entry.kind == EntryKind::Modify {
+                txn.objects.clear();
+                self.missing.set(entry.object.clone(), entry.version, EVersion::default());
+            }
+            missing_changed = true;
+        }
         self.log.push(entry);
         // Our log may begin later than the primary's, never earlier.
         self.log.trim(head.log_tail, self.cfg.dups_tracked);
         info.head = PgHead { log_tail: self.log.tail(), ..head };
+        if missing_changed {
+            self.missing_ops(&mut txn.meta);
+        }
         let ack = RepAck { pg: self.id, epoch: t.epoch, version: t.version };
         self.submit(txn, After::Send(from, PeerMsg::Ack(ack)), cx);
         Ok(())
@@ -140,6 +161,7 @@ impl Pg {
         for u in &txn.objects {
             if last {
                 self.missing.remove(&u.object);
+                self.own_copy_replaced(&u.object, cx);
             } else if let Some(i) = self.missing.get(&u.object).copied()
                 && i.have != EVersion::default()
             {
@@ -219,6 +241,8 @@ impl Pg {
             Err(e) => {
                 tracing::error!(pg = %self.id, %object, error = %e, "read object for recovery");
                 self.mark_unreadable(object.clone(), version, cx);
+                let offset = cx.reader.bad_offset(object);
+                self.send(from, CtlBody::Rotten { object: object.clone(), version, offset }, cx);
                 self.send(from, failed, cx);
             }
         }
@@ -230,15 +254,6 @@ impl Pg {
             Some(attr) => from_slice::<ObjectInfo>(&attr).map(|i| i.version).unwrap_or_default(),
             None => EVersion::default(),
         })
-    }
-
-    /// An object that is here cannot be read: it counts as missing, durably, until another
-    /// copy's content replaces it.
-    pub(crate) fn mark_unreadable(&mut self, object: HObject, version: EVersion, cx: &mut Cx<'_>) {
-        self.missing.set(object, version, EVersion::default());
-        let mut txn = Transaction::default();
-        self.missing_ops(&mut txn.meta);
-        self.submit(txn, After::Nothing, cx);
     }
 
     fn on_progress(&mut self, from: OsdId, last_backfill: HObject, cx: &mut Cx<'_>) {

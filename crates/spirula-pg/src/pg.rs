@@ -113,6 +113,7 @@ pub struct Pg {
     /// Asked for, or held.
     pub(crate) reservations: BTreeSet<Reservation>,
     pub(crate) stat: crate::stat::StatState,
+    pub(crate) repairs: crate::repair::Repairs,
     record_key: Bytes,
     head_key: Bytes,
 }
@@ -203,6 +204,7 @@ impl Pg {
             notified_ms: 0,
             reservations: BTreeSet::new(),
             stat: crate::stat::StatState::default(),
+            repairs: crate::repair::Repairs::default(),
             record_key: info_key(id),
             head_key: head_key(id),
         }
@@ -342,6 +344,12 @@ impl Pg {
         self.next_token += 1;
         self.after.push_back((token, after));
         cx.out.push(PgEffect::Submit(token, txn));
+    }
+
+    /// Does `after` when this token is durable, before what was to be done then.
+    pub(crate) fn before(&mut self, token: Token, after: After) {
+        let at = self.after.partition_point(|(t, _)| *t < token);
+        self.after.insert(at, (token, after));
     }
 
     /// Does `after` when all that was submitted before is durable; at once if it is.
@@ -521,6 +529,7 @@ impl Pg {
     pub(crate) fn leave_role(&mut self, cx: &mut Cx<'_>) {
         let role = std::mem::replace(&mut self.role, Role::Idle);
         self.pump_read = None;
+        self.repairs.clear();
         for r in std::mem::take(&mut self.reservations) {
             cx.out.push(PgEffect::Unreserve(r));
         }

@@ -133,6 +133,7 @@ impl Pg {
             num_objects_unfound: lacks.unfound,
             num_objects_recovered: self.stat.recovered_objects,
             num_bytes_recovered: self.stat.recovered_bytes,
+            num_objects_repaired: info.scrub.repaired as i64,
             num_rd: c.reads,
             num_rd_kb: c.read_kb,
             num_wr: c.writes,

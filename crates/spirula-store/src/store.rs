@@ -21,6 +21,7 @@ use bytes::Bytes;
 use spirula_buffer::PayloadPool;
 use spirula_encoding::{DecodeError, Decoder, Encoder};
 use spirula_types::transaction::{MetaOp, Transaction};
+use std::borrow::Borrow;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::Ordering;
@@ -183,15 +184,16 @@ impl Store {
     /// [`StoreError::NoSpace`], [`StoreError::TooLarge`], [`StoreError::NoSource`],
     /// [`StoreError::Checksum`] (of a block to be changed in part), [`StoreError::Io`]: the
     /// transaction has no effect. [`StoreError::Poisoned`] after a failed write or flush.
-    pub fn submit(&mut self, txn: Transaction) -> Result<u64> {
+    pub fn submit(&mut self, txn: impl Borrow<Transaction>) -> Result<u64> {
+        let txn = txn.borrow();
         self.admit()?;
-        match self.try_submit(&txn) {
+        match self.try_submit(txn) {
             // Space that awaits its release may be enough.
             Err(StoreError::NoSpace { .. }) if !self.freed.is_empty() => {
                 let seq = self.seq;
                 self.shared.wait(|s, _| s.written.load(Ordering::Acquire) >= seq);
                 self.admit()?;
-                self.try_submit(&txn)
+                self.try_submit(txn)
             }
             r => r,
         }

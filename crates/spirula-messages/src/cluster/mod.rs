@@ -4,3 +4,4 @@
 pub mod control;
 pub mod pg;
 pub mod quorum;
+pub mod scrub;

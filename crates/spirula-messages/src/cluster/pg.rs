@@ -12,6 +12,7 @@
 //! Messages of one PG between two OSDs must stay in order. What they mean, and why that is
 //! safe, is written in `spirula-pg`.
 
+use super::scrub::{ScrubHistory, ScrubMap};
 use crate::Body;
 use bytes::Bytes;
 use spirula_encoding::{Decode, DecodeError, Decoder, Encode, Encoder};
@@ -175,6 +176,8 @@ pub struct PgInfo {
     pub last_backfill: HObject,
     /// Objects that the log names and that this copy lacks. Counted when it is sent.
     pub missing: u32,
+    /// Its scrubs.
+    pub scrub: ScrubHistory,
 }
 
 impl PgInfo {
@@ -196,7 +199,7 @@ impl PgInfo {
 
 impl Encode for PgInfo {
     fn encode(&self, out: &mut Encoder) {
-        out.versioned(2, 2, |o| {
+        out.versioned(3, 2, |o| {
             o.put(&self.pg);
             o.u32(self.pg_num);
             o.u32(self.created);
@@ -209,13 +212,14 @@ impl Encode for PgInfo {
             o.u32(self.lec);
             o.put(&self.last_backfill);
             o.u32(self.missing);
+            o.put(&self.scrub);
         });
     }
 }
 
 impl Decode for PgInfo {
     fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
-        d.versioned("PgInfo", 2, |d, v| {
+        d.versioned("PgInfo", 3, |d, v| {
             if v < 2 {
                 // The form of the majority scheme, which no release had.
                 return Err(DecodeError::Value { what: "PgInfo version", value: i64::from(v) });
@@ -233,6 +237,7 @@ impl Decode for PgInfo {
                 lec: d.get()?,
                 last_backfill: d.get()?,
                 missing: d.get()?,
+                scrub: if v >= 3 { d.get()? } else { ScrubHistory::default() },
             })
         })
     }
@@ -610,6 +615,36 @@ pub enum CtlBody {
     Release,
     /// Primary of a clean PG → stray: the PG is safe without you, delete it.
     Delete,
+    /// Member → primary: my copy of this object is bad, I count it as missing. Primary → member:
+    /// yours is.
+    Rotten {
+        /// The object.
+        object: HObject,
+        /// The version wanted.
+        version: EVersion,
+        /// First bad byte, if that is known.
+        offset: Option<u64>,
+    },
+    /// Primary → member: what do you hold from `from` up to before `to`?
+    ScrubScan {
+        /// Comes back in the answer.
+        seq: u64,
+        /// First object.
+        from: HObject,
+        /// After the last one.
+        to: HObject,
+        /// Read everything.
+        deep: bool,
+    },
+    /// Answer to [`CtlBody::ScrubScan`].
+    Scrubbed {
+        /// The question's number.
+        seq: u64,
+        /// What is there; `None` when it could not be listed.
+        map: Option<ScrubMap>,
+    },
+    /// Primary → member: the PG was scrubbed, or objects of it repaired.
+    ScrubHistory(ScrubHistory),
 }
 
 impl CtlBody {
@@ -635,6 +670,10 @@ impl CtlBody {
             Self::TooFull => 18,
             Self::Release => 19,
             Self::Delete => 20,
+            Self::Rotten { .. } => 21,
+            Self::ScrubScan { .. } => 22,
+            Self::Scrubbed { .. } => 23,
+            Self::ScrubHistory(_) => 24,
         }
     }
 }
@@ -695,6 +734,22 @@ impl Encode for PgCtl {
                 CtlBody::PushAck { seq } => o.u64(*seq),
                 CtlBody::Progress { last_backfill } | CtlBody::ProgressAck { last_backfill } => o.put(last_backfill),
                 CtlBody::Reserve { backfill } => o.bool(*backfill),
+                CtlBody::Rotten { object, version, offset } => {
+                    o.put(object);
+                    o.put(version);
+                    put_opt(o, offset.as_ref());
+                }
+                CtlBody::ScrubScan { seq, from, to, deep } => {
+                    o.u64(*seq);
+                    o.put(from);
+                    o.put(to);
+                    o.bool(*deep);
+                }
+                CtlBody::Scrubbed { seq, map } => {
+                    o.u64(*seq);
+                    put_opt(o, map.as_ref());
+                }
+                CtlBody::ScrubHistory(h) => o.put(h),
                 CtlBody::Activated | CtlBody::Reserved | CtlBody::TooFull | CtlBody::Release | CtlBody::Delete => {}
             }
         });
@@ -730,6 +785,10 @@ impl Decode for PgCtl {
                 18 => CtlBody::TooFull,
                 19 => CtlBody::Release,
                 20 => CtlBody::Delete,
+                21 => CtlBody::Rotten { object: d.get()?, version: d.get()?, offset: get_opt(d)? },
+                22 => CtlBody::ScrubScan { seq: d.get()?, from: d.get()?, to: d.get()?, deep: d.get()? },
+                23 => CtlBody::Scrubbed { seq: d.get()?, map: get_opt(d)? },
+                24 => CtlBody::ScrubHistory(d.get()?),
                 v => return Err(DecodeError::Value { what: "PG control", value: i64::from(v) }),
             };
             Ok(Self { pg, epoch, body })
@@ -790,6 +849,7 @@ ping! {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cluster::scrub::ScrubObject;
     use proptest::prelude::*;
 
     fn info() -> PgInfo {
@@ -811,6 +871,7 @@ mod tests {
             lec: 6,
             last_backfill: HObject::max(),
             missing: 3,
+            scrub: ScrubHistory { last: EVersion::new(9, 90), repaired: 2, ..ScrubHistory::default() },
         }
     }
 
@@ -822,6 +883,13 @@ mod tests {
     fn every_control_message_round_trips() {
         let o = HObject::head(2, Bytes::new(), Bytes::new(), "o".into());
         let item = MissingItem { need: EVersion::new(3, 4), have: EVersion::default() };
+        let scrubbed = ScrubObject {
+            size: 3,
+            attrs: vec![("_".into(), "info".into())],
+            omap_digest: None,
+            data_digest: Some(7),
+            read_error: true,
+        };
         let bodies = [
             CtlBody::Query { holders: vec![3] },
             CtlBody::Info { info: Some(info()), past: past(), lease_left_ms: 5 },
@@ -858,12 +926,17 @@ mod tests {
             CtlBody::PullFailed { seq: 4, object: o.clone() },
             CtlBody::PushAck { seq: 9 },
             CtlBody::Progress { last_backfill: o.clone() },
-            CtlBody::ProgressAck { last_backfill: o },
+            CtlBody::ProgressAck { last_backfill: o.clone() },
             CtlBody::Reserve { backfill: true },
             CtlBody::Reserved,
             CtlBody::TooFull,
             CtlBody::Release,
             CtlBody::Delete,
+            CtlBody::Rotten { object: o.clone(), version: EVersion::new(1, 2), offset: Some(4096) },
+            CtlBody::ScrubScan { seq: 1, from: HObject::min(), to: o.clone(), deep: true },
+            CtlBody::Scrubbed { seq: 1, map: None },
+            CtlBody::Scrubbed { seq: 1, map: Some(ScrubMap(vec![(o, scrubbed)])) },
+            CtlBody::ScrubHistory(info().scrub),
         ];
         let all = PgCtls(bodies.into_iter().map(|body| PgCtl { pg: PgId::new(2, 7), epoch: 5, body }).collect());
         assert_eq!(PgCtls::from_message(&all.clone().into_message(1)).unwrap(), all);

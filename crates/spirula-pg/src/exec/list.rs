@@ -80,7 +80,7 @@ impl From<ReadError> for Failed {
         match e {
             ReadError::NotReady(p) => Self::Pause(Pause::Prefetch(p)),
             ReadError::Io(e) => Self::Errno(e),
-            ReadError::Checksum => Self::Errno(errno::EIO),
+            ReadError::Checksum { .. } => Self::Errno(errno::EIO),
         }
     }
 }

@@ -46,7 +46,10 @@ pub enum ReadError {
     Io(i32),
     /// Stored bytes do not match their checksum.
     #[error("stored bytes do not match their checksum")]
-    Checksum,
+    Checksum {
+        /// Offset in the object of the first bad byte.
+        offset: u64,
+    },
 }
 
 /// A slice of an omap to read. Keys compare as bytes.
@@ -125,4 +128,9 @@ pub trait ObjectReader {
     /// # Errors
     /// [`ReadError`].
     fn list(&self, from: &HObject, until: &HObject, max: usize) -> Result<Vec<HObject>, ReadError>;
+
+    /// Where bad data of the object was met last, if that is known. For messages only.
+    fn bad_offset(&self, _object: &HObject) -> Option<u64> {
+        None
+    }
 }

@@ -24,7 +24,7 @@ impl From<ReadError> for Stop {
         match e {
             ReadError::NotReady(p) => Self::Pause(Box::new(Pause::Prefetch(p))),
             ReadError::Io(e) => Self::Errno(e),
-            ReadError::Checksum => Self::Errno(errno::EIO),
+            ReadError::Checksum { .. } => Self::Errno(errno::EIO),
         }
     }
 }

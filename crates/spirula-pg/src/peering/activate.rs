@@ -55,6 +55,12 @@ impl Pg {
         info.pg_num = pool.pg_num;
         info.lec = info.lec.max(p.lec);
         info.history_les = info.history_les.max(p.history_les);
+        let told = p.members.values().filter_map(|m| m.info.as_ref()).map(|i| i.scrub);
+        if let Some(newest) = told.max_by_key(|s| (s.last_stamp, s.repaired))
+            && (newest.last_stamp, newest.repaired) > (info.scrub.last_stamp, info.scrub.repaired)
+        {
+            info.scrub = newest;
+        }
         let mut txn = Transaction::default();
         if p.fresh {
             match leftovers(self.id, pool.pg_num, cx.reader) {

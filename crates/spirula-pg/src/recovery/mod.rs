@@ -108,6 +108,13 @@ impl Recovery {
         self.ops.len()
     }
 
+    /// Somebody waits for this object, or it must not wait.
+    pub fn demand(&mut self, object: &HObject) {
+        if !self.ops.contains_key(object) && !self.demanded.contains(object) {
+            self.demanded.push_back(object.clone());
+        }
+    }
+
     /// Up to where the backfill of a member has come.
     pub fn started(&self, osd: OsdId) -> Option<&HObject> {
         self.backfills.get(&osd).map(|b| &b.started)
@@ -323,6 +330,7 @@ impl Pg {
             tracing::warn!(pg = %self.id, %object, %need, "object is unfound");
             a.recovery.ops.remove(object);
             a.recovery.unfound.insert(object.clone());
+            self.report_lost(object, cx);
             cx.out.push(PgEffect::StateChanged);
             self.settled(cx);
             return;
@@ -367,10 +375,12 @@ impl Pg {
             self.send(from, CtlBody::Pull { seq: next_seq, object, need, cursor }, cx);
             return;
         }
+        let from = pull.from;
         op.pull = None;
         let mut targets: BTreeSet<OsdId> =
             a.peers.iter().filter(|(_, p)| p.missing.contains(&object)).map(|(o, _)| *o).collect();
         targets.extend(a.recovery.backfills.iter().filter(|(_, b)| b.is_under_way(&object)).map(|(o, _)| *o));
+        self.copy_repaired(&object, self.osd, from, cx);
         if targets.is_empty() {
             self.object_done(&object, cx);
         } else {
@@ -494,13 +504,16 @@ impl Pg {
             a.recovery.resume.push_back(object);
         } else {
             let targets = std::mem::take(&mut push.targets);
-            for osd in targets {
-                if let Some(p) = a.peers.get_mut(&osd) {
+            for osd in &targets {
+                if let Some(p) = a.peers.get_mut(osd) {
                     p.missing.remove(&object);
                 }
-                if let Some(b) = a.recovery.backfills.get_mut(&osd) {
+                if let Some(b) = a.recovery.backfills.get_mut(osd) {
                     b.landed(&object);
                 }
+            }
+            for osd in targets {
+                self.copy_repaired(&object, osd, self.osd, cx);
             }
             self.object_done(&object, cx);
         }

@@ -99,6 +99,14 @@ pub struct Store {
 }
 
 impl Store {
+    /// The object whose damage forbids to apply this: a write must be merged with it.
+    pub fn refuses(&self, t: &Transaction) -> Option<HObject> {
+        let replaces = |ops: &[ObjectOp]| ops.iter().any(|op| matches!(op, ObjectOp::Remove));
+        let merges = |ops: &[ObjectOp]| ops.iter().any(|op| matches!(op, ObjectOp::Write { .. }));
+        let bad = |o: &HObject| self.rotten.contains(o) && !self.credulous;
+        t.objects.iter().find(|u| bad(&u.object) && merges(&u.ops) && !replaces(&u.ops)).map(|u| u.object.clone())
+    }
+
     pub fn submit(&mut self, pg: PgId, token: u64, t: Transaction) {
         self.applied.apply(&t);
         for u in &t.objects {
@@ -151,7 +159,7 @@ impl ObjectReader for Store {
     fn read(&self, o: &HObject, offset: u64, length: u64) -> Result<Bytes, ReadError> {
         let mut out = vec![0; length as usize];
         if self.rotten.contains(o) {
-            return if self.credulous { Ok(out.into()) } else { Err(ReadError::Checksum) };
+            return if self.credulous { Ok(out.into()) } else { Err(ReadError::Checksum { offset }) };
         }
         if let Some(o) = self.ready(o)? {
             let have = o.data.get(offset as usize..).unwrap_or_default();

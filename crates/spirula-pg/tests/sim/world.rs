@@ -572,7 +572,16 @@ impl World {
             let node = &mut self.nodes[id as usize];
             let epoch = node.epoch;
             match e {
-                PgEffect::Submit(token, t) => node.store.submit(pg, token, t),
+                PgEffect::Submit(token, mut t) => {
+                    let mut more = Vec::new();
+                    if let Some(bad) = node.store.refuses(&t) {
+                        let p = node.pgs.get_mut(&pg).unwrap();
+                        t = p.without_rotten(token, t, &bad, Some(0), &mut more).expect("another copy");
+                        *self.stats.entry("bad merges").or_default() += 1;
+                    }
+                    node.store.submit(pg, token, t);
+                    again |= self.perform(id, pg, more);
+                }
                 PgEffect::Send(to, msg) => self.send_osd(id, to, Wire::Peer(recode(msg))),
                 PgEffect::Reply(op, reply) => self.reply(op, *reply),
                 PgEffect::Drop(_) | PgEffect::NeedMap(_) | PgEffect::StateChanged | PgEffect::WakeAt(_) => {}
@@ -583,6 +592,8 @@ impl World {
                         self.note("recovery reads");
                     }
                 }
+                PgEffect::Log { .. } => self.note("log lines"),
+                PgEffect::Repaired => self.note("copies repaired"),
                 PgEffect::Fetch(..) => unreachable!("no copies here"),
                 PgEffect::ShareMap(conn, _) => {
                     let client = conn as usize;

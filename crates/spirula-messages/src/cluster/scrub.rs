@@ -1,0 +1,121 @@
+//! What OSDs tell each other about scrubs: a PG's scrub history, and maps of what a member holds.
+//!
+//! Carried by [`super::pg::PgCtl`]. What they mean is written in `spirula-pg`'s `scrub`.
+
+use bytes::Bytes;
+use spirula_encoding::{Decode, DecodeError, Decoder, Encode, Encoder, UTime};
+use spirula_types::{EVersion, HObject};
+
+/// What is durably known of a PG's scrubs; the same on every member after a scrub.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ScrubHistory {
+    /// Newest log entry at the last scrub of either kind.
+    pub last: EVersion,
+    /// When that was; zero before the first.
+    pub last_stamp: UTime,
+    /// Newest log entry at the last deep scrub.
+    pub last_deep: EVersion,
+    /// When that was; zero before the first.
+    pub last_deep_stamp: UTime,
+    /// Time of the last scrub that found nothing.
+    pub last_clean_stamp: UTime,
+    /// Errors that comparing metadata shows and that are not repaired.
+    pub shallow_errors: u32,
+    /// Errors that reading shows and that are not repaired.
+    pub deep_errors: u32,
+    /// Copies of objects repaired since the PG was created.
+    pub repaired: u64,
+}
+
+impl Encode for ScrubHistory {
+    fn encode(&self, out: &mut Encoder) {
+        out.versioned(1, 1, |o| {
+            o.put(&self.last);
+            o.put(&self.last_stamp);
+            o.put(&self.last_deep);
+            o.put(&self.last_deep_stamp);
+            o.put(&self.last_clean_stamp);
+            o.u32(self.shallow_errors);
+            o.u32(self.deep_errors);
+            o.u64(self.repaired);
+        });
+    }
+}
+
+impl Decode for ScrubHistory {
+    fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
+        d.versioned("ScrubHistory", 1, |d, _| {
+            Ok(Self {
+                last: d.get()?,
+                last_stamp: d.get()?,
+                last_deep: d.get()?,
+                last_deep_stamp: d.get()?,
+                last_clean_stamp: d.get()?,
+                shallow_errors: d.get()?,
+                deep_errors: d.get()?,
+                repaired: d.get()?,
+            })
+        })
+    }
+}
+
+/// One member's copy of an object, as a scrub found it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ScrubObject {
+    /// Bytes of data stored.
+    pub size: u64,
+    /// Attributes by their raw names, ascending.
+    pub attrs: Vec<(Bytes, Bytes)>,
+    /// crc32c of the omap (header, then keys and values in order); `None` if it was not read.
+    pub omap_digest: Option<u32>,
+    /// crc32c of the data, holes as zeros; `None` if it was not read.
+    pub data_digest: Option<u32>,
+    /// Something of it could not be read, or fails its checksum.
+    pub read_error: bool,
+}
+
+impl Encode for ScrubObject {
+    fn encode(&self, out: &mut Encoder) {
+        let digest = |o: &mut Encoder, d: Option<u32>| {
+            o.bool(d.is_some());
+            o.u32(d.unwrap_or(0));
+        };
+        out.u64(self.size);
+        out.put(&self.attrs);
+        digest(out, self.omap_digest);
+        digest(out, self.data_digest);
+        out.bool(self.read_error);
+    }
+}
+
+impl Decode for ScrubObject {
+    fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
+        let digest = |d: &mut Decoder<'_>| -> Result<Option<u32>, DecodeError> {
+            let (there, v) = (d.bool()?, d.u32()?);
+            Ok(there.then_some(v))
+        };
+        Ok(Self {
+            size: d.get()?,
+            attrs: d.get()?,
+            omap_digest: digest(d)?,
+            data_digest: digest(d)?,
+            read_error: d.bool()?,
+        })
+    }
+}
+
+/// What a member holds of a range of objects, in order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ScrubMap(pub Vec<(HObject, ScrubObject)>);
+
+impl Encode for ScrubMap {
+    fn encode(&self, out: &mut Encoder) {
+        out.put(&self.0);
+    }
+}
+
+impl Decode for ScrubMap {
+    fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
+        Ok(Self(d.get()?))
+    }
+}

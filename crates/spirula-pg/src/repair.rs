@@ -1,0 +1,196 @@
+//! Copies that turn out to be bad: a checksum that fails, a device that does not read.
+//!
+//! A bad copy counts as missing, durably, from the moment it is found, and recovery replaces
+//! it from another. Found by
+//! * a request at the primary: the object is fetched first, then the request is executed;
+//! * a write on a replica that would have to merge with bad data: the log entry is stored, the
+//!   object's change is left out, and the primary is told before the acknowledgement. The write
+//!   stays what it is on all others, so nothing acknowledged depends on the bad copy;
+//! * a source of recovery, and scrub.
+//!
+//! Bad data is never copied: a source verifies what it sends.
+
+use crate::api::{PgEffect, Token};
+use crate::log::LogEntry;
+use crate::pg::{After, Cx, Pg, Role};
+use spirula_encoding::from_slice;
+use spirula_messages::cluster::pg::{CtlBody, PgInfo};
+use spirula_messages::cluster::scrub::ScrubHistory;
+use spirula_types::transaction::{MetaOp, Transaction};
+use spirula_types::{EVersion, HObject, OsdId};
+use std::collections::BTreeMap;
+
+/// Bad copies noted at a time; the rest are repaired without being named.
+const NOTED_MAX: usize = 4096;
+
+/// Copies found bad and not repaired yet, with the first bad byte if it is known.
+#[derive(Debug, Default)]
+pub(crate) struct Repairs {
+    bad: BTreeMap<(HObject, OsdId), Option<u64>>,
+}
+
+impl Repairs {
+    pub fn note(&mut self, object: &HObject, osd: OsdId, offset: Option<u64>) {
+        if self.bad.len() < NOTED_MAX {
+            let known = self.bad.entry((object.clone(), osd)).or_default();
+            *known = known.or(offset);
+        }
+    }
+
+    fn take(&mut self, object: &HObject, osd: OsdId) -> Option<Option<u64>> {
+        if self.bad.is_empty() { None } else { self.bad.remove(&(object.clone(), osd)) }
+    }
+
+    pub fn clear(&mut self) {
+        self.bad.clear();
+    }
+}
+
+/// The object as the cluster log names it.
+fn place(object: &HObject, offset: Option<u64>) -> String {
+    match offset {
+        Some(offset) => format!("bad block in {object} at {offset:#x}"),
+        None => format!("bad copy of {object}"),
+    }
+}
+
+impl Pg {
+    /// An object that is here cannot be read: it counts as missing, durably, until another
+    /// copy's content replaces it.
+    pub(crate) fn mark_unreadable(&mut self, object: HObject, version: EVersion, cx: &mut Cx<'_>) {
+        self.repairs.note(&object, self.osd, cx.reader.bad_offset(&object));
+        self.missing.set(object, version, EVersion::default());
+        let mut txn = Transaction::default();
+        self.missing_ops(&mut txn.meta);
+        self.submit(txn, After::Nothing, cx);
+    }
+
+    /// The store refused a transaction ([`PgEffect::Submit`]), and changed nothing, because the
+    /// object's data with which a write must be merged is bad. What to submit in its stead under
+    /// the same token; `None` if no other copy can have the change, so that the OSD must stop.
+    pub fn without_rotten(
+        &mut self,
+        token: Token,
+        mut txn: Transaction,
+        object: &HObject,
+        offset: Option<u64>,
+        out: &mut Vec<PgEffect>,
+    ) -> Option<Transaction> {
+        let logged = txn.meta.iter().find_map(|m| match m {
+            MetaOp::LogAppend { entry, .. } => from_slice::<LogEntry>(entry).ok().filter(|e| e.object == *object),
+            _ => None,
+        });
+        let version = logged?.version;
+        match &mut self.role {
+            Role::Replica { primary } => {
+                let body = CtlBody::Rotten { object: object.clone(), version, offset };
+                let tell = After::Send(*primary, self.ctl(body));
+                self.before(token, tell);
+            }
+            Role::Active(a) => {
+                let has = a.peers.values().any(|p| *object <= p.last_backfill && !p.missing.contains(object));
+                if !has {
+                    return None;
+                }
+                a.clean = false;
+                a.recovery.demand(object);
+                self.ops.forget_object(object);
+                self.pump_later = true;
+                out.extend([PgEffect::StateChanged, PgEffect::Continue]);
+            }
+            _ => return None,
+        }
+        tracing::error!(pg = %self.id, %object, %version, "bad data under a write: this copy is fetched anew");
+        self.repairs.note(object, self.osd, offset);
+        txn.objects.retain(|u| u.object != *object);
+        self.missing.set(object.clone(), version, EVersion::default());
+        self.missing_ops(&mut txn.meta);
+        Some(txn)
+    }
+
+    /// A member's copy is bad, it says.
+    pub(crate) fn on_rotten(
+        &mut self,
+        from: OsdId,
+        object: HObject,
+        version: EVersion,
+        offset: Option<u64>,
+        cx: &mut Cx<'_>,
+    ) {
+        if self.peer_is_rotten(from, object, version, offset) {
+            self.reopen(cx);
+            self.begin_recovery(cx);
+        }
+    }
+
+    /// Notes that a member's copy is bad; false if it is no member.
+    pub(crate) fn peer_is_rotten(
+        &mut self,
+        osd: OsdId,
+        object: HObject,
+        version: EVersion,
+        offset: Option<u64>,
+    ) -> bool {
+        let Role::Active(a) = &mut self.role else { return false };
+        let Some(p) = a.peers.get_mut(&osd) else { return false };
+        self.repairs.note(&object, osd, offset);
+        p.missing.set(object, version, EVersion::default());
+        true
+    }
+
+    /// The primary found our copy bad.
+    pub(crate) fn on_told_rotten(&mut self, object: HObject, version: EVersion, cx: &mut Cx<'_>) {
+        if matches!(self.role, Role::Replica { .. }) {
+            self.mark_unreadable(object, version, cx);
+        }
+    }
+
+    /// A copy here has been replaced.
+    pub(crate) fn own_copy_replaced(&mut self, object: &HObject, cx: &mut Cx<'_>) {
+        let bad = self.repairs.take(object, self.osd);
+        let Some(offset) = bad else { return };
+        cx.out.push(PgEffect::Repaired);
+        // The primary needs to know from whom it came, see `copy_repaired`.
+        if matches!(self.role, Role::Active(_)) {
+            self.repairs.note(object, self.osd, offset);
+        }
+    }
+
+    /// Primary: a member's copy is whole again.
+    pub(crate) fn copy_repaired(&mut self, object: &HObject, osd: OsdId, from: OsdId, cx: &mut Cx<'_>) {
+        let Some(offset) = self.repairs.take(object, osd) else { return };
+        let text = format!("osd.{osd} pg {}: {}, repaired from osd.{from}", self.id, place(object, offset));
+        cx.out.push(PgEffect::Log { error: true, text });
+        if let Some(info) = &mut self.info {
+            info.scrub.repaired += 1;
+        }
+        self.save_scrub(cx);
+    }
+
+    /// Primary: an object whose copy here is bad has no other that is known.
+    pub(crate) fn report_lost(&mut self, object: &HObject, cx: &mut Cx<'_>) {
+        let Some(offset) = self.repairs.take(object, self.osd) else { return };
+        let text = format!("osd.{} pg {}: {}, no good copy found", self.osd, self.id, place(object, offset));
+        cx.out.push(PgEffect::Log { error: true, text });
+        self.repairs.note(object, self.osd, offset);
+    }
+
+    /// Member: the primary has scrubbed the PG, or repaired objects of it.
+    pub(crate) fn on_scrub_history(&mut self, history: ScrubHistory, cx: &mut Cx<'_>) {
+        if let (Role::Replica { .. }, Some(info)) = (&self.role, &mut self.info) {
+            info.scrub = history;
+            self.save(After::Nothing, cx);
+        }
+    }
+
+    /// Stores the scrub history, here and at the members.
+    pub(crate) fn save_scrub(&mut self, cx: &mut Cx<'_>) {
+        let Some(history) = self.info.as_ref().map(|i: &PgInfo| i.scrub) else { return };
+        self.save(After::Nothing, cx);
+        let members: Vec<OsdId> = self.active().map_or_else(Vec::new, |a| a.peers.keys().copied().collect());
+        for m in members {
+            self.send(m, CtlBody::ScrubHistory(history), cx);
+        }
+        cx.out.push(PgEffect::StateChanged);
+    }
+}
