@@ -9,7 +9,7 @@
 //! since is redone from the journal. Knows nothing of who owns a block or when a freed one
 //! may be reused.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Bytes per block.
 pub const BLOCK: u64 = 4096;
@@ -323,6 +323,26 @@ impl Allocator {
         if self.chunks.remove(&start) {
             self.flip(PhysRun { start, len: self.chunk_blocks }, false);
         }
+    }
+
+    /// Is this block in use by data?
+    pub fn holds_data(&self, block: u64) -> bool {
+        let group = self.groups.get(group_of(block));
+        let used = group.is_some_and(|g| g.word((block % GROUP_BLOCKS / 64) as usize) >> (block % 64) & 1 == 1);
+        let chunk = self.chunks.range(..=block).next_back();
+        used && chunk.is_none_or(|c| block >= c + self.chunk_blocks)
+    }
+
+    /// Numbers and blocks of free runs, by the power of two below their length.
+    pub fn free_runs(&self) -> BTreeMap<u64, (u64, u64)> {
+        let mut all: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
+        let mut at = 0;
+        while let Some(run) = self.next_run(at, u64::MAX) {
+            let e = all.entry(run.len.ilog2().into()).or_default();
+            *e = (e.0 + 1, e.1 + run.len);
+            at = run.start + run.len;
+        }
+        all.into_iter().map(|(k, v)| (1 << k, v)).collect()
     }
 
     /// Blocks in chunks of metadata.

@@ -114,6 +114,19 @@ pub(crate) fn log_chunk(pg: PgId, first: EVersion, last: EVersion) -> Vec<u8> {
     k
 }
 
+/// The PG of a log chunk, from its key.
+pub(crate) fn log_pg(key: &[u8]) -> Result<PgId> {
+    let bad = || StoreError::corrupt("log chunk key of a wrong length");
+    let pool = key.get(1..9).and_then(|b| b.first_chunk::<8>()).ok_or_else(bad)?;
+    let seed = key.get(9..13).and_then(|b| b.first_chunk::<4>()).ok_or_else(bad)?;
+    Ok(PgId::new((u64::from_be_bytes(*pool) ^ (1 << 63)) as i64, u32::from_be_bytes(*seed)))
+}
+
+/// What the keys of an onode's segments begin with.
+pub(crate) fn segment_prefix(id: u64) -> Vec<u8> {
+    with_u64(b'S', id)
+}
+
 /// First and last version of a log chunk, from its key.
 pub(crate) fn log_chunk_versions(key: &[u8]) -> Result<(EVersion, EVersion)> {
     let bad = || StoreError::corrupt("log chunk key of a wrong length");

@@ -180,8 +180,7 @@ impl MetaStore {
         done.map_err(|e| failure(&self.name, "commit to", e))
     }
 
-    /// The tree, for checks.
-    #[cfg(test)]
+    /// The tree, for checks and statistics.
     pub fn tree(&self) -> &Tree {
         &self.tree
     }

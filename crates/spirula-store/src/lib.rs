@@ -59,6 +59,7 @@ mod sum;
 mod superblock;
 #[cfg(test)]
 mod tests;
+pub mod tools;
 mod view;
 
 pub use alloc::BLOCK;
@@ -66,7 +67,7 @@ pub use compress::{Algorithm, CompressionMode, PoolOptions};
 pub use error::{Result, StoreError};
 pub use paths::StorePaths;
 pub use plan::ReadPlan;
-pub use prepare::{Prepare, Prepared};
+pub use prepare::{Prepare, Prepared, extend};
 pub use read::{ObjectStat, OmapPage, Read};
 pub use store::{PoolSpace, Statfs, Store, StoreOptions};
 pub use sum::Checksum;

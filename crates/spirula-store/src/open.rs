@@ -47,7 +47,21 @@ impl Store {
         on_commit: Box<dyn Fn(u64) + Send>,
         on_error: Box<dyn Fn(StoreError) + Send>,
     ) -> Result<Self> {
-        Self::open_paths(&StorePaths::find(path)?, Access::Write, expected, opts, on_commit, on_error)
+        Self::open_at(&StorePaths::find(path)?, expected, opts, on_commit, on_error)
+    }
+
+    /// As [`Store::open`], with the devices given by path.
+    ///
+    /// # Errors
+    /// As [`Store::open`].
+    pub fn open_at(
+        paths: &StorePaths,
+        expected: Option<Identity>,
+        opts: &StoreOptions,
+        on_commit: Box<dyn Fn(u64) + Send>,
+        on_error: Box<dyn Fn(StoreError) + Send>,
+    ) -> Result<Self> {
+        Self::open_paths(paths, Access::Write, expected, opts, on_commit, on_error)
     }
 
     /// Opens a store to look at it: no byte of its devices is changed, whatever is done. It

@@ -9,10 +9,10 @@ use crate::alloc::BLOCK;
 use crate::device::{Aligned, BlockDevice};
 use crate::error::{Result, StoreError};
 use crate::layout::{self, Devices, JOURNAL_MIN, Plan, SIZE_MIN, refused};
-use crate::paths::{Access, CREATING, Claims, claim, is_link, kind, open_device};
+use crate::paths::{Access, CREATING, Claims, StorePaths, claim, is_link, kind, open_device};
 use crate::signature;
 use crate::store::StoreOptions;
-use crate::superblock::{HEADER, Identity};
+use crate::superblock::{HEADER, Identity, Superblock};
 use rustix::fs::FileType;
 use spirula_types::Uuid;
 use std::fs::{self, File};
@@ -320,6 +320,30 @@ fn wipe_ends(dev: &dyn BlockDevice) -> Result<()> {
         dev.write_at(&[zeros.as_ref()], at).map_err(|e| StoreError::io("write", dev.name(), e))?;
     }
     dev.flush().map_err(|e| StoreError::io("flush", dev.name(), e))
+}
+
+/// Makes the main file of a store that is not in use larger, so that there are `size` bytes
+/// for data. The next opening uses them.
+///
+/// # Errors
+/// [`StoreError::Refused`] if the main device is no file, or would become smaller.
+pub fn extend(path: &Path, size: u64) -> Result<()> {
+    let paths = StorePaths::find(path)?;
+    let file = claim(&paths.main, Access::Write)?;
+    let at = paths.main.display().to_string();
+    if kind(&paths.main)? != Some(FileType::RegularFile) {
+        return refused(at, "is a block device: its size is what it is", "leave --size out");
+    }
+    let sb = Superblock::read(&*open_device(&paths.main, Access::Shielded)?)?;
+    if size < sb.data_size {
+        return refused(
+            at,
+            format!("has {} bytes for data already", sb.data_size),
+            "a store cannot be made smaller; give a larger --size",
+        );
+    }
+    let len = sb.data_offset + size / BLOCK * BLOCK;
+    file.set_len(len).and_then(|()| file.sync_all()).map_err(io("size", &paths.main))
 }
 
 impl Store {

@@ -78,7 +78,6 @@ impl Refs {
     }
 
     /// Blocks with more than one owner: (first, blocks, further owners).
-    #[cfg(test)]
     pub fn shared(&self) -> impl Iterator<Item = (u64, u64, u32)> {
         self.runs.iter().map(|(f, l, n)| (u64::from(*f), u64::from(*l), *n))
     }

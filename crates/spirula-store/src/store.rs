@@ -236,14 +236,15 @@ impl Store {
     fn admit(&mut self) -> Result<()> {
         loop {
             self.shared.check()?;
+            // Before looking: what happens while we look must not be waited for.
+            let durable = self.shared.durable.load(Ordering::Acquire);
+            let checkpointed = self.shared.checkpointed.load(Ordering::Acquire);
             self.poll();
             self.freeze_if_due();
             let queue_full = self.shared.queued_bytes() > QUEUE_BYTES;
             if self.has_room() && !queue_full {
                 return Ok(());
             }
-            let durable = self.shared.durable.load(Ordering::Acquire);
-            let checkpointed = self.shared.checkpointed.load(Ordering::Acquire);
             self.shared.wait(|s, q| {
                 s.durable.load(Ordering::Acquire) > durable
                     || s.checkpointed.load(Ordering::Acquire) > checkpointed

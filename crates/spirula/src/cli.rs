@@ -3,7 +3,7 @@
 use crate::dir::ClusterDir;
 use crate::size::Life;
 use crate::size::Size;
-use crate::{control, found, join, local, options, process, status, up};
+use crate::{control, found, join, local, options, osd_prepare, process, status, store_cmd, up};
 use clap::{Args as ClapArgs, CommandFactory, Parser, Subcommand};
 use std::ffi::OsString;
 use std::net::IpAddr;
@@ -53,6 +53,11 @@ enum Command {
         command: Option<OsdCommand>,
         #[command(flatten)]
         daemon: DaemonArgs,
+    },
+    /// Check, show, export or import the store of a stopped daemon
+    Store {
+        #[command(subcommand)]
+        command: store_cmd::StoreCommand,
     },
     /// Print shell completions, for example: spirula completions bash > /etc/bash_completion.d/spirula
     Completions {
@@ -363,6 +368,10 @@ enum OsdCommand {
     Start(OsdArgs),
     /// Stop an OSD cleanly; its PGs become degraded
     Stop(OsdArgs),
+    /// Make an OSD's store on a directory, file or block device
+    Prepare(Box<osd_prepare::PrepareArgs>),
+    /// Use what the device of a stopped OSD has grown by
+    Grow(osd_prepare::GrowArgs),
 }
 
 #[derive(Debug, ClapArgs)]
@@ -416,6 +425,9 @@ impl Args {
             Command::Mgr(a) => process::run(process::Kind::Mgr, &a),
             Command::Osd { command: Some(OsdCommand::Start(a)), .. } => control::osd(&a.dir, "osd-start", a.id, a.json),
             Command::Osd { command: Some(OsdCommand::Stop(a)), .. } => control::osd(&a.dir, "osd-stop", a.id, a.json),
+            Command::Osd { command: Some(OsdCommand::Prepare(a)), .. } => osd_prepare::prepare(&a),
+            Command::Osd { command: Some(OsdCommand::Grow(a)), .. } => osd_prepare::grow(&a),
+            Command::Store { command } => store_cmd::run(&command),
             Command::Osd { command: None, daemon } => process::run(process::Kind::Osd, &daemon),
             Command::Completions { shell } => {
                 clap_complete::generate(shell, &mut Self::command(), "spirula", &mut std::io::stdout());

@@ -21,12 +21,14 @@ mod local;
 mod memory;
 mod net;
 mod options;
+mod osd_prepare;
 mod process;
 mod remote;
 mod signals;
 mod size;
 mod srv;
 mod status;
+mod store_cmd;
 mod up;
 
 use clap::Parser;

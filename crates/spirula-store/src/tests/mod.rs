@@ -9,6 +9,7 @@ mod planted;
 mod random;
 mod real;
 mod sim;
+mod tools;
 
 use crate::layout::{self, Devices, Layout, Plan};
 use crate::superblock::HEADER;

@@ -122,6 +122,11 @@ impl Model {
         }
     }
 
+    /// Number of objects.
+    pub fn len(&self) -> usize {
+        self.objects.len()
+    }
+
     /// Compares everything; panics with `what` and the difference.
     pub fn check(&self, store: &mut Store, what: &str) {
         let listed = store.list(&HObject::min(), &HObject::max(), usize::MAX).unwrap();
