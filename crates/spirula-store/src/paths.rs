@@ -15,9 +15,12 @@ use std::io::ErrorKind;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// Aligned reads and writes of at least this many bytes bypass the page cache.
 const DIRECT_MIN: usize = 64 << 10;
+/// How long to wait for a device that somebody else has.
+const PATIENCE: Duration = Duration::from_millis(1500);
 /// Marks a directory whose creation has not finished.
 pub(crate) const CREATING: &str = "creating";
 
@@ -84,8 +87,13 @@ pub(crate) fn claim(path: &Path, access: Access) -> Result<File> {
         }
         Err(e) => return Err(io("open", path)(e)),
     };
-    if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
-        return refused(at, "is in use by another process", "stop that one first");
+    // One that was killed lets go when the kernel has finished its writes.
+    let begun = Instant::now();
+    while rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+        if begun.elapsed() > PATIENCE {
+            return refused(at, "is in use by another process", "stop that one first");
+        }
+        std::thread::sleep(Duration::from_millis(10));
     }
     Ok(file)
 }

@@ -273,11 +273,12 @@ impl Store {
         let may =
             |seq: u64| (seq <= written || planted!(FreedReusedEarly)) && (seq < pinned || planted!(ReadUnprotected));
         while let Some((_, run)) = self.freed.pop_front_if(|(seq, _)| may(*seq)) {
-            assert!(self.alloc().mark_free(run), "freed blocks {run:?} were free already");
             if self.room.short() {
-                // Where it cannot be, the space just stays with the file.
+                // Before it is free: a checkpoint may take it at once. Where it cannot be,
+                // the space just stays with the file.
                 let _ = self.block.discard(run.start * BLOCK, run.len * BLOCK);
             }
+            assert!(self.alloc().mark_free(run), "freed blocks {run:?} were free already");
         }
         let checkpointed = self.shared.checkpointed.load(Ordering::Acquire);
         if self.frozen.as_ref().is_some_and(|f| f.seq <= checkpointed) {

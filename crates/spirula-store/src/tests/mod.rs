@@ -4,6 +4,7 @@
 mod alphabet;
 mod crash;
 mod faults;
+mod image;
 mod model;
 mod planted;
 mod random;
