@@ -145,7 +145,7 @@ class StoreTools(Case):
         os.rename(meta, journal + '.away')
         os.rename(journal, meta)
         os.rename(journal + '.away', journal)
-        os.truncate(self.osd('block'), 100 << 20)
+        os.truncate(self.osd('block'), (1 << 30) + (128 << 10) - 4096)
         refused('bytes, the superblock says')
         os.truncate(self.osd('block'), (1 << 30) + (128 << 10))
         r = self.store('check', '/etc/hostname', code=1)

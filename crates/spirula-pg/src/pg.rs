@@ -176,6 +176,20 @@ pub struct Stored {
     pub missing: Vec<(Bytes, Bytes)>,
 }
 
+impl Stored {
+    /// What the records say of the PG, for showing.
+    ///
+    /// # Errors
+    /// When they make no sense.
+    pub fn info(&self) -> Result<PgInfo, DecodeError> {
+        let mut info = from_slice::<Record>(&self.record)?.info;
+        if !self.head.is_empty() {
+            info.head = from_slice(&self.head)?;
+        }
+        Ok(info)
+    }
+}
+
 impl Pg {
     /// A PG of which nothing is stored here.
     pub fn new(id: PgId, osd: OsdId, cfg: Arc<PgConfig>) -> Self {

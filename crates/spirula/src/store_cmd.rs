@@ -7,8 +7,8 @@ use anyhow::{Context, anyhow, bail};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use spirula_buffer::PayloadPool;
-use spirula_messages::cluster::pg::PgInfo;
 use spirula_mon::MonStore;
+use spirula_pg::{Stored, head_key, info_key, missing_prefix, parse_info_key};
 use spirula_store::tools::{self, Bad, Filter};
 use spirula_store::{Store, StoreOptions, StorePaths};
 use spirula_types::PgId;
@@ -265,16 +265,16 @@ fn export(at: &At, file: &Path, pg: Option<&str>, skip_bad: bool) -> anyhow::Res
         None => None,
         Some(pg) => {
             let pg = pg_of(pg)?;
-            let key = spirula_pg::info_key(pg);
+            let key = info_key(pg);
             let Some(record) = store.meta(&key).map_err(|e| anyhow!("{e}"))? else {
                 bail!(
                     "PG {pg} is not in this store; 'spirula store dump {} meta' names those that are",
                     at.path.display()
                 );
             };
-            let info: PgInfo =
-                spirula_encoding::from_slice(&record).with_context(|| format!("read the record of PG {pg}"))?;
-            Some(Filter { pg, pg_num: info.pg_num, meta: vec![key] })
+            let stored = Stored { record, ..Stored::default() };
+            let info = stored.info().with_context(|| format!("read the record of PG {pg}"))?;
+            Some(Filter { pg, pg_num: info.pg_num, meta: vec![key, head_key(pg), missing_prefix(pg).into()] })
         }
     };
     let to_stdout = file == Path::new("-");
@@ -433,15 +433,23 @@ fn dump(at: &At, what: What, only: Option<&str>) -> anyhow::Result<()> {
         }
         What::Meta => {
             for (key, value) in store.meta_range(only.unwrap_or_default().as_bytes()).map_err(|e| anyhow!("{e}"))? {
-                let info =
-                    spirula_pg::parse_info_key(&key).and_then(|_| spirula_encoding::from_slice::<PgInfo>(&value).ok());
+                let info = match parse_info_key(&key) {
+                    None => None,
+                    Some(pg) => {
+                        let head = store.meta(&head_key(pg)).map_err(|e| anyhow!("{e}"))?.unwrap_or_default();
+                        Stored { record: value.clone(), head, ..Stored::default() }.info().ok()
+                    }
+                };
                 let (more, text) = match &info {
                     Some(i) => (
-                        json!({"pg": i.pg.to_string(), "pg_num": i.pg_num, "last_update": i.last_update.to_string(),
-                            "log_tail": i.log_tail.to_string()}),
+                        json!({"pg": i.pg.to_string(), "pg_num": i.pg_num, "last_update": i.last_update().to_string(),
+                            "log_tail": i.log_tail().to_string()}),
                         format!(
                             "; PG {} of {}, last update {}, log tail {}",
-                            i.pg, i.pg_num, i.last_update, i.log_tail
+                            i.pg,
+                            i.pg_num,
+                            i.last_update(),
+                            i.log_tail()
                         ),
                     ),
                     None => (Value::Null, String::new()),

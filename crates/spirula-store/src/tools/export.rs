@@ -38,7 +38,7 @@ pub struct Filter {
     pub pg: PgId,
     /// PGs of its pool, which say which objects are its.
     pub pg_num: u32,
-    /// Keys of its meta records.
+    /// What the keys of its meta records begin with.
     pub meta: Vec<Bytes>,
 }
 
@@ -150,7 +150,7 @@ pub fn export(store: &Store, filter: Option<&Filter>, bad: Bad, w: &mut dyn Writ
         Ok(())
     })?;
     for (key, value) in store.meta_range(b"")? {
-        if filter.is_none_or(|f| f.meta.contains(&key)) {
+        if filter.is_none_or(|f| f.meta.iter().any(|m| key.starts_with(m))) {
             out.pairs(META, &[(key, value)])?;
         }
     }
