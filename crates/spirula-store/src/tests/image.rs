@@ -2,7 +2,7 @@
 //! held. `SPIRULA_WRITE_IMAGE=1` writes the image of the present version, once per version.
 
 use super::model::{Model, random_txn};
-use super::sim::{Image, Rng, World};
+use super::sim::{Disk, Image, Rng, World};
 use super::{create_single, open, tiny};
 use crate::tools::{check, for_each_object};
 use crate::{Store, StoreOptions};
@@ -68,11 +68,11 @@ fn image_of_format_2_opens_is_sound_and_holds_what_it_held() {
         // As after a kill: with a journal to replay.
         let device = world.image().devices.remove(0);
         std::fs::create_dir_all(image.parent().unwrap()).unwrap();
-        std::fs::write(&image, zstd::encode_all(device.as_slice(), 19).unwrap()).unwrap();
+        std::fs::write(&image, zstd::encode_all(device.bytes().as_slice(), 19).unwrap()).unwrap();
         std::fs::write(&expected, content(&store)).unwrap();
     }
     let device = zstd::decode_all(std::fs::File::open(&image).unwrap()).unwrap();
-    let world = World::from_image(Image { devices: vec![device] });
+    let world = World::from_image(Image { devices: vec![Disk::of(&device)] });
     let store = open(&world, &opts).unwrap();
     assert_eq!(check(&store, true).unwrap().problems, Vec::<String>::new());
     assert_eq!(content(&store), std::fs::read_to_string(&expected).unwrap());

@@ -91,6 +91,6 @@ impl World {
 
 /// Everything the store can check by itself is in order.
 pub(crate) fn sound(store: &Store, what: &str) {
-    let found = store.meta.tree().check();
+    let found = crate::tools::check(store, false).unwrap();
     assert!(found.problems.is_empty(), "{what}: {:?}", found.problems);
 }

@@ -77,7 +77,8 @@ fn every_flipped_bit_in_live_data_or_metadata_is_found() {
     }
     // Pages in use by the tree: found by damaging everything a page at a time.
     let meta = sound.devices[2].len() / 4096;
-    let used = (32..meta).filter(|p| sound.devices[2][p * 4096..(p + 1) * 4096].iter().any(|b| *b != 0));
+    let bytes = sound.devices[2].bytes();
+    let used = (32..meta).filter(|p| bytes[p * 4096..(p + 1) * 4096].iter().any(|b| *b != 0));
     let (mut told, mut pages) = (0, 0);
     for page in used {
         let world = World::from_image(sound.clone());
@@ -142,7 +143,7 @@ fn export_and_import_carry_everything_and_damage_is_refused_before_anything_is_w
     let target = create(&opts);
     let before = {
         drop(open(&target, &opts).unwrap());
-        target.image().devices[2][crate::superblock::HEADER as usize..].to_vec()
+        target.image().devices[2].bytes().split_off(crate::superblock::HEADER as usize)
     };
     for i in 0..60 {
         let mut bad = stream.clone();
@@ -157,7 +158,7 @@ fn export_and_import_carry_everything_and_damage_is_refused_before_anything_is_w
         assert!(matches!(e, StoreError::Refused { .. }), "{e}");
         assert_eq!(store.last_seq(), 0);
     }
-    assert!(target.image().devices[2][crate::superblock::HEADER as usize..] == before);
+    assert!(target.image().devices[2].bytes().split_off(crate::superblock::HEADER as usize) == before);
     let mut copy = open(&target, &opts).unwrap();
     let done = import(&mut copy, || Ok(stream.as_slice())).unwrap();
     assert_eq!((done.objects, done.data, done.pg), (out.objects, out.data, None));
