@@ -111,19 +111,17 @@ class DamagedFiles(Case):
         full = os.path.join(d.dir, path)
         with open(full, 'r+b') as f:
             change(f)
-        before = open(full, 'rb').read()
+        head = lambda: open(full, 'rb').read(1 << 20)
+        before = head()
         r = d.up(check=False)
         assert r.code == 1 and os.path.basename(os.path.dirname(full)) in r.err, r
-        assert open(full, 'rb').read() == before, 'the damaged file was written to'
+        assert head() == before, 'the damaged file was written to'
         return r
 
     def test_damaged_store_superblock_is_refused_by_name(self):
-        def change(f):
-            size = os.fstat(f.fileno()).st_size
-            f.seek(0)
-            f.write(os.urandom(size))
-        r = self.damage('s', 'osd.0/superblock', change)
-        assert 'superblock' in r.err, r
+        # Both copies: a device begins with 128 KiB of labels.
+        r = self.damage('s', 'osd.0/block', lambda f: f.write(os.urandom(128 << 10)))
+        assert 'superblock' in r.err or 'label' in r.err or 'no store' in r.err, r
 
     def test_damaged_cluster_file_is_refused_by_name(self):
         d = Cluster(self.scratch, self.clients, 'm', args=['--osds', '1'])
@@ -137,7 +135,7 @@ class DamagedFiles(Case):
         d = Cluster(self.scratch, self.clients, 't', args=['--osds', '1'])
         d.up()
         text = open(d.conf).read()
-        open(d.conf, 'w').write(text.replace('auth_client_required = none', 'auth_client_required = nnoe'))
+        open(d.conf, 'w').write(text.replace('auth_client_required = cephx', 'auth_client_required = cpehx'))
         r = d.ceph('-s', check=False, timeout=60)
         assert r.code != 0, r
         d.down()

@@ -73,8 +73,6 @@ pub struct Mgr {
     pub(crate) osds: BTreeMap<OsdId, OsdEntry>,
     next_beacon: Duration,
     last_digest: Option<Duration>,
-    /// The commands went out with a beacon of this monitor session.
-    announced: bool,
 }
 
 impl Mgr {
@@ -91,7 +89,6 @@ impl Mgr {
             osds: BTreeMap::new(),
             next_beacon: now.mono,
             last_digest: None,
-            announced: false,
         }
     }
 
@@ -150,7 +147,6 @@ impl Mgr {
             MgrEvent::Message { conn, message } => self.on_message(now, conn, &message, out),
             MgrEvent::MonOpened => {
                 self.mon_up = true;
-                self.announced = false;
                 self.last_digest = None;
                 self.subscribe(out);
                 self.beacon(now, out);
@@ -187,9 +183,8 @@ impl Mgr {
 
     fn beacon(&mut self, now: Now, out: &mut Vec<MgrEffect>) {
         self.next_beacon = now.mono + BEACON_EVERY;
-        // The commands are some kilobytes that never change; once per session is enough.
-        let commands = if self.announced { Vec::new() } else { commands::descriptors() };
-        self.announced = true;
+        // With every one: a monitor that was away, or is new, has them within a beacon's time.
+        let commands = commands::descriptors();
         let body = MgrBeacon {
             fsid: self.config.fsid,
             gid: self.config.gid,

@@ -479,7 +479,7 @@ pub struct MonDoor {
 
 impl MonDoor {
     /// Decides by `realm`. `shared` is the monitors' own key (`mon.`).
-    pub fn new(
+    pub fn open(
         realm: Arc<RwLock<Realm>>,
         assign_id: AssignId,
         required: Required,
@@ -606,7 +606,7 @@ pub struct MonLogin {
 
 impl MonLogin {
     /// For monitor `name` (`mon.a`).
-    pub fn new(name: EntityId, key: CryptoKey) -> Arc<dyn Login> {
+    pub fn of(name: EntityId, key: CryptoKey) -> Arc<dyn Login> {
         Arc::new(Self { name, key })
     }
 }
@@ -695,7 +695,7 @@ mod tests {
     }
 
     fn mon_door(realm: &Arc<RwLock<Realm>>) -> Arc<dyn Authenticator> {
-        MonDoor::new(realm.clone(), Arc::new(|| Some(4242)), Required::cephx(), None)
+        MonDoor::open(realm.clone(), Arc::new(|| Some(4242)), Required::cephx(), None)
     }
 
     #[test]
@@ -749,10 +749,10 @@ mod tests {
     fn monitors_know_each_other_by_their_shared_key() {
         let (realm, shared, other) = realm();
         let strong = CryptoKey::generate(KeyType::Aes256k, clock::wall(), &mut draw);
-        let door = MonDoor::new(realm, Arc::new(|| Some(1)), Required::cephx(), Some(shared.clone()));
+        let door = MonDoor::open(realm, Arc::new(|| Some(1)), Required::cephx(), Some(shared.clone()));
         let name: EntityId = "mon.b".parse().unwrap();
         let go = |key: CryptoKey| {
-            let login = MonLogin::new(name.clone(), key);
+            let login = MonLogin::of(name.clone(), key);
             meet(&mut *login.credentials(EntityType::Mon).unwrap(), &*door, EntityType::Mon)
         };
         assert!(matches!(go(shared).unwrap().1.get::<MonPeer>(), Some(MonPeer::Monitor)));

@@ -38,7 +38,7 @@ fn is_current(dir: &ClusterDir, m: &Manifest) -> anyhow::Result<bool> {
 }
 
 fn socket(dir: &ClusterDir) -> String {
-    format!("{}/run/$cluster-$name.asok", dir.path().display())
+    format!("{}/run/ceph-$name.asok", dir.path().display())
 }
 
 /// What is asked of whom, and where the keys are.
@@ -51,7 +51,7 @@ fn auth(dir: &ClusterDir, m: &Manifest) -> String {
     };
     // Clusters of the first version have one keyring that means nothing.
     let old = dir.join("keyring").exists();
-    let keyring = if old { format!("{path}/keyring") } else { format!("{path}/$cluster.$name.keyring") };
+    let keyring = if old { format!("{path}/keyring") } else { format!("{path}/ceph.$name.keyring") };
     format!(
         "{note}auth_cluster_required = {method}\nauth_service_required = {method}\n\
          auth_client_required = {method}\nkeyring = {keyring}\n"

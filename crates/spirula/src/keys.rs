@@ -194,7 +194,7 @@ pub fn daemon(name: &str, settings: &Settings, realm: Option<Arc<RwLock<Realm>>>
 pub fn monitor_login(me: &Peer, auth: &MonAuth) -> anyhow::Result<Arc<dyn Login>> {
     let Some(key) = &auth.shared else { return Ok(NoneLogin::of(me)) };
     let own = EntityId::new(EntityType::Mon, &me.id).map_err(|e| anyhow!("mon.{}: {e}", me.id))?;
-    Ok(MonLogin::new(own, key.clone()))
+    Ok(MonLogin::of(own, key.clone()))
 }
 
 /// Writes a keyring with one key, capabilities left out.

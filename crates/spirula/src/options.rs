@@ -4,7 +4,7 @@
 //!
 //! 1. the default
 //! 2. the monitors' database (`ceph config set`), which a daemon learns once it is connected
-//! 3. the file: `-c`, else `$SPIRULA_CONF`, else `$CEPH_CONF`, else `DIR/ceph.conf`, else `/etc/ceph/ceph.conf`;
+//! 3. the file: `-c`, else `$SPIRULA_CONF`, else `DIR/ceph.conf`, else `$CEPH_CONF`, else `/etc/ceph/ceph.conf`;
 //!    within it `[global]`, then `[osd]`, then `[osd.0]`
 //! 4. the environment: `SPIRULA_PUBLIC_NETWORK=…` for `public_network`, then `CEPH_ARGS="--public-network …"`
 //! 5. the command line: `--public-network …`
@@ -83,12 +83,12 @@ impl Sources {
     /// When the file cannot be read or understood, or an argument is no option.
     pub fn read(dir: &Path, conf: Option<&Path>, args: &[String]) -> anyhow::Result<Self> {
         let mut s = Self::default();
-        let asked = conf.map(Path::to_path_buf).or_else(|| {
-            let var = ["SPIRULA_CONF", "CEPH_CONF"].iter().find_map(|v| std::env::var_os(v).filter(|v| !v.is_empty()));
-            var.map(PathBuf::from)
-        });
-        let usual = [dir.join("ceph.conf"), PathBuf::from("/etc/ceph/ceph.conf")];
-        s.path = asked.or_else(|| usual.into_iter().find(|p| p.exists()));
+        let var = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
+        let asked = conf.map(Path::to_path_buf).or_else(|| var("SPIRULA_CONF"));
+        // CEPH_CONF is there for clients, and may lead to another directory's cluster.
+        let own = Some(dir.join("ceph.conf")).filter(|p| p.exists());
+        let etc = Some(PathBuf::from("/etc/ceph/ceph.conf")).filter(|p| p.exists());
+        s.path = asked.or(own).or_else(|| var("CEPH_CONF")).or(etc);
         if let Some(path) = &s.path {
             let text = std::fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;
             s.file = ConfFile::parse(&text).map_err(|e| anyhow::anyhow!("{}: {e}", path.display()))?;

@@ -106,7 +106,9 @@ pub fn run(kind: Kind, args: &DaemonArgs) -> anyhow::Result<()> {
     up::init_log();
     // Before anything that a stop would have to undo.
     let stop = signals::channel()?;
-    let (process, _lock) = Process::begin(kind, args)?;
+    let (process, lock) = Process::begin(kind, args)?;
+    // Held until the process has ended: threads close their stores after us.
+    std::mem::forget(lock);
     let name = format!("{}.{}", kind.name(), process.id);
     let (running, addrs) = match kind {
         Kind::Mon => process.mon(args)?,

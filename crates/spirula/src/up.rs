@@ -153,7 +153,8 @@ fn start_and_wait(args: &UpArgs, progress: &mut Progress) -> anyhow::Result<()> 
     if args.memory.0 < SMALLEST {
         bail!("--memory {} is too little; give {} or more", args.memory, Size(SMALLEST));
     }
-    let _lock = dir.lock()?;
+    // Held until the process has ended: threads close their stores after us.
+    std::mem::forget(dir.lock()?);
     let manifest = match existing.filter(|m| m.complete) {
         Some(m) => {
             check_unchanged(args, &m)?;

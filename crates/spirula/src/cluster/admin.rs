@@ -19,7 +19,7 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 /// How long an answer may take.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(10);
 /// Between two looks at tickets that end.
 const RENEW: Duration = Duration::from_secs(5);
 const RETRY: Duration = Duration::from_millis(100);

@@ -217,7 +217,7 @@ impl MonDaemon {
         let me = Peer::new(EntityType::Mon, &name);
         let login = crate::keys::monitor_login(&me, &auth)?;
         let MonAuth { required, shared, realm } = auth;
-        let door = MonDoor::new(realm.clone(), Arc::new(move || ids.next()), required, shared);
+        let door = MonDoor::open(realm.clone(), Arc::new(move || ids.next()), required, shared);
         let service = Service { me: me.clone(), sink: mailbox.sink(), auth: door };
         let listener = hub.listen(&[addr], 0, service, on).with_context(|| {
             format!("mon.{name} cannot listen on {addr}; if another program has the port, a new cluster can take one with --port")
