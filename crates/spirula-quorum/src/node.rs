@@ -6,7 +6,7 @@ use crate::snapshot::{Incoming, Next, Outgoing, take};
 use crate::types::{ConfigChange, Entry, EntryKind, HardState, MemberId, Members, Role, Snapshot, Status};
 use bytes::Bytes;
 use raft::eraftpb::{self, MessageType};
-use raft::{GetEntriesContext, RawNode, SnapshotStatus, StateRole, Storage};
+use raft::{RawNode, SnapshotStatus, StateRole};
 use std::collections::{BTreeMap, VecDeque};
 
 /// How a member behaves. Times are in ticks.
@@ -615,13 +615,5 @@ impl Node {
 
     fn send_frame(&self, to: MemberId, frame: &Frame, out: &mut Vec<Effect>) {
         out.push(Effect::Send(to, spirula_encoding::to_vec(frame).into()));
-    }
-
-    /// Entries from `from` on that are in memory; for checks in tests.
-    pub fn entries_from(&self, from: u64) -> Vec<Entry> {
-        let store = self.raw.store();
-        let low = from.max(store.first_index().unwrap_or(1));
-        let all = store.entries(low, store.last() + 1, None, GetEntriesContext::empty(false));
-        all.unwrap_or_default().iter().map(from_raft).collect()
     }
 }
