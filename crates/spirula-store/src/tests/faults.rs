@@ -649,6 +649,28 @@ fn every_nth_flush_may_fail_once() {
 }
 
 #[test]
+pub(crate) fn data_that_reads_as_zeros_is_never_believed() {
+    let opts = tiny();
+    let world = create(&opts);
+    let mut store = open(&world, &opts).unwrap();
+    store.submit(write(&object(1), 0, 1, 20_000)).unwrap();
+    store.close().unwrap();
+    let mut struck = 0;
+    for n in 0..8 {
+        let store = open(&world, &opts).unwrap();
+        world.set_cold(true);
+        world.inject(Some(Fault::Zeros(n)));
+        match store.read_blocking(&object(1), 0, 20_000) {
+            Ok(data) => assert_eq!(data.unwrap(), pattern(1, 20_000), "read {n}"),
+            Err(e) => assert!(matches!(e, StoreError::Checksum { .. } | StoreError::Corrupt(_)), "read {n}: {e}"),
+        }
+        struck += u64::from(world.struck());
+        world.inject(None);
+    }
+    assert!(struck > 0, "no read was zeroed");
+}
+
+#[test]
 pub(crate) fn scrub_reads_the_device_and_not_the_cache() {
     let opts = tiny();
     let world = create(&opts);

@@ -28,6 +28,7 @@ fn random() {
 const SUITE: &[(&str, fn())] = &[
     ("requests finished one by one", crate::device::tests::requests_are_finished_however_little_each_takes),
     ("rot below the cache", faults::scrub_reads_the_device_and_not_the_cache),
+    ("data read as zeros", faults::data_that_reads_as_zeros_is_never_believed),
     ("lost writes", faults::devices_that_lost_acknowledged_writes_are_found_out),
     ("full device", faults::full_store_refuses_writes_but_reads_cuts_and_deletes),
     ("fragmented device", faults::fragmented_space_is_used_to_the_last_block),
