@@ -64,15 +64,7 @@ impl FromStr for EntityId {
     fn from_str(s: &str) -> Result<Self, AuthError> {
         let bad = || AuthError::BadName(s.chars().filter(|c| !c.is_control()).take(60).collect());
         let (kind, id) = s.split_once('.').ok_or_else(bad)?;
-        let kind = match kind {
-            "mon" => EntityType::Mon,
-            "mds" => EntityType::Mds,
-            "osd" => EntityType::Osd,
-            "client" => EntityType::Client,
-            "mgr" => EntityType::Mgr,
-            _ => return Err(bad()),
-        };
-        Self::new(kind, id)
+        Self::new(EntityType::from_name(kind).ok_or_else(bad)?, id)
     }
 }
 

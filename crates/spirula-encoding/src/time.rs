@@ -61,6 +61,36 @@ impl UTime {
             self.nsec / 1000
         )
     }
+
+    /// The reverse, for UTC stamps of today's kind, as people and reporters write them:
+    /// `2026-11-21T15:24:12.130085Z`, with `T`, `_` or a space, with or without fraction and zone.
+    pub fn from_iso(text: &str) -> Option<Self> {
+        let number = |from: usize, to: usize| -> Option<i64> {
+            let digits = text.get(from..to)?;
+            digits.bytes().all(|b| b.is_ascii_digit()).then(|| digits.parse().ok())?
+        };
+        let separators: Vec<char> =
+            [4, 7, 10, 13, 16].iter().filter_map(|&i| text.get(i..i + 1)?.chars().next()).collect();
+        if !matches!(separators.as_slice(), ['-', '-', 'T' | ' ' | '_', ':', ':']) {
+            return None;
+        }
+        let (year, month, day) = (number(0, 4)?, number(5, 7)?, number(8, 10)?);
+        let (hour, minute, second) = (number(11, 13)?, number(14, 16)?, number(17, 19)?);
+        if !(1..=12).contains(&month) || !(1..=31).contains(&day) || hour > 23 || minute > 59 || second > 60 {
+            return None;
+        }
+        // Days-from-civil, from the same source as above.
+        let y = year - i64::from(month <= 2);
+        let era = y.div_euclid(400);
+        let yoe = y.rem_euclid(400);
+        let doy = (153 * (month + if month > 2 { -3 } else { 9 }) + 2) / 5 + day - 1;
+        let days = era * 146_097 + yoe * 365 + yoe / 4 - yoe / 100 + doy - 719_468;
+        let sec = days * 86_400 + hour * 3600 + minute * 60 + second;
+        let fraction = text.get(19..).and_then(|r| r.strip_prefix('.')).unwrap_or_default();
+        let digits: String =
+            fraction.chars().take_while(char::is_ascii_digit).chain("000000000".chars()).take(9).collect();
+        Some(Self { sec: u32::try_from(sec).ok()?, nsec: digits.parse().unwrap_or(0) })
+    }
 }
 
 impl Encode for UTime {
@@ -86,5 +116,21 @@ mod tests {
         assert_eq!(t.to_iso(), "2026-11-20T19:41:16.229025+0000");
         assert_eq!(UTime::ZERO.to_iso(), "0.000000");
         assert_eq!(UTime { sec: 951_782_400, nsec: 0 }.to_iso(), "2000-02-29T00:00:00.000000+0000");
+    }
+
+    #[test]
+    fn stamps_are_read_in_the_forms_that_reporters_write() {
+        let stamp = UTime { sec: 1_795_274_652, nsec: 130_085_000 };
+        assert_eq!(stamp.to_iso(), "2026-11-21T15:24:12.130085+0000");
+        for text in ["2026-11-21T15:24:12.130085Z", "2026-11-21 15:24:12.130085", "2026-11-21T15:24:12.130085+0000"] {
+            assert_eq!(UTime::from_iso(text), Some(stamp), "{text}");
+        }
+        let leap = UTime::from_iso("2024-02-29T00:00:00Z").map(UTime::to_iso);
+        assert_eq!(leap.as_deref(), Some("2024-02-29T00:00:00.000000+0000"));
+        for text in
+            ["", "now", "2026-13-21T15:24:12Z", "2026-11-21T15:24", "2026-11-21T1é:24:12Z", "+026-11-21T15:24:12Z"]
+        {
+            assert_eq!(UTime::from_iso(text), None, "{text}");
+        }
     }
 }

@@ -33,6 +33,11 @@ impl EntityType {
         })
     }
 
+    /// The kind of that name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        [Self::Mon, Self::Mds, Self::Osd, Self::Client, Self::Mgr].into_iter().find(|k| k.as_str() == name)
+    }
+
     /// `mon`, `mds`, `osd`, `client`, `mgr`.
     pub fn as_str(self) -> &'static str {
         match self {

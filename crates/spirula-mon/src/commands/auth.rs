@@ -1,6 +1,6 @@
 //! `ceph auth …`: the table of users. What each command means is [`spirula_auth::db`]'s; here are arguments and output.
 
-use super::{Args, CommandResult, CommandSpec, FLAG_DEPRECATED, Outcome, settle, text_or_json};
+use super::{Args, CommandResult, CommandSpec, FLAG_DEPRECATED, Outcome, settle, stream, text_or_json};
 use crate::mon::CommandCtx;
 use serde_json::json;
 use spirula_auth::db::{self, AuthDb, DbError, User, user_json};
@@ -178,12 +178,7 @@ fn new_key(ctx: &CommandCtx<'_>, args: &Args, entity: &EntityId) -> Result<Crypt
         None if entity.service().is_some() => KeyType::Aes256k,
         None => KeyType::Aes,
     };
-    let random = ctx.random;
-    Ok(CryptoKey::generate(key_type, ctx.work.now, &mut move |out: &mut [u8]| {
-        for (to, from) in out.iter_mut().zip(random) {
-            *to = from;
-        }
-    }))
+    Ok(CryptoKey::generate(key_type, ctx.work.now, &mut stream(ctx)?))
 }
 
 fn keyring_out(ctx: &CommandCtx<'_>, entity: &EntityId, user: &User, with_caps: bool) -> CommandResult {
@@ -325,26 +320,17 @@ fn commit_pending(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
 }
 
 fn wipe(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
-    // More bytes than a command gets drawn: they follow from those by HMAC, one after the other.
-    let seed = match CryptoKey::new(KeyType::Aes256k, ctx.work.now, &ctx.random) {
-        Ok(seed) => seed,
-        Err(e) => return CommandResult::err(EINVAL, e.to_string()),
-    };
-    let mut count = 0u64;
-    let mut draw = |out: &mut [u8]| {
-        for chunk in out.chunks_mut(32) {
-            count += 1;
-            let block = seed.hmac_sha256(&count.to_le_bytes());
-            chunk.iter_mut().zip(block).for_each(|(o, b)| *o = b);
+    let mut run = || -> Outcome {
+        let mut draw = stream(ctx)?;
+        let lifetimes = Policy::default().lifetimes;
+        let old = ctx.work.state.service_keys.clone();
+        let all = Arc::make_mut(&mut ctx.work.state.service_keys);
+        for service in Service::ALL {
+            if let Some(keys) = old.get(service) {
+                all.set(service, keys.wiped(ctx.work.now, lifetimes.of(service), &mut draw));
+            }
         }
+        Ok(CommandResult::ok("wiped rotating service keys!"))
     };
-    let lifetimes = Policy::default().lifetimes;
-    let old = ctx.work.state.service_keys.clone();
-    let all = Arc::make_mut(&mut ctx.work.state.service_keys);
-    for service in Service::ALL {
-        if let Some(keys) = old.get(service) {
-            all.set(service, keys.wiped(ctx.work.now, lifetimes.of(service), &mut draw));
-        }
-    }
-    CommandResult::ok("wiped rotating service keys!")
+    settle(run())
 }

@@ -1,6 +1,6 @@
 //! `spirula token …` and `spirula join`: commands of ours, not of Ceph's. See [`crate::join`].
 
-use super::{Args, CommandResult, CommandSpec, FLAG_HIDDEN, Outcome, json_out, settle, text_or_json};
+use super::{Args, CommandResult, CommandSpec, FLAG_HIDDEN, Outcome, json_out, settle, stream, text_or_json};
 use crate::join::{Answer, OSDS_MAX, Record, Request, Token, id_of, user_of};
 use crate::mon::CommandCtx;
 use crate::osd;
@@ -172,9 +172,7 @@ fn redeem(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
         let mons = ctx.work.state.monmap.mons.iter().map(|(name, m)| (name.clone(), m.addrs.clone())).collect();
         let conf = handed_on(ctx);
         let answer = Answer { nonce: request.nonce, fsid: ctx.mon.fsid(), mons, osds, mon_key, conf };
-        let random = ctx.random;
-        let mut fill = move |out: &mut [u8]| out.iter_mut().zip(random).for_each(|(to, from)| *to = from);
-        Ok(CommandResult::data(answer.seal(&key, &mut fill)))
+        Ok(CommandResult::data(answer.seal(&key, &mut stream(ctx)?)))
     };
     settle(run())
 }

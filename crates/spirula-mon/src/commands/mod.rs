@@ -36,6 +36,7 @@ use crate::mon::{CommandCtx, Mon};
 use crate::work::Work;
 use bytes::Bytes;
 use serde_json::Value;
+use spirula_auth::{CryptoKey, KeyType};
 use spirula_format::{Format, to_json};
 use spirula_messages::ceph::log::severity;
 use spirula_types::errno::EINVAL;
@@ -70,6 +71,23 @@ pub fn specs() -> impl Iterator<Item = &'static CommandSpec> {
 
 /// Result of handlers that use `?` on refusals.
 type Outcome = Result<CommandResult, (i32, String)>;
+
+/// As many random bytes as a command wants: they follow by HMAC, block by block, from those drawn
+/// for it, so that no two requests for bytes get the same ones.
+///
+/// # Errors
+/// Never in practice: the seed has a key's length.
+fn stream(ctx: &CommandCtx<'_>) -> Result<impl FnMut(&mut [u8]) + use<>, (i32, String)> {
+    let seed = CryptoKey::new(KeyType::Aes256k, ctx.work.now, &ctx.random).map_err(|e| (EINVAL, e.to_string()))?;
+    let mut count = 0u64;
+    Ok(move |out: &mut [u8]| {
+        for chunk in out.chunks_mut(32) {
+            count += 1;
+            let block = seed.hmac_sha256(&count.to_le_bytes());
+            chunk.iter_mut().zip(block).for_each(|(o, b)| *o = b);
+        }
+    })
+}
 
 fn settle(outcome: Outcome) -> CommandResult {
     outcome.unwrap_or_else(|(errno, text)| CommandResult::err(errno, text))

@@ -359,17 +359,11 @@ fn nothing_needs(ctx: &CommandCtx<'_>, args: &Args) -> Result<(), (i32, String)>
 }
 
 fn destroy_checked(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
-    match nothing_needs(ctx, args) {
-        Ok(()) => destroy(ctx, args),
-        Err((errno, text)) => CommandResult::err(errno, text),
-    }
+    settle(nothing_needs(ctx, args).map(|()| destroy(ctx, args)))
 }
 
 fn purge_checked(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
-    match nothing_needs(ctx, args) {
-        Ok(()) => purge(ctx, args),
-        Err((errno, text)) => CommandResult::err(errno, text),
-    }
+    settle(nothing_needs(ctx, args).map(|()| purge(ctx, args)))
 }
 
 fn destroy(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
