@@ -1,5 +1,5 @@
 """Rot: flipped bits in one OSD's store are noticed, repaired from another copy, and never reach a client."""
-import glob, os, time
+import glob, json, os, time
 from harness import Case
 
 
@@ -105,3 +105,45 @@ class Scrub(Case):
         self.c.wait_clean()
         assert self.get('merge', 'obj') == bytes(data)
         self.c.wait_clean()
+
+    def test_3_deep_scrub_finds_rot_and_repair_heals(self):
+        self.pool('deep')
+        data, omap = os.urandom(300000), 'value'
+        self.put('deep', 'obj', data)
+        self.put('deep', 'other', data[::-1])
+        self.c.rados('-p', 'deep', 'setomapval', 'obj', 'key', omap)
+        self.c.rados('-p', 'deep', 'setxattr', 'obj', 'user', 'value')
+        where = self.json_map('deep', 'obj')
+        pgid, replica = where['pgid'], where['acting'][1]
+        said = self.c.ceph('pg', 'deep-scrub', pgid)
+        assert f'instructing pg {pgid} on osd.{where["acting"][0]} to deep-scrub' in said.err, said
+        self.until('a clean deep scrub', lambda: self.logged(f'{pgid} deep-scrub ok'))
+        assert json.loads(self.c.rados('list-inconsistent-pg', 'deep').out) == []
+        assert json.loads(self.c.rados('list-inconsistent-obj', pgid).out)['inconsistents'] == []
+        self.rot(replica, data[8192:8256])
+
+        self.c.ceph('pg', 'deep-scrub', pgid)
+        self.until('the deep scrub finds it', lambda: json.loads(self.c.rados('list-inconsistent-pg', 'deep').out) == [pgid])
+        found = json.loads(self.c.rados('list-inconsistent-obj', pgid).out)['inconsistents']
+        assert [f['object']['name'] for f in found] == ['obj'], found
+        assert found[0]['union_shard_errors'] == ['read_error'], found
+        assert found[0]['selected_object_info']['size'] == 300000, found
+        bad = [s['osd'] for s in found[0]['shards'] if s['errors']]
+        assert bad == [replica] and len(found[0]['shards']) == 3, found
+        health = self.c.ceph('health', 'detail').out
+        for line in ('HEALTH_ERR', 'OSD_SCRUB_ERRORS: 1 scrub errors', 'Possible data damage: 1 pg inconsistent',
+                     f'pg {pgid} is active+clean+inconsistent'):
+            assert line in health, (line, health)
+        # A shallow scrub does not read, and does not take back what a deep one found.
+        self.c.ceph('pg', 'scrub', pgid)
+        self.until('a shallow scrub', lambda: self.logged(f'{pgid} scrub ok'))
+        assert json.loads(self.c.rados('list-inconsistent-pg', 'deep').out) == [pgid]
+
+        self.c.ceph('pg', 'repair', pgid)
+        self.until('health', lambda: self.c.ceph('health').out.startswith('HEALTH_OK'))
+        assert self.logged(f'{pgid} repair 1 errors, 1 fixed'), self.c.ceph('log', 'last', '30').out
+        assert json.loads(self.c.rados('list-inconsistent-obj', pgid).out)['inconsistents'] == []
+        self.c.ceph('osd', 'pool', 'deep-scrub', 'deep')
+        self.c.wait_clean()
+        assert self.get('deep', 'obj') == data
+        assert self.get('deep', 'other') == data[::-1]

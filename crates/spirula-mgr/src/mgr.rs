@@ -13,7 +13,7 @@ use spirula_messages::ceph::{
     MCommand, MCommandReply, MConfig, MMgrClose, MMgrCommand, MMgrCommandReply, MMgrConfigure, MMgrMap, MMonSubscribe,
     MOsdMap, Subscription, kind,
 };
-use spirula_messages::cluster::control::{MgrBeacon, MgrDigest, OsdReport, OsdReportAck};
+use spirula_messages::cluster::control::{MgrBeacon, MgrDigest, OsdReport, OsdReportAck, OsdScrub};
 use spirula_messages::{Body, Message};
 use spirula_types::{Epoch, OsdId, Uuid};
 use std::collections::{BTreeMap, VecDeque};
@@ -299,6 +299,7 @@ impl Mgr {
             kind::MGR_COMMAND => match MMgrCommand::from_message(m) {
                 Ok(body) => {
                     let r = commands::run(self, now, &body.cmd);
+                    self.order_scrubs(&r.scrubs, out);
                     let reply = MMgrCommandReply { result: r.ret, status: r.rs, output: r.data.into() };
                     out.push(MgrEffect::Send(conn, reply.into_message(m.tid)));
                 }
@@ -316,6 +317,7 @@ impl Mgr {
                     } else {
                         commands::tell(self, now, &body.cmd)
                     };
+                    self.order_scrubs(&r.scrubs, out);
                     let reply = MCommandReply { result: r.ret, status: r.rs, output: r.data.into() };
                     out.push(MgrEffect::Send(conn, reply.into_message(m.tid)));
                 }
@@ -335,6 +337,20 @@ impl Mgr {
             kind::MGR_REPORT => {}
             other => tracing::debug!("message type {other} from {} ignored", self.peer_name(conn)),
         }
+    }
+
+    /// Passes orders to scrub on. OSDs are known by the connections over which they report.
+    fn order_scrubs(&self, orders: &[(OsdId, OsdScrub)], out: &mut Vec<MgrEffect>) {
+        for (osd, order) in orders {
+            if let Some(conn) = self.osds.get(osd).and_then(|o| o.conn) {
+                out.push(MgrEffect::Send(conn, order.clone().into_message(0)));
+            }
+        }
+    }
+
+    /// Is this OSD connected?
+    pub(crate) fn hears(&self, osd: OsdId) -> bool {
+        self.osds.get(&osd).is_some_and(|o| o.conn.is_some())
     }
 
     fn peer_name(&self, conn: ConnId) -> String {

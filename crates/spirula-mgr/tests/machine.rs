@@ -251,7 +251,9 @@ fn commands_that_do_not_exist_or_make_no_sense_are_refused() {
     assert_eq!(command(&mut mgr, r#"{"prefix": "pg scrub", "pgid": "5.0"}"#).0, -2);
     assert_eq!(command(&mut mgr, r#"{"prefix": "pg scrub", "pgid": "one"}"#).0, -22);
     let (ret, rs, _) = command(&mut mgr, r#"{"prefix": "pg repair", "pgid": "1.0"}"#);
-    assert!(ret == -95 && rs.contains("not implemented"), "{rs}");
+    assert_eq!((ret, rs.as_str()), (-11, "pg 1.0 has no primary osd"));
+    assert_eq!(command(&mut mgr, r#"{"prefix": "osd scrub", "who": "host7"}"#).0, -22);
+    assert_eq!(command(&mut mgr, r#"{"prefix": "osd pool repair", "who": ["nopool"]}"#).0, -2);
     let (ret, rs, _) = command(&mut mgr, r#"{"prefix": "pg ls", "states": ["foo"]}"#);
     assert_eq!(ret, -22);
     assert!(rs.starts_with("'foo' is not a valid pg state, available choices: stale+creating+active+"), "{rs}");

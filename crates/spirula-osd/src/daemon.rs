@@ -15,6 +15,7 @@ use crate::perf::Perf;
 use crate::reader::{Shelf, StoreReader, rotten};
 use crate::report::Reporter;
 use crate::sched::Scheduler;
+use crate::scrub::Scrubs;
 use crate::space::grows;
 use crate::tell::Answer;
 use bytes::Bytes;
@@ -103,6 +104,8 @@ pub enum OsdEvent {
     StoreFailed(String),
     /// A helper thread has read what was wanted.
     Fetched(PgId, ReadKey, Vec<Piece>),
+    /// A scrub's map goes on: number of the map, and the piece of data that was read.
+    ScrubStep(u64, Option<Result<Bytes, spirula_store::StoreError>>),
     /// An order from the process.
     Control(Control),
 }
@@ -224,6 +227,7 @@ pub struct Osd {
     pub(crate) bench: Option<Bench>,
     pub(crate) history: History,
     pub(crate) clog: ClusterLog,
+    pub(crate) scrubs: Scrubs,
 }
 
 impl Osd {
@@ -323,6 +327,7 @@ impl Osd {
             bench: None,
             history: History::default(),
             clog: ClusterLog::default(),
+            scrubs: Scrubs::default(),
             cfg,
         };
         // The PGs go on from the map they stopped at, as spectators until a map shows us up.
@@ -384,7 +389,7 @@ impl Osd {
                 }
             }),
             OsdReportAck::KIND => OsdReportAck::from_message(&m).map(|a| self.reporter.acked(&a)),
-            OsdScrub::KIND => Ok(()),
+            OsdScrub::KIND => OsdScrub::from_message(&m).map(|o| self.scrub_ordered(o)),
             other => {
                 tracing::debug!("osd.{}: message type {other} is not for an OSD, ignored", self.cfg.id);
                 Ok(())
@@ -611,6 +616,8 @@ impl Osd {
             PgEffect::Unreserve(what) => self.unreserve(id, what),
             PgEffect::WantTurn => self.want_turn(id),
             PgEffect::Recovered { objects, bytes } => self.sched.recovered(objects, bytes),
+            PgEffect::ScrubScan { seq, from, to, deep } => self.scrub_scan(id, seq, from, to, deep),
+            PgEffect::ScrubEnded { done } => self.scrub_ended(id, done),
             PgEffect::Repaired => self.perf.repaired += 1,
             PgEffect::Log { error, text } => self.clog.say(error, text),
             PgEffect::Alive(epoch) => self.alive = self.alive.max(epoch),
@@ -858,6 +865,7 @@ impl Daemon for Osd {
                 // Valid only while the bytes are surely the ones read above.
                 self.known_crcs.clear();
             }
+            OsdEvent::ScrubStep(job, data) => self.scrub_step(job, data),
             OsdEvent::Control(Control::Stop(done)) => self.stop(Some(done)),
         }
     }
@@ -898,6 +906,7 @@ impl Daemon for Osd {
         if now >= self.next_housekeeping {
             self.next_housekeeping = now + Duration::from_millis(100);
             self.keep_links(now);
+            self.start_scrub(now);
             if now >= self.next_renewal {
                 self.next_renewal = now + RENEW;
                 self.renew();

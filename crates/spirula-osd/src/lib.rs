@@ -29,6 +29,7 @@ mod reader;
 mod reads;
 mod report;
 mod sched;
+mod scrub;
 mod space;
 mod tell;
 

@@ -153,6 +153,7 @@ impl Pg {
 
     /// Something is missing again: not clean any more.
     pub(crate) fn reopen(&mut self, cx: &mut Cx<'_>) {
+        self.abort_scrub(cx);
         if let Some(a) = self.active_mut() {
             a.clean = false;
             cx.out.push(PgEffect::StateChanged);

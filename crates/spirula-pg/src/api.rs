@@ -4,8 +4,9 @@ use crate::exec::{Fetched, Fullness, PoolRules, Prefetch, Source};
 use spirula_encoding::UTime;
 use spirula_messages::ceph::osd::{MOsdOp, MOsdOpReply};
 use spirula_messages::cluster::pg::{PgCtl, PgTxn, RepAck};
+use spirula_messages::cluster::scrub::ScrubMap;
 use spirula_types::transaction::Transaction;
-use spirula_types::{Epoch, OsdId, PgId, ReqId};
+use spirula_types::{Epoch, HObject, OsdId, PgId, ReqId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -251,6 +252,20 @@ pub enum PgEvent {
         /// Objects, or pieces of comparing.
         work: usize,
     },
+    /// Scrub the PG; ends with [`PgEffect::ScrubEnded`].
+    Scrub {
+        /// Read all data.
+        deep: bool,
+        /// Replace bad copies.
+        repair: bool,
+    },
+    /// The answer to [`PgEffect::ScrubScan`].
+    ScrubMapped {
+        /// Its number.
+        seq: u64,
+        /// What is here; `None` when it could not be listed.
+        map: Option<ScrubMap>,
+    },
     /// Goes on after [`PgEffect::Continue`].
     Continue,
     /// Time passed (about once a second, at [`PgEffect::WakeAt`], and when a lease was renewed
@@ -316,6 +331,23 @@ pub enum PgEffect {
     StateChanged,
     /// A bad copy here has been replaced by a good one.
     Repaired,
+    /// Make a map of the objects here from `from` up to before `to`, as all effects before this
+    /// one left them; then say [`PgEvent::ScrubMapped`].
+    ScrubScan {
+        /// Comes back.
+        seq: u64,
+        /// First object.
+        from: HObject,
+        /// After the last one.
+        to: HObject,
+        /// Read data and omap from the device.
+        deep: bool,
+    },
+    /// The scrub asked for has ended.
+    ScrubEnded {
+        /// All of it was done; else it was not possible now.
+        done: bool,
+    },
     /// A line for the cluster log.
     Log {
         /// An error; else only information.
@@ -350,6 +382,8 @@ pub struct PgConfig {
     pub push_window: usize,
     /// Objects compared in one step of a backfill.
     pub scan_objects: usize,
+    /// Objects compared at a time by a scrub; a deep one takes a quarter of that.
+    pub scrub_chunk: usize,
     /// Objects deleted in one transaction.
     pub remove_batch: usize,
     /// Between repeats of questions to monitor and primary, milliseconds.
@@ -404,6 +438,7 @@ impl Default for PgConfig {
             push_bytes: 4 << 20,
             push_window: 8,
             scan_objects: 256,
+            scrub_chunk: 16,
             remove_batch: 64,
             retry_ms: 3000,
             limits: crate::exec::Limits::default(),

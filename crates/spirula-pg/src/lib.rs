@@ -14,6 +14,7 @@
 //! | `ops` | client requests: order per object, execution, replication, commit, reply |
 //! | [`exec`] | what a RADOS op vector means |
 //! | `recovery` | making copies whole while the PG serves |
+//! | `scrub` | comparing the copies, listing and repairing what differs |
 //! | `repair` | copies that turn out to be bad |
 //! | `member` | answering a primary: infos, logs, replicated writes, activation, deletion |
 //! | `lease` | why a replaced primary serves no stale read |
@@ -36,8 +37,7 @@
 //! * every OSD pings its peers and keeps [`Leases`].
 //!
 //! Not here yet: snapshots, erasure coding (enters at `Pg::replicate` for writes, and at
-//! `recovery::copy` for objects), object classes, scrub (a stage beside recovery, under the
-//! same reservations and turns), merging PGs.
+//! `recovery::copy` for objects), object classes, merging PGs.
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test"))]
 
@@ -70,6 +70,7 @@ mod pg;
 mod query;
 mod recovery;
 mod repair;
+mod scrub;
 mod split;
 mod stat;
 

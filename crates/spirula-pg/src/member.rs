@@ -29,6 +29,7 @@ impl Pg {
             CtlBody::PullFailed { seq, object } if leads => self.on_pull_failed(from, seq, &object, cx),
             CtlBody::PushAck { seq } if leads => self.on_push_ack(from, seq, cx),
             CtlBody::ProgressAck { last_backfill } if leads => self.on_progress_ack(from, &last_backfill, cx),
+            CtlBody::Scrubbed { seq, map } if leads => self.on_scrubbed(from, seq, map, cx),
             CtlBody::Rotten { object, version, offset } if leads => {
                 self.on_rotten(from, object, version, offset, cx);
             }
@@ -55,8 +56,9 @@ impl Pg {
             CtlBody::Rotten { object, version, .. } => self.on_told_rotten(object, version, cx),
             CtlBody::Delete => self.on_delete(from, cx),
             CtlBody::ScrubHistory(history) => self.on_scrub_history(history, cx),
-            CtlBody::ScrubScan { .. } | CtlBody::Scrubbed { .. } => {}
-            CtlBody::Info { .. }
+            CtlBody::ScrubScan { seq, from: first, to, deep } => self.on_scrub_scan(seq, first, to, deep, cx),
+            CtlBody::Scrubbed { .. }
+            | CtlBody::Info { .. }
             | CtlBody::Log { .. }
             | CtlBody::Activated
             | CtlBody::Scanned { .. }

@@ -173,6 +173,15 @@ impl Ops {
         self.contexts.retain(|_, c| c.inflight > 0 || !c.queue.is_empty() || c.used >= oldest);
     }
 
+    /// Looks at the requests on these objects again, at [`PgEffect::Continue`].
+    pub fn resume(&mut self, which: impl Fn(&HObject) -> bool) {
+        let mut found: Vec<HObject> =
+            self.contexts.iter().filter(|(o, c)| which(o) && !c.queue.is_empty()).map(|(o, _)| o.clone()).collect();
+        found.sort();
+        self.again |= !found.is_empty();
+        self.pending.append(&mut found);
+    }
+
     /// Forgets what is known of an object (its stored state changes under us).
     pub fn forget_object(&mut self, object: &HObject) {
         if let Some(c) = self.contexts.get_mut(object) {
@@ -197,6 +206,12 @@ pub(crate) struct Inflight {
     results: Vec<OpResult>,
     /// The request and its resends.
     ops: Vec<Queued>,
+}
+
+impl Inflight {
+    pub fn object(&self) -> &HObject {
+        &self.object
+    }
 }
 
 impl Pg {
@@ -365,6 +380,9 @@ impl Pg {
             let (write, inflight) = (first.class.write, context.inflight);
             if write && self.answered_before(object, cx) {
                 continue;
+            }
+            if write && self.scrub.blocks(object) {
+                return; // The end of the chunk comes back here.
             }
             if self.must_recover_first(object, write, cx) {
                 return; // Recovery comes back here.
@@ -694,6 +712,7 @@ impl Pg {
         for object in ready {
             self.run_object(&object, cx);
         }
+        self.scrub_drained(cx);
     }
 
     // ---- requests on the PG ----
@@ -721,7 +740,8 @@ impl Pg {
                 last_user_version: self.info.as_ref().map_or(0, |i| i.head.last_user_version),
                 fetched: None,
             };
-            match exec::execute_pg(&ctx, cx.reader, &q.op.msg.ops) {
+            let scrubbed = self.scrub_ls(&q.op.msg.ops).map(Ok);
+            match scrubbed.unwrap_or_else(|| exec::execute_pg(&ctx, cx.reader, &q.op.msg.ops)) {
                 Ok(outcome) => {
                     let Some(q) = self.ops.pg_queue.pop_front() else { return };
                     let mut reply = self.reply_to(&q, outcome.result);

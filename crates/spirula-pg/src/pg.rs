@@ -114,6 +114,7 @@ pub struct Pg {
     pub(crate) reservations: BTreeSet<Reservation>,
     pub(crate) stat: crate::stat::StatState,
     pub(crate) repairs: crate::repair::Repairs,
+    pub(crate) scrub: crate::scrub::Scrub,
     record_key: Bytes,
     head_key: Bytes,
 }
@@ -219,6 +220,7 @@ impl Pg {
             reservations: BTreeSet::new(),
             stat: crate::stat::StatState::default(),
             repairs: crate::repair::Repairs::default(),
+            scrub: crate::scrub::Scrub::default(),
             record_key: info_key(id),
             head_key: head_key(id),
         }
@@ -311,6 +313,8 @@ impl Pg {
             PgEvent::CreatedAck { winner } => self.on_created_ack(winner, cx),
             PgEvent::Reserved(what) => self.on_reserved(what, cx),
             PgEvent::Turn { work } => self.on_turn(work, cx),
+            PgEvent::Scrub { deep, repair } => self.on_scrub(deep, repair, cx),
+            PgEvent::ScrubMapped { seq, map } => self.on_scrub_mapped(seq, map, cx),
             PgEvent::Continue => self.go_on(cx),
             PgEvent::Tick => self.on_tick(cx),
         }
@@ -544,6 +548,8 @@ impl Pg {
         let role = std::mem::replace(&mut self.role, Role::Idle);
         self.pump_read = None;
         self.repairs.clear();
+        self.abort_scrub(cx);
+        self.scrub.found = None;
         for r in std::mem::take(&mut self.reservations) {
             cx.out.push(PgEffect::Unreserve(r));
         }
@@ -657,7 +663,10 @@ impl Pg {
     fn on_tick(&mut self, cx: &mut Cx<'_>) {
         match &self.role {
             Role::Peering(_) => self.peering_tick(cx),
-            Role::Active(_) => self.active_tick(cx),
+            Role::Active(_) => {
+                self.scrub_tick(cx);
+                self.active_tick(cx);
+            }
             Role::Idle if self.is_live() && cx.now.mono_ms >= self.notified_ms + self.cfg.retry_ms => {
                 self.notify(cx);
                 self.check_removed(cx);

@@ -164,6 +164,7 @@ impl Pg {
         if let Some(info) = &mut self.info {
             info.scrub.repaired += 1;
         }
+        self.scrub_repaired(object, osd);
         self.save_scrub(cx);
     }
 

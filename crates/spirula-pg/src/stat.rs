@@ -49,6 +49,12 @@ impl Pg {
                 state |= PgState::LAGGY;
             }
         }
+        if let Role::Active(_) = &self.role {
+            state |= self.scrub.state();
+            if self.info.as_ref().is_some_and(|i| i.scrub.shallow_errors + i.scrub.deep_errors > 0) {
+                state |= PgState::INCONSISTENT;
+            }
+        }
         if view.up != view.acting {
             state |= PgState::REMAPPED;
         }
@@ -112,6 +118,10 @@ impl Pg {
             s.created = info.created;
             s.parent = if info.origin == info.pg { Default::default() } else { info.origin };
             s.last_epoch_clean = if state.has(PgState::CLEAN) { self.epoch() } else { info.lec };
+            let h = &info.scrub;
+            (s.last_scrub, s.last_scrub_stamp) = (h.last, h.last_stamp);
+            (s.last_deep_scrub, s.last_deep_scrub_stamp) = (h.last_deep, h.last_deep_stamp);
+            s.last_clean_scrub_stamp = h.last_clean_stamp;
             s.stats = self.sum(info);
         }
         self.stat.last = s.clone();
@@ -133,6 +143,9 @@ impl Pg {
             num_objects_unfound: lacks.unfound,
             num_objects_recovered: self.stat.recovered_objects,
             num_bytes_recovered: self.stat.recovered_bytes,
+            num_scrub_errors: i64::from(info.scrub.shallow_errors) + i64::from(info.scrub.deep_errors),
+            num_shallow_scrub_errors: i64::from(info.scrub.shallow_errors),
+            num_deep_scrub_errors: i64::from(info.scrub.deep_errors),
             num_objects_repaired: info.scrub.repaired as i64,
             num_rd: c.reads,
             num_rd_kb: c.read_kb,

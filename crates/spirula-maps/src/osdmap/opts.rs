@@ -27,6 +27,10 @@ pub enum PoolOptType {
 
 /// Numbers of the options we use ourselves.
 pub mod opt {
+    /// Least seconds between shallow scrubs.
+    pub const SCRUB_MIN_INTERVAL: i32 = 0;
+    /// Seconds between deep scrubs.
+    pub const DEEP_SCRUB_INTERVAL: i32 = 2;
     /// Compression mode.
     pub const COMPRESSION_MODE: i32 = 6;
     /// Compression algorithm.

@@ -7,6 +7,7 @@ mod osd;
 mod osd_df;
 mod pg;
 mod python;
+mod scrub;
 mod spec;
 mod tell;
 

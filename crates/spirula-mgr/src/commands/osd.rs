@@ -1,7 +1,7 @@
 //! `osd …`: what the PG map says about OSDs and pools.
 
 use super::autoscale::Row;
-use super::pg::{json_inner, no_scrub};
+use super::pg::json_inner;
 use super::python;
 use super::spec::{CommandSpec, Ctx, Reply, parse_osd};
 use crate::health::copies;
@@ -28,12 +28,12 @@ pub(super) const COMMANDS: &[CommandSpec] = commands! {
     "osd" "r", "osd safe-to-destroy name=ids,type=CephString,n=N", "check whether osd(s) can be safely destroyed without reducing data durability" => safe_to_destroy;
     "osd" "r", "osd ok-to-stop name=ids,type=CephString,n=N name=max,type=CephInt,req=false", "check whether osd(s) can be safely stopped without reducing immediate data availability" => ok_to_stop;
     "mgr" "r", "osd status name=bucket,type=CephString,req=false", "Show the status of OSDs within a bucket, or all" => status;
-    "osd" "rw", "osd scrub name=who,type=CephString", "initiate scrub on osd <who>, or use <all|any> to scrub all" => |_| no_scrub();
-    "osd" "rw", "osd deep-scrub name=who,type=CephString", "initiate deep scrub on osd <who>, or use <all|any> to deep scrub all" => |_| no_scrub();
-    "osd" "rw", "osd repair name=who,type=CephString", "initiate repair on osd <who>, or use <all|any> to repair all" => |_| no_scrub();
-    "osd" "rw", "osd pool scrub name=who,type=CephPoolname,n=N", "initiate scrub on pool <who>" => |_| no_scrub();
-    "osd" "rw", "osd pool deep-scrub name=who,type=CephPoolname,n=N", "initiate deep-scrub on pool <who>" => |_| no_scrub();
-    "osd" "rw", "osd pool repair name=who,type=CephPoolname,n=N", "initiate repair on pool <who>" => |_| no_scrub();
+    "osd" "rw", "osd scrub name=who,type=CephString", "initiate scrub on osd <who>, or use <all|any> to scrub all" => super::scrub::osd;
+    "osd" "rw", "osd deep-scrub name=who,type=CephString", "initiate deep scrub on osd <who>, or use <all|any> to deep scrub all" => super::scrub::osd;
+    "osd" "rw", "osd repair name=who,type=CephString", "initiate repair on osd <who>, or use <all|any> to repair all" => super::scrub::osd;
+    "osd" "rw", "osd pool scrub name=who,type=CephPoolname,n=N", "initiate scrub on pool <who>" => super::scrub::pool;
+    "osd" "rw", "osd pool deep-scrub name=who,type=CephPoolname,n=N", "initiate deep-scrub on pool <who>" => super::scrub::pool;
+    "osd" "rw", "osd pool repair name=who,type=CephPoolname,n=N", "initiate repair on pool <who>" => super::scrub::pool;
 };
 
 fn perf(c: &Ctx<'_>) -> Reply {

@@ -26,9 +26,9 @@ pub(super) const COMMANDS: &[CommandSpec] = commands! {
     "r", "pg ls name=pool,type=CephInt,req=false name=states,type=CephString,n=N,req=false", "list pg with specific pool, osd, state" => ls;
     "r", "pg dump_stuck name=stuckops,type=CephChoices,strings=inactive|unclean|stale|undersized|degraded,n=N,req=false name=threshold,type=CephInt,req=false", "show information about stuck pgs" => dump_stuck;
     "r", "pg debug name=debugop,type=CephChoices,strings=unfound_objects_exist|degraded_pgs_exist", "show debug info about pgs" => debug;
-    "rw", "pg scrub name=pgid,type=CephPgid", "start scrub on <pgid>" => scrub;
-    "rw", "pg deep-scrub name=pgid,type=CephPgid", "start deep-scrub on <pgid>" => scrub;
-    "rw", "pg repair name=pgid,type=CephPgid", "start repair on <pgid>" => scrub;
+    "rw", "pg scrub name=pgid,type=CephPgid", "start scrub on <pgid>" => super::scrub::pg;
+    "rw", "pg deep-scrub name=pgid,type=CephPgid", "start deep-scrub on <pgid>" => super::scrub::pg;
+    "rw", "pg repair name=pgid,type=CephPgid", "start repair on <pgid>" => super::scrub::pg;
 };
 
 const OMAP_NOTE: &str = "\n* NOTE: Omap statistics are gathered during deep scrub and may be inaccurate soon afterwards depending on utilization. See http://docs.ceph.com/en/latest/dev/placement-group/#omap-statistics for further details.\n";
@@ -613,23 +613,4 @@ fn debug(c: &Ctx<'_>) -> Reply {
         out += &to_json(&json!({"pg_ready": true}), c.format);
     }
     Reply::data(out)
-}
-
-/// `pg scrub`, `pg deep-scrub`, `pg repair`: refused in so many words, after the checks
-/// that tell a mistyped PG from one that could be scrubbed.
-fn scrub(c: &Ctx<'_>) -> Reply {
-    let text = c.str("pgid").unwrap_or_default();
-    let Some(pg) = PgId::parse(&text) else { return Reply::invalid(format!("invalid pgid '{text}'")) };
-    if !c.mgr.pgmap.pgs().contains_key(&pg) {
-        return Reply::err(errno::ENOENT, format!("pg {pg} does not exist"));
-    }
-    no_scrub()
-}
-
-/// The answer to every request to scrub.
-pub(super) fn no_scrub() -> Reply {
-    Reply::err(
-        errno::EOPNOTSUPP,
-        "scrubbing is not implemented in this release of Spirula; every read verifies its checksums",
-    )
 }

@@ -4,6 +4,7 @@ use crate::event::Now;
 use crate::mgr::Mgr;
 use serde_json::{Map, Value, json};
 use spirula_format::{Format, to_json};
+use spirula_messages::cluster::control::OsdScrub;
 use spirula_types::{OsdId, errno};
 
 /// Descriptor flag: served by the manager; the tool sends it here.
@@ -122,7 +123,7 @@ pub(crate) fn parse_osd(s: &str) -> Option<OsdId> {
 }
 
 /// What a command gives back.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Reply {
     /// 0 or −errno.
     pub ret: i32,
@@ -130,6 +131,8 @@ pub(crate) struct Reply {
     pub rs: String,
     /// Output (stdout).
     pub data: String,
+    /// Orders to OSDs that follow from it.
+    pub scrubs: Vec<(OsdId, OsdScrub)>,
 }
 
 impl Reply {
@@ -145,7 +148,7 @@ impl Reply {
 
     /// Failure; `errno` positive.
     pub fn err(errno: i32, rs: impl Into<String>) -> Self {
-        Self { ret: -errno, rs: rs.into(), data: String::new() }
+        Self { ret: -errno, rs: rs.into(), ..Self::default() }
     }
 
     /// Bad argument.

@@ -299,6 +299,6 @@ impl Outcome {
 }
 
 /// An op's fixed part.
-fn without_data(o: &OsdOp) -> OsdOp {
+pub(crate) fn without_data(o: &OsdOp) -> OsdOp {
     OsdOp { op: o.op, flags: o.flags, union: o.union, indata: Bytes::new() }
 }

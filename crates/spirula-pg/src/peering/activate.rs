@@ -7,6 +7,7 @@ use crate::log::LogEntry;
 use crate::member::leftovers;
 use crate::pg::{After, Cx, Pg, Role, Step};
 use spirula_messages::cluster::pg::{CtlBody, LogUpdate, PgInfo};
+use spirula_messages::cluster::scrub::ScrubHistory;
 use spirula_types::transaction::{MetaOp, Transaction};
 use spirula_types::{Epoch, HObject, OsdId};
 
@@ -27,6 +28,13 @@ impl Pg {
             created: since,
             creation: self.interval.since,
             last_backfill: HObject::max(),
+            // Nothing is due for a PG that begins empty.
+            scrub: ScrubHistory {
+                last_stamp: cx.now.wall,
+                last_deep_stamp: cx.now.wall,
+                last_clean_stamp: cx.now.wall,
+                ..ScrubHistory::default()
+            },
             ..PgInfo::default()
         };
         self.info = Some(own);

@@ -14,7 +14,7 @@ mod world;
 
 use client::{check, object, tokens};
 use spirula_maps::PgState;
-use spirula_pg::Bug;
+use spirula_pg::{Bug, PgEvent};
 use spirula_types::{OsdId, PgId};
 use std::collections::BTreeMap;
 use world::{End, POOL, World};
@@ -168,6 +168,7 @@ fn settle(w: &mut World) -> Result<(), String> {
     }
     w.slow.clear();
     w.mon_loses = false;
+    w.scrubs = false;
     w.pace = w.pace.calm();
     w.change_map(|m| m.out.clear());
     if w.map().size < 2 {
@@ -178,6 +179,7 @@ fn settle(w: &mut World) -> Result<(), String> {
         for _ in 0..50 {
             w.step();
         }
+        heal_found(w);
         let newest = w.map().epoch;
         for c in 0..w.clients.len() {
             w.client_map(c, newest);
@@ -192,6 +194,16 @@ fn settle(w: &mut World) -> Result<(), String> {
         .map(|c| format!("{:?}", c.history.values().filter(|d| d.done.is_none()).collect::<Vec<_>>()))
         .collect();
     Err(format!("not settled: {:?}; pending {pending:?}", clean(w)))
+}
+
+/// What scrubs have found is looked at again, and repaired.
+fn heal_found(w: &mut World) {
+    let found = |p: &spirula_pg::Pg| p.state().0.has(PgState::INCONSISTENT) && !p.state().0.has(PgState::SCRUBBING);
+    let all: Vec<(OsdId, PgId)> =
+        w.nodes.iter().flat_map(|n| n.pgs.iter().filter(|(_, p)| found(p)).map(|(pg, _)| (n.id, *pg))).collect();
+    for (id, pg) in all {
+        w.event(id, pg, PgEvent::Scrub { deep: true, repair: true });
+    }
 }
 
 /// Every PG active+clean, nothing of it elsewhere.

@@ -4,7 +4,7 @@
 use crate::world::{End, World};
 use crate::{settle, verify};
 use spirula_maps::PgState;
-use spirula_pg::Bug;
+use spirula_pg::{Bug, PgEvent};
 use spirula_types::{OsdId, PgId};
 
 const PG: PgId = PgId { pool: 1, seed: 0 };
@@ -194,6 +194,38 @@ fn replaced_primary(seed: u64, bug: Option<Bug>) -> Result<(), String> {
         }
         w.clients[0].blind_until = 0;
         settle(&mut w).and_then(|()| verify(&w))
+    }
+}
+
+/// Rot on one copy, at the primary or another: a deep scrub under load finds it, a repair heals it,
+/// and what is then scrubbed is clean.
+#[test]
+fn deep_scrub_finds_rot_and_repair_heals_it() {
+    for seed in 0..20 {
+        let mut w = cluster(seed, 3);
+        w.scrubs = false;
+        w.clients.iter_mut().for_each(|c| c.quiet = true);
+        settle(&mut w).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+        let acting = w.map().acting(PG);
+        let (primary, victim) = (acting[0], acting[seed as usize % 3] as usize);
+        let Some(o) = w.nodes[victim].store.applied.objects.keys().next().cloned() else { continue };
+        w.nodes[victim].store.rotten.insert(o.clone());
+        let inconsistent = |w: &World| w.nodes[primary as usize].pgs[&PG].state().0.has(PgState::INCONSISTENT);
+        let scrub = |w: &mut World, deep: bool, repair: bool| {
+            w.clients.iter_mut().for_each(|c| c.quiet = true);
+            w.event(primary, PG, PgEvent::Scrub { deep, repair });
+            run(w, 4000);
+        };
+        scrub(&mut w, false, false);
+        assert!(!inconsistent(&w), "seed {seed}: a shallow scrub does not read");
+        scrub(&mut w, true, false);
+        assert!(inconsistent(&w), "seed {seed}: not found");
+        scrub(&mut w, true, true);
+        assert!(!inconsistent(&w) && w.nodes[victim].store.rotten.is_empty(), "seed {seed}: not repaired");
+        scrub(&mut w, true, false);
+        assert!(!inconsistent(&w), "seed {seed}: still there");
+        assert!(w.stats["scrubs"] >= 4, "seed {seed}: {:?}", w.stats);
+        finish(w, seed);
     }
 }
 

@@ -1,6 +1,8 @@
 //! A store in memory that loses what was not committed when its process dies.
 
 use bytes::Bytes;
+use spirula_encoding::crc::crc32c;
+use spirula_messages::cluster::scrub::{ScrubMap, ScrubObject};
 use spirula_pg::exec::{ObjectReader, OmapPage, OmapRange, Prefetch, ReadError, Want};
 use spirula_types::transaction::{MetaOp, ObjectOp, Transaction};
 use spirula_types::{EVersion, HObject, PgId};
@@ -115,6 +117,26 @@ impl Store {
             }
         }
         self.pending.push_back((pg, token, t));
+    }
+
+    /// What a scrub finds of a range.
+    pub fn scrub_map(&self, from: &HObject, to: &HObject, deep: bool) -> ScrubMap {
+        if from >= to {
+            return ScrubMap::default();
+        }
+        let one = |(h, o): (&HObject, &Obj)| {
+            let rotten = deep && self.rotten.contains(h) && !self.credulous;
+            let omap: Vec<u8> = o.omap.iter().flat_map(|(k, v)| [&k[..], &v[..]].concat()).collect();
+            let copy = ScrubObject {
+                size: o.data.len() as u64,
+                attrs: o.attrs.iter().map(|(k, v)| (k.clone(), v.clone())).collect(),
+                omap_digest: deep.then(|| crc32c(0, &omap)),
+                data_digest: (deep && !rotten).then(|| crc32c(0, &o.data)),
+                read_error: rotten,
+            };
+            (h.clone(), copy)
+        };
+        ScrubMap(self.applied.objects.range(from.clone()..to.clone()).map(one).collect())
     }
 
     pub fn commit_one(&mut self) -> Option<(PgId, u64)> {

@@ -235,6 +235,8 @@ pub struct World {
     answers: BTreeMap<(usize, u64), (i32, EVersion, u64)>,
     /// Reads of objects without a good copy may fail.
     pub rot: bool,
+    /// PGs are scrubbed now and then.
+    pub scrubs: bool,
     /// Messages to the monitor are lost now and then.
     pub mon_loses: bool,
     steps: u64,
@@ -252,6 +254,7 @@ impl World {
         cfg.push_bytes = [16, 100, 1 << 20][rng.below(3)];
         cfg.push_window = 1 + rng.below(4);
         cfg.scan_objects = 1 + rng.below(4);
+        cfg.scrub_chunk = 1 + rng.below(6);
         cfg.remove_batch = 1 + rng.below(3);
         let pace = Pace::new(&mut rng);
         let since = (0..pg_num).map(|s| (PgId::new(POOL, s), 1)).collect();
@@ -275,6 +278,7 @@ impl World {
             op_client: BTreeMap::new(),
             answers: BTreeMap::new(),
             rot: false,
+            scrubs: seed.is_multiple_of(3),
             mon_loses: true,
             steps: 0,
             trace: std::env::var("SIM_TRACE").is_ok(),
@@ -593,6 +597,11 @@ impl World {
                     }
                 }
                 PgEffect::Log { .. } => self.note("log lines"),
+                PgEffect::ScrubScan { seq, from, to, deep } => {
+                    let map = node.store.scrub_map(&from, &to, deep);
+                    node.local.push_back((pg, PgEvent::ScrubMapped { seq, map: Some(map) }));
+                }
+                PgEffect::ScrubEnded { done } => self.note(if done { "scrubs" } else { "scrubs given up" }),
                 PgEffect::Repaired => self.note("copies repaired"),
                 PgEffect::Fetch(..) => unreachable!("no copies here"),
                 PgEffect::ShareMap(conn, _) => {
@@ -894,6 +903,10 @@ impl World {
                 let pgs: Vec<PgId> = self.nodes[id as usize].pgs.keys().copied().collect();
                 for pg in pgs {
                     self.event(id, pg, PgEvent::Tick);
+                    if self.scrubs && self.rng.chance(5) {
+                        let (deep, repair) = (self.rng.chance(70), self.rng.chance(70));
+                        self.event(id, pg, PgEvent::Scrub { deep, repair });
+                    }
                 }
             }
             6 if running && self.nodes[id as usize].started => {

@@ -1,0 +1,258 @@
+//! Comparing the copies of one object: which are good, and what is wrong with the others.
+//!
+//! Error bits are those of librados (`rados_types.hpp`), because clients list them.
+
+use crate::exec::{INFO_ATTR, ObjectInfo, SNAPSET_ATTR, SnapSet};
+use bytes::Bytes;
+use spirula_encoding::from_slice;
+use spirula_messages::cluster::scrub::ScrubObject;
+use spirula_types::{EVersion, OsdId};
+use std::collections::BTreeMap;
+
+/// What is wrong with one copy (librados' `err_t`).
+pub(crate) mod shard {
+    /// It is not there.
+    pub const MISSING: u64 = 1 << 1;
+    /// It cannot be read, or fails its checksum.
+    pub const READ_ERROR: u64 = 1 << 3;
+    /// Its size is not what the object's good metadata says.
+    pub const SIZE_MISMATCH_INFO: u64 = 1 << 11;
+    /// It has no object info.
+    pub const INFO_MISSING: u64 = 1 << 14;
+    /// Its object info cannot be decoded.
+    pub const INFO_CORRUPTED: u64 = 1 << 15;
+    /// It should have a snapset and has none.
+    pub const SNAPSET_MISSING: u64 = 1 << 16;
+    /// Its snapset cannot be decoded.
+    pub const SNAPSET_CORRUPTED: u64 = 1 << 17;
+    /// Its size is not what its own object info says.
+    pub const OBJ_SIZE_INFO_MISMATCH: u64 = 1 << 18;
+}
+
+/// How copies differ (librados' `obj_err_t`).
+pub(crate) mod differ {
+    /// In their object infos.
+    pub const INFO: u64 = 1 << 1;
+    /// In their data.
+    pub const DATA: u64 = 1 << 4;
+    /// In their omaps.
+    pub const OMAP: u64 = 1 << 5;
+    /// In their sizes.
+    pub const SIZE: u64 = 1 << 6;
+    /// In the value of an attribute.
+    pub const ATTR_VALUE: u64 = 1 << 7;
+    /// In the names of their attributes.
+    pub const ATTR_NAME: u64 = 1 << 8;
+    /// In their snapsets.
+    pub const SNAPSET: u64 = 1 << 9;
+}
+
+/// One copy and what is wrong with it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Shard {
+    /// Bits of [`shard`].
+    pub errors: u64,
+    /// As it was found; `None` if it is missing.
+    pub copy: Option<ScrubObject>,
+    /// It must be replaced.
+    pub bad: bool,
+    /// Only reading all of it shows that.
+    pub deep: bool,
+}
+
+/// An object whose copies are not all good and equal.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Finding {
+    /// Bits of [`differ`].
+    pub errors: u64,
+    /// The copy to trust; `None` if there is none.
+    pub good: Option<OsdId>,
+    /// Its object info.
+    pub info: ObjectInfo,
+    /// Every member's copy.
+    pub shards: BTreeMap<OsdId, Shard>,
+}
+
+impl Finding {
+    /// Bad copies: those that comparing metadata shows, those that only reading shows.
+    pub fn count(&self) -> (u32, u32) {
+        let bad = |deep: bool| self.shards.values().filter(|s| s.bad && s.deep == deep).count() as u32;
+        (bad(false), bad(true))
+    }
+}
+
+fn attr<'a>(copy: &'a ScrubObject, name: &[u8]) -> Option<&'a Bytes> {
+    copy.attrs.iter().find(|(n, _)| n == name).map(|(_, v)| v)
+}
+
+/// What is wrong with a copy by itself, and its object info.
+fn examine(copy: Option<&ScrubObject>) -> (u64, ObjectInfo) {
+    let mut info = ObjectInfo::default();
+    let Some(copy) = copy else { return (shard::MISSING, info) };
+    let mut errors = if copy.read_error { shard::READ_ERROR } else { 0 };
+    match attr(copy, INFO_ATTR).map(|a| from_slice::<ObjectInfo>(a)) {
+        None => errors |= shard::INFO_MISSING,
+        Some(Err(_)) => errors |= shard::INFO_CORRUPTED,
+        Some(Ok(i)) => {
+            info = i;
+            if i.size != copy.size {
+                errors |= shard::OBJ_SIZE_INFO_MISMATCH;
+            }
+            if i.has(ObjectInfo::SNAPSET) {
+                errors |= match attr(copy, SNAPSET_ATTR).map(|a| from_slice::<SnapSet>(a)) {
+                    None => shard::SNAPSET_MISSING,
+                    Some(Err(_)) => shard::SNAPSET_CORRUPTED,
+                    Some(Ok(_)) => 0,
+                };
+            }
+        }
+    }
+    (errors, info)
+}
+
+/// In what a copy differs from the good one, bits of [`differ`].
+fn difference(good: &ScrubObject, copy: &ScrubObject) -> u64 {
+    let unequal = |a: Option<u32>, b: Option<u32>| matches!((a, b), (Some(a), Some(b)) if a != b);
+    let mut d = 0;
+    if copy.size != good.size {
+        d |= differ::SIZE;
+    }
+    if unequal(copy.data_digest, good.data_digest) {
+        d |= differ::DATA;
+    }
+    if unequal(copy.omap_digest, good.omap_digest) {
+        d |= differ::OMAP;
+    }
+    for (name, value) in &good.attrs {
+        d |= match attr(copy, name) {
+            Some(v) if v == value => 0,
+            Some(_) if name == INFO_ATTR => differ::INFO,
+            Some(_) if name == SNAPSET_ATTR => differ::SNAPSET,
+            Some(_) => differ::ATTR_VALUE,
+            None if name == INFO_ATTR || name == SNAPSET_ATTR => 0,
+            None => differ::ATTR_NAME,
+        };
+    }
+    if copy.attrs.iter().any(|(name, _)| attr(good, name).is_none()) {
+        d |= differ::ATTR_NAME;
+    }
+    d
+}
+
+/// Compares all copies of an object; `None` if they are good and equal.
+///
+/// The copy to trust is, among those that are sound by themselves, one of the newest version;
+/// of these one that most others equal; of these the primary's.
+pub(crate) fn compare(copies: &BTreeMap<OsdId, Option<ScrubObject>>, primary: OsdId) -> Option<Finding> {
+    let examined: BTreeMap<OsdId, (u64, ObjectInfo)> = copies.iter().map(|(o, c)| (*o, examine(c.as_ref()))).collect();
+    let sound: Vec<(OsdId, &ScrubObject, EVersion)> = copies
+        .iter()
+        .filter_map(|(o, c)| {
+            let (errors, info) = examined.get(o)?;
+            c.as_ref().filter(|_| *errors == 0).map(|c| (*o, c, info.version))
+        })
+        .collect();
+    let alike = |c: &ScrubObject| sound.iter().filter(|(_, other, _)| difference(c, other) == 0).count();
+    let good = sound.iter().max_by_key(|(o, c, version)| (*version, alike(c), *o == primary));
+    let mut found = Finding {
+        good: good.map(|(o, ..)| *o),
+        info: good.and_then(|(o, ..)| examined.get(o)).map(|(_, i)| *i).unwrap_or_default(),
+        ..Finding::default()
+    };
+    for (osd, copy) in copies {
+        let mut errors = examined.get(osd).map_or(0, |(e, _)| *e);
+        let d = match (good, copy) {
+            (Some((g, good, _)), Some(c)) if g != osd => difference(good, c),
+            _ => 0,
+        };
+        if d & differ::SIZE != 0 {
+            errors |= shard::SIZE_MISMATCH_INFO;
+        }
+        found.errors |= d;
+        let deep = errors & !shard::READ_ERROR == 0 && d & !(differ::DATA | differ::OMAP) == 0;
+        found.shards.insert(*osd, Shard { errors, copy: copy.clone(), bad: errors != 0 || d != 0, deep });
+    }
+    found.shards.values().any(|s| s.bad).then_some(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn copy(version: u64, size: u64, data: u32) -> ScrubObject {
+        let info = ObjectInfo { version: EVersion::new(1, version), size, ..ObjectInfo::default() };
+        ScrubObject {
+            size,
+            attrs: vec![(Bytes::from_static(INFO_ATTR), info.to_attr()), ("_user".into(), "v".into())],
+            omap_digest: Some(1),
+            data_digest: Some(data),
+            read_error: false,
+        }
+    }
+
+    fn run(copies: [Option<ScrubObject>; 3]) -> Option<Finding> {
+        compare(&(0..).zip(copies).collect(), 0)
+    }
+
+    #[test]
+    fn equal_copies_are_no_finding_whatever_was_not_read() {
+        let c = copy(3, 10, 7);
+        assert_eq!(run([Some(c.clone()), Some(c.clone()), Some(c.clone())]), None);
+        let shallow = ScrubObject { data_digest: None, omap_digest: None, ..c.clone() };
+        assert_eq!(run([Some(c.clone()), Some(shallow), Some(c)]), None);
+    }
+
+    #[test]
+    fn a_copy_that_fails_its_checksum_is_bad_even_at_the_primary() {
+        let c = copy(3, 10, 7);
+        let rotten = ScrubObject { read_error: true, data_digest: None, ..c.clone() };
+        let f = run([Some(rotten), Some(c.clone()), Some(c)]).unwrap();
+        assert_eq!((f.good, f.errors, f.count()), (Some(1), 0, (0, 1)));
+        assert_eq!(f.shards[&0].errors, shard::READ_ERROR);
+        assert!(f.shards[&0].bad && !f.shards[&1].bad && !f.shards[&2].bad);
+    }
+
+    #[test]
+    fn most_copies_win_over_the_primary_and_the_newest_over_most() {
+        let f = run([Some(copy(3, 10, 8)), Some(copy(3, 10, 7)), Some(copy(3, 10, 7))]).unwrap();
+        assert_eq!((f.good, f.errors, f.count()), (Some(1), differ::DATA, (0, 1)));
+        let f = run([Some(copy(4, 10, 8)), Some(copy(3, 10, 7)), Some(copy(3, 10, 7))]).unwrap();
+        assert_eq!((f.good, f.errors & differ::INFO, f.count()), (Some(0), differ::INFO, (2, 0)));
+    }
+
+    #[test]
+    fn missing_truncated_and_undecodable_copies_are_named() {
+        let c = copy(3, 10, 7);
+        let mut short = c.clone();
+        short.size = 4;
+        let f = run([None, Some(short), Some(c.clone())]).unwrap();
+        assert_eq!(f.good, Some(2));
+        assert_eq!(f.shards[&0].errors, shard::MISSING);
+        assert_eq!(f.shards[&1].errors, shard::OBJ_SIZE_INFO_MISMATCH | shard::SIZE_MISMATCH_INFO);
+        assert_eq!((f.errors, f.count()), (differ::SIZE, (2, 0)));
+        let mut garbled = c.clone();
+        garbled.attrs[0].1 = "?".into();
+        let mut bare = c.clone();
+        bare.attrs.clear();
+        let f = run([Some(c), Some(garbled), Some(bare)]).unwrap();
+        assert_eq!((f.shards[&1].errors, f.shards[&2].errors), (shard::INFO_CORRUPTED, shard::INFO_MISSING));
+        assert_eq!(f.errors, differ::INFO | differ::ATTR_NAME);
+    }
+
+    #[test]
+    fn attributes_and_omaps_are_compared() {
+        let c = copy(3, 10, 7);
+        let mut other = c.clone();
+        other.attrs[1].1 = "w".into();
+        let omap = ScrubObject { omap_digest: Some(2), ..c.clone() };
+        let f = run([Some(c), Some(other), Some(omap)]).unwrap();
+        assert_eq!((f.errors, f.count()), (differ::ATTR_VALUE | differ::OMAP, (1, 1)));
+    }
+
+    #[test]
+    fn without_a_sound_copy_nothing_is_trusted() {
+        let rotten = ScrubObject { read_error: true, ..copy(3, 10, 7) };
+        let f = run([Some(rotten), None, None]).unwrap();
+        assert_eq!((f.good, f.count()), (None, (2, 1)));
+    }
+}

@@ -1,0 +1,370 @@
+//! Scrub: the primary compares all members' copies of every object, a few objects at a time.
+//!
+//! Only a clean PG is scrubbed. For each chunk: writes to its objects wait, those under way are
+//! awaited, then every member makes a map of what it holds of the chunk's range; a deep scrub
+//! reads data and omap past every cache. Since a member's messages arrive in order, all maps
+//! show the same moment. `compare` says which copies are good; writes go on; between chunks the
+//! PG rests as long as the chunk took.
+//!
+//! What was found is kept until the next scrub, or until the bad copies are replaced: by a
+//! repair (the bad copies count as missing, recovery does the rest), or because a client's
+//! request met one.
+
+mod compare;
+mod list;
+
+use crate::api::PgEffect;
+use crate::pg::{Cx, Pg, Role};
+use compare::{Finding, compare, shard};
+use spirula_encoding::UTime;
+use spirula_maps::PgState;
+use spirula_messages::cluster::pg::CtlBody;
+use spirula_messages::cluster::scrub::{ScrubMap, ScrubObject};
+use spirula_types::{HObject, OsdId};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Objects kept of what a scrub found; more are counted only.
+const FOUND_MAX: usize = 10_000;
+
+/// What a primary remembers of scrubs, and the one that runs.
+#[derive(Debug, Default)]
+pub(crate) struct Scrub {
+    run: Option<Run>,
+    /// What the last one found; `None` before the first of this primary.
+    pub found: Option<BTreeMap<HObject, Finding>>,
+}
+
+#[derive(Debug)]
+enum Phase {
+    /// Rests until then.
+    Rest(u64),
+    /// Waits for writes under way.
+    Drain,
+    /// Waits for maps.
+    Maps,
+}
+
+/// A scrub.
+#[derive(Debug)]
+struct Run {
+    deep: bool,
+    repair: bool,
+    phase: Phase,
+    /// The chunk.
+    from: HObject,
+    to: HObject,
+    chunk_began: u64,
+    seq: u64,
+    waiting: BTreeSet<OsdId>,
+    maps: BTreeMap<OsdId, ScrubMap>,
+    found: BTreeMap<HObject, Finding>,
+    /// Errors found and not repaired.
+    shallow: u32,
+    deep_errors: u32,
+    /// All errors found, and those of them whose repair has begun.
+    errors: u32,
+    fixed: u32,
+}
+
+impl Run {
+    fn covers(&self, object: &HObject) -> bool {
+        !matches!(self.phase, Phase::Rest(_)) && *object >= self.from && *object < self.to
+    }
+}
+
+impl Scrub {
+    /// Must a write to this object wait?
+    pub fn blocks(&self, object: &HObject) -> bool {
+        self.run.as_ref().is_some_and(|r| r.covers(object))
+    }
+
+    pub fn state(&self) -> PgState {
+        let Some(r) = &self.run else { return PgState::UNKNOWN };
+        let deep = if r.deep { PgState::DEEP_SCRUB } else { PgState::UNKNOWN };
+        let repair = if r.repair { PgState::REPAIR } else { PgState::UNKNOWN };
+        PgState::SCRUBBING | deep | repair
+    }
+}
+
+fn name(deep: bool, repair: bool) -> &'static str {
+    match (deep, repair) {
+        (_, true) => "repair",
+        (true, false) => "deep-scrub",
+        (false, false) => "scrub",
+    }
+}
+
+impl Pg {
+    /// When the last scrub, and the last deep one, was; zero for never. `None` unless this OSD
+    /// leads the PG and it is clean.
+    pub fn scrub_stamps(&self) -> Option<(UTime, UTime)> {
+        let clean = self.active().is_some_and(|a| a.clean);
+        self.info.as_ref().filter(|_| clean).map(|i| (i.scrub.last_stamp, i.scrub.last_deep_stamp))
+    }
+
+    /// Starts a scrub, if the PG is clean; else says at once that it has ended.
+    pub(crate) fn on_scrub(&mut self, deep: bool, repair: bool, cx: &mut Cx<'_>) {
+        let clean = self.active().is_some_and(|a| a.clean && a.serving);
+        if !clean || self.scrub.run.is_some() {
+            cx.out.push(PgEffect::ScrubEnded { done: false });
+            return;
+        }
+        let (from, _) = self.range();
+        self.scrub.run = Some(Run {
+            deep,
+            repair,
+            phase: Phase::Drain,
+            to: from.clone(),
+            from,
+            chunk_began: cx.now.mono_ms,
+            seq: 0,
+            waiting: BTreeSet::new(),
+            maps: BTreeMap::new(),
+            found: BTreeMap::new(),
+            shallow: 0,
+            deep_errors: 0,
+            errors: 0,
+            fixed: 0,
+        });
+        cx.out.push(PgEffect::StateChanged);
+        self.begin_chunk(cx);
+    }
+
+    /// The PG is no longer what a scrub may look at.
+    pub(crate) fn abort_scrub(&mut self, cx: &mut Cx<'_>) {
+        if let Some(r) = self.scrub.run.take() {
+            cx.out.push(PgEffect::ScrubEnded { done: false });
+            self.release_chunk(&r);
+        }
+    }
+
+    /// Requests that waited for a chunk go on.
+    fn release_chunk(&mut self, r: &Run) {
+        let (from, to) = (r.from.clone(), r.to.clone());
+        self.ops.resume(|o| *o >= from && *o < to);
+    }
+
+    /// The next objects: writes to them wait from now on.
+    fn begin_chunk(&mut self, cx: &mut Cx<'_>) {
+        let (_, end) = self.range();
+        let Some(r) = &self.scrub.run else { return };
+        let max = if r.deep { self.cfg.scrub_chunk.div_ceil(4) } else { self.cfg.scrub_chunk }.max(1);
+        let from = r.to.clone();
+        let to = match cx.reader.list(&from, &end, max + 1) {
+            Ok(mut found) if found.len() > max => found.pop().unwrap_or(end),
+            Ok(_) => end,
+            Err(e) => {
+                tracing::error!(pg = %self.id, error = %e, "list objects for scrub");
+                return self.abort_scrub(cx);
+            }
+        };
+        let seq = self.seq();
+        let Some(r) = &mut self.scrub.run else { return };
+        (r.from, r.to, r.seq, r.phase, r.chunk_began) = (from, to, seq, Phase::Drain, cx.now.mono_ms);
+        self.scrub_drained(cx);
+    }
+
+    /// Asks for the maps once no write to the chunk is under way.
+    pub(crate) fn scrub_drained(&mut self, cx: &mut Cx<'_>) {
+        let (Some(r), Role::Active(a)) = (&mut self.scrub.run, &self.role) else { return };
+        if !matches!(r.phase, Phase::Drain) || a.inflight.iter().any(|f| r.covers(f.object())) {
+            return;
+        }
+        r.phase = Phase::Maps;
+        r.maps.clear();
+        r.waiting = a.peers.keys().copied().chain([self.osd]).collect();
+        let (seq, from, to, deep) = (r.seq, r.from.clone(), r.to.clone(), r.deep);
+        let members: Vec<OsdId> = a.peers.keys().copied().collect();
+        for m in members {
+            self.send(m, CtlBody::ScrubScan { seq, from: from.clone(), to: to.clone(), deep }, cx);
+        }
+        cx.out.push(PgEffect::ScrubScan { seq, from, to, deep });
+    }
+
+    /// Member: the primary wants a map.
+    pub(crate) fn on_scrub_scan(&mut self, seq: u64, from: HObject, to: HObject, deep: bool, cx: &mut Cx<'_>) {
+        if matches!(self.role, Role::Replica { .. }) {
+            let (first, end) = self.range();
+            cx.out.push(PgEffect::ScrubScan { seq, from: from.max(first), to: to.min(end), deep });
+        }
+    }
+
+    /// Our own map is made.
+    pub(crate) fn on_scrub_mapped(&mut self, seq: u64, map: Option<ScrubMap>, cx: &mut Cx<'_>) {
+        match &self.role {
+            Role::Replica { primary } => self.send(*primary, CtlBody::Scrubbed { seq, map }, cx),
+            Role::Active(_) => self.on_scrubbed(self.osd, seq, map, cx),
+            _ => {}
+        }
+    }
+
+    /// A member's map of the chunk.
+    pub(crate) fn on_scrubbed(&mut self, from: OsdId, seq: u64, map: Option<ScrubMap>, cx: &mut Cx<'_>) {
+        let Some(r) = &mut self.scrub.run else { return };
+        if r.seq != seq || !matches!(r.phase, Phase::Maps) || !r.waiting.remove(&from) {
+            return;
+        }
+        let Some(map) = map else { return self.abort_scrub(cx) };
+        r.maps.insert(from, map);
+        if !r.waiting.is_empty() {
+            return;
+        }
+        let mut objects: BTreeMap<HObject, BTreeMap<OsdId, Option<ScrubObject>>> = BTreeMap::new();
+        let members: Vec<OsdId> = r.maps.keys().copied().collect();
+        for (osd, map) in std::mem::take(&mut r.maps) {
+            for (o, copy) in map.0 {
+                if o >= r.from && o < r.to {
+                    let of = objects.entry(o).or_insert_with(|| members.iter().map(|m| (*m, None)).collect());
+                    of.insert(osd, Some(copy));
+                }
+            }
+        }
+        let mut lines = Vec::new();
+        let mut bad = Vec::new();
+        for (o, copies) in objects {
+            let Some(f) = compare(&copies, self.osd) else { continue };
+            let (shallow, deep) = f.count();
+            r.shallow += shallow;
+            r.deep_errors += deep;
+            r.errors += shallow + deep;
+            if r.repair && f.good.is_some() {
+                r.fixed += shallow + deep;
+                bad.push((o.clone(), f.clone()));
+            }
+            for (osd, s) in f.shards.iter().filter(|(_, s)| s.bad) {
+                lines.push(format!("{} shard {osd} soid {o} : {}", self.id, what(s.errors)));
+            }
+            if f.good.is_none() {
+                lines.push(format!("{} soid {o} : failed to pick suitable auth object", self.id));
+            }
+            if r.found.len() < FOUND_MAX {
+                r.found.insert(o, f);
+            }
+        }
+        // While writes still wait, so that the good copy's version is the newest.
+        self.repair_found(&bad, cx);
+        let Some(mut r) = self.scrub.run.take() else { return };
+        self.release_chunk(&r);
+        lines.into_iter().for_each(|text| cx.out.push(PgEffect::Log { error: true, text }));
+        let (_, end) = self.range();
+        if r.to >= end {
+            return self.finish_scrub(r, cx);
+        }
+        let rest = cx.now.mono_ms + cx.now.mono_ms.saturating_sub(r.chunk_began).clamp(5, 1000);
+        r.phase = Phase::Rest(rest);
+        self.scrub.run = Some(r);
+        cx.out.push(PgEffect::WakeAt(rest));
+    }
+
+    /// Time passed.
+    pub(crate) fn scrub_tick(&mut self, cx: &mut Cx<'_>) {
+        if let Some(Run { phase: Phase::Rest(until), .. }) = &self.scrub.run
+            && cx.now.mono_ms >= *until
+        {
+            self.begin_chunk(cx);
+        }
+    }
+
+    /// All chunks are done.
+    fn finish_scrub(&mut self, r: Run, cx: &mut Cx<'_>) {
+        let Some(info) = &mut self.info else { return };
+        let at = info.last_update();
+        let h = &mut info.scrub;
+        (h.last, h.last_stamp) = (at, cx.now.wall);
+        h.shallow_errors = r.shallow;
+        if r.deep {
+            (h.last_deep, h.last_deep_stamp, h.deep_errors) = (at, cx.now.wall, r.deep_errors);
+        }
+        if h.shallow_errors + h.deep_errors == 0 {
+            h.last_clean_stamp = cx.now.wall;
+        }
+        let errors = r.errors;
+        let kind = name(r.deep, r.repair);
+        let log = |error: bool, text: String| PgEffect::Log { error, text };
+        if errors == 0 {
+            cx.out.push(log(false, format!("{} {kind} ok", self.id)));
+        } else {
+            let missing =
+                r.found.values().filter(|f| f.shards.values().any(|s| s.errors & shard::MISSING != 0)).count();
+            let others = r.found.len() - missing;
+            let id = self.id;
+            cx.out.push(log(true, format!("{id} {kind} {missing} missing, {others} inconsistent objects")));
+            let fixes = if r.repair { format!(", {} fixed", r.fixed) } else { String::new() };
+            cx.out.push(log(true, format!("{id} {kind} {errors} errors{fixes}")));
+        }
+        // What only a deep scrub can see stays known until the next deep one.
+        let mut found = r.found;
+        if !r.deep
+            && let Some(old) = self.scrub.found.take()
+        {
+            for (o, f) in old.into_iter().filter(|(_, f)| f.count().1 > 0) {
+                found.entry(o).or_insert(f);
+            }
+        }
+        self.scrub.found = Some(found);
+        self.save_scrub(cx);
+        cx.out.push(PgEffect::ScrubEnded { done: true });
+    }
+
+    /// Every bad copy of these objects counts as missing from now on; recovery replaces it.
+    fn repair_found(&mut self, found: &[(HObject, Finding)], cx: &mut Cx<'_>) {
+        for (o, f) in found {
+            let version = f.info.version;
+            for osd in f.shards.iter().filter(|(_, s)| s.bad).map(|(osd, _)| *osd) {
+                if osd == self.osd {
+                    self.ops.forget_object(o);
+                    self.mark_unreadable(o.clone(), version, cx);
+                } else if self.peer_is_rotten(osd, o.clone(), version, None) {
+                    self.send(osd, CtlBody::Rotten { object: o.clone(), version, offset: None }, cx);
+                }
+            }
+        }
+        if !found.is_empty()
+            && let Some(a) = self.active_mut()
+        {
+            a.clean = false;
+            self.begin_recovery(cx);
+        }
+    }
+
+    /// A copy was replaced: what was found of it is no longer so.
+    pub(crate) fn scrub_repaired(&mut self, object: &HObject, osd: OsdId) {
+        if let Some(r) = &mut self.scrub.run
+            && let Some(deep) = healed(&mut r.found, object, osd)
+        {
+            let count = if deep { &mut r.deep_errors } else { &mut r.shallow };
+            *count = count.saturating_sub(1);
+        }
+        if let (Some(found), Some(info)) = (&mut self.scrub.found, &mut self.info)
+            && let Some(deep) = healed(found, object, osd)
+        {
+            let count = if deep { &mut info.scrub.deep_errors } else { &mut info.scrub.shallow_errors };
+            *count = count.saturating_sub(1);
+        }
+    }
+}
+
+/// Takes a copy out of what was found bad: whether it was found by reading.
+fn healed(found: &mut BTreeMap<HObject, Finding>, object: &HObject, osd: OsdId) -> Option<bool> {
+    let f = found.get_mut(object)?;
+    let s = f.shards.get_mut(&osd).filter(|s| s.bad)?;
+    (s.bad, s.errors) = (false, 0);
+    let deep = s.deep;
+    if f.count() == (0, 0) {
+        found.remove(object);
+    }
+    Some(deep)
+}
+
+/// What is wrong with a copy, in words.
+fn what(errors: u64) -> &'static str {
+    match errors {
+        e if e & shard::MISSING != 0 => "missing",
+        e if e & shard::READ_ERROR != 0 => "candidate had a read error",
+        e if e & shard::INFO_MISSING != 0 => "candidate had a missing info key",
+        e if e & shard::INFO_CORRUPTED != 0 => "candidate had a corrupt info",
+        e if e & (shard::OBJ_SIZE_INFO_MISMATCH | shard::SIZE_MISMATCH_INFO) != 0 => "candidate size mismatch",
+        e if e & (shard::SNAPSET_MISSING | shard::SNAPSET_CORRUPTED) != 0 => "candidate had a bad snapset",
+        _ => "differs from the other copies",
+    }
+}
