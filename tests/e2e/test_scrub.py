@@ -36,8 +36,12 @@ class Scrub(Case):
             if not os.path.isfile(path):
                 continue
             with open(path, 'r+b') as f:
-                size, at, step = os.path.getsize(path), 0, 16 << 20
+                size, at, step = os.path.getsize(path), 0, 1 << 20
                 while at < size:
+                    try:
+                        at = os.lseek(f.fileno(), at, os.SEEK_DATA)
+                    except OSError:
+                        break  # Nothing but holes.
                     f.seek(at)
                     part = f.read(step + 4096)
                     for pattern in patterns:

@@ -142,7 +142,7 @@ fn difference(good: &ScrubObject, copy: &ScrubObject) -> u64 {
 /// Compares all copies of an object; `None` if they are good and equal.
 ///
 /// The copy to trust is, among those that are sound by themselves, one of the newest version;
-/// of these one that most others equal; of these the primary's.
+/// of these one that most others equal; of these the primary's, else the lowest OSD's.
 pub(crate) fn compare(copies: &BTreeMap<OsdId, Option<ScrubObject>>, primary: OsdId) -> Option<Finding> {
     let examined: BTreeMap<OsdId, (u64, ObjectInfo)> = copies.iter().map(|(o, c)| (*o, examine(c.as_ref()))).collect();
     let sound: Vec<(OsdId, &ScrubObject, EVersion)> = copies
@@ -153,7 +153,7 @@ pub(crate) fn compare(copies: &BTreeMap<OsdId, Option<ScrubObject>>, primary: Os
         })
         .collect();
     let alike = |c: &ScrubObject| sound.iter().filter(|(_, other, _)| difference(c, other) == 0).count();
-    let good = sound.iter().max_by_key(|(o, c, version)| (*version, alike(c), *o == primary));
+    let good = sound.iter().max_by_key(|(o, c, version)| (*version, alike(c), *o == primary, std::cmp::Reverse(*o)));
     let mut found = Finding {
         good: good.map(|(o, ..)| *o),
         info: good.and_then(|(o, ..)| examined.get(o)).map(|(_, i)| *i).unwrap_or_default(),
