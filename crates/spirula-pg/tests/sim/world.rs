@@ -254,7 +254,7 @@ impl World {
         cfg.push_bytes = [16, 100, 1 << 20][rng.below(3)];
         cfg.push_window = 1 + rng.below(4);
         cfg.scan_objects = 1 + rng.below(4);
-        cfg.scrub_chunk = 1 + rng.below(6);
+        cfg.scrub_chunk = 1 + seed as usize % 6;
         cfg.remove_batch = 1 + rng.below(3);
         let pace = Pace::new(&mut rng);
         let since = (0..pg_num).map(|s| (PgId::new(POOL, s), 1)).collect();
@@ -341,6 +341,8 @@ impl World {
     pub fn plant(&mut self, bug: Bug) {
         let mut cfg = PgConfig::clone(&self.cfg);
         cfg.bug = Some(bug);
+        // A scrub would repair what the bug broke.
+        self.scrubs = false;
         self.cfg = Arc::new(cfg);
         for n in &mut self.nodes {
             n.store.credulous = bug == Bug::CorruptSourceCopied;
