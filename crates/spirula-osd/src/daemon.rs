@@ -37,7 +37,7 @@ use spirula_runtime::{Daemon, Hub, Link, LinkId, Listener, Mailbox, Mons, NetEve
 use spirula_store::Store;
 use spirula_types::{AddrVec, EntityType, Epoch, HObject, OsdId, PgId, ReqId, Uuid, errno};
 use std::cell::RefCell;
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -196,8 +196,8 @@ pub struct Osd {
     pub(crate) mgr_open: bool,
     pub(crate) mgr_retry: Duration,
     pub(crate) peers: Peers,
-    pub(crate) sessions: HashMap<LinkId, Session>,
-    pub(crate) ops: HashMap<OpId, Pending>,
+    pub(crate) sessions: BTreeMap<LinkId, Session>,
+    pub(crate) ops: BTreeMap<OpId, Pending>,
     pub(crate) next_op: OpId,
     /// Requests and peer messages that need a newer map.
     pub(crate) early: VecDeque<(LinkId, Message)>,
@@ -302,8 +302,8 @@ impl Osd {
             mgr_open: false,
             mgr_retry: Duration::ZERO,
             peers: Peers::default(),
-            sessions: HashMap::new(),
-            ops: HashMap::new(),
+            sessions: BTreeMap::new(),
+            ops: BTreeMap::new(),
             next_op: 1,
             early: VecDeque::new(),
             committing: VecDeque::new(),
@@ -338,6 +338,16 @@ impl Osd {
     /// Where clients reach it.
     pub fn addrs(&self) -> &AddrVec {
         &self.me.addrs
+    }
+
+    /// Its PGs.
+    pub fn pgs(&self) -> impl Iterator<Item = &Pg> {
+        self.pgs.values()
+    }
+
+    /// Epoch of its OSD map.
+    pub fn epoch(&self) -> Epoch {
+        self.maps.epoch()
     }
 
     // ---- messages ----
@@ -757,7 +767,7 @@ impl Osd {
         for link in self.mon.take().into_iter().chain(self.mgr.take()) {
             link.close();
         }
-        for (_, s) in self.sessions.drain() {
+        for s in std::mem::take(&mut self.sessions).into_values() {
             s.link.close();
         }
         self.effects.clear();

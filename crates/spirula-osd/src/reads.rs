@@ -21,7 +21,7 @@ impl Osd {
         self.perf.parked_reads += 1;
         self.reading += plans.iter().map(|(_, _, length, _)| length).sum::<u64>();
         let mailbox = self.mailbox.clone();
-        self.on.spawn_blocking(move || {
+        self.hub.work(&self.on, move || {
             let read = |(object, offset, length, plan): (_, _, _, spirula_store::ReadPlan)| {
                 let data = plan.run_with_crc().map_err(|e| read_error(&e));
                 Piece { object, offset, length, data }

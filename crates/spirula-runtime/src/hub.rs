@@ -2,6 +2,7 @@
 
 use crate::auth::{Authenticator, Login};
 use crate::link::{Link, NetEvent, NetSink, Peer};
+use crate::network::Network;
 use crate::tcp;
 use spirula_buffer::PayloadPool;
 use spirula_messenger::auth::ModePolicy;
@@ -55,6 +56,8 @@ struct Inner {
     pool: PayloadPool,
     modes: RwLock<ModePolicy>,
     local: Mutex<HashMap<SocketAddr, Local>>,
+    /// In place of sockets and threads.
+    network: Option<Arc<dyn Network>>,
 }
 
 /// The process's network. Cheap to clone.
@@ -92,7 +95,21 @@ impl Drop for Listener {
 impl Hub {
     /// A network whose payloads in flight are bounded by `pool`.
     pub fn new(mode: LinkMode, pool: PayloadPool) -> Self {
-        Self(Arc::new(Inner { mode, pool, modes: RwLock::default(), local: Mutex::default() }))
+        Self(Arc::new(Inner { mode, pool, modes: RwLock::default(), local: Mutex::default(), network: None }))
+    }
+
+    /// A hub that opens no sockets and starts no threads: `network` takes all that.
+    pub fn over(network: Arc<dyn Network>, pool: PayloadPool) -> Self {
+        let (modes, local) = (RwLock::default(), Mutex::default());
+        Self(Arc::new(Inner { mode: LinkMode::Tcp, pool, modes, local, network: Some(network) }))
+    }
+
+    /// Does work that blocks, beside the event loops.
+    pub fn work(&self, on: &Handle, work: impl FnOnce() + Send + 'static) {
+        match &self.0.network {
+            Some(network) => network.work(Box::new(work)),
+            None => drop(on.spawn_blocking(work)),
+        }
     }
 
     /// The payload pool.
@@ -162,6 +179,10 @@ impl Hub {
         service: Service,
         on: &Handle,
     ) -> Result<Listener, NetError> {
+        if let Some(network) = &self.0.network {
+            let addrs = network.listen(ip, nonce, &service);
+            return Ok(Listener { addrs, hub: self.clone(), sockets: Vec::new(), tasks: Vec::new() });
+        }
         let (mut port, last) = ports;
         loop {
             match self.listen(&[(ip, port).into()], nonce, service.clone(), on) {
@@ -201,6 +222,9 @@ impl Hub {
         kind: EntityType,
         on: &Handle,
     ) -> Link {
+        if let Some(network) = &self.0.network {
+            return network.connect(me, sink, to, kind);
+        }
         match self.local(to) {
             Some(there) => Self::join(me, sink, there),
             None => tcp::connect(self.clone(), me.clone(), login.clone(), sink.clone(), to.clone(), kind, on),

@@ -10,6 +10,7 @@
 //! * [`auth`] — who may come in, and with what to go out
 //! * [`cephx`] — the same by keys and tickets
 //! * [`Mons`] — which monitor to talk to
+//! * [`Network`] — what a simulator puts in place of sockets and helper threads
 //! * [`Daemon`], [`run`] — a daemon's loop; [`Reactors`] — the threads the loops run on
 //! * [`clock`], [`entropy`] — the one place that reads the clock, and draws random numbers
 //!
@@ -27,6 +28,7 @@ mod hub;
 pub mod limits;
 mod link;
 mod mons;
+mod network;
 mod reactor;
 mod tcp;
 
@@ -34,4 +36,5 @@ pub use daemon::{Daemon, Mailbox, mailbox, run};
 pub use hub::{Hub, LinkMode, Listener, NetError, Service};
 pub use link::{Link, LinkId, NetEvent, NetSink, Peer};
 pub use mons::Mons;
+pub use network::Network;
 pub use reactor::Reactors;

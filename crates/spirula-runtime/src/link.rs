@@ -1,6 +1,7 @@
 //! A link: one peer, as a daemon sees it.
 
 use crate::auth::{Grants, METHOD_IN_PROCESS};
+use crate::network::Network;
 use spirula_messages::Message;
 use spirula_messenger::auth::Mode;
 use spirula_types::{AddrVec, EntityAddr, EntityName, EntityType, features};
@@ -144,12 +145,23 @@ pub(crate) struct OutQueue {
     pub closing: AtomicBool,
 }
 
-#[derive(Debug)]
 enum Far {
     /// Another daemon of this process: its mailbox and its name for the link.
     Local { sink: NetSink, link: LinkId },
     /// A connection task.
     Tcp(Arc<OutQueue>),
+    /// Whatever is there in place of sockets.
+    Carried(Arc<dyn Network>),
+}
+
+impl fmt::Debug for Far {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Local { .. } => "local",
+            Self::Tcp(_) => "tcp",
+            Self::Carried(_) => "carried",
+        })
+    }
 }
 
 #[derive(Debug)]
@@ -184,6 +196,12 @@ impl Link {
         Self(Arc::new(Inner { id, far: Far::Tcp(queue), closed: AtomicBool::new(false), open_requests }))
     }
 
+    /// A link of a [`Network`]; `id` is the network's own choice.
+    pub fn carried(id: LinkId, by: Arc<dyn Network>) -> Self {
+        let (closed, open_requests) = (AtomicBool::new(false), Arc::default());
+        Self(Arc::new(Inner { id, far: Far::Carried(by), closed, open_requests }))
+    }
+
     /// Its number.
     pub fn id(&self) -> LinkId {
         self.0.id
@@ -212,6 +230,7 @@ impl Link {
                     q.wake.notify_one();
                 }
             }
+            Far::Carried(by) => by.carry(self.0.id, message),
         }
     }
 
@@ -227,6 +246,7 @@ impl Link {
                 q.closing.store(true, Ordering::Relaxed);
                 q.wake.notify_one();
             }
+            Far::Carried(by) => by.close(self.0.id),
         }
     }
 

@@ -102,15 +102,20 @@ impl Checkpointer {
     /// Works until the sender is gone, or until a failure.
     pub fn run(mut self, jobs: Receiver<Job>) {
         while let Ok(job) = jobs.recv() {
-            if self.shared.check().is_err() {
-                return;
-            }
-            let clean = job.clean;
-            if let Err(e) = self.checkpoint(job).and_then(|()| if clean { Ok(()) } else { self.purge() }) {
-                self.shared.poison(e);
+            if !self.step(job) {
                 return;
             }
         }
+    }
+
+    /// Makes one checkpoint; false after a failure.
+    pub fn step(&mut self, job: Job) -> bool {
+        if self.shared.check().is_err() {
+            return false;
+        }
+        let clean = job.clean;
+        let made = self.checkpoint(job).and_then(|()| if clean { Ok(()) } else { self.purge() });
+        made.map_err(|e| self.shared.poison(e)).is_ok()
     }
 
     fn checkpoint(&mut self, job: Job) -> Result<()> {

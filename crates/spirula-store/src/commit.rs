@@ -96,6 +96,36 @@ impl Queue {
             other => other.is_some(),
         }
     }
+
+    /// The next payload to be written to its blocks, with its transaction.
+    fn take_payload(&mut self) -> Option<(u64, Vec<(u64, Bytes)>)> {
+        if self.unwritten == 0 {
+            return None;
+        }
+        let record = self.items.iter_mut().find_map(|i| match i {
+            Item::Record(r) if r.payload == Payload::Direct => Some(r),
+            _ => None,
+        })?;
+        record.payload = Payload::Writing;
+        self.unwritten -= 1;
+        Some((record.seq, record.pieces.clone()))
+    }
+
+    /// Moves what goes into the next frame to `records`, and gives the checkpoint behind it.
+    fn take_frame(&mut self, records: &mut Vec<Record>) -> Option<Box<Job>> {
+        let (mut body, mut direct) = (0, 0);
+        while body < FRAME_FULL && direct < DIRECT_FULL && self.ready() {
+            match self.items.pop_front()? {
+                Item::Record(r) => {
+                    body += r.body_len();
+                    direct += if r.direct() { r.data_len() } else { 0 };
+                    records.push(r);
+                }
+                Item::Checkpoint(j) => return Some(j),
+            }
+        }
+        None
+    }
 }
 
 /// What the owner, the commit thread, the writers and the checkpoint thread share.
@@ -186,6 +216,11 @@ impl Shared {
         q.owner_waits = false;
     }
 
+    /// Is `done` so, or has the store failed?
+    pub fn met(&self, done: &impl Fn(&Self, &Queue) -> bool) -> bool {
+        done(self, &self.lock()) || self.failed.load(Ordering::Acquire)
+    }
+
     /// Something the owner may wait for has happened.
     pub fn notify_owner(&self) {
         if self.lock().owner_waits {
@@ -250,7 +285,7 @@ impl Committer {
     pub fn run(mut self) {
         let mut records: Vec<Record> = Vec::new();
         loop {
-            let mut job = None;
+            let job;
             {
                 let mut q = self.shared.lock();
                 while !(q.ready() || q.items.is_empty() && q.stop) {
@@ -277,36 +312,50 @@ impl Committer {
                 if q.items.is_empty() {
                     return;
                 }
-                let (mut body, mut direct) = (0, 0);
-                while body < FRAME_FULL && direct < DIRECT_FULL && q.ready() {
-                    match q.items.pop_front() {
-                        Some(Item::Record(r)) => {
-                            body += r.body_len();
-                            direct += if r.direct() { r.data_len() } else { 0 };
-                            records.push(r);
-                        }
-                        Some(Item::Checkpoint(j)) => {
-                            job = Some(j);
-                            break;
-                        }
-                        None => break,
-                    }
-                }
+                job = q.take_frame(&mut records);
             }
-            if let Err(e) = self.shared.check().and_then(|()| self.commit(&records)) {
-                self.fail(e);
+            if !self.commit_frame(&mut records, job) {
                 return;
             }
-            let bytes: usize = records.iter().map(|r| r.redo.len() + r.data_len()).sum();
-            records.clear();
-            if let Some(mut job) = job {
-                job.end = self.tail.at;
-                // A send fails only when the checkpoint thread has failed and said so.
-                let _ = self.checkpoints.send(*job);
-            }
-            self.shared.lock().bytes -= bytes;
-            self.shared.notify_owner();
         }
+    }
+
+    /// Does what waits in the queue, or else notes that nothing does; false if there was
+    /// nothing to do. For a store without threads.
+    pub fn step(&mut self) -> bool {
+        let mut records = Vec::new();
+        let (job, empty) = {
+            let mut q = self.shared.lock();
+            (q.take_frame(&mut records), q.items.is_empty())
+        };
+        if job.is_some() || !records.is_empty() {
+            return self.commit_frame(&mut records, job);
+        }
+        if self.marked || !empty {
+            return false;
+        }
+        if let Err(e) = self.shared.check().and_then(|()| self.write_mark()) {
+            self.fail(e);
+        }
+        true
+    }
+
+    /// Makes one frame durable and hands on the checkpoint behind it; false after a failure.
+    fn commit_frame(&mut self, records: &mut Vec<Record>, job: Option<Box<Job>>) -> bool {
+        if let Err(e) = self.shared.check().and_then(|()| self.commit(records)) {
+            self.fail(e);
+            return false;
+        }
+        let bytes: usize = records.iter().map(|r| r.redo.len() + r.data_len()).sum();
+        records.clear();
+        if let Some(mut job) = job {
+            job.end = self.tail.at;
+            // A send fails only when the checkpoint thread has failed and said so.
+            let _ = self.checkpoints.send(*job);
+        }
+        self.shared.lock().bytes -= bytes;
+        self.shared.notify_owner();
+        true
     }
 
     fn fail(&self, e: StoreError) {
@@ -403,6 +452,7 @@ impl Committer {
 
 /// A thread that writes large payloads to their blocks as they come, ahead of the frames
 /// that refer to them.
+#[derive(Clone)]
 pub(crate) struct Writer {
     pub shared: Arc<Shared>,
     pub block: Arc<dyn BlockDevice>,
@@ -413,43 +463,47 @@ impl Writer {
     pub fn run(self) {
         let mut q = self.shared.lock();
         while self.shared.check().is_ok() {
-            let next = if q.unwritten > 0 {
-                q.items.iter_mut().find_map(|i| match i {
-                    Item::Record(r) if r.payload == Payload::Direct => Some(r),
-                    _ => None,
-                })
-            } else {
-                None
-            };
-            let Some(record) = next else {
+            let Some((seq, pieces)) = q.take_payload() else {
                 if q.stop {
                     return;
                 }
                 q = self.shared.payloads.wait(q).unwrap_or_else(PoisonError::into_inner);
                 continue;
             };
-            record.payload = Payload::Writing;
-            let (seq, pieces) = (record.seq, record.pieces.clone());
-            q.unwritten -= 1;
             drop(q);
-            if let Err(e) = write_pieces(&*self.block, pieces.iter()) {
-                self.shared.poison(e);
+            if !self.write(seq, &pieces) {
                 return;
             }
             drop(pieces);
             q = self.shared.lock();
-            // Its frame waits for it, so it is still there.
-            let done = q.items.iter_mut().find_map(|i| match i {
-                Item::Record(r) if r.seq == seq => Some(r),
-                _ => None,
-            });
-            if let Some(record) = done {
-                record.payload = Payload::Written;
-            }
-            if q.ready() && std::mem::take(&mut q.sleeping) {
-                self.shared.work.notify_one();
-            }
         }
+    }
+
+    /// Writes one payload that waits; false if none does. For a store without threads.
+    pub fn step(&self) -> bool {
+        let next = if self.shared.check().is_ok() { self.shared.lock().take_payload() } else { None };
+        next.is_some_and(|(seq, pieces)| self.write(seq, &pieces))
+    }
+
+    /// Writes a transaction's payload; false after a failure.
+    fn write(&self, seq: u64, pieces: &[(u64, Bytes)]) -> bool {
+        if let Err(e) = write_pieces(&*self.block, pieces.iter()) {
+            self.shared.poison(e);
+            return false;
+        }
+        let mut q = self.shared.lock();
+        // Its frame waits for it, so it is still there.
+        let done = q.items.iter_mut().find_map(|i| match i {
+            Item::Record(r) if r.seq == seq => Some(r),
+            _ => None,
+        });
+        if let Some(record) = done {
+            record.payload = Payload::Written;
+        }
+        if q.ready() && std::mem::take(&mut q.sleeping) {
+            self.shared.work.notify_one();
+        }
+        true
     }
 }
 

@@ -22,7 +22,8 @@ pub(crate) const SIZE_MIN: u64 = 256 << 10;
 
 /// The devices of one store.
 #[derive(Clone)]
-pub(crate) struct Devices {
+pub struct Devices {
+    /// Superblock and data, and what has no device of its own.
     pub main: Arc<dyn BlockDevice>,
     /// `None`: part of the main device.
     pub journal: Option<Arc<dyn BlockDevice>>,

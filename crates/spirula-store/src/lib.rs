@@ -11,6 +11,7 @@
 //! * [`read`], [`plan`] — objects, attributes, omap, listings; data is checked against its sums
 //! * [`prepare`], [`signature`] — creation; [`paths`], [`layout`], [`superblock`] — which
 //!   devices, whose, and where on them what is; [`open`] — replay
+//! * [`steps`] — threads, or an owner that lets the work happen
 //! * [`onode`], [`segment`], [`refs`], [`compress`], [`sum`] — what an object is made of
 //! * [`alloc`], [`overlay`], [`redo`], [`journal`], [`keys`] — the other parts
 //!
@@ -54,6 +55,7 @@ mod room;
 mod segment;
 mod signature;
 mod stage;
+mod steps;
 mod store;
 mod sum;
 mod superblock;
@@ -69,6 +71,7 @@ pub use paths::StorePaths;
 pub use plan::ReadPlan;
 pub use prepare::{Prepare, Prepared, extend};
 pub use read::{ObjectStat, OmapPage, Read};
+pub use steps::Devices;
 pub use store::{PoolSpace, Statfs, Store, StoreOptions};
 pub use sum::Checksum;
 pub use superblock::{Identity, Role};

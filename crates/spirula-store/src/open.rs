@@ -17,6 +17,7 @@ use crate::redo::{self, Redo};
 use crate::refs::Refs;
 use crate::room::HostRoom;
 use crate::segment::{Released, Segment};
+use crate::steps::{Steps, Workers};
 use crate::store::{PoolSpace, Store, StoreOptions};
 use crate::superblock::{Identity, Superblock};
 use spirula_encoding::Decoder;
@@ -24,10 +25,6 @@ use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
-
-/// Threads that write large payloads.
-const WRITERS: usize = 2;
 
 impl Store {
     /// Opens the store at `path`, an OSD's directory or a main device, and replays its
@@ -88,6 +85,17 @@ impl Store {
 
     /// Opens a store over given devices.
     pub(crate) fn open_layout(
+        layout: Layout,
+        claims: Claims,
+        opts: &StoreOptions,
+        on_commit: Box<dyn Fn(u64) + Send>,
+        on_error: Box<dyn Fn(StoreError) + Send>,
+    ) -> Result<Self> {
+        Self::arm(layout, claims, opts, on_commit, on_error)?.run()
+    }
+
+    /// As [`Store::open_layout`]; the work is to be done in steps.
+    pub(crate) fn arm(
         mut layout: Layout,
         claims: Claims,
         opts: &StoreOptions,
@@ -150,7 +158,7 @@ impl Store {
             pins: VecDeque::new().into(),
             memory_limit: opts.cache_bytes,
             room: HostRoom::default(),
-            threads: Vec::new(),
+            workers: Workers::default(),
             _claims: claims,
         };
         let ring = Ring {
@@ -170,7 +178,7 @@ impl Store {
         // The last frame may have been whole in a cache only; from now on it counts.
         layout.journal.flush().map_err(|e| StoreError::io("flush", layout.journal.name(), e))?;
         layout.mount(head.at)?;
-        store.start(layout, meta, head, tail, dead, opts, on_commit)?;
+        store.give_work(layout, meta, head, tail, dead, opts, on_commit);
         Ok(store)
     }
 
@@ -296,7 +304,7 @@ impl Store {
     }
 
     #[allow(clippy::too_many_arguments, reason = "called once, with what open has gathered")]
-    fn start(
+    fn give_work(
         &mut self,
         layout: Layout,
         meta: Arc<MetaStore>,
@@ -305,7 +313,7 @@ impl Store {
         dead: VecDeque<u64>,
         opts: &StoreOptions,
         on_commit: Box<dyn Fn(u64) + Send>,
-    ) -> Result<()> {
+    ) {
         use std::sync::atomic::Ordering;
         let sb = layout.superblock;
         self.shared.durable.store(self.seq, Ordering::Release);
@@ -338,36 +346,12 @@ impl Store {
             logs: BTreeMap::new(),
             dead,
         };
-        let id = self.identity.osd_id;
-        for _ in 0..WRITERS {
-            let writer = Writer { shared: self.shared.clone(), block: self.block.clone() };
-            self.threads.push(self.spawn(format!("write.{id}"), move || writer.run())?);
-        }
-        self.threads.push(self.spawn(format!("commit.{id}"), move || committer.run())?);
-        self.threads.push(self.spawn(format!("checkpoint.{id}"), move || checkpointer.run(receive))?);
-        Ok(())
-    }
-
-    fn spawn(&self, name: String, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
-        /// Lets a panic in a thread stop the store instead of leaving its owner to wait.
-        struct Guard(Arc<Shared>, String);
-        impl Drop for Guard {
-            fn drop(&mut self) {
-                if std::thread::panicking() {
-                    self.0.poison(StoreError::Poisoned(format!("thread {} panicked", self.1)));
-                }
-            }
-        }
-        let guard = Guard(self.shared.clone(), name.clone());
-        #[cfg(test)]
-        let bug = crate::planted::copy();
-        let run = move || {
-            #[cfg(test)]
-            crate::planted::plant(bug);
-            let _guard = guard;
-            work();
-        };
-        std::thread::Builder::new().name(name).spawn(run).map_err(|e| StoreError::io("start", "thread", e))
+        self.workers = Workers::Stepped(Box::new(Steps {
+            writer: Writer { shared: self.shared.clone(), block: self.block.clone() },
+            committer,
+            checkpointer,
+            jobs: receive,
+        }));
     }
 }
 

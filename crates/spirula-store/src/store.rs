@@ -16,6 +16,7 @@ use crate::refs::Refs;
 use crate::room::HostRoom;
 use crate::segment::Segment;
 use crate::stage::Stage;
+use crate::steps::Workers;
 use crate::superblock::Identity;
 use bytes::Bytes;
 use spirula_buffer::PayloadPool;
@@ -26,7 +27,6 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
-use std::thread::JoinHandle;
 
 /// Transactions with more payload than this (bytes) write it straight to its blocks.
 pub(crate) const JOURNALED_PAYLOAD: usize = 64 << 10;
@@ -170,7 +170,7 @@ pub struct Store {
     /// Memory budget.
     pub(crate) memory_limit: usize,
     pub(crate) room: HostRoom,
-    pub(crate) threads: Vec<JoinHandle<()>>,
+    pub(crate) workers: Workers,
     /// Holds the locks on the devices.
     pub(crate) _claims: Claims,
 }
@@ -191,7 +191,7 @@ impl Store {
             // Space that awaits its release may be enough.
             Err(StoreError::NoSpace { .. }) if !self.freed.is_empty() => {
                 let seq = self.seq;
-                self.shared.wait(|s, _| s.written.load(Ordering::Acquire) >= seq);
+                self.wait(|s, _| s.written.load(Ordering::Acquire) >= seq);
                 self.admit()?;
                 self.try_submit(txn)
             }
@@ -245,7 +245,7 @@ impl Store {
             if self.has_room() && !queue_full {
                 return Ok(());
             }
-            self.shared.wait(|s, q| {
+            self.wait(|s, q| {
                 s.durable.load(Ordering::Acquire) > durable
                     || s.checkpointed.load(Ordering::Acquire) > checkpointed
                     || (queue_full && q.bytes <= QUEUE_BYTES)
@@ -367,7 +367,7 @@ impl Store {
     /// [`StoreError::Poisoned`].
     pub fn flush(&mut self) -> Result<()> {
         let seq = self.seq;
-        self.shared.wait(|s, _| s.durable.load(Ordering::Acquire) >= seq);
+        self.wait(|s, _| s.durable.load(Ordering::Acquire) >= seq);
         self.shared.check()?;
         self.poll();
         Ok(())
@@ -380,20 +380,18 @@ impl Store {
     pub fn close(mut self) -> Result<()> {
         self.flush()?;
         let before = self.frozen_seq;
-        self.shared.wait(|s, _| s.checkpointed.load(Ordering::Acquire) >= before);
+        self.wait(|s, _| s.checkpointed.load(Ordering::Acquire) >= before);
         self.shared.check()?;
         self.poll();
         self.freeze(true);
+        while self.step() {}
         self.stop();
         self.shared.check()
     }
 
     fn stop(&mut self) {
         self.shared.stop();
-        for t in self.threads.drain(..) {
-            // A thread that panicked has poisoned the store, which callers check.
-            let _ = t.join();
-        }
+        self.workers.join();
     }
 
     /// Number of the newest transaction applied; after an open, of the newest recovered.
