@@ -124,6 +124,8 @@ pub struct PgDigest {
     pub pools: BTreeMap<PoolId, PoolSum>,
     /// OSDs.
     pub osds: BTreeMap<OsdId, OsdStatReport>,
+    /// OSD maps before this epoch are needed by no PG and no OSD; 0 while that is not known.
+    pub oldest_needed: Epoch,
 }
 
 impl PgDigest {
@@ -136,7 +138,10 @@ impl PgDigest {
         osds: BTreeMap<OsdId, OsdStatReport>,
     ) -> Self {
         let mut me = Self { osdmap_epoch, stamp, osds, ..Self::default() };
+        // A PG that has never been clean needs all maps there are.
+        let mut oldest = osdmap_epoch;
         for (id, pg) in pgs {
+            oldest = oldest.min(pg.last_epoch_clean);
             *me.pg_states.entry(pg.state).or_insert(0) += 1;
             me.pools.entry(id.pool).or_default().add_pg(pg);
         }
@@ -147,6 +152,7 @@ impl PgDigest {
                 p.stat.num_store_stats += 1;
             }
         }
+        me.oldest_needed = oldest;
         me
     }
 
@@ -181,20 +187,28 @@ impl PgDigest {
 
 impl Encode for PgDigest {
     fn encode(&self, out: &mut Encoder) {
-        out.versioned(1, 1, |o| {
+        out.versioned(2, 1, |o| {
             o.u32(self.osdmap_epoch);
             o.put(&self.stamp);
             o.put(&self.pg_states);
             o.put(&self.pools);
             o.put(&self.osds);
+            o.u32(self.oldest_needed);
         });
     }
 }
 
 impl Decode for PgDigest {
     fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
-        d.versioned("PgDigest", 1, |d, _| {
-            Ok(Self { osdmap_epoch: d.u32()?, stamp: d.get()?, pg_states: d.get()?, pools: d.get()?, osds: d.get()? })
+        d.versioned("PgDigest", 2, |d, v| {
+            Ok(Self {
+                osdmap_epoch: d.u32()?,
+                stamp: d.get()?,
+                pg_states: d.get()?,
+                pools: d.get()?,
+                osds: d.get()?,
+                oldest_needed: if v >= 2 { d.u32()? } else { 0 },
+            })
         })
     }
 }
@@ -220,7 +234,7 @@ mod tests {
         osd.pool_statfs.insert(1, StoreStatfs { allocated: 7, ..StoreStatfs::default() });
         let osds = BTreeMap::from([(0, osd.clone()), (1, osd)]);
         let d = PgDigest::from_reports(5, UTime::ZERO, pgs, osds);
-        assert_eq!(d.num_pgs(), 3);
+        assert_eq!((d.num_pgs(), d.oldest_needed), (3, 0), "never clean: nothing may be forgotten");
         assert_eq!(d.num_pgs_with(PgState::CLEAN), 3);
         let p = &d.pools[&1];
         assert_eq!((p.num_pgs, p.stat.stats.sum.num_objects, p.stat.up), (2, 4, 2));

@@ -42,6 +42,8 @@ struct Session {
 pub(crate) struct OsdEntry {
     uuid: Uuid,
     seq: u64,
+    /// Of its OSD map.
+    epoch: Epoch,
     conn: Option<ConnId>,
     slow: SlowOps,
     perf: VecDeque<(Duration, BTreeMap<String, u64>)>,
@@ -204,7 +206,7 @@ impl Mgr {
     fn send_digest(&mut self, now: Now, out: &mut Vec<MgrEffect>) {
         self.last_digest = Some(now.mono);
         self.pgmap.take_states_changed();
-        let digest = self.pgmap.digest(&self.map);
+        let digest = self.digest();
         let slow = self.osds.iter().map(|(id, o)| (*id, o.slow)).collect();
         let body = MgrDigest {
             gid: self.config.gid,
@@ -384,6 +386,7 @@ impl Mgr {
         }
         entry.uuid = report.uuid;
         entry.seq = report.seq;
+        entry.epoch = report.epoch;
         entry.conn = Some(conn);
         entry.slow = SlowOps { count: report.slow_ops, oldest_ms: report.slow_oldest_ms };
         entry.config = report.config;
@@ -402,7 +405,11 @@ impl Mgr {
 
     /// The digest of this moment.
     pub(crate) fn digest(&self) -> PgDigest {
-        self.pgmap.digest(&self.map)
+        let mut digest = self.pgmap.digest(&self.map);
+        // An OSD that lags takes the maps one by one.
+        let lagging = self.osds.iter().filter(|(id, o)| self.map.is_up(**id) && o.epoch > 0).map(|(_, o)| o.epoch);
+        digest.oldest_needed = lagging.fold(digest.oldest_needed, Epoch::min);
+        digest
     }
 
     /// Epoch of the (empty) service map.

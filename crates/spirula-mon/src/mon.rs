@@ -473,7 +473,8 @@ impl Mon {
     }
 
     fn batch(&mut self, requests: impl IntoIterator<Item = Request>, out: &mut Vec<MonEffect>) {
-        let mut work = Work::new(self.state.clone(), self.now, self.speaker());
+        let needed = self.mgr.knowledge.digest.oldest_needed;
+        let mut work = Work::new(self.state.clone(), self.now, self.speaker()).needing_maps_from(needed);
         let mut asks = Vec::new();
         for request in requests {
             if let Request::Ask(ask) = &request {

@@ -36,8 +36,6 @@ use std::sync::Arc;
 
 /// A full OSD map is kept every so many epochs, besides the newest.
 pub const FULL_EVERY: Epoch = 50;
-/// Number of OSD map epochs kept.
-pub const KEEP_EPOCHS: Epoch = 500;
 
 /// Facts a daemon tells about itself.
 pub type Metadata = BTreeMap<String, String>;
@@ -210,13 +208,15 @@ impl State {
     }
 
     /// Makes `edited`, a copy of the newest OSD map with changes, the newest. False if there
-    /// were none.
+    /// were none. Epochs before `oldest` that are beyond the number to keep go.
     ///
     /// # Errors
     /// See [`diff::advance`].
-    pub fn advance_osdmap(&mut self, edited: &OsdMap, now: UTime) -> Result<bool, String> {
+    pub fn advance_osdmap(&mut self, edited: &OsdMap, now: UTime, oldest: Epoch) -> Result<bool, String> {
         let Some(mut inc) = diff::diff(&self.osdmap, edited, now) else { return Ok(false) };
         let next = diff::advance(&self.osdmap, &mut inc)?;
+        let kept = Epoch::try_from(self.option_u64("mon_min_osdmap_epochs")).unwrap_or(Epoch::MAX).max(1);
+        let floor = inc.epoch.saturating_sub(kept).min(oldest);
         let fulls = Arc::make_mut(&mut self.fulls);
         if fulls.is_empty() || self.osdmap.epoch.is_multiple_of(FULL_EVERY) {
             fulls.insert(self.osdmap.epoch, self.osdmap.bytes().clone());
@@ -224,7 +224,6 @@ impl State {
         let incs = Arc::make_mut(&mut self.incrementals);
         incs.insert(inc.epoch, spirula_encoding::to_vec(&inc).into());
         // Trim to the newest full map that leaves at least the wanted number of epochs.
-        let floor = inc.epoch.saturating_sub(KEEP_EPOCHS);
         let keep = fulls.range(..=floor).next_back().map(|(e, _)| *e);
         if let Some(keep) = keep {
             *fulls = fulls.split_off(&keep);
@@ -601,4 +600,68 @@ fn by_pool(creating: &BTreeMap<PgId, Epoch>) -> BTreeMap<PoolId, BTreeMap<u32, E
         out.entry(pg.pool).or_default().insert(pg.seed, *e);
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use spirula_maps::Crush;
+
+    /// Goes on by `n` epochs; the maps before `needed` may go.
+    fn go_on(s: &mut State, kept: &mut BTreeMap<String, Bytes>, n: u32, needed: impl Fn(Epoch) -> Epoch) {
+        for _ in 0..n {
+            let old = s.clone();
+            let mut map = OsdMap::clone(&s.osdmap);
+            map.flags ^= spirula_maps::osdmap::flags::NOOUT;
+            assert!(s.advance_osdmap(&map, UTime::ZERO, needed(s.osdmap.epoch)).unwrap());
+            for (key, value) in s.diff(&old).ops {
+                match value {
+                    Some(v) => drop(kept.insert(key, v)),
+                    None => drop(kept.remove(&key)),
+                }
+            }
+        }
+    }
+
+    fn new() -> (State, BTreeMap<String, Bytes>) {
+        let fsid = Uuid([3; 16]);
+        let monmap = MonMap::initial(fsid, UTime::ZERO, []);
+        let s = State::new(monmap, OsdMap::fresh(fsid, 1, UTime::ZERO, Crush::default()), 0);
+        let kept = s.to_txn().ops.into_iter().filter_map(|(k, v)| Some((k, v?))).collect();
+        (s, kept)
+    }
+
+    #[test]
+    fn maps_stay_bounded_over_ten_thousand_epochs_while_nobody_needs_old_ones() {
+        let (mut s, mut kept) = new();
+        let (mut most, mut bytes) = (0, 0);
+        for _ in 0..20 {
+            go_on(&mut s, &mut kept, 500, |now| now.saturating_sub(7));
+            most = most.max(kept.keys().filter(|k| k.starts_with("osdmap/")).count());
+            bytes = bytes.max(kept.values().map(Bytes::len).sum::<usize>());
+        }
+        assert_eq!(s.osdmap.epoch, 10_001);
+        // 500 epochs, and up to the full map before them.
+        assert!(most <= 500 + FULL_EVERY as usize + 14, "{most} maps kept");
+        assert!(bytes < 600_000, "{bytes} bytes kept");
+        assert_eq!(s.incrementals.len() + s.fulls.len(), kept.keys().filter(|k| k.starts_with("osdmap/")).count());
+        assert!(s.osdmap_at(9_501).is_some() && s.osdmap_at(9_300).is_none());
+        let again = State::load(&kept).unwrap();
+        assert_eq!((again.osdmap.epoch, again.oldest_osdmap()), (10_001, s.oldest_osdmap()));
+    }
+
+    #[test]
+    fn maps_that_somebody_needs_stay_and_go_when_nobody_does() {
+        let (mut s, mut kept) = new();
+        go_on(&mut s, &mut kept, 1200, |_| 300);
+        assert!((250..=300).contains(&s.oldest_osdmap()), "{}", s.oldest_osdmap());
+        // It is not known who needs what.
+        go_on(&mut s, &mut kept, 10, |_| 0);
+        assert!((250..=300).contains(&s.oldest_osdmap()));
+        go_on(&mut s, &mut kept, 1, |now| now);
+        assert!((650..=711).contains(&s.oldest_osdmap()), "{}", s.oldest_osdmap());
+        for e in [s.oldest_osdmap(), 900, 1212] {
+            assert_eq!(s.osdmap_at(e).unwrap().epoch, e);
+        }
+    }
 }

@@ -76,6 +76,8 @@ pub struct Work {
     new_log: Vec<LogEntry>,
     new_done: Vec<Done>,
     speaker: Speaker,
+    /// OSD maps before this epoch are needed by nobody; 0 if that is not known.
+    oldest_needed: Epoch,
 }
 
 /// A batch on its way to the quorum.
@@ -108,7 +110,15 @@ impl Work {
             new_log: Vec::new(),
             new_done: Vec::new(),
             speaker,
+            oldest_needed: 0,
         }
+    }
+
+    /// From which epoch on somebody needs the OSD maps; older ones may be forgotten with this batch.
+    #[must_use]
+    pub fn needing_maps_from(mut self, epoch: Epoch) -> Self {
+        self.oldest_needed = epoch;
+        self
     }
 
     /// The OSD map with the edits so far.
@@ -162,7 +172,11 @@ impl Work {
             self.new_done.drain(..).for_each(|d| done.push(d));
         }
         match self.osdmap.take() {
-            Some(map) => self.state.advance_osdmap(&map, self.now).map(|_| ()),
+            Some(mut map) => {
+                map.clean_temps();
+                map.clean_upmaps();
+                self.state.advance_osdmap(&map, self.now, self.oldest_needed).map(|_| ())
+            }
             None => Ok(()),
         }
     }

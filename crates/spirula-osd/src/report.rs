@@ -11,12 +11,15 @@ use spirula_maps::{OsdStatReport, PgState, StoreStatfs};
 use spirula_messages::cluster::control::{OsdReport, OsdReportAck};
 use spirula_pg::Pg;
 use spirula_store::{PoolSpace, Statfs};
-use spirula_types::{OsdId, PgId, Uuid};
+use spirula_types::{Epoch, OsdId, PgId, Uuid};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 const SOON: Duration = Duration::from_millis(10);
 const PERIOD: Duration = Duration::from_secs(1);
+/// A PG is reported again after so many epochs though nothing changed: the monitors keep the maps
+/// from the last epoch on in which every PG is known to have been clean.
+const REFRESH: Epoch = 100;
 
 /// Everything a report is made of.
 pub struct Facts<'a> {
@@ -112,7 +115,8 @@ impl Reporter {
         }
         let full = std::mem::take(&mut self.full);
         let changed = std::mem::take(&mut self.changed);
-        let chosen = f.pgs.iter_mut().filter(|(id, p)| p.is_primary() && (full || changed.contains(id)));
+        let old = |p: &Pg| p.reported_epoch().saturating_add(REFRESH) <= f.maps.epoch();
+        let chosen = f.pgs.iter_mut().filter(|(id, p)| p.is_primary() && (full || changed.contains(id) || old(p)));
         let pgs: BTreeMap<PgId, Bytes> = chosen.map(|(id, p)| (*id, to_vec(&p.stat(wall)).into())).collect();
         self.unacked.insert(self.seq, pgs.keys().copied().collect());
         let s = &f.statfs;

@@ -96,6 +96,11 @@ impl Pg {
         }
     }
 
+    /// Epoch of the map with which it was reported last; 0 for never.
+    pub fn reported_epoch(&self) -> spirula_types::Epoch {
+        self.stat.last.reported_epoch
+    }
+
     /// The report of a primary, stamped `now`. Each call counts as a report.
     pub fn stat(&mut self, now: UTime) -> PgStat {
         let (state, blocked_by) = self.state();

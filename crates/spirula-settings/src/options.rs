@@ -266,6 +266,7 @@ pub const OPTIONS: &[OptionDef] = &[
     r("mon_initial_members", Str, Advanced, "", "names of the first monitors"),
     o("mon_max_pg_per_osd", Uint, Advanced, "250", "most PGs per OSD a pool may lead to"),
     o("mon_max_pool_pg_num", Uint, Advanced, "65536", "most PGs of one pool"),
+    o("mon_min_osdmap_epochs", Uint, Advanced, "500", "OSD map epochs kept though nobody needs them"),
     o("mon_osd_adjust_down_out_interval", Bool, Advanced, "true", "wait longer for OSDs that are often slow (ignored)"),
     o("mon_osd_adjust_heartbeat_grace", Bool, Advanced, "true", "be patient with OSDs that are often slow (ignored)"),
     o(

@@ -70,6 +70,15 @@ pub fn mask_for(b: u32) -> u32 {
     if b <= 1 { 0 } else { u32::MAX >> (b - 1).leading_zeros() }
 }
 
+/// How many low bits of the hash all objects of PG `seed` share in a pool of `pg_num` PGs: all that
+/// the next power of two distinguishes, if its sibling in the upper half exists already, else one
+/// less. It changes when the PG is split, or another is merged into it, and only then.
+pub fn range_bits(seed: u32, pg_num: u32) -> u32 {
+    let pg_num = pg_num.max(1);
+    let low = pg_num.ilog2();
+    if seed & ((1 << low) - 1) < pg_num - (1 << low) { low + 1 } else { low }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -95,6 +104,17 @@ mod tests {
             checked += 1;
         }
         assert!(checked > 400, "only {checked} rows understood");
+    }
+
+    #[test]
+    fn range_bits_change_for_exactly_those_that_are_split() {
+        for n in 1..70 {
+            for seed in 0..n {
+                let split = stable_mod(n, n, mask_for(n)) == seed;
+                assert_eq!(range_bits(seed, n + 1) - range_bits(seed, n), u32::from(split), "{seed} {n}");
+            }
+            assert_eq!(range_bits(n, n + 1), range_bits(stable_mod(n, n, mask_for(n)), n + 1));
+        }
     }
 
     #[test]

@@ -217,6 +217,13 @@ impl OsdMap {
         (s.raw, p)
     }
 
+    /// What CRUSH and the upmaps give for a PG, whoever is up.
+    pub fn pg_to_upmapped(&self, pg: PgId) -> Vec<OsdId> {
+        let (mut raw, _) = self.pg_to_raw(pg);
+        self.apply_upmap(pg, &mut raw);
+        raw
+    }
+
     /// The up and acting sets of a PG; nowhere if there is no such PG.
     pub fn pg_to_up_acting(&self, pg: PgId) -> UpActing {
         let mut out = UpActing::default();

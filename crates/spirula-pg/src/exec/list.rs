@@ -9,7 +9,7 @@ use super::{Effect, OpContext, Outcome, Pause, without_data};
 use spirula_encoding::{Decoder, Encoder};
 use spirula_messages::ceph::op::{self, OsdOp};
 use spirula_messages::ceph::osd::OpResult;
-use spirula_types::{HObject, NS_ALL, PgId, SNAP_HEAD, errno};
+use spirula_types::{HObject, NS_ALL, PgId, SNAP_HEAD, errno, hash};
 
 /// The first position of a PG in the listing order.
 pub fn pg_start(pg: PgId) -> HObject {
@@ -19,11 +19,7 @@ pub fn pg_start(pg: PgId) -> HObject {
 /// The position after the last of a PG, which is the first of the next PG; the maximum for
 /// the last PG of the pool.
 pub fn pg_end(pg: PgId, pg_num: u32) -> HObject {
-    // Objects of the PG share this many low bits of the hash: all that the next power of two
-    // distinguishes, if its sibling in the upper half exists already, else one less.
-    let pg_num = pg_num.max(1);
-    let low = pg_num.ilog2();
-    let bits = if pg.seed & ((1 << low) - 1) < pg_num - (1 << low) { low + 1 } else { low };
+    let bits = hash::range_bits(pg.seed, pg_num);
     let start = u64::from(pg.seed.reverse_bits());
     let end = (start | (u64::from(u32::MAX) >> bits)) + 1;
     match u32::try_from(end) {
