@@ -118,6 +118,7 @@ fn main() {
             hb_front: addr(id, 6803),
             features,
             newest_map: 0,
+            was_up: 0,
             size_bytes: 4 << 40,
             device_class: String::new(),
             location: BTreeMap::new(),
@@ -144,6 +145,7 @@ fn main() {
             epoch: lab.mon.state().osdmap.epoch,
             failed_for_ms: 1000,
             refused: true,
+            gone: false,
             alive: false,
         };
         let (sent, ms) = lab.feed(MonEvent::Message { conn: 2, message: report.into_message(0) });

@@ -27,6 +27,7 @@ pub mod config;
 mod diff;
 pub mod done;
 mod event;
+mod failure;
 pub mod image;
 pub mod join;
 mod mgr;

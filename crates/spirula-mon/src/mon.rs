@@ -10,9 +10,9 @@ use crate::access::{self, Access, Ruling};
 use crate::commands::{self, CommandResult};
 use crate::done::Done;
 use crate::event::{ConnId, MonEffect, MonEvent, Peer};
+use crate::failure::OsdTracker;
 use crate::image::Stored;
 use crate::mgr::MgrTracker;
-use crate::osd::OsdTracker;
 use crate::quorum::{After, Ask, GID_STEP, GlobalIds, Quorum};
 use crate::session::Session;
 use crate::state::{LoadError, State};
@@ -37,9 +37,9 @@ use spirula_messages::cluster::quorum::MonJoin;
 use spirula_messages::{Body, Message, MessageError};
 use spirula_quorum::MemberId;
 use spirula_settings::Settings;
-use spirula_types::{AddrVec, EntityType, OsdId, Uuid};
+use spirula_types::{AddrVec, EntityType, Epoch, OsdId, Uuid};
 use std::cell::RefCell;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 /// Requests waiting for the commit before theirs; more are dropped with their connection.
@@ -115,6 +115,8 @@ pub struct Mon {
     pub(crate) sessions: BTreeMap<ConnId, Session>,
     pub(crate) mgr: MgrTracker,
     pub(crate) osds: OsdTracker,
+    /// The OSDs that the last OSD map showed up, and its epoch.
+    pub(crate) up_before: (Epoch, BTreeSet<OsdId>),
     /// Facts about ourselves, for `mon metadata`.
     pub(crate) metadata: crate::state::Metadata,
     /// Our own options; `ceph tell mon.N config set` changes them while commands read the rest.
@@ -180,6 +182,7 @@ impl Mon {
             sessions: BTreeMap::new(),
             mgr: MgrTracker::default(),
             osds: OsdTracker::default(),
+            up_before: (0, BTreeSet::new()),
             metadata: BTreeMap::new(),
             settings: RefCell::default(),
             q: Quorum::new(identity, boot, seeds),

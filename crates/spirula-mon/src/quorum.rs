@@ -24,8 +24,8 @@ use spirula_messages::cluster::quorum::{
 };
 use spirula_messages::{Body, Message, MessageError};
 use spirula_quorum::{Config, ConfigChange, Effect, Entry, EntryKind, MemberId, Node, Role, Status};
-use spirula_types::{AddrVec, EntityType, Uuid};
-use std::collections::{BTreeMap, VecDeque};
+use spirula_types::{AddrVec, EntityType, OsdId, Uuid};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -515,8 +515,18 @@ impl Mon {
 
     /// The state is a newer one: tell subscribers, and see whether we still belong.
     pub(crate) fn state_changed(&mut self, out: &mut Vec<MonEffect>) {
+        let map = &self.state.osdmap;
+        let mut fewer = false;
+        if map.epoch != self.up_before.0 {
+            let up: BTreeSet<OsdId> = map.osds().filter(|o| map.is_up(*o)).collect();
+            fewer = !self.up_before.1.is_subset(&up);
+            self.up_before = (map.epoch, up);
+        }
         for (conn, session) in &mut self.sessions {
             session.push(*conn, self.fsid, &self.state, out);
+            if fewer {
+                session.warn(*conn, self.fsid, &self.state, out);
+            }
         }
         let member = self.q.identity.member;
         if self.state.members.contains_key(&member) {

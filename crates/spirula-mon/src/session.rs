@@ -12,6 +12,8 @@ use std::collections::BTreeMap;
 
 /// Most incrementals in one message.
 const MAPS_PER_MESSAGE: usize = 100;
+/// Most incrementals that a client is sent unasked.
+const MAPS_OF_WARNING: Epoch = 8;
 /// Most subscriptions of one session; a client has a handful.
 const SUBSCRIPTIONS_MAX: usize = 64;
 /// Most log lines in one message.
@@ -34,13 +36,22 @@ pub struct Session {
     /// What it may do.
     pub access: Access,
     subs: BTreeMap<String, Sub>,
+    /// It has wanted OSD maps, and this is the newest that it was sent.
+    osdmap_sent: Epoch,
     config_sent: Option<BTreeMap<String, String>>,
 }
 
 impl Session {
     /// A new connection: no subscriptions.
     pub fn new(peer: Peer) -> Self {
-        Self { peer, hostname: String::new(), access: Access::default(), subs: BTreeMap::new(), config_sent: None }
+        Self {
+            peer,
+            hostname: String::new(),
+            access: Access::default(),
+            subs: BTreeMap::new(),
+            osdmap_sent: 0,
+            config_sent: None,
+        }
     }
 
     /// Takes subscriptions in; what is due is sent by [`Self::push`].
@@ -113,6 +124,7 @@ impl Session {
                 for m in osdmap_messages(fsid, state, sub.next as Epoch, history) {
                     send(m);
                 }
+                self.osdmap_sent = state.osdmap.epoch;
                 Some(next)
             }
             "mgrmap" => {
@@ -141,6 +153,24 @@ impl Session {
             // mgrdigest, servicemap, kv:…, osd_pg_creates: our own daemons have messages for these.
             _ => None,
         }
+    }
+
+    /// Tells a client of an OSD map in which OSDs went down, though it asked for none: its requests
+    /// may be with them. It would ask only when a connection breaks, or some ten seconds later.
+    /// If it lacks more than the newest few epochs it asks for the rest.
+    pub fn warn(&mut self, conn: ConnId, fsid: Uuid, state: &State, out: &mut Vec<MonEffect>) {
+        let newest = state.osdmap.epoch;
+        if self.peer.kind != EntityType::Client || self.osdmap_sent == 0 || self.osdmap_sent >= newest {
+            return;
+        }
+        let from = newest.saturating_sub(MAPS_OF_WARNING - 1).max(self.osdmap_sent + 1);
+        let incrementals: Vec<_> = state.incrementals.range(from..).map(|(e, b)| (*e, b.clone())).collect();
+        if incrementals.is_empty() {
+            return;
+        }
+        self.osdmap_sent = newest;
+        let m = MOsdMap { fsid, incrementals, fulls: Vec::new(), oldest: state.oldest_osdmap(), newest };
+        out.push(MonEffect::Send(conn, m.into_message(0)));
     }
 
     /// Options that differ from their defaults for this peer.

@@ -9,6 +9,7 @@ use crate::clog::ClusterLog;
 use crate::commands::Bench;
 use crate::follow::MAP_KEY;
 use crate::history::History;
+use crate::life::Markdowns;
 use crate::maps::Maps;
 use crate::peers::{LEASE_MS, Peers};
 use crate::perf::Perf;
@@ -21,8 +22,8 @@ use crate::tell::Answer;
 use bytes::Bytes;
 use spirula_messages::ceph::{MConfig, MLogAck, MMgrMap, MMonMap, MOsdMap, MOsdOp, MOsdOpReply, kind, osd::flag};
 use spirula_messages::cluster::control::{
-    OsdAlive, OsdMarkMeDown, OsdMarkMeDownAck, OsdPgTemp, OsdReportAck, OsdScrub, OsdStop, PgCreateAsk, PgCreateGrant,
-    PgsCreated, PgsCreatedAck,
+    OsdAlive, OsdMarkMeDownAck, OsdPgTemp, OsdReportAck, OsdScrub, OsdStop, PgCreateAsk, PgCreateGrant, PgsCreated,
+    PgsCreatedAck,
 };
 use spirula_messages::cluster::pg::{OsdPing, OsdPong, PgAcks, PgCtl, PgCtls, PgTxn, RepAck};
 use spirula_messages::{Body, Message};
@@ -50,10 +51,10 @@ const EARLY_OPS: usize = 4096;
 const PG_TICK: Duration = Duration::from_millis(500);
 /// Between two attempts to reach monitor or manager, and two boot messages.
 pub(crate) const RETRY: Duration = Duration::from_millis(500);
+/// Between two looks at links and peers.
+const HOUSEKEEPING: Duration = Duration::from_millis(100);
 /// Between two looks at tickets that end.
 const RENEW: Duration = Duration::from_secs(5);
-/// How long a clean stop waits for the monitor's word.
-const STOP_PATIENCE: Duration = Duration::from_secs(2);
 /// Monotonic milliseconds start here, so that "one lease ago" is a time.
 const MONO_BASE_MS: u64 = 1_000_000;
 
@@ -186,6 +187,8 @@ pub struct Osd {
     pub(crate) life: Life,
     /// The newest map shows this incarnation up.
     pub(crate) live: bool,
+    /// Newest epoch that showed it up; 0 for none.
+    pub(crate) was_up: Epoch,
     pub(crate) stop_waiters: Vec<oneshot::Sender<()>>,
     pub(crate) mon: Option<Link>,
     pub(crate) mon_open: bool,
@@ -221,6 +224,8 @@ pub struct Osd {
     pub(crate) wakes: BTreeMap<u64, Vec<PgId>>,
     pub(crate) next_pg_tick: Duration,
     pub(crate) next_housekeeping: Duration,
+    pub(crate) last_housekeeping: Duration,
+    pub(crate) markdowns: Markdowns,
     pub(crate) next_renewal: Duration,
     pub(crate) reporter: Reporter,
     pub(crate) perf: Perf,
@@ -292,6 +297,7 @@ impl Osd {
             leases: Leases::new(LEASE_MS, leases_from),
             life: Life::Booting,
             live: false,
+            was_up: 0,
             stop_waiters: Vec::new(),
             mon: None,
             mon_open: false,
@@ -321,6 +327,8 @@ impl Osd {
             wakes: BTreeMap::new(),
             next_pg_tick: Duration::ZERO,
             next_housekeeping: Duration::ZERO,
+            last_housekeeping: clock::monotonic(),
+            markdowns: Markdowns::default(),
             next_renewal: Duration::ZERO,
             reporter: Reporter::default(),
             perf: Perf::default(),
@@ -415,6 +423,10 @@ impl Osd {
     }
 
     pub(crate) fn client_op(&mut self, id: LinkId, m: Message) {
+        if let Life::Stopping(_) = self.life {
+            // The client sends it again, to whoever is next.
+            return;
+        }
         let Some(session) = self.sessions.get(&id) else { return };
         let msg = match MOsdOp::from_message(&m) {
             Ok(op) => op,
@@ -497,26 +509,11 @@ impl Osd {
             }
             OsdPing::KIND => {
                 let p = OsdPing::from_message(m)?;
-                let lease = self.leases.grant(from, mono_ms());
-                let pong = OsdPong {
-                    osd: self.cfg.id,
-                    epoch: self.maps.epoch(),
-                    sent_ms: p.sent_ms,
-                    lease_ms: u32::try_from(lease).unwrap_or(u32::MAX),
-                };
-                self.peers.send(from, pong.into_message(0));
+                self.pinged(id, from, &p);
             }
             _ => {
                 let p = OsdPong::from_message(m)?;
-                self.leases.take(from, p.sent_ms, u64::from(p.lease_ms), p.epoch, self.maps.epoch());
-                if self.peers.heard(from, clock::monotonic()) {
-                    self.report_peer(from, Duration::ZERO, false, true);
-                }
-                let waiting: Vec<PgId> =
-                    self.pgs.iter().filter(|(_, p)| p.waits_for_lease()).map(|(id, _)| *id).collect();
-                for pg in waiting {
-                    self.feed_pg(pg, PgEvent::Tick);
-                }
+                self.ponged(id, from, &p);
             }
         }
         Ok(())
@@ -726,57 +723,6 @@ impl Osd {
         self.bench_durable(seq);
     }
 
-    /// The store cannot be trusted any more: stop at once, acknowledge nothing.
-    pub(crate) fn fail(&mut self, why: &str) {
-        tracing::error!("osd.{} stops: {why}", self.cfg.id);
-        // Without a clean good-bye: the monitor learns it from the others' reports, or from
-        // the closed connection.
-        self.end();
-    }
-
-    // ---- stopping ----
-
-    pub(crate) fn stop(&mut self, done: Option<oneshot::Sender<()>>) {
-        self.stop_waiters.extend(done);
-        match self.life {
-            Life::Active if self.mon_open => {
-                let epoch = self.maps.epoch();
-                self.to_mon(OsdMarkMeDown { osd: self.cfg.id, uuid: self.cfg.uuid, epoch });
-                self.life = Life::Stopping(clock::monotonic() + STOP_PATIENCE);
-            }
-            Life::Stopping(_) => {}
-            _ => self.end(),
-        }
-    }
-
-    pub(crate) fn marked_down(&mut self) {
-        if let Life::Stopping(_) = self.life {
-            self.end();
-        }
-    }
-
-    pub(crate) fn end(&mut self) {
-        self.life = Life::Stopped;
-        self.listeners.clear();
-        if let Some(store) = self.store.take()
-            && let Err(e) = store.close()
-        {
-            tracing::warn!("osd.{}: closing the store: {e}", self.cfg.id);
-        }
-        self.peers.close();
-        for link in self.mon.take().into_iter().chain(self.mgr.take()) {
-            link.close();
-        }
-        for s in std::mem::take(&mut self.sessions).into_values() {
-            s.link.close();
-        }
-        self.effects.clear();
-        for done in self.stop_waiters.drain(..) {
-            // Whoever asked may have gone.
-            let _ = done.send(());
-        }
-    }
-
     // ---- gathering ----
 
     pub(crate) fn flush_acks(&mut self, osd: OsdId) {
@@ -857,7 +803,7 @@ impl Daemon for Osd {
         match event {
             OsdEvent::Net(NetEvent::Message(id, m)) => self.message(id, m),
             OsdEvent::Net(NetEvent::Opened { link, peer, outgoing }) => self.opened(link, peer, outgoing),
-            OsdEvent::Net(NetEvent::Closed(id, why)) => self.closed(id, &why),
+            OsdEvent::Net(NetEvent::Closed(id, ended)) => self.closed(id, &ended),
             OsdEvent::Durable(seq) => self.durable(seq),
             OsdEvent::StoreFailed(why) => self.fail(&why),
             OsdEvent::Fetched(pg, key, pieces) => {
@@ -914,17 +860,15 @@ impl Daemon for Osd {
             }
         }
         if now >= self.next_housekeeping {
-            self.next_housekeeping = now + Duration::from_millis(100);
+            self.next_housekeeping = now + HOUSEKEEPING;
+            let last = std::mem::replace(&mut self.last_housekeeping, now);
             self.keep_links(now);
             self.start_scrub(now);
             if now >= self.next_renewal {
                 self.next_renewal = now + RENEW;
                 self.renew();
             }
-            self.ping(now);
-            for s in self.peers.silent(now) {
-                self.report_peer(s.osd, s.silent, s.refused, false);
-            }
+            self.look_at_peers(now, last);
         }
     }
 

@@ -6,8 +6,8 @@ use bytes::Bytes;
 use spirula_messages::ceph::{MMgrMap, MOsdMap};
 use spirula_pg::{MapView, Now, Pg, PgEvent};
 use spirula_runtime::clock;
+use spirula_types::PgId;
 use spirula_types::transaction::{MetaOp, Transaction};
-use spirula_types::{EntityType, PgId};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -65,20 +65,20 @@ impl Osd {
                 self.life = Life::Active;
             }
             (Life::Active, false) => {
-                tracing::warn!("osd.{id}: map {epoch} marks us down, but we live; asking to be marked up");
-                self.life = Life::Booting;
-                self.send_boot();
+                self.wrongly_down();
+                if self.life == Life::Stopped {
+                    return;
+                }
             }
             _ => {}
         }
         self.live = own;
         if own {
+            self.was_up = epoch;
             let others = map.osds().filter(|o| *o != id && map.is_up(*o));
-            let wanted = others.filter_map(|o| Some((o, map.addrs(o)?.cluster.clone()))).collect();
-            let (login, (hub, me, sink, on)) =
-                (&self.login, (&self.hub, &self.me_cluster, self.mailbox.sink(), &self.on));
-            let now = clock::monotonic();
-            self.peers.follow(&wanted, now, |addrs| hub.connect(me, login, &sink, addrs, EntityType::Osd, on));
+            let wanted = others.filter_map(|o| Some((o, map.addrs(o)?.clone()))).collect();
+            let open = self.opener();
+            self.peers.follow(&wanted, clock::monotonic(), open);
         }
         self.split_pgs();
         if own {

@@ -8,7 +8,8 @@
 //!
 //! * [`daemon`] — events in, effects out: the loop's body
 //! * [`maps`], [`follow`] — following the map: PG views, splits, what clients lack
-//! * [`links`], [`peers`] — links to monitor, manager and other OSDs, heartbeats, read leases, failure reports
+//! * [`links`], [`peers`], [`heartbeat`] — links to monitor, manager and other OSDs; pings, read leases, failure reports
+//! * [`life`] — marked down wrongly, stopped, failed
 //! * [`sched`] — reservations and turns: what recovery may do beside clients
 //! * [`reader`], [`reads`] — the store as the PGs see it; reads in helper threads
 //! * [`space`] — how full it is, and what that refuses
@@ -20,7 +21,9 @@ mod clog;
 mod commands;
 mod daemon;
 mod follow;
+mod heartbeat;
 mod history;
+mod life;
 mod links;
 mod maps;
 mod peers;

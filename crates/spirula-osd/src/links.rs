@@ -1,14 +1,13 @@
-//! The OSD's links: to monitor and manager, to other OSDs, from clients.
+//! The OSD's links: to monitor and manager, from clients. Those to other OSDs: [`crate::heartbeat`].
 
 use crate::access::Rights;
-use crate::daemon::{Life, Osd, RETRY, Session, mono_ms};
+use crate::daemon::{Life, Osd, RETRY, Session};
 use spirula_messages::Body;
 use spirula_messages::ceph::{MMonMap, MMonSubscribe, Subscription};
-use spirula_messages::cluster::control::{OsdBoot, OsdFailureReport};
-use spirula_messages::cluster::pg::OsdPing;
+use spirula_messages::cluster::control::OsdBoot;
 use spirula_pg::PgEvent;
-use spirula_runtime::{Link, LinkId, Peer, clock};
-use spirula_types::{AddrVec, EntityType, OsdId, PgId};
+use spirula_runtime::{Ended, Link, LinkId, Peer, clock};
+use spirula_types::{AddrVec, EntityType, PgId};
 use std::time::Duration;
 
 impl Osd {
@@ -24,6 +23,7 @@ impl Osd {
                 self.mgr_open = true;
                 self.reporter.want_full();
             }
+            self.peers.opened(link.id());
             // Peers are pinged at the next tick, which is due at once.
             return;
         }
@@ -31,10 +31,10 @@ impl Osd {
         self.sessions.insert(link.id(), Session { link, peer, rights });
     }
 
-    pub(crate) fn closed(&mut self, id: LinkId, why: &str) {
+    pub(crate) fn closed(&mut self, id: LinkId, ended: &Ended) {
         let now = clock::monotonic();
         if self.mon.as_ref().is_some_and(|l| l.id() == id) {
-            tracing::debug!("osd.{}: monitor: {why}", self.cfg.id);
+            tracing::debug!("osd.{}: monitor: {ended}", self.cfg.id);
             (self.mon, self.mon_open, self.mon_retry) = (None, false, now + RETRY);
             self.cfg.mons.next();
         } else if self.mgr.as_ref().is_some_and(|l| l.id() == id) {
@@ -48,8 +48,7 @@ impl Osd {
                 }
             }
         } else {
-            let refused = why.contains("refused") || why.contains("closed by the peer");
-            self.peers.closed(id, refused);
+            self.peer_closed(id, ended);
         }
     }
 
@@ -77,8 +76,8 @@ impl Osd {
         if self.mon_open && self.life == Life::Booting && now.saturating_sub(self.boot_sent) >= RETRY {
             self.send_boot();
         }
-        let (hub, me, login, sink, on) = (&self.hub, &self.me_cluster, &self.login, self.mailbox.sink(), &self.on);
-        self.peers.reopen(|addrs| hub.connect(me, login, &sink, addrs, EntityType::Osd, on));
+        let open = self.opener();
+        self.peers.reopen(open);
     }
 
     pub(crate) fn to_mon<B: Body>(&self, body: B) {
@@ -125,31 +124,11 @@ impl Osd {
             hb_front: self.me.addrs.clone(),
             features: self.me.features,
             newest_map: self.maps.epoch(),
+            was_up: self.was_up,
             size_bytes,
             device_class: self.cfg.device_class.clone(),
             location: self.cfg.location.clone(),
             metadata: self.cfg.metadata.clone(),
-        });
-    }
-
-    pub(crate) fn ping(&mut self, now: Duration) {
-        for osd in self.peers.due(now) {
-            self.perf.pings += 1;
-            let ping = OsdPing { osd: self.cfg.id, epoch: self.maps.epoch(), sent_ms: mono_ms() };
-            self.peers.send(osd, ping.into_message(0));
-        }
-    }
-
-    pub(crate) fn report_peer(&self, osd: OsdId, silent: Duration, refused: bool, alive: bool) {
-        let Some(addrs) = self.peers.addrs(osd) else { return };
-        self.to_mon(OsdFailureReport {
-            reporter: self.cfg.id,
-            target: osd,
-            target_public: addrs.clone(),
-            epoch: self.maps.epoch(),
-            failed_for_ms: silent.as_millis() as u64,
-            refused,
-            alive,
         });
     }
 }

@@ -1,12 +1,33 @@
-//! Other OSDs: links, heartbeats, read leases, failure reports.
+//! Other OSDs: links to them, how long they have been silent, whether their process is gone.
 //!
-//! A link to a peer exists for one incarnation of it (its address in the map). When it
-//! breaks, what was under way is lost with it and the map will show what happened: either
-//! the peer restarted (new address), or the two are cut off and one of them goes down.
-//! Every OSD pings every other one; the answers are life signs and read leases.
+//! To a peer lead up to three links, for one incarnation of it (its addresses in the map): one for
+//! data, and one for heartbeats in each network, so that nothing stands in a ping's way. When one
+//! breaks, what was under way on it is lost and the map will show what happened: either the peer
+//! restarted, or the two are cut off and one of them goes down. Every OSD pings every other one
+//! on both networks; it is silent if either does not answer. The answers are read leases, too.
+//!
+//! **Refused** is a peer whose address answers connections with "nobody listens" (ECONNREFUSED). A
+//! process that is slow, stopped (SIGSTOP), out of descriptors, or cut off does not refuse: its
+//! kernel keeps the port. The monitor marks such a peer down without waiting for more reports.
+//!
+//! **Gone** is one that certainly runs no more; then others do not wait for the read leases that it
+//! held, and if it did run, a client could read old data from it. A refusal alone is no proof: a
+//! firewall between two hosts may refuse in a peer's name (`REJECT --reject-with tcp-reset`) while
+//! the peer serves clients elsewhere. It counts as gone in two cases:
+//!
+//! * It is on our own address. What the kernel says of its own ports passes no firewall between
+//!   hosts; a port of ours that refuses belongs to no process, and an OSD never closes its port
+//!   before it has stopped serving.
+//! * Its own kernel closed an established connection of this incarnation in due form (FIN) before
+//!   its port refused. Firewalls forge resets, not FINs. A peer that lives closes its links to us
+//!   only when its map shows us down, and then our report counts for nothing.
+//!
+//! The addresses must be the peer's own: translated ones (NAT) with several OSDs behind one address
+//! are not supported, as in Ceph.
 
+use spirula_maps::osdmap::OsdAddrs;
 use spirula_messages::Message;
-use spirula_runtime::{Link, LinkId};
+use spirula_runtime::{Ended, Link, LinkId};
 use spirula_types::{AddrVec, OsdId};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,33 +37,60 @@ pub const PING_EVERY: Duration = Duration::from_millis(500);
 /// Length of a read lease, milliseconds. The same in the whole cluster, see
 /// `spirula_pg::Leases`.
 pub const LEASE_MS: u64 = 3000;
-/// Silence after which a peer is reported to the monitor; Ceph's osd_heartbeat_grace.
-pub const GRACE: Duration = Duration::from_secs(20);
 /// How often a report is repeated.
-const REPORT_EVERY: Duration = Duration::from_secs(5);
+const REPORT_EVERY: Duration = Duration::from_secs(2);
+
+/// What a link is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Way {
+    /// PGs' messages, in the cluster network.
+    Data,
+    /// Heartbeats in the cluster network.
+    Back,
+    /// Heartbeats in the public network, if that is another one.
+    Front,
+}
+
+#[derive(Debug)]
+struct Path {
+    link: Link,
+    /// It was open since it was made: then it may be made again at once.
+    opened: bool,
+    /// When a ping was last answered on it, or when we began to ask.
+    heard: Duration,
+}
+
+/// How a port that refuses is to be understood.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// The process is certainly gone.
+    pub gone: bool,
+}
 
 /// One other OSD, in one incarnation.
 #[derive(Debug)]
-pub struct Peer {
-    /// Its address in the map.
-    pub addrs: AddrVec,
-    /// The way to it.
-    pub link: Link,
-    /// When it last answered a ping, or when we began to ask.
-    pub heard: Duration,
-    /// When the last ping went out.
-    pub pinged: Duration,
-    /// When it was last reported.
-    pub reported: Option<Duration>,
-    /// Its link broke with "nobody listens there".
-    pub refused: bool,
+struct Peer {
+    addrs: OsdAddrs,
+    paths: BTreeMap<Way, Path>,
+    /// When the last pings went out.
+    pinged: Duration,
+    /// When it was last reported, and as what.
+    reported: Option<(Duration, Option<Refusal>)>,
+    refused: Option<Refusal>,
+}
+
+impl Peer {
+    fn silent(&self, now: Duration) -> Duration {
+        let pinged = self.paths.iter().filter(|(way, _)| **way != Way::Data);
+        pinged.map(|(_, p)| now.saturating_sub(p.heard)).max().unwrap_or_default()
+    }
 }
 
 /// All other OSDs that are up.
 #[derive(Debug, Default)]
 pub struct Peers {
     by_osd: BTreeMap<OsdId, Peer>,
-    by_link: BTreeMap<LinkId, OsdId>,
+    by_link: BTreeMap<LinkId, (OsdId, Way)>,
 }
 
 /// A peer to be reported to the monitor.
@@ -50,115 +98,154 @@ pub struct Peers {
 pub struct Silent {
     /// The peer.
     pub osd: OsdId,
-    /// Its incarnation.
-    pub addrs: AddrVec,
     /// For how long.
     pub silent: Duration,
     /// Its port refuses connections.
-    pub refused: bool,
+    pub refused: Option<Refusal>,
+}
+
+fn address(addrs: &OsdAddrs, way: Way) -> &AddrVec {
+    match way {
+        Way::Data => &addrs.cluster,
+        Way::Back => &addrs.hb_back,
+        Way::Front => &addrs.hb_front,
+    }
 }
 
 impl Peers {
     /// Makes the peers those of the map: `wanted` are the others that are up, with their
     /// addresses; `open` opens a link. Links of gone incarnations are closed.
-    pub fn follow(&mut self, wanted: &BTreeMap<OsdId, AddrVec>, now: Duration, mut open: impl FnMut(&AddrVec) -> Link) {
+    pub fn follow(
+        &mut self,
+        wanted: &BTreeMap<OsdId, OsdAddrs>,
+        now: Duration,
+        mut open: impl FnMut(&AddrVec, Way) -> Link,
+    ) {
         let gone: Vec<OsdId> =
             self.by_osd.iter().filter(|(osd, p)| wanted.get(osd) != Some(&p.addrs)).map(|(osd, _)| *osd).collect();
         for osd in gone {
             self.remove(osd);
         }
         for (osd, addrs) in wanted {
-            if !self.by_osd.contains_key(osd) {
-                let link = open(addrs);
-                self.by_link.insert(link.id(), *osd);
-                let peer = Peer {
-                    addrs: addrs.clone(),
-                    link,
-                    heard: now,
-                    pinged: Duration::ZERO,
-                    reported: None,
-                    refused: false,
-                };
-                self.by_osd.insert(*osd, peer);
+            if self.by_osd.contains_key(osd) {
+                continue;
             }
+            let mut ways = vec![Way::Data, Way::Back];
+            if addrs.hb_front != addrs.hb_back {
+                ways.push(Way::Front);
+            }
+            let mut paths = BTreeMap::new();
+            for way in ways {
+                let link = open(address(addrs, way), way);
+                self.by_link.insert(link.id(), (*osd, way));
+                paths.insert(way, Path { link, opened: false, heard: now });
+            }
+            let peer = Peer { addrs: addrs.clone(), paths, pinged: Duration::ZERO, reported: None, refused: None };
+            self.by_osd.insert(*osd, peer);
         }
     }
 
     fn remove(&mut self, osd: OsdId) {
-        if let Some(p) = self.by_osd.remove(&osd) {
-            self.by_link.remove(&p.link.id());
-            p.link.close();
+        for path in self.by_osd.remove(&osd).into_iter().flat_map(|p| p.paths.into_values()) {
+            self.by_link.remove(&path.link.id());
+            path.link.close();
         }
     }
 
     /// Sends to a peer; without a link to it the message is lost, as on a network.
     pub fn send(&self, osd: OsdId, message: Message) {
-        if let Some(p) = self.by_osd.get(&osd) {
-            p.link.send(message);
+        if let Some(path) = self.by_osd.get(&osd).and_then(|p| p.paths.get(&Way::Data)) {
+            path.link.send(message);
         }
     }
 
     /// Which peer an outgoing link leads to.
     pub fn by_link(&self, link: LinkId) -> Option<OsdId> {
-        self.by_link.get(&link).copied()
+        self.by_link.get(&link).map(|(osd, _)| *osd)
     }
 
-    /// An outgoing link broke. It is opened again by `open`, at the next ping round at the
-    /// earliest ([`Peers::reopen`]).
-    pub fn closed(&mut self, link: LinkId, refused: bool) -> Option<OsdId> {
-        let osd = self.by_link.remove(&link)?;
-        if let Some(p) = self.by_osd.get_mut(&osd) {
-            p.refused = refused;
-            p.link.close();
+    /// An outgoing link is ready; true if it was one to a peer.
+    pub fn opened(&mut self, link: LinkId) -> bool {
+        let Some((osd, way)) = self.by_link.get(&link) else { return false };
+        if let Some(path) = self.by_osd.get_mut(osd).and_then(|p| p.paths.get_mut(way)) {
+            path.opened = true;
         }
-        Some(osd)
+        true
+    }
+
+    /// An outgoing link broke; `here` says whether an address is this host's. True if it is to be
+    /// made again at once ([`Peers::reopen`]); else that is for the next round.
+    pub fn closed(&mut self, link: LinkId, ended: &Ended, here: impl Fn(&AddrVec) -> bool) -> bool {
+        let Some((osd, way)) = self.by_link.remove(&link) else { return false };
+        let Some(p) = self.by_osd.get_mut(&osd) else { return false };
+        if ended.refused {
+            let gone = ended.hung_up || here(address(&p.addrs, way)) || p.refused.is_some_and(|r| r.gone);
+            p.refused = Some(Refusal { gone });
+        }
+        let Some(path) = p.paths.get_mut(&way) else { return false };
+        path.link.close();
+        std::mem::take(&mut path.opened)
     }
 
     /// Opens the broken links again.
-    pub fn reopen(&mut self, mut open: impl FnMut(&AddrVec) -> Link) {
+    pub fn reopen(&mut self, mut open: impl FnMut(&AddrVec, Way) -> Link) {
         for (osd, p) in &mut self.by_osd {
-            if p.link.is_closed() {
-                p.link = open(&p.addrs);
-                self.by_link.insert(p.link.id(), *osd);
+            for (way, path) in &mut p.paths {
+                if path.link.is_closed() {
+                    path.link = open(address(&p.addrs, *way), *way);
+                    self.by_link.insert(path.link.id(), (*osd, *way));
+                }
             }
         }
     }
 
-    /// A ping was answered.
-    pub fn heard(&mut self, osd: OsdId, now: Duration) -> bool {
-        let Some(p) = self.by_osd.get_mut(&osd) else { return false };
-        p.heard = now;
-        p.refused = false;
-        // True: it had been reported and lives after all.
-        p.reported.take().is_some()
+    /// A ping was answered on `link`. True: the peer had been reported and lives after all.
+    pub fn heard(&mut self, link: LinkId, now: Duration, grace: Duration) -> bool {
+        let Some((osd, way)) = self.by_link.get(&link) else { return false };
+        let Some(p) = self.by_osd.get_mut(osd) else { return false };
+        if let Some(path) = p.paths.get_mut(way) {
+            path.heard = now;
+        }
+        p.refused = None;
+        p.silent(now) < grace && p.reported.take().is_some()
     }
 
     /// The incarnation of a peer.
-    pub fn addrs(&self, osd: OsdId) -> Option<&AddrVec> {
+    pub fn addrs(&self, osd: OsdId) -> Option<&OsdAddrs> {
         self.by_osd.get(&osd).map(|p| &p.addrs)
     }
 
-    /// Peers whose next ping is due; they count as pinged now.
-    pub fn due(&mut self, now: Duration) -> Vec<OsdId> {
-        let mut due = Vec::new();
-        for (osd, p) in &mut self.by_osd {
+    /// Sends `ping` to the peers whose turn it is, on every network; returns how many went out.
+    pub fn ping(&mut self, now: Duration, ping: impl Fn() -> Message) -> u64 {
+        let mut sent = 0;
+        for p in self.by_osd.values_mut() {
             if p.pinged.is_zero() || now.saturating_sub(p.pinged) >= PING_EVERY {
                 p.pinged = now;
-                due.push(*osd);
+                for (_, path) in p.paths.iter().filter(|(way, _)| **way != Way::Data) {
+                    path.link.send(ping());
+                    sent += 1;
+                }
             }
         }
-        due
+        sent
     }
 
-    /// Peers to report now.
-    pub fn silent(&mut self, now: Duration) -> Vec<Silent> {
+    /// We ourselves were away: what was not heard meanwhile says nothing about the peers.
+    pub fn excuse(&mut self, now: Duration) {
+        for path in self.by_osd.values_mut().flat_map(|p| p.paths.values_mut()) {
+            path.heard = now;
+        }
+    }
+
+    /// Peers to report now: those that refuse, at once; those that are silent for `grace`.
+    pub fn silent(&mut self, now: Duration, grace: Duration) -> Vec<Silent> {
         let mut out = Vec::new();
         for (osd, p) in &mut self.by_osd {
-            let silent = now.saturating_sub(p.heard);
-            let due = p.reported.is_none_or(|at| now.saturating_sub(at) >= REPORT_EVERY);
-            if due && (silent >= GRACE || p.refused) {
-                p.reported = Some(now);
-                out.push(Silent { osd: *osd, addrs: p.addrs.clone(), silent, refused: p.refused });
+            let silent = p.silent(now);
+            let due = p.reported.is_none_or(|(at, what)| now.saturating_sub(at) >= REPORT_EVERY || what != p.refused);
+            if due && (silent >= grace || p.refused.is_some()) {
+                p.reported = Some((now, p.refused));
+                out.push(Silent { osd: *osd, silent, refused: p.refused });
             }
         }
         out

@@ -26,6 +26,7 @@ pub struct Leases {
     started_ms: u64,
     granted: BTreeMap<OsdId, u64>,
     held: BTreeMap<OsdId, Held>,
+    surrendered: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -40,7 +41,7 @@ impl Leases {
     /// No leases yet. `length_ms` must be the same in the whole cluster and for all time, or
     /// at least never shorter than what an earlier incarnation gave.
     pub fn new(length_ms: u64, now_ms: u64) -> Self {
-        Self { length_ms, started_ms: now_ms, granted: BTreeMap::new(), held: BTreeMap::new() }
+        Self { length_ms, started_ms: now_ms, granted: BTreeMap::new(), held: BTreeMap::new(), surrendered: false }
     }
 
     /// Grants `to` a lease and returns its length, for the answer to its ping.
@@ -49,8 +50,17 @@ impl Leases {
         self.length_ms
     }
 
+    /// Gives up all leases held, and takes no more: from now on nothing is read here.
+    pub fn surrender(&mut self) {
+        self.held.clear();
+        self.surrendered = true;
+    }
+
     /// Takes a grant from an answer to a ping sent at `sent_ms`; `map` is our own map's epoch.
     pub fn take(&mut self, from: OsdId, sent_ms: u64, length_ms: u64, epoch: Epoch, map: Epoch) {
+        if self.surrendered {
+            return;
+        }
         let until = sent_ms + length_ms * DRIFT.0 / DRIFT.1;
         let h = self.held.entry(from).or_default();
         if epoch <= map {
@@ -103,6 +113,15 @@ mod tests {
         assert_eq!(b.held_until(0), 0);
         b.map_advanced(9);
         assert_eq!(b.held_until(0), 900);
+    }
+
+    #[test]
+    fn who_gave_up_its_leases_gets_none_again() {
+        let mut b = Leases::new(1000, 0);
+        b.take(0, 100, 1000, 3, 3);
+        b.surrender();
+        b.take(0, 200, 1000, 3, 3);
+        assert_eq!(b.held_until(0), 0);
     }
 
     #[test]

@@ -34,7 +34,7 @@ mod tcp;
 
 pub use daemon::{Daemon, Mailbox, mailbox, run};
 pub use hub::{Hub, LinkMode, Listener, NetError, Service};
-pub use link::{Link, LinkId, NetEvent, NetSink, Peer};
+pub use link::{Ended, Link, LinkId, NetEvent, NetSink, Peer};
 pub use mons::Mons;
 pub use network::Network;
 pub use reactor::Reactors;

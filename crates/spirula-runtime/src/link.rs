@@ -93,7 +93,38 @@ pub enum NetEvent {
     Message(LinkId, Message),
     /// The link is gone; nothing comes after this. Comes also when an outgoing link could
     /// not be opened.
-    Closed(LinkId, String),
+    Closed(LinkId, Ended),
+}
+
+/// How a link ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ended {
+    /// In words, for logs.
+    pub why: String,
+    /// Each of the far end's addresses refused a connection (ECONNREFUSED): nobody listens there.
+    /// A peer that is merely slow, stopped or cut off does not refuse; a firewall may, in its name.
+    pub refused: bool,
+    /// Before that, the last connection was closed by the far end in due form (FIN), which no
+    /// firewall does in anybody's name.
+    pub hung_up: bool,
+}
+
+impl From<String> for Ended {
+    fn from(why: String) -> Self {
+        Self { why, ..Self::default() }
+    }
+}
+
+impl From<&str> for Ended {
+    fn from(why: &str) -> Self {
+        why.to_owned().into()
+    }
+}
+
+impl fmt::Display for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.why)
+    }
 }
 
 /// Where a daemon's network events go.

@@ -32,6 +32,8 @@ use tokio::net::TcpStream;
 use tokio::net::tcp::WriteHalf;
 use tokio::sync::oneshot;
 
+/// Why a connection ended that the far end closed in due form.
+const CLOSED_BY_PEER: &str = "closed by the peer";
 /// How long to pause while a limit holds reading back.
 const HELD_BACK: Duration = Duration::from_millis(1);
 /// How often timeouts are looked at.
@@ -169,7 +171,7 @@ impl Task {
             };
             match result {
                 None => {}
-                Some(Ok(0)) => return "closed by the peer".into(),
+                Some(Ok(0)) => return CLOSED_BY_PEER.into(),
                 Some(Ok(_)) => {
                     if let Err(why) = self.received().await {
                         // What was wrong goes to the peer's log as a broken connection; ours says why.

@@ -47,7 +47,7 @@ impl Inbox {
 
     fn closed(&self) -> String {
         match self.next() {
-            NetEvent::Closed(_, why) => why,
+            NetEvent::Closed(_, ended) => ended.why,
             e => panic!("{e:?}"),
         }
     }

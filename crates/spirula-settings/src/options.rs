@@ -1,6 +1,6 @@
 //! The options that `ceph config` knows here: name, type, level, default, meaning.
 //!
-//! Names, types and defaults are Ceph's (16.2), so that scripts and habits carry over; the
+//! Names, types and defaults are Ceph's (16.2), save where an option says so, so that scripts and habits carry over; the
 //! list holds those that are in common use or that a Ceph client asks its monitor for.
 //! Options we accept but do not act on say so with `(ignored)`.
 
@@ -267,8 +267,20 @@ pub const OPTIONS: &[OptionDef] = &[
     o("mon_max_pg_per_osd", Uint, Advanced, "250", "most PGs per OSD a pool may lead to"),
     o("mon_max_pool_pg_num", Uint, Advanced, "65536", "most PGs of one pool"),
     o("mon_min_osdmap_epochs", Uint, Advanced, "500", "OSD map epochs kept though nobody needs them"),
-    o("mon_osd_adjust_down_out_interval", Bool, Advanced, "true", "wait longer for OSDs that are often slow (ignored)"),
-    o("mon_osd_adjust_heartbeat_grace", Bool, Advanced, "true", "be patient with OSDs that are often slow (ignored)"),
+    o(
+        "mon_osd_adjust_down_out_interval",
+        Bool,
+        Advanced,
+        "true",
+        "wait longer before an OSD that was often wrongly down is marked out",
+    ),
+    o(
+        "mon_osd_adjust_heartbeat_grace",
+        Bool,
+        Advanced,
+        "true",
+        "be patient with OSDs, and reporters, that were often wrongly down",
+    ),
     o(
         "mon_osd_auto_mark_auto_out_in",
         Bool,
@@ -300,6 +312,9 @@ pub const OPTIONS: &[OptionDef] = &[
         "rack",
         "a whole subtree of this type that is down is not marked out",
     ),
+    o("mon_osd_laggy_halflife", Int, Advanced, "3600", "seconds after which an OSD's past counts half"),
+    o("mon_osd_laggy_max_interval", Int, Advanced, "300", "most seconds that a wrong down mark counts"),
+    o("mon_osd_laggy_weight", Float, Advanced, "0.300000", "weight of the newest wrong down mark"),
     o("mon_osd_full_ratio", Float, Advanced, "0.950000", "use above which a new cluster's OSDs refuse writes"),
     o(
         "mon_osd_backfillfull_ratio",
@@ -376,9 +391,12 @@ pub const OPTIONS: &[OptionDef] = &[
         "true",
         "report an OSD whose port refuses connections at once",
     ),
-    o("osd_heartbeat_grace", Int, Advanced, "20", "seconds of silence before an OSD is reported"),
-    o("osd_heartbeat_interval", Int, Dev, "6", "seconds between heartbeats"),
+    // Ceph: 20. OSDs ping each other twice a second here, on connections that carry nothing else.
+    o("osd_heartbeat_grace", Int, Advanced, "4", "seconds of silence before an OSD is reported"),
+    o("osd_heartbeat_interval", Int, Dev, "6", "seconds between heartbeats (ignored: twice a second)"),
     o("osd_max_backfills", Uint, Advanced, "1", "backfills per OSD at once"),
+    o("osd_max_markdown_count", Int, Advanced, "5", "times an OSD lets itself be marked down before it stops"),
+    o("osd_max_markdown_period", Int, Advanced, "600", "within so many seconds"),
     o("osd_max_object_size", Size, Advanced, "134217728", "greatest size of one object"),
     o("osd_max_pg_log_entries", Uint, Dev, "10000", "most log entries of a PG"),
     o("osd_max_scrubs", Int, Advanced, "1", "scrubs per OSD at once"),

@@ -87,6 +87,7 @@ impl OsdActor {
             hb_front: a,
             features: spirula_types::features::PACIFIC,
             newest_map: self.map.as_ref().map_or(0, |m| m.epoch),
+            was_up: 0,
             size_bytes: 10 << 30,
             device_class: String::new(),
             location: BTreeMap::new(),
@@ -159,6 +160,7 @@ impl Actor for OsdActor {
                             epoch: map.epoch,
                             failed_for_ms: 100,
                             refused: true,
+                            gone: false,
                             alive: false,
                         };
                         self.send(report, out);

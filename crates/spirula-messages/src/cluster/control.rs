@@ -75,6 +75,9 @@ control! {
         features: u64,
         /// Newest OSD map it has; the monitor sends everything after it.
         newest_map: Epoch,
+        /// Epoch in which this process was up last, 0 if never: then it was marked down though it
+        /// lived.
+        was_up: Epoch,
         /// Bytes its store can hold; gives the CRUSH weight (TiB) when the OSD has none.
         size_bytes: u64,
         /// `hdd`, `ssd`, `nvme`, or empty for "do not change".
@@ -87,7 +90,8 @@ control! {
 }
 
 control! {
-    /// A clean stop: mark me down at once, without waiting for reports.
+    /// A clean stop: mark me down, and for dead, at once, without waiting for reports. Whoever
+    /// sends it has given up its read leases and serves nothing any more.
     OsdMarkMeDown = 0x5301 {
         /// The OSD that stops.
         osd: OsdId,
@@ -123,6 +127,8 @@ control! {
         failed_for_ms: u64,
         /// The connection was refused: nobody listens there, no grace is needed.
         refused: bool,
+        /// Its process is certainly gone, so that its read leases need not be waited for.
+        gone: bool,
         /// The target answers again; cancels this reporter's earlier report.
         alive: bool,
     }
@@ -354,6 +360,7 @@ mod tests {
             hb_front: AddrVec::default(),
             features: u64::MAX,
             newest_map: 9,
+            was_up: 0,
             size_bytes: 1 << 40,
             device_class: "ssd".into(),
             location: [("host".to_owned(), "a".to_owned())].into(),

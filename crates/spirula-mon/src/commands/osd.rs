@@ -206,11 +206,13 @@ fn r#in(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
 }
 
 fn down(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
+    let dead = args.bool("definitely_dead");
     for_each(ctx, args, |ctx, osd| {
         if ctx.work.osd().is_down(osd) {
             return Ok(format!("osd.{osd} is already down. "));
         }
-        osd::mark_down(ctx.work, osd);
+        let mark = if dead { osd::mark_dead } else { osd::mark_down };
+        mark(ctx.work, osd);
         Ok(format!("marked down osd.{osd}. "))
     })
 }
@@ -220,7 +222,11 @@ fn stop(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
         if ctx.work.osd().state(osd) & state::STOP != 0 {
             return Ok(format!("osd.{osd} is already stopped. "));
         }
-        osd::mark_down(ctx.work, osd);
+        // One that hears us stops by itself and then says so: without a wait for what it may still
+        // be serving.
+        if !ctx.mon.osds.is_connected(osd) {
+            osd::mark_down(ctx.work, osd);
+        }
         if let Some(s) = usize::try_from(osd).ok().and_then(|i| ctx.work.osd_mut().osd_state.get_mut(i)) {
             *s |= state::STOP;
         }

@@ -170,6 +170,7 @@ impl Cluster {
             hb_front: addr(port + 3),
             features: spirula_types::features::PACIFIC,
             newest_map: 0,
+            was_up: 0,
             size_bytes: 10 << 30,
             device_class: String::new(),
             location: BTreeMap::new(),

@@ -7,8 +7,8 @@ use spirula_messages::ceph::{
     MConfig, MMonGetMap, MMonGetVersion, MMonGetVersionReply, MMonMap, MOsdMap, MPoolOp, MPoolOpReply,
 };
 use spirula_messages::cluster::control::{
-    MgrBeacon, OsdAlive, OsdFailureReport, OsdMarkMeDown, OsdMarkMeDownAck, PgCreateAsk, PgCreateGrant, PgsCreated,
-    PgsCreatedAck,
+    MgrBeacon, OsdAlive, OsdBoot, OsdFailureReport, OsdMarkMeDown, OsdMarkMeDownAck, PgCreateAsk, PgCreateGrant,
+    PgsCreated, PgsCreatedAck,
 };
 use spirula_messages::{Body, Message};
 use spirula_mon::MonEvent;
@@ -102,9 +102,10 @@ fn report(reporter: i32, target: i32, ms: u64, refused: bool) -> OsdFailureRepor
         reporter,
         target,
         target_public: addr(6800 + 10 * target as u16),
-        epoch: 5,
+        epoch: 100,
         failed_for_ms: ms,
         refused,
+        gone: false,
         alive: false,
     }
 }
@@ -115,10 +116,97 @@ fn silent_osd_goes_down_by_enough_reports_over_the_grace() {
     let conns: Vec<u64> = (0..3).map(|o| c.open(EntityType::Osd, &o.to_string())).collect();
     c.ask(conns[0], report(0, 2, 25_000, false));
     assert!(c.mon.state().osdmap.is_up(2), "one of two possible reporters is not enough");
-    c.ask(conns[1], report(1, 2, 5_000, false));
+    c.ask(conns[1], report(1, 2, 2_000, false));
     assert!(c.mon.state().osdmap.is_up(2), "the younger report has not ripened");
-    c.tick(16);
+    c.tick(1);
+    assert!(c.mon.state().osdmap.is_up(2));
+    c.tick(1);
     assert!(!c.mon.state().osdmap.is_up(2));
+    assert_eq!(c.mon.state().osdmap.xinfo(2).unwrap().dead_epoch, 0, "silent is not dead");
+}
+
+#[test]
+fn who_was_wrongly_down_gets_more_patience_and_loses_it_by_restarting() {
+    let mut c = Cluster::up(3);
+    let conns: Vec<u64> = (0..3).map(|o| c.open(EntityType::Osd, &o.to_string())).collect();
+    let silent = |c: &mut Cluster, ms| {
+        c.ask(conns[0], report(0, 2, ms, false));
+        c.ask(conns[1], report(1, 2, ms, false));
+        !c.mon.state().osdmap.is_up(2)
+    };
+    let boot = |c: &mut Cluster, was_up| {
+        c.ask(conns[2], OsdBoot { was_up, ..Cluster::boot_message(2, 6820) });
+        assert!(c.mon.state().osdmap.is_up(2));
+        *c.mon.state().osdmap.xinfo(2).unwrap()
+    };
+    assert!(silent(&mut c, 4_000));
+    c.tick(100);
+    let x = boot(&mut c, 5);
+    // Weight 0.3 of certainty and of 100 s.
+    assert!(x.laggy_interval == 30 && (x.laggy_probability as f64 / u32::MAX as f64 - 0.3).abs() < 1e-6, "{x:?}");
+    assert!(!silent(&mut c, 12_000), "4 s and nearly 9 s are its due");
+    assert!(silent(&mut c, 13_000));
+    let x = boot(&mut c, 0);
+    assert!(x.laggy_interval == 21 && x.laggy_probability < u32::MAX / 4, "{x:?}");
+    c.ok(r#"{"prefix": "config set", "who": "mon", "name": "mon_osd_adjust_heartbeat_grace", "value": "false"}"#);
+    assert!(silent(&mut c, 4_000));
+}
+
+#[test]
+fn reporters_of_one_host_count_once_and_what_concerns_an_older_incarnation_not_at_all() {
+    let mut c = Cluster::up(5);
+    for (osd, host) in [(0, "a"), (1, "b"), (2, "b"), (3, "c"), (4, "c")] {
+        c.ok(&format!(r#"{{"prefix": "osd crush create-or-move", "id": {osd}, "weight": 1.0, "args": ["root=default", "host={host}"]}}"#));
+    }
+    let conns: Vec<u64> = (0..5).map(|o| c.open(EntityType::Osd, &o.to_string())).collect();
+    c.ask(conns[1], report(1, 0, 9_000, false));
+    c.ask(conns[2], report(2, 0, 9_000, false));
+    c.tick(1);
+    assert!(c.mon.state().osdmap.is_up(0), "both are on host b");
+    let up_from = c.mon.state().osdmap.info(0).unwrap().up_from;
+    c.ask(conns[3], OsdFailureReport { epoch: up_from - 1, ..report(3, 0, 9_000, false) });
+    assert!(c.mon.state().osdmap.is_up(0), "the reporter has not seen this incarnation");
+    c.ask(conns[3], report(3, 0, 9_000, false));
+    assert!(!c.mon.state().osdmap.is_up(0));
+}
+
+#[test]
+fn dead_is_who_said_good_bye_or_whose_process_is_gone() {
+    let mut c = Cluster::up(4);
+    let conns: Vec<u64> = (0..4).map(|o| c.open(EntityType::Osd, &o.to_string())).collect();
+    let dead = |c: &Cluster, osd| {
+        let map = &c.mon.state().osdmap;
+        !map.is_up(osd) && map.xinfo(osd).unwrap().dead_epoch > map.info(osd).unwrap().up_from
+    };
+    c.ask(conns[0], report(0, 1, 0, true));
+    assert!(!c.mon.state().osdmap.is_up(1) && !dead(&c, 1), "a refusal may be a firewall's");
+    let down_at = c.mon.state().osdmap.xinfo(1).unwrap().down_stamp;
+    c.ask(conns[0], OsdFailureReport { gone: true, ..report(0, 2, 0, true) });
+    assert!(dead(&c, 2) && c.mon.state().osdmap.xinfo(2).unwrap().down_stamp == down_at);
+    c.ask(conns[3], OsdMarkMeDown { osd: 3, uuid: Uuid([4; 16]), epoch: 9 });
+    assert!(dead(&c, 3));
+    c.boot(3);
+    let map = &c.mon.state().osdmap;
+    assert!(map.is_up(3) && map.xinfo(3).unwrap().dead_epoch < map.info(3).unwrap().up_from);
+}
+
+#[test]
+fn clients_are_told_at_once_when_an_osd_goes_down() {
+    let mut c = Cluster::up(3);
+    let client = c.open(EntityType::Client, "x");
+    let idle = c.open(EntityType::Client, "y");
+    let have = map_epochs(&c.subscribe(client, "osdmap", 0, true)).0[0];
+    let conn = c.open(EntityType::Osd, "0");
+    let told = |sent: &[(u64, Message)], who| {
+        let of = |m: &Message| MOsdMap::from_message(m).map(|m| m.incrementals.into_iter().map(|(e, _)| e)).unwrap();
+        sent.iter().filter(|(to, m)| *to == who && m.kind == MOsdMap::KIND).flat_map(|(_, m)| of(m)).collect::<Vec<_>>()
+    };
+    // An epoch in which nobody goes is not worth a word.
+    let sent = c.send(conn, OsdAlive { osd: 0, want: have }.into_message(0));
+    assert!(told(&sent, client).is_empty());
+    let sent = c.send(conn, report(0, 1, 0, true).into_message(0));
+    assert_eq!(told(&sent, client), [have + 1, have + 2]);
+    assert!(told(&sent, idle).is_empty(), "it never wanted maps");
 }
 
 #[test]
@@ -146,9 +234,9 @@ fn lone_osd_is_missed_by_its_connection() {
     let mut c = Cluster::new(1);
     let conn = c.boot(0);
     c.event(MonEvent::SessionClosed { conn });
-    c.tick(5);
+    c.tick(3);
     assert!(c.mon.state().osdmap.is_up(0));
-    c.tick(20);
+    c.tick(2);
     assert!(!c.mon.state().osdmap.is_up(0));
 }
 

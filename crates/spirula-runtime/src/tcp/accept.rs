@@ -126,7 +126,7 @@ impl Lossless {
     fn gone(&mut self, key: &SessionKey, why: &str) {
         if let Some(ends) = self.links.remove(key) {
             ends.link.close();
-            self.sink.push(NetEvent::Closed(ends.id, why.to_owned()));
+            self.sink.push(NetEvent::Closed(ends.id, why.into()));
         }
     }
 }
@@ -150,7 +150,7 @@ impl Task {
         }
         if self.known {
             self.ends.link.close();
-            self.sink.push(NetEvent::Closed(self.ends.id, why.to_owned()));
+            self.sink.push(NetEvent::Closed(self.ends.id, why.into()));
         } else {
             tracing::debug!("{why}");
         }

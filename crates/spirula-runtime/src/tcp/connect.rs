@@ -1,9 +1,9 @@
 //! The connecting side: finding an address that answers, and coming back for lossless peers.
 
-use super::{Ends, Task};
+use super::{CLOSED_BY_PEER, Ends, Task};
 use crate::auth::Login;
 use crate::hub::Hub;
-use crate::link::{Link, NetEvent, NetSink, Peer};
+use crate::link::{Ended, Link, NetEvent, NetSink, Peer};
 use crate::{clock, entropy, limits};
 use spirula_messenger::{Connection, Endpoint, Policy, Session, Target};
 use spirula_types::{AddrVec, EntityAddr, EntityType};
@@ -36,9 +36,9 @@ pub(crate) fn connect(
     let link = ends.link.clone();
     on.spawn(async move {
         let caller = Calling { hub, me, login, sink: sink.clone(), to, kind };
-        let why = caller.call(&ends).await;
+        let ended = caller.call(&ends).await;
         ends.link.close();
-        sink.push(NetEvent::Closed(ends.id, format!("{}: {why}", caller.to)));
+        sink.push(NetEvent::Closed(ends.id, Ended { why: format!("{}: {}", caller.to, ended.why), ..ended }));
     });
     link
 }
@@ -68,26 +68,27 @@ impl Calling {
     }
 
     /// Connects, and for lossless peers again and again; returns why it ended.
-    async fn call(&self, ends: &Ends) -> String {
+    async fn call(&self, ends: &Ends) -> Ended {
         let mut endpoint = match self.endpoint() {
             Ok(e) => e,
-            Err(e) => return format!("draw a nonce: {e}"),
+            Err(e) => return format!("draw a nonce: {e}").into(),
         };
         let lossless = self.me.kind == EntityType::Osd && self.kind == EntityType::Osd;
         let mut session = match lossless.then(entropy::cookie).transpose() {
             Ok(cookie) => cookie.map(Session::new),
-            Err(e) => return format!("draw a cookie: {e}"),
+            Err(e) => return format!("draw a cookie: {e}").into(),
         };
         let mut pause = RETRY_MIN;
+        let mut hung_up = false;
         loop {
             let (stream, addr) = match open(&self.to).await {
                 Ok(opened) => opened,
                 // Nobody listens there: the owner decides (an OSD reports the failure).
-                Err(why) => return why,
+                Err(e) => return Ended { hung_up, ..e },
             };
             let credentials = match self.login.credentials(self.kind) {
                 Ok(c) => c,
-                Err(why) => return format!("nothing to authenticate with: {why}"),
+                Err(why) => return format!("nothing to authenticate with: {why}").into(),
             };
             let policy = session.take().map_or(Policy::Lossy, Policy::Lossless);
             let global_seq = GLOBAL_SEQ.fetch_add(1, Ordering::Relaxed);
@@ -99,10 +100,11 @@ impl Calling {
             GLOBAL_SEQ.fetch_max(task.connection.global_seq() + 1, Ordering::Relaxed);
             if task.established {
                 pause = RETRY_MIN;
+                hung_up = why == CLOSED_BY_PEER;
             }
             session = if lossless && !ends.link.is_closed() { task.connection.close() } else { None };
             if session.is_none() {
-                return why;
+                return Ended { why, refused: false, hung_up };
             }
             tracing::debug!("{addr}: {why}; reconnecting");
             tokio::time::sleep(pause).await;
@@ -112,19 +114,29 @@ impl Calling {
 }
 
 /// Opens a connection to the first of the msgr2 addresses that answers.
-async fn open(to: &AddrVec) -> Result<(TcpStream, EntityAddr), String> {
+async fn open(to: &AddrVec) -> Result<(TcpStream, EntityAddr), Ended> {
     let mut why = String::new();
+    let mut refused = true;
     for addr in to.0.iter().filter(|a| matches!(a.kind, EntityAddr::KIND_MSGR2 | EntityAddr::KIND_ANY)) {
         let Some(socket) = addr.addr else { continue };
         let failed = match tokio::time::timeout(CONNECT, TcpStream::connect(socket)).await {
             Ok(Ok(s)) => return Ok((s, *addr)),
-            Ok(Err(e)) => format!("connect to {addr}: {e}"),
-            Err(_) => format!("connect to {addr}: no answer within {} s", CONNECT.as_secs()),
+            Ok(Err(e)) => {
+                refused &= e.kind() == std::io::ErrorKind::ConnectionRefused;
+                format!("connect to {addr}: {e}")
+            }
+            Err(_) => {
+                refused = false;
+                format!("connect to {addr}: no answer within {} s", CONNECT.as_secs())
+            }
         };
         if !why.is_empty() {
             why.push_str("; ");
         }
         why.push_str(&failed);
     }
-    if why.is_empty() { Err(format!("{to} has no msgr2 address to connect to")) } else { Err(why) }
+    if why.is_empty() {
+        return Err(format!("{to} has no msgr2 address to connect to").into());
+    }
+    Err(Ended { why, refused, hung_up: false })
 }

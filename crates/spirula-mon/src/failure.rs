@@ -1,0 +1,311 @@
+//! OSDs that fail without a word: who is silent, who is gone, who is marked out.
+//!
+//! An OSD goes down by its peers' reports: enough of them, from enough places of the CRUSH tree
+//! (`mon_osd_min_down_reporters`, `mon_osd_reporter_subtree_level`), for long enough
+//! (`osd_heartbeat_grace`); at once if its port refuses connections; and, where no peer is left to
+//! report, by the loss of its connection to the monitor. One that stays down is marked out, so
+//! that its data is copied elsewhere. Rules and option names are Ceph's.
+//!
+//! **Gone.** A report may say that the target's process is gone. Then the map says so
+//! (`dead_epoch`), and the next primaries do not wait for the read leases that it held. The
+//! reporter says it only on proof (`spirula-osd`, `peers`): its connection was refused, and either
+//! it is on the same host, or the target's own kernel had closed an earlier connection in due form.
+//!
+//! **Damping.** An OSD that comes back and was alive all the time (`was_up` in its boot) was marked
+//! down wrongly. How often that happens and for how long is kept in the map (`laggy_probability`,
+//! `laggy_interval`), and gives it, and whom it reports, more grace; it is forgotten by halves
+//! (`mon_osd_laggy_halflife`).
+
+use crate::event::Peer;
+use crate::mon::Mon;
+use crate::osd::{mark_dead, mark_down, mark_out, seconds_between, slot};
+use crate::state::State;
+use crate::work::Work;
+use spirula_encoding::UTime;
+use spirula_maps::OsdMap;
+use spirula_maps::osdmap::{OsdXInfo, flags, state};
+use spirula_messages::cluster::control::OsdFailureReport;
+use spirula_types::OsdId;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// `laggy_probability` of 1.
+const CERTAIN: f64 = u32::MAX as f64;
+
+/// One reporter's complaint.
+#[derive(Clone, Copy, Debug)]
+struct Report {
+    /// When the target last answered it.
+    silent_since: UTime,
+}
+
+/// What is known of OSDs besides the map. Lost at restart, and built up again by reports.
+#[derive(Debug, Default)]
+pub struct OsdTracker {
+    /// Target → reporter → complaint.
+    failures: BTreeMap<OsdId, BTreeMap<OsdId, Report>>,
+    /// OSDs whose last connection to us went away, and when.
+    lost: BTreeMap<OsdId, UTime>,
+    /// Open connections by OSD.
+    open: BTreeMap<OsdId, u32>,
+}
+
+impl OsdTracker {
+    pub(crate) fn session_opened(&mut self, peer: &Peer) {
+        if let Ok(osd) = peer.id.parse::<OsdId>() {
+            *self.open.entry(osd).or_insert(0) += 1;
+            self.lost.remove(&osd);
+        }
+    }
+
+    pub(crate) fn session_closed(&mut self, peer: &Peer, now: UTime) {
+        let Ok(osd) = peer.id.parse::<OsdId>() else { return };
+        if let Some(n) = self.open.get_mut(&osd) {
+            *n -= 1;
+            if *n == 0 {
+                self.open.remove(&osd);
+                self.lost.insert(osd, now);
+            }
+        }
+    }
+
+    /// It is connected to a monitor.
+    pub(crate) fn is_connected(&self, osd: OsdId) -> bool {
+        self.open.contains_key(&osd)
+    }
+
+    /// This monitor leads from now on: OSDs that are up and connected to no monitor are watched.
+    pub(crate) fn new_leader(&mut self, map: &OsdMap, now: UTime) {
+        self.failures.clear();
+        self.lost = map.osds().filter(|o| map.is_up(*o) && !self.open.contains_key(o)).map(|o| (o, now)).collect();
+    }
+
+    pub(crate) fn forget(&mut self, osd: OsdId) {
+        self.failures.remove(&osd);
+        for reports in self.failures.values_mut() {
+            reports.remove(&osd);
+        }
+    }
+}
+
+/// Why an OSD may not be marked down now, if so.
+pub fn down_refusal(state: &State, map: &OsdMap, osd: OsdId) -> Option<&'static str> {
+    if map.has_flag(flags::NODOWN) {
+        return Some("NODOWN flag set");
+    }
+    if map.state(osd) & state::NODOWN != 0 {
+        return Some("it is marked nodown");
+    }
+    let (all, up, _) = map.osd_counts();
+    if all == 0 || f64::from(up) / f64::from(all) < state.option_f64("mon_osd_min_up_ratio") {
+        return Some("too few OSDs are up");
+    }
+    None
+}
+
+/// Learns from an OSD's return: `lived` says that its process had been up before, so that the down
+/// mark was wrong; else it was started anew, which speaks for it.
+pub(crate) fn note_return(work: &mut Work, osd: OsdId, lived: bool) {
+    let old = work.osd().xinfo(osd).copied().unwrap_or_default();
+    if old.down_stamp.is_zero() || (!lived && old.laggy_interval == 0 && old.laggy_probability == 0) {
+        return;
+    }
+    let weight = work.state.option_f64("mon_osd_laggy_weight").clamp(0.0, 1.0);
+    let most = work.state.option_f64("mon_osd_laggy_max_interval");
+    let mut seconds = seconds_between(old.down_stamp, work.now);
+    if most > 0.0 {
+        seconds = seconds.min(most);
+    }
+    let was = (f64::from(old.laggy_probability) / CERTAIN, f64::from(old.laggy_interval));
+    let news = if lived { (1.0, seconds) } else { (0.0, 0.0) };
+    let mix = |news: f64, was: f64| news * weight + was * (1.0 - weight);
+    if let Some(x) = slot(&mut work.osd_mut().osd_xinfo, osd) {
+        x.laggy_probability = (mix(news.0, was.0) * CERTAIN) as u32;
+        x.laggy_interval = mix(news.1, was.1).round() as u32;
+    }
+}
+
+/// Seconds of patience that an OSD's past earns it.
+fn earned(state: &State, x: &OsdXInfo, now: UTime) -> f64 {
+    let half = state.option_f64("mon_osd_laggy_halflife");
+    let age = seconds_between(x.down_stamp, now);
+    let decay = if half > 0.0 { 0.5f64.powf(age / half) } else { 1.0 };
+    decay * f64::from(x.laggy_interval) * f64::from(x.laggy_probability) / CERTAIN
+}
+
+/// Seconds that `target` may be silent: more for one that was often wrongly down, and more if its
+/// reporters were, since then the fault may be with them or with what they share.
+fn grace_of(state: &State, map: &OsdMap, target: OsdId, reporters: &BTreeSet<OsdId>, now: UTime) -> f64 {
+    let grace = state.option_f64("osd_heartbeat_grace");
+    if !state.option_bool("mon_osd_adjust_heartbeat_grace") {
+        return grace;
+    }
+    let of = |osd: OsdId| map.xinfo(osd).map_or(0.0, |x| earned(state, x, now));
+    let peers: f64 = reporters.iter().map(|r| of(*r)).sum();
+    grace + of(target) + peers / reporters.len().max(1) as f64
+}
+
+impl Mon {
+    pub(crate) fn osd_failure(&mut self, r: &OsdFailureReport, work: &mut Work) {
+        let map = work.osd();
+        // About another incarnation: another address, or one that was up before this.
+        let stale = map.addrs(r.target).is_none_or(|a| a.client != r.target_public)
+            || map.info(r.target).is_none_or(|i| r.epoch < i.up_from);
+        if r.alive {
+            if let Some(reports) = self.osds.failures.get_mut(&r.target) {
+                reports.remove(&r.reporter);
+            }
+            return;
+        }
+        if stale || !map.is_up(r.target) || !map.is_up(r.reporter) || r.reporter == r.target {
+            return;
+        }
+        if r.refused && work.state.option_bool("osd_fast_fail_on_connection_refused") {
+            if down_refusal(&work.state, map, r.target).is_none() {
+                let gone = if r.gone { ", its process is gone" } else { "" };
+                work.info(format!("osd.{} reported immediately failed by osd.{}{gone}", r.target, r.reporter));
+                let mark = if r.gone { mark_dead } else { mark_down };
+                mark(work, r.target);
+                self.osds.forget(r.target);
+            }
+            return;
+        }
+        let silent_since =
+            UTime::from_nanos(self.now.as_nanos().saturating_sub(r.failed_for_ms.saturating_mul(1_000_000)));
+        self.osds.failures.entry(r.target).or_default().insert(r.reporter, Report { silent_since });
+        self.judge(r.target, work);
+    }
+
+    /// Marks `target` down if enough of its peers have missed it for long enough.
+    fn judge(&mut self, target: OsdId, work: &mut Work) {
+        let map = work.osd();
+        let Some(reports) = self.osds.failures.get_mut(&target) else { return };
+        if !map.is_up(target) {
+            self.osds.failures.remove(&target);
+            return;
+        }
+        // A reporter that is down itself may be the one that is cut off.
+        reports.retain(|osd, _| map.is_up(*osd));
+        let Some(since) = reports.values().map(|r| r.silent_since).max() else {
+            self.osds.failures.remove(&target);
+            return;
+        };
+        let reporters: BTreeSet<OsdId> = reports.keys().copied().collect();
+        let grace = grace_of(&work.state, map, target, &reporters, self.now);
+        let wanted = work.state.option_u64("mon_osd_min_down_reporters").max(1) as usize;
+        let level = work.state.option("mon", "mon_osd_reporter_subtree_level");
+        let (have, possible) = witnesses(map, target, &reporters, &level, wanted);
+        let needed = wanted.min(possible).max(1);
+        let silent = seconds_between(since, self.now);
+        if have < needed || silent < grace || down_refusal(&work.state, map, target).is_some() {
+            return;
+        }
+        work.info(format!("osd.{target} failed ({have} reporters after {silent:.6} >= grace {grace:.6})"));
+        mark_down(work, target);
+        self.osds.forget(target);
+    }
+
+    /// What only time brings: reports that ripen, lost connections, OSDs to be marked out,
+    /// shut-out clients to be let in again.
+    pub(crate) fn tick_osds(&mut self, work: &mut Work) {
+        for target in self.osds.failures.keys().copied().collect::<Vec<_>>() {
+            self.judge(target, work);
+        }
+        self.judge_lost(work);
+        self.mark_out_long_down(work);
+        let now = self.now;
+        if work.osd().blocklist.values().any(|until| *until <= now) {
+            work.osd_mut().blocklist.retain(|_, until| *until > now);
+        }
+    }
+
+    /// OSDs without a connection to any monitor: where nobody else can report them it is the only
+    /// sign of life; and one that cannot be told of new maps cannot serve for long
+    /// (`mon_osd_report_timeout`).
+    fn judge_lost(&mut self, work: &mut Work) {
+        let grace = work.state.option_f64("osd_heartbeat_grace");
+        let longest = work.state.option_f64("mon_osd_report_timeout");
+        for (osd, since) in self.osds.lost.clone() {
+            if !work.osd().is_up(osd) {
+                self.osds.lost.remove(&osd);
+                continue;
+            }
+            let peers = work.osd().osds().filter(|o| *o != osd && work.osd().is_up(*o));
+            let watched = peers.filter(|o| self.osds.open.contains_key(o)).count() > 0;
+            let silent = seconds_between(since, self.now);
+            let why = match watched {
+                false if silent >= grace => "no peer to ask",
+                true if longest > 0.0 && silent >= longest => "that is too long",
+                _ => continue,
+            };
+            if down_refusal(&work.state, work.osd(), osd).is_none() {
+                work.info(format!("osd.{osd} marked down: no connection for {silent:.0} s and {why}"));
+                mark_down(work, osd);
+                self.osds.forget(osd);
+            }
+        }
+    }
+
+    fn mark_out_long_down(&mut self, work: &mut Work) {
+        let interval = work.state.option_f64("mon_osd_down_out_interval");
+        let map = work.osd();
+        if interval <= 0.0 || map.has_flag(flags::NOOUT) {
+            return;
+        }
+        let adjust = work.state.option_bool("mon_osd_adjust_down_out_interval");
+        // Time during which this monitor was not running does not count: perhaps nothing was.
+        let down_for = |map: &OsdMap, o: OsdId| {
+            let down = map.xinfo(o).map_or(UTime::ZERO, |x| x.down_stamp).max(self.judging_since);
+            seconds_between(down, self.now)
+        };
+        let patience = |map: &OsdMap, o: OsdId| {
+            let more = map.xinfo(o).filter(|_| adjust).map_or(0.0, |x| earned(&work.state, x, self.now));
+            interval + more
+        };
+        let due: Vec<OsdId> = map
+            .osds()
+            .filter(|o| map.is_down(*o) && map.is_in(*o) && map.state(*o) & state::NOOUT == 0)
+            .filter(|o| down_for(map, *o) >= patience(map, *o))
+            .collect();
+        if due.is_empty() {
+            return;
+        }
+        let limit = work.state.option("mon", "mon_osd_down_out_subtree_limit");
+        for osd in due {
+            let map = work.osd();
+            let (all, _, r#in) = map.osd_counts();
+            if f64::from(r#in) / f64::from(all.max(1)) < work.state.option_f64("mon_osd_min_in_ratio") {
+                return;
+            }
+            if subtree_is_down(map, osd, &limit) {
+                continue;
+            }
+            let seconds = down_for(map, osd);
+            work.info(format!("Marking osd.{osd} out (has been down for {seconds:.0} seconds)"));
+            mark_out(work, osd, true);
+        }
+    }
+}
+
+/// How many independent witnesses `reporters` are, and how many there could be. Reporters in
+/// one subtree of type `level` count once; where the cluster has too few such subtrees for
+/// `wanted`, every OSD counts.
+fn witnesses(map: &OsdMap, target: OsdId, reporters: &BTreeSet<OsdId>, level: &str, wanted: usize) -> (usize, usize) {
+    let others: Vec<OsdId> = map.osds().filter(|o| *o != target && map.is_up(*o)).collect();
+    let kind = map.crush.type_id(level);
+    let place = |osd: OsdId| kind.and_then(|k| map.crush.ancestor_of_type(osd, k)).unwrap_or(osd);
+    let places: BTreeSet<i32> = others.iter().map(|o| place(*o)).collect();
+    if places.len() >= wanted {
+        let have: BTreeSet<i32> = reporters.iter().map(|o| place(*o)).collect();
+        (have.len(), places.len())
+    } else {
+        (reporters.len(), others.len())
+    }
+}
+
+/// True if the whole subtree of type `limit` around `osd` is down: then its host or rack is,
+/// not the disk, and copying everything elsewhere is not what is wanted.
+fn subtree_is_down(map: &OsdMap, osd: OsdId, limit: &str) -> bool {
+    let Some(kind) = map.crush.type_id(limit).filter(|k| *k > 0) else { return false };
+    let Some(top) = map.crush.ancestor_of_type(osd, kind) else { return false };
+    map.crush.osds_under(top).iter().all(|o| map.is_down(*o))
+}

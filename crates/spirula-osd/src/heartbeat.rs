@@ -1,0 +1,123 @@
+//! Heartbeats: pings, the read leases in their answers, reports of peers that do not answer, and
+//! what an OSD does that is marked down though it lives.
+
+use crate::daemon::{Osd, mono_ms};
+use crate::peers::{Refusal, Way};
+use spirula_messages::Body;
+use spirula_messages::cluster::control::OsdFailureReport;
+use spirula_messages::cluster::pg::{OsdPing, OsdPong};
+use spirula_pg::PgEvent;
+use spirula_runtime::{Ended, Link, LinkId, Peer, clock};
+use spirula_types::{AddrVec, EntityType, OsdId, PgId};
+use std::time::Duration;
+
+/// A loop that did not run for so long was stopped or starved; the silence of others in that
+/// time is its own.
+const AWAY: Duration = Duration::from_millis(1000);
+/// Sets apart the nonce of connections for heartbeats: the far end keeps one session for each
+/// address of ours.
+const BEAT_NONCE: u32 = 1 << 31;
+
+/// Ourselves on connections for heartbeats.
+pub(crate) fn beating(me: &Peer) -> Peer {
+    let mut me = me.clone();
+    me.addrs.0.iter_mut().for_each(|a| a.nonce ^= BEAT_NONCE);
+    me
+}
+
+impl Osd {
+    /// Seconds of silence after which a peer is reported.
+    fn grace(&self) -> Duration {
+        Duration::from_secs(self.cfg.settings.number("osd_heartbeat_grace").unwrap_or(4).max(1))
+    }
+
+    /// Opens links to peers. Not a method that borrows all of us: the peers call it.
+    pub(crate) fn opener(&self) -> impl Fn(&AddrVec, Way) -> Link + use<> {
+        let (hub, login, sink, on) = (self.hub.clone(), self.login.clone(), self.mailbox.sink(), self.on.clone());
+        let (data, back, front) = (self.me_cluster.clone(), beating(&self.me_cluster), beating(&self.me));
+        move |to, way| {
+            let me = match way {
+                Way::Data => &data,
+                Way::Back => &back,
+                Way::Front => &front,
+            };
+            hub.connect(me, &login, &sink, to, EntityType::Osd, &on)
+        }
+    }
+
+    pub(crate) fn peer_closed(&mut self, link: LinkId, ended: &Ended) {
+        let ours = |a: &AddrVec| a.0.iter().filter_map(|a| a.addr).map(|a| a.ip()).collect::<Vec<_>>();
+        let mine = [ours(&self.me.addrs), ours(&self.me_cluster.addrs)].concat();
+        let here = |a: &AddrVec| ours(a).iter().all(|ip| mine.contains(ip));
+        if self.peers.closed(link, ended, here) {
+            let open = self.opener();
+            self.peers.reopen(open);
+        }
+        if ended.refused {
+            self.report_silent(clock::monotonic());
+        }
+    }
+
+    /// The regular look: pings that are due, peers that are silent. `last` is when it ran before.
+    pub(crate) fn look_at_peers(&mut self, now: Duration, last: Duration) {
+        if now.saturating_sub(last) >= AWAY {
+            self.peers.excuse(now);
+        }
+        self.ping(now);
+        self.report_silent(now);
+    }
+
+    pub(crate) fn ping(&mut self, now: Duration) {
+        let ping = OsdPing { osd: self.cfg.id, epoch: self.maps.epoch(), sent_ms: mono_ms() };
+        self.perf.pings += self.peers.ping(now, || ping.clone().into_message(0));
+    }
+
+    /// A peer asks: it gets an answer, and a lease, on the connection it asked over.
+    pub(crate) fn pinged(&mut self, link: LinkId, from: OsdId, p: &OsdPing) {
+        let Some(session) = self.sessions.get(&link) else { return };
+        let lease = self.leases.grant(from, mono_ms());
+        let pong = OsdPong {
+            osd: self.cfg.id,
+            epoch: self.maps.epoch(),
+            sent_ms: p.sent_ms,
+            lease_ms: u32::try_from(lease).unwrap_or(u32::MAX),
+        };
+        session.link.send(pong.into_message(0));
+    }
+
+    /// A peer answers.
+    pub(crate) fn ponged(&mut self, link: LinkId, from: OsdId, p: &OsdPong) {
+        self.leases.take(from, p.sent_ms, u64::from(p.lease_ms), p.epoch, self.maps.epoch());
+        if self.peers.heard(link, clock::monotonic(), self.grace()) {
+            self.report_peer(from, Duration::ZERO, None, true);
+        }
+        let waiting: Vec<PgId> = self.pgs.iter().filter(|(_, p)| p.waits_for_lease()).map(|(id, _)| *id).collect();
+        for pg in waiting {
+            self.feed_pg(pg, PgEvent::Tick);
+        }
+    }
+
+    fn report_silent(&mut self, now: Duration) {
+        // One that is not up itself is the one that is cut off; nobody would listen.
+        if !self.live || !self.mon_open {
+            return;
+        }
+        for s in self.peers.silent(now, self.grace()) {
+            self.report_peer(s.osd, s.silent, s.refused, false);
+        }
+    }
+
+    fn report_peer(&self, osd: OsdId, silent: Duration, refused: Option<Refusal>, alive: bool) {
+        let Some(addrs) = self.peers.addrs(osd) else { return };
+        self.to_mon(OsdFailureReport {
+            reporter: self.cfg.id,
+            target: osd,
+            target_public: addrs.client.clone(),
+            epoch: self.maps.epoch(),
+            failed_for_ms: silent.as_millis() as u64,
+            refused: refused.is_some(),
+            gone: refused.is_some_and(|r| r.gone),
+            alive,
+        });
+    }
+}
