@@ -69,7 +69,7 @@ impl Osd {
 
     pub(crate) fn ping(&mut self, now: Duration) {
         let ping = OsdPing { osd: self.cfg.id, epoch: self.maps.epoch(), sent_ms: mono_ms() };
-        self.perf.pings += self.peers.ping(now, || ping.clone().into_message(0));
+        self.perf.pings += self.peers.ping(now, || ping.into_message(0));
     }
 
     /// A peer asks: it gets an answer, and a lease, on the connection it asked over.
