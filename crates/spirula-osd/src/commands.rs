@@ -73,10 +73,12 @@ impl Osd {
                 Answer::json(&self.perf.dump(self.pgs.len(), primaries, used, total))
             }
             Tell::PerfSchema => Answer::json(&crate::perf::schema()),
-            Tell::PgQuery(pgid) => match PgId::parse(&pgid).and_then(|id| self.pgs.get(&id)) {
-                Some(pg) => Answer::json(&serde_json::from_str(&pg.query()).unwrap_or_default()),
-                None => Answer::fail(errno::ENOENT, format!("i don't have pgid {pgid}")),
-            },
+            Tell::PgQuery(pgid) => {
+                match PgId::parse(&pgid).and_then(|id| self.led(id)).and_then(|id| self.pgs.get(&id)) {
+                    Some(pg) => Answer::json(&serde_json::from_str(&pg.query()).unwrap_or_default()),
+                    None => Answer::fail(errno::ENOENT, format!("i don't have pgid {pgid}")),
+                }
+            }
             Tell::OpsInFlight => {
                 let now = clock::monotonic();
                 let ops: Vec<_> = self

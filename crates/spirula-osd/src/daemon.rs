@@ -28,6 +28,7 @@ use spirula_messages::cluster::control::{
 use spirula_messages::cluster::pg::{OsdPing, OsdPong, PgAcks, PgCtl, PgCtls, PgTxn, RepAck};
 use spirula_messages::{Body, Message};
 use spirula_pg::exec::Prefetch;
+use spirula_pg::shard::store_pg;
 use spirula_pg::{
     ClientOp, CreateAnswer, Leases, Now, OpId, PeerMsg, Pg, PgConfig, PgEffect, PgEvent, ReadKey, Stored, Token,
     head_key, missing_prefix, parse_info_key,
@@ -36,7 +37,7 @@ use spirula_runtime::auth::Login;
 use spirula_runtime::cephx::DaemonAuth;
 use spirula_runtime::{Daemon, Hub, Link, LinkId, Listener, Mailbox, Mons, NetEvent, Peer, Service, clock};
 use spirula_store::Store;
-use spirula_types::{AddrVec, EntityType, Epoch, HObject, OsdId, PgId, ReqId, Uuid, errno};
+use spirula_types::{AddrVec, EntityType, Epoch, HObject, OsdId, Peer as Member, PgId, ReqId, SpgId, Uuid, errno};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
@@ -104,7 +105,7 @@ pub enum OsdEvent {
     /// The store failed for good.
     StoreFailed(String),
     /// A helper thread has read what was wanted.
-    Fetched(PgId, ReadKey, Vec<Piece>),
+    Fetched(SpgId, ReadKey, Vec<Piece>),
     /// A scrub's map goes on: number of the map, and the piece of data that was read.
     ScrubStep(u64, Option<Result<Bytes, spirula_store::StoreError>>),
     /// An order from the process.
@@ -180,7 +181,7 @@ pub struct Osd {
     pub(crate) shelf: RefCell<Shelf>,
     /// Address, length and crc32c of payloads that the event being handled brought.
     pub(crate) known_crcs: Vec<(usize, usize, u32)>,
-    pub(crate) pgs: BTreeMap<PgId, Pg>,
+    pub(crate) pgs: BTreeMap<SpgId, Pg>,
     pub(crate) pg_cfg: Arc<PgConfig>,
     pub(crate) maps: Maps,
     pub(crate) leases: Leases,
@@ -205,12 +206,14 @@ pub struct Osd {
     /// Requests and peer messages that need a newer map.
     pub(crate) early: VecDeque<(LinkId, Message)>,
     /// Submitted and not durable: store sequence, PG, token, when.
-    pub(crate) committing: VecDeque<(u64, PgId, Token, Duration)>,
-    pub(crate) effects: VecDeque<(PgId, PgEffect)>,
+    pub(crate) committing: VecDeque<(u64, SpgId, Token, Duration)>,
+    pub(crate) effects: VecDeque<(SpgId, PgEffect)>,
+    /// Messages from one shard here to another.
+    pub(crate) own_mail: VecDeque<(Member, PeerMsg)>,
     /// Bytes that helper threads are reading.
     pub(crate) reading: u64,
     /// Reads that wait for payload memory.
-    pub(crate) held_reads: VecDeque<(PgId, ReadKey, Prefetch)>,
+    pub(crate) held_reads: VecDeque<(SpgId, ReadKey, Prefetch)>,
     pub(crate) scratch: Vec<PgEffect>,
     pub(crate) acks: BTreeMap<OsdId, Vec<RepAck>>,
     pub(crate) ctls: BTreeMap<OsdId, Vec<PgCtl>>,
@@ -221,7 +224,7 @@ pub struct Osd {
     /// Acting sets to ask the monitor for.
     pub(crate) acting: BTreeMap<PgId, Vec<OsdId>>,
     pub(crate) sched: Scheduler,
-    pub(crate) wakes: BTreeMap<u64, Vec<PgId>>,
+    pub(crate) wakes: BTreeMap<u64, Vec<SpgId>>,
     pub(crate) next_pg_tick: Duration,
     pub(crate) next_housekeeping: Duration,
     pub(crate) last_housekeeping: Duration,
@@ -267,7 +270,12 @@ impl Osd {
             let stored = Stored {
                 record: value,
                 head: store.meta(&head_key(id)).map_err(|e| e.to_string())?.unwrap_or_default(),
-                log: store.log_entries(id).map_err(|e| e.to_string())?.into_iter().map(|(_, entry)| entry).collect(),
+                log: store
+                    .log_entries(store_pg(id))
+                    .map_err(|e| e.to_string())?
+                    .into_iter()
+                    .map(|(_, entry)| entry)
+                    .collect(),
                 missing: store.meta_range(&missing_prefix(id)).map_err(|e| e.to_string())?,
             };
             let pg = Pg::load(id, cfg.id, pg_cfg.clone(), &stored).map_err(|e| format!("record of pg {id}: {e}"))?;
@@ -314,6 +322,7 @@ impl Osd {
             early: VecDeque::new(),
             committing: VecDeque::new(),
             effects: VecDeque::new(),
+            own_mail: VecDeque::new(),
             reading: 0,
             held_reads: VecDeque::new(),
             scratch: Vec::new(),
@@ -442,7 +451,6 @@ impl Osd {
             }
             return;
         }
-        let pg = msg.spg.pg;
         let blocked = self.maps.map().is_some_and(|map| map.is_blocklisted(&session.peer.addr()));
         if blocked {
             let reply = MOsdOpReply::to(&msg, self.maps.epoch(), -errno::ESHUTDOWN);
@@ -459,6 +467,8 @@ impl Osd {
             }
             return;
         }
+        // Clients name the primary's shard.
+        let pg = msg.spg;
         if !self.pgs.contains_key(&pg) {
             // Not ours (any more): the client finds the right one with the newest map.
             if let Some(map) = self.maps.since(msg.epoch) {
@@ -495,16 +505,16 @@ impl Osd {
             PgTxn::KIND => {
                 let t = PgTxn::from_message(m)?;
                 self.perf.subop_writes += 1;
-                self.peer_event(from, t.pg, PeerMsg::Txn(t));
+                self.peer_event(from, PeerMsg::Txn(t));
             }
             PgAcks::KIND => {
                 for a in PgAcks::from_message(m)?.0 {
-                    self.peer_event(from, a.pg, PeerMsg::Ack(a));
+                    self.peer_event(from, PeerMsg::Ack(a));
                 }
             }
             PgCtls::KIND => {
                 for c in PgCtls::from_message(m)?.0 {
-                    self.peer_event(from, c.pg, PeerMsg::Ctl(Box::new(c)));
+                    self.peer_event(from, PeerMsg::Ctl(Box::new(c)));
                 }
             }
             OsdPing::KIND => {
@@ -519,42 +529,61 @@ impl Osd {
         Ok(())
     }
 
-    pub(crate) fn peer_event(&mut self, from: OsdId, pg: PgId, msg: PeerMsg) {
-        if !self.pgs.contains_key(&pg) {
-            // A PG we hold nothing of: it answers so, and goes again.
-            let mut new = Pg::new(pg, self.cfg.id, self.pg_cfg.clone());
-            if self.maps.epoch() > 0 {
-                let view = Arc::new(self.view(pg));
-                feed(&mut new, PgEvent::Map(view), &self.store, &self.shelf, &self.leases, &mut self.scratch);
-                self.effects.extend(self.scratch.drain(..).map(|e| (pg, e)));
-            }
-            self.pgs.insert(pg, new);
-        }
+    pub(crate) fn peer_event(&mut self, from: OsdId, msg: PeerMsg) {
+        let (from, pg) = (msg.from(from), msg.to());
+        self.ensure_pg(pg);
         self.feed_pg(pg, PgEvent::Peer(from, msg));
+    }
+
+    /// A PG we hold nothing of: it answers so, and goes again.
+    fn ensure_pg(&mut self, id: SpgId) {
+        if !self.pgs.contains_key(&id) {
+            let mut new = Pg::new(id, self.cfg.id, self.pg_cfg.clone());
+            if self.maps.epoch() > 0 {
+                let view = Arc::new(self.view(id.pg));
+                feed(&mut new, PgEvent::Map(view), &self.store, &self.shelf, &self.leases, &mut self.scratch);
+                self.effects.extend(self.scratch.drain(..).map(|e| (id, e)));
+            }
+            self.pgs.insert(id, new);
+        }
     }
 
     // ---- PG creation ----
 
     pub(crate) fn granted(&mut self, g: PgCreateGrant) {
         for (pg, since) in g.granted {
-            self.feed_pg(pg, PgEvent::CreateAnswer(CreateAnswer::Granted { since }));
+            self.feed_led(pg, PgEvent::CreateAnswer(CreateAnswer::Granted { since }));
         }
         for (pg, winner) in g.refused {
             let winner = (winner > 0).then_some(winner);
-            self.feed_pg(pg, PgEvent::CreateAnswer(CreateAnswer::Exists { winner }));
+            self.feed_led(pg, PgEvent::CreateAnswer(CreateAnswer::Exists { winner }));
         }
     }
 
     pub(crate) fn created_ack(&mut self, a: &PgsCreatedAck) {
         for (pg, winner) in &a.pgids {
             let winner = (*winner > 0).then_some(*winner);
-            self.feed_pg(*pg, PgEvent::CreatedAck { winner });
+            self.feed_led(*pg, PgEvent::CreatedAck { winner });
         }
     }
 
     // ---- PGs ----
 
-    pub(crate) fn feed_pg(&mut self, id: PgId, event: PgEvent) {
+    /// The PG here that leads `pg`.
+    pub(crate) fn led(&self, pg: PgId) -> Option<SpgId> {
+        let shards = SpgId::new(pg, i8::MIN)..=SpgId::new(pg, i8::MAX);
+        let mut here = self.pgs.range(shards);
+        here.clone().find(|(_, p)| p.is_primary()).or_else(|| here.next()).map(|(id, _)| *id)
+    }
+
+    /// Feeds the PG here that leads `pg`.
+    fn feed_led(&mut self, pg: PgId, event: PgEvent) {
+        if let Some(id) = self.led(pg) {
+            self.feed_pg(id, event);
+        }
+    }
+
+    pub(crate) fn feed_pg(&mut self, id: SpgId, event: PgEvent) {
         let Some(pg) = self.pgs.get_mut(&id) else { return };
         feed(pg, event, &self.store, &self.shelf, &self.leases, &mut self.scratch);
         self.effects.extend(self.scratch.drain(..).map(|e| (id, e)));
@@ -563,13 +592,19 @@ impl Osd {
 
     /// Performs what the PGs want, until nothing is left.
     pub(crate) fn perform(&mut self) {
-        while let Some((pg, effect)) = self.effects.pop_front() {
-            self.effect(pg, effect);
+        loop {
+            while let Some((pg, effect)) = self.effects.pop_front() {
+                self.effect(pg, effect);
+            }
+            let Some((from, msg)) = self.own_mail.pop_front() else { return };
+            let msg_for = msg.to();
+            self.ensure_pg(msg_for);
+            self.answer_pg(msg_for, PgEvent::Peer(from, msg));
         }
     }
 
     /// An event that is the answer to an effect; its effects queue behind those there are.
-    pub(crate) fn answer_pg(&mut self, id: PgId, event: PgEvent) {
+    pub(crate) fn answer_pg(&mut self, id: SpgId, event: PgEvent) {
         let Some(pg) = self.pgs.get_mut(&id) else { return };
         feed(pg, event, &self.store, &self.shelf, &self.leases, &mut self.scratch);
         // In front: effects of one PG stay in order, and what answers comes first.
@@ -578,21 +613,13 @@ impl Osd {
         }
     }
 
-    pub(crate) fn effect(&mut self, id: PgId, effect: PgEffect) {
+    pub(crate) fn effect(&mut self, id: SpgId, effect: PgEffect) {
         match effect {
             PgEffect::Submit(token, txn) => self.submit(id, token, txn),
-            PgEffect::Send(osd, PeerMsg::Txn(t)) => {
-                // What was gathered before it must not be overtaken.
-                self.flush_peer(osd);
-                self.peers.send(osd, t.into_message(0));
+            PgEffect::Send(to, msg) if to.osd == self.cfg.id => {
+                self.own_mail.push_back((Member::new(self.cfg.id, id.shard), msg));
             }
-            PgEffect::Send(osd, PeerMsg::Ack(a)) => self.acks.entry(osd).or_default().push(a),
-            PgEffect::Send(osd, PeerMsg::Ctl(c)) => {
-                if self.acks.contains_key(&osd) {
-                    self.flush_acks(osd);
-                }
-                self.ctls.entry(osd).or_default().push(*c);
-            }
+            PgEffect::Send(to, msg) => self.send_peer(to.osd, msg),
             PgEffect::Reply(op, reply) => self.reply(op, *reply),
             PgEffect::Drop(op) => {
                 if let Some(p) = self.ops.remove(&op)
@@ -628,7 +655,7 @@ impl Osd {
             PgEffect::Repaired => self.perf.repaired += 1,
             PgEffect::Log { error, text } => self.clog.say(error, text),
             PgEffect::Alive(epoch) => self.alive = self.alive.max(epoch),
-            PgEffect::WantActing(want) => drop(self.acting.insert(id, want)),
+            PgEffect::WantActing(want) => drop(self.acting.insert(id.pg, want)),
             PgEffect::StateChanged => {
                 let state = self.pgs.get(&id).map(|p| p.state().0);
                 self.reporter.pg_changed(id, state.unwrap_or_default());
@@ -645,7 +672,24 @@ impl Osd {
         }
     }
 
-    pub(crate) fn submit(&mut self, id: PgId, token: Token, txn: spirula_types::transaction::Transaction) {
+    fn send_peer(&mut self, osd: OsdId, msg: PeerMsg) {
+        match msg {
+            PeerMsg::Txn(t) => {
+                // What was gathered before it must not be overtaken.
+                self.flush_peer(osd);
+                self.peers.send(osd, t.into_message(0));
+            }
+            PeerMsg::Ack(a) => self.acks.entry(osd).or_default().push(a),
+            PeerMsg::Ctl(c) => {
+                if self.acks.contains_key(&osd) {
+                    self.flush_acks(osd);
+                }
+                self.ctls.entry(osd).or_default().push(*c);
+            }
+        }
+    }
+
+    pub(crate) fn submit(&mut self, id: SpgId, token: Token, txn: spirula_types::transaction::Transaction) {
         let Some(store) = &mut self.store else { return };
         {
             let mut shelf = self.shelf.borrow_mut();
@@ -709,7 +753,7 @@ impl Osd {
             store.congested();
         }
         // One event a PG: its newest token covers the older ones.
-        let mut done: Vec<(PgId, Token)> = Vec::new();
+        let mut done: Vec<(SpgId, Token)> = Vec::new();
         while let Some((_, id, token, at)) = self.committing.pop_front_if(|(s, ..)| *s <= seq) {
             self.perf.commit_latency.add(now.saturating_sub(at));
             match done.iter_mut().find(|(p, _)| *p == id) {
@@ -854,7 +898,7 @@ impl Daemon for Osd {
         }
         if now >= self.next_pg_tick {
             self.next_pg_tick = now + PG_TICK;
-            let waiting: Vec<PgId> = self.pgs.iter().filter(|(_, p)| p.wants_tick()).map(|(id, _)| *id).collect();
+            let waiting: Vec<SpgId> = self.pgs.iter().filter(|(_, p)| p.wants_tick()).map(|(id, _)| *id).collect();
             for pg in waiting {
                 self.feed_pg(pg, PgEvent::Tick);
             }

@@ -6,8 +6,8 @@ use bytes::Bytes;
 use spirula_messages::ceph::{MMgrMap, MOsdMap};
 use spirula_pg::{MapView, Now, Pg, PgEvent};
 use spirula_runtime::clock;
-use spirula_types::PgId;
 use spirula_types::transaction::{MetaOp, Transaction};
+use spirula_types::{PgId, SpgId};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -82,7 +82,7 @@ impl Osd {
         }
         self.split_pgs();
         if own {
-            let new: Vec<PgId> = self.maps.ours(id).filter(|pg| !self.pgs.contains_key(pg)).collect();
+            let new: Vec<SpgId> = self.maps.ours(id).filter(|pg| !self.pgs.contains_key(pg)).collect();
             for pg in new {
                 self.pgs.insert(pg, Pg::new(pg, id, self.pg_cfg.clone()));
             }
@@ -92,20 +92,20 @@ impl Osd {
 
     /// Gives the newest map to all PGs.
     pub(crate) fn show_map(&mut self) {
-        let all: Vec<PgId> = self.pgs.keys().copied().collect();
+        let all: Vec<SpgId> = self.pgs.keys().copied().collect();
         for pg in all {
-            let view = self.view(pg);
+            let view = self.view(pg.pg);
             self.feed_pg(pg, PgEvent::Map(Arc::new(view)));
         }
     }
 
     /// Splits the PGs of pools that have grown, before they see the map that says so.
     pub(crate) fn split_pgs(&mut self) {
-        let grown: Vec<(PgId, u32)> = self
+        let grown: Vec<(SpgId, u32)> = self
             .pgs
             .iter()
             .filter_map(|(id, pg)| {
-                let to = self.maps.pool(id.pool)?.pg_num;
+                let to = self.maps.pool(id.pg.pool)?.pg_num;
                 (pg.exists() && pg.pg_num() < to).then_some((*id, to))
             })
             .collect();

@@ -8,7 +8,7 @@ use spirula_messages::cluster::control::OsdFailureReport;
 use spirula_messages::cluster::pg::{OsdPing, OsdPong};
 use spirula_pg::PgEvent;
 use spirula_runtime::{Ended, Link, LinkId, Peer, clock};
-use spirula_types::{AddrVec, EntityType, OsdId, PgId};
+use spirula_types::{AddrVec, EntityType, OsdId, SpgId};
 use std::time::Duration;
 
 /// A loop that did not run for so long was stopped or starved; the silence of others in that
@@ -91,7 +91,7 @@ impl Osd {
         if self.peers.heard(link, clock::monotonic(), self.grace()) {
             self.report_peer(from, Duration::ZERO, None, true);
         }
-        let waiting: Vec<PgId> = self.pgs.iter().filter(|(_, p)| p.waits_for_lease()).map(|(id, _)| *id).collect();
+        let waiting: Vec<SpgId> = self.pgs.iter().filter(|(_, p)| p.waits_for_lease()).map(|(id, _)| *id).collect();
         for pg in waiting {
             self.feed_pg(pg, PgEvent::Tick);
         }

@@ -7,7 +7,7 @@ use spirula_messages::ceph::{MMonMap, MMonSubscribe, Subscription};
 use spirula_messages::cluster::control::OsdBoot;
 use spirula_pg::PgEvent;
 use spirula_runtime::{Ended, Link, LinkId, Peer, clock};
-use spirula_types::{AddrVec, EntityType, PgId};
+use spirula_types::{AddrVec, EntityType, SpgId};
 use std::time::Duration;
 
 impl Osd {
@@ -41,7 +41,7 @@ impl Osd {
             (self.mgr, self.mgr_open, self.mgr_retry) = (None, false, now + RETRY);
         } else if self.sessions.remove(&id).is_some() {
             // Its requests need no answer any more.
-            let pgs: Vec<PgId> = self.pgs.keys().copied().collect();
+            let pgs: Vec<SpgId> = self.pgs.keys().copied().collect();
             if self.ops.values().any(|p| p.link == id) {
                 for pg in pgs {
                     self.feed_pg(pg, PgEvent::ConnClosed(id));

@@ -11,8 +11,8 @@ use spirula_maps::osdmap::{ApplyError, EncodedOsdMap, Incremental, OsdMap, PgTab
 use spirula_messages::ceph::MOsdMap;
 use spirula_pg::exec::{Fullness, PoolRules};
 use spirula_pg::{MapView, OsdView, Permits, PoolView};
-use spirula_types::{Epoch, OSD_NONE, OsdId, PgId, PoolId, Uuid};
-use std::collections::{BTreeMap, VecDeque};
+use spirula_types::{Epoch, OsdId, Peer, PgId, PoolId, SpgId, Uuid};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 /// Incrementals kept for clients; who lacks more gets a full map.
@@ -205,10 +205,15 @@ impl Maps {
     /// What the newest map says about a PG. Without a map: nothing is anywhere.
     pub fn view(&self, pg: PgId) -> MapView {
         let pool = self.pools.get(&pg.pool).filter(|p| pg.seed < p.pg_num).cloned();
-        let clean = |v: &[OsdId]| v.iter().copied().filter(|o| *o != OSD_NONE).collect();
+        let erasure = self.pools.get(&pg.pool).is_some_and(|p| p.rules.erasure);
         let (up, acting, up_primary, primary) = match self.table.get(pg) {
-            Some(m) => (clean(&m.up), clean(&m.acting), m.up_primary, m.acting_primary),
-            None => (Vec::new(), Vec::new(), -1, -1),
+            Some(m) => {
+                let (up, acting) = (Peer::members(&m.up, erasure), Peer::members(&m.acting, erasure));
+                let of = |set: &[Peer], osd| set.iter().find(|p| p.osd == osd).copied().unwrap_or_default();
+                let (first, primary) = (of(&up, m.up_primary), of(&acting, m.acting_primary));
+                (up, acting, first, primary)
+            }
+            None => (Vec::new(), Vec::new(), Peer::NONE, Peer::NONE),
         };
         MapView {
             epoch: self.epoch(),
@@ -225,9 +230,15 @@ impl Maps {
         }
     }
 
-    /// PGs that this OSD is to serve.
-    pub fn ours(&self, osd: OsdId) -> impl Iterator<Item = PgId> + '_ {
-        self.table.iter().filter(move |(_, m)| m.is_acting(osd) || m.is_up(osd)).map(|(pg, _)| pg)
+    /// PGs that this OSD is to serve, each with the shard.
+    pub fn ours(&self, osd: OsdId) -> impl Iterator<Item = SpgId> + '_ {
+        let mine = self.table.iter().filter(move |(_, m)| m.is_acting(osd) || m.is_up(osd));
+        mine.flat_map(move |(pg, m)| {
+            let erasure = self.pools.get(&pg.pool).is_some_and(|p| p.rules.erasure);
+            let both = [Peer::members(&m.up, erasure), Peer::members(&m.acting, erasure)];
+            let shards: BTreeSet<i8> = both.iter().flatten().filter(|p| p.osd == osd).map(|p| p.shard).collect();
+            shards.into_iter().map(move |s| SpgId::new(pg, s))
+        })
     }
 
     /// The pool as PGs see it.

@@ -4,14 +4,14 @@ use crate::daemon::{Osd, OsdEvent, Piece};
 use crate::reader::{BlockingReader, StoreReader, read_error};
 use spirula_pg::exec::{Fetched, Prefetch, Source};
 use spirula_pg::{PgEvent, ReadKey};
-use spirula_types::{PgId, errno};
+use spirula_types::{SpgId, errno};
 
 /// Bytes that may be read ahead however small the budget.
 const LEAST_READING: usize = 8 << 20;
 
 impl Osd {
     /// Reads ahead in a helper thread.
-    pub(crate) fn prefetch(&mut self, id: PgId, key: ReadKey, what: &Prefetch) {
+    pub(crate) fn prefetch(&mut self, id: SpgId, key: ReadKey, what: &Prefetch) {
         let Some(store) = &self.store else { return };
         let plans = StoreReader { store, shelf: &self.shelf }.plans(what);
         if plans.is_empty() {
@@ -50,7 +50,10 @@ impl Osd {
     pub(crate) fn fetch(&self, source: &Source) -> Fetched {
         let Some(store) = &self.store else { return Fetched::Failed(errno::EIO) };
         let Some(pool) = self.maps.pool(source.object.pool) else { return Fetched::Failed(errno::ENOENT) };
-        let pg = source.object.pg(pool.pg_num);
+        if pool.rules.erasure {
+            return Fetched::Failed(errno::EOPNOTSUPP);
+        }
+        let pg = SpgId::whole(source.object.pg(pool.pg_num));
         let here = self.pgs.get(&pg).is_some_and(|p| p.has_newest(&source.object));
         if !here {
             return Fetched::Failed(errno::EOPNOTSUPP);

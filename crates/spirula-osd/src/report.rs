@@ -11,7 +11,7 @@ use spirula_maps::{OsdStatReport, PgState, StoreStatfs};
 use spirula_messages::cluster::control::{OsdReport, OsdReportAck};
 use spirula_pg::Pg;
 use spirula_store::{PoolSpace, Statfs};
-use spirula_types::{Epoch, OsdId, PgId, Uuid};
+use spirula_types::{Epoch, OsdId, PgId, SpgId, Uuid};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ pub struct Facts<'a> {
     pub id: OsdId,
     pub uuid: Uuid,
     pub maps: &'a Maps,
-    pub pgs: &'a mut BTreeMap<PgId, Pg>,
+    pub pgs: &'a mut BTreeMap<SpgId, Pg>,
     pub statfs: Statfs,
     /// Space used by each pool.
     pub pools: Vec<(i64, PoolSpace)>,
@@ -48,7 +48,7 @@ pub struct Reporter {
     last: Duration,
     changed: BTreeSet<PgId>,
     /// As of the last change.
-    states: BTreeMap<PgId, PgState>,
+    states: BTreeMap<SpgId, PgState>,
     /// Sent and not acknowledged, by report.
     unacked: BTreeMap<u64, BTreeSet<PgId>>,
     commit: Average,
@@ -63,9 +63,9 @@ impl Reporter {
     }
 
     /// A PG's state or counters changed. Only a new state is urgent.
-    pub fn pg_changed(&mut self, pg: PgId, state: PgState) {
-        self.changed.insert(pg);
-        if self.states.insert(pg, state) != Some(state) {
+    pub fn pg_changed(&mut self, id: SpgId, state: PgState) {
+        self.changed.insert(id.pg);
+        if self.states.insert(id, state) != Some(state) {
             self.urgent = true;
         }
     }
@@ -116,8 +116,8 @@ impl Reporter {
         let full = std::mem::take(&mut self.full);
         let changed = std::mem::take(&mut self.changed);
         let old = |p: &Pg| p.reported_epoch().saturating_add(REFRESH) <= f.maps.epoch();
-        let chosen = f.pgs.iter_mut().filter(|(id, p)| p.is_primary() && (full || changed.contains(id) || old(p)));
-        let pgs: BTreeMap<PgId, Bytes> = chosen.map(|(id, p)| (*id, to_vec(&p.stat(wall)).into())).collect();
+        let chosen = f.pgs.iter_mut().filter(|(id, p)| p.is_primary() && (full || changed.contains(&id.pg) || old(p)));
+        let pgs: BTreeMap<PgId, Bytes> = chosen.map(|(id, p)| (id.pg, to_vec(&p.stat(wall)).into())).collect();
         self.unacked.insert(self.seq, pgs.keys().copied().collect());
         let s = &f.statfs;
         let pool_space = |s: &PoolSpace| StoreStatfs {
@@ -128,7 +128,11 @@ impl Reporter {
             data_compressed_original: s.compressed_original as i64,
             ..StoreStatfs::default()
         };
-        let pool_statfs: BTreeMap<i64, StoreStatfs> = f.pools.iter().map(|(p, s)| (*p, pool_space(s))).collect();
+        let mut pool_statfs: BTreeMap<i64, StoreStatfs> = BTreeMap::new();
+        for (pool, space) in &f.pools {
+            // Shards are stored under numbers of their own.
+            pool_statfs.entry(spirula_pg::shard::pool_of_store(*pool)).or_default().add(&pool_space(space));
+        }
         let mut compressed = StoreStatfs::default();
         pool_statfs.values().for_each(|s| compressed.add(s));
         let stat = OsdStatReport {

@@ -5,7 +5,7 @@
 
 use crate::daemon::Osd;
 use spirula_pg::{PgEvent, Reservation};
-use spirula_types::PgId;
+use spirula_types::SpgId;
 use std::collections::VecDeque;
 
 /// PGs that recover at a time, as primary and as target each.
@@ -16,8 +16,8 @@ const WORK: usize = 8;
 /// Reservations and turns of one OSD.
 #[derive(Debug, Default)]
 pub(crate) struct Scheduler {
-    granted: Vec<(PgId, Reservation)>,
-    waiting: VecDeque<(PgId, Reservation)>,
+    granted: Vec<(SpgId, Reservation)>,
+    waiting: VecDeque<(SpgId, Reservation)>,
     objects: u64,
     bytes: u64,
 }
@@ -37,7 +37,7 @@ impl Scheduler {
     }
 
     /// The next that may be granted. Recovery by the log goes before backfill.
-    fn next(&mut self) -> Option<(PgId, Reservation)> {
+    fn next(&mut self) -> Option<(SpgId, Reservation)> {
         for local in [true, false] {
             if self.granted.iter().filter(|(_, r)| is_local(r) == local).count() >= self.max_backfills() {
                 continue;
@@ -56,12 +56,12 @@ impl Scheduler {
 }
 
 impl Osd {
-    pub(crate) fn reserve(&mut self, id: PgId, what: Reservation) {
+    pub(crate) fn reserve(&mut self, id: SpgId, what: Reservation) {
         self.sched.waiting.push_back((id, what));
         self.grant();
     }
 
-    pub(crate) fn unreserve(&mut self, id: PgId, what: Reservation) {
+    pub(crate) fn unreserve(&mut self, id: SpgId, what: Reservation) {
         self.sched.granted.retain(|g| *g != (id, what));
         self.sched.waiting.retain(|g| *g != (id, what));
         self.grant();
@@ -74,7 +74,7 @@ impl Osd {
         }
     }
 
-    pub(crate) fn want_turn(&mut self, id: PgId) {
+    pub(crate) fn want_turn(&mut self, id: SpgId) {
         self.answer_pg(id, PgEvent::Turn { work: WORK });
     }
 }

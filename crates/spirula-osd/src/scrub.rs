@@ -14,7 +14,7 @@ use spirula_pg::PgEvent;
 use spirula_pg::exec::{ObjectReader, OmapRange};
 use spirula_runtime::clock;
 use spirula_store::{Read, StoreError};
-use spirula_types::{HObject, PgId};
+use spirula_types::{HObject, PgId, SpgId};
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ const ORDERS_MAX: usize = 4096;
 /// What a PG was told to do and has not begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Order {
-    pg: PgId,
+    pg: SpgId,
     deep: bool,
     repair: bool,
 }
@@ -42,7 +42,7 @@ struct Order {
 /// A map that is wanted.
 #[derive(Debug)]
 pub(crate) struct Scan {
-    pg: PgId,
+    pg: SpgId,
     seq: u64,
     from: HObject,
     to: HObject,
@@ -97,7 +97,8 @@ impl Osd {
     /// The manager passes on an order.
     pub(crate) fn scrub_ordered(&mut self, o: OsdScrub) {
         let led = self.pgs.iter().filter(|(_, p)| p.is_primary()).map(|(id, _)| *id);
-        let pgs: Vec<PgId> = if o.pgs.is_empty() { led.collect() } else { o.pgs };
+        let pgs: Vec<SpgId> =
+            if o.pgs.is_empty() { led.collect() } else { o.pgs.iter().filter_map(|pg| self.led(*pg)).collect() };
         for pg in pgs {
             let order = Order { pg, deep: o.deep || o.repair, repair: o.repair };
             if !self.scrubs.orders.contains(&order) && self.scrubs.orders.len() < ORDERS_MAX {
@@ -114,7 +115,7 @@ impl Osd {
             return;
         }
         self.scrubs.next_look = now + LOOK_EVERY;
-        let ready = |pgs: &std::collections::BTreeMap<PgId, spirula_pg::Pg>, pg: PgId| {
+        let ready = |pgs: &std::collections::BTreeMap<SpgId, spirula_pg::Pg>, pg: SpgId| {
             pgs.get(&pg).is_some_and(|p| p.is_primary() && p.scrub_stamps().is_some())
         };
         // An order waits until its PG is clean; one for a PG that is elsewhere by now goes.
@@ -137,14 +138,14 @@ impl Osd {
         let wall = clock::wall().as_secs_f64();
         let mut best: Option<(f64, Order)> = None;
         for (id, pg) in &self.pgs {
-            let (Some((last, last_deep)), Some(p)) = (pg.scrub_stamps(), map.pools.get(&id.pool)) else { continue };
+            let (Some((last, last_deep)), Some(p)) = (pg.scrub_stamps(), map.pools.get(&id.pg.pool)) else { continue };
             let every = |key, default: f64| p.opts.double(key).filter(|s| *s > 0.0).unwrap_or(default);
             let late = |last: spirula_encoding::UTime, every: f64| wall - last.as_secs_f64() - every;
             let no_deep = held(flags::NODEEP_SCRUB) || p.flags & pool::flag::NODEEP_SCRUB != 0;
             let no_shallow = held(flags::NOSCRUB) || p.flags & pool::flag::NOSCRUB != 0;
             // Half of the interval more for some, as Ceph spreads them.
-            let shallow = late(last, every(opt::SCRUB_MIN_INTERVAL, SHALLOW_EVERY) * (1.0 + 0.5 * spread(*id, 1)));
-            let deep = late(last_deep, every(opt::DEEP_SCRUB_INTERVAL, DEEP_EVERY) * (1.0 + 0.15 * spread(*id, 2)));
+            let shallow = late(last, every(opt::SCRUB_MIN_INTERVAL, SHALLOW_EVERY) * (1.0 + 0.5 * spread(id.pg, 1)));
+            let deep = late(last_deep, every(opt::DEEP_SCRUB_INTERVAL, DEEP_EVERY) * (1.0 + 0.15 * spread(id.pg, 2)));
             let order = |deep| Order { pg: *id, deep, repair: false };
             let mut consider = |late: f64, o: Order| {
                 if late > 0.0 && best.as_ref().is_none_or(|(b, _)| late > *b) {
@@ -162,7 +163,7 @@ impl Osd {
     }
 
     /// A PG's scrub has ended.
-    pub(crate) fn scrub_ended(&mut self, pg: PgId, done: bool) {
+    pub(crate) fn scrub_ended(&mut self, pg: SpgId, done: bool) {
         if let Some((order, asked)) = self.scrubs.running.take_if(|(o, _)| o.pg == pg)
             && asked
             && !done
@@ -176,7 +177,7 @@ impl Osd {
 
     // ---- maps ----
 
-    pub(crate) fn scrub_scan(&mut self, pg: PgId, seq: u64, from: HObject, to: HObject, deep: bool) {
+    pub(crate) fn scrub_scan(&mut self, pg: SpgId, seq: u64, from: HObject, to: HObject, deep: bool) {
         self.scrubs.scans.push_back(Scan { pg, seq, from, to, deep });
         self.next_scan();
     }

@@ -6,12 +6,12 @@ use crate::ops::Inflight;
 use crate::pg::{Cx, Pg, Role};
 use crate::recovery::Recovery;
 use spirula_maps::PgState;
-use spirula_types::{EVersion, HObject, OsdId};
+use spirula_types::{EVersion, HObject, OsdId, Peer};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Another member, as its primary knows it.
 #[derive(Debug, Default)]
-pub(crate) struct Peer {
+pub(crate) struct PeerState {
     /// Of the acting set; else it is being backfilled.
     pub acting: bool,
     /// What it lacks of what its log names.
@@ -26,7 +26,7 @@ pub(crate) struct Peer {
 #[derive(Debug)]
 pub(crate) struct Active {
     /// Members, ourselves included, that have not recorded the activation.
-    pub activating: BTreeSet<OsdId>,
+    pub activating: BTreeSet<Peer>,
     /// All have.
     pub activated: bool,
     /// Enough members are acting.
@@ -38,9 +38,9 @@ pub(crate) struct Active {
     /// No request before: an older primary may still serve reads.
     pub wait_until: u64,
     /// The other acting members and those being backfilled.
-    pub peers: BTreeMap<OsdId, Peer>,
+    pub peers: BTreeMap<Peer, PeerState>,
     /// What each of them has made durable. The same OSDs, for the write path.
-    pub replicas: Vec<(OsdId, EVersion)>,
+    pub replicas: Vec<(Peer, EVersion)>,
     /// What is durable here.
     pub local: EVersion,
     /// What is durable everywhere.
@@ -55,7 +55,7 @@ pub(crate) struct Active {
 }
 
 impl Active {
-    pub fn new(me: OsdId, at: EVersion, wait_until: u64, fresh: bool) -> Self {
+    pub fn new(me: Peer, at: EVersion, wait_until: u64, fresh: bool) -> Self {
         Self {
             activating: [me].into(),
             activated: false,
@@ -74,7 +74,7 @@ impl Active {
         }
     }
 
-    pub fn add(&mut self, osd: OsdId, peer: Peer, at: EVersion) {
+    pub fn add(&mut self, osd: Peer, peer: PeerState, at: EVersion) {
         self.activating.insert(osd);
         self.replicas.push((osd, at));
         self.recovery.backfilling |= !peer.last_backfill.max;
@@ -161,7 +161,7 @@ impl Pg {
     }
 
     /// A copy outside the members has called.
-    pub(crate) fn active_notified(&mut self, from: OsdId, cx: &mut Cx<'_>) {
+    pub(crate) fn active_notified(&mut self, from: Peer, cx: &mut Cx<'_>) {
         let Some(a) = self.active() else { return };
         if a.clean {
             self.purge_strays(cx);

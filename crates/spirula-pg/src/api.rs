@@ -3,10 +3,10 @@
 use crate::exec::{Fetched, Fullness, PoolRules, Prefetch, Source};
 use spirula_encoding::UTime;
 use spirula_messages::ceph::osd::{MOsdOp, MOsdOpReply};
-use spirula_messages::cluster::pg::{PgCtl, PgTxn, RepAck};
+use spirula_messages::cluster::pg::{Ends, PgCtl, PgTxn, RepAck};
 use spirula_messages::cluster::scrub::ScrubMap;
 use spirula_types::transaction::Transaction;
-use spirula_types::{Epoch, HObject, OsdId, PgId, ReqId};
+use spirula_types::{Epoch, HObject, OsdId, Peer, PgId, ReqId, SpgId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -86,14 +86,14 @@ pub struct MapView {
     pub gap: bool,
     /// The pool; `None` when it is deleted.
     pub pool: Option<Arc<PoolView>>,
-    /// The OSDs CRUSH wants, those that are up.
-    pub up: Vec<OsdId>,
-    /// The OSDs that serve, primary included, no holes.
-    pub acting: Vec<OsdId>,
-    /// First of `up`; −1 for none.
-    pub up_primary: OsdId,
-    /// Primary of `acting`; −1 for none.
-    pub primary: OsdId,
+    /// The members CRUSH wants, those that are up.
+    pub up: Vec<Peer>,
+    /// The members that serve, primary included, no holes.
+    pub acting: Vec<Peer>,
+    /// First of `up`.
+    pub up_primary: Peer,
+    /// Primary of `acting`.
+    pub primary: Peer,
     /// The map shows this incarnation of this OSD up. Until then the PG follows the maps, but
     /// answers no peer and leads nothing: an earlier incarnation may have promised otherwise.
     pub live: bool,
@@ -113,8 +113,8 @@ impl Default for MapView {
             pool: None,
             up: Vec::new(),
             acting: Vec::new(),
-            up_primary: -1,
-            primary: -1,
+            up_primary: Peer::NONE,
+            primary: Peer::NONE,
             live: false,
             osds: Arc::default(),
             permits: Permits::default(),
@@ -131,6 +131,11 @@ impl MapView {
     /// Since when this OSD is up; `None` if it is down.
     pub fn up_from(&self, osd: OsdId) -> Option<Epoch> {
         self.osds.get(&osd).filter(|o| o.up).map(|o| o.up_from)
+    }
+
+    /// A set of members as the map would hold it.
+    pub fn places(&self, members: &[Peer]) -> Vec<OsdId> {
+        Peer::places(members, self.pool.as_ref().map_or(0, |p| p.size))
     }
 }
 
@@ -168,13 +173,23 @@ impl PeerMsg {
         }
     }
 
-    /// The PG it is for.
-    pub fn pg(&self) -> PgId {
+    fn place(&self) -> (PgId, Ends) {
         match self {
-            Self::Txn(t) => t.pg,
-            Self::Ack(a) => a.pg,
-            Self::Ctl(c) => c.pg,
+            Self::Txn(t) => (t.pg, t.ends),
+            Self::Ack(a) => (a.pg, a.ends),
+            Self::Ctl(c) => (c.pg, c.ends),
         }
+    }
+
+    /// The PG it is for, and the shard.
+    pub fn to(&self) -> SpgId {
+        let (pg, ends) = self.place();
+        SpgId::new(pg, ends.to)
+    }
+
+    /// Who sent it, given from which OSD it came.
+    pub fn from(&self, osd: OsdId) -> Peer {
+        Peer::new(osd, self.place().1.from)
     }
 }
 
@@ -204,7 +219,7 @@ pub enum Reservation {
     /// Take what another primary recovers.
     Remote {
         /// That primary.
-        primary: OsdId,
+        primary: Peer,
         /// By backfill.
         backfill: bool,
     },
@@ -230,8 +245,8 @@ pub enum PgEvent {
     Client(ClientOp),
     /// The client's connection is gone: its queued requests need no answer any more.
     ConnClosed(ConnId),
-    /// A message from another OSD. Those of one OSD arrive in the order they were sent.
-    Peer(OsdId, PeerMsg),
+    /// A message from another member. Those of one OSD arrive in the order they were sent.
+    Peer(Peer, PeerMsg),
     /// Every transaction up to and including this one is durable.
     Committed(Token),
     /// What was asked for with [`PgEffect::Prefetch`] is in memory (or failed: the reader says).
@@ -279,9 +294,9 @@ pub enum PgEffect {
     /// Apply now, make durable, then say [`PgEvent::Committed`]. Transactions of a PG become
     /// durable in the order they were submitted.
     Submit(Token, Transaction),
-    /// Send to an OSD; if it is not connected, drop what the connection loses (a restart of
-    /// the other side shows in the map).
-    Send(OsdId, PeerMsg),
+    /// Send to a member, which may be another shard on the same OSD; if its OSD is not
+    /// connected, drop what the connection loses (a restart of the other side shows in the map).
+    Send(Peer, PeerMsg),
     /// Answer a request.
     Reply(OpId, Box<MOsdOpReply>),
     /// Forget a request without an answer; the client resends it.
@@ -324,8 +339,8 @@ pub enum PgEffect {
     /// Tell the monitor that this OSD is alive, so that the map's `up_thru` reaches this epoch.
     /// Repeated until it does.
     Alive(Epoch),
-    /// Ask the monitor for this acting set (empty: for the one CRUSH gives). Repeated until the
-    /// map shows it.
+    /// Ask the monitor for this acting set, as a map holds it (empty: for the one CRUSH gives).
+    /// Repeated until the map shows it.
     WantActing(Vec<OsdId>),
     /// State or statistics changed: publish `Pg::stat`.
     StateChanged,

@@ -14,7 +14,7 @@
 use crate::api::MapView;
 use spirula_encoding::{Decode, DecodeError, Decoder, Encode, Encoder};
 use spirula_messages::cluster::pg::PastInterval;
-use spirula_types::{Epoch, OsdId};
+use spirula_types::{Epoch, OsdId, Peer};
 use std::collections::BTreeSet;
 
 /// The interval a PG is in.
@@ -23,13 +23,13 @@ pub struct Interval {
     /// Its first epoch; 0 before the first map.
     pub since: Epoch,
     /// Up set.
-    pub up: Vec<OsdId>,
+    pub up: Vec<Peer>,
     /// Acting set.
-    pub acting: Vec<OsdId>,
+    pub acting: Vec<Peer>,
     /// Primary of the up set.
-    pub up_primary: OsdId,
+    pub up_primary: Peer,
     /// Primary of the acting set.
-    pub primary: OsdId,
+    pub primary: Peer,
     /// Pool size.
     pub size: u32,
     /// Pool's least size to serve.
@@ -44,8 +44,8 @@ impl Encode for Interval {
             o.u32(self.since);
             o.put(&self.up);
             o.put(&self.acting);
-            o.i32(self.up_primary);
-            o.i32(self.primary);
+            o.put(&self.up_primary);
+            o.put(&self.primary);
             o.u32(self.size);
             o.u32(self.min_size);
             o.u32(self.pg_num);
@@ -101,11 +101,11 @@ impl Interval {
     /// The closed interval, whose last map was `last`; without that map the worst is assumed.
     /// `lec` is the last epoch in which the PG is known to have been clean.
     pub fn close(&self, last_epoch: Epoch, last: Option<&MapView>, lec: Epoch) -> PastInterval {
-        let could = self.primary >= 0 && !self.acting.is_empty() && self.acting.len() >= self.min_size as usize;
+        let could = self.primary.is_some() && !self.acting.is_empty() && self.acting.len() >= self.min_size as usize;
         let alive = match last {
             None => true,
             Some(view) => {
-                let of_primary = view.osds.get(&self.primary);
+                let of_primary = view.osds.get(&self.primary.osd);
                 of_primary.is_some_and(|o| o.up && o.up_from <= self.since && o.up_thru >= self.since)
                     || (self.since..=last_epoch).contains(&lec)
             }
@@ -125,26 +125,26 @@ impl Interval {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Prior {
     /// Those that are up: all of them are asked.
-    pub probe: BTreeSet<OsdId>,
+    pub probe: BTreeSet<Peer>,
     /// Members of older intervals that are down; their return changes the picture.
-    pub down: BTreeSet<OsdId>,
+    pub down: BTreeSet<Peer>,
     /// An interval that may have taken writes has no member up: these are in the way. `None`:
     /// nothing is in the way.
-    pub blocked_by: Option<Vec<OsdId>>,
+    pub blocked_by: Option<Vec<Peer>>,
     /// Primaries of older intervals that are not known to have stopped.
     pub holders: Vec<OsdId>,
 }
 
 impl Prior {
     /// Works it out. `les` is the newest activation known to be shared by all its members.
-    pub fn new(past: &[PastInterval], view: &MapView, les: Epoch, me: OsdId) -> Self {
+    pub fn new(past: &[PastInterval], view: &MapView, les: Epoch, me: Peer) -> Self {
         let mut p = Self::default();
         p.probe.extend(view.up.iter().chain(&view.acting).copied());
         for i in past.iter().filter(|i| i.rw && i.last >= les) {
             let mut heard = false;
             let mut down = Vec::new();
             for osd in &i.acting {
-                match view.osds.get(osd) {
+                match view.osds.get(&osd.osd) {
                     Some(o) if o.up => {
                         p.probe.insert(*osd);
                         heard = true;
@@ -161,11 +161,11 @@ impl Prior {
             if !heard && (!down.is_empty() || i.acting.is_empty()) {
                 p.blocked_by.get_or_insert_default().extend(&down);
             }
-            let silent = i.primary >= 0
-                && i.primary != me
-                && view.osds.get(&i.primary).is_none_or(|o| !o.up && !o.dead && o.up_from <= i.last);
-            if silent && !p.holders.contains(&i.primary) {
-                p.holders.push(i.primary);
+            let silent = i.primary.is_some()
+                && i.primary.osd != me.osd
+                && view.osds.get(&i.primary.osd).is_none_or(|o| !o.up && !o.dead && o.up_from <= i.last);
+            if silent && !p.holders.contains(&i.primary.osd) {
+                p.holders.push(i.primary.osd);
             }
         }
         if let Some(by) = &mut p.blocked_by {
@@ -177,8 +177,8 @@ impl Prior {
 
     /// Does this map change whom to hear?
     pub fn affected_by(&self, view: &MapView) -> bool {
-        let up = |o: &OsdId| view.osds.get(o).is_some_and(|o| o.up);
-        self.down.iter().any(|o| up(o) || view.osds.get(o).is_some_and(|v| v.lost_at == view.epoch))
+        let up = |o: &Peer| view.osds.get(&o.osd).is_some_and(|o| o.up);
+        self.down.iter().any(|o| up(o) || view.osds.get(&o.osd).is_some_and(|v| v.lost_at == view.epoch))
             || self.probe.iter().any(|o| !up(o))
     }
 }
@@ -206,8 +206,9 @@ mod tests {
     }
 
     fn interval(since: Epoch, acting: &[OsdId], min_size: u32) -> Interval {
-        let primary = acting.first().copied().unwrap_or(-1);
-        Interval { since, acting: acting.to_vec(), primary, min_size, ..Interval::default() }
+        let acting = Peer::members(acting, false);
+        let primary = acting.first().copied().unwrap_or_default();
+        Interval { since, acting, primary, min_size, ..Interval::default() }
     }
 
     #[test]
@@ -227,16 +228,30 @@ mod tests {
     #[test]
     fn one_member_of_every_interval_must_be_heard() {
         let past = [
-            PastInterval { first: 3, last: 5, acting: vec![1, 2], primary: 1, rw: true, ..Default::default() },
-            PastInterval { first: 6, last: 9, acting: vec![3], primary: 3, rw: true, ..Default::default() },
+            PastInterval {
+                first: 3,
+                last: 5,
+                acting: Peer::members(&[1, 2], false),
+                primary: Peer::whole(1),
+                rw: true,
+                ..Default::default()
+            },
+            PastInterval {
+                first: 6,
+                last: 9,
+                acting: vec![Peer::whole(3)],
+                primary: Peer::whole(3),
+                rw: true,
+                ..Default::default()
+            },
         ];
         let v = view(10, &[(0, true, 1, 0), (1, true, 1, 0), (2, false, 1, 0), (3, false, 1, 0)]);
-        let p = Prior::new(&past, &v, 0, 0);
-        assert_eq!(p.blocked_by, Some(vec![3]));
+        let p = Prior::new(&past, &v, 0, Peer::whole(0));
+        assert_eq!(p.blocked_by, Some(vec![Peer::whole(3)]));
         assert_eq!(p.holders, [3]);
-        assert!(p.probe.contains(&1) && p.down.contains(&2));
+        assert!(p.probe.contains(&Peer::whole(1)) && p.down.contains(&Peer::whole(2)));
         // An activation after it makes the older interval uninteresting.
-        assert!(!Prior::new(&past[..1], &v, 6, 0).probe.contains(&1));
+        assert!(!Prior::new(&past[..1], &v, 6, Peer::whole(0)).probe.contains(&Peer::whole(1)));
         let back = view(11, &[(1, true, 1, 0), (3, true, 11, 0)]);
         assert!(p.affected_by(&back));
     }

@@ -19,6 +19,7 @@
 //! | `member` | answering a primary: infos, logs, replicated writes, activation, deletion |
 //! | `lease` | why a replaced primary serves no stale read |
 //! | `log`, `missing`, `merge` | what was done lately; what is lacking; making one history of two |
+//! | [`shard`] | shards of one PG beside each other in a store |
 //! | `split` | more PGs in a pool |
 //! | `stat`, `query` | reports and `pg query` |
 //!
@@ -71,6 +72,7 @@ mod query;
 mod recovery;
 mod repair;
 mod scrub;
+pub mod shard;
 mod split;
 mod stat;
 

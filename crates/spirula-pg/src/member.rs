@@ -11,14 +11,16 @@ use crate::peering::removals;
 use crate::pg::{After, Cx, Pg, Role, Step};
 use crate::recovery::copy::{Chunk, chunk};
 use spirula_encoding::{DecodeError, from_slice};
-use spirula_messages::cluster::pg::{CtlBody, LogUpdate, PastInterval, PgCtl, PgHead, PgInfo, PgTxn, RepAck, TxnKind};
+use spirula_messages::cluster::pg::{
+    CtlBody, Ends, LogUpdate, PastInterval, PgCtl, PgHead, PgInfo, PgTxn, RepAck, TxnKind,
+};
 use spirula_types::transaction::{MetaOp, ObjectOp, ObjectUpdate, Transaction};
-use spirula_types::{EVersion, Epoch, HObject, OsdId, PgId};
+use spirula_types::{EVersion, Epoch, HObject, OsdId, Peer, PgId};
 
 impl Pg {
-    pub(crate) fn on_ctl(&mut self, from: OsdId, ctl: PgCtl, cx: &mut Cx<'_>) {
-        let primary = self.view.as_ref().map_or(-1, |v| v.primary);
-        let leads = primary == self.osd;
+    pub(crate) fn on_ctl(&mut self, from: Peer, ctl: PgCtl, cx: &mut Cx<'_>) {
+        let primary = self.view.as_ref().map_or(Peer::NONE, |v| v.primary);
+        let leads = primary == self.me;
         match ctl.body {
             CtlBody::Notify { info, past } => self.on_notify(from, info, past, cx),
             // Answers, to us as the primary.
@@ -37,7 +39,7 @@ impl Pg {
             CtlBody::TooFull if leads => self.on_remote_reserved(from, false, cx),
             // Orders, of the primary.
             _ if from != primary => {
-                tracing::debug!(pg = %self.id, from, primary, "order of an OSD that is not primary ignored");
+                tracing::debug!(pg = %self.id, %from, %primary, "order of an OSD that is not primary ignored");
             }
             CtlBody::Query { holders } => self.on_query(from, &holders, cx),
             CtlBody::GetLog { after } => self.on_get_log(from, after, cx),
@@ -70,49 +72,49 @@ impl Pg {
         }
     }
 
-    fn on_query(&mut self, from: OsdId, holders: &[OsdId], cx: &mut Cx<'_>) {
+    fn on_query(&mut self, from: Peer, holders: &[OsdId], cx: &mut Cx<'_>) {
         let left = holders.iter().map(|h| cx.leases.granted_left(*h, cx.now.mono_ms)).max().unwrap_or(0);
         let body = CtlBody::Info { info: self.told_info(), past: self.past.clone(), lease_left_ms: left as u32 };
-        let msg = self.ctl(body);
+        let msg = self.ctl(from, body);
         self.when_durable(After::Send(from, msg), cx);
         self.check_removed(cx);
     }
 
-    fn on_get_log(&mut self, from: OsdId, after: EVersion, cx: &mut Cx<'_>) {
+    fn on_get_log(&mut self, from: Peer, after: EVersion, cx: &mut Cx<'_>) {
         let Some(info) = self.told_info() else { return };
         let entries = self.log.after(after).map(LogEntry::to_bytes).collect();
         let missing = self.missing.iter().map(|(o, i)| (o.clone(), *i)).collect();
-        let msg = self.ctl(CtlBody::Log { info, entries, missing });
+        let msg = self.ctl(from, CtlBody::Log { info, entries, missing });
         self.when_durable(After::Send(from, msg), cx);
     }
 
     // ---- replicated writes ----
 
-    pub(crate) fn on_txn(&mut self, from: OsdId, t: PgTxn, cx: &mut Cx<'_>) {
+    pub(crate) fn on_txn(&mut self, from: Peer, t: PgTxn, cx: &mut Cx<'_>) {
         match t.kind {
             TxnKind::Pulled => self.on_pulled(from, t, cx),
             _ if !matches!(self.role, Role::Replica { primary } if primary == from) => {
-                tracing::debug!(pg = %self.id, from, kind = ?t.kind, "write without activation ignored");
+                tracing::debug!(pg = %self.id, %from, kind = ?t.kind, "write without activation ignored");
             }
             TxnKind::Write => {
                 if let Err(e) = self.apply_write(from, t, cx) {
                     // Not applied, so not acknowledged: the primary will not answer the client,
                     // and this copy takes no further part.
-                    tracing::error!(pg = %self.id, from, error = %e, "apply replicated write");
+                    tracing::error!(pg = %self.id, %from, error = %e, "apply replicated write");
                     self.leave_role(cx);
                 }
             }
             TxnKind::Push => match Transaction::join(&t.header, &t.payload) {
                 Ok(txn) => {
-                    let ack = self.ctl(CtlBody::PushAck { seq: t.seq });
+                    let ack = self.ctl(from, CtlBody::PushAck { seq: t.seq });
                     self.apply_piece(txn, t.next.is_none(), After::Send(from, ack), cx);
                 }
-                Err(e) => tracing::error!(pg = %self.id, from, error = %e, "read push"),
+                Err(e) => tracing::error!(pg = %self.id, %from, error = %e, "read push"),
             },
         }
     }
 
-    fn apply_write(&mut self, from: OsdId, t: PgTxn, cx: &mut Cx<'_>) -> Result<(), DecodeError> {
+    fn apply_write(&mut self, from: Peer, t: PgTxn, cx: &mut Cx<'_>) -> Result<(), DecodeError> {
         let mut txn = Transaction::join(&t.header, &t.payload)?;
         let mut missing_changed = false;
         let mut head: Option<PgHead> = None;
@@ -151,7 +153,7 @@ impl Pg {
         if missing_changed {
             self.missing_ops(&mut txn.meta);
         }
-        let ack = RepAck { pg: self.id, epoch: t.epoch, version: t.version };
+        let ack = RepAck { pg: self.id, ends: self.ends(from), epoch: t.epoch, version: t.version };
         self.submit(txn, After::Send(from, PeerMsg::Ack(ack)), cx);
         Ok(())
     }
@@ -176,11 +178,12 @@ impl Pg {
         self.submit(txn, after, cx);
     }
 
-    fn on_scan(&mut self, from: OsdId, epoch: Epoch, start: HObject, max: u32, cx: &mut Cx<'_>) {
+    fn on_scan(&mut self, from: Peer, epoch: Epoch, start: HObject, max: u32, cx: &mut Cx<'_>) {
         match self.list_versions(&start, max as usize, cx.reader) {
             Ok((objects, next)) => self.send(from, CtlBody::Scanned { from: start, objects, next }, cx),
             Err(ReadError::NotReady(what)) => {
-                let ctl = PgCtl { pg: self.id, epoch, body: CtlBody::Scan { from: start, max } };
+                let ends = Ends { from: from.shard, to: self.me.shard };
+                let ctl = PgCtl { pg: self.id, ends, epoch, body: CtlBody::Scan { from: start, max } };
                 self.park(from, ctl, what, cx);
             }
             Err(e) => tracing::error!(pg = %self.id, error = %e, "list objects for recovery"),
@@ -210,7 +213,7 @@ impl Pg {
         Ok((objects, next))
     }
 
-    fn on_pull(&mut self, from: OsdId, ctl: PgCtl, cx: &mut Cx<'_>) {
+    fn on_pull(&mut self, from: Peer, ctl: PgCtl, cx: &mut Cx<'_>) {
         let CtlBody::Pull { seq, object, need, cursor } = &ctl.body else { return };
         let failed = CtlBody::PullFailed { seq: *seq, object: object.clone() };
         // What is to be copied must be the version wanted, whole.
@@ -231,6 +234,7 @@ impl Pg {
                 let (header, payload) = txn.split();
                 let t = PgTxn {
                     pg: self.id,
+                    ends: self.ends(from),
                     epoch: ctl.epoch,
                     kind: TxnKind::Pulled,
                     seq: *seq,
@@ -260,17 +264,17 @@ impl Pg {
         })
     }
 
-    fn on_progress(&mut self, from: OsdId, last_backfill: HObject, cx: &mut Cx<'_>) {
+    fn on_progress(&mut self, from: Peer, last_backfill: HObject, cx: &mut Cx<'_>) {
         let Some(info) = &mut self.info else { return };
         if !matches!(self.role, Role::Replica { .. }) || last_backfill <= info.last_backfill {
             return;
         }
         info.last_backfill = last_backfill.clone();
-        let msg = self.ctl(CtlBody::ProgressAck { last_backfill });
+        let msg = self.ctl(from, CtlBody::ProgressAck { last_backfill });
         self.save(After::Send(from, msg), cx);
     }
 
-    fn release_remote(&mut self, from: OsdId, cx: &mut Cx<'_>) {
+    fn release_remote(&mut self, from: Peer, cx: &mut Cx<'_>) {
         for backfill in [false, true] {
             let r = Reservation::Remote { primary: from, backfill };
             if self.reservations.remove(&r) {
@@ -283,7 +287,7 @@ impl Pg {
 
     fn on_activate(
         &mut self,
-        from: OsdId,
+        from: Peer,
         told: PgInfo,
         past: Vec<PastInterval>,
         log: LogUpdate,
@@ -292,22 +296,22 @@ impl Pg {
     ) {
         let pg_num = self.view.as_ref().and_then(|v| v.pool.as_ref()).map_or(0, |p| p.pg_num);
         if told.pg != self.id || told.pg_num != pg_num {
-            tracing::error!(pg = %self.id, from, ?told, "activation of another pg");
+            tracing::error!(pg = %self.id, %from, ?told, "activation of another pg");
             return;
         }
         let has = self.info.as_ref().is_some_and(|i| i.last_update() != EVersion::default());
         if fresh && (has || self.info.as_ref().is_some_and(|i| i.confirmed)) {
             // A creation that cannot be the PG's: this copy has served.
-            tracing::warn!(pg = %self.id, from, "refuse to begin anew");
+            tracing::warn!(pg = %self.id, %from, "refuse to begin anew");
             return;
         }
         match self.take_update(&told, past, log, fresh, cx) {
             Ok(txn) => {
                 self.role = Role::Replica { primary: from };
-                let msg = self.ctl(CtlBody::Activated);
+                let msg = self.ctl(from, CtlBody::Activated);
                 self.submit(txn, After::Send(from, msg), cx);
             }
-            Err(e) => tracing::error!(pg = %self.id, from, error = %e, "take over log"),
+            Err(e) => tracing::error!(pg = %self.id, %from, error = %e, "take over log"),
         }
     }
 
@@ -383,11 +387,11 @@ impl Pg {
         self.save(After::Nothing, cx);
     }
 
-    fn on_delete(&mut self, from: OsdId, cx: &mut Cx<'_>) {
+    fn on_delete(&mut self, from: Peer, cx: &mut Cx<'_>) {
         if self.info.is_none() || self.is_member() || !matches!(self.role, Role::Idle | Role::Replica { .. }) {
             return;
         }
-        tracing::info!(pg = %self.id, from, "delete stray copy");
+        tracing::info!(pg = %self.id, %from, "delete stray copy");
         self.start_removal(cx);
     }
 
@@ -461,7 +465,7 @@ impl Pg {
         match step {
             Step::Flushed => self.peering_flushed(cx),
             Step::Pulled(seq) => self.on_pull_durable(seq, cx),
-            Step::Activated => self.on_activated(self.osd, cx),
+            Step::Activated => self.on_activated(self.me, cx),
         }
     }
 }

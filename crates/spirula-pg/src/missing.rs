@@ -8,7 +8,7 @@ use bytes::Bytes;
 use spirula_encoding::{DecodeError, Decoder, Encoder, from_slice, to_vec};
 use spirula_messages::cluster::pg::MissingItem;
 use spirula_types::transaction::MetaOp;
-use spirula_types::{EVersion, HObject, PgId};
+use spirula_types::{EVersion, HObject, SpgId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What a copy lacks.
@@ -20,11 +20,11 @@ pub struct Missing {
 }
 
 /// First part of the keys of a PG's missing records.
-pub fn missing_prefix(pg: PgId) -> Vec<u8> {
-    format!("pgm.{}.{:08x}.", pg.pool, pg.seed).into_bytes()
+pub fn missing_prefix(id: SpgId) -> Vec<u8> {
+    format!("pgm.{}.", crate::pg::record_name(id)).into_bytes()
 }
 
-fn key(pg: PgId, object: &HObject) -> Bytes {
+fn key(pg: SpgId, object: &HObject) -> Bytes {
     let mut o = Encoder::with_capacity(96);
     o.raw(&missing_prefix(pg));
     o.put(object);
@@ -41,7 +41,7 @@ impl Missing {
     ///
     /// # Errors
     /// [`DecodeError`] when a record is damaged.
-    pub fn load(pg: PgId, records: impl IntoIterator<Item = (Bytes, Bytes)>) -> Result<Self, DecodeError> {
+    pub fn load(pg: SpgId, records: impl IntoIterator<Item = (Bytes, Bytes)>) -> Result<Self, DecodeError> {
         let skip = missing_prefix(pg).len();
         let mut items = BTreeMap::new();
         for (k, v) in records {
@@ -122,7 +122,7 @@ impl Missing {
     }
 
     /// The changes of the store's records that follow from the changes since the last call.
-    pub fn take_changes(&mut self, pg: PgId, out: &mut Vec<MetaOp>) {
+    pub fn take_changes(&mut self, pg: SpgId, out: &mut Vec<MetaOp>) {
         for o in std::mem::take(&mut self.dirty) {
             let key = key(pg, &o);
             out.push(match self.items.get(&o) {
@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn changes_are_stored_and_loaded_exactly() {
-        let pg = PgId::new(3, 0x11);
+        let pg = SpgId::new(spirula_types::PgId::new(3, 0x11), 2);
         let o = |n: &'static str| HObject::head(3, Bytes::new(), Bytes::new(), n.into());
         let mut m = Missing::default();
         m.set(o("a"), EVersion::new(2, 3), EVersion::new(1, 1));

@@ -19,7 +19,7 @@ use bytes::Bytes;
 use spirula_messages::ceph::osd::{MOsdOpReply, OpResult, flag};
 use spirula_messages::cluster::pg::{PgTxn, RepAck, TxnKind};
 use spirula_types::transaction::{MetaOp, ObjectUpdate, Transaction};
-use spirula_types::{EVersion, Epoch, HObject, OsdId, errno, hash};
+use spirula_types::{EVersion, Epoch, HObject, Peer, errno, hash};
 use std::collections::{HashMap, HashSet, VecDeque};
 
 /// Log entries kept for the sake of missing objects, at most.
@@ -251,7 +251,7 @@ impl Pg {
             self.reply_error(&q, -errno::ENOENT, cx);
             return None;
         };
-        if view.primary != self.osd {
+        if view.primary != self.me {
             let replica = flag::BALANCE_READS | flag::LOCALIZE_READS;
             if q.op.msg.flags & replica != 0 && !q.class.write && self.is_acting() {
                 self.reply_error(&q, -errno::EAGAIN, cx);
@@ -359,7 +359,7 @@ impl Pg {
                 .replicas
                 .iter()
                 .filter(|(o, _)| !a.recovery.backfilling || a.peers.get(o).is_none_or(|p| p.acting))
-                .all(|(o, _)| cx.leases.held_until(*o) > cx.now.mono_ms),
+                .all(|(o, _)| o.osd == self.me.osd || cx.leases.held_until(o.osd) > cx.now.mono_ms),
             _ => false,
         }
     }
@@ -656,6 +656,7 @@ impl Pg {
             };
             let t = PgTxn {
                 pg: self.id,
+                ends: self.ends(*osd),
                 epoch: self.interval.since,
                 kind: TxnKind::Write,
                 seq: 0,
@@ -676,7 +677,7 @@ impl Pg {
         }
     }
 
-    pub(crate) fn on_ack(&mut self, from: OsdId, ack: &RepAck, cx: &mut Cx<'_>) {
+    pub(crate) fn on_ack(&mut self, from: Peer, ack: &RepAck, cx: &mut Cx<'_>) {
         let Role::Active(a) = &mut self.role else { return };
         if let Some((_, v)) = a.replicas.iter_mut().find(|(o, _)| *o == from) {
             *v = ack.version.max(*v);

@@ -9,11 +9,12 @@ use crate::log::{LogEntry, PgLog};
 use crate::missing::Missing;
 use crate::ops::Ops;
 use crate::peering::Peering;
+use crate::shard::{ShardReader, localize};
 use bytes::Bytes;
 use spirula_encoding::{Decode, DecodeError, Decoder, Encode, Encoder, from_slice, to_vec};
-use spirula_messages::cluster::pg::{CtlBody, PastInterval, PgCtl, PgHead, PgInfo};
+use spirula_messages::cluster::pg::{CtlBody, Ends, PastInterval, PgCtl, PgHead, PgInfo};
 use spirula_types::transaction::{MetaOp, Transaction};
-use spirula_types::{EVersion, Epoch, HObject, OsdId, PgId};
+use spirula_types::{EVersion, Epoch, HObject, OsdId, Peer, PgId, SpgId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
@@ -29,7 +30,7 @@ pub(crate) enum Role {
     /// Takes writes from the primary of the present interval.
     Replica {
         /// That primary.
-        primary: OsdId,
+        primary: Peer,
     },
     /// Primary, not active yet.
     Peering(Box<Peering>),
@@ -46,7 +47,7 @@ pub(crate) enum After {
     /// A write of the interval is durable here.
     Write { since: Epoch, version: EVersion },
     /// Send this.
-    Send(OsdId, PeerMsg),
+    Send(Peer, PeerMsg),
     /// A step of the primary's own is durable here.
     Step { since: Epoch, step: Step },
     /// Nothing more.
@@ -80,7 +81,8 @@ pub(crate) struct Cx<'a> {
 #[derive(Debug)]
 pub struct Pg {
     pub(crate) id: PgId,
-    pub(crate) osd: OsdId,
+    /// Who we are among its members.
+    pub(crate) me: Peer,
     pub(crate) cfg: Arc<PgConfig>,
     /// What is stored of the PG here; `None`: nothing.
     pub(crate) info: Option<PgInfo>,
@@ -95,18 +97,18 @@ pub struct Pg {
     pub(crate) role: Role,
     next_token: Token,
     after: VecDeque<(Token, After)>,
-    early: Vec<(OsdId, PeerMsg)>,
+    early: Vec<(Peer, PeerMsg)>,
     /// Those whose map has come, to be taken one for each event: what one submits the next must
     /// be able to read.
-    ripe: VecDeque<(OsdId, PeerMsg)>,
+    ripe: VecDeque<(Peer, PeerMsg)>,
     /// Recovery goes on at the next event, for the same reason.
     pub(crate) pump_later: bool,
     pub(crate) ops: Ops,
     /// OSDs outside the acting set that said they hold a copy, with what.
-    pub(crate) strays: BTreeMap<OsdId, PgInfo>,
+    pub(crate) strays: BTreeMap<Peer, PgInfo>,
     next_seq: u64,
     /// Peers' questions that wait for something to be read.
-    parked: BTreeMap<u64, (OsdId, PgCtl)>,
+    parked: BTreeMap<u64, (Peer, PgCtl)>,
     /// Our own recovery waits for this read.
     pub(crate) pump_read: Option<u64>,
     notified_ms: u64,
@@ -119,21 +121,31 @@ pub struct Pg {
     head_key: Bytes,
 }
 
+/// How a member's records are called in its store, after the prefix.
+pub(crate) fn record_name(id: SpgId) -> String {
+    let shard = if id.shard >= 0 { format!("s{}", id.shard) } else { String::new() };
+    format!("{}.{:08x}{shard}", id.pg.pool, id.pg.seed)
+}
+
 /// Key of a PG's record in the store's meta space.
-pub fn info_key(pg: PgId) -> Bytes {
-    Bytes::from(format!("pg.{}.{:08x}", pg.pool, pg.seed))
+pub fn info_key(id: SpgId) -> Bytes {
+    Bytes::from(format!("pg.{}", record_name(id)))
 }
 
 /// Key of the small record that every write changes.
-pub fn head_key(pg: PgId) -> Bytes {
-    Bytes::from(format!("pgh.{}.{:08x}", pg.pool, pg.seed))
+pub fn head_key(id: SpgId) -> Bytes {
+    Bytes::from(format!("pgh.{}", record_name(id)))
 }
 
-/// The PG whose record has this key; `None` for other records.
-pub fn parse_info_key(key: &[u8]) -> Option<PgId> {
+/// The PG whose record has this key, and the shard; `None` for other records.
+pub fn parse_info_key(key: &[u8]) -> Option<SpgId> {
     let rest = std::str::from_utf8(key).ok()?.strip_prefix("pg.")?;
     let (pool, seed) = rest.split_once('.')?;
-    Some(PgId::new(pool.parse().ok()?, u32::from_str_radix(seed, 16).ok()?))
+    let (seed, shard) = match seed.split_once('s') {
+        Some((seed, shard)) => (seed, shard.parse().ok().filter(|s| *s >= 0)?),
+        None => (seed, -1),
+    };
+    Some(SpgId::new(PgId::new(pool.parse().ok()?, u32::from_str_radix(seed, 16).ok()?), shard))
 }
 
 /// What is stored of a PG besides its objects, its log and its missing set.
@@ -193,10 +205,10 @@ impl Stored {
 
 impl Pg {
     /// A PG of which nothing is stored here.
-    pub fn new(id: PgId, osd: OsdId, cfg: Arc<PgConfig>) -> Self {
+    pub fn new(id: SpgId, osd: OsdId, cfg: Arc<PgConfig>) -> Self {
         Self {
-            id,
-            osd,
+            id: id.pg,
+            me: Peer::new(osd, id.shard),
             cfg,
             info: None,
             log: PgLog::default(),
@@ -231,9 +243,9 @@ impl Pg {
     ///
     /// # Errors
     /// [`DecodeError`] when a record or the log is damaged.
-    pub fn load(id: PgId, osd: OsdId, cfg: Arc<PgConfig>, stored: &Stored) -> Result<Self, DecodeError> {
+    pub fn load(id: SpgId, osd: OsdId, cfg: Arc<PgConfig>, stored: &Stored) -> Result<Self, DecodeError> {
         let Record { mut info, interval, past } = from_slice(&stored.record)?;
-        if info.pg != id {
+        if info.pg != id.pg {
             return Err(DecodeError::Value { what: "PG record of another PG", value: i64::from(info.pg.seed) });
         }
         let head: PgHead = from_slice(&stored.head)?;
@@ -249,13 +261,13 @@ impl Pg {
     }
 
     /// Its id.
-    pub fn id(&self) -> PgId {
-        self.id
+    pub fn id(&self) -> SpgId {
+        SpgId::new(self.id, self.me.shard)
     }
 
     /// Does the newest map make this OSD its primary?
     pub fn is_primary(&self) -> bool {
-        self.view.as_ref().is_some_and(|v| v.primary == self.osd)
+        self.view.as_ref().is_some_and(|v| v.primary == self.me)
     }
 
     /// Does this OSD serve the PG and hold the newest version of this object?
@@ -298,6 +310,8 @@ impl Pg {
         out: &mut Vec<PgEffect>,
     ) {
         let first = out.len();
+        let shard = ShardReader { inner: reader, shard: self.me.shard };
+        let reader = if self.me.shard >= 0 { &shard } else { reader };
         let cx = &mut Cx { now, reader, leases, out };
         self.ops.begin();
         match event {
@@ -344,12 +358,12 @@ impl Pg {
     }
 
     pub(crate) fn is_acting(&self) -> bool {
-        self.view.as_ref().is_some_and(|v| v.acting.contains(&self.osd))
+        self.view.as_ref().is_some_and(|v| v.acting.contains(&self.me))
     }
 
     /// Does the map want a copy here?
     pub(crate) fn is_member(&self) -> bool {
-        self.view.as_ref().is_some_and(|v| v.acting.contains(&self.osd) || v.up.contains(&self.osd))
+        self.view.as_ref().is_some_and(|v| v.acting.contains(&self.me) || v.up.contains(&self.me))
     }
 
     fn is_live(&self) -> bool {
@@ -357,7 +371,8 @@ impl Pg {
     }
 
     /// Submits a transaction; `after` happens when it is durable.
-    pub(crate) fn submit(&mut self, txn: Transaction, after: After, cx: &mut Cx<'_>) {
+    pub(crate) fn submit(&mut self, mut txn: Transaction, after: After, cx: &mut Cx<'_>) {
+        localize(&mut txn, self.me.shard);
         let token = self.next_token;
         self.next_token += 1;
         self.after.push_back((token, after));
@@ -406,7 +421,7 @@ impl Pg {
         if planted!(self.cfg, MissingNotStored) {
             return;
         }
-        self.missing.take_changes(self.id, out);
+        self.missing.take_changes(self.id(), out);
     }
 
     /// Stores what is in memory.
@@ -427,12 +442,17 @@ impl Pg {
         self.info.clone().filter(|_| self.has_copy()).map(|i| PgInfo { missing, ..i })
     }
 
-    pub(crate) fn send(&self, to: OsdId, body: CtlBody, cx: &mut Cx<'_>) {
-        cx.out.push(PgEffect::Send(to, self.ctl(body)));
+    pub(crate) fn send(&self, to: Peer, body: CtlBody, cx: &mut Cx<'_>) {
+        cx.out.push(PgEffect::Send(to, self.ctl(to, body)));
     }
 
-    pub(crate) fn ctl(&self, body: CtlBody) -> PeerMsg {
-        PeerMsg::Ctl(Box::new(PgCtl { pg: self.id, epoch: self.interval.since, body }))
+    pub(crate) fn ctl(&self, to: Peer, body: CtlBody) -> PeerMsg {
+        PeerMsg::Ctl(Box::new(PgCtl { pg: self.id, ends: self.ends(to), epoch: self.interval.since, body }))
+    }
+
+    /// The shards at the ends of a message to `to`.
+    pub(crate) fn ends(&self, to: Peer) -> Ends {
+        Ends { from: self.me.shard, to: to.shard }
     }
 
     // ---- maps ----
@@ -449,7 +469,7 @@ impl Pg {
             return;
         }
         let old = self.view.replace(view.clone());
-        let was_primary = self.interval.primary == self.osd && old.is_some();
+        let was_primary = self.interval.primary == self.me && old.is_some();
         let mut new = false;
         if self.interval.since == 0 {
             let since = if view.since > 0 { view.since } else { view.epoch };
@@ -463,7 +483,7 @@ impl Pg {
                 self.save(After::Nothing, cx);
             }
         }
-        if view.primary == self.osd && !was_primary {
+        if view.primary == self.me && !was_primary {
             self.primary_since = self.interval.since;
         }
         if new || (view.live && old.is_none_or(|o| !o.live)) {
@@ -509,7 +529,7 @@ impl Pg {
         }
         if view.gap && view.epoch > last + 1 {
             let (first, last) = (last + 1, view.epoch - 1);
-            self.past.push(PastInterval { first, last, primary: -1, rw: true, ..PastInterval::default() });
+            self.past.push(PastInterval { first, last, primary: Peer::NONE, rw: true, ..PastInterval::default() });
         }
         forget_before(&mut self.past, info.lec);
     }
@@ -524,7 +544,7 @@ impl Pg {
             self.remove_pool_gone(cx);
         } else if !view.live {
             // Only follows.
-        } else if view.primary == self.osd {
+        } else if view.primary == self.me {
             self.start_peering(cx);
         } else {
             self.notify(cx);
@@ -558,7 +578,7 @@ impl Pg {
 
     // ---- peers ----
 
-    fn on_peer(&mut self, from: OsdId, msg: PeerMsg, cx: &mut Cx<'_>) {
+    fn on_peer(&mut self, from: Peer, msg: PeerMsg, cx: &mut Cx<'_>) {
         let since = msg.since();
         // A map that does not show us up says nothing of this incarnation of ours: the one before
         // may have promised what we have forgotten.
@@ -578,7 +598,7 @@ impl Pg {
             let query = matches!(&msg, PeerMsg::Ctl(c) if matches!(c.body, CtlBody::Query { .. }));
             if query && self.info.is_none() && !self.is_member() {
                 let body = CtlBody::Info { info: None, past: Vec::new(), lease_left_ms: 0 };
-                let answer = Box::new(PgCtl { pg: self.id, epoch: since, body });
+                let answer = Box::new(PgCtl { pg: self.id, ends: self.ends(from), epoch: since, body });
                 cx.out.push(PgEffect::Send(from, PeerMsg::Ctl(answer)));
                 self.check_removed(cx);
             }
@@ -592,7 +612,7 @@ impl Pg {
     }
 
     /// Keeps a peer's question until something is read.
-    pub(crate) fn park(&mut self, from: OsdId, ctl: PgCtl, what: Prefetch, cx: &mut Cx<'_>) {
+    pub(crate) fn park(&mut self, from: Peer, ctl: PgCtl, what: Prefetch, cx: &mut Cx<'_>) {
         let n = self.seq();
         self.parked.insert(n, (from, ctl));
         cx.out.push(PgEffect::Prefetch(crate::ReadKey::Recovery(n), what));
@@ -623,12 +643,12 @@ impl Pg {
         let Some(view) = &self.view else { return };
         let primary = view.primary;
         self.notified_ms = cx.now.mono_ms;
-        if primary < 0 || primary == self.osd {
+        if !primary.is_some() || primary == self.me {
             return;
         }
         if let Some(info) = self.told_info() {
             // Like an answer, it tells only what is durable.
-            let msg = self.ctl(CtlBody::Notify { info, past: self.past.clone() });
+            let msg = self.ctl(primary, CtlBody::Notify { info, past: self.past.clone() });
             self.when_durable(After::Send(primary, msg), cx);
         }
     }

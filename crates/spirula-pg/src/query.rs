@@ -3,6 +3,7 @@
 use crate::pg::{Pg, Role};
 use serde_json::{Value, json};
 use spirula_messages::cluster::pg::{PastInterval, PgInfo};
+use spirula_types::Peer;
 
 impl Pg {
     /// As JSON text.
@@ -10,14 +11,14 @@ impl Pg {
         let (state, by) = self.state();
         let (mut up, mut acting, mut epoch) = (Vec::new(), Vec::new(), 0);
         if let Some(v) = &self.view {
-            (up, acting, epoch) = (v.up.clone(), v.acting.clone(), v.epoch);
+            (up, acting, epoch) = (v.places(&v.up), v.places(&v.acting), v.epoch);
         }
         let targets: Vec<String> = self
             .active()
             .map_or_else(Vec::new, |a| a.peers.iter().filter(|(_, p)| !p.acting).map(|(o, _)| o.to_string()).collect());
         let members: Vec<String> = match self.active() {
-            Some(a) => std::iter::once(&self.osd).chain(a.peers.keys()).map(ToString::to_string).collect(),
-            None => acting.iter().map(ToString::to_string).collect(),
+            Some(a) => std::iter::once(&self.me).chain(a.peers.keys()).map(ToString::to_string).collect(),
+            None => self.view.iter().flat_map(|v| &v.acting).map(ToString::to_string).collect(),
         };
         json!({
             "snap_trimq": "[]",
@@ -81,7 +82,7 @@ impl Pg {
         match &self.role {
             Role::Peering(p) => p
                 .infos()
-                .filter(|(o, _)| *o != self.osd)
+                .filter(|(o, _)| *o != self.me)
                 .map(|(o, i)| {
                     json!({
                         "peer": o.to_string(),
@@ -111,7 +112,7 @@ impl Pg {
         }
     }
 
-    fn recovery_state(&self, by: &[i32]) -> Value {
+    fn recovery_state(&self, by: &[Peer]) -> Value {
         let past: Vec<Value> = self.past.iter().map(interval_json).collect();
         match &self.role {
             Role::Active(a) => json!([{
@@ -135,8 +136,8 @@ impl Pg {
                 "name": p.step(),
                 "past_intervals": past,
                 "probing_osds": p.prior().probe.iter().map(ToString::to_string).collect::<Vec<_>>(),
-                "down_osds_we_would_probe": p.prior().down,
-                "peering_blocked_by": by.iter().map(|o| json!({"osd": o})).collect::<Vec<_>>(),
+                "down_osds_we_would_probe": p.prior().down.iter().map(|o| o.osd).collect::<Vec<_>>(),
+                "peering_blocked_by": by.iter().map(|o| json!({"osd": o.osd})).collect::<Vec<_>>(),
                 "requests_held": self.ops.len(),
             }]),
             Role::Replica { .. } => json!([{"name": "Started/ReplicaActive"}]),
@@ -150,9 +151,9 @@ fn interval_json(i: &PastInterval) -> Value {
     json!({
         "first": i.first.to_string(),
         "last": i.last.to_string(),
-        "up": i.up,
-        "acting": i.acting,
-        "primary": i.primary,
+        "up": i.up.iter().map(|o| o.osd).collect::<Vec<_>>(),
+        "acting": i.acting.iter().map(|o| o.osd).collect::<Vec<_>>(),
+        "primary": i.primary.osd,
         "maybe_went_rw": i32::from(i.rw),
     })
 }

@@ -13,11 +13,12 @@
 use crate::api::{PgEffect, Token};
 use crate::log::LogEntry;
 use crate::pg::{After, Cx, Pg, Role};
+use crate::shard::object_of_store;
 use spirula_encoding::from_slice;
 use spirula_messages::cluster::pg::{CtlBody, PgInfo};
 use spirula_messages::cluster::scrub::ScrubHistory;
 use spirula_types::transaction::{MetaOp, Transaction};
-use spirula_types::{EVersion, HObject, OsdId};
+use spirula_types::{EVersion, HObject, Peer};
 use std::collections::BTreeMap;
 
 /// Bad copies noted at a time; the rest are repaired without being named.
@@ -26,18 +27,18 @@ const NOTED_MAX: usize = 4096;
 /// Copies found bad and not repaired yet, with the first bad byte if it is known.
 #[derive(Debug, Default)]
 pub(crate) struct Repairs {
-    bad: BTreeMap<(HObject, OsdId), Option<u64>>,
+    bad: BTreeMap<(HObject, Peer), Option<u64>>,
 }
 
 impl Repairs {
-    pub fn note(&mut self, object: &HObject, osd: OsdId, offset: Option<u64>) {
+    pub fn note(&mut self, object: &HObject, osd: Peer, offset: Option<u64>) {
         if self.bad.len() < NOTED_MAX {
             let known = self.bad.entry((object.clone(), osd)).or_default();
             *known = known.or(offset);
         }
     }
 
-    fn take(&mut self, object: &HObject, osd: OsdId) -> Option<Option<u64>> {
+    fn take(&mut self, object: &HObject, osd: Peer) -> Option<Option<u64>> {
         if self.bad.is_empty() { None } else { self.bad.remove(&(object.clone(), osd)) }
     }
 
@@ -58,7 +59,7 @@ impl Pg {
     /// An object that is here cannot be read: it counts as missing, durably, until another
     /// copy's content replaces it.
     pub(crate) fn mark_unreadable(&mut self, object: HObject, version: EVersion, cx: &mut Cx<'_>) {
-        self.repairs.note(&object, self.osd, cx.reader.bad_offset(&object));
+        self.repairs.note(&object, self.me, cx.reader.bad_offset(&object));
         self.missing.set(object, version, EVersion::default());
         let mut txn = Transaction::default();
         self.missing_ops(&mut txn.meta);
@@ -66,16 +67,17 @@ impl Pg {
     }
 
     /// The store refused a transaction ([`PgEffect::Submit`]), and changed nothing, because the
-    /// object's data with which a write must be merged is bad. What to submit in its stead under
+    /// data of the object it calls `stored` with which a write must be merged is bad. What to submit in its stead under
     /// the same token; `None` if no other copy can have the change, so that the OSD must stop.
     pub fn without_rotten(
         &mut self,
         token: Token,
         mut txn: Transaction,
-        object: &HObject,
+        stored: &HObject,
         offset: Option<u64>,
         out: &mut Vec<PgEffect>,
     ) -> Option<Transaction> {
+        let object = &object_of_store(stored.clone());
         let logged = txn.meta.iter().find_map(|m| match m {
             MetaOp::LogAppend { entry, .. } => from_slice::<LogEntry>(entry).ok().filter(|e| e.object == *object),
             _ => None,
@@ -84,7 +86,8 @@ impl Pg {
         match &mut self.role {
             Role::Replica { primary } => {
                 let body = CtlBody::Rotten { object: object.clone(), version, offset };
-                let tell = After::Send(*primary, self.ctl(body));
+                let to = *primary;
+                let tell = After::Send(to, self.ctl(to, body));
                 self.before(token, tell);
             }
             Role::Active(a) => {
@@ -101,8 +104,8 @@ impl Pg {
             _ => return None,
         }
         tracing::error!(pg = %self.id, %object, %version, "bad data under a write: this copy is fetched anew");
-        self.repairs.note(object, self.osd, offset);
-        txn.objects.retain(|u| u.object != *object);
+        self.repairs.note(object, self.me, offset);
+        txn.objects.retain(|u| u.object != *stored);
         self.missing.set(object.clone(), version, EVersion::default());
         self.missing_ops(&mut txn.meta);
         Some(txn)
@@ -111,7 +114,7 @@ impl Pg {
     /// A member's copy is bad, it says.
     pub(crate) fn on_rotten(
         &mut self,
-        from: OsdId,
+        from: Peer,
         object: HObject,
         version: EVersion,
         offset: Option<u64>,
@@ -126,7 +129,7 @@ impl Pg {
     /// Notes that a member's copy is bad; false if it is no member.
     pub(crate) fn peer_is_rotten(
         &mut self,
-        osd: OsdId,
+        osd: Peer,
         object: HObject,
         version: EVersion,
         offset: Option<u64>,
@@ -147,17 +150,17 @@ impl Pg {
 
     /// A copy here has been replaced.
     pub(crate) fn own_copy_replaced(&mut self, object: &HObject, cx: &mut Cx<'_>) {
-        let bad = self.repairs.take(object, self.osd);
+        let bad = self.repairs.take(object, self.me);
         let Some(offset) = bad else { return };
         cx.out.push(PgEffect::Repaired);
         // The primary needs to know from whom it came, see `copy_repaired`.
         if matches!(self.role, Role::Active(_)) {
-            self.repairs.note(object, self.osd, offset);
+            self.repairs.note(object, self.me, offset);
         }
     }
 
     /// Primary: a member's copy is whole again.
-    pub(crate) fn copy_repaired(&mut self, object: &HObject, osd: OsdId, from: OsdId, cx: &mut Cx<'_>) {
+    pub(crate) fn copy_repaired(&mut self, object: &HObject, osd: Peer, from: Peer, cx: &mut Cx<'_>) {
         let Some(offset) = self.repairs.take(object, osd) else { return };
         let text = format!("osd.{osd} pg {}: {}, repaired from osd.{from}", self.id, place(object, offset));
         cx.out.push(PgEffect::Log { error: true, text });
@@ -170,10 +173,10 @@ impl Pg {
 
     /// Primary: an object whose copy here is bad has no other that is known.
     pub(crate) fn report_lost(&mut self, object: &HObject, cx: &mut Cx<'_>) {
-        let Some(offset) = self.repairs.take(object, self.osd) else { return };
-        let text = format!("osd.{} pg {}: {}, no good copy found", self.osd, self.id, place(object, offset));
+        let Some(offset) = self.repairs.take(object, self.me) else { return };
+        let text = format!("osd.{} pg {}: {}, no good copy found", self.me, self.id, place(object, offset));
         cx.out.push(PgEffect::Log { error: true, text });
-        self.repairs.note(object, self.osd, offset);
+        self.repairs.note(object, self.me, offset);
     }
 
     /// Member: the primary has scrubbed the PG, or repaired objects of it.
@@ -188,7 +191,7 @@ impl Pg {
     pub(crate) fn save_scrub(&mut self, cx: &mut Cx<'_>) {
         let Some(history) = self.info.as_ref().map(|i: &PgInfo| i.scrub) else { return };
         self.save(After::Nothing, cx);
-        let members: Vec<OsdId> = self.active().map_or_else(Vec::new, |a| a.peers.keys().copied().collect());
+        let members: Vec<Peer> = self.active().map_or_else(Vec::new, |a| a.peers.keys().copied().collect());
         for m in members {
             self.send(m, CtlBody::ScrubHistory(history), cx);
         }

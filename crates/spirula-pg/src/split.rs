@@ -11,10 +11,11 @@ use crate::exec::{INFO_ATTR, ObjectInfo, ObjectReader, ReadError, pg_end, pg_sta
 use crate::lease::Leases;
 use crate::log::{LogEntry, PgLog};
 use crate::pg::{After, Cx, Pg};
+use crate::shard::ShardReader;
 use spirula_encoding::from_slice;
 use spirula_messages::cluster::pg::{PgCounts, PgHead, PgInfo};
 use spirula_types::transaction::{MetaOp, Transaction};
-use spirula_types::{EVersion, PgId, hash};
+use spirula_types::{EVersion, PgId, SpgId, hash};
 use std::collections::BTreeMap;
 
 /// Objects up to which a split counts each child's exactly; beyond it they are taken to be equal.
@@ -43,6 +44,8 @@ impl Pg {
         out: &mut Vec<PgEffect>,
     ) -> Vec<Pg> {
         let Some(info) = self.info.clone().filter(|i| i.pg_num < pg_num) else { return Vec::new() };
+        let shard = ShardReader { inner: reader, shard: self.me.shard };
+        let reader = if self.me.shard >= 0 { &shard } else { reader };
         let cx = &mut Cx { now, reader, leases, out };
         // The role ends with the old shape; the map that follows begins another interval.
         self.leave_role(cx);
@@ -70,7 +73,7 @@ impl Pg {
                 (self.info, self.log) = (Some(info), log);
                 self.record_ops(&mut txn.meta);
             } else {
-                let mut child = Pg::new(*id, self.osd, self.cfg.clone());
+                let mut child = Pg::new(SpgId::new(*id, self.me.shard), self.me.osd, self.cfg.clone());
                 (child.info, child.log) = (Some(info), log);
                 child.missing = self.missing.split_off(|o| o.pg(pg_num) == *id);
                 (child.past, child.interval) = (self.past.clone(), self.interval.clone());

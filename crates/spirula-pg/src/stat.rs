@@ -4,7 +4,7 @@ use crate::pg::{Pg, Role};
 use spirula_encoding::UTime;
 use spirula_maps::{ObjectStatSum, PgStat, PgState};
 use spirula_messages::cluster::pg::PgInfo;
-use spirula_types::OsdId;
+use spirula_types::Peer;
 
 /// What reports remember from one to the next.
 #[derive(Debug, Default)]
@@ -31,7 +31,7 @@ pub(crate) struct Lacks {
 
 impl Pg {
     /// State bits, and the OSDs that are in the way of more.
-    pub fn state(&self) -> (PgState, Vec<OsdId>) {
+    pub fn state(&self) -> (PgState, Vec<Peer>) {
         let (mut state, by) = match &self.role {
             Role::Active(a) => (a.state(), Vec::new()),
             Role::Peering(p) => p.state(),
@@ -73,8 +73,8 @@ impl Pg {
         };
         let objects = info.head.counts.objects.max(0);
         let size = Self::pool_size(view).max(view.up.len());
-        let has = |osd: OsdId| -> i64 {
-            if osd == self.osd {
+        let has = |osd: Peer| -> i64 {
+            if osd == self.me {
                 return objects - self.missing.len() as i64;
             }
             match a.peers.get(&osd) {
@@ -106,14 +106,14 @@ impl Pg {
         let (state, blocked_by) = self.state();
         let mut s = std::mem::take(&mut self.stat.last);
         s.touch(now, state);
-        s.blocked_by = blocked_by;
+        s.blocked_by = blocked_by.iter().map(|p| p.osd).collect();
         s.reported_seq += 1;
         if let Some(view) = &self.view {
             s.reported_epoch = view.epoch;
-            s.up.clone_from(&view.up);
-            s.acting.clone_from(&view.acting);
-            s.up_primary = view.up_primary;
-            s.acting_primary = view.primary;
+            s.up = view.places(&view.up);
+            s.acting = view.places(&view.acting);
+            s.up_primary = view.up_primary.osd;
+            s.acting_primary = view.primary.osd;
         }
         s.mapping_epoch = self.interval.since;
         s.log_start = self.log.tail();

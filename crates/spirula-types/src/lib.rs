@@ -21,7 +21,7 @@ pub mod version;
 
 pub use addr::{AddrVec, EntityAddr, EntityName, EntityType};
 pub use object::{HObject, NS_ALL, ObjectLocator, SNAP_DIR, SNAP_HEAD};
-pub use pg::{EVersion, PgId, ReqId, SpgId};
+pub use pg::{EVersion, Peer, PgId, ReqId, SpgId};
 
 /// Version number of a map; 0 means "none yet".
 pub type Epoch = u32;

@@ -16,7 +16,7 @@ use super::scrub::{ScrubHistory, ScrubMap};
 use crate::Body;
 use bytes::Bytes;
 use spirula_encoding::{Decode, DecodeError, Decoder, Encode, Encoder};
-use spirula_types::{EVersion, Epoch, HObject, OsdId, PgId};
+use spirula_types::{EVersion, Epoch, HObject, OsdId, Peer, PgId};
 
 /// Counts of what a PG holds and has served. Objects, bytes, operations, KiB.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -122,11 +122,11 @@ pub struct PastInterval {
     /// Last epoch.
     pub last: Epoch,
     /// Up set.
-    pub up: Vec<OsdId>,
+    pub up: Vec<Peer>,
     /// Acting set. Empty and `rw`: the maps of that time are lost, anybody may have served.
-    pub acting: Vec<OsdId>,
-    /// Primary of the acting set, −1 for none.
-    pub primary: OsdId,
+    pub acting: Vec<Peer>,
+    /// Primary of the acting set.
+    pub primary: Peer,
     /// It may have taken writes.
     pub rw: bool,
 }
@@ -137,7 +137,7 @@ impl Encode for PastInterval {
         out.u32(self.last);
         out.put(&self.up);
         out.put(&self.acting);
-        out.i32(self.primary);
+        out.put(&self.primary);
         out.bool(self.rw);
     }
 }
@@ -342,6 +342,35 @@ impl Decode for CopyCursor {
     }
 }
 
+/// The shards at both ends of a message, −1 in replicated pools.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ends {
+    /// The sender's.
+    pub from: i8,
+    /// The receiver's.
+    pub to: i8,
+}
+
+impl Default for Ends {
+    /// Of a replicated pool.
+    fn default() -> Self {
+        Self { from: -1, to: -1 }
+    }
+}
+
+impl Encode for Ends {
+    fn encode(&self, out: &mut Encoder) {
+        out.u8(self.from as u8);
+        out.u8(self.to as u8);
+    }
+}
+
+impl Decode for Ends {
+    fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
+        Ok(Self { from: d.u8()? as i8, to: d.u8()? as i8 })
+    }
+}
+
 /// What a [`PgTxn`] is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TxnKind {
@@ -358,6 +387,8 @@ pub enum TxnKind {
 pub struct PgTxn {
     /// The PG.
     pub pg: PgId,
+    /// The shards that send and receive it.
+    pub ends: Ends,
     /// The activation ([`TxnKind::Write`]) or peering epoch it belongs to.
     pub epoch: Epoch,
     /// Purpose.
@@ -376,13 +407,14 @@ pub struct PgTxn {
 
 impl Body for PgTxn {
     const KIND: u16 = 0x5340;
-    const VERSION: u16 = 1;
-    const COMPAT: u16 = 1;
+    const VERSION: u16 = 2;
+    const COMPAT: u16 = 2;
 
     fn segments(&self) -> (Vec<u8>, Bytes) {
         let mut o = Encoder::with_capacity(96 + self.header.len());
-        o.versioned(1, 1, |o| {
+        o.versioned(2, 2, |o| {
             o.put(&self.pg);
+            o.put(&self.ends);
             o.u32(self.epoch);
             o.u8(match self.kind {
                 TxnKind::Write => 1,
@@ -398,9 +430,13 @@ impl Body for PgTxn {
     }
 
     fn read(_version: u16, front: &Bytes, data: &Bytes) -> Result<Self, DecodeError> {
-        Decoder::new(front).versioned("PgTxn", 1, |d, _| {
+        Decoder::new(front).versioned("PgTxn", 2, |d, v| {
+            if v < 2 {
+                return Err(DecodeError::Value { what: "PgTxn version", value: i64::from(v) });
+            }
             Ok(Self {
                 pg: d.get()?,
+                ends: d.get()?,
                 epoch: d.get()?,
                 kind: match d.u8()? {
                     1 => TxnKind::Write,
@@ -427,6 +463,8 @@ impl Body for PgTxn {
 pub struct RepAck {
     /// The PG.
     pub pg: PgId,
+    /// The shards that send and receive it.
+    pub ends: Ends,
     /// The activation.
     pub epoch: Epoch,
     /// Newest durable version.
@@ -437,6 +475,7 @@ impl Encode for RepAck {
     fn encode(&self, out: &mut Encoder) {
         out.i64(self.pg.pool);
         out.u32(self.pg.seed);
+        out.put(&self.ends);
         out.u32(self.epoch);
         out.put(&self.version);
     }
@@ -444,7 +483,7 @@ impl Encode for RepAck {
 
 impl Decode for RepAck {
     fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
-        Ok(Self { pg: PgId::new(d.get()?, d.get()?), epoch: d.get()?, version: d.get()? })
+        Ok(Self { pg: PgId::new(d.get()?, d.get()?), ends: d.get()?, epoch: d.get()?, version: d.get()? })
     }
 }
 
@@ -456,17 +495,22 @@ macro_rules! list_body {
 
         impl Body for $name {
             const KIND: u16 = $kind;
-            const VERSION: u16 = 1;
-            const COMPAT: u16 = 1;
+            const VERSION: u16 = 2;
+            const COMPAT: u16 = 2;
 
             fn segments(&self) -> (Vec<u8>, Bytes) {
                 let mut o = Encoder::with_capacity(16 + self.0.len() * 64);
-                o.versioned(1, 1, |o| o.list(&self.0, |o, v| o.put(v)));
+                o.versioned(2, 2, |o| o.list(&self.0, |o, v| o.put(v)));
                 (o.into_vec(), Bytes::new())
             }
 
             fn read(_version: u16, front: &Bytes, _data: &Bytes) -> Result<Self, DecodeError> {
-                Decoder::new(front).versioned(stringify!($name), 1, |d, _| Ok(Self(d.list($min, |d| d.get())?)))
+                Decoder::new(front).versioned(stringify!($name), 2, |d, v| {
+                    if v < 2 {
+                        return Err(DecodeError::Value { what: stringify!($name), value: i64::from(v) });
+                    }
+                    Ok(Self(d.list($min, |d| d.get())?))
+                })
             }
         }
     };
@@ -474,12 +518,12 @@ macro_rules! list_body {
 
 list_body! {
     /// Commits of replicated writes (type 0x5341).
-    PgAcks(RepAck) = 0x5341, 28
+    PgAcks(RepAck) = 0x5341, 30
 }
 
 list_body! {
     /// Peering and recovery control (type 0x5342).
-    PgCtls(PgCtl) = 0x5342, 22
+    PgCtls(PgCtl) = 0x5342, 24
 }
 
 /// Peering and recovery control of one PG.
@@ -487,6 +531,8 @@ list_body! {
 pub struct PgCtl {
     /// The PG.
     pub pg: PgId,
+    /// The shards that send and receive it.
+    pub ends: Ends,
     /// First epoch of the interval it belongs to. The receiver needs a map at least so new, and
     /// ignores what belongs to an interval that is over.
     pub epoch: Epoch,
@@ -680,9 +726,10 @@ impl CtlBody {
 
 impl Encode for PgCtl {
     fn encode(&self, out: &mut Encoder) {
-        out.versioned(2, 2, |o| {
+        out.versioned(3, 3, |o| {
             o.i64(self.pg.pool);
             o.u32(self.pg.seed);
+            o.put(&self.ends);
             o.u32(self.epoch);
             o.u8(self.body.code());
             match &self.body {
@@ -758,11 +805,12 @@ impl Encode for PgCtl {
 
 impl Decode for PgCtl {
     fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
-        d.versioned("PgCtl", 2, |d, v| {
-            if v < 2 {
+        d.versioned("PgCtl", 3, |d, v| {
+            if v < 3 {
                 return Err(DecodeError::Value { what: "PgCtl version", value: i64::from(v) });
             }
             let pg = PgId::new(d.get()?, d.get()?);
+            let ends = d.get()?;
             let epoch = d.get()?;
             let body = match d.u8()? {
                 1 => CtlBody::Query { holders: d.get()? },
@@ -791,7 +839,7 @@ impl Decode for PgCtl {
                 24 => CtlBody::ScrubHistory(d.get()?),
                 v => return Err(DecodeError::Value { what: "PG control", value: i64::from(v) }),
             };
-            Ok(Self { pg, epoch, body })
+            Ok(Self { pg, ends, epoch, body })
         })
     }
 }
@@ -876,7 +924,8 @@ mod tests {
     }
 
     fn past() -> Vec<PastInterval> {
-        vec![PastInterval { first: 3, last: 7, up: vec![1, 2], acting: vec![2], primary: 2, rw: true }]
+        let (a, b) = (Peer::new(1, 0), Peer::whole(2));
+        vec![PastInterval { first: 3, last: 7, up: vec![a, b], acting: vec![b], primary: b, rw: true }]
     }
 
     #[test]
@@ -938,7 +987,12 @@ mod tests {
             CtlBody::Scrubbed { seq: 1, map: Some(ScrubMap(vec![(o, scrubbed)])) },
             CtlBody::ScrubHistory(info().scrub),
         ];
-        let all = PgCtls(bodies.into_iter().map(|body| PgCtl { pg: PgId::new(2, 7), epoch: 5, body }).collect());
+        let all = PgCtls(
+            bodies
+                .into_iter()
+                .map(|body| PgCtl { pg: PgId::new(2, 7), ends: Ends { from: 1, to: 0 }, epoch: 5, body })
+                .collect(),
+        );
         assert_eq!(PgCtls::from_message(&all.clone().into_message(1)).unwrap(), all);
     }
 
@@ -946,6 +1000,7 @@ mod tests {
     fn transactions_acks_and_pings_round_trip() {
         let t = PgTxn {
             pg: PgId::new(2, 7),
+            ends: Ends { from: 0, to: 2 },
             epoch: 5,
             kind: TxnKind::Pulled,
             seq: 8,
@@ -955,7 +1010,11 @@ mod tests {
             payload: "payload".into(),
         };
         assert_eq!(PgTxn::from_message(&t.clone().into_message(1)).unwrap(), t);
-        let a = PgAcks(vec![RepAck { pg: PgId::new(1, 2), epoch: 3, version: EVersion::new(4, 5) }; 3]);
+        let a =
+            PgAcks(vec![
+                RepAck { pg: PgId::new(1, 2), ends: Ends::default(), epoch: 3, version: EVersion::new(4, 5) };
+                3
+            ]);
         assert_eq!(PgAcks::from_message(&a.clone().into_message(1)).unwrap(), a);
         let p = OsdPong { osd: 1, epoch: 2, sent_ms: 3, lease_ms: 4 };
         assert_eq!(OsdPong::from_message(&p.into_message(1)).unwrap(), p);
@@ -965,9 +1024,9 @@ mod tests {
         #[test]
         fn prop_garbage_is_refused_without_panic(bytes: Vec<u8>) {
             let b = Bytes::from(bytes);
-            let _ = PgTxn::read(1, &b, &b);
-            let _ = PgAcks::read(1, &b, &b);
-            let _ = PgCtls::read(1, &b, &b);
+            let _ = PgTxn::read(2, &b, &b);
+            let _ = PgAcks::read(2, &b, &b);
+            let _ = PgCtls::read(2, &b, &b);
             let _ = OsdPing::read(1, &b, &b);
         }
     }

@@ -1,7 +1,7 @@
 //! Activation: every member gets the log, durably; then the PG serves.
 
 use super::{Member, Peering, Phase};
-use crate::active::{Active, Peer};
+use crate::active::{Active, PeerState};
 use crate::api::PgEffect;
 use crate::log::LogEntry;
 use crate::member::leftovers;
@@ -9,7 +9,7 @@ use crate::pg::{After, Cx, Pg, Role, Step};
 use spirula_messages::cluster::pg::{CtlBody, LogUpdate, PgInfo};
 use spirula_messages::cluster::scrub::ScrubHistory;
 use spirula_types::transaction::{MetaOp, Transaction};
-use spirula_types::{Epoch, HObject, OsdId};
+use spirula_types::{Epoch, HObject, Peer};
 
 impl Pg {
     /// The monitor says that the PG never served: begin it empty.
@@ -41,7 +41,7 @@ impl Pg {
         self.past.clear();
         self.log = crate::log::PgLog::default();
         self.missing.clear();
-        for osd in view.acting.iter().filter(|o| **o != self.osd) {
+        for osd in view.acting.iter().filter(|o| **o != self.me) {
             p.members.insert(*osd, Member::reset(None));
         }
         self.wait_up_thru(p, cx);
@@ -80,7 +80,7 @@ impl Pg {
         self.record_ops(&mut txn.meta);
         self.submit(txn, After::Step { since, step: Step::Activated }, cx);
         let last_update = self.info.as_ref().map(|i| i.last_update()).unwrap_or_default();
-        let mut active = Active::new(self.osd, last_update, p.lease_until, p.fresh);
+        let mut active = Active::new(self.me, last_update, p.lease_until, p.fresh);
         for (osd, member) in p.members {
             let peer = self.activate_member(osd, member, p.fresh, view.acting.contains(&osd), cx);
             active.add(osd, peer, last_update);
@@ -89,8 +89,8 @@ impl Pg {
         self.ops.forget_objects();
     }
 
-    fn activate_member(&mut self, osd: OsdId, member: Member, fresh: bool, acting: bool, cx: &mut Cx<'_>) -> Peer {
-        let Some(own) = self.info.clone() else { return Peer::default() };
+    fn activate_member(&mut self, osd: Peer, member: Member, fresh: bool, acting: bool, cx: &mut Cx<'_>) -> PeerState {
+        let Some(own) = self.info.clone() else { return PeerState::default() };
         let bytes = |e: &LogEntry| e.to_bytes();
         let whole = |i: &Option<PgInfo>| i.as_ref().is_none_or(PgInfo::is_whole);
         let (log, last_backfill) = match member.common {
@@ -109,11 +109,11 @@ impl Pg {
         let told = PgInfo { last_backfill: last_backfill.clone(), missing: 0, ..own };
         let past = self.past.clone();
         self.send(osd, CtlBody::Activate { info: told, past, log, fresh }, cx);
-        Peer { acting, missing: member.missing, last_backfill, copied: 0 }
+        PeerState { acting, missing: member.missing, last_backfill, copied: 0 }
     }
 
     /// A member, or we, have recorded the activation.
-    pub(crate) fn on_activated(&mut self, from: OsdId, cx: &mut Cx<'_>) {
+    pub(crate) fn on_activated(&mut self, from: Peer, cx: &mut Cx<'_>) {
         let Role::Active(a) = &mut self.role else { return };
         if !a.activating.remove(&from) || !a.activating.is_empty() {
             return;

@@ -7,7 +7,7 @@ use crate::intervals::Prior;
 use crate::log::PgLog;
 use crate::pg::{Cx, Pg, Role};
 use spirula_messages::cluster::pg::{CtlBody, PastInterval, PgInfo};
-use spirula_types::{Epoch, OsdId};
+use spirula_types::{Epoch, Peer};
 use std::collections::BTreeMap;
 
 impl Pg {
@@ -20,7 +20,7 @@ impl Pg {
             p.lec = p.lec.max(info.lec);
         }
         let since = p.history_les.max(p.lec);
-        p.prior = Prior::new(&p.past, &view, since, self.osd);
+        p.prior = Prior::new(&p.past, &view, since, self.me);
         if planted!(self.cfg, PastIgnored) {
             p.prior.probe.retain(|o| view.acting.contains(o));
             p.prior.blocked_by = None;
@@ -31,7 +31,7 @@ impl Pg {
             p.lease_until = p.lease_until.max(cx.now.mono_ms + left);
         }
         for osd in p.prior.probe.clone() {
-            if osd != self.osd && p.asked.insert(osd) {
+            if osd != self.me && p.asked.insert(osd) {
                 self.send(osd, CtlBody::Query { holders: holders.clone() }, cx);
             }
         }
@@ -44,7 +44,7 @@ impl Pg {
 
     pub(crate) fn on_info(
         &mut self,
-        from: OsdId,
+        from: Peer,
         info: Option<PgInfo>,
         past: Vec<PastInterval>,
         lease_left_ms: u32,
@@ -60,7 +60,7 @@ impl Pg {
         });
     }
 
-    fn learn(&self, p: &mut Peering, from: OsdId, info: Option<PgInfo>, past: Vec<PastInterval>) {
+    fn learn(&self, p: &mut Peering, from: Peer, info: Option<PgInfo>, past: Vec<PastInterval>) {
         // Who has nothing knows nothing of older intervals; any holder knows them all.
         if !self.has_copy() && p.past.is_empty() && info.is_some() {
             p.past = past;
@@ -68,9 +68,9 @@ impl Pg {
         p.infos.insert(from, info);
     }
 
-    pub(crate) fn on_notify(&mut self, from: OsdId, info: PgInfo, past: Vec<PastInterval>, cx: &mut Cx<'_>) {
+    pub(crate) fn on_notify(&mut self, from: Peer, info: PgInfo, past: Vec<PastInterval>, cx: &mut Cx<'_>) {
         let Some(view) = self.view.clone() else { return };
-        if view.primary != self.osd || info.pg != self.id {
+        if view.primary != self.me || info.pg != self.id {
             return;
         }
         if !view.acting.contains(&from) && !view.up.contains(&from) {
@@ -81,7 +81,7 @@ impl Pg {
             return;
         }
         self.peering(cx, |pg, p, cx| {
-            let flushed = p.infos.contains_key(&pg.osd);
+            let flushed = p.infos.contains_key(&pg.me);
             match p.phase {
                 Phase::Create if flushed => {
                     pg.learn(p, from, Some(info), past);
@@ -126,7 +126,7 @@ impl Pg {
                 i.confirmed = true;
             }
         }
-        let own = p.infos.get(&self.osd).cloned().flatten();
+        let own = p.infos.get(&self.me).cloned().flatten();
         match (&mut self.info, own) {
             (Some(info), Some(_)) => info.confirmed = true,
             (info @ Some(_), None) if info.as_ref().is_some_and(|i| i.confirmed || i.les > 0) => {
@@ -138,14 +138,14 @@ impl Pg {
             }
             _ => {}
         }
-        let infos: BTreeMap<OsdId, &PgInfo> =
-            p.infos.iter().filter(|(o, _)| view.is_up(**o)).filter_map(|(o, i)| Some((*o, i.as_ref()?))).collect();
+        let infos: BTreeMap<Peer, &PgInfo> =
+            p.infos.iter().filter(|(o, _)| view.is_up(o.osd)).filter_map(|(o, i)| Some((*o, i.as_ref()?))).collect();
         if infos.is_empty() {
             // It exists, but nobody who is up has called.
             p.phase = Phase::Create;
             return;
         }
-        let Some(auth) = find_auth(&infos, self.osd) else {
+        let Some(auth) = find_auth(&infos, self.me) else {
             p.phase = Phase::Incomplete;
             return;
         };
@@ -154,7 +154,7 @@ impl Pg {
         if p.choice.want == view.acting {
             self.get_log(p, cx);
         } else {
-            let want = if p.choice.want == view.up { Vec::new() } else { p.choice.want.clone() };
+            let want = if p.choice.want == view.up { Vec::new() } else { view.places(&p.choice.want) };
             p.asked_ms = cx.now.mono_ms;
             cx.out.push(PgEffect::WantActing(want.clone()));
             p.phase = Phase::Temp(want);

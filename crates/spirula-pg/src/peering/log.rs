@@ -9,7 +9,7 @@ use bytes::Bytes;
 use spirula_encoding::{DecodeError, from_slice};
 use spirula_messages::cluster::pg::{CtlBody, MissingItem, PgHead, PgInfo};
 use spirula_types::transaction::{MetaOp, ObjectOp, ObjectUpdate, Transaction};
-use spirula_types::{EVersion, HObject, OsdId};
+use spirula_types::{EVersion, HObject, Peer};
 use std::collections::BTreeSet;
 
 impl Pg {
@@ -19,7 +19,7 @@ impl Pg {
             (Some(own), Some(Some(best))) => self.has_copy() && own.last_update() == best.last_update(),
             _ => false,
         };
-        if auth == self.osd || same {
+        if auth == self.me || same {
             self.get_missing(p, cx);
         } else {
             p.phase = Phase::Log;
@@ -29,7 +29,7 @@ impl Pg {
 
     pub(crate) fn on_log(
         &mut self,
-        from: OsdId,
+        from: Peer,
         info: PgInfo,
         entries: Vec<Bytes>,
         missing: Vec<(HObject, MissingItem)>,
@@ -38,7 +38,7 @@ impl Pg {
         let entries = match entries.iter().map(|b| from_slice(b)).collect::<Result<Vec<LogEntry>, DecodeError>>() {
             Ok(entries) => entries,
             Err(e) => {
-                tracing::error!(pg = %self.id, from, error = %e, "read peer's log");
+                tracing::error!(pg = %self.id, %from, error = %e, "read peer's log");
                 return;
             }
         };
@@ -138,7 +138,7 @@ impl Pg {
         let mut silent = BTreeSet::new();
         let targets = view.acting.iter().chain(&p.choice.backfill).copied().collect::<BTreeSet<_>>();
         let (tail, zero) = (self.log.tail(), EVersion::default());
-        for osd in targets.into_iter().filter(|o| *o != self.osd) {
+        for osd in targets.into_iter().filter(|o| *o != self.me) {
             let info = p.infos.get(&osd).cloned().flatten();
             let member = match info {
                 None if tail == zero => Member::behind(None, PgLog::default(), Missing::default(), zero, &self.log),

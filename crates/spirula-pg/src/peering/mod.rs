@@ -47,7 +47,7 @@ use crate::pg::{After, Cx, Pg, Role, Step};
 use choose::Choice;
 use spirula_maps::PgState;
 use spirula_messages::cluster::pg::{PastInterval, PgInfo};
-use spirula_types::{EVersion, Epoch, OsdId};
+use spirula_types::{EVersion, Epoch, OsdId, Peer};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A primary on its way to being active.
@@ -60,8 +60,8 @@ pub(crate) struct Peering {
     lec: Epoch,
     prior: Prior,
     /// Answers; our own comes when all we have is durable.
-    infos: BTreeMap<OsdId, Option<PgInfo>>,
-    asked: BTreeSet<OsdId>,
+    infos: BTreeMap<Peer, Option<PgInfo>>,
+    asked: BTreeSet<Peer>,
     asked_ms: u64,
     /// Until when primaries of older intervals may still serve reads.
     lease_until: u64,
@@ -71,7 +71,7 @@ pub(crate) struct Peering {
     slow: bool,
     phase: Phase,
     choice: Choice,
-    members: BTreeMap<OsdId, Member>,
+    members: BTreeMap<Peer, Member>,
     fresh: bool,
     next: Next,
 }
@@ -92,7 +92,7 @@ enum Phase {
     /// Asking the monitor whether the PG is new; then waiting for a holder to call.
     Create,
     /// Members of older intervals are down.
-    Down(Vec<OsdId>),
+    Down(Vec<Peer>),
     /// No whole copy.
     Incomplete,
     /// Waiting for the map to show this acting set; empty for the one CRUSH gives.
@@ -100,7 +100,7 @@ enum Phase {
     /// Waiting for the authoritative log.
     Log,
     /// Waiting for members' logs.
-    Missing(BTreeSet<OsdId>),
+    Missing(BTreeSet<Peer>),
     /// Waiting for the map to say that we are alive.
     UpThru,
     /// A new PG with too few members to begin.
@@ -157,7 +157,7 @@ impl Pg {
     /// All we had submitted is durable.
     pub(crate) fn peering_flushed(&mut self, cx: &mut Cx<'_>) {
         self.peering(cx, |pg, p, cx| {
-            p.infos.insert(pg.osd, pg.told_info());
+            p.infos.insert(pg.me, pg.told_info());
             for (osd, info) in &pg.strays {
                 p.infos.entry(*osd).or_insert_with(|| Some(info.clone()));
             }
@@ -173,7 +173,7 @@ impl Pg {
     pub(crate) fn peering_map_advanced(&mut self, cx: &mut Cx<'_>) {
         let Some(view) = self.view.clone() else { return };
         let Role::Peering(p) = &self.role else { return };
-        if p.infos.contains_key(&self.osd) && p.prior.affected_by(&view) {
+        if p.infos.contains_key(&self.me) && p.prior.affected_by(&view) {
             self.restart_peering(cx);
             return;
         }
@@ -188,7 +188,7 @@ impl Pg {
     /// primaries know that this interval may have taken writes.
     fn wait_up_thru(&mut self, p: &mut Peering, cx: &mut Cx<'_>) {
         let Some(view) = &self.view else { return };
-        let on_record = view.osds.get(&self.osd).is_some_and(|o| o.up_thru >= self.interval.since);
+        let on_record = view.osds.get(&self.me.osd).is_some_and(|o| o.up_thru >= self.interval.since);
         if on_record || planted!(self.cfg, NoUpThru) {
             p.next = Next::Activate;
         } else if !matches!(p.phase, Phase::UpThru) {
@@ -244,7 +244,7 @@ impl Pg {
 
 impl Peering {
     /// State bits beside those that the sets give, and who is in the way.
-    pub fn state(&self) -> (PgState, Vec<OsdId>) {
+    pub fn state(&self) -> (PgState, Vec<Peer>) {
         match &self.phase {
             Phase::Info => (PgState::PEERING, self.silent()),
             Phase::Create if self.exists.is_none() => (PgState::CREATING | PgState::PEERING, Vec::new()),
@@ -259,12 +259,12 @@ impl Peering {
         }
     }
 
-    fn silent(&self) -> Vec<OsdId> {
+    fn silent(&self) -> Vec<Peer> {
         self.prior.probe.iter().filter(|o| !self.infos.contains_key(o)).copied().collect()
     }
 
     /// Who answered what, for `pg query`.
-    pub fn infos(&self) -> impl Iterator<Item = (OsdId, Option<&PgInfo>)> {
+    pub fn infos(&self) -> impl Iterator<Item = (Peer, Option<&PgInfo>)> {
         self.infos.iter().map(|(o, i)| (*o, i.as_ref()))
     }
 

@@ -7,7 +7,7 @@
 
 use crate::pg::{Cx, Pg, Role};
 use spirula_messages::cluster::pg::CtlBody;
-use spirula_types::{EVersion, HObject, OsdId};
+use spirula_types::{EVersion, HObject, Peer};
 use std::collections::{BTreeMap, VecDeque};
 
 /// One member's backfill.
@@ -110,7 +110,7 @@ impl Pg {
     /// Does one piece of work for some member; false if there is none to do now.
     pub(super) fn backfill_step(&mut self, cx: &mut Cx<'_>) -> Result<bool, crate::exec::Prefetch> {
         let Role::Active(a) = &mut self.role else { return Ok(false) };
-        let members: Vec<OsdId> = a.recovery.backfills.keys().copied().collect();
+        let members: Vec<Peer> = a.recovery.backfills.keys().copied().collect();
         for osd in members {
             if let Did::Something = self.backfill_member(osd, cx)? {
                 return Ok(true);
@@ -119,7 +119,7 @@ impl Pg {
         Ok(false)
     }
 
-    fn backfill_member(&mut self, osd: OsdId, cx: &mut Cx<'_>) -> Result<Did, crate::exec::Prefetch> {
+    fn backfill_member(&mut self, osd: Peer, cx: &mut Cx<'_>) -> Result<Did, crate::exec::Prefetch> {
         let max = self.cfg.scan_objects.max(1);
         let Some(b) = self.backfill_of(osd) else { return Ok(Did::Nothing) };
         if b.mine.is_empty() && !b.mine_next.max {
@@ -183,20 +183,14 @@ impl Pg {
         }
     }
 
-    fn backfill_of(&mut self, osd: OsdId) -> Option<&mut Backfill> {
+    fn backfill_of(&mut self, osd: Peer) -> Option<&mut Backfill> {
         match &mut self.role {
             Role::Active(a) => a.recovery.backfills.get_mut(&osd),
             _ => None,
         }
     }
 
-    pub(crate) fn on_scanned(
-        &mut self,
-        from: OsdId,
-        objects: Vec<(HObject, EVersion)>,
-        next: HObject,
-        cx: &mut Cx<'_>,
-    ) {
+    pub(crate) fn on_scanned(&mut self, from: Peer, objects: Vec<(HObject, EVersion)>, next: HObject, cx: &mut Cx<'_>) {
         let Some(b) = self.backfill_of(from) else { return };
         if std::mem::take(&mut b.asked) {
             b.theirs = objects.into_iter().filter(|(o, _)| *o > b.started).collect();
@@ -224,7 +218,7 @@ impl Pg {
         }
     }
 
-    pub(crate) fn on_progress_ack(&mut self, from: OsdId, last_backfill: &HObject, cx: &mut Cx<'_>) {
+    pub(crate) fn on_progress_ack(&mut self, from: Peer, last_backfill: &HObject, cx: &mut Cx<'_>) {
         let Role::Active(a) = &mut self.role else { return };
         let Some(p) = a.peers.get_mut(&from) else { return };
         p.last_backfill = last_backfill.clone();

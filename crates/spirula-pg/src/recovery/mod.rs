@@ -25,9 +25,9 @@ use backfill::Backfill;
 use copy::{Chunk, chunk};
 use reserve::Stage;
 use spirula_maps::PgState;
-use spirula_messages::cluster::pg::{CopyCursor, CtlBody, MissingItem, PgInfo, PgTxn, TxnKind};
+use spirula_messages::cluster::pg::{CopyCursor, CtlBody, Ends, MissingItem, PgInfo, PgTxn, TxnKind};
 use spirula_types::transaction::{ObjectOp, ObjectUpdate, Transaction};
-use spirula_types::{EVersion, HObject, OsdId};
+use spirula_types::{EVersion, HObject, Peer};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// A primary's recovery.
@@ -51,9 +51,9 @@ pub(crate) struct Recovery {
     /// Work that the shell allows to begin.
     turns: usize,
     asked_turn: bool,
-    backfills: BTreeMap<OsdId, Backfill>,
+    backfills: BTreeMap<Peer, Backfill>,
     /// Copies outside the members that may have what is unfound.
-    sources: BTreeMap<OsdId, Member>,
+    sources: BTreeMap<Peer, Member>,
     too_full: bool,
 }
 
@@ -63,12 +63,12 @@ struct RecOp {
     pull: Option<Pull>,
     push: Option<Push>,
     /// Sources that failed.
-    tried: BTreeSet<OsdId>,
+    tried: BTreeSet<Peer>,
 }
 
 #[derive(Debug)]
 struct Pull {
-    from: OsdId,
+    from: Peer,
     seq: u64,
     need: EVersion,
     /// Where to go on when the present piece is durable; `None` after the last.
@@ -77,11 +77,11 @@ struct Pull {
 
 #[derive(Debug, Default)]
 struct Push {
-    targets: Vec<OsdId>,
+    targets: Vec<Peer>,
     /// The piece to send next.
     cursor: CopyCursor,
     /// Who has not made the present piece durable.
-    waiting: BTreeSet<OsdId>,
+    waiting: BTreeSet<Peer>,
     seq: u64,
     more: bool,
     /// It goes at the targets.
@@ -116,7 +116,7 @@ impl Recovery {
     }
 
     /// Up to where the backfill of a member has come.
-    pub fn started(&self, osd: OsdId) -> Option<&HObject> {
+    pub fn started(&self, osd: Peer) -> Option<&HObject> {
         self.backfills.get(&osd).map(|b| &b.started)
     }
 }
@@ -154,7 +154,7 @@ impl Pg {
     }
 
     /// Does a member get an object's changes, or only the log entry?
-    pub(crate) fn gets_object(a: &Active, osd: OsdId, object: &HObject) -> bool {
+    pub(crate) fn gets_object(a: &Active, osd: Peer, object: &HObject) -> bool {
         if !a.recovery.backfilling {
             return true;
         }
@@ -188,7 +188,7 @@ impl Pg {
             self.want_stage(Some(false), view.permits.no_recover, cx);
         } else if unfound {
             self.want_stage(None, false, cx);
-            let strays: Vec<OsdId> = self.strays.keys().copied().collect();
+            let strays: Vec<Peer> = self.strays.keys().copied().collect();
             strays.into_iter().for_each(|s| self.ask_for_unfound(s, cx));
         } else if a.recovery.backfilling {
             let only_moves = self.degraded() == 0;
@@ -207,7 +207,7 @@ impl Pg {
         let want = choose_whole(&view.up, &view.acting, size);
         let Role::Active(a) = &mut self.role else { return };
         if want != view.acting {
-            let want = if want == view.up { Vec::new() } else { want };
+            let want = if want == view.up { Vec::new() } else { view.places(&want) };
             if a.want.as_ref() != Some(&want) {
                 a.want = Some(want.clone());
                 a.asked_ms = cx.now.mono_ms;
@@ -301,7 +301,7 @@ impl Pg {
             a.recovery.ops.insert(object.clone(), RecOp::default());
             self.pull_object(object, cx);
         } else {
-            let targets: Vec<OsdId> =
+            let targets: Vec<Peer> =
                 a.peers.iter().filter(|(_, p)| p.missing.contains(object)).map(|(o, _)| *o).collect();
             if !targets.is_empty() {
                 a.recovery.ops.insert(object.clone(), RecOp::default());
@@ -341,7 +341,7 @@ impl Pg {
         self.send(from, CtlBody::Pull { seq, object: object.clone(), need, cursor }, cx);
     }
 
-    pub(crate) fn on_pulled(&mut self, from: OsdId, t: PgTxn, cx: &mut Cx<'_>) {
+    pub(crate) fn on_pulled(&mut self, from: Peer, t: PgTxn, cx: &mut Cx<'_>) {
         let Role::Active(a) = &mut self.role else { return };
         let Some(object) = a.recovery.flights.get(&t.seq).cloned() else { return };
         let Some(pull) = a.recovery.ops.get_mut(&object).and_then(|o| o.pull.as_mut()) else { return };
@@ -351,7 +351,7 @@ impl Pg {
         let txn = match Transaction::join(&t.header, &t.payload) {
             Ok(txn) if txn.objects.iter().all(|u| u.object == object) && t.version == pull.need => txn,
             other => {
-                tracing::error!(pg = %self.id, from, %object, error = ?other.err(), "bad copy of an object");
+                tracing::error!(pg = %self.id, %from, %object, error = ?other.err(), "bad copy of an object");
                 return self.on_pull_failed(from, t.seq, &object, cx);
             }
         };
@@ -377,10 +377,10 @@ impl Pg {
         }
         let from = pull.from;
         op.pull = None;
-        let mut targets: BTreeSet<OsdId> =
+        let mut targets: BTreeSet<Peer> =
             a.peers.iter().filter(|(_, p)| p.missing.contains(&object)).map(|(o, _)| *o).collect();
         targets.extend(a.recovery.backfills.iter().filter(|(_, b)| b.is_under_way(&object)).map(|(o, _)| *o));
-        self.copy_repaired(&object, self.osd, from, cx);
+        self.copy_repaired(&object, self.me, from, cx);
         if targets.is_empty() {
             self.object_done(&object, cx);
         } else {
@@ -389,7 +389,7 @@ impl Pg {
         self.pump(cx);
     }
 
-    pub(crate) fn on_pull_failed(&mut self, from: OsdId, seq: u64, object: &HObject, cx: &mut Cx<'_>) {
+    pub(crate) fn on_pull_failed(&mut self, from: Peer, seq: u64, object: &HObject, cx: &mut Cx<'_>) {
         let Role::Active(a) = &mut self.role else { return };
         if a.recovery.flights.get(&seq) != Some(object) {
             return;
@@ -416,7 +416,7 @@ impl Pg {
     // ---- pushing ----
 
     /// Sends an object (or its removal) to these members.
-    fn push_object(&mut self, object: &HObject, targets: Vec<OsdId>, remove: bool) {
+    fn push_object(&mut self, object: &HObject, targets: Vec<Peer>, remove: bool) {
         let Role::Active(a) = &mut self.role else { return };
         let op = a.recovery.ops.entry(object.clone()).or_default();
         op.push = Some(Push { targets, remove, ..Push::default() });
@@ -440,6 +440,7 @@ impl Pg {
                 let (header, payload) = txn.split();
                 let t = PgTxn {
                     pg: self.id,
+                    ends: Ends::default(),
                     epoch: self.interval.since,
                     kind: TxnKind::Push,
                     seq,
@@ -455,7 +456,8 @@ impl Pg {
                 push.cursor = next.unwrap_or_default();
                 a.recovery.flights.insert(seq, object.clone());
                 for osd in &push.targets {
-                    cx.out.push(PgEffect::Send(*osd, PeerMsg::Txn(t.clone())));
+                    let ends = Ends { from: self.me.shard, to: osd.shard };
+                    cx.out.push(PgEffect::Send(*osd, PeerMsg::Txn(PgTxn { ends, ..t.clone() })));
                 }
                 self.stat.recovered_bytes += bytes as i64;
                 cx.out.push(PgEffect::Recovered { objects: 0, bytes });
@@ -492,7 +494,7 @@ impl Pg {
         self.pull_object(object, cx);
     }
 
-    pub(crate) fn on_push_ack(&mut self, from: OsdId, seq: u64, cx: &mut Cx<'_>) {
+    pub(crate) fn on_push_ack(&mut self, from: Peer, seq: u64, cx: &mut Cx<'_>) {
         let Role::Active(a) = &mut self.role else { return };
         let Some(object) = a.recovery.flights.get(&seq).cloned() else { return };
         let Some(push) = a.recovery.ops.get_mut(&object).and_then(|o| o.push.as_mut()) else { return };
@@ -513,7 +515,7 @@ impl Pg {
                 }
             }
             for osd in targets {
-                self.copy_repaired(&object, osd, self.osd, cx);
+                self.copy_repaired(&object, osd, self.me, cx);
             }
             self.object_done(&object, cx);
         }
@@ -547,7 +549,7 @@ impl Pg {
     // ---- unfound objects ----
 
     /// Asks a copy outside the members what it has.
-    pub(crate) fn ask_for_unfound(&mut self, osd: OsdId, cx: &mut Cx<'_>) {
+    pub(crate) fn ask_for_unfound(&mut self, osd: Peer, cx: &mut Cx<'_>) {
         let Some(a) = self.active() else { return };
         if !a.recovery.unfound.is_empty() && !a.recovery.sources.contains_key(&osd) && !a.peers.contains_key(&osd) {
             self.send(osd, CtlBody::GetLog { after: self.log.tail() }, cx);
@@ -557,7 +559,7 @@ impl Pg {
     /// A copy outside the members has told what it has.
     pub(crate) fn on_source(
         &mut self,
-        from: OsdId,
+        from: Peer,
         info: PgInfo,
         entries: Vec<LogEntry>,
         missing: Vec<(HObject, MissingItem)>,

@@ -7,7 +7,7 @@ use crate::api::{PgEffect, Reservation};
 use crate::pg::{Cx, Pg, Role};
 use spirula_maps::PgState;
 use spirula_messages::cluster::pg::CtlBody;
-use spirula_types::{HObject, OsdId};
+use spirula_types::{HObject, Peer};
 use std::collections::BTreeSet;
 
 /// How far recovery is.
@@ -21,7 +21,7 @@ pub(crate) enum Stage {
     /// Waits for our own OSD.
     Local { backfill: bool },
     /// Waits for the first of these.
-    Remote { backfill: bool, left: Vec<OsdId> },
+    Remote { backfill: bool, left: Vec<Peer> },
     /// Runs.
     Running { backfill: bool },
 }
@@ -81,7 +81,7 @@ impl Pg {
     /// Gives all reservations back.
     fn release(&mut self, cx: &mut Cx<'_>) {
         let Role::Active(a) = &mut self.role else { return };
-        let targets: Vec<OsdId> = match a.recovery.stage {
+        let targets: Vec<Peer> = match a.recovery.stage {
             Stage::Remote { .. } | Stage::Running { .. } => a.peers.keys().copied().collect(),
             _ => Vec::new(),
         };
@@ -111,7 +111,7 @@ impl Pg {
                 }
                 let wanted =
                     a.peers.iter().filter(|(_, p)| if backfill { !p.last_backfill.max } else { !p.missing.is_empty() });
-                let left: Vec<OsdId> = wanted.map(|(o, _)| *o).collect();
+                let left: Vec<Peer> = wanted.map(|(o, _)| *o).collect();
                 a.recovery.stage = Stage::Remote { backfill, left };
                 self.reserve_next(cx);
             }
@@ -119,7 +119,7 @@ impl Pg {
     }
 
     /// A target lets us, or has no room.
-    pub(crate) fn on_remote_reserved(&mut self, from: OsdId, granted: bool, cx: &mut Cx<'_>) {
+    pub(crate) fn on_remote_reserved(&mut self, from: Peer, granted: bool, cx: &mut Cx<'_>) {
         let Role::Active(a) = &mut self.role else { return };
         let Stage::Remote { left, .. } = &mut a.recovery.stage else { return };
         if left.first() != Some(&from) {

@@ -6,7 +6,7 @@ use crate::exec::{INFO_ATTR, ObjectInfo, SNAPSET_ATTR, SnapSet};
 use bytes::Bytes;
 use spirula_encoding::from_slice;
 use spirula_messages::cluster::scrub::ScrubObject;
-use spirula_types::{EVersion, OsdId};
+use spirula_types::{EVersion, Peer};
 use std::collections::BTreeMap;
 
 /// What is wrong with one copy (librados' `err_t`).
@@ -66,11 +66,11 @@ pub(crate) struct Finding {
     /// Bits of [`differ`].
     pub errors: u64,
     /// The copy to trust; `None` if there is none.
-    pub good: Option<OsdId>,
+    pub good: Option<Peer>,
     /// Its object info.
     pub info: ObjectInfo,
     /// Every member's copy.
-    pub shards: BTreeMap<OsdId, Shard>,
+    pub shards: BTreeMap<Peer, Shard>,
 }
 
 impl Finding {
@@ -143,9 +143,9 @@ fn difference(good: &ScrubObject, copy: &ScrubObject) -> u64 {
 ///
 /// The copy to trust is, among those that are sound by themselves, one of the newest version;
 /// of these one that most others equal; of these the primary's, else the lowest OSD's.
-pub(crate) fn compare(copies: &BTreeMap<OsdId, Option<ScrubObject>>, primary: OsdId) -> Option<Finding> {
-    let examined: BTreeMap<OsdId, (u64, ObjectInfo)> = copies.iter().map(|(o, c)| (*o, examine(c.as_ref()))).collect();
-    let sound: Vec<(OsdId, &ScrubObject, EVersion)> = copies
+pub(crate) fn compare(copies: &BTreeMap<Peer, Option<ScrubObject>>, primary: Peer) -> Option<Finding> {
+    let examined: BTreeMap<Peer, (u64, ObjectInfo)> = copies.iter().map(|(o, c)| (*o, examine(c.as_ref()))).collect();
+    let sound: Vec<(Peer, &ScrubObject, EVersion)> = copies
         .iter()
         .filter_map(|(o, c)| {
             let (errors, info) = examined.get(o)?;
@@ -191,7 +191,7 @@ mod tests {
     }
 
     fn run(copies: [Option<ScrubObject>; 3]) -> Option<Finding> {
-        compare(&(0..).zip(copies).collect(), 0)
+        compare(&(0..).map(Peer::whole).zip(copies).collect(), Peer::whole(0))
     }
 
     #[test]
@@ -207,17 +207,17 @@ mod tests {
         let c = copy(3, 10, 7);
         let rotten = ScrubObject { read_error: true, data_digest: None, ..c.clone() };
         let f = run([Some(rotten), Some(c.clone()), Some(c)]).unwrap();
-        assert_eq!((f.good, f.errors, f.count()), (Some(1), 0, (0, 1)));
-        assert_eq!(f.shards[&0].errors, shard::READ_ERROR);
-        assert!(f.shards[&0].bad && !f.shards[&1].bad && !f.shards[&2].bad);
+        assert_eq!((f.good.map(|p| p.osd), f.errors, f.count()), (Some(1), 0, (0, 1)));
+        assert_eq!(f.shards[&Peer::whole(0)].errors, shard::READ_ERROR);
+        assert!(f.shards[&Peer::whole(0)].bad && !f.shards[&Peer::whole(1)].bad && !f.shards[&Peer::whole(2)].bad);
     }
 
     #[test]
     fn most_copies_win_over_the_primary_and_the_newest_over_most() {
         let f = run([Some(copy(3, 10, 8)), Some(copy(3, 10, 7)), Some(copy(3, 10, 7))]).unwrap();
-        assert_eq!((f.good, f.errors, f.count()), (Some(1), differ::DATA, (0, 1)));
+        assert_eq!((f.good.map(|p| p.osd), f.errors, f.count()), (Some(1), differ::DATA, (0, 1)));
         let f = run([Some(copy(4, 10, 8)), Some(copy(3, 10, 7)), Some(copy(3, 10, 7))]).unwrap();
-        assert_eq!((f.good, f.errors & differ::INFO, f.count()), (Some(0), differ::INFO, (2, 0)));
+        assert_eq!((f.good.map(|p| p.osd), f.errors & differ::INFO, f.count()), (Some(0), differ::INFO, (2, 0)));
     }
 
     #[test]
@@ -226,16 +226,19 @@ mod tests {
         let mut short = c.clone();
         short.size = 4;
         let f = run([None, Some(short), Some(c.clone())]).unwrap();
-        assert_eq!(f.good, Some(2));
-        assert_eq!(f.shards[&0].errors, shard::MISSING);
-        assert_eq!(f.shards[&1].errors, shard::OBJ_SIZE_INFO_MISMATCH | shard::SIZE_MISMATCH_INFO);
+        assert_eq!(f.good, Some(Peer::whole(2)));
+        assert_eq!(f.shards[&Peer::whole(0)].errors, shard::MISSING);
+        assert_eq!(f.shards[&Peer::whole(1)].errors, shard::OBJ_SIZE_INFO_MISMATCH | shard::SIZE_MISMATCH_INFO);
         assert_eq!((f.errors, f.count()), (differ::SIZE, (2, 0)));
         let mut garbled = c.clone();
         garbled.attrs[0].1 = "?".into();
         let mut bare = c.clone();
         bare.attrs.clear();
         let f = run([Some(c), Some(garbled), Some(bare)]).unwrap();
-        assert_eq!((f.shards[&1].errors, f.shards[&2].errors), (shard::INFO_CORRUPTED, shard::INFO_MISSING));
+        assert_eq!(
+            (f.shards[&Peer::whole(1)].errors, f.shards[&Peer::whole(2)].errors),
+            (shard::INFO_CORRUPTED, shard::INFO_MISSING)
+        );
         assert_eq!(f.errors, differ::INFO | differ::ATTR_NAME);
     }
 

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use spirula_encoding::{DecodeError, Decoder, Encoder, from_slice};
 use spirula_messages::ceph::op::{self, OsdOp};
 use spirula_messages::ceph::osd::OpResult;
-use spirula_types::{EVersion, Epoch, HObject, ObjectLocator, OsdId, ReqId, SNAP_HEAD, errno};
+use spirula_types::{EVersion, Epoch, HObject, ObjectLocator, Peer, ReqId, SNAP_HEAD, errno};
 
 /// Most objects in one answer, whatever is asked for.
 const MAX: u64 = 256;
@@ -45,7 +45,7 @@ impl Pg {
             Ok(ask) => match &self.scrub.found {
                 None => -errno::ENOENT,
                 Some(found) => {
-                    let me = |(o, f): (&HObject, &Finding)| inconsistent(o, f, self.osd);
+                    let me = |(o, f): (&HObject, &Finding)| inconsistent(o, f, self.me);
                     let after = |o: &HObject| o.name == ask.name && o.namespace == ask.namespace && o.snap == ask.snap;
                     let skip = if ask.name.is_empty() { 0 } else { found.keys().take_while(|o| !after(o)).count() + 1 };
                     // Snapshot sets are compared as attributes; there is nothing to say of them alone.
@@ -68,7 +68,7 @@ impl Pg {
 }
 
 /// Ceph's `inconsistent_obj_t`.
-fn inconsistent(object: &HObject, f: &Finding, primary: OsdId) -> Bytes {
+fn inconsistent(object: &HObject, f: &Finding, primary: Peer) -> Bytes {
     let mut e = Encoder::new();
     e.versioned(2, 2, |e| {
         e.u64(f.errors);
@@ -81,9 +81,9 @@ fn inconsistent(object: &HObject, f: &Finding, primary: OsdId) -> Bytes {
         e.u64(f.info.user_version);
         e.list(&f.shards, |e, (osd, s)| {
             e.versioned(1, 1, |e| {
-                e.i32(*osd);
-                // No shard: the pool is replicated.
-                e.u8(0xff);
+                e.i32(osd.osd);
+                // 0xff in a replicated pool.
+                e.u8(osd.shard as u8);
             });
             put_shard(e, object, s, *osd == primary, f.good == Some(*osd));
         });

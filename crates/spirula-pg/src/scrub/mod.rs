@@ -15,12 +15,13 @@ mod list;
 
 use crate::api::PgEffect;
 use crate::pg::{Cx, Pg, Role};
+use crate::shard::{object_of_store, store_object};
 use compare::{Finding, compare, shard};
 use spirula_encoding::UTime;
 use spirula_maps::PgState;
 use spirula_messages::cluster::pg::CtlBody;
 use spirula_messages::cluster::scrub::{ScrubMap, ScrubObject};
-use spirula_types::{HObject, OsdId};
+use spirula_types::{HObject, Peer};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Objects kept of what a scrub found; more are counted only.
@@ -55,8 +56,8 @@ struct Run {
     to: HObject,
     chunk_began: u64,
     seq: u64,
-    waiting: BTreeSet<OsdId>,
-    maps: BTreeMap<OsdId, ScrubMap>,
+    waiting: BTreeSet<Peer>,
+    maps: BTreeMap<Peer, ScrubMap>,
     found: BTreeMap<HObject, Finding>,
     /// Errors found and not repaired.
     shallow: u32,
@@ -172,12 +173,23 @@ impl Pg {
         }
         r.phase = Phase::Maps;
         r.maps.clear();
-        r.waiting = a.peers.keys().copied().chain([self.osd]).collect();
+        r.waiting = a.peers.keys().copied().chain([self.me]).collect();
         let (seq, from, to, deep) = (r.seq, r.from.clone(), r.to.clone(), r.deep);
-        let members: Vec<OsdId> = a.peers.keys().copied().collect();
+        let members: Vec<Peer> = a.peers.keys().copied().collect();
         for m in members {
             self.send(m, CtlBody::ScrubScan { seq, from: from.clone(), to: to.clone(), deep }, cx);
         }
+        self.scrub_scan(seq, &from, to, deep, cx);
+    }
+
+    /// Has the shell make our map, of the names that the objects have in the store.
+    fn scrub_scan(&self, seq: u64, from: &HObject, to: HObject, deep: bool, cx: &mut Cx<'_>) {
+        let from = store_object(from, self.me.shard);
+        let to = if to.max && self.me.shard >= 0 {
+            HObject::pool_start(from.pool.saturating_add(1), 0)
+        } else {
+            store_object(&to, self.me.shard)
+        };
         cx.out.push(PgEffect::ScrubScan { seq, from, to, deep });
     }
 
@@ -185,21 +197,23 @@ impl Pg {
     pub(crate) fn on_scrub_scan(&mut self, seq: u64, from: HObject, to: HObject, deep: bool, cx: &mut Cx<'_>) {
         if matches!(self.role, Role::Replica { .. }) {
             let (first, end) = self.range();
-            cx.out.push(PgEffect::ScrubScan { seq, from: from.max(first), to: to.min(end), deep });
+            self.scrub_scan(seq, &from.max(first), to.min(end), deep, cx);
         }
     }
 
     /// Our own map is made.
     pub(crate) fn on_scrub_mapped(&mut self, seq: u64, map: Option<ScrubMap>, cx: &mut Cx<'_>) {
+        let named = |m: ScrubMap| ScrubMap(m.0.into_iter().map(|(o, c)| (object_of_store(o), c)).collect());
+        let map = if self.me.shard >= 0 { map.map(named) } else { map };
         match &self.role {
             Role::Replica { primary } => self.send(*primary, CtlBody::Scrubbed { seq, map }, cx),
-            Role::Active(_) => self.on_scrubbed(self.osd, seq, map, cx),
+            Role::Active(_) => self.on_scrubbed(self.me, seq, map, cx),
             _ => {}
         }
     }
 
     /// A member's map of the chunk.
-    pub(crate) fn on_scrubbed(&mut self, from: OsdId, seq: u64, map: Option<ScrubMap>, cx: &mut Cx<'_>) {
+    pub(crate) fn on_scrubbed(&mut self, from: Peer, seq: u64, map: Option<ScrubMap>, cx: &mut Cx<'_>) {
         let Some(r) = &mut self.scrub.run else { return };
         if r.seq != seq || !matches!(r.phase, Phase::Maps) || !r.waiting.remove(&from) {
             return;
@@ -209,8 +223,8 @@ impl Pg {
         if !r.waiting.is_empty() {
             return;
         }
-        let mut objects: BTreeMap<HObject, BTreeMap<OsdId, Option<ScrubObject>>> = BTreeMap::new();
-        let members: Vec<OsdId> = r.maps.keys().copied().collect();
+        let mut objects: BTreeMap<HObject, BTreeMap<Peer, Option<ScrubObject>>> = BTreeMap::new();
+        let members: Vec<Peer> = r.maps.keys().copied().collect();
         for (osd, map) in std::mem::take(&mut r.maps) {
             for (o, copy) in map.0 {
                 if o >= r.from && o < r.to {
@@ -222,7 +236,7 @@ impl Pg {
         let mut lines = Vec::new();
         let mut bad = Vec::new();
         for (o, copies) in objects {
-            let Some(f) = compare(&copies, self.osd) else { continue };
+            let Some(f) = compare(&copies, self.me) else { continue };
             let (shallow, deep) = f.count();
             r.shallow += shallow;
             r.deep_errors += deep;
@@ -311,7 +325,7 @@ impl Pg {
         for (o, f) in found {
             let version = f.info.version;
             for osd in f.shards.iter().filter(|(_, s)| s.bad).map(|(osd, _)| *osd) {
-                if osd == self.osd {
+                if osd == self.me {
                     self.ops.forget_object(o);
                     self.mark_unreadable(o.clone(), version, cx);
                 } else if self.peer_is_rotten(osd, o.clone(), version, None) {
@@ -328,7 +342,7 @@ impl Pg {
     }
 
     /// A copy was replaced: what was found of it is no longer so.
-    pub(crate) fn scrub_repaired(&mut self, object: &HObject, osd: OsdId) {
+    pub(crate) fn scrub_repaired(&mut self, object: &HObject, osd: Peer) {
         if let Some(r) = &mut self.scrub.run
             && let Some(deep) = healed(&mut r.found, object, osd)
         {
@@ -345,7 +359,7 @@ impl Pg {
 }
 
 /// Takes a copy out of what was found bad: whether it was found by reading.
-fn healed(found: &mut BTreeMap<HObject, Finding>, object: &HObject, osd: OsdId) -> Option<bool> {
+fn healed(found: &mut BTreeMap<HObject, Finding>, object: &HObject, osd: Peer) -> Option<bool> {
     let f = found.get_mut(object)?;
     let s = f.shards.get_mut(&osd).filter(|s| s.bad)?;
     (s.bad, s.errors) = (false, 0);

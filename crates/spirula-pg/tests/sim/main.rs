@@ -15,7 +15,7 @@ mod world;
 use client::{check, object, tokens};
 use spirula_maps::PgState;
 use spirula_pg::{Bug, PgEvent};
-use spirula_types::{OsdId, PgId};
+use spirula_types::{OsdId, PgId, SpgId};
 use std::collections::BTreeMap;
 use world::{End, POOL, World};
 
@@ -199,7 +199,7 @@ fn settle(w: &mut World) -> Result<(), String> {
 /// What scrubs have found is looked at again, and repaired.
 fn heal_found(w: &mut World) {
     let found = |p: &spirula_pg::Pg| p.state().0.has(PgState::INCONSISTENT) && !p.state().0.has(PgState::SCRUBBING);
-    let all: Vec<(OsdId, PgId)> =
+    let all: Vec<(OsdId, SpgId)> =
         w.nodes.iter().flat_map(|n| n.pgs.iter().filter(|(_, p)| found(p)).map(|(pg, _)| (n.id, *pg))).collect();
     for (id, pg) in all {
         w.event(id, pg, PgEvent::Scrub { deep: true, repair: true });
@@ -217,7 +217,7 @@ fn clean(w: &World) -> Result<(), String> {
         pg_is_clean(w, pg)?;
         let acting = map.acting(pg);
         for n in w.nodes.iter().filter(|n| !acting.contains(&n.id)) {
-            if let Some(p) = n.pgs.get(&pg).filter(|p| p.exists()) {
+            if let Some(p) = n.pgs.get(&SpgId::whole(pg)).filter(|p| p.exists()) {
                 return Err(format!("osd.{} still has {pg}: {}", n.id, p.query()));
             }
         }
@@ -232,7 +232,7 @@ fn pg_is_clean(w: &World, pg: PgId) -> Result<(), String> {
     let acting = w.map().acting(pg);
     let Some(first) = acting.first() else { return Err(format!("{pg} is nowhere")) };
     let node = &w.nodes[*first as usize];
-    let Some(p) = node.pgs.get(&pg) else { return Err(format!("{pg} has no primary")) };
+    let Some(p) = node.pgs.get(&SpgId::whole(pg)) else { return Err(format!("{pg} has no primary")) };
     let (state, _) = p.state();
     if state == PgState::ACTIVE | PgState::CLEAN && node.epoch == w.map().epoch {
         Ok(())

@@ -5,7 +5,7 @@ use crate::world::{End, World};
 use crate::{settle, verify};
 use spirula_maps::PgState;
 use spirula_pg::{Bug, PgEvent};
-use spirula_types::{OsdId, PgId};
+use spirula_types::{OsdId, PgId, SpgId};
 
 const PG: PgId = PgId { pool: 1, seed: 0 };
 
@@ -44,7 +44,7 @@ fn active(w: &World) -> bool {
     let map = w.map();
     let Some(primary) = map.acting(PG).first().copied() else { return false };
     let node = &w.nodes[primary as usize];
-    node.epoch == map.epoch && node.pgs.get(&PG).is_some_and(|p| p.state().0.has(PgState::ACTIVE))
+    node.epoch == map.epoch && node.pgs.get(&SpgId::whole(PG)).is_some_and(|p| p.state().0.has(PgState::ACTIVE))
 }
 
 fn until_active(w: &mut World) {
@@ -210,10 +210,11 @@ fn deep_scrub_finds_rot_and_repair_heals_it() {
         let (primary, victim) = (acting[0], acting[seed as usize % 3] as usize);
         let Some(o) = w.nodes[victim].store.applied.objects.keys().next().cloned() else { continue };
         w.nodes[victim].store.rotten.insert(o.clone());
-        let inconsistent = |w: &World| w.nodes[primary as usize].pgs[&PG].state().0.has(PgState::INCONSISTENT);
+        let inconsistent =
+            |w: &World| w.nodes[primary as usize].pgs[&SpgId::whole(PG)].state().0.has(PgState::INCONSISTENT);
         let scrub = |w: &mut World, deep: bool, repair: bool| {
             w.clients.iter_mut().for_each(|c| c.quiet = true);
-            w.event(primary, PG, PgEvent::Scrub { deep, repair });
+            w.event(primary, SpgId::whole(PG), PgEvent::Scrub { deep, repair });
             run(w, 4000);
         };
         scrub(&mut w, false, false);

@@ -5,7 +5,7 @@ use spirula_encoding::crc::crc32c;
 use spirula_messages::cluster::scrub::{ScrubMap, ScrubObject};
 use spirula_pg::exec::{ObjectReader, OmapPage, OmapRange, Prefetch, ReadError, Want};
 use spirula_types::transaction::{MetaOp, ObjectOp, Transaction};
-use spirula_types::{EVersion, HObject, PgId};
+use spirula_types::{EVersion, HObject, PgId, SpgId};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -91,7 +91,7 @@ impl State {
 pub struct Store {
     pub applied: State,
     durable: State,
-    pub pending: VecDeque<(PgId, u64, Transaction)>,
+    pub pending: VecDeque<(SpgId, u64, Transaction)>,
     /// Objects whose data is damaged, until they are written anew.
     pub rotten: BTreeSet<HObject>,
     /// A planted bug: damage goes unnoticed.
@@ -109,7 +109,7 @@ impl Store {
         t.objects.iter().find(|u| bad(&u.object) && merges(&u.ops) && !replaces(&u.ops)).map(|u| u.object.clone())
     }
 
-    pub fn submit(&mut self, pg: PgId, token: u64, t: Transaction) {
+    pub fn submit(&mut self, pg: SpgId, token: u64, t: Transaction) {
         self.applied.apply(&t);
         for u in &t.objects {
             if u.ops.iter().any(|op| matches!(op, ObjectOp::Remove)) {
@@ -139,7 +139,7 @@ impl Store {
         ScrubMap(self.applied.objects.range(from.clone()..to.clone()).map(one).collect())
     }
 
-    pub fn commit_one(&mut self) -> Option<(PgId, u64)> {
+    pub fn commit_one(&mut self) -> Option<(SpgId, u64)> {
         let (pg, token, t) = self.pending.pop_front()?;
         self.durable.apply(&t);
         Some((pg, token))

@@ -7,11 +7,12 @@ use spirula_messages::Body;
 use spirula_messages::ceph::osd::{MOsdOp, MOsdOpReply};
 use spirula_messages::cluster::pg::{PgAcks, PgCtls, PgTxn};
 use spirula_pg::exec::{Fullness, PoolRules};
+use spirula_pg::shard::store_pg;
 use spirula_pg::{
     Bug, ClientOp, CreateAnswer, Leases, MapView, Now, OsdView, PeerMsg, Permits, Pg, PgConfig, PgEffect, PgEvent,
     PoolView, ReadKey, Reservation, Stored, head_key, info_key, missing_prefix, parse_info_key,
 };
-use spirula_types::{EVersion, EntityName, Epoch, OsdId, PgId, ReqId};
+use spirula_types::{EVersion, EntityName, Epoch, OsdId, Peer, PgId, ReqId, SpgId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
@@ -139,8 +140,8 @@ impl Map {
 
     /// `boot`: the incarnation of the OSD that looks.
     pub fn view(&self, pg: PgId, me: OsdId, boot: u64) -> Arc<MapView> {
-        let (up, acting) = (self.up_set(pg), self.acting(pg));
-        let first = |v: &[OsdId]| v.first().copied().unwrap_or(-1);
+        let (up, acting) = (Peer::members(&self.up_set(pg), false), Peer::members(&self.acting(pg), false));
+        let first = |v: &[Peer]| v.first().copied().unwrap_or_default();
         let pool = PoolView {
             size: self.size,
             min_size: self.min_size,
@@ -170,13 +171,13 @@ pub enum Wire {
     Pong { sent: u64, length: u64, epoch: Epoch },
     Client { op: u64, client: usize, tid: u64, msg: Box<MOsdOp> },
     ToMon(MonAsk),
-    FromMon(PgId, PgEvent),
+    FromMon(SpgId, PgEvent),
 }
 
 #[derive(Clone)]
 pub enum MonAsk {
-    Ask { pg: PgId, whose: PgId },
-    Created { pg: PgId, epoch: Epoch },
+    Ask { pg: PgId, whose: SpgId },
+    Created { pg: PgId, whose: SpgId, epoch: Epoch },
     Alive { want: Epoch },
     Acting { pg: PgId, want: Vec<OsdId> },
 }
@@ -200,14 +201,14 @@ pub struct Node {
     /// It gets no map before.
     pub blind_until: u64,
     pub store: Store,
-    pub pgs: BTreeMap<PgId, Pg>,
+    pub pgs: BTreeMap<SpgId, Pg>,
     leases: Leases,
     pub epoch: Epoch,
     held: Vec<(OsdId, PeerMsg)>,
-    local: VecDeque<(PgId, PgEvent)>,
+    local: VecDeque<(SpgId, PgEvent)>,
     /// Reservations held and wanted.
-    granted: Vec<(PgId, Reservation)>,
-    queue: VecDeque<(PgId, Reservation)>,
+    granted: Vec<(SpgId, Reservation)>,
+    queue: VecDeque<(SpgId, Reservation)>,
 }
 
 /// PGs that recover at a time on an OSD, in each role.
@@ -388,7 +389,7 @@ impl World {
     }
 
     fn on_mon(&mut self, from: OsdId, boot: u64, ask: MonAsk) {
-        let mut answer = |pg: PgId, e: PgEvent| {
+        let mut answer = |pg: SpgId, e: PgEvent| {
             self.net.entry((End::Mon, End::Osd(from))).or_default().push_back((boot, Wire::FromMon(pg, e)));
         };
         match ask {
@@ -400,12 +401,12 @@ impl World {
                     answer(whose, PgEvent::CreateAnswer(CreateAnswer::Exists { winner }));
                 }
             }
-            MonAsk::Created { pg, epoch } => {
+            MonAsk::Created { pg, whose, epoch } => {
                 if self.creating.remove(&pg) {
                     self.winner.insert(pg, epoch);
                 }
                 if let Some(winner) = self.winner.get(&pg).copied() {
-                    answer(pg, PgEvent::CreatedAck { winner: Some(winner) });
+                    answer(whose, PgEvent::CreatedAck { winner: Some(winner) });
                 }
             }
             MonAsk::Alive { want } => {
@@ -467,7 +468,7 @@ impl World {
             let stored = Stored {
                 record: record.clone(),
                 head: meta[&head_key(pg)].clone(),
-                log: node.store.applied.logs.get(&pg).into_iter().flat_map(|l| l.values().cloned()).collect(),
+                log: node.store.applied.logs.get(&store_pg(pg)).into_iter().flat_map(|l| l.values().cloned()).collect(),
                 missing: meta
                     .range(bytes::Bytes::from(prefix.clone())..)
                     .take_while(|(k, _)| k.starts_with(&prefix))
@@ -495,9 +496,10 @@ impl World {
         node.epoch = epoch;
         node.started |= map.up.get(&id).is_some_and(|(_, b)| *b == boot);
         node.leases.map_advanced(epoch);
-        let acts: Vec<PgId> = (0..map.pg_num)
+        let acts: Vec<SpgId> = (0..map.pg_num)
             .map(|s| PgId::new(POOL, s))
             .filter(|pg| map.acting(*pg).contains(&id) || map.up_set(*pg).contains(&id))
+            .map(SpgId::whole)
             .collect();
         self.split_pgs(id, &map);
         for pg in acts {
@@ -505,12 +507,12 @@ impl World {
             self.nodes[id as usize].pgs.entry(pg).or_insert_with(|| Pg::new(pg, id, cfg));
         }
         for pg in self.nodes[id as usize].pgs.keys().copied().collect::<Vec<_>>() {
-            self.event(id, pg, PgEvent::Map(map.view(pg, id, boot)));
+            self.event(id, pg, PgEvent::Map(map.view(pg.pg, id, boot)));
         }
         let mut t = spirula_types::transaction::Transaction::default();
         let value = bytes::Bytes::copy_from_slice(&epoch.to_le_bytes());
         t.meta.push(spirula_types::transaction::MetaOp::Set { key: "osd.map".into(), value });
-        self.nodes[id as usize].store.submit(PgId::new(-1, 0), 0, t);
+        self.nodes[id as usize].store.submit(SpgId::whole(PgId::new(-1, 0)), 0, t);
         let held = std::mem::take(&mut self.nodes[id as usize].held);
         for (from, msg) in held {
             self.peer(id, from, msg);
@@ -530,7 +532,7 @@ impl World {
             return;
         }
         let now = self.time();
-        let pgs: Vec<PgId> = self.nodes[id as usize].pgs.keys().copied().collect();
+        let pgs: Vec<SpgId> = self.nodes[id as usize].pgs.keys().copied().collect();
         for pg in pgs {
             let node = &mut self.nodes[id as usize];
             let p = node.pgs.get_mut(&pg).unwrap();
@@ -553,7 +555,7 @@ impl World {
         Now { mono_ms: self.now, wall: UTime { sec: self.now as u32, nsec: 0 } }
     }
 
-    pub fn event(&mut self, id: OsdId, pg: PgId, e: PgEvent) {
+    pub fn event(&mut self, id: OsdId, pg: SpgId, e: PgEvent) {
         let mut next = Some(e);
         let now = self.time();
         while let Some(e) = next.take() {
@@ -568,7 +570,7 @@ impl World {
     }
 
     /// Performs effects; true if `Continue` was asked for.
-    fn perform(&mut self, id: OsdId, pg: PgId, out: Vec<PgEffect>) -> bool {
+    fn perform(&mut self, id: OsdId, pg: SpgId, out: Vec<PgEffect>) -> bool {
         let mut again = false;
         for e in out {
             if self.trace && !matches!(e, PgEffect::StateChanged | PgEffect::WakeAt(_)) {
@@ -588,7 +590,7 @@ impl World {
                     node.store.submit(pg, token, t);
                     again |= self.perform(id, pg, more);
                 }
-                PgEffect::Send(to, msg) => self.send_osd(id, to, Wire::Peer(recode(msg))),
+                PgEffect::Send(to, msg) => self.send_osd(id, to.osd, Wire::Peer(recode(msg))),
                 PgEffect::Reply(op, reply) => self.reply(op, *reply),
                 PgEffect::Drop(_) | PgEffect::NeedMap(_) | PgEffect::StateChanged | PgEffect::WakeAt(_) => {}
                 PgEffect::Prefetch(key, what) => {
@@ -613,7 +615,9 @@ impl World {
                 PgEffect::AskCreate { pg: origin, .. } => {
                     self.tell_mon(id, MonAsk::Ask { pg: origin, whose: pg });
                 }
-                PgEffect::Created { pg, epoch } => self.tell_mon(id, MonAsk::Created { pg, epoch }),
+                PgEffect::Created { pg: created, epoch } => {
+                    self.tell_mon(id, MonAsk::Created { pg: created, whose: pg, epoch });
+                }
                 PgEffect::Reserve(r) => {
                     node.queue.push_back((pg, r));
                     self.grant(id);
@@ -630,11 +634,11 @@ impl World {
                 }
                 PgEffect::Recovered { objects, .. } => *self.stats.entry("objects recovered").or_default() += objects,
                 PgEffect::Alive(want) => self.tell_mon(id, MonAsk::Alive { want }),
-                PgEffect::WantActing(want) => self.tell_mon(id, MonAsk::Acting { pg, want }),
+                PgEffect::WantActing(want) => self.tell_mon(id, MonAsk::Acting { pg: pg.pg, want }),
                 PgEffect::Continue => again = true,
                 PgEffect::Removed => {
                     let map = &self.maps[epoch as usize];
-                    let acting = map.acting(pg).contains(&id) || map.up_set(pg).contains(&id);
+                    let acting = map.acting(pg.pg).contains(&id) || map.up_set(pg.pg).contains(&id);
                     let node = &mut self.nodes[id as usize];
                     if !acting && node.pgs.get(&pg).is_some_and(|p| !p.exists()) {
                         node.pgs.remove(&pg);
@@ -712,14 +716,14 @@ impl World {
             node.held.push((from, msg));
             return;
         }
-        let pg = msg.pg();
+        let pg = msg.to();
         if !node.pgs.contains_key(&pg) {
             let map = self.maps[node.epoch as usize].clone();
-            if map.deleted || pg.seed >= map.pg_num {
+            if map.deleted || pg.pg.seed >= map.pg_num {
                 return;
             }
             node.pgs.insert(pg, Pg::new(pg, id, self.cfg.clone()));
-            self.event(id, pg, PgEvent::Map(map.view(pg, id, boot)));
+            self.event(id, pg, PgEvent::Map(map.view(pg.pg, id, boot)));
             // The map may have found nothing to do here and dropped it; the message brings it back.
             let cfg = self.cfg.clone();
             let node = &mut self.nodes[id as usize];
@@ -728,7 +732,7 @@ impl World {
                 let mut out = Vec::new();
                 p.handle(
                     self.time(),
-                    PgEvent::Map(map.view(pg, id, boot)),
+                    PgEvent::Map(map.view(pg.pg, id, boot)),
                     &self.nodes[id as usize].store,
                     &self.nodes[id as usize].leases,
                     &mut out,
@@ -736,7 +740,7 @@ impl World {
                 self.nodes[id as usize].pgs.insert(pg, p);
             }
         }
-        self.event(id, pg, PgEvent::Peer(from, msg));
+        self.event(id, pg, PgEvent::Peer(msg.from(from), msg));
     }
 
     /// Delivers the first message of a random link.
@@ -800,7 +804,7 @@ impl World {
             (End::Osd(from), Wire::Pong { sent, length, epoch }) => {
                 let mine = node.epoch;
                 node.leases.take(from, sent, length, epoch, mine);
-                let waiting: Vec<PgId> =
+                let waiting: Vec<SpgId> =
                     node.pgs.iter().filter(|(_, p)| p.waits_for_lease()).map(|(id, _)| *id).collect();
                 for pg in waiting {
                     self.event(id, pg, PgEvent::Tick);
@@ -813,7 +817,7 @@ impl World {
                     self.net.entry(link).or_default().push_back((boot, Wire::Client { op, client, tid, msg }));
                     return;
                 }
-                let pg = msg.spg.pg;
+                let pg = msg.spg;
                 let epoch = node.epoch;
                 if self.trace {
                     println!("{now:>7} osd.{id} e{epoch} <- op {op}");
@@ -873,7 +877,7 @@ impl World {
             1 if running => {
                 for _ in 0..=self.rng.below(p.commits) {
                     if let Some((pg, token)) = self.nodes[id as usize].store.commit_one()
-                        && pg.pool == POOL
+                        && pg.pg.pool == POOL
                     {
                         self.event(id, pg, PgEvent::Committed(token));
                     }
@@ -902,7 +906,7 @@ impl World {
                 }
             }
             5 if running => {
-                let pgs: Vec<PgId> = self.nodes[id as usize].pgs.keys().copied().collect();
+                let pgs: Vec<SpgId> = self.nodes[id as usize].pgs.keys().copied().collect();
                 for pg in pgs {
                     self.event(id, pg, PgEvent::Tick);
                     if self.scrubs && self.rng.chance(5) {
