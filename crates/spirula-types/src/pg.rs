@@ -83,6 +83,14 @@ impl SpgId {
         Self { pg, shard: -1 }
     }
 
+    /// Parses `2.1f` and `2.1fs0`.
+    pub fn parse(s: &str) -> Option<Self> {
+        match s.split_once('s') {
+            Some((pg, shard)) => Some(Self { pg: PgId::parse(pg)?, shard: shard.parse().ok().filter(|s| *s >= 0)? }),
+            None => PgId::parse(s).map(Self::whole),
+        }
+    }
+
     /// The shard `shard` of a PG.
     pub fn new(pg: PgId, shard: i8) -> Self {
         Self { pg, shard }

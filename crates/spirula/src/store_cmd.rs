@@ -8,10 +8,11 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use spirula_buffer::PayloadPool;
 use spirula_mon::MonStore;
+use spirula_pg::shard::store_pg;
 use spirula_pg::{Stored, head_key, info_key, missing_prefix, parse_info_key};
 use spirula_store::tools::{self, Bad, Filter};
 use spirula_store::{Store, StoreOptions, StorePaths};
-use spirula_types::PgId;
+use spirula_types::SpgId;
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -255,8 +256,8 @@ fn stats(at: &At) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn pg_of(s: &str) -> anyhow::Result<PgId> {
-    PgId::parse(s).with_context(|| format!("'{s}' is not a PG; write for example 2.1f"))
+fn pg_of(s: &str) -> anyhow::Result<SpgId> {
+    SpgId::parse(s).with_context(|| format!("'{s}' is not a PG; write for example 2.1f, or 2.1fs0 for a shard"))
 }
 
 fn export(at: &At, file: &Path, pg: Option<&str>, skip_bad: bool) -> anyhow::Result<()> {
@@ -274,7 +275,8 @@ fn export(at: &At, file: &Path, pg: Option<&str>, skip_bad: bool) -> anyhow::Res
             };
             let stored = Stored { record, ..Stored::default() };
             let info = stored.info().with_context(|| format!("read the record of PG {pg}"))?;
-            Some(Filter { pg, pg_num: info.pg_num, meta: vec![key, head_key(pg), missing_prefix(pg).into()] })
+            let meta = vec![key, head_key(pg), missing_prefix(pg).into()];
+            Some(Filter { pg: store_pg(pg), pg_num: info.pg_num, meta })
         }
     };
     let to_stdout = file == Path::new("-");
@@ -462,7 +464,7 @@ fn dump(at: &At, what: What, only: Option<&str>) -> anyhow::Result<()> {
         }
         What::Log => {
             let pgs = match only {
-                Some(pg) => vec![pg_of(pg)?],
+                Some(pg) => vec![store_pg(pg_of(pg)?)],
                 None => store.logged_pgs().map_err(|e| anyhow!("{e}"))?,
             };
             for pg in pgs {
