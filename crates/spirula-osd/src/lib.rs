@@ -27,6 +27,7 @@ mod life;
 mod links;
 mod maps;
 mod peers;
+mod pace;
 mod perf;
 mod reader;
 mod reads;
