@@ -3,8 +3,10 @@
 use crate::pgmap::PgMap;
 use spirula_encoding::UTime;
 use spirula_format::{Copies, age, bytes};
+use spirula_maps::osdmap::opts::opt;
 use spirula_maps::{OsdMap, PgDigest, PgStat, PgState};
 use spirula_messages::cluster::control::HealthInput;
+use spirula_settings::Settings;
 use spirula_types::{OsdId, PgId};
 use std::collections::BTreeMap;
 
@@ -89,6 +91,7 @@ pub fn checks(
     digest: &PgDigest,
     map: &OsdMap,
     slow: &BTreeMap<OsdId, SlowOps>,
+    settings: &Settings,
     now: UTime,
 ) -> Vec<HealthInput> {
     let mut out = Vec::new();
@@ -97,6 +100,7 @@ pub fn checks(
     pool_quotas(digest, map, &mut out);
     pg_numbers(pgs, digest, map, &mut out);
     repairs(digest, &mut out);
+    not_scrubbed(pgs, map, settings, now, &mut out);
     slow_ops(slow, &mut out);
     out
 }
@@ -301,6 +305,52 @@ fn repairs(digest: &PgDigest, out: &mut Vec<HealthInput>) {
     }
 }
 
+/// PGs whose last scrub is too long ago: by half of `osd_scrub_max_interval`, or three quarters
+/// of `osd_deep_scrub_interval`, more than that (`mon_warn_pg_not_…_ratio`).
+fn not_scrubbed(pgs: &PgMap, map: &OsdMap, settings: &Settings, now: UTime, out: &mut Vec<HealthInput>) {
+    let option = |name: &str| settings.get(name).and_then(|v| v.parse::<f64>().ok()).unwrap_or(0.0);
+    for (code, what, ratio, interval, of_pool) in [
+        (
+            "PG_NOT_SCRUBBED",
+            "scrubbed",
+            "mon_warn_pg_not_scrubbed_ratio",
+            "osd_scrub_max_interval",
+            opt::SCRUB_MAX_INTERVAL,
+        ),
+        (
+            "PG_NOT_DEEP_SCRUBBED",
+            "deep-scrubbed",
+            "mon_warn_pg_not_deep_scrubbed_ratio",
+            "osd_deep_scrub_interval",
+            opt::DEEP_SCRUB_INTERVAL,
+        ),
+    ] {
+        let (ratio, common) = (option(ratio), option(interval));
+        if ratio <= 0.0 || common <= 0.0 {
+            continue;
+        }
+        let (mut detail, mut count) = (Vec::new(), 0u64);
+        for (pg, stat) in pgs.pgs() {
+            let last = if code == "PG_NOT_SCRUBBED" { stat.last_scrub_stamp } else { stat.last_deep_scrub_stamp };
+            let every = map.pool(pg.pool).and_then(|p| p.opts.double(of_pool)).filter(|s| *s > 0.0).unwrap_or(common);
+            if last.is_zero() || now.as_secs_f64() - last.as_secs_f64() <= every * (1.0 + ratio) {
+                continue;
+            }
+            count += 1;
+            if detail.len() < DETAIL_MAX {
+                detail.push(format!("pg {pg} not {what} since {}", last.to_iso()));
+            }
+        }
+        if count > 0 {
+            let more = count as usize - detail.len();
+            if more > 0 {
+                detail.push(format!("{more} more pgs... "));
+            }
+            out.push(check(code, WARNING, format!("{count} pgs not {what} in time"), count, detail));
+        }
+    }
+}
+
 fn slow_ops(slow: &BTreeMap<OsdId, SlowOps>, out: &mut Vec<HealthInput>) {
     let slow: Vec<(&OsdId, &SlowOps)> = slow.iter().filter(|(_, s)| s.count > 0).collect();
     let count: u64 = slow.iter().map(|(_, s)| u64::from(s.count)).sum();
@@ -368,7 +418,7 @@ mod tests {
     }
 
     fn found(w: &World, at: u32) -> Vec<HealthInput> {
-        checks(&w.pgs, &w.pgs.digest(&w.map), &w.map, &w.slow, t(at))
+        checks(&w.pgs, &w.pgs.digest(&w.map), &w.map, &w.slow, &Settings::default(), t(at))
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The manager's state machine.
 
 use crate::access;
-use crate::commands;
+use crate::commands::{self, Order};
 use crate::event::{ConnId, MgrConfig, MgrEffect, MgrEvent, Now, Peer};
 use crate::health::{self, SlowOps};
 use crate::pgmap::PgMap;
@@ -13,7 +13,7 @@ use spirula_messages::ceph::{
     MCommand, MCommandReply, MConfig, MMgrClose, MMgrCommand, MMgrCommandReply, MMgrConfigure, MMgrMap, MMonSubscribe,
     MOsdMap, Subscription, kind,
 };
-use spirula_messages::cluster::control::{MgrBeacon, MgrDigest, OsdReport, OsdReportAck, OsdScrub};
+use spirula_messages::cluster::control::{MgrBeacon, MgrDigest, OsdReport, OsdReportAck};
 use spirula_messages::{Body, Message};
 use spirula_types::{Epoch, OsdId, Uuid};
 use std::collections::{BTreeMap, VecDeque};
@@ -211,7 +211,7 @@ impl Mgr {
         let body = MgrDigest {
             gid: self.config.gid,
             stamp: now.wall,
-            health: health::checks(&self.pgmap, &digest, &self.map, &slow, now.wall),
+            health: health::checks(&self.pgmap, &digest, &self.map, &slow, &self.config.settings, now.wall),
             digest: to_vec(&digest).into(),
             service_map: Bytes::new(),
             progress: BTreeMap::new(),
@@ -301,7 +301,7 @@ impl Mgr {
             kind::MGR_COMMAND => match MMgrCommand::from_message(m) {
                 Ok(body) => {
                     let r = commands::run(self, now, &body.cmd);
-                    self.order_scrubs(&r.scrubs, out);
+                    self.give_orders(&r.orders, out);
                     let reply = MMgrCommandReply { result: r.ret, status: r.rs, output: r.data.into() };
                     out.push(MgrEffect::Send(conn, reply.into_message(m.tid)));
                 }
@@ -319,7 +319,7 @@ impl Mgr {
                     } else {
                         commands::tell(self, now, &body.cmd)
                     };
-                    self.order_scrubs(&r.scrubs, out);
+                    self.give_orders(&r.orders, out);
                     let reply = MCommandReply { result: r.ret, status: r.rs, output: r.data.into() };
                     out.push(MgrEffect::Send(conn, reply.into_message(m.tid)));
                 }
@@ -341,11 +341,15 @@ impl Mgr {
         }
     }
 
-    /// Passes orders to scrub on. OSDs are known by the connections over which they report.
-    fn order_scrubs(&self, orders: &[(OsdId, OsdScrub)], out: &mut Vec<MgrEffect>) {
+    /// Passes orders on. OSDs are known by the connections over which they report.
+    fn give_orders(&self, orders: &[(OsdId, Order)], out: &mut Vec<MgrEffect>) {
         for (osd, order) in orders {
             if let Some(conn) = self.osds.get(osd).and_then(|o| o.conn) {
-                out.push(MgrEffect::Send(conn, order.clone().into_message(0)));
+                let message = match order.clone() {
+                    Order::Scrub(o) => o.into_message(0),
+                    Order::Force(o) => o.into_message(0),
+                };
+                out.push(MgrEffect::Send(conn, message));
             }
         }
     }

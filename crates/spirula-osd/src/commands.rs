@@ -89,6 +89,9 @@ impl Osd {
                 Answer::json(&json!({"num_ops": ops.len(), "ops": ops}))
             }
             Tell::HistoricOps => Answer::json(&self.history.dump()),
+            Tell::Scheduler => Answer::json(&self.sched.dump()),
+            Tell::Reservations => Answer::json(&self.sched.dump_reservations()),
+            Tell::Scrubs => Answer::json(&self.dump_scrubs()),
             Tell::Sessions => {
                 let list = self.sessions.iter().map(|(id, s)| {
                     json!({"id": id, "name": format!("{}.{}", s.peer.kind.as_str(), s.peer.id),

@@ -15,15 +15,15 @@ use crate::peers::{LEASE_MS, Peers};
 use crate::perf::Perf;
 use crate::reader::{Shelf, StoreReader, rotten};
 use crate::report::Reporter;
-use crate::sched::Scheduler;
+use crate::sched::{Knobs, Scheduler};
 use crate::scrub::Scrubs;
 use crate::space::grows;
 use crate::tell::Answer;
 use bytes::Bytes;
 use spirula_messages::ceph::{MConfig, MLogAck, MMgrMap, MMonMap, MOsdMap, MOsdOp, MOsdOpReply, kind, osd::flag};
 use spirula_messages::cluster::control::{
-    OsdAlive, OsdMarkMeDownAck, OsdPgTemp, OsdReportAck, OsdScrub, OsdStop, PgCreateAsk, PgCreateGrant, PgsCreated,
-    PgsCreatedAck,
+    OsdAlive, OsdForce, OsdMarkMeDownAck, OsdPgTemp, OsdReportAck, OsdScrub, OsdStop, PgCreateAsk, PgCreateGrant,
+    PgsCreated, PgsCreatedAck,
 };
 use spirula_messages::cluster::pg::{OsdPing, OsdPong, PgAcks, PgCtl, PgCtls, PgTxn, RepAck};
 use spirula_messages::{Body, Message};
@@ -332,7 +332,7 @@ impl Osd {
             created: Vec::new(),
             alive: 0,
             acting: BTreeMap::new(),
-            sched: Scheduler::default(),
+            sched: Scheduler::new(Knobs::of(&cfg.settings, &cfg.device_class)),
             wakes: BTreeMap::new(),
             next_pg_tick: Duration::ZERO,
             next_housekeeping: Duration::ZERO,
@@ -376,7 +376,7 @@ impl Osd {
         match kind {
             PgCreateGrant::KIND | PgsCreatedAck::KIND | OsdMarkMeDownAck::KIND | OsdStop::KIND => is(&self.mon),
             kind::OSD_MAP | kind::MGR_MAP | kind::MON_MAP | kind::CONFIG => is(&self.mon),
-            OsdReportAck::KIND | OsdScrub::KIND => is(&self.mgr),
+            OsdReportAck::KIND | OsdScrub::KIND | OsdForce::KIND => is(&self.mgr),
             kind::AUTH_REPLY | kind::LOG_ACK => is(&self.mon),
             // Over links we opened to other OSDs come their answers.
             _ => self.sessions.get(&id).is_none_or(|s| s.rights.may_send(&s.peer, kind)),
@@ -417,6 +417,7 @@ impl Osd {
             }),
             OsdReportAck::KIND => OsdReportAck::from_message(&m).map(|a| self.reporter.acked(&a)),
             OsdScrub::KIND => OsdScrub::from_message(&m).map(|o| self.scrub_ordered(o)),
+            OsdForce::KIND => OsdForce::from_message(&m).map(|o| self.forced(&o)),
             other => {
                 tracing::debug!("osd.{}: message type {other} is not for an OSD, ignored", self.cfg.id);
                 Ok(())
@@ -596,10 +597,14 @@ impl Osd {
             while let Some((pg, effect)) = self.effects.pop_front() {
                 self.effect(pg, effect);
             }
-            let Some((from, msg)) = self.own_mail.pop_front() else { return };
-            let msg_for = msg.to();
-            self.ensure_pg(msg_for);
-            self.answer_pg(msg_for, PgEvent::Peer(from, msg));
+            if let Some((from, msg)) = self.own_mail.pop_front() {
+                let msg_for = msg.to();
+                self.ensure_pg(msg_for);
+                self.answer_pg(msg_for, PgEvent::Peer(from, msg));
+                continue;
+            }
+            let Some((pg, event)) = self.next_work() else { return };
+            self.answer_pg(pg, event);
         }
     }
 
@@ -728,6 +733,7 @@ impl Osd {
         });
         self.perf.ops += 1;
         self.perf.latency.add(took);
+        self.sched.pacer.answered(took);
         if p.write {
             self.perf.writes += 1;
             self.perf.in_bytes += p.bytes;
@@ -890,6 +896,7 @@ impl Daemon for Osd {
             self.end();
             return;
         }
+        self.schedule(now);
         let now_ms = mono_ms();
         while let Some(due) = self.wakes.first_entry().filter(|e| *e.key() <= now_ms) {
             for pg in due.remove() {
@@ -907,6 +914,7 @@ impl Daemon for Osd {
             self.next_housekeeping = now + HOUSEKEEPING;
             let last = std::mem::replace(&mut self.last_housekeeping, now);
             self.keep_links(now);
+            self.follow_knobs();
             self.start_scrub(now);
             if now >= self.next_renewal {
                 self.next_renewal = now + RENEW;
@@ -920,6 +928,9 @@ impl Daemon for Osd {
         let mut at = self.next_housekeeping.min(self.next_pg_tick);
         if let Some((ms, _)) = self.wakes.first_key_value() {
             at = at.min(Duration::from_millis(ms.saturating_sub(MONO_BASE_MS)));
+        }
+        if let Some(turn) = self.sched.next() {
+            at = at.min(turn);
         }
         if !self.held_reads.is_empty() {
             at = at.min(clock::monotonic() + Duration::from_millis(1));

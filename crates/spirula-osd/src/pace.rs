@@ -176,7 +176,7 @@ impl Pacer {
         if let Some(age) = oldest.filter(|a| *a > SLOT) {
             self.window.add(age);
         }
-        let (in_second, p99_second) = self.window.p99(SLOTS);
+        let (in_second, _) = self.window.p99(SLOTS);
         let (recent, p99) = self.window.p99(RECENT);
         self.window.next_slot();
         self.idle_slots = if self.worked > 0.0 { 0 } else { self.idle_slots.saturating_add(1) };
@@ -189,8 +189,9 @@ impl Pacer {
             return;
         }
         let calm = self.idle_slots >= SLOTS as u32;
-        if calm && in_second >= LEAST_SAMPLES {
-            let base = self.base.map_or(p99_second, |b| b * 0.8 + p99_second * 0.2);
+        if calm && recent >= LEAST_SAMPLES {
+            // What work left behind it has passed the recent slots by now.
+            let base = self.base.map_or(p99, |b| b * 0.8 + p99 * 0.2);
             self.base = Some(base);
         }
         let Some(base) = self.base else {

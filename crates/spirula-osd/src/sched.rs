@@ -1,80 +1,414 @@
-//! What recovery may do beside clients: reservations and turns.
+//! What background work may do beside clients: reservations and turns.
 //!
 //! A PG takes part in recovery only under a reservation, of which an OSD gives few at a time
-//! (`osd_max_backfills`), and begins each piece of work in a turn.
+//! (`osd_max_backfills`). Each piece of work — an object recovered, a chunk scrubbed, a batch of a
+//! stray copy's objects deleted — begins in a turn. Turns go to recovery first, then to
+//! deletion, then to scrub, within a class in the order they were asked for, as far as the
+//! clients' latency allows ([`crate::pace`]). An object that a client waits for needs no turn.
 
 use crate::daemon::Osd;
-use spirula_pg::{PgEvent, Reservation};
+use crate::pace::{Limit, Pacer};
+use serde_json::{Value, json};
+use spirula_maps::osdmap::opts::opt;
+use spirula_messages::cluster::control::OsdForce;
+use spirula_pg::{PgEvent, Reservation, TurnKind};
+use spirula_runtime::clock;
+use spirula_settings::Settings;
 use spirula_types::SpgId;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
 
-/// PGs that recover at a time, as primary and as target each.
-const MAX_BACKFILLS: usize = 4;
-/// Objects begun in one turn.
-const WORK: usize = 8;
+/// Bytes that an object's recovery counts for besides its data.
+const OBJECT_COST: u64 = 32 << 10;
+/// Bytes that a batch of deletions counts for.
+const REMOVAL_COST: u64 = 1 << 20;
+/// Without clients, and without a number set, as many objects at a time as hold this much.
+const UNDER_WAY_BYTES: u64 = 48 << 20;
+/// But no more than this.
+const UNDER_WAY_MAX: usize = 64;
+/// Bytes of an object sent at a time without clients, and beside them.
+const PIECES: (u64, u64) = (4 << 20, 1 << 20);
+
+/// The options that the scheduler obeys (Ceph's names).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Knobs {
+    /// `osd_max_backfills`: PGs that recover at a time, as primary and as target each.
+    pub max_backfills: usize,
+    /// `osd_recovery_max_active`, or that of the device's kind: objects recovered at a time.
+    pub max_active: usize,
+    /// It was set, so it is no matter of judgement.
+    pub max_active_set: bool,
+    /// `osd_recovery_sleep`: least time between two turns of recovery.
+    pub recovery_sleep: Duration,
+    /// `osd_scrub_sleep`: the same, chunks of scrubs.
+    pub scrub_sleep: Duration,
+}
+
+impl Knobs {
+    /// As the options say; `class` of the device: `hdd` or another.
+    pub fn of(s: &Settings, class: &str) -> Self {
+        let kind = if class == "hdd" { "hdd" } else { "ssd" };
+        let count = |name: &str| s.number(name).map(|n| usize::try_from(n).unwrap_or(usize::MAX));
+        let seconds = |name: &str| {
+            let v: f64 = s.get(name).and_then(|v| v.parse().ok()).unwrap_or(0.0);
+            Duration::try_from_secs_f64(v).unwrap_or_default().min(Duration::from_secs(60))
+        };
+        let of_kind = format!("osd_recovery_max_active_{kind}");
+        let all = count("osd_recovery_max_active").filter(|n| *n > 0);
+        let sleep = seconds("osd_recovery_sleep").max(seconds(&format!("osd_recovery_sleep_{kind}")));
+        Self {
+            max_backfills: count("osd_max_backfills").unwrap_or(1).max(1),
+            max_active: all.or(count(&of_kind)).unwrap_or(10).max(1),
+            max_active_set: all.is_some() || s.given(&of_kind).is_some(),
+            recovery_sleep: sleep,
+            scrub_sleep: seconds("osd_scrub_sleep"),
+        }
+    }
+}
+
+/// A PG that waits for a reservation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Waiting {
+    pg: SpgId,
+    what: Reservation,
+    /// Higher first: forced, then the pool's `recovery_priority`.
+    priority: i64,
+}
 
 /// Reservations and turns of one OSD.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Scheduler {
+    pub(crate) knobs: Knobs,
+    pub(crate) pacer: Pacer,
     granted: Vec<(SpgId, Reservation)>,
-    waiting: VecDeque<(SpgId, Reservation)>,
+    waiting: VecDeque<Waiting>,
+    /// Answers for PGs, to be given when what they want now is performed.
+    ready: VecDeque<(SpgId, PgEvent)>,
+    /// PGs that want a turn, in order.
+    turns: VecDeque<SpgId>,
+    next_recovery: Duration,
+    next_scrub: Duration,
+    /// Since the start.
     objects: u64,
     bytes: u64,
+    scrubbed: u64,
+    removals: u64,
+    /// Bytes of an object, lately.
+    object_bytes: u64,
+    given: BTreeMap<&'static str, u64>,
 }
 
 fn is_local(r: &Reservation) -> bool {
     matches!(r, Reservation::Local { .. })
 }
 
+fn is_backfill(r: &Reservation) -> bool {
+    match r {
+        Reservation::Local { backfill } | Reservation::Remote { backfill, .. } => *backfill,
+    }
+}
+
+fn word(kind: TurnKind) -> &'static str {
+    match kind {
+        TurnKind::Recovery => "recovery",
+        TurnKind::Removal => "removal",
+        TurnKind::Scrub => "scrub",
+    }
+}
+
 impl Scheduler {
-    pub(crate) fn max_backfills(&self) -> usize {
-        MAX_BACKFILLS
+    pub(crate) fn new(knobs: Knobs) -> Self {
+        Self {
+            knobs,
+            pacer: Pacer::default(),
+            granted: Vec::new(),
+            waiting: VecDeque::new(),
+            ready: VecDeque::new(),
+            turns: VecDeque::new(),
+            next_recovery: Duration::ZERO,
+            next_scrub: Duration::ZERO,
+            objects: 0,
+            bytes: 0,
+            scrubbed: 0,
+            removals: 0,
+            object_bytes: 4 << 20,
+            given: BTreeMap::new(),
+        }
     }
 
+    /// Recovery moved this much.
     pub(crate) fn recovered(&mut self, objects: u64, bytes: u64) {
         self.objects += objects;
         self.bytes += bytes;
+        if bytes > 0 {
+            self.object_bytes = (self.object_bytes * 7 + bytes) / 8;
+        }
+        self.pacer.worked(bytes + objects * OBJECT_COST);
     }
 
-    /// The next that may be granted. Recovery by the log goes before backfill.
-    fn next(&mut self) -> Option<(SpgId, Reservation)> {
+    /// A scrub read this much.
+    pub(crate) fn scrubbed(&mut self, bytes: u64) {
+        self.scrubbed += bytes;
+        self.pacer.worked(bytes);
+    }
+
+    /// Does any PG here recover, or wait to?
+    pub(crate) fn is_recovering(&self) -> bool {
+        !self.granted.is_empty() || !self.waiting.is_empty()
+    }
+
+    /// Gives reservations that are free. The higher priority first, then recovery by the log before backfill.
+    fn grant(&mut self) {
         for local in [true, false] {
-            if self.granted.iter().filter(|(_, r)| is_local(r) == local).count() >= self.max_backfills() {
-                continue;
-            }
-            let is_backfill = |r: &Reservation| match r {
-                Reservation::Local { backfill } | Reservation::Remote { backfill, .. } => *backfill,
-            };
-            let mut of_side = self.waiting.iter().enumerate().filter(|(_, (_, r))| is_local(r) == local);
-            let at = of_side.clone().find(|(_, (_, r))| !is_backfill(r)).or_else(|| of_side.next());
-            if let Some(at) = at.map(|(i, _)| i) {
-                return self.waiting.remove(at);
+            while self.granted.iter().filter(|(_, r)| is_local(r) == local).count() < self.knobs.max_backfills {
+                let of_side = self.waiting.iter().enumerate().filter(|(_, w)| is_local(&w.what) == local);
+                let key = |i: usize, w: &Waiting| (std::cmp::Reverse(w.priority), is_backfill(&w.what), i);
+                let Some(at) = of_side.min_by_key(|(i, w)| key(*i, w)).map(|(i, _)| i) else { break };
+                let Some(w) = self.waiting.remove(at) else { break };
+                self.granted.push((w.pg, w.what));
+                self.ready.push_back((w.pg, PgEvent::Reserved(w.what)));
             }
         }
-        None
+    }
+
+    /// Objects that may be recovered at a time.
+    fn width(&self) -> usize {
+        let judged = (UNDER_WAY_BYTES / self.object_bytes.max(1)) as usize;
+        let most = match self.knobs.max_active_set {
+            true => self.knobs.max_active,
+            false => judged.clamp(self.knobs.max_active, UNDER_WAY_MAX.max(self.knobs.max_active)),
+        };
+        self.pacer.width(most)
+    }
+
+    /// When a turn that is wanted may be possible; `None` if none is.
+    pub(crate) fn next(&self) -> Option<Duration> {
+        if self.turns.is_empty() {
+            return None;
+        }
+        let sleeping = self.next_recovery.min(self.next_scrub);
+        Some(self.pacer.next().min(sleeping.max(clock::monotonic() + Duration::from_millis(1))))
+    }
+
+    /// For `tell osd.N dump_scheduler`.
+    pub(crate) fn dump(&self) -> Value {
+        let (n, p99, base) = self.pacer.latencies();
+        let limit = match self.pacer.limit() {
+            Limit::None => json!("none, no client is there"),
+            Limit::Rest => json!("rests, to see the clients' latency without it"),
+            Limit::Rate(r) => json!(r as u64),
+        };
+        json!({
+            "clients": {"requests_last_second": n, "p99_us": p99 as u64, "p99_without_background_us": base.map(|b| b as u64)},
+            "limit_bytes_per_second": limit,
+            "objects_at_a_time": self.width(),
+            "max_backfills": self.knobs.max_backfills,
+            "reservations_held": self.granted.iter().map(|(pg, r)| json!({"pgid": pg.to_string(), "kind": kind(r)})).collect::<Vec<_>>(),
+            "reservations_wanted": self.waiting.len(),
+            "turns_wanted": self.turns.len(),
+            "turns_given": self.given,
+            "recovered_objects": self.objects,
+            "recovered_bytes": self.bytes,
+            "scrubbed_bytes": self.scrubbed,
+            "removal_batches": self.removals,
+        })
+    }
+
+    /// For `tell osd.N dump_recovery_reservations`, in Ceph's shape.
+    pub(crate) fn dump_reservations(&self) -> Value {
+        let side = |local: bool| {
+            let held: Vec<Value> = self
+                .granted
+                .iter()
+                .filter(|(_, r)| is_local(r) == local)
+                .map(|(pg, _)| json!({"item": pg.to_string(), "prio": 0, "can_preempt": false}))
+                .collect();
+            let mut queues: BTreeMap<i64, Vec<Value>> = BTreeMap::new();
+            for w in self.waiting.iter().filter(|w| is_local(&w.what) == local) {
+                queues.entry(w.priority).or_default().push(json!({"item": w.pg.to_string(), "prio": w.priority}));
+            }
+            let queues: Vec<Value> =
+                queues.into_iter().map(|(p, items)| json!({"priority": p, "items": items})).collect();
+            json!({"max_allowed": self.knobs.max_backfills, "min_priority": 0, "queues": queues, "in_progress": held})
+        };
+        json!({"local_reservations": side(true), "remote_reservations": side(false)})
+    }
+}
+
+fn kind(r: &Reservation) -> &'static str {
+    match (is_local(r), is_backfill(r)) {
+        (true, false) => "recovery as primary",
+        (true, true) => "backfill as primary",
+        (false, false) => "recovery as target",
+        (false, true) => "backfill as target",
     }
 }
 
 impl Osd {
     pub(crate) fn reserve(&mut self, id: SpgId, what: Reservation) {
-        self.sched.waiting.push_back((id, what));
-        self.grant();
+        let pool = self.maps.map().and_then(|m| m.pools.get(&id.pg.pool));
+        let of_pool = pool.and_then(|p| p.opts.int(opt::RECOVERY_PRIORITY)).unwrap_or(0).clamp(-10, 10);
+        let forced = self.pgs.get(&id).is_some_and(|p| p.is_forced(is_backfill(&what)));
+        let priority = if forced { 255 } else { of_pool };
+        if let Reservation::Remote { backfill, .. } = what
+            && self.is_too_full(backfill)
+        {
+            self.sched.ready.push_back((id, PgEvent::Refused(what)));
+            return;
+        }
+        self.sched.waiting.push_back(Waiting { pg: id, what, priority });
+        self.sched.grant();
     }
 
     pub(crate) fn unreserve(&mut self, id: SpgId, what: Reservation) {
         self.sched.granted.retain(|g| *g != (id, what));
-        self.sched.waiting.retain(|g| *g != (id, what));
-        self.grant();
+        self.sched.waiting.retain(|w| (w.pg, w.what) != (id, what));
+        self.sched.ready.retain(|(pg, e)| *pg != id || !matches!(e, PgEvent::Reserved(r) if *r == what));
+        self.sched.grant();
     }
 
-    fn grant(&mut self) {
-        while let Some((id, what)) = self.sched.next() {
-            self.sched.granted.push((id, what));
-            self.answer_pg(id, PgEvent::Reserved(what));
+    /// Some PGs' recovery goes before others', or no longer.
+    pub(crate) fn forced(&mut self, o: &OsdForce) {
+        let led = |id: &SpgId| o.pgs.contains(&id.pg);
+        for pg in self.pgs.keys().copied().filter(led).collect::<Vec<_>>() {
+            self.feed_pg(pg, PgEvent::Force { backfill: o.backfill, on: o.on });
         }
+        // To their places in the queue.
+        let wanted: Vec<Waiting> = self.sched.waiting.drain(..).collect();
+        for w in wanted {
+            self.reserve(w.pg, w.what);
+        }
+        self.perform();
     }
 
     pub(crate) fn want_turn(&mut self, id: SpgId) {
-        self.answer_pg(id, PgEvent::Turn { work: WORK });
+        if !self.sched.turns.contains(&id) {
+            self.sched.turns.push_back(id);
+        }
+    }
+
+    /// The next answer or turn for a PG; `None` when there is none now. Asked for when all
+    /// that PGs wanted before is performed, so that a PG's effects keep their order.
+    pub(crate) fn next_work(&mut self) -> Option<(SpgId, PgEvent)> {
+        if let Some(ready) = self.sched.ready.pop_front() {
+            return Some(ready);
+        }
+        if self.sched.turns.is_empty() || !self.sched.pacer.may_begin() {
+            return None;
+        }
+        let now = clock::monotonic();
+        let local = self.sched.granted.iter().filter(|(_, r)| is_local(r));
+        let under_way: usize = local.filter_map(|(pg, _)| self.pgs.get(pg)).map(|p| p.recovering()).sum();
+        let room = self.sched.width().saturating_sub(under_way);
+        let s = &self.sched;
+        let kind = |pg: &SpgId| self.pgs.get(pg).and_then(|p| p.turn_kind());
+        let may = |k: Option<TurnKind>| match k {
+            Some(TurnKind::Recovery) => room > 0 && now >= s.next_recovery,
+            Some(TurnKind::Scrub) => now >= s.next_scrub,
+            // Who wants nothing any more is answered, too, and forgotten.
+            Some(TurnKind::Removal) | None => true,
+        };
+        let order = |k: Option<TurnKind>| match k {
+            None => 0,
+            Some(TurnKind::Recovery) => 1,
+            Some(TurnKind::Removal) => 2,
+            Some(TurnKind::Scrub) => 3,
+        };
+        let candidates = s.turns.iter().enumerate().map(|(i, pg)| (i, kind(pg))).filter(|(_, k)| may(*k));
+        let (at, kind) = candidates.min_by_key(|(i, k)| (order(*k), *i))?;
+        let pg = self.sched.turns.remove(at)?;
+        let free = self.sched.pacer.limit() == Limit::None;
+        let s = &mut self.sched;
+        if let Some(k) = kind {
+            *s.given.entry(word(k)).or_default() += 1;
+        }
+        match kind {
+            Some(TurnKind::Recovery) => s.next_recovery = now + s.knobs.recovery_sleep,
+            Some(TurnKind::Scrub) => s.next_scrub = now + s.knobs.scrub_sleep,
+            Some(TurnKind::Removal) => {
+                s.removals += 1;
+                s.pacer.worked(REMOVAL_COST);
+            }
+            None => {}
+        }
+        let sleeps = !s.knobs.recovery_sleep.is_zero();
+        let work = if free && !sleeps { room.clamp(1, 8) } else { 1 };
+        Some((pg, PgEvent::Turn { work, piece: if free { PIECES.0 } else { PIECES.1 } }))
+    }
+
+    /// Time passed: the pace is adapted, turns that have become possible are given.
+    pub(crate) fn schedule(&mut self, now: Duration) {
+        // Requests are numbered in the order they came.
+        let oldest = self.ops.values().next().map(|p| now.saturating_sub(p.begun));
+        self.sched.pacer.tick(now, oldest);
+        self.perform();
+    }
+
+    /// Takes over the options.
+    pub(crate) fn follow_knobs(&mut self) {
+        self.sched.knobs = Knobs::of(&self.cfg.settings, &self.cfg.device_class);
+        self.sched.grant();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use spirula_settings::Source;
+    use spirula_types::{Peer, PgId};
+
+    const L: Reservation = Reservation::Local { backfill: false };
+    const B: Reservation = Reservation::Local { backfill: true };
+
+    fn scheduler() -> Scheduler {
+        let mut settings = Settings::default();
+        settings.set(Source::Override, "osd_max_backfills", "1").unwrap();
+        Scheduler::new(Knobs::of(&settings, "ssd"))
+    }
+
+    fn want(s: &mut Scheduler, seed: u32, what: Reservation, priority: i64) {
+        s.waiting.push_back(Waiting { pg: SpgId::whole(PgId::new(1, seed)), what, priority });
+        s.grant();
+    }
+
+    #[test]
+    fn few_pgs_recover_at_a_time_the_log_before_backfill_and_the_forced_first() {
+        let mut s = scheduler();
+        want(&mut s, 0, B, 0);
+        want(&mut s, 1, B, 0);
+        want(&mut s, 2, L, 0);
+        want(&mut s, 3, B, 5);
+        want(&mut s, 4, Reservation::Remote { primary: Peer::whole(1), backfill: true }, 0);
+        let mut order = Vec::new();
+        while let Some((pg, _)) = s.ready.pop_front() {
+            order.push(pg.pg.seed);
+            if pg.pg.seed < 4 {
+                s.granted.retain(|(p, _)| *p != pg);
+                s.grant();
+            }
+        }
+        assert_eq!(order, [0, 4, 3, 2, 1], "targets are counted by themselves");
+    }
+
+    #[test]
+    fn options_have_cephs_names_and_the_devices_kind_decides() {
+        let mut settings = Settings::default();
+        let ssd = Knobs::of(&settings, "ssd");
+        assert_eq!((ssd.max_active, ssd.max_active_set, ssd.recovery_sleep), (10, false, Duration::ZERO));
+        assert_eq!(Knobs::of(&settings, "hdd").max_active, 3);
+        settings.set(Source::Mon, "osd_recovery_max_active", "5").unwrap();
+        settings.set(Source::Mon, "osd_recovery_sleep", "0.25").unwrap();
+        let k = Knobs::of(&settings, "hdd");
+        assert_eq!((k.max_active, k.max_active_set, k.recovery_sleep), (5, true, Duration::from_millis(250)));
+    }
+
+    #[test]
+    fn small_objects_go_many_at_a_time_unless_a_number_is_set() {
+        let mut s = scheduler();
+        assert_eq!(s.width(), 12);
+        (0..100).for_each(|_| s.recovered(1, 4096));
+        assert_eq!(s.width(), UNDER_WAY_MAX);
+        (s.knobs.max_active, s.knobs.max_active_set) = (3, true);
+        assert_eq!(s.width(), 3);
     }
 }

@@ -1,4 +1,4 @@
-//! Scrubs of one OSD: when they are due, one PG at a time, and the maps of what is stored.
+//! Scrubs of one OSD: when they are due (`osd_scrub_…`), few at a time (`osd_max_scrubs`), and the maps of what is stored.
 //!
 //! A map is made in small steps between other events: names, attributes and omap pages here,
 //! data by a helper thread, one piece after the other, past every cache.
@@ -6,28 +6,30 @@
 use crate::daemon::{Osd, OsdEvent};
 use crate::reader::StoreReader;
 use bytes::Bytes;
+use serde_json::{Value, json};
+use spirula_encoding::UTime;
 use spirula_encoding::crc::crc32c;
-use spirula_maps::osdmap::{flags, opts::opt, pool};
+use spirula_maps::osdmap::opts::{PoolOpts, opt};
+use spirula_maps::osdmap::{flags, pool};
 use spirula_messages::cluster::control::OsdScrub;
 use spirula_messages::cluster::scrub::{ScrubMap, ScrubObject};
-use spirula_pg::PgEvent;
 use spirula_pg::exec::{ObjectReader, OmapRange};
+use spirula_pg::{Pg, PgEvent};
 use spirula_runtime::clock;
+use spirula_settings::Settings;
 use spirula_store::{Read, StoreError};
 use spirula_types::{HObject, PgId, SpgId};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-/// Seconds between shallow scrubs of a PG, unless its pool says otherwise (Ceph's default).
-const SHALLOW_EVERY: f64 = 86_400.0;
-/// Seconds between deep scrubs (Ceph's default).
-const DEEP_EVERY: f64 = 604_800.0;
 /// Between two looks at what is due.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Bytes of data read at a time.
 const PIECE: u64 = 2 << 20;
 /// Keys, and bytes of keys and values, looked at in one step.
 const OMAP_PAGE: (usize, usize) = (1024, 256 << 10);
+/// Bytes that looking at an object counts for besides its data.
+const OBJECT_COST: u64 = 8 << 10;
 /// Orders kept; more than PGs an OSD leads make no sense.
 const ORDERS_MAX: usize = 4096;
 
@@ -72,12 +74,87 @@ struct Present {
     offset: u64,
 }
 
+/// The options that scrubs obey (Ceph's names).
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Knobs {
+    /// Scrubs at a time that this OSD leads.
+    max: usize,
+    /// Seconds between shallow and between deep scrubs, unless the pool says otherwise.
+    every: f64,
+    deep_every: f64,
+    /// After this much a shallow scrub is late, whatever the hour.
+    at_most: f64,
+    /// Hours of the day in which scrubs may begin, from the first up to before the second; the same twice for any.
+    hours: (u32, u32),
+    /// Days of the week (0 and 7 are Sunday), in the same way.
+    days: (u32, u32),
+    /// What is due begins also while something here recovers.
+    during_recovery: bool,
+    auto_repair: bool,
+}
+
+/// Names of the options that are seconds, with what they are where a value makes no sense.
+const EVERY: (&str, f64) = ("osd_scrub_min_interval", 86_400.0);
+const AT_MOST: (&str, f64) = ("osd_scrub_max_interval", 604_800.0);
+const DEEP_EVERY: (&str, f64) = ("osd_deep_scrub_interval", 604_800.0);
+
+impl Knobs {
+    fn of(s: &Settings) -> Self {
+        let seconds = |(name, default): (&str, f64)| {
+            s.get(name).and_then(|v| v.parse().ok()).filter(|v: &f64| *v > 0.0).unwrap_or(default)
+        };
+        let number = |name: &str, bound: u64| s.number(name).map_or(0, |n| n.min(bound) as u32);
+        Self {
+            max: s.number("osd_max_scrubs").map_or(1, |n| n.min(64) as usize),
+            every: seconds(EVERY),
+            deep_every: seconds(DEEP_EVERY),
+            at_most: seconds(AT_MOST),
+            hours: (number("osd_scrub_begin_hour", 24) % 24, number("osd_scrub_end_hour", 24) % 24),
+            days: (number("osd_scrub_begin_week_day", 7) % 7, number("osd_scrub_end_week_day", 7) % 7),
+            during_recovery: s.is_on("osd_scrub_during_recovery"),
+            auto_repair: s.is_on("osd_scrub_auto_repair"),
+        }
+    }
+
+    /// May a scrub that is merely due begin at this local hour of this day of the week?
+    fn allows(&self, hour: u32, day: u32) -> bool {
+        let within = |(first, end): (u32, u32), now: u32| match first.cmp(&end) {
+            std::cmp::Ordering::Equal => true,
+            std::cmp::Ordering::Less => (first..end).contains(&now),
+            std::cmp::Ordering::Greater => now >= first || now < end,
+        };
+        within(self.hours, hour) && within(self.days, day)
+    }
+}
+
+/// When a PG is to be scrubbed, seconds since 1970.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Due {
+    shallow: f64,
+    deep: f64,
+    /// From then on also outside of the hours that are set.
+    late: f64,
+}
+
+impl Due {
+    /// From the last scrubs; half of the interval more for some PGs, as Ceph spreads them.
+    fn new(pg: PgId, (last, last_deep): (UTime, UTime), opts: &PoolOpts, k: &Knobs) -> Self {
+        let every = |key, default: f64| opts.double(key).filter(|s| *s > 0.0).unwrap_or(default);
+        let (last, last_deep) = (last.as_secs_f64(), last_deep.as_secs_f64());
+        Self {
+            shallow: last + every(opt::SCRUB_MIN_INTERVAL, k.every) * (1.0 + 0.5 * spread(pg, 1)),
+            deep: last_deep + every(opt::DEEP_SCRUB_INTERVAL, k.deep_every) * (1.0 + 0.15 * spread(pg, 2)),
+            late: last + every(opt::SCRUB_MAX_INTERVAL, k.at_most),
+        }
+    }
+}
+
 /// Scrubs of this OSD.
 #[derive(Debug, Default)]
 pub(crate) struct Scrubs {
     orders: VecDeque<Order>,
-    /// The PG that is scrubbed, and whether somebody ordered it.
-    running: Option<(Order, bool)>,
+    /// The PGs that are scrubbed, and whether somebody ordered it.
+    running: BTreeMap<SpgId, (Order, bool)>,
     next_look: Duration,
     scans: VecDeque<Scan>,
     job: Option<Job>,
@@ -91,6 +168,13 @@ fn spread(pg: PgId, salt: u64) -> f64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64
+}
+
+/// Hour of the day and day of the week (0: Sunday), UTC.
+fn calendar(wall: UTime) -> (u32, u32) {
+    let hours = u64::from(wall.sec) / 3600;
+    // The first of January 1970 was a Thursday.
+    ((hours % 24) as u32, ((hours / 24 + 4) % 7) as u32)
 }
 
 impl Osd {
@@ -109,62 +193,82 @@ impl Osd {
         self.start_scrub(clock::monotonic());
     }
 
-    /// Starts the next scrub, if none runs and one is wanted or due.
+    /// Starts the next scrub, if few enough run and one is wanted or due.
     pub(crate) fn start_scrub(&mut self, now: Duration) {
-        if self.scrubs.running.is_some() || now < self.scrubs.next_look {
+        if now < self.scrubs.next_look {
             return;
         }
         self.scrubs.next_look = now + LOOK_EVERY;
-        let ready = |pgs: &std::collections::BTreeMap<SpgId, spirula_pg::Pg>, pg: SpgId| {
-            pgs.get(&pg).is_some_and(|p| p.is_primary() && p.scrub_stamps().is_some())
+        let k = Knobs::of(&self.cfg.settings);
+        if self.scrubs.running.len() >= k.max {
+            return;
+        }
+        let running = &self.scrubs.running;
+        let ready = |pgs: &BTreeMap<SpgId, Pg>, pg: SpgId| {
+            !running.contains_key(&pg) && pgs.get(&pg).is_some_and(|p| p.is_primary() && p.scrub_stamps().is_some())
         };
         // An order waits until its PG is clean; one for a PG that is elsewhere by now goes.
-        self.scrubs.orders.retain(|o| self.pgs.get(&o.pg).is_some_and(spirula_pg::Pg::is_primary));
+        self.scrubs.orders.retain(|o| self.pgs.get(&o.pg).is_some_and(Pg::is_primary));
         let ordered = self.scrubs.orders.iter().position(|o| ready(&self.pgs, o.pg));
         let next = match ordered.and_then(|i| self.scrubs.orders.remove(i)) {
             Some(order) => Some((order, true)),
-            None => self.due().map(|order| (order, false)),
+            None => self.due(&k).map(|order| (order, false)),
         };
         if let Some((order, asked)) = next {
-            self.scrubs.running = Some((order, asked));
+            self.scrubs.running.insert(order.pg, (order, asked));
             self.feed_pg(order.pg, PgEvent::Scrub { deep: order.deep, repair: order.repair });
         }
     }
 
     /// The PG whose scrub is due longest.
-    fn due(&self) -> Option<Order> {
+    fn due(&self, k: &Knobs) -> Option<Order> {
         let map = self.maps.map()?;
+        if self.sched.is_recovering() && !k.during_recovery {
+            return None;
+        }
         let held = |flag| map.flags & flag != 0;
-        let wall = clock::wall().as_secs_f64();
+        let now = clock::wall();
+        let (hour, day) = calendar(now);
+        let (now, allowed) = (now.as_secs_f64(), k.allows(hour, day));
         let mut best: Option<(f64, Order)> = None;
         for (id, pg) in &self.pgs {
-            let (Some((last, last_deep)), Some(p)) = (pg.scrub_stamps(), map.pools.get(&id.pg.pool)) else { continue };
-            let every = |key, default: f64| p.opts.double(key).filter(|s| *s > 0.0).unwrap_or(default);
-            let late = |last: spirula_encoding::UTime, every: f64| wall - last.as_secs_f64() - every;
+            let (Some(stamps), Some(p)) = (pg.scrub_stamps(), map.pools.get(&id.pg.pool)) else { continue };
+            if self.scrubs.running.contains_key(id) {
+                continue;
+            }
+            let due = Due::new(id.pg, stamps, &p.opts, k);
+            if !allowed && now < due.late {
+                continue;
+            }
             let no_deep = held(flags::NODEEP_SCRUB) || p.flags & pool::flag::NODEEP_SCRUB != 0;
             let no_shallow = held(flags::NOSCRUB) || p.flags & pool::flag::NOSCRUB != 0;
-            // Half of the interval more for some, as Ceph spreads them.
-            let shallow = late(last, every(opt::SCRUB_MIN_INTERVAL, SHALLOW_EVERY) * (1.0 + 0.5 * spread(id.pg, 1)));
-            let deep = late(last_deep, every(opt::DEEP_SCRUB_INTERVAL, DEEP_EVERY) * (1.0 + 0.15 * spread(id.pg, 2)));
-            let order = |deep| Order { pg: *id, deep, repair: false };
-            let mut consider = |late: f64, o: Order| {
-                if late > 0.0 && best.as_ref().is_none_or(|(b, _)| late > *b) {
-                    best = Some((late, o));
+            let order = |deep| Order { pg: *id, deep, repair: deep && k.auto_repair };
+            for (at, deep, barred) in [(due.deep, true, no_deep), (due.shallow, false, no_shallow)] {
+                if !barred && now > at && best.as_ref().is_none_or(|(b, _)| at < *b) {
+                    best = Some((at, order(deep)));
                 }
-            };
-            if !no_deep {
-                consider(deep, order(true));
-            }
-            if !no_shallow {
-                consider(shallow, order(false));
             }
         }
         best.map(|(_, o)| o)
     }
 
+    /// When each PG that this OSD leads is to be scrubbed, for `tell osd.N dump_scrubs`.
+    pub(crate) fn dump_scrubs(&self) -> Value {
+        let (k, Some(map)) = (Knobs::of(&self.cfg.settings), self.maps.map()) else { return json!([]) };
+        let at = |seconds: f64| UTime { sec: seconds.clamp(0.0, f64::from(u32::MAX)) as u32, nsec: 0 }.to_iso();
+        let rows = self.pgs.iter().filter_map(|(id, pg)| {
+            let due = Due::new(id.pg, pg.scrub_stamps()?, &map.pools.get(&id.pg.pool)?.opts, &k);
+            let ordered = self.scrubs.orders.iter().any(|o| o.pg == *id);
+            let running = self.scrubs.running.get(id).map(|(o, _)| if o.deep { "deep" } else { "shallow" });
+            Some(json!({"pgid": id.pg.to_string(), "sched_time": at(due.shallow), "deep_sched_time": at(due.deep),
+                "deadline": at(due.late), "forced": ordered, "running": running.unwrap_or("no")}))
+        });
+        rows.collect()
+    }
+
     /// A PG's scrub has ended.
     pub(crate) fn scrub_ended(&mut self, pg: SpgId, done: bool) {
-        if let Some((order, asked)) = self.scrubs.running.take_if(|(o, _)| o.pg == pg)
+        if let Some((order, asked)) = self.scrubs.running.remove(&pg)
             && asked
             && !done
         {
@@ -210,6 +314,7 @@ impl Osd {
         if let (Some(p), Some(data)) = (&mut j.now, data) {
             match data {
                 Ok(bytes) => {
+                    self.sched.scrubbed(bytes.len() as u64);
                     p.data_crc = crc32c(p.data_crc, &bytes);
                     p.offset += bytes.len() as u64;
                     if bytes.is_empty() {
@@ -233,6 +338,7 @@ impl Osd {
         };
         let Some(p) = &mut j.now else {
             j.now = Some(begin(&reader, &object, j.scan.deep));
+            self.sched.scrubbed(OBJECT_COST);
             self.mailbox.push(OsdEvent::ScrubStep(job, None));
             return;
         };
@@ -257,7 +363,7 @@ impl Osd {
                 match store.read_uncached(&object, p.offset, PIECE.min(p.copy.size - p.offset)) {
                     Ok(Read::NotReady(plan)) => {
                         let mailbox = self.mailbox.clone();
-                        self.on.spawn_blocking(move || mailbox.push(OsdEvent::ScrubStep(job, Some(plan.run()))));
+                        self.hub.work(&self.on, move || mailbox.push(OsdEvent::ScrubStep(job, Some(plan.run()))));
                     }
                     Ok(Read::Ready(data)) => self.mailbox.push(OsdEvent::ScrubStep(job, Some(Ok(data)))),
                     Ok(Read::Missing) => self.mailbox.push(OsdEvent::ScrubStep(job, Some(Ok(Bytes::new())))),
@@ -301,6 +407,37 @@ fn begin(reader: &StoreReader<'_>, object: &HObject, deep: bool) -> Present {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use spirula_maps::osdmap::opts::PoolOptValue;
+
+    #[test]
+    fn hours_and_days_may_pass_midnight_and_the_weeks_end() {
+        let mut s = Settings::default();
+        let any = Knobs::of(&s);
+        assert!(any.allows(0, 0) && any.allows(23, 6) && any.max == 1);
+        for (name, value) in [("osd_scrub_begin_hour", "22"), ("osd_scrub_end_hour", "6")] {
+            s.set(spirula_settings::Source::Mon, name, value).unwrap();
+        }
+        let night = Knobs::of(&s);
+        assert!(night.allows(22, 3) && night.allows(5, 3) && !night.allows(6, 3) && !night.allows(12, 3));
+        let weekend = Knobs { hours: (0, 0), days: (6, 1), ..night };
+        assert!(weekend.allows(1, 6) && weekend.allows(1, 0) && !weekend.allows(1, 1));
+        // Saturday, 21 November 2026, 18:41 UTC.
+        assert_eq!(calendar(UTime { sec: 1_795_286_460, nsec: 0 }), (18, 6));
+    }
+
+    #[test]
+    fn what_is_due_follows_the_pool_then_the_options() {
+        let k = Knobs::of(&Settings::default());
+        let pg = PgId::new(3, 7);
+        let stamp = |sec| UTime { sec, nsec: 0 };
+        let due = Due::new(pg, (stamp(1_000_000), stamp(900_000)), &PoolOpts::default(), &k);
+        assert!((1_086_400.0..1_129_600.0).contains(&due.shallow), "{due:?}");
+        assert!((1_504_800.0..1_595_520.0).contains(&due.deep) && due.late == 1_604_800.0, "{due:?}");
+        let mut opts = PoolOpts::default();
+        opts.0.insert(opt::SCRUB_MIN_INTERVAL, PoolOptValue::Double(10.0));
+        let soon = Due::new(pg, (stamp(1_000_000), stamp(900_000)), &opts, &k);
+        assert!((1_000_010.0..=1_000_015.0).contains(&soon.shallow) && soon.deep == due.deep);
+    }
 
     #[test]
     fn scrubs_are_spread_and_always_alike() {

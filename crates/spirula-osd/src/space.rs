@@ -30,7 +30,18 @@ impl Osd {
 
     /// Above the map's full ratio?
     pub(crate) fn is_full(&self) -> bool {
-        let ratio = self.maps.map().map_or(0.95, |m| f64::from(m.full_ratio));
+        self.is_above(self.maps.map().map_or(0.95, |m| f64::from(m.full_ratio)))
+    }
+
+    /// Too full to be the target of a backfill, or of recovery by the log?
+    pub(crate) fn is_too_full(&self, backfill: bool) -> bool {
+        if !backfill {
+            return self.is_full();
+        }
+        self.is_above(self.maps.map().map_or(0.9, |m| f64::from(m.backfillfull_ratio)))
+    }
+
+    fn is_above(&self, ratio: f64) -> bool {
         self.space().is_some_and(|s| s.total.saturating_sub(s.available) as f64 >= ratio * s.total as f64)
     }
 }

@@ -88,6 +88,12 @@ pub enum Tell {
     OpsInFlight,
     /// The slowest of the latest requests.
     HistoricOps,
+    /// What background work may do, and does.
+    Scheduler,
+    /// Who recovers, who waits to.
+    Reservations,
+    /// When each PG is to be scrubbed.
+    Scrubs,
     /// Who is connected.
     Sessions,
     /// Write back what the store holds in memory.
@@ -116,6 +122,9 @@ const COMMANDS: &[(&str, &str, &str)] = &[
     ("dump_ops_in_flight", "", "show the ops currently in flight"),
     ("ops", "", "show the ops currently in flight"),
     ("dump_historic_ops", "", "show recent ops"),
+    ("dump_scheduler", "", "show clients' latency, the limit on background work, and what it does"),
+    ("dump_recovery_reservations", "", "show recovery reservations"),
+    ("dump_scrubs", "", "print scheduled scrubs"),
     ("sessions", "", "list existing sessions"),
     ("flush_store_cache", "", "write what the store holds in memory to its disk"),
 ];
@@ -173,6 +182,9 @@ pub fn parse(cmd: &[String]) -> Result<Tell, Answer> {
         },
         "dump_ops_in_flight" | "ops" => Tell::OpsInFlight,
         "dump_historic_ops" => Tell::HistoricOps,
+        "dump_scheduler" => Tell::Scheduler,
+        "dump_recovery_reservations" => Tell::Reservations,
+        "dump_scrubs" => Tell::Scrubs,
         "sessions" => Tell::Sessions,
         "flush_store_cache" => Tell::Flush,
         other if common::COMMANDS.iter().any(|(sig, _)| common::words(sig) == other) => {

@@ -225,6 +225,17 @@ pub enum Reservation {
     },
 }
 
+/// For what a PG wants a turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum TurnKind {
+    /// To begin with objects that somebody lacks.
+    Recovery,
+    /// To delete objects of a copy that is not needed any more.
+    Removal,
+    /// To compare some objects' copies.
+    Scrub,
+}
+
 /// What is being read ahead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ReadKey {
@@ -262,10 +273,21 @@ pub enum PgEvent {
     },
     /// The answer to [`PgEffect::Reserve`].
     Reserved(Reservation),
+    /// The other answer: this OSD is too full to be a target.
+    Refused(Reservation),
+    /// Recovery (or backfill) of this PG goes before that of others, or no longer.
+    Force {
+        /// Backfill; else recovery by the log.
+        backfill: bool,
+        /// Or no longer.
+        on: bool,
+    },
     /// The answer to [`PgEffect::WantTurn`]: so much recovery work may begin.
     Turn {
         /// Objects, or pieces of comparing.
         work: usize,
+        /// Bytes of an object to send at a time, at most.
+        piece: u64,
     },
     /// Scrub the PG; ends with [`PgEffect::ScrubEnded`].
     Scrub {
@@ -327,7 +349,7 @@ pub enum PgEffect {
     Reserve(Reservation),
     /// No more wanted, or done with it.
     Unreserve(Reservation),
-    /// There is recovery work to begin; say [`PgEvent::Turn`] when it may.
+    /// There is background work to begin ([`TurnKind`]); say [`PgEvent::Turn`] when it may.
     WantTurn,
     /// Recovery moved this much: objects, bytes (for the shell's scheduler).
     Recovered {

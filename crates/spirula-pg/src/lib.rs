@@ -80,7 +80,7 @@ mod stat;
 pub use api::Bug;
 pub use api::{
     ClientOp, ConnId, CreateAnswer, MapView, Now, OpId, OsdView, PeerMsg, Permits, PgConfig, PgEffect, PgEvent,
-    PoolView, ReadKey, Reservation, Token,
+    PoolView, ReadKey, Reservation, Token, TurnKind,
 };
 pub use intervals::Interval;
 pub use lease::{DRIFT, Leases};

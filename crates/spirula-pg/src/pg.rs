@@ -1,7 +1,7 @@
 //! The PG itself: its state, and which part of it an event belongs to.
 
 use crate::active::Active;
-use crate::api::{ConnId, MapView, Now, PeerMsg, PgConfig, PgEffect, PgEvent, Reservation, Token};
+use crate::api::{ConnId, MapView, Now, PeerMsg, PgConfig, PgEffect, PgEvent, Reservation, Token, TurnKind};
 use crate::exec::{ObjectReader, Prefetch};
 use crate::intervals::{Interval, forget_before};
 use crate::lease::Leases;
@@ -117,6 +117,8 @@ pub struct Pg {
     pub(crate) stat: crate::stat::StatState,
     pub(crate) repairs: crate::repair::Repairs,
     pub(crate) scrub: crate::scrub::Scrub,
+    /// Recovery, backfill: to go before others' until the PG is clean.
+    pub(crate) forced: [bool; 2],
     record_key: Bytes,
     head_key: Bytes,
 }
@@ -233,6 +235,7 @@ impl Pg {
             stat: crate::stat::StatState::default(),
             repairs: crate::repair::Repairs::default(),
             scrub: crate::scrub::Scrub::default(),
+            forced: [false; 2],
             record_key: info_key(id),
             head_key: head_key(id),
         }
@@ -291,6 +294,26 @@ impl Pg {
         self.ops.waits_for_lease()
     }
 
+    /// For what it wants a turn; `None` if for nothing (any more).
+    pub fn turn_kind(&self) -> Option<TurnKind> {
+        match &self.role {
+            Role::Removing => Some(TurnKind::Removal),
+            Role::Active(a) if a.recovery.wants_turn() => Some(TurnKind::Recovery),
+            Role::Active(_) if self.scrub.wants_turn() => Some(TurnKind::Scrub),
+            _ => None,
+        }
+    }
+
+    /// The shell gives a turn.
+    fn on_turn(&mut self, work: usize, piece: u64, cx: &mut Cx<'_>) {
+        match self.turn_kind() {
+            Some(TurnKind::Removal) => self.remove_more(cx),
+            Some(TurnKind::Recovery) => self.recover_more(work, piece, cx),
+            Some(TurnKind::Scrub) => self.begin_chunk(cx),
+            None => {}
+        }
+    }
+
     /// Does it matter to the PG that time passes?
     pub fn wants_tick(&self) -> bool {
         match &self.role {
@@ -326,7 +349,9 @@ impl Pg {
             PgEvent::CreateAnswer(answer) => self.on_create_answer(answer, cx),
             PgEvent::CreatedAck { winner } => self.on_created_ack(winner, cx),
             PgEvent::Reserved(what) => self.on_reserved(what, cx),
-            PgEvent::Turn { work } => self.on_turn(work, cx),
+            PgEvent::Refused(what) => self.on_refused(what, cx),
+            PgEvent::Force { backfill, on } => self.on_force(backfill, on, cx),
+            PgEvent::Turn { work, piece } => self.on_turn(work, piece, cx),
             PgEvent::Scrub { deep, repair } => self.on_scrub(deep, repair, cx),
             PgEvent::ScrubMapped { seq, map } => self.on_scrub_mapped(seq, map, cx),
             PgEvent::Continue => self.go_on(cx),
@@ -570,6 +595,7 @@ impl Pg {
         self.repairs.clear();
         self.abort_scrub(cx);
         self.scrub.found = None;
+        self.forced = [false; 2];
         for r in std::mem::take(&mut self.reservations) {
             cx.out.push(PgEffect::Unreserve(r));
         }
@@ -668,7 +694,7 @@ impl Pg {
             After::Send(to, msg) => cx.out.push(PgEffect::Send(to, msg)),
             After::Step { since, step } if since == self.interval.since => self.on_step(step, cx),
             After::Step { .. } | After::Nothing => {}
-            After::Remove => self.remove_more(cx),
+            After::Remove => cx.out.push(PgEffect::WantTurn),
             After::Gone => self.check_removed(cx),
         }
     }

@@ -51,6 +51,9 @@ impl Pg {
         }
         if let Role::Active(_) = &self.role {
             state |= self.scrub.state();
+            for (on, bit) in self.forced.into_iter().zip([PgState::FORCED_RECOVERY, PgState::FORCED_BACKFILL]) {
+                state |= if on { bit } else { PgState::UNKNOWN };
+            }
             if self.info.as_ref().is_some_and(|i| i.scrub.shallow_errors + i.scrub.deep_errors > 0) {
                 state |= PgState::INCONSISTENT;
             }

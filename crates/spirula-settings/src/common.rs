@@ -155,14 +155,14 @@ mod tests {
     #[test]
     fn options_are_set_shown_and_unset() {
         let mut s = Settings::default();
-        run_on(&mut s, "config set", &json!({"var": "osd_max_backfills", "val": ["4"]})).unwrap();
+        run_on(&mut s, "config set", &json!({"var": "osd_max_backfills", "val": ["3"]})).unwrap();
         let got = run_on(&mut s, "config get", &json!({"var": "osd-max-backfills"})).unwrap();
-        assert_eq!(got, json!({"osd_max_backfills": "4"}));
-        assert_eq!(run_on(&mut s, "config diff", &json!({})).unwrap()["diff"]["osd_max_backfills"]["override"], "4");
+        assert_eq!(got, json!({"osd_max_backfills": "3"}));
+        assert_eq!(run_on(&mut s, "config diff", &json!({})).unwrap()["diff"]["osd_max_backfills"]["override"], "3");
         run_on(&mut s, "injectargs", &json!({"injected_args": ["--osd-max-backfills 2", "--debug_osd=9/9"]})).unwrap();
         assert_eq!(run_on(&mut s, "config show", &json!({})).unwrap()["debug_osd"], "9/9");
         run_on(&mut s, "config unset", &json!({"var": "osd_max_backfills"})).unwrap();
-        assert_eq!(s.get("osd_max_backfills"), Some("1"));
+        assert_eq!(s.get("osd_max_backfills"), Some("4"));
     }
 
     #[test]

@@ -128,7 +128,7 @@ mod tests {
     #[test]
     fn stronger_sources_win_and_weaker_ones_show_again() {
         let mut s = Settings::default();
-        assert_eq!(s.get("osd_max_backfills"), Some("1"));
+        assert_eq!(s.get("osd_max_backfills"), Some("4"));
         s.set(Source::File, "osd max backfills", "3").unwrap();
         s.set(Source::Args, "osd-max-backfills", "5").unwrap();
         s.set_central(&[("osd_max_backfills".to_owned(), "7".to_owned())].into());
@@ -138,7 +138,7 @@ mod tests {
         s.unset(Source::File, "osd_max_backfills");
         assert_eq!(s.get("osd_max_backfills"), Some("7"));
         let row = &s.diff()["osd_max_backfills"];
-        assert_eq!((row["default"].as_str(), row["mon"].as_str(), row["final"].as_str()), ("1", "7", "7"));
+        assert_eq!((row["default"].as_str(), row["mon"].as_str(), row["final"].as_str()), ("4", "7", "7"));
         s.set_central(&BTreeMap::new());
         assert!(s.changed().is_empty() && s.diff().is_empty());
     }

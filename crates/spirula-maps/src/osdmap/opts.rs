@@ -29,8 +29,12 @@ pub enum PoolOptType {
 pub mod opt {
     /// Least seconds between shallow scrubs.
     pub const SCRUB_MIN_INTERVAL: i32 = 0;
+    /// Seconds after which a scrub is late.
+    pub const SCRUB_MAX_INTERVAL: i32 = 1;
     /// Seconds between deep scrubs.
     pub const DEEP_SCRUB_INTERVAL: i32 = 2;
+    /// Priority of recovery, from −10 to 10.
+    pub const RECOVERY_PRIORITY: i32 = 3;
     /// Compression mode.
     pub const COMPRESSION_MODE: i32 = 6;
     /// Compression algorithm.

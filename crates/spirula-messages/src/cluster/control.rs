@@ -9,7 +9,7 @@
 //! | OSD → monitor | [`OsdBoot`], [`OsdMarkMeDown`], [`OsdFailureReport`], [`OsdAlive`], [`OsdPgTemp`], [`PgCreateAsk`], [`PgsCreated`] |
 //! | monitor → OSD | [`OsdMarkMeDownAck`], [`PgCreateGrant`], [`PgsCreatedAck`], [`OsdStop`], and Ceph's MOSDMap |
 //! | OSD → manager | [`OsdReport`] |
-//! | manager → OSD | [`OsdReportAck`], [`OsdScrub`] |
+//! | manager → OSD | [`OsdReportAck`], [`OsdScrub`], [`OsdForce`] |
 //! | manager → monitor | [`MgrBeacon`], [`MgrDigest`] |
 //!
 //! Between monitors: [`super::quorum`].
@@ -262,6 +262,18 @@ control! {
         deep: bool,
         /// Repair what is found.
         repair: bool,
+    }
+}
+
+control! {
+    /// The manager passes on `pg force-recovery`, `pg cancel-force-backfill`…
+    OsdForce = 0x5313 {
+        /// The PGs.
+        pgs: Vec<PgId>,
+        /// Their backfill; else their recovery by the log.
+        backfill: bool,
+        /// They go before others; else no longer.
+        on: bool,
     }
 }
 

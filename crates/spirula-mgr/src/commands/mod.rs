@@ -1,6 +1,7 @@
 //! The manager's commands: what the `ceph` tool may ask, and the answers.
 
 mod autoscale;
+mod force;
 mod modules;
 mod options;
 mod osd;
@@ -18,7 +19,7 @@ use spec::{CommandSpec, Ctx, FLAG_MGR};
 use spirula_format::Format;
 use spirula_settings::common;
 
-pub(crate) use spec::Reply;
+pub(crate) use spec::{Order, Reply};
 
 /// Every command, in the order of the descriptors.
 fn all() -> impl Iterator<Item = &'static CommandSpec> {

@@ -34,6 +34,10 @@ pub(super) const COMMANDS: &[CommandSpec] = commands! {
     "osd" "rw", "osd pool scrub name=who,type=CephPoolname,n=N", "initiate scrub on pool <who>" => super::scrub::pool;
     "osd" "rw", "osd pool deep-scrub name=who,type=CephPoolname,n=N", "initiate deep-scrub on pool <who>" => super::scrub::pool;
     "osd" "rw", "osd pool repair name=who,type=CephPoolname,n=N", "initiate repair on pool <who>" => super::scrub::pool;
+    "osd" "rw", "osd pool force-recovery name=who,type=CephPoolname,n=N", "initiate recovery of specified pool <who> first" => super::force::pool;
+    "osd" "rw", "osd pool force-backfill name=who,type=CephPoolname,n=N", "initiate backfill of specified pool <who> first" => super::force::pool;
+    "osd" "rw", "osd pool cancel-force-recovery name=who,type=CephPoolname,n=N", "restore normal recovery priority of specified pool <who>" => super::force::pool;
+    "osd" "rw", "osd pool cancel-force-backfill name=who,type=CephPoolname,n=N", "restore normal recovery priority of specified pool <who>" => super::force::pool;
 };
 
 fn perf(c: &Ctx<'_>) -> Reply {

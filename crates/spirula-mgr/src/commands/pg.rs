@@ -29,6 +29,10 @@ pub(super) const COMMANDS: &[CommandSpec] = commands! {
     "rw", "pg scrub name=pgid,type=CephPgid", "start scrub on <pgid>" => super::scrub::pg;
     "rw", "pg deep-scrub name=pgid,type=CephPgid", "start deep-scrub on <pgid>" => super::scrub::pg;
     "rw", "pg repair name=pgid,type=CephPgid", "start repair on <pgid>" => super::scrub::pg;
+    "rw", "pg force-recovery name=pgid,type=CephPgid,n=N", "force recovery of <pgid> first" => super::force::pg;
+    "rw", "pg force-backfill name=pgid,type=CephPgid,n=N", "force backfill of <pgid> first" => super::force::pg;
+    "rw", "pg cancel-force-recovery name=pgid,type=CephPgid,n=N", "restore normal recovery priority of <pgid>" => super::force::pg;
+    "rw", "pg cancel-force-backfill name=pgid,type=CephPgid,n=N", "restore normal backfill priority of <pgid>" => super::force::pg;
 };
 
 const OMAP_NOTE: &str = "\n* NOTE: Omap statistics are gathered during deep scrub and may be inaccurate soon afterwards depending on utilization. See http://docs.ceph.com/en/latest/dev/placement-group/#omap-statistics for further details.\n";

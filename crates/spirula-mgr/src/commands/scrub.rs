@@ -1,6 +1,6 @@
 //! `pg scrub`, `osd scrub`, `osd pool scrub` and their like: orders to OSDs.
 
-use super::spec::{Ctx, Reply, parse_osd};
+use super::spec::{Ctx, Order, Reply, parse_osd};
 use spirula_messages::cluster::control::OsdScrub;
 use spirula_types::{OsdId, PgId, errno};
 use std::collections::BTreeMap;
@@ -11,9 +11,9 @@ fn kind<'a>(c: &Ctx<'a>) -> &'a str {
     prefix.rsplit(' ').next().unwrap_or_default()
 }
 
-fn order(c: &Ctx<'_>, pgs: Vec<PgId>) -> OsdScrub {
+fn order(c: &Ctx<'_>, pgs: Vec<PgId>) -> Order {
     let (deep, repair) = (kind(c) != "scrub", kind(c) == "repair");
-    OsdScrub { pgs, deep, repair }
+    Order::Scrub(OsdScrub { pgs, deep, repair })
 }
 
 /// `pg scrub|deep-scrub|repair PGID`.
@@ -31,7 +31,7 @@ pub(super) fn pg(c: &Ctx<'_>) -> Reply {
         return Reply::err(errno::EAGAIN, format!("pg {pg} primary osd.{primary} is not currently connected"));
     }
     let mut r = Reply::ok(format!("instructing pg {pg} on osd.{primary} to {}", kind(c)));
-    r.scrubs.push((primary, order(c, vec![pg])));
+    r.orders.push((primary, order(c, vec![pg])));
     r
 }
 
@@ -53,7 +53,7 @@ pub(super) fn osd(c: &Ctx<'_>) -> Reply {
         return Reply::err(errno::EAGAIN, format!("osd.{deaf} is not currently connected"));
     }
     let mut r = Reply::ok(format!("osd(s) {} instructed to {}", text.join(","), kind(c)));
-    r.scrubs = osds.into_iter().map(|o| (o, order(c, Vec::new()))).collect();
+    r.orders = osds.into_iter().map(|o| (o, order(c, Vec::new()))).collect();
     r
 }
 
@@ -73,6 +73,6 @@ pub(super) fn pool(c: &Ctx<'_>) -> Reply {
             of.entry(stat.acting_primary).or_default().push(*pg);
         }
     }
-    let scrubs = of.into_iter().filter(|(o, _)| *o >= 0).map(|(o, pgs)| (o, order(c, pgs))).collect();
-    Reply { scrubs, ..Reply::default() }
+    let orders = of.into_iter().filter(|(o, _)| *o >= 0).map(|(o, pgs)| (o, order(c, pgs))).collect();
+    Reply { orders, ..Reply::default() }
 }

@@ -4,7 +4,7 @@ use crate::event::Now;
 use crate::mgr::Mgr;
 use serde_json::{Map, Value, json};
 use spirula_format::{Format, to_json};
-use spirula_messages::cluster::control::OsdScrub;
+use spirula_messages::cluster::control::{OsdForce, OsdScrub};
 use spirula_types::{OsdId, errno};
 
 /// Descriptor flag: served by the manager; the tool sends it here.
@@ -122,6 +122,15 @@ pub(crate) fn parse_osd(s: &str) -> Option<OsdId> {
     s.strip_prefix("osd.").unwrap_or(s).parse().ok().filter(|n| *n >= 0)
 }
 
+/// What an OSD is to do because of a command.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Order {
+    /// To scrub.
+    Scrub(OsdScrub),
+    /// To recover some PGs first.
+    Force(OsdForce),
+}
+
 /// What a command gives back.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Reply {
@@ -132,7 +141,7 @@ pub(crate) struct Reply {
     /// Output (stdout).
     pub data: String,
     /// Orders to OSDs that follow from it.
-    pub scrubs: Vec<(OsdId, OsdScrub)>,
+    pub orders: Vec<(OsdId, Order)>,
 }
 
 impl Reply {

@@ -456,7 +456,7 @@ fn config_reaches_its_subscribers_and_only_them() {
     assert_eq!(configs[0].1.config["osd_max_backfills"], "3");
     // What was wrong is undone by going back.
     c.ok(r#"{"prefix": "config reset", "num": 1}"#);
-    assert_eq!(c.ok(r#"{"prefix": "config get", "who": "osd.0", "key": "osd_max_backfills"}"#), "1\n");
+    assert_eq!(c.ok(r#"{"prefix": "config get", "who": "osd.0", "key": "osd_max_backfills"}"#), "4\n");
 }
 
 #[test]

@@ -51,10 +51,13 @@ pub(crate) struct Recovery {
     /// Work that the shell allows to begin.
     turns: usize,
     asked_turn: bool,
+    /// Bytes of an object to send at a time, if the shell said.
+    piece: Option<u64>,
     backfills: BTreeMap<Peer, Backfill>,
     /// Copies outside the members that may have what is unfound.
     sources: BTreeMap<Peer, Member>,
-    too_full: bool,
+    /// A target has no room: for a backfill, or for recovery by the log.
+    too_full: Option<bool>,
 }
 
 /// One object's recovery.
@@ -90,7 +93,11 @@ struct Push {
 
 impl Recovery {
     pub fn state(&self) -> PgState {
-        let toofull = if self.too_full { PgState::BACKFILL_TOOFULL } else { PgState::UNKNOWN };
+        let toofull = match self.too_full {
+            None => PgState::UNKNOWN,
+            Some(false) => PgState::RECOVERY_TOOFULL,
+            Some(true) => PgState::BACKFILL_TOOFULL,
+        };
         let unfound = match (self.unfound.is_empty(), self.backfilling) {
             (true, _) => PgState::UNKNOWN,
             (false, false) => PgState::RECOVERY_UNFOUND,
@@ -100,7 +107,12 @@ impl Recovery {
     }
 
     pub fn wants_tick(&self) -> bool {
-        !self.unfound.is_empty() || self.too_full || !matches!(self.stage, Stage::Idle)
+        !self.unfound.is_empty() || self.too_full.is_some() || !matches!(self.stage, Stage::Idle)
+    }
+
+    /// Is there work that waits for the shell's turn?
+    pub fn wants_turn(&self) -> bool {
+        self.asked_turn
     }
 
     /// Objects being recovered now, for `pg query`.
@@ -216,6 +228,7 @@ impl Pg {
         } else if view.acting.len() >= size && view.up == view.acting && a.serving && !a.clean {
             a.clean = true;
             a.want = None;
+            self.forced = [false; 2];
             if let Some(info) = &mut self.info {
                 info.lec = view.epoch;
             }
@@ -230,11 +243,16 @@ impl Pg {
     // ---- the pump ----
 
     /// The shell allows work to begin.
-    pub(crate) fn on_turn(&mut self, work: usize, cx: &mut Cx<'_>) {
+    pub(crate) fn recover_more(&mut self, work: usize, piece: u64, cx: &mut Cx<'_>) {
         let Some(a) = self.active_mut() else { return };
         a.recovery.asked_turn = false;
-        a.recovery.turns = work;
+        (a.recovery.turns, a.recovery.piece) = (work, Some(piece));
         self.pump(cx);
+    }
+
+    /// Objects being recovered.
+    pub fn recovering(&self) -> usize {
+        self.active().map_or(0, |a| a.recovery.ops.len())
     }
 
     /// Goes on with whatever recovery can do now.
@@ -357,6 +375,9 @@ impl Pg {
         };
         let last = t.next.is_none();
         pull.next = t.next;
+        let bytes = (t.header.len() + t.payload.len()) as u64;
+        self.stat.recovered_bytes += bytes as i64;
+        cx.out.push(PgEffect::Recovered { objects: 0, bytes });
         self.ops.forget_object(&object);
         let after = After::Step { since: self.interval.since, step: Step::Pulled(t.seq) };
         self.apply_piece(txn, last, after, cx);
@@ -426,8 +447,8 @@ impl Pg {
     /// Sends the next piece of an object to all who get it.
     fn push_piece(&mut self, object: &HObject, cx: &mut Cx<'_>) -> Result<(), crate::exec::Prefetch> {
         let seq = self.seq();
-        let max = self.cfg.push_bytes;
         let Role::Active(a) = &mut self.role else { return Ok(()) };
+        let max = self.cfg.push_bytes.min(a.recovery.piece.unwrap_or(u64::MAX));
         let Some(push) = a.recovery.ops.get_mut(object).and_then(|o| o.push.as_mut()) else { return Ok(()) };
         let read = if push.remove {
             let update = ObjectUpdate { object: object.clone(), ops: vec![ObjectOp::Remove] };
@@ -584,8 +605,6 @@ impl Pg {
 
     /// Time passed.
     pub(crate) fn retry_recovery(&mut self, cx: &mut Cx<'_>) {
-        let Role::Active(a) = &mut self.role else { return };
-        a.recovery.too_full = false;
         self.begin_recovery(cx);
         self.pump(cx);
     }

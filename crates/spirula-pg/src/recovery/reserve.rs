@@ -86,6 +86,8 @@ impl Pg {
             _ => Vec::new(),
         };
         a.recovery.todo.clear();
+        a.recovery.asked_turn = false;
+        a.recovery.turns = 0;
         a.recovery.stage = Stage::Idle;
         for backfill in [false, true] {
             let r = Reservation::Local { backfill };
@@ -118,10 +120,33 @@ impl Pg {
         }
     }
 
+    /// Our own OSD is too full to be a target.
+    pub(crate) fn on_refused(&mut self, what: Reservation, cx: &mut Cx<'_>) {
+        if self.reservations.remove(&what)
+            && let Reservation::Remote { primary, .. } = what
+        {
+            self.send(primary, CtlBody::TooFull, cx);
+        }
+    }
+
+    /// Is it to go before others'?
+    pub fn is_forced(&self, backfill: bool) -> bool {
+        self.forced[usize::from(backfill)]
+    }
+
+    /// The administrator wants it before others', or no longer.
+    pub(crate) fn on_force(&mut self, backfill: bool, on: bool, cx: &mut Cx<'_>) {
+        let on = on && self.active().is_some_and(|a| !a.clean);
+        if std::mem::replace(&mut self.forced[usize::from(backfill)], on) != on {
+            cx.out.push(PgEffect::StateChanged);
+        }
+    }
+
     /// A target lets us, or has no room.
     pub(crate) fn on_remote_reserved(&mut self, from: Peer, granted: bool, cx: &mut Cx<'_>) {
         let Role::Active(a) = &mut self.role else { return };
-        let Stage::Remote { left, .. } = &mut a.recovery.stage else { return };
+        let Stage::Remote { left, backfill } = &mut a.recovery.stage else { return };
+        let backfill = *backfill;
         if left.first() != Some(&from) {
             return;
         }
@@ -129,7 +154,7 @@ impl Pg {
             left.remove(0);
             self.reserve_next(cx);
         } else {
-            a.recovery.too_full = true;
+            a.recovery.too_full = Some(backfill);
             a.asked_ms = cx.now.mono_ms;
             self.release(cx);
             cx.out.push(PgEffect::StateChanged);
@@ -144,6 +169,7 @@ impl Pg {
             return;
         }
         a.recovery.stage = Stage::Running { backfill };
+        a.recovery.too_full = None;
         cx.out.push(PgEffect::StateChanged);
         if backfill {
             self.begin_backfills();

@@ -39,6 +39,8 @@ pub(crate) struct Scrub {
 enum Phase {
     /// Rests until then.
     Rest(u64),
+    /// Waits for the shell's turn.
+    Turn,
     /// Waits for writes under way.
     Drain,
     /// Waits for maps.
@@ -69,7 +71,7 @@ struct Run {
 
 impl Run {
     fn covers(&self, object: &HObject) -> bool {
-        !matches!(self.phase, Phase::Rest(_)) && *object >= self.from && *object < self.to
+        !matches!(self.phase, Phase::Rest(_) | Phase::Turn) && *object >= self.from && *object < self.to
     }
 }
 
@@ -77,6 +79,11 @@ impl Scrub {
     /// Must a write to this object wait?
     pub fn blocks(&self, object: &HObject) -> bool {
         self.run.as_ref().is_some_and(|r| r.covers(object))
+    }
+
+    /// Does the next chunk wait for the shell's turn?
+    pub fn wants_turn(&self) -> bool {
+        self.run.as_ref().is_some_and(|r| matches!(r.phase, Phase::Turn))
     }
 
     pub fn state(&self) -> PgState {
@@ -114,7 +121,7 @@ impl Pg {
         self.scrub.run = Some(Run {
             deep,
             repair,
-            phase: Phase::Drain,
+            phase: Phase::Turn,
             to: from.clone(),
             from,
             chunk_began: cx.now.mono_ms,
@@ -127,8 +134,7 @@ impl Pg {
             errors: 0,
             fixed: 0,
         });
-        cx.out.push(PgEffect::StateChanged);
-        self.begin_chunk(cx);
+        cx.out.extend([PgEffect::StateChanged, PgEffect::WantTurn]);
     }
 
     /// The PG is no longer what a scrub may look at.
@@ -146,7 +152,7 @@ impl Pg {
     }
 
     /// The next objects: writes to them wait from now on.
-    fn begin_chunk(&mut self, cx: &mut Cx<'_>) {
+    pub(crate) fn begin_chunk(&mut self, cx: &mut Cx<'_>) {
         let (_, end) = self.range();
         let Some(r) = &self.scrub.run else { return };
         let max = if r.deep { self.cfg.scrub_chunk.div_ceil(4) } else { self.cfg.scrub_chunk }.max(1);
@@ -272,10 +278,12 @@ impl Pg {
 
     /// Time passed.
     pub(crate) fn scrub_tick(&mut self, cx: &mut Cx<'_>) {
-        if let Some(Run { phase: Phase::Rest(until), .. }) = &self.scrub.run
-            && cx.now.mono_ms >= *until
+        if let Some(r) = &mut self.scrub.run
+            && let Phase::Rest(until) = r.phase
+            && cx.now.mono_ms >= until
         {
-            self.begin_chunk(cx);
+            r.phase = Phase::Turn;
+            cx.out.push(PgEffect::WantTurn);
         }
     }
 
