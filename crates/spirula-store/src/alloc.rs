@@ -177,6 +177,12 @@ pub(crate) struct Allocator {
     /// itself says which they are, so that the bitmaps do not.
     chunks: BTreeSet<u64>,
     chunk_blocks: u64,
+    /// How many more allocations succeed, and whether then one fails or all do.
+    #[cfg(test)]
+    pub failing: Option<(u64, bool)>,
+    /// How many failed so.
+    #[cfg(test)]
+    pub failed: u64,
 }
 
 fn group_of(block: u64) -> usize {
@@ -198,6 +204,10 @@ impl Allocator {
             large: 0,
             chunks: BTreeSet::new(),
             chunk_blocks: 0,
+            #[cfg(test)]
+            failing: None,
+            #[cfg(test)]
+            failed: 0,
         }
     }
 
@@ -407,6 +417,16 @@ impl Allocator {
     /// Takes `n` blocks, in as few runs as can be found quickly, and appends them to `out`.
     /// False, with nothing taken, if there are fewer than `n` free.
     pub fn allocate(&mut self, n: u64, out: &mut Vec<PhysRun>) -> bool {
+        #[cfg(test)]
+        match &mut self.failing {
+            Some((0, for_good)) => {
+                self.failed += 1;
+                self.failing = for_good.then_some((0, true));
+                return false;
+            }
+            Some((left, _)) => *left -= 1,
+            None => {}
+        }
         if n > self.free {
             return false;
         }

@@ -88,7 +88,7 @@ pub(crate) struct Checkpointer {
     pub shared: Arc<Shared>,
     pub meta: Arc<MetaStore>,
     /// An overlay of this size may come, bytes.
-    pub overlay_limit: usize,
+    pub overlay_bound: usize,
     pub block: Arc<dyn BlockDevice>,
     pub superblock_dev: Arc<dyn BlockDevice>,
     pub superblock: Superblock,
@@ -115,6 +115,7 @@ impl Checkpointer {
         }
         let clean = job.clean;
         let made = self.checkpoint(job).and_then(|()| if clean { Ok(()) } else { self.purge() });
+        self.shared.notify_owner();
         made.map_err(|e| self.shared.poison(e)).is_ok()
     }
 
@@ -130,6 +131,9 @@ impl Checkpointer {
         for (g, map) in job.groups {
             changes.push((keys::group(g), if map.is_empty() { None } else { Some(map) }));
         }
+        if planted!(TailTooEarly) {
+            self.shared.ring_tail.store(job.end.offset, Ordering::Release);
+        }
         let record = CheckpointRecord { seq: job.seq, end: job.end, counters: job.counters };
         changes.push((keys::CHECKPOINT.to_vec(), Some(record.encode())));
         // The superblock with the new root is the commit.
@@ -141,13 +145,21 @@ impl Checkpointer {
             sb.journaled = job.end;
             sb.write(dev)
         })?;
-        self.meta.keep_spare(self.overlay_limit);
+        self.keep_spare();
         self.shared.superblock.store(self.superblock.label.generation, Ordering::Release);
         self.dead.extend(&job.frozen.dead);
+        self.shared.dead.store(self.dead.len(), Ordering::Release);
         self.shared.ring_tail.store(job.end.offset, Ordering::Release);
         self.shared.checkpointed.store(job.seq, Ordering::Release);
         self.shared.notify_owner();
         Ok(())
+    }
+
+    fn keep_spare(&self) {
+        if planted!(MetadataTakesAll) {
+            return;
+        }
+        self.shared.meta_slack.store(self.meta.keep_spare(self.overlay_bound), Ordering::Release);
     }
 
     fn stored_log(&mut self, pg: PgId) -> Result<&mut StoredLog> {
@@ -216,8 +228,19 @@ impl Checkpointer {
         Ok(())
     }
 
-    /// Deletes some pairs of removed omaps. Nothing refers to them, so this needs no journal.
+    /// Deletes some pairs of removed omaps; all of them while space is short.
     fn purge(&mut self) -> Result<()> {
+        loop {
+            self.purge_some()?;
+            self.shared.dead.store(self.dead.len(), Ordering::Release);
+            if self.dead.is_empty() || !self.shared.meta_short() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Nothing refers to them, so this needs no journal.
+    fn purge_some(&mut self) -> Result<()> {
         let mut left = PURGE_STEP;
         let mut changes = Changes::new();
         while let Some(&id) = self.dead.front() {
@@ -246,6 +269,7 @@ impl Checkpointer {
             sb.root = Bytes::copy_from_slice(root);
             sb.write(dev)
         })?;
+        self.keep_spare();
         self.shared.superblock.store(self.superblock.label.generation, Ordering::Release);
         Ok(())
     }

@@ -15,7 +15,7 @@ use bytes::Bytes;
 use spirula_buffer::PayloadPool;
 use spirula_types::Uuid;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -147,6 +147,11 @@ pub(crate) struct Shared {
     pub checkpointed: AtomicU64,
     /// Newest generation of the superblock known to be durable.
     pub superblock: AtomicU64,
+    /// Bytes that metadata may grow by beyond what commits to come may need; less than 0:
+    /// nothing may be added.
+    pub meta_slack: AtomicI64,
+    /// Removed omaps whose pairs are not purged yet.
+    pub dead: AtomicUsize,
     failed: AtomicBool,
     failure: Mutex<Option<StoreError>>,
     on_error: Mutex<Box<dyn Fn(StoreError) + Send>>,
@@ -165,6 +170,8 @@ impl Shared {
             ring_tail: AtomicU64::new(tail),
             checkpointed: AtomicU64::new(checkpointed),
             superblock: AtomicU64::new(0),
+            meta_slack: AtomicI64::new(0),
+            dead: AtomicUsize::new(0),
             failed: AtomicBool::new(false),
             failure: Mutex::new(None),
             on_error: Mutex::new(on_error),
@@ -192,6 +199,11 @@ impl Shared {
         if wake {
             self.work.notify_one();
         }
+    }
+
+    /// Is there no space for more metadata?
+    pub fn meta_short(&self) -> bool {
+        self.meta_slack.load(Ordering::Acquire) < 0
     }
 
     /// Bytes queued or being written.

@@ -9,7 +9,7 @@ use crate::alloc::{Allocator, BLOCK};
 use crate::device::BlockDevice;
 use crate::error::{Result, StoreError};
 use bytes::Bytes;
-use spirula_tree::{Options, PageSpace, Root, Tree, TreeError};
+use spirula_tree::{Options, PAGE, PageSpace, Root, Tree, TreeError};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -48,8 +48,8 @@ impl ChunkSpace {
         self.spare.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps about `bytes` in spare.
-    fn keep_spare(&self, bytes: u64) {
+    /// Keeps about `bytes` in spare, or as much as there is; returns how much.
+    fn keep_spare(&self, bytes: u64) -> u64 {
         let wanted = bytes.div_ceil(self.chunk * BLOCK) as usize;
         let mut spare = self.spare();
         while spare.len() > wanted
@@ -62,6 +62,7 @@ impl ChunkSpace {
         {
             spare.push(chunk);
         }
+        spare.len() as u64 * self.chunk * BLOCK
     }
 }
 
@@ -142,11 +143,27 @@ impl MetaStore {
         Ok(())
     }
 
-    /// Keeps space back for the commit of an overlay of so many bytes.
-    pub fn keep_spare(&self, overlay: usize) {
+    /// Keeps space back for the commits of two more overlays of up to so many bytes: one
+    /// may be on its way when the first turns out to have used more than was hoped. Returns
+    /// how many bytes there are beyond that; less than 0: so many are missing.
+    pub fn keep_spare(&self, overlay: usize) -> i64 {
         let overlay = overlay as u64;
-        let tree = self.disk_space();
-        self.space.keep_spare(tree.min(overlay * PAGES_PER_BYTE) + overlay * 8);
+        let s = self.tree.stats();
+        let live = s.live_pages * PAGE as u64;
+        // Free, or free as soon as nobody reads an older state.
+        let own = s.space_bytes.saturating_sub(live);
+        // A commit copies what it touches; leaves are at least half full. Adjoining pages may
+        // be wanted where there are none: a chunk for each of the two.
+        let copies = live.min(overlay * PAGES_PER_BYTE);
+        let needed = copies + 4 * overlay + 2 * self.space.chunk * BLOCK;
+        let spare = self.space.keep_spare(needed.saturating_sub(own));
+        (own + spare) as i64 - needed as i64
+    }
+
+    /// Bytes that metadata might still get, spare space included.
+    pub fn room(&self) -> u64 {
+        let spare = self.space.spare().len() as u64 * self.space.chunk;
+        (lock(&self.space.alloc).free() + spare) * BLOCK
     }
 
     /// The value of `key`.

@@ -55,6 +55,8 @@ pub(crate) struct Layout {
     pub meta: Option<Arc<dyn BlockDevice>>,
     /// Bytes by which the data space has grown since the last opening.
     pub grown: u64,
+    /// Damage that does no harm, in words.
+    pub notes: Vec<String>,
     others: Vec<(Label, Arc<dyn BlockDevice>)>,
 }
 
@@ -89,6 +91,7 @@ pub(crate) fn format(devs: &Devices, plan: &Plan) -> Result<u64> {
         mounts: 0,
         generation: 0,
         good: 0,
+        damaged: false,
     };
     let journal_size = plan.journal_size / BLOCK * BLOCK;
     if journal_size < JOURNAL_MIN {
@@ -273,7 +276,17 @@ impl Layout {
         sb.data_size = data_size;
         sb.label.size = sb.data_offset + data_size;
         let block = Arc::new(Region::new(devs.main.clone(), sb.data_offset, data_size, "data"));
-        Ok(Self { superblock: sb, main: devs.main.clone(), journal, block, meta, grown, others })
+        let labels = others.iter().map(|(l, d)| (l, d)).chain([(&sb.label, &devs.main)]);
+        let notes = labels.filter(|(l, _)| l.damaged).map(|(l, dev)| {
+            format!(
+                "{}: one of two copies of the label of the {} is damaged, by rot or by a crash while it was \
+                 written; opening the store for work writes it anew",
+                dev.name(),
+                l.role.name()
+            )
+        });
+        let notes = notes.collect();
+        Ok(Self { notes, superblock: sb, main: devs.main.clone(), journal, block, meta, grown, others })
     }
 
     /// Notes on all devices that the store is opened for writing. Its journal ends at
@@ -283,6 +296,7 @@ impl Layout {
         if self.grown > 0 {
             tracing::info!(device = self.main.name(), grown = self.grown, data = sb.data_size, "device has grown");
         }
+        self.notes.iter().for_each(|n| tracing::warn!("{n}"));
         sb.label.mounts += 1;
         for (label, dev) in &mut self.others {
             label.mounts = sb.label.mounts;

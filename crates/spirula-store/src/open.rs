@@ -23,6 +23,7 @@ use crate::superblock::{Identity, Superblock};
 use spirula_encoding::Decoder;
 use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex};
 
@@ -159,6 +160,7 @@ impl Store {
             memory_limit: opts.cache_bytes,
             room: HostRoom::default(),
             workers: Workers::default(),
+            notes: layout.notes.clone(),
             _claims: claims,
         };
         let ring = Ring {
@@ -172,7 +174,8 @@ impl Store {
         let (head, images) = store.replay(&ring, base.end, !sb.clean)?;
         // Chunks may be where data was that the journal has freed.
         meta.claim_chunks()?;
-        meta.keep_spare(store.overlay_limit());
+        let slack = meta.keep_spare(store.overlay_bound());
+        store.shared.meta_slack.store(slack, Ordering::Release);
         // Everything is sound: from here on the store may be written.
         store.restore_images(&ring, &images)?;
         // The last frame may have been whole in a cache only; from now on it counts.
@@ -314,8 +317,8 @@ impl Store {
         opts: &StoreOptions,
         on_commit: Box<dyn Fn(u64) + Send>,
     ) {
-        use std::sync::atomic::Ordering;
         let sb = layout.superblock;
+        self.shared.dead.store(dead.len(), Ordering::Release);
         self.shared.durable.store(self.seq, Ordering::Release);
         self.shared.written.store(self.seq, Ordering::Release);
         self.shared.ring_head.store(head.at.offset, Ordering::Release);
@@ -339,7 +342,7 @@ impl Store {
         let checkpointer = Checkpointer {
             shared: self.shared.clone(),
             meta,
-            overlay_limit: self.overlay_limit(),
+            overlay_bound: self.overlay_bound(),
             block: layout.block,
             superblock_dev: layout.main,
             superblock: sb,

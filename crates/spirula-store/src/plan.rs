@@ -153,7 +153,7 @@ impl ReadPlan {
                 let own = sums.chunks(kind.words());
                 for (i, (block, sum)) in room.chunks(BLOCK as usize).zip(own).enumerate() {
                     let zeros = planted!(ZeroPageBelieved) && block.iter().all(|b| *b == 0);
-                    if !kind.holds(block, sum) && !zeros {
+                    if !kind.holds(block, sum) && !zeros && !planted!(ChecksumIgnored) {
                         return Err(bad(offset + i as u64 * BLOCK));
                     }
                     if let (Some(j), [crc]) = (joined.as_mut(), sum) {

@@ -61,6 +61,8 @@ mod bugs {
         TruncateInPlace,
         /// deletion needs space that is not there
         DeletionNeedsSpace,
+        /// no space kept for metadata
+        MetadataTakesAll,
         /// "no space" with fragmented space free
         FragmentedIsFull,
         /// allocation map stale after quick shutdown
@@ -73,6 +75,8 @@ mod bugs {
         HugeRequestCut,
         /// zero page returned once, and believed
         ZeroPageBelieved,
+        /// data returned without a look at its checksum
+        ChecksumIgnored,
         /// scrub reads the cache, not the rotten device
         ScrubReadsCache,
         /// changed record goes with the cache entry when the cache shrinks to nothing
@@ -91,6 +95,8 @@ mod bugs {
         AcknowledgedEarly,
         /// torn frame applied
         TornFrameApplied,
+        /// journal's tail passes what the metadata holds
+        TailTooEarly,
         /// copies of the superblock written without a flush between them
         SuperblockCopiesTogether,
         /// allocation of space fails now and then, and what was taken before it is kept

@@ -25,6 +25,9 @@ use spirula_types::transaction::{MetaOp, ObjectOp, ObjectUpdate, Transaction};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+/// A record with more than this beside data, bytes, is looked at on its own when metadata
+/// grows.
+const LARGE_REDO: usize = 1 << 20;
 /// Largest object, bytes: segment numbers are 32 bits.
 const OBJECT_MAX: u64 = SEGMENT_BLOCKS * BLOCK * u32::MAX as u64;
 
@@ -66,6 +69,8 @@ pub(crate) struct Stage<'s> {
     pieces: Vec<(u64, Bytes)>,
     counters: Counters,
     reserve: u64,
+    /// It makes objects or lets them grow, in data or metadata.
+    adds: bool,
     /// The finished journal record, and whether payload goes straight to its blocks.
     record: (Vec<u8>, bool),
 }
@@ -75,6 +80,7 @@ impl<'s> Stage<'s> {
         let grows =
             |op: &ObjectOp| matches!(op, ObjectOp::Write { .. } | ObjectOp::CloneFrom(_) | ObjectOp::CloneRange { .. });
         let reserve = if txn.objects.iter().flat_map(|u| &u.ops).any(grows) { s.reserve() } else { 0 };
+        let adds = txn.objects.iter().any(|u| adds(&u.ops));
         let (seq, counters) = (s.seq + 1, s.counters);
         Self {
             s,
@@ -94,12 +100,16 @@ impl<'s> Stage<'s> {
             pieces: Vec::new(),
             counters,
             reserve,
+            adds,
             record: (Vec::new(), false),
         }
     }
 
     /// Works everything out.
     pub fn run(&mut self, txn: &Transaction) -> Result<()> {
+        if self.adds && self.s.shared.meta_short() {
+            return Err(StoreError::NoSpace { needed: BLOCK, available: 0 });
+        }
         for update in &txn.objects {
             self.update(update)?;
         }
@@ -210,6 +220,12 @@ impl<'s> Stage<'s> {
         let size = journal::frame_size(RECORD_HEADER + redo.len() + if direct { 0 } else { data });
         if size > limit {
             return Err(StoreError::TooLarge { what: "transaction", size, limit });
+        }
+        if self.adds && redo.len() > LARGE_REDO {
+            let (needed, available) = (redo.len() as u64 * 4, self.s.meta.room());
+            if needed > available {
+                return Err(StoreError::NoSpace { needed, available });
+            }
         }
         self.record = (redo, direct);
         Ok(())
@@ -354,6 +370,35 @@ fn space_of(space: &mut Vec<(i64, [i64; 5])>, pool: i64) -> &mut [i64; 5] {
         space.len() - 1
     });
     &mut space[at].1
+}
+
+/// Does this let an object's metadata grow? What also takes something away (a delete, a cut)
+/// may set attributes, too: they are there already.
+fn adds(ops: &[ObjectOp]) -> bool {
+    let grows = |op: &ObjectOp| {
+        matches!(
+            op,
+            ObjectOp::Write { .. }
+                | ObjectOp::CloneFrom(_)
+                | ObjectOp::CloneRange { .. }
+                | ObjectOp::OmapSet(_)
+                | ObjectOp::OmapSetHeader(_)
+        )
+    };
+    let takes = |op: &ObjectOp| {
+        matches!(
+            op,
+            ObjectOp::Remove
+                | ObjectOp::Truncate { .. }
+                | ObjectOp::Zero { .. }
+                | ObjectOp::RmAttr(_)
+                | ObjectOp::ClearAttrs
+                | ObjectOp::OmapRm(_)
+                | ObjectOp::OmapRmRange { .. }
+                | ObjectOp::OmapClear
+        )
+    };
+    ops.iter().any(grows) || !ops.iter().any(takes) && !ops.is_empty()
 }
 
 fn take_id(counters: &mut Counters) -> u64 {

@@ -171,6 +171,8 @@ pub struct Store {
     pub(crate) memory_limit: usize,
     pub(crate) room: HostRoom,
     pub(crate) workers: Workers,
+    /// Harmless damage found at the opening, in words.
+    pub(crate) notes: Vec<String>,
     /// Holds the locks on the devices.
     pub(crate) _claims: Claims,
 }
@@ -195,8 +197,35 @@ impl Store {
                 self.admit()?;
                 self.try_submit(txn)
             }
+            // So may be what was deleted since the last checkpoint, or waits to be purged.
+            Err(StoreError::NoSpace { .. }) if self.shared.meta_short() && self.may_gain() => {
+                self.gain()?;
+                self.admit()?;
+                self.try_submit(txn)
+            }
             r => r,
         }
+    }
+
+    /// Might a checkpoint find space for metadata?
+    fn may_gain(&self) -> bool {
+        self.seq > self.frozen_seq || self.shared.dead.load(Ordering::Acquire) > 0
+    }
+
+    /// Makes a checkpoint and lets removed omaps be purged, until there is space for
+    /// metadata or all is done.
+    fn gain(&mut self) -> Result<()> {
+        let before = self.frozen_seq;
+        self.wait(|s, _| s.checkpointed.load(Ordering::Acquire) >= before);
+        self.shared.check()?;
+        self.poll();
+        self.freeze(false);
+        let seq = self.seq;
+        self.wait(|s, _| {
+            s.checkpointed.load(Ordering::Acquire) >= seq
+                && (!s.meta_short() || s.dead.load(Ordering::Acquire) == 0)
+        });
+        Ok(())
     }
 
     fn try_submit(&mut self, txn: &Transaction) -> Result<u64> {
@@ -314,6 +343,11 @@ impl Store {
         self.memory_limit / 16
     }
 
+    /// No overlay becomes larger than this, but for a transaction of more than a MiB.
+    pub(crate) fn overlay_bound(&self) -> usize {
+        2 * self.overlay_limit() + self.record_max().min(1 << 20) as usize
+    }
+
     /// Starts a checkpoint of everything applied so far.
     fn freeze(&mut self, clean: bool) {
         self.divide_memory();
@@ -411,6 +445,8 @@ impl Store {
             (alloc.blocks(), alloc.free(), alloc.in_chunks())
         };
         let room = self.room.available(&*self.block).unwrap_or(u64::MAX);
+        // Data without metadata is none.
+        let room = if self.shared.meta_short() { 0 } else { room };
         Statfs {
             total: blocks * BLOCK,
             available: (free.saturating_sub(self.reserve()) * BLOCK).min(room),

@@ -97,6 +97,8 @@ pub(crate) struct Label {
     pub generation: u64,
     /// Which copy is the good one, not kept on the device: it is written last.
     pub good: usize,
+    /// The other copy was found damaged, not kept on the device either.
+    pub damaged: bool,
 }
 
 /// Where the copies are.
@@ -166,6 +168,7 @@ impl Label {
             mounts: d.u64()?,
             generation: d.u64()?,
             good: 0,
+            damaged: false,
         })
     }
 
@@ -253,7 +256,7 @@ fn newest<T>(
     let fail = |e| StoreError::io("read", dev.name(), e);
     let size = dev.size().map_err(fail)?;
     let mut found: Option<(T, u64)> = None;
-    let mut magic = false;
+    let (mut magic, mut valid) = (false, 0);
     for (i, at) in COPIES.into_iter().enumerate() {
         if size < at + COPY as u64 {
             continue;
@@ -262,6 +265,7 @@ fn newest<T>(
         dev.read_at(&mut copy, at).map_err(fail)?;
         magic |= looks_like_label(&copy);
         if let Some(mut d) = open_copy(&copy, dev.name())? {
+            valid += 1;
             let mut decoded = decode(&mut d).map_err(StoreError::corrupt)?;
             let own = label(&mut decoded);
             own.good = i;
@@ -272,7 +276,10 @@ fn newest<T>(
         }
     }
     match found {
-        Some((found, _)) => Ok(found),
+        Some((mut found, _)) => {
+            label(&mut found).damaged = valid < COPIES.len();
+            Ok(found)
+        }
         None if magic => refused(
             dev.name(),
             "holds no valid superblock: both copies are damaged".to_owned(),
@@ -371,6 +378,7 @@ mod tests {
             mounts: 9,
             generation: 77,
             good: 0,
+            damaged: false,
         };
         let sb = Superblock {
             label,

@@ -154,7 +154,8 @@ fn check(at: &At, quick: bool) -> anyhow::Result<()> {
     let store = at.look()?;
     let c = tools::check(&store, !quick).map_err(|e| anyhow!("{e}"))?;
     let id = store.identity();
-    let mut text: String = c.problems.iter().map(|p| format!("{p}\n")).collect();
+    let notes = c.notes.iter().map(|n| format!("note: {n}\n"));
+    let mut text: String = notes.chain(c.problems.iter().map(|p| format!("{p}\n"))).collect();
     if c.count > c.problems.len() as u64 {
         text += &format!("… and {} more\n", c.count - c.problems.len() as u64);
     }
@@ -182,6 +183,7 @@ fn check(at: &At, quick: bool) -> anyhow::Result<()> {
             "logs": c.logs,
             "problem_count": c.count,
             "problems": c.problems,
+            "notes": c.notes,
         }),
         &text,
     );

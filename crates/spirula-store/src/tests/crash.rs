@@ -3,11 +3,10 @@
 //! is sound, holds every acknowledged transaction, is in the state of some prefix, takes
 //! new work and opens again.
 //!
-//! Unflushed writes persist in any subset, on each device by itself, torn at 512 bytes; the
-//! event at the crash point is under way. Workloads are all of one and two operations of an
+//! Unflushed writes persist in any subset, on each device by itself, torn at 512 bytes; a
+//! durable one may be missing until it has returned. Workloads are all of one and two operations of an
 //! alphabet (module [`super::alphabet`]), and long random ones.
-//! `SPIRULA_CRASH_VARIANTS` (1; of 24) says in how many settings each short one runs,
-//! `SPIRULA_CRASH_LONG` (1) is a factor for the long ones.
+//! In CI each short one runs in one of 24 settings; the soak goes on through the others.
 
 use super::alphabet::{self, Base};
 use super::model::{Model, random_txn};
@@ -16,6 +15,8 @@ use super::{create, create_single, open, sound, tiny};
 use crate::{Store, StoreOptions};
 use spirula_types::transaction::{ObjectOp, Transaction};
 use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 const SECTOR: usize = 512;
 /// Of more loose writes than this, not every prefix is tried.
@@ -54,15 +55,6 @@ impl Part {
             }
         }
     }
-
-    /// A number for a write that arrived so; states are told apart by what arrived.
-    fn mark(self, event: usize) -> u64 {
-        match self {
-            Self::Nothing => 0,
-            Self::Whole => Rng(event as u64).next(),
-            Self::Torn(how) => Rng(event as u64 ^ how.rotate_left(32)).next(),
-        }
-    }
 }
 
 /// Device states along a recording.
@@ -71,34 +63,35 @@ struct Player<'a> {
     at: usize,
     /// What is surely there.
     durable: Image,
-    mark: u64,
-    unflushed: Vec<usize>,
+    /// Writes that may have arrived or not.
+    loose: Vec<usize>,
     acked: u64,
 }
 
 impl<'a> Player<'a> {
     fn new(start: Image, events: &'a [Event], acked: u64) -> Self {
-        Self { events, at: 0, durable: start, mark: 0, unflushed: Vec::new(), acked }
+        Self { events, at: 0, durable: start, loose: Vec::new(), acked }
     }
 
-    fn settle(&mut self, event: usize) {
-        if let Event::Write { dev, offset, data, .. } = &self.events[event] {
-            Part::Whole.put(&mut self.durable.devices[*dev], *offset, data);
-            self.mark ^= Part::Whole.mark(event);
+    /// Writes that `which` says are durable now.
+    fn settle(&mut self, which: impl Fn(usize, &Event) -> bool) {
+        let (gone, left) = self.loose.iter().partition(|i| which(**i, &self.events[**i]));
+        self.loose = left;
+        let gone: Vec<usize> = gone;
+        for i in gone {
+            if let Event::Write { dev, offset, data, .. } = &self.events[i] {
+                Part::Whole.put(&mut self.durable.devices[*dev], *offset, data);
+            }
         }
     }
 
     fn advance(&mut self, to: usize) {
         while self.at < to {
             match &self.events[self.at] {
-                Event::Write { durable: true, .. } => self.settle(self.at),
-                Event::Write { .. } => self.unflushed.push(self.at),
+                Event::Write { .. } => self.loose.push(self.at),
+                Event::Done(number) => self.settle(|i, _| i == *number),
                 Event::Flush { dev } => {
-                    let on = |i: &usize| matches!(&self.events[*i], Event::Write { dev: d, .. } if d == dev);
-                    let (gone, left) = self.unflushed.iter().partition(|i| on(i));
-                    self.unflushed = left;
-                    let gone: Vec<usize> = gone;
-                    gone.into_iter().for_each(|i| self.settle(i));
+                    self.settle(|_, e| matches!(e, Event::Write { dev: d, durable: false, .. } if d == dev));
                 }
                 Event::Ack(seq) => self.acked = self.acked.max(*seq),
             }
@@ -106,29 +99,22 @@ impl<'a> Player<'a> {
         }
     }
 
-    /// Writes that may have arrived or not.
-    fn loose(&self) -> Vec<usize> {
-        let under_way = matches!(self.events.get(self.at), Some(Event::Write { .. })).then_some(self.at);
-        self.unflushed.iter().copied().chain(under_way).collect()
-    }
-
-    /// The state in which these arrived, and its number.
-    fn state(&self, parts: &[(usize, Part)]) -> (Image, u64) {
-        let (mut image, mut mark) = (self.durable.clone(), self.mark);
+    /// The state in which these arrived.
+    fn state(&self, parts: &[(usize, Part)]) -> Image {
+        let mut image = self.durable.clone();
         for (event, part) in parts {
             if let Event::Write { dev, offset, data, .. } = &self.events[*event] {
                 part.put(&mut image.devices[*dev], *offset, data);
-                mark ^= part.mark(*event);
             }
         }
-        (image, mark)
+        image
     }
 
     /// States in which a crash here might leave the devices. Thorough: all prefixes of what
     /// is loose (some, where it is much), a subset, and one that is torn; else all of it,
     /// one of the others, and now and then nothing.
-    fn states(&self, rng: &mut Rng, thorough: bool) -> Vec<(Image, u64)> {
-        let loose = self.loose();
+    fn states(&self, rng: &mut Rng, thorough: bool) -> Vec<Image> {
+        let loose = &self.loose;
         let whole = |n: usize| loose.iter().take(n).map(|i| (*i, Part::Whole)).collect::<Vec<_>>();
         if !thorough {
             let all = self.state(&whole(loose.len()));
@@ -180,17 +166,40 @@ struct Depth {
     again: u64,
 }
 
+/// How many states were tried, and how many more came that were the same as one before.
+#[derive(Default)]
+pub(crate) struct Tally {
+    pub states: AtomicU64,
+    pub same: AtomicU64,
+}
+
+impl Tally {
+    pub fn states(&self) -> u64 {
+        self.states.load(Ordering::Relaxed)
+    }
+}
+
 /// Tries states, each once, and counts them.
-pub(crate) struct Trial<'a> {
+struct Trial<'a> {
     opts: &'a StoreOptions,
     /// What the store must be after each transaction; the first is `first`.
     models: &'a [Model],
     first: u64,
     what: String,
+    /// Hashes of the images tried, with what was acknowledged, and whether it was the
+    /// recovery that crashed.
     seen: HashSet<(u64, u64, bool)>,
+    tally: &'a Tally,
 }
 
 impl Trial<'_> {
+    /// Is this the first time?
+    fn new(&mut self, image: &Image, acked: u64, again: bool) -> bool {
+        let new = self.seen.insert((image.mark(), acked, again));
+        (if new { &self.tally.states } else { &self.tally.same }).fetch_add(1, Ordering::Relaxed);
+        new
+    }
+
     /// Opens a store in this state and looks at everything.
     fn verify(&self, world: &World, acked: u64, what: &str) -> (Store, Model) {
         let mut store = open(world, self.opts).unwrap_or_else(|e| panic!("{what}: does not open: {e}"));
@@ -239,8 +248,8 @@ impl Trial<'_> {
         let mut point = from;
         while point <= events.len() {
             player.advance(point);
-            for (image, mark) in player.states(rng, how.thorough) {
-                if !self.seen.insert((mark, player.acked, false)) {
+            for image in player.states(rng, how.thorough) {
+                if !self.new(&image, player.acked, false) {
                     continue;
                 }
                 let what = format!("{}, crash at event {point} of {}", self.what, events.len());
@@ -251,8 +260,8 @@ impl Trial<'_> {
                 let mut second = Player::new(image, &recovery, player.acked);
                 for at in 0..=recovery.len() {
                     second.advance(at);
-                    for (image, second_mark) in second.states(rng, false) {
-                        if self.seen.insert((mark ^ second_mark.rotate_left(7), player.acked, true)) {
+                    for image in second.states(rng, false) {
+                        if self.new(&image, player.acked, true) {
                             let what = format!("{what}, and at event {at} of its recovery");
                             self.verify(&World::from_image(image), player.acked, &what);
                         }
@@ -264,65 +273,68 @@ impl Trial<'_> {
     }
 }
 
-fn factor(name: &str) -> u64 {
-    std::env::var(name).ok().and_then(|s| s.parse().ok()).unwrap_or(1)
-}
+/// Number of workloads of one and two operations.
+const SHORT: u64 = {
+    let n = alphabet::OPERATIONS.len() as u64;
+    n * (n + 1)
+};
 
-/// All crash points of the workloads of one and two operations whose number is `part` modulo
-/// `parts`, in `variants` of [`Base::VARIANTS`] settings; at most `limit` states. Returns how
-/// many were tried.
-pub(crate) fn short_workloads(part: u64, parts: u64, variants: u64, limit: u64) -> u64 {
-    let bases: Vec<Base> = Base::all();
+/// Crash points of the short workload of that number (below [`SHORT`]) in one of
+/// [`Base::VARIANTS`] settings.
+fn short_workload(bases: &[Base], number: u64, variant: u64, thorough: bool, tally: &Tally) {
     let ops = alphabet::OPERATIONS;
     let n = ops.len() as u64;
-    let (mut tried, mut number) = (0, 0);
-    for i in 0..n * (n + 1) {
-        for v in 0..variants {
-            number += 1;
-            if number % parts != part || tried >= limit {
-                continue;
-            }
-            let (first, second) = (ops[(i % n) as usize], (i / n).checked_sub(1).map(|j| ops[j as usize]));
-            let variant = (number * 7 + v) % Base::VARIANTS;
-            let base = &bases[(variant % bases.len() as u64) as usize];
-            let how = variant / bases.len() as u64;
-            let name = format!("{} then {}, {}, variant {how}", first.0, second.map_or("nothing", |s| s.0), base.name);
-            let world = World::from_image(base.image.clone());
-            let start = world.image();
-            world.record();
-            let mut models = vec![base.model.clone()];
-            let opened;
-            {
-                let mut store = alphabet::open(&world, &base.opts);
-                opened = world.recorded();
-                for (k, op) in std::iter::once(first).chain(second).enumerate() {
-                    let mut model = models.last().unwrap().clone();
-                    let txn = (op.1)(&model, 1000 + k as u64);
-                    store.submit(txn.clone()).unwrap_or_else(|e| panic!("{name}: {e}"));
-                    model.apply(&txn);
-                    models.push(model);
-                    if how & 1 == 0 {
-                        store.flush().unwrap();
-                    }
-                }
+    let (first, second) = (ops[(number % n) as usize], (number / n).checked_sub(1).map(|j| ops[j as usize]));
+    let base = &bases[(variant % bases.len() as u64) as usize];
+    let how = variant / bases.len() as u64;
+    let name = format!("{} then {}, {}, variant {how}", first.0, second.map_or("nothing", |s| s.0), base.name);
+    let world = World::from_image(base.image.clone());
+    let start = world.image();
+    world.record();
+    let mut models = vec![base.model.clone()];
+    let opened;
+    {
+        let mut store = alphabet::open(&world, &base.opts);
+        opened = world.recorded();
+        for (k, op) in std::iter::once(first).chain(second).enumerate() {
+            let mut model = models.last().unwrap().clone();
+            let txn = (op.1)(&model, 1000 + k as u64);
+            store.submit(txn.clone()).unwrap_or_else(|e| panic!("{name}: {e}"));
+            model.apply(&txn);
+            models.push(model);
+            if how & 1 == 0 {
                 store.flush().unwrap();
-                if how & 2 == 0 {
-                    store.close().unwrap();
-                }
             }
-            let events = world.take_events();
-            let mut trial =
-                Trial { opts: &base.opts, models: &models, first: base.seq, what: name, seen: HashSet::new() };
-            let mut rng = Rng(number);
-            let thorough = variants > 1;
-            // Crashes at an opening are those of recoveries; not everybody tries them all.
-            let from = if thorough { 0 } else { opened };
-            let depth = Depth { thorough, step: 1, again: if thorough { 12 } else { 60 } };
-            trial.play(start, &events, from, base.seq, &mut rng, &depth);
-            tried += trial.seen.len() as u64;
+        }
+        store.flush().unwrap();
+        if how & 2 == 0 {
+            store.close().unwrap();
         }
     }
-    tried
+    let events = world.take_events();
+    let (opts, first) = (&base.opts, base.seq);
+    let mut trial = Trial { opts, models: &models, first, what: name, seen: HashSet::new(), tally };
+    let mut rng = Rng(number * Base::VARIANTS + variant);
+    // Crashes at an opening are those of recoveries; not everybody tries them all.
+    let from = if thorough { 0 } else { opened };
+    let depth = Depth { thorough, step: 1, again: if thorough { 12 } else { 60 } };
+    trial.play(start, &events, from, base.seq, &mut rng, &depth);
+}
+
+/// The setting of a workload in a round: in [`Base::VARIANTS`] rounds it meets all.
+fn variant(number: u64, round: u64) -> u64 {
+    (number * 7 + round) % Base::VARIANTS
+}
+
+/// Crash points of all short workloads whose number is `part` modulo `parts`, in one setting
+/// each; at most about `limit` states.
+pub(crate) fn short_workloads(part: u64, parts: u64, limit: u64, tally: &Tally) {
+    let bases: Vec<Base> = Base::all();
+    for number in (part..SHORT).step_by(parts as usize) {
+        if tally.states() < limit {
+            short_workload(&bases, number, variant(number, 0), false, tally);
+        }
+    }
 }
 
 /// Submits random transactions; models by transaction number are added to `models`.
@@ -351,8 +363,8 @@ fn work(world: &World, opts: &StoreOptions, rng: &mut Rng, models: &mut Vec<Mode
     }
 }
 
-/// Sampled crash points of one long random workload. Returns how many states were tried.
-pub(crate) fn long_workload(seed: u64, count: u64) -> u64 {
+/// Sampled crash points of one long random workload.
+pub(crate) fn long_workload(seed: u64, count: u64, tally: &Tally) {
     let big = seed.is_multiple_of(3);
     let mut opts = tiny();
     // Little space, so that freed blocks are soon taken again; a longer journal or a larger
@@ -375,16 +387,15 @@ pub(crate) fn long_workload(seed: u64, count: u64) -> u64 {
     work(&world, &opts, &mut rng, &mut models, count, big);
     let events = world.take_events();
     let what = format!("seed {seed}");
-    let mut trial = Trial { opts: &opts, models: &models, first: 0, what, seen: HashSet::new() };
+    let mut trial = Trial { opts: &opts, models: &models, first: 0, what, seen: HashSet::new(), tally };
     trial.play(start, &events, 0, acked, &mut rng, &Depth { thorough: true, step: 24, again: 10 });
-    trial.seen.len() as u64
 }
 
 fn short(part: u64) {
-    let variants = factor("SPIRULA_CRASH_VARIANTS");
-    let tried = short_workloads(part, 4, variants, u64::MAX);
-    println!("{tried} states of short workloads (part {part}, {variants} variants)");
-    assert!(tried >= 1500, "only {tried} states");
+    let tally = Tally::default();
+    short_workloads(part, 4, u64::MAX, &tally);
+    println!("{} crash states of short workloads, part {part}", tally.states());
+    assert!(tally.states() >= 1500, "only {} states", tally.states());
 }
 
 #[test]
@@ -409,10 +420,67 @@ fn every_crash_point_of_one_and_two_operations_recovers_3() {
 
 #[test]
 fn sampled_crash_points_of_long_workloads_with_checkpoints_recover() {
-    let (mut tried, mut seed) = (0, 1000);
-    while tried < 1500 * factor("SPIRULA_CRASH_LONG") {
-        tried += long_workload(seed, 120);
+    let (tally, mut seed) = (Tally::default(), 1000);
+    while tally.states() < 3500 {
+        long_workload(seed, 120, &tally);
         seed += 1;
     }
-    println!("{tried} states of long workloads, seeds 1000 to {seed}");
+    println!("{} crash states of long workloads, seeds 1000 to {seed}", tally.states());
+}
+
+fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name).ok().and_then(|s| s.parse().ok()).unwrap_or(default)
+}
+
+/// Rounds over all short workloads, each in another setting, with long ones between, until
+/// `SPIRULA_CRASH_STATES` states have been tried or every setting has been.
+#[test]
+#[ignore = "takes minutes: cargo xtask soak store"]
+fn soak_of_crash_states() {
+    const LONG_EVERY: u64 = 15;
+    let wanted = number("SPIRULA_CRASH_STATES", u64::MAX);
+    let base_seed = number("SPIRULA_CRASH_SEED", 5000);
+    let (tally, next, stop) = (Tally::default(), AtomicU64::new(0), AtomicBool::new(false));
+    let bases = Base::all();
+    let say = |when: &str| {
+        let (states, same) = (tally.states(), tally.same.load(Ordering::Relaxed));
+        let unit = next.load(Ordering::Relaxed).min(SHORT * Base::VARIANTS);
+        let (rounds, long) = (unit as f64 / SHORT as f64, unit / LONG_EVERY);
+        println!("{when}: {states} crash states ({same} more were the same as another), {rounds:.2} rounds of {SHORT} short workloads, {long} long ones");
+    };
+    let work = || {
+        while !stop.load(Ordering::Relaxed) {
+            let unit = next.fetch_add(1, Ordering::Relaxed);
+            // Whole rounds: every workload is tried as often.
+            if unit >= SHORT * Base::VARIANTS || unit.is_multiple_of(SHORT) && tally.states() >= wanted {
+                stop.store(true, Ordering::Relaxed);
+                return;
+            }
+            let (round, workload) = (unit / SHORT, unit % SHORT);
+            short_workload(&bases, workload, variant(workload, round), true, &tally);
+            if unit.is_multiple_of(LONG_EVERY) {
+                long_workload(base_seed + unit, 150, &tally);
+            }
+        }
+    };
+    // Much of it is waiting for threads of stores.
+    let threads = 3 * std::thread::available_parallelism().map_or(1, usize::from);
+    let failed = std::thread::scope(|s| {
+        let all: Vec<_> = (0..threads).map(|_| s.spawn(work)).collect();
+        let mut said = Instant::now();
+        while all.iter().any(|t| !t.is_finished()) {
+            std::thread::sleep(Duration::from_millis(200));
+            if said.elapsed() >= Duration::from_secs(10) {
+                said = Instant::now();
+                say("so far");
+            }
+            if all.iter().any(|t| t.is_finished()) {
+                stop.store(true, Ordering::Relaxed);
+            }
+        }
+        all.into_iter().filter_map(|t| t.join().err()).count()
+    });
+    say("in all");
+    assert_eq!(failed, 0, "a state did not recover: see above");
+    assert!(tally.states() >= wanted.min(200_000), "only {} states", tally.states());
 }

@@ -14,7 +14,7 @@ fn path(name: &str) -> PathBuf {
 }
 
 /// All content, a line each.
-fn content(store: &Store) -> String {
+pub(crate) fn content(store: &Store) -> String {
     let mut text = String::new();
     for_each_object(store, |o| {
         let data = store.read_blocking(o, 0, u64::MAX)?.unwrap();

@@ -4,12 +4,15 @@
 mod alphabet;
 mod crash;
 mod faults;
+mod flips;
 mod image;
 mod model;
+mod order;
 mod planted;
 mod random;
 mod real;
 mod sim;
+mod space;
 mod tools;
 
 use crate::layout::{self, Devices, Layout, Plan};

@@ -1,9 +1,10 @@
 //! The tests are tested: every bug of [`crate::planted`] is caught by the suite, within the
 //! budget that CI gives it.
 
+use super::crash::Tally;
 use super::random::{Setting, run, steps};
 use super::sim::Fault;
-use super::{crash, faults};
+use super::{crash, faults, flips, order, space};
 use crate::planted::{Bug, plant};
 use std::panic::catch_unwind;
 use std::time::Instant;
@@ -34,15 +35,18 @@ const SUITE: &[(&str, fn())] = &[
     ("fragmented device", faults::fragmented_space_is_used_to_the_last_block),
     ("reads under way", faults::read_plan_stays_valid_while_its_blocks_are_freed_and_wanted_by_others),
     ("freeing not durable", faults::freed_space_is_not_taken_again_before_the_freeing_is_durable),
+    ("checkpoint held up", order::journal_is_not_overwritten_before_the_checkpoint_that_frees_it_is_durable),
+    ("n-th allocation fails", space::every_nth_allocation_may_fail_once),
     ("n-th flush fails", || faults::every_nth(Fault::Flush, 40)),
     ("n-th read gives zeros", || faults::every_nth(Fault::Zeros, 60)),
+    ("bit flips", flips::sampled_bit_flips_anywhere_are_told_or_do_no_harm),
     ("random transactions", random),
     ("crashes of short workloads", || {
-        crash::short_workloads(0, 1, 1, SHORT_STATES);
+        crash::short_workloads(0, 1, SHORT_STATES, &Tally::default());
     }),
     ("crashes of long workloads", || {
         for seed in 0..LONG_SEEDS {
-            crash::long_workload(2000 + seed * 4, 150);
+            crash::long_workload(2000 + seed * 4, 150, &Tally::default());
         }
     }),
 ];

@@ -5,6 +5,7 @@
 
 use crate::StoreError;
 use crate::device::BlockDevice;
+use std::collections::BTreeSet;
 use std::io;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -18,16 +19,28 @@ type Page = Arc<[u8; PAGE]>;
 pub(crate) struct Disk {
     pages: Vec<Page>,
     len: usize,
+    /// Follows from the content: see [`Disk::mark`].
+    mark: u64,
+}
+
+/// What a page adds to a disk's mark; nothing if it is all zeros.
+fn page_mark(number: usize, page: &[u8; PAGE]) -> u64 {
+    if page.iter().all(|b| *b == 0) { 0 } else { xxhash_rust::xxh64::xxh64(page, number as u64) }
 }
 
 impl Disk {
     pub fn new(len: usize) -> Self {
         let zeros: Page = Arc::new([0; PAGE]);
-        Self { pages: vec![zeros; len.div_ceil(PAGE)], len }
+        Self { pages: vec![zeros; len.div_ceil(PAGE)], len, mark: 0 }
     }
 
     pub fn len(&self) -> usize {
         self.len
+    }
+
+    /// A hash of the content: equal for equal disks.
+    pub fn mark(&self) -> u64 {
+        self.mark
     }
 
     /// `None` if it reaches over the end.
@@ -54,7 +67,10 @@ impl Disk {
         while done < data.len() {
             let (page, skip) = ((offset + done) / PAGE, (offset + done) % PAGE);
             let n = (PAGE - skip).min(data.len() - done);
-            Arc::make_mut(&mut self.pages[page])[skip..skip + n].copy_from_slice(&data[done..done + n]);
+            let bytes = Arc::make_mut(&mut self.pages[page]);
+            self.mark ^= page_mark(page, bytes);
+            bytes[skip..skip + n].copy_from_slice(&data[done..done + n]);
+            self.mark ^= page_mark(page, bytes);
             done += n;
         }
         Some(())
@@ -83,7 +99,11 @@ impl Disk {
 /// What happened, in order.
 #[derive(Clone)]
 pub(crate) enum Event {
+    /// A durable one is only surely there when it is [`Event::Done`]: several may be under
+    /// way at once.
     Write { dev: usize, offset: usize, data: Arc<Vec<u8>>, durable: bool },
+    /// The durable write with this number among the events has returned.
+    Done(usize),
     Flush { dev: usize },
     Ack(u64),
 }
@@ -118,8 +138,11 @@ struct Inner {
     cold: bool,
     /// Writes to this device take long.
     slow: Option<usize>,
-    /// Writes and flushes wait.
+    /// Writes and flushes wait: of all devices, of one.
     held: bool,
+    held_device: Option<usize>,
+    /// Which sectors were read, by device, if somebody wants to know.
+    reads: Option<BTreeSet<(usize, u64)>>,
     /// What a device's host can still find for it, bytes.
     room: Option<u64>,
     /// Reads that touch these bytes of a device fail.
@@ -138,6 +161,13 @@ struct Device(World, usize, &'static str);
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Image {
     pub devices: Vec<Disk>,
+}
+
+impl Image {
+    /// A hash of all devices' content.
+    pub fn mark(&self) -> u64 {
+        self.devices.iter().enumerate().fold(0, |m, (i, d)| m ^ d.mark().rotate_left(21 * i as u32))
+    }
 }
 
 fn injected() -> io::Error {
@@ -239,6 +269,21 @@ impl World {
         self.lock().held = held;
     }
 
+    /// Writes and flushes of this device wait until told otherwise.
+    pub fn hold_device(&self, dev: Option<usize>) {
+        self.lock().held_device = dev;
+    }
+
+    /// Begins to note which sectors (of 512 bytes) are read.
+    pub fn note_reads(&self) {
+        self.lock().reads = Some(BTreeSet::new());
+    }
+
+    /// Device and number of the sectors read since.
+    pub fn take_reads(&self) -> BTreeSet<(usize, u64)> {
+        self.lock().reads.take().unwrap_or_default()
+    }
+
     /// From now on, reads find what the devices hold in a cache, and the devices may rot
     /// below it.
     pub fn cache(&self) {
@@ -293,8 +338,9 @@ impl World {
     }
 
     /// Waits while operations are held; an error if it is time for one.
-    fn may(&self) -> io::Result<()> {
-        while self.lock().held {
+    fn may(&self, dev: usize) -> io::Result<()> {
+        let held = |w: &Inner| w.held || w.held_device == Some(dev);
+        while held(&self.lock()) {
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
         if self.strikes(Fault::Dead) { Err(injected()) } else { Ok(()) }
@@ -304,7 +350,7 @@ impl World {
         if self.lock().slow == Some(dev) {
             std::thread::sleep(std::time::Duration::from_millis(5));
         }
-        self.may()?;
+        self.may(dev)?;
         if self.strikes(Fault::Write) {
             return Err(injected());
         }
@@ -321,7 +367,14 @@ impl World {
             return Err(injected());
         }
         if w.recording {
+            let number = w.events.len();
             w.events.push(Event::Write { dev, offset: offset as usize, data: Arc::new(data), durable });
+            if durable {
+                // Others may come between.
+                drop(w);
+                std::thread::yield_now();
+                self.event(|| Event::Done(number));
+            }
         }
         Ok(())
     }
@@ -331,8 +384,11 @@ impl World {
             return Err(io::Error::from_raw_os_error(5));
         }
         let zeros = self.strikes(Fault::Zeros);
-        let w = self.lock();
+        let mut w = self.lock();
         let end = offset + buf.len() as u64;
+        if let Some(reads) = &mut w.reads {
+            reads.extend((offset / 512..end.div_ceil(512)).map(|s| (dev, s)));
+        }
         if w.bad.as_ref().is_some_and(|(d, r)| *d == dev && r.start < end && offset < r.end) {
             return Err(io::Error::from_raw_os_error(5));
         }
@@ -373,7 +429,7 @@ impl BlockDevice for Device {
     }
 
     fn flush(&self) -> io::Result<()> {
-        self.0.may()?;
+        self.0.may(self.1)?;
         if self.0.strikes(Fault::Flush) {
             return Err(injected());
         }

@@ -33,6 +33,8 @@ pub struct Check {
     pub count: u64,
     /// The first of them, in words; empty: all is well.
     pub problems: Vec<String>,
+    /// Damage that the store gets over by itself, in words.
+    pub notes: Vec<String>,
 }
 
 impl Check {
@@ -97,7 +99,7 @@ pub fn check(store: &Store, with_data: bool) -> Result<Check> {
     let blocks = store.alloc().blocks();
     let mut c = Checker {
         store,
-        found: Check::default(),
+        found: Check { notes: store.notes.clone(), ..Check::default() },
         owners: Owners {
             owned: vec![0; blocks.div_ceil(64) as usize],
             more: BTreeMap::new(),
