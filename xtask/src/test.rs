@@ -22,7 +22,7 @@ pub struct Options {
 /// A campaign of its own.
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Campaign {
-    /// The store: every crash state of short workloads in every setting, more long ones, more random ones
+    /// The store: crash states of all short workloads and of long ones, every byte of an image flipped, more random transactions
     Store,
     /// A cluster under load, killed with signal 9 again and again
     Kill9,
@@ -36,6 +36,9 @@ pub struct SoakOptions {
     /// How often `kill9` kills
     #[arg(long, default_value_t = 200)]
     kills: u32,
+    /// How many crash states `store` tries at least; 0: every workload in every setting
+    #[arg(long, default_value_t = 200_000)]
+    states: u64,
     /// Seconds for each fuzz target
     #[arg(long, default_value_t = 60)]
     fuzz_seconds: u32,
@@ -114,13 +117,23 @@ pub fn soak(o: &SoakOptions) -> anyhow::Result<bool> {
 }
 
 fn soak_store(o: &SoakOptions) -> anyhow::Result<bool> {
-    let mut c = command("cargo");
-    c.args(["test", "--package", "spirula-store", "--package", "spirula-tree", "--locked", "--release"])
-        .args(["--no-fail-fast", "--", "--nocapture"])
-        .env("PROPTEST_CASES", (256 * o.factor).to_string())
-        .env("SPIRULA_CRASH_VARIANTS", "24")
-        .env("SPIRULA_CRASH_LONG", o.factor.to_string());
-    status(&mut c)
+    let test = |packages: &[&str], args: &[&str]| {
+        let mut c = command("cargo");
+        c.args(["test", "--locked", "--release", "--no-fail-fast", "--lib"]);
+        packages.iter().for_each(|p| {
+            c.args(["--package", p]);
+        });
+        c.args(["--", "--nocapture"]).args(args).env("PROPTEST_CASES", (256 * o.factor).to_string());
+        if o.states > 0 {
+            c.env("SPIRULA_CRASH_STATES", o.states.to_string());
+        }
+        status(&mut c)
+    };
+    // Alone, each with all cores: they say how far they are.
+    let mut good = test(&["spirula-store"], &["--ignored", "soak_of_crash_states"])?;
+    good &= test(&["spirula-store"], &["--ignored", "soak_of_bit_flips"])?;
+    good &= test(&["spirula-store", "spirula-tree"], &[])?;
+    Ok(good)
 }
 
 fn soak_kill9(o: &SoakOptions) -> anyhow::Result<bool> {

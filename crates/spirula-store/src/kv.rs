@@ -160,6 +160,11 @@ impl MetaStore {
         (own + spare) as i64 - needed as i64
     }
 
+    /// Bytes of the device that metadata may be on.
+    pub fn size(&self) -> u64 {
+        lock(&self.space.alloc).blocks() * BLOCK
+    }
+
     /// Bytes that metadata might still get, spare space included.
     pub fn room(&self) -> u64 {
         let spare = self.space.spare().len() as u64 * self.space.chunk;

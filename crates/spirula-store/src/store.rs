@@ -222,8 +222,7 @@ impl Store {
         self.freeze(false);
         let seq = self.seq;
         self.wait(|s, _| {
-            s.checkpointed.load(Ordering::Acquire) >= seq
-                && (!s.meta_short() || s.dead.load(Ordering::Acquire) == 0)
+            s.checkpointed.load(Ordering::Acquire) >= seq && (!s.meta_short() || s.dead.load(Ordering::Acquire) == 0)
         });
         Ok(())
     }
@@ -338,9 +337,10 @@ impl Store {
         self.refs.get_mut().set_limit(caches / 16);
     }
 
-    /// An overlay of this size is checkpointed.
+    /// An overlay of this size is checkpointed. Less where metadata has little space, of
+    /// which several times as much is kept for commits.
     pub(crate) fn overlay_limit(&self) -> usize {
-        self.memory_limit / 16
+        (self.memory_limit / 16).min((self.meta.size() / 64) as usize)
     }
 
     /// No overlay becomes larger than this, but for a transaction of more than a MiB.

@@ -446,7 +446,9 @@ fn soak_of_crash_states() {
         let (states, same) = (tally.states(), tally.same.load(Ordering::Relaxed));
         let unit = next.load(Ordering::Relaxed).min(SHORT * Base::VARIANTS);
         let (rounds, long) = (unit as f64 / SHORT as f64, unit / LONG_EVERY);
-        println!("{when}: {states} crash states ({same} more were the same as another), {rounds:.2} rounds of {SHORT} short workloads, {long} long ones");
+        println!(
+            "{when}: {states} crash states ({same} more were the same as another), {rounds:.2} rounds of {SHORT} short workloads, {long} long ones"
+        );
     };
     let work = || {
         while !stop.load(Ordering::Relaxed) {

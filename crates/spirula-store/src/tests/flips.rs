@@ -41,12 +41,17 @@ enum Verdict {
 impl Subject {
     /// A store with some of everything: all of it in the metadata, or in the journal.
     fn new(single: bool, closed: bool) -> Self {
-        let opts = StoreOptions { size: 512 << 10, journal_size: [1 << 20, 256 << 10][usize::from(closed)], cache_bytes: 4 << 20, ..tiny() };
+        let opts = StoreOptions {
+            size: 512 << 10,
+            journal_size: [1 << 20, 256 << 10][usize::from(closed)],
+            cache_bytes: 4 << 20,
+            ..tiny()
+        };
         let world = if single { create_single(&opts) } else { create(&opts) };
         let ring_at = if single { 0 } else { 1 };
         let mut store = super::alphabet::open(&world, &opts);
         let (mut rng, mut model) = (Rng(40 + u64::from(single)), Model::default());
-        for step in 0..if closed { 70 } else { 12 } {
+        for step in 0..if closed { 70 } else { 18 } {
             let t = random_txn(&mut rng, &model, step + 1, false);
             if store.submit(t.clone()).is_ok() {
                 model.apply(&t);
@@ -161,7 +166,9 @@ impl Tally {
     fn say(&self, when: &str) {
         let [live, told, dead, dead_told] =
             [&self.live, &self.told, &self.dead, &self.dead_told].map(|n| n.load(Ordering::Relaxed));
-        println!("{when}: {live} flips of live bytes, {told} told; {dead} of dead ones, no harm done, {dead_told} told");
+        println!(
+            "{when}: {live} flips of live bytes, {told} told; {dead} of dead ones, no harm done, {dead_told} told"
+        );
     }
 }
 

@@ -33,13 +33,12 @@ const SUITE: &[(&str, fn())] = &[
     ("lost writes", faults::devices_that_lost_acknowledged_writes_are_found_out),
     ("full device", faults::full_store_refuses_writes_but_reads_cuts_and_deletes),
     ("fragmented device", faults::fragmented_space_is_used_to_the_last_block),
+    ("metadata's device full", space::metadata_that_fills_its_device_is_refused_and_can_be_deleted),
     ("reads under way", faults::read_plan_stays_valid_while_its_blocks_are_freed_and_wanted_by_others),
     ("freeing not durable", faults::freed_space_is_not_taken_again_before_the_freeing_is_durable),
     ("checkpoint held up", order::journal_is_not_overwritten_before_the_checkpoint_that_frees_it_is_durable),
-    ("n-th allocation fails", space::every_nth_allocation_may_fail_once),
     ("n-th flush fails", || faults::every_nth(Fault::Flush, 40)),
     ("n-th read gives zeros", || faults::every_nth(Fault::Zeros, 60)),
-    ("bit flips", flips::sampled_bit_flips_anywhere_are_told_or_do_no_harm),
     ("random transactions", random),
     ("crashes of short workloads", || {
         crash::short_workloads(0, 1, SHORT_STATES, &Tally::default());
@@ -49,6 +48,8 @@ const SUITE: &[(&str, fn())] = &[
             crash::long_workload(2000 + seed * 4, 150, &Tally::default());
         }
     }),
+    ("n-th allocation fails", space::every_nth_allocation_may_fail_once),
+    ("bit flips", flips::sampled_bit_flips_anywhere_are_told_or_do_no_harm),
 ];
 
 /// The first part of the suite that catches what is planted, and what it says.

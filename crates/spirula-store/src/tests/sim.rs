@@ -101,10 +101,17 @@ impl Disk {
 pub(crate) enum Event {
     /// A durable one is only surely there when it is [`Event::Done`]: several may be under
     /// way at once.
-    Write { dev: usize, offset: usize, data: Arc<Vec<u8>>, durable: bool },
+    Write {
+        dev: usize,
+        offset: usize,
+        data: Arc<Vec<u8>>,
+        durable: bool,
+    },
     /// The durable write with this number among the events has returned.
     Done(usize),
-    Flush { dev: usize },
+    Flush {
+        dev: usize,
+    },
     Ack(u64),
 }
 

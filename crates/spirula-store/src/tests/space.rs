@@ -155,7 +155,7 @@ fn full_and_fragmented_devices_are_filled_again_and_again_and_every_delete_succe
 }
 
 #[test]
-fn metadata_that_fills_its_device_is_refused_and_can_be_deleted() {
+pub(crate) fn metadata_that_fills_its_device_is_refused_and_can_be_deleted() {
     for single in [true, false] {
         let opts = StoreOptions { size: 2 << 20, ..tiny() };
         let world = if single { create_single(&opts) } else { create(&opts) };
