@@ -45,7 +45,7 @@ pub enum StoreError {
         advice: String,
     },
     /// Metadata read back makes no sense.
-    #[error("corrupt metadata: {0}")]
+    #[error("corrupt metadata: {0}; replace the OSD and let the cluster recover it")]
     Corrupt(String),
     /// A name, value, object or transaction beyond the store's limits. Nothing was applied.
     #[error("{what} too large: {size} bytes, at most {limit}")]

@@ -17,6 +17,8 @@ use std::sync::Arc;
 
 /// Smallest journal, bytes.
 pub(crate) const JOURNAL_MIN: u64 = 256 << 10;
+/// Smallest device for metadata, bytes beside the label: a third of it is kept for commits.
+pub(crate) const META_MIN: u64 = 2 << 20;
 /// Smallest data space, bytes.
 pub(crate) const SIZE_MIN: u64 = 256 << 10;
 
@@ -114,6 +116,17 @@ pub(crate) fn format(devs: &Devices, plan: &Plan) -> Result<u64> {
             format!("give it at least {} bytes", data_offset + SIZE_MIN),
         );
     }
+    // Everything is looked at before anything is written.
+    let meta_size = devs.meta.as_ref().map_or(Ok(HEADER + META_MIN), |dev| size_of(&**dev))?;
+    if let Some(dev) = &devs.meta
+        && meta_size < HEADER + META_MIN
+    {
+        return refused(
+            dev.name(),
+            format!("has {meta_size} bytes, which is too small for metadata"),
+            format!("give it at least {} bytes", HEADER + META_MIN),
+        );
+    }
     if let Some(dev) = &devs.journal {
         let size = size_of(&**dev)?;
         if size < HEADER + journal_size {
@@ -126,15 +139,7 @@ pub(crate) fn format(devs: &Devices, plan: &Plan) -> Result<u64> {
         label(Role::Journal, journal_uuid, HEADER + journal_size).write(&**dev)?;
     }
     if let Some(dev) = &devs.meta {
-        let size = size_of(&**dev)?;
-        if size < HEADER + SIZE_MIN {
-            return refused(
-                dev.name(),
-                format!("has {size} bytes, metadata needs at least {}", HEADER + SIZE_MIN),
-                "give it a larger device",
-            );
-        }
-        label(Role::Meta, meta_uuid, size / BLOCK * BLOCK).write(&**dev)?;
+        label(Role::Meta, meta_uuid, meta_size / BLOCK * BLOCK).write(&**dev)?;
     }
     let mut sb = Superblock {
         label: label(Role::Main, main_uuid, data_offset + data_size),

@@ -68,7 +68,16 @@ pub(crate) fn is_link(path: &Path) -> bool {
 
 /// Takes a device for this process alone.
 pub(crate) fn claim(path: &Path, access: Access) -> Result<File> {
-    let block = kind(path)? == Some(FileType::BlockDevice);
+    let found = kind(path)?;
+    if !matches!(found, None | Some(FileType::RegularFile | FileType::BlockDevice)) {
+        // A pipe would keep us waiting for somebody at its other end.
+        return refused(
+            path.display().to_string(),
+            "is neither a file nor a block device",
+            "give a file or a block device",
+        );
+    }
+    let block = found == Some(FileType::BlockDevice);
     let mut options = OpenOptions::new();
     options.read(true).write(access == Access::Write);
     if block {
@@ -126,6 +135,16 @@ impl StorePaths {
                 "give an OSD's directory or its main device",
             ),
         }
+    }
+
+    /// Whose store this is, from the main device alone. Nothing is written, and nobody kept
+    /// out.
+    ///
+    /// # Errors
+    /// [`StoreError::Refused`] if that is no store of this format, [`StoreError::Io`].
+    pub fn identity(&self) -> Result<Identity> {
+        drop(claim(&self.main, Access::Shielded)?);
+        Ok(Superblock::read(&*open_device(&self.main, Access::Shielded)?)?.label.identity)
     }
 
     fn in_directory(dir: &Path) -> Result<Self> {

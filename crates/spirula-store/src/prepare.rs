@@ -114,6 +114,16 @@ impl Prepare {
                 format!("give it at least {SIZE_MIN} and {JOURNAL_MIN} bytes"),
             );
         }
+        let others = [&self.journal, &self.meta].into_iter().flatten();
+        let all: Vec<&PathBuf> = others.chain([&self.path]).collect();
+        if let Some(twice) = all.iter().enumerate().find_map(|(i, a)| all[..i].iter().any(|b| same(a, b)).then_some(a))
+        {
+            return refused(
+                twice.display().to_string(),
+                "is given twice, for different parts of the store",
+                "give each a device of its own, or leave one out: it shares the main device then",
+            );
+        }
         match kind(&self.path)? {
             None | Some(FileType::Directory) => self.in_directory(),
             Some(FileType::RegularFile | FileType::BlockDevice) => self.on_device(),
@@ -132,11 +142,14 @@ impl Prepare {
         };
         let (journal, meta) = (absolute(&self.journal)?, absolute(&self.meta)?);
         let main = self.path.clone();
-        self.format(Prepared { main, journal, meta, data_size: 0, journal_size: 0 }, true)
+        let mut created = Vec::new();
+        let made = self.format(Prepared { main, journal, meta, data_size: 0, journal_size: 0 }, true, &mut created);
+        made.inspect_err(|e| undo(e, &created))
     }
 
     fn in_directory(&self) -> Result<Prepared> {
         let dir = &self.path;
+        let new = kind(dir)?.is_none();
         fs::create_dir_all(dir).map_err(io("create", dir))?;
         let marker = dir.join(CREATING);
         let path = |name: &str| dir.join(name);
@@ -163,12 +176,13 @@ impl Prepare {
             }
         }
         File::create(&marker).map_err(io("create", &marker))?;
-        let made = self.fill_directory();
-        if made.is_err() && !path("block").exists() {
-            // Refused before anything was made: leave the directory as it was.
-            let _ = fs::remove_file(&marker);
-        }
-        let made = made?;
+        let mut created = vec![marker.clone()];
+        let made = self.fill_directory(&mut created).inspect_err(|e| {
+            undo(e, &created);
+            if new && matches!(e, StoreError::Refused { .. }) {
+                let _ = fs::remove_dir(dir);
+            }
+        })?;
         let sync = || -> std::io::Result<()> {
             File::open(dir)?.sync_all()?;
             fs::remove_file(&marker)?;
@@ -178,7 +192,7 @@ impl Prepare {
         Ok(made)
     }
 
-    fn fill_directory(&self) -> Result<Prepared> {
+    fn fill_directory(&self, created: &mut Vec<PathBuf>) -> Result<Prepared> {
         let dir = &self.path;
         let path = |name: &str| dir.join(name);
         let mut journal_size = self.journal_size;
@@ -199,6 +213,7 @@ impl Prepare {
                 );
             }
             symlink(&target, &link).map_err(io("link", &link))?;
+            created.push(link);
         }
         if kind(&path("block"))?.is_none() {
             if is_link(&path("block")) {
@@ -216,6 +231,7 @@ impl Prepare {
                 );
             };
             make_file(&path("block"), HEADER + size / BLOCK * BLOCK, false)?;
+            created.push(path("block"));
         }
         let mut journal = is_link(&path("journal")).then(|| path("journal"));
         if journal.is_none() && own_file {
@@ -224,18 +240,19 @@ impl Prepare {
             let ring = journal_size.unwrap_or(JOURNAL_DEFAULT) / BLOCK * BLOCK;
             journal_size = Some(ring);
             make_file(&path("journal"), HEADER + ring, true)?;
+            created.push(path("journal"));
             journal = Some(path("journal"));
         }
         let meta = is_link(&path("meta")).then(|| path("meta"));
         let plan =
             Prepared { main: path("block"), journal, meta, data_size: 0, journal_size: journal_size.unwrap_or(0) };
-        let made = self.format(plan, false)?;
+        let made = self.format(plan, false, created)?;
         Ok(made)
     }
 
     /// Makes missing files of extra devices, checks that nothing of value is overwritten, and
     /// writes labels.
-    fn format(&self, mut made: Prepared, hints: bool) -> Result<Prepared> {
+    fn format(&self, mut made: Prepared, hints: bool, created: &mut Vec<PathBuf>) -> Result<Prepared> {
         let known_ring = self.journal_size.or((made.journal_size > 0).then_some(made.journal_size));
         for (p, size, what) in [
             (&made.journal, known_ring.unwrap_or(JOURNAL_DEFAULT) / BLOCK * BLOCK, "--journal-size"),
@@ -248,6 +265,7 @@ impl Prepare {
                     return refused(target.display().to_string(), "is missing", format!("make it, or give {what}"));
                 }
                 make_file(&target, HEADER + size, true)?;
+                created.push(target);
             }
         }
         let mut claims: Claims = Vec::new();
@@ -308,6 +326,16 @@ impl Prepare {
         made.data_size = layout::format(&devs, &plan)?;
         made.journal_size = ring;
         Ok(made)
+    }
+}
+
+/// Removes what was made for a store that was then refused. After other errors it stays, to
+/// be looked at: the directory says that its creation was interrupted.
+fn undo(e: &StoreError, created: &[PathBuf]) {
+    if matches!(e, StoreError::Refused { .. }) {
+        for p in created.iter().rev() {
+            let _ = fs::remove_file(p);
+        }
     }
 }
 

@@ -25,9 +25,6 @@ use spirula_types::transaction::{MetaOp, ObjectOp, ObjectUpdate, Transaction};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// A record with more than this beside data, bytes, is looked at on its own when metadata
-/// grows.
-const LARGE_REDO: usize = 1 << 20;
 /// Largest object, bytes: segment numbers are 32 bits.
 const OBJECT_MAX: u64 = SEGMENT_BLOCKS * BLOCK * u32::MAX as u64;
 
@@ -221,7 +218,7 @@ impl<'s> Stage<'s> {
         if size > limit {
             return Err(StoreError::TooLarge { what: "transaction", size, limit });
         }
-        if self.adds && redo.len() > LARGE_REDO {
+        if self.adds && redo.len() > self.s.large_redo() {
             let (needed, available) = (redo.len() as u64 * 4, self.s.meta.room());
             if needed > available {
                 return Err(StoreError::NoSpace { needed, available });

@@ -343,9 +343,15 @@ impl Store {
         (self.memory_limit / 16).min((self.meta.size() / 64) as usize)
     }
 
-    /// No overlay becomes larger than this, but for a transaction of more than a MiB.
+    /// No overlay becomes larger than this, but for a large record.
     pub(crate) fn overlay_bound(&self) -> usize {
-        2 * self.overlay_limit() + self.record_max().min(1 << 20) as usize
+        2 * self.overlay_limit() + self.large_redo()
+    }
+
+    /// A record with more than this beside data, bytes, is looked at on its own when it adds
+    /// metadata.
+    pub(crate) fn large_redo(&self) -> usize {
+        (self.record_max().min(1 << 20) as usize).min((self.meta.size() / 64) as usize)
     }
 
     /// Starts a checkpoint of everything applied so far.

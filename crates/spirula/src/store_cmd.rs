@@ -319,9 +319,6 @@ fn export(at: &At, file: &Path, pg: Option<&str>, skip_bad: bool) -> anyhow::Res
 }
 
 fn import(at: &At, file: &Path) -> anyhow::Result<()> {
-    let failed = Box::new(|e: spirula_store::StoreError| tracing::error!("{e}"));
-    let mut store =
-        Store::open_at(&at.paths()?, None, &options(), Box::new(|_| ()), failed).map_err(|e| anyhow!("{e}"))?;
     let open = || {
         let f = File::open(file).map_err(|e| spirula_store::StoreError::Io {
             action: "open",
@@ -330,7 +327,13 @@ fn import(at: &At, file: &Path) -> anyhow::Result<()> {
         })?;
         Ok(BufReader::with_capacity(1 << 20, f))
     };
-    let done = tools::import(&mut store, open).map_err(|e| anyhow!("{e}"))?;
+    let failed_import = |e| anyhow!("import {}: {e}", file.display());
+    // Before the store is opened for writing, which leaves a trace on it.
+    tools::examine(&at.look()?, open().map_err(failed_import)?).map_err(failed_import)?;
+    let failed = Box::new(|e: spirula_store::StoreError| tracing::error!("{e}"));
+    let mut store =
+        Store::open_at(&at.paths()?, None, &options(), Box::new(|_| ()), failed).map_err(|e| anyhow!("{e}"))?;
+    let done = tools::import(&mut store, open).map_err(failed_import)?;
     store.close().map_err(|e| anyhow!("{e}"))?;
     at.show(
         &json!({"objects": done.objects, "data_bytes": done.data, "from_osd": done.osd_id, "fsid": done.fsid.to_string()}),

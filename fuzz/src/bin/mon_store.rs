@@ -1,14 +1,16 @@
 //! The monitor's store: transactions, and opening a directory whose files hold anything.
 //! Input: `[how][log base][body length u16][snapshot body][log records]`. Headers and the
 //! snapshot's checksum are made right, unless bit 0 of `how` is set: then the two parts are
-//! the two files. A log record is `[length u8][encoded transaction]`, framed properly;
-//! bits 1 to 7 say after how many records raw bytes follow.
+//! the two files. A log record is `[length u8][body]`, framed properly; bits 1 to 7 say
+//! after how many records raw bytes follow.
 #![no_main]
 
+use bytes::Bytes;
 use spirula_encoding::crc::crc32c;
 use spirula_encoding::{Decoder, Encoder};
 use spirula_fuzz::{bounded, round_trip};
 use spirula_mon::{MonStore, MonTxn};
+use spirula_quorum::{Entry, EntryKind, Persist};
 use spirula_types::Uuid;
 use std::path::PathBuf;
 
@@ -17,7 +19,7 @@ const FSID: Uuid = Uuid([7; 16]);
 fn header(magic: &[u8; 8], seq: u64) -> Encoder {
     let mut o = Encoder::new();
     o.raw(magic);
-    o.u32(1);
+    o.u32(2);
     o.put(&FSID);
     o.u64(seq);
     o.u32(crc32c(u32::MAX, o.as_slice()));
@@ -67,16 +69,23 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| bounded(256, data, |data| {
     std::fs::create_dir_all(&dir).expect("the directory can be made");
     std::fs::write(dir.join("mon.snapshot"), snapshot).expect("and written to");
     std::fs::write(dir.join("mon.log"), &log).expect("and written to");
-    let Ok(mut store) = MonStore::open(&dir) else {
+    let Ok((mut store, stored)) = MonStore::open(&dir) else {
         assert!(std::fs::read(dir.join("mon.log")).is_ok_and(|now| now == log), "a refused store is left alone");
         return;
     };
-    // What was opened takes a commit and opens again as it was.
-    let mut txn = MonTxn::default();
-    txn.put("new", &b"value"[..]);
-    store.commit(&txn).expect("an open store takes a commit");
-    let (keys, seq) = (store.keys().clone(), store.seq());
+    // What was opened takes an entry and opens again with it.
+    let last = stored.entries.last().map_or((stored.snapshot.index, stored.snapshot.term), |e| (e.index, e.term));
+    let next = last.0.checked_add(1).map(|index| Entry {
+        index,
+        term: last.1,
+        kind: EntryKind::Normal,
+        data: Bytes::from_static(b"new"),
+    });
+    let entries: Vec<Entry> = next.into_iter().collect();
+    let write = Persist { number: 1, hard: stored.hard, snapshot: None, entries: entries.clone() };
+    store.persist(&[write]).expect("an open store takes a write");
     drop(store);
-    let again = MonStore::open(&dir).expect("a store that was open opens again");
-    assert!(again.keys() == &keys && again.seq() == seq, "commits survive");
+    let (_, again) = MonStore::open(&dir).expect("a store that was open opens again");
+    assert!(again.hard == stored.hard && again.snapshot == stored.snapshot && again.identity == stored.identity);
+    assert_eq!(again.entries, [stored.entries, entries].concat(), "entries survive");
 }));

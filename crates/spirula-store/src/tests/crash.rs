@@ -194,7 +194,7 @@ struct Trial<'a> {
 
 impl Trial<'_> {
     /// Is this the first time?
-    fn new(&mut self, image: &Image, acked: u64, again: bool) -> bool {
+    fn first(&mut self, image: &Image, acked: u64, again: bool) -> bool {
         let new = self.seen.insert((image.mark(), acked, again));
         (if new { &self.tally.states } else { &self.tally.same }).fetch_add(1, Ordering::Relaxed);
         new
@@ -249,7 +249,7 @@ impl Trial<'_> {
         while point <= events.len() {
             player.advance(point);
             for image in player.states(rng, how.thorough) {
-                if !self.new(&image, player.acked, false) {
+                if !self.first(&image, player.acked, false) {
                     continue;
                 }
                 let what = format!("{}, crash at event {point} of {}", self.what, events.len());
@@ -261,7 +261,7 @@ impl Trial<'_> {
                 for at in 0..=recovery.len() {
                     second.advance(at);
                     for image in second.states(rng, false) {
-                        if self.new(&image, player.acked, true) {
+                        if self.first(&image, player.acked, true) {
                             let what = format!("{what}, and at event {at} of its recovery");
                             self.verify(&World::from_image(image), player.acked, &what);
                         }

@@ -596,8 +596,14 @@ fn survive(fault: Fault, seed: u64) -> bool {
             break;
         }
     }
+    let mut died = store.flush().is_err();
     let struck = world.struck();
-    let died = store.flush().is_err();
+    // A checkpoint or a mark that failed is noticed by another thread, soon.
+    let begun = std::time::Instant::now();
+    while stops && struck && !died && begun.elapsed().as_secs() < 20 {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+        died = store.flush().is_err();
+    }
     assert!(!stops || died == struck, "{what}: went unnoticed");
     if died {
         assert!(matches!(store.submit(Transaction::default()), Err(StoreError::Poisoned(_))), "{what}");

@@ -166,7 +166,7 @@ pub(crate) fn metadata_that_fills_its_device_is_refused_and_can_be_deleted() {
             let mut had = 0;
             loop {
                 next += 1;
-                if !fits(&mut store, &mut model, &whole(next, 0, 60), &what) {
+                if !fits(&mut store, &mut model, &whole(next, 0, [60, 60, 500][next as usize % 3]), &what) {
                     break;
                 }
                 had += 1;

@@ -318,6 +318,9 @@ fn records(r: &mut dyn Read, mut each: impl FnMut(Item) -> Result<()>) -> Result
                         f.objects, f.data
                     )));
                 }
+                if r.take(1).read_to_end(&mut Vec::new()).map_err(fail)? > 0 {
+                    return Err(damaged("goes on behind its end"));
+                }
                 return Ok(f.clone());
             }
             (Item::Object(..), Some(f)) => f.objects += 1,
@@ -328,15 +331,12 @@ fn records(r: &mut dyn Read, mut each: impl FnMut(Item) -> Result<()>) -> Result
     }
 }
 
-/// Puts what is in a stream into a store, if it is whole, and the store has none of it.
-/// `open` is called twice: the stream is read through before anything is written.
+/// Reads a stream through: it is whole, and the store has nothing of what it brings.
 ///
 /// # Errors
-/// [`StoreError::Refused`] if the stream is damaged or the store holds something of what it
-/// brings: nothing was written. Those of [`Store::submit`]: part of the objects was
-/// written, but nothing that makes a PG of them.
-pub fn import<R: Read>(store: &mut Store, mut open: impl FnMut() -> Result<R>) -> Result<Imported> {
-    let found = records(&mut open()?, |item| {
+/// [`StoreError::Refused`] if that is not so.
+pub fn examine(store: &Store, mut stream: impl Read) -> Result<Imported> {
+    records(&mut stream, |item| {
         let clash = match &item {
             Item::Object(name, _) => store.stat(name)?.map(|_| name.to_string()),
             Item::Meta(pairs) => {
@@ -359,7 +359,18 @@ pub fn import<R: Read>(store: &mut Store, mut open: impl FnMut() -> Result<R>) -
                 advice: "import into a new store ('spirula osd prepare'), or remove the PG first".into(),
             }),
         }
-    })?;
+    })
+}
+
+/// Puts what is in a stream into a store, if it is whole, and the store has none of it.
+/// `open` is called twice: the stream is read through before anything is written.
+///
+/// # Errors
+/// [`StoreError::Refused`] if the stream is damaged or the store holds something of what it
+/// brings: nothing was written. Those of [`Store::submit`]: part of the objects was
+/// written, but nothing that makes a PG of them.
+pub fn import<R: Read>(store: &mut Store, mut open: impl FnMut() -> Result<R>) -> Result<Imported> {
+    let found = examine(store, open()?)?;
     let mut txn = Transaction::default();
     let mut bytes = 0;
     let mut name = HObject::min();

@@ -6,7 +6,7 @@ mod export;
 mod show;
 
 pub use check::{Check, check};
-pub use export::{Bad, Exported, Filter, Imported, export, import};
+pub use export::{Bad, Exported, Filter, Imported, examine, export, import};
 pub use show::{DeviceInfo, FreeRuns, ObjectDump, Piece, Stats, devices, dump_object, stats};
 
 use crate::error::Result;

@@ -1,12 +1,12 @@
 //! Starting an OSD: its store, its identity, its place.
 
 use super::host;
-use anyhow::{Context, anyhow, bail};
+use anyhow::{Context, anyhow};
 use spirula_osd::{Osd, OsdConfig, OsdEvent};
 use spirula_runtime::cephx::DaemonAuth;
 use spirula_runtime::{Hub, Mailbox, Mons, clock, mailbox};
 use spirula_settings::Settings;
-use spirula_store::{Identity, Store, StoreOptions};
+use spirula_store::{Identity, Store, StoreOptions, StorePaths};
 use spirula_types::{AddrVec, Uuid};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -83,22 +83,19 @@ pub fn open_store(data: &Path, expected: Expected, cache: u64, hub: &Hub) -> any
     let (mailbox, rx) = mailbox();
     let opts = store_options(0, cache, hub.pool().clone());
     let (commit, error) = (mailbox.clone(), mailbox.clone());
-    let whole = fsid.zip(uuid).map(|(fsid, osd_uuid)| Identity { fsid, osd_uuid, osd_id: id });
+    let cannot = |e: spirula_store::StoreError| anyhow!("osd.{id} cannot start: {e}");
+    // What is not known of it is as the store says; what is, must be right before anything
+    // is written.
+    let is = StorePaths::find(data).and_then(|p| p.identity()).map_err(cannot)?;
+    let whole = Identity { fsid: fsid.unwrap_or(is.fsid), osd_uuid: uuid.unwrap_or(is.osd_uuid), osd_id: id };
     let store = Store::open(
         data,
-        whole,
+        Some(whole),
         &opts,
         Box::new(move |seq| commit.push(OsdEvent::Durable(seq))),
         Box::new(move |e| error.push(OsdEvent::StoreFailed(e.to_string()))),
     )
-    .map_err(|e| anyhow!("osd.{id} cannot start: {e}"))?;
-    let is = store.identity();
-    if is.osd_id != id {
-        bail!("osd.{id} cannot start: {} is the store of osd.{}", data.display(), is.osd_id);
-    }
-    if let Some(fsid) = fsid.filter(|f| *f != is.fsid) {
-        bail!("osd.{id} cannot start: {} belongs to cluster {}, not {fsid}", data.display(), is.fsid);
-    }
+    .map_err(cannot)?;
     Ok(OpenStore { store, mailbox, rx })
 }
 
