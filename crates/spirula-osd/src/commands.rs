@@ -73,12 +73,21 @@ impl Osd {
                 Answer::json(&self.perf.dump(self.pgs.len(), primaries, used, total))
             }
             Tell::PerfSchema => Answer::json(&crate::perf::schema()),
-            Tell::PgQuery(pgid) => {
-                match PgId::parse(&pgid).and_then(|id| self.led(id)).and_then(|id| self.pgs.get(&id)) {
-                    Some(pg) => Answer::json(&serde_json::from_str(&pg.query()).unwrap_or_default()),
-                    None => Answer::fail(errno::ENOENT, format!("i don't have pgid {pgid}")),
+            Tell::PgQuery(pgid) => match self.pg_named(&pgid) {
+                Some(pg) => Answer::json(&serde_json::from_str(&pg.query()).unwrap_or_default()),
+                None => Answer::fail(errno::ENOENT, format!("i don't have pgid {pgid}")),
+            },
+            Tell::ListUnfound(pgid, offset) => match self.pg_named(&pgid) {
+                Some(pg) => {
+                    let after = offset.map(|o| {
+                        let text = |key: &str| Bytes::from(o[key].as_str().unwrap_or_default().to_owned());
+                        HObject::head(pg.id().pg.pool, text("namespace"), text("key"), text("oid"))
+                    });
+                    Answer::json(&pg.list_unfound(after.as_ref()))
                 }
-            }
+                None => Answer::fail(errno::ENOENT, format!("i don't have pgid {pgid}")),
+            },
+            Tell::MarkLost(pgid, revert) => self.mark_lost(&pgid, revert),
             Tell::OpsInFlight => {
                 let now = clock::monotonic();
                 let ops: Vec<_> = self
@@ -109,6 +118,27 @@ impl Osd {
             }
             Tell::Bench { count, size, object_size } => return self.start_bench(link, tid, count, size, object_size),
         })
+    }
+
+    /// The PG of this name, if we lead it.
+    fn pg_named(&self, pgid: &str) -> Option<&spirula_pg::Pg> {
+        PgId::parse(pgid).and_then(|id| self.led(id)).and_then(|id| self.pgs.get(&id))
+    }
+
+    /// `pg N mark_unfound_lost revert|delete`.
+    fn mark_lost(&mut self, pgid: &str, revert: bool) -> Answer {
+        let Some(id) = PgId::parse(pgid).and_then(|id| self.led(id)) else {
+            return Answer::fail(errno::ENOENT, format!("i don't have pgid {pgid}"));
+        };
+        match self.pgs.get(&id).map(|p| p.may_mark_lost(revert)) {
+            Some(Ok(0)) | None => Answer { status: "pg has no unfound objects".to_owned(), ..Answer::default() },
+            Some(Ok(n)) => {
+                self.feed_pg(id, spirula_pg::PgEvent::MarkLost { revert });
+                let status = format!("pg has {n} objects unfound and apparently lost marking");
+                Answer { status, ..Answer::default() }
+            }
+            Some(Err((errno, why))) => Answer::fail(errno, why),
+        }
     }
 
     pub(crate) fn start_bench(

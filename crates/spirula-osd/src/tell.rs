@@ -84,6 +84,10 @@ pub enum Tell {
     Status,
     /// `ceph pg N query`.
     PgQuery(String),
+    /// `ceph pg N list_unfound`, after an object (as JSON).
+    ListUnfound(String, Option<Value>),
+    /// `ceph pg N mark_unfound_lost`: the PG, and whether to go back to an older version.
+    MarkLost(String, bool),
     /// Requests being worked on.
     OpsInFlight,
     /// The slowest of the latest requests.
@@ -118,6 +122,26 @@ const COMMANDS: &[(&str, &str, &str)] = &[
         "dump perfcounters schema",
     ),
     ("pg", " name=pgid,type=CephPgid name=cmd,type=CephChoices,strings=query", "show details of a specific pg"),
+    (
+        "pg",
+        " name=pgid,type=CephPgid name=cmd,type=CephChoices,strings=mark_unfound_lost name=mulcmd,type=CephChoices,strings=revert|delete",
+        "mark all unfound objects in this pg as lost, either removing or reverting to a prior version if one is available",
+    ),
+    (
+        "pg",
+        " name=pgid,type=CephPgid name=cmd,type=CephChoices,strings=list_unfound name=offset,type=CephString,req=false",
+        "list unfound objects on this pg, perhaps starting at an offset given in JSON",
+    ),
+    (
+        "mark_unfound_lost",
+        " name=pgid,type=CephPgid,req=false name=mulcmd,type=CephChoices,strings=revert|delete",
+        "mark all unfound objects in this pg as lost, either removing or reverting to a prior version if one is available",
+    ),
+    (
+        "list_unfound",
+        " name=pgid,type=CephPgid,req=false name=offset,type=CephString,req=false",
+        "list unfound objects on this pg, perhaps starting at an offset given in JSON",
+    ),
     ("query", " name=pgid,type=CephPgid,req=false", "show details of a specific pg"),
     ("dump_ops_in_flight", "", "show the ops currently in flight"),
     ("ops", "", "show the ops currently in flight"),
@@ -175,11 +199,30 @@ pub fn parse(cmd: &[String]) -> Result<Tell, Answer> {
         },
         "perf dump" => Tell::PerfDump,
         "perf schema" => Tell::PerfSchema,
-        "pg" | "query" => match (v["cmd"].as_str(), v["pgid"].as_str()) {
-            (None | Some("query"), Some(pgid)) => Tell::PgQuery(pgid.to_owned()),
-            (Some(other), _) => return Err(Answer::fail(errno::EINVAL, format!("pg: unknown command '{other}'"))),
-            _ => return Err(Answer::fail(errno::EINVAL, "pg: argument 'pgid' is missing")),
-        },
+        "pg" | "query" | "list_unfound" | "mark_unfound_lost" => {
+            match (v["cmd"].as_str().unwrap_or(if prefix == "pg" { "query" } else { prefix }), v["pgid"].as_str()) {
+                ("query", Some(pgid)) => Tell::PgQuery(pgid.to_owned()),
+                ("list_unfound", Some(pgid)) => {
+                    let offset = match v["offset"].as_str() {
+                        None => None,
+                        Some(text) => Some(serde_json::from_str(text).map_err(|e| {
+                            Answer::fail(errno::EINVAL, format!("error parsing offset: not an object in JSON: {e}"))
+                        })?),
+                    };
+                    Tell::ListUnfound(pgid.to_owned(), offset)
+                }
+                ("mark_unfound_lost", Some(pgid)) => match v["mulcmd"].as_str() {
+                    Some("revert") => Tell::MarkLost(pgid.to_owned(), true),
+                    Some("delete") => Tell::MarkLost(pgid.to_owned(), false),
+                    _ => {
+                        let why = "mode must be 'revert' or 'delete'; mark not yet implemented";
+                        return Err(Answer::fail(errno::EINVAL, why));
+                    }
+                },
+                (other, Some(_)) => return Err(Answer::fail(errno::EINVAL, format!("pg: unknown command '{other}'"))),
+                _ => return Err(Answer::fail(errno::EINVAL, "pg: argument 'pgid' is missing")),
+            }
+        }
         "dump_ops_in_flight" | "ops" => Tell::OpsInFlight,
         "dump_historic_ops" => Tell::HistoricOps,
         "dump_scheduler" => Tell::Scheduler,

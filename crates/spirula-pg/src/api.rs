@@ -289,6 +289,11 @@ pub enum PgEvent {
         /// Bytes of an object to send at a time, at most.
         piece: u64,
     },
+    /// Give up what is unfound (see `Pg::may_mark_lost`).
+    MarkLost {
+        /// To an older version, where there is one here; else it is deleted.
+        revert: bool,
+    },
     /// Scrub the PG; ends with [`PgEffect::ScrubEnded`].
     Scrub {
         /// Read all data.
@@ -462,6 +467,12 @@ pub enum Bug {
     PastIgnored,
     /// A primary activates before the map knows that it is alive.
     NoUpThru,
+    /// A scrub does not wait for writes under way.
+    ScrubBesideWrites,
+    /// A deep scrub reads nothing.
+    ScrubShallow,
+    /// A repair takes the primary's copy for the good one.
+    RepairTrustsPrimary,
 }
 
 impl Default for PgConfig {

@@ -61,6 +61,7 @@ mod api;
 pub mod exec;
 mod intervals;
 mod lease;
+mod listing;
 mod log;
 mod member;
 mod merge;

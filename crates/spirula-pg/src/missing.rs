@@ -83,6 +83,11 @@ impl Missing {
         self.items.range(from..).next()
     }
 
+    /// All from `from` on, in order.
+    pub fn from(&self, from: &HObject) -> impl Iterator<Item = (&HObject, &MissingItem)> {
+        self.items.range(from..)
+    }
+
     /// Adds or changes an object.
     pub fn set(&mut self, object: HObject, need: EVersion, have: EVersion) {
         self.dirty.insert(object.clone());

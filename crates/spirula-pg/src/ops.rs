@@ -13,6 +13,7 @@
 
 use crate::api::{ClientOp, ConnId, OpId, PeerMsg, PgEffect, ReadKey};
 use crate::exec::{self, Effect, Fetched, ObjectState, OpClass, OpContext, Outcome, Pause, Prefetch, Stamp};
+use crate::listing::WithMissing;
 use crate::log::{EntryKind, LogEntry};
 use crate::pg::{After, Cx, Pg, Role};
 use bytes::Bytes;
@@ -182,6 +183,13 @@ impl Ops {
         self.pending.append(&mut found);
     }
 
+    /// A write of our own changes an object in this event.
+    pub fn changed_by_us(&mut self, object: &HObject) {
+        let c = self.context(object);
+        (c.inflight, c.state) = (c.inflight + 1, None);
+        self.changed.insert(object.clone());
+    }
+
     /// Forgets what is known of an object (its stored state changes under us).
     pub fn forget_object(&mut self, object: &HObject) {
         if let Some(c) = self.contexts.get_mut(object) {
@@ -209,6 +217,11 @@ pub(crate) struct Inflight {
 }
 
 impl Inflight {
+    /// A write of our own, which nobody waits for.
+    pub fn internal(version: EVersion, object: HObject) -> Self {
+        Self { version, object, result: 0, user_version: 0, results: Vec::new(), ops: Vec::new() }
+    }
+
     pub fn object(&self) -> &HObject {
         &self.object
     }
@@ -290,9 +303,6 @@ impl Pg {
     pub(crate) fn run_recovered(&mut self, object: &HObject, cx: &mut Cx<'_>) {
         if self.ops.contexts.contains_key(object) {
             self.run_object(object, cx);
-        }
-        if !self.ops.pg_queue.is_empty() && self.missing.is_empty() {
-            self.run_pg_queue(cx);
         }
     }
 
@@ -381,7 +391,7 @@ impl Pg {
             if write && self.answered_before(object, cx) {
                 continue;
             }
-            if write && self.scrub.blocks(object) {
+            if write && self.scrub.blocks(object) && !planted!(self.cfg, ScrubBesideWrites) {
                 return; // The end of the chunk comes back here.
             }
             if self.must_recover_first(object, write, cx) {
@@ -640,7 +650,7 @@ impl Pg {
 
     /// Sends a write to the other members. Those whose backfill has not reached the object get
     /// only the log entry.
-    fn replicate(&self, txn: &Transaction, object: &HObject, version: EVersion, cx: &mut Cx<'_>) {
+    pub(crate) fn replicate(&self, txn: &Transaction, object: &HObject, version: EVersion, cx: &mut Cx<'_>) {
         let Role::Active(active) = &self.role else { return };
         if active.replicas.is_empty() {
             return;
@@ -720,9 +730,6 @@ impl Pg {
 
     fn run_pg_queue(&mut self, cx: &mut Cx<'_>) {
         while matches!(self.role, Role::Active(_)) && !self.ops.pg_parked {
-            if !self.missing.is_empty() {
-                return; // A listing must show what is not here yet; recovery comes back here.
-            }
             let Some(q) = self.ops.pg_queue.front() else { return };
             if !self.lease_held(cx) {
                 self.ops.lease_pg = true;
@@ -741,8 +748,9 @@ impl Pg {
                 last_user_version: self.info.as_ref().map_or(0, |i| i.head.last_user_version),
                 fetched: None,
             };
+            let listed = WithMissing { reader: cx.reader, missing: &self.missing };
             let scrubbed = self.scrub_ls(&q.op.msg.ops).map(Ok);
-            match scrubbed.unwrap_or_else(|| exec::execute_pg(&ctx, cx.reader, &q.op.msg.ops)) {
+            match scrubbed.unwrap_or_else(|| exec::execute_pg(&ctx, &listed, &q.op.msg.ops)) {
                 Ok(outcome) => {
                     let Some(q) = self.ops.pg_queue.pop_front() else { return };
                     let mut reply = self.reply_to(&q, outcome.result);

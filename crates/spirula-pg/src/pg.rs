@@ -352,6 +352,7 @@ impl Pg {
             PgEvent::Refused(what) => self.on_refused(what, cx),
             PgEvent::Force { backfill, on } => self.on_force(backfill, on, cx),
             PgEvent::Turn { work, piece } => self.on_turn(work, piece, cx),
+            PgEvent::MarkLost { revert } => self.on_mark_lost(revert, cx),
             PgEvent::Scrub { deep, repair } => self.on_scrub(deep, repair, cx),
             PgEvent::ScrubMapped { seq, map } => self.on_scrub_mapped(seq, map, cx),
             PgEvent::Continue => self.go_on(cx),
@@ -549,7 +550,12 @@ impl Pg {
             match self.past.last_mut() {
                 // The same members again: one interval as far as anybody must be heard.
                 Some(p) if p.acting == closed.acting && p.primary == closed.primary => p.last = closed.last,
-                _ => self.past.push(closed),
+                // Whoever must be heard for the later one is heard for the earlier one, too; so an
+                // OSD that comes and goes adds no more than the sets it makes.
+                _ => {
+                    self.past.retain(|p| p.acting != closed.acting || p.primary != closed.primary);
+                    self.past.push(closed);
+                }
             }
         }
         if view.gap && view.epoch > last + 1 {

@@ -88,6 +88,11 @@ impl Backfill {
         Some((o, x, y))
     }
 
+    /// Is nothing left but objects under way of this kind?
+    pub fn is_filled_but(&self, kind: impl Fn(&HObject) -> bool) -> bool {
+        self.exhausted() && !self.under_way.is_empty() && self.under_way.iter().all(|(o, _, landed)| *landed || kind(o))
+    }
+
     fn exhausted(&self) -> bool {
         self.mine.is_empty() && self.theirs.is_empty() && self.mine_next.max && self.theirs_next.max
     }
@@ -125,7 +130,10 @@ impl Pg {
         if b.mine.is_empty() && !b.mine_next.max {
             let from = b.mine_next.clone();
             match self.list_versions(&from, max, cx.reader) {
-                Ok((found, next)) => {
+                Ok((mut found, next)) => {
+                    // What we lack is listed, too: in the version that it should have.
+                    let lacked = self.missing.from(&from).take_while(|(o, _)| next.max || **o < next);
+                    found.extend(lacked.map(|(o, i)| (o.clone(), i.need)));
                     let Some(b) = self.backfill_of(osd) else { return Ok(Did::Nothing) };
                     // The last object handled may be where the listing begins.
                     b.mine = found.into_iter().filter(|(o, _)| *o > b.started).collect();
@@ -169,6 +177,10 @@ impl Pg {
         }
         if same {
             b.untold += 1;
+        } else if self.missing.contains(&object) {
+            // It goes there when it is here, see `on_pull_durable`; the backfill is not done before.
+            b.under_way.push_back((object.clone(), before, false));
+            a.recovery.demand(&object);
         } else {
             b.under_way.push_back((object.clone(), before, false));
             self.take_turn();

@@ -12,6 +12,7 @@
 
 mod backfill;
 pub(crate) mod copy;
+mod lost;
 mod reserve;
 
 use crate::active::Active;
@@ -120,9 +121,18 @@ impl Recovery {
         self.ops.len()
     }
 
+    /// Is everything filled except what is unfound?
+    fn waits_for_unfound(&self) -> bool {
+        let done = |b: &Backfill| b.is_filled_but(|o| self.unfound.contains(o));
+        self.ops.is_empty()
+            && !self.unfound.is_empty()
+            && !self.backfills.is_empty()
+            && self.backfills.values().all(done)
+    }
+
     /// Somebody waits for this object, or it must not wait.
     pub fn demand(&mut self, object: &HObject) {
-        if !self.ops.contains_key(object) && !self.demanded.contains(object) {
+        if !self.ops.contains_key(object) && !self.unfound.contains(object) && !self.demanded.contains(object) {
             self.demanded.push_back(object.clone());
         }
     }
@@ -198,10 +208,17 @@ impl Pg {
         let unfound = !a.recovery.unfound.is_empty();
         if missing {
             self.want_stage(Some(false), view.permits.no_recover, cx);
-        } else if unfound {
-            self.want_stage(None, false, cx);
+            return;
+        }
+        let stuck = a.recovery.waits_for_unfound();
+        if unfound {
             let strays: Vec<Peer> = self.strays.keys().copied().collect();
             strays.into_iter().for_each(|s| self.ask_for_unfound(s, cx));
+        }
+        let Role::Active(a) = &mut self.role else { return };
+        if unfound && (stuck || !a.recovery.backfilling) {
+            // Reservations are for others, until it is found.
+            self.want_stage(None, false, cx);
         } else if a.recovery.backfilling {
             let only_moves = self.degraded() == 0;
             let held = view.permits.no_backfill || (view.permits.no_rebalance && only_moves);
@@ -561,7 +578,13 @@ impl Pg {
         let idle = r.ops.is_empty() && r.demanded.is_empty() && r.todo.is_empty();
         match r.stage {
             Stage::Running { backfill: false } if idle => self.begin_recovery(cx),
-            Stage::Running { backfill: true } => self.backfill_progress(cx),
+            Stage::Running { backfill: true } => {
+                let stuck = r.waits_for_unfound();
+                self.backfill_progress(cx);
+                if stuck {
+                    self.begin_recovery(cx);
+                }
+            }
             _ if idle => self.begin_recovery(cx),
             _ => {}
         }
@@ -607,11 +630,5 @@ impl Pg {
     pub(crate) fn retry_recovery(&mut self, cx: &mut Cx<'_>) {
         self.begin_recovery(cx);
         self.pump(cx);
-    }
-
-    /// Objects that nobody we know of has, with the versions wanted, for `list_unfound`.
-    pub fn unfound(&self) -> Vec<(HObject, EVersion)> {
-        let need = |o: &HObject| self.missing.get(o).map(|i| i.need).unwrap_or_default();
-        self.active().map_or_else(Vec::new, |a| a.recovery.unfound.iter().map(|o| (o.clone(), need(o))).collect())
     }
 }

@@ -173,6 +173,7 @@ impl Pg {
         cx.out.push(PgEffect::StateChanged);
         if backfill {
             self.begin_backfills();
+            self.backfill_progress(cx);
         } else {
             self.list_todo();
         }

@@ -81,6 +81,16 @@ impl Finding {
     }
 }
 
+#[cfg(feature = "plant-bugs")]
+impl Finding {
+    /// A planted bug: one copy is good whatever is wrong with it, the others are bad.
+    pub fn blaming_all_but(mut self, good: Peer) -> Self {
+        self.good = Some(good);
+        self.shards.iter_mut().for_each(|(o, s)| s.bad = *o != good);
+        self
+    }
+}
+
 fn attr<'a>(copy: &'a ScrubObject, name: &[u8]) -> Option<&'a Bytes> {
     copy.attrs.iter().find(|(n, _)| n == name).map(|(_, v)| v)
 }

@@ -174,13 +174,14 @@ impl Pg {
     /// Asks for the maps once no write to the chunk is under way.
     pub(crate) fn scrub_drained(&mut self, cx: &mut Cx<'_>) {
         let (Some(r), Role::Active(a)) = (&mut self.scrub.run, &self.role) else { return };
-        if !matches!(r.phase, Phase::Drain) || a.inflight.iter().any(|f| r.covers(f.object())) {
+        let busy = a.inflight.iter().any(|f| r.covers(f.object())) && !planted!(self.cfg, ScrubBesideWrites);
+        if !matches!(r.phase, Phase::Drain) || busy {
             return;
         }
         r.phase = Phase::Maps;
         r.maps.clear();
         r.waiting = a.peers.keys().copied().chain([self.me]).collect();
-        let (seq, from, to, deep) = (r.seq, r.from.clone(), r.to.clone(), r.deep);
+        let (seq, from, to, deep) = (r.seq, r.from.clone(), r.to.clone(), r.deep && !planted!(self.cfg, ScrubShallow));
         let members: Vec<Peer> = a.peers.keys().copied().collect();
         for m in members {
             self.send(m, CtlBody::ScrubScan { seq, from: from.clone(), to: to.clone(), deep }, cx);
@@ -242,7 +243,13 @@ impl Pg {
         let mut lines = Vec::new();
         let mut bad = Vec::new();
         for (o, copies) in objects {
-            let Some(f) = compare(&copies, self.me) else { continue };
+            let found = compare(&copies, self.me);
+            #[cfg(feature = "plant-bugs")]
+            let found = match planted!(self.cfg, RepairTrustsPrimary) {
+                true => found.map(|f| f.blaming_all_but(self.me)),
+                false => found,
+            };
+            let Some(f) = found else { continue };
             let (shallow, deep) = f.count();
             r.shallow += shallow;
             r.deep_errors += deep;

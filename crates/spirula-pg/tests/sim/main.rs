@@ -363,6 +363,9 @@ fn sim_planted_bugs_are_caught() {
         Bug::NoRetry,
         Bug::PastIgnored,
         Bug::NoUpThru,
+        Bug::ScrubBesideWrites,
+        Bug::ScrubShallow,
+        Bug::RepairTrustsPrimary,
     ] {
         let caught = (0..BUG_SEEDS).find(|seed| {
             let result = std::panic::catch_unwind(|| {

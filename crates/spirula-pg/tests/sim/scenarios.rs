@@ -5,7 +5,7 @@ use crate::world::{End, World};
 use crate::{settle, verify};
 use spirula_maps::PgState;
 use spirula_pg::{Bug, PgEvent};
-use spirula_types::{OsdId, PgId, SpgId};
+use spirula_types::{HObject, OsdId, PgId, SpgId};
 
 const PG: PgId = PgId { pool: 1, seed: 0 };
 
@@ -75,6 +75,7 @@ pub fn with_bug(bug: Bug, seed: u64) -> bool {
         Bug::DivergentDeleteKept | Bug::DeletedComesBack => divergent(seed, Some(bug)).is_err(),
         Bug::MissingNotStored | Bug::MissingStaleOnResume => restarts(seed, Some(bug)).is_err(),
         Bug::CorruptSourceCopied | Bug::FailedReadForgotten => damaged(seed, Some(bug)).is_err(),
+        Bug::ScrubBesideWrites | Bug::ScrubShallow | Bug::RepairTrustsPrimary => scrubbed(seed, Some(bug)).is_err(),
         _ => false,
     }
 }
@@ -197,36 +198,112 @@ fn replaced_primary(seed: u64, bug: Option<Bug>) -> Result<(), String> {
     }
 }
 
-/// Rot on one copy, at the primary or another: a deep scrub under load finds it, a repair heals it,
-/// and what is then scrubbed is clean.
+/// Rot on one copy, at the primary or another: scrubs beside writes find nothing before, a deep one
+/// finds it, a repair heals it, and what is then scrubbed is clean.
 #[test]
 fn deep_scrub_finds_rot_and_repair_heals_it() {
     for seed in 0..20 {
-        let mut w = cluster(seed, 3);
-        w.scrubs = false;
+        scrubbed(seed, None).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+    }
+}
+
+fn scrubbed(seed: u64, bug: Option<Bug>) -> Result<(), String> {
+    let mut w = planted_cluster(seed, 3, bug);
+    w.scrubs = false;
+    (w.pace.objects, w.pace.under_way, w.pace.appends, w.pace.deletes) = (4, 6, 90, 10);
+    let id = SpgId::whole(PG);
+    let primary = w.map().acting(PG)[0];
+    let inconsistent = |w: &World| w.nodes[primary as usize].pgs[&id].state().0.has(PgState::INCONSISTENT);
+    for _ in 0..6 {
+        w.event(primary, id, PgEvent::Scrub { deep: true, repair: false });
+        run(&mut w, 1500);
+        if inconsistent(&w) {
+            return Err("a scrub beside writes finds what is not there".into());
+        }
+    }
+    w.clients.iter_mut().for_each(|c| c.quiet = true);
+    settle(&mut w)?;
+    let acting = w.map().acting(PG);
+    let victim = acting[seed as usize % 3] as usize;
+    let Some(o) = w.nodes[victim].store.applied.objects.keys().next().cloned() else { return Ok(()) };
+    w.nodes[victim].store.rotten.insert(o.clone());
+    let scrub = |w: &mut World, deep: bool, repair: bool| {
         w.clients.iter_mut().for_each(|c| c.quiet = true);
-        settle(&mut w).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+        w.event(primary, id, PgEvent::Scrub { deep, repair });
+        run(w, 4000);
+    };
+    scrub(&mut w, false, false);
+    let missed = |what: &str| Err(what.to_owned());
+    if inconsistent(&w) {
+        return missed("a shallow scrub does not read");
+    }
+    scrub(&mut w, true, false);
+    if !inconsistent(&w) {
+        return missed("not found");
+    }
+    scrub(&mut w, true, true);
+    if inconsistent(&w) || !w.nodes[victim].store.rotten.is_empty() {
+        return missed("not repaired");
+    }
+    scrub(&mut w, true, false);
+    if inconsistent(&w) || w.stats["scrubs"] < 4 {
+        return missed("still there");
+    }
+    settle(&mut w).and_then(|()| verify(&w))
+}
+
+/// All copies of an object are damaged while the PG moves: the rest is filled all the same, and
+/// the object's loss is taken at the administrator's word.
+#[test]
+fn an_unfound_object_holds_nobody_up_and_can_be_given_up() {
+    for seed in 0..20 {
+        let mut w = cluster(seed, 5);
+        w.scrubs = false;
+        (w.pace.objects, w.pace.under_way, w.pace.appends, w.pace.deletes) = (8, 4, 90, 0);
+        run(&mut w, 3000);
+        w.clients.iter_mut().for_each(|c| c.quiet = true);
+        run(&mut w, 2000);
         let acting = w.map().acting(PG);
-        let (primary, victim) = (acting[0], acting[seed as usize % 3] as usize);
-        let Some(o) = w.nodes[victim].store.applied.objects.keys().next().cloned() else { continue };
-        w.nodes[victim].store.rotten.insert(o.clone());
-        let inconsistent =
-            |w: &World| w.nodes[primary as usize].pgs[&SpgId::whole(PG)].state().0.has(PgState::INCONSISTENT);
-        let scrub = |w: &mut World, deep: bool, repair: bool| {
-            w.clients.iter_mut().for_each(|c| c.quiet = true);
-            w.event(primary, SpgId::whole(PG), PgEvent::Scrub { deep, repair });
-            run(w, 4000);
+        let all: Vec<_> = w.nodes[acting[0] as usize].store.applied.objects.keys().cloned().collect();
+        let lost = all[seed as usize % all.len()].clone();
+        for o in &acting {
+            w.nodes[*o as usize].store.rotten.insert(lost.clone());
+        }
+        place(&mut w, 2..5);
+        let id = SpgId::whole(PG);
+        let state = |w: &World| {
+            let primary = w.map().acting(PG)[0];
+            (primary, w.nodes[primary as usize].pgs.get(&id).map(|p| p.state().0).unwrap_or_default())
         };
-        scrub(&mut w, false, false);
-        assert!(!inconsistent(&w), "seed {seed}: a shallow scrub does not read");
-        scrub(&mut w, true, false);
-        assert!(inconsistent(&w), "seed {seed}: not found");
-        scrub(&mut w, true, true);
-        assert!(!inconsistent(&w) && w.nodes[victim].store.rotten.is_empty(), "seed {seed}: not repaired");
-        scrub(&mut w, true, false);
-        assert!(!inconsistent(&w), "seed {seed}: still there");
-        assert!(w.stats["scrubs"] >= 4, "seed {seed}: {:?}", w.stats);
-        finish(w, seed);
+        let unfound = PgState::BACKFILL_UNFOUND | PgState::RECOVERY_UNFOUND;
+        let moving = PgState::BACKFILLING | PgState::BACKFILL_WAIT | PgState::RECOVERING | PgState::RECOVERY_WAIT;
+        let filled = |w: &World| {
+            let has = |n: usize, o: &HObject| w.nodes[n].store.applied.objects.contains_key(o);
+            (3..5).all(|n| all.iter().all(|o| *o == lost || has(n, o)))
+        };
+        for _ in 0..1000 {
+            run(&mut w, 100);
+            let (_, s) = state(&w);
+            if s.any(unfound) && !s.any(moving) && filled(&w) {
+                break;
+            }
+        }
+        let (primary, s) = state(&w);
+        let filled = filled(&w);
+        assert!(s.any(unfound) && !s.any(moving) && filled, "seed {seed}: {s}, filled: {filled}");
+        let pg = &w.nodes[primary as usize].pgs[&id];
+        let listed = pg.list_unfound(None);
+        assert_eq!(
+            (listed["num_unfound"].as_u64(), listed["objects"][0]["oid"]["oid"].as_str()),
+            (Some(1), std::str::from_utf8(&lost.name).ok()),
+            "seed {seed}: {listed}"
+        );
+        assert_eq!(pg.may_mark_lost(false), Ok(1), "seed {seed}");
+        w.event(primary, id, PgEvent::MarkLost { revert: seed % 2 == 0 });
+        // Whoever reads it learns that it is gone; acknowledged writes are lost by order.
+        settle(&mut w).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+        let left = w.nodes.iter().filter(|n| n.store.applied.objects.contains_key(&lost)).count();
+        assert_eq!(left, 0, "seed {seed}: it is still somewhere");
     }
 }
 

@@ -12,7 +12,7 @@ use spirula_pg::{
     Bug, ClientOp, CreateAnswer, Leases, MapView, Now, OsdView, PeerMsg, Permits, Pg, PgConfig, PgEffect, PgEvent,
     PoolView, ReadKey, Reservation, Stored, head_key, info_key, missing_prefix, parse_info_key,
 };
-use spirula_types::{EVersion, EntityName, Epoch, OsdId, Peer, PgId, ReqId, SpgId};
+use spirula_types::{EVersion, EntityName, Epoch, HObject, OsdId, Peer, PgId, ReqId, SpgId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
@@ -206,6 +206,7 @@ pub struct Node {
     pub epoch: Epoch,
     held: Vec<(OsdId, PeerMsg)>,
     local: VecDeque<(SpgId, PgEvent)>,
+    scans: VecDeque<(SpgId, u64, HObject, HObject, bool)>,
     /// Reservations held and wanted.
     granted: Vec<(SpgId, Reservation)>,
     queue: VecDeque<(SpgId, Reservation)>,
@@ -299,6 +300,7 @@ impl World {
                 epoch: 0,
                 held: Vec::new(),
                 local: VecDeque::new(),
+                scans: VecDeque::new(),
                 granted: Vec::new(),
                 queue: VecDeque::new(),
             });
@@ -446,6 +448,7 @@ impl World {
         node.pgs.clear();
         node.held.clear();
         node.local.clear();
+        node.scans.clear();
         node.granted.clear();
         node.queue.clear();
         node.boot = 0;
@@ -602,8 +605,8 @@ impl World {
                 }
                 PgEffect::Log { .. } => self.note("log lines"),
                 PgEffect::ScrubScan { seq, from, to, deep } => {
-                    let map = node.store.scrub_map(&from, &to, deep);
-                    node.local.push_back((pg, PgEvent::ScrubMapped { seq, map: Some(map) }));
+                    // Made a while later, as the real one is made in steps.
+                    node.scans.push_back((pg, seq, from, to, deep));
                 }
                 PgEffect::ScrubEnded { done } => self.note(if done { "scrubs" } else { "scrubs given up" }),
                 PgEffect::Repaired => self.note("copies repaired"),
@@ -884,7 +887,12 @@ impl World {
                 }
             }
             2 if running => {
-                if let Some((pg, e)) = self.nodes[id as usize].local.pop_front() {
+                if !self.nodes[id as usize].scans.is_empty() && self.rng.chance(50) {
+                    let node = &mut self.nodes[id as usize];
+                    let (pg, seq, from, to, deep) = node.scans.pop_front().unwrap();
+                    let map = node.store.scrub_map(&from, &to, deep);
+                    self.event(id, pg, PgEvent::ScrubMapped { seq, map: Some(map) });
+                } else if let Some((pg, e)) = self.nodes[id as usize].local.pop_front() {
                     self.event(id, pg, e);
                 }
             }

@@ -1,0 +1,203 @@
+//! Unfound objects: listing them, and giving them up by an administrator's word.
+//!
+//! An unfound object does not hold up the recovery of others: a backfill goes on past it, but does not count as done
+//! before it is found or given up. To give one up is a write like any other, with its entry in the
+//! log: the object is removed, or what is here of it, an older version, becomes its newest.
+
+use crate::active::Active;
+use crate::api::PgEffect;
+use crate::exec::{INFO_ATTR, ObjectInfo};
+use crate::log::{EntryKind, LogEntry};
+use crate::ops::Inflight;
+use crate::pg::{After, Cx, Pg, Role};
+use serde_json::{Value, json};
+use spirula_encoding::from_slice;
+use spirula_types::transaction::{MetaOp, ObjectOp, ObjectUpdate, Transaction};
+use spirula_types::{EVersion, HObject, Peer, ReqId, errno};
+use std::collections::BTreeSet;
+
+/// Objects in one answer (Ceph's osd_command_max_records).
+const LISTED_MAX: usize = 256;
+
+impl Pg {
+    /// Objects that nobody we know of has, for `pg N list_unfound`, in Ceph's shape, from `after` on.
+    pub fn list_unfound(&self, after: Option<&HObject>) -> Value {
+        let Some(a) = self.active() else {
+            return json!({"num_missing": 0, "num_unfound": 0, "objects": [], "state": "Inactive",
+                "available_might_have_unfound": false, "more": false});
+        };
+        let mut needs: BTreeSet<&HObject> = self.missing.iter().map(|(o, _)| o).collect();
+        needs.extend(a.peers.values().flat_map(|p| p.missing.iter().map(|(o, _)| o)));
+        let mut all = a.recovery.unfound.iter().filter(|o| after.is_none_or(|a| *o > a));
+        let row = |o: &HObject| {
+            let item = self.missing.get(o).copied().unwrap_or_default();
+            let text = |b: &[u8]| String::from_utf8_lossy(b).into_owned();
+            json!({
+                "oid": {"oid": text(&o.name), "key": text(&o.key), "snapid": o.snap as i64, "hash": o.hash, "max": 0,
+                    "pool": o.pool, "namespace": text(&o.namespace)},
+                "need": item.need.to_string(),
+                "have": item.have.to_string(),
+                "flags": "none",
+                "locations": [],
+            })
+        };
+        let objects: Vec<Value> = all.by_ref().take(LISTED_MAX).map(row).collect();
+        let might: Vec<Value> =
+            self.unheard(a).into_iter().map(|(o, status)| json!({"osd": o.to_string(), "status": status})).collect();
+        json!({
+            "num_missing": needs.len(),
+            "num_unfound": a.recovery.unfound.len(),
+            "objects": objects,
+            "state": if a.recovery.stage == super::Stage::Idle { "NotRecovering" } else { "Recovering" },
+            "available_might_have_unfound": true,
+            "might_have_unfound": might,
+            "more": all.next().is_some(),
+        })
+    }
+
+    /// Who may have what is unfound and has not said so, with the reason.
+    pub(crate) fn unheard(&self, a: &Active) -> Vec<(Peer, &'static str)> {
+        let Some(view) = &self.view else { return Vec::new() };
+        let of_past = self.past.iter().filter(|i| i.rw).flat_map(|i| i.acting.iter().map(|p| (*p, i.first)));
+        let strays = self.strays.keys().map(|p| (*p, 0));
+        let mut all: Vec<(Peer, &'static str)> = Vec::new();
+        for (peer, first) in of_past.chain(strays) {
+            if peer == self.me || a.peers.contains_key(&peer) || a.recovery.sources.contains_key(&peer) {
+                continue;
+            }
+            let status = match view.osds.get(&peer.osd) {
+                // Gone for good, by an administrator's word.
+                None => continue,
+                Some(o) if o.lost_at > first && !o.up => continue,
+                Some(o) if !o.up => "osd is down",
+                Some(_) if self.strays.contains_key(&peer) => "querying",
+                // It is up, knows of the PG's interval, and has not called: it holds nothing.
+                Some(_) => continue,
+            };
+            if !all.iter().any(|(p, _)| *p == peer) {
+                all.push((peer, status));
+            }
+        }
+        all
+    }
+
+    /// May what is unfound be given up? How many objects that are; 0: there are none.
+    ///
+    /// # Errors
+    /// Errno (positive) and the reason, in Ceph's words.
+    pub fn may_mark_lost(&self, revert: bool) -> Result<usize, (i32, String)> {
+        let erasure = self.view.as_ref().and_then(|v| v.pool.as_ref()).is_some_and(|p| p.rules.erasure);
+        if revert && erasure {
+            return Err((errno::EINVAL, "mode must be 'delete' for ec pool".to_owned()));
+        }
+        let Some(a) = self.active().filter(|a| a.activated) else {
+            return Err((errno::EROFS, "not primary".to_owned()));
+        };
+        let n = a.recovery.unfound.len();
+        if n > 0 && !self.unheard(a).is_empty() {
+            let why = format!("pg has {n} unfound objects but we haven't probed all sources, not marking lost");
+            return Err((errno::EINVAL, why));
+        }
+        if n > 0 && !a.serving {
+            return Err((errno::EAGAIN, "too few members to write; see min_size".to_owned()));
+        }
+        Ok(n)
+    }
+
+    /// Gives up what is unfound, after [`Pg::may_mark_lost`] allowed it.
+    pub(crate) fn on_mark_lost(&mut self, revert: bool, cx: &mut Cx<'_>) {
+        if self.may_mark_lost(revert).unwrap_or(0) == 0 {
+            return;
+        }
+        let Some(a) = self.active() else { return };
+        let unfound: Vec<HObject> = a.recovery.unfound.iter().cloned().collect();
+        let text = format!("{} has {} objects unfound and apparently lost, marking", self.id, unfound.len());
+        cx.out.push(PgEffect::Log { error: true, text });
+        for o in &unfound {
+            self.give_up(o, revert, cx);
+        }
+        // Whoever waited for them goes on.
+        self.ops.resume(|o| unfound.binary_search(o).is_ok());
+        self.pump_later = true;
+        self.begin_recovery(cx);
+        cx.out.push(PgEffect::StateChanged);
+    }
+
+    /// The object info of an older version that is here.
+    fn older(&self, object: &HObject, cx: &Cx<'_>) -> Option<ObjectInfo> {
+        let have = self.missing.get(object)?.have;
+        let info: ObjectInfo = from_slice(&cx.reader.attr(object, INFO_ATTR).ok()??).ok()?;
+        (have != EVersion::default() && info.version == have).then_some(info)
+    }
+
+    fn give_up(&mut self, object: &HObject, revert: bool, cx: &mut Cx<'_>) {
+        let older = if revert { self.older(object, cx) } else { None };
+        let epoch = self.epoch();
+        let Some(lost) = self.missing.get(object).map(|i| i.need) else { return };
+        let (Role::Active(a), Some(info)) = (&mut self.role, &mut self.info) else { return };
+        let version = EVersion::new(epoch, info.head.last_update.version + 1);
+        let mut entry = LogEntry {
+            version,
+            prior: lost,
+            user_version: info.head.last_user_version,
+            reqid: ReqId::default(),
+            result: 0,
+            kind: EntryKind::Delete,
+            object: object.clone(),
+            mtime: cx.now.wall,
+        };
+        let ops = match older {
+            Some(mut i) => {
+                (i.prior_version, i.version) = (i.version, version);
+                (entry.kind, entry.user_version) = (EntryKind::Modify, i.user_version);
+                vec![ObjectOp::SetAttrs(vec![(INFO_ATTR.into(), i.to_attr())])]
+            }
+            None => {
+                let c = &mut info.head.counts;
+                c.objects = (c.objects - 1).max(0);
+                if c.objects == 0 {
+                    c.bytes = 0;
+                }
+                vec![ObjectOp::Remove]
+            }
+        };
+        let removed = entry.kind == EntryKind::Delete;
+        a.recovery.unfound.remove(object);
+        for p in a.peers.values_mut() {
+            // An older version is brought to those who lack it.
+            match p.missing.get(object).map(|i| i.have) {
+                Some(have) if !removed => p.missing.set(object.clone(), version, have),
+                Some(_) => drop(p.missing.remove(object)),
+                None => {}
+            }
+        }
+        info.head.last_update = version;
+        a.inflight.push_back(Inflight::internal(version, object.clone()));
+        self.missing.remove(object);
+        self.ops.changed_by_us(object);
+        let mut txn = Transaction { objects: vec![ObjectUpdate { object: object.clone(), ops }], meta: Vec::new() };
+        let bytes = entry.to_bytes();
+        self.log.push(entry);
+        txn.meta.push(self.head_op());
+        txn.meta.push(MetaOp::LogAppend { pg: self.id, version, entry: bytes });
+        self.note_written(object, (!removed).then_some(version));
+        self.replicate(&txn, object, version, cx);
+        self.missing_ops(&mut txn.meta);
+        let since = self.interval.since;
+        self.submit(txn, After::Write { since, version }, cx);
+        if let Role::Active(a) = &mut self.role {
+            // Backfills that stood before it: gone there, too; an older version is pushed.
+            let targets: Vec<Peer> =
+                a.recovery.backfills.iter().filter(|(_, b)| b.is_under_way(object)).map(|(o, _)| *o).collect();
+            if removed {
+                for t in targets {
+                    if let Some(b) = a.recovery.backfills.get_mut(&t) {
+                        b.landed(object);
+                    }
+                }
+            } else if !targets.is_empty() {
+                self.push_object(object, targets, false);
+            }
+        }
+    }
+}
