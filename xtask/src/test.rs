@@ -1,6 +1,6 @@
 //! `cargo xtask test` and `cargo xtask soak`.
 
-use crate::run::{command, release_binary, root, status};
+use crate::run::{command, release_binary, root, status, target};
 use crate::{check, fuzz, packages, reef};
 use clap::Args;
 use std::time::Instant;
@@ -26,6 +26,8 @@ pub enum Campaign {
     Store,
     /// A cluster under load, killed with signal 9 again and again
     Kill9,
+    /// Six OSDs on three hosts under a verifying load, with all that can go wrong; writes a report
+    Thrash,
 }
 
 /// How long to soak.
@@ -33,6 +35,12 @@ pub enum Campaign {
 pub struct SoakOptions {
     /// Only this campaign
     campaign: Option<Campaign>,
+    /// How long `thrash` goes on
+    #[arg(default_value_t = 30)]
+    minutes: u32,
+    /// Seed of `thrash` [default: drawn, and printed]
+    #[arg(long)]
+    seed: Option<u64>,
     /// How often `kill9` kills
     #[arg(long, default_value_t = 200)]
     kills: u32,
@@ -101,6 +109,7 @@ pub fn soak(o: &SoakOptions) -> anyhow::Result<bool> {
     match o.campaign {
         Some(Campaign::Store) => return soak_store(o),
         Some(Campaign::Kill9) => return soak_kill9(o),
+        Some(Campaign::Thrash) => return soak_thrash(o),
         None => {}
     }
     packages::install()?;
@@ -133,6 +142,23 @@ fn soak_store(o: &SoakOptions) -> anyhow::Result<bool> {
     let mut good = test(&["spirula-store"], &["--ignored", "soak_of_crash_states"])?;
     good &= test(&["spirula-store"], &["--ignored", "soak_of_bit_flips"])?;
     good &= test(&["spirula-store", "spirula-tree"], &[])?;
+    Ok(good)
+}
+
+/// `tests/e2e/test_thrash.py`, for longer; the report goes to the target directory.
+fn soak_thrash(o: &SoakOptions) -> anyhow::Result<bool> {
+    packages::install()?;
+    let binary = release_binary()?;
+    let report = target().join("thrash.md");
+    let mut c = command("/usr/bin/python3");
+    c.arg(root().join("tests/e2e/run.py")).arg("--binary").arg(&binary).args(["--only", "Thrash"]);
+    c.env("THRASH_MINUTES", o.minutes.to_string()).env("THRASH_REPORT", &report);
+    c.env("THRASH_LOGS", target().join("thrash.log"));
+    if let Some(seed) = o.seed {
+        c.env("THRASH_SEED", seed.to_string());
+    }
+    let good = status(&mut c)?;
+    println!("report: {}", report.display());
     Ok(good)
 }
 

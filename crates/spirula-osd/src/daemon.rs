@@ -194,6 +194,8 @@ pub struct Osd {
     pub(crate) mon: Option<Link>,
     pub(crate) mon_open: bool,
     pub(crate) mon_retry: Duration,
+    /// Why the last link to a monitor ended.
+    pub(crate) mon_lost: String,
     pub(crate) boot_sent: Duration,
     pub(crate) mgr: Option<Link>,
     pub(crate) mgr_addr: AddrVec,
@@ -310,6 +312,7 @@ impl Osd {
             mon: None,
             mon_open: false,
             mon_retry: Duration::ZERO,
+            mon_lost: String::new(),
             boot_sent: Duration::ZERO,
             mgr: None,
             mgr_addr: AddrVec::default(),

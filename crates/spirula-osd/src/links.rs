@@ -34,7 +34,11 @@ impl Osd {
     pub(crate) fn closed(&mut self, id: LinkId, ended: &Ended) {
         let now = clock::monotonic();
         if self.mon.as_ref().is_some_and(|l| l.id() == id) {
-            tracing::debug!("osd.{}: monitor: {ended}", self.cfg.id);
+            // Once: it goes on trying.
+            if self.mon_lost != ended.why {
+                tracing::warn!("osd.{}: monitor: {ended}", self.cfg.id);
+                self.mon_lost.clone_from(&ended.why);
+            }
             (self.mon, self.mon_open, self.mon_retry) = (None, false, now + RETRY);
             self.cfg.mons.next();
         } else if self.mgr.as_ref().is_some_and(|l| l.id() == id) {

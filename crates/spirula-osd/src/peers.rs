@@ -263,3 +263,102 @@ impl Peers {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use spirula_runtime::auth::NoneLogin;
+    use spirula_runtime::{Hub, LinkMode, NetSink, Peer as Me};
+    use spirula_types::{EntityAddr, EntityType};
+    use std::sync::Arc;
+
+    fn addr(port: u16) -> AddrVec {
+        AddrVec(vec![EntityAddr::v2(([10, 0, 0, 1], port).into(), 7)])
+    }
+
+    /// One peer, with links that never get anywhere: their fate is told by the test.
+    struct World {
+        peers: Peers,
+        rt: tokio::runtime::Runtime,
+        hub: Hub,
+        sink: NetSink,
+    }
+
+    impl World {
+        fn new(two_networks: bool) -> Self {
+            let rt = tokio::runtime::Builder::new_current_thread().build().unwrap();
+            let hub = Hub::new(LinkMode::Tcp, spirula_buffer::PayloadPool::new(1 << 20));
+            let sink = NetSink::new(Arc::new(drop), Arc::default());
+            let mut w = Self { peers: Peers::default(), rt, hub, sink };
+            let front = addr(if two_networks { 4 } else { 3 });
+            let addrs = OsdAddrs { client: addr(1), cluster: addr(2), hb_back: addr(3), hb_front: front };
+            let open = w.opener();
+            w.peers.follow(&[(5, addrs)].into(), SECOND, open);
+            w
+        }
+
+        fn opener(&self) -> impl Fn(&AddrVec, Way) -> Link + use<> {
+            let (hub, sink, on) = (self.hub.clone(), self.sink.clone(), self.rt.handle().clone());
+            let login = NoneLogin::of(&Me::new(EntityType::Osd, "0"));
+            move |to, _| hub.connect(&Me::new(EntityType::Osd, "0"), &login, &sink, to, EntityType::Osd, &on)
+        }
+
+        fn link(&self, way: Way) -> LinkId {
+            self.peers.by_link.iter().find(|(_, (_, w))| *w == way).map(|(id, _)| *id).unwrap()
+        }
+
+        fn refused(&mut self, hung_up: bool, here: bool) -> Vec<Silent> {
+            let ended = Ended { why: String::new(), refused: true, hung_up };
+            self.peers.closed(self.link(Way::Data), &ended, |_| here);
+            self.peers.silent(SECOND, 4 * SECOND)
+        }
+    }
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn refusal_is_reported_at_once_and_is_proof_only_here_or_after_a_hang_up() {
+        for (hung_up, here, gone) in [(false, false, false), (true, false, true), (false, true, true)] {
+            let said = World::new(false).refused(hung_up, here);
+            assert_eq!(said, [Silent { osd: 5, silent: Duration::ZERO, refused: Some(Refusal { gone }) }]);
+        }
+        let mut w = World::new(false);
+        w.peers.closed(w.link(Way::Data), &"reset".into(), |_| true);
+        assert_eq!(w.peers.silent(SECOND, 4 * SECOND), []);
+    }
+
+    #[test]
+    fn proof_that_comes_later_is_reported_without_waiting() {
+        let mut w = World::new(false);
+        assert_eq!(w.refused(false, false).len(), 1);
+        assert_eq!(w.peers.silent(SECOND, 4 * SECOND), [], "said already");
+        let open = w.opener();
+        w.peers.reopen(open);
+        assert_eq!(w.refused(true, false)[0].refused, Some(Refusal { gone: true }));
+    }
+
+    #[test]
+    fn silence_on_either_network_counts_unless_we_were_away() {
+        let mut w = World::new(true);
+        let (back, front) = (w.link(Way::Back), w.link(Way::Front));
+        assert!(!w.peers.heard(back, 5 * SECOND, 4 * SECOND));
+        let said = w.peers.silent(6 * SECOND, 4 * SECOND);
+        assert_eq!(said, [Silent { osd: 5, silent: 5 * SECOND, refused: None }]);
+        assert!(w.peers.heard(front, 6 * SECOND, 4 * SECOND), "it lives after all");
+        assert_eq!(w.peers.silent(6 * SECOND, 4 * SECOND), []);
+        w.peers.excuse(30 * SECOND);
+        assert_eq!(w.peers.silent(31 * SECOND, 4 * SECOND), []);
+    }
+
+    #[test]
+    fn a_link_that_never_opened_waits_for_the_next_round() {
+        let mut w = World::new(false);
+        let link = w.link(Way::Back);
+        assert!(!w.peers.closed(link, &"no way".into(), |_| false));
+        let open = w.opener();
+        w.peers.reopen(open);
+        let link = w.link(Way::Back);
+        w.peers.opened(link);
+        assert!(w.peers.closed(link, &"reset".into(), |_| false));
+    }
+}

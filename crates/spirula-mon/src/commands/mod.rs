@@ -130,10 +130,14 @@ fn parse(cmd: &[String]) -> Result<Args, String> {
 }
 
 /// The command of that prefix whose required arguments are all given; several share a
-/// prefix (`osd crush set`).
+/// prefix (`osd crush set`), and the one with most of what was given is meant.
 fn find(prefix: &str, args: &Args) -> Option<&'static CommandSpec> {
     let candidates: Vec<_> = specs().filter(|s| s.sig.starts_with(prefix) && s.prefix() == prefix).collect();
-    let fits = candidates.iter().find(|s| args::check(s.sig, args).is_ok());
+    let given = |s: &&&CommandSpec| {
+        let names = s.sig.split_whitespace().filter_map(|p| p.strip_prefix("name="));
+        names.filter(|p| args.has(p.split(',').next().unwrap_or_default())).count()
+    };
+    let fits = candidates.iter().rev().filter(|s| args::check(s.sig, args).is_ok()).max_by_key(given);
     fits.or(candidates.first()).copied()
 }
 

@@ -156,7 +156,9 @@ fn who_was_wrongly_down_gets_more_patience_and_loses_it_by_restarting() {
 fn reporters_of_one_host_count_once_and_what_concerns_an_older_incarnation_not_at_all() {
     let mut c = Cluster::up(5);
     for (osd, host) in [(0, "a"), (1, "b"), (2, "b"), (3, "c"), (4, "c")] {
-        c.ok(&format!(r#"{{"prefix": "osd crush create-or-move", "id": {osd}, "weight": 1.0, "args": ["root=default", "host={host}"]}}"#));
+        c.ok(&format!(
+            r#"{{"prefix": "osd crush set", "id": {osd}, "weight": 1.0, "args": ["root=default", "host={host}"]}}"#
+        ));
     }
     let conns: Vec<u64> = (0..5).map(|o| c.open(EntityType::Osd, &o.to_string())).collect();
     c.ask(conns[1], report(1, 0, 9_000, false));
