@@ -7,15 +7,16 @@
 //! record of 200 bytes, a log entry of 150 bytes, a log trim. CPU is that of the whole
 //! process (all threads, user and system); device bytes are what the process caused to be
 //! written (`/proc/self/io`). Raw figures: 4 KiB O_DIRECT|O_DSYNC writes over a file that
-//! was written before, by 1 and by 16 threads; 4 KiB O_DIRECT reads at random places of a
+//! was written before (as the store's devices were), by 1 and by 16 threads; 4 KiB O_DIRECT reads at random places of a
 //! file; 4 MiB O_DIRECT writes by 4 threads. With OBJECTS, that many empty objects are made
 //! and the cost of lookups and of opening is shown as their number grows. DIR is emptied.
+//! `SPIRULA_BENCH_IO=uring` in the environment has the store use io_uring.
 
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
 use bytes::Bytes;
 use spirula_buffer::PayloadPool;
-use spirula_store::{Read, Store, StoreOptions};
+use spirula_store::{IoChoice, Read, Store, StoreOptions};
 use spirula_types::transaction::{MetaOp, ObjectOp, Transaction};
 use spirula_types::{EVersion, HObject, PgId, Uuid};
 use std::collections::BTreeMap;
@@ -31,6 +32,8 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// PGs the transactions are spread over.
 const PGS: u64 = 64;
+/// Data space of the store.
+const STORE: u64 = 6 << 30;
 /// Log entries a PG keeps.
 const LOG: u64 = 250;
 
@@ -136,6 +139,23 @@ fn aligned(buf: &mut Vec<u8>, len: usize) -> &mut [u8] {
     buf.resize(len + 4096, 7);
     let skip = buf.as_ptr().align_offset(4096);
     &mut buf[skip..skip + len]
+}
+
+/// Writes what a new store has not written of a file, as a used device has it: on a sparse
+/// file the first write to a place costs the file system's metadata, too.
+fn write_once(path: &Path) {
+    let file = direct(path, false);
+    let mut buf = Vec::new();
+    let buf = aligned(&mut buf, 1 << 20);
+    let end = file.metadata().unwrap().len();
+    let mut at = 1 << 20;
+    buf.fill(0);
+    while at < end {
+        let n = (end - at).min(buf.len() as u64) as usize;
+        file.write_all_at(&buf[..n], at).unwrap();
+        at += n as u64;
+    }
+    file.sync_all().unwrap();
 }
 
 fn direct(path: &Path, sync: bool) -> File {
@@ -278,12 +298,18 @@ fn ageing(dir: &Path, seconds: f64) {
 
 /// Lookup and opening as objects grow in number.
 fn many(dir: &Path, objects: u64) {
-    let opts = StoreOptions { size: 1 << 30, cache_bytes: 128 << 20, ..StoreOptions::default() };
+    let opts = StoreOptions { size: 8 << 30, cache_bytes: 128 << 20, ..StoreOptions::default() };
     Store::create(dir, Uuid([1; 16]), Uuid([2; 16]), 0, &opts).expect("create");
     let open = || Store::open(dir, None, &opts, Box::new(|_| ()), Box::new(|e| panic!("{e}"))).expect("open");
+    let block = File::open(dir.join("block")).expect("block");
+    let drop_pages = || {
+        block.sync_all().expect("sync");
+        rustix::fs::fadvise(&block, 0, None, rustix::fs::Advice::DontNeed).expect("fadvise");
+    };
     let mut store = open();
-    let (mut made, mut step, mut first) = (0, 10_000.min(objects), 0.0);
+    let (mut made, mut step, mut first) = (0, 10_000.min(objects), None);
     while made < objects {
+        let start = Instant::now();
         while made < step {
             let mut t = Transaction::default();
             for _ in 0..100 {
@@ -292,12 +318,14 @@ fn many(dir: &Path, objects: u64) {
             }
             store.submit(t).expect("submit");
         }
+        let wrote = start.elapsed().as_secs_f64();
         store.close().expect("close");
+        drop_pages();
         let start = Instant::now();
         store = open();
         let opened = start.elapsed().as_secs_f64();
         let mut x = 1u64;
-        let mut lookup = |count: u64| {
+        let mut lookup = |store: &Store, count: u64| {
             let start = Instant::now();
             for _ in 0..count {
                 x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -306,14 +334,44 @@ fn many(dir: &Path, objects: u64) {
             }
             start.elapsed().as_secs_f64() * 1e6 / count as f64
         };
-        lookup(20_000);
-        let us = lookup(50_000);
-        first = if first == 0.0 { us } else { first };
+        // The whole path in memory: the same few objects again and again.
+        let warm = {
+            let names: Vec<HObject> =
+                (0..1000).map(|n| name("many", (n * 7 % made).wrapping_mul(0x9e37_79b9_7f4a_7c15))).collect();
+            let all = |rounds| {
+                let start = Instant::now();
+                (0..rounds).for_each(|_| names.iter().for_each(|o| assert!(store.stat(o).expect("stat").is_some())));
+                start.elapsed().as_secs_f64() * 1e6 / (rounds * 1000) as f64
+            };
+            all(5);
+            all(50)
+        };
+        // What is not in memory costs a read; the tree's inner pages are in memory.
+        let mut cold: Vec<f64> = Vec::new();
+        for _ in 0..9 {
+            if made <= 100_000 {
+                store.close().expect("close");
+                store = open();
+                lookup(&store, 3);
+            } else {
+                lookup(&store, 3000);
+            }
+            drop_pages();
+            cold.push(lookup(&store, 100));
+        }
+        cold.sort_by(f64::total_cmp);
+        let cold = cold[4];
+        // Any of them, with the memory there is (and the kernel's cache).
+        lookup(&store, 20_000);
+        let any = lookup(&store, 50_000);
+        let (w, c) = *first.get_or_insert((warm, cold));
         println!(
-            "{made} objects: opened in {:.2} s, lookup {us:.1} us ({:.2} of the first), RSS {} MB",
-            opened,
-            us / first,
-            rss() / 1024
+            "{made} objects ({wrote:.1} s): opened in {opened:.3} s; lookup in memory {warm:.2} us ({:.2} of the first), \
+             with a read {cold:.1} us ({:.2} of the first), any {any:.1} us; RSS {} MB, {} MB on the device",
+            warm / w,
+            cold / c,
+            rss() / 1024,
+            store.statfs().metadata >> 20,
         );
         step = (step * 10).min(objects);
     }
@@ -349,10 +407,16 @@ fn main() {
     // Part of the bench alone is for profiling: without the raw figures.
     let raw = filter.is_empty().then(|| raw_device(&fresh("raw"), Duration::from_secs_f64(seconds.min(2.0))));
     let dir = fresh("store");
-    let opts = StoreOptions { size: 20 << 30, pool: PayloadPool::new(64 << 20), ..StoreOptions::default() };
+    let io: IoChoice =
+        std::env::var("SPIRULA_BENCH_IO").map_or(Ok(IoChoice::Auto), |s| s.parse()).expect("SPIRULA_BENCH_IO");
+    let io = io.settle().expect("io");
+    let opts = StoreOptions { size: STORE, pool: PayloadPool::new(64 << 20), io, ..StoreOptions::default() };
+    println!("io: {io}");
     let start = Instant::now();
     Store::create(&dir, Uuid([1; 16]), Uuid([2; 16]), 0, &opts).expect("create");
     println!("create {:.1} ms", start.elapsed().as_secs_f64() * 1e3);
+    write_once(&dir.join("block"));
+    write_once(&dir.join("journal"));
     let (send, commits) = channel();
     let start = Instant::now();
     let store = Store::open(&dir, None, &opts, Box::new(move |s| _ = send.send(s)), Box::new(|e| panic!("{e}")));
@@ -415,11 +479,13 @@ fn main() {
         let t = b.txn(&o, at, 4096);
         b.store.submit(t).is_ok()
     });
-    let rate = b.run("4 MiB writes, depth 4", 4 << 20, 4, |b, n| {
-        let t = b.txn(&name("stream", n % 256), 0, 4 << 20);
-        b.store.submit(t).is_ok()
-    });
-    ratio("raw 4 MiB writes", rate, raw.as_ref().map(|r| r.large));
+    for depth in [4, 16] {
+        let rate = b.run(&format!("4 MiB writes, depth {depth}"), 4 << 20, depth, |b, n| {
+            let t = b.txn(&name("stream", n % 256), 0, 4 << 20);
+            b.store.submit(t).is_ok()
+        });
+        ratio("raw 4 MiB writes", rate, raw.as_ref().map(|r| r.large));
+    }
     b.run(
         "4 MiB reads, waiting",
         4 << 20,

@@ -123,8 +123,12 @@ impl Checkpointer {
         if !planted!(CheckpointBeforeData) {
             self.block.flush().map_err(|e| StoreError::io("flush", self.block.name(), e))?;
         }
-        let mut changes = Changes::new();
-        overlay_changes(&job.frozen, &mut changes);
+        let o = &*job.frozen;
+        // At once: a list that grows makes the allocator clear fresh memory each time.
+        let mut changes = Changes::with_capacity(
+            o.heads.len() + o.segments.len() + o.refs.len() + o.omap.len() + o.meta.len() + 2 * o.logs.len() + 64,
+        );
+        overlay_changes(o, &mut changes);
         for (pg, delta) in &job.frozen.logs {
             self.log_changes(*pg, delta, &mut changes)?;
         }

@@ -1,24 +1,32 @@
-//! Commit: turns whatever transactions wait into one durable journal frame.
+//! Commit: turns whatever transactions wait into durable journal frames.
 //!
-//! Order on the devices: large payloads to their new blocks (by writers, as they come),
-//! flush; frame, durable; acknowledge; small payloads to their new blocks (through the page cache: the frame
-//! holds their images until the next checkpoint has flushed them). No delays: a frame
-//! takes what came while the last one was written. On any error the store is poisoned:
-//! nothing further is written or acknowledged.
+//! Order on the devices: large payloads to their new blocks and a flush (by writers, as
+//! they come); frame, durable; acknowledge; small payloads to their new blocks (through the
+//! page cache: the frame holds their images until the next checkpoint has flushed them). No
+//! delays: a frame takes what came while the last one was written.
+//!
+//! Several committers do this in turn, so that frames overlap: one is made while others are
+//! being written, and what a frame held goes to its blocks while the next is on its way.
+//! Frames are made one at a time, in the order of the ring; they may become durable in any
+//! order, but count, and are acknowledged, only when all before them are durable. On a
+//! device that answers at once a frame waits for the one before, unless much has gathered:
+//! larger frames cost less. On any error the store is poisoned: nothing further is written
+//! or acknowledged.
 
 use crate::checkpoint::Job;
 use crate::device::{Aligned, BlockDevice};
 use crate::error::{Result, StoreError};
-use crate::journal::{self, FRAME_ALIGN, HEADER, RECORD_HEADER, Seal, Tail};
+use crate::journal::{self, FRAME_ALIGN, HEADER, Position, RECORD_HEADER, Seal, Tail};
 use crate::store::JOURNALED_PAYLOAD;
 use bytes::Bytes;
-use spirula_buffer::PayloadPool;
+use spirula_buffer::{PayloadBuf, PayloadPool};
 use spirula_types::Uuid;
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::SyncSender;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::{Duration, Instant};
 
 /// A frame takes no further record once it has this many bytes.
 const FRAME_FULL: usize = 1 << 20;
@@ -27,6 +35,15 @@ const DIRECT_FULL: usize = 16 << 20;
 /// On the first lap the ring is overwritten with zeros in steps of this many bytes, ahead
 /// of the frames: a write to space that was only reserved costs a file-system commit each.
 const ZERO_AHEAD: u64 = 4 << 20;
+/// Most frames being written at a time.
+const FLIGHTS: usize = 3;
+/// Threads that commit: one puts payloads in place while the others have frames under way.
+pub(crate) const COMMITTERS: usize = FLIGHTS + 1;
+/// Where frames take at least this long (microseconds, on average), the next one does not
+/// wait for them.
+const SLOW: u64 = 400;
+/// Nor does it with a body of this many bytes.
+const LARGE_BODY: usize = 128 << 10;
 /// After this long without work the last frame is marked as durable.
 const IDLE: Duration = Duration::from_millis(if cfg!(test) { 2 } else { 100 });
 
@@ -37,19 +54,9 @@ pub(crate) struct Record {
     /// Data for freshly taken blocks: first block and whole blocks of content, in the
     /// order of the record's "taken" changes.
     pub pieces: Vec<(u64, Bytes)>,
-    /// Where the pieces go.
-    pub payload: Payload,
-}
-
-/// What becomes of a record's data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Payload {
-    /// It is in the frame, and written to its blocks after it.
-    Journaled,
-    /// Straight to its blocks: not begun, under way, done.
-    Direct,
-    Writing,
-    Written,
+    /// The pieces go straight to their blocks, before the frame. Else they are in the frame,
+    /// and written to their blocks after it.
+    pub direct: bool,
 }
 
 impl Record {
@@ -57,33 +64,92 @@ impl Record {
         self.pieces.iter().map(|(_, b)| b.len()).sum()
     }
 
-    /// Its data is not in the journal.
-    pub fn direct(&self) -> bool {
-        self.payload != Payload::Journaled
-    }
-
     /// Bytes it adds to a frame's body.
     pub fn body_len(&self) -> usize {
-        RECORD_HEADER + self.redo.len() + if self.direct() { 0 } else { self.data_len() }
+        RECORD_HEADER + self.redo.len() + if self.direct { 0 } else { self.data_len() }
     }
 }
 
 pub(crate) enum Item {
     Record(Record),
-    /// End the frame here and hand the job on once everything before it is durable.
+    /// End the frame here and hand the job on once everything before it is in its place.
     Checkpoint(Box<Job>),
+}
+
+/// How far the data of a direct record is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Progress {
+    Waiting,
+    Writing,
+    /// Written, not flushed.
+    Written,
+    Durable,
+}
+
+/// Data that goes straight to its blocks.
+struct Direct {
+    seq: u64,
+    progress: Progress,
+    pieces: Vec<(u64, Bytes)>,
+}
+
+/// A frame on its way: what it holds once it is durable.
+struct Flight {
+    id: u64,
+    /// Its number, or that of the next one if it is only a checkpoint.
+    frame: u64,
+    body: usize,
+    landed: Option<Landed>,
+}
+
+/// What is to be done behind a durable frame.
+struct Landed {
+    records: Vec<Record>,
+    job: Option<Box<Job>>,
+    end: Position,
+}
+
+/// What a committer took on.
+struct Batch {
+    id: u64,
+    records: Vec<Record>,
+    job: Option<Box<Job>>,
+    /// Frames before this number are durable.
+    durable: u64,
 }
 
 #[derive(Default)]
 pub(crate) struct Queue {
-    pub items: VecDeque<Item>,
-    /// Bytes of redo and payload waiting or being written.
-    pub bytes: usize,
-    pub stop: bool,
-    /// Records whose data waits for a writer.
-    unwritten: usize,
-    /// The commit thread waits for `work`: waking it costs a system call, so ask first.
-    sleeping: bool,
+    items: VecDeque<Item>,
+    /// Bytes of frames' bodies in `items`.
+    body: usize,
+    /// The data of direct records among `items`, in the same order.
+    direct: VecDeque<Direct>,
+    /// A writer is flushing.
+    flushing: bool,
+    /// Frames being made or written, oldest first.
+    flights: VecDeque<Flight>,
+    /// One is being made, or a mark written: the ring's end is in use.
+    making: bool,
+    /// Numbers of the next flight and of the next frame.
+    next_flight: u64,
+    next_frame: u64,
+    /// A mark stands behind the last frame, or there is no need of one.
+    marked: bool,
+    /// Somebody waits for the time to write one.
+    marker: bool,
+    /// Somebody puts payloads in place, and will look for more to do.
+    placing: bool,
+    /// How long frames take, microseconds, smoothed.
+    latency: u64,
+    stop: bool,
+    /// Committers that wait for `work`, and whether one of them was woken: that costs a
+    /// system call, so ask first. The first committer by himself: as long as he can do the
+    /// work, he does, and has what he needs in his processor's caches.
+    sleeping: [usize; 2],
+    woken: [bool; 2],
+    /// The same for writers and `payloads`.
+    writers_sleeping: usize,
     /// The owner waits for `progress`.
     pub owner_waits: bool,
 }
@@ -92,49 +158,106 @@ impl Queue {
     /// Can the first item go into a frame?
     fn ready(&self) -> bool {
         match self.items.front() {
-            Some(Item::Record(r)) => matches!(r.payload, Payload::Journaled | Payload::Written),
-            other => other.is_some(),
+            Some(Item::Record(r)) if r.direct => self.direct.front().is_some_and(|d| d.progress == Progress::Durable),
+            first => first.is_some(),
         }
+    }
+
+    /// Do frames take long? In tests they do, so that they overlap.
+    fn slow(&self) -> bool {
+        cfg!(test) || self.latency >= SLOW
+    }
+
+    /// May another frame be made?
+    fn may_start(&self) -> bool {
+        if self.making || !self.ready() {
+            return false;
+        }
+        let Some(last) = self.flights.back() else { return true };
+        let enough = if self.slow() { last.body } else { LARGE_BODY };
+        self.flights.len() < FLIGHTS && self.body >= enough
+    }
+
+    /// The data of these records is so far.
+    fn advance(&mut self, seqs: &[u64], progress: Progress) {
+        // Their frames wait for them, so they are still there.
+        self.direct.iter_mut().filter(|d| seqs.contains(&d.seq)).for_each(|d| d.progress = progress);
     }
 
     /// The next payload to be written to its blocks, with its transaction.
     fn take_payload(&mut self) -> Option<(u64, Vec<(u64, Bytes)>)> {
-        if self.unwritten == 0 {
-            return None;
-        }
-        let record = self.items.iter_mut().find_map(|i| match i {
-            Item::Record(r) if r.payload == Payload::Direct => Some(r),
-            _ => None,
-        })?;
-        record.payload = Payload::Writing;
-        self.unwritten -= 1;
-        Some((record.seq, record.pieces.clone()))
+        let next = self.direct.iter_mut().find(|d| d.progress == Progress::Waiting)?;
+        next.progress = Progress::Writing;
+        Some((next.seq, std::mem::take(&mut next.pieces)))
     }
 
-    /// Moves what goes into the next frame to `records`, and gives the checkpoint behind it.
-    fn take_frame(&mut self, records: &mut Vec<Record>) -> Option<Box<Job>> {
+    /// The transactions whose payloads are written and not flushed, to be flushed by the
+    /// caller. A flush covers only what was written when it began; what comes meanwhile is
+    /// for the next one.
+    fn take_unflushed(&mut self) -> Option<Vec<u64>> {
+        if self.flushing {
+            return None;
+        }
+        let written = self.direct.iter().filter(|d| d.progress == Progress::Written);
+        let written: Vec<u64> = written.map(|d| d.seq).collect();
+        self.flushing = !written.is_empty();
+        self.flushing.then_some(written)
+    }
+
+    /// Which committer should be woken, if any. Not for little that one who is about to be
+    /// done with putting payloads in place will take himself: waking costs more than waiting.
+    fn wake(&mut self) -> Option<usize> {
+        let soon = self.placing && self.flights.is_empty() && self.body < LARGE_BODY && !self.slow();
+        if soon || self.woken[0] || !self.may_start() {
+            return None;
+        }
+        let who = (0..2).find(|who| self.sleeping[*who] > 0 && !self.woken[*who])?;
+        self.woken[who] = true;
+        Some(who)
+    }
+
+    /// Takes what goes into the next frame.
+    fn take(&mut self) -> Batch {
         let (mut body, mut direct) = (0, 0);
+        let (mut records, mut job) = (Vec::new(), None);
         while body < FRAME_FULL && direct < DIRECT_FULL && self.ready() {
-            match self.items.pop_front()? {
-                Item::Record(r) => {
+            match self.items.pop_front() {
+                Some(Item::Record(r)) => {
                     body += r.body_len();
-                    direct += if r.direct() { r.data_len() } else { 0 };
+                    if r.direct {
+                        direct += r.data_len();
+                        self.direct.pop_front();
+                    }
                     records.push(r);
                 }
-                Item::Checkpoint(j) => return Some(j),
+                Some(Item::Checkpoint(j)) => {
+                    job = Some(j);
+                    break;
+                }
+                None => break,
             }
         }
-        None
+        self.body -= body;
+        self.making = true;
+        let (id, frame) = (self.next_flight, self.next_frame);
+        let durable = self.flights.front().map_or(frame, |f| f.frame);
+        self.next_flight += 1;
+        self.next_frame += u64::from(!records.is_empty());
+        self.flights.push_back(Flight { id, frame, body, landed: None });
+        Batch { id, records, job, durable }
     }
 }
 
-/// What the owner, the commit thread, the writers and the checkpoint thread share.
+/// What the owner, the committers, the writers and the checkpoint thread share.
 pub(crate) struct Shared {
     queue: Mutex<Queue>,
-    work: Condvar,
+    /// Of the first committer, and of the others.
+    work: [Condvar; 2],
     /// The same for the writers.
     payloads: Condvar,
     progress: Condvar,
+    /// Bytes of redo and payload waiting or being written.
+    queued: AtomicUsize,
     /// Newest durable transaction.
     pub durable: AtomicU64,
     /// Newest transaction whose data stands in the data file.
@@ -157,13 +280,19 @@ pub(crate) struct Shared {
     on_error: Mutex<Box<dyn Fn(StoreError) + Send>>,
 }
 
+fn hold<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl Shared {
     pub fn new(seq: u64, head: u64, tail: u64, checkpointed: u64, on_error: Box<dyn Fn(StoreError) + Send>) -> Self {
         Self {
-            queue: Mutex::default(),
-            work: Condvar::new(),
+            // The superblock written at an opening says where the journal ends.
+            queue: Mutex::new(Queue { marked: true, ..Queue::default() }),
+            work: Default::default(),
             payloads: Condvar::new(),
             progress: Condvar::new(),
+            queued: AtomicUsize::new(0),
             durable: AtomicU64::new(seq),
             written: AtomicU64::new(seq),
             ring_head: AtomicU64::new(head),
@@ -179,25 +308,29 @@ impl Shared {
     }
 
     fn lock(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        hold(&self.queue)
     }
 
     pub fn push(&self, item: Item) {
-        let mut q = self.lock();
-        let mut direct = false;
+        let mut direct = None;
+        let mut body = 0;
         if let Item::Record(r) = &item {
-            q.bytes += r.redo.len() + r.data_len();
-            direct = r.direct();
-            q.unwritten += usize::from(direct);
+            self.queued.fetch_add(r.redo.len() + r.data_len(), Ordering::Relaxed);
+            body = r.body_len();
+            direct = r.direct.then(|| Direct { seq: r.seq, progress: Progress::Waiting, pieces: r.pieces.clone() });
         }
+        let mut q = self.lock();
+        q.body += body;
         q.items.push_back(item);
-        let wake = q.ready() && std::mem::take(&mut q.sleeping);
+        let write = direct.is_some() && q.writers_sleeping > 0;
+        q.direct.extend(direct);
+        let wake = q.wake();
         drop(q);
-        if direct {
+        if write {
             self.payloads.notify_one();
         }
-        if wake {
-            self.work.notify_one();
+        if let Some(who) = wake {
+            self.work[who].notify_one();
         }
     }
 
@@ -208,19 +341,19 @@ impl Shared {
 
     /// Bytes queued or being written.
     pub fn queued_bytes(&self) -> usize {
-        self.lock().bytes
+        self.queued.load(Ordering::Relaxed)
     }
 
     pub fn stop(&self) {
         self.lock().stop = true;
-        self.work.notify_all();
+        self.work.iter().for_each(Condvar::notify_all);
         self.payloads.notify_all();
     }
 
     /// Waits until `done` or the store has failed. Only the owner calls it.
-    pub fn wait(&self, done: impl Fn(&Self, &Queue) -> bool) {
+    pub fn wait(&self, done: impl Fn(&Self) -> bool) {
         let mut q = self.lock();
-        while !done(self, &q) && !self.failed.load(Ordering::Acquire) {
+        while !self.met(&done) {
             q.owner_waits = true;
             // The timeout only guards against a thread that died without a word.
             q = self.progress.wait_timeout(q, Duration::from_secs(1)).unwrap_or_else(PoisonError::into_inner).0;
@@ -229,8 +362,8 @@ impl Shared {
     }
 
     /// Is `done` so, or has the store failed?
-    pub fn met(&self, done: &impl Fn(&Self, &Queue) -> bool) -> bool {
-        done(self, &self.lock()) || self.failed.load(Ordering::Acquire)
+    pub fn met(&self, done: &impl Fn(&Self) -> bool) -> bool {
+        done(self) || self.failed.load(Ordering::Acquire)
     }
 
     /// Something the owner may wait for has happened.
@@ -243,7 +376,7 @@ impl Shared {
     /// Stops the store for good. The first failure is the one reported.
     pub fn poison(&self, e: StoreError) {
         let first = {
-            let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut failure = hold(&self.failure);
             let first = failure.is_none();
             if first {
                 *failure = Some(e.clone());
@@ -254,10 +387,10 @@ impl Shared {
         };
         if first {
             tracing::error!(error = %e, "store stops");
-            (self.on_error.lock().unwrap_or_else(PoisonError::into_inner))(e);
+            (hold(&self.on_error))(e);
         }
         let _guard = self.lock();
-        self.work.notify_all();
+        self.work.iter().for_each(Condvar::notify_all);
         self.payloads.notify_all();
         self.progress.notify_all();
     }
@@ -268,12 +401,18 @@ impl Shared {
         if !self.failed.load(Ordering::Acquire) {
             return Ok(());
         }
-        let failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
-        Err(StoreError::Poisoned(failure.as_ref().map_or_else(String::new, ToString::to_string)))
+        Err(StoreError::Poisoned(hold(&self.failure).as_ref().map_or_else(String::new, ToString::to_string)))
     }
 }
 
-/// The commit thread's state.
+/// The end of the ring. Used by whoever has set [`Queue::making`].
+pub(crate) struct RingEnd {
+    pub tail: Tail,
+    /// Ring bytes, of the first lap, that hold written zeros or frames.
+    pub zeroed: u64,
+}
+
+/// What the committers share.
 pub(crate) struct Committer {
     pub shared: Arc<Shared>,
     pub journal: Arc<dyn BlockDevice>,
@@ -281,52 +420,42 @@ pub(crate) struct Committer {
     pub ring_size: u64,
     /// The journal's device, as frames name it.
     pub device: Uuid,
-    pub tail: Tail,
-    /// A mark stands behind the last frame, or there is no need of one.
-    pub marked: bool,
-    /// Ring bytes, of the first lap, that hold written zeros or frames.
-    pub zeroed: u64,
+    pub end: Mutex<RingEnd>,
     pub pool: PayloadPool,
-    pub on_commit: Box<dyn Fn(u64) + Send>,
+    /// Held while transactions are acknowledged: they are in order.
+    pub on_commit: Mutex<Box<dyn Fn(u64) + Send>>,
+    /// Durable frames whose payloads are to be put in place, oldest first.
+    landed: Mutex<VecDeque<Landed>>,
+    /// Held by who puts them there.
+    placing: Mutex<()>,
     /// To the checkpoint thread; holds one job, and the owner has at most one under way.
     pub checkpoints: SyncSender<Job>,
 }
 
 impl Committer {
-    /// Works until told to stop and everything queued is done, or until a failure.
-    pub fn run(mut self) {
-        let mut records: Vec<Record> = Vec::new();
-        loop {
-            let job;
-            {
-                let mut q = self.shared.lock();
-                while !(q.ready() || q.items.is_empty() && q.stop) {
-                    if self.shared.check().is_err() {
-                        return;
-                    }
-                    q.sleeping = true;
-                    if self.marked || !q.items.is_empty() {
-                        q = self.shared.work.wait(q).unwrap_or_else(PoisonError::into_inner);
-                        continue;
-                    }
-                    let (again, waited) =
-                        self.shared.work.wait_timeout(q, IDLE).unwrap_or_else(PoisonError::into_inner);
-                    q = again;
-                    if waited.timed_out() && q.items.is_empty() && !q.stop {
-                        drop(q);
-                        if let Err(e) = self.shared.check().and_then(|()| self.write_mark()) {
-                            self.fail(e);
-                            return;
-                        }
-                        q = self.shared.lock();
-                    }
-                }
-                if q.items.is_empty() {
-                    return;
-                }
-                job = q.take_frame(&mut records);
-            }
-            if !self.commit_frame(&mut records, job) {
+    #[allow(clippy::too_many_arguments, reason = "called once, with what open has gathered")]
+    pub fn new(
+        shared: Arc<Shared>,
+        journal: Arc<dyn BlockDevice>,
+        block: Arc<dyn BlockDevice>,
+        ring_size: u64,
+        device: Uuid,
+        end: RingEnd,
+        pool: PayloadPool,
+        on_commit: Box<dyn Fn(u64) + Send>,
+        checkpoints: SyncSender<Job>,
+    ) -> Self {
+        shared.lock().next_frame = end.tail.at.frame;
+        let (end, on_commit) = (Mutex::new(end), Mutex::new(on_commit));
+        let (landed, placing) = (Mutex::default(), Mutex::default());
+        Self { shared, journal, block, ring_size, device, end, pool, on_commit, landed, placing, checkpoints }
+    }
+
+    /// Works until told to stop and everything queued is done, or until a failure. For one
+    /// of [`COMMITTERS`] threads, of which one is the first.
+    pub fn run(&self, first: bool) {
+        while let Some(batch) = self.next(usize::from(!first)) {
+            if !self.done(|| self.commit(batch)) {
                 return;
             }
         }
@@ -334,136 +463,250 @@ impl Committer {
 
     /// Does what waits in the queue, or else notes that nothing does; false if there was
     /// nothing to do. For a store without threads.
-    pub fn step(&mut self) -> bool {
-        let mut records = Vec::new();
-        let (job, empty) = {
+    pub fn step(&self) -> bool {
+        let batch = {
             let mut q = self.shared.lock();
-            (q.take_frame(&mut records), q.items.is_empty())
+            if q.may_start() {
+                Some(q.take())
+            } else if q.marked || !q.items.is_empty() {
+                return false;
+            } else {
+                q.marked = true;
+                None
+            }
         };
-        if job.is_some() || !records.is_empty() {
-            return self.commit_frame(&mut records, job);
-        }
-        if self.marked || !empty {
-            return false;
-        }
-        if let Err(e) = self.shared.check().and_then(|()| self.write_mark()) {
-            self.fail(e);
-        }
-        true
+        self.done(|| batch.map_or_else(|| self.write_mark(), |batch| self.commit(batch)))
     }
 
-    /// Makes one frame durable and hands on the checkpoint behind it; false after a failure.
-    fn commit_frame(&mut self, records: &mut Vec<Record>, job: Option<Box<Job>>) -> bool {
-        if let Err(e) = self.shared.check().and_then(|()| self.commit(records)) {
-            self.fail(e);
-            return false;
+    /// Does something, unless the store has failed; false if it has then.
+    fn done(&self, work: impl FnOnce() -> Result<()>) -> bool {
+        let done = self.shared.check().and_then(|()| work());
+        match done {
+            Ok(()) => return true,
+            Err(StoreError::Poisoned(_)) => {}
+            Err(e) => self.shared.poison(e),
         }
-        let bytes: usize = records.iter().map(|r| r.redo.len() + r.data_len()).sum();
-        records.clear();
-        if let Some(mut job) = job {
-            job.end = self.tail.at;
-            // A send fails only when the checkpoint thread has failed and said so.
-            let _ = self.checkpoints.send(*job);
-        }
-        self.shared.lock().bytes -= bytes;
-        self.shared.notify_owner();
-        true
+        false
     }
 
-    fn fail(&self, e: StoreError) {
-        if !matches!(e, StoreError::Poisoned(_)) {
-            self.shared.poison(e);
+    /// Waits for the next frame's content.
+    fn next(&self, who: usize) -> Option<Batch> {
+        let work = &self.shared.work[who];
+        let mut q = self.shared.lock();
+        q.placing = false;
+        loop {
+            if self.shared.check().is_err() {
+                return None;
+            }
+            if q.may_start() {
+                return Some(q.take());
+            }
+            if q.stop && q.items.is_empty() {
+                // The others may have gone back to sleep when there was something left.
+                self.shared.work.iter().for_each(Condvar::notify_all);
+                return None;
+            }
+            let idle = q.items.is_empty() && q.flights.is_empty() && !q.marked && !q.marker;
+            q.sleeping[who] += 1;
+            if !idle {
+                q = work.wait(q).unwrap_or_else(PoisonError::into_inner);
+                (q.sleeping[who], q.woken[who]) = (q.sleeping[who] - 1, false);
+                continue;
+            }
+            q.marker = true;
+            let (again, waited) = work.wait_timeout(q, IDLE).unwrap_or_else(PoisonError::into_inner);
+            q = again;
+            (q.sleeping[who], q.woken[who], q.marker) = (q.sleeping[who] - 1, false, false);
+            if waited.timed_out() && q.items.is_empty() && q.flights.is_empty() && !q.making && !q.stop {
+                (q.making, q.marked) = (true, true);
+                drop(q);
+                if !self.done(|| self.write_mark()) {
+                    return None;
+                }
+                q = self.shared.lock();
+                q.making = false;
+            }
         }
     }
 
     /// Lets the next mount know that the last frame had been durable, should it be damaged.
-    fn write_mark(&mut self) -> Result<()> {
-        self.marked = true;
-        let used = self.tail.at.offset - self.shared.ring_tail.load(Ordering::Acquire);
-        let at = self.tail.at.offset % self.ring_size;
+    fn write_mark(&self) -> Result<()> {
+        let tail = hold(&self.end).tail;
+        let used = tail.at.offset - self.shared.ring_tail.load(Ordering::Acquire);
+        let at = tail.at.offset % self.ring_size;
         // A full ring has no room for it: there the oldest frame begins.
         if used + FRAME_ALIGN > self.ring_size {
             return Ok(());
         }
         let mut block = Aligned::new(FRAME_ALIGN as usize);
-        let mark = journal::mark(self.tail, self.device, self.shared.superblock.load(Ordering::Acquire));
+        let mark = journal::mark(tail, self.device, self.shared.superblock.load(Ordering::Acquire));
         block.as_mut()[..mark.len()].copy_from_slice(&mark);
         self.journal.write_durable(block.as_ref(), at).map_err(|e| StoreError::io("write", self.journal.name(), e))
     }
 
-    fn commit(&mut self, records: &[Record]) -> Result<()> {
-        let (Some(first), Some(last)) = (records.first(), records.last()) else { return Ok(()) };
-        if records.iter().any(Record::direct) && !planted!(FrameBeforeData) {
-            self.block.flush().map_err(|e| StoreError::io("flush", self.block.name(), e))?;
+    /// Makes, writes and finishes a frame.
+    fn commit(&self, batch: Batch) -> Result<()> {
+        let Batch { id, records, job, durable } = batch;
+        let begun = Instant::now();
+        if planted!(AcknowledgedEarly)
+            && let Some(last) = records.last()
+        {
+            (hold(&self.on_commit))(last.seq);
         }
-        if planted!(AcknowledgedEarly) {
-            (self.on_commit)(last.seq);
+        let (frame, at, end) = {
+            let mut end = hold(&self.end);
+            let (frame, at) = match self.make_frame(&mut end, &records, durable)? {
+                Some((frame, at)) => (Some(frame), at),
+                None => (None, 0),
+            };
+            (frame, at, end.tail.at)
+        };
+        let wake = {
+            let mut q = self.shared.lock();
+            q.making = false;
+            q.marked &= frame.is_none();
+            q.wake()
+        };
+        if let Some(who) = wake {
+            self.shared.work[who].notify_one();
         }
-        self.write_frame(records, first.seq)?;
-        self.shared.ring_head.store(self.tail.at.offset, Ordering::Release);
-        self.shared.durable.store(last.seq, Ordering::Release);
-        (self.on_commit)(last.seq);
-        write_pieces(&*self.block, records.iter().filter(|r| !r.direct()).flat_map(|r| &r.pieces))?;
-        self.shared.written.store(last.seq, Ordering::Release);
-        Ok(())
+        if let Some(mut frame) = frame {
+            let size = frame.len();
+            let whole = frame.whole().get_mut(..size).unwrap_or_default();
+            let (a, b) = whole.split_at((self.ring_size - at).min(size as u64) as usize);
+            let fail = |e| StoreError::io("write", self.journal.name(), e);
+            self.journal.write_durable(a, at).map_err(fail)?;
+            if !b.is_empty() {
+                self.journal.write_durable(b, 0).map_err(fail)?;
+            }
+        }
+        self.land(id, Landed { records, job, end }, begun)
     }
 
-    fn write_frame(&mut self, records: &[Record], first_seq: u64) -> Result<()> {
+    /// The next frame with its place on the device. `None` if there is nothing to journal.
+    fn make_frame(&self, end: &mut RingEnd, records: &[Record], durable: u64) -> Result<Option<(PayloadBuf, u64)>> {
+        let Some(first) = records.first() else { return Ok(None) };
         let body: usize = records.iter().map(Record::body_len).sum();
         let size = journal::frame_size(body);
-        let end = self.tail.at.offset + size;
+        let next = end.tail.at.offset + size;
         // The owner admits no more than the ring holds.
-        assert!(end - self.shared.ring_tail.load(Ordering::Acquire) <= self.ring_size, "journal overrun");
-        self.zero_ahead(end)?;
+        assert!(next - self.shared.ring_tail.load(Ordering::Acquire) <= self.ring_size, "journal overrun");
+        self.zero_ahead(end, next)?;
         let mut buf = self.pool.take(size as usize);
         buf.set_len(HEADER);
         for r in records {
-            buf.extend(&r.seq.to_le_bytes());
-            buf.extend(&(r.redo.len() as u32).to_le_bytes());
-            let images = if r.direct() { 0 } else { r.data_len() };
-            buf.extend(&(images as u32).to_le_bytes());
+            let images = if r.direct { 0 } else { r.data_len() };
+            let mut header = [0; RECORD_HEADER];
+            header[..8].copy_from_slice(&r.seq.to_le_bytes());
+            header[8..12].copy_from_slice(&(r.redo.len() as u32).to_le_bytes());
+            header[12..].copy_from_slice(&(images as u32).to_le_bytes());
+            buf.extend(&header);
             buf.extend(&r.redo);
-            if !r.direct() {
+            if !r.direct {
                 for (_, data) in &r.pieces {
                     buf.extend(data);
                 }
             }
         }
         let used = buf.len();
+        buf.set_len(size as usize);
         let frame = buf.whole().get_mut(..size as usize).unwrap_or_default();
         frame[used..].fill(0);
         let superblock = self.shared.superblock.load(Ordering::Acquire);
-        let seal = Seal { device: self.device, superblock, first_seq, count: records.len() as u32, body };
-        let next = journal::seal(frame, self.tail, &seal);
-        let at = self.tail.at.offset % self.ring_size;
-        let (a, b) = frame.split_at((self.ring_size - at).min(size) as usize);
-        let fail = |e| StoreError::io("write", self.journal.name(), e);
-        self.journal.write_durable(a, at).map_err(fail)?;
-        if !b.is_empty() {
-            self.journal.write_durable(b, 0).map_err(fail)?;
-        }
-        self.tail = next;
-        self.marked = false;
-        Ok(())
+        let (first_seq, count) = (first.seq, records.len() as u32);
+        let seal = Seal { device: self.device, durable, superblock, first_seq, count, body };
+        let at = end.tail.at.offset % self.ring_size;
+        end.tail = journal::seal(frame, end.tail, &seal);
+        Ok(Some((buf, at)))
     }
 
-    fn zero_ahead(&mut self, end: u64) -> Result<()> {
-        while self.zeroed < end.min(self.ring_size) {
+    fn zero_ahead(&self, end: &mut RingEnd, next: u64) -> Result<()> {
+        while end.zeroed < next.min(self.ring_size) {
             // Only on the first lap, and only ahead of every frame: nothing live is there.
-            let from = self.zeroed.max(self.tail.at.offset);
+            let from = end.zeroed.max(end.tail.at.offset);
             let n = ZERO_AHEAD.min(self.ring_size - from);
             let mut zeros = self.pool.take(n as usize);
             let zeros = zeros.whole().get_mut(..n as usize).unwrap_or_default();
             zeros.fill(0);
             self.journal.write_durable(zeros, from).map_err(|e| StoreError::io("write", self.journal.name(), e))?;
-            self.zeroed = from + n;
+            end.zeroed = from + n;
         }
         Ok(())
+    }
+
+    /// The frame of a flight is durable. Acknowledges it and those after it that have waited
+    /// for it; does nothing yet if one before it is still under way.
+    fn land(&self, id: u64, landed: Landed, begun: Instant) -> Result<()> {
+        let acknowledge = hold(&self.on_commit);
+        self.shared.check()?;
+        if planted!(FrameOvertakes)
+            && let Some(last) = landed.records.last()
+        {
+            acknowledge(last.seq);
+        }
+        let mut done: Vec<Landed> = Vec::new();
+        let wake = {
+            let mut q = self.shared.lock();
+            q.latency = (7 * q.latency + begun.elapsed().as_micros() as u64) / 8;
+            if let Some(flight) = q.flights.iter_mut().find(|f| f.id == id) {
+                flight.landed = Some(landed);
+            }
+            while let Some(f) = q.flights.pop_front_if(|f| f.landed.is_some()) {
+                done.extend(f.landed);
+            }
+            q.placing |= !done.is_empty();
+            q.wake()
+        };
+        if let Some(who) = wake {
+            self.shared.work[who].notify_one();
+        }
+        let Some(last) = done.last() else { return Ok(()) };
+        self.shared.ring_head.store(last.end.offset, Ordering::Release);
+        if let Some(last) = done.iter().rev().find_map(|l| l.records.last()) {
+            self.shared.durable.store(last.seq, Ordering::Release);
+            acknowledge(last.seq);
+        }
+        hold(&self.landed).extend(done);
+        drop(acknowledge);
+        self.shared.notify_owner();
+        self.place()
+    }
+
+    /// Puts payloads in place, unless somebody does: he will find what has come.
+    fn place(&self) -> Result<()> {
+        loop {
+            let placing = match self.placing.try_lock() {
+                Ok(placing) => placing,
+                Err(TryLockError::Poisoned(e)) => e.into_inner(),
+                Err(TryLockError::WouldBlock) => return Ok(()),
+            };
+            loop {
+                let Some(Landed { records, job, end }) = hold(&self.landed).pop_front() else { break };
+                self.shared.check()?;
+                write_pieces(&*self.block, records.iter().filter(|r| !r.direct).flat_map(|r| &r.pieces))?;
+                if let Some(last) = records.last() {
+                    self.shared.written.store(last.seq, Ordering::Release);
+                }
+                let bytes: usize = records.iter().map(|r| r.redo.len() + r.data_len()).sum();
+                self.shared.queued.fetch_sub(bytes, Ordering::Relaxed);
+                if let Some(mut job) = job {
+                    job.end = end;
+                    // A send fails only when the checkpoint thread has failed and said so.
+                    let _ = self.checkpoints.send(*job);
+                }
+                self.shared.notify_owner();
+            }
+            drop(placing);
+            if hold(&self.landed).is_empty() {
+                return Ok(());
+            }
+        }
     }
 }
 
 /// A thread that writes large payloads to their blocks as they come, ahead of the frames
-/// that refer to them.
+/// that refer to them, and makes them durable: while one flushes what several have written,
+/// the others go on.
 #[derive(Clone)]
 pub(crate) struct Writer {
     pub shared: Arc<Shared>,
@@ -475,45 +718,62 @@ impl Writer {
     pub fn run(self) {
         let mut q = self.shared.lock();
         while self.shared.check().is_ok() {
-            let Some((seq, pieces)) = q.take_payload() else {
-                if q.stop {
-                    return;
-                }
+            let going_on = if let Some(written) = q.take_unflushed() {
+                drop(q);
+                self.flush(&written)
+            } else if let Some((seq, pieces)) = q.take_payload() {
+                drop(q);
+                self.write(seq, pieces)
+            } else if q.stop {
+                // What others are writing, they or who is flushing will flush.
+                return;
+            } else {
+                q.writers_sleeping += 1;
                 q = self.shared.payloads.wait(q).unwrap_or_else(PoisonError::into_inner);
+                q.writers_sleeping -= 1;
                 continue;
             };
-            drop(q);
-            if !self.write(seq, &pieces) {
+            if !going_on {
                 return;
             }
-            drop(pieces);
             q = self.shared.lock();
         }
     }
 
-    /// Writes one payload that waits; false if none does. For a store without threads.
+    /// Writes one payload that waits and makes it durable; false if none does. For a store
+    /// without threads.
     pub fn step(&self) -> bool {
         let next = if self.shared.check().is_ok() { self.shared.lock().take_payload() } else { None };
-        next.is_some_and(|(seq, pieces)| self.write(seq, &pieces))
+        let Some((seq, pieces)) = next else { return false };
+        self.write(seq, pieces) && {
+            let written = self.shared.lock().take_unflushed();
+            written.is_some_and(|written| self.flush(&written))
+        }
     }
 
     /// Writes a transaction's payload; false after a failure.
-    fn write(&self, seq: u64, pieces: &[(u64, Bytes)]) -> bool {
+    fn write(&self, seq: u64, pieces: Vec<(u64, Bytes)>) -> bool {
         if let Err(e) = write_pieces(&*self.block, pieces.iter()) {
             self.shared.poison(e);
             return false;
         }
-        let mut q = self.shared.lock();
-        // Its frame waits for it, so it is still there.
-        let done = q.items.iter_mut().find_map(|i| match i {
-            Item::Record(r) if r.seq == seq => Some(r),
-            _ => None,
-        });
-        if let Some(record) = done {
-            record.payload = Payload::Written;
+        drop(pieces);
+        self.shared.lock().advance(&[seq], Progress::Written);
+        true
+    }
+
+    /// Makes the payloads of these transactions durable; false after a failure.
+    fn flush(&self, written: &[u64]) -> bool {
+        let done = if planted!(FrameBeforeData) { Ok(()) } else { self.block.flush() };
+        if let Err(e) = done {
+            self.shared.poison(StoreError::io("flush", self.block.name(), e));
+            return false;
         }
-        if q.ready() && std::mem::take(&mut q.sleeping) {
-            self.shared.work.notify_one();
+        let mut q = self.shared.lock();
+        q.flushing = false;
+        q.advance(written, Progress::Durable);
+        if let Some(who) = q.wake() {
+            self.shared.work[who].notify_one();
         }
         true
     }
@@ -527,20 +787,23 @@ fn write_pieces<'a>(block: &dyn BlockDevice, pieces: impl Iterator<Item = &'a (u
     // only after its freeing is durable. So the order of writes does not matter.
     pieces.sort_unstable_by_key(|(start, _)| *start);
     let mut bufs: Vec<&[u8]> = Vec::with_capacity(pieces.len());
+    let mut runs: Vec<(u64, Range<usize>)> = Vec::new();
     let mut rest = pieces.as_slice();
     while let Some((start, _)) = rest.first() {
-        bufs.clear();
+        let first = bufs.len();
         let mut end = *start;
         while let Some((next, data)) = rest.first()
             && *next == end
-            && (bufs.is_empty() || data.len() < JOURNALED_PAYLOAD)
+            && (bufs.len() == first || data.len() < JOURNALED_PAYLOAD)
         {
             bufs.push(data);
             end += data.len() as u64 / crate::BLOCK;
             rest = &rest[1..];
         }
-        let at = *start * crate::BLOCK;
-        block.write_at(&bufs, at).map_err(|e| StoreError::io("write", block.name(), e))?;
+        runs.push((*start * crate::BLOCK, first..bufs.len()));
     }
-    Ok(())
+    if runs.is_empty() {
+        return Ok(());
+    }
+    block.write_many(&bufs, &runs).map_err(|e| StoreError::io("write", block.name(), e))
 }

@@ -5,9 +5,11 @@
 //! [`BlockDevice::write_durable`]; before that any subset of it may persist, torn at 512
 //! bytes.
 
+use crate::io::{self as ring, Io};
 use rustix::io::{Errno, ReadWriteFlags};
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice, IoSliceMut, Seek, SeekFrom};
+use std::ops::Range;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
@@ -77,6 +79,22 @@ pub trait BlockDevice: Send + Sync {
     /// # Errors
     /// Of the device. How much was written is then unknown.
     fn write_at(&self, bufs: &[&[u8]], offset: u64) -> io::Result<()>;
+
+    /// Fills each buffer from its offset, in any order.
+    ///
+    /// # Errors
+    /// As [`BlockDevice::read_at`].
+    fn read_many(&self, parts: &mut [(u64, &mut [u8])]) -> io::Result<()> {
+        parts.iter_mut().try_for_each(|(offset, buf)| self.read_at(buf, *offset))
+    }
+
+    /// Writes runs of `bufs`, each from its offset, in any order.
+    ///
+    /// # Errors
+    /// As [`BlockDevice::write_at`].
+    fn write_many(&self, bufs: &[&[u8]], runs: &[(u64, Range<usize>)]) -> io::Result<()> {
+        runs.iter().try_for_each(|(at, run)| self.write_at(bufs.get(run.clone()).unwrap_or_default(), *at))
+    }
 
     /// Writes `buf` at `offset` and makes it durable.
     ///
@@ -150,7 +168,8 @@ fn write_fully(
     Ok(total)
 }
 
-/// A real file. Aligned reads and writes of [`FileDevice::direct_min`] bytes or more, and all
+/// A real file. Single requests are system calls; batches go through a ring where
+/// [`Io::Uring`] is chosen. Aligned reads and writes of [`FileDevice::direct_min`] bytes or more, and all
 /// durable writes, bypass the page cache where the file system allows it.
 pub struct FileDevice {
     name: String,
@@ -158,6 +177,7 @@ pub struct FileDevice {
     /// Same file opened with O_DIRECT.
     direct: Option<File>,
     direct_min: usize,
+    io: Io,
 }
 
 impl FileDevice {
@@ -165,12 +185,12 @@ impl FileDevice {
     ///
     /// # Errors
     /// Of the file system.
-    pub fn open(path: &Path, direct_min: usize) -> io::Result<Self> {
+    pub fn open(path: &Path, direct_min: usize, io: Io) -> io::Result<Self> {
         let file = OpenOptions::new().read(true).write(true).open(path)?;
         let flags = rustix::fs::OFlags::DIRECT;
         // Some file systems (tmpfs) refuse O_DIRECT; the page cache and fdatasync serve there.
         let direct = OpenOptions::new().read(true).write(true).custom_flags(flags.bits() as i32).open(path).ok();
-        Ok(Self { name: path.display().to_string(), file, direct, direct_min })
+        Ok(Self { name: path.display().to_string(), file, direct, direct_min, io })
     }
 
     /// Opens an existing file for reading only: the kernel refuses every write.
@@ -179,7 +199,16 @@ impl FileDevice {
     /// Of the file system.
     pub fn open_read_only(path: &Path) -> io::Result<Self> {
         let file = File::open(path)?;
-        Ok(Self { name: path.display().to_string(), file, direct: None, direct_min: usize::MAX })
+        Ok(Self { name: path.display().to_string(), file, direct: None, direct_min: usize::MAX, io: Io::Threads })
+    }
+
+    /// The file to use for a read or write of `buf`: what was written past the page cache is
+    /// read past it: no copy, and pages of small objects stay.
+    fn way(&self, buf: &[u8], offset: u64) -> &File {
+        match &self.direct {
+            Some(direct) if buf.len() >= self.direct_min && Self::aligned(buf, offset) => direct,
+            _ => &self.file,
+        }
     }
 
     fn aligned(buf: &[u8], offset: u64) -> bool {
@@ -191,14 +220,14 @@ impl FileDevice {
 
 impl BlockDevice for FileDevice {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        match &self.direct {
-            // What was written past the page cache is read past it: no copy, and pages of
-            // small objects stay.
-            Some(direct) if buf.len() >= self.direct_min && Self::aligned(buf, offset) => {
-                direct.read_exact_at(buf, offset)
-            }
-            _ => self.file.read_exact_at(buf, offset),
+        self.way(buf, offset).read_exact_at(buf, offset)
+    }
+
+    fn read_many(&self, parts: &mut [(u64, &mut [u8])]) -> io::Result<()> {
+        if self.io == Io::Uring && parts.len() > 1 {
+            return ring::read_many(parts, |at, buf| self.way(buf, at));
         }
+        parts.iter_mut().try_for_each(|(offset, buf)| self.read_at(buf, *offset))
     }
 
     fn try_read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<bool> {
@@ -233,12 +262,19 @@ impl BlockDevice for FileDevice {
         }
     }
 
+    fn write_many(&self, bufs: &[&[u8]], runs: &[(u64, Range<usize>)]) -> io::Result<()> {
+        if self.io == Io::Uring && runs.len() > 1 {
+            return ring::write_many(bufs, runs, |at, bufs| match bufs {
+                [one] => self.way(one, at),
+                _ => &self.file,
+            });
+        }
+        runs.iter().try_for_each(|(at, run)| self.write_at(bufs.get(run.clone()).unwrap_or_default(), *at))
+    }
+
     fn write_at(&self, bufs: &[&[u8]], mut offset: u64) -> io::Result<()> {
-        if let ([one], Some(direct)) = (bufs, &self.direct)
-            && one.len() >= self.direct_min
-            && Self::aligned(one, offset)
-        {
-            return direct.write_all_at(one, offset);
+        if let [one] = bufs {
+            return self.way(one, offset).write_all_at(one, offset);
         }
         for group in bufs.chunks(64) {
             let mut slices: Vec<IoSlice<'_>> = group.iter().map(|b| IoSlice::new(b)).collect();

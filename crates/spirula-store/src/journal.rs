@@ -3,8 +3,10 @@
 //! A frame starts at a multiple of 4 KiB and identifies itself: journal device, number,
 //! place, length, checksums, the frame before it, and what was durable when it was written.
 //! Positions count bytes since the store's creation; the place in the ring is the position
-//! modulo its size, and a frame may run over the end. Frames are written one at a time,
-//! each durable before the next begins, so that after a crash at most the last can be torn.
+//! modulo its size, and a frame may run over the end. Several frames may be under way at a
+//! time: after a crash any of them may be missing or torn, and the journal ends before the
+//! first that is. Later ones that did arrive hold nothing that was acknowledged; they are
+//! erased before the store works on, lest they seem to follow what takes that place.
 //! A frame that is not there although a later frame, a mark (written behind the last frame
 //! when nothing follows for a while) or the superblock says that it was durable means that
 //! the device lost something it had acknowledged: the store is refused.
@@ -51,6 +53,8 @@ pub(crate) struct Tail {
 pub(crate) struct Seal {
     /// The journal's device.
     pub device: Uuid,
+    /// Frames before this number are known to be durable.
+    pub durable: u64,
     /// Newest generation of the superblock known to be durable.
     pub superblock: u64,
     pub first_seq: u64,
@@ -66,8 +70,7 @@ fn header(kind: u32, tail: Tail, s: &Seal, body_crc: u32) -> [u8; HEADER] {
     o.put(&s.device);
     o.u64(tail.at.frame);
     o.u64(tail.at.offset);
-    // Frames before this one are durable: they are written one after the other.
-    o.u64(tail.at.frame);
+    o.u64(if planted!(DurableTooSoon) { tail.at.frame } else { s.durable });
     o.u64(s.superblock);
     o.u64(s.first_seq);
     o.u32(s.count);
@@ -95,7 +98,12 @@ pub(crate) fn seal(frame: &mut [u8], tail: Tail, s: &Seal) -> Tail {
 /// A mark for the place behind the last frame: every frame before it is durable. The next
 /// frame overwrites it.
 pub(crate) fn mark(tail: Tail, device: Uuid, superblock: u64) -> [u8; HEADER] {
-    header(MARK, tail, &Seal { device, superblock, first_seq: 0, count: 0, body: 0 }, crc32c(u32::MAX, &[]))
+    header(
+        MARK,
+        tail,
+        &Seal { device, durable: tail.at.frame, superblock, first_seq: 0, count: 0, body: 0 },
+        crc32c(u32::MAX, &[]),
+    )
 }
 
 fn header_crc(h: &[u8; HEADER]) -> u32 {
@@ -181,8 +189,14 @@ impl Ring<'_> {
     }
 
     /// Gives every record from `from` on to `each`, in order, and returns where the next
-    /// frame goes. `deep`: also make sure that no later frame lies behind the end.
-    pub fn replay(&self, from: Position, deep: bool, mut each: impl FnMut(Record<'_>) -> Result<()>) -> Result<Tail> {
+    /// frame goes. `deep`: also make sure that no later frame says that more was durable, and
+    /// return where such frames as do not begin on the device: they are to be erased.
+    pub fn replay(
+        &self,
+        from: Position,
+        deep: bool,
+        mut each: impl FnMut(Record<'_>) -> Result<()>,
+    ) -> Result<(Tail, Vec<u64>)> {
         let mut tail = Tail { at: from, previous: 0 };
         let mut block = vec![0u8; FRAME_ALIGN as usize];
         loop {
@@ -210,7 +224,7 @@ impl Ring<'_> {
             tail = Tail { at: Position { frame: at.frame + 1, offset: at.offset + size }, previous: h.crc };
         }
         if planted!(LostWritesUnnoticed) {
-            return Ok(tail);
+            return Ok((tail, Vec::new()));
         }
         if tail.at.frame < self.journaled.frame {
             return self.lost(format!(
@@ -218,10 +232,8 @@ impl Ring<'_> {
                 tail.at.frame, self.journaled.frame
             ));
         }
-        if deep {
-            self.refuse_gap(tail.at)?;
-        }
-        Ok(tail)
+        let stale = if deep { self.refuse_gap(tail.at)? } else { Vec::new() };
+        Ok((tail, stale))
     }
 
     fn lost<T>(&self, what: String) -> Result<T> {
@@ -267,9 +279,11 @@ impl Ring<'_> {
         Ok(())
     }
 
-    fn refuse_gap(&self, end: Position) -> Result<()> {
+    /// Places of later frames, none of which says that the one at the end was durable.
+    fn refuse_gap(&self, end: Position) -> Result<Vec<u64>> {
         const STEP: u64 = 1 << 20;
         let mut buf = vec![0u8; STEP.min(self.size) as usize];
+        let mut later = Vec::new();
         let mut at = 0;
         while at < self.size {
             let n = (self.size - at).min(STEP) as usize;
@@ -288,10 +302,13 @@ impl Ring<'_> {
                         ));
                     }
                     self.check_superblock(&h)?;
+                    if h.at.frame > end.frame {
+                        later.push(h.at.offset % self.size);
+                    }
                 }
             }
             at += n as u64;
         }
-        Ok(())
+        Ok(later)
     }
 }

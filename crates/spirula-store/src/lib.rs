@@ -11,6 +11,7 @@
 //! * [`read`], [`plan`] — objects, attributes, omap, listings; data is checked against its sums
 //! * [`prepare`], [`signature`] — creation; [`paths`], [`layout`], [`superblock`] — which
 //!   devices, whose, and where on them what is; [`open`] — replay
+//! * [`device`], [`io`] — system calls or io_uring
 //! * [`steps`] — threads, or an owner that lets the work happen
 //! * [`onode`], [`segment`], [`refs`], [`compress`], [`sum`] — what an object is made of
 //! * [`alloc`], [`overlay`], [`redo`], [`journal`], [`keys`] — the other parts
@@ -38,6 +39,7 @@ mod commit;
 mod compress;
 pub mod device;
 mod error;
+mod io;
 mod journal;
 mod keys;
 mod kv;
@@ -67,6 +69,7 @@ mod view;
 pub use alloc::BLOCK;
 pub use compress::{Algorithm, CompressionMode, PoolOptions};
 pub use error::{Result, StoreError};
+pub use io::{Io, IoChoice};
 pub use paths::StorePaths;
 pub use plan::ReadPlan;
 pub use prepare::{Prepare, Prepared, extend};

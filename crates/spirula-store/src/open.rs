@@ -5,9 +5,10 @@
 use crate::alloc::{Allocator, BLOCK, PhysRun};
 use crate::cache::Cache;
 use crate::checkpoint::{CheckpointRecord, Checkpointer};
-use crate::commit::{Committer, Shared, Writer};
+use crate::commit::{Committer, RingEnd, Shared, Writer};
+use crate::device::Aligned;
 use crate::error::{Result, StoreError};
-use crate::journal::{Position, Ring, Tail};
+use crate::journal::{FRAME_ALIGN, Position, Ring, Tail};
 use crate::keys;
 use crate::kv::{self, MetaStore};
 use crate::layout::Layout;
@@ -79,7 +80,7 @@ impl Store {
         on_commit: Box<dyn Fn(u64) + Send>,
         on_error: Box<dyn Fn(StoreError) + Send>,
     ) -> Result<Self> {
-        let (devices, claims) = paths.open(expected, access)?;
+        let (devices, claims) = paths.open(expected, access, opts.io)?;
         let layout = Layout::read(&devices, expected)?;
         Self::open_layout(layout, claims, opts, on_commit, on_error)
     }
@@ -171,13 +172,20 @@ impl Store {
             journaled: sb.journaled,
         };
         store.divide_memory();
-        let (head, images) = store.replay(&ring, base.end, !sb.clean)?;
+        let (head, images, later) = store.replay(&ring, base.end, !sb.clean)?;
         // Chunks may be where data was that the journal has freed.
         meta.claim_chunks()?;
         let slack = meta.keep_spare(store.overlay_bound());
         store.shared.meta_slack.store(slack, Ordering::Release);
         // Everything is sound: from here on the store may be written.
         store.restore_images(&ring, &images)?;
+        for at in if planted!(LaterFramesKept) { Vec::new() } else { later } {
+            let zeros = Aligned::new(FRAME_ALIGN as usize);
+            layout
+                .journal
+                .write_at(&[zeros.as_ref()], at)
+                .map_err(|e| StoreError::io("write", layout.journal.name(), e))?;
+        }
         // The last frame may have been whole in a cache only; from now on it counts.
         layout.journal.flush().map_err(|e| StoreError::io("flush", layout.journal.name(), e))?;
         layout.mount(head.at)?;
@@ -186,13 +194,13 @@ impl Store {
     }
 
     /// Applies what the journal holds after the checkpoint. Returns where the next frame
-    /// goes and which blocks' contents are (only surely) in the journal, at which ring
-    /// position.
-    fn replay(&mut self, ring: &Ring<'_>, from: Position, deep: bool) -> Result<(Tail, BTreeMap<u64, u64>)> {
+    /// goes, which blocks' contents are (only surely) in the journal, at which ring
+    /// position, and where frames begin that are to be erased.
+    fn replay(&mut self, ring: &Ring<'_>, from: Position, deep: bool) -> Result<(Tail, BTreeMap<u64, u64>, Vec<u64>)> {
         // A block may have had several owners since the checkpoint: the last one counts, and
         // each freeing forgets the one before.
         let mut images: BTreeMap<u64, u64> = BTreeMap::new();
-        let head = ring.replay(from, deep, |record| {
+        let (head, later) = ring.replay(from, deep, |record| {
             if record.seq != self.seq + 1 {
                 return Err(StoreError::corrupt(format!("journal record {} follows record {}", record.seq, self.seq)));
             }
@@ -209,7 +217,7 @@ impl Store {
             }
             Ok(())
         })?;
-        Ok((head, images))
+        Ok((head, images, later))
     }
 
     fn redo(&mut self, change: Redo, images: &mut BTreeMap<u64, u64>, image_at: &mut u64) -> Result<()> {
@@ -325,20 +333,17 @@ impl Store {
         self.shared.superblock.store(sb.label.generation, Ordering::Release);
         debug_assert_eq!(self.shared.ring_tail.load(Ordering::Acquire), tail);
         let (send, receive) = sync_channel(1);
-        let committer = Committer {
-            shared: self.shared.clone(),
-            journal: layout.journal,
-            block: layout.block.clone(),
-            ring_size: sb.journal_size,
-            device: sb.journal_device,
-            tail: head,
-            // The superblock just written says where the journal ends.
-            marked: true,
-            zeroed: head.at.offset.min(sb.journal_size),
-            pool: opts.pool.clone(),
+        let committer = Committer::new(
+            self.shared.clone(),
+            layout.journal,
+            layout.block.clone(),
+            sb.journal_size,
+            sb.journal_device,
+            RingEnd { tail: head, zeroed: head.at.offset.min(sb.journal_size) },
+            opts.pool.clone(),
             on_commit,
-            checkpoints: send,
-        };
+            send,
+        );
         let checkpointer = Checkpointer {
             shared: self.shared.clone(),
             meta,

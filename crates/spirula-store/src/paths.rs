@@ -6,6 +6,7 @@
 
 use crate::device::{BlockDevice, FileDevice};
 use crate::error::{Result, StoreError};
+use crate::io::Io;
 use crate::layout::{Devices, check_identity, refused};
 use crate::superblock::{Identity, Role, Superblock};
 use crate::view::Shield;
@@ -107,9 +108,9 @@ pub(crate) fn claim(path: &Path, access: Access) -> Result<File> {
     Ok(file)
 }
 
-pub(crate) fn open_device(path: &Path, access: Access) -> Result<Arc<dyn BlockDevice>> {
+pub(crate) fn open_device(path: &Path, access: Access, way: Io) -> Result<Arc<dyn BlockDevice>> {
     Ok(match access {
-        Access::Write => Arc::new(FileDevice::open(path, DIRECT_MIN).map_err(io("open", path))?),
+        Access::Write => Arc::new(FileDevice::open(path, DIRECT_MIN, way).map_err(io("open", path))?),
         Access::Shielded => {
             Arc::new(Shield::new(Arc::new(FileDevice::open_read_only(path).map_err(io("open", path))?)))
         }
@@ -144,7 +145,7 @@ impl StorePaths {
     /// [`StoreError::Refused`] if that is no store of this format, [`StoreError::Io`].
     pub fn identity(&self) -> Result<Identity> {
         drop(claim(&self.main, Access::Shielded)?);
-        Ok(Superblock::read(&*open_device(&self.main, Access::Shielded)?)?.label.identity)
+        Ok(Superblock::read(&*open_device(&self.main, Access::Shielded, Io::Threads)?)?.label.identity)
     }
 
     fn in_directory(dir: &Path) -> Result<Self> {
@@ -183,9 +184,9 @@ impl StorePaths {
     }
 
     /// Locks and opens the devices, after a look at whose they are.
-    pub(crate) fn open(&self, expected: Option<Identity>, access: Access) -> Result<(Devices, Claims)> {
+    pub(crate) fn open(&self, expected: Option<Identity>, access: Access, way: Io) -> Result<(Devices, Claims)> {
         let mut claims = vec![claim(&self.main, access)?];
-        let main = open_device(&self.main, access)?;
+        let main = open_device(&self.main, access, way)?;
         let sb = Superblock::read(&*main)?;
         check_identity(&sb.label.identity, main.name(), expected)?;
         let mut device = |role: Role, uuid, given: &Option<PathBuf>, hint: &str| -> Result<_> {
@@ -203,7 +204,7 @@ impl StorePaths {
                 );
             }
             claims.push(claim(&path, access)?);
-            open_device(&path, access).map(Some)
+            open_device(&path, access, way).map(Some)
         };
         let journal = device(Role::Journal, sb.journal_device, &self.journal, &sb.journal_hint)?;
         let meta = device(Role::Meta, sb.meta_device, &self.meta, &sb.meta_hint)?;

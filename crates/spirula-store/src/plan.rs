@@ -116,8 +116,13 @@ impl ReadPlan {
                 room
             }
         };
+        let read = wait && !self.uncached && self.read_pieces(buf)?;
         for (start, source) in &self.parts {
             let room = buf.get_mut(*start..start + source.len()).unwrap_or_default();
+            if let (true, Source::Device(_, kind, sums)) = (read, source) {
+                self.verify(room, *kind, sums, self.base + *start as u64, joined)?;
+                continue;
+            }
             if !self.fill_from(source, room, self.base + *start as u64, wait, joined)? {
                 return Ok(None);
             }
@@ -127,6 +132,48 @@ impl ReadPlan {
             Buffer::Pooled(p) => p.freeze(),
         };
         Ok(Some(all.slice(self.wanted.clone())))
+    }
+
+    /// Reads what is in several pieces on the device at once; false if it is not.
+    fn read_pieces(&self, buf: &mut [u8]) -> Result<bool> {
+        if self.parts.iter().filter(|(_, s)| matches!(s, Source::Device(..))).count() < 2 {
+            return Ok(false);
+        }
+        let mut pieces: Vec<(u64, &mut [u8])> = Vec::with_capacity(self.parts.len());
+        let (mut rest, mut at) = (buf, 0);
+        // Parts are in order and do not overlap.
+        for (start, source) in &self.parts {
+            let (_, behind) = rest.split_at_mut((start - at).min(rest.len()));
+            let (room, behind) = behind.split_at_mut(source.len().min(behind.len()));
+            (rest, at) = (behind, start + source.len());
+            if let Source::Device(run, ..) = source {
+                pieces.push((run.start * BLOCK, room));
+            }
+        }
+        self.dev.read_many(&mut pieces).map_err(|e| StoreError::io("read", self.dev.name(), e))?;
+        Ok(true)
+    }
+
+    /// Checks blocks read against their sums.
+    fn verify(
+        &self,
+        blocks: &[u8],
+        kind: Checksum,
+        sums: &[u32],
+        offset: u64,
+        joined: &mut Option<Joined>,
+    ) -> Result<()> {
+        for (i, (block, sum)) in blocks.chunks(BLOCK as usize).zip(sums.chunks(kind.words())).enumerate() {
+            let zeros = planted!(ZeroPageBelieved) && block.iter().all(|b| *b == 0);
+            if !kind.holds(block, sum) && !zeros && !planted!(ChecksumIgnored) {
+                let offset = offset + i as u64 * BLOCK;
+                return Err(StoreError::Checksum { object: self.object.clone().into(), offset });
+            }
+            if let (Some(j), [crc]) = (joined.as_mut(), sum) {
+                j.push(*crc);
+            }
+        }
+        Ok(())
     }
 
     /// False: would have to wait.
@@ -150,16 +197,7 @@ impl ReadPlan {
                 } else if !self.dev.try_read_at(room, run.start * BLOCK).map_err(fail)? {
                     return Ok(false);
                 }
-                let own = sums.chunks(kind.words());
-                for (i, (block, sum)) in room.chunks(BLOCK as usize).zip(own).enumerate() {
-                    let zeros = planted!(ZeroPageBelieved) && block.iter().all(|b| *b == 0);
-                    if !kind.holds(block, sum) && !zeros && !planted!(ChecksumIgnored) {
-                        return Err(bad(offset + i as u64 * BLOCK));
-                    }
-                    if let (Some(j), [crc]) = (joined.as_mut(), sum) {
-                        j.push(*crc);
-                    }
-                }
+                self.verify(room, *kind, sums, offset, joined)?;
             }
             Source::Blob { blob, stored, skip, len } => {
                 let mut raw = vec![0; (blob.blocks() * BLOCK) as usize];

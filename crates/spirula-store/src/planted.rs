@@ -93,6 +93,12 @@ mod bugs {
         CompressedLength,
         /// acknowledged before the frame is durable
         AcknowledgedEarly,
+        /// acknowledged when its own frame is durable, though one before it is not
+        FrameOvertakes,
+        /// frame says that frames still under way were durable
+        DurableTooSoon,
+        /// frames behind a missing one left for the next to seem to precede
+        LaterFramesKept,
         /// torn frame applied
         TornFrameApplied,
         /// journal's tail passes what the metadata holds

@@ -8,6 +8,7 @@ use crate::Store;
 use crate::alloc::BLOCK;
 use crate::device::{Aligned, BlockDevice};
 use crate::error::{Result, StoreError};
+use crate::io::Io;
 use crate::layout::{self, Devices, JOURNAL_MIN, Plan, SIZE_MIN, refused};
 use crate::paths::{Access, CREATING, Claims, StorePaths, claim, is_link, kind, open_device};
 use crate::signature;
@@ -275,7 +276,7 @@ impl Prepare {
                 return refused(p.display().to_string(), "is neither a file nor a block device", "give one of these");
             }
             claims.push(claim(p, Access::Write)?);
-            let dev = open_device(p, Access::Write)?;
+            let dev = open_device(p, Access::Write, Io::Threads)?;
             let forced = self.force.iter().any(|f| same(f, p));
             match signature::find(&*dev)? {
                 Some(what) if !forced => refused(
@@ -362,7 +363,7 @@ pub fn extend(path: &Path, size: u64) -> Result<()> {
     if kind(&paths.main)? != Some(FileType::RegularFile) {
         return refused(at, "is a block device: its size is what it is", "leave --size out");
     }
-    let sb = Superblock::read(&*open_device(&paths.main, Access::Shielded)?)?;
+    let sb = Superblock::read(&*open_device(&paths.main, Access::Shielded, Io::Threads)?)?;
     if size < sb.data_size {
         return refused(
             at,

@@ -8,7 +8,7 @@ mod clone;
 mod data;
 
 use crate::alloc::{BLOCK, PhysRun};
-use crate::commit::{Payload, Record};
+use crate::commit::Record;
 use crate::compress::PoolOptions;
 use crate::error::{Result, StoreError};
 use crate::journal::{self, RECORD_HEADER};
@@ -133,8 +133,7 @@ impl<'s> Stage<'s> {
     pub fn commit(self, txn: &Transaction) -> u64 {
         let s = self.s;
         let (redo, direct) = self.record;
-        let payload = if direct { Payload::Direct } else { Payload::Journaled };
-        let record = Record { seq: self.seq, redo, pieces: self.pieces, payload };
+        let record = Record { seq: self.seq, redo, pieces: self.pieces, direct };
         for (key, head) in self.heads {
             let onode = head.now.map(Arc::new);
             let cost = key.len() + 96 + onode.as_ref().map_or(0, |o| o.cost());

@@ -5,7 +5,7 @@
 //! is what a simulation needs. The work is the same code either way.
 
 use crate::checkpoint::{Checkpointer, Job};
-use crate::commit::{Committer, Queue, Shared, Writer};
+use crate::commit::{COMMITTERS, Committer, Shared, Writer};
 use crate::error::{Result, StoreError};
 use crate::layout::{self, Layout, Plan};
 use crate::store::{Store, StoreOptions};
@@ -18,7 +18,7 @@ use std::thread::JoinHandle;
 pub use crate::layout::Devices;
 
 /// Threads that write large payloads.
-const WRITERS: usize = 2;
+const WRITERS: usize = 3;
 
 /// Who does the work.
 #[derive(Default)]
@@ -105,7 +105,7 @@ impl Store {
     }
 
     /// Waits until `done` or the store has failed.
-    pub(crate) fn wait(&mut self, done: impl Fn(&Shared, &Queue) -> bool) {
+    pub(crate) fn wait(&mut self, done: impl Fn(&Shared) -> bool) {
         if let Workers::Stepped(steps) = &mut self.workers {
             while !self.shared.met(&done) && steps.step() {}
         } else {
@@ -126,7 +126,13 @@ impl Store {
             let writer = writer.clone();
             threads.push(self.spawn(format!("write.{id}"), move || writer.run())?);
         }
-        threads.push(self.spawn(format!("commit.{id}"), move || committer.run())?);
+        let committer = Arc::new(committer);
+        for n in 0..COMMITTERS {
+            let committer = committer.clone();
+            threads.push(self.spawn(format!("commit.{id}"), move || committer.run(n == 0))?);
+        }
+        // The checkpoint thread works until the last of them is gone.
+        drop(committer);
         threads.push(self.spawn(format!("checkpoint.{id}"), move || checkpointer.run(jobs))?);
         self.workers = Workers::Threads(threads);
         Ok(self)

@@ -7,6 +7,7 @@ use crate::commit::{Item, Record, Shared};
 use crate::compress::PoolOptions;
 use crate::device::BlockDevice;
 use crate::error::{Result, StoreError};
+use crate::io::Io;
 use crate::journal;
 use crate::kv::{self, MetaStore, SharedAllocator};
 use crate::onode::Onode;
@@ -46,11 +47,14 @@ pub struct StoreOptions {
     pub cache_bytes: usize,
     /// Buffers for large reads and for journal frames.
     pub pool: PayloadPool,
+    /// How files and devices are read and written.
+    pub io: Io,
 }
 
 impl Default for StoreOptions {
     fn default() -> Self {
-        Self { size: 10 << 30, journal_size: 64 << 20, cache_bytes: 28 << 20, pool: PayloadPool::new(16 << 20) }
+        let (journal_size, cache_bytes, pool) = (64 << 20, 28 << 20, PayloadPool::new(16 << 20));
+        Self { size: 10 << 30, journal_size, cache_bytes, pool, io: Io::Threads }
     }
 }
 
@@ -193,7 +197,7 @@ impl Store {
             // Space that awaits its release may be enough.
             Err(StoreError::NoSpace { .. }) if !self.freed.is_empty() => {
                 let seq = self.seq;
-                self.wait(|s, _| s.written.load(Ordering::Acquire) >= seq);
+                self.wait(|s| s.written.load(Ordering::Acquire) >= seq);
                 self.admit()?;
                 self.try_submit(txn)
             }
@@ -216,12 +220,12 @@ impl Store {
     /// metadata or all is done.
     fn gain(&mut self) -> Result<()> {
         let before = self.frozen_seq;
-        self.wait(|s, _| s.checkpointed.load(Ordering::Acquire) >= before);
+        self.wait(|s| s.checkpointed.load(Ordering::Acquire) >= before);
         self.shared.check()?;
         self.poll();
         self.freeze(false);
         let seq = self.seq;
-        self.wait(|s, _| {
+        self.wait(|s| {
             s.checkpointed.load(Ordering::Acquire) >= seq && (!s.meta_short() || s.dead.load(Ordering::Acquire) == 0)
         });
         Ok(())
@@ -273,10 +277,10 @@ impl Store {
             if self.has_room() && !queue_full {
                 return Ok(());
             }
-            self.wait(|s, q| {
+            self.wait(|s| {
                 s.durable.load(Ordering::Acquire) > durable
                     || s.checkpointed.load(Ordering::Acquire) > checkpointed
-                    || (queue_full && q.bytes <= QUEUE_BYTES)
+                    || (queue_full && s.queued_bytes() <= QUEUE_BYTES)
             });
         }
     }
@@ -407,7 +411,7 @@ impl Store {
     /// [`StoreError::Poisoned`].
     pub fn flush(&mut self) -> Result<()> {
         let seq = self.seq;
-        self.wait(|s, _| s.durable.load(Ordering::Acquire) >= seq);
+        self.wait(|s| s.durable.load(Ordering::Acquire) >= seq);
         self.shared.check()?;
         self.poll();
         Ok(())
@@ -420,7 +424,7 @@ impl Store {
     pub fn close(mut self) -> Result<()> {
         self.flush()?;
         let before = self.frozen_seq;
-        self.wait(|s, _| s.checkpointed.load(Ordering::Acquire) >= before);
+        self.wait(|s| s.checkpointed.load(Ordering::Acquire) >= before);
         self.shared.check()?;
         self.poll();
         self.freeze(true);

@@ -17,8 +17,12 @@ use spirula_types::Uuid;
 pub(crate) const MAGIC: &[u8; 8] = b"SPIRSTOR";
 /// Format written. Readers refuse any other: 1 was never released.
 pub(crate) const VERSION: u16 = 2;
-/// Feature bits that a reader must know to open the store at all.
-const KNOWN_FEATURES: u64 = 0;
+/// Feature bit: several frames of the journal may have been under way at a crash. A reader
+/// that expects one would take those behind a missing one for frames that follow.
+const FRAMES_OVERLAP: u64 = 1;
+/// Feature bits that a reader must know to open the store at all; all of them are set when
+/// a label is written.
+const KNOWN_FEATURES: u64 = FRAMES_OVERLAP;
 /// Size of one copy.
 pub(crate) const COPY: usize = 4096;
 /// Distance between the two copies: one damaged spot does not reach both.

@@ -5,6 +5,7 @@ use crate::device::BlockDevice;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::io;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A contiguous part of a device. Nothing outside it can be reached; a flush is one of the
@@ -46,6 +47,22 @@ impl BlockDevice for Region {
 
     fn write_at(&self, bufs: &[&[u8]], offset: u64) -> io::Result<()> {
         self.dev.write_at(bufs, self.place(bufs.iter().map(|b| b.len()).sum(), offset)?)
+    }
+
+    fn read_many(&self, parts: &mut [(u64, &mut [u8])]) -> io::Result<()> {
+        for (offset, buf) in parts.iter_mut() {
+            *offset = self.place(buf.len(), *offset)?;
+        }
+        self.dev.read_many(parts)
+    }
+
+    fn write_many(&self, bufs: &[&[u8]], runs: &[(u64, Range<usize>)]) -> io::Result<()> {
+        let mut moved = Vec::with_capacity(runs.len());
+        for (offset, run) in runs {
+            let len = bufs.get(run.clone()).unwrap_or_default().iter().map(|b| b.len()).sum();
+            moved.push((self.place(len, *offset)?, run.clone()));
+        }
+        self.dev.write_many(bufs, &moved)
     }
 
     fn write_durable(&self, buf: &[u8], offset: u64) -> io::Result<()> {

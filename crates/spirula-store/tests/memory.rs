@@ -45,8 +45,13 @@ fn a_store_keeps_to_its_memory_whatever_the_load() {
     const BUDGET: usize = 24 << 20;
     let dir = std::env::temp_dir().join(format!("spirula-memory-{}", std::process::id()));
     let _ = std::fs::remove_dir_all(&dir);
-    let opts =
-        StoreOptions { size: 4 << 30, journal_size: 32 << 20, cache_bytes: BUDGET, pool: PayloadPool::new(8 << 20) };
+    let opts = StoreOptions {
+        size: 4 << 30,
+        journal_size: 32 << 20,
+        cache_bytes: BUDGET,
+        pool: PayloadPool::new(8 << 20),
+        ..StoreOptions::default()
+    };
     let data = Bytes::from(vec![5u8; 64 << 10]);
     let base = HELD.load(Ordering::Relaxed);
     Store::create(&dir, Uuid([1; 16]), Uuid([2; 16]), 0, &opts).unwrap();

@@ -5,6 +5,7 @@ use crate::size::Life;
 use crate::size::Size;
 use crate::{control, found, join, local, options, osd_prepare, process, status, store_cmd, up};
 use clap::{Args as ClapArgs, CommandFactory, Parser, Subcommand};
+use spirula_store::IoChoice;
 use std::ffi::OsString;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -106,6 +107,10 @@ pub struct UpArgs {
     /// How the daemons of this process talk to each other
     #[arg(long, value_enum, default_value_t = Links::Memory)]
     pub links: Links,
+    /// How stores read and write their devices: threads, uring (io_uring, or an error where
+    /// the kernel refuses it), or auto, which takes what is faster
+    #[arg(long, default_value = "auto", value_parser = clap::value_parser!(IoChoice), value_name = "HOW")]
+    pub io: IoChoice,
     /// Print one JSON object when ready, nothing else on stdout
     #[arg(long)]
     pub json: bool,
@@ -156,6 +161,10 @@ pub struct DaemonArgs {
     /// An option as name=value
     #[arg(long, value_name = "NAME=VALUE")]
     pub set: Vec<String>,
+    /// How an OSD reads and writes its devices: threads, uring (io_uring, or an error where
+    /// the kernel refuses it), or auto, which takes what is faster
+    #[arg(long, default_value = "auto", value_parser = clap::value_parser!(IoChoice), value_name = "HOW")]
+    pub io: IoChoice,
 }
 
 impl DaemonArgs {

@@ -123,7 +123,13 @@ pub fn grow(a: &GrowArgs) -> anyhow::Result<()> {
     if let Some(size) = a.size {
         spirula_store::extend(&a.path, size.0).map_err(|e| anyhow!("{e}"))?;
     }
-    let opts = StoreOptions { size: 0, journal_size: 0, cache_bytes: 64 << 20, pool: PayloadPool::new(16 << 20) };
+    let opts = StoreOptions {
+        size: 0,
+        journal_size: 0,
+        cache_bytes: 64 << 20,
+        pool: PayloadPool::new(16 << 20),
+        ..StoreOptions::default()
+    };
     let failed = Box::new(|e: spirula_store::StoreError| tracing::error!("{e}"));
     let store = Store::open(&a.path, None, &opts, Box::new(|_| ()), failed).map_err(|e| anyhow!("{e}"))?;
     let (total, id) = (store.statfs().total, store.identity().osd_id);

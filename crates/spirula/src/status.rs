@@ -40,12 +40,13 @@ pub fn status(dir: &Path, as_json: bool) -> anyhow::Result<()> {
 fn text(dir: &ClusterDir, v: &Value) -> String {
     let number = |key: &str| v[key].as_u64().unwrap_or_default();
     let mut out = format!(
-        "cluster in {}: running, process {}, up {} s, {} of {} memory\n",
+        "cluster in {}: running, process {}, up {} s, {} of {} memory, disk I/O by {}\n",
         dir.path().display(),
         number("pid"),
         number("uptime"),
         Size(number("resident")),
         Size(number("memory_limit")),
+        v["io"].as_str().unwrap_or("threads"),
     );
     for osd in v["osds"].as_array().into_iter().flatten() {
         let id = osd["id"].as_i64().unwrap_or_default();

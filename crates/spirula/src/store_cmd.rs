@@ -122,7 +122,13 @@ impl At {
 }
 
 fn options() -> StoreOptions {
-    StoreOptions { size: 0, journal_size: 0, cache_bytes: CACHE, pool: PayloadPool::new(16 << 20) }
+    StoreOptions {
+        size: 0,
+        journal_size: 0,
+        cache_bytes: CACHE,
+        pool: PayloadPool::new(16 << 20),
+        ..StoreOptions::default()
+    }
 }
 
 /// `spirula store …`.

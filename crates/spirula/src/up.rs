@@ -8,7 +8,7 @@ use crate::memory::{Budget, SMALLEST};
 use crate::options::Sources;
 use crate::size::Size;
 use crate::{Unmet, conf, control, signals};
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use serde_json::{Value, json};
 use spirula_types::Uuid;
 use std::fs;
@@ -168,6 +168,7 @@ fn start_and_wait(args: &UpArgs, progress: &mut Progress) -> anyhow::Result<()> 
         None => create(args, &dir, progress)?,
     };
     conf::write(&dir, &manifest)?;
+    let io = args.io.settle().map_err(|e| anyhow!("--io: {e}"))?;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let sources = Sources::read(dir.path(), Some(&dir.conf()), &[])?;
     for warning in &sources.warnings {
@@ -179,6 +180,7 @@ fn start_and_wait(args: &UpArgs, progress: &mut Progress) -> anyhow::Result<()> 
         budget: Budget::new(args.memory.0, manifest.osd_uuids.len()),
         reactors: args.reactors.map_or((cores / 2).max(1), |n| n as usize),
         links: args.links,
+        io,
     };
     let cluster = Cluster::start(&dir, &manifest, &options)?;
     let stop = serve_control(&dir, cluster.clone())?;
@@ -416,6 +418,7 @@ pub fn init_log() {
 mod tests {
     use super::*;
     use crate::cli::Links;
+    use spirula_store::IoChoice;
 
     fn args() -> UpArgs {
         UpArgs {
@@ -431,6 +434,7 @@ mod tests {
             memory: Size(512 << 20),
             reactors: None,
             links: Links::Memory,
+            io: IoChoice::Auto,
             json: false,
             report_fd: None,
         }

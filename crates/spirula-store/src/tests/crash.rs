@@ -90,8 +90,9 @@ impl<'a> Player<'a> {
             match &self.events[self.at] {
                 Event::Write { .. } => self.loose.push(self.at),
                 Event::Done(number) => self.settle(|i, _| i == *number),
-                Event::Flush { dev } => {
-                    self.settle(|_, e| matches!(e, Event::Write { dev: d, durable: false, .. } if d == dev));
+                Event::Flush { dev, since } => {
+                    let of = |e: &Event| matches!(e, Event::Write { dev: d, durable: false, .. } if d == dev);
+                    self.settle(|i, e| i < *since && of(e));
                 }
                 Event::Ack(seq) => self.acked = self.acked.max(*seq),
             }
@@ -143,6 +144,10 @@ impl<'a> Player<'a> {
             return out;
         }
         if loose.len() > 1 {
+            // One that is late, or never comes: what was written after it is there.
+            let late = rng.below(loose.len() as u64 - 1) as usize;
+            let others = loose.iter().enumerate().filter(|(n, _)| *n != late).map(|(_, i)| (*i, Part::Whole));
+            out.push(self.state(&others.collect::<Vec<_>>()));
             let some: Vec<_> =
                 loose.iter().map(|i| (*i, [Part::Nothing, Part::Whole][rng.below(2) as usize])).collect();
             out.push(self.state(&some));

@@ -347,6 +347,35 @@ fn journal_with_a_lost_frame_in_the_middle_is_refused() {
 }
 
 #[test]
+pub(crate) fn frames_that_arrived_before_a_lost_one_are_erased_and_never_follow_another() {
+    let opts = tiny();
+    let world = used(&opts);
+    let place = |frame: usize| frame * 3 * 4096;
+    // Frame 5 was under way with frame 4, and says so; 4 never arrived, no mark was written.
+    world.edit_ring(|d| {
+        d[place(4)..place(5)].fill(0);
+        d[place(6)..].fill(0);
+        let header = &mut d[place(5)..place(5) + 96];
+        header[40..48].copy_from_slice(&4u64.to_le_bytes());
+        let crc = spirula_encoding::crc::crc32c(u32::MAX, &header[..92]);
+        header[92..].copy_from_slice(&crc.to_le_bytes());
+    });
+    let mut store = open(&world, &opts).unwrap();
+    assert_eq!(store.last_seq(), 4);
+    store.submit(write(&object(8), 0, 8, 5000)).unwrap();
+    store.flush().unwrap();
+    let image = world.image();
+    drop(store);
+    let behind = &image.devices[1].bytes()[HEADER as usize + place(5)..][..4];
+    assert!(behind != b"SPJF", "the frame that took the place of the lost one seems to be followed by another");
+    let world = World::from_image(image);
+    let store = open(&world, &opts).unwrap();
+    assert_eq!(store.last_seq(), 5);
+    assert_eq!(store.read_blocking(&object(8), 0, 5000).unwrap().unwrap(), pattern(8, 5000));
+    assert!(store.read_blocking(&object(4), 0, 10).unwrap().is_none());
+}
+
+#[test]
 fn rot_in_the_last_frame_is_told_from_a_torn_one_once_it_was_marked() {
     let opts = tiny();
     for single in [false, true] {

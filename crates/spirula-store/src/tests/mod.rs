@@ -26,7 +26,8 @@ pub(crate) const IDENTITY: Identity = Identity { fsid: Uuid([1; 16]), osd_uuid: 
 
 /// A tiny store: checkpoints come often, the journal wraps soon.
 pub(crate) fn tiny() -> StoreOptions {
-    StoreOptions { size: 8 << 20, journal_size: 256 << 10, cache_bytes: 48 << 10, pool: PayloadPool::new(8 << 20) }
+    let pool = PayloadPool::new(8 << 20);
+    StoreOptions { size: 8 << 20, journal_size: 256 << 10, cache_bytes: 48 << 10, pool, io: crate::Io::Threads }
 }
 
 fn format(world: &World, opts: &StoreOptions) {

@@ -31,6 +31,7 @@ const SUITE: &[(&str, fn())] = &[
     ("rot below the cache", faults::scrub_reads_the_device_and_not_the_cache),
     ("data read as zeros", faults::data_that_reads_as_zeros_is_never_believed),
     ("lost writes", faults::devices_that_lost_acknowledged_writes_are_found_out),
+    ("frames after a lost one", faults::frames_that_arrived_before_a_lost_one_are_erased_and_never_follow_another),
     ("full device", faults::full_store_refuses_writes_but_reads_cuts_and_deletes),
     ("fragmented device", faults::fragmented_space_is_used_to_the_last_block),
     ("metadata's device full", space::metadata_that_fills_its_device_is_refused_and_can_be_deleted),

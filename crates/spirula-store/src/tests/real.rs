@@ -3,7 +3,7 @@
 use super::IDENTITY;
 use super::model::{Model, object, pattern, random_txn};
 use super::sim::Rng;
-use crate::{Prepare, Result, Store, StoreError, StoreOptions};
+use crate::{Io, Prepare, Result, Store, StoreError, StoreOptions};
 use spirula_buffer::PayloadPool;
 use spirula_types::transaction::{MetaOp, ObjectOp, Transaction};
 use spirula_types::{EVersion, PgId};
@@ -29,7 +29,8 @@ impl Drop for Dir {
 }
 
 fn small() -> StoreOptions {
-    StoreOptions { size: 64 << 20, journal_size: 4 << 20, cache_bytes: 1 << 20, pool: PayloadPool::new(8 << 20) }
+    let pool = PayloadPool::new(8 << 20);
+    StoreOptions { size: 64 << 20, journal_size: 4 << 20, cache_bytes: 1 << 20, pool, io: Io::Threads }
 }
 
 fn create(dir: &Path, opts: &StoreOptions) {
@@ -42,8 +43,12 @@ fn open(dir: &Path, opts: &StoreOptions) -> Result<Store> {
 
 #[test]
 fn real_store_matches_the_model_across_clean_and_unclean_reopens() {
+    crate::io::all().into_iter().for_each(matches_the_model);
+}
+
+fn matches_the_model(io: Io) {
     let dir = Dir::new("model");
-    let opts = small();
+    let opts = StoreOptions { io, ..small() };
     create(&dir.0, &opts);
     let mut rng = Rng(11);
     let mut model = Model::default();
@@ -67,15 +72,19 @@ fn real_store_matches_the_model_across_clean_and_unclean_reopens() {
 
 #[test]
 fn churn_of_hundreds_of_megabytes_with_checkpoints_under_way_keeps_every_byte() {
+    crate::io::all().into_iter().for_each(churn);
+}
+
+fn churn(io: Io) {
     let dir = Dir::new("churn");
-    let opts = small();
+    let opts = StoreOptions { io, ..small() };
     create(&dir.0, &opts);
     let mut store = open(&dir.0, &opts).unwrap();
     let mut rng = Rng(3);
     let mut latest = vec![(0u64, 0usize); 40];
     let mut written = 0;
     let mut n = 0;
-    while written < 300 << 20 {
+    while written < 200 << 20 {
         n += 1;
         let i = rng.below(40);
         let len = [4096, 4096, 30_000, 200_000, 1 << 20][rng.below(5) as usize];

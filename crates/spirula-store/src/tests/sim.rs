@@ -109,8 +109,11 @@ pub(crate) enum Event {
     },
     /// The durable write with this number among the events has returned.
     Done(usize),
+    /// What was written to a device before the event with number `since` is durable. What
+    /// came while the flush was under way is not.
     Flush {
         dev: usize,
+        since: usize,
     },
     Ack(u64),
 }
@@ -314,6 +317,11 @@ impl World {
         w.devices[dev] = Disk::of(&bytes);
     }
 
+    /// Operations that make durable take a while: long enough for others to come between.
+    fn linger(&self) {
+        std::thread::sleep(std::time::Duration::from_micros(50));
+    }
+
     fn event(&self, e: impl FnOnce() -> Event) {
         let mut w = self.lock();
         if w.recording {
@@ -379,7 +387,7 @@ impl World {
             if durable {
                 // Others may come between.
                 drop(w);
-                std::thread::yield_now();
+                self.linger();
                 self.event(|| Event::Done(number));
             }
         }
@@ -440,7 +448,14 @@ impl BlockDevice for Device {
         if self.0.strikes(Fault::Flush) {
             return Err(injected());
         }
-        self.0.event(|| Event::Flush { dev: self.1 });
+        let (recording, since) = {
+            let w = self.0.lock();
+            (w.recording, w.events.len())
+        };
+        if recording {
+            self.0.linger();
+            self.0.event(|| Event::Flush { dev: self.1, since });
+        }
         Ok(())
     }
 

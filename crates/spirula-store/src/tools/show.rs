@@ -116,7 +116,7 @@ pub struct DeviceInfo {
 pub fn devices(paths: &StorePaths) -> Result<Vec<DeviceInfo>> {
     let mut all = Vec::new();
     for path in [Some(&paths.main), paths.journal.as_ref(), paths.meta.as_ref()].into_iter().flatten() {
-        let dev = crate::paths::open_device(path, Access::Shielded)?;
+        let dev = crate::paths::open_device(path, Access::Shielded, crate::Io::Threads)?;
         let label = Label::read(&*dev)?;
         let sb = if label.role == Role::Main { Some(Superblock::read(&*dev)?) } else { None };
         all.push(DeviceInfo {

@@ -29,7 +29,7 @@ use spirula_osd::{Control, OsdEvent};
 use spirula_runtime::cephx::Realm;
 use spirula_runtime::{Hub, LinkMode, Mailbox, Mons, Reactors};
 use spirula_settings::Settings;
-use spirula_store::Store;
+use spirula_store::{Io, Store};
 use spirula_types::{AddrVec, EntityAddr};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -60,6 +60,8 @@ pub struct Options {
     pub reactors: usize,
     /// How daemons reach each other.
     pub links: Links,
+    /// How stores read and write.
+    pub io: Io,
 }
 
 impl Options {
@@ -199,7 +201,9 @@ impl Cluster {
             let threads: Vec<_> = (0..m.osd_uuids.len())
                 .map(|id| {
                     let hub = &hub;
-                    s.spawn(move || osd::open_store(&osd_dir(dir, id), expected(m, id), options.budget.per_store, hub))
+                    s.spawn(move || {
+                        osd::open_store(&osd_dir(dir, id), expected(m, id), options.budget.per_store, options.io, hub)
+                    })
                 })
                 .collect();
             let join = |t: std::thread::ScopedJoinHandle<'_, anyhow::Result<OpenStore>>| {
@@ -391,6 +395,7 @@ impl Cluster {
             "mons": mon_addrs(&inner.manifest).iter().map(|(name, a)| json!({"name": name, "addr": format!("v2:{a}")})).collect::<Vec<_>>(),
             "resident": memory::resident(),
             "memory_limit": inner.options.budget.total,
+            "io": inner.options.io.to_string(),
             "payloads_in_flight": inner.hub.pool().outstanding(),
             "osds": osds,
             "ready": self.ready(),
@@ -444,7 +449,7 @@ impl Cluster {
         let inner = &self.0;
         let n = id as usize;
         let (data, expected) = (osd_dir(&inner.dir, n), expected(&inner.manifest, n));
-        let open = osd::open_store(&data, expected, inner.options.budget.per_store, &inner.hub)?;
+        let open = osd::open_store(&data, expected, inner.options.budget.per_store, inner.options.io, &inner.hub)?;
         self.run_osd(n, open, false)?;
         Ok(format!("started osd.{id}; it catches up with the others by itself"))
     }

@@ -6,7 +6,7 @@ use spirula_osd::{Osd, OsdConfig, OsdEvent};
 use spirula_runtime::cephx::DaemonAuth;
 use spirula_runtime::{Hub, Mailbox, Mons, clock, mailbox};
 use spirula_settings::Settings;
-use spirula_store::{Identity, Store, StoreOptions, StorePaths};
+use spirula_store::{Identity, Io, Store, StoreOptions, StorePaths};
 use spirula_types::{AddrVec, Uuid};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -22,6 +22,7 @@ pub fn store_options(size: u64, budget: u64, pool: spirula_buffer::PayloadPool) 
         journal_size: JOURNAL_BYTES.min(size / 8),
         cache_bytes: usize::try_from(budget).unwrap_or(usize::MAX),
         pool,
+        io: Io::Threads,
     }
 }
 
@@ -52,6 +53,7 @@ pub struct OsdSetup {
 /// A store that is open, with the mailbox its threads write to.
 pub struct OpenStore {
     store: Store,
+    io: Io,
     mailbox: Mailbox<OsdEvent>,
     rx: tokio::sync::mpsc::UnboundedReceiver<OsdEvent>,
 }
@@ -78,10 +80,10 @@ pub struct Expected {
 ///
 /// # Errors
 /// When it cannot be opened or belongs to another OSD or cluster.
-pub fn open_store(data: &Path, expected: Expected, cache: u64, hub: &Hub) -> anyhow::Result<OpenStore> {
+pub fn open_store(data: &Path, expected: Expected, cache: u64, io: Io, hub: &Hub) -> anyhow::Result<OpenStore> {
     let Expected { id, fsid, uuid } = expected;
     let (mailbox, rx) = mailbox();
-    let opts = store_options(0, cache, hub.pool().clone());
+    let opts = StoreOptions { io, ..store_options(0, cache, hub.pool().clone()) };
     let (commit, error) = (mailbox.clone(), mailbox.clone());
     let cannot = |e: spirula_store::StoreError| anyhow!("osd.{id} cannot start: {e}");
     // What is not known of it is as the store says; what is, must be right before anything
@@ -96,7 +98,7 @@ pub fn open_store(data: &Path, expected: Expected, cache: u64, hub: &Hub) -> any
         Box::new(move |e| error.push(OsdEvent::StoreFailed(e.to_string()))),
     )
     .map_err(cannot)?;
-    Ok(OpenStore { store, mailbox, rx })
+    Ok(OpenStore { store, io, mailbox, rx })
 }
 
 /// A running OSD.
@@ -124,6 +126,7 @@ pub fn start(
         ("id".to_owned(), id.to_string()),
         ("osd_data".to_owned(), setup.data.display().to_string()),
         ("osd_objectstore".to_owned(), "spirula".to_owned()),
+        ("spirula_io".to_owned(), open.io.to_string()),
     ]);
     let location = setup.settings.given("crush_location").unwrap_or_default();
     let cfg = OsdConfig {
