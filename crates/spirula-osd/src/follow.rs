@@ -75,6 +75,9 @@ impl Osd {
         self.live = own;
         if own {
             self.was_up = epoch;
+        }
+        // One that is down and lives goes on asking who hears it.
+        if self.was_up > 0 {
             let others = map.osds().filter(|o| *o != id && map.is_up(*o));
             let wanted = others.filter_map(|o| Some((o, map.addrs(o)?.clone()))).collect();
             let open = self.opener();

@@ -31,6 +31,14 @@ impl Osd {
         Duration::from_secs(self.cfg.settings.number("osd_heartbeat_grace").unwrap_or(4).max(1))
     }
 
+    /// Do enough of the others answer that it makes sense to be up
+    /// (`osd_heartbeat_min_healthy_ratio`)? Else they would only report us again.
+    pub(crate) fn is_healthy(&self, now: Duration) -> bool {
+        let (answer, all) = self.peers.answering(now, self.grace());
+        let ratio = self.cfg.settings.get("osd_heartbeat_min_healthy_ratio").and_then(|r| r.parse::<f64>().ok());
+        answer as f64 >= all as f64 * ratio.unwrap_or(0.33)
+    }
+
     /// Opens links to peers. Not a method that borrows all of us: the peers call it.
     pub(crate) fn opener(&self) -> impl Fn(&AddrVec, Way) -> Link + use<> {
         let (hub, login, sink, on) = (self.hub.clone(), self.login.clone(), self.mailbox.sink(), self.on.clone());
@@ -72,10 +80,13 @@ impl Osd {
         self.perf.pings += self.peers.ping(now, || ping.into_message(0));
     }
 
-    /// A peer asks: it gets an answer, and a lease, on the connection it asked over.
+    /// A peer asks: it gets an answer on the connection it asked over, and a lease if it is up; of
+    /// what one that is down holds the next primaries wait for the end.
     pub(crate) fn pinged(&mut self, link: LinkId, from: OsdId, p: &OsdPing) {
         let Some(session) = self.sessions.get(&link) else { return };
-        let lease = self.leases.grant(from, mono_ms());
+        // Its map may be newer than ours.
+        let up = p.epoch > self.maps.epoch() || self.maps.map().is_some_and(|m| m.is_up(from));
+        let lease = if up { self.leases.grant(from, mono_ms()) } else { 0 };
         let pong = OsdPong {
             osd: self.cfg.id,
             epoch: self.maps.epoch(),

@@ -116,7 +116,12 @@ impl Osd {
         if self.life != Life::Booting {
             return;
         }
-        self.boot_sent = clock::monotonic();
+        let now = clock::monotonic();
+        self.boot_sent = now;
+        // One that was marked down though it lived waits until the others hear it again.
+        if self.was_up > 0 && !self.is_healthy(now) {
+            return;
+        }
         let size_bytes = self.store.as_ref().map_or(0, |s| s.statfs().total);
         self.to_mon(OsdBoot {
             fsid: self.cfg.fsid,

@@ -58,6 +58,8 @@ struct Path {
     opened: bool,
     /// When a ping was last answered on it, or when we began to ask.
     heard: Duration,
+    /// One was.
+    answered: bool,
 }
 
 /// How a port that refuses is to be understood.
@@ -138,7 +140,7 @@ impl Peers {
             for way in ways {
                 let link = open(address(addrs, way), way);
                 self.by_link.insert(link.id(), (*osd, way));
-                paths.insert(way, Path { link, opened: false, heard: now });
+                paths.insert(way, Path { link, opened: false, heard: now, answered: false });
             }
             let peer = Peer { addrs: addrs.clone(), paths, pinged: Duration::ZERO, reported: None, refused: None };
             self.by_osd.insert(*osd, peer);
@@ -204,7 +206,7 @@ impl Peers {
         let Some((osd, way)) = self.by_link.get(&link) else { return false };
         let Some(p) = self.by_osd.get_mut(osd) else { return false };
         if let Some(path) = p.paths.get_mut(way) {
-            path.heard = now;
+            (path.heard, path.answered) = (now, true);
         }
         p.refused = None;
         p.silent(now) < grace && p.reported.take().is_some()
@@ -249,6 +251,13 @@ impl Peers {
             }
         }
         out
+    }
+
+    /// How many peers answer on every network, of how many.
+    pub fn answering(&self, now: Duration, grace: Duration) -> (usize, usize) {
+        let answers =
+            |p: &&Peer| p.silent(now) < grace && p.paths.iter().all(|(way, path)| *way == Way::Data || path.answered);
+        (self.by_osd.values().filter(answers).count(), self.by_osd.len())
     }
 
     /// The OSDs we exchange heartbeats with.
@@ -342,9 +351,11 @@ mod tests {
         let mut w = World::new(true);
         let (back, front) = (w.link(Way::Back), w.link(Way::Front));
         assert!(!w.peers.heard(back, 5 * SECOND, 4 * SECOND));
+        assert_eq!(w.peers.answering(5 * SECOND, 4 * SECOND), (0, 1), "on one network only");
         let said = w.peers.silent(6 * SECOND, 4 * SECOND);
         assert_eq!(said, [Silent { osd: 5, silent: 5 * SECOND, refused: None }]);
         assert!(w.peers.heard(front, 6 * SECOND, 4 * SECOND), "it lives after all");
+        assert_eq!(w.peers.answering(6 * SECOND, 4 * SECOND), (1, 1));
         assert_eq!(w.peers.silent(6 * SECOND, 4 * SECOND), []);
         w.peers.excuse(30 * SECOND);
         assert_eq!(w.peers.silent(31 * SECOND, 4 * SECOND), []);

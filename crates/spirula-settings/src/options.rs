@@ -407,6 +407,13 @@ pub const OPTIONS: &[OptionDef] = &[
     ),
     // Ceph: 20. OSDs ping each other twice a second here, on connections that carry nothing else.
     o("osd_heartbeat_grace", Int, Advanced, "4", "seconds of silence before an OSD is reported"),
+    o(
+        "osd_heartbeat_min_healthy_ratio",
+        Float,
+        Advanced,
+        "0.330000",
+        "share of the others that must answer before an OSD that was wrongly down asks to be up",
+    ),
     o("osd_heartbeat_interval", Int, Dev, "6", "seconds between heartbeats (ignored: twice a second)"),
     o("osd_max_backfills", Uint, Advanced, "4", "PGs that recover at once, as primary and as target each"),
     o("osd_max_markdown_count", Int, Advanced, "5", "times an OSD lets itself be marked down before it stops"),
