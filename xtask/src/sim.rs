@@ -12,6 +12,19 @@ pub struct Options {
     /// How many; one is told in detail
     #[arg(long, default_value_t = 1)]
     pub seeds: u64,
+    /// Plant bugs instead, each to be found by one of the seeds
+    #[arg(long)]
+    pub bugs: bool,
+    /// Print every message and fault of the first seed
+    #[arg(long)]
+    pub tell: bool,
+}
+
+impl Options {
+    /// So many seeds from one on.
+    pub fn range(seed: u64, seeds: u64) -> Self {
+        Self { seed, seeds, bugs: false, tell: false }
+    }
 }
 
 /// Runs them; false if one shows something wrong.
@@ -22,5 +35,6 @@ pub fn sim(o: &Options) -> anyhow::Result<bool> {
     let mut c = command("cargo");
     c.args(["run", "-q", "--locked", "--profile", "sim", "-p", "spirula-sim", "--"]);
     c.args(["--seed", &o.seed.to_string(), "--seeds", &o.seeds.to_string()]);
+    c.args(o.bugs.then_some("--bugs")).args(o.tell.then_some("--tell"));
     status(&mut c)
 }

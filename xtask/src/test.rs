@@ -28,6 +28,8 @@ pub enum Campaign {
     Kill9,
     /// Six OSDs on three hosts under a verifying load, with all that can go wrong; writes a report
     Thrash,
+    /// 5,000 seeds of the simulator, other ones than every change runs, and the planted bugs
+    Sim,
 }
 
 /// How long to soak.
@@ -66,7 +68,7 @@ pub fn test(o: &Options) -> anyhow::Result<bool> {
     if o.e2e.is_none() {
         good &= check::check()?;
         good &= status(command("cargo").args(["test", "--workspace", "--locked", "--no-fail-fast"]))?;
-        good &= crate::sim::sim(&crate::sim::Options { seed: 0, seeds: 300 })?;
+        good &= crate::sim::sim(&crate::sim::Options::range(0, 300))?;
     }
     if !o.unit {
         let binary = release_binary()?;
@@ -110,6 +112,7 @@ pub fn soak(o: &SoakOptions) -> anyhow::Result<bool> {
         Some(Campaign::Store) => return soak_store(o),
         Some(Campaign::Kill9) => return soak_kill9(o),
         Some(Campaign::Thrash) => return soak_thrash(o),
+        Some(Campaign::Sim) => return soak_sim(),
         None => {}
     }
     packages::install()?;
@@ -121,7 +124,7 @@ pub fn soak(o: &SoakOptions) -> anyhow::Result<bool> {
         .env("SPIRULA_CRUSH_MAPS", &maps)
         .env("SPIRULA_MAPS", &maps);
     let mut good = status(&mut c)?;
-    good &= crate::sim::sim(&crate::sim::Options { seed: 1000, seeds: 5000 * u64::from(o.factor) })?;
+    good &= soak_sim()?;
     Ok(fuzz::fuzz(&fuzz::Options { seconds: o.fuzz_seconds, target: None })? && good)
 }
 
@@ -160,6 +163,12 @@ fn soak_thrash(o: &SoakOptions) -> anyhow::Result<bool> {
     let good = status(&mut c)?;
     println!("report: {}", report.display());
     Ok(good)
+}
+
+fn soak_sim() -> anyhow::Result<bool> {
+    let good = crate::sim::sim(&crate::sim::Options::range(1000, 5000))?;
+    let bugs = crate::sim::Options { bugs: true, ..crate::sim::Options::range(0, 200) };
+    Ok(crate::sim::sim(&bugs)? && good)
 }
 
 fn soak_kill9(o: &SoakOptions) -> anyhow::Result<bool> {

@@ -22,8 +22,8 @@ use crate::tell::Answer;
 use bytes::Bytes;
 use spirula_messages::ceph::{MConfig, MLogAck, MMgrMap, MMonMap, MOsdMap, MOsdOp, MOsdOpReply, kind, osd::flag};
 use spirula_messages::cluster::control::{
-    MergeWord, OsdAlive, OsdForce, OsdMarkMeDownAck, OsdPgTemp, OsdReportAck, OsdScrub, OsdStop, PgCreateAsk,
-    PgCreateGrant, PgMerges, PgsCreated, PgsCreatedAck,
+    OsdAlive, OsdForce, OsdMarkMeDownAck, OsdPgTemp, OsdReportAck, OsdScrub, OsdStop, PgCreateAsk, PgCreateGrant,
+    PgsCreated, PgsCreatedAck,
 };
 use spirula_messages::cluster::pg::{OsdPing, OsdPong, PgAcks, PgCtl, PgCtls, PgTxn, RepAck};
 use spirula_messages::{Body, Message};
@@ -91,6 +91,8 @@ pub struct OsdConfig {
     pub metadata: BTreeMap<String, String>,
     /// Its options.
     pub settings: spirula_settings::Settings,
+    /// Bounds of its PGs.
+    pub pg: PgConfig,
     /// Who it is to others, and whom it lets in.
     pub auth: DaemonAuth,
 }
@@ -221,7 +223,6 @@ pub struct Osd {
     pub(crate) ctls: BTreeMap<OsdId, Vec<PgCtl>>,
     pub(crate) asking: Vec<(PgId, Epoch)>,
     pub(crate) created: Vec<(PgId, Epoch)>,
-    pub(crate) merges: BTreeMap<PgId, MergeWord>,
     /// Newest epoch that the map's `up_thru` of us must reach.
     pub(crate) alive: Epoch,
     /// Acting sets to ask the monitor for.
@@ -265,7 +266,7 @@ impl Osd {
             me_cluster.addrs = second.addrs.clone();
             listeners.push(second);
         }
-        let pg_cfg = Arc::new(PgConfig::default());
+        let pg_cfg = Arc::new(cfg.pg.clone());
         let mut pgs = BTreeMap::new();
         let records = store.meta_range(b"pg.").map_err(|e| e.to_string())?;
         for (key, value) in records {
@@ -334,7 +335,6 @@ impl Osd {
             ctls: BTreeMap::new(),
             asking: Vec::new(),
             created: Vec::new(),
-            merges: BTreeMap::new(),
             alive: 0,
             acting: BTreeMap::new(),
             sched: Scheduler::new(Knobs::of(&cfg.settings, &cfg.device_class)),
@@ -370,6 +370,11 @@ impl Osd {
     /// Epoch of its OSD map.
     pub fn epoch(&self) -> Epoch {
         self.maps.epoch()
+    }
+
+    /// Lets a store without threads do a piece of its work; false if there is none.
+    pub fn step_store(&mut self) -> bool {
+        self.store.as_mut().is_some_and(Store::step)
     }
 
     // ---- messages ----
@@ -665,7 +670,6 @@ impl Osd {
             PgEffect::Repaired => self.perf.repaired += 1,
             PgEffect::Log { error, text } => self.clog.say(error, text),
             PgEffect::Alive(epoch) => self.alive = self.alive.max(epoch),
-            PgEffect::Mergeable(word) => drop(self.merges.insert(id.pg, word)),
             PgEffect::WantActing(want) => drop(self.acting.insert(id.pg, want)),
             PgEffect::StateChanged => {
                 let state = self.pgs.get(&id).map(|p| p.state().0);
@@ -675,7 +679,7 @@ impl Osd {
             PgEffect::WakeAt(at) => self.wakes.entry(at).or_default().push(id),
             PgEffect::Removed => {
                 let wanted = self.maps.ours(self.cfg.id).any(|p| p == id);
-                if !wanted && self.pgs.get(&id).is_some_and(|p| !p.exists()) {
+                if !wanted && self.pgs.get(&id).is_some_and(Pg::is_gone) {
                     self.pgs.remove(&id);
                 }
                 self.reporter.changed();
@@ -813,10 +817,6 @@ impl Osd {
         if !self.acting.is_empty() {
             let pgs = std::mem::take(&mut self.acting);
             self.to_mon(OsdPgTemp { osd: self.cfg.id, epoch: self.maps.epoch(), pgs });
-        }
-        if !self.merges.is_empty() {
-            let pgs = std::mem::take(&mut self.merges);
-            self.to_mon(PgMerges { osd: self.cfg.id, pgs });
         }
         if !self.created.is_empty() {
             let pgids = std::mem::take(&mut self.created).into_iter().collect();

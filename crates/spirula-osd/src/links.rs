@@ -113,7 +113,9 @@ impl Osd {
     }
 
     pub(crate) fn send_boot(&mut self) {
-        if self.life != Life::Booting {
+        // Without a map from before we are up we could not tell since when our intervals are: what
+        // primaries of the first ones send would look too old.
+        if self.life != Life::Booting || self.maps.epoch() == 0 {
             return;
         }
         let now = clock::monotonic();

@@ -104,7 +104,6 @@ mod tests {
             kind,
             object: o(object),
             mtime: UTime::ZERO,
-            home: 0,
         }
     }
 

@@ -1,170 +1,425 @@
-//! A client: one command after the other on a few registers, to whichever monitor answers; with
-//! its request sent again, under the same number, whenever it does not know what became of it.
+//! A client of the OSDs: finds its way by the map as Ceph's clients do, sends again when the
+//! map or a connection changes, never otherwise.
 
-use crate::check::{Action, Op};
+use crate::content::{self, Change, Content, Kind};
+use crate::monitor::addr_of;
 use crate::rng::Rng;
-use crate::scenario::Bug;
 use crate::world::{Actor, ActorId, Input, Local, Output, World};
 use bytes::Bytes;
-use spirula_messages::Body;
-use spirula_messages::ceph::{MMonCommand, MMonCommandAck};
+use spirula_history::versions::{Op, What};
+use spirula_maps::OsdMap;
+use spirula_maps::osdmap::{flag as pool_flag, flags as map_flags};
+use spirula_messages::ceph::osd::flag;
+use spirula_messages::ceph::{MMonSubscribe, MOsdMap, MOsdOp, MOsdOpReply, Subscription};
+use spirula_messages::{Body, Message};
 use spirula_mon::Peer;
-use spirula_types::{AddrVec, EntityType, Uuid};
+use spirula_types::{AddrVec, EVersion, EntityAddr, EntityType, ObjectLocator, OsdId, PgId, SpgId};
 use std::any::Any;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
 
-/// Ticks without an answer after which it tries another monitor.
-const PATIENCE: u64 = 30;
+/// Ticks without word from its monitor after which it tries another, while it has no map.
+const PATIENCE: u64 = 100;
+/// Ticks between two attempts to reach an OSD.
+const RETRY: u64 = 5;
+
+/// How much a client does, and of what.
+#[derive(Clone, Debug)]
+pub struct Pace {
+    /// Objects of each pool.
+    pub objects: u32,
+    /// Operations under way at most.
+    pub under_way: usize,
+    /// It begins one in so many ticks.
+    pub idle: u64,
+    /// Of 100 operations so many change something.
+    pub changes: u64,
+    /// Largest write in cells; of 20 writes one is that large.
+    pub cells: u32,
+}
+
+/// Where an operation goes: what must be the same for it to stay there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Target {
+    pg: PgId,
+    primary: OsdId,
+    addr: EntityAddr,
+    acting: Vec<OsdId>,
+    shape: (u32, u8, u8),
+}
+
+struct Pending {
+    pool: i64,
+    object: u32,
+    change: Option<Change>,
+    omap: bool,
+    begun: u64,
+    attempt: i32,
+    target: Option<Target>,
+    /// Waits for the cluster to have room.
+    held: bool,
+}
+
+/// Finished operations on one object.
+pub type History = Vec<Op<Change, Content, EVersion>>;
+
+struct Way {
+    addr: EntityAddr,
+    conn: u64,
+    open: bool,
+}
 
 /// The client.
 pub struct Client {
     mons: Vec<ActorId>,
-    fsid: Uuid,
+    osds: Arc<Mutex<BTreeMap<OsdId, ActorId>>>,
     rng: Rng,
-    bug: Option<Bug>,
+    pace: Pace,
+    id: ActorId,
     global_id: u64,
-    conn: Option<u64>,
-    ready: bool,
+    mon: Option<u64>,
+    mon_open: bool,
+    /// The newest map.
+    pub map: Option<OsdMap>,
+    ways: BTreeMap<OsdId, Way>,
+    /// When an OSD may be tried again, in ticks.
+    again: BTreeMap<OsdId, u64>,
     next_conn: u64,
+    ticks: u64,
+    heard: u64,
     tid: u64,
-    waited: u64,
-    idle: u64,
-    writes: u64,
-    current: Option<Op>,
-    /// Every operation, finished or not.
-    pub history: Vec<Op>,
+    pending: BTreeMap<u64, Pending>,
+    /// By pool and object.
+    pub history: BTreeMap<(i64, u32), History>,
+    /// Epoch → hash of the encoded incremental, as received; taken by the checks.
+    pub epochs: BTreeMap<u32, u64>,
+    /// What it found wrong.
+    pub wrong: Option<String>,
     /// Begins no new ones.
     pub quiet: bool,
-    /// Ticks from losing a connection to having one again, the longest.
-    pub longest_gap: u64,
-    gap: u64,
+    /// Objects to read at the end.
+    pub audit: Vec<(i64, u32)>,
+    /// Longest time from begin to answer, true microseconds.
+    pub longest: u64,
 }
 
 impl Client {
     /// A client that knows these monitors.
-    pub fn new(mons: Vec<ActorId>, fsid: Uuid, rng: Rng, bug: Option<Bug>) -> Self {
+    pub fn new(mons: Vec<ActorId>, osds: Arc<Mutex<BTreeMap<OsdId, ActorId>>>, pace: Pace, rng: Rng) -> Self {
         Self {
             mons,
-            fsid,
+            osds,
             rng,
-            bug,
+            pace,
+            id: 0,
             global_id: 0,
-            conn: None,
-            ready: false,
+            mon: None,
+            mon_open: false,
+            map: None,
+            ways: BTreeMap::new(),
+            again: BTreeMap::new(),
             next_conn: 0,
+            ticks: 0,
+            heard: 0,
             tid: 0,
-            waited: 0,
-            idle: 0,
-            writes: 0,
-            current: None,
-            history: Vec::new(),
+            pending: BTreeMap::new(),
+            history: BTreeMap::new(),
+            epochs: BTreeMap::new(),
+            wrong: None,
             quiet: false,
-            longest_gap: 0,
-            gap: 0,
+            audit: Vec::new(),
+            longest: 0,
         }
     }
 
     /// True if it waits for nothing.
     pub fn done(&self) -> bool {
-        self.current.is_none()
+        self.pending.is_empty() && self.audit.is_empty()
     }
 
-    fn connect(&mut self, local: Local, out: &mut Vec<Output>) {
-        let Some(to) = self.rng.pick(&self.mons).copied() else { return };
+    /// Operations it waits for, for a failure's message.
+    pub fn waits(&self) -> String {
+        let one =
+            |(tid, p): (&u64, &Pending)| format!("tid {tid} object {} attempt {} {:?}", p.object, p.attempt, p.target);
+        self.pending.iter().map(one).collect::<Vec<_>>().join("; ")
+    }
+
+    fn connect(&mut self, to: ActorId, addr: EntityAddr, out: &mut Vec<Output>) -> u64 {
         self.next_conn += 1;
-        let conn = World::conn_numbers(local.id) + self.next_conn;
+        let conn = World::conn_numbers(self.id) + self.next_conn;
+        let mine = EntityAddr::v2(([10, 0, 2, self.id as u8], 0).into(), self.id as u32);
         let peer = Peer {
             kind: EntityType::Client,
             id: "admin".into(),
             global_id: self.global_id,
-            addrs: AddrVec::default(),
+            addrs: AddrVec::one(mine),
             features: spirula_types::features::PACIFIC,
         };
-        (self.conn, self.ready, self.waited) = (Some(conn), false, 0);
-        out.push(Output::Connect { conn, to, peer });
+        out.push(Output::Connect { conn, to, addr, lossless: false, peer });
+        conn
     }
 
-    fn begin(&mut self, local: Local) {
-        let register = self.rng.below(3);
-        let action = if self.rng.one_in(2) {
-            self.writes += 1;
-            Action::Write(((local.id as u64) << 32) | self.writes)
-        } else {
-            Action::Read(None)
+    fn target(&self, pool: i64, object: u32) -> Option<Target> {
+        let map = self.map.as_ref()?;
+        let p = map.pool(pool)?;
+        let pg = map.object_to_pg(&locator(pool), &name(object))?;
+        let place = map.pg_to_up_acting(pg);
+        let primary = place.acting_primary;
+        let addr = map.addrs(primary).filter(|_| map.is_up(primary))?.client.msgr2();
+        Some(Target { pg, primary, addr, acting: place.acting, shape: (p.pg_num, p.size, p.min_size) })
+    }
+
+    fn is_full(&self, pool: i64) -> bool {
+        let Some(map) = &self.map else { return false };
+        map.flags & map_flags::FULL != 0 || map.pool(pool).is_some_and(|p| p.has_flag(pool_flag::FULL))
+    }
+
+    /// Sends an operation to where it belongs, if there is a way.
+    fn send(&mut self, tid: u64, out: &mut Vec<Output>) {
+        let full = self.pending.get(&tid).is_some_and(|p| p.change.is_some() && self.is_full(p.pool));
+        let Some(p) = self.pending.get_mut(&tid) else { return };
+        p.held = full;
+        let Some(t) = p.target.clone().filter(|_| !full) else { return };
+        let Some(conn) = self.way(&t, out) else { return };
+        let (Some(p), Some(map)) = (self.pending.get(&tid), &self.map) else { return };
+        let (ops, hint) = match &p.change {
+            Some(c) => (c.ops(p.object), flag::WRITE | flag::ONDISK),
+            None => (content::read_ops(p.omap), flag::READ),
         };
+        let name = name(p.object);
+        let hash = spirula_types::hash::object_hash(b"", b"", &name);
+        let shard = match map.pool(p.pool) {
+            Some(pool) if pool.is_erasure() => t.acting.iter().position(|o| *o == t.primary).map_or(-1, |i| i as i8),
+            _ => -1,
+        };
+        let mut m = MOsdOp::new(SpgId { pg: t.pg, shard }, hash, locator(p.pool), name, ops);
+        (m.epoch, m.retry_attempt) = (map.epoch, p.attempt);
+        m.flags = flag::ACK | hint | if p.attempt > 0 { flag::RETRY } else { 0 };
+        out.push(Output::Send(conn, m.into_message(tid)));
+    }
+
+    /// The open way to an OSD; asks for one if there is none.
+    fn way(&mut self, t: &Target, out: &mut Vec<Output>) -> Option<u64> {
+        if let Some(w) = self.ways.get(&t.primary) {
+            if w.addr == t.addr {
+                return w.open.then_some(w.conn);
+            }
+            out.push(Output::Close(w.conn));
+            self.ways.remove(&t.primary);
+        }
+        if self.again.get(&t.primary).is_some_and(|at| *at > self.ticks) {
+            return None;
+        }
+        let to = self.osds.lock().unwrap_or_else(PoisonError::into_inner).get(&t.primary).copied()?;
+        self.again.insert(t.primary, self.ticks + RETRY);
+        let conn = self.connect(to, t.addr, out);
+        self.ways.insert(t.primary, Way { addr: t.addr, conn, open: false });
+        None
+    }
+
+    /// Sends again what has another target now, or none knows of.
+    fn retarget(&mut self, out: &mut Vec<Output>) {
+        for tid in self.pending.keys().copied().collect::<Vec<_>>() {
+            let Some((pool, object)) = self.pending.get(&tid).map(|p| (p.pool, p.object)) else { continue };
+            let target = self.target(pool, object);
+            let room = !self.is_full(pool);
+            let Some(p) = self.pending.get_mut(&tid) else { continue };
+            if p.target != target || p.held && room {
+                p.target = target;
+                p.attempt += 1;
+                self.send(tid, out);
+            }
+        }
+    }
+
+    fn on_maps(&mut self, m: &Message, out: &mut Vec<Output>) -> Result<(), String> {
+        let maps = MOsdMap::from_message(m).map_err(|e| e.to_string())?;
+        let before = self.map.as_ref().map_or(0, |m| m.epoch);
+        for (epoch, bytes) in &maps.incrementals {
+            let hash = u64::from(spirula_encoding::crc::crc32c(1, bytes));
+            if *self.epochs.entry(*epoch).or_insert(hash) != hash {
+                return Err(format!("epoch {epoch} has two contents"));
+            }
+            if let Some(map) = self.map.as_mut().filter(|m| m.epoch + 1 == *epoch) {
+                let inc = spirula_encoding::from_slice(bytes).map_err(|e| format!("incremental {epoch}: {e}"))?;
+                map.apply(&inc).map_err(|e| format!("incremental {epoch}: {e}"))?;
+            }
+        }
+        for (epoch, bytes) in &maps.fulls {
+            if self.map.as_ref().is_none_or(|m| m.epoch < *epoch) {
+                self.map = Some(spirula_encoding::from_slice(bytes).map_err(|e| format!("full map {epoch}: {e}"))?);
+            }
+        }
+        let now = self.map.as_ref().map_or(0, |m| m.epoch);
+        if now > before {
+            self.retarget(out);
+        } else if maps.newest > now {
+            self.subscribe(out);
+        }
+        Ok(())
+    }
+
+    fn subscribe(&self, out: &mut Vec<Output>) {
+        if let Some(conn) = self.mon.filter(|_| self.mon_open) {
+            let start = self.map.as_ref().map_or(0, |m| u64::from(m.epoch) + 1);
+            let what = vec![Subscription { what: "osdmap".into(), start, once: false }];
+            out.push(Output::Send(conn, MMonSubscribe { what, hostname: String::new() }.into_message(0)));
+        }
+    }
+
+    fn begin(&mut self, local: Local, out: &mut Vec<Output>) {
+        let Some(map) = &self.map else { return };
+        let audit = self.audit.pop();
+        let pools: Vec<i64> = map.pools.keys().copied().collect();
+        let Some((pool, object)) = audit
+            .or_else(|| Some((self.rng.pick(&pools).copied()?, self.rng.below(u64::from(self.pace.objects)) as u32)))
+        else {
+            return;
+        };
+        let omap = map.pool(pool).is_some_and(|p| !p.is_erasure());
         self.tid += 1;
-        self.current = Some(Op { client: local.id, register, action, begun: local.true_us, ended: None });
+        let change = (audit.is_none() && self.rng.below(100) < self.pace.changes).then(|| self.change(local.id, omap));
+        let target = self.target(pool, object);
+        let begun = local.true_us;
+        self.pending.insert(self.tid, Pending { pool, object, change, omap, begun, attempt: 0, target, held: false });
+        self.send(self.tid, out);
     }
 
-    fn send(&mut self, out: &mut Vec<Output>) {
-        let (Some(op), Some(conn)) = (&self.current, self.conn.filter(|_| self.ready)) else { return };
-        let text = match op.action {
-            Action::Write(v) => format!(r#"{{"prefix": "config-key set", "key": "r{}", "val": "{v}"}}"#, op.register),
-            Action::Read(_) => format!(r#"{{"prefix": "config-key get", "key": "r{}"}}"#, op.register),
+    fn change(&mut self, id: ActorId, omap: bool) -> Change {
+        let r = &mut self.rng;
+        let n = if r.one_in(20) { self.pace.cells } else { r.between(1, 40) as u32 };
+        let kind = match r.below(12) {
+            0..5 => Kind::Append(n.min(400)),
+            5..7 => Kind::Full(n),
+            7..10 => Kind::Write(r.below(300) as u32, n),
+            10 => Kind::Truncate(r.below(400) as u32),
+            _ => Kind::Delete,
         };
-        let c = MMonCommand { version: 0, fsid: self.fsid, cmd: vec![text], input: Bytes::new() };
-        out.push(Output::Send(conn, c.into_message(self.tid)));
+        let omap = omap && r.one_in(3);
+        Change { token: (id as u64) << 32 | self.tid, kind, omap, result: 0 }
     }
+
+    fn on_reply(&mut self, local: Local, m: &Message) -> Result<(), String> {
+        let reply = MOsdOpReply::from_message(m).map_err(|e| format!("a reply: {e}"))?;
+        let tid = m.tid;
+        let Some(p) = self.pending.get(&tid).filter(|p| p.attempt == reply.retry_attempt) else { return Ok(()) };
+        let what = match (&p.change, reply.result) {
+            (Some(c), result) => {
+                let delete = matches!(c.kind, Kind::Delete);
+                if result != 0 && !(delete && result == -2) {
+                    return Err(format!("change {c:?} of object {} is answered {result}", p.object));
+                }
+                if reply.replay_version == EVersion::default() {
+                    return Err(format!("the answer to {c:?} lacks its version"));
+                }
+                What::Change(Change { result, ..c.clone() }, reply.replay_version)
+            }
+            (None, 0) => What::Read(Some(
+                content::seen(&reply.ops, p.object)
+                    .map_err(|e| format!("a read of object {} of pool {} gives {e}", p.object, p.pool))?,
+            )),
+            (None, -2) => What::Read(None),
+            (None, result) => return Err(format!("a read of object {} is answered {result}", p.object)),
+        };
+        let op = Op { begun: p.begun, ended: local.true_us, what };
+        self.longest = self.longest.max(op.ended - op.begun);
+        self.history.entry((p.pool, p.object)).or_default().push(op);
+        self.pending.remove(&tid);
+        Ok(())
+    }
+
+    fn tick(&mut self, local: Local, out: &mut Vec<Output>) {
+        self.ticks += 1;
+        if self.mon.is_none() {
+            if let Some(to) = self.rng.pick(&self.mons).copied() {
+                self.mon = Some(self.connect(to, addr_of(to).msgr2(), out));
+                self.heard = self.ticks;
+            }
+        } else if self.ticks > self.heard + PATIENCE && (!self.mon_open || self.ticks.is_multiple_of(PATIENCE)) {
+            // As Ceph's clients, it hunts for a monitor that answers.
+            if let Some(conn) = self.mon.take() {
+                out.push(Output::Close(conn));
+            }
+            self.mon_open = false;
+        }
+        if self.ticks.is_multiple_of(RETRY) {
+            // Ways that broke are tried again for what still waits.
+            let stuck: Vec<u64> = self.pending.iter().filter(|(_, p)| self.is_stuck(p)).map(|(tid, _)| *tid).collect();
+            for tid in stuck {
+                if let Some(t) = self.pending.get(&tid).and_then(|p| p.target.clone()) {
+                    self.way(&t, out);
+                }
+            }
+        }
+        let room = self.pending.len() < self.pace.under_way && self.mon_open;
+        if room && (!self.audit.is_empty() || !self.quiet && self.rng.one_in(self.pace.idle)) {
+            self.begin(local, out);
+        }
+    }
+
+    fn is_stuck(&self, p: &Pending) -> bool {
+        p.target.as_ref().is_some_and(|t| self.ways.get(&t.primary).is_none_or(|w| w.addr != t.addr))
+    }
+}
+
+fn locator(pool: i64) -> ObjectLocator {
+    ObjectLocator { pool, key: Bytes::new(), namespace: Bytes::new(), hash: -1 }
+}
+
+fn name(object: u32) -> Bytes {
+    format!("object{object}").into()
 }
 
 impl Actor for Client {
     fn handle(&mut self, local: Local, input: Input, out: &mut Vec<Output>) {
+        self.id = local.id;
         match input {
-            Input::Tick => {
-                if self.conn.is_none() {
-                    self.connect(local, out);
-                }
-                if !self.ready {
-                    self.gap += 1;
-                    self.longest_gap = self.longest_gap.max(self.gap);
-                }
-                self.waited += 1;
-                if self.waited > PATIENCE && (self.current.is_some() || !self.ready) {
-                    if let Some(conn) = self.conn.take() {
-                        out.push(Output::Close(conn));
-                    }
-                    self.ready = false;
-                } else if self.current.is_none() && self.ready && !self.quiet {
-                    if self.idle > 0 {
-                        self.idle -= 1;
-                    } else {
-                        self.begin(local);
-                        self.waited = 0;
-                        self.send(out);
+            Input::Tick => self.tick(local, out),
+            Input::Opened { conn, peer, .. } => {
+                if self.mon == Some(conn) {
+                    (self.mon_open, self.global_id, self.heard) = (true, peer.global_id, self.ticks);
+                    self.subscribe(out);
+                } else if let Some((osd, w)) = self.ways.iter_mut().find(|(_, w)| w.conn == conn) {
+                    w.open = true;
+                    let (osd, addr) = (*osd, w.addr);
+                    let to = |p: &Pending| p.target.as_ref().is_some_and(|t| t.primary == osd && t.addr == addr);
+                    let mine: Vec<u64> = self.pending.iter().filter(|(_, p)| to(p)).map(|(tid, _)| *tid).collect();
+                    for tid in mine {
+                        if let Some(p) = self.pending.get_mut(&tid) {
+                            p.attempt += 1;
+                        }
+                        self.send(tid, out);
                     }
                 }
             }
-            Input::Opened { conn, peer, .. } if self.conn == Some(conn) => {
-                (self.ready, self.global_id, self.gap, self.waited) = (true, peer.global_id, 0, 0);
-                if self.bug == Some(Bug::ResendAsNew) {
-                    self.tid += 1;
+            Input::Closed { conn, .. } => {
+                if self.mon == Some(conn) {
+                    (self.mon, self.mon_open) = (None, false);
                 }
-                self.send(out);
+                self.ways.retain(|_, w| w.conn != conn);
             }
-            Input::Closed { conn } if self.conn == Some(conn) => (self.conn, self.ready) = (None, false),
-            Input::Message { conn, message } if self.conn == Some(conn) => {
-                let Ok(ack) = MMonCommandAck::from_message(&message) else { return };
-                if message.tid != self.tid {
-                    return;
+            Input::Message { conn, message } => {
+                if self.mon == Some(conn) {
+                    self.heard = self.ticks;
                 }
-                let Some(mut op) = self.current.take() else { return };
-                if let Action::Read(value) = &mut op.action {
-                    *value = std::str::from_utf8(&ack.output).ok().and_then(|t| t.parse().ok());
+                let known = self.mon == Some(conn) || self.ways.values().any(|w| w.conn == conn);
+                let result = match message.kind {
+                    _ if !known => Ok(()),
+                    MOsdMap::KIND => self.on_maps(&message, out),
+                    MOsdOpReply::KIND => self.on_reply(local, &message),
+                    _ => Ok(()),
+                };
+                if let Err(why) = result {
+                    self.wrong.get_or_insert(format!("client {}: {why}", self.id));
                 }
-                op.ended = Some(local.true_us);
-                self.history.push(op);
-                self.idle = self.rng.below(4);
             }
-            _ => {}
+            Input::Start | Input::Timer(_) => {}
         }
     }
 
-    fn crash(&mut self, _: &mut Rng) {
-        // What it asked for may yet happen.
-        self.history.extend(self.current.take());
-        (self.conn, self.ready, self.global_id) = (None, false, 0);
-    }
+    fn crash(&mut self, _: &mut Rng) {}
 
-    fn admits(&mut self, _: &mut Peer) -> bool {
+    fn admits(&mut self, _: &mut Peer, _: &EntityAddr) -> bool {
         false
     }
 

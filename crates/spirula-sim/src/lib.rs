@@ -1,29 +1,34 @@
-//! The simulator: monitors, clients and OSDs in one thread and virtual time, from one seed.
+//! The simulator: whole clusters in one thread and virtual time, from one seed.
 //!
-//! A [`World`] holds [`Actor`]s: state machines that take events and give effects, as the
-//! daemons' cores do. Between them are simulated links (delay, loss of connections, one-way
-//! cuts, partitions; every message crosses as bytes), below them simulated disks (a crash loses
-//! what was not synced, and may leave part of it), around them faults: crashes, pauses, clocks
-//! that are wrong and run wrong, lost disks. Everything is drawn from the seed, so a seed gives
-//! the same run each time; its [`Report::hash`] says so.
+//! A [`World`] holds [`Actor`]s: the monitors' state machines, the OSD daemons themselves with
+//! their stores, clients of both. Between them are simulated links (delay, loss of connections,
+//! one-way cuts, partitions; every message crosses as bytes), below them simulated disks (a
+//! crash loses what was not synced, and may leave part of it), around them faults: crashes,
+//! pauses, clocks that are wrong and run wrong, lost and failing disks, orders that move data.
+//! Everything is drawn from the seed, so a seed gives the same run each time; its
+//! [`Report::hash`] says so.
 //!
-//! [`run`] drives a cluster through a storm and then through peace, and checks what must hold:
-//! see [`check`]. [`Bug`]s are planted to see that the checks see.
+//! [`run`] drives a cluster through a storm and then through peace, and checks what must hold
+//! (module [`verify`]). [`Bug`]s are planted to see that the checks see.
 //!
 //! To put another daemon in, implement [`Actor`] for it; the world does not look inside.
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test that cannot go on should stop where it is"))]
 
-pub mod check;
 mod client;
+mod commander;
+mod content;
+mod device;
 mod disk;
+mod faults;
 mod monitor;
 mod osd;
 mod rng;
 mod scenario;
+mod tell;
+mod verify;
 mod world;
 
-pub use disk::Disk;
 pub use rng::Rng;
 pub use scenario::{Bug, Failure, Options, Report, run};
-pub use world::{Actor, ActorId, Input, Local, Output, World};
+pub use world::{Actor, ActorId, End, Input, Local, Output, World};

@@ -1,36 +1,144 @@
-//! `cargo xtask sim`: seeds from the command line, each run twice at first.
+//! `cargo xtask sim`: seeds from the command line, each a cluster of its own in one thread; as
+//! many at a time as there are processors. One seed alone is run twice and told in detail.
 
-use spirula_sim::{Options, run};
+use spirula_sim::{Bug, Failure, Options, Report, run};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 fn number(args: &[String], name: &str, or: u64) -> u64 {
     let at = args.iter().position(|a| a == name);
     at.and_then(|i| args.get(i + 1)).and_then(|v| v.parse().ok()).unwrap_or(or)
 }
 
+/// Processor time of this thread, microseconds; 0 where that cannot be known.
+fn cpu_us() -> u64 {
+    let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    stat.split(' ').next().and_then(|ns| ns.parse::<u64>().ok()).unwrap_or(0) / 1000
+}
+
+#[derive(Default)]
+struct Sum {
+    operations: usize,
+    commands: usize,
+    steps: u64,
+    virtual_us: u64,
+    cpu_us: u64,
+    probes: BTreeMap<&'static str, u64>,
+    failures: Vec<Failure>,
+}
+
+impl Sum {
+    fn add(&mut self, r: &Report, cpu: u64) {
+        self.operations += r.operations;
+        self.commands += r.commands;
+        self.steps += r.steps;
+        self.virtual_us += r.time_us;
+        self.cpu_us += cpu;
+        for (name, n) in &r.probes {
+            *self.probes.entry(name).or_insert(0) += n;
+        }
+    }
+}
+
+/// Runs a seed twice; both must go alike.
+fn in_detail(o: &Options) -> Result<Report, String> {
+    let (first, again) = (run(o), run(o));
+    match first {
+        f if f != again => {
+            Err(format!("seed {} does not repeat: something is drawn from outside the seed\n{f:?}\n{again:?}", o.seed))
+        }
+        Ok(r) => {
+            println!("seed {}: {r:?}", o.seed);
+            Ok(r)
+        }
+        Err(f) => Err(f.to_string()),
+    }
+}
+
+/// Plants every bug; each must be found by one of the seeds.
+fn bugs(first: u64, count: u64) -> std::process::ExitCode {
+    std::panic::set_hook(Box::new(|_| {}));
+    let mut found = 0;
+    for bug in Bug::ALL {
+        let planted = |seed| run(&Options { bug: Some(bug), ..Options::new(seed) }).err();
+        match (first..first + count).find_map(planted) {
+            Some(f) => {
+                found += 1;
+                println!("{bug:?}: seed {}: {:.200}", f.seed, f.why);
+            }
+            None => println!("{bug:?} was NOT found"),
+        }
+    }
+    println!("{found} of {} planted bugs were found in at most {count} seeds", Bug::ALL.len());
+    if found == Bug::ALL.len() { std::process::ExitCode::SUCCESS } else { std::process::ExitCode::FAILURE }
+}
+
 fn main() -> std::process::ExitCode {
     let args: Vec<String> = std::env::args().collect();
     let (first, count) = (number(&args, "--seed", 0), number(&args, "--seeds", 1));
-    let (mut answered, mut steps) = (0, 0);
-    for seed in first..first + count {
-        let o = Options { storm_s: number(&args, "--storm", 25), ..Options::new(seed) };
-        let result = run(&o);
-        if (count == 1 || result.is_err()) && run(&o) != result {
-            println!("seed {seed} does not repeat: something is drawn from outside the seed");
-            return std::process::ExitCode::FAILURE;
-        }
-        match result {
-            Ok(r) => {
-                (answered, steps) = (answered + r.answered, steps + r.steps);
-                if count == 1 {
-                    println!("seed {seed}: {r:?}");
-                }
-            }
-            Err(f) => {
-                println!("{f}");
-                return std::process::ExitCode::FAILURE;
-            }
-        }
+    let storm_s = number(&args, "--storm", 25);
+    let options = |seed| Options { storm_s, ..Options::new(seed) };
+    let began = std::time::Instant::now();
+    if args.iter().any(|a| a == "--bugs") {
+        return bugs(first, count.max(2));
     }
-    println!("{count} seeds from {first}: {answered} operations answered, {steps} events");
-    std::process::ExitCode::SUCCESS
+    if args.iter().any(|a| a == "--tell") {
+        println!("{:?}", run(&Options { tell: true, ..options(first) }));
+        return std::process::ExitCode::SUCCESS;
+    }
+    if count == 1 {
+        let cpu = cpu_us();
+        return match in_detail(&options(first)) {
+            Ok(r) => {
+                let spent = (cpu_us() - cpu).max(1) / 2;
+                println!("{:.0} times as fast as time", r.time_us as f64 / spent as f64);
+                std::process::ExitCode::SUCCESS
+            }
+            Err(why) => {
+                println!("{why}");
+                std::process::ExitCode::FAILURE
+            }
+        };
+    }
+    let (next, failed, sum) = (AtomicU64::new(first), AtomicBool::new(false), Mutex::new(Sum::default()));
+    let threads = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
+    let all = args.iter().any(|a| a == "--all");
+    std::thread::scope(|s| {
+        for _ in 0..number(&args, "--jobs", threads).clamp(1, count) {
+            s.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= first + count || failed.load(Ordering::Relaxed) && !all {
+                        return;
+                    }
+                    let cpu = cpu_us();
+                    let result = run(&options(seed));
+                    let spent = cpu_us() - cpu;
+                    let mut sum = sum.lock().unwrap_or_else(PoisonError::into_inner);
+                    match result {
+                        Ok(r) => sum.add(&r, spent),
+                        Err(f) => {
+                            println!("{f}");
+                            failed.store(true, Ordering::Relaxed);
+                            sum.failures.push(f);
+                        }
+                    }
+                }
+            });
+        }
+    });
+    let sum = sum.into_inner().unwrap_or_else(PoisonError::into_inner);
+    println!(
+        "{count} seeds from {first}: {} commands and {} operations answered, {} events, {:.0} s of virtual time in \
+         {:.1} s, {:.0} times as fast as time on each core",
+        sum.commands,
+        sum.operations,
+        sum.steps,
+        sum.virtual_us as f64 / 1e6,
+        began.elapsed().as_secs_f64(),
+        sum.virtual_us as f64 / sum.cpu_us.max(1) as f64
+    );
+    println!("{:?}", sum.probes);
+    if sum.failures.is_empty() { std::process::ExitCode::SUCCESS } else { std::process::ExitCode::FAILURE }
 }

@@ -13,12 +13,13 @@ use spirula_types::{AddrVec, EntityAddr, EntityType};
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Where monitor `id` listens.
+/// Where the monitor that is actor `id` listens.
 pub fn addr_of(id: ActorId) -> AddrVec {
     AddrVec::one(EntityAddr::v2(([10, 0, 0, 1], 1000 + id as u16).into(), 0))
 }
 
-fn id_of(addrs: &AddrVec) -> Option<ActorId> {
+/// The monitor that listens there.
+pub fn id_of(addrs: &AddrVec) -> Option<ActorId> {
     usize::from(addrs.msgr2().addr?.port()).checked_sub(1000)
 }
 
@@ -129,7 +130,7 @@ impl MonActor {
                             addrs: addr_of(local.id),
                             features: spirula_types::features::PACIFIC,
                         };
-                        out.push(Output::Connect { conn, to, peer });
+                        out.push(Output::Connect { conn, to, addr: addrs.msgr2(), lossless: false, peer });
                         conn
                     });
                     out.push(Output::Send(conn, m));
@@ -216,7 +217,7 @@ impl Actor for MonActor {
                     self.feed(local, MonEvent::Message { conn, message }, out);
                 }
             }
-            Input::Closed { conn } => {
+            Input::Closed { conn, .. } => {
                 self.ways.retain(|_, c| *c != conn);
                 if self.conns.remove(&conn) {
                     self.feed(local, MonEvent::SessionClosed { conn }, out);
@@ -235,7 +236,7 @@ impl Actor for MonActor {
         self.last_applied = 0;
     }
 
-    fn admits(&mut self, peer: &mut Peer) -> bool {
+    fn admits(&mut self, peer: &mut Peer, _: &EntityAddr) -> bool {
         let Some(mon) = &self.mon else { return false };
         if peer.kind == EntityType::Mon || peer.global_id != 0 {
             return true;

@@ -1,196 +1,430 @@
-//! An OSD as monitors see it: boots until the map shows it, reports others, boots anew.
+//! An OSD in the world: the daemon itself, on a store that works in steps, with the world in
+//! place of sockets, helper threads and clocks.
 
+use crate::device::{Device, Order};
+use crate::monitor::{addr_of, id_of};
 use crate::rng::Rng;
-use crate::world::{Actor, ActorId, Input, Local, Output, World};
-use spirula_maps::OsdMap;
-use spirula_messages::ceph::{MMonSubscribe, MOsdMap, Subscription};
-use spirula_messages::cluster::control::{OsdBoot, OsdFailureReport};
-use spirula_messages::{Body, Message};
-use spirula_mon::Peer;
-use spirula_types::{AddrVec, EntityAddr, EntityType, Uuid};
+use crate::world::{Actor, ActorId, End, Input, Local, Output, World};
+use spirula_buffer::PayloadPool;
+use spirula_messages::Message;
+use spirula_osd::{Osd, OsdConfig, OsdEvent};
+use spirula_pg::PgConfig;
+use spirula_runtime::cephx::DaemonAuth;
+use spirula_runtime::{
+    Daemon, Ended, Hub, Link, LinkId, Mailbox, Mons, NetEvent, NetSink, Network, Peer, Service, clock,
+};
+use spirula_settings::Settings;
+use spirula_store::{Devices, Identity, Store, StoreOptions};
+use spirula_types::{AddrVec, EntityAddr, EntityType, OsdId, Uuid};
 use std::any::Any;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use tokio::runtime::{Handle, Runtime};
+use tokio::sync::mpsc::UnboundedReceiver;
 
-/// The synthetic OSD.
+/// Timers.
+const TICK: u64 = 0;
+const DISK: u64 = 1;
+const WORK: u64 = 2;
+/// Bytes of a label at the beginning of every device.
+const LABEL: u64 = 128 << 10;
+/// Events handled between two ends of a batch.
+const BATCH: usize = 16;
+
+/// Where OSD `osd` listens in an incarnation.
+fn addr(osd: OsdId, incarnation: u32) -> EntityAddr {
+    EntityAddr::v2(([10, 0, 1, osd as u8], 6800).into(), incarnation)
+}
+
+/// The daemon wants the handle of an event loop, on which nothing is run here.
+fn no_loop() -> Option<Handle> {
+    static LOOP: OnceLock<Option<Runtime>> = OnceLock::new();
+    let made = LOOP.get_or_init(|| tokio::runtime::Builder::new_current_thread().build().ok());
+    made.as_ref().map(|r| r.handle().clone())
+}
+
+fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+type Work = Box<dyn FnOnce() + Send>;
+
+#[derive(Default)]
+struct Wires {
+    out: Vec<Output>,
+    work: Vec<Work>,
+    next: u64,
+}
+
+/// The world as the daemon's network.
+struct Net {
+    this: Weak<Self>,
+    actor: ActorId,
+    osd: OsdId,
+    /// Actors of the OSDs, by number.
+    osds: Arc<Mutex<BTreeMap<OsdId, ActorId>>>,
+    wires: Mutex<Wires>,
+}
+
+impl Net {
+    fn to_actor(&self, to: &EntityAddr) -> Option<ActorId> {
+        match to.addr?.ip() {
+            IpAddr::V4(ip) if ip.octets().get(2) == Some(&1) => {
+                lock(&self.osds).get(&OsdId::from(*ip.octets().get(3)?)).copied()
+            }
+            _ => id_of(&AddrVec::one(*to)),
+        }
+    }
+}
+
+impl Network for Net {
+    fn listen(&self, _: IpAddr, nonce: u32, _: &Service) -> AddrVec {
+        AddrVec::one(addr(self.osd, nonce))
+    }
+
+    fn connect(&self, me: &Peer, _: &NetSink, to: &AddrVec, kind: EntityType) -> Link {
+        let mut w = lock(&self.wires);
+        w.next += 1;
+        let conn = World::conn_numbers(self.actor) + w.next;
+        let addr = to.msgr2();
+        if let Some(to) = self.to_actor(&addr) {
+            let peer = spirula_mon::Peer {
+                kind: me.kind,
+                id: me.id.clone(),
+                global_id: me.global_id,
+                addrs: me.addrs.clone(),
+                features: me.features,
+            };
+            w.out.push(Output::Connect { conn, to, addr, lossless: kind == EntityType::Osd, peer });
+        }
+        let Some(this) = self.this.upgrade() else { unreachable!("a network that is used exists") };
+        Link::carried(conn, this)
+    }
+
+    fn carry(&self, link: LinkId, message: Message) {
+        lock(&self.wires).out.push(Output::Send(link, message));
+    }
+
+    fn close(&self, link: LinkId) {
+        lock(&self.wires).out.push(Output::Close(link));
+    }
+
+    fn work(&self, work: Work) {
+        lock(&self.wires).work.push(work);
+    }
+}
+
+/// The devices of an OSD, and whose they are.
+#[derive(Clone)]
+pub struct Disk {
+    /// Its owner.
+    pub identity: Identity,
+    /// Data, journal, metadata.
+    pub devices: [Arc<Device>; 3],
+    order: Order,
+    /// Operations before this place are done.
+    settled: u64,
+    options: StoreOptions,
+}
+
+impl Disk {
+    /// A new store of `size` bytes on new devices. Caches, journal and tables are tiny, so that
+    /// what is rare elsewhere is common.
+    pub fn new(identity: Identity, size: u64, rng: &mut Rng) -> Self {
+        let cache_bytes = *rng.pick(&[48 << 10, 256 << 10, 1 << 20]).unwrap_or(&(256 << 10));
+        let journal_size = *rng.pick(&[256 << 10, 1 << 20]).unwrap_or(&(256 << 10));
+        let pool = PayloadPool::new(8 << 20);
+        let options = StoreOptions { size, journal_size, cache_bytes, pool, ..StoreOptions::default() };
+        let cold = *rng.pick(&[0, 2, 10]).unwrap_or(&0);
+        let order = Order::default();
+        let mut device = |name, size| Device::new(name, LABEL + size, order.clone(), cold, rng.fork());
+        let devices = [device("main", size), device("journal", journal_size), device("meta", 8 << 20)];
+        let mut disk = Self { identity, devices, order, settled: 0, options };
+        let mut draw = || Uuid(((u128::from(rng.bits()) << 64) | u128::from(rng.bits())).to_le_bytes());
+        let ids = [draw(), draw(), draw(), draw()];
+        // A store that is not there is found out when it is opened.
+        let _ = Store::format(&disk.all(), identity, ids, journal_size);
+        disk.settle();
+        disk
+    }
+
+    /// What was asked for until now is done.
+    fn settle(&mut self) {
+        self.settled = self.order.next();
+        self.devices.iter().for_each(|d| d.settle());
+    }
+
+    /// The power goes, now or anywhere between what is surely done and what was asked for.
+    fn crash(&mut self, rng: &mut Rng) {
+        let cut = rng.between(self.settled, self.order.next());
+        self.devices.iter().for_each(|d| d.crash(cut, rng));
+        self.settled = self.order.next();
+    }
+
+    fn all(&self) -> Devices {
+        let [main, journal, meta] = self.devices.clone();
+        Devices { main, journal: Some(journal), meta: Some(meta) }
+    }
+
+    /// Opens its store.
+    ///
+    /// # Errors
+    /// As [`Store::open`].
+    pub fn open(
+        &self,
+        durable: Box<dyn Fn(u64) + Send>,
+        failed: Box<dyn Fn(spirula_store::StoreError) + Send>,
+    ) -> Result<Store, spirula_store::StoreError> {
+        Store::open_stepped(&self.all(), Some(self.identity), &self.options, durable, failed)
+    }
+}
+
+struct Running {
+    osd: Osd,
+    net: Arc<Net>,
+    mailbox: Mailbox<OsdEvent>,
+    rx: UnboundedReceiver<OsdEvent>,
+    /// What the store says is durable; told when the disk's time is over.
+    durable: Arc<Mutex<Vec<u64>>>,
+}
+
+/// Where an OSD is, whom it knows, and its bounds.
+pub struct Place {
+    /// Name of its host.
+    pub host: String,
+    /// The monitors.
+    pub mons: Vec<ActorId>,
+    /// Where the OSDs are in the world.
+    pub osds: Arc<Mutex<BTreeMap<OsdId, ActorId>>>,
+    /// Bounds of its PGs.
+    pub pg: PgConfig,
+}
+
+/// The OSD.
 pub struct OsdActor {
-    osd: i32,
-    uuid: Uuid,
-    fsid: Uuid,
-    mons: Vec<ActorId>,
+    /// Its number.
+    pub id: OsdId,
+    /// What survives.
+    pub disk: Disk,
+    place: Place,
     rng: Rng,
-    conn: Option<u64>,
-    ready: bool,
-    next_conn: u64,
     incarnation: u32,
-    map: Option<OsdMap>,
-    waited: u64,
-    /// Epoch → hash of the encoded incremental, as received; taken by the checks.
-    pub epochs: BTreeMap<u32, u64>,
-    /// What it found wrong.
-    pub wrong: Option<String>,
-    /// Reports no more.
-    pub quiet: bool,
+    running: Option<Running>,
+    /// Connections that are there.
+    open: BTreeSet<u64>,
+    /// The disk works.
+    busy: bool,
+    /// When the next tick is due, true time.
+    armed: u64,
+    /// Slowest write of the disk, microseconds.
+    pub disk_us: u64,
+    /// The store stopped by itself.
+    pub disk_failed: Option<String>,
+    /// Why it did not start.
+    pub refused: Option<String>,
+    /// It ended by itself.
+    pub ended: bool,
 }
 
 impl OsdActor {
-    /// OSD number `osd`.
-    pub fn new(osd: i32, uuid: Uuid, fsid: Uuid, mons: Vec<ActorId>, rng: Rng) -> Self {
+    /// An OSD on a disk.
+    pub fn new(disk: Disk, place: Place, rng: Rng) -> Self {
         Self {
-            osd,
-            uuid,
-            fsid,
-            mons,
+            id: disk.identity.osd_id,
+            disk,
+            place,
             rng,
-            conn: None,
-            ready: false,
-            next_conn: 0,
-            incarnation: 1,
-            map: None,
-            waited: 0,
-            epochs: BTreeMap::new(),
-            wrong: None,
-            quiet: false,
+            incarnation: 0,
+            running: None,
+            open: BTreeSet::new(),
+            busy: false,
+            armed: 0,
+            disk_us: 2000,
+            disk_failed: None,
+            refused: None,
+            ended: false,
         }
     }
 
-    fn addrs(&self) -> AddrVec {
-        AddrVec::one(EntityAddr::v2(([10, 0, 1, self.osd as u8], 6800).into(), self.incarnation))
+    /// The daemon, while it runs.
+    pub fn osd(&self) -> Option<&Osd> {
+        self.running.as_ref().map(|r| &r.osd)
     }
 
-    /// The newest map shows it at its present address.
-    pub fn is_in_map(&self) -> bool {
-        let here = |m: &OsdMap| m.is_up(self.osd) && m.addrs(self.osd).is_some_and(|a| a.client == self.addrs());
-        self.map.as_ref().is_some_and(here)
-    }
-
-    fn send<B: Body>(&self, body: B, out: &mut Vec<Output>) {
-        if let Some(conn) = self.conn.filter(|_| self.ready) {
-            out.push(Output::Send(conn, body.into_message(0)));
-        }
-    }
-
-    fn subscribe(&self, out: &mut Vec<Output>) {
-        let start = self.map.as_ref().map_or(0, |m| u64::from(m.epoch) + 1);
-        let what = vec![Subscription { what: "osdmap".into(), start, once: false }];
-        self.send(MMonSubscribe { what, hostname: String::new() }, out);
-    }
-
-    fn boot(&self, out: &mut Vec<Output>) {
-        let a = self.addrs();
-        let boot = OsdBoot {
-            fsid: self.fsid,
-            osd: self.osd,
-            uuid: self.uuid,
-            public: a.clone(),
-            cluster: a.clone(),
-            hb_back: a.clone(),
-            hb_front: a,
-            features: spirula_types::features::PACIFIC,
-            newest_map: self.map.as_ref().map_or(0, |m| m.epoch),
-            was_up: 0,
-            size_bytes: 10 << 30,
-            device_class: String::new(),
+    fn start(&mut self, local: Local) -> Result<(), String> {
+        self.incarnation += 1;
+        self.disk_failed = None;
+        let (mailbox, rx) = spirula_runtime::mailbox();
+        let durable = Arc::new(Mutex::new(Vec::new()));
+        let (done, failed) = (durable.clone(), mailbox.clone());
+        let store = self.disk.open(
+            Box::new(move |seq| lock(&done).push(seq)),
+            Box::new(move |e| failed.push(OsdEvent::StoreFailed(e.to_string()))),
+        );
+        let store = store.map_err(|e| format!("its store: {e}"))?;
+        let net = Arc::new_cyclic(|this: &Weak<Net>| Net {
+            this: this.clone(),
+            actor: local.id,
+            osd: self.id,
+            osds: self.place.osds.clone(),
+            // Connection numbers are not used again.
+            wires: Mutex::new(Wires { next: u64::from(self.incarnation) << 20, ..Wires::default() }),
+        });
+        let ip = IpAddr::from([10, 0, 1, self.id as u8]);
+        let cfg = OsdConfig {
+            id: self.id,
+            fsid: self.disk.identity.fsid,
+            uuid: self.disk.identity.osd_uuid,
+            mons: Mons::new(self.place.mons.iter().map(|m| addr_of(*m)).collect(), self.rng.bits()),
+            public: ip,
+            cluster: ip,
+            ports: (0, 0),
+            nonce: self.incarnation,
+            host: self.place.host.clone(),
             location: BTreeMap::new(),
+            device_class: String::new(),
+            fresh_leases: false,
             metadata: BTreeMap::new(),
+            settings: Settings::default(),
+            pg: self.place.pg.clone(),
+            auth: DaemonAuth::none(),
         };
-        self.send(boot, out);
+        let hub = Hub::over(net.clone(), PayloadPool::new(16 << 20));
+        let on = no_loop().ok_or("no event loop")?;
+        let osd = Osd::start(cfg, hub, on, mailbox.clone(), store)?;
+        self.running = Some(Running { osd, net, mailbox, rx, durable });
+        Ok(())
     }
 
-    fn on_maps(&mut self, m: &Message) -> Result<(), String> {
-        let maps = MOsdMap::from_message(m).map_err(|e| e.to_string())?;
-        let hash = |b: &[u8]| u64::from(spirula_encoding::crc::crc32c(1, b));
-        for (epoch, bytes) in &maps.fulls {
-            if self.map.as_ref().is_none_or(|m| m.epoch < *epoch) {
-                self.map = Some(spirula_encoding::from_slice(bytes).map_err(|e| format!("full map {epoch}: {e}"))?);
+    /// Lets the daemon handle what is in its mailbox, and the world take what it wants done.
+    fn pump(&mut self, local: Local, out: &mut Vec<Output>) {
+        let Some(r) = &mut self.running else { return };
+        loop {
+            let mut handled = 0;
+            while handled < BATCH
+                && let Ok(event) = r.rx.try_recv()
+            {
+                if let OsdEvent::StoreFailed(why) = &event {
+                    self.disk_failed.get_or_insert_with(|| why.clone());
+                }
+                r.osd.handle(event);
+                handled += 1;
+            }
+            if handled == 0 {
+                break;
+            }
+            r.osd.end_of_batch();
+        }
+        if !self.busy && r.osd.step_store() {
+            self.busy = true;
+            out.push(Output::Timer(DISK, self.rng.between(50, self.disk_us)));
+        }
+        let mut w = lock(&r.net.wires);
+        if !w.work.is_empty() {
+            out.push(Output::Timer(WORK, self.rng.between(50, self.disk_us)));
+        }
+        out.append(&mut w.out);
+        drop(w);
+        if r.osd.finished() {
+            if self.disk_failed.is_none() {
+                // It wrote what it had, and the power stays.
+                self.disk.settle();
+            }
+            self.running = None;
+            self.ended = true;
+            out.push(Output::Stop);
+            return;
+        }
+        // Its clock may run faster or slower than time does.
+        let wait = r.osd.deadline().saturating_sub(local.mono).as_micros() as i64;
+        let wait = (wait - wait * local.drift / (1_000_000 + local.drift)).max(0) as u64 + 1;
+        let due = local.true_us + wait;
+        if self.armed <= local.true_us || due < self.armed {
+            self.armed = due;
+            out.push(Output::Timer(TICK, wait));
+        }
+    }
+
+    fn timer(&mut self, n: u64, local: Local) {
+        let Some(r) = &mut self.running else { return };
+        match n {
+            DISK => {
+                self.busy = false;
+                self.disk.settle();
+                for seq in std::mem::take(&mut *lock(&r.durable)) {
+                    r.mailbox.push(OsdEvent::Durable(seq));
+                }
+            }
+            WORK => {
+                let work = std::mem::take(&mut lock(&r.net.wires).work);
+                work.into_iter().for_each(|w| w());
+            }
+            _ => {
+                if r.osd.deadline() <= local.mono {
+                    r.osd.tick();
+                    r.osd.end_of_batch();
+                }
             }
         }
-        for (epoch, bytes) in &maps.incrementals {
-            let before = *self.epochs.entry(*epoch).or_insert_with(|| hash(bytes));
-            if before != hash(bytes) {
-                return Err(format!("epoch {epoch} has two contents"));
-            }
-            if let Some(map) = self.map.as_mut().filter(|m| m.epoch + 1 == *epoch) {
-                let inc = spirula_encoding::from_slice(bytes).map_err(|e| format!("incremental {epoch}: {e}"))?;
-                map.apply(&inc).map_err(|e| format!("incremental {epoch}: {e}"))?;
-            }
-        }
-        Ok(())
     }
 }
 
 impl Actor for OsdActor {
     fn handle(&mut self, local: Local, input: Input, out: &mut Vec<Output>) {
+        clock::give(Some((local.mono, local.wall)));
         match input {
-            Input::Start => self.incarnation += 1,
-            Input::Tick => {
-                self.waited += 1;
-                if self.conn.is_none()
-                    && let Some(to) = self.rng.pick(&self.mons).copied()
-                {
-                    self.next_conn += 1;
-                    let conn = World::conn_numbers(local.id) + self.next_conn;
-                    let peer = Peer {
-                        kind: EntityType::Osd,
-                        id: self.osd.to_string(),
-                        global_id: 0,
-                        addrs: self.addrs(),
-                        features: spirula_types::features::PACIFIC,
-                    };
-                    (self.conn, self.ready, self.waited) = (Some(conn), false, 0);
-                    out.push(Output::Connect { conn, to, peer });
-                } else if self.waited > 40 && (!self.ready || !self.is_in_map()) {
-                    if let Some(conn) = self.conn.take() {
-                        out.push(Output::Close(conn));
-                    }
-                    self.ready = false;
-                } else if !self.is_in_map() && self.waited.is_multiple_of(5) {
-                    self.boot(out);
-                } else if !self.quiet && self.rng.one_in(40) {
-                    let map = self.map.as_ref();
-                    let others: Vec<i32> =
-                        map.map(|m| m.osds().filter(|o| *o != self.osd).collect()).unwrap_or_default();
-                    let target = self.rng.pick(&others).copied();
-                    if let (Some(target), Some(map)) = (target, map)
-                        && let Some(a) = map.addrs(target)
-                    {
-                        let report = OsdFailureReport {
-                            reporter: self.osd,
-                            target,
-                            target_public: a.client.clone(),
-                            epoch: map.epoch,
-                            failed_for_ms: 100,
-                            refused: true,
-                            gone: false,
-                            alive: false,
-                        };
-                        self.send(report, out);
-                    }
+            Input::Start => {
+                self.ended = false;
+                if let Err(why) = self.start(local) {
+                    self.refused = Some(why);
+                    out.push(Output::Stop);
                 }
             }
-            Input::Opened { conn, .. } if self.conn == Some(conn) => {
-                (self.ready, self.waited) = (true, 0);
-                self.subscribe(out);
-                self.boot(out);
-            }
-            Input::Closed { conn } if self.conn == Some(conn) => (self.conn, self.ready) = (None, false),
-            Input::Message { conn, message } if self.conn == Some(conn) && message.kind == MOsdMap::KIND => {
-                if let Err(why) = self.on_maps(&message) {
-                    self.wrong.get_or_insert(format!("osd.{}: {why}", self.osd));
-                }
-                if self.is_in_map() {
-                    self.waited = 0;
+            Input::Timer(n) => self.timer(n, local),
+            Input::Tick => {}
+            Input::Opened { conn, peer, .. } => {
+                self.open.insert(conn);
+                if let Some(r) = &self.running {
+                    let outgoing = conn >> 32 == World::conn_numbers(local.id) >> 32;
+                    let link = Link::carried(conn, r.net.clone());
+                    let mut who = Peer::new(peer.kind, &peer.id);
+                    (who.global_id, who.addrs, who.features) = (peer.global_id, peer.addrs, peer.features);
+                    r.mailbox.push(OsdEvent::Net(NetEvent::Opened { link, peer: who, outgoing }));
                 }
             }
-            _ => {}
+            Input::Message { conn, message } => {
+                if let Some(r) = self.running.as_ref().filter(|_| self.open.contains(&conn)) {
+                    r.mailbox.push(OsdEvent::Net(NetEvent::Message(conn, message)));
+                }
+            }
+            Input::Closed { conn, end } => {
+                self.open.remove(&conn);
+                let (why, refused, hung_up) = match end {
+                    End::Refused => ("connection refused", true, false),
+                    End::Gone => ("connection refused", true, true),
+                    End::Closed => ("closed by the peer", false, true),
+                    End::Silent => ("no answer", false, false),
+                };
+                let ended = Ended { why: why.to_owned(), refused, hung_up };
+                if let Some(r) = &self.running {
+                    r.mailbox.push(OsdEvent::Net(NetEvent::Closed(conn, ended)));
+                }
+            }
         }
+        self.pump(local, out);
+        clock::give(None);
     }
 
-    fn crash(&mut self, _: &mut Rng) {
-        (self.conn, self.ready, self.map) = (None, false, None);
+    fn crash(&mut self, rng: &mut Rng) {
+        self.running = None;
+        self.open.clear();
+        (self.busy, self.armed) = (false, 0);
+        self.disk.crash(rng);
     }
 
-    fn admits(&mut self, _: &mut Peer) -> bool {
-        false
+    fn admits(&mut self, _: &mut spirula_mon::Peer, to: &EntityAddr) -> bool {
+        self.running.is_some() && *to == addr(self.id, self.incarnation)
     }
 
     fn as_any(&mut self) -> &mut dyn Any {

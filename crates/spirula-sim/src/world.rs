@@ -1,17 +1,22 @@
 //! Time, links, and who gets what when.
 //!
 //! Links keep order and lose nothing while they live; a link that is cut loses what is sent into
-//! the cut direction, and ends for both sides a while later. Different links overtake each other.
+//! the cut direction, and ends for both sides a while later. Between OSDs sessions outlive their
+//! connections: what is sent into a cut comes when it is healed. Different links overtake each
+//! other.
 
 use crate::rng::Rng;
+use crate::tell;
 use spirula_encoding::UTime;
 use spirula_encoding::crc::crc32c;
 use spirula_messages::Message;
 use spirula_messages::cluster::quorum::Carried;
 use spirula_mon::Peer;
+use spirula_types::EntityAddr;
 use std::any::Any;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::time::Duration;
 
 /// Number of an actor.
 pub type ActorId = usize;
@@ -21,6 +26,10 @@ pub type ActorId = usize;
 pub struct Local {
     /// Its own number.
     pub id: ActorId,
+    /// Its monotonic clock.
+    pub mono: Duration,
+    /// Microseconds that its clocks gain in a second.
+    pub drift: i64,
     /// Its wall clock.
     pub wall: UTime,
     /// True time in microseconds; for notes, not for decisions.
@@ -54,9 +63,24 @@ pub enum Input {
     Closed {
         /// Which.
         conn: u64,
+        /// How it ended.
+        end: End,
     },
     /// A timer it set is due: a disk's write, for example.
     Timer(u64),
+}
+
+/// How a connection ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum End {
+    /// Nobody listens there.
+    Refused,
+    /// The process at the other side ended, and nobody listens there any more.
+    Gone,
+    /// The other side closed it.
+    Closed,
+    /// No answer came for a while.
+    Silent,
 }
 
 /// What an actor does.
@@ -69,6 +93,10 @@ pub enum Output {
         conn: u64,
         /// To whom.
         to: ActorId,
+        /// The address it is to have, if that matters.
+        addr: EntityAddr,
+        /// A session that survives its connections.
+        lossless: bool,
         /// Who says so.
         peer: Peer,
     },
@@ -78,8 +106,10 @@ pub enum Output {
     Close(u64),
     /// Wants [`Input::Timer`] after so many microseconds.
     Timer(u64, u64),
-    /// It ends by itself, with a reason.
+    /// It ends by itself, with a reason: nothing but a defect would give one.
     Exit(String),
+    /// It ends by itself.
+    Stop,
 }
 
 /// A state machine in the world.
@@ -88,8 +118,8 @@ pub trait Actor {
     fn handle(&mut self, local: Local, input: Input, out: &mut Vec<Output>);
     /// The process is gone: memory is lost, disks keep what they keep.
     fn crash(&mut self, rng: &mut Rng);
-    /// May `peer` connect now? A refused connection closes.
-    fn admits(&mut self, peer: &mut Peer) -> bool;
+    /// May `peer`, who asks for somebody at `addr`, connect now? A refused connection closes.
+    fn admits(&mut self, peer: &mut Peer, addr: &EntityAddr) -> bool;
     /// For checks that know what it is.
     fn as_any(&mut self) -> &mut dyn Any;
 }
@@ -111,14 +141,21 @@ struct Conn {
     /// When the last message in each direction arrives.
     last: [u64; 2],
     ending: bool,
+    /// Between OSDs: a session that outlives its connections. What is sent while the way is cut
+    /// waits, per direction.
+    lossless: bool,
+    held: [Vec<Vec<u8>>; 2],
+    /// Who asks for it and for whom, until it is there.
+    asking: Option<(Peer, EntityAddr)>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     Tick(ActorId, u64),
     Timer(ActorId, u64, u64),
+    Open(u64),
     Bytes { conn: u64, to: ActorId, bytes: Vec<u8> },
-    End(u64),
+    End(u64, End),
     Start(ActorId),
 }
 
@@ -139,6 +176,10 @@ pub struct World {
     pub hash: u64,
     /// Events so far.
     pub steps: u64,
+    /// Prints what happens.
+    pub tell: bool,
+    /// Who something happened to last.
+    pub last: Option<ActorId>,
     /// Why actors ended by themselves.
     pub exits: Vec<(ActorId, String)>,
 }
@@ -159,6 +200,8 @@ impl World {
             delay_us: 1000,
             hash: 0xcbf2_9ce4_8422_2325,
             steps: 0,
+            tell: false,
+            last: None,
             exits: Vec::new(),
         }
     }
@@ -207,8 +250,15 @@ impl World {
         self.slots.get(id).is_some_and(|s| s.paused)
     }
 
+    fn say(&self, id: ActorId, what: &str) {
+        if self.tell {
+            println!("{:>12} actor {id} {what}", self.now);
+        }
+    }
+
     /// Kills it.
     pub fn crash(&mut self, id: ActorId) {
+        self.say(id, "crashes");
         let Some(s) = self.slots.get_mut(id).filter(|s| s.up) else { return };
         s.up = false;
         s.paused = false;
@@ -219,7 +269,7 @@ impl World {
         }
         let mine: Vec<u64> = self.conns.iter().filter(|(_, c)| c.ends.contains(&id)).map(|(n, _)| *n).collect();
         for conn in mine {
-            self.end_soon(conn, 2_000);
+            self.end_soon(conn, 2_000, End::Gone);
         }
     }
 
@@ -232,6 +282,7 @@ impl World {
 
     /// Stops it without killing it; what comes waits.
     pub fn pause(&mut self, id: ActorId) {
+        self.say(id, "is stopped");
         if let Some(s) = self.slots.get_mut(id).filter(|s| s.up) {
             s.paused = true;
         }
@@ -239,6 +290,7 @@ impl World {
 
     /// Lets it go on.
     pub fn resume(&mut self, id: ActorId) {
+        self.say(id, "goes on");
         let Some(s) = self.slots.get_mut(id).filter(|s| s.paused) else { return };
         s.paused = false;
         for input in std::mem::take(&mut s.waiting) {
@@ -248,18 +300,37 @@ impl World {
 
     /// Cuts one direction; connections that use it end some time later.
     pub fn cut(&mut self, from: ActorId, to: ActorId) {
+        if self.tell {
+            println!("{:>12} cut from {from} to {to}", self.now);
+        }
         self.cuts.insert((from, to));
-        let hit = |c: &Conn| c.ends.contains(&from) && c.ends.contains(&to);
+        let hit = |c: &Conn| c.ends.contains(&from) && c.ends.contains(&to) && !c.lossless;
         let hit: Vec<u64> = self.conns.iter().filter(|(_, c)| hit(c)).map(|(n, _)| *n).collect();
         for conn in hit {
             let after = self.rng.between(200_000, 4_000_000);
-            self.end_soon(conn, after);
+            self.end_soon(conn, after, End::Silent);
         }
     }
 
     /// Heals all cuts.
     pub fn heal(&mut self) {
+        if self.tell && !self.cuts.is_empty() {
+            println!("{:>12} healed", self.now);
+        }
         self.cuts.clear();
+        for conn in self.conns.keys().copied().collect::<Vec<_>>() {
+            self.release(conn);
+        }
+    }
+
+    /// Puts bytes on their way.
+    fn transmit(&mut self, conn: u64, way: usize, bytes: Vec<u8>) {
+        let delay = self.rng.between(50, self.delay_us);
+        let Some(c) = self.conns.get_mut(&conn) else { return };
+        let (Some(to), Some(last)) = (c.ends.get(1 - way).copied(), c.last.get_mut(way)) else { return };
+        *last = (*last).max(self.now + delay) + 1;
+        let at = *last;
+        self.at(at - self.now, Event::Bytes { conn, to, bytes });
     }
 
     fn at(&mut self, after_us: u64, event: Event) {
@@ -267,10 +338,10 @@ impl World {
         self.events.push(Reverse((self.now + after_us, self.seq, event)));
     }
 
-    fn end_soon(&mut self, conn: u64, after_us: u64) {
+    fn end_soon(&mut self, conn: u64, after_us: u64, end: End) {
         if let Some(c) = self.conns.get_mut(&conn).filter(|c| !c.ending) {
             c.ending = true;
-            self.at(after_us, Event::End(conn));
+            self.at(after_us, Event::End(conn, end));
         }
     }
 
@@ -286,6 +357,7 @@ impl World {
         }
         let Some(Reverse((time, _, event))) = self.events.pop() else { return false };
         self.now = time;
+        self.last = None;
         self.steps += 1;
         self.mix(time);
         match event {
@@ -293,6 +365,9 @@ impl World {
                 let Some(s) = self.slots.get_mut(id).filter(|s| !s.up) else { return true };
                 s.up = true;
                 s.incarnation += 1;
+                if self.tell {
+                    println!("{:>12} actor {id} starts", self.now);
+                }
                 let (inc, tick) = (s.incarnation, s.tick_us);
                 self.mix(id as u64);
                 let first = self.rng.below(tick.max(1));
@@ -315,21 +390,63 @@ impl World {
             }
             Event::Bytes { conn, to, bytes } => {
                 self.mix(conn ^ u64::from(crc32c(1, &bytes)));
+                if self.tell {
+                    tell::message(self.now, &self.conns.get(&conn).map(|c| c.ends), to, &bytes);
+                }
                 if self.conns.contains_key(&conn)
                     && let Ok(Carried(message)) = spirula_encoding::from_slice(&bytes)
                 {
                     self.give(to, Input::Message { conn, message });
                 }
             }
-            Event::End(conn) => {
+            Event::End(conn, end) => {
                 if let Some(c) = self.conns.remove(&conn) {
-                    for end in c.ends {
-                        self.give(end, Input::Closed { conn });
+                    if self.tell {
+                        println!("{:>12} connection of {:?}: {end:?}", self.now, c.ends);
+                    }
+                    for actor in c.ends {
+                        self.give(actor, Input::Closed { conn, end });
                     }
                 }
             }
+            Event::Open(conn) => self.open(conn),
         }
         true
+    }
+
+    fn open(&mut self, conn: u64) {
+        let Some(c) = self.conns.get_mut(&conn).filter(|c| !c.ending) else { return };
+        let ([from, to], Some((mut peer, addr)), lossless) = (c.ends, c.asking.clone(), c.lossless) else { return };
+        if self.cuts.contains(&(from, to)) || self.cuts.contains(&(to, from)) || self.is_paused(to) {
+            if lossless {
+                // It goes on trying.
+                let after = self.rng.between(100_000, 1_000_000);
+                self.at(after, Event::Open(conn));
+            } else {
+                let after = self.rng.between(1_000_000, 3_000_000);
+                self.end_soon(conn, after, End::Silent);
+            }
+        } else if !self.is_up(to) {
+            self.end_soon(conn, 100, End::Refused);
+        } else if !self.admits(to, &mut peer, &addr) {
+            self.end_soon(conn, 100, End::Closed);
+        } else {
+            if let Some(c) = self.conns.get_mut(&conn) {
+                c.asking = None;
+            }
+            self.give(to, Input::Opened { conn, peer: peer.clone(), from });
+            self.give(from, Input::Opened { conn, peer, from: to });
+            self.release(conn);
+        }
+    }
+
+    /// What waited for a way goes on.
+    fn release(&mut self, conn: u64) {
+        for way in [0, 1] {
+            let Some(c) = self.conns.get_mut(&conn).filter(|c| c.asking.is_none()) else { return };
+            let held = c.held.get_mut(way).map(std::mem::take).unwrap_or_default();
+            held.into_iter().for_each(|bytes| self.transmit(conn, way, bytes));
+        }
     }
 
     /// An actor's view of time.
@@ -337,7 +454,8 @@ impl World {
         let (offset, drift) = self.slots.get(id).map_or((0, 0), |s| (s.offset_us, s.drift));
         let gained = (self.now as i128 * i128::from(drift) / 1_000_000) as i64;
         let us = (EPOCH_SECS * 1_000_000 + self.now) as i64 + offset + gained;
-        Local { id, wall: UTime::from_nanos(us.max(0) as u64 * 1000), true_us: self.now }
+        let mono = Duration::from_micros((self.now as i64 + gained).max(0) as u64);
+        Local { id, mono, drift, wall: UTime::from_nanos(us.max(0) as u64 * 1000), true_us: self.now }
     }
 
     fn give(&mut self, id: ActorId, input: Input) {
@@ -348,6 +466,7 @@ impl World {
             return;
         }
         let Some(actor) = &mut s.actor else { return };
+        self.last = Some(id);
         let mut out = Vec::new();
         actor.handle(local, input, &mut out);
         for o in out {
@@ -357,35 +476,28 @@ impl World {
 
     fn perform(&mut self, id: ActorId, output: Output) {
         match output {
-            Output::Connect { conn, to, mut peer } => {
-                let reachable = self.is_up(to) && !self.cuts.contains(&(id, to)) && !self.cuts.contains(&(to, id));
+            Output::Connect { conn, to, addr, lossless, peer } => {
                 let delay = self.rng.between(100, self.delay_us);
-                self.conns.insert(conn, Conn { ends: [id, to], last: [self.now + delay; 2], ending: false });
-                let admitted = reachable && !self.is_paused(to) && self.admits(to, &mut peer);
-                if admitted {
-                    self.give(to, Input::Opened { conn, peer: peer.clone(), from: id });
-                    self.give(id, Input::Opened { conn, peer, from: to });
-                } else {
-                    let after = if self.is_up(to) && !reachable { 1_000_000 } else { delay };
-                    self.end_soon(conn, after);
-                }
+                let last = [self.now + delay; 2];
+                let (held, asking) = (Default::default(), Some((peer, addr)));
+                self.conns.insert(conn, Conn { ends: [id, to], last, ending: false, lossless, held, asking });
+                self.at(delay, Event::Open(conn));
             }
             Output::Send(conn, message) => {
                 let Some(c) = self.conns.get_mut(&conn) else { return };
                 let way = usize::from(c.ends.first() != Some(&id));
                 let Some(to) = c.ends.get(1 - way).copied() else { return };
-                if self.cuts.contains(&(id, to)) {
-                    return;
+                let bytes = || spirula_encoding::to_vec(&Carried(message));
+                let waits = self.cuts.contains(&(id, to)) || c.lossless && c.asking.is_some();
+                if !waits {
+                    self.transmit(conn, way, bytes());
+                } else if c.lossless
+                    && let Some(held) = c.held.get_mut(way)
+                {
+                    held.push(bytes());
                 }
-                let delay = self.rng.between(50, self.delay_us);
-                let at = c.last.get(way).copied().unwrap_or(0).max(self.now + delay) + 1;
-                if let Some(l) = c.last.get_mut(way) {
-                    *l = at;
-                }
-                let bytes = spirula_encoding::to_vec(&Carried(message));
-                self.at(at - self.now, Event::Bytes { conn, to, bytes });
             }
-            Output::Close(conn) => self.end_soon(conn, 500),
+            Output::Close(conn) => self.end_soon(conn, 500, End::Closed),
             Output::Timer(n, after) => {
                 let inc = self.slots.get(id).map_or(0, |s| s.incarnation);
                 self.at(after, Event::Timer(id, inc, n));
@@ -394,18 +506,23 @@ impl World {
                 self.exits.push((id, why));
                 self.crash(id);
             }
+            Output::Stop => self.crash(id),
         }
     }
 
-    fn admits(&mut self, to: ActorId, peer: &mut Peer) -> bool {
-        self.slots.get_mut(to).and_then(|s| s.actor.as_mut()).is_some_and(|a| a.admits(peer))
+    fn admits(&mut self, to: ActorId, peer: &mut Peer, addr: &EntityAddr) -> bool {
+        self.slots.get_mut(to).and_then(|s| s.actor.as_mut()).is_some_and(|a| a.admits(peer, addr))
     }
 
     /// Breaks a random connection.
     pub fn break_a_connection(&mut self) {
         let all: Vec<u64> = self.conns.keys().copied().collect();
-        if let Some(conn) = self.rng.pick(&all).copied() {
-            self.end_soon(conn, 100);
+        let Some(conn) = self.rng.pick(&all).copied() else { return };
+        let pause = self.rng.between(1_000, 500_000);
+        match self.conns.get_mut(&conn) {
+            // What was under way comes later.
+            Some(c) if c.lossless => c.last = c.last.map(|t| t.max(self.now) + pause),
+            _ => self.end_soon(conn, 100, End::Silent),
         }
     }
 }

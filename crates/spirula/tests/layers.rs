@@ -17,6 +17,7 @@ const LAYERS: &[(&str, u8)] = &[
     ("spirula-messages", 0),
     ("spirula-format", 0),
     ("spirula-settings", 0),
+    ("spirula-history", 0),
     ("spirula-crush", 1),
     ("spirula-maps", 1),
     ("spirula-messenger", 1),
@@ -38,7 +39,7 @@ const DAEMONS: u8 = 3;
 
 /// Libraries that do I/O, keep time or start threads, and the crates that may use them.
 const CONFINED: &[(&str, &[&str])] = &[
-    ("tokio", &["spirula-runtime", "spirula-osd", "spirula"]),
+    ("tokio", &["spirula-runtime", "spirula-osd", "spirula-sim", "spirula"]),
     ("socket2", &["spirula-runtime"]),
     ("rustix", &["spirula-store", "spirula-runtime", "spirula-mon", "spirula"]),
     ("anyhow", &["spirula"]),
@@ -53,6 +54,7 @@ const PURE: &[&str] = &[
     "spirula-messages",
     "spirula-format",
     "spirula-settings",
+    "spirula-history",
     "spirula-crush",
     "spirula-maps",
     "spirula-messenger",

@@ -25,7 +25,6 @@ mod osd_show;
 mod osd_tree;
 mod pool;
 mod pool_set;
-mod reweight;
 mod spec;
 mod tell;
 
@@ -53,7 +52,6 @@ const TABLES: &[&[CommandSpec]] = &[
     osd::SPECS,
     osd_flags::SPECS,
     osd_maps::SPECS,
-    reweight::SPECS,
     pool::SPECS,
     pool_set::SPECS,
     crush::SPECS,

@@ -83,6 +83,14 @@ impl Calling {
         loop {
             let (stream, addr) = match open(&self.to).await {
                 Ok(opened) => opened,
+                // Cut off, perhaps for a moment: what waits in a lossless session must not be lost
+                // while the peer lives. Its owner closes the link when it does not.
+                Err(e) if lossless && !e.refused && !ends.link.is_closed() => {
+                    tracing::debug!("{}; trying again", e.why);
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(RETRY_MAX);
+                    continue;
+                }
                 // Nobody listens there: the owner decides (an OSD reports the failure).
                 Err(e) => return Ended { hung_up, ..e },
             };

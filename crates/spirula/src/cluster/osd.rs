@@ -146,6 +146,7 @@ pub fn start(
         fresh_leases: setup.fresh_leases,
         metadata,
         settings: setup.settings,
+        pg: spirula_pg::PgConfig::default(),
         auth: setup.auth,
     };
     let osd = Osd::start(cfg, hub.clone(), on.clone(), open.mailbox.clone(), open.store)

@@ -1,10 +1,6 @@
-//! What must hold, whatever happened.
+//! Registers: values written whole, none of them twice.
 //!
-//! * One leader per term; an applied index has one state everywhere; an epoch one content.
-//! * Registers are linearizable: every operation takes effect once, between its begin and its
-//!   answer, and an operation whose answer never came takes effect once or never.
-//!
-//! The register check is Gibbons' and Korach's for values that are written once: the operations
+//! The check is Gibbons' and Korach's for values that are written once: the operations
 //! of one value span a zone from the earliest answer to the latest begin. Zones that run forward
 //! must not overlap, and none that runs backward may lie inside one that runs forward.
 

@@ -1,0 +1,380 @@
+//! What must hold: at every step, once faults have stopped, and of everything that was seen.
+//!
+//! * One leader per term; an applied index has one state everywhere; an epoch one content.
+//! * Nothing stops by itself or is refused at a start without a reason.
+//! * Once faults stop, within bounded time: all monitors vote and agree, all OSDs are up, all
+//!   PGs active and clean, every request is answered.
+//! * Registers of the monitors and objects of the OSDs are linearizable; what clients read last
+//!   is what the changes say.
+//! * Every copy of an object is the same, and every store is sound.
+
+use crate::client::{Client, History};
+use crate::commander::Commander;
+use crate::content::{Change, Content};
+use crate::monitor::MonActor;
+use crate::osd::OsdActor;
+use crate::scenario::Scene;
+use crate::world::ActorId;
+use bytes::Bytes;
+use spirula_history::{registers, versions};
+use spirula_maps::{OsdMap, PgState};
+use spirula_store::Store;
+use spirula_types::{HObject, OsdId, PgId};
+use std::collections::BTreeMap;
+
+/// Microseconds of peace in which everything must have come right again.
+const PEACE_US: u64 = 120_000_000;
+/// States remembered for comparison; who is further behind is compared when it catches up.
+const STATES_KEPT: usize = 200;
+
+/// The keys in which two states differ.
+fn difference(a: &Bytes, b: &Bytes) -> String {
+    let keys = |s: &Bytes| -> BTreeMap<String, Bytes> { spirula_encoding::from_slice(s).unwrap_or_default() };
+    let (a, b) = (keys(a), keys(b));
+    let differs = |k: &&String| a.get(*k) != b.get(*k);
+    let names: Vec<String> = a.keys().chain(b.keys()).filter(differs).cloned().collect();
+    let shown: Vec<String> = names.iter().take(6).map(|k| format!("{k}: {:?} and {:?}", a.get(k), b.get(k))).collect();
+    format!("{} keys, {}", names.len(), shown.join(", "))
+}
+
+impl Scene {
+    /// Takes what the actors noted, and checks it.
+    pub fn look(&mut self) -> Result<(), String> {
+        if let Some((id, why)) = self.world.exits.pop() {
+            return Err(format!("actor {id} ended: {why}"));
+        }
+        let Some(id) = self.world.last else { return Ok(()) };
+        if self.mons.contains(&id) {
+            self.look_at_monitor(id)
+        } else if self.osds.contains(&id) {
+            self.look_at_osd(id)
+        } else if self.clients.contains(&id) {
+            self.look_at_client(id)
+        } else {
+            Ok(())
+        }
+    }
+
+    fn look_at_monitor(&mut self, m: ActorId) -> Result<(), String> {
+        let noted = self
+            .world
+            .with(m, |a: &mut MonActor| (std::mem::take(&mut a.led), std::mem::take(&mut a.states), a.refused.take()));
+        let Some((led, states, refused)) = noted else { return Ok(()) };
+        if let Some(why) = refused {
+            return Err(format!("a monitor's store is refused after a crash: {why}"));
+        }
+        for (term, member) in led {
+            let before = *self.leaders.entry(term).or_insert(member);
+            if before != member {
+                return Err(format!("members {before} and {member} both led in term {term}"));
+            }
+        }
+        for (index, state) in states {
+            let before = self.states.entry(index).or_insert_with(|| state.clone());
+            if *before != state {
+                return Err(format!("two states after entry {index}: {}", difference(before, &state)));
+            }
+            while self.states.len() > STATES_KEPT {
+                self.states.pop_first();
+            }
+        }
+        Ok(())
+    }
+
+    fn look_at_osd(&mut self, id: ActorId) -> Result<(), String> {
+        let noted = self
+            .world
+            .with(id, |a: &mut OsdActor| (a.id, a.refused.take(), std::mem::take(&mut a.ended), a.disk_failed.take()));
+        let Some((osd, refused, ended, disk)) = noted else { return Ok(()) };
+        if let Some(why) = refused {
+            if !self.excused.remove(&id) {
+                return Err(format!("osd.{osd} does not start: {why}"));
+            }
+            self.down.insert(id, self.world.now + 500_000);
+        }
+        if let Some(why) = &disk {
+            if !self.excused.remove(&id) {
+                return Err(format!("osd.{osd}: its store stops: {why}"));
+            }
+            self.probe("OSD stopped by its disk");
+        }
+        if ended && disk.is_none() && !self.excused.remove(&id) {
+            return Err(format!("osd.{osd} ends by itself"));
+        }
+        Ok(())
+    }
+
+    fn look_at_client(&mut self, id: ActorId) -> Result<(), String> {
+        let noted = self.world.with(id, |a: &mut Client| (std::mem::take(&mut a.epochs), a.wrong.take()));
+        let Some((epochs, wrong)) = noted else { return Ok(()) };
+        if let Some(why) = wrong {
+            return Err(why);
+        }
+        for (epoch, hash) in epochs {
+            if *self.epochs.entry(epoch).or_insert(hash) != hash {
+                return Err(format!("OSD map epoch {epoch} has two contents"));
+            }
+        }
+        Ok(())
+    }
+
+    /// What was asked of the monitors.
+    pub fn commands(&mut self) -> Vec<registers::Op> {
+        let mut all = Vec::new();
+        for c in self.commanders.clone() {
+            all.extend(self.world.with(c, |c: &mut Commander| c.history.clone()).unwrap_or_default());
+        }
+        all
+    }
+
+    /// Faults stop, everything must come right, and have been right.
+    pub fn peace(&mut self) -> Result<(), String> {
+        self.world.heal();
+        for id in self.mons.iter().chain(&self.osds).copied().collect::<Vec<_>>() {
+            self.world.resume(id);
+            self.world.start(id);
+        }
+        for id in self.osds.clone() {
+            // Disks that were about to die have been replaced in time.
+            self.excused.remove(&id);
+            self.world.with(id, |o: &mut OsdActor| o.disk.devices.iter().for_each(|d| d.live()));
+            // Everything is in, with its whole weight.
+            let osd = self.world.with(id, |o: &mut OsdActor| o.id).unwrap_or(0);
+            self.order(format!(r#"{{"prefix": "osd in", "ids": ["{osd}"]}}"#));
+            self.order(format!(r#"{{"prefix": "osd reweight", "id": {osd}, "weight": 1.0}}"#));
+        }
+        for c in self.commanders.clone() {
+            self.world.with(c, |c: &mut Commander| c.quiet = true);
+        }
+        for c in self.clients.clone() {
+            self.world.with(c, |c: &mut Client| c.quiet = true);
+        }
+        self.until_well()?;
+        let calm = self.world.now;
+        self.audit();
+        self.until_well()?;
+        registers::linearizable(&self.commands())?;
+        let finals = self.check_objects(calm)?;
+        self.compare_copies(&finals)
+    }
+
+    fn until_well(&mut self) -> Result<(), String> {
+        let until = self.world.now + PEACE_US;
+        let mut next = 0;
+        loop {
+            let more = self.world.step(until);
+            self.look()?;
+            if self.world.now >= next {
+                if self.complaint().is_empty() {
+                    return Ok(());
+                }
+                next = self.world.now + 200_000;
+            }
+            if !more {
+                return Err(format!("{} s of peace and still: {}", PEACE_US / 1_000_000, self.complaint()));
+            }
+        }
+    }
+
+    /// Lets a client read every object.
+    fn audit(&mut self) {
+        let Some(first) = self.clients.first().copied() else { return };
+        let objects = self.objects;
+        self.world.with(first, |c: &mut Client| {
+            let pools: Vec<i64> = c.map.iter().flat_map(|m| m.pools.keys().copied()).collect();
+            c.audit = pools.iter().flat_map(|p| (0..objects).map(|o| (*p, o))).collect();
+        });
+    }
+
+    /// Why not all is well; empty if it is.
+    fn complaint(&mut self) -> String {
+        let mut applied = Vec::new();
+        let mut newest = None;
+        for m in self.mons.clone() {
+            let here = self.world.with(m, |a: &mut MonActor| {
+                let mon = a.mon.as_ref()?;
+                let node = mon.node()?;
+                newest = Some(mon.state().osdmap.epoch);
+                Some((node.members().voters.contains(&node.id()), mon.state().members.len(), node.applied()))
+            });
+            match here.flatten() {
+                Some((true, members, index)) if members == self.mons.len() => applied.push(index),
+                other => return format!("monitor {m} does not vote: {other:?}"),
+            }
+        }
+        if applied.iter().any(|a| Some(a) != applied.first()) {
+            let mut seen = Vec::new();
+            for m in self.mons.clone() {
+                seen.push(self.world.with(m, |a: &mut MonActor| a.describe()).unwrap_or_default());
+            }
+            return format!("monitors are not at the same entry: {}", seen.join("; "));
+        }
+        for c in self.commanders.clone() {
+            if !self.world.with(c, |c: &mut Commander| c.done()).unwrap_or(false) {
+                return format!("commander {c} waits for an answer");
+            }
+        }
+        if let Some(why) = self.unclean(newest.unwrap_or_default()) {
+            return why;
+        }
+        for c in self.clients.clone() {
+            let waits = self.world.with(c, |c: &mut Client| (!c.done()).then(|| c.waits())).flatten();
+            if let Some(waits) = waits {
+                return format!("client {c} waits for answers: {waits}");
+            }
+        }
+        String::new()
+    }
+
+    /// Which OSD or PG is not as it should be.
+    fn unclean(&mut self, epoch: u32) -> Option<String> {
+        let map = self.map()?;
+        if map.epoch != epoch {
+            return Some(format!("clients have epoch {}, monitors {epoch}", map.epoch));
+        }
+        for o in self.osds.clone() {
+            let at = self.world.with(o, |o: &mut OsdActor| (o.id, o.osd().map(spirula_osd::Osd::epoch)))?;
+            if at.1 != Some(epoch) {
+                return Some(format!("osd.{} has epoch {:?}, monitors {epoch}", at.0, at.1));
+            }
+            if !map.is_up(at.0) {
+                return Some(format!("osd.{} is not up in epoch {epoch}", at.0));
+            }
+        }
+        for pg in map.pgs() {
+            let primary = map.pg_to_up_acting(pg);
+            let state = self.pg_state(primary.acting_primary, pg);
+            let well = state.is_some_and(|s| s == PgState::ACTIVE | PgState::CLEAN);
+            if !well || primary.up != primary.acting {
+                let members = self.members_of(pg);
+                return Some(format!("pg {pg} is {state:?} on {primary:?} in epoch {epoch}: {members}"));
+            }
+        }
+        None
+    }
+
+    /// What the OSDs say of a PG.
+    fn members_of(&mut self, pg: PgId) -> String {
+        let mut all = String::new();
+        for o in self.osds.clone() {
+            let says = |o: &mut OsdActor| Some((o.id, o.osd()?.pgs().find(|p| p.id().pg == pg)?.query()));
+            if let Some((id, text)) = self.world.with(o, says).flatten() {
+                let said: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
+                let (info, step) = (&said["info"], &said["recovery_state"]);
+                let (update, les) = (&info["last_update"], &info["history"]["last_epoch_started"]);
+                all.push_str(&format!("\nosd.{id}: {} last update {update}, started {les}, {step}", said["state"]));
+            }
+        }
+        all
+    }
+
+    fn map(&mut self) -> Option<OsdMap> {
+        let first = *self.clients.first()?;
+        self.world.with(first, |c: &mut Client| c.map.clone()).flatten()
+    }
+
+    fn actor_of(&mut self, osd: OsdId) -> Option<ActorId> {
+        let all = self.osds.clone();
+        all.into_iter().find(|a| self.world.with(*a, |o: &mut OsdActor| o.id) == Some(osd))
+    }
+
+    fn pg_state(&mut self, osd: OsdId, pg: PgId) -> Option<PgState> {
+        let actor = self.actor_of(osd)?;
+        let state = |o: &mut OsdActor| o.osd()?.pgs().find(|p| p.id().pg == pg && p.is_primary()).map(|p| p.state().0);
+        self.world.with(actor, state).flatten()
+    }
+
+    /// Checks every object's history; returns what is there in the end.
+    fn check_objects(&mut self, calm: u64) -> Result<BTreeMap<(i64, u32), Content>, String> {
+        let mut all: BTreeMap<(i64, u32), History> = BTreeMap::new();
+        for c in self.clients.clone() {
+            let history = self.world.with(c, |c: &mut Client| std::mem::take(&mut c.history)).unwrap_or_default();
+            self.operations += history.values().map(Vec::len).sum::<usize>();
+            history.into_iter().for_each(|(o, h)| all.entry(o).or_default().extend(h));
+        }
+        let mut finals = BTreeMap::new();
+        for (at @ (pool, object), history) in all {
+            let last = history.iter().find_map(|op| match &op.what {
+                versions::What::Read(seen) if op.begun >= calm => Some(seen.clone()),
+                _ => None,
+            });
+            versions::linearizable(&history, None, |s: &Content, c: &Change| c.apply(s), last.as_ref())
+                .map_err(|e| format!("object {object} of pool {pool}: {e}"))?;
+            finals.insert(at, last.flatten());
+        }
+        Ok(finals)
+    }
+
+    /// Kills all OSDs, opens their stores, and compares what they hold.
+    fn compare_copies(&mut self, finals: &BTreeMap<(i64, u32), Content>) -> Result<(), String> {
+        let Some(map) = self.map() else { return Ok(()) };
+        let mut stores: BTreeMap<OsdId, Store> = BTreeMap::new();
+        for o in self.osds.clone() {
+            self.world.crash(o);
+            let disk = self.world.with(o, |o: &mut OsdActor| o.disk.clone()).ok_or("an OSD is gone")?;
+            let id = disk.identity.osd_id;
+            let store = disk.open(Box::new(|_| ()), Box::new(|_| ())).map_err(|e| format!("store of osd.{id}: {e}"))?;
+            let found = spirula_store::tools::check(&store, true).map_err(|e| format!("store of osd.{id}: {e}"))?;
+            if !found.problems.is_empty() {
+                return Err(format!("store of osd.{id}: {:?}", found.problems));
+            }
+            stores.insert(id, store);
+        }
+        let mut copies: BTreeMap<HObject, Vec<(OsdId, Copy)>> = BTreeMap::new();
+        let end = HObject::pool_start(i64::MAX, 0);
+        for (id, store) in &stores {
+            let list = store.list(&HObject::pool_start(0, 0), &end, usize::MAX).map_err(|e| e.to_string())?;
+            for object in list {
+                let copy = Copy::read(store, &object).map_err(|e| format!("osd.{id}: {object:?}: {e}"))?;
+                copies.entry(object).or_default().push((*id, copy));
+            }
+        }
+        for (object, held) in &copies {
+            let Some(pg) = map.hobject_to_pg(object) else { return Err(format!("{object:?} is of no pool")) };
+            let place = map.pg_to_up_acting(pg);
+            let mut acting = place.acting.clone();
+            acting.sort_unstable();
+            let holders: Vec<OsdId> = held.iter().map(|(o, _)| *o).filter(|o| acting.contains(o)).collect();
+            if holders != acting {
+                return Err(format!("{object:?} is on {holders:?} of {acting:?}"));
+            }
+            let mut ours = held.iter().filter(|(o, _)| acting.contains(o));
+            let Some((first, copy)) = ours.next() else { continue };
+            if let Some((other, differs)) = ours.find(|(_, c)| c != copy) {
+                return Err(format!("{object:?} differs: osd.{first} {copy:?}, osd.{other} {differs:?}"));
+            }
+        }
+        let there = finals.values().filter(|c| c.is_some()).count();
+        let heads = copies.keys().filter(|o| o.name.starts_with(b"object")).count();
+        if there > heads {
+            return Err(format!("{there} objects are read, {heads} stored"));
+        }
+        Ok(())
+    }
+}
+
+/// All of an object in a store.
+#[derive(PartialEq, Eq)]
+struct Copy {
+    data: Bytes,
+    attrs: Vec<(Bytes, Bytes)>,
+    omap: Vec<(Bytes, Bytes)>,
+}
+
+impl std::fmt::Debug for Copy {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let sum = spirula_encoding::crc::crc32c(0, &self.data);
+        write!(f, "{} bytes (crc {sum:#x}), attributes {:?}, omap {:?}", self.data.len(), self.attrs, self.omap)
+    }
+}
+
+impl Copy {
+    fn read(store: &Store, object: &HObject) -> Result<Self, spirula_store::StoreError> {
+        let size = store.stat(object)?.map_or(0, |s| s.size);
+        let data = store.read_blocking(object, 0, size)?.unwrap_or_default();
+        let mut attrs = store.attrs(object)?.unwrap_or_default();
+        attrs.sort();
+        let omap = store.omap_range(object, None, b"", usize::MAX, usize::MAX)?.map(|p| p.pairs).unwrap_or_default();
+        Ok(Self { data, attrs, omap })
+    }
+}
