@@ -39,8 +39,7 @@ const ZERO_AHEAD: u64 = 4 << 20;
 const FLIGHTS: usize = 3;
 /// Threads that commit: one puts payloads in place while the others have frames under way.
 pub(crate) const COMMITTERS: usize = FLIGHTS + 1;
-/// Where frames take at least this long (microseconds, on average), the next one does not
-/// wait for them.
+/// Where frames take at least this long (microseconds), the next one does not wait for them.
 const SLOW: u64 = 400;
 /// Nor does it with a body of this many bytes.
 const LARGE_BODY: usize = 128 << 10;
@@ -140,7 +139,7 @@ pub(crate) struct Queue {
     marker: bool,
     /// Somebody puts payloads in place, and will look for more to do.
     placing: bool,
-    /// How long frames take, microseconds, smoothed.
+    /// How long half of the frames take at most, microseconds, roughly.
     latency: u64,
     stop: bool,
     /// Committers that wait for `work`, and whether one of them was woken: that costs a
@@ -161,6 +160,13 @@ impl Queue {
             Some(Item::Record(r)) if r.direct => self.direct.front().is_some_and(|d| d.progress == Progress::Durable),
             first => first.is_some(),
         }
+    }
+
+    /// A frame took so long (microseconds). A few that took very long, as when others have the
+    /// processor, say nothing about the device: the median counts, not the mean.
+    fn took(&mut self, us: u64) {
+        let step = self.latency / 16 + 1;
+        self.latency = if us > self.latency { self.latency + step } else { self.latency.saturating_sub(step) };
     }
 
     /// Do frames take long? In tests they do, so that they overlap.
@@ -647,7 +653,7 @@ impl Committer {
         let mut done: Vec<Landed> = Vec::new();
         let wake = {
             let mut q = self.shared.lock();
-            q.latency = (7 * q.latency + begun.elapsed().as_micros() as u64) / 8;
+            q.took(begun.elapsed().as_micros() as u64);
             if let Some(flight) = q.flights.iter_mut().find(|f| f.id == id) {
                 flight.landed = Some(landed);
             }

@@ -117,6 +117,12 @@ impl<'a> Player<'a> {
     fn states(&self, rng: &mut Rng, thorough: bool) -> Vec<Image> {
         let loose = &self.loose;
         let whole = |n: usize| loose.iter().take(n).map(|i| (*i, Part::Whole)).collect::<Vec<_>>();
+        // One that is late, or never comes: what was written after it is there.
+        let late = |rng: &mut Rng| {
+            let late = rng.below(loose.len() as u64 - 1) as usize;
+            let others = loose.iter().enumerate().filter(|(n, _)| *n != late).map(|(_, i)| (*i, Part::Whole));
+            self.state(&others.collect::<Vec<_>>())
+        };
         if !thorough {
             let all = self.state(&whole(loose.len()));
             if loose.is_empty() {
@@ -133,6 +139,9 @@ impl<'a> Player<'a> {
             if rng.below(2) == 0 {
                 out.push(self.state(&[]));
             }
+            if loose.len() > 1 {
+                out.push(late(rng));
+            }
             return out;
         }
         let all = loose.len() <= MANY;
@@ -144,10 +153,7 @@ impl<'a> Player<'a> {
             return out;
         }
         if loose.len() > 1 {
-            // One that is late, or never comes: what was written after it is there.
-            let late = rng.below(loose.len() as u64 - 1) as usize;
-            let others = loose.iter().enumerate().filter(|(n, _)| *n != late).map(|(_, i)| (*i, Part::Whole));
-            out.push(self.state(&others.collect::<Vec<_>>()));
+            out.push(late(rng));
             let some: Vec<_> =
                 loose.iter().map(|i| (*i, [Part::Nothing, Part::Whole][rng.below(2) as usize])).collect();
             out.push(self.state(&some));
