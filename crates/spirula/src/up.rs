@@ -153,6 +153,8 @@ fn start_and_wait(args: &UpArgs, progress: &mut Progress) -> anyhow::Result<()> 
     if args.memory.0 < SMALLEST {
         bail!("--memory {} is too little; give {} or more", args.memory, Size(SMALLEST));
     }
+    // Before anything is made.
+    let io = args.io.settle().map_err(|e| anyhow!("--io: {e}"))?;
     // Held until the process has ended: threads close their stores after us.
     std::mem::forget(dir.lock()?);
     let manifest = match existing.filter(|m| m.complete) {
@@ -168,7 +170,6 @@ fn start_and_wait(args: &UpArgs, progress: &mut Progress) -> anyhow::Result<()> 
         None => create(args, &dir, progress)?,
     };
     conf::write(&dir, &manifest)?;
-    let io = args.io.settle().map_err(|e| anyhow!("--io: {e}"))?;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let sources = Sources::read(dir.path(), Some(&dir.conf()), &[])?;
     for warning in &sources.warnings {
