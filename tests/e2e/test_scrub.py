@@ -35,22 +35,23 @@ class Scrub(Case):
         for path in glob.glob(os.path.join(self.c.dir, '**', f'osd.{osd}', '**'), recursive=True):
             if not os.path.isfile(path):
                 continue
-            with open(path, 'r+b') as f:
-                size, at, step = os.path.getsize(path), 0, 1 << 20
-                while at < size:
-                    try:
-                        at = os.lseek(f.fileno(), at, os.SEEK_DATA)
-                    except OSError:
-                        break  # Nothing but holes.
-                    f.seek(at)
-                    part = f.read(step + 4096)
-                    for pattern in patterns:
-                        here = part.find(pattern)
-                        if here >= 0:
-                            f.seek(at + here + 7)
-                            f.write(bytes([pattern[7] ^ 4]))
-                            flipped += 1
-                    at += step
+            fd = os.open(path, os.O_RDWR)
+            size, at, step = os.path.getsize(path), 0, 1 << 20
+            while at < size:
+                try:
+                    at = os.lseek(fd, at, os.SEEK_DATA)
+                except OSError:
+                    break  # Nothing but holes.
+                part = os.pread(fd, step + 4096, at)
+                for pattern in patterns:
+                    # All of them: what a journal holds may be here, too.
+                    here = part.find(pattern)
+                    while here >= 0:
+                        os.pwrite(fd, bytes([pattern[7] ^ 4]), at + here + 7)
+                        flipped += 1
+                        here = part.find(pattern, here + 1)
+                at += step
+            os.close(fd)
         assert flipped, 'the payload is nowhere in the store'
 
     def rot(self, osd, *patterns):
@@ -151,3 +152,81 @@ class Scrub(Case):
         self.c.wait_clean()
         assert self.get('deep', 'obj') == data
         assert self.get('deep', 'other') == data[::-1]
+
+    def test_4_an_object_without_a_good_copy_can_be_listed_and_given_up(self):
+        self.c.ceph('osd', 'pool', 'create', 'lost', '1')
+        self.c.ceph('osd', 'pool', 'application', 'enable', 'lost', 'test')
+        self.c.ceph('osd', 'pool', 'set', 'lost', 'size', '2')
+        self.c.wait_clean()
+        data = os.urandom(300000)
+        self.put('lost', 'gone', data)
+        self.put('lost', 'kept', data[::-1])
+        where = self.json_map('lost', 'gone')
+        pgid = where['pgid']
+        self.c.down()
+        for osd in where['acting']:
+            self.flip(osd, data[8192:8256])
+        self.c.up()
+        self.c.wait_clean()
+        # A read waits, as in Ceph: a copy may come back.
+        p = self.c.python(READ, 'lost', 'gone', wait=False)
+        self.until('it is unfound', lambda: self.unfound(pgid)['num_unfound'] == 1)
+        listed = self.unfound(pgid)
+        assert listed['objects'][0]['oid']['oid'] == 'gone' and not listed['more'], listed
+        self.until('health', lambda: 'OBJECT_UNFOUND' in self.c.ceph('health', 'detail').out)
+        assert 'unfound' in self.c.ceph('pg', 'ls').out
+        # Neither other objects nor listings wait for it.
+        assert self.get('lost', 'kept') == data[::-1]
+        assert sorted(self.c.rados('-p', 'lost', 'ls').out.split()) == ['gone', 'kept']
+        said = self.c.ceph('pg', pgid, 'mark_unfound_lost', 'delete')
+        assert 'pg has 1 objects unfound and apparently lost' in said.err, said
+        out, err = p.communicate(timeout=60)
+        assert 'ObjectNotFound' in out, (out, err)
+        self.c.wait_clean()
+        assert self.c.rados('-p', 'lost', 'ls').out.split() == ['kept']
+        said = self.c.ceph('pg', pgid, 'mark_unfound_lost', 'revert')
+        assert 'pg has no unfound objects' in said.err, said
+
+    def unfound(self, pgid):
+        return json.loads(self.c.ceph('pg', pgid, 'list_unfound').out)
+
+    def test_5_scrubs_come_by_themselves_and_the_flags_hold_them(self):
+        self.pool('often')
+        self.put('often', 'obj', b'data')
+        pgid = self.json_map('often', 'obj')['pgid']
+        stamp = lambda key: self.c.json('pg', pgid, 'query')['info']['stats'][key]
+        first = stamp('last_scrub_stamp')
+        self.c.ceph('osd', 'pool', 'set', 'often', 'scrub_min_interval', '1')
+        self.until('a scrub', lambda: stamp('last_scrub_stamp') > first)
+        self.c.ceph('osd', 'set', 'noscrub')
+        self.c.ceph('osd', 'set', 'nodeep-scrub')
+        self.c.wait_clean()
+        time.sleep(2)
+        held = stamp('last_scrub_stamp')
+        time.sleep(4)
+        assert stamp('last_scrub_stamp') == held
+        self.c.ceph('osd', 'unset', 'noscrub')
+        self.until('another scrub', lambda: stamp('last_scrub_stamp') > held)
+        self.c.ceph('osd', 'unset', 'nodeep-scrub')
+        deep = stamp('last_deep_scrub_stamp')
+        self.c.ceph('osd', 'pool', 'set', 'often', 'deep_scrub_interval', '1')
+        self.until('a deep scrub', lambda: stamp('last_deep_scrub_stamp') > deep)
+        for key in ('scrub_min_interval', 'deep_scrub_interval'):
+            self.c.ceph('osd', 'pool', 'set', 'often', key, '0')
+        rows = [r for o in range(3) for r in json.loads(self.c.ceph('tell', f'osd.{o}', 'dump_scrubs').out)]
+        assert pgid in [r['pgid'] for r in rows], rows
+        shown = json.loads(self.c.ceph('tell', 'osd.0', 'dump_scheduler').out)
+        assert shown['max_backfills'] == 4 and 'limit_bytes_per_second' in shown, shown
+        self.c.ceph('config', 'set', 'osd', 'osd_max_backfills', '2')
+        reservations = lambda: json.loads(self.c.ceph('tell', 'osd.0', 'dump_recovery_reservations').out)
+        self.until('the option', lambda: reservations()['local_reservations']['max_allowed'] == 2)
+        said = self.c.ceph('pg', 'force-recovery', pgid)
+        assert f"pg {pgid} doesn't require recovery" in said.err, said
+
+
+READ = '''
+import rados, sys
+with rados.Rados(conffile=sys.argv[1], conf={'rados_osd_op_timeout': '0'}) as r, r.open_ioctx(sys.argv[2]) as io:
+    try: print(len(io.read(sys.argv[3], 1 << 20)))
+    except Exception as e: print(type(e).__name__)
+'''
