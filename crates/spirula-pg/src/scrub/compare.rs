@@ -185,6 +185,39 @@ pub(crate) fn compare(copies: &BTreeMap<Peer, Option<ScrubObject>>, primary: Pee
     found.shards.values().any(|s| s.bad).then_some(found)
 }
 
+/// Compares the shards of an object of an erasure-coded pool; `None` if all are sound.
+///
+/// Shards differ by nature and their sizes are not the object's, so each is judged by itself: it
+/// is there, its bytes hold their checksums, its object info is of the newest version. A bad one
+/// is rebuilt from the others, which are good together; hence the copy to trust is any sound one.
+pub(crate) fn compare_shards(copies: &BTreeMap<Peer, Option<ScrubObject>>) -> Option<Finding> {
+    let examined: BTreeMap<Peer, (u64, ObjectInfo)> = copies
+        .iter()
+        .map(|(o, c)| {
+            let (errors, info) = examine(c.as_ref());
+            (*o, (errors & !shard::OBJ_SIZE_INFO_MISMATCH, info))
+        })
+        .collect();
+    let good =
+        examined.iter().filter(|(_, (e, _))| *e == 0).max_by_key(|(o, (_, i))| (i.version, std::cmp::Reverse(**o)));
+    let newest = good.map(|(_, (_, i))| i.version).unwrap_or_default();
+    let mut found = Finding {
+        good: good.map(|(o, _)| *o),
+        info: good.map(|(_, (_, i))| *i).unwrap_or_default(),
+        ..Finding::default()
+    };
+    for (o, (errors, info)) in &examined {
+        let old = *errors == 0 && info.version != newest;
+        if old {
+            found.errors |= differ::INFO;
+        }
+        let deep = errors & !shard::READ_ERROR == 0 && !old;
+        let copy = copies.get(o).cloned().flatten();
+        found.shards.insert(*o, Shard { errors: *errors, copy, bad: old || *errors != 0, deep });
+    }
+    found.shards.values().any(|s| s.bad).then_some(found)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -267,5 +300,26 @@ mod tests {
         let rotten = ScrubObject { read_error: true, ..copy(3, 10, 7) };
         let f = run([Some(rotten), None, None]).unwrap();
         assert_eq!((f.good, f.count()), (None, (2, 1)));
+    }
+
+    #[test]
+    fn shards_are_judged_each_by_itself() {
+        // Other bytes, other sizes: as it must be.
+        let all = |third: Option<ScrubObject>| -> BTreeMap<Peer, Option<ScrubObject>> {
+            let shards = [Some(copy(3, 10, 7)), Some(ScrubObject { size: 4, ..copy(3, 10, 8) }), third];
+            (0i8..).zip(shards).map(|(i, c)| (Peer::new(i32::from(i), i), c)).collect()
+        };
+        assert_eq!(compare_shards(&all(Some(copy(3, 10, 9)))), None);
+        let rotten = ScrubObject { read_error: true, data_digest: None, ..copy(3, 10, 9) };
+        for (third, errors, count) in [
+            (None, shard::MISSING, (1, 0)),
+            (Some(rotten), shard::READ_ERROR, (0, 1)),
+            (Some(copy(2, 10, 9)), 0, (1, 0)),
+        ] {
+            let f = compare_shards(&all(third)).unwrap();
+            let bad = &f.shards[&Peer::new(2, 2)];
+            assert_eq!((bad.bad, bad.errors, f.count()), (true, errors, count));
+            assert_eq!(f.info.version, EVersion::new(1, 3));
+        }
     }
 }

@@ -16,7 +16,7 @@ mod list;
 use crate::api::PgEffect;
 use crate::pg::{Cx, Pg, Role};
 use crate::shard::{object_of_store, store_object};
-use compare::{Finding, compare, shard};
+use compare::{Finding, compare, compare_shards, shard};
 use spirula_encoding::UTime;
 use spirula_maps::PgState;
 use spirula_messages::cluster::pg::CtlBody;
@@ -240,10 +240,11 @@ impl Pg {
                 }
             }
         }
+        let erasure = self.view.as_ref().and_then(|v| v.pool.as_ref()).is_some_and(|p| p.rules.erasure);
         let mut lines = Vec::new();
         let mut bad = Vec::new();
         for (o, copies) in objects {
-            let found = compare(&copies, self.me);
+            let found = if erasure { compare_shards(&copies) } else { compare(&copies, self.me) };
             #[cfg(feature = "plant-bugs")]
             let found = match planted!(self.cfg, RepairTrustsPrimary) {
                 true => found.map(|f| f.blaming_all_but(self.me)),
