@@ -138,13 +138,21 @@ class Durability(Case):
 
     def test_2_nothing_acknowledged_is_lost_by_kill_9_under_load(self):
         acks = os.path.join(self.scratch, 'acks')
+        begun = said = time.time()
         for turn in range(KILLS):
             p = self.c.python(LOAD, 4, acks, turn, wait=False)
-            time.sleep(0.8 + 0.37 * (turn * 5 % 7))
+            # Not before it has begun to write; then a second or two.
+            size, since = os.path.getsize(acks) if os.path.exists(acks) else 0, time.time()
+            while time.time() < since + 20 and (not os.path.exists(acks) or os.path.getsize(acks) == size):
+                time.sleep(0.02)
+            time.sleep(0.3 + 0.2 * (turn * 5 % 7))
             self.c.kill()
             self.c.up()
             p.wait(timeout=60)
             self.c.python(CHECK_LOAD, acks)
+            if time.time() > said + 10:
+                said = time.time()
+                print(f'{turn + 1} kills in {said - begun:.0f} s', flush=True)
         out = self.c.python(CHECK_LOAD, acks).out.split()
         assert int(out[1]) > 50 * KILLS, out
         print(f'{KILLS} kills, {out[0]} objects and {out[1]} appends acknowledged')

@@ -5,10 +5,14 @@
 
 use bytes::Bytes;
 use spirula_buffer::PayloadPool;
+use spirula_store::tools::{Bad, check, export, import};
 use spirula_store::{Store, StoreOptions};
 use spirula_types::transaction::{MetaOp, ObjectOp, Transaction};
 use spirula_types::{EVersion, HObject, PgId, Uuid};
 use std::alloc::{GlobalAlloc, Layout, System};
+use std::fs::File;
+use std::io::{BufReader, BufWriter};
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 struct Counting;
@@ -40,58 +44,150 @@ fn name(n: u64) -> HObject {
     HObject::head(1, Bytes::new(), Bytes::new(), Bytes::from(format!("rbd_data.10226b8b4567.{n:016x}")))
 }
 
-#[test]
-fn a_store_keeps_to_its_memory_whatever_the_load() {
-    const BUDGET: usize = 24 << 20;
-    let dir = std::env::temp_dir().join(format!("spirula-memory-{}", std::process::id()));
-    let _ = std::fs::remove_dir_all(&dir);
-    let opts = StoreOptions {
+/// Memory for caches and what is on its way into the metadata, bytes.
+const BUDGET: usize = 24 << 20;
+/// Memory for payloads, bytes.
+const POOL: usize = 8 << 20;
+
+fn options() -> StoreOptions {
+    StoreOptions {
         size: 4 << 30,
         journal_size: 32 << 20,
         cache_bytes: BUDGET,
-        pool: PayloadPool::new(8 << 20),
+        pool: PayloadPool::new(POOL),
         ..StoreOptions::default()
-    };
-    let data = Bytes::from(vec![5u8; 64 << 10]);
+    }
+}
+
+fn create(dir: &Path) -> Store {
+    let opts = options();
+    let _ = std::fs::remove_dir_all(dir);
+    Store::create(dir, Uuid([1; 16]), Uuid([2; 16]), 0, &opts).unwrap();
+    open(dir)
+}
+
+fn open(dir: &Path) -> Store {
+    Store::open(dir, None, &options(), Box::new(|_| ()), Box::new(|e| panic!("{e}"))).unwrap()
+}
+
+/// Runs a part of the load; what is held meanwhile stays within the budgets, plus 10 per cent.
+fn within<T>(what: &str, base: usize, part: impl FnOnce() -> T) -> T {
+    MOST.store(HELD.load(Ordering::Relaxed), Ordering::Relaxed);
+    let out = part();
+    let most = MOST.load(Ordering::Relaxed).saturating_sub(base);
+    println!("{what}: most {} KiB of {} + {} KiB", most >> 10, BUDGET >> 10, POOL >> 10);
+    let limit = (BUDGET + POOL) * 11 / 10;
+    assert!(most <= limit, "{what}: {most} bytes held, {limit} allowed");
+    out
+}
+
+/// Objects, omap pairs and logs in many transactions, of every kind of load by itself.
+#[test]
+fn a_store_keeps_to_its_memory_whatever_the_load() {
+    let dir = std::env::temp_dir().join(format!("spirula-memory-{}", std::process::id()));
+    let data = Bytes::from(vec![5u8; 4 << 20]);
     let base = HELD.load(Ordering::Relaxed);
-    Store::create(&dir, Uuid([1; 16]), Uuid([2; 16]), 0, &opts).unwrap();
-    let mut store = Store::open(&dir, None, &opts, Box::new(|_| ()), Box::new(|e| panic!("{e}"))).unwrap();
-    MOST.store(0, Ordering::Relaxed);
+    let mut store = create(&dir);
     let mut x = 1u64;
     let mut random = |n: u64| {
         x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         (x >> 33) % n
     };
-    // Many objects with attributes, omap and logs; then large maps; then reads of all.
-    for v in 1..=12_000u64 {
-        let mut t = Transaction::default();
-        let o = name(random(8_000));
-        match v % 3 {
-            0 => t.object(&o, ObjectOp::Write { offset: 0, data: data.slice(..4096) }),
-            1 => {
-                let at = random(200) * 65_536;
-                t.object(
-                    &name(random(40)),
-                    ObjectOp::Write { offset: at, data: data.slice(..random(16) as usize * 4096) },
-                );
-            }
-            _ => {
-                let key = Bytes::from(format!("key{}", random(1_000_000)));
-                t.object(&o, ObjectOp::OmapSet(vec![(key, data.slice(..300))]));
-            }
-        }
-        t.object(&o, ObjectOp::SetAttrs(vec![(Bytes::from_static(b"_"), data.slice(..250))]));
+    let mut v = 0u64;
+    let mut finish = |store: &mut Store, mut t: Transaction| {
+        v += 1;
         let pg = PgId::new(1, (v % 16) as u32);
         t.meta.push(MetaOp::LogAppend { pg, version: EVersion::new(1, v), entry: data.slice(..180) });
         store.submit(t).unwrap();
-        if v % 4 == 0 {
-            let _ = store.read(&name(random(8_000)), 0, 4096).unwrap();
+    };
+    let attrs = || ObjectOp::SetAttrs(vec![(Bytes::from_static(b"_"), data.slice(..250))]);
+    within("small writes, omap, attributes", base, || {
+        for n in 0..8_000u64 {
+            let mut t = Transaction::default();
+            let o = name(random(8_000));
+            match n % 3 {
+                0 => t.object(&o, ObjectOp::Write { offset: 0, data: data.slice(..4096) }),
+                1 => {
+                    let (at, len) = (random(200) * 65_536, random(16) as usize * 4096);
+                    t.object(&name(random(40)), ObjectOp::Write { offset: at, data: data.slice(..len) });
+                }
+                _ => {
+                    let key = Bytes::from(format!("key{}", random(1_000_000)));
+                    t.object(&o, ObjectOp::OmapSet(vec![(key, data.slice(..300))]));
+                }
+            }
+            t.object(&o, attrs());
+            finish(&mut store, t);
+            if n % 4 == 0 {
+                let _ = store.read(&name(random(8_000)), 0, 4096).unwrap();
+            }
         }
-    }
-    let most = MOST.load(Ordering::Relaxed).saturating_sub(base);
-    println!("most {} KiB of {} KiB; the store says {} KiB", most >> 10, BUDGET >> 10, store.memory() >> 10);
-    // Buffers of the payload pool (journal frames) are counted here, too.
-    assert!(most <= BUDGET * 11 / 10 + (4 << 20), "{most} bytes held, budget {BUDGET}");
+    });
+    within("new objects", base, || {
+        for n in 0..12_000u64 {
+            let mut t = Transaction::default();
+            t.object(&name(100_000 + n), ObjectOp::Touch);
+            t.object(&name(100_000 + n), attrs());
+            finish(&mut store, t);
+        }
+    });
+    within("writes of 4 MiB", base, || {
+        for n in 0..60u64 {
+            let mut t = Transaction::default();
+            t.object(&name(200_000 + n % 12), ObjectOp::Write { offset: 0, data: data.clone() });
+            finish(&mut store, t);
+        }
+    });
+    within("skewed writes of 1 MiB into objects of a GiB", base, || {
+        for _ in 0..80u64 {
+            let mut t = Transaction::default();
+            let offset = random(1 << 30) / 3 * 3;
+            t.object(&name(300_000), ObjectOp::Write { offset, data: data.slice(..1 << 20) });
+            finish(&mut store, t);
+        }
+    });
+    within("omaps of 100,000 pairs", base, || {
+        for n in 0..250u64 {
+            let pair = |k: u64| (Bytes::from(format!("key-{:08}", n * 400 + k)), data.slice(..100));
+            let mut t = Transaction::default();
+            t.object(&name(400_000), ObjectOp::OmapSet((0..400).map(pair).collect()));
+            finish(&mut store, t);
+        }
+    });
+    within("reads of everything", base, || {
+        for n in 0..8_000u64 {
+            let _ = store.read(&name(n), 0, 4096).unwrap();
+        }
+        for n in 0..12 {
+            assert_eq!(store.read_blocking(&name(200_000 + n), 0, 4 << 20).unwrap().unwrap().len(), 4 << 20);
+        }
+        let page = store.omap_range(&name(400_000), None, b"", 1000, 1 << 20).unwrap().unwrap();
+        assert_eq!(page.pairs.len(), 1000);
+    });
+    store.flush().unwrap();
+    drop(store);
+    let mut store = within("opening with a journal to replay", base, || open(&dir));
+    within("check", base, || assert_eq!(check(&store, true).unwrap().problems, Vec::<String>::new()));
+    let file = dir.join("export");
+    within("export", base, || {
+        let mut out = BufWriter::new(File::create(&file).unwrap());
+        export(&store, None, Bad::Refuse, &mut out).unwrap();
+    });
+    within("removal of all", base, || {
+        let pair = |n: u64| name([n, 100_000 + n, 200_000 + n, 400_000][n as usize % 4]);
+        for n in 0..4_000 {
+            let mut t = Transaction::default();
+            t.object(&pair(n), ObjectOp::Remove);
+            finish(&mut store, t);
+        }
+    });
     store.close().unwrap();
+    let copy_dir = dir.join("copy");
+    let mut copy = create(&copy_dir);
+    within("import", base, || {
+        let stream = || Ok(BufReader::new(File::open(&file).unwrap()));
+        assert!(import(&mut copy, stream).unwrap().objects > 15_000);
+    });
+    copy.close().unwrap();
     std::fs::remove_dir_all(&dir).unwrap();
 }

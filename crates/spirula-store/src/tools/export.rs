@@ -29,7 +29,11 @@ const STEP: u64 = 1 << 20;
 /// Longest record that is read.
 const RECORD_MAX: u32 = 64 << 20;
 /// Bytes of payload per transaction of an import.
-const TXN: usize = 4 << 20;
+const TXN: usize = 1 << 20;
+/// A byte of metadata counts for so many of data: it is kept in memory until a checkpoint.
+const METADATA: usize = 8;
+/// What a pair or log entry takes beside its bytes, about.
+const PAIR: usize = 128;
 
 /// One PG instead of everything.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -372,7 +376,7 @@ pub fn examine(store: &Store, mut stream: impl Read) -> Result<Imported> {
 pub fn import<R: Read>(store: &mut Store, mut open: impl FnMut() -> Result<R>) -> Result<Imported> {
     let found = examine(store, open()?)?;
     let mut txn = Transaction::default();
-    let mut bytes = 0;
+    let (mut bytes, mut waiting) = (0, 0);
     let mut name = HObject::min();
     let mut last: Vec<MetaOp> = Vec::new();
     let mut size = 0;
@@ -391,7 +395,7 @@ pub fn import<R: Read>(store: &mut Store, mut open: impl FnMut() -> Result<R>) -
             Item::Attrs(pairs) => txn.object(&name, ObjectOp::SetAttrs(pairs)),
             Item::OmapHeader(h) => txn.object(&name, ObjectOp::OmapSetHeader(h)),
             Item::Omap(pairs) => {
-                bytes += pairs.iter().map(|(k, v)| k.len() + v.len()).sum::<usize>();
+                bytes += pairs.iter().map(|(k, v)| METADATA * (k.len() + v.len() + PAIR)).sum::<usize>();
                 txn.object(&name, ObjectOp::OmapSet(pairs));
             }
             Item::Meta(pairs) => {
@@ -399,15 +403,20 @@ pub fn import<R: Read>(store: &mut Store, mut open: impl FnMut() -> Result<R>) -
             }
             Item::Log(pg, entries) => {
                 for (version, entry) in entries {
-                    bytes += entry.len();
+                    bytes += METADATA * (entry.len() + PAIR);
                     txn.meta.push(MetaOp::LogAppend { pg, version, entry });
                 }
             }
             Item::Source(_) | Item::End { .. } => {}
         }
         if bytes >= TXN || txn.objects.len() >= 200 || txn.meta.len() >= 500 {
-            bytes = 0;
+            waiting += std::mem::take(&mut bytes);
             store.submit(std::mem::take(&mut txn))?;
+            // No payload budget holds us back here: a store's queue is longer than its caches.
+            if waiting >= 4 * TXN {
+                waiting = 0;
+                store.flush()?;
+            }
         }
         Ok(())
     })?;
