@@ -52,26 +52,27 @@ print(len(table))
 '''
 
 LOAD = '''
-# Writes until told to stop by the cluster's death; prints each acknowledged write (object, counter) at once.
-import rados, struct, sys, threading, time
+# Writes until a file is there, through all deaths of the cluster; notes each acknowledged write (object, counter) at once.
+import os, rados, struct, sys, threading
 from itertools import repeat
-r = rados.Rados(conffile=sys.argv[1], conf={'rados_osd_op_timeout': '20', 'rados_mon_op_timeout': '20', 'client_mount_timeout': '20'}); r.connect()
+r = rados.Rados(conffile=sys.argv[1], conf={'rados_osd_op_timeout': '60', 'rados_mon_op_timeout': '60', 'client_mount_timeout': '60'}); r.connect()
 io = r.open_ioctx('data')
-lock, stop = threading.Lock(), time.time() + float(sys.argv[2])
-out = open(sys.argv[3], 'a')
+lock, stop = threading.Lock(), sys.argv[3]
+out = open(sys.argv[2], 'a')
 def one(k):
-    n = int(sys.argv[4]) * 1000000
-    while time.time() < stop:
+    n = 0
+    while not os.path.exists(stop):
         n += 1
         i = n % 40
         name, size = f'load-{k}-{i}', (4096 if n % 7 else 300000)
         # Each 16 bytes say which object, where in it, and which version.
         data = b''.join(map(struct.Struct('<HHIQ').pack, repeat(k), repeat(i), range(0, size // 16 * 16, 16), repeat(n, size // 16)))
+        # What was not acknowledged may be there or not.
         try: io.write_full(name, data)
-        except rados.Error: return
+        except rados.Error: continue
         with lock: out.write(f'{name} {k} {n} {size}\\n'); out.flush()
         try: io.append(f'log-{k}', struct.pack('<Q', n))
-        except rados.Error: return
+        except rados.Error: continue
         with lock: out.write(f'log-{k} {k} {n} 0\\n'); out.flush()
 ts = [threading.Thread(target=one, args=(k,), daemon=True) for k in range(8)]
 for t in ts: t.start()
@@ -79,16 +80,18 @@ for t in ts: t.join()
 '''
 
 CHECK_LOAD = '''
-# Every acknowledged write is there or overwritten by a later one of the same writer; nothing is torn.
-import rados, struct, sys
-last, appended = {}, {}
-for line in open(sys.argv[2]):
-    f = line.split()
-    if len(f) != 4: continue
-    name, k, n, size = f[0], int(f[1]), int(f[2]), int(f[3])
-    if size: last[name] = (k, n, size)
-    else: appended.setdefault(name, []).append(n)
-with rados.Rados(conffile=sys.argv[1]) as r, r.open_ioctx('data') as io:
+# Every acknowledged write is there or overwritten by a later one of the same writer; nothing is torn. Once, or
+# again and again until a file is there.
+import os, rados, struct, sys
+conf = {'rados_osd_op_timeout': '120', 'rados_mon_op_timeout': '120', 'client_mount_timeout': '120'}
+def check(io):
+    last, appended = {}, {}
+    for line in open(sys.argv[2]):
+        f = line.split()
+        if len(f) != 4 or not line.endswith('\\n'): continue
+        name, k, n, size = f[0], int(f[1]), int(f[2]), int(f[3])
+        if size: last[name] = (k, n, size)
+        else: appended.setdefault(name, []).append(n)
     for name, (k, n, size) in last.items():
         data = io.read(name, 400000)
         assert len(data) in (4096, 300000 // 16 * 16), (name, len(data))
@@ -102,12 +105,19 @@ with rados.Rados(conffile=sys.argv[1]) as r, r.open_ioctx('data') as io:
     for name, acked in appended.items():
         size = io.stat(name)[0]
         data = b''
-        while len(data) < size: data += io.read(name, 1 << 20, len(data))
+        while len(data) < size: data += io.read(name, size - len(data), len(data))
         found = [v for v, in struct.iter_unpack('<Q', data)]
         assert len(found) == len(set(found)), f'{name}: an append was applied twice'
         assert found == sorted(found), f'{name}: appends out of order'
         assert set(acked) <= set(found), f'{name}: acknowledged appends are missing: {sorted(set(acked) - set(found))[:5]}'
-print(len(last), sum(map(len, appended.values())))
+    return len(last), sum(map(len, appended.values()))
+with rados.Rados(conffile=sys.argv[1], conf=conf) as r, r.open_ioctx('data') as io:
+    rounds = 0
+    while True:
+        objects, appends = check(io)
+        rounds += 1
+        if len(sys.argv) < 4 or os.path.exists(sys.argv[3]): break
+print(objects, appends, rounds)
 '''
 
 
@@ -137,25 +147,34 @@ class Durability(Case):
         self.table = table
 
     def test_2_nothing_acknowledged_is_lost_by_kill_9_under_load(self):
-        acks = os.path.join(self.scratch, 'acks')
+        acks, stop = os.path.join(self.scratch, 'acks'), os.path.join(self.scratch, 'stop')
+        open(acks, 'w').close()
+        load = self.c.python(LOAD, acks, stop, wait=False)
+        verifier = self.c.python(CHECK_LOAD, acks, stop, wait=False)
         begun = said = time.time()
-        for turn in range(KILLS):
-            p = self.c.python(LOAD, 4, acks, turn, wait=False)
-            # Not before it has begun to write; then a second or two.
-            size, since = os.path.getsize(acks) if os.path.exists(acks) else 0, time.time()
-            while time.time() < since + 20 and (not os.path.exists(acks) or os.path.getsize(acks) == size):
-                time.sleep(0.02)
-            time.sleep(0.3 + 0.2 * (turn * 5 % 7))
-            self.c.kill()
-            self.c.up()
-            p.wait(timeout=60)
-            self.c.python(CHECK_LOAD, acks)
-            if time.time() > said + 10:
-                said = time.time()
-                print(f'{turn + 1} kills in {said - begun:.0f} s', flush=True)
-        out = self.c.python(CHECK_LOAD, acks).out.split()
-        assert int(out[1]) > 50 * KILLS, out
-        print(f'{KILLS} kills, {out[0]} objects and {out[1]} appends acknowledged')
+        try:
+            for turn in range(KILLS):
+                # Not before the clients write again; then for a second or so.
+                size, since = os.path.getsize(acks), time.time()
+                while os.path.getsize(acks) == size:
+                    assert time.time() < since + 120, f'nothing is written two minutes after kill {turn}'
+                    assert load.poll() is None and verifier.poll() is None, (load.poll(), verifier.communicate())
+                    time.sleep(0.02)
+                time.sleep(0.2 + 0.25 * (turn * 5 % 7))
+                self.c.kill()
+                self.c.up()
+                if time.time() > said + 10:
+                    said = time.time()
+                    print(f'{turn + 1} kills in {said - begun:.0f} s', flush=True)
+        finally:
+            open(stop, 'w').close()
+            load.wait(timeout=120)
+            out, err = verifier.communicate(timeout=300)
+        assert verifier.returncode == 0, err
+        rounds = out.split()[2]
+        objects, appends, _ = self.c.python(CHECK_LOAD, acks).out.split()
+        assert int(appends) > 20 * KILLS, appends
+        print(f'{KILLS} kills, {objects} objects and {appends} appends acknowledged, {rounds} rounds of a verifier meanwhile')
 
     def test_3_documents_are_still_there_after_it_all(self):
         self.c.kill()

@@ -14,6 +14,9 @@ pub struct Options {
     pub seconds: u32,
     /// Only this target
     pub target: Option<String>,
+    /// Run the seeds and what earlier runs found, and try nothing new
+    #[arg(long)]
+    pub replay: bool,
 }
 
 /// Coverage instrumentation as cargo-fuzz sets it, without its nightly-only parts.
@@ -48,9 +51,10 @@ pub fn fuzz(o: &Options) -> anyhow::Result<bool> {
     names.sort();
     for name in names.iter().filter(|n| o.target.as_ref().is_none_or(|t| t == *n)) {
         let corpus = seeds.folder(name)?;
+        let long = if o.replay { "-runs=0".to_owned() } else { format!("-max_total_time={}", o.seconds) };
         let found = !status(
             command(dir.join(host).join("release").join(name))
-                .arg(format!("-max_total_time={}", o.seconds))
+                .arg(long)
                 .arg(format!("-artifact_prefix={}/{name}-", artifacts.display()))
                 .args(["-rss_limit_mb=2048", "-timeout=60", "-print_final_stats=1"])
                 .arg(&corpus),
@@ -125,6 +129,9 @@ impl Seeds {
         self.commands()?;
         self.tree_pages()?;
         self.auth()?;
+        self.mon_store()?;
+        self.store_records()?;
+        self.secure_frames()?;
         let vectors = root().join("../shared/protocol/vectors");
         if !vectors.exists() {
             println!("SKIPPED seeds of golden vectors: {} is absent", vectors.display());
@@ -303,10 +310,67 @@ impl Seeds {
                 self.put("monitor", &format!("command-{number}-{pick}"), &steps)?;
             }
         }
-        // An empty snapshot, and a log of one commit: "k" becomes "v".
-        let commit = [1, 1, 15, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, b'k', 1, 1, 0, 0, 0, b'v'];
-        let store = [&[2, 2, 4, 0, 0, 0, 0, 0, commit.len() as u8][..], &commit].concat();
-        self.put("mon_store", "one-commit", &store)
+        Ok(())
+    }
+
+    /// A monitor's store of one member with nothing agreed on, and a log of one entry.
+    fn mon_store(&self) -> anyhow::Result<()> {
+        let n = u64::to_le_bytes;
+        // Store, member; term, vote, commit; index, term, voters, learners, state.
+        let one = [&[1, 0, 0, 0][..], &n(1)].concat();
+        let snapshot = [&[9; 16][..], &n(1), &n(1), &n(1), &n(1), &n(1), &n(1), &one, &[0; 4], &[0; 4]].concat();
+        // Member, hard state, entries.
+        let entry = [&n(2)[..], &n(1), &[0], &[2, 0, 0, 0], b"kv"].concat();
+        let body = [&n(1)[..], &n(1), &n(1), &n(2), &[1, 0, 0, 0], &entry].concat();
+        let record = [&[1, 1][..], &(body.len() as u32).to_le_bytes(), &body].concat();
+        let length = (snapshot.len() as u16).to_le_bytes();
+        let store = [&[2, 2][..], &length, &snapshot, &[record.len() as u8], &record].concat();
+        self.put("mon_store", "one-entry", &store)?;
+        self.put("mon_store", "no-entry", &[&[0, 2][..], &length, &snapshot].concat())
+    }
+
+    /// A change of each kind in a journal record, a superblock of nothing, and an export's
+    /// records of each kind.
+    fn store_records(&self) -> anyhow::Result<()> {
+        for kind in 1..=24u8 {
+            for (how, fill) in [0, 1, 4].into_iter().enumerate() {
+                let change = [&[kind][..], &[fill; 60]].concat();
+                let seed = [&[0, change.len() as u8, 0, 0][..], &change].concat();
+                self.put("store_records", &format!("change-{kind}-{how}"), &seed)?;
+            }
+        }
+        self.put("store_records", "superblock", &[&[1, 1, 0][..], &[0; 300]].concat())?;
+        let mut export = vec![2, 1, 33, 0];
+        export.extend([7; 33]);
+        for kind in 2..=9u8 {
+            export.extend([kind, 40, 0].into_iter().chain([0; 40]));
+            self.put("store_records", &format!("export-{kind}"), &export)?;
+        }
+        Ok(())
+    }
+
+    /// Frames of secure mode: plain text that the target seals, and raw bytes.
+    fn secure_frames(&self) -> anyhow::Result<()> {
+        for tag in 1..=22u8 {
+            for (codec, how) in [(0, "crc0"), (1, "crc1")] {
+                // A preamble of one segment of 16 bytes, whose checksum the target makes
+                // right, and the segment with its epilogue.
+                let mut preamble = vec![tag, 1, 16, 0, 0, 0, 8, 0];
+                preamble.resize(32, 0);
+                let rest = [&[1; 16][..], &[0; 16]].concat();
+                let record = |plain: &[u8]| [&(plain.len() as u16).to_le_bytes()[..], plain].concat();
+                let head = [&preamble[..], &[1; 48]].concat();
+                for (name, stream) in [
+                    ("inline", [record(&head), record(&rest)].concat()),
+                    ("bare", [record(&preamble), record(&rest)].concat()),
+                ] {
+                    let seed = [&[codec + 2 + 4, 255][..], &stream].concat();
+                    self.put("frames", &format!("secure-{how}-{tag}-{name}"), &seed)?;
+                }
+            }
+        }
+        let message = [&[0x80 + 2, 255, 0, 5, 4, 3][..], &[9; 300]].concat();
+        self.put("frames", "secure-message", &message)
     }
 }
 

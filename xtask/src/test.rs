@@ -125,7 +125,7 @@ pub fn soak(o: &SoakOptions) -> anyhow::Result<bool> {
         .env("SPIRULA_MAPS", &maps);
     let mut good = status(&mut c)?;
     good &= soak_sim()?;
-    Ok(fuzz::fuzz(&fuzz::Options { seconds: o.fuzz_seconds, target: None })? && good)
+    Ok(fuzz::fuzz(&fuzz::Options { seconds: o.fuzz_seconds, target: None, replay: false })? && good)
 }
 
 fn soak_store(o: &SoakOptions) -> anyhow::Result<bool> {

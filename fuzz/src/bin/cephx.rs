@@ -96,7 +96,8 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
                     if let Ok(step) = x.step(&changed, true, osd, now, &mut entropy(8)) {
                         assert!(matches!(step, ServiceStep::More(_)), "no challenge");
                         // With aes keys damage may pass here; the clear part and the ticket never.
-                        let ticket_end = 26 + u32::from_le_bytes([honest[22], honest[23], honest[24], honest[25]]) as usize;
+                        let ticket_end =
+                            26 + u32::from_le_bytes([honest[22], honest[23], honest[24], honest[25]]) as usize;
                         assert!(changed == honest || !strong && changed[..ticket_end] == honest[..ticket_end]);
                     }
                 }
