@@ -749,8 +749,11 @@ impl Pg {
                 fetched: None,
             };
             let listed = WithMissing { reader: cx.reader, missing: &self.missing };
-            let scrubbed = self.scrub_ls(&q.op.msg.ops).map(Ok);
-            match scrubbed.unwrap_or_else(|| exec::execute_pg(&ctx, &listed, &q.op.msg.ops)) {
+            let listed = match self.scrub_ls(&q.op.msg.ops) {
+                Some(outcome) => Ok(outcome),
+                None => exec::execute_pg(&ctx, &listed, &q.op.msg.ops),
+            };
+            match listed {
                 Ok(outcome) => {
                     let Some(q) = self.ops.pg_queue.pop_front() else { return };
                     let mut reply = self.reply_to(&q, outcome.result);

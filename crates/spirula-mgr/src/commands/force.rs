@@ -57,8 +57,7 @@ fn instruct(c: &Ctx<'_>, ask: &Ask<'_>, wanted: Vec<PgId>, mut said: String, fai
             None => of.entry(stat.acting_primary).or_default().push(pg),
         }
     }
-    let mut r = Reply::default();
-    r.ret = if bad && of.is_empty() { -errno::EINVAL } else { 0 };
+    let mut r = Reply { ret: if bad && of.is_empty() { -errno::EINVAL } else { 0 }, ..Reply::default() };
     for (osd, pgs) in of {
         if !c.mgr.hears(osd) {
             said += &format!("osd.{osd} is not currently connected");
