@@ -22,7 +22,8 @@ use spirula_messages::ceph::{
     Subscription, kind,
 };
 use spirula_messages::cluster::control::{
-    MgrBeacon, MgrDigest, OsdAlive, OsdBoot, OsdFailureReport, OsdMarkMeDown, OsdPgTemp, PgCreateAsk, PgsCreated,
+    MgrBeacon, MgrDigest, OsdAlive, OsdBoot, OsdFailureReport, OsdMarkMeDown, OsdPgTemp, PgCreateAsk, PgMerges,
+    PgsCreated,
 };
 use spirula_messages::{Body, Message, MessageError};
 use spirula_types::{EntityType, errno};
@@ -92,6 +93,7 @@ const NEEDS: &[(u16, Need)] = &[
     (OsdPgTemp::KIND, Need::Daemon(EntityType::Osd, "osd")),
     (PgCreateAsk::KIND, Need::Daemon(EntityType::Osd, "osd")),
     (PgsCreated::KIND, Need::Daemon(EntityType::Osd, "osd")),
+    (PgMerges::KIND, Need::Daemon(EntityType::Osd, "osd")),
     (MgrBeacon::KIND, Need::Daemon(EntityType::Mgr, "mgr")),
     (MgrDigest::KIND, Need::Daemon(EntityType::Mgr, "mgr")),
 ];

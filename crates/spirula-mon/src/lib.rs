@@ -30,6 +30,7 @@ mod event;
 mod failure;
 pub mod image;
 pub mod join;
+mod merges;
 mod mgr;
 mod mkfs;
 mod mon;

@@ -12,6 +12,7 @@ use crate::done::Done;
 use crate::event::{ConnId, MonEffect, MonEvent, Peer};
 use crate::failure::OsdTracker;
 use crate::image::Stored;
+use crate::merges::MergeTracker;
 use crate::mgr::MgrTracker;
 use crate::quorum::{After, Ask, GID_STEP, GlobalIds, Quorum};
 use crate::session::Session;
@@ -31,7 +32,7 @@ use spirula_messages::ceph::{
 };
 use spirula_messages::cluster::control::{
     MgrBeacon, MgrDigest, OsdAlive, OsdBoot, OsdFailureReport, OsdMarkMeDown, OsdMarkMeDownAck, OsdPgTemp, OsdStop,
-    PgCreateAsk, PgCreateGrant, PgsCreated, PgsCreatedAck,
+    PgCreateAsk, PgCreateGrant, PgMerges, PgsCreated, PgsCreatedAck,
 };
 use spirula_messages::cluster::quorum::MonJoin;
 use spirula_messages::{Body, Message, MessageError};
@@ -115,6 +116,7 @@ pub struct Mon {
     pub(crate) sessions: BTreeMap<ConnId, Session>,
     pub(crate) mgr: MgrTracker,
     pub(crate) osds: OsdTracker,
+    pub(crate) merges: MergeTracker,
     /// The OSDs that the last OSD map showed up, and its epoch.
     pub(crate) up_before: (Epoch, BTreeSet<OsdId>),
     /// Facts about ourselves, for `mon metadata`.
@@ -182,6 +184,7 @@ impl Mon {
             sessions: BTreeMap::new(),
             mgr: MgrTracker::default(),
             osds: OsdTracker::default(),
+            merges: MergeTracker::default(),
             up_before: (0, BTreeSet::new()),
             metadata: BTreeMap::new(),
             settings: RefCell::default(),
@@ -282,6 +285,7 @@ impl Mon {
             monmap: &state.monmap,
             quorum: &self.quorum,
             osdmap: &state.osdmap,
+            oldest_osdmap: state.oldest_osdmap(),
             mgrmap: &state.mgrmap,
             fsmap: &state.fsmap,
             mgr: &self.mgr.knowledge,
@@ -410,6 +414,7 @@ impl Mon {
             | OsdFailureReport::KIND
             | OsdAlive::KIND
             | OsdPgTemp::KIND
+            | PgMerges::KIND
             | PgsCreated::KIND => self.lead(Ask { conn, message: m, via: None }, out),
             other => tracing::debug!(conn, kind = other, "message of unknown type ignored"),
         }
@@ -603,6 +608,7 @@ impl Mon {
         let (conn, m) = match request {
             Request::Tick => {
                 self.tick_osds(work);
+                self.step_merges(work);
                 self.tick_mgr(work);
                 self.tick_mutes(work);
                 self.tick_auth(work);
@@ -691,6 +697,12 @@ impl Mon {
                 let t = OsdPgTemp::from_message(&m)?;
                 if own_osd(t.osd) {
                     Self::osd_pg_temp(&t, work);
+                }
+            }
+            PgMerges::KIND => {
+                let m = PgMerges::from_message(&m)?;
+                if own_osd(m.osd) {
+                    self.pg_merges(m, work);
                 }
             }
             PgsCreated::KIND => {

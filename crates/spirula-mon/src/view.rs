@@ -8,7 +8,7 @@ use spirula_auth::db::AuthDb;
 use spirula_encoding::UTime;
 use spirula_maps::{FsMap, MgrMap, MonMap, OsdMap, PgDigest};
 use spirula_messages::cluster::control::HealthInput;
-use spirula_types::{OsdId, Uuid};
+use spirula_types::{Epoch, OsdId, Uuid};
 use std::collections::BTreeMap;
 
 /// The monitors' agreement, as `quorum_status` and `status` show it.
@@ -55,6 +55,8 @@ pub struct ClusterView<'a> {
     pub quorum: &'a QuorumInfo,
     /// OSDs, pools, placement.
     pub osdmap: &'a OsdMap,
+    /// Oldest epoch of it that is kept.
+    pub oldest_osdmap: Epoch,
     /// Managers.
     pub mgrmap: &'a MgrMap,
     /// File systems.

@@ -22,8 +22,8 @@ use crate::tell::Answer;
 use bytes::Bytes;
 use spirula_messages::ceph::{MConfig, MLogAck, MMgrMap, MMonMap, MOsdMap, MOsdOp, MOsdOpReply, kind, osd::flag};
 use spirula_messages::cluster::control::{
-    OsdAlive, OsdForce, OsdMarkMeDownAck, OsdPgTemp, OsdReportAck, OsdScrub, OsdStop, PgCreateAsk, PgCreateGrant,
-    PgsCreated, PgsCreatedAck,
+    MergeWord, OsdAlive, OsdForce, OsdMarkMeDownAck, OsdPgTemp, OsdReportAck, OsdScrub, OsdStop, PgCreateAsk,
+    PgCreateGrant, PgMerges, PgsCreated, PgsCreatedAck,
 };
 use spirula_messages::cluster::pg::{OsdPing, OsdPong, PgAcks, PgCtl, PgCtls, PgTxn, RepAck};
 use spirula_messages::{Body, Message};
@@ -223,6 +223,7 @@ pub struct Osd {
     pub(crate) ctls: BTreeMap<OsdId, Vec<PgCtl>>,
     pub(crate) asking: Vec<(PgId, Epoch)>,
     pub(crate) created: Vec<(PgId, Epoch)>,
+    pub(crate) merges: BTreeMap<PgId, MergeWord>,
     /// Newest epoch that the map's `up_thru` of us must reach.
     pub(crate) alive: Epoch,
     /// Acting sets to ask the monitor for.
@@ -335,6 +336,7 @@ impl Osd {
             ctls: BTreeMap::new(),
             asking: Vec::new(),
             created: Vec::new(),
+            merges: BTreeMap::new(),
             alive: 0,
             acting: BTreeMap::new(),
             sched: Scheduler::new(Knobs::of(&cfg.settings, &cfg.device_class)),
@@ -670,6 +672,7 @@ impl Osd {
             PgEffect::Repaired => self.perf.repaired += 1,
             PgEffect::Log { error, text } => self.clog.say(error, text),
             PgEffect::Alive(epoch) => self.alive = self.alive.max(epoch),
+            PgEffect::Mergeable(word) => drop(self.merges.insert(id.pg, word)),
             PgEffect::WantActing(want) => drop(self.acting.insert(id.pg, want)),
             PgEffect::StateChanged => {
                 let state = self.pgs.get(&id).map(|p| p.state().0);
@@ -817,6 +820,10 @@ impl Osd {
         if !self.acting.is_empty() {
             let pgs = std::mem::take(&mut self.acting);
             self.to_mon(OsdPgTemp { osd: self.cfg.id, epoch: self.maps.epoch(), pgs });
+        }
+        if !self.merges.is_empty() {
+            let pgs = std::mem::take(&mut self.merges);
+            self.to_mon(PgMerges { osd: self.cfg.id, pgs });
         }
         if !self.created.is_empty() {
             let pgids = std::mem::take(&mut self.created).into_iter().collect();

@@ -86,6 +86,7 @@ impl Osd {
             let open = self.opener();
             self.peers.follow(&wanted, clock::monotonic(), open);
         }
+        self.fold_pgs();
         self.split_pgs();
         if own {
             let new: Vec<SpgId> = self.maps.ours(id).filter(|pg| !self.pgs.contains_key(pg)).collect();
@@ -105,34 +106,58 @@ impl Osd {
         }
     }
 
+    /// Folds the PGs that the newest map merges, before any sees it.
+    fn fold_pgs(&mut self) {
+        let epoch = self.maps.epoch();
+        let pg_num = |pool| self.maps.pool(pool).map(|p| p.pg_num);
+        for (id, sources) in spirula_pg::folds(&self.pgs, epoch, pg_num) {
+            let (Some(store), Some(pool)) = (self.store.as_ref(), self.maps.pool(id.pg.pool)) else { return };
+            let reader = StoreReader { store, shelf: &self.shelf };
+            let now = Now { mono_ms: mono_ms(), wall: clock::wall() };
+            let mut taken = Vec::new();
+            for s in sources {
+                let Some(mut pg) = self.pgs.remove(&s) else { continue };
+                pg.retire(now, &reader, &self.leases, &mut self.scratch);
+                self.effects.extend(self.scratch.drain(..).map(|e| (s, e)));
+                // A PG of that name that a later split makes counts its transactions anew.
+                self.committing.retain(|(_, pg, ..)| *pg != s);
+                taken.push(pg);
+            }
+            let mut pg = self.pgs.remove(&id).unwrap_or_else(|| Pg::new(id, self.cfg.id, self.pg_cfg.clone()));
+            let step = (epoch, pool.pg_num);
+            pg.fold(taken, pool.merged.as_ref(), step, now, &reader, &self.leases, &mut self.scratch);
+            self.effects.extend(self.scratch.drain(..).map(|e| (id, e)));
+            self.pgs.insert(id, pg);
+        }
+        self.perform();
+    }
+
     /// Splits the PGs of pools that have grown, before they see the map that says so.
     pub(crate) fn split_pgs(&mut self) {
+        let epoch = self.maps.epoch();
         let grown: Vec<(SpgId, u32)> = self
             .pgs
             .iter()
             .filter_map(|(id, pg)| {
                 let to = self.maps.pool(id.pg.pool)?.pg_num;
-                (pg.exists() && pg.pg_num() < to).then_some((*id, to))
+                (pg.exists() && pg.shaped() < epoch && pg.pg_num() < to).then_some((*id, to))
             })
             .collect();
-        let mut early = Vec::new();
         for (id, to) in grown {
             let Some(pg) = self.pgs.get_mut(&id) else { continue };
             let store = self.store.as_ref();
             let Some(store) = store else { return };
             let reader = StoreReader { store, shelf: &self.shelf };
             let now = Now { mono_ms: mono_ms(), wall: clock::wall() };
-            let children = pg.split(now, to, &reader, &self.leases, &mut self.scratch);
+            let children = pg.split(now, (epoch, to), &reader, &self.leases, &mut self.scratch);
             self.effects.extend(self.scratch.drain(..).map(|e| (id, e)));
-            for child in children {
-                let child_id = child.id();
+            for mut child in children {
                 // Peers that split before us may have written to the child already.
-                let held = self.pgs.insert(child_id, child).map(|mut p| p.take_early()).unwrap_or_default();
-                early.extend(held.into_iter().map(|(from, msg)| (child_id, from, msg)));
+                if let Some(early) = self.pgs.remove(&child.id()).filter(|p| !p.exists()) {
+                    child.inherit(early);
+                }
+                self.pgs.insert(child.id(), child);
             }
-        }
-        for (id, from, msg) in early {
-            self.feed_pg(id, PgEvent::Peer(from, msg));
         }
         self.perform();
     }

@@ -10,7 +10,7 @@ use spirula_maps::osdmap::pool::flag;
 use spirula_maps::osdmap::{ApplyError, EncodedOsdMap, Incremental, OsdMap, PgTable, flags};
 use spirula_messages::ceph::MOsdMap;
 use spirula_pg::exec::{Fullness, PoolRules};
-use spirula_pg::{MapView, OsdView, Permits, PoolView};
+use spirula_pg::{MapView, Merged, OsdView, Permits, PoolView};
 use spirula_types::{Epoch, OsdId, Peer, PgId, PoolId, SpgId, Uuid};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -55,7 +55,8 @@ pub struct Maps {
     recent: VecDeque<(Epoch, Bytes)>,
     /// Came, and not yet applied.
     incoming: BTreeMap<Epoch, Bytes>,
-    incoming_full: Option<(Epoch, Bytes)>,
+    /// With the oldest epoch that its sender has.
+    incoming_full: Option<(Epoch, Bytes, Epoch)>,
     table: PgTable,
     /// First epoch of each PG's present interval, as far as we have followed.
     since: BTreeMap<PgId, Epoch>,
@@ -64,6 +65,8 @@ pub struct Maps {
     pools: BTreeMap<PoolId, Arc<PoolView>>,
     /// The last step left maps out.
     gap: bool,
+    /// And the monitors have none of them any more.
+    trimmed: bool,
 }
 
 impl Maps {
@@ -105,7 +108,7 @@ impl Maps {
         }
         self.incoming.extend(m.incrementals);
         if let Some((epoch, bytes)) = m.fulls.into_iter().next_back() {
-            self.incoming_full = Some((epoch, bytes));
+            self.incoming_full = Some((epoch, bytes, m.oldest));
         }
         Ok(())
     }
@@ -125,13 +128,14 @@ impl Maps {
                 self.incoming.clear();
                 return Err(e);
             }
-            self.gap = false;
-        } else if let Some((epoch, bytes)) = self.incoming_full.take().filter(|(e, _)| *e > have) {
+            (self.gap, self.trimmed) = (false, false);
+        } else if let Some((epoch, bytes, oldest)) = self.incoming_full.take().filter(|(e, ..)| *e > have) {
             let full = EncodedOsdMap::from_bytes(bytes).map_err(|source| MapError::Decode { epoch, source })?;
             self.full = full.bytes().clone();
             self.map = Some(Arc::new(full.into_map()));
             self.recent.clear();
             self.gap = epoch != have + 1;
+            self.trimmed = self.gap && epoch <= oldest;
         } else {
             return Ok(false);
         }
@@ -156,7 +160,6 @@ impl Maps {
     fn derive(&mut self) {
         let Some(map) = self.map.clone() else { return };
         let table = map.map_all();
-        let shape = |p: Option<&Arc<PoolView>>| p.map(|p| (p.size, p.min_size, p.pg_num));
         let old_pools = std::mem::take(&mut self.pools);
         self.osds = Arc::new(map.osds().map(|o| (o, osd_view(&map, o))).collect());
         self.permits = Permits {
@@ -177,10 +180,21 @@ impl Maps {
                     Fullness::No
                 };
                 let appends_only = p.is_erasure() && !p.has_flag(flag::EC_OVERWRITES);
+                // The merge that led from the map before to this one, if it was one.
+                let before = old_pools.get(id).filter(|_| !self.gap).map(|o| o.pg_num);
+                let m = &p.last_pg_merge_meta;
+                let is_last = before == Some(p.pg_num + 1) && m.source_pgid == PgId::new(*id, p.pg_num);
                 let view = PoolView {
                     size: usize::from(p.size),
                     min_size: usize::from(p.min_size),
                     pg_num: p.pg_num,
+                    pg_num_pending: p.pg_num_pending,
+                    pg_num_target: p.pg_num_target,
+                    merged: is_last.then_some(Merged {
+                        source: m.source_pgid,
+                        source_version: m.source_version,
+                        target_version: m.target_version,
+                    }),
                     force_resend: p.last_force_op_resend,
                     rules: PoolRules {
                         erasure: p.is_erasure(),
@@ -194,8 +208,11 @@ impl Maps {
         let epoch = map.epoch;
         let mut since = BTreeMap::new();
         for (pg, m) in table.iter() {
-            let same =
-                self.table.get(pg) == Some(m) && shape(old_pools.get(&pg.pool)) == shape(self.pools.get(&pg.pool));
+            let alike = match (old_pools.get(&pg.pool), self.pools.get(&pg.pool)) {
+                (Some(a), Some(b)) => a.is_same_for(b, pg.seed),
+                _ => false,
+            };
+            let same = self.table.get(pg) == Some(m) && alike;
             let at = if same { self.since.get(&pg).copied() } else { None };
             since.insert(pg, at.unwrap_or(epoch));
         }
@@ -219,6 +236,7 @@ impl Maps {
             epoch: self.epoch(),
             since: self.since.get(&pg).copied().unwrap_or(0),
             gap: self.gap,
+            trimmed: self.trimmed,
             pool,
             up,
             acting,

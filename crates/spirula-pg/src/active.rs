@@ -51,6 +51,8 @@ pub(crate) struct Active {
     pub clean: bool,
     /// The acting set asked for when recovery is done; empty for the one CRUSH gives.
     pub want: Option<Vec<OsdId>>,
+    /// What the monitor was told for a merge: ready, with which map (or only able, in which interval).
+    pub merge_told: Option<(bool, spirula_types::Epoch)>,
     pub recovery: Recovery,
 }
 
@@ -70,6 +72,7 @@ impl Active {
             inflight: VecDeque::new(),
             clean: false,
             want: None,
+            merge_told: None,
             recovery: Recovery::default(),
         }
     }
@@ -87,7 +90,11 @@ impl Active {
     }
 
     pub fn wants_tick(&self) -> bool {
-        self.fresh || self.want.is_some() || self.wait_until > 0 || self.recovery.wants_tick()
+        self.fresh
+            || self.want.is_some()
+            || self.merge_told.is_some()
+            || self.wait_until > 0
+            || self.recovery.wants_tick()
     }
 
     /// State bits.
@@ -124,7 +131,9 @@ impl Pg {
 
     /// A newer map of the same interval.
     pub(crate) fn active_map_advanced(&mut self, cx: &mut Cx<'_>) {
+        self.forget_lost_sources(cx);
         self.begin_recovery(cx);
+        self.tell_merge(false, cx);
     }
 
     pub(crate) fn active_tick(&mut self, cx: &mut Cx<'_>) {
@@ -134,6 +143,7 @@ impl Pg {
             a.wait_until = 0;
             cx.out.push(PgEffect::StateChanged);
             self.run_waiting(cx);
+            self.tell_merge(false, cx);
         }
         let Some(a) = self.active_mut() else { return };
         if cx.now.mono_ms < a.asked_ms + retry || planted!(self.cfg, NoRetry) {
@@ -148,6 +158,7 @@ impl Pg {
             cx.out.push(PgEffect::WantActing(want.clone()));
         } else {
             self.retry_recovery(cx);
+            self.tell_merge(true, cx);
         }
     }
 

@@ -3,10 +3,11 @@
 use crate::exec::{Fetched, Fullness, PoolRules, Prefetch, Source};
 use spirula_encoding::UTime;
 use spirula_messages::ceph::osd::{MOsdOp, MOsdOpReply};
+use spirula_messages::cluster::control::MergeWord;
 use spirula_messages::cluster::pg::{Ends, PgCtl, PgTxn, RepAck};
 use spirula_messages::cluster::scrub::ScrubMap;
 use spirula_types::transaction::Transaction;
-use spirula_types::{Epoch, HObject, OsdId, Peer, PgId, ReqId, SpgId};
+use spirula_types::{EVersion, Epoch, HObject, OsdId, Peer, PgId, ReqId, SpgId, hash};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -35,6 +36,12 @@ pub struct PoolView {
     pub min_size: usize,
     /// PGs in the pool.
     pub pg_num: u32,
+    /// PGs after the merge that is pending; `pg_num` if none is.
+    pub pg_num_pending: u32,
+    /// PGs wanted.
+    pub pg_num_target: u32,
+    /// The merge that this very map made.
+    pub merged: Option<Merged>,
     /// Epoch from which clients resend everything (`last_force_op_resend`), 0 for never.
     pub force_resend: Epoch,
     /// Kind of pool, and whether it may take more data ([`Fullness`] of pool or cluster).
@@ -42,10 +49,43 @@ pub struct PoolView {
 }
 
 impl PoolView {
+    /// Is PG `seed` part of a merge that is pending?
+    pub fn is_premerge(&self, seed: u32) -> bool {
+        self.pg_num_pending < self.pg_num && Self::folds(seed, self.pg_num, self.pg_num_pending)
+    }
+
+    /// Will PG `seed` be part of a merge until the pool is as small as wanted?
+    pub fn shrinks(&self, seed: u32) -> bool {
+        self.pg_num_target < self.pg_num && Self::folds(seed, self.pg_num, self.pg_num_target)
+    }
+
+    /// Is PG `seed` a source or target of the merges from `from` to `to` PGs?
+    fn folds(seed: u32, from: u32, to: u32) -> bool {
+        seed >= to || hash::range_bits(seed, from) != hash::range_bits(seed, to)
+    }
+
+    /// Does what `other` says of the pool leave PG `seed` in the same interval?
+    pub fn is_same_for(&self, other: &Self, seed: u32) -> bool {
+        (self.size, self.min_size) == (other.size, other.min_size)
+            && hash::range_bits(seed, self.pg_num) == hash::range_bits(seed, other.pg_num)
+            && self.is_premerge(seed) == other.is_premerge(seed)
+    }
+
     /// Is the pool, or the cluster, full?
     pub fn is_full(&self) -> bool {
         self.rules.fullness != Fullness::No
     }
+}
+
+/// What the map says of a merge: both PGs were whole on all members, and ended at these versions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Merged {
+    /// The PG that went.
+    pub source: PgId,
+    /// Its newest entry.
+    pub source_version: EVersion,
+    /// The newest entry of the PG it went into.
+    pub target_version: EVersion,
 }
 
 /// What a map says about one OSD.
@@ -84,6 +124,9 @@ pub struct MapView {
     pub since: Epoch,
     /// The maps between the last view and this one are lost.
     pub gap: bool,
+    /// This is the oldest map that the monitors keep, after a gap: they let go only of maps from before
+    /// the last epoch in which every PG is known to have been clean.
+    pub trimmed: bool,
     /// The pool; `None` when it is deleted.
     pub pool: Option<Arc<PoolView>>,
     /// The members CRUSH wants, those that are up.
@@ -110,6 +153,7 @@ impl Default for MapView {
             epoch: 0,
             since: 0,
             gap: false,
+            trimmed: false,
             pool: None,
             up: Vec::new(),
             acting: Vec::new(),
@@ -369,6 +413,8 @@ pub enum PgEffect {
     /// Ask the monitor for this acting set, as a map holds it (empty: for the one CRUSH gives).
     /// Repeated until the map shows it.
     WantActing(Vec<OsdId>),
+    /// Tell the monitor this, for a merge of the PG. Repeated until the map shows it.
+    Mergeable(MergeWord),
     /// State or statistics changed: publish `Pg::stat`.
     StateChanged,
     /// A bad copy here has been replaced by a good one.
@@ -473,6 +519,12 @@ pub enum Bug {
     ScrubShallow,
     /// A repair takes the primary's copy for the good one.
     RepairTrustsPrimary,
+    /// Copies are folded whatever they hold.
+    FoldUnchecked,
+    /// The source's requests are forgotten.
+    FoldForgetsRequests,
+    /// Writes go on while a merge is pending.
+    WritesWhilePending,
 }
 
 impl Default for PgConfig {

@@ -14,6 +14,7 @@
 use crate::api::MapView;
 use spirula_encoding::{Decode, DecodeError, Decoder, Encode, Encoder};
 use spirula_messages::cluster::pg::PastInterval;
+use spirula_types::hash::range_bits;
 use spirula_types::{Epoch, OsdId, Peer};
 use std::collections::BTreeSet;
 
@@ -36,11 +37,13 @@ pub struct Interval {
     pub min_size: u32,
     /// PGs in the pool; 0 once the pool is deleted.
     pub pg_num: u32,
+    /// A merge of the PG is pending.
+    pub premerge: bool,
 }
 
 impl Encode for Interval {
     fn encode(&self, out: &mut Encoder) {
-        out.versioned(1, 1, |o| {
+        out.versioned(2, 1, |o| {
             o.u32(self.since);
             o.put(&self.up);
             o.put(&self.acting);
@@ -49,13 +52,14 @@ impl Encode for Interval {
             o.u32(self.size);
             o.u32(self.min_size);
             o.u32(self.pg_num);
+            o.bool(self.premerge);
         });
     }
 }
 
 impl Decode for Interval {
     fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
-        d.versioned("interval", 1, |d, _| {
+        d.versioned("interval", 2, |d, v| {
             Ok(Self {
                 since: d.get()?,
                 up: d.get()?,
@@ -65,14 +69,15 @@ impl Decode for Interval {
                 size: d.get()?,
                 min_size: d.get()?,
                 pg_num: d.get()?,
+                premerge: v >= 2 && d.bool()?,
             })
         })
     }
 }
 
 impl Interval {
-    /// The interval that begins in `since`, as the map describes it.
-    pub fn of(view: &MapView, since: Epoch) -> Self {
+    /// The interval of PG `seed` that begins in `since`, as the map describes it.
+    pub fn of(seed: u32, view: &MapView, since: Epoch) -> Self {
         let pool = view.pool.as_deref();
         Self {
             since,
@@ -83,11 +88,12 @@ impl Interval {
             size: pool.map_or(0, |p| p.size as u32),
             min_size: pool.map_or(0, |p| p.min_size as u32),
             pg_num: pool.map_or(0, |p| p.pg_num),
+            premerge: view.is_premerge(seed),
         }
     }
 
-    /// Does the interval go on with this map?
-    pub fn continues(&self, view: &MapView) -> bool {
+    /// Does the interval of PG `seed` go on with this map? Splits and merges of others do not end it.
+    pub fn continues(&self, seed: u32, view: &MapView) -> bool {
         let pool = view.pool.as_deref();
         self.up == view.up
             && self.acting == view.acting
@@ -95,7 +101,11 @@ impl Interval {
             && self.primary == view.primary
             && self.size == pool.map_or(0, |p| p.size as u32)
             && self.min_size == pool.map_or(0, |p| p.min_size as u32)
-            && self.pg_num == pool.map_or(0, |p| p.pg_num)
+            && match pool {
+                Some(p) => self.pg_num > 0 && range_bits(seed, self.pg_num) == range_bits(seed, p.pg_num),
+                None => self.pg_num == 0,
+            }
+            && self.premerge == view.is_premerge(seed)
     }
 
     /// The closed interval, whose last map was `last`; without that map the worst is assumed.

@@ -20,7 +20,7 @@
 //! | `lease` | why a replaced primary serves no stale read |
 //! | `log`, `missing`, `merge` | what was done lately; what is lacking; making one history of two |
 //! | [`shard`] | shards of one PG beside each other in a store |
-//! | `split` | more PGs in a pool |
+//! | `split`, `fold` | more PGs in a pool; **fewer of them, and why that is safe** |
 //! | `stat`, `query` | reports and `pg query` |
 //!
 //! What the shell owes a PG:
@@ -34,11 +34,11 @@
 //! * every PG is given every map, in order, from the newest one processed before a restart on
 //!   ([`MapView::gap`] where that is impossible), and is told from when on the maps show this
 //!   incarnation up ([`MapView::live`]); every stored PG is split before it sees a map with
-//!   more PGs; an OSD that restarts is down for at least one epoch;
+//!   more PGs, and folded ([`Pg::fold`]) before any sees one with fewer; an OSD that restarts is down for at least one epoch;
 //! * every OSD pings its peers and keeps [`Leases`].
 //!
 //! Not here yet: snapshots, erasure coding (enters at `Pg::replicate` for writes, and at
-//! `recovery::copy` for objects), object classes, merging PGs.
+//! `recovery::copy` for objects), object classes.
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test"))]
 
@@ -59,6 +59,7 @@ macro_rules! planted {
 mod active;
 mod api;
 pub mod exec;
+mod fold;
 mod intervals;
 mod lease;
 mod listing;
@@ -80,9 +81,10 @@ mod stat;
 #[cfg(feature = "plant-bugs")]
 pub use api::Bug;
 pub use api::{
-    ClientOp, ConnId, CreateAnswer, MapView, Now, OpId, OsdView, PeerMsg, Permits, PgConfig, PgEffect, PgEvent,
+    ClientOp, ConnId, CreateAnswer, MapView, Merged, Now, OpId, OsdView, PeerMsg, Permits, PgConfig, PgEffect, PgEvent,
     PoolView, ReadKey, Reservation, Token, TurnKind,
 };
+pub use fold::{folds, target_of};
 pub use intervals::Interval;
 pub use lease::{DRIFT, Leases};
 pub use log::{Dup, EntryKind, LogEntry, PgLog};

@@ -9,7 +9,7 @@
 use bytes::Bytes;
 use spirula_encoding::{Decode, DecodeError, Decoder, Encode, Encoder, UTime};
 use spirula_types::{EVersion, HObject, PoolId, ReqId};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 
 /// What an entry did to its object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,11 +41,21 @@ pub struct LogEntry {
     pub object: HObject,
     /// Client's time.
     pub mtime: UTime,
+    /// 0 for an entry of this PG's own history; else 1 + the seed of the PG, since merged into this
+    /// one, whose history `version` belongs to.
+    pub home: u32,
+}
+
+/// Where an entry is kept in the log: by version. Two PGs that are merged may have used the same
+/// versions, so those of the one that went come behind those of the other of the same epoch. (A PG
+/// never makes 2^44 entries.)
+fn key_of(version: EVersion, home: u32) -> EVersion {
+    EVersion::new(version.epoch, version.version | (u64::from(home) << 44))
 }
 
 impl Encode for LogEntry {
     fn encode(&self, out: &mut Encoder) {
-        out.versioned(1, 1, |o| {
+        out.versioned(2, 1, |o| {
             o.put(&self.version);
             o.put(&self.prior);
             o.u64(self.user_version);
@@ -58,13 +68,14 @@ impl Encode for LogEntry {
             });
             o.put(&self.object);
             o.put(&self.mtime);
+            o.u32(self.home);
         });
     }
 }
 
 impl Decode for LogEntry {
     fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
-        d.versioned("log entry", 1, |d, _| {
+        d.versioned("log entry", 2, |d, v| {
             Ok(Self {
                 version: d.get()?,
                 prior: d.get()?,
@@ -79,12 +90,18 @@ impl Decode for LogEntry {
                 },
                 object: d.get()?,
                 mtime: d.get()?,
+                home: if v >= 2 { d.u32()? } else { 0 },
             })
         })
     }
 }
 
 impl LogEntry {
+    /// Its place in the stored log.
+    pub fn key(&self) -> EVersion {
+        key_of(self.version, self.home)
+    }
+
     /// The stored form.
     pub fn to_bytes(&self) -> Bytes {
         let mut o = Encoder::with_capacity(192 + self.object.name.len());
@@ -106,11 +123,25 @@ pub struct Dup {
     pub result: i32,
     /// Hash of its object.
     pub hash: u32,
+    /// As in [`LogEntry`].
+    pub home: u32,
 }
 
 impl Dup {
     fn of(e: &LogEntry) -> Self {
-        Self { version: e.version, reqid: e.reqid, user_version: e.user_version, result: e.result, hash: e.object.hash }
+        Self {
+            version: e.version,
+            reqid: e.reqid,
+            user_version: e.user_version,
+            result: e.result,
+            hash: e.object.hash,
+            home: e.home,
+        }
+    }
+
+    /// Its place in the stored log.
+    fn key(&self) -> EVersion {
+        key_of(self.version, self.home)
     }
 
     /// As a log entry that changed nothing, for another copy's log. `pool` is the PG's.
@@ -124,6 +155,7 @@ impl Dup {
             kind: EntryKind::Nothing,
             object: HObject::pool_start(pool, self.hash),
             mtime: UTime::ZERO,
+            home: self.home,
         }
     }
 }
@@ -135,7 +167,7 @@ pub struct PgLog {
     entries: VecDeque<LogEntry>,
     /// Requests of entries up to the tail, oldest first.
     dups: VecDeque<Dup>,
-    /// Request → version of its entry. Only looked up, never walked.
+    /// Request → key of its entry. Only looked up, never walked.
     requests: HashMap<ReqId, EVersion>,
 }
 
@@ -145,7 +177,7 @@ impl PgLog {
         let mut log = Self { tail, ..Self::default() };
         for e in entries {
             if e.version <= tail {
-                log.requests.insert(e.reqid, e.version);
+                log.requests.insert(e.reqid, e.key());
                 log.dups.push_back(Dup::of(&e));
             } else {
                 log.push(e);
@@ -210,7 +242,7 @@ impl PgLog {
         if let Some(e) = self.at(v) {
             return Some(Dup::of(e));
         }
-        let i = self.dups.binary_search_by(|d| d.version.cmp(&v)).ok()?;
+        let i = self.dups.binary_search_by(|d| d.key().cmp(&v)).ok()?;
         self.dups.get(i).copied()
     }
 
@@ -248,16 +280,40 @@ impl PgLog {
             self.dups.push_back(Dup::of(&e));
         }
         self.tail = self.tail.max(to);
+        let tracked = tracked.saturating_mul(self.homes());
         let mut gone = None;
         while self.dups.len() + self.entries.len() > tracked
             && let Some(d) = self.dups.pop_front()
         {
-            if self.requests.get(&d.reqid) == Some(&d.version) {
+            if self.requests.get(&d.reqid) == Some(&d.key()) {
                 self.requests.remove(&d.reqid);
             }
-            gone = Some(d.version);
+            gone = Some(d.key());
         }
         gone
+    }
+
+    /// Number of PGs whose requests are remembered: each keeps as many as a PG does.
+    fn homes(&self) -> usize {
+        let merged: BTreeSet<u32> = self.dups.iter().map(|d| d.home).filter(|h| *h > 0).collect();
+        1 + merged.len()
+    }
+
+    /// The log of what `self` and `other`, the log of PG `seed`, become when they are merged at `at`:
+    /// nothing but the requests of both, oldest first. `pool` is theirs.
+    pub fn folded(&self, other: Option<(&PgLog, u32)>, at: EVersion, pool: PoolId) -> (PgLog, Vec<LogEntry>) {
+        let all = |log: &PgLog| {
+            let dups: Vec<Dup> = log.dups.iter().copied().chain(log.entries.iter().map(Dup::of)).collect();
+            dups
+        };
+        let mut dups = all(self);
+        if let Some((log, seed)) = other {
+            let theirs = all(log).into_iter();
+            dups.extend(theirs.map(|d| Dup { home: if d.home == 0 { seed.saturating_add(1) } else { d.home }, ..d }));
+        }
+        dups.sort_by_key(Dup::key);
+        let entries: Vec<LogEntry> = dups.into_iter().map(|d| d.to_entry(pool)).collect();
+        (PgLog::new(at, entries.iter().cloned()), entries)
     }
 
     /// Forgets entries after `to` and returns them, oldest first.
@@ -314,6 +370,7 @@ mod tests {
             kind: EntryKind::Modify,
             object: HObject::head(1, Bytes::new(), Bytes::new(), object.into()),
             mtime: UTime::ZERO,
+            home: 0,
         }
     }
 
@@ -345,6 +402,38 @@ mod tests {
         assert_eq!(log.trim_point(4, 2, EVersion::new(1, 3)), Some(EVersion::new(1, 3)));
         assert_eq!(log.trim_point(4, 2, EVersion::default()), None);
         assert_eq!(log.trim_point(8, 2, EVersion::new(1, 10)), None);
+    }
+
+    #[test]
+    fn requests_of_two_logs_of_the_same_versions_are_all_found_in_what_they_become() {
+        let mut a = PgLog::new(EVersion::default(), (1..=6).map(|v| entry(1, v, "a")));
+        a.trim(EVersion::new(1, 3), 100);
+        let other = |v: u64| LogEntry {
+            reqid: ReqId { name: EntityName::client(9), tid: v, inc: 0 },
+            user_version: 100 + v,
+            ..entry(1, v, "b")
+        };
+        let b = PgLog::new(EVersion::default(), (2..=5).map(other));
+        let at = EVersion::new(2, 7);
+        let (both, entries) = a.folded(Some((&b, 4)), at, 1);
+        assert_eq!((both.tail(), both.head(), both.len(), entries.len()), (at, at, 0, 10));
+        let keys: BTreeSet<EVersion> = entries.iter().map(LogEntry::key).collect();
+        assert_eq!(keys.len(), 10, "each has a place of its own");
+        let mut again = PgLog::new(at, entries);
+        for v in 1..=6 {
+            assert_eq!(again.find(&entry(1, v, "a").reqid).map(|d| (d.version.version, d.user_version)), Some((v, v)));
+        }
+        for v in 2..=5 {
+            assert_eq!(again.find(&other(v).reqid).map(|d| (d.version.version, d.user_version)), Some((v, 100 + v)));
+        }
+        // Merged again, they keep what they are.
+        let (third, _) = PgLog::default().folded(Some((&again, 2)), EVersion::new(3, 9), 1);
+        assert_eq!(third.find(&other(3).reqid).map(|d| (d.version.version, d.home)), Some((3, 5)));
+        assert_eq!(third.find(&entry(1, 3, "a").reqid).map(|d| (d.version.version, d.home)), Some((3, 3)));
+        // As many as two PGs remember; the oldest go first.
+        again.trim(at, 4);
+        assert_eq!(again.dups().count(), 8);
+        assert!(again.find(&entry(1, 1, "a").reqid).is_none() && again.find(&other(5).reqid).is_some());
     }
 
     #[test]

@@ -8,7 +8,7 @@ use crate::exec::{INFO_ATTR, ObjectInfo, ObjectReader, ReadError, pg_end, pg_sta
 use crate::log::{EntryKind, LogEntry, PgLog};
 use crate::missing::Missing;
 use crate::peering::removals;
-use crate::pg::{After, Cx, Pg, Role, Step};
+use crate::pg::{After, Cx, Pg, Role, Step, has_range};
 use crate::recovery::copy::{Chunk, chunk};
 use spirula_encoding::{DecodeError, from_slice};
 use spirula_messages::cluster::pg::{
@@ -295,7 +295,7 @@ impl Pg {
         cx: &mut Cx<'_>,
     ) {
         let pg_num = self.view.as_ref().and_then(|v| v.pool.as_ref()).map_or(0, |p| p.pg_num);
-        if told.pg != self.id || told.pg_num != pg_num {
+        if told.pg != self.id || !has_range(self.id, told.pg_num, pg_num) {
             tracing::error!(pg = %self.id, %from, ?told, "activation of another pg");
             return;
         }
@@ -342,7 +342,7 @@ impl Pg {
                 txn.meta.push(MetaOp::LogRemove { pg: id });
                 let parsed = parse(&entries)?;
                 for (e, entry) in parsed.iter().zip(entries) {
-                    txn.meta.push(MetaOp::LogAppend { pg: id, version: e.version, entry });
+                    txn.meta.push(MetaOp::LogAppend { pg: id, version: e.key(), entry });
                 }
                 self.log = PgLog::new(tail, parsed);
                 self.missing.clear();
@@ -359,7 +359,7 @@ impl Pg {
                 self.info = Some(PgInfo { last_backfill, les, ..told.clone() });
                 txn.meta.push(MetaOp::LogRewind { pg: id, to: after });
                 for (e, entry) in parsed.iter().zip(entries) {
-                    txn.meta.push(MetaOp::LogAppend { pg: id, version: e.version, entry });
+                    txn.meta.push(MetaOp::LogAppend { pg: id, version: e.key(), entry });
                 }
                 txn.objects = removals(self.merge_own(after, &parsed));
             }
@@ -415,21 +415,7 @@ impl Pg {
     fn start_removal(&mut self, cx: &mut Cx<'_>) {
         self.leave_role(cx);
         self.role = Role::Removing;
-        self.log = PgLog::default();
-        self.missing.clear();
-        self.past.clear();
-        if let Some(info) = &mut self.info {
-            // From here on this copy counts for nothing, even after a restart.
-            *info = PgInfo {
-                pg: info.pg,
-                pg_num: info.pg_num,
-                created: info.created,
-                origin: info.origin,
-                creation: info.creation,
-                last_backfill: HObject::min(),
-                ..PgInfo::default()
-            };
-        }
+        self.make_void();
         let mut txn = Transaction::default();
         self.record_ops(&mut txn.meta);
         txn.meta.push(MetaOp::LogRemove { pg: self.id });

@@ -104,6 +104,7 @@ mod tests {
             kind,
             object: o(object),
             mtime: UTime::ZERO,
+            home: 0,
         }
     }
 

@@ -105,6 +105,12 @@ impl Ops {
         self.waiting.is_empty() && self.pg_queue.is_empty() && self.contexts.values().all(|c| c.queue.is_empty())
     }
 
+    /// Takes over what waits elsewhere.
+    pub fn inherit(&mut self, old: Ops) {
+        self.arrivals = self.arrivals.max(old.arrivals);
+        self.waiting.extend(old.waiting);
+    }
+
     /// Forgets requests of a closed connection that were not executed.
     pub fn drop_connection(&mut self, conn: ConnId) -> Vec<OpId> {
         let mut gone = Vec::new();
@@ -320,6 +326,11 @@ impl Pg {
         self.ops.waiting.extend(all);
     }
 
+    /// Forgets every request; their clients send them again by themselves.
+    pub(crate) fn drop_all_ops(&mut self, cx: &mut Cx<'_>) {
+        cx.out.extend(self.ops.waiting.drain(..).map(|q| PgEffect::Drop(q.op.id)));
+    }
+
     /// The pool is gone: everything that waits ends with ENOENT.
     pub(crate) fn refuse_all_ops(&mut self, cx: &mut Cx<'_>) {
         for q in std::mem::take(&mut self.ops.waiting) {
@@ -390,6 +401,9 @@ impl Pg {
             let (write, inflight) = (first.class.write, context.inflight);
             if write && self.answered_before(object, cx) {
                 continue;
+            }
+            if write && self.is_premerge() {
+                return; // The next interval comes back here.
             }
             if write && self.scrub.blocks(object) && !planted!(self.cfg, ScrubBesideWrites) {
                 return; // The end of the chunk comes back here.
@@ -575,6 +589,7 @@ impl Pg {
             kind: EntryKind::Nothing,
             object: object.clone(),
             mtime: q.op.msg.mtime,
+            home: 0,
         };
         let context = self.ops.context(object);
         context.inflight += 1;

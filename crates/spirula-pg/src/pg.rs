@@ -14,7 +14,7 @@ use bytes::Bytes;
 use spirula_encoding::{Decode, DecodeError, Decoder, Encode, Encoder, from_slice, to_vec};
 use spirula_messages::cluster::pg::{CtlBody, Ends, PastInterval, PgCtl, PgHead, PgInfo};
 use spirula_types::transaction::{MetaOp, Transaction};
-use spirula_types::{EVersion, Epoch, HObject, OsdId, Peer, PgId, SpgId};
+use spirula_types::{EVersion, Epoch, HObject, OsdId, Peer, PgId, SpgId, hash};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
@@ -92,6 +92,8 @@ pub struct Pg {
     pub(crate) past: Vec<PastInterval>,
     pub(crate) interval: Interval,
     pub(crate) view: Option<Arc<MapView>>,
+    /// Epoch of the map for which this copy was split or folded last: it is shown none before.
+    pub(crate) shaped: Epoch,
     /// Requests sent with an older map were meant for another primary's time.
     pub(crate) primary_since: Epoch,
     pub(crate) role: Role,
@@ -155,25 +157,28 @@ pub(crate) struct Record {
     pub info: PgInfo,
     pub interval: Interval,
     pub past: Vec<PastInterval>,
+    pub shaped: Epoch,
 }
 
 impl Encode for Record {
     fn encode(&self, out: &mut Encoder) {
-        out.versioned(2, 2, |o| {
+        out.versioned(3, 2, |o| {
             o.put(&self.info);
             o.put(&self.interval);
             o.put(&self.past);
+            o.u32(self.shaped);
         });
     }
 }
 
 impl Decode for Record {
     fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
-        d.versioned("PG record", 2, |d, v| {
+        d.versioned("PG record", 3, |d, v| {
             if v < 2 {
                 return Err(DecodeError::Value { what: "PG record version", value: i64::from(v) });
             }
-            Ok(Self { info: d.get()?, interval: d.get()?, past: d.get()? })
+            let (info, interval, past) = (d.get()?, d.get()?, d.get()?);
+            Ok(Self { info, interval, past, shaped: if v >= 3 { d.u32()? } else { 0 } })
         })
     }
 }
@@ -205,6 +210,11 @@ impl Stored {
     }
 }
 
+/// Are the hashes of a PG the same in a pool of `a` and of `b` PGs?
+pub(crate) fn has_range(pg: PgId, a: u32, b: u32) -> bool {
+    hash::range_bits(pg.seed, a) == hash::range_bits(pg.seed, b)
+}
+
 impl Pg {
     /// A PG of which nothing is stored here.
     pub fn new(id: SpgId, osd: OsdId, cfg: Arc<PgConfig>) -> Self {
@@ -218,6 +228,7 @@ impl Pg {
             past: Vec::new(),
             interval: Interval::default(),
             view: None,
+            shaped: 0,
             primary_since: 0,
             role: Role::Idle,
             next_token: 1,
@@ -247,7 +258,7 @@ impl Pg {
     /// # Errors
     /// [`DecodeError`] when a record or the log is damaged.
     pub fn load(id: SpgId, osd: OsdId, cfg: Arc<PgConfig>, stored: &Stored) -> Result<Self, DecodeError> {
-        let Record { mut info, interval, past } = from_slice(&stored.record)?;
+        let Record { mut info, interval, past, shaped } = from_slice(&stored.record)?;
         if info.pg != id.pg {
             return Err(DecodeError::Value { what: "PG record of another PG", value: i64::from(info.pg.seed) });
         }
@@ -259,7 +270,7 @@ impl Pg {
         let mut pg = Self::new(id, osd, cfg);
         pg.log = PgLog::new(tail, entries);
         pg.missing = Missing::load(id, stored.missing.iter().cloned())?;
-        (pg.interval, pg.past, pg.info) = (interval, past, Some(info));
+        (pg.interval, pg.past, pg.info, pg.shaped) = (interval, past, Some(info), shaped);
         Ok(pg)
     }
 
@@ -283,10 +294,23 @@ impl Pg {
         self.info.is_some()
     }
 
-    /// PG number of the pool this copy was last split for; 0 when nothing is stored. A map
-    /// with more PGs may only be given after [`Pg::split`].
+    /// PG number of the pool this copy was last split or folded for; 0 when nothing is stored. A map
+    /// that splits it further may only be given after [`Pg::split`].
     pub fn pg_num(&self) -> u32 {
         self.info.as_ref().map_or(0, |i| i.pg_num)
+    }
+
+    /// Epoch of the map for which it was split or folded last. Maps before it are not for this copy: the
+    /// OSD goes on from an older one after a crash.
+    pub fn shaped(&self) -> Epoch {
+        self.shaped
+    }
+
+    /// Takes over what waits in `old`, a PG of the same name of which nothing is stored: it came too
+    /// early for the split that makes this one.
+    pub fn inherit(&mut self, old: Pg) {
+        self.early.extend(old.early);
+        self.ops.inherit(old.ops);
     }
 
     /// Do reads wait for a lease? The shell then ticks the PG when a lease was renewed.
@@ -433,7 +457,12 @@ impl Pg {
         let key = self.record_key.clone();
         out.push(match &self.info {
             Some(info) => {
-                let record = Record { info: info.clone(), interval: self.interval.clone(), past: self.past.clone() };
+                let record = Record {
+                    info: info.clone(),
+                    interval: self.interval.clone(),
+                    past: self.past.clone(),
+                    shaped: self.shaped,
+                };
                 MetaOp::Set { key, value: to_vec(&record).into() }
             }
             None => MetaOp::Remove { key },
@@ -484,14 +513,14 @@ impl Pg {
     // ---- maps ----
 
     fn on_map(&mut self, view: Arc<MapView>, cx: &mut Cx<'_>) {
-        if view.epoch <= self.epoch() {
+        if view.epoch <= self.epoch() || view.epoch < self.shaped {
             return;
         }
         if let Some(pool) = &view.pool
-            && self.info.as_ref().is_some_and(|i| i.pg_num < pool.pg_num)
+            && self.info.as_ref().is_some_and(|i| !has_range(self.id, i.pg_num, pool.pg_num))
         {
-            // Serving it would mix its objects with its children's.
-            tracing::error!(pg = %self.id, "map {} splits the pg, which was not split first", view.epoch);
+            // Serving it would mix its objects with others'.
+            tracing::error!(pg = %self.id, "map {} splits or merges the pg, which was not done first", view.epoch);
             return;
         }
         let old = self.view.replace(view.clone());
@@ -499,11 +528,11 @@ impl Pg {
         let mut new = false;
         if self.interval.since == 0 {
             let since = if view.since > 0 { view.since } else { view.epoch };
-            self.interval = Interval::of(&view, since);
+            self.interval = Interval::of(self.id.seed, &view, since);
             new = true;
-        } else if view.gap || !self.interval.continues(&view) {
+        } else if view.gap || !self.interval.continues(self.id.seed, &view) {
             self.close_interval(&view, old.as_deref());
-            self.interval = Interval::of(&view, view.epoch);
+            self.interval = Interval::of(self.id.seed, &view, view.epoch);
             new = true;
             if self.info.is_some() {
                 self.save(After::Nothing, cx);
@@ -537,10 +566,16 @@ impl Pg {
 
     /// Writes down the interval that ends before `view`.
     fn close_interval(&mut self, view: &MapView, old: Option<&MapView>) {
-        let Some(info) = &self.info else {
+        let Some(info) = &mut self.info else {
             self.past.clear();
             return;
         };
+        if view.gap && view.trimmed {
+            // The PG was clean in this epoch or later: what was before matters no more.
+            info.lec = info.lec.max(view.epoch);
+            self.past.clear();
+            return;
+        }
         let last = match old {
             Some(o) if view.gap => o.epoch,
             _ => view.epoch - 1,

@@ -15,7 +15,7 @@ use crate::shard::ShardReader;
 use spirula_encoding::from_slice;
 use spirula_messages::cluster::pg::{PgCounts, PgHead, PgInfo};
 use spirula_types::transaction::{MetaOp, Transaction};
-use spirula_types::{EVersion, PgId, SpgId, hash};
+use spirula_types::{EVersion, Epoch, PgId, SpgId, hash};
 use std::collections::BTreeMap;
 
 /// Objects up to which a split counts each child's exactly; beyond it they are taken to be equal.
@@ -31,19 +31,23 @@ pub fn children_of(parent: PgId, from: u32, to: u32) -> Vec<PgId> {
 }
 
 impl Pg {
-    /// Splits the copy stored here for a pool of `pg_num` PGs and returns the children, to be
-    /// given the map like any PG. Must come before the first map with so many PGs, for every
+    /// Splits the copy stored here for the pool of `pg_num` PGs in the map of `epoch` and returns the
+    /// children, to be given that map like any PG. Must come before the first map with so many PGs, for every
     /// copy that is stored ([`Pg::pg_num`]). The effects hold one transaction, which must be
     /// durable before anything the children submit.
     pub fn split(
         &mut self,
         now: Now,
-        pg_num: u32,
+        (epoch, pg_num): (Epoch, u32),
         reader: &dyn ObjectReader,
         leases: &Leases,
         out: &mut Vec<PgEffect>,
     ) -> Vec<Pg> {
         let Some(info) = self.info.clone().filter(|i| i.pg_num < pg_num) else { return Vec::new() };
+        let ids = children_of(self.id, info.pg_num, pg_num);
+        if ids.is_empty() {
+            return Vec::new();
+        }
         let shard = ShardReader { inner: reader, shard: self.me.shard };
         let reader = if self.me.shard >= 0 { &shard } else { reader };
         let cx = &mut Cx { now, reader, leases, out };
@@ -55,7 +59,8 @@ impl Pg {
         for e in dups.into_iter().chain(self.log.iter().cloned()) {
             logs.entry(e.object.pg(pg_num)).or_default().push(e);
         }
-        let ids: Vec<PgId> = std::iter::once(self.id).chain(children_of(self.id, info.pg_num, pg_num)).collect();
+        let ids: Vec<PgId> = std::iter::once(self.id).chain(ids).collect();
+        self.shaped = epoch;
         let counts = share(&info.head.counts, &ids, pg_num, reader);
         let mut txn = Transaction::default();
         let mut children = Vec::new();
@@ -63,7 +68,7 @@ impl Pg {
             let entries = logs.remove(id).unwrap_or_default();
             txn.meta.push(MetaOp::LogRemove { pg: *id });
             for e in &entries {
-                txn.meta.push(MetaOp::LogAppend { pg: *id, version: e.version, entry: e.to_bytes() });
+                txn.meta.push(MetaOp::LogAppend { pg: *id, version: e.key(), entry: e.to_bytes() });
             }
             let log = PgLog::new(info.log_tail(), entries);
             // Its own newest entry, so that positions can be compared with other copies'.
@@ -74,6 +79,7 @@ impl Pg {
                 self.record_ops(&mut txn.meta);
             } else {
                 let mut child = Pg::new(SpgId::new(*id, self.me.shard), self.me.osd, self.cfg.clone());
+                child.shaped = epoch;
                 (child.info, child.log) = (Some(info), log);
                 child.missing = self.missing.split_off(|o| o.pg(pg_num) == *id);
                 (child.past, child.interval) = (self.past.clone(), self.interval.clone());

@@ -39,6 +39,11 @@ impl Pg {
         };
         let Some(view) = &self.view else { return (state, by) };
         if let Role::Active(_) = &self.role {
+            if self.interval.premerge && state.has(PgState::ACTIVE) {
+                // As Ceph says it: it takes no writes.
+                state.clear(PgState::ACTIVE);
+                state |= PgState::PEERED | PgState::PREMERGE;
+            }
             if view.acting.len() < Self::pool_size(view) {
                 state |= PgState::UNDERSIZED;
             }

@@ -266,6 +266,16 @@ pub const OPTIONS: &[OptionDef] = &[
     r("mon_initial_members", Str, Advanced, "", "names of the first monitors"),
     o("mon_max_pg_per_osd", Uint, Advanced, "250", "most PGs per OSD a pool may lead to"),
     o("mon_max_pool_pg_num", Uint, Advanced, "65536", "most PGs of one pool"),
+    o("mon_reweight_max_change", Float, Advanced, "0.05", "largest change of a weight by reweight-by-…"),
+    o("mon_reweight_max_osds", Uint, Advanced, "4", "most OSDs that reweight-by-… changes"),
+    o(
+        "mon_reweight_min_bytes_per_osd",
+        Uint,
+        Advanced,
+        "104857600",
+        "space an OSD must have for reweight-by-utilization",
+    ),
+    o("mon_reweight_min_pgs_per_osd", Uint, Advanced, "10", "PGs an OSD must have for reweight-by-pg"),
     o("mon_min_osdmap_epochs", Uint, Advanced, "500", "OSD map epochs kept though nobody needs them"),
     o(
         "mon_osd_adjust_down_out_interval",

@@ -6,7 +6,7 @@
 //!
 //! | sender → receiver | messages |
 //! |---|---|
-//! | OSD → monitor | [`OsdBoot`], [`OsdMarkMeDown`], [`OsdFailureReport`], [`OsdAlive`], [`OsdPgTemp`], [`PgCreateAsk`], [`PgsCreated`] |
+//! | OSD → monitor | [`OsdBoot`], [`OsdMarkMeDown`], [`OsdFailureReport`], [`OsdAlive`], [`OsdPgTemp`], [`PgCreateAsk`], [`PgsCreated`], [`PgMerges`] |
 //! | monitor → OSD | [`OsdMarkMeDownAck`], [`PgCreateGrant`], [`PgsCreatedAck`], [`OsdStop`], and Ceph's MOSDMap |
 //! | OSD → manager | [`OsdReport`] |
 //! | manager → OSD | [`OsdReportAck`], [`OsdScrub`], [`OsdForce`] |
@@ -17,7 +17,7 @@
 use crate::Body;
 use bytes::Bytes;
 use spirula_encoding::{Decode, DecodeError, Decoder, Encode, Encoder, UTime};
-use spirula_types::{AddrVec, Epoch, OsdId, PgId, Uuid};
+use spirula_types::{AddrVec, EVersion, Epoch, OsdId, PgId, Uuid};
 use std::collections::BTreeMap;
 
 /// One control body: its type number, its fields in wire order, all of them in the front.
@@ -52,6 +52,62 @@ macro_rules! control {
     };
 }
 pub(super) use control;
+
+/// What a primary says of a PG that is to be merged ([`PgMerges`]).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MergeWord {
+    /// OSD map with which this was true.
+    pub epoch: Epoch,
+    /// In that map the PG takes no writes because its merge is pending, and nothing was under way:
+    /// every OSD of `acting` has all of it, durably. Else only: it is clean, the merge may begin.
+    pub ready: bool,
+    /// Its newest log entry.
+    pub version: EVersion,
+    /// First epoch of its last activation.
+    pub les: Epoch,
+    /// Last epoch in which it was clean.
+    pub lec: Epoch,
+    /// Its acting set, primary first (by shard, in erasure-coded pools).
+    pub acting: Vec<OsdId>,
+}
+
+impl Encode for MergeWord {
+    fn encode(&self, out: &mut Encoder) {
+        out.versioned(1, 1, |o| {
+            o.u32(self.epoch);
+            o.bool(self.ready);
+            o.put(&self.version);
+            o.u32(self.les);
+            o.u32(self.lec);
+            o.put(&self.acting);
+        });
+    }
+}
+
+impl Decode for MergeWord {
+    fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
+        d.versioned("MergeWord", 1, |d, _| {
+            Ok(Self {
+                epoch: d.u32()?,
+                ready: d.bool()?,
+                version: d.get()?,
+                les: d.u32()?,
+                lec: d.u32()?,
+                acting: d.get()?,
+            })
+        })
+    }
+}
+
+control! {
+    /// PGs that may be merged, or are ready to be. Repeated until the map shows it. No answer.
+    PgMerges = 0x530b {
+        /// Sender, their primary.
+        osd: OsdId,
+        /// What it says of each.
+        pgs: BTreeMap<PgId, MergeWord>,
+    }
+}
 
 control! {
     /// "I am here": an OSD asks to be marked up with these addresses. Answered by the next

@@ -25,6 +25,7 @@ mod osd_show;
 mod osd_tree;
 mod pool;
 mod pool_set;
+mod reweight;
 mod spec;
 mod tell;
 
@@ -52,6 +53,7 @@ const TABLES: &[&[CommandSpec]] = &[
     osd::SPECS,
     osd_flags::SPECS,
     osd_maps::SPECS,
+    reweight::SPECS,
     pool::SPECS,
     pool_set::SPECS,
     crush::SPECS,

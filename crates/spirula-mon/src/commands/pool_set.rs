@@ -270,20 +270,29 @@ fn set_pg_num(ctx: &mut CommandCtx<'_>, id: PoolId, n: u32) -> Result<(), (i32, 
             ),
         ));
     }
-    if n < pool.pg_num {
-        return Err((
-            EOPNOTSUPP,
-            format!("this version cannot merge placement groups: pg_num {} cannot shrink to {n}", pool.pg_num),
-        ));
+    if n < pool.pg_num && pool.is_erasure() {
+        let text =
+            format!("this version merges placement groups of replicated pools only: pg_num stays {}", pool.pg_num);
+        return Err((EOPNOTSUPP, text));
     }
     if pool.has_flag(flag::CREATING) && n != pool.pg_num {
         return Err((spirula_types::errno::EBUSY, "currently creating pgs, wait".into()));
     }
-    check_pg_count(ctx.work, u32::from(pool.crush_rule), n, pool.size, Some(id))?;
+    if n > pool.pg_num_target {
+        check_pg_count(ctx.work, u32::from(pool.crush_rule), n, pool.size, Some(id))?;
+    }
     let epoch = ctx.work.next_epoch();
     let p = edit(ctx, id)?;
     // Placement follows the number of PGs unless it was set apart before.
-    let together = p.pgp_num == p.pg_num;
+    let together = p.pgp_num_target == p.pg_num_target;
+    if n < p.pg_num {
+        // PGs that are to be merged are placed alike first; the rest is done one by one (`merges`).
+        p.pg_num_target = n;
+        p.pgp_num_target = if together { n } else { p.pgp_num_target.min(n) };
+        p.pgp_num = p.pgp_num_target.min(p.pgp_num);
+        p.pg_num_pending = p.pg_num;
+        return Ok(());
+    }
     p.pg_num = n;
     p.pg_num_target = n;
     p.pg_num_pending = n;

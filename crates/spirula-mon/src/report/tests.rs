@@ -71,6 +71,7 @@ impl World {
             monmap: &self.monmap,
             quorum: &self.quorum,
             osdmap: &self.osdmap,
+            oldest_osdmap: 1,
             mgrmap: &self.mgrmap,
             fsmap: &self.fsmap,
             mgr: &self.mgr,

@@ -55,6 +55,7 @@ fn json(view: &ClusterView<'_>, version: &str) -> Value {
         })
         .collect();
     put("osd_metadata", metadata.into());
+    put("osdmap_first_committed", view.oldest_osdmap.into());
     put("osdmap_last_committed", view.osdmap.epoch.into());
     put("crushmap", view.osdmap.crush.dump());
     put("fsmap", view.fsmap.dump());

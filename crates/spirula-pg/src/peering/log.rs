@@ -91,7 +91,7 @@ impl Pg {
         let mut txn = Transaction::default();
         txn.meta.push(MetaOp::LogRewind { pg: id, to: common });
         for e in &delta {
-            txn.meta.push(MetaOp::LogAppend { pg: id, version: e.version, entry: e.to_bytes() });
+            txn.meta.push(MetaOp::LogAppend { pg: id, version: e.key(), entry: e.to_bytes() });
         }
         let removed = self.merge_own(common, &delta);
         txn.objects = removals(removed);

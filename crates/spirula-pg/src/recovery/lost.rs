@@ -98,6 +98,9 @@ impl Pg {
             let why = format!("pg has {n} unfound objects but we haven't probed all sources, not marking lost");
             return Err((errno::EINVAL, why));
         }
+        if n > 0 && self.is_premerge() {
+            return Err((errno::EAGAIN, "a merge of the pg is pending".to_owned()));
+        }
         if n > 0 && !a.serving {
             return Err((errno::EAGAIN, "too few members to write; see min_size".to_owned()));
         }
@@ -145,6 +148,7 @@ impl Pg {
             kind: EntryKind::Delete,
             object: object.clone(),
             mtime: cx.now.wall,
+            home: 0,
         };
         let ops = match older {
             Some(mut i) => {

@@ -28,7 +28,7 @@ use reserve::Stage;
 use spirula_maps::PgState;
 use spirula_messages::cluster::pg::{CopyCursor, CtlBody, Ends, MissingItem, PgInfo, PgTxn, TxnKind};
 use spirula_types::transaction::{ObjectOp, ObjectUpdate, Transaction};
-use spirula_types::{EVersion, HObject, Peer};
+use spirula_types::{EVersion, Epoch, HObject, Peer};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// A primary's recovery.
@@ -57,6 +57,8 @@ pub(crate) struct Recovery {
     backfills: BTreeMap<Peer, Backfill>,
     /// Copies outside the members that may have what is unfound.
     sources: BTreeMap<Peer, Member>,
+    /// Since when these are up: a restart of one loses what it was asked, and ends no interval.
+    sources_up: BTreeMap<Peer, Option<Epoch>>,
     /// A target has no room: for a backfill, or for recovery by the log.
     too_full: Option<bool>,
 }
@@ -253,6 +255,7 @@ impl Pg {
             self.save(After::Nothing, cx);
             self.tell_history(cx);
             self.purge_strays(cx);
+            self.tell_merge(false, cx);
         }
         cx.out.push(PgEffect::StateChanged);
     }
@@ -613,8 +616,29 @@ impl Pg {
         let common = self.log.common(&theirs);
         let Role::Active(a) = &mut self.role else { return };
         let missing = Missing::from_items(missing);
+        let up = self.view.as_ref().and_then(|v| v.up_from(from.osd));
+        a.recovery.sources_up.insert(from, up);
         a.recovery.sources.insert(from, Member::source(info, theirs, missing, common));
         self.retry_unfound(cx);
+    }
+
+    /// Copies outside the members whose OSD went down: what was asked of them will not come.
+    pub(crate) fn forget_lost_sources(&mut self, cx: &mut Cx<'_>) {
+        let (Some(view), Role::Active(a)) = (self.view.clone(), &mut self.role) else { return };
+        let lost = |(p, up): (&Peer, &Option<Epoch>)| (view.up_from(p.osd) != *up).then_some(*p);
+        let lost: Vec<Peer> = a.recovery.sources_up.iter().filter_map(lost).collect();
+        for osd in lost {
+            self.strays.remove(&osd);
+            let Role::Active(a) = &mut self.role else { return };
+            a.recovery.sources_up.remove(&osd);
+            a.recovery.sources.remove(&osd);
+            let from = |o: &RecOp| o.pull.as_ref().filter(|p| p.from == osd).map(|p| p.seq);
+            let pulls: Vec<(HObject, u64)> =
+                a.recovery.ops.iter().filter_map(|(object, op)| Some((object.clone(), from(op)?))).collect();
+            for (object, seq) in pulls {
+                self.on_pull_failed(osd, seq, &object, cx);
+            }
+        }
     }
 
     /// Looks again for what is unfound.

@@ -128,8 +128,7 @@ impl Client {
             let o = object(p.object);
             let (a, b) = (o.pg(old.pg_num), o.pg(new.pg_num));
             let changed = a != b
-                || old.pg_num != new.pg_num
-                || (old.size, old.min_size) != (new.size, new.min_size)
+                || !old.pool().is_same_for(&new.pool(), a.seed)
                 || old.acting(a) != new.acting(b)
                 || target(old, p.object) != target(new, p.object);
             p.msg.epoch = new.epoch;

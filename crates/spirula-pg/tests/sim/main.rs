@@ -28,6 +28,10 @@ struct Faults {
     crash: bool,
     out: bool,
     split: bool,
+    /// Fewer PGs wanted.
+    merge: bool,
+    /// Old maps go while every PG is clean.
+    trim: bool,
     resize: bool,
     pause: bool,
     false_down: bool,
@@ -46,7 +50,7 @@ fn fault(w: &mut World, f: Faults) {
         // One failure beside damage is within the limits, more is not: a scrub was in time.
         w.nodes.iter_mut().for_each(|n| n.store.rotten.clear());
     }
-    match w.rng.below(20) {
+    match w.rng.below(22) {
         0..3 if f.crash && w.rng.chance(8) => {
             // All of it, as when one process holds the whole cluster.
             for o in 0..w.nodes.len() {
@@ -92,7 +96,17 @@ fn fault(w: &mut World, f: Faults) {
         13 if f.pause && w.nodes[n].alive => w.nodes[n].paused_until = soon(w),
         14 if f.split && w.can_split() && w.map().pg_num < 8 => {
             let more = 1 + w.rng.below(3) as u32;
-            w.change_map(|m| m.pg_num += more);
+            w.change_map(|m| m.grow(more));
+        }
+        21 if f.trim => {
+            let map = w.map().clone();
+            if (0..map.pg_num).all(|s| pg_is_clean(w, PgId::new(POOL, s)).is_ok()) {
+                w.trimmed = map.epoch;
+            }
+        }
+        20 if f.merge && w.can_split() && w.map().pg_num > 1 => {
+            let fewer = 1 + w.rng.below(w.map().pg_num as usize) as u32;
+            w.change_map(|m| m.shrink_to(fewer));
         }
         15 if f.resize => {
             let size = 1 + w.rng.below(w.nodes.len());
@@ -209,6 +223,9 @@ fn heal_found(w: &mut World) {
 /// Every PG active+clean, nothing of it elsewhere.
 fn clean(w: &World) -> Result<(), String> {
     let map = w.map();
+    if map.target < map.pg_num || map.pending < map.pg_num {
+        return Err(format!("{} pgs, {} wanted", map.pg_num, map.target));
+    }
     if let Some(n) = w.nodes.iter().find(|n| n.epoch < map.epoch) {
         return Err(format!("osd.{} has map {}", n.id, n.epoch));
     }
@@ -281,6 +298,8 @@ fn run_with(seed: u64, prepare: impl FnOnce(&mut World)) -> Result<World, String
         crash: pick.chance(80),
         out: pick.chance(50),
         split: pick.chance(30),
+        merge: false,
+        trim: pick.chance(40),
         resize: pick.chance(20),
         pause: pick.chance(40),
         false_down: pick.chance(50),
@@ -288,6 +307,8 @@ fn run_with(seed: u64, prepare: impl FnOnce(&mut World)) -> Result<World, String
         rot: false,
         swap: pick.chance(30),
     };
+    let merge = pick.chance(40);
+    let faults = Faults { merge, split: faults.split || merge, ..faults };
     let rot = size == 3 && !faults.resize && pick.chance(60);
     let faults = Faults { rot, swap: faults.swap && !rot, ..faults };
     let mut w = World::new(seed, osds, size, 1 + pick.below(3) as u32, 3);
@@ -366,6 +387,9 @@ fn sim_planted_bugs_are_caught() {
         Bug::ScrubBesideWrites,
         Bug::ScrubShallow,
         Bug::RepairTrustsPrimary,
+        Bug::FoldUnchecked,
+        Bug::FoldForgetsRequests,
+        Bug::WritesWhilePending,
     ] {
         let caught = (0..BUG_SEEDS).find(|seed| {
             let result = std::panic::catch_unwind(|| {

@@ -76,7 +76,63 @@ pub fn with_bug(bug: Bug, seed: u64) -> bool {
         Bug::MissingNotStored | Bug::MissingStaleOnResume => restarts(seed, Some(bug)).is_err(),
         Bug::CorruptSourceCopied | Bug::FailedReadForgotten => damaged(seed, Some(bug)).is_err(),
         Bug::ScrubBesideWrites | Bug::ScrubShallow | Bug::RepairTrustsPrimary => scrubbed(seed, Some(bug)).is_err(),
+        Bug::FoldUnchecked | Bug::FoldForgetsRequests => merges(seed, Some(bug)).is_err(),
         _ => false,
+    }
+}
+
+/// PGs merged and split again while OSDs are away and requests are on their way.
+fn merges(seed: u64, bug: Option<Bug>) -> Result<(), String> {
+    let mut w = World::new(seed, 5, 3, 4, 3);
+    bug.into_iter().for_each(|b| w.plant(b));
+    w.pace = w.pace.calm();
+    (w.pace.objects, w.pace.under_way, w.pace.appends, w.pace.deletes) = (20, 6, 90, 10);
+    for id in 0..5 {
+        w.start(id);
+    }
+    run(&mut w, 1500);
+    for round in 0..6 {
+        let away = w.rng.below(5) as OsdId;
+        if round % 2 == 0 {
+            // Others take its place, so that the PGs are clean without it.
+            stop(&mut w, away..away + 1);
+            w.change_map(|m| m.out.extend([away]));
+        }
+        let pause = 200 + w.rng.below(400);
+        run(&mut w, pause);
+        let fewer = 1 + w.rng.below(3) as u32;
+        w.change_map(|m| m.shrink_to(fewer.min(m.pg_num)));
+        for _ in 0..60 {
+            if w.map().pg_num == fewer {
+                break;
+            }
+            let (client, osd, until) = (w.rng.below(3), w.rng.below(5) as OsdId, w.now + w.rng.below(200) as u64);
+            w.slow.insert((End::Client(client), End::Osd(osd)), until);
+            run(&mut w, 100);
+        }
+        run(&mut w, pause);
+        if round % 2 == 0 {
+            w.start(away);
+            w.change_map(|m| m.out.retain(|o| *o != away));
+        }
+        run(&mut w, 600);
+        let more = 4 - w.map().pg_num.min(4);
+        if more > 0 && w.can_split() {
+            w.change_map(|m| m.grow(more));
+        }
+        run(&mut w, 300);
+    }
+    settle(&mut w).and_then(|()| verify(&w))?;
+    if bug.is_none() && !w.stats.contains_key("merges") {
+        return Err("nothing was merged".into());
+    }
+    Ok(())
+}
+
+#[test]
+fn merges_and_splits_with_osds_away_and_requests_on_their_way_lose_nothing() {
+    for seed in 0..20 {
+        merges(seed, None).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
     }
 }
 

@@ -145,6 +145,12 @@ impl Store {
         Some((pg, token))
     }
 
+    /// Nobody waits any more for what this PG submitted.
+    pub fn forget_tokens(&mut self, pg: SpgId) {
+        let nobody = SpgId::whole(PgId::new(-1, 0));
+        self.pending.iter_mut().filter(|(p, ..)| *p == pg).for_each(|(p, ..)| *p = nobody);
+    }
+
     pub fn crash(&mut self) {
         self.pending.clear();
         self.applied = self.durable.clone();

@@ -5,12 +5,13 @@ use crate::store::Store;
 use spirula_encoding::UTime;
 use spirula_messages::Body;
 use spirula_messages::ceph::osd::{MOsdOp, MOsdOpReply};
+use spirula_messages::cluster::control::MergeWord;
 use spirula_messages::cluster::pg::{PgAcks, PgCtls, PgTxn};
 use spirula_pg::exec::{Fullness, PoolRules};
 use spirula_pg::shard::store_pg;
 use spirula_pg::{
-    Bug, ClientOp, CreateAnswer, Leases, MapView, Now, OsdView, PeerMsg, Permits, Pg, PgConfig, PgEffect, PgEvent,
-    PoolView, ReadKey, Reservation, Stored, head_key, info_key, missing_prefix, parse_info_key,
+    Bug, ClientOp, CreateAnswer, Leases, MapView, Merged, Now, OsdView, PeerMsg, Permits, Pg, PgConfig, PgEffect,
+    PgEvent, PoolView, ReadKey, Reservation, Stored, head_key, info_key, missing_prefix, parse_info_key, target_of,
 };
 use spirula_types::{EVersion, EntityName, Epoch, HObject, OsdId, Peer, PgId, ReqId, SpgId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -104,6 +105,12 @@ pub struct Map {
     pub size: usize,
     pub min_size: usize,
     pub pg_num: u32,
+    /// After the merge that is pending, wanted, and for placement.
+    pub pending: u32,
+    pub target: u32,
+    pub pgp_num: u32,
+    /// The merge that this map made.
+    pub merged: Option<Merged>,
     pub deleted: bool,
     count: usize,
     since: BTreeMap<PgId, Epoch>,
@@ -115,7 +122,8 @@ impl Map {
             return Vec::new();
         }
         let mut all: Vec<OsdId> = (0..self.count as OsdId).filter(|o| !self.out.contains(o)).collect();
-        all.sort_by_key(|o| Rng::new(u64::from(pg.seed) * 1000 + *o as u64).next());
+        let place = u64::from(target_of(pg, self.pgp_num).seed);
+        all.sort_by_key(|o| Rng::new(place * 1000 + *o as u64).next());
         all.truncate(self.size);
         all.retain(|o| self.up.contains_key(o));
         all
@@ -134,26 +142,44 @@ impl Map {
     fn same(&self, old: &Map, pg: PgId) -> bool {
         self.acting(pg) == old.acting(pg)
             && self.up_set(pg) == old.up_set(pg)
-            && (self.size, self.min_size, self.pg_num, self.deleted)
-                == (old.size, old.min_size, old.pg_num, old.deleted)
+            && self.deleted == old.deleted
+            && self.pool().is_same_for(&old.pool(), pg.seed)
     }
 
-    /// `boot`: the incarnation of the OSD that looks.
-    pub fn view(&self, pg: PgId, me: OsdId, boot: u64) -> Arc<MapView> {
-        let (up, acting) = (Peer::members(&self.up_set(pg), false), Peer::members(&self.acting(pg), false));
-        let first = |v: &[Peer]| v.first().copied().unwrap_or_default();
-        let pool = PoolView {
+    pub fn pool(&self) -> PoolView {
+        PoolView {
             size: self.size,
             min_size: self.min_size,
             pg_num: self.pg_num,
+            pg_num_pending: self.pending,
+            pg_num_target: self.target,
+            merged: self.merged,
             force_resend: 0,
             rules: PoolRules { erasure: false, append_alignment: None, fullness: Fullness::No },
-        };
+        }
+    }
+
+    /// More PGs, or fewer wanted.
+    pub fn grow(&mut self, more: u32) {
+        self.pg_num += more;
+        (self.pending, self.target, self.pgp_num) = (self.pg_num, self.pg_num, self.pg_num);
+    }
+
+    pub fn shrink_to(&mut self, target: u32) {
+        (self.pending, self.target, self.pgp_num) = (self.pg_num, target, self.pgp_num.min(target));
+    }
+
+    /// `boot`: the incarnation of the OSD that looks.
+    pub fn view(&self, pg: PgId, me: OsdId, boot: u64, gap: bool) -> Arc<MapView> {
+        let (up, acting) = (Peer::members(&self.up_set(pg), false), Peer::members(&self.acting(pg), false));
+        let first = |v: &[Peer]| v.first().copied().unwrap_or_default();
+        let exists = !self.deleted && pg.seed < self.pg_num;
         Arc::new(MapView {
             epoch: self.epoch,
             since: self.since.get(&pg).copied().unwrap_or(0),
-            gap: false,
-            pool: (!self.deleted).then(|| Arc::new(pool)),
+            gap,
+            trimmed: gap,
+            pool: exists.then(|| Arc::new(self.pool())),
             up_primary: first(&up),
             primary: first(&acting),
             up,
@@ -180,6 +206,7 @@ pub enum MonAsk {
     Created { pg: PgId, whose: SpgId, epoch: Epoch },
     Alive { want: Epoch },
     Acting { pg: PgId, want: Vec<OsdId> },
+    Merge { pg: PgId, word: MergeWord },
 }
 
 /// Ends of a link.
@@ -227,8 +254,12 @@ pub struct World {
     pub slow: BTreeMap<(End, End), u64>,
     creating: BTreeSet<PgId>,
     winner: BTreeMap<PgId, Epoch>,
+    words: BTreeMap<PgId, MergeWord>,
+    pending_since: u64,
     pub cfg: Arc<PgConfig>,
     lease_ms: u64,
+    /// Maps before this one are gone.
+    pub trimmed: Epoch,
     pub pace: Pace,
     boots: u64,
     ops: u64,
@@ -261,7 +292,18 @@ impl World {
         let pace = Pace::new(&mut rng);
         let since = (0..pg_num).map(|s| (PgId::new(POOL, s), 1)).collect();
         let min_size = size - size / 2;
-        let first = Map { epoch: 1, size, min_size, pg_num, count: osds, since, ..Map::default() };
+        let first = Map {
+            epoch: 1,
+            size,
+            min_size,
+            pg_num,
+            pending: pg_num,
+            target: pg_num,
+            pgp_num: pg_num,
+            count: osds,
+            since,
+            ..Map::default()
+        };
         let mut w = Self {
             rng,
             now: 10_000,
@@ -272,7 +314,10 @@ impl World {
             slow: BTreeMap::new(),
             creating: (0..pg_num).map(|s| PgId::new(POOL, s)).collect(),
             winner: BTreeMap::new(),
+            words: BTreeMap::new(),
+            pending_since: 0,
             cfg: Arc::new(cfg),
+            trimmed: 1,
             pace,
             lease_ms: if seed.is_multiple_of(2) { 600 } else { 3000 },
             boots: 0,
@@ -328,6 +373,7 @@ impl World {
         let old = self.map().clone();
         let mut m = old.clone();
         m.epoch += 1;
+        m.merged = None;
         f(&mut m);
         m.temp.retain(|pg, _| pg.seed < m.pg_num);
         let epoch = m.epoch;
@@ -336,7 +382,10 @@ impl World {
             .map(|pg| (pg, if m.same(&old, pg) { old.since.get(&pg).copied().unwrap_or(epoch) } else { epoch }))
             .collect();
         self.say(|| {
-            format!("MAP {} up {:?} out {:?} size {} pgs {} temp {:?}", m.epoch, m.up, m.out, m.size, m.pg_num, m.temp)
+            format!(
+                "MAP {} up {:?} out {:?} size {} pgs {} pending {} temp {:?} {:?}",
+                m.epoch, m.up, m.out, m.size, m.pg_num, m.pending, m.temp, m.merged
+            )
         });
         self.maps.push(m);
     }
@@ -390,6 +439,37 @@ impl World {
         self.creating.is_empty()
     }
 
+    /// Begins a merge, or ends one, if the PGs' primaries said that it may be.
+    fn step_merge(&mut self) {
+        let m = self.map();
+        let at = |n: u32| (PgId::new(POOL, n), target_of(PgId::new(POOL, n), n));
+        // What both say, if both say it with this map.
+        let both = |(s, t): (PgId, PgId), ready: bool| {
+            let (a, b) = (self.words.get(&s)?, self.words.get(&t)?);
+            let fresh = |w: &MergeWord| w.ready == ready && (!ready || w.epoch == m.epoch);
+            let together = a.acting == b.acting && a.acting == m.acting(s) && a.acting == m.acting(t);
+            (fresh(a) && fresh(b) && together).then_some((a.version, b.version))
+        };
+        if m.pending < m.pg_num {
+            let pair = at(m.pending);
+            if let Some((source_version, target_version)) = both(pair, true) {
+                self.note("merges");
+                self.winner.remove(&pair.0);
+                self.words.clear();
+                self.change_map(|m| {
+                    m.pg_num = m.pending;
+                    m.merged = Some(Merged { source: pair.0, source_version, target_version });
+                });
+            } else if self.now > self.pending_since + 3000 {
+                self.change_map(|m| m.pending = m.pg_num);
+                self.note("merges given up");
+            }
+        } else if m.target < m.pg_num && !m.deleted && both(at(m.pg_num - 1), false).is_some() {
+            self.pending_since = self.now;
+            self.change_map(|m| m.pending = m.pg_num - 1);
+        }
+    }
+
     fn on_mon(&mut self, from: OsdId, boot: u64, ask: MonAsk) {
         let mut answer = |pg: SpgId, e: PgEvent| {
             self.net.entry((End::Mon, End::Osd(from))).or_default().push_back((boot, Wire::FromMon(pg, e)));
@@ -417,6 +497,12 @@ impl World {
                 if current && self.map().osds.get(&from).is_none_or(|o| o.up_thru < want) {
                     self.change_map(|m| m.osds.entry(from).or_default().up_thru = want);
                 }
+            }
+            MonAsk::Merge { pg, word } => {
+                if self.map().up.get(&from).is_some_and(|(_, b)| *b == boot) {
+                    self.words.insert(pg, word);
+                }
+                self.step_merge();
             }
             MonAsk::Acting { pg, want } => {
                 let current = self.map().up.get(&from).is_some_and(|(_, b)| *b == boot);
@@ -492,7 +578,8 @@ impl World {
     pub fn give_map(&mut self, id: OsdId, epoch: Epoch) {
         let map = self.maps[epoch as usize].clone();
         let node = &mut self.nodes[id as usize];
-        if !node.alive || epoch != node.epoch + 1 {
+        let gap = epoch > node.epoch + 1;
+        if !node.alive || epoch <= node.epoch || (gap && epoch != self.trimmed) {
             return;
         }
         let boot = node.boot;
@@ -504,13 +591,17 @@ impl World {
             .filter(|pg| map.acting(*pg).contains(&id) || map.up_set(*pg).contains(&id))
             .map(SpgId::whole)
             .collect();
+        if gap {
+            self.note("gaps");
+        }
+        self.fold_pgs(id, &map, gap);
         self.split_pgs(id, &map);
         for pg in acts {
             let cfg = self.cfg.clone();
             self.nodes[id as usize].pgs.entry(pg).or_insert_with(|| Pg::new(pg, id, cfg));
         }
         for pg in self.nodes[id as usize].pgs.keys().copied().collect::<Vec<_>>() {
-            self.event(id, pg, PgEvent::Map(map.view(pg.pg, id, boot)));
+            self.event(id, pg, PgEvent::Map(map.view(pg.pg, id, boot, gap)));
         }
         let mut t = spirula_types::transaction::Transaction::default();
         let value = bytes::Bytes::copy_from_slice(&epoch.to_le_bytes());
@@ -530,6 +621,33 @@ impl World {
         }
     }
 
+    fn fold_pgs(&mut self, id: OsdId, map: &Map, gap: bool) {
+        let now = self.time();
+        let pg_num = |_| (!map.deleted).then_some(map.pg_num);
+        for (t, sources) in spirula_pg::folds(&self.nodes[id as usize].pgs, map.epoch, pg_num) {
+            let node = &mut self.nodes[id as usize];
+            node.store.cold.borrow_mut().clear();
+            let (mut taken, mut retired) = (Vec::new(), Vec::new());
+            for s in sources {
+                let (mut p, mut out) = (node.pgs.remove(&s).unwrap(), Vec::new());
+                p.retire(now, &node.store, &node.leases, &mut out);
+                node.store.forget_tokens(s);
+                taken.push(p);
+                retired.push((s, out));
+            }
+            let mut target = node.pgs.remove(&t).unwrap_or_else(|| Pg::new(t, id, self.cfg.clone()));
+            let mut out = Vec::new();
+            let merged = map.merged.as_ref().filter(|_| !gap);
+            target.fold(taken, merged, (map.epoch, map.pg_num), now, &node.store, &node.leases, &mut out);
+            node.pgs.insert(t, target);
+            for (s, out) in retired {
+                self.perform(id, s, out);
+            }
+            self.note("folds");
+            self.perform(id, t, out);
+        }
+    }
+
     fn split_pgs(&mut self, id: OsdId, map: &Map) {
         if map.deleted {
             return;
@@ -544,10 +662,16 @@ impl World {
             }
             node.store.cold.borrow_mut().clear();
             let mut out = Vec::new();
-            let children = p.split(now, map.pg_num, &node.store, &node.leases, &mut out);
-            for c in children {
-                let old = node.pgs.insert(c.id(), c);
-                assert!(old.is_none_or(|o| !o.exists()));
+            let children = p.split(now, (map.epoch, map.pg_num), &node.store, &node.leases, &mut out);
+            if children.is_empty() {
+                continue;
+            }
+            for mut c in children {
+                if let Some(old) = node.pgs.remove(&c.id()) {
+                    assert!(!old.exists());
+                    c.inherit(old);
+                }
+                node.pgs.insert(c.id(), c);
             }
             self.note("splits");
             self.perform(id, pg, out);
@@ -638,6 +762,7 @@ impl World {
                 PgEffect::Recovered { objects, .. } => *self.stats.entry("objects recovered").or_default() += objects,
                 PgEffect::Alive(want) => self.tell_mon(id, MonAsk::Alive { want }),
                 PgEffect::WantActing(want) => self.tell_mon(id, MonAsk::Acting { pg: pg.pg, want }),
+                PgEffect::Mergeable(word) => self.tell_mon(id, MonAsk::Merge { pg: pg.pg, word }),
                 PgEffect::Continue => again = true,
                 PgEffect::Removed => {
                     let map = &self.maps[epoch as usize];
@@ -726,7 +851,7 @@ impl World {
                 return;
             }
             node.pgs.insert(pg, Pg::new(pg, id, self.cfg.clone()));
-            self.event(id, pg, PgEvent::Map(map.view(pg.pg, id, boot)));
+            self.event(id, pg, PgEvent::Map(map.view(pg.pg, id, boot, false)));
             // The map may have found nothing to do here and dropped it; the message brings it back.
             let cfg = self.cfg.clone();
             let node = &mut self.nodes[id as usize];
@@ -735,7 +860,7 @@ impl World {
                 let mut out = Vec::new();
                 p.handle(
                     self.time(),
-                    PgEvent::Map(map.view(pg.pg, id, boot)),
+                    PgEvent::Map(map.view(pg.pg, id, boot, false)),
                     &self.nodes[id as usize].store,
                     &self.nodes[id as usize].leases,
                     &mut out,
@@ -860,6 +985,9 @@ impl World {
     pub fn step(&mut self) {
         let p = self.pace;
         self.steps += 1;
+        if self.steps.is_multiple_of(200) {
+            self.step_merge();
+        }
         self.now += self.rng.below(p.ms + 1) as u64;
         let now = self.now;
         let id = self.rng.below(self.nodes.len()) as OsdId;
@@ -901,7 +1029,7 @@ impl World {
                 let (have, newest) = (self.nodes[id as usize].epoch, self.map().epoch);
                 if have < newest {
                     let more = if self.rng.chance(30) { self.rng.below((newest - have) as usize) as Epoch } else { 0 };
-                    for epoch in have + 1..=have + 1 + more {
+                    for epoch in (have + 1).max(self.trimmed)..=(have + 1 + more).max(self.trimmed) {
                         self.give_map(id, epoch);
                     }
                 }

@@ -1,0 +1,140 @@
+"""Fewer and more placement groups, under load, with OSDs away, with the cluster killed; old OSD maps."""
+import time
+from harness import Case
+from test_heal import WRITER
+
+
+class Merges(Case):
+    args = ['--osds', '4']
+
+    def pool(self, name, pg_num):
+        self.c.ceph('osd', 'pool', 'create', name, str(pg_num), str(pg_num))
+        self.c.wait_clean()
+
+    def load(self, pool, during):
+        stop, report = f'{self.c.dir}-stop-{pool}', f'{self.c.dir}-report-{pool}'
+        p = self.c.python(WRITER, pool, stop, report, wait=False)
+        try:
+            time.sleep(1)
+            during()
+        finally:
+            open(stop, 'w').close()
+        out, err = p.communicate(timeout=120)
+        assert p.returncode == 0, err
+        print(f'  {pool}: {out.strip()} writes, longest (s)', flush=True)
+        return int(out.split()[0])
+
+    def wait_pgs(self, pool, n, seconds=120):
+        deadline = time.time() + seconds
+        while True:
+            p = next(p for p in self.c.json('osd', 'pool', 'ls', 'detail') if p['pool_name'] == pool)
+            if p['pg_num'] == n and p['pg_num_target'] == n:
+                assert p['pg_placement_num'] == n, p
+                return self.c.wait_clean()
+            assert time.time() < deadline, f'{p}\n{self.c.ceph("health", "detail").out}'
+            time.sleep(0.2)
+
+    def set_pgs(self, pool, n):
+        self.c.ceph('osd', 'pool', 'set', pool, 'pg_num', str(n))
+
+    def test_1_fewer_and_more_under_load(self):
+        self.pool('p', 64)
+        def during():
+            self.set_pgs('p', 16)
+            p = next(p for p in self.c.json('osd', 'pool', 'ls', 'detail') if p['pool_name'] == 'p')
+            assert p['pg_num_target'] == 16 and p['pg_num'] > 16, p
+            self.wait_pgs('p', 16)
+            self.set_pgs('p', 64)
+            self.wait_pgs('p', 64)
+        assert self.load('p', during) > 20
+        s = self.c.json('-s')
+        assert s['pgmap']['num_pgs'] == sum(n['count'] for n in s['pgmap']['pgs_by_state']), s
+        assert self.c.json('osd', 'dump')['pg_temp'] == []
+
+    def test_2_osd_that_was_away_does_not_bring_anything_back(self):
+        self.pool('q', 16)
+        def during():
+            self.c.spirula('osd', 'stop', '2', '--dir', self.c.dir)
+            self.c.ceph('osd', 'out', '2')
+            self.set_pgs('q', 4)
+            self.wait_pgs('q', 4)
+            time.sleep(1)
+            self.c.spirula('osd', 'start', '2', '--dir', self.c.dir)
+            self.c.ceph('osd', 'in', '2')
+            self.c.wait_clean()
+        assert self.load('q', during) > 20
+
+    def test_3_killed_in_the_middle(self):
+        self.pool('r', 32)
+        data = self.sample()
+        for i in range(40):
+            self.c.rados('-p', 'r', 'put', f'o{i}', data)
+        self.set_pgs('r', 8)
+        for _ in range(2):
+            time.sleep(1.5)
+            self.c.kill()
+            self.c.up()
+        self.wait_pgs('r', 8)
+        assert len(self.c.rados('-p', 'r', 'ls').out.split()) == 40
+        for i in range(40):
+            assert self.c.rados('-p', 'r', 'get', f'o{i}', '-').out == open(data).read()
+
+    def test_4_erasure_pools_and_nonsense_are_refused_and_a_change_of_mind_is_not(self):
+        self.pool('s', 16)
+        self.set_pgs('s', 4)
+        self.set_pgs('s', 32)
+        self.wait_pgs('s', 32)
+        r = self.c.ceph('osd', 'pool', 'set', 's', 'pg_num', '0', check=False)
+        assert r.code != 0 and 'greater than 0' in r.err, r
+
+
+CHURN = '''
+# Many epochs: a pool's flag, on and off.
+import json, rados, sys
+with rados.Rados(conffile=sys.argv[1]) as r:
+    for i in range(int(sys.argv[2])):
+        cmd = {'prefix': 'osd set' if i % 2 == 0 else 'osd unset', 'key': 'noscrub'}
+        ret, _, err = r.mon_command(json.dumps(cmd), b'')
+        assert ret == 0, err
+'''
+
+
+class OldMaps(Case):
+    """OSD maps that nobody needs go; who asks for them gets a full map and goes on."""
+    args = ['--osds', '4']
+
+    def test_1_maps_are_trimmed_and_an_osd_that_missed_them_returns(self):
+        c = self.c
+        c.ceph('config', 'set', 'mon', 'mon_min_osdmap_epochs', '100')
+        c.wait_clean()
+        c.rados('-p', 'data', 'put', 'before', self.sample())
+        c.spirula('osd', 'stop', '3', '--dir', c.dir)
+        c.ceph('osd', 'out', '3')
+        c.wait_clean()
+        was = c.json('osd', 'dump')['epoch']
+        # A client that sits there meanwhile.
+        idle = c.python('import rados, sys, time\n'
+                        'with rados.Rados(conffile=sys.argv[1]) as r, r.open_ioctx("data") as io:\n'
+                        '    io.write_full("a", b"1"); time.sleep(15)\n'
+                        '    io.write_full("b", b"2"); print(io.read("a"), io.read("b"))\n', wait=False)
+        c.python(CHURN, 600)
+        now = c.json('osd', 'dump')['epoch']
+        assert now >= was + 600, (was, now)
+        deadline = time.time() + 60
+        while True:
+            r = c.json('report')
+            if r['osdmap_first_committed'] > was:
+                break
+            assert time.time() < deadline, (was, now, r['osdmap_first_committed'], r['osdmap_last_committed'])
+            # Maps are trimmed when a new one is made.
+            c.python(CHURN, 2)
+            time.sleep(1)
+        assert c.ceph('osd', 'getmap', str(was), '-o', f'{c.dir}-old', check=False).code != 0
+        c.rados('-p', 'data', 'put', 'after', self.sample())
+        c.spirula('osd', 'start', '3', '--dir', c.dir)
+        c.ceph('osd', 'in', '3')
+        c.wait_clean()
+        for name in ('before', 'after'):
+            assert c.rados('-p', 'data', 'get', name, '-').out == open(self.sample()).read()
+        out, err = idle.communicate(timeout=60)
+        assert idle.returncode == 0 and "b'1' b'2'" in out, (out, err)
