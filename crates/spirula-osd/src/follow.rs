@@ -117,7 +117,7 @@ impl Osd {
             let mut taken = Vec::new();
             for s in sources {
                 let Some(mut pg) = self.pgs.remove(&s) else { continue };
-                pg.retire(now, &reader, &self.leases, &mut self.scratch);
+                pg.retire(epoch, now, &reader, &self.leases, &mut self.scratch);
                 self.effects.extend(self.scratch.drain(..).map(|e| (s, e)));
                 // A PG of that name that a later split makes counts its transactions anew.
                 self.committing.retain(|(_, pg, ..)| *pg != s);

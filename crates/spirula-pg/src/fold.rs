@@ -80,13 +80,20 @@ pub fn folds<'a>(
 }
 
 impl Pg {
-    /// Gives up what this PG does here, before it is folded into another. What it waited for to
+    /// Gives up what this PG does here, before it is folded into another because of the map of `epoch`. What it waited for to
     /// become durable is of no interest any more.
-    pub fn retire(&mut self, now: Now, reader: &dyn ObjectReader, leases: &Leases, out: &mut Vec<PgEffect>) {
+    pub fn retire(
+        &mut self,
+        epoch: Epoch,
+        now: Now,
+        reader: &dyn ObjectReader,
+        leases: &Leases,
+        out: &mut Vec<PgEffect>,
+    ) {
         let cx = &mut Cx { now, reader, leases, out };
         self.leave_role(cx);
         // Their clients see that the PG is gone and send them to the target.
-        self.drop_all_ops(cx);
+        self.drop_all_ops(epoch, cx);
     }
 
     /// Folds `sources`, retired, into this PG, for a pool of `pg_num` PGs, because of the map of

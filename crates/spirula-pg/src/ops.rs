@@ -33,8 +33,8 @@ pub(crate) struct Queued {
     class: OpClass,
     /// Order of arrival.
     arrival: u64,
-    /// It has told its client what maps it lacks.
-    shared: bool,
+    /// Epoch of the newest map that its client was sent because of it.
+    shared: Epoch,
     fetched: Option<Box<Fetched>>,
 }
 
@@ -239,7 +239,7 @@ impl Pg {
     pub(crate) fn on_client(&mut self, op: ClientOp, cx: &mut Cx<'_>) {
         self.ops.arrivals += 1;
         let class = exec::classify(&op.msg.ops);
-        let q = Queued { op, class, arrival: self.ops.arrivals, shared: false, fetched: None };
+        let q = Queued { op, class, arrival: self.ops.arrivals, shared: 0, fetched: None };
         if let Some(object) = self.admit(q, cx) {
             self.run_object(&object, cx);
         }
@@ -263,8 +263,8 @@ impl Pg {
             self.ops.waiting.push_back(q);
             return None;
         };
-        if epoch < view.epoch && !std::mem::replace(&mut q.shared, true) {
-            cx.out.push(PgEffect::ShareMap(q.op.conn, epoch));
+        if q.shared == 0 {
+            Self::share_map(&mut q, view.epoch, cx);
         }
         let Some(pool) = &view.pool else {
             self.reply_error(&q, -errno::ENOENT, cx);
@@ -275,6 +275,7 @@ impl Pg {
             if q.op.msg.flags & replica != 0 && !q.class.write && self.is_acting() {
                 self.reply_error(&q, -errno::EAGAIN, cx);
             } else {
+                Self::share_map(&mut q, view.epoch, cx);
                 cx.out.push(PgEffect::Drop(q.op.id));
             }
             return None;
@@ -282,7 +283,8 @@ impl Pg {
         let seed = hash::stable_mod(q.op.msg.hash, pool.pg_num, hash::mask_for(pool.pg_num));
         let misplaced = if q.class.pg { q.op.msg.spg.pg != self.id } else { seed != self.id.seed };
         if epoch < self.primary_since || epoch < pool.force_resend || misplaced {
-            // The client sends it again by itself when it sees the newer map.
+            // The client sends it again by itself when it sees the newer map. It may ask for none while it waits.
+            Self::share_map(&mut q, view.epoch, cx);
             cx.out.push(PgEffect::Drop(q.op.id));
             return None;
         }
@@ -326,9 +328,20 @@ impl Pg {
         self.ops.waiting.extend(all);
     }
 
-    /// Forgets every request; their clients send them again by themselves.
-    pub(crate) fn drop_all_ops(&mut self, cx: &mut Cx<'_>) {
-        cx.out.extend(self.ops.waiting.drain(..).map(|q| PgEffect::Drop(q.op.id)));
+    /// Sends a request's client the maps up to `newest`, unless it was done.
+    fn share_map(q: &mut Queued, newest: Epoch, cx: &mut Cx<'_>) {
+        if q.op.msg.epoch < newest && q.shared < newest {
+            q.shared = newest;
+            cx.out.push(PgEffect::ShareMap(q.op.conn, q.op.msg.epoch));
+        }
+    }
+
+    /// Forgets every request because of the map of `newest`; their clients see that and send them again.
+    pub(crate) fn drop_all_ops(&mut self, newest: Epoch, cx: &mut Cx<'_>) {
+        for mut q in std::mem::take(&mut self.ops.waiting) {
+            Self::share_map(&mut q, newest, cx);
+            cx.out.push(PgEffect::Drop(q.op.id));
+        }
     }
 
     /// The pool is gone: everything that waits ends with ENOENT.

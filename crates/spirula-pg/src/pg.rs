@@ -778,12 +778,6 @@ impl Pg {
         idle && self.after.is_empty() && self.early.is_empty() && self.ripe.is_empty() && self.ops.is_empty()
     }
 
-    /// Messages that wait for a newer map, for whoever takes this one's place: a PG that a split
-    /// made may have been written to before.
-    pub fn take_early(&mut self) -> Vec<(Peer, PeerMsg)> {
-        std::mem::take(&mut self.early)
-    }
-
     /// First and after-last position of the PG's objects.
     pub(crate) fn range(&self) -> (HObject, HObject) {
         let in_map = self.view.as_ref().and_then(|v| v.pool.as_ref()).map(|p| p.pg_num);

@@ -630,7 +630,7 @@ impl World {
             let (mut taken, mut retired) = (Vec::new(), Vec::new());
             for s in sources {
                 let (mut p, mut out) = (node.pgs.remove(&s).unwrap(), Vec::new());
-                p.retire(now, &node.store, &node.leases, &mut out);
+                p.retire(map.epoch, now, &node.store, &node.leases, &mut out);
                 node.store.forget_tokens(s);
                 taken.push(p);
                 retired.push((s, out));
