@@ -38,6 +38,58 @@ pub struct NewPool {
     pub expected_num_objects: u64,
     /// `off`, `warn`, `on`.
     pub autoscale_mode: Option<u8>,
+    /// Of an erasure-coded pool: its profile. The rule must be named then.
+    pub erasure: Option<Erasure>,
+}
+
+/// An erasure-code profile, as far as a pool is made by it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Erasure {
+    /// Name.
+    pub profile: String,
+    /// Data shards.
+    pub k: u8,
+    /// Parity shards.
+    pub m: u8,
+    /// Bytes of a shard in a stripe.
+    pub unit: u32,
+}
+
+/// Reads the numbers of a profile.
+///
+/// # Errors
+/// ENOENT if there is none of that name; EINVAL if its numbers make no pool.
+pub fn erasure(work: &Work, name: &str) -> Result<Erasure, Refusal> {
+    let profile = work.osd().ec_profiles.get(name);
+    let profile = profile.ok_or_else(|| (ENOENT, format!("unknown erasure code profile '{name}'")))?;
+    let number = |key: &str| profile.get(key).and_then(|v| v.parse::<u8>().ok());
+    let (k, m) = (number("k").unwrap_or(0), number("m").unwrap_or(0));
+    if k < 1 || m < 1 || u16::from(k) + u16::from(m) > SHARDS_MAX {
+        return Err((EINVAL, format!("profile '{name}': k={k} m={m} make no pool; k+m is at most {SHARDS_MAX}")));
+    }
+    let default = || work.state.option_u64("osd_pool_erasure_code_stripe_unit");
+    let unit = match profile.get("stripe_unit") {
+        Some(text) => stripe_unit(text).ok_or_else(|| {
+            (EINVAL, format!("profile '{name}': stripe_unit={text} must be a multiple of {UNIT_STEP}, at most 16M"))
+        })?,
+        None => u32::try_from(default()).ok().filter(|u| *u > 0 && u % UNIT_STEP == 0).unwrap_or(UNIT_STEP),
+    };
+    Ok(Erasure { profile: name.to_owned(), k, m, unit })
+}
+
+/// Most shards of an object.
+const SHARDS_MAX: u16 = 120;
+/// Stripe units are multiples of it: what a store keeps a checksum of.
+const UNIT_STEP: u32 = 4096;
+
+/// A stripe unit as a profile says it: bytes, or with K or M behind.
+pub fn stripe_unit(text: &str) -> Option<u32> {
+    let (digits, factor) = match text.strip_suffix(['K', 'k']) {
+        Some(t) => (t, 1 << 10),
+        None => text.strip_suffix(['M', 'm']).map_or((text, 1), |t| (t, 1 << 20)),
+    };
+    let unit = digits.parse::<u32>().ok()?.checked_mul(factor)?;
+    (unit > 0 && unit.is_multiple_of(UNIT_STEP) && unit <= 16 << 20).then_some(unit)
 }
 
 /// The `min_size` that goes with a size when nothing else is said: a majority-like half.
@@ -54,7 +106,7 @@ pub fn default_rule(work: &Work) -> Option<u32> {
     wanted.filter(replicated).or_else(|| (0..crush.rules.len() as u32).find(replicated))
 }
 
-/// Creates a replicated pool with its PGs in the creating set.
+/// Creates a pool with its PGs in the creating set.
 ///
 /// # Errors
 /// [`Refusal`] with Ceph's numbers; EEXIST if the name is taken.
@@ -65,7 +117,9 @@ pub fn create(work: &mut Work, new: &NewPool) -> Result<PoolId, Refusal> {
     if work.osd().pool_by_name(&new.name).is_some() {
         return Err((EEXIST, format!("pool '{}' already exists", new.name)));
     }
-    let size = new.size.filter(|s| *s > 0).unwrap_or_else(|| work.state.option_u64("osd_pool_default_size") as u8);
+    let shards = new.erasure.as_ref().map(|e| e.k + e.m);
+    let size =
+        shards.or(new.size).filter(|s| *s > 0).unwrap_or_else(|| work.state.option_u64("osd_pool_default_size") as u8);
     let pg_num = match new.pg_num.filter(|n| *n > 0) {
         Some(n) => n,
         None => work.state.option_u64("osd_pool_default_pg_num") as u32,
@@ -97,10 +151,21 @@ pub fn create(work: &mut Work, new: &NewPool) -> Result<PoolId, Refusal> {
         })?,
     };
     check_pg_count(work, rule, pg_num, size, None)?;
-    let mut pool = PgPool::replicated(size, pg_num, rule as u8, work.now);
+    let mut pool = match &new.erasure {
+        Some(e) => {
+            let mut pool = PgPool::erasure(e.k, e.m, e.unit, &e.profile, pg_num, rule as u8, work.now);
+            // Ceph's: one more than needed, where the code allows to lose more than one.
+            pool.min_size = e.k + u8::from(e.m > 1);
+            pool
+        }
+        None => {
+            let mut pool = PgPool::replicated(size, pg_num, rule as u8, work.now);
+            pool.min_size = default_min_size(work, size);
+            pool
+        }
+    };
     pool.pgp_num = pgp_num;
     pool.pgp_num_target = pgp_num;
-    pool.min_size = default_min_size(work, size);
     pool.flags |= flag::HASHPSPOOL | flag::CREATING;
     pool.expected_num_objects = new.expected_num_objects;
     let default_mode = work.state.option("mon", "osd_pool_default_pg_autoscale_mode");

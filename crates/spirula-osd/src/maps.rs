@@ -7,8 +7,9 @@
 use bytes::Bytes;
 use spirula_encoding::DecodeError;
 use spirula_maps::osdmap::pool::flag;
-use spirula_maps::osdmap::{ApplyError, EncodedOsdMap, Incremental, OsdMap, PgTable, flags};
+use spirula_maps::osdmap::{ApplyError, EncodedOsdMap, Incremental, OsdMap, PgPool, PgTable, flags};
 use spirula_messages::ceph::MOsdMap;
+use spirula_pg::erasure::Shape;
 use spirula_pg::exec::{Fullness, PoolRules};
 use spirula_pg::{MapView, Merged, OsdView, Permits, PoolView};
 use spirula_types::{Epoch, OsdId, Peer, PgId, PoolId, SpgId, Uuid};
@@ -184,9 +185,13 @@ impl Maps {
                 let before = old_pools.get(id).filter(|_| !self.gap).map(|o| o.pg_num);
                 let m = &p.last_pg_merge_meta;
                 let is_last = before == Some(p.pg_num + 1) && m.source_pgid == PgId::new(*id, p.pg_num);
+                let shape = p.is_erasure().then(|| shape_of(&map, p)).flatten();
+                // Without a code nothing of it can be served.
+                let unknown = p.is_erasure() && shape.is_none();
                 let view = PoolView {
                     size: usize::from(p.size),
-                    min_size: usize::from(p.min_size),
+                    min_size: if unknown { usize::MAX } else { usize::from(p.min_size) },
+                    shape,
                     pg_num: p.pg_num,
                     pg_num_pending: p.pg_num_pending,
                     pg_num_target: p.pg_num_target,
@@ -280,6 +285,15 @@ impl Maps {
         }
         Some(out)
     }
+}
+
+/// How an erasure-coded pool cuts its objects, by its profile; `None` if that makes no sense.
+fn shape_of(map: &OsdMap, pool: &PgPool) -> Option<Shape> {
+    let profile = map.ec_profiles.get(&pool.erasure_code_profile)?;
+    let number = |key: &str| profile.get(key).and_then(|v| v.parse::<usize>().ok());
+    let (k, m) = (number("k")?, number("m")?);
+    let unit = u64::from(pool.stripe_width).checked_div(k as u64).filter(|u| *u > 0)?;
+    (k + m == usize::from(pool.size)).then_some(Shape { k, m, unit })
 }
 
 fn osd_view(map: &OsdMap, osd: OsdId) -> OsdView {

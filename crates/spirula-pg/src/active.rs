@@ -1,6 +1,7 @@
 //! A primary whose PG is active (or peered: too few members to serve, but recovering).
 
 use crate::api::{MapView, PgEffect};
+use crate::erasure::read::Gather;
 use crate::missing::Missing;
 use crate::ops::Inflight;
 use crate::pg::{Cx, Pg, Role};
@@ -54,6 +55,10 @@ pub(crate) struct Active {
     /// What the monitor was told for a merge: ready, with which map (or only able, in which interval).
     pub merge_told: Option<(bool, spirula_types::Epoch)>,
     pub recovery: Recovery,
+    /// How far the members were told that all is rolled forward, while idle.
+    pub told_rolled: EVersion,
+    /// Shards being read, by number.
+    pub gathers: BTreeMap<u64, Gather>,
 }
 
 impl Active {
@@ -74,6 +79,8 @@ impl Active {
             want: None,
             merge_told: None,
             recovery: Recovery::default(),
+            told_rolled: EVersion::default(),
+            gathers: BTreeMap::new(),
         }
     }
 
@@ -137,6 +144,7 @@ impl Pg {
     }
 
     pub(crate) fn active_tick(&mut self, cx: &mut Cx<'_>) {
+        self.tell_rolled(cx);
         let retry = self.cfg.retry_ms;
         let Some(a) = self.active_mut() else { return };
         if a.wait_until > 0 && cx.now.mono_ms >= a.wait_until {

@@ -1,5 +1,6 @@
 //! What goes into a PG and what comes out of it.
 
+use crate::erasure::Shape;
 use crate::exec::{Fetched, Fullness, PoolRules, Prefetch, Source};
 use spirula_encoding::UTime;
 use spirula_messages::ceph::osd::{MOsdOp, MOsdOpReply};
@@ -44,6 +45,8 @@ pub struct PoolView {
     pub merged: Option<Merged>,
     /// Epoch from which clients resend everything (`last_force_op_resend`), 0 for never.
     pub force_resend: Epoch,
+    /// How objects are cut into shards, in an erasure-coded pool.
+    pub shape: Option<Shape>,
     /// Kind of pool, and whether it may take more data ([`Fullness`] of pool or cluster).
     pub rules: PoolRules,
 }
@@ -525,6 +528,16 @@ pub enum Bug {
     FoldForgetsRequests,
     /// Writes go on while a merge is pending.
     WritesWhilePending,
+    /// Erasure coding: peering takes the longest log.
+    LongestLog,
+    /// Erasure coding: what is taken back stays as it is.
+    UndoForgotten,
+    /// Erasure coding: undo copies go before all members have the entry.
+    RolledEarly,
+    /// Erasure coding: one member heard of an interval is taken for enough.
+    OneHeard,
+    /// Erasure coding: a stripe that is changed in part is not read first.
+    StripeNotRead,
 }
 
 impl Default for PgConfig {

@@ -164,6 +164,8 @@ impl Pg {
             log_tail: at,
             last_user_version: info.head.last_user_version.max(theirs.head.last_user_version),
             counts: sum(&info.head.counts, &theirs.head.counts),
+            // Merged are PGs of replicated pools only.
+            rolled: EVersion::default(),
         };
         info.les = epoch - 1;
         info.history_les = info.history_les.min(theirs.history_les);

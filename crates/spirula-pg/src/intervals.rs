@@ -147,17 +147,18 @@ pub struct Prior {
 
 impl Prior {
     /// Works it out. `les` is the newest activation known to be shared by all its members.
-    pub fn new(past: &[PastInterval], view: &MapView, les: Epoch, me: Peer) -> Self {
+    /// `least`: members of an interval that know its history together.
+    pub fn new(past: &[PastInterval], view: &MapView, les: Epoch, me: Peer, least: usize) -> Self {
         let mut p = Self::default();
         p.probe.extend(view.up.iter().chain(&view.acting).copied());
         for i in past.iter().filter(|i| i.rw && i.last >= les) {
-            let mut heard = false;
+            let mut heard = 0;
             let mut down = Vec::new();
             for osd in &i.acting {
                 match view.osds.get(&osd.osd) {
                     Some(o) if o.up => {
                         p.probe.insert(*osd);
-                        heard = true;
+                        heard += 1;
                         continue;
                     }
                     // Declared lost after it took part, or gone from the map: by an
@@ -168,7 +169,7 @@ impl Prior {
                 }
                 p.down.insert(*osd);
             }
-            if !heard && (!down.is_empty() || i.acting.is_empty()) {
+            if heard < least && (!down.is_empty() || i.acting.is_empty()) {
                 p.blocked_by.get_or_insert_default().extend(&down);
             }
             let silent = i.primary.is_some()
@@ -256,12 +257,12 @@ mod tests {
             },
         ];
         let v = view(10, &[(0, true, 1, 0), (1, true, 1, 0), (2, false, 1, 0), (3, false, 1, 0)]);
-        let p = Prior::new(&past, &v, 0, Peer::whole(0));
+        let p = Prior::new(&past, &v, 0, Peer::whole(0), 1);
         assert_eq!(p.blocked_by, Some(vec![Peer::whole(3)]));
         assert_eq!(p.holders, [3]);
         assert!(p.probe.contains(&Peer::whole(1)) && p.down.contains(&Peer::whole(2)));
         // An activation after it makes the older interval uninteresting.
-        assert!(!Prior::new(&past[..1], &v, 6, Peer::whole(0)).probe.contains(&Peer::whole(1)));
+        assert!(!Prior::new(&past[..1], &v, 6, Peer::whole(0), 1).probe.contains(&Peer::whole(1)));
         let back = view(11, &[(1, true, 1, 0), (3, true, 11, 0)]);
         assert!(p.affected_by(&back));
     }

@@ -13,6 +13,7 @@
 //! | `active` | a primary after peering |
 //! | `ops` | client requests: order per object, execution, replication, commit, reply |
 //! | [`exec`] | what a RADOS op vector means |
+//! | [`erasure`] | **erasure-coded pools**: stripes, reads, undo, rebuilding |
 //! | `recovery` | making copies whole while the PG serves |
 //! | `scrub` | comparing the copies, listing and repairing what differs |
 //! | `repair` | copies that turn out to be bad |
@@ -37,8 +38,7 @@
 //!   more PGs, and folded ([`Pg::fold`]) before any sees one with fewer; an OSD that restarts is down for at least one epoch;
 //! * every OSD pings its peers and keeps [`Leases`].
 //!
-//! Not here yet: snapshots, erasure coding (enters at `Pg::replicate` for writes, and at
-//! `recovery::copy` for objects), object classes.
+//! Not here yet: snapshots, object classes.
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test"))]
 
@@ -58,6 +58,7 @@ macro_rules! planted {
 
 mod active;
 mod api;
+pub mod erasure;
 pub mod exec;
 mod fold;
 mod intervals;

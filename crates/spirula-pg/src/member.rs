@@ -47,6 +47,8 @@ impl Pg {
             CtlBody::History { history_les, lec } => self.on_history(history_les, lec, cx),
             CtlBody::Scan { from: start, max } => self.on_scan(from, ctl.epoch, start, max, cx),
             CtlBody::Pull { .. } => self.on_pull(from, ctl, cx),
+            CtlBody::ReadShard { .. } => self.on_read_shard(from, ctl, cx),
+            CtlBody::RollForward { to } => self.on_roll_forward(to, cx),
             CtlBody::Progress { last_backfill } => self.on_progress(from, last_backfill, cx),
             CtlBody::Reserve { backfill } => {
                 let r = Reservation::Remote { primary: from, backfill };
@@ -93,6 +95,7 @@ impl Pg {
     pub(crate) fn on_txn(&mut self, from: Peer, t: PgTxn, cx: &mut Cx<'_>) {
         match t.kind {
             TxnKind::Pulled => self.on_pulled(from, t, cx),
+            TxnKind::Shard => self.on_shard(from, t, cx),
             _ if !matches!(self.role, Role::Replica { primary } if primary == from) => {
                 tracing::debug!(pg = %self.id, %from, kind = ?t.kind, "write without activation ignored");
             }
@@ -147,9 +150,19 @@ impl Pg {
             missing_changed = true;
         }
         self.log.push(entry);
+        let rolled = info.head.rolled;
+        info.head = PgHead { rolled, ..head };
+        self.roll_forward(head.rolled, &mut txn);
         // Our log may begin later than the primary's, never earlier.
         self.log.trim(head.log_tail, self.cfg.dups_tracked);
-        info.head = PgHead { log_tail: self.log.tail(), ..head };
+        if let Some(info) = &mut self.info {
+            info.head.log_tail = self.log.tail();
+        }
+        if self.is_erasure() {
+            // The record is called otherwise here, and what can be taken back is our own matter.
+            let head = self.head_op();
+            txn.meta.iter_mut().filter(|m| matches!(m, MetaOp::Set { .. })).for_each(|m| *m = head.clone());
+        }
         if missing_changed {
             self.missing_ops(&mut txn.meta);
         }
@@ -339,6 +352,10 @@ impl Pg {
                 if fresh && let Ok(left) = leftovers(id, told.pg_num, cx.reader) {
                     txn.objects = left;
                 }
+                // Nothing of the old log is taken back any more.
+                if let Ok(copies) = self.undo_copies(cx.reader, usize::MAX) {
+                    txn.objects.extend(removals(copies));
+                }
                 txn.meta.push(MetaOp::LogRemove { pg: id });
                 let parsed = parse(&entries)?;
                 for (e, entry) in parsed.iter().zip(entries) {
@@ -347,6 +364,9 @@ impl Pg {
                 self.log = PgLog::new(tail, parsed);
                 self.missing.clear();
                 self.info = Some(told.clone());
+                if let Some(info) = &mut self.info {
+                    info.head.rolled = told.last_update();
+                }
             }
             LogUpdate::After { after, entries } => {
                 let parsed = parse(&entries)?;
@@ -355,13 +375,14 @@ impl Pg {
                     self.missing = Missing::default();
                     PgInfo { les: 0, last_backfill: HObject::max(), head: PgHead::default(), ..told.clone() }
                 });
-                let (les, last_backfill) = (base.les.max(told.les), base.last_backfill);
-                self.info = Some(PgInfo { last_backfill, les, ..told.clone() });
+                let (les, last_backfill, rolled) = (base.les.max(told.les), base.last_backfill, base.head.rolled);
+                let head = PgHead { rolled, ..told.head };
+                self.info = Some(PgInfo { last_backfill, les, head, ..told.clone() });
                 txn.meta.push(MetaOp::LogRewind { pg: id, to: after });
                 for (e, entry) in parsed.iter().zip(entries) {
                     txn.meta.push(MetaOp::LogAppend { pg: id, version: e.key(), entry });
                 }
-                txn.objects = removals(self.merge_own(after, &parsed));
+                self.merge_own(after, &parsed, cx.reader, &mut txn);
             }
         }
         let (tail, head) = (self.log.tail(), self.log.head());
@@ -430,6 +451,13 @@ impl Pg {
         let (first, end) = self.range();
         match cx.reader.list(&first, &end, self.cfg.remove_batch.max(1)) {
             Ok(objects) if objects.is_empty() => {
+                match self.undo_copies(cx.reader, self.cfg.remove_batch.max(1)) {
+                    Ok(copies) if !copies.is_empty() => {
+                        let txn = Transaction { objects: removals(copies), meta: Vec::new() };
+                        return self.submit(txn, After::Remove, cx);
+                    }
+                    _ => {}
+                }
                 self.info = None;
                 self.role = Role::Idle;
                 self.save(After::Gone, cx);
@@ -452,6 +480,7 @@ impl Pg {
             Step::Flushed => self.peering_flushed(cx),
             Step::Pulled(seq) => self.on_pull_durable(seq, cx),
             Step::Activated => self.on_activated(self.me, cx),
+            Step::Rebuilt(seq) => self.on_push_ack(self.me, seq, cx),
         }
     }
 }

@@ -8,6 +8,9 @@
 //! authoritative history gives it, or goes if that history does not have it. A divergent
 //! delete must not stay deleted, and an object that the authoritative history deleted must not
 //! come back because a divergent entry wrote it.
+//!
+//! In an erasure-coded PG a copy takes divergent entries back by itself: the object then has its
+//! version before, and misses nothing.
 
 use crate::log::{EntryKind, LogEntry, PgLog};
 use crate::missing::Missing;
@@ -16,21 +19,39 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Undoes the entries of `log` after `common`, then applies `delta`, the authoritative entries
 /// after it (oldest first). Objects after `last_backfill` are not the log's business. Returns
-/// the objects that the copy must delete, if it has them.
+/// the objects that the copy must delete, if it has them; with `undo`, the entries that it must
+/// take back before that are added there, the newest first.
 pub fn merge(
     log: &mut PgLog,
     missing: &mut Missing,
     last_backfill: &HObject,
     common: EVersion,
     delta: &[LogEntry],
+    undo: Option<&mut Vec<LogEntry>>,
 ) -> BTreeSet<HObject> {
     let mut removed = BTreeSet::new();
     // Objects whose stored content no history describes.
     let mut spoiled: BTreeSet<HObject> = BTreeSet::new();
     let newer: BTreeSet<&HObject> = delta.iter().filter(|e| e.kind != EntryKind::Nothing).map(|e| &e.object).collect();
     let mut priors: BTreeMap<HObject, EVersion> = BTreeMap::new();
-    for e in log.rewind(common) {
-        if e.kind != EntryKind::Nothing && e.object <= *last_backfill {
+    let divergent = log.rewind(common);
+    let divergent = divergent.into_iter().filter(|e| e.kind != EntryKind::Nothing && e.object <= *last_backfill);
+    if let Some(undone) = undo {
+        for e in divergent.rev() {
+            match missing.get(&e.object).map(|i| i.have) {
+                // Stored as the entry left it.
+                None => undone.push(e),
+                Some(_) if e.prior == EVersion::default() => {
+                    missing.remove(&e.object);
+                    removed.insert(e.object);
+                }
+                // Never got the divergent version: it still has the one before.
+                Some(have) if have == e.prior => drop(missing.remove(&e.object)),
+                Some(have) => missing.set(e.object, e.prior, have),
+            }
+        }
+    } else {
+        for e in divergent {
             priors.entry(e.object).or_insert(e.prior);
         }
     }
@@ -136,7 +157,7 @@ mod tests {
             e(v(2, 5), v(0, 0), "c", Modify),
             e(v(2, 6), v(2, 3), "a", Modify),
         ];
-        let removed = merge(&mut c.log, &mut c.missing, &HObject::max(), v(1, 2), &delta);
+        let removed = merge(&mut c.log, &mut c.missing, &HObject::max(), v(1, 2), &delta, None);
         assert_eq!(names(&removed), ["b"]);
         assert_eq!(lacks(&c.missing, "a"), Some((v(2, 6), v(1, 1))));
         assert_eq!(lacks(&c.missing, "c"), Some((v(2, 5), v(0, 0))));
@@ -151,7 +172,7 @@ mod tests {
             e(v(2, 3), v(1, 1), "old", Modify),
             e(v(2, 4), v(2, 2), "new", Modify),
         ]);
-        let removed = merge(&mut c.log, &mut c.missing, &HObject::max(), v(1, 1), &[]);
+        let removed = merge(&mut c.log, &mut c.missing, &HObject::max(), v(1, 1), &[], None);
         assert_eq!(names(&removed), ["new"]);
         assert_eq!(lacks(&c.missing, "old"), Some((v(1, 1), v(0, 0))));
         assert_eq!(c.missing.len(), 1);
@@ -160,7 +181,7 @@ mod tests {
     #[test]
     fn divergent_delete_is_undone() {
         let mut c = copy(vec![e(v(1, 1), v(0, 0), "a", Modify), e(v(2, 2), v(1, 1), "a", Delete)]);
-        let removed = merge(&mut c.log, &mut c.missing, &HObject::max(), v(1, 1), &[]);
+        let removed = merge(&mut c.log, &mut c.missing, &HObject::max(), v(1, 1), &[], None);
         assert!(removed.is_empty());
         assert_eq!(lacks(&c.missing, "a"), Some((v(1, 1), v(0, 0))));
     }
@@ -169,7 +190,7 @@ mod tests {
     fn object_deleted_by_history_does_not_come_back_through_a_divergent_write() {
         let mut c = copy(vec![e(v(1, 1), v(0, 0), "a", Modify), e(v(2, 2), v(1, 1), "a", Modify)]);
         let delta = [e(v(3, 2), v(1, 1), "a", Delete)];
-        let removed = merge(&mut c.log, &mut c.missing, &HObject::max(), v(1, 1), &delta);
+        let removed = merge(&mut c.log, &mut c.missing, &HObject::max(), v(1, 1), &delta, None);
         assert_eq!(names(&removed), ["a"]);
         assert!(c.missing.is_empty());
     }
@@ -178,7 +199,7 @@ mod tests {
     fn divergent_content_is_not_taken_for_the_version_before() {
         let mut c = copy(vec![e(v(1, 1), v(0, 0), "a", Modify), e(v(2, 2), v(1, 1), "a", Modify)]);
         let delta = [e(v(3, 2), v(1, 1), "a", Modify)];
-        merge(&mut c.log, &mut c.missing, &HObject::max(), v(1, 1), &delta);
+        merge(&mut c.log, &mut c.missing, &HObject::max(), v(1, 1), &delta, None);
         assert_eq!(lacks(&c.missing, "a"), Some((v(3, 2), v(0, 0))));
     }
 
@@ -186,7 +207,7 @@ mod tests {
     fn object_missing_in_a_divergent_version_is_present_if_the_one_before_is_stored() {
         let mut c = copy(vec![e(v(1, 1), v(0, 0), "a", Modify), e(v(2, 2), v(1, 1), "a", Modify)]);
         c.missing.set(o("a"), v(2, 2), v(1, 1));
-        let removed = merge(&mut c.log, &mut c.missing, &HObject::max(), v(1, 1), &[]);
+        let removed = merge(&mut c.log, &mut c.missing, &HObject::max(), v(1, 1), &[], None);
         assert!(removed.is_empty() && c.missing.is_empty());
     }
 
@@ -195,7 +216,24 @@ mod tests {
         let mut c = copy(vec![]);
         let delta = [e(v(1, 1), v(0, 0), "a", Modify), e(v(1, 2), v(0, 0), "b", Modify)];
         let (first, last) = if o("a") < o("b") { ("a", "b") } else { ("b", "a") };
-        merge(&mut c.log, &mut c.missing, &o(first), v(0, 0), &delta);
+        merge(&mut c.log, &mut c.missing, &o(first), v(0, 0), &delta, None);
         assert!(lacks(&c.missing, first).is_some() && lacks(&c.missing, last).is_none());
+    }
+
+    #[test]
+    fn what_can_be_taken_back_is_not_missing() {
+        let mut c = copy(vec![
+            e(v(1, 1), v(0, 0), "a", Modify),
+            e(v(2, 2), v(1, 1), "a", Modify),
+            e(v(2, 3), v(0, 0), "new", Modify),
+            e(v(2, 4), v(2, 2), "a", Delete),
+        ]);
+        let mut undone = Vec::new();
+        let delta = [e(v(3, 2), v(1, 1), "a", Modify)];
+        let removed = merge(&mut c.log, &mut c.missing, &HObject::max(), v(1, 1), &delta, Some(&mut undone));
+        assert!(removed.is_empty());
+        assert_eq!(undone.iter().map(|e| e.version).collect::<Vec<_>>(), [v(2, 4), v(2, 3), v(2, 2)]);
+        assert_eq!(lacks(&c.missing, "a"), Some((v(3, 2), v(1, 1))));
+        assert_eq!(c.missing.len(), 1);
     }
 }

@@ -12,14 +12,19 @@
 //! changed in this event is not executed on again before [`PgEffect::Continue`].
 
 use crate::api::{ClientOp, ConnId, OpId, PeerMsg, PgEffect, ReadKey};
-use crate::exec::{self, Effect, Fetched, ObjectState, OpClass, OpContext, Outcome, Pause, Prefetch, Stamp};
+use crate::erasure::read::{EcReader, For};
+use crate::erasure::stripe::{self, Piece, Stripes, from_pieces};
+use crate::erasure::{Shape, undo};
+use crate::exec::{
+    self, Effect, Fetched, ObjectReader, ObjectState, OpClass, OpContext, Outcome, Pause, Prefetch, Stamp, Want,
+};
 use crate::listing::WithMissing;
 use crate::log::{EntryKind, LogEntry};
 use crate::pg::{After, Cx, Pg, Role};
 use bytes::Bytes;
 use spirula_messages::ceph::osd::{MOsdOpReply, OpResult, flag};
 use spirula_messages::cluster::pg::{PgTxn, RepAck, TxnKind};
-use spirula_types::transaction::{MetaOp, ObjectUpdate, Transaction};
+use spirula_types::transaction::{MetaOp, ObjectOp, ObjectUpdate, Transaction};
 use spirula_types::{EVersion, Epoch, HObject, Peer, errno, hash};
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -50,6 +55,8 @@ struct Context {
     parked: bool,
     /// When it was last used, for eviction.
     used: u64,
+    /// What was read from shards for the first request.
+    pieces: Vec<Piece>,
 }
 
 /// Requests and object contexts of a PG.
@@ -196,17 +203,33 @@ impl Ops {
         self.changed.insert(object.clone());
     }
 
+    /// Stripes of an object have been read for its first request.
+    pub fn gathered(&mut self, object: &HObject, piece: Piece) {
+        if let Some(c) = self.contexts.get_mut(object) {
+            c.pieces.push(piece);
+        }
+    }
+
+    /// Is a write of this object under way?
+    pub fn has_inflight(&self, object: &HObject) -> bool {
+        self.contexts.get(object).is_some_and(|c| c.inflight > 0)
+    }
+
     /// Forgets what is known of an object (its stored state changes under us).
     pub fn forget_object(&mut self, object: &HObject) {
         if let Some(c) = self.contexts.get_mut(object) {
             c.state = None;
+            c.pieces.clear();
         }
     }
 
     /// Forgets what is known of objects (their stored state changes under us).
     pub fn forget_objects(&mut self) {
         self.contexts.retain(|_, c| !c.queue.is_empty());
-        self.contexts.values_mut().for_each(|c| c.state = None);
+        for c in self.contexts.values_mut() {
+            c.state = None;
+            c.pieces.clear();
+        }
     }
 }
 
@@ -231,6 +254,36 @@ impl Inflight {
     pub fn object(&self) -> &HObject {
         &self.object
     }
+}
+
+/// One shard's part of a write: what keeps the object as it was, then its change.
+fn shard_updates(object: &HObject, version: EVersion, prior: EVersion, ops: Vec<ObjectOp>) -> Vec<ObjectUpdate> {
+    let keep = (prior != EVersion::default()).then(|| undo::keep(object, version));
+    keep.into_iter().chain([ObjectUpdate { object: object.clone(), ops }]).collect()
+}
+
+/// Stripes that an execution still wants, and in which version: what it reads, or what a change
+/// changes in part.
+fn lacking(
+    shape: &Shape,
+    outcome: &Result<Outcome, Pause>,
+    state: &ObjectState,
+    pieces: &[Piece],
+) -> Option<(Stripes, EVersion)> {
+    let w = shape.width();
+    let stripes = match outcome {
+        Err(Pause::Prefetch(what)) => what.0.iter().find_map(|want| match want {
+            Want::Data { offset, length, .. } => Some((offset / w, (offset + length).div_ceil(w))),
+            _ => None,
+        }),
+        Ok(Outcome { effect: Effect::Apply(m), .. }) => {
+            let size = if state.exists { state.info.size } else { 0 };
+            let needs = stripe::plan(shape, &m.ops, size).needs;
+            needs.into_iter().find(|(a, b)| from_pieces(pieces, a * w, (b - a) * w).is_none())
+        }
+        _ => None,
+    };
+    Some((stripes?, state.info.version))
 }
 
 impl Pg {
@@ -424,6 +477,9 @@ impl Pg {
             if self.must_recover_first(object, write, cx) {
                 return; // Recovery comes back here.
             }
+            if inflight > 0 && self.is_erasure() {
+                return; // Shards must show one version. The last commit comes back here.
+            }
             if write {
                 // Goes on below.
             } else if inflight > 0 {
@@ -502,8 +558,21 @@ impl Pg {
             last_user_version: self.info.as_ref().map_or(0, |i| i.head.last_user_version),
             fetched: q.fetched.as_deref(),
         };
-        let outcome = exec::execute(&ctx, state, cx.reader, &q.op.msg.ops);
+        let erasure = EcReader { inner: cx.reader, pieces: &context.pieces };
+        let reader: &dyn ObjectReader = if pool.shape.is_some() { &erasure } else { cx.reader };
+        let outcome = exec::execute(&ctx, state, reader, &q.op.msg.ops);
         let id = q.op.id;
+        if let Some(shape) = pool.shape
+            && let Some((stripes, version)) = lacking(&shape, &outcome, state, &context.pieces)
+            && !planted!(self.cfg, StripeNotRead)
+        {
+            context.parked = true;
+            self.ops.parked.insert(id, Some(object.clone()));
+            if !self.gather(object, version, stripes, For::Op(id), cx) {
+                self.op_unreadable(object, id, cx);
+            }
+            return false;
+        }
         match outcome {
             Err(Pause::Prefetch(what)) => {
                 context.parked = true;
@@ -529,8 +598,9 @@ impl Pg {
                     return false;
                 }
                 let Some(context) = self.ops.contexts.get_mut(object) else { return false };
+                let pieces = std::mem::take(&mut context.pieces);
                 if let Some(q) = context.queue.pop_front() {
-                    self.conclude(object, q, outcome, cx);
+                    self.conclude(object, q, outcome, &pieces, cx);
                 }
                 true
             }
@@ -545,6 +615,10 @@ impl Pg {
         let others = self
             .active()
             .is_some_and(|a| a.peers.values().any(|p| *object <= p.last_backfill && !p.missing.contains(object)));
+        let others = match known {
+            Some(version) if self.is_erasure() => self.recoverable(object, version, self.me),
+            _ => others,
+        };
         let Some(version) = known.filter(|_| others) else { return false };
         if self.ops.contexts.get(object).is_some_and(|c| c.inflight > 0) {
             return true; // The last commit comes back to the request.
@@ -556,7 +630,7 @@ impl Pg {
         self.must_recover_first(object, true, cx)
     }
 
-    fn conclude(&mut self, object: &HObject, q: Queued, outcome: Outcome, cx: &mut Cx<'_>) {
+    fn conclude(&mut self, object: &HObject, q: Queued, outcome: Outcome, pieces: &[Piece], cx: &mut Cx<'_>) {
         if let Some(info) = &mut self.info {
             let c = &mut info.head.counts;
             c.reads += outcome.stats.reads as i64;
@@ -570,7 +644,7 @@ impl Pg {
                 cx.out.push(PgEffect::Reply(q.op.id, Box::new(reply)));
                 self.ops.evict(self.cfg.contexts);
             }
-            Effect::LogOnly | Effect::Apply(_) => self.write(object, q, outcome, cx),
+            Effect::LogOnly | Effect::Apply(_) => self.write(object, q, outcome, pieces, cx),
         }
     }
 
@@ -587,8 +661,10 @@ impl Pg {
     // ---- writes ----
 
     /// Gives a write its place in the log and sends it to every acting member.
-    fn write(&mut self, object: &HObject, q: Queued, outcome: Outcome, cx: &mut Cx<'_>) {
+    fn write(&mut self, object: &HObject, q: Queued, outcome: Outcome, pieces: &[Piece], cx: &mut Cx<'_>) {
         let epoch = self.epoch();
+        let shape = self.shape();
+        let mut shards: Vec<Vec<ObjectOp>> = Vec::new();
         let missing_floor = self.missing_floor();
         let (Role::Active(active), Some(info)) = (&mut self.role, &mut self.info) else { return };
         let version = EVersion::new(epoch, info.head.last_update.version + 1);
@@ -626,8 +702,19 @@ impl Pg {
             c.read_kb += d.read_kib as i64;
             c.writes += d.writes as i64;
             c.written_kb += d.write_kib as i64;
+            let size = context.state.as_ref().filter(|s| s.exists).map_or(0, |s| s.info.size);
             context.state = Some(done.state);
-            txn.objects.push(ObjectUpdate { object: object.clone(), ops: done.ops });
+            match shape {
+                None => txn.objects.push(ObjectUpdate { object: object.clone(), ops: done.ops }),
+                Some(shape) => {
+                    let plan = stripe::plan(&shape, &done.ops, size);
+                    match stripe::split(&shape, &done.ops, &plan, pieces) {
+                        Ok(split) => shards = split,
+                        // There is no pool without its code.
+                        Err(e) => return tracing::error!(pg = %self.id, error = %e, "cut into shards"),
+                    }
+                }
+            }
             self.ops.changed.insert(object.clone());
         }
         info.head.last_update = version;
@@ -648,7 +735,14 @@ impl Pg {
         });
         let (since, removed) = (self.interval.since, entry.kind == EntryKind::Delete);
         let entry_bytes = entry.to_bytes();
+        let (prior, changes) = (entry.prior, entry.kind != EntryKind::Nothing);
+        let rolled = if planted!(self.cfg, RolledEarly) { version } else { active.committed };
         self.log.push(entry);
+        if changes && shape.is_some() {
+            let own = shards.get(self.me.shard.max(0) as usize).cloned().unwrap_or_default();
+            txn.objects = shard_updates(object, version, prior, own);
+        }
+        self.roll_forward(rolled, &mut txn);
         txn.meta.push(self.head_op());
         txn.meta.push(MetaOp::LogAppend { pg: self.id, version, entry: entry_bytes });
         if let Some(to) = trim {
@@ -657,10 +751,13 @@ impl Pg {
                 txn.meta.push(MetaOp::LogTrim { pg: self.id, to });
             }
         }
-        if !txn.objects.is_empty() {
+        if changes {
             self.note_written(object, (!removed).then_some(version));
         }
-        self.replicate(&txn, object, version, cx);
+        match shape {
+            None => self.replicate(&txn, object, version, cx),
+            Some(_) => self.distribute(&txn.meta, object, version, prior, shards, cx),
+        }
         self.submit(txn, After::Write { since, version }, cx);
         self.ops.evict(self.cfg.contexts);
     }
@@ -707,6 +804,49 @@ impl Pg {
         }
     }
 
+    /// Sends each other member of an erasure-coded PG its shard of a write.
+    fn distribute(
+        &self,
+        meta: &[MetaOp],
+        object: &HObject,
+        version: EVersion,
+        prior: EVersion,
+        shards: Vec<Vec<ObjectOp>>,
+        cx: &mut Cx<'_>,
+    ) {
+        let Role::Active(active) = &self.role else { return };
+        for (to, _) in &active.replicas {
+            let ops = shards.get(to.shard.max(0) as usize).filter(|_| Self::gets_object(active, *to, object));
+            let objects = ops.map_or_else(Vec::new, |ops| shard_updates(object, version, prior, ops.clone()));
+            let (header, payload) = Transaction { objects, meta: meta.to_vec() }.split();
+            let t = PgTxn {
+                pg: self.id,
+                ends: self.ends(*to),
+                epoch: self.interval.since,
+                kind: TxnKind::Write,
+                seq: 0,
+                version,
+                next: None,
+                header: header.into(),
+                payload,
+            };
+            cx.out.push(PgEffect::Send(*to, PeerMsg::Txn(t)));
+        }
+    }
+
+    /// Too few shards of an object can be read: its requests wait until that changes.
+    pub(crate) fn op_unreadable(&mut self, object: &HObject, op: OpId, cx: &mut Cx<'_>) {
+        self.ops.parked.remove(&op);
+        if let Some(c) = self.ops.contexts.get_mut(object) {
+            c.parked = false;
+            c.pieces.clear();
+        }
+        if let Role::Active(a) = &mut self.role {
+            a.recovery.unfound.insert(object.clone());
+        }
+        self.reopen(cx);
+    }
+
     pub(crate) fn on_local_commit(&mut self, since: Epoch, version: EVersion) {
         if let Role::Active(a) = &mut self.role
             && self.interval.since == since
@@ -728,14 +868,19 @@ impl Pg {
         let Role::Active(a) = &mut self.role else { return };
         a.committed = a.replicas.iter().map(|(_, v)| *v).fold(a.local, EVersion::min);
         let committed = a.committed;
-        let mut ready = Vec::new();
+        let (mut ready, mut resumed) = (Vec::new(), false);
         while let Role::Active(a) = &mut self.role
             && let Some(f) = a.inflight.pop_front_if(|f| f.version <= committed)
         {
             if let Some(c) = self.ops.contexts.get_mut(&f.object) {
                 c.inflight = c.inflight.saturating_sub(1);
-                if c.inflight == 0 && !c.queue.is_empty() {
-                    ready.push(f.object.clone());
+                if c.inflight == 0 {
+                    if a.recovery.release_held(&f.object) {
+                        resumed = true;
+                    }
+                    if !c.queue.is_empty() {
+                        ready.push(f.object.clone());
+                    }
                 }
             }
             for q in &f.ops {
@@ -750,6 +895,9 @@ impl Pg {
         }
         for object in ready {
             self.run_object(&object, cx);
+        }
+        if resumed {
+            self.pump(cx);
         }
         self.scrub_drained(cx);
     }

@@ -67,6 +67,8 @@ pub(crate) enum Step {
     Pulled(u64),
     /// The activation.
     Activated,
+    /// A piece of our shard that was rebuilt.
+    Rebuilt(u64),
 }
 
 /// What every handler needs.
@@ -342,7 +344,7 @@ impl Pg {
     pub fn wants_tick(&self) -> bool {
         match &self.role {
             Role::Peering(_) | Role::Idle => true,
-            Role::Active(a) => self.ops.waits_for_lease() || a.wants_tick(),
+            Role::Active(a) => self.ops.waits_for_lease() || a.wants_tick() || self.must_roll_forward(),
             Role::Replica { .. } | Role::Removing => false,
         }
     }

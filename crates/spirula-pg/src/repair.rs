@@ -13,7 +13,7 @@
 use crate::api::{PgEffect, Token};
 use crate::log::LogEntry;
 use crate::pg::{After, Cx, Pg, Role};
-use crate::shard::object_of_store;
+use crate::shard::{object_of_store, store_object, undo_object};
 use spirula_encoding::from_slice;
 use spirula_messages::cluster::pg::{CtlBody, PgInfo};
 use spirula_messages::cluster::scrub::ScrubHistory;
@@ -92,7 +92,7 @@ impl Pg {
             }
             Role::Active(a) => {
                 let has = a.peers.values().any(|p| *object <= p.last_backfill && !p.missing.contains(object));
-                if !has {
+                if !has && self.me.shard < 0 {
                     return None;
                 }
                 a.clean = false;
@@ -105,7 +105,9 @@ impl Pg {
         }
         tracing::error!(pg = %self.id, %object, %version, "bad data under a write: this copy is fetched anew");
         self.repairs.note(object, self.me, offset);
-        txn.objects.retain(|u| u.object != *stored);
+        // Nor can it be taken back.
+        let undo = store_object(&undo_object(object, version), self.me.shard);
+        txn.objects.retain(|u| u.object != *stored && u.object != undo);
         self.missing.set(object.clone(), version, EVersion::default());
         self.missing_ops(&mut txn.meta);
         Some(txn)

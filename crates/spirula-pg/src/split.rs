@@ -70,9 +70,10 @@ impl Pg {
             for e in &entries {
                 txn.meta.push(MetaOp::LogAppend { pg: *id, version: e.key(), entry: e.to_bytes() });
             }
-            let log = PgLog::new(info.log_tail(), entries);
+            let tail = self.tail_after_split(info.log_tail(), &entries);
+            let log = PgLog::new(tail, entries);
             // Its own newest entry, so that positions can be compared with other copies'.
-            let head = PgHead { last_update: log.head(), counts, ..info.head };
+            let head = PgHead { last_update: log.head(), log_tail: tail, counts, ..info.head };
             let info = PgInfo { pg: *id, pg_num, head, ..info.clone() };
             if *id == self.id {
                 (self.info, self.log) = (Some(info), log);
@@ -92,6 +93,21 @@ impl Pg {
         self.missing_ops(&mut txn.meta);
         self.submit(txn, After::Nothing, cx);
         children
+    }
+}
+
+impl Pg {
+    /// Where the log of a PG that comes out of a split begins, given its entries. The parent's
+    /// tail may lie behind all that other members have of this part, because what was there went
+    /// to a sibling; in an erasure-coded PG those members are needed, so it is the part's own
+    /// newest trimmed entry, as far as that is remembered.
+    fn tail_after_split(&self, tail: EVersion, entries: &[LogEntry]) -> EVersion {
+        if !self.is_erasure() {
+            return tail;
+        }
+        let trimmed = entries.iter().map(|e| e.version).filter(|v| *v <= tail).max();
+        let remembers_all = self.log.dups().count() + self.log.len() < self.cfg.dups_tracked;
+        trimmed.unwrap_or(if remembers_all { EVersion::default() } else { tail })
     }
 }
 

@@ -21,6 +21,7 @@ const LAYERS: &[(&str, u8)] = &[
     ("spirula-crush", 1),
     ("spirula-maps", 1),
     ("spirula-messenger", 1),
+    ("spirula-erasure", 0),
     ("spirula-pg", 1),
     ("spirula-quorum", 1),
     ("spirula-auth", 1),

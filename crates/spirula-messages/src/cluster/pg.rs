@@ -93,23 +93,32 @@ pub struct PgHead {
     pub last_user_version: u64,
     /// What the PG holds and has served.
     pub counts: PgCounts,
+    /// In an erasure-coded pool: entries after this one can still be taken back here.
+    pub rolled: EVersion,
 }
 
 impl Encode for PgHead {
     fn encode(&self, out: &mut Encoder) {
-        out.versioned(1, 1, |o| {
+        out.versioned(2, 1, |o| {
             o.put(&self.last_update);
             o.put(&self.log_tail);
             o.u64(self.last_user_version);
             o.put(&self.counts);
+            o.put(&self.rolled);
         });
     }
 }
 
 impl Decode for PgHead {
     fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
-        d.versioned("PgHead", 1, |d, _| {
-            Ok(Self { last_update: d.get()?, log_tail: d.get()?, last_user_version: d.get()?, counts: d.get()? })
+        d.versioned("PgHead", 2, |d, v| {
+            Ok(Self {
+                last_update: d.get()?,
+                log_tail: d.get()?,
+                last_user_version: d.get()?,
+                counts: d.get()?,
+                rolled: if v >= 2 { d.get()? } else { EVersion::default() },
+            })
         })
     }
 }
@@ -380,6 +389,8 @@ pub enum TxnKind {
     Push,
     /// The answer to [`CtlBody::Pull`].
     Pulled,
+    /// The answer to [`CtlBody::ReadShard`]: attributes in the header, data in the payload.
+    Shard,
 }
 
 /// A transaction sent to another OSD (type 0x5340).
@@ -420,6 +431,7 @@ impl Body for PgTxn {
                 TxnKind::Write => 1,
                 TxnKind::Push => 2,
                 TxnKind::Pulled => 3,
+                TxnKind::Shard => 4,
             });
             o.u64(self.seq);
             o.put(&self.version);
@@ -442,6 +454,7 @@ impl Body for PgTxn {
                     1 => TxnKind::Write,
                     2 => TxnKind::Push,
                     3 => TxnKind::Pulled,
+                    4 => TxnKind::Shard,
                     v => return Err(DecodeError::Value { what: "transaction kind", value: i64::from(v) }),
                 },
                 seq: d.get()?,
@@ -691,6 +704,28 @@ pub enum CtlBody {
     },
     /// Primary → member: the PG was scrubbed, or objects of it repaired.
     ScrubHistory(ScrubHistory),
+    /// Primary → holder of a shard: send a part of it. Answered by [`TxnKind::Shard`] or
+    /// [`CtlBody::PullFailed`].
+    ReadShard {
+        /// Comes back in the answer.
+        seq: u64,
+        /// The object.
+        object: HObject,
+        /// In this version.
+        version: EVersion,
+        /// First byte of the shard.
+        offset: u64,
+        /// Bytes of the shard, at most.
+        length: u64,
+        /// Send the attributes, too.
+        attrs: bool,
+    },
+    /// Primary → member of an erasure-coded PG: all up to here is on every member and will not
+    /// be taken back.
+    RollForward {
+        /// Newest such entry.
+        to: EVersion,
+    },
 }
 
 impl CtlBody {
@@ -720,6 +755,8 @@ impl CtlBody {
             Self::ScrubScan { .. } => 22,
             Self::Scrubbed { .. } => 23,
             Self::ScrubHistory(_) => 24,
+            Self::ReadShard { .. } => 25,
+            Self::RollForward { .. } => 26,
         }
     }
 }
@@ -797,6 +834,15 @@ impl Encode for PgCtl {
                     put_opt(o, map.as_ref());
                 }
                 CtlBody::ScrubHistory(h) => o.put(h),
+                CtlBody::ReadShard { seq, object, version, offset, length, attrs } => {
+                    o.u64(*seq);
+                    o.put(object);
+                    o.put(version);
+                    o.u64(*offset);
+                    o.u64(*length);
+                    o.bool(*attrs);
+                }
+                CtlBody::RollForward { to } => o.put(to),
                 CtlBody::Activated | CtlBody::Reserved | CtlBody::TooFull | CtlBody::Release | CtlBody::Delete => {}
             }
         });
@@ -837,6 +883,15 @@ impl Decode for PgCtl {
                 22 => CtlBody::ScrubScan { seq: d.get()?, from: d.get()?, to: d.get()?, deep: d.get()? },
                 23 => CtlBody::Scrubbed { seq: d.get()?, map: get_opt(d)? },
                 24 => CtlBody::ScrubHistory(d.get()?),
+                25 => CtlBody::ReadShard {
+                    seq: d.get()?,
+                    object: d.get()?,
+                    version: d.get()?,
+                    offset: d.get()?,
+                    length: d.get()?,
+                    attrs: d.get()?,
+                },
+                26 => CtlBody::RollForward { to: d.get()? },
                 v => return Err(DecodeError::Value { what: "PG control", value: i64::from(v) }),
             };
             Ok(Self { pg, ends, epoch, body })
@@ -913,6 +968,7 @@ mod tests {
                 log_tail: EVersion::new(4, 10),
                 last_user_version: 101,
                 counts: PgCounts { objects: 5, written_kb: -1, ..PgCounts::default() },
+                rolled: EVersion::new(9, 99),
             },
             les: 8,
             history_les: 7,
@@ -986,6 +1042,15 @@ mod tests {
             CtlBody::Scrubbed { seq: 1, map: None },
             CtlBody::Scrubbed { seq: 1, map: Some(ScrubMap(vec![(o, scrubbed)])) },
             CtlBody::ScrubHistory(info().scrub),
+            CtlBody::ReadShard {
+                seq: 1,
+                object: HObject::head(2, Bytes::new(), Bytes::new(), "s".into()),
+                version: EVersion::new(1, 2),
+                offset: 4096,
+                length: 8192,
+                attrs: true,
+            },
+            CtlBody::RollForward { to: EVersion::new(4, 5) },
         ];
         let all = PgCtls(
             bodies

@@ -260,23 +260,25 @@ fn create_erasure(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
         if let Some(done) = exists(ctx, &name) {
             return Ok(done);
         }
-        let profile_name = args.opt_str("profile").filter(|p| !p.is_empty()).unwrap_or_else(|| "default".to_owned());
-        let profiles = &ctx.work.osd().ec_profiles;
-        let profile = profiles
-            .get(&profile_name)
-            .cloned()
-            .ok_or_else(|| (ENOENT, format!("unknown erasure code profile '{profile_name}'")))?;
-        let text = |k: &str, d: &str| profile.get(k).filter(|v| !v.is_empty()).cloned().unwrap_or_else(|| d.to_owned());
-        let number =
-            |k: &str| text(k, "2").parse::<u8>().map_err(|_| (EINVAL, format!("profile '{profile_name}': bad {k}")));
-        let chunks = number("k")?.saturating_add(number("m")?);
-        let class = profile.get("crush-device-class").filter(|c| !c.is_empty()).map(String::as_str);
-        let (root, domain) = (text("crush-root", "default"), text("crush-failure-domain", "host"));
-        let id =
-            ctx.work.edit_crush(|c| c.create_erasure(&name, &root, &domain, class, chunks)).map_err(rule_refusal)?;
+        let profile = args.opt_str("profile").filter(|p| !p.is_empty()).unwrap_or_else(|| "default".to_owned());
+        let id = make_erasure(ctx, &name, &profile)?;
         Ok(CommandResult::ok(format!("created rule {name} at {id}")))
     };
     settle(run())
+}
+
+/// Makes a rule for pools of a profile. Its id.
+pub(super) fn make_erasure(ctx: &mut CommandCtx<'_>, name: &str, profile_name: &str) -> Result<u32, (i32, String)> {
+    let profiles = &ctx.work.osd().ec_profiles;
+    let profile = profiles.get(profile_name).cloned();
+    let profile = profile.ok_or_else(|| (ENOENT, format!("unknown erasure code profile '{profile_name}'")))?;
+    let text = |k: &str, d: &str| profile.get(k).filter(|v| !v.is_empty()).cloned().unwrap_or_else(|| d.to_owned());
+    let number =
+        |k: &str| text(k, "2").parse::<u8>().map_err(|_| (EINVAL, format!("profile '{profile_name}': bad {k}")));
+    let chunks = number("k")?.saturating_add(number("m")?);
+    let class = profile.get("crush-device-class").filter(|c| !c.is_empty()).map(String::as_str);
+    let (root, domain) = (text("crush-root", "default"), text("crush-failure-domain", "host"));
+    ctx.work.edit_crush(|c| c.create_erasure(name, &root, &domain, class, chunks)).map_err(rule_refusal)
 }
 
 fn rm(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {

@@ -409,7 +409,22 @@ fn complete_profile(p: &mut BTreeMap<String, String>) -> Result<(), (i32, String
     ] {
         default(k, v);
     }
-    if p.get("plugin").is_some_and(|x| x == "jerasure") {
+    let plugin = p.get("plugin").cloned().unwrap_or_default();
+    if plugin != "jerasure" && plugin != "isa" {
+        let text = format!(
+            "erasure code plugin '{plugin}' is not available: there are Reed-Solomon codes, by plugin=jerasure or plugin=isa"
+        );
+        return Err((ENOENT, text));
+    }
+    if let Some(unit) = p.get("stripe_unit")
+        && crate::pools::stripe_unit(unit).is_none()
+    {
+        return Err((EINVAL, format!("stripe_unit={unit} must be a multiple of 4096, at most 16M")));
+    }
+    if plugin == "isa" {
+        p.entry("technique".to_owned()).or_insert_with(|| "reed_sol_van".to_owned());
+    }
+    if plugin == "jerasure" {
         for (k, v) in [("technique", "reed_sol_van"), ("w", "8"), ("jerasure-per-chunk-alignment", "false")] {
             p.entry(k.to_owned()).or_insert_with(|| v.to_owned());
         }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use spirula_format::{bytes, si};
 use spirula_maps::PgPool;
 use spirula_types::PoolId;
-use spirula_types::errno::{EEXIST, EINVAL, ENOENT, EOPNOTSUPP, EPERM};
+use spirula_types::errno::{EEXIST, EINVAL, ENOENT, EPERM};
 use std::collections::BTreeMap;
 
 pub(super) const SPECS: &[CommandSpec] = &[
@@ -145,17 +145,42 @@ pub(super) fn edit<'a>(ctx: &'a mut CommandCtx<'_>, id: PoolId) -> Result<&'a mu
     ctx.work.osd_mut().pools.get_mut(&id).ok_or_else(|| (ENOENT, format!("pool {id} does not exist")))
 }
 
+/// The profile and the rule's name of an erasure-coded pool to be made. The rule is made if there
+/// is none of its name.
+fn erasure_of(ctx: &mut CommandCtx<'_>, args: &Args) -> Result<(pools::Erasure, String), (i32, String)> {
+    let named = args.opt_str("erasure_code_profile").filter(|p| !p.is_empty());
+    let profile = named.unwrap_or_else(|| "default".to_owned());
+    let erasure = pools::erasure(ctx.work, &profile)?;
+    let default = || if profile == "default" { "erasure-code".to_owned() } else { args.str("pool") };
+    let rule = args.opt_str("rule").filter(|r| !r.is_empty()).unwrap_or_else(default);
+    match ctx.work.osd().crush.rule_of_name(&rule).and_then(|id| ctx.work.osd().crush.rule(id).cloned()) {
+        None => {
+            super::crush_rules::make_erasure(ctx, &rule, &profile)?;
+        }
+        Some(r) if r.kind != spirula_maps::osdmap::pool::TYPE_ERASURE => {
+            return Err((EINVAL, format!("crush rule {rule} type does not match pool")));
+        }
+        Some(r) if r.max_size < erasure.k + erasure.m => {
+            let (most, need) = (r.max_size, erasure.k + erasure.m);
+            return Err((EINVAL, format!("crush rule {rule} places at most {most} shards, the profile needs {need}")));
+        }
+        Some(_) => {}
+    }
+    Ok((erasure, rule))
+}
+
 fn create(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
     let mut run = || -> Outcome {
         let name = args.str("pool");
         if ctx.work.osd().pool_by_name(&name).is_some() {
             return Ok(CommandResult::ok(format!("pool '{name}' already exists")));
         }
-        if args.str("pool_type") == "erasure" {
-            return Err((EOPNOTSUPP, "this version has no erasure-coded pools; use a replicated one".into()));
-        }
+        let erasure = if args.str("pool_type") == "erasure" { Some(erasure_of(ctx, args)?) } else { None };
         // `osd pool create NAME PG PGP RULE` without a type: the word lands in the profile.
-        let rule_name = args.opt_str("rule").or_else(|| args.opt_str("erasure_code_profile"));
+        let rule_name = match &erasure {
+            Some((_, rule)) => Some(rule.clone()),
+            None => args.opt_str("rule").or_else(|| args.opt_str("erasure_code_profile")),
+        };
         let crush_rule = match rule_name.filter(|r| !r.is_empty()) {
             Some(r) => match ctx.work.osd().crush.rule_of_name(&r) {
                 Some(id) => Some(id),
@@ -176,6 +201,7 @@ fn create(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
             crush_rule,
             expected_num_objects: args.int("expected_num_objects").unwrap_or(0).max(0) as u64,
             autoscale_mode: args.opt_str("autoscale_mode").and_then(|m| autoscale_mode(&m)),
+            erasure: erasure.map(|(e, _)| e),
         };
         let id = pools::create(ctx.work, &new)?;
         for opt in ["pg_num_min", "pg_num_max", "target_size_bytes", "target_size_ratio"] {

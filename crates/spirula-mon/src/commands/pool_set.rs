@@ -161,7 +161,13 @@ fn set(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
                 edit(ctx, id)?.pg_autoscale_mode = mode;
             }
             "allow_ec_overwrites" => {
-                return Err((EINVAL, "ec overwrites can only be enabled for an erasure coded pool".into()));
+                if !ctx.work.osd().pool(id).is_some_and(PgPool::is_erasure) {
+                    return Err((EINVAL, "ec overwrites can only be enabled for an erasure coded pool".into()));
+                }
+                if truth(&val) != Some(true) {
+                    return Err((EINVAL, "ec overwrites cannot be disabled once enabled".into()));
+                }
+                edit(ctx, id)?.flags |= flag::EC_OVERWRITES;
             }
             "fast_read" => {
                 if !ctx.work.osd().pool(id).is_some_and(PgPool::is_erasure) {

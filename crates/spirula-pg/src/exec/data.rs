@@ -177,7 +177,9 @@ impl Vector<'_> {
         self.object.create();
         self.object.stats.count_write(data.len() as u64);
         if !data.is_empty() {
-            self.object.warm(e.offset, data.len() as u64)?;
+            if !self.ctx.pool.erasure {
+                self.object.warm(e.offset, data.len() as u64)?;
+            }
             self.object.write(e.offset, data);
         } else if e.offset > self.object.info.size {
             self.object.truncate(e.offset);

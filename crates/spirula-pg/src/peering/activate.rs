@@ -147,6 +147,7 @@ impl Pg {
             // Another creation was accepted; this one is void. Its members will call.
             self.info = None;
             self.missing.clear();
+            self.save(After::Nothing, cx);
             self.leave_role(cx);
             self.start_peering(cx);
             cx.out.push(PgEffect::StateChanged);

@@ -34,6 +34,67 @@ pub(crate) fn find_auth(infos: &BTreeMap<Peer, &PgInfo>, me: Peer) -> Option<Pee
         .map(|(o, _)| *o)
 }
 
+/// The same for an erasure-coded PG: of the newest activation the shortest log, since what is
+/// beyond it was not acknowledged and can be taken back.
+pub(crate) fn find_auth_erasure(infos: &BTreeMap<Peer, &PgInfo>, me: Peer) -> Option<Peer> {
+    let shared = infos.values().map(|i| i.history_les).max()?;
+    let whole = infos.values().filter(|i| i.is_whole()).map(|i| i.les).max().unwrap_or(0);
+    let les = shared.max(whole);
+    infos
+        .iter()
+        .filter(|(_, i)| i.les >= les && i.is_whole())
+        .min_by(|(a, x), (b, y)| {
+            let last = x.last_update().cmp(&y.last_update());
+            last.then(x.log_tail().cmp(&y.log_tail())).then((**b == me).cmp(&(**a == me))).then(a.cmp(b))
+        })
+        .map(|(o, _)| *o)
+}
+
+/// Who shall serve each shard, given who has the history. `None` if fewer than `least` shards
+/// are to be had.
+pub(crate) fn choose_erasure(
+    infos: &BTreeMap<Peer, &PgInfo>,
+    auth: Peer,
+    up: &[Peer],
+    acting: &[Peer],
+    size: usize,
+    least: usize,
+) -> Option<Choice> {
+    let zero = EVersion::default();
+    let tail = |p: &Peer| infos.get(p).map_or(zero, |i| i.log_tail());
+    let mut oldest = tail(&auth);
+    loop {
+        let usable = |p: &Peer| match infos.get(p) {
+            Some(i) => i.is_whole() && i.last_update() >= oldest,
+            None => oldest == zero,
+        };
+        // Who has something goes before who has nothing, though the log may tell it everything.
+        let holds = |p: &Peer| infos.contains_key(p) && usable(p);
+        let mut c = Choice { auth, ..Choice::default() };
+        for shard in 0..size {
+            let of = |set: &[Peer]| set.iter().find(|p| usize::try_from(p.shard) == Ok(shard)).copied();
+            let wanted = of(up);
+            let stray = infos.keys().find(|p| usize::try_from(p.shard) == Ok(shard) && usable(p)).copied();
+            let serves = wanted.filter(holds).or_else(|| of(acting).filter(holds)).or(stray);
+            let serves = serves.or_else(|| wanted.filter(usable));
+            c.want.extend(serves);
+            c.backfill.extend(wanted.filter(|w| serves != Some(*w)));
+        }
+        // Members are brought up to date by the primary's log, which may begin later.
+        match c.want.first().map(tail) {
+            Some(later) if later > oldest => oldest = later,
+            _ => return (c.want.len() >= least).then_some(c),
+        }
+    }
+}
+
+/// Who shall serve when every member is whole, in an erasure-coded PG.
+pub(crate) fn choose_whole_erasure(up: &[Peer], acting: &[Peer]) -> Vec<Peer> {
+    let mut by_shard: BTreeMap<i8, Peer> = acting.iter().map(|p| (p.shard, *p)).collect();
+    by_shard.extend(up.iter().map(|p| (p.shard, *p)));
+    by_shard.into_values().collect()
+}
+
 /// Who shall serve, given who has the history.
 pub(crate) fn choose(
     infos: &BTreeMap<Peer, &PgInfo>,
@@ -154,5 +215,37 @@ mod tests {
         // One whose log has been overtaken is filled anew.
         let late = [(1, info(7, 80, 10)), (2, info(7, 5, 1))];
         assert_eq!(pick(&late, &[1, 2], &[1, 2]).1, vec![2]);
+    }
+
+    fn erasure(infos: &[(Peer, PgInfo)], up: &[OsdId], acting: &[OsdId]) -> Option<(Vec<OsdId>, Vec<OsdId>)> {
+        let (up, acting) = (Peer::members(up, true), Peer::members(acting, true));
+        let infos: BTreeMap<Peer, &PgInfo> = infos.iter().map(|(o, i)| (*o, i)).collect();
+        let auth = find_auth_erasure(&infos, acting[0]).unwrap();
+        let c = choose_erasure(&infos, auth, &up, &acting, 3, 2)?;
+        Some((Peer::places(&c.want, 3), Peer::places(&c.backfill, 3)))
+    }
+
+    #[test]
+    fn the_shortest_log_of_the_newest_activation_is_an_erasure_coded_pgs_history() {
+        let p = |osd, shard| Peer::new(osd, shard);
+        let all = [(p(1, 0), info(7, 82, 1)), (p(2, 1), info(7, 80, 1)), (p(3, 2), info(5, 70, 1))];
+        let infos: BTreeMap<Peer, &PgInfo> = all.iter().map(|(o, i)| (*o, i)).collect();
+        assert_eq!(find_auth_erasure(&infos, p(1, 0)), Some(p(2, 1)));
+    }
+
+    #[test]
+    fn who_has_nothing_serves_a_shard_only_if_the_primarys_log_tells_it_everything() {
+        const NO: OsdId = spirula_types::OSD_NONE;
+        let p = |osd, shard| Peer::new(osd, shard);
+        // The authoritative log reaches back to the beginning, the primary's does not.
+        let all = [(p(1, 0), info(7, 80, 10)), (p(2, 1), info(7, 80, 0))];
+        assert_eq!(erasure(&all, &[1, 2, 3], &[1, 2, 3]), Some((vec![1, 2, NO], vec![NO, NO, 3])));
+        let all = [(p(1, 0), info(7, 80, 0)), (p(2, 1), info(7, 80, 0))];
+        assert_eq!(erasure(&all, &[1, 2, 3], &[1, 2, 3]), Some((vec![1, 2, 3], vec![])));
+        // Who holds a shard serves it until the one that shall have it is filled.
+        let all = [(p(1, 0), info(7, 80, 0)), (p(2, 1), info(7, 80, 0)), (p(4, 2), info(7, 80, 0))];
+        assert_eq!(erasure(&all, &[1, 2, 3], &[1, 2, 3]), Some((vec![1, 2, 4], vec![NO, NO, 3])));
+        assert_eq!(erasure(&all[..1], &[1, 2, 3], &[1, 2, 3]).map(|c| c.0), Some(vec![1, 2, 3]));
+        assert_eq!(erasure(&[(p(1, 0), info(7, 80, 10))], &[1, 2, 3], &[1, 2, 3]), None);
     }
 }

@@ -1,14 +1,20 @@
 //! Hearing everybody who may know of acknowledged writes, and deciding on what they say.
 
-use super::choose::{choose, find_auth};
+use super::choose::{choose, choose_erasure, find_auth, find_auth_erasure};
 use super::{Peering, Phase};
-use crate::api::PgEffect;
+use crate::api::{MapView, PgEffect};
 use crate::intervals::Prior;
 use crate::log::PgLog;
-use crate::pg::{Cx, Pg, Role};
+use crate::pg::{After, Cx, Pg, Role};
 use spirula_messages::cluster::pg::{CtlBody, PastInterval, PgInfo};
 use spirula_types::{Epoch, Peer};
 use std::collections::BTreeMap;
+
+/// How many members of an interval know its history together.
+fn pool_least(view: &MapView, one: bool) -> usize {
+    let shape = view.pool.as_ref().and_then(|p| p.shape);
+    if one { 1 } else { shape.map_or(1, |s| s.k) }
+}
 
 impl Pg {
     /// Asks whom it must, and goes on when all have answered.
@@ -20,7 +26,8 @@ impl Pg {
             p.lec = p.lec.max(info.lec);
         }
         let since = p.history_les.max(p.lec);
-        p.prior = Prior::new(&p.past, &view, since, self.me);
+        let least = pool_least(&view, planted!(self.cfg, OneHeard));
+        p.prior = Prior::new(&p.past, &view, since, self.me, least);
         if planted!(self.cfg, PastIgnored) {
             p.prior.probe.retain(|o| view.acting.contains(o));
             p.prior.blocked_by = None;
@@ -127,6 +134,7 @@ impl Pg {
             }
         }
         let own = p.infos.get(&self.me).cloned().flatten();
+        let mut dropped = false;
         match (&mut self.info, own) {
             (Some(info), Some(_)) => info.confirmed = true,
             (info @ Some(_), None) if info.as_ref().is_some_and(|i| i.confirmed || i.les > 0) => {
@@ -135,8 +143,13 @@ impl Pg {
                 *info = None;
                 self.log = PgLog::default();
                 self.missing.clear();
+                dropped = true;
             }
             _ => {}
+        }
+        if dropped {
+            // Nor is its record to be found after a restart.
+            self.save(After::Nothing, cx);
         }
         let infos: BTreeMap<Peer, &PgInfo> =
             p.infos.iter().filter(|(o, _)| view.is_up(o.osd)).filter_map(|(o, i)| Some((*o, i.as_ref()?))).collect();
@@ -145,11 +158,19 @@ impl Pg {
             p.phase = Phase::Create;
             return;
         }
-        let Some(auth) = find_auth(&infos, self.me) else {
+        let auth = match pool.shape {
+            Some(_) if !planted!(self.cfg, LongestLog) => find_auth_erasure(&infos, self.me),
+            _ => find_auth(&infos, self.me),
+        };
+        let choice = auth.and_then(|auth| match pool.shape {
+            Some(shape) => choose_erasure(&infos, auth, &view.up, &view.acting, pool.size, shape.k),
+            None => Some(choose(&infos, auth, &view.up, &view.acting, view.up_primary, pool.size)),
+        });
+        let Some(choice) = choice else {
             p.phase = Phase::Incomplete;
             return;
         };
-        p.choice = choose(&infos, auth, &view.up, &view.acting, view.up_primary, pool.size);
+        p.choice = choice;
         tracing::debug!(pg = %self.id, epoch = view.epoch, choice = ?p.choice, "peering decided");
         if p.choice.want == view.acting {
             self.get_log(p, cx);

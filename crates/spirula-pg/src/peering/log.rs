@@ -1,6 +1,7 @@
 //! Taking over the authoritative log, and learning what members lack beside it.
 
 use super::{Member, Peering, Phase};
+use crate::exec::ObjectReader;
 use crate::log::{LogEntry, PgLog};
 use crate::merge::merge;
 use crate::missing::Missing;
@@ -59,7 +60,7 @@ impl Pg {
                     let member = match pg.log.common(&log) {
                         Some(common) => {
                             let missing = Missing::from_items(missing);
-                            Member::behind(Some(info), log, missing, common, &pg.log)
+                            Member::behind(Some(info), log, missing, common, &pg.log, pg.is_erasure())
                         }
                         None => Member::reset(Some(info)),
                     };
@@ -84,7 +85,8 @@ impl Pg {
         if !self.has_copy() {
             // We have nothing, and the log tells everything.
             (self.log, self.missing) = (PgLog::default(), Missing::default());
-            self.info = Some(PgInfo { les: 0, last_backfill: HObject::max(), missing: 0, ..auth.clone() });
+            let head = PgHead { rolled: EVersion::default(), ..auth.head };
+            self.info = Some(PgInfo { les: 0, last_backfill: HObject::max(), missing: 0, head, ..auth.clone() });
             self.past = p.past.clone();
         }
         let delta: Vec<LogEntry> = theirs.after(common).cloned().collect();
@@ -93,12 +95,12 @@ impl Pg {
         for e in &delta {
             txn.meta.push(MetaOp::LogAppend { pg: id, version: e.key(), entry: e.to_bytes() });
         }
-        let removed = self.merge_own(common, &delta);
-        txn.objects = removals(removed);
+        self.merge_own(common, &delta, cx.reader, &mut txn);
         if let Some(info) = &mut self.info {
             // Our tail may lie behind its newest entry where a split left a gap.
             let last_update = auth.last_update().max(self.log.head());
-            info.head = PgHead { log_tail: self.log.tail(), last_update, ..auth.head };
+            let rolled = info.head.rolled;
+            info.head = PgHead { log_tail: self.log.tail(), last_update, rolled, ..auth.head };
             info.les = info.les.max(auth.les);
         }
         self.record_ops(&mut txn.meta);
@@ -107,21 +109,32 @@ impl Pg {
         true
     }
 
-    /// Merges into our own log and missing set; the objects to delete.
-    pub(crate) fn merge_own(&mut self, common: EVersion, delta: &[LogEntry]) -> BTreeSet<HObject> {
+    /// Merges into our own log and missing set; adds to `txn` what happens to the objects.
+    pub(crate) fn merge_own(
+        &mut self,
+        common: EVersion,
+        delta: &[LogEntry],
+        reader: &dyn ObjectReader,
+        txn: &mut Transaction,
+    ) {
         let last_backfill = self.info.as_ref().map_or_else(HObject::max, |i| i.last_backfill.clone());
         #[cfg(feature = "plant-bugs")]
         if planted!(self.cfg, DivergentDeleteKept) || planted!(self.cfg, DeletedComesBack) {
-            return self.merge_badly(common, delta, &last_backfill);
+            txn.objects.extend(removals(self.merge_badly(common, delta, &last_backfill)));
+            return;
         }
-        merge(&mut self.log, &mut self.missing, &last_backfill, common, delta)
+        let mut undone = Vec::new();
+        let undo = self.is_erasure().then_some(&mut undone);
+        let removed = merge(&mut self.log, &mut self.missing, &last_backfill, common, delta, undo);
+        self.undo(undone, reader, txn);
+        txn.objects.extend(removals(removed));
     }
 
     #[cfg(feature = "plant-bugs")]
     fn merge_badly(&mut self, common: EVersion, delta: &[LogEntry], last: &HObject) -> BTreeSet<HObject> {
         use crate::log::EntryKind::Delete;
         let divergent: Vec<LogEntry> = self.log.after(common).cloned().collect();
-        let mut removed = merge(&mut self.log, &mut self.missing, last, common, delta);
+        let mut removed = merge(&mut self.log, &mut self.missing, last, common, delta, None);
         if planted!(self.cfg, DivergentDeleteKept) {
             for e in divergent.iter().filter(|e| e.kind == Delete) {
                 self.missing.remove(&e.object);
@@ -138,15 +151,18 @@ impl Pg {
         let mut silent = BTreeSet::new();
         let targets = view.acting.iter().chain(&p.choice.backfill).copied().collect::<BTreeSet<_>>();
         let (tail, zero) = (self.log.tail(), EVersion::default());
+        let undo = self.is_erasure();
         for osd in targets.into_iter().filter(|o| *o != self.me) {
             let info = p.infos.get(&osd).cloned().flatten();
             let member = match info {
-                None if tail == zero => Member::behind(None, PgLog::default(), Missing::default(), zero, &self.log),
+                None if tail == zero => {
+                    Member::behind(None, PgLog::default(), Missing::default(), zero, &self.log, undo)
+                }
                 None => Member::reset(None),
                 Some(i) if i.last_update() < tail || i.last_backfill.is_min() => Member::reset(Some(i)),
                 Some(i) if i.missing == 0 && self.log.contains(i.last_update()) => {
                     let at = i.last_update();
-                    Member::behind(Some(i), PgLog::new(at, []), Missing::default(), at, &self.log)
+                    Member::behind(Some(i), PgLog::new(at, []), Missing::default(), at, &self.log, undo)
                 }
                 Some(_) => {
                     self.send(osd, CtlBody::GetLog { after: tail }, cx);
@@ -162,6 +178,13 @@ impl Pg {
 
     fn missing_known(&mut self, p: &mut Peering, cx: &mut Cx<'_>) {
         if matches!(&p.phase, Phase::Missing(silent) if silent.is_empty()) {
+            let acting = |o: &Peer| self.view.as_ref().is_some_and(|v| v.acting.contains(o));
+            if self.is_erasure() && p.members.iter().any(|(o, m)| m.common.is_none() && acting(o)) {
+                // It would serve a shard that it does not have.
+                tracing::error!(pg = %self.id, "a member that must be filled was to serve");
+                p.phase = Phase::Incomplete;
+                return;
+            }
             for m in p.members.values_mut() {
                 if planted!(self.cfg, MissingStaleOnResume) && m.info.as_ref().is_some_and(|i| !i.is_whole()) {
                     m.missing.clear();
@@ -173,6 +196,6 @@ impl Pg {
 }
 
 /// Updates that delete these objects.
-pub(crate) fn removals(objects: BTreeSet<HObject>) -> Vec<ObjectUpdate> {
+pub(crate) fn removals(objects: impl IntoIterator<Item = HObject>) -> Vec<ObjectUpdate> {
     objects.into_iter().map(|object| ObjectUpdate { object, ops: vec![ObjectOp::Remove] }).collect()
 }

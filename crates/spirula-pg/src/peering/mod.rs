@@ -36,7 +36,7 @@ pub(crate) mod choose;
 mod info;
 mod log;
 
-pub(crate) use choose::choose_whole;
+pub(crate) use choose::{choose_whole, choose_whole_erasure};
 pub(crate) use log::removals;
 
 use crate::api::{CreateAnswer, PgEffect};
@@ -290,10 +290,13 @@ impl Peering {
 
 impl Member {
     /// A copy outside the members, with what it lacks of the history up to the common entry.
-    pub fn source(info: PgInfo, log: PgLog, missing: Missing, common: Option<EVersion>) -> Self {
+    pub fn source(info: PgInfo, log: PgLog, missing: Missing, common: Option<EVersion>, undo: bool) -> Self {
         let (mut log, mut missing) = (log, missing);
         if let Some(common) = common {
-            crate::merge::merge(&mut log, &mut missing, &info.last_backfill, common, &[]);
+            // In an erasure-coded PG it can give what its objects were before (`erasure::read`).
+            let mut undone = Vec::new();
+            let undo = undo.then_some(&mut undone);
+            crate::merge::merge(&mut log, &mut missing, &info.last_backfill, common, &[], undo);
         }
         Self { info: Some(info), common, missing }
     }
@@ -304,11 +307,13 @@ impl Member {
     }
 
     /// One that has nothing but whose history the log tells from the beginning.
-    fn behind(info: Option<PgInfo>, log: PgLog, missing: Missing, common: EVersion, auth: &PgLog) -> Self {
+    fn behind(info: Option<PgInfo>, log: PgLog, missing: Missing, common: EVersion, auth: &PgLog, undo: bool) -> Self {
         let (mut log, mut missing) = (log, missing);
         let last_backfill = info.as_ref().map_or_else(spirula_types::HObject::max, |i| i.last_backfill.clone());
         let delta: Vec<_> = auth.after(common).cloned().collect();
-        crate::merge::merge(&mut log, &mut missing, &last_backfill, common, &delta);
+        let mut undone = Vec::new();
+        let undo = undo.then_some(&mut undone);
+        crate::merge::merge(&mut log, &mut missing, &last_backfill, common, &delta, undo);
         Self { info, common: Some(common), missing }
     }
 }

@@ -184,7 +184,10 @@ impl Pg {
         } else {
             b.under_way.push_back((object.clone(), before, false));
             self.take_turn();
-            self.push_object(&object, vec![osd], mine.is_none());
+            match mine {
+                Some(version) if self.is_erasure() => self.rebuild_object(&object, vec![osd], version),
+                mine => self.push_object(&object, vec![osd], mine.is_none()),
+            }
         }
         Ok(Did::Something)
     }

@@ -17,10 +17,11 @@ mod reserve;
 
 use crate::active::Active;
 use crate::api::{PeerMsg, PgEffect};
+use crate::erasure::rebuild::Rebuild;
 use crate::exec::ReadError;
 use crate::log::{LogEntry, PgLog};
 use crate::missing::Missing;
-use crate::peering::{Member, choose_whole};
+use crate::peering::{Member, choose_whole, choose_whole_erasure};
 use crate::pg::{After, Cx, Pg, Role, Step};
 use backfill::Backfill;
 use copy::{Chunk, chunk};
@@ -44,6 +45,8 @@ pub(crate) struct Recovery {
     demanded: VecDeque<HObject>,
     /// Objects whose next piece must be read.
     resume: VecDeque<HObject>,
+    /// Objects to be rebuilt once no write of them is under way.
+    held: BTreeSet<HObject>,
     /// The rest, in order.
     todo: VecDeque<HObject>,
     /// Objects that nobody we know of has.
@@ -66,6 +69,8 @@ pub(crate) struct Recovery {
 /// One object's recovery.
 #[derive(Debug, Default)]
 struct RecOp {
+    /// In an erasure-coded PG.
+    rebuild: Option<Rebuild>,
     pull: Option<Pull>,
     push: Option<Push>,
     /// Sources that failed.
@@ -139,6 +144,69 @@ impl Recovery {
         }
     }
 
+    /// Copies outside the members that have an object in this version.
+    pub fn holders(&self, object: &HObject, version: EVersion) -> impl Iterator<Item = Peer> {
+        let has = move |m: &Member| {
+            let reaches = m.info.as_ref().is_some_and(|i| *object <= i.last_backfill);
+            reaches && m.common.is_some_and(|c| c >= version) && !m.missing.contains(object)
+        };
+        self.sources.iter().filter(move |(_, m)| has(m)).map(|(o, _)| *o)
+    }
+
+    /// The rebuilding of an object.
+    pub fn rebuild(&mut self, object: &HObject) -> Option<&mut Rebuild> {
+        self.ops.get_mut(object)?.rebuild.as_mut()
+    }
+
+    /// Begins the rebuilding of an object.
+    pub fn begin_rebuild(&mut self, object: &HObject, r: Rebuild) {
+        self.ops.entry(object.clone()).or_default().rebuild = Some(r);
+        self.resume.push_back(object.clone());
+    }
+
+    /// The rebuilding of an object waits for a write of it.
+    pub fn hold(&mut self, object: &HObject) {
+        self.held.insert(object.clone());
+    }
+
+    /// No write of an object is under way any more; true if something waited for that.
+    pub fn release_held(&mut self, object: &HObject) -> bool {
+        let held = self.held.remove(object);
+        if held {
+            self.resume.push_back(object.clone());
+        }
+        held
+    }
+
+    /// The next piece of an object.
+    pub fn resume(&mut self, object: &HObject) {
+        self.resume.push_back(object.clone());
+    }
+
+    /// A message about an object is under way.
+    pub fn fly(&mut self, seq: u64, object: &HObject) {
+        self.flights.insert(seq, object.clone());
+    }
+
+    /// It was answered by all.
+    pub fn landed(&mut self, seq: u64) {
+        self.flights.remove(&seq);
+    }
+
+    /// A member that is being backfilled has an object.
+    pub fn filled(&mut self, osd: Peer, object: &HObject) {
+        if let Some(b) = self.backfills.get_mut(&osd) {
+            b.landed(object);
+        }
+    }
+
+    /// An object cannot be made now.
+    pub fn give_up(&mut self, object: &HObject) {
+        self.ops.remove(object);
+        self.held.remove(object);
+        self.unfound.insert(object.clone());
+    }
+
     /// Up to where the backfill of a member has come.
     pub fn started(&self, osd: Peer) -> Option<&HObject> {
         self.backfills.get(&osd).map(|b| &b.started)
@@ -150,6 +218,9 @@ impl Pg {
     pub(crate) fn must_recover_first(&mut self, object: &HObject, write: bool, cx: &mut Cx<'_>) -> bool {
         let Role::Active(a) = &mut self.role else { return false };
         let r = &mut a.recovery;
+        if self.me.shard >= 0 && r.unfound.contains(object) {
+            return true;
+        }
         if !r.backfilling
             && self.missing.is_empty()
             && r.ops.is_empty()
@@ -235,7 +306,11 @@ impl Pg {
     fn recovered(&mut self, cx: &mut Cx<'_>) {
         let Some(view) = self.view.clone() else { return };
         let size = Self::pool_size(&view);
-        let want = choose_whole(&view.up, &view.acting, size);
+        let want = if self.is_erasure() {
+            choose_whole_erasure(&view.up, &view.acting)
+        } else {
+            choose_whole(&view.up, &view.acting, size)
+        };
         let Role::Active(a) = &mut self.role else { return };
         if want != view.acting {
             let want = if want == view.up { Vec::new() } else { view.places(&want) };
@@ -295,6 +370,10 @@ impl Pg {
             let window = self.cfg.push_window.max(1);
             let Some(a) = self.active_mut() else { return Ok(()) };
             let r = &mut a.recovery;
+            if let Some(o) = r.resume.pop_front_if(|o| r.ops.get(o).is_some_and(|op| op.rebuild.is_some())) {
+                self.rebuild_piece(&o, cx);
+                continue;
+            }
             if let Some(o) = r.resume.front().cloned() {
                 self.push_piece(&o, cx)?;
                 if let Some(a) = self.active_mut() {
@@ -335,6 +414,9 @@ impl Pg {
         if a.recovery.ops.contains_key(object) {
             return;
         }
+        if self.me.shard >= 0 {
+            return self.start_rebuild(object, cx);
+        }
         if self.missing.contains(object) {
             a.recovery.ops.insert(object.clone(), RecOp::default());
             self.pull_object(object, cx);
@@ -347,6 +429,30 @@ impl Pg {
             } else {
                 self.object_done(object, cx);
             }
+        }
+    }
+
+    /// Begins to rebuild an object's shards for all who lack them.
+    fn start_rebuild(&mut self, object: &HObject, cx: &mut Cx<'_>) {
+        let Role::Active(a) = &mut self.role else { return };
+        let own = self.missing.get(object).map(|i| i.need);
+        let theirs = a.peers.iter().filter_map(|(o, p)| Some((*o, p.missing.get(object)?.need)));
+        let mut lacking: BTreeMap<Peer, EVersion> = theirs.chain(own.map(|need| (self.me, need))).collect();
+        let filled = a.recovery.backfills.iter().filter(|(_, b)| b.is_under_way(object)).map(|(o, _)| *o);
+        let filled: Vec<Peer> = filled.collect();
+        let need = lacking.values().copied().max();
+        for o in filled {
+            lacking.entry(o).or_default();
+        }
+        let stored = || match need {
+            Some(need) => need,
+            None => self.stored_version(object, cx.reader).unwrap_or_default(),
+        };
+        if lacking.is_empty() {
+            self.object_done(object, cx);
+        } else {
+            let need = stored();
+            self.rebuild_object(object, lacking.into_keys().collect(), need);
         }
     }
 
@@ -431,6 +537,9 @@ impl Pg {
     }
 
     pub(crate) fn on_pull_failed(&mut self, from: Peer, seq: u64, object: &HObject, cx: &mut Cx<'_>) {
+        if self.on_shard_failed(from, seq, cx) {
+            return;
+        }
         let Role::Active(a) = &mut self.role else { return };
         if a.recovery.flights.get(&seq) != Some(object) {
             return;
@@ -538,6 +647,10 @@ impl Pg {
     pub(crate) fn on_push_ack(&mut self, from: Peer, seq: u64, cx: &mut Cx<'_>) {
         let Role::Active(a) = &mut self.role else { return };
         let Some(object) = a.recovery.flights.get(&seq).cloned() else { return };
+        if self.on_rebuilt(from, seq, &object, cx) {
+            return;
+        }
+        let Role::Active(a) = &mut self.role else { return };
         let Some(push) = a.recovery.ops.get_mut(&object).and_then(|o| o.push.as_mut()) else { return };
         if push.seq != seq || !push.waiting.remove(&from) || !push.waiting.is_empty() {
             return;
@@ -564,7 +677,7 @@ impl Pg {
     }
 
     /// Nothing more to do for this object now.
-    fn object_done(&mut self, object: &HObject, cx: &mut Cx<'_>) {
+    pub(crate) fn object_done(&mut self, object: &HObject, cx: &mut Cx<'_>) {
         let Role::Active(a) = &mut self.role else { return };
         if a.recovery.ops.remove(object).is_some() {
             self.stat.recovered_objects += 1;
@@ -575,7 +688,7 @@ impl Pg {
     }
 
     /// Goes on to the next stage when nothing of this one is left.
-    fn settled(&mut self, cx: &mut Cx<'_>) {
+    pub(crate) fn settled(&mut self, cx: &mut Cx<'_>) {
         let Some(a) = self.active() else { return };
         let r = &a.recovery;
         let idle = r.ops.is_empty() && r.demanded.is_empty() && r.todo.is_empty();
@@ -614,11 +727,12 @@ impl Pg {
     ) {
         let theirs = PgLog::new(self.log.tail().max(info.log_tail()), entries);
         let common = self.log.common(&theirs);
+        let undo = self.is_erasure();
         let Role::Active(a) = &mut self.role else { return };
         let missing = Missing::from_items(missing);
         let up = self.view.as_ref().and_then(|v| v.up_from(from.osd));
         a.recovery.sources_up.insert(from, up);
-        a.recovery.sources.insert(from, Member::source(info, theirs, missing, common));
+        a.recovery.sources.insert(from, Member::source(info, theirs, missing, common, undo));
         self.retry_unfound(cx);
     }
 

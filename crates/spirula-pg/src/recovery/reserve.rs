@@ -113,7 +113,9 @@ impl Pg {
                 }
                 let wanted =
                     a.peers.iter().filter(|(_, p)| if backfill { !p.last_backfill.max } else { !p.missing.is_empty() });
-                let left: Vec<Peer> = wanted.map(|(o, _)| *o).collect();
+                // Once for each OSD, however many shards it is to take.
+                let mut left: Vec<Peer> = wanted.map(|(o, _)| *o).collect();
+                left.dedup_by_key(|p| p.osd);
                 a.recovery.stage = Stage::Remote { backfill, left };
                 self.reserve_next(cx);
             }

@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Target {
     pub osd: OsdId,
+    pub shard: i8,
     pub boot: u64,
 }
 
@@ -50,8 +51,8 @@ pub fn object(i: usize) -> HObject {
 }
 
 fn target(map: &Map, i: usize) -> Option<Target> {
-    let osd = *map.acting(object(i).pg(map.pg_num)).first()?;
-    map.up.get(&osd).map(|(_, boot)| Target { osd, boot: *boot })
+    let first = *map.members(object(i).pg(map.pg_num)).first()?;
+    map.up.get(&first.osd).map(|(_, boot)| Target { osd: first.osd, shard: first.shard, boot: *boot })
 }
 
 impl Client {
@@ -92,7 +93,7 @@ impl Client {
             if rng.chance(20) {
                 ops.push(OsdOp::setxattr(b"last", &text));
             }
-            if rng.chance(20) {
+            if map.ec.is_none() && rng.chance(20) {
                 ops.push(OsdOp::omap_set_vals(&[(text.clone(), text.clone())]));
             }
             ops.push(OsdOp::append(text));
@@ -101,7 +102,7 @@ impl Client {
         }
         let pg = o.pg(map.pg_num);
         let locator = ObjectLocator { pool: POOL, key: Bytes::new(), namespace: Bytes::new(), hash: -1 };
-        let mut msg = Box::new(MOsdOp::new(SpgId { pg, shard: -1 }, o.hash, locator, o.name.clone(), ops));
+        let mut msg = Box::new(MOsdOp::new(SpgId { pg, shard: target.shard }, o.hash, locator, o.name.clone(), ops));
         msg.epoch = self.epoch;
         self.history.insert(
             tid,
@@ -134,6 +135,7 @@ impl Client {
             p.msg.epoch = new.epoch;
             p.msg.spg.pg = b;
             if changed && let Some(t) = target(new, p.object) {
+                p.msg.spg.shard = t.shard;
                 p.attempt += 1;
                 again.push((*tid, p.attempt, t, p.msg.clone()));
             }

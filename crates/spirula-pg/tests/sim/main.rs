@@ -12,15 +12,21 @@ mod scenarios;
 mod store;
 mod world;
 
+use bytes::Bytes;
 use client::{check, object, tokens};
 use spirula_maps::PgState;
+use spirula_pg::erasure::stripe::{join, rebuild};
+use spirula_pg::exec::{INFO_ATTR, ObjectInfo};
+use spirula_pg::shard::{object_of_store, store_object};
 use spirula_pg::{Bug, PgEvent};
-use spirula_types::{OsdId, PgId, SpgId};
+use spirula_types::{HObject, OsdId, Peer, PgId, SpgId};
 use std::collections::BTreeMap;
 use world::{End, POOL, World};
 
 /// Seeds within which each planted bug must be caught.
 const BUG_SEEDS: u64 = 60;
+/// The same for those of erasure coding.
+const ERASURE_BUG_SEEDS: u64 = 200;
 
 /// What a run may do to the cluster.
 #[derive(Clone, Copy, Debug)]
@@ -138,13 +144,14 @@ fn fault(w: &mut World, f: Faults) {
 fn rot(w: &mut World) {
     let o = object(w.rng.below(w.pace.objects));
     let map = w.map().clone();
-    let acting = map.acting(o.pg(map.pg_num));
-    let damaged = w.nodes.iter().any(|n| n.store.rotten.contains(&o));
+    let acting = map.members(o.pg(map.pg_num));
+    let damaged = w.nodes.iter().any(|n| n.store.rotten.iter().any(|r| object_of_store(r.clone()) == o));
     let whole = pg_is_clean(w, o.pg(map.pg_num)).is_ok();
     if acting.len() < 3 || damaged || !whole {
         return;
     }
-    let victim = acting[w.rng.below(acting.len())] as usize;
+    let victim = acting[w.rng.below(acting.len())];
+    let (o, victim) = (store_object(&o, victim.shard), victim.osd as usize);
     if w.nodes[victim].store.applied.objects.contains_key(&o) {
         w.say(|| format!("ROT {o} on osd.{victim}"));
         w.nodes[victim].store.rotten.insert(o);
@@ -232,13 +239,19 @@ fn clean(w: &World) -> Result<(), String> {
     for seed in 0..map.pg_num {
         let pg = PgId::new(POOL, seed);
         pg_is_clean(w, pg)?;
-        let acting = map.acting(pg);
-        for n in w.nodes.iter().filter(|n| !acting.contains(&n.id)) {
-            if let Some(p) = n.pgs.get(&SpgId::whole(pg)).filter(|p| p.exists()) {
-                return Err(format!("osd.{} still has {pg}: {}", n.id, p.query()));
+        let members = map.members(pg);
+        for n in &w.nodes {
+            for (id, p) in n.pgs.iter().filter(|(id, p)| id.pg == pg && p.exists()) {
+                if !members.contains(&Peer::new(n.id, id.shard)) {
+                    return Err(format!("osd.{} still has {id}: {}", n.id, p.query()));
+                }
             }
         }
-        if acting.iter().any(|o| !w.nodes[*o as usize].store.pending.is_empty()) {
+        let kept = |n: &&world::Node| n.store.applied.objects.keys().any(|o| object_of_store(o.clone()).pool != POOL);
+        if let Some(n) = w.nodes.iter().find(kept) {
+            return Err(format!("osd.{} keeps something to be taken back", n.id));
+        }
+        if members.iter().any(|o| !w.nodes[o.osd as usize].store.pending.is_empty()) {
             return Err("commits pending".into());
         }
     }
@@ -246,10 +259,10 @@ fn clean(w: &World) -> Result<(), String> {
 }
 
 fn pg_is_clean(w: &World, pg: PgId) -> Result<(), String> {
-    let acting = w.map().acting(pg);
-    let Some(first) = acting.first() else { return Err(format!("{pg} is nowhere")) };
-    let node = &w.nodes[*first as usize];
-    let Some(p) = node.pgs.get(&SpgId::whole(pg)) else { return Err(format!("{pg} has no primary")) };
+    let members = w.map().members(pg);
+    let Some(first) = members.first() else { return Err(format!("{pg} is nowhere")) };
+    let node = &w.nodes[first.osd as usize];
+    let Some(p) = node.pgs.get(&SpgId::new(pg, first.shard)) else { return Err(format!("{pg} has no primary")) };
     let (state, _) = p.state();
     if state == PgState::ACTIVE | PgState::CLEAN && node.epoch == w.map().epoch {
         Ok(())
@@ -262,6 +275,10 @@ fn verify(w: &World) -> Result<(), String> {
     let map = w.map();
     for seed in 0..map.pg_num {
         let pg = PgId::new(POOL, seed);
+        if map.ec.is_some() {
+            verify_shards(w, pg)?;
+            continue;
+        }
         let acting = map.acting(pg);
         let content = |o: OsdId| -> BTreeMap<_, _> {
             let objects = &w.nodes[o as usize].store.applied.objects;
@@ -277,17 +294,98 @@ fn verify(w: &World) -> Result<(), String> {
     }
     for i in 0..w.pace.objects {
         let o = object(i);
-        let primary = map.acting(o.pg(map.pg_num))[0];
-        let stored = w.nodes[primary as usize].store.applied.objects.get(&o);
-        let fin = stored.map(|o| tokens(&o.data));
+        let fin = match map.ec {
+            Some(_) => shards_of(w, &o).map(|(_, data)| tokens(&data)),
+            None => {
+                let primary = map.acting(o.pg(map.pg_num))[0];
+                w.nodes[primary as usize].store.applied.objects.get(&o).map(|o| tokens(&o.data))
+            }
+        };
         let history: Vec<_> = w.clients.iter().flat_map(|c| c.history.values()).filter(|d| d.object == i).collect();
         check(&history, fin.as_deref()).map_err(|e| format!("object{i}: {e}"))?;
     }
     Ok(())
 }
 
+/// An object's shards as the members hold them, and its bytes as the data shards give them.
+#[allow(clippy::type_complexity, reason = "used twice")]
+fn shards_of(w: &World, o: &HObject) -> Option<(Vec<(usize, store::Obj)>, Vec<u8>)> {
+    let map = w.map();
+    let shape = map.shape().unwrap();
+    let members = map.members(o.pg(map.pg_num));
+    let found = members.iter().filter_map(|p| {
+        let objects = &w.nodes[p.osd as usize].store.applied.objects;
+        objects.get(&store_object(o, p.shard)).map(|x| (p.shard as usize, x.clone()))
+    });
+    let found: Vec<(usize, store::Obj)> = found.collect();
+    let info: ObjectInfo = spirula_encoding::from_slice(&found.first()?.1.attrs[INFO_ATTR]).unwrap();
+    let have: Vec<(usize, Bytes)> =
+        found.iter().take(shape.k).map(|(s, x)| (*s, Bytes::from(x.data.clone()))).collect();
+    let mut data = join(&shape, &have).ok()?.to_vec();
+    data.truncate(info.size as usize);
+    Some((found, data))
+}
+
+/// Every object of an erasure-coded PG has all its shards, equal attributes, and a parity that
+/// fits.
+fn verify_shards(w: &World, pg: PgId) -> Result<(), String> {
+    let map = w.map();
+    let shape = map.shape().unwrap();
+    let members = map.members(pg);
+    let mut names = std::collections::BTreeSet::new();
+    for p in &members {
+        let objects = w.nodes[p.osd as usize].store.applied.objects.keys();
+        for o in objects.filter(|o| {
+            o.pg(map.pg_num).seed == pg.seed && store_object(&object_of_store((*o).clone()), p.shard) == **o
+        }) {
+            names.insert(object_of_store(o.clone()));
+        }
+    }
+    for o in names {
+        let (found, _) = shards_of(w, &o).ok_or_else(|| format!("{o} cannot be put together"))?;
+        if found.len() != shape.k + shape.m {
+            return Err(format!("{o} has {} shards", found.len()));
+        }
+        let have: Vec<(usize, Bytes)> =
+            found.iter().take(shape.k).map(|(s, x)| (*s, Bytes::from(x.data.clone()))).collect();
+        for (s, x) in &found {
+            let made = &rebuild(&shape, &have, &[*s]).map_err(|e| format!("{o}: {e}"))?[0];
+            if x.attrs != found[0].1.attrs || made[..] != x.data[..] {
+                return Err(format!("{o}: shard {s} differs"));
+            }
+        }
+    }
+    Ok(())
+}
+
 fn run(seed: u64) -> Result<World, String> {
     run_with(seed, |_| {})
+}
+
+/// A run of an erasure-coded pool.
+fn run_erasure(seed: u64, prepare: impl FnOnce(&mut World)) -> Result<World, String> {
+    let mut pick = world::Rng::new(seed ^ 0xec);
+    let (k, m) = [(2, 1), (2, 2), (3, 2), (4, 2)][pick.below(4)];
+    let osds = k + m + pick.below(3);
+    let faults = Faults {
+        crash: pick.chance(80),
+        out: pick.chance(40),
+        split: pick.chance(30),
+        resize: false,
+        merge: false,
+        trim: false,
+        pause: pick.chance(40),
+        false_down: pick.chance(50),
+        slow: pick.chance(50),
+        rot: pick.chance(30),
+        swap: pick.chance(30),
+    };
+    let faults = Faults { swap: faults.swap && !faults.rot, ..faults };
+    let mut w = World::new(seed, osds, k + m, 1 + pick.below(2) as u32, 3);
+    let map = w.maps.last_mut().unwrap();
+    (map.ec, map.min_size) = (Some((k, m)), k + usize::from(m > 1));
+    w.rot = faults.rot;
+    play(w, seed, faults, &mut pick, prepare)
 }
 
 fn run_with(seed: u64, prepare: impl FnOnce(&mut World)) -> Result<World, String> {
@@ -313,6 +411,17 @@ fn run_with(seed: u64, prepare: impl FnOnce(&mut World)) -> Result<World, String
     let faults = Faults { rot, swap: faults.swap && !rot, ..faults };
     let mut w = World::new(seed, osds, size, 1 + pick.below(3) as u32, 3);
     w.rot = rot;
+    play(w, seed, faults, &mut pick, prepare)
+}
+
+fn play(
+    mut w: World,
+    seed: u64,
+    faults: Faults,
+    pick: &mut world::Rng,
+    prepare: impl FnOnce(&mut World),
+) -> Result<World, String> {
+    let osds = w.nodes.len();
     prepare(&mut w);
     for id in 0..osds {
         w.start(id as OsdId);
@@ -335,6 +444,41 @@ fn seeds() -> std::ops::Range<u64> {
     match text.split_once("..") {
         Some((a, b)) => a.parse().unwrap()..b.parse().unwrap(),
         None => 0..300,
+    }
+}
+
+#[test]
+fn sim_erasure_coded_pools_lose_nothing_and_come_back() {
+    let all = seeds();
+    let all = if all.end == 300 { 0..150 } else { all };
+    let mut failed = Vec::new();
+    let (mut done, mut stats) = (0, BTreeMap::<&str, u64>::new());
+    for seed in all {
+        match std::panic::catch_unwind(|| run_erasure(seed, |_| {})) {
+            Ok(Ok(w)) => {
+                done += w.clients.iter().flat_map(|c| c.history.values()).filter(|d| d.done.is_some()).count();
+                w.stats.iter().for_each(|(k, v)| *stats.entry(k).or_default() += v);
+            }
+            Ok(Err(e)) => {
+                println!("{e}");
+                failed.push(seed);
+            }
+            Err(_) => {
+                println!("seed {seed}: panic");
+                failed.push(seed);
+            }
+        }
+    }
+    println!("{done} requests, {stats:?}");
+    assert!(failed.is_empty(), "failing seeds {failed:?}; replay one with SIM_SEED");
+    assert!(done > 1000, "only {done} requests were answered");
+}
+
+#[test]
+fn one_erasure_seed() {
+    let seed = std::env::var("SIM_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(1);
+    if let Err(e) = run_erasure(seed, |_| {}) {
+        panic!("{e}");
     }
 }
 
@@ -407,21 +551,52 @@ fn sim_planted_bugs_are_caught() {
     assert!(missed.is_empty(), "not caught in {BUG_SEEDS} seeds: {missed:?}");
 }
 
+/// The same for the bugs of erasure coding.
+#[test]
+fn sim_planted_erasure_bugs_are_caught() {
+    let quiet = std::panic::take_hook();
+    std::panic::set_hook(Box::new(|_| {}));
+    let mut missed = Vec::new();
+    for bug in [Bug::LongestLog, Bug::UndoForgotten, Bug::RolledEarly, Bug::OneHeard, Bug::StripeNotRead] {
+        let caught = (0..ERASURE_BUG_SEEDS).find(|seed| {
+            let result = std::panic::catch_unwind(|| run_erasure(*seed, |w| w.plant(bug)).is_err());
+            result.unwrap_or(true)
+        });
+        match caught {
+            Some(seed) => println!("{bug:?}: caught by seed {seed}"),
+            None => missed.push(bug),
+        }
+    }
+    std::panic::set_hook(quiet);
+    assert!(missed.is_empty(), "not caught in {ERASURE_BUG_SEEDS} seeds: {missed:?}");
+}
+
+#[test]
+fn sim_deleted_erasure_pool_leaves_nothing_behind() {
+    for seed in 0..4 {
+        gone(run_erasure(seed, |_| {}).unwrap(), seed);
+    }
+}
+
 #[test]
 fn sim_deleted_pool_leaves_nothing_behind() {
     for seed in 0..4 {
-        let mut w = run(seed).unwrap();
-        w.change_map(|m| m.deleted = true);
-        for _ in 0..20_000 {
-            w.step();
-        }
-        for n in &w.nodes {
-            let s = &n.store.applied;
-            let records: Vec<_> = s.meta.keys().filter(|k| &k[..] != b"osd.map").collect();
-            assert!(s.objects.is_empty() && records.is_empty(), "seed {seed}: osd.{} keeps {records:?}", n.id);
-            assert!(s.logs.values().all(BTreeMap::is_empty), "seed {seed}: osd.{} keeps a log", n.id);
-            assert!(n.pgs.is_empty(), "seed {seed}: osd.{} keeps {:?}", n.id, n.pgs.keys());
-        }
+        gone(run(seed).unwrap(), seed);
+    }
+}
+
+/// Deletes the pool and looks for what is left.
+fn gone(mut w: World, seed: u64) {
+    w.change_map(|m| m.deleted = true);
+    for _ in 0..20_000 {
+        w.step();
+    }
+    for n in &w.nodes {
+        let s = &n.store.applied;
+        let records: Vec<_> = s.meta.keys().filter(|k| &k[..] != b"osd.map").collect();
+        assert!(s.objects.is_empty() && records.is_empty(), "seed {seed}: osd.{} keeps {records:?}", n.id);
+        assert!(s.logs.values().all(BTreeMap::is_empty), "seed {seed}: osd.{} keeps a log", n.id);
+        assert!(n.pgs.is_empty(), "seed {seed}: osd.{} keeps {:?}", n.id, n.pgs.keys());
     }
 }
 

@@ -52,6 +52,10 @@ impl State {
             self.objects.remove(object);
             return;
         }
+        let from = match op {
+            ObjectOp::CloneFrom(from) => self.objects.get(from).cloned(),
+            _ => None,
+        };
         let o = self.objects.entry(object.clone()).or_default();
         match op {
             ObjectOp::Touch | ObjectOp::Remove => {}
@@ -82,7 +86,8 @@ impl State {
             }
             ObjectOp::OmapSetHeader(h) => o.header = h.clone(),
             ObjectOp::AllocHint(_) => {}
-            ObjectOp::CloneFrom(_) | ObjectOp::CloneRange { .. } => unreachable!("nobody clones yet"),
+            ObjectOp::CloneFrom(_) => *o = from.unwrap_or_default(),
+            ObjectOp::CloneRange { .. } => unreachable!("nobody clones ranges yet"),
         }
     }
 }

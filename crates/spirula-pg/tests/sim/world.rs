@@ -7,13 +7,14 @@ use spirula_messages::Body;
 use spirula_messages::ceph::osd::{MOsdOp, MOsdOpReply};
 use spirula_messages::cluster::control::MergeWord;
 use spirula_messages::cluster::pg::{PgAcks, PgCtls, PgTxn};
+use spirula_pg::erasure::Shape;
 use spirula_pg::exec::{Fullness, PoolRules};
 use spirula_pg::shard::store_pg;
 use spirula_pg::{
     Bug, ClientOp, CreateAnswer, Leases, MapView, Merged, Now, OsdView, PeerMsg, Permits, Pg, PgConfig, PgEffect,
     PgEvent, PoolView, ReadKey, Reservation, Stored, head_key, info_key, missing_prefix, parse_info_key, target_of,
 };
-use spirula_types::{EVersion, EntityName, Epoch, HObject, OsdId, Peer, PgId, ReqId, SpgId};
+use spirula_types::{EVersion, EntityName, Epoch, HObject, OSD_NONE, OsdId, Peer, PgId, ReqId, SpgId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
@@ -112,6 +113,8 @@ pub struct Map {
     /// The merge that this map made.
     pub merged: Option<Merged>,
     pub deleted: bool,
+    /// Erasure-coded: data and parity shards.
+    pub ec: Option<(usize, usize)>,
     count: usize,
     since: BTreeMap<PgId, Epoch>,
 }
@@ -124,6 +127,16 @@ impl Map {
         let mut all: Vec<OsdId> = (0..self.count as OsdId).filter(|o| !self.out.contains(o)).collect();
         let place = u64::from(target_of(pg, self.pgp_num).seed);
         all.sort_by_key(|o| Rng::new(place * 1000 + *o as u64).next());
+        if self.ec.is_some() {
+            // As CRUSH's indep rules: each place chooses by itself among those that are left.
+            let mut places = Vec::new();
+            for i in 0..self.size {
+                let rank = |o: &OsdId| Rng::new(place * 1000 + *o as u64 * 77 + i as u64 * 31).next();
+                let best = all.iter().copied().filter(|o| !places.contains(o)).min_by_key(rank);
+                places.push(best.unwrap_or(OSD_NONE));
+            }
+            return places.into_iter().map(|o| if self.up.contains_key(&o) { o } else { OSD_NONE }).collect();
+        }
         all.truncate(self.size);
         all.retain(|o| self.up.contains_key(o));
         all
@@ -132,11 +145,38 @@ impl Map {
     pub fn acting(&self, pg: PgId) -> Vec<OsdId> {
         let temp: Vec<OsdId> = match self.temp.get(&pg) {
             Some(t) if !self.deleted && pg.seed < self.pg_num => {
-                t.iter().copied().filter(|o| self.up.contains_key(o)).collect()
+                let up = |o: OsdId| if self.up.contains_key(&o) { o } else { OSD_NONE };
+                t.iter().copied().map(up).filter(|o| self.ec.is_some() || *o != OSD_NONE).collect()
             }
             _ => Vec::new(),
         };
         if temp.is_empty() { self.up_set(pg) } else { temp }
+    }
+
+    pub fn members(&self, pg: PgId) -> Vec<Peer> {
+        Peer::members(&self.acting(pg), self.ec.is_some())
+    }
+
+    pub fn up_members(&self, pg: PgId) -> Vec<Peer> {
+        Peer::members(&self.up_set(pg), self.ec.is_some())
+    }
+
+    pub fn shape(&self) -> Option<Shape> {
+        self.ec.map(|(k, m)| Shape { k, m, unit: 8 })
+    }
+
+    /// The PGs, with shards, that an OSD is to serve.
+    fn acts(&self, id: OsdId) -> Vec<SpgId> {
+        let mut all = Vec::new();
+        for pg in (0..self.pg_num).map(|s| PgId::new(POOL, s)) {
+            for p in self.members(pg).into_iter().chain(self.up_members(pg)).filter(|p| p.osd == id) {
+                let spg = SpgId::new(pg, p.shard);
+                if !all.contains(&spg) {
+                    all.push(spg);
+                }
+            }
+        }
+        all
     }
 
     fn same(&self, old: &Map, pg: PgId) -> bool {
@@ -155,7 +195,8 @@ impl Map {
             pg_num_target: self.target,
             merged: self.merged,
             force_resend: 0,
-            rules: PoolRules { erasure: false, append_alignment: None, fullness: Fullness::No },
+            shape: self.shape(),
+            rules: PoolRules { erasure: self.ec.is_some(), append_alignment: None, fullness: Fullness::No },
         }
     }
 
@@ -171,7 +212,7 @@ impl Map {
 
     /// `boot`: the incarnation of the OSD that looks.
     pub fn view(&self, pg: PgId, me: OsdId, boot: u64, gap: bool) -> Arc<MapView> {
-        let (up, acting) = (Peer::members(&self.up_set(pg), false), Peer::members(&self.acting(pg), false));
+        let (up, acting) = (self.up_members(pg), self.members(pg));
         let first = |v: &[Peer]| v.first().copied().unwrap_or_default();
         let exists = !self.deleted && pg.seed < self.pg_num;
         Arc::new(MapView {
@@ -507,7 +548,7 @@ impl World {
             MonAsk::Acting { pg, want } => {
                 let current = self.map().up.get(&from).is_some_and(|(_, b)| *b == boot);
                 let have = self.map().temp.get(&pg).cloned().unwrap_or_default();
-                if current && have != want && want.iter().all(|o| self.map().up.contains_key(o)) {
+                if current && have != want && want.iter().all(|o| *o == OSD_NONE || self.map().up.contains_key(o)) {
                     self.note("acting sets");
                     self.change_map(|m| {
                         if want.is_empty() {
@@ -586,11 +627,7 @@ impl World {
         node.epoch = epoch;
         node.started |= map.up.get(&id).is_some_and(|(_, b)| *b == boot);
         node.leases.map_advanced(epoch);
-        let acts: Vec<SpgId> = (0..map.pg_num)
-            .map(|s| PgId::new(POOL, s))
-            .filter(|pg| map.acting(*pg).contains(&id) || map.up_set(*pg).contains(&id))
-            .map(SpgId::whole)
-            .collect();
+        let acts = map.acts(id);
         if gap {
             self.note("gaps");
         }
@@ -702,7 +739,7 @@ impl World {
         for e in out {
             if self.trace && !matches!(e, PgEffect::StateChanged | PgEffect::WakeAt(_)) {
                 let text = format!("{e:?}");
-                println!("{:>7} osd.{id} {pg} {}", self.now, &text[..text.len().min(260)]);
+                println!("{:>7} osd.{id} {pg} {}", self.now, &text[..text.len().min(2600)]);
             }
             let node = &mut self.nodes[id as usize];
             let epoch = node.epoch;
@@ -766,7 +803,7 @@ impl World {
                 PgEffect::Continue => again = true,
                 PgEffect::Removed => {
                     let map = &self.maps[epoch as usize];
-                    let acting = map.acting(pg.pg).contains(&id) || map.up_set(pg.pg).contains(&id);
+                    let acting = map.acts(id).contains(&pg);
                     let node = &mut self.nodes[id as usize];
                     if !acting && node.pgs.get(&pg).is_some_and(|p| !p.exists()) {
                         node.pgs.remove(&pg);
@@ -918,7 +955,7 @@ impl World {
             (End::Osd(from), Wire::Peer(msg)) => {
                 if self.trace {
                     let text = format!("{msg:?}");
-                    println!("{now:>7} osd.{id} <- osd.{from} {}", &text[..text.len().min(260)]);
+                    println!("{now:>7} osd.{id} <- osd.{from} {}", &text[..text.len().min(2600)]);
                 }
                 self.peer(id, from, msg);
             }

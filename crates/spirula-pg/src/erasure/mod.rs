@@ -1,0 +1,45 @@
+//! Erasure-coded PGs: each member holds one shard of every object.
+//!
+//! | file | subject |
+//! |---|---|
+//! | [`stripe`] | geometry: what a change must read, what each shard writes; pure |
+//! | `read` | object bytes from any `k` shards |
+//! | `undo` | taking entries back, and when they can no more be taken back |
+//! | `rebuild` | making a lacking shard from `k` others |
+//!
+//! # A write
+//! The op vector runs as for a replicated pool and gives one change of the whole object. What
+//! it changes of a stripe only in part is read first, from any `k` shards. Each member gets one
+//! transaction: its shard's units, all attributes, the log entry; and, if the object existed, a
+//! clone of it (by reference) under a name of its own, the *undo copy*. The client is answered
+//! when all members have it durably. On one object requests follow each other: none is executed
+//! while a write of it is under way.
+//!
+//! # Why an interrupted write ends everywhere or nowhere, and none that was acknowledged is lost
+//! An entry may be on some members only, and `k` shards of one version make an object, fewer
+//! nothing. So the rule of peering is not "the longest log" but, among the copies of the newest
+//! activation, **the shortest**: every member that acknowledged has the entry, an acknowledged
+//! entry was acknowledged by all, so it is in the shortest log. What others have beyond is taken
+//! back there: the object becomes its undo copy again, or goes if it was new. An interval that
+//! may have taken writes is heard when at least `k` of its members are (else the PG is `down`),
+//! so the newest activation is always known and what the shortest log says can be made from
+//! those that were heard.
+//!
+//! Undo copies go when their entry can no more be divergent: when it is in every later history.
+//! That is so once all members have it durably (it is *rolled forward*); every transaction
+//! carries how far that is, and an idle primary says it by itself. Activation makes all members
+//! record one log, so its newest entry is rolled forward as well, if they are enough to serve. A log is never trimmed beyond.
+//!
+//! An undo copy is missing only where a member got no more than the log entry (it was being
+//! backfilled and had not reached the object). Such an object is filled only when no write of it
+//! is under way, hence with a version that will never be taken back.
+//!
+//! # Refused
+//! omap (as in Ceph); reading from members that are not whole.
+
+pub(crate) mod read;
+pub(crate) mod rebuild;
+pub mod stripe;
+pub(crate) mod undo;
+
+pub use stripe::Shape;

@@ -1,0 +1,311 @@
+//! Object bytes from any `k` shards, for requests and for rebuilding.
+//!
+//! The primary asks the members that hold a shard in the version it knows, data shards first
+//! (it then only has to put units side by side), ours by the same way. Who cannot give its
+//! shard is replaced by another. A shard that is bad counts as missing from then on.
+
+use super::Shape;
+use super::stripe::{Piece, Stripes, from_pieces, join};
+use crate::api::{OpId, PeerMsg, PgEffect};
+use crate::exec::{INFO_ATTR, ObjectInfo, ObjectReader, OmapPage, OmapRange, Prefetch, ReadError, Want};
+use crate::pg::{Cx, Pg, Role};
+use crate::shard::undo_object;
+use bytes::Bytes;
+use spirula_encoding::{Encoder, from_slice};
+use spirula_messages::cluster::pg::{CtlBody, PgCtl, PgTxn, TxnKind};
+use spirula_types::{EVersion, HObject, Peer};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// For what shards are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum For {
+    /// A client's request.
+    Op(OpId),
+    /// The object is being rebuilt.
+    Rebuild,
+}
+
+/// Shards being read.
+#[derive(Debug)]
+pub(crate) struct Gather {
+    object: HObject,
+    version: EVersion,
+    stripes: Stripes,
+    purpose: For,
+    got: BTreeMap<i8, Bytes>,
+    attrs: Option<Vec<(Bytes, Bytes)>>,
+    waiting: BTreeSet<Peer>,
+    failed: BTreeSet<Peer>,
+}
+
+/// The object as execution sees it: attributes of our shard, data from what was gathered.
+pub(crate) struct EcReader<'a> {
+    pub inner: &'a dyn ObjectReader,
+    pub pieces: &'a [Piece],
+}
+
+impl ObjectReader for EcReader<'_> {
+    fn attr(&self, object: &HObject, name: &[u8]) -> Result<Option<Bytes>, ReadError> {
+        self.inner.attr(object, name)
+    }
+
+    fn attrs(&self, object: &HObject) -> Result<Vec<(Bytes, Bytes)>, ReadError> {
+        self.inner.attrs(object)
+    }
+
+    fn read(&self, object: &HObject, offset: u64, length: u64) -> Result<Bytes, ReadError> {
+        if length == 0 {
+            return Ok(Bytes::new());
+        }
+        from_pieces(self.pieces, offset, length)
+            .ok_or_else(|| ReadError::NotReady(Prefetch(vec![Want::Data { object: object.clone(), offset, length }])))
+    }
+
+    fn extents(&self, _: &HObject, offset: u64, length: u64) -> Result<Vec<(u64, u64)>, ReadError> {
+        Ok(if length == 0 { Vec::new() } else { vec![(offset, length)] })
+    }
+
+    fn omap_header(&self, object: &HObject) -> Result<Bytes, ReadError> {
+        self.inner.omap_header(object)
+    }
+
+    fn omap_get(&self, object: &HObject, key: &[u8]) -> Result<Option<Bytes>, ReadError> {
+        self.inner.omap_get(object, key)
+    }
+
+    fn omap_range(&self, object: &HObject, range: OmapRange<'_>) -> Result<OmapPage, ReadError> {
+        self.inner.omap_range(object, range)
+    }
+
+    fn list(&self, from: &HObject, until: &HObject, max: usize) -> Result<Vec<HObject>, ReadError> {
+        self.inner.list(from, until, max)
+    }
+}
+
+impl Pg {
+    /// How the pool cuts its objects; `None` for a replicated pool.
+    pub(crate) fn shape(&self) -> Option<Shape> {
+        self.view.as_ref()?.pool.as_ref()?.shape
+    }
+
+    /// Members with a shard of this object in this version, one for each shard, data shards
+    /// first.
+    fn holders(&self, object: &HObject, version: EVersion, failed: &BTreeSet<Peer>) -> Vec<Peer> {
+        let Some(a) = self.active() else { return Vec::new() };
+        let own = (!self.missing.contains(object)).then_some(self.me);
+        let has =
+            |(_, p): &(&Peer, &crate::active::PeerState)| *object <= p.last_backfill && !p.missing.contains(object);
+        let members = a.peers.iter().filter(has).map(|(o, _)| *o);
+        let strays = a.recovery.holders(object, version);
+        let mut by_shard: BTreeMap<i8, Peer> = BTreeMap::new();
+        for p in own.into_iter().chain(members).chain(strays).filter(|p| !failed.contains(p)) {
+            by_shard.entry(p.shard).or_insert(p);
+        }
+        by_shard.into_values().collect()
+    }
+
+    /// Can this object be made without the member `without`?
+    pub(crate) fn recoverable(&self, object: &HObject, version: EVersion, without: Peer) -> bool {
+        let k = self.shape().map_or(1, |s| s.k);
+        self.holders(object, version, &[without].into()).len() >= k
+    }
+
+    /// Begins to read stripes of an object; false if fewer than `k` shards can be had.
+    pub(crate) fn gather(
+        &mut self,
+        object: &HObject,
+        version: EVersion,
+        stripes: Stripes,
+        purpose: For,
+        cx: &mut Cx<'_>,
+    ) -> bool {
+        let seq = self.seq();
+        let Role::Active(a) = &mut self.role else { return false };
+        let g = Gather {
+            object: object.clone(),
+            version,
+            stripes,
+            purpose,
+            got: BTreeMap::new(),
+            attrs: None,
+            waiting: BTreeSet::new(),
+            failed: BTreeSet::new(),
+        };
+        a.gathers.insert(seq, g);
+        self.ask_shards(seq, cx)
+    }
+
+    /// Asks for as many shards as are lacking.
+    fn ask_shards(&mut self, seq: u64, cx: &mut Cx<'_>) -> bool {
+        let (Some(shape), Some(a)) = (self.shape(), self.active()) else { return false };
+        let Some(g) = a.gathers.get(&seq) else { return false };
+        let have: BTreeSet<i8> = g.got.keys().copied().chain(g.waiting.iter().map(|p| p.shard)).collect();
+        let (object, version, stripes, purpose) = (g.object.clone(), g.version, g.stripes, g.purpose);
+        let lacking = shape.k.saturating_sub(have.len());
+        let next = self.holders(&object, version, &g.failed).into_iter().filter(|p| !have.contains(&p.shard));
+        let next: Vec<Peer> = next.take(lacking).collect();
+        let enough = next.len() == lacking;
+        let Role::Active(a) = &mut self.role else { return false };
+        if !enough {
+            a.gathers.remove(&seq);
+            return false;
+        }
+        let Some(g) = a.gathers.get_mut(&seq) else { return false };
+        g.waiting.extend(&next);
+        let (offset, length) = (stripes.0 * shape.unit, (stripes.1 - stripes.0) * shape.unit);
+        let attrs = purpose == For::Rebuild;
+        for to in next {
+            let body = CtlBody::ReadShard { seq, object: object.clone(), version, offset, length, attrs };
+            if to == self.me {
+                let ctl = PgCtl { pg: self.id, ends: self.ends(to), epoch: self.interval.since, body };
+                self.on_read_shard(to, ctl, cx);
+            } else {
+                self.send(to, body, cx);
+            }
+        }
+        true
+    }
+
+    /// A holder of a shard is asked for a part of it.
+    pub(crate) fn on_read_shard(&mut self, from: Peer, ctl: PgCtl, cx: &mut Cx<'_>) {
+        let CtlBody::ReadShard { seq, object, version, offset, length, attrs } = &ctl.body else { return };
+        let (seq, version) = (*seq, *version);
+        let read = || -> Result<Option<(Bytes, Bytes)>, ReadError> {
+            // A holder outside the members has not taken back what it will have to.
+            let undone = self.log.iter().find(|e| e.prior == version && e.object == *object);
+            let before = undone.map(|e| undo_object(object, e.version));
+            let before = before.filter(|_| !matches!(self.role, Role::Active(_) | Role::Replica { .. }));
+            let object = before.as_ref().unwrap_or(object);
+            let Some(attr) = cx.reader.attr(object, INFO_ATTR)? else { return Ok(None) };
+            let Ok(info) = from_slice::<ObjectInfo>(&attr) else { return Ok(None) };
+            let Some(shape) = self.shape().filter(|_| info.version == version) else { return Ok(None) };
+            let end = shape.shard_len(info.size).min(offset + length);
+            let data = match end.saturating_sub(*offset) {
+                0 => Bytes::new(),
+                n => cx.reader.read(object, *offset, n)?,
+            };
+            let mut header = Encoder::new();
+            let all = if *attrs { cx.reader.attrs(object)? } else { Vec::new() };
+            header.list(&all, |o, (k, v)| {
+                o.put(k);
+                o.put(v);
+            });
+            Ok(Some((header.into_bytes(), data)))
+        };
+        match read() {
+            Ok(Some((header, payload))) if !self.missing.contains(object) => {
+                let t = PgTxn {
+                    pg: self.id,
+                    ends: self.ends(from),
+                    epoch: ctl.epoch,
+                    kind: TxnKind::Shard,
+                    seq,
+                    version,
+                    next: None,
+                    header,
+                    payload,
+                };
+                if from == self.me {
+                    self.on_shard(from, t, cx);
+                } else {
+                    cx.out.push(PgEffect::Send(from, PeerMsg::Txn(t)));
+                }
+            }
+            Err(ReadError::NotReady(what)) => self.park(from, ctl, what, cx),
+            other => {
+                let object = object.clone();
+                if let Err(e) = other {
+                    tracing::error!(pg = %self.id, %object, error = %e, "read shard");
+                    let offset = cx.reader.bad_offset(&object);
+                    self.mark_unreadable(object.clone(), version, cx);
+                    if from == self.me {
+                        self.ops.forget_object(&object);
+                        self.reopen(cx);
+                        self.begin_recovery(cx);
+                    } else {
+                        self.send(from, CtlBody::Rotten { object: object.clone(), version, offset }, cx);
+                    }
+                } else {
+                    tracing::warn!(pg = %self.id, %object, %version, "asked for a shard that is not here");
+                }
+                if from == self.me {
+                    self.on_shard_failed(from, seq, cx);
+                } else {
+                    self.send(from, CtlBody::PullFailed { seq, object }, cx);
+                }
+            }
+        }
+    }
+
+    /// A shard has come.
+    pub(crate) fn on_shard(&mut self, from: Peer, t: PgTxn, cx: &mut Cx<'_>) {
+        let Some(shape) = self.shape() else { return };
+        let Role::Active(a) = &mut self.role else { return };
+        let Some(g) = a.gathers.get_mut(&t.seq) else { return };
+        if !g.waiting.remove(&from) {
+            return;
+        }
+        let len = ((g.stripes.1 - g.stripes.0) * shape.unit) as usize;
+        let mut d = spirula_encoding::Decoder::new(&t.header);
+        let attrs = d.list(8, |d| Ok((d.get::<Bytes>()?, d.get::<Bytes>()?)));
+        let (true, Ok(attrs)) = (t.version == g.version && t.payload.len() <= len, attrs) else {
+            tracing::error!(pg = %self.id, %from, object = %g.object, "bad answer to a read of a shard");
+            g.waiting.insert(from);
+            self.on_shard_failed(from, t.seq, cx);
+            return;
+        };
+        // Behind the end of the object there is nothing: the rest is cut off again.
+        let data = if g.purpose == For::Rebuild || t.payload.len() == len {
+            t.payload
+        } else {
+            let mut whole = t.payload.to_vec();
+            whole.resize(len, 0);
+            whole.into()
+        };
+        g.got.insert(from.shard, data);
+        if !attrs.is_empty() {
+            g.attrs.get_or_insert(attrs);
+        }
+        if g.got.len() < shape.k {
+            return;
+        }
+        let Some(g) = a.gathers.remove(&t.seq) else { return };
+        let have: Vec<(usize, Bytes)> = g.got.into_iter().map(|(s, b)| (s as usize, b)).collect();
+        match g.purpose {
+            For::Rebuild => self.on_rebuild_read(&g.object, have, g.attrs.unwrap_or_default(), cx),
+            For::Op(op) => match join(&shape, &have) {
+                Ok(bytes) => {
+                    self.ops.gathered(&g.object, (g.stripes.0 * shape.width(), bytes));
+                    self.on_op_ready(op, None, cx);
+                }
+                Err(e) => tracing::error!(pg = %self.id, error = %e, "put shards together"),
+            },
+        }
+    }
+
+    /// A shard cannot be had: ask for another. False if `seq` is no read of shards.
+    pub(crate) fn on_shard_failed(&mut self, from: Peer, seq: u64, cx: &mut Cx<'_>) -> bool {
+        let Role::Active(a) = &mut self.role else { return false };
+        let Some(g) = a.gathers.get_mut(&seq) else { return false };
+        if !g.waiting.remove(&from) {
+            return true;
+        }
+        g.failed.insert(from);
+        let (object, purpose, version) = (g.object.clone(), g.purpose, g.version);
+        if let Some(p) = a.peers.get_mut(&from)
+            && !p.missing.contains(&object)
+        {
+            // It said so, or it lacks what we took it to have.
+            p.missing.set(object.clone(), version, EVersion::default());
+            self.reopen(cx);
+            self.begin_recovery(cx);
+        }
+        if !self.ask_shards(seq, cx) {
+            match purpose {
+                For::Rebuild => self.rebuild_failed(&object, cx),
+                For::Op(op) => self.op_unreadable(&object, op, cx),
+            }
+        }
+        true
+    }
+}

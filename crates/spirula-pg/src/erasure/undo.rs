@@ -1,0 +1,119 @@
+//! Taking entries back, and forgetting how. See the module's header.
+
+use crate::exec::{INFO_ATTR, ObjectReader, ReadError, pg_end, pg_start};
+use crate::log::{EntryKind, LogEntry};
+use crate::pg::{After, Cx, Pg, Role};
+use crate::shard::undo_object;
+use spirula_messages::cluster::pg::CtlBody;
+use spirula_types::transaction::{ObjectOp, ObjectUpdate, Transaction};
+use spirula_types::{EVersion, HObject, PgId};
+
+/// Can this entry be taken back only with an undo copy?
+fn keeps_copy(e: &LogEntry) -> bool {
+    e.kind != EntryKind::Nothing && e.prior != EVersion::default()
+}
+
+/// The change that keeps what an object is before the entry `version`.
+pub(crate) fn keep(object: &HObject, version: EVersion) -> ObjectUpdate {
+    ObjectUpdate { object: undo_object(object, version), ops: vec![ObjectOp::CloneFrom(object.clone())] }
+}
+
+/// Objects of the range of undo copies that belong to a PG.
+fn undo_copies(pg: PgId, pg_num: u32, reader: &dyn ObjectReader, max: usize) -> Result<Vec<HObject>, ReadError> {
+    let place = |o: HObject| undo_object(&o, EVersion::default());
+    let from = place(pg_start(pg));
+    let from = HObject { snap: 0, ..from };
+    let end = pg_end(pg, pg_num);
+    let until =
+        if end.max { HObject::pool_start(from.pool.saturating_add(1), 0) } else { HObject { snap: 0, ..place(end) } };
+    reader.list(&from, &until, max)
+}
+
+impl Pg {
+    /// Is it a PG of an erasure-coded pool?
+    pub(crate) fn is_erasure(&self) -> bool {
+        self.me.shard >= 0
+    }
+
+    /// At most `max` undo copies stored here.
+    pub(crate) fn undo_copies(&self, reader: &dyn ObjectReader, max: usize) -> Result<Vec<HObject>, ReadError> {
+        if !self.is_erasure() {
+            return Ok(Vec::new());
+        }
+        let pg_num = self.info.as_ref().map_or(1, |i| i.pg_num.max(1));
+        undo_copies(self.id, pg_num, reader, max)
+    }
+
+    /// All up to `to` can no more be taken back: its undo copies go. Before the log is trimmed.
+    pub(crate) fn roll_forward(&mut self, to: EVersion, txn: &mut Transaction) {
+        let Some(info) = &mut self.info else { return };
+        let from = info.head.rolled;
+        if self.me.shard < 0 || to <= from {
+            return;
+        }
+        info.head.rolled = to;
+        for e in self.log.after(from).take_while(|e| e.version <= to).filter(|e| keeps_copy(e)) {
+            let object = undo_object(&e.object, e.version);
+            txn.objects.push(ObjectUpdate { object, ops: vec![ObjectOp::Remove] });
+        }
+    }
+
+    /// Takes entries back, the newest first; objects that have no undo copy here count as
+    /// missing.
+    pub(crate) fn undo(&mut self, entries: Vec<LogEntry>, reader: &dyn ObjectReader, txn: &mut Transaction) {
+        for e in entries {
+            if planted!(self.cfg, UndoForgotten) {
+                continue;
+            }
+            if !keeps_copy(&e) {
+                txn.objects.push(ObjectUpdate { object: e.object, ops: vec![ObjectOp::Remove] });
+                continue;
+            }
+            let copy = undo_object(&e.object, e.version);
+            if matches!(reader.attr(&copy, INFO_ATTR), Ok(None)) {
+                tracing::error!(pg = %self.id, object = %e.object, version = %e.version, "no undo copy");
+                self.missing.set(e.object, e.prior, EVersion::default());
+                continue;
+            }
+            txn.objects.push(ObjectUpdate { object: e.object, ops: vec![ObjectOp::CloneFrom(copy.clone())] });
+            txn.objects.push(ObjectUpdate { object: copy, ops: vec![ObjectOp::Remove] });
+        }
+    }
+
+    /// Has the primary to say by itself how far all is rolled forward? Only one that serves: what
+    /// a smaller set agreed on is not yet part of every later history.
+    pub(crate) fn must_roll_forward(&self) -> bool {
+        let Some(newest) = self.info.as_ref().map(|i| i.last_update()) else { return false };
+        let idle = |a: &crate::active::Active| a.activated && a.serving && a.inflight() == 0;
+        self.is_erasure() && self.active().is_some_and(|a| idle(a) && a.told_rolled < newest)
+    }
+
+    /// An idle primary says how far all is rolled forward.
+    pub(crate) fn tell_rolled(&mut self, cx: &mut Cx<'_>) {
+        if !self.must_roll_forward() {
+            return;
+        }
+        let Role::Active(a) = &mut self.role else { return };
+        a.told_rolled = a.committed;
+        let (to, members) = (a.committed, a.peers.keys().copied().collect::<Vec<_>>());
+        for m in members {
+            self.send(m, CtlBody::RollForward { to }, cx);
+        }
+        self.store_rolled(to, cx);
+    }
+
+    /// Member: all up to `to` is on every member.
+    pub(crate) fn on_roll_forward(&mut self, to: EVersion, cx: &mut Cx<'_>) {
+        let known = self.info.as_ref().is_some_and(|i| to <= i.last_update());
+        if known && matches!(self.role, Role::Replica { .. }) {
+            self.store_rolled(to, cx);
+        }
+    }
+
+    fn store_rolled(&mut self, to: EVersion, cx: &mut Cx<'_>) {
+        let mut txn = Transaction::default();
+        self.roll_forward(to, &mut txn);
+        txn.meta.push(self.head_op());
+        self.submit(txn, After::Nothing, cx);
+    }
+}
