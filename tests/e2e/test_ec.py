@@ -177,3 +177,17 @@ class Erasure(Case):
         out = self.c.rados('bench', '-p', 'plain', '3', 'write', '-b', '65536', '--no-cleanup').out
         assert 'Total writes made' in out, out
         self.c.rados('bench', '-p', 'plain', '3', 'seq')
+
+    def test_9_what_was_written_survives_a_crash_of_all(self):
+        kept = {f'k{i}': os.urandom(40_000 * i + 1) for i in range(12)}
+        self.c.ceph('osd', 'pool', 'set', 'plain', 'allow_ec_overwrites', 'true')
+        for name, data in kept.items():
+            self.c.rados('-p', 'plain', 'put', name, self.write('in', os.urandom(70_000)))
+            self.c.rados('-p', 'plain', 'put', name, self.write('in', data))
+        self.c.kill()
+        self.c.up()
+        self.c.wait_clean(120)
+        for name, data in kept.items():
+            assert self.get('plain', name) == data, name
+        r = self.c.ceph('osd', 'pool', 'set', 'plain', 'min_size', '1', check=False)
+        assert r.code != 0 and 'between 2 and size' in r.err, r

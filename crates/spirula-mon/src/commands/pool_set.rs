@@ -255,6 +255,12 @@ fn set_min_size(ctx: &mut CommandCtx<'_>, id: PoolId, n: u32) -> Result<(), (i32
     if n < 1 || n > max {
         return Err((EINVAL, format!("pool min_size must be between 1 and size, which is set to {max}")));
     }
+    if pool.is_erasure() {
+        let k = crate::pools::erasure(ctx.work, &pool.erasure_code_profile).map_or(max, |e| u32::from(e.k));
+        if n < k {
+            return Err((EINVAL, format!("pool min_size must be between {k} and size, which is set to {max}")));
+        }
+    }
     edit(ctx, id)?.min_size = n as u8;
     Ok(())
 }
