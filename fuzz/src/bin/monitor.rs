@@ -11,7 +11,11 @@ use spirula_fuzz::{check, memory::bounded_by, message};
 use spirula_messages::ceph::{MCommand, MMonCommand, kind};
 use spirula_messages::cluster::control::*;
 use spirula_messages::{Body, Message};
-use spirula_mon::{InitialPool, MkfsParams, Mon, MonEffect, MonEvent, MonTxn, NewOsd, Peer, commands, mkfs};
+use spirula_mon::image::{Identity, Stored};
+use spirula_mon::{
+    Entropy, InitialPool, MkfsParams, Mon, MonEffect, MonEvent, NewMon, NewOsd, Opening, Peer, commands, mkfs,
+};
+use spirula_quorum::{HardState, Persist};
 use spirula_types::{AddrVec, EntityAddr, EntityType, Uuid, features};
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -122,8 +126,12 @@ const VALUES: &[&str] = &[
     "key/with/slash",
 ];
 
-/// The state of a new cluster of three OSDs and a pool.
-fn keys() -> BTreeMap<String, Bytes> {
+fn address() -> AddrVec {
+    AddrVec::one(EntityAddr::v2(([127, 0, 0, 1], 3300).into(), 0))
+}
+
+/// What the only monitor of a new cluster of three OSDs and a pool has stored.
+fn fresh() -> Stored {
     let now = UTime { sec: 1_700_000_000, nsec: 0 };
     let osd = |id: i32| NewOsd {
         id,
@@ -134,25 +142,52 @@ fn keys() -> BTreeMap<String, Bytes> {
     };
     let params = MkfsParams {
         fsid: FSID,
-        mon_name: "a".into(),
-        mon_addrs: AddrVec::one(EntityAddr::v2(([127, 0, 0, 1], 3300).into(), 0)),
+        mons: vec![NewMon { name: "a".into(), addrs: address(), uuid: Uuid([5; 16]) }],
         osds: (0..3).map(osd).collect(),
         failure_domain: "host".into(),
         defaults: BTreeMap::new(),
         pools: vec![InitialPool { name: "a".into(), pg_num: 8, ..InitialPool::default() }],
-        admin_secret: [1; 16],
+        users: Default::default(),
+        service_keys: Default::default(),
     };
-    let mut keys = BTreeMap::new();
-    apply(&mut keys, mkfs(&params, now).expect("a cluster can be made"));
-    keys
+    Stored {
+        identity: Identity { fsid: FSID, uuid: Uuid([5; 16]), member: 1 },
+        hard: HardState { term: 1, vote: 0, commit: 1 },
+        snapshot: mkfs(&params, now).expect("a cluster can be made"),
+        entries: vec![],
+        seq: 0,
+        log_stale: false,
+        log_end: 0,
+    }
 }
 
-fn apply(keys: &mut BTreeMap<String, Bytes>, txn: MonTxn) {
-    for (key, value) in txn.ops {
-        match value {
-            Some(v) => keys.insert(key, v),
-            None => keys.remove(&key),
-        };
+/// A monitor started on what is stored.
+fn open(stored: &Stored, now: UTime, boot: u64) -> Mon {
+    let entropy: Entropy = Box::new(|b: &mut [u8]| b.fill(5));
+    let (stored, name, addrs, seeds) = (stored.clone(), "a".into(), address(), vec![]);
+    Mon::open(Opening { stored, name, addrs, seeds, now, boot, entropy }).expect("the stored state loads")
+}
+
+/// Makes a write durable.
+fn write(stored: &mut Stored, p: &Persist) {
+    stored.hard = p.hard;
+    if let Some(s) = &p.snapshot {
+        stored.snapshot = s.clone();
+        stored.entries.clear();
+    }
+    stored.entries.extend(p.entries.iter().cloned());
+}
+
+/// Performs what the monitor wants; what it sends goes nowhere.
+fn run(mon: &mut Mon, stored: &mut Stored, now: UTime, out: Vec<MonEffect>) {
+    let mut todo: VecDeque<_> = out.into();
+    while let Some(effect) = todo.pop_front() {
+        if let MonEffect::Persist(p) = effect {
+            write(stored, &p);
+            let mut more = Vec::new();
+            mon.handle(now, MonEvent::Persisted(p.number), &mut more);
+            todo.extend(more);
+        }
     }
 }
 
@@ -219,30 +254,18 @@ fn peer(how: u8) -> Peer {
     Peer { kind, id: id.into(), global_id: 5, addrs, features: features::PACIFIC }
 }
 
-thread_local!(static KEYS: OnceCell<BTreeMap<String, Bytes>> = const { OnceCell::new() });
+thread_local!(static FRESH: OnceCell<Stored> = const { OnceCell::new() });
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
-    let mut stored = KEYS.with(|k| k.get_or_init(keys).clone());
+    let mut stored = FRESH.with(|k| k.get_or_init(fresh).clone());
     bounded_by(64 << 20, 4096, data, |data| {
         let mut d = Decoder::new(data);
         let Ok(how) = d.u8() else { return };
         let mut now = UTime { sec: 1_700_000_100, nsec: 0 };
-        let entropy = || Box::new(|b: &mut [u8]| b.fill(5));
-        let mut mon = Mon::open(&stored, "a", now, entropy()).expect("the state of a new cluster loads");
+        let mut mon = open(&stored, now, 1);
         let mut out = Vec::new();
         mon.start(now, &mut out);
-        let mut run = |mon: &mut Mon, now: UTime, out: Vec<MonEffect>| {
-            let mut todo: VecDeque<_> = out.into();
-            while let Some(effect) = todo.pop_front() {
-                if let MonEffect::Commit(id, txn) = effect {
-                    apply(&mut stored, txn);
-                    let mut more = Vec::new();
-                    mon.handle(now, MonEvent::Committed(id), &mut more);
-                    todo.extend(more);
-                }
-            }
-        };
-        run(&mut mon, now, out);
+        run(&mut mon, &mut stored, now, out);
         let mut events = vec![MonEvent::SessionOpened { conn: 1, peer: peer(how) }];
         events
             .extend(std::iter::from_fn(|| step(&mut d)).take(8).map(|message| MonEvent::Message { conn: 1, message }));
@@ -251,9 +274,12 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
             now.sec += 40;
             let mut out = Vec::new();
             mon.handle(now, event, &mut out);
-            run(&mut mon, now, out);
+            run(&mut mon, &mut stored, now, out);
         }
-        let again = Mon::open(&stored, "a", now, entropy()).expect("the durable state loads");
+        let mut again = open(&stored, now, 2);
+        let mut out = Vec::new();
+        again.start(now, &mut out);
+        run(&mut again, &mut stored, now, out);
         let (was, is) = (mon.state(), again.state());
         assert!(was.osdmap.bytes() == is.osdmap.bytes(), "the OSD map is what was stored");
         assert!(was.monmap == is.monmap && was.mgrmap == is.mgrmap && was.fsmap == is.fsmap, "and the other maps");

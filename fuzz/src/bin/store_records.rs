@@ -134,8 +134,12 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| bounded_by(16 << 20, 256, data, |data|
     Store::format(&devices, IDENTITY, draw, JOURNAL as u64).expect("the device is large enough");
     let mut d = Decoder::new(content);
     match form % 3 {
-        0 => drop(memory.edit(LABELS, &frame(&mut d))),
-        1 => COPIES.iter().for_each(|at| drop(memory.edit(*at, &superblock(content)))),
+        0 => {
+            let _ = memory.edit(LABELS, &frame(&mut d));
+        }
+        1 => COPIES.iter().for_each(|at| {
+            let _ = memory.edit(*at, &superblock(content));
+        }),
         _ => {
             let store = open(&devices).expect("a new store opens");
             let _ = tools::examine(&store, &export(&mut d)[..]);
