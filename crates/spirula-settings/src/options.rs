@@ -266,7 +266,7 @@ pub const OPTIONS: &[OptionDef] = &[
     r("mon_initial_members", Str, Advanced, "", "names of the first monitors"),
     o("mon_max_pg_per_osd", Uint, Advanced, "250", "most PGs per OSD a pool may lead to"),
     o("mon_max_pool_pg_num", Uint, Advanced, "65536", "most PGs of one pool"),
-    o("mon_reweight_max_change", Float, Advanced, "0.05", "largest change of a weight by reweight-by-…"),
+    o("mon_reweight_max_change", Float, Advanced, "0.050000", "largest change of a weight by reweight-by-…"),
     o("mon_reweight_max_osds", Uint, Advanced, "4", "most OSDs that reweight-by-… changes"),
     o(
         "mon_reweight_min_bytes_per_osd",

@@ -34,7 +34,7 @@ macro_rules! spec {
 pub(super) const SPECS: &[CommandSpec] = &[
     spec!(
         "osd reweight-by-utilization",
-        " name=no_increasing,type=CephBool,req=false",
+        " name=no_increasing,type=CephChoices,strings=--no-increasing,req=false",
         "reweight OSDs by utilization [overload-percentage-for-consideration, default 120]",
         "rw",
         |ctx, args| run(ctx, args, false, true)

@@ -115,11 +115,7 @@ fn commands_answer_with_the_words_of_the_real_monitor() {
         (r#"{"prefix": "#, -22, "unparseable JSON: EOF while parsing a value at line 1 column 11"),
         (r#"[1]"#, -22, "command is not a JSON object"),
         (r#"{"prefix": "osd out"}"#, -22, "missing required argument 'ids'"),
-        (
-            r#"{"prefix": "osd pool create", "pool": "e", "pool_type": "erasure"}"#,
-            -95,
-            "this version has no erasure-coded pools; use a replicated one",
-        ),
+        (r#"{"prefix": "osd pool create", "pool": "e", "pool_type": "erasure"}"#, 0, "pool 'e' created"),
         (
             r#"{"prefix": "osd pool set", "pool": "p1", "var": "size", "val": "1"}"#,
             -1,
