@@ -198,6 +198,10 @@ pub struct Osd {
     pub(crate) mon_retry: Duration,
     /// Why the last link to a monitor ended.
     pub(crate) mon_lost: String,
+    /// When the monitor last said anything, or we called it.
+    pub(crate) mon_heard: Duration,
+    /// When it was last asked whether it is there.
+    pub(crate) mon_asked: Duration,
     pub(crate) boot_sent: Duration,
     pub(crate) mgr: Option<Link>,
     pub(crate) mgr_addr: AddrVec,
@@ -316,6 +320,8 @@ impl Osd {
             mon_open: false,
             mon_retry: Duration::ZERO,
             mon_lost: String::new(),
+            mon_heard: Duration::ZERO,
+            mon_asked: Duration::ZERO,
             boot_sent: Duration::ZERO,
             mgr: None,
             mgr_addr: AddrVec::default(),
@@ -388,6 +394,7 @@ impl Osd {
         match kind {
             PgCreateGrant::KIND | PgsCreatedAck::KIND | OsdMarkMeDownAck::KIND | OsdStop::KIND => is(&self.mon),
             kind::OSD_MAP | kind::MGR_MAP | kind::MON_MAP | kind::CONFIG => is(&self.mon),
+            kind::MON_GET_VERSION_REPLY => is(&self.mon),
             OsdReportAck::KIND | OsdScrub::KIND | OsdForce::KIND => is(&self.mgr),
             kind::AUTH_REPLY | kind::LOG_ACK => is(&self.mon),
             // Over links we opened to other OSDs come their answers.
@@ -396,6 +403,9 @@ impl Osd {
     }
 
     pub(crate) fn message(&mut self, id: LinkId, m: Message) {
+        if self.mon.as_ref().is_some_and(|l| l.id() == id) {
+            self.mon_heard = clock::monotonic();
+        }
         if !self.may_send(id, m.kind) {
             if m.kind == kind::COMMAND {
                 self.answer_command(id, m.tid, Answer::fail(errno::EACCES, "access denied: 'osd' caps must allow *"));
@@ -407,7 +417,7 @@ impl Osd {
         let result = match m.kind {
             kind::OSD_OP => return self.client_op(id, m),
             PgTxn::KIND | PgAcks::KIND | PgCtls::KIND | OsdPing::KIND | OsdPong::KIND => self.peer_message(id, &m),
-            kind::PING => Ok(()),
+            kind::PING | kind::MON_GET_VERSION_REPLY => Ok(()),
             kind::AUTH_REPLY => {
                 self.cfg.auth.reply(&m);
                 Ok(())
@@ -930,6 +940,7 @@ impl Daemon for Osd {
         if now >= self.next_housekeeping {
             self.next_housekeeping = now + HOUSEKEEPING;
             let last = std::mem::replace(&mut self.last_housekeeping, now);
+            self.watch_monitor(now, last);
             self.keep_links(now);
             self.follow_knobs();
             self.start_scrub(now);

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 /// A loop that did not run for so long was stopped or starved; the silence of others in that
 /// time is its own.
-const AWAY: Duration = Duration::from_millis(1000);
+pub(crate) const AWAY: Duration = Duration::from_millis(1000);
 /// Sets apart the nonce of connections for heartbeats: the far end keeps one session for each
 /// address of ours.
 const BEAT_NONCE: u32 = 1 << 31;

@@ -2,19 +2,26 @@
 
 use crate::access::Rights;
 use crate::daemon::{Life, Osd, RETRY, Session};
+use crate::heartbeat::AWAY;
 use spirula_messages::Body;
-use spirula_messages::ceph::{MMonMap, MMonSubscribe, Subscription};
+use spirula_messages::ceph::{MMonGetVersion, MMonMap, MMonSubscribe, Subscription};
 use spirula_messages::cluster::control::OsdBoot;
 use spirula_pg::PgEvent;
 use spirula_runtime::{Ended, Link, LinkId, Peer, clock};
 use spirula_types::{AddrVec, EntityType, SpgId};
 use std::time::Duration;
 
+/// Between two questions to the monitor whether it is there.
+const MON_ASK: Duration = Duration::from_millis(1000);
+/// Silence of the monitor after which another one is tried.
+const MON_SILENCE: Duration = Duration::from_millis(2500);
+
 impl Osd {
     pub(crate) fn opened(&mut self, link: Link, peer: Peer, outgoing: bool) {
         if outgoing {
             if self.mon.as_ref().is_some_and(|l| l.id() == link.id()) {
                 self.mon_open = true;
+                self.mon_heard = clock::monotonic();
                 self.clog.reconnected();
                 self.renew();
                 self.subscribe();
@@ -39,8 +46,7 @@ impl Osd {
                 tracing::warn!("osd.{}: monitor: {ended}", self.cfg.id);
                 self.mon_lost.clone_from(&ended.why);
             }
-            (self.mon, self.mon_open, self.mon_retry) = (None, false, now + RETRY);
-            self.cfg.mons.next();
+            self.next_monitor(now + RETRY);
         } else if self.mgr.as_ref().is_some_and(|l| l.id() == id) {
             (self.mgr, self.mgr_open, self.mgr_retry) = (None, false, now + RETRY);
         } else if self.sessions.remove(&id).is_some() {
@@ -67,12 +73,42 @@ impl Osd {
         }
     }
 
+    fn next_monitor(&mut self, retry: Duration) {
+        (self.mon, self.mon_open, self.mon_retry) = (None, false, retry);
+        self.cfg.mons.next();
+    }
+
+    /// A monitor that is cut off, stopped, or without a majority gives no maps, and its host may
+    /// still acknowledge what we send. It is asked for something that only one in the quorum
+    /// answers; without a word we go to the next. `last` is when this was called before.
+    pub(crate) fn watch_monitor(&mut self, now: Duration, last: Duration) {
+        if now.saturating_sub(last) >= AWAY {
+            // The silence is our own.
+            self.mon_heard = now;
+        }
+        let Some(link) = &self.mon else { return };
+        if now.saturating_sub(self.mon_heard) >= MON_SILENCE {
+            let why = format!("no word for {MON_SILENCE:?}");
+            // Once: it goes on trying.
+            if self.mon_lost != why {
+                tracing::warn!("osd.{}: monitor: {why}; trying the next", self.cfg.id);
+                self.mon_lost = why;
+            }
+            link.close();
+            self.next_monitor(now);
+        } else if self.mon_open && now.saturating_sub(self.mon_asked) >= MON_ASK {
+            self.mon_asked = now;
+            self.to_mon(MMonGetVersion { handle: 0, what: "osdmap".into() });
+        }
+    }
+
     pub(crate) fn keep_links(&mut self, now: Duration) {
         if self.life == Life::Stopped {
             return;
         }
         if self.mon.is_none() && now >= self.mon_retry {
             self.mon = Some(self.connect(&self.cfg.mons.current(), EntityType::Mon));
+            self.mon_heard = now;
         }
         if self.mgr.is_none() && now >= self.mgr_retry && !self.mgr_addr.is_blank() {
             self.mgr = Some(self.connect(&self.mgr_addr.clone(), EntityType::Mgr));
