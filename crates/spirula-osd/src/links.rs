@@ -41,12 +41,7 @@ impl Osd {
     pub(crate) fn closed(&mut self, id: LinkId, ended: &Ended) {
         let now = clock::monotonic();
         if self.mon.as_ref().is_some_and(|l| l.id() == id) {
-            // Once: it goes on trying.
-            if self.mon_lost != ended.why {
-                tracing::warn!("osd.{}: monitor: {ended}", self.cfg.id);
-                self.mon_lost.clone_from(&ended.why);
-            }
-            self.next_monitor(now + RETRY);
+            self.lose_monitor(&ended.why, now + RETRY);
         } else if self.mgr.as_ref().is_some_and(|l| l.id() == id) {
             (self.mgr, self.mgr_open, self.mgr_retry) = (None, false, now + RETRY);
         } else if self.sessions.remove(&id).is_some() {
@@ -73,7 +68,13 @@ impl Osd {
         }
     }
 
-    fn next_monitor(&mut self, retry: Duration) {
+    /// Goes to the next monitor, not before `retry`.
+    fn lose_monitor(&mut self, why: &str, retry: Duration) {
+        // Once: it goes on trying.
+        if self.mon_lost != why {
+            tracing::warn!("osd.{}: monitor: {why}", self.cfg.id);
+            self.mon_lost = why.to_owned();
+        }
         (self.mon, self.mon_open, self.mon_retry) = (None, false, retry);
         self.cfg.mons.next();
     }
@@ -88,14 +89,8 @@ impl Osd {
         }
         let Some(link) = &self.mon else { return };
         if now.saturating_sub(self.mon_heard) >= MON_SILENCE {
-            let why = format!("no word for {MON_SILENCE:?}");
-            // Once: it goes on trying.
-            if self.mon_lost != why {
-                tracing::warn!("osd.{}: monitor: {why}; trying the next", self.cfg.id);
-                self.mon_lost = why;
-            }
             link.close();
-            self.next_monitor(now);
+            self.lose_monitor(&format!("no word for {MON_SILENCE:?}"), now);
         } else if self.mon_open && now.saturating_sub(self.mon_asked) >= MON_ASK {
             self.mon_asked = now;
             self.to_mon(MMonGetVersion { handle: 0, what: "osdmap".into() });

@@ -2,6 +2,7 @@
 
 use crate::world::{Map, POOL, Pace, Rng};
 use bytes::Bytes;
+use spirula_history::versions::{Op, What, linearizable};
 use spirula_messages::ceph::op::OsdOp;
 use spirula_messages::ceph::osd::{MOsdOp, MOsdOpReply};
 use spirula_types::{EVersion, Epoch, HObject, ObjectLocator, OsdId, SpgId};
@@ -173,59 +174,23 @@ pub fn tokens(data: &[u8]) -> Vec<u64> {
     data.chunks(16).map(|c| std::str::from_utf8(c).unwrap().parse().unwrap()).collect()
 }
 
-/// Is the history of one object linearizable? Every write is answered with its version, which
-/// gives the order; each read must have seen the state between two writes that fit its time.
+/// Is the history of one object linearizable? `fin` is what is stored in the end.
 pub fn check(history: &[&Done], fin: Option<&[u64]>) -> Result<(), String> {
-    let mut writes: Vec<&Done> = history.iter().copied().filter(|d| d.write.is_some()).collect();
-    if let Some(open) = history.iter().find(|d| d.done.is_none()) {
-        return Err(format!("never answered: {open:?}"));
+    let mut ops = Vec::new();
+    for d in history {
+        let Some(ended) = d.done else { return Err(format!("never answered: {d:?}")) };
+        let what = match d.write {
+            Some(_) => What::Change(*d, d.version),
+            None => What::Read((d.result == 0).then(|| d.seen.clone())),
+        };
+        ops.push(Op { begun: d.invoked, ended, what });
     }
-    writes.sort_by_key(|d| d.version);
-    if let Some(w) = writes.windows(2).find(|w| w[0].version == w[1].version) {
-        return Err(format!("two writes in one place: {w:?}"));
-    }
-    // The state after each write; `None`: no object.
-    let mut states: Vec<Option<Vec<u64>>> = vec![None];
-    let mut latest_start = 0;
-    for d in &writes {
-        let last = states.last().cloned().flatten();
-        if d.done < Some(latest_start) {
-            return Err(format!("a write that had ended is ordered after a later one: {d:?}"));
-        }
-        latest_start = latest_start.max(d.invoked);
-        states.push(match d.write {
-            _ if d.result == -5 => last,
-            Some(0) => {
-                if (d.result == 0) != last.is_some() {
-                    return Err(format!("{d:?} on {last:?}"));
-                }
-                None
-            }
-            token => {
-                let mut now = last.unwrap_or_default();
-                now.extend(token);
-                Some(now)
-            }
-        });
-    }
-    if states.last().and_then(|s| s.as_deref()) != fin {
-        return Err(format!("stored {fin:?}, acknowledged {:?}; history {history:?}", states.last()));
-    }
-    let mut reads: Vec<&Done> = history.iter().copied().filter(|d| d.write.is_none()).collect();
-    reads.sort_by_key(|d| d.invoked);
-    // (end, place) of reads done so far.
-    let mut before: Vec<(u64, usize)> = Vec::new();
-    for d in reads {
-        let done = d.done.unwrap_or(u64::MAX);
-        let lowest = writes.iter().rposition(|w| w.done < Some(d.invoked)).map_or(0, |i| i + 1);
-        let highest = writes.iter().position(|w| w.invoked > done).unwrap_or(writes.len());
-        let earlier = before.iter().filter(|(end, _)| *end < d.invoked).map(|(_, at)| *at).max().unwrap_or(0);
-        let from = lowest.max(earlier);
-        let saw = |s: &Option<Vec<u64>>| s.as_deref() == (d.result == 0).then_some(&d.seen[..]);
-        match (from..=highest).find(|i| states.get(*i).is_some_and(saw)) {
-            Some(at) => before.push((done, at)),
-            None => return Err(format!("{d:?} saw none of {:?}", states.get(from..=highest.max(from)))),
-        }
-    }
-    Ok(())
+    // The tokens of the object; `None`: no object.
+    let apply = |last: &Option<Vec<u64>>, d: &&Done| match d.write {
+        _ if d.result == -5 => Ok(last.clone()),
+        Some(0) if (d.result == 0) != last.is_some() => Err(format!("on {last:?}")),
+        Some(0) => Ok(None),
+        token => Ok(Some(last.iter().flatten().copied().chain(token).collect())),
+    };
+    linearizable(&ops, None, apply, Some(&fin.map(<[u64]>::to_vec)))
 }

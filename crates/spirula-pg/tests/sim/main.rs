@@ -447,47 +447,11 @@ fn seeds() -> std::ops::Range<u64> {
     }
 }
 
-#[test]
-fn sim_erasure_coded_pools_lose_nothing_and_come_back() {
-    let all = seeds();
-    let all = if all.end == 300 { 0..150 } else { all };
+/// Runs seeds; all must go well.
+fn campaign(seeds: std::ops::Range<u64>, run: impl Fn(u64) -> Result<World, String> + std::panic::RefUnwindSafe) {
     let mut failed = Vec::new();
     let (mut done, mut stats) = (0, BTreeMap::<&str, u64>::new());
-    for seed in all {
-        match std::panic::catch_unwind(|| run_erasure(seed, |_| {})) {
-            Ok(Ok(w)) => {
-                done += w.clients.iter().flat_map(|c| c.history.values()).filter(|d| d.done.is_some()).count();
-                w.stats.iter().for_each(|(k, v)| *stats.entry(k).or_default() += v);
-            }
-            Ok(Err(e)) => {
-                println!("{e}");
-                failed.push(seed);
-            }
-            Err(_) => {
-                println!("seed {seed}: panic");
-                failed.push(seed);
-            }
-        }
-    }
-    println!("{done} requests, {stats:?}");
-    assert!(failed.is_empty(), "failing seeds {failed:?}; replay one with SIM_SEED");
-    assert!(done > 1000, "only {done} requests were answered");
-}
-
-#[test]
-fn one_erasure_seed() {
-    let seed = std::env::var("SIM_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(1);
-    if let Err(e) = run_erasure(seed, |_| {}) {
-        panic!("{e}");
-    }
-}
-
-#[test]
-fn sim_random_faults_lose_nothing_and_everything_comes_back() {
-    let mut failed = Vec::new();
-    let mut done = 0;
-    let mut stats: BTreeMap<&str, u64> = BTreeMap::new();
-    for seed in seeds() {
+    for seed in seeds {
         match std::panic::catch_unwind(|| run(seed)) {
             Ok(Ok(w)) => {
                 done += w.clients.iter().flat_map(|c| c.history.values()).filter(|d| d.done.is_some()).count();
@@ -508,13 +472,45 @@ fn sim_random_faults_lose_nothing_and_everything_comes_back() {
     assert!(done > 1000, "only {done} requests were answered");
 }
 
-/// Every bug of RELIABILITY.md §5, planted, must be caught by some of these seeds.
-#[test]
-fn sim_planted_bugs_are_caught() {
+/// Each of these planted bugs must show itself in some of the first `seeds` seeds.
+fn all_caught(bugs: &[Bug], seeds: u64, shows: impl Fn(Bug, u64) -> bool + std::panic::RefUnwindSafe) {
     let quiet = std::panic::take_hook();
     std::panic::set_hook(Box::new(|_| {}));
     let mut missed = Vec::new();
-    for bug in [
+    for bug in bugs {
+        let caught = (0..seeds).find(|seed| std::panic::catch_unwind(|| shows(*bug, *seed)).unwrap_or(true));
+        match caught {
+            Some(seed) => println!("{bug:?}: caught by seed {seed}"),
+            None => missed.push(bug),
+        }
+    }
+    std::panic::set_hook(quiet);
+    assert!(missed.is_empty(), "not caught in {seeds} seeds: {missed:?}");
+}
+
+#[test]
+fn sim_erasure_coded_pools_lose_nothing_and_come_back() {
+    let all = seeds();
+    campaign(if all.end == 300 { 0..150 } else { all }, |seed| run_erasure(seed, |_| {}));
+}
+
+#[test]
+fn one_erasure_seed() {
+    let seed = std::env::var("SIM_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(1);
+    if let Err(e) = run_erasure(seed, |_| {}) {
+        panic!("{e}");
+    }
+}
+
+#[test]
+fn sim_random_faults_lose_nothing_and_everything_comes_back() {
+    campaign(seeds(), run);
+}
+
+/// Every bug of RELIABILITY.md §5, planted, must be caught by some of these seeds.
+#[test]
+fn sim_planted_bugs_are_caught() {
+    let bugs = [
         Bug::ReadsWithoutLease,
         Bug::LeaseNotAwaited,
         Bug::DupsForgotten,
@@ -534,41 +530,17 @@ fn sim_planted_bugs_are_caught() {
         Bug::FoldUnchecked,
         Bug::FoldForgetsRequests,
         Bug::WritesWhilePending,
-    ] {
-        let caught = (0..BUG_SEEDS).find(|seed| {
-            let result = std::panic::catch_unwind(|| {
-                let any = run_with(*seed, |w| w.plant(bug)).is_err();
-                any || scenarios::with_bug(bug, *seed)
-            });
-            result.unwrap_or(true)
-        });
-        match caught {
-            Some(seed) => println!("{bug:?}: caught by seed {seed}"),
-            None => missed.push(bug),
-        }
-    }
-    std::panic::set_hook(quiet);
-    assert!(missed.is_empty(), "not caught in {BUG_SEEDS} seeds: {missed:?}");
+    ];
+    all_caught(&bugs, BUG_SEEDS, |bug, seed| {
+        run_with(seed, |w| w.plant(bug)).is_err() || scenarios::with_bug(bug, seed)
+    });
 }
 
 /// The same for the bugs of erasure coding.
 #[test]
 fn sim_planted_erasure_bugs_are_caught() {
-    let quiet = std::panic::take_hook();
-    std::panic::set_hook(Box::new(|_| {}));
-    let mut missed = Vec::new();
-    for bug in [Bug::LongestLog, Bug::UndoForgotten, Bug::RolledEarly, Bug::OneHeard, Bug::StripeNotRead] {
-        let caught = (0..ERASURE_BUG_SEEDS).find(|seed| {
-            let result = std::panic::catch_unwind(|| run_erasure(*seed, |w| w.plant(bug)).is_err());
-            result.unwrap_or(true)
-        });
-        match caught {
-            Some(seed) => println!("{bug:?}: caught by seed {seed}"),
-            None => missed.push(bug),
-        }
-    }
-    std::panic::set_hook(quiet);
-    assert!(missed.is_empty(), "not caught in {ERASURE_BUG_SEEDS} seeds: {missed:?}");
+    let bugs = [Bug::LongestLog, Bug::UndoForgotten, Bug::RolledEarly, Bug::OneHeard, Bug::StripeNotRead];
+    all_caught(&bugs, ERASURE_BUG_SEEDS, |bug, seed| run_erasure(seed, |w| w.plant(bug)).is_err());
 }
 
 #[test]
