@@ -1,4 +1,5 @@
 """Placement groups that heal: OSDs stop, return, go out and in while clients write."""
+import os
 import time
 from harness import Case
 
@@ -28,11 +29,13 @@ with rados.Rados(conffile=sys.argv[1], conf={'rados_osd_op_timeout': '60'}) as r
 '''
 
 
-class Heals(Case):
-    args = ['--osds', '5']
-
+class Loaded(Case):
     def load(self, pool, during):
+        """Runs `during` beside a verifying writer; how many writes there were."""
         stop, report = f'{self.c.dir}-stop-{pool}', f'{self.c.dir}-report-{pool}'
+        if os.path.exists(stop):
+            # Of the last time.
+            os.remove(stop)
         p = self.c.python(WRITER, pool, stop, report, wait=False)
         try:
             time.sleep(1)
@@ -41,7 +44,14 @@ class Heals(Case):
             open(stop, 'w').close()
         out, err = p.communicate(timeout=120)
         assert p.returncode == 0, err
-        return int(out.split()[0])
+        print(f'  {pool}: {out.strip()} (writes, longest in s)', flush=True)
+        writes = int(out.split()[0])
+        assert writes > 0, 'nothing was written meanwhile'
+        return writes
+
+
+class Heals(Loaded):
+    args = ['--osds', '5']
 
     def osd(self, what, n):
         self.c.spirula('osd', what, str(n), '--dir', self.c.dir)

@@ -1,28 +1,15 @@
 """Fewer and more placement groups, under load, with OSDs away, with the cluster killed; old OSD maps."""
 import time
 from harness import Case
-from test_heal import WRITER
+from test_heal import Loaded
 
 
-class Merges(Case):
+class Merges(Loaded):
     args = ['--osds', '4']
 
     def pool(self, name, pg_num):
         self.c.ceph('osd', 'pool', 'create', name, str(pg_num), str(pg_num))
         self.c.wait_clean()
-
-    def load(self, pool, during):
-        stop, report = f'{self.c.dir}-stop-{pool}', f'{self.c.dir}-report-{pool}'
-        p = self.c.python(WRITER, pool, stop, report, wait=False)
-        try:
-            time.sleep(1)
-            during()
-        finally:
-            open(stop, 'w').close()
-        out, err = p.communicate(timeout=120)
-        assert p.returncode == 0, err
-        print(f'  {pool}: {out.strip()} writes, longest (s)', flush=True)
-        return int(out.split()[0])
 
     def wait_pgs(self, pool, n, seconds=120):
         deadline = time.time() + seconds
