@@ -32,7 +32,7 @@ use spirula_messages::ceph::{
 };
 use spirula_messages::cluster::control::{
     MgrBeacon, MgrDigest, OsdAlive, OsdBoot, OsdFailureReport, OsdMarkMeDown, OsdMarkMeDownAck, OsdPgTemp, OsdStop,
-    PgCreateAsk, PgCreateGrant, PgMerges, PgsCreated, PgsCreatedAck,
+    PgCreateAsk, PgMerges, PgsCreated, PgsCreatedAck,
 };
 use spirula_messages::cluster::quorum::MonJoin;
 use spirula_messages::{Body, Message, MessageError};
@@ -390,7 +390,7 @@ impl Mon {
                 // About this monitor itself: needs no quorum.
                 self.on_read(conn, &m, out)?;
             }
-            kind::MON_SUBSCRIBE | kind::MON_GET_VERSION | kind::STATFS | kind::GET_POOL_STATS | PgCreateAsk::KIND => {
+            kind::MON_SUBSCRIBE | kind::MON_GET_VERSION | kind::STATFS | kind::GET_POOL_STATS => {
                 self.await_read(Ask { conn, message: m, via: None }, out)
             }
             MgrDigest::KIND => {
@@ -415,6 +415,7 @@ impl Mon {
             | OsdAlive::KIND
             | OsdPgTemp::KIND
             | PgMerges::KIND
+            | PgCreateAsk::KIND
             | PgsCreated::KIND => self.lead(Ask { conn, message: m, via: None }, out),
             other => tracing::debug!(conn, kind = other, "message of unknown type ignored"),
         }
@@ -444,10 +445,6 @@ impl Mon {
             kind::GET_POOL_STATS => {
                 let q = MGetPoolStats::from_message(m)?;
                 reply(self.pool_stats(&q).into_message(tid));
-            }
-            PgCreateAsk::KIND => {
-                let q = PgCreateAsk::from_message(m)?;
-                reply(self.grant(&q).into_message(tid));
             }
             kind::MON_COMMAND => {
                 let c = MMonCommand::from_message(m)?;
@@ -705,6 +702,13 @@ impl Mon {
                     self.pg_merges(m, work);
                 }
             }
+            PgCreateAsk::KIND => {
+                let ask = PgCreateAsk::from_message(&m)?;
+                if own_osd(ask.osd) {
+                    let grant = crate::pools::grant(work, &ask);
+                    work.replies.push((conn, Reply::Ready(grant.into_message(m.tid))));
+                }
+            }
             PgsCreated::KIND => {
                 let c = PgsCreated::from_message(&m)?;
                 if own_osd(c.osd) {
@@ -796,23 +800,6 @@ impl Mon {
             "log" | "logm" => (s.log.last(), 1),
             _ => (0, 0),
         }
-    }
-
-    fn grant(&self, ask: &PgCreateAsk) -> PgCreateGrant {
-        let mut answer = PgCreateGrant { granted: BTreeMap::new(), refused: BTreeMap::new() };
-        for pg in ask.pgids.keys() {
-            let exists = self.state.osdmap.pool(pg.pool).is_some_and(|p| pg.seed < p.pg_num);
-            match self.state.creating.get(pg) {
-                Some(epoch) if exists => {
-                    answer.granted.insert(*pg, *epoch);
-                }
-                _ if exists => {
-                    answer.refused.insert(*pg, self.state.created.get(pg).copied().unwrap_or(0));
-                }
-                _ => {}
-            }
-        }
-        answer
     }
 
     fn statfs(&self, q: &MStatfs) -> MStatfsReply {

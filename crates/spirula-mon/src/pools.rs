@@ -5,6 +5,10 @@
 //! primary without any trace of a PG asks; only a PG in the set is granted. The primary
 //! reports the PG created before it acknowledges the first write, and the PG leaves the set
 //! for good: from then on, an OSD without a trace of it has lost it.
+//!
+//! A creation is named by the interval of its primary. A grant is on record before it is given,
+//! and from then on no older creation is accepted: the new one begins empty where an older one
+//! has its copies, and would leave none of it.
 
 use crate::view::ClusterView;
 use crate::work::Work;
@@ -13,6 +17,7 @@ use spirula_maps::osdmap::pool::flag;
 use spirula_maps::{PgPool, PoolSnap, SnapIntervals};
 use spirula_messages::ceph::mon::pool_op as op;
 use spirula_messages::ceph::{MPoolOp, MRemoveSnaps};
+use spirula_messages::cluster::control::{PgCreateAsk, PgCreateGrant};
 use spirula_types::errno::{EEXIST, EINVAL, ENOENT, EPERM, ERANGE};
 use spirula_types::{Epoch, PgId, PoolId, Uuid};
 use std::collections::BTreeMap;
@@ -249,12 +254,38 @@ pub fn delete(work: &mut Work, id: PoolId) -> Result<(), Refusal> {
     Ok(())
 }
 
+/// Which of the PGs asked for may begin empty. The creation it is granted to is written down.
+pub fn grant(work: &mut Work, ask: &PgCreateAsk) -> PgCreateGrant {
+    let mut answer = PgCreateGrant { granted: BTreeMap::new(), creations: BTreeMap::new(), refused: BTreeMap::new() };
+    for (pg, creation) in &ask.pgids {
+        if work.osd().pool(pg.pool).is_none_or(|p| pg.seed >= p.pg_num) {
+            continue;
+        }
+        let last = work.state.created.get(pg).copied().unwrap_or(0);
+        let Some(since) = work.state.creating.get(pg).copied() else {
+            answer.refused.insert(*pg, last);
+            continue;
+        };
+        // Without a name it is asked about a PG of which the asker's own was a part.
+        if *creation > last {
+            Arc::make_mut(&mut work.state.created).insert(*pg, *creation);
+        }
+        if *creation == 0 || *creation >= last {
+            answer.granted.insert(*pg, since);
+            answer.creations.insert(*pg, *creation);
+        }
+    }
+    answer
+}
+
 /// Takes PGs out of the creating set; a pool without any left is no longer being created. Of
-/// two creations of one PG only the first counts, for ever. Returns that one for each PG.
+/// the creations of one PG only the one granted last counts, and the one accepted counts for
+/// ever. Returns that one for each PG; nothing is said about one that cannot count any more.
 pub fn pgs_created(work: &mut Work, pgids: &BTreeMap<PgId, Epoch>) -> BTreeMap<PgId, Epoch> {
     let mut pools: Vec<PoolId> = Vec::new();
     for (pg, epoch) in pgids {
-        if work.state.creating.contains_key(pg) {
+        let granted = work.state.created.get(pg).copied().unwrap_or(0);
+        if work.state.creating.contains_key(pg) && *epoch >= granted {
             Arc::make_mut(&mut work.state.creating).remove(pg);
             Arc::make_mut(&mut work.state.created).insert(*pg, *epoch);
             if !pools.contains(&pg.pool) {
@@ -272,7 +303,8 @@ pub fn pgs_created(work: &mut Work, pgids: &BTreeMap<PgId, Epoch>) -> BTreeMap<P
             p.flags &= !flag::CREATING;
         }
     }
-    pgids.keys().map(|pg| (*pg, work.state.created.get(pg).copied().unwrap_or(0))).collect()
+    let settled = pgids.keys().filter(|pg| !work.state.creating.contains_key(pg));
+    settled.map(|pg| (*pg, work.state.created.get(pg).copied().unwrap_or(0))).collect()
 }
 
 /// Makes a pool snapshot. Returns its id.

@@ -10,7 +10,7 @@
 //! | `monmap`, `mgrmap`, `fsmap` | the encoded map |
 //! | `osdmap/full/N`, `osdmap/inc/N` | encoded OSD maps, N ten digits; a full map every [`FULL_EVERY`] epochs; the newest follows from the last one |
 //! | `creating/P` | seed → epoch of pool P's PGs that may still be created empty |
-//! | `created/P` | seed → epoch of the one creation of pool P's PGs that was accepted |
+//! | `created/P` | seed → epoch of the one creation of pool P's PGs that was accepted (or granted last) |
 //! | `config`, `auth`, `service-keys`, `mutes`, `defaults` | encoded tables |
 //! | `kv/K` | value of config-key K |
 //! | `osd-metadata/N`, `mgr-metadata/X` | encoded text maps |
@@ -105,8 +105,8 @@ pub struct State {
     pub fsmap: Arc<FsMap>,
     /// PGs that may still be created empty, with the epoch their history starts in.
     pub creating: Arc<BTreeMap<PgId, Epoch>>,
-    /// The creation of each PG that was accepted: epoch of its primary. PGs that came of a split
-    /// are not in here.
+    /// The creation of each PG that was accepted, while the PG is in `creating` the one that was
+    /// granted last: epoch of its primary. PGs that came of a split are not in here.
     pub created: Arc<BTreeMap<PgId, Epoch>>,
     /// Options set by commands.
     pub config: Arc<ConfigDb>,

@@ -39,7 +39,7 @@ use spirula_runtime::{Daemon, Hub, Link, LinkId, Listener, Mailbox, Mons, NetEve
 use spirula_store::Store;
 use spirula_types::{AddrVec, EntityType, Epoch, HObject, OsdId, Peer as Member, PgId, ReqId, SpgId, Uuid, errno};
 use std::cell::RefCell;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -225,7 +225,9 @@ pub struct Osd {
     pub(crate) scratch: Vec<PgEffect>,
     pub(crate) acks: BTreeMap<OsdId, Vec<RepAck>>,
     pub(crate) ctls: BTreeMap<OsdId, Vec<PgCtl>>,
-    pub(crate) asking: Vec<(PgId, Epoch)>,
+    pub(crate) asking: BTreeMap<PgId, Epoch>,
+    /// Who waits for the monitor's word about a PG.
+    pub(crate) askers: BTreeMap<PgId, BTreeSet<SpgId>>,
     pub(crate) created: Vec<(PgId, Epoch)>,
     pub(crate) merges: BTreeMap<PgId, MergeWord>,
     /// Newest epoch that the map's `up_thru` of us must reach.
@@ -271,7 +273,11 @@ impl Osd {
             me_cluster.addrs = second.addrs.clone();
             listeners.push(second);
         }
-        let pg_cfg = Arc::new(cfg.pg.clone());
+        let mut pg_cfg = cfg.pg.clone();
+        // Several times as much goes into one transaction.
+        let share = usize::try_from(store.record_max() / 4).unwrap_or(usize::MAX);
+        pg_cfg.log_bytes = pg_cfg.log_bytes.min(share);
+        let pg_cfg = Arc::new(pg_cfg);
         let mut pgs = BTreeMap::new();
         let records = store.meta_range(b"pg.").map_err(|e| e.to_string())?;
         for (key, value) in records {
@@ -340,7 +346,8 @@ impl Osd {
             scratch: Vec::new(),
             acks: BTreeMap::new(),
             ctls: BTreeMap::new(),
-            asking: Vec::new(),
+            asking: BTreeMap::new(),
+            askers: BTreeMap::new(),
             created: Vec::new(),
             merges: BTreeMap::new(),
             alive: 0,
@@ -575,11 +582,19 @@ impl Osd {
 
     pub(crate) fn granted(&mut self, g: PgCreateGrant) {
         for (pg, since) in g.granted {
-            self.feed_led(pg, PgEvent::CreateAnswer(CreateAnswer::Granted { since }));
+            let creation = g.creations.get(&pg).copied().unwrap_or(0);
+            self.create_answer(pg, CreateAnswer::Granted { since, creation });
         }
         for (pg, winner) in g.refused {
             let winner = (winner > 0).then_some(winner);
-            self.feed_led(pg, PgEvent::CreateAnswer(CreateAnswer::Exists { winner }));
+            self.create_answer(pg, CreateAnswer::Exists { winner });
+        }
+    }
+
+    /// Tells it those that asked about this PG: their own, or the one they stem from.
+    fn create_answer(&mut self, pg: PgId, answer: CreateAnswer) {
+        for asker in self.askers.remove(&pg).unwrap_or_default() {
+            self.feed_pg(asker, PgEvent::CreateAnswer(answer));
         }
     }
 
@@ -671,7 +686,12 @@ impl Osd {
                 }
             }
             PgEffect::NeedMap(_) => {}
-            PgEffect::AskCreate { pg, epoch } => self.asking.push((pg, epoch)),
+            PgEffect::AskCreate { pg, epoch } => {
+                self.askers.entry(pg).or_default().insert(id);
+                // What the PG itself asks is asked for those that stem from it, too.
+                let asked = self.asking.entry(pg).or_insert(0);
+                *asked = epoch.max(*asked);
+            }
             PgEffect::Created { pg, epoch } => self.created.push((pg, epoch)),
             PgEffect::Reserve(what) => self.reserve(id, what),
             PgEffect::Unreserve(what) => self.unreserve(id, what),
@@ -820,7 +840,7 @@ impl Osd {
         }
         self.flush_log();
         if !self.asking.is_empty() {
-            let pgids = std::mem::take(&mut self.asking).into_iter().collect();
+            let pgids = std::mem::take(&mut self.asking);
             self.to_mon(PgCreateAsk { osd: self.cfg.id, pgids });
         }
         if self.alive > 0 {

@@ -247,6 +247,8 @@ pub enum CreateAnswer {
     Granted {
         /// Epoch its history starts in.
         since: Epoch,
+        /// For which creation, as in [`PgEffect::AskCreate`].
+        creation: Epoch,
     },
     /// It left the set: its data is somewhere.
     Exists {
@@ -387,7 +389,7 @@ pub enum PgEffect {
     AskCreate {
         /// The PG (of a split one: the one it stems from).
         pg: PgId,
-        /// Peering epoch.
+        /// Peering epoch, which names the creation; 0 for the one it stems from.
         epoch: Epoch,
     },
     /// Tell the monitor that the PG is created and durable. Repeated until acknowledged.
@@ -461,6 +463,9 @@ pub struct PgConfig {
     pub log_keep: usize,
     /// Log entries kept while it is not, so that members that return need no backfill.
     pub log_max: usize,
+    /// Bytes of log entries kept at most, about. Activation, a split and a merge write all of the
+    /// log (and as much again of what is missing) in one transaction, which the store must take.
+    pub log_bytes: usize,
     /// Entries above these bounds before they are trimmed together.
     pub log_slack: usize,
     /// Requests remembered, log entries included (Ceph's `osd_pg_log_dups_tracked`).
@@ -545,6 +550,7 @@ impl Default for PgConfig {
         Self {
             log_keep: 500,
             log_max: 10_000,
+            log_bytes: 4 << 20,
             log_slack: 100,
             dups_tracked: 3000,
             contexts: 64,

@@ -102,6 +102,11 @@ impl LogEntry {
         key_of(self.version, self.home)
     }
 
+    /// About how many bytes its stored form has.
+    fn weight(&self) -> usize {
+        160 + self.object.name.len() + self.object.key.len() + self.object.namespace.len()
+    }
+
     /// The stored form.
     pub fn to_bytes(&self) -> Bytes {
         let mut o = Encoder::with_capacity(192 + self.object.name.len());
@@ -160,11 +165,16 @@ impl Dup {
     }
 }
 
+/// Merged PGs beyond which no more requests are remembered.
+const HOMES_MAX: usize = 8;
+
 /// The log in memory.
 #[derive(Clone, Debug, Default)]
 pub struct PgLog {
     tail: EVersion,
     entries: VecDeque<LogEntry>,
+    /// Sum of the entries' weights.
+    bytes: usize,
     /// Requests of entries up to the tail, oldest first.
     dups: VecDeque<Dup>,
     /// Request → key of its entry. Only looked up, never walked.
@@ -201,6 +211,11 @@ impl PgLog {
         self.entries.len()
     }
 
+    /// About how many bytes the entries have in a store.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// No entries?
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
@@ -219,6 +234,7 @@ impl PgLog {
     /// Appends.
     pub fn push(&mut self, e: LogEntry) {
         self.requests.insert(e.reqid, e.version);
+        self.bytes += e.weight();
         self.entries.push_back(e);
     }
 
@@ -255,13 +271,23 @@ impl PgLog {
         self.entries.range(from..)
     }
 
-    /// Where to trim so that `keep` entries stay, at or before `floor`; `None` if fewer than
-    /// `keep + slack` are there or nothing may go.
-    pub fn trim_point(&self, keep: usize, slack: usize, floor: EVersion) -> Option<EVersion> {
-        if self.entries.len() <= keep + slack {
-            return None;
+    /// Where to trim so that `keep` entries stay, and fewer if they have more than `most` bytes (then
+    /// an eighth more goes), at or before `floor`; `None` if fewer than `keep + slack` are there and
+    /// they are not too large, or nothing may go.
+    pub fn trim_point(&self, keep: usize, slack: usize, most: usize, floor: EVersion) -> Option<EVersion> {
+        let mut stay = if self.entries.len() > keep + slack { keep } else { self.entries.len() };
+        if self.bytes > most {
+            let (mut bytes, mut few) = (self.bytes, self.entries.len());
+            for e in &self.entries {
+                if bytes <= most - most / 8 {
+                    break;
+                }
+                bytes -= e.weight();
+                few -= 1;
+            }
+            stay = stay.min(few.max(1));
         }
-        let want = self.entries.get(self.entries.len() - keep - 1)?.version;
+        let want = self.entries.get(self.entries.len().checked_sub(stay + 1)?)?.version;
         if want <= floor {
             return Some(want);
         }
@@ -277,6 +303,7 @@ impl PgLog {
     /// the entries that stay) are remembered on. Returns up to where everything is forgotten.
     pub fn trim(&mut self, to: EVersion, tracked: usize) -> Option<EVersion> {
         while let Some(e) = self.entries.pop_front_if(|e| e.version <= to) {
+            self.bytes -= e.weight();
             self.dups.push_back(Dup::of(&e));
         }
         self.tail = self.tail.max(to);
@@ -293,10 +320,11 @@ impl PgLog {
         gone
     }
 
-    /// Number of PGs whose requests are remembered: each keeps as many as a PG does.
+    /// Number of PGs whose requests are remembered: each keeps as many as a PG does. Within bounds:
+    /// all of the log must fit into one transaction.
     fn homes(&self) -> usize {
         let merged: BTreeSet<u32> = self.dups.iter().map(|d| d.home).filter(|h| *h > 0).collect();
-        1 + merged.len()
+        (1 + merged.len()).min(HOMES_MAX)
     }
 
     /// The log of what `self` and `other`, the log of PG `seed`, become when they are merged at `at`:
@@ -324,6 +352,7 @@ impl PgLog {
         };
         let gone: Vec<LogEntry> = self.entries.drain(from..).collect();
         for e in &gone {
+            self.bytes -= e.weight();
             if self.requests.get(&e.reqid) == Some(&e.version) {
                 self.requests.remove(&e.reqid);
             }
@@ -398,10 +427,26 @@ mod tests {
     #[test]
     fn trim_never_passes_the_floor_and_keeps_what_is_asked() {
         let log = PgLog::new(EVersion::default(), (1..=10).map(|v| entry(1, v, "a")));
-        assert_eq!(log.trim_point(4, 2, EVersion::new(1, 10)), Some(EVersion::new(1, 6)));
-        assert_eq!(log.trim_point(4, 2, EVersion::new(1, 3)), Some(EVersion::new(1, 3)));
-        assert_eq!(log.trim_point(4, 2, EVersion::default()), None);
-        assert_eq!(log.trim_point(8, 2, EVersion::new(1, 10)), None);
+        assert_eq!(log.trim_point(4, 2, 9999, EVersion::new(1, 10)), Some(EVersion::new(1, 6)));
+        assert_eq!(log.trim_point(4, 2, 9999, EVersion::new(1, 3)), Some(EVersion::new(1, 3)));
+        assert_eq!(log.trim_point(4, 2, 9999, EVersion::default()), None);
+        assert_eq!(log.trim_point(8, 2, 9999, EVersion::new(1, 10)), None);
+    }
+
+    #[test]
+    fn a_log_of_too_many_bytes_is_trimmed_however_few_its_entries_are() {
+        let mut log = PgLog::new(EVersion::default(), (1..=10).map(|v| entry(1, v, "a")));
+        let each = log.bytes() / 10;
+        let newest = EVersion::new(1, 10);
+        assert_eq!(log.trim_point(100, 0, 10 * each, newest), None);
+        // To an eighth below the bound, so that the next entry does not trim again.
+        assert_eq!(log.trim_point(100, 0, 8 * each, newest), Some(EVersion::new(1, 3)));
+        assert_eq!(log.trim_point(100, 0, 8 * each, EVersion::new(1, 2)), Some(EVersion::new(1, 2)));
+        assert_eq!(log.trim_point(100, 0, 0, newest), Some(EVersion::new(1, 9)));
+        // What goes is not counted any more, at either end.
+        log.trim(EVersion::new(1, 3), 100);
+        log.rewind(EVersion::new(1, 8));
+        assert_eq!(log.bytes(), 5 * each);
     }
 
     #[test]

@@ -721,7 +721,7 @@ impl Pg {
         // A PG that is not whole keeps more, so that members that come back need no backfill.
         let keep = if active.clean { self.cfg.log_keep } else { self.cfg.log_max.max(self.cfg.log_keep) };
         let floor = active.committed.min(missing_floor);
-        let trim = self.log.trim_point(keep, self.cfg.log_slack, floor);
+        let trim = self.log.trim_point(keep, self.cfg.log_slack, self.cfg.log_bytes, floor);
         if let Some(to) = trim {
             info.head.log_tail = to;
         }
@@ -768,7 +768,9 @@ impl Pg {
     fn missing_floor(&self) -> EVersion {
         let first = self.missing.iter().map(|(_, m)| m.need).min();
         match first {
-            Some(need) if self.log.len() < LOG_BOUND => crate::log::before(&self.log, need),
+            Some(need) if self.log.len() < LOG_BOUND && self.log.bytes() <= self.cfg.log_bytes => {
+                crate::log::before(&self.log, need)
+            }
             _ => EVersion::new(Epoch::MAX, u64::MAX),
         }
     }

@@ -46,6 +46,8 @@ struct Target {
     addr: EntityAddr,
     acting: Vec<OsdId>,
     shape: (u32, u8, u8),
+    /// From which map on everything is sent again.
+    resend: u32,
 }
 
 struct Pending {
@@ -56,6 +58,8 @@ struct Pending {
     begun: u64,
     attempt: i32,
     target: Option<Target>,
+    /// A map between the one it was sent by and the newest has another target.
+    moved: bool,
     /// Waits for the cluster to have room.
     held: bool,
 }
@@ -166,7 +170,14 @@ impl Client {
         let place = map.pg_to_up_acting(pg);
         let primary = place.acting_primary;
         let addr = map.addrs(primary).filter(|_| map.is_up(primary))?.client.msgr2();
-        Some(Target { pg, primary, addr, acting: place.acting, shape: (p.pg_num, p.size, p.min_size) })
+        Some(Target {
+            pg,
+            primary,
+            addr,
+            acting: place.acting,
+            shape: (p.pg_num, p.size, p.min_size),
+            resend: p.last_force_op_resend,
+        })
     }
 
     fn is_full(&self, pool: i64) -> bool {
@@ -224,10 +235,22 @@ impl Client {
             let target = self.target(pool, object);
             let room = !self.is_full(pool);
             let Some(p) = self.pending.get_mut(&tid) else { continue };
-            if p.target != target || p.held && room {
-                p.target = target;
+            if p.target != target || p.held && room || p.moved {
+                (p.target, p.moved) = (target, false);
                 p.attempt += 1;
                 self.send(tid, out);
+            }
+        }
+    }
+
+    /// Marks what this map sends elsewhere. As Ceph's clients, it looks at every map it is given: an
+    /// OSD that was primary, and is again, has dropped what was sent before.
+    fn mark_moved(&mut self) {
+        for tid in self.pending.keys().copied().collect::<Vec<_>>() {
+            let Some((pool, object)) = self.pending.get(&tid).map(|p| (p.pool, p.object)) else { continue };
+            let target = self.target(pool, object);
+            if let Some(p) = self.pending.get_mut(&tid).filter(|p| p.target != target) {
+                (p.target, p.moved) = (target, true);
             }
         }
     }
@@ -243,11 +266,14 @@ impl Client {
             if let Some(map) = self.map.as_mut().filter(|m| m.epoch + 1 == *epoch) {
                 let inc = spirula_encoding::from_slice(bytes).map_err(|e| format!("incremental {epoch}: {e}"))?;
                 map.apply(&inc).map_err(|e| format!("incremental {epoch}: {e}"))?;
+                self.mark_moved();
             }
         }
         for (epoch, bytes) in &maps.fulls {
             if self.map.as_ref().is_none_or(|m| m.epoch < *epoch) {
                 self.map = Some(spirula_encoding::from_slice(bytes).map_err(|e| format!("full map {epoch}: {e}"))?);
+                // Maps in between were not seen.
+                self.pending.values_mut().for_each(|p| p.moved = true);
             }
         }
         let now = self.map.as_ref().map_or(0, |m| m.epoch);
@@ -281,7 +307,10 @@ impl Client {
         let change = (audit.is_none() && self.rng.below(100) < self.pace.changes).then(|| self.change(local.id, omap));
         let target = self.target(pool, object);
         let begun = local.true_us;
-        self.pending.insert(self.tid, Pending { pool, object, change, omap, begun, attempt: 0, target, held: false });
+        self.pending.insert(
+            self.tid,
+            Pending { pool, object, change, omap, begun, attempt: 0, target, moved: false, held: false },
+        );
         self.send(self.tid, out);
     }
 

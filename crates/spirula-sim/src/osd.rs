@@ -133,7 +133,8 @@ impl Disk {
     /// what is rare elsewhere is common.
     pub fn new(identity: Identity, size: u64, rng: &mut Rng) -> Self {
         let cache_bytes = *rng.pick(&[48 << 10, 256 << 10, 1 << 20]).unwrap_or(&(256 << 10));
-        let journal_size = *rng.pick(&[256 << 10, 1 << 20]).unwrap_or(&(256 << 10));
+        // What a PG's log and its requests come to must fit into a quarter of it.
+        let journal_size = *rng.pick(&[1 << 20, 2 << 20]).unwrap_or(&(1 << 20));
         let pool = PayloadPool::new(8 << 20);
         let options = StoreOptions { size, journal_size, cache_bytes, pool, ..StoreOptions::default() };
         let cold = *rng.pick(&[0, 2, 10]).unwrap_or(&0);

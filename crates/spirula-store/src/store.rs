@@ -242,8 +242,9 @@ impl Store {
         }
     }
 
-    /// Largest journal record, bytes of its frame.
-    pub(crate) fn record_max(&self) -> u64 {
+    /// Largest journal record, bytes of its frame: what a transaction may come to, without data that
+    /// is written in place.
+    pub fn record_max(&self) -> u64 {
         self.ring_size / 4
     }
 

@@ -206,17 +206,20 @@ control! {
     PgCreateAsk = 0x5305 {
         /// The primary.
         osd: OsdId,
-        /// The PGs, with the epoch the primary peers in.
+        /// The PGs, with the epoch the primary peers in: the name of its creation. Once a newer one
+        /// is granted, no older one counts any more. 0 for the origin of the primary's own PG.
         pgids: BTreeMap<PgId, Epoch>,
     }
 }
 
 control! {
     /// Which of the PGs asked for have never existed. A PG that is neither granted nor refused
-    /// is unknown to the newest map (pool gone).
+    /// is unknown to the newest map (pool gone), or another primary has been granted it since.
     PgCreateGrant = 0x5306 {
         /// May be created empty, with the epoch their history starts in.
         granted: BTreeMap<PgId, Epoch>,
+        /// Of those granted, the creation it is for, as in [`PgCreateAsk`].
+        creations: BTreeMap<PgId, Epoch>,
         /// Were created before: their data is somewhere; never start them empty. With the epoch
         /// of the creation that was accepted, 0 if the monitor does not know.
         refused: BTreeMap<PgId, Epoch>,
@@ -228,8 +231,8 @@ control! {
     PgsCreated = 0x5307 {
         /// The primary.
         osd: OsdId,
-        /// The PGs, with the epoch the primary created them in. The first creation of a PG that
-        /// the monitor hears of is the PG's one and only.
+        /// The PGs, with the epoch the primary created them in. Only the creation that was granted
+        /// last can be accepted; it is then the PG's one and only.
         pgids: BTreeMap<PgId, Epoch>,
     }
 }

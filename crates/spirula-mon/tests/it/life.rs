@@ -87,6 +87,35 @@ fn pgs_are_granted_once_and_refused_after_creation() {
 }
 
 #[test]
+fn once_a_newer_creation_is_granted_no_older_one_is_accepted() {
+    let mut c = Cluster::up(3);
+    let (pg, asked) = (PgId::new(1, 0), |epoch| PgCreateAsk { osd: 0, pgids: [(PgId::new(1, 0), epoch)].into() });
+    let osd = c.open(EntityType::Osd, "0");
+    let grant = |r: &[Message]| PgCreateGrant::from_message(&r[0]).unwrap();
+    assert_eq!(grant(&c.ask(osd, asked(5))).creations, [(pg, 5)].into());
+    assert_eq!(grant(&c.ask(osd, asked(7))).creations, [(pg, 7)].into());
+    // Nor granted again, and that is on record.
+    let mut c = c.restarted();
+    let osd = c.open(EntityType::Osd, "0");
+    let late = grant(&c.ask(osd, asked(5)));
+    assert!(late.granted.is_empty() && late.refused.is_empty());
+    // Its copies may be gone by now: nothing is said.
+    let created = |epoch| PgsCreated { osd: 0, pgids: [(pg, epoch)].into() };
+    let acked = |r: &[Message]| PgsCreatedAck::from_message(&r[0]).unwrap().pgids;
+    assert!(acked(&c.ask(osd, created(5))).is_empty());
+    assert_eq!(acked(&c.ask(osd, created(7))), [(pg, 7)].into());
+    assert_eq!(acked(&c.ask(osd, created(5))), [(pg, 7)].into());
+    assert_eq!(grant(&c.ask(osd, asked(9))).refused, [(pg, 7)].into());
+    // Who asks for the one that its PG stems from takes nothing away.
+    let none = c.ask(osd, PgCreateAsk { osd: 0, pgids: [(PgId::new(1, 1), 0)].into() });
+    assert_eq!(grant(&none).creations, [(PgId::new(1, 1), 0)].into());
+    assert_eq!(
+        acked(&c.ask(osd, PgsCreated { osd: 0, pgids: [(PgId::new(1, 1), 3)].into() })),
+        [(PgId::new(1, 1), 3)].into()
+    );
+}
+
+#[test]
 fn a_clean_stop_is_acknowledged_after_the_map_shows_it() {
     let mut c = Cluster::new(1);
     let conn = c.boot(0);

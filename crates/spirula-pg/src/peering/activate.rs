@@ -21,15 +21,12 @@ impl Pg {
             return;
         }
         p.fresh = true;
-        // A copy that somebody began before us may be the one the monitor accepts, and ours takes
-        // its place: then it is that one which goes on. It is as empty as ours.
-        let begun = p.infos.values().flatten().map(|i| i.creation).max();
         let own = PgInfo {
             pg: self.id,
             origin: self.id,
             pg_num: pool.pg_num,
             created: since,
-            creation: begun.unwrap_or(self.interval.since),
+            creation: self.interval.since,
             last_backfill: HObject::max(),
             // Nothing is due for a PG that begins empty.
             scrub: ScrubHistory {

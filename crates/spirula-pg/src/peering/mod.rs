@@ -29,7 +29,9 @@
 //! That nobody has anything proves nothing. Only the monitor knows: while a PG is in its
 //! creating set no primary ever served it, so it may begin empty. Such a copy is *unconfirmed*
 //! until the monitor acknowledged that the PG left the set, naming the accepted creation; only
-//! then it serves. Copies of other creations are void.
+//! then it serves. Copies of other creations are void. A creation is named by its interval, and
+//! the monitor accepts only the one it granted last: a primary that begins anew where an older
+//! creation has its copies (and is granted that) does away with nothing that can still count.
 
 mod activate;
 pub(crate) mod choose;
@@ -47,7 +49,7 @@ use crate::pg::{After, Cx, Pg, Role, Step};
 use choose::Choice;
 use spirula_maps::PgState;
 use spirula_messages::cluster::pg::{PastInterval, PgInfo};
-use spirula_types::{EVersion, Epoch, OsdId, Peer};
+use spirula_types::{EVersion, Epoch, OsdId, Peer, PgId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A primary on its way to being active.
@@ -198,9 +200,14 @@ impl Pg {
     }
 
     fn ask_create(&mut self, p: &mut Peering, cx: &mut Cx<'_>) {
-        let origin = p.infos.values().flatten().next().map_or(self.id, |i| i.origin);
+        let origin = origin_of(self.id, p);
         p.asked_ms = cx.now.mono_ms;
-        cx.out.push(PgEffect::AskCreate { pg: origin, epoch: self.interval.since });
+        cx.out.push(PgEffect::AskCreate { pg: origin, epoch: self.creation_asked(origin) });
+    }
+
+    /// What a creation is called for which the monitor is asked about `origin`.
+    fn creation_asked(&self, origin: PgId) -> Epoch {
+        if origin == self.id { self.interval.since } else { 0 }
     }
 
     pub(crate) fn on_create_answer(&mut self, answer: CreateAnswer, cx: &mut Cx<'_>) {
@@ -215,7 +222,11 @@ impl Pg {
                         pg.hear(p, cx);
                     }
                 }
-                CreateAnswer::Granted { since } => pg.begin_fresh(p, since, cx),
+                // An answer to an older question grants what another primary may have been granted since.
+                CreateAnswer::Granted { since, creation } if creation == pg.creation_asked(origin_of(pg.id, p)) => {
+                    pg.begin_fresh(p, since, cx);
+                }
+                CreateAnswer::Granted { .. } => {}
             }
         });
     }
@@ -240,6 +251,11 @@ impl Pg {
             }
         });
     }
+}
+
+/// The PG that is asked about: those of a split were created with the one they stem from.
+fn origin_of(id: PgId, p: &Peering) -> PgId {
+    p.infos.values().flatten().next().map_or(id, |i| i.origin)
 }
 
 impl Peering {

@@ -402,3 +402,41 @@ fn old_home_set_knows_that_the_pg_moved_on() {
         finish(w, seed);
     }
 }
+
+/// A PG changes hands while it is created: what one primary began the next begins anew in the same
+/// places, and the monitor hears of the first creation meanwhile.
+#[test]
+fn creations_that_overtake_each_other_leave_one_that_serves() {
+    for seed in 0..40 {
+        let mut w = World::new(seed, 3, 2, 1, 3);
+        w.pace = w.pace.calm();
+        for id in 0..3 {
+            w.start(id);
+        }
+        for round in 0..3 {
+            let creates = |w: &World| {
+                let primary = *w.map().acting(PG).first()?;
+                let state = w.nodes[primary as usize].pgs.get(&SpgId::whole(PG))?.state().0;
+                state.has(PgState::ACTIVATING).then_some(primary)
+            };
+            for _ in 0..3000 {
+                if active(&w) || creates(&w).is_some() {
+                    break;
+                }
+                w.step();
+            }
+            // Its word for the monitor is on its way for long.
+            let Some(old) = creates(&w) else { break };
+            let until = w.now + 20 + w.rng.below(300) as u64;
+            w.slow.insert((End::Osd(old), End::Mon), until);
+            let wait = w.rng.below(30);
+            run(&mut w, wait);
+            w.change_map(|m| {
+                let mut acting = m.acting(PG);
+                acting.rotate_left(1 + round % 2);
+                m.temp.insert(PG, acting);
+            });
+        }
+        finish(w, seed);
+    }
+}

@@ -243,7 +243,7 @@ pub enum Wire {
 
 #[derive(Clone)]
 pub enum MonAsk {
-    Ask { pg: PgId, whose: SpgId },
+    Ask { pg: PgId, whose: SpgId, creation: Epoch },
     Created { pg: PgId, whose: SpgId, epoch: Epoch },
     Alive { want: Epoch },
     Acting { pg: PgId, want: Vec<OsdId> },
@@ -516,19 +516,26 @@ impl World {
             self.net.entry((End::Mon, End::Osd(from))).or_default().push_back((boot, Wire::FromMon(pg, e)));
         };
         match ask {
-            MonAsk::Ask { pg, whose } => {
+            MonAsk::Ask { pg, whose, creation } => {
+                let last = self.winner.get(&pg).copied().unwrap_or(0);
                 if self.creating.contains(&pg) {
-                    answer(whose, PgEvent::CreateAnswer(CreateAnswer::Granted { since: 1 }));
+                    if creation > last {
+                        self.winner.insert(pg, creation);
+                    }
+                    if creation == 0 || creation >= last {
+                        answer(whose, PgEvent::CreateAnswer(CreateAnswer::Granted { since: 1, creation }));
+                    }
                 } else {
                     let winner = self.winner.get(&pg).copied();
                     answer(whose, PgEvent::CreateAnswer(CreateAnswer::Exists { winner }));
                 }
             }
             MonAsk::Created { pg, whose, epoch } => {
-                if self.creating.remove(&pg) {
+                let last = self.winner.get(&pg).copied().unwrap_or(0);
+                if epoch >= last && self.creating.remove(&pg) {
                     self.winner.insert(pg, epoch);
                 }
-                if let Some(winner) = self.winner.get(&pg).copied() {
+                if let Some(winner) = self.winner.get(&pg).copied().filter(|_| !self.creating.contains(&pg)) {
                     answer(whose, PgEvent::CreatedAck { winner: Some(winner) });
                 }
             }
@@ -776,8 +783,8 @@ impl World {
                     let client = conn as usize;
                     self.client_map(client, epoch);
                 }
-                PgEffect::AskCreate { pg: origin, .. } => {
-                    self.tell_mon(id, MonAsk::Ask { pg: origin, whose: pg });
+                PgEffect::AskCreate { pg: origin, epoch: creation } => {
+                    self.tell_mon(id, MonAsk::Ask { pg: origin, whose: pg, creation });
                 }
                 PgEffect::Created { pg: created, epoch } => {
                     self.tell_mon(id, MonAsk::Created { pg: created, whose: pg, epoch });
