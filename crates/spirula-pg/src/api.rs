@@ -511,6 +511,8 @@ pub enum Bug {
     MissingStaleOnResume,
     /// The missing set is not stored.
     MissingNotStored,
+    /// A log entry does not say which data a write changed.
+    DirtyForgotten,
     /// What an object's source sends is not verified.
     CorruptSourceCopied,
     /// A failed read for recovery drops the object from the missing set.

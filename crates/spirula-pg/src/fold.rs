@@ -172,7 +172,7 @@ impl Pg {
         info.lec = info.lec.min(theirs.lec);
         info.scrub.last_stamp = info.scrub.last_stamp.min(theirs.scrub.last_stamp);
         for (object, item) in s.missing.iter() {
-            self.missing.set(object.clone(), item.need, item.have);
+            self.missing.put(object.clone(), item.clone());
         }
         let closed = s.interval.close(epoch - 1, s.view.as_deref(), theirs.lec);
         let mut past: Vec<PastInterval> = self.past.drain(..).chain(s.past.drain(..)).collect();

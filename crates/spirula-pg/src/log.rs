@@ -8,7 +8,7 @@
 
 use bytes::Bytes;
 use spirula_encoding::{Decode, DecodeError, Decoder, Encode, Encoder, UTime};
-use spirula_types::{EVersion, HObject, PoolId, ReqId};
+use spirula_types::{Dirty, EVersion, HObject, PoolId, ReqId};
 use std::collections::{BTreeSet, HashMap, VecDeque};
 
 /// What an entry did to its object.
@@ -44,6 +44,8 @@ pub struct LogEntry {
     /// 0 for an entry of this PG's own history; else 1 + the seed of the PG, since merged into this
     /// one, whose history `version` belongs to.
     pub home: u32,
+    /// What of the object differs from `prior`.
+    pub dirty: Dirty,
 }
 
 /// Where an entry is kept in the log: by version. Two PGs that are merged may have used the same
@@ -55,7 +57,7 @@ fn key_of(version: EVersion, home: u32) -> EVersion {
 
 impl Encode for LogEntry {
     fn encode(&self, out: &mut Encoder) {
-        out.versioned(2, 1, |o| {
+        out.versioned(3, 1, |o| {
             o.put(&self.version);
             o.put(&self.prior);
             o.u64(self.user_version);
@@ -69,13 +71,14 @@ impl Encode for LogEntry {
             o.put(&self.object);
             o.put(&self.mtime);
             o.u32(self.home);
+            o.put(&self.dirty);
         });
     }
 }
 
 impl Decode for LogEntry {
     fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
-        d.versioned("log entry", 2, |d, v| {
+        d.versioned("log entry", 3, |d, v| {
             Ok(Self {
                 version: d.get()?,
                 prior: d.get()?,
@@ -91,6 +94,7 @@ impl Decode for LogEntry {
                 object: d.get()?,
                 mtime: d.get()?,
                 home: if v >= 2 { d.u32()? } else { 0 },
+                dirty: if v >= 3 { d.get()? } else { Dirty::All },
             })
         })
     }
@@ -161,6 +165,7 @@ impl Dup {
             object: HObject::pool_start(pool, self.hash),
             mtime: UTime::ZERO,
             home: self.home,
+            dirty: Dirty::All,
         }
     }
 }
@@ -400,6 +405,7 @@ mod tests {
             object: HObject::head(1, Bytes::new(), Bytes::new(), object.into()),
             mtime: UTime::ZERO,
             home: 0,
+            dirty: Dirty::All,
         }
     }
 

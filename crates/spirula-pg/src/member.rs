@@ -85,7 +85,7 @@ impl Pg {
     fn on_get_log(&mut self, from: Peer, after: EVersion, cx: &mut Cx<'_>) {
         let Some(info) = self.told_info() else { return };
         let entries = self.log.after(after).map(LogEntry::to_bytes).collect();
-        let missing = self.missing.iter().map(|(o, i)| (o.clone(), *i)).collect();
+        let missing = self.missing.iter().map(|(o, i)| (o.clone(), i.clone())).collect();
         let msg = self.ctl(from, CtlBody::Log { info, entries, missing });
         self.when_durable(After::Send(from, msg), cx);
     }
@@ -181,10 +181,9 @@ impl Pg {
             if last {
                 self.missing.remove(&u.object);
                 self.own_copy_replaced(&u.object, cx);
-            } else if let Some(i) = self.missing.get(&u.object).copied()
-                && i.have != EVersion::default()
+            } else if let Some(need) = self.missing.get(&u.object).filter(|i| i.have != EVersion::default()).map(|i| i.need)
             {
-                self.missing.set(u.object.clone(), i.need, EVersion::default());
+                self.missing.set(u.object.clone(), need, EVersion::default());
             }
         }
         self.missing_ops(&mut txn.meta);
@@ -227,7 +226,7 @@ impl Pg {
     }
 
     fn on_pull(&mut self, from: Peer, ctl: PgCtl, cx: &mut Cx<'_>) {
-        let CtlBody::Pull { seq, object, need, cursor } = &ctl.body else { return };
+        let CtlBody::Pull { seq, object, need, cursor, dirty, piece } = &ctl.body else { return };
         let failed = CtlBody::PullFailed { seq: *seq, object: object.clone() };
         // What is to be copied must be the version wanted, whole.
         let version = match self.stored_version(object, cx.reader) {
@@ -242,7 +241,7 @@ impl Pg {
             tracing::warn!(pg = %self.id, %object, %need, %version, "asked for a version that is not here");
             return self.send(from, failed, cx);
         }
-        match chunk(cx.reader, object, cursor, self.cfg.push_bytes) {
+        match chunk(cx.reader, object, cursor, dirty, self.cfg.push_bytes.min(*piece)) {
             Ok(Chunk { txn, next }) => {
                 let (header, payload) = txn.split();
                 let t = PgTxn {

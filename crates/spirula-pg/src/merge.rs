@@ -9,12 +9,16 @@
 //! delete must not stay deleted, and an object that the authoritative history deleted must not
 //! come back because a divergent entry wrote it.
 //!
+//! What differs between the version wanted and the one that is stored is summed up from the entries between them; it may come
+//! to more than differs, and to all of it where no chain of entries leads from one to the other.
+//!
 //! In an erasure-coded PG a copy takes divergent entries back by itself: the object then has its
 //! version before, and misses nothing.
 
 use crate::log::{EntryKind, LogEntry, PgLog};
 use crate::missing::Missing;
-use spirula_types::{EVersion, HObject};
+use spirula_messages::cluster::pg::MissingItem;
+use spirula_types::{Dirty, EVersion, HObject};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Undoes the entries of `log` after `common`, then applies `delta`, the authoritative entries
@@ -56,7 +60,8 @@ pub fn merge(
         }
     }
     for (object, prior) in priors {
-        let have = missing.get(&object).map(|i| i.have);
+        let item = missing.get(&object).cloned();
+        let have = item.as_ref().map(|i| i.have);
         let intact = have == Some(prior);
         if prior == EVersion::default() {
             missing.remove(&object);
@@ -66,13 +71,14 @@ pub fn merge(
             missing.remove(&object);
         } else if newer.contains(&object) {
             missing.remove(&object);
-            if have.is_none() {
-                spoiled.insert(object);
-            } else {
-                missing.set(object, prior, have.unwrap_or_default());
+            match item {
+                None => drop(spoiled.insert(object)),
+                // What differs from a version between is no more than what differed from the divergent one.
+                Some(i) => missing.put(object, MissingItem { need: prior, ..i }),
             }
         } else {
-            missing.set(object, prior, have.unwrap_or_default());
+            let item = item.unwrap_or_default();
+            missing.put(object, MissingItem { need: prior, ..item });
         }
     }
     for e in delta {
@@ -88,12 +94,13 @@ pub fn merge(
                 removed.insert(e.object.clone());
             }
             EntryKind::Modify => {
-                let have = match missing.get(&e.object) {
-                    Some(i) => i.have,
-                    None if spoiled.remove(&e.object) || removed.contains(&e.object) => EVersion::default(),
-                    None => e.prior,
+                let (have, mut dirty) = match missing.get(&e.object) {
+                    Some(i) => (i.have, i.dirty.clone()),
+                    None if spoiled.remove(&e.object) || removed.contains(&e.object) => Default::default(),
+                    None => (e.prior, Dirty::nothing()),
                 };
-                missing.set(e.object.clone(), e.version, have);
+                dirty.merge(&e.dirty);
+                missing.put(e.object.clone(), MissingItem { need: e.version, have, dirty });
             }
         }
     }
@@ -126,6 +133,7 @@ mod tests {
             object: o(object),
             mtime: UTime::ZERO,
             home: 0,
+            dirty: Dirty::Parts { data: vec![(version.version * 8192, version.version * 8192 + 4096)], omap: false },
         }
     }
 

@@ -5,10 +5,10 @@
 //! must be guessed from the log, which may be trimmed meanwhile.
 
 use bytes::Bytes;
-use spirula_encoding::{DecodeError, Decoder, Encoder, from_slice, to_vec};
+use spirula_encoding::{DecodeError, Decoder, Encoder, to_vec};
 use spirula_messages::cluster::pg::MissingItem;
 use spirula_types::transaction::MetaOp;
-use spirula_types::{EVersion, HObject, SpgId};
+use spirula_types::{Dirty, EVersion, HObject, SpgId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What a copy lacks.
@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct Missing {
     items: BTreeMap<HObject, MissingItem>,
     /// Changed since [`Missing::take_changes`].
-    dirty: BTreeSet<HObject>,
+    changed: BTreeSet<HObject>,
 }
 
 /// First part of the keys of a PG's missing records.
@@ -31,10 +31,19 @@ fn key(pg: SpgId, object: &HObject) -> Bytes {
     o.into_bytes()
 }
 
+/// An item as it was stored: records of earlier versions do not say what differs.
+fn stored_item(v: &[u8]) -> Result<MissingItem, DecodeError> {
+    let mut d = Decoder::new(v);
+    let (need, have) = (d.get()?, d.get()?);
+    let dirty = if d.is_empty() { Dirty::All } else { d.get()? };
+    d.finish()?;
+    Ok(MissingItem { need, have, dirty })
+}
+
 impl Missing {
     /// A set as another OSD told it.
     pub fn from_items(items: impl IntoIterator<Item = (HObject, MissingItem)>) -> Self {
-        Self { items: items.into_iter().collect(), dirty: BTreeSet::new() }
+        Self { items: items.into_iter().collect(), changed: BTreeSet::new() }
     }
 
     /// The set as it was stored.
@@ -48,9 +57,9 @@ impl Missing {
             let mut d = Decoder::new(k.get(skip..).unwrap_or_default());
             let object: HObject = d.get()?;
             d.finish()?;
-            items.insert(object, from_slice(&v)?);
+            items.insert(object, stored_item(&v)?);
         }
-        Ok(Self { items, dirty: BTreeSet::new() })
+        Ok(Self { items, changed: BTreeSet::new() })
     }
 
     /// Nothing missing?
@@ -88,22 +97,27 @@ impl Missing {
         self.items.range(from..)
     }
 
-    /// Adds or changes an object.
+    /// Adds or changes an object of which nothing is known but the versions.
     pub fn set(&mut self, object: HObject, need: EVersion, have: EVersion) {
-        self.dirty.insert(object.clone());
-        self.items.insert(object, MissingItem { need, have });
+        self.put(object, MissingItem { need, have, dirty: Dirty::All });
+    }
+
+    /// Adds or changes an object.
+    pub fn put(&mut self, object: HObject, item: MissingItem) {
+        self.changed.insert(object.clone());
+        self.items.insert(object, item);
     }
 
     /// The object is there, or not wanted any more.
     pub fn remove(&mut self, object: &HObject) -> Option<MissingItem> {
         let item = self.items.remove(object)?;
-        self.dirty.insert(object.clone());
+        self.changed.insert(object.clone());
         Some(item)
     }
 
     /// Forgets everything.
     pub fn clear(&mut self) {
-        self.dirty.extend(std::mem::take(&mut self.items).into_keys());
+        self.changed.extend(std::mem::take(&mut self.items).into_keys());
     }
 
     /// Forgets objects after this position.
@@ -120,7 +134,7 @@ impl Missing {
         let mut other = Self::default();
         for o in objects {
             if let Some(i) = self.remove(&o) {
-                other.set(o, i.need, i.have);
+                other.put(o, i);
             }
         }
         other
@@ -128,7 +142,7 @@ impl Missing {
 
     /// The changes of the store's records that follow from the changes since the last call.
     pub fn take_changes(&mut self, pg: SpgId, out: &mut Vec<MetaOp>) {
-        for o in std::mem::take(&mut self.dirty) {
+        for o in std::mem::take(&mut self.changed) {
             let key = key(pg, &o);
             out.push(match self.items.get(&o) {
                 Some(i) => MetaOp::Set { key, value: to_vec(i).into() },
@@ -147,7 +161,8 @@ mod tests {
         let pg = SpgId::new(spirula_types::PgId::new(3, 0x11), 2);
         let o = |n: &'static str| HObject::head(3, Bytes::new(), Bytes::new(), n.into());
         let mut m = Missing::default();
-        m.set(o("a"), EVersion::new(2, 3), EVersion::new(1, 1));
+        let dirty = Dirty::Parts { data: vec![(0, 4096)], omap: true };
+        m.put(o("a"), MissingItem { need: EVersion::new(2, 3), have: EVersion::new(1, 1), dirty });
         m.set(o("b"), EVersion::new(2, 4), EVersion::default());
         m.remove(&o("b"));
         let mut stored: BTreeMap<Bytes, Bytes> = BTreeMap::new();

@@ -25,7 +25,7 @@ use bytes::Bytes;
 use spirula_messages::ceph::osd::{MOsdOpReply, OpResult, flag};
 use spirula_messages::cluster::pg::{PgTxn, RepAck, TxnKind};
 use spirula_types::transaction::{MetaOp, ObjectOp, ObjectUpdate, Transaction};
-use spirula_types::{EVersion, Epoch, HObject, Peer, errno, hash};
+use spirula_types::{Dirty, EVersion, Epoch, HObject, Peer, errno, hash};
 use std::collections::{HashMap, HashSet, VecDeque};
 
 /// Log entries kept for the sake of missing objects, at most.
@@ -679,6 +679,7 @@ impl Pg {
             object: object.clone(),
             mtime: q.op.msg.mtime,
             home: 0,
+            dirty: Dirty::All,
         };
         let context = self.ops.context(object);
         context.inflight += 1;
@@ -693,6 +694,13 @@ impl Pg {
             entry.prior = done.prior_version;
             entry.user_version = done.user_version;
             entry.kind = if done.delete { EntryKind::Delete } else { EntryKind::Modify };
+            // Shards are rebuilt whole, and a new object is copied whole.
+            if shape.is_none() && entry.kind == EntryKind::Modify && entry.prior != EVersion::default() {
+                entry.dirty = Dirty::of(&done.ops);
+                if planted!(self.cfg, DirtyForgotten) {
+                    entry.dirty = Dirty::nothing();
+                }
+            }
             info.head.last_user_version = info.head.last_user_version.max(done.user_version);
             let (c, d) = (&mut info.head.counts, done.stats);
             c.objects += d.objects;

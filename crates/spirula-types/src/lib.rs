@@ -6,11 +6,12 @@
 //! * [`PgId`], [`SpgId`], [`EVersion`], [`ReqId`] — placement groups and their history
 //! * [`HObject`], [`ObjectLocator`] — object identity and the sort order of a PG
 //! * [`EntityAddr`], [`AddrVec`], [`EntityName`] — who and where
-//! * [`transaction`] — what a PG asks its store to change
+//! * [`transaction`] — what a PG asks its store to change; [`Dirty`] — what differs between two versions of an object
 //! * [`hash`] — rjenkins, `stable_mod`; [`errno`] — Ceph's (Linux's) error numbers
 //! * [`features`] — connection feature bits
 
 mod addr;
+mod dirty;
 pub mod errno;
 pub mod features;
 pub mod hash;
@@ -19,6 +20,7 @@ mod pg;
 pub mod transaction;
 pub mod version;
 
+pub use dirty::{BLOCK as DIRTY_BLOCK, Dirty};
 pub use addr::{AddrVec, EntityAddr, EntityName, EntityType};
 pub use object::{HObject, NS_ALL, ObjectLocator, SNAP_DIR, SNAP_HEAD};
 pub use pg::{EVersion, Peer, PgId, ReqId, SpgId};

@@ -16,7 +16,7 @@ use super::scrub::{ScrubHistory, ScrubMap};
 use crate::Body;
 use bytes::Bytes;
 use spirula_encoding::{Decode, DecodeError, Decoder, Encode, Encoder};
-use spirula_types::{EVersion, Epoch, HObject, OsdId, Peer, PgId};
+use spirula_types::{Dirty, EVersion, Epoch, HObject, OsdId, Peer, PgId};
 
 /// Counts of what a PG holds and has served. Objects, bytes, operations, KiB.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -253,24 +253,27 @@ impl Decode for PgInfo {
 }
 
 /// An object that a copy lacks in the version its log names.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MissingItem {
     /// The version wanted.
     pub need: EVersion,
     /// The version that is stored whole; zero for none.
     pub have: EVersion,
+    /// What differs between the two.
+    pub dirty: Dirty,
 }
 
 impl Encode for MissingItem {
     fn encode(&self, out: &mut Encoder) {
         out.put(&self.need);
         out.put(&self.have);
+        out.put(&self.dirty);
     }
 }
 
 impl Decode for MissingItem {
     fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
-        Ok(Self { need: d.get()?, have: d.get()? })
+        Ok(Self { need: d.get()?, have: d.get()?, dirty: d.get()? })
     }
 }
 
@@ -508,18 +511,18 @@ macro_rules! list_body {
 
         impl Body for $name {
             const KIND: u16 = $kind;
-            const VERSION: u16 = 2;
-            const COMPAT: u16 = 2;
+            const VERSION: u16 = 3;
+            const COMPAT: u16 = 3;
 
             fn segments(&self) -> (Vec<u8>, Bytes) {
                 let mut o = Encoder::with_capacity(16 + self.0.len() * 64);
-                o.versioned(2, 2, |o| o.list(&self.0, |o, v| o.put(v)));
+                o.versioned(3, 3, |o| o.list(&self.0, |o, v| o.put(v)));
                 (o.into_vec(), Bytes::new())
             }
 
             fn read(_version: u16, front: &Bytes, _data: &Bytes) -> Result<Self, DecodeError> {
-                Decoder::new(front).versioned(stringify!($name), 2, |d, v| {
-                    if v < 2 {
+                Decoder::new(front).versioned(stringify!($name), 3, |d, v| {
+                    if v < 3 {
                         return Err(DecodeError::Value { what: stringify!($name), value: i64::from(v) });
                     }
                     Ok(Self(d.list($min, |d| d.get())?))
@@ -638,6 +641,10 @@ pub enum CtlBody {
         need: EVersion,
         /// From where.
         cursor: CopyCursor,
+        /// What of it: the asker has the rest.
+        dirty: Dirty,
+        /// About so many bytes at a time.
+        piece: u64,
     },
     /// Answer to [`CtlBody::Pull`]: the object is not here whole.
     PullFailed {
@@ -805,11 +812,13 @@ impl Encode for PgCtl {
                     o.put(objects);
                     o.put(next);
                 }
-                CtlBody::Pull { seq, object, need, cursor } => {
+                CtlBody::Pull { seq, object, need, cursor, dirty, piece } => {
                     o.u64(*seq);
                     o.put(object);
                     o.put(need);
                     o.put(cursor);
+                    o.put(dirty);
+                    o.u64(*piece);
                 }
                 CtlBody::PullFailed { seq, object } => {
                     o.u64(*seq);
@@ -869,7 +878,14 @@ impl Decode for PgCtl {
                 8 => CtlBody::History { history_les: d.get()?, lec: d.get()? },
                 9 => CtlBody::Scan { from: d.get()?, max: d.get()? },
                 10 => CtlBody::Scanned { from: d.get()?, objects: d.get()?, next: d.get()? },
-                11 => CtlBody::Pull { seq: d.get()?, object: d.get()?, need: d.get()?, cursor: d.get()? },
+                11 => CtlBody::Pull {
+                    seq: d.get()?,
+                    object: d.get()?,
+                    need: d.get()?,
+                    cursor: d.get()?,
+                    dirty: d.get()?,
+                    piece: d.get()?,
+                },
                 12 => CtlBody::PullFailed { seq: d.get()?, object: d.get()? },
                 13 => CtlBody::PushAck { seq: d.get()? },
                 14 => CtlBody::Progress { last_backfill: d.get()? },
@@ -987,7 +1003,8 @@ mod tests {
     #[test]
     fn every_control_message_round_trips() {
         let o = HObject::head(2, Bytes::new(), Bytes::new(), "o".into());
-        let item = MissingItem { need: EVersion::new(3, 4), have: EVersion::default() };
+        let dirty = Dirty::nothing();
+        let item = MissingItem { need: EVersion::new(3, 4), have: EVersion::default(), dirty };
         let scrubbed = ScrubObject {
             size: 3,
             attrs: vec![("_".into(), "info".into())],
@@ -1027,6 +1044,8 @@ mod tests {
                 object: o.clone(),
                 need: EVersion::new(3, 4),
                 cursor: CopyCursor { offset: 1, data_done: true, omap_from: "k".into() },
+                dirty: Dirty::Parts { data: vec![(4096, 8192)], omap: true },
+                piece: 1 << 20,
             },
             CtlBody::PullFailed { seq: 4, object: o.clone() },
             CtlBody::PushAck { seq: 9 },

@@ -30,7 +30,7 @@ mod reader;
 mod staged;
 mod state;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod vector;
 
 pub use copy::{Fetched, Source, WholeObject};

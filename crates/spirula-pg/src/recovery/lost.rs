@@ -13,7 +13,7 @@ use crate::pg::{After, Cx, Pg, Role};
 use serde_json::{Value, json};
 use spirula_encoding::from_slice;
 use spirula_types::transaction::{MetaOp, ObjectOp, ObjectUpdate, Transaction};
-use spirula_types::{EVersion, HObject, Peer, ReqId, errno};
+use spirula_types::{Dirty, EVersion, HObject, Peer, ReqId, errno};
 use std::collections::BTreeSet;
 
 /// Objects in one answer (Ceph's osd_command_max_records).
@@ -30,7 +30,7 @@ impl Pg {
         needs.extend(a.peers.values().flat_map(|p| p.missing.iter().map(|(o, _)| o)));
         let mut all = a.recovery.unfound.iter().filter(|o| after.is_none_or(|a| *o > a));
         let row = |o: &HObject| {
-            let item = self.missing.get(o).copied().unwrap_or_default();
+            let item = self.missing.get(o).cloned().unwrap_or_default();
             let text = |b: &[u8]| String::from_utf8_lossy(b).into_owned();
             json!({
                 "oid": {"oid": text(&o.name), "key": text(&o.key), "snapid": o.snap as i64, "hash": o.hash, "max": 0,
@@ -149,6 +149,7 @@ impl Pg {
             object: object.clone(),
             mtime: cx.now.wall,
             home: 0,
+            dirty: Dirty::All,
         };
         let ops = match older {
             Some(mut i) => {

@@ -6,6 +6,9 @@
 //! others are served meanwhile. Both kinds wait for reservations here and at the members, so
 //! that an OSD takes part in few at a time, and for the shell's turns, so that clients come first.
 //!
+//! A copy that has an older version whole gets only what differs (`spirula_types::Dirty`, from the log): an overwrite of 4 KiB
+//! costs 4 KiB. Once the first of several pieces is in place it has neither version, and gets all of it if this is interrupted.
+//!
 //! A source gives an object only in the version wanted and only if its checksums hold. If it
 //! cannot, it counts as lacking the object, and another is asked; if there is none the object
 //! is *unfound* until a holder returns.
@@ -29,7 +32,7 @@ use reserve::Stage;
 use spirula_maps::PgState;
 use spirula_messages::cluster::pg::{CopyCursor, CtlBody, Ends, MissingItem, PgInfo, PgTxn, TxnKind};
 use spirula_types::transaction::{ObjectOp, ObjectUpdate, Transaction};
-use spirula_types::{EVersion, Epoch, HObject, Peer};
+use spirula_types::{Dirty, EVersion, Epoch, HObject, Peer};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// A primary's recovery.
@@ -82,6 +85,8 @@ struct Pull {
     from: Peer,
     seq: u64,
     need: EVersion,
+    /// What we lack of it; we have the rest.
+    dirty: Dirty,
     /// Where to go on when the present piece is durable; `None` after the last.
     next: Option<CopyCursor>,
 }
@@ -89,6 +94,8 @@ struct Pull {
 #[derive(Debug, Default)]
 struct Push {
     targets: Vec<Peer>,
+    /// What the targets lack of it.
+    dirty: Dirty,
     /// The piece to send next.
     cursor: CopyCursor,
     /// Who has not made the present piece durable.
@@ -97,6 +104,11 @@ struct Push {
     more: bool,
     /// It goes at the targets.
     remove: bool,
+}
+
+/// What a copy lacks of an object that it misses.
+fn lacks_of(item: &MissingItem) -> Dirty {
+    if item.have == EVersion::default() { Dirty::All } else { item.dirty.clone() }
 }
 
 impl Recovery {
@@ -462,7 +474,9 @@ impl Pg {
     fn pull_object(&mut self, object: &HObject, cx: &mut Cx<'_>) {
         let seq = self.seq();
         let Role::Active(a) = &mut self.role else { return };
-        let Some(need) = self.missing.get(object).map(|i| i.need) else { return };
+        let piece = a.recovery.piece.unwrap_or(u64::MAX);
+        let Some(item) = self.missing.get(object) else { return };
+        let (need, dirty) = (item.need, lacks_of(item));
         let Some(op) = a.recovery.ops.get_mut(object) else { return };
         let member = a.peers.iter().filter(|(_, p)| *object <= p.last_backfill && !p.missing.contains(object));
         let stray = a.recovery.sources.iter().filter(|(_, m)| {
@@ -479,10 +493,10 @@ impl Pg {
             self.settled(cx);
             return;
         };
-        op.pull = Some(Pull { from, seq, need, next: None });
+        op.pull = Some(Pull { from, seq, need, dirty: dirty.clone(), next: None });
         a.recovery.flights.insert(seq, object.clone());
         let cursor = CopyCursor::default();
-        self.send(from, CtlBody::Pull { seq, object: object.clone(), need, cursor }, cx);
+        self.send(from, CtlBody::Pull { seq, object: object.clone(), need, cursor, dirty, piece }, cx);
     }
 
     pub(crate) fn on_pulled(&mut self, from: Peer, t: PgTxn, cx: &mut Cx<'_>) {
@@ -517,9 +531,10 @@ impl Pg {
         let Some(pull) = op.pull.as_mut().filter(|p| p.seq == seq) else { return };
         if let Some(cursor) = pull.next.take() {
             pull.seq = next_seq;
-            let (from, need) = (pull.from, pull.need);
+            let (from, need, dirty) = (pull.from, pull.need, pull.dirty.clone());
+            let piece = a.recovery.piece.unwrap_or(u64::MAX);
             a.recovery.flights.insert(next_seq, object.clone());
-            self.send(from, CtlBody::Pull { seq: next_seq, object, need, cursor }, cx);
+            self.send(from, CtlBody::Pull { seq: next_seq, object, need, cursor, dirty, piece }, cx);
             return;
         }
         let from = pull.from;
@@ -568,8 +583,14 @@ impl Pg {
     /// Sends an object (or its removal) to these members.
     fn push_object(&mut self, object: &HObject, targets: Vec<Peer>, remove: bool) {
         let Role::Active(a) = &mut self.role else { return };
+        let mut dirty = Dirty::nothing();
+        for t in &targets {
+            // One that is being backfilled may have anything.
+            let item = a.peers.get(t).and_then(|p| p.missing.get(object));
+            dirty.merge(&item.map_or(Dirty::All, lacks_of));
+        }
         let op = a.recovery.ops.entry(object.clone()).or_default();
-        op.push = Some(Push { targets, remove, ..Push::default() });
+        op.push = Some(Push { targets, dirty, remove, ..Push::default() });
         a.recovery.resume.push_back(object.clone());
     }
 
@@ -583,7 +604,7 @@ impl Pg {
             let update = ObjectUpdate { object: object.clone(), ops: vec![ObjectOp::Remove] };
             Ok(Chunk { txn: Transaction { objects: vec![update], meta: Vec::new() }, next: None })
         } else {
-            chunk(cx.reader, object, &push.cursor, max)
+            chunk(cx.reader, object, &push.cursor, &push.dirty, max)
         };
         match read {
             Ok(Chunk { txn, next }) => {
@@ -604,6 +625,14 @@ impl Pg {
                 push.seq = seq;
                 push.more = next.is_some();
                 push.cursor = next.unwrap_or_default();
+                if push.more && !push.remove {
+                    // What they had before is gone with the first piece.
+                    for p in a.peers.iter_mut().filter(|(o, _)| push.targets.contains(o)).map(|(_, p)| p) {
+                        if let Some(need) = p.missing.get(object).map(|i| i.need) {
+                            p.missing.set(object.clone(), need, EVersion::default());
+                        }
+                    }
+                }
                 a.recovery.flights.insert(seq, object.clone());
                 for osd in &push.targets {
                     let ends = Ends { from: self.me.shard, to: osd.shard };

@@ -97,7 +97,9 @@ impl Client {
             if map.ec.is_none() && rng.chance(20) {
                 ops.push(OsdOp::omap_set_vals(&[(text.clone(), text.clone())]));
             }
-            ops.push(OsdOp::append(text));
+            let mut padded = text.to_vec();
+            padded.resize(pace.token.max(16), 0);
+            ops.push(OsdOp::append(padded.into()));
         } else {
             ops.push(OsdOp::read(0, 0));
         }
@@ -171,7 +173,8 @@ impl Client {
 
 pub fn tokens(data: &[u8]) -> Vec<u64> {
     assert_eq!(data.len() % 16, 0, "torn append");
-    data.chunks(16).map(|c| std::str::from_utf8(c).unwrap().parse().unwrap()).collect()
+    let said = data.chunks(16).filter(|c| c.iter().any(|b| *b != 0));
+    said.map(|c| std::str::from_utf8(c).unwrap().parse().unwrap()).collect()
 }
 
 /// Is the history of one object linearizable? `fin` is what is stored in the end.

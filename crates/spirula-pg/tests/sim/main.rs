@@ -519,6 +519,7 @@ fn sim_planted_bugs_are_caught() {
         Bug::DeletedComesBack,
         Bug::MissingStaleOnResume,
         Bug::MissingNotStored,
+        Bug::DirtyForgotten,
         Bug::CorruptSourceCopied,
         Bug::FailedReadForgotten,
         Bug::NoRetry,

@@ -73,7 +73,7 @@ pub fn with_bug(bug: Bug, seed: u64) -> bool {
     match bug {
         Bug::ReadsWithoutLease | Bug::LeaseNotAwaited => replaced_primary(seed, Some(bug)).is_err(),
         Bug::DivergentDeleteKept | Bug::DeletedComesBack => divergent(seed, Some(bug)).is_err(),
-        Bug::MissingNotStored | Bug::MissingStaleOnResume => restarts(seed, Some(bug)).is_err(),
+        Bug::MissingNotStored | Bug::MissingStaleOnResume | Bug::DirtyForgotten => restarts(seed, Some(bug)).is_err(),
         Bug::CorruptSourceCopied | Bug::FailedReadForgotten => damaged(seed, Some(bug)).is_err(),
         Bug::ScrubBesideWrites | Bug::ScrubShallow | Bug::RepairTrustsPrimary => scrubbed(seed, Some(bug)).is_err(),
         Bug::FoldUnchecked | Bug::FoldForgetsRequests => merges(seed, Some(bug)).is_err(),

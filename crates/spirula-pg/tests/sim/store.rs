@@ -4,8 +4,8 @@ use bytes::Bytes;
 use spirula_encoding::crc::crc32c;
 use spirula_messages::cluster::scrub::{ScrubMap, ScrubObject};
 use spirula_pg::exec::{ObjectReader, OmapPage, OmapRange, Prefetch, ReadError, Want};
-use spirula_types::transaction::{MetaOp, ObjectOp, Transaction};
-use spirula_types::{EVersion, HObject, PgId, SpgId};
+use spirula_types::transaction::{MetaOp, ObjectOp, ObjectUpdate, Transaction};
+use spirula_types::{DIRTY_BLOCK, EVersion, HObject, PgId, SpgId};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -109,9 +109,18 @@ impl Store {
     /// The object whose damage forbids to apply this: a write must be merged with it.
     pub fn refuses(&self, t: &Transaction) -> Option<HObject> {
         let replaces = |ops: &[ObjectOp]| ops.iter().any(|op| matches!(op, ObjectOp::Remove));
-        let merges = |ops: &[ObjectOp]| ops.iter().any(|op| matches!(op, ObjectOp::Write { .. }));
+        // What covers whole blocks is merged with nothing; behind the object's end there is nothing.
+        let parts = |object: &HObject, op: &ObjectOp| match op {
+            ObjectOp::Write { offset, data } => {
+                let end = offset + data.len() as u64;
+                let size = self.applied.objects.get(object).map_or(0, |o| o.data.len() as u64);
+                !offset.is_multiple_of(DIRTY_BLOCK) || (!end.is_multiple_of(DIRTY_BLOCK) && end < size)
+            }
+            _ => false,
+        };
+        let merges = |u: &ObjectUpdate| u.ops.iter().any(|op| parts(&u.object, op));
         let bad = |o: &HObject| self.rotten.contains(o) && !self.credulous;
-        t.objects.iter().find(|u| bad(&u.object) && merges(&u.ops) && !replaces(&u.ops)).map(|u| u.object.clone())
+        t.objects.iter().find(|u| bad(&u.object) && merges(u) && !replaces(&u.ops)).map(|u| u.object.clone())
     }
 
     pub fn submit(&mut self, pg: SpgId, token: u64, t: Transaction) {

@@ -63,6 +63,8 @@ pub struct Pace {
     pub deletes: u64,
     pub under_way: usize,
     pub objects: usize,
+    /// Bytes of an append: a token, then zeros.
+    pub token: usize,
 }
 
 impl Pace {
@@ -85,6 +87,7 @@ impl Pace {
             deletes: of(&[0, 10, 40]) as u64,
             under_way: of(&[1, 4, 12]),
             objects: of(&[1, 6, 20]),
+            token: of(&[16, 1616, 6000]),
         }
     }
 

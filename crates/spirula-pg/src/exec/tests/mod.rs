@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 
 /// A stored object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Stored {
+pub(crate) struct Stored {
     pub data: Vec<u8>,
     pub attrs: BTreeMap<Bytes, Bytes>,
     pub omap: BTreeMap<Bytes, Bytes>,
@@ -25,7 +25,7 @@ pub(super) struct Stored {
 
 /// A store in memory. Zero bytes count as holes.
 #[derive(Default)]
-pub(super) struct MemStore {
+pub(crate) struct MemStore {
     pub objects: BTreeMap<HObject, Stored>,
     /// Answers that are "not ready" before the first real one.
     pub not_ready: Cell<u32>,
