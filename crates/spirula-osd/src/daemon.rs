@@ -900,6 +900,7 @@ impl Daemon for Osd {
         match event {
             OsdEvent::Net(NetEvent::Message(id, m)) => self.message(id, m),
             OsdEvent::Net(NetEvent::Opened { link, peer, outgoing }) => self.opened(link, peer, outgoing),
+            OsdEvent::Net(NetEvent::Resumed(id)) => self.peers.opened(id),
             OsdEvent::Net(NetEvent::Closed(id, ended)) => self.closed(id, &ended),
             OsdEvent::Durable(seq) => self.durable(seq),
             OsdEvent::StoreFailed(why) => self.fail(&why),

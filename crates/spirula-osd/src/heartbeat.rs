@@ -44,12 +44,11 @@ impl Osd {
         let (hub, login, sink, on) = (self.hub.clone(), self.login.clone(), self.mailbox.sink(), self.on.clone());
         let (data, back, front) = (self.me_cluster.clone(), beating(&self.me_cluster), beating(&self.me));
         move |to, way| {
-            let me = match way {
-                Way::Data => &data,
-                Way::Back => &back,
-                Way::Front => &front,
-            };
-            hub.connect(me, &login, &sink, to, EntityType::Osd, &on)
+            match way {
+                Way::Data => hub.connect(&data, &login, &sink, to, EntityType::Osd, &on),
+                Way::Back => hub.connect_watched(&back, &login, &sink, to, EntityType::Osd, &on),
+                Way::Front => hub.connect_watched(&front, &login, &sink, to, EntityType::Osd, &on),
+            }
         }
     }
 

@@ -6,6 +6,10 @@
 //! restarted, or the two are cut off and one of them goes down. Every OSD pings every other one
 //! on both networks; it is silent if either does not answer. The answers are read leases, too.
 //!
+//! Between hosts that are cut off from each other TCP asks ever more rarely whether the other is there. Links for heartbeats
+//! are made anew when nothing is acknowledged for 1.5 s (`Hub::connect_watched`), and tried again about every second; when one goes on
+//! over a new connection, the link for data is made anew at once, too, and what waits in its session arrives.
+//!
 //! **Refused** is a peer whose address answers connections with "nobody listens" (ECONNREFUSED). A
 //! process that is slow, stopped (SIGSTOP), out of descriptors, or cut off does not refuse: its
 //! kernel keeps the port. The monitor marks such a peer down without waiting for more reports.
@@ -166,13 +170,18 @@ impl Peers {
         self.by_link.get(&link).map(|(osd, _)| *osd)
     }
 
-    /// An outgoing link is ready; true if it was one to a peer.
-    pub fn opened(&mut self, link: LinkId) -> bool {
-        let Some((osd, way)) = self.by_link.get(&link) else { return false };
-        if let Some(path) = self.by_osd.get_mut(osd).and_then(|p| p.paths.get_mut(way)) {
-            path.opened = true;
+    /// An outgoing link is ready, or goes on over a new connection.
+    pub fn opened(&mut self, link: LinkId) {
+        let Some((osd, way)) = self.by_link.get(&link) else { return };
+        let Some(p) = self.by_osd.get_mut(osd) else { return };
+        let again = p.paths.get_mut(way).is_some_and(|path| std::mem::replace(&mut path.opened, true));
+        if again
+            && *way == Way::Back
+            && let Some(data) = p.paths.get(&Way::Data)
+        {
+            // The network had lost what was sent there, which TCP does not find out soon.
+            data.link.renew();
         }
-        true
     }
 
     /// An outgoing link broke; `here` says whether an address is this host's. True if it is to be

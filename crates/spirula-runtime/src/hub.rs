@@ -3,13 +3,14 @@
 use crate::auth::{Authenticator, Login};
 use crate::link::{Link, NetEvent, NetSink, Peer};
 use crate::network::Network;
-use crate::tcp;
+use crate::{limits, tcp};
 use spirula_buffer::PayloadPool;
 use spirula_messenger::auth::ModePolicy;
 use spirula_types::{AddrVec, EntityAddr, EntityType};
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
 use tokio::runtime::Handle;
 
 /// Why the network could not do something.
@@ -222,12 +223,43 @@ impl Hub {
         kind: EntityType,
         on: &Handle,
     ) -> Link {
+        self.connect_within(me, login, sink, to, kind, limits::TCP_UNACKNOWLEDGED, on)
+    }
+
+    /// As [`Hub::connect`], for a link over which little is said, and often: it notices within
+    /// [`limits::TCP_UNACKNOWLEDGED_WATCHED`] that nothing arrives, and then tries every second or so.
+    pub fn connect_watched(
+        &self,
+        me: &Peer,
+        login: &Arc<dyn Login>,
+        sink: &NetSink,
+        to: &AddrVec,
+        kind: EntityType,
+        on: &Handle,
+    ) -> Link {
+        self.connect_within(me, login, sink, to, kind, limits::TCP_UNACKNOWLEDGED_WATCHED, on)
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "all of them go on to one task")]
+    fn connect_within(
+        &self,
+        me: &Peer,
+        login: &Arc<dyn Login>,
+        sink: &NetSink,
+        to: &AddrVec,
+        kind: EntityType,
+        unacknowledged: Duration,
+        on: &Handle,
+    ) -> Link {
         if let Some(network) = &self.0.network {
             return network.connect(me, sink, to, kind);
         }
         match self.local(to) {
             Some(there) => Self::join(me, sink, there),
-            None => tcp::connect(self.clone(), me.clone(), login.clone(), sink.clone(), to.clone(), kind, on),
+            None => {
+                let (me, login, sink, to) = (me.clone(), login.clone(), sink.clone(), to.clone());
+                tcp::connect(self.clone(), me, login, sink, to, kind, unacknowledged, on)
+            }
         }
     }
 

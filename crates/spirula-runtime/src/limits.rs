@@ -38,6 +38,9 @@ pub const TCP_KEEPALIVE: Duration = Duration::from_secs(15);
 /// Time that sent bytes may stay unacknowledged by the peer's host, or that the peer may leave
 /// its receive buffer full; then the connection is over.
 pub const TCP_UNACKNOWLEDGED: Duration = Duration::from_secs(60);
+/// The same for links that say little and often ([`crate::Hub::connect_watched`]). Between hosts that are cut off from each
+/// other TCP asks ever more rarely, and would find out late that they are no longer; such a link is made anew instead.
+pub const TCP_UNACKNOWLEDGED_WATCHED: Duration = Duration::from_millis(1500);
 
 /// Time without a byte from a peer that keeps its session, or that we called, after which it is
 /// asked whether it is there: a host may answer for a process that does not run any more.

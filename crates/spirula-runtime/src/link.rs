@@ -91,6 +91,8 @@ pub enum NetEvent {
     },
     /// A message came.
     Message(LinkId, Message),
+    /// A link that we opened goes on over another connection; nothing was lost.
+    Resumed(LinkId),
     /// The link is gone; nothing comes after this. Comes also when an outgoing link could
     /// not be opened.
     Closed(LinkId, Ended),
@@ -173,6 +175,8 @@ pub(crate) struct OutQueue {
     pub wake: Notify,
     /// Another connection takes the session over.
     pub replaced: Notify,
+    /// The connection is to be made anew.
+    pub anew: Notify,
     pub closing: AtomicBool,
 }
 
@@ -278,6 +282,15 @@ impl Link {
                 q.wake.notify_one();
             }
             Far::Carried(by) => by.close(self.0.id),
+        }
+    }
+
+    /// Goes on over a new connection, if it is a lossless TCP link that we opened and that is connected: the one there is may be
+    /// waiting long for a host that answers again. Nothing is lost.
+    pub fn renew(&self) {
+        if let Far::Tcp(q) = &self.0.far {
+            // Only who waits now: a connection that is made later is new anyway.
+            q.anew.notify_waiters();
         }
     }
 

@@ -68,6 +68,10 @@ struct Direct {
 
 struct Task {
     connection: Connection,
+    /// See [`limits::TCP_UNACKNOWLEDGED`].
+    unacknowledged: Duration,
+    /// It can be made anew: nothing is lost with the connection.
+    lossless: bool,
     sink: NetSink,
     pool: PayloadPool,
     ends: Ends,
@@ -94,6 +98,8 @@ struct Task {
 impl Task {
     fn new(connection: Connection, sink: NetSink, pool: PayloadPool, ends: Ends) -> Self {
         Self {
+            unacknowledged: limits::TCP_UNACKNOWLEDGED,
+            lossless: false,
             connection,
             sink,
             pool,
@@ -115,7 +121,7 @@ impl Task {
 
     /// Drives the connection until it ends; says why it did.
     async fn run(&mut self, mut stream: TcpStream) -> String {
-        if let Err(e) = socket_options(&stream) {
+        if let Err(e) = socket_options(&stream, self.unacknowledged) {
             return format!("set socket options: {e}");
         }
         let (mut reader, mut writer) = stream.split();
@@ -156,6 +162,7 @@ impl Task {
                     Err(e) => return format!("write: {e}"),
                 },
                 () = queue.wake.notified() => None,
+                () = queue.anew.notified(), if self.lossless => return "to be made anew".into(),
                 () = queue.replaced.notified() => return "the peer opened another connection".into(),
                 () = tokio::time::sleep(HELD_BACK), if held_back => None,
                 () = tokio::time::sleep_until(next_tick) => {
@@ -343,6 +350,8 @@ impl Task {
                     // A link that only changed its connection is no new link.
                     if !who.resumed {
                         self.sink.push(NetEvent::Opened { link: self.ends.link.clone(), peer, outgoing });
+                    } else if outgoing {
+                        self.sink.push(NetEvent::Resumed(self.ends.id));
                     }
                 }
                 Ok(false)
@@ -388,7 +397,7 @@ async fn later(verdict: &mut Option<oneshot::Receiver<Verdict>>) -> Option<Verdi
 }
 
 /// No delay for small writes, and an end for a peer that is gone without a word.
-fn socket_options(stream: &TcpStream) -> io::Result<()> {
+fn socket_options(stream: &TcpStream, unacknowledged: Duration) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let socket = socket2::SockRef::from(stream);
     let keepalive = socket2::TcpKeepalive::new()
@@ -396,5 +405,5 @@ fn socket_options(stream: &TcpStream) -> io::Result<()> {
         .with_interval(limits::TCP_KEEPALIVE / 3)
         .with_retries(3);
     socket.set_tcp_keepalive(&keepalive)?;
-    socket.set_tcp_user_timeout(Some(limits::TCP_UNACKNOWLEDGED))
+    socket.set_tcp_user_timeout(Some(unacknowledged))
 }

@@ -14,7 +14,7 @@ use spirula_runtime::auth::{
     Authenticator, Caller, Exchange, Grants, Login, METHOD_IN_PROCESS, NoneLogin, Responder, Step, Trusting, Verdict,
 };
 use spirula_runtime::{Hub, Link, LinkMode, Listener, NetEvent, NetSink, Peer, Reactors, Service};
-use spirula_types::{AddrVec, EntityType};
+use spirula_types::{AddrVec, EntityAddr, EntityType};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
@@ -321,4 +321,42 @@ fn strangers_of_one_place_are_bounded_and_make_room_when_they_go() {
         }
     }
     server.opened();
+}
+
+#[test]
+fn a_lossless_link_that_is_made_anew_says_so_and_loses_nothing() {
+    let (rt, there, here) = (runtime(), Inbox::new(), Inbox::new());
+    let hub = hub(LinkMode::Tcp, "crc");
+    let service = Service { me: Peer::new(EntityType::Osd, "1"), sink: there.sink.clone(), auth: Arc::new(Trusting::default()) };
+    let listener = hub.listen(&[LOCAL.parse().unwrap()], 7, service, &rt.next()).unwrap();
+    let mut me = Peer::new(EntityType::Osd, "0");
+    me.addrs = AddrVec(vec![EntityAddr::v2("127.0.0.1:1".parse().unwrap(), 5)]);
+    let login = NoneLogin::of(&me);
+    let link = hub.connect(&me, &login, &here.sink, &listener.addrs, EntityType::Osd, &rt.next());
+    let (_answers, _) = there.opened();
+    here.opened();
+    let (mut sent, mut resumed) = (0u64, 0);
+    let send = |n: &mut u64| {
+        link.send(Message { kind: 9, tid: *n, data: vec![7; 100_000].into(), ..Message::default() });
+        *n += 1;
+    };
+    for _ in 0..1000 {
+        (0..3).for_each(|_| send(&mut sent));
+        link.renew();
+        match here.rx.recv_timeout(Duration::from_millis(20)) {
+            Ok(NetEvent::Resumed(id)) => {
+                assert_eq!(id, link.id());
+                resumed += 1;
+            }
+            Ok(e) => panic!("{e:?}"),
+            Err(_) => {}
+        }
+        if resumed == 3 {
+            break;
+        }
+    }
+    assert_eq!(resumed, 3);
+    for n in 0..sent {
+        assert_eq!(there.message().tid, n);
+    }
 }

@@ -18,11 +18,12 @@ static GLOBAL_SEQ: AtomicU64 = AtomicU64::new(1);
 
 /// First pause before a lossless link tries again; doubles up to [`RETRY_MAX`].
 const RETRY_MIN: Duration = Duration::from_millis(20);
-const RETRY_MAX: Duration = Duration::from_secs(2);
-/// How long one address may take to answer.
-const CONNECT: Duration = Duration::from_secs(5);
+const RETRY_MAX: Duration = Duration::from_millis(500);
+/// How long one address may take to answer. Its kernel does that; one try is repeated after a second.
+const CONNECT: Duration = Duration::from_millis(1500);
 
-/// Opens a TCP link; the result comes as an event.
+/// Opens a TCP link; the result comes as an event. `unacknowledged`: see [`limits::TCP_UNACKNOWLEDGED`].
+#[allow(clippy::too_many_arguments, reason = "all of them go on to one task")]
 pub(crate) fn connect(
     hub: Hub,
     me: Peer,
@@ -30,12 +31,13 @@ pub(crate) fn connect(
     sink: NetSink,
     to: AddrVec,
     kind: EntityType,
+    unacknowledged: Duration,
     on: &Handle,
 ) -> Link {
     let ends = Ends::new();
     let link = ends.link.clone();
     on.spawn(async move {
-        let caller = Calling { hub, me, login, sink: sink.clone(), to, kind };
+        let caller = Calling { hub, me, login, sink: sink.clone(), to, kind, unacknowledged };
         let ended = caller.call(&ends).await;
         ends.link.close();
         sink.push(NetEvent::Closed(ends.id, Ended { why: format!("{}: {}", caller.to, ended.why), ..ended }));
@@ -50,6 +52,7 @@ struct Calling {
     sink: NetSink,
     to: AddrVec,
     kind: EntityType,
+    unacknowledged: Duration,
 }
 
 impl Calling {
@@ -104,6 +107,7 @@ impl Calling {
             endpoint.modes = self.hub.modes();
             let connection = Connection::connect(Arc::new(endpoint.clone()), target, clock::monotonic());
             let mut task = Task::new(connection, self.sink.clone(), self.hub.pool().clone(), ends.clone());
+            (task.unacknowledged, task.lossless) = (self.unacknowledged, lossless);
             let why = task.run(stream).await;
             GLOBAL_SEQ.fetch_max(task.connection.global_seq() + 1, Ordering::Relaxed);
             if task.established {
@@ -135,7 +139,7 @@ async fn open(to: &AddrVec) -> Result<(TcpStream, EntityAddr), Ended> {
             }
             Err(_) => {
                 refused = false;
-                format!("connect to {addr}: no answer within {} s", CONNECT.as_secs())
+                format!("connect to {addr}: no answer within {CONNECT:?}")
             }
         };
         if !why.is_empty() {

@@ -219,6 +219,8 @@ impl Daemon for MgrDaemon {
                 let peer = spirula_mgr::Peer { name: peer.name(), auth_id: peer.id, addrs: peer.addrs, caps };
                 self.feed(MgrEvent::SessionOpened { conn, peer });
             }
+            // Only lossless links are.
+            MgrMail::Net(NetEvent::Resumed(_)) => {}
             MgrMail::Net(NetEvent::Closed(conn, _)) if self.is_mon(conn) => {
                 self.mon = None;
                 self.mons.next();

@@ -266,7 +266,7 @@ impl MonDaemon {
         let usable = |p: &PeerLink| p.addrs == addrs && (!p.link.is_closed() || now < p.since + RECONNECT);
         if !self.peers.get(&name).is_some_and(usable) {
             let sink = self.mailbox.sink();
-            let link = self.hub.connect(&self.me, &self.login, &sink, &addrs, EntityType::Mon, &self.on);
+            let link = self.hub.connect_watched(&self.me, &self.login, &sink, &addrs, EntityType::Mon, &self.on);
             if let Some(old) = self.peers.insert(name.clone(), PeerLink { link, addrs, since: now }) {
                 old.link.close();
             }
@@ -384,7 +384,7 @@ impl Daemon for MonDaemon {
         match event {
             MonMail::Net(NetEvent::Message(conn, message)) => self.feed(MonEvent::Message { conn, message }),
             // The way to another monitor; it speaks over one of its own.
-            MonMail::Net(NetEvent::Opened { outgoing: true, .. }) => {}
+            MonMail::Net(NetEvent::Opened { outgoing: true, .. } | NetEvent::Resumed(_)) => {}
             MonMail::Net(NetEvent::Opened { link, peer, .. }) => {
                 let conn = link.id();
                 self.links.insert(conn, link);
