@@ -43,12 +43,10 @@ impl Osd {
     pub(crate) fn opener(&self) -> impl Fn(&AddrVec, Way) -> Link + use<> {
         let (hub, login, sink, on) = (self.hub.clone(), self.login.clone(), self.mailbox.sink(), self.on.clone());
         let (data, back, front) = (self.me_cluster.clone(), beating(&self.me_cluster), beating(&self.me));
-        move |to, way| {
-            match way {
-                Way::Data => hub.connect(&data, &login, &sink, to, EntityType::Osd, &on),
-                Way::Back => hub.connect_watched(&back, &login, &sink, to, EntityType::Osd, &on),
-                Way::Front => hub.connect_watched(&front, &login, &sink, to, EntityType::Osd, &on),
-            }
+        move |to, way| match way {
+            Way::Data => hub.connect(&data, &login, &sink, to, EntityType::Osd, &on),
+            Way::Back => hub.connect_watched(&back, &login, &sink, to, EntityType::Osd, &on),
+            Way::Front => hub.connect_watched(&front, &login, &sink, to, EntityType::Osd, &on),
         }
     }
 
@@ -56,7 +54,7 @@ impl Osd {
         let ours = |a: &AddrVec| a.0.iter().filter_map(|a| a.addr).map(|a| a.ip()).collect::<Vec<_>>();
         let mine = [ours(&self.me.addrs), ours(&self.me_cluster.addrs)].concat();
         let here = |a: &AddrVec| ours(a).iter().all(|ip| mine.contains(ip));
-        if self.peers.closed(link, ended, here) {
+        if self.peers.closed(link, ended, clock::monotonic(), here) {
             let open = self.opener();
             self.peers.reopen(open);
         }

@@ -256,12 +256,12 @@ impl Pacer {
         }
     }
 
-    /// Of `most` pieces of work, how many may be under way at a time.
-    pub fn width(&self, most: usize) -> usize {
+    /// Of `most` pieces of work of about `bytes`, how many may be under way at a time.
+    pub fn width(&self, most: usize, bytes: u64) -> usize {
         match self.limit {
             Limit::None => most,
-            // A tenth of a second's work, in pieces of 4 MiB.
-            Limit::Rate(rate) => ((rate / 10.0 / (4 << 20) as f64) as usize).clamp(1, most.max(1)),
+            // A tenth of a second's work.
+            Limit::Rate(rate) => ((rate / 10.0 / bytes.max(1) as f64) as usize).clamp(1, most.max(1)),
             Limit::Rest => 0,
         }
     }

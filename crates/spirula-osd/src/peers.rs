@@ -26,6 +26,9 @@
 //!   its port refused. Firewalls forge resets, not FINs. A peer that lives closes its links to us
 //!   only when its map shows us down, and then our report counts for nothing.
 //!
+//! A process that was killed while it had something to read ends that connection with a reset; its others tell in due form. So a
+//! refusal without proof is reported [`PROOF`] later: once the map shows the peer down, proof changes nothing.
+//!
 //! The addresses must be the peer's own: translated ones (NAT) with several OSDs behind one address
 //! are not supported, as in Ceph.
 
@@ -41,6 +44,8 @@ pub const PING_EVERY: Duration = Duration::from_millis(500);
 /// Length of a read lease, milliseconds. The same in the whole cluster, see
 /// `spirula_pg::Leases`.
 pub const LEASE_MS: u64 = 3000;
+/// How long a refusal waits for the proof that the peer is gone.
+const PROOF: Duration = Duration::from_millis(150);
 /// How often a report is repeated.
 const REPORT_EVERY: Duration = Duration::from_secs(2);
 
@@ -83,9 +88,16 @@ struct Peer {
     /// When it was last reported, and as what.
     reported: Option<(Duration, Option<Refusal>)>,
     refused: Option<Refusal>,
+    /// Since when.
+    refused_at: Duration,
 }
 
 impl Peer {
+    /// The refusal that is to be reported.
+    fn known_refusal(&self, now: Duration) -> Option<Refusal> {
+        self.refused.filter(|r| r.gone || now.saturating_sub(self.refused_at) >= PROOF)
+    }
+
     fn silent(&self, now: Duration) -> Duration {
         let pinged = self.paths.iter().filter(|(way, _)| **way != Way::Data);
         pinged.map(|(_, p)| now.saturating_sub(p.heard)).max().unwrap_or_default()
@@ -146,7 +158,8 @@ impl Peers {
                 self.by_link.insert(link.id(), (*osd, way));
                 paths.insert(way, Path { link, opened: false, heard: now, answered: false });
             }
-            let peer = Peer { addrs: addrs.clone(), paths, pinged: Duration::ZERO, reported: None, refused: None };
+            let (pinged, refused_at) = (Duration::ZERO, Duration::ZERO);
+            let peer = Peer { addrs: addrs.clone(), paths, pinged, reported: None, refused: None, refused_at };
             self.by_osd.insert(*osd, peer);
         }
     }
@@ -186,12 +199,14 @@ impl Peers {
 
     /// An outgoing link broke; `here` says whether an address is this host's. True if it is to be
     /// made again at once ([`Peers::reopen`]); else that is for the next round.
-    pub fn closed(&mut self, link: LinkId, ended: &Ended, here: impl Fn(&AddrVec) -> bool) -> bool {
+    pub fn closed(&mut self, link: LinkId, ended: &Ended, now: Duration, here: impl Fn(&AddrVec) -> bool) -> bool {
         let Some((osd, way)) = self.by_link.remove(&link) else { return false };
         let Some(p) = self.by_osd.get_mut(&osd) else { return false };
         if ended.refused {
             let gone = ended.hung_up || here(address(&p.addrs, way)) || p.refused.is_some_and(|r| r.gone);
-            p.refused = Some(Refusal { gone });
+            if p.refused.replace(Refusal { gone }).is_none() {
+                p.refused_at = now;
+            }
         }
         let Some(path) = p.paths.get_mut(&way) else { return false };
         path.link.close();
@@ -248,15 +263,16 @@ impl Peers {
         }
     }
 
-    /// Peers to report now: those that refuse, at once; those that are silent for `grace`.
+    /// Peers to report now: those that refuse, at once or nearly so; those that are silent for `grace`.
     pub fn silent(&mut self, now: Duration, grace: Duration) -> Vec<Silent> {
         let mut out = Vec::new();
         for (osd, p) in &mut self.by_osd {
             let silent = p.silent(now);
-            let due = p.reported.is_none_or(|(at, what)| now.saturating_sub(at) >= REPORT_EVERY || what != p.refused);
-            if due && (silent >= grace || p.refused.is_some()) {
-                p.reported = Some((now, p.refused));
-                out.push(Silent { osd: *osd, silent, refused: p.refused });
+            let refused = p.known_refusal(now);
+            let due = p.reported.is_none_or(|(at, what)| now.saturating_sub(at) >= REPORT_EVERY || what != refused);
+            if due && (silent >= grace || refused.is_some()) {
+                p.reported = Some((now, refused));
+                out.push(Silent { osd: *osd, silent, refused });
             }
         }
         out
@@ -325,10 +341,14 @@ mod tests {
             self.peers.by_link.iter().find(|(_, (_, w))| *w == way).map(|(id, _)| *id).unwrap()
         }
 
+        fn refused_by(&mut self, way: Way, ended: &Ended, here: bool) {
+            self.peers.closed(self.link(way), ended, SECOND, |_| here);
+        }
+
         fn refused(&mut self, hung_up: bool, here: bool) -> Vec<Silent> {
             let ended = Ended { why: String::new(), refused: true, hung_up };
-            self.peers.closed(self.link(Way::Data), &ended, |_| here);
-            self.peers.silent(SECOND, 4 * SECOND)
+            self.refused_by(Way::Data, &ended, here);
+            self.peers.silent(SECOND + PROOF, 4 * SECOND)
         }
     }
 
@@ -338,21 +358,31 @@ mod tests {
     fn refusal_is_reported_at_once_and_is_proof_only_here_or_after_a_hang_up() {
         for (hung_up, here, gone) in [(false, false, false), (true, false, true), (false, true, true)] {
             let said = World::new(false).refused(hung_up, here);
-            assert_eq!(said, [Silent { osd: 5, silent: Duration::ZERO, refused: Some(Refusal { gone }) }]);
+            assert_eq!(said, [Silent { osd: 5, silent: PROOF, refused: Some(Refusal { gone }) }]);
         }
         let mut w = World::new(false);
-        w.peers.closed(w.link(Way::Data), &"reset".into(), |_| true);
-        assert_eq!(w.peers.silent(SECOND, 4 * SECOND), []);
+        w.refused_by(Way::Data, &"reset".into(), true);
+        assert_eq!(w.peers.silent(2 * SECOND, 4 * SECOND), []);
     }
 
     #[test]
     fn proof_that_comes_later_is_reported_without_waiting() {
         let mut w = World::new(false);
         assert_eq!(w.refused(false, false).len(), 1);
-        assert_eq!(w.peers.silent(SECOND, 4 * SECOND), [], "said already");
+        assert_eq!(w.peers.silent(SECOND + PROOF, 4 * SECOND), [], "said already");
         let open = w.opener();
         w.peers.reopen(open);
         assert_eq!(w.refused(true, false)[0].refused, Some(Refusal { gone: true }));
+    }
+
+    #[test]
+    fn a_refusal_without_proof_waits_for_it_and_proof_is_told_at_once() {
+        let refused = |hung_up| Ended { why: String::new(), refused: true, hung_up };
+        let mut w = World::new(false);
+        w.refused_by(Way::Data, &refused(false), false);
+        assert_eq!(w.peers.silent(SECOND, 4 * SECOND), []);
+        w.refused_by(Way::Back, &refused(true), false);
+        assert_eq!(w.peers.silent(SECOND, 4 * SECOND)[0].refused, Some(Refusal { gone: true }));
     }
 
     #[test]
@@ -374,11 +404,11 @@ mod tests {
     fn a_link_that_never_opened_waits_for_the_next_round() {
         let mut w = World::new(false);
         let link = w.link(Way::Back);
-        assert!(!w.peers.closed(link, &"no way".into(), |_| false));
+        assert!(!w.peers.closed(link, &"no way".into(), SECOND, |_| false));
         let open = w.opener();
         w.peers.reopen(open);
         let link = w.link(Way::Back);
         w.peers.opened(link);
-        assert!(w.peers.closed(link, &"reset".into(), |_| false));
+        assert!(w.peers.closed(link, &"reset".into(), SECOND, |_| false));
     }
 }

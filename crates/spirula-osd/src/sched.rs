@@ -178,7 +178,7 @@ impl Scheduler {
             true => self.knobs.max_active,
             false => judged.clamp(self.knobs.max_active, UNDER_WAY_MAX.max(self.knobs.max_active)),
         };
-        self.pacer.width(most)
+        self.pacer.width(most, self.object_bytes + OBJECT_COST)
     }
 
     /// When a turn that is wanted may be possible; `None` if none is.

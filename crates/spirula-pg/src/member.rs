@@ -181,7 +181,8 @@ impl Pg {
             if last {
                 self.missing.remove(&u.object);
                 self.own_copy_replaced(&u.object, cx);
-            } else if let Some(need) = self.missing.get(&u.object).filter(|i| i.have != EVersion::default()).map(|i| i.need)
+            } else if let Some(need) =
+                self.missing.get(&u.object).filter(|i| i.have != EVersion::default()).map(|i| i.need)
             {
                 self.missing.set(u.object.clone(), need, EVersion::default());
             }

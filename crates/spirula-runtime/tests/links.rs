@@ -327,7 +327,8 @@ fn strangers_of_one_place_are_bounded_and_make_room_when_they_go() {
 fn a_lossless_link_that_is_made_anew_says_so_and_loses_nothing() {
     let (rt, there, here) = (runtime(), Inbox::new(), Inbox::new());
     let hub = hub(LinkMode::Tcp, "crc");
-    let service = Service { me: Peer::new(EntityType::Osd, "1"), sink: there.sink.clone(), auth: Arc::new(Trusting::default()) };
+    let service =
+        Service { me: Peer::new(EntityType::Osd, "1"), sink: there.sink.clone(), auth: Arc::new(Trusting::default()) };
     let listener = hub.listen(&[LOCAL.parse().unwrap()], 7, service, &rt.next()).unwrap();
     let mut me = Peer::new(EntityType::Osd, "0");
     me.addrs = AddrVec(vec![EntityAddr::v2("127.0.0.1:1".parse().unwrap(), 5)]);

@@ -20,8 +20,8 @@ mod pg;
 pub mod transaction;
 pub mod version;
 
-pub use dirty::{BLOCK as DIRTY_BLOCK, Dirty};
 pub use addr::{AddrVec, EntityAddr, EntityName, EntityType};
+pub use dirty::{BLOCK as DIRTY_BLOCK, Dirty};
 pub use object::{HObject, NS_ALL, ObjectLocator, SNAP_DIR, SNAP_HEAD};
 pub use pg::{EVersion, Peer, PgId, ReqId, SpgId};
 

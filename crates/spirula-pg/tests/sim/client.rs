@@ -98,7 +98,9 @@ impl Client {
                 ops.push(OsdOp::omap_set_vals(&[(text.clone(), text.clone())]));
             }
             let mut padded = text.to_vec();
-            padded.resize(pace.token.max(16), 0);
+            if map.ec.is_none() {
+                padded.resize(pace.token.max(16), 0);
+            }
             ops.push(OsdOp::append(padded.into()));
         } else {
             ops.push(OsdOp::read(0, 0));

@@ -70,7 +70,7 @@ pub struct Pace {
 impl Pace {
     fn new(rng: &mut Rng) -> Self {
         let mut of = |from: &[usize]| from[rng.below(from.len())];
-        Self {
+        let mut pace = Self {
             deliver: of(&[10, 40, 80]),
             commit: of(&[5, 20, 60]),
             local: 10,
@@ -87,8 +87,14 @@ impl Pace {
             deletes: of(&[0, 10, 40]) as u64,
             under_way: of(&[1, 4, 12]),
             objects: of(&[1, 6, 20]),
-            token: of(&[16, 1616, 6000]),
-        }
+            token: 16,
+        };
+        pace.token = match pace.under_way {
+            1 => 16,
+            4 => 6000,
+            _ => 1616,
+        };
+        pace
     }
 
     /// A healthy network and disk.
