@@ -30,6 +30,10 @@
 //! nothing in peering and is deleted, or filled anew. Nothing is lost by that: the good copies are as many
 //! as the pool has members, less those that failed since.
 //!
+//! *Nor is anything taken back in an erasure-coded PG.* Each shard's copies fold by themselves, by the same
+//! rule. All members had all entries durably when the PG was ready, so the fold forgets the undo copies; the
+//! acting members were `k + m`, so the loss of `m` after it is borne as ever.
+//!
 //! *After it the rules of peering hold.* All good copies have the same history: one activation (`les`
 //! is the epoch before the merge), no log but one position (a new version, later than any of either
 //! PG, so that a copy from before the merge shares nothing with it and is filled anew), the requests
@@ -121,6 +125,11 @@ impl Pg {
         };
         let newest = merged.map_or(0, |m| m.source_version.version.max(m.target_version.version));
         let at = EVersion::new(epoch, newest + 1);
+        // Nothing of a good copy will be taken back, and of any other nothing counts: undo copies go.
+        for pg in sources.iter_mut().chain([&mut *self]) {
+            let all = pg.info.as_ref().map(PgInfo::last_update);
+            all.into_iter().for_each(|to| pg.roll_forward(to, &mut txn));
+        }
         for s in &mut sources {
             if good {
                 self.take_in(s, at);
@@ -164,8 +173,7 @@ impl Pg {
             log_tail: at,
             last_user_version: info.head.last_user_version.max(theirs.head.last_user_version),
             counts: sum(&info.head.counts, &theirs.head.counts),
-            // Merged are PGs of replicated pools only.
-            rolled: EVersion::default(),
+            rolled: at,
         };
         info.les = epoch - 1;
         info.history_les = info.history_les.min(theirs.history_les);

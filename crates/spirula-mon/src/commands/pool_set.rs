@@ -282,11 +282,6 @@ fn set_pg_num(ctx: &mut CommandCtx<'_>, id: PoolId, n: u32) -> Result<(), (i32, 
             ),
         ));
     }
-    if n < pool.pg_num && pool.is_erasure() {
-        let text =
-            format!("this version merges placement groups of replicated pools only: pg_num stays {}", pool.pg_num);
-        return Err((EOPNOTSUPP, text));
-    }
     if pool.has_flag(flag::CREATING) && n != pool.pg_num {
         return Err((spirula_types::errno::EBUSY, "currently creating pgs, wait".into()));
     }
