@@ -107,6 +107,8 @@ class Hosts(Case):
     """Three hosts, each a monitor and an OSD; managers on two. `six`: IPv6; `networks`: 2 for one of the OSDs' own."""
     six, networks = False, 1
     mons = ['a', 'b', 'c']
+    # Hosts without a monitor.
+    others_there = ['client', 'dns']
 
     def setup(self, clients):
         netns.need()
@@ -114,7 +116,7 @@ class Hosts(Case):
         self.scratch = tempfile.mkdtemp(prefix='spirula-e2e-', dir=os.environ.get('SPIRULA_E2E_DIR', '/var/tmp'))
         os.chmod(self.scratch, 0o755)
         clients.enter(self.scratch)
-        self.net = netns.Net(self.scratch, self.mons + ['client', 'dns'], self.six, self.networks)
+        self.net = netns.Net(self.scratch, self.mons + self.others_there, self.six, self.networks)
         self.client = self.net['client']
         self.conf = os.path.join(self.scratch, 'client.conf')
         try:
@@ -137,7 +139,16 @@ class Hosts(Case):
         for h in others:
             mgr = ['--mgr', 'y'] if h is others[0] else []
             h.spirula('join', self.token('--mon'), '--dir', h.dir, '--mon', h.name, *mgr, '--osd-size', '1G')
-        # A client host gets what an administrator gives it: a configuration and a key.
+        self.client_files()
+        self.wait_quorum(self.mons)
+        self.wait_osds(len(self.mons))
+        self.ceph('osd', 'pool', 'create', 'data', '16')
+        self.ceph('osd', 'pool', 'application', 'enable', 'data', 'rados')
+        self.wait_clean()
+
+    def client_files(self):
+        """A client host gets what an administrator gives it: a configuration and a key."""
+        first = self.net[self.mons[0]]
         shutil.copy(os.path.join(first.dir, 'ceph.client.admin.keyring'), os.path.join(self.scratch, 'client.keyring'))
         with open(os.path.join(first.dir, 'ceph.conf')) as f:
             auth = [l for l in f if l.startswith('auth_')]
@@ -145,14 +156,13 @@ class Hosts(Case):
             f.write('[global]\nmon_host = ' + ','.join(map(self.mon_addr, self.mons)) + '\n' + ''.join(auth) +
                     f'keyring = {self.scratch}/client.keyring\nlog_file =\nadmin_socket =\n' +
                     ('ms_bind_ipv6 = true\nms_bind_ipv4 = false\n' if self.six else ''))
-        self.wait_quorum(self.mons)
-        self.wait_osds(len(self.mons))
-        self.ceph('osd', 'pool', 'create', 'data', '16')
-        self.ceph('osd', 'pool', 'application', 'enable', 'data', 'rados')
-        self.wait_clean()
 
     def teardown(self):
         logs = ''.join(h.logs() for h in self.net.hosts.values())
+        keep = os.environ.get('SPIRULA_E2E_LOGS')
+        if keep:
+            with open(keep, 'w') as f:
+                f.write(logs)
         self.bad_log = [l for l in logs.splitlines() if 'panicked' in l]
         self.net.close()
         self.clients.leave()
@@ -181,7 +191,7 @@ class Hosts(Case):
         os.close(fd)
         os.chmod(path, 0o644)
         argv = (host or self.client).wrap(self.clients.python() + [path, self.conf, *map(str, args)])
-        return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        return subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def leader(self):
         return self.json('quorum_status')['quorum_leader_name']

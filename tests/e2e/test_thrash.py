@@ -2,27 +2,28 @@
 
 OSDs and hosts are killed, stopped with SIGSTOP, cut off (both ways, one way, one network), stopped cleanly, taken out and
 in, marked down; disks are swapped for empty ones (keeping their number, and by purge and a new one), bits are flipped in
-store files, the cluster is filled up. One at a time and two at a time. In the end: no acknowledged write lost, no wrong byte,
-every PG active+clean, deep scrub finds nothing.
+store files, the disks are filled up with data (full_disks.py), and the cluster by lower ratios. One at a time and two at a time
+(two victims of one fault, or two faults). In the end: no acknowledged write lost, no wrong byte, every PG active+clean,
+deep scrub finds nothing.
 
 The monitor and the manager are on a host of their own, which stays (their deaths: test_processes). What happens follows from
 a seed (THRASH_SEED, else drawn; printed), for THRASH_MINUTES (default 2); `cargo xtask soak thrash` runs it
-longer and keeps the report (THRASH_REPORT).
+longer and keeps the report (THRASH_REPORT). THRASH_EVENTS=fill,kill: only these.
 """
-import json, os, random, re, shutil, signal, subprocess, tempfile, time
+import collections, json, os, random, re, shutil, signal, subprocess, tempfile, time
 import netns
-from harness import Case
+from full_disks import FullDisks
 from test_processes import Hosts
 
 # Writers, each with objects of its own, so that it knows what each must hold; every answer is checked. Readers look at
 # others' objects: what they see must not be older than what was acknowledged before they asked. Data says what it is: every
 # 32 bytes name writer, object, place and version. Requests have no time limit: an answer comes, or the run fails.
 LOAD = r'''
-import json, os, random, struct, sys, threading, time, rados
+import collections, json, os, random, struct, sys, threading, time, rados
 conf, name, seed, pools, stop, verify = sys.argv[1:7]
 REC, MAGIC = struct.Struct('<8sHHIQQ'), b'THRASH!\n'
 end_, notes, lock = [False], [], threading.Lock()
-ops, slow, errors = [0], [], []
+ops, writes, slow, errors = [0], [0], [], []
 def data(w, o, at, length, v):
     return b''.join(REC.pack(MAGIC, w, o, (at + i) // 32, v, v * 0x9E3779B97F4A7C15 & (1 << 64) - 1) for i in range(0, length, 32))
 def connect():
@@ -51,6 +52,7 @@ class Writer(threading.Thread):
             kind = 'full'
         if kind == 'append' and (not have or len(have) > 300000 or self.ec == 'append'):
             kind = 'full'
+        writes[0] += kind != 'read'
         if kind == 'full':
             b = data(self.w, o, 0, size, self.v)
             self.io.write_full(n, b)
@@ -75,7 +77,9 @@ class Writer(threading.Thread):
                 assert have is None, f'{n} is gone'
             self.model.pop(o, None); self.meta.pop(o, None)
         elif kind == 'meta':
-            if have is None: return
+            if have is None:
+                writes[0] -= 1
+                return
             k, v = f'k{r.randrange(20)}', f'{self.v}'
             with rados.WriteOpCtx() as op:
                 self.io.set_omap(op, (k,), (v.encode(),))
@@ -144,7 +148,7 @@ threads = writers + [Reader(0)]
 print('begun', flush=True)
 [t.start() for t in threads]
 [t.join() for t in threads]
-print(json.dumps({'ops': ops[0], 'slow': slow, 'errors': errors}), flush=True)
+print(json.dumps({'ops': ops[0], 'writes': writes[0], 'slow': slow, 'errors': errors}), flush=True)
 while not os.path.exists(verify): time.sleep(0.2)
 for w in writers:
     try:
@@ -156,31 +160,35 @@ print(json.dumps({'errors': errors, 'checked': sum(len(w.model) for w in writers
 os._exit(0)
 '''
 
+# Scrubs PGs: argv[2] says how, argv[3] names them.
+SCRUB = r'''
+import json, sys, rados
+with rados.Rados(conffile=sys.argv[1], conf={'rados_mon_op_timeout': '30'}) as c:
+    for pg in sys.argv[3].split(','):
+        r = c.mgr_command(json.dumps({'prefix': f'pg {sys.argv[2]}', 'pgid': pg}), b'')
+        assert r[0] == 0, r
+'''
+
 MAGIC = b'THRASH!\n'
 
 
-class Thrash(Hosts):
+class Thrash(FullDisks, Hosts):
     """A monitor's host, three hosts with two OSDs each, a client."""
     mons = ['m']
     hosts = ['a', 'b', 'c']
-    per_host, size, networks = 2, '2G', 2
+    others_there = [*hosts, 'client']
+    # Small, so that they can be filled.
+    per_host, size, networks = 2, '512M', 2
 
-    def setup(self, clients):
-        netns.need()
-        self.clients = clients
-        self.scratch = tempfile.mkdtemp(prefix='spirula-e2e-', dir=os.environ.get('SPIRULA_E2E_DIR', '/var/tmp'))
-        os.chmod(self.scratch, 0o755)
-        clients.enter(self.scratch)
-        self.net = netns.Net(self.scratch, ['m', *self.hosts, 'client'], networks=self.networks)
-        self.client = self.net['client']
-        self.conf = os.path.join(self.scratch, 'client.conf')
+    def found(self):
         m = self.net['m']
         m.spirula('create', '--dir', m.dir, '--addr', m.addr(), '--public-network', self.net.network(),
                   '--cluster-network', self.net.network(1), '--start')
         self.host_of = {}
         for n in self.hosts:
             self.join(n, self.per_host)
-        self.fsid = self.client_files()
+        self.client_files()
+        self.fsid = self.json('fsid')['fsid']
         self.wait_osds(self.per_host * len(self.hosts))
 
     def join(self, host, count):
@@ -189,16 +197,6 @@ class Thrash(Hosts):
         h.spirula('join', self.token(), '--dir', h.dir, '--osds', str(count), '--osd-size', self.size)
         for d in h.daemons():
             self.host_of[int(d.split('.')[1])] = h
-
-    def client_files(self):
-        m = self.net['m']
-        shutil.copy(os.path.join(m.dir, 'ceph.client.admin.keyring'), os.path.join(self.scratch, 'client.keyring'))
-        with open(os.path.join(m.dir, 'ceph.conf')) as f:
-            lines = list(f)
-        with open(self.conf, 'w') as f:
-            f.write('[global]\nmon_host = ' + self.mon_addr('m') + '\n' + ''.join(l for l in lines if l.startswith('auth_')) +
-                    f'keyring = {self.scratch}/client.keyring\nlog_file =\nadmin_socket =\n')
-        return self.json('fsid')['fsid']
 
     # ---- what is asked of the cluster ----
 
@@ -231,8 +229,10 @@ class Thrash(Hosts):
         """One OSD, two, or all of a host."""
         how = self.rng.choice(['one', 'one', 'two', 'host'])
         if how == 'host':
+            self.scope = 'a whole host'
             h = self.net[self.rng.choice(self.hosts)]
             return f'host {h.name}', [o for o in self.osds() if self.host_of[o] is h]
+        self.scope = f'{how} at a time'
         some = self.rng.sample(self.osds(), 1 if how == 'one' else 2)
         return ' and '.join(f'osd.{o}' for o in some), some
 
@@ -259,6 +259,7 @@ class Thrash(Hosts):
         return f'SIGSTOP {what}', lambda: [self.host_of[o].signal(f'osd.{o}', signal.SIGCONT) for o in some]
 
     def cut(self):
+        self.scope = 'a whole host'
         h = self.net[self.rng.choice(self.hosts)]
         networks = self.rng.choice([[0], [1], [0, 1]])
         for n in networks:
@@ -268,6 +269,7 @@ class Thrash(Hosts):
                 lambda: [h.link(True, n) for n in networks])
 
     def cut_two(self):
+        self.scope = 'two hosts'
         some = [self.net[n] for n in self.rng.sample(self.hosts, 2)]
         for h in some:
             h.link(False, 0), h.link(False, 1)
@@ -277,7 +279,7 @@ class Thrash(Hosts):
     def deafen(self):
         """What one host sends to the others is lost; what they send arrives."""
         h = self.net[self.rng.choice(self.hosts)]
-        n = self.rng.randrange(2)
+        n, self.scope = self.rng.randrange(2), 'a whole host'
         others = [self.net[x] for x in self.hosts if x != h.name]
         some = others if self.rng.random() < 0.7 else others[:1]
         for x in some:
@@ -295,7 +297,7 @@ class Thrash(Hosts):
         self.ceph('osd', 'down', str(o))
         return f'osd.{o} marked down', lambda: None
 
-    def full(self):
+    def ratio(self):
         """Full is what holds this much already: clients' writes wait until there is room again."""
         self.ceph('osd', 'set-nearfull-ratio', '0.00001')
         self.ceph('osd', 'set-backfillfull-ratio', '0.00002')
@@ -305,7 +307,7 @@ class Thrash(Hosts):
             self.ceph('osd', 'set-full-ratio', '0.95')
             self.ceph('osd', 'set-backfillfull-ratio', '0.90')
             self.ceph('osd', 'set-nearfull-ratio', '0.85')
-        return 'the cluster is full', undo
+        return 'the cluster is full by its ratio', undo
 
     def flip(self):
         """Bits flip in the stores of one host, always the same one: each object has a copy there, and two elsewhere."""
@@ -328,11 +330,19 @@ class Thrash(Hosts):
                 f.seek(place + 2)
                 f.write(b'O')
                 flipped += 1
+        self.rot += flipped
         return f'{flipped} bytes rot in osd.{o}', lambda: self.start([o])
+
+    def sound(self):
+        """A disk goes for good only when no other copy is bad: rot that nobody has met yet is repaired."""
+        self.wait_clean()
+        if self.rot > self.rot_mended:
+            self.scrub('repair')
+            self.rot_mended = self.rot
 
     def swap(self):
         """An empty disk in the place of a full one, with the same number."""
-        self.wait_clean()
+        self.sound()
         o = self.rng.choice(self.osds())
         h, name = self.host_of[o], f'osd.{o}'
         safe = self.ceph('osd', 'ok-to-stop', str(o), check=False)
@@ -352,7 +362,7 @@ class Thrash(Hosts):
 
     def replace(self):
         """An OSD is purged, and its host gets a new one."""
-        self.wait_clean()
+        self.sound()
         o = self.rng.choice(self.osds())
         h, name = self.host_of.pop(o), f'osd.{o}'
         h.stop(name)
@@ -378,17 +388,37 @@ class Thrash(Hosts):
             self.ceph('osd', 'pool', 'application', 'enable', name, 'thrash')
         return made
 
+    def faults(self):
+        """Each with how often it comes in a turn through all; and those that another may come beside."""
+        often = [(self.kill, 4), (self.stop, 2), (self.freeze, 3), (self.cut, 3), (self.cut_two, 1), (self.deafen, 2), (self.out, 2),
+                 (self.down, 1), (self.ratio, 1), (self.fill, 1), (self.flip, 2), (self.swap, 1), (self.replace, 1)]
+        only = os.environ.get('THRASH_EVENTS', '').split(',')
+        return [f for f, n in often for _ in range(n) if only == [''] or f.__name__ in only]
+
+    BESIDE = ['kill', 'stop', 'freeze', 'cut', 'deafen', 'out', 'down']
+    NAMES = {'kill': 'kill -9', 'stop': 'clean stop', 'freeze': 'SIGSTOP', 'cut': 'cut off, both ways', 'cut_two': 'cut off, both ways',
+             'deafen': 'cut off, one way', 'out': 'out and in', 'down': 'marked down', 'ratio': 'full by the ratio', 'fill': 'disks full of data',
+             'flip': 'bytes rot in a store', 'swap': 'empty disk, same number', 'replace': 'purged, a new OSD'}
+
+    def fault(self, f):
+        self.scope = 'one at a time'
+        what, undo = f()
+        self.note(what)
+        self.counts[self.NAMES[f.__name__], self.scope] += 1
+        return what, undo
+
     def test_nothing_is_lost(self):
         seed = os.environ.get('THRASH_SEED') or str(random.randrange(1 << 31))
         minutes = float(os.environ.get('THRASH_MINUTES', '2'))
-        only = os.environ.get('THRASH_EVENTS', '')
         print(f'  seed {seed} (THRASH_SEED), {minutes:g} minutes', flush=True)
         self.rng, self.begun, self.events = random.Random(seed), time.time(), []
+        self.counts, self.errors, self.fillers, self.full_times = collections.Counter(), [], [], []
+        self.rot = self.rot_mended = 0
         self.rotten = self.rng.choice(self.hosts)
         for who, name, value in [('osd', 'osd_max_markdown_count', '10000'), ('mon', 'mon_osd_adjust_heartbeat_grace', 'false'),
                                  ('mon', 'mon_osd_down_out_interval', '12'), ('osd', 'osd_scrub_auto_repair', 'true')]:
             self.ceph('config', 'set', who, name, value, check=name != 'osd_scrub_auto_repair')
-        pools = self.pools()
+        pools = self.made = self.pools()
         self.wait_clean()
         stop, verify = os.path.join(self.scratch, 'stop'), os.path.join(self.scratch, 'verify')
         arg = ','.join(f'{n}:{e}' for n, e in pools) if len(pools) > 1 else 'rep:,rep:'
@@ -398,21 +428,30 @@ class Thrash(Hosts):
         time.sleep(3)
         times, end = [], time.time() + minutes * 60
         try:
-            kinds = [self.kill] * 4 + [self.stop] * 2 + [self.freeze] * 3 + [self.cut] * 3 + [self.cut_two, self.deafen, self.deafen,
-                     self.out, self.out, self.down, self.full, self.flip, self.flip, self.swap, self.replace]
-            if only:
-                kinds = [getattr(self, k) for k in only.split(',')]
             turn = []
             while time.time() < end:
                 # In turns through all of them, so that a short run has every kind.
                 if not turn:
-                    turn = kinds[:]
+                    turn = self.faults()
                     self.rng.shuffle(turn)
-                what, undo = turn.pop()()
-                self.note(what)
+                f = turn.pop()
+                what, undo = self.fault(f)
                 time.sleep(self.rng.choice([0.5, 2, 4, 7, 7, 15 if minutes > 5 else 5]))
+                beside = [g for g in turn if g.__name__ in self.BESIDE]
+                if f.__name__ in self.BESIDE and beside and self.rng.random() < 0.3:
+                    g = self.rng.choice(beside)
+                    turn.remove(g)
+                    also, undo_also = self.fault(g)
+                    self.counts['another fault beside one', 'two at a time'] += 1
+                    time.sleep(self.rng.choice([0.5, 3, 6]))
+                    # In either order.
+                    if self.rng.random() < 0.5:
+                        undo, undo_also = undo_also, undo
+                    undo()
+                    undo = undo_also
+                    time.sleep(self.rng.choice([0, 1, 3]))
                 undo()
-                if self.rng.random() < 0.4 or self.rotten and 'rot in' in what:
+                if self.rng.random() < 0.4 or 'rot in' in what:
                     took = self.wait_clean(180)
                     times.append(took)
                     self.note(f'clean after {took:.1f} s')
@@ -423,19 +462,21 @@ class Thrash(Hosts):
             self.note(f'all undone: clean after {at_end:.1f} s')
         finally:
             open(stop, 'w').close()
+            [p.kill() for p in self.fillers]
         results = [json.loads(self.line(p, 180)) for p in loads]
-        errors = [e for r in results for e in r['errors']]
+        errors = self.errors + [e for r in results for e in r['errors']]
         self.wait_clean()
         open(verify, 'w').close()
         checked = [json.loads(self.line(p, 300)) for p in loads]
         errors += [e for r in checked for e in r['errors'] if e not in errors]
         self.note(f'{sum(r["ops"] for r in results)} operations; {sum(r["checked"] for r in checked)} objects, '
                   f'{sum(r["bytes"] for r in checked) >> 20} MiB compared at the end')
-        scrub = self.deep_scrub([n for n, _ in pools])
+        # Rot that nobody has read since is repaired first; then nothing may be found.
+        rotten, found = self.scrub('repair'), self.scrub('deep-scrub')
         slow = sorted((s for r in results for s in r['slow']), key=lambda s: -s[1])
-        self.report(seed, minutes, results, times, at_end, slow, errors + scrub)
+        self.report(seed, minutes, results, times, at_end, slow, errors, rotten, found)
         assert not errors, f'seed {seed}: ' + '\n'.join(errors)
-        assert not scrub, f'seed {seed}: ' + '\n'.join(scrub)
+        assert not found, f'seed {seed}: ' + '\n'.join(found)
 
     def line(self, p, seconds):
         """The next line of a load; one that does not come says where the cluster stands."""
@@ -447,55 +488,50 @@ class Thrash(Hosts):
         assert line, p.stderr.read()[-4000:]
         return line
 
-    def deep_scrub(self, pools):
-        """Rot that nobody has read since is repaired first; then nothing may be found."""
-        found = []
-        for turn in ['repair', 'deep-scrub']:
-            pgs = [s['pgid'] for s in self.json('pg', 'dump', 'pgs')['pg_stats'] if any(s['pgid'].startswith(f'{i}.') for i in self.ids(pools))]
-            before = {s['pgid']: s['last_deep_scrub_stamp'] for s in self.json('pg', 'dump', 'pgs')['pg_stats']}
-            for pg in pgs:
-                self.ceph('pg', turn, pg)
+    def scrub(self, turn):
+        """Scrubs all PGs (deep-scrub or repair), and says which are inconsistent after it."""
+        pools = [n for n, _ in self.made]
+        ids = self.ids(pools)
+        stamps = lambda: {s['pgid']: s for s in self.json('pg', 'dump', 'pgs')['pg_stats'] if int(s['pgid'].split('.')[0]) in ids}
+        before, begun = stamps(), time.time()
+        self.python(SCRUB, turn, ','.join(before)).communicate(timeout=120)
 
-            def done():
-                now = {s['pgid']: s for s in self.json('pg', 'dump', 'pgs')['pg_stats']}
-                return all(now[pg]['last_deep_scrub_stamp'] != before[pg] and 'scrub' not in now[pg]['state'] for pg in pgs)
-            netns.wait(done, f'{turn} of {len(pgs)} PGs', 180)
-            self.wait_clean()
-            found = []
-            for name in pools:
-                bad = json.loads(self.rados('list-inconsistent-pg', name).out)
-                for pg in bad:
-                    found.append(f'{turn}: {pg}: ' + self.rados('list-inconsistent-obj', pg, '--format=json').out[:2000])
-            self.note(f'{turn} of {len(pgs)} PGs: {len(found)} inconsistent')
+        def done():
+            now = stamps()
+            return all(s['last_deep_scrub_stamp'] != before[pg]['last_deep_scrub_stamp'] and 'scrub' not in s['state'] for pg, s in now.items())
+        netns.wait(done, f'{turn} of {len(before)} PGs', 240)
+        self.wait_clean()
+        found = []
+        for name in pools:
+            for pg in json.loads(self.rados('list-inconsistent-pg', name).out):
+                found.append(f'{turn}: {pg}: ' + self.rados('list-inconsistent-obj', pg, '--format=json').out[:2000])
+        self.note(f'{turn} of {len(before)} PGs: {len(found)} inconsistent, {time.time() - begun:.0f} s')
         return found
 
     def ids(self, pools):
         return [p['pool_id'] if 'pool_id' in p else p['pool'] for p in self.json('osd', 'dump')['pools'] if p['pool_name'] in pools]
 
-    def report(self, seed, minutes, results, times, at_end, slow, errors):
+    def report(self, seed, minutes, results, times, at_end, slow, errors, rotten, found):
         begun = self.begun
+        # By design nobody may write while the disks are full.
+        full = lambda s: any(a < s[0] + s[1] and (b is None or s[0] < b) for a, b in self.full_times)
+        stalls = [s for s in slow if not full(s)]
+        total = lambda key: sum(r[key] for r in results)
         lines = [f'# Thrash, seed {seed}, {minutes:g} minutes', '',
-                 f'* {len([e for e in self.events if "clean after" not in e[1]])} events, {sum(r["ops"] for r in results)} operations by 2 clients '
-                 f'with {sum(len(r["slow"]) for r in results)} of them over 0.5 s',
-                 '* longest: ' + ', '.join(f'{s[1]:.1f} s ({s[2]}, at {s[0] - begun:.0f} s)' for s in slow[:6]),
-                 f'* time to clean after {len(times)} events: ' + (f'median {sorted(times)[len(times) // 2]:.1f} s, longest {max(times):.1f} s; ' if times else '')
+                 f'* {sum(self.counts.values())} faults; {total("ops")} operations by 2 clients of 5 threads, of which {total("writes")} are writes '
+                 f'that were acknowledged; {len(slow)} took over 0.5 s',
+                 '* longest stalls: ' + ', '.join(f'{s[1]:.1f} s ({s[2]}, at {s[0] - begun:.0f} s)' for s in stalls[:6]) +
+                 (f'; by full disks: {max((s[1] for s in slow if full(s)), default=0):.1f} s' if self.full_times else ''),
+                 f'* time to clean after {len(times)} faults: ' + (f'median {sorted(times)[len(times) // 2]:.1f} s, longest {max(times):.1f} s; ' if times else '')
                  + f'at the end {at_end:.1f} s',
-                 f'* {"nothing lost, nothing wrong" if not errors else "ERRORS: " + "; ".join(errors)}', '', '## Events', '']
-        lines += [f'* {t:7.1f} s {text}' for t, text in self.events]
-        for line in lines[2:6]:
+                 f'* acknowledged writes lost or wrong bytes read: {len(errors)}' + ''.join('\n  * ' + e for e in errors),
+                 f'* scrub: {len(rotten)} PGs inconsistent after a repair of all, {len(found)} after the deep scrub that followed',
+                 '', '| fault | how many at a time | times |', '|---|---|---|']
+        lines += [f'| {what} | {scope} | {n} |' for (what, scope), n in sorted(self.counts.items())]
+        lines += ['', '## Events', ''] + [f'* {t:7.1f} s {text}' for t, text in self.events]
+        for line in lines[2:7]:
             print('  ' + line, flush=True)
         path = os.environ.get('THRASH_REPORT')
         if path:
             with open(path, 'w') as f:
                 f.write('\n'.join(lines) + '\n')
-
-    def teardown(self):
-        logs = ''.join(h.logs() for h in self.net.hosts.values())
-        keep = os.environ.get('THRASH_LOGS')
-        if keep:
-            with open(keep, 'w') as f:
-                f.write(logs)
-        self.bad_log = [l for l in logs.splitlines() if 'panicked' in l]
-        self.net.close()
-        self.clients.leave()
-        shutil.rmtree(self.scratch, ignore_errors=True)

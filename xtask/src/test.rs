@@ -156,7 +156,7 @@ fn soak_thrash(o: &SoakOptions) -> anyhow::Result<bool> {
     let mut c = command("/usr/bin/python3");
     c.arg(root().join("tests/e2e/run.py")).arg("--binary").arg(&binary).args(["--only", "Thrash"]);
     c.env("THRASH_MINUTES", o.minutes.to_string()).env("THRASH_REPORT", &report);
-    c.env("THRASH_LOGS", target().join("thrash.log"));
+    c.env("SPIRULA_E2E_LOGS", target().join("thrash.log"));
     if let Some(seed) = o.seed {
         c.env("THRASH_SEED", seed.to_string());
     }

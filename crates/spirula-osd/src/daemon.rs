@@ -487,9 +487,10 @@ impl Osd {
             session.link.send(reply.into_message(m.tid));
             return;
         }
-        if grows(&msg.ops) && !msg.has_flag(flag::FULL_FORCE) && self.is_full() {
+        let forced = msg.has_flag(flag::FULL_FORCE);
+        if grows(&msg.ops) && (self.is_failsafe_full() || !forced && self.is_full()) {
             // As Ceph: a client that wants to know is told; the others get no answer and send
-            // again when the map no longer says "full".
+            // again when the map no longer says "full". Nobody can force his way to a store without any room.
             self.reporter.full(true);
             if msg.has_flag(flag::FULL_TRY) {
                 let reply = MOsdOpReply::to(&msg, self.maps.epoch(), -errno::ENOSPC);

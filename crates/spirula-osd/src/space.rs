@@ -8,6 +8,8 @@ use spirula_store::{Algorithm, Checksum, CompressionMode, PoolOptions, Statfs};
 
 /// Most space of a store that is not offered, bytes.
 const KEPT_BACK: u64 = 256 << 20;
+/// Use above which nothing that grows is written.
+const FAILSAFE_RATIO: f64 = 0.97;
 
 impl Osd {
     /// Space of the store as it is reported: some is kept back for what is on its way when
@@ -31,6 +33,11 @@ impl Osd {
     /// Above the map's full ratio?
     pub(crate) fn is_full(&self) -> bool {
         self.is_above(self.maps.map().map_or(0.95, |m| f64::from(m.full_ratio)))
+    }
+
+    /// So full that not even what a client forces is written (Ceph's `osd_failsafe_full_ratio`)?
+    pub(crate) fn is_failsafe_full(&self) -> bool {
+        self.is_above(FAILSAFE_RATIO)
     }
 
     /// Too full to be the target of a backfill, or of recovery by the log?
@@ -88,6 +95,7 @@ pub(crate) fn grows(ops: &[OsdOp]) -> bool {
                 | op::OMAP_SET_VALS
                 | op::OMAP_SET_HEADER
                 | op::COPY_FROM
+                | op::COPY_FROM2
         )
     })
 }

@@ -353,7 +353,7 @@ impl Pg {
                     txn.objects = left;
                 }
                 // Nothing of the old log is taken back any more.
-                if let Ok(copies) = self.undo_copies(cx.reader, usize::MAX) {
+                if let Ok(copies) = self.undo_copies(cx.reader, told.pg_num, usize::MAX) {
                     txn.objects.extend(removals(copies));
                 }
                 txn.meta.push(MetaOp::LogRemove { pg: id });
@@ -451,7 +451,8 @@ impl Pg {
         let (first, end) = self.range();
         match cx.reader.list(&first, &end, self.cfg.remove_batch.max(1)) {
             Ok(objects) if objects.is_empty() => {
-                match self.undo_copies(cx.reader, self.cfg.remove_batch.max(1)) {
+                let pg_num = self.info.as_ref().map_or(0, |i| i.pg_num);
+                match self.undo_copies(cx.reader, pg_num, self.cfg.remove_batch.max(1)) {
                     Ok(copies) if !copies.is_empty() => {
                         let txn = Transaction { objects: removals(copies), meta: Vec::new() };
                         return self.submit(txn, After::Remove, cx);

@@ -844,6 +844,19 @@ impl Pg {
         }
     }
 
+    /// What the first request of an object needs of it cannot be made: it ends with EIO.
+    pub(crate) fn op_failed(&mut self, object: &HObject, op: OpId, cx: &mut Cx<'_>) {
+        self.ops.parked.remove(&op);
+        if let Some(c) = self.ops.contexts.get_mut(object) {
+            c.parked = false;
+            c.pieces.clear();
+            if let Some(q) = c.queue.pop_front_if(|q| q.op.id == op) {
+                self.reply_error(&q, -errno::EIO, cx);
+            }
+        }
+        self.run_object(object, cx);
+    }
+
     /// Too few shards of an object can be read: its requests wait until that changes.
     pub(crate) fn op_unreadable(&mut self, object: &HObject, op: OpId, cx: &mut Cx<'_>) {
         self.ops.parked.remove(&op);

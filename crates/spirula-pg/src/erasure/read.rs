@@ -278,7 +278,10 @@ impl Pg {
                     self.ops.gathered(&g.object, (g.stripes.0 * shape.width(), bytes));
                     self.on_op_ready(op, None, cx);
                 }
-                Err(e) => tracing::error!(pg = %self.id, error = %e, "put shards together"),
+                Err(e) => {
+                    tracing::error!(pg = %self.id, object = %g.object, error = %e, "put shards together");
+                    self.op_failed(&g.object, op, cx);
+                }
             },
         }
     }

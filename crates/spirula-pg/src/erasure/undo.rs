@@ -35,12 +35,17 @@ impl Pg {
         self.me.shard >= 0
     }
 
-    /// At most `max` undo copies stored here.
-    pub(crate) fn undo_copies(&self, reader: &dyn ObjectReader, max: usize) -> Result<Vec<HObject>, ReadError> {
-        if !self.is_erasure() {
+    /// At most `max` undo copies of this PG, one of `pg_num`, that are stored here. (A copy that only comes to
+    /// be does not know the number by itself, and its neighbours' undo copies are not its own.)
+    pub(crate) fn undo_copies(
+        &self,
+        reader: &dyn ObjectReader,
+        pg_num: u32,
+        max: usize,
+    ) -> Result<Vec<HObject>, ReadError> {
+        if !self.is_erasure() || pg_num == 0 {
             return Ok(Vec::new());
         }
-        let pg_num = self.info.as_ref().map_or(1, |i| i.pg_num.max(1));
         undo_copies(self.id, pg_num, reader, max)
     }
 

@@ -16,7 +16,6 @@ use crate::{Store, StoreOptions};
 use spirula_types::transaction::{ObjectOp, Transaction};
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
 
 const SECTOR: usize = 512;
 /// Of more loose writes than this, not every prefix is tried.
@@ -478,21 +477,7 @@ fn soak_of_crash_states() {
     };
     // Much of it is waiting for threads of stores.
     let threads = 3 * std::thread::available_parallelism().map_or(1, usize::from);
-    let failed = std::thread::scope(|s| {
-        let all: Vec<_> = (0..threads).map(|_| s.spawn(work)).collect();
-        let mut said = Instant::now();
-        while all.iter().any(|t| !t.is_finished()) {
-            std::thread::sleep(Duration::from_millis(200));
-            if said.elapsed() >= Duration::from_secs(10) {
-                said = Instant::now();
-                say("so far");
-            }
-            if all.iter().any(|t| t.is_finished()) {
-                stop.store(true, Ordering::Relaxed);
-            }
-        }
-        all.into_iter().filter_map(|t| t.join().err()).count()
-    });
+    let failed = super::soak(threads, work, || say("so far"), || stop.store(true, Ordering::Relaxed));
     say("in all");
     assert_eq!(failed, 0, "a state did not recover: see above");
     assert!(tally.states() >= wanted.min(200_000), "only {} states", tally.states());

@@ -210,17 +210,8 @@ fn soak_of_bit_flips() {
             }
         };
         let threads = 2 * std::thread::available_parallelism().map_or(1, usize::from);
-        std::thread::scope(|s| {
-            let all: Vec<_> = (0..threads).map(|_| s.spawn(work)).collect();
-            let mut said = Instant::now();
-            while all.iter().any(|t| !t.is_finished()) {
-                std::thread::sleep(Duration::from_millis(200));
-                if said.elapsed() >= Duration::from_secs(10) {
-                    said = Instant::now();
-                    tally.say("so far");
-                }
-            }
-        });
+        let failed = super::soak(threads, work, || tally.say("so far"), || ());
+        assert_eq!(failed, 0, "{}: a flip was not borne: see above", subject.what);
         tally.say(&subject.what);
     }
 }

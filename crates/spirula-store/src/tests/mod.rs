@@ -21,6 +21,7 @@ use crate::{Identity, Result, Store, StoreOptions};
 use sim::World;
 use spirula_buffer::PayloadPool;
 use spirula_types::Uuid;
+use std::time::{Duration, Instant};
 
 pub(crate) const IDENTITY: Identity = Identity { fsid: Uuid([1; 16]), osd_uuid: Uuid([2; 16]), osd_id: 3 };
 
@@ -28,6 +29,26 @@ pub(crate) const IDENTITY: Identity = Identity { fsid: Uuid([1; 16]), osd_uuid: 
 pub(crate) fn tiny() -> StoreOptions {
     let pool = PayloadPool::new(8 << 20);
     StoreOptions { size: 8 << 20, journal_size: 256 << 10, cache_bytes: 48 << 10, pool, io: crate::Io::Threads }
+}
+
+/// Runs `work` on so many threads to its end and says every ten seconds how far it is; `ended` is called when
+/// one has ended while others go on. How many panicked.
+fn soak(threads: usize, work: impl Fn() + Sync, say: impl Fn(), ended: impl Fn()) -> usize {
+    std::thread::scope(|s| {
+        let all: Vec<_> = (0..threads).map(|_| s.spawn(&work)).collect();
+        let mut said = Instant::now();
+        while all.iter().any(|t| !t.is_finished()) {
+            std::thread::sleep(Duration::from_millis(200));
+            if said.elapsed() >= Duration::from_secs(10) {
+                said = Instant::now();
+                say();
+            }
+            if all.iter().any(|t| t.is_finished()) {
+                ended();
+            }
+        }
+        all.into_iter().filter_map(|t| t.join().err()).count()
+    })
 }
 
 fn format(world: &World, opts: &StoreOptions) {
