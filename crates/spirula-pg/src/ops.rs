@@ -718,8 +718,12 @@ impl Pg {
                     let plan = stripe::plan(&shape, &done.ops, size);
                     match stripe::split(&shape, &done.ops, &plan, pieces) {
                         Ok(split) => shards = split,
-                        // There is no pool without its code.
-                        Err(e) => return tracing::error!(pg = %self.id, error = %e, "cut into shards"),
+                        Err(e) => {
+                            tracing::error!(pg = %self.id, error = %e, "cut into shards");
+                            context.inflight -= 1;
+                            context.state = None;
+                            return self.reply_error(&q, -errno::EIO, cx);
+                        }
                     }
                 }
             }

@@ -11,6 +11,7 @@ mod config;
 pub(crate) mod crash;
 mod crush;
 mod crush_rules;
+mod ec_profiles;
 mod health;
 pub(crate) mod join;
 mod log;

@@ -1,14 +1,15 @@
-//! Cluster-wide and group flags, ratios, releases, shut-out clients, erasure-code profiles.
+//! Cluster-wide and group flags, ratios, releases, shut-out clients; the table of erasure-code profiles' commands.
 
+use super::ec_profiles;
 use super::osd::osd_list;
-use super::{Args, CommandResult, CommandSpec, FLAG_DEPRECATED, Outcome, json_out, settle, text_or_json};
+use super::{Args, CommandResult, CommandSpec, FLAG_DEPRECATED, Outcome, settle, text_or_json};
 use crate::mon::CommandCtx;
 use serde_json::json;
 use spirula_encoding::UTime;
 use spirula_maps::OsdMap;
 use spirula_maps::osdmap::{flag_by_name, state};
 use spirula_types::EntityAddr;
-use spirula_types::errno::{EBUSY, EINVAL, ENOENT, EPERM};
+use spirula_types::errno::{EINVAL, ENOENT, EPERM};
 use std::collections::BTreeMap;
 
 const GROUP_HELP: &str = "set <flags> for <who>; who is a bucket, a device class or osd ids";
@@ -142,7 +143,7 @@ pub(super) const SPECS: &[CommandSpec] = &[
         module: "osd",
         perm: "rw",
         flags: 0,
-        run: profile_set,
+        run: ec_profiles::set,
     },
     CommandSpec {
         sig: "osd erasure-code-profile get name=name,type=CephString,goodchars=[A-Za-z0-9-_.]",
@@ -150,7 +151,7 @@ pub(super) const SPECS: &[CommandSpec] = &[
         module: "osd",
         perm: "r",
         flags: 0,
-        run: profile_get,
+        run: ec_profiles::get,
     },
     CommandSpec {
         sig: "osd erasure-code-profile rm name=name,type=CephString,goodchars=[A-Za-z0-9-_.]",
@@ -158,7 +159,7 @@ pub(super) const SPECS: &[CommandSpec] = &[
         module: "osd",
         perm: "rw",
         flags: 0,
-        run: profile_rm,
+        run: ec_profiles::rm,
     },
     CommandSpec {
         sig: "osd erasure-code-profile ls",
@@ -166,7 +167,7 @@ pub(super) const SPECS: &[CommandSpec] = &[
         module: "osd",
         perm: "r",
         flags: 0,
-        run: profile_ls,
+        run: ec_profiles::ls,
     },
 ];
 
@@ -360,114 +361,4 @@ fn blocklist_ls(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
 fn blocklist_clear(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
     ctx.work.osd_mut().blocklist.clear();
     CommandResult::ok(" removed all blocklist entries")
-}
-
-fn profile_set(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
-    let mut run = || -> Outcome {
-        let name = args.str("name");
-        let mut profile: BTreeMap<String, String> = BTreeMap::new();
-        let mut force = args.bool("force");
-        for word in args.list("profile").iter().flat_map(|w| w.split_whitespace()) {
-            if word == "--force" {
-                force = true;
-                continue;
-            }
-            let (k, v) = word.split_once('=').unwrap_or((word, ""));
-            profile.insert(k.to_owned(), v.to_owned());
-        }
-        complete_profile(&mut profile)?;
-        match ctx.work.osd().ec_profiles.get(&name) {
-            Some(old) if *old == profile => return Ok(CommandResult::default()),
-            Some(_) if !force => {
-                return Err((
-                    EPERM,
-                    format!(
-                        "will not override erasure code profile {name} because the existing profile is different from the proposed one"
-                    ),
-                ));
-            }
-            _ => {}
-        }
-        ctx.work.osd_mut().ec_profiles.insert(name, profile);
-        Ok(CommandResult::default())
-    };
-    settle(run())
-}
-
-/// Fills in what the plug-in would, and checks the numbers.
-fn complete_profile(p: &mut BTreeMap<String, String>) -> Result<(), (i32, String)> {
-    let mut default = |k: &str, v: &str| {
-        p.entry(k.to_owned()).or_insert_with(|| v.to_owned());
-    };
-    for (k, v) in [
-        ("plugin", "jerasure"),
-        ("crush-device-class", ""),
-        ("crush-failure-domain", "host"),
-        ("crush-root", "default"),
-        ("k", "2"),
-        ("m", "2"),
-    ] {
-        default(k, v);
-    }
-    let plugin = p.get("plugin").cloned().unwrap_or_default();
-    if plugin != "jerasure" && plugin != "isa" {
-        let text = format!(
-            "erasure code plugin '{plugin}' is not available: there are Reed-Solomon codes, by plugin=jerasure or plugin=isa"
-        );
-        return Err((ENOENT, text));
-    }
-    if let Some(unit) = p.get("stripe_unit")
-        && crate::pools::stripe_unit(unit).is_none()
-    {
-        return Err((EINVAL, format!("stripe_unit={unit} must be a multiple of 4096, at most 16M")));
-    }
-    if plugin == "isa" {
-        p.entry("technique".to_owned()).or_insert_with(|| "reed_sol_van".to_owned());
-    }
-    if plugin == "jerasure" {
-        for (k, v) in [("technique", "reed_sol_van"), ("w", "8"), ("jerasure-per-chunk-alignment", "false")] {
-            p.entry(k.to_owned()).or_insert_with(|| v.to_owned());
-        }
-    }
-    for (key, least) in [("k", 2), ("m", 1)] {
-        let text = p.get(key).cloned().unwrap_or_default();
-        let n = text.parse::<u32>().map_err(|_| (EINVAL, format!("could not convert {key}={text} to int")))?;
-        if n < least || n > 128 {
-            return Err((EINVAL, format!("{key}={n} must be >= {least}")));
-        }
-    }
-    Ok(())
-}
-
-fn profile_get(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
-    let name = args.str("name");
-    match ctx.work.osd().ec_profiles.get(&name) {
-        Some(p) => text_or_json(ctx, || p.iter().map(|(k, v)| format!("{k}={v}\n")).collect(), || json!(p)),
-        None => CommandResult::err(ENOENT, format!("unknown erasure code profile '{name}'")),
-    }
-}
-
-fn profile_rm(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
-    let name = args.str("name");
-    let map = ctx.work.osd();
-    if let Some(id) =
-        map.pools.iter().find(|(_, p)| p.is_erasure() && p.erasure_code_profile == name).map(|(id, _)| *id)
-    {
-        return CommandResult::err(
-            EBUSY,
-            format!("{} pool(s) are using the erasure code profile '{name}'", map.pool_name(id)),
-        );
-    }
-    if ctx.work.osd_mut().ec_profiles.remove(&name).is_none() {
-        return CommandResult::ok(format!("erasure-code-profile {name} does not exist"));
-    }
-    CommandResult::default()
-}
-
-fn profile_ls(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
-    let names: Vec<&String> = ctx.work.osd().ec_profiles.keys().collect();
-    if ctx.format.is_json() {
-        return json_out(ctx, &json!(names));
-    }
-    CommandResult::data(names.iter().map(|n| format!("{n}\n")).collect::<String>())
 }

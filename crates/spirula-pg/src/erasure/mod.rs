@@ -34,6 +34,12 @@
 //! backfilled and had not reached the object). Such an object is filled only when no write of it
 //! is under way, hence with a version that will never be taken back.
 //!
+//! # What is beyond it
+//! A shard whose bytes have rotted, and that nobody has read since, is a loss like any other: with `m` more shards
+//! away (an OSD that is down, or one that begins to be filled) fewer than `k` are left, and the object is unfound until one
+//! returns. With `m` = 1 one crash is enough for that. No order of writes helps: what was acknowledged was on
+//! all `k + m`. Deep scrubs find rot while the PG is clean; `m` = 2 bears both at once.
+//!
 //! # Refused
 //! omap (as in Ceph); reading from members that are not whole.
 

@@ -30,13 +30,14 @@ impl Pg {
         needs.extend(a.peers.values().flat_map(|p| p.missing.iter().map(|(o, _)| o)));
         let mut all = a.recovery.unfound.iter().filter(|o| after.is_none_or(|a| *o > a));
         let row = |o: &HObject| {
-            let item = self.missing.get(o).cloned().unwrap_or_default();
+            let need = self.lost_version(o).unwrap_or_default();
+            let have = self.missing.get(o).map(|i| i.have).unwrap_or_default();
             let text = |b: &[u8]| String::from_utf8_lossy(b).into_owned();
             json!({
                 "oid": {"oid": text(&o.name), "key": text(&o.key), "snapid": o.snap as i64, "hash": o.hash, "max": 0,
                     "pool": o.pool, "namespace": text(&o.namespace)},
-                "need": item.need.to_string(),
-                "have": item.have.to_string(),
+                "need": need.to_string(),
+                "have": have.to_string(),
                 "flags": "none",
                 "locations": [],
             })
@@ -133,10 +134,17 @@ impl Pg {
         (have != EVersion::default() && info.version == have).then_some(info)
     }
 
+    /// The version in which an object is unfound. In an erasure-coded PG our own shard may be there.
+    fn lost_version(&self, object: &HObject) -> Option<EVersion> {
+        let own = self.missing.get(object).map(|i| i.need);
+        let theirs = || self.active()?.peers.values().filter_map(|p| p.missing.get(object)).map(|i| i.need).max();
+        own.or_else(theirs)
+    }
+
     fn give_up(&mut self, object: &HObject, revert: bool, cx: &mut Cx<'_>) {
         let older = if revert { self.older(object, cx) } else { None };
         let epoch = self.epoch();
-        let Some(lost) = self.missing.get(object).map(|i| i.need) else { return };
+        let Some(lost) = self.lost_version(object) else { return };
         let (Role::Active(a), Some(info)) = (&mut self.role, &mut self.info) else { return };
         let version = EVersion::new(epoch, info.head.last_update.version + 1);
         let mut entry = LogEntry {

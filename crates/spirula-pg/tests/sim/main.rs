@@ -381,7 +381,9 @@ fn run_erasure(seed: u64, prepare: impl FnOnce(&mut World)) -> Result<World, Str
         swap: pick.chance(30),
     };
     let merge = pick.chance(30);
-    let faults = Faults { merge, split: faults.split || merge, swap: faults.swap && !faults.rot, ..faults };
+    // Damage beside one failure is two of the shards: more than one parity shard makes good.
+    let rot = faults.rot && m > 1;
+    let faults = Faults { merge, split: faults.split || merge, rot, swap: faults.swap && !rot, ..faults };
     let mut w = World::new(seed, osds, k + m, 1 + pick.below(2) as u32, 3);
     let map = w.maps.last_mut().unwrap();
     (map.ec, map.min_size) = (Some((k, m)), k + usize::from(m > 1));

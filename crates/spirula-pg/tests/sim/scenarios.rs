@@ -440,3 +440,45 @@ fn creations_that_overtake_each_other_leave_one_that_serves() {
         finish(w, seed);
     }
 }
+
+/// A pool of 4+2 and every pattern of one and of two lost OSDs: what is left serves reads and writes of every object, and what was
+/// lost is rebuilt on empty disks.
+#[test]
+fn every_loss_of_up_to_two_shards_is_served_and_rebuilt() {
+    for lost in (1u64..64).filter(|l| l.count_ones() <= 2) {
+        let mut w = World::new(lost, 6, 6, 1, 3);
+        let map = w.maps.last_mut().unwrap();
+        (map.ec, map.min_size) = (Some((4, 2)), 4);
+        w.pace = w.pace.calm();
+        (w.pace.objects, w.pace.under_way, w.pace.appends, w.pace.deletes) = (6, 6, 80, 2);
+        for id in 0..6 {
+            w.start(id);
+        }
+        run(&mut w, 4000);
+        w.clients.iter_mut().for_each(|c| c.quiet = true);
+        run(&mut w, 2000);
+        let gone: Vec<OsdId> = (0..6).filter(|o| lost & (1 << o) != 0).collect();
+        gone.iter().for_each(|o| stop(&mut w, *o..*o + 1));
+        // First reads alone, so that all of them show what was written before.
+        for writes in [false, true] {
+            let since = w.now;
+            w.clients.iter_mut().for_each(|c| (c.quiet, c.only) = (false, Some(writes)));
+            let answered = |w: &World, o: usize| {
+                let all = w.clients.iter().flat_map(|c| c.history.values());
+                all.filter(|d| d.object == o && d.invoked > since && d.write.is_some() == writes)
+                    .any(|d| d.done.is_some())
+            };
+            for _ in 0..200 {
+                run(&mut w, 100);
+                if (0..6).all(|o| answered(&w, o)) {
+                    break;
+                }
+            }
+            assert!((0..6).all(|o| answered(&w, o)), "lost {lost:06b}: not served, writes: {writes}");
+        }
+        for o in gone {
+            w.nodes[o as usize].store = crate::store::Store::default();
+        }
+        finish(w, lost);
+    }
+}
