@@ -1,7 +1,7 @@
-"""Erasure-coded pools through unmodified clients: every data operation, lost OSDs, and back."""
-import os
-import time
+"""Erasure-coded pools through unmodified clients: every data operation, lost OSDs, rot, fewer and more PGs, copies, profiles."""
+import json, os, time
 from harness import Case
+from test_scrub import READ, Rotten
 
 MODEL = '''
 # Random operations on a few objects, each compared with the same change of a plain byte string.
@@ -191,3 +191,274 @@ class Erasure(Case):
             assert self.get('plain', name) == data, name
         r = self.c.ceph('osd', 'pool', 'set', 'plain', 'min_size', '1', check=False)
         assert r.code != 0 and 'between 2 and size' in r.err, r
+
+
+class ErasurePools(Erasure):
+    """What pools and administrators do to erasure-coded objects: other numbers of PGs, copies, profiles, images."""
+    args = ['--osds', '4']
+
+    def wait_pgs(self, pool, n, seconds=180):
+        deadline = time.time() + seconds
+        while True:
+            p = next(p for p in self.c.json('osd', 'pool', 'ls', 'detail') if p['pool_name'] == pool)
+            if p['pg_num'] == n and p['pg_num_target'] == n:
+                return self.c.wait_clean(120)
+            assert time.time() < deadline, f'{p}\n{self.c.ceph("health", "detail").out}'
+            time.sleep(0.2)
+
+    def under_load(self, pool, during):
+        stop = f'{self.c.dir}-stop-{pool}'
+        p = self.c.python(WRITER, pool, stop, wait=False)
+        try:
+            time.sleep(1)
+            during()
+        finally:
+            open(stop, 'w').close()
+        out, err = p.communicate(timeout=240)
+        os.remove(stop)
+        assert p.returncode == 0, err
+        assert int(out.split()[0]) > 20, out
+
+    def pgs(self, pool, n):
+        self.c.ceph('osd', 'pool', 'set', pool, 'pg_num', str(n))
+        self.wait_pgs(pool, n)
+
+    def test_1_fewer_and_more_pgs_under_load(self):
+        self.pool('merge', 2, 1)
+        self.c.rados('-p', 'merge', 'put', 'kept', self.sample())
+
+        def during():
+            self.pgs('merge', 3)
+            self.pgs('merge', 16)
+            self.pgs('merge', 5)
+        self.under_load('merge', during)
+        assert self.get('merge', 'kept') == open(self.sample(), 'rb').read()
+
+    def test_2_fewer_pgs_while_an_osd_is_away_and_through_a_crash(self):
+        kept = {f'k{i}': os.urandom(9000 * i + 1) for i in range(20)}
+        for name, data in kept.items():
+            self.c.rados('-p', 'merge', 'put', name, self.write('in', data))
+
+        def away():
+            self.osd('stop', 2)
+            self.c.ceph('osd', 'out', '2')
+            self.pgs('merge', 3)
+            self.osd('start', 2)
+            self.c.ceph('osd', 'in', '2')
+            self.c.wait_clean(120)
+        self.under_load('merge', away)
+        self.pgs('merge', 12)
+        self.c.ceph('osd', 'pool', 'set', 'merge', 'pg_num', '2')
+        for _ in range(2):
+            time.sleep(1.5)
+            self.c.kill()
+            self.c.up()
+        self.wait_pgs('merge', 2)
+        for name, data in kept.items():
+            assert self.get('merge', name) == data, name
+        # Whole as well: each shard counts.
+        for n in range(4):
+            self.osd('stop', n)
+            for name, data in kept.items():
+                assert self.get('merge', name) == data, (name, n)
+            self.osd('start', n)
+            self.c.wait_clean(120)
+
+    def test_3_without_the_flag_overwrites_are_refused_and_the_flag_stays(self):
+        self.pool('plain', 2, 1, overwrites=False)
+        out = self.c.python('''
+import errno, rados, sys
+with rados.Rados(conffile=sys.argv[1], conf={'rados_osd_op_timeout': '60'}) as r, r.open_ioctx(sys.argv[2]) as io:
+    unit = 8192
+    io.write_full('o', b'a' * unit)
+    io.append('o', b'b' * unit)
+    def refused(what, f):
+        try:
+            f()
+        except rados.Error as e:
+            assert abs(e.errno) == errno.EOPNOTSUPP, (what, e)
+            return
+        raise AssertionError(f'{what} was done')
+    def vector(f):
+        with rados.WriteOpCtx() as op:
+            f(op)
+            io.operate_write_op(op, 'o')
+    refused('overwrite', lambda: io.write('o', b'x' * 10, 5))
+    refused('overwrite of a stripe', lambda: io.write('o', b'x' * unit, 0))
+    refused('truncate', lambda: io.trunc('o', 5))
+    refused('zero', lambda: vector(lambda op: op.zero(0, 100)))
+    refused('omap', lambda: vector(lambda op: io.set_omap(op, ('k',), (b'v',))))
+    refused('omap header', lambda: vector(lambda op: io.set_omap_header(op, b'h') if hasattr(io, 'set_omap_header') else io.clear_omap(op)))
+    # Whole objects, appends, attributes are what such a pool is for.
+    io.set_xattr('o', 'name', b'value')
+    assert io.get_xattr('o', 'name') == b'value'
+    assert io.read('o', 3 * unit) == b'a' * unit + b'b' * unit
+    io.append('o', b'c' * 100)
+    assert io.read('o', 3 * unit) == b'a' * unit + b'b' * unit + b'c' * 100
+    io.write_full('o', b'new')
+    assert io.read('o', 3 * unit) == b'new'
+''', 'plain')
+        r = self.c.ceph('osd', 'pool', 'set', 'plain', 'allow_ec_overwrites', 'false', check=False)
+        assert r.code == 22 and 'ec overwrites cannot be disabled once enabled' in r.err, r
+        self.c.ceph('osd', 'pool', 'set', 'plain', 'allow_ec_overwrites', 'true')
+        r = self.c.ceph('osd', 'pool', 'set', 'plain', 'allow_ec_overwrites', 'false', check=False)
+        assert r.code == 22 and 'ec overwrites cannot be disabled once enabled' in r.err, r
+        assert self.c.json('osd', 'pool', 'get', 'plain', 'allow_ec_overwrites')['allow_ec_overwrites'] is True
+        r = self.c.ceph('osd', 'pool', 'set', 'data', 'allow_ec_overwrites', 'true', check=False)
+        assert r.code == 22 and 'only be enabled for an erasure coded pool' in r.err, r
+
+    def test_4_profiles_that_make_no_sense_are_refused_in_cephs_words(self):
+        def bad(code, text, *words):
+            r = self.c.ceph('osd', 'erasure-code-profile', 'set', 'bad', *words, check=False)
+            assert (r.code, text in r.err) == (code, True), (words, r)
+        bad(22, 'k=1 must be >= 2', 'k=1', 'm=1')
+        bad(22, 'k=-2 must be >= 2', 'k=-2', 'm=1')
+        bad(22, 'm=0 must be >= 1', 'k=2', 'm=0')
+        bad(22, "could not convert k=x to int because Expected option value to be integer, got 'x'", 'k=x', 'm=1')
+        bad(5, 'Reed-Solomon', 'k=2', 'm=1', 'plugin=nosuch')
+        bad(2, 'technique=nosuch is not a valid coding technique.  Choose one of the following: reed_sol_van, reed_sol_r6_op, cauchy_orig, '
+               'cauchy_good, liberation, blaum_roth, liber8tion', 'k=2', 'm=1', 'technique=nosuch')
+        bad(2, 'Choose one of the following: reed_sol_van,cauchy', 'k=2', 'm=1', 'plugin=isa', 'technique=nosuch')
+        bad(22, 'ReedSolomonRAID6: m=1 must be 2 for RAID6: revert to 2', 'k=2', 'm=1', 'technique=reed_sol_r6_op')
+        bad(22, 'ReedSolomonVandermonde: w=9 must be one of {8, 16, 32} : revert to 8', 'k=2', 'm=1', 'w=9')
+        bad(22, 'stripe_unit', 'k=2', 'm=1', 'stripe_unit=1000')
+        bad(22, 'erasure-code-profile {crush-failure-domain=nosuch,k=2,m=1,plugin=jerasure,technique=reed_sol_van} contains an invalid '
+                'failure-domain "nosuch"', 'k=2', 'm=1', 'crush-failure-domain=nosuch')
+        bad(22, "property 'ruleset-failure-domain' is no longer supported; try 'crush-failure-domain' instead", 'ruleset-failure-domain=osd')
+        assert 'bad' not in self.c.ceph('osd', 'erasure-code-profile', 'ls').out.split()
+        r = self.c.ceph('osd', 'erasure-code-profile', 'set', 'p21', 'k=3', 'm=1', check=False)
+        shown = 'crush-root=default,jerasure-per-chunk-alignment=false,k={},m=1,plugin=jerasure,technique=reed_sol_van,w=8}}'
+        assert r.code == 1 and 'will not override erasure code profile p21 because the existing profile {crush-device-class=' in r.err, r
+        assert shown.format(2) in r.err and 'is different from the proposed profile' in r.err and shown.format(3) in r.err, r
+        # Pools are cut by it: another cut is refused even by force, another rule for pools to come is not.
+        r = self.c.ceph('osd', 'erasure-code-profile', 'set', 'p21', 'k=3', 'm=1', '--force', check=False)
+        assert r.code == 16 and "merge plain pool(s) are using the erasure code profile 'p21'" in r.err, r
+        r = self.c.ceph('osd', 'erasure-code-profile', 'rm', 'p21', check=False)
+        assert r.code == 16 and "merge plain pool(s) are using the erasure code profile 'p21'" in r.err, r
+        self.c.ceph('osd', 'erasure-code-profile', 'set', 'free', 'k=2', 'm=1')
+        self.c.ceph('osd', 'erasure-code-profile', 'set', 'free', 'k=3', 'm=2', '--force')
+        self.c.ceph('osd', 'erasure-code-profile', 'rm', 'free')
+        for words, code, text in [(['crush-root=nosuch'], 2, 'root item nosuch does not exist'),
+                                  (['crush-device-class=nosuch'], 22, 'device class nosuch does not exist')]:
+            self.c.ceph('osd', 'erasure-code-profile', 'set', 'nowhere', 'k=2', 'm=1', *words, '--force')
+            r = self.c.ceph('osd', 'crush', 'rule', 'create-erasure', 'nowhere', 'nowhere', check=False)
+            assert r.code == code and text in r.err, r
+
+    def test_5_objects_are_copied_out_of_it_and_into_it(self):
+        self.c.ceph('osd', 'pool', 'create', 'rep', '8', '8')
+        kept = {f'c{i}': os.urandom(50_000 * i + 1) for i in range(12)}
+        for name, data in kept.items():
+            self.c.rados('-p', 'plain', 'put', name, self.write('in', data))
+        self.c.rados('-p', 'plain', 'setxattr', 'c3', 'color', 'red')
+        self.c.rados('-p', 'plain', 'rm', 'o')
+        self.c.rados('cppool', 'plain', 'rep')
+        self.osd('stop', 1)
+        self.c.rados('-p', 'plain', 'cp', 'c5', 'c5-again')
+        self.osd('start', 1)
+        self.c.wait_clean(120)
+        for name, data in kept.items():
+            assert self.get('rep', name) == data, name
+        assert self.get('plain', 'c5-again') == kept['c5']
+        assert self.c.rados('-p', 'rep', 'getxattr', 'c3', 'color').out.strip() == 'red'
+        # An object with omap cannot go there.
+        self.c.rados('-p', 'rep', 'setomapval', 'c1', 'k', 'v')
+        r = self.c.rados('-p', 'rep', 'cp', 'c1', 'c1-again', '--target-pool', 'plain', check=False)
+        assert r.code != 0 and 'not supported' in r.err, r
+        self.c.rados('-p', 'rep', 'cp', 'c7', 'c7-again', '--target-pool', 'plain')
+        assert self.get('plain', 'c7-again') == kept['c7']
+
+
+class ErasureScrub(Rotten):
+    """Shards that rot are found, named as Ceph names them, and made anew from the others."""
+    args = ['--osds', '4', '--osd-size', '2G']
+
+    def ec(self, name):
+        self.c.ceph('osd', 'erasure-code-profile', 'set', 'p21', 'k=2', 'm=1', 'crush-failure-domain=osd')
+        self.c.ceph('osd', 'pool', 'create', name, '1', '1', 'erasure', 'p21')
+        self.c.ceph('osd', 'pool', 'set', name, 'allow_ec_overwrites', 'true')
+        self.c.wait_clean()
+
+    def inconsistent(self, pgid):
+        return json.loads(self.c.rados('list-inconsistent-obj', pgid).out)['inconsistents']
+
+    def test_1_a_read_of_a_rotten_shard_gives_the_right_bytes_and_repairs(self):
+        self.ec('read')
+        data = os.urandom(300_000)
+        self.put('read', 'obj', data)
+        acting = self.acting('read', 'obj')
+        # The third unit is the first shard's.
+        self.rot(acting[0], data[8192:8256])
+        assert self.get('read', 'obj') == data
+        self.until('the repair is in the cluster log', lambda: self.logged('repaired from osd.'))
+        self.c.wait_clean()
+        # A change of a stripe of which another shard is rotten.
+        self.rot(acting[1], data[12288:12352])
+        part = os.path.join(self.scratch, 'part')
+        with open(part, 'wb') as f:
+            f.write(b'new bytes')
+        self.c.rados('-p', 'read', 'put', 'obj', part, '--offset', '8300')
+        data = data[:8300] + b'new bytes' + data[8309:]
+        assert self.get('read', 'obj') == data
+        self.c.wait_clean()
+        self.c.down()
+        self.c.up()
+        self.c.wait_clean()
+        assert self.get('read', 'obj') == data
+
+    def test_2_scrubs_find_it_and_repair_heals_it(self):
+        self.ec('deep')
+        data = os.urandom(300_000)
+        self.put('deep', 'obj', data)
+        self.put('deep', 'other', data[::-1])
+        where = self.json_map('deep', 'obj')
+        pgid, acting = where['pgid'], where['acting']
+        self.c.ceph('pg', 'deep-scrub', pgid)
+        self.until('a clean deep scrub', lambda: self.logged(f'{pgid} deep-scrub ok'))
+        assert self.inconsistent(pgid) == []
+        self.rot(acting[1], data[4096:4160])
+        self.c.ceph('pg', 'scrub', pgid)
+        self.until('a shallow scrub, which does not read', lambda: self.logged(f'{pgid} scrub ok'))
+        self.c.ceph('pg', 'deep-scrub', pgid)
+        self.until('the deep scrub finds it', lambda: json.loads(self.c.rados('list-inconsistent-pg', 'deep').out) == [pgid])
+        [found] = self.inconsistent(pgid)
+        assert found['object']['name'] == 'obj' and found['errors'] == [], found
+        assert found['union_shard_errors'] == ['read_error'] and found['selected_object_info']['size'] == 300_000, found
+        shards = {(s['osd'], s['shard']): s['errors'] for s in found['shards']}
+        assert shards == {(o, i): ['read_error'] if i == 1 else [] for i, o in enumerate(acting)}, found
+        assert [s['primary'] for s in found['shards']].count(True) == 1, found
+        assert f'pg {pgid} is active+clean+inconsistent' in self.c.ceph('health', 'detail').out
+        self.c.ceph('pg', 'repair', pgid)
+        self.until('health', lambda: self.c.ceph('health').out.startswith('HEALTH_OK'))
+        assert self.logged(f'{pgid} repair 1 errors, 1 fixed'), self.c.ceph('log', 'last', '30').out
+        assert self.inconsistent(pgid) == []
+        assert self.get('deep', 'obj') == data and self.get('deep', 'other') == data[::-1]
+
+    def test_3_an_object_without_enough_shards_can_be_listed_and_given_up(self):
+        self.ec('lost')
+        data = os.urandom(300_000)
+        self.put('lost', 'gone', data)
+        self.put('lost', 'kept', data[::-1])
+        where = self.json_map('lost', 'gone')
+        pgid, acting = where['pgid'], where['acting']
+        self.c.down()
+        self.flip(acting[1], data[4096:4160])
+        self.flip(acting[0], data[8192:8256])
+        self.c.up()
+        self.c.wait_clean()
+        p = self.c.python(READ, 'lost', 'gone', wait=False)
+        unfound = lambda: json.loads(self.c.ceph('pg', pgid, 'list_unfound').out)
+        self.until('it is unfound', lambda: unfound()['num_unfound'] == 1)
+        assert unfound()['objects'][0]['oid']['oid'] == 'gone', unfound()
+        assert self.get('lost', 'kept') == data[::-1]
+        r = self.c.ceph('pg', pgid, 'mark_unfound_lost', 'revert', check=False)
+        assert r.code == 22 and "mode must be 'delete' for ec pool" in r.err, r
+        said = self.c.ceph('pg', pgid, 'mark_unfound_lost', 'delete')
+        assert 'pg has 1 objects unfound and apparently lost' in said.err, said
+        out, err = p.communicate(timeout=60)
+        assert 'ObjectNotFound' in out, (out, err)
+        self.c.wait_clean()
+        assert self.c.rados('-p', 'lost', 'ls').out.split() == ['kept']
+        self.put('lost', 'gone', data)
+        assert self.get('lost', 'gone') == data
+        self.c.ceph('pg', 'deep-scrub', pgid)
+        self.until('a clean deep scrub', lambda: self.logged(f'{pgid} deep-scrub ok'))

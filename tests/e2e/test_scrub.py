@@ -3,8 +3,8 @@ import glob, json, os, time
 from harness import Case
 
 
-class Scrub(Case):
-    args = ['--osds', '3', '--osd-size', '2G']
+class Rotten(Case):
+    """Data, and bits of it that flip in one OSD's store."""
 
     def pool(self, name):
         self.c.ceph('osd', 'pool', 'create', name, '1')
@@ -68,6 +68,10 @@ class Scrub(Case):
 
     def logged(self, text):
         return any(text in line for line in self.c.ceph('log', 'last', '1000').out.splitlines())
+
+
+class Scrub(Rotten):
+    args = ['--osds', '3', '--osd-size', '2G']
 
     def test_1_a_read_of_rotten_data_gives_the_right_bytes_and_repairs(self):
         self.pool('read')

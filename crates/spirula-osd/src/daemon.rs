@@ -7,6 +7,7 @@
 use crate::access::Rights;
 use crate::clog::ClusterLog;
 use crate::commands::Bench;
+use crate::copies::Copies;
 use crate::follow::MAP_KEY;
 use crate::history::History;
 use crate::life::Markdowns;
@@ -247,6 +248,7 @@ pub struct Osd {
     pub(crate) history: History,
     pub(crate) clog: ClusterLog,
     pub(crate) scrubs: Scrubs,
+    pub(crate) copies: Copies,
 }
 
 impl Osd {
@@ -364,6 +366,7 @@ impl Osd {
             bench: None,
             history: History::default(),
             clog: ClusterLog::default(),
+            copies: Copies::default(),
             scrubs: Scrubs::default(),
             cfg,
         };
@@ -435,6 +438,7 @@ impl Osd {
             kind::CONFIG => MConfig::from_message(&m).map(|c| self.cfg.settings.set_central(&c.config)),
             kind::MON_MAP => MMonMap::from_message(&m).map(|m| self.mon_map(&m)),
             kind::OSD_BACKOFF => Ok(()),
+            kind::OSD_OP_REPLY => MOsdOpReply::from_message(&m).map(|r| self.source_reply(id, m.tid, &r)),
             kind::LOG_ACK => MLogAck::from_message(&m).map(|a| self.clog.acked(a.last)),
             PgCreateGrant::KIND => PgCreateGrant::from_message(&m).map(|g| self.granted(g)),
             PgsCreatedAck::KIND => PgsCreatedAck::from_message(&m).map(|a| self.created_ack(&a)),
@@ -664,6 +668,7 @@ impl Osd {
             }
             PgEffect::Send(to, msg) => self.send_peer(to.osd, msg),
             PgEffect::Reply(op, reply) => self.reply(op, *reply),
+            PgEffect::Drop(op) if self.own_source_reply(op, None) => {}
             PgEffect::Drop(op) => {
                 if let Some(p) = self.ops.remove(&op)
                     && let Some(s) = self.sessions.get(&p.link)
@@ -677,10 +682,7 @@ impl Osd {
                 self.held_reads.push_back((id, key, what));
             }
             PgEffect::Prefetch(key, what) => self.prefetch(id, key, &what),
-            PgEffect::Fetch(op, source) => {
-                let fetched = self.fetch(&source);
-                self.answer_pg(id, PgEvent::Fetched(op, fetched));
-            }
+            PgEffect::Fetch(op, source) => self.fetch(id, op, source),
             PgEffect::ShareMap(conn, epoch) => {
                 if let (Some(map), Some(s)) = (self.maps.since(epoch), self.sessions.get(&conn)) {
                     s.link.send(map.into_message(0));
@@ -767,6 +769,9 @@ impl Osd {
     }
 
     pub(crate) fn reply(&mut self, op: OpId, reply: MOsdOpReply) {
+        if self.own_source_reply(op, Some(&reply)) {
+            return;
+        }
         let Some(p) = self.ops.remove(&op) else { return };
         let took = clock::monotonic().saturating_sub(p.begun);
         let Some(s) = self.sessions.get(&p.link) else { return };
@@ -964,6 +969,7 @@ impl Daemon for Osd {
             let last = std::mem::replace(&mut self.last_housekeeping, now);
             self.watch_monitor(now, last);
             self.keep_links(now);
+            self.keep_copies(now);
             self.follow_knobs();
             self.start_scrub(now);
             if now >= self.next_renewal {

@@ -19,6 +19,7 @@
 mod access;
 mod clog;
 mod commands;
+mod copies;
 mod daemon;
 mod follow;
 mod heartbeat;

@@ -216,36 +216,6 @@ impl ObjectReader for StoreReader<'_> {
     }
 }
 
-/// A store read without minding the wait; for rare, small jobs.
-pub struct BlockingReader<'a>(pub &'a Store);
-
-impl ObjectReader for BlockingReader<'_> {
-    fn attr(&self, object: &HObject, name: &[u8]) -> Result<Option<Bytes>, ReadError> {
-        self.0.attr(object, name).map_err(|e| read_error(&e))
-    }
-    fn attrs(&self, object: &HObject) -> Result<Vec<(Bytes, Bytes)>, ReadError> {
-        Ok(self.0.attrs(object).map_err(|e| read_error(&e))?.unwrap_or_default())
-    }
-    fn read(&self, object: &HObject, offset: u64, length: u64) -> Result<Bytes, ReadError> {
-        Ok(self.0.read_blocking(object, offset, length).map_err(|e| read_error(&e))?.unwrap_or_default())
-    }
-    fn extents(&self, o: &HObject, offset: u64, length: u64) -> Result<Vec<(u64, u64)>, ReadError> {
-        Ok(self.0.extents(o, offset, length).map_err(|e| read_error(&e))?.unwrap_or_default())
-    }
-    fn omap_header(&self, object: &HObject) -> Result<Bytes, ReadError> {
-        Ok(self.0.omap_header(object).map_err(|e| read_error(&e))?.unwrap_or_default())
-    }
-    fn omap_get(&self, object: &HObject, key: &[u8]) -> Result<Option<Bytes>, ReadError> {
-        StoreReader { store: self.0, shelf: &RefCell::default() }.omap_get(object, key)
-    }
-    fn omap_range(&self, object: &HObject, range: OmapRange<'_>) -> Result<OmapPage, ReadError> {
-        StoreReader { store: self.0, shelf: &RefCell::default() }.omap_range(object, range)
-    }
-    fn list(&self, from: &HObject, until: &HObject, max: usize) -> Result<Vec<HObject>, ReadError> {
-        StoreReader { store: self.0, shelf: &RefCell::default() }.list(from, until, max)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

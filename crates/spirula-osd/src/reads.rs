@@ -1,10 +1,10 @@
-//! Reads that need the disk or another PG: in helper threads, within the memory for payloads.
+//! Reads that need the disk: in helper threads, within the memory for payloads.
 
 use crate::daemon::{Osd, OsdEvent, Piece};
-use crate::reader::{BlockingReader, StoreReader, read_error};
-use spirula_pg::exec::{Fetched, Prefetch, Source};
+use crate::reader::{StoreReader, read_error};
+use spirula_pg::exec::Prefetch;
 use spirula_pg::{PgEvent, ReadKey};
-use spirula_types::{SpgId, errno};
+use spirula_types::SpgId;
 
 /// Bytes that may be read ahead however small the budget.
 const LEAST_READING: usize = 8 << 20;
@@ -44,21 +44,5 @@ impl Osd {
             self.prefetch(id, key, &what);
             self.perform();
         }
-    }
-
-    /// Reads an object of another PG, if it is here.
-    pub(crate) fn fetch(&self, source: &Source) -> Fetched {
-        let Some(store) = &self.store else { return Fetched::Failed(errno::EIO) };
-        let Some(pool) = self.maps.pool(source.object.pool) else { return Fetched::Failed(errno::ENOENT) };
-        if pool.rules.erasure {
-            return Fetched::Failed(errno::EOPNOTSUPP);
-        }
-        let pg = SpgId::whole(source.object.pg(pool.pg_num));
-        let here = self.pgs.get(&pg).is_some_and(|p| p.has_newest(&source.object));
-        if !here {
-            return Fetched::Failed(errno::EOPNOTSUPP);
-        }
-        let reader = BlockingReader(store);
-        Fetched::read(&reader, source).unwrap_or(Fetched::Failed(errno::EIO))
     }
 }

@@ -286,11 +286,6 @@ impl Pg {
         self.view.as_ref().is_some_and(|v| v.primary == self.me)
     }
 
-    /// Does this OSD serve the PG and hold the newest version of this object?
-    pub fn has_newest(&self, object: &HObject) -> bool {
-        self.active().is_some_and(|a| a.activated && a.serving) && !self.missing.contains(object)
-    }
-
     /// Is it stored here, in whatever state?
     pub fn exists(&self) -> bool {
         self.info.is_some()
