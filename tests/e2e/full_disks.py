@@ -2,7 +2,7 @@
 import json, os, subprocess, time
 import netns
 
-# Fills pools with objects of 1 MiB that say what they are: until the cluster is nearfull as fast as it can, then slowly. Threads
+# Fills pools with objects of 1 MiB that say what they are: the first half as fast as it can, then slowly, so that the map can follow. Threads
 # ask to be told (FULL_TRY); at ENOSPC they end. Then some is forced (FULL_FORCE) until that is refused, too: the stores are at
 # their last reserve. Commands on stdin: "check" compares everything that was acknowledged, "free" deletes it all.
 FILL = r'''
@@ -14,6 +14,7 @@ c.connect(timeout=60)
 ios = {p: c.open_ioctx(p) for p in pools}
 data = lambda n: (b'%-31s\n' % n.encode()) * (SIZE // 32)
 acked, refused, levels, pause, errors = [], [], set(), [0.0], []
+free = c.get_cluster_stats()['kb_avail'] * 1024
 ORDER = ['nearfull', 'backfillfull', 'full']
 def write(pool, n, flags):
     with rados.WriteOpCtx() as op:
@@ -39,7 +40,8 @@ def run(flags, most):
     while any(t.is_alive() for t in threads):
         dump = json.loads(c.mon_command(json.dumps({'prefix': 'osd dump', 'format': 'json'}), b'')[1])
         levels.update(s for o in dump['osds'] for s in o['state'] if s in ORDER)
-        if levels: pause[0] = 0.1
+        # An object takes three times its size, or one and a half.
+        if levels or len(acked) * SIZE * 2.25 > free * 0.55: pause[0] = 0.5
         time.sleep(0.1)
 begun = time.time()
 run(TRY, 1 << 20)

@@ -66,7 +66,7 @@ class Merges(Loaded):
         for i in range(40):
             assert self.c.rados('-p', 'r', 'get', f'o{i}', '-').out == open(data).read()
 
-    def test_4_erasure_pools_and_nonsense_are_refused_and_a_change_of_mind_is_not(self):
+    def test_4_nonsense_is_refused_and_a_change_of_mind_is_not(self):
         self.pool('s', 16)
         self.set_pgs('s', 4)
         self.set_pgs('s', 32)

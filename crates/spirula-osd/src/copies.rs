@@ -137,20 +137,24 @@ impl Osd {
     /// A request of the PG `id` wants an object.
     pub(crate) fn fetch(&mut self, id: SpgId, op: OpId, source: Source) {
         let now = clock::monotonic();
-        let job = Job { pg: id, op, source, begun: now, sent: now, to: -1, got: None };
-        if self.copies.jobs.len() < AT_ONCE {
+        self.copies.waiting.push_back(Job { pg: id, op, source, begun: now, sent: now, to: -1, got: None });
+        self.begin_copies();
+    }
+
+    /// Begins what waits, as far as there is room.
+    fn begin_copies(&mut self) {
+        while self.copies.jobs.len() < AT_ONCE {
+            let Some(job) = self.copies.waiting.pop_front() else { return };
             self.ask_source(job);
-        } else {
-            self.copies.waiting.push_back(job);
         }
     }
 
     /// Sends a copy's next request to whoever leads the source's PG.
     fn ask_source(&mut self, mut job: Job) {
         let object = &job.source.object;
-        let Some(map) = self.maps.map().cloned() else { return };
-        let Some(pool) = map.pool(object.pool) else {
-            return self.fetched(job, Fetched::Failed(errno::ENOENT));
+        let map = self.maps.map().cloned();
+        let Some((map, pool)) = map.as_ref().and_then(|m| Some((m, m.pool(object.pool)?))) else {
+            return self.fetched(&job, Fetched::Failed(errno::ENOENT));
         };
         let pg = object.pg(pool.pg_num);
         let placed = map.pg_to_up_acting(pg);
@@ -183,6 +187,7 @@ impl Osd {
         let from = self.peers.by_link(link);
         if self.copies.jobs.get(&tid).is_some_and(|j| Some(j.to) == from) {
             self.source_answered(tid, reply);
+            self.begin_copies();
             self.perform();
         }
     }
@@ -192,6 +197,7 @@ impl Osd {
         let Some(tid) = self.copies.own.remove(&op) else { return false };
         if let Some(reply) = reply {
             self.source_answered(tid, reply);
+            self.begin_copies();
         }
         true
     }
@@ -204,29 +210,26 @@ impl Osd {
                 job.got = None;
                 self.copies.jobs.insert(tid, job);
             }
-            r if r < 0 => self.fetched(job, Fetched::Failed(-r)),
+            r if r < 0 => self.fetched(&job, Fetched::Failed(-r)),
             _ => match take(&mut job.got, reply) {
                 Ok(()) => match job.got.take_if(|g| g.is_whole()) {
                     Some(got) => {
                         let whole = got.into_object(job.source.clone());
-                        self.fetched(job, whole);
+                        self.fetched(&job, whole);
                     }
                     None => self.ask_source(job),
                 },
                 Err(e) => {
                     tracing::error!("osd.{}: copy of {}: {e}", self.cfg.id, job.source.object);
-                    self.fetched(job, Fetched::Failed(errno::EIO));
+                    self.fetched(&job, Fetched::Failed(errno::EIO));
                 }
             },
         }
     }
 
-    /// A copy has ended; the next may begin.
-    fn fetched(&mut self, job: Job, what: Fetched) {
+    /// A copy has ended.
+    fn fetched(&mut self, job: &Job, what: Fetched) {
         self.answer_pg(job.pg, PgEvent::Fetched(job.op, what));
-        if let Some(next) = self.copies.waiting.pop_front() {
-            self.ask_source(next);
-        }
     }
 
     /// Time passed: what was not answered is asked again, or given up.
@@ -237,11 +240,12 @@ impl Osd {
             let Some(job) = self.copies.jobs.remove(&tid) else { continue };
             self.copies.own.retain(|_, t| *t != tid);
             if patience(&job) {
-                self.fetched(job, Fetched::Failed(errno::ETIMEDOUT));
+                self.fetched(&job, Fetched::Failed(errno::ETIMEDOUT));
             } else {
                 self.ask_source(job);
             }
         }
+        self.begin_copies();
         self.perform();
     }
 }

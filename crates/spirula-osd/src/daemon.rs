@@ -416,6 +416,10 @@ impl Osd {
         if self.mon.as_ref().is_some_and(|l| l.id() == id) {
             self.mon_heard = clock::monotonic();
         }
+        if m.kind == kind::OSD_MAP && self.peers.by_link(id).is_some() {
+            // What an OSD that we ask like a client adds to its answers; the monitor sends us all of them.
+            return;
+        }
         if !self.may_send(id, m.kind) {
             if m.kind == kind::COMMAND {
                 self.answer_command(id, m.tid, Answer::fail(errno::EACCES, "access denied: 'osd' caps must allow *"));
@@ -499,6 +503,8 @@ impl Osd {
             if msg.has_flag(flag::FULL_TRY) {
                 let reply = MOsdOpReply::to(&msg, self.maps.epoch(), -errno::ENOSPC);
                 session.link.send(reply.into_message(m.tid));
+            } else if !self.is_full_in_map() {
+                self.reporter.dropped_full();
             }
             return;
         }

@@ -45,6 +45,9 @@ pub struct Reporter {
     /// A state changed: report soon.
     urgent: bool,
     was_full: bool,
+    /// A request got no answer because the store is full, and no map has said so yet: reported as full until one
+    /// does, for the client sends it again only after a map that said so.
+    owes_full: bool,
     last: Duration,
     changed: BTreeSet<PgId>,
     /// As of the last change.
@@ -75,6 +78,16 @@ impl Reporter {
         if std::mem::replace(&mut self.was_full, full) != full {
             self.urgent = true;
         }
+    }
+
+    /// A request was dropped because the store is full.
+    pub fn dropped_full(&mut self) {
+        self.owes_full = true;
+    }
+
+    /// A map says that the store is full.
+    pub fn map_says_full(&mut self) {
+        self.owes_full = false;
     }
 
     /// The set of PGs changed.
@@ -140,7 +153,7 @@ impl Reporter {
             seq: self.seq,
             statfs: StoreStatfs {
                 total: s.total as i64,
-                available: s.available as i64,
+                available: if self.owes_full { 0 } else { s.available as i64 },
                 allocated: s.used as i64,
                 data_stored: s.stored as i64,
                 internal_metadata: (s.metadata + s.journal) as i64,

@@ -2,6 +2,7 @@
 
 use crate::daemon::Osd;
 use spirula_maps::osdmap::opts::opt;
+use spirula_maps::osdmap::state;
 use spirula_maps::{OsdMap, PgPool};
 use spirula_messages::ceph::{OsdOp, op};
 use spirula_store::{Algorithm, Checksum, CompressionMode, PoolOptions, Statfs};
@@ -24,6 +25,9 @@ impl Osd {
 
     /// Tells the store how the data of each pool is to be stored.
     pub(crate) fn follow_pool_options(&mut self, map: &OsdMap) {
+        if map.state(self.cfg.id) & state::FULL != 0 {
+            self.reporter.map_says_full();
+        }
         let Some(store) = &mut self.store else { return };
         for (id, pool) in &map.pools {
             store.set_pool_options(*id, pool_options(pool));
@@ -33,6 +37,11 @@ impl Osd {
     /// Above the map's full ratio?
     pub(crate) fn is_full(&self) -> bool {
         self.is_above(self.maps.map().map_or(0.95, |m| f64::from(m.full_ratio)))
+    }
+
+    /// Does the newest map say that we are full?
+    pub(crate) fn is_full_in_map(&self) -> bool {
+        self.maps.map().is_some_and(|m| m.state(self.cfg.id) & state::FULL != 0)
     }
 
     /// So full that not even what a client forces is written (Ceph's `osd_failsafe_full_ratio`)?

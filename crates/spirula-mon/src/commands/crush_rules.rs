@@ -221,6 +221,7 @@ fn rule_refusal(e: CrushError) -> (i32, String) {
     match &e {
         CrushError::NoSuchItem(n) => (ENOENT, format!("root item {n} does not exist")),
         CrushError::NoSuchType(t) => (EINVAL, format!("unknown type {t}")),
+        CrushError::NoSuchClass(c) => (EINVAL, format!("device class {c} does not exist")),
         _ => refusal(e),
     }
 }

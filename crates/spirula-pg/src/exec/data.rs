@@ -229,19 +229,20 @@ impl Vector<'_> {
     }
 
     pub(super) fn zero(&mut self, e: Extent) -> Ran {
-        if e.length == 0 {
+        let appends_only = self.ctx.pool.append_alignment.is_some();
+        if e.length == 0 && !appends_only {
             return Ok(0);
         }
         let max = self.ctx.limits.max_object_size;
         let size = self.object.info.size;
-        if self.object.exists && e.offset < max && e.length <= max && e.offset + e.length >= size {
+        if self.object.exists && e.offset < max && (1..=max).contains(&e.length) && e.offset + e.length >= size {
             // Zeroing an object's end cuts it off.
             if e.offset >= size {
                 return Ok(self.result);
             }
             return self.truncate(Extent { offset: e.offset, ..Extent::default() });
         }
-        if self.ctx.pool.append_alignment.is_some() {
+        if appends_only {
             return Err(Stop::Errno(errno::EOPNOTSUPP));
         }
         self.check_range(e.offset, e.length)?;
