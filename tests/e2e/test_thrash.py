@@ -226,14 +226,17 @@ class Thrash(FullDisks, Hosts):
     # ---- what is done to it; each gives back how it is undone ----
 
     def victims(self):
-        """One OSD, two, or all of a host."""
+        """One OSD, two, or all of a host, as far as no other fault has them."""
         how = self.rng.choice(['one', 'one', 'two', 'host'])
         if how == 'host':
             self.scope = 'a whole host'
             h = self.net[self.rng.choice(self.hosts)]
-            return f'host {h.name}', [o for o in self.osds() if self.host_of[o] is h]
+            some = [o for o in self.osds() if self.host_of[o] is h and o not in self.busy]
+            self.busy |= set(some)
+            return f'host {h.name}', some
         self.scope = f'{how} at a time'
-        some = self.rng.sample(self.osds(), 1 if how == 'one' else 2)
+        some = self.rng.sample([o for o in self.osds() if o not in self.busy], 1 if how == 'one' else 2)
+        self.busy |= set(some)
         return ' and '.join(f'osd.{o}' for o in some), some
 
     def start(self, osds):
@@ -435,6 +438,7 @@ class Thrash(FullDisks, Hosts):
                     turn = self.faults()
                     self.rng.shuffle(turn)
                 f = turn.pop()
+                self.busy = set()
                 what, undo = self.fault(f)
                 time.sleep(self.rng.choice([0.5, 2, 4, 7, 7, 15 if minutes > 5 else 5]))
                 beside = [g for g in turn if g.__name__ in self.BESIDE]
