@@ -1,11 +1,13 @@
 //! Stories that chance tells too seldom: one rule of peering each. Every one runs under many
 //! seeds, and fails under most of them if its rule is taken out.
 
+use crate::client::object;
 use crate::world::{End, World};
 use crate::{settle, verify};
 use spirula_maps::PgState;
+use spirula_pg::shard::{store_object, undo_object};
 use spirula_pg::{Bug, PgEvent};
-use spirula_types::{HObject, OsdId, PgId, SpgId};
+use spirula_types::{EVersion, HObject, OsdId, PgId, SpgId};
 
 const PG: PgId = PgId { pool: 1, seed: 0 };
 
@@ -481,4 +483,43 @@ fn every_loss_of_up_to_two_shards_is_served_and_rebuilt() {
         }
         finish(w, lost);
     }
+}
+
+/// A member that begins anew removes what its own PG could have taken back there, and nothing of its neighbours.
+#[test]
+fn a_member_that_begins_anew_leaves_the_undo_copies_of_other_pgs() {
+    let mut kept = 0;
+    for seed in 0..10 {
+        let mut w = World::new(seed, 4, 3, 4, 2);
+        let map = w.maps.last_mut().unwrap();
+        (map.ec, map.min_size) = (Some((2, 1)), 2);
+        w.pace = w.pace.calm();
+        (w.pace.objects, w.pace.under_way, w.pace.appends, w.pace.deletes) = (12, 4, 80, 0);
+        for id in 0..4 {
+            w.start(id);
+        }
+        place(&mut w, 0..3);
+        run(&mut w, 4000);
+        w.clients.iter_mut().for_each(|c| c.quiet = true);
+        run(&mut w, 2000);
+        let all = (0..12).flat_map(|i| (0..3).map(move |shard| (object(i), shard)));
+        let copies: Vec<(SpgId, HObject)> = all
+            .map(|(o, shard)| {
+                let name = store_object(&undo_object(&o, EVersion::new(1, 1)), shard);
+                (SpgId::new(o.pg(4), shard), name)
+            })
+            .collect();
+        w.nodes[3].store.applied.objects.extend(copies.iter().map(|(_, name)| (name.clone(), Default::default())));
+        place(&mut w, 1..4);
+        run(&mut w, 6000);
+        for (pg, name) in &copies {
+            let has = w.nodes[3].store.applied.objects.remove(name).is_some();
+            if !w.nodes[3].pgs.get(pg).is_some_and(spirula_pg::Pg::exists) {
+                assert!(has, "seed {seed}: {name} of {pg}");
+                kept += 1;
+            }
+        }
+        finish(w, seed);
+    }
+    assert!(kept > 0);
 }
