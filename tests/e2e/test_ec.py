@@ -237,32 +237,33 @@ class ErasurePools(Erasure):
         assert self.get('merge', 'kept') == open(self.sample(), 'rb').read()
 
     def test_2_fewer_pgs_while_an_osd_is_away_and_through_a_crash(self):
+        self.pool('away', 2, 1)
         kept = {f'k{i}': os.urandom(9000 * i + 1) for i in range(20)}
         for name, data in kept.items():
-            self.c.rados('-p', 'merge', 'put', name, self.write('in', data))
+            self.c.rados('-p', 'away', 'put', name, self.write('in', data))
 
         def away():
             self.osd('stop', 2)
             self.c.ceph('osd', 'out', '2')
-            self.pgs('merge', 3)
+            self.pgs('away', 3)
             self.osd('start', 2)
             self.c.ceph('osd', 'in', '2')
             self.c.wait_clean(120)
-        self.under_load('merge', away)
-        self.pgs('merge', 12)
-        self.c.ceph('osd', 'pool', 'set', 'merge', 'pg_num', '2')
+        self.under_load('away', away)
+        self.pgs('away', 12)
+        self.c.ceph('osd', 'pool', 'set', 'away', 'pg_num', '2')
         for _ in range(2):
             time.sleep(1.5)
             self.c.kill()
             self.c.up()
-        self.wait_pgs('merge', 2)
+        self.wait_pgs('away', 2)
         for name, data in kept.items():
-            assert self.get('merge', name) == data, name
+            assert self.get('away', name) == data, name
         # Whole as well: each shard counts.
         for n in range(4):
             self.osd('stop', n)
             for name, data in kept.items():
-                assert self.get('merge', name) == data, (name, n)
+                assert self.get('away', name) == data, (name, n)
             self.osd('start', n)
             self.c.wait_clean(120)
 
@@ -312,6 +313,9 @@ with rados.Rados(conffile=sys.argv[1], conf={'rados_osd_op_timeout': '60'}) as r
         assert r.code == 22 and 'only be enabled for an erasure coded pool' in r.err, r
 
     def test_4_profiles_that_make_no_sense_are_refused_in_cephs_words(self):
+        for name in ('used', 'too'):
+            self.pool(name, 3, 1)
+
         def bad(code, text, *words):
             r = self.c.ceph('osd', 'erasure-code-profile', 'set', 'bad', *words, check=False)
             assert (r.code, text in r.err) == (code, True), (words, r)
@@ -330,15 +334,15 @@ with rados.Rados(conffile=sys.argv[1], conf={'rados_osd_op_timeout': '60'}) as r
                 'failure-domain "nosuch"', 'k=2', 'm=1', 'crush-failure-domain=nosuch')
         bad(22, "property 'ruleset-failure-domain' is no longer supported; try 'crush-failure-domain' instead", 'ruleset-failure-domain=osd')
         assert 'bad' not in self.c.ceph('osd', 'erasure-code-profile', 'ls').out.split()
-        r = self.c.ceph('osd', 'erasure-code-profile', 'set', 'p21', 'k=3', 'm=1', check=False)
+        r = self.c.ceph('osd', 'erasure-code-profile', 'set', 'p31', 'k=2', 'm=1', check=False)
         shown = 'crush-root=default,jerasure-per-chunk-alignment=false,k={},m=1,plugin=jerasure,technique=reed_sol_van,w=8}}'
-        assert r.code == 1 and 'will not override erasure code profile p21 because the existing profile {crush-device-class=' in r.err, r
-        assert shown.format(2) in r.err and 'is different from the proposed profile' in r.err and shown.format(3) in r.err, r
+        assert r.code == 1 and 'will not override erasure code profile p31 because the existing profile {crush-device-class=' in r.err, r
+        assert shown.format(3) in r.err and 'is different from the proposed profile' in r.err and shown.format(2) in r.err, r
         # Pools are cut by it: another cut is refused even by force, another rule for pools to come is not.
-        r = self.c.ceph('osd', 'erasure-code-profile', 'set', 'p21', 'k=3', 'm=1', '--force', check=False)
-        assert r.code == 16 and "merge plain pool(s) are using the erasure code profile 'p21'" in r.err, r
-        r = self.c.ceph('osd', 'erasure-code-profile', 'rm', 'p21', check=False)
-        assert r.code == 16 and "merge plain pool(s) are using the erasure code profile 'p21'" in r.err, r
+        r = self.c.ceph('osd', 'erasure-code-profile', 'set', 'p31', 'k=2', 'm=1', '--force', check=False)
+        assert r.code == 16 and "used too pool(s) are using the erasure code profile 'p31'" in r.err, r
+        r = self.c.ceph('osd', 'erasure-code-profile', 'rm', 'p31', check=False)
+        assert r.code == 16 and "used too pool(s) are using the erasure code profile 'p31'" in r.err, r
         self.c.ceph('osd', 'erasure-code-profile', 'set', 'free', 'k=2', 'm=1')
         self.c.ceph('osd', 'erasure-code-profile', 'set', 'free', 'k=3', 'm=2', '--force')
         self.c.ceph('osd', 'erasure-code-profile', 'rm', 'free')
@@ -349,28 +353,28 @@ with rados.Rados(conffile=sys.argv[1], conf={'rados_osd_op_timeout': '60'}) as r
             assert r.code == code and text in r.err, r
 
     def test_5_objects_are_copied_out_of_it_and_into_it(self):
+        self.pool('out', 2, 1)
         self.c.ceph('osd', 'pool', 'create', 'rep', '8', '8')
         kept = {f'c{i}': os.urandom(50_000 * i + 1) for i in range(12)}
         # More than is read at a time.
         kept['big'] = os.urandom(9_000_001)
         for name, data in kept.items():
-            self.c.rados('-p', 'plain', 'put', name, self.write('in', data))
-        self.c.rados('-p', 'plain', 'setxattr', 'c3', 'color', 'red')
-        self.c.rados('-p', 'plain', 'rm', 'o')
-        self.c.rados('cppool', 'plain', 'rep')
+            self.c.rados('-p', 'out', 'put', name, self.write('in', data))
+        self.c.rados('-p', 'out', 'setxattr', 'c3', 'color', 'red')
+        self.c.rados('cppool', 'out', 'rep')
         self.osd('stop', 1)
-        self.c.rados('-p', 'plain', 'cp', 'c5', 'c5-again')
+        self.c.rados('-p', 'out', 'cp', 'c5', 'c5-again')
         self.osd('start', 1)
         self.c.wait_clean(120)
         for name, data in kept.items():
             assert self.get('rep', name) == data, name
-        assert self.get('plain', 'c5-again') == kept['c5']
+        assert self.get('out', 'c5-again') == kept['c5']
         assert self.c.rados('-p', 'rep', 'getxattr', 'c3', 'color').out.strip() == 'red'
         # An object with omap cannot go there.
         self.c.rados('-p', 'rep', 'setomapval', 'c1', 'k', 'v')
-        r = self.c.rados('-p', 'rep', 'cp', 'c1', 'c1-again', '--target-pool', 'plain', check=False)
+        r = self.c.rados('-p', 'rep', 'cp', 'c1', 'c1-again', '--target-pool', 'out', check=False)
         assert r.code != 0 and 'not supported' in r.err, r
-        self.c.rados('-p', 'rep', 'cp', 'c7', 'c7-again', '--target-pool', 'plain')
+        self.c.rados('-p', 'rep', 'cp', 'c7', 'c7-again', '--target-pool', 'out')
         self.c.python('''
 import rados, sys
 with rados.Rados(conffile=sys.argv[1], conf={'rados_osd_op_timeout': '60'}) as r, r.open_ioctx('rep') as io:
@@ -383,7 +387,7 @@ with rados.Rados(conffile=sys.argv[1], conf={'rados_osd_op_timeout': '60'}) as r
             self.c.rados('-p', 'rep', 'cp', 'c2', target)
             assert self.c.rados('-p', 'rep', 'listomapkeys', target).out.split() == [f'key{i:05}' for i in range(3000)]
             assert self.get('rep', target) == kept['c2']
-        assert self.get('plain', 'c7-again') == kept['c7']
+        assert self.get('out', 'c7-again') == kept['c7']
 
 
 class ErasureScrub(Rotten):
