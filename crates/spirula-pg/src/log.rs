@@ -108,7 +108,11 @@ impl LogEntry {
 
     /// About how many bytes its stored form has.
     fn weight(&self) -> usize {
-        160 + self.object.name.len() + self.object.key.len() + self.object.namespace.len()
+        let ranges = match &self.dirty {
+            Dirty::All => 0,
+            Dirty::Parts { data, .. } => data.len(),
+        };
+        160 + self.object.name.len() + self.object.key.len() + self.object.namespace.len() + 16 * ranges
     }
 
     /// The stored form.
