@@ -114,6 +114,39 @@ impl PgStat {
         }
     }
 
+    /// The state lasts until `until`: every `last_*` that it makes true is at least that.
+    pub fn lasted(&mut self, until: UTime) {
+        let has = |bits| self.state.any(bits);
+        let held = [
+            (&mut self.last_clean, has(PgState::CLEAN)),
+            (&mut self.last_active, has(PgState::ACTIVE)),
+            (&mut self.last_peered, has(PgState::ACTIVE | PgState::PEERED)),
+            (&mut self.last_unstale, !has(PgState::STALE)),
+            (&mut self.last_undegraded, !has(PgState::DEGRADED)),
+            (&mut self.last_fullsized, !has(PgState::UNDERSIZED)),
+        ];
+        for (stamp, held) in held {
+            *stamp = if held { until.max(*stamp) } else { *stamp };
+        }
+    }
+
+    /// Takes over since when things are not true any more from the report before, which another
+    /// primary may have made.
+    pub fn inherit(&mut self, old: &Self) {
+        for (stamp, old) in [
+            (&mut self.last_clean, old.last_clean),
+            (&mut self.last_active, old.last_active),
+            (&mut self.last_peered, old.last_peered),
+            (&mut self.last_unstale, old.last_unstale),
+            (&mut self.last_undegraded, old.last_undegraded),
+            (&mut self.last_fullsized, old.last_fullsized),
+            (&mut self.last_became_active, old.last_became_active),
+            (&mut self.last_became_peered, old.last_became_peered),
+        ] {
+            *stamp = old.max(*stamp);
+        }
+    }
+
     /// As `pg ls -f json` prints an entry, key by key.
     pub fn dump(&self, pg: PgId) -> Value {
         let purged: Vec<Value> = self.purged_snaps.intervals().map(|(s, l)| json!({"start": s, "length": l})).collect();
@@ -397,6 +430,20 @@ mod tests {
         let mut o = OsdStatReport { num_pgs: 7, hb_peers: vec![1, 2], ..OsdStatReport::default() };
         o.pool_statfs.insert(1, StoreStatfs { allocated: 9, ..StoreStatfs::default() });
         assert_eq!(from_slice::<OsdStatReport>(&to_vec(&o)).unwrap(), o);
+    }
+
+    #[test]
+    fn a_state_lasts_until_the_next_and_another_primary_goes_on_from_it() {
+        let (a, b, c) = (UTime { sec: 1, nsec: 0 }, UTime { sec: 2, nsec: 0 }, UTime { sec: 3, nsec: 0 });
+        let mut old = PgStat::default();
+        old.touch(a, PgState::ACTIVE | PgState::CLEAN);
+        let mut new = PgStat::default();
+        new.touch(b, PgState::PEERED | PgState::UNDERSIZED | PgState::DEGRADED);
+        old.lasted(b);
+        new.inherit(&old);
+        assert_eq!((new.last_active, new.last_clean, new.last_fullsized, new.last_undegraded), (b, b, b, b));
+        new.lasted(c);
+        assert_eq!((new.last_active, new.last_peered, new.last_unstale), (b, c, c));
     }
 
     #[test]

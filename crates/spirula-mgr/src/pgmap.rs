@@ -188,8 +188,9 @@ impl PgMap {
         for stat in self.pgs.values_mut() {
             let orphan = stat.acting_primary >= 0 && map.is_down(stat.acting_primary);
             if orphan && !stat.state.has(PgState::STALE) {
+                // Until now it was as it said, for all we know.
+                stat.lasted(now);
                 stat.state.set(PgState::STALE);
-                stat.last_unstale = now;
                 changed = true;
             }
         }
@@ -217,8 +218,8 @@ impl PgMap {
         self.touch(now);
     }
 
-    fn put(&mut self, pg: PgId, stat: PgStat) {
-        let Some(old) = self.pgs.get(&pg) else {
+    fn put(&mut self, pg: PgId, mut stat: PgStat) {
+        let Some(old) = self.pgs.get_mut(&pg) else {
             self.states_changed = true;
             self.pgs.insert(pg, stat);
             return;
@@ -233,7 +234,11 @@ impl PgMap {
             self.io.entry(pg.pool).or_default().total.add_step(&old.stats, &stat.stats);
         }
         self.states_changed |= old.state != stat.state;
-        self.pgs.insert(pg, stat);
+        if !old.state.has(PgState::STALE) && old.reported_epoch > 0 {
+            old.lasted(stat.last_fresh);
+        }
+        stat.inherit(old);
+        *old = stat;
     }
 
     /// Notes the totals of this moment, if the last time was a second ago or more.

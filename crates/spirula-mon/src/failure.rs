@@ -87,13 +87,18 @@ impl OsdTracker {
     }
 }
 
-/// Why an OSD may not be marked down now, if so.
-pub fn down_refusal(state: &State, map: &OsdMap, osd: OsdId) -> Option<&'static str> {
+/// The flag that keeps an OSD up in the map whatever happens to it, even where it stops by itself.
+pub fn held_up(map: &OsdMap, osd: OsdId) -> Option<&'static str> {
     if map.has_flag(flags::NODOWN) {
         return Some("NODOWN flag set");
     }
-    if map.state(osd) & state::NODOWN != 0 {
-        return Some("it is marked nodown");
+    (map.state(osd) & state::NODOWN != 0).then_some("it is marked nodown")
+}
+
+/// Why an OSD may not be marked down now, if so.
+pub fn down_refusal(state: &State, map: &OsdMap, osd: OsdId) -> Option<&'static str> {
+    if let Some(why) = held_up(map, osd) {
+        return Some(why);
     }
     let (all, up, _) = map.osd_counts();
     if all == 0 || f64::from(up) / f64::from(all) < state.option_f64("mon_osd_min_up_ratio") {

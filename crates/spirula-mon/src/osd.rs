@@ -235,7 +235,11 @@ impl Mon {
     pub(crate) fn osd_mark_me_down(&mut self, conn: ConnId, d: &OsdMarkMeDown, work: &mut Work) {
         let osd = d.osd;
         let map = work.osd();
-        if map.is_up(osd) && map.uuid(osd) == Some(d.uuid) {
+        let ours = map.is_up(osd) && map.uuid(osd) == Some(d.uuid);
+        if let Some(why) = failure::held_up(map, osd).filter(|_| ours) {
+            // As in Ceph: it may go, and the map says that it is up.
+            work.info(format!("osd.{osd} stops and stays up in the map: {why}"));
+        } else if ours {
             let up_from = map.info(osd).map_or(0, |i| i.up_from);
             let last = work.state.osdmap.epoch;
             mark_dead(work, osd);

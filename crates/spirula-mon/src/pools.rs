@@ -136,7 +136,7 @@ pub fn create(work: &mut Work, new: &NewPool) -> Result<PoolId, Refusal> {
         return Err((
             ERANGE,
             format!(
-                "'pg_num' must be greater than 0 and less than or equal to {max} (you may adjust 'mon_max_pool_pg_num' for higher values)"
+                "'pg_num' must be greater than 0 and less than or equal to {max} (you may adjust 'mon max pool pg num' for higher values)"
             ),
         ));
     }
@@ -155,7 +155,7 @@ pub fn create(work: &mut Work, new: &NewPool) -> Result<PoolId, Refusal> {
             (ENOENT, "no suitable CRUSH rule exists, check 'osd pool default crush *' config options".to_owned())
         })?,
     };
-    check_pg_count(work, rule, pg_num, size, None)?;
+    check_pg_count(work, pg_num, size, None)?;
     let mut pool = match &new.erasure {
         Some(e) => {
             let mut pool = PgPool::erasure(e.k, e.m, e.unit, &e.profile, pg_num, rule as u8, work.now);
@@ -191,28 +191,29 @@ pub fn autoscale_mode(name: &str) -> Option<u8> {
     ["off", "warn", "on"].iter().position(|m| *m == name).map(|i| i as u8)
 }
 
-/// Refuses a number of PGs that would burden the OSDs of the rule beyond the limit.
+/// Refuses a number of PGs with which all pools together would burden the OSDs that are in beyond the limit.
 ///
 /// # Errors
-/// ERANGE with Ceph's text.
-pub fn check_pg_count(work: &Work, rule: u32, pg_num: u32, size: u8, replaces: Option<PoolId>) -> Result<(), Refusal> {
+/// ERANGE with the text of Ceph 16.
+pub fn check_pg_count(work: &Work, pg_num: u32, size: u8, replaces: Option<PoolId>) -> Result<(), Refusal> {
     let map = work.osd();
     let limit = work.state.option_u64("mon_max_pg_per_osd");
-    let osds: Vec<i32> = map.crush.rule_weights(rule).into_keys().filter(|o| map.is_in(*o)).collect();
+    let (.., osds_in) = map.osd_counts();
     // Before the first OSD is in there is nothing to count by.
-    let count = osds.len() as u64;
-    if limit == 0 || count == 0 {
+    let most = limit.saturating_mul(u64::from(osds_in));
+    if most == 0 {
         return Ok(());
     }
-    let others = map.pools.iter().filter(|(id, p)| Some(**id) != replaces && u32::from(p.crush_rule) == rule);
-    let others: u64 = others.map(|(_, p)| u64::from(p.pg_num) * u64::from(p.size)).sum();
+    let others = map.pools.iter().filter(|(id, _)| Some(**id) != replaces);
+    let others: u64 = others.map(|(_, p)| u64::from(p.pg_num_target) * u64::from(p.size)).sum();
     let total = others + u64::from(pg_num) * u64::from(size);
-    if total / count > limit {
+    if total > most {
+        // A pool that is being made leaves the space before its missing number, as in Ceph.
+        let which = replaces.map_or(String::new(), |id| format!("pool id {id}"));
         return Err((
             ERANGE,
             format!(
-                "pg_num {pg_num} size {size} for this pool would result in {} cumulative PGs per OSD ({total} total PG replicas on {count} 'in' root OSDs by crush rule) which exceeds the mon_max_pg_per_osd value of {limit}",
-                total / count
+                "{which} pg_num {pg_num} size {size} would mean {total} total pgs, which exceeds max {most} (mon_max_pg_per_osd {limit} * num_in_osds {osds_in})"
             ),
         ));
     }

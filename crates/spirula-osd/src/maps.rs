@@ -167,6 +167,8 @@ impl Maps {
             no_recover: map.has_flag(flags::NORECOVER),
             no_backfill: map.has_flag(flags::NOBACKFILL),
             no_rebalance: map.has_flag(flags::NOREBALANCE),
+            pause_reads: map.has_flag(flags::PAUSERD),
+            pause_writes: map.has_flag(flags::PAUSEWR),
         };
         let cluster_full = map.has_flag(flags::FULL);
         self.pools = map

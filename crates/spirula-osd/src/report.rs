@@ -65,7 +65,7 @@ impl Reporter {
         self.unacked.clear();
     }
 
-    /// A PG's state or counters changed. Only a new state is urgent.
+    /// A PG's state may have changed. Only a new one is urgent; counters are looked at when a report is made.
     pub fn pg_changed(&mut self, id: SpgId, state: PgState) {
         self.changed.insert(id.pg);
         if self.states.insert(id, state) != Some(state) {
@@ -129,7 +129,8 @@ impl Reporter {
         let full = std::mem::take(&mut self.full);
         let changed = std::mem::take(&mut self.changed);
         let old = |p: &Pg| p.reported_epoch().saturating_add(REFRESH) <= f.maps.epoch();
-        let chosen = f.pgs.iter_mut().filter(|(id, p)| p.is_primary() && (full || changed.contains(&id.pg) || old(p)));
+        let news = |id: &SpgId, p: &Pg| full || changed.contains(&id.pg) || p.has_news() || old(p);
+        let chosen = f.pgs.iter_mut().filter(|(id, p)| p.is_primary() && news(id, p));
         let pgs: BTreeMap<PgId, Bytes> = chosen.map(|(id, p)| (id.pg, to_vec(&p.stat(wall)).into())).collect();
         self.unacked.insert(self.seq, pgs.keys().copied().collect());
         let s = &f.statfs;

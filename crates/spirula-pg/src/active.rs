@@ -6,6 +6,7 @@ use crate::missing::Missing;
 use crate::ops::Inflight;
 use crate::pg::{Cx, Pg, Role};
 use crate::recovery::Recovery;
+use spirula_encoding::UTime;
 use spirula_maps::PgState;
 use spirula_types::{EVersion, HObject, OsdId, Peer};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -36,6 +37,8 @@ pub(crate) struct Active {
     pub fresh: bool,
     /// When that, or another acting set, was asked for.
     pub asked_ms: u64,
+    /// When it began.
+    pub entered: UTime,
     /// No request before: an older primary may still serve reads.
     pub wait_until: u64,
     /// The other acting members and those being backfilled.
@@ -62,13 +65,14 @@ pub(crate) struct Active {
 }
 
 impl Active {
-    pub fn new(me: Peer, at: EVersion, wait_until: u64, fresh: bool) -> Self {
+    pub fn new(me: Peer, at: EVersion, entered: UTime, wait_until: u64, fresh: bool) -> Self {
         Self {
             activating: [me].into(),
             activated: false,
             serving: false,
             fresh,
             asked_ms: 0,
+            entered,
             wait_until,
             peers: BTreeMap::new(),
             replicas: Vec::new(),

@@ -115,6 +115,10 @@ pub struct Permits {
     pub no_backfill: bool,
     /// `norebalance`: backfill only what is degraded.
     pub no_rebalance: bool,
+    /// `pauserd`: clients' reads wait.
+    pub pause_reads: bool,
+    /// `pausewr`: clients' writes wait.
+    pub pause_writes: bool,
 }
 
 /// What one epoch of the OSD map says about one PG.

@@ -341,7 +341,9 @@ impl Pg {
             cx.out.push(PgEffect::Drop(q.op.id));
             return None;
         }
-        if !self.serves(cx) {
+        // A client that has seen the flags sends nothing; one with an older map is to wait, too.
+        let paused = if q.class.write { view.permits.pause_writes } else { view.permits.pause_reads };
+        if paused || !self.serves(cx) {
             self.ops.waiting.push_back(q);
             return None;
         }

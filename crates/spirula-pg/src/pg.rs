@@ -11,7 +11,7 @@ use crate::ops::Ops;
 use crate::peering::Peering;
 use crate::shard::{ShardReader, localize};
 use bytes::Bytes;
-use spirula_encoding::{Decode, DecodeError, Decoder, Encode, Encoder, from_slice, to_vec};
+use spirula_encoding::{Decode, DecodeError, Decoder, Encode, Encoder, UTime, from_slice, to_vec};
 use spirula_messages::cluster::pg::{CtlBody, Ends, PastInterval, PgCtl, PgHead, PgInfo};
 use spirula_types::transaction::{MetaOp, Transaction};
 use spirula_types::{EVersion, Epoch, HObject, OsdId, Peer, PgId, SpgId, hash};
@@ -93,6 +93,8 @@ pub struct Pg {
     /// Closed intervals since the PG was last known to be clean, those that may have taken writes.
     pub(crate) past: Vec<PastInterval>,
     pub(crate) interval: Interval,
+    /// When it was learned of.
+    pub(crate) interval_stamp: UTime,
     pub(crate) view: Option<Arc<MapView>>,
     /// Epoch of the map for which this copy was split or folded last: it is shown none before.
     pub(crate) shaped: Epoch,
@@ -229,6 +231,7 @@ impl Pg {
             missing: Missing::default(),
             past: Vec::new(),
             interval: Interval::default(),
+            interval_stamp: UTime::ZERO,
             view: None,
             shaped: 0,
             primary_since: 0,
@@ -598,6 +601,7 @@ impl Pg {
     }
 
     fn start_interval(&mut self, cx: &mut Cx<'_>) {
+        self.interval_stamp = cx.now.wall;
         let Some(view) = self.view.clone() else { return };
         self.leave_role(cx);
         self.strays.clear();

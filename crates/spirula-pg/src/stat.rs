@@ -50,6 +50,9 @@ impl Pg {
             if self.lacks().degraded > 0 {
                 state |= PgState::DEGRADED;
             }
+            if self.rests() {
+                state |= PgState::CLEAN;
+            }
             if self.waits_for_lease() {
                 state |= PgState::LAGGY;
             }
@@ -72,6 +75,19 @@ impl Pg {
     /// Copies that do not exist though they should.
     pub(crate) fn degraded(&self) -> i64 {
         self.lacks().degraded
+    }
+
+    /// Every acting member is whole and there are as many as wanted, only CRUSH names others (or too few)
+    /// that nothing can be moved to now: Ceph calls that clean, too. That no other copy is needed any
+    /// more does not follow from it.
+    fn rests(&self) -> bool {
+        let (Some(a), Some(view)) = (self.active(), &self.view) else { return false };
+        a.activated
+            && a.serving
+            && view.acting.len() >= Self::pool_size(view)
+            && a.recovery.rests()
+            && self.missing.is_empty()
+            && a.peers.values().all(|p| p.acting && p.last_backfill.max && p.missing.is_empty())
     }
 
     /// What is not where or what it should be.
@@ -109,6 +125,16 @@ impl Pg {
         self.stat.last.reported_epoch
     }
 
+    /// Did something happen since the last report that its counters tell of?
+    pub fn has_news(&self) -> bool {
+        let Some(info) = &self.info else { return false };
+        let (c, s) = (&info.head.counts, &self.stat.last);
+        s.version != info.last_update()
+            || (s.stats.num_rd, s.stats.num_wr) != (c.reads, c.writes)
+            || s.stats.num_objects_recovered != self.stat.recovered_objects
+            || (s.last_scrub_stamp, s.last_deep_scrub_stamp) != (info.scrub.last_stamp, info.scrub.last_deep_stamp)
+    }
+
     /// The report of a primary, stamped `now`. Each call counts as a report.
     pub fn stat(&mut self, now: UTime) -> PgStat {
         let (state, blocked_by) = self.state();
@@ -130,7 +156,8 @@ impl Pg {
             s.version = info.last_update();
             s.created = info.created;
             s.parent = if info.origin == info.pg { Default::default() } else { info.origin };
-            s.last_epoch_clean = if state.has(PgState::CLEAN) { self.epoch() } else { info.lec };
+            let clean = matches!(&self.role, Role::Active(a) if a.clean);
+            s.last_epoch_clean = if clean { self.epoch() } else { info.lec };
             let h = &info.scrub;
             (s.last_scrub, s.last_scrub_stamp) = (h.last, h.last_stamp);
             (s.last_deep_scrub, s.last_deep_scrub_stamp) = (h.last_deep, h.last_deep_stamp);

@@ -3,6 +3,7 @@
 use super::spec::{CommandSpec, Ctx, Reply};
 use crate::health::{STUCK_AFTER, copies, set_text};
 use crate::mgr::rates_of;
+use crate::pgmap::is_osd;
 use serde_json::{Map, Value, json};
 use spirula_format::{Align, Format, TextTable, age, bytes, to_json};
 use spirula_maps::{ObjectStatSum, OsdStatReport, PgDigest, PgStat, PgState, PoolStat, PoolSum, StoreStatfs};
@@ -530,6 +531,13 @@ fn list(c: &Ctx<'_>, pool: Option<PoolId>, osd: Option<OsdId>, primary: bool) ->
     Reply::data(list_text(c, &pgs) + OMAP_NOTE)
 }
 
+/// `[1,2,NONE]p1`, as `pg ls` prints sets.
+fn set_with_primary(osds: &[OsdId], primary: OsdId) -> String {
+    let name = |o: &OsdId| if is_osd(*o) { o.to_string() } else { "NONE".to_owned() };
+    let items: Vec<String> = osds.iter().map(name).collect();
+    format!("[{}]p{primary}", items.join(","))
+}
+
 fn list_text(c: &Ctx<'_>, pgs: &[(&PgId, &PgStat)]) -> String {
     let mut t = table(&[
         "PG",
@@ -560,8 +568,8 @@ fn list_text(c: &Ctx<'_>, pgs: &[(&PgId, &PgStat)]) -> String {
             age(c.now.wall.as_secs_f64() - s.last_change.as_secs_f64()),
             s.version.to_string(),
             format!("{}:{}", s.reported_epoch, s.reported_seq),
-            format!("{}p{}", set_text(&s.up), s.up_primary),
-            format!("{}p{}", set_text(&s.acting), s.acting_primary),
+            set_with_primary(&s.up, s.up_primary),
+            set_with_primary(&s.acting, s.acting_primary),
             s.last_scrub_stamp.to_iso(),
             s.last_deep_scrub_stamp.to_iso(),
         ]);

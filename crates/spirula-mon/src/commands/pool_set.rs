@@ -234,7 +234,7 @@ fn set_size(ctx: &mut CommandCtx<'_>, id: PoolId, n: u32, sure: bool) -> Result<
         }
     }
     if size > pool.size {
-        check_pg_count(ctx.work, u32::from(pool.crush_rule), pool.pg_num, size, Some(id))?;
+        check_pg_count(ctx.work, pool.pg_num, size, Some(id))?;
     }
     let min_size = crate::pools::default_min_size(ctx.work, size);
     let p = edit(ctx, id)?;
@@ -278,7 +278,7 @@ fn set_pg_num(ctx: &mut CommandCtx<'_>, id: PoolId, n: u32) -> Result<(), (i32, 
         return Err((
             ERANGE,
             format!(
-                "'pg_num' must be greater than 0 and less than or equal to {max} (you may adjust 'mon_max_pool_pg_num' for higher values)"
+                "'pg_num' must be greater than 0 and less than or equal to {max} (you may adjust 'mon max pool pg num' for higher values)"
             ),
         ));
     }
@@ -286,7 +286,7 @@ fn set_pg_num(ctx: &mut CommandCtx<'_>, id: PoolId, n: u32) -> Result<(), (i32, 
         return Err((spirula_types::errno::EBUSY, "currently creating pgs, wait".into()));
     }
     if n > pool.pg_num_target {
-        check_pg_count(ctx.work, u32::from(pool.crush_rule), n, pool.size, Some(id))?;
+        check_pg_count(ctx.work, n, pool.size, Some(id))?;
     }
     let epoch = ctx.work.next_epoch();
     let p = edit(ctx, id)?;

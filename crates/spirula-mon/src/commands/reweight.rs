@@ -116,8 +116,8 @@ fn run(ctx: &mut CommandCtx<'_>, args: &Args, by_pg: bool, change: bool) -> Comm
         if done {
             changes.iter().for_each(|c| osd::set_weight(ctx.work.osd_mut(), c.osd, c.to));
         }
-        let name = if by_pg { "reweight-by-pg" } else { "reweight-by-utilization" };
-        let rs = if done { format!("SUCCESSFUL {name}") } else { "no change".to_owned() };
+        // Done, Ceph says nothing more than what changes.
+        let rs = if done { String::new() } else { "no change".to_owned() };
         Ok(CommandResult { ret: 0, rs, data: data.into() })
     };
     settle(go())

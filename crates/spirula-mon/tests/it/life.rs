@@ -126,6 +126,19 @@ fn a_clean_stop_is_acknowledged_after_the_map_shows_it() {
     assert!(!c.mon.state().osdmap.is_up(0));
 }
 
+#[test]
+fn a_clean_stop_under_nodown_is_acknowledged_and_the_map_keeps_the_osd_up() {
+    let mut c = Cluster::new(1);
+    let conn = c.boot(0);
+    c.ok(r#"{"prefix": "osd set", "key": "nodown"}"#);
+    let got = c.ask(conn, OsdMarkMeDown { osd: 0, uuid: Uuid([1; 16]), epoch: 3 });
+    assert!(OsdMarkMeDownAck::from_message(&got[0]).is_ok());
+    assert!(c.mon.state().osdmap.is_up(0));
+    c.ok(r#"{"prefix": "osd unset", "key": "nodown"}"#);
+    c.ask(conn, OsdMarkMeDown { osd: 0, uuid: Uuid([1; 16]), epoch: 4 });
+    assert!(!c.mon.state().osdmap.is_up(0));
+}
+
 fn report(reporter: i32, target: i32, ms: u64, refused: bool) -> OsdFailureReport {
     OsdFailureReport {
         reporter,

@@ -80,7 +80,7 @@ impl Pg {
         self.record_ops(&mut txn.meta);
         self.submit(txn, After::Step { since, step: Step::Activated }, cx);
         let last_update = self.info.as_ref().map(|i| i.last_update()).unwrap_or_default();
-        let mut active = Active::new(self.me, last_update, p.lease_until, p.fresh);
+        let mut active = Active::new(self.me, last_update, cx.now.wall, p.lease_until, p.fresh);
         for (osd, member) in p.members {
             let peer = self.activate_member(osd, member, p.fresh, view.acting.contains(&osd), cx);
             active.add(osd, peer, last_update);

@@ -47,6 +47,7 @@ use crate::log::PgLog;
 use crate::missing::Missing;
 use crate::pg::{After, Cx, Pg, Role, Step};
 use choose::Choice;
+use spirula_encoding::UTime;
 use spirula_maps::PgState;
 use spirula_messages::cluster::pg::{PastInterval, PgInfo};
 use spirula_types::{EVersion, Epoch, OsdId, Peer, PgId};
@@ -72,6 +73,8 @@ pub(crate) struct Peering {
     /// Asked long enough that it is no passing state.
     slow: bool,
     phase: Phase,
+    /// When it began.
+    pub entered: UTime,
     choice: Choice,
     members: BTreeMap<Peer, Member>,
     fresh: bool,
@@ -143,6 +146,7 @@ impl Pg {
             history_les: self.info.as_ref().map_or(0, |i| i.history_les),
             lec: self.info.as_ref().map_or(0, |i| i.lec),
             asked_ms: cx.now.mono_ms,
+            entered: cx.now.wall,
             ..Peering::default()
         }));
         let since = self.interval.since;
@@ -292,15 +296,37 @@ impl Peering {
     /// Name of the step, for `pg query`.
     pub fn step(&self) -> &'static str {
         match self.phase {
-            Phase::Info => "Started/Primary/Peering/GetInfo",
-            Phase::Create | Phase::TooFew => "Initial",
             Phase::Down(_) => "Started/Primary/Peering/Down",
+            Phase::Create if self.slow && self.exists.is_some() => "Started/Primary/Peering/Down",
+            // Ceph's primaries ask nobody whether a PG is new.
+            Phase::Info | Phase::Create | Phase::TooFew => "Started/Primary/Peering/GetInfo",
             Phase::Incomplete => "Started/Primary/Peering/Incomplete",
             Phase::Temp(_) => "Started/Primary/WaitActingChange",
             Phase::Log => "Started/Primary/Peering/GetLog",
             Phase::Missing(_) => "Started/Primary/Peering/GetMissing",
             Phase::UpThru => "Started/Primary/Peering/WaitUpThru",
         }
+    }
+}
+
+impl Peering {
+    /// What it waits for, in Ceph's words where Ceph has any, for `pg query`.
+    pub fn comment(&self) -> Option<&'static str> {
+        match self.phase {
+            Phase::Down(_) => Some("not enough up instances of this PG to go active"),
+            Phase::Incomplete => Some("not enough complete instances of this PG"),
+            Phase::Temp(_) => Some("waiting for pg acting set to change"),
+            Phase::UpThru => Some("waiting for osdmap to reflect a new up_thru for this osd"),
+            Phase::Create if self.exists.is_some() => Some("the PG exists, and no OSD that is up has it"),
+            Phase::Create => Some("asking the monitors whether the PG is new"),
+            Phase::TooFew => Some("too few OSDs are up to create the PG"),
+            Phase::Info | Phase::Log | Phase::Missing(_) => None,
+        }
+    }
+
+    /// Is it still asking what others have?
+    pub fn is_asking(&self) -> bool {
+        matches!(self.phase, Phase::Info)
     }
 }
 

@@ -30,6 +30,11 @@ pub(crate) struct Backfill {
 }
 
 impl Backfill {
+    /// What is on its way.
+    pub fn under_way(&self) -> impl Iterator<Item = &HObject> {
+        self.under_way.iter().filter(|u| !u.2).map(|u| &u.0)
+    }
+
     fn new(from: &HObject) -> Self {
         Self {
             started: from.clone(),

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use spirula_encoding::from_slice;
 use spirula_types::transaction::{MetaOp, ObjectOp, ObjectUpdate, Transaction};
 use spirula_types::{Dirty, EVersion, HObject, Peer, ReqId, errno};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Objects in one answer (Ceph's osd_command_max_records).
 const LISTED_MAX: usize = 256;
@@ -23,7 +23,7 @@ impl Pg {
     /// Objects that nobody we know of has, for `pg N list_unfound`, in Ceph's shape, from `after` on.
     pub fn list_unfound(&self, after: Option<&HObject>) -> Value {
         let Some(a) = self.active() else {
-            return json!({"num_missing": 0, "num_unfound": 0, "objects": [], "state": "Inactive",
+            return json!({"num_missing": 0, "num_unfound": 0, "objects": [], "state": self.step_name(),
                 "available_might_have_unfound": false, "more": false});
         };
         let mut needs: BTreeSet<&HObject> = self.missing.iter().map(|(o, _)| o).collect();
@@ -43,17 +43,26 @@ impl Pg {
             })
         };
         let objects: Vec<Value> = all.by_ref().take(LISTED_MAX).map(row).collect();
-        let might: Vec<Value> =
-            self.unheard(a).into_iter().map(|(o, status)| json!({"osd": o.to_string(), "status": status})).collect();
         json!({
             "num_missing": needs.len(),
             "num_unfound": a.recovery.unfound.len(),
             "objects": objects,
-            "state": if a.recovery.stage == super::Stage::Idle { "NotRecovering" } else { "Recovering" },
+            "state": self.step_name(),
             "available_might_have_unfound": true,
-            "might_have_unfound": might,
+            "might_have_unfound": self.might_have_unfound(a),
             "more": all.next().is_some(),
         })
+    }
+
+    /// Those that may have what is missing, and what came of asking them; nobody where nothing is missing.
+    pub(crate) fn might_have_unfound(&self, a: &Active) -> Vec<Value> {
+        if self.missing.is_empty() && a.peers.values().all(|p| p.missing.is_empty()) {
+            return Vec::new();
+        }
+        let heard = a.peers.iter().filter(|(_, p)| p.acting).map(|(o, _)| *o);
+        let heard = heard.chain(a.recovery.sources.keys().copied()).map(|o| (o, "already probed"));
+        let all: BTreeMap<Peer, &'static str> = self.unheard(a).into_iter().chain(heard).collect();
+        all.into_iter().map(|(o, status)| json!({"osd": o.to_string(), "status": status})).collect()
     }
 
     /// Who may have what is unfound and has not said so, with the reason.

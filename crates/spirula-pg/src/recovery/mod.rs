@@ -69,6 +69,9 @@ pub(crate) struct Recovery {
     too_full: Option<bool>,
 }
 
+/// Objects of a kind that `pg query` shows.
+const SHOWN_MAX: usize = 64;
+
 /// One object's recovery.
 #[derive(Debug, Default)]
 struct RecOp {
@@ -130,14 +133,30 @@ impl Recovery {
         !self.unfound.is_empty() || self.too_full.is_some() || !matches!(self.stage, Stage::Idle)
     }
 
+    /// Nothing to do, and nothing in the way of it.
+    pub fn rests(&self) -> bool {
+        matches!(self.stage, Stage::Idle) && self.ops.is_empty() && self.unfound.is_empty() && self.too_full.is_none()
+    }
+
     /// Is there work that waits for the shell's turn?
     pub fn wants_turn(&self) -> bool {
         self.asked_turn
     }
 
     /// Objects being recovered now, for `pg query`.
-    pub fn under_way(&self) -> usize {
-        self.ops.len()
+    pub fn under_way(&self) -> Vec<String> {
+        self.ops.keys().take(SHOWN_MAX).map(ToString::to_string).collect()
+    }
+
+    /// Objects on their way to members that are backfilled, for `pg query`.
+    pub fn backfills_under_way(&self) -> Vec<String> {
+        let all: BTreeSet<&HObject> = self.backfills.values().flat_map(Backfill::under_way).collect();
+        all.into_iter().take(SHOWN_MAX).map(ToString::to_string).collect()
+    }
+
+    /// Up to where the member has come that is furthest behind.
+    pub fn first_backfill(&self) -> HObject {
+        self.backfills.values().map(|b| &b.started).min().cloned().unwrap_or_default()
     }
 
     /// Is everything filled except what is unfound?

@@ -47,6 +47,9 @@ enum Phase {
     Maps,
 }
 
+/// How long a chunk's maps may take; writes to it wait meanwhile.
+const MAPS_MS: u64 = 30_000;
+
 /// A scrub.
 #[derive(Debug)]
 struct Run {
@@ -57,6 +60,8 @@ struct Run {
     from: HObject,
     to: HObject,
     chunk_began: u64,
+    /// When the maps were asked for.
+    asked: u64,
     seq: u64,
     waiting: BTreeSet<Peer>,
     maps: BTreeMap<Peer, ScrubMap>,
@@ -84,6 +89,11 @@ impl Scrub {
     /// Does the next chunk wait for the shell's turn?
     pub fn wants_turn(&self) -> bool {
         self.run.as_ref().is_some_and(|r| matches!(r.phase, Phase::Turn))
+    }
+
+    /// Is one under way?
+    pub fn is_running(&self) -> bool {
+        self.run.is_some()
     }
 
     pub fn state(&self) -> PgState {
@@ -125,6 +135,7 @@ impl Pg {
             to: from.clone(),
             from,
             chunk_began: cx.now.mono_ms,
+            asked: 0,
             seq: 0,
             waiting: BTreeSet::new(),
             maps: BTreeMap::new(),
@@ -178,7 +189,8 @@ impl Pg {
         if !matches!(r.phase, Phase::Drain) || busy {
             return;
         }
-        r.phase = Phase::Maps;
+        (r.phase, r.asked) = (Phase::Maps, cx.now.mono_ms);
+        cx.out.push(PgEffect::WakeAt(r.asked + MAPS_MS));
         r.maps.clear();
         r.waiting = a.peers.keys().copied().chain([self.me]).collect();
         let (seq, from, to, deep) = (r.seq, r.from.clone(), r.to.clone(), r.deep && !planted!(self.cfg, ScrubShallow));
@@ -286,6 +298,17 @@ impl Pg {
 
     /// Time passed.
     pub(crate) fn scrub_tick(&mut self, cx: &mut Cx<'_>) {
+        if let Some(r) = &self.scrub.run
+            && matches!(r.phase, Phase::Maps)
+            && cx.now.mono_ms >= r.asked + MAPS_MS
+        {
+            // Lost with a connection that broke, say: writes must not wait for ever. The shell tries again later.
+            let silent: Vec<String> = r.waiting.iter().map(ToString::to_string).collect();
+            tracing::warn!(pg = %self.id, silent = silent.join(","), "a scrub is given up: no map came");
+            self.abort_scrub(cx);
+            cx.out.push(PgEffect::StateChanged);
+            return;
+        }
         if let Some(r) = &mut self.scrub.run
             && let Phase::Rest(until) = r.phase
             && cx.now.mono_ms >= until

@@ -310,6 +310,34 @@ fn scrubbed(seed: u64, bug: Option<Bug>) -> Result<(), String> {
     settle(&mut w).and_then(|()| verify(&w))
 }
 
+/// A member whose map never comes: the scrub is given up, and writes that waited for it go on.
+#[test]
+fn a_scrub_without_an_answer_is_given_up() {
+    for seed in 0..5 {
+        let mut w = cluster(seed, 3);
+        w.scrubs = false;
+        (w.pace.objects, w.pace.under_way, w.pace.appends, w.pace.deletes) = (4, 6, 90, 10);
+        run(&mut w, 3000);
+        let acting = w.map().acting(PG);
+        w.no_scans = Some(acting[1]);
+        let id = SpgId::whole(PG);
+        w.event(acting[0], id, PgEvent::Scrub { deep: false, repair: false });
+        let pass = |w: &mut World, ms: u64| {
+            let until = w.now + ms;
+            while w.now < until {
+                w.step();
+            }
+        };
+        let scrubs = |w: &World| w.nodes[acting[0] as usize].pgs[&id].state().0.has(PgState::SCRUBBING);
+        pass(&mut w, 5_000);
+        assert!(scrubs(&w), "seed {seed}: it waits for a while");
+        pass(&mut w, 60_000);
+        assert!(!scrubs(&w), "seed {seed}: it waits for ever");
+        assert!(w.stats.contains_key("scrubs given up"), "seed {seed}");
+        settle(&mut w).and_then(|()| verify(&w)).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+    }
+}
+
 /// All copies of an object are damaged while the PG moves: the rest is filled all the same, and
 /// the object's loss is taken at the administrator's word.
 #[test]

@@ -320,6 +320,8 @@ pub struct World {
     pub rot: bool,
     /// PGs are scrubbed now and then.
     pub scrubs: bool,
+    /// This one makes no scrub maps.
+    pub no_scans: Option<OsdId>,
     /// Messages to the monitor are lost now and then.
     pub mon_loses: bool,
     steps: u64,
@@ -376,6 +378,7 @@ impl World {
             answers: BTreeMap::new(),
             rot: false,
             scrubs: seed.is_multiple_of(3),
+            no_scans: None,
             mon_loses: true,
             steps: 0,
             trace: std::env::var("SIM_TRACE").is_ok(),
@@ -781,6 +784,7 @@ impl World {
                     }
                 }
                 PgEffect::Log { .. } => self.note("log lines"),
+                PgEffect::ScrubScan { .. } if self.no_scans == Some(id) => {}
                 PgEffect::ScrubScan { seq, from, to, deep } => {
                     // Made a while later, as the real one is made in steps.
                     node.scans.push_back((pg, seq, from, to, deep));
