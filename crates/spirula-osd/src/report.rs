@@ -142,11 +142,7 @@ impl Reporter {
             data_compressed_original: s.compressed_original as i64,
             ..StoreStatfs::default()
         };
-        let mut pool_statfs: BTreeMap<i64, StoreStatfs> = BTreeMap::new();
-        for (pool, space) in &f.pools {
-            // Shards are stored under numbers of their own.
-            pool_statfs.entry(spirula_pg::shard::pool_of_store(*pool)).or_default().add(&pool_space(space));
-        }
+        let pool_statfs: BTreeMap<i64, StoreStatfs> = f.pools.iter().map(|(p, s)| (*p, pool_space(s))).collect();
         let mut compressed = StoreStatfs::default();
         pool_statfs.values().for_each(|s| compressed.add(s));
         let stat = OsdStatReport {

@@ -11,21 +11,16 @@
 use crate::exec::{ObjectReader, OmapPage, OmapRange, ReadError};
 use bytes::Bytes;
 use spirula_types::transaction::{MetaOp, ObjectOp, Transaction};
-use spirula_types::{EVersion, HObject, PgId, PoolId, SpgId};
+use spirula_types::{EVersion, HObject, POOL_BITS, PgId, PoolId, SpgId};
 
-/// First bit of the shard (plus one) in a pool's number in the store.
-const SHARD_BIT: u32 = 48;
 /// Marks undo copies.
-const UNDO: PoolId = 1 << 47;
+const UNDO: PoolId = 1 << POOL_BITS;
+/// First bit of the shard (plus one) in a pool's number in the store.
+const SHARD_BIT: u32 = POOL_BITS + 1;
 
 /// The number under which a shard of a pool is stored; the pool's own for shard −1.
 pub fn store_pool(pool: PoolId, shard: i8) -> PoolId {
     if shard < 0 { pool } else { pool | (PoolId::from(shard) + 1) << SHARD_BIT }
-}
-
-/// The pool to which a number in a store belongs.
-pub fn pool_of_store(pool: PoolId) -> PoolId {
-    if pool < 0 { pool } else { pool & (UNDO - 1) }
 }
 
 /// The name of a member's log in its store.

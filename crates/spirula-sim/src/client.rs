@@ -2,6 +2,7 @@
 //! map or a connection changes, never otherwise.
 
 use crate::content::{self, Change, Content, Kind};
+use crate::extras;
 use crate::monitor::addr_of;
 use crate::rng::Rng;
 use crate::world::{Actor, ActorId, Input, Local, Output, World};
@@ -304,7 +305,9 @@ impl Client {
         };
         let omap = map.pool(pool).is_some_and(|p| !p.is_erasure());
         self.tid += 1;
+        let stripe = extras::appends_only(map, pool);
         let change = (audit.is_none() && self.rng.below(100) < self.pace.changes).then(|| self.change(local.id, omap));
+        let change = if omap { change } else { change.map(|c| self.coded(c, stripe)) };
         let target = self.target(pool, object);
         let begun = local.true_us;
         self.pending.insert(
@@ -326,6 +329,29 @@ impl Client {
         };
         let omap = omap && r.one_in(3);
         Change { token: (id as u64) << 32 | self.tid, kind, omap, result: 0 }
+    }
+
+    /// A change for an erasure-coded pool: its stripes are long, and it may take only whole ones, `stripe` bytes,
+    /// at an object's end.
+    fn coded(&mut self, change: Change, stripe: u64) -> Change {
+        let r = &mut self.rng;
+        let far = r.below(3000) as u32;
+        let long = |n: u32, r: &mut Rng| if r.one_in(3) { n + r.below(1200) as u32 } else { n };
+        let kind = match change.kind {
+            Kind::Append(n) => Kind::Append(long(n, r)),
+            Kind::Full(n) => Kind::Full(long(n, r)),
+            Kind::Write(_, n) => Kind::Write(far, long(n, r)),
+            Kind::Truncate(_) => Kind::Truncate(far),
+            Kind::Delete => Kind::Delete,
+        };
+        let whole = |n: u32| n.next_multiple_of((stripe / content::CELL) as u32);
+        let kind = match kind {
+            kind if stripe == 0 => kind,
+            Kind::Append(n) => Kind::Append(whole(n)),
+            Kind::Full(n) | Kind::Write(_, n) | Kind::Truncate(n) => Kind::Full(whole(n)),
+            Kind::Delete => Kind::Delete,
+        };
+        Change { kind, ..change }
     }
 
     fn on_reply(&mut self, local: Local, m: &Message) -> Result<(), String> {

@@ -30,6 +30,13 @@ pub struct Object {
     omap: BTreeMap<u64, u64>,
 }
 
+impl Object {
+    /// Its data.
+    pub fn cells(&self) -> &Vec<Cell> {
+        &self.cells
+    }
+}
+
 impl std::fmt::Debug for Object {
     /// Runs of cells by one writer, not each cell.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -162,14 +169,12 @@ fn number(b: &[u8]) -> Result<u64, String> {
     Ok(u64::from_le_bytes(b))
 }
 
-/// What the answers to [`read_ops`] say of object number `object`.
+/// The cells of object number `object`.
 ///
 /// # Errors
 /// When nobody can have written that.
-pub fn seen(answers: &[OpResult], object: u32) -> Result<Object, String> {
-    let data = |i: usize| answers.get(i).map(|r| r.op.indata.clone()).ok_or("an answer is missing");
-    let mut o = Object::default();
-    let bytes = data(0)?;
+pub fn cells_of(bytes: &[u8], object: u32) -> Result<Vec<Cell>, String> {
+    let mut cells = Vec::with_capacity(bytes.len() / CELL as usize);
     for c in bytes.chunks(CELL as usize) {
         let cell = (c.get(..8).map(number), c.get(8..12), c.get(12..16));
         let (Some(token), Some(of), Some(i)) = cell else { return Err(format!("torn: {} bytes", bytes.len())) };
@@ -177,8 +182,18 @@ pub fn seen(answers: &[OpResult], object: u32) -> Result<Object, String> {
         if token == 0 && c.iter().any(|b| *b != 0) || token != 0 && whose != object {
             return Err(format!("a cell of object {whose}, token {token:#x}"));
         }
-        o.cells.push((token, i.try_into().map(u32::from_le_bytes).unwrap_or_default()));
+        cells.push((token, i.try_into().map(u32::from_le_bytes).unwrap_or_default()));
     }
+    Ok(cells)
+}
+
+/// What the answers to [`read_ops`] say of object number `object`.
+///
+/// # Errors
+/// When nobody can have written that.
+pub fn seen(answers: &[OpResult], object: u32) -> Result<Object, String> {
+    let data = |i: usize| answers.get(i).map(|r| r.op.indata.clone()).ok_or("an answer is missing");
+    let mut o = Object { cells: cells_of(&data(0)?, object)?, ..Object::default() };
     o.last = number(&data(1)?)?;
     if answers.len() > 2 {
         let pairs: BTreeMap<Bytes, Bytes> = Decoder::new(&data(2)?).get().map_err(|e| e.to_string())?;

@@ -171,7 +171,7 @@ impl Scene {
         self.world.with(c, |c: &mut Commander| c.orders.push_back(text));
     }
 
-    fn osd_id(&mut self, actor: ActorId) -> OsdId {
+    pub fn osd_id(&mut self, actor: ActorId) -> OsdId {
         self.world.with(actor, |o: &mut OsdActor| o.id).unwrap_or(0)
     }
 

@@ -18,8 +18,10 @@
 mod client;
 mod commander;
 mod content;
+mod copies;
 mod device;
 mod disk;
+mod extras;
 mod faults;
 mod monitor;
 mod osd;
@@ -29,6 +31,7 @@ mod tell;
 mod verify;
 mod world;
 
+pub use extras::{Extra, Extras};
 pub use rng::Rng;
 pub use scenario::{Bug, Failure, Options, Report, run};
 pub use world::{Actor, ActorId, End, Input, Local, Output, World};

@@ -1,7 +1,7 @@
 //! `cargo xtask sim`: seeds from the command line, each a cluster of its own in one thread; as
 //! many at a time as there are processors. One seed alone is run twice and told in detail.
 
-use spirula_sim::{Bug, Failure, Options, Report, run};
+use spirula_sim::{Bug, Extras, Failure, Options, Report, run};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -57,11 +57,11 @@ fn in_detail(o: &Options) -> Result<Report, String> {
 }
 
 /// Plants every bug; each must be found by one of the seeds.
-fn bugs(first: u64, count: u64) -> std::process::ExitCode {
+fn bugs(first: u64, count: u64, extras: Option<Extras>) -> std::process::ExitCode {
     std::panic::set_hook(Box::new(|_| {}));
     let mut found = 0;
     for bug in Bug::ALL {
-        let planted = |seed| run(&Options { bug: Some(bug), ..Options::new(seed) }).err();
+        let planted = |seed| run(&Options { bug: Some(bug), extras, ..Options::new(seed) }).err();
         match (first..first + count).find_map(planted) {
             Some(f) => {
                 found += 1;
@@ -78,10 +78,18 @@ fn main() -> std::process::ExitCode {
     let args: Vec<String> = std::env::args().collect();
     let (first, count) = (number(&args, "--seed", 0), number(&args, "--seeds", 1));
     let storm_s = number(&args, "--storm", 25);
-    let options = |seed| Options { storm_s, ..Options::new(seed) };
+    let named = args.iter().position(|a| a == "--faults").and_then(|i| args.get(i + 1));
+    let extras = match named.map(|n| Extras::named(n)).transpose() {
+        Ok(extras) => extras,
+        Err(why) => {
+            println!("{why}");
+            return std::process::ExitCode::FAILURE;
+        }
+    };
+    let options = |seed| Options { storm_s, extras, ..Options::new(seed) };
     let began = std::time::Instant::now();
     if args.iter().any(|a| a == "--bugs") {
-        return bugs(first, count.max(2));
+        return bugs(first, count.max(2), extras);
     }
     if args.iter().any(|a| a == "--tell") {
         println!("{:?}", run(&Options { tell: true, ..options(first) }));

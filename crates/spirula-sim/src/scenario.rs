@@ -3,6 +3,7 @@
 use crate::client::{Client, Pace};
 use crate::commander::Commander;
 use crate::disk::Disk;
+use crate::extras::{Code, Extra, Extras};
 use crate::monitor::{MonActor, addr_of};
 use crate::osd::{self, OsdActor};
 use crate::rng::Rng;
@@ -62,12 +63,14 @@ pub struct Options {
     pub bug: Option<Bug>,
     /// Prints what happens.
     pub tell: bool,
+    /// Rarer trouble; by the seed if nothing is said.
+    pub extras: Option<Extras>,
 }
 
 impl Options {
     /// As in CI.
     pub fn new(seed: u64) -> Self {
-        Self { seed, storm_s: 25, bug: None, tell: false }
+        Self { seed, storm_s: 25, bug: None, tell: false, extras: None }
     }
 }
 
@@ -131,6 +134,12 @@ pub(crate) struct Scene {
     /// OSDs whose store has been given a reason to stop.
     pub excused: BTreeSet<ActorId>,
     pub out: BTreeSet<OsdId>,
+    pub extras: Extras,
+    pub extra_rng: Rng,
+    /// Disks that are slow: until when, and what they take usually.
+    pub slowed: BTreeMap<ActorId, (u64, u64)>,
+    /// OSDs that were marked down by order, each once.
+    pub told_down: BTreeSet<OsdId>,
     pub leaders: BTreeMap<u64, u64>,
     pub states: BTreeMap<u64, Bytes>,
     pub epochs: BTreeMap<u32, u64>,
@@ -188,7 +197,12 @@ impl Scene {
         world.tell = o.tell;
         world.delay_us = *rng.pick(&[500, 3_000, 30_000]).unwrap_or(&1000);
         let count = *rng.pick(&[1usize, 3, 3, 3, 3, 5]).unwrap_or(&3);
+        let extras = o.extras.unwrap_or_else(|| Extras::of(o.seed));
+        let mut extra_rng = Rng::new(o.seed ^ 0x0dd5);
+        let code = extras.has(Extra::Erasure).then(|| Code::draw(&mut extra_rng));
         let osd_count = rng.between(3, 5) as OsdId;
+        // One more than a code needs, at times: with none to spare nothing is rebuilt elsewhere.
+        let osd_count = code.map_or(osd_count, |c| osd_count.max((c.k + c.m + extra_rng.below(2)) as OsdId));
         let pools = (0..rng.between(1, 2)).map(|i| InitialPool {
             name: format!("pool{i}"),
             pg_num: *rng.pick(&[1, 2, 4, 8]).unwrap_or(&4),
@@ -274,7 +288,7 @@ impl Scene {
             world.add(Box::new(c), 50_000)
         });
         let clients = clients.collect();
-        Self {
+        let mut scene = Self {
             faults: [rng.bits(), rng.bits()],
             calm_us: *rng.pick(&[1_500_000, 4_000_000]).unwrap_or(&1_500_000),
             world,
@@ -289,6 +303,10 @@ impl Scene {
             wiped: false,
             excused: BTreeSet::new(),
             out: BTreeSet::new(),
+            extras,
+            extra_rng,
+            slowed: BTreeMap::new(),
+            told_down: BTreeSet::new(),
             leaders: BTreeMap::new(),
             states: BTreeMap::new(),
             epochs: BTreeMap::new(),
@@ -296,7 +314,9 @@ impl Scene {
             objects,
             operations: 0,
             bug: o.bug,
-        }
+        };
+        scene.prepare_extras(code);
+        scene
     }
 
     pub fn probe(&mut self, name: &'static str) {
@@ -312,6 +332,9 @@ impl Scene {
                     return Ok(());
                 }
                 self.fault();
+                if self.extras.any() {
+                    self.extra_fault();
+                }
                 next_fault = self.world.now + self.rng.between(50_000, self.calm_us);
             }
             self.look()?;

@@ -11,6 +11,7 @@
 use crate::client::{Client, History};
 use crate::commander::Commander;
 use crate::content::{Change, Content};
+use crate::extras::Extra;
 use crate::monitor::MonActor;
 use crate::osd::OsdActor;
 use crate::scenario::Scene;
@@ -18,12 +19,13 @@ use crate::world::ActorId;
 use bytes::Bytes;
 use spirula_history::{registers, versions};
 use spirula_maps::{OsdMap, PgState};
-use spirula_store::Store;
-use spirula_types::{HObject, OsdId, PgId};
+use spirula_types::{OsdId, PgId};
 use std::collections::BTreeMap;
 
 /// Microseconds of peace in which everything must have come right again.
 const PEACE_US: u64 = 120_000_000;
+/// What a PG may be besides, while all is well.
+const BUSY: PgState = PgState(PgState::SCRUBBING.0 | PgState::DEEP_SCRUB.0);
 /// States remembered for comparison; who is further behind is compared when it catches up.
 const STATES_KEPT: usize = 200;
 
@@ -134,6 +136,7 @@ impl Scene {
             self.world.resume(id);
             self.world.start(id);
         }
+        self.end_extras();
         for id in self.osds.clone() {
             // Disks that were about to die have been replaced in time.
             self.excused.remove(&id);
@@ -155,6 +158,11 @@ impl Scene {
         self.until_well()?;
         registers::linearizable(&self.commands())?;
         let finals = self.check_objects(calm)?;
+        // What coded objects were before goes once nobody can want it back; that is said to idle members, too.
+        let idle = self.world.now + 10_000_000;
+        while self.extras.has(Extra::Erasure) && self.world.step(idle) {
+            self.look()?;
+        }
         self.compare_copies(&finals)
     }
 
@@ -244,7 +252,7 @@ impl Scene {
         for pg in map.pgs() {
             let primary = map.pg_to_up_acting(pg);
             let state = self.pg_state(primary.acting_primary, pg);
-            let well = state.is_some_and(|s| s == PgState::ACTIVE | PgState::CLEAN);
+            let well = state.is_some_and(|s| s & !BUSY == PgState::ACTIVE | PgState::CLEAN);
             if !well || primary.up != primary.acting {
                 let members = self.members_of(pg);
                 return Some(format!("pg {pg} is {state:?} on {primary:?} in epoch {epoch}: {members}"));
@@ -268,7 +276,7 @@ impl Scene {
         all
     }
 
-    fn map(&mut self) -> Option<OsdMap> {
+    pub fn map(&mut self) -> Option<OsdMap> {
         let first = *self.clients.first()?;
         self.world.with(first, |c: &mut Client| c.map.clone()).flatten()
     }
@@ -303,78 +311,5 @@ impl Scene {
             finals.insert(at, last.flatten());
         }
         Ok(finals)
-    }
-
-    /// Kills all OSDs, opens their stores, and compares what they hold.
-    fn compare_copies(&mut self, finals: &BTreeMap<(i64, u32), Content>) -> Result<(), String> {
-        let Some(map) = self.map() else { return Ok(()) };
-        let mut stores: BTreeMap<OsdId, Store> = BTreeMap::new();
-        for o in self.osds.clone() {
-            self.world.crash(o);
-            let disk = self.world.with(o, |o: &mut OsdActor| o.disk.clone()).ok_or("an OSD is gone")?;
-            let id = disk.identity.osd_id;
-            let store = disk.open(Box::new(|_| ()), Box::new(|_| ())).map_err(|e| format!("store of osd.{id}: {e}"))?;
-            let found = spirula_store::tools::check(&store, true).map_err(|e| format!("store of osd.{id}: {e}"))?;
-            if !found.problems.is_empty() {
-                return Err(format!("store of osd.{id}: {:?}", found.problems));
-            }
-            stores.insert(id, store);
-        }
-        let mut copies: BTreeMap<HObject, Vec<(OsdId, Copy)>> = BTreeMap::new();
-        let end = HObject::pool_start(i64::MAX, 0);
-        for (id, store) in &stores {
-            let list = store.list(&HObject::pool_start(0, 0), &end, usize::MAX).map_err(|e| e.to_string())?;
-            for object in list {
-                let copy = Copy::read(store, &object).map_err(|e| format!("osd.{id}: {object:?}: {e}"))?;
-                copies.entry(object).or_default().push((*id, copy));
-            }
-        }
-        for (object, held) in &copies {
-            let Some(pg) = map.hobject_to_pg(object) else { return Err(format!("{object:?} is of no pool")) };
-            let place = map.pg_to_up_acting(pg);
-            let mut acting = place.acting.clone();
-            acting.sort_unstable();
-            let holders: Vec<OsdId> = held.iter().map(|(o, _)| *o).filter(|o| acting.contains(o)).collect();
-            if holders != acting {
-                return Err(format!("{object:?} is on {holders:?} of {acting:?}"));
-            }
-            let mut ours = held.iter().filter(|(o, _)| acting.contains(o));
-            let Some((first, copy)) = ours.next() else { continue };
-            if let Some((other, differs)) = ours.find(|(_, c)| c != copy) {
-                return Err(format!("{object:?} differs: osd.{first} {copy:?}, osd.{other} {differs:?}"));
-            }
-        }
-        let there = finals.values().filter(|c| c.is_some()).count();
-        let heads = copies.keys().filter(|o| o.name.starts_with(b"object")).count();
-        if there > heads {
-            return Err(format!("{there} objects are read, {heads} stored"));
-        }
-        Ok(())
-    }
-}
-
-/// All of an object in a store.
-#[derive(PartialEq, Eq)]
-struct Copy {
-    data: Bytes,
-    attrs: Vec<(Bytes, Bytes)>,
-    omap: Vec<(Bytes, Bytes)>,
-}
-
-impl std::fmt::Debug for Copy {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let sum = spirula_encoding::crc::crc32c(0, &self.data);
-        write!(f, "{} bytes (crc {sum:#x}), attributes {:?}, omap {:?}", self.data.len(), self.attrs, self.omap)
-    }
-}
-
-impl Copy {
-    fn read(store: &Store, object: &HObject) -> Result<Self, spirula_store::StoreError> {
-        let size = store.stat(object)?.map_or(0, |s| s.size);
-        let data = store.read_blocking(object, 0, size)?.unwrap_or_default();
-        let mut attrs = store.attrs(object)?.unwrap_or_default();
-        attrs.sort();
-        let omap = store.omap_range(object, None, b"", usize::MAX, usize::MAX)?.map(|p| p.pairs).unwrap_or_default();
-        Ok(Self { data, attrs, omap })
     }
 }

@@ -141,6 +141,9 @@ struct Conn {
     /// When the last message in each direction arrives.
     last: [u64; 2],
     ending: bool,
+    /// Which sides know already that it has ended, and how late bytes come in each direction.
+    left: [bool; 2],
+    lag_us: [u64; 2],
     /// Between OSDs: a session that outlives its connections. What is sent while the way is cut
     /// waits, per direction.
     lossless: bool,
@@ -154,9 +157,15 @@ enum Event {
     Tick(ActorId, u64),
     Timer(ActorId, u64, u64),
     Open(u64),
-    Bytes { conn: u64, to: ActorId, bytes: Vec<u8> },
+    Bytes {
+        conn: u64,
+        to: ActorId,
+        bytes: Vec<u8>,
+    },
     End(u64, End),
     Start(ActorId),
+    /// One side learns that a connection has ended.
+    Left(u64, usize),
 }
 
 /// Actors, links, time.
@@ -232,6 +241,13 @@ impl World {
     pub fn set_clock(&mut self, id: ActorId, offset_us: i64, drift_us_per_s: i64) {
         if let Some(s) = self.slots.get_mut(id) {
             (s.offset_us, s.drift) = (offset_us, drift_us_per_s);
+        }
+    }
+
+    /// An actor's wall clock is set, forwards or backwards.
+    pub fn jump_clock(&mut self, id: ActorId, by_us: i64) {
+        if let Some(s) = self.slots.get_mut(id) {
+            s.offset_us += by_us;
         }
     }
 
@@ -328,7 +344,7 @@ impl World {
         let delay = self.rng.between(50, self.delay_us);
         let Some(c) = self.conns.get_mut(&conn) else { return };
         let (Some(to), Some(last)) = (c.ends.get(1 - way).copied(), c.last.get_mut(way)) else { return };
-        *last = (*last).max(self.now + delay) + 1;
+        *last = (*last).max(self.now + delay + c.lag_us.get(way).copied().unwrap_or_default()) + 1;
         let at = *last;
         self.at(at - self.now, Event::Bytes { conn, to, bytes });
     }
@@ -393,7 +409,8 @@ impl World {
                 if self.tell {
                     tell::message(self.now, &self.conns.get(&conn).map(|c| c.ends), to, &bytes);
                 }
-                if self.conns.contains_key(&conn)
+                let heard = |c: &Conn| c.ends.iter().zip(&c.left).any(|(end, left)| *end == to && !left);
+                if self.conns.get(&conn).is_some_and(heard)
                     && let Ok(Carried(message)) = spirula_encoding::from_slice(&bytes)
                 {
                     self.give(to, Input::Message { conn, message });
@@ -404,9 +421,16 @@ impl World {
                     if self.tell {
                         println!("{:>12} connection of {:?}: {end:?}", self.now, c.ends);
                     }
-                    for actor in c.ends {
+                    for (actor, _) in c.ends.into_iter().zip(c.left).filter(|(_, left)| !left) {
                         self.give(actor, Input::Closed { conn, end });
                     }
+                }
+            }
+            Event::Left(conn, side) => {
+                let here = self.conns.get_mut(&conn).and_then(|c| Some((*c.ends.get(side)?, c.left.get_mut(side)?)));
+                if let Some((actor, left)) = here {
+                    *left = true;
+                    self.give(actor, Input::Closed { conn, end: End::Silent });
                 }
             }
             Event::Open(conn) => self.open(conn),
@@ -480,7 +504,9 @@ impl World {
                 let delay = self.rng.between(100, self.delay_us);
                 let last = [self.now + delay; 2];
                 let (held, asking) = (Default::default(), Some((peer, addr)));
-                self.conns.insert(conn, Conn { ends: [id, to], last, ending: false, lossless, held, asking });
+                let (left, lag_us) = ([false; 2], [0; 2]);
+                self.conns
+                    .insert(conn, Conn { ends: [id, to], last, ending: false, left, lag_us, lossless, held, asking });
                 self.at(delay, Event::Open(conn));
             }
             Output::Send(conn, message) => {
@@ -512,6 +538,22 @@ impl World {
 
     fn admits(&mut self, to: ActorId, peer: &mut Peer, addr: &EntityAddr) -> bool {
         self.slots.get_mut(to).and_then(|s| s.actor.as_mut()).is_some_and(|a| a.admits(peer, addr))
+    }
+
+    /// A random connection ends for one side; what it has sent comes `late_us` later, and still
+    /// later the other learns that it has ended.
+    pub fn half_open(&mut self, late_us: u64) {
+        let whole = |c: &Conn| !c.lossless && !c.ending && c.asking.is_none();
+        let all: Vec<u64> = self.conns.iter().filter(|(_, c)| whole(c)).map(|(n, _)| *n).collect();
+        let Some(conn) = self.rng.pick(&all).copied() else { return };
+        let side = self.rng.below(2) as usize;
+        // What is sent from now on until it notices comes late.
+        let notices = self.rng.between(1_000, 1_000_000);
+        if let Some(lag) = self.conns.get_mut(&conn).and_then(|c| c.lag_us.get_mut(side)) {
+            *lag = late_us;
+        }
+        self.at(notices, Event::Left(conn, side));
+        self.end_soon(conn, notices + late_us + 1_000_000, End::Silent);
     }
 
     /// Breaks a random connection.

@@ -403,9 +403,10 @@ fn take_id(counters: &mut Counters) -> u64 {
     id
 }
 
-/// The pool an object's space counts for: a temporary object's is the one it will move to.
-fn pool_of(object: &HObject) -> i64 {
-    if object.pool < -1 { -2 - object.pool } else { object.pool }
+/// The pool an object's space counts for: a temporary object's is the one it will move to, and shards with what
+/// is kept to undo changes share theirs, as they share blocks.
+pub(crate) fn pool_of(object: &HObject) -> i64 {
+    spirula_types::pool_of_store(if object.pool < -1 { -2 - object.pool } else { object.pool })
 }
 
 fn check_key(what: &'static str, key: &[u8]) -> Result<()> {

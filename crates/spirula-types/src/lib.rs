@@ -31,6 +31,14 @@ pub type Epoch = u32;
 pub type OsdId = i32;
 /// Number of a pool, from 1.
 pub type PoolId = i64;
+/// Bits of a pool's number; in a store those above say which shard of an erasure-coded object something is,
+/// and whether it is kept to undo a change of it.
+pub const POOL_BITS: u32 = 47;
+
+/// The pool for whose objects a store uses this number.
+pub fn pool_of_store(pool: PoolId) -> PoolId {
+    if pool < 0 { pool } else { pool & ((1 << POOL_BITS) - 1) }
+}
 /// The slot value for "no OSD here" in an acting set (CRUSH_ITEM_NONE).
 pub const OSD_NONE: OsdId = 0x7fff_ffff;
 

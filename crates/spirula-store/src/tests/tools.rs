@@ -5,7 +5,7 @@ use super::sim::{Rng, World};
 use super::{create, create_single, open, tiny};
 use crate::tools::{Bad, Filter, check, export, import, stats};
 use crate::{BLOCK, StoreError, StoreOptions};
-use spirula_types::PgId;
+use spirula_types::{HObject, PgId};
 use spirula_types::transaction::{MetaOp, ObjectOp, Transaction};
 use std::sync::Arc;
 
@@ -89,6 +89,30 @@ fn every_flipped_bit_in_live_data_or_metadata_is_found() {
     let store = open(&World::from_image(sound), &opts).unwrap();
     let live = stats(&store).unwrap().metadata_live / 4096;
     assert!(told >= live.saturating_sub(1) && pages >= told, "{told} of {pages} damaged pages told, {live} are live");
+}
+
+/// An erasure-coded pool's shards share blocks with what undoes their changes, whichever goes first.
+#[test]
+fn what_shards_share_counts_once_for_their_pool() {
+    let opts = tiny();
+    let world = create(&opts);
+    let mut store = open(&world, &opts).unwrap();
+    let shard = HObject { pool: 3 | 2 << 48, ..object(1) };
+    let undo = HObject { pool: shard.pool | 1 << 47, ..object(1) };
+    let submit = |store: &mut crate::Store, o: &HObject, op: ObjectOp| {
+        let mut t = Transaction::default();
+        t.object(o, op);
+        store.submit(t).unwrap();
+    };
+    let data = pattern(1, 40_000);
+    submit(&mut store, &shard, ObjectOp::Write { offset: 0, data: data.clone() });
+    let before: Vec<_> = store.pool_space().collect();
+    assert_eq!(before.iter().map(|(p, s)| (*p, s.stored)).collect::<Vec<_>>(), [(3, 40_000)]);
+    submit(&mut store, &undo, ObjectOp::CloneFrom(shard.clone()));
+    submit(&mut store, &shard, ObjectOp::Write { offset: 0, data });
+    submit(&mut store, &undo, ObjectOp::Remove);
+    assert_eq!(store.pool_space().collect::<Vec<_>>(), before);
+    assert_eq!(check(&store, true).unwrap().problems, Vec::<String>::new());
 }
 
 #[test]

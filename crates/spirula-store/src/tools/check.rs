@@ -10,6 +10,7 @@ use crate::keys;
 use crate::onode::SEGMENT_BLOCKS;
 use crate::refs::CHUNK;
 use crate::segment::Segment;
+use crate::stage::pool_of;
 use crate::store::Store;
 use spirula_types::{HObject, PgId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -169,7 +170,7 @@ impl Checker<'_> {
         }
         let stored = o.stored();
         self.stored += stored;
-        self.pools.entry(name.pool).or_default().0 += stored;
+        self.pools.entry(pool_of(name)).or_default().0 += stored;
         Ok(())
     }
 
@@ -197,7 +198,7 @@ impl Checker<'_> {
                 let first = !self.owners.has(b);
                 self.owners.add(b, shared);
                 if first {
-                    self.pools.entry(name.pool).or_default().1 += BLOCK;
+                    self.pools.entry(pool_of(name)).or_default().1 += BLOCK;
                 }
             }
         }

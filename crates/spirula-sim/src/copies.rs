@@ -1,0 +1,153 @@
+//! What is stored in the end: every store is sound, copies are alike, shards make one object, and it is what
+//! clients read.
+
+use crate::content::{self, Content};
+use crate::osd::OsdActor;
+use crate::scenario::Scene;
+use bytes::Bytes;
+use spirula_maps::{OsdMap, PgPool};
+use spirula_pg::erasure::Shape;
+use spirula_pg::erasure::stripe::{join, rebuild};
+use spirula_pg::exec::{INFO_ATTR, ObjectInfo};
+use spirula_pg::shard::{object_of_store, store_pool};
+use spirula_store::Store;
+use spirula_types::{HObject, OSD_NONE, OsdId, pool_of_store};
+use std::collections::BTreeMap;
+
+/// Copies or shards of an object, by where they are: the OSD, and the number of the shard or −1.
+type Held = BTreeMap<(OsdId, i8), Copy>;
+
+impl Scene {
+    /// Kills all OSDs, opens their stores, and compares what they hold.
+    pub fn compare_copies(&mut self, finals: &BTreeMap<(i64, u32), Content>) -> Result<(), String> {
+        let Some(map) = self.map() else { return Ok(()) };
+        let mut stores: BTreeMap<OsdId, Store> = BTreeMap::new();
+        for o in self.osds.clone() {
+            self.world.crash(o);
+            let disk = self.world.with(o, |o: &mut OsdActor| o.disk.clone()).ok_or("an OSD is gone")?;
+            let id = disk.identity.osd_id;
+            let store = disk.open(Box::new(|_| ()), Box::new(|_| ())).map_err(|e| format!("store of osd.{id}: {e}"))?;
+            let found = spirula_store::tools::check(&store, true).map_err(|e| format!("store of osd.{id}: {e}"))?;
+            if !found.problems.is_empty() {
+                return Err(format!("store of osd.{id}: {:?}", found.problems));
+            }
+            stores.insert(id, store);
+        }
+        let mut objects: BTreeMap<HObject, Held> = BTreeMap::new();
+        let end = HObject::pool_start(i64::MAX, 0);
+        for (id, store) in &stores {
+            let list = store.list(&HObject::pool_start(0, 0), &end, usize::MAX).map_err(|e| e.to_string())?;
+            for stored in list {
+                let copy = Copy::read(store, &stored).map_err(|e| format!("osd.{id}: {stored:?}: {e}"))?;
+                let object = object_of_store(stored.clone());
+                if pool_of_store(object.pool) != object.pool {
+                    return Err(format!("osd.{id} keeps {object:?}, which nobody can want back"));
+                }
+                let shard = (0..i8::MAX).find(|s| store_pool(object.pool, *s) == stored.pool).unwrap_or(-1);
+                objects.entry(object).or_default().insert((*id, shard), copy);
+            }
+        }
+        let mut heads = 0;
+        for (object, held) in &objects {
+            let (Some(pg), Some(pool)) = (map.hobject_to_pg(object), map.pool(object.pool)) else {
+                return Err(format!("{object:?} is of no pool"));
+            };
+            let acting = map.pg_to_up_acting(pg).acting;
+            let shard = |i: usize| if pool.is_erasure() { i as i8 } else { -1 };
+            let members = acting.iter().enumerate().map(|(i, o)| (*o, shard(i))).filter(|(o, _)| *o != OSD_NONE);
+            let mut ours = Vec::new();
+            for at in members {
+                let Some(copy) = held.get(&at) else {
+                    return Err(format!("{object:?} is on {:?} of {acting:?}", held.keys()));
+                };
+                ours.push((at, copy));
+            }
+            let data = match shape_of(&map, pool) {
+                Some(shape) => coded(&shape, &ours),
+                None => alike(&ours),
+            };
+            let data = data.map_err(|why| format!("{object:?}: {why}"))?;
+            let number = std::str::from_utf8(&object.name).ok().and_then(|n| n.strip_prefix("object")?.parse().ok());
+            let Some(number) = number else { continue };
+            heads += 1;
+            let cells = content::cells_of(&data, number).map_err(|why| format!("{object:?}: {why}"))?;
+            match finals.get(&(object.pool, number)) {
+                Some(Some(read)) if *read.cells() != cells => {
+                    return Err(format!("{object:?} was read as {read:?}, {} cells are stored", cells.len()));
+                }
+                Some(None) => return Err(format!("{object:?} was read as absent")),
+                _ => {}
+            }
+        }
+        let there = finals.values().filter(|c| c.is_some()).count();
+        if there > heads {
+            return Err(format!("{there} objects are read, {heads} stored"));
+        }
+        Ok(())
+    }
+}
+
+fn shape_of(map: &OsdMap, pool: &PgPool) -> Option<Shape> {
+    let profile = map.ec_profiles.get(&pool.erasure_code_profile).filter(|_| pool.is_erasure())?;
+    let number = |key: &str| profile.get(key).and_then(|v| v.parse::<usize>().ok());
+    let (k, m) = (number("k")?, number("m")?);
+    Some(Shape { k, m, unit: u64::from(pool.stripe_width) / k as u64 })
+}
+
+/// Whole copies must be the same; returns the data.
+fn alike(held: &[((OsdId, i8), &Copy)]) -> Result<Bytes, String> {
+    let Some(((first, _), copy)) = held.first() else { return Ok(Bytes::new()) };
+    match held.iter().find(|(_, c)| c != copy) {
+        Some(((other, _), differs)) => Err(format!("differs: osd.{first} {copy:?}, osd.{other} {differs:?}")),
+        None => Ok(copy.data.clone()),
+    }
+}
+
+/// All shards must have the same attributes, and fit each other; returns the data they make.
+fn coded(shape: &Shape, held: &[((OsdId, i8), &Copy)]) -> Result<Bytes, String> {
+    if held.len() != shape.k + shape.m {
+        return Err(format!("{} shards", held.len()));
+    }
+    let shards: Vec<(usize, Bytes)> = held.iter().map(|((_, s), c)| (*s as usize, c.data.clone())).collect();
+    let some = shards.get(..shape.k).unwrap_or_default();
+    let (_, first) = held.first().ok_or("no shards")?;
+    for ((osd, s), copy) in held {
+        let made = rebuild(shape, some, &[*s as usize]).map_err(|e| e.to_string())?;
+        if copy.attrs != first.attrs || made.first() != Some(&copy.data) {
+            return Err(format!("shard {s} on osd.{osd} differs: {copy:?}, shard 0 {first:?}"));
+        }
+    }
+    let info = first.attrs.iter().find(|(name, _)| name == INFO_ATTR).map(|(_, v)| v.clone()).unwrap_or_default();
+    let info: ObjectInfo = spirula_encoding::from_slice(&info).map_err(|e| format!("its information: {e}"))?;
+    let data = join(shape, some).map_err(|e| e.to_string())?;
+    if (data.len() as u64) < info.size {
+        return Err(format!("{} bytes of {}", data.len(), info.size));
+    }
+    Ok(data.slice(..info.size as usize))
+}
+
+/// All of an object in a store.
+#[derive(PartialEq, Eq)]
+struct Copy {
+    data: Bytes,
+    attrs: Vec<(Bytes, Bytes)>,
+    omap: Vec<(Bytes, Bytes)>,
+}
+
+impl std::fmt::Debug for Copy {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let sum = spirula_encoding::crc::crc32c(0, &self.data);
+        write!(f, "{} bytes (crc {sum:#x}), attributes {:?}, omap {:?}", self.data.len(), self.attrs, self.omap)
+    }
+}
+
+impl Copy {
+    fn read(store: &Store, object: &HObject) -> Result<Self, spirula_store::StoreError> {
+        let size = store.stat(object)?.map_or(0, |s| s.size);
+        let data = store.read_blocking(object, 0, size)?.unwrap_or_default();
+        let mut attrs = store.attrs(object)?.unwrap_or_default();
+        attrs.sort();
+        let omap = store.omap_range(object, None, b"", usize::MAX, usize::MAX)?.map(|p| p.pairs).unwrap_or_default();
+        Ok(Self { data, attrs, omap })
+    }
+}

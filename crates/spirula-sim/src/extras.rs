@@ -1,0 +1,229 @@
+//! Trouble that only some seeds have: erasure-coded pools and rarer faults.
+//!
+//! A seed's extras, and when they strike, are drawn from a stream of their own, so that one more kind changes
+//! nothing in the seeds that lack it.
+
+use crate::commander::Commander;
+use crate::osd::OsdActor;
+use crate::rng::Rng;
+use crate::scenario::Scene;
+use crate::world::ActorId;
+use spirula_maps::OsdMap;
+use spirula_maps::osdmap::flag as pool_flag;
+use std::collections::BTreeSet;
+
+/// A kind of trouble.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Extra {
+    /// An erasure-coded pool beside the others.
+    Erasure,
+    /// The cluster falls apart into two sides, each with OSDs and clients; what the monitors lack may be marked
+    /// down at once.
+    Sides,
+    /// A connection ends for one side long before the other, whose bytes still come.
+    HalfOpen,
+    /// A disk answers late.
+    Slow,
+    /// Wall clocks jump.
+    Clocks,
+}
+
+impl Extra {
+    /// All of them, by the name that `--faults` takes, and one in how many of the seeds with extras has it.
+    pub const ALL: [(&'static str, Self, u64); 5] = [
+        ("erasure", Self::Erasure, 2),
+        ("sides", Self::Sides, 2),
+        ("half-open", Self::HalfOpen, 2),
+        ("slow", Self::Slow, 3),
+        ("clocks", Self::Clocks, 3),
+    ];
+}
+
+/// Which of them a seed has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Extras(u32);
+
+impl Extras {
+    /// Those of these names, apart from each other by commas.
+    ///
+    /// # Errors
+    /// The name that is none.
+    pub fn named(names: &str) -> Result<Self, String> {
+        names.split(',').filter(|n| !n.is_empty()).try_fold(Self(0), |all, name| {
+            match Extra::ALL.iter().find(|(n, ..)| *n == name) {
+                Some((_, e, _)) => Ok(all.and(*e)),
+                None => {
+                    let known: Vec<&str> = Extra::ALL.iter().map(|(n, ..)| *n).collect();
+                    Err(format!("there are no faults '{name}'; there are {}", known.join(", ")))
+                }
+            }
+        })
+    }
+
+    /// Those of a seed: every third has some.
+    pub fn of(seed: u64) -> Self {
+        let mut rng = Rng::new(seed ^ 0xe87a);
+        if seed % 3 != 2 {
+            return Self(0);
+        }
+        Extra::ALL.iter().fold(Self(0), |all, (_, e, n)| if rng.one_in(*n) { all.and(*e) } else { all })
+    }
+
+    /// This one, too.
+    #[must_use]
+    pub fn and(self, e: Extra) -> Self {
+        Self(self.0 | 1 << e as u32)
+    }
+
+    /// Is it one of them?
+    pub fn has(self, e: Extra) -> bool {
+        self.0 & 1 << e as u32 != 0
+    }
+
+    /// Is there any?
+    pub fn any(self) -> bool {
+        self.0 != 0
+    }
+}
+
+/// An erasure-coded pool of a seed.
+#[derive(Clone, Copy, Debug)]
+pub struct Code {
+    pub k: u64,
+    pub m: u64,
+    /// Clients may write parts of objects.
+    pub overwrites: bool,
+}
+
+impl Code {
+    /// One, and how many OSDs it asks for at least.
+    pub fn draw(rng: &mut Rng) -> Self {
+        let (k, m) = *rng.pick(&[(2, 1), (2, 1), (2, 2), (2, 2), (3, 2), (4, 2)]).unwrap_or(&(2, 1));
+        Self { k, m, overwrites: !rng.one_in(4) }
+    }
+}
+
+/// A disk whose writes take so much longer at most, microseconds.
+const SLOW_US: u64 = 1_500_000;
+
+impl Scene {
+    /// What the extras need before anything begins.
+    pub fn prepare_extras(&mut self, code: Option<Code>) {
+        let Some(Code { k, m, overwrites }) = code else { return };
+        let pg_num = self.extra_rng.pick(&[1, 2, 4]).copied().unwrap_or(2);
+        self.orders_in_turn([
+            format!(
+                r#"{{"prefix": "osd erasure-code-profile set", "name": "code", "profile": ["k={k}", "m={m}", "crush-failure-domain=host", "stripe_unit=4096"]}}"#
+            ),
+            format!(
+                r#"{{"prefix": "osd pool create", "pool": "coded", "pg_num": {pg_num}, "pool_type": "erasure", "erasure_code_profile": "code"}}"#
+            ),
+        ]);
+        if overwrites {
+            let set = r#"{"prefix": "osd pool set", "pool": "coded", "var": "allow_ec_overwrites", "val": "true"}"#;
+            self.orders_in_turn([set.to_owned()]);
+        }
+    }
+
+    /// Gives the monitors orders, each after the answer to the one before.
+    pub fn orders_in_turn(&mut self, orders: impl IntoIterator<Item = String>) {
+        let Some(c) = self.commanders.first().copied() else { return };
+        self.world.with(c, |c: &mut Commander| c.orders.extend(orders));
+    }
+
+    /// Ends what is over of the extras, and perhaps begins something.
+    pub fn extra_fault(&mut self) {
+        let now = self.world.now;
+        for (id, (_, usual)) in self.slowed.extract_if(.., |_, (until, _)| *until <= now).collect::<Vec<_>>() {
+            self.world.with(id, |o: &mut OsdActor| o.disk_us = usual);
+        }
+        let here: Vec<Extra> = Extra::ALL.iter().map(|(_, e, _)| *e).filter(|e| self.extras.has(*e)).collect();
+        let Some(what) = self.extra_rng.pick(&here).copied() else { return };
+        match what {
+            Extra::Erasure => self.grow_coded(),
+            Extra::Sides => self.two_sides(),
+            Extra::HalfOpen => {
+                for _ in 0..self.extra_rng.between(1, 4) {
+                    self.probe("connection half open");
+                    let late = self.extra_rng.between(100_000, 5_000_000);
+                    self.world.half_open(late);
+                }
+            }
+            Extra::Slow => self.slow_disk(),
+            Extra::Clocks => self.clock_jumps(),
+        }
+    }
+
+    /// What began ends with peace.
+    pub fn end_extras(&mut self) {
+        for (id, (_, usual)) in std::mem::take(&mut self.slowed) {
+            self.world.with(id, |o: &mut OsdActor| o.disk_us = usual);
+        }
+    }
+
+    fn grow_coded(&mut self) {
+        if self.extra_rng.one_in(4) {
+            self.probe("pg_num of a coded pool changed");
+            let val = self.extra_rng.pick(&[4, 6, 8]).copied().unwrap_or(4);
+            self.order(format!(r#"{{"prefix": "osd pool set", "pool": "coded", "var": "pg_num", "val": "{val}"}}"#));
+        }
+    }
+
+    /// Some OSDs with some clients on one side, everything else on the other.
+    fn two_sides(&mut self) {
+        self.probe("two sides");
+        let mut rng = self.extra_rng.fork();
+        let mut apart: BTreeSet<ActorId> = BTreeSet::new();
+        for _ in 0..rng.between(1, 2) {
+            apart.extend(rng.pick(&self.osds));
+        }
+        let osds: Vec<ActorId> = apart.iter().copied().collect();
+        apart.extend(self.clients.iter().filter(|_| rng.one_in(2)));
+        apart.extend(self.mons.iter().filter(|_| rng.one_in(6)));
+        let all = [&self.mons, &self.commanders, &self.osds, &self.clients].into_iter().flatten();
+        let rest: Vec<ActorId> = all.copied().filter(|a| !apart.contains(a)).collect();
+        for a in &apart {
+            for b in &rest {
+                self.world.cut(*a, *b);
+                self.world.cut(*b, *a);
+            }
+        }
+        self.healed_at = self.world.now + rng.between(500_000, 12_000_000);
+        // Whoever is not heard of may be marked down before the others miss it.
+        if rng.one_in(2) {
+            for o in osds.into_iter().filter(|_| rng.one_in(2)) {
+                let id = self.osd_id(o);
+                if self.told_down.insert(id) {
+                    self.probe("OSD marked down by order");
+                    self.order(format!(r#"{{"prefix": "osd down", "ids": ["{id}"]}}"#));
+                }
+            }
+        }
+    }
+
+    fn slow_disk(&mut self) {
+        let Some(target) = self.extra_rng.pick(&self.osds).copied() else { return };
+        if self.slowed.contains_key(&target) {
+            return;
+        }
+        self.probe("disk slow");
+        let until = self.world.now + self.extra_rng.between(500_000, 10_000_000);
+        let usual = self.world.with(target, |o: &mut OsdActor| std::mem::replace(&mut o.disk_us, SLOW_US));
+        self.slowed.insert(target, (until, usual.unwrap_or(2000)));
+    }
+
+    fn clock_jumps(&mut self) {
+        let all: Vec<ActorId> = self.osds.iter().chain(&self.mons).copied().collect();
+        let Some(target) = self.extra_rng.pick(&all).copied() else { return };
+        self.probe("clock jumped");
+        let most = self.extra_rng.pick(&[2, 60, 3600]).copied().unwrap_or(2) * 1_000_000;
+        let by = self.extra_rng.between(0, 2 * most) as i64 - most as i64;
+        self.world.jump_clock(target, by);
+    }
+}
+
+/// The stripe, in bytes, in whole numbers of which a pool's objects must be written; 0: any number will do.
+pub fn appends_only(map: &OsdMap, pool: i64) -> u64 {
+    let p = map.pool(pool).filter(|p| p.is_erasure() && !p.has_flag(pool_flag::EC_OVERWRITES));
+    p.map_or(0, |p| u64::from(p.stripe_width))
+}
