@@ -6,6 +6,7 @@
 
 use crate::rng::Rng;
 use spirula_store::device::BlockDevice;
+use std::collections::BTreeSet;
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -91,6 +92,8 @@ struct Inner {
     cold: u64,
     /// So many more writes and flushes go well; then none.
     dies_after: Option<u64>,
+    /// Pages that cannot be read until they are written.
+    unreadable: BTreeSet<usize>,
 }
 
 /// The device.
@@ -105,7 +108,8 @@ impl Device {
     pub fn new(name: &'static str, size: u64, order: Order, cold: u64, rng: Rng) -> Arc<Self> {
         let pages = Pages::new(size);
         let (now, stable) = (pages.clone(), pages);
-        let inner = Inner { size, now, stable, log: Vec::new(), rng, cold, dies_after: None };
+        let inner =
+            Inner { size, now, stable, log: Vec::new(), rng, cold, dies_after: None, unreadable: BTreeSet::new() };
         Arc::new(Self { name, order, inner: Mutex::new(inner) })
     }
 
@@ -167,12 +171,50 @@ impl Device {
         self.lock().dies_after = None;
     }
 
+    /// Damages a page that holds something, from `from` on: it cannot be read any more, or reads as something
+    /// else. False if there is none.
+    pub fn rot(&self, from: u64, rng: &mut Rng) -> bool {
+        let mut d = self.lock();
+        let d = &mut *d;
+        let first = from as usize / PAGE;
+        let empty: Page = Arc::new([0; PAGE]);
+        let holds = |(_, p): &(usize, &Page)| ***p != *empty;
+        let used: Vec<usize> = d.stable.0.iter().enumerate().skip(first).filter(holds).map(|(i, _)| i).collect();
+        let Some(page) = rng.pick(&used).copied() else { return false };
+        let (kind, other) = (rng.below(4), rng.pick(&used).copied().unwrap_or(page));
+        let (sector, bit) =
+            (rng.below((PAGE / SECTOR) as u64) as usize * SECTOR, rng.below(SECTOR as u64 * 8) as usize);
+        match kind {
+            0 => drop(d.unreadable.insert(page)),
+            // What belongs elsewhere, or nothing, is read there.
+            1 | 2 => {
+                let there = if kind == 1 { Some(empty) } else { d.stable.0.get(other).cloned() };
+                for pages in [&mut d.now, &mut d.stable] {
+                    if let (Some(p), Some(there)) = (pages.0.get_mut(page), &there) {
+                        *p = there.clone();
+                    }
+                }
+            }
+            _ => {
+                for pages in [&mut d.now, &mut d.stable] {
+                    let byte = pages.0.get_mut(page).and_then(|p| Arc::make_mut(p).get_mut(sector + bit / 8));
+                    byte.into_iter().for_each(|b| *b ^= 1 << (bit % 8));
+                }
+            }
+        }
+        true
+    }
+
     fn write(&self, bufs: &[&[u8]], offset: u64, durable: bool) -> io::Result<()> {
         let mut d = self.lock();
         d.may_write()?;
         let data = bufs.concat();
         if offset + data.len() as u64 > d.size {
             return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        if !d.unreadable.is_empty() {
+            let (first, end) = ((offset as usize).div_ceil(PAGE), (offset as usize + data.len()) / PAGE);
+            d.unreadable.retain(|p| !(first..end).contains(p));
         }
         d.now.write(&data, offset as usize);
         d.log.push(self.op(What::Write { offset: offset as usize, data, durable }));
@@ -199,6 +241,10 @@ impl BlockDevice for Device {
         let end = offset + buf.len() as u64;
         if end > d.size {
             return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let (first, last) = (offset as usize / PAGE, (end.max(1) - 1) as usize / PAGE);
+        if !buf.is_empty() && d.unreadable.range(first..=last).next().is_some() {
+            return Err(io::Error::from_raw_os_error(5));
         }
         d.now.read(buf, offset as usize);
         Ok(())

@@ -4,13 +4,16 @@
 //! nothing in the seeds that lack it.
 
 use crate::commander::Commander;
-use crate::osd::OsdActor;
+use crate::manager::Manager;
+use crate::osd::{self, OsdActor};
 use crate::rng::Rng;
 use crate::scenario::Scene;
 use crate::world::ActorId;
-use spirula_maps::OsdMap;
+use spirula_encoding::UTime;
 use spirula_maps::osdmap::flag as pool_flag;
-use std::collections::BTreeSet;
+use spirula_maps::{OsdMap, PgState};
+use spirula_types::PgId;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A kind of trouble.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -26,16 +29,22 @@ pub enum Extra {
     Slow,
     /// Wall clocks jump.
     Clocks,
+    /// PGs are scrubbed while everything else happens.
+    Scrub,
+    /// Data of one OSD rots, or cannot be read, while all else is whole.
+    Rot,
 }
 
 impl Extra {
     /// All of them, by the name that `--faults` takes, and one in how many of the seeds with extras has it.
-    pub const ALL: [(&'static str, Self, u64); 5] = [
+    pub const ALL: [(&'static str, Self, u64); 7] = [
         ("erasure", Self::Erasure, 2),
         ("sides", Self::Sides, 2),
         ("half-open", Self::HalfOpen, 2),
         ("slow", Self::Slow, 3),
         ("clocks", Self::Clocks, 3),
+        ("scrub", Self::Scrub, 3),
+        ("rot", Self::Rot, 3),
     ];
 }
 
@@ -103,12 +112,18 @@ impl Code {
     }
 }
 
+/// Time for scrubs in peace.
+const SCRUBS_US: u64 = 120_000_000;
 /// A disk whose writes take so much longer at most, microseconds.
 const SLOW_US: u64 = 1_500_000;
 
 impl Scene {
     /// What the extras need before anything begins.
     pub fn prepare_extras(&mut self, code: Option<Code>) {
+        if self.extras.has(Extra::Scrub) || self.extras.has(Extra::Rot) {
+            let manager = Manager::new(self.mons.clone(), self.extra_rng.fork());
+            self.manager = Some(self.world.add(Box::new(manager), 250_000));
+        }
         let Some(Code { k, m, overwrites }) = code else { return };
         let pg_num = self.extra_rng.pick(&[1, 2, 4]).copied().unwrap_or(2);
         self.orders_in_turn([
@@ -151,6 +166,13 @@ impl Scene {
             }
             Extra::Slow => self.slow_disk(),
             Extra::Clocks => self.clock_jumps(),
+            Extra::Scrub => {
+                let how =
+                    self.extra_rng.pick(&["scrub", "deep-scrub", "deep-scrub", "repair"]).copied().unwrap_or("scrub");
+                self.probe("scrub ordered");
+                self.tell_manager(format!(r#"{{"prefix": "osd {how}", "who": "all"}}"#));
+            }
+            Extra::Rot => self.rot(),
         }
     }
 
@@ -159,6 +181,93 @@ impl Scene {
         for (id, (_, usual)) in std::mem::take(&mut self.slowed) {
             self.world.with(id, |o: &mut OsdActor| o.disk_us = usual);
         }
+    }
+
+    /// The administrator gives the manager a command.
+    pub fn tell_manager(&mut self, order: String) {
+        if let Some(m) = self.manager {
+            self.world.with(m, |m: &mut Manager| m.orders.push_back(order));
+        }
+    }
+
+    /// Damages some of what one OSD holds. It is always the same one, and everything is whole at that time, so
+    /// that whatever happens next there are good copies elsewhere.
+    fn rot(&mut self) {
+        let up = self.mons.iter().chain(&self.osds).all(|a| self.world.is_up(*a) && !self.world.is_paused(*a));
+        let (true, Some(epoch)) = (up && self.world.now >= self.healed_at, self.map().map(|m| m.epoch)) else { return };
+        if self.unclean(epoch, PgState(0)).is_some() {
+            return;
+        }
+        let mut rng = self.extra_rng.fork();
+        let Some(target) = self.rotten.or_else(|| rng.pick(&self.osds).copied()) else { return };
+        self.rotten = Some(target);
+        for _ in 0..rng.between(1, 20) {
+            let rots = |o: &mut OsdActor| o.disk.devices.first().is_some_and(|d| d.rot(osd::LABEL, &mut rng));
+            if self.world.with(target, rots).unwrap_or(false) {
+                self.probe("block rotten");
+            }
+        }
+    }
+
+    /// No scrub may have found what was not done.
+    pub fn look_at_scrubs(&mut self) -> Result<(), String> {
+        if self.rotten.is_some() || self.manager.is_none() {
+            return Ok(());
+        }
+        self.inconsistent().map_or(Ok(()), |why| Err(format!("nothing was damaged, yet {why}")))
+    }
+
+    /// In peace everything is scrubbed and what is bad is repaired, as often as it takes.
+    pub fn scrub_all(&mut self) -> Result<(), String> {
+        if self.manager.is_none() {
+            return Ok(());
+        }
+        let before = self.scrubbed_at();
+        let until = self.world.now + SCRUBS_US;
+        loop {
+            self.tell_manager(r#"{"prefix": "osd repair", "who": "all"}"#.to_owned());
+            self.run_for(10_000_000)?;
+            self.look_at_scrubs()?;
+            self.until_well_but(PgState::INCONSISTENT)?;
+            let after = self.scrubbed_at();
+            let all = before.iter().all(|(pg, at)| after.get(pg).is_some_and(|a| a != at));
+            if all && !before.is_empty() && self.inconsistent().is_none() {
+                return Ok(());
+            }
+            if self.world.now > until {
+                return Err(format!("not scrubbed in peace: {before:?}, {after:?}, {:?}", self.inconsistent()));
+            }
+        }
+    }
+
+    /// Lets time pass.
+    pub fn run_for(&mut self, us: u64) -> Result<(), String> {
+        let until = self.world.now + us;
+        while self.world.step(until) {
+            self.look()?;
+        }
+        Ok(())
+    }
+
+    /// A PG in which a scrub has found something.
+    fn inconsistent(&mut self) -> Option<String> {
+        let bad = |o: &mut OsdActor| {
+            let p = o.osd()?.pgs().find(|p| p.state().0.has(PgState::INCONSISTENT))?;
+            Some(format!("osd.{} finds pg {} inconsistent: {}", o.id, p.id(), p.query()))
+        };
+        self.osds.clone().into_iter().find_map(|o| self.world.with(o, bad).flatten())
+    }
+
+    /// When each PG was scrubbed deeply, as its primary has it.
+    fn scrubbed_at(&mut self) -> BTreeMap<PgId, UTime> {
+        let mut all = BTreeMap::new();
+        for o in self.osds.clone() {
+            self.world.with(o, |o: &mut OsdActor| {
+                let led = o.osd().into_iter().flat_map(|o| o.pgs()).filter(|p| p.is_primary());
+                all.extend(led.filter_map(|p| Some((p.id().pg, p.scrub_stamps()?.1))));
+            });
+        }
+        all
     }
 
     fn grow_coded(&mut self) {
@@ -171,6 +280,9 @@ impl Scene {
 
     /// Some OSDs with some clients on one side, everything else on the other.
     fn two_sides(&mut self) {
+        if self.world.now < self.healed_at {
+            return;
+        }
         self.probe("two sides");
         let mut rng = self.extra_rng.fork();
         let mut apart: BTreeSet<ActorId> = BTreeSet::new();

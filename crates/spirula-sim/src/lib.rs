@@ -23,6 +23,7 @@ mod device;
 mod disk;
 mod extras;
 mod faults;
+mod manager;
 mod monitor;
 mod osd;
 mod rng;

@@ -56,22 +56,40 @@ fn in_detail(o: &Options) -> Result<Report, String> {
     }
 }
 
-/// Plants every bug; each must be found by one of the seeds.
-fn bugs(first: u64, count: u64, extras: Option<Extras>) -> std::process::ExitCode {
+/// Plants every bug; each must be found by one of the seeds that show nothing without it.
+fn bugs(seeds: std::ops::Range<u64>, jobs: u64, options: impl Fn(u64) -> Options + Sync) -> std::process::ExitCode {
     std::panic::set_hook(Box::new(|_| {}));
-    let mut found = 0;
-    for bug in Bug::ALL {
-        let planted = |seed| run(&Options { bug: Some(bug), extras, ..Options::new(seed) }).err();
-        match (first..first + count).find_map(planted) {
-            Some(f) => {
-                found += 1;
-                println!("{bug:?}: seed {}: {:.200}", f.seed, f.why);
-            }
-            None => println!("{bug:?} was NOT found"),
+    let next = AtomicU64::new(0);
+    let (sound, found) = (Mutex::new(BTreeMap::new()), AtomicU64::new(0));
+    // Two threads may try the same seed at the same time; they come to the same.
+    let is_sound = |seed: u64| {
+        let known = sound.lock().unwrap_or_else(PoisonError::into_inner).get(&seed).copied();
+        known.unwrap_or_else(|| {
+            let good = run(&options(seed)).is_ok();
+            sound.lock().unwrap_or_else(PoisonError::into_inner).insert(seed, good);
+            good
+        })
+    };
+    std::thread::scope(|s| {
+        for _ in 0..jobs {
+            s.spawn(|| {
+                while let Some(bug) = Bug::ALL.get(next.fetch_add(1, Ordering::Relaxed) as usize).copied() {
+                    let planted = |seed| run(&Options { bug: Some(bug), ..options(seed) }).err();
+                    match seeds.clone().find_map(|seed| planted(seed).filter(|_| is_sound(seed))) {
+                        Some(f) => {
+                            found.fetch_add(1, Ordering::Relaxed);
+                            println!("{bug:?}: seed {}: {:.200}", f.seed, f.why);
+                        }
+                        None => println!("{bug:?} was NOT found"),
+                    }
+                }
+            });
         }
-    }
-    println!("{found} of {} planted bugs were found in at most {count} seeds", Bug::ALL.len());
-    if found == Bug::ALL.len() { std::process::ExitCode::SUCCESS } else { std::process::ExitCode::FAILURE }
+    });
+    let found = found.into_inner() as usize;
+    let all = Bug::ALL.len();
+    println!("{found} of {all} planted bugs were found in at most {} seeds", seeds.end - seeds.start);
+    if found == all { std::process::ExitCode::SUCCESS } else { std::process::ExitCode::FAILURE }
 }
 
 fn main() -> std::process::ExitCode {
@@ -87,9 +105,11 @@ fn main() -> std::process::ExitCode {
         }
     };
     let options = |seed| Options { storm_s, extras, ..Options::new(seed) };
+    let threads = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
+    let jobs = number(&args, "--jobs", threads).max(1);
     let began = std::time::Instant::now();
     if args.iter().any(|a| a == "--bugs") {
-        return bugs(first, count.max(2), extras);
+        return bugs(first..first + count.max(2), jobs, options);
     }
     if args.iter().any(|a| a == "--tell") {
         println!("{:?}", run(&Options { tell: true, ..options(first) }));
@@ -110,10 +130,9 @@ fn main() -> std::process::ExitCode {
         };
     }
     let (next, failed, sum) = (AtomicU64::new(first), AtomicBool::new(false), Mutex::new(Sum::default()));
-    let threads = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
     let all = args.iter().any(|a| a == "--all");
     std::thread::scope(|s| {
-        for _ in 0..number(&args, "--jobs", threads).clamp(1, count) {
+        for _ in 0..jobs.min(count) {
             s.spawn(|| {
                 loop {
                     let seed = next.fetch_add(1, Ordering::Relaxed);

@@ -28,7 +28,7 @@ const TICK: u64 = 0;
 const DISK: u64 = 1;
 const WORK: u64 = 2;
 /// Bytes of a label at the beginning of every device.
-const LABEL: u64 = 128 << 10;
+pub const LABEL: u64 = 128 << 10;
 /// Events handled between two ends of a batch.
 const BATCH: usize = 16;
 

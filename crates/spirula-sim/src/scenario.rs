@@ -36,9 +36,8 @@ pub enum Bug {
 }
 
 impl Bug {
-    /// Those that whole clusters are to show. The simulator of PGs shows more (a primary that
-    /// serves without leases, for one), with stories made for them.
-    pub const ALL: [Self; 10] = [
+    /// Those that whole clusters are to show. The simulator of PGs shows more, with stories made for them.
+    pub const ALL: [Self; 17] = [
         Self::AckBeforeSync,
         Self::IndexApartFromEntry,
         Self::StaleLeaderReads,
@@ -49,6 +48,13 @@ impl Bug {
         Self::Pg(spirula_pg::Bug::MissingNotStored),
         Self::Pg(spirula_pg::Bug::PastIgnored),
         Self::Pg(spirula_pg::Bug::NoUpThru),
+        Self::Pg(spirula_pg::Bug::ReadsWithoutLease),
+        Self::Pg(spirula_pg::Bug::LeaseNotAwaited),
+        Self::Pg(spirula_pg::Bug::LongestLog),
+        Self::Pg(spirula_pg::Bug::UndoForgotten),
+        Self::Pg(spirula_pg::Bug::RolledEarly),
+        Self::Pg(spirula_pg::Bug::OneHeard),
+        Self::Pg(spirula_pg::Bug::StripeNotRead),
     ];
 }
 
@@ -140,6 +146,9 @@ pub(crate) struct Scene {
     pub slowed: BTreeMap<ActorId, (u64, u64)>,
     /// OSDs that were marked down by order, each once.
     pub told_down: BTreeSet<OsdId>,
+    pub manager: Option<ActorId>,
+    /// The OSD whose data rots.
+    pub rotten: Option<ActorId>,
     pub leaders: BTreeMap<u64, u64>,
     pub states: BTreeMap<u64, Bytes>,
     pub epochs: BTreeMap<u32, u64>,
@@ -307,6 +316,8 @@ impl Scene {
             extra_rng,
             slowed: BTreeMap::new(),
             told_down: BTreeSet::new(),
+            manager: None,
+            rotten: None,
             leaders: BTreeMap::new(),
             states: BTreeMap::new(),
             epochs: BTreeMap::new(),
@@ -332,7 +343,8 @@ impl Scene {
                     return Ok(());
                 }
                 self.fault();
-                if self.extras.any() {
+                self.look_at_scrubs()?;
+                if self.extras.any() && self.extra_rng.one_in(2) {
                     self.extra_fault();
                 }
                 next_fault = self.world.now + self.rng.between(50_000, self.calm_us);

@@ -25,7 +25,7 @@ use std::collections::BTreeMap;
 /// Microseconds of peace in which everything must have come right again.
 const PEACE_US: u64 = 120_000_000;
 /// What a PG may be besides, while all is well.
-const BUSY: PgState = PgState(PgState::SCRUBBING.0 | PgState::DEEP_SCRUB.0);
+const BUSY: PgState = PgState(PgState::SCRUBBING.0 | PgState::DEEP_SCRUB.0 | PgState::REPAIR.0);
 /// States remembered for comparison; who is further behind is compared when it catches up.
 const STATES_KEPT: usize = 200;
 
@@ -153,33 +153,38 @@ impl Scene {
             self.world.with(c, |c: &mut Client| c.quiet = true);
         }
         self.until_well()?;
+        self.scrub_all()?;
         let calm = self.world.now;
         self.audit();
         self.until_well()?;
         registers::linearizable(&self.commands())?;
         let finals = self.check_objects(calm)?;
         // What coded objects were before goes once nobody can want it back; that is said to idle members, too.
-        let idle = self.world.now + 10_000_000;
-        while self.extras.has(Extra::Erasure) && self.world.step(idle) {
-            self.look()?;
+        if self.extras.has(Extra::Erasure) {
+            self.run_for(10_000_000)?;
         }
         self.compare_copies(&finals)
     }
 
     fn until_well(&mut self) -> Result<(), String> {
+        self.until_well_but(PgState(0))
+    }
+
+    /// Until all is well, but for what PGs may be `besides`.
+    pub fn until_well_but(&mut self, besides: PgState) -> Result<(), String> {
         let until = self.world.now + PEACE_US;
         let mut next = 0;
         loop {
             let more = self.world.step(until);
             self.look()?;
             if self.world.now >= next {
-                if self.complaint().is_empty() {
+                if self.complaint(besides).is_empty() {
                     return Ok(());
                 }
                 next = self.world.now + 200_000;
             }
             if !more {
-                return Err(format!("{} s of peace and still: {}", PEACE_US / 1_000_000, self.complaint()));
+                return Err(format!("{} s of peace and still: {}", PEACE_US / 1_000_000, self.complaint(besides)));
             }
         }
     }
@@ -195,7 +200,7 @@ impl Scene {
     }
 
     /// Why not all is well; empty if it is.
-    fn complaint(&mut self) -> String {
+    fn complaint(&mut self, besides: PgState) -> String {
         let mut applied = Vec::new();
         let mut newest = None;
         for m in self.mons.clone() {
@@ -222,7 +227,7 @@ impl Scene {
                 return format!("commander {c} waits for an answer");
             }
         }
-        if let Some(why) = self.unclean(newest.unwrap_or_default()) {
+        if let Some(why) = self.unclean(newest.unwrap_or_default(), besides) {
             return why;
         }
         for c in self.clients.clone() {
@@ -235,7 +240,7 @@ impl Scene {
     }
 
     /// Which OSD or PG is not as it should be.
-    fn unclean(&mut self, epoch: u32) -> Option<String> {
+    pub fn unclean(&mut self, epoch: u32, besides: PgState) -> Option<String> {
         let map = self.map()?;
         if map.epoch != epoch {
             return Some(format!("clients have epoch {}, monitors {epoch}", map.epoch));
@@ -252,7 +257,7 @@ impl Scene {
         for pg in map.pgs() {
             let primary = map.pg_to_up_acting(pg);
             let state = self.pg_state(primary.acting_primary, pg);
-            let well = state.is_some_and(|s| s & !BUSY == PgState::ACTIVE | PgState::CLEAN);
+            let well = state.is_some_and(|s| s & !(BUSY | besides) == PgState::ACTIVE | PgState::CLEAN);
             if !well || primary.up != primary.acting {
                 let members = self.members_of(pg);
                 return Some(format!("pg {pg} is {state:?} on {primary:?} in epoch {epoch}: {members}"));

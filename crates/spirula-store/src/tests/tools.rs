@@ -5,8 +5,8 @@ use super::sim::{Rng, World};
 use super::{create, create_single, open, tiny};
 use crate::tools::{Bad, Filter, check, export, import, stats};
 use crate::{BLOCK, StoreError, StoreOptions};
-use spirula_types::{HObject, PgId};
 use spirula_types::transaction::{MetaOp, ObjectOp, Transaction};
+use spirula_types::{HObject, PgId};
 use std::sync::Arc;
 
 /// A store with some of everything, closed or not.
