@@ -79,6 +79,11 @@ impl Commander {
         self.current.is_none() && self.ordered.is_none() && self.orders.is_empty()
     }
 
+    /// True if every order has been answered.
+    pub fn has_no_orders(&self) -> bool {
+        self.ordered.is_none() && self.orders.is_empty()
+    }
+
     fn busy(&self) -> bool {
         self.current.is_some() || self.ordered.is_some()
     }

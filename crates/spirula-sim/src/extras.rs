@@ -5,7 +5,7 @@
 
 use crate::commander::Commander;
 use crate::manager::Manager;
-use crate::osd::{self, OsdActor};
+use crate::osd::OsdActor;
 use crate::rng::Rng;
 use crate::scenario::Scene;
 use crate::world::ActorId;
@@ -33,11 +33,15 @@ pub enum Extra {
     Scrub,
     /// Data of one OSD rots, or cannot be read, while all else is whole.
     Rot,
+    /// Disks are swapped for empty ones, while all else is whole.
+    Swap,
+    /// More OSDs join.
+    Grow,
 }
 
 impl Extra {
     /// All of them, by the name that `--faults` takes, and one in how many of the seeds with extras has it.
-    pub const ALL: [(&'static str, Self, u64); 7] = [
+    pub const ALL: [(&'static str, Self, u64); 9] = [
         ("erasure", Self::Erasure, 2),
         ("sides", Self::Sides, 2),
         ("half-open", Self::HalfOpen, 2),
@@ -45,6 +49,8 @@ impl Extra {
         ("clocks", Self::Clocks, 3),
         ("scrub", Self::Scrub, 3),
         ("rot", Self::Rot, 3),
+        ("swap", Self::Swap, 3),
+        ("grow", Self::Grow, 4),
     ];
 }
 
@@ -75,13 +81,19 @@ impl Extras {
         if seed % 3 != 2 {
             return Self(0);
         }
-        Extra::ALL.iter().fold(Self(0), |all, (_, e, n)| if rng.one_in(*n) { all.and(*e) } else { all })
+        let drawn = Extra::ALL.iter().fold(Self(0), |all, (_, e, n)| if rng.one_in(*n) { all.and(*e) } else { all });
+        // Of two copies one may be bad or lost, not one bad and the other lost.
+        if drawn.has(Extra::Rot) { drawn.without(Extra::Swap) } else { drawn }
     }
 
     /// This one, too.
     #[must_use]
     pub fn and(self, e: Extra) -> Self {
         Self(self.0 | 1 << e as u32)
+    }
+
+    fn without(self, e: Extra) -> Self {
+        Self(self.0 & !(1 << e as u32))
     }
 
     /// Is it one of them?
@@ -112,6 +124,8 @@ impl Code {
     }
 }
 
+/// Time for answers to orders in peace.
+const ORDERS_US: u64 = 60_000_000;
 /// Time for scrubs in peace.
 const SCRUBS_US: u64 = 120_000_000;
 /// A disk whose writes take so much longer at most, microseconds.
@@ -152,6 +166,7 @@ impl Scene {
         for (id, (_, usual)) in self.slowed.extract_if(.., |_, (until, _)| *until <= now).collect::<Vec<_>>() {
             self.world.with(id, |o: &mut OsdActor| o.disk_us = usual);
         }
+        self.new_disks_start();
         let here: Vec<Extra> = Extra::ALL.iter().map(|(_, e, _)| *e).filter(|e| self.extras.has(*e)).collect();
         let Some(what) = self.extra_rng.pick(&here).copied() else { return };
         match what {
@@ -173,39 +188,31 @@ impl Scene {
                 self.tell_manager(format!(r#"{{"prefix": "osd {how}", "who": "all"}}"#));
             }
             Extra::Rot => self.rot(),
+            Extra::Swap => self.swap_disk(),
+            Extra::Grow => self.add_osd(),
         }
     }
 
     /// What began ends with peace.
-    pub fn end_extras(&mut self) {
+    pub fn end_extras(&mut self) -> Result<(), String> {
+        let until = self.world.now + ORDERS_US;
+        while self.coming.is_some() {
+            if self.world.now > until {
+                return Err("orders are not answered in peace".into());
+            }
+            self.run_for(100_000)?;
+            self.new_disks_start();
+        }
         for (id, (_, usual)) in std::mem::take(&mut self.slowed) {
             self.world.with(id, |o: &mut OsdActor| o.disk_us = usual);
         }
+        Ok(())
     }
 
     /// The administrator gives the manager a command.
     pub fn tell_manager(&mut self, order: String) {
         if let Some(m) = self.manager {
             self.world.with(m, |m: &mut Manager| m.orders.push_back(order));
-        }
-    }
-
-    /// Damages some of what one OSD holds. It is always the same one, and everything is whole at that time, so
-    /// that whatever happens next there are good copies elsewhere.
-    fn rot(&mut self) {
-        let up = self.mons.iter().chain(&self.osds).all(|a| self.world.is_up(*a) && !self.world.is_paused(*a));
-        let (true, Some(epoch)) = (up && self.world.now >= self.healed_at, self.map().map(|m| m.epoch)) else { return };
-        if self.unclean(epoch, PgState(0)).is_some() {
-            return;
-        }
-        let mut rng = self.extra_rng.fork();
-        let Some(target) = self.rotten.or_else(|| rng.pick(&self.osds).copied()) else { return };
-        self.rotten = Some(target);
-        for _ in 0..rng.between(1, 20) {
-            let rots = |o: &mut OsdActor| o.disk.devices.first().is_some_and(|d| d.rot(osd::LABEL, &mut rng));
-            if self.world.with(target, rots).unwrap_or(false) {
-                self.probe("block rotten");
-            }
         }
     }
 

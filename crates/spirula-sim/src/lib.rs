@@ -23,6 +23,7 @@ mod device;
 mod disk;
 mod extras;
 mod faults;
+mod hardware;
 mod manager;
 mod monitor;
 mod osd;

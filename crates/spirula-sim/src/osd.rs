@@ -226,6 +226,8 @@ pub struct OsdActor {
     pub refused: Option<String>,
     /// It ended by itself.
     pub ended: bool,
+    /// It cannot start: its disk is not in place yet.
+    pub no_disk: bool,
 }
 
 impl OsdActor {
@@ -245,6 +247,7 @@ impl OsdActor {
             disk_failed: None,
             refused: None,
             ended: false,
+            no_disk: false,
         }
     }
 
@@ -375,6 +378,7 @@ impl Actor for OsdActor {
     fn handle(&mut self, local: Local, input: Input, out: &mut Vec<Output>) {
         clock::give(Some((local.mono, local.wall)));
         match input {
+            Input::Start if self.no_disk => out.push(Output::Stop),
             Input::Start => {
                 self.ended = false;
                 if let Err(why) = self.start(local) {

@@ -4,6 +4,7 @@ use crate::client::{Client, Pace};
 use crate::commander::Commander;
 use crate::disk::Disk;
 use crate::extras::{Code, Extra, Extras};
+use crate::hardware::Coming;
 use crate::monitor::{MonActor, addr_of};
 use crate::osd::{self, OsdActor};
 use crate::rng::Rng;
@@ -147,6 +148,11 @@ pub(crate) struct Scene {
     /// OSDs that were marked down by order, each once.
     pub told_down: BTreeSet<OsdId>,
     pub manager: Option<ActorId>,
+    pub coming: Option<Coming>,
+    pub disks_made: u8,
+    pub at: Osds,
+    /// Bounds of PGs.
+    pub pg: PgConfig,
     /// The OSD whose data rots.
     pub rotten: Option<ActorId>,
     pub leaders: BTreeMap<u64, u64>,
@@ -197,7 +203,7 @@ fn uuid_of_osd(id: OsdId) -> Uuid {
 }
 
 /// Bytes of an OSD's data.
-const OSD_BYTES: u64 = 24 << 20;
+pub(crate) const OSD_BYTES: u64 = 24 << 20;
 
 impl Scene {
     fn new(o: &Options) -> Self {
@@ -318,6 +324,10 @@ impl Scene {
             told_down: BTreeSet::new(),
             manager: None,
             rotten: None,
+            coming: None,
+            disks_made: 0,
+            at,
+            pg,
             leaders: BTreeMap::new(),
             states: BTreeMap::new(),
             epochs: BTreeMap::new(),

@@ -136,7 +136,7 @@ impl Scene {
             self.world.resume(id);
             self.world.start(id);
         }
-        self.end_extras();
+        self.end_extras()?;
         for id in self.osds.clone() {
             // Disks that were about to die have been replaced in time.
             self.excused.remove(&id);

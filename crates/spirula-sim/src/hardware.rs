@@ -1,0 +1,109 @@
+//! Disks that rot, are lost, and come: what is lost for good, is lost while all else is whole.
+
+use crate::commander::Commander;
+use crate::osd::{self, OsdActor};
+use crate::scenario::{FSID, OSD_BYTES, Scene};
+use crate::world::ActorId;
+use spirula_maps::PgState;
+use spirula_types::{OsdId, Uuid};
+use std::sync::PoisonError;
+
+/// An OSD that waits for the monitors to know its new disk.
+#[derive(Clone, Copy, Debug)]
+pub struct Coming {
+    actor: ActorId,
+    /// When its orders were given, and by which commander.
+    since: u64,
+}
+
+impl Scene {
+    /// Is everything up and every PG clean, with nothing lost since?
+    fn is_whole(&mut self) -> bool {
+        let up = self.mons.iter().chain(&self.osds).all(|a| self.world.is_up(*a) && !self.world.is_paused(*a));
+        let calm = self.world.now >= self.healed_at && self.coming.is_none();
+        let Some(epoch) = self.map().map(|m| m.epoch).filter(|_| up && calm) else { return false };
+        self.unclean(epoch, PgState(0)).is_none()
+    }
+
+    /// Damages some of what one OSD holds. It is always the same one, and everything is whole at that time, so
+    /// that whatever happens next there are good copies elsewhere.
+    pub fn rot(&mut self) {
+        if !self.is_whole() {
+            return;
+        }
+        let mut rng = self.extra_rng.fork();
+        let Some(target) = self.rotten.or_else(|| rng.pick(&self.osds).copied()) else { return };
+        self.rotten = Some(target);
+        for _ in 0..rng.between(1, 20) {
+            let rots = |o: &mut OsdActor| o.disk.devices.first().is_some_and(|d| d.rot(osd::LABEL, &mut rng));
+            if self.world.with(target, rots).unwrap_or(false) {
+                self.probe("block rotten");
+            }
+        }
+    }
+
+    /// An OSD's disk is replaced by an empty one.
+    pub fn swap_disk(&mut self) {
+        if !self.is_whole() {
+            return;
+        }
+        let Some(target) = self.extra_rng.pick(&self.osds).copied() else { return };
+        self.probe("disk swapped");
+        let id = self.osd_id(target);
+        self.world.crash(target);
+        let (disk, uuid) = self.new_disk(id);
+        self.world.with(target, |o: &mut OsdActor| (o.disk, o.no_disk) = (disk, true));
+        self.orders_in_turn([
+            format!(r#"{{"prefix": "osd down", "ids": ["{id}"]}}"#),
+            format!(r#"{{"prefix": "osd destroy-actual", "id": {id}, "yes_i_really_mean_it": true}}"#),
+            format!(r#"{{"prefix": "osd new", "uuid": "{uuid}", "id": {id}}}"#),
+        ]);
+        self.coming = Some(Coming { actor: target, since: self.world.now });
+    }
+
+    /// One more OSD joins, on a host of its own.
+    pub fn add_osd(&mut self) {
+        if self.coming.is_some() || self.osds.len() >= 9 || self.world.now < self.healed_at {
+            return;
+        }
+        self.probe("OSD added");
+        let id = self.osds.len() as OsdId;
+        let (disk, uuid) = self.new_disk(id);
+        let place = osd::Place {
+            host: format!("host{id}"),
+            mons: self.mons.clone(),
+            osds: self.at.clone(),
+            pg: self.pg.clone(),
+        };
+        let mut actor = OsdActor::new(disk, place, self.extra_rng.fork());
+        actor.no_disk = true;
+        let actor = self.world.add(Box::new(actor), 10_000_000);
+        self.at.lock().unwrap_or_else(PoisonError::into_inner).insert(id, actor);
+        self.osds.push(actor);
+        self.orders_in_turn([
+            format!(r#"{{"prefix": "osd new", "uuid": "{uuid}", "id": {id}}}"#),
+            // As much as each of the first ones.
+            format!(r#"{{"prefix": "osd crush add", "id": {id}, "weight": 0.0098, "args": ["host=host{id}", "root=default"]}}"#),
+        ]);
+        self.coming = Some(Coming { actor, since: self.world.now });
+    }
+
+    /// Starts who waited, once the monitors know its disk.
+    pub fn new_disks_start(&mut self) {
+        let Some(Coming { actor, since }) = self.coming else { return };
+        let Some(c) = self.commanders.first().copied() else { return };
+        let told = self.world.with(c, |c: &mut Commander| c.has_no_orders()).unwrap_or(false);
+        if told && self.world.now > since {
+            self.coming = None;
+            self.world.with(actor, |o: &mut OsdActor| o.no_disk = false);
+            self.world.start(actor);
+        }
+    }
+
+    fn new_disk(&mut self, id: OsdId) -> (osd::Disk, Uuid) {
+        self.disks_made += 1;
+        let uuid = Uuid([100 + self.disks_made; 16]);
+        let identity = spirula_store::Identity { fsid: FSID, osd_uuid: uuid, osd_id: id };
+        (osd::Disk::new(identity, OSD_BYTES, &mut self.extra_rng), uuid)
+    }
+}
