@@ -35,8 +35,9 @@ pub struct Pace {
     pub idle: u64,
     /// Of 100 operations so many change something.
     pub changes: u64,
-    /// Largest write in cells; of 20 writes one is that large.
+    /// Largest write in cells; of so many writes one is that large.
     pub cells: u32,
+    pub large: u64,
 }
 
 /// Where an operation goes: what must be the same for it to stay there.
@@ -102,8 +103,11 @@ pub struct Client {
     pub wrong: Option<String>,
     /// Begins no new ones.
     pub quiet: bool,
-    /// Objects to read at the end.
+    /// Objects to read at the end, and before that to delete.
     pub audit: Vec<(i64, u32)>,
+    pub purge: Vec<(i64, u32)>,
+    /// It has seen a pool without room.
+    pub was_full: bool,
     /// Longest time from begin to answer, true microseconds.
     pub longest: u64,
 }
@@ -133,13 +137,15 @@ impl Client {
             wrong: None,
             quiet: false,
             audit: Vec::new(),
+            purge: Vec::new(),
+            was_full: false,
             longest: 0,
         }
     }
 
     /// True if it waits for nothing.
     pub fn done(&self) -> bool {
-        self.pending.is_empty() && self.audit.is_empty()
+        self.pending.is_empty() && self.audit.is_empty() && self.purge.is_empty()
     }
 
     /// Operations it waits for, for a failure's message.
@@ -188,13 +194,18 @@ impl Client {
 
     /// Sends an operation to where it belongs, if there is a way.
     fn send(&mut self, tid: u64, out: &mut Vec<Output>) {
-        let full = self.pending.get(&tid).is_some_and(|p| p.change.is_some() && self.is_full(p.pool));
+        let is_full = self.pending.get(&tid).is_some_and(|p| self.is_full(p.pool));
+        self.was_full |= is_full;
+        let grows = |p: &Pending| p.change.as_ref().is_some_and(|c| !matches!(c.kind, Kind::Delete));
+        let full = is_full && self.pending.get(&tid).is_some_and(grows);
         let Some(p) = self.pending.get_mut(&tid) else { return };
         p.held = full;
         let Some(t) = p.target.clone().filter(|_| !full) else { return };
         let Some(conn) = self.way(&t, out) else { return };
         let (Some(p), Some(map)) = (self.pending.get(&tid), &self.map) else { return };
         let (ops, hint) = match &p.change {
+            // What gives room is done in a full pool, too.
+            Some(c) if is_full => (c.ops(p.object), flag::WRITE | flag::ONDISK | flag::FULL_FORCE),
             Some(c) => (c.ops(p.object), flag::WRITE | flag::ONDISK),
             None => (content::read_ops(p.omap), flag::READ),
         };
@@ -249,8 +260,11 @@ impl Client {
     fn mark_moved(&mut self) {
         for tid in self.pending.keys().copied().collect::<Vec<_>>() {
             let Some((pool, object)) = self.pending.get(&tid).map(|p| (p.pool, p.object)) else { continue };
-            let target = self.target(pool, object);
-            if let Some(p) = self.pending.get_mut(&tid).filter(|p| p.target != target) {
+            let (target, full) = (self.target(pool, object), self.is_full(pool));
+            let Some(p) = self.pending.get_mut(&tid) else { continue };
+            // A change that is under way is dropped where there is no room for it.
+            p.held |= full && p.change.is_some();
+            if p.target != target {
                 (p.target, p.moved) = (target, true);
             }
         }
@@ -296,9 +310,11 @@ impl Client {
 
     fn begin(&mut self, local: Local, out: &mut Vec<Output>) {
         let Some(map) = &self.map else { return };
-        let audit = self.audit.pop();
+        let purge = self.purge.pop();
+        let audit = if purge.is_none() { self.audit.pop() } else { None };
         let pools: Vec<i64> = map.pools.keys().copied().collect();
-        let Some((pool, object)) = audit
+        let Some((pool, object)) = purge
+            .or(audit)
             .or_else(|| Some((self.rng.pick(&pools).copied()?, self.rng.below(u64::from(self.pace.objects)) as u32)))
         else {
             return;
@@ -306,7 +322,10 @@ impl Client {
         let omap = map.pool(pool).is_some_and(|p| !p.is_erasure());
         self.tid += 1;
         let stripe = extras::appends_only(map, pool);
-        let change = (audit.is_none() && self.rng.below(100) < self.pace.changes).then(|| self.change(local.id, omap));
+        let change = (audit.is_none() && purge.is_none() && self.rng.below(100) < self.pace.changes)
+            .then(|| self.change(local.id, omap));
+        let token = (local.id as u64) << 32 | self.tid;
+        let change = purge.map(|_| Change { token, kind: Kind::Delete, omap: false, result: 0 }).or(change);
         let change = if omap { change } else { change.map(|c| self.coded(c, stripe)) };
         let target = self.target(pool, object);
         let begun = local.true_us;
@@ -319,7 +338,7 @@ impl Client {
 
     fn change(&mut self, id: ActorId, omap: bool) -> Change {
         let r = &mut self.rng;
-        let n = if r.one_in(20) { self.pace.cells } else { r.between(1, 40) as u32 };
+        let n = if r.one_in(self.pace.large) { self.pace.cells } else { r.between(1, 40) as u32 };
         let kind = match r.below(12) {
             0..5 => Kind::Append(n.min(400)),
             5..7 => Kind::Full(n),
@@ -407,7 +426,8 @@ impl Client {
             }
         }
         let room = self.pending.len() < self.pace.under_way && self.mon_open;
-        if room && (!self.audit.is_empty() || !self.quiet && self.rng.one_in(self.pace.idle)) {
+        if room && (!self.audit.is_empty() || !self.purge.is_empty() || !self.quiet && self.rng.one_in(self.pace.idle))
+        {
             self.begin(local, out);
         }
     }

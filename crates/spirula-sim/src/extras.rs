@@ -3,6 +3,7 @@
 //! A seed's extras, and when they strike, are drawn from a stream of their own, so that one more kind changes
 //! nothing in the seeds that lack it.
 
+use crate::client::{Client, Pace};
 use crate::commander::Commander;
 use crate::manager::Manager;
 use crate::osd::OsdActor;
@@ -37,11 +38,13 @@ pub enum Extra {
     Swap,
     /// More OSDs join.
     Grow,
+    /// Disks are small and clients write much; in peace they delete it.
+    Full,
 }
 
 impl Extra {
     /// All of them, by the name that `--faults` takes, and one in how many of the seeds with extras has it.
-    pub const ALL: [(&'static str, Self, u64); 9] = [
+    pub const ALL: [(&'static str, Self, u64); 10] = [
         ("erasure", Self::Erasure, 2),
         ("sides", Self::Sides, 2),
         ("half-open", Self::HalfOpen, 2),
@@ -51,6 +54,7 @@ impl Extra {
         ("rot", Self::Rot, 3),
         ("swap", Self::Swap, 3),
         ("grow", Self::Grow, 4),
+        ("full", Self::Full, 5),
     ];
 }
 
@@ -134,7 +138,7 @@ const SLOW_US: u64 = 1_500_000;
 impl Scene {
     /// What the extras need before anything begins.
     pub fn prepare_extras(&mut self, code: Option<Code>) {
-        if self.extras.has(Extra::Scrub) || self.extras.has(Extra::Rot) {
+        if [Extra::Scrub, Extra::Rot, Extra::Full].into_iter().any(|e| self.extras.has(e)) {
             let manager = Manager::new(self.mons.clone(), self.extra_rng.fork());
             self.manager = Some(self.world.add(Box::new(manager), 250_000));
         }
@@ -190,11 +194,21 @@ impl Scene {
             Extra::Rot => self.rot(),
             Extra::Swap => self.swap_disk(),
             Extra::Grow => self.add_osd(),
+            Extra::Full => {}
         }
     }
 
     /// What began ends with peace.
     pub fn end_extras(&mut self) -> Result<(), String> {
+        if self.extras.has(Extra::Full) {
+            let was_full = |s: &mut Self, c| s.world.with(c, |c: &mut Client| c.was_full).unwrap_or(false);
+            if self.clients.clone().into_iter().any(|c| was_full(self, c)) {
+                self.probe("pools full");
+            }
+            let all = self.all_objects();
+            let first = self.clients.first().copied();
+            first.and_then(|c| self.world.with(c, |c: &mut Client| c.purge = all));
+        }
         let until = self.world.now + ORDERS_US;
         while self.coming.is_some() {
             if self.world.now > until {
@@ -339,6 +353,11 @@ impl Scene {
         let by = self.extra_rng.between(0, 2 * most) as i64 - most as i64;
         self.world.jump_clock(target, by);
     }
+}
+
+/// How clients fill small disks.
+pub fn filling(pace: Pace) -> Pace {
+    Pace { objects: 60, under_way: pace.under_way.min(2), idle: 1, changes: 80, cells: 8000, large: 2 }
 }
 
 /// The stripe, in bytes, in whole numbers of which a pool's objects must be written; 0: any number will do.

@@ -2,7 +2,7 @@
 
 use crate::commander::Commander;
 use crate::osd::{self, OsdActor};
-use crate::scenario::{FSID, OSD_BYTES, Scene};
+use crate::scenario::{FSID, Scene, osd_bytes};
 use crate::world::ActorId;
 use spirula_maps::PgState;
 use spirula_types::{OsdId, Uuid};
@@ -104,6 +104,6 @@ impl Scene {
         self.disks_made += 1;
         let uuid = Uuid([100 + self.disks_made; 16]);
         let identity = spirula_store::Identity { fsid: FSID, osd_uuid: uuid, osd_id: id };
-        (osd::Disk::new(identity, OSD_BYTES, &mut self.extra_rng), uuid)
+        (osd::Disk::new(identity, osd_bytes(self.extras), &mut self.extra_rng), uuid)
     }
 }

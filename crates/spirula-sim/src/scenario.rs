@@ -3,7 +3,7 @@
 use crate::client::{Client, Pace};
 use crate::commander::Commander;
 use crate::disk::Disk;
-use crate::extras::{Code, Extra, Extras};
+use crate::extras::{Code, Extra, Extras, filling};
 use crate::hardware::Coming;
 use crate::monitor::{MonActor, addr_of};
 use crate::osd::{self, OsdActor};
@@ -202,8 +202,13 @@ fn uuid_of_osd(id: OsdId) -> Uuid {
     Uuid([id as u8 + 1; 16])
 }
 
+/// Usual bytes of an OSD's data.
+const OSD_BYTES: u64 = 24 << 20;
+
 /// Bytes of an OSD's data.
-pub(crate) const OSD_BYTES: u64 = 24 << 20;
+pub(crate) fn osd_bytes(extras: Extras) -> u64 {
+    if extras.has(Extra::Full) { 5 << 20 } else { OSD_BYTES }
+}
 
 impl Scene {
     fn new(o: &Options) -> Self {
@@ -276,7 +281,7 @@ impl Scene {
         let pg = pg_config(&mut rng, o.bug);
         for id in 0..osd_count {
             let identity = spirula_store::Identity { fsid: FSID, osd_uuid: uuid_of_osd(id), osd_id: id };
-            let disk = osd::Disk::new(identity, OSD_BYTES, &mut rng);
+            let disk = osd::Disk::new(identity, osd_bytes(extras), &mut rng);
             let place = osd::Place { host: format!("host{id}"), mons: mons.clone(), osds: at.clone(), pg: pg.clone() };
             let mut actor = OsdActor::new(disk, place, rng.fork());
             actor.disk_us = *rng.pick(&[300, 2_000, 20_000]).unwrap_or(&2000);
@@ -297,7 +302,10 @@ impl Scene {
             idle: *rng.pick(&[1, 2, 5]).unwrap_or(&2),
             changes: *rng.pick(&[30, 50, 80]).unwrap_or(&50),
             cells: *rng.pick(&[100, 1000, 6000]).unwrap_or(&100),
+            large: 20,
         };
+        let pace = if extras.has(Extra::Full) { filling(pace) } else { pace };
+        let objects = pace.objects;
         let clients = (0..rng.between(1, 3)).map(|_| {
             let c = Client::new(mons.clone(), at.clone(), pace.clone(), rng.fork());
             world.add(Box::new(c), 50_000)

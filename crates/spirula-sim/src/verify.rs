@@ -191,12 +191,15 @@ impl Scene {
 
     /// Lets a client read every object.
     fn audit(&mut self) {
-        let Some(first) = self.clients.first().copied() else { return };
-        let objects = self.objects;
-        self.world.with(first, |c: &mut Client| {
-            let pools: Vec<i64> = c.map.iter().flat_map(|m| m.pools.keys().copied()).collect();
-            c.audit = pools.iter().flat_map(|p| (0..objects).map(|o| (*p, o))).collect();
-        });
+        let all = self.all_objects();
+        let first = self.clients.first().copied();
+        first.and_then(|c| self.world.with(c, |c: &mut Client| c.audit = all));
+    }
+
+    /// Every object that there may be, by its pool.
+    pub fn all_objects(&mut self) -> Vec<(i64, u32)> {
+        let pools: Vec<i64> = self.map().map(|m| m.pools.keys().copied().collect()).unwrap_or_default();
+        pools.iter().flat_map(|p| (0..self.objects).map(|o| (*p, o))).collect()
     }
 
     /// Why not all is well; empty if it is.
