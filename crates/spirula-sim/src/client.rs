@@ -425,7 +425,8 @@ impl Client {
                 }
             }
         }
-        let room = self.pending.len() < self.pace.under_way && self.mon_open;
+        // What waits for room must not keep it from making some.
+        let room = (self.pending.len() < self.pace.under_way || !self.purge.is_empty()) && self.mon_open;
         if room && (!self.audit.is_empty() || !self.purge.is_empty() || !self.quiet && self.rng.one_in(self.pace.idle))
         {
             self.begin(local, out);
