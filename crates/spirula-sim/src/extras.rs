@@ -59,7 +59,7 @@ impl Extra {
 }
 
 /// Which of them a seed has.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Extras(u32);
 
 impl Extras {
@@ -132,6 +132,8 @@ impl Code {
 const ORDERS_US: u64 = 60_000_000;
 /// Time for scrubs in peace.
 const SCRUBS_US: u64 = 120_000_000;
+/// Disks swapped at most.
+const SWAPS_MAX: u8 = 3;
 /// A disk whose writes take so much longer at most, microseconds.
 const SLOW_US: u64 = 1_500_000;
 
@@ -171,6 +173,13 @@ impl Scene {
             self.world.with(id, |o: &mut OsdActor| o.disk_us = usual);
         }
         self.new_disks_start();
+        // All is whole only seldom.
+        if self.extras.has(Extra::Swap) && self.disks_made < SWAPS_MAX {
+            self.swap_disk();
+        }
+        if self.extras.has(Extra::Rot) {
+            self.rot();
+        }
         let here: Vec<Extra> = Extra::ALL.iter().map(|(_, e, _)| *e).filter(|e| self.extras.has(*e)).collect();
         let Some(what) = self.extra_rng.pick(&here).copied() else { return };
         match what {
@@ -191,10 +200,8 @@ impl Scene {
                 self.probe("scrub ordered");
                 self.tell_manager(format!(r#"{{"prefix": "osd {how}", "who": "all"}}"#));
             }
-            Extra::Rot => self.rot(),
-            Extra::Swap => self.swap_disk(),
             Extra::Grow => self.add_osd(),
-            Extra::Full => {}
+            Extra::Rot | Extra::Swap | Extra::Full => {}
         }
     }
 

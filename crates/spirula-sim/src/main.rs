@@ -61,12 +61,13 @@ fn bugs(seeds: std::ops::Range<u64>, jobs: u64, options: impl Fn(u64) -> Options
     std::panic::set_hook(Box::new(|_| {}));
     let next = AtomicU64::new(0);
     let (sound, found) = (Mutex::new(BTreeMap::new()), AtomicU64::new(0));
-    // Two threads may try the same seed at the same time; they come to the same.
-    let is_sound = |seed: u64| {
-        let known = sound.lock().unwrap_or_else(PoisonError::into_inner).get(&seed).copied();
+    // Two threads may try the same at the same time; they come to the same.
+    let is_sound = |o: &Options| {
+        let key = (o.seed, o.extras);
+        let known = sound.lock().unwrap_or_else(PoisonError::into_inner).get(&key).copied();
         known.unwrap_or_else(|| {
-            let good = run(&options(seed)).is_ok();
-            sound.lock().unwrap_or_else(PoisonError::into_inner).insert(seed, good);
+            let good = run(&Options { bug: None, ..*o }).is_ok();
+            sound.lock().unwrap_or_else(PoisonError::into_inner).insert(key, good);
             good
         })
     };
@@ -74,8 +75,12 @@ fn bugs(seeds: std::ops::Range<u64>, jobs: u64, options: impl Fn(u64) -> Options
         for _ in 0..jobs {
             s.spawn(|| {
                 while let Some(bug) = Bug::ALL.get(next.fetch_add(1, Ordering::Relaxed) as usize).copied() {
-                    let planted = |seed| run(&Options { bug: Some(bug), ..options(seed) }).err();
-                    match seeds.clone().find_map(|seed| planted(seed).filter(|_| is_sound(seed))) {
+                    let planted = |seed| {
+                        let o = options(seed);
+                        let o = Options { bug: Some(bug), extras: o.extras.or(bug.extras()), ..o };
+                        run(&o).err().filter(|_| is_sound(&o))
+                    };
+                    match seeds.clone().find_map(planted) {
                         Some(f) => {
                             found.fetch_add(1, Ordering::Relaxed);
                             println!("{bug:?}: seed {}: {:.200}", f.seed, f.why);

@@ -38,7 +38,7 @@ pub enum Bug {
 
 impl Bug {
     /// Those that whole clusters are to show. The simulator of PGs shows more, with stories made for them.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 21] = [
         Self::AckBeforeSync,
         Self::IndexApartFromEntry,
         Self::StaleLeaderReads,
@@ -51,12 +51,31 @@ impl Bug {
         Self::Pg(spirula_pg::Bug::NoUpThru),
         Self::Pg(spirula_pg::Bug::ReadsWithoutLease),
         Self::Pg(spirula_pg::Bug::LeaseNotAwaited),
+        Self::Pg(spirula_pg::Bug::FailedReadForgotten),
+        Self::Pg(spirula_pg::Bug::ScrubShallow),
+        Self::Pg(spirula_pg::Bug::RepairTrustsPrimary),
+        Self::Pg(spirula_pg::Bug::ScrubBesideWrites),
         Self::Pg(spirula_pg::Bug::LongestLog),
         Self::Pg(spirula_pg::Bug::UndoForgotten),
         Self::Pg(spirula_pg::Bug::RolledEarly),
         Self::Pg(spirula_pg::Bug::OneHeard),
         Self::Pg(spirula_pg::Bug::StripeNotRead),
     ];
+
+    /// The rarer trouble in which it shows; by the seed if there is none.
+    pub fn extras(self) -> Option<Extras> {
+        use spirula_pg::Bug as Of;
+        let of = |all: &[Extra]| Some(all.iter().fold(Extras::default(), |sum, e| sum.and(*e)));
+        match self {
+            Self::Pg(Of::ReadsWithoutLease | Of::LeaseNotAwaited) => of(&[Extra::Sides]),
+            Self::Pg(Of::FailedReadForgotten | Of::ScrubShallow | Of::RepairTrustsPrimary) => of(&[Extra::Rot]),
+            Self::Pg(Of::ScrubBesideWrites) => of(&[Extra::Scrub]),
+            Self::Pg(Of::LongestLog | Of::UndoForgotten | Of::RolledEarly | Of::OneHeard | Of::StripeNotRead) => {
+                of(&[Extra::Erasure])
+            }
+            _ => None,
+        }
+    }
 }
 
 /// What to run.

@@ -152,7 +152,8 @@ impl Scene {
         for c in self.clients.clone() {
             self.world.with(c, |c: &mut Client| c.quiet = true);
         }
-        self.until_well()?;
+        // What is damaged may have been found already.
+        self.until_well_but(if self.rotten.is_some() { PgState::INCONSISTENT } else { PgState(0) })?;
         self.scrub_all()?;
         let calm = self.world.now;
         self.audit();

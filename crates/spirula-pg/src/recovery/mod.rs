@@ -343,6 +343,8 @@ impl Pg {
             choose_whole(&view.up, &view.acting, size)
         };
         let Role::Active(a) = &mut self.role else { return };
+        // What had no room was deleted meanwhile, or came by a request.
+        a.recovery.too_full = None;
         if want != view.acting {
             let want = if want == view.up { Vec::new() } else { view.places(&want) };
             if a.want.as_ref() != Some(&want) {
