@@ -15,6 +15,9 @@ pub struct Options {
     /// Plant bugs instead, each to be found by one of the seeds
     #[arg(long)]
     pub bugs: bool,
+    /// Rarer faults for all seeds instead of some of them for every third: names apart from each other by commas
+    #[arg(long)]
+    pub faults: Option<String>,
     /// Print every message and fault of the first seed
     #[arg(long)]
     pub tell: bool,
@@ -23,7 +26,7 @@ pub struct Options {
 impl Options {
     /// So many seeds from one on.
     pub fn range(seed: u64, seeds: u64) -> Self {
-        Self { seed, seeds, bugs: false, tell: false }
+        Self { seed, seeds, bugs: false, faults: None, tell: false }
     }
 }
 
@@ -36,5 +39,6 @@ pub fn sim(o: &Options) -> anyhow::Result<bool> {
     c.args(["run", "-q", "--locked", "--profile", "sim", "-p", "spirula-sim", "--"]);
     c.args(["--seed", &o.seed.to_string(), "--seeds", &o.seeds.to_string()]);
     c.args(o.bugs.then_some("--bugs")).args(o.tell.then_some("--tell"));
+    c.args(o.faults.iter().flat_map(|f| ["--faults", f]));
     status(&mut c)
 }

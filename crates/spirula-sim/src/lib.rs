@@ -4,7 +4,8 @@
 //! their stores, clients of both. Between them are simulated links (delay, loss of connections,
 //! one-way cuts, partitions; every message crosses as bytes), below them simulated disks (a
 //! crash loses what was not synced, and may leave part of it), around them faults: crashes,
-//! pauses, clocks that are wrong and run wrong, lost and failing disks, orders that move data.
+//! pauses, clocks that are wrong and run wrong, lost and failing disks, orders that move data, in
+//! some seeds rarer trouble ([`Extra`]).
 //! Everything is drawn from the seed, so a seed gives the same run each time; its
 //! [`Report::hash`] says so.
 //!
