@@ -29,8 +29,8 @@ fn seeds_hold_what_must_hold() {
 
 #[test]
 fn a_seed_gives_the_same_run_twice() {
-    // The last three have extras.
-    for seed in [1, 7, 2, 5, 8] {
+    // The last two have extras.
+    for seed in [1, 2, 5] {
         let (a, b) = (run(&Options::new(seed)).unwrap(), run(&Options::new(seed)).unwrap());
         assert_eq!(a, b, "seed {seed}");
     }

@@ -802,11 +802,6 @@ impl World {
                 PgEffect::Created { pg: created, epoch } => {
                     self.tell_mon(id, MonAsk::Created { pg: created, whose: pg, epoch });
                 }
-                // Some have no room at times.
-                PgEffect::Reserve(r @ Reservation::Remote { .. }) if self.steps.is_multiple_of(5) => {
-                    node.local.push_back((pg, PgEvent::Refused(r)));
-                    self.note("refused");
-                }
                 PgEffect::Reserve(r) => {
                     node.queue.push_back((pg, r));
                     self.grant(id);
