@@ -171,6 +171,13 @@ impl Scene {
         self.world.with(c, |c: &mut Commander| c.orders.push_back(text));
     }
 
+    /// Has every commander give the monitors an order: it comes after all that were given before.
+    pub fn order_of_all(&mut self, text: &str) {
+        for c in self.commanders.clone() {
+            self.world.with(c, |c: &mut Commander| c.orders.push_back(text.to_owned()));
+        }
+    }
+
     pub fn osd_id(&mut self, actor: ActorId) -> OsdId {
         self.world.with(actor, |o: &mut OsdActor| o.id).unwrap_or(0)
     }

@@ -143,8 +143,8 @@ impl Scene {
             self.world.with(id, |o: &mut OsdActor| o.disk.devices.iter().for_each(|d| d.live()));
             // Everything is in, with its whole weight.
             let osd = self.world.with(id, |o: &mut OsdActor| o.id).unwrap_or(0);
-            self.order(format!(r#"{{"prefix": "osd in", "ids": ["{osd}"]}}"#));
-            self.order(format!(r#"{{"prefix": "osd reweight", "id": {osd}, "weight": 1.0}}"#));
+            self.order_of_all(&format!(r#"{{"prefix": "osd in", "ids": ["{osd}"]}}"#));
+            self.order_of_all(&format!(r#"{{"prefix": "osd reweight", "id": {osd}, "weight": 1.0}}"#));
         }
         for c in self.commanders.clone() {
             self.world.with(c, |c: &mut Commander| c.quiet = true);
