@@ -110,8 +110,9 @@ pub struct Pg {
     /// Recovery goes on at the next event, for the same reason.
     pub(crate) pump_later: bool,
     pub(crate) ops: Ops,
-    /// OSDs outside the acting set that said they hold a copy, with what.
-    pub(crate) strays: BTreeMap<Peer, PgInfo>,
+    /// OSDs outside the acting set that said they hold a copy, with what, and which older intervals
+    /// they know of: peering may begin anew in the same interval, and has to hear those then, too.
+    pub(crate) strays: BTreeMap<Peer, (PgInfo, Vec<PastInterval>)>,
     next_seq: u64,
     /// Peers' questions that wait for something to be read.
     parked: BTreeMap<u64, (Peer, PgCtl)>,

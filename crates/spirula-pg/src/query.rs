@@ -217,7 +217,7 @@ impl Pg {
                     self.info_json(head(*o), &c, stats.clone())
                 };
                 let strays = self.strays.iter().filter(|(o, _)| !a.peers.contains_key(o));
-                let strays = strays.map(|(o, i)| self.info_json(head(*o), &copy_of(o.shard, i), stats.clone()));
+                let strays = strays.map(|(o, (i, _))| self.info_json(head(*o), &copy_of(o.shard, i), stats.clone()));
                 a.peers.iter().map(member).chain(strays).collect()
             }
             _ => Vec::new(),

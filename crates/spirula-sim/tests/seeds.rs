@@ -23,7 +23,7 @@ fn seeds_hold_what_must_hold() {
     assert!(commands > SEEDS as usize * 25, "only {commands} commands were answered");
     assert!(operations > SEEDS as usize * 50, "only {operations} operations were answered");
     for name in ["monitor killed", "monitor stopped", "OSD killed", "OSD stopped", "connection broken"] {
-        assert!(probes.get(name).is_some_and(|n| *n > 1), "'{name}' is rare: {probes:?}");
+        assert!(probes.get(name).is_some_and(|n| *n > 0), "'{name}' never happened: {probes:?}");
     }
 }
 

@@ -67,7 +67,7 @@ impl Pg {
         });
     }
 
-    fn learn(&self, p: &mut Peering, from: Peer, info: Option<PgInfo>, past: Vec<PastInterval>) {
+    pub(super) fn learn(&self, p: &mut Peering, from: Peer, info: Option<PgInfo>, past: Vec<PastInterval>) {
         // Who has nothing knows nothing of older intervals; any holder knows them all.
         if !self.has_copy() && p.past.is_empty() && info.is_some() {
             p.past = past;
@@ -81,7 +81,7 @@ impl Pg {
             return;
         }
         if !view.acting.contains(&from) && !view.up.contains(&from) {
-            self.strays.insert(from, info.clone());
+            self.strays.insert(from, (info.clone(), past.clone()));
         }
         if let Role::Active(_) = &self.role {
             self.active_notified(from, cx);

@@ -164,8 +164,10 @@ impl Pg {
     pub(crate) fn peering_flushed(&mut self, cx: &mut Cx<'_>) {
         self.peering(cx, |pg, p, cx| {
             p.infos.insert(pg.me, pg.told_info());
-            for (osd, info) in &pg.strays {
-                p.infos.entry(*osd).or_insert_with(|| Some(info.clone()));
+            for (osd, (info, past)) in &pg.strays {
+                if !p.infos.contains_key(osd) {
+                    pg.learn(p, *osd, Some(info.clone()), past.clone());
+                }
             }
             if p.infos.values().all(Option::is_none) {
                 p.phase = Phase::Create;

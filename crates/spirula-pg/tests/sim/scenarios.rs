@@ -8,6 +8,7 @@ use spirula_maps::PgState;
 use spirula_pg::shard::{store_object, undo_object};
 use spirula_pg::{Bug, PgEvent};
 use spirula_types::{EVersion, HObject, OsdId, PgId, SpgId};
+use std::sync::Arc;
 
 const PG: PgId = PgId { pool: 1, seed: 0 };
 
@@ -406,6 +407,50 @@ fn single_old_copy_does_not_serve() {
         place(&mut w, 2..5);
         run(&mut w, 6000);
         assert!(!active(&w), "seed {seed}: serves what it cannot know to be the newest");
+        finish(w, seed);
+    }
+}
+
+/// A primary that has nothing waits for the newest copy, knowing of it only by an old one that called.
+/// When the newest comes back, peering begins anew: it must still know whom it waited for.
+#[test]
+fn who_has_nothing_remembers_whom_it_waits_for() {
+    for seed in 0..40 {
+        let mut w = World::new(seed, 6, 3, 1, 3);
+        // All that was ever written is in the log: nobody needs a backfill, for which the acting set
+        // would change.
+        Arc::make_mut(&mut w.cfg).log_keep = 10_000;
+        w.pace = w.pace.calm();
+        (w.pace.objects, w.pace.under_way, w.pace.appends) = (1, 2, 50);
+        for id in 0..6 {
+            w.start(id);
+        }
+        place(&mut w, 0..3);
+        until_active(&mut w);
+        run(&mut w, 500);
+        stop(&mut w, 2..3);
+        until_active(&mut w);
+        run(&mut w, 1500);
+        stop(&mut w, 0..2);
+        place(&mut w, 3..6);
+        w.start(2);
+        let down = |w: &World| {
+            let primary = w.map().acting(PG)[0] as usize;
+            let pg = w.nodes[primary].pgs.get(&SpgId::whole(PG));
+            pg.is_some_and(|p| p.state().0.has(PgState::DOWN))
+        };
+        for _ in 0..6000 {
+            if down(&w) {
+                break;
+            }
+            w.step();
+        }
+        assert!(down(&w), "seed {seed}: waits for nobody");
+        // It must ask: what the other would tell by itself comes late.
+        let (until, primary) = (w.now + 400, w.map().acting(PG)[0]);
+        w.slow.insert((End::Osd(0), End::Osd(primary)), until);
+        w.start(0);
+        until_active(&mut w);
         finish(w, seed);
     }
 }
