@@ -566,7 +566,7 @@ impl Pg {
         let id = q.op.id;
         if let Some(shape) = pool.shape
             && let Some((stripes, version)) = lacking(&shape, &outcome, state, &context.pieces)
-            && !planted!(self.cfg, StripeNotRead)
+            && (outcome.is_err() || !planted!(self.cfg, StripeNotRead))
         {
             context.parked = true;
             self.ops.parked.insert(id, Some(object.clone()));

@@ -40,6 +40,8 @@ pub struct Commander {
     pub told: Option<(String, i32, String)>,
     /// Every operation, finished or not.
     pub history: Vec<Op>,
+    /// How many registers it reads and writes.
+    pub registers: u64,
     /// Begins no new ones.
     pub quiet: bool,
     /// Ticks from losing a connection to having one again, the longest.
@@ -68,6 +70,7 @@ impl Commander {
             told: None,
             ordered: None,
             history: Vec::new(),
+            registers: 3,
             quiet: false,
             longest_gap: 0,
             gap: 0,
@@ -104,7 +107,7 @@ impl Commander {
     }
 
     fn begin(&mut self, local: Local) {
-        let register = self.rng.below(3);
+        let register = self.rng.below(self.registers);
         let action = if self.rng.one_in(2) {
             self.writes += 1;
             Action::Write(((local.id as u64) << 32) | self.writes)

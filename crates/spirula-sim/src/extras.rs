@@ -40,11 +40,16 @@ pub enum Extra {
     Grow,
     /// Disks are small and clients write much; in peace they delete it.
     Full,
+    /// The monitor that leads is cut off from the other monitors, while commands still reach it.
+    Leader,
+    /// All clients but the first only read, and are cut off together with an OSD, which is marked down.
+    Readers,
 }
 
 impl Extra {
-    /// All of them, by the name that `--faults` takes, and one in how many of the seeds with extras has it.
-    pub const ALL: [(&'static str, Self, u64); 10] = [
+    /// All of them, by the name that `--faults` takes, and one in how many of the seeds with extras has it (0: none,
+    /// only who asks for it by name, as planted bugs do).
+    pub const ALL: [(&'static str, Self, u64); 12] = [
         ("erasure", Self::Erasure, 2),
         ("sides", Self::Sides, 2),
         ("half-open", Self::HalfOpen, 2),
@@ -55,6 +60,8 @@ impl Extra {
         ("swap", Self::Swap, 3),
         ("grow", Self::Grow, 4),
         ("full", Self::Full, 5),
+        ("leader", Self::Leader, 0),
+        ("readers", Self::Readers, 0),
     ];
 }
 
@@ -79,13 +86,19 @@ impl Extras {
         })
     }
 
+    /// All of these.
+    pub fn these(all: &[Extra]) -> Self {
+        all.iter().fold(Self(0), |sum, e| sum.and(*e))
+    }
+
     /// Those of a seed: every third has some.
     pub fn of(seed: u64) -> Self {
         let mut rng = Rng::new(seed ^ 0xe87a);
         if seed % 3 != 2 {
             return Self(0);
         }
-        let drawn = Extra::ALL.iter().fold(Self(0), |all, (_, e, n)| if rng.one_in(*n) { all.and(*e) } else { all });
+        let common = Extra::ALL.iter().filter(|(.., n)| *n > 0);
+        let drawn = common.fold(Self(0), |all, (_, e, n)| if rng.one_in(*n) { all.and(*e) } else { all });
         // Of two copies one may be bad or lost, not one bad and the other lost.
         if drawn.has(Extra::Rot) { drawn.without(Extra::Swap) } else { drawn }
     }
@@ -201,6 +214,8 @@ impl Scene {
                 self.tell_manager(format!(r#"{{"prefix": "osd {how}", "who": "all"}}"#));
             }
             Extra::Grow => self.add_osd(),
+            Extra::Leader => self.cut_leader(),
+            Extra::Readers => self.cut_readers(),
             Extra::Rot | Extra::Swap | Extra::Full => {}
         }
     }
@@ -320,14 +335,7 @@ impl Scene {
         let osds: Vec<ActorId> = apart.iter().copied().collect();
         apart.extend(self.clients.iter().filter(|_| rng.one_in(2)));
         apart.extend(self.mons.iter().filter(|_| rng.one_in(6)));
-        let all = [&self.mons, &self.commanders, &self.osds, &self.clients].into_iter().flatten();
-        let rest: Vec<ActorId> = all.copied().filter(|a| !apart.contains(a)).collect();
-        for a in &apart {
-            for b in &rest {
-                self.world.cut(*a, *b);
-                self.world.cut(*b, *a);
-            }
-        }
+        self.part(&apart.into_iter().collect::<Vec<_>>());
         self.healed_at = self.world.now + rng.between(500_000, 12_000_000);
         // Whoever is not heard of may be marked down before the others miss it.
         if rng.one_in(2) {
@@ -337,6 +345,46 @@ impl Scene {
                     self.probe("OSD marked down by order");
                     self.order(format!(r#"{{"prefix": "osd down", "ids": ["{id}"]}}"#));
                 }
+            }
+        }
+    }
+
+    /// The monitor that leads hears no other one for some time, nor is it heard; everyone else hears it.
+    fn cut_leader(&mut self) {
+        let Some(leader) = self.mons.clone().into_iter().find(|m| self.leads(*m)) else { return };
+        if self.world.now < self.healed_at {
+            return;
+        }
+        self.probe("leader cut off");
+        for other in self.mons.clone().into_iter().filter(|m| *m != leader) {
+            self.world.cut(leader, other);
+            self.world.cut(other, leader);
+        }
+        self.healed_at = self.world.now + self.extra_rng.between(1_500_000, 4_000_000);
+    }
+
+    /// An OSD and those who only read know of nothing else for some time, in which others take the OSD's place.
+    fn cut_readers(&mut self) {
+        if self.world.now < self.healed_at {
+            return;
+        }
+        let Some(osd) = self.extra_rng.pick(&self.osds).copied() else { return };
+        self.probe("readers cut off");
+        let apart: Vec<ActorId> = self.clients.iter().skip(1).copied().chain([osd]).collect();
+        self.part(&apart);
+        self.healed_at = self.world.now + self.extra_rng.between(4_000_000, 16_000_000);
+        let id = self.osd_id(osd);
+        self.order(format!(r#"{{"prefix": "osd down", "ids": ["{id}"]}}"#));
+    }
+
+    /// These and all others do not hear each other.
+    fn part(&mut self, apart: &[ActorId]) {
+        let all = [&self.mons, &self.commanders, &self.osds, &self.clients].into_iter().flatten();
+        let rest: Vec<ActorId> = all.copied().filter(|a| !apart.contains(a)).collect();
+        for a in apart {
+            for b in &rest {
+                self.world.cut(*a, *b);
+                self.world.cut(*b, *a);
             }
         }
     }
@@ -365,6 +413,11 @@ impl Scene {
 /// How clients fill small disks.
 pub fn filling(pace: Pace) -> Pace {
     Pace { objects: 60, under_way: pace.under_way.min(2), idle: 1, changes: 80, cells: 8000, large: 2 }
+}
+
+/// How clients go on reading what they reach while they wait for what they do not.
+pub fn reading(pace: &Pace) -> Pace {
+    Pace { changes: 0, under_way: 400, idle: 1, ..pace.clone() }
 }
 
 /// The stripe, in bytes, in whole numbers of which a pool's objects must be written; 0: any number will do.

@@ -236,7 +236,8 @@ impl Scene {
         self.down.insert(target, self.world.now + 500_000);
     }
 
-    fn leads(&mut self, mon: ActorId) -> bool {
+    /// Is it up, and does it lead?
+    pub fn leads(&mut self, mon: ActorId) -> bool {
         let leads = |a: &mut MonActor| a.mon.as_ref().is_some_and(|m| m.leads());
         self.world.is_up(mon) && self.world.with(mon, leads).unwrap_or(false)
     }

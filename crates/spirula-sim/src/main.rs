@@ -74,10 +74,11 @@ fn bugs(seeds: std::ops::Range<u64>, jobs: u64, options: impl Fn(u64) -> Options
     std::thread::scope(|s| {
         for _ in 0..jobs {
             s.spawn(|| {
-                while let Some(bug) = Bug::ALL.get(next.fetch_add(1, Ordering::Relaxed) as usize).copied() {
+                while let Some((bug, faults)) = Bug::ALL.get(next.fetch_add(1, Ordering::Relaxed) as usize).copied() {
+                    let faults = (!faults.is_empty()).then(|| Extras::these(faults));
                     let planted = |seed| {
                         let o = options(seed);
-                        let o = Options { bug: Some(bug), extras: o.extras.or(bug.extras()), ..o };
+                        let o = Options { bug: Some(bug), extras: o.extras.or(faults), ..o };
                         run(&o).err().filter(|_| is_sound(&o))
                     };
                     match seeds.clone().find_map(planted) {

@@ -172,7 +172,7 @@ impl MonActor {
         }
     }
 
-    /// The planted bug: who led once answers reads without asking anyone.
+    /// The planted bug: who leads, or believes so, answers reads without asking anyone.
     fn stale_answer(&self, m: &Message) -> Option<Message> {
         if self.bug != Some(Bug::StaleLeaderReads) || m.kind != kind::MON_COMMAND {
             return None;

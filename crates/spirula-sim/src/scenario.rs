@@ -3,7 +3,7 @@
 use crate::client::{Client, Pace};
 use crate::commander::Commander;
 use crate::disk::Disk;
-use crate::extras::{Code, Extra, Extras, filling};
+use crate::extras::{Code, Extra, Extras, filling, reading};
 use crate::hardware::Coming;
 use crate::monitor::{MonActor, addr_of};
 use crate::osd::{self, OsdActor};
@@ -37,45 +37,34 @@ pub enum Bug {
 }
 
 impl Bug {
-    /// Those that whole clusters are to show. The simulator of PGs shows more, with stories made for them.
-    pub const ALL: [Self; 21] = [
-        Self::AckBeforeSync,
-        Self::IndexApartFromEntry,
-        Self::StaleLeaderReads,
-        Self::ResendAsNew,
-        Self::Pg(spirula_pg::Bug::DupsForgotten),
-        Self::Pg(spirula_pg::Bug::DupWithoutVersion),
-        Self::Pg(spirula_pg::Bug::DivergentDeleteKept),
-        Self::Pg(spirula_pg::Bug::MissingNotStored),
-        Self::Pg(spirula_pg::Bug::PastIgnored),
-        Self::Pg(spirula_pg::Bug::NoUpThru),
-        Self::Pg(spirula_pg::Bug::ReadsWithoutLease),
-        Self::Pg(spirula_pg::Bug::LeaseNotAwaited),
-        Self::Pg(spirula_pg::Bug::FailedReadForgotten),
-        Self::Pg(spirula_pg::Bug::ScrubShallow),
-        Self::Pg(spirula_pg::Bug::RepairTrustsPrimary),
-        Self::Pg(spirula_pg::Bug::ScrubBesideWrites),
-        Self::Pg(spirula_pg::Bug::LongestLog),
-        Self::Pg(spirula_pg::Bug::UndoForgotten),
-        Self::Pg(spirula_pg::Bug::RolledEarly),
-        Self::Pg(spirula_pg::Bug::OneHeard),
-        Self::Pg(spirula_pg::Bug::StripeNotRead),
-    ];
-
-    /// The rarer trouble in which it shows; by the seed if there is none.
-    pub fn extras(self) -> Option<Extras> {
+    /// Those that whole clusters show, each with the rarer trouble in which it shows; with that of the seed where
+    /// none is named. The simulators of PGs and of the quorum show more, with stories made for them.
+    pub const ALL: [(Self, &[Extra]); 21] = {
         use spirula_pg::Bug as Of;
-        let of = |all: &[Extra]| Some(all.iter().fold(Extras::default(), |sum, e| sum.and(*e)));
-        match self {
-            Self::Pg(Of::ReadsWithoutLease | Of::LeaseNotAwaited) => of(&[Extra::Sides]),
-            Self::Pg(Of::FailedReadForgotten | Of::ScrubShallow | Of::RepairTrustsPrimary) => of(&[Extra::Rot]),
-            Self::Pg(Of::ScrubBesideWrites) => of(&[Extra::Scrub]),
-            Self::Pg(Of::LongestLog | Of::UndoForgotten | Of::RolledEarly | Of::OneHeard | Of::StripeNotRead) => {
-                of(&[Extra::Erasure])
-            }
-            _ => None,
-        }
-    }
+        [
+            (Self::AckBeforeSync, &[]),
+            (Self::IndexApartFromEntry, &[]),
+            (Self::StaleLeaderReads, &[Extra::Leader]),
+            (Self::ResendAsNew, &[]),
+            (Self::Pg(Of::DupsForgotten), &[]),
+            (Self::Pg(Of::DupWithoutVersion), &[]),
+            (Self::Pg(Of::DivergentDeleteKept), &[]),
+            (Self::Pg(Of::MissingNotStored), &[]),
+            (Self::Pg(Of::PastIgnored), &[Extra::Erasure, Extra::Sides]),
+            (Self::Pg(Of::NoUpThru), &[Extra::Erasure, Extra::Sides]),
+            (Self::Pg(Of::ReadsWithoutLease), &[Extra::Readers]),
+            (Self::Pg(Of::LeaseNotAwaited), &[Extra::Readers]),
+            (Self::Pg(Of::FailedReadForgotten), &[Extra::Rot, Extra::Grow]),
+            (Self::Pg(Of::ScrubShallow), &[Extra::Rot]),
+            (Self::Pg(Of::RepairTrustsPrimary), &[Extra::Rot, Extra::Erasure]),
+            (Self::Pg(Of::ScrubBesideWrites), &[Extra::Scrub]),
+            (Self::Pg(Of::LongestLog), &[Extra::Erasure]),
+            (Self::Pg(Of::UndoForgotten), &[Extra::Erasure]),
+            (Self::Pg(Of::RolledEarly), &[Extra::Erasure]),
+            (Self::Pg(Of::OneHeard), &[Extra::Erasure, Extra::Grow]),
+            (Self::Pg(Of::StripeNotRead), &[Extra::Erasure]),
+        ]
+    };
 }
 
 /// What to run.
@@ -289,8 +278,11 @@ impl Scene {
             let actor = MonActor::new(&name(count), disk, seeds, rng.fork(), o.bug);
             mons.push(world.add(Box::new(actor), 100_000));
         }
-        let commanders = (0..rng.between(1, 3)).map(|_| {
-            let c = Commander::new(mons.clone(), FSID, rng.fork(), o.bug);
+        // Many, on the same register, show best what a leader that is none any more answers.
+        let (more, registers) = if extras.has(Extra::Leader) { (4, 1) } else { (0, 3) };
+        let commanders = (0..rng.between(1, 3) + more).map(|_| {
+            let mut c = Commander::new(mons.clone(), FSID, rng.fork(), o.bug);
+            c.registers = registers;
             world.add(Box::new(c), 50_000)
         });
         let commanders = commanders.collect();
@@ -325,8 +317,9 @@ impl Scene {
         };
         let pace = if extras.has(Extra::Full) { filling(pace) } else { pace };
         let objects = pace.objects;
-        let clients = (0..rng.between(1, 3)).map(|_| {
-            let c = Client::new(mons.clone(), at.clone(), pace.clone(), rng.fork());
+        let clients = (0..rng.between(1, 3)).map(|i| {
+            let pace = if i > 0 && extras.has(Extra::Readers) { reading(&pace) } else { pace.clone() };
+            let c = Client::new(mons.clone(), at.clone(), pace, rng.fork());
             world.add(Box::new(c), 50_000)
         });
         let clients = clients.collect();
