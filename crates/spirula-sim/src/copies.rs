@@ -55,6 +55,13 @@ impl Scene {
             let acting = map.pg_to_up_acting(pg).acting;
             let shard = |i: usize| if pool.is_erasure() { i as i8 } else { -1 };
             let members = acting.iter().enumerate().map(|(i, o)| (*o, shard(i))).filter(|(o, _)| *o != OSD_NONE);
+            let members: Vec<_> = members.collect();
+            let number = std::str::from_utf8(&object.name).ok().and_then(|n| n.strip_prefix("object")?.parse().ok());
+            let read = number.and_then(|n: u32| finals.get(&(object.pool, n)));
+            if matches!(read, Some(None)) && held.keys().all(|at| !members.contains(at)) {
+                // It was deleted, and here a whole copy of the PG is being removed that is needed no more.
+                continue;
+            }
             let mut ours = Vec::new();
             for at in members {
                 let Some(copy) = held.get(&at) else {
@@ -67,11 +74,10 @@ impl Scene {
                 None => alike(&ours),
             };
             let data = data.map_err(|why| format!("{object:?}: {why}"))?;
-            let number = std::str::from_utf8(&object.name).ok().and_then(|n| n.strip_prefix("object")?.parse().ok());
             let Some(number) = number else { continue };
             heads += 1;
             let cells = content::cells_of(&data, number).map_err(|why| format!("{object:?}: {why}"))?;
-            match finals.get(&(object.pool, number)) {
+            match read {
                 Some(Some(read)) if *read.cells() != cells => {
                     return Err(format!("{object:?} was read as {read:?}, {} cells are stored", cells.len()));
                 }

@@ -273,8 +273,9 @@ impl Scene {
             self.look_at_scrubs()?;
             self.until_well_but(PgState::INCONSISTENT)?;
             let after = self.scrubbed_at();
-            let all = before.iter().all(|(pg, at)| after.get(pg).is_some_and(|a| a != at));
-            if all && !before.is_empty() && self.inconsistent().is_none() {
+            // Those that are merged away meanwhile need none.
+            let all = after.iter().all(|(pg, at)| before.get(pg) != Some(at));
+            if all && !after.is_empty() && self.inconsistent().is_none() {
                 return Ok(());
             }
             if self.world.now > until {

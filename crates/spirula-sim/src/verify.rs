@@ -101,7 +101,12 @@ impl Scene {
             self.probe("OSD stopped by its disk");
         }
         if ended && disk.is_none() && !self.excused.remove(&id) {
-            return Err(format!("osd.{osd} ends by itself"));
+            if !self.extras.has(Extra::Full) {
+                return Err(format!("osd.{osd} ends by itself"));
+            }
+            // A member that has no room for what its primary had room for cannot go on (nor can Ceph's).
+            self.probe("OSD stopped by a full disk");
+            self.down.insert(id, self.world.now + 500_000);
         }
         Ok(())
     }
