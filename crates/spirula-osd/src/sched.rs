@@ -252,6 +252,7 @@ impl Osd {
         let priority = if forced { 255 } else { of_pool };
         if let Reservation::Remote { backfill, .. } = what
             && self.is_too_full(backfill)
+            && !self.pgs.get(&id).is_some_and(spirula_pg::Pg::holds_nothing)
         {
             self.sched.ready.push_back((id, PgEvent::Refused(what)));
             return;

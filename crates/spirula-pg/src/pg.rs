@@ -295,6 +295,11 @@ impl Pg {
         self.info.is_some()
     }
 
+    /// Does the PG, as its primary tells it, hold no data? Then a backfill takes no room here: it only removes.
+    pub fn holds_nothing(&self) -> bool {
+        self.info.as_ref().is_some_and(|i| i.head.counts.objects == 0 && i.head.counts.bytes == 0)
+    }
+
     /// PG number of the pool this copy was last split or folded for; 0 when nothing is stored. A map
     /// that splits it further may only be given after [`Pg::split`].
     pub fn pg_num(&self) -> u32 {

@@ -153,6 +153,10 @@ const SLOW_US: u64 = 1_500_000;
 impl Scene {
     /// What the extras need before anything begins.
     pub fn prepare_extras(&mut self, code: Option<Code>) {
+        if code.as_ref().is_some_and(|c| c.m == 1) {
+            // With one shard rotten and another behind there are too few.
+            self.extras = self.extras.without(Extra::Rot);
+        }
         if [Extra::Scrub, Extra::Rot, Extra::Full].into_iter().any(|e| self.extras.has(e)) {
             let manager = Manager::new(self.mons.clone(), self.extra_rng.fork());
             self.manager = Some(self.world.add(Box::new(manager), 250_000));

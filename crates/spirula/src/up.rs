@@ -126,8 +126,11 @@ fn detach(args: &UpArgs) -> anyhow::Result<()> {
                 }
                 return Ok(());
             }
-            Some(("fail3", text)) => return Err(Unmet(text.to_owned()).into()),
-            Some(("fail", text)) => bail!("{text}"),
+            Some((kind @ ("fail3" | "fail"), text)) => {
+                // Its lock goes with it: who tries again at once must not meet it.
+                child.wait().context("wait for the cluster's process")?;
+                return Err(if kind == "fail3" { Unmet(text.to_owned()).into() } else { anyhow!("{text}") });
+            }
             _ => {}
         }
     }
