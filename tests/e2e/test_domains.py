@@ -124,10 +124,12 @@ class Domains(Case):
         self.c.ceph('osd', 'set', 'nodown')
         self.c.ceph('osd', 'set', 'noout')
         self.c.spirula('osd', 'stop', '6', '--dir', self.c.dir)
-        self.until(lambda: stat()['num_up_osds'] == 7, 'who says good-bye goes, whatever the flag')
+        time.sleep(4)
+        assert stat()['num_up_osds'] == 8, 'nodown holds who says good-bye, too, as in Ceph'
+        self.c.ceph('osd', 'unset', 'nodown')
+        self.until(lambda: stat()['num_up_osds'] == 7, 'its peers miss it')
         time.sleep(4)
         assert stat()['num_in_osds'] == 8, 'noout'
-        self.c.ceph('osd', 'unset', 'nodown')
         self.c.ceph('osd', 'set', 'noup')
         self.c.spirula('osd', 'start', '6', '--dir', self.c.dir)
         time.sleep(2)
