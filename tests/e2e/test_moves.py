@@ -103,6 +103,11 @@ class Moves(Loaded):
             self.settle(lambda a: len(a) == 64, '64 PGs')
         self.load('p', during)
         number = next(p['pool_id'] for p in c.json('osd', 'pool', 'ls', 'detail') if p['pool_name'] == 'p')
-        shown = sum(p['stat_sum']['num_objects'] for p in c.json('pg', 'ls-by-pool', 'p')['pg_stats'])
         listed = len(c.rados('-p', 'p', 'ls').out.split())
+        # The OSDs' reports come a while after the last change.
+        for _ in range(40):
+            shown = sum(p['stat_sum']['num_objects'] for p in c.json('pg', 'ls-by-pool', 'p')['pg_stats'])
+            if shown == listed:
+                break
+            time.sleep(0.5)
         assert shown == listed, (number, shown, listed)
