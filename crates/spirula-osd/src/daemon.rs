@@ -227,7 +227,7 @@ pub struct Osd {
     pub(crate) acks: BTreeMap<OsdId, Vec<RepAck>>,
     pub(crate) ctls: BTreeMap<OsdId, Vec<PgCtl>>,
     pub(crate) asking: BTreeMap<PgId, Epoch>,
-    /// Who waits for the monitor's word about a PG.
+    /// Who has asked for the monitor's word about a PG since this process began.
     pub(crate) askers: BTreeMap<PgId, BTreeSet<SpgId>>,
     pub(crate) created: Vec<(PgId, Epoch)>,
     pub(crate) merges: BTreeMap<PgId, MergeWord>,
@@ -604,7 +604,8 @@ impl Osd {
 
     /// Tells it those that asked about this PG: their own, or the one they stem from.
     fn create_answer(&mut self, pg: PgId, answer: CreateAnswer) {
-        for asker in self.askers.remove(&pg).unwrap_or_default() {
+        // They stay noted: this may answer an older question, and the answer to the newest is still to come.
+        for asker in self.askers.get(&pg).cloned().unwrap_or_default() {
             self.feed_pg(asker, PgEvent::CreateAnswer(answer));
         }
     }
