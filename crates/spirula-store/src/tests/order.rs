@@ -2,10 +2,11 @@
 //! may not run ahead of it.
 
 use super::model::{Model, object, pattern};
-use super::sim::World;
+use super::sim::{Event, World};
 use super::{create, open, sound, tiny};
 use crate::StoreOptions;
 use spirula_types::transaction::{ObjectOp, Transaction};
+use std::time::Duration;
 
 /// While a checkpoint cannot finish, the journal it will free is the only place that has
 /// these transactions: work goes on until the ring is full, and not over its beginning.
@@ -36,4 +37,45 @@ pub(crate) fn journal_is_not_overwritten_before_the_checkpoint_that_frees_it_is_
     sound(&store_after, "crashed before the checkpoint was durable");
     store.flush().unwrap();
     model.check(&mut store, "which goes on");
+}
+
+/// A frame that is durable before the one ahead of it holds nothing yet: after a crash now,
+/// neither is there.
+#[test]
+pub(crate) fn frames_are_acknowledged_only_when_those_before_them_are_durable() {
+    let opts = tiny();
+    let world = create(&opts);
+    let mut store = open(&world, &opts).unwrap();
+    let write = |n: u64| {
+        let mut t = Transaction::default();
+        t.object(&object(n), ObjectOp::Write { offset: 0, data: pattern(n, 4096) });
+        t
+    };
+    // The first lap's zeros are written, and the ring's end is free.
+    store.submit(write(0)).unwrap();
+    store.flush().unwrap();
+    world.hold_next(Some(1));
+    let until = |done: &dyn Fn() -> bool, what: &str| {
+        let waited = (0..20_000).find(|_| {
+            done() || {
+                std::thread::sleep(Duration::from_millis(1));
+                false
+            }
+        });
+        assert!(waited.is_some(), "waited in vain for {what}");
+    };
+    let first = store.submit(write(1)).unwrap();
+    until(&|| world.holds_next(), "the first frame");
+    world.record();
+    store.submit(write(2)).unwrap();
+    until(&|| world.events().iter().any(|e| matches!(e, Event::Done(_))), "the second frame");
+    // Long enough for whoever wrote the second one to say so.
+    std::thread::sleep(Duration::from_millis(300));
+    let acked: Vec<u64> =
+        world.events().iter().filter_map(|e| if let Event::Ack(n) = e { Some(*n) } else { None }).collect();
+    world.hold_next(None);
+    assert!(acked.is_empty(), "{acked:?} acknowledged while the frame of {first} is not durable");
+    store.flush().unwrap();
+    let acked = world.take_events().into_iter().filter(|e| matches!(e, Event::Ack(_))).count();
+    assert!(acked > 0, "nothing acknowledged in the end");
 }

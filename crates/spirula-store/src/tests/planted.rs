@@ -37,6 +37,7 @@ const SUITE: &[(&str, fn())] = &[
     ("metadata's device full", space::metadata_that_fills_its_device_is_refused_and_can_be_deleted),
     ("reads under way", faults::read_plan_stays_valid_while_its_blocks_are_freed_and_wanted_by_others),
     ("freeing not durable", faults::freed_space_is_not_taken_again_before_the_freeing_is_durable),
+    ("frame held up", order::frames_are_acknowledged_only_when_those_before_them_are_durable),
     ("checkpoint held up", order::journal_is_not_overwritten_before_the_checkpoint_that_frees_it_is_durable),
     ("n-th flush fails", || faults::every_nth(Fault::Flush, 40)),
     ("n-th read gives zeros", || faults::every_nth(Fault::Zeros, 60)),

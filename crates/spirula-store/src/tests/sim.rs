@@ -151,6 +151,8 @@ struct Inner {
     /// Writes and flushes wait: of all devices, of one.
     held: bool,
     held_device: Option<usize>,
+    /// The next durable write to this device waits, until this is `None` again; others do not.
+    held_next: Option<(usize, Next)>,
     /// Which sectors were read, by device, if somebody wants to know.
     reads: Option<BTreeSet<(usize, u64)>>,
     /// What a device's host can still find for it, bytes.
@@ -159,6 +161,13 @@ struct Inner {
     bad: Option<(usize, Range<u64>)>,
     /// What the devices themselves hold, below caches that hold what `devices` says.
     under: Option<Vec<Disk>>,
+}
+
+/// Whether the write to be held has come.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Next {
+    Awaited,
+    Held,
 }
 
 /// All devices of one store.
@@ -213,6 +222,11 @@ impl World {
     /// Number of events recorded so far.
     pub fn recorded(&self) -> usize {
         self.lock().events.len()
+    }
+
+    /// What was recorded so far.
+    pub fn events(&self) -> Vec<Event> {
+        self.lock().events.clone()
     }
 
     /// Stops recording and gives what was recorded.
@@ -282,6 +296,16 @@ impl World {
     /// Writes and flushes of this device wait until told otherwise.
     pub fn hold_device(&self, dev: Option<usize>) {
         self.lock().held_device = dev;
+    }
+
+    /// The next durable write to this device waits until told otherwise; those after it do not.
+    pub fn hold_next(&self, dev: Option<usize>) {
+        self.lock().held_next = dev.map(|d| (d, Next::Awaited));
+    }
+
+    /// Whether the write to be held is.
+    pub fn holds_next(&self) -> bool {
+        matches!(self.lock().held_next, Some((_, Next::Held)))
     }
 
     /// Begins to note which sectors (of 512 bytes) are read.
@@ -361,11 +385,28 @@ impl World {
         if self.strikes(Fault::Dead) { Err(injected()) } else { Ok(()) }
     }
 
+    /// Waits if this durable write is the one to be held.
+    fn wait_if_next(&self, dev: usize) {
+        let mut w = self.lock();
+        if w.held_next != Some((dev, Next::Awaited)) {
+            return;
+        }
+        w.held_next = Some((dev, Next::Held));
+        while w.held_next.is_some() {
+            drop(w);
+            std::thread::sleep(std::time::Duration::from_millis(1));
+            w = self.lock();
+        }
+    }
+
     fn write(&self, dev: usize, bufs: &[&[u8]], offset: u64, durable: bool) -> io::Result<()> {
         if self.lock().slow == Some(dev) {
             std::thread::sleep(std::time::Duration::from_millis(5));
         }
         self.may(dev)?;
+        if durable {
+            self.wait_if_next(dev);
+        }
         if self.strikes(Fault::Write) {
             return Err(injected());
         }
