@@ -609,23 +609,17 @@ impl Pg {
         }
     }
 
-    /// An object that cannot be read here is fetched from another copy, if there is one; its
-    /// requests wait for that. `version` is what is stored, zero if that is unknown, too.
+    /// An object that cannot be read here counts as missing, and its requests wait until another copy's content has
+    /// replaced it: if nobody within reach has one, it is unfound until somebody returns who has. `version` is what is
+    /// stored, zero if that is unknown, too. False if it is not in the log, either: then nobody can be asked for it.
     fn heal(&mut self, object: &HObject, version: EVersion, cx: &mut Cx<'_>) -> bool {
         let logged = || self.log.iter().rev().find(|e| e.object == *object).map(|e| e.version);
         let known = if version == EVersion::default() { logged() } else { Some(version) };
-        let others = self
-            .active()
-            .is_some_and(|a| a.peers.values().any(|p| *object <= p.last_backfill && !p.missing.contains(object)));
-        let others = match known {
-            Some(version) if self.is_erasure() => self.recoverable(object, version, self.me),
-            _ => others,
-        };
-        let Some(version) = known.filter(|_| others) else { return false };
+        let Some(version) = known.filter(|_| self.active().is_some()) else { return false };
         if self.ops.contexts.get(object).is_some_and(|c| c.inflight > 0) {
             return true; // The last commit comes back to the request.
         }
-        tracing::warn!(pg = %self.id, %object, %version, "unreadable here, fetched from another copy");
+        tracing::warn!(pg = %self.id, %object, %version, "unreadable here, to be fetched from another copy");
         self.ops.forget_object(object);
         self.mark_unreadable(object.clone(), version, cx);
         self.reopen(cx);

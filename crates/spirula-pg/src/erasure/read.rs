@@ -104,12 +104,6 @@ impl Pg {
         by_shard.into_values().collect()
     }
 
-    /// Can this object be made without the member `without`?
-    pub(crate) fn recoverable(&self, object: &HObject, version: EVersion, without: Peer) -> bool {
-        let k = self.shape().map_or(1, |s| s.k);
-        self.holders(object, version, &[without].into()).len() >= k
-    }
-
     /// Begins to read stripes of an object; false if fewer than `k` shards can be had.
     pub(crate) fn gather(
         &mut self,

@@ -148,7 +148,7 @@ impl Client {
         again
     }
 
-    pub fn on_reply(&mut self, now: u64, tid: u64, attempt: i32, reply: MOsdOpReply, rot: bool) {
+    pub fn on_reply(&mut self, now: u64, tid: u64, attempt: i32, reply: MOsdOpReply) {
         if self.pending.get(&tid).is_none_or(|p| p.attempt != attempt) {
             return;
         }
@@ -157,13 +157,7 @@ impl Client {
         d.done = Some(now);
         d.user_version = reply.user_version;
         (d.result, d.version) = (reply.result, reply.replay_version);
-        if rot && d.write.is_none() && reply.result == -5 {
-            // No good copy within reach: it says so.
-            self.history.remove(&tid);
-            return;
-        }
         match d.write {
-            Some(_) if rot && reply.result == -5 => {}
             Some(0) => assert!(matches!(reply.result, 0 | -2), "a delete fails: {reply:?}"),
             Some(_) => assert_eq!(reply.result, 0, "an append fails: {reply:?}"),
             None if reply.result == 0 => d.seen = tokens(&reply.ops[0].op.indata),

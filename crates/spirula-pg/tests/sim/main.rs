@@ -387,7 +387,6 @@ fn run_erasure(seed: u64, prepare: impl FnOnce(&mut World)) -> Result<World, Str
     let mut w = World::new(seed, osds, k + m, 1 + pick.below(2) as u32, 3);
     let map = w.maps.last_mut().unwrap();
     (map.ec, map.min_size) = (Some((k, m)), k + usize::from(m > 1));
-    w.rot = faults.rot;
     play(w, seed, faults, &mut pick, prepare)
 }
 
@@ -412,8 +411,7 @@ fn run_with(seed: u64, prepare: impl FnOnce(&mut World)) -> Result<World, String
     let faults = Faults { merge, split: faults.split || merge, ..faults };
     let rot = size == 3 && !faults.resize && pick.chance(60);
     let faults = Faults { rot, swap: faults.swap && !rot, ..faults };
-    let mut w = World::new(seed, osds, size, 1 + pick.below(3) as u32, 3);
-    w.rot = rot;
+    let w = World::new(seed, osds, size, 1 + pick.below(3) as u32, 3);
     play(w, seed, faults, &mut pick, prepare)
 }
 

@@ -191,7 +191,6 @@ fn restarts(seed: u64, bug: Option<Bug>) -> Result<(), String> {
 fn damaged(seed: u64, bug: Option<Bug>) -> Result<(), String> {
     let mut w = planted_cluster(seed, 4, bug);
     (w.pace.objects, w.pace.under_way, w.pace.appends, w.pace.deletes) = (8, 4, 80, 0);
-    w.rot = true;
     run(&mut w, 2000);
     // Or they would meet the damage first.
     w.clients.iter_mut().for_each(|c| c.quiet = true);
@@ -227,6 +226,35 @@ fn restarts_in_the_middle_of_recovery_lose_nothing() {
 fn damaged_copies_are_no_source() {
     for seed in 0..10 {
         damaged(seed, None).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+    }
+}
+
+/// The one copy that is up is bad: whoever reads it waits for a good one that is away, and is told no error meanwhile.
+#[test]
+fn a_bad_copy_alone_makes_readers_wait_for_a_good_one() {
+    for seed in 0..20 {
+        let mut w = cluster(seed, 3);
+        w.scrubs = false;
+        w.change_map(|m| m.min_size = 1);
+        (w.pace.objects, w.pace.under_way, w.pace.appends, w.pace.deletes) = (4, 4, 90, 0);
+        run(&mut w, 1500);
+        w.clients.iter_mut().for_each(|c| c.quiet = true);
+        settle(&mut w).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+        let acting = w.map().acting(PG);
+        for o in &acting[1..] {
+            stop(&mut w, *o..*o + 1);
+        }
+        until_active(&mut w);
+        let there = w.nodes[acting[0] as usize].store.applied.objects.keys().cloned().collect::<Vec<_>>();
+        w.nodes[acting[0] as usize].store.rotten.extend(there);
+        w.pace.appends = 0;
+        w.clients.iter_mut().for_each(|c| c.quiet = false);
+        run(&mut w, 3000);
+        let state = w.nodes[acting[0] as usize].pgs[&SpgId::whole(PG)].state().0;
+        assert!(state.has(PgState::RECOVERY_UNFOUND), "seed {seed}: {state}");
+        assert!(w.clients.iter().any(|c| !c.idle()), "seed {seed}: nobody waits");
+        acting[1..].iter().for_each(|o| w.start(*o));
+        finish(w, seed);
     }
 }
 

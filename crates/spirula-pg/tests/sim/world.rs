@@ -316,8 +316,6 @@ pub struct World {
     op_client: BTreeMap<u64, (usize, u64, i32)>,
     /// What a write was answered, whatever attempt.
     answers: BTreeMap<(usize, u64), (i32, EVersion, u64)>,
-    /// Reads of objects without a good copy may fail.
-    pub rot: bool,
     /// PGs are scrubbed now and then.
     pub scrubs: bool,
     /// This one makes no scrub maps.
@@ -376,7 +374,6 @@ impl World {
             ops: 0,
             op_client: BTreeMap::new(),
             answers: BTreeMap::new(),
-            rot: false,
             scrubs: seed.is_multiple_of(3),
             no_scans: None,
             mon_loses: true,
@@ -886,7 +883,7 @@ impl World {
             let first = *self.answers.entry((client, tid)).or_insert(answer);
             assert_eq!(first, answer, "client {client} got another answer to {tid} in attempt {attempt}");
         }
-        self.clients[client].on_reply(now, tid, attempt, reply, self.rot);
+        self.clients[client].on_reply(now, tid, attempt, reply);
     }
 
     fn peer(&mut self, id: OsdId, from: OsdId, msg: PeerMsg) {
