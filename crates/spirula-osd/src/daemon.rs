@@ -189,6 +189,8 @@ pub struct Osd {
     pub(crate) maps: Maps,
     pub(crate) leases: Leases,
     pub(crate) life: Life,
+    /// Why it stopped by itself.
+    pub(crate) failure: Option<String>,
     /// The newest map shows this incarnation up.
     pub(crate) live: bool,
     /// Newest epoch that showed it up; 0 for none.
@@ -321,6 +323,7 @@ impl Osd {
             maps,
             leases: Leases::new(LEASE_MS, leases_from),
             life: Life::Booting,
+            failure: None,
             live: false,
             was_up: 0,
             stop_waiters: Vec::new(),
@@ -383,6 +386,11 @@ impl Osd {
     /// Its PGs.
     pub fn pgs(&self) -> impl Iterator<Item = &Pg> {
         self.pgs.values()
+    }
+
+    /// Why it stopped by itself, if it did.
+    pub fn failure(&self) -> Option<&str> {
+        self.failure.as_deref()
     }
 
     /// Epoch of its OSD map.

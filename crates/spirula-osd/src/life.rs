@@ -77,6 +77,7 @@ impl Osd {
     /// The store, or this OSD, cannot be trusted any more: stop at once, acknowledge nothing.
     pub(crate) fn fail(&mut self, why: &str) {
         tracing::error!("osd.{} stops: {why}", self.cfg.id);
+        self.failure.get_or_insert_with(|| why.to_owned());
         // Without a clean good-bye: the monitor learns it from the others' reports, or from
         // the closed connection.
         self.end();

@@ -92,6 +92,8 @@ struct Inner {
     cold: u64,
     /// So many more writes and flushes go well; then none.
     dies_after: Option<u64>,
+    /// It has died: an operation has failed.
+    died: bool,
     /// Pages that cannot be read until they are written.
     unreadable: BTreeSet<usize>,
 }
@@ -108,8 +110,17 @@ impl Device {
     pub fn new(name: &'static str, size: u64, order: Order, cold: u64, rng: Rng) -> Arc<Self> {
         let pages = Pages::new(size);
         let (now, stable) = (pages.clone(), pages);
-        let inner =
-            Inner { size, now, stable, log: Vec::new(), rng, cold, dies_after: None, unreadable: BTreeSet::new() };
+        let inner = Inner {
+            size,
+            now,
+            stable,
+            log: Vec::new(),
+            rng,
+            cold,
+            dies_after: None,
+            died: false,
+            unreadable: BTreeSet::new(),
+        };
         Arc::new(Self { name, order, inner: Mutex::new(inner) })
     }
 
@@ -158,7 +169,7 @@ impl Device {
             }
         }
         d.now = d.stable.clone();
-        d.dies_after = None;
+        (d.dies_after, d.died) = (None, false);
     }
 
     /// After so many more writes and flushes all of them fail, until a restart.
@@ -166,9 +177,14 @@ impl Device {
         self.lock().dies_after = Some(n);
     }
 
-    /// It will not die after all.
+    /// It will not die after all, if it has not yet.
     pub fn live(&self) {
         self.lock().dies_after = None;
+    }
+
+    /// Has it failed, as it was told to, since the last start?
+    pub fn has_died(&self) -> bool {
+        self.lock().died
     }
 
     /// Damages a page that holds something, from `from` on: it cannot be read any more, or reads as something
@@ -225,7 +241,10 @@ impl Device {
 impl Inner {
     fn may_write(&mut self) -> io::Result<()> {
         match &mut self.dies_after {
-            Some(0) => Err(io::Error::from_raw_os_error(5)),
+            Some(0) => {
+                self.died = true;
+                Err(io::Error::from_raw_os_error(5))
+            }
             Some(n) => {
                 *n -= 1;
                 Ok(())

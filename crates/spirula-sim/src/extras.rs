@@ -98,20 +98,13 @@ impl Extras {
             return Self(0);
         }
         let common = Extra::ALL.iter().filter(|(.., n)| *n > 0);
-        let drawn = common.fold(Self(0), |all, (_, e, n)| if rng.one_in(*n) { all.and(*e) } else { all });
-        // Of two copies one may be bad or lost, not one bad and the other lost. That is not kept when the
-        // other is only away for a while (seeds 209 and 4649 gave EIO then), so rot comes by order only.
-        if drawn.has(Extra::Rot) { drawn.without(Extra::Swap).without(Extra::Rot) } else { drawn }
+        common.fold(Self(0), |all, (_, e, n)| if rng.one_in(*n) { all.and(*e) } else { all })
     }
 
     /// This one, too.
     #[must_use]
     pub fn and(self, e: Extra) -> Self {
         Self(self.0 | 1 << e as u32)
-    }
-
-    fn without(self, e: Extra) -> Self {
-        Self(self.0 & !(1 << e as u32))
     }
 
     /// Is it one of them?
@@ -154,10 +147,6 @@ const SLOW_US: u64 = 1_500_000;
 impl Scene {
     /// What the extras need before anything begins.
     pub fn prepare_extras(&mut self, code: Option<Code>) {
-        if code.as_ref().is_some_and(|c| c.m == 1) {
-            // With one shard rotten and another behind there are too few.
-            self.extras = self.extras.without(Extra::Rot);
-        }
         if [Extra::Scrub, Extra::Rot, Extra::Full].into_iter().any(|e| self.extras.has(e)) {
             let manager = Manager::new(self.mons.clone(), self.extra_rng.fork());
             self.manager = Some(self.world.add(Box::new(manager), 250_000));
@@ -172,6 +161,12 @@ impl Scene {
                 r#"{{"prefix": "osd pool create", "pool": "coded", "pg_num": {pg_num}, "pool_type": "erasure", "erasure_code_profile": "code"}}"#
             ),
         ]);
+        if self.extras.has(Extra::Rot) && m == 1 {
+            // See `Scene::rot`.
+            let set =
+                format!(r#"{{"prefix": "osd pool set", "pool": "coded", "var": "min_size", "val": "{}"}}"#, k + 1);
+            self.orders_in_turn([set]);
+        }
         if overwrites {
             let set = r#"{"prefix": "osd pool set", "pool": "coded", "var": "allow_ec_overwrites", "val": "true"}"#;
             self.orders_in_turn([set.to_owned()]);
@@ -294,6 +289,7 @@ impl Scene {
         let until = self.world.now + us;
         while self.world.step(until) {
             self.look()?;
+            self.start_due();
         }
         Ok(())
     }

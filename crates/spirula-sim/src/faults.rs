@@ -9,26 +9,27 @@ use crate::world::{ActorId, World};
 use spirula_mon::image::Identity;
 use spirula_quorum::Snapshot;
 use spirula_types::{OsdId, Uuid};
-use std::collections::BTreeMap;
 
 impl Scene {
     /// Ends what is over, and begins something.
     pub fn fault(&mut self) {
         let now = self.world.now;
-        let due =
-            |m: &BTreeMap<ActorId, u64>| m.iter().filter(|(_, t)| **t <= now).map(|(i, _)| *i).collect::<Vec<_>>();
-        for id in due(&self.down) {
-            self.down.remove(&id);
-            self.world.start(id);
-        }
-        for id in due(&self.paused) {
-            self.paused.remove(&id);
+        self.start_due();
+        for (id, _) in self.paused.extract_if(.., |_, at| *at <= now) {
             self.world.resume(id);
         }
         if now >= self.healed_at {
             self.world.heal();
         }
         if self.rng.one_in(2) { self.monitor_fault() } else { self.osd_fault() }
+    }
+
+    /// Starts again what is to start by now.
+    pub fn start_due(&mut self) {
+        let now = self.world.now;
+        for (id, _) in self.down.extract_if(.., |_, at| *at <= now) {
+            self.world.start(id);
+        }
     }
 
     fn until(&mut self, longest_us: u64) -> u64 {
@@ -152,7 +153,6 @@ impl Scene {
             10 => {
                 self.probe("disk dies");
                 let n = self.rng.below(30);
-                self.excused.insert(target);
                 self.world.with(target, |o: &mut OsdActor| o.disk.devices.iter().for_each(|d| d.die_after(n)));
                 // Whether it stops or not: it is started again.
                 let at = self.until(6_000_000);

@@ -25,10 +25,21 @@ impl Scene {
         self.unclean(epoch, PgState(0)).is_none()
     }
 
-    /// Damages some of what one OSD holds. It is always the same one, and everything is whole at that time, so
-    /// that whatever happens next there are good copies elsewhere.
+    /// Does every pool count a write only when one copy more has it than it takes to read it?
+    fn counts_by_two(&mut self) -> bool {
+        let Some(map) = self.map() else { return false };
+        map.pools.values().all(|p| {
+            let profile = map.ec_profiles.get(&p.erasure_code_profile).filter(|_| p.is_erasure());
+            let k = profile.map_or(Some(1), |p| p.get("k")?.parse::<u8>().ok());
+            k.is_some_and(|k| p.min_size > k)
+        })
+    }
+
+    /// Damages some of what one OSD holds. It is always the same one, and everything is whole at that time; what is
+    /// written later and counts has another copy, too. So there are good copies elsewhere whatever happens next:
+    /// perhaps away for a while, for which their readers wait, but nobody gets an error, and in peace nothing is lost.
     pub fn rot(&mut self) {
-        if !self.is_whole() {
+        if !self.is_whole() || !self.counts_by_two() {
             return;
         }
         let mut rng = self.extra_rng.fork();
@@ -47,7 +58,8 @@ impl Scene {
         if !self.is_whole() {
             return;
         }
-        let Some(target) = self.extra_rng.pick(&self.osds).copied() else { return };
+        // Beside damage on one disk no other may be lost.
+        let Some(target) = self.rotten.or_else(|| self.extra_rng.pick(&self.osds).copied()) else { return };
         self.probe("disk swapped");
         let id = self.osd_id(target);
         self.world.crash(target);

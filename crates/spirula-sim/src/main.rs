@@ -118,6 +118,8 @@ fn main() -> std::process::ExitCode {
         return bugs(first..first + count.max(2), jobs, options);
     }
     if args.iter().any(|a| a == "--tell") {
+        // What the daemons log, too.
+        tracing_subscriber::fmt().without_time().with_ansi(false).init();
         println!("{:?}", run(&Options { tell: true, ..options(first) }));
         return std::process::ExitCode::SUCCESS;
     }

@@ -163,6 +163,11 @@ impl Disk {
         self.settled = self.order.next();
     }
 
+    /// Has it failed, as it was told to, since the last start?
+    pub fn has_died(&self) -> bool {
+        self.devices.iter().any(|d| d.has_died())
+    }
+
     fn all(&self) -> Devices {
         let [main, journal, meta] = self.devices.clone();
         Devices { main, journal: Some(journal), meta: Some(meta) }
@@ -221,11 +226,9 @@ pub struct OsdActor {
     /// Slowest write of the disk, microseconds.
     pub disk_us: u64,
     /// The store stopped by itself.
-    pub disk_failed: Option<String>,
-    /// Why it did not start.
-    pub refused: Option<String>,
-    /// It ended by itself.
-    pub ended: bool,
+    disk_failed: Option<String>,
+    /// It did not start, or ended by itself: why, and whether its disk died before, as it was told to.
+    pub ended: Option<(String, bool)>,
     /// It cannot start: its disk is not in place yet.
     pub no_disk: bool,
 }
@@ -245,8 +248,7 @@ impl OsdActor {
             armed: 0,
             disk_us: 2000,
             disk_failed: None,
-            refused: None,
-            ended: false,
+            ended: None,
             no_disk: false,
         }
     }
@@ -335,8 +337,10 @@ impl OsdActor {
                 // It wrote what it had, and the power stays.
                 self.disk.settle();
             }
+            let why = self.disk_failed.as_deref().map(|why| format!("its store stops: {why}"));
+            let why = why.or_else(|| r.osd.failure().map(str::to_owned));
+            self.ended = Some((why.unwrap_or_default(), self.disk.has_died()));
             self.running = None;
-            self.ended = true;
             out.push(Output::Stop);
             return;
         }
@@ -380,9 +384,9 @@ impl Actor for OsdActor {
         match input {
             Input::Start if self.no_disk => out.push(Output::Stop),
             Input::Start => {
-                self.ended = false;
+                self.ended = None;
                 if let Err(why) = self.start(local) {
-                    self.refused = Some(why);
+                    self.ended = Some((format!("it does not start: {why}"), self.disk.has_died()));
                     out.push(Output::Stop);
                 }
             }

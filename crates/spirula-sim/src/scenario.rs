@@ -146,8 +146,6 @@ pub(crate) struct Scene {
     pub paused: BTreeMap<ActorId, u64>,
     pub healed_at: u64,
     pub wiped: bool,
-    /// OSDs whose store has been given a reason to stop.
-    pub excused: BTreeSet<ActorId>,
     pub out: BTreeSet<OsdId>,
     pub extras: Extras,
     pub extra_rng: Rng,
@@ -247,6 +245,8 @@ impl Scene {
             host: format!("host{id}"),
             device_class: "ssd".into(),
         };
+        // Beside a rotten copy one that counts alone would be beyond the redundancy.
+        let min_size = if extras.has(Extra::Rot) { "2" } else { "0" };
         let params = MkfsParams {
             fsid: FSID,
             mons: (0..count).map(|i| NewMon { name: name(i), addrs: addr_of(i), uuid: uuid(i) }).collect(),
@@ -255,6 +255,7 @@ impl Scene {
             defaults: [
                 ("osd_pool_default_size".to_owned(), "3".to_owned()),
                 ("mon_osd_min_up_ratio".to_owned(), "0".to_owned()),
+                ("osd_pool_default_min_size".to_owned(), min_size.to_owned()),
             ]
             .into(),
             pools,
@@ -336,7 +337,6 @@ impl Scene {
             paused: BTreeMap::new(),
             healed_at: 0,
             wiped: false,
-            excused: BTreeSet::new(),
             out: BTreeSet::new(),
             extras,
             extra_rng,

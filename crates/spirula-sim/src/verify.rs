@@ -84,30 +84,18 @@ impl Scene {
     }
 
     fn look_at_osd(&mut self, id: ActorId) -> Result<(), String> {
-        let noted = self
-            .world
-            .with(id, |a: &mut OsdActor| (a.id, a.refused.take(), std::mem::take(&mut a.ended), a.disk_failed.take()));
-        let Some((osd, refused, ended, disk)) = noted else { return Ok(()) };
-        if let Some(why) = refused {
-            if !self.excused.remove(&id) {
-                return Err(format!("osd.{osd} does not start: {why}"));
-            }
-            self.down.insert(id, self.world.now + 500_000);
+        let noted = self.world.with(id, |a: &mut OsdActor| Some((a.id, a.ended.take()?)));
+        let Some((osd, (why, disk_died))) = noted.flatten() else { return Ok(()) };
+        // A member that has no room for what its primary had room for cannot go on (nor can Ceph's).
+        let full = self.extras.has(Extra::Full) && why.contains("no space");
+        match (disk_died, full) {
+            (true, _) => self.probe("OSD stopped by its disk"),
+            (_, true) => self.probe("OSD stopped by a full disk"),
+            _ => return Err(format!("osd.{osd} ends by itself: {why}")),
         }
-        if let Some(why) = &disk {
-            if !self.excused.remove(&id) {
-                return Err(format!("osd.{osd}: its store stops: {why}"));
-            }
-            self.probe("OSD stopped by its disk");
-        }
-        if ended && disk.is_none() && !self.excused.remove(&id) {
-            if !self.extras.has(Extra::Full) {
-                return Err(format!("osd.{osd} ends by itself"));
-            }
-            // A member that has no room for what its primary had room for cannot go on (nor can Ceph's).
-            self.probe("OSD stopped by a full disk");
-            self.down.insert(id, self.world.now + 500_000);
-        }
+        // As whoever looks after processes does.
+        let at = self.world.now + 500_000;
+        self.down.entry(id).or_insert(at);
         Ok(())
     }
 
@@ -137,15 +125,24 @@ impl Scene {
     /// Faults stop, everything must come right, and have been right.
     pub fn peace(&mut self) -> Result<(), String> {
         self.world.heal();
+        for id in self.osds.clone() {
+            // Disks that were about to die have been replaced in time. Whose disk has died ends now: it may not have
+            // heard of it yet.
+            let died = self.world.with(id, |o: &mut OsdActor| {
+                o.disk.devices.iter().for_each(|d| d.live());
+                o.disk.has_died()
+            });
+            if died.unwrap_or(false) {
+                self.world.crash(id);
+            }
+        }
+        (self.down, self.paused) = (BTreeMap::new(), BTreeMap::new());
         for id in self.mons.iter().chain(&self.osds).copied().collect::<Vec<_>>() {
             self.world.resume(id);
             self.world.start(id);
         }
         self.end_extras()?;
         for id in self.osds.clone() {
-            // Disks that were about to die have been replaced in time.
-            self.excused.remove(&id);
-            self.world.with(id, |o: &mut OsdActor| o.disk.devices.iter().for_each(|d| d.live()));
             // Everything is in, with its whole weight.
             let osd = self.world.with(id, |o: &mut OsdActor| o.id).unwrap_or(0);
             self.order_of_all(&format!(r#"{{"prefix": "osd in", "ids": ["{osd}"]}}"#));
@@ -183,6 +180,7 @@ impl Scene {
         loop {
             let more = self.world.step(until);
             self.look()?;
+            self.start_due();
             if self.world.now >= next {
                 if self.complaint(besides).is_empty() {
                     return Ok(());
