@@ -407,7 +407,8 @@ pub enum PgEffect {
     Reserve(Reservation),
     /// No more wanted, or done with it.
     Unreserve(Reservation),
-    /// There is background work to begin ([`TurnKind`]); say [`PgEvent::Turn`] when it may.
+    /// There is background work to begin ([`TurnKind`]); say [`PgEvent::Turn`] when it may. Once, however often this
+    /// was said before.
     WantTurn,
     /// Recovery moved this much: objects, bytes (for the shell's scheduler).
     Recovered {

@@ -338,7 +338,13 @@ impl Pg {
     fn on_turn(&mut self, work: usize, piece: u64, cx: &mut Cx<'_>) {
         match self.turn_kind() {
             Some(TurnKind::Removal) => self.remove_more(cx),
-            Some(TurnKind::Recovery) => self.recover_more(work, piece, cx),
+            Some(TurnKind::Recovery) => {
+                self.recover_more(work, piece, cx);
+                // A scrub that wants one, too, was counted in: nobody else asks for it again.
+                if self.scrub.wants_turn() {
+                    cx.out.push(PgEffect::WantTurn);
+                }
+            }
             Some(TurnKind::Scrub) => self.begin_chunk(cx),
             None => {}
         }

@@ -339,6 +339,31 @@ fn scrubbed(seed: u64, bug: Option<Bug>) -> Result<(), String> {
     settle(&mut w).and_then(|()| verify(&w))
 }
 
+/// A repair and the recovery that it causes want turns at the same time: both go on.
+#[test]
+fn a_repair_goes_on_beside_the_recovery_it_causes() {
+    for seed in 0..20 {
+        let mut w = cluster(seed, 3);
+        w.scrubs = false;
+        (w.pace.objects, w.pace.under_way, w.pace.appends, w.pace.deletes) = (12, 6, 90, 0);
+        run(&mut w, 3000);
+        w.clients.iter_mut().for_each(|c| c.quiet = true);
+        settle(&mut w).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+        let acting = w.map().acting(PG);
+        let victim = acting[seed as usize % 3] as usize;
+        let all = w.nodes[victim].store.applied.objects.keys().cloned().collect::<Vec<_>>();
+        w.nodes[victim].store.rotten.extend(all);
+        w.event(acting[0], SpgId::whole(PG), PgEvent::Scrub { deep: true, repair: true });
+        let scrubs = |w: &World| w.nodes[acting[0] as usize].pgs[&SpgId::whole(PG)].state().0.has(PgState::SCRUBBING);
+        assert!(scrubs(&w), "seed {seed}: it does not begin");
+        for _ in 0..100 {
+            run(&mut w, 200);
+        }
+        assert!(!scrubs(&w), "seed {seed}: it waits for ever");
+        finish(w, seed);
+    }
+}
+
 /// A member whose map never comes: the scrub is given up, and writes that waited for it go on.
 #[test]
 fn a_scrub_without_an_answer_is_given_up() {

@@ -811,7 +811,11 @@ impl World {
                 }
                 PgEffect::WantTurn => {
                     let work = 1 + self.rng.below(4);
-                    self.nodes[id as usize].local.push_back((pg, PgEvent::Turn { work, piece: 1 << 20 }));
+                    let local = &mut self.nodes[id as usize].local;
+                    // As the shell counts: one turn for all that a PG wants.
+                    if !local.iter().any(|(p, e)| *p == pg && matches!(e, PgEvent::Turn { .. })) {
+                        local.push_back((pg, PgEvent::Turn { work, piece: 1 << 20 }));
+                    }
                 }
                 PgEffect::Recovered { objects, .. } => *self.stats.entry("objects recovered").or_default() += objects,
                 PgEffect::Alive(want) => self.tell_mon(id, MonAsk::Alive { want }),
