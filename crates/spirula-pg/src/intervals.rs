@@ -16,7 +16,7 @@ use spirula_encoding::{Decode, DecodeError, Decoder, Encode, Encoder};
 use spirula_messages::cluster::pg::PastInterval;
 use spirula_types::hash::range_bits;
 use spirula_types::{Epoch, OsdId, Peer};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The interval a PG is in.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -136,8 +136,9 @@ impl Interval {
 pub struct Prior {
     /// Those that are up: all of them are asked.
     pub probe: BTreeSet<Peer>,
-    /// Members of older intervals that are down; their return changes the picture.
-    pub down: BTreeSet<Peer>,
+    /// Members of older intervals that are down, and when each was declared lost (0: it was not; `None`:
+    /// the map knows it no more). Their return changes the picture, and so does that declaration.
+    pub down: BTreeMap<Peer, Option<Epoch>>,
     /// An interval that may have taken writes has no member up: these are in the way. `None`:
     /// nothing is in the way.
     pub blocked_by: Option<Vec<Peer>>,
@@ -155,7 +156,8 @@ impl Prior {
             let mut heard = 0;
             let mut down = Vec::new();
             for osd in &i.acting {
-                match view.osds.get(&osd.osd) {
+                let known = view.osds.get(&osd.osd);
+                match known {
                     Some(o) if o.up => {
                         p.probe.insert(*osd);
                         heard += 1;
@@ -167,7 +169,7 @@ impl Prior {
                     None => {}
                     Some(_) => down.push(*osd),
                 }
-                p.down.insert(*osd);
+                p.down.insert(*osd, known.map(|o| o.lost_at));
             }
             if heard < least && (!down.is_empty() || i.acting.is_empty()) {
                 p.blocked_by.get_or_insert_default().extend(&down);
@@ -189,7 +191,8 @@ impl Prior {
     /// Does this map change whom to hear?
     pub fn affected_by(&self, view: &MapView) -> bool {
         let up = |o: &Peer| view.osds.get(&o.osd).is_some_and(|o| o.up);
-        self.down.iter().any(|o| up(o) || view.osds.get(&o.osd).is_some_and(|v| v.lost_at == view.epoch))
+        // An OSD is declared lost as of the epoch in which it went down, which is an older one.
+        self.down.iter().any(|(o, lost)| up(o) || view.osds.get(&o.osd).map(|v| v.lost_at) != *lost)
             || self.probe.iter().any(|o| !up(o))
     }
 }
@@ -203,7 +206,6 @@ pub fn forget_before(past: &mut Vec<PastInterval>, lec: Epoch) {
 mod tests {
     use super::*;
     use crate::api::OsdView;
-    use std::collections::BTreeMap;
     use std::sync::Arc;
 
     fn view(epoch: Epoch, osds: &[(OsdId, bool, Epoch, Epoch)]) -> MapView {
@@ -260,10 +262,31 @@ mod tests {
         let p = Prior::new(&past, &v, 0, Peer::whole(0), 1);
         assert_eq!(p.blocked_by, Some(vec![Peer::whole(3)]));
         assert_eq!(p.holders, [3]);
-        assert!(p.probe.contains(&Peer::whole(1)) && p.down.contains(&Peer::whole(2)));
+        assert!(p.probe.contains(&Peer::whole(1)) && p.down.contains_key(&Peer::whole(2)));
         // An activation after it makes the older interval uninteresting.
         assert!(!Prior::new(&past[..1], &v, 6, Peer::whole(0), 1).probe.contains(&Peer::whole(1)));
         let back = view(11, &[(1, true, 1, 0), (3, true, 11, 0)]);
         assert!(p.affected_by(&back));
+    }
+
+    #[test]
+    fn a_member_declared_lost_or_removed_is_waited_for_no_more() {
+        let acting = Peer::members(&[2], false);
+        let past = [PastInterval { first: 6, last: 9, primary: acting[0], acting, rw: true, ..Default::default() }];
+        let with = |epoch, lost_at| {
+            let mut v = view(epoch, &[(0, true, 1, 0), (2, false, 1, 0)]);
+            Arc::make_mut(&mut v.osds).get_mut(&2).unwrap().lost_at = lost_at;
+            v
+        };
+        let p = Prior::new(&past, &with(12, 0), 0, Peer::whole(0), 1);
+        assert_eq!(p.blocked_by, Some(vec![Peer::whole(2)]));
+        assert!(!p.affected_by(&with(13, 0)));
+        // The monitor says since when it is gone: it went down in epoch 10.
+        let lost = with(13, 10);
+        assert!(p.affected_by(&lost));
+        let next = Prior::new(&past, &lost, 0, Peer::whole(0), 1);
+        assert!(next.blocked_by.is_none() && !next.affected_by(&with(14, 10)));
+        let removed = view(14, &[(0, true, 1, 0)]);
+        assert!(p.affected_by(&removed) && Prior::new(&past, &removed, 0, Peer::whole(0), 1).blocked_by.is_none());
     }
 }

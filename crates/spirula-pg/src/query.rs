@@ -61,7 +61,7 @@ impl Pg {
     /// Name of the step the PG is at, as `pg N list_unfound` prints it: the innermost, alone.
     pub(crate) fn step_name(&self) -> &'static str {
         let name = match &self.role {
-            Role::Active(_) => ACTIVE,
+            Role::Active(a) => return a.recovery.rest_name().unwrap_or("Active"),
             Role::Peering(p) => p.step(),
             _ => return "Inactive",
         };
@@ -290,7 +290,7 @@ impl Pg {
         if blocked {
             out.insert("blocked".into(), "peering is blocked due to down osds".into());
         }
-        let mut down: Vec<i32> = p.prior().down.iter().map(|o| o.osd).collect();
+        let mut down: Vec<i32> = p.prior().down.keys().map(|o| o.osd).collect();
         down.sort_unstable();
         down.dedup();
         out.insert("down_osds_we_would_probe".into(), down.into());
@@ -303,6 +303,10 @@ impl Pg {
             })
         });
         out.insert("peering_blocked_by".into(), by.collect::<Vec<_>>().into());
+        if p.is_bound() {
+            let detail = json!([{"detail": "peering_blocked_by_history_les_bound"}]);
+            out.insert("peering_blocked_by_detail".into(), detail);
+        }
         out.into()
     }
 }

@@ -34,7 +34,13 @@ pub(crate) fn find_auth(infos: &BTreeMap<Peer, &PgInfo>, me: Peer) -> Option<Pee
         .map(|(o, _)| *o)
 }
 
-/// The same for an erasure-coded PG: of the newest activation the shortest log, since what is
+/// Is an activation known that is newer than that of every whole copy?
+pub(crate) fn is_bound(infos: &BTreeMap<Peer, &PgInfo>) -> bool {
+    let whole = infos.values().filter(|i| i.is_whole()).map(|i| i.les).max().unwrap_or(0);
+    infos.values().any(|i| i.history_les > whole)
+}
+
+/// The same as [`find_auth`] for an erasure-coded PG: of the newest activation the shortest log, since what is
 /// beyond it was not acknowledged and can be taken back.
 pub(crate) fn find_auth_erasure(infos: &BTreeMap<Peer, &PgInfo>, me: Peer) -> Option<Peer> {
     let shared = infos.values().map(|i| i.history_les).max()?;

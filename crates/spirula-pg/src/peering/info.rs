@@ -1,6 +1,6 @@
 //! Hearing everybody who may know of acknowledged writes, and deciding on what they say.
 
-use super::choose::{choose, choose_erasure, find_auth, find_auth_erasure};
+use super::choose::{choose, choose_erasure, find_auth, find_auth_erasure, is_bound};
 use super::{Peering, Phase};
 use crate::api::{MapView, PgEffect};
 use crate::intervals::Prior;
@@ -96,7 +96,7 @@ impl Pg {
                         pg.hear(p, cx);
                     }
                 }
-                Phase::Info | Phase::Down(_) | Phase::Incomplete if flushed => {
+                Phase::Info | Phase::Down(_) | Phase::Incomplete { .. } if flushed => {
                     let news = p.infos.get(&from).is_none_or(Option::is_none);
                     if news && !p.asked.contains(&from) {
                         pg.learn(p, from, Some(info), past);
@@ -167,7 +167,7 @@ impl Pg {
             None => Some(choose(&infos, auth, &view.up, &view.acting, view.up_primary, pool.size)),
         });
         let Some(choice) = choice else {
-            p.phase = Phase::Incomplete;
+            p.phase = Phase::Incomplete { bound: is_bound(&infos) };
             return;
         };
         p.choice = choice;

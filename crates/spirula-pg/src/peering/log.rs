@@ -78,7 +78,7 @@ impl Pg {
         let theirs = PgLog::new(tail, entries);
         let Some(common) = theirs.common(&self.log) else {
             tracing::error!(pg = %self.id, ?auth, "logs that should meet do not");
-            p.phase = Phase::Incomplete;
+            p.phase = Phase::Incomplete { bound: false };
             return false;
         };
         let id = self.id;
@@ -182,7 +182,7 @@ impl Pg {
             if self.is_erasure() && p.members.iter().any(|(o, m)| m.common.is_none() && acting(o)) {
                 // It would serve a shard that it does not have.
                 tracing::error!(pg = %self.id, "a member that must be filled was to serve");
-                p.phase = Phase::Incomplete;
+                p.phase = Phase::Incomplete { bound: false };
                 return;
             }
             for m in p.members.values_mut() {

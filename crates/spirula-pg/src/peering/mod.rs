@@ -98,8 +98,9 @@ enum Phase {
     Create,
     /// Members of older intervals are down.
     Down(Vec<Peer>),
-    /// No whole copy.
-    Incomplete,
+    /// No whole copy of the newest history. `bound`: there are whole ones, or ones being filled, but a later
+    /// activation is known of which none is left.
+    Incomplete { bound: bool },
     /// Waiting for the map to show this acting set; empty for the one CRUSH gives.
     Temp(Vec<OsdId>),
     /// Waiting for the authoritative log.
@@ -273,7 +274,7 @@ impl Peering {
             // Somebody has it, but nobody that is up.
             Phase::Create if self.slow => (PgState::DOWN, Vec::new()),
             Phase::Down(by) => (PgState::DOWN, by.clone()),
-            Phase::Incomplete => (PgState::INCOMPLETE, Vec::new()),
+            Phase::Incomplete { .. } => (PgState::INCOMPLETE, Vec::new()),
             Phase::Missing(silent) => (PgState::PEERING, silent.iter().copied().collect()),
             Phase::Log => (PgState::PEERING, vec![self.choice.auth]),
             Phase::TooFew => (PgState::CREATING | PgState::PEERED, Vec::new()),
@@ -302,7 +303,7 @@ impl Peering {
             Phase::Create if self.slow && self.exists.is_some() => "Started/Primary/Peering/Down",
             // Ceph's primaries ask nobody whether a PG is new.
             Phase::Info | Phase::Create | Phase::TooFew => "Started/Primary/Peering/GetInfo",
-            Phase::Incomplete => "Started/Primary/Peering/Incomplete",
+            Phase::Incomplete { .. } => "Started/Primary/Peering/Incomplete",
             Phase::Temp(_) => "Started/Primary/WaitActingChange",
             Phase::Log => "Started/Primary/Peering/GetLog",
             Phase::Missing(_) => "Started/Primary/Peering/GetMissing",
@@ -316,7 +317,7 @@ impl Peering {
     pub fn comment(&self) -> Option<&'static str> {
         match self.phase {
             Phase::Down(_) => Some("not enough up instances of this PG to go active"),
-            Phase::Incomplete => Some("not enough complete instances of this PG"),
+            Phase::Incomplete { .. } => Some("not enough complete instances of this PG"),
             Phase::Temp(_) => Some("waiting for pg acting set to change"),
             Phase::UpThru => Some("waiting for osdmap to reflect a new up_thru for this osd"),
             Phase::Create if self.exists.is_some() => Some("the PG exists, and no OSD that is up has it"),
@@ -324,6 +325,11 @@ impl Peering {
             Phase::TooFew => Some("too few OSDs are up to create the PG"),
             Phase::Info | Phase::Log | Phase::Missing(_) => None,
         }
+    }
+
+    /// Is it incomplete because of an activation that was heard of and of which no whole copy is left?
+    pub fn is_bound(&self) -> bool {
+        matches!(self.phase, Phase::Incomplete { bound: true })
     }
 
     /// Is it still asking what others have?

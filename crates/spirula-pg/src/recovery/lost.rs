@@ -12,9 +12,40 @@ use crate::ops::Inflight;
 use crate::pg::{After, Cx, Pg, Role};
 use serde_json::{Value, json};
 use spirula_encoding::from_slice;
+use spirula_messages::cluster::pg::MissingItem;
 use spirula_types::transaction::{MetaOp, ObjectOp, ObjectUpdate, Transaction};
 use spirula_types::{Dirty, EVersion, HObject, Peer, ReqId, errno};
 use std::collections::{BTreeMap, BTreeSet};
+
+/// An object's name as Ceph's OSDs dump it.
+fn dumped(o: &HObject) -> Value {
+    let text = |b: &[u8]| String::from_utf8_lossy(b).into_owned();
+    json!({"oid": text(&o.name), "key": text(&o.key), "snapid": o.snap as i64, "hash": o.hash, "max": 0,
+        "pool": o.pool, "namespace": text(&o.namespace)})
+}
+
+/// What a copy has of an object beside what it lacks, in Ceph's words: ranges as `first~length`.
+fn clean_regions(item: Option<&MissingItem>) -> String {
+    let item = item.filter(|i| i.have != EVersion::default());
+    let (mut clean, mut from, mut omap) = (Vec::new(), 0, true);
+    let dirty = item.map_or(&Dirty::All, |i| &i.dirty);
+    if let Dirty::Parts { data, omap: differs } = dirty {
+        for (first, end) in data {
+            if *first > from {
+                clean.push(format!("{from}~{}", first - from));
+            }
+            from = *end;
+        }
+        if from < u64::MAX {
+            clean.push(format!("{from}~{}", u64::MAX - from));
+        }
+        omap = !differs;
+    } else {
+        omap &= false;
+    }
+    let (omap, new) = (u8::from(omap), u8::from(item.is_none()));
+    format!("clean_offsets: [{}], clean_omap: {omap}, new_object: {new}", clean.join(","))
+}
 
 /// Objects in one answer (Ceph's osd_command_max_records).
 const LISTED_MAX: usize = 256;
@@ -32,26 +63,28 @@ impl Pg {
         let row = |o: &HObject| {
             let need = self.lost_version(o).unwrap_or_default();
             let have = self.missing.get(o).map(|i| i.have).unwrap_or_default();
-            let text = |b: &[u8]| String::from_utf8_lossy(b).into_owned();
             json!({
-                "oid": {"oid": text(&o.name), "key": text(&o.key), "snapid": o.snap as i64, "hash": o.hash, "max": 0,
-                    "pool": o.pool, "namespace": text(&o.namespace)},
+                "oid": dumped(o),
                 "need": need.to_string(),
                 "have": have.to_string(),
                 "flags": "none",
+                "clean_regions": clean_regions(self.missing.get(o)),
                 "locations": [],
             })
         };
         let objects: Vec<Value> = all.by_ref().take(LISTED_MAX).map(row).collect();
-        json!({
-            "num_missing": needs.len(),
-            "num_unfound": a.recovery.unfound.len(),
-            "objects": objects,
-            "state": self.step_name(),
-            "available_might_have_unfound": true,
-            "might_have_unfound": self.might_have_unfound(a),
-            "more": all.next().is_some(),
-        })
+        let mut said = serde_json::Map::new();
+        if let Some(after) = after {
+            said.insert("offset".into(), dumped(after));
+        }
+        said.insert("num_missing".into(), needs.len().into());
+        said.insert("num_unfound".into(), a.recovery.unfound.len().into());
+        said.insert("objects".into(), objects.into());
+        said.insert("state".into(), self.step_name().into());
+        said.insert("available_might_have_unfound".into(), true.into());
+        said.insert("might_have_unfound".into(), self.might_have_unfound(a).into());
+        said.insert("more".into(), all.next().is_some().into());
+        said.into()
     }
 
     /// Those that may have what is missing, and what came of asking them; nobody where nothing is missing.

@@ -133,6 +133,12 @@ impl Recovery {
         !self.unfound.is_empty() || self.too_full.is_some() || !matches!(self.stage, Stage::Idle)
     }
 
+    /// Ceph's name of the state in which recovery rests because what is left cannot be had.
+    pub fn rest_name(&self) -> Option<&'static str> {
+        let rests = matches!(self.stage, Stage::Idle) && (!self.unfound.is_empty() || self.too_full.is_some());
+        rests.then_some(if self.backfilling { "NotBackfilling" } else { "NotRecovering" })
+    }
+
     /// Nothing to do, and nothing in the way of it.
     pub fn rests(&self) -> bool {
         matches!(self.stage, Stage::Idle) && self.ops.is_empty() && self.unfound.is_empty() && self.too_full.is_none()
