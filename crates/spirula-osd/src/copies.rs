@@ -2,9 +2,10 @@
 //!
 //! The source is read with ordinary requests, a piece at a time, so that whatever holds for clients' reads holds
 //! here: they wait for peering and recovery, bad copies are healed, erasure-coded objects are put together
-//! from shards. Each piece after the first demands the version of the first; if the object has changed, the copy
-//! begins anew. A request without an answer (its PG moved, or nobody leads it now) is sent again, until patience ends: two
-//! objects that are made copies of each other at one time wait for each other.
+//! from shards. Each piece after the first demands the version of the first, and the same size and time: a copy has its
+//! source's version, which may be the number that the object had before. If the object has changed, the copy
+//! begins anew. A request without an answer (its PG moved, or nobody leads it now) is sent again, until patience ends. What
+//! waits for its source lets such reads of its object pass, so objects may be made copies of each other.
 
 use crate::daemon::Osd;
 use bytes::Bytes;
@@ -77,7 +78,7 @@ fn vector(got: Option<&Got>) -> Vec<OsdOp> {
     } else {
         OsdOp::omap_get_vals(got.omap.last().map_or(&b""[..], |(k, _)| k), KEYS, b"")
     };
-    vec![OsdOp::assert_ver(got.version), next]
+    vec![OsdOp::assert_ver(got.version), OsdOp::stat(), next]
 }
 
 /// What has come of omap, and whether there is more.
@@ -86,22 +87,29 @@ fn page(output: &Bytes) -> Result<(Vec<(Bytes, Bytes)>, bool), DecodeError> {
     Ok((d.get()?, d.bool()?))
 }
 
-/// Takes an answer to [`vector`] in.
-fn take(got: &mut Option<Got>, reply: &MOsdOpReply) -> Result<(), DecodeError> {
+/// Size and modification time.
+fn stat(output: &Bytes) -> Result<(u64, UTime), DecodeError> {
+    let mut d = Decoder::new(output);
+    Ok((d.u64()?, d.get()?))
+}
+
+/// Takes an answer to [`vector`] in; false if the object has changed since the first.
+fn take(got: &mut Option<Got>, reply: &MOsdOpReply) -> Result<bool, DecodeError> {
     let out = |i: usize| reply.ops.get(i).map(|o| o.op.indata.clone()).unwrap_or_default();
     let Some(have) = got else {
-        let stat = out(0);
-        let mut d = Decoder::new(&stat);
-        let (size, mtime) = (d.u64()?, d.get()?);
+        let (size, mtime) = stat(&out(0))?;
         let names: Vec<(Bytes, Bytes)> = Decoder::new(&out(1)).get()?;
         // As they are stored: users' names have a mark in front.
         let attrs = names.into_iter().map(|(k, v)| ([b"_", &k[..]].concat().into(), v)).collect();
         let (omap, more_omap) = page(&out(3))?;
         let (version, omap_header, data) = (reply.user_version, out(2), out(4).to_vec());
         *got = Some(Got { version, size, mtime, data, attrs, omap_header, omap, more_omap });
-        return Ok(());
+        return Ok(true);
     };
-    let next = out(1);
+    if stat(&out(1))? != (have.size, have.mtime) {
+        return Ok(false);
+    }
+    let next = out(2);
     if (have.data.len() as u64) < have.size {
         have.data.extend_from_slice(&next);
     } else {
@@ -109,7 +117,7 @@ fn take(got: &mut Option<Got>, reply: &MOsdOpReply) -> Result<(), DecodeError> {
         have.more_omap = more && !entries.is_empty();
         have.omap.extend(entries);
     }
-    Ok(())
+    Ok(true)
 }
 
 impl Got {
@@ -212,7 +220,11 @@ impl Osd {
             }
             r if r < 0 => self.fetched(&job, Fetched::Failed(-r)),
             _ => match take(&mut job.got, reply) {
-                Ok(()) => match job.got.take_if(|g| g.is_whole()) {
+                Ok(false) => {
+                    job.got = None;
+                    self.ask_source(job);
+                }
+                Ok(true) => match job.got.take_if(|g| g.is_whole()) {
                     Some(got) => {
                         let whole = got.into_object(job.source.clone());
                         self.fetched(&job, whole);

@@ -25,7 +25,7 @@ use bytes::Bytes;
 use spirula_messages::ceph::osd::{MOsdOpReply, OpResult, flag};
 use spirula_messages::cluster::pg::{PgTxn, RepAck, TxnKind};
 use spirula_types::transaction::{MetaOp, ObjectOp, ObjectUpdate, Transaction};
-use spirula_types::{Dirty, EVersion, Epoch, HObject, Peer, errno, hash};
+use spirula_types::{Dirty, EVersion, EntityType, Epoch, HObject, Peer, errno, hash};
 use std::collections::{HashMap, HashSet, VecDeque};
 
 /// Log entries kept for the sake of missing objects, at most.
@@ -43,6 +43,13 @@ pub(crate) struct Queued {
     fetched: Option<Box<Fetched>>,
 }
 
+impl Queued {
+    /// An OSD reads the source of a copy. Clients' requests have no order with it.
+    fn is_source_read(&self) -> bool {
+        !self.class.write && self.op.reqid.name.kind == EntityType::Osd as u8
+    }
+}
+
 /// An object in use.
 #[derive(Debug, Default)]
 struct Context {
@@ -53,10 +60,27 @@ struct Context {
     queue: VecDeque<Queued>,
     /// The first request waits for a read.
     parked: bool,
+    /// A request of the queue that waits for the object it is to copy: meanwhile sources of other
+    /// copies are read here, so that copies cannot wait for each other in a circle.
+    copying: Option<OpId>,
     /// When it was last used, for eviction.
     used: u64,
     /// What was read from shards for the first request.
     pieces: Vec<Piece>,
+}
+
+impl Context {
+    /// Puts the request that may be executed next in front; false if there is none.
+    fn next_is_first(&mut self) -> bool {
+        if self.copying.is_none() || self.queue.front().is_some_and(Queued::is_source_read) {
+            return !self.queue.is_empty();
+        }
+        let Some(at) = self.queue.iter().position(Queued::is_source_read) else { return false };
+        if let Some(q) = self.queue.remove(at) {
+            self.queue.push_front(q);
+        }
+        true
+    }
 }
 
 /// Requests and object contexts of a PG.
@@ -138,6 +162,7 @@ impl Ops {
         for (object, c) in &mut self.contexts {
             let before = c.queue.len();
             keep(&mut c.queue, &mut c.parked);
+            c.copying = c.copying.filter(|id| c.queue.iter().any(|q| q.op.id == *id));
             if c.queue.len() != before {
                 self.pending.push(object.clone());
             }
@@ -429,14 +454,15 @@ impl Pg {
             return;
         };
         let context = self.ops.context(&object);
-        match context.queue.front_mut() {
-            Some(first) if first.op.id == op => {
-                context.parked = false;
-                if let Some(f) = fetched {
-                    first.fetched = Some(Box::new(f));
-                }
+        if context.copying == Some(op) {
+            context.copying = None;
+            if let Some(q) = context.queue.iter_mut().find(|q| q.op.id == op) {
+                q.fetched = fetched.map(Box::new);
             }
-            _ => return,
+        } else if context.queue.front().is_some_and(|first| first.op.id == op) {
+            context.parked = false;
+        } else {
+            return;
         }
         self.run_object(&object, cx);
     }
@@ -461,11 +487,11 @@ impl Pg {
                 self.ops.again = true;
                 return;
             }
-            let Some(context) = self.ops.contexts.get(object) else { return };
-            let Some(first) = context.queue.front() else { return };
-            if context.parked {
+            let Some(context) = self.ops.contexts.get_mut(object) else { return };
+            if context.parked || !context.next_is_first() {
                 return;
             }
+            let Some(first) = context.queue.front() else { return };
             let (write, inflight) = (first.class.write, context.inflight);
             if write && self.answered_before(object, cx) {
                 continue;
@@ -583,10 +609,10 @@ impl Pg {
                 false
             }
             Err(Pause::Fetch(source)) => {
-                context.parked = true;
+                context.copying = Some(id);
                 self.ops.parked.insert(id, Some(object.clone()));
                 cx.out.push(PgEffect::Fetch(id, source));
-                false
+                true
             }
             Err(Pause::Full) => {
                 // No answer: the client sends it again when the pool has room.
