@@ -188,6 +188,8 @@ pub struct Osd {
     pub(crate) pg_cfg: Arc<PgConfig>,
     pub(crate) maps: Maps,
     pub(crate) leases: Leases,
+    /// Peers whose stores have no room, as they say.
+    pub(crate) full_peers: BTreeSet<OsdId>,
     pub(crate) life: Life,
     /// Why it stopped by itself.
     pub(crate) failure: Option<String>,
@@ -322,6 +324,7 @@ impl Osd {
             pg_cfg,
             maps,
             leases: Leases::new(LEASE_MS, leases_from),
+            full_peers: BTreeSet::new(),
             life: Life::Booting,
             failure: None,
             live: false,
@@ -504,9 +507,11 @@ impl Osd {
             return;
         }
         let forced = msg.has_flag(flag::FULL_FORCE);
-        if grows(&msg.ops) && (self.is_failsafe_full() || !forced && self.is_full()) {
+        let no_room = |me: &Self| me.is_failsafe_full() || me.has_full_member(msg.spg.pg);
+        if grows(&msg.ops) && (!forced && self.is_full() || no_room(self)) {
             // As Ceph: a client that wants to know is told; the others get no answer and send
-            // again when the map no longer says "full". Nobody can force his way to a store without any room.
+            // again when the map no longer says "full". Nobody can force his way to a store without any room, be it
+            // ours or another member's.
             self.reporter.full(true);
             if msg.has_flag(flag::FULL_TRY) {
                 let reply = MOsdOpReply::to(&msg, self.maps.epoch(), -errno::ENOSPC);
@@ -986,6 +991,7 @@ impl Daemon for Osd {
             self.keep_links(now);
             self.keep_copies(now);
             self.follow_knobs();
+            self.refuse_when_full();
             self.start_scrub(now);
             if now >= self.next_renewal {
                 self.next_renewal = now + RENEW;

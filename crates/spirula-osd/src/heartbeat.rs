@@ -89,12 +89,18 @@ impl Osd {
             epoch: self.maps.epoch(),
             sent_ms: p.sent_ms,
             lease_ms: u32::try_from(lease).unwrap_or(u32::MAX),
+            full: self.is_failsafe_full(),
         };
         session.link.send(pong.into_message(0));
     }
 
     /// A peer answers.
     pub(crate) fn ponged(&mut self, link: LinkId, from: OsdId, p: &OsdPong) {
+        if p.full {
+            self.full_peers.insert(from);
+        } else {
+            self.full_peers.remove(&from);
+        }
         self.leases.take(from, p.sent_ms, u64::from(p.lease_ms), p.epoch, self.maps.epoch());
         if self.peers.heard(link, clock::monotonic(), self.grace()) {
             self.report_peer(from, Duration::ZERO, None, true);

@@ -268,6 +268,23 @@ impl Osd {
         self.sched.grant();
     }
 
+    /// Ends what we take part in as a target when there is no room left for it: backfill above
+    /// `backfillfull_ratio` as in Ceph, recovery by the log when nothing that grows is written any more.
+    pub(crate) fn refuse_when_full(&mut self) {
+        let full = |backfill: bool| if backfill { self.is_too_full(true) } else { self.is_failsafe_full() };
+        let ends = |(id, what): &(SpgId, Reservation)| match what {
+            Reservation::Local { .. } => false,
+            Reservation::Remote { backfill, .. } => {
+                full(*backfill) && !self.pgs.get(id).is_some_and(spirula_pg::Pg::holds_nothing)
+            }
+        };
+        let ended: Vec<(SpgId, Reservation)> = self.sched.granted.iter().copied().filter(ends).collect();
+        for (id, what) in ended {
+            self.unreserve(id, what);
+            self.feed_pg(id, PgEvent::Refused(what));
+        }
+    }
+
     /// Some PGs' recovery goes before others', or no longer.
     pub(crate) fn forced(&mut self, o: &OsdForce) {
         let led = |id: &SpgId| o.pgs.contains(&id.pg);

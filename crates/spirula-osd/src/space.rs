@@ -6,6 +6,7 @@ use spirula_maps::osdmap::state;
 use spirula_maps::{OsdMap, PgPool};
 use spirula_messages::ceph::{OsdOp, op};
 use spirula_store::{Algorithm, Checksum, CompressionMode, PoolOptions, Statfs};
+use spirula_types::PgId;
 
 /// Most space of a store that is not offered, bytes.
 const KEPT_BACK: u64 = 256 << 20;
@@ -47,6 +48,13 @@ impl Osd {
     /// So full that not even what a client forces is written (Ceph's `osd_failsafe_full_ratio`)?
     pub(crate) fn is_failsafe_full(&self) -> bool {
         self.is_above(FAILSAFE_RATIO)
+    }
+
+    /// Is a member of the PG so full? Its disk may be smaller than ours; a write that it has no room for would stop it.
+    pub(crate) fn has_full_member(&self, pg: PgId) -> bool {
+        let Some(map) = self.maps.map().filter(|_| !self.full_peers.is_empty()) else { return false };
+        let placed = map.pg_to_up_acting(pg);
+        placed.up.iter().chain(&placed.acting).any(|o| self.full_peers.contains(o))
     }
 
     /// Too full to be the target of a backfill, or of recovery by the log?

@@ -326,7 +326,7 @@ pub enum PgEvent {
     },
     /// The answer to [`PgEffect::Reserve`].
     Reserved(Reservation),
-    /// The other answer: this OSD is too full to be a target.
+    /// The other answer, or what may follow [`PgEvent::Reserved`] later: this OSD is too full to be a target.
     Refused(Reservation),
     /// Recovery (or backfill) of this PG goes before that of others, or no longer.
     Force {

@@ -962,6 +962,8 @@ ping! {
         sent_ms: u64,
         /// Length of the lease from `sent_ms` on, milliseconds; 0 for none.
         lease_ms: u32,
+        /// Its store has no room for anything that grows.
+        full: bool,
     }
 }
 
@@ -1100,7 +1102,7 @@ mod tests {
                 3
             ]);
         assert_eq!(PgAcks::from_message(&a.clone().into_message(1)).unwrap(), a);
-        let p = OsdPong { osd: 1, epoch: 2, sent_ms: 3, lease_ms: 4 };
+        let p = OsdPong { osd: 1, epoch: 2, sent_ms: 3, lease_ms: 4, full: true };
         assert_eq!(OsdPong::from_message(&p.into_message(1)).unwrap(), p);
     }
 

@@ -122,7 +122,7 @@ impl Pg {
         }
     }
 
-    /// Our own OSD is too full to be a target.
+    /// Our own OSD is too full to be a target, or has become so.
     pub(crate) fn on_refused(&mut self, what: Reservation, cx: &mut Cx<'_>) {
         if self.reservations.remove(&what)
             && let Reservation::Remote { primary, .. } = what
@@ -144,23 +144,22 @@ impl Pg {
         }
     }
 
-    /// A target lets us, or has no room.
+    /// A target lets us, or has no room (any more).
     pub(crate) fn on_remote_reserved(&mut self, from: Peer, granted: bool, cx: &mut Cx<'_>) {
         let Role::Active(a) = &mut self.role else { return };
-        let Stage::Remote { left, backfill } = &mut a.recovery.stage else { return };
-        let backfill = *backfill;
-        if left.first() != Some(&from) {
-            return;
-        }
-        if granted {
-            left.remove(0);
-            self.reserve_next(cx);
-        } else {
-            a.recovery.too_full = Some(backfill);
-            a.asked_ms = cx.now.mono_ms;
-            self.release(cx);
-            cx.out.push(PgEffect::StateChanged);
-        }
+        let backfill = match &mut a.recovery.stage {
+            Stage::Remote { left, .. } if granted && left.first() == Some(&from) => {
+                left.remove(0);
+                return self.reserve_next(cx);
+            }
+            // One that let us may become too full later.
+            Stage::Remote { backfill, .. } | Stage::Running { backfill } if !granted => *backfill,
+            _ => return,
+        };
+        a.recovery.too_full = Some(backfill);
+        a.asked_ms = cx.now.mono_ms;
+        self.release(cx);
+        cx.out.push(PgEffect::StateChanged);
     }
 
     fn reserve_next(&mut self, cx: &mut Cx<'_>) {
