@@ -193,7 +193,12 @@ class Alike(Likeness):
         c.wait_clean()
         assert target in self.pg(pgid)['acting'] and copied() > held
 
-    def test_6_placement_follows_in_steps(self):
+
+class Paced(Likeness):
+    """Placement follows `pgp_num` in steps; of what this cluster holds, all is in one pool."""
+    args = ['--osds', '4', '--osd-size', '2G']
+
+    def test_1_placement_follows_in_steps(self):
         c = self.c
         self.pool('paced', 2, 1, 32)
         self.put('paced', 0, 400)

@@ -222,6 +222,8 @@ class ErasurePools(Erasure):
         assert int(out.split()[0]) > 20, out
 
     def pgs(self, pool, n):
+        # How placement is paced is tested in test_alike.
+        self.c.ceph('config', 'set', 'mgr', 'target_max_misplaced_ratio', '1')
         self.c.ceph('osd', 'pool', 'set', pool, 'pg_num', str(n))
         self.wait_pgs(pool, n)
 

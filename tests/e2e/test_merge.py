@@ -8,6 +8,8 @@ class Merges(Loaded):
     args = ['--osds', '4']
 
     def pool(self, name, pg_num):
+        # How placement is paced is tested in test_alike.
+        self.c.ceph('config', 'set', 'mgr', 'target_max_misplaced_ratio', '1')
         self.c.ceph('osd', 'pool', 'create', name, str(pg_num), str(pg_num))
         self.c.wait_clean()
 
@@ -16,8 +18,9 @@ class Merges(Loaded):
         while True:
             p = next(p for p in self.c.json('osd', 'pool', 'ls', 'detail') if p['pool_name'] == pool)
             if p['pg_num'] == n and p['pg_num_target'] == n:
-                assert p['pg_placement_num'] == n, p
-                return self.c.wait_clean()
+                # More PGs are placed like those they come from until all are there.
+                if p['pg_placement_num'] == n:
+                    return self.c.wait_clean()
             assert time.time() < deadline, f'{p}\n{self.c.ceph("health", "detail").out}'
             time.sleep(0.2)
 

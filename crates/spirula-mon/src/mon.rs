@@ -14,6 +14,7 @@ use crate::failure::OsdTracker;
 use crate::image::Stored;
 use crate::merges::MergeTracker;
 use crate::mgr::MgrTracker;
+use crate::placement::PlacementTracker;
 use crate::quorum::{After, Ask, GID_STEP, GlobalIds, Quorum};
 use crate::session::Session;
 use crate::state::{LoadError, State};
@@ -117,6 +118,7 @@ pub struct Mon {
     pub(crate) mgr: MgrTracker,
     pub(crate) osds: OsdTracker,
     pub(crate) merges: MergeTracker,
+    pub(crate) placement: PlacementTracker,
     /// The OSDs that the last OSD map showed up, and its epoch.
     pub(crate) up_before: (Epoch, BTreeSet<OsdId>),
     /// Facts about ourselves, for `mon metadata`.
@@ -185,6 +187,7 @@ impl Mon {
             mgr: MgrTracker::default(),
             osds: OsdTracker::default(),
             merges: MergeTracker::default(),
+            placement: PlacementTracker::default(),
             up_before: (0, BTreeSet::new()),
             metadata: BTreeMap::new(),
             settings: RefCell::default(),
@@ -606,6 +609,7 @@ impl Mon {
             Request::Tick => {
                 self.tick_osds(work);
                 self.step_merges(work);
+                self.step_placement(work);
                 self.tick_mgr(work);
                 self.tick_mutes(work);
                 self.tick_auth(work);

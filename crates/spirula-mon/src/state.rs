@@ -547,6 +547,11 @@ impl State {
         self.option("mon", name).parse().unwrap_or(0.0)
     }
 
+    /// A manager's option as a number; 0 if it is none.
+    pub fn option_of_mgr(&self, name: &str) -> f64 {
+        self.option("mgr", name).parse().unwrap_or(0.0)
+    }
+
     /// A monitor option as a whole number; 0 if it is none.
     pub fn option_u64(&self, name: &str) -> u64 {
         let text = self.option("mon", name);

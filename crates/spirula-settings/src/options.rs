@@ -253,6 +253,13 @@ pub const OPTIONS: &[OptionDef] = &[
     o("log_to_stderr", Bool, Basic, "true", "log messages go to stderr (ignored)"),
     o("mds_cache_memory_limit", Size, Basic, "4294967296", "memory a metadata server aims at"),
     o("mgr_stats_period", Int, Basic, "5", "seconds between a daemon's reports to the manager"),
+    o(
+        "target_max_misplaced_ratio",
+        Float,
+        Basic,
+        "0.050000",
+        "share of all copies that changes of pgp_num may misplace at a time",
+    ),
     o("mgr_tick_period", Secs, Advanced, "2", "seconds between a manager's beacons"),
     o("mon_allow_pool_delete", Bool, Advanced, "false", "pools may be deleted"),
     o("mon_allow_pool_size_one", Bool, Advanced, "true", "pools with a single copy may be made"),

@@ -254,6 +254,8 @@ impl Scene {
             failure_domain: "host".into(),
             defaults: [
                 ("osd_pool_default_size".to_owned(), "3".to_owned()),
+                // The liveness phase is not to wait for many small steps.
+                ("target_max_misplaced_ratio".to_owned(), "1".to_owned()),
                 ("mon_osd_min_up_ratio".to_owned(), "0".to_owned()),
                 ("osd_pool_default_min_size".to_owned(), min_size.to_owned()),
             ]

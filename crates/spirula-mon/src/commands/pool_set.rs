@@ -154,7 +154,8 @@ fn set(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
             "size" => set_size(ctx, id, number()?, sure)?,
             "min_size" => set_min_size(ctx, id, number()?)?,
             "pg_num" => set_pg_num(ctx, id, number()?)?,
-            "pgp_num" | "pgp_num_actual" => set_pgp_num(ctx, id, number()?)?,
+            "pgp_num" => set_pgp_num(ctx, id, number()?, false)?,
+            "pgp_num_actual" => set_pgp_num(ctx, id, number()?, true)?,
             "crush_rule" => set_rule(ctx, id, &val)?,
             "pg_autoscale_mode" => {
                 let mode = autoscale_mode(&val).ok_or_else(|| (EINVAL, format!("specified invalid mode {val}")))?;
@@ -296,7 +297,6 @@ fn set_pg_num(ctx: &mut CommandCtx<'_>, id: PoolId, n: u32) -> Result<(), (i32, 
         // PGs that are to be merged are placed alike first; the rest is done one by one (`merges`).
         p.pg_num_target = n;
         p.pgp_num_target = if together { n } else { p.pgp_num_target.min(n) };
-        p.pgp_num = p.pgp_num_target.min(p.pgp_num);
         p.pg_num_pending = p.pg_num;
         return Ok(());
     }
@@ -304,7 +304,7 @@ fn set_pg_num(ctx: &mut CommandCtx<'_>, id: PoolId, n: u32) -> Result<(), (i32, 
     p.pg_num_target = n;
     p.pg_num_pending = n;
     if together {
-        p.pgp_num = n;
+        // Placement follows step by step (`placement`).
         p.pgp_num_target = n;
     }
     // Clients resend what they sent to a PG that is now split.
@@ -314,7 +314,8 @@ fn set_pg_num(ctx: &mut CommandCtx<'_>, id: PoolId, n: u32) -> Result<(), (i32, 
     Ok(())
 }
 
-fn set_pgp_num(ctx: &mut CommandCtx<'_>, id: PoolId, n: u32) -> Result<(), (i32, String)> {
+/// `at_once`: without pacing, and leaving the target as it is (Ceph's `pgp_num_actual`).
+fn set_pgp_num(ctx: &mut CommandCtx<'_>, id: PoolId, n: u32, at_once: bool) -> Result<(), (i32, String)> {
     let pool = ctx.work.osd().pool(id).cloned().unwrap_or_default();
     if pool.has_flag(flag::NOPGCHANGE) {
         return Err((
@@ -329,8 +330,11 @@ fn set_pgp_num(ctx: &mut CommandCtx<'_>, id: PoolId, n: u32) -> Result<(), (i32,
         return Err((EINVAL, format!("specified pgp_num {n} > pg_num {}", pool.pg_num)));
     }
     let p = edit(ctx, id)?;
-    p.pgp_num = n;
-    p.pgp_num_target = n;
+    if at_once {
+        p.pgp_num = n;
+    } else {
+        p.pgp_num_target = n;
+    }
     Ok(())
 }
 
