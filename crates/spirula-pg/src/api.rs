@@ -481,6 +481,9 @@ pub struct PgConfig {
     pub push_bytes: u64,
     /// Objects under recovery at a time in one PG (those that clients wait for come on top).
     pub push_window: usize,
+    /// An OSD that lacks more log entries and objects than this becomes primary only when they are recovered
+    /// (Ceph's `osd_async_recovery_min_cost`).
+    pub primary_lag: u64,
     /// Objects compared in one step of a backfill.
     pub scan_objects: usize,
     /// Objects compared at a time by a scrub; a deep one takes a quarter of that.
@@ -563,6 +566,7 @@ impl Default for PgConfig {
             contexts: 64,
             push_bytes: 4 << 20,
             push_window: 8,
+            primary_lag: 100,
             scan_objects: 256,
             scrub_chunk: 16,
             remove_batch: 64,

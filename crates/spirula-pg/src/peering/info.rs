@@ -164,7 +164,10 @@ impl Pg {
         };
         let choice = auth.and_then(|auth| match pool.shape {
             Some(shape) => choose_erasure(&infos, auth, &view.up, &view.acting, pool.size, shape.k),
-            None => Some(choose(&infos, auth, &view.up, &view.acting, view.up_primary, pool.size)),
+            None => {
+                let lag = self.cfg.primary_lag;
+                Some(choose(&infos, auth, &view.up, &view.acting, view.up_primary, pool.size, lag))
+            }
         });
         let Some(choice) = choice else {
             p.phase = Phase::Incomplete { bound: is_bound(&infos) };
