@@ -802,7 +802,7 @@ impl Osd {
         });
         self.perf.ops += 1;
         self.perf.latency.add(took);
-        self.sched.pacer.answered(took);
+        self.sched.pacer.answered(clock::monotonic(), took);
         if p.write {
             self.perf.writes += 1;
             self.perf.in_bytes += p.bytes;

@@ -2,13 +2,15 @@
 //! clients' latency allows.
 //!
 //! The OSD measures its clients' requests. Their 99th percentile while nothing goes on in the
-//! background is the base; while something does, the rate of background work (bytes per second)
+//! background is the base: what it usually was in the last seconds of that, so that a moment in which all stood still (an
+//! OSD died, or came back) does not pass for what clients are used to. While something goes on, the rate of background work (bytes per second)
 //! rises as long as the percentile stays below [`TARGET`] times the base, and falls when it does
-//! not. A base is measured anew, by a short pause of the work, when none is known or when the rate has
+//! not; requests that came before it began say nothing of it. It begins slowly. A base is measured anew, by a short pause of the work, when none is known or when the rate has
 //! been at its floor for long: the clients may simply ask for more than before.
 //!
 //! Pure: time is given. What is paced is the shell's affair ([`crate::sched`]).
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 /// Percentile wanted at most, in multiples of the base. The promise is 2; the rest is for noise.
@@ -28,7 +30,11 @@ const BUCKETS: usize = 120;
 /// Slowest background work beside clients, bytes per second.
 const FLOOR: f64 = (4 << 20) as f64;
 /// With what it begins beside clients.
-const BEGIN: f64 = (64 << 20) as f64;
+const BEGIN: f64 = (24 << 20) as f64;
+/// The part of the way back to that which it goes in each slot without work.
+const FORGET: f64 = 0.1;
+/// Percentiles of slots without work of which the base is the one that two thirds do not exceed: 8 s.
+const CALM_KEPT: usize = 64;
 /// No device is faster.
 const CEILING: f64 = 8.0 * (1u64 << 30) as f64;
 /// Slots at the floor after which the base is measured again.
@@ -110,6 +116,10 @@ pub(crate) struct Pacer {
     limit: Limit,
     /// p99 without background work, µs.
     base: Option<f64>,
+    /// That of the latest slots without any, oldest first.
+    calm: VecDeque<f64>,
+    /// When the present work began.
+    work_since: Duration,
     /// Last rate beside clients.
     rate: f64,
     /// Bytes that may begin; what was begun is taken off when it is known how much it was.
@@ -131,6 +141,8 @@ impl Default for Pacer {
             refilled: Duration::ZERO,
             limit: Limit::None,
             base: None,
+            calm: VecDeque::new(),
+            work_since: Duration::ZERO,
             rate: BEGIN,
             tokens: 0.0,
             worked: 0.0,
@@ -144,14 +156,24 @@ impl Default for Pacer {
 
 impl Pacer {
     /// A client's request was answered.
-    pub fn answered(&mut self, took: Duration) {
-        self.window.add(took);
+    pub fn answered(&mut self, now: Duration, took: Duration) {
+        if now >= self.work_since + took {
+            self.window.add(took);
+        }
     }
 
     /// Background work was done: bytes moved or read.
     pub fn worked(&mut self, bytes: u64) {
+        if self.is_calm() && self.worked == 0.0 {
+            self.work_since = self.refilled;
+        }
         self.worked += bytes as f64;
         self.tokens -= bytes as f64;
+    }
+
+    /// Was there no background work for as long as the window shows?
+    fn is_calm(&self) -> bool {
+        self.idle_slots >= SLOTS as u32
     }
 
     /// Time passed. `oldest`: age of the client's request that has waited longest, if any waits.
@@ -167,14 +189,14 @@ impl Pacer {
         }
         while now >= self.slot_ends {
             self.slot_ends += SLOT;
-            self.end_slot(oldest);
+            self.end_slot(now, oldest);
         }
     }
 
-    fn end_slot(&mut self, oldest: Option<Duration>) {
+    fn end_slot(&mut self, now: Duration, oldest: Option<Duration>) {
         // What hangs is no less slow for not being answered yet.
         if let Some(age) = oldest.filter(|a| *a > SLOT) {
-            self.window.add(age);
+            self.answered(now, age);
         }
         let (in_second, _) = self.window.p99(SLOTS);
         let (recent, p99) = self.window.p99(RECENT);
@@ -188,11 +210,16 @@ impl Pacer {
             }
             return;
         }
-        let calm = self.idle_slots >= SLOTS as u32;
+        let calm = self.is_calm();
         if calm && recent >= LEAST_SAMPLES {
             // What work left behind it has passed the recent slots by now.
-            let base = self.base.map_or(p99, |b| b * 0.8 + p99 * 0.2);
-            self.base = Some(base);
+            if self.calm.len() >= CALM_KEPT {
+                self.calm.pop_front();
+            }
+            self.calm.push_back(p99);
+            let mut sorted: Vec<f64> = self.calm.iter().copied().collect();
+            sorted.sort_by(f64::total_cmp);
+            self.base = sorted.get(sorted.len() * 2 / 3).copied();
         }
         let Some(base) = self.base else {
             // Clients beside work from the start, or hardly any: see how they fare without it.
@@ -202,7 +229,7 @@ impl Pacer {
         };
         self.rest_slots = 0;
         if calm {
-            self.rate = self.rate.max(BEGIN);
+            self.rate += (BEGIN - self.rate) * FORGET;
         } else if recent >= LEAST_SAMPLES || oldest.is_some() {
             let target = (base * TARGET).max(base + NOISE_US);
             if p99 > target {
@@ -218,6 +245,7 @@ impl Pacer {
         self.floor_slots = if self.rate <= FLOOR { self.floor_slots + 1 } else { 0 };
         if self.floor_slots > FLOOR_SLOTS {
             (self.floor_slots, self.base) = (0, None);
+            self.calm.clear();
             self.set(Limit::Rest);
         } else {
             self.set(Limit::Rate(self.rate));
@@ -315,7 +343,7 @@ mod tests {
                 self.rate = self.rate * 0.95 + bytes / 0.005 * 0.05;
                 let ms = self.base_ms + self.rate / 100e6 * self.cost_ms;
                 if i % (200 / self.clients.clamp(1, 200)).max(1) == 0 && self.clients > 0 {
-                    self.pacer.answered(Duration::from_secs_f64(ms / 1e3));
+                    self.pacer.answered(self.now, Duration::from_secs_f64(ms / 1e3));
                     self.worst_ms = self.worst_ms.max(ms);
                 }
             }
@@ -391,13 +419,36 @@ mod tests {
     }
 
     #[test]
+    fn a_moment_in_which_all_stood_still_is_not_what_clients_are_used_to() {
+        let mut d = Device::new(4.0, 4.0);
+        d.run(10.0);
+        let usual = d.pacer.latencies().2.unwrap();
+        // A second in which nothing is answered, and then all at once.
+        d.clients = 0;
+        (0..200).for_each(|i| {
+            d.now += Duration::from_millis(5);
+            d.pacer.tick(d.now, Some(Duration::from_millis(5 * i)));
+        });
+        (0..16).for_each(|_| d.pacer.answered(d.now, Duration::from_secs(1)));
+        d.clients = 100;
+        d.run(0.3);
+        assert_eq!(d.pacer.latencies().2, Some(usual));
+        // Nor does it slow the work that comes then.
+        d.work = true;
+        d.run(1.0);
+        d.run(1.0);
+        assert!(d.done >= 10e6, "{}", d.done);
+        assert!(d.worst_ms <= 8.5, "{}", d.worst_ms);
+    }
+
+    #[test]
     fn a_request_that_hangs_slows_the_work() {
         let mut p = Pacer::default();
         let mut now = Duration::from_secs(9);
         for i in 0..2000u32 {
             now += Duration::from_millis(5);
             if i < 1000 {
-                p.answered(Duration::from_millis(2));
+                p.answered(now, Duration::from_millis(2));
             } else {
                 p.worked(1);
             }
