@@ -49,6 +49,12 @@ struct Window {
     at: usize,
 }
 
+impl Default for Window {
+    fn default() -> Self {
+        Self { slots: [[0; BUCKETS]; SLOTS], at: 0 }
+    }
+}
+
 fn bucket(took: Duration) -> usize {
     let us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX).max(1);
     let power = us.ilog2() as usize;
@@ -118,6 +124,8 @@ pub(crate) struct Pacer {
     base: Option<f64>,
     /// That of the latest slots without any, oldest first.
     calm: VecDeque<f64>,
+    /// When a client was answered last.
+    client_at: Duration,
     /// When the present work began.
     work_since: Duration,
     /// Last rate beside clients.
@@ -136,12 +144,13 @@ pub(crate) struct Pacer {
 impl Default for Pacer {
     fn default() -> Self {
         Self {
-            window: Window { slots: [[0; BUCKETS]; SLOTS], at: 0 },
+            window: Window::default(),
             slot_ends: Duration::ZERO,
             refilled: Duration::ZERO,
             limit: Limit::None,
             base: None,
             calm: VecDeque::new(),
+            client_at: Duration::ZERO,
             work_since: Duration::ZERO,
             rate: BEGIN,
             tokens: 0.0,
@@ -157,6 +166,12 @@ impl Default for Pacer {
 impl Pacer {
     /// A client's request was answered.
     pub fn answered(&mut self, now: Duration, took: Duration) {
+        self.client_at = now;
+        self.felt(now, took);
+    }
+
+    /// A request took this long, or waits for so long.
+    fn felt(&mut self, now: Duration, took: Duration) {
         if now >= self.work_since + took {
             self.window.add(took);
         }
@@ -166,6 +181,7 @@ impl Pacer {
     pub fn worked(&mut self, bytes: u64) {
         if self.is_calm() && self.worked == 0.0 {
             self.work_since = self.refilled;
+            self.window = Window::default();
         }
         self.worked += bytes as f64;
         self.tokens -= bytes as f64;
@@ -196,15 +212,14 @@ impl Pacer {
     fn end_slot(&mut self, now: Duration, oldest: Option<Duration>) {
         // What hangs is no less slow for not being answered yet.
         if let Some(age) = oldest.filter(|a| *a > SLOT) {
-            self.answered(now, age);
+            self.felt(now, age);
         }
-        let (in_second, _) = self.window.p99(SLOTS);
         let (recent, p99) = self.window.p99(RECENT);
         self.window.next_slot();
         self.idle_slots = if self.worked > 0.0 { 0 } else { self.idle_slots.saturating_add(1) };
         self.worked = 0.0;
         self.since_cut = self.since_cut.saturating_add(1);
-        if in_second == 0 && oldest.is_none() {
+        if now > self.client_at + SLOT * SLOTS as u32 && oldest.is_none() {
             if self.limit != Limit::None {
                 (self.limit, self.tokens) = (Limit::None, 0.0);
             }
@@ -234,7 +249,7 @@ impl Pacer {
             let target = (base * TARGET).max(base + NOISE_US);
             if p99 > target {
                 if self.since_cut >= RECENT as u32 {
-                    self.rate *= (target / p99).clamp(0.4, 0.9);
+                    self.rate *= (target / p99).clamp(0.5, 0.9);
                     self.since_cut = 0;
                 }
             } else {
@@ -356,7 +371,7 @@ mod tests {
             let b = bound(bucket(Duration::from_micros(us)));
             assert!(b >= us as f64 && b <= us as f64 * 2.0, "{us} in a bucket up to {b}");
         }
-        let mut w = Window { slots: [[0; BUCKETS]; SLOTS], at: 0 };
+        let mut w = Window::default();
         (0..990).for_each(|_| w.add(Duration::from_millis(1)));
         (0..9).for_each(|_| w.add(Duration::from_millis(50)));
         assert!(w.p99(8).1 < 2000.0, "{:?}", w.p99(8));

@@ -521,6 +521,10 @@ pub enum Bug {
     MissingNotStored,
     /// A log entry does not say which data a write changed.
     DirtyForgotten,
+    /// A change that is kept from a member that lacks the object is not noted as missing there.
+    WithheldForgotten,
+    /// Entries count as history though only copies without their data have them.
+    HollowHistory,
     /// What an object's source sends is not verified.
     CorruptSourceCopied,
     /// A failed read for recovery drops the object from the missing set.

@@ -139,8 +139,7 @@ impl Pg {
         // The second line of defence against a primary that errs about what is missing here; a bug
         // planted there takes both away.
         // A change that we do not get, and not because a backfill has not come so far.
-        let withheld =
-            entry.kind == EntryKind::Modify && txn.objects.is_empty() && entry.object <= info.last_backfill;
+        let withheld = entry.kind == EntryKind::Modify && txn.objects.is_empty() && entry.object <= info.last_backfill;
         if (self.missing.contains(&entry.object) && !planted!(self.cfg, MissingStaleOnResume)) || withheld {
             // The primary does not wait until we have the object, or has not heard yet that ours is bad.
             if entry.kind == EntryKind::Delete {

@@ -771,6 +771,7 @@ impl Pg {
         for p in active.peers.values_mut().filter(|p| p.missing.contains(object)) {
             match entry.kind {
                 EntryKind::Delete => drop(p.missing.remove(object)),
+                EntryKind::Modify if planted!(self.cfg, WithheldForgotten) => {}
                 EntryKind::Modify => drop(p.missing.written(object, version, &entry.dirty)),
                 EntryKind::Nothing => {}
             }

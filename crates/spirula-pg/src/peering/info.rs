@@ -151,6 +151,9 @@ impl Pg {
             // Nor is its record to be found after a restart.
             self.save(After::Nothing, cx);
         }
+        if planted!(self.cfg, HollowHistory) {
+            p.infos.values_mut().flatten().for_each(|i| i.hollow = false);
+        }
         let infos: BTreeMap<Peer, &PgInfo> =
             p.infos.iter().filter(|(o, _)| view.is_up(o.osd)).filter_map(|(o, i)| Some((*o, i.as_ref()?))).collect();
         if infos.is_empty() {

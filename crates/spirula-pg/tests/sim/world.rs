@@ -47,7 +47,8 @@ impl Rng {
 pub struct Pace {
     deliver: usize,
     commit: usize,
-    local: usize,
+    /// Turns, reservations, and data that was read.
+    pub local: usize,
     map: usize,
     client_map: usize,
     tick: usize,
