@@ -998,6 +998,7 @@ mod tests {
             lec: 6,
             last_backfill: HObject::max(),
             missing: 3,
+            hollow: true,
             scrub: ScrubHistory { last: EVersion::new(9, 90), repaired: 2, ..ScrubHistory::default() },
         }
     }
