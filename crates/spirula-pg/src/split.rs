@@ -99,14 +99,13 @@ impl Pg {
 impl Pg {
     /// Where the log of a PG that comes out of a split begins, given its entries. The parent's
     /// tail may lie behind all that other members have of this part, because what was there went
-    /// to a sibling; in an erasure-coded PG those members are needed, so it is the part's own
-    /// newest trimmed entry, as far as that is remembered.
+    /// to a sibling, and then it would look as if they lacked something; so it is the part's own
+    /// newest trimmed entry, as far as that is remembered. If there is none, the log reaches back
+    /// to the beginning in an erasure-coded PG, where those members are needed; a replicated one
+    /// finds among its members who can go on ([`choose`](crate::peering)).
     fn tail_after_split(&self, tail: EVersion, entries: &[LogEntry]) -> EVersion {
-        if !self.is_erasure() {
-            return tail;
-        }
         let trimmed = entries.iter().map(|e| e.version).filter(|v| *v <= tail).max();
-        let remembers_all = self.log.dups().count() + self.log.len() < self.cfg.dups_tracked;
+        let remembers_all = self.is_erasure() && self.log.dups().count() + self.log.len() < self.cfg.dups_tracked;
         trimmed.unwrap_or(if remembers_all { EVersion::default() } else { tail })
     }
 }

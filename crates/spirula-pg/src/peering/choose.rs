@@ -119,9 +119,12 @@ pub(crate) fn choose(
 ) -> Choice {
     let zero = EVersion::default();
     let auth_tail = infos.get(&auth).map_or(zero, |i| i.log_tail());
-    // An OSD that has nothing is at the beginning of the history, if the log reaches back there.
+    let auth_head = infos.get(&auth).map_or(zero, |i| i.last_update());
+    // An OSD that has nothing is at the beginning of the history, if the log reaches back there. A log that
+    // begins behind the authoritative one's end does not meet it: in a split the newest entries of the one
+    // went to a sibling, and the other had been trimmed up to there.
     let usable = |osd: Peer, oldest: EVersion| match infos.get(&osd) {
-        Some(i) => i.is_whole() && i.last_update() >= oldest,
+        Some(i) => i.is_whole() && i.last_update() >= oldest && i.log_tail() <= auth_head,
         None => oldest == zero,
     };
     let newest = infos.get(&auth).map_or(zero, |i| i.last_update()).version;
@@ -216,6 +219,14 @@ mod tests {
         let auth = find_auth(&infos, acting[0]).unwrap();
         let c = choose(&infos, auth, up, acting, up[0], 3, 50);
         (Peer::places(&c.want, 3), Peer::places(&c.backfill, 3))
+    }
+
+    #[test]
+    fn a_primary_whose_log_begins_behind_the_authoritative_one_is_backfilled_and_not_the_one_that_has_all() {
+        // osd.0 wrote on without the others; the activation of 26 did not see that.
+        let all = [(0, info(3, 15, 8)), (1, info(26, 7, 0))];
+        assert_eq!(pick(&all, &[0, 1], &[0, 1]), (vec![1], vec![0]));
+        assert_eq!(pick(&all, &[1, 0], &[1, 0]), (vec![1], vec![0]));
     }
 
     #[test]
