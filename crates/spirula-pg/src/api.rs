@@ -529,6 +529,8 @@ pub enum Bug {
     CorruptSourceCopied,
     /// A failed read for recovery drops the object from the missing set.
     FailedReadForgotten,
+    /// A PG counts as clean when its last object is written, not when it is durable.
+    CleanBeforeDurable,
     /// A lost answer of the monitor is not asked for again.
     NoRetry,
     /// A primary activates without hearing older intervals.

@@ -351,10 +351,12 @@ impl Pg {
             let only_moves = self.degraded() == 0;
             let held = view.permits.no_backfill || (view.permits.no_rebalance && only_moves);
             self.want_stage(Some(true), held, cx);
-        } else {
+        } else if a.recovery.ops.is_empty() || planted!(self.cfg, CleanBeforeDurable) {
             self.want_stage(None, false, cx);
             self.recovered(cx);
         }
+        // Else what was missing is on its way to our disk: it counts when it is there
+        // ([`Pg::object_done`] comes back here), since copies that nobody needs are deleted then.
     }
 
     /// Every member is whole.

@@ -525,6 +525,7 @@ fn sim_planted_bugs_are_caught() {
         Bug::HollowHistory,
         Bug::CorruptSourceCopied,
         Bug::FailedReadForgotten,
+        Bug::CleanBeforeDurable,
         Bug::NoRetry,
         Bug::PastIgnored,
         Bug::NoUpThru,

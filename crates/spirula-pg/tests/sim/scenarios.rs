@@ -80,8 +80,52 @@ pub fn with_bug(bug: Bug, seed: u64) -> bool {
         Bug::WithheldForgotten | Bug::HollowHistory => withheld(seed, Some(bug)).is_err(),
         Bug::CorruptSourceCopied | Bug::FailedReadForgotten => damaged(seed, Some(bug)).is_err(),
         Bug::ScrubBesideWrites | Bug::ScrubShallow | Bug::RepairTrustsPrimary => scrubbed(seed, Some(bug)).is_err(),
+        Bug::CleanBeforeDurable => moved(seed, Some(bug)).is_err(),
         Bug::FoldUnchecked | Bug::FoldForgetsRequests => merges(seed, Some(bug)).is_err(),
         _ => false,
+    }
+}
+
+/// The only copy moves to another OSD and back. Who has the old one deletes it when it is told
+/// to; the new one is then on the disk, whatever maps came meanwhile.
+fn moved(seed: u64, bug: Option<Bug>) -> Result<(), String> {
+    let mut w = World::new(seed, 2, 1, 1, 3);
+    bug.into_iter().for_each(|b| w.plant(b));
+    // The log tells everything: the new one serves at once and fetches what it lacks.
+    Arc::make_mut(&mut w.cfg).log_keep = 10_000;
+    w.pace = w.pace.calm().slow_disks();
+    (w.pace.objects, w.pace.under_way, w.pace.appends) = (4, 1, 50);
+    (0..2).for_each(|id| w.start(id));
+    place(&mut w, 0..1);
+    until_active(&mut w);
+    run(&mut w, 1500);
+    for round in 1..6 {
+        let (from, to) = ((round + 1) % 2, round % 2);
+        place(&mut w, to..to + 1);
+        let gone = |w: &World| w.nodes[from as usize].store.applied.objects.is_empty();
+        for step in 0..8000 {
+            w.step();
+            if gone(&w) {
+                break;
+            }
+            if step % 150 == 0 {
+                w.change_map(|_| {});
+            }
+        }
+        w.crash(to);
+        w.mark_down(to);
+        run(&mut w, 200);
+        w.start(to);
+        until_active(&mut w);
+        run(&mut w, 4000);
+    }
+    settle(&mut w).and_then(|()| verify(&w))
+}
+
+#[test]
+fn the_last_old_copy_goes_when_the_new_one_is_on_its_disk() {
+    for seed in 0..20 {
+        moved(seed, None).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
     }
 }
 

@@ -98,6 +98,11 @@ impl Pace {
         pace
     }
 
+    /// Transactions become durable late.
+    pub fn slow_disks(self) -> Self {
+        Self { commit: 6, commits: 1, ..self }
+    }
+
     /// A healthy network and disk.
     pub fn calm(self) -> Self {
         Self { deliver: 60, commit: 30, map: 20, client_map: 10, ping: 1, messages: 8, commits: 10, ms: 1, ..self }
