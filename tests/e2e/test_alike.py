@@ -193,6 +193,32 @@ class Alike(Likeness):
         c.wait_clean()
         assert target in self.pg(pgid)['acting'] and copied() > held
 
+    def test_6_norebalance_holds_what_is_only_misplaced(self):
+        """Recovery by the log, and backfill of what is degraded, go on (as in Ceph's `start_recovery_ops`)."""
+        c = self.c
+        pgid = self.pool('nr', 2, 1)
+        # More than the log keeps, so that another OSD is backfilled.
+        for _ in range(2):
+            self.put('nr', 0, 2000)
+        c.ceph('osd', 'set', 'norebalance')
+        a, b = self.pg(pgid)['acting']
+        self.osd('stop', b)
+        self.put('nr', 0, 50)
+        self.osd('start', b)
+        c.wait_clean()
+        other = next(o for o in range(4) if o not in (a, b))
+        c.ceph('osd', 'pg-upmap-items', pgid, str(b), str(other))
+        self.until('misplaced', lambda: 'remapped' in self.state(pgid) and 'backfill' in self.state(pgid))
+        time.sleep(3)
+        p = self.pg(pgid)
+        assert 'remapped' in p['state'] and 'degraded' not in p['state'] and other not in p['acting'], p
+        # Its old place goes: now a copy is missing.
+        self.osd('stop', b)
+        self.until('filled', lambda: (p := self.pg(pgid))['state'] == 'active+clean' and other in p['acting'])
+        self.osd('start', b)
+        c.ceph('osd', 'unset', 'norebalance')
+        c.wait_clean()
+
 
 class Paced(Likeness):
     """Placement follows `pgp_num` in steps; of what this cluster holds, all is in one pool."""
