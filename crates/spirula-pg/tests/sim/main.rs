@@ -577,19 +577,6 @@ fn gone(mut w: World, seed: u64) {
     }
 }
 
-proptest::proptest! {
-    #![proptest_config(proptest::prelude::ProptestConfig {
-        cases: 20, max_shrink_iters: 0, failure_persistence: None, ..Default::default()
-    })]
-
-    #[test]
-    fn prop_any_seed_loses_nothing(seed: u64) {
-        if let Err(e) = run(seed) {
-            panic!("{e}");
-        }
-    }
-}
-
 #[test]
 fn one_seed() {
     let seed = std::env::var("SIM_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(1);
