@@ -138,17 +138,14 @@ impl Pg {
         }
         // The second line of defence against a primary that errs about what is missing here; a bug
         // planted there takes both away.
-        // A change that we do not get, and not because a backfill has not come so far.
-        let withheld = entry.kind == EntryKind::Modify && txn.objects.is_empty() && entry.object <= info.last_backfill;
-        if (self.missing.contains(&entry.object) && !planted!(self.cfg, MissingStaleOnResume)) || withheld {
-            // The primary does not wait until we have the object, or has not heard yet that ours is bad.
-            if entry.kind == EntryKind::Delete {
+        if self.missing.contains(&entry.object) && !planted!(self.cfg, MissingStaleOnResume) {
+            // Written before the primary heard that this copy is bad: it will be replaced whole.
+            let delete = entry.kind == EntryKind::Delete;
+            if delete {
                 self.missing.remove(&entry.object);
             } else if entry.kind == EntryKind::Modify {
                 txn.objects.clear();
-                if !self.missing.written(&entry.object, entry.version, &entry.dirty) {
-                    tracing::error!(pg = %self.id, %from, object = %entry.object, "a change is kept from us that we do not lack");
-                }
+                self.missing.set(entry.object.clone(), entry.version, EVersion::default());
             }
             missing_changed = true;
         }

@@ -108,17 +108,6 @@ impl Missing {
         self.items.insert(object, item);
     }
 
-    /// An object was written whose change the copy did not get. True if it lacked the object before, as it should have.
-    pub fn written(&mut self, object: &HObject, version: EVersion, dirty: &Dirty) -> bool {
-        let old = self.items.get(object).cloned();
-        let known = old.is_some();
-        let mut item = old.unwrap_or_default();
-        item.need = version;
-        item.dirty.merge(dirty);
-        self.put(object.clone(), item);
-        known
-    }
-
     /// The object is there, or not wanted any more.
     pub fn remove(&mut self, object: &HObject) -> Option<MissingItem> {
         let item = self.items.remove(object)?;

@@ -151,9 +151,6 @@ impl Pg {
             // Nor is its record to be found after a restart.
             self.save(After::Nothing, cx);
         }
-        if planted!(self.cfg, HollowHistory) {
-            p.infos.values_mut().flatten().for_each(|i| i.hollow = false);
-        }
         let infos: BTreeMap<Peer, &PgInfo> =
             p.infos.iter().filter(|(o, _)| view.is_up(o.osd)).filter_map(|(o, i)| Some((*o, i.as_ref()?))).collect();
         if infos.is_empty() {
@@ -167,10 +164,7 @@ impl Pg {
         };
         let choice = auth.and_then(|auth| match pool.shape {
             Some(shape) => choose_erasure(&infos, auth, &view.up, &view.acting, pool.size, shape.k),
-            None => {
-                let lag = self.cfg.primary_lag;
-                Some(choose(&infos, auth, &view.up, &view.acting, view.up_primary, pool.size, lag))
-            }
+            None => Some(choose(&infos, auth, &view.up, &view.acting, view.up_primary, pool.size)),
         });
         let Some(choice) = choice else {
             p.phase = Phase::Incomplete { bound: is_bound(&infos) };

@@ -7,8 +7,7 @@
 //! that an OSD takes part in few at a time, and for the shell's turns, so that clients come first.
 //!
 //! A copy that has an older version whole gets only what differs (`spirula_types::Dirty`, from the log): an overwrite of 4 KiB
-//! costs 4 KiB. A write does not wait for members that lack its object, if enough others have it
-//! ([`Pg::enough_have`]): they get its log entry alone, and lack what it changed, too. Once the first of several pieces is in place it has neither version, and gets all of it if this is interrupted.
+//! costs 4 KiB. Once the first of several pieces is in place it has neither version, and gets all of it if this is interrupted.
 //!
 //! A source gives an object only in the version wanted and only if its checksums hold. If it
 //! cannot, it counts as lacking the object, and another is asked; if there is none the object
@@ -19,7 +18,7 @@ pub(crate) mod copy;
 mod lost;
 mod reserve;
 
-use crate::active::{Active, PeerState};
+use crate::active::Active;
 use crate::api::{PeerMsg, PgEffect};
 use crate::erasure::rebuild::Rebuild;
 use crate::exec::ReadError;
@@ -271,11 +270,6 @@ impl Pg {
         if !here && !there {
             return write && r.ops.contains_key(object);
         }
-        if !here && !r.ops.contains_key(object) && self.enough_have(object) {
-            return false;
-        }
-        let Role::Active(a) = &mut self.role else { return false };
-        let r = &mut a.recovery;
         if !r.ops.contains_key(object) && !r.unfound.contains(object) && !r.demanded.contains(object) {
             r.demanded.push_back(object.clone());
             self.pump(cx);
@@ -283,18 +277,6 @@ impl Pg {
             return self.must_recover_first_again(object, write);
         }
         true
-    }
-
-    /// Do so many serving members have an object that a write need not wait for the others? They get the log entry alone,
-    /// and lack what it changed, too. As many as the pool asks for, and never one alone.
-    fn enough_have(&self, object: &HObject) -> bool {
-        let (Some(a), Some(pool)) = (self.active(), self.view.as_ref().and_then(|v| v.pool.as_ref())) else {
-            return false;
-        };
-        let has = |(osd, p): &(&Peer, &PeerState)| {
-            p.acting && !p.missing.contains(object) && Self::gets_object(a, **osd, object)
-        };
-        self.me.shard < 0 && 1 + a.peers.iter().filter(has).count() >= pool.min_size.max(2)
     }
 
     fn must_recover_first_again(&self, object: &HObject, write: bool) -> bool {

@@ -47,8 +47,7 @@ impl Rng {
 pub struct Pace {
     deliver: usize,
     commit: usize,
-    /// Turns, reservations, and data that was read.
-    pub local: usize,
+    local: usize,
     map: usize,
     client_map: usize,
     tick: usize,
@@ -342,7 +341,6 @@ impl World {
         cfg.log_slack = rng.below(4);
         cfg.push_bytes = [16, 100, 1 << 20][rng.below(3)];
         cfg.push_window = 1 + rng.below(4);
-        cfg.primary_lag = 2 * cfg.push_window as u64;
         cfg.scan_objects = 1 + rng.below(4);
         cfg.scrub_chunk = 1 + seed as usize % 6;
         cfg.remove_batch = 1 + rng.below(3);
@@ -648,7 +646,8 @@ impl World {
         }
         let boot = node.boot;
         node.epoch = epoch;
-        node.started |= map.up.get(&id).is_some_and(|(_, b)| *b == boot);
+        // It may have been up in a map that it did not get.
+        node.started |= gap || map.up.get(&id).is_some_and(|(_, b)| *b == boot);
         node.leases.map_advanced(epoch);
         let acts = map.acts(id);
         if gap {
