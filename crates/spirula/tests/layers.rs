@@ -45,7 +45,7 @@ const CONFINED: &[(&str, &[&str])] = &[
     ("rustix", &["spirula-store", "spirula-runtime", "spirula-mon", "spirula"]),
     ("anyhow", &["spirula"]),
     ("clap", &["spirula"]),
-    ("tracing-subscriber", &["spirula"]),
+    ("tracing-subscriber", &["spirula", "spirula-sim"]),
 ];
 
 /// State machines and values: no clock, no threads, no randomness, no I/O.

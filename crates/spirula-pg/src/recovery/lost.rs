@@ -27,9 +27,9 @@ fn dumped(o: &HObject) -> Value {
 /// What a copy has of an object beside what it lacks, in Ceph's words: ranges as `first~length`.
 fn clean_regions(item: Option<&MissingItem>) -> String {
     let item = item.filter(|i| i.have != EVersion::default());
-    let (mut clean, mut from, mut omap) = (Vec::new(), 0, true);
+    let (mut clean, mut from) = (Vec::new(), 0);
     let dirty = item.map_or(&Dirty::All, |i| &i.dirty);
-    if let Dirty::Parts { data, omap: differs } = dirty {
+    let omap = if let Dirty::Parts { data, omap: differs } = dirty {
         for (first, end) in data {
             if *first > from {
                 clean.push(format!("{from}~{}", first - from));
@@ -39,10 +39,10 @@ fn clean_regions(item: Option<&MissingItem>) -> String {
         if from < u64::MAX {
             clean.push(format!("{from}~{}", u64::MAX - from));
         }
-        omap = !differs;
+        !differs
     } else {
-        omap &= false;
-    }
+        false
+    };
     let (omap, new) = (u8::from(omap), u8::from(item.is_none()));
     format!("clean_offsets: [{}], clean_omap: {omap}, new_object: {new}", clean.join(","))
 }
