@@ -5,6 +5,7 @@ use super::model::{Model, object, pattern};
 use super::sim::{Event, World};
 use super::{create, open, sound, tiny};
 use crate::StoreOptions;
+use crate::journal::FRAME_ALIGN;
 use spirula_types::transaction::{ObjectOp, Transaction};
 use std::time::Duration;
 
@@ -51,10 +52,6 @@ pub(crate) fn frames_are_acknowledged_only_when_those_before_them_are_durable() 
         t.object(&object(n), ObjectOp::Write { offset: 0, data: pattern(n, 4096) });
         t
     };
-    // The first lap's zeros are written, and the ring's end is free.
-    store.submit(write(0)).unwrap();
-    store.flush().unwrap();
-    world.hold_next(Some(1));
     let until = |done: &dyn Fn() -> bool, what: &str| {
         let waited = (0..20_000).find(|_| {
             done() || {
@@ -64,6 +61,19 @@ pub(crate) fn frames_are_acknowledged_only_when_those_before_them_are_durable() 
         });
         assert!(waited.is_some(), "waited in vain for {what}");
     };
+    // The first lap's zeros are written, and the mark behind the frame: it is shorter than any frame here, and
+    // the next durable write is then a frame's.
+    world.record();
+    store.submit(write(0)).unwrap();
+    store.flush().unwrap();
+    let marked = |e: &[Event]| {
+        let last = e.iter().rposition(|e| matches!(e, Event::Write { dev: 1, durable: true, .. }));
+        let mark = |n: &usize| matches!(&e[*n], Event::Write { data, .. } if data.len() as u64 == FRAME_ALIGN);
+        last.filter(mark).is_some_and(|n| e.iter().any(|e| matches!(e, Event::Done(of) if *of == n)))
+    };
+    until(&|| marked(&world.events()), "the mark");
+    drop(world.take_events());
+    world.hold_next(Some(1));
     let first = store.submit(write(1)).unwrap();
     until(&|| world.holds_next(), "the first frame");
     world.record();
