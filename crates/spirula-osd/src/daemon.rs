@@ -221,6 +221,8 @@ pub struct Osd {
     /// Submitted and not durable: store sequence, PG, token, when.
     pub(crate) committing: VecDeque<(u64, SpgId, Token, Duration)>,
     pub(crate) effects: VecDeque<(SpgId, PgEffect)>,
+    /// Events that PGs are told when the effects are performed.
+    pub(crate) answers: VecDeque<(SpgId, PgEvent)>,
     /// Messages from one shard here to another.
     pub(crate) own_mail: VecDeque<(Member, PeerMsg)>,
     /// Bytes that helper threads are reading.
@@ -348,6 +350,7 @@ impl Osd {
             early: VecDeque::new(),
             committing: VecDeque::new(),
             effects: VecDeque::new(),
+            answers: VecDeque::new(),
             own_mail: VecDeque::new(),
             reading: 0,
             held_reads: VecDeque::new(),
@@ -584,12 +587,10 @@ impl Osd {
     }
 
     pub(crate) fn peer_event(&mut self, from: OsdId, msg: PeerMsg) {
-        let (from, pg) = (msg.from(from), msg.to());
-        self.ensure_pg(pg);
-        self.feed_pg(pg, PgEvent::Peer(from, msg));
+        self.feed_pg(msg.to(), PgEvent::Peer(msg.from(from), msg));
     }
 
-    /// A PG we hold nothing of: it answers so, and goes again.
+    /// A PG we hold nothing of: it answers the event that follows so, and goes again.
     fn ensure_pg(&mut self, id: SpgId) {
         if !self.pgs.contains_key(&id) {
             let mut new = Pg::new(id, self.cfg.id, self.pg_cfg.clone());
@@ -647,9 +648,7 @@ impl Osd {
     }
 
     pub(crate) fn feed_pg(&mut self, id: SpgId, event: PgEvent) {
-        let Some(pg) = self.pgs.get_mut(&id) else { return };
-        feed(pg, event, &self.store, &self.shelf, &self.leases, &mut self.scratch);
-        self.effects.extend(self.scratch.drain(..).map(|e| (id, e)));
+        self.answer_pg(id, event);
         self.perform();
     }
 
@@ -659,25 +658,37 @@ impl Osd {
             while let Some((pg, effect)) = self.effects.pop_front() {
                 self.effect(pg, effect);
             }
-            if let Some((from, msg)) = self.own_mail.pop_front() {
-                let msg_for = msg.to();
-                self.ensure_pg(msg_for);
-                self.answer_pg(msg_for, PgEvent::Peer(from, msg));
-                continue;
+            if let Some((id, event)) = self.answers.pop_front() {
+                self.tell_pg(id, event);
+            } else if let Some((from, msg)) = self.own_mail.pop_front() {
+                self.answer_pg(msg.to(), PgEvent::Peer(from, msg));
+            } else if let Some((pg, event)) = self.next_work() {
+                self.answer_pg(pg, event);
+            } else {
+                return;
             }
-            let Some((pg, event)) = self.next_work() else { return };
-            self.answer_pg(pg, event);
         }
     }
 
-    /// An event that is the answer to an effect; its effects queue behind those there are.
+    /// An event for a PG, which may be the answer to one of its effects. It is told when all effects there are have been
+    /// performed: a PG counts on seeing what it submitted, and on its messages leaving in the order of its wishes.
     pub(crate) fn answer_pg(&mut self, id: SpgId, event: PgEvent) {
+        if self.pg_cfg.answers_overtake() {
+            let behind = std::mem::take(&mut self.effects);
+            self.tell_pg(id, event);
+            self.effects.extend(behind);
+        } else {
+            self.answers.push_back((id, event));
+        }
+    }
+
+    fn tell_pg(&mut self, id: SpgId, event: PgEvent) {
+        if let PgEvent::Peer(..) = event {
+            self.ensure_pg(id);
+        }
         let Some(pg) = self.pgs.get_mut(&id) else { return };
         feed(pg, event, &self.store, &self.shelf, &self.leases, &mut self.scratch);
-        // In front: effects of one PG stay in order, and what answers comes first.
-        for e in self.scratch.drain(..).rev() {
-            self.effects.push_front((id, e));
-        }
+        self.effects.extend(self.scratch.drain(..).map(|e| (id, e)));
     }
 
     pub(crate) fn effect(&mut self, id: SpgId, effect: PgEffect) {

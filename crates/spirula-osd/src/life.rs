@@ -99,6 +99,7 @@ impl Osd {
             link.close();
         }
         self.effects.clear();
+        self.answers.clear();
         for done in self.stop_waiters.drain(..) {
             // Whoever asked may have gone.
             let _ = done.send(());

@@ -552,6 +552,15 @@ pub enum Bug {
     OneHeard,
     /// Erasure coding: a stripe that is changed in part is not read first.
     StripeNotRead,
+    /// The shell tells a PG the answer to a wish before it has performed the others.
+    AnswersOvertake,
+}
+
+impl PgConfig {
+    /// Is the shell to be wrong on purpose, and to feed answers before it has performed all effects?
+    pub fn answers_overtake(&self) -> bool {
+        planted!(self, AnswersOvertake)
+    }
 }
 
 impl Default for PgConfig {

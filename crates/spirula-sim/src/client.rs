@@ -1,12 +1,11 @@
 //! A client of the OSDs: finds its way by the map as Ceph's clients do, sends again when the
 //! map or a connection changes, never otherwise.
 
-use crate::content::{self, Change, Content, Kind};
+use crate::content::{self, COPIED, Change, Content, Kind, locator, name};
 use crate::extras;
 use crate::monitor::addr_of;
 use crate::rng::Rng;
 use crate::world::{Actor, ActorId, Input, Local, Output, World};
-use bytes::Bytes;
 use spirula_history::versions::{Op, What};
 use spirula_maps::OsdMap;
 use spirula_maps::osdmap::{flag as pool_flag, flags as map_flags};
@@ -14,13 +13,15 @@ use spirula_messages::ceph::osd::flag;
 use spirula_messages::ceph::{MMonSubscribe, MOsdMap, MOsdOp, MOsdOpReply, Subscription};
 use spirula_messages::{Body, Message};
 use spirula_mon::Peer;
-use spirula_types::{AddrVec, EVersion, EntityAddr, EntityType, ObjectLocator, OsdId, PgId, SpgId};
+use spirula_types::{AddrVec, EVersion, EntityAddr, EntityType, OsdId, PgId, SpgId, errno};
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Ticks without word from its monitor after which it tries another, while it has no map.
 const PATIENCE: u64 = 100;
+/// Objects of each pool that are made copies of each other.
+const COPIES: u64 = 4;
 /// Ticks between two attempts to reach an OSD.
 const RETRY: u64 = 5;
 
@@ -38,6 +39,8 @@ pub struct Pace {
     /// Largest write in cells; of so many writes one is that large.
     pub cells: u32,
     pub large: u64,
+    /// Of 100 operations so many are on objects that are made copies of each other.
+    pub copies: u64,
 }
 
 /// Where an operation goes: what must be the same for it to stay there.
@@ -108,6 +111,8 @@ pub struct Client {
     pub purge: Vec<(i64, u32)>,
     /// It has seen a pool without room.
     pub was_full: bool,
+    /// Changes of objects that are copied onto each other.
+    pub copied: u64,
     /// Longest time from begin to answer, true microseconds.
     pub longest: u64,
 }
@@ -139,6 +144,7 @@ impl Client {
             audit: Vec::new(),
             purge: Vec::new(),
             was_full: false,
+            copied: 0,
             longest: 0,
         }
     }
@@ -205,8 +211,8 @@ impl Client {
         let (Some(p), Some(map)) = (self.pending.get(&tid), &self.map) else { return };
         let (ops, hint) = match &p.change {
             // What gives room is done in a full pool, too.
-            Some(c) if is_full => (c.ops(p.object), flag::WRITE | flag::ONDISK | flag::FULL_FORCE),
-            Some(c) => (c.ops(p.object), flag::WRITE | flag::ONDISK),
+            Some(c) if is_full => (c.ops(p.pool, p.object), flag::WRITE | flag::ONDISK | flag::FULL_FORCE),
+            Some(c) => (c.ops(p.pool, p.object), flag::WRITE | flag::ONDISK),
             None => (content::read_ops(p.omap), flag::READ),
         };
         let name = name(p.object);
@@ -321,6 +327,10 @@ impl Client {
         };
         let omap = map.pool(pool).is_some_and(|p| !p.is_erasure());
         self.tid += 1;
+        if audit.is_none() && purge.is_none() && self.pace.copies > 0 && self.rng.below(100) < self.pace.copies {
+            let stripe = extras::appends_only(map, pool);
+            return self.begin_copy(local, pool, stripe, out);
+        }
         let stripe = extras::appends_only(map, pool);
         let change = (audit.is_none() && purge.is_none() && self.rng.below(100) < self.pace.changes)
             .then(|| self.change(local.id, omap));
@@ -333,6 +343,21 @@ impl Client {
             self.tid,
             Pending { pool, object, change, omap, begun, attempt: 0, target, moved: false, held: false },
         );
+        self.send(self.tid, out);
+    }
+
+    /// Makes an object a copy of another one, or writes it anew. Few, so that they wait for each other.
+    fn begin_copy(&mut self, local: Local, pool: i64, stripe: u64, out: &mut Vec<Output>) {
+        let (to, by) = (self.rng.below(COPIES) as u32, self.rng.between(1, COPIES - 1) as u32);
+        let from = (to + by) % COPIES as u32;
+        let kind = if self.rng.one_in(4) { Kind::Full(20) } else { Kind::Copy(COPIED + from) };
+        let change = Change { token: (local.id as u64) << 32 | self.tid, kind, omap: false, result: 0 };
+        let change = if stripe == 0 { change } else { self.coded(change, stripe) };
+        let object = COPIED + to;
+        let target = self.target(pool, object);
+        let (change, begun) = (Some(change), local.true_us);
+        let p = Pending { pool, object, change, omap: false, begun, attempt: 0, target, moved: false, held: false };
+        self.pending.insert(self.tid, p);
         self.send(self.tid, out);
     }
 
@@ -361,14 +386,14 @@ impl Client {
             Kind::Full(n) => Kind::Full(long(n, r)),
             Kind::Write(_, n) => Kind::Write(far, long(n, r)),
             Kind::Truncate(_) => Kind::Truncate(far),
-            Kind::Delete => Kind::Delete,
+            kind @ (Kind::Delete | Kind::Copy(_)) => kind,
         };
         let whole = |n: u32| n.next_multiple_of((stripe / content::CELL) as u32);
         let kind = match kind {
             kind if stripe == 0 => kind,
             Kind::Append(n) => Kind::Append(whole(n)),
             Kind::Full(n) | Kind::Write(_, n) | Kind::Truncate(n) => Kind::Full(whole(n)),
-            Kind::Delete => Kind::Delete,
+            kind @ (Kind::Delete | Kind::Copy(_)) => kind,
         };
         Change { kind, ..change }
     }
@@ -377,6 +402,15 @@ impl Client {
         let reply = MOsdOpReply::from_message(m).map_err(|e| format!("a reply: {e}"))?;
         let tid = m.tid;
         let Some(p) = self.pending.get(&tid).filter(|p| p.attempt == reply.retry_attempt) else { return Ok(()) };
+        if p.object >= COPIED {
+            // There may be no source yet, and patience with it ends.
+            if ![0, -errno::ENOENT, -errno::ETIMEDOUT].contains(&reply.result) {
+                return Err(format!("{:?} of object {} is answered {}", p.change, p.object, reply.result));
+            }
+            self.copied += u64::from(reply.result == 0);
+            self.pending.remove(&tid);
+            return Ok(());
+        }
         let what = match (&p.change, reply.result) {
             (Some(c), result) => {
                 let delete = matches!(c.kind, Kind::Delete);
@@ -436,14 +470,6 @@ impl Client {
     fn is_stuck(&self, p: &Pending) -> bool {
         p.target.as_ref().is_some_and(|t| self.ways.get(&t.primary).is_none_or(|w| w.addr != t.addr))
     }
-}
-
-fn locator(pool: i64) -> ObjectLocator {
-    ObjectLocator { pool, key: Bytes::new(), namespace: Bytes::new(), hash: -1 }
-}
-
-fn name(object: u32) -> Bytes {
-    format!("object{object}").into()
 }
 
 impl Actor for Client {

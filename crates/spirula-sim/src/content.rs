@@ -5,8 +5,9 @@
 
 use bytes::Bytes;
 use spirula_encoding::Decoder;
-use spirula_messages::ceph::op::OsdOp;
+use spirula_messages::ceph::op::{CopyFromArgs, OsdOp};
 use spirula_messages::ceph::osd::OpResult;
+use spirula_types::{ObjectLocator, SNAP_HEAD};
 use std::collections::BTreeMap;
 
 /// Bytes of a cell.
@@ -81,6 +82,8 @@ pub enum Kind {
     Truncate(u32),
     /// Removes the object.
     Delete,
+    /// Makes it a copy of this object of its pool.
+    Copy(u32),
 }
 
 fn cells(token: u64, object: u32, n: u32) -> Bytes {
@@ -94,8 +97,8 @@ fn cells(token: u64, object: u32, n: u32) -> Bytes {
 }
 
 impl Change {
-    /// As operations on object number `object`.
-    pub fn ops(&self, object: u32) -> Vec<OsdOp> {
+    /// As operations on object number `object` of this pool.
+    pub fn ops(&self, pool: i64, object: u32) -> Vec<OsdOp> {
         let data = |n| cells(self.token, object, n);
         let mut ops = Vec::new();
         match self.kind {
@@ -107,6 +110,7 @@ impl Change {
                 ops.push(OsdOp::truncate(u64::from(n) * CELL));
             }
             Kind::Delete => return vec![OsdOp::delete()],
+            Kind::Copy(from) => return vec![copy_of(pool, from)],
         }
         let value = Bytes::copy_from_slice(&self.token.to_le_bytes());
         ops.push(OsdOp::setxattr(ATTR, &value));
@@ -145,7 +149,7 @@ impl Change {
                 }
             }
             Kind::Truncate(n) => o.cells.resize(n as usize, (0, 0)),
-            Kind::Delete => {}
+            Kind::Delete | Kind::Copy(_) => {}
         }
         o.last = self.token;
         if self.omap {
@@ -162,6 +166,27 @@ pub fn read_ops(omap: bool) -> Vec<OsdOp> {
         ops.push(OsdOp::omap_get_vals(b"", 100, b""));
     }
     ops
+}
+
+/// The first of the objects that are made copies of each other. What they hold is not followed.
+pub const COPIED: u32 = 1 << 20;
+
+/// An object's name.
+pub fn name(object: u32) -> Bytes {
+    match object.checked_sub(COPIED) {
+        Some(n) => format!("copied{n}").into(),
+        None => format!("object{object}").into(),
+    }
+}
+
+/// Where a pool's objects are, by their names.
+pub fn locator(pool: i64) -> ObjectLocator {
+    ObjectLocator { pool, key: Bytes::new(), namespace: Bytes::new(), hash: -1 }
+}
+
+fn copy_of(pool: i64, object: u32) -> OsdOp {
+    let args = CopyFromArgs { src_snap: SNAP_HEAD, src_version: 0, flags: 0, src_fadvise: 0 };
+    OsdOp::copy_from(args, &name(object), &locator(pool))
 }
 
 fn number(b: &[u8]) -> Result<u64, String> {

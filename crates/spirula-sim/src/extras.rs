@@ -44,12 +44,14 @@ pub enum Extra {
     Leader,
     /// All clients but the first only read, and are cut off together with an OSD, which is marked down.
     Readers,
+    /// Objects are made copies of each other.
+    Copies,
 }
 
 impl Extra {
     /// All of them, by the name that `--faults` takes, and one in how many of the seeds with extras has it (0: none,
     /// only who asks for it by name, as planted bugs do).
-    pub const ALL: [(&'static str, Self, u64); 12] = [
+    pub const ALL: [(&'static str, Self, u64); 13] = [
         ("erasure", Self::Erasure, 2),
         ("sides", Self::Sides, 2),
         ("half-open", Self::HalfOpen, 2),
@@ -62,6 +64,7 @@ impl Extra {
         ("full", Self::Full, 5),
         ("leader", Self::Leader, 0),
         ("readers", Self::Readers, 0),
+        ("copies", Self::Copies, 3),
     ];
 }
 
@@ -216,7 +219,7 @@ impl Scene {
             Extra::Grow => self.add_osd(),
             Extra::Leader => self.cut_leader(),
             Extra::Readers => self.cut_readers(),
-            Extra::Rot | Extra::Swap | Extra::Full => {}
+            Extra::Rot | Extra::Swap | Extra::Full | Extra::Copies => {}
         }
     }
 
@@ -230,6 +233,10 @@ impl Scene {
             let all = self.all_objects();
             let first = self.clients.first().copied();
             first.and_then(|c| self.world.with(c, |c: &mut Client| c.purge = all));
+        }
+        let copied = |s: &mut Self, c| s.world.with(c, |c: &mut Client| c.copied).unwrap_or(0);
+        if self.clients.clone().into_iter().any(|c| copied(self, c) > 0) {
+            self.probe("objects copied");
         }
         let until = self.world.now + ORDERS_US;
         while self.coming.is_some() {
@@ -414,12 +421,12 @@ impl Scene {
 
 /// How clients fill small disks.
 pub fn filling(pace: Pace) -> Pace {
-    Pace { objects: 60, under_way: pace.under_way.min(2), idle: 1, changes: 80, cells: 8000, large: 2 }
+    Pace { objects: 60, under_way: pace.under_way.min(2), idle: 1, changes: 80, cells: 8000, large: 2, ..pace }
 }
 
 /// How clients go on reading what they reach while they wait for what they do not.
 pub fn reading(pace: &Pace) -> Pace {
-    Pace { changes: 0, under_way: 400, idle: 1, ..pace.clone() }
+    Pace { changes: 0, under_way: 400, idle: 1, copies: 0, ..pace.clone() }
 }
 
 /// The stripe, in bytes, in whole numbers of which a pool's objects must be written; 0: any number will do.

@@ -39,7 +39,7 @@ pub enum Bug {
 impl Bug {
     /// Those that whole clusters show, each with the rarer trouble in which it shows; with that of the seed where
     /// none is named. The simulators of PGs and of the quorum show more, with stories made for them.
-    pub const ALL: [(Self, &[Extra]); 21] = {
+    pub const ALL: [(Self, &[Extra]); 22] = {
         use spirula_pg::Bug as Of;
         [
             (Self::AckBeforeSync, &[]),
@@ -63,6 +63,7 @@ impl Bug {
             (Self::Pg(Of::RolledEarly), &[Extra::Erasure]),
             (Self::Pg(Of::OneHeard), &[Extra::Erasure, Extra::Grow]),
             (Self::Pg(Of::StripeNotRead), &[Extra::Erasure]),
+            (Self::Pg(Of::AnswersOvertake), &[Extra::Copies, Extra::Erasure]),
         ]
     };
 }
@@ -317,6 +318,7 @@ impl Scene {
             changes: *rng.pick(&[30, 50, 80]).unwrap_or(&50),
             cells: *rng.pick(&[100, 1000, 6000]).unwrap_or(&100),
             large: 20,
+            copies: if extras.has(Extra::Copies) { 30 } else { 0 },
         };
         let pace = if extras.has(Extra::Full) { filling(pace) } else { pace };
         let objects = pace.objects;
