@@ -2,11 +2,13 @@
 //! clients' latency allows.
 //!
 //! The OSD measures its clients' requests. Their 99th percentile while nothing goes on in the
-//! background is the base: what it usually was in the last seconds of that, so that a moment in which all stood still (an
-//! OSD died, or came back) does not pass for what clients are used to. While something goes on, the rate of background work (bytes per second)
-//! rises as long as the percentile stays below [`TARGET`] times the base, and falls when it does
-//! not; requests that came before it began say nothing of it. It begins slowly. A base is measured anew, by a short pause of the work, when none is known or when the rate has
-//! been at its floor for long: the clients may simply ask for more than before.
+//! background is the base: what it usually was in the last seconds of that, so that a moment in
+//! which all stood still (an OSD died, or came back) does not pass for what clients are used to.
+//! While something goes on, the rate of background work (bytes per second) rises as long as the
+//! percentile stays below [`TARGET`] times the base, and falls when it does not; requests that came
+//! before it began say nothing of it. It begins slowly. A base is measured anew, by a short pause
+//! of the work, when none is known or when the rate has been at its floor for long: the clients may
+//! simply ask for more than before.
 //!
 //! Pure: time is given. What is paced is the shell's affair ([`crate::sched`]).
 
@@ -30,7 +32,7 @@ const BUCKETS: usize = 120;
 /// Slowest background work beside clients, bytes per second.
 const FLOOR: f64 = (4 << 20) as f64;
 /// With what it begins beside clients.
-const BEGIN: f64 = (24 << 20) as f64;
+const BEGIN: f64 = (32 << 20) as f64;
 /// The part of the way back to that which it goes in each slot without work.
 const FORGET: f64 = 0.1;
 /// Percentiles of slots without work of which the base is the one that two thirds do not exceed: 8 s.

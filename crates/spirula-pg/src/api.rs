@@ -481,6 +481,9 @@ pub struct PgConfig {
     pub push_bytes: u64,
     /// Objects under recovery at a time in one PG (those that clients wait for come on top).
     pub push_window: usize,
+    /// An OSD that lacks more log entries and objects than this becomes primary only when they are recovered
+    /// (Ceph's `osd_async_recovery_min_cost`).
+    pub primary_lag: u64,
     /// Objects compared in one step of a backfill.
     pub scan_objects: usize,
     /// Objects compared at a time by a scrub; a deep one takes a quarter of that.
@@ -518,6 +521,10 @@ pub enum Bug {
     MissingNotStored,
     /// A log entry does not say which data a write changed.
     DirtyForgotten,
+    /// A change that is kept from a member that lacks the object is not noted as missing there.
+    WithheldForgotten,
+    /// Entries count as history though only copies without their data have them.
+    HollowHistory,
     /// What an object's source sends is not verified.
     CorruptSourceCopied,
     /// A failed read for recovery drops the object from the missing set.
@@ -574,6 +581,7 @@ impl Default for PgConfig {
             contexts: 64,
             push_bytes: 4 << 20,
             push_window: 8,
+            primary_lag: 100,
             scan_objects: 256,
             scrub_chunk: 16,
             remove_batch: 64,

@@ -240,6 +240,13 @@ impl PgLog {
         self.dups.iter()
     }
 
+    /// Appends all of them.
+    pub fn extend(&mut self, entries: impl ExactSizeIterator<Item = LogEntry>) {
+        self.entries.reserve(entries.len());
+        self.requests.reserve(entries.len());
+        entries.for_each(|e| self.push(e));
+    }
+
     /// Appends.
     pub fn push(&mut self, e: LogEntry) {
         self.requests.insert(e.reqid, e.version);
@@ -272,7 +279,7 @@ impl PgLog {
     }
 
     /// Entries after `v`, oldest first.
-    pub fn after(&self, v: EVersion) -> impl Iterator<Item = &LogEntry> {
+    pub fn after(&self, v: EVersion) -> impl Iterator<Item = &LogEntry> + Clone {
         let from = match self.position(v) {
             Ok(i) => i + 1,
             Err(i) => i,

@@ -12,7 +12,7 @@ use crate::pg::{After, Cx, Pg, Role, Step, has_range};
 use crate::recovery::copy::{Chunk, chunk};
 use spirula_encoding::{DecodeError, from_slice};
 use spirula_messages::cluster::pg::{
-    CtlBody, Ends, LogUpdate, PastInterval, PgCtl, PgHead, PgInfo, PgTxn, RepAck, TxnKind,
+    CtlBody, Ends, LogUpdate, MissingItem, PastInterval, PgCtl, PgHead, PgInfo, PgTxn, RepAck, TxnKind,
 };
 use spirula_types::transaction::{MetaOp, ObjectOp, ObjectUpdate, Transaction};
 use spirula_types::{EVersion, Epoch, HObject, OsdId, Peer, PgId};
@@ -138,14 +138,17 @@ impl Pg {
         }
         // The second line of defence against a primary that errs about what is missing here; a bug
         // planted there takes both away.
-        if self.missing.contains(&entry.object) && !planted!(self.cfg, MissingStaleOnResume) {
-            // Written before the primary heard that this copy is bad: it will be replaced whole.
-            let delete = entry.kind == EntryKind::Delete;
-            if delete {
+        // A change that we do not get, and not because a backfill has not come so far.
+        let withheld = entry.kind == EntryKind::Modify && txn.objects.is_empty() && entry.object <= info.last_backfill;
+        if (self.missing.contains(&entry.object) && !planted!(self.cfg, MissingStaleOnResume)) || withheld {
+            // The primary does not wait until we have the object, or has not heard yet that ours is bad.
+            if entry.kind == EntryKind::Delete {
                 self.missing.remove(&entry.object);
             } else if entry.kind == EntryKind::Modify {
                 txn.objects.clear();
-                self.missing.set(entry.object.clone(), entry.version, EVersion::default());
+                if !self.missing.written(&entry.object, entry.version, &entry.dirty, MissingItem::default) {
+                    tracing::error!(pg = %self.id, %from, object = %entry.object, "a change is kept from us that we do not lack");
+                }
             }
             missing_changed = true;
         }

@@ -33,12 +33,23 @@ pub fn merge(
     delta: &[LogEntry],
     undo: Option<&mut Vec<LogEntry>>,
 ) -> BTreeSet<HObject> {
+    let removed = lacking(log.rewind(common), missing, last_backfill, delta.iter(), undo);
+    log.extend(delta.iter().cloned());
+    removed
+}
+
+/// What [`merge`] finds out, without the log: `divergent` is what was taken back of it, oldest first.
+pub(crate) fn lacking<'a>(
+    divergent: Vec<LogEntry>,
+    missing: &mut Missing,
+    last_backfill: &HObject,
+    delta: impl Iterator<Item = &'a LogEntry> + Clone,
+    undo: Option<&mut Vec<LogEntry>>,
+) -> BTreeSet<HObject> {
     let mut removed = BTreeSet::new();
     // Objects whose stored content no history describes.
     let mut spoiled: BTreeSet<HObject> = BTreeSet::new();
-    let newer: BTreeSet<&HObject> = delta.iter().filter(|e| e.kind != EntryKind::Nothing).map(|e| &e.object).collect();
     let mut priors: BTreeMap<HObject, EVersion> = BTreeMap::new();
-    let divergent = log.rewind(common);
     let divergent = divergent.into_iter().filter(|e| e.kind != EntryKind::Nothing && e.object <= *last_backfill);
     if let Some(undone) = undo {
         for e in divergent.rev() {
@@ -59,6 +70,9 @@ pub fn merge(
             priors.entry(e.object).or_insert(e.prior);
         }
     }
+    // Seldom is anything divergent, and there may be thousands of entries.
+    let changes = delta.clone().filter(|e| e.kind != EntryKind::Nothing && !priors.is_empty());
+    let newer: BTreeSet<&HObject> = changes.map(|e| &e.object).collect();
     for (object, prior) in priors {
         let item = missing.get(&object).cloned();
         let have = item.as_ref().map(|i| i.have);
@@ -82,7 +96,6 @@ pub fn merge(
         }
     }
     for e in delta {
-        log.push(e.clone());
         if e.object > *last_backfill {
             continue;
         }
@@ -94,13 +107,13 @@ pub fn merge(
                 removed.insert(e.object.clone());
             }
             EntryKind::Modify => {
-                let (have, mut dirty) = match missing.get(&e.object) {
-                    Some(i) => (i.have, i.dirty.clone()),
-                    None if spoiled.remove(&e.object) || removed.contains(&e.object) => Default::default(),
-                    None => (e.prior, Dirty::nothing()),
-                };
-                dirty.merge(&e.dirty);
-                missing.put(e.object.clone(), MissingItem { need: e.version, have, dirty });
+                missing.written(&e.object, e.version, &e.dirty, || {
+                    if spoiled.remove(&e.object) || removed.contains(&e.object) {
+                        MissingItem::default()
+                    } else {
+                        MissingItem { have: e.prior, dirty: Dirty::nothing(), ..MissingItem::default() }
+                    }
+                });
             }
         }
     }

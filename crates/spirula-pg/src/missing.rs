@@ -108,6 +108,30 @@ impl Missing {
         self.items.insert(object, item);
     }
 
+    /// An object was written whose change the copy did not get; `before` says what it lacked of it until then, if that is
+    /// not known here. True if it is.
+    pub fn written(
+        &mut self,
+        object: &HObject,
+        version: EVersion,
+        dirty: &Dirty,
+        before: impl FnOnce() -> MissingItem,
+    ) -> bool {
+        let Some(item) = self.items.get_mut(object) else {
+            let mut item = before();
+            item.need = version;
+            item.dirty.merge(dirty);
+            self.put(object.clone(), item);
+            return false;
+        };
+        item.need = version;
+        item.dirty.merge(dirty);
+        if !self.changed.contains(object) {
+            self.changed.insert(object.clone());
+        }
+        true
+    }
+
     /// The object is there, or not wanted any more.
     pub fn remove(&mut self, object: &HObject) -> Option<MissingItem> {
         let item = self.items.remove(object)?;

@@ -23,7 +23,7 @@ use crate::log::{EntryKind, LogEntry};
 use crate::pg::{After, Cx, Pg, Role};
 use bytes::Bytes;
 use spirula_messages::ceph::osd::{MOsdOpReply, OpResult, flag};
-use spirula_messages::cluster::pg::{PgTxn, RepAck, TxnKind};
+use spirula_messages::cluster::pg::{MissingItem, PgTxn, RepAck, TxnKind};
 use spirula_types::transaction::{MetaOp, ObjectOp, ObjectUpdate, Transaction};
 use spirula_types::{Dirty, EVersion, EntityType, Epoch, HObject, Peer, errno, hash};
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -768,6 +768,14 @@ impl Pg {
             ops: vec![q],
         });
         let (since, removed) = (self.interval.since, entry.kind == EntryKind::Delete);
+        for p in active.peers.values_mut().filter(|p| p.missing.contains(object)) {
+            match entry.kind {
+                EntryKind::Delete => drop(p.missing.remove(object)),
+                EntryKind::Modify if planted!(self.cfg, WithheldForgotten) => {}
+                EntryKind::Modify => drop(p.missing.written(object, version, &entry.dirty, MissingItem::default)),
+                EntryKind::Nothing => {}
+            }
+        }
         let entry_bytes = entry.to_bytes();
         let (prior, changes) = (entry.prior, entry.kind != EntryKind::Nothing);
         let rolled = if planted!(self.cfg, RolledEarly) { version } else { active.committed };
@@ -809,7 +817,7 @@ impl Pg {
         }
     }
 
-    /// Sends a write to the other members. Those whose backfill has not reached the object get
+    /// Sends a write to the other members. Those that lack the object, or whose backfill has not reached it, get
     /// only the log entry.
     pub(crate) fn replicate(&self, txn: &Transaction, object: &HObject, version: EVersion, cx: &mut Cx<'_>) {
         let Role::Active(active) = &self.role else { return };
@@ -819,7 +827,8 @@ impl Pg {
         let (header, payload) = txn.split();
         let header = Bytes::from(header);
         for (osd, _) in &active.replicas {
-            let (header, payload) = if Self::gets_object(active, *osd, object) {
+            let lacks = active.peers.get(osd).is_some_and(|p| p.missing.contains(object));
+            let (header, payload) = if Self::gets_object(active, *osd, object) && !lacks {
                 (header.clone(), payload.clone())
             } else {
                 let (h, p) = Transaction { objects: Vec::new(), meta: txn.meta.clone() }.split();

@@ -505,8 +505,9 @@ impl Pg {
 
     /// The info as others may see it.
     pub(crate) fn told_info(&self) -> Option<PgInfo> {
-        let missing = self.missing.len() as u32;
-        self.info.clone().filter(|_| self.has_copy()).map(|i| PgInfo { missing, ..i })
+        let info = self.info.clone().filter(|_| self.has_copy())?;
+        let hollow = self.missing.iter().any(|(_, i)| i.need.epoch >= info.les);
+        Some(PgInfo { missing: self.missing.len() as u32, hollow, ..info })
     }
 
     pub(crate) fn send(&self, to: Peer, body: CtlBody, cx: &mut Cx<'_>) {

@@ -397,6 +397,8 @@ fn pg_config(rng: &mut Rng, bug: Option<Bug>) -> PgConfig {
     cfg.contexts = *rng.pick(&[2, 64]).unwrap_or(&2);
     cfg.push_bytes = *rng.pick(&[100, 4096, 4 << 20]).unwrap_or(&4096);
     cfg.push_window = rng.between(1, 8) as usize;
+    // Small, so that it happens.
+    cfg.primary_lag = 3 * cfg.push_window as u64;
     cfg.scan_objects = rng.between(1, 16) as usize;
     cfg.remove_batch = rng.between(1, 64) as usize;
     cfg.retry_ms = *rng.pick(&[300, 3000]).unwrap_or(&300);

@@ -185,6 +185,9 @@ pub struct PgInfo {
     pub last_backfill: HObject,
     /// Objects that the log names and that this copy lacks. Counted when it is sent.
     pub missing: u32,
+    /// Of what was written since its last activation it has got entries without data: its newest ones may be in the log of
+    /// nobody who has their data. Found out when it is sent.
+    pub hollow: bool,
     /// Its scrubs.
     pub scrub: ScrubHistory,
 }
@@ -208,7 +211,7 @@ impl PgInfo {
 
 impl Encode for PgInfo {
     fn encode(&self, out: &mut Encoder) {
-        out.versioned(3, 2, |o| {
+        out.versioned(4, 2, |o| {
             o.put(&self.pg);
             o.u32(self.pg_num);
             o.u32(self.created);
@@ -222,13 +225,14 @@ impl Encode for PgInfo {
             o.put(&self.last_backfill);
             o.u32(self.missing);
             o.put(&self.scrub);
+            o.bool(self.hollow);
         });
     }
 }
 
 impl Decode for PgInfo {
     fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
-        d.versioned("PgInfo", 3, |d, v| {
+        d.versioned("PgInfo", 4, |d, v| {
             if v < 2 {
                 // The form of the majority scheme, which no release had.
                 return Err(DecodeError::Value { what: "PgInfo version", value: i64::from(v) });
@@ -247,6 +251,7 @@ impl Decode for PgInfo {
                 last_backfill: d.get()?,
                 missing: d.get()?,
                 scrub: if v >= 3 { d.get()? } else { ScrubHistory::default() },
+                hollow: v >= 4 && d.get()?,
             })
         })
     }
@@ -993,6 +998,7 @@ mod tests {
             lec: 6,
             last_backfill: HObject::max(),
             missing: 3,
+            hollow: true,
             scrub: ScrubHistory { last: EVersion::new(9, 90), repaired: 2, ..ScrubHistory::default() },
         }
     }

@@ -17,14 +17,18 @@ pub(crate) struct Choice {
 
 /// The copy with the authoritative history: of the newest activation, whole, with the newest
 /// entry, then the longest log, then our own.
+///
+/// All copies of that activation have what was acknowledged since. An entry that only a hollow copy has was not
+/// acknowledged, and nobody may have its data: it is chosen only if no other is to be had.
 pub(crate) fn find_auth(infos: &BTreeMap<Peer, &PgInfo>, me: Peer) -> Option<Peer> {
     let shared = infos.values().map(|i| i.history_les).max()?;
     let whole = infos.values().filter(|i| i.is_whole()).map(|i| i.les).max().unwrap_or(0);
     let les = shared.max(whole);
     let least = infos.values().filter(|i| i.les >= les).map(|i| i.last_update()).min()?;
-    infos
-        .iter()
-        .filter(|(_, i)| i.les >= les && i.last_update() >= least && i.is_whole())
+    let fit = || infos.iter().filter(|(_, i)| i.les >= les && i.last_update() >= least && i.is_whole());
+    let hollow = fit().all(|(_, i)| i.hollow);
+    fit()
+        .filter(|(_, i)| i.hollow == hollow)
         .max_by(|(a, x), (b, y)| {
             let last = x.last_update().cmp(&y.last_update());
             // The smaller tail is the longer log; then ourselves; then the lower number.
@@ -101,7 +105,8 @@ pub(crate) fn choose_whole_erasure(up: &[Peer], acting: &[Peer]) -> Vec<Peer> {
     by_shard.into_values().collect()
 }
 
-/// Who shall serve, given who has the history.
+/// Who shall serve, given who has the history. The up set's primary, unless it lacks more than `lag` entries and objects
+/// (others must then be fetched before anybody may use them) and another member of the up set does not.
 pub(crate) fn choose(
     infos: &BTreeMap<Peer, &PgInfo>,
     auth: Peer,
@@ -109,6 +114,7 @@ pub(crate) fn choose(
     acting: &[Peer],
     up_primary: Peer,
     size: usize,
+    lag: u64,
 ) -> Choice {
     let zero = EVersion::default();
     let auth_tail = infos.get(&auth).map_or(zero, |i| i.log_tail());
@@ -120,7 +126,19 @@ pub(crate) fn choose(
         Some(i) => i.is_whole() && i.last_update() >= oldest && i.log_tail() <= auth_head,
         None => oldest == zero,
     };
-    let primary = if up_primary.is_some() && usable(up_primary, auth_tail) { up_primary } else { auth };
+    let newest = infos.get(&auth).map_or(zero, |i| i.last_update()).version;
+    let lacks = |osd: &Peer| match infos.get(osd) {
+        Some(i) => newest.saturating_sub(i.last_update().version) + u64::from(i.missing),
+        None => newest,
+    };
+    let primary = if up_primary.is_some() && usable(up_primary, auth_tail) {
+        // Whoever serves now goes on, so that the choice is the same when it is made again.
+        let others = acting.iter().chain(up).filter(|o| up.contains(o) && usable(**o, auth_tail));
+        let ready = |o: &Peer| lacks(o) <= lag;
+        if ready(&up_primary) { up_primary } else { others.copied().find(ready).unwrap_or(up_primary) }
+    } else {
+        auth
+    };
     let oldest = infos.get(&primary).map_or(auth_tail, |i| i.log_tail());
     let mut c = Choice { auth, want: vec![primary], backfill: Vec::new() };
     for osd in up.iter().copied().filter(|o| *o != primary) {
@@ -198,7 +216,7 @@ mod tests {
         let (up, acting) = (&Peer::members(up, false)[..], &Peer::members(acting, false)[..]);
         let infos: BTreeMap<Peer, &PgInfo> = infos.iter().map(|(o, i)| (Peer::whole(*o), i)).collect();
         let auth = find_auth(&infos, acting[0]).unwrap();
-        let c = choose(&infos, auth, up, acting, up[0], 3);
+        let c = choose(&infos, auth, up, acting, up[0], 3, 50);
         (Peer::places(&c.want, 3), Peer::places(&c.backfill, 3))
     }
 
@@ -222,6 +240,28 @@ mod tests {
         let all = [(1, info(7, 80, 0)), (2, info(7, 80, 0))];
         let c = pick(&all, &[1, 2, 3], &[1, 2, 3]);
         assert_eq!(c, (vec![1, 2, 3], vec![]));
+    }
+
+    #[test]
+    fn a_primary_that_lacks_much_serves_again_when_it_is_recovered() {
+        let mut all = [(1, info(7, 80, 1)), (2, info(9, 180, 1)), (3, info(9, 180, 1))];
+        assert_eq!(pick(&all, &[1, 2, 3], &[1, 2, 3]), (vec![2, 1, 3], vec![]));
+        assert_eq!(pick(&all, &[1, 2, 3], &[3, 1, 2]), (vec![3, 1, 2], vec![]), "the choice stays as it is");
+        // It has the log, but not the objects.
+        (all[0].1.head.last_update, all[0].1.missing) = (all[1].1.head.last_update, 51);
+        assert_eq!(pick(&all, &[1, 2, 3], &[2, 1, 3]).0, vec![2, 1, 3]);
+        all[0].1.missing = 50;
+        assert_eq!(pick(&all, &[1, 2, 3], &[2, 1, 3]).0, vec![1, 2, 3]);
+        // Where nobody is better off there is no choice.
+        all.iter_mut().for_each(|(_, i)| i.missing = 99);
+        assert_eq!(pick(&all, &[1, 2, 3], &[2, 1, 3]).0, vec![1, 2, 3]);
+    }
+
+    #[test]
+    fn entries_that_only_hollow_copies_have_are_no_history() {
+        let hollow = |i| PgInfo { hollow: true, ..i };
+        assert_eq!(auth(&[(0, info(7, 80, 1)), (1, hollow(info(7, 82, 1))), (2, info(7, 81, 1))]), Some(2));
+        assert_eq!(auth(&[(0, hollow(info(7, 83, 1))), (1, info(6, 84, 1))]), Some(0), "of an older activation");
     }
 
     #[test]

@@ -151,6 +151,9 @@ impl Pg {
             // Nor is its record to be found after a restart.
             self.save(After::Nothing, cx);
         }
+        if planted!(self.cfg, HollowHistory) {
+            p.infos.values_mut().flatten().for_each(|i| i.hollow = false);
+        }
         let infos: BTreeMap<Peer, &PgInfo> =
             p.infos.iter().filter(|(o, _)| view.is_up(o.osd)).filter_map(|(o, i)| Some((*o, i.as_ref()?))).collect();
         if infos.is_empty() {
@@ -162,9 +165,21 @@ impl Pg {
             Some(_) if !planted!(self.cfg, LongestLog) => find_auth_erasure(&infos, self.me),
             _ => find_auth(&infos, self.me),
         };
+        // Nobody but copies without the newest data: whoever else was there then is waited for, while there is hope.
+        if pool.shape.is_none() && auth.and_then(|a| infos.get(&a)).is_some_and(|i| i.hollow) {
+            let hope = p.prior.down.iter().filter(|(_, lost)| **lost == Some(0));
+            let hope: Vec<Peer> = hope.map(|(o, _)| *o).collect();
+            if !hope.is_empty() {
+                p.phase = Phase::Down(hope);
+                return;
+            }
+        }
         let choice = auth.and_then(|auth| match pool.shape {
             Some(shape) => choose_erasure(&infos, auth, &view.up, &view.acting, pool.size, shape.k),
-            None => Some(choose(&infos, auth, &view.up, &view.acting, view.up_primary, pool.size)),
+            None => {
+                let lag = self.cfg.primary_lag;
+                Some(choose(&infos, auth, &view.up, &view.acting, view.up_primary, pool.size, lag))
+            }
         });
         let Some(choice) = choice else {
             p.phase = Phase::Incomplete { bound: is_bound(&infos) };

@@ -359,11 +359,11 @@ impl Member {
     /// One that has nothing but whose history the log tells from the beginning.
     fn behind(info: Option<PgInfo>, log: PgLog, missing: Missing, common: EVersion, auth: &PgLog, undo: bool) -> Self {
         let (mut log, mut missing) = (log, missing);
+        let divergent = log.rewind(common);
         let last_backfill = info.as_ref().map_or_else(spirula_types::HObject::max, |i| i.last_backfill.clone());
-        let delta: Vec<_> = auth.after(common).cloned().collect();
         let mut undone = Vec::new();
         let undo = undo.then_some(&mut undone);
-        crate::merge::merge(&mut log, &mut missing, &last_backfill, common, &delta, undo);
+        crate::merge::lacking(divergent, &mut missing, &last_backfill, auth.after(common), undo);
         Self { info, common: Some(common), missing }
     }
 }

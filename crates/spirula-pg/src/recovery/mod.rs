@@ -8,6 +8,8 @@
 //!
 //! A copy that has an older version whole gets only what differs (`spirula_types::Dirty`, from the log): an overwrite of 4 KiB
 //! costs 4 KiB. Once the first of several pieces is in place it has neither version, and gets all of it if this is interrupted.
+//! A write does not wait for the one member that lacks its object, if enough others have everything
+//! ([`Pg::enough_have`]): it gets the log entry alone, and lacks what that changed, too.
 //!
 //! A source gives an object only in the version wanted and only if its checksums hold. If it
 //! cannot, it counts as lacking the object, and another is asked; if there is none the object
@@ -18,7 +20,7 @@ pub(crate) mod copy;
 mod lost;
 mod reserve;
 
-use crate::active::Active;
+use crate::active::{Active, PeerState};
 use crate::api::{PeerMsg, PgEffect};
 use crate::erasure::rebuild::Rebuild;
 use crate::exec::ReadError;
@@ -270,6 +272,11 @@ impl Pg {
         if !here && !there {
             return write && r.ops.contains_key(object);
         }
+        if !here && !r.ops.contains_key(object) && self.enough_have() {
+            return false;
+        }
+        let Role::Active(a) = &mut self.role else { return false };
+        let r = &mut a.recovery;
         if !r.ops.contains_key(object) && !r.unfound.contains(object) && !r.demanded.contains(object) {
             r.demanded.push_back(object.clone());
             self.pump(cx);
@@ -277,6 +284,23 @@ impl Pg {
             return self.must_recover_first_again(object, write);
         }
         true
+    }
+
+    /// Do so many serving members have everything that a write need not wait for the one that lacks its object? It gets
+    /// the log entry alone, and lacks what that changed, too. As many as the pool asks for, and never one alone. Only one
+    /// may lag so: of two that lack different objects each has entries without data, and if the newest entries were then
+    /// to be taken back (nobody else is heard), what they overwrote on the one might be what the other lacks.
+    fn enough_have(&self) -> bool {
+        let (Some(a), Some(pool)) = (self.active(), self.view.as_ref().and_then(|v| v.pool.as_ref())) else {
+            return false;
+        };
+        let whole = |p: &&PeerState| p.missing.is_empty() && p.last_backfill.max;
+        let (all, have) = (
+            a.peers.values().filter(|p| p.acting).count(),
+            a.peers.values().filter(|p| p.acting).filter(whole).count(),
+        );
+        let lagging = all - have;
+        self.me.shard < 0 && self.missing.is_empty() && lagging <= 1 && 1 + have >= pool.min_size.max(2)
     }
 
     fn must_recover_first_again(&self, object: &HObject, write: bool) -> bool {

@@ -523,6 +523,8 @@ fn sim_planted_bugs_are_caught() {
         Bug::MissingStaleOnResume,
         Bug::MissingNotStored,
         Bug::DirtyForgotten,
+        Bug::WithheldForgotten,
+        Bug::HollowHistory,
         Bug::CorruptSourceCopied,
         Bug::FailedReadForgotten,
         Bug::CleanBeforeDurable,

@@ -77,6 +77,7 @@ pub fn with_bug(bug: Bug, seed: u64) -> bool {
         Bug::ReadsWithoutLease | Bug::LeaseNotAwaited => replaced_primary(seed, Some(bug)).is_err(),
         Bug::DivergentDeleteKept | Bug::DeletedComesBack => divergent(seed, Some(bug)).is_err(),
         Bug::MissingNotStored | Bug::MissingStaleOnResume | Bug::DirtyForgotten => restarts(seed, Some(bug)).is_err(),
+        Bug::WithheldForgotten | Bug::HollowHistory => withheld(seed, Some(bug)).is_err(),
         Bug::CorruptSourceCopied | Bug::FailedReadForgotten => damaged(seed, Some(bug)).is_err(),
         Bug::ScrubBesideWrites | Bug::ScrubShallow | Bug::RepairTrustsPrimary => scrubbed(seed, Some(bug)).is_err(),
         Bug::CleanBeforeDurable => moved(seed, Some(bug)).is_err(),
@@ -229,6 +230,40 @@ fn restarts(seed: u64, bug: Option<Bug>) -> Result<(), String> {
         run(&mut w, 800);
     }
     settle(&mut w).and_then(|()| verify(&w))
+}
+
+/// Writes that a member does not get because it lacks their objects: it is back, recovery waits for its turns, and then
+/// all OSDs restart at once, or those that have the data die.
+fn withheld(seed: u64, bug: Option<Bug>) -> Result<(), String> {
+    let mut w = planted_cluster(seed, 3, bug);
+    (w.pace.objects, w.pace.under_way, w.pace.appends, w.pace.deletes) = (20, 6, 90, 5);
+    w.pace.local = 0;
+    for round in 0..6 {
+        let id = w.rng.below(3) as OsdId;
+        stop(&mut w, id..id + 1);
+        run(&mut w, 300);
+        w.start(id);
+        until_active(&mut w);
+        let pause = 100 + w.rng.below(400);
+        run(&mut w, pause);
+        if round % 2 == 0 {
+            (0..3).for_each(|o| w.crash(o));
+            (0..3).for_each(|o| w.start(o));
+        }
+        w.pace.local = 10;
+        until_active(&mut w);
+        run(&mut w, 600);
+        w.pace.local = 0;
+    }
+    w.pace.local = 10;
+    settle(&mut w).and_then(|()| verify(&w))
+}
+
+#[test]
+fn writes_that_lagging_members_do_not_get_are_not_lost() {
+    for seed in 0..10 {
+        withheld(seed, None).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+    }
 }
 
 /// Damage on one copy, while another copy must be filled.

@@ -47,7 +47,8 @@ impl Rng {
 pub struct Pace {
     deliver: usize,
     commit: usize,
-    local: usize,
+    /// Turns, reservations, and data that was read.
+    pub local: usize,
     map: usize,
     client_map: usize,
     tick: usize,
@@ -341,6 +342,7 @@ impl World {
         cfg.log_slack = rng.below(4);
         cfg.push_bytes = [16, 100, 1 << 20][rng.below(3)];
         cfg.push_window = 1 + rng.below(4);
+        cfg.primary_lag = 2 * cfg.push_window as u64;
         cfg.scan_objects = 1 + rng.below(4);
         cfg.scrub_chunk = 1 + seed as usize % 6;
         cfg.remove_batch = 1 + rng.below(3);
