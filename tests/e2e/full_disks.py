@@ -136,7 +136,16 @@ class FullDisks:
             h.stop(name)
             h.spirula('osd', 'grow', os.path.join(h.dir, name), '--size', self.size)
             h.start(name)
-            self.wait_clean()
+            self.wait_placed()
+
+    def wait_placed(self):
+        """Clean, but for what has no room in its place: what an OSD gave away while it was out may not fit there any more."""
+        def placed():
+            s = self.json('-s', timeout=30)
+            up = s['osdmap']['num_up_osds'] == s['osdmap']['num_in_osds'] == len(self.host_of)
+            names = [p['state_name'] for p in s['pgmap'].get('pgs_by_state', [])]
+            return up and names and all(n.startswith('active+clean') or 'backfill_toofull' in n for n in names)
+        netns.wait(placed, 'clean, or waiting for room', 120)
 
     def beside_out(self):
         """What an OSD holds that goes out has no place: backfills wait, and say why."""
@@ -149,7 +158,7 @@ class FullDisks:
             netns.wait(waits, 'backfill_toofull', 60)
         finally:
             self.ceph('osd', 'in', str(o))
-        self.wait_clean()
+        self.wait_placed()
         return f'osd.{o} out: backfill_toofull'
 
     def beside_kill(self):

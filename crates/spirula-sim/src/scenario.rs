@@ -61,7 +61,7 @@ impl Bug {
             (Self::Pg(Of::LongestLog), &[Extra::Erasure]),
             (Self::Pg(Of::UndoForgotten), &[Extra::Erasure]),
             (Self::Pg(Of::RolledEarly), &[Extra::Erasure]),
-            (Self::Pg(Of::OneHeard), &[Extra::Erasure, Extra::Grow]),
+            (Self::Pg(Of::OneHeard), &[Extra::Erasure, Extra::Slow]),
             (Self::Pg(Of::StripeNotRead), &[Extra::Erasure]),
             (Self::Pg(Of::AnswersOvertake), &[Extra::Copies, Extra::Erasure]),
         ]
