@@ -269,12 +269,22 @@ impl Mon {
             if !exists || !map.is_up(t.osd) || acting.iter().any(|o| *o != spirula_types::OSD_NONE && !map.is_up(*o)) {
                 continue;
             }
+            let have = map.pg_temp.get(pg);
+            if have.map_or(&[][..], Vec::as_slice) == acting {
+                continue;
+            }
+            let epoch = work.next_epoch();
+            let map = work.osd_mut();
             if acting.is_empty() {
-                if map.pg_temp.contains_key(pg) {
-                    work.osd_mut().pg_temp.remove(pg);
-                }
-            } else if map.pg_temp.get(pg) != Some(acting) {
-                work.osd_mut().pg_temp.insert(*pg, acting.clone());
+                map.pg_temp.remove(pg);
+            } else {
+                map.pg_temp.insert(*pg, acting.clone());
+            }
+            // The new primary would have to ask for this before it serves. That it is on record from the first is no
+            // less safe (nobody will take the interval for one without writes), and clients wait for one epoch less.
+            let primary = map.pg_to_up_acting(*pg).acting_primary;
+            if let Some(i) = slot(&mut map.osd_info, primary) {
+                i.up_thru = epoch;
             }
         }
     }

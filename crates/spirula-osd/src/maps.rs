@@ -80,7 +80,7 @@ impl Maps {
         let full = EncodedOsdMap::from_bytes(bytes).map_err(|source| MapError::Decode { epoch: 0, source })?;
         maps.full = full.bytes().clone();
         maps.map = Some(Arc::new(full.into_map()));
-        maps.derive();
+        maps.derive(None);
         Ok(maps)
     }
 
@@ -121,6 +121,7 @@ impl Maps {
     /// [`MapError`]; the map is as before.
     pub fn advance(&mut self) -> Result<bool, MapError> {
         let have = self.epoch();
+        let before = self.map.clone();
         self.incoming = self.incoming.split_off(&(have + 1));
         if self.map.is_some()
             && let Some(bytes) = self.incoming.remove(&(have + 1))
@@ -140,7 +141,7 @@ impl Maps {
         } else {
             return Ok(false);
         }
-        self.derive();
+        self.derive(before.as_deref());
         Ok(true)
     }
 
@@ -158,9 +159,10 @@ impl Maps {
         Ok(())
     }
 
-    fn derive(&mut self) {
+    /// `before`: the map that the table is of.
+    fn derive(&mut self, before: Option<&OsdMap>) {
         let Some(map) = self.map.clone() else { return };
-        let table = map.map_all();
+        let table = before.map_or_else(|| map.map_all(), |before| map.map_all_after(before, &self.table));
         let old_pools = std::mem::take(&mut self.pools);
         self.osds = Arc::new(map.osds().map(|o| (o, osd_view(&map, o))).collect());
         self.permits = Permits {

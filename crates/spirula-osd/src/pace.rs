@@ -16,7 +16,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 /// Percentile wanted at most, in multiples of the base. The promise is 2; the rest is for noise.
-const TARGET: f64 = 1.6;
+const TARGET: f64 = 1.4;
 /// Latencies below this differ by noise only, microseconds.
 const NOISE_US: f64 = 1000.0;
 /// Length of a slot of the window.
@@ -32,7 +32,7 @@ const BUCKETS: usize = 120;
 /// Slowest background work beside clients, bytes per second.
 const FLOOR: f64 = (4 << 20) as f64;
 /// With what it begins beside clients.
-const BEGIN: f64 = (32 << 20) as f64;
+const BEGIN: f64 = (24 << 20) as f64;
 /// The part of the way back to that which it goes in each slot without work.
 const FORGET: f64 = 0.1;
 /// Percentiles of slots without work of which the base is the one that two thirds do not exceed: 8 s.

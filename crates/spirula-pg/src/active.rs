@@ -55,6 +55,8 @@ pub(crate) struct Active {
     pub clean: bool,
     /// The acting set asked for when recovery is done; empty for the one CRUSH gives.
     pub want: Option<Vec<OsdId>>,
+    /// When to ask for it; 0 if that was done.
+    pub hand_back_ms: u64,
     /// What the monitor was told for a merge: ready, with which map (or only able, in which interval).
     pub merge_told: Option<(bool, spirula_types::Epoch)>,
     pub recovery: Recovery,
@@ -72,6 +74,7 @@ impl Active {
             serving: false,
             fresh,
             asked_ms: 0,
+            hand_back_ms: 0,
             entered,
             wait_until,
             peers: BTreeMap::new(),
@@ -158,6 +161,12 @@ impl Pg {
             self.tell_merge(false, cx);
         }
         let Some(a) = self.active_mut() else { return };
+        let hands_back = (1..=cx.now.mono_ms).contains(&a.hand_back_ms);
+        if hands_back && let Some(want) = &a.want {
+            (a.hand_back_ms, a.asked_ms) = (0, cx.now.mono_ms);
+            cx.out.push(PgEffect::WantActing(want.clone()));
+            return;
+        }
         if cx.now.mono_ms < a.asked_ms + retry || planted!(self.cfg, NoRetry) {
             return;
         }

@@ -9,7 +9,7 @@
 use bytes::Bytes;
 use spirula_encoding::{Decode, DecodeError, Decoder, Encode, Encoder, UTime};
 use spirula_types::{Dirty, EVersion, HObject, PoolId, ReqId};
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 /// What an entry did to its object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -186,6 +186,8 @@ pub struct PgLog {
     bytes: usize,
     /// Requests of entries up to the tail, oldest first.
     dups: VecDeque<Dup>,
+    /// How many of them have each home but 0: counted, since it is asked with each write.
+    homes: BTreeMap<u32, usize>,
     /// Request → key of its entry. Only looked up, never walked.
     requests: HashMap<ReqId, EVersion>,
 }
@@ -197,7 +199,7 @@ impl PgLog {
         for e in entries {
             if e.version <= tail {
                 log.requests.insert(e.reqid, e.key());
-                log.dups.push_back(Dup::of(&e));
+                log.push_dup(Dup::of(&e));
             } else {
                 log.push(e);
             }
@@ -320,13 +322,15 @@ impl PgLog {
     pub fn trim(&mut self, to: EVersion, tracked: usize) -> Option<EVersion> {
         while let Some(e) = self.entries.pop_front_if(|e| e.version <= to) {
             self.bytes -= e.weight();
-            self.dups.push_back(Dup::of(&e));
+            self.push_dup(Dup::of(&e));
         }
         self.tail = self.tail.max(to);
-        let tracked = tracked.saturating_mul(self.homes());
+        // Each PG whose requests are remembered keeps as many as a PG does. Within bounds: all of the log must
+        // fit into one transaction.
+        let tracked = tracked.saturating_mul((1 + self.homes.len()).min(HOMES_MAX));
         let mut gone = None;
         while self.dups.len() + self.entries.len() > tracked
-            && let Some(d) = self.dups.pop_front()
+            && let Some(d) = self.pop_dup()
         {
             if self.requests.get(&d.reqid) == Some(&d.key()) {
                 self.requests.remove(&d.reqid);
@@ -336,11 +340,22 @@ impl PgLog {
         gone
     }
 
-    /// Number of PGs whose requests are remembered: each keeps as many as a PG does. Within bounds:
-    /// all of the log must fit into one transaction.
-    fn homes(&self) -> usize {
-        let merged: BTreeSet<u32> = self.dups.iter().map(|d| d.home).filter(|h| *h > 0).collect();
-        (1 + merged.len()).min(HOMES_MAX)
+    fn push_dup(&mut self, d: Dup) {
+        if d.home > 0 {
+            *self.homes.entry(d.home).or_default() += 1;
+        }
+        self.dups.push_back(d);
+    }
+
+    fn pop_dup(&mut self) -> Option<Dup> {
+        let d = self.dups.pop_front()?;
+        if let Some(n) = self.homes.get_mut(&d.home) {
+            *n -= 1;
+            if *n == 0 {
+                self.homes.remove(&d.home);
+            }
+        }
+        Some(d)
     }
 
     /// The log of what `self` and `other`, the log of PG `seed`, become when they are merged at `at`:
@@ -404,6 +419,7 @@ mod tests {
     use super::*;
     use spirula_encoding::{from_slice, to_vec};
     use spirula_types::EntityName;
+    use std::collections::BTreeSet;
 
     fn entry(epoch: u32, version: u64, object: &'static str) -> LogEntry {
         LogEntry {

@@ -342,7 +342,12 @@ impl Pg {
     ) -> Result<Transaction, DecodeError> {
         let id = self.id;
         let parse = |entries: &[bytes::Bytes]| -> Result<Vec<LogEntry>, DecodeError> {
-            entries.iter().map(|b| from_slice(b)).collect()
+            // Collecting results would not know how many there are.
+            let mut all = Vec::with_capacity(entries.len());
+            for b in entries {
+                all.push(from_slice(b)?);
+            }
+            Ok(all)
         };
         let mut txn = Transaction::default();
         // A copy of another creation is void.
@@ -385,7 +390,7 @@ impl Pg {
                 for (e, entry) in parsed.iter().zip(entries) {
                     txn.meta.push(MetaOp::LogAppend { pg: id, version: e.key(), entry });
                 }
-                self.merge_own(after, &parsed, cx.reader, &mut txn);
+                self.merge_own(after, parsed, cx.reader, &mut txn);
             }
         }
         let (tail, head) = (self.log.tail(), self.log.head());

@@ -30,11 +30,11 @@ pub fn merge(
     missing: &mut Missing,
     last_backfill: &HObject,
     common: EVersion,
-    delta: &[LogEntry],
+    delta: Vec<LogEntry>,
     undo: Option<&mut Vec<LogEntry>>,
 ) -> BTreeSet<HObject> {
     let removed = lacking(log.rewind(common), missing, last_backfill, delta.iter(), undo);
-    log.extend(delta.iter().cloned());
+    log.extend(delta.into_iter());
     removed
 }
 
@@ -178,7 +178,7 @@ mod tests {
             e(v(2, 5), v(0, 0), "c", Modify),
             e(v(2, 6), v(2, 3), "a", Modify),
         ];
-        let removed = merge(&mut c.log, &mut c.missing, &HObject::max(), v(1, 2), &delta, None);
+        let removed = merge(&mut c.log, &mut c.missing, &HObject::max(), v(1, 2), delta.to_vec(), None);
         assert_eq!(names(&removed), ["b"]);
         assert_eq!(lacks(&c.missing, "a"), Some((v(2, 6), v(1, 1))));
         assert_eq!(lacks(&c.missing, "c"), Some((v(2, 5), v(0, 0))));
@@ -193,7 +193,7 @@ mod tests {
             e(v(2, 3), v(1, 1), "old", Modify),
             e(v(2, 4), v(2, 2), "new", Modify),
         ]);
-        let removed = merge(&mut c.log, &mut c.missing, &HObject::max(), v(1, 1), &[], None);
+        let removed = merge(&mut c.log, &mut c.missing, &HObject::max(), v(1, 1), Vec::new(), None);
         assert_eq!(names(&removed), ["new"]);
         assert_eq!(lacks(&c.missing, "old"), Some((v(1, 1), v(0, 0))));
         assert_eq!(c.missing.len(), 1);
@@ -202,7 +202,7 @@ mod tests {
     #[test]
     fn divergent_delete_is_undone() {
         let mut c = copy(vec![e(v(1, 1), v(0, 0), "a", Modify), e(v(2, 2), v(1, 1), "a", Delete)]);
-        let removed = merge(&mut c.log, &mut c.missing, &HObject::max(), v(1, 1), &[], None);
+        let removed = merge(&mut c.log, &mut c.missing, &HObject::max(), v(1, 1), Vec::new(), None);
         assert!(removed.is_empty());
         assert_eq!(lacks(&c.missing, "a"), Some((v(1, 1), v(0, 0))));
     }
@@ -211,7 +211,7 @@ mod tests {
     fn object_deleted_by_history_does_not_come_back_through_a_divergent_write() {
         let mut c = copy(vec![e(v(1, 1), v(0, 0), "a", Modify), e(v(2, 2), v(1, 1), "a", Modify)]);
         let delta = [e(v(3, 2), v(1, 1), "a", Delete)];
-        let removed = merge(&mut c.log, &mut c.missing, &HObject::max(), v(1, 1), &delta, None);
+        let removed = merge(&mut c.log, &mut c.missing, &HObject::max(), v(1, 1), delta.to_vec(), None);
         assert_eq!(names(&removed), ["a"]);
         assert!(c.missing.is_empty());
     }
@@ -220,7 +220,7 @@ mod tests {
     fn divergent_content_is_not_taken_for_the_version_before() {
         let mut c = copy(vec![e(v(1, 1), v(0, 0), "a", Modify), e(v(2, 2), v(1, 1), "a", Modify)]);
         let delta = [e(v(3, 2), v(1, 1), "a", Modify)];
-        merge(&mut c.log, &mut c.missing, &HObject::max(), v(1, 1), &delta, None);
+        merge(&mut c.log, &mut c.missing, &HObject::max(), v(1, 1), delta.to_vec(), None);
         assert_eq!(lacks(&c.missing, "a"), Some((v(3, 2), v(0, 0))));
     }
 
@@ -228,7 +228,7 @@ mod tests {
     fn object_missing_in_a_divergent_version_is_present_if_the_one_before_is_stored() {
         let mut c = copy(vec![e(v(1, 1), v(0, 0), "a", Modify), e(v(2, 2), v(1, 1), "a", Modify)]);
         c.missing.set(o("a"), v(2, 2), v(1, 1));
-        let removed = merge(&mut c.log, &mut c.missing, &HObject::max(), v(1, 1), &[], None);
+        let removed = merge(&mut c.log, &mut c.missing, &HObject::max(), v(1, 1), Vec::new(), None);
         assert!(removed.is_empty() && c.missing.is_empty());
     }
 
@@ -237,7 +237,7 @@ mod tests {
         let mut c = copy(vec![]);
         let delta = [e(v(1, 1), v(0, 0), "a", Modify), e(v(1, 2), v(0, 0), "b", Modify)];
         let (first, last) = if o("a") < o("b") { ("a", "b") } else { ("b", "a") };
-        merge(&mut c.log, &mut c.missing, &o(first), v(0, 0), &delta, None);
+        merge(&mut c.log, &mut c.missing, &o(first), v(0, 0), delta.to_vec(), None);
         assert!(lacks(&c.missing, first).is_some() && lacks(&c.missing, last).is_none());
     }
 
@@ -251,7 +251,7 @@ mod tests {
         ]);
         let mut undone = Vec::new();
         let delta = [e(v(3, 2), v(1, 1), "a", Modify)];
-        let removed = merge(&mut c.log, &mut c.missing, &HObject::max(), v(1, 1), &delta, Some(&mut undone));
+        let removed = merge(&mut c.log, &mut c.missing, &HObject::max(), v(1, 1), delta.to_vec(), Some(&mut undone));
         assert!(removed.is_empty());
         assert_eq!(undone.iter().map(|e| e.version).collect::<Vec<_>>(), [v(2, 4), v(2, 3), v(2, 2)]);
         assert_eq!(lacks(&c.missing, "a"), Some((v(3, 2), v(1, 1))));

@@ -14,9 +14,22 @@ use std::collections::{BTreeMap, BTreeSet};
 /// What a copy lacks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Missing {
-    items: BTreeMap<HObject, MissingItem>,
-    /// Changed since [`Missing::take_changes`].
+    items: BTreeMap<HObject, Slot>,
+    /// Changed since [`Missing::take_changes`]: those that are gone, and those whose slot says so.
     changed: BTreeSet<HObject>,
+}
+
+/// An item, and whether it is named in [`Missing::changed`]: a log that is merged asks that for each entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Slot {
+    item: MissingItem,
+    changed: bool,
+}
+
+impl Slot {
+    fn stored(item: MissingItem) -> Self {
+        Self { item, changed: false }
+    }
 }
 
 /// First part of the keys of a PG's missing records.
@@ -43,7 +56,8 @@ fn stored_item(v: &[u8]) -> Result<MissingItem, DecodeError> {
 impl Missing {
     /// A set as another OSD told it.
     pub fn from_items(items: impl IntoIterator<Item = (HObject, MissingItem)>) -> Self {
-        Self { items: items.into_iter().collect(), changed: BTreeSet::new() }
+        let items = items.into_iter().map(|(o, i)| (o, Slot::stored(i))).collect();
+        Self { items, changed: BTreeSet::new() }
     }
 
     /// The set as it was stored.
@@ -57,7 +71,7 @@ impl Missing {
             let mut d = Decoder::new(k.get(skip..).unwrap_or_default());
             let object: HObject = d.get()?;
             d.finish()?;
-            items.insert(object, stored_item(&v)?);
+            items.insert(object, Slot::stored(stored_item(&v)?));
         }
         Ok(Self { items, changed: BTreeSet::new() })
     }
@@ -74,7 +88,7 @@ impl Missing {
 
     /// Is this object missing, and how?
     pub fn get(&self, object: &HObject) -> Option<&MissingItem> {
-        if self.items.is_empty() { None } else { self.items.get(object) }
+        if self.items.is_empty() { None } else { self.items.get(object).map(|s| &s.item) }
     }
 
     /// Is this object missing?
@@ -84,17 +98,17 @@ impl Missing {
 
     /// All of them, in order.
     pub fn iter(&self) -> impl Iterator<Item = (&HObject, &MissingItem)> {
-        self.items.iter()
+        self.items.iter().map(|(o, s)| (o, &s.item))
     }
 
     /// The first one from `from` on.
     pub fn first_from(&self, from: &HObject) -> Option<(&HObject, &MissingItem)> {
-        self.items.range(from..).next()
+        self.from(from).next()
     }
 
     /// All from `from` on, in order.
     pub fn from(&self, from: &HObject) -> impl Iterator<Item = (&HObject, &MissingItem)> {
-        self.items.range(from..)
+        self.items.range(from..).map(|(o, s)| (o, &s.item))
     }
 
     /// Adds or changes an object of which nothing is known but the versions.
@@ -105,7 +119,7 @@ impl Missing {
     /// Adds or changes an object.
     pub fn put(&mut self, object: HObject, item: MissingItem) {
         self.changed.insert(object.clone());
-        self.items.insert(object, item);
+        self.items.insert(object, Slot { item, changed: true });
     }
 
     /// An object was written whose change the copy did not get; `before` says what it lacked of it until then, if that is
@@ -117,16 +131,16 @@ impl Missing {
         dirty: &Dirty,
         before: impl FnOnce() -> MissingItem,
     ) -> bool {
-        let Some(item) = self.items.get_mut(object) else {
+        let Some(slot) = self.items.get_mut(object) else {
             let mut item = before();
             item.need = version;
             item.dirty.merge(dirty);
             self.put(object.clone(), item);
             return false;
         };
-        item.need = version;
-        item.dirty.merge(dirty);
-        if !self.changed.contains(object) {
+        slot.item.need = version;
+        slot.item.dirty.merge(dirty);
+        if !std::mem::replace(&mut slot.changed, true) {
             self.changed.insert(object.clone());
         }
         true
@@ -134,9 +148,11 @@ impl Missing {
 
     /// The object is there, or not wanted any more.
     pub fn remove(&mut self, object: &HObject) -> Option<MissingItem> {
-        let item = self.items.remove(object)?;
-        self.changed.insert(object.clone());
-        Some(item)
+        let slot = self.items.remove(object)?;
+        if !slot.changed {
+            self.changed.insert(object.clone());
+        }
+        Some(slot.item)
     }
 
     /// Forgets everything.
@@ -168,8 +184,11 @@ impl Missing {
     pub fn take_changes(&mut self, pg: SpgId, out: &mut Vec<MetaOp>) {
         for o in std::mem::take(&mut self.changed) {
             let key = key(pg, &o);
-            out.push(match self.items.get(&o) {
-                Some(i) => MetaOp::Set { key, value: to_vec(i).into() },
+            out.push(match self.items.get_mut(&o) {
+                Some(slot) => {
+                    slot.changed = false;
+                    MetaOp::Set { key, value: to_vec(&slot.item).into() }
+                }
                 None => MetaOp::Remove { key },
             });
         }

@@ -51,6 +51,7 @@ impl std::fmt::Display for Unmet {
 impl std::error::Error for Unmet {}
 
 fn main() -> ExitCode {
+    memory::without_huge_pages();
     let args = match cli::expanded(std::env::args_os().collect()) {
         Ok(words) => cli::Args::parse_from(words),
         Err(why) => {

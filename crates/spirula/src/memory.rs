@@ -35,9 +35,27 @@ pub fn resident() -> u64 {
     line.and_then(|l| l.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0) << 10
 }
 
+/// Keeps the kernel from giving this process huge pages where small ones would do.
+///
+/// The allocator asks for them where the system leaves it to the process. Clearing one took up to 5 ms on
+/// the machine of `bench/results/2026-11-22-return.md`, on the reactor, and a third of its time while PGs
+/// peered. Ceph's daemons go without them, too (its option `thp`).
+pub fn without_huge_pages() {
+    if let Err(error) = rustix::thread::disable_transparent_huge_pages(true) {
+        // It works with them; a kernel without the call has none.
+        tracing::debug!(%error, "transparent huge pages stay on");
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn huge_pages_can_be_switched_off() {
+        without_huge_pages();
+        assert!(rustix::thread::transparent_huge_pages_are_disabled().unwrap());
+    }
 
     #[test]
     fn parts_leave_room_for_the_rest() {

@@ -8,6 +8,7 @@ use spirula_crush::hash::hash32_2;
 use spirula_crush::{CrushMap, Scratch};
 use spirula_types::{HObject, OSD_NONE, ObjectLocator, OsdId, PgId, PoolId, hash};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// Where a PG should be (up) and where it is served (acting). Holes in erasure-coded sets
 /// are [`OSD_NONE`]; a primary of −1 is none.
@@ -60,6 +61,29 @@ pub struct MapScratch {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PgTable {
     pools: BTreeMap<PoolId, Vec<UpActing>>,
+    /// What CRUSH gave, for the next map ([`OsdMap::map_all_after`]).
+    raw: BTreeMap<PoolId, Arc<RawSets>>,
+}
+
+/// What CRUSH alone gives for the PGs of a pool, one set behind another.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct RawSets {
+    osds: Vec<OsdId>,
+    /// Where each PG's set ends.
+    ends: Vec<u32>,
+}
+
+impl RawSets {
+    fn push(&mut self, set: &[OsdId]) {
+        self.osds.extend_from_slice(set);
+        self.ends.push(self.osds.len() as u32);
+    }
+
+    fn get(&self, seed: u32) -> &[OsdId] {
+        let end = |i: usize| self.ends.get(i).map_or(0, |e| *e as usize);
+        let from = (seed as usize).checked_sub(1).map_or(0, end);
+        self.osds.get(from..end(seed as usize)).unwrap_or_default()
+    }
 }
 
 impl PgTable {
@@ -131,21 +155,30 @@ impl OsdMap {
         Some(PgId::new(o.pool, self.pool(o.pool)?.pg_of_hash(o.hash)))
     }
 
-    /// What CRUSH gives for a PG, less OSDs that do not exist; and CRUSH's input.
-    fn raw_into(&self, s: &mut MapScratch, pool: &PgPool, pg: PgId) -> u32 {
-        let seed = pool.placement_seed(pg);
+    /// What CRUSH gives for a PG.
+    fn crush_into(&self, s: &mut MapScratch, pool: &PgPool, pg: PgId) {
         s.raw.clear();
         if let Some(rule) = find_rule(&self.crush, pool) {
             let args = self.crush.choose_args_for(pg.pool);
-            let size = usize::from(pool.size);
+            let (seed, size) = (pool.placement_seed(pg), usize::from(pool.size));
             self.crush.do_rule_into(&mut s.crush, rule, seed, size, &self.osd_weight, args, &mut s.raw);
         }
+    }
+
+    /// Does CRUSH give for all PGs of a pool what it gave with another map?
+    fn crush_is_as_in(&self, before: &Self, id: PoolId) -> bool {
+        let (Some(new), Some(old)) = (self.pool(id), before.pool(id)) else { return false };
+        let inputs = |p: &PgPool| (p.kind, p.size, p.crush_rule, p.pg_num, p.pgp_num, p.has_flag(flag::HASHPSPOOL));
+        inputs(new) == inputs(old) && self.osd_weight == before.osd_weight && self.crush == before.crush
+    }
+
+    /// Takes OSDs that do not exist out of a raw set.
+    fn only_existing(&self, pool: &PgPool, raw: &mut Vec<OsdId>) {
         if pool.can_shift_osds() {
-            s.raw.retain(|o| self.exists(*o));
+            raw.retain(|o| self.exists(*o));
         } else {
-            s.raw.iter_mut().filter(|o| !self.exists(**o)).for_each(|o| *o = OSD_NONE);
+            raw.iter_mut().filter(|o| !self.exists(**o)).for_each(|o| *o = OSD_NONE);
         }
-        seed
     }
 
     /// Would an upmap target be refused: a real OSD of weight 0?
@@ -212,7 +245,8 @@ impl OsdMap {
     pub fn pg_to_raw(&self, pg: PgId) -> (Vec<OsdId>, OsdId) {
         let Some(pool) = self.pool(pg.pool) else { return (Vec::new(), -1) };
         let mut s = MapScratch::default();
-        self.raw_into(&mut s, pool, pg);
+        self.crush_into(&mut s, pool, pg);
+        self.only_existing(pool, &mut s.raw);
         let p = first(&s.raw);
         (s.raw, p)
     }
@@ -241,11 +275,17 @@ impl OsdMap {
         if pg.seed >= pool.pg_num {
             return;
         }
-        let seed = self.raw_into(s, pool, pg);
-        self.apply_upmap(pg, &mut s.raw);
-        self.only_up(pool, &s.raw, &mut out.up);
+        self.crush_into(s, pool, pg);
+        self.raw_to_up_acting(pool, pg, &mut s.raw, out);
+    }
+
+    /// What follows from what CRUSH gave. `out` is empty.
+    fn raw_to_up_acting(&self, pool: &PgPool, pg: PgId, raw: &mut Vec<OsdId>, out: &mut UpActing) {
+        self.only_existing(pool, raw);
+        self.apply_upmap(pg, raw);
+        self.only_up(pool, raw, &mut out.up);
         let head = first(&out.up);
-        out.up_primary = self.apply_affinity(seed, pool, &mut out.up, head);
+        out.up_primary = self.apply_affinity(pool.placement_seed(pg), pool, &mut out.up, head);
         if let Some(temp) = self.pg_temp.get(&pg) {
             self.only_up(pool, temp, &mut out.acting);
         }
@@ -260,16 +300,37 @@ impl OsdMap {
 
     /// The mapping of every PG.
     pub fn map_all(&self) -> PgTable {
+        self.map_all_with(|_| None)
+    }
+
+    /// As [`Self::map_all`], given the mapping of another map: CRUSH is asked only for pools for which its answer
+    /// can be another one. Most maps tell of OSDs that came or went and of temporary acting sets, and an OSD takes
+    /// each epoch.
+    pub fn map_all_after(&self, before: &Self, table: &PgTable) -> PgTable {
+        self.map_all_with(|id| table.raw.get(&id).filter(|_| self.crush_is_as_in(before, id)).cloned())
+    }
+
+    fn map_all_with(&self, known: impl Fn(PoolId) -> Option<Arc<RawSets>>) -> PgTable {
         let mut s = MapScratch::default();
         let mut table = PgTable::default();
         for (id, pool) in &self.pools {
-            let mut v = Vec::new();
-            for seed in 0..pool.pg_num {
+            let raw = known(*id).unwrap_or_else(|| {
+                let mut sets = RawSets::default();
+                for seed in 0..pool.pg_num {
+                    self.crush_into(&mut s, pool, PgId::new(*id, seed));
+                    sets.push(&s.raw);
+                }
+                Arc::new(sets)
+            });
+            let map_one = |seed| {
                 let mut m = UpActing::default();
-                self.pg_to_up_acting_into(&mut s, PgId::new(*id, seed), &mut m);
-                v.push(m);
-            }
-            table.pools.insert(*id, v);
+                s.raw.clear();
+                s.raw.extend_from_slice(raw.get(seed));
+                self.raw_to_up_acting(pool, PgId::new(*id, seed), &mut s.raw, &mut m);
+                m
+            };
+            table.pools.insert(*id, (0..pool.pg_num).map(map_one).collect());
+            table.raw.insert(*id, raw);
         }
         table
     }

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, missing_docs)]
 
+mod after;
 mod corpus;
 mod dumps;
 mod golden;

@@ -7,8 +7,8 @@ use spirula_messages::ceph::{
     MConfig, MMonGetMap, MMonGetVersion, MMonGetVersionReply, MMonMap, MOsdMap, MPoolOp, MPoolOpReply,
 };
 use spirula_messages::cluster::control::{
-    MgrBeacon, OsdAlive, OsdBoot, OsdFailureReport, OsdMarkMeDown, OsdMarkMeDownAck, PgCreateAsk, PgCreateGrant,
-    PgsCreated, PgsCreatedAck,
+    MgrBeacon, OsdAlive, OsdBoot, OsdFailureReport, OsdMarkMeDown, OsdMarkMeDownAck, OsdPgTemp, PgCreateAsk,
+    PgCreateGrant, PgsCreated, PgsCreatedAck,
 };
 use spirula_messages::{Body, Message};
 use spirula_mon::MonEvent;
@@ -322,6 +322,30 @@ fn up_thru_is_recorded_up_to_the_present() {
     let after = c.mon.state().osdmap.epoch;
     c.ask(conn, OsdAlive { osd: 1, want: now });
     assert_eq!(c.mon.state().osdmap.epoch, after, "nothing changed, no new map");
+}
+
+#[test]
+fn a_temporary_acting_set_and_its_end_have_the_primary_on_record_at_once() {
+    let mut c = Cluster::up(3);
+    c.ok(r#"{"prefix": "osd pool create", "pool": "p", "pg_num": 1}"#);
+    let pg = PgId::new(1, 0);
+    let home = c.mon.state().osdmap.pg_to_up_acting(pg).acting;
+    let away: Vec<i32> = home.iter().rev().copied().collect();
+    let conn = c.open(EntityType::Osd, &home[0].to_string());
+    for (want, primary) in [(away.clone(), away[0]), (Vec::new(), home[0])] {
+        let before = c.mon.state().osdmap.clone();
+        let ask = OsdPgTemp { osd: home[0], epoch: before.epoch, pgs: BTreeMap::from([(pg, want)]) };
+        c.ask(conn, ask.clone());
+        let map = &c.mon.state().osdmap;
+        assert_eq!((map.epoch, map.pg_to_up_acting(pg).acting_primary), (before.epoch + 1, primary));
+        for o in map.osds() {
+            let was = before.info(o).unwrap().up_thru;
+            assert_eq!(map.info(o).unwrap().up_thru, if o == primary { map.epoch } else { was }, "osd.{o}");
+        }
+        let epoch = map.epoch;
+        c.ask(conn, ask);
+        assert_eq!(c.mon.state().osdmap.epoch, epoch, "nothing changed, no new map");
+    }
 }
 
 #[test]

@@ -158,6 +158,7 @@ impl Pg {
         let (Role::Active(a), Some(info)) = (&mut self.role, &mut self.info) else { return };
         a.activated = true;
         a.serving = view.pool.as_ref().is_some_and(|p| view.acting.len() >= p.min_size);
+        tracing::debug!(pg = %self.id, epoch = view.epoch, "activated");
         if planted!(self.cfg, LeaseNotAwaited) {
             a.wait_until = 0;
         }

@@ -95,7 +95,7 @@ impl Pg {
         for e in &delta {
             txn.meta.push(MetaOp::LogAppend { pg: id, version: e.key(), entry: e.to_bytes() });
         }
-        self.merge_own(common, &delta, cx.reader, &mut txn);
+        self.merge_own(common, delta, cx.reader, &mut txn);
         if let Some(info) = &mut self.info {
             // Our tail may lie behind its newest entry where a split left a gap.
             let last_update = auth.last_update().max(self.log.head());
@@ -113,7 +113,7 @@ impl Pg {
     pub(crate) fn merge_own(
         &mut self,
         common: EVersion,
-        delta: &[LogEntry],
+        delta: Vec<LogEntry>,
         reader: &dyn ObjectReader,
         txn: &mut Transaction,
     ) {
@@ -131,7 +131,7 @@ impl Pg {
     }
 
     #[cfg(feature = "plant-bugs")]
-    fn merge_badly(&mut self, common: EVersion, delta: &[LogEntry], last: &HObject) -> BTreeSet<HObject> {
+    fn merge_badly(&mut self, common: EVersion, delta: Vec<LogEntry>, last: &HObject) -> BTreeSet<HObject> {
         use crate::log::EntryKind::Delete;
         let divergent: Vec<LogEntry> = self.log.after(common).cloned().collect();
         let mut removed = merge(&mut self.log, &mut self.missing, last, common, delta, None);

@@ -346,7 +346,7 @@ impl Member {
             // In an erasure-coded PG it can give what its objects were before (`erasure::read`).
             let mut undone = Vec::new();
             let undo = undo.then_some(&mut undone);
-            crate::merge::merge(&mut log, &mut missing, &info.last_backfill, common, &[], undo);
+            crate::merge::merge(&mut log, &mut missing, &info.last_backfill, common, Vec::new(), undo);
         }
         Self { info: Some(info), common, missing }
     }

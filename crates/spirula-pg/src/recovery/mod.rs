@@ -73,6 +73,8 @@ pub(crate) struct Recovery {
 
 /// Objects of a kind that `pg query` shows.
 const SHOWN_MAX: usize = 64;
+/// Recovered PGs ask for their own acting sets at multiples of this, milliseconds.
+const HAND_BACK_MS: u64 = 200;
 
 /// One object's recovery.
 #[derive(Debug, Default)]
@@ -380,9 +382,11 @@ impl Pg {
         if want != view.acting {
             let want = if want == view.up { Vec::new() } else { view.places(&want) };
             if a.want.as_ref() != Some(&want) {
-                a.want = Some(want.clone());
-                a.asked_ms = cx.now.mono_ms;
-                cx.out.push(PgEffect::WantActing(want));
+                a.want = Some(want);
+                // Each such wish costs an epoch, which every OSD and client takes: those of a host come together.
+                let at = (cx.now.mono_ms / HAND_BACK_MS + 1) * HAND_BACK_MS;
+                (a.asked_ms, a.hand_back_ms) = (at, at);
+                cx.out.push(PgEffect::WakeAt(at));
             }
         } else if view.acting.len() >= size && view.up == view.acting && a.serving && !a.clean {
             a.clean = true;

@@ -24,7 +24,7 @@ use std::collections::BTreeMap;
 use world::{End, POOL, World};
 
 /// Seeds within which each planted bug must be caught.
-const BUG_SEEDS: u64 = 60;
+const BUG_SEEDS: u64 = 100;
 /// The same for those of erasure coding.
 const ERASURE_BUG_SEEDS: u64 = 200;
 

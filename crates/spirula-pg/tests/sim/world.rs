@@ -579,6 +579,10 @@ impl World {
                         } else {
                             m.temp.insert(pg, want);
                         }
+                        // As the monitors do: the new primary need not ask.
+                        if let Some(primary) = m.acting(pg).into_iter().find(|o| *o != OSD_NONE) {
+                            m.osds.entry(primary).or_default().up_thru = m.epoch;
+                        }
                     });
                 }
             }
