@@ -143,6 +143,22 @@ class Cluster:
             time.sleep(0.1)
 
 
+# Bytes free that the largest cluster here asks for: 4 OSDs of 2 GiB and a tenth more. Its files are sparse.
+ROOM = 9 << 30
+SCRATCH = os.environ.get('SPIRULA_E2E_DIR', '/var/tmp')
+
+
+def lack_of_room():
+    """Says what to do if the clusters do not fit; else None."""
+    free = shutil.disk_usage(SCRATCH).free
+    if free >= ROOM:
+        return None
+    left = [n for n in os.listdir(SCRATCH) if n.startswith('spirula-e2e-')]
+    text = f'end-to-end tests need {ROOM >> 30} GiB free in {SCRATCH}, which has {free / (1 << 30):.1f}; '
+    text += 'free some, or name another folder on a real disk in SPIRULA_E2E_DIR'
+    return text + (f'. Runs that were killed left {", ".join(sorted(left))} there' if left else '')
+
+
 class Case:
     """A group of tests that share one cluster. `args` are given to `spirula up`."""
     args = []
@@ -151,7 +167,7 @@ class Case:
     def setup(self, clients):
         self.clients = clients
         # Not below /tmp's sticky folder of somebody else; the disk must be a real one for durability tests.
-        self.scratch = tempfile.mkdtemp(prefix='spirula-e2e-', dir=os.environ.get('SPIRULA_E2E_DIR', '/var/tmp'))
+        self.scratch = tempfile.mkdtemp(prefix='spirula-e2e-', dir=SCRATCH)
         os.chmod(self.scratch, 0o755)
         clients.enter(self.scratch)
         self.c = Cluster(self.scratch, clients, args=self.args)

@@ -15,6 +15,9 @@ if __name__ == '__main__':
     a = a.parse_args()
     harness.BINARY = os.path.abspath(a.binary)
     harness.LABEL = a.label + ':' if a.label else ''
+    lack = harness.lack_of_room()
+    if lack:
+        sys.exit(f'FAILED before the first test: {lack}')
     clients = harness.Clients(os.path.abspath(a.clients) if a.clients else None)
     cases = [c for m in (test_up, test_rados, test_ceph, test_durability, test_bad_input, test_osd, test_heal, test_processes, test_join, test_auth, test_scrub, test_store, test_bad_stores, test_domains, test_thrash, test_merge, test_ec, test_states, test_moves, test_alike)
              for c in vars(m).values() if isinstance(c, type) and issubclass(c, harness.Case) and c is not harness.Case]

@@ -122,7 +122,7 @@ print(objects, appends, rounds)
 
 
 class Durability(Case):
-    args = ['--osd-size', '4G']
+    args = ['--osd-size', '1G']
 
     def test_1_documents_survive_kill_9(self):
         for p in ('docs1', 'docs2'):

@@ -17,6 +17,10 @@ use std::time::Duration;
 
 /// Percentile wanted at most, in multiples of the base. The promise is 2; the rest is for noise.
 const TARGET: f64 = 1.4;
+/// Growth of the rate in a slot: what more work does to clients shows half a second later only.
+const GROWTH: f64 = 1.05;
+/// The rate is cut to this share at most, once in [`RECENT`] slots: a slow moment of the disk looks the same as too much work.
+const DEEPEST_CUT: f64 = 0.7;
 /// Latencies below this differ by noise only, microseconds.
 const NOISE_US: f64 = 1000.0;
 /// Length of a slot of the window.
@@ -32,7 +36,7 @@ const BUCKETS: usize = 120;
 /// Slowest background work beside clients, bytes per second.
 const FLOOR: f64 = (4 << 20) as f64;
 /// With what it begins beside clients.
-const BEGIN: f64 = (24 << 20) as f64;
+const BEGIN: f64 = (28 << 20) as f64;
 /// The part of the way back to that which it goes in each slot without work.
 const FORGET: f64 = 0.1;
 /// Percentiles of slots without work of which the base is the one that two thirds do not exceed: 8 s.
@@ -251,11 +255,11 @@ impl Pacer {
             let target = (base * TARGET).max(base + NOISE_US);
             if p99 > target {
                 if self.since_cut >= RECENT as u32 {
-                    self.rate *= (target / p99).clamp(0.5, 0.9);
+                    self.rate *= (target / p99).clamp(DEEPEST_CUT, 0.9);
                     self.since_cut = 0;
                 }
             } else {
-                self.rate = self.rate * 1.08 + FLOOR / 8.0;
+                self.rate = self.rate * GROWTH + FLOOR / 16.0;
             }
         }
         self.rate = self.rate.clamp(FLOOR, CEILING);

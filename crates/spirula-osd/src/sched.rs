@@ -251,8 +251,7 @@ impl Osd {
         let forced = self.pgs.get(&id).is_some_and(|p| p.is_forced(is_backfill(&what)));
         let priority = if forced { 255 } else { of_pool };
         if let Reservation::Remote { backfill, .. } = what
-            && self.is_too_full(backfill)
-            && !self.pgs.get(&id).is_some_and(spirula_pg::Pg::holds_nothing)
+            && self.has_no_room_for(id, self.is_too_full(backfill))
         {
             self.sched.ready.push_back((id, PgEvent::Refused(what)));
             return;
@@ -268,15 +267,18 @@ impl Osd {
         self.sched.grant();
     }
 
+    /// A full disk has no room for what a PG is to receive, unless the PG holds nothing: then it only removes.
+    fn has_no_room_for(&self, id: SpgId, full: bool) -> bool {
+        full && !self.pgs.get(&id).is_some_and(spirula_pg::Pg::holds_nothing)
+    }
+
     /// Ends what we take part in as a target when there is no room left for it: backfill above
     /// `backfillfull_ratio` as in Ceph, recovery by the log when nothing that grows is written any more.
     pub(crate) fn refuse_when_full(&mut self) {
         let full = |backfill: bool| if backfill { self.is_too_full(true) } else { self.is_failsafe_full() };
         let ends = |(id, what): &(SpgId, Reservation)| match what {
             Reservation::Local { .. } => false,
-            Reservation::Remote { backfill, .. } => {
-                full(*backfill) && !self.pgs.get(id).is_some_and(spirula_pg::Pg::holds_nothing)
-            }
+            Reservation::Remote { backfill, .. } => self.has_no_room_for(*id, full(*backfill)),
         };
         let ended: Vec<(SpgId, Reservation)> = self.sched.granted.iter().copied().filter(ends).collect();
         for (id, what) in ended {

@@ -12,7 +12,7 @@ use spirula_types::{EVersion, HObject, PgId, Uuid};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::fs::File;
 use std::io::{BufReader, BufWriter};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 struct Counting;
@@ -59,6 +59,15 @@ fn options() -> StoreOptions {
     }
 }
 
+/// A folder that goes with the test, failed or not: it holds a GiB.
+struct Scratch(PathBuf);
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
 fn create(dir: &Path) -> Store {
     let opts = options();
     let _ = std::fs::remove_dir_all(dir);
@@ -84,7 +93,8 @@ fn within<T>(what: &str, base: usize, part: impl FnOnce() -> T) -> T {
 /// Objects, omap pairs and logs in many transactions, of every kind of load by itself.
 #[test]
 fn a_store_keeps_to_its_memory_whatever_the_load() {
-    let dir = std::env::temp_dir().join(format!("spirula-memory-{}", std::process::id()));
+    let scratch = Scratch(std::env::temp_dir().join(format!("spirula-memory-{}", std::process::id())));
+    let dir = scratch.0.clone();
     let data = Bytes::from(vec![5u8; 4 << 20]);
     let base = HELD.load(Ordering::Relaxed);
     let mut store = create(&dir);
@@ -189,5 +199,4 @@ fn a_store_keeps_to_its_memory_whatever_the_load() {
         assert!(import(&mut copy, stream).unwrap().objects > 15_000);
     });
     copy.close().unwrap();
-    std::fs::remove_dir_all(&dir).unwrap();
 }
