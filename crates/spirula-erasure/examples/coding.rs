@@ -1,4 +1,4 @@
-//! GB/s of data per core, encode and decode: `cargo run --release -p spirula-erasure --example bench`.
+//! GB/s of data per core, encode and decode: `cargo run --release -p spirula-erasure --example coding`.
 
 #![allow(clippy::unwrap_used, reason = "a benchmark may stop at the first surprise")]
 

@@ -1,5 +1,5 @@
-//! What the tree costs: `bench [KEYS] [CACHE_MIB]`, over a file in /var/tmp that is
-//! removed afterwards. Prints CPU per changed key, write amplification, look-ups, scans.
+//! What the tree costs: `cargo run --release -p spirula-tree --example cost -- [KEYS] [CACHE_MIB]`, over a file in /var/tmp
+//! that is removed afterwards. Prints CPU per changed key, write amplification, look-ups, scans.
 
 use spirula_tree::{Options, PageSpace, Root, Tree};
 use std::fs::{File, OpenOptions};
