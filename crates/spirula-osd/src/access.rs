@@ -9,7 +9,7 @@ use spirula_maps::OsdMap;
 use spirula_messages::Body;
 use spirula_messages::ceph::op::{self, OsdOp};
 use spirula_messages::ceph::{MOsdOp, kind};
-use spirula_messages::cluster::pg::{OsdPing, OsdPong, PgAcks, PgCtls, PgTxn};
+use spirula_messages::cluster::pg::{OsdPing, OsdPong, OsdRenewed, PgAcks, PgCtls, PgTxn};
 use spirula_messenger::auth::METHOD_CEPHX;
 use spirula_pg::exec;
 use spirula_runtime::Peer;
@@ -60,7 +60,7 @@ impl Rights {
         match message {
             kind::OSD_OP | kind::PING | kind::OSD_BACKOFF => true,
             kind::COMMAND => caps.allows_all(addr),
-            PgTxn::KIND | PgAcks::KIND | PgCtls::KIND | OsdPing::KIND | OsdPong::KIND => {
+            PgTxn::KIND | PgAcks::KIND | PgCtls::KIND | OsdPing::KIND | OsdPong::KIND | OsdRenewed::KIND => {
                 peer.kind == EntityType::Osd && caps.allows_all(addr)
             }
             _ => false,

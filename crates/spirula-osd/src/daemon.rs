@@ -26,7 +26,7 @@ use spirula_messages::cluster::control::{
     MergeWord, OsdAlive, OsdForce, OsdMarkMeDownAck, OsdPgTemp, OsdReportAck, OsdScrub, OsdStop, PgCreateAsk,
     PgCreateGrant, PgMerges, PgsCreated, PgsCreatedAck,
 };
-use spirula_messages::cluster::pg::{OsdPing, OsdPong, PgAcks, PgCtl, PgCtls, PgTxn, RepAck};
+use spirula_messages::cluster::pg::{OsdPing, OsdPong, OsdRenewed, PgAcks, PgCtl, PgCtls, PgTxn, RepAck};
 use spirula_messages::{Body, Message};
 use spirula_pg::exec::Prefetch;
 use spirula_pg::shard::store_pg;
@@ -444,7 +444,9 @@ impl Osd {
         }
         let result = match m.kind {
             kind::OSD_OP => return self.client_op(id, m),
-            PgTxn::KIND | PgAcks::KIND | PgCtls::KIND | OsdPing::KIND | OsdPong::KIND => self.peer_message(id, &m),
+            PgTxn::KIND | PgAcks::KIND | PgCtls::KIND | OsdPing::KIND | OsdPong::KIND | OsdRenewed::KIND => {
+                self.peer_message(id, &m)
+            }
             kind::PING | kind::MON_GET_VERSION_REPLY => Ok(()),
             kind::AUTH_REPLY => {
                 self.cfg.auth.reply(&m);
@@ -577,6 +579,10 @@ impl Osd {
             OsdPing::KIND => {
                 let p = OsdPing::from_message(m)?;
                 self.pinged(id, from, &p);
+            }
+            OsdRenewed::KIND => {
+                OsdRenewed::from_message(m)?;
+                self.tell_renewed(from);
             }
             _ => {
                 let p = OsdPong::from_message(m)?;
@@ -937,7 +943,8 @@ impl Daemon for Osd {
         match event {
             OsdEvent::Net(NetEvent::Message(id, m)) => self.message(id, m),
             OsdEvent::Net(NetEvent::Opened { link, peer, outgoing }) => self.opened(link, peer, outgoing),
-            OsdEvent::Net(NetEvent::Resumed(id)) => self.peers.opened(id),
+            OsdEvent::Net(NetEvent::Resumed(id)) => self.peer_opened(id, false),
+            OsdEvent::Net(NetEvent::Renewed(id)) => self.peer_opened(id, true),
             OsdEvent::Net(NetEvent::Closed(id, ended)) => self.closed(id, &ended),
             OsdEvent::Durable(seq) => self.durable(seq),
             OsdEvent::StoreFailed(why) => self.fail(&why),

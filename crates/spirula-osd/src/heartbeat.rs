@@ -5,7 +5,7 @@ use crate::daemon::{Osd, mono_ms};
 use crate::peers::{Refusal, Way};
 use spirula_messages::Body;
 use spirula_messages::cluster::control::OsdFailureReport;
-use spirula_messages::cluster::pg::{OsdPing, OsdPong};
+use spirula_messages::cluster::pg::{OsdPing, OsdPong, OsdRenewed};
 use spirula_pg::PgEvent;
 use spirula_runtime::{Ended, Link, LinkId, Peer, clock};
 use spirula_types::{AddrVec, EntityType, OsdId, SpgId};
@@ -47,6 +47,23 @@ impl Osd {
             Way::Data => hub.connect(&data, &login, &sink, to, EntityType::Osd, &on),
             Way::Back => hub.connect_watched(&back, &login, &sink, to, EntityType::Osd, &on),
             Way::Front => hub.connect_watched(&front, &login, &sink, to, EntityType::Osd, &on),
+        }
+    }
+
+    /// A link to a peer is ready, or goes on; with `renewed`, in a new session in place of one that was lost. Where a session for data was
+    /// lost, both ends' PGs are told, now that the next one is open: the far end's by the first message in it.
+    pub(crate) fn peer_opened(&mut self, link: LinkId, renewed: bool) {
+        if let Some(osd) = self.peers.opened(link, renewed) {
+            tracing::info!("osd.{}: a new session with osd.{osd}, after one that was lost", self.cfg.id);
+            self.peers.send(osd, OsdRenewed { osd: self.cfg.id }.into_message(0));
+            self.tell_renewed(osd);
+        }
+    }
+
+    /// Tells all PGs that what `osd` and we sent each other may be lost.
+    pub(crate) fn tell_renewed(&mut self, osd: OsdId) {
+        for pg in self.pgs.keys().copied().collect::<Vec<SpgId>>() {
+            self.feed_pg(pg, PgEvent::Renewed(osd));
         }
     }
 

@@ -30,7 +30,7 @@ impl Osd {
                 self.mgr_open = true;
                 self.reporter.want_full();
             }
-            self.peers.opened(link.id());
+            self.peer_opened(link.id(), false);
             // Peers are pinged at the next tick, which is due at once.
             return;
         }

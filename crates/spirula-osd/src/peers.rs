@@ -1,10 +1,16 @@
 //! Other OSDs: links to them, how long they have been silent, whether their process is gone.
 //!
 //! To a peer lead up to three links, for one incarnation of it (its addresses in the map): one for
-//! data, and one for heartbeats in each network, so that nothing stands in a ping's way. When one
-//! breaks, what was under way on it is lost and the map will show what happened: either the peer
-//! restarted, or the two are cut off and one of them goes down. Every OSD pings every other one
+//! data, and one for heartbeats in each network, so that nothing stands in a ping's way. Every OSD pings every other one
 //! on both networks; it is silent if either does not answer. The answers are read leases, too.
+//!
+//! **What is sent to a peer that is up arrives, in order and once, or every PG is told.** A link for data is a session that outlives its
+//! connections (`spirula-runtime`), for as long as the map shows the peer's incarnation up. Where one is lost all the same, with both
+//! processes alive, the map will never show it. So it is noted here with the path, and the link is made anew until it opens;
+//! then [`Peers::opened`] says so, the peer is told by the first message of the new session (`OsdRenewed`), and the PGs of both ends
+//! ask and send again what is open between the two. Not before: what they sent again while the new session is not open could be lost
+//! with it. The sender alone notices for both, since it is its numbers that a session keeps: whatever becomes of the far end's half,
+//! the sender's is refused when it goes on, or never opens.
 //!
 //! Between hosts that are cut off from each other TCP asks ever more rarely whether the other is there. Links for heartbeats
 //! are made anew when nothing is acknowledged for 1.5 s (`Hub::connect_watched`), and tried again about every second; when one goes on
@@ -69,6 +75,8 @@ struct Path {
     heard: Duration,
     /// One was.
     answered: bool,
+    /// A session ended with what was sent in it, and no other has opened since.
+    lost: bool,
 }
 
 /// How a port that refuses is to be understood.
@@ -156,7 +164,7 @@ impl Peers {
             for way in ways {
                 let link = open(address(addrs, way), way);
                 self.by_link.insert(link.id(), (*osd, way));
-                paths.insert(way, Path { link, opened: false, heard: now, answered: false });
+                paths.insert(way, Path { link, opened: false, heard: now, answered: false, lost: false });
             }
             let (pinged, refused_at) = (Duration::ZERO, Duration::ZERO);
             let peer = Peer { addrs: addrs.clone(), paths, pinged, reported: None, refused: None, refused_at };
@@ -183,18 +191,23 @@ impl Peers {
         self.by_link.get(&link).map(|(osd, _)| *osd)
     }
 
-    /// An outgoing link is ready, or goes on over a new connection.
-    pub fn opened(&mut self, link: LinkId) {
-        let Some((osd, way)) = self.by_link.get(&link) else { return };
-        let Some(p) = self.by_osd.get_mut(osd) else { return };
-        let again = p.paths.get_mut(way).is_some_and(|path| std::mem::replace(&mut path.opened, true));
+    /// An outgoing link is ready, or goes on over a new connection; `renewed` if in a new session in place of one that was lost.
+    /// Returns the peer if what it was sent before may be lost.
+    pub fn opened(&mut self, link: LinkId, renewed: bool) -> Option<OsdId> {
+        let (osd, way) = *self.by_link.get(&link)?;
+        let p = self.by_osd.get_mut(&osd)?;
+        let path = p.paths.get_mut(&way)?;
+        let again = std::mem::replace(&mut path.opened, true);
+        let lost = std::mem::take(&mut path.lost) || renewed;
         if again
-            && *way == Way::Back
+            && way == Way::Back
             && let Some(data) = p.paths.get(&Way::Data)
         {
             // The network had lost what was sent there, which TCP does not find out soon.
             data.link.renew();
         }
+        // Pings and their answers are sent again and again anyway.
+        (lost && way == Way::Data).then_some(osd)
     }
 
     /// An outgoing link broke; `here` says whether an address is this host's. True if it is to be
@@ -210,6 +223,7 @@ impl Peers {
         }
         let Some(path) = p.paths.get_mut(&way) else { return false };
         path.link.close();
+        path.lost = true;
         std::mem::take(&mut path.opened)
     }
 
@@ -408,7 +422,31 @@ mod tests {
         let open = w.opener();
         w.peers.reopen(open);
         let link = w.link(Way::Back);
-        w.peers.opened(link);
+        assert_eq!(w.peers.opened(link, false), None);
         assert!(w.peers.closed(link, &"reset".into(), SECOND, |_| false));
+    }
+
+    #[test]
+    fn a_lost_session_is_told_once_and_when_the_next_one_is_open() {
+        let refused = Ended { why: String::new(), refused: true, hung_up: false };
+        for ended in [refused, "nothing to authenticate with".into(), "reset".into()] {
+            let mut w = World::new(false);
+            assert_eq!(w.peers.opened(w.link(Way::Data), false), None, "the first one");
+            assert_eq!(w.peers.opened(w.link(Way::Data), false), None, "resumed: nothing is lost");
+            w.refused_by(Way::Data, &ended, false);
+            // The next link does not open, either.
+            let open = w.opener();
+            w.peers.reopen(open);
+            w.refused_by(Way::Data, &ended, false);
+            let back = w.link(Way::Back);
+            w.peers.heard(back, SECOND, 4 * SECOND);
+            let open = w.opener();
+            w.peers.reopen(open);
+            assert_eq!(w.peers.opened(w.link(Way::Data), false), Some(5), "{ended}");
+            assert_eq!(w.peers.opened(w.link(Way::Data), false), None, "told already");
+            assert_eq!(w.peers.opened(w.link(Way::Data), true), Some(5), "the far end had forgotten the session");
+            let back = w.link(Way::Back);
+            assert_eq!(w.peers.opened(back, true), None, "nothing of a PG goes there");
+        }
     }
 }

@@ -311,6 +311,9 @@ pub enum PgEvent {
     ConnClosed(ConnId),
     /// A message from another member. Those of one OSD arrive in the order they were sent.
     Peer(Peer, PeerMsg),
+    /// What this OSD and we sent each other may be lost, though both live and no map says so: their session was lost, and a new one
+    /// is open. Every exchange with it that is still open is asked or sent again; everything is repeatable.
+    Renewed(OsdId),
     /// Every transaction up to and including this one is durable.
     Committed(Token),
     /// What was asked for with [`PgEffect::Prefetch`] is in memory (or failed: the reader says).
@@ -374,8 +377,8 @@ pub enum PgEffect {
     /// Apply now, make durable, then say [`PgEvent::Committed`]. Transactions of a PG become
     /// durable in the order they were submitted.
     Submit(Token, Transaction),
-    /// Send to a member, which may be another shard on the same OSD; if its OSD is not
-    /// connected, drop what the connection loses (a restart of the other side shows in the map).
+    /// Send to a member, which may be another shard on the same OSD. All arrives, in order and once, or the map shows that
+    /// the member's OSD went down, or both ends are told [`PgEvent::Renewed`].
     Send(Peer, PeerMsg),
     /// Answer a request.
     Reply(OpId, Box<MOsdOpReply>),

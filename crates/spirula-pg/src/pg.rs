@@ -378,6 +378,7 @@ impl Pg {
             PgEvent::Client(op) => self.on_client(op, cx),
             PgEvent::ConnClosed(conn) => self.on_conn_closed(conn, cx),
             PgEvent::Peer(from, msg) => self.on_peer(from, msg, cx),
+            PgEvent::Renewed(osd) => self.on_renewed(osd, cx),
             PgEvent::Committed(token) => self.on_committed(token, cx),
             PgEvent::Ready(crate::ReadKey::Op(op)) => self.on_op_ready(op, None, cx),
             PgEvent::Ready(crate::ReadKey::Recovery(n)) => self.on_recovery_ready(n, cx),
@@ -760,6 +761,11 @@ impl Pg {
         }
         self.run_pending(cx);
     }
+
+    /// What `osd` and this one sent each other may be lost. Nothing is asked or sent again yet: an exchange that was open then is
+    /// taken up by its own repetition, or by the next interval.
+    #[allow(clippy::unused_self, reason = "the exchanges are the PG's")]
+    fn on_renewed(&mut self, _osd: OsdId, _cx: &mut Cx<'_>) {}
 
     fn on_tick(&mut self, cx: &mut Cx<'_>) {
         match &self.role {

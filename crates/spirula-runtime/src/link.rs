@@ -93,6 +93,9 @@ pub enum NetEvent {
     Message(LinkId, Message),
     /// A link that we opened goes on over another connection; nothing was lost.
     Resumed(LinkId),
+    /// A lossless link that we opened goes on in a new session, which is open: of what was sent before this event, some may be
+    /// lost, and some may have arrived.
+    Renewed(LinkId),
     /// The link is gone; nothing comes after this. Comes also when an outgoing link could
     /// not be opened.
     Closed(LinkId, Ended),

@@ -72,6 +72,8 @@ struct Task {
     unacknowledged: Duration,
     /// It can be made anew: nothing is lost with the connection.
     lossless: bool,
+    /// The session before this one was lost, and the daemon has not been told.
+    renewed: bool,
     sink: NetSink,
     pool: PayloadPool,
     ends: Ends,
@@ -100,6 +102,7 @@ impl Task {
         Self {
             unacknowledged: limits::TCP_UNACKNOWLEDGED,
             lossless: false,
+            renewed: false,
             connection,
             sink,
             pool,
@@ -348,7 +351,9 @@ impl Task {
                         grants: self.grants.clone(),
                     };
                     // A link that only changed its connection is no new link.
-                    if !who.resumed {
+                    if std::mem::take(&mut self.renewed) {
+                        self.sink.push(NetEvent::Renewed(self.ends.id));
+                    } else if !who.resumed {
                         self.sink.push(NetEvent::Opened { link: self.ends.link.clone(), peer, outgoing });
                     } else if outgoing {
                         self.sink.push(NetEvent::Resumed(self.ends.id));
@@ -357,7 +362,8 @@ impl Task {
                 Ok(false)
             }
             Event::SessionReset { dropped } => {
-                tracing::debug!("the peer forgot our session; {dropped} messages were dropped");
+                tracing::warn!("a peer has lost our session: {dropped} messages may not have arrived; it begins anew");
+                self.renewed = true;
                 Ok(false)
             }
             Event::KeepaliveAck(_) => Ok(false),

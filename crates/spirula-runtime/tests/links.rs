@@ -361,3 +361,81 @@ fn a_lossless_link_that_is_made_anew_says_so_and_loses_nothing() {
         assert_eq!(there.message().tid, n);
     }
 }
+
+/// Two OSDs of which one calls the other.
+struct Pair {
+    rt: Reactors,
+    hub: Hub,
+    there: Inbox,
+    here: Inbox,
+    listener: Option<Listener>,
+    link: Link,
+    sent: u64,
+}
+
+impl Pair {
+    fn new(mode: LinkMode) -> Self {
+        let (rt, there, here) = (runtime(), Inbox::new(), Inbox::new());
+        let hub = hub(mode, "crc");
+        let listener = Self::listen(&hub, LOCAL.parse().unwrap(), &there, &rt).unwrap();
+        let mut me = Peer::new(EntityType::Osd, "0");
+        me.addrs = AddrVec(vec![EntityAddr::v2("127.0.0.1:1".parse().unwrap(), 5)]);
+        let link = hub.connect(&me, &NoneLogin::of(&me), &here.sink, &listener.addrs, EntityType::Osd, &rt.next());
+        Self { rt, hub, there, here, listener: Some(listener), link, sent: 0 }
+    }
+
+    fn listen(hub: &Hub, at: SocketAddr, there: &Inbox, rt: &Reactors) -> Result<Listener, spirula_runtime::NetError> {
+        let (me, sink, auth) = (Peer::new(EntityType::Osd, "1"), there.sink.clone(), Arc::new(Trusting::default()));
+        hub.listen(&[at], 7, Service { me, sink, auth }, &rt.next())
+    }
+
+    fn send(&mut self) {
+        self.link.send(Message { kind: 9, tid: self.sent, ..Message::default() });
+        self.sent += 1;
+    }
+
+    /// The far end forgets all sessions, though it is still the same.
+    fn forget(&mut self) {
+        let at = self.listener.take().unwrap().addrs.msgr2().addr.unwrap();
+        self.listener = Some(loop {
+            // The tasks that accepted end in their own time.
+            match Self::listen(&self.hub, at, &self.there, &self.rt) {
+                Ok(l) => break l,
+                Err(_) => std::thread::sleep(Duration::from_millis(5)),
+            }
+        });
+    }
+
+    /// Breaks the connection until `told` is what the near end hears next.
+    fn renew_until(&self, told: impl Fn(&NetEvent) -> bool) {
+        loop {
+            self.link.renew();
+            match self.here.rx.recv_timeout(Duration::from_millis(20)) {
+                Ok(e) if told(&e) => return,
+                Ok(e) => panic!("{e:?}"),
+                Err(_) => {}
+            }
+        }
+    }
+}
+
+#[test]
+fn a_session_that_the_far_end_has_lost_is_told_once_the_next_one_is_open() {
+    let mut p = Pair::new(LinkMode::Tcp);
+    let (first, _) = p.there.opened();
+    assert_eq!(p.here.opened().0.id(), p.link.id());
+    p.send();
+    assert_eq!(p.there.message().tid, 0);
+    p.forget();
+    let id = p.link.id();
+    p.renew_until(|e| matches!(e, NetEvent::Renewed(l) if *l == id));
+    // What is sent from now on arrives.
+    p.send();
+    let (second, _) = p.there.opened();
+    assert_ne!(first.id(), second.id());
+    assert_eq!(p.there.message().tid, 1);
+    // The new session is as good as the first.
+    p.renew_until(|e| matches!(e, NetEvent::Resumed(l) if *l == id));
+    p.send();
+    assert_eq!(p.there.message().tid, 2);
+}

@@ -24,7 +24,7 @@ macro_rules! bodies {
 bodies! {
     OsdBoot, OsdMarkMeDown, OsdMarkMeDownAck, OsdFailureReport, OsdAlive, PgCreateAsk, PgCreateGrant, PgsCreated,
     PgsCreatedAck, OsdPgTemp, OsdStop, OsdReport, OsdReportAck, OsdScrub, MgrBeacon, MgrDigest, PgTxn, PgAcks,
-    PgCtls, OsdPing, OsdPong,
+    PgCtls, OsdPing, OsdPong, OsdRenewed,
 }
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| bounded(256, data, |data| {

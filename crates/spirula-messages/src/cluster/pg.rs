@@ -7,6 +7,7 @@
 //! | 0x5342 | [`PgCtls`] | peering and recovery control, any number of PGs |
 //! | 0x5350 | [`OsdPing`] | heartbeat and read lease, question |
 //! | 0x5351 | [`OsdPong`] | heartbeat and read lease, answer |
+//! | 0x5352 | [`OsdRenewed`] | what was sent before, over an earlier session, may be lost |
 //!
 //! Bodies that hold a list exist so that a daemon can batch what it has for one peer.
 //! Messages of one PG between two OSDs must stay in order. What they mean, and why that is
@@ -972,6 +973,15 @@ ping! {
     }
 }
 
+ping! {
+    /// First message of a session for data that comes after one that was lost with both OSDs alive (type 0x5352): what the
+    /// sender said before may never have arrived, so every PG begins its exchanges with it anew.
+    OsdRenewed = 0x5352 {
+        /// The sender.
+        osd: OsdId,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -1110,6 +1120,7 @@ mod tests {
         assert_eq!(PgAcks::from_message(&a.clone().into_message(1)).unwrap(), a);
         let p = OsdPong { osd: 1, epoch: 2, sent_ms: 3, lease_ms: 4, full: true };
         assert_eq!(OsdPong::from_message(&p.into_message(1)).unwrap(), p);
+        assert_eq!(OsdRenewed::from_message(&OsdRenewed { osd: 7 }.into_message(1)).unwrap(), OsdRenewed { osd: 7 });
     }
 
     proptest! {

@@ -83,6 +83,8 @@ impl Calling {
         };
         let mut pause = RETRY_MIN;
         let mut hung_up = false;
+        // A session was lost, and the next one is not open yet.
+        let mut renewed = false;
         loop {
             let (stream, addr) = match open(&self.to).await {
                 Ok(opened) => opened,
@@ -107,8 +109,9 @@ impl Calling {
             endpoint.modes = self.hub.modes();
             let connection = Connection::connect(Arc::new(endpoint.clone()), target, clock::monotonic());
             let mut task = Task::new(connection, self.sink.clone(), self.hub.pool().clone(), ends.clone());
-            (task.unacknowledged, task.lossless) = (self.unacknowledged, lossless);
+            (task.unacknowledged, task.lossless, task.renewed) = (self.unacknowledged, lossless, renewed);
             let why = task.run(stream).await;
+            renewed = task.renewed;
             GLOBAL_SEQ.fetch_max(task.connection.global_seq() + 1, Ordering::Relaxed);
             if task.established {
                 pause = RETRY_MIN;
