@@ -562,6 +562,8 @@ pub enum Bug {
     OneHeard,
     /// Erasure coding: a stripe that is changed in part is not read first.
     StripeNotRead,
+    /// Erasure coding: what was read for a request whose client went away serves the next one.
+    PiecesKept,
     /// The shell tells a PG the answer to a wish before it has performed the others.
     AnswersOvertake,
 }

@@ -28,7 +28,7 @@ impl Pg {
             CtlBody::Log { info, entries, missing } if leads => self.on_log(from, info, entries, missing, cx),
             CtlBody::Activated if leads => self.on_activated(from, cx),
             CtlBody::Scanned { objects, next, .. } if leads => self.on_scanned(from, objects, next, cx),
-            CtlBody::PullFailed { seq, object } if leads => self.on_pull_failed(from, seq, &object, cx),
+            CtlBody::PullFailed { seq, object, has } if leads => self.on_pull_failed(from, seq, &object, has, cx),
             CtlBody::PushAck { seq } if leads => self.on_push_ack(from, seq, cx),
             CtlBody::ProgressAck { last_backfill } if leads => self.on_progress_ack(from, &last_backfill, cx),
             CtlBody::Scrubbed { seq, map } if leads => self.on_scrubbed(from, seq, map, cx),
@@ -231,19 +231,21 @@ impl Pg {
 
     fn on_pull(&mut self, from: Peer, ctl: PgCtl, cx: &mut Cx<'_>) {
         let CtlBody::Pull { seq, object, need, cursor, dirty, piece } = &ctl.body else { return };
-        let failed = CtlBody::PullFailed { seq: *seq, object: object.clone() };
+        let failed = |has| CtlBody::PullFailed { seq: *seq, object: object.clone(), has };
+        let nothing = EVersion::default();
         // What is to be copied must be the version wanted, whole.
         let version = match self.stored_version(object, cx.reader) {
             Err(ReadError::NotReady(what)) => return self.park(from, ctl, what, cx),
             Err(e) => {
                 tracing::error!(pg = %self.id, %object, error = %e, "read object for recovery");
-                return self.send(from, failed, cx);
+                return self.send(from, failed(nothing), cx);
             }
             Ok(version) => version,
         };
         if self.missing.contains(object) || version != *need {
             tracing::warn!(pg = %self.id, %object, %need, %version, "asked for a version that is not here");
-            return self.send(from, failed, cx);
+            let has = if self.missing.contains(object) { nothing } else { version };
+            return self.send(from, failed(has), cx);
         }
         match chunk(cx.reader, object, cursor, dirty, self.cfg.push_bytes.min(*piece)) {
             Ok(Chunk { txn, next }) => {
@@ -267,7 +269,7 @@ impl Pg {
                 self.mark_unreadable(object.clone(), version, cx);
                 let offset = cx.reader.bad_offset(object);
                 self.send(from, CtlBody::Rotten { object: object.clone(), version, offset }, cx);
-                self.send(from, failed, cx);
+                self.send(from, failed(nothing), cx);
             }
         }
     }

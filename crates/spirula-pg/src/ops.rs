@@ -12,7 +12,7 @@
 //! changed in this event is not executed on again before [`PgEffect::Continue`].
 
 use crate::api::{ClientOp, ConnId, OpId, PeerMsg, PgEffect, ReadKey};
-use crate::erasure::read::{EcReader, For};
+use crate::erasure::read::{EcReader, For, Gathered};
 use crate::erasure::stripe::{self, Piece, Stripes, from_pieces};
 use crate::erasure::{Shape, undo};
 use crate::exec::{
@@ -41,6 +41,8 @@ pub(crate) struct Queued {
     /// Epoch of the newest map that its client was sent because of it.
     shared: Epoch,
     fetched: Option<Box<Fetched>>,
+    /// What was read from shards for it.
+    gathered: Gathered,
 }
 
 impl Queued {
@@ -65,8 +67,6 @@ struct Context {
     copying: Option<OpId>,
     /// When it was last used, for eviction.
     used: u64,
-    /// What was read from shards for the first request.
-    pieces: Vec<Piece>,
 }
 
 impl Context {
@@ -228,11 +228,17 @@ impl Ops {
         self.changed.insert(object.clone());
     }
 
-    /// Stripes of an object have been read for its first request.
-    pub fn gathered(&mut self, object: &HObject, piece: Piece) {
-        if let Some(c) = self.contexts.get_mut(object) {
-            c.pieces.push(piece);
+    /// Stripes of an object in this version have been read for its first request; or (a planted bug) for one before it.
+    pub fn gathered(&mut self, object: &HObject, op: OpId, any: bool, version: EVersion, piece: Piece) {
+        let first = self.contexts.get_mut(object).and_then(|c| c.queue.front_mut());
+        if let Some(q) = first.filter(|q| any || q.op.id == op) {
+            q.gathered.add(version, piece);
         }
+    }
+
+    /// A request waits for nothing any more.
+    pub fn unpark(&mut self, op: OpId) {
+        self.parked.remove(&op);
     }
 
     /// Is a write of this object under way?
@@ -244,7 +250,6 @@ impl Ops {
     pub fn forget_object(&mut self, object: &HObject) {
         if let Some(c) = self.contexts.get_mut(object) {
             c.state = None;
-            c.pieces.clear();
         }
     }
 
@@ -253,7 +258,6 @@ impl Ops {
         self.contexts.retain(|_, c| !c.queue.is_empty());
         for c in self.contexts.values_mut() {
             c.state = None;
-            c.pieces.clear();
         }
     }
 }
@@ -317,7 +321,8 @@ impl Pg {
     pub(crate) fn on_client(&mut self, op: ClientOp, cx: &mut Cx<'_>) {
         self.ops.arrivals += 1;
         let class = exec::classify(&op.msg.ops);
-        let q = Queued { op, class, arrival: self.ops.arrivals, shared: 0, fetched: None };
+        let q =
+            Queued { op, class, arrival: self.ops.arrivals, shared: 0, fetched: None, gathered: Gathered::default() };
         if let Some(object) = self.admit(q, cx) {
             self.run_object(&object, cx);
         }
@@ -403,7 +408,7 @@ impl Pg {
             all.sort_by_key(|q| q.arrival);
         }
         for q in &mut all {
-            q.fetched = None;
+            (q.fetched, q.gathered) = (None, Gathered::default());
         }
         self.ops.waiting.extend(all);
     }
@@ -586,12 +591,15 @@ impl Pg {
             last_user_version: self.info.as_ref().map_or(0, |i| i.head.last_user_version),
             fetched: q.fetched.as_deref(),
         };
-        let erasure = EcReader { inner: cx.reader, pieces: &context.pieces };
+        let pieces = q.gathered.of(state.info.version);
+        #[cfg(feature = "plant-bugs")]
+        let pieces = if planted!(self.cfg, PiecesKept) { q.gathered.of_any() } else { pieces };
+        let erasure = EcReader { inner: cx.reader, pieces };
         let reader: &dyn ObjectReader = if pool.shape.is_some() { &erasure } else { cx.reader };
         let outcome = exec::execute(&ctx, state, reader, &q.op.msg.ops);
         let id = q.op.id;
         if let Some(shape) = pool.shape
-            && let Some((stripes, version)) = lacking(&shape, &outcome, state, &context.pieces)
+            && let Some((stripes, version)) = lacking(&shape, &outcome, state, pieces)
             && (outcome.is_err() || !planted!(self.cfg, StripeNotRead))
         {
             context.parked = true;
@@ -626,9 +634,9 @@ impl Pg {
                     return false;
                 }
                 let Some(context) = self.ops.contexts.get_mut(object) else { return false };
-                let pieces = std::mem::take(&mut context.pieces);
-                if let Some(q) = context.queue.pop_front() {
-                    self.conclude(object, q, outcome, &pieces, cx);
+                if let Some(mut q) = context.queue.pop_front() {
+                    let gathered = std::mem::take(&mut q.gathered);
+                    self.conclude(object, q, outcome, gathered.of(version), cx);
                 }
                 true
             }
@@ -884,7 +892,6 @@ impl Pg {
         self.ops.parked.remove(&op);
         if let Some(c) = self.ops.contexts.get_mut(object) {
             c.parked = false;
-            c.pieces.clear();
             if let Some(q) = c.queue.pop_front_if(|q| q.op.id == op) {
                 self.reply_error(&q, -errno::EIO, cx);
             }
@@ -897,7 +904,7 @@ impl Pg {
         self.ops.parked.remove(&op);
         if let Some(c) = self.ops.contexts.get_mut(object) {
             c.parked = false;
-            c.pieces.clear();
+            c.state = None;
         }
         if let Role::Active(a) = &mut self.role {
             a.recovery.unfound.insert(object.clone());

@@ -757,6 +757,7 @@ impl Pg {
 
     fn on_conn_closed(&mut self, conn: ConnId, cx: &mut Cx<'_>) {
         for op in self.ops.drop_connection(conn) {
+            self.op_gone(op);
             cx.out.push(PgEffect::Drop(op));
         }
         self.run_pending(cx);

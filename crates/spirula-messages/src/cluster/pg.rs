@@ -652,12 +652,14 @@ pub enum CtlBody {
         /// About so many bytes at a time.
         piece: u64,
     },
-    /// Answer to [`CtlBody::Pull`]: the object is not here whole.
+    /// Answer to [`CtlBody::Pull`] and [`CtlBody::ReadShard`]: the object is not here whole in the version wanted.
     PullFailed {
         /// The question's number.
         seq: u64,
         /// The object.
         object: HObject,
+        /// The version that is here whole; zero if there is none, or it cannot be read.
+        has: EVersion,
     },
     /// A push is durable.
     PushAck {
@@ -826,9 +828,10 @@ impl Encode for PgCtl {
                     o.put(dirty);
                     o.u64(*piece);
                 }
-                CtlBody::PullFailed { seq, object } => {
+                CtlBody::PullFailed { seq, object, has } => {
                     o.u64(*seq);
                     o.put(object);
+                    o.put(has);
                 }
                 CtlBody::PushAck { seq } => o.u64(*seq),
                 CtlBody::Progress { last_backfill } | CtlBody::ProgressAck { last_backfill } => o.put(last_backfill),
@@ -892,7 +895,7 @@ impl Decode for PgCtl {
                     dirty: d.get()?,
                     piece: d.get()?,
                 },
-                12 => CtlBody::PullFailed { seq: d.get()?, object: d.get()? },
+                12 => CtlBody::PullFailed { seq: d.get()?, object: d.get()?, has: d.get()? },
                 13 => CtlBody::PushAck { seq: d.get()? },
                 14 => CtlBody::Progress { last_backfill: d.get()? },
                 15 => CtlBody::ProgressAck { last_backfill: d.get()? },
@@ -1065,7 +1068,7 @@ mod tests {
                 dirty: Dirty::Parts { data: vec![(4096, 8192)], omap: true },
                 piece: 1 << 20,
             },
-            CtlBody::PullFailed { seq: 4, object: o.clone() },
+            CtlBody::PullFailed { seq: 4, object: o.clone(), has: EVersion::new(3, 4) },
             CtlBody::PushAck { seq: 9 },
             CtlBody::Progress { last_backfill: o.clone() },
             CtlBody::ProgressAck { last_backfill: o.clone() },

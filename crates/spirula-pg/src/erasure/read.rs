@@ -3,6 +3,16 @@
 //! The primary asks the members that hold a shard in the version it knows, data shards first
 //! (it then only has to put units side by side), ours by the same way. Who cannot give its
 //! shard is replaced by another. A shard that is bad counts as missing from then on.
+//!
+//! # Why no bytes of another version are ever used
+//! What is read belongs to the one request that asked, or to the one rebuilding: it is kept with the request ([`Gathered`])
+//! and goes with it, whatever makes it go, and a read under way ends with the request for which it is ([`Pg::op_gone`]).
+//! A shard is given only in the version asked for, and what was put together says of which version it is; a request takes
+//! it only for an object that has that version, else the object is read again. While a request waits for shards no write
+//! of the object begins: it is the object's first, and none was under way.
+//!
+//! A holder that has another version says which ([`CtlBody::PullFailed`]). An older one, or none, is what the holder lacks
+//! of the log; a newer one is nothing that it lacks, and it is only not asked again for this read.
 
 use super::Shape;
 use super::stripe::{Piece, Stripes, from_pieces, join};
@@ -36,6 +46,42 @@ pub(crate) struct Gather {
     attrs: Option<Vec<(Bytes, Bytes)>>,
     waiting: BTreeSet<Peer>,
     failed: BTreeSet<Peer>,
+}
+
+/// Stripes of an object that were read for a request, and of which version of it they are.
+#[derive(Debug, Default)]
+pub(crate) struct Gathered {
+    version: EVersion,
+    pieces: Vec<Piece>,
+}
+
+impl Gathered {
+    /// Adds what was read of this version; what was read of another is of no more use.
+    pub fn add(&mut self, version: EVersion, piece: Piece) {
+        if self.version != version {
+            *self = Self { version, pieces: Vec::new() };
+        }
+        self.pieces.push(piece);
+    }
+
+    /// What is known of an object that has this version.
+    pub fn of(&self, version: EVersion) -> &[Piece] {
+        if self.version == version { &self.pieces } else { &[] }
+    }
+
+    /// What was read, whatever the object's version is now: a bug to be planted.
+    #[cfg(feature = "plant-bugs")]
+    pub fn of_any(&self) -> &[Piece] {
+        &self.pieces
+    }
+}
+
+/// What a holder has of an object.
+enum Held {
+    /// The version asked for: attributes as they travel, and data.
+    Shard(Bytes, Bytes),
+    /// Another one; zero for none.
+    Other(EVersion),
 }
 
 /// The object as execution sees it: attributes of our shard, data from what was gathered.
@@ -164,15 +210,18 @@ impl Pg {
     pub(crate) fn on_read_shard(&mut self, from: Peer, ctl: PgCtl, cx: &mut Cx<'_>) {
         let CtlBody::ReadShard { seq, object, version, offset, length, attrs } = &ctl.body else { return };
         let (seq, version) = (*seq, *version);
-        let read = || -> Result<Option<(Bytes, Bytes)>, ReadError> {
+        let read = || -> Result<Held, ReadError> {
             // A holder outside the members has not taken back what it will have to.
             let undone = self.log.iter().find(|e| e.prior == version && e.object == *object);
             let before = undone.map(|e| undo_object(object, e.version));
             let before = before.filter(|_| !matches!(self.role, Role::Active(_) | Role::Replica { .. }));
             let object = before.as_ref().unwrap_or(object);
-            let Some(attr) = cx.reader.attr(object, INFO_ATTR)? else { return Ok(None) };
-            let Ok(info) = from_slice::<ObjectInfo>(&attr) else { return Ok(None) };
-            let Some(shape) = self.shape().filter(|_| info.version == version) else { return Ok(None) };
+            let none = Held::Other(EVersion::default());
+            let Some(attr) = cx.reader.attr(object, INFO_ATTR)? else { return Ok(none) };
+            let Ok(info) = from_slice::<ObjectInfo>(&attr) else { return Ok(none) };
+            let Some(shape) = self.shape().filter(|_| info.version == version) else {
+                return Ok(Held::Other(info.version));
+            };
             let end = shape.shard_len(info.size).min(offset + length);
             let data = match end.saturating_sub(*offset) {
                 0 => Bytes::new(),
@@ -184,10 +233,10 @@ impl Pg {
                 o.put(k);
                 o.put(v);
             });
-            Ok(Some((header.into_bytes(), data)))
+            Ok(Held::Shard(header.into_bytes(), data))
         };
         match read() {
-            Ok(Some((header, payload))) if !self.missing.contains(object) => {
+            Ok(Held::Shard(header, payload)) if !self.missing.contains(object) => {
                 let t = PgTxn {
                     pg: self.id,
                     ends: self.ends(from),
@@ -208,6 +257,10 @@ impl Pg {
             Err(ReadError::NotReady(what)) => self.park(from, ctl, what, cx),
             other => {
                 let object = object.clone();
+                let has = match other {
+                    Ok(Held::Other(has)) if !self.missing.contains(&object) => has,
+                    _ => EVersion::default(),
+                };
                 if let Err(e) = other {
                     tracing::error!(pg = %self.id, %object, error = %e, "read shard");
                     let offset = cx.reader.bad_offset(&object);
@@ -220,12 +273,12 @@ impl Pg {
                         self.send(from, CtlBody::Rotten { object: object.clone(), version, offset }, cx);
                     }
                 } else {
-                    tracing::warn!(pg = %self.id, %object, %version, "asked for a shard that is not here");
+                    tracing::warn!(pg = %self.id, %object, %version, %has, "asked for a shard that is not here");
                 }
                 if from == self.me {
-                    self.on_shard_failed(from, seq, cx);
+                    self.on_shard_failed(from, seq, has, cx);
                 } else {
-                    self.send(from, CtlBody::PullFailed { seq, object }, cx);
+                    self.send(from, CtlBody::PullFailed { seq, object, has }, cx);
                 }
             }
         }
@@ -245,7 +298,7 @@ impl Pg {
         let (true, Ok(attrs)) = (t.version == g.version && t.payload.len() <= len, attrs) else {
             tracing::error!(pg = %self.id, %from, object = %g.object, "bad answer to a read of a shard");
             g.waiting.insert(from);
-            self.on_shard_failed(from, t.seq, cx);
+            self.on_shard_failed(from, t.seq, EVersion::default(), cx);
             return;
         };
         // Behind the end of the object there is nothing: the rest is cut off again.
@@ -269,7 +322,8 @@ impl Pg {
             For::Rebuild => self.on_rebuild_read(&g.object, have, g.attrs.unwrap_or_default(), cx),
             For::Op(op) => match join(&shape, &have) {
                 Ok(bytes) => {
-                    self.ops.gathered(&g.object, (g.stripes.0 * shape.width(), bytes));
+                    let any = planted!(self.cfg, PiecesKept);
+                    self.ops.gathered(&g.object, op, any, g.version, (g.stripes.0 * shape.width(), bytes));
                     self.on_op_ready(op, None, cx);
                 }
                 Err(e) => {
@@ -280,8 +334,20 @@ impl Pg {
         }
     }
 
-    /// A shard cannot be had: ask for another. False if `seq` is no read of shards.
-    pub(crate) fn on_shard_failed(&mut self, from: Peer, seq: u64, cx: &mut Cx<'_>) -> bool {
+    /// A request is gone: what is read for it is of use to nobody.
+    pub(crate) fn op_gone(&mut self, op: OpId) {
+        self.ops.unpark(op);
+        if planted!(self.cfg, PiecesKept) {
+            return;
+        }
+        if let Some(a) = self.active_mut() {
+            a.gathers.retain(|_, g| g.purpose != For::Op(op));
+        }
+    }
+
+    /// A shard cannot be had: ask for another. `has` is the version that the holder has instead, zero for none. False if
+    /// `seq` is no read of shards.
+    pub(crate) fn on_shard_failed(&mut self, from: Peer, seq: u64, has: EVersion, cx: &mut Cx<'_>) -> bool {
         let Role::Active(a) = &mut self.role else { return false };
         let Some(g) = a.gathers.get_mut(&seq) else { return false };
         if !g.waiting.remove(&from) {
@@ -289,7 +355,9 @@ impl Pg {
         }
         g.failed.insert(from);
         let (object, purpose, version) = (g.object.clone(), g.purpose, g.version);
-        if let Some(p) = a.peers.get_mut(&from)
+        if has > version {
+            tracing::error!(pg = %self.id, %from, %object, %version, %has, "a shard is newer than is known here");
+        } else if let Some(p) = a.peers.get_mut(&from)
             && !p.missing.contains(&object)
         {
             // It said so, or it lacks what we took it to have.

@@ -567,7 +567,7 @@ impl Pg {
             Ok(txn) if txn.objects.iter().all(|u| u.object == object) && t.version == pull.need => txn,
             other => {
                 tracing::error!(pg = %self.id, %from, %object, error = ?other.err(), "bad copy of an object");
-                return self.on_pull_failed(from, t.seq, &object, cx);
+                return self.on_pull_failed(from, t.seq, &object, EVersion::default(), cx);
             }
         };
         let last = t.next.is_none();
@@ -608,8 +608,9 @@ impl Pg {
         self.pump(cx);
     }
 
-    pub(crate) fn on_pull_failed(&mut self, from: Peer, seq: u64, object: &HObject, cx: &mut Cx<'_>) {
-        if self.on_shard_failed(from, seq, cx) {
+    /// A source does not give an object; `has` is the version that it has instead, zero for none.
+    pub(crate) fn on_pull_failed(&mut self, from: Peer, seq: u64, object: &HObject, has: EVersion, cx: &mut Cx<'_>) {
+        if self.on_shard_failed(from, seq, has, cx) {
             return;
         }
         let Role::Active(a) = &mut self.role else { return };
@@ -627,7 +628,11 @@ impl Pg {
         }
         let Some(need) = self.missing.get(object).map(|i| i.need) else { return };
         if let Some(p) = a.peers.get_mut(&from) {
-            p.missing.set(object.clone(), need, EVersion::default());
+            if has > need {
+                tracing::error!(pg = %self.id, %from, %object, %need, %has, "a copy is newer than is known here");
+            } else {
+                p.missing.set(object.clone(), need, EVersion::default());
+            }
         } else if let Some(m) = a.recovery.sources.get_mut(&from) {
             m.missing.set(object.clone(), need, EVersion::default());
         }
@@ -836,7 +841,7 @@ impl Pg {
             let pulls: Vec<(HObject, u64)> =
                 a.recovery.ops.iter().filter_map(|(object, op)| Some((object.clone(), from(op)?))).collect();
             for (object, seq) in pulls {
-                self.on_pull_failed(osd, seq, &object, cx);
+                self.on_pull_failed(osd, seq, &object, EVersion::default(), cx);
             }
         }
     }

@@ -148,6 +148,16 @@ impl Client {
         again
     }
 
+    /// Its connection broke: all that is under way is sent again over a new one.
+    pub fn reconnect(&mut self, map: &Map) -> Vec<(u64, i32, Target, Box<MOsdOp>)> {
+        let again = |(tid, p): (&u64, &mut Pending)| {
+            let t = target(map, p.object)?;
+            p.attempt += 1;
+            Some((*tid, p.attempt, t, p.msg.clone()))
+        };
+        self.pending.iter_mut().filter_map(again).collect()
+    }
+
     pub fn on_reply(&mut self, now: u64, tid: u64, attempt: i32, reply: MOsdOpReply) {
         if self.pending.get(&tid).is_none_or(|p| p.attempt != attempt) {
             return;

@@ -8,6 +8,7 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod client;
+mod connections;
 mod scenarios;
 mod store;
 mod world;
@@ -46,6 +47,8 @@ struct Faults {
     rot: bool,
     /// Disks swapped for empty ones, while everything is whole.
     swap: bool,
+    /// Clients whose connections break.
+    reconnect: bool,
 }
 
 fn fault(w: &mut World, f: Faults) {
@@ -138,6 +141,10 @@ fn fault(w: &mut World, f: Faults) {
     match w.rng.below(6) {
         0 if f.rot => rot(w),
         1 if f.swap && w.map().size > 1 => swap(w),
+        2..4 if f.reconnect => {
+            let c = w.rng.below(w.clients.len());
+            w.reconnect(c);
+        }
         _ => {}
     }
 }
@@ -381,6 +388,7 @@ fn run_erasure(seed: u64, prepare: impl FnOnce(&mut World)) -> Result<World, Str
         slow: pick.chance(50),
         rot: pick.chance(30),
         swap: pick.chance(30),
+        reconnect: world::Rng::new(seed ^ 0xc105ed).chance(40),
     };
     let merge = pick.chance(30);
     // Damage beside one failure is two of the shards: more than one parity shard makes good.
@@ -408,6 +416,7 @@ fn run_with(seed: u64, prepare: impl FnOnce(&mut World)) -> Result<World, String
         slow: pick.chance(50),
         rot: false,
         swap: pick.chance(30),
+        reconnect: world::Rng::new(seed ^ 0xc105ed).chance(40),
     };
     let merge = pick.chance(40);
     let faults = Faults { merge, split: faults.split || merge, ..faults };
@@ -546,8 +555,11 @@ fn sim_planted_bugs_are_caught() {
 /// The same for the bugs of erasure coding.
 #[test]
 fn sim_planted_erasure_bugs_are_caught() {
-    let bugs = [Bug::LongestLog, Bug::UndoForgotten, Bug::RolledEarly, Bug::OneHeard, Bug::StripeNotRead];
-    all_caught(&bugs, ERASURE_BUG_SEEDS, |bug, seed| run_erasure(seed, |w| w.plant(bug)).is_err());
+    let bugs =
+        [Bug::LongestLog, Bug::UndoForgotten, Bug::RolledEarly, Bug::OneHeard, Bug::StripeNotRead, Bug::PiecesKept];
+    all_caught(&bugs, ERASURE_BUG_SEEDS, |bug, seed| {
+        run_erasure(seed, |w| w.plant(bug)).is_err() || connections::with_bug(bug, seed)
+    });
 }
 
 #[test]

@@ -320,6 +320,8 @@ pub struct World {
     boots: u64,
     ops: u64,
     op_client: BTreeMap<u64, (usize, u64, i32)>,
+    /// Answers to requests that no client sent.
+    pub told: BTreeMap<u64, MOsdOpReply>,
     /// What a write was answered, whatever attempt.
     answers: BTreeMap<(usize, u64), (i32, EVersion, u64)>,
     /// PGs are scrubbed now and then.
@@ -380,6 +382,7 @@ impl World {
             boots: 0,
             ops: 0,
             op_client: BTreeMap::new(),
+            told: BTreeMap::new(),
             answers: BTreeMap::new(),
             scrubs: seed.is_multiple_of(3),
             no_scans: None,
@@ -891,7 +894,10 @@ impl World {
     }
 
     fn reply(&mut self, op: u64, reply: MOsdOpReply) {
-        let Some((client, tid, attempt)) = self.op_client.get(&op).copied() else { return };
+        let Some((client, tid, attempt)) = self.op_client.get(&op).copied() else {
+            self.told.insert(op, reply);
+            return;
+        };
         assert_eq!(reply.retry_attempt, attempt);
         let now = self.now;
         if self.clients[client].history.get(&tid).is_some_and(|d| d.write.is_some()) {
@@ -1047,6 +1053,26 @@ impl World {
                 self.send_client_op(client, tid, attempt, &target, msg);
             }
         }
+    }
+
+    /// A client's connections break: what it sent and nobody has taken is lost, what was taken has nobody to answer. It
+    /// comes again at once.
+    pub fn reconnect(&mut self, client: usize) {
+        for id in 0..self.nodes.len() as OsdId {
+            self.net.remove(&(End::Client(client), End::Osd(id)));
+            if !self.nodes[id as usize].alive {
+                continue;
+            }
+            let pgs: Vec<SpgId> = self.nodes[id as usize].pgs.keys().copied().collect();
+            for pg in pgs {
+                self.event(id, pg, PgEvent::ConnClosed(client as u64));
+            }
+        }
+        let map = self.maps[self.clients[client].epoch as usize].clone();
+        for (tid, attempt, target, msg) in self.clients[client].reconnect(&map) {
+            self.send_client_op(client, tid, attempt, &target, msg);
+        }
+        self.note("reconnects");
     }
 
     // ---- steps ----

@@ -1,0 +1,149 @@
+//! Clients that go away and come again. A request that ends with its connection leaves nothing behind: no shards that
+//! are on their way for it, nothing that was read for it, and no object that waits for either.
+
+use crate::client::object;
+use crate::world::World;
+use crate::{settle, verify, verify_shards};
+use bytes::Bytes;
+use spirula_messages::ceph::op::OsdOp;
+use spirula_messages::ceph::osd::MOsdOp;
+use spirula_pg::{Bug, ClientOp, PgEvent};
+use spirula_types::{EntityName, ObjectLocator, OsdId, PgId, ReqId, SpgId};
+use std::collections::BTreeMap;
+
+const PG: PgId = PgId { pool: 1, seed: 0 };
+
+fn run(w: &mut World, steps: usize) {
+    for _ in 0..steps {
+        w.step();
+    }
+}
+
+/// A calm cluster of one PG, of as many OSDs as it has members.
+fn calm(seed: u64, ec: Option<(usize, usize)>, clients: usize, bug: Option<Bug>) -> World {
+    let (k, m) = ec.unwrap_or((2, 1));
+    let mut w = World::new(seed, k + m, k + m, 1, clients);
+    bug.into_iter().for_each(|b| w.plant(b));
+    let map = w.maps.last_mut().unwrap();
+    (map.ec, map.min_size) = (ec, k);
+    w.pace = w.pace.calm();
+    w.scrubs = false;
+    (w.pace.objects, w.pace.under_way, w.pace.appends, w.pace.deletes) = (2, 4, 60, 20);
+    (0..(k + m) as OsdId).for_each(|id| w.start(id));
+    w
+}
+
+/// Clients of a pool whose connections break now and then, nothing else.
+fn reconnecting(seed: u64, ec: Option<(usize, usize)>, bug: Option<Bug>) -> Result<(), String> {
+    let mut w = calm(seed, ec, 3, bug);
+    run(&mut w, 3000);
+    for _ in 0..60 {
+        let pause = 5 + w.rng.below(60);
+        run(&mut w, pause);
+        let c = w.rng.below(3);
+        w.reconnect(c);
+    }
+    w.clients.iter_mut().for_each(|c| c.quiet = true);
+    settle(&mut w).and_then(|()| verify(&w))
+}
+
+/// The story that shows a bug, with the bug planted: is it caught?
+pub fn with_bug(bug: Bug, seed: u64) -> bool {
+    bug == Bug::PiecesKept && reconnecting(seed, Some((2, 1)), Some(bug)).is_err()
+}
+
+#[test]
+fn connections_that_break_change_nothing() {
+    for (ec, seeds) in [(None, 20), (Some((2, 1)), 60), (Some((4, 2)), 40)] {
+        let said = |seed| match std::panic::catch_unwind(|| reconnecting(seed, ec, None)) {
+            Ok(r) => r.err(),
+            Err(p) => Some(format!("panic: {:?}", p.downcast_ref::<String>())),
+        };
+        let bad: BTreeMap<u64, String> = (0..seeds).filter_map(|s| Some((s, said(s)?))).collect();
+        assert!(bad.is_empty(), "{ec:?}: {} of {seeds} seeds: {bad:#?}", bad.len());
+    }
+}
+
+/// Requests of our own making, each over a connection of its own number.
+struct Hand {
+    w: World,
+    at: OsdId,
+    id: SpgId,
+    next: u64,
+}
+
+impl Hand {
+    fn send(&mut self, conn: u64, what: OsdOp) -> u64 {
+        self.next += 1;
+        let (op, o) = (900_000 + self.next, object(0));
+        let locator = ObjectLocator { pool: 1, key: Bytes::new(), namespace: Bytes::new(), hash: -1 };
+        let mut msg = Box::new(MOsdOp::new(self.id, o.hash, locator, o.name, vec![what]));
+        msg.epoch = self.w.map().epoch;
+        let reqid = ReqId { name: EntityName::client(7000 + conn), tid: op, inc: 0 };
+        self.w.event(self.at, self.id, PgEvent::Client(ClientOp { id: op, conn, reqid, msg }));
+        op
+    }
+
+    /// The answer's data.
+    fn wait(&mut self, op: u64) -> Result<Bytes, String> {
+        for _ in 0..20_000 {
+            if let Some(r) = self.w.told.get(&op) {
+                return Ok(r.ops.first().map(|o| o.op.indata.clone()).unwrap_or_default());
+            }
+            self.w.step();
+        }
+        let state = self.w.nodes[self.at as usize].pgs[&self.id].state().0;
+        Err(format!("request {} is not answered, the pg is {state}", op - 900_000))
+    }
+}
+
+/// A reader goes away while shards are read for it, and the object is replaced meanwhile: what was read is of no use to
+/// whoever comes next. The next one changes the object in part, if it `merges`, and reads it.
+fn reader_goes_away(seed: u64, merges: bool) -> Result<(), String> {
+    let mut w = calm(seed, Some((2, 1)), 1, None);
+    w.clients[0].quiet = true;
+    run(&mut w, 3000);
+    let first = w.map().members(PG)[0];
+    let mut h = Hand { w, at: first.osd, id: SpgId::new(PG, first.shard), next: 0 };
+    let of = |b: u8| OsdOp::write_full(vec![b; 64].into());
+    let written = h.send(1, of(b'A'));
+    h.wait(written)?;
+    run(&mut h.w, 500);
+    let read = h.send(2, OsdOp::read(0, 0));
+    assert!(!h.w.told.contains_key(&read), "shards are read for it");
+    h.w.event(h.at, h.id, PgEvent::ConnClosed(2));
+    let written = h.send(1, of(b'B'));
+    h.wait(written)?;
+    let mut want = vec![b'B'; 64];
+    if merges {
+        let merged = h.send(1, OsdOp::write(0, Bytes::from_static(b"C")));
+        h.wait(merged)?;
+        want[0] = b'C';
+    }
+    let read = h.send(1, OsdOp::read(0, 0));
+    let got = h.wait(read)?;
+    if got != want {
+        return Err(format!("read {:?}", String::from_utf8_lossy(&got)));
+    }
+    settle(&mut h.w)?;
+    verify_shards(&h.w, PG)
+}
+
+fn readers_that_go_away(merges: bool) {
+    let mut kinds = BTreeMap::<String, usize>::new();
+    for seed in 0..100 {
+        let said = reader_goes_away(seed, merges).err().unwrap_or("ok".into());
+        *kinds.entry(said.chars().take(60).collect()).or_default() += 1;
+    }
+    assert!(kinds.keys().all(|k| k == "ok"), "of 100 seeds: {kinds:#?}");
+}
+
+#[test]
+fn what_was_read_for_a_reader_that_went_away_is_not_shown_to_the_next() {
+    readers_that_go_away(false);
+}
+
+#[test]
+fn what_was_read_for_a_reader_that_went_away_is_not_merged_into_the_next_write() {
+    readers_that_go_away(true);
+}
