@@ -10,6 +10,7 @@ use crate::commands::Bench;
 use crate::copies::Copies;
 use crate::follow::MAP_KEY;
 use crate::history::History;
+use crate::intake::Early;
 use crate::life::Markdowns;
 use crate::maps::Maps;
 use crate::peers::{LEASE_MS, Peers};
@@ -18,10 +19,9 @@ use crate::reader::{Shelf, StoreReader, rotten};
 use crate::report::Reporter;
 use crate::sched::{Knobs, Scheduler};
 use crate::scrub::Scrubs;
-use crate::space::grows;
 use crate::tell::Answer;
 use bytes::Bytes;
-use spirula_messages::ceph::{MConfig, MLogAck, MMgrMap, MMonMap, MOsdMap, MOsdOp, MOsdOpReply, kind, osd::flag};
+use spirula_messages::ceph::{MConfig, MLogAck, MMgrMap, MMonMap, MOsdMap, MOsdOpReply, kind};
 use spirula_messages::cluster::control::{
     MergeWord, OsdAlive, OsdForce, OsdMarkMeDownAck, OsdPgTemp, OsdReportAck, OsdScrub, OsdStop, PgCreateAsk,
     PgCreateGrant, PgMerges, PgsCreated, PgsCreatedAck,
@@ -31,14 +31,14 @@ use spirula_messages::{Body, Message};
 use spirula_pg::exec::Prefetch;
 use spirula_pg::shard::store_pg;
 use spirula_pg::{
-    ClientOp, CreateAnswer, Leases, Now, OpId, PeerMsg, Pg, PgConfig, PgEffect, PgEvent, ReadKey, Stored, Token,
-    head_key, missing_prefix, parse_info_key,
+    CreateAnswer, Leases, Now, OpId, PeerMsg, Pg, PgConfig, PgEffect, PgEvent, ReadKey, Stored, Token, head_key,
+    missing_prefix, parse_info_key,
 };
 use spirula_runtime::auth::Login;
 use spirula_runtime::cephx::DaemonAuth;
 use spirula_runtime::{Daemon, Hub, Link, LinkId, Listener, Mailbox, Mons, NetEvent, Peer, Service, clock};
 use spirula_store::Store;
-use spirula_types::{AddrVec, EntityType, Epoch, HObject, OsdId, Peer as Member, PgId, ReqId, SpgId, Uuid, errno};
+use spirula_types::{AddrVec, EntityType, Epoch, HObject, OsdId, Peer as Member, PgId, SpgId, Uuid, errno};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
@@ -47,8 +47,6 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-/// Requests held because their map is not here yet; more are dropped (the client resends).
-const EARLY_OPS: usize = 4096;
 /// Between two looks at PGs that wait for time to pass.
 const PG_TICK: Duration = Duration::from_millis(500);
 /// Between two attempts to reach monitor or manager, and two boot messages.
@@ -216,8 +214,7 @@ pub struct Osd {
     pub(crate) sessions: BTreeMap<LinkId, Session>,
     pub(crate) ops: BTreeMap<OpId, Pending>,
     pub(crate) next_op: OpId,
-    /// Requests and peer messages that need a newer map.
-    pub(crate) early: VecDeque<(LinkId, Message)>,
+    pub(crate) early: Early,
     /// Submitted and not durable: store sequence, PG, token, when.
     pub(crate) committing: VecDeque<(u64, SpgId, Token, Duration)>,
     pub(crate) effects: VecDeque<(SpgId, PgEffect)>,
@@ -347,7 +344,7 @@ impl Osd {
             sessions: BTreeMap::new(),
             ops: BTreeMap::new(),
             next_op: 1,
-            early: VecDeque::new(),
+            early: Early::default(),
             committing: VecDeque::new(),
             effects: VecDeque::new(),
             answers: VecDeque::new(),
@@ -483,71 +480,6 @@ impl Osd {
                 s.link.close();
             }
         }
-    }
-
-    pub(crate) fn client_op(&mut self, id: LinkId, m: Message) {
-        if let Life::Stopping(_) = self.life {
-            // The client sends it again, to whoever is next.
-            return;
-        }
-        let Some(session) = self.sessions.get(&id) else { return };
-        let msg = match MOsdOp::from_message(&m) {
-            Ok(op) => op,
-            Err(e) => {
-                tracing::warn!("osd.{}: {}: {e}; closing the connection", self.cfg.id, session.peer.name());
-                session.link.close();
-                return;
-            }
-        };
-        if msg.epoch > self.maps.epoch() {
-            if self.early.len() < EARLY_OPS {
-                self.early.push_back((id, m));
-            }
-            return;
-        }
-        let blocked = self.maps.map().is_some_and(|map| map.is_blocklisted(&session.peer.addr()));
-        if blocked {
-            let reply = MOsdOpReply::to(&msg, self.maps.epoch(), -errno::ESHUTDOWN);
-            session.link.send(reply.into_message(m.tid));
-            return;
-        }
-        let forced = msg.has_flag(flag::FULL_FORCE);
-        let no_room = |me: &Self| me.is_failsafe_full() || me.has_full_member(msg.spg.pg);
-        if grows(&msg.ops) && (!forced && self.is_full() || no_room(self)) {
-            // As Ceph: a client that wants to know is told; the others get no answer and send
-            // again when the map no longer says "full". Nobody can force his way to a store without any room, be it
-            // ours or another member's.
-            self.reporter.full(true);
-            if msg.has_flag(flag::FULL_TRY) {
-                let reply = MOsdOpReply::to(&msg, self.maps.epoch(), -errno::ENOSPC);
-                session.link.send(reply.into_message(m.tid));
-            } else if !self.is_full_in_map() {
-                self.reporter.dropped_full();
-            }
-            return;
-        }
-        // Clients name the primary's shard.
-        let pg = msg.spg;
-        if !self.pgs.contains_key(&pg) {
-            // Not ours (any more): the client finds the right one with the newest map.
-            if let Some(map) = self.maps.since(msg.epoch) {
-                session.link.send(map.into_message(0));
-            }
-            return;
-        }
-        if !session.rights.may_operate(&session.peer, self.maps.map().map(|m| &**m), &msg) {
-            let reply = MOsdOpReply::to(&msg, self.maps.epoch(), -errno::EPERM);
-            session.link.send(reply.into_message(m.tid));
-            return;
-        }
-        let op = self.next_op;
-        self.next_op += 1;
-        session.link.request_taken();
-        let write = spirula_pg::exec::is_write(&msg.ops);
-        let reqid = ReqId { name: session.peer.name(), tid: m.tid, inc: msg.client_inc as i32 };
-        let pending = Pending { link: id, tid: m.tid, begun: clock::monotonic(), write, bytes: m.data.len() as u64 };
-        self.ops.insert(op, pending);
-        self.feed_pg(pg, PgEvent::Client(ClientOp { id: op, conn: id, reqid, msg: Box::new(msg) }));
     }
 
     pub(crate) fn peer_message(&mut self, id: LinkId, m: &Message) -> Result<(), spirula_messages::MessageError> {

@@ -35,9 +35,7 @@ impl Osd {
                 self.send_boot();
             }
             self.ping(clock::monotonic());
-            for (link, m) in std::mem::take(&mut self.early) {
-                self.message(link, m);
-            }
+            self.early_go_on();
             self.reporter.changed();
         }
     }

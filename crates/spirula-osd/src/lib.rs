@@ -7,6 +7,7 @@
 //! answer through its mailbox.
 //!
 //! * [`daemon`] — events in, effects out: the loop's body
+//! * [`intake`] — clients' requests: what becomes of each before a PG sees it
 //! * [`maps`], [`follow`] — following the map: PG views, splits, what clients lack
 //! * [`links`], [`peers`], [`heartbeat`] — links to monitor, manager and other OSDs; pings, read leases, failure reports
 //! * [`life`] — marked down wrongly, stopped, failed
@@ -24,6 +25,7 @@ mod daemon;
 mod follow;
 mod heartbeat;
 mod history;
+mod intake;
 mod life;
 mod links;
 mod maps;

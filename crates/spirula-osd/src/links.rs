@@ -46,6 +46,7 @@ impl Osd {
             (self.mgr, self.mgr_open, self.mgr_retry) = (None, false, now + RETRY);
         } else if self.sessions.remove(&id).is_some() {
             // Its requests need no answer any more.
+            self.early.closed(id);
             let pgs: Vec<SpgId> = self.pgs.keys().copied().collect();
             if self.ops.values().any(|p| p.link == id) {
                 for pg in pgs {

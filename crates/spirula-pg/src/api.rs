@@ -566,12 +566,19 @@ pub enum Bug {
     PiecesKept,
     /// The shell tells a PG the answer to a wish before it has performed the others.
     AnswersOvertake,
+    /// The shell forgets requests that carry a map which is to come.
+    EarlyDropped,
 }
 
 impl PgConfig {
     /// Is the shell to be wrong on purpose, and to feed answers before it has performed all effects?
     pub fn answers_overtake(&self) -> bool {
         planted!(self, AnswersOvertake)
+    }
+
+    /// Is the shell to forget requests that carry a map which is to come?
+    pub fn early_dropped(&self) -> bool {
+        planted!(self, EarlyDropped)
     }
 }
 

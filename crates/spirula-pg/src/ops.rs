@@ -358,17 +358,14 @@ impl Pg {
             if q.op.msg.flags & replica != 0 && !q.class.write && self.is_acting() {
                 self.reply_error(&q, -errno::EAGAIN, cx);
             } else {
-                Self::share_map(&mut q, view.epoch, cx);
-                cx.out.push(PgEffect::Drop(q.op.id));
+                self.turn_away(q, view.epoch, cx);
             }
             return None;
         }
         let seed = hash::stable_mod(q.op.msg.hash, pool.pg_num, hash::mask_for(pool.pg_num));
         let misplaced = if q.class.pg { q.op.msg.spg.pg != self.id } else { seed != self.id.seed };
         if epoch < self.primary_since || epoch < pool.force_resend || misplaced {
-            // The client sends it again by itself when it sees the newer map. It may ask for none while it waits.
-            Self::share_map(&mut q, view.epoch, cx);
-            cx.out.push(PgEffect::Drop(q.op.id));
+            self.turn_away(q, view.epoch, cx);
             return None;
         }
         // A client that has seen the flags sends nothing; one with an older map is to wait, too.
@@ -385,6 +382,17 @@ impl Pg {
         let object = q.op.msg.hobject();
         self.ops.context(&object).queue.push_back(q);
         Some(object)
+    }
+
+    /// A request is not for this PG here and now. By the newest map its client sends it again where it belongs; it may ask
+    /// for none while it waits. A client that has that map would wait for ever, and is told.
+    fn turn_away(&self, mut q: Queued, newest: Epoch, cx: &mut Cx<'_>) {
+        if q.op.msg.epoch < newest {
+            Self::share_map(&mut q, newest, cx);
+            cx.out.push(PgEffect::Drop(q.op.id));
+        } else {
+            self.reply_error(&q, -errno::ENXIO, cx);
+        }
     }
 
     /// Is the PG active, and no older primary reading any more?

@@ -183,6 +183,22 @@ pub(crate) struct OutQueue {
     pub closing: AtomicBool,
 }
 
+/// What a daemon says about reading on from a peer.
+#[derive(Debug, Default)]
+pub(crate) struct Intake {
+    /// Requests taken and not answered ([`Link::request_taken`]).
+    open: AtomicUsize,
+    /// [`Link::hold`].
+    held: AtomicBool,
+}
+
+impl Intake {
+    /// May nothing more be read?
+    pub fn is_full(&self) -> bool {
+        self.held.load(Ordering::Relaxed) || self.open.load(Ordering::Relaxed) >= crate::limits::REQUESTS_PER_LINK
+    }
+}
+
 enum Far {
     /// Another daemon of this process: its mailbox and its name for the link.
     Local { sink: NetSink, link: LinkId },
@@ -207,8 +223,7 @@ struct Inner {
     id: LinkId,
     far: Far,
     closed: AtomicBool,
-    /// Requests taken and not answered ([`Link::request_taken`]).
-    open_requests: Arc<AtomicUsize>,
+    intake: Arc<Intake>,
 }
 
 /// One peer. Cheap to clone; all clones are the same link.
@@ -224,20 +239,20 @@ impl Link {
                 id,
                 far: Far::Local { sink: sink.clone(), link },
                 closed: AtomicBool::new(false),
-                open_requests: Arc::default(),
+                intake: Arc::default(),
             }))
         };
         (make(ia, b, ib), make(ib, a, ia))
     }
 
-    pub(crate) fn tcp(id: LinkId, queue: Arc<OutQueue>, open_requests: Arc<AtomicUsize>) -> Self {
-        Self(Arc::new(Inner { id, far: Far::Tcp(queue), closed: AtomicBool::new(false), open_requests }))
+    pub(crate) fn tcp(id: LinkId, queue: Arc<OutQueue>, intake: Arc<Intake>) -> Self {
+        Self(Arc::new(Inner { id, far: Far::Tcp(queue), closed: AtomicBool::new(false), intake }))
     }
 
     /// A link of a [`Network`]; `id` is the network's own choice.
     pub fn carried(id: LinkId, by: Arc<dyn Network>) -> Self {
-        let (closed, open_requests) = (AtomicBool::new(false), Arc::default());
-        Self(Arc::new(Inner { id, far: Far::Carried(by), closed, open_requests }))
+        let (closed, intake) = (AtomicBool::new(false), Arc::default());
+        Self(Arc::new(Inner { id, far: Far::Carried(by), closed, intake }))
     }
 
     /// Its number.
@@ -305,15 +320,38 @@ impl Link {
     /// Notes that a request of this link is being worked on. While too many are, nothing
     /// more is read from the peer.
     pub fn request_taken(&self) {
-        self.0.open_requests.fetch_add(1, Ordering::Relaxed);
+        self.0.intake.open.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Notes that a request taken was answered or dropped.
     pub fn request_done(&self) {
-        let before = self.0.open_requests.fetch_sub(1, Ordering::Relaxed);
-        if before == crate::limits::REQUESTS_PER_LINK
-            && let Far::Tcp(q) = &self.0.far
-        {
+        let before = self.0.intake.open.fetch_sub(1, Ordering::Relaxed);
+        if before == crate::limits::REQUESTS_PER_LINK {
+            self.read_on();
+        }
+    }
+
+    /// Requests taken and not answered.
+    pub fn open_requests(&self) -> usize {
+        self.0.intake.open.load(Ordering::Relaxed)
+    }
+
+    /// Reads nothing more from the peer until [`Link::go_on`]. What has been read still comes: what is in the
+    /// daemon's mailbox, and at most one receive buffer. Only a TCP link can be held; what comes over another is
+    /// bounded by its sender.
+    pub fn hold(&self) {
+        self.0.intake.held.store(true, Ordering::Relaxed);
+    }
+
+    /// Ends [`Link::hold`].
+    pub fn go_on(&self) {
+        if self.0.intake.held.swap(false, Ordering::Relaxed) {
+            self.read_on();
+        }
+    }
+
+    fn read_on(&self) {
+        if let Far::Tcp(q) = &self.0.far {
             q.wake.notify_one();
         }
     }

@@ -3,8 +3,8 @@
 //! A task reads all there is, hands every complete message to the daemon in one go, and
 //! writes all that is queued with one system call. Large payloads are read straight into
 //! pooled, aligned buffers. A connection stops reading (so the peer waits) while its daemon
-//! is behind, while too many of its requests are open, or while the payload pool is over
-//! its budget; see [`crate::limits`].
+//! is behind, while too many of its requests are open or the daemon holds it, or while the payload
+//! pool is over its budget; see [`crate::limits`].
 //!
 //! Outgoing lossless links reconnect by themselves and replay; all others end with
 //! [`NetEvent::Closed`] and are reopened by whoever needs them.
@@ -16,7 +16,7 @@ pub(crate) use accept::{Acceptor, bind};
 pub(crate) use connect::connect;
 
 use crate::auth::{self, Caller, Exchange, Grants, Step, Verdict};
-use crate::link::{Link, LinkId, NetEvent, NetSink, OutQueue, Peer, next_link_id};
+use crate::link::{Intake, Link, LinkId, NetEvent, NetSink, OutQueue, Peer, next_link_id};
 use crate::{clock, limits};
 use accept::Accepting;
 use bytes::{Buf, BytesMut};
@@ -24,10 +24,10 @@ use spirula_buffer::{PayloadBuf, PayloadPool};
 use spirula_messenger::auth::AuthRequest;
 use spirula_messenger::{Connection, Event, Output, SessionKey, Wanted};
 use std::io::{self, IoSlice};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
-use tokio::io::AsyncReadExt;
+use tokio::io::{AsyncReadExt, Interest};
 use tokio::net::TcpStream;
 use tokio::net::tcp::WriteHalf;
 use tokio::sync::oneshot;
@@ -45,15 +45,15 @@ const TICK: Duration = Duration::from_secs(1);
 struct Ends {
     id: LinkId,
     queue: Arc<OutQueue>,
-    open_requests: Arc<AtomicUsize>,
+    intake: Arc<Intake>,
     link: Link,
 }
 
 impl Ends {
     fn new() -> Self {
-        let (id, queue, open_requests) = (next_link_id(), Arc::<OutQueue>::default(), Arc::<AtomicUsize>::default());
-        let link = Link::tcp(id, queue.clone(), open_requests.clone());
-        Self { id, queue, open_requests, link }
+        let (id, queue, intake) = (next_link_id(), Arc::<OutQueue>::default(), Arc::<Intake>::default());
+        let link = Link::tcp(id, queue.clone(), intake.clone());
+        Self { id, queue, intake, link }
     }
 }
 
@@ -171,6 +171,10 @@ impl Task {
                 () = tokio::time::sleep_until(next_tick) => {
                     next_tick += TICK;
                     if held_back {
+                        // Nobody reads, so nobody else would notice; what waits in the socket needs no answer then.
+                        if hung_up(&reader).await {
+                            return CLOSED_BY_PEER.into();
+                        }
                         self.connection.forgive_silence(clock::monotonic());
                     }
                     if let Err(e) = self.connection.tick(clock::monotonic()) {
@@ -195,7 +199,7 @@ impl Task {
 
     fn held_back(&self) -> bool {
         self.sink.depth() > limits::MAILBOX_EVENTS
-            || self.ends.open_requests.load(Ordering::Relaxed) >= limits::REQUESTS_PER_LINK
+            || self.ends.intake.is_full()
             || self.ends.queue.bytes.load(Ordering::Relaxed) + self.output.len() > limits::OUT_BYTES
             // Only a payload waits for memory: small messages go on, and one begun is finished.
             || (self.waiting.is_some() && self.pool.over_budget())
@@ -391,6 +395,15 @@ async fn read_some(
             }
             reader.read_buf(buffer).await
         }
+    }
+}
+
+/// Has the far end closed the connection, whatever it sent before? Does not wait.
+async fn hung_up(reader: &tokio::net::tcp::ReadHalf<'_>) -> bool {
+    tokio::select! {
+        biased;
+        ready = reader.ready(Interest::READABLE) => ready.is_ok_and(|r| r.is_read_closed()),
+        () = std::future::ready(()) => false,
     }
 }
 

@@ -439,3 +439,49 @@ fn a_session_that_the_far_end_has_lost_is_told_once_the_next_one_is_open() {
     p.send();
     assert_eq!(p.there.message().tid, 2);
 }
+
+/// A daemon that must not be given more holds the link; it goes on where it stopped, and a peer that leaves meanwhile is noticed.
+#[test]
+fn a_link_that_is_held_reads_nothing_until_it_goes_on() {
+    let (rt, theirs, there, here) = (runtime(), runtime(), Inbox::new(), Inbox::new());
+    let hub = hub(LinkMode::Tcp, "crc");
+    let listener = listen(&hub, &[LOCAL], Arc::new(Trusting::default()), &there, &rt);
+    let me = Peer::new(EntityType::Client, "admin");
+    let link = call(&hub, NoneLogin::of(&me), &listener.addrs, &here, &theirs);
+    let (held, _) = there.opened();
+    here.opened();
+    let send = |tid| link.send(Message { kind: 9, tid, data: vec![7; 32 << 10].into(), ..Message::default() });
+    held.hold();
+    // More than the sockets' buffers hold.
+    (0..2000).for_each(send);
+    let mut got = Vec::new();
+    while let Ok(e) = there.rx.recv_timeout(Duration::from_millis(500)) {
+        match e {
+            NetEvent::Message(_, m) => got.push(m.tid),
+            e => panic!("{e:?}"),
+        }
+    }
+    assert!(got.len() <= 3, "{} messages came over a link that is held", got.len());
+    held.go_on();
+    while got.len() < 2000 {
+        got.push(there.message().tid);
+    }
+    assert!(got.into_iter().eq(0..2000), "all, in order");
+
+    held.hold();
+    send(2000);
+    // What was sent goes out, then the peer's process ends.
+    std::thread::sleep(Duration::from_millis(200));
+    theirs.stop();
+    loop {
+        match there.next() {
+            // Read just before it was held.
+            NetEvent::Message(..) => {}
+            NetEvent::Closed(id, ended) => {
+                assert!(id == held.id() && ended.why.ends_with("closed by the peer"), "{}", ended.why);
+                break;
+            }
+            e => panic!("{e:?}"),
+        }
+    }
+}

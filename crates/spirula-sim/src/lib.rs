@@ -24,6 +24,8 @@ mod device;
 mod disk;
 mod extras;
 mod faults;
+#[cfg(test)]
+mod hand;
 mod hardware;
 mod manager;
 mod monitor;

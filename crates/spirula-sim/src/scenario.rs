@@ -39,7 +39,7 @@ pub enum Bug {
 impl Bug {
     /// Those that whole clusters show, each with the rarer trouble in which it shows; with that of the seed where
     /// none is named. The simulators of PGs and of the quorum show more, with stories made for them.
-    pub const ALL: [(Self, &[Extra]); 22] = {
+    pub const ALL: [(Self, &[Extra]); 23] = {
         use spirula_pg::Bug as Of;
         [
             (Self::AckBeforeSync, &[]),
@@ -64,6 +64,7 @@ impl Bug {
             (Self::Pg(Of::OneHeard), &[Extra::Erasure, Extra::Slow]),
             (Self::Pg(Of::StripeNotRead), &[Extra::Erasure]),
             (Self::Pg(Of::AnswersOvertake), &[Extra::Copies, Extra::Erasure]),
+            (Self::Pg(Of::EarlyDropped), &[]),
         ]
     };
 }
@@ -218,7 +219,7 @@ pub(crate) fn osd_bytes(extras: Extras) -> u64 {
 }
 
 impl Scene {
-    fn new(o: &Options) -> Self {
+    pub(crate) fn new(o: &Options) -> Self {
         let mut rng = Rng::new(o.seed);
         let mut world = World::new(rng.bits());
         world.tell = o.tell;

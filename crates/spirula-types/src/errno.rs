@@ -6,6 +6,8 @@ pub const EPERM: i32 = 1;
 pub const ENOENT: i32 = 2;
 /// Input or output error.
 pub const EIO: i32 = 5;
+/// No such address: a request that its sender's own map sends elsewhere.
+pub const ENXIO: i32 = 6;
 /// A value is too large (xattr).
 pub const E2BIG: i32 = 7;
 /// Try again (a replica that cannot serve a balanced read).
@@ -61,6 +63,7 @@ pub fn name(errno: i32) -> &'static str {
         EPERM => "EPERM",
         ENOENT => "ENOENT",
         EIO => "EIO",
+        ENXIO => "ENXIO",
         E2BIG => "E2BIG",
         EAGAIN => "EAGAIN",
         ENOMEM => "ENOMEM",

@@ -1,0 +1,169 @@
+//! The intake of clients' requests: what becomes of each before a PG sees it.
+//!
+//! A client sends a request again only when a map or its connection gives it a reason. So every request that comes
+//! in is handed to its PG, answered, kept, or dropped for a reason that makes its client send it again: a map that
+//! it lacks and is sent here, a flag ("full") that will go, the end of its connection.
+//!
+//! Requests of clients whose map is newer than ours are kept until that map comes ([`Early`]). A client's map never
+//! gets older, so nothing that it sends later could be served sooner: its connection is not read on meanwhile. What is kept is
+//! then what had been read already: all connections together what fits into the mailbox, each one receive buffer more.
+
+use crate::daemon::{Life, Osd, Pending};
+use crate::space::grows;
+use spirula_messages::ceph::{MOsdOp, MOsdOpReply, osd::flag};
+use spirula_messages::{Body, Message};
+use spirula_pg::{ClientOp, PgEvent};
+use spirula_runtime::{LinkId, clock};
+use spirula_types::{EntityType, ReqId, errno};
+use std::collections::{BTreeSet, VecDeque};
+
+/// Requests kept of other OSDs, which share their connection with what must not wait. They read sources of copies, few at a
+/// time, and ask again by themselves: of more, the oldest go.
+const EARLY_OF_OSDS: usize = 1024;
+
+/// Requests that carry a newer map than ours, in order of arrival.
+#[derive(Debug, Default)]
+pub(crate) struct Early {
+    kept: VecDeque<(LinkId, Message)>,
+    of_osds: VecDeque<(LinkId, Message)>,
+}
+
+impl Early {
+    /// Keeps one; true if its connection is to be held.
+    fn keep(&mut self, link: LinkId, kind: EntityType, m: Message) -> bool {
+        if kind == EntityType::Osd {
+            self.of_osds.push_back((link, m));
+            if self.of_osds.len() > EARLY_OF_OSDS {
+                self.of_osds.pop_front();
+            }
+            return false;
+        }
+        self.kept.push_back((link, m));
+        true
+    }
+
+    /// A connection is gone, and with it whoever wants answers.
+    pub fn closed(&mut self, link: LinkId) {
+        self.kept.retain(|(l, _)| *l != link);
+        self.of_osds.retain(|(l, _)| *l != link);
+    }
+
+    /// Those that are held.
+    fn links(&self) -> BTreeSet<LinkId> {
+        self.kept.iter().map(|(l, _)| *l).collect()
+    }
+}
+
+impl Osd {
+    /// A new map came: requests that waited for it go on, and so do connections that have none left that waits.
+    pub(crate) fn early_go_on(&mut self) {
+        let held = self.early.links();
+        let Early { kept, of_osds } = std::mem::take(&mut self.early);
+        for (link, m) in kept.into_iter().chain(of_osds) {
+            self.client_op(link, m);
+        }
+        let still = self.early.links();
+        for s in held.difference(&still).filter_map(|l| self.sessions.get(l)) {
+            s.link.go_on();
+        }
+    }
+
+    pub(crate) fn client_op(&mut self, id: LinkId, m: Message) {
+        if let Life::Stopping(_) = self.life {
+            // The client sends it again, to whoever is next.
+            return;
+        }
+        let Some(session) = self.sessions.get(&id) else { return };
+        let msg = match MOsdOp::from_message(&m) {
+            Ok(op) => op,
+            Err(e) => {
+                tracing::warn!("osd.{}: {}: {e}; closing the connection", self.cfg.id, session.peer.name());
+                session.link.close();
+                return;
+            }
+        };
+        if msg.epoch > self.maps.epoch() {
+            if !self.pg_cfg.early_dropped() && self.early.keep(id, session.peer.kind, m) {
+                session.link.hold();
+            }
+            return;
+        }
+        let blocked = self.maps.map().is_some_and(|map| map.is_blocklisted(&session.peer.addr()));
+        if blocked {
+            let reply = MOsdOpReply::to(&msg, self.maps.epoch(), -errno::ESHUTDOWN);
+            session.link.send(reply.into_message(m.tid));
+            return;
+        }
+        let forced = msg.has_flag(flag::FULL_FORCE);
+        let no_room = |me: &Self| me.is_failsafe_full() || me.has_full_member(msg.spg.pg);
+        if grows(&msg.ops) && (!forced && self.is_full() || no_room(self)) {
+            // As Ceph: a client that wants to know is told; the others get no answer and send
+            // again when the map no longer says "full". Nobody can force his way to a store without any room, be it
+            // ours or another member's; he is told, too (not so in Ceph), for the flag makes him send nothing again.
+            self.reporter.full(true);
+            if msg.has_flag(flag::FULL_TRY) || forced {
+                let reply = MOsdOpReply::to(&msg, self.maps.epoch(), -errno::ENOSPC);
+                session.link.send(reply.into_message(m.tid));
+            } else if !self.is_full_in_map() {
+                self.reporter.dropped_full();
+            }
+            return;
+        }
+        // Clients name the primary's shard.
+        let pg = msg.spg;
+        if !self.pgs.contains_key(&pg) {
+            // Not ours (any more): the client finds the right one with the newest map. If it has that, it is wrong.
+            let answer = match self.maps.since(msg.epoch) {
+                Some(map) => map.into_message(0),
+                None => MOsdOpReply::to(&msg, self.maps.epoch(), -errno::ENXIO).into_message(m.tid),
+            };
+            session.link.send(answer);
+            return;
+        }
+        if !session.rights.may_operate(&session.peer, self.maps.map().map(|m| &**m), &msg) {
+            let reply = MOsdOpReply::to(&msg, self.maps.epoch(), -errno::EPERM);
+            session.link.send(reply.into_message(m.tid));
+            return;
+        }
+        let op = self.next_op;
+        self.next_op += 1;
+        session.link.request_taken();
+        let write = spirula_pg::exec::is_write(&msg.ops);
+        let reqid = ReqId { name: session.peer.name(), tid: m.tid, inc: msg.client_inc as i32 };
+        let pending = Pending { link: id, tid: m.tid, begun: clock::monotonic(), write, bytes: m.data.len() as u64 };
+        self.ops.insert(op, pending);
+        self.feed_pg(pg, PgEvent::Client(ClientOp { id: op, conn: id, reqid, msg: Box::new(msg) }));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(tid: u64) -> Message {
+        Message { tid, ..Message::default() }
+    }
+
+    #[test]
+    fn early_requests_of_clients_are_all_kept_in_order_and_hold_their_connection() {
+        let mut e = Early::default();
+        for tid in 0..10_000 {
+            assert!(e.keep(1 + tid % 2, EntityType::Client, of(tid)), "nothing is read on");
+        }
+        assert_eq!(e.links(), BTreeSet::from([1, 2]));
+        assert!(e.kept.iter().map(|(_, m)| m.tid).eq(0..10_000));
+        e.closed(2);
+        assert_eq!((e.kept.len(), e.links()), (5000, BTreeSet::from([1])), "nobody waits for the others");
+    }
+
+    #[test]
+    fn early_requests_of_osds_hold_nothing_and_are_bounded() {
+        let mut e = Early::default();
+        for tid in 0..2000 {
+            assert!(!e.keep(3, EntityType::Osd, of(tid)));
+        }
+        assert_eq!(e.of_osds.len(), EARLY_OF_OSDS);
+        assert_eq!(e.of_osds.back().map(|(_, m)| m.tid), Some(1999));
+        assert!(e.links().is_empty());
+    }
+}
