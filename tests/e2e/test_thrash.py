@@ -1,6 +1,6 @@
 """Thrash: 6 OSDs on 3 hosts (network namespaces, two networks), a verifying load, and everything that can go wrong.
 
-OSDs and hosts are killed, stopped with SIGSTOP, cut off (both ways, one way, one network), stopped cleanly, taken out and
+OSDs and hosts are killed, stopped with SIGSTOP, cut off (both ways, one way, one network, from one other host only), stopped cleanly, taken out and
 in, marked down; disks are swapped for empty ones (keeping their number, and by purge and a new one), bits are flipped in
 store files, the disks are filled up with data (full_disks.py), and the cluster by lower ratios. One at a time and two at a time
 (two victims of one fault, or two faults). In the end: no acknowledged write lost, no wrong byte, every PG active+clean,
@@ -290,6 +290,16 @@ class Thrash(FullDisks, Hosts):
         return (f'nothing that host {h.name} sends to {" and ".join(x.name for x in some)} arrives (network {n})',
                 lambda: [h.deafen(x, False, n) for x in some])
 
+    def pair(self):
+        """Two hosts do not hear each other; the third, the monitor and the clients hear both."""
+        a, b = [self.net[x] for x in self.rng.sample(self.hosts, 2)]
+        networks, both, self.scope = self.rng.choice([[0, 1], [0, 1], [1]]), self.rng.random() < 0.5, 'two hosts'
+        ways = [(a, b), (b, a)] if both else [(a, b)]
+        for x, y in ways:
+            [x.deafen(y, True, n) for n in networks]
+        what = f'hosts {a.name} and {b.name} do not hear each other' if both else f'host {b.name} does not hear host {a.name}'
+        return (f'{what} (networks {networks})', lambda: [x.deafen(y, False, n) for x, y in ways for n in networks])
+
     def out(self):
         o = self.rng.choice(self.osds())
         self.ceph('osd', 'out', str(o))
@@ -393,14 +403,14 @@ class Thrash(FullDisks, Hosts):
 
     def faults(self):
         """Each with how often it comes in a turn through all; and those that another may come beside."""
-        often = [(self.kill, 4), (self.stop, 2), (self.freeze, 3), (self.cut, 3), (self.cut_two, 1), (self.deafen, 2), (self.out, 2),
+        often = [(self.kill, 4), (self.stop, 2), (self.freeze, 3), (self.cut, 3), (self.cut_two, 1), (self.deafen, 2), (self.pair, 3), (self.out, 2),
                  (self.down, 1), (self.ratio, 1), (self.fill, 1), (self.flip, 2), (self.swap, 1), (self.replace, 1)]
         only = os.environ.get('THRASH_EVENTS', '').split(',')
         return [f for f, n in often for _ in range(n) if only == [''] or f.__name__ in only]
 
-    BESIDE = ['kill', 'stop', 'freeze', 'cut', 'deafen', 'out', 'down']
+    BESIDE = ['kill', 'stop', 'freeze', 'cut', 'deafen', 'pair', 'out', 'down']
     NAMES = {'kill': 'kill -9', 'stop': 'clean stop', 'freeze': 'SIGSTOP', 'cut': 'cut off, both ways', 'cut_two': 'cut off, both ways',
-             'deafen': 'cut off, one way', 'out': 'out and in', 'down': 'marked down', 'ratio': 'full by the ratio', 'fill': 'disks full of data',
+             'deafen': 'cut off, one way', 'pair': 'the link of two hosts dead', 'out': 'out and in', 'down': 'marked down', 'ratio': 'full by the ratio', 'fill': 'disks full of data',
              'flip': 'bytes rot in a store', 'swap': 'empty disk, same number', 'replace': 'purged, a new OSD'}
 
     def fault(self, f):

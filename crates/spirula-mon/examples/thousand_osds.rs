@@ -119,6 +119,8 @@ fn main() {
             features,
             newest_map: 0,
             was_up: 0,
+            unheard: Vec::new(),
+            healthy: true,
             size_bytes: 4 << 40,
             device_class: String::new(),
             location: BTreeMap::new(),
@@ -147,6 +149,7 @@ fn main() {
             refused: true,
             gone: false,
             alive: false,
+            waiting: 0,
         };
         let (sent, ms) = lab.feed(MonEvent::Message { conn: 2, message: report.into_message(0) });
         let maps: Vec<MOsdMap> = sent.iter().filter_map(|(_, m)| MOsdMap::from_message(m).ok()).collect();

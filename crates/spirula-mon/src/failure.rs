@@ -15,15 +15,19 @@
 //! down wrongly. How often that happens and for how long is kept in the map (`laggy_probability`,
 //! `laggy_interval`), and gives it, and whom it reports, more grace; it is forgotten by halves
 //! (`mon_osd_laggy_halflife`).
+//!
+//! Two OSDs that miss only each other are not for these rules: [`crate::pairs`].
 
 use crate::event::Peer;
 use crate::mon::Mon;
 use crate::osd::{mark_dead, mark_down, mark_out, seconds_between, slot};
+use crate::pairs::{PairTracker, Word, Words, pairs};
 use crate::state::State;
 use crate::work::Work;
 use spirula_encoding::UTime;
 use spirula_maps::OsdMap;
 use spirula_maps::osdmap::{OsdXInfo, flags, state};
+use spirula_messages::ceph::log::severity;
 use spirula_messages::cluster::control::OsdFailureReport;
 use spirula_types::OsdId;
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,22 +35,17 @@ use std::collections::{BTreeMap, BTreeSet};
 /// `laggy_probability` of 1.
 const CERTAIN: f64 = u32::MAX as f64;
 
-/// One reporter's complaint.
-#[derive(Clone, Copy, Debug)]
-struct Report {
-    /// When the target last answered it.
-    silent_since: UTime,
-}
-
 /// What is known of OSDs besides the map. Lost at restart, and built up again by reports.
 #[derive(Debug, Default)]
 pub struct OsdTracker {
     /// Target → reporter → complaint.
-    failures: BTreeMap<OsdId, BTreeMap<OsdId, Report>>,
+    failures: Words,
     /// OSDs whose last connection to us went away, and when.
     lost: BTreeMap<OsdId, UTime>,
     /// Open connections by OSD.
     open: BTreeMap<OsdId, u32>,
+    /// Pairs that do not hear each other, and who is kept out for it.
+    pub(crate) pairs: PairTracker,
 }
 
 impl OsdTracker {
@@ -76,6 +75,7 @@ impl OsdTracker {
     /// This monitor leads from now on: OSDs that are up and connected to no monitor are watched.
     pub(crate) fn new_leader(&mut self, map: &OsdMap, now: UTime) {
         self.failures.clear();
+        self.pairs.new_leader();
         self.lost = map.osds().filter(|o| map.is_up(*o) && !self.open.contains_key(o)).map(|o| (o, now)).collect();
     }
 
@@ -176,7 +176,8 @@ impl Mon {
         }
         let silent_since =
             UTime::from_nanos(self.now.as_nanos().saturating_sub(r.failed_for_ms.saturating_mul(1_000_000)));
-        self.osds.failures.entry(r.target).or_default().insert(r.reporter, Report { silent_since });
+        let word = Word { silent_since, said: self.now, waiting: r.waiting };
+        self.osds.failures.entry(r.target).or_default().insert(r.reporter, word);
         self.judge(r.target, work);
     }
 
@@ -196,10 +197,7 @@ impl Mon {
         };
         let reporters: BTreeSet<OsdId> = reports.keys().copied().collect();
         let grace = grace_of(&work.state, map, target, &reporters, self.now);
-        let wanted = work.state.option_u64("mon_osd_min_down_reporters").max(1) as usize;
-        let level = work.state.option("mon", "mon_osd_reporter_subtree_level");
-        let (have, possible) = witnesses(map, target, &reporters, &level, wanted);
-        let needed = wanted.min(possible).max(1);
+        let (have, needed) = witnesses(&work.state, map, target, &reporters);
         let silent = seconds_between(since, self.now);
         if have < needed || silent < grace || down_refusal(&work.state, map, target).is_some() {
             return;
@@ -216,11 +214,51 @@ impl Mon {
             self.judge(target, work);
         }
         self.judge_lost(work);
+        self.judge_pairs(work);
         self.mark_out_long_down(work);
         let now = self.now;
         if work.osd().blocklist.values().any(|until| *until <= now) {
             work.osd_mut().blocklist.retain(|_, until| *until > now);
         }
+    }
+
+    /// Pairs that do not hear each other: one of the two goes, if requests wait.
+    fn judge_pairs(&mut self, work: &mut Work) {
+        let map = work.osd();
+        let grace = work.state.option_f64("osd_heartbeat_grace");
+        let enough = |osd: OsdId| {
+            let reporters = self.osds.failures.get(&osd).into_iter().flat_map(|r| r.keys().copied());
+            let (have, needed) = witnesses(&work.state, map, osd, &reporters.collect());
+            have >= needed
+        };
+        let mut pairs = pairs(&self.osds.failures, self.now, grace, enough);
+        pairs.retain(|(a, b), _| map.is_up(*a) && map.is_up(*b));
+        let (all, up, _) = map.osd_counts();
+        let least = work.state.option_f64("mon_osd_min_up_ratio") * f64::from(all);
+        let may = |osd: OsdId, more: usize| held_up(map, osd).is_none() && f64::from(up) - more as f64 >= least;
+        let taken = self.osds.pairs.judge(map, &pairs, &may);
+        let texts: Vec<String> = taken
+            .iter()
+            .filter_map(|(osd, two)| {
+                let p = pairs.get(two)?;
+                let other = if two.0 == *osd { two.1 } else { two.0 };
+                let (seconds, n) = (seconds_between(p.since, self.now), p.waiting);
+                Some(format!(
+                    "osd.{osd} marked down: it and osd.{other} have not heard each other for {seconds:.1} s, {n} requests \
+                     wait for that, and its loss stops least; it may come back when it hears all that are up"
+                ))
+            })
+            .collect();
+        for ((osd, two), text) in taken.into_iter().zip(texts) {
+            work.log(severity::WARN, text);
+            mark_down(work, osd);
+            self.osds.forget(osd);
+            self.osds.pairs.taken(osd, two, self.now);
+            pairs.retain(|(a, b), _| *a != osd && *b != osd);
+        }
+        let (map, open) = (work.osd(), &self.osds.open);
+        self.osds.pairs.forget_removed(map);
+        self.osds.pairs.show(map, &pairs, |osd| open.contains_key(&osd));
     }
 
     /// OSDs without a connection to any monitor: where nobody else can report them it is the only
@@ -291,20 +329,23 @@ impl Mon {
     }
 }
 
-/// How many independent witnesses `reporters` are, and how many there could be. Reporters in
-/// one subtree of type `level` count once; where the cluster has too few such subtrees for
-/// `wanted`, every OSD counts.
-fn witnesses(map: &OsdMap, target: OsdId, reporters: &BTreeSet<OsdId>, level: &str, wanted: usize) -> (usize, usize) {
+/// How many independent witnesses `reporters` are, and how many are needed. Reporters in one subtree of type
+/// `mon_osd_reporter_subtree_level` count once; where the cluster has too few such subtrees for what is wanted, every OSD
+/// counts.
+fn witnesses(state: &State, map: &OsdMap, target: OsdId, reporters: &BTreeSet<OsdId>) -> (usize, usize) {
+    let wanted = state.option_u64("mon_osd_min_down_reporters").max(1) as usize;
+    let level = state.option("mon", "mon_osd_reporter_subtree_level");
     let others: Vec<OsdId> = map.osds().filter(|o| *o != target && map.is_up(*o)).collect();
-    let kind = map.crush.type_id(level);
+    let kind = map.crush.type_id(&level);
     let place = |osd: OsdId| kind.and_then(|k| map.crush.ancestor_of_type(osd, k)).unwrap_or(osd);
     let places: BTreeSet<i32> = others.iter().map(|o| place(*o)).collect();
-    if places.len() >= wanted {
+    let (have, possible) = if places.len() >= wanted {
         let have: BTreeSet<i32> = reporters.iter().map(|o| place(*o)).collect();
         (have.len(), places.len())
     } else {
         (reporters.len(), others.len())
-    }
+    };
+    (have, wanted.min(possible).max(1))
 }
 
 /// True if the whole subtree of type `limit` around `osd` is down: then its host or rack is,

@@ -35,6 +35,7 @@ mod mgr;
 mod mkfs;
 mod mon;
 mod osd;
+mod pairs;
 mod placement;
 pub mod pools;
 mod quorum;

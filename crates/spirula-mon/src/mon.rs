@@ -302,6 +302,7 @@ impl Mon {
             auth: &state.auth,
             log: &state.log,
             creating_pgs: state.creating.len(),
+            pairs: &self.osds.pairs.shown,
         }
     }
 

@@ -6,10 +6,11 @@
 use crate::event::ConnId;
 use crate::failure;
 use crate::mon::Mon;
+use crate::pairs::Wish;
 use crate::work::{Reply, Work};
 use spirula_encoding::UTime;
-use spirula_maps::OsdMap;
 use spirula_maps::osdmap::{OsdAddrs, WEIGHT_IN, flags, state};
+use spirula_maps::{OsdMap, PgState};
 use spirula_messages::ceph::log::severity;
 use spirula_messages::cluster::control::{OsdAlive, OsdBoot, OsdMarkMeDown, OsdPgTemp};
 use spirula_types::OsdId;
@@ -167,8 +168,29 @@ impl Mon {
             tracing::info!(osd, "boot ignored: noup is set");
             return;
         }
+        let wish = Wish {
+            osd,
+            was_up: b.was_up > 0,
+            unheard: b.unheard.iter().copied().filter(|o| *o != osd && map.is_up(*o)).collect(),
+            healthy: b.healthy,
+            starved: self
+                .mgr
+                .knowledge
+                .digest
+                .pg_states
+                .keys()
+                .any(|s| s.has(PgState::DOWN) || s.has(PgState::INCOMPLETE)),
+            map,
+        };
+        if !self.osds.pairs.may_boot(wish, self.now) {
+            return;
+        }
         self.osds.forget(osd);
-        failure::note_return(work, osd, b.was_up > 0);
+        // One that was taken for a pair was not marked down for nothing.
+        if !self.osds.pairs.was_taken(osd) {
+            failure::note_return(work, osd, b.was_up > 0);
+        }
+        self.osds.pairs.booted(osd, self.now);
         Self::bring_up(work, &b, addrs);
         Self::place_in_crush(work, &b);
         Self::note_metadata(work, &b);

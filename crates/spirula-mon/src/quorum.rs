@@ -699,7 +699,8 @@ impl Mon {
         }
         if now.is_multiple_of(TIME_TICKS) {
             let q = &self.quorum;
-            let ask = MonTime { sent: self.now, quorum: q.names.clone(), since: q.since, skews: q.skews.clone() };
+            let (quorum, pairs) = (q.names.clone(), self.osds.pairs.shown.clone());
+            let ask = MonTime { sent: self.now, quorum, since: q.since, skews: q.skews.clone(), pairs };
             for m in others {
                 self.send_member(m, ask.clone().into_message(0), out);
             }
@@ -865,6 +866,7 @@ impl Mon {
                 if !self.q.leads() && member.is_some() && member == self.q.other_leader() {
                     self.set_quorum_names(t.quorum);
                     (self.quorum.since, self.quorum.skews) = (t.since, t.skews);
+                    self.osds.pairs.shown = t.pairs;
                     let answer = MonTimeReply { sent: t.sent, here: self.now };
                     if let Some(member) = member {
                         self.send_member(member, answer.into_message(0), out);

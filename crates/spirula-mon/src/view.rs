@@ -8,6 +8,7 @@ use spirula_auth::db::AuthDb;
 use spirula_encoding::UTime;
 use spirula_maps::{FsMap, MgrMap, MonMap, OsdMap, PgDigest};
 use spirula_messages::cluster::control::HealthInput;
+use spirula_messages::cluster::quorum::PairTrouble;
 use spirula_types::{Epoch, OsdId, Uuid};
 use std::collections::BTreeMap;
 
@@ -83,4 +84,6 @@ pub struct ClusterView<'a> {
     pub log: &'a ClusterLog,
     /// Number of PGs that may still be created empty.
     pub creating_pgs: usize,
+    /// OSDs that do not hear each other, as the leader sees it.
+    pub pairs: &'a [PairTrouble],
 }

@@ -147,6 +147,7 @@ pub(crate) struct Session {
 
 /// A client's request on its way.
 pub(crate) struct Pending {
+    pub(crate) pg: PgId,
     pub(crate) link: LinkId,
     pub(crate) tid: u64,
     pub(crate) begun: Duration,

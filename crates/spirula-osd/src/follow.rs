@@ -77,13 +77,11 @@ impl Osd {
         if own {
             self.was_up = epoch;
         }
-        // One that is down and lives goes on asking who hears it.
-        if self.was_up > 0 {
-            let others = map.osds().filter(|o| *o != id && map.is_up(*o));
-            let wanted = others.filter_map(|o| Some((o, map.addrs(o)?.clone()))).collect();
-            let open = self.opener();
-            self.peers.follow(&wanted, clock::monotonic(), open);
-        }
+        // One that is not up asks who hears it, too: its boots say so.
+        let others = map.osds().filter(|o| *o != id && map.is_up(*o));
+        let wanted = others.filter_map(|o| Some((o, map.addrs(o)?.clone()))).collect();
+        let open = self.opener();
+        self.peers.follow(&wanted, clock::monotonic(), open);
         self.fold_pgs();
         self.split_pgs();
         if own {

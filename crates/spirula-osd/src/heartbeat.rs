@@ -2,18 +2,22 @@
 //! what an OSD does that is marked down though it lives.
 
 use crate::daemon::{Osd, mono_ms};
-use crate::peers::{Refusal, Way};
+use crate::peers::{Silent, Way};
+use spirula_maps::PgState;
 use spirula_messages::Body;
 use spirula_messages::cluster::control::OsdFailureReport;
 use spirula_messages::cluster::pg::{OsdPing, OsdPong, OsdRenewed};
 use spirula_pg::PgEvent;
 use spirula_runtime::{Ended, Link, LinkId, Peer, clock};
 use spirula_types::{AddrVec, EntityType, OsdId, SpgId};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// A loop that did not run for so long was stopped or starved; the silence of others in that
 /// time is its own.
 pub(crate) const AWAY: Duration = Duration::from_millis(1000);
+/// A request that has waited for so long may wait for a peer that is silent.
+const WAITS: Duration = Duration::from_secs(1);
 /// Sets apart the nonce of connections for heartbeats: the far end keeps one session for each
 /// address of ours.
 const BEAT_NONCE: u32 = 1 << 31;
@@ -27,7 +31,7 @@ pub(crate) fn beating(me: &Peer) -> Peer {
 
 impl Osd {
     /// Seconds of silence after which a peer is reported.
-    fn grace(&self) -> Duration {
+    pub(crate) fn grace(&self) -> Duration {
         Duration::from_secs(self.cfg.settings.number("osd_heartbeat_grace").unwrap_or(4).max(1))
     }
 
@@ -120,7 +124,7 @@ impl Osd {
         }
         self.leases.take(from, p.sent_ms, u64::from(p.lease_ms), p.epoch, self.maps.epoch());
         if self.peers.heard(link, clock::monotonic(), self.grace()) {
-            self.report_peer(from, Duration::ZERO, None, true);
+            self.report_peer(&Silent { osd: from, silent: Duration::ZERO, refused: None, waiting: 0 }, true);
         }
         let waiting: Vec<SpgId> = self.pgs.iter().filter(|(_, p)| p.waits_for_lease()).map(|(id, _)| *id).collect();
         for pg in waiting {
@@ -133,22 +137,35 @@ impl Osd {
         if !self.live || !self.mon_open {
             return;
         }
-        for s in self.peers.silent(now, self.grace()) {
-            self.report_peer(s.osd, s.silent, s.refused, false);
+        let (grace, me) = (self.grace(), self.cfg.id);
+        let (ops, pgs, maps) = (&self.ops, &self.pgs, &self.maps);
+        let waiting = || {
+            let stuck =
+                pgs.iter().filter(|(_, p)| p.is_primary() && !p.state().0.has(PgState::ACTIVE)).map(|(pg, _)| pg.pg);
+            let late = ops.values().filter(|p| now.saturating_sub(p.begun) >= WAITS).map(|p| p.pg);
+            let mut waiting = BTreeMap::new();
+            for osd in stuck.chain(late).flat_map(|pg| maps.acting(pg)).filter(|o| **o != me) {
+                *waiting.entry(*osd).or_insert(0u32) += 1;
+            }
+            waiting
+        };
+        for s in self.peers.silent(now, grace, waiting) {
+            self.report_peer(&s, false);
         }
     }
 
-    fn report_peer(&self, osd: OsdId, silent: Duration, refused: Option<Refusal>, alive: bool) {
-        let Some(addrs) = self.peers.addrs(osd) else { return };
+    fn report_peer(&self, s: &Silent, alive: bool) {
+        let Some(addrs) = self.peers.addrs(s.osd) else { return };
         self.to_mon(OsdFailureReport {
             reporter: self.cfg.id,
-            target: osd,
+            target: s.osd,
             target_public: addrs.client.clone(),
             epoch: self.maps.epoch(),
-            failed_for_ms: silent.as_millis() as u64,
-            refused: refused.is_some(),
-            gone: refused.is_some_and(|r| r.gone),
+            failed_for_ms: s.silent.as_millis() as u64,
+            refused: s.refused.is_some(),
+            gone: s.refused.is_some_and(|r| r.gone),
             alive,
+            waiting: s.waiting,
         });
     }
 }

@@ -130,7 +130,8 @@ impl Osd {
         session.link.request_taken();
         let write = spirula_pg::exec::is_write(&msg.ops);
         let reqid = ReqId { name: session.peer.name(), tid: m.tid, inc: msg.client_inc as i32 };
-        let pending = Pending { link: id, tid: m.tid, begun: clock::monotonic(), write, bytes: m.data.len() as u64 };
+        let pending =
+            Pending { pg: pg.pg, link: id, tid: m.tid, begun: clock::monotonic(), write, bytes: m.data.len() as u64 };
         self.ops.insert(op, pending);
         self.feed_pg(pg, PgEvent::Client(ClientOp { id: op, conn: id, reqid, msg: Box::new(msg) }));
     }

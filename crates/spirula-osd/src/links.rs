@@ -152,10 +152,8 @@ impl Osd {
         }
         let now = clock::monotonic();
         self.boot_sent = now;
-        // One that was marked down though it lived waits until the others hear it again.
-        if self.was_up > 0 && !self.is_healthy(now) {
-            return;
-        }
+        // One that was marked down though it lived waits until it and the others hear each other: the monitor's decision.
+        let (unheard, healthy) = (self.peers.unheard(now, self.grace()), self.is_healthy(now));
         let size_bytes = self.store.as_ref().map_or(0, |s| s.statfs().total);
         self.to_mon(OsdBoot {
             fsid: self.cfg.fsid,
@@ -168,6 +166,8 @@ impl Osd {
             features: self.me.features,
             newest_map: self.maps.epoch(),
             was_up: self.was_up,
+            unheard,
+            healthy,
             size_bytes,
             device_class: self.cfg.device_class.clone(),
             location: self.cfg.location.clone(),

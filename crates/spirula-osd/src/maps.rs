@@ -12,7 +12,7 @@ use spirula_messages::ceph::MOsdMap;
 use spirula_pg::erasure::Shape;
 use spirula_pg::exec::{Fullness, PoolRules};
 use spirula_pg::{MapView, Merged, OsdView, Permits, PoolView};
-use spirula_types::{Epoch, OsdId, Peer, PgId, PoolId, SpgId, Uuid};
+use spirula_types::{Epoch, OSD_NONE, OsdId, Peer, PgId, PoolId, SpgId, Uuid};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
@@ -157,6 +157,11 @@ impl Maps {
             self.recent.pop_front();
         }
         Ok(())
+    }
+
+    /// The OSDs that serve a PG, by the newest map.
+    pub fn acting(&self, pg: PgId) -> impl Iterator<Item = &OsdId> {
+        self.table.get(pg).into_iter().flat_map(|m| &m.acting).filter(|o| **o != OSD_NONE)
     }
 
     /// `before`: the map that the table is of.

@@ -93,8 +93,8 @@ struct Peer {
     paths: BTreeMap<Way, Path>,
     /// When the last pings went out.
     pinged: Duration,
-    /// When it was last reported, and as what.
-    reported: Option<(Duration, Option<Refusal>)>,
+    /// When it was last reported, and as what; and whether anything waited for it.
+    reported: Option<(Duration, Option<Refusal>, bool)>,
     refused: Option<Refusal>,
     /// Since when.
     refused_at: Duration,
@@ -128,6 +128,8 @@ pub struct Silent {
     pub silent: Duration,
     /// Its port refuses connections.
     pub refused: Option<Refusal>,
+    /// What waits for it here.
+    pub waiting: u32,
 }
 
 fn address(addrs: &OsdAddrs, way: Way) -> &AddrVec {
@@ -277,16 +279,30 @@ impl Peers {
         }
     }
 
-    /// Peers to report now: those that refuse, at once or nearly so; those that are silent for `grace`.
-    pub fn silent(&mut self, now: Duration, grace: Duration) -> Vec<Silent> {
+    /// Peers to report now: those that refuse, at once or nearly so; those that are silent for `grace`. `waiting` says what
+    /// waits here for which.
+    pub fn silent(
+        &mut self,
+        now: Duration,
+        grace: Duration,
+        waiting: impl FnOnce() -> BTreeMap<OsdId, u32>,
+    ) -> Vec<Silent> {
+        let told = |p: &Peer| p.silent(now) >= grace || p.known_refusal(now).is_some();
+        if !self.by_osd.values().any(told) {
+            return Vec::new();
+        }
+        let waiting = waiting();
         let mut out = Vec::new();
         for (osd, p) in &mut self.by_osd {
             let silent = p.silent(now);
             let refused = p.known_refusal(now);
-            let due = p.reported.is_none_or(|(at, what)| now.saturating_sub(at) >= REPORT_EVERY || what != refused);
+            let waiting = waiting.get(osd).copied().unwrap_or(0);
+            let due = p.reported.is_none_or(|(at, what, waits)| {
+                now.saturating_sub(at) >= REPORT_EVERY || what != refused || waiting > 0 && !waits
+            });
             if due && (silent >= grace || refused.is_some()) {
-                p.reported = Some((now, refused));
-                out.push(Silent { osd: *osd, silent, refused });
+                p.reported = Some((now, refused, waiting > 0));
+                out.push(Silent { osd: *osd, silent, refused, waiting });
             }
         }
         out
@@ -294,9 +310,14 @@ impl Peers {
 
     /// How many peers answer on every network, of how many.
     pub fn answering(&self, now: Duration, grace: Duration) -> (usize, usize) {
+        (self.by_osd.len() - self.unheard(now, grace).len(), self.by_osd.len())
+    }
+
+    /// The peers that do not answer on every network, or have not yet.
+    pub fn unheard(&self, now: Duration, grace: Duration) -> Vec<OsdId> {
         let answers =
-            |p: &&Peer| p.silent(now) < grace && p.paths.iter().all(|(way, path)| *way == Way::Data || path.answered);
-        (self.by_osd.values().filter(answers).count(), self.by_osd.len())
+            |p: &Peer| p.silent(now) < grace && p.paths.iter().all(|(way, path)| *way == Way::Data || path.answered);
+        self.by_osd.iter().filter(|(_, p)| !answers(p)).map(|(osd, _)| *osd).collect()
     }
 
     /// The OSDs we exchange heartbeats with.
@@ -362,7 +383,7 @@ mod tests {
         fn refused(&mut self, hung_up: bool, here: bool) -> Vec<Silent> {
             let ended = Ended { why: String::new(), refused: true, hung_up };
             self.refused_by(Way::Data, &ended, here);
-            self.peers.silent(SECOND + PROOF, 4 * SECOND)
+            self.peers.silent(SECOND + PROOF, 4 * SECOND, BTreeMap::new)
         }
     }
 
@@ -372,18 +393,18 @@ mod tests {
     fn refusal_is_reported_at_once_and_is_proof_only_here_or_after_a_hang_up() {
         for (hung_up, here, gone) in [(false, false, false), (true, false, true), (false, true, true)] {
             let said = World::new(false).refused(hung_up, here);
-            assert_eq!(said, [Silent { osd: 5, silent: PROOF, refused: Some(Refusal { gone }) }]);
+            assert_eq!(said, [Silent { osd: 5, silent: PROOF, refused: Some(Refusal { gone }), waiting: 0 }]);
         }
         let mut w = World::new(false);
         w.refused_by(Way::Data, &"reset".into(), true);
-        assert_eq!(w.peers.silent(2 * SECOND, 4 * SECOND), []);
+        assert_eq!(w.peers.silent(2 * SECOND, 4 * SECOND, BTreeMap::new), []);
     }
 
     #[test]
     fn proof_that_comes_later_is_reported_without_waiting() {
         let mut w = World::new(false);
         assert_eq!(w.refused(false, false).len(), 1);
-        assert_eq!(w.peers.silent(SECOND + PROOF, 4 * SECOND), [], "said already");
+        assert_eq!(w.peers.silent(SECOND + PROOF, 4 * SECOND, BTreeMap::new), [], "said already");
         let open = w.opener();
         w.peers.reopen(open);
         assert_eq!(w.refused(true, false)[0].refused, Some(Refusal { gone: true }));
@@ -394,9 +415,9 @@ mod tests {
         let refused = |hung_up| Ended { why: String::new(), refused: true, hung_up };
         let mut w = World::new(false);
         w.refused_by(Way::Data, &refused(false), false);
-        assert_eq!(w.peers.silent(SECOND, 4 * SECOND), []);
+        assert_eq!(w.peers.silent(SECOND, 4 * SECOND, BTreeMap::new), []);
         w.refused_by(Way::Back, &refused(true), false);
-        assert_eq!(w.peers.silent(SECOND, 4 * SECOND)[0].refused, Some(Refusal { gone: true }));
+        assert_eq!(w.peers.silent(SECOND, 4 * SECOND, BTreeMap::new)[0].refused, Some(Refusal { gone: true }));
     }
 
     #[test]
@@ -405,13 +426,13 @@ mod tests {
         let (back, front) = (w.link(Way::Back), w.link(Way::Front));
         assert!(!w.peers.heard(back, 5 * SECOND, 4 * SECOND));
         assert_eq!(w.peers.answering(5 * SECOND, 4 * SECOND), (0, 1), "on one network only");
-        let said = w.peers.silent(6 * SECOND, 4 * SECOND);
-        assert_eq!(said, [Silent { osd: 5, silent: 5 * SECOND, refused: None }]);
+        let said = w.peers.silent(6 * SECOND, 4 * SECOND, BTreeMap::new);
+        assert_eq!(said, [Silent { osd: 5, silent: 5 * SECOND, refused: None, waiting: 0 }]);
         assert!(w.peers.heard(front, 6 * SECOND, 4 * SECOND), "it lives after all");
         assert_eq!(w.peers.answering(6 * SECOND, 4 * SECOND), (1, 1));
-        assert_eq!(w.peers.silent(6 * SECOND, 4 * SECOND), []);
+        assert_eq!(w.peers.silent(6 * SECOND, 4 * SECOND, BTreeMap::new), []);
         w.peers.excuse(30 * SECOND);
-        assert_eq!(w.peers.silent(31 * SECOND, 4 * SECOND), []);
+        assert_eq!(w.peers.silent(31 * SECOND, 4 * SECOND, BTreeMap::new), []);
     }
 
     #[test]

@@ -134,6 +134,10 @@ control! {
         /// Epoch in which this process was up last, 0 if never: then it was marked down though it
         /// lived.
         was_up: Epoch,
+        /// OSDs that its map shows up and that have not answered it lately on each network, or not yet.
+        unheard: Vec<OsdId>,
+        /// Enough of the others answer (`osd_heartbeat_min_healthy_ratio`).
+        healthy: bool,
         /// Bytes its store can hold; gives the CRUSH weight (TiB) when the OSD has none.
         size_bytes: u64,
         /// `hdd`, `ssd`, `nvme`, or empty for "do not change".
@@ -187,6 +191,9 @@ control! {
         gone: bool,
         /// The target answers again; cancels this reporter's earlier report.
         alive: bool,
+        /// Requests of clients that have waited at the reporter for over a second, and PGs led by it that cannot begin
+        /// to serve, where the target is a member.
+        waiting: u32,
     }
 }
 
@@ -432,6 +439,8 @@ mod tests {
             features: u64::MAX,
             newest_map: 9,
             was_up: 0,
+            unheard: vec![3],
+            healthy: true,
             size_bytes: 1 << 40,
             device_class: "ssd".into(),
             location: [("host".to_owned(), "a".to_owned())].into(),

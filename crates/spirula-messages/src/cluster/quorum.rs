@@ -16,7 +16,7 @@ use super::control::control;
 use crate::{Body, Message};
 use bytes::Bytes;
 use spirula_encoding::{Decode, DecodeError, Decoder, Encode, Encoder, UTime};
-use spirula_types::{AddrVec, Uuid};
+use spirula_types::{AddrVec, OsdId, Uuid};
 use std::collections::BTreeMap;
 
 /// A message inside another.
@@ -206,6 +206,41 @@ control! {
     }
 }
 
+/// Two OSDs of which at least one does not hear the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PairTrouble {
+    /// One of them.
+    pub a: OsdId,
+    /// The other.
+    pub b: OsdId,
+    /// Since when, by the leader's clock.
+    pub since: UTime,
+    /// Requests and PGs that wait because of it.
+    pub waiting: u32,
+    /// The one that is kept out for it; [`spirula_types::OSD_NONE`] while both are up.
+    pub out: OsdId,
+}
+
+impl Encode for PairTrouble {
+    fn encode(&self, out: &mut Encoder) {
+        out.versioned(1, 1, |o| {
+            o.put(&self.a);
+            o.put(&self.b);
+            o.put(&self.since);
+            o.u32(self.waiting);
+            o.put(&self.out);
+        });
+    }
+}
+
+impl Decode for PairTrouble {
+    fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
+        d.versioned("PairTrouble", 1, |d, _| {
+            Ok(Self { a: d.get()?, b: d.get()?, since: d.get()?, waiting: d.u32()?, out: d.get()? })
+        })
+    }
+}
+
 control! {
     /// What time is it there? And what the leader sees of the quorum.
     MonTime = 0x536a {
@@ -217,6 +252,8 @@ control! {
         since: UTime,
         /// Clock differences it measured, in nanoseconds, and half the way's time.
         skews: BTreeMap<String, (i64, i64)>,
+        /// Pairs of OSDs that do not hear each other.
+        pairs: Vec<PairTrouble>,
     }
 }
 

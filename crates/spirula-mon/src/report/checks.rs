@@ -5,7 +5,8 @@ use super::health::{Check, Checks, Severity};
 use crate::view::ClusterView;
 use spirula_crush::CrushMap;
 use spirula_maps::osdmap::{flags, pool, state};
-use spirula_types::OsdId;
+use spirula_messages::cluster::quorum::PairTrouble;
+use spirula_types::{OSD_NONE, OsdId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// How long a cluster may be without a manager before that is worth a warning, seconds.
@@ -38,6 +39,7 @@ pub(super) fn all(view: &ClusterView<'_>) -> Checks {
     clocks(view, &mut out);
     manager(view, &mut out);
     osds_down(view, &mut out);
+    osd_pairs(view, &mut out);
     osd_states(view, &mut out);
     map_flags(view, &mut out);
     full_ratios(view, &mut out);
@@ -187,6 +189,29 @@ fn osds_down(view: &ClusterView<'_>, out: &mut Checks) {
         let code = format!("OSD_{}_DOWN", name.to_uppercase());
         warn(out, &code, format!("{} {name}{plural} ({sum} osds) down", buckets.len()), detail);
     }
+}
+
+/// OSDs that do not hear each other while others hear both, and which of them is kept out for it.
+fn osd_pairs(view: &ClusterView<'_>, out: &mut Checks) {
+    if view.pairs.is_empty() {
+        return;
+    }
+    let say = |p: &PairTrouble| {
+        let now = match (p.out, p.waiting) {
+            (OSD_NONE, 0) => "nothing waits for that".to_owned(),
+            (OSD_NONE, n) => {
+                format!("{n} requests wait for that, and taking one of the two down would stop more or is forbidden")
+            }
+            (osd, _) => format!("osd.{osd} is kept out until it hears all that are up"),
+        };
+        format!("osd.{} and osd.{} have not heard each other since {}; {now}", p.a, p.b, p.since.to_iso())
+    };
+    let detail: Vec<String> = view.pairs.iter().map(say).collect();
+    let summary = match view.pairs {
+        [p] => format!("osd.{} and osd.{} do not hear each other", p.a, p.b),
+        more => format!("{} pairs of osds do not hear each other", more.len()),
+    };
+    warn(out, "OSD_PAIR_UNREACHABLE", summary, detail);
 }
 
 /// Full OSDs, and OSDs with flags of their own.

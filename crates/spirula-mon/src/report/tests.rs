@@ -85,6 +85,7 @@ impl World {
             auth: &self.auth,
             log: &self.log,
             creating_pgs: 0,
+            pairs: &[],
         }
     }
 

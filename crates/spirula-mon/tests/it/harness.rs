@@ -171,6 +171,8 @@ impl Cluster {
             features: spirula_types::features::PACIFIC,
             newest_map: 0,
             was_up: 0,
+            unheard: Vec::new(),
+            healthy: true,
             size_bytes: 10 << 30,
             device_class: String::new(),
             location: BTreeMap::new(),

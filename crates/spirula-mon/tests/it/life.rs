@@ -149,6 +149,7 @@ fn report(reporter: i32, target: i32, ms: u64, refused: bool) -> OsdFailureRepor
         refused,
         gone: false,
         alive: false,
+        waiting: 0,
     }
 }
 
@@ -461,4 +462,94 @@ fn garbage_messages_are_ignored() {
         }
     }
     assert_eq!(c.mon.state().osdmap.epoch, 2);
+}
+
+/// Three hosts with an OSD each, and a pool of three copies of which two must be there. 0 and 1 say of each other that they
+/// are silent, and 2 says nothing.
+fn a_pair() -> (Cluster, Vec<u64>) {
+    let mut c = Cluster::up(3);
+    let conns: Vec<u64> = (0..3).map(|o| c.open(EntityType::Osd, &o.to_string())).collect();
+    let waiting = |by, of, ms| OsdFailureReport { waiting: 3, ..report(by, of, ms, false) };
+    c.ask(conns[0], waiting(0, 1, 4_000));
+    c.ask(conns[1], waiting(1, 0, 3_800));
+    (c, conns)
+}
+
+#[test]
+fn two_osds_that_miss_only_each_other_lose_one_and_health_says_who() {
+    let (mut c, conns) = a_pair();
+    c.tick(0);
+    assert_eq!(c.mon.state().osdmap.osd_counts().1, 3, "others may still speak");
+    c.tick(1);
+    let map = &c.mon.state().osdmap;
+    // The one that leads fewer PGs.
+    assert!(map.is_down(0) && map.is_up(1) && map.is_up(2));
+    assert_eq!(map.xinfo(0).unwrap().dead_epoch, 0, "it lives");
+    // It asks to come back, and hears what it heard before.
+    let back = |unheard| OsdBoot { was_up: 5, unheard, ..Cluster::boot_message(0, 6800) };
+    for _ in 0..60 {
+        c.ask(conns[0], back(vec![1]));
+        c.tick(1);
+        assert!(c.mon.state().osdmap.is_down(0));
+    }
+    let detail = c.ok(r#"{"prefix": "health", "detail": "detail"}"#);
+    assert!(detail.contains("OSD_PAIR_UNREACHABLE: osd.0 and osd.1 do not hear each other"), "{detail}");
+    assert!(detail.contains("osd.0 is kept out until it hears all that are up"), "{detail}");
+    let log = c.ok(r#"{"prefix": "log last"}"#);
+    assert!(log.contains("osd.0 marked down: it and osd.1 have not heard each other for"), "{log}");
+    // The link is whole again.
+    for _ in 0..3 {
+        c.ask(conns[0], back(vec![]));
+        c.tick(1);
+    }
+    assert!(c.mon.state().osdmap.is_up(0));
+    assert_eq!(c.mon.state().osdmap.xinfo(0).unwrap().laggy_probability, 0, "it was not marked down for nothing");
+    let health = c.ok(r#"{"prefix": "health"}"#);
+    assert!(!health.contains("hear"), "{health}");
+}
+
+#[test]
+fn a_pair_under_nodown_stays_up_and_health_says_that_it_waits() {
+    let (mut c, _) = a_pair();
+    c.ok(r#"{"prefix": "osd set", "key": "nodown"}"#);
+    c.tick(2);
+    assert_eq!(c.mon.state().osdmap.osd_counts().1, 3);
+    let detail = c.ok(r#"{"prefix": "health", "detail": "detail"}"#);
+    assert!(detail.contains("osd.0 and osd.1 have not heard each other since"), "{detail}");
+    assert!(detail.contains("6 requests wait for that"), "{detail}");
+    c.ok(r#"{"prefix": "osd unset", "key": "nodown"}"#);
+    c.tick(1);
+    assert_eq!(c.mon.state().osdmap.osd_counts().1, 2);
+}
+
+#[test]
+fn who_misses_everybody_alone_goes_itself() {
+    let mut c = Cluster::up(4);
+    let conn = c.open(EntityType::Osd, "3");
+    for s in 0..10 {
+        for of in 0..3 {
+            c.ask(conn, OsdFailureReport { waiting: 9, ..report(3, of, 1_000 * s, false) });
+        }
+        c.tick(1);
+    }
+    let map = &c.mon.state().osdmap;
+    assert!(map.is_down(3) && (0..3).all(|o| map.is_up(o)));
+}
+
+#[test]
+fn who_was_up_and_hears_not_all_waits_unless_it_is_needed() {
+    let mut c = Cluster::up(3);
+    let conns: Vec<u64> = (0..3).map(|o| c.open(EntityType::Osd, &o.to_string())).collect();
+    c.ok(r#"{"prefix": "osd down", "ids": ["1"]}"#);
+    let back = |unheard| OsdBoot { was_up: 5, unheard, ..Cluster::boot_message(1, 6810) };
+    c.ask(conns[1], back(vec![0]));
+    assert!(c.mon.state().osdmap.is_down(1), "PGs go on without it, and would not with it");
+    c.ask(conns[0], report(0, 2, 0, true));
+    c.ask(conns[1], back(vec![0]));
+    assert!(c.mon.state().osdmap.is_down(1), "with it nothing would serve, either");
+    c.boot(2);
+    c.ask(conns[2], report(2, 0, 0, true));
+    assert!(c.mon.state().osdmap.is_down(0));
+    c.ask(conns[1], back(vec![0]));
+    assert!(c.mon.state().osdmap.is_up(1), "the one it does not hear is down");
 }

@@ -1,0 +1,625 @@
+//! Two OSDs that cannot hear each other while others hear both.
+//!
+//! Neither is silent for enough witnesses to go down by [`crate::failure`]'s rule, and every PG that one of them leads and
+//! the other is in stands still. Left alone, that lasts as long as the fault. So one of the two is taken: marked down, and
+//! kept out until it hears everybody.
+//!
+//! **Evidence.** A pair is two OSDs that are up, each of which says of the other, freshly ([`FRESH`]), that it has been silent
+//! for `osd_heartbeat_grace` and [`OTHERS_SPEAK`] more: by then whoever else misses one of them has said so, and the old rule
+//! decides. A heartbeat is a question and its answer, so one-way deafness silences both directions. Where only one of the two
+//! complains (it cannot open connections to the other, say), and for twice the grace, only it can be taken. Nothing is taken
+//! before one of the two says that requests of clients, or PGs that cannot begin to serve, wait for the other.
+//!
+//! **What a liar can do.** Who complains alone takes nobody down but itself. A word against each other takes one of two at
+//! most; who really hears the liar says nothing against it, so that needs the liar to be deaf as well. Those that were kept
+//! out because of an OSD count against it the next time ([`Question::accused`]), so it goes second at the latest.
+//!
+//! **Which one** ([`take`]). PGs are counted, by the map: how many go on without it that stand still with it, less how many
+//! stop that serve now (`min_size`). Who does not win more than it loses is never taken; of the others the one that wins
+//! most goes, then the one with more complaints (fewer peers heard), then the one that leads fewer PGs, then the higher
+//! number. This is done until no pair is left that makes requests wait: two hosts that do not hear each other lose the OSDs of
+//! one, three OSDs that do not hear each other lose two. `nodown` and `mon_osd_min_up_ratio` are respected.
+//!
+//! **Kept out.** Every boot of an OSD says which OSDs that are up it does not hear. One that was up before in its process
+//! (so that it asked), or that was taken, is not let in while there is one: it would be the same again. It is let in all the
+//! same if PGs stop without it, and not fewer than would stand still with it: the same count as above, so that who is let in so
+//! is not taken again. The count knows places, not histories; so one is also let in, for as long as it takes until it is taken
+//! again, while PGs are `down` or `incomplete` for want of OSDs that are down. A leader that is new knows nothing of earlier ones; what the boots say suffices.
+//!
+//! **A link that comes and goes.** Who was taken several times must hear all for longer before it is let in: 1, 2, 4, … 60 s
+//! ([`steady_for`]); forgotten after ten minutes without trouble.
+
+use crate::osd::seconds_between;
+use spirula_encoding::UTime;
+use spirula_maps::OsdMap;
+use spirula_messages::cluster::quorum::PairTrouble;
+use spirula_types::{Epoch, OSD_NONE, OsdId};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Seconds after which a complaint that was not repeated counts no more; it is repeated every two.
+const FRESH: f64 = 6.5;
+/// Seconds beyond the grace that third parties have to speak: as long as their heartbeats are apart, and a little.
+const OTHERS_SPEAK: f64 = 0.75;
+/// Longest time for which an OSD must hear all before it comes back, seconds.
+const STEADY_MAX: f64 = 60.0;
+/// Seconds without trouble after which earlier times are forgotten.
+const FORGIVEN: f64 = 600.0;
+/// Most pairs that are judged at once, and told of.
+const PAIRS_MAX: usize = 4096;
+
+/// One OSD's complaint about another.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Word {
+    /// When the other last answered it.
+    pub silent_since: UTime,
+    /// When it said so last.
+    pub said: UTime,
+    /// Requests and PGs that wait for the other.
+    pub waiting: u32,
+}
+
+/// Complaints: about whom, from whom.
+pub(crate) type Words = BTreeMap<OsdId, BTreeMap<OsdId, Word>>;
+
+/// Two OSDs, the lower number first.
+pub(crate) type Two = (OsdId, OsdId);
+
+fn two(a: OsdId, b: OsdId) -> Two {
+    (a.min(b), a.max(b))
+}
+
+/// Two OSDs of which at least one does not hear the other.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Pair {
+    /// Since when.
+    pub since: UTime,
+    /// Requests and PGs that wait because of it.
+    pub waiting: u32,
+    /// The only one that says so; none if both do.
+    pub alone: Option<OsdId>,
+}
+
+/// The pairs that have lasted long enough, by what is said of whom. `grace`: seconds of silence that nobody minds;
+/// `enough`: so many miss this OSD that the rule for the silent decides about it.
+pub(crate) fn pairs(words: &Words, now: UTime, grace: f64, enough: impl Fn(OsdId) -> bool) -> BTreeMap<Two, Pair> {
+    let fresh = |by: OsdId, of: OsdId| {
+        words.get(&of).and_then(|w| w.get(&by)).filter(|w| seconds_between(w.said, now) <= FRESH)
+    };
+    let mut out = BTreeMap::new();
+    for (of, by) in words.iter().flat_map(|(of, by)| by.keys().map(|by| (*of, *by))) {
+        let key = two(of, by);
+        if out.len() >= PAIRS_MAX || out.contains_key(&key) || enough(of) || enough(by) {
+            continue;
+        }
+        let Some(one) = fresh(by, of) else { continue };
+        let other = fresh(of, by);
+        let (since, patience) = match other {
+            Some(other) => (one.silent_since.max(other.silent_since), grace + OTHERS_SPEAK),
+            None => (one.silent_since, 2.0 * grace + OTHERS_SPEAK),
+        };
+        if seconds_between(since, now) >= patience {
+            let waiting = one.waiting.saturating_add(other.map_or(0, |o| o.waiting));
+            out.insert(key, Pair { since, waiting, alone: other.is_none().then_some(by) });
+        }
+    }
+    out
+}
+
+/// Who serves what: of each PG its members, the leader first, and how many it needs.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Placed {
+    pgs: Vec<(Vec<OsdId>, usize)>,
+    of: BTreeMap<OsdId, Vec<usize>>,
+}
+
+impl Placed {
+    /// By a map.
+    pub fn by(map: &OsdMap) -> Self {
+        let mut out = Self::default();
+        for (pg, m) in map.map_all().iter() {
+            let needed = map.pool(pg.pool).map_or(1, |p| usize::from(p.min_size));
+            let mut members: Vec<OsdId> = m.acting.iter().copied().filter(|o| *o != OSD_NONE).collect();
+            if let Some(at) = members.iter().position(|o| *o == m.acting_primary)
+                && let Some(head) = members.get_mut(..=at)
+            {
+                head.rotate_right(1);
+            }
+            out.add(members, needed);
+        }
+        out
+    }
+
+    fn add(&mut self, members: Vec<OsdId>, needed: usize) {
+        for osd in &members {
+            self.of.entry(*osd).or_default().push(self.pgs.len());
+        }
+        self.pgs.push((members, needed));
+    }
+
+    fn of(&self, osd: OsdId) -> impl Iterator<Item = &(Vec<OsdId>, usize)> {
+        self.of.get(&osd).into_iter().flatten().filter_map(|at| self.pgs.get(*at))
+    }
+
+    fn led_by(&self, osd: OsdId) -> usize {
+        self.of(osd).filter(|(members, _)| members.first() == Some(&osd)).count()
+    }
+
+    /// Of the PGs of `osd`: how many go on without it that stand still with it, and how many stop that serve with it.
+    /// `gone` are out already; the two of a pair in `apart` do not hear each other, and a PG whose leader does not hear a
+    /// member stands still.
+    fn without(&self, osd: OsdId, gone: &BTreeSet<OsdId>, apart: impl Fn(OsdId, OsdId) -> bool) -> Harm {
+        let serves = |members: &[OsdId], needed: usize, less: Option<OsdId>| {
+            let mut there = members.iter().copied().filter(|o| !gone.contains(o) && Some(*o) != less);
+            let Some(leader) = there.next() else { return false };
+            let mut n = 1;
+            for member in there {
+                if apart(leader, member) {
+                    return false;
+                }
+                n += 1;
+            }
+            n >= needed
+        };
+        let mut harm = Harm::default();
+        for (members, needed) in self.of(osd) {
+            match (serves(members, *needed, None), serves(members, *needed, Some(osd))) {
+                (false, true) => harm.go_on += 1,
+                (true, false) => harm.stop += 1,
+                _ => {}
+            }
+        }
+        harm
+    }
+}
+
+/// What the loss of an OSD does, in PGs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Harm {
+    /// Stand still with it and go on without.
+    pub go_on: usize,
+    /// Serve with it and stop without.
+    pub stop: usize,
+}
+
+/// What there is to decide.
+pub(crate) struct Question<'a> {
+    /// Who does not hear whom.
+    pub pairs: &'a BTreeMap<Two, Pair>,
+    /// Who serves what.
+    pub placed: &'a Placed,
+    /// So many others are kept out because of this OSD.
+    pub accused: &'a dyn Fn(OsdId) -> usize,
+    /// This OSD may be marked down, if so many were before.
+    pub may: &'a dyn Fn(OsdId, usize) -> bool,
+}
+
+/// The OSDs to be marked down, and the pair for which each is, in order.
+pub(crate) fn take(q: &Question<'_>) -> Vec<(OsdId, Two)> {
+    let mut gone = BTreeSet::new();
+    let mut out = Vec::new();
+    loop {
+        let left: Vec<(&Two, &Pair)> =
+            q.pairs.iter().filter(|((a, b), _)| !gone.contains(a) && !gone.contains(b)).collect();
+        let apart = |a, b| q.pairs.contains_key(&two(a, b));
+        // Each with the pair that makes most wait.
+        let mut candidates: BTreeMap<OsdId, (u32, Two)> = BTreeMap::new();
+        let mut complaints: BTreeMap<OsdId, usize> = BTreeMap::new();
+        for (key, pair) in &left {
+            for osd in [key.0, key.1] {
+                *complaints.entry(osd).or_default() += 1;
+                if pair.waiting > 0 && pair.alone.is_none_or(|alone| alone == osd) && (q.may)(osd, out.len()) {
+                    let c = candidates.entry(osd).or_insert((pair.waiting, **key));
+                    *c = (*c).max((pair.waiting, **key));
+                }
+            }
+        }
+        let best = candidates
+            .into_iter()
+            .filter_map(|(osd, (_, key))| {
+                let harm = q.placed.without(osd, &gone, apart);
+                let wins = harm.go_on.checked_sub(harm.stop).filter(|n| *n > 0)?;
+                let against = complaints.get(&osd).copied().unwrap_or(0) + (q.accused)(osd);
+                Some((wins, against, std::cmp::Reverse(q.placed.led_by(osd)), osd, key))
+            })
+            .max();
+        let Some((.., osd, key)) = best else { return out };
+        gone.insert(osd);
+        out.push((osd, key));
+    }
+}
+
+/// For how many seconds an OSD must hear all before it comes back, the `times`-th time.
+fn steady_for(times: u32) -> f64 {
+    let doubled = f64::from(1u32 << times.saturating_sub(1).min(10));
+    if times == 0 { 0.0 } else { doubled.min(STEADY_MAX) }
+}
+
+/// An OSD that is, or was, kept out.
+#[derive(Clone, Debug)]
+struct Kept {
+    /// Since when, this time.
+    since: UTime,
+    /// It is out. Else it has come back, and this is kept for the next time.
+    out: bool,
+    /// Whom it does not hear, as far as known.
+    unheard: BTreeSet<OsdId>,
+    /// Since when it hears all.
+    hears_all: Option<UTime>,
+    /// How often it was taken.
+    times: u32,
+    /// When it last came back.
+    back: UTime,
+    /// With which map, for which OSDs unheard, it was found that it must wait; or that it is needed.
+    found: Option<(Epoch, BTreeSet<OsdId>, bool)>,
+}
+
+/// What the leader knows of pairs besides the map. Lost with its office.
+#[derive(Debug, Default)]
+pub(crate) struct PairTracker {
+    kept: BTreeMap<OsdId, Kept>,
+    /// The pairs for which nothing could be done, with which map.
+    stuck: (Epoch, BTreeMap<Two, bool>),
+    /// For health: of the leader, or as it told.
+    pub shown: Vec<PairTrouble>,
+}
+
+/// What an OSD that wants in says of itself.
+pub(crate) struct Wish<'a> {
+    /// Who.
+    pub osd: OsdId,
+    /// It was up before, in this process.
+    pub was_up: bool,
+    /// OSDs that the map shows up and that it does not hear.
+    pub unheard: BTreeSet<OsdId>,
+    /// It hears enough of the others for it to make sense.
+    pub healthy: bool,
+    /// PGs say that they cannot begin without OSDs that are down.
+    pub starved: bool,
+    /// The map now.
+    pub map: &'a OsdMap,
+}
+
+impl PairTracker {
+    /// This monitor leads from now on.
+    pub fn new_leader(&mut self) {
+        *self = Self::default();
+    }
+
+    /// It was taken for `pair`.
+    pub fn taken(&mut self, osd: OsdId, pair: Two, now: UTime) {
+        let other = if pair.0 == osd { pair.1 } else { pair.0 };
+        let k = self.note(osd, now);
+        k.times += 1;
+        k.unheard = [other].into();
+    }
+
+    fn note(&mut self, osd: OsdId, now: UTime) -> &mut Kept {
+        let fresh = || Kept {
+            since: now,
+            out: true,
+            unheard: BTreeSet::new(),
+            hears_all: None,
+            times: 0,
+            back: UTime::ZERO,
+            found: None,
+        };
+        let k = self.kept.entry(osd).or_insert_with(fresh);
+        if !k.out {
+            let times = if seconds_between(k.back, now) > FORGIVEN { 0 } else { k.times };
+            *k = Kept { times, ..fresh() };
+        }
+        k
+    }
+
+    /// How many others are kept out because they do not hear it.
+    pub fn accused(&self, osd: OsdId) -> usize {
+        self.kept.values().filter(|k| k.out && k.unheard.contains(&osd)).count()
+    }
+
+    /// It was taken, and has not come back since: it was no mistake to mark it down.
+    pub fn was_taken(&self, osd: OsdId) -> bool {
+        self.kept.get(&osd).is_some_and(|k| k.out && k.times > 0)
+    }
+
+    /// May it come up?
+    pub fn may_boot(&mut self, wish: Wish<'_>, now: UTime) -> bool {
+        let Wish { osd, was_up, unheard, healthy, starved, map } = wish;
+        let known = self.kept.get(&osd).is_some_and(|k| k.out);
+        if !known && (!was_up || unheard.is_empty() && healthy) {
+            return true;
+        }
+        let k = self.note(osd, now);
+        k.unheard.clone_from(&unheard);
+        if !unheard.is_empty() || !healthy {
+            k.hears_all = None;
+            // Each time it is taken again it waits for longer, so that what is wrong here ends in the end.
+            return healthy && seconds_between(k.since, now) >= steady_for(k.times) && (starved || k.needed(osd, map));
+        }
+        let steady = seconds_between(*k.hears_all.get_or_insert(now), now);
+        k.times == 0 || steady >= steady_for(k.times)
+    }
+
+    /// It comes up.
+    pub fn booted(&mut self, osd: OsdId, now: UTime) {
+        if let Some(k) = self.kept.get_mut(&osd) {
+            (k.out, k.back) = (false, now);
+        }
+        self.kept.retain(|_, k| k.out || seconds_between(k.back, now) <= FORGIVEN);
+    }
+
+    /// It exists no more.
+    pub fn forget_removed(&mut self, map: &OsdMap) {
+        self.kept.retain(|osd, _| map.exists(*osd));
+    }
+
+    /// Whom to mark down. Asked again, with the same map and pairs, it says nobody without counting anew.
+    pub fn judge(
+        &mut self,
+        map: &OsdMap,
+        pairs: &BTreeMap<Two, Pair>,
+        may: &dyn Fn(OsdId, usize) -> bool,
+    ) -> Vec<(OsdId, Two)> {
+        if pairs.values().all(|p| p.waiting == 0) {
+            return Vec::new();
+        }
+        let asked = (map.epoch, pairs.iter().map(|(two, p)| (*two, p.waiting > 0)).collect());
+        if self.stuck == asked {
+            return Vec::new();
+        }
+        let placed = Placed::by(map);
+        let accused = |osd| self.accused(osd);
+        let taken = take(&Question { pairs, placed: &placed, accused: &accused, may });
+        if taken.is_empty() {
+            self.stuck = asked;
+        }
+        taken
+    }
+
+    /// What health says: pairs that are up, and who is kept out because of whom. `here` says that an OSD is connected:
+    /// what is known of one that went away is no news.
+    pub fn show(&mut self, map: &OsdMap, pairs: &BTreeMap<Two, Pair>, here: impl Fn(OsdId) -> bool) {
+        let mut shown: Vec<PairTrouble> = Vec::new();
+        for ((a, b), p) in pairs {
+            shown.push(PairTrouble { a: *a, b: *b, since: p.since, waiting: p.waiting, out: OSD_NONE });
+        }
+        for (osd, k) in self.kept.iter().filter(|(osd, k)| k.out && map.is_down(**osd) && here(**osd)) {
+            let others = k.unheard.iter().filter(|o| map.is_up(**o));
+            shown.extend(others.map(|o| PairTrouble { a: *osd, b: *o, since: k.since, waiting: 0, out: *osd }));
+        }
+        shown.truncate(PAIRS_MAX);
+        self.shown = shown;
+    }
+}
+
+impl Kept {
+    /// More PGs stop without it than would stand still with it.
+    fn needed(&mut self, osd: OsdId, map: &OsdMap) -> bool {
+        if let Some((epoch, unheard, needed)) = &self.found
+            && (*epoch, unheard) == (map.epoch, &self.unheard)
+        {
+            return *needed;
+        }
+        let mut with = map.clone();
+        if let Some(s) = crate::osd::slot(&mut with.osd_state, osd) {
+            *s |= spirula_maps::osdmap::state::UP;
+        }
+        let apart = |a: OsdId, b: OsdId| a == osd && self.unheard.contains(&b) || b == osd && self.unheard.contains(&a);
+        let harm = Placed::by(&with).without(osd, &BTreeSet::new(), apart);
+        let needed = harm.stop > 0 && harm.go_on <= harm.stop;
+        self.found = Some((map.epoch, self.unheard.clone(), needed));
+        needed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use spirula_maps::Crush;
+    use spirula_types::Uuid;
+
+    const GRACE: f64 = 4.0;
+
+    fn at(seconds: f64) -> UTime {
+        UTime::from_nanos(1_000_000_000_000 + (seconds * 1e9) as u64)
+    }
+
+    /// Complaints of a cluster in which, from second 0 on, links are cut: (by, of), each repeated until now.
+    fn words(cut: &[Two], now: f64, waiting: u32) -> Words {
+        let mut out = Words::new();
+        for (by, of) in cut {
+            out.entry(*of).or_default().insert(*by, Word { silent_since: at(0.0), said: at(now), waiting });
+        }
+        out
+    }
+
+    /// As said by both.
+    fn mutual(cut: &[Two]) -> Vec<Two> {
+        cut.iter().flat_map(|(a, b)| [(*a, *b), (*b, *a)]).collect()
+    }
+
+    /// All PGs of one OSD of each host, `size` of them, in every order.
+    fn placed(hosts: &[&[OsdId]], size: usize, needed: usize) -> Placed {
+        fn choose(hosts: &[&[OsdId]], size: usize, have: &mut Vec<OsdId>, out: &mut Placed, needed: usize) {
+            if have.len() == size {
+                out.add(have.clone(), needed);
+                return;
+            }
+            for (i, host) in hosts.iter().enumerate() {
+                let rest: Vec<&[OsdId]> = hosts.iter().enumerate().filter(|(j, _)| *j != i).map(|(_, h)| *h).collect();
+                for osd in *host {
+                    have.push(*osd);
+                    choose(&rest, size, have, out, needed);
+                    have.pop();
+                }
+            }
+        }
+        let mut out = Placed::default();
+        choose(hosts, size, &mut Vec::new(), &mut out, needed);
+        out
+    }
+
+    fn decide(pairs: &BTreeMap<Two, Pair>, placed: &Placed) -> Vec<OsdId> {
+        let q = Question { pairs, placed, accused: &|_| 0, may: &|_, _| true };
+        take(&q).into_iter().map(|(osd, _)| osd).collect()
+    }
+
+    /// Who is marked down of a cluster whose links `cut` are dead.
+    fn cut(cut: &[Two], placed: &Placed) -> Vec<OsdId> {
+        decide(&pairs(&words(&mutual(cut), 5.0, 1), at(5.0), GRACE, |_| false), placed)
+    }
+
+    #[test]
+    fn a_pair_both_ways_loses_one_after_the_grace_and_time_for_others_to_speak() {
+        let three = placed(&[&[0], &[1], &[2]], 3, 2);
+        let words = |now, waiting| words(&mutual(&[(0, 1)]), now, waiting);
+        assert!(pairs(&words(4.5, 1), at(4.5), GRACE, |_| false).is_empty());
+        let ripe = pairs(&words(4.8, 3), at(4.8), GRACE, |_| false);
+        assert_eq!(ripe[&(0, 1)], Pair { since: at(0.0), waiting: 6, alone: None });
+        assert_eq!(decide(&ripe, &three), [1]);
+        // Others miss one of them, too: that is for the other rule.
+        assert!(pairs(&words(9.0, 1), at(9.0), GRACE, |osd| osd == 1).is_empty());
+        // What was said long ago counts no more.
+        assert!(pairs(&words(5.0, 1), at(12.0), GRACE, |_| false).is_empty());
+        // Nobody waits.
+        let idle = pairs(&words(9.0, 0), at(9.0), GRACE, |_| false);
+        assert!(idle.len() == 1 && decide(&idle, &three).is_empty());
+    }
+
+    #[test]
+    fn who_complains_alone_goes_itself_and_later() {
+        let three = placed(&[&[0], &[1], &[2]], 3, 2);
+        let words = |now| words(&[(0, 1)], now, 1);
+        assert!(pairs(&words(8.5), at(8.5), GRACE, |_| false).is_empty());
+        let ripe = pairs(&words(9.0), at(9.0), GRACE, |_| false);
+        assert_eq!(ripe[&(0, 1)].alone, Some(0));
+        assert_eq!(decide(&ripe, &three), [0]);
+    }
+
+    #[test]
+    fn a_triangle_of_pairs_loses_two_of_three_where_that_wins_anything() {
+        let triangle = [(0, 1), (1, 2), (0, 2)];
+        let hosts: [&[OsdId]; 4] = [&[0], &[1], &[2], &[3]];
+        assert_eq!(cut(&triangle, &placed(&hosts, 3, 1)), [2, 1]);
+        // As many PGs have the first and the second as have the second and the third.
+        assert_eq!(cut(&triangle, &placed(&hosts, 3, 2)), [2]);
+    }
+
+    #[test]
+    fn a_host_against_a_host_loses_the_osds_of_one() {
+        let hosts = placed(&[&[0, 2], &[1, 3], &[4, 5]], 3, 2);
+        let gone = cut(&[(0, 1), (0, 3), (2, 1), (2, 3)], &hosts);
+        assert_eq!(gone.iter().collect::<BTreeSet<_>>(), [1, 3].iter().collect());
+    }
+
+    #[test]
+    fn who_misses_two_goes_and_not_they() {
+        let hosts = placed(&[&[0], &[1], &[2], &[3]], 3, 2);
+        assert_eq!(cut(&[(0, 1), (0, 3)], &hosts), [0]);
+    }
+
+    #[test]
+    fn a_liar_takes_nobody_but_itself() {
+        let hosts = placed(&[&[0], &[1], &[2], &[3]], 3, 2);
+        let lies: Vec<Two> = vec![(0, 1), (0, 2), (0, 3)];
+        assert_eq!(decide(&pairs(&words(&lies, 20.0, 9), at(20.0), GRACE, |_| false), &hosts), [0]);
+        // One that is deaf to those that it slanders, one after the other, takes one of them at most.
+        let p = pairs(&words(&mutual(&[(0, 3)]), 20.0, 9), at(20.0), GRACE, |_| false);
+        assert_eq!(decide(&p, &hosts), [3]);
+        let p = pairs(&words(&mutual(&[(0, 2)]), 20.0, 9), at(20.0), GRACE, |_| false);
+        let accused = |osd| usize::from(osd == 0);
+        let q = Question { pairs: &p, placed: &hosts, accused: &accused, may: &|_, _| true };
+        assert_eq!(take(&q), [(0, (0, 2))]);
+    }
+
+    #[test]
+    fn who_is_needed_stays_and_nobody_goes_where_that_wins_nothing() {
+        // Two copies, both needed: without either the PG stands still as it does now, and others stop.
+        let both = placed(&[&[0], &[1], &[2]], 2, 2);
+        assert!(cut(&[(0, 1)], &both).is_empty());
+        // Two copies, one needed.
+        assert_eq!(cut(&[(0, 1)], &placed(&[&[0], &[1], &[2]], 2, 1)), [1]);
+        // osd.1 is the last copy of something.
+        let mut last = placed(&[&[0], &[1], &[2]], 3, 2);
+        last.add(vec![1], 1);
+        assert_eq!(cut(&[(0, 1)], &last), [0]);
+        // They share nothing.
+        let mut apart = Placed::default();
+        (0..4).for_each(|_| apart.add(vec![0, 2], 1));
+        (0..4).for_each(|_| apart.add(vec![1, 2], 1));
+        assert!(cut(&[(0, 1)], &apart).is_empty());
+        // Members that do not lead need not hear each other.
+        let mut led = Placed::default();
+        led.add(vec![2, 0, 1], 2);
+        assert!(cut(&[(0, 1)], &led).is_empty());
+    }
+
+    #[test]
+    fn who_may_not_be_marked_down_stays() {
+        let three = placed(&[&[0], &[1], &[2]], 3, 2);
+        let p = pairs(&words(&mutual(&[(0, 1)]), 5.0, 1), at(5.0), GRACE, |_| false);
+        let q = |may| Question { pairs: &p, placed: &three, accused: &|_| 0, may };
+        assert_eq!(take(&q(&|osd, _| osd != 1)), [(0, (0, 1))]);
+        assert_eq!(take(&q(&|_, before| before > 0)), []);
+    }
+
+    fn map() -> OsdMap {
+        let mut map = OsdMap::fresh(Uuid([1; 16]), 3, at(0.0), Crush::default());
+        for s in &mut map.osd_state {
+            *s = spirula_maps::osdmap::state::EXISTS | spirula_maps::osdmap::state::UP;
+        }
+        map
+    }
+
+    fn wish<'a>(map: &'a OsdMap, unheard: &[OsdId]) -> Wish<'a> {
+        let unheard = unheard.iter().copied().collect();
+        Wish { osd: 1, was_up: true, unheard, healthy: true, starved: false, map }
+    }
+
+    #[test]
+    fn one_that_was_taken_stays_out_until_it_hears_all() {
+        let (map, mut t) = (map(), PairTracker::default());
+        assert!(t.may_boot(wish(&map, &[]), at(0.0)), "nothing is known against it");
+        t.taken(1, (0, 1), at(0.0));
+        assert!(t.accused(0) == 1 && t.was_taken(1));
+        for s in 1..100 {
+            assert!(!t.may_boot(wish(&map, &[0]), at(f64::from(s))));
+        }
+        // A restart changes nothing.
+        assert!(!t.may_boot(Wish { was_up: false, ..wish(&map, &[0]) }, at(101.0)));
+        assert!(!t.may_boot(wish(&map, &[]), at(102.0)), "just this moment");
+        assert!(t.may_boot(wish(&map, &[]), at(103.0)));
+        t.booted(1, at(103.0));
+        assert!(!t.was_taken(1) && t.accused(0) == 0);
+        // Somebody else's fault, later: it was up before and hears not all.
+        assert!(!t.may_boot(wish(&map, &[2]), at(200.0)));
+        assert!(t.may_boot(wish(&map, &[]), at(201.0)) || t.may_boot(wish(&map, &[]), at(202.0)));
+        // A new process that nobody took comes up whatever it hears.
+        assert!(PairTracker::default().may_boot(Wish { was_up: false, ..wish(&map, &[0, 2]) }, at(0.0)));
+    }
+
+    #[test]
+    fn a_link_that_comes_and_goes_costs_less_often_each_time() {
+        let (map, mut t) = (map(), PairTracker::default());
+        // It works for 3 s, is dead for 6 s, and so on.
+        let (mut up, mut now, mut taken) = (true, 0.0, Vec::new());
+        while now < 600.0 {
+            let dead_for = now % 9.0 - 3.0;
+            if up && dead_for >= 5.0 {
+                t.taken(1, (0, 1), at(now));
+                taken.push(now);
+                up = false;
+            } else if !up && t.may_boot(wish(&map, if dead_for >= 0.0 { &[0] } else { &[] }), at(now)) {
+                t.booted(1, at(now));
+                up = true;
+            }
+            now += 0.5;
+        }
+        assert!((2..=4).contains(&taken.len()), "{taken:?}");
+        // Long after, it is as at first.
+        assert!(t.may_boot(wish(&map, &[]), at(2000.0)) || t.may_boot(wish(&map, &[]), at(2061.0)));
+        t.booted(1, at(2061.0));
+        t.taken(1, (0, 1), at(3000.0));
+        assert!(!t.may_boot(wish(&map, &[]), at(3010.0)));
+        assert!(t.may_boot(wish(&map, &[]), at(3011.0)));
+    }
+}

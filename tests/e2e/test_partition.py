@@ -1,0 +1,217 @@
+"""Two OSDs that do not hear each other while everybody else hears both: clients go on, and health says who it is.
+
+Three hosts (network namespaces, two networks) with one OSD each, so that every PG has all three; the monitor and the manager are on a
+fourth, clients on a fifth. 16 writers on a replicated and an erasure-coded pool check every answer. Only the links between two
+hosts are cut: both ways, one way, in the cluster network alone. Without an end that the cluster makes, writers stand still for as long
+as the cut lasts; so what is asserted is that they go on, not how fast; the longest stalls are printed. In the end each OSD
+is killed in turn, and everything is read back.
+
+PAIR_SECONDS (default 20): how long each cut lasts after clients went on.
+"""
+import json, os, time
+import netns
+from test_processes import Hosts
+
+# Writers with objects of their own. Commands come by stdin: `say` prints what each has done, its longest wait for an answer since the last
+# `say`, and how long the present one lasts; `check` reads all objects back; `end` ends.
+LOAD = r'''
+import json, random, struct, sys, threading, time, rados
+conf, pools = sys.argv[1], sys.argv[2].split(',')
+HEAD = struct.Struct('<HHQ')
+def data(w, o, v, size):
+    return (HEAD.pack(w, o, v) * (size // HEAD.size + 1))[:size]
+connections = [rados.Rados(conffile=conf, conf={'rados_osd_op_timeout': '0', 'rados_mon_op_timeout': '0'}) for _ in range(4)]
+[c.connect(timeout=60) for c in connections]
+class Writer(threading.Thread):
+    def __init__(self, w):
+        super().__init__(daemon=True)
+        self.io, self.w, self.rng = connections[w % 4].open_ioctx(pools[w % len(pools)]), w, random.Random(w)
+        self.acked, self.done, self.longest, self.since, self.error, self.paused = {}, 0, 0.0, time.time(), None, threading.Event()
+        self.rest = threading.Event()
+    def name(self, o):
+        return f'w{self.w}-{o}'
+    def run(self):
+        v = 0
+        try:
+            while not ended:
+                if self.paused.is_set():
+                    self.rest.set(); time.sleep(0.02); self.since = time.time(); continue
+                self.rest.clear()
+                v += 1
+                o, size = self.rng.randrange(12), self.rng.choice([100, 4096, 20000, 65536])
+                if o in self.acked and self.rng.random() < 0.3: self.look(o)
+                else:
+                    b = data(self.w, o, v, size)
+                    self.io.write_full(self.name(o), b)
+                    self.acked[o] = b
+                self.took()
+                time.sleep(0.005)
+        except Exception as e:
+            self.error = f'{type(e).__name__}: {e}'
+        self.rest.set()
+    def took(self):
+        now = time.time()
+        self.longest, self.since, self.done = max(self.longest, now - self.since), now, self.done + 1
+    def look(self, o):
+        got = self.io.read(self.name(o), 1 << 20)
+        assert got == self.acked[o], f'{self.name(o)}: {len(got)} bytes {HEAD.unpack_from(got)}, acknowledged {HEAD.unpack_from(self.acked[o])}'
+ended = False
+writers = [Writer(w) for w in range(16)]
+[w.start() for w in writers]
+print('begun', flush=True)
+for line in sys.stdin:
+    word = line.strip()
+    if word == 'say':
+        now = time.time()
+        print(json.dumps([{'done': w.done, 'longest': max(w.longest, now - w.since), 'waits': now - w.since, 'error': w.error} for w in writers]), flush=True)
+        for w in writers: w.longest = 0.0
+    elif word == 'check':
+        [w.paused.set() for w in writers]
+        [w.rest.wait() for w in writers]
+        bad, n = [], 0
+        for w in writers:
+            for o in w.acked:
+                n += 1
+                try: w.look(o)
+                except Exception as e: bad.append(f'{type(e).__name__}: {e}')
+        print(json.dumps([n, bad]), flush=True)
+        [w.paused.clear() for w in writers]
+    else:
+        ended = True
+        [w.join() for w in writers]
+        break
+print('ended', flush=True)
+'''
+
+
+class Partition(Hosts):
+    mons = ['m']
+    hosts = ['a', 'b', 'c']
+    others_there = [*hosts, 'client']
+    networks = 2
+
+    def found(self):
+        m = self.net['m']
+        m.spirula('create', '--dir', m.dir, '--addr', m.addr(), '--public-network', self.net.network(),
+                  '--cluster-network', self.net.network(1), '--start')
+        self.host_of = {}
+        for n in self.hosts:
+            h = self.net[n]
+            h.spirula('join', self.token(), '--dir', h.dir, '--osd-size', '1G')
+            self.host_of[int(h.daemons()[0].split('.')[1])] = h
+        self.client_files()
+        self.wait_osds(3)
+        self.ceph('osd', 'pool', 'create', 'rep', '16', '16')
+        self.ceph('osd', 'erasure-code-profile', 'set', 'two-one', 'k=2', 'm=1', 'crush-failure-domain=host')
+        self.ceph('osd', 'pool', 'create', 'ec', '16', '16', 'erasure', 'two-one')
+        self.ceph('osd', 'pool', 'set', 'ec', 'min_size', '2')
+        for name in ['rep', 'ec']:
+            self.ceph('osd', 'pool', 'application', 'enable', name, 'partition')
+        self.wait_clean()
+        self.load = self.python(LOAD, 'rep,ec')
+        assert self.load.stdout.readline() == 'begun\n', self.load.stderr.read()
+
+    def teardown(self):
+        if hasattr(self, 'load'):
+            self.load.kill()
+        super().teardown()
+
+    # ---- the load ----
+
+    def tell(self, word):
+        assert self.load.poll() is None, self.load.stderr.read()[-3000:]
+        self.load.stdin.write(word + '\n')
+        self.load.stdin.flush()
+        return json.loads(self.load.stdout.readline())
+
+    def say(self):
+        said = self.tell('say')
+        errors = [w['error'] for w in said if w['error']]
+        assert not errors, errors
+        self.stall = max([self.stall, *(w['longest'] for w in said)])
+        return said
+
+    def all_go_on(self, what, seconds=60):
+        """Every writer gets answers from now on, each twice at least."""
+        begun, before = time.time(), [w['done'] for w in self.say()]
+        while not all(w['done'] >= b + 2 for w, b in zip(self.say(), before)):
+            if time.time() > begun + seconds:
+                still = [n for n, (w, b) in enumerate(zip(self.say(), before)) if w['done'] < b + 2]
+                raise AssertionError(f'{what}: writers {still} stand still for {seconds} s\n' + self.ceph('-s', check=False).out +
+                                     self.ceph('health', 'detail', check=False).out + self.ceph('osd', 'tree', check=False).out)
+            time.sleep(0.1)
+        return time.time() - begun
+
+    # ---- what is cut ----
+
+    def osds(self):
+        return {o['osd']: o for o in self.json('osd', 'dump')['osds']}
+
+    def up(self):
+        return sorted(o for o, x in self.osds().items() if x['up'])
+
+    def pair(self, what, cut, hosts=('a', 'b')):
+        """Cuts the links between two hosts; gives back who was out."""
+        two = sorted(o for o, h in self.host_of.items() if h.name in hosts)
+        self.stall = 0.0
+        self.all_go_on('before the cut')
+        begun, self.stall = time.time(), 0.0
+        cut(True)
+        try:
+            netns.wait(lambda: len(self.up()) == 2, f'one of osd.{two} to be marked down', 60)
+            gone = [o for o in two if o not in self.up()]
+            assert len(gone) == 1, f'of {two} {gone} is down; up are {self.up()}'
+            marked = time.time() - begun
+            self.all_go_on(what)
+            self.wait_health('OSD_PAIR_UNREACHABLE')
+            detail = self.json('health', 'detail')['checks']['OSD_PAIR_UNREACHABLE']['detail'][0]['message']
+            assert all(f'osd.{o}' in detail for o in two) and f'osd.{gone[0]} is kept out' in detail, detail
+            # It stays as it is, and nobody else is touched.
+            before = self.osds()
+            time.sleep(float(os.environ.get('PAIR_SECONDS', '20')))
+            after = self.osds()
+            assert self.up() == sorted(o for o in self.host_of if o != gone[0]), self.up()
+            assert all(before[o]['up_from'] == after[o]['up_from'] for o in before), 'somebody went down and came back'
+            self.all_go_on(what)
+        finally:
+            cut(False)
+        stall, healed, self.stall = self.stall, time.time(), 0.0
+        self.wait_osds(3)
+        came = time.time() - healed
+        self.wait_health('OSD_PAIR_UNREACHABLE', False)
+        self.all_go_on('after the healing')
+        self.wait_clean()
+        self.say()
+        print(f'  {what}: osd.{gone[0]} marked down after {marked:.1f} s, longest stall of any writer {stall:.1f} s; healed: back after '
+              f'{came:.1f} s, longest stall {self.stall:.1f} s', flush=True)
+        log = self.ceph('log', 'last', '100').out
+        assert f'osd.{gone[0]} marked down: it and osd.{[o for o in two if o != gone[0]][0]} have not heard each other' in log, log
+        return gone[0]
+
+    def both(self, on, networks=(0, 1)):
+        a, b = self.net['a'], self.net['b']
+        for n in networks:
+            a.deafen(b, on, n), b.deafen(a, on, n)
+
+    def test_a_pair_cut_both_ways(self):
+        self.pair('a pair cut both ways', self.both)
+
+    def test_b_pair_cut_one_way(self):
+        a, b = self.net['a'], self.net['b']
+        self.pair('nothing from b arrives at a', lambda on: [b.deafen(a, on, n) for n in (0, 1)])
+
+    def test_c_cluster_network_of_a_pair_dead_and_the_public_one_alive(self):
+        self.pair('a pair cut in the cluster network', lambda on: self.both(on, (1,)))
+
+    def test_d_each_osd_is_killed_in_turn_and_all_is_read_back(self):
+        self.stall = 0.0
+        for osd, host in sorted(self.host_of.items()):
+            host.kill(f'osd.{osd}')
+            netns.wait(lambda: osd not in self.up(), f'osd.{osd} to be down')
+            n, bad = self.tell('check')
+            assert n and not bad, f'without osd.{osd}: {bad[:5]}'
+            self.all_go_on(f'without osd.{osd}')
+            host.start(f'osd.{osd}')
+            self.wait_osds(3)
+            self.wait_clean()
+        print(f'  {n} objects read back without each OSD', flush=True)
