@@ -12,6 +12,7 @@
 
 use crate::event::{ConnId, MonEffect, Peer};
 use crate::image::{Identity, Stored};
+use crate::merges::MergeTracker;
 use crate::mon::{Mon, Request};
 use crate::state::Member;
 use crate::txn::MonTxn;
@@ -588,6 +589,7 @@ impl Mon {
             self.q.leading = true;
             self.judging_since = self.now;
             self.osds.new_leader(&self.state.osdmap, self.now);
+            self.merges = MergeTracker::default();
             self.quorum.since = self.now;
             self.quorum.skews.clear();
             self.refresh_quorum();

@@ -190,6 +190,7 @@ impl Pg {
             a.clean = false;
             cx.out.push(PgEffect::StateChanged);
         }
+        self.tell_merge(false, cx);
     }
 
     /// A copy outside the members has called.

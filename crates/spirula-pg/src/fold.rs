@@ -4,7 +4,7 @@
 //! | step | who |
 //! |---|---|
 //! | `pgp_num` is lowered: both are placed alike, the data moves | monitor, recovery |
-//! | both primaries say that their PG is clean | [`Pg::tell_merge`] |
+//! | both primaries say that their PG is clean, and say so again, or take it back | [`Pg::tell_merge`] |
 //! | the merge is *pending* (`pg_num_pending` < `pg_num`): a new interval of both, without writes | monitor |
 //! | both primaries say that it is ready, at which version, and who acts | [`Pg::tell_merge`] |
 //! | `pg_num` falls by one; the map says which merge it was and at which versions | monitor |
@@ -216,7 +216,7 @@ impl Pg {
     }
 
     /// Tells the monitor that the PG can be merged, or is ready to be, if that is so and was not
-    /// told with this map; `again`: even then.
+    /// told with this map (`again`: even then); takes back what it told if that is no longer so.
     pub(crate) fn tell_merge(&mut self, again: bool, cx: &mut Cx<'_>) {
         let Some(view) = self.view.clone() else { return };
         let wanted = view.pool.as_ref().is_some_and(|p| p.shrinks(self.id.seed));
@@ -226,6 +226,7 @@ impl Pg {
         let able = wanted && a.clean && a.activated && a.serving && (!pending || idle);
         let word = able.then(|| MergeWord {
             epoch: view.epoch,
+            clean: true,
             ready: pending,
             version: info.last_update(),
             les: info.les,
@@ -236,9 +237,17 @@ impl Pg {
         let key = word.as_ref().map(|w| (w.ready, if w.ready { w.epoch } else { self.interval.since }));
         let Some(a) = self.active_mut() else { return };
         let told = std::mem::replace(&mut a.merge_told, key);
-        if let Some(word) = word.filter(|_| told != key || again) {
-            cx.out.push(PgEffect::Mergeable(word));
+        match word {
+            Some(word) if told != key || again => cx.out.push(PgEffect::Mergeable(word)),
+            None if told.is_some() => self.take_back_merge(cx),
+            _ => {}
         }
+    }
+
+    /// What the monitor was told for a merge is no longer so: a merge that it began now would hold up
+    /// writes for nothing.
+    pub(crate) fn take_back_merge(&self, cx: &mut Cx<'_>) {
+        cx.out.push(PgEffect::Mergeable(MergeWord { epoch: self.epoch(), ..MergeWord::default() }));
     }
 }
 

@@ -29,6 +29,7 @@ impl Pg {
             CtlBody::Activated if leads => self.on_activated(from, cx),
             CtlBody::Scanned { objects, next, .. } if leads => self.on_scanned(from, objects, next, cx),
             CtlBody::PullFailed { seq, object, has } if leads => self.on_pull_failed(from, seq, &object, has, cx),
+            CtlBody::ScanFailed { from: start } if leads => self.on_scan_failed(from, &start, cx),
             CtlBody::PushAck { seq } if leads => self.on_push_ack(from, seq, cx),
             CtlBody::ProgressAck { last_backfill } if leads => self.on_progress_ack(from, &last_backfill, cx),
             CtlBody::Scrubbed { seq, map } if leads => self.on_scrubbed(from, seq, map, cx),
@@ -66,6 +67,7 @@ impl Pg {
             | CtlBody::Log { .. }
             | CtlBody::Activated
             | CtlBody::Scanned { .. }
+            | CtlBody::ScanFailed { .. }
             | CtlBody::PullFailed { .. }
             | CtlBody::PushAck { .. }
             | CtlBody::ProgressAck { .. }
@@ -202,7 +204,10 @@ impl Pg {
                 let ctl = PgCtl { pg: self.id, ends, epoch, body: CtlBody::Scan { from: start, max } };
                 self.park(from, ctl, what, cx);
             }
-            Err(e) => tracing::error!(pg = %self.id, error = %e, "list objects for recovery"),
+            Err(e) => {
+                tracing::error!(pg = %self.id, error = %e, "list objects for recovery");
+                self.send(from, CtlBody::ScanFailed { from: start }, cx);
+            }
         }
     }
 

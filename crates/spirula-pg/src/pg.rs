@@ -647,6 +647,9 @@ impl Pg {
     /// Stops whatever the role was doing; requests go back to waiting.
     pub(crate) fn leave_role(&mut self, cx: &mut Cx<'_>) {
         let role = std::mem::replace(&mut self.role, Role::Idle);
+        if matches!(&role, Role::Active(a) if a.merge_told.is_some()) {
+            self.take_back_merge(cx);
+        }
         self.pump_read = None;
         self.repairs.clear();
         self.abort_scrub(cx);

@@ -58,8 +58,11 @@ pub(super) use control;
 pub struct MergeWord {
     /// OSD map with which this was true.
     pub epoch: Epoch,
+    /// The PG is clean, the merge may begin. `false` takes back what was said before; then no
+    /// other field counts.
+    pub clean: bool,
     /// In that map the PG takes no writes because its merge is pending, and nothing was under way:
-    /// every OSD of `acting` has all of it, durably. Else only: it is clean, the merge may begin.
+    /// every OSD of `acting` has all of it, durably.
     pub ready: bool,
     /// Its newest log entry.
     pub version: EVersion,
@@ -75,6 +78,7 @@ impl Encode for MergeWord {
     fn encode(&self, out: &mut Encoder) {
         out.versioned(1, 1, |o| {
             o.u32(self.epoch);
+            o.bool(self.clean);
             o.bool(self.ready);
             o.put(&self.version);
             o.u32(self.les);
@@ -89,6 +93,7 @@ impl Decode for MergeWord {
         d.versioned("MergeWord", 1, |d, _| {
             Ok(Self {
                 epoch: d.u32()?,
+                clean: d.bool()?,
                 ready: d.bool()?,
                 version: d.get()?,
                 les: d.u32()?,
@@ -100,7 +105,8 @@ impl Decode for MergeWord {
 }
 
 control! {
-    /// PGs that may be merged, or are ready to be. Repeated until the map shows it. No answer.
+    /// PGs that may be merged, or are ready to be, or no longer are. Repeated until the map shows
+    /// it, since the monitor believes a word for some seconds only. No answer.
     PgMerges = 0x530b {
         /// Sender, their primary.
         osd: OsdId,

@@ -637,6 +637,11 @@ pub enum CtlBody {
         /// Where to go on; the maximum at the end.
         next: HObject,
     },
+    /// Other answer to [`CtlBody::Scan`]: the listing cannot be read.
+    ScanFailed {
+        /// As asked.
+        from: HObject,
+    },
     /// Primary → holder: send a piece of an object.
     Pull {
         /// Comes back in the [`PgTxn`].
@@ -772,6 +777,7 @@ impl CtlBody {
             Self::ScrubHistory(_) => 24,
             Self::ReadShard { .. } => 25,
             Self::RollForward { .. } => 26,
+            Self::ScanFailed { .. } => 33,
         }
     }
 }
@@ -861,6 +867,7 @@ impl Encode for PgCtl {
                     o.bool(*attrs);
                 }
                 CtlBody::RollForward { to } => o.put(to),
+                CtlBody::ScanFailed { from } => o.put(from),
                 CtlBody::Activated | CtlBody::Reserved | CtlBody::TooFull | CtlBody::Release | CtlBody::Delete => {}
             }
         });
@@ -917,6 +924,7 @@ impl Decode for PgCtl {
                     attrs: d.get()?,
                 },
                 26 => CtlBody::RollForward { to: d.get()? },
+                33 => CtlBody::ScanFailed { from: d.get()? },
                 v => return Err(DecodeError::Value { what: "PG control", value: i64::from(v) }),
             };
             Ok(Self { pg, ends, epoch, body })
@@ -1091,6 +1099,7 @@ mod tests {
                 attrs: true,
             },
             CtlBody::RollForward { to: EVersion::new(4, 5) },
+            CtlBody::ScanFailed { from: HObject::min() },
         ];
         let all = PgCtls(
             bodies

@@ -4,6 +4,9 @@
 //! lacks is deleted. Everything up to `started` is equal or on its way: writes go there in full.
 //! Beyond it the member gets only log entries, and the comparison will find what changed. The
 //! member records how far it is (`last_backfill`), so that a restart goes on from there.
+//!
+//! A listing that cannot be read, here or there, ends the try: its reservations go to others, and
+//! the next tick tries again from where this one came to.
 
 use crate::pg::{Cx, Pg, Role};
 use spirula_messages::cluster::pg::CtlBody;
@@ -147,6 +150,7 @@ impl Pg {
                 Err(crate::exec::ReadError::NotReady(what)) => return Err(what),
                 Err(e) => {
                     tracing::error!(pg = %self.id, error = %e, "list objects for backfill");
+                    self.backfill_later(cx);
                     return Ok(Did::Nothing);
                 }
             }
@@ -217,6 +221,14 @@ impl Pg {
             b.theirs_next = next;
             self.pump(cx);
         }
+    }
+
+    /// A member cannot list what it has.
+    pub(crate) fn on_scan_failed(&mut self, from: Peer, start: &HObject, cx: &mut Cx<'_>) {
+        let Some(b) = self.backfill_of(from).filter(|b| b.asked && b.theirs_next == *start) else { return };
+        b.asked = false;
+        tracing::warn!(pg = %self.id, %from, "a member cannot list its objects: the backfill waits");
+        self.backfill_later(cx);
     }
 
     /// Tells members how far they are.

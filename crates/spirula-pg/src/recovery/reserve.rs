@@ -16,7 +16,7 @@ pub(crate) enum Stage {
     /// Nothing to do, or nothing possible.
     #[default]
     Idle,
-    /// Flags forbid it.
+    /// Flags forbid it; or a try has failed, then the next tick begins anew.
     Held { backfill: bool },
     /// Waits for our own OSD.
     Local { backfill: bool },
@@ -96,6 +96,20 @@ impl Pg {
             }
         }
         targets.into_iter().for_each(|t| self.send(t, CtlBody::Release, cx));
+    }
+
+    /// The backfill cannot go on now: others may, until the next tick.
+    pub(super) fn backfill_later(&mut self, cx: &mut Cx<'_>) {
+        let Role::Active(a) = &mut self.role else { return };
+        if a.recovery.stage != (Stage::Running { backfill: true }) {
+            return;
+        }
+        a.asked_ms = cx.now.mono_ms;
+        self.release(cx);
+        if let Role::Active(a) = &mut self.role {
+            a.recovery.stage = Stage::Held { backfill: true };
+        }
+        cx.out.push(PgEffect::StateChanged);
     }
 
     /// Our own OSD lets us, as primary or as target.

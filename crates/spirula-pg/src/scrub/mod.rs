@@ -376,6 +376,7 @@ impl Pg {
             && let Some(a) = self.active_mut()
         {
             a.clean = false;
+            self.tell_merge(false, cx);
             self.begin_recovery(cx);
         }
     }

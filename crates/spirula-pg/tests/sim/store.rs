@@ -103,6 +103,8 @@ pub struct Store {
     pub credulous: bool,
     /// Objects that must be loaded before they can be read.
     pub cold: RefCell<BTreeSet<HObject>>,
+    /// So many listings fail: the device does not read.
+    pub unlisted: std::cell::Cell<u32>,
 }
 
 impl Store {
@@ -237,6 +239,10 @@ impl ObjectReader for Store {
         Ok(page)
     }
     fn list(&self, from: &HObject, until: &HObject, max: usize) -> Result<Vec<HObject>, ReadError> {
+        if let Some(left) = self.unlisted.get().checked_sub(1) {
+            self.unlisted.set(left);
+            return Err(ReadError::Io(5));
+        }
         if from >= until {
             return Ok(Vec::new());
         }

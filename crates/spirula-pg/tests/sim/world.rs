@@ -310,7 +310,7 @@ pub struct World {
     pub slow: BTreeMap<(End, End), u64>,
     creating: BTreeSet<PgId>,
     winner: BTreeMap<PgId, Epoch>,
-    words: BTreeMap<PgId, MergeWord>,
+    pub words: BTreeMap<PgId, MergeWord>,
     pending_since: u64,
     pub cfg: Arc<PgConfig>,
     lease_ms: u64,
@@ -567,7 +567,10 @@ impl World {
             }
             MonAsk::Merge { pg, word } => {
                 if self.map().up.get(&from).is_some_and(|(_, b)| *b == boot) {
-                    self.words.insert(pg, word);
+                    match word.clean {
+                        true => drop(self.words.insert(pg, word)),
+                        false => drop(self.words.remove(&pg)),
+                    }
                 }
                 self.step_merge();
             }
