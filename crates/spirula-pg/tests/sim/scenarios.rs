@@ -81,7 +81,7 @@ pub fn with_bug(bug: Bug, seed: u64) -> bool {
         Bug::CorruptSourceCopied | Bug::FailedReadForgotten => damaged(seed, Some(bug)).is_err(),
         Bug::ScrubBesideWrites | Bug::ScrubShallow | Bug::RepairTrustsPrimary => scrubbed(seed, Some(bug)).is_err(),
         Bug::CleanBeforeDurable => moved(seed, Some(bug)).is_err(),
-        Bug::FoldUnchecked | Bug::FoldForgetsRequests => merges(seed, Some(bug)).is_err(),
+        Bug::FoldUnchecked | Bug::FoldForgetsRequests | Bug::WritesWhilePending => merges(seed, Some(bug)).is_err(),
         _ => false,
     }
 }
