@@ -5,6 +5,10 @@
 //! long as the session lives; a number is delivered at most once and in order; nothing is
 //! forgotten before the peer said that it has it. Either side may reconnect.
 //!
+//! Time alone ends no session: a peer that was cut off for hours goes on where it was. One that is parked ends when its owner
+//! says so ([`Sessions::forget`]), when the peer begins another, or when too much is parked ([`Sessions::surplus`]). The peer learns of
+//! it in any case, since it is told [`SessionAnswer::Reset`] when it comes back.
+//!
 //! Source of the rules for stale and racing attempts: Ceph 16.2's ProtocolV2.
 
 use spirula_messages::Message;
@@ -296,16 +300,30 @@ impl Sessions {
         self.slots.remove(key);
     }
 
-    /// Drops sessions parked longer than `age`; returns their keys.
-    pub fn expire(&mut self, now: Duration, age: Duration) -> Vec<SessionKey> {
+    /// Is the session with `key` parked?
+    pub fn is_parked(&self, key: &SessionKey) -> bool {
+        matches!(self.slots.get(key), Some(Slot::Parked { .. }))
+    }
+
+    /// Forgets parked sessions, those parked longest ago first, until there are no more than `most` and what is queued in them is no
+    /// more than `bytes`; returns their keys.
+    pub fn surplus(&mut self, most: usize, bytes: usize) -> Vec<SessionKey> {
+        let parked = |(k, s): (&SessionKey, &Slot)| match s {
+            Slot::Parked { session, since } => Some((*since, *k, session.queued_bytes())),
+            Slot::Live { .. } => None,
+        };
+        let mut all: Vec<_> = self.slots.iter().filter_map(parked).collect();
+        all.sort_unstable();
+        let (mut count, mut held) = (all.len(), all.iter().map(|(_, _, bytes)| bytes).sum::<usize>());
         let mut gone = Vec::new();
-        self.slots.retain(|k, s| match s {
-            Slot::Parked { since, .. } if now.saturating_sub(*since) > age => {
-                gone.push(*k);
-                false
+        for (_, key, queued) in all {
+            if count <= most && held <= bytes {
+                break;
             }
-            _ => true,
-        });
+            (count, held) = (count - 1, held - queued);
+            self.slots.remove(&key);
+            gone.push(key);
+        }
         gone
     }
 
@@ -331,14 +349,15 @@ impl Sessions {
     }
 
     fn begin(&mut self, key: SessionKey, client_cookie: u64, global_seq: u64, cookie: u64) -> Verdict {
+        if let Some(Slot::Parked { session, .. }) = self.slots.get(&key)
+            && session.peer_global_seq > global_seq
+        {
+            return Verdict::Answer(SessionAnswer::Refuse);
+        }
         let parked = self.take(&key);
         let mut peer_reset = false;
         let mut session = match parked {
             None => Session::new(client_cookie),
-            Some(old) if old.peer_global_seq > global_seq => {
-                self.slots.insert(key, Slot::Parked { session: old, since: Duration::ZERO });
-                return Verdict::Answer(SessionAnswer::Refuse);
-            }
             // Established before, and the peer begins another: it has restarted.
             Some(mut old) if old.is_established() && old.client_cookie != client_cookie => {
                 old.reset();

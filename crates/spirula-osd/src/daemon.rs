@@ -878,6 +878,7 @@ impl Daemon for Osd {
             OsdEvent::Net(NetEvent::Opened { link, peer, outgoing }) => self.opened(link, peer, outgoing),
             OsdEvent::Net(NetEvent::Resumed(id)) => self.peer_opened(id, false),
             OsdEvent::Net(NetEvent::Renewed(id)) => self.peer_opened(id, true),
+            OsdEvent::Net(NetEvent::Refused(id, ended)) => self.peer_refused(id, &ended),
             OsdEvent::Net(NetEvent::Closed(id, ended)) => self.closed(id, &ended),
             OsdEvent::Durable(seq) => self.durable(seq),
             OsdEvent::StoreFailed(why) => self.fail(&why),

@@ -82,6 +82,7 @@ impl Osd {
         let wanted = others.filter_map(|o| Some((o, map.addrs(o)?.clone()))).collect();
         let open = self.opener();
         self.peers.follow(&wanted, clock::monotonic(), open);
+        self.keep_sessions(&map);
         self.fold_pgs();
         self.split_pgs();
         if own {

@@ -3,7 +3,8 @@
 
 use crate::daemon::{Osd, mono_ms};
 use crate::peers::{Silent, Way};
-use spirula_maps::PgState;
+use spirula_maps::osdmap::OsdAddrs;
+use spirula_maps::{OsdMap, PgState};
 use spirula_messages::Body;
 use spirula_messages::cluster::control::OsdFailureReport;
 use spirula_messages::cluster::pg::{OsdPing, OsdPong, OsdRenewed};
@@ -27,6 +28,12 @@ pub(crate) fn beating(me: &Peer) -> Peer {
     let mut me = me.clone();
     me.addrs.0.iter_mut().for_each(|a| a.nonce ^= BEAT_NONCE);
     me
+}
+
+/// Is this an OSD with these addresses, or one that beats for it?
+fn is_of(peer: &Peer, addrs: &OsdAddrs) -> bool {
+    let ours = [&addrs.client, &addrs.cluster];
+    [peer, &beating(peer)].iter().any(|p| ours.contains(&&p.addrs))
 }
 
 impl Osd {
@@ -64,6 +71,15 @@ impl Osd {
         }
     }
 
+    /// Sessions that other OSDs began with us outlive their connections only while the map shows those OSDs up.
+    pub(crate) fn keep_sessions(&self, map: &OsdMap) {
+        for s in self.sessions.values().filter(|s| s.peer.kind == EntityType::Osd) {
+            let id = s.peer.name().num as OsdId;
+            let up = map.is_up(id) && map.addrs(id).is_some_and(|a| is_of(&s.peer, a));
+            s.link.keep(up);
+        }
+    }
+
     /// Tells all PGs that what `osd` and we sent each other may be lost.
     pub(crate) fn tell_renewed(&mut self, osd: OsdId) {
         for pg in self.pgs.keys().copied().collect::<Vec<SpgId>>() {
@@ -72,16 +88,24 @@ impl Osd {
     }
 
     pub(crate) fn peer_closed(&mut self, link: LinkId, ended: &Ended) {
-        let ours = |a: &AddrVec| a.0.iter().filter_map(|a| a.addr).map(|a| a.ip()).collect::<Vec<_>>();
-        let mine = [ours(&self.me.addrs), ours(&self.me_cluster.addrs)].concat();
-        let here = |a: &AddrVec| ours(a).iter().all(|ip| mine.contains(ip));
-        if self.peers.closed(link, ended, clock::monotonic(), here) {
+        self.peer_refused(link, ended);
+        if self.peers.closed(link) {
             let open = self.opener();
             self.peers.reopen(open);
         }
-        if ended.refused {
-            self.report_silent(clock::monotonic());
+    }
+
+    /// Nobody listens at a peer's address, if `ended` says so.
+    pub(crate) fn peer_refused(&mut self, link: LinkId, ended: &Ended) {
+        if !ended.refused {
+            return;
         }
+        let ours = |a: &AddrVec| a.0.iter().filter_map(|a| a.addr).map(|a| a.ip()).collect::<Vec<_>>();
+        let mine = [ours(&self.me.addrs), ours(&self.me_cluster.addrs)].concat();
+        let here = |a: &AddrVec| ours(a).iter().all(|ip| mine.contains(ip));
+        let now = clock::monotonic();
+        self.peers.refused(link, ended, now, here);
+        self.report_silent(now);
     }
 
     /// The regular look: pings that are due, peers that are silent. `last` is when it ran before.
@@ -167,5 +191,23 @@ impl Osd {
             alive,
             waiting: s.waiting,
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use spirula_types::EntityAddr;
+
+    #[test]
+    fn all_links_of_an_incarnation_are_known_as_its_own_and_no_others() {
+        let addr = |port, nonce| AddrVec(vec![EntityAddr::v2(([10, 0, 0, 1], port).into(), nonce)]);
+        let addrs = OsdAddrs { client: addr(1, 7), cluster: addr(2, 7), hb_back: addr(2, 7), hb_front: addr(1, 7) };
+        let at = |addrs| Peer { addrs, ..Peer::new(EntityType::Osd, "5") };
+        for ours in [addr(1, 7), addr(2, 7)] {
+            assert!(is_of(&at(ours.clone()), &addrs) && is_of(&beating(&at(ours)), &addrs));
+        }
+        let earlier = at(addr(2, 6));
+        assert!(!is_of(&earlier, &addrs) && !is_of(&beating(&earlier), &addrs));
     }
 }

@@ -29,8 +29,8 @@
 //!   hosts; a port of ours that refuses belongs to no process, and an OSD never closes its port
 //!   before it has stopped serving.
 //! * Its own kernel closed an established connection of this incarnation in due form (FIN) before
-//!   its port refused. Firewalls forge resets, not FINs. A peer that lives closes its links to us
-//!   only when its map shows us down, and then our report counts for nothing.
+//!   its port refused. Firewalls forge resets, not FINs. A peer that lives ends its connections with
+//!   resets, too (`spirula-runtime`), but for those that it closes when it has stopped serving.
 //!
 //! A process that was killed while it had something to read ends that connection with a reset; its others tell in due form. So a
 //! refusal without proof is reported [`PROOF`] later: once the map shows the peer down, proof changes nothing.
@@ -212,18 +212,21 @@ impl Peers {
         (lost && way == Way::Data).then_some(osd)
     }
 
-    /// An outgoing link broke; `here` says whether an address is this host's. True if it is to be
-    /// made again at once ([`Peers::reopen`]); else that is for the next round.
-    pub fn closed(&mut self, link: LinkId, ended: &Ended, now: Duration, here: impl Fn(&AddrVec) -> bool) -> bool {
-        let Some((osd, way)) = self.by_link.remove(&link) else { return false };
-        let Some(p) = self.by_osd.get_mut(&osd) else { return false };
-        if ended.refused {
-            let gone = ended.hung_up || here(address(&p.addrs, way)) || p.refused.is_some_and(|r| r.gone);
-            if p.refused.replace(Refusal { gone }).is_none() {
-                p.refused_at = now;
-            }
+    /// Nobody listens at the far end of an outgoing link; `here` says whether an address is this host's.
+    pub fn refused(&mut self, link: LinkId, ended: &Ended, now: Duration, here: impl Fn(&AddrVec) -> bool) {
+        let Some((osd, way)) = self.by_link.get(&link) else { return };
+        let Some(p) = self.by_osd.get_mut(osd) else { return };
+        let gone = ended.hung_up || here(address(&p.addrs, *way)) || p.refused.is_some_and(|r| r.gone);
+        if p.refused.replace(Refusal { gone }).is_none() {
+            p.refused_at = now;
         }
-        let Some(path) = p.paths.get_mut(&way) else { return false };
+    }
+
+    /// An outgoing link ended, with what was sent over it. True if it is to be made again at once ([`Peers::reopen`]); else that
+    /// is for the next round.
+    pub fn closed(&mut self, link: LinkId) -> bool {
+        let Some((osd, way)) = self.by_link.remove(&link) else { return false };
+        let Some(path) = self.by_osd.get_mut(&osd).and_then(|p| p.paths.get_mut(&way)) else { return false };
         path.link.close();
         path.lost = true;
         std::mem::take(&mut path.opened)
@@ -377,7 +380,11 @@ mod tests {
         }
 
         fn refused_by(&mut self, way: Way, ended: &Ended, here: bool) {
-            self.peers.closed(self.link(way), ended, SECOND, |_| here);
+            let link = self.link(way);
+            if ended.refused {
+                self.peers.refused(link, ended, SECOND, |_| here);
+            }
+            self.peers.closed(link);
         }
 
         fn refused(&mut self, hung_up: bool, here: bool) -> Vec<Silent> {
@@ -439,12 +446,12 @@ mod tests {
     fn a_link_that_never_opened_waits_for_the_next_round() {
         let mut w = World::new(false);
         let link = w.link(Way::Back);
-        assert!(!w.peers.closed(link, &"no way".into(), SECOND, |_| false));
+        assert!(!w.peers.closed(link));
         let open = w.opener();
         w.peers.reopen(open);
         let link = w.link(Way::Back);
         assert_eq!(w.peers.opened(link, false), None);
-        assert!(w.peers.closed(link, &"reset".into(), SECOND, |_| false));
+        assert!(w.peers.closed(link));
     }
 
     #[test]

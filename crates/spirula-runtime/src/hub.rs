@@ -204,6 +204,8 @@ impl Hub {
         Some(Self::join(me, sink, there))
     }
 
+    /// Both ends of a link through memory. It keeps the contract of those over TCP: what is sent is in the far end's mailbox at once, so nothing
+    /// is lost while both ends live; where the far end closes it all the same, its owner hears that, and makes it anew.
     fn join(me: &Peer, sink: &NetSink, there: Local) -> Link {
         let (mine, theirs) = Link::pair(sink, &there.sink);
         there.sink.push(NetEvent::Opened { link: theirs, peer: me.clone(), outgoing: false });

@@ -1,5 +1,8 @@
 //! Bounds of the network shell, with what happens at each.
 //!
+//! What is sent over a link between OSDs waits until the peer's process has it, however long it takes; only where more waits than
+//! [`SESSION_BYTES`] ([`PARKED_BYTES`] for all accepted ones together) the session is lost, and both ends are told.
+//!
 //! Worst case of memory: payloads in flight ≤ the [`spirula_buffer::PayloadPool`]'s budget
 //! plus one payload per connection; small messages ≤ [`MAILBOX_EVENTS`] per daemon plus
 //! [`OUT_BYTES`] per connection.
@@ -14,6 +17,15 @@ pub const MAILBOX_EVENTS: usize = 8192;
 pub const REQUESTS_PER_LINK: usize = 2048;
 /// Bytes queued towards one peer above which nothing more is read from it.
 pub const OUT_BYTES: usize = 256 << 20;
+/// Bytes, about, that wait for one peer in a lossless session, above which that session is lost: the peer takes nothing, or is out
+/// of reach, and is up all the same.
+pub const SESSION_BYTES: usize = 512 << 20;
+/// The same for links that say little and often ([`crate::Hub::connect_watched`]): nobody wants to hear it all later.
+pub const SESSION_BYTES_WATCHED: usize = 64 << 10;
+/// Accepted lossless sessions of one listener that wait for their peers; above it the one that has waited longest is lost.
+pub const PARKED: usize = 4096;
+/// Bytes queued in them together; the same.
+pub const PARKED_BYTES: usize = 256 << 20;
 /// Bytes read from a socket before other tasks get a turn.
 pub const READ_TURN: usize = 1 << 20;
 /// Size of a connection's receive buffer, bytes.

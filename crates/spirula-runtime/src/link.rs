@@ -96,6 +96,9 @@ pub enum NetEvent {
     /// A lossless link that we opened goes on in a new session, which is open: of what was sent before this event, some may be
     /// lost, and some may have arrived.
     Renewed(LinkId),
+    /// Nobody listens at the far end of a lossless link that we opened ([`Ended::refused`]). It goes on trying, and says this each
+    /// time, until its owner closes it: a firewall may have refused in the peer's name.
+    Refused(LinkId, Ended),
     /// The link is gone; nothing comes after this. Comes also when an outgoing link could
     /// not be opened.
     Closed(LinkId, Ended),
@@ -170,6 +173,13 @@ pub(crate) struct Outgoing {
     pub data_crc: Option<u32>,
 }
 
+impl Outgoing {
+    /// Bytes that count.
+    pub fn size(&self) -> usize {
+        self.message.front.len() + self.message.data.len()
+    }
+}
+
 /// The queue between a daemon and a TCP connection's task.
 #[derive(Debug, Default)]
 pub(crate) struct OutQueue {
@@ -178,6 +188,8 @@ pub(crate) struct OutQueue {
     pub wake: Notify,
     /// Another connection takes the session over.
     pub replaced: Notify,
+    /// The owner does not expect the peer to come back ([`Link::keep`]).
+    pub given_up: AtomicBool,
     /// The connection is to be made anew.
     pub anew: Notify,
     pub closing: AtomicBool,
@@ -273,11 +285,11 @@ impl Link {
         match &self.0.far {
             Far::Local { sink, link } => sink.push(NetEvent::Message(*link, message)),
             Far::Tcp(q) => {
-                let size = message.front.len() + message.data.len();
-                q.bytes.fetch_add(size, Ordering::Relaxed);
+                let out = Outgoing { message, data_crc };
+                q.bytes.fetch_add(out.size(), Ordering::Relaxed);
                 let mut items = q.items.lock().unwrap_or_else(PoisonError::into_inner);
                 let idle = items.is_empty();
-                items.push_back(Outgoing { message, data_crc });
+                items.push_back(out);
                 drop(items);
                 if idle {
                     q.wake.notify_one();
@@ -309,6 +321,14 @@ impl Link {
         if let Far::Tcp(q) = &self.0.far {
             // Only who waits now: a connection that is made later is new anyway.
             q.anew.notify_waiters();
+        }
+    }
+
+    /// Says whether the peer of an accepted lossless link is to be waited for when its connection ends: yes, unless said
+    /// otherwise. A session that waits already ends soon after `false`, by [`NetEvent::Closed`]; one that is connected goes on.
+    pub fn keep(&self, keep: bool) {
+        if let Far::Tcp(q) = &self.0.far {
+            q.given_up.store(!keep, Ordering::Relaxed);
         }
     }
 

@@ -11,6 +11,8 @@
 
 mod accept;
 mod connect;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use accept::{Acceptor, bind};
 pub(crate) use connect::connect;
@@ -34,6 +36,8 @@ use tokio::sync::oneshot;
 
 /// Why a connection ended that the far end closed in due form.
 const CLOSED_BY_PEER: &str = "closed by the peer";
+/// Why one ended that the daemon closed.
+const CLOSED_HERE: &str = "closed from this side";
 /// How long to pause while a limit holds reading back.
 const HELD_BACK: Duration = Duration::from_millis(1);
 /// How often timeouts are looked at.
@@ -55,6 +59,22 @@ impl Ends {
         let link = Link::tcp(id, queue.clone(), intake.clone());
         Self { id, queue, intake, link }
     }
+
+    /// Of an accepted lossless session: nobody waits for the peer once its connection is over, or more waits for it than there
+    /// is room for.
+    fn is_unwanted(&self) -> bool {
+        self.link.is_closed()
+            || self.queue.given_up.load(Ordering::Relaxed)
+            || self.queue.bytes.load(Ordering::Relaxed) > limits::SESSION_BYTES
+    }
+
+    /// Forgets what waits to be sent.
+    fn forget(&self) {
+        let items = std::mem::take(&mut *self.queue.items.lock().unwrap_or_else(PoisonError::into_inner));
+        for out in items {
+            self.queue.bytes.fetch_sub(out.size(), Ordering::Relaxed);
+        }
+    }
 }
 
 /// A payload being read directly.
@@ -72,8 +92,12 @@ struct Task {
     unacknowledged: Duration,
     /// It can be made anew: nothing is lost with the connection.
     lossless: bool,
+    /// The daemon was told that the link is open, on this connection or an earlier one.
+    opened: bool,
     /// The session before this one was lost, and the daemon has not been told.
     renewed: bool,
+    /// More was sent than the session may hold.
+    overfull: bool,
     sink: NetSink,
     pool: PayloadPool,
     ends: Ends,
@@ -102,7 +126,9 @@ impl Task {
         Self {
             unacknowledged: limits::TCP_UNACKNOWLEDGED,
             lossless: false,
+            opened: false,
             renewed: false,
+            overfull: false,
             connection,
             sink,
             pool,
@@ -124,7 +150,17 @@ impl Task {
 
     /// Drives the connection until it ends; says why it did.
     async fn run(&mut self, mut stream: TcpStream) -> String {
-        if let Err(e) = socket_options(&stream, self.unacknowledged) {
+        let why = self.drive(&mut stream).await;
+        if self.key.is_some() && why != CLOSED_HERE {
+            // The session goes on elsewhere, or is lost; we live. An end in due form (FIN) is for those who do not: other OSDs
+            // take it, and a port that refuses, for proof of death.
+            let _ = socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO));
+        }
+        why
+    }
+
+    async fn drive(&mut self, stream: &mut TcpStream) -> String {
+        if let Err(e) = socket_options(stream, self.unacknowledged) {
             return format!("set socket options: {e}");
         }
         let (mut reader, mut writer) = stream.split();
@@ -141,7 +177,7 @@ impl Task {
                 Err(e) => return format!("write: {e}"),
             }
             if queue.closing.load(Ordering::Relaxed) && !self.output.has_remaining() {
-                return "closed from this side".into();
+                return CLOSED_HERE.into();
             }
             self.begin_payload();
             let held_back = self.held_back();
@@ -212,9 +248,12 @@ impl Task {
             let waiting = std::mem::take(&mut *items);
             drop(items);
             for out in waiting {
-                let size = out.message.front.len() + out.message.data.len();
-                self.ends.queue.bytes.fetch_sub(size, Ordering::Relaxed);
-                self.connection.send(out.message, out.data_crc).map_err(|e| e.to_string())?;
+                self.ends.queue.bytes.fetch_sub(out.size(), Ordering::Relaxed);
+                if let Err(e) = self.connection.send(out.message, out.data_crc) {
+                    // This message is gone, and with it the session, whose next one must not close the gap.
+                    self.overfull = true;
+                    return Err(e.to_string());
+                }
             }
         }
         self.output.append(self.connection.take_output());
@@ -354,13 +393,16 @@ impl Task {
                         mode: who.mode,
                         grants: self.grants.clone(),
                     };
+                    let renewed = std::mem::take(&mut self.renewed);
                     // A link that only changed its connection is no new link.
-                    if std::mem::take(&mut self.renewed) {
-                        self.sink.push(NetEvent::Renewed(self.ends.id));
-                    } else if !who.resumed {
+                    if !self.opened && !who.resumed {
+                        self.opened = true;
                         self.sink.push(NetEvent::Opened { link: self.ends.link.clone(), peer, outgoing });
-                    } else if outgoing {
+                    } else if outgoing && !renewed {
                         self.sink.push(NetEvent::Resumed(self.ends.id));
+                    }
+                    if renewed {
+                        self.sink.push(NetEvent::Renewed(self.ends.id));
                     }
                 }
                 Ok(false)

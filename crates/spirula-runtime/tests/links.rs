@@ -362,6 +362,23 @@ fn a_lossless_link_that_is_made_anew_says_so_and_loses_nothing() {
     }
 }
 
+#[test]
+fn a_link_through_memory_that_the_far_end_closes_is_told_and_opens_anew() {
+    let p = Pair::new(LinkMode::Memory);
+    let (first, _) = p.there.opened();
+    p.here.opened();
+    p.link.send(Message { kind: 9, ..Message::default() });
+    assert_eq!(p.there.message().kind, 9);
+    first.close();
+    assert!(p.here.closed().contains("closed by the peer"));
+    let mut me = Peer::new(EntityType::Osd, "0");
+    me.addrs = AddrVec(vec![EntityAddr::v2("127.0.0.1:1".parse().unwrap(), 5)]);
+    let to = &p.listener.as_ref().unwrap().addrs;
+    let again = p.hub.connect(&me, &NoneLogin::of(&me), &p.here.sink, to, EntityType::Osd, &p.rt.next());
+    assert_eq!(p.here.opened().0.id(), again.id());
+    p.there.opened();
+}
+
 /// Two OSDs of which one calls the other.
 struct Pair {
     rt: Reactors,

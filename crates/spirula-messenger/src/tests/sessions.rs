@@ -291,12 +291,21 @@ fn unacknowledged_queue_is_bounded() {
 }
 
 #[test]
-fn parked_sessions_expire() {
+fn sessions_parked_longest_make_room_when_too_much_is_parked() {
     let mut s = Sessions::new(server_addr());
-    s.park(key(), 1, Session::new(1), NOW);
-    assert!(s.expire(NOW + NOW, NOW).is_empty());
-    assert_eq!(s.expire(NOW * 3, NOW), [key()]);
-    assert!(s.is_empty());
+    let of = |n| SessionKey { name: EntityName::osd(n), ..key() };
+    for (n, at) in [(1, 3), (2, 1), (3, 2)] {
+        let mut session = Session::new(1);
+        session.push(message(1, 1000), None);
+        s.park(of(n), 1, session, NOW * at);
+    }
+    s.live(of(4), 4, false, true);
+    assert!(s.surplus(3, 10_000).is_empty() && s.is_parked(&of(2)) && !s.is_parked(&of(4)));
+    assert_eq!(s.surplus(2, 10_000), [of(2)]);
+    assert_eq!(s.surplus(2, 1500), [of(3)], "bytes count as well");
+    assert_eq!(s.surplus(0, 0), [of(1)]);
+    assert_eq!(s.len(), 1, "one that is in use stays");
+    s.forget(&of(4));
     // A connection that was replaced does not bring its session back.
     s.live(key(), 2, false, true);
     s.park(key(), 1, Session::new(1), NOW);

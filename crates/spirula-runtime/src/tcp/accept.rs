@@ -1,4 +1,16 @@
 //! The accepting side: listeners, the door, and lossless sessions that peers began.
+//!
+//! **A lossless session outlives its connection for as long as its owner counts the peer as up.** It is parked then, and goes on when the peer
+//! comes back, after a second or a week: what both ends sent arrives, in order and once. It ends without that
+//!
+//! * when its owner closes the link, or does not expect the peer any more ([`Link::keep`](crate::Link::keep)): the map shows its
+//!   incarnation down;
+//! * when the peer begins another session, having lost its half, or being somebody new at its address;
+//! * when too much is parked ([`limits::PARKED`], [`limits::PARKED_BYTES`]; the longest parked first), or waits for one peer
+//!   ([`limits::SESSION_BYTES`]). Strangers cannot make that many: only peers that proved to be OSDs have such sessions.
+//!
+//! In all of these the owner hears [`NetEvent::Closed`], and the peer, if it lives, that its session is lost: when it comes back to go on
+//! it is told RESET, which its owner hears as [`NetEvent::Renewed`].
 
 use super::{Ends, HELD_BACK, Task};
 use crate::auth::Authenticator;
@@ -15,8 +27,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 
-/// How long an accepted lossless session waits for its peer to come back.
-const PARKED: Duration = Duration::from_secs(60);
+/// Between two looks at sessions that wait for their peers.
+const LOOK: Duration = Duration::from_secs(1);
 /// Connections that the kernel keeps for us to accept.
 const BACKLOG: i32 = 1024;
 
@@ -40,7 +52,7 @@ pub(crate) struct Acceptor {
     hub: Hub,
     service: Service,
     endpoint: Endpoint,
-    lossless: Arc<Mutex<Lossless>>,
+    pub(super) lossless: Arc<Mutex<Lossless>>,
     door: Door,
 }
 
@@ -51,6 +63,7 @@ impl Acceptor {
         let mut endpoint = Endpoint::new(service.me.kind, gid, service.me.addrs.clone());
         endpoint.limits.direct_payload = limits::DIRECT_PAYLOAD;
         endpoint.timeouts = limits::timeouts();
+        endpoint.limits.queue = limits::SESSION_BYTES;
         // Our own daemons keep their sessions over a broken connection; clients resend.
         endpoint.lossless = if service.me.kind == EntityType::Osd { vec![EntityType::Osd] } else { Vec::new() };
         let lossless =
@@ -60,8 +73,16 @@ impl Acceptor {
 
     /// Accepts until it is aborted.
     pub async fn run(self, listener: TcpListener) {
+        let mut look = tokio::time::interval(LOOK);
         loop {
-            match listener.accept().await {
+            let accepted = tokio::select! {
+                accepted = listener.accept() => accepted,
+                _ = look.tick() => {
+                    lock(&self.lossless).look();
+                    continue;
+                }
+            };
+            match accepted {
                 Ok((stream, from)) => self.accepted(stream, from),
                 Err(e) => {
                     // Out of descriptors, mostly: wait for some to be closed.
@@ -86,7 +107,6 @@ impl Acceptor {
         let (sink, pool, lossless) = (self.service.sink.clone(), self.hub.pool().clone(), self.lossless.clone());
         let auth = self.service.auth.clone();
         tokio::spawn(async move {
-            lock(&lossless).expire(clock::monotonic());
             let connection = Connection::accept(Arc::new(endpoint), from, clock::monotonic());
             let mut task = Task::new(connection, sink, pool, Ends::new());
             task.accepting = Some(Accepting { from, auth, lossless, guest });
@@ -106,8 +126,8 @@ pub(super) struct Accepting {
 
 /// The lossless sessions that peers began with one listener.
 pub(super) struct Lossless {
-    sessions: Sessions,
-    links: BTreeMap<SessionKey, Ends>,
+    pub(super) sessions: Sessions,
+    pub(super) links: BTreeMap<SessionKey, Ends>,
     sink: NetSink,
 }
 
@@ -116,10 +136,21 @@ pub(super) fn lock(l: &Mutex<Lossless>) -> std::sync::MutexGuard<'_, Lossless> {
 }
 
 impl Lossless {
-    /// Gives up sessions whose peer does not come back.
-    fn expire(&mut self, now: Duration) {
-        for key in self.sessions.expire(now, PARKED) {
-            self.gone(&key, "the peer did not come back");
+    /// Gives up parked sessions that nobody waits for, or for which there is no room.
+    fn look(&mut self) {
+        let unwanted = |(key, ends): &(&SessionKey, &Ends)| self.sessions.is_parked(key) && ends.is_unwanted();
+        let unwanted: Vec<SessionKey> = self.links.iter().filter(unwanted).map(|(key, _)| *key).collect();
+        for key in unwanted {
+            self.sessions.forget(&key);
+            self.gone(&key, "the peer is not expected back");
+        }
+        self.make_room();
+    }
+
+    fn make_room(&mut self) {
+        for key in self.sessions.surplus(limits::PARKED, limits::PARKED_BYTES) {
+            tracing::warn!("{} is away, and too many sessions wait: its one is lost", key.name);
+            self.gone(&key, "too many sessions wait for their peers");
         }
     }
 
@@ -136,11 +167,14 @@ impl Task {
     /// reported.
     pub(super) fn end(&mut self, why: &str) {
         if let (Some(key), Some(accepting)) = (self.key, &self.accepting)
-            && !self.ends.link.is_closed()
+            && !self.overfull
+            && !self.ends.is_unwanted()
             && let Some(session) = self.connection.close()
         {
             tracing::debug!("{why}; its session waits");
-            lock(&accepting.lossless).sessions.park(key, self.ends.id, session, clock::monotonic());
+            let mut l = lock(&accepting.lossless);
+            l.sessions.park(key, self.ends.id, session, clock::monotonic());
+            l.make_room();
             return;
         }
         if let (Some(key), Some(accepting)) = (self.key, &self.accepting) {
@@ -184,13 +218,19 @@ impl Task {
         {
             let mut l = lock(&accepting.lossless);
             if reset {
-                l.gone(&key, "the peer restarted");
+                l.gone(&key, "the peer began a new session");
             }
             if let SessionAnswer::Attach(_) = &answer {
                 self.ends = l.links.entry(key).or_insert_with(|| self.ends.clone()).clone();
                 l.sessions.live(key, self.ends.id, false, true);
                 self.key = Some(key);
             }
+        }
+        // The old connection may have ended by itself before it was told to: the word must not end this one.
+        tokio::select! {
+            biased;
+            () = self.ends.queue.replaced.notified() => {}
+            () = std::future::ready(()) => {}
         }
         self.connection.answer_session(answer, &mut self.events).map_err(|e| e.to_string())
     }

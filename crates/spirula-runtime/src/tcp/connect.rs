@@ -55,6 +55,10 @@ struct Calling {
     unacknowledged: Duration,
 }
 
+/// **A link between OSDs is a session that does not end while its owner wants it.** Connections break, are refused, or cannot prove
+/// themselves for want of a ticket: it tries again, with a pause that grows, and what was sent waits. Only where the far end has
+/// forgotten the session, or more waits than there is room for ([`limits::SESSION_BYTES`]), another begins, under the same link,
+/// and once it is open the owner hears [`NetEvent::Renewed`]. The owner closes the link when the peer is not up any more.
 impl Calling {
     /// Who we are. A client without an address has a nonce all the same: its own, or a new one.
     fn endpoint(&self) -> std::io::Result<Endpoint> {
@@ -63,6 +67,10 @@ impl Calling {
         let mut endpoint = Endpoint::new(me.kind, number, me.addrs.clone());
         endpoint.limits.direct_payload = limits::DIRECT_PAYLOAD;
         endpoint.timeouts = limits::timeouts();
+        if self.is_lossless() {
+            let watched = self.unacknowledged == limits::TCP_UNACKNOWLEDGED_WATCHED;
+            endpoint.limits.queue = if watched { limits::SESSION_BYTES_WATCHED } else { limits::SESSION_BYTES };
+        }
         if me.addrs.is_blank() {
             let own = me.addrs.0.first().map_or(0, |a| a.nonce);
             endpoint.nonce = if own == 0 { entropy::cookie()? as u32 } else { own };
@@ -76,55 +84,84 @@ impl Calling {
             Ok(e) => e,
             Err(e) => return format!("draw a nonce: {e}").into(),
         };
-        let lossless = self.me.kind == EntityType::Osd && self.kind == EntityType::Osd;
-        let mut session = match lossless.then(entropy::cookie).transpose() {
-            Ok(cookie) => cookie.map(Session::new),
-            Err(e) => return format!("draw a cookie: {e}").into(),
-        };
+        let lossless = self.is_lossless();
+        let mut session = None;
+        // The owner knows that the link is open. A session was lost, and the next one is not open yet.
+        let (mut opened, mut renewed) = (false, false);
         let mut pause = RETRY_MIN;
         let mut hung_up = false;
-        // A session was lost, and the next one is not open yet.
-        let mut renewed = false;
         loop {
-            let (stream, addr) = match open(&self.to).await {
-                Ok(opened) => opened,
-                // Cut off, perhaps for a moment: what waits in a lossless session must not be lost
-                // while the peer lives. Its owner closes the link when it does not.
-                Err(e) if lossless && !e.refused && !ends.link.is_closed() => {
-                    tracing::debug!("{}; trying again", e.why);
-                    tokio::time::sleep(pause).await;
-                    pause = (pause * 2).min(RETRY_MAX);
-                    continue;
+            if lossless && session.is_none() {
+                match entropy::cookie() {
+                    Ok(cookie) => session = Some(Session::new(cookie)),
+                    Err(e) => return format!("draw a cookie: {e}").into(),
                 }
-                // Nobody listens there: the owner decides (an OSD reports the failure).
-                Err(e) => return Ended { hung_up, ..e },
-            };
-            let credentials = match self.login.credentials(self.kind) {
-                Ok(c) => c,
-                Err(why) => return format!("nothing to authenticate with: {why}").into(),
-            };
-            let policy = session.take().map_or(Policy::Lossy, Policy::Lossless);
-            let global_seq = GLOBAL_SEQ.fetch_add(1, Ordering::Relaxed);
-            let target = Target { addr, entity: self.kind, credentials, global_seq, policy };
-            endpoint.modes = self.hub.modes();
-            let connection = Connection::connect(Arc::new(endpoint.clone()), target, clock::monotonic());
-            let mut task = Task::new(connection, self.sink.clone(), self.hub.pool().clone(), ends.clone());
-            (task.unacknowledged, task.lossless, task.renewed) = (self.unacknowledged, lossless, renewed);
-            let why = task.run(stream).await;
-            renewed = task.renewed;
-            GLOBAL_SEQ.fetch_max(task.connection.global_seq() + 1, Ordering::Relaxed);
-            if task.established {
-                pause = RETRY_MIN;
-                hung_up = why == CLOSED_BY_PEER;
             }
-            session = if lossless && !ends.link.is_closed() { task.connection.close() } else { None };
-            if session.is_none() {
-                return Ended { why, refused: false, hung_up };
+            let why = match self.connection(&mut endpoint, ends).await {
+                Ok((stream, mut target)) => {
+                    if let Some(session) = session.take() {
+                        target.policy = Policy::Lossless(session);
+                    }
+                    let connection = Connection::connect(Arc::new(endpoint.clone()), target, clock::monotonic());
+                    let mut task = Task::new(connection, self.sink.clone(), self.hub.pool().clone(), ends.clone());
+                    (task.unacknowledged, task.lossless) = (self.unacknowledged, lossless);
+                    (task.opened, task.renewed) = (opened, renewed);
+                    let why = task.run(stream).await;
+                    GLOBAL_SEQ.fetch_max(task.connection.global_seq() + 1, Ordering::Relaxed);
+                    if task.established {
+                        pause = RETRY_MIN;
+                        hung_up = why == CLOSED_BY_PEER;
+                    }
+                    (opened, renewed) = (task.opened, task.renewed);
+                    session = task.connection.close().filter(|_| lossless);
+                    if task.overfull {
+                        (session, renewed) = (None, true);
+                    }
+                    Ended { why, refused: false, hung_up }
+                }
+                // Nobody listens there, or seems to: the owner wants to know (an OSD reports the failure).
+                Err(e) if e.refused => Ended { hung_up, ..e },
+                Err(e) => e,
+            };
+            if !lossless || ends.link.is_closed() {
+                return why;
             }
-            tracing::debug!("{addr}: {why}; reconnecting");
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(RETRY_MAX);
+            if why.refused {
+                self.sink.push(NetEvent::Refused(ends.id, Ended { why: format!("{}: {why}", self.to), ..why.clone() }));
+            }
+            let waiting = ends.queue.bytes.load(Ordering::Relaxed) + session.as_ref().map_or(0, Session::queued_bytes);
+            if waiting > endpoint.limits.queue {
+                tracing::debug!("{}: {waiting} bytes wait; they are given up", self.to);
+                ends.forget();
+                (session, renewed) = (None, true);
+            }
+            tracing::debug!("{}: {why}; trying again", self.to);
+            tokio::select! {
+                () = tokio::time::sleep(pause) => pause = (pause * 2).min(RETRY_MAX),
+                () = ends.queue.anew.notified() => {}
+            }
         }
+    }
+
+    /// A link between OSDs, as the far end sees it, too.
+    fn is_lossless(&self) -> bool {
+        self.me.kind == EntityType::Osd && self.kind == EntityType::Osd
+    }
+
+    /// A new TCP connection, and what it is for.
+    async fn connection(&self, endpoint: &mut Endpoint, ends: &Ends) -> Result<(TcpStream, Target), Ended> {
+        let (stream, addr) = loop {
+            tokio::select! {
+                opened = open(&self.to) => break opened?,
+                // What was asked on the way may have been lost there: it is asked again.
+                () = ends.queue.anew.notified() => {}
+            }
+        };
+        let credentials = self.login.credentials(self.kind);
+        let credentials = credentials.map_err(|why| format!("nothing to authenticate with: {why}"))?;
+        let global_seq = GLOBAL_SEQ.fetch_add(1, Ordering::Relaxed);
+        endpoint.modes = self.hub.modes();
+        Ok((stream, Target { addr, entity: self.kind, credentials, global_seq, policy: Policy::Lossy }))
     }
 }
 

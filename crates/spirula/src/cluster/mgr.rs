@@ -220,7 +220,7 @@ impl Daemon for MgrDaemon {
                 self.feed(MgrEvent::SessionOpened { conn, peer });
             }
             // Only lossless links are.
-            MgrMail::Net(NetEvent::Resumed(_) | NetEvent::Renewed(_)) => {}
+            MgrMail::Net(NetEvent::Resumed(_) | NetEvent::Renewed(_) | NetEvent::Refused(..)) => {}
             MgrMail::Net(NetEvent::Closed(conn, _)) if self.is_mon(conn) => {
                 self.mon = None;
                 self.mons.next();

@@ -384,7 +384,12 @@ impl Daemon for MonDaemon {
         match event {
             MonMail::Net(NetEvent::Message(conn, message)) => self.feed(MonEvent::Message { conn, message }),
             // The way to another monitor; it speaks over one of its own.
-            MonMail::Net(NetEvent::Opened { outgoing: true, .. } | NetEvent::Resumed(_) | NetEvent::Renewed(_)) => {}
+            MonMail::Net(
+                NetEvent::Opened { outgoing: true, .. }
+                | NetEvent::Resumed(_)
+                | NetEvent::Renewed(_)
+                | NetEvent::Refused(..),
+            ) => {}
             MonMail::Net(NetEvent::Opened { link, peer, .. }) => {
                 let conn = link.id();
                 self.links.insert(conn, link);
