@@ -108,6 +108,14 @@ class Host:
         # Two faults at a time may mean the same link: the first that ends mends it.
         ip('-n', self.ns, 'neigh', *action, check=on)
 
+    def usurp(self, other, on=True, network=0):
+        """This host takes the address of `other` for its own: its connections there are refused, and nothing that comes from there
+        is believed."""
+        bits = '128' if self.net.six else '32'
+        # Nobody else is to believe it.
+        self.run('sh', '-c', 'echo 1 > /proc/sys/net/ipv4/conf/all/arp_ignore')
+        ip('-n', self.ns, 'addr', 'add' if on else 'del', f'{other.addr(network)}/{bits}', 'dev', 'lo')
+
 
 def gone(pid):
     try:

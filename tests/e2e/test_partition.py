@@ -203,7 +203,34 @@ class Partition(Hosts):
     def test_c_cluster_network_of_a_pair_dead_and_the_public_one_alive(self):
         self.pair('a pair cut in the cluster network', lambda on: self.both(on, (1,)))
 
-    def test_d_each_osd_is_killed_in_turn_and_all_is_read_back(self):
+    def test_d_refused_under_nodown_until_the_connection_is_whole_again(self):
+        a, b = self.net['a'], self.net['b']
+        self.stall = 0.0
+        self.all_go_on('before')
+        before = self.osds()
+        self.ceph('osd', 'set', 'nodown')
+        for n in (0, 1):
+            a.usurp(b, True, n)
+        try:
+            time.sleep(float(os.environ.get('PAIR_SECONDS', '20')) / 2)
+            # Who is there stays there, whoever says what.
+            after = self.osds()
+            assert all(before[o]['up_from'] == after[o]['up_from'] and after[o]['up'] for o in before), after
+            waits = [w['waits'] for w in self.say()]
+            assert max(waits) > 2, f'no writer waited: {waits}'
+        finally:
+            for n in (0, 1):
+                a.usurp(b, False, n)
+            self.stall = 0.0
+        self.all_go_on('refused under nodown, and healed')
+        self.wait_health('OSD_PAIR_UNREACHABLE', False)
+        after = self.osds()
+        assert all(before[o]['up_from'] == after[o]['up_from'] for o in before), 'somebody went down and came back'
+        self.ceph('osd', 'unset', 'nodown')
+        self.wait_clean()
+        print(f'  refused under nodown; healed: longest stall from then on {self.stall:.1f} s', flush=True)
+
+    def test_e_each_osd_is_killed_in_turn_and_all_is_read_back(self):
         self.stall = 0.0
         for osd, host in sorted(self.host_of.items()):
             host.kill(f'osd.{osd}')

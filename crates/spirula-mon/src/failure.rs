@@ -2,7 +2,8 @@
 //!
 //! An OSD goes down by its peers' reports: enough of them, from enough places of the CRUSH tree
 //! (`mon_osd_min_down_reporters`, `mon_osd_reporter_subtree_level`), for long enough
-//! (`osd_heartbeat_grace`); at once if its port refuses connections; and, where no peer is left to
+//! (`osd_heartbeat_grace`); at once if its port refuses connections and it has none to a monitor, either (the word of one peer
+//! alone does not suffice while it has: a firewall may refuse, or the peer lie); and, where no peer is left to
 //! report, by the loss of its connection to the monitor. One that stays down is marked out, so
 //! that its data is copied elsewhere. Rules and option names are Ceph's.
 //!
@@ -164,19 +165,10 @@ impl Mon {
         if stale || !map.is_up(r.target) || !map.is_up(r.reporter) || r.reporter == r.target {
             return;
         }
-        if r.refused && work.state.option_bool("osd_fast_fail_on_connection_refused") {
-            if down_refusal(&work.state, map, r.target).is_none() {
-                let gone = if r.gone { ", its process is gone" } else { "" };
-                work.info(format!("osd.{} reported immediately failed by osd.{}{gone}", r.target, r.reporter));
-                let mark = if r.gone { mark_dead } else { mark_down };
-                mark(work, r.target);
-                self.osds.forget(r.target);
-            }
-            return;
-        }
         let silent_since =
             UTime::from_nanos(self.now.as_nanos().saturating_sub(r.failed_for_ms.saturating_mul(1_000_000)));
-        let word = Word { silent_since, said: self.now, waiting: r.waiting };
+        let refused = r.refused.then_some(r.gone);
+        let word = Word { silent_since, said: self.now, waiting: r.waiting, refused };
         self.osds.failures.entry(r.target).or_default().insert(r.reporter, word);
         self.judge(r.target, work);
     }
@@ -191,6 +183,26 @@ impl Mon {
         }
         // A reporter that is down itself may be the one that is cut off.
         reports.retain(|osd, _| map.is_up(*osd));
+        let fast = work.state.option_bool("osd_fast_fail_on_connection_refused");
+        let refused: BTreeMap<OsdId, bool> = reports
+            .iter()
+            .filter(|(_, w)| fast && w.is_fresh(self.now))
+            .filter_map(|(osd, w)| Some((*osd, w.refused?)))
+            .collect();
+        if let Some(first) = refused.keys().next() {
+            let (have, needed) = witnesses(&work.state, map, target, &refused.keys().copied().collect());
+            if (have >= needed || !self.osds.open.contains_key(&target))
+                && down_refusal(&work.state, map, target).is_none()
+            {
+                let dead = refused.values().any(|gone| *gone);
+                let gone = if dead { ", its process is gone" } else { "" };
+                work.info(format!("osd.{target} reported immediately failed by osd.{first}{gone}"));
+                let mark = if dead { mark_dead } else { mark_down };
+                mark(work, target);
+                self.osds.forget(target);
+                return;
+            }
+        }
         let Some(since) = reports.values().map(|r| r.silent_since).max() else {
             self.osds.failures.remove(&target);
             return;

@@ -45,6 +45,20 @@ pub fn mark_dead(work: &mut Work, osd: OsdId) {
     }
 }
 
+/// An OSD that is down and lives says so itself, and that it serves nothing any more: others need not wait for the read leases
+/// that it held.
+fn note_quiet(work: &mut Work, b: &OsdBoot) {
+    let (map, epoch) = (work.osd(), work.next_epoch());
+    let (Some(info), Some(x)) = (map.info(b.osd), map.xinfo(b.osd)) else { return };
+    let same = map.addrs(b.osd).is_some_and(|a| a.client == b.public);
+    if !same || b.quiet == 0 || b.quiet < info.down_at || x.dead_epoch > info.up_from {
+        return;
+    }
+    if let Some(x) = slot(&mut work.osd_mut().osd_xinfo, b.osd) {
+        x.dead_epoch = epoch;
+    }
+}
+
 /// Marks an OSD out in the batch. With `auto`, its weight is kept for the day it returns.
 pub fn mark_out(work: &mut Work, osd: OsdId, auto: bool) {
     let map = work.osd_mut();
@@ -183,6 +197,7 @@ impl Mon {
             map,
         };
         if !self.osds.pairs.may_boot(wish, self.now) {
+            note_quiet(work, &b);
             return;
         }
         self.osds.forget(osd);

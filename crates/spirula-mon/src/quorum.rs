@@ -178,6 +178,8 @@ pub(crate) struct Quorum {
     /// Was a member, as the state had it.
     belonged: bool,
     leading: bool,
+    /// What came for the leader between this monitor's election and its first entry's commit.
+    early: VecDeque<(String, AddrVec, Message)>,
     frozen: bool,
     /// The entry after which the state is.
     applied: u64,
@@ -209,6 +211,7 @@ impl Quorum {
             stored: None,
             belonged: false,
             leading: false,
+            early: VecDeque::new(),
             frozen: false,
             applied: 0,
         }
@@ -545,6 +548,7 @@ impl Mon {
             members.into_iter().for_each(|m| self.drop_remote(m));
         }
         if s.role != Role::Leader {
+            self.q.early.clear();
             let late = std::mem::take(&mut self.q.late).into_iter().map(|(_, f)| f);
             let lost: Vec<Ask> = self.inflight.take().into_iter().chain(late).flat_map(|f| f.asks).collect();
             let queued = std::mem::take(&mut self.queue);
@@ -601,6 +605,11 @@ impl Mon {
             self.unpark(out);
             self.q.asked = None;
             self.confirm(out);
+            for (name, addrs, m) in std::mem::take(&mut self.q.early) {
+                if let Err(e) = self.on_peer_message(&name, &addrs, &m, out) {
+                    tracing::warn!(mon = name, error = %e, "malformed message ignored");
+                }
+            }
         }
     }
 
@@ -806,6 +815,16 @@ impl Mon {
         out: &mut Vec<MonEffect>,
     ) -> Result<bool, MessageError> {
         let member = self.member_named(name);
+        // The others know who leads before the leader's first entry is committed, which takes their answers.
+        if matches!(m.kind, MonForward::KIND | MonSession::KIND)
+            && !self.q.leads()
+            && self.q.status().role == Role::Leader
+        {
+            if self.q.early.len() < WAIT_MAX {
+                self.q.early.push_back((name.to_owned(), addrs.clone(), m.clone()));
+            }
+            return Ok(true);
+        }
         match m.kind {
             QuorumFrame::KIND => self.on_frame(name, addrs, QuorumFrame::from_message(m)?, out),
             MonJoin::KIND => self.on_join(MonJoin::from_message(m)?, m, out),

@@ -7,9 +7,13 @@ use crate::event::{ConnId, MonEffect, Peer};
 use crate::state::State;
 use spirula_messages::ceph::{MConfig, MFsMap, MFsMapUser, MLog, MMdsMap, MMgrMap, MMonMap, MOsdMap, Subscription};
 use spirula_messages::{Body, Message};
+use spirula_settings::options;
 use spirula_types::{EntityType, Epoch, Uuid};
 use std::collections::BTreeMap;
 
+/// Options of Ceph's clients whose defaults here are not those that clients come with. With theirs, one whose monitor's host is gone
+/// without a word notices it after half a minute.
+const OF_CLIENTS: [&str; 3] = ["mon_client_ping_interval", "mon_client_ping_timeout", "mon_client_hunt_interval"];
 /// Most incrementals in one message.
 const MAPS_PER_MESSAGE: usize = 100;
 /// Most incrementals that a client is sent unasked.
@@ -180,7 +184,14 @@ impl Session {
         let class = osd.and_then(|o| state.osdmap.crush.class_of(o));
         let traits = Traits { location: location.as_ref(), class };
         let set = state.config.effective(&self.peer.auth_name(), traits);
-        set.into_iter().map(|(k, (v, _))| (k.to_owned(), v.to_owned())).collect()
+        let mut all: BTreeMap<String, String> =
+            set.into_iter().map(|(k, (v, _))| (k.to_owned(), v.to_owned())).collect();
+        if self.peer.kind == EntityType::Client {
+            for option in OF_CLIENTS.iter().filter_map(|name| options::find(name)) {
+                all.entry(option.name.to_owned()).or_insert_with(|| option.default.to_owned());
+            }
+        }
+        all
     }
 }
 

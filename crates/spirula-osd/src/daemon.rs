@@ -196,6 +196,8 @@ pub struct Osd {
     pub(crate) live: bool,
     /// Newest epoch that showed it up; 0 for none.
     pub(crate) was_up: Epoch,
+    /// Newest epoch that showed it not up and that all PGs have seen; 0 for none.
+    pub(crate) quiet: Epoch,
     pub(crate) stop_waiters: Vec<oneshot::Sender<()>>,
     pub(crate) mon: Option<Link>,
     pub(crate) mon_open: bool,
@@ -329,6 +331,7 @@ impl Osd {
             failure: None,
             live: false,
             was_up: 0,
+            quiet: 0,
             stop_waiters: Vec::new(),
             mon: None,
             mon_open: false,

@@ -60,6 +60,7 @@ impl Osd {
         self.follow_pool_options(&map);
         let id = self.cfg.id;
         let own = map.is_up(id) && map.addrs(id).is_some_and(|a| a.client == self.me.addrs);
+        let lost = (self.life, own) == (Life::Active, false);
         match (self.life, own) {
             (Life::Booting, true) => {
                 tracing::debug!("osd.{id}: up in epoch {epoch}");
@@ -92,6 +93,12 @@ impl Osd {
             }
         }
         self.show_map();
+        if !own {
+            self.quiet = epoch;
+        }
+        if lost {
+            self.send_boot();
+        }
     }
 
     /// Gives the newest map to all PGs.

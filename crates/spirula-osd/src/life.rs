@@ -49,7 +49,6 @@ impl Osd {
         tracing::warn!("osd.{id}: map {epoch} marks us down, but we live; asking to be marked up");
         self.clog.say(true, format!("map e{epoch} wrongly marked me down"));
         self.life = Life::Booting;
-        self.send_boot();
     }
 
     /// Stops cleanly.

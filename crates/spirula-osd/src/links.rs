@@ -168,6 +168,7 @@ impl Osd {
             was_up: self.was_up,
             unheard,
             healthy,
+            quiet: self.quiet,
             size_bytes,
             device_class: self.cfg.device_class.clone(),
             location: self.cfg.location.clone(),

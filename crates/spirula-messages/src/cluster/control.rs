@@ -144,6 +144,8 @@ control! {
         unheard: Vec<OsdId>,
         /// Enough of the others answer (`osd_heartbeat_min_healthy_ratio`).
         healthy: bool,
+        /// Newest epoch in which it is not up that all its PGs have seen; 0 for none. What it served before, it serves no more.
+        quiet: Epoch,
         /// Bytes its store can hold; gives the CRUSH weight (TiB) when the OSD has none.
         size_bytes: u64,
         /// `hdd`, `ssd`, `nvme`, or empty for "do not change".
@@ -447,6 +449,7 @@ mod tests {
             was_up: 0,
             unheard: vec![3],
             healthy: true,
+            quiet: 0,
             size_bytes: 1 << 40,
             device_class: "ssd".into(),
             location: [("host".to_owned(), "a".to_owned())].into(),

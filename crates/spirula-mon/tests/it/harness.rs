@@ -20,6 +20,8 @@ pub struct Cluster {
     stored: Stored,
     next_conn: u64,
     tid: u64,
+    /// Open connections of OSDs.
+    osds: Vec<(i32, u64)>,
 }
 
 pub fn addr(port: u16) -> AddrVec {
@@ -78,7 +80,7 @@ impl Cluster {
             boot: 1,
             entropy: seeded(),
         };
-        let mut c = Self { mon: Mon::open(opening).unwrap(), now, stored, next_conn: 1, tid: 0 };
+        let mut c = Self { mon: Mon::open(opening).unwrap(), now, stored, next_conn: 1, tid: 0, osds: Vec::new() };
         let mut out = Vec::new();
         c.mon.start(c.now, &mut out);
         c.settle(out);
@@ -147,7 +149,18 @@ impl Cluster {
         let global_id = self.mon.new_global_id().unwrap();
         let peer = Peer { kind, id: id.into(), global_id, addrs: addr(0), features: spirula_types::features::PACIFIC };
         self.event(MonEvent::SessionOpened { conn, peer });
+        if kind == EntityType::Osd {
+            self.osds.push((id.parse().unwrap(), conn));
+        }
         conn
+    }
+
+    /// An OSD's process is gone: its connections are closed.
+    pub fn hang_up(&mut self, osd: i32) {
+        let conns: Vec<u64> = self.osds.extract_if(.., |(o, _)| *o == osd).map(|(_, conn)| conn).collect();
+        for conn in conns {
+            self.event(MonEvent::SessionClosed { conn });
+        }
     }
 
     pub fn send(&mut self, conn: u64, m: Message) -> Vec<(u64, Message)> {
@@ -173,6 +186,7 @@ impl Cluster {
             was_up: 0,
             unheard: Vec::new(),
             healthy: true,
+            quiet: 0,
             size_bytes: 10 << 30,
             device_class: String::new(),
             location: BTreeMap::new(),

@@ -22,7 +22,9 @@ fn bootstrap_of_a_client_is_answered_at_once() {
     let got = c.ask(conn, MMonGetMap);
     let monmap: MonMap = from_slice(&MMonMap::from_message(&got[0]).unwrap().monmap).unwrap();
     assert_eq!((monmap.epoch, monmap.fsid, monmap.ranks), (1, FSID, vec!["a".to_owned()]));
-    assert_eq!(MConfig::from_message(&c.subscribe(conn, "config", 0, false)[0]).unwrap(), MConfig::default());
+    let config = MConfig::from_message(&c.subscribe(conn, "config", 0, false)[0]).unwrap().config;
+    let names: Vec<&str> = config.keys().map(String::as_str).collect();
+    assert_eq!(names, ["mon_client_hunt_interval", "mon_client_ping_interval", "mon_client_ping_timeout"]);
     assert_eq!(c.subscribe(conn, "monmap", 0, false).len(), 1);
     assert_eq!(c.subscribe(conn, "mgrmap", 0, false).len(), 1);
     let (fulls, incs) = map_epochs(&c.subscribe(conn, "osdmap", 0, true));
@@ -223,6 +225,8 @@ fn dead_is_who_said_good_bye_or_whose_process_is_gone() {
         let map = &c.mon.state().osdmap;
         !map.is_up(osd) && map.xinfo(osd).unwrap().dead_epoch > map.info(osd).unwrap().up_from
     };
+    c.hang_up(1);
+    c.hang_up(2);
     c.ask(conns[0], report(0, 1, 0, true));
     assert!(!c.mon.state().osdmap.is_up(1) && !dead(&c, 1), "a refusal may be a firewall's");
     let down_at = c.mon.state().osdmap.xinfo(1).unwrap().down_stamp;
@@ -246,6 +250,7 @@ fn clients_are_told_at_once_when_an_osd_goes_down() {
         let of = |m: &Message| MOsdMap::from_message(m).map(|m| m.incrementals.into_iter().map(|(e, _)| e)).unwrap();
         sent.iter().filter(|(to, m)| *to == who && m.kind == MOsdMap::KIND).flat_map(|(_, m)| of(m)).collect::<Vec<_>>()
     };
+    c.hang_up(1);
     // An epoch in which nobody goes is not worth a word.
     let sent = c.send(conn, OsdAlive { osd: 0, want: have }.into_message(0));
     assert!(told(&sent, client).is_empty());
@@ -258,6 +263,7 @@ fn clients_are_told_at_once_when_an_osd_goes_down() {
 fn refused_connection_downs_at_once_unless_nodown() {
     let mut c = Cluster::up(3);
     let conn = c.open(EntityType::Osd, "0");
+    c.hang_up(1);
     c.ok(r#"{"prefix": "osd set", "key": "nodown"}"#);
     c.ask(conn, report(0, 1, 0, true));
     assert!(c.mon.state().osdmap.is_up(1));
@@ -267,11 +273,32 @@ fn refused_connection_downs_at_once_unless_nodown() {
     c.ask(conn, stale);
     assert!(c.mon.state().osdmap.is_up(1));
     c.ask(conn, report(0, 1, 0, true));
+    c.tick(1);
     assert!(!c.mon.state().osdmap.is_up(1));
     // Another OSD cannot speak for it.
     let mallory = c.open(EntityType::Osd, "2");
     c.ask(mallory, report(0, 2, 0, true));
     assert!(c.mon.state().osdmap.is_up(2));
+}
+
+#[test]
+fn one_that_says_that_ports_refuse_takes_nobody_who_is_connected() {
+    let mut c = Cluster::up(4);
+    let conns: Vec<u64> = (0..4).map(|o| c.open(EntityType::Osd, &o.to_string())).collect();
+    for s in 0..5 {
+        for of in 1..4 {
+            c.ask(conns[0], OsdFailureReport { gone: true, waiting: 3, ..report(0, of, 1_000 * s, true) });
+        }
+        c.tick(1);
+    }
+    assert_eq!(c.mon.state().osdmap.osd_counts().1, 4, "only its word");
+    // Two hosts say so.
+    c.ask(conns[2], report(2, 1, 0, true));
+    assert!(c.mon.state().osdmap.is_down(1));
+    // Its connection goes with it.
+    c.hang_up(3);
+    c.tick(1);
+    assert!(c.mon.state().osdmap.is_down(3) && c.mon.state().osdmap.is_up(2));
 }
 
 #[test]
@@ -300,6 +327,7 @@ fn osd_that_boots_anew_is_seen_down_in_between() {
 fn down_osd_is_marked_out_after_the_interval_and_in_again_when_it_boots() {
     let mut c = Cluster::up(4);
     let conn = c.open(EntityType::Osd, "0");
+    c.hang_up(3);
     c.ask(conn, report(0, 3, 0, true));
     c.tick(500);
     assert!(c.mon.state().osdmap.is_in(3));
@@ -487,6 +515,15 @@ fn two_osds_that_miss_only_each_other_lose_one_and_health_says_who() {
     assert_eq!(map.xinfo(0).unwrap().dead_epoch, 0, "it lives");
     // It asks to come back, and hears what it heard before.
     let back = |unheard| OsdBoot { was_up: 5, unheard, ..Cluster::boot_message(0, 6800) };
+    // Its PGs have seen that it is down: nobody need wait for the read leases that it held.
+    let (down_at, stamp) = (map.info(0).unwrap().down_at, map.xinfo(0).unwrap().down_stamp);
+    let dead = |c: &Cluster| c.mon.state().osdmap.xinfo(0).unwrap().dead_epoch;
+    c.ask(conns[0], OsdBoot { quiet: down_at - 1, ..back(vec![1]) });
+    assert_eq!(dead(&c), 0);
+    c.ask(conns[0], OsdBoot { quiet: down_at, public: addr(6801), ..back(vec![1]) });
+    assert_eq!(dead(&c), 0, "another process");
+    c.ask(conns[0], OsdBoot { quiet: down_at, ..back(vec![1]) });
+    assert_eq!((dead(&c), c.mon.state().osdmap.xinfo(0).unwrap().down_stamp), (down_at + 1, stamp));
     for _ in 0..60 {
         c.ask(conns[0], back(vec![1]));
         c.tick(1);
@@ -544,11 +581,14 @@ fn who_was_up_and_hears_not_all_waits_unless_it_is_needed() {
     let back = |unheard| OsdBoot { was_up: 5, unheard, ..Cluster::boot_message(1, 6810) };
     c.ask(conns[1], back(vec![0]));
     assert!(c.mon.state().osdmap.is_down(1), "PGs go on without it, and would not with it");
+    c.hang_up(2);
     c.ask(conns[0], report(0, 2, 0, true));
     c.ask(conns[1], back(vec![0]));
     assert!(c.mon.state().osdmap.is_down(1), "with it nothing would serve, either");
     c.boot(2);
-    c.ask(conns[2], report(2, 0, 0, true));
+    c.hang_up(0);
+    let third = c.open(EntityType::Osd, "2");
+    c.ask(third, report(2, 0, 0, true));
     assert!(c.mon.state().osdmap.is_down(0));
     c.ask(conns[1], back(vec![0]));
     assert!(c.mon.state().osdmap.is_up(1), "the one it does not hear is down");

@@ -6,3 +6,4 @@ mod commands;
 mod harness;
 mod life;
 mod merges;
+mod three;

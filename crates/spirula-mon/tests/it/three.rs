@@ -1,0 +1,167 @@
+//! Three monitors on instant stores and instant links.
+
+use crate::harness::{FSID, addr, params};
+use spirula_encoding::UTime;
+use spirula_messages::ceph::{MMonCommand, MMonCommandAck};
+use spirula_messages::{Body, Message};
+use spirula_mon::image::{Identity, Stored};
+use spirula_mon::{MkfsParams, Mon, MonEffect, MonEvent, NewMon, Opening, Peer};
+use spirula_quorum::HardState;
+use spirula_types::{AddrVec, EntityType, Uuid};
+use std::collections::VecDeque;
+
+const NAMES: [&str; 3] = ["a", "b", "c"];
+
+fn addr_of(mon: usize) -> AddrVec {
+    addr(3300 + mon as u16)
+}
+
+struct Three {
+    mons: Vec<Option<Mon>>,
+    now: UTime,
+    /// What clients were sent: by which monitor, over which connection.
+    sent: Vec<(usize, u64, Message)>,
+}
+
+impl Three {
+    fn new() -> Self {
+        let now = UTime { sec: 1_795_000_000, nsec: 0 };
+        let uuid = |i: usize| Uuid([5 + i as u8; 16]);
+        let mons = (0..3).map(|i| NewMon { name: NAMES[i].into(), addrs: addr_of(i), uuid: uuid(i) }).collect();
+        let snapshot = spirula_mon::mkfs(&MkfsParams { mons, ..params(3) }, now).unwrap();
+        let open = |i: usize| {
+            let identity = Identity { fsid: FSID, uuid: uuid(i), member: i as u64 + 1 };
+            let hard = HardState { term: 1, vote: 0, commit: 1 };
+            let stored = Stored {
+                identity,
+                hard,
+                snapshot: snapshot.clone(),
+                entries: vec![],
+                seq: 0,
+                log_stale: false,
+                log_end: 0,
+            };
+            let mut n = i as u8;
+            let entropy = Box::new(move |out: &mut [u8]| {
+                out.iter_mut().for_each(|b| {
+                    n = n.wrapping_mul(31).wrapping_add(7);
+                    *b = n;
+                });
+            });
+            let boot = i as u64 + 1;
+            Some(
+                Mon::open(Opening {
+                    stored,
+                    name: NAMES[i].into(),
+                    addrs: addr_of(i),
+                    seeds: vec![],
+                    now,
+                    boot,
+                    entropy,
+                })
+                .unwrap(),
+            )
+        };
+        let mut me = Self { mons: (0..3).map(open).collect(), now, sent: Vec::new() };
+        let mut todo = VecDeque::new();
+        for (i, mon) in me.mons.iter_mut().enumerate() {
+            let mut out = Vec::new();
+            mon.as_mut().unwrap().start(now, &mut out);
+            todo.extend(out.into_iter().map(|e| (i, e)));
+        }
+        me.settle(todo);
+        for i in 0..3 {
+            for other in (0..3).filter(|o| *o != i) {
+                let id = NAMES[other].into();
+                let features = spirula_types::features::PACIFIC;
+                let peer = Peer { kind: EntityType::Mon, id, global_id: 0, addrs: addr_of(other), features };
+                me.event(i, MonEvent::SessionOpened { conn: 100 + other as u64, peer });
+            }
+        }
+        me
+    }
+
+    fn event(&mut self, mon: usize, e: MonEvent) {
+        let mut out = Vec::new();
+        if let Some(m) = &mut self.mons[mon] {
+            m.handle(self.now, e, &mut out);
+        }
+        self.settle(out.into_iter().map(|e| (mon, e)).collect());
+    }
+
+    fn settle(&mut self, mut todo: VecDeque<(usize, MonEffect)>) {
+        while let Some((at, e)) = todo.pop_front() {
+            let (to, event) = match e {
+                MonEffect::Persist(p) => (at, MonEvent::Persisted(p.number)),
+                MonEffect::SendPeer(_, addrs, message) => {
+                    let to = (0..3).find(|i| addr_of(*i) == addrs).unwrap();
+                    (to, MonEvent::Message { conn: 100 + at as u64, message })
+                }
+                MonEffect::Send(conn, m) => {
+                    self.sent.push((at, conn, m));
+                    continue;
+                }
+                _ => continue,
+            };
+            let mut out = Vec::new();
+            if let Some(m) = &mut self.mons[to] {
+                m.handle(self.now, event, &mut out);
+            }
+            todo.extend(out.into_iter().map(|e| (to, e)));
+        }
+    }
+
+    /// A tenth of a second passes.
+    fn tick(&mut self) {
+        self.now = UTime::from_nanos(self.now.as_nanos() + 100_000_000);
+        for i in 0..3 {
+            self.event(i, MonEvent::Tick);
+        }
+    }
+
+    fn leader(&self) -> Option<usize> {
+        let by = |m: &Mon| NAMES.iter().position(|n| **n == m.view().quorum.leader);
+        let told: Vec<_> = self.mons.iter().flatten().map(by).collect();
+        told.iter().all(|l| *l == told[0]).then_some(told[0]).flatten()
+    }
+}
+
+#[test]
+fn what_a_monitor_forwards_to_a_new_leader_is_done_when_that_may_lead_and_not_seconds_later() {
+    let mut c = Three::new();
+    while c.leader().is_none() {
+        c.tick();
+    }
+    for _ in 0..30 {
+        c.tick();
+    }
+    let old = c.leader().unwrap();
+    // A client at each of the others asks while nobody leads.
+    c.mons[old] = None;
+    let others: Vec<usize> = (0..3).filter(|i| *i != old).collect();
+    for &i in &others {
+        let global_id = c.mons[i].as_ref().unwrap().new_global_id().unwrap();
+        let features = spirula_types::features::PACIFIC;
+        let peer = Peer { kind: EntityType::Client, id: "admin".into(), global_id, addrs: addr(0), features };
+        c.event(i, MonEvent::SessionOpened { conn: 7, peer });
+        let cmd = vec![format!(r#"{{"prefix": "config-key set", "key": "{i}", "val": "x"}}"#)];
+        let ask = MMonCommand { version: 0, fsid: FSID, cmd, input: bytes::Bytes::new() };
+        c.event(i, MonEvent::Message { conn: 7, message: ask.into_message(1) });
+    }
+    c.sent.clear();
+    let answered = |c: &Three, mon| c.sent.iter().any(|(m, _, s)| *m == mon && s.kind == MMonCommandAck::KIND);
+    let mut led = None;
+    for tick in 0..60 {
+        c.tick();
+        if c.leader().is_some_and(|l| l != old) {
+            led.get_or_insert(tick);
+        }
+        if led.is_some_and(|at| tick > at) {
+            break;
+        }
+    }
+    assert!(led.is_some(), "nobody was elected");
+    for i in others {
+        assert!(answered(&c, i), "mon.{} was not answered when there was a leader", NAMES[i]);
+    }
+}
