@@ -6,8 +6,10 @@ use crate::missing::Missing;
 use crate::ops::Inflight;
 use crate::pg::{Cx, Pg, Role};
 use crate::recovery::Recovery;
+use crate::repeat::{Again, Repeat};
 use spirula_encoding::UTime;
 use spirula_maps::PgState;
+use spirula_messages::cluster::pg::CtlBody;
 use spirula_types::{EVersion, HObject, OsdId, Peer};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -22,6 +24,10 @@ pub(crate) struct PeerState {
     pub last_backfill: HObject,
     /// Objects it holds so far, while it is backfilled.
     pub copied: u64,
+    /// Writes that it has not acknowledged.
+    pub repeat: Repeat,
+    /// Its newest entry when it missed one, and all from there was sent again.
+    pub gap: Option<EVersion>,
 }
 
 /// A primary after peering.
@@ -29,6 +35,15 @@ pub(crate) struct PeerState {
 pub(crate) struct Active {
     /// Members, ourselves included, that have not recorded the activation.
     pub activating: BTreeSet<Peer>,
+    /// Number of the activation.
+    pub run: u64,
+    /// What those members were sent.
+    pub activations: BTreeMap<Peer, CtlBody>,
+    activation_repeat: Repeat,
+    /// Number of what the members were told last ([`CtlBody::History`]), and who has not said that it has it.
+    pub told: u64,
+    pub untold: BTreeSet<Peer>,
+    told_repeat: Repeat,
     /// All have.
     pub activated: bool,
     /// Enough members are acting.
@@ -67,9 +82,15 @@ pub(crate) struct Active {
 }
 
 impl Active {
-    pub fn new(me: Peer, at: EVersion, entered: UTime, wait_until: u64, fresh: bool) -> Self {
+    pub fn new(me: Peer, run: u64, at: EVersion, entered: UTime, wait_until: u64, fresh: bool) -> Self {
         Self {
             activating: [me].into(),
+            run,
+            activations: BTreeMap::new(),
+            activation_repeat: Repeat::default(),
+            told: 0,
+            untold: BTreeSet::new(),
+            told_repeat: Repeat::default(),
             activated: false,
             serving: false,
             fresh,
@@ -105,6 +126,10 @@ impl Active {
 
     pub fn wants_tick(&self) -> bool {
         self.fresh
+            || !self.activated
+            || !self.untold.is_empty()
+            || !self.inflight.is_empty()
+            || !self.gathers.is_empty()
             || self.want.is_some()
             || self.merge_told.is_some()
             || self.wait_until > 0
@@ -140,6 +165,54 @@ impl Pg {
         match &mut self.role {
             Role::Active(a) => Some(a),
             _ => None,
+        }
+    }
+
+    /// Tells members again in which state the PG becomes active, or what all have reached.
+    pub(crate) fn repeat_told(&mut self, again: Again, cx: &mut Cx<'_>) {
+        let Role::Active(a) = &mut self.role else { return };
+        let late = again.whom(&mut a.activation_repeat, a.run, a.activations.keys().copied());
+        let bodies: Vec<(Peer, CtlBody)> =
+            late.into_iter().filter_map(|p| Some((p, a.activations.get(&p)?.clone()))).collect();
+        let untold = again.whom(&mut a.told_repeat, a.told, a.untold.iter().copied());
+        for (to, body) in bodies {
+            self.send(to, body, cx);
+        }
+        if let Some(body) = self.reached(&untold) {
+            untold.into_iter().for_each(|to| self.send(to, body.clone(), cx));
+        }
+    }
+
+    /// What all have reached, to be told to these.
+    fn reached(&self, to: &[Peer]) -> Option<CtlBody> {
+        let (a, info) = (self.active()?, self.info.as_ref()?);
+        let body = || CtlBody::History {
+            seq: a.told,
+            history_les: info.history_les,
+            lec: info.lec,
+            rolled: a.told_rolled,
+            scrub: info.scrub,
+        };
+        (!to.is_empty()).then(body)
+    }
+
+    /// Tells the members what all have reached.
+    pub(crate) fn tell_history(&mut self, cx: &mut Cx<'_>) {
+        let seq = self.seq();
+        let Role::Active(a) = &mut self.role else { return };
+        let all: Vec<Peer> = a.peers.keys().copied().collect();
+        (a.told, a.untold) = (seq, all.iter().copied().collect());
+        if let Some(body) = self.reached(&all) {
+            all.into_iter().for_each(|to| self.send(to, body.clone(), cx));
+        }
+    }
+
+    /// A member has durably what it was told.
+    pub(crate) fn on_history_ack(&mut self, from: Peer, seq: u64) {
+        if let Role::Active(a) = &mut self.role
+            && a.told == seq
+        {
+            a.untold.remove(&from);
         }
     }
 
@@ -208,7 +281,7 @@ impl Pg {
         let Some(view) = self.view.clone() else { return };
         for osd in std::mem::take(&mut self.strays).into_keys() {
             if !view.acting.contains(&osd) && !view.up.contains(&osd) {
-                self.send(osd, spirula_messages::cluster::pg::CtlBody::Delete, cx);
+                self.send(osd, CtlBody::Delete, cx);
             }
         }
     }

@@ -309,7 +309,7 @@ pub enum PgEvent {
     Client(ClientOp),
     /// The client's connection is gone: its queued requests need no answer any more.
     ConnClosed(ConnId),
-    /// A message from another member. Those of one OSD arrive in the order they were sent.
+    /// A message from another member. Those of one OSD arrive in the order they were sent, none twice; some may be lost.
     Peer(Peer, PeerMsg),
     /// What this OSD and we sent each other may be lost, though both live and no map says so: their session was lost, and a new one
     /// is open. Every exchange with it that is still open is asked or sent again; everything is repeatable.
@@ -493,7 +493,7 @@ pub struct PgConfig {
     pub scrub_chunk: usize,
     /// Objects deleted in one transaction.
     pub remove_batch: usize,
-    /// Between repeats of questions to monitor and primary, milliseconds.
+    /// Between repeats of questions to the monitor, and the least between those to other members, milliseconds.
     pub retry_ms: u64,
     /// Bounds on requests.
     pub limits: crate::exec::Limits,
@@ -564,6 +564,10 @@ pub enum Bug {
     StripeNotRead,
     /// Erasure coding: what was read for a request whose client went away serves the next one.
     PiecesKept,
+    /// A replica takes a write that is not the next of its log.
+    GapAccepted,
+    /// What was lost on the way between two OSDs is not sent again.
+    LossUntold,
     /// The shell tells a PG the answer to a wish before it has performed the others.
     AnswersOvertake,
     /// The shell forgets requests that carry a map which is to come.

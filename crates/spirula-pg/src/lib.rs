@@ -18,6 +18,7 @@
 //! | `scrub` | comparing the copies, listing and repairing what differs |
 //! | `repair` | copies that turn out to be bad |
 //! | `member` | answering a primary: infos, logs, replicated writes, activation, deletion |
+//! | `repeat` | **why nothing that is lost between two OSDs is waited for** |
 //! | `lease` | why a replaced primary serves no stale read |
 //! | `log`, `missing`, `merge` | what was done lately; what is lacking; making one history of two |
 //! | [`shard`] | shards of one PG beside each other in a store |
@@ -30,8 +31,9 @@
 //!   effects of the event before it;
 //! * transactions of an OSD become durable in the order they were submitted (at least those
 //!   of one PG and of the PGs split from it);
-//! * messages between two OSDs arrive in order, and never at another incarnation than the one
-//!   the sender's map names; a loss shows as a restart in the map;
+//! * messages between two OSDs arrive in order, none twice, and never at another incarnation than the one
+//!   the sender's map names. Any may be lost; where a session was lost with both ends alive, the PGs at both
+//!   are told ([`PgEvent::Renewed`]), and what is open is repeated (`repeat`);
 //! * every PG is given every map, in order, from the newest one processed before a restart on
 //!   ([`MapView::gap`] where that is impossible), and is told from when on the maps show this
 //!   incarnation up ([`MapView::live`]); every stored PG is split before it sees a map with
@@ -56,6 +58,15 @@ macro_rules! planted {
     };
 }
 
+/// What cannot happen has happened: `invariant!(pg, "what: {}", …)`, then a return that changes nothing more. Tests and
+/// simulators panic. A release says so in its log, not too often, and the PG begins its peering anew when the event is over,
+/// which finds out what everybody has.
+macro_rules! invariant {
+    ($pg:expr, $($what:tt)+) => {
+        $pg.is_broken(format_args!($($what)+))
+    };
+}
+
 mod active;
 mod api;
 pub mod erasure;
@@ -74,6 +85,7 @@ mod pg;
 mod query;
 mod recovery;
 mod repair;
+mod repeat;
 mod scrub;
 pub mod shard;
 mod split;

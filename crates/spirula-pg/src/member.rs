@@ -14,6 +14,7 @@ use spirula_encoding::{DecodeError, from_slice};
 use spirula_messages::cluster::pg::{
     CtlBody, Ends, LogUpdate, MissingItem, PastInterval, PgCtl, PgHead, PgInfo, PgTxn, RepAck, TxnKind,
 };
+use spirula_messages::cluster::scrub::ScrubHistory;
 use spirula_types::transaction::{MetaOp, ObjectOp, ObjectUpdate, Transaction};
 use spirula_types::{EVersion, Epoch, HObject, OsdId, Peer, PgId};
 
@@ -26,53 +27,66 @@ impl Pg {
             // Answers, to us as the primary.
             CtlBody::Info { info, past, lease_left_ms } if leads => self.on_info(from, info, past, lease_left_ms, cx),
             CtlBody::Log { info, entries, missing } if leads => self.on_log(from, info, entries, missing, cx),
-            CtlBody::Activated if leads => self.on_activated(from, cx),
-            CtlBody::Scanned { objects, next, .. } if leads => self.on_scanned(from, objects, next, cx),
+            CtlBody::PullFailed { seq, .. } if leads && self.is_pulled(seq) => {}
             CtlBody::PullFailed { seq, object, has } if leads => self.on_pull_failed(from, seq, &object, has, cx),
             CtlBody::ScanFailed { from: start } if leads => self.on_scan_failed(from, &start, cx),
+            CtlBody::Activated { run } if leads => self.on_activated(from, run, cx),
+            CtlBody::HistoryAck { seq } if leads => self.on_history_ack(from, seq),
+            CtlBody::Gap { have } if leads => self.on_gap(from, have, cx),
+            CtlBody::Scanned { from: start, objects, next } if leads => self.on_scanned(from, &start, objects, next, cx),
             CtlBody::PushAck { seq } if leads => self.on_push_ack(from, seq, cx),
             CtlBody::ProgressAck { last_backfill } if leads => self.on_progress_ack(from, &last_backfill, cx),
             CtlBody::Scrubbed { seq, map } if leads => self.on_scrubbed(from, seq, map, cx),
             CtlBody::Rotten { object, version, offset } if leads => {
                 self.on_rotten(from, object, version, offset, cx);
             }
-            CtlBody::Reserved if leads => self.on_remote_reserved(from, true, cx),
-            CtlBody::TooFull if leads => self.on_remote_reserved(from, false, cx),
+            CtlBody::Reserved { seq } if leads => self.on_remote_reserved(from, seq, true, cx),
+            CtlBody::TooFull { seq } if leads => self.on_remote_reserved(from, seq, false, cx),
+            CtlBody::Released { seq } if leads => self.on_released(from, seq),
             // Orders, of the primary.
             _ if from != primary => {
                 tracing::debug!(pg = %self.id, %from, %primary, "order of an OSD that is not primary ignored");
             }
             CtlBody::Query { holders } => self.on_query(from, &holders, cx),
             CtlBody::GetLog { after } => self.on_get_log(from, after, cx),
-            CtlBody::Activate { info, past, log, fresh } => self.on_activate(from, info, past, log, fresh, cx),
-            CtlBody::History { history_les, lec } => self.on_history(history_les, lec, cx),
+            CtlBody::Activate { run, info, past, log, fresh } => {
+                self.on_activate(from, run, info, past, (log, fresh), cx);
+            }
+            CtlBody::History { seq, history_les, lec, rolled, scrub } => {
+                self.on_history(from, seq, (history_les, lec), rolled, scrub, cx);
+            }
             CtlBody::Scan { from: start, max } => self.on_scan(from, ctl.epoch, start, max, cx),
             CtlBody::Pull { .. } => self.on_pull(from, ctl, cx),
             CtlBody::ReadShard { .. } => self.on_read_shard(from, ctl, cx),
-            CtlBody::RollForward { to } => self.on_roll_forward(to, cx),
-            CtlBody::Progress { last_backfill } => self.on_progress(from, last_backfill, cx),
-            CtlBody::Reserve { backfill } => {
-                let r = Reservation::Remote { primary: from, backfill };
-                if self.reservations.insert(r) {
-                    cx.out.push(PgEffect::Reserve(r));
+            CtlBody::Progress { last_backfill, follows } => {
+                if self.has_come(from, follows, cx) {
+                    self.on_progress(from, last_backfill, cx);
                 }
             }
-            CtlBody::Release => self.release_remote(from, cx),
+            CtlBody::Reserve { seq, backfill } => self.on_reserve(from, seq, backfill, cx),
+            CtlBody::Release { seq } => self.on_release(from, seq, cx),
+            CtlBody::RottenAck { object, version } => {
+                if self.rotten.get(&object).is_some_and(|(told, _)| *told <= version) {
+                    self.rotten.remove(&object);
+                }
+            }
             CtlBody::Rotten { object, version, .. } => self.on_told_rotten(object, version, cx),
             CtlBody::Delete => self.on_delete(from, cx),
-            CtlBody::ScrubHistory(history) => self.on_scrub_history(history, cx),
             CtlBody::ScrubScan { seq, from: first, to, deep } => self.on_scrub_scan(seq, first, to, deep, cx),
             CtlBody::Scrubbed { .. }
             | CtlBody::Info { .. }
             | CtlBody::Log { .. }
-            | CtlBody::Activated
+            | CtlBody::Activated { .. }
+            | CtlBody::HistoryAck { .. }
+            | CtlBody::Gap { .. }
             | CtlBody::Scanned { .. }
             | CtlBody::ScanFailed { .. }
             | CtlBody::PullFailed { .. }
             | CtlBody::PushAck { .. }
             | CtlBody::ProgressAck { .. }
-            | CtlBody::Reserved
-            | CtlBody::TooFull => {}
+            | CtlBody::Reserved { .. }
+            | CtlBody::TooFull { .. }
+            | CtlBody::Released { .. } => {}
         }
     }
 
@@ -98,28 +112,47 @@ impl Pg {
         match t.kind {
             TxnKind::Pulled => self.on_pulled(from, t, cx),
             TxnKind::Shard => self.on_shard(from, t, cx),
-            _ if !matches!(self.role, Role::Replica { primary } if primary == from) => {
+            _ if !matches!(self.role, Role::Replica { primary, .. } if primary == from) => {
                 tracing::debug!(pg = %self.id, %from, kind = ?t.kind, "write without activation ignored");
             }
+            // Of an activation of this interval that is over.
+            TxnKind::Write if !matches!(self.role, Role::Replica { run, .. } if run == t.seq) => {}
             TxnKind::Write => {
                 if let Err(e) = self.apply_write(from, t, cx) {
-                    // Not applied, so not acknowledged: the primary will not answer the client,
-                    // and this copy takes no further part.
+                    // Not applied, so not acknowledged: this copy takes no further part, and the primary
+                    // hears that and peers anew.
                     tracing::error!(pg = %self.id, %from, error = %e, "apply replicated write");
                     self.leave_role(cx);
+                    self.notify(cx);
                 }
             }
+            TxnKind::Push if !self.has_come(from, t.follows, cx) => {}
             TxnKind::Push => match Transaction::join(&t.header, &t.payload) {
+                // Repeated while it is on its way to the disk: it has one answer.
+                Ok(_) if self.pushes.contains(&t.seq) => {}
                 Ok(txn) => {
-                    let ack = self.ctl(from, CtlBody::PushAck { seq: t.seq });
-                    self.apply_piece(txn, t.next.is_none(), After::Send(from, ack), cx);
+                    self.pushes.insert(t.seq);
+                    let after = After::Pushed { since: self.interval.since, to: from, seq: t.seq };
+                    self.apply_piece(txn, t.next.is_none(), after, cx);
                 }
                 Err(e) => tracing::error!(pg = %self.id, %from, error = %e, "read push"),
             },
         }
     }
 
+    /// Says again what is durable here, unless that will be said when it is.
+    pub(crate) fn acknowledge_again(&mut self, from: Peer, version: EVersion, cx: &mut Cx<'_>) {
+        let ack = RepAck { pg: self.id, ends: self.ends(from), epoch: self.interval.since, version };
+        let ack = After::Send(from, PeerMsg::Ack(ack));
+        if !self.will(&ack) {
+            self.when_durable(ack, cx);
+        }
+    }
+
     fn apply_write(&mut self, from: Peer, t: PgTxn, cx: &mut Cx<'_>) -> Result<(), DecodeError> {
+        if !self.is_next(from, &t, cx) {
+            return Ok(());
+        }
         let mut txn = Transaction::join(&t.header, &t.payload)?;
         let mut missing_changed = false;
         let mut head: Option<PgHead> = None;
@@ -135,8 +168,8 @@ impl Pg {
         let (Some(head), Some(entry), Some(info)) = (head, entry, &mut self.info) else {
             return Err(bad("write without log entry"));
         };
-        if entry.version != t.version || head.last_update != t.version || t.version <= info.last_update() {
-            return Err(bad("write out of order"));
+        if entry.version != t.version || head.last_update != t.version {
+            return Err(bad("write with another's log entry"));
         }
         // The second line of defence against a primary that errs about what is missing here; a bug
         // planted there takes both away.
@@ -185,6 +218,7 @@ impl Pg {
         for u in &txn.objects {
             if last {
                 self.missing.remove(&u.object);
+                self.rotten.remove(&u.object);
                 self.own_copy_replaced(&u.object, cx);
             } else if let Some(need) =
                 self.missing.get(&u.object).filter(|i| i.have != EVersion::default()).map(|i| i.need)
@@ -262,6 +296,7 @@ impl Pg {
                     kind: TxnKind::Pulled,
                     seq: *seq,
                     version,
+                    follows: EVersion::default(),
                     next,
                     header: header.into(),
                     payload,
@@ -273,7 +308,7 @@ impl Pg {
                 tracing::error!(pg = %self.id, %object, error = %e, "read object for recovery");
                 self.mark_unreadable(object.clone(), version, cx);
                 let offset = cx.reader.bad_offset(object);
-                self.send(from, CtlBody::Rotten { object: object.clone(), version, offset }, cx);
+                self.tell_rotten(from, object, version, offset, cx);
                 self.send(from, failed(nothing), cx);
             }
         }
@@ -289,20 +324,52 @@ impl Pg {
 
     fn on_progress(&mut self, from: Peer, last_backfill: HObject, cx: &mut Cx<'_>) {
         let Some(info) = &mut self.info else { return };
-        if !matches!(self.role, Role::Replica { .. }) || last_backfill <= info.last_backfill {
+        if !matches!(self.role, Role::Replica { .. }) {
             return;
         }
-        info.last_backfill = last_backfill.clone();
-        let msg = self.ctl(from, CtlBody::ProgressAck { last_backfill });
-        self.save(After::Send(from, msg), cx);
+        let news = last_backfill > info.last_backfill;
+        if news {
+            info.last_backfill = last_backfill.clone();
+        }
+        let ack = After::Send(from, self.ctl(from, CtlBody::ProgressAck { last_backfill }));
+        if news {
+            self.save(ack, cx);
+        } else if !self.will(&ack) {
+            self.when_durable(ack, cx);
+        }
     }
 
-    fn release_remote(&mut self, from: Peer, cx: &mut Cx<'_>) {
-        for backfill in [false, true] {
-            let r = Reservation::Remote { primary: from, backfill };
-            if self.reservations.remove(&r) {
-                cx.out.push(PgEffect::Unreserve(r));
+    /// The primary wants to recover to us. A later question replaces an earlier one, whose release may be lost.
+    fn on_reserve(&mut self, from: Peer, seq: u64, backfill: bool, cx: &mut Cx<'_>) {
+        match self.reserved_for {
+            Some((n, ..)) if n > seq => return,
+            Some((n, _, granted)) if n == seq => {
+                if granted {
+                    self.send(from, CtlBody::Reserved { seq }, cx);
+                }
+                return;
             }
+            _ => {}
+        }
+        self.release_remote(cx);
+        let r = Reservation::Remote { primary: from, backfill };
+        self.reserved_for = Some((seq, r, false));
+        self.reservations.insert(r);
+        cx.out.push(PgEffect::Reserve(r));
+    }
+
+    fn on_release(&mut self, from: Peer, seq: u64, cx: &mut Cx<'_>) {
+        if self.reserved_for.is_some_and(|(n, ..)| n <= seq) {
+            self.release_remote(cx);
+        }
+        self.send(from, CtlBody::Released { seq }, cx);
+    }
+
+    fn release_remote(&mut self, cx: &mut Cx<'_>) {
+        if let Some((_, r, _)) = self.reserved_for.take()
+            && self.reservations.remove(&r)
+        {
+            cx.out.push(PgEffect::Unreserve(r));
         }
     }
 
@@ -311,12 +378,22 @@ impl Pg {
     fn on_activate(
         &mut self,
         from: Peer,
+        run: u64,
         told: PgInfo,
         past: Vec<PastInterval>,
-        log: LogUpdate,
-        fresh: bool,
+        (log, fresh): (LogUpdate, bool),
         cx: &mut Cx<'_>,
     ) {
+        if let Role::Replica { run: last, .. } = self.role
+            && run <= last
+        {
+            // Repeated: it may have taken writes since.
+            let msg = After::Send(from, self.ctl(from, CtlBody::Activated { run }));
+            if run == last && !self.will(&msg) {
+                self.when_durable(msg, cx);
+            }
+            return;
+        }
         let pg_num = self.view.as_ref().and_then(|v| v.pool.as_ref()).map_or(0, |p| p.pg_num);
         if told.pg != self.id || !has_range(self.id, told.pg_num, pg_num) {
             tracing::error!(pg = %self.id, %from, ?told, "activation of another pg");
@@ -328,11 +405,17 @@ impl Pg {
             tracing::warn!(pg = %self.id, %from, "refuse to begin anew");
             return;
         }
+        self.rotten.clear();
         match self.take_update(&told, past, log, fresh, cx) {
             Ok(txn) => {
-                self.role = Role::Replica { primary: from };
-                let msg = self.ctl(from, CtlBody::Activated);
+                self.release_remote(cx);
+                let lacks = self.rotten.clone();
+                self.role = Role::Replica { primary: from, run, gap: None };
+                let msg = self.ctl(from, CtlBody::Activated { run });
                 self.submit(txn, After::Send(from, msg), cx);
+                for (object, (version, offset)) in lacks {
+                    self.tell_rotten(from, &object, version, offset, cx);
+                }
             }
             Err(e) => tracing::error!(pg = %self.id, %from, error = %e, "take over log"),
         }
@@ -356,6 +439,9 @@ impl Pg {
             }
             Ok(all)
         };
+        let parsed = match &log {
+            LogUpdate::Reset { entries, .. } | LogUpdate::After { entries, .. } => parse(entries)?,
+        };
         let mut txn = Transaction::default();
         // A copy of another creation is void.
         let own = self.info.take().filter(|i| i.les > 0 && (i.creation == told.creation || i.confirmed));
@@ -372,7 +458,6 @@ impl Pg {
                     txn.objects.extend(removals(copies));
                 }
                 txn.meta.push(MetaOp::LogRemove { pg: id });
-                let parsed = parse(&entries)?;
                 for (e, entry) in parsed.iter().zip(entries) {
                     txn.meta.push(MetaOp::LogAppend { pg: id, version: e.key(), entry });
                 }
@@ -384,7 +469,6 @@ impl Pg {
                 }
             }
             LogUpdate::After { after, entries } => {
-                let parsed = parse(&entries)?;
                 let base = own.unwrap_or_else(|| {
                     self.log = PgLog::default();
                     self.missing = Missing::default();
@@ -410,7 +494,15 @@ impl Pg {
         Ok(txn)
     }
 
-    fn on_history(&mut self, history_les: Epoch, lec: Epoch, cx: &mut Cx<'_>) {
+    fn on_history(
+        &mut self,
+        from: Peer,
+        seq: u64,
+        (history_les, lec): (Epoch, Epoch),
+        rolled: EVersion,
+        scrub: ScrubHistory,
+        cx: &mut Cx<'_>,
+    ) {
         let Some(info) = &mut self.info else { return };
         if !matches!(self.role, Role::Replica { .. }) {
             return;
@@ -418,9 +510,18 @@ impl Pg {
         info.history_les = info.history_les.max(history_les);
         info.lec = info.lec.max(lec);
         info.confirmed = true;
+        info.scrub = scrub;
         let lec = info.lec;
+        // Rolled forward is what all members have acknowledged.
+        let known = rolled <= info.last_update();
         crate::intervals::forget_before(&mut self.past, lec);
-        self.save(After::Nothing, cx);
+        let mut txn = Transaction::default();
+        if known {
+            self.roll_forward(rolled, &mut txn);
+        }
+        self.record_ops(&mut txn.meta);
+        let ack = self.ctl(from, CtlBody::HistoryAck { seq });
+        self.submit(txn, After::Send(from, ack), cx);
     }
 
     fn on_delete(&mut self, from: Peer, cx: &mut Cx<'_>) {
@@ -495,7 +596,11 @@ impl Pg {
         match step {
             Step::Flushed => self.peering_flushed(cx),
             Step::Pulled(seq) => self.on_pull_durable(seq, cx),
-            Step::Activated => self.on_activated(self.me, cx),
+            Step::Activated => {
+                if let Some(run) = self.active().map(|a| a.run) {
+                    self.on_activated(self.me, run, cx);
+                }
+            }
             Step::Rebuilt(seq) => self.on_push_ack(self.me, seq, cx),
         }
     }

@@ -272,12 +272,23 @@ pub(crate) struct Inflight {
     results: Vec<OpResult>,
     /// The request and its resends.
     ops: Vec<Queued>,
+    /// What each other member was sent.
+    sent: Vec<(Peer, PgTxn)>,
 }
 
 impl Inflight {
     /// A write of our own, which nobody waits for.
     pub fn internal(version: EVersion, object: HObject) -> Self {
-        Self { version, object, result: 0, user_version: 0, results: Vec::new(), ops: Vec::new() }
+        Self { version, object, result: 0, user_version: 0, results: Vec::new(), ops: Vec::new(), sent: Vec::new() }
+    }
+
+    pub fn version(&self) -> EVersion {
+        self.version
+    }
+
+    /// What a member was sent of it.
+    pub fn sent_to(&self, member: Peer) -> Option<&PgTxn> {
+        self.sent.iter().find(|(m, _)| *m == member).map(|(_, t)| t)
     }
 
     pub fn object(&self) -> &HObject {
@@ -700,12 +711,15 @@ impl Pg {
 
     /// Gives a write its place in the log and sends it to every acting member.
     fn write(&mut self, object: &HObject, q: Queued, outcome: Outcome, pieces: &[Piece], cx: &mut Cx<'_>) {
-        let epoch = self.epoch();
         let shape = self.shape();
         let mut shards: Vec<Vec<ObjectOp>> = Vec::new();
         let missing_floor = self.missing_floor();
-        let (Role::Active(active), Some(info)) = (&mut self.role, &mut self.info) else { return };
-        let version = EVersion::new(epoch, info.head.last_update.version + 1);
+        let version = self.next_version();
+        let (Role::Active(active), Some(info)) = (&mut self.role, &mut self.info) else {
+            // Only an active primary executes requests. The client sends this one again in the next interval.
+            return invariant!(self, "a write of {object} without a role that writes");
+        };
+        let follows = info.last_update();
         let mut txn = Transaction::default();
         let mut entry = LogEntry {
             version,
@@ -782,6 +796,7 @@ impl Pg {
             user_version: entry.user_version,
             results: outcome.ops,
             ops: vec![q],
+            sent: Vec::new(),
         });
         let (since, removed) = (self.interval.since, entry.kind == EntryKind::Delete);
         for p in active.peers.values_mut().filter(|p| p.missing.contains(object)) {
@@ -813,8 +828,8 @@ impl Pg {
             self.note_written(object, (!removed).then_some(version));
         }
         match shape {
-            None => self.replicate(&txn, object, version, cx),
-            Some(_) => self.distribute(&txn.meta, object, version, prior, shards, cx),
+            None => self.replicate(&txn, object, (follows, version), cx),
+            Some(_) => self.distribute(&txn.meta, object, (follows, version), prior, shards, cx),
         }
         self.submit(txn, After::Write { since, version }, cx);
         self.ops.evict(self.cfg.contexts);
@@ -835,13 +850,20 @@ impl Pg {
 
     /// Sends a write to the other members. Those that lack the object, or whose backfill has not reached it, get
     /// only the log entry.
-    pub(crate) fn replicate(&self, txn: &Transaction, object: &HObject, version: EVersion, cx: &mut Cx<'_>) {
+    pub(crate) fn replicate(
+        &mut self,
+        txn: &Transaction,
+        object: &HObject,
+        (follows, version): (EVersion, EVersion),
+        cx: &mut Cx<'_>,
+    ) {
         let Role::Active(active) = &self.role else { return };
         if active.replicas.is_empty() {
             return;
         }
         let (header, payload) = txn.split();
         let header = Bytes::from(header);
+        let mut sent = Vec::with_capacity(active.replicas.len());
         for (osd, _) in &active.replicas {
             let lacks = active.peers.get(osd).is_some_and(|p| p.missing.contains(object));
             let (header, payload) = if Self::gets_object(active, *osd, object) && !lacks {
@@ -855,27 +877,40 @@ impl Pg {
                 ends: self.ends(*osd),
                 epoch: self.interval.since,
                 kind: TxnKind::Write,
-                seq: 0,
+                seq: active.run,
                 version,
+                follows,
                 next: None,
                 header,
                 payload,
             };
-            cx.out.push(PgEffect::Send(*osd, PeerMsg::Txn(t)));
+            sent.push((*osd, t));
+        }
+        self.send_write(sent, cx);
+    }
+
+    /// Sends the newest write to the other members, and keeps what they were sent until all have it.
+    fn send_write(&mut self, sent: Vec<(Peer, PgTxn)>, cx: &mut Cx<'_>) {
+        cx.out.extend(sent.iter().map(|(to, t)| PgEffect::Send(*to, PeerMsg::Txn(t.clone()))));
+        if let Role::Active(a) = &mut self.role
+            && let Some(newest) = a.inflight.back_mut()
+        {
+            newest.sent = sent;
         }
     }
 
     /// Sends each other member of an erasure-coded PG its shard of a write.
     fn distribute(
-        &self,
+        &mut self,
         meta: &[MetaOp],
         object: &HObject,
-        version: EVersion,
+        (follows, version): (EVersion, EVersion),
         prior: EVersion,
         shards: Vec<Vec<ObjectOp>>,
         cx: &mut Cx<'_>,
     ) {
         let Role::Active(active) = &self.role else { return };
+        let mut sent = Vec::with_capacity(active.replicas.len());
         for (to, _) in &active.replicas {
             let ops = shards.get(to.shard.max(0) as usize).filter(|_| Self::gets_object(active, *to, object));
             let objects = ops.map_or_else(Vec::new, |ops| shard_updates(object, version, prior, ops.clone()));
@@ -885,14 +920,16 @@ impl Pg {
                 ends: self.ends(*to),
                 epoch: self.interval.since,
                 kind: TxnKind::Write,
-                seq: 0,
+                seq: active.run,
                 version,
+                follows,
                 next: None,
                 header: header.into(),
                 payload,
             };
-            cx.out.push(PgEffect::Send(*to, PeerMsg::Txn(t)));
+            sent.push((*to, t));
         }
+        self.send_write(sent, cx);
     }
 
     /// What the first request of an object needs of it cannot be made: it ends with EIO.

@@ -9,6 +9,7 @@ use crate::log::{LogEntry, PgLog};
 use crate::missing::Missing;
 use crate::ops::Ops;
 use crate::peering::Peering;
+use crate::repeat::Repeat;
 use crate::shard::{ShardReader, localize};
 use bytes::Bytes;
 use spirula_encoding::{Decode, DecodeError, Decoder, Encode, Encoder, UTime, from_slice, to_vec};
@@ -31,6 +32,10 @@ pub(crate) enum Role {
     Replica {
         /// That primary.
         primary: Peer,
+        /// Number of its activation.
+        run: u64,
+        /// The newest entry that was here when the primary was told that a later one came.
+        gap: Option<EVersion>,
     },
     /// Primary, not active yet.
     Peering(Box<Peering>),
@@ -48,6 +53,8 @@ pub(crate) enum After {
     Write { since: Epoch, version: EVersion },
     /// Send this.
     Send(Peer, PeerMsg),
+    /// A piece that the primary pushed is durable here.
+    Pushed { since: Epoch, to: Peer, seq: u64 },
     /// A step of the primary's own is durable here.
     Step { since: Epoch, step: Step },
     /// Nothing more.
@@ -114,6 +121,19 @@ pub struct Pg {
     /// they know of: peering may begin anew in the same interval, and has to hear those then, too.
     pub(crate) strays: BTreeMap<Peer, (PgInfo, Vec<PastInterval>)>,
     next_seq: u64,
+    /// The highest number of an entry that was given out here.
+    pub(crate) issued: u64,
+    /// What other primaries reserved here: the number, what, and whether it was granted.
+    pub(crate) reserved_for: Option<(u64, Reservation, bool)>,
+    /// Pushes that are on their way to the disk.
+    pub(crate) pushes: BTreeSet<u64>,
+    /// Copies found bad that the primary has not noted yet: the version, and the first bad byte if it is known.
+    pub(crate) rotten: BTreeMap<HObject, (EVersion, Option<u64>)>,
+    pub(crate) rotten_repeat: Repeat,
+    /// What cannot happen has happened, see `invariant!`.
+    broken: bool,
+    /// When it was said last, and when it had its consequence.
+    broken_ms: u64,
     /// Peers' questions that wait for something to be read.
     parked: BTreeMap<u64, (Peer, PgCtl)>,
     /// Our own recovery waits for this read.
@@ -245,6 +265,13 @@ impl Pg {
             ops: Ops::default(),
             strays: BTreeMap::new(),
             next_seq: 1,
+            issued: 0,
+            reserved_for: None,
+            pushes: BTreeSet::new(),
+            rotten: BTreeMap::new(),
+            rotten_repeat: Repeat::default(),
+            broken: false,
+            broken_ms: 0,
             parked: BTreeMap::new(),
             pump_read: None,
             notified_ms: 0,
@@ -353,9 +380,11 @@ impl Pg {
     /// Does it matter to the PG that time passes?
     pub fn wants_tick(&self) -> bool {
         match &self.role {
+            _ if self.broken => true,
             Role::Peering(_) | Role::Idle => true,
             Role::Active(a) => self.ops.waits_for_lease() || a.wants_tick() || self.must_roll_forward(),
-            Role::Replica { .. } | Role::Removing => false,
+            Role::Replica { .. } => !self.rotten.is_empty(),
+            Role::Removing => false,
         }
     }
 
@@ -395,6 +424,9 @@ impl Pg {
             PgEvent::Continue => self.go_on(cx),
             PgEvent::Tick => self.on_tick(cx),
         }
+        if self.broken {
+            self.mend(cx);
+        }
         // Questions that the shell may answer on the spot come last, so that the answer's
         // transactions follow those of this event.
         let question = |e: &PgEffect| {
@@ -407,6 +439,34 @@ impl Pg {
         }
         if self.ops.must_continue() || self.pump_later || !self.ripe.is_empty() {
             out.push(PgEffect::Continue);
+        }
+    }
+
+    /// See `invariant!`.
+    pub(crate) fn is_broken(&mut self, what: std::fmt::Arguments<'_>) {
+        if cfg!(any(debug_assertions, feature = "plant-bugs")) {
+            panic!("pg {}: {what}", self.id());
+        }
+        // Said once until it has its consequence, which comes at intervals.
+        if !std::mem::replace(&mut self.broken, true) {
+            tracing::error!(pg = %self.id, osd = %self.me, "cannot happen: {what}");
+        }
+    }
+
+    /// What cannot happen has happened: what is in memory is given up for what peering finds, not too often.
+    fn mend(&mut self, cx: &mut Cx<'_>) {
+        if self.broken_ms > 0 && cx.now.mono_ms < self.broken_ms + self.cfg.retry_ms {
+            return;
+        }
+        (self.broken, self.broken_ms) = (false, cx.now.mono_ms.max(1));
+        match &self.role {
+            Role::Peering(_) | Role::Active(_) => self.restart_peering(cx),
+            // The primary hears that this member has no part any more, and peers anew.
+            Role::Replica { .. } => {
+                self.leave_role(cx);
+                self.notify(cx);
+            }
+            Role::Idle | Role::Removing => {}
         }
     }
 
@@ -454,6 +514,16 @@ impl Pg {
             self.perform_after(after, cx);
         } else {
             self.after.push_back((self.next_token - 1, after));
+        }
+    }
+
+    /// Will this be done when something is durable that is not yet?
+    pub(crate) fn will(&self, what: &After) -> bool {
+        match what {
+            After::Send(to, msg) => {
+                self.after.iter().rev().any(|(_, a)| matches!(a, After::Send(t, m) if t == to && m == msg))
+            }
+            _ => false,
         }
     }
 
@@ -652,6 +722,9 @@ impl Pg {
         }
         self.pump_read = None;
         self.repairs.clear();
+        self.rotten.clear();
+        self.pushes.clear();
+        self.reserved_for = None;
         self.abort_scrub(cx);
         self.scrub.found = None;
         self.forced = [false; 2];
@@ -698,6 +771,9 @@ impl Pg {
 
     /// Keeps a peer's question until something is read.
     pub(crate) fn park(&mut self, from: Peer, ctl: PgCtl, what: Prefetch, cx: &mut Cx<'_>) {
+        if self.parked.values().any(|(f, c)| *f == from && *c == ctl) {
+            return; // Repeated: it has one answer.
+        }
         let n = self.seq();
         self.parked.insert(n, (from, ctl));
         cx.out.push(PgEffect::Prefetch(crate::ReadKey::Recovery(n), what));
@@ -724,7 +800,7 @@ impl Pg {
     }
 
     /// Tells the primary that a copy is here.
-    fn notify(&mut self, cx: &mut Cx<'_>) {
+    pub(crate) fn notify(&mut self, cx: &mut Cx<'_>) {
         let Some(view) = &self.view else { return };
         let primary = view.primary;
         self.notified_ms = cx.now.mono_ms;
@@ -751,6 +827,11 @@ impl Pg {
         match after {
             After::Write { since, version } => self.on_local_commit(since, version),
             After::Send(to, msg) => cx.out.push(PgEffect::Send(to, msg)),
+            After::Pushed { since, to, seq } if since == self.interval.since => {
+                self.pushes.remove(&seq);
+                self.send(to, CtlBody::PushAck { seq }, cx);
+            }
+            After::Pushed { .. } => {}
             After::Step { since, step } if since == self.interval.since => self.on_step(step, cx),
             After::Step { .. } | After::Nothing => {}
             After::Remove => cx.out.push(PgEffect::WantTurn),
@@ -766,12 +847,8 @@ impl Pg {
         self.run_pending(cx);
     }
 
-    /// What `osd` and this one sent each other may be lost. Nothing is asked or sent again yet: an exchange that was open then is
-    /// taken up by its own repetition, or by the next interval.
-    #[allow(clippy::unused_self, reason = "the exchanges are the PG's")]
-    fn on_renewed(&mut self, _osd: OsdId, _cx: &mut Cx<'_>) {}
-
     fn on_tick(&mut self, cx: &mut Cx<'_>) {
+        self.repeat_open(None, cx);
         match &self.role {
             Role::Peering(_) => self.peering_tick(cx),
             Role::Active(_) => {

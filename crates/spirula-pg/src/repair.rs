@@ -13,10 +13,10 @@
 use crate::api::{PgEffect, Token};
 use crate::log::LogEntry;
 use crate::pg::{After, Cx, Pg, Role};
+use crate::repeat::Again;
 use crate::shard::{object_of_store, store_object, undo_object};
 use spirula_encoding::from_slice;
-use spirula_messages::cluster::pg::{CtlBody, PgInfo};
-use spirula_messages::cluster::scrub::ScrubHistory;
+use spirula_messages::cluster::pg::CtlBody;
 use spirula_types::transaction::{MetaOp, Transaction};
 use spirula_types::{EVersion, HObject, Peer};
 use std::collections::BTreeMap;
@@ -84,9 +84,10 @@ impl Pg {
         });
         let version = logged?.version;
         match &mut self.role {
-            Role::Replica { primary } => {
+            Role::Replica { primary, .. } => {
                 let body = CtlBody::Rotten { object: object.clone(), version, offset };
                 let to = *primary;
+                self.rotten.insert(object.clone(), (version, offset));
                 let tell = After::Send(to, self.ctl(to, body));
                 self.before(token, tell);
             }
@@ -122,10 +123,42 @@ impl Pg {
         offset: Option<u64>,
         cx: &mut Cx<'_>,
     ) {
+        if self.active().is_some_and(|a| a.peers.contains_key(&from)) {
+            self.send(from, CtlBody::RottenAck { object: object.clone(), version }, cx);
+        }
         if self.peer_is_rotten(from, object, version, offset) {
             self.reopen(cx);
             self.begin_recovery(cx);
         }
+    }
+
+    /// Tells the primary that the copy here is bad. A member says it until it was heard.
+    pub(crate) fn tell_rotten(
+        &mut self,
+        to: Peer,
+        object: &HObject,
+        version: EVersion,
+        offset: Option<u64>,
+        cx: &mut Cx<'_>,
+    ) {
+        if matches!(self.role, Role::Replica { .. }) {
+            self.rotten.insert(object.clone(), (version, offset));
+        }
+        self.send(to, CtlBody::Rotten { object: object.clone(), version, offset }, cx);
+    }
+
+    /// Tells again what was not heard.
+    pub(crate) fn repeat_rotten(&mut self, again: Again, cx: &mut Cx<'_>) {
+        let Role::Replica { primary, .. } = self.role else { return };
+        let open = (!self.rotten.is_empty()).then_some(primary);
+        let to = again.whom(&mut self.rotten_repeat, 0, open);
+        let told = |(object, (version, offset)): (&HObject, &(EVersion, Option<u64>))| CtlBody::Rotten {
+            object: object.clone(),
+            version: *version,
+            offset: *offset,
+        };
+        let all: Vec<CtlBody> = if to.is_empty() { Vec::new() } else { self.rotten.iter().map(told).collect() };
+        all.into_iter().for_each(|body| self.send(primary, body, cx));
     }
 
     /// Notes that a member's copy is bad; false if it is no member.
@@ -139,7 +172,10 @@ impl Pg {
         let Role::Active(a) = &mut self.role else { return false };
         let Some(p) = a.peers.get_mut(&osd) else { return false };
         self.repairs.note(&object, osd, offset);
-        p.missing.set(object, version, EVersion::default());
+        // Later writes may have been sent before this came; the member did not take their changes, either.
+        let newest = self.log.iter().rev().find(|e| e.object == object).map(|e| e.version);
+        let need = newest.map_or(version, |n| n.max(version));
+        p.missing.set(object, need, EVersion::default());
         true
     }
 
@@ -181,22 +217,10 @@ impl Pg {
         self.repairs.note(object, self.me, offset);
     }
 
-    /// Member: the primary has scrubbed the PG, or repaired objects of it.
-    pub(crate) fn on_scrub_history(&mut self, history: ScrubHistory, cx: &mut Cx<'_>) {
-        if let (Role::Replica { .. }, Some(info)) = (&self.role, &mut self.info) {
-            info.scrub = history;
-            self.save(After::Nothing, cx);
-        }
-    }
-
     /// Stores the scrub history, here and at the members.
     pub(crate) fn save_scrub(&mut self, cx: &mut Cx<'_>) {
-        let Some(history) = self.info.as_ref().map(|i: &PgInfo| i.scrub) else { return };
         self.save(After::Nothing, cx);
-        let members: Vec<Peer> = self.active().map_or_else(Vec::new, |a| a.peers.keys().copied().collect());
-        for m in members {
-            self.send(m, CtlBody::ScrubHistory(history), cx);
-        }
+        self.tell_history(cx);
         cx.out.push(PgEffect::StateChanged);
     }
 }

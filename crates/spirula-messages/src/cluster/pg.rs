@@ -413,10 +413,13 @@ pub struct PgTxn {
     pub epoch: Epoch,
     /// Purpose.
     pub kind: TxnKind,
-    /// Numbers pushes and pulls.
+    /// Numbers pushes and pulls; of a write: for which activation it is ([`CtlBody::Activate`]).
     pub seq: u64,
     /// Version of a write's log entry.
     pub version: EVersion,
+    /// Of a write: the newest entry before its own. Of a push: the newest entry whose change it may contain. A member takes it
+    /// only at that point of its log (a push also later).
+    pub follows: EVersion,
     /// Of a pulled object: where to go on; `None` at its end.
     pub next: Option<CopyCursor>,
     /// First part of `Transaction::split`.
@@ -427,12 +430,12 @@ pub struct PgTxn {
 
 impl Body for PgTxn {
     const KIND: u16 = 0x5340;
-    const VERSION: u16 = 2;
-    const COMPAT: u16 = 2;
+    const VERSION: u16 = 3;
+    const COMPAT: u16 = 3;
 
     fn segments(&self) -> (Vec<u8>, Bytes) {
-        let mut o = Encoder::with_capacity(96 + self.header.len());
-        o.versioned(2, 2, |o| {
+        let mut o = Encoder::with_capacity(112 + self.header.len());
+        o.versioned(3, 3, |o| {
             o.put(&self.pg);
             o.put(&self.ends);
             o.u32(self.epoch);
@@ -444,6 +447,7 @@ impl Body for PgTxn {
             });
             o.u64(self.seq);
             o.put(&self.version);
+            o.put(&self.follows);
             put_opt(o, self.next.as_ref());
             o.put(&self.header);
         });
@@ -451,8 +455,8 @@ impl Body for PgTxn {
     }
 
     fn read(_version: u16, front: &Bytes, data: &Bytes) -> Result<Self, DecodeError> {
-        Decoder::new(front).versioned("PgTxn", 2, |d, v| {
-            if v < 2 {
+        Decoder::new(front).versioned("PgTxn", 3, |d, v| {
+            if v < 3 {
                 return Err(DecodeError::Value { what: "PgTxn version", value: i64::from(v) });
             }
             Ok(Self {
@@ -468,6 +472,7 @@ impl Body for PgTxn {
                 },
                 seq: d.get()?,
                 version: d.get()?,
+                follows: d.get()?,
                 next: get_opt(d)?,
                 header: {
                     // Shares the segment's memory.
@@ -603,6 +608,8 @@ pub enum CtlBody {
     },
     /// Primary → member: this is the state in which the PG becomes active.
     Activate {
+        /// Numbers the activations of an interval, of which there may be several; rising.
+        run: u64,
         /// The primary's info.
         info: PgInfo,
         /// The older intervals.
@@ -613,13 +620,32 @@ pub enum CtlBody {
         fresh: bool,
     },
     /// That is durable.
-    Activated,
+    Activated {
+        /// The activation's number.
+        run: u64,
+    },
     /// Primary → member: what all have reached.
     History {
+        /// Comes back in the answer; rising.
+        seq: u64,
         /// See [`PgInfo::history_les`].
         history_les: Epoch,
         /// See [`PgInfo::lec`].
         lec: Epoch,
+        /// In an erasure-coded pool: all up to here is on every member and will not be taken back.
+        rolled: EVersion,
+        /// The PG's scrubs.
+        scrub: ScrubHistory,
+    },
+    /// That is durable.
+    HistoryAck {
+        /// As told.
+        seq: u64,
+    },
+    /// Member → primary: a write, or what depends on one, came that follows an entry which has not come.
+    Gap {
+        /// The newest entry that came.
+        have: EVersion,
     },
     /// Primary → holder: list objects from `from` on.
     Scan {
@@ -675,6 +701,8 @@ pub enum CtlBody {
     Progress {
         /// See [`PgInfo::last_backfill`].
         last_backfill: HObject,
+        /// Only for a member that has this entry: those before it were sent with the older bound in mind.
+        follows: EVersion,
     },
     /// That is durable.
     ProgressAck {
@@ -683,15 +711,31 @@ pub enum CtlBody {
     },
     /// Primary → member: may I recover to you?
     Reserve {
+        /// The question's number, which names the reservation; rising. It replaces those before it.
+        seq: u64,
         /// It is a backfill.
         backfill: bool,
     },
     /// You may.
-    Reserved,
-    /// The backfill cannot be taken: too little space.
-    TooFull,
+    Reserved {
+        /// The reservation.
+        seq: u64,
+    },
+    /// The backfill cannot be taken (any more): too little space.
+    TooFull {
+        /// The reservation.
+        seq: u64,
+    },
     /// No need any more.
-    Release,
+    Release {
+        /// The reservation.
+        seq: u64,
+    },
+    /// It is released.
+    Released {
+        /// The reservation.
+        seq: u64,
+    },
     /// Primary of a clean PG → stray: the PG is safe without you, delete it.
     Delete,
     /// Member → primary: my copy of this object is bad, I count it as missing. Primary → member:
@@ -703,6 +747,13 @@ pub enum CtlBody {
         version: EVersion,
         /// First bad byte, if that is known.
         offset: Option<u64>,
+    },
+    /// Primary → member: I have noted that your copy is bad.
+    RottenAck {
+        /// The object.
+        object: HObject,
+        /// As told.
+        version: EVersion,
     },
     /// Primary → member: what do you hold from `from` up to before `to`?
     ScrubScan {
@@ -722,8 +773,6 @@ pub enum CtlBody {
         /// What is there; `None` when it could not be listed.
         map: Option<ScrubMap>,
     },
-    /// Primary → member: the PG was scrubbed, or objects of it repaired.
-    ScrubHistory(ScrubHistory),
     /// Primary → holder of a shard: send a part of it. Answered by [`TxnKind::Shard`] or
     /// [`CtlBody::PullFailed`].
     ReadShard {
@@ -740,12 +789,6 @@ pub enum CtlBody {
         /// Send the attributes, too.
         attrs: bool,
     },
-    /// Primary → member of an erasure-coded PG: all up to here is on every member and will not
-    /// be taken back.
-    RollForward {
-        /// Newest such entry.
-        to: EVersion,
-    },
 }
 
 impl CtlBody {
@@ -757,7 +800,7 @@ impl CtlBody {
             Self::GetLog { .. } => 4,
             Self::Log { .. } => 5,
             Self::Activate { .. } => 6,
-            Self::Activated => 7,
+            Self::Activated { .. } => 7,
             Self::History { .. } => 8,
             Self::Scan { .. } => 9,
             Self::Scanned { .. } => 10,
@@ -767,24 +810,26 @@ impl CtlBody {
             Self::Progress { .. } => 14,
             Self::ProgressAck { .. } => 15,
             Self::Reserve { .. } => 16,
-            Self::Reserved => 17,
-            Self::TooFull => 18,
-            Self::Release => 19,
+            Self::Reserved { .. } => 17,
+            Self::TooFull { .. } => 18,
+            Self::Release { .. } => 19,
             Self::Delete => 20,
             Self::Rotten { .. } => 21,
             Self::ScrubScan { .. } => 22,
             Self::Scrubbed { .. } => 23,
-            Self::ScrubHistory(_) => 24,
+            Self::HistoryAck { .. } => 24,
             Self::ReadShard { .. } => 25,
-            Self::RollForward { .. } => 26,
             Self::ScanFailed { .. } => 33,
+            Self::Gap { .. } => 26,
+            Self::Released { .. } => 27,
+            Self::RottenAck { .. } => 28,
         }
     }
 }
 
 impl Encode for PgCtl {
     fn encode(&self, out: &mut Encoder) {
-        out.versioned(3, 3, |o| {
+        out.versioned(4, 4, |o| {
             o.i64(self.pg.pool);
             o.u32(self.pg.seed);
             o.put(&self.ends);
@@ -807,16 +852,21 @@ impl Encode for PgCtl {
                     o.put(entries);
                     o.put(missing);
                 }
-                CtlBody::Activate { info, past, log, fresh } => {
+                CtlBody::Activate { run, info, past, log, fresh } => {
+                    o.u64(*run);
                     o.put(info);
                     o.put(past);
                     o.put(log);
                     o.bool(*fresh);
                 }
-                CtlBody::History { history_les, lec } => {
+                CtlBody::History { seq, history_les, lec, rolled, scrub } => {
+                    o.u64(*seq);
                     o.u32(*history_les);
                     o.u32(*lec);
+                    o.put(rolled);
+                    o.put(scrub);
                 }
+                CtlBody::Gap { have } => o.put(have),
                 CtlBody::Scan { from, max } => {
                     o.put(from);
                     o.u32(*max);
@@ -839,9 +889,26 @@ impl Encode for PgCtl {
                     o.put(object);
                     o.put(has);
                 }
-                CtlBody::PushAck { seq } => o.u64(*seq),
-                CtlBody::Progress { last_backfill } | CtlBody::ProgressAck { last_backfill } => o.put(last_backfill),
-                CtlBody::Reserve { backfill } => o.bool(*backfill),
+                CtlBody::Activated { run: seq }
+                | CtlBody::HistoryAck { seq }
+                | CtlBody::PushAck { seq }
+                | CtlBody::Reserved { seq }
+                | CtlBody::TooFull { seq }
+                | CtlBody::Release { seq }
+                | CtlBody::Released { seq } => o.u64(*seq),
+                CtlBody::Progress { last_backfill, follows } => {
+                    o.put(last_backfill);
+                    o.put(follows);
+                }
+                CtlBody::ProgressAck { last_backfill } => o.put(last_backfill),
+                CtlBody::Reserve { seq, backfill } => {
+                    o.u64(*seq);
+                    o.bool(*backfill);
+                }
+                CtlBody::RottenAck { object, version } => {
+                    o.put(object);
+                    o.put(version);
+                }
                 CtlBody::Rotten { object, version, offset } => {
                     o.put(object);
                     o.put(version);
@@ -857,7 +924,6 @@ impl Encode for PgCtl {
                     o.u64(*seq);
                     put_opt(o, map.as_ref());
                 }
-                CtlBody::ScrubHistory(h) => o.put(h),
                 CtlBody::ReadShard { seq, object, version, offset, length, attrs } => {
                     o.u64(*seq);
                     o.put(object);
@@ -866,9 +932,8 @@ impl Encode for PgCtl {
                     o.u64(*length);
                     o.bool(*attrs);
                 }
-                CtlBody::RollForward { to } => o.put(to),
                 CtlBody::ScanFailed { from } => o.put(from),
-                CtlBody::Activated | CtlBody::Reserved | CtlBody::TooFull | CtlBody::Release | CtlBody::Delete => {}
+                CtlBody::Delete => {}
             }
         });
     }
@@ -876,8 +941,8 @@ impl Encode for PgCtl {
 
 impl Decode for PgCtl {
     fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
-        d.versioned("PgCtl", 3, |d, v| {
-            if v < 3 {
+        d.versioned("PgCtl", 4, |d, v| {
+            if v < 4 {
                 return Err(DecodeError::Value { what: "PgCtl version", value: i64::from(v) });
             }
             let pg = PgId::new(d.get()?, d.get()?);
@@ -889,9 +954,15 @@ impl Decode for PgCtl {
                 3 => CtlBody::Notify { info: d.get()?, past: d.get()? },
                 4 => CtlBody::GetLog { after: d.get()? },
                 5 => CtlBody::Log { info: d.get()?, entries: d.get()?, missing: d.get()? },
-                6 => CtlBody::Activate { info: d.get()?, past: d.get()?, log: d.get()?, fresh: d.get()? },
-                7 => CtlBody::Activated,
-                8 => CtlBody::History { history_les: d.get()?, lec: d.get()? },
+                6 => CtlBody::Activate { run: d.get()?, info: d.get()?, past: d.get()?, log: d.get()?, fresh: d.get()? },
+                7 => CtlBody::Activated { run: d.get()? },
+                8 => CtlBody::History {
+                    seq: d.get()?,
+                    history_les: d.get()?,
+                    lec: d.get()?,
+                    rolled: d.get()?,
+                    scrub: d.get()?,
+                },
                 9 => CtlBody::Scan { from: d.get()?, max: d.get()? },
                 10 => CtlBody::Scanned { from: d.get()?, objects: d.get()?, next: d.get()? },
                 11 => CtlBody::Pull {
@@ -904,17 +975,17 @@ impl Decode for PgCtl {
                 },
                 12 => CtlBody::PullFailed { seq: d.get()?, object: d.get()?, has: d.get()? },
                 13 => CtlBody::PushAck { seq: d.get()? },
-                14 => CtlBody::Progress { last_backfill: d.get()? },
+                14 => CtlBody::Progress { last_backfill: d.get()?, follows: d.get()? },
                 15 => CtlBody::ProgressAck { last_backfill: d.get()? },
-                16 => CtlBody::Reserve { backfill: d.get()? },
-                17 => CtlBody::Reserved,
-                18 => CtlBody::TooFull,
-                19 => CtlBody::Release,
+                16 => CtlBody::Reserve { seq: d.get()?, backfill: d.get()? },
+                17 => CtlBody::Reserved { seq: d.get()? },
+                18 => CtlBody::TooFull { seq: d.get()? },
+                19 => CtlBody::Release { seq: d.get()? },
                 20 => CtlBody::Delete,
                 21 => CtlBody::Rotten { object: d.get()?, version: d.get()?, offset: get_opt(d)? },
                 22 => CtlBody::ScrubScan { seq: d.get()?, from: d.get()?, to: d.get()?, deep: d.get()? },
                 23 => CtlBody::Scrubbed { seq: d.get()?, map: get_opt(d)? },
-                24 => CtlBody::ScrubHistory(d.get()?),
+                24 => CtlBody::HistoryAck { seq: d.get()? },
                 25 => CtlBody::ReadShard {
                     seq: d.get()?,
                     object: d.get()?,
@@ -923,8 +994,10 @@ impl Decode for PgCtl {
                     length: d.get()?,
                     attrs: d.get()?,
                 },
-                26 => CtlBody::RollForward { to: d.get()? },
                 33 => CtlBody::ScanFailed { from: d.get()? },
+                26 => CtlBody::Gap { have: d.get()? },
+                27 => CtlBody::Released { seq: d.get()? },
+                28 => CtlBody::RottenAck { object: d.get()?, version: d.get()? },
                 v => return Err(DecodeError::Value { what: "PG control", value: i64::from(v) }),
             };
             Ok(Self { pg, ends, epoch, body })
@@ -1049,19 +1122,23 @@ mod tests {
             CtlBody::GetLog { after: EVersion::new(1, 2) },
             CtlBody::Log { info: info(), entries: vec!["a".into(), "b".into()], missing: vec![(o.clone(), item)] },
             CtlBody::Activate {
+                run: 3,
                 info: info(),
                 past: past(),
                 log: LogUpdate::Reset { tail: EVersion::new(1, 1), entries: vec!["e".into()] },
                 fresh: true,
             },
             CtlBody::Activate {
+                run: 3,
                 info: info(),
                 past: Vec::new(),
                 log: LogUpdate::After { after: EVersion::new(1, 1), entries: Vec::new() },
                 fresh: false,
             },
-            CtlBody::Activated,
-            CtlBody::History { history_les: 4, lec: 3 },
+            CtlBody::Activated { run: 3 },
+            CtlBody::History { seq: 7, history_les: 4, lec: 3, rolled: EVersion::new(4, 5), scrub: info().scrub },
+            CtlBody::HistoryAck { seq: 7 },
+            CtlBody::Gap { have: EVersion::new(4, 4) },
             CtlBody::Scan { from: HObject::min(), max: 100 },
             CtlBody::Scanned {
                 from: HObject::min(),
@@ -1078,18 +1155,19 @@ mod tests {
             },
             CtlBody::PullFailed { seq: 4, object: o.clone(), has: EVersion::new(3, 4) },
             CtlBody::PushAck { seq: 9 },
-            CtlBody::Progress { last_backfill: o.clone() },
+            CtlBody::Progress { last_backfill: o.clone(), follows: EVersion::new(1, 1) },
             CtlBody::ProgressAck { last_backfill: o.clone() },
-            CtlBody::Reserve { backfill: true },
-            CtlBody::Reserved,
-            CtlBody::TooFull,
-            CtlBody::Release,
+            CtlBody::Reserve { seq: 5, backfill: true },
+            CtlBody::Reserved { seq: 5 },
+            CtlBody::TooFull { seq: 5 },
+            CtlBody::Release { seq: 5 },
+            CtlBody::Released { seq: 5 },
+            CtlBody::RottenAck { object: o.clone(), version: EVersion::new(1, 2) },
             CtlBody::Delete,
             CtlBody::Rotten { object: o.clone(), version: EVersion::new(1, 2), offset: Some(4096) },
             CtlBody::ScrubScan { seq: 1, from: HObject::min(), to: o.clone(), deep: true },
             CtlBody::Scrubbed { seq: 1, map: None },
             CtlBody::Scrubbed { seq: 1, map: Some(ScrubMap(vec![(o, scrubbed)])) },
-            CtlBody::ScrubHistory(info().scrub),
             CtlBody::ReadShard {
                 seq: 1,
                 object: HObject::head(2, Bytes::new(), Bytes::new(), "s".into()),
@@ -1098,7 +1176,6 @@ mod tests {
                 length: 8192,
                 attrs: true,
             },
-            CtlBody::RollForward { to: EVersion::new(4, 5) },
             CtlBody::ScanFailed { from: HObject::min() },
         ];
         let all = PgCtls(
@@ -1119,6 +1196,7 @@ mod tests {
             kind: TxnKind::Pulled,
             seq: 8,
             version: EVersion::new(5, 6),
+            follows: EVersion::new(5, 5),
             next: Some(CopyCursor::default()),
             header: "header".into(),
             payload: "payload".into(),
@@ -1139,7 +1217,7 @@ mod tests {
         #[test]
         fn prop_garbage_is_refused_without_panic(bytes: Vec<u8>) {
             let b = Bytes::from(bytes);
-            let _ = PgTxn::read(2, &b, &b);
+            let _ = PgTxn::read(3, &b, &b);
             let _ = PgAcks::read(2, &b, &b);
             let _ = PgCtls::read(2, &b, &b);
             let _ = OsdPing::read(1, &b, &b);

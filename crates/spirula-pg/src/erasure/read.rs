@@ -19,6 +19,7 @@ use super::stripe::{Piece, Stripes, from_pieces, join};
 use crate::api::{OpId, PeerMsg, PgEffect};
 use crate::exec::{INFO_ATTR, ObjectInfo, ObjectReader, OmapPage, OmapRange, Prefetch, ReadError, Want};
 use crate::pg::{Cx, Pg, Role};
+use crate::repeat::{Again, Repeat};
 use crate::shard::undo_object;
 use bytes::Bytes;
 use spirula_encoding::{Encoder, from_slice};
@@ -46,6 +47,21 @@ pub(crate) struct Gather {
     attrs: Option<Vec<(Bytes, Bytes)>>,
     waiting: BTreeSet<Peer>,
     failed: BTreeSet<Peer>,
+    repeat: Repeat,
+}
+
+impl Gather {
+    /// What a holder is asked.
+    fn question(&self, seq: u64, shape: &Shape) -> CtlBody {
+        CtlBody::ReadShard {
+            seq,
+            object: self.object.clone(),
+            version: self.version,
+            offset: self.stripes.0 * shape.unit,
+            length: (self.stripes.1 - self.stripes.0) * shape.unit,
+            attrs: self.purpose == For::Rebuild,
+        }
+    }
 }
 
 /// Stripes of an object that were read for a request, and of which version of it they are.
@@ -170,6 +186,7 @@ impl Pg {
             attrs: None,
             waiting: BTreeSet::new(),
             failed: BTreeSet::new(),
+            repeat: Repeat::default(),
         };
         a.gathers.insert(seq, g);
         self.ask_shards(seq, cx)
@@ -180,7 +197,7 @@ impl Pg {
         let (Some(shape), Some(a)) = (self.shape(), self.active()) else { return false };
         let Some(g) = a.gathers.get(&seq) else { return false };
         let have: BTreeSet<i8> = g.got.keys().copied().chain(g.waiting.iter().map(|p| p.shard)).collect();
-        let (object, version, stripes, purpose) = (g.object.clone(), g.version, g.stripes, g.purpose);
+        let (object, version) = (g.object.clone(), g.version);
         let lacking = shape.k.saturating_sub(have.len());
         let next = self.holders(&object, version, &g.failed).into_iter().filter(|p| !have.contains(&p.shard));
         let next: Vec<Peer> = next.take(lacking).collect();
@@ -192,10 +209,9 @@ impl Pg {
         }
         let Some(g) = a.gathers.get_mut(&seq) else { return false };
         g.waiting.extend(&next);
-        let (offset, length) = (stripes.0 * shape.unit, (stripes.1 - stripes.0) * shape.unit);
-        let attrs = purpose == For::Rebuild;
+        let body = g.question(seq, &shape);
         for to in next {
-            let body = CtlBody::ReadShard { seq, object: object.clone(), version, offset, length, attrs };
+            let body = body.clone();
             if to == self.me {
                 let ctl = PgCtl { pg: self.id, ends: self.ends(to), epoch: self.interval.since, body };
                 self.on_read_shard(to, ctl, cx);
@@ -204,6 +220,23 @@ impl Pg {
             }
         }
         true
+    }
+
+    /// Asks again who has not answered.
+    pub(crate) fn repeat_gathers(&mut self, again: Again, cx: &mut Cx<'_>) {
+        let (Some(shape), me) = (self.shape(), self.me) else { return };
+        let Role::Active(a) = &mut self.role else { return };
+        let mut late = Vec::new();
+        for (seq, g) in &mut a.gathers {
+            let open = g.waiting.iter().copied().filter(|p| *p != me);
+            let to = again.whom(&mut g.repeat, *seq, open);
+            if !to.is_empty() {
+                late.push((to, g.question(*seq, &shape)));
+            }
+        }
+        for (to, body) in late {
+            to.into_iter().for_each(|p| self.send(p, body.clone(), cx));
+        }
     }
 
     /// A holder of a shard is asked for a part of it.
@@ -244,6 +277,7 @@ impl Pg {
                     kind: TxnKind::Shard,
                     seq,
                     version,
+                    follows: EVersion::default(),
                     next: None,
                     header,
                     payload,
@@ -270,7 +304,7 @@ impl Pg {
                         self.reopen(cx);
                         self.begin_recovery(cx);
                     } else {
-                        self.send(from, CtlBody::Rotten { object: object.clone(), version, offset }, cx);
+                        self.tell_rotten(from, &object, version, offset, cx);
                     }
                 } else {
                     tracing::warn!(pg = %self.id, %object, %version, %has, "asked for a shard that is not here");

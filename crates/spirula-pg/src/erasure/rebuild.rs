@@ -22,13 +22,15 @@ pub(crate) struct Rebuild {
     more: bool,
     pub seq: u64,
     pub waiting: BTreeSet<Peer>,
+    /// What those were sent.
+    pub sent: Vec<(Peer, PgTxn)>,
 }
 
 impl Pg {
     /// Begins to make the shards of `targets`.
     pub(crate) fn rebuild_object(&mut self, object: &HObject, targets: Vec<Peer>, need: EVersion) {
         let Role::Active(a) = &mut self.role else { return };
-        let r = Rebuild { targets, need, stripes: (0, 0), more: true, seq: 0, waiting: BTreeSet::new() };
+        let r = Rebuild { targets, need, stripes: (0, 0), more: true, seq: 0, waiting: BTreeSet::new(), sent: Vec::new() };
         a.recovery.begin_rebuild(object, r);
     }
 
@@ -63,6 +65,7 @@ impl Pg {
         let info = attrs.iter().find(|(k, _)| k == INFO_ATTR).and_then(|(_, v)| from_slice::<ObjectInfo>(v).ok());
         let seq = self.seq();
         let (id, me, since) = (self.id, self.me, self.interval.since);
+        let follows = self.info.as_ref().map(|i| i.last_update()).unwrap_or_default();
         let Role::Active(a) = &mut self.role else { return };
         let Some(r) = a.recovery.rebuild(object) else { return };
         let Some(info) = info.filter(|i| i.version == r.need) else {
@@ -85,6 +88,7 @@ impl Pg {
         a.recovery.fly(seq, object);
         let mut bytes = 0;
         let mut own = None;
+        let mut sent = Vec::new();
         for (to, data) in targets.into_iter().zip(made) {
             let mut ops = Vec::new();
             if first {
@@ -112,11 +116,18 @@ impl Pg {
                 kind: TxnKind::Push,
                 seq,
                 version: EVersion::default(),
+                follows,
                 next: more.then(CopyCursor::default),
                 header: header.into(),
                 payload,
             };
+            sent.push((to, t.clone()));
             cx.out.push(PgEffect::Send(to, PeerMsg::Txn(t)));
+        }
+        if let Role::Active(a) = &mut self.role
+            && let Some(r) = a.recovery.rebuild(object)
+        {
+            r.sent = sent;
         }
         self.stat.recovered_bytes += bytes as i64;
         cx.out.push(PgEffect::Recovered { objects: 0, bytes });

@@ -2,9 +2,9 @@
 
 use crate::exec::{INFO_ATTR, ObjectReader, ReadError, pg_end, pg_start};
 use crate::log::{EntryKind, LogEntry};
+use crate::peering::removals;
 use crate::pg::{After, Cx, Pg, Role};
 use crate::shard::undo_object;
-use spirula_messages::cluster::pg::CtlBody;
 use spirula_types::transaction::{ObjectOp, ObjectUpdate, Transaction};
 use spirula_types::{EVersion, HObject, PgId};
 
@@ -63,6 +63,16 @@ impl Pg {
         }
     }
 
+    /// Entries after `common` of objects that a backfill has not reached as far as is recorded here are not taken back, since
+    /// the backfill will compare them; but it may have reached them, and what they were before goes.
+    pub(crate) fn forget_undo_copies(&self, common: EVersion, last_backfill: &HObject, txn: &mut Transaction) {
+        if !self.is_erasure() {
+            return;
+        }
+        let beyond = self.log.after(common).filter(|e| e.object > *last_backfill && keeps_copy(e));
+        txn.objects.extend(removals(beyond.map(|e| undo_object(&e.object, e.version))));
+    }
+
     /// Takes entries back, the newest first; objects that have no undo copy here count as
     /// missing.
     pub(crate) fn undo(&mut self, entries: Vec<LogEntry>, reader: &dyn ObjectReader, txn: &mut Transaction) {
@@ -76,7 +86,9 @@ impl Pg {
             }
             let copy = undo_object(&e.object, e.version);
             if matches!(reader.attr(&copy, INFO_ATTR), Ok(None)) {
-                tracing::error!(pg = %self.id, object = %e.object, version = %e.version, "no undo copy");
+                tracing::warn!(pg = %self.id, object = %e.object, version = %e.version, "no undo copy");
+                // It was filled while too few members were up to serve. The primary does not know that.
+                self.rotten.insert(e.object.clone(), (e.prior, None));
                 self.missing.set(e.object, e.prior, EVersion::default());
                 continue;
             }
@@ -100,22 +112,8 @@ impl Pg {
         }
         let Role::Active(a) = &mut self.role else { return };
         a.told_rolled = a.committed;
-        let (to, members) = (a.committed, a.peers.keys().copied().collect::<Vec<_>>());
-        for m in members {
-            self.send(m, CtlBody::RollForward { to }, cx);
-        }
-        self.store_rolled(to, cx);
-    }
-
-    /// Member: all up to `to` is on every member.
-    pub(crate) fn on_roll_forward(&mut self, to: EVersion, cx: &mut Cx<'_>) {
-        let known = self.info.as_ref().is_some_and(|i| to <= i.last_update());
-        if known && matches!(self.role, Role::Replica { .. }) {
-            self.store_rolled(to, cx);
-        }
-    }
-
-    fn store_rolled(&mut self, to: EVersion, cx: &mut Cx<'_>) {
+        let to = a.committed;
+        self.tell_history(cx);
         let mut txn = Transaction::default();
         self.roll_forward(to, &mut txn);
         txn.meta.push(self.head_op());

@@ -80,17 +80,21 @@ impl Pg {
         self.record_ops(&mut txn.meta);
         self.submit(txn, After::Step { since, step: Step::Activated }, cx);
         let last_update = self.info.as_ref().map(|i| i.last_update()).unwrap_or_default();
-        let mut active = Active::new(self.me, last_update, cx.now.wall, p.lease_until, p.fresh);
+        let run = self.seq();
+        let mut active = Active::new(self.me, run, last_update, cx.now.wall, p.lease_until, p.fresh);
         for (osd, member) in p.members {
-            let peer = self.activate_member(osd, member, p.fresh, view.acting.contains(&osd), cx);
+            let (peer, body) = self.activate_member(member, run, p.fresh, view.acting.contains(&osd));
+            self.send(osd, body.clone(), cx);
+            active.activations.insert(osd, body);
             active.add(osd, peer, last_update);
         }
         self.role = Role::Active(Box::new(active));
         self.ops.forget_objects();
     }
 
-    fn activate_member(&mut self, osd: Peer, member: Member, fresh: bool, acting: bool, cx: &mut Cx<'_>) -> PeerState {
-        let Some(own) = self.info.clone() else { return PeerState::default() };
+    /// What becomes of a member, and what it is to be told.
+    fn activate_member(&self, member: Member, run: u64, fresh: bool, acting: bool) -> (PeerState, CtlBody) {
+        let own = self.info.clone().unwrap_or_default();
         let bytes = |e: &LogEntry| e.to_bytes();
         let whole = |i: &Option<PgInfo>| i.as_ref().is_none_or(PgInfo::is_whole);
         let (log, last_backfill) = match member.common {
@@ -108,14 +112,18 @@ impl Pg {
         };
         let told = PgInfo { last_backfill: last_backfill.clone(), missing: 0, ..own };
         let past = self.past.clone();
-        self.send(osd, CtlBody::Activate { info: told, past, log, fresh }, cx);
-        PeerState { acting, missing: member.missing, last_backfill, copied: 0 }
+        let state = PeerState { acting, missing: member.missing, last_backfill, ..PeerState::default() };
+        (state, CtlBody::Activate { run, info: told, past, log, fresh })
     }
 
     /// A member, or we, have recorded the activation.
-    pub(crate) fn on_activated(&mut self, from: Peer, cx: &mut Cx<'_>) {
+    pub(crate) fn on_activated(&mut self, from: Peer, run: u64, cx: &mut Cx<'_>) {
         let Role::Active(a) = &mut self.role else { return };
-        if !a.activating.remove(&from) || !a.activating.is_empty() {
+        if run != a.run || !a.activating.remove(&from) {
+            return;
+        }
+        a.activations.remove(&from);
+        if !a.activating.is_empty() {
             return;
         }
         if a.fresh {
@@ -177,12 +185,4 @@ impl Pg {
         self.run_waiting(cx);
     }
 
-    /// Tells the members what all have reached.
-    pub(crate) fn tell_history(&mut self, cx: &mut Cx<'_>) {
-        let (Role::Active(a), Some(info)) = (&self.role, &self.info) else { return };
-        let body = CtlBody::History { history_les: info.history_les, lec: info.lec };
-        for osd in a.peers.keys() {
-            self.send(*osd, body.clone(), cx);
-        }
-    }
 }

@@ -83,8 +83,15 @@ impl Pg {
         if !view.acting.contains(&from) && !view.up.contains(&from) {
             self.strays.insert(from, (info.clone(), past.clone()));
         }
-        if let Role::Active(_) = &self.role {
-            self.active_notified(from, cx);
+        if let Role::Active(a) = &self.role {
+            if a.peers.contains_key(&from) && !a.activating.contains(&from) {
+                // It had the activation, and has no part in the interval now: it could not follow.
+                tracing::warn!(pg = %self.id, %from, "a member has left its role: peer anew");
+                self.restart_peering(cx);
+                cx.out.push(PgEffect::StateChanged);
+            } else {
+                self.active_notified(from, cx);
+            }
             return;
         }
         self.peering(cx, |pg, p, cx| {

@@ -123,6 +123,7 @@ impl Pg {
             txn.objects.extend(removals(self.merge_badly(common, delta, &last_backfill)));
             return;
         }
+        self.forget_undo_copies(common, &last_backfill, txn);
         let mut undone = Vec::new();
         let undo = self.is_erasure().then_some(&mut undone);
         let removed = merge(&mut self.log, &mut self.missing, &last_backfill, common, delta, undo);

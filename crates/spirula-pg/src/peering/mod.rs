@@ -46,10 +46,11 @@ use crate::intervals::Prior;
 use crate::log::PgLog;
 use crate::missing::Missing;
 use crate::pg::{After, Cx, Pg, Role, Step};
+use crate::repeat::{Again, Repeat};
 use choose::Choice;
 use spirula_encoding::UTime;
 use spirula_maps::PgState;
-use spirula_messages::cluster::pg::{PastInterval, PgInfo};
+use spirula_messages::cluster::pg::{CtlBody, PastInterval, PgInfo};
 use spirula_types::{EVersion, Epoch, OsdId, Peer, PgId};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -66,6 +67,7 @@ pub(crate) struct Peering {
     infos: BTreeMap<Peer, Option<PgInfo>>,
     asked: BTreeSet<Peer>,
     asked_ms: u64,
+    repeat: Repeat,
     /// Until when primaries of older intervals may still serve reads.
     lease_until: u64,
     /// The monitor said that the PG exists (and which creation it accepted).
@@ -155,8 +157,9 @@ impl Pg {
     }
 
     /// Gives up what the role does and peers anew in the same interval. Members change nothing
-    /// before they are activated, so their older answers stay true.
-    fn restart_peering(&mut self, cx: &mut Cx<'_>) {
+    /// before they are activated, so their older answers stay true; and what one said before it was activated
+    /// comes before it says that it is.
+    pub(crate) fn restart_peering(&mut self, cx: &mut Cx<'_>) {
         self.leave_role(cx);
         self.start_peering(cx);
     }
@@ -238,7 +241,27 @@ impl Pg {
         });
     }
 
-    /// Repeats questions.
+    /// Asks again who has not answered.
+    pub(crate) fn repeat_peering(&mut self, again: Again, cx: &mut Cx<'_>) {
+        let Some(view) = self.view.clone() else { return };
+        self.peering(cx, |pg, p, cx| {
+            let log = CtlBody::GetLog { after: pg.log.tail() };
+            let (step, silent, body) = match &p.phase {
+                Phase::Info | Phase::Down(_) => {
+                    let silent = p.asked.iter().filter(|o| !p.infos.contains_key(o) && view.is_up(o.osd));
+                    (1, silent.copied().collect(), CtlBody::Query { holders: p.prior.holders.clone() })
+                }
+                Phase::Log => (2, vec![p.choice.auth], log),
+                Phase::Missing(silent) => (3, silent.iter().copied().collect(), log),
+                _ => (4, Vec::new(), log),
+            };
+            for to in again.whom(&mut p.repeat, step, silent) {
+                pg.send(to, body.clone(), cx);
+            }
+        });
+    }
+
+    /// Repeats questions to the monitor.
     pub(crate) fn peering_tick(&mut self, cx: &mut Cx<'_>) {
         let retry = self.cfg.retry_ms;
         if planted!(self.cfg, NoRetry) {

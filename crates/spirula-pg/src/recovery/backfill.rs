@@ -9,6 +9,7 @@
 //! the next tick tries again from where this one came to.
 
 use crate::pg::{Cx, Pg, Role};
+use crate::repeat::{Again, Repeat};
 use spirula_messages::cluster::pg::CtlBody;
 use spirula_types::{EVersion, HObject, Peer};
 use std::collections::{BTreeMap, VecDeque};
@@ -30,6 +31,11 @@ pub(crate) struct Backfill {
     told: HObject,
     untold: usize,
     finishing: bool,
+    /// Listings asked for, and words of its progress: the last of each may be open.
+    asks: u64,
+    tellings: u64,
+    scan_repeat: Repeat,
+    told_repeat: Repeat,
 }
 
 impl Backfill {
@@ -50,6 +56,10 @@ impl Backfill {
             told: from.clone(),
             untold: 0,
             finishing: false,
+            asks: 0,
+            tellings: 0,
+            scan_repeat: Repeat::default(),
+            told_repeat: Repeat::default(),
         }
     }
 
@@ -159,6 +169,7 @@ impl Pg {
         if b.theirs.is_empty() && !b.theirs_next.max {
             if !std::mem::replace(&mut b.asked, true) {
                 let from = b.theirs_next.clone();
+                b.asks += 1;
                 self.send(osd, CtlBody::Scan { from, max: max as u32 }, cx);
                 self.take_turn();
             }
@@ -214,9 +225,16 @@ impl Pg {
         }
     }
 
-    pub(crate) fn on_scanned(&mut self, from: Peer, objects: Vec<(HObject, EVersion)>, next: HObject, cx: &mut Cx<'_>) {
+    pub(crate) fn on_scanned(
+        &mut self,
+        from: Peer,
+        start: &HObject,
+        objects: Vec<(HObject, EVersion)>,
+        next: HObject,
+        cx: &mut Cx<'_>,
+    ) {
         let Some(b) = self.backfill_of(from) else { return };
-        if std::mem::take(&mut b.asked) {
+        if *start == b.theirs_next && std::mem::take(&mut b.asked) {
             b.theirs = objects.into_iter().filter(|(o, _)| *o > b.started).collect();
             b.theirs_next = next;
             self.pump(cx);
@@ -240,19 +258,46 @@ impl Pg {
             let done = b.done().clone();
             if done > b.told && !b.finishing && (done.max || b.untold >= tell_every) {
                 b.told = done.clone();
+                b.tellings += 1;
                 b.untold = 0;
                 b.finishing = done.max;
                 tell.push((*osd, done));
             }
         }
         for (osd, last_backfill) in tell {
-            self.send(osd, CtlBody::Progress { last_backfill }, cx);
+            self.tell_progress(osd, last_backfill, cx);
         }
+    }
+
+    fn tell_progress(&self, to: Peer, last_backfill: HObject, cx: &mut Cx<'_>) {
+        let follows = self.info.as_ref().map(|i| i.last_update()).unwrap_or_default();
+        self.send(to, CtlBody::Progress { last_backfill, follows }, cx);
+    }
+
+    /// Asks and tells again what was not answered.
+    pub(super) fn repeat_backfills(&mut self, again: Again, cx: &mut Cx<'_>) {
+        let max = self.cfg.scan_objects.max(1) as u32;
+        let Role::Active(a) = &mut self.role else { return };
+        let (mut scans, mut tell) = (Vec::new(), Vec::new());
+        for (osd, b) in &mut a.recovery.backfills {
+            for to in again.whom(&mut b.scan_repeat, b.asks, b.asked.then_some(*osd)) {
+                scans.push((to, CtlBody::Scan { from: b.theirs_next.clone(), max }));
+            }
+            let open = a.peers.get(osd).is_some_and(|p| p.last_backfill < b.told).then_some(*osd);
+            for to in again.whom(&mut b.told_repeat, b.tellings, open) {
+                tell.push((to, b.told.clone()));
+            }
+        }
+        scans.into_iter().for_each(|(to, body)| self.send(to, body, cx));
+        tell.into_iter().for_each(|(to, at)| self.tell_progress(to, at, cx));
     }
 
     pub(crate) fn on_progress_ack(&mut self, from: Peer, last_backfill: &HObject, cx: &mut Cx<'_>) {
         let Role::Active(a) = &mut self.role else { return };
-        let Some(p) = a.peers.get_mut(&from) else { return };
+        let Some(p) = a.peers.get_mut(&from).filter(|p| p.last_backfill < *last_backfill) else { return };
+        if a.activating.contains(&from) {
+            return; // Of an activation that is over.
+        }
         p.last_backfill = last_backfill.clone();
         if last_backfill.max {
             a.recovery.backfills.remove(&from);

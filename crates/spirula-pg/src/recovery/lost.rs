@@ -185,10 +185,10 @@ impl Pg {
 
     fn give_up(&mut self, object: &HObject, revert: bool, cx: &mut Cx<'_>) {
         let older = if revert { self.older(object, cx) } else { None };
-        let epoch = self.epoch();
         let Some(lost) = self.lost_version(object) else { return };
+        let version = self.next_version();
         let (Role::Active(a), Some(info)) = (&mut self.role, &mut self.info) else { return };
-        let version = EVersion::new(epoch, info.head.last_update.version + 1);
+        let follows = info.last_update();
         let mut entry = LogEntry {
             version,
             prior: lost,
@@ -236,7 +236,7 @@ impl Pg {
         txn.meta.push(self.head_op());
         txn.meta.push(MetaOp::LogAppend { pg: self.id, version, entry: bytes });
         self.note_written(object, (!removed).then_some(version));
-        self.replicate(&txn, object, version, cx);
+        self.replicate(&txn, object, (follows, version), cx);
         self.missing_ops(&mut txn.meta);
         let since = self.interval.since;
         self.submit(txn, After::Write { since, version }, cx);

@@ -28,6 +28,7 @@ use crate::log::{LogEntry, PgLog};
 use crate::missing::Missing;
 use crate::peering::{Member, choose_whole, choose_whole_erasure};
 use crate::pg::{After, Cx, Pg, Role, Step};
+use crate::repeat::{Again, Repeat};
 use backfill::Backfill;
 use copy::{Chunk, chunk};
 use reserve::Stage;
@@ -69,6 +70,11 @@ pub(crate) struct Recovery {
     sources_up: BTreeMap<Peer, Option<Epoch>>,
     /// A target has no room: for a backfill, or for recovery by the log.
     too_full: Option<bool>,
+    /// What was reserved (or asked for) at members, and what was given back there and not confirmed, by their numbers.
+    reserved: BTreeMap<Peer, u64>,
+    releasing: BTreeMap<Peer, u64>,
+    reserve_repeat: Repeat,
+    release_repeat: Repeat,
 }
 
 /// Objects of a kind that `pg query` shows.
@@ -85,6 +91,8 @@ struct RecOp {
     push: Option<Push>,
     /// Sources that failed.
     tried: BTreeSet<Peer>,
+    /// Of whatever is asked or sent now.
+    repeat: Repeat,
 }
 
 #[derive(Debug)]
@@ -96,6 +104,8 @@ struct Pull {
     dirty: Dirty,
     /// Where to go on when the present piece is durable; `None` after the last.
     next: Option<CopyCursor>,
+    /// What was asked for, until the answer comes.
+    asked: Option<CtlBody>,
 }
 
 #[derive(Debug, Default)]
@@ -111,6 +121,8 @@ struct Push {
     more: bool,
     /// It goes at the targets.
     remove: bool,
+    /// The present piece.
+    sent: Option<PgTxn>,
 }
 
 /// What a copy lacks of an object that it misses.
@@ -134,7 +146,11 @@ impl Recovery {
     }
 
     pub fn wants_tick(&self) -> bool {
-        !self.unfound.is_empty() || self.too_full.is_some() || !matches!(self.stage, Stage::Idle)
+        !self.unfound.is_empty()
+            || self.too_full.is_some()
+            || !matches!(self.stage, Stage::Idle)
+            || !self.ops.is_empty()
+            || !self.releasing.is_empty()
     }
 
     /// Ceph's name of the state in which recovery rests because what is left cannot be had.
@@ -550,17 +566,18 @@ impl Pg {
             self.settled(cx);
             return;
         };
-        op.pull = Some(Pull { from, seq, need, dirty: dirty.clone(), next: None });
-        a.recovery.flights.insert(seq, object.clone());
         let cursor = CopyCursor::default();
-        self.send(from, CtlBody::Pull { seq, object: object.clone(), need, cursor, dirty, piece }, cx);
+        let body = CtlBody::Pull { seq, object: object.clone(), need, cursor, dirty: dirty.clone(), piece };
+        op.pull = Some(Pull { from, seq, need, dirty, next: None, asked: Some(body.clone()) });
+        a.recovery.flights.insert(seq, object.clone());
+        self.send(from, body, cx);
     }
 
     pub(crate) fn on_pulled(&mut self, from: Peer, t: PgTxn, cx: &mut Cx<'_>) {
         let Role::Active(a) = &mut self.role else { return };
         let Some(object) = a.recovery.flights.get(&t.seq).cloned() else { return };
         let Some(pull) = a.recovery.ops.get_mut(&object).and_then(|o| o.pull.as_mut()) else { return };
-        if pull.from != from || pull.seq != t.seq {
+        if pull.from != from || pull.seq != t.seq || pull.asked.is_none() {
             return;
         }
         let txn = match Transaction::join(&t.header, &t.payload) {
@@ -571,7 +588,7 @@ impl Pg {
             }
         };
         let last = t.next.is_none();
-        pull.next = t.next;
+        (pull.next, pull.asked) = (t.next, None);
         let bytes = (t.header.len() + t.payload.len()) as u64;
         self.stat.recovered_bytes += bytes as i64;
         cx.out.push(PgEffect::Recovered { objects: 0, bytes });
@@ -591,7 +608,9 @@ impl Pg {
             let (from, need, dirty) = (pull.from, pull.need, pull.dirty.clone());
             let piece = a.recovery.piece.unwrap_or(u64::MAX);
             a.recovery.flights.insert(next_seq, object.clone());
-            self.send(from, CtlBody::Pull { seq: next_seq, object, need, cursor, dirty, piece }, cx);
+            let body = CtlBody::Pull { seq: next_seq, object, need, cursor, dirty, piece };
+            pull.asked = Some(body.clone());
+            self.send(from, body, cx);
             return;
         }
         let from = pull.from;
@@ -608,6 +627,12 @@ impl Pg {
         self.pump(cx);
     }
 
+    /// Is a piece of an object here that was asked for twice? Then what else is said of it comes too late.
+    pub(crate) fn is_pulled(&self, seq: u64) -> bool {
+        let op = self.active().and_then(|a| a.recovery.ops.get(a.recovery.flights.get(&seq)?));
+        op.and_then(|op| op.pull.as_ref()).is_some_and(|p| p.seq == seq && p.asked.is_none())
+    }
+
     /// A source does not give an object; `has` is the version that it has instead, zero for none.
     pub(crate) fn on_pull_failed(&mut self, from: Peer, seq: u64, object: &HObject, has: EVersion, cx: &mut Cx<'_>) {
         if self.on_shard_failed(from, seq, has, cx) {
@@ -617,8 +642,8 @@ impl Pg {
         if a.recovery.flights.get(&seq) != Some(object) {
             return;
         }
-        a.recovery.flights.remove(&seq);
         let Some(op) = a.recovery.ops.get_mut(object) else { return };
+        a.recovery.flights.remove(&seq);
         op.tried.insert(from);
         op.pull = None;
         if planted!(self.cfg, FailedReadForgotten) {
@@ -659,6 +684,7 @@ impl Pg {
     /// Sends the next piece of an object to all who get it.
     fn push_piece(&mut self, object: &HObject, cx: &mut Cx<'_>) -> Result<(), crate::exec::Prefetch> {
         let seq = self.seq();
+        let follows = self.info.as_ref().map(|i| i.last_update()).unwrap_or_default();
         let Role::Active(a) = &mut self.role else { return Ok(()) };
         let max = self.cfg.push_bytes.min(a.recovery.piece.unwrap_or(u64::MAX));
         let Some(push) = a.recovery.ops.get_mut(object).and_then(|o| o.push.as_mut()) else { return Ok(()) };
@@ -678,6 +704,7 @@ impl Pg {
                     kind: TxnKind::Push,
                     seq,
                     version: EVersion::default(),
+                    follows,
                     next: next.clone(),
                     header: header.into(),
                     payload,
@@ -700,6 +727,7 @@ impl Pg {
                     let ends = Ends { from: self.me.shard, to: osd.shard };
                     cx.out.push(PgEffect::Send(*osd, PeerMsg::Txn(PgTxn { ends, ..t.clone() })));
                 }
+                push.sent = Some(t);
                 self.stat.recovered_bytes += bytes as i64;
                 cx.out.push(PgEffect::Recovered { objects: 0, bytes });
                 Ok(())
@@ -726,7 +754,8 @@ impl Pg {
         }
         let wanted = a.peers.values().filter_map(|p| p.missing.get(object)).map(|i| i.need).max();
         let logged = self.log.iter().rev().find(|e| e.object == *object).map(|e| e.version);
-        let version = wanted.or(logged).unwrap_or(stored);
+        // A member may have told an older version when it found its copy bad.
+        let version = wanted.max(logged).unwrap_or(stored);
         if let Some(op) = a.recovery.ops.get_mut(object) {
             op.push = None;
         }
@@ -747,6 +776,7 @@ impl Pg {
             return;
         }
         a.recovery.flights.remove(&seq);
+        push.sent = None;
         if push.more {
             a.recovery.resume.push_back(object);
         } else {
@@ -853,6 +883,30 @@ impl Pg {
         a.recovery.demanded.extend(again);
         self.pump(cx);
         self.begin_recovery(cx);
+    }
+
+    /// Asks and sends again what was not answered.
+    pub(crate) fn repeat_recovery(&mut self, again: Again, cx: &mut Cx<'_>) {
+        self.repeat_reservations(again, cx);
+        self.repeat_backfills(again, cx);
+        let shard = self.me.shard;
+        let Role::Active(a) = &mut self.role else { return };
+        let (mut asked, mut sent) = (Vec::new(), Vec::new());
+        for op in a.recovery.ops.values_mut() {
+            if let Some(Pull { from, seq, asked: Some(body), .. }) = &op.pull {
+                asked.extend(again.whom(&mut op.repeat, *seq, [*from]).into_iter().map(|p| (p, body.clone())));
+            } else if let Some(Push { waiting, seq, sent: Some(t), .. }) = &op.push {
+                let to = again.whom(&mut op.repeat, *seq, waiting.iter().copied());
+                let ends = |p: &Peer| Ends { from: shard, to: p.shard };
+                sent.extend(to.into_iter().map(|p| (p, PgTxn { ends: ends(&p), ..t.clone() })));
+            } else if let Some(r) = &op.rebuild {
+                let waits = |p: &Peer| r.waiting.contains(p) && r.sent.iter().any(|(to, _)| to == p);
+                let to = again.whom(&mut op.repeat, r.seq, r.waiting.iter().copied().filter(waits));
+                sent.extend(r.sent.iter().filter(|(p, _)| to.contains(p)).cloned());
+            }
+        }
+        asked.into_iter().for_each(|(to, body)| self.send(to, body, cx));
+        cx.out.extend(sent.into_iter().map(|(to, t)| PgEffect::Send(to, PeerMsg::Txn(t))));
     }
 
     /// Time passed.

@@ -5,6 +5,7 @@
 
 use crate::api::{PgEffect, Reservation};
 use crate::pg::{Cx, Pg, Role};
+use crate::repeat::Again;
 use spirula_maps::PgState;
 use spirula_messages::cluster::pg::CtlBody;
 use spirula_types::{HObject, Peer};
@@ -81,10 +82,8 @@ impl Pg {
     /// Gives all reservations back.
     fn release(&mut self, cx: &mut Cx<'_>) {
         let Role::Active(a) = &mut self.role else { return };
-        let targets: Vec<Peer> = match a.recovery.stage {
-            Stage::Remote { .. } | Stage::Running { .. } => a.peers.keys().copied().collect(),
-            _ => Vec::new(),
-        };
+        let reserved = std::mem::take(&mut a.recovery.reserved);
+        a.recovery.releasing.extend(reserved.iter().map(|(p, seq)| (*p, *seq)));
         a.recovery.todo.clear();
         a.recovery.asked_turn = false;
         a.recovery.turns = 0;
@@ -95,7 +94,7 @@ impl Pg {
                 cx.out.push(PgEffect::Unreserve(r));
             }
         }
-        targets.into_iter().for_each(|t| self.send(t, CtlBody::Release, cx));
+        reserved.into_iter().for_each(|(to, seq)| self.send(to, CtlBody::Release { seq }, cx));
     }
 
     /// The backfill cannot go on now: others may, until the next tick.
@@ -119,7 +118,15 @@ impl Pg {
             return;
         }
         match what {
-            Reservation::Remote { primary, .. } => self.send(primary, CtlBody::Reserved, cx),
+            Reservation::Remote { primary, .. } => {
+                if let Some((seq, r, granted)) = &mut self.reserved_for
+                    && *r == what
+                {
+                    *granted = true;
+                    let seq = *seq;
+                    self.send(primary, CtlBody::Reserved { seq }, cx);
+                }
+            }
             Reservation::Local { backfill } => {
                 let Role::Active(a) = &mut self.role else { return };
                 if a.recovery.stage != (Stage::Local { backfill }) {
@@ -140,8 +147,9 @@ impl Pg {
     pub(crate) fn on_refused(&mut self, what: Reservation, cx: &mut Cx<'_>) {
         if self.reservations.remove(&what)
             && let Reservation::Remote { primary, .. } = what
+            && let Some((seq, ..)) = self.reserved_for.take_if(|(_, r, _)| *r == what)
         {
-            self.send(primary, CtlBody::TooFull, cx);
+            self.send(primary, CtlBody::TooFull { seq }, cx);
         }
     }
 
@@ -159,8 +167,11 @@ impl Pg {
     }
 
     /// A target lets us, or has no room (any more).
-    pub(crate) fn on_remote_reserved(&mut self, from: Peer, granted: bool, cx: &mut Cx<'_>) {
+    pub(crate) fn on_remote_reserved(&mut self, from: Peer, seq: u64, granted: bool, cx: &mut Cx<'_>) {
         let Role::Active(a) = &mut self.role else { return };
+        if a.recovery.reserved.get(&from) != Some(&seq) {
+            return; // Of a reservation that is over.
+        }
         let backfill = match &mut a.recovery.stage {
             Stage::Remote { left, .. } if granted && left.first() == Some(&from) => {
                 left.remove(0);
@@ -177,10 +188,14 @@ impl Pg {
     }
 
     fn reserve_next(&mut self, cx: &mut Cx<'_>) {
+        let seq = self.seq();
         let Role::Active(a) = &mut self.role else { return };
         let Stage::Remote { backfill, ref left } = a.recovery.stage else { return };
         if let Some(next) = left.first().copied() {
-            self.send(next, CtlBody::Reserve { backfill }, cx);
+            a.recovery.reserved.insert(next, seq);
+            // What was reserved there before is replaced.
+            a.recovery.releasing.remove(&next);
+            self.send(next, CtlBody::Reserve { seq, backfill }, cx);
             return;
         }
         a.recovery.stage = Stage::Running { backfill };
@@ -193,6 +208,32 @@ impl Pg {
             self.list_todo();
         }
         self.pump(cx);
+    }
+
+    /// A member has released what was reserved there.
+    pub(crate) fn on_released(&mut self, from: Peer, seq: u64) {
+        if let Role::Active(a) = &mut self.role
+            && a.recovery.releasing.get(&from) == Some(&seq)
+        {
+            a.recovery.releasing.remove(&from);
+        }
+    }
+
+    /// Asks again who has not answered.
+    pub(super) fn repeat_reservations(&mut self, again: Again, cx: &mut Cx<'_>) {
+        let Role::Active(a) = &mut self.role else { return };
+        let r = &mut a.recovery;
+        let mut late = Vec::new();
+        if let Stage::Remote { backfill, left } = &r.stage
+            && let Some((first, seq)) = left.first().and_then(|p| Some((*p, *r.reserved.get(p)?)))
+        {
+            let to = again.whom(&mut r.reserve_repeat, seq, [first]);
+            late.extend(to.into_iter().map(|p| (p, CtlBody::Reserve { seq, backfill: *backfill })));
+        }
+        let to = again.whom(&mut r.release_repeat, 0, r.releasing.keys().copied());
+        let release = |p: Peer| Some((p, CtlBody::Release { seq: *r.releasing.get(&p)? }));
+        late.extend(to.into_iter().filter_map(release));
+        late.into_iter().for_each(|(to, body)| self.send(to, body, cx));
     }
 
     /// What the logs say is missing, ours first.

@@ -21,7 +21,7 @@ use spirula_encoding::UTime;
 use spirula_maps::PgState;
 use spirula_messages::cluster::pg::CtlBody;
 use spirula_messages::cluster::scrub::{ScrubMap, ScrubObject};
-use spirula_types::{HObject, Peer};
+use spirula_types::{HObject, OsdId, Peer};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Objects kept of what a scrub found; more are counted only.
@@ -156,6 +156,14 @@ impl Pg {
         }
     }
 
+    /// The link to an OSD was renewed: what it was asked for, or has said, may be lost. The shell tries again later.
+    pub(crate) fn abort_scrub_with(&mut self, osd: OsdId, cx: &mut Cx<'_>) {
+        if self.scrub.run.as_ref().is_some_and(|r| r.waiting.iter().any(|p| p.osd == osd)) {
+            self.abort_scrub(cx);
+            cx.out.push(PgEffect::StateChanged);
+        }
+    }
+
     /// Requests that waited for a chunk go on.
     fn release_chunk(&mut self, r: &Run) {
         let (from, to) = (r.from.clone(), r.to.clone());
@@ -225,7 +233,7 @@ impl Pg {
         let named = |m: ScrubMap| ScrubMap(m.0.into_iter().map(|(o, c)| (object_of_store(o), c)).collect());
         let map = if self.me.shard >= 0 { map.map(named) } else { map };
         match &self.role {
-            Role::Replica { primary } => self.send(*primary, CtlBody::Scrubbed { seq, map }, cx),
+            Role::Replica { primary, .. } => self.send(*primary, CtlBody::Scrubbed { seq, map }, cx),
             Role::Active(_) => self.on_scrubbed(self.me, seq, map, cx),
             _ => {}
         }

@@ -10,6 +10,7 @@
 mod background;
 mod client;
 mod connections;
+mod losses;
 mod scenarios;
 mod store;
 mod world;
@@ -50,6 +51,8 @@ struct Faults {
     swap: bool,
     /// Clients whose connections break.
     reconnect: bool,
+    /// Messages between live OSDs, and whole sessions.
+    lost: bool,
 }
 
 fn fault(w: &mut World, f: Faults) {
@@ -139,6 +142,18 @@ fn fault(w: &mut World, f: Faults) {
         }
         _ => {}
     }
+    if f.lost {
+        w.peer_loses = match w.rng.below(4) {
+            0 => None,
+            1 => Some(("", 1)),
+            _ => Some((world::KINDS[w.rng.below(world::KINDS.len())], 30)),
+        };
+        let other = w.rng.below(w.nodes.len()) as OsdId;
+        if other != id && w.rng.chance(40) {
+            let told = w.rng.chance(90);
+            w.lose_session(id, other, told);
+        }
+    }
     match w.rng.below(6) {
         0 if f.rot => rot(w),
         1 if f.swap && w.map().size > 1 => swap(w),
@@ -199,6 +214,7 @@ fn settle(w: &mut World) -> Result<(), String> {
     }
     w.slow.clear();
     w.mon_loses = false;
+    w.peer_loses = None;
     w.scrubs = false;
     w.pace = w.pace.calm();
     w.change_map(|m| m.out.clear());
@@ -390,6 +406,7 @@ fn run_erasure(seed: u64, prepare: impl FnOnce(&mut World)) -> Result<World, Str
         rot: pick.chance(30),
         swap: pick.chance(30),
         reconnect: world::Rng::new(seed ^ 0xc105ed).chance(40),
+        lost: pick.chance(50),
     };
     let merge = pick.chance(30);
     // Damage beside one failure is two of the shards: more than one parity shard makes good.
@@ -418,6 +435,7 @@ fn run_with(seed: u64, prepare: impl FnOnce(&mut World)) -> Result<World, String
         rot: false,
         swap: pick.chance(30),
         reconnect: world::Rng::new(seed ^ 0xc105ed).chance(40),
+        lost: pick.chance(50),
     };
     let merge = pick.chance(40);
     let faults = Faults { merge, split: faults.split || merge, ..faults };
@@ -499,6 +517,24 @@ fn all_caught(bugs: &[Bug], seeds: u64, shows: impl Fn(Bug, u64) -> bool + std::
     }
     std::panic::set_hook(quiet);
     assert!(missed.is_empty(), "not caught in {seeds} seeds: {missed:?}");
+}
+
+/// A planted bug must make some of the first `seeds` seeds fail, and with these words: that something else goes wrong does
+/// not count.
+fn fails_with(words: &str, seeds: u64, run: impl Fn(u64) -> Result<(), String> + std::panic::RefUnwindSafe) {
+    let quiet = std::panic::take_hook();
+    std::panic::set_hook(Box::new(|_| {}));
+    let said = |seed| match std::panic::catch_unwind(|| run(seed)) {
+        Ok(Ok(())) => String::new(),
+        Ok(Err(e)) => e,
+        Err(e) => e.downcast_ref::<String>().cloned().unwrap_or_else(|| "a panic".to_owned()),
+    };
+    let all: Vec<String> = (0..seeds).map(said).collect();
+    std::panic::set_hook(quiet);
+    let found = all.iter().filter(|e| e.contains(words)).count();
+    let other: Vec<&String> = all.iter().filter(|e| !e.is_empty() && !e.contains(words)).collect();
+    println!("{words}: {found} of {seeds}, and {} fail otherwise", other.len());
+    assert!(found > 0, "never {words:?} in {seeds} seeds; {} other failures: {:?}", other.len(), other.first());
 }
 
 #[test]

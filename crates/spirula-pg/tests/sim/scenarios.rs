@@ -10,14 +10,14 @@ use spirula_pg::{Bug, PgEvent};
 use spirula_types::{EVersion, HObject, OsdId, PgId, SpgId};
 use std::sync::Arc;
 
-const PG: PgId = PgId { pool: 1, seed: 0 };
+pub const PG: PgId = PgId { pool: 1, seed: 0 };
 
 /// A calm cluster of `osds` with one PG of three copies on the first three, written to.
-fn cluster(seed: u64, osds: usize) -> World {
+pub fn cluster(seed: u64, osds: usize) -> World {
     planted_cluster(seed, osds, None)
 }
 
-fn planted_cluster(seed: u64, osds: usize, bug: Option<Bug>) -> World {
+pub fn planted_cluster(seed: u64, osds: usize, bug: Option<Bug>) -> World {
     let mut w = World::new(seed, osds, 3, 1, 3);
     bug.into_iter().for_each(|b| w.plant(b));
     w.pace = w.pace.calm();
@@ -32,25 +32,25 @@ fn planted_cluster(seed: u64, osds: usize, bug: Option<Bug>) -> World {
 }
 
 /// Moves the PG to these OSDs.
-fn place(w: &mut World, on: std::ops::Range<OsdId>) {
+pub fn place(w: &mut World, on: std::ops::Range<OsdId>) {
     let all = w.nodes.len() as OsdId;
     w.change_map(|m| m.out = (0..all).filter(|o| !on.contains(o)).collect());
 }
 
-fn run(w: &mut World, steps: usize) {
+pub fn run(w: &mut World, steps: usize) {
     for _ in 0..steps {
         w.step();
     }
 }
 
-fn active(w: &World) -> bool {
+pub fn active(w: &World) -> bool {
     let map = w.map();
     let Some(primary) = map.acting(PG).first().copied() else { return false };
     let node = &w.nodes[primary as usize];
     node.epoch == map.epoch && node.pgs.get(&SpgId::whole(PG)).is_some_and(|p| p.state().0.has(PgState::ACTIVE))
 }
 
-fn until_active(w: &mut World) {
+pub fn until_active(w: &mut World) {
     for _ in 0..60_000 {
         if active(w) {
             return;
@@ -60,7 +60,7 @@ fn until_active(w: &mut World) {
     panic!("never active");
 }
 
-fn stop(w: &mut World, on: std::ops::Range<OsdId>) {
+pub fn stop(w: &mut World, on: std::ops::Range<OsdId>) {
     for o in on {
         w.crash(o);
         w.mark_down(o);

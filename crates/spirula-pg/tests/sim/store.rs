@@ -2,8 +2,12 @@
 
 use bytes::Bytes;
 use spirula_encoding::crc::crc32c;
+use spirula_encoding::from_slice;
+use spirula_messages::cluster::pg::PgHead;
 use spirula_messages::cluster::scrub::{ScrubMap, ScrubObject};
 use spirula_pg::exec::{ObjectReader, OmapPage, OmapRange, Prefetch, ReadError, Want};
+use spirula_pg::{Stored, head_key, info_key};
+use spirula_pg::shard::store_pg;
 use spirula_types::transaction::{MetaOp, ObjectOp, ObjectUpdate, Transaction};
 use spirula_types::{DIRTY_BLOCK, EVersion, HObject, PgId, SpgId};
 use std::cell::RefCell;
@@ -25,6 +29,15 @@ pub struct State {
 }
 
 impl State {
+    /// A member's log, and from where on it tells everything; `None` if it has none.
+    pub fn log(&self, pg: SpgId) -> Option<(&BTreeMap<EVersion, Bytes>, EVersion)> {
+        let head: PgHead = from_slice(self.meta.get(&head_key(pg))?).unwrap();
+        let record = self.meta.get(&info_key(pg))?.clone();
+        let record = Stored { record, ..Stored::default() }.info().unwrap();
+        // As when it is loaded: a member's own log may begin later than its primary's.
+        Some((self.logs.get(&store_pg(pg))?, head.log_tail.max(record.log_tail())))
+    }
+
     fn apply(&mut self, t: &Transaction) {
         for u in &t.objects {
             for op in &u.ops {
@@ -95,7 +108,7 @@ impl State {
 #[derive(Default)]
 pub struct Store {
     pub applied: State,
-    durable: State,
+    pub durable: State,
     pub pending: VecDeque<(SpgId, u64, Transaction)>,
     /// Objects whose data is damaged, until they are written anew.
     pub rotten: BTreeSet<HObject>,

@@ -2,16 +2,17 @@
 
 use crate::client::{Client, Target};
 use crate::store::Store;
-use spirula_encoding::UTime;
+use spirula_encoding::{UTime, from_slice};
 use spirula_messages::Body;
 use spirula_messages::ceph::osd::{MOsdOp, MOsdOpReply};
 use spirula_messages::cluster::control::MergeWord;
-use spirula_messages::cluster::pg::{PgAcks, PgCtls, PgTxn};
+use spirula_maps::PgState;
+use spirula_messages::cluster::pg::{PgAcks, PgCtls, PgTxn, TxnKind};
 use spirula_pg::erasure::Shape;
 use spirula_pg::exec::{Fullness, PoolRules};
 use spirula_pg::shard::store_pg;
 use spirula_pg::{
-    Bug, ClientOp, CreateAnswer, Leases, MapView, Merged, Now, OsdView, PeerMsg, Permits, Pg, PgConfig, PgEffect,
+    Bug, ClientOp, CreateAnswer, Leases, LogEntry, MapView, Merged, Now, OsdView, PeerMsg, Permits, Pg, PgConfig, PgEffect,
     PgEvent, PoolView, ReadKey, Reservation, Stored, head_key, info_key, missing_prefix, parse_info_key, target_of,
 };
 use spirula_types::{EVersion, EntityName, Epoch, HObject, OSD_NONE, OsdId, Peer, PgId, ReqId, SpgId};
@@ -247,8 +248,54 @@ impl Map {
     }
 }
 
+/// What a message between two OSDs is.
+fn kind_of(m: &PeerMsg) -> String {
+    let is = match m {
+        PeerMsg::Txn(t) => format!("{:?}", t.kind),
+        PeerMsg::Ack(_) => "Ack".to_owned(),
+        PeerMsg::Ctl(c) => format!("{:?}", c.body),
+    };
+    is.split([' ', '(', '{']).next().unwrap_or_default().to_owned()
+}
+
+/// Every kind of message between two OSDs about a PG; an empty one is any.
+pub const KINDS: [&str; 30] = [
+    "",
+    "Write",
+    "Ack",
+    "Gap",
+    "Push",
+    "PushAck",
+    "Pull",
+    "Pulled",
+    "PullFailed",
+    "ReadShard",
+    "Shard",
+    "Query",
+    "Info",
+    "Notify",
+    "GetLog",
+    "Log",
+    "Activate",
+    "Activated",
+    "History",
+    "HistoryAck",
+    "Scan",
+    "Scanned",
+    "Progress",
+    "ProgressAck",
+    "Reserve",
+    "Reserved",
+    "Release",
+    "Released",
+    "Rotten",
+    "Delete",
+];
+
 pub enum Wire {
     Peer(PeerMsg),
+    /// The session was lost, and what waited in it.
+    Renewed,
     Ping { sent: u64 },
     Pong { sent: u64, length: u64, epoch: Epoch },
     Client { op: u64, client: usize, tid: u64, msg: Box<MOsdOp> },
@@ -322,6 +369,8 @@ pub struct World {
     op_client: BTreeMap<u64, (usize, u64, i32)>,
     /// Answers to requests that no client sent.
     pub told: BTreeMap<u64, MOsdOpReply>,
+    /// Where it came to.
+    op_at: BTreeMap<u64, (OsdId, PgId)>,
     /// What a write was answered, whatever attempt.
     answers: BTreeMap<(usize, u64), (i32, EVersion, u64)>,
     /// PGs are scrubbed now and then.
@@ -330,6 +379,8 @@ pub struct World {
     pub no_scans: Option<OsdId>,
     /// Messages to the monitor are lost now and then.
     pub mon_loses: bool,
+    /// Of this kind of message between OSDs (empty: any) so many of a hundred are lost.
+    pub peer_loses: Option<(&'static str, u64)>,
     steps: u64,
     pub trace: bool,
     pub stats: BTreeMap<&'static str, u64>,
@@ -383,10 +434,12 @@ impl World {
             ops: 0,
             op_client: BTreeMap::new(),
             told: BTreeMap::new(),
+            op_at: BTreeMap::new(),
             answers: BTreeMap::new(),
             scrubs: seed.is_multiple_of(3),
             no_scans: None,
             mon_loses: true,
+            peer_loses: None,
             steps: 0,
             trace: std::env::var("SIM_TRACE").is_ok(),
             stats: BTreeMap::new(),
@@ -877,9 +930,116 @@ impl World {
     }
 
     fn send_osd(&mut self, from: OsdId, to: OsdId, wire: Wire) {
+        if let (Some((kind, percent)), Wire::Peer(m)) = (self.peer_loses, &wire)
+            && from != to
+            && (kind.is_empty() || kind_of(m) == kind)
+            && self.rng.chance(percent)
+        {
+            self.say(|| format!("LOST osd.{from} -> osd.{to} {m:?}"));
+            self.note("messages lost");
+            // Mostly both hear that a session was lost; what was on its way before it arrives first.
+            if self.rng.chance(70) {
+                self.renew(from, to);
+            }
+            return;
+        }
         let epoch = self.nodes[from as usize].epoch;
         if let Some((_, boot)) = self.maps[epoch as usize].up.get(&to).copied() {
             self.net.entry((End::Osd(from), End::Osd(to))).or_default().push_back((boot, wire));
+        }
+    }
+
+    /// Both are told that their session was lost.
+    fn renew(&mut self, a: OsdId, b: OsdId) {
+        for (from, to) in [(a, b), (b, a)] {
+            let boot = self.nodes[to as usize].boot;
+            self.net.entry((End::Osd(from), End::Osd(to))).or_default().push_back((boot, Wire::Renewed));
+        }
+    }
+
+    /// The session of two OSDs is lost, with all that was on its way.
+    pub fn lose_session(&mut self, a: OsdId, b: OsdId, told: bool) {
+        for link in [(End::Osd(a), End::Osd(b)), (End::Osd(b), End::Osd(a))] {
+            let gone = self.net.remove(&link).map_or(0, |q| q.len());
+            *self.stats.entry("lost with sessions").or_default() += gone as u64;
+        }
+        self.note("sessions lost");
+        if told {
+            self.renew(a, b);
+        }
+    }
+
+    /// One replicated write on its way between two OSDs vanishes; later ones arrive.
+    pub fn lose_write(&mut self, from: OsdId, to: OsdId) -> Option<EVersion> {
+        let q = self.net.get_mut(&(End::Osd(from), End::Osd(to)))?;
+        let is = |w: &Wire| matches!(w, Wire::Peer(PeerMsg::Txn(t)) if t.kind == TxnKind::Write);
+        let at = q.iter().position(|(_, w)| is(w))?;
+        match q.remove(at)? {
+            (_, Wire::Peer(PeerMsg::Txn(t))) => Some(t.version),
+            _ => None,
+        }
+    }
+
+    /// The newest entry of a member's log, whether durable or not.
+    fn newest(&self, id: OsdId, pg: SpgId) -> Option<EVersion> {
+        self.nodes[id as usize].store.applied.logs.get(&store_pg(pg))?.keys().next_back().copied()
+    }
+
+    /// A member that took a write has a prefix of its primary's log: no entry too many, none too few.
+    fn check_prefix(&self, id: OsdId, pg: SpgId, primary: Peer) {
+        let leader = &self.nodes[primary.osd as usize];
+        let lead = SpgId::new(pg.pg, primary.shard);
+        if !leader.pgs.get(&lead).is_some_and(|p| p.is_primary() && p.state().0.has(PgState::ACTIVE)) {
+            return;
+        }
+        let since = |n: &Node| self.maps[n.epoch as usize].since.get(&pg.pg).copied();
+        if since(leader) != since(&self.nodes[id as usize]) {
+            return;
+        }
+        let (Some((own, a)), Some((theirs, b))) =
+            (self.nodes[id as usize].store.applied.log(pg), leader.store.applied.log(lead))
+        else {
+            return;
+        };
+        let Some(newest) = own.keys().next_back().copied() else { return };
+        // Older ones only remember requests.
+        let tail = a.max(b);
+        let of = |log: &BTreeMap<EVersion, bytes::Bytes>| {
+            let in_force = |e: &bytes::Bytes| from_slice::<LogEntry>(e).unwrap().version > tail;
+            let all = log.range(..=newest).filter(|(v, e)| **v > tail && in_force(e));
+            all.map(|(v, e)| (*v, e.clone())).collect::<Vec<_>>()
+        };
+        let (a, b) = (of(own), of(theirs));
+        let only = |x: &[(EVersion, bytes::Bytes)], y: &[(EVersion, bytes::Bytes)]| {
+            x.iter().find(|e| !y.contains(e)).map(|e| e.0.to_string())
+        };
+        assert!(
+            a == b,
+            "NO PREFIX: {pg} of osd.{id} has {:?} up to {newest}, osd.{primary} has {:?}",
+            only(&a, &b),
+            only(&b, &a)
+        );
+    }
+
+    /// What was acknowledged is durable in the log of each acting member.
+    fn check_acknowledged(&self, op: u64, version: EVersion) {
+        let Some((osd, pg)) = self.op_at.get(&op).copied() else { return };
+        let leader = &self.nodes[osd as usize];
+        let map = &self.maps[leader.epoch as usize];
+        let since = |n: &Node| self.maps[n.epoch as usize].since.get(&pg).copied();
+        for m in map.members(pg) {
+            let n = &self.nodes[m.osd as usize];
+            // One that has gone on may have lost its disk.
+            if since(n) != since(leader) || !n.alive {
+                continue;
+            }
+            let name = SpgId::new(pg, m.shard);
+            let Some((log, tail)) = n.store.durable.log(name) else { continue };
+            assert!(
+                version <= tail || log.contains_key(&version),
+                "NOT EVERYWHERE: {pg} {version} was acknowledged by osd.{osd}, and osd.{} does not have it",
+                m.osd
+            );
         }
     }
 
@@ -907,6 +1067,7 @@ impl World {
             let answer = (reply.result, reply.replay_version, reply.user_version);
             let first = *self.answers.entry((client, tid)).or_insert(answer);
             assert_eq!(first, answer, "client {client} got another answer to {tid} in attempt {attempt}");
+            self.check_acknowledged(op, reply.replay_version);
         }
         self.clients[client].on_reply(now, tid, attempt, reply);
     }
@@ -947,7 +1108,13 @@ impl World {
                 self.nodes[id as usize].pgs.insert(pg, p);
             }
         }
-        self.event(id, pg, PgEvent::Peer(msg.from(from), msg));
+        let sender = msg.from(from);
+        let write = matches!(&msg, PeerMsg::Txn(t) if t.kind == TxnKind::Write);
+        let before = self.newest(id, pg);
+        self.event(id, pg, PgEvent::Peer(sender, msg));
+        if write && self.newest(id, pg) != before {
+            self.check_prefix(id, pg, sender);
+        }
     }
 
     /// Delivers the first message of a random link.
@@ -1001,6 +1168,12 @@ impl World {
                 }
                 self.peer(id, from, msg);
             }
+            (End::Osd(from), Wire::Renewed) => {
+                let pgs: Vec<SpgId> = self.nodes[id as usize].pgs.keys().copied().collect();
+                for pg in pgs {
+                    self.event(id, pg, PgEvent::Renewed(from));
+                }
+            }
             (End::Osd(from), Wire::Ping { sent }) => {
                 if node.started {
                     let length = node.leases.grant(from, now);
@@ -1041,6 +1214,7 @@ impl World {
                     return;
                 }
                 let reqid = ReqId { name: EntityName::client(client as u64 + 100), tid, inc: 0 };
+                self.op_at.insert(op, (id, pg.pg));
                 self.event(id, pg, PgEvent::Client(ClientOp { id: op, conn: client as u64, reqid, msg }));
             }
             (End::Mon, Wire::FromMon(pg, e)) => self.event(id, pg, e),
