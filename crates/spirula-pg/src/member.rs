@@ -33,7 +33,9 @@ impl Pg {
             CtlBody::Activated { run } if leads => self.on_activated(from, run, cx),
             CtlBody::HistoryAck { seq } if leads => self.on_history_ack(from, seq),
             CtlBody::Gap { have } if leads => self.on_gap(from, have, cx),
-            CtlBody::Scanned { from: start, objects, next } if leads => self.on_scanned(from, &start, objects, next, cx),
+            CtlBody::Scanned { from: start, objects, next } if leads => {
+                self.on_scanned(from, &start, objects, next, cx)
+            }
             CtlBody::PushAck { seq } if leads => self.on_push_ack(from, seq, cx),
             CtlBody::ProgressAck { last_backfill } if leads => self.on_progress_ack(from, &last_backfill, cx),
             CtlBody::Scrubbed { seq, map } if leads => self.on_scrubbed(from, seq, map, cx),

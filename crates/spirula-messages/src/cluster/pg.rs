@@ -954,7 +954,9 @@ impl Decode for PgCtl {
                 3 => CtlBody::Notify { info: d.get()?, past: d.get()? },
                 4 => CtlBody::GetLog { after: d.get()? },
                 5 => CtlBody::Log { info: d.get()?, entries: d.get()?, missing: d.get()? },
-                6 => CtlBody::Activate { run: d.get()?, info: d.get()?, past: d.get()?, log: d.get()?, fresh: d.get()? },
+                6 => {
+                    CtlBody::Activate { run: d.get()?, info: d.get()?, past: d.get()?, log: d.get()?, fresh: d.get()? }
+                }
                 7 => CtlBody::Activated { run: d.get()? },
                 8 => CtlBody::History {
                     seq: d.get()?,

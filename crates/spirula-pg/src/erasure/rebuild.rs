@@ -30,7 +30,8 @@ impl Pg {
     /// Begins to make the shards of `targets`.
     pub(crate) fn rebuild_object(&mut self, object: &HObject, targets: Vec<Peer>, need: EVersion) {
         let Role::Active(a) = &mut self.role else { return };
-        let r = Rebuild { targets, need, stripes: (0, 0), more: true, seq: 0, waiting: BTreeSet::new(), sent: Vec::new() };
+        let r =
+            Rebuild { targets, need, stripes: (0, 0), more: true, seq: 0, waiting: BTreeSet::new(), sent: Vec::new() };
         a.recovery.begin_rebuild(object, r);
     }
 

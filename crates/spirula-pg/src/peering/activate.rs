@@ -184,5 +184,4 @@ impl Pg {
         cx.out.push(PgEffect::StateChanged);
         self.run_waiting(cx);
     }
-
 }

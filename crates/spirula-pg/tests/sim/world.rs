@@ -3,17 +3,18 @@
 use crate::client::{Client, Target};
 use crate::store::Store;
 use spirula_encoding::{UTime, from_slice};
+use spirula_maps::PgState;
 use spirula_messages::Body;
 use spirula_messages::ceph::osd::{MOsdOp, MOsdOpReply};
 use spirula_messages::cluster::control::MergeWord;
-use spirula_maps::PgState;
 use spirula_messages::cluster::pg::{PgAcks, PgCtls, PgTxn, TxnKind};
 use spirula_pg::erasure::Shape;
 use spirula_pg::exec::{Fullness, PoolRules};
 use spirula_pg::shard::store_pg;
 use spirula_pg::{
-    Bug, ClientOp, CreateAnswer, Leases, LogEntry, MapView, Merged, Now, OsdView, PeerMsg, Permits, Pg, PgConfig, PgEffect,
-    PgEvent, PoolView, ReadKey, Reservation, Stored, head_key, info_key, missing_prefix, parse_info_key, target_of,
+    Bug, ClientOp, CreateAnswer, Leases, LogEntry, MapView, Merged, Now, OsdView, PeerMsg, Permits, Pg, PgConfig,
+    PgEffect, PgEvent, PoolView, ReadKey, Reservation, Stored, head_key, info_key, missing_prefix, parse_info_key,
+    target_of,
 };
 use spirula_types::{EVersion, EntityName, Epoch, HObject, OSD_NONE, OsdId, Peer, PgId, ReqId, SpgId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -296,9 +297,20 @@ pub enum Wire {
     Peer(PeerMsg),
     /// The session was lost, and what waited in it.
     Renewed,
-    Ping { sent: u64 },
-    Pong { sent: u64, length: u64, epoch: Epoch },
-    Client { op: u64, client: usize, tid: u64, msg: Box<MOsdOp> },
+    Ping {
+        sent: u64,
+    },
+    Pong {
+        sent: u64,
+        length: u64,
+        epoch: Epoch,
+    },
+    Client {
+        op: u64,
+        client: usize,
+        tid: u64,
+        msg: Box<MOsdOp>,
+    },
     ToMon(MonAsk),
     FromMon(SpgId, PgEvent),
 }
