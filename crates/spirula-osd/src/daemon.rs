@@ -15,7 +15,8 @@ use crate::life::Markdowns;
 use crate::maps::Maps;
 use crate::peers::{LEASE_MS, Peers};
 use crate::perf::Perf;
-use crate::reader::{Shelf, StoreReader, rotten};
+use crate::reader::{BadPlaces, StoreReader, rotten};
+use crate::reads::Fetches;
 use crate::report::Reporter;
 use crate::sched::{Knobs, Scheduler};
 use crate::scrub::Scrubs;
@@ -124,6 +125,8 @@ pub struct Piece {
     pub length: u64,
     /// The bytes, with their crc32c if it is known.
     pub data: Result<(Bytes, Option<u32>), spirula_pg::exec::ReadError>,
+    /// How often the object had been changed when the read was planned (`reads`).
+    pub(crate) of: u64,
 }
 
 impl From<NetEvent> for OsdEvent {
@@ -180,9 +183,10 @@ pub struct Osd {
     pub(crate) mailbox: Mailbox<OsdEvent>,
     pub(crate) listeners: Vec<Listener>,
     pub(crate) store: Option<Store>,
-    pub(crate) shelf: RefCell<Shelf>,
-    /// Address, length and crc32c of payloads that the event being handled brought.
-    pub(crate) known_crcs: Vec<(usize, usize, u32)>,
+    pub(crate) fetches: Fetches,
+    pub(crate) bad: RefCell<BadPlaces>,
+    /// Payloads that the event being handled brought, with their crc32c.
+    pub(crate) known_crcs: Vec<(Bytes, u32)>,
     pub(crate) pgs: BTreeMap<SpgId, Pg>,
     pub(crate) pg_cfg: Arc<PgConfig>,
     pub(crate) maps: Maps,
@@ -320,7 +324,8 @@ impl Osd {
             mailbox,
             listeners,
             store: Some(store),
-            shelf: RefCell::default(),
+            fetches: Fetches::default(),
+            bad: RefCell::default(),
             known_crcs: Vec::new(),
             pgs,
             pg_cfg,
@@ -538,7 +543,8 @@ impl Osd {
             let mut new = Pg::new(id, self.cfg.id, self.pg_cfg.clone());
             if self.maps.epoch() > 0 {
                 let view = Arc::new(self.view(id.pg));
-                feed(&mut new, PgEvent::Map(view), &self.store, &self.shelf, &self.leases, &mut self.scratch);
+                let (store, bad) = (&self.store, &self.bad);
+                feed(&mut new, PgEvent::Map(view), store, &[], bad, &self.leases, &mut self.scratch);
                 self.effects.extend(self.scratch.drain(..).map(|e| (id, e)));
             }
             self.pgs.insert(id, new);
@@ -607,6 +613,7 @@ impl Osd {
             } else if let Some((pg, event)) = self.next_work() {
                 self.answer_pg(pg, event);
             } else {
+                self.known_crcs.clear();
                 return;
             }
         }
@@ -628,8 +635,14 @@ impl Osd {
         if let PgEvent::Peer(..) = event {
             self.ensure_pg(id);
         }
-        let Some(pg) = self.pgs.get_mut(&id) else { return };
-        feed(pg, event, &self.store, &self.shelf, &self.leases, &mut self.scratch);
+        let fetched = self.fetched_for(id, &event);
+        let Some(pg) = self.pgs.get_mut(&id) else { return self.fetched_seen(id, fetched, &[]) };
+        feed(pg, event, &self.store, &fetched, &self.bad, &self.leases, &mut self.scratch);
+        if !fetched.is_empty() {
+            let wishes = std::mem::take(&mut self.scratch);
+            self.fetched_seen(id, fetched, &wishes);
+            self.scratch = wishes;
+        }
         self.effects.extend(self.scratch.drain(..).map(|e| (id, e)));
     }
 
@@ -643,6 +656,7 @@ impl Osd {
             PgEffect::Reply(op, reply) => self.reply(op, *reply),
             PgEffect::Drop(op) if self.own_source_reply(op, None) => {}
             PgEffect::Drop(op) => {
+                self.reads_gone(id, op);
                 if let Some(p) = self.ops.remove(&op)
                     && let Some(s) = self.sessions.get(&p.link)
                 {
@@ -716,8 +730,11 @@ impl Osd {
     pub(crate) fn submit(&mut self, id: SpgId, token: Token, txn: spirula_types::transaction::Transaction) {
         let Some(store) = &mut self.store else { return };
         {
-            let mut shelf = self.shelf.borrow_mut();
-            txn.objects.iter().for_each(|u| shelf.forget(&u.object));
+            let mut bad = self.bad.borrow_mut();
+            for u in &txn.objects {
+                bad.forget(&u.object);
+                self.fetches.changed(&u.object);
+            }
         }
         self.perf.transactions += 1;
         let mut submitted = store.submit(&txn);
@@ -765,8 +782,9 @@ impl Osd {
             self.perf.out_bytes += m.data.len() as u64;
             self.perf.read_latency.add(took);
         }
-        let at = m.data.as_ptr() as usize;
-        let crc = self.known_crcs.iter().find(|(p, len, _)| *p == at && *len == m.data.len()).map(|(.., crc)| *crc);
+        // The very bytes: they are held meanwhile, so nothing else can be at their place.
+        let same = |(data, _): &&(Bytes, u32)| (data.as_ptr(), data.len()) == (m.data.as_ptr(), m.data.len());
+        let crc = self.known_crcs.iter().find(same).map(|(_, crc)| *crc);
         s.link.send_with_crc(m, crc);
         s.link.request_done();
     }
@@ -885,21 +903,7 @@ impl Daemon for Osd {
             OsdEvent::Net(NetEvent::Closed(id, ended)) => self.closed(id, &ended),
             OsdEvent::Durable(seq) => self.durable(seq),
             OsdEvent::StoreFailed(why) => self.fail(&why),
-            OsdEvent::Fetched(pg, key, pieces) => {
-                {
-                    let mut shelf = self.shelf.borrow_mut();
-                    for p in pieces {
-                        self.reading -= p.length;
-                        if let Ok((data, Some(crc))) = &p.data {
-                            self.known_crcs.push((data.as_ptr() as usize, data.len(), *crc));
-                        }
-                        shelf.put(p.object, p.offset, p.length, p.data.map(|(data, _)| data));
-                    }
-                }
-                self.feed_pg(pg, PgEvent::Ready(key));
-                // Valid only while the bytes are surely the ones read above.
-                self.known_crcs.clear();
-            }
+            OsdEvent::Fetched(pg, key, pieces) => self.fetch_done(pg, key, pieces),
             OsdEvent::ScrubStep(job, data) => self.scrub_step(job, data),
             OsdEvent::Control(Control::Stop(done)) => self.stop(Some(done)),
         }
@@ -989,12 +993,13 @@ fn feed(
     pg: &mut Pg,
     event: PgEvent,
     store: &Option<Store>,
-    shelf: &RefCell<Shelf>,
+    fetched: &[Piece],
+    bad: &RefCell<BadPlaces>,
     leases: &Leases,
     out: &mut Vec<PgEffect>,
 ) {
     let Some(store) = store else { return };
-    let reader = StoreReader { store, shelf };
+    let reader = StoreReader { store, fetched, bad };
     let now = Now { mono_ms: mono_ms(), wall: clock::wall() };
     pg.handle(now, event, &reader, leases, out);
 }

@@ -116,7 +116,7 @@ impl Osd {
         let pg_num = |pool| self.maps.pool(pool).map(|p| p.pg_num);
         for (id, sources) in spirula_pg::folds(&self.pgs, epoch, pg_num) {
             let (Some(store), Some(pool)) = (self.store.as_ref(), self.maps.pool(id.pg.pool)) else { return };
-            let reader = StoreReader { store, shelf: &self.shelf };
+            let reader = StoreReader { store, fetched: &[], bad: &self.bad };
             let now = Now { mono_ms: mono_ms(), wall: clock::wall() };
             let mut taken = Vec::new();
             for s in sources {
@@ -151,7 +151,7 @@ impl Osd {
             let Some(pg) = self.pgs.get_mut(&id) else { continue };
             let store = self.store.as_ref();
             let Some(store) = store else { return };
-            let reader = StoreReader { store, shelf: &self.shelf };
+            let reader = StoreReader { store, fetched: &[], bad: &self.bad };
             let now = Now { mono_ms: mono_ms(), wall: clock::wall() };
             let children = pg.split(now, (epoch, to), &reader, &self.leases, &mut self.scratch);
             self.effects.extend(self.scratch.drain(..).map(|e| (id, e)));

@@ -1,85 +1,52 @@
 //! The store as the PGs see it.
 //!
 //! What is in memory is answered at once. Data that is not comes by way of a helper thread:
-//! the PG gets [`ReadError::NotReady`], asks for the data, and reads again when it is in the
-//! [`Shelf`]. Attributes and omap are read inline: the store keeps what is used lately, and
-//! a miss costs one lookup in its KV.
+//! the PG gets [`ReadError::NotReady`], asks for the data, and finds it when it is told that the read is done, and only
+//! then (`reads` says why it is never older than the store). Attributes and omap are read inline: the store keeps what is
+//! used lately, and a miss costs one lookup in its KV.
 
+use crate::daemon::Piece;
 use bytes::Bytes;
 use spirula_pg::exec::{ObjectReader, OmapPage, OmapRange, Prefetch, ReadError, Want};
 use spirula_store::{Read, ReadPlan, Store, StoreError};
 use spirula_types::transaction::Transaction;
 use spirula_types::{HObject, errno};
 use std::cell::RefCell;
-use std::collections::{BTreeMap, VecDeque};
-
-/// Data read ahead, until it is used.
-type Key = (HObject, u64, u64);
-
-/// Bytes of data read ahead that are kept; the oldest go first and are read again if needed.
-const SHELF_BYTES: usize = 32 << 20;
+use std::collections::BTreeMap;
 
 /// Objects with bad data whose place is remembered.
 const BAD_NOTED: usize = 1024;
 
-/// Data that helper threads have read for requests that wait for it.
+/// Where bad data was met last, by object. For messages only.
 #[derive(Debug, Default)]
-pub struct Shelf {
-    items: VecDeque<(Key, Result<Bytes, ReadError>)>,
-    bytes: usize,
-    /// Where bad data was met last, by object.
-    bad: BTreeMap<HObject, u64>,
-}
+pub struct BadPlaces(BTreeMap<HObject, u64>);
 
-impl Shelf {
-    /// Puts what was read there.
-    pub fn put(&mut self, object: HObject, offset: u64, length: u64, data: Result<Bytes, ReadError>) {
-        if let Err(e) = &data {
-            self.note_bad(&object, e);
-        }
-        self.bytes += data.as_ref().map_or(0, Bytes::len);
-        self.items.push_back(((object, offset, length), data));
-        while self.bytes > SHELF_BYTES && self.items.len() > 1 {
-            if let Some((_, Ok(old))) = self.items.pop_front() {
-                self.bytes -= old.len();
-            }
-        }
-    }
-
-    fn note_bad(&mut self, object: &HObject, e: &ReadError) {
+impl BadPlaces {
+    /// Notes where bad data was met, if it was.
+    pub fn note(&mut self, object: &HObject, e: &ReadError) {
         if let ReadError::Checksum { offset } = e
-            && self.bad.len() < BAD_NOTED
+            && self.0.len() < BAD_NOTED
         {
-            self.bad.insert(object.clone(), *offset);
+            self.0.insert(object.clone(), *offset);
         }
     }
 
-    fn take(&mut self, object: &HObject, offset: u64, length: u64) -> Option<Result<Bytes, ReadError>> {
-        let at = self.items.iter().position(|((o, f, l), _)| *f == offset && *l == length && o == object)?;
-        let (_, data) = self.items.remove(at)?;
-        self.bytes -= data.as_ref().map_or(0, Bytes::len);
-        Some(data)
-    }
-
-    /// An object changed: what was read of it is old.
+    /// An object changed: what was met is not there any more, perhaps.
     pub fn forget(&mut self, object: &HObject) {
-        if !self.bad.is_empty() {
-            self.bad.remove(object);
+        if !self.0.is_empty() {
+            self.0.remove(object);
         }
-        if self.items.is_empty() {
-            return;
-        }
-        self.items.retain(|((o, _, _), _)| o != object);
-        self.bytes = self.items.iter().map(|(_, d)| d.as_ref().map_or(0, Bytes::len)).sum();
     }
 }
 
-/// A store with what was read ahead from it.
+/// A store, with what was read ahead from it for the reader.
 pub struct StoreReader<'a> {
     /// The store.
     pub store: &'a Store,
-    /// What was read ahead.
-    pub shelf: &'a RefCell<Shelf>,
+    /// What was read ahead; none of it older than the store.
+    pub fetched: &'a [Piece],
+    /// Where bad data is.
+    pub bad: &'a RefCell<BadPlaces>,
 }
 
 /// What a store's failure means to a request.
@@ -132,12 +99,13 @@ impl ObjectReader for StoreReader<'_> {
     }
 
     fn read(&self, object: &HObject, offset: u64, length: u64) -> Result<Bytes, ReadError> {
-        if let Some(data) = self.shelf.borrow_mut().take(object, offset, length) {
-            return data;
+        let here = |p: &&Piece| p.offset == offset && p.length == length && p.object == *object;
+        if let Some(p) = self.fetched.iter().find(here) {
+            return p.data.clone().map(|(data, _)| data);
         }
         let read = self.store.read(object, offset, length).map_err(|e| {
             let e = read_error(&e);
-            self.shelf.borrow_mut().note_bad(object, &e);
+            self.bad.borrow_mut().note(object, &e);
             e
         });
         match read? {
@@ -212,23 +180,6 @@ impl ObjectReader for StoreReader<'_> {
     }
 
     fn bad_offset(&self, object: &HObject) -> Option<u64> {
-        self.shelf.borrow().bad.get(object).copied()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn shelf_gives_each_piece_once_and_forgets_changed_objects() {
-        let o = |n: &'static str| HObject::head(1, Bytes::new(), Bytes::new(), n.into());
-        let mut s = Shelf::default();
-        s.put(o("a"), 0, 4, Ok("data".into()));
-        s.put(o("b"), 0, 4, Ok("more".into()));
-        assert_eq!(s.take(&o("a"), 0, 4), Some(Ok("data".into())));
-        assert_eq!(s.take(&o("a"), 0, 4), None);
-        s.forget(&o("b"));
-        assert_eq!((s.take(&o("b"), 0, 4), s.bytes), (None, 0));
+        self.bad.borrow().0.get(object).copied()
     }
 }

@@ -572,6 +572,8 @@ pub enum Bug {
     AnswersOvertake,
     /// The shell forgets requests that carry a map which is to come.
     EarlyDropped,
+    /// The shell keeps what was read ahead for whoever reads next, whatever was written meanwhile.
+    StaleShelf,
 }
 
 impl PgConfig {
@@ -583,6 +585,11 @@ impl PgConfig {
     /// Is the shell to forget requests that carry a map which is to come?
     pub fn early_dropped(&self) -> bool {
         planted!(self, EarlyDropped)
+    }
+
+    /// Is the shell to be wrong on purpose, and to show what it read ahead to all, however old?
+    pub fn keeps_fetched(&self) -> bool {
+        planted!(self, StaleShelf)
     }
 }
 

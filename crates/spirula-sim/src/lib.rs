@@ -30,6 +30,8 @@ mod hardware;
 mod manager;
 mod monitor;
 mod osd;
+#[cfg(test)]
+mod overtaken;
 mod rng;
 mod scenario;
 mod tell;

@@ -54,6 +54,8 @@ type Work = Box<dyn FnOnce() + Send>;
 struct Wires {
     out: Vec<Output>,
     work: Vec<Work>,
+    /// Nothing that helper threads were given is done.
+    held: bool,
     next: u64,
 }
 
@@ -354,6 +356,18 @@ impl OsdActor {
         }
     }
 
+    /// Holds up what helper threads do, until it is let go.
+    #[cfg(test)]
+    pub fn hold_work(&mut self, on: bool) {
+        self.running.iter().for_each(|r| lock(&r.net.wires).held = on);
+    }
+
+    /// What helper threads were given and have not begun.
+    #[cfg(test)]
+    pub fn held_work(&self) -> usize {
+        self.running.as_ref().map_or(0, |r| lock(&r.net.wires).work.len())
+    }
+
     fn timer(&mut self, n: u64, local: Local) {
         let Some(r) = &mut self.running else { return };
         match n {
@@ -365,7 +379,9 @@ impl OsdActor {
                 }
             }
             WORK => {
-                let work = std::mem::take(&mut lock(&r.net.wires).work);
+                let mut wires = lock(&r.net.wires);
+                let work = if wires.held { Vec::new() } else { std::mem::take(&mut wires.work) };
+                drop(wires);
                 work.into_iter().for_each(|w| w());
             }
             _ => {
