@@ -101,6 +101,7 @@ impl Osd {
             Tell::Scheduler => Answer::json(&self.sched.dump()),
             Tell::Reservations => Answer::json(&self.sched.dump_reservations()),
             Tell::Scrubs => Answer::json(&self.dump_scrubs()),
+            Tell::Backoffs => Answer::json(&self.dump_backoffs()),
             Tell::Sessions => {
                 let list = self.sessions.iter().map(|(id, s)| {
                     json!({"id": id, "name": format!("{}.{}", s.peer.kind.as_str(), s.peer.id),

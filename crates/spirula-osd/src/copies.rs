@@ -14,7 +14,7 @@ use spirula_messages::Body;
 use spirula_messages::ceph::osd::flag;
 use spirula_messages::ceph::{MOsdOp, MOsdOpReply, OsdOp};
 use spirula_pg::exec::{Fetched, ObjectInfo, Source, WholeObject};
-use spirula_pg::{ClientOp, OpId, PgEvent};
+use spirula_pg::{ClientOp, OpId, Patience, PgEvent};
 use spirula_runtime::{LinkId, clock};
 use spirula_types::{EntityName, ObjectLocator, OsdId, ReqId, SpgId, errno};
 use std::collections::{BTreeMap, VecDeque};
@@ -184,7 +184,10 @@ impl Osd {
             self.copies.own.insert(op, tid);
             let reqid = ReqId { name: EntityName::osd(to), tid, inc: 0 };
             // No connection has this number.
-            self.answer_pg(spg, PgEvent::Client(ClientOp { id: op, conn: 0, reqid, msg: Box::new(msg) }));
+            self.answer_pg(
+                spg,
+                PgEvent::Client(ClientOp { id: op, conn: 0, reqid, msg: Box::new(msg), patience: Patience::Endless }),
+            );
         } else if to >= 0 {
             self.peers.send(to, msg.into_message(tid));
         }

@@ -22,7 +22,7 @@ use crate::sched::{Knobs, Scheduler};
 use crate::scrub::Scrubs;
 use crate::tell::Answer;
 use bytes::Bytes;
-use spirula_messages::ceph::{MConfig, MLogAck, MMgrMap, MMonMap, MOsdMap, MOsdOpReply, kind};
+use spirula_messages::ceph::{MConfig, MLogAck, MMgrMap, MMonMap, MOsdBackoff, MOsdMap, MOsdOpReply, kind};
 use spirula_messages::cluster::control::{
     MergeWord, OsdAlive, OsdForce, OsdMarkMeDownAck, OsdPgTemp, OsdReportAck, OsdScrub, OsdStop, PgCreateAsk,
     PgCreateGrant, PgMerges, PgsCreated, PgsCreatedAck,
@@ -32,8 +32,8 @@ use spirula_messages::{Body, Message};
 use spirula_pg::exec::Prefetch;
 use spirula_pg::shard::store_pg;
 use spirula_pg::{
-    CreateAnswer, Leases, Now, OpId, PeerMsg, Pg, PgConfig, PgEffect, PgEvent, ReadKey, Stored, Token, head_key,
-    missing_prefix, parse_info_key,
+    Backoffs, CreateAnswer, Leases, Now, OpId, PeerMsg, Pg, PgConfig, PgEffect, PgEvent, ReadKey, Stored, Token,
+    head_key, missing_prefix, parse_info_key,
 };
 use spirula_runtime::auth::Login;
 use spirula_runtime::cephx::DaemonAuth;
@@ -146,6 +146,8 @@ pub(crate) struct Session {
     pub(crate) link: Link,
     pub(crate) peer: Peer,
     pub(crate) rights: Rights,
+    /// What it was told to hold back.
+    pub(crate) backoffs: Backoffs,
 }
 
 /// A client's request on its way.
@@ -463,7 +465,9 @@ impl Osd {
             kind::MGR_MAP => MMgrMap::from_message(&m).map(|m| self.mgr_map(&m)),
             kind::CONFIG => MConfig::from_message(&m).map(|c| self.cfg.settings.set_central(&c.config)),
             kind::MON_MAP => MMonMap::from_message(&m).map(|m| self.mon_map(&m)),
-            kind::OSD_BACKOFF => Ok(()),
+            // It says that what came before it was sent before its sender knew.
+            kind::OSD_BACKOFF if self.early.keep_behind(id, &m) => Ok(()),
+            kind::OSD_BACKOFF => MOsdBackoff::from_message(&m).map(|b| self.backoff_acked(id, &b)),
             kind::OSD_OP_REPLY => MOsdOpReply::from_message(&m).map(|r| self.source_reply(id, m.tid, &r)),
             kind::LOG_ACK => MLogAck::from_message(&m).map(|a| self.clog.acked(a.last)),
             PgCreateGrant::KIND => PgCreateGrant::from_message(&m).map(|g| self.granted(g)),
@@ -663,6 +667,8 @@ impl Osd {
                     s.link.request_done();
                 }
             }
+            PgEffect::Backoff { op, begin, end } => self.back_off(id, op, &begin, &end),
+            PgEffect::Unblock(object) => self.unblock(id, object.as_ref()),
             // Clients' reads wait while too many payloads are in flight; recovery never does,
             // since writes that hold payloads may be waiting for it.
             PgEffect::Prefetch(key @ ReadKey::Op(_), what) if self.reads_must_wait() => {

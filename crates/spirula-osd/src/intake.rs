@@ -2,7 +2,8 @@
 //!
 //! A client sends a request again only when a map or its connection gives it a reason. So every request that comes
 //! in is handed to its PG, answered, kept, or dropped for a reason that makes its client send it again: a map that
-//! it lacks and is sent here, a flag ("full") that will go, the end of its connection.
+//! it lacks and is sent here, a flag ("full") that will go, the word that it may go on ([`crate::backoffs`]), the end of
+//! its connection.
 //!
 //! Requests of clients whose map is newer than ours are kept until that map comes ([`Early`]). A client's map never
 //! gets older, so nothing that it sends later could be served sooner: its connection is not read on meanwhile. What is kept is
@@ -42,6 +43,15 @@ impl Early {
         true
     }
 
+    /// Keeps what its sender said after a request that is kept, and means to come after it; false if there is none.
+    pub fn keep_behind(&mut self, link: LinkId, m: &Message) -> bool {
+        let behind = self.kept.iter().any(|(l, _)| *l == link);
+        if behind {
+            self.kept.push_back((link, m.clone()));
+        }
+        behind
+    }
+
     /// A connection is gone, and with it whoever wants answers.
     pub fn closed(&mut self, link: LinkId) {
         self.kept.retain(|(l, _)| *l != link);
@@ -60,7 +70,7 @@ impl Osd {
         let held = self.early.links();
         let Early { kept, of_osds } = std::mem::take(&mut self.early);
         for (link, m) in kept.into_iter().chain(of_osds) {
-            self.client_op(link, m);
+            self.message(link, m);
         }
         let still = self.early.links();
         for s in held.difference(&still).filter_map(|l| self.sessions.get(l)) {
@@ -125,6 +135,11 @@ impl Osd {
             session.link.send(reply.into_message(m.tid));
             return;
         }
+        if !session.backoffs.is_empty() && session.backoffs.covers(pg, &msg.hobject()) {
+            // Its client was told to hold it, and is told when to send it again.
+            return;
+        }
+        let patience = self.patience(session);
         let op = self.next_op;
         self.next_op += 1;
         session.link.request_taken();
@@ -133,7 +148,7 @@ impl Osd {
         let pending =
             Pending { pg: pg.pg, link: id, tid: m.tid, begun: clock::monotonic(), write, bytes: m.data.len() as u64 };
         self.ops.insert(op, pending);
-        self.feed_pg(pg, PgEvent::Client(ClientOp { id: op, conn: id, reqid, msg: Box::new(msg) }));
+        self.feed_pg(pg, PgEvent::Client(ClientOp { id: op, conn: id, reqid, msg: Box::new(msg), patience }));
     }
 }
 
@@ -153,6 +168,8 @@ mod tests {
         }
         assert_eq!(e.links(), BTreeSet::from([1, 2]));
         assert!(e.kept.iter().map(|(_, m)| m.tid).eq(0..10_000));
+        assert!(e.keep_behind(1, &of(10_000)) && !e.keep_behind(3, &of(0)), "the order of a connection stays");
+        assert_eq!(e.kept.pop_back().map(|(l, m)| (l, m.tid)), Some((1, 10_000)));
         e.closed(2);
         assert_eq!((e.kept.len(), e.links()), (5000, BTreeSet::from([1])), "nobody waits for the others");
     }

@@ -8,6 +8,7 @@
 //!
 //! * [`daemon`] — events in, effects out: the loop's body
 //! * [`intake`] — clients' requests: what becomes of each before a PG sees it
+//! * [`backoffs`] — what clients hold back themselves
 //! * [`maps`], [`follow`] — following the map: PG views, splits, what clients lack
 //! * [`links`], [`peers`], [`heartbeat`] — links to monitor, manager and other OSDs; pings, read leases, failure reports
 //! * [`life`] — marked down wrongly, stopped, failed
@@ -18,6 +19,7 @@
 //! * [`tell`], [`commands`], [`perf`], [`history`], [`report`] — commands, counters, statistics
 
 mod access;
+mod backoffs;
 mod clog;
 mod commands;
 mod copies;

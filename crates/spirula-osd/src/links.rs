@@ -6,7 +6,7 @@ use crate::heartbeat::AWAY;
 use spirula_messages::Body;
 use spirula_messages::ceph::{MMonGetVersion, MMonMap, MMonSubscribe, Subscription};
 use spirula_messages::cluster::control::OsdBoot;
-use spirula_pg::PgEvent;
+use spirula_pg::{Backoffs, PgEvent};
 use spirula_runtime::{Ended, Link, LinkId, Peer, clock};
 use spirula_types::{AddrVec, EntityType, SpgId};
 use std::time::Duration;
@@ -35,7 +35,7 @@ impl Osd {
             return;
         }
         let rights = Rights::of(&peer);
-        self.sessions.insert(link.id(), Session { link, peer, rights });
+        self.sessions.insert(link.id(), Session { link, peer, rights, backoffs: Backoffs::default() });
     }
 
     pub(crate) fn closed(&mut self, id: LinkId, ended: &Ended) {

@@ -98,6 +98,8 @@ pub enum Tell {
     Reservations,
     /// When each PG is to be scrubbed.
     Scrubs,
+    /// What clients were told to hold back.
+    Backoffs,
     /// Who is connected.
     Sessions,
     /// Write back what the store holds in memory.
@@ -149,6 +151,7 @@ const COMMANDS: &[(&str, &str, &str)] = &[
     ("dump_scheduler", "", "show clients' latency, the limit on background work, and what it does"),
     ("dump_recovery_reservations", "", "show recovery reservations"),
     ("dump_scrubs", "", "print scheduled scrubs"),
+    ("dump_backoffs", "", "show what clients were told to hold back"),
     ("sessions", "", "list existing sessions"),
     ("flush_store_cache", "", "write what the store holds in memory to its disk"),
 ];
@@ -228,6 +231,7 @@ pub fn parse(cmd: &[String]) -> Result<Tell, Answer> {
         "dump_scheduler" => Tell::Scheduler,
         "dump_recovery_reservations" => Tell::Reservations,
         "dump_scrubs" => Tell::Scrubs,
+        "dump_backoffs" => Tell::Backoffs,
         "sessions" => Tell::Sessions,
         "flush_store_cache" => Tell::Flush,
         other if common::COMMANDS.iter().any(|(sig, _)| common::words(sig) == other) => {

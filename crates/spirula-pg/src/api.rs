@@ -1,5 +1,6 @@
 //! What goes into a PG and what comes out of it.
 
+use crate::backoff::Patience;
 use crate::erasure::Shape;
 use crate::exec::{Fetched, Fullness, PoolRules, Prefetch, Source};
 use spirula_encoding::UTime;
@@ -201,6 +202,8 @@ pub struct ClientOp {
     pub reqid: ReqId,
     /// The request.
     pub msg: Box<MOsdOp>,
+    /// What may be done if it has to wait.
+    pub patience: Patience,
 }
 
 /// A message between two OSDs about one PG.
@@ -384,6 +387,19 @@ pub enum PgEffect {
     Reply(OpId, Box<MOsdOpReply>),
     /// Forget a request without an answer; the client resends it.
     Drop(OpId),
+    /// Forget a request without an answer, and have its client hold all that it asks of the objects from `begin` up to
+    /// before `end` (the same for one object) until [`PgEffect::Unblock`]; see [`crate::Backoffs::block`].
+    Backoff {
+        /// The request.
+        op: OpId,
+        /// First object.
+        begin: HObject,
+        /// After the last one.
+        end: HObject,
+    },
+    /// Every client that holds requests for the PG, or for this object of it, may send them
+    /// ([`crate::Backoffs::unblock`]).
+    Unblock(Option<HObject>),
     /// Load this, then say [`PgEvent::Ready`].
     Prefetch(ReadKey, Prefetch),
     /// Read an object of another PG (`copy_from`), then say [`PgEvent::Fetched`].
@@ -570,6 +586,8 @@ pub enum Bug {
     LossUntold,
     /// The shell tells a PG the answer to a wish before it has performed the others.
     AnswersOvertake,
+    /// Clients that hold requests are told nothing when the interval ends.
+    UnblockForgotten,
     /// The shell forgets requests that carry a map which is to come.
     EarlyDropped,
     /// The shell keeps what was read ahead for whoever reads next, whatever was written meanwhile.

@@ -12,6 +12,7 @@
 //! | `peering` | **why no acknowledged write is lost**; proving which history to serve |
 //! | `active` | a primary after peering |
 //! | `ops` | client requests: order per object, execution, replication, commit, reply |
+//! | `backoff` | what clients hold back themselves, and **why their requests keep their order** |
 //! | [`exec`] | what a RADOS op vector means |
 //! | [`erasure`] | **erasure-coded pools**: stripes, reads, undo, rebuilding |
 //! | `recovery` | making copies whole while the PG serves |
@@ -69,6 +70,7 @@ macro_rules! invariant {
 
 mod active;
 mod api;
+mod backoff;
 pub mod erasure;
 pub mod exec;
 mod fold;
@@ -97,6 +99,7 @@ pub use api::{
     ClientOp, ConnId, CreateAnswer, MapView, Merged, Now, OpId, OsdView, PeerMsg, Permits, PgConfig, PgEffect, PgEvent,
     PoolView, ReadKey, Reservation, Token, TurnKind,
 };
+pub use backoff::{Backoffs, Patience};
 pub use fold::{folds, target_of};
 pub use intervals::Interval;
 pub use lease::{DRIFT, Leases};

@@ -12,6 +12,7 @@
 //! changed in this event is not executed on again before [`PgEffect::Continue`].
 
 use crate::api::{ClientOp, ConnId, OpId, PeerMsg, PgEffect, ReadKey};
+use crate::backoff::Patience;
 use crate::erasure::read::{EcReader, For, Gathered};
 use crate::erasure::stripe::{self, Piece, Stripes, from_pieces};
 use crate::erasure::{Shape, undo};
@@ -46,6 +47,18 @@ pub(crate) struct Queued {
 }
 
 impl Queued {
+    pub fn id(&self) -> OpId {
+        self.op.id
+    }
+
+    pub fn conn(&self) -> ConnId {
+        self.op.conn
+    }
+
+    pub fn patience(&self) -> Patience {
+        self.op.patience
+    }
+
     /// An OSD reads the source of a copy. Clients' requests have no order with it.
     fn is_source_read(&self) -> bool {
         !self.class.write && self.op.reqid.name.kind == EntityType::Osd as u8
@@ -170,6 +183,30 @@ impl Ops {
         gone.sort_unstable();
         self.pending.sort();
         gone
+    }
+
+    /// Keeps a request until the PG serves.
+    pub fn wait(&mut self, q: Queued) {
+        self.waiting.push_back(q);
+    }
+
+    /// Objects of this kind that requests wait for, which nothing is read for.
+    pub fn waiting_on(&self, which: impl Fn(&HObject) -> bool) -> Vec<HObject> {
+        let waits = self.contexts.iter().filter(|(o, c)| !c.queue.is_empty() && !c.parked && which(o));
+        let mut found: Vec<HObject> = waits.map(|(o, _)| o.clone()).collect();
+        found.sort();
+        found
+    }
+
+    /// Takes the requests that need not wait out of an object's queue, with all others of their connections.
+    pub fn take_from(&mut self, object: &HObject, go: impl Fn(&Queued) -> bool) -> Vec<OpId> {
+        let Some(c) = self.contexts.get_mut(object) else { return Vec::new() };
+        let conns: HashSet<ConnId> = c.queue.iter().filter(|q| go(q)).map(Queued::conn).collect();
+        let (gone, kept) = std::mem::take(&mut c.queue).into_iter().partition(|q| conns.contains(&q.conn()));
+        c.queue = kept;
+        c.copying = c.copying.filter(|id| c.queue.iter().any(|q| q.op.id == *id));
+        let gone: VecDeque<Queued> = gone;
+        gone.into_iter().map(|q| q.op.id).collect()
     }
 
     /// Takes every request out, in order of arrival, and forgets all objects.
@@ -341,11 +378,16 @@ impl Pg {
 
     /// Lets waiting requests try again: a new map, or the PG became active.
     pub(crate) fn run_waiting(&mut self, cx: &mut Cx<'_>) {
-        for q in std::mem::take(&mut self.ops.waiting) {
-            if let Some(object) = self.admit(q, cx) {
-                self.run_object(&object, cx);
-            }
+        if self.serves() {
+            self.unblock_pg(cx);
         }
+        // All before any is executed: an object's queue is to hold all requests of a connection, or none, when clients
+        // are told to hold them back.
+        let mut objects = Vec::new();
+        for q in std::mem::take(&mut self.ops.waiting) {
+            objects.extend(self.admit(q, cx).filter(|o| !objects.contains(o)));
+        }
+        objects.iter().for_each(|o| self.run_object(o, cx));
     }
 
     /// Checks a request against the map and puts it where it belongs; the object whose turn
@@ -381,7 +423,11 @@ impl Pg {
         }
         // A client that has seen the flags sends nothing; one with an older map is to wait, too.
         let paused = if q.class.write { view.permits.pause_writes } else { view.permits.pause_reads };
-        if paused || !self.serves(cx) {
+        if !self.serves() {
+            self.wait_or_back_off(q, cx);
+            return None;
+        }
+        if paused {
             self.ops.waiting.push_back(q);
             return None;
         }
@@ -407,12 +453,14 @@ impl Pg {
     }
 
     /// Is the PG active, and no older primary reading any more?
-    fn serves(&self, cx: &Cx<'_>) -> bool {
-        self.active().is_some_and(|a| a.activated && a.serving && cx.now.mono_ms >= a.wait_until)
+    /// Not before those who waited for that have gone on: a new request must not overtake them.
+    fn serves(&self) -> bool {
+        self.active().is_some_and(|a| a.activated && a.serving && a.wait_until == 0)
     }
 
     /// An object is recovered, or will not be for now: requests on it try again.
     pub(crate) fn run_recovered(&mut self, object: &HObject, cx: &mut Cx<'_>) {
+        self.unblock_object(object, cx);
         if self.ops.contexts.contains_key(object) {
             self.run_object(object, cx);
         }
@@ -527,7 +575,8 @@ impl Pg {
                 return; // The end of the chunk comes back here.
             }
             if self.must_recover_first(object, write, cx) {
-                return; // Recovery comes back here.
+                self.back_off_object(object, cx);
+                return; // Recovery comes back here, and so does whoever was told to hold his requests.
             }
             if inflight > 0 && self.is_erasure() {
                 return; // Shards must show one version. The last commit comes back here.
@@ -955,6 +1004,7 @@ impl Pg {
             a.recovery.unfound.insert(object.clone());
         }
         self.reopen(cx);
+        self.back_off_object(object, cx);
     }
 
     pub(crate) fn on_local_commit(&mut self, since: Epoch, version: EVersion) {

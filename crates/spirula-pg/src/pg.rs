@@ -2,6 +2,7 @@
 
 use crate::active::Active;
 use crate::api::{ConnId, MapView, Now, PeerMsg, PgConfig, PgEffect, PgEvent, Reservation, Token, TurnKind};
+use crate::backoff::Held;
 use crate::exec::{ObjectReader, Prefetch};
 use crate::intervals::{Interval, forget_before};
 use crate::lease::Leases;
@@ -117,6 +118,8 @@ pub struct Pg {
     /// Recovery goes on at the next event, for the same reason.
     pub(crate) pump_later: bool,
     pub(crate) ops: Ops,
+    /// Clients that hold requests themselves.
+    pub(crate) held: Held,
     /// OSDs outside the acting set that said they hold a copy, with what, and which older intervals
     /// they know of: peering may begin anew in the same interval, and has to hear those then, too.
     pub(crate) strays: BTreeMap<Peer, (PgInfo, Vec<PastInterval>)>,
@@ -263,6 +266,7 @@ impl Pg {
             ripe: VecDeque::new(),
             pump_later: false,
             ops: Ops::default(),
+            held: Held::default(),
             strays: BTreeMap::new(),
             next_seq: 1,
             issued: 0,
@@ -382,7 +386,10 @@ impl Pg {
         match &self.role {
             _ if self.broken => true,
             Role::Peering(_) | Role::Idle => true,
-            Role::Active(a) => self.ops.waits_for_lease() || a.wants_tick() || self.must_roll_forward(),
+            Role::Active(a) => {
+                let held = self.held.has_objects();
+                held || self.ops.waits_for_lease() || a.wants_tick() || self.must_roll_forward()
+            }
             Role::Replica { .. } => !self.rotten.is_empty(),
             Role::Removing => false,
         }
@@ -731,6 +738,9 @@ impl Pg {
         for r in std::mem::take(&mut self.reservations) {
             cx.out.push(PgEffect::Unreserve(r));
         }
+        if !planted!(self.cfg, UnblockForgotten) {
+            self.unblock_all(cx);
+        }
         self.requeue(role);
     }
 
@@ -840,6 +850,7 @@ impl Pg {
     }
 
     fn on_conn_closed(&mut self, conn: ConnId, cx: &mut Cx<'_>) {
+        self.held.closed(conn);
         for op in self.ops.drop_connection(conn) {
             self.op_gone(op);
             cx.out.push(PgEffect::Drop(op));
@@ -861,6 +872,7 @@ impl Pg {
             }
             _ => {}
         }
+        self.backoff_tick(cx);
         self.run_pending(cx);
     }
 

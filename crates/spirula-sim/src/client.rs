@@ -9,11 +9,11 @@ use crate::world::{Actor, ActorId, Input, Local, Output, World};
 use spirula_history::versions::{Op, What};
 use spirula_maps::OsdMap;
 use spirula_maps::osdmap::{flag as pool_flag, flags as map_flags};
-use spirula_messages::ceph::osd::flag;
-use spirula_messages::ceph::{MMonSubscribe, MOsdMap, MOsdOp, MOsdOpReply, Subscription};
+use spirula_messages::ceph::osd::{backoff_op, flag};
+use spirula_messages::ceph::{MMonSubscribe, MOsdBackoff, MOsdMap, MOsdOp, MOsdOpReply, Subscription};
 use spirula_messages::{Body, Message};
 use spirula_mon::Peer;
-use spirula_types::{AddrVec, EVersion, EntityAddr, EntityType, OsdId, PgId, SpgId, errno};
+use spirula_types::{AddrVec, EVersion, EntityAddr, EntityType, HObject, OsdId, PgId, SpgId, errno, features};
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -76,6 +76,13 @@ struct Way {
     addr: EntityAddr,
     conn: u64,
     open: bool,
+    /// What it was told to hold back.
+    held: Vec<MOsdBackoff>,
+}
+
+/// Is this object in a backoff's range?
+fn within(b: &MOsdBackoff, o: &HObject) -> bool {
+    *o == b.begin || (b.begin < *o && *o < b.end)
 }
 
 /// The client.
@@ -111,6 +118,10 @@ pub struct Client {
     pub purge: Vec<(i64, u32)>,
     /// It has seen a pool without room.
     pub was_full: bool,
+    /// It knows backoffs.
+    pub backs_off: bool,
+    /// Backoffs that it was told.
+    pub backoffs: u64,
     /// Changes of objects that are copied onto each other.
     pub copied: u64,
     /// Longest time from begin to answer, true microseconds.
@@ -144,6 +155,8 @@ impl Client {
             audit: Vec::new(),
             purge: Vec::new(),
             was_full: false,
+            backs_off: false,
+            backoffs: 0,
             copied: 0,
             longest: 0,
         }
@@ -170,7 +183,10 @@ impl Client {
             id: "admin".into(),
             global_id: self.global_id,
             addrs: AddrVec::one(mine),
-            features: spirula_types::features::PACIFIC,
+            features: match self.backs_off {
+                true => features::PACIFIC,
+                false => features::PACIFIC & !features::RADOS_BACKOFF,
+            },
         };
         out.push(Output::Connect { conn, to, addr, lossless: false, peer });
         conn
@@ -223,6 +239,10 @@ impl Client {
         };
         let mut m = MOsdOp::new(SpgId { pg: t.pg, shard }, hash, locator(p.pool), name, ops);
         (m.epoch, m.retry_attempt) = (map.epoch, p.attempt);
+        let told = |w: &Way| w.held.iter().any(|b| b.spg == m.spg && within(b, &m.hobject()));
+        if self.ways.get(&t.primary).is_some_and(told) {
+            return;
+        }
         m.flags = flag::ACK | hint | if p.attempt > 0 { flag::RETRY } else { 0 };
         out.push(Output::Send(conn, m.into_message(tid)));
     }
@@ -242,7 +262,7 @@ impl Client {
         let to = self.osds.lock().unwrap_or_else(PoisonError::into_inner).get(&t.primary).copied()?;
         self.again.insert(t.primary, self.ticks + RETRY);
         let conn = self.connect(to, t.addr, out);
-        self.ways.insert(t.primary, Way { addr: t.addr, conn, open: false });
+        self.ways.insert(t.primary, Way { addr: t.addr, conn, open: false, held: Vec::new() });
         None
     }
 
@@ -398,6 +418,40 @@ impl Client {
         Change { kind, ..change }
     }
 
+    /// An OSD says what to hold back, or to send again.
+    fn on_backoff(&mut self, conn: u64, m: &Message, out: &mut Vec<Output>) -> Result<(), String> {
+        let m = MOsdBackoff::from_message(m).map_err(|e| format!("a backoff: {e}"))?;
+        if !self.backs_off {
+            return Err(format!("knows nothing of {m:?}"));
+        }
+        let Some((osd, way)) = self.ways.iter_mut().find(|(_, w)| w.conn == conn) else { return Ok(()) };
+        let osd = *osd;
+        if m.op == backoff_op::BLOCK {
+            if way.held.iter().any(|b| (b.spg, &b.begin) == (m.spg, &m.begin)) {
+                return Err(format!("told twice to hold {m:?}"));
+            }
+            way.held.push(m.clone());
+            self.backoffs += 1;
+            out.push(Output::Send(conn, MOsdBackoff { op: backoff_op::ACK_BLOCK, ..m }.into_message(0)));
+            return Ok(());
+        }
+        let before = way.held.len();
+        way.held.retain(|b| b.id != m.id);
+        if way.held.len() == before {
+            return Err(format!("told to go on with what it does not hold: {m:?}"));
+        }
+        let there = |p: &Pending| p.target.as_ref().is_some_and(|t| t.primary == osd && t.pg == m.spg.pg);
+        let of = |p: &Pending| HObject::head(p.pool, "".into(), "".into(), name(p.object));
+        let again = self.pending.iter().filter(|(_, p)| there(p) && within(&m, &of(p)));
+        for tid in again.map(|(tid, _)| *tid).collect::<Vec<_>>() {
+            if let Some(p) = self.pending.get_mut(&tid) {
+                p.attempt += 1;
+            }
+            self.send(tid, out);
+        }
+        Ok(())
+    }
+
     fn on_reply(&mut self, local: Local, m: &Message) -> Result<(), String> {
         let reply = MOsdOpReply::from_message(m).map_err(|e| format!("a reply: {e}"))?;
         let tid = m.tid;
@@ -509,6 +563,7 @@ impl Actor for Client {
                     _ if !known => Ok(()),
                     MOsdMap::KIND => self.on_maps(&message, out),
                     MOsdOpReply::KIND => self.on_reply(local, &message),
+                    MOsdBackoff::KIND => self.on_backoff(conn, &message, out),
                     _ => Ok(()),
                 };
                 if let Err(why) = result {

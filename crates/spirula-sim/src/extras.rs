@@ -238,6 +238,10 @@ impl Scene {
         if self.clients.clone().into_iter().any(|c| copied(self, c) > 0) {
             self.probe("objects copied");
         }
+        let told = |s: &mut Self, c| s.world.with(c, |c: &mut Client| c.backoffs).unwrap_or(0);
+        if self.clients.clone().into_iter().any(|c| told(self, c) > 0) {
+            self.probe("clients backed off");
+        }
         let until = self.world.now + ORDERS_US;
         while self.coming.is_some() {
             if self.world.now > until {

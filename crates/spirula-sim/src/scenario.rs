@@ -325,7 +325,8 @@ impl Scene {
         let objects = pace.objects;
         let clients = (0..rng.between(1, 3)).map(|i| {
             let pace = if i > 0 && extras.has(Extra::Readers) { reading(&pace) } else { pace.clone() };
-            let c = Client::new(mons.clone(), at.clone(), pace, rng.fork());
+            let mut c = Client::new(mons.clone(), at.clone(), pace, rng.fork());
+            c.backs_off = o.seed % 3 == 2;
             world.add(Box::new(c), 50_000)
         });
         let clients = clients.collect();

@@ -264,6 +264,11 @@ impl Recovery {
         self.unfound.insert(object.clone());
     }
 
+    /// Is an object unfound, or being recovered?
+    pub fn works_on(&self, object: &HObject) -> bool {
+        self.unfound.contains(object) || self.ops.contains_key(object) || self.demanded.contains(object)
+    }
+
     /// Up to where the backfill of a member has come.
     pub fn started(&self, osd: Peer) -> Option<&HObject> {
         self.backfills.get(&osd).map(|b| &b.started)

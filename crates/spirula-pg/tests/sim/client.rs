@@ -4,7 +4,7 @@ use crate::world::{Map, POOL, Pace, Rng};
 use bytes::Bytes;
 use spirula_history::versions::{Op, What, linearizable};
 use spirula_messages::ceph::op::OsdOp;
-use spirula_messages::ceph::osd::{MOsdOp, MOsdOpReply};
+use spirula_messages::ceph::osd::{MOsdBackoff, MOsdOp, MOsdOpReply, backoff_op};
 use spirula_types::{EVersion, Epoch, HObject, ObjectLocator, OsdId, SpgId};
 use std::collections::BTreeMap;
 
@@ -43,12 +43,19 @@ pub struct Client {
     pub quiet: bool,
     /// Only appends, or only reads.
     pub only: Option<bool>,
+    /// What it was told to hold back, by OSD and boot.
+    held: BTreeMap<(OsdId, u64), Vec<MOsdBackoff>>,
     /// It asks for no map before.
     pub blind_until: u64,
 }
 
 pub fn object(i: usize) -> HObject {
     HObject::head(POOL, Bytes::new(), Bytes::new(), format!("object{i}").into())
+}
+
+/// Is this object in a backoff's range?
+fn within(b: &MOsdBackoff, o: &HObject) -> bool {
+    *o == b.begin || (b.begin < *o && *o < b.end)
 }
 
 fn target(map: &Map, i: usize) -> Option<Target> {
@@ -66,6 +73,7 @@ impl Client {
             history: BTreeMap::new(),
             quiet: false,
             only: None,
+            held: BTreeMap::new(),
             blind_until: 0,
         }
     }
@@ -150,12 +158,56 @@ impl Client {
 
     /// Its connection broke: all that is under way is sent again over a new one.
     pub fn reconnect(&mut self, map: &Map) -> Vec<(u64, i32, Target, Box<MOsdOp>)> {
+        self.held.clear();
         let again = |(tid, p): (&u64, &mut Pending)| {
             let t = target(map, p.object)?;
             p.attempt += 1;
             Some((*tid, p.attempt, t, p.msg.clone()))
         };
         self.pending.iter_mut().filter_map(again).collect()
+    }
+
+    /// Was it told to hold this?
+    pub fn holds(&self, t: &Target, m: &MOsdOp) -> bool {
+        let told = self.held.get(&(t.osd, t.boot));
+        told.is_some_and(|all| all.iter().any(|b| b.spg == m.spg && within(b, &m.hobject())))
+    }
+
+    /// An OSD says what to hold, or to hold no more; the acknowledgement, and what must be sent again.
+    pub fn on_backoff(
+        &mut self,
+        at: (OsdId, u64),
+        m: MOsdBackoff,
+        map: &Map,
+    ) -> (Option<MOsdBackoff>, Vec<(u64, i32, Target, Box<MOsdOp>)>) {
+        let told = self.held.entry(at).or_default();
+        if m.op == backoff_op::BLOCK {
+            assert!(told.iter().all(|b| (b.spg, &b.begin) != (m.spg, &m.begin)), "told twice to hold {m:?}");
+            told.push(m.clone());
+            return (Some(MOsdBackoff { op: backoff_op::ACK_BLOCK, ..m }), Vec::new());
+        }
+        let before = told.len();
+        told.retain(|b| b.id != m.id);
+        assert_eq!(told.len() + 1, before, "told to go on with what it does not hold: {m:?}");
+        let mut again = Vec::new();
+        for (tid, p) in self.pending.iter_mut().filter(|(_, p)| p.msg.spg == m.spg && within(&m, &p.msg.hobject())) {
+            if let Some(t) = target(map, p.object).filter(|t| (t.osd, t.boot) == at) {
+                p.attempt += 1;
+                again.push((*tid, p.attempt, t, p.msg.clone()));
+            }
+        }
+        (None, again)
+    }
+
+    /// Changes of one object took place in the order in which it asked for them.
+    pub fn in_order(&self) -> Result<(), String> {
+        let mut last: BTreeMap<usize, &Done> = BTreeMap::new();
+        for d in self.history.values().filter(|d| d.write.is_some() && d.version != EVersion::default()) {
+            if let Some(l) = last.insert(d.object, d).filter(|l| l.version >= d.version) {
+                return Err(format!("client {}: {d:?} took place before {l:?}", self.id));
+            }
+        }
+        Ok(())
     }
 
     pub fn on_reply(&mut self, now: u64, tid: u64, attempt: i32, reply: MOsdOpReply) {

@@ -7,7 +7,7 @@ use crate::{settle, verify, verify_shards};
 use bytes::Bytes;
 use spirula_messages::ceph::op::OsdOp;
 use spirula_messages::ceph::osd::MOsdOp;
-use spirula_pg::{Bug, ClientOp, PgEvent};
+use spirula_pg::{Bug, ClientOp, Patience, PgEvent};
 use spirula_types::{EntityName, ObjectLocator, OsdId, PgId, ReqId, SpgId};
 use std::collections::BTreeMap;
 
@@ -80,7 +80,11 @@ impl Hand {
         let mut msg = Box::new(MOsdOp::new(self.id, o.hash, locator, o.name, vec![what]));
         msg.epoch = self.w.map().epoch;
         let reqid = ReqId { name: EntityName::client(7000 + conn), tid: op, inc: 0 };
-        self.w.event(self.at, self.id, PgEvent::Client(ClientOp { id: op, conn, reqid, msg }));
+        self.w.event(
+            self.at,
+            self.id,
+            PgEvent::Client(ClientOp { id: op, conn, reqid, msg, patience: Patience::Endless }),
+        );
         op
     }
 

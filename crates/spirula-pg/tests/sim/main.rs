@@ -275,7 +275,8 @@ fn clean(w: &World) -> Result<(), String> {
         }
         let kept = |n: &&world::Node| n.store.applied.objects.keys().any(|o| object_of_store(o.clone()).pool != POOL);
         if let Some(n) = w.nodes.iter().find(kept) {
-            return Err(format!("osd.{} keeps something to be taken back", n.id));
+            let what = n.store.applied.objects.keys().find(|o| object_of_store((*o).clone()).pool != POOL);
+            return Err(format!("osd.{} keeps something to be taken back: {what:?}", n.id));
         }
         if members.iter().any(|o| !w.nodes[o.osd as usize].store.pending.is_empty()) {
             return Err("commits pending".into());
@@ -330,7 +331,7 @@ fn verify(w: &World) -> Result<(), String> {
         let history: Vec<_> = w.clients.iter().flat_map(|c| c.history.values()).filter(|d| d.object == i).collect();
         check(&history, fin.as_deref()).map_err(|e| format!("object{i}: {e}"))?;
     }
-    Ok(())
+    w.clients.iter().try_for_each(client::Client::in_order)
 }
 
 /// An object's shards as the members hold them, and its bytes as the data shards give them.
@@ -583,6 +584,7 @@ fn sim_planted_bugs_are_caught() {
         Bug::FoldUnchecked,
         Bug::FoldForgetsRequests,
         Bug::WritesWhilePending,
+        Bug::UnblockForgotten,
     ];
     all_caught(&bugs, BUG_SEEDS, |bug, seed| {
         run_with(seed, |w| w.plant(bug)).is_err() || scenarios::with_bug(bug, seed)

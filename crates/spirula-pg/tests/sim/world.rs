@@ -5,16 +5,16 @@ use crate::store::Store;
 use spirula_encoding::{UTime, from_slice};
 use spirula_maps::PgState;
 use spirula_messages::Body;
-use spirula_messages::ceph::osd::{MOsdOp, MOsdOpReply};
+use spirula_messages::ceph::osd::{MOsdBackoff, MOsdOp, MOsdOpReply};
 use spirula_messages::cluster::control::MergeWord;
 use spirula_messages::cluster::pg::{PgAcks, PgCtls, PgTxn, TxnKind};
 use spirula_pg::erasure::Shape;
 use spirula_pg::exec::{Fullness, PoolRules};
 use spirula_pg::shard::store_pg;
 use spirula_pg::{
-    Bug, ClientOp, CreateAnswer, Leases, LogEntry, MapView, Merged, Now, OsdView, PeerMsg, Permits, Pg, PgConfig,
-    PgEffect, PgEvent, PoolView, ReadKey, Reservation, Stored, head_key, info_key, missing_prefix, parse_info_key,
-    target_of,
+    Backoffs, Bug, ClientOp, CreateAnswer, Leases, LogEntry, MapView, Merged, Now, OsdView, Patience, PeerMsg, Permits,
+    Pg, PgConfig, PgEffect, PgEvent, PoolView, ReadKey, Reservation, Stored, head_key, info_key, missing_prefix,
+    parse_info_key, target_of,
 };
 use spirula_types::{EVersion, EntityName, Epoch, HObject, OSD_NONE, OsdId, Peer, PgId, ReqId, SpgId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -311,6 +311,7 @@ pub enum Wire {
         tid: u64,
         msg: Box<MOsdOp>,
     },
+    Backoff(MOsdBackoff),
     ToMon(MonAsk),
     FromMon(SpgId, PgEvent),
 }
@@ -349,6 +350,8 @@ pub struct Node {
     held: Vec<(OsdId, PeerMsg)>,
     local: VecDeque<(SpgId, PgEvent)>,
     scans: VecDeque<(SpgId, u64, HObject, HObject, bool)>,
+    /// What clients were told to hold back.
+    backoffs: BTreeMap<usize, Backoffs>,
     /// Reservations held and wanted.
     granted: Vec<(SpgId, Reservation)>,
     queue: VecDeque<(SpgId, Reservation)>,
@@ -393,6 +396,8 @@ pub struct World {
     pub mon_loses: bool,
     /// Of this kind of message between OSDs (empty: any) so many of a hundred are lost.
     pub peer_loses: Option<(&'static str, u64)>,
+    /// Clients know backoffs.
+    backs_off: bool,
     steps: u64,
     pub trace: bool,
     pub stats: BTreeMap<&'static str, u64>,
@@ -452,6 +457,7 @@ impl World {
             no_scans: None,
             mon_loses: true,
             peer_loses: None,
+            backs_off: seed % 3 == 2,
             steps: 0,
             trace: std::env::var("SIM_TRACE").is_ok(),
             stats: BTreeMap::new(),
@@ -471,6 +477,7 @@ impl World {
                 held: Vec::new(),
                 local: VecDeque::new(),
                 scans: VecDeque::new(),
+                backoffs: BTreeMap::new(),
                 granted: Vec::new(),
                 queue: VecDeque::new(),
             });
@@ -538,6 +545,8 @@ impl World {
         let node = &mut self.nodes[id as usize];
         node.boot = boot;
         node.started = false;
+        // Clients close their connections to one that the map shows down.
+        node.backoffs.clear();
         // Another incarnation is seen down for an epoch, as the monitor does it.
         self.mark_down(id);
         self.change_map(|m| {
@@ -674,6 +683,7 @@ impl World {
         node.held.clear();
         node.local.clear();
         node.scans.clear();
+        node.backoffs.clear();
         node.granted.clear();
         node.queue.clear();
         node.boot = 0;
@@ -855,6 +865,8 @@ impl World {
                 }
                 PgEffect::Send(to, msg) => self.send_osd(id, to.osd, Wire::Peer(recode(msg))),
                 PgEffect::Reply(op, reply) => self.reply(op, *reply),
+                PgEffect::Backoff { op, begin, end } => self.back_off(id, pg, op, &begin, &end),
+                PgEffect::Unblock(object) => self.unblock(id, pg, object.as_ref()),
                 PgEffect::Drop(_) | PgEffect::NeedMap(_) | PgEffect::StateChanged | PgEffect::WakeAt(_) => {}
                 PgEffect::Prefetch(key, what) => {
                     node.store.load(&what);
@@ -1055,7 +1067,45 @@ impl World {
         }
     }
 
+    /// A request is dropped, and its client told to hold all like it.
+    fn back_off(&mut self, id: OsdId, pg: SpgId, op: u64, begin: &HObject, end: &HObject) {
+        let (client, ..) = self.op_client[&op];
+        let node = &mut self.nodes[id as usize];
+        if let Some(m) = node.backoffs.entry(client).or_default().block(pg, begin, end, node.epoch) {
+            let link = (End::Osd(id), End::Client(client));
+            self.net.entry(link).or_default().push_back((node.boot, Wire::Backoff(m)));
+            self.note(if begin == end { "backoffs of objects" } else { "backoffs of pgs" });
+        }
+    }
+
+    fn unblock(&mut self, id: OsdId, pg: SpgId, object: Option<&HObject>) {
+        let node = &mut self.nodes[id as usize];
+        for (client, b) in &mut node.backoffs {
+            for m in b.unblock(pg, object, node.epoch) {
+                let link = (End::Osd(id), End::Client(*client));
+                self.net.entry(link).or_default().push_back((node.boot, Wire::Backoff(m)));
+            }
+        }
+    }
+
+    /// A client hears what to hold back, or not to any more.
+    fn deliver_client(&mut self, client: usize, from: OsdId, boot: u64, m: MOsdBackoff) {
+        self.say(|| format!("client {client} <- osd.{from} {m:?}"));
+        let map = self.maps[self.clients[client].epoch as usize].clone();
+        let (ack, again) = self.clients[client].on_backoff((from, boot), m, &map);
+        if let Some(ack) = ack {
+            let link = (End::Client(client), End::Osd(from));
+            self.net.entry(link).or_default().push_back((boot, Wire::Backoff(ack)));
+        }
+        for (tid, attempt, target, msg) in again {
+            self.send_client_op(client, tid, attempt, &target, msg);
+        }
+    }
+
     pub fn send_client_op(&mut self, client: usize, tid: u64, attempt: i32, target: &Target, mut msg: Box<MOsdOp>) {
+        if self.clients[client].holds(target, &msg) {
+            return;
+        }
         self.ops += 1;
         let op = self.ops;
         msg.retry_attempt = attempt;
@@ -1164,6 +1214,11 @@ impl World {
                 }
                 self.deliver_osd(id, from, wire);
             }
+            (End::Client(c), Wire::Backoff(m)) => {
+                if let End::Osd(o) = from {
+                    self.deliver_client(c, o, boot, m);
+                }
+            }
             _ => unreachable!(),
         }
         true
@@ -1203,10 +1258,11 @@ impl World {
                 }
             }
             (End::Client(_), Wire::Client { op, client, tid, msg }) => {
-                if !node.started {
+                // The shell keeps what needs a map that is to come, and what its sender said behind it.
+                if !node.started || msg.epoch > node.epoch {
                     let boot = node.boot;
                     let link = (End::Client(client), End::Osd(id));
-                    self.net.entry(link).or_default().push_back((boot, Wire::Client { op, client, tid, msg }));
+                    self.net.entry(link).or_default().push_front((boot, Wire::Client { op, client, tid, msg }));
                     return;
                 }
                 let pg = msg.spg;
@@ -1216,18 +1272,26 @@ impl World {
                 }
                 if !node.pgs.contains_key(&pg) {
                     // Not ours: tell the client what it lacks; it sends again by itself.
-                    if msg.epoch <= epoch {
-                        self.client_map(client, epoch);
-                    } else {
-                        let boot = node.boot;
-                        let link = (End::Client(client), End::Osd(id));
-                        self.net.entry(link).or_default().push_back((boot, Wire::Client { op, client, tid, msg }));
-                    }
+                    self.client_map(client, epoch);
                     return;
                 }
+                if node.backoffs.get(&client).is_some_and(|b| b.covers(pg, &msg.hobject())) {
+                    self.note("requests dropped as backed off");
+                    return;
+                }
+                let patience = match self.backs_off {
+                    true if self.rng.chance(50) => Patience::Short,
+                    true => Patience::Long,
+                    false => Patience::Endless,
+                };
                 let reqid = ReqId { name: EntityName::client(client as u64 + 100), tid, inc: 0 };
                 self.op_at.insert(op, (id, pg.pg));
-                self.event(id, pg, PgEvent::Client(ClientOp { id: op, conn: client as u64, reqid, msg }));
+                self.event(id, pg, PgEvent::Client(ClientOp { id: op, conn: client as u64, reqid, msg, patience }));
+            }
+            (End::Client(c), Wire::Backoff(m)) => {
+                if let Some(b) = node.backoffs.get_mut(&c) {
+                    b.acked(&m);
+                }
             }
             (End::Mon, Wire::FromMon(pg, e)) => self.event(id, pg, e),
             _ => unreachable!(),
@@ -1249,6 +1313,8 @@ impl World {
     pub fn reconnect(&mut self, client: usize) {
         for id in 0..self.nodes.len() as OsdId {
             self.net.remove(&(End::Client(client), End::Osd(id)));
+            self.net.remove(&(End::Osd(id), End::Client(client)));
+            self.nodes[id as usize].backoffs.remove(&client);
             if !self.nodes[id as usize].alive {
                 continue;
             }
