@@ -84,9 +84,9 @@ pub struct OsdConfig {
     pub location: BTreeMap<String, String>,
     /// Class of its device, or empty.
     pub device_class: String,
-    /// True if no earlier incarnation of any OSD of the cluster can still be alive (the whole
-    /// cluster lives in one process): then no old read lease has to be waited for.
-    pub fresh_leases: bool,
+    /// The OSDs that begin with this one, in one process, of which no earlier incarnation can be alive: if the map knows no others,
+    /// nobody holds an old read lease, and none has to be waited for. Empty if others may be alive.
+    pub started_together: BTreeSet<OsdId>,
     /// Facts for `osd metadata`.
     pub metadata: BTreeMap<String, String>,
     /// Its options.
@@ -315,8 +315,6 @@ impl Osd {
             None if pgs.is_empty() => Maps::default(),
             None => return Err("the store holds PGs but no OSD map".to_owned()),
         };
-        let now_ms = mono_ms();
-        let leases_from = if cfg.fresh_leases { now_ms - LEASE_MS } else { now_ms };
         let mut osd = Self {
             login: cfg.auth.login(&me),
             me,
@@ -332,7 +330,7 @@ impl Osd {
             pgs,
             pg_cfg,
             maps,
-            leases: Leases::new(LEASE_MS, leases_from),
+            leases: Leases::new(LEASE_MS, mono_ms()),
             full_peers: BTreeSet::new(),
             life: Life::Booting,
             failure: None,

@@ -3,16 +3,24 @@
 use crate::daemon::{Life, Osd, mono_ms};
 use crate::reader::StoreReader;
 use bytes::Bytes;
+use spirula_maps::OsdMap;
 use spirula_messages::ceph::{MMgrMap, MOsdMap};
 use spirula_pg::{MapView, Now, Pg, PgEvent};
 use spirula_runtime::clock;
 use spirula_types::transaction::{MetaOp, Transaction};
-use spirula_types::{PgId, SpgId};
+use spirula_types::{OsdId, PgId, SpgId};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// Key of the newest map processed, in the store's meta space.
 pub(crate) const MAP_KEY: &[u8] = b"osdmap";
+
+/// Does the map know of no OSDs but these? Asked of the first map that shows us up, which is newer than whatever an earlier incarnation
+/// of ours did.
+fn is_alone(map: &OsdMap, these: &BTreeSet<OsdId>) -> bool {
+    map.osds().all(|o| these.contains(&o))
+}
 
 impl Osd {
     pub(crate) fn osd_map(&mut self, m: MOsdMap) {
@@ -76,6 +84,9 @@ impl Osd {
         }
         self.live = own;
         if own {
+            if self.was_up == 0 && is_alone(&map, &self.cfg.started_together) {
+                self.leases.nobody_holds_older();
+            }
             self.was_up = epoch;
         }
         // One that is not up asks who hears it, too: its boots say so.
@@ -187,5 +198,23 @@ impl Osd {
     /// What a PG is told of the newest map.
     pub(crate) fn view(&self, pg: PgId) -> MapView {
         MapView { live: self.live, ..self.maps.view(pg) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use spirula_encoding::UTime;
+    use spirula_types::Uuid;
+
+    #[test]
+    fn an_osd_elsewhere_may_hold_leases_be_it_up_or_down() {
+        let mut map = OsdMap::fresh(Uuid([1; 16]), 5, UTime::default(), spirula_maps::Crush::default());
+        map.set_max_osd(3);
+        // Exists and is up; exists.
+        (map.osd_state[0], map.osd_state[2]) = (3, 1);
+        assert!(is_alone(&map, &[0, 1, 2].into()));
+        assert!(!is_alone(&map, &[0, 1].into()));
+        assert!(!is_alone(&map, &BTreeSet::new()));
     }
 }

@@ -44,6 +44,11 @@ impl Leases {
         Self { length_ms, started_ms: now_ms, granted: BTreeMap::new(), held: BTreeMap::new(), surrendered: false }
     }
 
+    /// Nobody can hold a lease that an earlier incarnation granted.
+    pub fn nobody_holds_older(&mut self) {
+        self.started_ms = self.started_ms.saturating_sub(self.length_ms);
+    }
+
     /// Grants `to` a lease and returns its length, for the answer to its ping.
     pub fn grant(&mut self, to: OsdId, now_ms: u64) -> u64 {
         self.granted.insert(to, now_ms + self.length_ms);
@@ -129,5 +134,9 @@ mod tests {
         let a = Leases::new(1000, 50_000);
         assert_eq!(a.granted_left(7, 50_300), 700);
         assert_eq!(a.granted_left(7, 51_000), 0);
+        let mut a = Leases::new(1000, 50_000);
+        a.grant(8, 50_100);
+        a.nobody_holds_older();
+        assert_eq!((a.granted_left(7, 50_300), a.granted_left(8, 50_300)), (0, 800));
     }
 }

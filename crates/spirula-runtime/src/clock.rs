@@ -1,11 +1,21 @@
 //! The one place that reads clocks. A thread that simulates is given its time instead.
+//!
+//! The monotonic clock is CLOCK_BOOTTIME, which goes on while the machine is suspended; `std`'s `Instant` (CLOCK_MONOTONIC) stands still. Read
+//! leases are counted on it (`spirula_pg::Leases`): an OSD that slept would otherwise wake up with leases that ended long ago for
+//! those who gave them, and serve data that others have overwritten. So after a suspend every lease has ended, every deadline
+//! is due, and the silence of others meanwhile is seen to be one's own. The same holds for a process that was stopped (SIGSTOP),
+//! and for a virtual machine whose clock goes on while it does not run. One that its hypervisor pauses **with its clocks** cannot notice by itself:
+//! nothing in it shows that time has passed, and until it hears of a new map, at most the rest of a lease after it goes on,
+//! its OSDs may serve reads of PGs that others lead by then. Such pauses must be shorter than a fifth of a lease (what
+//! `spirula_pg` allows for clocks that differ), as those of live migrations are.
 
+use rustix::time::{ClockId, clock_gettime};
 use spirula_encoding::UTime;
 use std::cell::Cell;
 use std::sync::OnceLock;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-static START: OnceLock<Instant> = OnceLock::new();
+static START: OnceLock<Duration> = OnceLock::new();
 
 thread_local! {
     static GIVEN: Cell<Option<(Duration, UTime)>> = const { Cell::new(None) };
@@ -26,12 +36,18 @@ pub fn wall() -> UTime {
     UTime { sec: since.as_secs() as u32, nsec: since.subsec_nanos() }
 }
 
-/// Monotonic time since the process first asked; never steps.
+/// Time since the process first asked, suspends of the machine included; never steps back.
 pub fn monotonic() -> Duration {
-    GIVEN.get().map_or_else(|| START.get_or_init(Instant::now).elapsed(), |(monotonic, _)| monotonic)
+    GIVEN.get().map_or_else(|| since_boot().saturating_sub(*START.get_or_init(since_boot)), |(monotonic, _)| monotonic)
+}
+
+fn since_boot() -> Duration {
+    let t = clock_gettime(ClockId::Boottime);
+    Duration::new(u64::try_from(t.tv_sec).unwrap_or(0), u32::try_from(t.tv_nsec).unwrap_or(0))
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 mod tests {
     use super::*;
 
@@ -43,5 +59,18 @@ mod tests {
         std::thread::spawn(move || assert_ne!(wall(), wall_then)).join().unwrap();
         give(None);
         assert_ne!(wall(), wall_then);
+    }
+
+    #[test]
+    fn the_monotonic_clock_is_the_one_that_counts_suspends() {
+        let first = monotonic();
+        let start = *START.get().unwrap();
+        let before = since_boot();
+        let now = monotonic();
+        assert!(first <= now && before <= start + now && start + now <= since_boot());
+        // As the kernel tells it to everybody, in hundredths of a second.
+        let uptime = std::fs::read_to_string("/proc/uptime").unwrap();
+        let uptime: f64 = uptime.split(' ').next().unwrap().parse().unwrap();
+        assert!(uptime + 0.011 >= before.as_secs_f64() && uptime <= since_boot().as_secs_f64() + 0.011);
     }
 }

@@ -292,7 +292,7 @@ impl OsdActor {
             host: self.place.host.clone(),
             location: BTreeMap::new(),
             device_class: String::new(),
-            fresh_leases: false,
+            started_together: BTreeSet::new(),
             metadata: BTreeMap::new(),
             settings: Settings::default(),
             pg: self.place.pg.clone(),

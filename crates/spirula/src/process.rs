@@ -23,6 +23,7 @@ use spirula_osd::{Control, OsdEvent};
 use spirula_runtime::{Hub, LinkMode, Mailbox, Mons, Reactors};
 use spirula_settings::Settings;
 use spirula_types::{AddrVec, EntityAddr, Uuid};
+use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -265,7 +266,7 @@ impl Process {
             cluster,
             ports: self.ports(),
             host: self.host.clone(),
-            fresh_leases: false,
+            started_together: BTreeSet::new(),
             auth: keys::daemon(&format!("osd.{id}"), &self.settings, None)?,
             settings: self.settings.clone(),
         };

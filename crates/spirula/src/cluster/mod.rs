@@ -30,8 +30,8 @@ use spirula_runtime::cephx::Realm;
 use spirula_runtime::{Hub, LinkMode, Mailbox, Mons, Reactors};
 use spirula_settings::Settings;
 use spirula_store::{Io, Store};
-use spirula_types::{AddrVec, EntityAddr};
-use std::collections::BTreeMap;
+use spirula_types::{AddrVec, EntityAddr, OsdId};
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -275,13 +275,14 @@ impl Cluster {
             failed,
         };
         let cluster = Self(Arc::new(inner));
+        let all: BTreeSet<OsdId> = (0..).take(opened.len()).collect();
         for (id, store) in opened.into_iter().enumerate() {
-            cluster.run_osd(id, store, true)?;
+            cluster.run_osd(id, store, all.clone())?;
         }
         Ok(cluster)
     }
 
-    fn run_osd(&self, id: usize, open: OpenStore, fresh_leases: bool) -> anyhow::Result<()> {
+    fn run_osd(&self, id: usize, open: OpenStore, started_together: BTreeSet<OsdId>) -> anyhow::Result<()> {
         let inner = &self.0;
         let m = &inner.manifest;
         let guard = locked(&inner.reactors);
@@ -299,7 +300,7 @@ impl Cluster {
             host,
             // All on one disk: a class would say nothing.
             device_class: settings.given("osd_class").unwrap_or_default().to_owned(),
-            fresh_leases,
+            started_together,
             auth: keys::daemon(&format!("osd.{id}"), &settings, inner.realm.clone())?,
             settings: settings.clone(),
         };
@@ -450,7 +451,7 @@ impl Cluster {
         let n = id as usize;
         let (data, expected) = (osd_dir(&inner.dir, n), expected(&inner.manifest, n));
         let open = osd::open_store(&data, expected, inner.options.budget.per_store, inner.options.io, &inner.hub)?;
-        self.run_osd(n, open, false)?;
+        self.run_osd(n, open, BTreeSet::new())?;
         Ok(format!("started osd.{id}; it catches up with the others by itself"))
     }
 

@@ -7,7 +7,8 @@ use spirula_runtime::cephx::DaemonAuth;
 use spirula_runtime::{Hub, Mailbox, Mons, clock, mailbox};
 use spirula_settings::Settings;
 use spirula_store::{Identity, Io, Store, StoreOptions, StorePaths};
-use spirula_types::{AddrVec, Uuid};
+use spirula_types::{AddrVec, OsdId, Uuid};
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use tokio::runtime::Handle;
@@ -42,8 +43,8 @@ pub struct OsdSetup {
     pub host: String,
     /// Class of its device; empty for none.
     pub device_class: String,
-    /// No earlier incarnation of any OSD can still be alive.
-    pub fresh_leases: bool,
+    /// OSDs that begin with this one; see `spirula_osd::OsdConfig::started_together`.
+    pub started_together: BTreeSet<OsdId>,
     /// Its options.
     pub settings: Settings,
     /// Who it is to others, and whom it lets in.
@@ -143,7 +144,7 @@ pub fn start(
         location: host::crush_location(location, &setup.host).map_err(|e| anyhow!("osd.{id} cannot start: {e}"))?,
         host: setup.host,
         device_class: setup.device_class,
-        fresh_leases: setup.fresh_leases,
+        started_together: setup.started_together,
         metadata,
         settings: setup.settings,
         pg: spirula_pg::PgConfig::default(),
