@@ -5,7 +5,7 @@ use spirula_encoding::UTime;
 use spirula_format::{Copies, age, bytes};
 use spirula_maps::osdmap::opts::opt;
 use spirula_maps::{OsdMap, PgDigest, PgStat, PgState};
-use spirula_messages::cluster::control::HealthInput;
+use spirula_messages::cluster::control::{HealthInput, SMALL_BACK, SMALL_FRONT};
 use spirula_settings::Settings;
 use spirula_types::{OsdId, PgId};
 use std::collections::BTreeMap;
@@ -89,6 +89,7 @@ pub fn checks(
     digest: &PgDigest,
     map: &OsdMap,
     slow: &BTreeMap<OsdId, SlowOps>,
+    small_paths: &BTreeMap<(OsdId, OsdId), u8>,
     settings: &Settings,
     now: UTime,
 ) -> Vec<HealthInput> {
@@ -100,6 +101,7 @@ pub fn checks(
     repairs(digest, &mut out);
     not_scrubbed(pgs, map, settings, now, &mut out);
     slow_ops(slow, &mut out);
+    paths(small_paths, &mut out);
     out
 }
 
@@ -364,6 +366,31 @@ fn slow_ops(slow: &BTreeMap<OsdId, SlowOps>, out: &mut Vec<HealthInput>) {
     out.push(check("SLOW_OPS", WARNING, summary, slow.len() as u64, Vec::new()));
 }
 
+/// Paths from OSD to OSD that carry small frames only, as the first of each pair reports.
+fn paths(small: &BTreeMap<(OsdId, OsdId), u8>, out: &mut Vec<HealthInput>) {
+    if small.is_empty() {
+        return;
+    }
+    let line = |((from, to), nets): (&(OsdId, OsdId), &u8)| {
+        let net = match *nets {
+            SMALL_BACK => "the cluster network",
+            SMALL_FRONT => "the public network",
+            _ => "both networks",
+        };
+        format!(
+            "osd.{from} to osd.{to} in {net}: connections open, but heartbeats of osd_heartbeat_min_size bytes do not come through; check that all interfaces, bonds, tunnels and switches on the way have the MTU that the hosts have (ping -M do -s SIZE)"
+        )
+    };
+    let mut detail: Vec<String> = small.iter().take(DETAIL_MAX).map(line).collect();
+    if small.len() > DETAIL_MAX {
+        detail.push(format!("{} more", small.len() - DETAIL_MAX));
+    }
+    let (count, s) = (small.len(), if small.len() == 1 { "" } else { "s" });
+    let carry = if count == 1 { "carries" } else { "carry" };
+    let summary = format!("{count} path{s} between OSDs {carry} small network frames only (MTU?)");
+    out.push(check("OSD_PATH_MTU", WARNING, summary, count as u64, detail));
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -380,6 +407,7 @@ mod tests {
         map: OsdMap,
         pgs: PgMap,
         slow: BTreeMap<OsdId, SlowOps>,
+        paths: BTreeMap<(OsdId, OsdId), u8>,
     }
 
     /// Pool `rp` with two PGs, both active and clean since second 10.
@@ -394,7 +422,7 @@ mod tests {
         map.pool_names.insert(2, "rp".into());
         let mut pgs = PgMap::default();
         pgs.follow(&map, t(0));
-        let mut w = World { map, pgs, slow: BTreeMap::new() };
+        let mut w = World { map, pgs, slow: BTreeMap::new(), paths: BTreeMap::new() };
         for seed in 0..2 {
             put(&mut w, seed, 10, PgState::ACTIVE | PgState::CLEAN);
         }
@@ -416,7 +444,7 @@ mod tests {
     }
 
     fn found(w: &World, at: u32) -> Vec<HealthInput> {
-        checks(&w.pgs, &w.pgs.digest(&w.map), &w.map, &w.slow, &Settings::default(), t(at))
+        checks(&w.pgs, &w.pgs.digest(&w.map), &w.map, &w.slow, &w.paths, &Settings::default(), t(at))
     }
 
     #[test]
@@ -496,6 +524,23 @@ mod tests {
             found(&w, 25)[0].summary,
             "4 slow ops, oldest one blocked for 40 sec, daemons [osd.0,osd.1] have slow ops."
         );
+    }
+
+    #[test]
+    fn paths_that_carry_small_frames_only_are_named() {
+        let mut w = world();
+        w.paths.insert((0, 1), SMALL_BACK);
+        let f = found(&w, 25);
+        assert_eq!(f[0].code, "OSD_PATH_MTU");
+        assert_eq!(f[0].summary, "1 path between OSDs carries small network frames only (MTU?)");
+        assert!(
+            f[0].detail[0]
+                .starts_with("osd.0 to osd.1 in the cluster network: connections open, but heartbeats of osd_")
+        );
+        w.paths.insert((1, 0), SMALL_BACK | SMALL_FRONT);
+        let f = found(&w, 25);
+        assert_eq!(f[0].summary, "2 paths between OSDs carry small network frames only (MTU?)");
+        assert!(f[0].detail[1].contains("osd.1 to osd.0 in both networks"));
     }
 
     #[test]

@@ -46,6 +46,8 @@ pub(crate) struct OsdEntry {
     epoch: Epoch,
     conn: Option<ConnId>,
     slow: SlowOps,
+    /// See [`OsdReport::small_paths`].
+    small_paths: BTreeMap<OsdId, u8>,
     perf: VecDeque<(Duration, BTreeMap<String, u64>)>,
     /// Options that differ from their defaults.
     pub config: BTreeMap<String, String>,
@@ -144,6 +146,7 @@ impl Mgr {
                     osd.conn = None;
                     // Its slow operations ended with it, one way or another.
                     osd.slow = SlowOps::default();
+                    osd.small_paths.clear();
                 }
             }
             MgrEvent::Message { conn, message } => self.on_message(now, conn, &message, out),
@@ -208,10 +211,12 @@ impl Mgr {
         self.pgmap.take_states_changed();
         let digest = self.digest();
         let slow = self.osds.iter().map(|(id, o)| (*id, o.slow)).collect();
+        let paths = self.osds.iter().flat_map(|(id, o)| o.small_paths.iter().map(|(to, nets)| ((*id, *to), *nets)));
+        let paths = paths.collect();
         let body = MgrDigest {
             gid: self.config.gid,
             stamp: now.wall,
-            health: health::checks(&self.pgmap, &digest, &self.map, &slow, &self.config.settings, now.wall),
+            health: health::checks(&self.pgmap, &digest, &self.map, &slow, &paths, &self.config.settings, now.wall),
             digest: to_vec(&digest).into(),
             service_map: Bytes::new(),
             progress: BTreeMap::new(),
@@ -393,6 +398,7 @@ impl Mgr {
         entry.epoch = report.epoch;
         entry.conn = Some(conn);
         entry.slow = SlowOps { count: report.slow_ops, oldest_ms: report.slow_oldest_ms };
+        entry.small_paths = report.small_paths;
         entry.config = report.config;
         entry.perf.push_back((now.mono, report.perf));
         while entry.perf.len() > PERF_KEPT {

@@ -192,6 +192,7 @@ fn cluster(test: &str) -> Option<Mgr> {
             full: true,
             slow_ops: 0,
             slow_oldest_ms: 0,
+            small_paths: BTreeMap::new(),
             perf: BTreeMap::new(),
             config: BTreeMap::new(),
         };

@@ -95,6 +95,7 @@ fn report(osd: OsdId, seq: u64, full: bool, pgs: &[(PgId, PgStat)]) -> OsdReport
         full,
         slow_ops: 0,
         slow_oldest_ms: 0,
+        small_paths: BTreeMap::new(),
         perf: BTreeMap::new(),
         config: BTreeMap::from([("osd_max_backfills".to_owned(), "3".to_owned())]),
     }

@@ -871,6 +871,7 @@ impl Osd {
         }
         let slow = self.ops.values().map(|p| now.saturating_sub(p.begun)).filter(|age| age.as_secs() >= 30);
         let slow: Vec<Duration> = slow.collect();
+        let small_paths = self.peers.small_paths(now, self.grace());
         let facts = crate::report::Facts {
             id: self.cfg.id,
             uuid: self.cfg.uuid,
@@ -882,6 +883,7 @@ impl Osd {
             hb_peers: self.peers.osds(),
             slow_ops: slow.len() as u32,
             slow_oldest: slow.into_iter().max().unwrap_or_default(),
+            small_paths,
             config: self.cfg.settings.changed(),
         };
         link.send(self.reporter.make(now, clock::wall(), facts).into_message(0));

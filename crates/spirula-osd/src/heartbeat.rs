@@ -3,11 +3,12 @@
 
 use crate::daemon::{Osd, mono_ms};
 use crate::peers::{Silent, Way};
+use bytes::Bytes;
 use spirula_maps::osdmap::OsdAddrs;
 use spirula_maps::{OsdMap, PgState};
-use spirula_messages::Body;
 use spirula_messages::cluster::control::OsdFailureReport;
 use spirula_messages::cluster::pg::{OsdPing, OsdPong, OsdRenewed};
+use spirula_messages::{Body, Message};
 use spirula_pg::PgEvent;
 use spirula_runtime::{Ended, Link, LinkId, Peer, clock};
 use spirula_types::{AddrVec, EntityType, OsdId, SpgId};
@@ -30,6 +31,16 @@ pub(crate) fn beating(me: &Peer) -> Peer {
     me
 }
 
+/// What heartbeats are filled up with.
+static FILLING: [u8; 16 << 10] = [0; 16 << 10];
+
+/// A heartbeat with a body of at least so many bytes, up to [`FILLING`]'s.
+fn filled(mut beat: Message, size: u64) -> Message {
+    let want = usize::try_from(size).unwrap_or(usize::MAX).saturating_sub(beat.front.len());
+    beat.data = Bytes::from_static(&FILLING[..want.min(FILLING.len())]);
+    beat
+}
+
 /// Is this an OSD with these addresses, or one that beats for it?
 fn is_of(peer: &Peer, addrs: &OsdAddrs) -> bool {
     let ours = [&addrs.client, &addrs.cluster];
@@ -50,6 +61,11 @@ impl Osd {
         answer as f64 >= all as f64 * ratio.unwrap_or(0.33)
     }
 
+    /// Bytes that heartbeats, questions and answers, have at least: a path that carries small frames only must not look whole.
+    fn beat_size(&self) -> u64 {
+        self.cfg.settings.number("osd_heartbeat_min_size").unwrap_or(2000)
+    }
+
     /// Opens links to peers. Not a method that borrows all of us: the peers call it.
     pub(crate) fn opener(&self) -> impl Fn(&AddrVec, Way) -> Link + use<> {
         let (hub, login, sink, on) = (self.hub.clone(), self.login.clone(), self.mailbox.sink(), self.on.clone());
@@ -64,7 +80,7 @@ impl Osd {
     /// A link to a peer is ready, or goes on; with `renewed`, in a new session in place of one that was lost. Where a session for data was
     /// lost, both ends' PGs are told, now that the next one is open: the far end's by the first message in it.
     pub(crate) fn peer_opened(&mut self, link: LinkId, renewed: bool) {
-        if let Some(osd) = self.peers.opened(link, renewed) {
+        if let Some(osd) = self.peers.opened(link, renewed, clock::monotonic()) {
             tracing::info!("osd.{}: a new session with osd.{osd}, after one that was lost", self.cfg.id);
             self.peers.send(osd, OsdRenewed { osd: self.cfg.id }.into_message(0));
             self.tell_renewed(osd);
@@ -119,7 +135,8 @@ impl Osd {
 
     pub(crate) fn ping(&mut self, now: Duration) {
         let ping = OsdPing { osd: self.cfg.id, epoch: self.maps.epoch(), sent_ms: mono_ms() };
-        self.perf.pings += self.peers.ping(now, || ping.into_message(0));
+        let size = self.beat_size();
+        self.perf.pings += self.peers.ping(now, || filled(ping.into_message(0), size));
     }
 
     /// A peer asks: it gets an answer on the connection it asked over, and a lease if it is up; of
@@ -136,7 +153,7 @@ impl Osd {
             lease_ms: u32::try_from(lease).unwrap_or(u32::MAX),
             full: self.is_failsafe_full(),
         };
-        session.link.send(pong.into_message(0));
+        session.link.send(filled(pong.into_message(0), self.beat_size()));
     }
 
     /// A peer answers.
@@ -195,9 +212,22 @@ impl Osd {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 mod tests {
     use super::*;
     use spirula_types::EntityAddr;
+
+    #[test]
+    fn heartbeats_are_as_large_as_asked_for_and_mean_the_same() {
+        let ping = OsdPing { osd: 1, epoch: 2, sent_ms: 3 };
+        for size in [0, 10, 2000, 9000, 1 << 40] {
+            let m = filled(ping.into_message(0), size);
+            let most = (FILLING.len() + m.front.len()) as u64;
+            assert!((m.front.len() + m.data.len()) as u64 >= size.min(most));
+            assert_eq!(OsdPing::from_message(&m).unwrap(), ping);
+        }
+        assert_eq!(filled(ping.into_message(0), 0), ping.into_message(0));
+    }
 
     #[test]
     fn all_links_of_an_incarnation_are_known_as_its_own_and_no_others() {

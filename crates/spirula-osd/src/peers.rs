@@ -16,6 +16,12 @@
 //! are made anew when nothing is acknowledged for 1.5 s (`Hub::connect_watched`), and tried again about every second; when one goes on
 //! over a new connection, the link for data is made anew at once, too, and what waits in its session arrives.
 //!
+//! **A path that carries small frames only** (one network's frames may be larger at its ends than on the way) lets connections open, for a handshake
+//! is small, and loses all that matters. Heartbeats are as large as the larger frames (`osd_heartbeat_min_size`), as Ceph's are, so such a peer is silent
+//! like one that is cut off; what tells the two apart is that connections for its heartbeats open again and again ([`SMALL_OPENS`] times since it was last
+//! heard, and lately), each to end because nothing more is acknowledged. A process that hangs opens none: the loop that would
+//! shake hands is the one that would answer.
+//!
 //! **Refused** is a peer whose address answers connections with "nobody listens" (ECONNREFUSED). A
 //! process that is slow, stopped (SIGSTOP), out of descriptors, or cut off does not refuse: its
 //! kernel keeps the port. The monitor marks such a peer down without waiting for more reports.
@@ -40,6 +46,7 @@
 
 use spirula_maps::osdmap::OsdAddrs;
 use spirula_messages::Message;
+use spirula_messages::cluster::control::{SMALL_BACK, SMALL_FRONT};
 use spirula_runtime::{Ended, Link, LinkId};
 use spirula_types::{AddrVec, OsdId};
 use std::collections::BTreeMap;
@@ -52,6 +59,11 @@ pub const PING_EVERY: Duration = Duration::from_millis(500);
 pub const LEASE_MS: u64 = 3000;
 /// How long a refusal waits for the proof that the peer is gone.
 const PROOF: Duration = Duration::from_millis(150);
+/// So many connections for heartbeats opened since a ping was last answered, the last of them within [`SMALL_LATELY`]: small
+/// frames pass, and large ones do not.
+const SMALL_OPENS: u32 = 2;
+/// Longer than it takes to give one up and open the next.
+const SMALL_LATELY: Duration = Duration::from_secs(6);
 /// How often a report is repeated.
 const REPORT_EVERY: Duration = Duration::from_secs(2);
 
@@ -75,6 +87,9 @@ struct Path {
     heard: Duration,
     /// One was.
     answered: bool,
+    /// Connections that opened since then, and when the last one did.
+    opens: u32,
+    opened_at: Duration,
     /// A session ended with what was sent in it, and no other has opened since.
     lost: bool,
 }
@@ -166,7 +181,10 @@ impl Peers {
             for way in ways {
                 let link = open(address(addrs, way), way);
                 self.by_link.insert(link.id(), (*osd, way));
-                paths.insert(way, Path { link, opened: false, heard: now, answered: false, lost: false });
+                paths.insert(
+                    way,
+                    Path { link, opened: false, heard: now, answered: false, opens: 0, opened_at: now, lost: false },
+                );
             }
             let (pinged, refused_at) = (Duration::ZERO, Duration::ZERO);
             let peer = Peer { addrs: addrs.clone(), paths, pinged, reported: None, refused: None, refused_at };
@@ -195,10 +213,11 @@ impl Peers {
 
     /// An outgoing link is ready, or goes on over a new connection; `renewed` if in a new session in place of one that was lost.
     /// Returns the peer if what it was sent before may be lost.
-    pub fn opened(&mut self, link: LinkId, renewed: bool) -> Option<OsdId> {
+    pub fn opened(&mut self, link: LinkId, renewed: bool, now: Duration) -> Option<OsdId> {
         let (osd, way) = *self.by_link.get(&link)?;
         let p = self.by_osd.get_mut(&osd)?;
         let path = p.paths.get_mut(&way)?;
+        (path.opens, path.opened_at) = (path.opens.saturating_add(1), now);
         let again = std::mem::replace(&mut path.opened, true);
         let lost = std::mem::take(&mut path.lost) || renewed;
         if again
@@ -249,7 +268,7 @@ impl Peers {
         let Some((osd, way)) = self.by_link.get(&link) else { return false };
         let Some(p) = self.by_osd.get_mut(osd) else { return false };
         if let Some(path) = p.paths.get_mut(way) {
-            (path.heard, path.answered) = (now, true);
+            (path.heard, path.answered, path.opens) = (now, true, 0);
         }
         p.refused = None;
         p.silent(now) < grace && p.reported.take().is_some()
@@ -278,8 +297,22 @@ impl Peers {
     /// We ourselves were away: what was not heard meanwhile says nothing about the peers.
     pub fn excuse(&mut self, now: Duration) {
         for path in self.by_osd.values_mut().flat_map(|p| p.paths.values_mut()) {
-            path.heard = now;
+            (path.heard, path.opens) = (now, 0);
         }
+    }
+
+    /// Peers to which a path carries small frames only, with the networks in which it does (`SMALL_BACK`, `SMALL_FRONT`).
+    pub fn small_paths(&self, now: Duration, grace: Duration) -> BTreeMap<OsdId, u8> {
+        let is = |p: &Path| {
+            let since = |at| now.saturating_sub(at);
+            since(p.heard) >= grace && p.opens >= SMALL_OPENS && since(p.opened_at) < SMALL_LATELY
+        };
+        let of = |p: &Peer| {
+            let bit = |way| if way == Way::Back { SMALL_BACK } else { SMALL_FRONT };
+            let small = p.paths.iter().filter(|(way, path)| **way != Way::Data && is(path));
+            small.fold(0, |bits, (way, _)| bits | bit(*way))
+        };
+        self.by_osd.iter().map(|(osd, p)| (*osd, of(p))).filter(|(_, bits)| *bits > 0).collect()
     }
 
     /// Peers to report now: those that refuse, at once or nearly so; those that are silent for `grace`. `waiting` says what
@@ -450,7 +483,7 @@ mod tests {
         let open = w.opener();
         w.peers.reopen(open);
         let link = w.link(Way::Back);
-        assert_eq!(w.peers.opened(link, false), None);
+        assert_eq!(w.peers.opened(link, false, SECOND), None);
         assert!(w.peers.closed(link));
     }
 
@@ -459,8 +492,8 @@ mod tests {
         let refused = Ended { why: String::new(), refused: true, hung_up: false };
         for ended in [refused, "nothing to authenticate with".into(), "reset".into()] {
             let mut w = World::new(false);
-            assert_eq!(w.peers.opened(w.link(Way::Data), false), None, "the first one");
-            assert_eq!(w.peers.opened(w.link(Way::Data), false), None, "resumed: nothing is lost");
+            assert_eq!(w.peers.opened(w.link(Way::Data), false, SECOND), None, "the first one");
+            assert_eq!(w.peers.opened(w.link(Way::Data), false, SECOND), None, "resumed: nothing is lost");
             w.refused_by(Way::Data, &ended, false);
             // The next link does not open, either.
             let open = w.opener();
@@ -470,11 +503,41 @@ mod tests {
             w.peers.heard(back, SECOND, 4 * SECOND);
             let open = w.opener();
             w.peers.reopen(open);
-            assert_eq!(w.peers.opened(w.link(Way::Data), false), Some(5), "{ended}");
-            assert_eq!(w.peers.opened(w.link(Way::Data), false), None, "told already");
-            assert_eq!(w.peers.opened(w.link(Way::Data), true), Some(5), "the far end had forgotten the session");
+            assert_eq!(w.peers.opened(w.link(Way::Data), false, SECOND), Some(5), "{ended}");
+            assert_eq!(w.peers.opened(w.link(Way::Data), false, SECOND), None, "told already");
+            assert_eq!(
+                w.peers.opened(w.link(Way::Data), true, SECOND),
+                Some(5),
+                "the far end had forgotten the session"
+            );
             let back = w.link(Way::Back);
-            assert_eq!(w.peers.opened(back, true), None, "nothing of a PG goes there");
+            assert_eq!(w.peers.opened(back, true, SECOND), None, "nothing of a PG goes there");
         }
+    }
+
+    #[test]
+    fn a_path_that_opens_again_and_again_but_loses_pings_carries_small_frames_only() {
+        let grace = 4 * SECOND;
+        let small = |w: &World, at: u32| w.peers.small_paths(at * SECOND, grace);
+        let mut w = World::new(true);
+        let (back, front) = (w.link(Way::Back), w.link(Way::Front));
+        for at in 1..8 {
+            w.peers.opened(front, false, at * SECOND);
+            w.peers.heard(back, at * SECOND, grace);
+        }
+        assert_eq!(small(&w, 8), [(5, SMALL_FRONT)].into());
+        // Nothing opens any more: it is cut off.
+        assert_eq!(small(&w, 20), [].into());
+        w.peers.opened(front, false, 20 * SECOND);
+        assert_eq!(small(&w, 20), [(5, SMALL_FRONT)].into());
+        w.peers.heard(front, 21 * SECOND, grace);
+        assert_eq!(small(&w, 21), [].into(), "one was answered");
+        // One connection that opened and was cut off then.
+        w.peers.opened(back, false, 22 * SECOND);
+        assert_eq!(small(&w, 27), [].into());
+        w.peers.opened(back, false, 27 * SECOND);
+        assert_eq!(small(&w, 27), [(5, SMALL_BACK)].into());
+        w.peers.excuse(28 * SECOND);
+        assert_eq!(small(&w, 40), [].into(), "we were away");
     }
 }

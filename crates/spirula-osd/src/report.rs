@@ -34,6 +34,7 @@ pub struct Facts<'a> {
     pub hb_peers: Vec<OsdId>,
     pub slow_ops: u32,
     pub slow_oldest: Duration,
+    pub small_paths: BTreeMap<OsdId, u8>,
     pub config: BTreeMap<String, String>,
 }
 
@@ -181,6 +182,7 @@ impl Reporter {
             full,
             slow_ops: f.slow_ops,
             slow_oldest_ms: f.slow_oldest.as_millis() as u64,
+            small_paths: f.small_paths,
             perf: f.perf.counters(),
             config: f.config,
         }

@@ -452,6 +452,13 @@ pub const OPTIONS: &[OptionDef] = &[
         "0.330000",
         "share of the others that must answer before an OSD that was wrongly down asks to be up",
     ),
+    o(
+        "osd_heartbeat_min_size",
+        Size,
+        Advanced,
+        "2000",
+        "bytes that heartbeats are filled up to, as large as the network's larger frames",
+    ),
     o("osd_heartbeat_interval", Int, Dev, "6", "seconds between heartbeats (ignored: twice a second)"),
     o("osd_max_backfills", Uint, Advanced, "4", "PGs that recover at once, as primary and as target each"),
     o("osd_max_markdown_count", Int, Advanced, "5", "times an OSD lets itself be marked down before it stops"),

@@ -284,6 +284,11 @@ control! {
     }
 }
 
+/// In [`OsdReport::small_paths`]: the cluster network.
+pub const SMALL_BACK: u8 = 1;
+/// In [`OsdReport::small_paths`]: the public network.
+pub const SMALL_FRONT: u8 = 2;
+
 control! {
     /// An OSD's periodic report to the manager.
     OsdReport = 0x5310 {
@@ -308,6 +313,8 @@ control! {
         slow_ops: u32,
         /// Age of the oldest of them, milliseconds.
         slow_oldest_ms: u64,
+        /// Peers to which a path carries small frames only: [`SMALL_BACK`], [`SMALL_FRONT`], or both.
+        small_paths: BTreeMap<OsdId, u8>,
         /// Named counters (`op_r`, `op_w`, `op_in_bytes`, …), monotonic within an incarnation.
         perf: BTreeMap<String, u64>,
         /// Options that differ from their defaults, for `config show`.
