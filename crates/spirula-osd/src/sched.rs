@@ -7,11 +7,11 @@
 //! clients' latency allows ([`crate::pace`]). An object that a client waits for needs no turn.
 
 use crate::daemon::Osd;
-use crate::pace::{Limit, Pacer};
+use crate::pace::{HANGS, Limit, Pacer};
 use serde_json::{Value, json};
 use spirula_maps::osdmap::opts::opt;
 use spirula_messages::cluster::control::OsdForce;
-use spirula_pg::{PgEvent, Reservation, TurnKind};
+use spirula_pg::{OpId, PgEvent, Reservation, TurnKind};
 use spirula_runtime::clock;
 use spirula_settings::Settings;
 use spirula_types::SpgId;
@@ -88,6 +88,8 @@ pub(crate) struct Scheduler {
     turns: VecDeque<SpgId>,
     next_recovery: Duration,
     next_scrub: Duration,
+    /// Clients' requests with lower numbers have hung for [`HANGS`], or are answered.
+    hung: OpId,
     /// Since the start.
     objects: u64,
     bytes: u64,
@@ -127,6 +129,7 @@ impl Scheduler {
             turns: VecDeque::new(),
             next_recovery: Duration::ZERO,
             next_scrub: Duration::ZERO,
+            hung: 0,
             objects: 0,
             bytes: 0,
             scrubbed: 0,
@@ -150,6 +153,18 @@ impl Scheduler {
     pub(crate) fn scrubbed(&mut self, bytes: u64) {
         self.scrubbed += bytes;
         self.pacer.worked(bytes);
+    }
+
+    /// Age of the oldest request that has not hung for long; `waiting` are those from [`Self::hung`] on with when they came, in order.
+    fn oldest(&mut self, now: Duration, waiting: impl Iterator<Item = (OpId, Duration)>) -> Option<Duration> {
+        for (op, begun) in waiting {
+            let age = now.saturating_sub(begun);
+            if age < HANGS {
+                return Some(age);
+            }
+            self.hung = op + 1;
+        }
+        None
     }
 
     /// Does any PG here recover, or wait to?
@@ -199,7 +214,7 @@ impl Scheduler {
             Limit::Rate(r) => json!(r as u64),
         };
         json!({
-            "clients": {"requests_last_second": n, "p99_us": p99 as u64, "p99_without_background_us": base.map(|b| b as u64)},
+            "clients": {"requests_looked_at": n, "p99_us": p99 as u64, "p99_without_background_us": base.map(|b| b as u64)},
             "limit_bytes_per_second": limit,
             "objects_at_a_time": self.width(),
             "max_backfills": self.knobs.max_backfills,
@@ -359,8 +374,11 @@ impl Osd {
     /// Time passed: the pace is adapted, turns that have become possible are given.
     pub(crate) fn schedule(&mut self, now: Duration) {
         // Requests are numbered in the order they came.
-        let oldest = self.ops.values().next().map(|p| now.saturating_sub(p.begun));
-        self.sched.pacer.tick(now, oldest);
+        let waiting = self.ops.range(self.sched.hung..).map(|(op, p)| (*op, p.begun));
+        let oldest = self.sched.oldest(now, waiting);
+        let wall = clock::wall();
+        let wall = Duration::new(wall.sec.into(), wall.nsec);
+        self.sched.pacer.tick(now, wall, oldest);
         self.perform();
     }
 
@@ -408,6 +426,21 @@ mod tests {
             }
         }
         assert_eq!(order, [0, 4, 3, 2, 1], "targets are counted by themselves");
+    }
+
+    #[test]
+    fn a_request_that_hangs_for_long_hides_no_younger_one() {
+        let mut s = scheduler();
+        let at = Duration::from_secs;
+        let ops = BTreeMap::from([(4, at(100)), (5, at(101)), (9, at(108))]);
+        let from = |s: &Scheduler| ops.range(s.hung..).map(|(o, t)| (*o, *t)).collect::<Vec<_>>().into_iter();
+        let waiting = from(&s);
+        assert_eq!(s.oldest(at(109), waiting), Some(at(9)));
+        let waiting = from(&s);
+        assert_eq!(s.oldest(at(112), waiting), Some(at(4)));
+        assert_eq!(s.hung, 6, "those two are not looked at again");
+        let waiting = from(&s);
+        assert_eq!(s.oldest(at(120), waiting), None);
     }
 
     #[test]
