@@ -15,9 +15,13 @@ impl UTime {
     /// The epoch itself; Ceph's "never".
     pub const ZERO: Self = Self { sec: 0, nsec: 0 };
 
-    /// From nanoseconds since the Unix epoch (seconds wrap after 2106).
+    /// From nanoseconds since the Unix epoch (at most the last one that can be written, in 2106).
     pub fn from_nanos(nanos: u64) -> Self {
-        Self { sec: (nanos / 1_000_000_000) as u32, nsec: (nanos % 1_000_000_000) as u32 }
+        match u32::try_from(nanos / 1_000_000_000) {
+            Ok(sec) => Self { sec, nsec: (nanos % 1_000_000_000) as u32 },
+            // A time too late to be written is the latest that can be: never one long gone.
+            Err(_) => Self { sec: u32::MAX, nsec: 999_999_999 },
+        }
     }
 
     /// Nanoseconds since the Unix epoch.

@@ -93,7 +93,7 @@ pub fn held_up(map: &OsdMap, osd: OsdId) -> Option<&'static str> {
     if map.has_flag(flags::NODOWN) {
         return Some("NODOWN flag set");
     }
-    (map.state(osd) & state::NODOWN != 0).then_some("it is marked nodown")
+    (map.held(osd) & state::NODOWN != 0).then_some("it is marked nodown")
 }
 
 /// Why an OSD may not be marked down now, if so.
@@ -318,7 +318,7 @@ impl Mon {
         };
         let due: Vec<OsdId> = map
             .osds()
-            .filter(|o| map.is_down(*o) && map.is_in(*o) && map.state(*o) & state::NOOUT == 0)
+            .filter(|o| map.is_down(*o) && map.is_in(*o) && map.held(*o) & state::NOOUT == 0)
             .filter(|o| down_for(map, *o) >= patience(map, *o))
             .collect();
         if due.is_empty() {

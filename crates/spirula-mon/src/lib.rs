@@ -20,6 +20,7 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test that cannot go on should stop where it is"))]
 
+mod absent;
 mod access;
 pub mod clog;
 pub mod commands;

@@ -659,9 +659,10 @@ impl Mon {
                 work.replies.push((conn, Reply::PoolOp { tid: m.tid, result: done.ret, data }));
             }
             kind::REMOVE_SNAPS => {
-                let r = MRemoveSnaps::from_message(&m)?;
-                crate::pools::remove_snaps(work, &r);
-                work.replies.push((conn, Reply::Ready(m)));
+                // There are none (`absent`): the answer names none as removed.
+                let mut r = MRemoveSnaps::from_message(&m)?;
+                r.snaps.clear();
+                work.replies.push((conn, Reply::Ready(r.into_message(m.tid))));
             }
             kind::LOG => {
                 let log = MLog::from_message(&m)?;

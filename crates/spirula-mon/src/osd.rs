@@ -178,7 +178,7 @@ impl Mon {
             self.requeue(conn, b);
             return;
         }
-        if map.has_flag(flags::NOUP) || map.state(osd) & state::NOUP != 0 {
+        if map.has_flag(flags::NOUP) || map.held(osd) & state::NOUP != 0 {
             tracing::info!(osd, "boot ignored: noup is set");
             return;
         }
@@ -219,7 +219,7 @@ impl Mon {
         let may_in = option("mon_osd_auto_mark_in")
             || (now_state & state::AUTOOUT != 0 && option("mon_osd_auto_mark_auto_out_in"))
             || (now_state & state::NEW != 0 && option("mon_osd_auto_mark_new_in"));
-        let noin = work.osd().has_flag(flags::NOIN) || now_state & state::NOIN != 0;
+        let noin = work.osd().has_flag(flags::NOIN) || work.osd().held(osd) & state::NOIN != 0;
         let map = work.osd_mut();
         if let Some(s) = slot(&mut map.osd_state, osd) {
             *s |= state::UP | state::EXISTS;

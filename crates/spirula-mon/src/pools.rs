@@ -14,11 +14,11 @@ use crate::view::ClusterView;
 use crate::work::Work;
 use bytes::Bytes;
 use spirula_maps::osdmap::pool::flag;
-use spirula_maps::{PgPool, PoolSnap, SnapIntervals};
+use spirula_maps::{PgPool, SnapIntervals};
+use spirula_messages::ceph::MPoolOp;
 use spirula_messages::ceph::mon::pool_op as op;
-use spirula_messages::ceph::{MPoolOp, MRemoveSnaps};
 use spirula_messages::cluster::control::{PgCreateAsk, PgCreateGrant};
-use spirula_types::errno::{EEXIST, EINVAL, ENOENT, EPERM, ERANGE};
+use spirula_types::errno::{EEXIST, EINVAL, ENOENT, EOPNOTSUPP, EPERM, ERANGE};
 use spirula_types::{Epoch, PgId, PoolId, Uuid};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -41,8 +41,6 @@ pub struct NewPool {
     pub crush_rule: Option<u32>,
     /// Hint.
     pub expected_num_objects: u64,
-    /// `off`, `warn`, `on`.
-    pub autoscale_mode: Option<u8>,
     /// Of an erasure-coded pool: its profile. The rule must be named then.
     pub erasure: Option<Erasure>,
 }
@@ -173,8 +171,8 @@ pub fn create(work: &mut Work, new: &NewPool) -> Result<PoolId, Refusal> {
     pool.pgp_num_target = pgp_num;
     pool.flags |= flag::HASHPSPOOL | flag::CREATING;
     pool.expected_num_objects = new.expected_num_objects;
-    let default_mode = work.state.option("mon", "osd_pool_default_pg_autoscale_mode");
-    pool.pg_autoscale_mode = new.autoscale_mode.unwrap_or_else(|| autoscale_mode(&default_mode).unwrap_or(0));
+    // Without an autoscaler (`absent`) "off" is what every mode would come to.
+    pool.pg_autoscale_mode = 0;
     pool.last_change = work.next_epoch();
     let epoch = work.next_epoch();
     let map = work.osd_mut();
@@ -184,11 +182,6 @@ pub fn create(work: &mut Work, new: &NewPool) -> Result<PoolId, Refusal> {
     map.pool_names.insert(id, new.name.clone());
     Arc::make_mut(&mut work.state.creating).extend((0..pg_num).map(|s| (PgId::new(id, s), epoch)));
     Ok(id)
-}
-
-/// The number of an autoscale mode's name.
-pub fn autoscale_mode(name: &str) -> Option<u8> {
-    ["off", "warn", "on"].iter().position(|m| *m == name).map(|i| i as u8)
 }
 
 /// Refuses a number of PGs with which all pools together would burden the OSDs that are in beyond the limit.
@@ -308,30 +301,7 @@ pub fn pgs_created(work: &mut Work, pgids: &BTreeMap<PgId, Epoch>) -> BTreeMap<P
     settled.map(|pg| (*pg, work.state.created.get(pg).copied().unwrap_or(0))).collect()
 }
 
-/// Makes a pool snapshot. Returns its id.
-///
-/// # Errors
-/// EINVAL if the pool's snapshots are its clients'; EEXIST if the name is taken.
-pub fn create_snap(work: &mut Work, id: PoolId, name: &str) -> Result<u64, Refusal> {
-    let (epoch, now) = (work.next_epoch(), work.now);
-    let pool_name = work.osd().pool_name(id).to_owned();
-    let Some(p) = work.osd_mut().pools.get_mut(&id) else {
-        return Err((ENOENT, format!("pool {id} does not exist")));
-    };
-    if p.is_selfmanaged_snaps_mode() {
-        return Err((EINVAL, format!("pool {pool_name} is in selfmanaged snaps mode")));
-    }
-    if p.snap_by_name(name).is_some() {
-        return Err((EEXIST, format!("pool {pool_name} snap {name} already exists")));
-    }
-    p.snap_seq += 1;
-    p.snap_epoch = epoch;
-    p.flags |= flag::POOL_SNAPS;
-    p.snaps.insert(p.snap_seq, PoolSnap { id: p.snap_seq, stamp: now, name: name.to_owned() });
-    Ok(p.snap_seq)
-}
-
-/// Removes a pool snapshot.
+/// Removes a pool snapshot: of a pool that an earlier version let have one.
 ///
 /// # Errors
 /// EINVAL if the pool's snapshots are its clients'; ENOENT if there is none of that name.
@@ -353,42 +323,6 @@ pub fn remove_snap(work: &mut Work, id: PoolId, name: &str) -> Result<(), Refusa
     Ok(())
 }
 
-/// Allocates a self-managed snapshot id. The first of a pool is 2.
-fn create_unmanaged_snap(work: &mut Work, id: PoolId) -> Result<u64, Refusal> {
-    let epoch = work.next_epoch();
-    let Some(p) = work.osd_mut().pools.get_mut(&id) else {
-        return Err((ENOENT, String::new()));
-    };
-    if p.is_pool_snaps_mode() {
-        return Err((EINVAL, String::new()));
-    }
-    p.flags |= flag::SELFMANAGED_SNAPS;
-    p.snap_seq = p.snap_seq.max(1) + 1;
-    p.snap_epoch = epoch;
-    Ok(p.snap_seq)
-}
-
-fn remove_unmanaged_snap(work: &mut Work, id: PoolId, snap: u64) -> Result<(), Refusal> {
-    let epoch = work.next_epoch();
-    let Some(p) = work.osd().pool(id) else { return Err((ENOENT, String::new())) };
-    if p.is_pool_snaps_mode() {
-        return Err((EINVAL, String::new()));
-    }
-    if snap > p.snap_seq || snap == 0 {
-        return Err((ENOENT, String::new()));
-    }
-    if work.osd().removed_snaps_queue.get(&id).is_some_and(|q| q.contains(snap)) {
-        return Ok(());
-    }
-    let map = work.osd_mut();
-    map.new_removed_snaps.entry(id).or_default().insert(snap, 1);
-    if let Some(p) = map.pools.get_mut(&id) {
-        p.flags |= flag::SELFMANAGED_SNAPS;
-        p.snap_epoch = epoch;
-    }
-    Ok(())
-}
-
 /// A client's pool operation: result (0 or −errno) and, for a new snapshot, its id.
 pub fn pool_op(work: &mut Work, fsid: Uuid, m: &MPoolOp) -> (i32, Option<Bytes>) {
     if m.fsid != fsid {
@@ -404,29 +338,20 @@ pub fn pool_op(work: &mut Work, fsid: Uuid, m: &MPoolOp) -> (i32, Option<Bytes>)
         }
         op::DELETE if work.osd().pool(id).is_none() => (-ENOENT, None),
         op::DELETE => plain(delete(work, id)),
-        op::CREATE_SNAP => plain(create_snap(work, id, &m.name).map(|_| ())),
         op::DELETE_SNAP => match remove_snap(work, id, &m.name) {
             // Gone already is what was asked for, if the pool is there.
             Err((ENOENT, _)) if work.osd().pool(id).is_some() => (0, None),
             r => plain(r),
         },
-        op::CREATE_UNMANAGED_SNAP => match create_unmanaged_snap(work, id) {
-            Ok(snap) => (0, Some(Bytes::copy_from_slice(&snap.to_le_bytes()))),
-            Err((e, _)) => (-e, None),
-        },
-        op::DELETE_UNMANAGED_SNAP => plain(remove_unmanaged_snap(work, id, m.snap)),
-        _ => (-EINVAL, None),
-    }
-}
-
-/// Snapshots a metadata server wants removed. Unknown pools and ids are skipped.
-pub fn remove_snaps(work: &mut Work, m: &MRemoveSnaps) {
-    for (pool, snaps) in &m.snaps {
-        for snap in snaps {
-            if remove_unmanaged_snap(work, PoolId::from(*pool), *snap).is_err() {
-                tracing::debug!(pool, snap, "no such snapshot to remove");
+        // Nothing would be kept for them, and nothing trimmed (`absent`).
+        op::CREATE_SNAP | op::CREATE_UNMANAGED_SNAP | op::DELETE_UNMANAGED_SNAP => {
+            if work.osd().pool(id).is_some() {
+                (-EOPNOTSUPP, None)
+            } else {
+                (-ENOENT, None)
             }
         }
+        _ => (-EINVAL, None),
     }
 }
 

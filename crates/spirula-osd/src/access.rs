@@ -3,8 +3,12 @@
 //! Clients are held to the capabilities in their tickets: pool, namespace, object, application,
 //! reading, writing, classes. What only OSDs tell each other comes from OSDs, whose capabilities
 //! allow everything; so must those of whoever gives orders to the daemon (`ceph tell`).
+//!
+//! The one operation that touches another object than the request's own is `copy_from`: this OSD
+//! reads its source with its own rights, so the asker must have the right to read it himself.
 
 use spirula_auth::caps::{ClassCall, OsdAccess, OsdCaps};
+use spirula_encoding::{DecodeError, Decoder};
 use spirula_maps::OsdMap;
 use spirula_messages::Body;
 use spirula_messages::ceph::op::{self, OsdOp};
@@ -14,7 +18,7 @@ use spirula_messenger::auth::METHOD_CEPHX;
 use spirula_pg::exec;
 use spirula_runtime::Peer;
 use spirula_runtime::auth::Grants;
-use spirula_types::EntityType;
+use spirula_types::{EntityType, ObjectLocator, PoolId, SNAP_DIR, SNAP_HEAD};
 
 /// What a session may do.
 #[derive(Debug)]
@@ -31,6 +35,23 @@ fn called(o: &OsdOp) -> (String, String) {
     let args = o.call_args().ok();
     let text = |b: &bytes::Bytes| String::from_utf8_lossy(b).into_owned();
     args.map(|a| (text(&a.class), text(&a.method))).unwrap_or_default()
+}
+
+/// The source of a `copy_from`: its name and where it is.
+fn source(o: &OsdOp) -> Result<(bytes::Bytes, ObjectLocator), DecodeError> {
+    let mut d = Decoder::new(&o.indata);
+    Ok((d.bytes()?, d.get()?))
+}
+
+fn is_copy(o: &OsdOp) -> bool {
+    matches!(o.op, op::COPY_FROM | op::COPY_FROM2)
+}
+
+/// Does a request mean a snapshot: to read at one, to copy from one, or to keep what it overwrites
+/// for some? This version keeps none, so it would get, or lose, something else.
+pub(crate) fn means_snapshots(m: &MOsdOp) -> bool {
+    let head = |snap: u64| snap == SNAP_HEAD || snap == SNAP_DIR;
+    !head(m.snapid) || !m.snaps.is_empty() || m.ops.iter().any(|o| is_copy(o) && !head(o.copy_from_args().src_snap))
 }
 
 /// Reads a ticket's capabilities; for the door.
@@ -67,9 +88,38 @@ impl Rights {
         }
     }
 
-    /// May this peer do all of a request's operations?
+    /// May these capabilities read that object? `None` if they cannot tell: its pool is not in the map,
+    /// or its name is no text.
+    fn may_read(caps: &OsdCaps, peer: &Peer, map: Option<&OsdMap>, name: &[u8], at: &ObjectLocator) -> Option<bool> {
+        let map = map?;
+        let pool: PoolId = at.pool;
+        let apps = &map.pool(pool)?.application_metadata;
+        let key = std::str::from_utf8(&at.key).ok()?;
+        let name = std::str::from_utf8(name).ok()?;
+        Some(caps.allows(&OsdAccess {
+            pool: map.pool_names.get(&pool).map_or("", String::as_str),
+            apps,
+            namespace: std::str::from_utf8(&at.namespace).ok()?,
+            object: if key.is_empty() { name } else { key },
+            read: true,
+            write: false,
+            classes: &[],
+            addr: peer.addr().addr.map(|a| a.ip()),
+        }))
+    }
+
+    /// May this peer do all of a request's operations, and read what they read elsewhere?
     pub fn may_operate(&self, peer: &Peer, map: Option<&OsdMap>, m: &MOsdOp) -> bool {
         let Self::Caps(caps) = self else { return true };
+        // Capabilities are text: what is none is for those alone who may do everything.
+        let everything = || caps.allows_all(peer.addr().addr.map(|a| a.ip()));
+        for o in m.ops.iter().filter(|o| is_copy(o)) {
+            // One that cannot be read fails in its turn, with what is wrong with it.
+            let Ok((name, locator)) = source(o) else { continue };
+            if !Self::may_read(caps, peer, map, &name, &locator).unwrap_or_else(everything) {
+                return false;
+            }
+        }
         let pool_id = m.spg.pg.pool;
         // Without the pool nothing can be said of it, and nothing is done in it.
         let Some((map, pool)) = map.and_then(|map| Some((map, map.pool(pool_id)?))) else { return false };
@@ -78,8 +128,7 @@ impl Rights {
             std::str::from_utf8(&m.oid),
             std::str::from_utf8(&m.locator.key),
         ) else {
-            // Capabilities are text: what is none is for those alone who may do everything.
-            return caps.allows_all(peer.addr().addr.map(|a| a.ip()));
+            return everything();
         };
         let class = exec::classify(&m.ops);
         let called: Vec<(String, String)> = m.ops.iter().filter(|o| o.op == op::CALL).map(called).collect();
@@ -100,5 +149,81 @@ impl Rights {
             classes: &classes,
             addr: peer.addr().addr.map(|a| a.ip()),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+    use spirula_encoding::UTime;
+    use spirula_maps::{Crush, PgPool};
+    use spirula_messages::ceph::op::CopyFromArgs;
+    use spirula_types::{PgId, SpgId, Uuid};
+
+    fn map() -> OsdMap {
+        let crush = Crush::new(spirula_crush::CrushMap::default());
+        let mut map = OsdMap::fresh(Uuid([1; 16]), 1, UTime::ZERO, crush);
+        for (id, name) in [(1, "a"), (2, "b")] {
+            map.pools.insert(id, PgPool::replicated(1, 8, 0, UTime::ZERO));
+            map.pool_names.insert(id, name.to_owned());
+        }
+        map
+    }
+
+    fn at(pool: PoolId, namespace: &'static str, key: &'static str) -> ObjectLocator {
+        ObjectLocator { pool, key: Bytes::from(key), namespace: Bytes::from(namespace), hash: -1 }
+    }
+
+    fn copy(name: &'static [u8], from: &ObjectLocator) -> OsdOp {
+        let args = CopyFromArgs { src_snap: SNAP_HEAD, src_version: 0, flags: 0, src_fadvise: 0 };
+        OsdOp::copy_from(args, name, from)
+    }
+
+    fn request(ops: Vec<OsdOp>) -> MOsdOp {
+        MOsdOp::new(SpgId::new(PgId::new(1, 0), -1), 0, at(1, "", ""), "into".into(), ops)
+    }
+
+    #[test]
+    fn a_copy_needs_the_right_to_read_its_source() {
+        let (map, peer) = (map(), Peer::new(EntityType::Client, "u"));
+        let verdict = |caps: &str, ops: Vec<OsdOp>| {
+            Rights::Caps(caps.parse().unwrap()).may_operate(&peer, Some(&map), &request(ops))
+        };
+        let cases: &[(&str, &'static [u8], ObjectLocator, bool)] = &[
+            ("allow rw pool=a", b"o", at(1, "", ""), true),
+            ("allow rw pool=a", b"o", at(2, "", ""), false),
+            ("allow rw pool=a, allow w pool=b", b"o", at(2, "", ""), false),
+            ("allow rw pool=a, allow r pool=b", b"o", at(2, "", ""), true),
+            ("allow rw pool=a namespace=", b"o", at(1, "secret", ""), false),
+            ("allow rw pool=a namespace=, allow r pool=a namespace=n", b"o", at(1, "n", ""), true),
+            ("allow rw pool=a object_prefix in", b"outside", at(1, "", ""), false),
+            ("allow rw pool=a object_prefix in", b"inside", at(1, "", ""), true),
+            ("allow rw pool=a object_prefix in", b"inside", at(1, "", "other key"), false),
+            ("allow w pool=a", b"o", at(1, "", ""), false),
+            // A pool that is not in the map, and a name that is no text, are for those who may do everything.
+            ("allow rwx", b"o", at(9, "", ""), false),
+            ("allow *", b"o", at(9, "", ""), true),
+            ("allow rw pool=a, allow r pool=b", b"\xff", at(2, "", ""), false),
+            ("allow *", b"\xff", at(2, "", ""), true),
+        ];
+        for (caps, name, from, allowed) in cases {
+            assert_eq!(verdict(caps, vec![copy(name, from)]), *allowed, "{caps}: {name:?} of {from:?}");
+            // Hidden behind another, it is found, too.
+            let both = vec![OsdOp::create(false), copy(name, from)];
+            assert_eq!(verdict(caps, both), *allowed, "{caps}: {name:?} of {from:?}");
+        }
+    }
+
+    #[test]
+    fn what_means_snapshots_is_recognised() {
+        let plain = request(vec![OsdOp::read(0, 1), copy(b"o", &at(1, "", ""))]);
+        assert!(!means_snapshots(&plain));
+        assert!(!means_snapshots(&MOsdOp { snapid: SNAP_DIR, ..plain.clone() }));
+        assert!(means_snapshots(&MOsdOp { snapid: 1, ..plain.clone() }));
+        assert!(means_snapshots(&MOsdOp { snaps: vec![2, 1], snap_seq: 2, ..plain.clone() }));
+        let args = CopyFromArgs { src_snap: 3, src_version: 0, flags: 0, src_fadvise: 0 };
+        let copy = OsdOp::copy_from(args, b"o", &at(1, "", ""));
+        assert!(means_snapshots(&request(vec![copy])));
     }
 }

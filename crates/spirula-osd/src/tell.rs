@@ -110,8 +110,8 @@ const COMMANDS: &[(&str, &str, &str)] = &[
     ("status", "", "high-level status of OSD"),
     (
         "bench",
-        r#" name=count,type=CephInt,req=false name=size,type=CephInt,req=false name=object_size,type=CephInt,req=false name=object_num,type=CephInt,req=false"#,
-        "OSD benchmark: write <count> <size>-byte objects(with <obj_size> <obj_num>), (default count=1G default size=4MB). Results in log.",
+        r#" name=count,type=CephInt,req=false name=size,type=CephInt,req=false name=object_size,type=CephInt,req=false"#,
+        "OSD benchmark: write <count> <size>-byte objects(in objects of <object_size> bytes), (default count=1G default size=4MB). Results in log.",
     ),
     (
         "perf dump",
@@ -195,6 +195,10 @@ pub fn parse(cmd: &[String]) -> Result<Tell, Answer> {
         "get_command_descriptions" => Tell::Descriptions,
         "help" => Tell::Help,
         "status" => Tell::Status,
+        "bench" if !v["object_num"].is_null() => {
+            let why = "bench: this version makes as many objects as it needs: 'object_num' cannot be given";
+            return Err(Answer::fail(errno::EOPNOTSUPP, why));
+        }
         "bench" => Tell::Bench {
             count: number("count", 1 << 30)?,
             size: number("size", 4 << 20)?,

@@ -75,8 +75,11 @@ pub fn run(prefix: &str, args: &Map<String, Value>, settings: &mut Settings) -> 
     let set = |settings: &mut Settings, name: &str, value: &str| {
         settings.set(Source::Override, name, value).map_err(|why| (errno::EINVAL, why))?;
         let live = options::find(name).is_none_or(|o| o.runtime);
-        let note =
-            if live { String::new() } else { format!("{name} = '{value}' (not observed, change may require restart)") };
+        let note = match options::find(name) {
+            Some(o) if o.is_ignored() => format!("{name} = '{value}' (has no effect in this version)"),
+            _ if live => String::new(),
+            _ => format!("{name} = '{value}' (not observed, change may require restart)"),
+        };
         Ok(json!({ "success": note }))
     };
     let no_such = |name: &str| (errno::ENOENT, format!("error getting '{name}': {}", options::unknown(name)));
@@ -110,8 +113,16 @@ pub fn run(prefix: &str, args: &Map<String, Value>, settings: &mut Settings) -> 
             }
         }),
         "injectargs" => text("injected_args").and_then(|all| inject(&all, |name, value| set(settings, name, value))),
-        // Everything goes to stderr unbuffered: there is nothing to flush or to reopen.
-        "log flush" | "log reopen" | "log dump" => Ok(json!({})),
+        // Everything goes to stderr unbuffered: it is flushed.
+        "log flush" => Ok(json!({})),
+        "log reopen" => Err((
+            errno::EOPNOTSUPP,
+            "this version logs to standard error: whoever started the daemon holds the file, and reopens it".to_owned(),
+        )),
+        "log dump" => Err((
+            errno::EOPNOTSUPP,
+            "this version keeps no log entries that it has not written: there is nothing more to dump".to_owned(),
+        )),
         "perf histogram dump" => Ok(json!({})),
         _ => return None,
     })
@@ -180,6 +191,21 @@ mod tests {
             assert!(code > 0 && why.contains(word), "{prefix}: {why}");
         }
         assert_eq!(s, Settings::default());
+    }
+
+    /// What nothing here acts on is taken, and the answer says so; what there is none of is refused.
+    #[test]
+    fn what_does_nothing_says_so() {
+        let mut s = Settings::default();
+        let note = run_on(&mut s, "config set", &json!({"var": "osd_memory_target", "val": "6442450944"})).unwrap();
+        assert!(note["success"].as_str().unwrap().contains("no effect"), "{note}");
+        let note = run_on(&mut s, "config set", &json!({"var": "osd_max_backfills", "val": "3"})).unwrap();
+        assert_eq!(note["success"], "");
+        assert!(run_on(&mut s, "config help", &json!({"var": "debug_osd"})).unwrap().to_string().contains("(ignored)"));
+        for prefix in ["log dump", "log reopen"] {
+            let (code, why) = run_on(&mut s, prefix, &json!({})).unwrap_err();
+            assert!(code == errno::EOPNOTSUPP && why.starts_with("this version "), "{prefix}: {why}");
+        }
     }
 
     #[test]

@@ -188,6 +188,24 @@ impl OsdMap {
     pub fn state(&self, osd: OsdId) -> u32 {
         usize::try_from(osd).ok().and_then(|i| self.osd_state.get(i)).copied().unwrap_or(0)
     }
+    /// The `NO…` bits that hold for this OSD: its own, those of its device class, and those of every
+    /// CRUSH node above it (`osd set-group`).
+    pub fn held(&self, osd: OsdId) -> u32 {
+        let own = self.state(osd) & (state::NOUP | state::NODOWN | state::NOIN | state::NOOUT);
+        if self.crush_node_flags.is_empty() && self.device_class_flags.is_empty() {
+            return own;
+        }
+        let class = self.crush.class_of(osd).and_then(|name| self.crush.class_id(name));
+        let mut bits = own | class.and_then(|c| self.device_class_flags.get(&c)).copied().unwrap_or(0);
+        let mut at = osd;
+        // No tree is deeper than it has buckets; a damaged one may be a ring.
+        for _ in 0..self.crush.buckets.len() {
+            let Some(parent) = self.crush.parent_of(at) else { break };
+            at = parent.id;
+            bits |= self.crush_node_flags.get(&at).copied().unwrap_or(0);
+        }
+        bits
+    }
     /// Does this OSD exist?
     pub fn exists(&self, osd: OsdId) -> bool {
         self.state(osd) & state::EXISTS != 0

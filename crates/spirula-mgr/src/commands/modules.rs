@@ -1,10 +1,10 @@
 //! Commands that Ceph's manager serves from its Python modules: devices, balancer,
 //! progress, I/O rates, file systems. Where Spirula has no such service yet, the answer says
-//! that there is nothing, which is true.
+//! that there is nothing where that is true, and else that the service is missing.
 
 use super::spec::{CommandSpec, Ctx, FLAG_POLL, Reply};
 use serde_json::{Value, json};
-use spirula_format::{Align, TextTable, to_python_pretty};
+use spirula_format::to_python_pretty;
 use spirula_types::errno;
 
 macro_rules! commands {
@@ -16,15 +16,15 @@ macro_rules! commands {
 pub(super) const COMMANDS: &[CommandSpec] = commands! {
     "service" "r" 0, "service dump", "dump service map" => service_dump;
     "service" "r" 0, "service status", "dump service state" => |c| c.json(&json!({}));
-    "mgr" "r" 0, "device ls", "Show devices" => device_ls;
-    "mgr" "r" 0, "device info name=devid,type=CephString", "Show information about a device" => device_info;
-    "mgr" "r" 0, "device ls-by-daemon name=who,type=CephString", "Show devices associated with a daemon" => device_ls_by;
-    "mgr" "r" 0, "device ls-by-host name=host,type=CephString", "Show devices on a host" => device_ls_by;
+    "mgr" "r" 0, "device ls", "Show devices" => no_devices;
+    "mgr" "r" 0, "device info name=devid,type=CephString", "Show information about a device" => no_devices;
+    "mgr" "r" 0, "device ls-by-daemon name=who,type=CephString", "Show devices associated with a daemon" => no_devices;
+    "mgr" "r" 0, "device ls-by-host name=host,type=CephString", "Show devices on a host" => no_devices;
     "mgr" "r" 0, "balancer status", "Show balancer status" => balancer_status;
     "mgr" "r" 0, "balancer ls", "List all plans" => |_| Reply::data("[]\n");
     "mgr" "r" 0, "balancer pool ls", "List automatic balancing pools" => |_| Reply::data("[]\n");
-    "mgr" "r" 0, "progress", "Show progress of recovery operations" => |_| Reply::ok("Nothing in progress");
-    "mgr" "r" 0, "progress json", "Show machine readable progress information" => progress_json;
+    "mgr" "r" 0, "progress", "Show progress of recovery operations" => no_progress;
+    "mgr" "r" 0, "progress json", "Show machine readable progress information" => no_progress;
     "mgr" "r" FLAG_POLL, "iostat name=width,type=CephInt,req=false name=print_header,type=CephBool,req=false", "Get IO rates" => iostat;
     "mgr" "r" 0, "fs status name=fs,type=CephString,req=false", "Show the status of a CephFS filesystem" => fs_status;
     "mgr" "r" 0, "orch status name=detail,type=CephBool,req=false name=format,type=CephChoices,strings=plain|json|json-pretty|yaml|xml-pretty|xml,req=false", "Report configured backend and its status" => no_orchestrator;
@@ -35,32 +35,6 @@ pub(super) const COMMANDS: &[CommandSpec] = commands! {
 
 fn service_dump(c: &Ctx<'_>) -> Reply {
     c.json(&json!({"epoch": c.mgr.service_epoch(), "modified": c.mgr.service_modified().to_iso(), "services": {}}))
-}
-
-fn device_ls(c: &Ctx<'_>) -> Reply {
-    if c.format.is_json() {
-        return Reply::data("[]");
-    }
-    let mut t = TextTable::new();
-    for heading in ["DEVICE", "HOST:DEV", "DAEMONS", "WEAR", "LIFE EXPECTANCY"] {
-        t.column(heading, Align::Left, Align::Left);
-    }
-    Reply::data(t.to_string())
-}
-
-fn device_info(c: &Ctx<'_>) -> Reply {
-    Reply::err(errno::ENOENT, format!("device {} not found", c.str("devid").unwrap_or_default()))
-}
-
-fn device_ls_by(c: &Ctx<'_>) -> Reply {
-    if c.format.is_json() {
-        return Reply::data("[]");
-    }
-    let mut t = TextTable::new();
-    for heading in ["DEVICE", "DEV", "DAEMONS", "EXPECTED FAILURE"] {
-        t.column(heading, Align::Left, Align::Left);
-    }
-    Reply::data(t.to_string())
 }
 
 fn balancer_status(_: &Ctx<'_>) -> Reply {
@@ -77,8 +51,17 @@ fn balancer_status(_: &Ctx<'_>) -> Reply {
     )
 }
 
-fn progress_json(_: &Ctx<'_>) -> Reply {
-    Reply::data(to_python_pretty(&json!({"completed": [], "events": []})) + "\n")
+/// Nothing here watches what is being recovered; to say that nothing is would be a lie.
+fn no_progress(_: &Ctx<'_>) -> Reply {
+    Reply::err(
+        errno::EOPNOTSUPP,
+        "this version has no progress module yet: `ceph -s` and `ceph pg stat` tell what is recovered",
+    )
+}
+
+/// Nothing here looks for devices; to list none would be a lie.
+fn no_devices(_: &Ctx<'_>) -> Reply {
+    Reply::err(errno::EOPNOTSUPP, "this version has no devicehealth module yet: `ceph osd metadata` names the disks")
 }
 
 fn no_orchestrator(_: &Ctx<'_>) -> Reply {

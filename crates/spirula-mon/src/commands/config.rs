@@ -189,8 +189,10 @@ fn set(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
         let who = section(args)?;
         let (name, value) = normal_value(&args.str("name"), &args.str("value"), args.bool("force"))?;
         let now = ctx.work.now;
+        let ignored = options::find(&name).is_some_and(options::OptionDef::is_ignored);
+        let note = if ignored { format!("{name} has no effect in this version") } else { String::new() };
         Arc::make_mut(&mut ctx.work.state.config).change(now, "", vec![(who, name, Some(value))]);
-        Ok(CommandResult::default())
+        Ok(CommandResult::ok(note))
     };
     settle(run())
 }

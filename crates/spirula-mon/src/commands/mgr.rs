@@ -154,16 +154,18 @@ fn module_ls(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
 fn module_enable(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
     let name = args.str("module");
     let mut map = MgrMap::clone(&ctx.work.state.mgrmap);
-    if always_on(&map).contains(&name) {
+    let available = map.available_modules.iter().any(|m| m.name == name);
+    // Ceph's list of those that are always on is in the map; a manager here has few of them.
+    if available && always_on(&map).contains(&name) {
         return CommandResult::ok(format!("module '{name}' is already enabled (always-on)"));
     }
     if map.modules.contains(&name) {
         return CommandResult::ok(format!("module '{name}' is already enabled"));
     }
-    if !map.available_modules.iter().any(|m| m.name == name) {
+    if !available {
         return CommandResult::err(
             ENOENT,
-            format!("all mgr daemons do not support module '{name}', pass --force to force enablement"),
+            format!("all mgr daemons do not support module '{name}': this version has it not"),
         );
     }
     map.modules.insert(name);

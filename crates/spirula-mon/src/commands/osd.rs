@@ -127,7 +127,7 @@ pub(super) const SPECS: &[CommandSpec] = &[
     },
     CommandSpec {
         sig: "osd new name=uuid,type=CephUUID,req=true name=id,type=CephOsdName,req=false",
-        help: "Create a new OSD. If supplied, the `id` to be replaced needs to exist and have been previously destroyed. Reads secrets from JSON file via `-i <file>` (see man page).",
+        help: "Create a new OSD. If supplied, the `id` to be replaced needs to exist and have been previously destroyed.",
         module: "osd",
         perm: "rw",
         flags: 0,
@@ -427,6 +427,11 @@ fn new(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
                 .ok_or_else(|| (EINVAL, format!("invalid uuid value '{t}'.")))?,
             None => Uuid::from_random(ctx.random.first_chunk().copied().unwrap_or_default()),
         };
+        if !ctx.input.is_empty() {
+            return Err(crate::absent::refusal(
+                "this version takes no secrets of an OSD here: it makes them when the OSD joins (ceph osd new without -i)",
+            ));
+        }
         let map = ctx.work.osd();
         let wanted = if args.has("id") { Some(args.osd("id")?) } else { None };
         if let Some(same) = map.osds().find(|o| map.uuid(*o) == Some(uuid)) {

@@ -1,9 +1,10 @@
 //! Pools: making, naming, removing, snapshots, quotas, applications.
 
 use super::{Args, CommandResult, CommandSpec, FLAG_DEPRECATED, Outcome, json_out, settle, text_or_json};
+use crate::absent;
 use crate::mon::CommandCtx;
 use crate::options::parse_size;
-use crate::pools::{self, NewPool, autoscale_mode};
+use crate::pools::{self, NewPool};
 use serde_json::{Value, json};
 use spirula_format::{bytes, si};
 use spirula_maps::PgPool;
@@ -131,6 +132,9 @@ const APPS_MAX: usize = 4;
 const APP_KEYS_MAX: usize = 64;
 const APP_TEXT_MAX: usize = 128;
 
+/// Arguments of `osd pool create` that are variables of the pool.
+const CREATE_VARS: [&str; 5] = ["autoscale_mode", "pg_num_min", "pg_num_max", "target_size_bytes", "target_size_ratio"];
+
 /// The pool an argument names.
 pub(super) fn pool_id(ctx: &CommandCtx<'_>, args: &Args, arg: &str) -> Result<(PoolId, String), (i32, String)> {
     let name = args.str(arg);
@@ -172,6 +176,12 @@ fn erasure_of(ctx: &mut CommandCtx<'_>, args: &Args) -> Result<(pools::Erasure, 
 fn create(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
     let mut run = || -> Outcome {
         let name = args.str("pool");
+        for var in CREATE_VARS {
+            absent::pool_var(if var == "autoscale_mode" { "pg_autoscale_mode" } else { var }, &args.str(var))?;
+        }
+        if args.bool("bulk") {
+            absent::pool_var("bulk", "true")?;
+        }
         if ctx.work.osd().pool_by_name(&name).is_some() {
             return Ok(CommandResult::ok(format!("pool '{name}' already exists")));
         }
@@ -200,18 +210,9 @@ fn create(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
             size,
             crush_rule,
             expected_num_objects: args.int("expected_num_objects").unwrap_or(0).max(0) as u64,
-            autoscale_mode: args.opt_str("autoscale_mode").and_then(|m| autoscale_mode(&m)),
             erasure: erasure.map(|(e, _)| e),
         };
-        let id = pools::create(ctx.work, &new)?;
-        for opt in ["pg_num_min", "pg_num_max", "target_size_bytes", "target_size_ratio"] {
-            if let Some(v) = args.opt_str(opt) {
-                super::pool_set::set_option(edit(ctx, id)?, opt, &v)?;
-            }
-        }
-        if args.bool("bulk") {
-            edit(ctx, id)?.flags |= spirula_maps::osdmap::pool::flag::BULK;
-        }
+        pools::create(ctx.work, &new)?;
         Ok(CommandResult::ok(format!("pool '{name}' created")))
     };
     settle(run())
@@ -335,14 +336,9 @@ fn get_quota(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
 }
 
 fn mksnap(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
-    let mut run = || -> Outcome {
-        let (id, name) = pool_id(ctx, args, "pool")?;
-        let snap = args.str("snap");
-        match pools::create_snap(ctx.work, id, &snap) {
-            Ok(_) => Ok(CommandResult::ok(format!("created pool {name} snap {snap}"))),
-            Err((EEXIST, text)) => Ok(CommandResult::ok(text)),
-            Err(e) => Err(e),
-        }
+    let run = || -> Outcome {
+        pool_id(ctx, args, "pool")?;
+        Err(absent::refusal(absent::SNAPSHOTS))
     };
     settle(run())
 }

@@ -2,8 +2,9 @@
 
 use super::pool::{edit, pool_id};
 use super::{Args, CommandResult, CommandSpec, Outcome, json_out, settle};
+use crate::absent;
 use crate::mon::CommandCtx;
-use crate::pools::{autoscale_mode, check_pg_count};
+use crate::pools::check_pg_count;
 use serde_json::{Map, Value, json};
 use spirula_format::general;
 use spirula_maps::osdmap::opts::{self, PoolOptType, opt};
@@ -34,26 +35,6 @@ pub(super) const SPECS: &[CommandSpec] = &[
 /// Flags that are set and read as `true` and `false`.
 const FLAG_VARS: [&str; 7] =
     ["hashpspool", "nodelete", "nopgchange", "nosizechange", "write_fadvise_dontneed", "noscrub", "nodeep-scrub"];
-
-/// Variables of cache tiers, which this version does not have.
-const TIER_VARS: [&str; 16] = [
-    "hit_set_type",
-    "hit_set_period",
-    "hit_set_count",
-    "hit_set_fpp",
-    "target_max_objects",
-    "target_max_bytes",
-    "cache_target_dirty_ratio",
-    "cache_target_dirty_high_ratio",
-    "cache_target_full_ratio",
-    "cache_min_flush_age",
-    "cache_min_evict_age",
-    "min_read_recency_for_promote",
-    "min_write_recency_for_promote",
-    "hit_set_grade_decay_rate",
-    "hit_set_search_last_n",
-    "dedup_tier",
-];
 
 /// A yes-or-no value as people write it.
 fn truth(v: &str) -> Option<bool> {
@@ -147,9 +128,7 @@ fn set(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
         let (var, val) = (args.str("var"), args.str("val"));
         let sure = args.bool("yes_i_really_mean_it");
         let number = || val.parse::<u32>().map_err(|_| (EINVAL, format!("error parsing integer value '{val}'")));
-        if TIER_VARS.contains(&var.as_str()) {
-            return Err((EOPNOTSUPP, format!("this version has no cache tiers: '{var}' cannot be set")));
-        }
+        absent::pool_var(&var, &val)?;
         match var.as_str() {
             "size" => set_size(ctx, id, number()?, sure)?,
             "min_size" => set_min_size(ctx, id, number()?)?,
@@ -157,10 +136,8 @@ fn set(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
             "pgp_num" => set_pgp_num(ctx, id, number()?, false)?,
             "pgp_num_actual" => set_pgp_num(ctx, id, number()?, true)?,
             "crush_rule" => set_rule(ctx, id, &val)?,
-            "pg_autoscale_mode" => {
-                let mode = autoscale_mode(&val).ok_or_else(|| (EINVAL, format!("specified invalid mode {val}")))?;
-                edit(ctx, id)?.pg_autoscale_mode = mode;
-            }
+            // "off", or it was refused.
+            "pg_autoscale_mode" => edit(ctx, id)?.pg_autoscale_mode = 0,
             "allow_ec_overwrites" => {
                 if !ctx.work.osd().pool(id).is_some_and(PgPool::is_erasure) {
                     return Err((EINVAL, "ec overwrites can only be enabled for an erasure coded pool".into()));
@@ -438,7 +415,7 @@ fn get(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
         let found: Vec<(&str, (Value, String))> =
             vars.iter().filter_map(|v| Some((*v, value_of(ctx, &pool, v)?))).collect();
         if found.is_empty() {
-            let tier = TIER_VARS.contains(&var.as_str());
+            let tier = absent::is_tier_var(&var);
             let errno = if tier || var == "erasure_code_profile" || var == "allow_ec_overwrites" { 13 } else { ENOENT };
             let text = match (tier, var.as_str()) {
                 (true, _) => format!("pool '{name}' is not a tier pool: variable not applicable"),

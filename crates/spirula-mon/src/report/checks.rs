@@ -239,13 +239,25 @@ fn osd_states(view: &ClusterView<'_>, out: &mut Checks) {
     }
 
     let names = [(state::NOUP, "noup"), (state::NODOWN, "nodown"), (state::NOIN, "noin"), (state::NOOUT, "noout")];
+    let words = |bits: u32| {
+        let set: Vec<&str> = names.iter().filter(|(bit, _)| bits & bit != 0).map(|(_, name)| *name).collect();
+        set.join(",")
+    };
+    let nodes = map.crush_node_flags.iter().map(|(id, bits)| {
+        format!("{} has flags {}", map.crush.item_name(*id).unwrap_or("a node that is gone"), words(*bits))
+    });
+    let classes = map.device_class_flags.iter().map(|(id, bits)| {
+        let name = map.crush.class_names.get(id).map_or("a class that is gone", String::as_str);
+        format!("device class '{name}' has flags {}", words(*bits))
+    });
     let flagged: Vec<String> = map
         .osds()
         .filter_map(|o| {
-            let set: Vec<&str> =
-                names.iter().filter(|(bit, _)| map.state(o) & bit != 0).map(|(_, name)| *name).collect();
-            (!set.is_empty()).then(|| format!("osd.{o} has flags {}", set.join(",")))
+            let set = words(map.state(o));
+            (!set.is_empty()).then(|| format!("osd.{o} has flags {set}"))
         })
+        .chain(nodes)
+        .chain(classes)
         .collect();
     if !flagged.is_empty() {
         let summary = format!(

@@ -33,8 +33,7 @@ fn commands_answer_with_the_words_of_the_real_monitor() {
             0,
             "set-quota max_objects = 100000 for pool p1",
         ),
-        (r#"{"prefix": "osd pool mksnap", "pool": "p3", "snap": "ps1"}"#, 0, "created pool p3 snap ps1"),
-        (r#"{"prefix": "osd pool rmsnap", "pool": "p3", "snap": "ps1"}"#, 0, "removed pool p3 snap ps1"),
+        (r#"{"prefix": "osd pool rmsnap", "pool": "p3", "snap": "ps1"}"#, 0, "pool p3 snap ps1 does not exist"),
         (r#"{"prefix": "config set", "who": "mon", "name": "mon_allow_pool_delete", "value": "true"}"#, 0, ""),
         (
             r#"{"prefix": "osd pool delete", "pool": "p3", "pool2": "p3", "yes_i_really_really_mean_it": true}"#,

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use serde_json::Value;
 use spirula_encoding::UTime;
 use spirula_messages::ceph::{MMonCommand, MMonCommandAck, MMonSubscribe, MOsdMap, Subscription};
-use spirula_messages::cluster::control::OsdBoot;
+use spirula_messages::cluster::control::{OsdBoot, PgsCreated};
 use spirula_messages::{Body, Message};
 use spirula_mon::image::{Identity, Stored};
 use spirula_mon::{InitialPool, MkfsParams, Mon, MonEffect, MonEvent, NewMon, NewOsd, Opening, Peer};
@@ -170,6 +170,14 @@ impl Cluster {
     /// A body sent over a connection; the messages that come back over it.
     pub fn ask<B: Body>(&mut self, conn: u64, body: B) -> Vec<Message> {
         self.send(conn, body.into_message(0)).into_iter().filter(|(c, _)| *c == conn).map(|(_, m)| m).collect()
+    }
+
+    /// The OSDs report all PGs of a pool as created.
+    pub fn pgs_created(&mut self, pool: &str) {
+        let id = self.mon.state().osdmap.pool_by_name(pool).unwrap();
+        let pgids = self.mon.state().creating.iter().filter(|(pg, _)| pg.pool == id).map(|(pg, _)| (*pg, 1)).collect();
+        let conn = self.open(EntityType::Osd, "0");
+        self.ask(conn, PgsCreated { osd: 0, pgids });
     }
 
     pub fn boot_message(osd: i32, port: u16) -> OsdBoot {

@@ -422,14 +422,6 @@ fn pool_operations_of_clients() {
     };
     assert_eq!(op(pool_op(1, 0, "p", 0)), (0, None));
     assert_eq!(op(pool_op(1, 0, "p", 0)), (-17, None));
-    assert_eq!(op(pool_op(0x21, 2, "", 0)), (0, Some(2)));
-    assert_eq!(op(pool_op(0x21, 2, "", 0)), (0, Some(3)));
-    assert_eq!(op(pool_op(0x11, 2, "s", 0)), (-22, None), "its snapshots are the client's");
-    assert_eq!(op(pool_op(0x22, 2, "", 2)), (0, None));
-    assert_eq!(op(pool_op(0x22, 2, "", 77)), (-2, None));
-    assert_eq!(op(pool_op(0x11, 1, "s", 0)), (0, None));
-    assert_eq!(op(pool_op(0x11, 1, "s", 0)), (-17, None));
-    assert_eq!(op(pool_op(0x21, 1, "", 0)), (-22, None));
     assert_eq!(op(pool_op(0x12, 1, "s", 0)), (0, None));
     assert_eq!(op(pool_op(2, 2, "", 0)), (-1, None), "deletion is not allowed by default");
     assert_eq!(op(pool_op(2, 50, "", 0)), (-2, None));

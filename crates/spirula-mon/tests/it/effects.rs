@@ -1,0 +1,521 @@
+//! Nothing says yes and does nothing: every command that may change something, every flag and every
+//! variable of a pool either changes the agreed state, with a word on who acts on it, or is refused
+//! with EOPNOTSUPP and a sentence, or has its reason here.
+
+use crate::harness::{Cluster, FSID};
+use bytes::Bytes;
+use serde_json::{Value, json};
+use spirula_messages::ceph::{MPoolOp, MPoolOpReply, MRemoveSnaps};
+use spirula_messages::cluster::control::MgrBeacon;
+use spirula_messages::{Body, Message};
+use spirula_mon::state::State;
+use spirula_types::EntityType;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+const EOPNOTSUPP: i32 = -95;
+
+/// What a command does.
+#[derive(Clone, Copy, Debug)]
+enum Does {
+    /// It changes the state. Who acts on that.
+    Acts(&'static str),
+    /// Nothing would act on it, and it says so. A part of the sentence.
+    Refused(&'static str),
+    /// It says yes and changes nothing. Why that is right.
+    Nothing(&'static str),
+}
+use Does::{Acts, Nothing, Refused};
+
+const CRUSH: &str = "placement: every daemon and client maps PGs by it";
+const AUTH: &str = "who comes in, and what he may do";
+const SHOWN: &str = "kept for the asker, who reads it back";
+const OPTIONS: &str = "handed to daemons and clients";
+
+/// Every command that may write, in an order in which each can do something.
+const COMMANDS: &[(&str, Does)] = &[
+    (r#"{"prefix": "auth add", "entity": "client.a", "caps": ["mon", "allow r"]}"#, Acts(AUTH)),
+    (r#"{"prefix": "auth get-or-create", "entity": "client.b", "caps": ["mon", "allow r"]}"#, Acts(AUTH)),
+    (r#"{"prefix": "auth get-or-create-key", "entity": "client.c", "caps": ["mon", "allow r"]}"#, Acts(AUTH)),
+    (r#"{"prefix": "auth caps", "entity": "client.c", "caps": ["mon", "allow *"]}"#, Acts(AUTH)),
+    (r#"{"prefix": "auth rotate", "entity": "client.c", "key_type": "aes256k"}"#, Acts(AUTH)),
+    (r#"{"prefix": "auth get-or-create-pending", "entity": "client.c"}"#, Acts(AUTH)),
+    (r#"{"prefix": "auth clear-pending", "entity": "client.c"}"#, Acts(AUTH)),
+    (r#"{"prefix": "auth get-or-create-pending", "entity": "client.c"}"#, Acts(AUTH)),
+    (r#"{"prefix": "auth commit-pending", "entity": "client.c"}"#, Acts(AUTH)),
+    (r#"{"prefix": "auth rm", "entity": "client.b"}"#, Acts(AUTH)),
+    (r#"{"prefix": "auth del", "entity": "client.c"}"#, Acts(AUTH)),
+    (
+        r#"{"prefix": "auth import", "-i": "[client.d]\n\tkey = AQBAAAAAAAAAABAAAQIDBAUGBwgJCgsMDQ4PEA==\n\tcaps mon = \"allow r\"\n"}"#,
+        Acts(AUTH),
+    ),
+    (r#"{"prefix": "auth wipe-rotating-service-keys"}"#, Acts("services and whoever has a ticket of theirs")),
+    (r#"{"prefix": "config set", "who": "osd", "name": "osd_max_backfills", "value": "2"}"#, Acts(OPTIONS)),
+    (r#"{"prefix": "config rm", "who": "osd", "name": "osd_max_backfills"}"#, Acts(OPTIONS)),
+    (r#"{"prefix": "config assimilate-conf", "-i": "[osd]\n\tosd_max_backfills = 3\n"}"#, Acts(OPTIONS)),
+    (r#"{"prefix": "config reset", "num": 2}"#, Acts(OPTIONS)),
+    (r#"{"prefix": "config-key set", "key": "k", "val": "v"}"#, Acts(SHOWN)),
+    (r#"{"prefix": "config-key put", "key": "l", "val": "v"}"#, Acts(SHOWN)),
+    (r#"{"prefix": "config-key rm", "key": "k"}"#, Acts(SHOWN)),
+    (r#"{"prefix": "config-key del", "key": "l"}"#, Acts(SHOWN)),
+    (
+        r#"{"prefix": "crash post", "-i": "{\"crash_id\": \"2026-11-22T00:00:00.000000Z_x\", \"timestamp\": \"2026-11-22T00:00:00.000000Z\", \"entity_name\": \"osd.0\"}"}"#,
+        Acts("health: RECENT_CRASH"),
+    ),
+    (r#"{"prefix": "crash archive", "id": "2026-11-22T00:00:00.000000Z_x"}"#, Acts("health")),
+    (r#"{"prefix": "crash archive-all"}"#, Nothing("all are archived already")),
+    (r#"{"prefix": "crash rm", "id": "2026-11-22T00:00:00.000000Z_x"}"#, Acts(SHOWN)),
+    (r#"{"prefix": "crash prune", "keep": "1"}"#, Nothing("none is so old")),
+    (r#"{"prefix": "health mute", "code": "OSD_DOWN", "ttl": "1h", "sticky": true}"#, Acts("health")),
+    (r#"{"prefix": "health unmute", "code": "OSD_DOWN"}"#, Acts("health")),
+    (r#"{"prefix": "join-token create"}"#, Acts("hosts that join by it")),
+    (r#"{"prefix": "join-token rm", "id": "TOKEN"}"#, Acts("hosts that join by it")),
+    (r#"{"prefix": "join-token redeem", "id": "0", "request": "x"}"#, Refused("")),
+    (r#"{"prefix": "log", "logtext": ["a", "b"]}"#, Nothing("it is in the cluster log, which this test leaves aside")),
+    (r#"{"prefix": "mgr module enable", "module": "balancer"}"#, Refused("do not support module")),
+    (r#"{"prefix": "mgr module disable", "module": "nfs"}"#, Acts("the map names it no more; no manager has it")),
+    (r#"{"prefix": "mgr fail"}"#, Acts("the standby takes over")),
+    (r#"{"prefix": "tell", "target": "osd.0", "args": ["version"]}"#, Refused("passes no commands on")),
+    (r#"{"prefix": "fs new", "fs_name": "f", "metadata": "data", "data": "data"}"#, Refused("no metadata server")),
+    (r#"{"prefix": "mon add", "name": "b", "addr": "127.0.0.1:3301"}"#, Acts("clients ask it, too")),
+    (r#"{"prefix": "mon rm", "name": "b"}"#, Acts("clients ask it no more")),
+    (
+        r#"{"prefix": "osd new", "uuid": "00000000-0000-0000-0000-0000000000aa"}"#,
+        Acts("the OSD of that identity may boot"),
+    ),
+    (
+        r#"{"prefix": "osd new", "uuid": "00000000-0000-0000-0000-0000000000ab", "-i": "{\"cephx_secret\": \"x\"}"}"#,
+        Refused("takes no secrets"),
+    ),
+    (
+        r#"{"prefix": "osd create", "uuid": "00000000-0000-0000-0000-0000000000ac"}"#,
+        Acts("the OSD of that identity may boot"),
+    ),
+    (r#"{"prefix": "osd purge-new", "id": 4, "yes_i_really_mean_it": true}"#, Acts("its number is free")),
+    (r#"{"prefix": "osd rm", "ids": ["3"]}"#, Acts("its number is free")),
+    (r#"{"prefix": "osd setmaxosd", "newmax": 9}"#, Acts("the map's size")),
+    (r#"{"prefix": "osd crush add-bucket", "name": "r1", "type": "rack"}"#, Acts(CRUSH)),
+    (r#"{"prefix": "osd crush add-bucket", "name": "r2", "type": "rack"}"#, Acts(CRUSH)),
+    (r#"{"prefix": "osd crush move", "name": "r1", "args": ["root=default"]}"#, Acts(CRUSH)),
+    (r#"{"prefix": "osd crush rename-bucket", "srcname": "r1", "dstname": "r3"}"#, Acts(CRUSH)),
+    (r#"{"prefix": "osd crush move", "name": "host0", "args": ["rack=r3"]}"#, Acts(CRUSH)),
+    (r#"{"prefix": "osd crush swap-bucket", "source": "r2", "dest": "r3", "yes_i_really_mean_it": true}"#, Acts(CRUSH)),
+    (r#"{"prefix": "osd crush swap-bucket", "source": "r3", "dest": "r2", "yes_i_really_mean_it": true}"#, Acts(CRUSH)),
+    (r#"{"prefix": "osd crush link", "name": "r2", "args": ["root=default"]}"#, Acts(CRUSH)),
+    (r#"{"prefix": "osd crush unlink", "name": "r2"}"#, Acts(CRUSH)),
+    (r#"{"prefix": "osd crush rm", "name": "r2"}"#, Acts(CRUSH)),
+    (r#"{"prefix": "osd crush set", "id": 0, "weight": 2.0, "args": ["root=default", "host=host0"]}"#, Acts(CRUSH)),
+    (r#"{"prefix": "osd crush remove", "name": "osd.0"}"#, Acts(CRUSH)),
+    (r#"{"prefix": "osd crush add", "id": 0, "weight": 1.0, "args": ["root=default", "host=host0"]}"#, Acts(CRUSH)),
+    (
+        r#"{"prefix": "osd crush create-or-move", "id": 0, "weight": 1.0, "args": ["root=default", "host=host9"]}"#,
+        Acts(CRUSH),
+    ),
+    (r#"{"prefix": "osd crush reweight", "name": "osd.0", "weight": 1.5}"#, Acts(CRUSH)),
+    (r#"{"prefix": "osd crush reweight-subtree", "name": "host1", "weight": 1.5}"#, Acts(CRUSH)),
+    (r#"{"prefix": "osd crush reweight-all"}"#, Nothing("all buckets weigh what their items weigh")),
+    (r#"{"prefix": "osd crush class create", "class": "slow"}"#, Acts(CRUSH)),
+    (r#"{"prefix": "osd crush class rename", "srcname": "slow", "dstname": "old"}"#, Acts(CRUSH)),
+    (r#"{"prefix": "osd crush class rm", "class": "old"}"#, Acts(CRUSH)),
+    (r#"{"prefix": "osd crush rm-device-class", "ids": ["1"]}"#, Acts(CRUSH)),
+    (r#"{"prefix": "osd crush set-device-class", "class": "hdd", "ids": ["1"]}"#, Acts(CRUSH)),
+    (r#"{"prefix": "osd crush rule create-replicated", "name": "u", "root": "default", "type": "osd"}"#, Acts(CRUSH)),
+    (r#"{"prefix": "osd crush rule create-simple", "name": "v", "root": "default", "type": "osd"}"#, Acts(CRUSH)),
+    (r#"{"prefix": "osd crush rule rename", "srcname": "v", "dstname": "w"}"#, Acts(CRUSH)),
+    (r#"{"prefix": "osd crush rule rm", "name": "w"}"#, Acts(CRUSH)),
+    (
+        r#"{"prefix": "osd erasure-code-profile set", "name": "p", "profile": ["k=2", "m=1", "crush-failure-domain=osd"]}"#,
+        Acts("pools that are made with it"),
+    ),
+    (r#"{"prefix": "osd crush rule create-erasure", "name": "x", "profile": "p"}"#, Acts(CRUSH)),
+    (r#"{"prefix": "osd crush rule rm", "name": "x"}"#, Acts(CRUSH)),
+    (r#"{"prefix": "osd erasure-code-profile rm", "name": "p"}"#, Acts("pools that are made with it")),
+    (r#"{"prefix": "osd crush tunables", "profile": "hammer"}"#, Acts(CRUSH)),
+    (r#"{"prefix": "osd crush set-tunable", "tunable": "straw_calc_version", "value": 0}"#, Acts(CRUSH)),
+    (r#"{"prefix": "osd crush tunables", "profile": "default"}"#, Acts(CRUSH)),
+    (r#"{"prefix": "osd crush weight-set create-compat"}"#, Acts(CRUSH)),
+    (r#"{"prefix": "osd crush weight-set reweight-compat", "item": "osd.1", "weight": [0.5]}"#, Acts(CRUSH)),
+    (r#"{"prefix": "osd crush weight-set rm-compat"}"#, Acts(CRUSH)),
+    (r#"{"prefix": "osd crush weight-set create", "pool": "data", "mode": "flat"}"#, Acts(CRUSH)),
+    (r#"{"prefix": "osd crush weight-set reweight", "pool": "data", "item": "osd.1", "weight": [0.5]}"#, Acts(CRUSH)),
+    (r#"{"prefix": "osd crush weight-set rm", "pool": "data"}"#, Acts(CRUSH)),
+    (r#"{"prefix": "osd setcrushmap", "-i": "OTHER"}"#, Acts(CRUSH)),
+    (r#"{"prefix": "osd crush set", "-i": "CRUSH"}"#, Acts(CRUSH)),
+    (r#"{"prefix": "osd out", "ids": ["1"]}"#, Acts(CRUSH)),
+    (r#"{"prefix": "osd in", "ids": ["1"]}"#, Acts(CRUSH)),
+    (r#"{"prefix": "osd reweight", "id": 1, "weight": 0.5}"#, Acts(CRUSH)),
+    (r#"{"prefix": "osd reweightn", "weights": "{'1': 65536}"}"#, Acts(CRUSH)),
+    (r#"{"prefix": "osd reweight-by-pg"}"#, Refused("Refusing to reweight")),
+    (r#"{"prefix": "osd reweight-by-utilization"}"#, Refused("Refusing to reweight")),
+    (r#"{"prefix": "osd primary-affinity", "id": 1, "weight": 0.5}"#, Acts(CRUSH)),
+    (r#"{"prefix": "osd pg-temp", "pgid": "1.0", "id": [2, 1]}"#, Acts(CRUSH)),
+    (r#"{"prefix": "osd primary-temp", "pgid": "1.0", "id": 1}"#, Acts(CRUSH)),
+    (r#"{"prefix": "pg repeer", "pgid": "1.1"}"#, Acts("the PG's new interval")),
+    (r#"{"prefix": "osd set-require-min-compat-client", "version": "jewel"}"#, Acts("whether upmaps may be set")),
+    (r#"{"prefix": "osd set-require-min-compat-client", "version": "luminous"}"#, Acts("whether upmaps may be set")),
+    (r#"{"prefix": "osd require-osd-release", "release": "pacific"}"#, Nothing("it is required: there is no other")),
+    (r#"{"prefix": "osd pg-upmap", "pgid": "1.0", "id": [2, 1]}"#, Acts(CRUSH)),
+    (r#"{"prefix": "osd rm-pg-upmap", "pgid": "1.0"}"#, Acts(CRUSH)),
+    (r#"{"prefix": "osd pg-upmap-items", "pgid": "1.0", "id": [0, 2]}"#, Acts(CRUSH)),
+    (r#"{"prefix": "osd rm-pg-upmap-items", "pgid": "1.0"}"#, Acts(CRUSH)),
+    (r#"{"prefix": "osd set", "key": "noout"}"#, Acts("see FLAGS")),
+    (r#"{"prefix": "osd unset", "key": "noout"}"#, Acts("see FLAGS")),
+    (r#"{"prefix": "osd pause"}"#, Acts("clients hold their requests")),
+    (r#"{"prefix": "osd unpause"}"#, Acts("clients go on")),
+    (
+        r#"{"prefix": "osd set-group", "flags": "noup,nodown,noin,noout", "who": ["osd.1"]}"#,
+        Acts("see `group_flags_hold`"),
+    ),
+    (r#"{"prefix": "osd unset-group", "flags": "noup,nodown,noin,noout", "who": ["osd.1"]}"#, Acts("the same")),
+    (r#"{"prefix": "osd set-full-ratio", "ratio": 0.96}"#, Acts("OSDs refuse what grows")),
+    (r#"{"prefix": "osd set-backfillfull-ratio", "ratio": 0.91}"#, Acts("OSDs take no backfill")),
+    (r#"{"prefix": "osd set-nearfull-ratio", "ratio": 0.86}"#, Acts("health")),
+    (
+        r#"{"prefix": "osd blocklist", "blocklistop": "add", "addr": "10.0.0.1:0/1"}"#,
+        Acts("OSDs and monitors refuse it"),
+    ),
+    (r#"{"prefix": "osd blocklist", "blocklistop": "rm", "addr": "10.0.0.1:0/1"}"#, Acts("it may come again")),
+    (r#"{"prefix": "osd blocklist", "range": "range", "blocklistop": "add", "addr": "10.0.0.0/8"}"#, Refused("ranges")),
+    (
+        r#"{"prefix": "osd blacklist", "blacklistop": "add", "addr": "10.0.0.1:0/1"}"#,
+        Acts("OSDs and monitors refuse it"),
+    ),
+    (r#"{"prefix": "osd blacklist clear"}"#, Acts("they may come again")),
+    (r#"{"prefix": "osd blocklist clear"}"#, Nothing("the list is empty")),
+    (r#"{"prefix": "osd pool create", "pool": "p", "pg_num": 8}"#, Acts("OSDs make its PGs")),
+    (r#"{"prefix": "osd pool create", "pool": "q", "autoscale_mode": "on"}"#, Refused("no PG autoscaler")),
+    (r#"{"prefix": "osd pool create", "pool": "q", "bulk": true}"#, Refused("no PG autoscaler")),
+    (r#"{"prefix": "osd pool create", "pool": "q", "pg_num_min": 4}"#, Refused("no PG autoscaler")),
+    (r#"{"prefix": "osd pool create", "pool": "q", "pg_num_max": 4}"#, Refused("no PG autoscaler")),
+    (r#"{"prefix": "osd pool create", "pool": "q", "target_size_bytes": 4}"#, Refused("no PG autoscaler")),
+    (r#"{"prefix": "osd pool create", "pool": "q", "target_size_ratio": 0.5}"#, Refused("no PG autoscaler")),
+    (r#"{"prefix": "osd pool rename", "srcpool": "p", "destpool": "q"}"#, Acts("clients find it by its name")),
+    (
+        r#"{"prefix": "osd pool set-quota", "pool": "q", "field": "max_objects", "val": "9"}"#,
+        Acts("OSDs refuse what is more"),
+    ),
+    (
+        r#"{"prefix": "osd pool set-quota", "pool": "q", "field": "max_bytes", "val": "9000"}"#,
+        Acts("OSDs refuse what is more"),
+    ),
+    (r#"{"prefix": "osd pool mksnap", "pool": "q", "snap": "s"}"#, Refused("no snapshots yet")),
+    (r#"{"prefix": "osd pool rmsnap", "pool": "q", "snap": "s"}"#, Nothing("there is none of that name, as it says")),
+    (r#"{"prefix": "osd pool application enable", "pool": "q", "app": "a"}"#, Acts("capabilities by tag, health")),
+    (
+        r#"{"prefix": "osd pool application set", "pool": "q", "app": "a", "key": "k", "value": "v"}"#,
+        Acts("capabilities by tag"),
+    ),
+    (r#"{"prefix": "osd pool application rm", "pool": "q", "app": "a", "key": "k"}"#, Acts("capabilities by tag")),
+    (
+        r#"{"prefix": "osd pool application disable", "pool": "q", "app": "a", "yes_i_really_mean_it": true}"#,
+        Acts("capabilities by tag, health"),
+    ),
+    (r#"{"prefix": "osd pool set", "pool": "q", "var": "size", "val": "2"}"#, Acts("see VARS")),
+    (
+        r#"{"prefix": "osd pool delete", "pool": "q", "pool2": "q", "yes_i_really_really_mean_it": true}"#,
+        Acts("OSDs delete its PGs"),
+    ),
+    (r#"{"prefix": "osd pool create", "pool": "p", "pg_num": 8}"#, Acts("OSDs make its PGs")),
+    (
+        r#"{"prefix": "osd pool rm", "pool": "p", "pool2": "p", "yes_i_really_really_mean_it": true}"#,
+        Acts("OSDs delete its PGs"),
+    ),
+    (
+        r#"{"prefix": "osd force-create-pg", "pgid": "1.0", "yes_i_really_mean_it": true}"#,
+        Nothing("the PG is being created still, as it says"),
+    ),
+    (r#"{"prefix": "osd stop", "ids": ["1"]}"#, Acts("the OSD stops")),
+    (r#"{"prefix": "osd down", "ids": ["2"]}"#, Acts(CRUSH)),
+    (r#"{"prefix": "osd lost", "id": 2, "yes_i_really_mean_it": true}"#, Acts("peering waits for it no more")),
+    (r#"{"prefix": "osd destroy", "id": 2, "force": true, "yes_i_really_mean_it": true}"#, Acts("its key is gone")),
+    (r#"{"prefix": "osd purge", "id": 2, "force": true, "yes_i_really_mean_it": true}"#, Acts(CRUSH)),
+    (r#"{"prefix": "osd down", "ids": ["0"]}"#, Acts(CRUSH)),
+    (r#"{"prefix": "osd destroy-actual", "id": 0, "yes_i_really_mean_it": true}"#, Acts("its key is gone")),
+    (r#"{"prefix": "osd purge-actual", "id": 0, "yes_i_really_mean_it": true}"#, Acts(CRUSH)),
+];
+
+/// Every flag of `osd set`.
+const FLAGS: &[(&str, Does)] = &[
+    ("full", Acts("OSDs refuse what grows")),
+    ("pause", Acts("clients hold their requests")),
+    ("noup", Acts("the monitor takes no boot")),
+    ("nodown", Acts("the monitor marks nobody down")),
+    ("noout", Acts("the monitor marks nobody out")),
+    ("noin", Acts("the monitor marks nobody in")),
+    ("nobackfill", Acts("OSDs begin no backfill")),
+    ("norebalance", Acts("OSDs move nothing that is whole")),
+    ("norecover", Acts("OSDs begin no recovery")),
+    ("noscrub", Acts("OSDs begin no scrub")),
+    ("nodeep-scrub", Acts("OSDs begin no deep scrub")),
+    ("notieragent", Refused("no cache tiers")),
+    ("nosnaptrim", Refused("no snapshots")),
+    ("pglog_hardlimit", Nothing("it is set from the first: logs are bounded")),
+];
+
+const BLUESTORE: &str = "the OSD's store, for what it writes from then on";
+const SCRUBS: &str = "OSDs, when they choose what to scrub; health";
+const TIERS: Does = Refused("no cache tiers");
+const AUTOSCALER: Does = Refused("no PG autoscaler");
+
+/// Every variable of `osd pool set`, with a value.
+const VARS: &[(&str, &str, Does)] = &[
+    ("size", "2", Acts(CRUSH)),
+    ("min_size", "1", Acts("PGs serve with so many")),
+    ("pg_num", "16", Acts("OSDs split PGs")),
+    ("pgp_num", "12", Acts(CRUSH)),
+    ("pgp_num_actual", "10", Acts(CRUSH)),
+    ("crush_rule", "u", Acts(CRUSH)),
+    ("hashpspool", "false", Acts(CRUSH)),
+    ("nodelete", "true", Acts("the monitor")),
+    ("nopgchange", "true", Acts("the monitor")),
+    ("nosizechange", "true", Acts("the monitor")),
+    ("write_fadvise_dontneed", "true", Refused("no page cache")),
+    ("noscrub", "true", Acts(SCRUBS)),
+    ("nodeep-scrub", "true", Acts(SCRUBS)),
+    ("hit_set_type", "bloom", TIERS),
+    ("hit_set_period", "1", TIERS),
+    ("hit_set_count", "1", TIERS),
+    ("hit_set_fpp", "0.1", TIERS),
+    ("use_gmt_hitset", "1", TIERS),
+    ("target_max_bytes", "1", TIERS),
+    ("target_max_objects", "1", TIERS),
+    ("cache_target_dirty_ratio", "0.1", TIERS),
+    ("cache_target_dirty_high_ratio", "0.1", TIERS),
+    ("cache_target_full_ratio", "0.1", TIERS),
+    ("cache_min_flush_age", "1", TIERS),
+    ("cache_min_evict_age", "1", TIERS),
+    ("min_read_recency_for_promote", "1", TIERS),
+    ("min_write_recency_for_promote", "1", TIERS),
+    ("fast_read", "true", Refused("waits for all shards")),
+    ("hit_set_grade_decay_rate", "1", TIERS),
+    ("hit_set_search_last_n", "1", TIERS),
+    ("scrub_min_interval", "1000", Acts(SCRUBS)),
+    ("scrub_max_interval", "1000", Acts(SCRUBS)),
+    ("deep_scrub_interval", "1000", Acts(SCRUBS)),
+    ("recovery_priority", "5", Acts("OSDs, for the order of what they recover")),
+    ("recovery_op_priority", "5", Refused("clients' latency")),
+    ("scrub_priority", "5", Refused("clients' latency")),
+    ("compression_mode", "force", Acts(BLUESTORE)),
+    ("compression_algorithm", "zstd", Acts(BLUESTORE)),
+    ("compression_required_ratio", "0.5", Acts(BLUESTORE)),
+    ("compression_max_blob_size", "65536", Acts(BLUESTORE)),
+    ("compression_min_blob_size", "8192", Acts(BLUESTORE)),
+    ("csum_type", "xxhash64", Acts(BLUESTORE)),
+    ("csum_min_block", "4096", Refused("one block size")),
+    ("csum_max_block", "4096", Refused("one block size")),
+    ("allow_ec_overwrites", "true", Acts("OSDs take writes within objects")),
+    ("fingerprint_algorithm", "sha1", Refused("no deduplication")),
+    ("pg_autoscale_mode", "on", AUTOSCALER),
+    ("pg_autoscale_bias", "2", AUTOSCALER),
+    ("pg_num_min", "4", AUTOSCALER),
+    ("pg_num_max", "4", AUTOSCALER),
+    ("target_size_bytes", "4", AUTOSCALER),
+    ("target_size_ratio", "0.5", AUTOSCALER),
+    ("dedup_tier", "1", Refused("no deduplication")),
+    ("dedup_chunk_algorithm", "fixed", Refused("no deduplication")),
+    ("dedup_cdc_chunk_size", "4096", Refused("no deduplication")),
+    ("bulk", "true", AUTOSCALER),
+];
+
+/// The state without what every request leaves behind: the log, its answer, its session's number.
+fn lasting(c: &Cluster) -> Bytes {
+    let mut state = State::clone(c.mon.state());
+    (state.log, state.done, state.gid_limit) = (Arc::default(), Arc::default(), 0);
+    state.to_bytes()
+}
+
+/// Holds a command to what it is said to do.
+fn check(c: &mut Cluster, command: &str, does: Does) {
+    let mut args: serde_json::Map<String, Value> = serde_json::from_str(command).unwrap();
+    let input = match args.remove("-i") {
+        None => Bytes::new(),
+        Some(Value::String(s)) if s == "CRUSH" || s == "OTHER" => {
+            let (.., map) = c.command_raw(r#"{"prefix": "osd getcrushmap"}"#, Bytes::new());
+            let mut map: spirula_crush::CrushMap = spirula_encoding::from_slice(&map).unwrap();
+            map.tunables.straw_calc_version = u8::from(s == "CRUSH");
+            spirula_encoding::to_vec(&map).into()
+        }
+        Some(Value::String(s)) => s.into(),
+        other => panic!("{other:?}"),
+    };
+    if args.get("id") == Some(&json!("TOKEN")) {
+        let tokens = c.json(r#"{"prefix": "join-token ls"}"#);
+        args.insert("id".into(), tokens[0]["id"].clone());
+    }
+    let before = lasting(c);
+    let (ret, rs, _) = c.command_raw(&Value::Object(args).to_string(), input);
+    let changed = before != lasting(c);
+    match does {
+        Acts(who) => assert!(ret == 0 && changed && !who.is_empty(), "{command}: {ret} {rs}; changed: {changed}"),
+        Nothing(why) => assert!(ret == 0 && !changed && !why.is_empty(), "{command}: {ret} {rs}; changed: {changed}"),
+        Refused(words) => {
+            assert!(ret < 0 && !rs.is_empty() && rs.contains(words) && !changed, "{command}: {ret} {rs}");
+            let reason = rs.starts_with("this version ");
+            assert!(!reason || ret == EOPNOTSUPP || words == "ranges", "{command}: {ret} {rs}");
+        }
+    }
+}
+
+/// The choices that an argument of a command offers.
+fn choices(prefix: &str, argument: &str) -> BTreeSet<String> {
+    let spec = spirula_mon::commands::specs().find(|s| s.prefix() == prefix).unwrap();
+    let word = spec.sig.split(' ').find(|w| w.starts_with(&format!("name={argument},"))).unwrap();
+    let strings = word.split(',').find_map(|p| p.strip_prefix("strings=")).unwrap();
+    strings.split('|').map(str::to_owned).collect()
+}
+
+fn cluster() -> Cluster {
+    let mut c = Cluster::up(3);
+    c.ok(r#"{"prefix": "config set", "who": "mon", "name": "mon_allow_pool_delete", "value": "true"}"#);
+    for (gid, name) in [(4200, "x"), (4201, "y")] {
+        let conn = c.open(EntityType::Mgr, name);
+        let beacon = MgrBeacon {
+            fsid: FSID,
+            gid,
+            name: name.into(),
+            addr: crate::harness::addr(6900 + gid as u16),
+            available: true,
+            metadata: [].into(),
+            commands: vec![],
+            modules: vec![],
+            services: [].into(),
+        };
+        c.ask(conn, beacon);
+    }
+    c
+}
+
+#[test]
+fn every_command_that_may_write_changes_something_or_has_a_reason() {
+    let mut c = cluster();
+    for (command, does) in COMMANDS {
+        check(&mut c, command, *does);
+    }
+    let listed: BTreeSet<String> = COMMANDS
+        .iter()
+        .map(|(command, _)| serde_json::from_str::<Value>(command).unwrap()["prefix"].as_str().unwrap().to_owned())
+        .collect();
+    let writing: BTreeSet<String> =
+        spirula_mon::commands::specs().filter(|s| s.perm.contains('w')).map(|s| s.prefix()).collect();
+    assert_eq!(listed, writing);
+}
+
+#[test]
+fn every_flag_is_acted_on_or_refused() {
+    let mut c = cluster();
+    for (flag, does) in FLAGS {
+        check(&mut c, &json!({"prefix": "osd set", "key": flag}).to_string(), *does);
+    }
+    assert_eq!(FLAGS.iter().map(|(f, _)| (*f).to_owned()).collect::<BTreeSet<_>>(), choices("osd set", "key"));
+    // To unset what cannot be set asks for what is so.
+    c.ok(r#"{"prefix": "osd unset", "key": "nosnaptrim"}"#);
+}
+
+#[test]
+fn every_variable_of_a_pool_is_acted_on_or_refused() {
+    for (var, value, does) in VARS {
+        let mut c = cluster();
+        c.ok(r#"{"prefix": "osd crush rule create-replicated", "name": "u", "root": "default", "type": "osd"}"#);
+        c.ok(
+            r#"{"prefix": "osd erasure-code-profile set", "name": "p", "profile": ["k=2", "m=1", "crush-failure-domain=osd"]}"#,
+        );
+        c.ok(r#"{"prefix": "osd pool create", "pool": "e", "pg_num": 8, "pool_type": "erasure", "erasure_code_profile": "p"}"#);
+        c.pgs_created("data");
+        if var.starts_with("pgp_num") {
+            c.ok(r#"{"prefix": "osd pool set", "pool": "data", "var": "pg_num", "val": "16"}"#);
+        }
+        let pool = if ["fast_read", "allow_ec_overwrites"].contains(var) { "e" } else { "data" };
+        let mut command = json!({"prefix": "osd pool set", "pool": pool, "var": var, "val": value});
+        command["yes_i_really_mean_it"] = true.into();
+        check(&mut c, &command.to_string(), *does);
+        if let Refused(words) = does
+            && !words.contains("cache tiers")
+            && !var.starts_with("dedup_")
+        {
+            // What holds anyway may be asked for.
+            let off = match *var {
+                "pg_autoscale_mode" => "off",
+                "fingerprint_algorithm" => "unset",
+                _ => "0",
+            };
+            c.ok(&json!({"prefix": "osd pool set", "pool": pool, "var": var, "val": off}).to_string());
+        }
+    }
+    let listed: BTreeSet<String> = VARS.iter().map(|(v, ..)| (*v).to_owned()).collect();
+    assert_eq!(listed, choices("osd pool set", "var"));
+}
+
+#[test]
+fn snapshots_are_refused_to_clients_and_metadata_servers() {
+    let mut c = cluster();
+    let conn = c.open(EntityType::Client, "admin");
+    let before = lasting(&c);
+    // A pool's, a client's own; and a removal of what cannot be.
+    for (op, name) in [(0x11, "s"), (0x21, ""), (0x22, "")] {
+        let m = MPoolOp { version: 0, fsid: FSID, pool: 1, op, snap: 2, name: name.into(), crush_rule: -1 };
+        let r = MPoolOpReply::from_message(c.ask(conn, m.clone()).last().unwrap()).unwrap();
+        assert_eq!((r.result, r.data), (EOPNOTSUPP, None), "{op:#x}");
+        let r = MPoolOpReply::from_message(c.ask(conn, MPoolOp { pool: 77, ..m }).last().unwrap()).unwrap();
+        assert_eq!(r.result, -2, "{op:#x}");
+    }
+    let answer: Vec<Message> = c.ask(conn, MRemoveSnaps { version: 0, snaps: [(1, vec![5])].into() });
+    assert!(MRemoveSnaps::from_message(answer.last().unwrap()).unwrap().snaps.is_empty());
+    assert!(before == lasting(&c));
+}
+
+/// `osd set-group` on a CRUSH node or a device class holds as the same flags of each OSD do.
+#[test]
+fn group_flags_hold() {
+    for who in ["osd.1", "host1", "default", "ssd"] {
+        let set = |c: &mut Cluster, flags: &str, verb: &str| {
+            c.ok(&json!({"prefix": format!("osd {verb}-group"), "flags": flags, "who": [who]}).to_string());
+        };
+        let mut c = cluster();
+        set(&mut c, "noup", "set");
+        let (ret, rs, _) = c.command(r#"{"prefix": "health", "detail": "detail"}"#);
+        assert!(ret == 0 && c.ok(r#"{"prefix": "health", "detail": "detail"}"#).contains("noup"), "{who}: {rs}");
+        c.ok(r#"{"prefix": "osd down", "ids": ["1"]}"#);
+        c.boot(1);
+        assert!(!c.mon.state().osdmap.is_up(1), "{who}: noup");
+        set(&mut c, "noup", "unset");
+        set(&mut c, "noin", "set");
+        c.ok(r#"{"prefix": "osd out", "ids": ["1"]}"#);
+        c.ok(r#"{"prefix": "config set", "who": "mon", "name": "mon_osd_auto_mark_in", "value": "true"}"#);
+        c.boot(1);
+        assert!(c.mon.state().osdmap.is_up(1) && c.mon.state().osdmap.is_out(1), "{who}: noin");
+        set(&mut c, "noin", "unset");
+        c.ok(r#"{"prefix": "osd in", "ids": ["1"]}"#);
+        set(&mut c, "noout", "set");
+        c.ok(r#"{"prefix": "osd down", "ids": ["1"]}"#);
+        c.ok(r#"{"prefix": "config set", "who": "mon", "name": "mon_osd_down_out_interval", "value": "1"}"#);
+        for _ in 0..5 {
+            c.tick(2);
+        }
+        assert!(c.mon.state().osdmap.is_in(1), "{who}: noout");
+        set(&mut c, "noout", "unset");
+        for _ in 0..5 {
+            c.tick(2);
+        }
+        assert!(c.mon.state().osdmap.is_out(1), "{who}: noout is gone");
+    }
+}
+
+/// A fence that is asked for is up, however long it is to stand.
+#[test]
+fn long_fences_stand() {
+    for seconds in ["1", "3600", "2400000000", "3153600000", "10000000000", "1e300"] {
+        let mut c = cluster();
+        let addr = spirula_types::EntityAddr { kind: 3, nonce: 1, addr: Some(([10, 0, 7, 7], 0).into()) };
+        c.ok(&format!(
+            r#"{{"prefix": "osd blocklist", "blocklistop": "add", "addr": "10.0.7.7:0/1", "expire": {seconds}}}"#
+        ));
+        let until = *c.mon.state().osdmap.blocklist.values().next().unwrap();
+        assert!(until > c.now, "{seconds}: {until:?}");
+        c.event(spirula_mon::MonEvent::Tick);
+        assert!(c.mon.state().osdmap.is_blocklisted(&addr), "{seconds}");
+        if seconds != "1" {
+            c.tick(100);
+            assert!(c.mon.state().osdmap.is_blocklisted(&addr), "{seconds}");
+        }
+    }
+}
