@@ -342,7 +342,7 @@ impl ClusterDir {
 /// # Errors
 /// When it cannot be written.
 pub fn write_durably(path: &Path, bytes: &[u8], mode: u32) -> anyhow::Result<()> {
-    use std::os::unix::fs::OpenOptionsExt;
+    use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".new");
     let new = path.with_file_name(name);
@@ -353,6 +353,9 @@ pub fn write_durably(path: &Path, bytes: &[u8], mode: u32) -> anyhow::Result<()>
         .mode(mode)
         .open(&new)
         .with_context(|| format!("create {}", new.display()))?;
+    // Whatever the process's umask: what is for everybody is asked for by name.
+    file.set_permissions(fs::Permissions::from_mode(mode))
+        .with_context(|| format!("set the mode of {}", new.display()))?;
     file.write_all(bytes).and_then(|()| file.sync_all()).with_context(|| format!("write {}", new.display()))?;
     fs::rename(&new, path).with_context(|| format!("replace {}", path.display()))?;
     if let Some(parent) = path.parent() {

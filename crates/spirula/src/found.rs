@@ -12,7 +12,7 @@ use crate::dir::{ClusterDir, write_durably};
 use crate::options::{Names, Sources};
 use crate::process::find_mons;
 use crate::remote::Remote;
-use crate::{keys, local, net, up};
+use crate::{keys, local, net};
 use anyhow::{Context, anyhow, bail};
 use serde_json::json;
 use spirula_mon::image::Identity;
@@ -101,7 +101,7 @@ fn must_be_new(dir: &ClusterDir) -> anyhow::Result<()> {
 /// # Errors
 /// When the address is none of this machine's, or the directory cannot be used.
 pub fn create(args: &CreateArgs) -> anyhow::Result<()> {
-    up::init_log();
+    crate::logs::init();
     let dir = ClusterDir::new(&args.dir)?;
     must_be_new(&dir)?;
     let addr: SocketAddr = net::parse_addr(&args.addr, net::MON_PORT).map_err(|e| anyhow!("--addr: {e}"))?;
@@ -171,7 +171,7 @@ pub fn create(args: &CreateArgs) -> anyhow::Result<()> {
 /// # Errors
 /// When no other monitor answers, the monitor runs, or its directory cannot be written.
 pub fn rejoin(args: &RejoinArgs) -> anyhow::Result<()> {
-    up::init_log();
+    crate::logs::init();
     let dir = ClusterDir::new(&args.dir)?;
     let sources = Sources::read(dir.path(), args.conf.as_deref(), &[])?;
     let here = host::hostname();

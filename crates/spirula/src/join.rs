@@ -14,7 +14,7 @@ use crate::found::Conf;
 use crate::options::{Names, Sources};
 use crate::process::find_mons;
 use crate::remote::Remote;
-use crate::{keys, local, net, up};
+use crate::{keys, local, net};
 use anyhow::{Context, anyhow, bail};
 use serde_json::{Value, json};
 use spirula_auth::{CryptoKey, EntityId, KeyType};
@@ -38,7 +38,7 @@ const OSD_SIZE: u64 = 10 << 30;
 /// # Errors
 /// When the monitors do not answer or refuse.
 pub fn token(command: &TokenCommand) -> anyhow::Result<()> {
-    up::init_log();
+    crate::logs::init();
     let (at, request) = match command {
         TokenCommand::Create { at, life, mon } => {
             let mut r = json!({"prefix": "join-token create", "seconds": life.0});
@@ -175,7 +175,7 @@ impl Plan {
 /// When the token is none, the monitors refuse it, or something here cannot be made; what was
 /// done by then is kept, and running it again goes on.
 pub fn join(args: &JoinArgs) -> anyhow::Result<()> {
-    up::init_log();
+    crate::logs::init();
     let token: Token = args.token.parse().map_err(|e| anyhow!("{e}"))?;
     let dir = ClusterDir::new(&args.dir)?;
     if dir.join("cluster.json").exists() {
@@ -243,12 +243,21 @@ fn settle(dir: &ClusterDir, args: &JoinArgs, plan: &Plan, answer: &Answer, here:
     let mut made = Vec::new();
     if let Some(name) = &plan.mon {
         let known = answer.mons.get(name).and_then(|a| a.msgr2().addr);
+        let data = dir.join(format!("mon.{name}"));
+        // One that was cut short is taken up where it stopped; another host's name is not taken over.
+        if let Some(there) = known
+            && (!MonStore::exists(&data) || args.mon_addr.is_some() && mon_addr(args, answer)? != there)
+        {
+            bail!(
+                "mon.{name} is a monitor of this cluster already, at {there}; choose another name with --mon \
+                 (a monitor that lost its store is filled again, on its own host, with 'spirula mon rejoin')"
+            );
+        }
         let addr = known.map_or_else(|| mon_addr(args, answer), Ok)?;
         if known.is_none() {
             mons.push(AddrVec::one(EntityAddr::v2(addr, 0)));
         }
         conf.set(&format!("mon.{name}"), "public_addr", addr.to_string());
-        let data = dir.join(format!("mon.{name}"));
         if !MonStore::exists(&data) {
             create_joining(&data, answer.fsid)?;
         }

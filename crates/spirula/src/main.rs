@@ -15,9 +15,11 @@ mod conf_file;
 mod control;
 mod dir;
 mod found;
+mod guard;
 mod join;
 mod keys;
 mod local;
+mod logs;
 mod memory;
 mod net;
 mod options;
@@ -51,6 +53,7 @@ impl std::fmt::Display for Unmet {
 impl std::error::Error for Unmet {}
 
 fn main() -> ExitCode {
+    guard::private_by_default();
     memory::without_huge_pages();
     let args = match cli::expanded(std::env::args_os().collect()) {
         Ok(words) => cli::Args::parse_from(words),

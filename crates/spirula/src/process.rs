@@ -16,7 +16,7 @@ use crate::dir::{ClusterDir, PidLock};
 use crate::memory::{Budget, SMALLEST};
 use crate::options::{Names, Sources};
 use crate::size::Size;
-use crate::{keys, net, signals, srv, up};
+use crate::{keys, net, signals, srv};
 use anyhow::{Context, anyhow, bail};
 use spirula_buffer::PayloadPool;
 use spirula_osd::{Control, OsdEvent};
@@ -104,7 +104,7 @@ impl Running {
 /// # Errors
 /// When it cannot start, with what to change, or could not go on.
 pub fn run(kind: Kind, args: &DaemonArgs) -> anyhow::Result<()> {
-    up::init_log();
+    crate::logs::init();
     // Before anything that a stop would have to undo.
     let stop = signals::channel()?;
     let (process, lock) = Process::begin(kind, args)?;

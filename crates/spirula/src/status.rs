@@ -3,6 +3,7 @@
 use crate::Unmet;
 use crate::control;
 use crate::dir::ClusterDir;
+use crate::guard;
 use crate::size::Size;
 use serde_json::{Value, json};
 use std::path::Path;
@@ -29,6 +30,8 @@ pub fn status(dir: &Path, as_json: bool) -> anyhow::Result<()> {
         let mut v = v;
         if let Some(o) = v.as_object_mut() {
             o.remove("ok");
+            let open = guard::wider_in_cluster(dir.path());
+            o.insert("open_to_others".to_owned(), json!(open));
         }
         println!("{v:#}");
     } else {
@@ -59,7 +62,11 @@ fn text(dir: &ClusterDir, v: &Value) -> String {
             out += &format!("  osd.{id}: {why}; start it with 'spirula osd start {id}'\n");
         }
     }
-    out += &format!("  ceph.conf: {}\n\n", dir.conf().display());
+    out += &format!("  ceph.conf: {}\n", dir.conf().display());
+    for path in guard::wider_in_cluster(dir.path()) {
+        out += &format!("  WARNING: other users may read or write {}; close it with chmod go= PATH\n", path.display());
+    }
+    out.push('\n');
     out += v["status"].as_str().unwrap_or_default();
     out
 }

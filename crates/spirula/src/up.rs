@@ -150,7 +150,7 @@ fn run(args: &UpArgs, progress: &mut Progress) -> anyhow::Result<()> {
 
 fn start_and_wait(args: &UpArgs, progress: &mut Progress) -> anyhow::Result<()> {
     let begun = Instant::now();
-    init_log();
+    crate::logs::init();
     let dir = ClusterDir::new(&args.dir)?;
     let existing = dir.manifest()?;
     if args.memory.0 < SMALLEST {
@@ -408,14 +408,6 @@ fn next_steps(dir: &ClusterDir, m: &Manifest, cluster: &Cluster, seconds: f64, m
         dir.path().display(),
     );
     (summary, text)
-}
-
-/// Warnings and errors go to stderr, more with `SPIRULA_LOG=info|debug|trace`.
-pub fn init_log() {
-    let level = std::env::var("SPIRULA_LOG").ok().and_then(|l| l.parse().ok());
-    let level = level.unwrap_or(tracing_subscriber::filter::LevelFilter::WARN);
-    // Fails only if a log is set up already, which then is used.
-    let _ = tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr).try_init();
 }
 
 #[cfg(test)]

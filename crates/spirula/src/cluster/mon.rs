@@ -184,6 +184,7 @@ impl MonDaemon {
         failed: Arc<Mutex<Option<String>>>,
     ) -> anyhow::Result<MonHandle> {
         let MonSetup { data, name, fsid, bind, place, hint, seeds, host, settings, auth } = setup;
+        crate::guard::tighten(&data).with_context(|| format!("close {} to other users", data.display()))?;
         let (store, stored) = MonStore::open(&data).map_err(|e| anyhow!("mon.{name} cannot start: {e}"))?;
         let own = store.identity().fsid;
         if let Some(fsid) = fsid.filter(|f| *f != own) {

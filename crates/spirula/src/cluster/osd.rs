@@ -83,6 +83,7 @@ pub struct Expected {
 /// When it cannot be opened or belongs to another OSD or cluster.
 pub fn open_store(data: &Path, expected: Expected, cache: u64, io: Io, hub: &Hub) -> anyhow::Result<OpenStore> {
     let Expected { id, fsid, uuid } = expected;
+    crate::guard::tighten(data).with_context(|| format!("close {} to other users", data.display()))?;
     let (mailbox, rx) = mailbox();
     let opts = StoreOptions { io, ..store_options(0, cache, hub.pool().clone()) };
     let (commit, error) = (mailbox.clone(), mailbox.clone());
