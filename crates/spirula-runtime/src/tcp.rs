@@ -25,6 +25,7 @@ use bytes::{Buf, BytesMut};
 use spirula_buffer::{PayloadBuf, PayloadPool};
 use spirula_messenger::auth::AuthRequest;
 use spirula_messenger::{Connection, Event, Output, SessionKey, Wanted};
+use spirula_types::EntityType;
 use std::io::{self, IoSlice};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -383,11 +384,17 @@ impl Task {
                 let outgoing = self.accepting.is_none();
                 if !self.known {
                     self.known = true;
+                    // A client says where it is; where it comes from is what counts.
+                    let client = |_: &&Accepting| who.kind == EntityType::Client;
+                    let addrs = match self.accepting.as_ref().filter(client) {
+                        Some(accepting) => accept::seen_at(who.addrs, accepting.from.ip()),
+                        None => who.addrs,
+                    };
                     let peer = Peer {
                         kind: who.kind,
                         id: who.id,
                         global_id: who.global_id,
-                        addrs: who.addrs,
+                        addrs,
                         features: who.features,
                         method: who.method,
                         mode: who.mode,

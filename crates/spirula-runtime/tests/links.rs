@@ -502,3 +502,24 @@ fn a_link_that_is_held_reads_nothing_until_it_goes_on() {
         }
     }
 }
+
+/// Capabilities by `network` and fences are for the place a client comes from, not for one that it names. What tells
+/// its instances apart stays as it says.
+#[test]
+fn a_client_is_where_its_connection_comes_from() {
+    let (rt, there, here) = (runtime(), Inbox::new(), Inbox::new());
+    let hub = hub(LinkMode::Tcp, "crc");
+    let listener = listen(&hub, &[LOCAL], Arc::new(Trusting::default()), &there, &rt);
+    let claimed = AddrVec::one(EntityAddr::v2("10.9.9.1:1".parse().unwrap(), 77));
+    for kind in [EntityType::Client, EntityType::Osd] {
+        let me = Peer { addrs: claimed.clone(), ..Peer::new(kind, "3") };
+        let login: Arc<dyn Login> = NoneLogin::of(&me);
+        let _link = hub.connect(&me, &login, &here.sink, &listener.addrs, EntityType::Mgr, &rt.next());
+        let (_, peer) = there.opened();
+        let addr = peer.addrs.msgr2();
+        // What a daemon says, the maps say, too.
+        let want = if kind == EntityType::Client { "127.0.0.1" } else { "10.9.9.1" };
+        assert_eq!((addr.addr.unwrap().ip().to_string().as_str(), addr.nonce), (want, 77), "{kind:?}");
+        here.opened();
+    }
+}

@@ -19,10 +19,10 @@ use crate::hub::{Hub, Service};
 use crate::link::{NetEvent, NetSink};
 use crate::{clock, entropy, limits};
 use spirula_messenger::{Connection, Endpoint, SessionAnswer, SessionAsk, SessionKey, Sessions, Verdict};
-use spirula_types::EntityType;
+use spirula_types::{AddrVec, EntityType};
 use std::collections::BTreeMap;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
@@ -114,6 +114,15 @@ impl Acceptor {
             task.end(&format!("{from}: {why}"));
         });
     }
+}
+
+/// A client's addresses with the one that its connection comes from in place of what it says: capabilities and
+/// fences are for a place, and nobody chooses his own. Its port and nonce, which tell its instances apart, stay.
+pub(super) fn seen_at(mut addrs: AddrVec, ip: IpAddr) -> AddrVec {
+    for a in addrs.0.iter_mut() {
+        a.addr = a.addr.map(|said| SocketAddr::new(ip, said.port()));
+    }
+    addrs
 }
 
 /// What an accepting task needs besides.
