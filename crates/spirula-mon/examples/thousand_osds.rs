@@ -84,7 +84,8 @@ fn main() {
     let identity = Identity { fsid: FSID, uuid: Uuid([5; 16]), member: 1 };
     let hard = HardState { term: 1, vote: 0, commit: 1 };
     let snapshot = mkfs(&params, now).unwrap();
-    let stored = Stored { identity, hard, snapshot, entries: vec![], seq: 0, log_stale: false, log_end: 0 };
+    let stored =
+        Stored { identity, hard, snapshot, entries: vec![], seq: 0, log_stale: false, log_end: 0, marked: false };
     let opening = Opening {
         stored,
         name: "a".into(),

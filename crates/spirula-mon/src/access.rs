@@ -277,6 +277,17 @@ fn flat(args: &Args) -> caps::Args {
 }
 
 /// The answer that says no, where one is waited for.
+/// The answer to a request that is too large, without an echo of it; none if none is waited for.
+pub(crate) fn too_large(m: &Message, most: usize) -> Option<Message> {
+    let (result, status) = (-errno::E2BIG, format!("a request has at most {most} bytes"));
+    let (cmd, output) = (Vec::new(), bytes::Bytes::new());
+    match m.kind {
+        kind::MON_COMMAND => Some(MMonCommandAck { version: 0, result, status, cmd, output }.into_message(m.tid)),
+        kind::COMMAND => Some(MCommandReply { result, status, output }.into_message(m.tid)),
+        _ => None,
+    }
+}
+
 fn refusal(m: &Message, why: &str) -> Result<Option<Message>, MessageError> {
     let result = -errno::EACCES;
     Ok(match m.kind {
@@ -308,11 +319,11 @@ impl Mon {
     }
 
     /// A user came in with its pending key, which thereby becomes its key. Asked of the leader in the
-    /// user's name; the number of the answer is one that no client waits for.
+    /// user's name. It has no number: no client waits for the answer, and it is not the same request as an earlier one.
     pub fn pending_key_used(&mut self, conn: ConnId, entity: &EntityId, out: &mut Vec<MonEffect>) {
         let cmd = serde_json::json!({"prefix": "auth commit-pending", "entity": entity.to_string()});
         let (cmd, input) = (vec![cmd.to_string()], bytes::Bytes::new());
-        let message = MMonCommand { version: 0, fsid: self.fsid, cmd, input }.into_message(u64::MAX);
+        let message = MMonCommand { version: 0, fsid: self.fsid, cmd, input }.into_message(0);
         self.lead(Ask { conn, message, via: None }, out);
     }
 

@@ -8,12 +8,16 @@
 //! * log file — base sequence, then one record per batch of writes: magic, length, sequence,
 //!   crc32c, body. A body holds the member id, the hard state, and entries; an entry replaces
 //!   those stored from its index on. So an index is never stored apart from its entry, nor a
-//!   vote apart from its term.
+//!   vote apart from its term. Behind the last record stands a mark: magic, sequence, crc32c. It
+//!   says that this record, and all before it, were synced.
 //!
 //! Assumes that a synced write survives and that an unsynced one may be torn at any byte. So a
 //! bad record with nothing valid after it is the torn tail of a batch nobody was told of, and
-//! is cut off; a bad record with a valid one after it is damage, and refused with its offset.
-//! (A flipped bit in the very last record cannot be told from a torn write.)
+//! is cut off; a bad record with a valid one, or its own mark, after it is damage, and refused with
+//! its offset: what it held was acknowledged, a vote perhaps, and must not be forgotten. The mark is
+//! written as soon as its record is synced, and synced itself with what is written next or when the
+//! store is closed. So rot in the last record passes for a torn write only where the machine lost
+//! power in the moment between.
 
 use spirula_encoding::{Decoder, Encoder, crc::crc32c};
 use spirula_quorum::{Entry, HardState, MemberId, Persist, Snapshot};
@@ -21,11 +25,16 @@ use spirula_types::Uuid;
 
 const SNAPSHOT_MAGIC: &[u8; 8] = b"SPIRMONS";
 const LOG_MAGIC: &[u8; 8] = b"SPIRMONL";
-const FORMAT: u32 = 2;
+const FORMAT: u32 = 3;
+/// The oldest format that is read: it had no marks.
+const OLDEST: u32 = 2;
 /// Bytes of a file's header.
 pub const HEADER: usize = 8 + 4 + 16 + 8 + 4;
 const RECORD_MAGIC: u32 = 0x4d4f_4e52;
 const RECORD_HEADER: usize = 20;
+const MARK_MAGIC: u32 = 0x4d4f_4e4d;
+/// Bytes of a mark.
+pub const MARK: usize = 16;
 
 /// Which of the two files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,6 +85,8 @@ pub struct Stored {
     pub log_stale: bool,
     /// Length of the log file that is good; a torn tail follows it.
     pub log_end: u64,
+    /// The last thing in it is its last record's mark.
+    pub marked: bool,
 }
 
 fn header(magic: &[u8; 8], fsid: Uuid, seq: u64) -> Encoder {
@@ -105,7 +116,7 @@ fn read_header(part: Part, data: &[u8], magic: &[u8; 8]) -> Result<(Uuid, u64), 
     if crc != crc32c(u32::MAX, head.get(..HEADER - 4).unwrap_or_default()) {
         return Err(corrupt("the header's checksum does not match"));
     }
-    if format != FORMAT {
+    if !(OLDEST..=FORMAT).contains(&format) {
         return Err(ImageError::Foreign(part, format!("has format {format}, this version reads {FORMAT}")));
     }
     Ok((fsid, seq))
@@ -151,6 +162,23 @@ pub fn record(seq: u64, member: MemberId, writes: &[&Persist]) -> Vec<u8> {
     out.u32(record_crc(seq, &body));
     out.raw(&body);
     out.into_vec()
+}
+
+/// The mark of record `seq`: it is synced, and so are all before it.
+pub fn mark(seq: u64) -> Vec<u8> {
+    let mut out = Encoder::with_capacity(MARK);
+    out.u32(MARK_MAGIC);
+    out.u64(seq);
+    out.u32(crc32c(u32::MAX, out.as_slice()));
+    out.into_vec()
+}
+
+/// The mark at `at`: of which record.
+fn mark_at(data: &[u8], at: usize) -> Option<u64> {
+    let bytes = data.get(at..at.checked_add(MARK)?)?;
+    let mut d = Decoder::new(bytes);
+    let (magic, seq, crc) = (d.u32().ok()?, d.u64().ok()?, d.u32().ok()?);
+    (magic == MARK_MAGIC && crc == crc32c(u32::MAX, bytes.get(..MARK - 4)?)).then_some(seq)
 }
 
 fn record_crc(seq: u64, body: &[u8]) -> u32 {
@@ -252,6 +280,7 @@ fn read_snapshot(data: &[u8]) -> Result<(Stored, u64), ImageError> {
             seq,
             log_stale: false,
             log_end,
+            marked: false,
         })
     };
     parse().map(|s| (s, seq)).map_err(|e| corrupt(e.to_string()))
@@ -259,14 +288,21 @@ fn read_snapshot(data: &[u8]) -> Result<(Stored, u64), ImageError> {
 
 fn replay(data: &[u8], base: u64, snapshot_seq: u64, stored: &mut Stored) -> Result<(), ImageError> {
     let corrupt = |offset: usize, why: String| ImageError::Corrupt(Part::Log, offset as u64, why);
-    let (mut at, mut seq) = (HEADER, base);
+    let (mut at, mut seq, mut marked) = (HEADER, base, false);
     while at < data.len() {
+        if mark_at(data, at) == Some(seq) {
+            (at, marked) = (at + MARK, true);
+            continue;
+        }
         let Some((found, body, next)) = record_at(data, at) else {
-            let later = (at + 1..data.len()).find(|&p| record_at(data, p).is_some_and(|(s, _, _)| s > seq));
+            let proof = |p: usize| record_at(data, p).map(|(s, _, _)| s).or_else(|| mark_at(data, p));
+            let later = (at + 1..data.len()).find(|&p| proof(p).is_some_and(|s| s > seq));
             match later {
                 None => break,
                 Some(p) => {
-                    let why = format!("bad record after record {seq}, while a good one follows at offset {p}");
+                    let why = format!(
+                        "bad record after record {seq}, which was acknowledged: what follows at offset {p} says so"
+                    );
                     return Err(corrupt(at, why));
                 }
             }
@@ -280,7 +316,7 @@ fn replay(data: &[u8], base: u64, snapshot_seq: u64, stored: &mut Stored) -> Res
         });
         let (member, hard, entries) = parsed.map_err(|e| corrupt(at, e.to_string()))?;
         splice(&mut stored.entries, entries).map_err(|why| corrupt(at, why))?;
-        (seq, at) = (found, next);
+        (seq, at, marked) = (found, next, false);
         if seq > snapshot_seq {
             (stored.hard, stored.identity.member) = (hard, member);
         }
@@ -295,6 +331,6 @@ fn replay(data: &[u8], base: u64, snapshot_seq: u64, stored: &mut Stored) -> Res
         let why = format!("records after {snapshot_seq} follow in a log that the snapshot should have replaced");
         return Err(corrupt(HEADER, why));
     }
-    (stored.seq, stored.log_end) = (seq, at as u64);
+    (stored.seq, stored.log_end, stored.marked) = (seq, at as u64, marked);
     Ok(())
 }

@@ -11,6 +11,7 @@ use spirula_maps::osdmap::{pool::flag, state};
 use spirula_maps::{MgrMap, MgrStandby, ModuleInfo, PgDigest};
 use spirula_messages::ceph::log::severity;
 use spirula_messages::cluster::control::{MgrBeacon, MgrDigest};
+use spirula_types::names::is_daemon_name;
 use spirula_types::{OsdId, PoolId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -62,9 +63,13 @@ impl MgrTracker {
 }
 
 impl Mon {
-    pub(crate) fn mgr_beacon(&mut self, b: MgrBeacon, work: &mut Work) {
+    pub(crate) fn mgr_beacon(&mut self, peer: &Peer, b: MgrBeacon, work: &mut Work) {
         if b.fsid != self.fsid {
             tracing::warn!(mgr = b.name, "beacon of another cluster's manager ignored");
+            return;
+        }
+        if b.name != peer.id || !is_daemon_name(&b.name) {
+            tracing::warn!(peer = peer.id, mgr = b.name, "beacon in another's name, or in one that is none, ignored");
             return;
         }
         self.mgr.beacons.insert(b.gid, self.now);

@@ -46,6 +46,11 @@ use std::sync::Arc;
 
 /// Requests waiting for the commit before theirs; more are dropped with their connection.
 const QUEUE_MAX: usize = 8192;
+/// Bytes of requests that go into one batch; at least one request does.
+const BATCH_BYTES: usize = 1 << 20;
+/// Bytes of one request of a client, and of a command of anybody, with its input. More than any CRUSH map
+/// or keyring needs, and what is forwarded with it fits a frame of another monitor.
+const REQUEST_MAX: usize = 4 << 20;
 /// Nanoseconds between two looks at what only time brings.
 const TICK_NANOS: u64 = 250_000_000;
 /// The first global id of a new cluster.
@@ -84,11 +89,22 @@ pub enum OpenError {
 }
 
 /// Something that may change the state, waiting for its turn.
+#[derive(Clone)]
 pub(crate) enum Request {
     Ask(Ask),
     Join(MonJoin),
     Ids(MemberId),
     Tick,
+}
+
+impl Request {
+    /// Bytes of what was asked.
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Ask(a) => a.message.front.len() + a.message.middle.len() + a.message.data.len(),
+            Self::Join(_) | Self::Ids(_) | Self::Tick => 0,
+        }
+    }
 }
 
 /// True for a request that only the leader can deal with.
@@ -129,6 +145,8 @@ pub struct Mon {
     pub(crate) gids: Arc<GlobalIds>,
     pub(crate) queue: VecDeque<Request>,
     pub(crate) inflight: Option<InFlight>,
+    /// So many of those in the queue are done each by itself: together they were not possible.
+    one_by_one: usize,
     last_commit: u64,
     last_look: UTime,
     pub(crate) entropy: Entropy,
@@ -195,6 +213,7 @@ impl Mon {
             gids: Arc::default(),
             queue: VecDeque::new(),
             inflight: None,
+            one_by_one: 0,
             last_commit: 0,
             last_look: UTime::ZERO,
             entropy,
@@ -373,6 +392,13 @@ impl Mon {
             }
         }
         let Some(session) = self.sessions.get(&conn) else { return Ok(()) };
+        let command = matches!(m.kind, kind::MON_COMMAND | kind::COMMAND);
+        let limited = command || session.peer.kind == EntityType::Client;
+        if limited && m.front.len() + m.middle.len() + m.data.len() > REQUEST_MAX {
+            tracing::warn!(peer = session.peer.auth_name(), kind = m.kind, "a request that is too large, refused");
+            out.extend(access::too_large(&m, REQUEST_MAX).map(|m| MonEffect::Send(conn, m)));
+            return Ok(());
+        }
         let m = match access::rule(&session.access, &session.peer, &self.state, m)? {
             Ruling::Go(m) => m,
             Ruling::Refused(answer) => {
@@ -475,57 +501,71 @@ impl Mon {
             return;
         }
         if self.q.leads() {
-            self.batch([request], out);
+            self.queue.push_back(request);
+            self.batch(out);
         } else if let Request::Ask(ask) = request {
             self.lead(ask, out);
         }
     }
 
-    fn batch(&mut self, requests: impl IntoIterator<Item = Request>, out: &mut Vec<MonEffect>) {
-        let needed = self.mgr.knowledge.digest.oldest_needed;
-        let mut work = Work::new(self.state.clone(), self.now, self.speaker()).needing_maps_from(needed);
-        let mut asks = Vec::new();
-        for request in requests {
-            if let Request::Ask(ask) = &request {
-                asks.push(ask.clone());
-            }
-            self.run(request, &mut work);
-        }
-        self.propose(work, asks, out);
-    }
-
-    fn propose(&mut self, mut work: Work, asks: Vec<Ask>, out: &mut Vec<MonEffect>) {
-        self.keep_gids(&mut work);
-        if let Err(why) = work.fold() {
-            // The edits contradict the map: nothing of the batch is done, and it is said.
-            tracing::error!(why, "a batch of changes to the OSD map does not apply; dropped");
-            work.state = self.state.clone();
-            work.after.clear();
-            for (_, reply) in &mut work.replies {
-                match reply {
-                    Reply::Command { result, .. } => {
-                        *result = CommandResult::err(spirula_types::errno::EIO, format!("internal error: {why}"));
-                    }
-                    Reply::PoolOp { result, .. } => *result = -spirula_types::errno::EIO,
-                    Reply::MarkedDown(_) | Reply::Ready(_) => {}
+    /// Runs what waits, as much of it as goes into one batch, and proposes what it came to.
+    fn batch(&mut self, out: &mut Vec<MonEffect>) {
+        // What puts itself back into the queue meanwhile is for a later time.
+        let mut left = self.queue.len();
+        while left > 0 && self.inflight.is_none() && self.q.leads() {
+            let needed = self.mgr.knowledge.digest.oldest_needed;
+            let mut work = Work::new(self.state.clone(), self.now, self.speaker()).needing_maps_from(needed);
+            let (mut requests, mut asks, mut bytes) = (Vec::new(), Vec::new(), 0);
+            while left > 0
+                && bytes < BATCH_BYTES
+                && let Some(request) = self.queue.pop_front()
+            {
+                left -= 1;
+                bytes += request.bytes();
+                if let Request::Ask(ask) = &request {
+                    asks.push(ask.clone());
+                }
+                requests.push(request.clone());
+                self.run(request, &mut work);
+                if self.one_by_one > 0 {
+                    self.one_by_one -= 1;
+                    break;
                 }
             }
-        }
-        let txn = work.state.diff(&self.state);
-        self.last_commit += 1;
-        let id = self.last_commit;
-        let Work { state, replies, stops, after, .. } = work;
-        let batch = InFlight { id, state, replies, stops, asks, after };
-        if txn.is_empty() {
-            if !batch.replies.is_empty() || !batch.asks.is_empty() || !batch.after.is_empty() {
-                self.await_confirmation(batch, out);
+            self.keep_gids(&mut work);
+            self.last_commit += 1;
+            let id = self.last_commit;
+            let made = work.fold().and_then(|()| self.rehearse(id, &work.state.diff(&self.state)));
+            let (state, data) = match made {
+                Ok(Some((state, data))) => (state, data),
+                Ok(None) => (self.state.clone(), Vec::new()),
+                Err(why) if requests.len() > 1 => {
+                    // Which of them it is shows when each is done by itself.
+                    tracing::warn!(why, requests = requests.len(), "a batch of changes is not possible; one by one");
+                    self.one_by_one = requests.len();
+                    left += requests.len();
+                    requests.into_iter().rev().for_each(|r| self.queue.push_front(r));
+                    continue;
+                }
+                Err(why) => {
+                    tracing::error!(why, "a change is not possible; dropped");
+                    work.refuse(&why);
+                    (self.state.clone(), Vec::new())
+                }
+            };
+            let Work { replies, stops, after, .. } = work;
+            let batch = InFlight { id, state, replies, stops, asks, after, since: self.ticks() };
+            if data.is_empty() {
+                if !batch.replies.is_empty() || !batch.asks.is_empty() || !batch.after.is_empty() {
+                    self.await_confirmation(batch, out);
+                }
+                continue;
             }
-            return;
-        }
-        self.inflight = Some(batch);
-        if !self.propose_txn(id, txn, out) {
-            let asks = self.inflight.take().map(|f| f.asks).unwrap_or_default();
-            asks.into_iter().for_each(|a| self.lead(a, out));
+            self.inflight = Some(batch);
+            if !self.propose_entry(data, out) {
+                let asks = self.inflight.take().map(|f| f.asks).unwrap_or_default();
+                asks.into_iter().for_each(|a| self.lead(a, out));
+            }
         }
     }
 
@@ -544,10 +584,7 @@ impl Mon {
         self.state = done.state.clone();
         self.state_changed(out);
         self.say(done, out);
-        if !self.queue.is_empty() && self.q.leads() {
-            let requests = std::mem::take(&mut self.queue);
-            self.batch(requests, out);
-        }
+        self.batch(out);
     }
 
     /// Says what a finished batch has to say.
@@ -725,7 +762,7 @@ impl Mon {
             MgrBeacon::KIND => {
                 let b = MgrBeacon::from_message(&m)?;
                 if peer.kind == EntityType::Mgr {
-                    self.mgr_beacon(b, work);
+                    self.mgr_beacon(&peer, b, work);
                 }
             }
             _ => {}

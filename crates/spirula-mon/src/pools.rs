@@ -109,14 +109,27 @@ pub fn default_rule(work: &Work) -> Option<u32> {
     wanted.filter(replicated).or_else(|| (0..crush.rules.len() as u32).find(replicated))
 }
 
+/// Refuses what cannot be a pool's name.
+///
+/// # Errors
+/// EINVAL.
+pub fn check_name(name: &str) -> Result<(), Refusal> {
+    if name.is_empty() {
+        return Err((EINVAL, "pool name must not be empty".into()));
+    }
+    if spirula_types::names::is_pool_name(name) {
+        return Ok(());
+    }
+    let most = spirula_types::names::NAME_MAX;
+    Err((EINVAL, format!("a pool's name has at most {most} bytes and no control characters")))
+}
+
 /// Creates a pool with its PGs in the creating set.
 ///
 /// # Errors
 /// [`Refusal`] with Ceph's numbers; EEXIST if the name is taken.
 pub fn create(work: &mut Work, new: &NewPool) -> Result<PoolId, Refusal> {
-    if new.name.is_empty() {
-        return Err((EINVAL, "pool name must not be empty".into()));
-    }
+    check_name(&new.name)?;
     if work.osd().pool_by_name(&new.name).is_some() {
         return Err((EEXIST, format!("pool '{}' already exists", new.name)));
     }

@@ -14,7 +14,7 @@ use crate::event::{ConnId, MonEffect, Peer};
 use crate::image::{Identity, Stored};
 use crate::merges::MergeTracker;
 use crate::mon::{Mon, Request};
-use crate::state::Member;
+use crate::state::{Member, State};
 use crate::txn::MonTxn;
 use crate::work::{InFlight, Work};
 use spirula_encoding::{Decode, DecodeError, Decoder, Encode, Encoder, UTime};
@@ -49,6 +49,10 @@ const WAIT_MAX: usize = 8192;
 /// Log entries, and their bytes, after which the log is folded into a snapshot.
 const COMPACT_ENTRIES: u64 = 5000;
 const COMPACT_BYTES: u64 = 4 << 20;
+/// Bytes of one entry, as it is proposed: half of what one frame between monitors takes.
+const ENTRY_MAX: usize = spirula_quorum::FRAME_MAX / 2;
+/// Ticks after which a change that is not agreed on is called stuck.
+const STALLED_TICKS: u64 = 40;
 /// Connections of other monitors' clients have ids from here on.
 pub(crate) const REMOTE: ConnId = 1 << 63;
 /// Members remembered that the state does not have (yet).
@@ -132,6 +136,17 @@ impl Decode for Proposal {
     fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
         d.versioned("Proposal", 1, |d, _| Ok(Self { member: d.u64()?, boot: d.u64()?, id: d.u64()?, txn: d.get()? }))
     }
+}
+
+/// The state that follows when the entry of these bytes is applied.
+fn rehearsed(state: &State, data: &[u8]) -> Result<State, String> {
+    if data.len() > ENTRY_MAX {
+        return Err(format!("a change of {} bytes is larger than monitors take ({ENTRY_MAX})", data.len()));
+    }
+    let p: Proposal = spirula_encoding::from_slice(data).map_err(|e| e.to_string())?;
+    let mut state = state.clone();
+    state.apply(&p.txn).map_err(|e| e.to_string())?;
+    Ok(state)
 }
 
 struct Forward {
@@ -481,11 +496,24 @@ impl Mon {
 
     // ---- agreement ----
 
-    /// Proposes a batch's changes; false if this monitor does not lead any more.
-    pub(crate) fn propose_txn(&mut self, id: u64, txn: MonTxn, out: &mut Vec<MonEffect>) -> bool {
-        let p = Proposal { member: self.q.identity.member, boot: self.q.boot, id, txn };
-        let mut taken = false;
+    /// Does what every other monitor will do with a batch's changes, from the bytes that it will see: the state that
+    /// comes of it, and those bytes; `None` if nothing changes.
+    ///
+    /// # Errors
+    /// Why no monitor could take them. They must not be proposed then: an entry that is agreed on and cannot be
+    /// applied stops every monitor for good.
+    pub(crate) fn rehearse(&self, id: u64, txn: &MonTxn) -> Result<Option<(State, Vec<u8>)>, String> {
+        if txn.is_empty() {
+            return Ok(None);
+        }
+        let p = Proposal { member: self.q.identity.member, boot: self.q.boot, id, txn: txn.clone() };
         let data = spirula_encoding::to_vec(&p);
+        rehearsed(&self.state, &data).map(|state| Some((state, data)))
+    }
+
+    /// Proposes an entry; false if this monitor does not lead any more.
+    pub(crate) fn propose_entry(&mut self, data: Vec<u8>, out: &mut Vec<MonEffect>) -> bool {
+        let mut taken = false;
         let mut fx = Vec::new();
         if let Some(node) = &mut self.q.node {
             taken = node.propose(data, &mut fx).is_ok();
@@ -493,6 +521,24 @@ impl Mon {
         self.q.fx.extend(fx);
         self.drain(out);
         taken
+    }
+
+    /// Ticks since the start.
+    pub(crate) fn ticks(&self) -> u64 {
+        self.q.ticks
+    }
+
+    /// Notices a change that is not agreed on, and says so: in health, and every few seconds in the log.
+    fn watch_commits(&mut self) {
+        let waits = self.inflight.as_ref().map(|f| self.q.ticks.saturating_sub(f.since));
+        self.quorum.stalled = waits.filter(|t| *t >= STALLED_TICKS);
+        if let Some(ticks) = self.quorum.stalled.filter(|t| t.is_multiple_of(STALLED_TICKS)) {
+            tracing::error!(
+                seconds = ticks / 10,
+                waiting = self.queue.len(),
+                "the monitors do not agree on a change though a majority is heard: nothing can be changed"
+            );
+        }
     }
 
     fn on_entry(&mut self, entry: &Entry, out: &mut Vec<MonEffect>) {
@@ -676,6 +722,7 @@ impl Mon {
         if self.q.leads() {
             self.leader_tick(out);
         }
+        self.watch_commits();
         self.refresh_quorum();
         self.maybe_compact(out);
     }
@@ -957,9 +1004,30 @@ impl Mon {
         }
     }
 
+    /// Has that member, or is it this monitor, been heard of late?
+    fn hears(&self, member: MemberId) -> bool {
+        let silent = || self.q.node.as_ref().and_then(|n| n.silent_for(member));
+        member == self.q.identity.member || silent().is_some_and(|t| t <= SILENT_TICKS)
+    }
+
     /// Gives a monitor a member number, in the batch.
     pub(crate) fn run_join(&mut self, j: MonJoin, work: &mut Work) {
         let member = work.state.members.iter().find(|(_, m)| m.name == j.name).map(|(id, m)| (*id, m.uuid));
+        if let Some((old, uuid)) = member
+            && uuid != j.uuid
+            && self.hears(old)
+        {
+            // Another store under its name: of another host, or a copy. It may come when the old one is gone.
+            tracing::warn!(name = j.name, at = %j.addrs, "a second monitor of a living one's name wants to join; refused");
+            work.log(
+                spirula_messages::ceph::log::severity::WARN,
+                format!(
+                    "mon.{} at {} wants to join, but a monitor of that name is in the quorum; refused",
+                    j.name, j.addrs
+                ),
+            );
+            return;
+        }
         let placed = work.state.monmap.mons.get(&j.name).is_some_and(|m| m.addrs == j.addrs);
         if !placed {
             let map = Arc::make_mut(&mut work.state.monmap);
@@ -1047,5 +1115,54 @@ impl Mon {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use spirula_maps::{Crush, MonMap, OsdMap};
+
+    /// What cannot be applied is found before it is proposed, whatever it is.
+    #[test]
+    fn an_entry_that_nobody_could_apply_is_found_before_it_is_proposed() {
+        let now = UTime { sec: 1_795_000_000, nsec: 0 };
+        let map = OsdMap::fresh(Uuid([1; 16]), 3, now, Crush::new(spirula_crush::CrushMap::default()));
+        let state = State::new(MonMap::initial(Uuid([1; 16]), now, []), map, 0);
+        let bytes = |txn: MonTxn| spirula_encoding::to_vec(&Proposal { member: 1, boot: 2, id: 3, txn });
+        let one = |key: &str, value: &[u8]| {
+            let mut txn = MonTxn::default();
+            txn.put(key, value.to_vec());
+            bytes(txn)
+        };
+        let good = one("kv/a/b/c", b"v");
+        assert_eq!(rehearsed(&state, &good).unwrap().kv.get("a/b/c").unwrap(), &b"v"[..]);
+        for (what, entry) in [
+            ("an unknown table", one("nonsense/x", b"v")),
+            ("a key that is none", one("osd-metadata/x", b"v")),
+            ("a value that is none", one("mgr-metadata/x", b"v")),
+            ("an epoch that does not follow", one("osdmap/inc/0000000007", b"v")),
+            ("too much", one("kv/a", &vec![0; ENTRY_MAX])),
+            ("bytes cut off", good.get(..good.len() - 1).unwrap().to_vec()),
+        ] {
+            assert!(rehearsed(&state, &entry).is_err(), "{what}");
+        }
+    }
+
+    /// Every name of a row survives, whatever is in it.
+    #[test]
+    fn names_of_rows_may_hold_anything() {
+        let now = UTime { sec: 1_795_000_000, nsec: 0 };
+        let map = OsdMap::fresh(Uuid([1; 16]), 3, now, Crush::new(spirula_crush::CrushMap::default()));
+        let state = State::new(MonMap::initial(Uuid([1; 16]), now, []), map, 0);
+        let mut edited = state.clone();
+        for name in ["a/b", "/", "", "kv/x", "osdmap/inc/1"] {
+            Arc::make_mut(&mut edited.mgr_metadata).insert(name.to_owned(), [].into());
+            Arc::make_mut(&mut edited.kv).insert(name.to_owned(), b"v"[..].into());
+        }
+        let mut other = state.clone();
+        other.apply(&edited.diff(&state)).unwrap();
+        assert!(other.to_bytes() == edited.to_bytes());
+        assert!(State::from_bytes(&edited.to_bytes()).unwrap().to_bytes() == edited.to_bytes());
     }
 }

@@ -107,7 +107,7 @@ impl Session {
         if let Some(level) = what.strip_prefix("log-") {
             return push_log(severity_by_name(level)?, sub, fsid, state, &mut send);
         }
-        match what.split('.').next().unwrap_or_default() {
+        match what {
             "monmap" => {
                 let next = due(state.monmap.epoch)?;
                 send(MMonMap { monmap: spirula_encoding::to_vec(&*state.monmap).into() }.into_message(0));
@@ -136,13 +136,13 @@ impl Session {
                 send(MMgrMap { mgrmap: spirula_encoding::to_vec(&*state.mgrmap).into() }.into_message(0));
                 Some(next)
             }
-            "mdsmap" => {
+            w if w == "mdsmap" || w.starts_with("mdsmap.") => {
                 let next = due(state.fsmap.epoch)?;
                 let name = what.strip_prefix("mdsmap.").unwrap_or_default();
                 send(mdsmap_message(fsid, state, name).into_message(0));
                 Some(next)
             }
-            "fsmap" => {
+            "fsmap" | "fsmap.user" => {
                 let next = due(state.fsmap.epoch)?;
                 let epoch = state.fsmap.epoch;
                 if what == "fsmap.user" {

@@ -400,12 +400,10 @@ impl State {
             value.map(|b| from_slice(b).map_err(|e| e.to_string()))
         }
         let raw = |v: Option<&Bytes>| v.cloned().map(Ok);
-        let (table, name) = key.rsplit_once('/').unwrap_or((key, ""));
-        if let Some(k) = key.strip_prefix("kv/") {
-            return row(&mut self.kv, Some(k.to_owned()), raw(value)).map_err(bad);
-        }
+        let (table, name) = split_key(key);
         let hex = || u64::from_str_radix(name, 16).ok();
         match table {
+            "kv" => row(&mut self.kv, Some(name.to_owned()), raw(value)),
             "monmap" => shared(&mut self.monmap, value),
             "mgrmap" => shared(&mut self.mgrmap, value),
             "fsmap" => shared(&mut self.fsmap, value),
@@ -562,6 +560,16 @@ impl State {
     pub fn option_bool(&self, name: &str) -> bool {
         matches!(self.option("mon", name).as_str(), "true" | "1" | "yes" | "on")
     }
+}
+
+/// Tables with one key per row.
+const ROWS: &[&str] =
+    &["kv", "osdmap/full", "osdmap/inc", "osd-metadata", "mgr-metadata", "creating", "created", "log", "done"];
+
+/// A key's table, and the row's name in it: all that follows the table's name, whatever is in it.
+fn split_key(key: &str) -> (&str, &str) {
+    let row = |table: &&'static str| Some((*table, key.strip_prefix(*table)?.strip_prefix('/')?));
+    ROWS.iter().find_map(row).unwrap_or((key, ""))
 }
 
 fn full_key(epoch: Epoch) -> String {

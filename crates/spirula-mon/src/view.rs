@@ -28,6 +28,8 @@ pub struct QuorumInfo {
     /// By monitor: nanoseconds its clock is ahead of the leader's, and half the time a message
     /// and its answer took.
     pub skews: BTreeMap<String, (i64, i64)>,
+    /// Ticks of 100 ms since a change was proposed that is still not agreed on, if they are many.
+    pub stalled: Option<u64>,
 }
 
 /// What the active manager sent last. `None` fields until it has.

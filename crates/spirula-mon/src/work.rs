@@ -95,6 +95,8 @@ pub struct InFlight {
     pub replies: Vec<(ConnId, Reply)>,
     /// OSDs to be told to stop then.
     pub stops: Vec<OsdId>,
+    /// When it was proposed, in ticks.
+    pub since: u64,
 }
 
 impl Work {
@@ -178,6 +180,21 @@ impl Work {
                 self.state.advance_osdmap(&map, self.now, self.oldest_needed).map(|_| ())
             }
             None => Ok(()),
+        }
+    }
+
+    /// None of it is done: what waits for an answer hears why.
+    pub fn refuse(&mut self, why: &str) {
+        self.after.clear();
+        self.stops.clear();
+        for (_, reply) in &mut self.replies {
+            match reply {
+                Reply::Command { result, .. } => {
+                    *result = CommandResult::err(spirula_types::errno::EIO, format!("internal error: {why}"));
+                }
+                Reply::PoolOp { result, .. } => *result = -spirula_types::errno::EIO,
+                Reply::MarkedDown(_) | Reply::Ready(_) => {}
+            }
         }
     }
 

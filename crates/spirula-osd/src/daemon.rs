@@ -208,6 +208,8 @@ pub struct Osd {
     pub(crate) mon: Option<Link>,
     pub(crate) mon_open: bool,
     pub(crate) mon_retry: Duration,
+    /// When a whole map may be asked for again after one that did not fit, and the wait that led there.
+    pub(crate) map_retry: (Duration, Duration),
     /// Why the last link to a monitor ended.
     pub(crate) mon_lost: String,
     /// When the monitor last said anything, or we called it.
@@ -341,6 +343,7 @@ impl Osd {
             mon: None,
             mon_open: false,
             mon_retry: Duration::ZERO,
+            map_retry: (Duration::ZERO, Duration::ZERO),
             mon_lost: String::new(),
             mon_heard: Duration::ZERO,
             mon_asked: Duration::ZERO,
@@ -955,6 +958,7 @@ impl Daemon for Osd {
             self.watch_monitor(now, last);
             self.keep_links(now);
             self.keep_copies(now);
+            self.keep_maps(now);
             self.follow_knobs();
             self.refuse_when_full();
             self.start_scrub(now);

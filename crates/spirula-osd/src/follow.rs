@@ -22,6 +22,10 @@ fn is_alone(map: &OsdMap, these: &BTreeSet<OsdId>) -> bool {
     map.osds().all(|o| these.contains(&o))
 }
 
+/// Between two requests for a whole map after one that did not fit, at first and at last.
+const MAP_RETRY_MIN: Duration = Duration::from_secs(1);
+const MAP_RETRY_MAX: Duration = Duration::from_secs(30);
+
 impl Osd {
     pub(crate) fn osd_map(&mut self, m: MOsdMap) {
         let before = self.maps.epoch();
@@ -34,8 +38,7 @@ impl Osd {
         }
         if let Err(e) = result {
             tracing::error!("osd.{}: {e}", self.cfg.id);
-            // Ask again from what we have; a full map heals a damaged incremental.
-            self.subscribe();
+            self.map_trouble(clock::monotonic());
         }
         if self.maps.epoch() > before {
             self.store_map();
@@ -45,6 +48,26 @@ impl Osd {
             self.ping(clock::monotonic());
             self.early_go_on();
             self.reporter.changed();
+        }
+    }
+
+    /// A map that does not fit: asks for a whole one, at most once per [`MAP_RETRY_MIN`], and ever more seldom
+    /// while that does not help either.
+    pub(crate) fn map_trouble(&mut self, now: Duration) {
+        if now < self.map_retry.0 {
+            return;
+        }
+        let wait = (self.map_retry.1 * 2).clamp(MAP_RETRY_MIN, MAP_RETRY_MAX);
+        self.map_retry = (now + wait, wait);
+        self.subscribe();
+    }
+
+    /// Asks again for a map that fits, if it is time; forgets old trouble when one has come.
+    pub(crate) fn keep_maps(&mut self, now: Duration) {
+        if self.maps.epoch() == 0 || self.maps.wanted() > 0 {
+            self.map_retry.1 = Duration::ZERO;
+        } else {
+            self.map_trouble(now);
         }
     }
 

@@ -125,8 +125,7 @@ impl Osd {
     }
 
     pub(crate) fn subscribe(&self) {
-        let epoch = self.maps.epoch();
-        let start = if epoch == 0 { 0 } else { u64::from(epoch) + 1 };
+        let start = self.maps.wanted();
         let what = vec![
             Subscription { what: "osdmap".into(), start, once: false },
             Subscription { what: "mgrmap".into(), start: 0, once: false },

@@ -68,6 +68,8 @@ pub struct Maps {
     gap: bool,
     /// And the monitors have none of them any more.
     trimmed: bool,
+    /// The next epoch's map did not fit the one that is here: only a whole map helps.
+    stuck: bool,
 }
 
 impl Maps {
@@ -99,6 +101,12 @@ impl Maps {
         self.map.as_ref()
     }
 
+    /// From which epoch on maps are wanted; 0 for the newest one as a whole, where there is none, or one
+    /// that does not fit those that came.
+    pub fn wanted(&self) -> u64 {
+        if self.map.is_none() || self.stuck { 0 } else { u64::from(self.epoch()) + 1 }
+    }
+
     /// Takes what a message brings, to be applied by [`Maps::advance`].
     ///
     /// # Errors
@@ -128,6 +136,7 @@ impl Maps {
         {
             if let Err(e) = self.apply(have + 1, bytes) {
                 self.incoming.clear();
+                self.stuck = true;
                 return Err(e);
             }
             (self.gap, self.trimmed) = (false, false);
@@ -141,6 +150,7 @@ impl Maps {
         } else {
             return Ok(false);
         }
+        self.stuck = false;
         self.derive(before.as_deref());
         Ok(true)
     }
@@ -377,6 +387,25 @@ mod tests {
         let mut late = Maps::restore(first.to_bytes()).unwrap();
         take(&mut late, message(vec![], vec![(3, maps.full().clone())])).unwrap();
         assert!(late.epoch() == 3 && late.view(PgId::new(1, 0)).gap);
+    }
+
+    /// A map that does not fit would come again for ever; a whole one is asked for, and ends it.
+    #[test]
+    fn after_a_map_that_does_not_fit_a_whole_one_is_wanted() {
+        let (first, incs) = chain(4);
+        let mut maps = Maps::default();
+        assert_eq!(maps.wanted(), 0);
+        take(&mut maps, message(vec![], vec![(1, first.to_bytes())])).unwrap();
+        assert_eq!(maps.wanted(), 2);
+        // Of another history: what it was made of is not what is here.
+        let mut other: Incremental = spirula_encoding::from_slice(&incs[0].1).unwrap();
+        other.full_crc ^= 1;
+        assert!(take(&mut maps, message(vec![(2, spirula_encoding::to_vec(&other).into())], vec![])).is_err());
+        assert_eq!((maps.epoch(), maps.wanted()), (1, 0));
+        let mut there = Maps::restore(first.to_bytes()).unwrap();
+        take(&mut there, message(incs[..3].to_vec(), vec![])).unwrap();
+        assert!(take(&mut maps, message(vec![], vec![(4, there.full().clone())])).unwrap());
+        assert_eq!((maps.epoch(), maps.wanted()), (4, 5));
     }
 
     #[test]

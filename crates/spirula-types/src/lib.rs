@@ -8,13 +8,14 @@
 //! * [`EntityAddr`], [`AddrVec`], [`EntityName`] — who and where
 //! * [`transaction`] — what a PG asks its store to change; [`Dirty`] — what differs between two versions of an object
 //! * [`hash`] — rjenkins, `stable_mod`; [`errno`] — Ceph's (Linux's) error numbers
-//! * [`features`] — connection feature bits
+//! * [`features`] — connection feature bits; [`names`] — what may be called how
 
 mod addr;
 mod dirty;
 pub mod errno;
 pub mod features;
 pub mod hash;
+pub mod names;
 mod object;
 mod pg;
 pub mod transaction;

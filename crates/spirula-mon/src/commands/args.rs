@@ -2,7 +2,11 @@
 
 use serde_json::{Map, Value};
 use spirula_types::OsdId;
-use spirula_types::errno::EINVAL;
+use spirula_types::errno::{E2BIG, EINVAL};
+
+/// Longest text that an argument may be, bytes: as long as the longest value of a `config-key` (64 KiB).
+/// What is larger comes as a command's input.
+const TEXT_MAX: usize = 64 << 10;
 
 /// A refusal: errno and text.
 pub type Refusal = (i32, String);
@@ -101,6 +105,11 @@ fn text_of(v: &Value) -> String {
 /// # Errors
 /// EINVAL with a text that names the argument.
 pub fn check(sig: &str, args: &Args) -> Result<(), Refusal> {
+    let long = |v: &Value| v.as_str().is_some_and(|s| s.len() > TEXT_MAX);
+    let too_long = args.0.iter().find(|(_, v)| long(v) || v.as_array().is_some_and(|a| a.iter().any(long)));
+    if let Some((name, _)) = too_long {
+        return Err((E2BIG, format!("argument '{name}' has more than {TEXT_MAX} bytes")));
+    }
     for word in sig.split_whitespace().filter(|w| w.contains('=')) {
         let field = |key: &str| word.split(',').find_map(|p| p.strip_prefix(key)?.strip_prefix('='));
         let name = field("name").unwrap_or_default();

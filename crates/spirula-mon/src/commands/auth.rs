@@ -7,6 +7,8 @@ use spirula_auth::db::{self, AuthDb, DbError, User, user_json};
 use spirula_auth::monitor::Policy;
 use spirula_auth::{CryptoKey, EntityId, KeyType, Service, keyring};
 use spirula_types::errno::{EINVAL, ENOENT};
+use spirula_types::names::is_daemon_name;
+use spirula_types::{EntityType, OsdId};
 use std::sync::Arc;
 
 pub(super) const SPECS: &[CommandSpec] = &[
@@ -165,6 +167,23 @@ fn entity(args: &Args) -> Result<EntityId, (i32, String)> {
     db::entity_of_word(&args.str("entity")).map_err(said)
 }
 
+/// The same for a user that is to be made: a daemon is called by a name that daemons may have.
+fn new_entity(args: &Args) -> Result<EntityId, (i32, String)> {
+    let name = entity(args)?;
+    may_be_made(&name).map(|()| name)
+}
+
+fn may_be_made(name: &EntityId) -> Result<(), (i32, String)> {
+    let fits = match name.kind() {
+        EntityType::Client => true,
+        EntityType::Osd => name.id().parse::<OsdId>().is_ok_and(|o| o >= 0 && o.to_string() == name.id()),
+        // The monitors' common key has no name.
+        EntityType::Mon => name.id().is_empty() || is_daemon_name(name.id()),
+        _ => is_daemon_name(name.id()),
+    };
+    if fits { Ok(()) } else { Err((EINVAL, format!("'{name}' cannot be a daemon's name"))) }
+}
+
 /// The table, to be changed.
 fn table<'a>(ctx: &'a mut CommandCtx<'_>) -> &'a mut AuthDb {
     Arc::make_mut(&mut ctx.work.state.auth)
@@ -228,7 +247,7 @@ fn get_key(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
 
 fn add(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
     let mut run = || -> Outcome {
-        let name = entity(args)?;
+        let name = new_entity(args)?;
         let caps = db::caps_of_words(&args.list("caps")).map_err(said)?;
         let key = new_key(ctx, args, &name)?;
         let input = ctx.input;
@@ -240,7 +259,7 @@ fn add(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
 
 fn get_or_create(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
     let mut run = || -> Outcome {
-        let name = entity(args)?;
+        let name = new_entity(args)?;
         let wanted = db::caps_of_words(&args.list("caps")).map_err(said)?;
         let key = new_key(ctx, args, &name)?;
         let user = table(ctx).get_or_create(&name, wanted, key).map_err(said)?.clone();

@@ -159,6 +159,8 @@ pub(super) const SPECS: &[CommandSpec] = &[
     },
 ];
 
+/// Longest name of a `config-key`, bytes.
+const KEY_NAME_MAX: usize = 4096;
 /// Longest value of a config-key.
 const KEY_VALUE_MAX: usize = 65_536;
 
@@ -468,6 +470,12 @@ fn key_set(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
         Some(v) => Bytes::from(v),
         None => ctx.input.clone(),
     };
+    if key.len() > KEY_NAME_MAX {
+        return CommandResult::err(
+            spirula_types::errno::ENAMETOOLONG,
+            format!("a key has at most {KEY_NAME_MAX} bytes"),
+        );
+    }
     if value.len() > KEY_VALUE_MAX {
         return CommandResult::err(
             27,

@@ -10,6 +10,7 @@ use spirula_auth::db::User;
 use spirula_auth::{CryptoKey, EntityId, KeyType};
 use spirula_encoding::UTime;
 use spirula_types::errno::{EACCES, EEXIST, EINVAL, ENOENT, EPERM};
+use spirula_types::names::is_daemon_name;
 use spirula_types::{EntityType, OsdId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -156,8 +157,10 @@ fn redeem(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
             return Err(gone());
         }
         let request = Request::open(&key, &args.str("request")).map_err(|e| (EACCES, format!("request: {e}")))?;
-        if let Some((nonce, host, at)) = &record.used
-            && *nonce != request.nonce
+        // Not the nonce alone, which another host might repeat: all that is asked for.
+        let digest = digest(&key, &request);
+        if let Some((used, host, at)) = &record.used
+            && *used != digest
         {
             return Err((EACCES, format!("this token was used by {host} at {}; make another", at.to_iso())));
         }
@@ -165,7 +168,7 @@ fn redeem(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
         let osds = admit(ctx.work, &request)?;
         let mon_key = if request.mon { mon_key(ctx.work) } else { None };
         if record.used.is_none() {
-            record.used = Some((request.nonce, request.host.clone(), ctx.work.now));
+            record.used = Some((digest, request.host.clone(), ctx.work.now));
             keep(ctx.work, &id, &record);
             ctx.work.info(format!("host {} joins with {} OSDs by token {id}", request.host, osds.len()));
         }
@@ -177,16 +180,20 @@ fn redeem(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
     settle(run())
 }
 
+/// Tells one request from every other.
+fn digest(key: &CryptoKey, request: &Request) -> [u8; 16] {
+    let all = key.hmac_sha256(&spirula_encoding::to_vec(request));
+    std::array::from_fn(|i| all.get(i).copied().unwrap_or_default())
+}
+
 fn check(request: &Request, record: &Record) -> Result<(), Refused> {
-    let named =
-        |n: &str| !n.is_empty() && n.len() <= 255 && n.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
-    if !named(&request.host) {
+    if !is_daemon_name(&request.host) {
         return Err((EINVAL, format!("'{}' cannot be a host's name", request.host)));
     }
     if request.osds.len() > OSDS_MAX {
         return Err((EINVAL, format!("{} OSDs at once are too many, {OSDS_MAX} are allowed", request.osds.len())));
     }
-    if request.mgr.as_ref().is_some_and(|(name, _)| !named(name)) {
+    if request.mgr.as_ref().is_some_and(|(name, _)| !is_daemon_name(name)) {
         return Err((EINVAL, "that cannot be a manager's name".to_owned()));
     }
     if request.mon && !record.mon {

@@ -280,7 +280,7 @@ fn add(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
     let Some(addrs) = parse_addrs(&text) else {
         return CommandResult::err(EINVAL, format!("'{text}' is no address; give one like 10.0.0.1:{MON_PORT}"));
     };
-    if name.is_empty() || !name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c)) {
+    if !spirula_types::names::is_daemon_name(&name) {
         return CommandResult::err(EINVAL, format!("'{name}' cannot be a monitor's name"));
     }
     let map = &ctx.work.state.monmap;

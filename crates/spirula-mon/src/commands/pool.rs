@@ -254,9 +254,7 @@ fn rename(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
         if taken {
             return Err((EEXIST, format!("pool '{to}' already exists")));
         }
-        if to.is_empty() {
-            return Err((EINVAL, "pool name must not be empty".into()));
-        }
+        pools::check_name(&to)?;
         ctx.work.osd_mut().pool_names.insert(id, to.clone());
         Ok(CommandResult::ok(format!("pool '{from}' renamed to '{to}'")))
     };

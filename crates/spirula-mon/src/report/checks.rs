@@ -66,6 +66,12 @@ fn warn(out: &mut Checks, code: &str, summary: String, detail: Vec<String>) {
 }
 
 fn monitors(view: &ClusterView<'_>, out: &mut Checks) {
+    if let Some(ticks) = view.quorum.stalled {
+        let detail =
+            "a majority is heard, but does not write down what the leader proposes; see the monitors' logs".to_owned();
+        let summary = format!("monitors have not agreed on a change for {} s: nothing can be changed", ticks / 10);
+        add(out, "MON_STALLED", Severity::Error, summary, 1, vec![detail]);
+    }
     let all = view.monmap.len();
     let up = view.quorum.quorum.len();
     if up >= all || up == 0 {

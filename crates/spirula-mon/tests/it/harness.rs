@@ -65,7 +65,8 @@ impl Cluster {
         let identity = Identity { fsid: FSID, uuid: Uuid([5; 16]), member: 1 };
         let snapshot = spirula_mon::mkfs(&params(osds), now).unwrap();
         let hard = HardState { term: 1, vote: 0, commit: 1 };
-        let stored = Stored { identity, hard, snapshot, entries: vec![], seq: 0, log_stale: false, log_end: 0 };
+        let stored =
+            Stored { identity, hard, snapshot, entries: vec![], seq: 0, log_stale: false, log_end: 0, marked: false };
         Self::on(stored, now)
     }
 
@@ -130,6 +131,38 @@ impl Cluster {
             out = next;
         }
         sent
+    }
+
+    /// The event with nothing made durable yet: what it makes the monitor do.
+    pub fn held(&mut self, e: MonEvent) -> Vec<MonEffect> {
+        let mut out = Vec::new();
+        self.mon.handle(self.now, e, &mut out);
+        out
+    }
+
+    /// Performs what [`Self::held`] gave; every entry that it proposes is looked at.
+    pub fn release(&mut self, out: Vec<MonEffect>, look: &mut dyn FnMut(&Persist)) -> Vec<(u64, Message)> {
+        let (mut sent, mut todo) = (Vec::new(), std::collections::VecDeque::from(out));
+        while let Some(e) = todo.pop_front() {
+            match e {
+                MonEffect::Send(conn, m) => sent.push((conn, m)),
+                MonEffect::Persist(p) => {
+                    look(&p);
+                    self.write(&p);
+                    todo.extend(self.held(MonEvent::Persisted(p.number)));
+                }
+                MonEffect::Close(_) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+        sent
+    }
+
+    /// A user came in with his pending key.
+    pub fn pending_used(&mut self, conn: u64, who: &str) {
+        let mut out = Vec::new();
+        self.mon.pending_key_used(conn, &who.parse().unwrap(), &mut out);
+        self.settle(out);
     }
 
     pub fn event(&mut self, e: MonEvent) -> Vec<(u64, Message)> {

@@ -6,5 +6,6 @@ mod commands;
 mod effects;
 mod harness;
 mod life;
+mod limits;
 mod merges;
 mod three;

@@ -1,0 +1,204 @@
+//! What somebody with little or no right could do to the monitors: too much, too long, in another's name.
+
+use crate::harness::{Cluster, FSID, addr};
+use bytes::Bytes;
+use serde_json::json;
+use spirula_messages::Body;
+use spirula_messages::ceph::{MMonCommand, MMonCommandAck};
+use spirula_messages::cluster::control::MgrBeacon;
+use spirula_messages::cluster::quorum::MonJoin;
+use spirula_mon::{MonEffect, MonEvent};
+use spirula_quorum::FRAME_MAX;
+use spirula_types::EntityType;
+use std::collections::BTreeMap;
+
+fn key_set(n: usize, value: Bytes) -> MMonCommand {
+    let cmd = vec![json!({"prefix": "config-key set", "key": format!("burst/{n}")}).to_string()];
+    MMonCommand { version: 0, fsid: FSID, cmd, input: value }
+}
+
+/// 700 values of 64 KiB at once: each alone is allowed, together they are 44 MiB. No entry is larger than a follower
+/// takes, and all are answered.
+#[test]
+fn a_burst_never_makes_an_entry_that_followers_refuse() {
+    let mut c = Cluster::up(1);
+    let conn = c.open(EntityType::Client, "admin");
+    let value = Bytes::from(vec![b'v'; 65536]);
+    let mut out = Vec::new();
+    for n in 0..700 {
+        let message = key_set(n, value.clone()).into_message(n as u64 + 1);
+        out.extend(c.held(MonEvent::Message { conn, message }));
+    }
+    let mut largest = 0;
+    let sent = c.release(out, &mut |p| {
+        largest = p.entries.iter().map(|e| e.data.len()).chain([largest]).max().unwrap();
+    });
+    assert!(largest > 65536 && largest <= FRAME_MAX / 2, "{largest}");
+    let acks: Vec<_> = sent.iter().filter_map(|(_, m)| MMonCommandAck::from_message(m).ok()).collect();
+    assert_eq!(acks.len(), 700);
+    assert!(acks.iter().all(|a| a.result == 0));
+    assert_eq!(c.mon.state().kv.len(), 700);
+}
+
+/// Commands that are longer than any need be are refused before anything is done with them.
+#[test]
+fn arguments_and_requests_have_a_length() {
+    let mut c = Cluster::up(1);
+    let before = c.mon.state().kv.len();
+    let cases = [
+        (json!({"prefix": "config-key set", "key": "k".repeat(17 << 20), "val": "x"}), Bytes::new(), -7),
+        (json!({"prefix": "config-key set", "key": "k".repeat(70_000), "val": "x"}), Bytes::new(), -7),
+        (json!({"prefix": "config-key set", "key": "k".repeat(5000), "val": "x"}), Bytes::new(), -36),
+        (json!({"prefix": "config-key set", "key": "k"}), Bytes::from(vec![0; 65537]), -27),
+        (json!({"prefix": "log", "logtext": ["a", "b".repeat(70_000)]}), Bytes::new(), -7),
+        // One that only reads, and what nobody knows, too.
+        (json!({"prefix": "status"}), Bytes::from(vec![0; 5 << 20]), -7),
+        (json!({"prefix": "status", "x": "x".repeat(60 << 20)}), Bytes::new(), -7),
+    ];
+    for (cmd, input, errno) in cases {
+        let text = cmd.to_string();
+        let (ret, rs, _) = c.command_raw(&text, input);
+        assert!(ret == errno && rs.len() < 300, "{:.60}: {ret} {rs:.200}", text);
+    }
+    assert_eq!(c.mon.state().kv.len(), before);
+    for name in ["a\0b", "a\nb", "", &"p".repeat(100_000)] {
+        let (ret, ..) = c.command(&json!({"prefix": "osd pool create", "pool": name}).to_string());
+        assert!(ret < 0, "{name:.20}");
+        let (ret, ..) =
+            c.command(&json!({"prefix": "osd pool rename", "srcpool": "data", "destpool": name}).to_string());
+        assert!(ret < 0, "{name:.20}");
+    }
+}
+
+fn beacon(gid: u64, name: &str) -> MgrBeacon {
+    MgrBeacon {
+        fsid: FSID,
+        gid,
+        name: name.into(),
+        addr: addr(6900),
+        available: true,
+        metadata: [("hostname".to_owned(), "h".to_owned())].into(),
+        commands: vec![],
+        modules: vec![],
+        services: BTreeMap::new(),
+    }
+}
+
+/// A manager is who it came in as, and is called as managers may be. With a name like `a/b` its facts had a key that
+/// stopped every monitor for good.
+#[test]
+fn a_manager_speaks_in_its_own_name_and_the_name_is_one() {
+    let mut c = Cluster::up(1);
+    for (peer, name) in [("a/b", "a/b"), ("x", "y"), ("..", ".."), ("a b", "a b")] {
+        let conn = c.open(EntityType::Mgr, peer);
+        c.ask(conn, beacon(4300, name));
+        assert_eq!(c.mon.state().mgrmap.active_gid, 0, "{peer} as {name}");
+        assert!(c.mon.state().mgr_metadata.is_empty());
+        assert_eq!(c.restarted().mon.state().mgr_metadata.len(), 0);
+    }
+    for name in ["mgr.a/b", "mgr.", "mon.a/b", "osd.x", "osd.-1", "osd.007", "mds.a/b"] {
+        for prefix in ["auth add", "auth get-or-create"] {
+            let (ret, rs, _) =
+                c.command(&json!({"prefix": prefix, "entity": name, "caps": ["mon", "allow r"]}).to_string());
+            assert_eq!(ret, -22, "{prefix} {name}: {rs}");
+        }
+    }
+    c.ok(r#"{"prefix": "auth get-or-create", "entity": "client.a/b", "caps": ["mon", "allow r"]}"#);
+    let conn = c.open(EntityType::Mgr, "x");
+    c.ask(conn, beacon(4300, "x"));
+    assert_eq!(c.mon.state().mgrmap.active_name, "x");
+}
+
+/// What cannot be agreed on, though the leader leads, is said within 5 s.
+#[test]
+fn a_change_that_is_not_agreed_on_is_said() {
+    let mut c = Cluster::up(1);
+    let conn = c.open(EntityType::Client, "admin");
+    let message = key_set(1, Bytes::from_static(b"x")).into_message(1);
+    let mut held = c.held(MonEvent::Message { conn, message });
+    let stalled = |c: &Cluster| {
+        let text = spirula_mon::report::health(&c.mon.view(), true, spirula_format::Format::Plain);
+        text.contains("MON_STALLED")
+    };
+    assert!(!stalled(&c));
+    for _ in 0..45 {
+        held.extend(c.held(MonEvent::Tick));
+    }
+    assert!(stalled(&c));
+    assert!(held.iter().any(|e| matches!(e, MonEffect::Persist(_))), "it waits for the disk");
+    c.release(held, &mut |_| ());
+    c.tick(1);
+    assert!(!stalled(&c));
+}
+
+/// "Good for one host, once": the same host may ask again for what it asked, nobody for anything else.
+#[test]
+fn a_used_token_is_good_for_the_same_request_alone() {
+    use spirula_auth::{CryptoKey, KeyType};
+    use spirula_mon::join::{JoinOsd, Request, Token};
+    let mut c = Cluster::up(1);
+    let token: Token = c.ok(r#"{"prefix": "join-token create"}"#).trim().parse().unwrap();
+    let key = |b: u8| CryptoKey::new(KeyType::Aes256k, spirula_encoding::UTime::default(), &[b; 32]).unwrap();
+    let mut redeem = |host: u8, seed: u8| {
+        let request = Request {
+            nonce: [9; 16],
+            host: format!("host{host}"),
+            osds: vec![JoinOsd { uuid: spirula_types::Uuid([host; 16]), key: key(host) }],
+            mgr: Some((format!("m{host}"), key(host))),
+            mon: false,
+        };
+        let sealed = request.seal(&token.key, &mut |o: &mut [u8]| o.fill(seed));
+        c.command_raw(
+            &json!({"prefix": "join-token redeem", "id": token.id(), "request": sealed}).to_string(),
+            Bytes::new(),
+        )
+    };
+    let first = redeem(20, 1);
+    assert_eq!(first.0, 0, "{first:?}");
+    assert_eq!(redeem(20, 2).0, 0, "the answer was lost: the same host asks again");
+    let second = redeem(21, 3);
+    assert_eq!(second.0, -13, "another host, with the same nonce: {second:?}");
+}
+
+/// Each pending key that somebody comes in with becomes his key, the second one of a session, too.
+#[test]
+fn every_pending_key_that_is_used_becomes_the_key() {
+    let mut c = Cluster::up(1);
+    c.ok(r#"{"prefix": "auth get-or-create", "entity": "client.p", "caps": ["mon", "allow r"]}"#);
+    let conn = c.open(EntityType::Client, "p");
+    for kind in ["aes256k", "aes"] {
+        let old = c.ok(r#"{"prefix": "auth get-key", "entity": "client.p"}"#);
+        // Of another type each time: here all random bytes are alike.
+        c.ok(&json!({"prefix": "auth get-or-create-pending", "entity": "client.p", "key_type": kind}).to_string());
+        c.pending_used(conn, "client.p");
+        assert_ne!(old, c.ok(r#"{"prefix": "auth get-key", "entity": "client.p"}"#), "{kind}");
+    }
+}
+
+/// One subscription under many names would be answered as often.
+#[test]
+fn a_map_is_sent_once_under_its_own_name_alone() {
+    let mut c = Cluster::up(1);
+    let conn = c.open(EntityType::Client, "admin");
+    assert_eq!(c.subscribe(conn, "osdmap", 0, false).len(), 1);
+    for n in 1..64 {
+        for what in [format!("osdmap.{n}"), format!("monmap.{n}"), format!("config.{n}"), format!("fsmap.{n}")] {
+            assert!(c.subscribe(conn, &what, 0, false).is_empty(), "{what}");
+        }
+    }
+}
+
+/// A second monitor of a living one's name does not take its place.
+#[test]
+fn a_living_monitor_is_not_evicted_by_another_of_its_name() {
+    let mut c = Cluster::up(1);
+    let conn = c.open(EntityType::Mon, "a");
+    let before = (c.mon.state().members.clone(), c.mon.state().monmap.mons.get("a").unwrap().addrs.clone());
+    let uuid = spirula_types::Uuid([77; 16]);
+    // Not `ask`: if it is let in, it is told over a link of its own.
+    let message = MonJoin { fsid: FSID, name: "a".into(), uuid, addrs: addr(9999) }.into_message(0);
+    let out = c.held(MonEvent::Message { conn, message });
+    c.release(out, &mut |_| ());
+    let after = (c.mon.state().members.clone(), c.mon.state().monmap.mons.get("a").unwrap().addrs.clone());
+    assert_eq!(after, before);
+}
