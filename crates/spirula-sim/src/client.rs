@@ -1,11 +1,12 @@
 //! A client of the OSDs: finds its way by the map as Ceph's clients do, sends again when the
 //! map or a connection changes, never otherwise.
 
-use crate::content::{self, COPIED, Change, Content, Kind, locator, name};
+use crate::content::{self, CLONED, COPIED, Change, Guard, Kind, Seen, locator, name};
 use crate::extras;
 use crate::monitor::addr_of;
 use crate::rng::Rng;
 use crate::world::{Actor, ActorId, Input, Local, Output, World};
+use crate::wrong::{Sign, Wrong};
 use spirula_history::versions::{Op, What};
 use spirula_maps::OsdMap;
 use spirula_maps::osdmap::{flag as pool_flag, flags as map_flags};
@@ -15,13 +16,15 @@ use spirula_messages::{Body, Message};
 use spirula_mon::Peer;
 use spirula_types::{AddrVec, EVersion, EntityAddr, EntityType, HObject, OsdId, PgId, SpgId, errno, features};
 use std::any::Any;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Ticks without word from its monitor after which it tries another, while it has no map.
 const PATIENCE: u64 = 100;
 /// Objects of each pool that are made copies of each other.
 const COPIES: u64 = 4;
+/// One in so many operations is on an object that is only made copies of another.
+const CLONES: u64 = 12;
 /// Ticks between two attempts to reach an OSD.
 const RETRY: u64 = 5;
 
@@ -59,6 +62,8 @@ struct Pending {
     pool: i64,
     object: u32,
     change: Option<Change>,
+    /// Of a read: so many cells from this one on, or all.
+    part: Option<(u32, u32)>,
     omap: bool,
     begun: u64,
     attempt: i32,
@@ -70,7 +75,7 @@ struct Pending {
 }
 
 /// Finished operations on one object.
-pub type History = Vec<Op<Change, Content, EVersion>>;
+pub type History = Vec<Op<Change, Seen, EVersion>>;
 
 struct Way {
     addr: EntityAddr,
@@ -107,10 +112,19 @@ pub struct Client {
     pending: BTreeMap<u64, Pending>,
     /// By pool and object.
     pub history: BTreeMap<(i64, u32), History>,
+    /// Who wrote an object last, and its user version, as it knows.
+    known: BTreeMap<(i64, u32), (u64, u64)>,
+    /// Guards that held, and that did not.
+    pub guarded: [u64; 2],
+    /// So many times it is to lose connections to OSDs; reads it has given up then.
+    pub breaks: u32,
+    pub given_up: u64,
+    /// Pools that it was told are not there.
+    pub without: BTreeSet<i64>,
     /// Epoch → hash of the encoded incremental, as received; taken by the checks.
     pub epochs: BTreeMap<u32, u64>,
     /// What it found wrong.
-    pub wrong: Option<String>,
+    pub wrong: Option<Wrong>,
     /// Begins no new ones.
     pub quiet: bool,
     /// Objects to read at the end, and before that to delete.
@@ -149,6 +163,11 @@ impl Client {
             tid: 0,
             pending: BTreeMap::new(),
             history: BTreeMap::new(),
+            known: BTreeMap::new(),
+            guarded: [0; 2],
+            breaks: 0,
+            given_up: 0,
+            without: BTreeSet::new(),
             epochs: BTreeMap::new(),
             wrong: None,
             quiet: false,
@@ -218,7 +237,7 @@ impl Client {
     fn send(&mut self, tid: u64, out: &mut Vec<Output>) {
         let is_full = self.pending.get(&tid).is_some_and(|p| self.is_full(p.pool));
         self.was_full |= is_full;
-        let grows = |p: &Pending| p.change.as_ref().is_some_and(|c| !matches!(c.kind, Kind::Delete));
+        let grows = |p: &Pending| p.change.as_ref().is_some_and(|c| c.kind.grows());
         let full = is_full && self.pending.get(&tid).is_some_and(grows);
         let Some(p) = self.pending.get_mut(&tid) else { return };
         p.held = full;
@@ -229,7 +248,7 @@ impl Client {
             // What gives room is done in a full pool, too.
             Some(c) if is_full => (c.ops(p.pool, p.object), flag::WRITE | flag::ONDISK | flag::FULL_FORCE),
             Some(c) => (c.ops(p.pool, p.object), flag::WRITE | flag::ONDISK),
-            None => (content::read_ops(p.omap), flag::READ),
+            None => (content::read_ops(p.part, p.omap), flag::READ),
         };
         let name = name(p.object);
         let hash = spirula_types::hash::object_hash(b"", b"", &name);
@@ -318,6 +337,12 @@ impl Client {
             }
         }
         let now = self.map.as_ref().map_or(0, |m| m.epoch);
+        // As Ceph's clients, it has its answer when a pool is gone.
+        if let Some(map) = &self.map {
+            self.pending.retain(|_, p| map.pools.contains_key(&p.pool));
+            self.audit.retain(|(pool, _)| map.pools.contains_key(pool));
+            self.purge.retain(|(pool, _)| map.pools.contains_key(pool));
+        }
         if now > before {
             self.retarget(out);
         } else if maps.newest > now {
@@ -346,23 +371,35 @@ impl Client {
             return;
         };
         let omap = map.pool(pool).is_some_and(|p| !p.is_erasure());
+        let stripe = extras::appends_only(map, pool);
         self.tid += 1;
-        if audit.is_none() && purge.is_none() && self.pace.copies > 0 && self.rng.below(100) < self.pace.copies {
-            let stripe = extras::appends_only(map, pool);
+        let free = audit.is_none() && purge.is_none();
+        if free && self.pace.copies > 0 && self.rng.below(100) < self.pace.copies {
             return self.begin_copy(local, pool, stripe, out);
         }
-        let stripe = extras::appends_only(map, pool);
-        let change = (audit.is_none() && purge.is_none() && self.rng.below(100) < self.pace.changes)
-            .then(|| self.change(local.id, omap));
         let token = (local.id as u64) << 32 | self.tid;
-        let change = purge.map(|_| Change { token, kind: Kind::Delete, omap: false, result: 0 }).or(change);
-        let change = if omap { change } else { change.map(|c| self.coded(c, stripe)) };
+        let changes = free && self.rng.below(100) < self.pace.changes;
+        let (mut object, mut part) = (object, None);
+        let plain = |kind| Change { token, kind, omap: false, guard: Guard::None, result: 0, version: 0 };
+        let change = if purge.is_some() {
+            Some(plain(Kind::Delete))
+        } else if free && self.rng.one_in(CLONES) {
+            let from = object;
+            object += CLONED;
+            changes.then(|| plain(if self.rng.one_in(4) { Kind::Delete } else { Kind::Copy(from) }))
+        } else if changes {
+            let change = self.change(local.id, (pool, object), omap);
+            Some(if omap { change } else { self.coded(change, stripe) })
+        } else {
+            None
+        };
+        if change.is_none() && free && self.rng.one_in(3) {
+            part = Some((self.rng.below(400) as u32, self.rng.between(1, 200) as u32));
+        }
         let target = self.target(pool, object);
         let begun = local.true_us;
-        self.pending.insert(
-            self.tid,
-            Pending { pool, object, change, omap, begun, attempt: 0, target, moved: false, held: false },
-        );
+        let p = Pending { pool, object, change, part, omap, begun, attempt: 0, target, moved: false, held: false };
+        self.pending.insert(self.tid, p);
         self.send(self.tid, out);
     }
 
@@ -371,28 +408,50 @@ impl Client {
         let (to, by) = (self.rng.below(COPIES) as u32, self.rng.between(1, COPIES - 1) as u32);
         let from = (to + by) % COPIES as u32;
         let kind = if self.rng.one_in(4) { Kind::Full(20) } else { Kind::Copy(COPIED + from) };
-        let change = Change { token: (local.id as u64) << 32 | self.tid, kind, omap: false, result: 0 };
+        let token = (local.id as u64) << 32 | self.tid;
+        let change = Change { token, kind, omap: false, guard: Guard::None, result: 0, version: 0 };
         let change = if stripe == 0 { change } else { self.coded(change, stripe) };
         let object = COPIED + to;
         let target = self.target(pool, object);
         let (change, begun) = (Some(change), local.true_us);
-        let p = Pending { pool, object, change, omap: false, begun, attempt: 0, target, moved: false, held: false };
+        let (part, omap) = (None, false);
+        let p = Pending { pool, object, change, part, omap, begun, attempt: 0, target, moved: false, held: false };
         self.pending.insert(self.tid, p);
         self.send(self.tid, out);
     }
 
-    fn change(&mut self, id: ActorId, omap: bool) -> Change {
+    fn change(&mut self, id: ActorId, at: (i64, u32), omap: bool) -> Change {
+        let guard = if self.rng.one_in(6) { self.guard(at) } else { Guard::None };
         let r = &mut self.rng;
         let n = if r.one_in(self.pace.large) { self.pace.cells } else { r.between(1, 40) as u32 };
-        let kind = match r.below(12) {
+        let kind = match r.below(16) {
             0..5 => Kind::Append(n.min(400)),
             5..7 => Kind::Full(n),
             7..10 => Kind::Write(r.below(300) as u32, n),
             10 => Kind::Truncate(r.below(400) as u32),
+            11 | 12 => Kind::Zero(r.below(300) as u32, n),
+            13 if omap => Kind::Unset(r.below(content::KEYS)),
+            14 if omap => Kind::Clear,
             _ => Kind::Delete,
         };
-        let omap = omap && r.one_in(3);
-        Change { token: (id as u64) << 32 | self.tid, kind, omap, result: 0 }
+        let removes = matches!(kind, Kind::Unset(_) | Kind::Clear);
+        let guard = match guard {
+            Guard::Fresh if kind.needs_one() => Guard::None,
+            guard => guard,
+        };
+        let omap = omap && !removes && r.one_in(3);
+        Change { token: (id as u64) << 32 | self.tid, kind, omap, guard, result: 0, version: 0 }
+    }
+
+    /// What must be so for a change to happen: mostly what it knows of the object, which may have changed.
+    fn guard(&mut self, at: (i64, u32)) -> Guard {
+        let (last, version) = self.known.get(&at).copied().unwrap_or((1, 1));
+        let off = u64::from(self.rng.one_in(4));
+        match self.rng.below(3) {
+            0 => Guard::Same(last + off),
+            1 => Guard::Version(version + off),
+            _ => Guard::Fresh,
+        }
     }
 
     /// A change for an erasure-coded pool: its stripes are long, and it may take only whole ones, `stripe` bytes,
@@ -405,15 +464,16 @@ impl Client {
             Kind::Append(n) => Kind::Append(long(n, r)),
             Kind::Full(n) => Kind::Full(long(n, r)),
             Kind::Write(_, n) => Kind::Write(far, long(n, r)),
+            Kind::Zero(_, n) => Kind::Zero(far, long(n, r)),
             Kind::Truncate(_) => Kind::Truncate(far),
-            kind @ (Kind::Delete | Kind::Copy(_)) => kind,
+            kind @ (Kind::Delete | Kind::Copy(_) | Kind::Unset(_) | Kind::Clear) => kind,
         };
         let whole = |n: u32| n.next_multiple_of((stripe / content::CELL) as u32);
         let kind = match kind {
             kind if stripe == 0 => kind,
             Kind::Append(n) => Kind::Append(whole(n)),
-            Kind::Full(n) | Kind::Write(_, n) | Kind::Truncate(n) => Kind::Full(whole(n)),
-            kind @ (Kind::Delete | Kind::Copy(_)) => kind,
+            Kind::Full(n) | Kind::Write(_, n) | Kind::Truncate(n) | Kind::Zero(_, n) => Kind::Full(whole(n)),
+            kind @ (Kind::Delete | Kind::Copy(_) | Kind::Unset(_) | Kind::Clear) => kind,
         };
         Change { kind, ..change }
     }
@@ -465,21 +525,37 @@ impl Client {
             self.pending.remove(&tid);
             return Ok(());
         }
+        let at = (p.pool, p.object);
         let what = match (&p.change, reply.result) {
+            // Patience with a source ends; it was not copied.
+            (Some(Change { kind: Kind::Copy(_), .. }), result) if result == -errno::ETIMEDOUT => {
+                self.pending.remove(&tid);
+                return Ok(());
+            }
             (Some(c), result) => {
-                let delete = matches!(c.kind, Kind::Delete);
-                if result != 0 && !(delete && result == -2) {
-                    return Err(format!("change {c:?} of object {} is answered {result}", p.object));
+                if reply.replay_version == EVersion::default() && result == -errno::ENOENT {
+                    // So is answered whoever knows the pool no more; if it is there in the end, that was wrong.
+                    self.without.insert(p.pool);
+                    self.pending.remove(&tid);
+                    return Ok(());
                 }
                 if reply.replay_version == EVersion::default() {
-                    return Err(format!("the answer to {c:?} lacks its version"));
+                    return Err(format!("the answer {result} to {c:?} of object {} lacks its version", p.object));
                 }
-                What::Change(Change { result, ..c.clone() }, reply.replay_version)
+                if !matches!(c.guard, Guard::None) {
+                    self.guarded[usize::from(result != 0)] += 1;
+                }
+                if result == 0 && !matches!(c.kind, Kind::Delete | Kind::Copy(_)) {
+                    self.known.insert(at, (c.token, reply.user_version));
+                }
+                What::Change(Change { result, version: reply.user_version, ..c.clone() }, reply.replay_version)
             }
-            (None, 0) => What::Read(Some(
-                content::seen(&reply.ops, p.object)
-                    .map_err(|e| format!("a read of object {} of pool {} gives {e}", p.object, p.pool))?,
-            )),
+            (None, 0) => {
+                let view = content::seen(&reply.ops, p.object, p.part, reply.user_version)
+                    .map_err(|e| format!("a read of object {} of pool {} gives {e}", p.object, p.pool))?;
+                self.known.insert(at, view.known());
+                What::Read(Some(view))
+            }
             (None, -2) => What::Read(None),
             (None, result) => return Err(format!("a read of object {} is answered {result}", p.object)),
         };
@@ -504,6 +580,10 @@ impl Client {
             }
             self.mon_open = false;
         }
+        if self.breaks > 0 {
+            self.breaks -= 1;
+            self.break_ways(out);
+        }
         if self.ticks.is_multiple_of(RETRY) {
             // Ways that broke are tried again for what still waits.
             let stuck: Vec<u64> = self.pending.iter().filter(|(_, p)| self.is_stuck(p)).map(|(tid, _)| *tid).collect();
@@ -519,6 +599,19 @@ impl Client {
         {
             self.begin(local, out);
         }
+    }
+
+    /// Some ways to OSDs end. What waits is sent again over new ones, but for some reads that nobody wants any more.
+    fn break_ways(&mut self, out: &mut Vec<Output>) {
+        for osd in self.ways.keys().copied().collect::<Vec<_>>() {
+            if self.rng.one_in(2) {
+                out.extend(self.ways.remove(&osd).map(|w| Output::Close(w.conn)));
+                self.again.remove(&osd);
+            }
+        }
+        let (rng, before) = (&mut self.rng, self.pending.len());
+        self.pending.retain(|_, p| p.change.is_some() || !rng.one_in(2));
+        self.given_up += (before - self.pending.len()) as u64;
     }
 
     fn is_stuck(&self, p: &Pending) -> bool {
@@ -567,7 +660,8 @@ impl Actor for Client {
                     _ => Ok(()),
                 };
                 if let Err(why) = result {
-                    self.wrong.get_or_insert(format!("client {}: {why}", self.id));
+                    let sign = if message.kind == MOsdMap::KIND { Sign::Monitors } else { Sign::Reply };
+                    self.wrong.get_or_insert(sign.of(format!("client {}: {why}", self.id)));
                 }
             }
             Input::Start | Input::Timer(_) => {}

@@ -1,9 +1,11 @@
 //! What is stored in the end: every store is sound, copies are alike, shards make one object, and it is what
 //! clients read.
 
-use crate::content::{self, Content};
+use crate::content;
 use crate::osd::OsdActor;
 use crate::scenario::Scene;
+use crate::verify::Finals;
+use crate::wrong::{Sign, Wrong};
 use bytes::Bytes;
 use spirula_maps::{OsdMap, PgPool};
 use spirula_pg::erasure::Shape;
@@ -19,29 +21,35 @@ type Held = BTreeMap<(OsdId, i8), Copy>;
 
 impl Scene {
     /// Kills all OSDs, opens their stores, and compares what they hold.
-    pub fn compare_copies(&mut self, finals: &BTreeMap<(i64, u32), Content>) -> Result<(), String> {
+    pub fn compare_copies(&mut self, finals: &Finals) -> Result<(), Wrong> {
         let Some(map) = self.map() else { return Ok(()) };
         let mut stores: BTreeMap<OsdId, Store> = BTreeMap::new();
         for o in self.osds.clone() {
             self.world.crash(o);
-            let disk = self.world.with(o, |o: &mut OsdActor| o.disk.clone()).ok_or("an OSD is gone")?;
+            let disk = self
+                .world
+                .with(o, |o: &mut OsdActor| o.disk.clone())
+                .ok_or_else(|| Sign::Store.of("an OSD is gone"))?;
             let id = disk.identity.osd_id;
-            let store = disk.open(Box::new(|_| ()), Box::new(|_| ())).map_err(|e| format!("store of osd.{id}: {e}"))?;
-            let found = spirula_store::tools::check(&store, true).map_err(|e| format!("store of osd.{id}: {e}"))?;
+            let unsound = |e: spirula_store::StoreError| Sign::Store.of(format!("store of osd.{id}: {e}"));
+            let store = disk.open(Box::new(|_| ()), Box::new(|_| ())).map_err(unsound)?;
+            let found = spirula_store::tools::check(&store, true).map_err(unsound)?;
             if !found.problems.is_empty() {
-                return Err(format!("store of osd.{id}: {:?}", found.problems));
+                return Err(Sign::Store.of(format!("store of osd.{id}: {:?}", found.problems)));
             }
             stores.insert(id, store);
         }
         let mut objects: BTreeMap<HObject, Held> = BTreeMap::new();
         let end = HObject::pool_start(i64::MAX, 0);
         for (id, store) in &stores {
-            let list = store.list(&HObject::pool_start(0, 0), &end, usize::MAX).map_err(|e| e.to_string())?;
+            let list =
+                store.list(&HObject::pool_start(0, 0), &end, usize::MAX).map_err(|e| Sign::Store.of(e.to_string()))?;
             for stored in list {
-                let copy = Copy::read(store, &stored).map_err(|e| format!("osd.{id}: {stored:?}: {e}"))?;
+                let unread = |e| Sign::Store.of(format!("osd.{id}: {stored:?}: {e}"));
+                let copy = Copy::read(store, &stored).map_err(unread)?;
                 let object = object_of_store(stored.clone());
                 if pool_of_store(object.pool) != object.pool {
-                    return Err(format!("osd.{id} keeps {object:?}, which nobody can want back"));
+                    return Err(Sign::Copies.of(format!("osd.{id} keeps {object:?}, which nobody can want back")));
                 }
                 let shard = (0..i8::MAX).find(|s| store_pool(object.pool, *s) == stored.pool).unwrap_or(-1);
                 objects.entry(object).or_default().insert((*id, shard), copy);
@@ -50,14 +58,14 @@ impl Scene {
         let mut heads = 0;
         for (object, held) in &objects {
             let (Some(pg), Some(pool)) = (map.hobject_to_pg(object), map.pool(object.pool)) else {
-                return Err(format!("{object:?} is of no pool"));
+                return Err(Sign::Copies.of(format!("{object:?} is of no pool")));
             };
             let acting = map.pg_to_up_acting(pg).acting;
             let shard = |i: usize| if pool.is_erasure() { i as i8 } else { -1 };
             let members = acting.iter().enumerate().map(|(i, o)| (*o, shard(i))).filter(|(o, _)| *o != OSD_NONE);
             let members: Vec<_> = members.collect();
-            let number = std::str::from_utf8(&object.name).ok().and_then(|n| n.strip_prefix("object")?.parse().ok());
-            let read = number.and_then(|n: u32| finals.get(&(object.pool, n)));
+            let number = content::number_of(&object.name);
+            let read = number.and_then(|n| finals.get(&(object.pool, n)));
             if matches!(read, Some(None)) && held.keys().all(|at| !members.contains(at)) {
                 // It was deleted, and here a whole copy of the PG is being removed that is needed no more.
                 continue;
@@ -65,7 +73,7 @@ impl Scene {
             let mut ours = Vec::new();
             for at in members {
                 let Some(copy) = held.get(&at) else {
-                    return Err(format!("{object:?} is on {:?} of {acting:?}", held.keys()));
+                    return Err(Sign::Copies.of(format!("{object:?} is on {:?} of {acting:?}", held.keys())));
                 };
                 ours.push((at, copy));
             }
@@ -73,21 +81,24 @@ impl Scene {
                 Some(shape) => coded(&shape, &ours),
                 None => alike(&ours),
             };
-            let data = data.map_err(|why| format!("{object:?}: {why}"))?;
+            let differs = |why| Sign::Copies.of(format!("{object:?}: {why}"));
+            let data = data.map_err(differs)?;
             let Some(number) = number else { continue };
             heads += 1;
-            let cells = content::cells_of(&data, number).map_err(|why| format!("{object:?}: {why}"))?;
+            let cells = content::cells_of(&data, number).map_err(differs)?;
             match read {
-                Some(Some(read)) if *read.cells() != cells => {
-                    return Err(format!("{object:?} was read as {read:?}, {} cells are stored", cells.len()));
+                Some(Some(read)) if *read != cells => {
+                    let (read, stored) = (read.len(), cells.len());
+                    let why = format!("{object:?} was read as other {read} cells than the {stored} that are stored");
+                    return Err(Sign::Copies.of(why));
                 }
-                Some(None) => return Err(format!("{object:?} was read as absent")),
+                Some(None) => return Err(Sign::Copies.of(format!("{object:?} was read as absent"))),
                 _ => {}
             }
         }
         let there = finals.values().filter(|c| c.is_some()).count();
         if there > heads {
-            return Err(format!("{there} objects are read, {heads} stored"));
+            return Err(Sign::Copies.of(format!("{there} objects are read, {heads} stored")));
         }
         Ok(())
     }

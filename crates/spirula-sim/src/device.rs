@@ -55,6 +55,15 @@ impl Pages {
     }
 }
 
+/// What a disk makes of flushes that it says it has done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lie {
+    /// What came last is lost, nothing else.
+    Ordered,
+    /// Anything since is lost, kept or torn.
+    Any,
+}
+
 enum What {
     Write { offset: usize, data: Vec<u8>, durable: bool },
     Flush,
@@ -94,6 +103,8 @@ struct Inner {
     dies_after: Option<u64>,
     /// It has died: an operation has failed.
     died: bool,
+    /// It says that it has flushed, and has not; with that it may keep the order of what it writes.
+    lies: Option<Lie>,
     /// Pages that cannot be read until they are written.
     unreadable: BTreeSet<usize>,
 }
@@ -119,6 +130,7 @@ impl Device {
             cold,
             dies_after: None,
             died: false,
+            lies: None,
             unreadable: BTreeSet::new(),
         };
         Arc::new(Self { name, order, inner: Mutex::new(inner) })
@@ -157,7 +169,11 @@ impl Device {
         for (i, op) in log.into_iter().enumerate().filter(|(_, o)| o.place <= cut) {
             let done = done(&op);
             let What::Write { offset, data, durable } = op.what else { continue };
-            if done && (durable || i < flushed) || rng.one_in(3) {
+            if d.lies == Some(Lie::Ordered) {
+                if done {
+                    d.stable.write(&data, offset);
+                }
+            } else if done && (durable || i < flushed) || rng.one_in(3) {
                 d.stable.write(&data, offset);
             } else if rng.one_in(2) {
                 // Torn: any of its sectors.
@@ -175,6 +191,23 @@ impl Device {
     /// After so many more writes and flushes all of them fail, until a restart.
     pub fn die_after(&self, n: u64) {
         self.lock().dies_after = Some(n);
+    }
+
+    /// From now on what it says that it has flushed may be lost all the same; or (`None`) no more, and it writes what
+    /// it has.
+    pub fn lie(&self, lies: Option<Lie>) {
+        let mut d = self.lock();
+        d.lies = lies;
+        if lies.is_none() {
+            d.log.push(self.op(What::Flush));
+            drop(d);
+            self.settle();
+        }
+    }
+
+    /// One in so many reads that may not wait finds nothing at once; 0: none.
+    pub fn chill(&self, cold: u64) {
+        self.lock().cold = cold;
     }
 
     /// It will not die after all, if it has not yet.
@@ -233,6 +266,7 @@ impl Device {
             d.unreadable.retain(|p| !(first..end).contains(p));
         }
         d.now.write(&data, offset as usize);
+        let durable = durable && d.lies.is_none();
         d.log.push(self.op(What::Write { offset: offset as usize, data, durable }));
         Ok(())
     }
@@ -291,7 +325,9 @@ impl BlockDevice for Device {
     fn flush(&self) -> io::Result<()> {
         let mut d = self.lock();
         d.may_write()?;
-        d.log.push(self.op(What::Flush));
+        if d.lies.is_none() {
+            d.log.push(self.op(What::Flush));
+        }
         Ok(())
     }
 
@@ -339,6 +375,38 @@ mod tests {
             d.read_at(&mut first, 0).unwrap();
             d.read_at(&mut second, 4096).unwrap();
             assert!(second[0] == 0 || first[0] == 1, "seed {seed}");
+        }
+    }
+
+    #[test]
+    fn a_disk_that_lies_loses_what_it_said_was_flushed_until_it_lies_no_more() {
+        let mut kept = [0; 2];
+        for seed in 0..40 {
+            let d = Device::new("d", 64 << 10, Order::default(), 0, Rng::new(seed));
+            d.lie(Some(Lie::Ordered));
+            for page in 0..4 {
+                d.write_at(&[&[1; 512]], page * 4096).unwrap();
+                d.flush().unwrap();
+                d.settle();
+            }
+            let mut rng = Rng::new(seed);
+            d.crash(rng.between(0, d.order.next()), &mut rng);
+            let there: Vec<bool> = (0..4).map(|page| d.byte(page * 4096) == 1).collect();
+            assert!(there.is_sorted_by(|a, b| a >= b), "what came last is lost: {there:?}");
+            kept[usize::from(there[3])] += 1;
+            d.write_at(&[&[2; 512]], 0).unwrap();
+            d.lie(None);
+            d.crash(d.order.next(), &mut rng);
+            assert_eq!(d.byte(0), 2, "it has written what it had");
+        }
+        assert!(kept.iter().all(|n| *n > 3), "lost and kept: {kept:?}");
+    }
+
+    impl Device {
+        fn byte(&self, at: u64) -> u8 {
+            let mut b = [0; 1];
+            self.read_at(&mut b, at).unwrap();
+            b[0]
         }
     }
 }

@@ -10,6 +10,7 @@ use crate::osd::OsdActor;
 use crate::rng::Rng;
 use crate::scenario::Scene;
 use crate::world::ActorId;
+use crate::wrong::{Sign, Wrong};
 use spirula_encoding::UTime;
 use spirula_maps::osdmap::flag as pool_flag;
 use spirula_maps::{OsdMap, PgState};
@@ -46,12 +47,30 @@ pub enum Extra {
     Readers,
     /// Objects are made copies of each other.
     Copies,
+    /// Two OSDs do not hear each other, while everybody else hears both.
+    Pairs,
+    /// Clients lose their connections, and come again.
+    Clients,
+    /// Reads that wait for the disk take long, and writes overtake them.
+    Overtaken,
+    /// OSDs are declared lost, and come back.
+    Lost,
+    /// Flags hold the map back: nodown, noup and others.
+    Flags,
+    /// Pools are made and deleted.
+    Pools,
+    /// The administrator changes min_size, weights, placements and the tree of hosts.
+    Shape,
+    /// Machines are suspended: clocks stand still.
+    Suspend,
+    /// A disk says that it has flushed, and has not; its power fails while all else is whole.
+    Lies,
 }
 
 impl Extra {
     /// All of them, by the name that `--faults` takes, and one in how many of the seeds with extras has it (0: none,
     /// only who asks for it by name, as planted bugs do).
-    pub const ALL: [(&'static str, Self, u64); 13] = [
+    pub const ALL: [(&'static str, Self, u64); 22] = [
         ("erasure", Self::Erasure, 2),
         ("sides", Self::Sides, 2),
         ("half-open", Self::HalfOpen, 2),
@@ -62,10 +81,47 @@ impl Extra {
         ("swap", Self::Swap, 3),
         ("grow", Self::Grow, 4),
         ("full", Self::Full, 5),
-        ("leader", Self::Leader, 0),
-        ("readers", Self::Readers, 0),
+        ("leader", Self::Leader, 6),
+        ("readers", Self::Readers, 6),
         ("copies", Self::Copies, 3),
+        ("pairs", Self::Pairs, 4),
+        ("clients", Self::Clients, 4),
+        ("overtaken", Self::Overtaken, 4),
+        ("lost", Self::Lost, 4),
+        ("flags", Self::Flags, 4),
+        ("pools", Self::Pools, 4),
+        ("shape", Self::Shape, 4),
+        ("suspend", Self::Suspend, 4),
+        ("lies", Self::Lies, 5),
     ];
+
+    /// What happens at least once in many seeds that have it, or it did not come about.
+    pub fn shows(self) -> &'static [&'static str] {
+        match self {
+            Self::Erasure => &["pg_num of a coded pool changed"],
+            Self::Sides => &["two sides"],
+            Self::HalfOpen => &["connection half open"],
+            Self::Slow => &["disk slow"],
+            Self::Clocks => &["clock jumped"],
+            Self::Scrub => &["scrub ordered"],
+            Self::Rot => &["block rotten"],
+            Self::Swap => &["disk swapped"],
+            Self::Grow => &["OSD added"],
+            Self::Full => &["pools full"],
+            Self::Leader => &["leader cut off"],
+            Self::Readers => &["readers cut off"],
+            Self::Copies => &["objects copied"],
+            Self::Pairs => &["pair cut", "pair cut one way"],
+            Self::Clients => &["client reconnects", "read given up"],
+            Self::Overtaken => &["client reconnects", "read given up"],
+            Self::Lost => &["OSD declared lost"],
+            Self::Flags => &["nodown set", "noup set"],
+            Self::Pools => &["pool made", "pool deleted"],
+            Self::Shape => &["min_size changed", "placement ordered", "CRUSH weight changed", "host moved"],
+            Self::Suspend => &["machine suspended"],
+            Self::Lies => &["power failed at who lies"],
+        }
+    }
 }
 
 /// Which of them a seed has.
@@ -150,7 +206,8 @@ const SLOW_US: u64 = 1_500_000;
 impl Scene {
     /// What the extras need before anything begins.
     pub fn prepare_extras(&mut self, code: Option<Code>) {
-        if [Extra::Scrub, Extra::Rot, Extra::Full].into_iter().any(|e| self.extras.has(e)) {
+        self.prepare_troubles();
+        if [Extra::Scrub, Extra::Rot, Extra::Full, Extra::Lies].into_iter().any(|e| self.extras.has(e)) {
             let manager = Manager::new(self.mons.clone(), self.extra_rng.fork());
             self.manager = Some(self.world.add(Box::new(manager), 250_000));
         }
@@ -189,12 +246,24 @@ impl Scene {
             self.world.with(id, |o: &mut OsdActor| o.disk_us = usual);
         }
         self.new_disks_start();
+        if self.troubles.careful {
+            return;
+        }
         // All is whole only seldom.
         if self.extras.has(Extra::Swap) && self.disks_made < SWAPS_MAX {
             self.swap_disk();
         }
         if self.extras.has(Extra::Rot) {
             self.rot();
+        }
+        if self.extras.has(Extra::Lies) {
+            self.catch_the_liar();
+        }
+        if self.extras.has(Extra::Lost) && self.extra_rng.one_in(2) {
+            self.declare_lost();
+        }
+        if self.troubles.careful {
+            return;
         }
         let here: Vec<Extra> = Extra::ALL.iter().map(|(_, e, _)| *e).filter(|e| self.extras.has(*e)).collect();
         let Some(what) = self.extra_rng.pick(&here).copied() else { return };
@@ -219,12 +288,18 @@ impl Scene {
             Extra::Grow => self.add_osd(),
             Extra::Leader => self.cut_leader(),
             Extra::Readers => self.cut_readers(),
-            Extra::Rot | Extra::Swap | Extra::Full | Extra::Copies => {}
+            Extra::Pairs => self.cut_pair(),
+            Extra::Clients | Extra::Overtaken => self.break_clients(),
+            Extra::Flags => self.set_flag(),
+            Extra::Pools => self.make_or_delete_pool(),
+            Extra::Shape => self.reshape(),
+            Extra::Suspend => self.suspend(),
+            Extra::Rot | Extra::Swap | Extra::Full | Extra::Copies | Extra::Lost | Extra::Lies => {}
         }
     }
 
     /// What began ends with peace.
-    pub fn end_extras(&mut self) -> Result<(), String> {
+    pub fn end_extras(&mut self) -> Result<(), Wrong> {
         if self.extras.has(Extra::Full) {
             let was_full = |s: &mut Self, c| s.world.with(c, |c: &mut Client| c.was_full).unwrap_or(false);
             if self.clients.clone().into_iter().any(|c| was_full(self, c)) {
@@ -233,6 +308,16 @@ impl Scene {
             let all = self.all_objects();
             let first = self.clients.first().copied();
             first.and_then(|c| self.world.with(c, |c: &mut Client| c.purge = all));
+        }
+        let counts = |c: &mut Client| (c.guarded, c.given_up);
+        for (guarded, given_up) in
+            self.clients.clone().into_iter().filter_map(|c| self.world.with(c, counts)).collect::<Vec<_>>()
+        {
+            for (name, n) in [("guard held", guarded[0]), ("guard failed", guarded[1]), ("read given up", given_up)] {
+                if n > 0 {
+                    *self.probes.entry(name).or_insert(0) += n;
+                }
+            }
         }
         let copied = |s: &mut Self, c| s.world.with(c, |c: &mut Client| c.copied).unwrap_or(0);
         if self.clients.clone().into_iter().any(|c| copied(self, c) > 0) {
@@ -245,7 +330,7 @@ impl Scene {
         let until = self.world.now + ORDERS_US;
         while self.coming.is_some() {
             if self.world.now > until {
-                return Err("orders are not answered in peace".into());
+                return Err(Sign::Stuck.of("orders are not answered in peace"));
             }
             self.run_for(100_000)?;
             self.new_disks_start();
@@ -253,6 +338,7 @@ impl Scene {
         for (id, (_, usual)) in std::mem::take(&mut self.slowed) {
             self.world.with(id, |o: &mut OsdActor| o.disk_us = usual);
         }
+        self.end_troubles();
         Ok(())
     }
 
@@ -264,15 +350,15 @@ impl Scene {
     }
 
     /// No scrub may have found what was not done.
-    pub fn look_at_scrubs(&mut self) -> Result<(), String> {
+    pub fn look_at_scrubs(&mut self) -> Result<(), Wrong> {
         if self.rotten.is_some() || self.manager.is_none() {
             return Ok(());
         }
-        self.inconsistent().map_or(Ok(()), |why| Err(format!("nothing was damaged, yet {why}")))
+        self.inconsistent().map_or(Ok(()), |why| Err(Sign::Scrub.of(format!("nothing was damaged, yet {why}"))))
     }
 
     /// In peace everything is scrubbed and what is bad is repaired, as often as it takes.
-    pub fn scrub_all(&mut self) -> Result<(), String> {
+    pub fn scrub_all(&mut self) -> Result<(), Wrong> {
         if self.manager.is_none() {
             return Ok(());
         }
@@ -290,13 +376,14 @@ impl Scene {
                 return Ok(());
             }
             if self.world.now > until {
-                return Err(format!("not scrubbed in peace: {before:?}, {after:?}, {:?}", self.inconsistent()));
+                let found = self.inconsistent();
+                return Err(Sign::Scrub.of(format!("not scrubbed in peace: {before:?}, {after:?}, {found:?}")));
             }
         }
     }
 
     /// Lets time pass.
-    pub fn run_for(&mut self, us: u64) -> Result<(), String> {
+    pub fn run_for(&mut self, us: u64) -> Result<(), Wrong> {
         let until = self.world.now + us;
         while self.world.step(until) {
             self.look()?;

@@ -19,14 +19,20 @@ impl Scene {
             self.world.resume(id);
         }
         if now >= self.healed_at {
-            self.world.heal();
+            self.world.heal(false);
         }
-        if self.rng.one_in(2) { self.monitor_fault() } else { self.osd_fault() }
+        let careful = self.troubles_go_on();
+        match self.rng.one_in(2) {
+            true => self.monitor_fault(),
+            false if careful => {}
+            false => self.osd_fault(),
+        }
     }
 
     /// Starts again what is to start by now.
     pub fn start_due(&mut self) {
         let now = self.world.now;
+        self.new_disks_start();
         for (id, _) in self.down.extract_if(.., |_, at| *at <= now) {
             self.world.start(id);
         }
@@ -36,7 +42,7 @@ impl Scene {
         self.world.now + self.rng.between(100_000, longest_us)
     }
 
-    fn kill(&mut self, id: ActorId, longest_us: u64) {
+    pub fn kill(&mut self, id: ActorId, longest_us: u64) {
         self.world.crash(id);
         let at = self.until(longest_us);
         self.down.insert(id, at);
@@ -98,6 +104,11 @@ impl Scene {
             return;
         }
         let Some(target) = self.rng.pick(&self.osds).copied() else { return };
+        // Only while all is whole may it lose what it has not written.
+        let dies = matches!(kind, 0..=2 | 10..);
+        if dies && self.lies(target) {
+            return;
+        }
         match kind {
             0 | 1 => {
                 self.probe("OSD killed");
@@ -106,14 +117,16 @@ impl Scene {
             2 => {
                 if self.rng.one_in(3) {
                     self.probe("all OSDs killed");
-                    for o in self.osds.clone() {
+                    for o in self.osds.clone().into_iter().filter(|o| !self.lies(*o)).collect::<Vec<_>>() {
                         self.kill(o, 2_000_000);
                     }
                 } else {
                     self.probe("two OSDs killed");
                     let other = self.rng.pick(&self.osds).copied().unwrap_or(target);
                     self.kill(target, 4_000_000);
-                    self.kill(other, 4_000_000);
+                    if !self.lies(other) {
+                        self.kill(other, 4_000_000);
+                    }
                 }
             }
             3 => {

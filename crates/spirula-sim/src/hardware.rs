@@ -11,14 +11,14 @@ use std::sync::PoisonError;
 /// An OSD that waits for the monitors to know its new disk.
 #[derive(Clone, Copy, Debug)]
 pub struct Coming {
-    actor: ActorId,
-    /// When its orders were given, and by which commander.
-    since: u64,
+    pub actor: ActorId,
+    /// When its orders were given, or until when it stays away besides.
+    pub since: u64,
 }
 
 impl Scene {
     /// Is everything up and every PG clean, with nothing lost since?
-    fn is_whole(&mut self) -> bool {
+    pub fn is_whole(&mut self) -> bool {
         let up = self.mons.iter().chain(&self.osds).all(|a| self.world.is_up(*a) && !self.world.is_paused(*a));
         let calm = self.world.now >= self.healed_at && self.coming.is_none();
         let Some(epoch) = self.map().map(|m| m.epoch).filter(|_| up && calm) else { return false };
@@ -26,7 +26,7 @@ impl Scene {
     }
 
     /// Does every pool count a write only when one copy more has it than it takes to read it?
-    fn counts_by_two(&mut self) -> bool {
+    pub fn counts_by_two(&mut self) -> bool {
         let Some(map) = self.map() else { return false };
         map.pools.values().all(|p| {
             let profile = map.ec_profiles.get(&p.erasure_code_profile).filter(|_| p.is_erasure());
@@ -39,37 +39,51 @@ impl Scene {
     /// written later and counts has another copy, too. So there are good copies elsewhere whatever happens next:
     /// perhaps away for a while, for which their readers wait, but nobody gets an error, and in peace nothing is lost.
     pub fn rot(&mut self) {
-        if !self.is_whole() || !self.counts_by_two() {
-            return;
+        if !self.is_whole() {
+            return self.probe("nothing to rot: not whole");
+        }
+        if !self.counts_by_two() {
+            return self.probe("nothing to rot: one copy counts");
         }
         let mut rng = self.extra_rng.fork();
         let Some(target) = self.rotten.or_else(|| rng.pick(&self.osds).copied()) else { return };
         self.rotten = Some(target);
         for _ in 0..rng.between(1, 20) {
             let rots = |o: &mut OsdActor| o.disk.devices.first().is_some_and(|d| d.rot(osd::LABEL, &mut rng));
-            if self.world.with(target, rots).unwrap_or(false) {
-                self.probe("block rotten");
-            }
+            let rotten = self.world.with(target, rots).unwrap_or(false);
+            self.probe(if rotten { "block rotten" } else { "nothing to rot: no data" });
         }
     }
 
     /// An OSD's disk is replaced by an empty one.
     pub fn swap_disk(&mut self) {
         if !self.is_whole() {
-            return;
+            return self.probe("no disk swapped: not whole");
         }
         // Beside damage on one disk no other may be lost.
         let Some(target) = self.rotten.or_else(|| self.extra_rng.pick(&self.osds).copied()) else { return };
-        self.probe("disk swapped");
+        let purge = self.extra_rng.one_in(3);
+        self.probe(if purge { "OSD purged" } else { "disk swapped" });
+        self.replace_disk(target, purge);
+    }
+
+    /// An OSD goes, and comes back with an empty disk; `purge`: the maps forget it meanwhile.
+    pub fn replace_disk(&mut self, target: ActorId, purge: bool) {
         let id = self.osd_id(target);
         self.world.crash(target);
         let (disk, uuid) = self.new_disk(id);
         self.world.with(target, |o: &mut OsdActor| (o.disk, o.no_disk) = (disk, true));
+        let how = if purge { "purge-actual" } else { "destroy-actual" };
         self.orders_in_turn([
             format!(r#"{{"prefix": "osd down", "ids": ["{id}"]}}"#),
-            format!(r#"{{"prefix": "osd destroy-actual", "id": {id}, "yes_i_really_mean_it": true}}"#),
+            format!(r#"{{"prefix": "osd {how}", "id": {id}, "yes_i_really_mean_it": true}}"#),
             format!(r#"{{"prefix": "osd new", "uuid": "{uuid}", "id": {id}}}"#),
         ]);
+        if purge {
+            self.orders_in_turn([format!(
+                r#"{{"prefix": "osd crush add", "id": {id}, "weight": 0.0098, "args": ["host=host{id}", "root=default"]}}"#
+            )]);
+        }
         self.coming = Some(Coming { actor: target, since: self.world.now });
     }
 
@@ -86,6 +100,7 @@ impl Scene {
             mons: self.mons.clone(),
             osds: self.at.clone(),
             pg: self.pg.clone(),
+            apart: self.apart,
         };
         let mut actor = OsdActor::new(disk, place, self.extra_rng.fork());
         actor.no_disk = true;

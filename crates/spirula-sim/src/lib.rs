@@ -35,10 +35,13 @@ mod overtaken;
 mod rng;
 mod scenario;
 mod tell;
+mod troubles;
 mod verify;
 mod world;
+mod wrong;
 
 pub use extras::{Extra, Extras};
 pub use rng::Rng;
 pub use scenario::{Bug, Failure, Options, Report, run};
 pub use world::{Actor, ActorId, End, Input, Local, Output, World};
+pub use wrong::Sign;

@@ -1,10 +1,14 @@
 //! `cargo xtask sim`: seeds from the command line, each a cluster of its own in one thread; as
 //! many at a time as there are processors. One seed alone is run twice and told in detail.
 
-use spirula_sim::{Bug, Extras, Failure, Options, Report, run};
+use spirula_sim::{Bug, Extra, Extras, Failure, Options, Report, Sign, run};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
+
+/// From so many seeds on every common fault must have come about, and from so many on one asked for by name.
+const ORDINARY: u64 = 300;
+const NAMED: u64 = 30;
 
 fn number(args: &[String], name: &str, or: u64) -> u64 {
     let at = args.iter().position(|a| a == name);
@@ -56,7 +60,8 @@ fn in_detail(o: &Options) -> Result<Report, String> {
     }
 }
 
-/// Plants every bug; each must be found by one of the seeds that show nothing without it.
+/// Plants every bug; each must be found by one of the seeds that show nothing without it, by a failure that it must
+/// cause.
 fn bugs(seeds: std::ops::Range<u64>, jobs: u64, options: impl Fn(u64) -> Options + Sync) -> std::process::ExitCode {
     std::panic::set_hook(Box::new(|_| {}));
     let next = AtomicU64::new(0);
@@ -74,19 +79,30 @@ fn bugs(seeds: std::ops::Range<u64>, jobs: u64, options: impl Fn(u64) -> Options
     std::thread::scope(|s| {
         for _ in 0..jobs {
             s.spawn(|| {
-                while let Some((bug, faults)) = Bug::ALL.get(next.fetch_add(1, Ordering::Relaxed) as usize).copied() {
+                while let Some((bug, faults, signs)) =
+                    Bug::ALL.get(next.fetch_add(1, Ordering::Relaxed) as usize).copied()
+                {
                     let faults = (!faults.is_empty()).then(|| Extras::these(faults));
-                    let planted = |seed| {
+                    let mut others: BTreeMap<Sign, Failure> = BTreeMap::new();
+                    let mut planted = |seed| {
                         let o = options(seed);
                         let o = Options { bug: Some(bug), extras: o.extras.or(faults), ..o };
-                        run(&o).err().filter(|_| is_sound(&o))
+                        let failure = run(&o).err()?;
+                        if signs.contains(&failure.sign) {
+                            return Some(failure).filter(|_| is_sound(&o));
+                        }
+                        others.entry(failure.sign).or_insert(failure);
+                        None
                     };
-                    match seeds.clone().find_map(planted) {
+                    match seeds.clone().find_map(&mut planted) {
                         Some(f) => {
                             found.fetch_add(1, Ordering::Relaxed);
-                            println!("{bug:?}: seed {}: {:.200}", f.seed, f.why);
+                            println!("{bug:?}: seed {}: {:?}: {:.200}", f.seed, f.sign, f.why);
                         }
                         None => println!("{bug:?} was NOT found"),
+                    }
+                    for (sign, f) in others {
+                        println!("  {bug:?} at seed {} does not count: {sign:?}: {:.200}", f.seed, f.why);
                     }
                 }
             });
@@ -175,5 +191,14 @@ fn main() -> std::process::ExitCode {
         sum.virtual_us as f64 / sum.cpu_us.max(1) as f64
     );
     println!("{:?}", sum.probes);
+    // What a fault is about must have come about, or its seeds prove nothing.
+    let asked = |e: Extra, weight: u64| extras.map_or(weight > 0 && count >= ORDINARY, |x| x.has(e) && count >= NAMED);
+    let awaited = Extra::ALL.iter().filter(|(_, e, weight)| asked(*e, *weight));
+    let mut idle: Vec<&str> = awaited.flat_map(|(_, e, _)| e.shows()).copied().collect();
+    idle.retain(|name| !sum.probes.contains_key(name));
+    if !idle.is_empty() && sum.failures.is_empty() {
+        println!("these never came about: {idle:?}");
+        return std::process::ExitCode::FAILURE;
+    }
     if sum.failures.is_empty() { std::process::ExitCode::SUCCESS } else { std::process::ExitCode::FAILURE }
 }

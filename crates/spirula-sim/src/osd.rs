@@ -1,10 +1,10 @@
 //! An OSD in the world: the daemon itself, on a store that works in steps, with the world in
 //! place of sockets, helper threads and clocks.
 
-use crate::device::{Device, Order};
+use crate::device::{Device, Lie, Order};
 use crate::monitor::{addr_of, id_of};
 use crate::rng::Rng;
-use crate::world::{Actor, ActorId, End, Input, Local, Output, World};
+use crate::world::{Actor, ActorId, CLUSTER, End, Input, Local, Output, World};
 use spirula_buffer::PayloadPool;
 use spirula_messages::Message;
 use spirula_osd::{Osd, OsdConfig, OsdEvent};
@@ -32,9 +32,12 @@ pub const LABEL: u64 = 128 << 10;
 /// Events handled between two ends of a batch.
 const BATCH: usize = 16;
 
-/// Where OSD `osd` listens in an incarnation.
-fn addr(osd: OsdId, incarnation: u32) -> EntityAddr {
-    EntityAddr::v2(([10, 0, 1, osd as u8], 6800).into(), incarnation)
+/// The third byte of an OSD's address in the public network.
+const PUBLIC: u8 = 1;
+
+/// Where OSD `osd` is in a network.
+fn ip(net: u8, osd: OsdId) -> IpAddr {
+    IpAddr::from([10, 0, net, osd as u8])
 }
 
 /// The daemon wants the handle of an event loop, on which nothing is run here.
@@ -63,7 +66,6 @@ struct Wires {
 struct Net {
     this: Weak<Self>,
     actor: ActorId,
-    osd: OsdId,
     /// Actors of the OSDs, by number.
     osds: Arc<Mutex<BTreeMap<OsdId, ActorId>>>,
     wires: Mutex<Wires>,
@@ -72,7 +74,7 @@ struct Net {
 impl Net {
     fn to_actor(&self, to: &EntityAddr) -> Option<ActorId> {
         match to.addr?.ip() {
-            IpAddr::V4(ip) if ip.octets().get(2) == Some(&1) => {
+            IpAddr::V4(ip) if ip.octets().get(2).is_some_and(|net| [PUBLIC, CLUSTER].contains(net)) => {
                 lock(&self.osds).get(&OsdId::from(*ip.octets().get(3)?)).copied()
             }
             _ => id_of(&AddrVec::one(*to)),
@@ -81,8 +83,8 @@ impl Net {
 }
 
 impl Network for Net {
-    fn listen(&self, _: IpAddr, nonce: u32, _: &Service) -> AddrVec {
-        AddrVec::one(addr(self.osd, nonce))
+    fn listen(&self, ip: IpAddr, nonce: u32, _: &Service) -> AddrVec {
+        AddrVec::one(EntityAddr::v2((ip, 6800).into(), nonce))
     }
 
     fn connect(&self, me: &Peer, _: &NetSink, to: &AddrVec, kind: EntityType) -> Link {
@@ -127,6 +129,8 @@ pub struct Disk {
     order: Order,
     /// Operations before this place are done.
     settled: u64,
+    /// What came after this place may be lost, whatever was said.
+    lied: Option<u64>,
     options: StoreOptions,
 }
 
@@ -143,7 +147,7 @@ impl Disk {
         let order = Order::default();
         let mut device = |name, size| Device::new(name, LABEL + size, order.clone(), cold, rng.fork());
         let devices = [device("main", size), device("journal", journal_size), device("meta", 8 << 20)];
-        let mut disk = Self { identity, devices, order, settled: 0, options };
+        let mut disk = Self { identity, devices, order, settled: 0, lied: None, options };
         let mut draw = || Uuid(((u128::from(rng.bits()) << 64) | u128::from(rng.bits())).to_le_bytes());
         let ids = [draw(), draw(), draw(), draw()];
         // A store that is not there is found out when it is opened.
@@ -160,9 +164,16 @@ impl Disk {
 
     /// The power goes, now or anywhere between what is surely done and what was asked for.
     fn crash(&mut self, rng: &mut Rng) {
-        let cut = rng.between(self.settled, self.order.next());
+        let cut = rng.between(self.lied.unwrap_or(self.settled), self.order.next());
+        self.lied = self.lied.map(|_| self.order.next());
         self.devices.iter().for_each(|d| d.crash(cut, rng));
         self.settled = self.order.next();
+    }
+
+    /// From now on it lies about flushes, or no more.
+    pub fn lie(&mut self, lies: Option<Lie>) {
+        self.lied = lies.map(|_| self.order.next());
+        self.devices.iter().for_each(|d| d.lie(lies));
     }
 
     /// Has it failed, as it was told to, since the last start?
@@ -207,6 +218,8 @@ pub struct Place {
     pub osds: Arc<Mutex<BTreeMap<OsdId, ActorId>>>,
     /// Bounds of its PGs.
     pub pg: PgConfig,
+    /// OSDs have a network of their own.
+    pub apart: bool,
 }
 
 /// The OSD.
@@ -225,8 +238,9 @@ pub struct OsdActor {
     busy: bool,
     /// When the next tick is due, true time.
     armed: u64,
-    /// Slowest write of the disk, microseconds.
+    /// Slowest write of the disk, and slowest read that waits, microseconds.
     pub disk_us: u64,
+    pub read_us: Option<u64>,
     /// The store stopped by itself.
     disk_failed: Option<String>,
     /// It did not start, or ended by itself: why, and whether its disk died before, as it was told to.
@@ -249,6 +263,7 @@ impl OsdActor {
             busy: false,
             armed: 0,
             disk_us: 2000,
+            read_us: None,
             disk_failed: None,
             ended: None,
             no_disk: false,
@@ -274,19 +289,18 @@ impl OsdActor {
         let net = Arc::new_cyclic(|this: &Weak<Net>| Net {
             this: this.clone(),
             actor: local.id,
-            osd: self.id,
             osds: self.place.osds.clone(),
             // Connection numbers are not used again.
             wires: Mutex::new(Wires { next: u64::from(self.incarnation) << 20, ..Wires::default() }),
         });
-        let ip = IpAddr::from([10, 0, 1, self.id as u8]);
+        let cluster = if self.place.apart { CLUSTER } else { PUBLIC };
         let cfg = OsdConfig {
             id: self.id,
             fsid: self.disk.identity.fsid,
             uuid: self.disk.identity.osd_uuid,
             mons: Mons::new(self.place.mons.iter().map(|m| addr_of(*m)).collect(), self.rng.bits()),
-            public: ip,
-            cluster: ip,
+            public: ip(PUBLIC, self.id),
+            cluster: ip(cluster, self.id),
             ports: (0, 0),
             nonce: self.incarnation,
             host: self.place.host.clone(),
@@ -330,7 +344,7 @@ impl OsdActor {
         }
         let mut w = lock(&r.net.wires);
         if !w.work.is_empty() {
-            out.push(Output::Timer(WORK, self.rng.between(50, self.disk_us)));
+            out.push(Output::Timer(WORK, self.rng.between(50, self.read_us.unwrap_or(self.disk_us))));
         }
         out.append(&mut w.out);
         drop(w);
@@ -449,7 +463,7 @@ impl Actor for OsdActor {
     }
 
     fn admits(&mut self, _: &mut spirula_mon::Peer, to: &EntityAddr) -> bool {
-        self.running.is_some() && *to == addr(self.id, self.incarnation)
+        self.running.is_some() && to.nonce == self.incarnation
     }
 
     fn as_any(&mut self) -> &mut dyn Any {

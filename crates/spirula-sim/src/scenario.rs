@@ -8,7 +8,9 @@ use crate::hardware::Coming;
 use crate::monitor::{MonActor, addr_of};
 use crate::osd::{self, OsdActor};
 use crate::rng::Rng;
+use crate::troubles::Troubles;
 use crate::world::{ActorId, World};
+use crate::wrong::{Sign, Wrong};
 use bytes::Bytes;
 use spirula_encoding::UTime;
 use spirula_mon::image::Identity;
@@ -37,34 +39,38 @@ pub enum Bug {
 }
 
 impl Bug {
-    /// Those that whole clusters show, each with the rarer trouble in which it shows; with that of the seed where
-    /// none is named. The simulators of PGs and of the quorum show more, with stories made for them.
-    pub const ALL: [(Self, &[Extra]); 23] = {
+    /// Those that whole clusters show, each with the rarer trouble in which it shows (with that of the seed where
+    /// none is named), and with what it must cause: another failure does not count. The simulators of PGs and of the
+    /// quorum show more, with stories made for them.
+    pub const ALL: [(Self, &[Extra], &[Sign]); 23] = {
         use spirula_pg::Bug as Of;
+        /// What was acknowledged is not what is there, or was read.
+        const HISTORY: &[Sign] = &[Sign::Lost, Sign::Stale, Sign::Order, Sign::Answer];
+        const DATA: &[Sign] = &[Sign::Lost, Sign::Stale, Sign::Order, Sign::Answer, Sign::Copies, Sign::Reply];
         [
-            (Self::AckBeforeSync, &[]),
-            (Self::IndexApartFromEntry, &[]),
-            (Self::StaleLeaderReads, &[Extra::Leader]),
-            (Self::ResendAsNew, &[]),
-            (Self::Pg(Of::DupsForgotten), &[]),
-            (Self::Pg(Of::DupWithoutVersion), &[]),
-            (Self::Pg(Of::DivergentDeleteKept), &[]),
-            (Self::Pg(Of::MissingNotStored), &[]),
-            (Self::Pg(Of::PastIgnored), &[Extra::Erasure, Extra::Sides]),
-            (Self::Pg(Of::NoUpThru), &[Extra::Erasure, Extra::Sides]),
-            (Self::Pg(Of::ReadsWithoutLease), &[Extra::Readers]),
-            (Self::Pg(Of::LeaseNotAwaited), &[Extra::Readers]),
-            (Self::Pg(Of::FailedReadForgotten), &[Extra::Rot, Extra::Grow]),
-            (Self::Pg(Of::ScrubShallow), &[Extra::Rot]),
-            (Self::Pg(Of::RepairTrustsPrimary), &[Extra::Rot, Extra::Erasure]),
-            (Self::Pg(Of::ScrubBesideWrites), &[Extra::Scrub]),
-            (Self::Pg(Of::LongestLog), &[Extra::Erasure]),
-            (Self::Pg(Of::UndoForgotten), &[Extra::Erasure]),
-            (Self::Pg(Of::RolledEarly), &[Extra::Erasure]),
-            (Self::Pg(Of::OneHeard), &[Extra::Erasure, Extra::Slow]),
-            (Self::Pg(Of::StripeNotRead), &[Extra::Erasure]),
-            (Self::Pg(Of::AnswersOvertake), &[Extra::Copies, Extra::Erasure]),
-            (Self::Pg(Of::EarlyDropped), &[]),
+            (Self::AckBeforeSync, &[], &[Sign::Monitors, Sign::Registers]),
+            (Self::IndexApartFromEntry, &[], &[Sign::Monitors, Sign::Registers, Sign::Refused]),
+            (Self::StaleLeaderReads, &[Extra::Leader], &[Sign::Registers]),
+            (Self::ResendAsNew, &[], &[Sign::Registers]),
+            (Self::Pg(Of::DupsForgotten), &[], HISTORY),
+            (Self::Pg(Of::DupWithoutVersion), &[], &[Sign::Reply]),
+            (Self::Pg(Of::DivergentDeleteKept), &[], DATA),
+            (Self::Pg(Of::MissingNotStored), &[], DATA),
+            (Self::Pg(Of::PastIgnored), &[Extra::Erasure, Extra::Sides], HISTORY),
+            (Self::Pg(Of::NoUpThru), &[Extra::Erasure, Extra::Sides], HISTORY),
+            (Self::Pg(Of::ReadsWithoutLease), &[Extra::Readers], &[Sign::Stale]),
+            (Self::Pg(Of::LeaseNotAwaited), &[Extra::Readers], &[Sign::Stale]),
+            (Self::Pg(Of::FailedReadForgotten), &[Extra::Rot, Extra::Grow], DATA),
+            (Self::Pg(Of::ScrubShallow), &[Extra::Rot], &[Sign::Copies, Sign::Store, Sign::Reply]),
+            (Self::Pg(Of::RepairTrustsPrimary), &[Extra::Rot, Extra::Erasure], DATA),
+            (Self::Pg(Of::ScrubBesideWrites), &[Extra::Scrub], &[Sign::Scrub]),
+            (Self::Pg(Of::LongestLog), &[Extra::Erasure], DATA),
+            (Self::Pg(Of::UndoForgotten), &[Extra::Erasure], DATA),
+            (Self::Pg(Of::RolledEarly), &[Extra::Erasure], DATA),
+            (Self::Pg(Of::OneHeard), &[Extra::Erasure, Extra::Slow], DATA),
+            (Self::Pg(Of::StripeNotRead), &[Extra::Erasure], DATA),
+            (Self::Pg(Of::AnswersOvertake), &[Extra::Copies, Extra::Erasure], DATA),
+            (Self::Pg(Of::EarlyDropped), &[], &[Sign::Stuck]),
         ]
     };
 }
@@ -119,6 +125,8 @@ pub struct Failure {
     pub seed: u64,
     /// When, microseconds of virtual time.
     pub time_us: u64,
+    /// What kind of wrong.
+    pub sign: Sign,
     /// What.
     pub why: String,
 }
@@ -126,7 +134,8 @@ pub struct Failure {
 impl std::fmt::Display for Failure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (seed, at) = (self.seed, self.time_us as f64 / 1e6);
-        write!(f, "seed {seed}, after {at:.3} s: {}\nreplay: cargo xtask sim --seed {seed}", self.why)
+        let (sign, why) = (self.sign, &self.why);
+        write!(f, "seed {seed}, after {at:.3} s: {sign:?}: {why}\nreplay: cargo xtask sim --seed {seed}")
     }
 }
 
@@ -153,6 +162,9 @@ pub(crate) struct Scene {
     pub extra_rng: Rng,
     /// Disks that are slow: until when, and what they take usually.
     pub slowed: BTreeMap<ActorId, (u64, u64)>,
+    pub troubles: Troubles,
+    /// OSDs have a network of their own.
+    pub apart: bool,
     /// OSDs that were marked down by order, each once.
     pub told_down: BTreeSet<OsdId>,
     pub manager: Option<ActorId>,
@@ -186,10 +198,11 @@ pub fn run(o: &Options) -> Result<Report, Failure> {
     let result = std::panic::catch_unwind(course).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().cloned();
         let text = text.or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_owned()));
-        Err(format!("a panic: {}", text.unwrap_or_default()))
+        Err(Sign::Panic.of(format!("a panic: {}", text.unwrap_or_default())))
     });
     spirula_runtime::clock::give(None);
-    result.map_err(|why| Failure { seed: o.seed, time_us: s.world.now, why })?;
+    let time_us = s.world.now;
+    result.map_err(|Wrong { sign, why }| Failure { seed: o.seed, time_us, sign, why })?;
     let mut epoch = 0;
     for c in s.clients.clone() {
         epoch = s.world.with(c, |c: &mut Client| c.map.as_ref().map_or(0, |m| m.epoch)).unwrap_or(epoch);
@@ -248,7 +261,8 @@ impl Scene {
             device_class: "ssd".into(),
         };
         // Beside a rotten copy one that counts alone would be beyond the redundancy.
-        let min_size = if extras.has(Extra::Rot) { "2" } else { "0" };
+        let damaged = extras.has(Extra::Rot) || extras.has(Extra::Lies);
+        let min_size = if damaged { "2" } else { "0" };
         let params = MkfsParams {
             fsid: FSID,
             mons: (0..count).map(|i| NewMon { name: name(i), addrs: addr_of(i), uuid: uuid(i) }).collect(),
@@ -259,6 +273,7 @@ impl Scene {
                 // The liveness phase is not to wait for many small steps.
                 ("target_max_misplaced_ratio".to_owned(), "1".to_owned()),
                 ("mon_osd_min_up_ratio".to_owned(), "0".to_owned()),
+                ("mon_allow_pool_delete".to_owned(), "true".to_owned()),
                 ("osd_pool_default_min_size".to_owned(), min_size.to_owned()),
             ]
             .into(),
@@ -293,12 +308,15 @@ impl Scene {
         let commanders = commanders.collect();
         let at = Osds::default();
         let objects = *rng.pick(&[2, 5, 12]).unwrap_or(&5);
+        let objects = if extras.has(Extra::Overtaken) { 2 } else { objects };
         let mut osds = Vec::new();
         let pg = pg_config(&mut rng, o.bug);
+        let apart = rng.one_in(2);
         for id in 0..osd_count {
             let identity = spirula_store::Identity { fsid: FSID, osd_uuid: uuid_of_osd(id), osd_id: id };
             let disk = osd::Disk::new(identity, osd_bytes(extras), &mut rng);
-            let place = osd::Place { host: format!("host{id}"), mons: mons.clone(), osds: at.clone(), pg: pg.clone() };
+            let (host, mons, pg) = (format!("host{id}"), mons.clone(), pg.clone());
+            let place = osd::Place { host, mons, osds: at.clone(), pg, apart };
             let mut actor = OsdActor::new(disk, place, rng.fork());
             actor.disk_us = *rng.pick(&[300, 2_000, 20_000]).unwrap_or(&2000);
             let actor = world.add(Box::new(actor), 10_000_000);
@@ -347,6 +365,8 @@ impl Scene {
             extras,
             extra_rng,
             slowed: BTreeMap::new(),
+            troubles: Troubles::default(),
+            apart,
             told_down: BTreeSet::new(),
             manager: None,
             rotten: None,
@@ -370,7 +390,7 @@ impl Scene {
         *self.probes.entry(name).or_insert(0) += 1;
     }
 
-    fn storm(&mut self, until: u64) -> Result<(), String> {
+    fn storm(&mut self, until: u64) -> Result<(), Wrong> {
         let mut next_fault = 4_000_000;
         loop {
             let more = self.world.step(until.min(next_fault));

@@ -10,16 +10,18 @@
 
 use crate::client::{Client, History};
 use crate::commander::Commander;
-use crate::content::{Change, Content};
+use crate::content::{self, CLONED, Cell, Change, Content, Seen};
 use crate::extras::Extra;
 use crate::monitor::MonActor;
 use crate::osd::OsdActor;
 use crate::scenario::Scene;
 use crate::world::ActorId;
+use crate::wrong::{Sign, Wrong};
 use bytes::Bytes;
-use spirula_history::{registers, versions};
+use spirula_history::registers;
+use spirula_history::versions::{self, Order};
 use spirula_maps::{OsdMap, PgState};
-use spirula_types::{OsdId, PgId};
+use spirula_types::{EVersion, OsdId, PgId};
 use std::collections::BTreeMap;
 
 /// Microseconds of peace in which everything must have come right again.
@@ -39,11 +41,16 @@ fn difference(a: &Bytes, b: &Bytes) -> String {
     format!("{} keys, {}", names.len(), shown.join(", "))
 }
 
+type Operation = versions::Op<Change, Seen, EVersion>;
+type Objects<'a> = Order<'a, Change, Seen, Content, EVersion>;
+/// The data of every object that is followed, as it was read in the end, by pool and object; `None`: it is not there.
+pub type Finals = BTreeMap<(i64, u32), Option<Vec<Cell>>>;
+
 impl Scene {
     /// Takes what the actors noted, and checks it.
-    pub fn look(&mut self) -> Result<(), String> {
+    pub fn look(&mut self) -> Result<(), Wrong> {
         if let Some((id, why)) = self.world.exits.pop() {
-            return Err(format!("actor {id} ended: {why}"));
+            return Err(Sign::Exit.of(format!("actor {id} ended: {why}")));
         }
         let Some(id) = self.world.last else { return Ok(()) };
         if self.mons.contains(&id) {
@@ -57,24 +64,25 @@ impl Scene {
         }
     }
 
-    fn look_at_monitor(&mut self, m: ActorId) -> Result<(), String> {
+    fn look_at_monitor(&mut self, m: ActorId) -> Result<(), Wrong> {
         let noted = self
             .world
             .with(m, |a: &mut MonActor| (std::mem::take(&mut a.led), std::mem::take(&mut a.states), a.refused.take()));
         let Some((led, states, refused)) = noted else { return Ok(()) };
         if let Some(why) = refused {
-            return Err(format!("a monitor's store is refused after a crash: {why}"));
+            return Err(Sign::Refused.of(format!("a monitor's store is refused after a crash: {why}")));
         }
         for (term, member) in led {
             let before = *self.leaders.entry(term).or_insert(member);
             if before != member {
-                return Err(format!("members {before} and {member} both led in term {term}"));
+                return Err(Sign::Monitors.of(format!("members {before} and {member} both led in term {term}")));
             }
         }
         for (index, state) in states {
             let before = self.states.entry(index).or_insert_with(|| state.clone());
             if *before != state {
-                return Err(format!("two states after entry {index}: {}", difference(before, &state)));
+                let differs = difference(before, &state);
+                return Err(Sign::Monitors.of(format!("two states after entry {index}: {differs}")));
             }
             while self.states.len() > STATES_KEPT {
                 self.states.pop_first();
@@ -83,15 +91,20 @@ impl Scene {
         Ok(())
     }
 
-    fn look_at_osd(&mut self, id: ActorId) -> Result<(), String> {
+    fn look_at_osd(&mut self, id: ActorId) -> Result<(), Wrong> {
         let noted = self.world.with(id, |a: &mut OsdActor| Some((a.id, a.ended.take()?)));
         let Some((osd, (why, disk_died))) = noted.flatten() else { return Ok(()) };
+        if !disk_died && self.lies(id) && why.contains("store") {
+            // What was not there after all may be anything.
+            self.replace_the_liar(id);
+            return Ok(());
+        }
         // A member that has no room for what its primary had room for cannot go on (nor can Ceph's).
         let full = self.extras.has(Extra::Full) && why.contains("no space");
         match (disk_died, full) {
             (true, _) => self.probe("OSD stopped by its disk"),
             (_, true) => self.probe("OSD stopped by a full disk"),
-            _ => return Err(format!("osd.{osd} ends by itself: {why}")),
+            _ => return Err(Sign::Exit.of(format!("osd.{osd} ends by itself: {why}"))),
         }
         // As whoever looks after processes does.
         let at = self.world.now + 500_000;
@@ -99,15 +112,15 @@ impl Scene {
         Ok(())
     }
 
-    fn look_at_client(&mut self, id: ActorId) -> Result<(), String> {
+    fn look_at_client(&mut self, id: ActorId) -> Result<(), Wrong> {
         let noted = self.world.with(id, |a: &mut Client| (std::mem::take(&mut a.epochs), a.wrong.take()));
         let Some((epochs, wrong)) = noted else { return Ok(()) };
-        if let Some(why) = wrong {
-            return Err(why);
+        if let Some(wrong) = wrong {
+            return Err(wrong);
         }
         for (epoch, hash) in epochs {
             if *self.epochs.entry(epoch).or_insert(hash) != hash {
-                return Err(format!("OSD map epoch {epoch} has two contents"));
+                return Err(Sign::Monitors.of(format!("OSD map epoch {epoch} has two contents")));
             }
         }
         Ok(())
@@ -123,8 +136,8 @@ impl Scene {
     }
 
     /// Faults stop, everything must come right, and have been right.
-    pub fn peace(&mut self) -> Result<(), String> {
-        self.world.heal();
+    pub fn peace(&mut self) -> Result<(), Wrong> {
+        self.world.heal(true);
         for id in self.osds.clone() {
             // Disks that were about to die have been replaced in time. Whose disk has died ends now: it may not have
             // heard of it yet.
@@ -160,8 +173,11 @@ impl Scene {
         let calm = self.world.now;
         self.audit();
         self.until_well()?;
-        registers::linearizable(&self.commands())?;
+        registers::linearizable(&self.commands()).map_err(|why| Sign::Registers.of(why))?;
         let finals = self.check_objects(calm)?;
+        if self.extras.has(Extra::Pools) {
+            self.deleted_is_gone()?;
+        }
         // What coded objects were before goes once nobody can want it back; that is said to idle members, too.
         if self.extras.has(Extra::Erasure) {
             self.run_for(10_000_000)?;
@@ -169,12 +185,12 @@ impl Scene {
         self.compare_copies(&finals)
     }
 
-    fn until_well(&mut self) -> Result<(), String> {
+    fn until_well(&mut self) -> Result<(), Wrong> {
         self.until_well_but(PgState(0))
     }
 
     /// Until all is well, but for what PGs may be `besides`.
-    pub fn until_well_but(&mut self, besides: PgState) -> Result<(), String> {
+    pub fn until_well_but(&mut self, besides: PgState) -> Result<(), Wrong> {
         let until = self.world.now + PEACE_US;
         let mut next = 0;
         loop {
@@ -188,7 +204,8 @@ impl Scene {
                 next = self.world.now + 200_000;
             }
             if !more {
-                return Err(format!("{} s of peace and still: {}", PEACE_US / 1_000_000, self.complaint(besides)));
+                let still = self.complaint(besides);
+                return Err(Sign::Stuck.of(format!("{} s of peace and still: {still}", PEACE_US / 1_000_000)));
             }
         }
     }
@@ -203,7 +220,8 @@ impl Scene {
     /// Every object that there may be, by its pool.
     pub fn all_objects(&mut self) -> Vec<(i64, u32)> {
         let pools: Vec<i64> = self.map().map(|m| m.pools.keys().copied().collect()).unwrap_or_default();
-        pools.iter().flat_map(|p| (0..self.objects).map(|o| (*p, o))).collect()
+        let objects = (0..self.objects).chain(CLONED..CLONED + self.objects);
+        pools.iter().flat_map(|p| objects.clone().map(|o| (*p, o))).collect()
     }
 
     /// Why not all is well; empty if it is.
@@ -304,24 +322,52 @@ impl Scene {
         self.world.with(actor, state).flatten()
     }
 
-    /// Checks every object's history; returns what is there in the end.
-    fn check_objects(&mut self, calm: u64) -> Result<BTreeMap<(i64, u32), Content>, String> {
+    /// Checks every object's history; returns the data that is there in the end.
+    fn check_objects(&mut self, calm: u64) -> Result<Finals, Wrong> {
         let mut all: BTreeMap<(i64, u32), History> = BTreeMap::new();
+        let pools: Vec<i64> = self.map().map(|m| m.pools.keys().copied().collect()).unwrap_or_default();
         for c in self.clients.clone() {
             let history = self.world.with(c, |c: &mut Client| std::mem::take(&mut c.history)).unwrap_or_default();
             self.operations += history.values().map(Vec::len).sum::<usize>();
             history.into_iter().for_each(|(o, h)| all.entry(o).or_default().extend(h));
+            let without = self.world.with(c, |c: &mut Client| std::mem::take(&mut c.without)).unwrap_or_default();
+            if let Some(pool) = without.iter().find(|p| pools.contains(p)) {
+                return Err(Sign::Reply.of(format!("client {c} was told that there is no pool {pool}, and there is")));
+            }
         }
-        let mut finals = BTreeMap::new();
-        for (at @ (pool, object), history) in all {
+        let mut finals = Finals::new();
+        let mut orders: BTreeMap<(i64, u32), Objects<'_>> = BTreeMap::new();
+        // An object that is copied comes before its copies.
+        // What was not answered when a pool was deleted may have happened.
+        for (at @ (pool, object), history) in all.iter().filter(|((pool, _), _)| pools.contains(pool)) {
+            let named = |wrong: versions::Wrong| {
+                let Wrong { sign, why } = wrong.into();
+                sign.of(format!("object {object} of pool {pool}: {why}"))
+            };
+            let source = orders.get(&(*pool, content::origin(*object)));
+            let apply = |s: &Content, c: &Change, op: &Operation| c.apply(s, || copied(source, c, op));
+            let order = Order::of(history, None, apply).map_err(named)?;
             let last = history.iter().find_map(|op| match &op.what {
-                versions::What::Read(seen) if op.begun >= calm => Some(seen.clone()),
+                versions::What::Read(seen) if op.begun >= calm => Some(seen),
                 _ => None,
             });
-            versions::linearizable(&history, None, |s: &Content, c: &Change| c.apply(s), last.as_ref())
-                .map_err(|e| format!("object {object} of pool {pool}: {e}"))?;
-            finals.insert(at, last.flatten());
+            last.map_or(Ok(()), |seen| order.ends_with(seen, content::fits)).map_err(named)?;
+            order.reads(history, content::fits).map_err(named)?;
+            finals.insert(*at, last.and_then(|seen| seen.as_ref()?.whole().cloned()));
+            orders.insert(*at, order);
         }
         Ok(finals)
     }
+}
+
+/// What was copied by a change with this user version: what its source was at some time while it ran.
+fn copied(source: Option<&Objects<'_>>, c: &Change, op: &Operation) -> Result<Content, String> {
+    let nothing = [None];
+    let those = source.map_or(&nothing[..], |s| s.between(op.begun, op.ended));
+    let is = |s: &&Content| match s {
+        Some(o) => c.result == 0 && o.version() == c.version,
+        None => c.result != 0,
+    };
+    let found = those.iter().find(is).cloned();
+    found.ok_or_else(|| format!("a copy answered {} of user version {} is of none of {those:?}", c.result, c.version))
 }

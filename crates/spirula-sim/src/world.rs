@@ -15,8 +15,30 @@ use spirula_mon::Peer;
 use spirula_types::EntityAddr;
 use std::any::Any;
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::collections::{BTreeMap, BinaryHeap};
+use std::net::IpAddr;
 use std::time::Duration;
+
+/// A network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Net {
+    /// Where everybody is.
+    Public,
+    /// Where only OSDs are.
+    Cluster,
+}
+
+/// The third byte of an address in the cluster network.
+pub const CLUSTER: u8 = 3;
+
+impl Net {
+    fn of(addr: &EntityAddr) -> Self {
+        match addr.addr.map(|a| a.ip()) {
+            Some(IpAddr::V4(ip)) if ip.octets().get(2) == Some(&CLUSTER) => Self::Cluster,
+            _ => Self::Public,
+        }
+    }
+}
 
 /// Number of an actor.
 pub type ActorId = usize;
@@ -133,11 +155,16 @@ struct Slot {
     /// Wall clock: offset, and microseconds it gains per second.
     offset_us: i64,
     drift: i64,
+    /// What its monotonic clock lacks: it stood still while the machine was suspended; since when it does, and
+    /// whether the wall clock does, too.
+    lag_us: u64,
+    still: Option<(u64, bool)>,
     tick_us: u64,
 }
 
 struct Conn {
     ends: [ActorId; 2],
+    net: Net,
     /// When the last message in each direction arrives.
     last: [u64; 2],
     ending: bool,
@@ -178,7 +205,8 @@ pub struct World {
     conns: BTreeMap<u64, Conn>,
     events: BinaryHeap<Reverse<(u64, u64, Event)>>,
     seq: u64,
-    cuts: BTreeSet<(ActorId, ActorId)>,
+    /// Directions that are cut, in a network, and until when by themselves.
+    cuts: BTreeMap<(ActorId, ActorId, Net), Option<u64>>,
     /// Longest delay of a message, microseconds.
     pub delay_us: u64,
     /// Hash over all that happened.
@@ -205,7 +233,7 @@ impl World {
             conns: BTreeMap::new(),
             events: BinaryHeap::new(),
             seq: 0,
-            cuts: BTreeSet::new(),
+            cuts: BTreeMap::new(),
             delay_us: 1000,
             hash: 0xcbf2_9ce4_8422_2325,
             steps: 0,
@@ -231,6 +259,8 @@ impl World {
             waiting: Vec::new(),
             offset_us: 0,
             drift: 0,
+            lag_us: 0,
+            still: None,
             tick_us,
         });
         self.at(0, Event::Start(id));
@@ -277,7 +307,7 @@ impl World {
         self.say(id, "crashes");
         let Some(s) = self.slots.get_mut(id).filter(|s| s.up) else { return };
         s.up = false;
-        s.paused = false;
+        (s.paused, s.still) = (false, None);
         s.incarnation += 1;
         s.waiting.clear();
         if let Some(a) = &mut s.actor {
@@ -304,11 +334,25 @@ impl World {
         }
     }
 
+    /// As [`Self::pause`], and its monotonic clock stands still meanwhile, as that of a machine that is suspended;
+    /// `wall_too`: so does its wall clock, as that of a virtual machine that is stopped.
+    pub fn suspend(&mut self, id: ActorId, wall_too: bool) {
+        let now = self.now;
+        self.pause(id);
+        if let Some(s) = self.slots.get_mut(id).filter(|s| s.paused) {
+            s.still.get_or_insert((now, wall_too));
+        }
+    }
+
     /// Lets it go on.
     pub fn resume(&mut self, id: ActorId) {
         self.say(id, "goes on");
         let Some(s) = self.slots.get_mut(id).filter(|s| s.paused) else { return };
         s.paused = false;
+        if let Some((since, wall_too)) = s.still.take() {
+            s.lag_us += self.now - since;
+            s.offset_us -= if wall_too { (self.now - since) as i64 } else { 0 };
+        }
         for input in std::mem::take(&mut s.waiting) {
             self.give(id, input);
         }
@@ -319,8 +363,22 @@ impl World {
         if self.tell {
             println!("{:>12} cut from {from} to {to}", self.now);
         }
-        self.cuts.insert((from, to));
-        let hit = |c: &Conn| c.ends.contains(&from) && c.ends.contains(&to) && !c.lossless;
+        self.cuts.extend([Net::Public, Net::Cluster].map(|net| ((from, to, net), None)));
+        self.end_cut(from, to, |_| true);
+    }
+
+    /// Cuts one direction in one network until `until`.
+    pub fn cut_in(&mut self, net: Net, from: ActorId, to: ActorId, until: u64) {
+        if self.tell {
+            println!("{:>12} cut from {from} to {to} in {net:?} until {until}", self.now);
+        }
+        self.cuts.insert((from, to, net), Some(until));
+        self.end_cut(from, to, |c| c.net == net);
+    }
+
+    /// Connections that a cut concerns end some time later.
+    fn end_cut(&mut self, from: ActorId, to: ActorId, concerns: impl Fn(&Conn) -> bool) {
+        let hit = |c: &Conn| c.ends.contains(&from) && c.ends.contains(&to) && !c.lossless && concerns(c);
         let hit: Vec<u64> = self.conns.iter().filter(|(_, c)| hit(c)).map(|(n, _)| *n).collect();
         for conn in hit {
             let after = self.rng.between(200_000, 4_000_000);
@@ -328,12 +386,31 @@ impl World {
         }
     }
 
-    /// Heals all cuts.
-    pub fn heal(&mut self) {
-        if self.tell && !self.cuts.is_empty() {
+    fn is_cut(&self, from: ActorId, to: ActorId, net: Net) -> bool {
+        self.cuts.contains_key(&(from, to, net))
+    }
+
+    /// Heals all cuts but those with an end of their own, and these, too, once it has come or if it is `peace`.
+    pub fn heal(&mut self, peace: bool) {
+        let (before, now) = (self.cuts.len(), self.now);
+        self.cuts.retain(|_, until| until.is_some_and(|at| at > now && !peace));
+        self.healed(before);
+    }
+
+    /// Heals what has come to its end.
+    pub fn heal_due(&mut self) {
+        let (before, now) = (self.cuts.len(), self.now);
+        self.cuts.retain(|_, until| until.is_none_or(|at| at > now));
+        self.healed(before);
+    }
+
+    fn healed(&mut self, before: usize) {
+        if self.cuts.len() == before {
+            return;
+        }
+        if self.tell {
             println!("{:>12} healed", self.now);
         }
-        self.cuts.clear();
         for conn in self.conns.keys().copied().collect::<Vec<_>>() {
             self.release(conn);
         }
@@ -441,7 +518,8 @@ impl World {
     fn open(&mut self, conn: u64) {
         let Some(c) = self.conns.get_mut(&conn).filter(|c| !c.ending) else { return };
         let ([from, to], Some((mut peer, addr)), lossless) = (c.ends, c.asking.clone(), c.lossless) else { return };
-        if self.cuts.contains(&(from, to)) || self.cuts.contains(&(to, from)) || self.is_paused(to) {
+        let net = c.net;
+        if self.is_cut(from, to, net) || self.is_cut(to, from, net) || self.is_paused(to) {
             if lossless {
                 // It goes on trying.
                 let after = self.rng.between(100_000, 1_000_000);
@@ -468,6 +546,12 @@ impl World {
     fn release(&mut self, conn: u64) {
         for way in [0, 1] {
             let Some(c) = self.conns.get_mut(&conn).filter(|c| c.asking.is_none()) else { return };
+            let (net, [first, second]) = (c.net, c.ends);
+            let (from, to) = if way == 0 { (first, second) } else { (second, first) };
+            if self.is_cut(from, to, net) {
+                continue;
+            }
+            let Some(c) = self.conns.get_mut(&conn) else { return };
             let held = c.held.get_mut(way).map(std::mem::take).unwrap_or_default();
             held.into_iter().for_each(|bytes| self.transmit(conn, way, bytes));
         }
@@ -475,10 +559,10 @@ impl World {
 
     /// An actor's view of time.
     pub fn local(&self, id: ActorId) -> Local {
-        let (offset, drift) = self.slots.get(id).map_or((0, 0), |s| (s.offset_us, s.drift));
+        let (offset, drift, lag) = self.slots.get(id).map_or((0, 0, 0), |s| (s.offset_us, s.drift, s.lag_us));
         let gained = (self.now as i128 * i128::from(drift) / 1_000_000) as i64;
         let us = (EPOCH_SECS * 1_000_000 + self.now) as i64 + offset + gained;
-        let mono = Duration::from_micros((self.now as i64 + gained).max(0) as u64);
+        let mono = Duration::from_micros((self.now as i64 + gained - lag as i64).max(0) as u64);
         Local { id, mono, drift, wall: UTime::from_nanos(us.max(0) as u64 * 1000), true_us: self.now }
     }
 
@@ -505,16 +589,18 @@ impl World {
                 let last = [self.now + delay; 2];
                 let (held, asking) = (Default::default(), Some((peer, addr)));
                 let (left, lag_us) = ([false; 2], [0; 2]);
-                self.conns
-                    .insert(conn, Conn { ends: [id, to], last, ending: false, left, lag_us, lossless, held, asking });
+                let (ends, net) = ([id, to], Net::of(&addr));
+                self.conns.insert(conn, Conn { ends, net, last, ending: false, left, lag_us, lossless, held, asking });
                 self.at(delay, Event::Open(conn));
             }
             Output::Send(conn, message) => {
                 let Some(c) = self.conns.get_mut(&conn) else { return };
                 let way = usize::from(c.ends.first() != Some(&id));
                 let Some(to) = c.ends.get(1 - way).copied() else { return };
+                let (net, opens) = (c.net, c.lossless && c.asking.is_some());
                 let bytes = || spirula_encoding::to_vec(&Carried(message));
-                let waits = self.cuts.contains(&(id, to)) || c.lossless && c.asking.is_some();
+                let waits = self.is_cut(id, to, net) || opens;
+                let Some(c) = self.conns.get_mut(&conn) else { return };
                 if !waits {
                     self.transmit(conn, way, bytes());
                 } else if c.lossless

@@ -1,0 +1,296 @@
+//! Trouble that asks for care: pairs of OSDs that do not hear each other, orders of an administrator under load,
+//! disks that lie, clocks that stand still. What each of them leaves behind ends with peace ([`Scene::end_troubles`]).
+
+use crate::client::Client;
+use crate::device::Lie;
+use crate::extras::Extra;
+use crate::hardware::Coming;
+use crate::osd::OsdActor;
+use crate::scenario::Scene;
+use crate::world::{ActorId, Net};
+use crate::wrong::{Sign, Wrong};
+use spirula_types::{OSD_NONE, PgId};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Microseconds of a second.
+const SECOND: u64 = 1_000_000;
+/// Flags of the OSD map that orders set and take back.
+const FLAGS: [&str; 7] = ["nodown", "noup", "nodown", "noup", "noout", "norecover", "nobackfill"];
+/// Pools made under load, at most at the same time.
+const POOLS_MADE: usize = 2;
+/// Time in which what is deleted must be gone in peace.
+const DELETED_US: u64 = 60 * SECOND;
+
+/// What these troubles have under way.
+#[derive(Debug, Default)]
+pub struct Troubles {
+    /// Flags set, and until when.
+    flags: BTreeMap<&'static str, u64>,
+    /// Pools made, by name, and how many ever were.
+    pools: BTreeSet<String>,
+    pools_made: u64,
+    /// PGs whose placement was ordered.
+    upmaps: BTreeSet<PgId>,
+    /// The OSD whose disk lies.
+    liar: Option<ActorId>,
+    /// It lost what it had not written: until it is whole again nobody else may be taken away.
+    pub careful: bool,
+}
+
+impl Scene {
+    /// Who lies lies from the first.
+    pub fn prepare_troubles(&mut self) {
+        if self.extras.has(Extra::Overtaken) {
+            for o in self.osds.clone() {
+                let late = self.extra_rng.between(20_000, 2 * SECOND);
+                self.world.with(o, |o: &mut OsdActor| {
+                    o.read_us = Some(late);
+                    o.disk.devices.iter().for_each(|d| d.chill(1));
+                });
+            }
+        }
+        // A log that lacks its end is no proof of anything in an erasure-coded pool: there the shortest counts.
+        if self.extras.has(Extra::Lies) && !self.extras.has(Extra::Erasure) {
+            let Some(liar) = self.extra_rng.pick(&self.osds).copied() else { return };
+            self.troubles.liar = Some(liar);
+            self.rotten.get_or_insert(liar);
+            let lie = if self.extra_rng.one_in(4) { Lie::Any } else { Lie::Ordered };
+            self.world.with(liar, |o: &mut OsdActor| o.disk.lie(Some(lie)));
+        }
+    }
+
+    /// Is it the OSD whose disk lies?
+    pub fn lies(&self, actor: ActorId) -> bool {
+        self.troubles.liar == Some(actor)
+    }
+
+    /// Ends what is over; true if everything else has to wait.
+    pub fn troubles_go_on(&mut self) -> bool {
+        let now = self.world.now;
+        self.world.heal_due();
+        for (flag, _) in self.troubles.flags.extract_if(.., |_, at| *at <= now).collect::<Vec<_>>() {
+            self.order_of_all(&format!(r#"{{"prefix": "osd unset", "key": "{flag}"}}"#));
+        }
+        if self.troubles.careful && self.is_whole() {
+            self.troubles.careful = false;
+        }
+        self.troubles.careful
+    }
+
+    /// Two OSDs do not hear each other, or one does not hear the other, in one network or both.
+    pub fn cut_pair(&mut self) {
+        let mut rng = self.extra_rng.fork();
+        let (Some(a), Some(b)) = (rng.pick(&self.osds).copied(), rng.pick(&self.osds).copied()) else { return };
+        if a == b {
+            return;
+        }
+        let longest = *rng.pick(&[10, 10, 60, 600]).unwrap_or(&10);
+        let until = self.world.now + rng.between(SECOND, longest * SECOND);
+        let both = [Net::Public, Net::Cluster];
+        let nets = match rng.below(3) {
+            _ if !self.apart => &both[..1],
+            0 => &both[..],
+            1 => &both[..1],
+            _ => &both[1..],
+        };
+        let one_way = rng.one_in(3);
+        self.probe(if one_way { "pair cut one way" } else { "pair cut" });
+        for net in nets {
+            self.world.cut_in(*net, a, b, until);
+            if !one_way {
+                self.world.cut_in(*net, b, a, until);
+            }
+        }
+    }
+
+    /// Clients lose connections to OSDs, or have enough of an answer that does not come.
+    pub fn break_clients(&mut self) {
+        for c in self.clients.clone() {
+            if self.extra_rng.one_in(2) {
+                self.probe("client reconnects");
+                self.world.with(c, |c: &mut Client| c.breaks += 1);
+            }
+        }
+    }
+
+    /// A flag of the OSD map is set for a while.
+    pub fn set_flag(&mut self) {
+        let Some(flag) = self.extra_rng.pick(&FLAGS).copied() else { return };
+        if self.troubles.flags.contains_key(flag) {
+            return;
+        }
+        self.probe(match flag {
+            "nodown" => "nodown set",
+            "noup" => "noup set",
+            _ => "flag set",
+        });
+        let until = self.world.now + self.extra_rng.between(SECOND, 15 * SECOND);
+        self.troubles.flags.insert(flag, until);
+        self.order(format!(r#"{{"prefix": "osd set", "key": "{flag}"}}"#));
+    }
+
+    /// A pool is made, or one that was made is deleted.
+    pub fn make_or_delete_pool(&mut self) {
+        let full = self.troubles.pools.len() >= POOLS_MADE;
+        if full || !self.troubles.pools.is_empty() && self.extra_rng.one_in(2) {
+            let Some(name) = self.troubles.pools.pop_first() else { return };
+            self.probe("pool deleted");
+            self.orders_in_turn([format!(
+                r#"{{"prefix": "osd pool delete", "pool": "{name}", "pool2": "{name}", "yes_i_really_really_mean_it": true}}"#
+            )]);
+            return;
+        }
+        self.probe("pool made");
+        self.troubles.pools_made += 1;
+        let (name, pg_num) = (format!("made{}", self.troubles.pools_made), self.extra_rng.between(1, 4));
+        self.orders_in_turn([format!(r#"{{"prefix": "osd pool create", "pool": "{name}", "pg_num": {pg_num}}}"#)]);
+        self.troubles.pools.insert(name);
+    }
+
+    /// The administrator changes where data are, and how many copies count.
+    pub fn reshape(&mut self) {
+        let mut rng = self.extra_rng.fork();
+        let Some(map) = self.map() else { return };
+        let osd = rng.pick(&self.osds).copied().map_or(0, |o| self.osd_id(o));
+        match rng.below(5) {
+            0 => {
+                // A write that counts with one copy is lost with it.
+                let alone = [Extra::Rot, Extra::Lies].into_iter().any(|e| self.extras.has(e));
+                let val = rng.between(if alone { 2 } else { 1 }, 3);
+                self.probe("min_size changed");
+                self.order(format!(
+                    r#"{{"prefix": "osd pool set", "pool": "pool0", "var": "min_size", "val": "{val}"}}"#
+                ));
+            }
+            1 | 2 => {
+                let pgs: Vec<PgId> = map.pgs().collect();
+                let Some(pg) = rng.pick(&pgs).copied() else { return };
+                let up = map.pg_to_up_acting(pg).up;
+                let Some(from) = rng.pick(&up).copied().filter(|o| *o != OSD_NONE) else { return };
+                if up.contains(&osd) {
+                    return;
+                }
+                self.probe("placement ordered");
+                self.troubles.upmaps.insert(pg);
+                self.orders_in_turn([
+                    r#"{"prefix": "osd set-require-min-compat-client", "version": "luminous"}"#.to_owned(),
+                    format!(r#"{{"prefix": "osd pg-upmap-items", "pgid": "{pg}", "id": [{from}, {osd}]}}"#),
+                ]);
+            }
+            3 => {
+                self.probe("CRUSH weight changed");
+                let weight = rng.pick(&["0.0030", "0.0098", "0.0200"]).copied().unwrap_or("0.0098");
+                self.order(format!(r#"{{"prefix": "osd crush reweight", "name": "osd.{osd}", "weight": {weight}}}"#));
+            }
+            _ => {
+                self.probe("host moved");
+                let rack = rng.between(0, 1);
+                self.orders_in_turn([
+                    format!(
+                        r#"{{"prefix": "osd crush add-bucket", "name": "rack{rack}", "type": "rack", "args": ["root=default"]}}"#
+                    ),
+                    format!(r#"{{"prefix": "osd crush move", "name": "host{osd}", "args": ["rack=rack{rack}"]}}"#),
+                ]);
+            }
+        }
+    }
+
+    /// A machine is suspended, or a virtual one stopped: clocks stand still.
+    pub fn suspend(&mut self) {
+        let all: Vec<ActorId> = self.osds.iter().chain(&self.mons).copied().collect();
+        let Some(target) = self.extra_rng.pick(&all).copied() else { return };
+        if self.paused.contains_key(&target) || !self.world.is_up(target) {
+            return;
+        }
+        self.probe("machine suspended");
+        let wall_too = self.extra_rng.one_in(2);
+        self.world.suspend(target, wall_too);
+        self.paused.insert(target, self.world.now + self.extra_rng.between(100_000, 20 * SECOND));
+    }
+
+    /// An OSD goes, while all is whole, and is declared lost before it comes back with what it had.
+    pub fn declare_lost(&mut self) {
+        if !self.is_whole() {
+            return self.probe("no OSD lost: not whole");
+        }
+        let Some(target) = self.extra_rng.pick(&self.osds).copied().filter(|o| !self.lies(*o)) else { return };
+        if self.rotten.is_some_and(|r| r != target) {
+            // Beside damage on one disk no other may be lost.
+            return self.probe("no OSD lost: another is damaged");
+        }
+        self.probe("OSD declared lost");
+        let id = self.osd_id(target);
+        self.world.crash(target);
+        self.world.with(target, |o: &mut OsdActor| o.no_disk = true);
+        self.orders_in_turn([
+            format!(r#"{{"prefix": "osd down", "ids": ["{id}"]}}"#),
+            format!(r#"{{"prefix": "osd lost", "id": {id}, "yes_i_really_mean_it": true}}"#),
+        ]);
+        let after = self.extra_rng.between(0, 8 * SECOND);
+        self.coming = Some(Coming { actor: target, since: self.world.now + after });
+    }
+
+    /// The power of the OSD whose disk lies fails, while all is whole.
+    pub fn catch_the_liar(&mut self) {
+        let Some(liar) = self.troubles.liar else { return self.probe("no disk lies beside an erasure-coded pool") };
+        if !self.counts_by_two() || !self.is_whole() {
+            return self.probe("no power failed at who lies: not whole");
+        }
+        self.probe("power failed at who lies");
+        self.troubles.careful = true;
+        self.kill(liar, 3 * SECOND);
+    }
+
+    /// A disk that lied may be beyond use; then it gets another.
+    pub fn replace_the_liar(&mut self, actor: ActorId) {
+        self.probe("disk of who lies replaced");
+        self.down.remove(&actor);
+        self.troubles.liar = None;
+        self.replace_disk(actor, false);
+    }
+
+    /// Everything is put back as it was.
+    pub fn end_troubles(&mut self) {
+        self.world.heal(true);
+        for flag in std::mem::take(&mut self.troubles.flags).into_keys() {
+            self.order_of_all(&format!(r#"{{"prefix": "osd unset", "key": "{flag}"}}"#));
+        }
+        if let Some(liar) = self.troubles.liar {
+            self.world.with(liar, |o: &mut OsdActor| o.disk.lie(None));
+        }
+        for pg in std::mem::take(&mut self.troubles.upmaps) {
+            self.order_of_all(&format!(r#"{{"prefix": "osd rm-pg-upmap-items", "pgid": "{pg}"}}"#));
+        }
+        if self.extras.has(Extra::Shape) {
+            self.order_of_all(r#"{"prefix": "osd pool set", "pool": "pool0", "var": "min_size", "val": "2"}"#);
+            for o in self.osds.clone() {
+                let id = self.osd_id(o);
+                self.order_of_all(&format!(
+                    r#"{{"prefix": "osd crush reweight", "name": "osd.{id}", "weight": 0.0098}}"#
+                ));
+            }
+        }
+        self.troubles.careful = false;
+        for o in self.osds.clone() {
+            self.world.with(o, |o: &mut OsdActor| o.read_us = None);
+        }
+    }
+
+    /// In peace nothing stays of pools that were deleted.
+    pub fn deleted_is_gone(&mut self) -> Result<(), Wrong> {
+        let until = self.world.now + DELETED_US;
+        loop {
+            let Some(map) = self.map() else { return Ok(()) };
+            let stays = |o: &mut OsdActor| {
+                let pg = o.osd()?.pgs().find(|p| !map.pools.contains_key(&p.id().pg.pool))?;
+                Some(format!("osd.{} still has pg {} of a deleted pool", o.id, pg.id()))
+            };
+            let stays = self.osds.clone().into_iter().find_map(|o| self.world.with(o, stays).flatten());
+            match stays {
+                None => return Ok(()),
+                Some(why) if self.world.now > until => return Err(Sign::Stuck.of(why)),
+                Some(_) => self.run_for(200_000)?,
+            }
+        }
+    }
+}
