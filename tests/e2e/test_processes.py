@@ -103,6 +103,20 @@ while not os.path.exists(stop):
 '''
 
 
+# A client of one monitor: sets a key again and again, and says so after each time.
+CLIENT = r'''
+import json, sys, time, rados
+conf, mon = sys.argv[1:3]
+c = rados.Rados(conffile=conf, conf={'mon_host': mon, 'rados_mon_op_timeout': '0'})
+c.connect(timeout=60)
+while True:
+    r = c.mon_command(json.dumps({'prefix': 'config-key set', 'key': f'client-{mon}', 'val': 'x'}), b'')
+    assert r[0] == 0, r
+    print(time.time(), flush=True)
+    time.sleep(0.05)
+'''
+
+
 class Hosts(Case):
     """Three hosts, each a monitor and an OSD; managers on two. `six`: IPv6; `networks`: 2 for one of the OSDs' own."""
     six, networks = False, 1
@@ -301,6 +315,28 @@ class Processes(Hosts):
         self.never_stale(host, lambda: host.link(False), lambda: host.link(True))
         self.settle(p, f'host {leader} with the leader cut off both ways')
         self.wait_osds(3)
+
+    def test_clients_of_a_host_that_is_gone_without_a_word_go_on(self):
+        # With the patience that clients come with they notice it after half a minute.
+        for name in [self.leader(), self.others(self.leader())[0]]:
+            host = self.net[name]
+            client = self.python(CLIENT, self.mon_addr(name))
+            assert client.stdout.readline(), client.stderr.read()
+            answered = []
+            threading.Thread(target=lambda: answered.extend(float(l) for l in client.stdout), daemon=True).start()
+            time.sleep(2)
+            host.link(False)
+            cut = time.time()
+            # What was under way at that moment may be answered yet.
+            later = lambda: [t for t in list(answered) if t > cut + 0.5]
+            try:
+                netns.wait(later, f'a client of mon.{name}, which is cut off', 25)
+            finally:
+                host.link(True)
+                client.kill()
+            print(f'  the client of mon.{name} went on {later()[0] - cut:.1f} s after its host was gone', flush=True)
+            self.wait_quorum(self.mons)
+            self.wait_osds(3)
 
     def test_leader_that_others_do_not_hear_is_replaced(self):
         leader = self.leader()
