@@ -238,12 +238,13 @@ impl Mon {
     fn judge_pairs(&mut self, work: &mut Work) {
         let map = work.osd();
         let grace = work.state.option_f64("osd_heartbeat_grace");
-        let enough = |osd: OsdId| {
-            let reporters = self.osds.failures.get(&osd).into_iter().flat_map(|r| r.keys().copied());
-            let (have, needed) = witnesses(&work.state, map, osd, &reporters.collect());
-            have >= needed
+        // Once for each: a host that fails is missed by all OSDs there are.
+        let enough = |(osd, words): (&OsdId, &BTreeMap<OsdId, Word>)| {
+            let (have, needed) = witnesses(&work.state, map, *osd, &words.keys().copied().collect());
+            (have >= needed).then_some(*osd)
         };
-        let mut pairs = pairs(&self.osds.failures, self.now, grace, enough);
+        let missed: BTreeSet<OsdId> = self.osds.failures.iter().filter_map(enough).collect();
+        let mut pairs = pairs(&self.osds.failures, self.now, grace, |osd| missed.contains(&osd));
         pairs.retain(|(a, b), _| map.is_up(*a) && map.is_up(*b));
         let (all, up, _) = map.osd_counts();
         let least = work.state.option_f64("mon_osd_min_up_ratio") * f64::from(all);
