@@ -28,6 +28,9 @@ pub struct Done {
     pub user_version: u64,
 }
 
+/// A request to be sent again: its number, the attempt, where to, and what.
+pub type Again = (u64, i32, Target, Box<MOsdOp>);
+
 struct Pending {
     attempt: i32,
     msg: Box<MOsdOp>,
@@ -174,12 +177,7 @@ impl Client {
     }
 
     /// An OSD says what to hold, or to hold no more; the acknowledgement, and what must be sent again.
-    pub fn on_backoff(
-        &mut self,
-        at: (OsdId, u64),
-        m: MOsdBackoff,
-        map: &Map,
-    ) -> (Option<MOsdBackoff>, Vec<(u64, i32, Target, Box<MOsdOp>)>) {
+    pub fn on_backoff(&mut self, at: (OsdId, u64), m: MOsdBackoff, map: &Map) -> (Option<MOsdBackoff>, Vec<Again>) {
         let told = self.held.entry(at).or_default();
         if m.op == backoff_op::BLOCK {
             assert!(told.iter().all(|b| (b.spg, &b.begin) != (m.spg, &m.begin)), "told twice to hold {m:?}");

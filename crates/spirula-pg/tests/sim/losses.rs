@@ -109,7 +109,7 @@ fn loses(seed: u64, kind: &'static str, erasure: bool, bug: Option<Bug>) -> Resu
     w.scrubs = false;
     // Some by the log, some by backfill.
     let cfg = Arc::make_mut(&mut w.cfg);
-    (cfg.log_keep, cfg.log_max) = if seed % 2 == 0 { (3, 3) } else { (1000, 1000) };
+    (cfg.log_keep, cfg.log_max) = if seed.is_multiple_of(2) { (3, 3) } else { (1000, 1000) };
     (w.pace.objects, w.pace.under_way, w.pace.appends, w.pace.deletes) = (6, 4, 80, 10);
     w.peer_loses = Some((kind, 20));
     run(&mut w, 500);
