@@ -110,6 +110,9 @@ pub enum AuthError {
     /// A ticket where none belongs: a new session shows an old ticket.
     #[error("a ticket is presented without a global id to reclaim")]
     SuperfluousTicket,
+    /// The proof holds, but there is no number to give for now.
+    #[error("no global id to give yet")]
+    NoGlobalId,
     /// No ticket where one is needed.
     #[error("the ticket is empty")]
     EmptyTicket,

@@ -115,8 +115,9 @@ impl Exchange {
         self.hello.global_id == 0
     }
 
-    /// Checks the proof. `fresh_global_id` is a number never given out before, used if
-    /// [`Exchange::wants_global_id`]; `secure` is the connection's mode.
+    /// Checks the proof. `fresh_global_id` gives a number never given out before; it is asked, if
+    /// [`Exchange::wants_global_id`], only when the proof holds, so that nobody uses numbers up who has no key.
+    /// `secure` is the connection's mode.
     ///
     /// # Errors
     /// Every way of not being who one says; see [`AuthError`]. The exchange is over in any case.
@@ -124,7 +125,7 @@ impl Exchange {
         self,
         payload: &[u8],
         secure: bool,
-        fresh_global_id: u64,
+        fresh_global_id: &mut dyn FnMut() -> Option<u64>,
         authority: &Authority<'_>,
         entropy: &mut dyn Entropy,
     ) -> Result<Admitted, AuthError> {
@@ -146,9 +147,10 @@ impl Exchange {
         } else {
             Some(authority.reclaimed(&entity, claimed, &auth.old_ticket)?)
         };
+        let global_id = if wants_new { fresh_global_id().ok_or(AuthError::NoGlobalId)? } else { claimed };
         let mut session = Session {
             entity,
-            global_id: if wants_new { fresh_global_id } else { claimed },
+            global_id,
             caps,
             challenge: self.challenge,
             answered: BTreeSet::from([auth.client_challenge]),

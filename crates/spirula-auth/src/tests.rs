@@ -149,7 +149,8 @@ fn our_monitor_admits_the_recorded_client_and_answers_in_the_same_form() {
         let server_challenge = wire::read_challenge(&r.challenge).unwrap();
         let (exchange, more) = Exchange::start(&r.hello, &mut scripted(server_challenge)).unwrap();
         assert_eq!(more, r.challenge, "{name}");
-        let admitted = exchange.finish(&r.proof, r.secure, r.global_id, &authority, &mut scripted(7)).unwrap();
+        let admitted =
+            exchange.finish(&r.proof, r.secure, &mut || Some(r.global_id), &authority, &mut scripted(7)).unwrap();
         assert_eq!(admitted.session.caps, "allow *");
         assert_eq!(admitted.session.global_id, r.global_id);
         assert!(!admitted.used_pending_key);

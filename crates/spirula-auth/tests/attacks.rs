@@ -87,9 +87,13 @@ impl Cluster {
     /// Hello and proof at the monitor.
     fn prove(&mut self, hello: &[u8], proof: impl FnOnce(&[u8]) -> Vec<u8>) -> Result<Admitted, AuthError> {
         let (exchange, more) = Exchange::start(hello, &mut self.entropy)?;
-        self.next_id += 1;
         let authority = Authority { db: &self.db, keys: &self.keys, policy: self.policy, now: at(self.now) };
-        exchange.finish(&proof(&more), true, self.next_id, &authority, &mut self.entropy)
+        let next = &mut self.next_id;
+        let mut draw = || {
+            *next += 1;
+            Some(*next)
+        };
+        exchange.finish(&proof(&more), true, &mut draw, &authority, &mut self.entropy)
     }
 
     /// A whole honest handshake, with the proof changed by `change`.
@@ -814,7 +818,7 @@ fn fakes(t: &mut Table) {
         theirs.hello();
         let proof = theirs.answer(&more, &mut seeded(8)).unwrap();
         client.answer(&more, &mut seeded(8)).unwrap();
-        x.finish(&proof, secure, 1, &user.authority(), &mut seeded(9)).unwrap().payload
+        x.finish(&proof, secure, &mut || Some(1), &user.authority(), &mut seeded(9)).unwrap().payload
     };
     let payload = done(&fake, true, &mut client);
     t.refused(
@@ -930,4 +934,23 @@ fn capabilities(t: &mut Table) {
     t.denied("mon: anything without caps", mon("", "osd", false, false));
     t.denied("mon: another service", mon("allow service osd rwx", "auth", false, true));
     let _: &dyn Entropy = &seeded(1);
+}
+
+/// Whoever has no key uses no number up: they are drawn ten thousand at a time from a durable range.
+#[test]
+fn a_proof_that_fails_takes_no_global_id() {
+    let mut c = Cluster::new(1);
+    let before = c.next_id;
+    // The client's challenge and its proof follow two numbers in front.
+    for at in 3..19 {
+        let mut client = c.client("client.a");
+        let spoilt = c.connect_with(&mut client, |mut p| {
+            p[at] ^= 1;
+            p
+        });
+        assert!(spoilt.is_err(), "byte {at}");
+    }
+    assert_eq!(c.next_id, before);
+    c.connected("client.a");
+    assert_eq!(c.next_id, before + 1);
 }

@@ -575,12 +575,8 @@ impl Exchange for ByKey {
                 Err(e) => refused(e),
             };
         };
-        let fresh = if exchange.wants_global_id() { (self.assign_id)() } else { Some(0) };
-        let Some(fresh) = fresh else {
-            return Verdict::NotNow("no global id to give yet".into()).into();
-        };
         let authority = Authority { db: &realm.db, keys: &realm.keys, policy: realm.policy, now: clock::wall() };
-        match exchange.finish(&payload, self.secure, fresh, &authority, &mut draw) {
+        match exchange.finish(&payload, self.secure, &mut || (self.assign_id)(), &authority, &mut draw) {
             Ok(who) => {
                 let granted = Granted {
                     kind: who.session.entity.kind(),
@@ -592,6 +588,7 @@ impl Exchange for ByKey {
                 let (session, used_pending_key) = (Box::new(who.session), who.used_pending_key);
                 Verdict::In(granted, Grants::new(MonPeer::User { session, used_pending_key })).into()
             }
+            Err(e @ AuthError::NoGlobalId) => Verdict::NotNow(e.to_string()).into(),
             Err(e) => refused(e),
         }
     }
