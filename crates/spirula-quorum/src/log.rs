@@ -10,6 +10,8 @@ use std::collections::VecDeque;
 /// Entries kept in memory behind a snapshot, so that a member that was away for a moment does
 /// not need the whole state.
 const KEEP_BEHIND: u64 = 500;
+/// Bytes of those entries, at most; all but the newest go first.
+const KEEP_BYTES: u64 = 8 << 20;
 
 /// The library's form of an entry. Its own form of a membership change is never read back: ours
 /// is carried in the entry's context.
@@ -138,8 +140,11 @@ impl Log {
     /// Puts an own snapshot in place of the entries up to its index.
     pub fn compact(&mut self, snapshot: Snapshot) {
         let keep_from = (snapshot.index + 1).saturating_sub(KEEP_BEHIND).max(self.first);
-        while self.first < keep_from {
+        let of = |e: &eraftpb::Entry| e.data.len() as u64;
+        let mut behind: u64 = self.entries.iter().filter(|e| e.index <= snapshot.index).map(of).sum();
+        while self.first < keep_from || behind > KEEP_BYTES && self.first <= snapshot.index {
             let Some(gone) = self.entries.pop_front() else { break };
+            behind = behind.saturating_sub(of(&gone));
             (self.first, self.before) = (gone.index + 1, gone.term);
         }
         self.snapshot = snapshot;
@@ -221,5 +226,23 @@ impl Storage for Log {
         (meta.index, meta.term) = (self.snapshot.index, self.snapshot.term);
         meta.set_conf_state(conf_state(&self.snapshot.members));
         Ok(out)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is kept for members that were away for a moment has a bound in bytes, too.
+    #[test]
+    fn large_entries_are_not_kept_behind_a_snapshot() {
+        let entry = |index| Entry { index, term: 2, kind: EntryKind::Normal, data: vec![7; 1 << 20].into() };
+        let all: Vec<Entry> = (2..=100).map(entry).collect();
+        let first = Snapshot { index: 1, term: 1, members: Members::default(), data: Default::default() };
+        let mut log = Log::new(HardState::default(), first, &all);
+        log.compact(Snapshot { index: 90, term: 2, members: Members::default(), data: Default::default() });
+        // Eight behind the snapshot, and all after it.
+        assert_eq!((log.term_of(82), log.term_of(81)), (Some(2), None));
+        assert_eq!((log.last(), log.behind_snapshot().len()), (100, 10));
     }
 }
