@@ -236,7 +236,8 @@ pub struct RejoinArgs {
 /// Arguments of `spirula join`.
 #[derive(Debug, Clone, ClapArgs)]
 pub struct JoinArgs {
-    /// What 'spirula token create' printed
+    /// What 'spirula token create' printed; @FILE reads it from a file, - from standard input, where no other user
+    /// of this machine sees it as he sees a command line
     pub token: String,
     /// Directory of this host: stores, keyrings, sockets, ceph.conf; created if missing
     #[arg(long, default_value = "./spirula-data")]

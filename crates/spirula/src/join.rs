@@ -27,6 +27,7 @@ use spirula_settings::Settings;
 use spirula_store::{Identity, Prepare};
 use spirula_types::{AddrVec, EntityAddr, EntityType, OsdId, Uuid};
 use std::fs;
+use std::io::Read;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
@@ -176,7 +177,7 @@ impl Plan {
 /// done by then is kept, and running it again goes on.
 pub fn join(args: &JoinArgs) -> anyhow::Result<()> {
     crate::logs::init();
-    let token: Token = args.token.parse().map_err(|e| anyhow!("{e}"))?;
+    let token: Token = token_text(&args.token, std::io::stdin())?.parse().map_err(|e| anyhow!("{e}"))?;
     let dir = ClusterDir::new(&args.dir)?;
     if dir.join("cluster.json").exists() {
         bail!("{} holds a whole cluster ('spirula up'); join with another --dir", dir.path().display());
@@ -291,6 +292,26 @@ fn settle(dir: &ClusterDir, args: &JoinArgs, plan: &Plan, answer: &Answer, here:
     Ok(made)
 }
 
+/// Longest token that is read, bytes.
+const TOKEN_MAX: u64 = 64 << 10;
+
+/// The token's text: the word itself, or what the file (`@FILE`) or standard input (`-`) holds.
+///
+/// # Errors
+/// When that cannot be read.
+fn token_text(word: &str, stdin: impl Read) -> anyhow::Result<String> {
+    let mut text = String::new();
+    if word == "-" {
+        stdin.take(TOKEN_MAX).read_to_string(&mut text).context("read the token from standard input")?;
+    } else if let Some(path) = word.strip_prefix('@') {
+        let file = fs::File::open(path).with_context(|| format!("open {path}"))?;
+        file.take(TOKEN_MAX).read_to_string(&mut text).with_context(|| format!("read the token from {path}"))?;
+    } else {
+        text = word.to_owned();
+    }
+    Ok(text.trim().to_owned())
+}
+
 /// Where this host's monitor will be.
 fn mon_addr(args: &JoinArgs, answer: &Answer) -> anyhow::Result<SocketAddr> {
     if let Some(text) = &args.mon_addr {
@@ -368,6 +389,18 @@ fn write_conf(dir: &ClusterDir, own: &Conf, mons: &[AddrVec], answer: &Answer) -
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_token_need_not_stand_on_the_command_line() {
+        let path = std::env::temp_dir().join(format!("spirula-token-{}", std::process::id()));
+        fs::write(&path, "spirula1-abc\n").unwrap();
+        let read = |word: &str| token_text(word, &b" spirula1-def\n"[..]).ok();
+        assert_eq!(read("spirula1-xyz").as_deref(), Some("spirula1-xyz"));
+        assert_eq!(read(&format!("@{}", path.display())).as_deref(), Some("spirula1-abc"));
+        assert_eq!(read("-").as_deref(), Some("spirula1-def"));
+        assert_eq!(read("@/nonexistent/file"), None);
+        fs::remove_file(&path).unwrap();
+    }
 
     #[test]
     fn plan_survives_its_file() {
