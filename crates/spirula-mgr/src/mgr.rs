@@ -15,12 +15,12 @@ use spirula_messages::ceph::{
 };
 use spirula_messages::cluster::control::{MgrBeacon, MgrDigest, OsdReport, OsdReportAck};
 use spirula_messages::{Body, Message};
-use spirula_types::{Epoch, OsdId, Uuid};
+use spirula_types::{EntityName, Epoch, OsdId, Uuid};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 /// Between life signs to the monitor.
-const BEACON_EVERY: Duration = Duration::from_secs(2);
+const BEACON_EVERY: Duration = Duration::from_secs(1);
 /// Between digests when nothing happens to PG states.
 const DIGEST_EVERY: Duration = Duration::from_secs(1);
 /// Least time between digests when it does.
@@ -370,6 +370,12 @@ impl Mgr {
 
     fn on_report(&mut self, now: Now, conn: ConnId, report: OsdReport, out: &mut Vec<MgrEffect>) {
         let osd = report.osd;
+        let named = self.sessions.get(&conn).map(|s| s.peer.name);
+        if named != Some(EntityName::osd(osd)) {
+            tracing::warn!("statistics of osd.{osd} from {}, who is somebody else", self.peer_name(conn));
+            out.push(MgrEffect::Close(conn));
+            return;
+        }
         let stat = match from_slice::<OsdStatReport>(&report.stat) {
             Ok(stat) if osd >= 0 => stat,
             _ => {

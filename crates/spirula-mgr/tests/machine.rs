@@ -193,6 +193,20 @@ fn a_change_of_state_reaches_the_monitor_within_twenty_milliseconds() {
     assert_eq!(to_mon::<MgrDigest>(&give(&mut mgr, 1021, MgrEvent::Tick)).len(), 1);
 }
 
+/// Nobody tells of an OSD but that OSD.
+#[test]
+fn a_report_counts_only_from_the_osd_it_is_of() {
+    let mut mgr = new();
+    open(&mut mgr, 5);
+    send_map(&mut mgr, 0, &map(3));
+    let other = give(&mut mgr, 1, MgrEvent::Message { conn: 5, message: report(1, 1, true, &[]).into_message(0) });
+    assert!(other.iter().any(|e| matches!(e, MgrEffect::Close(5))), "{other:?}");
+    assert_eq!(command(&mut mgr, r#"{"prefix": "config show", "who": "osd.1"}"#).0, -2, "nothing is known of it");
+    open(&mut mgr, 6);
+    give(&mut mgr, 2, MgrEvent::Message { conn: 6, message: report(0, 1, true, &[]).into_message(0) });
+    assert_ne!(command(&mut mgr, r#"{"prefix": "config show", "who": "osd.0"}"#).0, -2);
+}
+
 #[test]
 fn a_full_report_is_asked_for_when_the_osd_is_new_to_us() {
     let mut mgr = new();

@@ -5,7 +5,6 @@ use crate::mon::Mon;
 use crate::osd::seconds_between;
 use crate::view::MgrKnowledge;
 use crate::work::Work;
-use serde_json::Value;
 use spirula_encoding::{UTime, from_slice};
 use spirula_maps::osdmap::{pool::flag, state};
 use spirula_maps::{MgrMap, MgrStandby, ModuleInfo, PgDigest};
@@ -16,31 +15,33 @@ use spirula_types::{OsdId, PoolId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Seconds without a beacon after which a manager is given up.
+/// Seconds without a beacon after which a manager is given up that nobody can replace, or that is not active.
 const BEACON_GRACE: f64 = 30.0;
+/// The same of an active one that a standby can replace: four beacons. To replace one that lives costs little.
+const REPLACED_AFTER: f64 = 4.0;
+/// The same once its connection is gone.
+const GONE_AFTER: f64 = 2.0;
+
+/// Managers remembered whose connection is gone.
+const GONE_MAX: usize = 64;
 
 /// What is known of managers besides the map. Lost at restart, told again by beacons.
 #[derive(Debug, Default)]
 pub struct MgrTracker {
     /// What the active manager sent last.
     pub knowledge: MgrKnowledge,
-    /// Descriptors of the commands it serves.
-    pub commands: Vec<Value>,
     /// Last beacon by global id.
     beacons: BTreeMap<u64, UTime>,
+    /// When the connection of a manager went away, by name, until its next beacon.
+    gone: BTreeMap<String, UTime>,
 }
 
 impl MgrTracker {
-    pub(crate) fn session_closed(&mut self, peer: &Peer) {
-        if peer.kind == spirula_types::EntityType::Mgr {
+    pub(crate) fn session_closed(&mut self, peer: &Peer, now: UTime) {
+        // As many as the map has names; others never sent a beacon.
+        if peer.kind == spirula_types::EntityType::Mgr && self.gone.len() < GONE_MAX {
             tracing::debug!(mgr = peer.id, "a manager's connection went away");
-        }
-    }
-
-    /// Notes a manager's commands, wherever it is connected.
-    pub(crate) fn note_commands(&mut self, b: &MgrBeacon) {
-        if !b.commands.is_empty() {
-            self.commands = b.commands.iter().filter_map(|c| serde_json::from_str(c).ok()).collect();
+            self.gone.insert(peer.id.clone(), now);
         }
     }
 
@@ -73,6 +74,7 @@ impl Mon {
             return;
         }
         self.mgr.beacons.insert(b.gid, self.now);
+        self.mgr.gone.remove(&b.name);
         if work.state.mgr_metadata.get(&b.name) != Some(&b.metadata) {
             Arc::make_mut(&mut work.state.mgr_metadata).insert(b.name.clone(), b.metadata.clone());
         }
@@ -85,14 +87,15 @@ impl Mon {
             map.active_name.clone_from(&b.name);
             map.available = false;
             map.active_change = self.now;
-            self.mgr.commands.clear();
             if !reborn {
                 work.info(format!("Activating manager daemon {}", b.name));
             }
         }
         map.standbys.retain(|gid, s| *gid == b.gid || s.name != b.name);
         if map.active_gid == b.gid {
-            self.mgr.note_commands(&b);
+            if !b.commands.is_empty() && *work.state.mgr_commands != b.commands {
+                work.state.mgr_commands = Arc::new(b.commands);
+            }
             if b.available && !map.available {
                 work.info(format!("Manager daemon {} is now available", b.name));
             }
@@ -118,22 +121,22 @@ impl Mon {
     pub(crate) fn tick_mgr(&mut self, work: &mut Work) {
         let (now, started) = (self.now, self.judging_since);
         let beacons = &self.mgr.beacons;
-        let silent = |gid: u64| {
+        let silent = |gid: u64, seconds: f64| {
             let last = beacons.get(&gid).copied().unwrap_or(started).max(started);
-            seconds_between(last, now) > BEACON_GRACE
+            seconds_between(last, now) > seconds
         };
         let mut map = MgrMap::clone(&work.state.mgrmap);
-        map.standbys.retain(|gid, _| !silent(*gid));
-        let failed = map.active_gid != 0 && silent(map.active_gid);
+        map.standbys.retain(|gid, _| !silent(*gid, BEACON_GRACE));
+        let replaceable = map.standbys.keys().any(|gid| !silent(*gid, REPLACED_AFTER));
+        let gone = self.mgr.gone.get(&map.active_name).is_some_and(|at| seconds_between(*at, now) > GONE_AFTER);
+        let grace = if replaceable { REPLACED_AFTER } else { BEACON_GRACE };
+        let failed = map.active_gid != 0 && (silent(map.active_gid, grace) || replaceable && gone);
         if failed {
             let name = map.active_name.clone();
             fail_active(&mut map, now);
             work.info(format!("Manager daemon {name} is unresponsive, replacing it"));
         }
         set_mgrmap(work, map);
-        if failed {
-            self.mgr.commands.clear();
-        }
         if !self.mgr.knowledge.stamp.is_zero() {
             let digest = &self.mgr.knowledge.digest;
             mark_full_osds(work, digest);

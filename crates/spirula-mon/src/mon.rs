@@ -378,7 +378,7 @@ impl Mon {
     pub(crate) fn close_session(&mut self, conn: ConnId) {
         if let Some(s) = self.sessions.remove(&conn) {
             self.osds.session_closed(&s.peer, self.now);
-            self.mgr.session_closed(&s.peer);
+            self.mgr.session_closed(&s.peer, self.now);
             self.forget_asks(conn);
         }
     }
@@ -427,13 +427,6 @@ impl Mon {
                 self.relay(&session.peer, &m, out);
                 self.on_manager(&m, out)?;
             }
-            MgrBeacon::KIND => {
-                if !MgrBeacon::from_message(&m)?.commands.is_empty() {
-                    self.relay(&session.peer, &m, out);
-                    self.on_manager(&m, out)?;
-                }
-                self.lead(Ask { conn, message: m, via: None }, out);
-            }
             kind::MON_COMMAND
             | kind::COMMAND
             | kind::POOL_OP
@@ -446,7 +439,8 @@ impl Mon {
             | OsdPgTemp::KIND
             | PgMerges::KIND
             | PgCreateAsk::KIND
-            | PgsCreated::KIND => self.lead(Ask { conn, message: m, via: None }, out),
+            | PgsCreated::KIND
+            | MgrBeacon::KIND => self.lead(Ask { conn, message: m, via: None }, out),
             other => tracing::debug!(conn, kind = other, "message of unknown type ignored"),
         }
         Ok(())

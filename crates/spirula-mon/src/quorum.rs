@@ -18,7 +18,7 @@ use crate::state::{Member, State};
 use crate::txn::MonTxn;
 use crate::work::{InFlight, Work};
 use spirula_encoding::{Decode, DecodeError, Decoder, Encode, Encoder, UTime};
-use spirula_messages::cluster::control::{MgrBeacon, MgrDigest};
+use spirula_messages::cluster::control::MgrDigest;
 use spirula_messages::cluster::quorum::{
     Carried, CarriedPeer, MonForward, MonForwardDone, MonGidsAsk, MonGidsGrant, MonJoin, MonRelay, MonRemoved,
     MonRouted, MonSession, MonTime, MonTimeReply, MonWelcome, QuorumFrame,
@@ -1079,7 +1079,6 @@ impl Mon {
                     self.submit(Request::Tick, out);
                 }
             }
-            MgrBeacon::KIND => self.mgr.note_commands(&MgrBeacon::from_message(m)?),
             _ => {}
         }
         Ok(())

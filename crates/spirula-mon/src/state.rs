@@ -14,6 +14,7 @@
 //! | `config`, `auth`, `service-keys`, `mutes`, `defaults` | encoded tables |
 //! | `kv/K` | value of config-key K |
 //! | `osd-metadata/N`, `mgr-metadata/X` | encoded text maps |
+//! | `mgr-commands` | descriptors of the commands that managers serve |
 //! | `log/V` | cluster log entry of version V, sixteen hex digits |
 //! | `gid-limit` | global ids below this may have been given out |
 //! | `members`, `next-member` | members of the quorum by number; the next number |
@@ -124,6 +125,9 @@ pub struct State {
     pub osd_metadata: Arc<BTreeMap<OsdId, Metadata>>,
     /// What managers said about themselves.
     pub mgr_metadata: Arc<BTreeMap<String, Metadata>>,
+    /// Descriptors of the commands that the active manager serves, as the last one told them: clients are told of
+    /// them while there is none, and wait for it.
+    pub mgr_commands: Arc<Vec<String>>,
     /// Cluster log.
     pub log: Arc<ClusterLog>,
     /// Global ids below this may have been given out.
@@ -180,6 +184,7 @@ impl State {
             mutes: Arc::default(),
             osd_metadata: Arc::default(),
             mgr_metadata: Arc::default(),
+            mgr_commands: Arc::default(),
             log: Arc::default(),
             gid_limit,
             members: Arc::default(),
@@ -279,6 +284,7 @@ impl State {
         whole(txn, "auth", old.map(|o| &o.auth), &self.auth);
         whole(txn, "service-keys", old.map(|o| &o.service_keys), &self.service_keys);
         whole(txn, "mutes", old.map(|o| &o.mutes), &self.mutes);
+        whole(txn, "mgr-commands", old.map(|o| &o.mgr_commands), &self.mgr_commands);
         self.write_osdmaps(old, txn);
         let encoded = |m: &Metadata| spirula_encoding::to_vec(m).into();
         let fresh = |o: Option<&Self>, same: fn(&Self, &Self) -> bool| o.is_none_or(|o| !same(o, self));
@@ -412,6 +418,7 @@ impl State {
             "auth" => shared(&mut self.auth, value),
             "service-keys" => shared(&mut self.service_keys, value),
             "mutes" => shared(&mut self.mutes, value),
+            "mgr-commands" => shared(&mut self.mgr_commands, value),
             "members" => shared(&mut self.members, value),
             "gid-limit" => whole(&mut self.gid_limit, value),
             "next-member" => whole(&mut self.next_member, value),
@@ -522,6 +529,11 @@ impl State {
             mutes: Arc::new(need(keys, "mutes")?),
             osd_metadata: Arc::new(table(keys, "osd-metadata/", |n| n.parse().ok(), decode)?),
             mgr_metadata: Arc::new(table(keys, "mgr-metadata/", |n| Some(n.to_owned()), decode)?),
+            // Earlier versions kept none.
+            mgr_commands: Arc::new(match keys.get("mgr-commands") {
+                Some(bytes) => decode("mgr-commands", bytes)?,
+                None => Vec::new(),
+            }),
             log: Arc::new(ClusterLog::from_entries(log)),
             gid_limit: need(keys, "gid-limit")?,
             members: Arc::new(need(keys, "members")?),

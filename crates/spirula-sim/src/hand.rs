@@ -11,7 +11,7 @@ use spirula_messages::Body;
 use spirula_messages::ceph::op::OsdOp;
 use spirula_messages::ceph::osd::flag;
 use spirula_messages::ceph::{MOsdOp, MOsdOpReply};
-use spirula_types::{AddrVec, EntityAddr, EntityType, Epoch, OsdId, PgId, SpgId};
+use spirula_types::{AddrVec, EntityAddr, EntityType, Epoch, OsdId, PgId, SpgId, features};
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::sync::PoisonError;
@@ -118,7 +118,8 @@ impl Case {
             id: "admin".into(),
             global_id: 7000 + n,
             addrs: AddrVec::one(mine),
-            features: spirula_types::features::PACIFIC,
+            // It waits as a client that knows no backoffs.
+            features: features::PACIFIC & !features::RADOS_BACKOFF,
         };
         let to = self.actor(primary);
         self.todo(Output::Connect { conn, to, addr, lossless: false, peer });

@@ -203,7 +203,7 @@ pub fn run(mon: &Mon, work: &mut Work, request: &Request<'_>) -> CommandResult {
         return CommandResult::data(descriptions(mon));
     }
     let Some(spec) = find(&prefix, &args) else {
-        let known = mon.mgr.commands.iter().any(|c| descriptor_prefix(c) == prefix);
+        let known = of_managers(mon).any(|c| descriptor_prefix(&c) == prefix);
         let text = if known { "is served by the manager" } else { "not known" };
         return CommandResult::err(EINVAL, format!("command {text}: '{prefix}'"));
     };
@@ -220,9 +220,14 @@ fn descriptor_prefix(descriptor: &Value) -> String {
     words.join(" ")
 }
 
+/// The descriptors of the managers' commands.
+fn of_managers(mon: &Mon) -> impl Iterator<Item = Value> {
+    mon.state.mgr_commands.iter().filter_map(|c| serde_json::from_str(c).ok())
+}
+
 /// The answer to `get_command_descriptions`: the manager's commands, then ours.
 fn descriptions(mon: &Mon) -> String {
-    let all = mon.mgr.commands.iter().cloned().chain(specs().map(CommandSpec::descriptor));
+    let all = of_managers(mon).chain(specs().map(CommandSpec::descriptor));
     let map: serde_json::Map<String, Value> = all.enumerate().map(|(i, d)| (format!("cmd{i:03}"), d)).collect();
     Value::Object(map).to_string()
 }

@@ -7,5 +7,6 @@ mod effects;
 mod harness;
 mod life;
 mod limits;
+mod managers;
 mod merges;
 mod three;

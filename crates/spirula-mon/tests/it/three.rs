@@ -40,7 +40,7 @@ impl Three {
                 seq: 0,
                 log_stale: false,
                 log_end: 0,
-                marked: true,
+                marked: false,
             };
             let mut n = i as u8;
             let entropy = Box::new(move |out: &mut [u8]| {
