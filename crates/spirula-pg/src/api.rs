@@ -584,6 +584,8 @@ pub enum Bug {
     GapAccepted,
     /// What was lost on the way between two OSDs is not sent again.
     LossUntold,
+    /// Erasure coding: a shard that is too short is filled up with zeros.
+    ShortShardPadded,
     /// The shell tells a PG the answer to a wish before it has performed the others.
     AnswersOvertake,
     /// Clients that hold requests are told nothing when the interval ends.

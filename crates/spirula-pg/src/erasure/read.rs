@@ -11,6 +11,13 @@
 //! it only for an object that has that version, else the object is read again. While a request waits for shards no write
 //! of the object begins: it is the object's first, and none was under way.
 //!
+//! # Why no bytes are made up
+//! A shard is as long as its object's size says ([`Shape::shard_len`]), and a holder whose shard is not has a bad one,
+//! like one that fails its checksum. The primary takes only what has the length that it must have; nothing is padded. All
+//! shards of an object have the same attributes; if those read for a rebuild differ, most of them decide, and a scrub
+//! replaces the others.
+//!
+//! # What a holder says that has no such shard
 //! A holder that has another version says which ([`CtlBody::PullFailed`]). An older one, or none, is what the holder lacks
 //! of the log; a newer one is nothing that it lacks, and it is only not asked again for this read.
 
@@ -24,7 +31,7 @@ use crate::shard::undo_object;
 use bytes::Bytes;
 use spirula_encoding::{Encoder, from_slice};
 use spirula_messages::cluster::pg::{CtlBody, PgCtl, PgTxn, TxnKind};
-use spirula_types::{EVersion, HObject, Peer};
+use spirula_types::{EVersion, HObject, Peer, errno};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// For what shards are read.
@@ -44,7 +51,8 @@ pub(crate) struct Gather {
     stripes: Stripes,
     purpose: For,
     got: BTreeMap<i8, Bytes>,
-    attrs: Option<Vec<(Bytes, Bytes)>>,
+    /// The attributes of each, for a rebuild.
+    attrs: BTreeMap<i8, Attrs>,
     waiting: BTreeSet<Peer>,
     failed: BTreeSet<Peer>,
     repeat: Repeat,
@@ -90,6 +98,15 @@ impl Gathered {
     pub fn of_any(&self) -> &[Piece] {
         &self.pieces
     }
+}
+
+type Attrs = Vec<(Bytes, Bytes)>;
+
+/// The attributes that most of these shards have; of as many the lowest shard's.
+fn most(attrs: BTreeMap<i8, Attrs>) -> Attrs {
+    let alike = |a: &Attrs| attrs.values().filter(|b| *b == a).count();
+    let best = attrs.iter().max_by_key(|(shard, a)| (alike(a), std::cmp::Reverse(**shard))).map(|(_, a)| a.clone());
+    best.unwrap_or_default()
 }
 
 /// What a holder has of an object.
@@ -183,7 +200,7 @@ impl Pg {
             stripes,
             purpose,
             got: BTreeMap::new(),
-            attrs: None,
+            attrs: BTreeMap::new(),
             waiting: BTreeSet::new(),
             failed: BTreeSet::new(),
             repeat: Repeat::default(),
@@ -260,6 +277,10 @@ impl Pg {
                 0 => Bytes::new(),
                 n => cx.reader.read(object, *offset, n)?,
             };
+            let cut = (data.len() as u64) < end.saturating_sub(*offset);
+            if cut && !planted!(self.cfg, ShortShardPadded) {
+                return Err(ReadError::Io(errno::EIO));
+            }
             let mut header = Encoder::new();
             let all = if *attrs { cx.reader.attrs(object)? } else { Vec::new() };
             header.list(&all, |o, (k, v)| {
@@ -326,34 +347,40 @@ impl Pg {
         if !g.waiting.remove(&from) {
             return;
         }
-        let len = ((g.stripes.1 - g.stripes.0) * shape.unit) as usize;
+        let (from_byte, to_byte) = (g.stripes.0 * shape.unit, g.stripes.1 * shape.unit);
         let mut d = spirula_encoding::Decoder::new(&t.header);
         let attrs = d.list(8, |d| Ok((d.get::<Bytes>()?, d.get::<Bytes>()?)));
-        let (true, Ok(attrs)) = (t.version == g.version && t.payload.len() <= len, attrs) else {
+        // A request reads within the object; what is rebuilt ends where the object does.
+        let length = |attrs: &Attrs| {
+            let info = attrs.iter().find(|(k, _)| k == INFO_ATTR).and_then(|(_, v)| from_slice::<ObjectInfo>(v).ok());
+            match g.purpose {
+                For::Op(_) => Some(to_byte - from_byte),
+                For::Rebuild => info.map(|i| shape.shard_len(i.size).clamp(from_byte, to_byte) - from_byte),
+            }
+        };
+        let whole = |a: &Attrs| t.version == g.version && length(a) == Some(t.payload.len() as u64);
+        let pads = planted!(self.cfg, ShortShardPadded);
+        let Some(attrs) = attrs.ok().filter(|a| pads || whole(a)) else {
             tracing::error!(pg = %self.id, %from, object = %g.object, "bad answer to a read of a shard");
             g.waiting.insert(from);
             self.on_shard_failed(from, t.seq, EVersion::default(), cx);
             return;
         };
-        // Behind the end of the object there is nothing: the rest is cut off again.
-        let data = if g.purpose == For::Rebuild || t.payload.len() == len {
-            t.payload
-        } else {
-            let mut whole = t.payload.to_vec();
-            whole.resize(len, 0);
-            whole.into()
-        };
-        g.got.insert(from.shard, data);
-        if !attrs.is_empty() {
-            g.attrs.get_or_insert(attrs);
+        let mut data = t.payload;
+        if pads && data.len() as u64 != to_byte - from_byte && g.purpose != For::Rebuild {
+            let mut padded = data.to_vec();
+            padded.resize((to_byte - from_byte) as usize, 0);
+            data = padded.into();
         }
+        g.got.insert(from.shard, data);
+        g.attrs.insert(from.shard, attrs);
         if g.got.len() < shape.k {
             return;
         }
         let Some(g) = a.gathers.remove(&t.seq) else { return };
         let have: Vec<(usize, Bytes)> = g.got.into_iter().map(|(s, b)| (s as usize, b)).collect();
         match g.purpose {
-            For::Rebuild => self.on_rebuild_read(&g.object, have, g.attrs.unwrap_or_default(), cx),
+            For::Rebuild => self.on_rebuild_read(&g.object, have, most(g.attrs), cx),
             For::Op(op) => match join(&shape, &have) {
                 Ok(bytes) => {
                     let any = planted!(self.cfg, PiecesKept);

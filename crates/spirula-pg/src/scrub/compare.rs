@@ -2,6 +2,7 @@
 //!
 //! Error bits are those of librados (`rados_types.hpp`), because clients list them.
 
+use crate::erasure::Shape;
 use crate::exec::{INFO_ATTR, ObjectInfo, SNAPSET_ATTR, SnapSet};
 use bytes::Bytes;
 use spirula_encoding::from_slice;
@@ -95,8 +96,8 @@ fn attr<'a>(copy: &'a ScrubObject, name: &[u8]) -> Option<&'a Bytes> {
     copy.attrs.iter().find(|(n, _)| n == name).map(|(_, v)| v)
 }
 
-/// What is wrong with a copy by itself, and its object info.
-fn examine(copy: Option<&ScrubObject>) -> (u64, ObjectInfo) {
+/// What is wrong with a copy by itself, and its object info; `length`: how long a copy with this object info is.
+fn examine(copy: Option<&ScrubObject>, length: impl Fn(&ObjectInfo) -> u64) -> (u64, ObjectInfo) {
     let mut info = ObjectInfo::default();
     let Some(copy) = copy else { return (shard::MISSING, info) };
     let mut errors = if copy.read_error { shard::READ_ERROR } else { 0 };
@@ -105,7 +106,7 @@ fn examine(copy: Option<&ScrubObject>) -> (u64, ObjectInfo) {
         Some(Err(_)) => errors |= shard::INFO_CORRUPTED,
         Some(Ok(i)) => {
             info = i;
-            if i.size != copy.size {
+            if length(&i) != copy.size {
                 errors |= shard::OBJ_SIZE_INFO_MISMATCH;
             }
             if i.has(ObjectInfo::SNAPSET) {
@@ -154,7 +155,8 @@ fn difference(good: &ScrubObject, copy: &ScrubObject) -> u64 {
 /// The copy to trust is, among those that are sound by themselves, one of the newest version;
 /// of these one that most others equal; of these the primary's, else the lowest OSD's.
 pub(crate) fn compare(copies: &BTreeMap<Peer, Option<ScrubObject>>, primary: Peer) -> Option<Finding> {
-    let examined: BTreeMap<Peer, (u64, ObjectInfo)> = copies.iter().map(|(o, c)| (*o, examine(c.as_ref()))).collect();
+    let examined: BTreeMap<Peer, (u64, ObjectInfo)> =
+        copies.iter().map(|(o, c)| (*o, examine(c.as_ref(), |i| i.size))).collect();
     let sound: Vec<(Peer, &ScrubObject, EVersion)> = copies
         .iter()
         .filter_map(|(o, c)| {
@@ -185,35 +187,48 @@ pub(crate) fn compare(copies: &BTreeMap<Peer, Option<ScrubObject>>, primary: Pee
     found.shards.values().any(|s| s.bad).then_some(found)
 }
 
-/// Compares the shards of an object of an erasure-coded pool; `None` if all are sound.
+/// Compares the shards of an object of an erasure-coded pool; `None` if all are sound and alike.
 ///
-/// Shards differ by nature and their sizes are not the object's, so each is judged by itself: it
-/// is there, its bytes hold their checksums, its object info is of the newest version. A bad one
-/// is rebuilt from the others, which are good together; hence the copy to trust is any sound one.
-pub(crate) fn compare_shards(copies: &BTreeMap<Peer, Option<ScrubObject>>) -> Option<Finding> {
-    let examined: BTreeMap<Peer, (u64, ObjectInfo)> = copies
+/// The bytes of shards differ by nature. What they have in common is judged: each is there, its bytes hold their
+/// checksums, it is as long as a shard of an object of its object info's size is, and all have the newest version and the same
+/// attributes. Which attributes are right most shards of the newest version say, of as many the primary, else
+/// the lowest. A bad shard is rebuilt from `k` others: with fewer sound ones that are alike there is nothing to trust, and
+/// what is left is not touched.
+pub(crate) fn compare_shards(
+    copies: &BTreeMap<Peer, Option<ScrubObject>>,
+    shape: &Shape,
+    primary: Peer,
+) -> Option<Finding> {
+    let length = |i: &ObjectInfo| shape.shard_len(i.size);
+    let examined: BTreeMap<Peer, (u64, ObjectInfo)> =
+        copies.iter().map(|(o, c)| (*o, examine(c.as_ref(), length))).collect();
+    let sound = |o: &Peer| examined.get(o).filter(|(errors, _)| *errors == 0).map(|(_, i)| i.version);
+    let newest = copies.keys().filter_map(sound).max();
+    let whole: Vec<(Peer, &ScrubObject)> = copies
         .iter()
-        .map(|(o, c)| {
-            let (errors, info) = examine(c.as_ref());
-            (*o, (errors & !shard::OBJ_SIZE_INFO_MISMATCH, info))
-        })
+        .filter_map(|(o, c)| Some((*o, c.as_ref().filter(|_| newest.is_some() && sound(o) == newest)?)))
         .collect();
-    let good =
-        examined.iter().filter(|(_, (e, _))| *e == 0).max_by_key(|(o, (_, i))| (i.version, std::cmp::Reverse(**o)));
-    let newest = good.map(|(_, (_, i))| i.version).unwrap_or_default();
+    // What is the same for all shards; none has an omap.
+    let apart = |a: &ScrubObject, b: &ScrubObject| difference(a, b) & !(differ::SIZE | differ::DATA | differ::OMAP);
+    let alike = |c: &ScrubObject| whole.iter().filter(|(_, other)| apart(c, other) == 0).count();
+    let model = whole.iter().max_by_key(|(o, c)| (alike(c), *o == primary, std::cmp::Reverse(*o)));
+    let enough = model.is_some_and(|(_, c)| alike(c) >= shape.k);
     let mut found = Finding {
-        good: good.map(|(o, _)| *o),
-        info: good.map(|(_, (_, i))| *i).unwrap_or_default(),
+        good: model.map(|(o, _)| *o).filter(|_| enough),
+        info: model.and_then(|(o, _)| examined.get(o)).map(|(_, i)| *i).unwrap_or_default(),
         ..Finding::default()
     };
     for (o, (errors, info)) in &examined {
-        let old = *errors == 0 && info.version != newest;
-        if old {
-            found.errors |= differ::INFO;
-        }
-        let deep = errors & !shard::READ_ERROR == 0 && !old;
         let copy = copies.get(o).cloned().flatten();
-        found.shards.insert(*o, Shard { errors: *errors, copy, bad: old || *errors != 0, deep });
+        let d = match (model, &copy) {
+            _ if *errors != 0 => 0,
+            (Some(_), _) if Some(info.version) != newest => differ::INFO,
+            (Some((_, model)), Some(c)) => apart(model, c),
+            _ => 0,
+        };
+        found.errors |= d;
+        let deep = errors & !shard::READ_ERROR == 0 && d == 0;
+        found.shards.insert(*o, Shard { errors: *errors, copy, bad: d != 0 || *errors != 0, deep });
     }
     found.shards.values().any(|s| s.bad).then_some(found)
 }
@@ -302,24 +317,67 @@ mod tests {
         assert_eq!((f.good, f.count()), (None, (2, 1)));
     }
 
+    /// Shards of an object of 10 bytes are 8 bytes long.
+    const SHAPE: Shape = Shape { k: 2, m: 1, unit: 4 };
+
+    fn piece(version: u64, data: u32) -> ScrubObject {
+        ScrubObject { size: 8, ..copy(version, 10, data) }
+    }
+
+    fn shards(all: [Option<ScrubObject>; 3]) -> Option<Finding> {
+        let all = (0i8..).zip(all).map(|(i, c)| (Peer::new(i32::from(i), i), c)).collect();
+        compare_shards(&all, &SHAPE, Peer::new(0, 0))
+    }
+
     #[test]
-    fn shards_are_judged_each_by_itself() {
-        // Other bytes, other sizes: as it must be.
-        let all = |third: Option<ScrubObject>| -> BTreeMap<Peer, Option<ScrubObject>> {
-            let shards = [Some(copy(3, 10, 7)), Some(ScrubObject { size: 4, ..copy(3, 10, 8) }), third];
-            (0i8..).zip(shards).map(|(i, c)| (Peer::new(i32::from(i), i), c)).collect()
-        };
-        assert_eq!(compare_shards(&all(Some(copy(3, 10, 9)))), None);
-        let rotten = ScrubObject { read_error: true, data_digest: None, ..copy(3, 10, 9) };
-        for (third, errors, count) in [
-            (None, shard::MISSING, (1, 0)),
-            (Some(rotten), shard::READ_ERROR, (0, 1)),
-            (Some(copy(2, 10, 9)), 0, (1, 0)),
+    fn shards_of_other_bytes_are_alike_and_a_bad_one_is_named() {
+        let with = |third| shards([Some(piece(3, 7)), Some(piece(3, 8)), third]);
+        assert_eq!(with(Some(piece(3, 9))), None);
+        let rotten = ScrubObject { read_error: true, data_digest: None, ..piece(3, 9) };
+        let short = ScrubObject { size: 4, ..piece(3, 9) };
+        let long = ScrubObject { size: 10, ..piece(3, 9) };
+        let mut other = piece(3, 9);
+        other.attrs[1].1 = "w".into();
+        let mut none = piece(3, 9);
+        none.attrs.pop();
+        let mut more = piece(3, 9);
+        more.attrs.push(("_x".into(), "".into()));
+        for (third, errors, differs, count) in [
+            (None, shard::MISSING, 0, (1, 0)),
+            (Some(rotten), shard::READ_ERROR, 0, (0, 1)),
+            (Some(piece(2, 9)), 0, differ::INFO, (1, 0)),
+            // The object info says what it always did; the shard's bytes are gone.
+            (Some(short), shard::OBJ_SIZE_INFO_MISMATCH, 0, (1, 0)),
+            (Some(long), shard::OBJ_SIZE_INFO_MISMATCH, 0, (1, 0)),
+            (Some(other), 0, differ::ATTR_VALUE, (1, 0)),
+            (Some(none), 0, differ::ATTR_NAME, (1, 0)),
+            (Some(more), 0, differ::ATTR_NAME, (1, 0)),
         ] {
-            let f = compare_shards(&all(third)).unwrap();
+            let f = with(third).unwrap();
             let bad = &f.shards[&Peer::new(2, 2)];
-            assert_eq!((bad.bad, bad.errors, f.count()), (true, errors, count));
-            assert_eq!(f.info.version, EVersion::new(1, 3));
+            assert_eq!((bad.bad, bad.errors, f.errors, f.count()), (true, errors, differs, count));
+            assert_eq!((f.good, f.info.version), (Some(Peer::new(0, 0)), EVersion::new(1, 3)));
+        }
+    }
+
+    #[test]
+    fn most_shards_say_which_attributes_are_right_and_fewer_than_k_sound_ones_are_not_trusted() {
+        let mut other = piece(3, 9);
+        other.attrs[1].1 = "w".into();
+        // The primary is outvoted.
+        let f = shards([Some(other.clone()), Some(piece(3, 8)), Some(piece(3, 9))]).unwrap();
+        assert_eq!((f.good, f.count()), (Some(Peer::new(1, 1)), (1, 0)));
+        assert!(f.shards[&Peer::new(0, 0)].bad);
+        let short = ScrubObject { size: 0, ..piece(3, 9) };
+        for (second, third, bad) in [
+            (Some(short.clone()), None, 2),
+            (Some(short.clone()), Some(short), 2),
+            // One has a write that the others lack: neither the new nor the old can be made of it alone.
+            (Some(piece(2, 8)), Some(piece(2, 9)), 2),
+            (Some(other), None, 2),
+        ] {
+            let f = shards([Some(piece(3, 7)), second, third]).unwrap();
+            assert_eq!((f.good, f.count().0), (None, bad));
         }
     }
 }

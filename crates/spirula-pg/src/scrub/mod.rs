@@ -260,11 +260,14 @@ impl Pg {
                 }
             }
         }
-        let erasure = self.view.as_ref().and_then(|v| v.pool.as_ref()).is_some_and(|p| p.rules.erasure);
+        let shape = self.view.as_ref().and_then(|v| v.pool.as_ref()).and_then(|p| p.shape);
         let mut lines = Vec::new();
         let mut bad = Vec::new();
         for (o, copies) in objects {
-            let found = if erasure { compare_shards(&copies) } else { compare(&copies, self.me) };
+            let found = match &shape {
+                Some(shape) => compare_shards(&copies, shape, self.me),
+                None => compare(&copies, self.me),
+            };
             #[cfg(feature = "plant-bugs")]
             let found = match planted!(self.cfg, RepairTrustsPrimary) {
                 true => found.map(|f| f.blaming_all_but(self.me)),

@@ -12,6 +12,7 @@ mod client;
 mod connections;
 mod losses;
 mod scenarios;
+mod shards;
 mod store;
 mod world;
 
@@ -594,10 +595,17 @@ fn sim_planted_bugs_are_caught() {
 /// The same for the bugs of erasure coding.
 #[test]
 fn sim_planted_erasure_bugs_are_caught() {
-    let bugs =
-        [Bug::LongestLog, Bug::UndoForgotten, Bug::RolledEarly, Bug::OneHeard, Bug::StripeNotRead, Bug::PiecesKept];
+    let bugs = [
+        Bug::LongestLog,
+        Bug::UndoForgotten,
+        Bug::RolledEarly,
+        Bug::OneHeard,
+        Bug::StripeNotRead,
+        Bug::PiecesKept,
+        Bug::ShortShardPadded,
+    ];
     all_caught(&bugs, ERASURE_BUG_SEEDS, |bug, seed| {
-        run_erasure(seed, |w| w.plant(bug)).is_err() || connections::with_bug(bug, seed)
+        run_erasure(seed, |w| w.plant(bug)).is_err() || connections::with_bug(bug, seed) || shards::with_bug(bug, seed)
     });
 }
 
