@@ -200,6 +200,25 @@ class Partition(Hosts):
         a, b = self.net['a'], self.net['b']
         self.pair('nothing from b arrives at a', lambda on: [b.deafen(a, on, n) for n in (0, 1)])
 
+    def test_c0_pair_cut_for_long_while_nobody_may_be_marked_down(self):
+        """Everything that waited between the two arrives when they are whole again."""
+        self.stall = 0.0
+        self.ceph('osd', 'set', 'nodown')
+        self.all_go_on('before the cut')
+        self.both(True)
+        try:
+            time.sleep(float(os.environ.get('NODOWN_SECONDS', '75')))
+            assert len(self.up()) == 3, self.up()
+            assert any(w['waits'] > 30 for w in self.say()), 'nothing waited'
+        finally:
+            self.both(False)
+        took = self.all_go_on('after the healing')
+        print(f'  a pair cut with nodown: all writers went on {took:.1f} s after the healing', flush=True)
+        self.ceph('osd', 'unset', 'nodown')
+        self.wait_clean()
+        n, bad = self.tell('check')
+        assert n and not bad, bad[:5]
+
     def test_c_cluster_network_of_a_pair_dead_and_the_public_one_alive(self):
         self.pair('a pair cut in the cluster network', lambda on: self.both(on, (1,)))
 

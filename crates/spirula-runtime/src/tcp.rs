@@ -415,7 +415,7 @@ impl Task {
                 Ok(false)
             }
             Event::SessionReset { dropped } => {
-                tracing::warn!("a peer has lost our session: {dropped} messages may not have arrived; it begins anew");
+                tracing::debug!("a peer has lost our session: {dropped} messages may not have arrived; it begins anew");
                 self.renewed = true;
                 Ok(false)
             }
