@@ -282,6 +282,11 @@ impl Osd {
     // ---- maps ----
 
     pub(crate) fn scrub_scan(&mut self, pg: SpgId, seq: u64, from: HObject, to: HObject, deep: bool) {
+        // Its primary asks anew: it does not wait for an older one any more.
+        self.scrubs.scans.retain(|s| s.pg != pg);
+        if self.scrubs.job.as_ref().is_some_and(|j| j.scan.pg == pg) {
+            self.scrubs.job = None;
+        }
         self.scrubs.scans.push_back(Scan { pg, seq, from, to, deep });
         self.next_scan();
     }
@@ -348,6 +353,8 @@ impl Osd {
                 match reader.omap_range(&object, range) {
                     Ok(page) => {
                         for (k, v) in &page.entries {
+                            p.copy.omap_keys += 1;
+                            p.copy.omap_bytes += v.len() as u64;
                             p.omap_crc = crc32c(crc32c(p.omap_crc, k), v);
                         }
                         let last = page.entries.last().filter(|_| page.more);

@@ -192,6 +192,7 @@ impl Pg {
             lec: info.lec,
             rolled: a.told_rolled,
             scrub: info.scrub,
+            counted: (info.last_update(), info.head.counts),
         };
         (!to.is_empty()).then(body)
     }

@@ -269,6 +269,7 @@ fn sum(a: &PgCounts, b: &PgCounts) -> PgCounts {
         read_kb: a.read_kb + b.read_kb,
         writes: a.writes + b.writes,
         written_kb: a.written_kb + b.written_kb,
+        estimated: a.estimated || b.estimated,
     }
 }
 

@@ -12,7 +12,7 @@ use crate::pg::{After, Cx, Pg, Role, Step, has_range};
 use crate::recovery::copy::{Chunk, chunk};
 use spirula_encoding::{DecodeError, from_slice};
 use spirula_messages::cluster::pg::{
-    CtlBody, Ends, LogUpdate, MissingItem, PastInterval, PgCtl, PgHead, PgInfo, PgTxn, RepAck, TxnKind,
+    CtlBody, Ends, LogUpdate, MissingItem, PastInterval, PgCounts, PgCtl, PgHead, PgInfo, PgTxn, RepAck, TxnKind,
 };
 use spirula_messages::cluster::scrub::ScrubHistory;
 use spirula_types::transaction::{MetaOp, ObjectOp, ObjectUpdate, Transaction};
@@ -54,8 +54,8 @@ impl Pg {
             CtlBody::Activate { run, info, past, log, fresh } => {
                 self.on_activate(from, run, info, past, (log, fresh), cx);
             }
-            CtlBody::History { seq, history_les, lec, rolled, scrub } => {
-                self.on_history(from, seq, (history_les, lec), rolled, scrub, cx);
+            CtlBody::History { seq, history_les, lec, rolled, scrub, counted } => {
+                self.on_history(from, seq, (history_les, lec), rolled, (scrub, counted), cx);
             }
             CtlBody::Scan { from: start, max } => self.on_scan(from, ctl.epoch, start, max, cx),
             CtlBody::Pull { .. } => self.on_pull(from, ctl, cx),
@@ -502,7 +502,7 @@ impl Pg {
         seq: u64,
         (history_les, lec): (Epoch, Epoch),
         rolled: EVersion,
-        scrub: ScrubHistory,
+        (scrub, (at, counts)): (ScrubHistory, (EVersion, PgCounts)),
         cx: &mut Cx<'_>,
     ) {
         let Some(info) = &mut self.info else { return };
@@ -513,6 +513,10 @@ impl Pg {
         info.lec = info.lec.max(lec);
         info.confirmed = true;
         info.scrub = scrub;
+        // Elsewhere in the log they would be wrong; the next write brings them.
+        if info.last_update() == at {
+            info.head.counts = counts;
+        }
         let lec = info.lec;
         // Rolled forward is what all members have acknowledged.
         let known = rolled <= info.last_update();

@@ -249,6 +249,11 @@ impl Ops {
         self.contexts.retain(|_, c| c.inflight > 0 || !c.queue.is_empty() || c.used >= oldest);
     }
 
+    /// Does any request on these objects wait?
+    pub fn waits(&self, on: impl Fn(&HObject) -> bool) -> bool {
+        self.contexts.iter().any(|(o, c)| !c.queue.is_empty() && on(o))
+    }
+
     /// Looks at the requests on these objects again, at [`PgEffect::Continue`].
     pub fn resume(&mut self, which: impl Fn(&HObject) -> bool) {
         let mut found: Vec<HObject> =
@@ -807,6 +812,7 @@ impl Pg {
             c.objects += d.objects;
             c.bytes += d.bytes;
             c.omap_objects += d.omap_objects;
+            self.scrub.wrote(object, &d);
             c.reads += d.reads as i64;
             c.read_kb += d.read_kib as i64;
             c.writes += d.writes as i64;

@@ -217,7 +217,7 @@ impl Pg {
         self.repairs.note(object, self.me, offset);
     }
 
-    /// Stores the scrub history, here and at the members.
+    /// Stores the scrub history, and counts that a scrub may have corrected, here and at the members.
     pub(crate) fn save_scrub(&mut self, cx: &mut Cx<'_>) {
         self.save(After::Nothing, cx);
         self.tell_history(cx);

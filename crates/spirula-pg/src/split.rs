@@ -61,7 +61,9 @@ impl Pg {
         }
         let ids: Vec<PgId> = std::iter::once(self.id).chain(ids).collect();
         self.shaped = epoch;
-        let counts = share(&info.head.counts, &ids, pg_num, reader);
+        let mut counts = share(&info.head.counts, &ids, pg_num, reader);
+        // What is not here was not counted.
+        counts.iter_mut().for_each(|c| c.estimated |= !self.missing.is_empty());
         let mut txn = Transaction::default();
         let mut children = Vec::new();
         for (id, counts) in ids.iter().zip(counts) {
@@ -143,6 +145,7 @@ fn share(counts: &PgCounts, ids: &[PgId], pg_num: u32, reader: &dyn ObjectReader
             read_kb: part(counts.read_kb, i),
             writes: part(counts.writes, i),
             written_kb: part(counts.written_kb, i),
+            estimated: true,
         })
         .collect()
 }

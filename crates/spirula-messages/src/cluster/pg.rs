@@ -40,10 +40,12 @@ pub struct PgCounts {
     pub writes: i64,
     /// KiB written.
     pub written_kb: i64,
+    /// Objects, bytes and omaps were estimated: the next scrub corrects them.
+    pub estimated: bool,
 }
 
 impl PgCounts {
-    fn fields(&self) -> [i64; 9] {
+    fn fields(&self) -> [i64; 10] {
         [
             self.objects,
             self.bytes,
@@ -54,6 +56,7 @@ impl PgCounts {
             self.read_kb,
             self.writes,
             self.written_kb,
+            i64::from(self.estimated),
         ]
     }
 }
@@ -78,6 +81,7 @@ impl Decode for PgCounts {
             read_kb: f(6),
             writes: f(7),
             written_kb: f(8),
+            estimated: f(9) != 0,
         })
     }
 }
@@ -636,6 +640,8 @@ pub enum CtlBody {
         rolled: EVersion,
         /// The PG's scrubs.
         scrub: ScrubHistory,
+        /// What the PG holds when its newest entry is the first of these: a scrub may have corrected it.
+        counted: (EVersion, PgCounts),
     },
     /// That is durable.
     HistoryAck {
@@ -859,12 +865,14 @@ impl Encode for PgCtl {
                     o.put(log);
                     o.bool(*fresh);
                 }
-                CtlBody::History { seq, history_les, lec, rolled, scrub } => {
+                CtlBody::History { seq, history_les, lec, rolled, scrub, counted } => {
                     o.u64(*seq);
                     o.u32(*history_les);
                     o.u32(*lec);
                     o.put(rolled);
                     o.put(scrub);
+                    o.put(&counted.0);
+                    o.put(&counted.1);
                 }
                 CtlBody::Gap { have } => o.put(have),
                 CtlBody::Scan { from, max } => {
@@ -964,6 +972,7 @@ impl Decode for PgCtl {
                     lec: d.get()?,
                     rolled: d.get()?,
                     scrub: d.get()?,
+                    counted: (d.get()?, d.get()?),
                 },
                 9 => CtlBody::Scan { from: d.get()?, max: d.get()? },
                 10 => CtlBody::Scanned { from: d.get()?, objects: d.get()?, next: d.get()? },
@@ -1115,6 +1124,8 @@ mod tests {
             omap_digest: None,
             data_digest: Some(7),
             read_error: true,
+            omap_keys: 3,
+            omap_bytes: 40,
         };
         let bodies = [
             CtlBody::Query { holders: vec![3] },
@@ -1138,7 +1149,7 @@ mod tests {
                 fresh: false,
             },
             CtlBody::Activated { run: 3 },
-            CtlBody::History { seq: 7, history_les: 4, lec: 3, rolled: EVersion::new(4, 5), scrub: info().scrub },
+            CtlBody::History { seq: 7, history_les: 4, lec: 3, rolled: EVersion::new(4, 5), scrub: info().scrub, counted: (EVersion::new(4, 6), info().head.counts) },
             CtlBody::HistoryAck { seq: 7 },
             CtlBody::Gap { have: EVersion::new(4, 4) },
             CtlBody::Scan { from: HObject::min(), max: 100 },

@@ -72,6 +72,10 @@ pub struct ScrubObject {
     pub data_digest: Option<u32>,
     /// Something of it could not be read, or fails its checksum.
     pub read_error: bool,
+    /// Keys of the omap, and bytes of its values; 0 if it was not read.
+    pub omap_keys: u64,
+    /// See [`Self::omap_keys`].
+    pub omap_bytes: u64,
 }
 
 impl Encode for ScrubObject {
@@ -85,6 +89,8 @@ impl Encode for ScrubObject {
         digest(out, self.omap_digest);
         digest(out, self.data_digest);
         out.bool(self.read_error);
+        out.u64(self.omap_keys);
+        out.u64(self.omap_bytes);
     }
 }
 
@@ -100,6 +106,8 @@ impl Decode for ScrubObject {
             omap_digest: digest(d)?,
             data_digest: digest(d)?,
             read_error: d.bool()?,
+            omap_keys: d.u64()?,
+            omap_bytes: d.u64()?,
         })
     }
 }

@@ -210,6 +210,8 @@ impl Pg {
             None => {
                 let c = &mut info.head.counts;
                 c.objects = (c.objects - 1).max(0);
+                // How large it was is not known.
+                c.estimated = true;
                 if c.objects == 0 {
                     c.bytes = 0;
                 }

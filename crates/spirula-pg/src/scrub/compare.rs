@@ -244,7 +244,7 @@ mod tests {
             attrs: vec![(Bytes::from_static(INFO_ATTR), info.to_attr()), ("_user".into(), "v".into())],
             omap_digest: Some(1),
             data_digest: Some(data),
-            read_error: false,
+            ..ScrubObject::default()
         }
     }
 

@@ -6,14 +6,22 @@
 //! show the same moment. `compare` says which copies are good; writes go on; between chunks the
 //! PG rests as long as the chunk took.
 //!
+//! Reading a chunk may take long. Writes wait for it for 30 s at most; then they go on, and it is tried again in smaller
+//! pieces, at last without reading what cannot be read meanwhile: the log says how many objects these were.
+//!
+//! The objects are counted, too (`tally`). Counts of the PG that differ are an error that a repair corrects; those that were
+//! only estimated, by a split, are corrected at once, and so is what only reading shows (keys and bytes of omaps): as in Ceph.
+//!
 //! What was found is kept until the next scrub, or until the bad copies are replaced: by a
 //! repair (the bad copies count as missing, recovery does the rest), or because a client's
 //! request met one.
 
 mod compare;
 mod list;
+mod tally;
 
 use crate::api::PgEffect;
+use crate::exec::StatDelta;
 use crate::pg::{Cx, Pg, Role};
 use crate::shard::{object_of_store, store_object};
 use compare::{Finding, compare, compare_shards, shard};
@@ -23,6 +31,7 @@ use spirula_messages::cluster::pg::CtlBody;
 use spirula_messages::cluster::scrub::{ScrubMap, ScrubObject};
 use spirula_types::{HObject, OsdId, Peer};
 use std::collections::{BTreeMap, BTreeSet};
+use tally::Tally;
 
 /// Objects kept of what a scrub found; more are counted only.
 const FOUND_MAX: usize = 10_000;
@@ -47,8 +56,10 @@ enum Phase {
     Maps,
 }
 
-/// How long a chunk's maps may take; writes to it wait meanwhile.
+/// How long a chunk's maps may take while writes to it wait, or if nothing is read for them.
 const MAPS_MS: u64 = 30_000;
+/// How long they may take at all.
+const LOST_MS: u64 = 600_000;
 
 /// A scrub.
 #[derive(Debug)]
@@ -60,12 +71,19 @@ struct Run {
     from: HObject,
     to: HObject,
     chunk_began: u64,
+    /// Objects of the chunk, and how many it may have.
+    objects: usize,
+    most: usize,
+    /// The chunk is not read, since that takes too long; and the objects of which that was so.
+    unread: bool,
+    all_unread: usize,
     /// When the maps were asked for.
     asked: u64,
     seq: u64,
     waiting: BTreeSet<Peer>,
     maps: BTreeMap<Peer, ScrubMap>,
     found: BTreeMap<HObject, Finding>,
+    tally: Tally,
     /// Errors found and not repaired.
     shallow: u32,
     deep_errors: u32,
@@ -81,6 +99,16 @@ impl Run {
 }
 
 impl Scrub {
+    /// A write changes an object.
+    pub fn wrote(&mut self, object: &HObject, d: &StatDelta) {
+        if let Some(r) = &mut self.run {
+            let counted_to = if matches!(r.phase, Phase::Rest(_) | Phase::Turn) { &r.to } else { &r.from };
+            if object < counted_to {
+                r.tally.wrote(d);
+            }
+        }
+    }
+
     /// Must a write to this object wait?
     pub fn blocks(&self, object: &HObject) -> bool {
         self.run.as_ref().is_some_and(|r| r.covers(object))
@@ -135,11 +163,16 @@ impl Pg {
             to: from.clone(),
             from,
             chunk_began: cx.now.mono_ms,
+            objects: 0,
+            most: usize::MAX,
+            unread: false,
+            all_unread: 0,
             asked: 0,
             seq: 0,
             waiting: BTreeSet::new(),
             maps: BTreeMap::new(),
             found: BTreeMap::new(),
+            tally: Tally::default(),
             shallow: 0,
             deep_errors: 0,
             errors: 0,
@@ -174,11 +207,11 @@ impl Pg {
     pub(crate) fn begin_chunk(&mut self, cx: &mut Cx<'_>) {
         let (_, end) = self.range();
         let Some(r) = &self.scrub.run else { return };
-        let max = if r.deep { self.cfg.scrub_chunk.div_ceil(4) } else { self.cfg.scrub_chunk }.max(1);
+        let max = if r.deep { self.cfg.scrub_chunk.div_ceil(4) } else { self.cfg.scrub_chunk }.max(1).min(r.most);
         let from = r.to.clone();
-        let to = match cx.reader.list(&from, &end, max + 1) {
-            Ok(mut found) if found.len() > max => found.pop().unwrap_or(end),
-            Ok(_) => end,
+        let (to, objects) = match cx.reader.list(&from, &end, max + 1) {
+            Ok(mut found) if found.len() > max => (found.pop().unwrap_or(end), max),
+            Ok(found) => (end, found.len()),
             Err(e) => {
                 tracing::error!(pg = %self.id, error = %e, "list objects for scrub");
                 return self.abort_scrub(cx);
@@ -187,6 +220,7 @@ impl Pg {
         let seq = self.seq();
         let Some(r) = &mut self.scrub.run else { return };
         (r.from, r.to, r.seq, r.phase, r.chunk_began) = (from, to, seq, Phase::Drain, cx.now.mono_ms);
+        r.objects = objects;
         self.scrub_drained(cx);
     }
 
@@ -201,7 +235,8 @@ impl Pg {
         cx.out.push(PgEffect::WakeAt(r.asked + MAPS_MS));
         r.maps.clear();
         r.waiting = a.peers.keys().copied().chain([self.me]).collect();
-        let (seq, from, to, deep) = (r.seq, r.from.clone(), r.to.clone(), r.deep && !planted!(self.cfg, ScrubShallow));
+        let (seq, from, to, deep) =
+            (r.seq, r.from.clone(), r.to.clone(), r.deep && !r.unread && !planted!(self.cfg, ScrubShallow));
         let members: Vec<Peer> = a.peers.keys().copied().collect();
         for m in members {
             self.send(m, CtlBody::ScrubScan { seq, from: from.clone(), to: to.clone(), deep }, cx);
@@ -273,6 +308,7 @@ impl Pg {
                 true => found.map(|f| f.blaming_all_but(self.me)),
                 false => found,
             };
+            r.tally.add(&copies, found.as_ref());
             let Some(f) = found else { continue };
             let (shallow, deep) = f.count();
             r.shallow += shallow;
@@ -296,6 +332,12 @@ impl Pg {
         self.repair_found(&bad, cx);
         let Some(mut r) = self.scrub.run.take() else { return };
         self.release_chunk(&r);
+        // What follows what could not be read is as slow, likely.
+        if std::mem::take(&mut r.unread) {
+            r.all_unread += r.objects;
+        } else {
+            r.most = r.most.saturating_mul(2);
+        }
         lines.into_iter().for_each(|text| cx.out.push(PgEffect::Log { error: true, text }));
         let (_, end) = self.range();
         if r.to >= end {
@@ -313,6 +355,14 @@ impl Pg {
             && matches!(r.phase, Phase::Maps)
             && cx.now.mono_ms >= r.asked + MAPS_MS
         {
+            if r.deep && !r.unread && cx.now.mono_ms < r.asked + LOST_MS {
+                if self.ops.waits(|o| r.covers(o)) {
+                    self.shrink_chunk(cx);
+                } else {
+                    cx.out.push(PgEffect::WakeAt(cx.now.mono_ms + 1000));
+                }
+                return;
+            }
             // Lost with a connection that broke, say: writes must not wait for ever. The shell tries again later.
             let silent: Vec<String> = r.waiting.iter().map(ToString::to_string).collect();
             tracing::warn!(pg = %self.id, silent = silent.join(","), "a scrub is given up: no map came");
@@ -329,9 +379,42 @@ impl Pg {
         }
     }
 
+    /// Reading the chunk takes too long for the writes that wait: it is tried again in smaller pieces.
+    fn shrink_chunk(&mut self, cx: &mut Cx<'_>) {
+        let Some(mut r) = self.scrub.run.take() else { return };
+        self.release_chunk(&r);
+        tracing::info!(pg = %self.id, objects = r.objects, "a chunk of a scrub takes long and is tried again, smaller");
+        r.unread = r.objects <= 1;
+        r.most = (r.objects / 2).max(1);
+        r.waiting.clear();
+        r.maps.clear();
+        r.to.clone_from(&r.from);
+        r.phase = Phase::Turn;
+        self.scrub.run = Some(r);
+        cx.out.push(PgEffect::WantTurn);
+    }
+
     /// All chunks are done.
-    fn finish_scrub(&mut self, r: Run, cx: &mut Cx<'_>) {
+    fn finish_scrub(&mut self, mut r: Run, cx: &mut Cx<'_>) {
         let Some(info) = &mut self.info else { return };
+        let counts = &mut info.head.counts;
+        if counts.estimated {
+            r.tally.correct(counts);
+        }
+        if r.deep {
+            r.tally.correct_omaps(counts);
+        }
+        if let Some(text) = r.tally.mismatch(counts) {
+            let text = format!("{} {} : {text}", self.id, name(r.deep, r.repair));
+            cx.out.push(PgEffect::Log { error: true, text });
+            r.errors += 1;
+            if r.repair {
+                r.tally.correct(counts);
+                r.fixed += 1;
+            } else {
+                r.shallow += 1;
+            }
+        }
         let at = info.last_update();
         let h = &mut info.scrub;
         (h.last, h.last_stamp) = (at, cx.now.wall);
@@ -345,6 +428,10 @@ impl Pg {
         let errors = r.errors;
         let kind = name(r.deep, r.repair);
         let log = |error: bool, text: String| PgEffect::Log { error, text };
+        if r.all_unread > 0 {
+            let text = format!("{} {kind}: {} objects were not read, it took too long", self.id, r.all_unread);
+            cx.out.push(log(false, text));
+        }
         if errors == 0 {
             cx.out.push(log(false, format!("{} {kind} ok", self.id)));
         } else {
@@ -352,7 +439,9 @@ impl Pg {
                 r.found.values().filter(|f| f.shards.values().any(|s| s.errors & shard::MISSING != 0)).count();
             let others = r.found.len() - missing;
             let id = self.id;
-            cx.out.push(log(true, format!("{id} {kind} {missing} missing, {others} inconsistent objects")));
+            if !r.found.is_empty() {
+                cx.out.push(log(true, format!("{id} {kind} {missing} missing, {others} inconsistent objects")));
+            }
             let fixes = if r.repair { format!(", {} fixed", r.fixed) } else { String::new() };
             cx.out.push(log(true, format!("{id} {kind} {errors} errors{fixes}")));
         }

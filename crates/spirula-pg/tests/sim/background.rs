@@ -2,7 +2,10 @@
 
 use crate::world::{POOL, World};
 use crate::{settle, verify};
+use spirula_encoding::{from_slice, to_vec};
 use spirula_maps::PgState;
+use spirula_messages::cluster::pg::PgHead;
+use spirula_pg::{PgEvent, head_key};
 use spirula_types::{OsdId, PgId, SpgId};
 use std::sync::Arc;
 
@@ -104,4 +107,80 @@ fn a_listing_that_fails_at_the_target_lets_others_go_on_and_is_tried_again() {
 #[test]
 fn a_listing_that_fails_at_the_primary_lets_others_go_on_and_is_tried_again() {
     (0..10).for_each(|seed| unlisted(seed, false));
+}
+
+/// A deep scrub beside clients, of which the third member reads no more than `most` objects in time.
+fn slowly_read(seed: u64, most: usize) {
+    let mut w = cluster(seed, 3, 1);
+    Arc::make_mut(&mut w.cfg).scrub_chunk = 25;
+    (w.pace.objects, w.pace.under_way, w.pace.appends, w.pace.deletes) = (6, 6, 90, 0);
+    until(&mut w, "clean", |w| is_clean(w, PG));
+    run(&mut w, 5000);
+    let acting = w.map().acting(PG);
+    w.slow_scans = Some((acting[2], most));
+    w.event(acting[0], SpgId::whole(PG), PgEvent::Scrub { deep: true, repair: false });
+    let before = w.stats.get("scrubs").copied().unwrap_or(0);
+    let end = w.now + 900_000;
+    while w.now < end && w.stats.get("scrubs").copied().unwrap_or(0) == before {
+        w.step();
+    }
+    let of = |what: &str| w.stats.get(what).copied().unwrap_or(0);
+    assert!(of("scrubs") > before && of("scrubs given up") == 0, "seed {seed}: {:?}", w.stats);
+    assert!(of("slow scans") > 0, "seed {seed}: nothing was slow");
+    assert_eq!(of("wrong counts"), 0);
+    settle(&mut w).and_then(|()| verify(&w)).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+}
+
+#[test]
+fn a_deep_scrub_that_reads_slowly_goes_on_in_smaller_pieces() {
+    (0..5).for_each(|seed| slowly_read(seed, 2));
+}
+
+#[test]
+fn what_cannot_be_read_in_time_at_all_does_not_stop_a_deep_scrub() {
+    (0..5).for_each(|seed| slowly_read(seed, 0));
+}
+
+#[test]
+fn counts_that_are_wrong_are_an_error_until_they_are_repaired() {
+    for seed in 0..10 {
+        let mut w = cluster(seed, 3, 1);
+        (w.pace.objects, w.pace.under_way, w.pace.appends, w.pace.deletes) = (8, 6, 60, 20);
+        until(&mut w, "clean", |w| is_clean(w, PG));
+        run(&mut w, 3000);
+        let id = SpgId::whole(PG);
+        // Clients go on writing while it scrubs.
+        let scrub = |w: &mut World, repair: bool| {
+            let done = |w: &World| w.stats.get("scrubs").copied().unwrap_or(0);
+            let before = done(w);
+            let primary = w.map().acting(PG)[0];
+            w.event(primary, id, PgEvent::Scrub { deep: repair, repair });
+            until(w, "scrubbed", |w| done(w) > before);
+        };
+        let wrong = |w: &World| w.stats.get("wrong counts").copied().unwrap_or(0);
+        scrub(&mut w, false);
+        assert_eq!(wrong(&w), 0, "seed {seed}: counts were right");
+        // Every copy's record of the counts is wrong.
+        for n in 0..3 {
+            w.crash(n);
+            w.mark_down(n);
+            let store = &mut w.nodes[n as usize].store;
+            for meta in [&mut store.applied.meta, &mut store.durable.meta] {
+                let record = meta.get_mut(&head_key(id)[..]).unwrap();
+                let mut head: PgHead = from_slice(record).unwrap();
+                (head.counts.objects, head.counts.bytes) = (head.counts.objects + 3, head.counts.bytes + 1000);
+                *record = to_vec(&head).into();
+            }
+        }
+        (0..3).for_each(|n| w.start(n));
+        until(&mut w, "clean", |w| is_clean(w, PG));
+        scrub(&mut w, false);
+        assert_eq!(wrong(&w), 1, "seed {seed}");
+        assert!(state(&w, PG).has(PgState::INCONSISTENT), "seed {seed}: {}", state(&w, PG));
+        scrub(&mut w, true);
+        scrub(&mut w, false);
+        assert_eq!(wrong(&w), 2, "seed {seed}: the repair found it once more, and mended it");
+        assert!(!state(&w, PG).has(PgState::INCONSISTENT), "seed {seed}");
+        settle(&mut w).and_then(|()| verify(&w)).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+    }
 }

@@ -162,6 +162,8 @@ impl Store {
                 omap_digest: deep.then(|| crc32c(0, &omap)),
                 data_digest: (deep && !rotten).then(|| crc32c(0, &o.data)),
                 read_error: rotten,
+                omap_keys: if deep { o.omap.len() as u64 } else { 0 },
+                omap_bytes: if deep { o.omap.values().map(|v| v.len() as u64).sum() } else { 0 },
             };
             (h.clone(), copy)
         };

@@ -392,6 +392,8 @@ pub struct World {
     pub scrubs: bool,
     /// This one makes no scrub maps.
     pub no_scans: Option<OsdId>,
+    /// This one does not get done with deep maps of more objects.
+    pub slow_scans: Option<(OsdId, usize)>,
     /// Messages to the monitor are lost now and then.
     pub mon_loses: bool,
     /// Of this kind of message between OSDs (empty: any) so many of a hundred are lost.
@@ -455,6 +457,7 @@ impl World {
             answers: BTreeMap::new(),
             scrubs: seed.is_multiple_of(3),
             no_scans: None,
+            slow_scans: None,
             mon_loses: true,
             peer_loses: None,
             backs_off: seed % 3 == 2,
@@ -875,9 +878,20 @@ impl World {
                         self.note("recovery reads");
                     }
                 }
-                PgEffect::Log { .. } => self.note("log lines"),
+                PgEffect::Log { text, .. } => {
+                    self.note("log lines");
+                    if text.contains("stat mismatch") {
+                        self.note("wrong counts");
+                    }
+                }
                 PgEffect::ScrubScan { .. } if self.no_scans == Some(id) => {}
                 PgEffect::ScrubScan { seq, from, to, deep } => {
+                    let within = |o: &&HObject| from <= **o && **o < to;
+                    let objects = node.store.applied.objects.keys().filter(within).count();
+                    if deep && self.slow_scans.is_some_and(|(osd, most)| osd == id && objects > most) {
+                        self.note("slow scans");
+                        continue;
+                    }
                     // Made a while later, as the real one is made in steps.
                     node.scans.push_back((pg, seq, from, to, deep));
                 }
