@@ -1072,14 +1072,11 @@ impl Mon {
 
     /// What a manager says, wherever it is connected.
     pub(crate) fn on_manager(&mut self, m: &Message, out: &mut Vec<MonEffect>) -> Result<(), MessageError> {
-        match m.kind {
-            MgrDigest::KIND => {
-                let taken = self.mgr.take_digest(&self.state.mgrmap, MgrDigest::from_message(m)?);
-                if taken && self.q.leads() {
-                    self.submit(Request::Tick, out);
-                }
+        if m.kind == MgrDigest::KIND {
+            let taken = self.mgr.take_digest(&self.state.mgrmap, MgrDigest::from_message(m)?);
+            if taken && self.q.leads() {
+                self.submit(Request::Tick, out);
             }
-            _ => {}
         }
         Ok(())
     }
