@@ -4,7 +4,7 @@ use crate::api::{MapView, PgEffect};
 use crate::erasure::read::Gather;
 use crate::missing::Missing;
 use crate::ops::Inflight;
-use crate::pg::{Cx, Pg, Role};
+use crate::pg::{After, Cx, Pg, Role};
 use crate::recovery::Recovery;
 use crate::repeat::{Again, Repeat};
 use spirula_encoding::UTime;
@@ -193,6 +193,7 @@ impl Pg {
             rolled: a.told_rolled,
             scrub: info.scrub,
             counted: (info.last_update(), info.head.counts),
+            read: !self.readers.is_empty(),
         };
         (!to.is_empty()).then(body)
     }
@@ -230,6 +231,9 @@ impl Pg {
         let Some(a) = self.active_mut() else { return };
         if a.wait_until > 0 && cx.now.mono_ms >= a.wait_until {
             a.wait_until = 0;
+            self.readers.clear();
+            self.save(After::Nothing, cx);
+            self.tell_history(cx);
             cx.out.push(PgEffect::StateChanged);
             self.run_waiting(cx);
             self.tell_merge(false, cx);

@@ -580,6 +580,12 @@ pub enum Bug {
     StripeNotRead,
     /// Erasure coding: what was read for a request whose client went away serves the next one.
     PiecesKept,
+    /// A wait for the leases of older primaries is forgotten with the interval in which it began.
+    LeaseForgotten,
+    /// Who was declared lost once is not waited for, though it came back and took part since.
+    LostForever,
+    /// Whatever is missing makes a copy hollow, also an object that was there and has rotted.
+    MissingIsHollow,
     /// A replica takes a write that is not the next of its log.
     GapAccepted,
     /// What was lost on the way between two OSDs is not sent again.

@@ -190,6 +190,7 @@ impl Pg {
         past.sort_by_key(|i| (i.first, i.last));
         past.dedup();
         self.past = past;
+        self.readers.append(&mut s.readers);
     }
 
     /// From here on this copy counts for nothing, even after a restart.

@@ -10,6 +10,14 @@
 //! the granter answered a new primary of epoch e it grants with epochs ≥ e, and an old
 //! primary whose map is that new knows that it was replaced.
 //!
+//! The wait outlives the interval in which it began: the next primary need not ask anybody who granted those leases (the
+//! activation of the interval between makes older ones uninteresting). So what is waited for, the old primary and how long at
+//! most, is part of the PG's history like `history_les`: the activation tells it to all members, durably, before they count as
+//! activated; whoever answers a primary tells what it knows of it; and it goes only when the time is over or the map says that the
+//! old primary is dead, or began anew. Times travel as durations, counted from the message's arrival, hence too long rather
+//! than too short. An OSD that restarts knows who it was and not for how long, and takes what is the longest: a lease given before
+//! it stopped ends within one lease length after it starts.
+//!
 //! Clocks need not agree; their rates may differ by [`DRIFT`]. A restarted OSD has forgotten
 //! its grants, so until one lease length after its start it says that everyone may hold one.
 
@@ -84,6 +92,11 @@ impl Leases {
         }
     }
 
+    /// Until when somebody may serve reads by leave of an earlier incarnation of ours.
+    pub fn forgotten_until(&self) -> u64 {
+        self.started_ms + self.length_ms
+    }
+
     /// Until when `from` lets us serve reads.
     pub fn held_until(&self, from: OsdId) -> u64 {
         self.held.get(&from).map_or(0, |h| h.until)
@@ -91,8 +104,7 @@ impl Leases {
 
     /// For how long `osd` may serve reads by our leave, milliseconds.
     pub fn granted_left(&self, osd: OsdId, now_ms: u64) -> u64 {
-        let forgotten = self.started_ms + self.length_ms;
-        self.granted.get(&osd).copied().unwrap_or(0).max(forgotten).saturating_sub(now_ms)
+        self.granted.get(&osd).copied().unwrap_or(0).max(self.forgotten_until()).saturating_sub(now_ms)
     }
 }
 

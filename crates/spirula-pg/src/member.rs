@@ -54,7 +54,10 @@ impl Pg {
             CtlBody::Activate { run, info, past, log, fresh } => {
                 self.on_activate(from, run, info, past, (log, fresh), cx);
             }
-            CtlBody::History { seq, history_les, lec, rolled, scrub, counted } => {
+            CtlBody::History { seq, history_les, lec, rolled, scrub, counted, read } => {
+                if !read && matches!(self.role, Role::Replica { .. }) {
+                    self.readers.clear();
+                }
                 self.on_history(from, seq, (history_les, lec), rolled, (scrub, counted), cx);
             }
             CtlBody::Scan { from: start, max } => self.on_scan(from, ctl.epoch, start, max, cx),
@@ -94,14 +97,14 @@ impl Pg {
 
     fn on_query(&mut self, from: Peer, holders: &[OsdId], cx: &mut Cx<'_>) {
         let left = holders.iter().map(|h| cx.leases.granted_left(*h, cx.now.mono_ms)).max().unwrap_or(0);
-        let body = CtlBody::Info { info: self.told_info(), past: self.past.clone(), lease_left_ms: left as u32 };
+        let body = CtlBody::Info { info: self.told_info(cx), past: self.past.clone(), lease_left_ms: left as u32 };
         let msg = self.ctl(from, body);
         self.when_durable(After::Send(from, msg), cx);
         self.check_removed(cx);
     }
 
     fn on_get_log(&mut self, from: Peer, after: EVersion, cx: &mut Cx<'_>) {
-        let Some(info) = self.told_info() else { return };
+        let Some(info) = self.told_info(cx) else { return };
         let entries = self.log.after(after).map(LogEntry::to_bytes).collect();
         let missing = self.missing.iter().map(|(o, i)| (o.clone(), i.clone())).collect();
         let msg = self.ctl(from, CtlBody::Log { info, entries, missing });
@@ -186,6 +189,7 @@ impl Pg {
                 if !self.missing.written(&entry.object, entry.version, &entry.dirty, MissingItem::default) {
                     tracing::error!(pg = %self.id, %from, object = %entry.object, "a change is kept from us that we do not lack");
                 }
+                self.missing.withhold(&entry.object);
             }
             missing_changed = true;
         }
@@ -408,6 +412,9 @@ impl Pg {
             return;
         }
         self.rotten.clear();
+        // The primary has heard what is known of it, also from us.
+        let until = |left: u32| cx.now.mono_ms + u64::from(left);
+        self.readers = told.readers.iter().map(|r| (r.osd, r.last, until(r.left_ms))).collect();
         match self.take_update(&told, past, log, fresh, cx) {
             Ok(txn) => {
                 self.release_remote(cx);

@@ -49,8 +49,10 @@ fn stored_item(v: &[u8]) -> Result<MissingItem, DecodeError> {
     let mut d = Decoder::new(v);
     let (need, have) = (d.get()?, d.get()?);
     let dirty = if d.is_empty() { Dirty::All } else { d.get()? };
+    // Of one whose change was kept back earlier versions said nothing.
+    let withheld = !d.is_empty() && d.bool()?;
     d.finish()?;
-    Ok(MissingItem { need, have, dirty })
+    Ok(MissingItem { need, have, dirty, withheld })
 }
 
 impl Missing {
@@ -113,7 +115,8 @@ impl Missing {
 
     /// Adds or changes an object of which nothing is known but the versions.
     pub fn set(&mut self, object: HObject, need: EVersion, have: EVersion) {
-        self.put(object, MissingItem { need, have, dirty: Dirty::All });
+        let withheld = self.get(&object).is_some_and(|i| i.withheld);
+        self.put(object, MissingItem { need, have, dirty: Dirty::All, withheld });
     }
 
     /// Adds or changes an object.
@@ -144,6 +147,16 @@ impl Missing {
             self.changed.insert(object.clone());
         }
         true
+    }
+
+    /// The newest change of an object that is missing did not come with its entry.
+    pub fn withhold(&mut self, object: &HObject) {
+        if let Some(slot) = self.items.get_mut(object) {
+            slot.item.withheld = true;
+            if !std::mem::replace(&mut slot.changed, true) {
+                self.changed.insert(object.clone());
+            }
+        }
     }
 
     /// The object is there, or not wanted any more.
@@ -205,7 +218,7 @@ mod tests {
         let o = |n: &'static str| HObject::head(3, Bytes::new(), Bytes::new(), n.into());
         let mut m = Missing::default();
         let dirty = Dirty::Parts { data: vec![(0, 4096)], omap: true };
-        m.put(o("a"), MissingItem { need: EVersion::new(2, 3), have: EVersion::new(1, 1), dirty });
+        m.put(o("a"), MissingItem { need: EVersion::new(2, 3), have: EVersion::new(1, 1), dirty, withheld: true });
         m.set(o("b"), EVersion::new(2, 4), EVersion::default());
         m.remove(&o("b"));
         let mut stored: BTreeMap<Bytes, Bytes> = BTreeMap::new();

@@ -14,7 +14,7 @@ use crate::repeat::Repeat;
 use crate::shard::{ShardReader, localize};
 use bytes::Bytes;
 use spirula_encoding::{Decode, DecodeError, Decoder, Encode, Encoder, UTime, from_slice, to_vec};
-use spirula_messages::cluster::pg::{CtlBody, Ends, PastInterval, PgCtl, PgHead, PgInfo};
+use spirula_messages::cluster::pg::{CtlBody, Ends, OldReader, PastInterval, PgCtl, PgHead, PgInfo};
 use spirula_types::transaction::{MetaOp, Transaction};
 use spirula_types::{EVersion, Epoch, HObject, OsdId, Peer, PgId, SpgId, hash};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -23,6 +23,9 @@ use std::sync::Arc;
 /// Messages kept until the map they need arrives. Their senders wait for an answer, so there
 /// are few; more are dropped.
 const EARLY_MAX: usize = 4096;
+
+/// A time that was forgotten with a restart.
+pub(crate) const UNKNOWN_MS: u64 = u64::MAX;
 
 /// What this OSD does for the PG.
 #[derive(Debug)]
@@ -124,6 +127,9 @@ pub struct Pg {
     /// they know of: peering may begin anew in the same interval, and has to hear those then, too.
     pub(crate) strays: BTreeMap<Peer, (PgInfo, Vec<PastInterval>)>,
     next_seq: u64,
+    /// Primaries of older intervals that may still serve reads, the last epoch of their intervals, and until when; a time
+    /// that is not known any more, after a restart, is [`UNKNOWN_MS`].
+    pub(crate) readers: Vec<(OsdId, Epoch, u64)>,
     /// The highest number of an entry that was given out here.
     pub(crate) issued: u64,
     /// What other primaries reserved here: the number, what, and whether it was granted.
@@ -269,6 +275,7 @@ impl Pg {
             held: Held::default(),
             strays: BTreeMap::new(),
             next_seq: 1,
+            readers: Vec::new(),
             issued: 0,
             reserved_for: None,
             pushes: BTreeSet::new(),
@@ -307,6 +314,7 @@ impl Pg {
         let mut pg = Self::new(id, osd, cfg);
         pg.log = PgLog::new(tail, entries);
         pg.missing = Missing::load(id, stored.missing.iter().cloned())?;
+        pg.readers = info.readers.iter().map(|r| (r.osd, r.last, UNKNOWN_MS)).collect();
         (pg.interval, pg.past, pg.info, pg.shaped) = (interval, past, Some(info), shaped);
         Ok(pg)
     }
@@ -545,6 +553,10 @@ impl Pg {
     /// The changes that store everything but objects and log as it is in memory.
     pub(crate) fn record_ops(&mut self, out: &mut Vec<MetaOp>) {
         let key = self.record_key.clone();
+        let readers = self.readers.iter().map(|(osd, last, _)| OldReader { osd: *osd, last: *last, left_ms: 0 });
+        if let Some(info) = &mut self.info {
+            info.readers = readers.collect();
+        }
         out.push(match &self.info {
             Some(info) => {
                 let record = Record {
@@ -582,10 +594,25 @@ impl Pg {
     }
 
     /// The info as others may see it.
-    pub(crate) fn told_info(&self) -> Option<PgInfo> {
+    pub(crate) fn told_info(&self, cx: &Cx<'_>) -> Option<PgInfo> {
         let info = self.info.clone().filter(|_| self.has_copy())?;
-        let hollow = self.missing.iter().any(|(_, i)| i.need.epoch >= info.les);
-        Some(PgInfo { missing: self.missing.len() as u32, hollow, ..info })
+        let all = planted!(self.cfg, MissingIsHollow);
+        let hollow = self.missing.iter().any(|(_, i)| (i.withheld || all) && i.need.epoch >= info.les);
+        Some(PgInfo { missing: self.missing.len() as u32, hollow, readers: self.told_readers(cx), ..info })
+    }
+
+    /// Until when an old primary may read: the worst, where that was forgotten.
+    pub(crate) fn reads_until(&self, until: u64, cx: &Cx<'_>) -> u64 {
+        if until == UNKNOWN_MS { cx.leases.forgotten_until() } else { until }
+    }
+
+    /// Who may still serve reads as the primary of an older interval, for others.
+    pub(crate) fn told_readers(&self, cx: &Cx<'_>) -> Vec<OldReader> {
+        let left =
+            |until: u64| self.reads_until(until, cx).saturating_sub(cx.now.mono_ms).min(u64::from(u32::MAX)) as u32;
+        let all =
+            self.readers.iter().map(|(osd, last, until)| OldReader { osd: *osd, last: *last, left_ms: left(*until) });
+        all.filter(|r| r.left_ms > 0).collect()
     }
 
     pub(crate) fn send(&self, to: Peer, body: CtlBody, cx: &mut Cx<'_>) {
@@ -674,10 +701,14 @@ impl Pg {
         let closed = self.interval.close(last, if view.gap { None } else { old }, info.lec);
         if closed.rw {
             match self.past.last_mut() {
-                // The same members again: one interval as far as anybody must be heard.
-                Some(p) if p.acting == closed.acting && p.primary == closed.primary => p.last = closed.last,
+                Some(p)
+                    if planted!(self.cfg, LostForever) && p.acting == closed.acting && p.primary == closed.primary =>
+                {
+                    p.last = closed.last;
+                }
                 // Whoever must be heard for the later one is heard for the earlier one, too; so an
-                // OSD that comes and goes adds no more than the sets it makes.
+                // OSD that comes and goes adds no more than the sets it makes. The one that stays begins where the later one
+                // begins: who was declared lost before, and came back to take part in it, is waited for.
                 _ => {
                     self.past.retain(|p| p.acting != closed.acting || p.primary != closed.primary);
                     self.past.push(closed);
@@ -817,7 +848,7 @@ impl Pg {
         if !primary.is_some() || primary == self.me {
             return;
         }
-        if let Some(info) = self.told_info() {
+        if let Some(info) = self.told_info(cx) {
             // Like an answer, it tells only what is durable.
             let msg = self.ctl(primary, CtlBody::Notify { info, past: self.past.clone() });
             self.when_durable(After::Send(primary, msg), cx);

@@ -16,7 +16,7 @@ use crate::pg::{After, Cx, Pg, Role};
 use crate::repeat::Again;
 use crate::shard::{object_of_store, store_object, undo_object};
 use spirula_encoding::from_slice;
-use spirula_messages::cluster::pg::CtlBody;
+use spirula_messages::cluster::pg::{CtlBody, MissingItem};
 use spirula_types::transaction::{MetaOp, Transaction};
 use spirula_types::{EVersion, HObject, Peer};
 use std::collections::BTreeMap;
@@ -109,7 +109,9 @@ impl Pg {
         // Nor can it be taken back.
         let undo = store_object(&undo_object(object, version), self.me.shard);
         txn.objects.retain(|u| u.object != *stored && u.object != undo);
-        self.missing.set(object.clone(), version, EVersion::default());
+        // The entry is in our log, and we never had what it did.
+        let item = MissingItem { need: version, withheld: true, ..MissingItem::default() };
+        self.missing.put(object.clone(), item);
         self.missing_ops(&mut txn.meta);
         Some(txn)
     }

@@ -86,6 +86,7 @@ impl Pg {
                 (child.info, child.log) = (Some(info), log);
                 child.missing = self.missing.split_off(|o| o.pg(pg_num) == *id);
                 (child.past, child.interval) = (self.past.clone(), self.interval.clone());
+                child.readers.clone_from(&self.readers);
                 child.view.clone_from(&self.view);
                 child.record_ops(&mut txn.meta);
                 children.push(child);

@@ -162,6 +162,31 @@ impl Decode for PastInterval {
     }
 }
 
+/// The primary of an older interval, which may not know that it was replaced and serve reads by leases that it holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OldReader {
+    /// The OSD.
+    pub osd: OsdId,
+    /// Last epoch of that interval, or a later one: an incarnation that began after it does not read.
+    pub last: Epoch,
+    /// For how long it may still read, at most, milliseconds from when this is sent on. Means nothing where it is stored.
+    pub left_ms: u32,
+}
+
+impl Encode for OldReader {
+    fn encode(&self, out: &mut Encoder) {
+        out.put(&self.osd);
+        out.u32(self.last);
+        out.u32(self.left_ms);
+    }
+}
+
+impl Decode for OldReader {
+    fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
+        Ok(Self { osd: d.get()?, last: d.u32()?, left_ms: d.u32()? })
+    }
+}
+
 /// What an OSD durably knows of a PG it holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PgInfo {
@@ -195,6 +220,8 @@ pub struct PgInfo {
     pub hollow: bool,
     /// Its scrubs.
     pub scrub: ScrubHistory,
+    /// Primaries of older intervals that may still serve reads. As they are when it is sent.
+    pub readers: Vec<OldReader>,
 }
 
 impl PgInfo {
@@ -216,7 +243,7 @@ impl PgInfo {
 
 impl Encode for PgInfo {
     fn encode(&self, out: &mut Encoder) {
-        out.versioned(4, 2, |o| {
+        out.versioned(5, 2, |o| {
             o.put(&self.pg);
             o.u32(self.pg_num);
             o.u32(self.created);
@@ -231,13 +258,14 @@ impl Encode for PgInfo {
             o.u32(self.missing);
             o.put(&self.scrub);
             o.bool(self.hollow);
+            o.put(&self.readers);
         });
     }
 }
 
 impl Decode for PgInfo {
     fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
-        d.versioned("PgInfo", 4, |d, v| {
+        d.versioned("PgInfo", 5, |d, v| {
             if v < 2 {
                 // The form of the majority scheme, which no release had.
                 return Err(DecodeError::Value { what: "PgInfo version", value: i64::from(v) });
@@ -257,6 +285,7 @@ impl Decode for PgInfo {
                 missing: d.get()?,
                 scrub: if v >= 3 { d.get()? } else { ScrubHistory::default() },
                 hollow: v >= 4 && d.get()?,
+                readers: if v >= 5 { d.get()? } else { Vec::new() },
             })
         })
     }
@@ -271,6 +300,8 @@ pub struct MissingItem {
     pub have: EVersion,
     /// What differs between the two.
     pub dirty: Dirty,
+    /// The copy's newest entry of it came without its change: nobody else need have that.
+    pub withheld: bool,
 }
 
 impl Encode for MissingItem {
@@ -278,12 +309,13 @@ impl Encode for MissingItem {
         out.put(&self.need);
         out.put(&self.have);
         out.put(&self.dirty);
+        out.bool(self.withheld);
     }
 }
 
 impl Decode for MissingItem {
     fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
-        Ok(Self { need: d.get()?, have: d.get()?, dirty: d.get()? })
+        Ok(Self { need: d.get()?, have: d.get()?, dirty: d.get()?, withheld: d.bool()? })
     }
 }
 
@@ -642,6 +674,8 @@ pub enum CtlBody {
         scrub: ScrubHistory,
         /// What the PG holds when its newest entry is the first of these: a scrub may have corrected it.
         counted: (EVersion, PgCounts),
+        /// Primaries of older intervals may still serve reads ([`PgInfo::readers`]).
+        read: bool,
     },
     /// That is durable.
     HistoryAck {
@@ -865,7 +899,7 @@ impl Encode for PgCtl {
                     o.put(log);
                     o.bool(*fresh);
                 }
-                CtlBody::History { seq, history_les, lec, rolled, scrub, counted } => {
+                CtlBody::History { seq, history_les, lec, rolled, scrub, counted, read } => {
                     o.u64(*seq);
                     o.u32(*history_les);
                     o.u32(*lec);
@@ -873,6 +907,7 @@ impl Encode for PgCtl {
                     o.put(scrub);
                     o.put(&counted.0);
                     o.put(&counted.1);
+                    o.bool(*read);
                 }
                 CtlBody::Gap { have } => o.put(have),
                 CtlBody::Scan { from, max } => {
@@ -973,6 +1008,7 @@ impl Decode for PgCtl {
                     rolled: d.get()?,
                     scrub: d.get()?,
                     counted: (d.get()?, d.get()?),
+                    read: d.bool()?,
                 },
                 9 => CtlBody::Scan { from: d.get()?, max: d.get()? },
                 10 => CtlBody::Scanned { from: d.get()?, objects: d.get()?, next: d.get()? },
@@ -1105,6 +1141,7 @@ mod tests {
             missing: 3,
             hollow: true,
             scrub: ScrubHistory { last: EVersion::new(9, 90), repaired: 2, ..ScrubHistory::default() },
+            readers: vec![OldReader { osd: 3, last: 5, left_ms: 700 }],
         }
     }
 
@@ -1117,7 +1154,7 @@ mod tests {
     fn every_control_message_round_trips() {
         let o = HObject::head(2, Bytes::new(), Bytes::new(), "o".into());
         let dirty = Dirty::nothing();
-        let item = MissingItem { need: EVersion::new(3, 4), have: EVersion::default(), dirty };
+        let item = MissingItem { need: EVersion::new(3, 4), have: EVersion::default(), dirty, withheld: true };
         let scrubbed = ScrubObject {
             size: 3,
             attrs: vec![("_".into(), "info".into())],
@@ -1156,6 +1193,7 @@ mod tests {
                 rolled: EVersion::new(4, 5),
                 scrub: info().scrub,
                 counted: (EVersion::new(4, 6), info().head.counts),
+                read: true,
             },
             CtlBody::HistoryAck { seq: 7 },
             CtlBody::Gap { have: EVersion::new(4, 4) },

@@ -52,10 +52,12 @@ impl Pg {
         let Some(view) = self.view.clone() else { return };
         let (Some(pool), since) = (view.pool.clone(), self.interval.since) else { return };
         let writeable = view.acting.len() >= pool.min_size;
+        let readers = self.found_readers(&p, cx);
+        let wait_until = readers.iter().map(|(_, _, until)| *until).max().unwrap_or(0);
+        self.readers = readers;
         let Some(info) = &mut self.info else {
             // Peering ends with a copy of our own, always.
-            tracing::error!(pg = %self.id, "activation without a copy");
-            return;
+            return invariant!(self, "activation without a copy");
         };
         if writeable {
             info.les = since;
@@ -81,9 +83,9 @@ impl Pg {
         self.submit(txn, After::Step { since, step: Step::Activated }, cx);
         let last_update = self.info.as_ref().map(|i| i.last_update()).unwrap_or_default();
         let run = self.seq();
-        let mut active = Active::new(self.me, run, last_update, cx.now.wall, p.lease_until, p.fresh);
+        let mut active = Active::new(self.me, run, last_update, cx.now.wall, wait_until, p.fresh);
         for (osd, member) in p.members {
-            let (peer, body) = self.activate_member(member, run, p.fresh, view.acting.contains(&osd));
+            let (peer, body) = self.activate_member(member, run, p.fresh, view.acting.contains(&osd), cx);
             self.send(osd, body.clone(), cx);
             active.activations.insert(osd, body);
             active.add(osd, peer, last_update);
@@ -93,7 +95,14 @@ impl Pg {
     }
 
     /// What becomes of a member, and what it is to be told.
-    fn activate_member(&self, member: Member, run: u64, fresh: bool, acting: bool) -> (PeerState, CtlBody) {
+    fn activate_member(
+        &self,
+        member: Member,
+        run: u64,
+        fresh: bool,
+        acting: bool,
+        cx: &Cx<'_>,
+    ) -> (PeerState, CtlBody) {
         let own = self.info.clone().unwrap_or_default();
         let bytes = |e: &LogEntry| e.to_bytes();
         let whole = |i: &Option<PgInfo>| i.as_ref().is_none_or(PgInfo::is_whole);
@@ -110,7 +119,8 @@ impl Pg {
                 (LogUpdate::Reset { tail: self.log.tail(), entries }, last)
             }
         };
-        let told = PgInfo { last_backfill: last_backfill.clone(), missing: 0, ..own };
+        let readers = self.told_readers(cx);
+        let told = PgInfo { last_backfill: last_backfill.clone(), missing: 0, readers, ..own };
         let past = self.past.clone();
         let state = PeerState { acting, missing: member.missing, last_backfill, ..PeerState::default() };
         (state, CtlBody::Activate { run, info: told, past, log, fresh })
@@ -174,6 +184,7 @@ impl Pg {
             cx.out.push(PgEffect::WakeAt(a.wait_until));
         } else {
             a.wait_until = 0;
+            self.readers.clear();
         }
         if a.serving {
             info.history_les = info.history_les.max(since);

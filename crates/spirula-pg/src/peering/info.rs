@@ -7,7 +7,7 @@ use crate::intervals::Prior;
 use crate::log::PgLog;
 use crate::pg::{After, Cx, Pg, Role};
 use spirula_messages::cluster::pg::{CtlBody, PastInterval, PgInfo};
-use spirula_types::{Epoch, Peer};
+use spirula_types::{Epoch, OsdId, Peer};
 use std::collections::BTreeMap;
 
 /// How many members of an interval know its history together.
@@ -16,7 +16,39 @@ fn pool_least(view: &MapView, one: bool) -> usize {
     if one { 1 } else { shape.map_or(1, |s| s.k) }
 }
 
+/// Of what is known of an old primary the later holds.
+fn note_reader(readers: &mut BTreeMap<OsdId, (Epoch, u64)>, osd: OsdId, (last, until): (Epoch, u64)) {
+    let known = readers.entry(osd).or_insert((last, until));
+    *known = (known.0.max(last), known.1.max(until));
+}
+
 impl Pg {
+    /// What of this still holds: who may serve reads as the primary of an interval that is over, and until when.
+    fn old_readers(&self, known: BTreeMap<OsdId, (Epoch, u64)>, cx: &Cx<'_>) -> Vec<(OsdId, Epoch, u64)> {
+        let Some(view) = &self.view else { return Vec::new() };
+        // One that is up again, or was, began anew or has heard of it.
+        let reads = |osd: OsdId, last: Epoch| {
+            osd != self.me.osd && view.osds.get(&osd).is_none_or(|o| !o.up && !o.dead && o.up_from <= last)
+        };
+        let all = known.into_iter().map(|(o, (last, until))| (o, last, self.reads_until(until, cx)));
+        all.filter(|(o, last, until)| *until > cx.now.mono_ms && reads(*o, *last)).collect()
+    }
+
+    /// Whom peering found to be waited for.
+    pub(super) fn found_readers(&self, p: &Peering, cx: &Cx<'_>) -> Vec<(OsdId, Epoch, u64)> {
+        let mut all = BTreeMap::new();
+        if !planted!(self.cfg, LeaseForgotten) {
+            all.clone_from(&p.readers);
+            for (osd, last, until) in &self.readers {
+                note_reader(&mut all, *osd, (*last, *until));
+            }
+        }
+        for osd in &p.prior.holders {
+            note_reader(&mut all, *osd, (self.interval.since.saturating_sub(1), p.lease_until));
+        }
+        self.old_readers(all, cx)
+    }
+
     /// Asks whom it must, and goes on when all have answered.
     pub(super) fn hear(&mut self, p: &mut Peering, cx: &mut Cx<'_>) {
         let Some(view) = self.view.clone() else { return };
@@ -62,12 +94,22 @@ impl Pg {
                 return;
             }
             p.lease_until = p.lease_until.max(cx.now.mono_ms + u64::from(lease_left_ms));
-            pg.learn(p, from, info, past);
+            pg.learn(p, from, info, past, cx);
             pg.hear(p, cx);
         });
     }
 
-    pub(super) fn learn(&self, p: &mut Peering, from: Peer, info: Option<PgInfo>, past: Vec<PastInterval>) {
+    pub(super) fn learn(
+        &self,
+        p: &mut Peering,
+        from: Peer,
+        info: Option<PgInfo>,
+        past: Vec<PastInterval>,
+        cx: &Cx<'_>,
+    ) {
+        for r in info.iter().flat_map(|i| &i.readers) {
+            note_reader(&mut p.readers, r.osd, (r.last, cx.now.mono_ms + u64::from(r.left_ms)));
+        }
         // Who has nothing knows nothing of older intervals; any holder knows them all.
         if !self.has_copy() && p.past.is_empty() && info.is_some() {
             p.past = past;
@@ -98,7 +140,7 @@ impl Pg {
             let flushed = p.infos.contains_key(&pg.me);
             match p.phase {
                 Phase::Create if flushed => {
-                    pg.learn(p, from, Some(info), past);
+                    pg.learn(p, from, Some(info), past, cx);
                     if p.exists.is_some() || p.infos.values().flatten().any(|i| i.confirmed) {
                         pg.hear(p, cx);
                     }
@@ -106,11 +148,11 @@ impl Pg {
                 Phase::Info | Phase::Down(_) | Phase::Incomplete { .. } if flushed => {
                     let news = p.infos.get(&from).is_none_or(Option::is_none);
                     if news && !p.asked.contains(&from) {
-                        pg.learn(p, from, Some(info), past);
+                        pg.learn(p, from, Some(info), past, cx);
                         pg.hear(p, cx);
                     }
                 }
-                _ if !flushed && !pg.has_copy() => pg.learn(p, from, Some(info), past),
+                _ if !flushed && !pg.has_copy() => pg.learn(p, from, Some(info), past, cx),
                 _ => {}
             }
         });

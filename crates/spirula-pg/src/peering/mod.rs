@@ -70,6 +70,8 @@ pub(crate) struct Peering {
     repeat: Repeat,
     /// Until when primaries of older intervals may still serve reads.
     lease_until: u64,
+    /// The same of intervals that count no more, by what holders say: the last epoch, until when.
+    readers: BTreeMap<OsdId, (Epoch, u64)>,
     /// The monitor said that the PG exists (and which creation it accepted).
     exists: Option<Option<Epoch>>,
     /// Asked long enough that it is no passing state.
@@ -167,10 +169,10 @@ impl Pg {
     /// All we had submitted is durable.
     pub(crate) fn peering_flushed(&mut self, cx: &mut Cx<'_>) {
         self.peering(cx, |pg, p, cx| {
-            p.infos.insert(pg.me, pg.told_info());
+            p.infos.insert(pg.me, pg.told_info(cx));
             for (osd, (info, past)) in &pg.strays {
                 if !p.infos.contains_key(osd) {
-                    pg.learn(p, *osd, Some(info.clone()), past.clone());
+                    pg.learn(p, *osd, Some(info.clone()), past.clone(), cx);
                 }
             }
             if p.infos.values().all(Option::is_none) {
