@@ -10,6 +10,7 @@
 mod background;
 mod client;
 mod connections;
+mod histories;
 mod losses;
 mod scenarios;
 mod shards;

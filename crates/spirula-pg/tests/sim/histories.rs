@@ -1,0 +1,216 @@
+//! What a PG must remember from one interval to the next: whose reads it waits for, who was there, whose data it never had.
+
+use crate::scenarios::{PG, active, cluster, place, planted_cluster, run, stop, until_active};
+use crate::world::World;
+use crate::{settle, verify};
+use spirula_maps::PgState;
+use spirula_pg::Bug;
+use spirula_types::{OsdId, SpgId};
+
+fn state(w: &World) -> PgState {
+    let primary = w.map().acting(PG)[0] as usize;
+    w.nodes[primary].pgs.get(&SpgId::whole(PG)).map(|p| p.state().0).unwrap_or_default()
+}
+
+/// A primary is replaced without knowing it, with a client that does not know it either.
+fn replaced(w: &mut World) -> OsdId {
+    w.scrubs = false;
+    let old = w.map().acting(PG)[0];
+    w.nodes[old as usize].blind_until = u64::MAX;
+    w.clients[0].blind_until = u64::MAX;
+    w.clients[0].only = Some(false);
+    w.clients[1].only = Some(true);
+    w.clients[2].only = Some(true);
+    w.mark_down(old);
+    old
+}
+
+fn reads_on(mut w: World) -> Result<(), String> {
+    for _ in 0..12_000 {
+        w.step();
+    }
+    w.clients[0].blind_until = 0;
+    settle(&mut w).and_then(|()| verify(&w))
+}
+
+/// Another interval begins while the new primary waits for the leases of the old one. True if it waited.
+fn replaced_twice(seed: u64, how: usize, bug: Option<Bug>) -> Result<bool, String> {
+    let mut w = planted_cluster(seed, 4, bug);
+    let acting = w.map().acting(PG);
+    replaced(&mut w);
+    until_active(&mut w);
+    if !state(&w).has(PgState::WAIT) {
+        return Ok(false);
+    }
+    match how {
+        // The other member leads.
+        0 => w.change_map(|m| drop(m.temp.insert(PG, vec![acting[2], acting[1]]))),
+        // The administrator changes the pool.
+        1 => w.change_map(|m| m.min_size = 1),
+        // Another OSD joins.
+        _ => w.change_map(|m| m.out.clear()),
+    }
+    until_active(&mut w);
+    reads_on(w).map(|()| true)
+}
+
+#[test]
+fn the_lease_of_an_old_primary_is_awaited_by_all_later_ones() {
+    let mut waited = 0;
+    for (seed, how) in (0..20).flat_map(|s| (0..3).map(move |h| (s, h))) {
+        waited += u32::from(replaced_twice(seed, how, None).unwrap_or_else(|e| panic!("how {how} seed {seed}: {e}")));
+    }
+    assert!(waited > 30, "{waited}");
+}
+
+/// The PG becomes clean while it waits, and then another interval begins. True if it came to that.
+fn clean_while_waiting(seed: u64) -> Result<bool, String> {
+    let mut w = planted_cluster(seed, 4, None);
+    let old = replaced(&mut w);
+    w.change_map(|m| m.out = [old].into());
+    for _ in 0..20_000 {
+        w.step();
+        if active(&w) && state(&w).has(PgState::CLEAN) {
+            break;
+        }
+    }
+    if !state(&w).has(PgState::CLEAN) || !state(&w).has(PgState::WAIT) {
+        return Ok(false);
+    }
+    w.change_map(|m| m.min_size = 1);
+    until_active(&mut w);
+    reads_on(w).map(|()| true)
+}
+
+#[test]
+fn the_lease_of_an_old_primary_is_awaited_though_the_pg_was_clean() {
+    let waited =
+        (0..60).filter(|seed| clean_while_waiting(*seed).unwrap_or_else(|e| panic!("seed {seed}: {e}"))).count();
+    assert!(waited > 5, "{waited}");
+}
+
+/// The same while members restart: they remember for whom they waited, and take the longest time.
+#[test]
+fn the_lease_of_an_old_primary_is_awaited_after_restarts() {
+    for seed in 0..20 {
+        let mut w = planted_cluster(seed, 4, None);
+        let old = replaced(&mut w);
+        until_active(&mut w);
+        for o in w.map().acting(PG).into_iter().filter(|o| *o != old) {
+            w.crash(o);
+            w.mark_down(o);
+            w.start(o);
+        }
+        until_active(&mut w);
+        reads_on(w).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+    }
+}
+
+/// An OSD was declared lost, came back, took writes in the same set, and went down; then the other one is lost.
+fn lost_once(seed: u64, declared: bool, bug: Option<Bug>) -> Result<(), String> {
+    let mut w = planted_cluster(seed, 4, bug);
+    w.scrubs = false;
+    run(&mut w, 3000);
+    stop(&mut w, 2..3);
+    until_active(&mut w);
+    run(&mut w, 800);
+    stop(&mut w, 0..1);
+    run(&mut w, 200);
+    if declared {
+        // As of when it went down.
+        w.change_map(|m| {
+            let at = m.epoch - 1;
+            m.osds.get_mut(&0).unwrap().lost_at = at;
+        });
+    }
+    run(&mut w, 300);
+    w.start(0);
+    until_active(&mut w);
+    run(&mut w, 1500);
+    stop(&mut w, 0..1);
+    stop(&mut w, 1..2);
+    w.change_map(|m| {
+        let at = m.epoch - 1;
+        m.osds.get_mut(&1).unwrap().lost_at = at;
+    });
+    w.start(2);
+    place(&mut w, 2..4);
+    run(&mut w, 8000);
+    if active(&w) {
+        return Err("SERVES OLD DATA".into());
+    }
+    settle(&mut w).and_then(|()| verify(&w))
+}
+
+#[test]
+fn who_came_back_after_it_was_declared_lost_is_waited_for() {
+    for (seed, declared) in (0..10).flat_map(|s| [(s, false), (s, true)]) {
+        lost_once(seed, declared, None).unwrap_or_else(|e| panic!("declared {declared} seed {seed}: {e}"));
+    }
+}
+
+/// Two of three members write; one object of the one rots; the other goes, and the third comes back: the PG serves, but for
+/// that object.
+fn rotten_alone(seed: u64, bug: Option<Bug>) -> Result<(), String> {
+    let mut w = planted_cluster(seed, 3, bug);
+    w.scrubs = false;
+    (w.pace.objects, w.pace.under_way, w.pace.appends, w.pace.deletes) = (6, 4, 90, 0);
+    let acting = w.map().acting(PG);
+    stop(&mut w, acting[2]..acting[2] + 1);
+    until_active(&mut w);
+    run(&mut w, 1500);
+    w.clients.iter_mut().for_each(|c| c.quiet = true);
+    run(&mut w, 1000);
+    let victim = acting[0] as usize;
+    let objects: Vec<_> = w.nodes[victim].store.applied.objects.keys().cloned().collect();
+    let o = objects[seed as usize % objects.len()].clone();
+    w.nodes[victim].store.rotten.insert(o);
+    // Found by reads; the object is to be fetched, and that has no turn before the other goes.
+    w.pace.local = 0;
+    w.pace.appends = 0;
+    w.clients.iter_mut().for_each(|c| c.quiet = false);
+    let missing = |w: &World| !w.nodes[victim].store.applied.meta.keys().all(|k| !k.starts_with(b"pgm."));
+    w.slow.insert((crate::world::End::Osd(acting[1]), crate::world::End::Osd(acting[0])), u64::MAX);
+    for _ in 0..4000 {
+        w.step();
+        if missing(&w) {
+            break;
+        }
+    }
+    if !missing(&w) {
+        return Ok(());
+    }
+    run(&mut w, 200);
+    stop(&mut w, acting[1]..acting[1] + 1);
+    w.slow.clear();
+    w.pace.local = 10;
+    w.start(acting[2]);
+    for _ in 0..20_000 {
+        w.step();
+        if active(&w) {
+            break;
+        }
+    }
+    if !active(&w) {
+        return Err(format!("DOWN: {}", state(&w)));
+    }
+    w.start(acting[1]);
+    settle(&mut w).and_then(|()| verify(&w))
+}
+
+#[test]
+fn a_rotten_object_and_an_absent_member_leave_the_rest_served() {
+    for seed in 0..20 {
+        rotten_alone(seed, None).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+    }
+}
+
+/// Every planted bug shows by the failure that it must cause.
+#[test]
+fn sim_planted_bugs_of_histories_fail_as_they_must() {
+    crate::fails_with("not linearizable", 30, |seed| {
+        replaced_twice(seed, seed as usize % 3, Some(Bug::LeaseForgotten)).map(|_| ())
+    });
+    crate::fails_with("SERVES OLD DATA", 10, |seed| lost_once(seed, true, Some(Bug::LostForever)));
+    crate::fails_with("DOWN", 20, |seed| rotten_alone(seed, Some(Bug::MissingIsHollow)));
+}
