@@ -113,18 +113,28 @@ fn loses(seed: u64, kind: &'static str, erasure: bool, bug: Option<Bug>) -> Resu
     (w.pace.objects, w.pace.under_way, w.pace.appends, w.pace.deletes) = (6, 4, 80, 10);
     w.peer_loses = Some((kind, 20));
     run(&mut w, 500);
-    let id = w.rng.below(3) as OsdId;
+    // A primary that returns asks others for what it lacks, some of which is bad there.
+    let leads = seed.is_multiple_of(3);
+    let id = if leads { w.map().acting(PG)[0] } else { w.rng.below(3) as OsdId };
     stop(&mut w, id..id + 1);
     run(&mut w, 600);
+    let rots = |w: &mut World, victim: OsdId| {
+        let o = object(w.rng.below(6));
+        let there = w.nodes.get(victim as usize).is_some_and(|n| n.store.applied.objects.contains_key(&o));
+        if there && !erasure {
+            w.nodes[victim as usize].store.rotten.insert(o);
+        }
+        there && !erasure
+    };
+    if leads {
+        let first = w.map().acting(PG).first().copied();
+        first.into_iter().for_each(|victim| (0..6).for_each(|_| drop(rots(&mut w, victim))));
+    }
     w.start(id);
     run(&mut w, 1500);
     let acting = w.map().acting(PG);
-    if let Some(victim) = acting.get(1).copied().filter(|o| !erasure && (*o as usize) < w.nodes.len()) {
-        let o = object(w.rng.below(6));
-        if w.nodes[victim as usize].store.applied.objects.contains_key(&o) {
-            w.nodes[victim as usize].store.rotten.insert(o);
-            w.event(acting[0], SpgId::whole(PG), PgEvent::Scrub { deep: true, repair: true });
-        }
+    if !leads && acting.get(1).is_some_and(|victim| rots(&mut w, *victim)) {
+        w.event(acting[0], SpgId::whole(PG), PgEvent::Scrub { deep: true, repair: true });
     }
     place(&mut w, 1..4);
     run(&mut w, 1500);

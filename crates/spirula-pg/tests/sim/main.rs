@@ -589,7 +589,12 @@ fn sim_planted_bugs_are_caught() {
         Bug::UnblockForgotten,
     ];
     all_caught(&bugs, BUG_SEEDS, |bug, seed| {
-        run_with(seed, |w| w.plant(bug)).is_err() || scenarios::with_bug(bug, seed)
+        let prepare = |w: &mut World| {
+            w.plant(bug);
+            // What shows with some clients only shows with them in each seed.
+            w.backs_off |= bug == Bug::UnblockForgotten;
+        };
+        run_with(seed, prepare).is_err() || scenarios::with_bug(bug, seed)
     });
 }
 

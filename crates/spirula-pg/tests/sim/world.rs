@@ -399,7 +399,7 @@ pub struct World {
     /// Of this kind of message between OSDs (empty: any) so many of a hundred are lost.
     pub peer_loses: Option<(&'static str, u64)>,
     /// Clients know backoffs.
-    backs_off: bool,
+    pub backs_off: bool,
     steps: u64,
     pub trace: bool,
     pub stats: BTreeMap<&'static str, u64>,
