@@ -478,6 +478,13 @@ impl Pg {
                 }
             }
             LogUpdate::After { after, entries } => {
+                if own.is_none() {
+                    // The log tells everything from the beginning. What a deletion that was interrupted has left here is of
+                    // no history: an object that no entry names would come back, and what could be taken back stay for good.
+                    txn.objects.extend(leftovers(id, told.pg_num, cx.reader).unwrap_or_default());
+                    let copies = self.undo_copies(cx.reader, told.pg_num, usize::MAX);
+                    txn.objects.extend(removals(copies.unwrap_or_default()));
+                }
                 let base = own.unwrap_or_else(|| {
                     self.log = PgLog::default();
                     self.missing = Missing::default();

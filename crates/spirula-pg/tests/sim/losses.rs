@@ -127,8 +127,11 @@ fn loses(seed: u64, kind: &'static str, erasure: bool, bug: Option<Bug>) -> Resu
         there && !erasure
     };
     if leads {
-        let first = w.map().acting(PG).first().copied();
-        first.into_iter().for_each(|victim| (0..6).for_each(|_| drop(rots(&mut w, victim))));
+        for victim in w.map().acting(PG).into_iter().take(1) {
+            (0..6).for_each(|_| {
+                rots(&mut w, victim);
+            });
+        }
     }
     w.start(id);
     run(&mut w, 1500);
