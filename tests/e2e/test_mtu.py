@@ -5,29 +5,15 @@ others send each other in larger frames is lost without a word, as with a switch
 """
 import json
 import netns
-from test_processes import Hosts
+from test_processes import OsdHosts
 
 
-class SmallFrames(Hosts):
-    mons = ['m']
-    hosts = ['a', 'b', 'c']
-    others_there = [*hosts, 'client']
-    networks = 2
-
+class SmallFrames(OsdHosts):
     def found(self):
-        m = self.net['m']
         for h in self.net.hosts.values():
             # Segments as large as frames, one by one: a batch of them would pass the switch, which is none.
             netns.ip('-n', h.ns, 'link', 'set', 'eth1', 'gso_max_segs', '1')
-        m.spirula('create', '--dir', m.dir, '--addr', m.addr(), '--public-network', self.net.network(),
-                  '--cluster-network', self.net.network(1), '--start')
-        self.host_of = {}
-        for n in self.hosts:
-            h = self.net[n]
-            h.spirula('join', self.token(), '--dir', h.dir, '--osd-size', '1G')
-            self.host_of[n] = int(h.daemons()[0].split('.')[1])
-        self.client_files()
-        self.wait_osds(3)
+        super().found()
 
     def frames(self, size):
         """What hosts may send; larger ones pass the switch, but for the port to host b."""
@@ -44,11 +30,11 @@ class SmallFrames(Hosts):
         self.frames(9000)
         # Connections that are open have agreed on smaller segments.
         b = self.net['b']
-        b.kill(f'osd.{self.host_of["b"]}')
-        b.start(f'osd.{self.host_of["b"]}')
+        name = next(f'osd.{o}' for o, h in self.host_of.items() if h is b)
+        b.kill(name)
+        b.start(name)
         netns.wait(lambda: 'OSD_PATH_MTU' in self.checks(), 'OSD_PATH_MTU', 120)
         lines = [d['message'] for d in self.checks()['OSD_PATH_MTU']['detail']]
-        name = f'osd.{self.host_of["b"]}'
         assert all(name in l and 'in the cluster network' in l for l in lines), lines
         self.frames(1500)
         netns.wait(lambda: 'OSD_PATH_MTU' not in self.checks(), 'no OSD_PATH_MTU', 120)

@@ -10,7 +10,7 @@ PAIR_SECONDS (default 20): how long each cut lasts after clients went on.
 """
 import json, os, time
 import netns
-from test_processes import Hosts
+from test_processes import OsdHosts
 
 # Writers with objects of their own. Commands come by stdin: `say` prints what each has done, its longest wait for an answer since the last
 # `say`, and how long the present one lasts; `check` reads all objects back; `end` ends.
@@ -84,23 +84,9 @@ print('ended', flush=True)
 '''
 
 
-class Partition(Hosts):
-    mons = ['m']
-    hosts = ['a', 'b', 'c']
-    others_there = [*hosts, 'client']
-    networks = 2
-
+class Partition(OsdHosts):
     def found(self):
-        m = self.net['m']
-        m.spirula('create', '--dir', m.dir, '--addr', m.addr(), '--public-network', self.net.network(),
-                  '--cluster-network', self.net.network(1), '--start')
-        self.host_of = {}
-        for n in self.hosts:
-            h = self.net[n]
-            h.spirula('join', self.token(), '--dir', h.dir, '--osd-size', '1G')
-            self.host_of[int(h.daemons()[0].split('.')[1])] = h
-        self.client_files()
-        self.wait_osds(3)
+        super().found()
         self.ceph('osd', 'pool', 'create', 'rep', '16', '16')
         self.ceph('osd', 'erasure-code-profile', 'set', 'two-one', 'k=2', 'm=1', 'crush-failure-domain=host')
         self.ceph('osd', 'pool', 'create', 'ec', '16', '16', 'erasure', 'two-one')

@@ -293,6 +293,31 @@ class Hosts(Case):
         self.wait_health('MON_DOWN', False)
 
 
+class OsdHosts(Hosts):
+    """A monitor's host, three hosts with `per_host` OSDs each in two networks, a client. `host_of` says where each OSD is."""
+    mons = ['m']
+    hosts = ['a', 'b', 'c']
+    others_there = [*hosts, 'client']
+    per_host, size, networks = 1, '1G', 2
+
+    def found(self):
+        m = self.net['m']
+        m.spirula('create', '--dir', m.dir, '--addr', m.addr(), '--public-network', self.net.network(),
+                  '--cluster-network', self.net.network(1), '--start')
+        self.host_of = {}
+        for n in self.hosts:
+            self.join(n, self.per_host)
+        self.client_files()
+        self.wait_osds(self.per_host * len(self.hosts))
+
+    def join(self, host, count):
+        """Gives a host so many new OSDs."""
+        h = self.net[host]
+        h.spirula('join', self.token(), '--dir', h.dir, '--osds', str(count), '--osd-size', self.size)
+        for d in h.daemons():
+            self.host_of[int(d.split('.')[1])] = h
+
+
 class Processes(Hosts):
     def test_leader_is_killed_during_pool_creation_and_io(self):
         p = self.work(12, 'kill')

@@ -13,7 +13,7 @@ longer and keeps the report (THRASH_REPORT). THRASH_EVENTS=fill,kill: only these
 import collections, json, os, random, re, shutil, signal, subprocess, tempfile, time
 import netns
 from full_disks import FullDisks
-from test_processes import Hosts
+from test_processes import OsdHosts
 
 # Writers, each with objects of its own, so that it knows what each must hold; every answer is checked. Readers look at
 # others' objects: what they see must not be older than what was acknowledged before they asked. Data says what it is: every
@@ -172,31 +172,14 @@ with rados.Rados(conffile=sys.argv[1], conf={'rados_mon_op_timeout': '30'}) as c
 MAGIC = b'THRASH!\n'
 
 
-class Thrash(FullDisks, Hosts):
+class Thrash(FullDisks, OsdHosts):
     """A monitor's host, three hosts with two OSDs each, a client."""
-    mons = ['m']
-    hosts = ['a', 'b', 'c']
-    others_there = [*hosts, 'client']
     # Small, so that they can be filled.
-    per_host, size, networks = 2, '512M', 2
+    per_host, size = 2, '512M'
 
     def found(self):
-        m = self.net['m']
-        m.spirula('create', '--dir', m.dir, '--addr', m.addr(), '--public-network', self.net.network(),
-                  '--cluster-network', self.net.network(1), '--start')
-        self.host_of = {}
-        for n in self.hosts:
-            self.join(n, self.per_host)
-        self.client_files()
+        super().found()
         self.fsid = self.json('fsid')['fsid']
-        self.wait_osds(self.per_host * len(self.hosts))
-
-    def join(self, host, count):
-        """Gives a host so many new OSDs."""
-        h = self.net[host]
-        h.spirula('join', self.token(), '--dir', h.dir, '--osds', str(count), '--osd-size', self.size)
-        for d in h.daemons():
-            self.host_of[int(d.split('.')[1])] = h
 
     # ---- what is asked of the cluster ----
 
