@@ -7,6 +7,9 @@
 //! time: after a crash any of them may be missing or torn, and the journal ends before the
 //! first that is. Later ones that did arrive hold nothing that was acknowledged; they are
 //! erased before the store works on, lest they seem to follow what takes that place.
+//! A frame is missing only if a second read, of the device itself, does not find it either: one
+//! wrong answer of a device becomes nothing lasting. One whose sectors cannot be read was under
+//! way when the power went, as far as is known, unless a later one is whole.
 //! A frame that is not there although a later frame, a mark (written behind the last frame
 //! when nothing follows for a while) or the superblock says that it was durable means that
 //! the device lost something it had acknowledged: the store is refused.
@@ -15,6 +18,7 @@ use crate::device::BlockDevice;
 use crate::error::{Result, StoreError};
 use spirula_encoding::{DecodeError, Decoder, Encoder, crc::crc32c};
 use spirula_types::Uuid;
+use std::collections::BTreeSet;
 
 /// Frames start at multiples of this.
 pub(crate) const FRAME_ALIGN: u64 = 4096;
@@ -162,6 +166,26 @@ pub(crate) struct Record<'a> {
     pub images: &'a [u8],
 }
 
+/// What stands where a frame is looked for.
+enum Place {
+    Frame(Header, Vec<u8>),
+    /// Something that is not this frame, or not all of it.
+    Other,
+    /// The device's words.
+    Unreadable(StoreError),
+}
+
+/// What replaying a ring found beside its records.
+pub(crate) struct Replayed {
+    /// Where the next frame goes.
+    pub tail: Tail,
+    /// Where on the device blocks are that are to be erased: beginnings of later frames, and
+    /// what cannot be read outside the frames that count.
+    pub stale: Vec<u64>,
+    /// Damage that did no harm, in words.
+    pub notes: Vec<String>,
+}
+
 /// The ring, for reading.
 pub(crate) struct Ring<'a> {
     pub dev: &'a dyn BlockDevice,
@@ -175,43 +199,80 @@ pub(crate) struct Ring<'a> {
 }
 
 impl Ring<'_> {
-    /// Fills `buf` from ring position `offset`, over the end if need be.
-    pub fn read(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+    /// Fills `buf` from ring position `offset`, over the end if need be. `anew`: from the
+    /// device itself, past every cache.
+    pub fn read(&self, buf: &mut [u8], offset: u64, anew: bool) -> Result<()> {
         let at = offset % self.size;
         let first = ((self.size - at).min(buf.len() as u64)) as usize;
         let (a, b) = buf.split_at_mut(first);
-        let fail = |e| StoreError::io("read", self.dev.name(), e);
-        self.dev.read_at(a, at).map_err(fail)?;
-        if !b.is_empty() {
-            self.dev.read_at(b, 0).map_err(fail)?;
-        }
-        Ok(())
+        self.read_part(a, at, anew)?;
+        if b.is_empty() { Ok(()) } else { self.read_part(b, 0, anew) }
     }
 
-    /// Gives every record from `from` on to `each`, in order, and returns where the next
-    /// frame goes. `deep`: also make sure that no later frame says that more was durable, and
-    /// return where such frames as do not begin on the device: they are to be erased.
+    fn read_part(&self, buf: &mut [u8], at: u64, anew: bool) -> Result<()> {
+        let done = if anew { self.dev.read_uncached(buf, at) } else { self.dev.read_at(buf, at) };
+        done.map_err(|e| StoreError::io("read", self.dev.name(), e))
+    }
+
+    /// What stands at `at`, as one attempt to read it says.
+    fn look(&self, at: Position, anew: bool) -> Place {
+        let mut block = vec![0u8; FRAME_ALIGN as usize];
+        if let Err(e) = self.read(&mut block, at.offset, anew) {
+            return Place::Unreadable(e);
+        }
+        let Some(h) = parse_header(&block, self.device) else { return Place::Other };
+        let size = frame_size(h.body_len as usize);
+        if h.at != at || h.mark || size > self.size {
+            return Place::Other;
+        }
+        // Whole blocks: what goes past caches must be.
+        let mut frame = vec![0u8; size as usize];
+        if let Err(e) = self.read(&mut frame, at.offset, anew) {
+            return Place::Unreadable(e);
+        }
+        let mut body = frame.split_off(HEADER);
+        body.truncate(h.body_len as usize);
+        if crc32c(u32::MAX, &body) != h.body_crc && !planted!(TornFrameApplied) {
+            return Place::Other;
+        }
+        Place::Frame(h, body)
+    }
+
+    /// What stands at `at`. That it is not a frame is believed only the second time.
+    fn find(&self, at: Position, notes: &mut Vec<String>) -> Place {
+        let first = self.look(at, false);
+        if matches!(first, Place::Frame(..)) || planted!(OneReadEndsJournal) {
+            return first;
+        }
+        let second = self.look(at, true);
+        if matches!(second, Place::Frame(..)) {
+            notes.push(format!(
+                "{}: frame {} of the journal was read wrongly once, and then as it was written",
+                self.dev.name(),
+                at.frame
+            ));
+        }
+        second
+    }
+
+    /// Gives every record from `from` on to `each`, in order, and finds where the next frame
+    /// goes. `deep`: also make sure that no later frame says that more was durable, and find
+    /// what is to be erased.
     pub fn replay(
         &self,
         from: Position,
         deep: bool,
         mut each: impl FnMut(Record<'_>) -> Result<()>,
-    ) -> Result<(Tail, Vec<u64>)> {
+    ) -> Result<Replayed> {
         let mut tail = Tail { at: from, previous: 0 };
-        let mut block = vec![0u8; FRAME_ALIGN as usize];
-        loop {
+        let mut notes = Vec::new();
+        let unreadable = loop {
             let at = tail.at;
-            self.read(&mut block, at.offset)?;
-            let Some(h) = parse_header(&block, self.device) else { break };
-            let size = frame_size(h.body_len as usize);
-            if h.at != at || h.mark || size > self.size {
-                break;
-            }
-            let mut body = vec![0u8; h.body_len as usize];
-            self.read(&mut body, at.offset + HEADER as u64)?;
-            if crc32c(u32::MAX, &body) != h.body_crc && !planted!(TornFrameApplied) {
-                break;
-            }
+            let (h, body) = match self.find(at, &mut notes) {
+                Place::Frame(h, body) => (h, body),
+                Place::Other => break None,
+                Place::Unreadable(e) => break Some(e),
+            };
             if h.previous != tail.previous && tail.previous != 0 && h.previous != 0 {
                 return self.lost(format!(
                     "frame {} is not the one that frame {} was written behind",
@@ -221,19 +282,30 @@ impl Ring<'_> {
             }
             self.check_superblock(&h)?;
             self.records(&h, &body, &mut each)?;
-            tail = Tail { at: Position { frame: at.frame + 1, offset: at.offset + size }, previous: h.crc };
-        }
+            let offset = at.offset + frame_size(h.body_len as usize);
+            tail = Tail { at: Position { frame: at.frame + 1, offset }, previous: h.crc };
+        };
         if planted!(LostWritesUnnoticed) {
-            return Ok((tail, Vec::new()));
+            return Ok(Replayed { tail, stale: Vec::new(), notes });
         }
         if tail.at.frame < self.journaled.frame {
+            let why = unreadable.map_or_else(String::new, |e| format!(" ({e})"));
             return self.lost(format!(
-                "frame {} is missing or damaged but the superblock knows that {} were durable",
+                "frame {} is missing or damaged{why} but the superblock knows that {} were durable",
                 tail.at.frame, self.journaled.frame
             ));
         }
-        let stale = if deep { self.refuse_gap(tail.at)? } else { Vec::new() };
-        Ok((tail, stale))
+        if let Some(e) = &unreadable {
+            if planted!(BadSectorRefused) {
+                return Err(e.clone());
+            }
+            notes.push(format!(
+                "{e}: taken for frame {} of the journal, which was being written when the machine stopped",
+                tail.at.frame
+            ));
+        }
+        let stale = if deep { self.behind(from, tail.at, unreadable.as_ref(), &mut notes)? } else { Vec::new() };
+        Ok(Replayed { tail, stale, notes })
     }
 
     fn lost<T>(&self, what: String) -> Result<T> {
@@ -279,36 +351,73 @@ impl Ring<'_> {
         Ok(())
     }
 
-    /// Places of later frames, none of which says that the one at the end was durable.
-    fn refuse_gap(&self, end: Position) -> Result<Vec<u64>> {
+    /// What is to be erased behind `end`, where the frames from `from` on end: later frames,
+    /// none of which says that the one at the end was durable, and blocks that cannot be read.
+    /// `unreadable`: there is something at the end that cannot be.
+    fn behind(
+        &self,
+        from: Position,
+        end: Position,
+        unreadable: Option<&StoreError>,
+        notes: &mut Vec<String>,
+    ) -> Result<Vec<u64>> {
         const STEP: u64 = 1 << 20;
         let mut buf = vec![0u8; STEP.min(self.size) as usize];
-        let mut later = Vec::new();
-        let mut at = 0;
-        while at < self.size {
-            let n = (self.size - at).min(STEP) as usize;
-            let part = &mut buf[..n];
-            self.dev.read_at(part, at).map_err(|e| StoreError::io("read", self.dev.name(), e))?;
-            for (i, b) in part.chunks(FRAME_ALIGN as usize).enumerate() {
-                // In its own place, and written when frame `end` was durable.
-                if let Some(h) = parse_header(b, self.device)
-                    && h.at.offset % self.size == at + i as u64 * FRAME_ALIGN
-                {
-                    if h.at.frame > end.frame && h.durable > end.frame {
-                        let what = if h.mark { "the mark of frame" } else { "frame" };
-                        return self.lost(format!(
-                            "frame {} is missing or damaged but {what} {} is there",
-                            end.frame, h.at.frame
-                        ));
-                    }
-                    self.check_superblock(&h)?;
-                    if h.at.frame > end.frame {
-                        later.push(h.at.offset % self.size);
+        let (mut later, mut bad) = (BTreeSet::new(), BTreeSet::new());
+        // A later frame that one read does not show would be left to seem to follow another.
+        for anew in [false, true] {
+            for at in (0..self.size).step_by(STEP as usize) {
+                let n = (self.size - at).min(STEP) as usize;
+                let part = &mut buf[..n];
+                if self.read_part(part, at, anew).is_ok() {
+                    self.later_frames(part, at, end, &mut later)?;
+                    continue;
+                }
+                for (i, block) in part.chunks_mut(FRAME_ALIGN as usize).enumerate() {
+                    let at = at + i as u64 * FRAME_ALIGN;
+                    match self.read_part(block, at, true) {
+                        Ok(()) => self.later_frames(block, at, end, &mut later)?,
+                        Err(e) if planted!(BadSectorRefused) => return Err(e),
+                        // What counts was read before, and may be again.
+                        Err(_) if (at + self.size - from.offset % self.size) % self.size < end.offset - from.offset => {
+                        }
+                        Err(_) => drop(bad.insert(at)),
                     }
                 }
             }
-            at += n as u64;
         }
-        Ok(later)
+        if let (Some(e), Some(frame)) = (unreadable, later.iter().next()) {
+            return self
+                .lost(format!("frame {} cannot be read ({e}), but a later one, at {frame}, is whole", end.frame));
+        }
+        if !bad.is_empty() {
+            let (name, n) = (self.dev.name(), bad.len());
+            notes.push(format!(
+                "{name}: {n} blocks of the journal that hold nothing cannot be read; they are written anew"
+            ));
+        }
+        later.append(&mut bad);
+        Ok(later.into_iter().collect())
+    }
+
+    /// Notes where in `part`, which stands at `at`, frames behind `end` begin.
+    fn later_frames(&self, part: &[u8], at: u64, end: Position, later: &mut BTreeSet<u64>) -> Result<()> {
+        for (i, b) in part.chunks(FRAME_ALIGN as usize).enumerate() {
+            // In its own place, and written when frame `end` was durable.
+            if let Some(h) = parse_header(b, self.device)
+                && h.at.offset % self.size == at + i as u64 * FRAME_ALIGN
+            {
+                if h.at.frame > end.frame && h.durable > end.frame {
+                    let what = if h.mark { "the mark of frame" } else { "frame" };
+                    return self
+                        .lost(format!("frame {} is missing or damaged but {what} {} is there", end.frame, h.at.frame));
+                }
+                self.check_superblock(&h)?;
+                if h.at.frame > end.frame {
+                    later.insert(h.at.offset % self.size);
+                }
+            }
+        }
+        Ok(())
     }
 }

@@ -92,6 +92,7 @@ pub(crate) fn format(devs: &Devices, plan: &Plan) -> Result<u64> {
         size,
         mounts: 0,
         generation: 0,
+        confirmed: false,
         good: 0,
         damaged: false,
     };
@@ -218,7 +219,9 @@ fn other(sb: &Superblock, role: Role, wanted: Uuid, dev: &Arc<dyn BlockDevice>) 
             "give the current device; if it is lost, replace the OSD and let the cluster recover it",
         );
     }
-    if label.mounts > main.mounts + 1 {
+    // It was told again when the main device knew: one that does not was put back.
+    let ahead = u64::from(!label.confirmed || planted!(OldMainBelieved));
+    if label.mounts > main.mounts + ahead {
         return refused(
             dev.name(),
             format!(
@@ -304,12 +307,19 @@ impl Layout {
         self.notes.iter().for_each(|n| tracing::warn!("{n}"));
         sb.label.mounts += 1;
         for (label, dev) in &mut self.others {
-            label.mounts = sb.label.mounts;
+            (label.mounts, label.confirmed) = (sb.label.mounts, false);
             label.write(&**dev)?;
         }
         sb.clean = false;
         sb.journaled = journaled;
-        sb.write(&*self.main)
+        sb.write(&*self.main)?;
+        // Nothing is written in this opening before the other devices know that the main one
+        // knows of it: should it forget, it is found out however little has happened since.
+        for (label, dev) in &mut self.others {
+            label.confirmed = true;
+            label.write(&**dev)?;
+        }
+        Ok(())
     }
 }
 

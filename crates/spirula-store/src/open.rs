@@ -8,7 +8,7 @@ use crate::checkpoint::{CheckpointRecord, Checkpointer};
 use crate::commit::{Committer, RingEnd, Shared, Writer};
 use crate::device::Aligned;
 use crate::error::{Result, StoreError};
-use crate::journal::{FRAME_ALIGN, Position, Ring, Tail};
+use crate::journal::{FRAME_ALIGN, Position, Replayed, Ring, Tail};
 use crate::keys;
 use crate::kv::{self, MetaStore};
 use crate::layout::Layout;
@@ -22,11 +22,38 @@ use crate::steps::{Steps, Workers};
 use crate::store::{PoolSpace, Store, StoreOptions};
 use crate::superblock::{Identity, Superblock};
 use spirula_encoding::Decoder;
+use spirula_encoding::crc::crc32c;
 use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex};
+
+/// Content of a block, in the journal.
+struct Image {
+    /// Ring position.
+    at: u64,
+    crc: u32,
+}
+
+/// By number of the block.
+type Images = BTreeMap<u64, Image>;
+
+/// Images of a record that its changes have not named yet.
+struct Cursor<'a> {
+    /// Ring position of the next one.
+    at: u64,
+    rest: &'a [u8],
+}
+
+impl Cursor<'_> {
+    fn next(&mut self) -> Option<Image> {
+        let (data, rest) = self.rest.split_at_checked(BLOCK as usize)?;
+        let image = Image { at: self.at, crc: crc32c(u32::MAX, data) };
+        (self.at, self.rest) = (self.at + BLOCK, rest);
+        Some(image)
+    }
+}
 
 impl Store {
     /// Opens the store at `path`, an OSD's directory or a main device, and replays its
@@ -172,14 +199,17 @@ impl Store {
             journaled: sb.journaled,
         };
         store.divide_memory();
-        let (head, images, later) = store.replay(&ring, base.end, !sb.clean)?;
+        let (replayed, images) = store.replay(&ring, base.end, !sb.clean)?;
+        layout.notes.extend(replayed.notes);
+        store.notes.clone_from(&layout.notes);
+        let head = replayed.tail;
         // Chunks may be where data was that the journal has freed.
         meta.claim_chunks()?;
         let slack = meta.keep_spare(store.overlay_bound());
         store.shared.meta_slack.store(slack, Ordering::Release);
         // Everything is sound: from here on the store may be written.
         store.restore_images(&ring, &images)?;
-        for at in if planted!(LaterFramesKept) { Vec::new() } else { later } {
+        for at in if planted!(LaterFramesKept) { Vec::new() } else { replayed.stale } {
             let zeros = Aligned::new(FRAME_ALIGN as usize);
             layout
                 .journal
@@ -194,33 +224,32 @@ impl Store {
     }
 
     /// Applies what the journal holds after the checkpoint. Returns where the next frame
-    /// goes, which blocks' contents are (only surely) in the journal, at which ring
-    /// position, and where frames begin that are to be erased.
-    fn replay(&mut self, ring: &Ring<'_>, from: Position, deep: bool) -> Result<(Tail, BTreeMap<u64, u64>, Vec<u64>)> {
+    /// goes, and which blocks' contents are (only surely) in the journal.
+    fn replay(&mut self, ring: &Ring<'_>, from: Position, deep: bool) -> Result<(Replayed, Images)> {
         // A block may have had several owners since the checkpoint: the last one counts, and
         // each freeing forgets the one before.
-        let mut images: BTreeMap<u64, u64> = BTreeMap::new();
-        let (head, later) = ring.replay(from, deep, |record| {
+        let mut images = Images::new();
+        let replayed = ring.replay(from, deep, |record| {
             if record.seq != self.seq + 1 {
                 return Err(StoreError::corrupt(format!("journal record {} follows record {}", record.seq, self.seq)));
             }
             self.seq = record.seq;
             let mut d = Decoder::new(record.redo);
-            let mut image_at = record.images_at;
+            let mut cursor = Cursor { at: record.images_at, rest: record.images };
             while !d.is_empty() {
                 let change = redo::decode(&mut d)
                     .map_err(|e| StoreError::corrupt(format!("journal record {}: {e}", record.seq)))?;
-                self.redo(change, &mut images, &mut image_at)?;
+                self.redo(change, &mut images, &mut cursor)?;
             }
-            if image_at != record.images_at + record.images.len() as u64 {
+            if !cursor.rest.is_empty() {
                 return Err(StoreError::corrupt(format!("journal record {}: data of a wrong length", record.seq)));
             }
             Ok(())
         })?;
-        Ok((head, images, later))
+        Ok((replayed, images))
     }
 
-    fn redo(&mut self, change: Redo, images: &mut BTreeMap<u64, u64>, image_at: &mut u64) -> Result<()> {
+    fn redo(&mut self, change: Redo, images: &mut Images, cursor: &mut Cursor<'_>) -> Result<()> {
         match change {
             Redo::Head { key, onode } => {
                 let onode = onode.map(Arc::new);
@@ -252,8 +281,9 @@ impl Store {
                 }
                 if image {
                     for b in run.start..run.start + run.len {
-                        images.insert(b, *image_at);
-                        *image_at += BLOCK;
+                        let image =
+                            cursor.next().ok_or_else(|| StoreError::corrupt("journal lacks data of a block"))?;
+                        images.insert(b, image);
                     }
                 }
             }
@@ -301,11 +331,23 @@ impl Store {
         self.active.put_segment(id, seg, value);
     }
 
-    /// Writes blocks back whose contents may not have reached the data file.
-    fn restore_images(&self, ring: &Ring<'_>, images: &BTreeMap<u64, u64>) -> Result<()> {
+    /// Writes blocks back whose contents may not have reached the data file. What is there
+    /// already may be good: what the journal gives now must be what it gave before.
+    fn restore_images(&self, ring: &Ring<'_>, images: &Images) -> Result<()> {
         let mut buf = vec![0u8; BLOCK as usize];
-        for (block, at) in images {
-            ring.read(&mut buf, *at)?;
+        for (block, image) in images {
+            let mut whole = false;
+            for anew in [false, true] {
+                whole = ring.read(&mut buf, image.at, anew).is_ok()
+                    && (crc32c(u32::MAX, &buf) == image.crc || planted!(ImageUnverified));
+                if whole {
+                    break;
+                }
+            }
+            if !whole {
+                let why = "data in the journal reads otherwise than a moment before";
+                return Err(StoreError::io("read", ring.dev.name(), why));
+            }
             let run = PhysRun { start: *block, len: 1 };
             self.block
                 .write_at(&[&buf], run.start * BLOCK)

@@ -105,6 +105,14 @@ mod bugs {
         TailTooEarly,
         /// copies of the superblock written without a flush between them
         SuperblockCopiesTogether,
+        /// main device of before the last opening taken for the current one
+        OldMainBelieved,
+        /// journal's end declared after one read
+        OneReadEndsJournal,
+        /// small data read again from the journal and put in place unseen
+        ImageUnverified,
+        /// sector that cannot be read, and holds nothing, refuses the store
+        BadSectorRefused,
         /// allocation of space fails now and then, and what was taken before it is kept
         AbortKeepsSpace,
     }

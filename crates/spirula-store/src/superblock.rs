@@ -99,6 +99,8 @@ pub(crate) struct Label {
     pub mounts: u64,
     /// Rises with each write of this label.
     pub generation: u64,
+    /// Of another device than the main one: that knows of the last opening, too.
+    pub confirmed: bool,
     /// Which copy is the good one, not kept on the device: it is written last.
     pub good: usize,
     /// The other copy was found damaged, not kept on the device either.
@@ -147,7 +149,7 @@ impl Label {
         o.raw(MAGIC);
         o.u16(VERSION);
         o.u8(self.role.code());
-        o.u8(0);
+        o.bool(self.confirmed);
         o.u64(KNOWN_FEATURES);
         o.put(&self.identity.fsid);
         o.put(&self.identity.osd_uuid);
@@ -161,10 +163,11 @@ impl Label {
 
     fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
         let role = Role::of(d.u8()?)?;
-        d.u8()?;
+        let confirmed = d.u8()? == 1;
         d.u64()?;
         Ok(Self {
             role,
+            confirmed,
             identity: Identity { fsid: d.get()?, osd_uuid: d.get()?, osd_id: d.i32()? },
             store_uuid: d.get()?,
             device_uuid: d.get()?,
@@ -261,12 +264,25 @@ fn newest<T>(
     let size = dev.size().map_err(fail)?;
     let mut found: Option<(T, u64)> = None;
     let (mut magic, mut valid) = (false, 0);
+    let mut unreadable = None;
     for (i, at) in COPIES.into_iter().enumerate() {
         if size < at + COPY as u64 {
             continue;
         }
         let mut copy = vec![0; COPY];
-        dev.read_at(&mut copy, at).map_err(fail)?;
+        // One that cannot be read is like one that is damaged: the other counts. What gives an
+        // error, or no label, may give one at a second try.
+        let mut read = dev.read_at(&mut copy, at);
+        if read.is_err() || !looks_like_label(&copy) {
+            read = dev.read_uncached(&mut copy, at);
+        }
+        if let Err(e) = read {
+            if planted!(BadSectorRefused) {
+                return Err(fail(e));
+            }
+            unreadable = Some(e);
+            continue;
+        }
         magic |= looks_like_label(&copy);
         if let Some(mut d) = open_copy(&copy, dev.name())? {
             valid += 1;
@@ -278,6 +294,9 @@ fn newest<T>(
                 found = Some((decoded, generation));
             }
         }
+    }
+    if let (None, Some(e)) = (&found, unreadable) {
+        return Err(fail(e));
     }
     match found {
         Some((mut found, _)) => {
@@ -381,6 +400,7 @@ mod tests {
             size: 1 << 40,
             mounts: 9,
             generation: 77,
+            confirmed: false,
             good: 0,
             damaged: false,
         };

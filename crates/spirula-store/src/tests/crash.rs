@@ -67,6 +67,13 @@ struct Player<'a> {
     acked: u64,
 }
 
+/// What a power cut after these events leaves for sure: nothing of what was not made durable.
+pub(crate) fn durable_only(start: Image, events: &[Event]) -> Image {
+    let mut player = Player::new(start, events, 0);
+    player.advance(events.len());
+    player.durable
+}
+
 impl<'a> Player<'a> {
     fn new(start: Image, events: &'a [Event], acked: u64) -> Self {
         Self { events, at: 0, durable: start, loose: Vec::new(), acked }

@@ -7,6 +7,7 @@ mod faults;
 mod flips;
 mod image;
 mod model;
+mod opening;
 mod order;
 mod planted;
 mod random;

@@ -4,7 +4,7 @@
 use super::crash::Tally;
 use super::random::{Setting, run, steps};
 use super::sim::Fault;
-use super::{crash, faults, flips, order, space};
+use super::{crash, faults, flips, opening, order, space};
 use crate::planted::{Bug, plant};
 use std::panic::catch_unwind;
 use std::time::Instant;
@@ -31,6 +31,11 @@ const SUITE: &[(&str, fn())] = &[
     ("rot below the cache", faults::scrub_reads_the_device_and_not_the_cache),
     ("data read as zeros", faults::data_that_reads_as_zeros_is_never_believed),
     ("lost writes", faults::devices_that_lost_acknowledged_writes_are_found_out),
+    ("old main device", opening::main_device_of_before_the_last_opening_is_refused),
+    ("unreadable labels", opening::unreadable_copies_of_labels_cost_nothing_and_are_written_anew),
+    ("unreadable frame", opening::an_unreadable_frame_that_was_under_way_costs_nothing_else),
+    ("unreadable ring", opening::unreadable_sectors_in_dead_parts_of_the_ring_cost_nothing_and_are_written_anew),
+    ("zeros while opening", || opening::read_wrong_once(Fault::Zeros, 0..4)),
     ("frames after a lost one", faults::frames_that_arrived_before_a_lost_one_are_erased_and_never_follow_another),
     ("full device", faults::full_store_refuses_writes_but_reads_cuts_and_deletes),
     ("fragmented device", faults::fragmented_space_is_used_to_the_last_block),

@@ -157,7 +157,7 @@ struct Inner {
     reads: Option<BTreeSet<(usize, u64)>>,
     /// What a device's host can still find for it, bytes.
     room: Option<u64>,
-    /// Reads that touch these bytes of a device fail.
+    /// Reads that touch these bytes of a device fail, until all of them are written at once.
     bad: Option<(usize, Range<u64>)>,
     /// What the devices themselves hold, below caches that hold what `devices` says.
     under: Option<Vec<Disk>>,
@@ -289,6 +289,11 @@ impl World {
         self.lock().bad = bad;
     }
 
+    /// Whether there are still bytes that cannot be read.
+    pub fn fails_reads(&self) -> bool {
+        self.lock().bad.is_some()
+    }
+
     pub fn hold(&self, held: bool) {
         self.lock().held = held;
     }
@@ -416,6 +421,7 @@ impl World {
         let mut w = self.lock();
         let wanted = if short { &data[..data.len() / 1024 * 512] } else { &data };
         w.devices[dev].write(wanted, offset as usize).ok_or(io::ErrorKind::UnexpectedEof)?;
+        w.bad.take_if(|(d, r)| *d == dev && offset <= r.start && r.end <= offset + wanted.len() as u64);
         if let Some(under) = &mut w.under {
             under[dev].write(wanted, offset as usize).ok_or(io::ErrorKind::UnexpectedEof)?;
         }
