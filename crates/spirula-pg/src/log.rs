@@ -265,6 +265,17 @@ impl PgLog {
         self.position(v).ok().and_then(|i| self.entries.get(i))
     }
 
+    /// The newest entry that changed an object or removed it. What another copy is asked for is the version that this one
+    /// made: a request that failed has an entry, and no copy has an object in its version.
+    pub fn last_change(&self, object: &HObject) -> Option<&LogEntry> {
+        self.entries.iter().rev().find(|e| e.object == *object && e.kind != EntryKind::Nothing)
+    }
+
+    /// The version in which a copy has an object that is there, as far as the log shows.
+    pub fn last_made(&self, object: &HObject) -> Option<EVersion> {
+        self.last_change(object).filter(|e| e.kind == EntryKind::Modify).map(|e| e.version)
+    }
+
     /// Is this version part of the history, as far as the log shows: its tail or an entry?
     pub fn contains(&self, v: EVersion) -> bool {
         v == self.tail || self.position(v).is_ok()

@@ -720,8 +720,7 @@ impl Pg {
     /// replaced it: if nobody within reach has one, it is unfound until somebody returns who has. `version` is what is
     /// stored, zero if that is unknown, too. False if it is not in the log, either: then nobody can be asked for it.
     fn heal(&mut self, object: &HObject, version: EVersion, cx: &mut Cx<'_>) -> bool {
-        let logged = || self.log.iter().rev().find(|e| e.object == *object).map(|e| e.version);
-        let known = if version == EVersion::default() { logged() } else { Some(version) };
+        let known = if version == EVersion::default() { self.log.last_made(object) } else { Some(version) };
         let Some(version) = known.filter(|_| self.active().is_some()) else { return false };
         if self.ops.contexts.get(object).is_some_and(|c| c.inflight > 0) {
             return true; // The last commit comes back to the request.

@@ -11,7 +11,7 @@
 //! Bad data is never copied: a source verifies what it sends.
 
 use crate::api::{PgEffect, Token};
-use crate::log::LogEntry;
+use crate::log::{EntryKind, LogEntry};
 use crate::pg::{After, Cx, Pg, Role};
 use crate::repeat::Again;
 use crate::shard::{object_of_store, store_object, undo_object};
@@ -163,7 +163,7 @@ impl Pg {
         all.into_iter().for_each(|body| self.send(primary, body, cx));
     }
 
-    /// Notes that a member's copy is bad; false if it is no member.
+    /// Notes that a member's copy is bad; false if it is no member, or the object was removed since.
     pub(crate) fn peer_is_rotten(
         &mut self,
         osd: Peer,
@@ -173,10 +173,14 @@ impl Pg {
     ) -> bool {
         let Role::Active(a) = &mut self.role else { return false };
         let Some(p) = a.peers.get_mut(&osd) else { return false };
-        self.repairs.note(&object, osd, offset);
         // Later writes may have been sent before this came; the member did not take their changes, either.
-        let newest = self.log.iter().rev().find(|e| e.object == object).map(|e| e.version);
-        let need = newest.map_or(version, |n| n.max(version));
+        let newest = self.log.last_change(&object).filter(|e| e.version > version);
+        if newest.is_some_and(|e| e.kind == EntryKind::Delete) {
+            // It was told to remove it meanwhile, and nobody has it any more.
+            return false;
+        }
+        self.repairs.note(&object, osd, offset);
+        let need = newest.map_or(version, |e| e.version);
         p.missing.set(object, need, EVersion::default());
         true
     }

@@ -758,7 +758,7 @@ impl Pg {
             return;
         }
         let wanted = a.peers.values().filter_map(|p| p.missing.get(object)).map(|i| i.need).max();
-        let logged = self.log.iter().rev().find(|e| e.object == *object).map(|e| e.version);
+        let logged = self.log.last_made(object);
         // A member may have told an older version when it found its copy bad.
         let version = wanted.max(logged).unwrap_or(stored);
         if let Some(op) = a.recovery.ops.get_mut(object) {

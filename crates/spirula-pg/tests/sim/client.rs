@@ -50,6 +50,8 @@ pub struct Client {
     held: BTreeMap<(OsdId, u64), Vec<MOsdBackoff>>,
     /// It asks for no map before.
     pub blind_until: u64,
+    /// Writes that were refused.
+    pub refused: u64,
 }
 
 pub fn object(i: usize) -> HObject {
@@ -78,6 +80,7 @@ impl Client {
             only: None,
             held: BTreeMap::new(),
             blind_until: 0,
+            refused: 0,
         }
     }
 
@@ -98,8 +101,12 @@ impl Client {
         let token = (self.id as u64 + 1) * 1_000_000 + tid;
         let text = Bytes::from(format!("{token:016}"));
         let delete = append && rng.chance(pace.deletes);
+        // No draw where it is not asked for: other seeds stay what they are.
+        let refused = append && pace.refused > 0 && rng.chance(pace.refused);
         let mut ops = Vec::new();
-        if delete {
+        if refused {
+            ops.extend([OsdOp::assert_ver(u64::MAX), OsdOp::append(text)]);
+        } else if delete {
             ops.push(OsdOp::delete());
         } else if append {
             if rng.chance(20) {
@@ -120,19 +127,20 @@ impl Client {
         let locator = ObjectLocator { pool: POOL, key: Bytes::new(), namespace: Bytes::new(), hash: -1 };
         let mut msg = Box::new(MOsdOp::new(SpgId { pg, shard: target.shard }, o.hash, locator, o.name.clone(), ops));
         msg.epoch = self.epoch;
-        self.history.insert(
-            tid,
-            Done {
-                object: i,
-                write: append.then_some(if delete { 0 } else { token }),
-                invoked: now,
-                done: None,
-                seen: Vec::new(),
-                result: 0,
-                version: EVersion::default(),
-                user_version: 0,
-            },
-        );
+        let done = Done {
+            object: i,
+            write: append.then_some(if delete { 0 } else { token }),
+            invoked: now,
+            done: None,
+            seen: Vec::new(),
+            result: 0,
+            version: EVersion::default(),
+            user_version: 0,
+        };
+        // What is refused is no change, and reads nothing.
+        if !refused {
+            self.history.insert(tid, done);
+        }
         self.pending.insert(tid, Pending { attempt: 0, msg: msg.clone(), object: i });
         Some((tid, target, msg))
     }
@@ -213,7 +221,11 @@ impl Client {
             return;
         }
         self.pending.remove(&tid);
-        let d = self.history.get_mut(&tid).unwrap();
+        let Some(d) = self.history.get_mut(&tid) else {
+            assert!(reply.result < 0, "a write with a guard that cannot hold is done: {reply:?}");
+            self.refused += 1;
+            return;
+        };
         d.done = Some(now);
         d.user_version = reply.user_version;
         (d.result, d.version) = (reply.result, reply.replay_version);

@@ -12,6 +12,7 @@ mod client;
 mod connections;
 mod histories;
 mod losses;
+mod refused;
 mod scenarios;
 mod shards;
 mod store;

@@ -64,6 +64,8 @@ pub struct Pace {
     /// Percent of requests that write, and how many a client has under way.
     pub appends: u64,
     pub deletes: u64,
+    /// Percent of writes whose guard cannot hold: they change nothing, and have a place in the log.
+    pub refused: u64,
     pub under_way: usize,
     pub objects: usize,
     /// Bytes of an append: a token, then zeros.
@@ -88,6 +90,7 @@ impl Pace {
             ms: of(&[1, 2, 8]),
             appends: of(&[20, 60, 90]) as u64,
             deletes: of(&[0, 10, 40]) as u64,
+            refused: 0,
             under_way: of(&[1, 4, 12]),
             objects: of(&[1, 6, 20]),
             token: 16,
