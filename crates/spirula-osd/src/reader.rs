@@ -117,6 +117,10 @@ impl ObjectReader for StoreReader<'_> {
         }
     }
 
+    fn size(&self, object: &HObject) -> Result<u64, ReadError> {
+        Ok(self.store.stat(object).map_err(|e| read_error(&e))?.map_or(0, |s| s.size))
+    }
+
     fn extents(&self, object: &HObject, offset: u64, length: u64) -> Result<Vec<(u64, u64)>, ReadError> {
         Ok(self.store.extents(object, offset, length).map_err(|e| read_error(&e))?.unwrap_or_default())
     }

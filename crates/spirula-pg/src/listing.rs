@@ -25,6 +25,10 @@ impl ObjectReader for WithMissing<'_> {
         self.reader.read(object, offset, length)
     }
 
+    fn size(&self, object: &HObject) -> Result<u64, ReadError> {
+        self.reader.size(object)
+    }
+
     fn extents(&self, object: &HObject, offset: u64, length: u64) -> Result<Vec<(u64, u64)>, ReadError> {
         self.reader.extents(object, offset, length)
     }

@@ -170,12 +170,24 @@ impl Pg {
             }
         }
         let bad = |what| DecodeError::Value { what, value: t.version.version as i64 };
-        let (Some(head), Some(entry), Some(info)) = (head, entry, &mut self.info) else {
+        let (Some(head), Some(entry)) = (head, entry) else {
             return Err(bad("write without log entry"));
         };
         if entry.version != t.version || head.last_update != t.version {
             return Err(bad("write with another's log entry"));
         }
+        let spoilt = match self.can_merge(&entry, &txn, cx.reader) {
+            Err(ReadError::NotReady(what)) => {
+                self.park_msg(from, PeerMsg::Txn(t), what, cx);
+                return Ok(());
+            }
+            Err(e) => {
+                tracing::error!(pg = %self.id, object = %entry.object, error = %e, "look at the shard under a write");
+                true
+            }
+            Ok(sound) => !sound,
+        };
+        let Some(info) = &mut self.info else { return Err(bad("write without a copy")) };
         // The second line of defence against a primary that errs about what is missing here; a bug
         // planted there takes both away.
         // A change that we do not get, and not because a backfill has not come so far.
@@ -193,6 +205,14 @@ impl Pg {
             }
             missing_changed = true;
         }
+        let mut tell = None;
+        if spoilt {
+            let offset = cx.reader.bad_offset(&entry.object);
+            tell = Some(self.lack_change(from, &entry, offset));
+            txn.objects.clear();
+            missing_changed = true;
+        }
+        let Some(info) = &mut self.info else { return Err(bad("write without a copy")) };
         self.log.push(entry);
         let rolled = info.head.rolled;
         info.head = PgHead { rolled, ..head };
@@ -211,6 +231,9 @@ impl Pg {
             self.missing_ops(&mut txn.meta);
         }
         let ack = RepAck { pg: self.id, ends: self.ends(from), epoch: t.epoch, version: t.version };
+        if let Some(tell) = tell {
+            self.before_next(tell);
+        }
         self.submit(txn, After::Send(from, PeerMsg::Ack(ack)), cx);
         Ok(())
     }

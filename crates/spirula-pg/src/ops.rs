@@ -653,6 +653,25 @@ impl Pg {
             }
         }
         let Some(state) = &context.state else { return false };
+        if q.class.write && state.exists {
+            let (id, version) = (q.op.id, state.info.version);
+            match self.has_sound_shard(object, version, cx.reader) {
+                Ok(true) => {}
+                Err(exec::ReadError::NotReady(what)) => {
+                    self.ops.context(object).parked = true;
+                    self.ops.parked.insert(id, Some(object.clone()));
+                    cx.out.push(PgEffect::Prefetch(ReadKey::Op(id), what));
+                    return false;
+                }
+                bad => {
+                    tracing::error!(pg = %self.id, %object, %version, ?bad, "a spoilt shard under a write");
+                    self.heal(object, version, cx);
+                    return false; // Recovery comes back here.
+                }
+            }
+        }
+        let Some(context) = self.ops.contexts.get_mut(object) else { return false };
+        let (Some(state), Some(q)) = (&context.state, context.queue.front()) else { return false };
         let ctx = OpContext {
             object,
             pg: self.id,

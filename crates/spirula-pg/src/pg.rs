@@ -144,7 +144,7 @@ pub struct Pg {
     /// When it was said last, and when it had its consequence.
     broken_ms: u64,
     /// Peers' questions that wait for something to be read.
-    parked: BTreeMap<u64, (Peer, PgCtl)>,
+    parked: BTreeMap<u64, (Peer, PeerMsg)>,
     /// Our own recovery waits for this read.
     pub(crate) pump_read: Option<u64>,
     notified_ms: u64,
@@ -523,6 +523,11 @@ impl Pg {
         self.after.insert(at, (token, after));
     }
 
+    /// Does `after` when the next that is submitted is durable, before what is to be done then.
+    pub(crate) fn before_next(&mut self, after: After) {
+        self.after.push_back((self.next_token, after));
+    }
+
     /// Does `after` when all that was submitted before is durable; at once if it is.
     pub(crate) fn when_durable(&mut self, after: After, cx: &mut Cx<'_>) {
         if self.after.is_empty() {
@@ -812,17 +817,22 @@ impl Pg {
 
     /// Keeps a peer's question until something is read.
     pub(crate) fn park(&mut self, from: Peer, ctl: PgCtl, what: Prefetch, cx: &mut Cx<'_>) {
-        if self.parked.values().any(|(f, c)| *f == from && *c == ctl) {
+        self.park_msg(from, PeerMsg::Ctl(Box::new(ctl)), what, cx);
+    }
+
+    /// Keeps what a peer sent until something is read.
+    pub(crate) fn park_msg(&mut self, from: Peer, msg: PeerMsg, what: Prefetch, cx: &mut Cx<'_>) {
+        if self.parked.values().any(|(f, m)| *f == from && *m == msg) {
             return; // Repeated: it has one answer.
         }
         let n = self.seq();
-        self.parked.insert(n, (from, ctl));
+        self.parked.insert(n, (from, msg));
         cx.out.push(PgEffect::Prefetch(crate::ReadKey::Recovery(n), what));
     }
 
     fn on_recovery_ready(&mut self, n: u64, cx: &mut Cx<'_>) {
-        if let Some((from, ctl)) = self.parked.remove(&n) {
-            self.on_peer(from, PeerMsg::Ctl(Box::new(ctl)), cx);
+        if let Some((from, msg)) = self.parked.remove(&n) {
+            self.on_peer(from, msg, cx);
         } else if self.pump_read == Some(n) {
             self.pump_read = None;
             if matches!(self.role, Role::Removing) {

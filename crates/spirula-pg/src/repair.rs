@@ -3,7 +3,7 @@
 //! A bad copy counts as missing, durably, from the moment it is found, and recovery replaces
 //! it from another. Found by
 //! * a request at the primary: the object is fetched first, then the request is executed;
-//! * a write on a replica that would have to merge with bad data: the log entry is stored, the
+//! * a write on a replica that would have to merge with bad data, or with a spoilt shard (`erasure::sound`): the log entry is stored, the
 //!   object's change is left out, and the primary is told before the acknowledgement. The write
 //!   stays what it is on all others, so nothing acknowledged depends on the bad copy;
 //! * a source of recovery, and scrub.
@@ -82,13 +82,11 @@ impl Pg {
             MetaOp::LogAppend { entry, .. } => from_slice::<LogEntry>(entry).ok().filter(|e| e.object == *object),
             _ => None,
         });
-        let version = logged?.version;
+        let entry = logged?;
         match &mut self.role {
             Role::Replica { primary, .. } => {
-                let body = CtlBody::Rotten { object: object.clone(), version, offset };
                 let to = *primary;
-                self.rotten.insert(object.clone(), (version, offset));
-                let tell = After::Send(to, self.ctl(to, body));
+                let tell = self.lack_change(to, &entry, offset);
                 self.before(token, tell);
             }
             Role::Active(a) => {
@@ -101,19 +99,33 @@ impl Pg {
                 self.ops.forget_object(object);
                 self.pump_later = true;
                 out.extend([PgEffect::StateChanged, PgEffect::Continue]);
+                self.note_lacking(&entry, offset);
             }
             _ => return None,
         }
-        tracing::error!(pg = %self.id, %object, %version, "bad data under a write: this copy is fetched anew");
-        self.repairs.note(object, self.me, offset);
         // Nor can it be taken back.
-        let undo = store_object(&undo_object(object, version), self.me.shard);
+        let undo = store_object(&undo_object(object, entry.version), self.me.shard);
         txn.objects.retain(|u| u.object != *stored && u.object != undo);
-        // The entry is in our log, and we never had what it did.
-        let item = MissingItem { need: version, withheld: true, ..MissingItem::default() };
-        self.missing.put(object.clone(), item);
         self.missing_ops(&mut txn.meta);
         Some(txn)
+    }
+
+    /// Member: the change of a write is left out because the copy here is bad. What the primary is to hear before the
+    /// acknowledgement.
+    pub(crate) fn lack_change(&mut self, primary: Peer, entry: &LogEntry, offset: Option<u64>) -> After {
+        self.note_lacking(entry, offset);
+        self.rotten.insert(entry.object.clone(), (entry.version, offset));
+        let body = CtlBody::Rotten { object: entry.object.clone(), version: entry.version, offset };
+        After::Send(primary, self.ctl(primary, body))
+    }
+
+    /// An entry comes into our log, and we never had what it did: the copy it would have changed is bad.
+    fn note_lacking(&mut self, entry: &LogEntry, offset: Option<u64>) {
+        let LogEntry { object, version, .. } = entry;
+        tracing::error!(pg = %self.id, %object, %version, "bad data under a write: this copy is fetched anew");
+        self.repairs.note(object, self.me, offset);
+        let item = MissingItem { need: *version, withheld: true, ..MissingItem::default() };
+        self.missing.put(object.clone(), item);
     }
 
     /// A member's copy is bad, it says.

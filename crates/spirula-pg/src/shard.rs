@@ -102,6 +102,10 @@ impl ObjectReader for ShardReader<'_> {
         self.inner.read(&self.name(object), offset, length)
     }
 
+    fn size(&self, object: &HObject) -> Result<u64, ReadError> {
+        self.inner.size(&self.name(object))
+    }
+
     fn extents(&self, object: &HObject, offset: u64, length: u64) -> Result<Vec<(u64, u64)>, ReadError> {
         self.inner.extents(&self.name(object), offset, length)
     }

@@ -6,6 +6,7 @@
 //! | `read` | object bytes from any `k` shards |
 //! | `undo` | taking entries back, and when they can no more be taken back |
 //! | `rebuild` | making a lacking shard from `k` others |
+//! | `sound` | **why no write makes a spoilt shard look sound** |
 //!
 //! # A write
 //! The op vector runs as for a replicated pool and gives one change of the whole object. What
@@ -45,6 +46,7 @@
 
 pub(crate) mod read;
 pub(crate) mod rebuild;
+mod sound;
 pub mod stripe;
 pub(crate) mod undo;
 

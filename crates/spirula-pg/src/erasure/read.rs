@@ -140,6 +140,10 @@ impl ObjectReader for EcReader<'_> {
             .ok_or_else(|| ReadError::NotReady(Prefetch(vec![Want::Data { object: object.clone(), offset, length }])))
     }
 
+    fn size(&self, object: &HObject) -> Result<u64, ReadError> {
+        self.inner.size(object)
+    }
+
     fn extents(&self, _: &HObject, offset: u64, length: u64) -> Result<Vec<(u64, u64)>, ReadError> {
         Ok(if length == 0 { Vec::new() } else { vec![(offset, length)] })
     }

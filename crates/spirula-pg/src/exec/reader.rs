@@ -97,6 +97,13 @@ pub trait ObjectReader {
     /// [`ReadError`].
     fn read(&self, object: &HObject, offset: u64, length: u64) -> Result<Bytes, ReadError>;
 
+    /// Bytes of the object's data as they are stored, holes included; 0 for an object that is absent. In a sound object that
+    /// is what its record says.
+    ///
+    /// # Errors
+    /// [`ReadError`].
+    fn size(&self, object: &HObject) -> Result<u64, ReadError>;
+
     /// The parts of `[offset, offset + length)` that are not holes, as (offset, length),
     /// ascending and disjoint. One extent that covers all is a legal answer.
     ///

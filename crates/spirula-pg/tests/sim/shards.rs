@@ -92,18 +92,14 @@ fn scrub(w: &mut World, repair: bool) {
     panic!("the scrub never ends: {}", state(w));
 }
 
-/// One shard of an object is spoilt, clients read (and append, if it is not short), then the PG is repaired. True if there
-/// was a shard to spoil.
+/// One shard of an object is spoilt, clients read, write and append, then the PG is repaired. True if there was a shard to
+/// spoil.
 fn spoilt(seed: u64, shape: (usize, usize), harm: Harm, bug: Option<Bug>) -> Result<bool, String> {
     let mut w = calm(seed, shape, bug);
     let members = w.map().members(PG);
     let (n, member) = (w.rng.below(2), members[w.rng.below(members.len())]);
     if !spoil(&mut w, n, member, harm) {
         return Ok(false);
-    }
-    if harm == Harm::Short {
-        // A write behind a shard's end makes it as long as it must be, with zeros where its bytes were.
-        w.pace.appends = 0;
     }
     for _ in 0..w.rng.below(3000) {
         w.step();

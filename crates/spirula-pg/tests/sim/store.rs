@@ -232,6 +232,9 @@ impl ObjectReader for Store {
         // Short where the object ends, as the real one's.
         Ok(Bytes::copy_from_slice(&have[..have.len().min(length as usize)]))
     }
+    fn size(&self, o: &HObject) -> Result<u64, ReadError> {
+        Ok(self.ready(o)?.map_or(0, |o| o.data.len() as u64))
+    }
     fn extents(&self, _: &HObject, offset: u64, length: u64) -> Result<Vec<(u64, u64)>, ReadError> {
         Ok(if length == 0 { Vec::new() } else { vec![(offset, length)] })
     }

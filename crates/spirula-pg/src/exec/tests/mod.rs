@@ -100,6 +100,9 @@ impl ObjectReader for MemStore {
         let end = ((offset + length) as usize).min(data.len());
         Ok(Bytes::copy_from_slice(data.get(offset as usize..end).unwrap_or_default()))
     }
+    fn size(&self, o: &HObject) -> Result<u64, ReadError> {
+        Ok(self.get(o)?.map_or(0, |s| s.data.len() as u64))
+    }
     fn extents(&self, o: &HObject, offset: u64, length: u64) -> Result<Vec<(u64, u64)>, ReadError> {
         let data = self.read(o, offset, length)?;
         let mut map: Vec<(u64, u64)> = Vec::new();

@@ -1,0 +1,56 @@
+//! May a change be merged with the shard that is stored?
+//!
+//! # Why no write makes a spoilt shard look sound
+//! A change of a shard leaves alone what it does not name, and sets the shard's length. Where the shard was shorter than it
+//! had to be that would put zeros where acknowledged bytes were, and where it was longer it would let old bytes come back
+//! behind its end; afterwards nothing would tell it from a sound one, and `k` shards with it among them make up bytes. So a
+//! shard takes a change only if it is what the change is made for: the version before it, as long as that version's size
+//! says ([`super::Shape::shard_len`]). Else it is a bad copy (`repair`): its member stores the log entry, lacks the change and says so
+//! before it acknowledges; the primary itself rebuilds its shard before it executes the write. A change that begins by
+//! removing the object is merged with nothing.
+
+use crate::exec::{INFO_ATTR, ObjectInfo, ObjectReader, ReadError};
+use crate::log::{EntryKind, LogEntry};
+use crate::pg::Pg;
+use spirula_encoding::from_slice;
+use spirula_types::transaction::{ObjectOp, Transaction};
+use spirula_types::{EVersion, HObject};
+
+impl Pg {
+    /// Can our shard, sound or not, take the change of this entry? Yes, too, where there is none to take.
+    ///
+    /// # Errors
+    /// Those of [`ObjectReader`].
+    pub(crate) fn can_merge(
+        &self,
+        entry: &LogEntry,
+        txn: &Transaction,
+        reader: &dyn ObjectReader,
+    ) -> Result<bool, ReadError> {
+        let merges = |ops: &[ObjectOp]| !ops.contains(&ObjectOp::Remove);
+        let merged = txn.objects.iter().any(|u| u.object == entry.object && merges(&u.ops));
+        let changes = entry.kind == EntryKind::Modify && entry.prior != EVersion::default();
+        if !changes || !merged || self.missing.contains(&entry.object) {
+            return Ok(true);
+        }
+        self.has_sound_shard(&entry.object, entry.prior, reader)
+    }
+
+    /// Is our shard of this object the one of this version, and as long as it must be? Yes in a replicated pool.
+    ///
+    /// # Errors
+    /// Those of [`ObjectReader`].
+    pub(crate) fn has_sound_shard(
+        &self,
+        object: &HObject,
+        version: EVersion,
+        reader: &dyn ObjectReader,
+    ) -> Result<bool, ReadError> {
+        let Some(shape) = self.shape().filter(|_| self.is_erasure() && !planted!(self.cfg, ShortShardPadded)) else {
+            return Ok(true);
+        };
+        let info = reader.attr(object, INFO_ATTR)?.and_then(|attr| from_slice::<ObjectInfo>(&attr).ok());
+        let Some(info) = info.filter(|i| i.version == version) else { return Ok(false) };
+        Ok(reader.size(object)? == shape.shard_len(info.size))
+    }
+}
