@@ -9,6 +9,9 @@ use raft::eraftpb::{self, MessageType};
 use raft::{RawNode, SnapshotStatus, StateRole};
 use std::collections::{BTreeMap, VecDeque};
 
+/// Bytes of an entry that a frame carries, with what else is in it.
+const ENTRY_MAX: usize = FRAME_MAX - (64 << 10);
+
 /// How a member behaves. Times are in ticks.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -119,6 +122,9 @@ pub struct Node {
     /// Writes under way: number, the library's number, and a snapshot to install when done.
     writes: VecDeque<(u64, u64, Option<Snapshot>)>,
     newest_ready: u64,
+    /// An entry of the log as it was found, not known to be committed, that no frame can carry: as a leader this member could neither
+    /// send it nor anything behind it, and its heartbeats would keep everybody else from leading.
+    too_large: Option<(u64, u64)>,
     /// Messages that may go once the write of that number is done.
     held: VecDeque<(u64, Vec<eraftpb::Message>)>,
     outgoing: BTreeMap<MemberId, Outgoing>,
@@ -182,6 +188,15 @@ impl Node {
             max_election_tick: spread.1,
             ..Default::default()
         };
+        let unsendable = |e: &&Entry| e.index > hard.commit && e.data.len() > ENTRY_MAX;
+        let too_large = entries.iter().find(unsendable).map(|e| (e.index, e.term));
+        if let Some((index, _)) = too_large {
+            tracing::error!(
+                index,
+                "an entry of this monitor's log, not agreed on, is larger than any other monitor takes: it does not lead until \
+                 a majority of the others has put something else in its place"
+            );
+        }
         let (members, applied) = (snapshot.members.clone(), (snapshot.index, snapshot.term));
         let logger = slog::Logger::root(slog::Discard, slog::o!());
         let raw =
@@ -201,6 +216,7 @@ impl Node {
             done: 0,
             writes: VecDeque::new(),
             newest_ready: 0,
+            too_large,
             held: VecDeque::new(),
             outgoing: BTreeMap::new(),
             incoming: None,
@@ -274,12 +290,24 @@ impl Node {
     pub fn tick(&mut self, out: &mut Vec<Effect>) {
         self.now += 1;
         self.draw_timeout();
+        if self.must_not_lead() {
+            self.raw.raft.election_elapsed = 0;
+        }
         self.raw.tick();
         let steps: Vec<_> = self.outgoing.iter_mut().map(|(to, o)| (*to, o.tick(self.now))).collect();
         for (to, step) in steps {
             self.transfer_step(to, step, out);
         }
         self.work(out);
+    }
+
+    /// Is there an entry in the log that others could never be sent, and are there others?
+    fn must_not_lead(&mut self) -> bool {
+        let Some((index, term)) = self.too_large else { return false };
+        if self.raw.raft.raft_log.committed >= index || self.raw.store().term_of(index) != Some(term) {
+            self.too_large = None;
+        }
+        self.too_large.is_some() && self.members.voters.len() > 1
     }
 
     /// Proposes an entry. That it was taken does not mean that it will be committed.

@@ -251,6 +251,40 @@ fn three_members_elect_replicate_and_replace_a_dead_leader_in_two_seconds() {
     assert_eq!(t.state(first), "xy");
 }
 
+/// A log of an earlier version, whose leaders proposed what no frame carries: that member led for ever, and nothing was agreed on.
+#[test]
+fn an_entry_too_large_to_be_sent_does_not_stop_the_others() {
+    let mut t = Table::new(&[1, 2, 3]);
+    for id in [2, 3] {
+        t.crash(id);
+    }
+    let disk = &mut t.members.get_mut(&1).unwrap().disk;
+    disk.hard.term = 2;
+    let data = Bytes::from(vec![b'x'; crate::FRAME_MAX + 1]);
+    disk.entries = vec![Entry { index: 2, term: 2, kind: EntryKind::Normal, data }];
+    for id in 1..=3 {
+        t.start(id);
+    }
+    t.tick(60);
+    let leader = t.leader().expect("one of the others");
+    assert_ne!(leader, 1);
+    assert!(t.propose(leader, "y"));
+    t.tick(5);
+    for id in 1..=3 {
+        assert_eq!(t.state(id), "y", "{id}");
+    }
+    // It may lead again.
+    t.crash(leader);
+    t.tick(60);
+    assert!(t.leader().is_some());
+    let other = t.ids().into_iter().find(|id| *id != 1 && *id != leader).unwrap();
+    t.start(leader);
+    t.tick(20);
+    t.crash(other);
+    t.tick(60);
+    assert!(t.leader().is_some(), "it votes and is voted for as before");
+}
+
 #[test]
 fn vote_and_entries_are_promised_only_when_durable() {
     let mut t = Table::new(&[1, 2, 3]);
