@@ -66,6 +66,24 @@ impl RotatingKeys {
         Some(Self { previous: self.current.clone(), current, next })
     }
 
+    /// The same keys with the times that they would have got at `now`, if theirs are of a future that a clock showed once:
+    /// they would not rotate before it comes.
+    fn redated(&self, now: UTime, lifetime: u32) -> Option<Self> {
+        if self.current.expires <= plus(now, lifetime.saturating_mul(2)) {
+            return None;
+        }
+        let mut out = self.clone();
+        (out.current.expires, out.next.expires) = (plus(now, lifetime), plus(now, lifetime.saturating_mul(2)));
+        Some(out)
+    }
+
+    /// Moves all times by so many nanoseconds, since the clock was set.
+    fn shift(&mut self, by: i64) {
+        for key in [&mut self.previous, &mut self.current, &mut self.next] {
+            key.expires = UTime::from_nanos(key.expires.as_nanos().saturating_add_signed(by));
+        }
+    }
+
     /// All keys anew (`ceph auth wipe-rotating-service-keys`): every ticket of the service becomes worthless.
     pub fn wiped(&self, now: UTime, lifetime: u32, entropy: &mut dyn Entropy) -> Self {
         let mut out = Self::first(now, lifetime, entropy);
@@ -155,7 +173,7 @@ impl ServiceKeys {
             let lifetime = lifetimes.of(service);
             let keys = match self.keys.get(&service) {
                 None => Some(RotatingKeys::first(now, lifetime, entropy)),
-                Some(keys) => keys.rotated(now, lifetime, entropy),
+                Some(keys) => keys.redated(now, lifetime).or_else(|| keys.rotated(now, lifetime, entropy)),
             };
             keys.map(|k| (service, k))
         };
@@ -166,6 +184,11 @@ impl ServiceKeys {
     pub fn next_due(&self) -> UTime {
         let of = |s: Service| self.keys.get(&s).map_or(UTime::ZERO, |k| k.current.expires);
         Service::ALL.into_iter().map(of).min().unwrap_or(UTime::ZERO)
+    }
+
+    /// Moves all times by so many nanoseconds, since the clock was set.
+    pub fn shift(&mut self, by: i64) {
+        self.keys.values_mut().for_each(|k| k.shift(by));
     }
 
     /// Takes new keys of a service.
@@ -231,6 +254,27 @@ mod tests {
         let k2 = k.rotated(at(900_000), 60, &mut entropy).unwrap();
         assert_eq!(k2.current.expires, at(900_060));
         assert_eq!(k2.rotated(at(900_000), 60, &mut entropy), None);
+    }
+
+    /// A clock that showed the future for a while does not end rotation, and costs nobody his tickets.
+    #[test]
+    fn a_clock_that_goes_forward_and_back_does_not_end_rotation() {
+        let mut entropy = seeded(1);
+        let mut keys = ServiceKeys::default();
+        let mut step = |keys: &mut ServiceKeys, sec: u32| {
+            let due = keys.due(at(sec), Lifetimes::default(), &mut entropy);
+            due.into_iter().for_each(|(s, k)| keys.set(s, k));
+            keys.get(Service::Osd).unwrap().clone()
+        };
+        step(&mut keys, 1000);
+        let far = step(&mut keys, 1000 + 365 * 86_400);
+        let back = step(&mut keys, 1010);
+        assert_eq!((back.current.id, back.next.id), (far.current.id, far.next.id), "no key is lost by it");
+        assert_eq!(back.current.expires, at(1010 + 3600));
+        assert_eq!(step(&mut keys, 1010 + 3599).current.id, far.current.id);
+        assert_eq!(step(&mut keys, 1010 + 3600).current.id, far.next.id, "it goes on");
+        keys.shift(-500 * 1_000_000_000);
+        assert_eq!(keys.get(Service::Osd).unwrap().current.expires, at(1010 + 7200 - 500));
     }
 
     #[test]
