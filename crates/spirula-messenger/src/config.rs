@@ -18,6 +18,9 @@ pub struct Limits {
     pub middle: usize,
     /// Data of a message: the largest object and some slack.
     pub data: usize,
+    /// All of a message of a client that came to us; of a larger one nothing is kept, and it is
+    /// reported ([`crate::Event::TooLarge`]).
+    pub request: usize,
     /// Payloads of at least so many bytes are offered for direct reading
     /// ([`crate::Wanted::Payload`]).
     pub direct_payload: usize,
@@ -37,6 +40,7 @@ impl Default for Limits {
             front: 64 << 20,
             middle: 16 << 20,
             data: (128 << 20) + (1 << 20),
+            request: usize::MAX,
             direct_payload: 64 << 10,
             copy_payload: 8 << 10,
             queue: 512 << 20,

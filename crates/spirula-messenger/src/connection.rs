@@ -76,6 +76,15 @@ pub enum Event {
     Established(Peer),
     /// A message came.
     Message(Received),
+    /// A message came that has more bytes than the peer may send ([`crate::Limits::request`]); nothing but this was kept.
+    TooLarge {
+        /// Its type.
+        kind: u16,
+        /// Its transaction, for the answer.
+        tid: u64,
+        /// Its bytes.
+        bytes: usize,
+    },
     /// The peer has forgotten our session; messages queued for it were dropped.
     SessionReset {
         /// How many.
@@ -436,6 +445,9 @@ impl Connection {
                 PeerIdentity { name: self.peer.name, addrs: self.peer.addrs.clone(), features: self.peer.features };
         }
         self.reader.allow_messages();
+        if self.peer.kind == EntityType::Client && matches!(self.side, Side::Accepting { .. }) {
+            self.reader.limit_messages(self.endpoint.limits.request);
+        }
         self.peer.lossy = self.lossy;
         self.acked = self.session.in_seq;
         out.push(Event::Established(self.peer.clone()));
@@ -486,6 +498,10 @@ impl Connection {
             return Ok(()); // a replay of what came before the connection broke
         }
         self.session.in_seq = h.seq;
+        if f.passed_over > 0 {
+            out.push(Event::TooLarge { kind: h.kind, tid: h.tid, bytes: f.passed_over });
+            return Ok(());
+        }
         let message = Message {
             kind: h.kind,
             tid: h.tid,

@@ -19,7 +19,7 @@
 use crate::config::Limits;
 use crate::error::ProtocolError;
 use crate::secure::{Opener, Sealer, TAG_LEN, padded};
-use bytes::{Bytes, BytesMut};
+use bytes::{Buf, Bytes, BytesMut};
 use spirula_encoding::crc::crc32c;
 
 /// Bytes of a preamble.
@@ -136,6 +136,9 @@ pub struct Frame {
     pub segments: [Bytes; 4],
     /// crc32c of segment 3 (a message's data); none in secure mode.
     pub data_crc: Option<u32>,
+    /// Bytes of segments 1 to 3 that were passed over, because they are more than the peer may send
+    /// ([`FrameReader::limit_messages`]); these segments are empty then.
+    pub passed_over: usize,
 }
 
 /// What the reader needs next.
@@ -223,6 +226,8 @@ enum Step {
     OpenedPayload(Preamble, Bytes),
     /// Secure mode: all is here.
     Whole(Result<Option<Frame>, ProtocolError>),
+    /// A message that is too large: its header, and how many bytes behind it are still to be passed over.
+    PassOver(Preamble, Bytes, usize),
 }
 
 /// Cuts a byte stream into frames.
@@ -234,6 +239,8 @@ pub struct FrameReader {
     wanted: Wanted,
     /// False until the peer is established: then only control frames may come.
     messages: bool,
+    /// Bytes of a message's segments 1 to 3 above which nothing of them is kept.
+    most: usize,
     /// All that was taken until authentication is over, for our signature.
     record: Option<Vec<u8>>,
     /// In secure mode.
@@ -244,12 +251,18 @@ impl FrameReader {
     /// A reader at the start of a frame.
     pub fn new(codec: Codec, limits: Limits) -> Self {
         let (step, wanted) = (Step::Preamble, Wanted::Bytes(PREAMBLE_LEN));
-        Self { codec, limits, step, wanted, messages: false, record: None, opener: None }
+        Self { codec, limits, step, wanted, messages: false, most: usize::MAX, record: None, opener: None }
     }
 
     /// From now on messages may come.
     pub fn allow_messages(&mut self) {
         self.messages = true;
+    }
+
+    /// From now on, of a message whose segments 1 to 3 have more than `most` bytes together only the header is kept: it takes
+    /// no memory, and whoever sent it can be told so. What is passed over is not verified, and nothing of it is used.
+    pub fn limit_messages(&mut self, most: usize) {
+        self.most = most;
     }
 
     /// Keeps all bytes taken from now on, behind `before`, up to [`Limits::handshake`].
@@ -290,6 +303,11 @@ impl FrameReader {
                     let b = block.first_chunk::<PREAMBLE_LEN>().ok_or(ProtocolError::Sealed)?;
                     let preamble = self.preamble(b)?;
                     self.step = Step::Sealed(preamble, block.freeze().slice(PREAMBLE_LEN..));
+                }
+                Step::Sealed(p, first) if self.is_too_large(&p) => {
+                    // Its nonce is used up by the sender.
+                    self.opener.as_mut().ok_or(ProtocolError::Sealed)?.pass_over()?;
+                    self.step = Step::PassOver(p, first.slice(..p.len[0].min(INLINE_LEN)), sealed_body_len(&p));
                 }
                 Step::Sealed(p, first) => {
                     let n = sealed_body_len(&p);
@@ -335,6 +353,35 @@ impl FrameReader {
                     };
                     let preamble = self.preamble(b)?;
                     self.step = Step::Body(preamble);
+                }
+                Step::Body(p) if self.is_too_large(&p) => {
+                    // Only frames of 2.1 have a crc behind the header.
+                    let n = PREAMBLE_LEN + p.len[0] + 4;
+                    if buf.len() < n {
+                        self.want(n, buf.len());
+                        self.step = Step::Body(p);
+                        return Ok(None);
+                    }
+                    let head = buf.split_to(n).freeze();
+                    let header = head.slice(PREAMBLE_LEN..PREAMBLE_LEN + p.len[0]);
+                    let found = crc32c(SEGMENT_CRC_SEED, &header);
+                    if let Some(expected) = le32(&head, PREAMBLE_LEN + p.len[0]).filter(|e| *e != found) {
+                        return Err(ProtocolError::SegmentCrc { index: 0, found, expected });
+                    }
+                    let rest = p.len[1..].iter().sum::<usize>() + self.codec.epilogue_len(p.count);
+                    self.step = Step::PassOver(p, header, rest);
+                }
+                Step::PassOver(p, header, left) => {
+                    let n = buf.len().min(left);
+                    buf.advance(n);
+                    if n < left {
+                        self.want(left - n, 0);
+                        self.step = Step::PassOver(p, header, left - n);
+                        return Ok(None);
+                    }
+                    let segments = [header, Bytes::new(), Bytes::new(), Bytes::new()];
+                    let passed_over = p.len[1..].iter().sum();
+                    return Ok(Some(Frame { tag: p.tag, segments, data_crc: None, passed_over }));
                 }
                 Step::Body(p) => {
                     let head = self.head_len(&p);
@@ -385,6 +432,11 @@ impl FrameReader {
         }
     }
 
+    /// Is this a message of which only the header is kept?
+    fn is_too_large(&self, p: &Preamble) -> bool {
+        p.tag == Tag::Message && p.len[1..].iter().sum::<usize>() > self.most
+    }
+
     /// Checks a preamble.
     fn preamble(&self, b: &[u8; PREAMBLE_LEN]) -> Result<Preamble, ProtocolError> {
         let (flags, preamble) = Preamble::parse(b)?;
@@ -398,6 +450,11 @@ impl FrameReader {
             });
         }
         preamble.check(&self.limits)?;
+        if self.is_too_large(&preamble) && self.codec == Codec::Crc0 {
+            // Its header cannot be told from a damaged one before all of it has come.
+            let len = preamble.len[1..].iter().sum();
+            return Err(ProtocolError::TooLong { tag: preamble.tag.name(), index: 1, len, max: self.most });
+        }
         Ok(preamble)
     }
 
@@ -495,7 +552,7 @@ impl FrameReader {
                 data_crc = Some(found);
             }
         }
-        Ok((!aborted).then_some(Frame { tag: p.tag, segments, data_crc }))
+        Ok((!aborted).then_some(Frame { tag: p.tag, segments, data_crc, passed_over: 0 }))
     }
 }
 
@@ -523,7 +580,7 @@ fn finish_sealed(p: &Preamble, first: &Bytes, body: Bytes) -> Result<Option<Fram
             all.extend_from_slice(&body[..p.len[0] - INLINE_LEN]);
             segments[0] = all.freeze();
         }
-        return Ok(Some(Frame { tag: p.tag, segments, data_crc: None }));
+        return Ok(Some(Frame { tag: p.tag, segments, data_crc: None, passed_over: 0 }));
     }
     let mut at = 0;
     for (segment, len) in segments.iter_mut().zip(p.len).skip(1) {
@@ -531,7 +588,9 @@ fn finish_sealed(p: &Preamble, first: &Bytes, body: Bytes) -> Result<Option<Fram
         at += padded(len);
     }
     match body.get(at).copied().unwrap_or_default() {
-        late if late & LATE_MASK == LATE_COMPLETE => Ok(Some(Frame { tag: p.tag, segments, data_crc: None })),
+        late if late & LATE_MASK == LATE_COMPLETE => {
+            Ok(Some(Frame { tag: p.tag, segments, data_crc: None, passed_over: 0 }))
+        }
         late if late & LATE_MASK == LATE_ABORTED => Ok(None),
         late => Err(ProtocolError::LateStatus(late)),
     }

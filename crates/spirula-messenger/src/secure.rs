@@ -72,6 +72,14 @@ impl Opener {
         let plain = self.0.key.open_in_place(nonce, Aad::empty(), message).map_err(|_| ProtocolError::Sealed)?;
         Ok(plain.len())
     }
+
+    /// Leaves the peer's next message unopened.
+    ///
+    /// # Errors
+    /// [`ProtocolError::NoncesUsedUp`].
+    pub fn pass_over(&mut self) -> Result<(), ProtocolError> {
+        self.0.nonce().map(|_| ())
+    }
 }
 
 /// Seals what the peer will open.

@@ -166,3 +166,68 @@ proptest! {
         let _ = reader(codec).next(&mut BytesMut::from(&bytes[..]));
     }
 }
+
+/// However large a message says it is, one that is more than its sender may send takes no memory, and what follows it is read.
+#[test]
+fn of_a_message_that_is_too_large_only_the_header_is_kept() {
+    let data = Bytes::from(vec![9u8; 100_000]);
+    let mut stream = whole(Codec::Crc1, Tag::Message, [&HEADER, b"front", b"middle"], &data);
+    stream.extend_from_slice(&whole(Codec::Crc1, Tag::Message, [&HEADER, b"next", b""], &Bytes::new()));
+    let mut r = reader(Codec::Crc1);
+    r.limit_messages(50_000);
+    let (mut buf, mut frames, mut held) = (BytesMut::new(), Vec::new(), 0);
+    for part in stream.chunks(1000) {
+        buf.extend_from_slice(part);
+        while let Some(f) = r.next(&mut buf).unwrap() {
+            frames.push(f);
+        }
+        assert!(!matches!(r.wanted(), Wanted::Payload { .. }), "no buffer is asked for");
+        held = held.max(buf.len());
+    }
+    assert!(held < 2000, "{held} bytes of it were kept");
+    let seen: Vec<_> = frames.iter().map(|f| (&f.segments[0][..], &f.segments[1][..], f.passed_over)).collect();
+    assert_eq!(seen, [(&HEADER[..], &b""[..], 100_011), (&HEADER[..], &b"next"[..], 0)]);
+    // The header counts for what it is.
+    let mut bad = stream.clone();
+    bad[PREAMBLE_LEN] ^= 1;
+    let mut r = reader(Codec::Crc1);
+    r.limit_messages(50_000);
+    assert!(matches!(r.next(&mut bad), Err(ProtocolError::SegmentCrc { index: 0, .. })));
+    // Frames of 2.0 cannot be looked into.
+    let mut r = reader(Codec::Crc0);
+    r.limit_messages(50_000);
+    let mut old = whole(Codec::Crc0, Tag::Message, [&HEADER, b"front", b""], &data);
+    assert!(matches!(r.next(&mut old), Err(ProtocolError::TooLong { .. })));
+}
+
+/// The same in secure mode: what is passed over is not opened, and what follows it is.
+#[test]
+fn of_a_sealed_message_that_is_too_large_only_the_header_is_kept() {
+    let mut secret = [7; 64];
+    secret[28] = 9;
+    let (_, mut tx) = crate::secure::keys(&secret, true).unwrap();
+    let (rx, _) = crate::secure::keys(&secret, false).unwrap();
+    let (data, mut stream) = (Bytes::from(vec![9u8; 100_000]), BytesMut::new());
+    let mut seal = |tag, head: [&[u8]; 3], data: &Bytes| {
+        encode_sealed(&mut tx, tag, &Segments { head, data, data_crc: None }, &mut stream).unwrap();
+    };
+    seal(Tag::Message, [&HEADER, b"front", b""], &data);
+    seal(Tag::Message, [&HEADER, b"next", b""], &Bytes::new());
+    seal(Tag::Ack, [b"12345678", &[], &[]], &Bytes::new());
+    let mut r = reader(Codec::Crc1);
+    r.secure(rx);
+    r.limit_messages(50_000);
+    let (mut buf, mut frames, mut held) = (BytesMut::new(), Vec::new(), 0);
+    for part in stream.chunks(1000) {
+        buf.extend_from_slice(part);
+        while let Some(f) = r.next(&mut buf).unwrap() {
+            frames.push(f);
+        }
+        assert!(!matches!(r.wanted(), Wanted::Payload { .. }), "no buffer is asked for");
+        held = held.max(buf.len());
+    }
+    assert!(held < 2000, "{held} bytes of it were kept");
+    let seen: Vec<_> = frames.iter().map(|f| (f.tag, &f.segments[1][..], f.passed_over)).collect();
+    assert_eq!(seen, [(Tag::Message, &b""[..], 100_005), (Tag::Message, &b"next"[..], 0), (Tag::Ack, &b""[..], 0)]);
+    assert_eq!(frames[0].segments[0], HEADER[..]);
+}
