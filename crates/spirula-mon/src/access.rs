@@ -9,7 +9,7 @@
 
 use crate::commands::{self, args::Args};
 use crate::event::{ConnId, MonEffect, Peer};
-use crate::mon::Mon;
+use crate::mon::{COMMAND_MAX, Mon, READ_MAX, REQUEST_MAX};
 use crate::quorum::Ask;
 use crate::state::State;
 use spirula_auth::caps::{self, AppMetadata, MonAccess, MonCaps, OsdAccess, OsdCaps};
@@ -133,14 +133,24 @@ pub(crate) fn rule(access: &Access, peer: &Peer, state: &State, m: Message) -> R
     };
     let addr = peer.addrs.msgr2().addr.map(|a| a.ip());
     let asker = Asker { entity: peer.auth_name(), caps, addr };
-    let none = caps::Args::new();
     let need = NEEDS.iter().find(|(kind, _)| *kind == m.kind).map(|(_, need)| *need);
+    decide(&asker, peer, need, state, m)
+}
+
+fn decide(
+    asker: &Asker<'_>,
+    peer: &Peer,
+    need: Option<Need>,
+    state: &State,
+    m: Message,
+) -> Result<Ruling, MessageError> {
+    let none = caps::Args::new();
     let allowed = match need {
         None => false,
         Some(Need::Session) => true,
         Some(Need::Cap(service, r, w, x)) => asker.may(service, "", &none, (r, w, x)),
         Some(Need::Daemon(kind, service)) => peer.kind == kind && asker.may(service, "", &none, (false, true, true)),
-        Some(Need::Contents) => return contents(&asker, state, m),
+        Some(Need::Contents) => return contents(asker, state, m),
     };
     if allowed {
         return Ok(Ruling::Go(m));
@@ -276,10 +286,10 @@ fn flat(args: &Args) -> caps::Args {
     out
 }
 
-/// The answer that says no, where one is waited for.
-/// The answer to a request that is too large, without an echo of it; none if none is waited for.
-pub(crate) fn too_large(m: &Message, most: usize) -> Option<Message> {
-    let (result, status) = (-errno::E2BIG, format!("a request has at most {most} bytes"));
+/// The answer to a request that is too large, without an echo of it; none if none is waited for. Its type and transaction suffice.
+pub fn too_large(m: &Message) -> Option<Message> {
+    let most = format!("{COMMAND_MAX} bytes, {REQUEST_MAX} with its input; one that only reads at most {READ_MAX}");
+    let (result, status) = (-errno::E2BIG, format!("a request has at most {most}"));
     let (cmd, output) = (Vec::new(), bytes::Bytes::new());
     match m.kind {
         kind::MON_COMMAND => Some(MMonCommandAck { version: 0, result, status, cmd, output }.into_message(m.tid)),
@@ -288,6 +298,7 @@ pub(crate) fn too_large(m: &Message, most: usize) -> Option<Message> {
     }
 }
 
+/// The answer that says no, where one is waited for.
 fn refusal(m: &Message, why: &str) -> Result<Option<Message>, MessageError> {
     let result = -errno::EACCES;
     Ok(match m.kind {
@@ -362,3 +373,6 @@ impl Mon {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -43,6 +43,8 @@ pub struct OsdTracker {
     failures: Words,
     /// OSDs whose last connection to us went away, and when.
     lost: BTreeMap<OsdId, UTime>,
+    /// Since when OSDs are down that went down while this monitor ran, in the steady time.
+    down_since: BTreeMap<OsdId, UTime>,
     /// Open connections by OSD.
     open: BTreeMap<OsdId, u32>,
     /// Pairs that do not hear each other, and who is kept out for it.
@@ -55,6 +57,12 @@ impl OsdTracker {
             *self.open.entry(osd).or_insert(0) += 1;
             self.lost.remove(&osd);
         }
+    }
+
+    /// OSDs went down; those in `up` are up.
+    pub(crate) fn went_down(&mut self, osds: impl Iterator<Item = OsdId>, up: &BTreeSet<OsdId>, now: UTime) {
+        self.down_since.retain(|o, _| !up.contains(o));
+        self.down_since.extend(osds.map(|o| (o, now)));
     }
 
     pub(crate) fn session_closed(&mut self, peer: &Peer, now: UTime) {
@@ -166,9 +174,9 @@ impl Mon {
             return;
         }
         let silent_since =
-            UTime::from_nanos(self.now.as_nanos().saturating_sub(r.failed_for_ms.saturating_mul(1_000_000)));
+            UTime::from_nanos(self.steady.as_nanos().saturating_sub(r.failed_for_ms.saturating_mul(1_000_000)));
         let refused = r.refused.then_some(r.gone);
-        let word = Word { silent_since, said: self.now, waiting: r.waiting, refused };
+        let word = Word { silent_since, said: self.steady, waiting: r.waiting, refused };
         self.osds.failures.entry(r.target).or_default().insert(r.reporter, word);
         self.judge(r.target, work);
     }
@@ -186,7 +194,7 @@ impl Mon {
         let fast = work.state.option_bool("osd_fast_fail_on_connection_refused");
         let refused: BTreeMap<OsdId, bool> = reports
             .iter()
-            .filter(|(_, w)| fast && w.is_fresh(self.now))
+            .filter(|(_, w)| fast && w.is_fresh(self.steady))
             .filter_map(|(osd, w)| Some((*osd, w.refused?)))
             .collect();
         if let Some(first) = refused.keys().next() {
@@ -210,7 +218,7 @@ impl Mon {
         let reporters: BTreeSet<OsdId> = reports.keys().copied().collect();
         let grace = grace_of(&work.state, map, target, &reporters, self.now);
         let (have, needed) = witnesses(&work.state, map, target, &reporters);
-        let silent = seconds_between(since, self.now);
+        let silent = seconds_between(since, self.steady);
         if have < needed || silent < grace || down_refusal(&work.state, map, target).is_some() {
             return;
         }
@@ -228,7 +236,7 @@ impl Mon {
         self.judge_lost(work);
         self.judge_pairs(work);
         self.mark_out_long_down(work);
-        let now = self.now;
+        let now = crate::time::fence_time(&work.state, self.now);
         if work.osd().blocklist.values().any(|until| *until <= now) {
             work.osd_mut().blocklist.retain(|_, until| *until > now);
         }
@@ -244,7 +252,7 @@ impl Mon {
             (have >= needed).then_some(*osd)
         };
         let missed: BTreeSet<OsdId> = self.osds.failures.iter().filter_map(enough).collect();
-        let mut pairs = pairs(&self.osds.failures, self.now, grace, |osd| missed.contains(&osd));
+        let mut pairs = pairs(&self.osds.failures, self.steady, grace, |osd| missed.contains(&osd));
         pairs.retain(|(a, b), _| map.is_up(*a) && map.is_up(*b));
         let (all, up, _) = map.osd_counts();
         let least = work.state.option_f64("mon_osd_min_up_ratio") * f64::from(all);
@@ -255,7 +263,7 @@ impl Mon {
             .filter_map(|(osd, two)| {
                 let p = pairs.get(two)?;
                 let other = if two.0 == *osd { two.1 } else { two.0 };
-                let (seconds, n) = (seconds_between(p.since, self.now), p.waiting);
+                let (seconds, n) = (seconds_between(p.since, self.steady), p.waiting);
                 Some(format!(
                     "osd.{osd} marked down: it and osd.{other} have not heard each other for {seconds:.1} s, {n} requests \
                      wait for that, and its loss stops least; it may come back when it hears all that are up"
@@ -266,7 +274,7 @@ impl Mon {
             work.log(severity::WARN, text);
             mark_down(work, osd);
             self.osds.forget(osd);
-            self.osds.pairs.taken(osd, two, self.now);
+            self.osds.pairs.taken(osd, two, self.steady);
             pairs.retain(|(a, b), _| *a != osd && *b != osd);
         }
         let (map, open) = (work.osd(), &self.osds.open);
@@ -287,7 +295,7 @@ impl Mon {
             }
             let peers = work.osd().osds().filter(|o| *o != osd && work.osd().is_up(*o));
             let watched = peers.filter(|o| self.osds.open.contains_key(o)).count() > 0;
-            let silent = seconds_between(since, self.now);
+            let silent = seconds_between(since, self.steady);
             let why = match watched {
                 false if silent >= grace => "no peer to ask",
                 true if longest > 0.0 && silent >= longest => "that is too long",
@@ -309,9 +317,9 @@ impl Mon {
         }
         let adjust = work.state.option_bool("mon_osd_adjust_down_out_interval");
         // Time during which this monitor was not running does not count: perhaps nothing was.
-        let down_for = |map: &OsdMap, o: OsdId| {
-            let down = map.xinfo(o).map_or(UTime::ZERO, |x| x.down_stamp).max(self.judging_since);
-            seconds_between(down, self.now)
+        let down_for = |o: OsdId| {
+            let down = self.osds.down_since.get(&o).copied().unwrap_or(self.judging_since);
+            seconds_between(down, self.steady)
         };
         let patience = |map: &OsdMap, o: OsdId| {
             let more = map.xinfo(o).filter(|_| adjust).map_or(0.0, |x| earned(&work.state, x, self.now));
@@ -320,7 +328,7 @@ impl Mon {
         let due: Vec<OsdId> = map
             .osds()
             .filter(|o| map.is_down(*o) && map.is_in(*o) && map.held(*o) & state::NOOUT == 0)
-            .filter(|o| down_for(map, *o) >= patience(map, *o))
+            .filter(|o| down_for(*o) >= patience(map, *o))
             .collect();
         if due.is_empty() {
             return;
@@ -335,7 +343,7 @@ impl Mon {
             if subtree_is_down(map, osd, &limit) {
                 continue;
             }
-            let seconds = down_for(map, osd);
+            let seconds = down_for(osd);
             work.info(format!("Marking osd.{osd} out (has been down for {seconds:.0} seconds)"));
             mark_out(work, osd, true);
         }

@@ -151,8 +151,8 @@ pub struct Request {
     pub osds: Vec<JoinOsd>,
     /// A manager: name and key.
     pub mgr: Option<(String, CryptoKey)>,
-    /// It wants to run a monitor, and needs the key that they share.
-    pub mon: bool,
+    /// It wants to run a monitor of that name, and needs the key that they share.
+    pub mon: Option<String>,
 }
 
 /// What it gets.
@@ -174,7 +174,7 @@ pub struct Answer {
 
 impl Encode for Request {
     fn encode(&self, out: &mut Encoder) {
-        out.versioned(1, 1, |o| {
+        out.versioned(2, 1, |o| {
             o.raw(&self.nonce);
             o.str(&self.host);
             o.list(&self.osds, |o, osd| {
@@ -185,21 +185,27 @@ impl Encode for Request {
                 o.str(name);
                 o.put(key);
             });
-            o.bool(self.mon);
+            o.bool(self.mon.is_some());
+            o.str(self.mon.as_deref().unwrap_or_default());
         });
     }
 }
 
 impl Decode for Request {
     fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
-        d.versioned("join request", 1, |d, _| {
-            Ok(Self {
+        d.versioned("join request", 2, |d, version| {
+            let mut r = Self {
                 nonce: d.array()?,
                 host: d.get()?,
                 osds: d.list(16, |d| Ok(JoinOsd { uuid: d.get()?, key: d.get()? }))?,
                 mgr: d.list(4, |d| Ok((d.get()?, d.get()?)))?.pop(),
-                mon: d.bool()?,
-            })
+                mon: None,
+            };
+            let mon = d.bool()?;
+            // Version 1 does not say what it is called: no name, which is refused.
+            let name: String = if version >= 2 { d.get()? } else { String::new() };
+            r.mon = mon.then_some(name);
+            Ok(r)
         })
     }
 }
@@ -367,7 +373,7 @@ mod tests {
             host: "h".into(),
             osds: vec![JoinOsd { uuid: Uuid([2; 16]), key: key(5) }],
             mgr: Some(("x".into(), key(6))),
-            mon: true,
+            mon: Some("c".into()),
         };
         let sealed = request.seal(&key(3), &mut zeros());
         assert_eq!(Request::open(&key(3), &sealed), Ok(request));

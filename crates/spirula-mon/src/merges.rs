@@ -128,7 +128,7 @@ impl Mon {
             }
             let exists = map.pool(pg.pool).is_some_and(|p| pg.seed < p.pg_num);
             if exists && map.pg_to_up_acting(pg).acting_primary == m.osd {
-                words.insert(pg, Said { by: m.osd, at: self.now, word });
+                words.insert(pg, Said { by: m.osd, at: self.steady, word });
             }
         }
         self.step_merges(work);
@@ -157,7 +157,7 @@ impl Mon {
     }
 
     fn step_merge(&mut self, id: PoolId, mut pool: PgPool, work: &mut Work) {
-        let (now, t, map, size) = (self.now, &mut self.merges, &work.state.osdmap, pool.size);
+        let (now, t, map, size) = (self.steady, &mut self.merges, &work.state.osdmap, pool.size);
         let (before, next) = (pool.pg_num, work.next_epoch());
         if pool.pg_num_pending < pool.pg_num {
             let since = *t.pending.entry(id).or_insert(now);

@@ -73,7 +73,7 @@ impl Mon {
             tracing::warn!(peer = peer.id, mgr = b.name, "beacon in another's name, or in one that is none, ignored");
             return;
         }
-        self.mgr.beacons.insert(b.gid, self.now);
+        self.mgr.beacons.insert(b.gid, self.steady);
         self.mgr.gone.remove(&b.name);
         if work.state.mgr_metadata.get(&b.name) != Some(&b.metadata) {
             Arc::make_mut(&mut work.state.mgr_metadata).insert(b.name.clone(), b.metadata.clone());
@@ -119,7 +119,7 @@ impl Mon {
 
     /// Gives up managers that fell silent, and draws the consequences of the newest digest.
     pub(crate) fn tick_mgr(&mut self, work: &mut Work) {
-        let (now, started) = (self.now, self.judging_since);
+        let (now, started) = (self.steady, self.judging_since);
         let beacons = &self.mgr.beacons;
         let silent = |gid: u64, seconds: f64| {
             let last = beacons.get(&gid).copied().unwrap_or(started).max(started);
@@ -133,7 +133,7 @@ impl Mon {
         let failed = map.active_gid != 0 && (silent(map.active_gid, grace) || replaceable && gone);
         if failed {
             let name = map.active_name.clone();
-            fail_active(&mut map, now);
+            fail_active(&mut map, self.now);
             work.info(format!("Manager daemon {name} is unresponsive, replacing it"));
         }
         set_mgrmap(work, map);

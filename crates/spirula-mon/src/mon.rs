@@ -18,6 +18,7 @@ use crate::placement::PlacementTracker;
 use crate::quorum::{After, Ask, GID_STEP, GlobalIds, Quorum};
 use crate::session::Session;
 use crate::state::{LoadError, State};
+use crate::time::{self, Clock, Now};
 use crate::view::{ClusterView, QuorumInfo};
 use crate::work::{InFlight, Reply, Speaker, Work};
 use bytes::Bytes;
@@ -50,7 +51,14 @@ const QUEUE_MAX: usize = 8192;
 const BATCH_BYTES: usize = 1 << 20;
 /// Bytes of one request of a client, and of a command of anybody, with its input. More than any CRUSH map
 /// or keyring needs, and what is forwarded with it fits a frame of another monitor.
-const REQUEST_MAX: usize = 4 << 20;
+pub(crate) const REQUEST_MAX: usize = 4 << 20;
+/// Bytes of its words alone.
+pub(crate) const COMMAND_MAX: usize = 1 << 20;
+/// Bytes of a command that only reads: none of these has an input of note, and whoever may read may ask them at any rate.
+pub(crate) const READ_MAX: usize = 64 << 10;
+/// Bytes of requests that wait together, for a leader, a confirmation or a commit. Above it no further one of more than
+/// [`READ_MAX`] is taken: its connection is closed.
+const WAITING_MAX: usize = 64 << 20;
 /// Nanoseconds between two looks at what only time brings.
 const TICK_NANOS: u64 = 250_000_000;
 /// The first global id of a new cluster.
@@ -101,10 +109,15 @@ impl Request {
     /// Bytes of what was asked.
     fn bytes(&self) -> usize {
         match self {
-            Self::Ask(a) => a.message.front.len() + a.message.middle.len() + a.message.data.len(),
+            Self::Ask(a) => bytes_of(&a.message),
             Self::Join(_) | Self::Ids(_) | Self::Tick => 0,
         }
     }
+}
+
+/// Bytes of a message.
+pub(crate) fn bytes_of(m: &Message) -> usize {
+    m.front.len() + m.middle.len() + m.data.len()
 }
 
 /// True for a request that only the leader can deal with.
@@ -129,7 +142,11 @@ pub struct Mon {
     pub(crate) quorum: QuorumInfo,
     /// Since when this monitor leads, and judges who is silent.
     pub(crate) judging_since: UTime,
+    /// The wall clock: for stamps.
     pub(crate) now: UTime,
+    /// The time by which silence is judged ([`crate::time`]).
+    pub(crate) steady: UTime,
+    pub(crate) clock: Clock,
     pub(crate) sessions: BTreeMap<ConnId, Session>,
     pub(crate) mgr: MgrTracker,
     pub(crate) osds: OsdTracker,
@@ -199,8 +216,10 @@ impl Mon {
             name,
             state,
             quorum: QuorumInfo { since: now, ..QuorumInfo::default() },
-            judging_since: now,
+            judging_since: UTime::ZERO,
             now,
+            steady: UTime::ZERO,
+            clock: Clock::new(now.into()),
             sessions: BTreeMap::new(),
             mgr: MgrTracker::default(),
             osds: OsdTracker::default(),
@@ -228,8 +247,10 @@ impl Mon {
     }
 
     /// Begins. Clients are taken once the quorum has given this monitor global ids.
-    pub fn start(&mut self, now: UTime, out: &mut Vec<MonEffect>) {
-        self.now = now;
+    pub fn start(&mut self, now: impl Into<Now>, out: &mut Vec<MonEffect>) {
+        let now = now.into();
+        (self.now, self.steady, self.clock) = (now.wall, time::steady(now), Clock::new(now));
+        self.judging_since = self.steady;
         self.drain(out);
         self.route(out);
     }
@@ -268,6 +289,11 @@ impl Mon {
     /// Requests that wait for the commit under way.
     pub(crate) fn waiting(&self) -> usize {
         self.queue.len()
+    }
+
+    /// Bytes of requests that wait for anything. Looked at only where a large one comes in.
+    fn waiting_bytes(&self) -> usize {
+        self.queue.iter().map(Request::bytes).sum::<usize>() + self.q.waiting_bytes()
     }
 
     /// A new global id; see [`GlobalIds::next`].
@@ -332,8 +358,10 @@ impl Mon {
     }
 
     /// Advances by one event. Never blocks.
-    pub fn handle(&mut self, now: UTime, event: MonEvent, out: &mut Vec<MonEffect>) {
-        self.now = now;
+    pub fn handle(&mut self, now: impl Into<Now>, event: MonEvent, out: &mut Vec<MonEffect>) {
+        let now = now.into();
+        (self.now, self.steady) = (now.wall, time::steady(now));
+        self.clock.see(now, self.q.is_leading());
         let first = out.len();
         match event {
             MonEvent::SessionOpened { conn, peer } => {
@@ -348,15 +376,15 @@ impl Mon {
             }
             MonEvent::Message { conn, message } => {
                 if let Err(e) = self.on_message(conn, message, out) {
-                    tracing::warn!(conn, error = %e, "malformed message ignored");
+                    self.malformed(conn, &e, out);
                 }
             }
             MonEvent::Persisted(number) => self.on_persisted(number, out),
             MonEvent::Tick => {
                 self.quorum_tick(out);
-                let since = now.as_nanos().abs_diff(self.last_look.as_nanos());
+                let since = self.steady.as_nanos().abs_diff(self.last_look.as_nanos());
                 if self.q.leads() && since >= TICK_NANOS {
-                    self.last_look = now;
+                    self.last_look = self.steady;
                     self.submit(Request::Tick, out);
                 }
             }
@@ -377,9 +405,19 @@ impl Mon {
 
     pub(crate) fn close_session(&mut self, conn: ConnId) {
         if let Some(s) = self.sessions.remove(&conn) {
-            self.osds.session_closed(&s.peer, self.now);
-            self.mgr.session_closed(&s.peer, self.now);
+            self.osds.session_closed(&s.peer, self.steady);
+            self.mgr.session_closed(&s.peer, self.steady);
             self.forget_asks(conn);
+        }
+    }
+
+    /// Whoever sends what cannot be read gets no answer, and must not wait for one: its connection ends, as at Ceph's monitors.
+    /// Another monitor's goes on: what it says, it repeats.
+    pub(crate) fn malformed(&self, conn: ConnId, e: &MessageError, out: &mut Vec<MonEffect>) {
+        let Some(s) = self.sessions.get(&conn) else { return };
+        tracing::warn!(conn, peer = s.peer.auth_name(), error = %e, "malformed message");
+        if s.peer.kind != EntityType::Mon {
+            out.push(MonEffect::Close(conn));
         }
     }
 
@@ -394,9 +432,16 @@ impl Mon {
         let Some(session) = self.sessions.get(&conn) else { return Ok(()) };
         let command = matches!(m.kind, kind::MON_COMMAND | kind::COMMAND);
         let limited = command || session.peer.kind == EntityType::Client;
-        if limited && m.front.len() + m.middle.len() + m.data.len() > REQUEST_MAX {
+        let bytes = bytes_of(&m);
+        let too_large = bytes > REQUEST_MAX || m.front.len() > COMMAND_MAX || bytes > READ_MAX && only_reads(&m);
+        if limited && too_large {
             tracing::warn!(peer = session.peer.auth_name(), kind = m.kind, "a request that is too large, refused");
-            out.extend(access::too_large(&m, REQUEST_MAX).map(|m| MonEffect::Send(conn, m)));
+            out.extend(access::too_large(&m).map(|m| MonEffect::Send(conn, m)));
+            return Ok(());
+        }
+        if limited && bytes > READ_MAX && self.waiting_bytes() + bytes > WAITING_MAX {
+            tracing::warn!(peer = session.peer.auth_name(), "too many large requests wait, closing");
+            out.push(MonEffect::Close(conn));
             return Ok(());
         }
         let m = match access::rule(&session.access, &session.peer, &self.state, m)? {
@@ -454,6 +499,11 @@ impl Mon {
         match m.kind {
             kind::MON_SUBSCRIBE => {
                 let s = MMonSubscribe::from_message(m)?;
+                // What is asked for is what comes next.
+                let wanted = s.what.iter().filter(|w| w.what == "osdmap").map(|w| w.start.saturating_sub(1)).max();
+                let peer = session.peer.clone();
+                self.note_newest(&peer, wanted.unwrap_or_default());
+                let Some(session) = self.sessions.get_mut(&conn) else { return Ok(()) };
                 session.subscribe(s.what, s.hostname);
                 session.push(conn, self.fsid, &self.state, out);
             }
@@ -547,7 +597,7 @@ impl Mon {
                     (self.state.clone(), Vec::new())
                 }
             };
-            let Work { replies, stops, after, .. } = work;
+            let Work { replies, stops, after, shifted, .. } = work;
             let batch = InFlight { id, state, replies, stops, asks, after, since: self.ticks() };
             if data.is_empty() {
                 if !batch.replies.is_empty() || !batch.asks.is_empty() || !batch.after.is_empty() {
@@ -555,6 +605,7 @@ impl Mon {
                 }
                 continue;
             }
+            self.clock.moved(shifted);
             self.inflight = Some(batch);
             if !self.propose_entry(data, out) {
                 let asks = self.inflight.take().map(|f| f.asks).unwrap_or_default();
@@ -603,6 +654,26 @@ impl Mon {
         }
     }
 
+    /// A daemon has an OSD map of this epoch, which monitors agreed on before anybody had it. If there is no such epoch here, after
+    /// a majority's word, an older copy of a monitor's store was put in the place of a newer one.
+    fn note_newest(&mut self, peer: &Peer, epoch: u64) {
+        let here = self.state.osdmap.epoch;
+        let daemon = matches!(peer.kind, EntityType::Osd | EntityType::Mgr);
+        let name = peer.auth_name();
+        if !daemon || epoch <= here.into() {
+            self.quorum.forgotten.remove(&name);
+            return;
+        }
+        let epoch = Epoch::try_from(epoch).unwrap_or(Epoch::MAX);
+        if self.quorum.forgotten.insert(name.clone(), epoch).is_none() {
+            tracing::error!(
+                here,
+                "{name} has OSD map {epoch}: this monitor's store is an older copy than the cluster has seen; stop it and put the \
+                 newest one back, or fill it again from the other monitors ('spirula mon rejoin')"
+            );
+        }
+    }
+
     /// Puts a boot back into the queue, for after the commit that marks its OSD down.
     pub(crate) fn requeue(&mut self, conn: ConnId, b: OsdBoot) {
         self.queue.push_back(Request::Ask(Ask { conn, message: b.into_message(0), via: None }));
@@ -639,6 +710,7 @@ impl Mon {
     fn run(&mut self, request: Request, work: &mut Work) {
         let (conn, m) = match request {
             Request::Tick => {
+                self.follow_clock(work);
                 self.tick_osds(work);
                 self.step_merges(work);
                 self.step_placement(work);
@@ -658,7 +730,7 @@ impl Mon {
             Request::Ask(ask) => (ask.conn, ask.message),
         };
         if let Err(e) = self.run_message(conn, m, work) {
-            tracing::warn!(conn, error = %e, "malformed message ignored");
+            work.after.push(After::Malformed(conn, e));
         }
     }
 
@@ -706,6 +778,7 @@ impl Mon {
             OsdBoot::KIND => {
                 let b = OsdBoot::from_message(&m)?;
                 if own_osd(b.osd) {
+                    self.note_newest(&peer, b.newest_map.into());
                     self.osd_boot(conn, b, work);
                 }
             }

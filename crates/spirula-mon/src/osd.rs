@@ -196,7 +196,7 @@ impl Mon {
                 .any(|s| s.has(PgState::DOWN) || s.has(PgState::INCOMPLETE)),
             map,
         };
-        if !self.osds.pairs.may_boot(wish, self.now) {
+        if !self.osds.pairs.may_boot(wish, self.steady) {
             note_quiet(work, &b);
             return;
         }
@@ -205,7 +205,7 @@ impl Mon {
         if !self.osds.pairs.was_taken(osd) {
             failure::note_return(work, osd, b.was_up > 0);
         }
-        self.osds.pairs.booted(osd, self.now);
+        self.osds.pairs.booted(osd, self.steady);
         Self::bring_up(work, &b, addrs);
         Self::place_in_crush(work, &b);
         Self::note_metadata(work, &b);

@@ -60,14 +60,14 @@ impl Mon {
         let t = &self.placement;
         if knowledge.stamp.is_zero()
             || knowledge.digest.osdmap_epoch < t.epoch.max(pool.last_change)
-            || seconds_between(t.at, self.now) < PAUSE
+            || seconds_between(t.at, self.steady) < PAUSE
         {
             return;
         }
         let most = work.state.option_of_mgr("target_max_misplaced_ratio");
         let Some(room) = room(&knowledge.digest, most) else { return };
         pool.pgp_num = next(&pool, id, &knowledge.digest, room);
-        self.placement = PlacementTracker { epoch: work.next_epoch(), at: self.now };
+        self.placement = PlacementTracker { epoch: work.next_epoch(), at: self.steady };
         work.osd_mut().pools.insert(id, pool);
     }
 }

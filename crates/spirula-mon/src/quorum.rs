@@ -10,6 +10,7 @@
 //! Members of the quorum follow the agreed table in the state: the leader proposes one change at
 //! a time until the library's members are those. A new monitor learns first.
 
+use crate::commands;
 use crate::event::{ConnId, MonEffect, Peer};
 use crate::image::{Identity, Stored};
 use crate::merges::MergeTracker;
@@ -108,6 +109,8 @@ pub(crate) enum After {
     OwnIds(u64, u64),
     /// Another monitor's.
     Ids(MemberId, u64, u64),
+    /// A message could not be read.
+    Malformed(ConnId, MessageError),
     /// A new member has its number.
     Welcome { name: String, addrs: AddrVec, uuid: Uuid },
 }
@@ -196,6 +199,8 @@ pub(crate) struct Quorum {
     /// What came for the leader between this monitor's election and its first entry's commit.
     early: VecDeque<(String, AddrVec, Message)>,
     frozen: bool,
+    /// Monitors whose refusal was said.
+    refused: BTreeSet<Uuid>,
     /// The entry after which the state is.
     applied: u64,
 }
@@ -228,6 +233,7 @@ impl Quorum {
             leading: false,
             early: VecDeque::new(),
             frozen: false,
+            refused: BTreeSet::new(),
             applied: 0,
         }
     }
@@ -236,6 +242,25 @@ impl Quorum {
     /// node is ahead of the state while its effects are being performed.)
     pub fn leads(&self) -> bool {
         self.node.as_ref().is_some_and(|n| n.may_propose() && n.applied() == self.applied)
+    }
+
+    /// Requests that wait, and for what.
+    fn open_asks(&self) -> impl Iterator<Item = (&Ask, &'static str)> {
+        let reads = self.reads.iter().map(|(_, a)| (a, "waiting for a majority's word"));
+        let late = self.late.iter().flat_map(|(_, f)| &f.asks).map(|a| (a, "waiting for a majority's word"));
+        let parked = self.parked.iter().map(|a| (a, "waiting for a leader"));
+        let forwards = self.forwards.values().map(|f| (&f.ask, "forwarded to the leader"));
+        reads.chain(late).chain(parked).chain(forwards)
+    }
+
+    /// Bytes of requests that wait for a leader, its word or a majority's.
+    pub fn waiting_bytes(&self) -> usize {
+        self.open_asks().map(|(a, _)| crate::mon::bytes_of(&a.message)).sum()
+    }
+
+    /// True from the first entry of this monitor's term on until another one leads.
+    pub fn is_leading(&self) -> bool {
+        self.leading
     }
 
     fn status(&self) -> Status {
@@ -339,6 +364,16 @@ impl Mon {
         self.state.members.keys().copied().filter(|m| *m != self.q.identity.member).collect()
     }
 
+    /// Requests that are not answered yet, and for what each waits.
+    pub(crate) fn open_asks(&self) -> impl Iterator<Item = (&Ask, &'static str)> {
+        let inflight = self.inflight.iter().flat_map(|f| &f.asks).map(|a| (a, "being agreed on"));
+        let queue = self.queue.iter().filter_map(|r| match r {
+            Request::Ask(a) => Some((a, "waiting for the change before it")),
+            _ => None,
+        });
+        inflight.chain(queue).chain(self.q.open_asks())
+    }
+
     // ---- requests ----
 
     /// A request for the leader: done here, forwarded, or kept until there is one.
@@ -431,7 +466,7 @@ impl Mon {
         }
         let via = ask.via;
         if let Err(e) = self.on_read(ask.conn, &ask.message, out) {
-            tracing::warn!(conn = ask.conn, error = %e, "malformed message ignored");
+            self.malformed(ask.conn, &e, out);
         }
         self.forward_done(via, out);
     }
@@ -570,6 +605,7 @@ impl Mon {
         if map.epoch != self.up_before.0 {
             let up: BTreeSet<OsdId> = map.osds().filter(|o| map.is_up(*o)).collect();
             fewer = !self.up_before.1.is_subset(&up);
+            self.osds.went_down(self.up_before.1.difference(&up).copied(), &up, self.steady);
             self.up_before = (map.epoch, up);
         }
         for (conn, session) in &mut self.sessions {
@@ -637,8 +673,9 @@ impl Mon {
     fn check_leading(&mut self, out: &mut Vec<MonEffect>) {
         if self.q.leads() && !self.q.leading {
             self.q.leading = true;
-            self.judging_since = self.now;
-            self.osds.new_leader(&self.state.osdmap, self.now);
+            self.judging_since = self.steady;
+            self.osds.new_leader(&self.state.osdmap, self.steady);
+            self.clock.lead(self.now, self.state.osdmap.modified);
             self.merges = MergeTracker::default();
             self.quorum.since = self.now;
             self.quorum.skews.clear();
@@ -935,6 +972,7 @@ impl Mon {
                     self.set_quorum_names(t.quorum);
                     (self.quorum.since, self.quorum.skews) = (t.since, t.skews);
                     self.osds.pairs.shown = t.pairs;
+                    self.clock.leader_says(t.sent, self.now);
                     let answer = MonTimeReply { sent: t.sent, here: self.now };
                     if let Some(member) = member {
                         self.send_member(member, answer.into_message(0), out);
@@ -1019,13 +1057,22 @@ impl Mon {
         {
             // Another store under its name: of another host, or a copy. It may come when the old one is gone.
             tracing::warn!(name = j.name, at = %j.addrs, "a second monitor of a living one's name wants to join; refused");
-            work.log(
-                spirula_messages::ceph::log::severity::WARN,
-                format!(
-                    "mon.{} at {} wants to join, but a monitor of that name is in the quorum; refused",
-                    j.name, j.addrs
-                ),
-            );
+            // It asks every second: it is said once.
+            if self.q.refused.len() < KNOWN_MAX && self.q.refused.insert(j.uuid) {
+                work.log(
+                    spirula_messages::ceph::log::severity::WARN,
+                    format!(
+                        "mon.{} at {} wants to join, but a monitor of that name is in the quorum; refused",
+                        j.name, j.addrs
+                    ),
+                );
+            }
+            return;
+        }
+        // A name that is no monitor's comes in by a token, or because an administrator put it into the map.
+        let named = work.state.monmap.mons.contains_key(&j.name);
+        if member.is_none() && !(commands::join::take_name(work, &j.name) || named) {
+            tracing::warn!(name = j.name, at = %j.addrs, "a monitor wants to join under a name that no token was given for; refused");
             return;
         }
         let placed = work.state.monmap.mons.get(&j.name).is_some_and(|m| m.addrs == j.addrs);
@@ -1095,6 +1142,7 @@ impl Mon {
         for a in after {
             match a {
                 After::OwnIds(from, to) => self.gids.set(from, to),
+                After::Malformed(conn, e) => self.malformed(conn, &e, out),
                 After::Ids(member, from, to) => {
                     if let Some(boot) = self.q.boots.get(&member) {
                         let m = MonGidsGrant { boot: *boot, from, to }.into_message(0);

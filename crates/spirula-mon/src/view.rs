@@ -30,6 +30,9 @@ pub struct QuorumInfo {
     pub skews: BTreeMap<String, (i64, i64)>,
     /// Ticks of 100 ms since a change was proposed that is still not agreed on, if they are many.
     pub stalled: Option<u64>,
+    /// Daemons that have OSD maps which the monitors do not have, with the newest epoch of each: the monitors have
+    /// forgotten what they had agreed on.
+    pub forgotten: BTreeMap<String, Epoch>,
 }
 
 /// What the active manager sent last. `None` fields until it has.

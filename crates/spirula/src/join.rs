@@ -215,7 +215,7 @@ fn ask(token: &Token, plan: &Plan, here: &str) -> anyhow::Result<Answer> {
         host: here.to_owned(),
         osds: plan.osds.iter().map(|o| JoinOsd { uuid: o.uuid, key: o.key.clone() }).collect(),
         mgr: plan.mgr.clone(),
-        mon: plan.mon.is_some(),
+        mon: plan.mon.clone(),
     };
     let mut failed = None;
     let mut fill = |out: &mut [u8]| failed = host::random(out).err();

@@ -17,6 +17,8 @@ use std::sync::Arc;
 
 /// Where the records are, among the `config-key` values.
 const PLACE: &str = "spirula/join-token/";
+/// Where the names are that tokens gave to monitors that have not come in yet.
+const MON_NAMES: &str = "spirula/mon-name/";
 /// Life of a token if none is asked for, seconds.
 const LIFE: i64 = 3600;
 /// Options that a host's daemons need to know before they are connected.
@@ -92,6 +94,16 @@ fn ids(work: &Work) -> Vec<String> {
     found.map(str::to_owned).collect()
 }
 
+/// Moves the ends of tokens.
+pub(crate) fn shift(work: &mut Work, to: impl Fn(UTime) -> UTime) {
+    for id in ids(work) {
+        if let Some(mut r) = record(work, &id) {
+            r.until = to(r.until);
+            keep(work, &id, &r);
+        }
+    }
+}
+
 /// Removes the tokens whose time is over.
 pub(crate) fn forget_ended(work: &mut Work) {
     for id in ids(work) {
@@ -165,8 +177,11 @@ fn redeem(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
             return Err((EACCES, format!("this token was used by {host} at {}; make another", at.to_iso())));
         }
         check(&request, &record)?;
+        if let Some(name) = &request.mon {
+            grant_name(ctx.work, name, record.used.is_some())?;
+        }
         let osds = admit(ctx.work, &request)?;
-        let mon_key = if request.mon { mon_key(ctx.work) } else { None };
+        let mon_key = request.mon.as_ref().and_then(|_| mon_key(ctx.work));
         if record.used.is_none() {
             record.used = Some((digest, request.host.clone(), ctx.work.now));
             keep(ctx.work, &id, &record);
@@ -196,11 +211,31 @@ fn check(request: &Request, record: &Record) -> Result<(), Refused> {
     if request.mgr.as_ref().is_some_and(|(name, _)| !is_daemon_name(name)) {
         return Err((EINVAL, "that cannot be a manager's name".to_owned()));
     }
-    if request.mon && !record.mon {
+    if request.mon.as_ref().is_some_and(|name| !is_daemon_name(name)) {
+        return Err((EINVAL, "that cannot be a monitor's name".to_owned()));
+    }
+    if request.mon.is_some() && !record.mon {
         let how = "make one that is with 'spirula token create --mon'";
         return Err((EPERM, format!("this token is not for a monitor; {how}")));
     }
     Ok(())
+}
+
+/// Lets a monitor of that name come in, once. `again`: this very request was granted before.
+fn grant_name(work: &mut Work, name: &str, again: bool) -> Result<(), Refused> {
+    if work.state.members.values().any(|m| m.name == name) {
+        if again {
+            return Ok(());
+        }
+        return Err((EEXIST, format!("mon.{name} is a monitor of this cluster already; choose another name")));
+    }
+    Arc::make_mut(&mut work.state.kv).insert(format!("{MON_NAMES}{name}"), bytes::Bytes::new());
+    Ok(())
+}
+
+/// Takes the grant of a monitor's name; false if there is none.
+pub(crate) fn take_name(work: &mut Work, name: &str) -> bool {
+    Arc::make_mut(&mut work.state.kv).remove(&format!("{MON_NAMES}{name}")).is_some()
 }
 
 /// Makes the OSDs and users exist; what is there already from the same host is left.

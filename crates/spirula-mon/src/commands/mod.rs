@@ -177,6 +177,12 @@ pub fn needs_of(cmd: &[String]) -> Option<(&'static str, Perm)> {
     find(&prefix, &args).map(|s| (s.module, s.perm))
 }
 
+/// The commands of the daemon itself, by `tell`.
+#[cfg(test)]
+pub(crate) fn own_commands() -> impl Iterator<Item = String> {
+    tell::own()
+}
+
 /// Runs a command.
 pub fn run(mon: &Mon, work: &mut Work, request: &Request<'_>) -> CommandResult {
     let Request { peer, cmd, input, random, tell } = *request;

@@ -332,7 +332,8 @@ fn blocklist(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
         if op == "add" {
             let default = ctx.work.state.option_f64("mon_osd_blocklist_default_expire");
             let seconds = args.float("expire").filter(|e| *e > 0.0).unwrap_or(default);
-            let until = ctx.work.now.as_nanos().saturating_add((seconds * 1e9) as u64);
+            let now = crate::time::fence_time(&ctx.work.state, ctx.work.now);
+            let until = now.as_nanos().saturating_add((seconds * 1e9) as u64);
             let until = UTime::from_nanos(until);
             ctx.work.osd_mut().blocklist.insert(addr, until);
             return Ok(CommandResult::ok(format!(

@@ -2,8 +2,11 @@
 
 use super::{Args, CommandResult, CommandSpec, FLAG_TELL, specs};
 use crate::mon::Mon;
+use crate::quorum::Ask;
 use serde_json::{Value, json};
 use spirula_format::{Format, to_json};
+use spirula_messages::Body;
+use spirula_messages::ceph::{MCommand, MMonCommand, kind};
 use spirula_settings::common;
 use std::collections::BTreeMap;
 
@@ -17,6 +20,7 @@ const COMMANDS: &[(&str, &str)] = &[
         "dump perfcounters schema",
     ),
     ("dump_ops_in_flight", "show the ops currently in flight"),
+    ("ops", "show the ops currently in flight"),
 ];
 
 /// Counters: name, short name, meaning.
@@ -32,6 +36,33 @@ const COUNTERS: &[(&str, &str, &str)] = &[
 pub(super) fn is_own(prefix: &str) -> bool {
     let own = COMMANDS.iter().chain(common::COMMANDS);
     own.map(|(sig, _)| common::words(sig)).any(|words| words == prefix)
+}
+
+/// What [`is_own`] names.
+#[cfg(test)]
+pub(super) fn own() -> impl Iterator<Item = String> {
+    COMMANDS.iter().chain(common::COMMANDS).map(|(sig, _)| common::words(sig))
+}
+
+/// Requests that wait, with whose they are: `dump_ops_in_flight`, and `ops` as Ceph calls it at monitors.
+fn ops(mon: &Mon) -> Value {
+    let one = |(ask, at): (&Ask, &str)| {
+        let s = mon.sessions.get(&ask.conn);
+        let who = s.map_or_else(|| "nobody".to_owned(), |s| format!("{} ({})", s.peer.auth_name(), s.peer.entity()));
+        let what = match ask.message.kind {
+            kind::MON_COMMAND => MMonCommand::from_message(&ask.message).ok().map(|c| c.cmd),
+            kind::COMMAND => MCommand::from_message(&ask.message).ok().map(|c| c.cmd),
+            _ => None,
+        };
+        let what = what.as_deref().and_then(super::words_of).map(|(prefix, _)| prefix);
+        let what = what.unwrap_or_else(|| format!("message type {}", ask.message.kind));
+        json!({
+            "description": format!("mon_request({what} from {who}, tid {})", ask.message.tid),
+            "type_data": {"flag_point": at, "tid": ask.message.tid, "source": who},
+        })
+    };
+    let all: Vec<Value> = mon.open_asks().map(one).collect();
+    json!({"num_ops": all.len(), "ops": all})
 }
 
 /// Answers what [`is_own`] names; `None` for anything else.
@@ -67,7 +98,7 @@ pub(super) fn run(mon: &Mon, prefix: &str, args: &Args, format: Format) -> Optio
             };
             data(&json!({"mon": COUNTERS.iter().map(row).collect::<serde_json::Map<_, _>>()}))
         }
-        "dump_ops_in_flight" => data(&json!({"ops": [], "num_ops": 0})),
+        "dump_ops_in_flight" | "ops" => data(&ops(mon)),
         _ => match common::run(prefix, &args.0, &mut mon.settings.borrow_mut())? {
             Ok(v) => data(&v),
             Err((errno, why)) => CommandResult::err(errno, why),

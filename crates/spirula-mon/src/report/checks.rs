@@ -72,6 +72,21 @@ fn monitors(view: &ClusterView<'_>, out: &mut Checks) {
         let summary = format!("monitors have not agreed on a change for {} s: nothing can be changed", ticks / 10);
         add(out, "MON_STALLED", Severity::Error, summary, 1, vec![detail]);
     }
+    let forgotten = view.quorum.forgotten.iter().filter(|(_, epoch)| **epoch > view.osdmap.epoch);
+    let detail: Vec<String> = forgotten
+        .map(|(who, epoch)| format!("{who} has OSD map {epoch}, the monitors' newest is {}", view.osdmap.epoch))
+        .collect();
+    if !detail.is_empty() {
+        let summary = format!(
+            "monitors have forgotten what they agreed on, as {} daemons know: an older copy of a monitor's store was put back",
+            detail.len()
+        );
+        let way = "stop the monitors and put the newest copy back, or fill this one again from the others ('spirula mon rejoin'); \
+                   see docs/deploy.md";
+        let count = detail.len() as u64;
+        let detail = detail.into_iter().chain([way.to_owned()]).collect();
+        add(out, "MON_ROLLED_BACK", Severity::Error, summary, count, detail);
+    }
     let all = view.monmap.len();
     let up = view.quorum.quorum.len();
     if up >= all || up == 0 {

@@ -17,6 +17,8 @@ pub const FSID: Uuid = Uuid([9; 16]);
 pub struct Cluster {
     pub mon: Mon,
     pub now: UTime,
+    /// Seconds by which the wall clock was set.
+    set_by: i64,
     stored: Stored,
     next_conn: u64,
     tid: u64,
@@ -81,9 +83,10 @@ impl Cluster {
             boot: 1,
             entropy: seeded(),
         };
-        let mut c = Self { mon: Mon::open(opening).unwrap(), now, stored, next_conn: 1, tid: 0, osds: Vec::new() };
+        let mut c =
+            Self { mon: Mon::open(opening).unwrap(), now, set_by: 0, stored, next_conn: 1, tid: 0, osds: Vec::new() };
         let mut out = Vec::new();
-        c.mon.start(c.now, &mut out);
+        c.mon.start(c.time(), &mut out);
         c.settle(out);
         c
     }
@@ -123,7 +126,7 @@ impl Cluster {
                     MonEffect::Close(_) => {}
                     MonEffect::Persist(p) => {
                         self.write(&p);
-                        self.mon.handle(self.now, MonEvent::Persisted(p.number), &mut next);
+                        self.mon.handle(self.time(), MonEvent::Persisted(p.number), &mut next);
                     }
                     other => panic!("{other:?}"),
                 }
@@ -136,7 +139,7 @@ impl Cluster {
     /// The event with nothing made durable yet: what it makes the monitor do.
     pub fn held(&mut self, e: MonEvent) -> Vec<MonEffect> {
         let mut out = Vec::new();
-        self.mon.handle(self.now, e, &mut out);
+        self.mon.handle(self.time(), e, &mut out);
         out
     }
 
@@ -167,8 +170,20 @@ impl Cluster {
 
     pub fn event(&mut self, e: MonEvent) -> Vec<(u64, Message)> {
         let mut out = Vec::new();
-        self.mon.handle(self.now, e, &mut out);
+        self.mon.handle(self.time(), e, &mut out);
         self.settle(out)
+    }
+
+    /// The monitor's clocks.
+    pub fn time(&self) -> spirula_mon::Now {
+        let mono = self.now.as_nanos().saturating_add_signed(-self.set_by * 1_000_000_000);
+        spirula_mon::Now { mono: std::time::Duration::from_nanos(mono), wall: self.now }
+    }
+
+    /// Somebody sets the wall clock, so many seconds forward or back.
+    pub fn set_clock(&mut self, by: i64) {
+        self.set_by += by;
+        self.now.sec = self.now.sec.saturating_add_signed(by as i32);
     }
 
     pub fn tick(&mut self, seconds: u32) -> Vec<(u64, Message)> {

@@ -54,6 +54,9 @@ fn arguments_and_requests_have_a_length() {
         // One that only reads, and what nobody knows, too.
         (json!({"prefix": "status"}), Bytes::from(vec![0; 5 << 20]), -7),
         (json!({"prefix": "status", "x": "x".repeat(60 << 20)}), Bytes::new(), -7),
+        // What only reads needs little, and words never as much as an input.
+        (json!({"prefix": "status"}), Bytes::from(vec![0; 70_000]), -7),
+        (json!({"prefix": "config-key set", "key": "k", "x": "x".repeat(2 << 20)}), Bytes::new(), -7),
     ];
     for (cmd, input, errno) in cases {
         let text = cmd.to_string();
@@ -145,7 +148,7 @@ fn a_used_token_is_good_for_the_same_request_alone() {
             host: format!("host{host}"),
             osds: vec![JoinOsd { uuid: spirula_types::Uuid([host; 16]), key: key(host) }],
             mgr: Some((format!("m{host}"), key(host))),
-            mon: false,
+            mon: None,
         };
         let sealed = request.seal(&token.key, &mut |o: &mut [u8]| o.fill(seed));
         c.command_raw(
@@ -201,4 +204,91 @@ fn a_living_monitor_is_not_evicted_by_another_of_its_name() {
     c.release(out, &mut |_| ());
     let after = (c.mon.state().members.clone(), c.mon.state().monmap.mons.get("a").unwrap().addrs.clone());
     assert_eq!(after, before);
+}
+
+/// Who has the monitors' key may not choose what he is called: a new name comes from a token, which gives the one that its request names, once.
+#[test]
+fn a_monitor_comes_in_under_the_name_that_its_token_gave() {
+    use spirula_mon::join::{Request, Token};
+    let mut c = Cluster::up(1);
+    let conn = c.open(EntityType::Mon, "b");
+    let join = |c: &mut Cluster, name: &str, n: u8| {
+        let uuid = spirula_types::Uuid([n; 16]);
+        let message = MonJoin { fsid: FSID, name: name.into(), uuid, addrs: addr(9990 + u16::from(n)) }.into_message(0);
+        // What it is told goes over a link of its own.
+        let mut todo = std::collections::VecDeque::from(c.held(MonEvent::Message { conn, message }));
+        while let Some(e) = todo.pop_front() {
+            if let MonEffect::Persist(p) = e {
+                c.write(&p);
+                todo.extend(c.held(MonEvent::Persisted(p.number)));
+            }
+        }
+        c.mon.state().members.values().any(|m| m.name == name && m.uuid == uuid)
+    };
+    assert!(!join(&mut c, "b", 1), "nobody gave it that name");
+    assert!(!c.mon.state().monmap.mons.contains_key("b"));
+    let redeem = |c: &mut Cluster, name: &str, n: u8| {
+        let token: Token = c.ok(r#"{"prefix": "join-token create", "mon": true}"#).trim().parse().unwrap();
+        let request = Request { nonce: [n; 16], host: "h".into(), osds: vec![], mgr: None, mon: Some(name.into()) };
+        let sealed = request.seal(&token.key, &mut |o: &mut [u8]| o.fill(n));
+        c.command(&json!({"prefix": "join-token redeem", "id": token.id(), "request": sealed}).to_string()).0
+    };
+    assert_eq!(redeem(&mut c, "a", 1), -17, "a monitor's name is not given again");
+    assert_eq!(redeem(&mut c, "a/b", 2), -22);
+    assert_eq!(redeem(&mut c, "b", 3), 0);
+    assert!(!join(&mut c, "c", 2), "another name");
+    assert!(join(&mut c, "b", 1));
+}
+
+/// An older copy of the only monitor's store is put back: the daemons know better, and health says so.
+#[test]
+fn a_monitor_that_was_rolled_back_is_named() {
+    let health = |c: &Cluster| spirula_mon::report::health(&c.mon.view(), true, spirula_format::Format::Plain);
+    let mut c = Cluster::up(2);
+    let mut old = c.restarted();
+    for name in ["x", "y"] {
+        c.ok(&json!({"prefix": "osd pool create", "pool": name, "pg_num": 8}).to_string());
+    }
+    let newest = u64::from(c.mon.state().osdmap.epoch);
+    let osd = c.open(EntityType::Osd, "0");
+    c.subscribe(osd, "osdmap", newest + 1, false);
+    assert!(!health(&c).contains("MON_ROLLED_BACK"), "it waits for the next one");
+    // What anybody may claim counts for nothing.
+    let client = old.open(EntityType::Client, "admin");
+    old.subscribe(client, "osdmap", newest + 1, false);
+    assert!(!health(&old).contains("MON_ROLLED_BACK"));
+    let osd = old.open(EntityType::Osd, "0");
+    old.subscribe(osd, "osdmap", newest + 1, false);
+    let text = health(&old);
+    assert!(text.contains("MON_ROLLED_BACK") && text.contains(&format!("osd.0 has OSD map {newest}")), "{text}");
+}
+
+/// Whoever sends what cannot be read does not wait for an answer for ever.
+#[test]
+fn a_malformed_request_ends_its_connection() {
+    use spirula_messages::ceph::kind;
+    let mut c = Cluster::up(1);
+    for kind in [
+        kind::MON_COMMAND,
+        kind::COMMAND,
+        kind::POOL_OP,
+        kind::MON_SUBSCRIBE,
+        kind::MON_GET_VERSION,
+        kind::STATFS,
+        kind::AUTH,
+    ] {
+        let conn = c.open(EntityType::Client, "admin");
+        let message =
+            spirula_messages::Message { kind, tid: 7, front: Bytes::from_static(b"\xff"), ..Default::default() };
+        let mut todo = std::collections::VecDeque::from(c.held(MonEvent::Message { conn, message }));
+        let mut closed = false;
+        while let Some(e) = todo.pop_front() {
+            closed |= e == MonEffect::Close(conn);
+            if let MonEffect::Persist(p) = e {
+                c.write(&p);
+                todo.extend(c.held(MonEvent::Persisted(p.number)));
+            }
+        }
+        assert!(closed, "{kind}");
+    }
 }

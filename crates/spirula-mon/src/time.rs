@@ -1,0 +1,198 @@
+//! Two times: the wall clock's, for stamps that people and other daemons read, and one that nobody can set, for what is decided.
+//!
+//! How long an OSD, a manager or a report has been silent is counted in the steady time, which goes on alone ([`Now::mono`]), whatever the
+//! wall clock does. What must survive a monitor stands in the state as a time of the wall clock: when a fence ends, when a
+//! key is followed by the next. When the leader's wall clock jumps, or another monitor leads whose clock is another one, these move along
+//! ([`shift`]): what is left of each stays what it was. So nobody who sets a clock ends a fence, or keeps keys from rotating.
+//!
+//! A clock that jumped while no monitor ran cannot be told from time that passed, if it went forward; if it went back behind
+//! the newest map, that is a jump.
+
+use crate::mon::Mon;
+use crate::state::State;
+use crate::work::Work;
+use spirula_encoding::UTime;
+use spirula_messages::ceph::log::severity;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Nanoseconds by which clocks may differ before that is a jump. Less is drift, and set right as it comes.
+const JUMP: i64 = 2_000_000_000;
+/// The steady time when its clock shows nothing: what is said to have been so for a while has a beginning then, too.
+const FIRST: Duration = Duration::from_secs(86_400);
+
+/// The time of an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Now {
+    /// A clock that only goes forward, also while the machine sleeps; from any beginning.
+    pub mono: Duration,
+    /// The wall clock.
+    pub wall: UTime,
+}
+
+impl From<UTime> for Now {
+    /// A wall clock that is never set.
+    fn from(wall: UTime) -> Self {
+        Self { mono: Duration::from_nanos(wall.as_nanos()), wall }
+    }
+}
+
+/// What a monitor knows of clocks.
+#[derive(Debug)]
+pub(crate) struct Clock {
+    /// Nanoseconds that the wall clock is ahead of the steady one.
+    ahead: i64,
+    /// Nanoseconds by which times in the state are to be moved, once this monitor leads.
+    pending: i64,
+    /// Nanoseconds that the leader's wall clock is ahead of ours, as it said last.
+    leader_ahead: Option<i64>,
+}
+
+fn nanos(t: UTime) -> i64 {
+    i64::try_from(t.as_nanos()).unwrap_or(i64::MAX)
+}
+
+impl Clock {
+    pub fn new(now: Now) -> Self {
+        Self { ahead: ahead(now), pending: 0, leader_ahead: None }
+    }
+
+    /// Takes the time of an event; `leads` says that the state's times are by this monitor's clock.
+    pub fn see(&mut self, now: Now, leads: bool) {
+        let is = ahead(now);
+        let jump = is.saturating_sub(std::mem::replace(&mut self.ahead, is));
+        if jump.abs() < JUMP {
+            return;
+        }
+        tracing::warn!(seconds = jump / 1_000_000_000, "the wall clock was set");
+        if leads {
+            self.pending = self.pending.saturating_add(jump);
+        }
+        self.leader_ahead = self.leader_ahead.map(|a| a.saturating_sub(jump));
+    }
+
+    /// The leader's wall clock shows `theirs`, ours `here`.
+    pub fn leader_says(&mut self, theirs: UTime, here: UTime) {
+        self.leader_ahead = Some(nanos(theirs).saturating_sub(nanos(here)));
+    }
+
+    /// This monitor leads from now on. `newest` is the newest time in the state.
+    pub fn lead(&mut self, now: UTime, newest: UTime) {
+        let behind = nanos(newest).saturating_sub(nanos(now));
+        // Without a word of the leader before us: times cannot be of the future.
+        let ahead = self.leader_ahead.take().unwrap_or(behind.max(0));
+        self.pending = if ahead.abs() < JUMP { 0 } else { ahead.saturating_neg() };
+    }
+
+    /// Nanoseconds by which times in the state are to be moved now.
+    pub fn pending(&self) -> i64 {
+        self.pending
+    }
+
+    /// That has been done, or is being agreed on.
+    pub fn moved(&mut self, by: i64) {
+        self.pending = self.pending.saturating_sub(by);
+    }
+}
+
+fn ahead(now: Now) -> i64 {
+    let mono = i64::try_from(now.mono.as_nanos()).unwrap_or(i64::MAX);
+    nanos(now.wall).saturating_sub(mono)
+}
+
+/// The steady time in the form of stamps, for comparisons with its like alone.
+pub(crate) fn steady(now: Now) -> UTime {
+    UTime::from_nanos(u64::try_from((FIRST + now.mono).as_nanos()).unwrap_or(u64::MAX))
+}
+
+/// A time moved by so many nanoseconds, as far as there are times.
+fn moved(t: UTime, by: i64) -> UTime {
+    UTime::from_nanos(t.as_nanos().saturating_add_signed(by))
+}
+
+/// Where it is written how many nanoseconds the wall clock was set since fences have been standing: they end by a clock without
+/// these. An end that is in the map once cannot be moved in it: an incremental map only adds and removes.
+const FENCES: &str = "spirula/fences-clock";
+
+/// The time by which fences end.
+pub(crate) fn fence_time(state: &State, wall: UTime) -> UTime {
+    moved(wall, fences_set(state).saturating_neg())
+}
+
+fn fences_set(state: &State) -> i64 {
+    state.kv.get(FENCES).and_then(|v| std::str::from_utf8(v).ok()?.parse().ok()).unwrap_or(0)
+}
+
+/// Moves what ends at some time of the wall clock along with that clock.
+fn shift(work: &mut Work, by: i64) {
+    let seconds = by / 1_000_000_000;
+    let text = format!(
+        "the leader's clock differs by {seconds} s from what it was; ends of fences, keys and tokens move along"
+    );
+    work.log(severity::WARN, text);
+    let fences = if work.osd().blocklist.is_empty() { 0 } else { fences_set(&work.state).saturating_add(by) };
+    let kv = Arc::make_mut(&mut work.state.kv);
+    match fences {
+        0 => drop(kv.remove(FENCES)),
+        n => drop(kv.insert(FENCES.to_owned(), n.to_string().into())),
+    }
+    Arc::make_mut(&mut work.state.service_keys).shift(by);
+    crate::commands::join::shift(work, |t| moved(t, by));
+    work.shifted = work.shifted.saturating_add(by);
+}
+
+impl Mon {
+    /// In a batch, before anything that looks at such times.
+    pub(crate) fn follow_clock(&self, work: &mut Work) {
+        let by = self.clock.pending().saturating_sub(work.shifted);
+        if by != 0 {
+            shift(work, by);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(wall: u32, mono: u64) -> Now {
+        Now { mono: Duration::from_secs(mono), wall: UTime { sec: wall, nsec: 0 } }
+    }
+
+    #[test]
+    fn jumps_are_told_from_drift_and_undone_by_their_opposites() {
+        let mut c = Clock::new(at(1000, 10));
+        c.see(at(1001, 10), true);
+        c.see(at(1060, 70), true);
+        assert_eq!(c.pending(), 0, "a second is drift, a minute passed");
+        c.see(at(9060, 70), true);
+        assert_eq!(c.pending(), 8000 * 1_000_000_000);
+        c.see(at(1061, 71), true);
+        assert_eq!(c.pending(), 0);
+        c.see(at(61, 71), false);
+        assert_eq!(c.pending(), 0, "another one's clock counts");
+    }
+
+    #[test]
+    fn a_new_leader_goes_by_what_the_old_one_said() {
+        let mut c = Clock::new(at(1000, 10));
+        c.leader_says(UTime { sec: 5000, nsec: 0 }, UTime { sec: 1000, nsec: 0 });
+        c.see(at(2000, 10), false);
+        c.lead(UTime { sec: 2000, nsec: 0 }, UTime::ZERO);
+        assert_eq!(c.pending(), -3000 * 1_000_000_000);
+        c.moved(-3000 * 1_000_000_000);
+        assert_eq!(c.pending(), 0);
+        // Alone, with a clock behind the state.
+        c.lead(UTime { sec: 2000, nsec: 0 }, UTime { sec: 2500, nsec: 0 });
+        assert_eq!(c.pending(), -500 * 1_000_000_000);
+        c.lead(UTime { sec: 2000, nsec: 0 }, UTime { sec: 500, nsec: 0 });
+        assert_eq!(c.pending(), 0, "time that passed");
+    }
+
+    #[test]
+    fn times_have_ends() {
+        let far = UTime { sec: u32::MAX, nsec: 0 };
+        assert_eq!(moved(UTime { sec: 5, nsec: 0 }, -10_000_000_000), UTime::ZERO);
+        assert!(moved(far, i64::MAX) >= far);
+    }
+}
