@@ -8,7 +8,7 @@ use crate::pgmap::PgMap;
 use bytes::Bytes;
 use spirula_encoding::{UTime, from_slice, to_vec};
 use spirula_format::IoRates;
-use spirula_maps::{Incremental, MgrMap, OsdMap, OsdStatReport, PgDigest, PgStat, PoolSum};
+use spirula_maps::{Incremental, MgrMap, OsdMap, OsdStatReport, PgDigest, PgPool, PgStat, PoolSum};
 use spirula_messages::ceph::{
     MCommand, MCommandReply, MConfig, MMgrClose, MMgrCommand, MMgrCommandReply, MMgrConfigure, MMgrMap, MMonSubscribe,
     MOsdMap, Subscription, kind,
@@ -25,6 +25,8 @@ const BEACON_EVERY: Duration = Duration::from_secs(1);
 const DIGEST_EVERY: Duration = Duration::from_secs(1);
 /// Least time between digests when it does.
 const DIGEST_PROMPT: Duration = Duration::from_millis(20);
+/// The same when a pool with a quota is written to.
+const DIGEST_QUOTA: Duration = Duration::from_millis(100);
 /// How often OSDs report when nothing changes, milliseconds.
 const REPORT_PERIOD_MS: u32 = 1000;
 /// How often foreign daemons (gateways) report, seconds; Ceph's default.
@@ -77,6 +79,8 @@ pub struct Mgr {
     pub(crate) osds: BTreeMap<OsdId, OsdEntry>,
     next_beacon: Duration,
     last_digest: Option<Duration>,
+    /// A pool with a quota was written to since.
+    towards_quota: bool,
 }
 
 impl Mgr {
@@ -93,6 +97,7 @@ impl Mgr {
             osds: BTreeMap::new(),
             next_beacon: now.mono,
             last_digest: None,
+            towards_quota: false,
         }
     }
 
@@ -130,6 +135,7 @@ impl Mgr {
             _ if self.map.epoch == 0 => now + DIGEST_EVERY,
             None => now,
             Some(last) if self.pgmap.states_changed() => last + DIGEST_PROMPT,
+            Some(last) if self.towards_quota => last + DIGEST_QUOTA,
             Some(last) => last + DIGEST_EVERY,
         }
     }
@@ -208,6 +214,7 @@ impl Mgr {
 
     fn send_digest(&mut self, now: Now, out: &mut Vec<MgrEffect>) {
         self.last_digest = Some(now.mono);
+        self.towards_quota = false;
         self.pgmap.take_states_changed();
         let digest = self.digest();
         let slow = self.osds.iter().map(|(id, o)| (*id, o.slow)).collect();
@@ -391,6 +398,8 @@ impl Mgr {
                 Err(e) => tracing::warn!("statistics of pg {pg} from osd.{osd}: {e}"),
             }
         }
+        let quota = |p: &PgPool| p.quota_max_bytes > 0 || p.quota_max_objects > 0;
+        self.towards_quota |= pgs.iter().any(|(pg, _)| self.map.pool(pg.pool).is_some_and(quota));
         self.pgmap.report(&self.map, now.wall, osd, stat, pgs);
 
         let entry = self.osds.entry(osd).or_default();

@@ -115,6 +115,41 @@ fn open(mgr: &mut Mgr, conn: u64) {
 
 const CLEAN: PgState = PgState(PgState::ACTIVE.0 | PgState::CLEAN.0);
 
+/// What is written before the monitors know of it goes beyond a quota: they are told soon.
+#[test]
+fn writes_to_a_pool_with_a_quota_are_told_soon() {
+    for (quota, longest) in [(0, 1000), (20 << 20, 100)] {
+        let mut mgr = new();
+        give(&mut mgr, 0, MgrEvent::MonOpened);
+        let mut m = map(1);
+        if let Some(p) = m.pools.get_mut(&1) {
+            p.quota_max_bytes = quota;
+        }
+        send_map(&mut mgr, 0, &m);
+        open(&mut mgr, 5);
+        give(
+            &mut mgr,
+            1,
+            MgrEvent::Message {
+                conn: 5,
+                message: report(0, 1, true, &[pg(0, 1, CLEAN), pg(1, 1, CLEAN)]).into_message(0),
+            },
+        );
+        // What the states' change made due is sent.
+        give(&mut mgr, 100, MgrEvent::Tick);
+        let wait = mgr.wake_after(at(100));
+        assert!(wait > Duration::from_millis(800), "{wait:?}");
+        let (id, mut stat) = pg(0, 2, CLEAN);
+        stat.stats.num_bytes = 1 << 20;
+        give(&mut mgr, 110, MgrEvent::Message { conn: 5, message: report(0, 2, false, &[(id, stat)]).into_message(0) });
+        let wait = mgr.wake_after(at(110));
+        assert!(
+            wait <= Duration::from_millis(longest) && (quota > 0 || wait > Duration::from_millis(800)),
+            "{quota}: {wait:?}"
+        );
+    }
+}
+
 #[test]
 fn a_session_with_the_monitor_starts_with_subscriptions_and_a_beacon() {
     let mut mgr = new();

@@ -226,4 +226,128 @@ mod tests {
         let copy = OsdOp::copy_from(args, b"o", &at(1, "", ""));
         assert!(means_snapshots(&request(vec![copy])));
     }
+
+    /// What each operation needs: `r` to read, `w` to write, `x` for classes. One that is new has to be put here.
+    const ROWS: &[(u16, &str)] = &[
+        (op::READ, "r"),
+        (op::STAT, "r"),
+        (op::MAPEXT, "r"),
+        (op::SPARSE_READ, "r"),
+        (op::NOTIFY, "r"),
+        (op::NOTIFY_ACK, "r"),
+        (op::ASSERT_VER, "r"),
+        (op::LIST_WATCHERS, "r"),
+        (op::LIST_SNAPS, "r"),
+        (op::SYNC_READ, "r"),
+        (op::TMAPGET, "r"),
+        (op::OMAP_GET_KEYS, "r"),
+        (op::OMAP_GET_VALS, "r"),
+        (op::OMAP_GET_HEADER, "r"),
+        (op::OMAP_GET_VALS_BY_KEYS, "r"),
+        (op::OMAP_CMP, "r"),
+        (op::IS_DIRTY, "r"),
+        (op::COPY_GET, "r"),
+        (op::CHECKSUM, "r"),
+        (op::CMPEXT, "r"),
+        (op::GETXATTR, "r"),
+        (op::GETXATTRS, "r"),
+        (op::CMPXATTR, "r"),
+        (op::CALL, "x"),
+        (op::PGLS, "r"),
+        (op::PGLS_FILTER, "r"),
+        (op::PG_HITSET_LS, "r"),
+        (op::PG_HITSET_GET, "r"),
+        (op::PGNLS, "r"),
+        (op::PGNLS_FILTER, "r"),
+        (op::SCRUBLS, "r"),
+        (op::WRITE, "w"),
+        (op::WRITEFULL, "w"),
+        (op::TRUNCATE, "w"),
+        (op::ZERO, "w"),
+        (op::DELETE, "w"),
+        (op::APPEND, "w"),
+        (op::TRIMTRUNC, "w"),
+        (op::TMAPUP, "w"),
+        (op::TMAPPUT, "w"),
+        (op::CREATE, "w"),
+        (op::ROLLBACK, "w"),
+        (op::WATCH, "rw"),
+        (op::OMAP_SET_VALS, "w"),
+        (op::OMAP_SET_HEADER, "w"),
+        (op::OMAP_CLEAR, "w"),
+        (op::OMAP_RM_KEYS, "w"),
+        (op::COPY_FROM, "w"),
+        (op::UNDIRTY, "w"),
+        (op::SET_ALLOC_HINT, "w"),
+        (op::WRITESAME, "w"),
+        (op::OMAP_RM_KEY_RANGE, "w"),
+        (op::COPY_FROM2, "w"),
+        (op::SETXATTR, "w"),
+        (op::RMXATTR, "w"),
+    ];
+
+    /// The permission matrix: for each operation there is, a user who lacks one of the rights that it needs, or has them in another
+    /// pool, namespace or for other objects, is refused; alone, and hidden among others.
+    #[test]
+    fn every_operation_needs_all_of_its_rights_where_it_is() {
+        let (map, peer) = (map(), Peer::new(EntityType::Client, "u"));
+        let may = |caps: &str, ops: Vec<OsdOp>| {
+            Rights::Caps(caps.parse().unwrap()).may_operate(&peer, Some(&map), &request(ops))
+        };
+        for number in (0..=u16::MAX).filter(|n| op::name(*n) != "???") {
+            let name = op::name(number);
+            let Some((_, needs)) = ROWS.iter().find(|(n, _)| *n == number) else { panic!("{name} has no row") };
+            let mut one = OsdOp { op: number, ..OsdOp::default() };
+            if number == op::CALL {
+                one = OsdOp::call("rbd", "get_id", b"");
+            }
+            if number == op::WATCH {
+                one.union[16] = op::watch::WATCH;
+            }
+            assert!(may(&format!("allow {needs} pool=a"), vec![one.clone()]), "{name}: {needs}");
+            for lacking in needs.chars() {
+                let rest: String = "rwx".chars().filter(|r| *r != lacking).collect();
+                let short = format!(
+                    "allow {rest} pool=a, allow rwx pool=b, allow rwx namespace=n, allow rwx object_prefix other"
+                );
+                assert!(!may(&short, vec![one.clone()]), "{name} without {lacking}");
+                let harmless = if lacking == 'r' { OsdOp::create(false) } else { OsdOp::read(0, 1) };
+                assert!(!may(&short, vec![harmless.clone(), one.clone()]), "{name} behind another without {lacking}");
+                assert!(!may(&short, vec![one.clone(), harmless]), "{name} before another without {lacking}");
+            }
+            for elsewhere in ["pool=b", "pool=a namespace=n", "pool=a object_prefix other", "tag rbd *=*"] {
+                assert!(
+                    !may(&format!("allow rwx {elsewhere}"), vec![one.clone()]),
+                    "{name} with rights at {elsewhere}"
+                );
+            }
+        }
+        assert!(ROWS.iter().all(|(n, _)| op::name(*n) != "???"));
+    }
+
+    /// What only OSDs tell each other comes from OSDs; orders from those who may do everything; nothing else from anybody.
+    #[test]
+    fn every_kind_of_message_needs_to_come_from_whom_it_is_for() {
+        let of_osds = [PgTxn::KIND, PgAcks::KIND, PgCtls::KIND, OsdPing::KIND, OsdPong::KIND, OsdRenewed::KIND];
+        let of_clients = [kind::OSD_OP, kind::PING, kind::OSD_BACKOFF];
+        let may = |who: EntityType, caps: &str, kind: u16| {
+            Rights::Caps(caps.parse().unwrap()).may_send(&Peer::new(who, "1"), kind)
+        };
+        for kind in 0..=u16::MAX {
+            let all = |who| may(who, "allow *", kind);
+            let short = |who| may(who, "allow rwx", kind);
+            let (client, osd) = (EntityType::Client, EntityType::Osd);
+            let is = (all(osd), short(osd), all(client), short(client));
+            let wanted = if of_clients.contains(&kind) {
+                (true, true, true, true)
+            } else if of_osds.contains(&kind) {
+                (true, false, false, false)
+            } else if kind == kind::COMMAND {
+                (true, false, true, false)
+            } else {
+                (false, false, false, false)
+            };
+            assert_eq!(is, wanted, "{kind:#x}");
+        }
+    }
 }

@@ -33,6 +33,7 @@ impl Osd {
     /// A PG drops a request, and its client is to hold all like it.
     pub(crate) fn back_off(&mut self, pg: SpgId, op: OpId, begin: &HObject, end: &HObject) {
         let Some(p) = self.ops.remove(&op) else { return };
+        self.asked_no_more(p.link, p.reads);
         let Some(s) = self.sessions.get_mut(&p.link) else { return };
         s.link.request_done();
         if let Some(m) = s.backoffs.block(pg, begin, end, self.maps.epoch()) {

@@ -89,12 +89,7 @@ impl Osd {
             },
             Tell::MarkLost(pgid, revert) => self.mark_lost(&pgid, revert),
             Tell::OpsInFlight => {
-                let now = clock::monotonic();
-                let ops: Vec<_> = self
-                    .ops
-                    .values()
-                    .map(|p| json!({"description": format!("tid {}", p.tid), "age": now.saturating_sub(p.begun).as_secs_f64()}))
-                    .collect();
+                let ops = self.ops_in_flight(clock::monotonic());
                 Answer::json(&json!({"num_ops": ops.len(), "ops": ops}))
             }
             Tell::HistoricOps => Answer::json(&self.history.dump()),

@@ -21,7 +21,10 @@ use crate::report::Reporter;
 use crate::sched::{Knobs, Scheduler};
 use crate::scrub::Scrubs;
 use crate::tell::Answer;
+use crate::unread::Unread;
 use bytes::Bytes;
+use spirula_maps::PgPool;
+use spirula_messages::ceph::op::OsdOp;
 use spirula_messages::ceph::{MConfig, MLogAck, MMgrMap, MMonMap, MOsdBackoff, MOsdMap, MOsdOpReply, kind};
 use spirula_messages::cluster::control::{
     MergeWord, OsdAlive, OsdForce, OsdMarkMeDownAck, OsdPgTemp, OsdReportAck, OsdScrub, OsdStop, PgCreateAsk,
@@ -148,6 +151,8 @@ pub(crate) struct Session {
     pub(crate) rights: Rights,
     /// What it was told to hold back.
     pub(crate) backoffs: Backoffs,
+    /// Bytes that its open requests ask to read.
+    pub(crate) asked: u64,
 }
 
 /// A client's request on its way.
@@ -158,6 +163,10 @@ pub(crate) struct Pending {
     pub(crate) begun: Duration,
     pub(crate) write: bool,
     pub(crate) bytes: u64,
+    /// Bytes that it asks to read.
+    pub(crate) reads: u64,
+    /// Its object, its first op, and how many ops it has.
+    pub(crate) what: (Bytes, Option<OsdOp>, usize),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -226,6 +235,7 @@ pub struct Osd {
     pub(crate) ops: BTreeMap<OpId, Pending>,
     pub(crate) next_op: OpId,
     pub(crate) early: Early,
+    pub(crate) unread: Unread,
     /// Submitted and not durable: store sequence, PG, token, when.
     pub(crate) committing: VecDeque<(u64, SpgId, Token, Duration)>,
     pub(crate) effects: VecDeque<(SpgId, PgEffect)>,
@@ -357,6 +367,7 @@ impl Osd {
             ops: BTreeMap::new(),
             next_op: 1,
             early: Early::default(),
+            unread: Unread::default(),
             committing: VecDeque::new(),
             effects: VecDeque::new(),
             answers: VecDeque::new(),
@@ -452,6 +463,7 @@ impl Osd {
             return;
         }
         let result = match m.kind {
+            kind::OSD_OP if self.unread.keep_behind(id, || Self::reads_asked(&m), &m) => return,
             kind::OSD_OP => return self.client_op(id, m),
             PgTxn::KIND | PgAcks::KIND | PgCtls::KIND | OsdPing::KIND | OsdPong::KIND | OsdRenewed::KIND => {
                 self.peer_message(id, &m)
@@ -467,7 +479,7 @@ impl Osd {
             kind::CONFIG => MConfig::from_message(&m).map(|c| self.cfg.settings.set_central(&c.config)),
             kind::MON_MAP => MMonMap::from_message(&m).map(|m| self.mon_map(&m)),
             // It says that what came before it was sent before its sender knew.
-            kind::OSD_BACKOFF if self.early.keep_behind(id, &m) => Ok(()),
+            kind::OSD_BACKOFF if self.unread.keep_behind(id, || 0, &m) || self.early.keep_behind(id, &m) => Ok(()),
             kind::OSD_BACKOFF => MOsdBackoff::from_message(&m).map(|b| self.backoff_acked(id, &b)),
             kind::OSD_OP_REPLY => MOsdOpReply::from_message(&m).map(|r| self.source_reply(id, m.tid, &r)),
             kind::LOG_ACK => MLogAck::from_message(&m).map(|a| self.clog.acked(a.last)),
@@ -662,10 +674,11 @@ impl Osd {
             PgEffect::Drop(op) if self.own_source_reply(op, None) => {}
             PgEffect::Drop(op) => {
                 self.reads_gone(id, op);
-                if let Some(p) = self.ops.remove(&op)
-                    && let Some(s) = self.sessions.get(&p.link)
-                {
-                    s.link.request_done();
+                if let Some(p) = self.ops.remove(&op) {
+                    self.asked_no_more(p.link, p.reads);
+                    if let Some(s) = self.sessions.get(&p.link) {
+                        s.link.request_done();
+                    }
                 }
             }
             PgEffect::Backoff { op, begin, end } => self.back_off(id, op, &begin, &end),
@@ -770,6 +783,7 @@ impl Osd {
             return;
         }
         let Some(p) = self.ops.remove(&op) else { return };
+        self.asked_no_more(p.link, p.reads);
         let took = clock::monotonic().saturating_sub(p.begun);
         let Some(s) = self.sessions.get(&p.link) else { return };
         let m = reply.into_message(p.tid);
@@ -784,6 +798,10 @@ impl Osd {
             self.perf.writes += 1;
             self.perf.in_bytes += p.bytes;
             self.perf.write_latency.add(took);
+            let quota = |p: &PgPool| p.quota_max_bytes > 0 || p.quota_max_objects > 0;
+            if self.maps.map().and_then(|m| m.pool(p.pg.pool)).is_some_and(quota) {
+                self.reporter.towards_quota();
+            }
         } else {
             self.perf.reads += 1;
             self.perf.out_bytes += m.data.len() as u64;
@@ -905,6 +923,8 @@ impl Daemon for Osd {
         }
         match event {
             OsdEvent::Net(NetEvent::Message(id, m)) => self.message(id, m),
+            // Monitors and managers have such a limit.
+            OsdEvent::Net(NetEvent::TooLarge(..)) => {}
             OsdEvent::Net(NetEvent::Opened { link, peer, outgoing }) => self.opened(link, peer, outgoing),
             OsdEvent::Net(NetEvent::Resumed(id)) => self.peer_opened(id, false),
             OsdEvent::Net(NetEvent::Renewed(id)) => self.peer_opened(id, true),
@@ -921,6 +941,7 @@ impl Daemon for Osd {
     fn end_of_batch(&mut self) {
         if self.life != Life::Stopped {
             self.release_reads();
+            self.release_unread();
             self.flush_all();
             self.report(clock::monotonic());
         }
@@ -961,6 +982,7 @@ impl Daemon for Osd {
             self.keep_maps(now);
             self.follow_knobs();
             self.refuse_when_full();
+            self.close_stuck(now);
             self.start_scrub(now);
             if now >= self.next_renewal {
                 self.next_renewal = now + RENEW;
@@ -978,7 +1000,7 @@ impl Daemon for Osd {
         if let Some(turn) = self.sched.next() {
             at = at.min(turn);
         }
-        if !self.held_reads.is_empty() {
+        if !self.held_reads.is_empty() || !self.unread.is_empty() {
             at = at.min(clock::monotonic() + Duration::from_millis(1));
         }
         if self.mgr_open

@@ -11,6 +11,7 @@
 
 use crate::daemon::{Life, Osd, Pending};
 use crate::space::grows;
+use spirula_messages::ceph::op::OsdOp;
 use spirula_messages::ceph::{MOsdOp, MOsdOpReply, osd::flag};
 use spirula_messages::{Body, Message};
 use spirula_pg::{ClientOp, PgEvent};
@@ -58,6 +59,11 @@ impl Early {
         self.of_osds.retain(|(l, _)| *l != link);
     }
 
+    /// Is this connection held?
+    pub fn holds(&self, link: LinkId) -> bool {
+        self.kept.iter().any(|(l, _)| *l == link)
+    }
+
     /// Those that are held.
     fn links(&self) -> BTreeSet<LinkId> {
         self.kept.iter().map(|(l, _)| *l).collect()
@@ -73,7 +79,7 @@ impl Osd {
             self.message(link, m);
         }
         let still = self.early.links();
-        for s in held.difference(&still).filter_map(|l| self.sessions.get(l)) {
+        for s in held.difference(&still).filter(|l| !self.unread.holds(**l)).filter_map(|l| self.sessions.get(l)) {
             s.link.go_on();
         }
     }
@@ -144,14 +150,30 @@ impl Osd {
             // Its client was told to hold it, and is told when to send it again.
             return;
         }
+        let reads = crate::unread::reads_of(&msg.ops);
+        if self.keep_unread(id, reads, &m) {
+            return;
+        }
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        session.asked += reads;
+        let Some(session) = self.sessions.get(&id) else { return };
         let patience = self.patience(session);
         let op = self.next_op;
         self.next_op += 1;
         session.link.request_taken();
         let write = spirula_pg::exec::is_write(&msg.ops);
         let reqid = ReqId { name: session.peer.name(), tid: m.tid, inc: msg.client_inc as i32 };
-        let pending =
-            Pending { pg: pg.pg, link: id, tid: m.tid, begun: clock::monotonic(), write, bytes: m.data.len() as u64 };
+        let first = msg.ops.first().map(|op| OsdOp { indata: bytes::Bytes::new(), ..op.clone() });
+        let pending = Pending {
+            pg: pg.pg,
+            link: id,
+            tid: m.tid,
+            begun: clock::monotonic(),
+            write,
+            bytes: m.data.len() as u64,
+            reads,
+            what: (msg.oid.clone(), first, msg.ops.len()),
+        };
         self.ops.insert(op, pending);
         self.feed_pg(pg, PgEvent::Client(ClientOp { id: op, conn: id, reqid, msg: Box::new(msg), patience }));
     }

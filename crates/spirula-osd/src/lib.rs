@@ -41,5 +41,6 @@ mod sched;
 mod scrub;
 mod space;
 mod tell;
+mod unread;
 
 pub use daemon::{Control, Osd, OsdConfig, OsdEvent};

@@ -35,7 +35,7 @@ impl Osd {
             return;
         }
         let rights = Rights::of(&peer);
-        self.sessions.insert(link.id(), Session { link, peer, rights, backoffs: Backoffs::default() });
+        self.sessions.insert(link.id(), Session { link, peer, rights, backoffs: Backoffs::default(), asked: 0 });
     }
 
     pub(crate) fn closed(&mut self, id: LinkId, ended: &Ended) {
@@ -47,6 +47,7 @@ impl Osd {
         } else if self.sessions.remove(&id).is_some() {
             // Its requests need no answer any more.
             self.early.closed(id);
+            self.unread.closed(id);
             let pgs: Vec<SpgId> = self.pgs.keys().copied().collect();
             if self.ops.values().any(|p| p.link == id) {
                 for pg in pgs {

@@ -1,6 +1,7 @@
 //! What the OSD tells the manager, and when.
 //!
-//! State changes go out at once (at most every [`SOON`]), counters every [`PERIOD`]. A
+//! State changes go out at once (at most every [`SOON`]), counters every [`PERIOD`], those of a pool with a quota every
+//! [`QUOTA_PERIOD`] while it is written to, since what is written before the cluster knows goes beyond it. A
 //! report carries only the PGs that changed since the last acknowledged one, or all.
 
 use crate::maps::Maps;
@@ -17,6 +18,7 @@ use std::time::Duration;
 
 const SOON: Duration = Duration::from_millis(10);
 const PERIOD: Duration = Duration::from_secs(1);
+const QUOTA_PERIOD: Duration = Duration::from_millis(100);
 /// A PG is reported again after so many epochs though nothing changed: the monitors keep the maps
 /// from the last epoch on in which every PG is known to have been clean.
 const REFRESH: Epoch = 100;
@@ -46,6 +48,8 @@ pub struct Reporter {
     /// A state changed: report soon.
     urgent: bool,
     was_full: bool,
+    /// A pool with a quota was written to.
+    towards_quota: bool,
     /// A request got no answer because the store is full, and no map has said so yet: reported as full until one
     /// does, for the client sends it again only after a map that said so.
     owes_full: bool,
@@ -81,6 +85,11 @@ impl Reporter {
         }
     }
 
+    /// A pool with a quota was written to.
+    pub fn towards_quota(&mut self) {
+        self.towards_quota = true;
+    }
+
     /// A request was dropped because the store is full.
     pub fn dropped_full(&mut self) {
         self.owes_full = true;
@@ -108,7 +117,12 @@ impl Reporter {
 
     /// When the next report is due.
     pub fn next(&self) -> Option<Duration> {
-        Some(self.last + if self.urgent { SOON } else { PERIOD })
+        let wait = match (self.urgent, self.towards_quota) {
+            (true, _) => SOON,
+            (_, true) => QUOTA_PERIOD,
+            _ => PERIOD,
+        };
+        Some(self.last + wait)
     }
 
     /// Is one due?
@@ -121,6 +135,7 @@ impl Reporter {
         self.seq += 1;
         self.last = now;
         self.urgent = false;
+        self.towards_quota = false;
         // What an older report carried and nobody confirmed goes again, once it is old.
         while self.unacked.len() > 8 {
             if let Some((_, lost)) = self.unacked.pop_first() {
@@ -186,5 +201,20 @@ impl Reporter {
             perf: f.perf.counters(),
             config: f.config,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn writes_to_a_pool_with_a_quota_are_reported_soon() {
+        let mut r = Reporter { last: Duration::from_secs(9), ..Reporter::default() };
+        assert_eq!(r.next(), Some(Duration::from_secs(10)));
+        r.towards_quota();
+        assert_eq!(r.next(), Some(Duration::from_millis(9100)));
+        r.full(true);
+        assert_eq!(r.next(), Some(Duration::from_millis(9010)), "what is urgent comes first");
     }
 }

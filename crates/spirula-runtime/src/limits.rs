@@ -15,8 +15,18 @@ pub const MAILBOX_EVENTS: usize = 8192;
 /// Requests of one connection that its daemon has not answered, above which the connection
 /// stops reading (the peer waits).
 pub const REQUESTS_PER_LINK: usize = 2048;
+/// Bytes of a client's request to a monitor or manager; of a larger one nothing is kept. More than any CRUSH map or keyring
+/// needs, and what a monitor forwards with it fits a frame between monitors.
+pub const REQUEST_BYTES: usize = 4 << 20;
+/// Clients of one monitor or manager of which a request of more than two [`RECEIVE_BUFFER`]s may be on its way in at a time; others wait.
+pub const LARGE_REQUESTS: usize = 16;
 /// Bytes queued towards one peer above which nothing more is read from it.
 pub const OUT_BYTES: usize = 256 << 20;
+/// The same towards a client.
+pub const CLIENT_OUT_BYTES: usize = 8 << 20;
+/// Bytes that wait for a peer of a monitor or manager, above which its connection is closed when there is more to say
+/// ([`crate::Link::send_within`]): it asks faster than it reads, or does not read at all.
+pub const ANSWERS_UNREAD: usize = 64 << 20;
 /// Bytes, about, that wait for one peer in a lossless session, above which that session is lost: the peer takes nothing, or is out
 /// of reach, and is up all the same.
 pub const SESSION_BYTES: usize = 512 << 20;
@@ -59,6 +69,11 @@ pub const TCP_UNACKNOWLEDGED_WATCHED: Duration = Duration::from_millis(1500);
 pub const KEEPALIVE: Duration = Duration::from_secs(10);
 /// The same, after which the connection is over; a lossless one is made again and goes on.
 pub const IDLE: Duration = Duration::from_secs(30);
+
+/// Time within which a message of that many bytes must have come, where others wait for its memory: 64 KiB a second and ten seconds.
+pub(crate) fn payload_time(bytes: usize) -> Duration {
+    Duration::from_secs(10 + (bytes as u64 >> 16))
+}
 
 /// Timeouts of every connection.
 pub(crate) fn timeouts() -> Timeouts {

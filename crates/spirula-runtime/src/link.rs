@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 use tokio::sync::Notify;
 
 /// Tells links apart within the process; never reused.
@@ -91,6 +92,9 @@ pub enum NetEvent {
     },
     /// A message came.
     Message(LinkId, Message),
+    /// A client sent a request to a monitor or manager that is too large ([`crate::limits::REQUEST_BYTES`]). This is its type and
+    /// transaction, without contents, which took no memory.
+    TooLarge(LinkId, Message),
     /// A link that we opened goes on over another connection; nothing was lost.
     Resumed(LinkId),
     /// A lossless link that we opened goes on in a new session, which is open: of what was sent before this event, some may be
@@ -185,6 +189,10 @@ impl Outgoing {
 pub(crate) struct OutQueue {
     pub items: Mutex<VecDeque<Outgoing>>,
     pub bytes: AtomicUsize,
+    /// Bytes that left the queue and that the peer has not taken: what its socket has no room for.
+    pub unsent: AtomicUsize,
+    /// When the peer last took any of them, or had taken all: nanoseconds of the monotonic clock.
+    pub taken_at: AtomicU64,
     pub wake: Notify,
     /// Another connection takes the session over.
     pub replaced: Notify,
@@ -296,6 +304,36 @@ impl Link {
                 }
             }
             Far::Carried(by) => by.carry(self.0.id, message),
+        }
+    }
+
+    /// Queues a message for a peer that may not take its messages: if more than `most` bytes wait for it already, the link is
+    /// closed instead. False then.
+    pub fn send_within(&self, most: usize, message: Message) -> bool {
+        if !self.is_closed() && self.unsent() > most {
+            self.close();
+            return false;
+        }
+        self.send(message);
+        true
+    }
+
+    /// Bytes, about, that were sent and that the peer has not taken. What a socket's buffer holds counts as taken; within the
+    /// process everything is.
+    pub fn unsent(&self) -> usize {
+        match &self.0.far {
+            Far::Tcp(q) => q.bytes.load(Ordering::Relaxed) + q.unsent.load(Ordering::Relaxed),
+            Far::Local { .. } | Far::Carried(_) => 0,
+        }
+    }
+
+    /// For how long, at the monotonic time `now`, the peer has taken nothing though something waits for it; zero if nothing does.
+    pub fn stuck_for(&self, now: Duration) -> Duration {
+        match &self.0.far {
+            Far::Tcp(q) if q.unsent.load(Ordering::Relaxed) > 0 => {
+                now.saturating_sub(Duration::from_nanos(q.taken_at.load(Ordering::Relaxed)))
+            }
+            _ => Duration::ZERO,
         }
     }
 

@@ -33,7 +33,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, Interest};
 use tokio::net::TcpStream;
 use tokio::net::tcp::WriteHalf;
-use tokio::sync::oneshot;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 /// Why a connection ended that the far end closed in due form.
 const CLOSED_BY_PEER: &str = "closed by the peer";
@@ -99,6 +99,8 @@ struct Task {
     renewed: bool,
     /// More was sent than the session may hold.
     overfull: bool,
+    /// Bytes towards the peer above which nothing more is read from it.
+    out_bytes: usize,
     sink: NetSink,
     pool: PayloadPool,
     ends: Ends,
@@ -119,6 +121,12 @@ struct Task {
     direct: Option<Direct>,
     /// Length of a payload for which there was no memory yet, and where its data begins.
     waiting: Option<(usize, usize)>,
+    /// When the payload that is being read was begun.
+    payload_since: Duration,
+    /// Of a client of a monitor or manager: the places for large requests.
+    large: Option<Arc<Semaphore>>,
+    /// Its place, and since when.
+    place: Option<(OwnedSemaphorePermit, Duration)>,
     output: Output,
 }
 
@@ -130,6 +138,7 @@ impl Task {
             opened: false,
             renewed: false,
             overfull: false,
+            out_bytes: limits::OUT_BYTES,
             connection,
             sink,
             pool,
@@ -145,6 +154,9 @@ impl Task {
             buffer: BytesMut::new(),
             direct: None,
             waiting: None,
+            payload_since: Duration::ZERO,
+            large: None,
+            place: None,
             output: Output::default(),
         }
     }
@@ -180,6 +192,9 @@ impl Task {
             if queue.closing.load(Ordering::Relaxed) && !self.output.has_remaining() {
                 return CLOSED_HERE.into();
             }
+            if self.direct.is_none() && self.waiting.is_none() && self.buffer.len() <= 2 * limits::RECEIVE_BUFFER {
+                self.place = None;
+            }
             self.begin_payload();
             let held_back = self.held_back();
             // While the peer waits for an answer it has nothing to say; it may hang up.
@@ -214,6 +229,9 @@ impl Task {
                         }
                         self.connection.forgive_silence(clock::monotonic());
                     }
+                    if self.dawdles(clock::monotonic()) {
+                        return "it does not go on with a large message, and others wait for the memory".into();
+                    }
                     if let Err(e) = self.connection.tick(clock::monotonic()) {
                         return e.to_string();
                     }
@@ -234,10 +252,31 @@ impl Task {
         }
     }
 
-    fn held_back(&self) -> bool {
+    /// Has it a place for a large request, or needs none?
+    fn has_place(&mut self) -> bool {
+        let Some(places) = &self.large else { return true };
+        if self.place.is_none() {
+            self.place = places.clone().try_acquire_owned().ok().map(|p| (p, clock::monotonic()));
+        }
+        self.place.is_some()
+    }
+
+    /// Does the peer hold memory that others wait for, while it takes its time?
+    fn dawdles(&self, now: Duration) -> bool {
+        let late = |since: Duration, bytes: usize| now.saturating_sub(since) > limits::payload_time(bytes);
+        let payload = self.direct.as_ref().is_some_and(|d| late(self.payload_since, d.end));
+        payload && self.pool.over_budget() && self.key.is_none()
+            || self.place.as_ref().is_some_and(|(_, since)| late(*since, limits::REQUEST_BYTES))
+    }
+
+    fn held_back(&mut self) -> bool {
+        let large = self.waiting.is_some() || self.buffer.len() > 2 * limits::RECEIVE_BUFFER;
+        if large && !self.has_place() {
+            return true;
+        }
         self.sink.depth() > limits::MAILBOX_EVENTS
             || self.ends.intake.is_full()
-            || self.ends.queue.bytes.load(Ordering::Relaxed) + self.output.len() > limits::OUT_BYTES
+            || self.ends.queue.bytes.load(Ordering::Relaxed) + self.output.len() > self.out_bytes
             // Only a payload waits for memory: small messages go on, and one begun is finished.
             || (self.waiting.is_some() && self.pool.over_budget())
     }
@@ -249,6 +288,8 @@ impl Task {
             let waiting = std::mem::take(&mut *items);
             drop(items);
             for out in waiting {
+                // Counted at one of the two places at least; `write` counts anew.
+                self.ends.queue.unsent.fetch_add(out.size(), Ordering::Relaxed);
                 self.ends.queue.bytes.fetch_sub(out.size(), Ordering::Relaxed);
                 if let Err(e) = self.connection.send(out.message, out.data_crc) {
                     // This message is gone, and with it the session, whose next one must not close the gap.
@@ -262,6 +303,17 @@ impl Task {
     }
 
     fn write(&mut self, writer: &mut WriteHalf<'_>) -> io::Result<()> {
+        let before = self.output.len();
+        let result = self.write_all(writer);
+        let queue = &self.ends.queue;
+        if self.output.len() < before || queue.unsent.load(Ordering::Relaxed) == 0 {
+            queue.taken_at.store(clock::monotonic().as_nanos() as u64, Ordering::Relaxed);
+        }
+        queue.unsent.store(self.output.len(), Ordering::Relaxed);
+        result
+    }
+
+    fn write_all(&mut self, writer: &mut WriteHalf<'_>) -> io::Result<()> {
         while self.output.has_remaining() {
             let mut slices = [IoSlice::new(&[]); 64];
             let n = self.output.chunks_vectored(&mut slices);
@@ -311,8 +363,10 @@ impl Task {
     fn begin_payload(&mut self) {
         if let Some((len, data_at)) = self.waiting
             && !self.pool.over_budget()
+            && self.has_place()
         {
             self.waiting = None;
+            self.payload_since = clock::monotonic();
             let start = data_at.next_multiple_of(spirula_buffer::ALIGN) - data_at;
             let end = start + len;
             let mut buffer = self.pool.take(end);
@@ -363,6 +417,12 @@ impl Task {
                 self.sink.push(NetEvent::Message(self.ends.id, m.message));
                 Ok(false)
             }
+            Event::TooLarge { kind, tid, bytes } => {
+                tracing::warn!(kind, bytes, "a client's request is too large, and is refused");
+                let message = spirula_messages::Message { kind, tid, ..Default::default() };
+                self.sink.push(NetEvent::TooLarge(self.ends.id, message));
+                Ok(false)
+            }
             Event::Auth(request) => self.asked(request),
             Event::AuthMore(payload) => match &mut self.exchange {
                 Some(exchange) => {
@@ -382,6 +442,10 @@ impl Task {
                     accepting.guest.known();
                 }
                 let outgoing = self.accepting.is_none();
+                if !outgoing && who.kind == EntityType::Client {
+                    self.out_bytes = limits::CLIENT_OUT_BYTES;
+                    self.large = self.accepting.as_ref().and_then(|a| a.large.clone());
+                }
                 if !self.known {
                     self.known = true;
                     // A client says where it is; where it comes from is what counts.

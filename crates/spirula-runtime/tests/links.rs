@@ -184,7 +184,7 @@ fn peer_that_proves_itself_is_let_in_with_its_grants_and_payloads_arrive_aligned
         assert_eq!((peer.mode, peer.grants.get::<String>()), (want, Some(&"treasure".to_owned())));
         let (_, peer) = client.opened();
         assert_eq!((peer.kind, peer.mode, peer.global_id), (EntityType::Mgr, want, 40));
-        for size in [0, 5000, 64 << 10, (4 << 20) + 3] {
+        for size in [0, 5000, 64 << 10, (3 << 20) + 3] {
             let data: Bytes = (0..size).map(|i| (i / 7) as u8).collect();
             let message = Message { kind: 42, front: Bytes::from_static(b"a front"), data, ..Message::default() };
             link.send(message.clone());
@@ -522,4 +522,63 @@ fn a_client_is_where_its_connection_comes_from() {
         assert_eq!((addr.addr.unwrap().ip().to_string().as_str(), addr.nonce), (want, 77), "{kind:?}");
         here.opened();
     }
+}
+
+/// A client and a manager's listener: the client's link, and the manager's.
+fn client_and_manager(hub: &Hub, client: &Inbox, server: &Inbox, rt: &Reactors) -> (Listener, Link, Link) {
+    let listener = listen(hub, &[LOCAL], Arc::new(Trusting::default()), server, rt);
+    let me = Peer::new(EntityType::Client, "admin");
+    let link = call(hub, NoneLogin::of(&me), &listener.addrs, client, rt);
+    client.opened();
+    let (there, _) = server.opened();
+    (listener, link, there)
+}
+
+/// Of a client's request that is larger than a manager or monitor takes nothing is kept, however it is made up; it is told so, and the
+/// connection goes on.
+#[test]
+fn a_request_that_is_too_large_is_told_without_its_contents() {
+    let rt = runtime();
+    let (server, client) = (Inbox::new(), Inbox::new());
+    let hub = hub(LinkMode::Tcp, "crc");
+    let (_listener, link, _there) = client_and_manager(&hub, &client, &server, &rt);
+    let most = spirula_runtime::limits::REQUEST_BYTES;
+    let of = |tid, front: usize, data: usize| Message {
+        kind: 50,
+        tid,
+        front: vec![1; front].into(),
+        data: vec![2; data].into(),
+        ..Message::default()
+    };
+    for (tid, front, data) in [(1, most + 1, 0), (2, 100, most), (3, 60 << 20, 0), (4, 0, 100 << 20)] {
+        link.send(of(tid, front, data));
+        match server.next() {
+            NetEvent::TooLarge(_, m) => {
+                assert_eq!((m.kind, m.tid, m.front.len(), m.data.len()), (50, tid, 0, 0));
+            }
+            e => panic!("{e:?}"),
+        }
+    }
+    link.send(of(5, 100, most - 100));
+    let m = server.message();
+    assert_eq!((m.tid, m.data.len()), (5, most - 100));
+}
+
+/// What a peer does not read is counted, and above a bound its connection ends.
+#[test]
+fn a_peer_that_does_not_read_has_a_bound() {
+    const PART: usize = 1 << 20;
+    let rt = runtime();
+    let (server, client) = (Inbox::new(), Inbox::new());
+    let hub = hub(LinkMode::Tcp, "crc");
+    let (_listener, link, there) = client_and_manager(&hub, &client, &server, &rt);
+    assert_eq!((there.unsent(), there.stuck_for(Duration::MAX)), (0, Duration::ZERO));
+    link.hold();
+    let part = || Message { kind: 9, data: vec![7; PART].into(), ..Message::default() };
+    // More than any socket's buffers hold.
+    let taken = (0..200).take_while(|_| there.send_within(64 * PART, part())).count();
+    assert!((64..199).contains(&taken), "{taken}");
+    assert!(there.is_closed());
+    assert!(there.unsent() <= 66 * PART, "{}", there.unsent());
+    assert!(there.send_within(64 * PART, part()), "what goes to a closed link is dropped, and nothing is said again");
 }

@@ -101,7 +101,13 @@ impl Remote {
                     let ack = MMonCommandAck::from_message(&m);
                     break ack.map(|a| (a.result, a.status, a.output)).map_err(|e| format!("{to}: {e}"));
                 }
-                Ok(NetEvent::Message(..) | NetEvent::Resumed(_) | NetEvent::Renewed(_) | NetEvent::Refused(..)) => {}
+                Ok(
+                    NetEvent::Message(..)
+                    | NetEvent::TooLarge(..)
+                    | NetEvent::Resumed(_)
+                    | NetEvent::Renewed(_)
+                    | NetEvent::Refused(..),
+                ) => {}
                 Ok(NetEvent::Closed(_, why)) => break Err(format!("{to}: {why}")),
                 Err(_) => break Err(format!("{to}: no answer in {} s", ONE_PATIENCE.as_secs())),
             }

@@ -26,6 +26,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
 
 /// Between two looks at sessions that wait for their peers.
 const LOOK: Duration = Duration::from_secs(1);
@@ -54,6 +55,7 @@ pub(crate) struct Acceptor {
     endpoint: Endpoint,
     pub(super) lossless: Arc<Mutex<Lossless>>,
     door: Door,
+    large: Option<Arc<Semaphore>>,
 }
 
 impl Acceptor {
@@ -64,11 +66,16 @@ impl Acceptor {
         endpoint.limits.direct_payload = limits::DIRECT_PAYLOAD;
         endpoint.timeouts = limits::timeouts();
         endpoint.limits.queue = limits::SESSION_BYTES;
+        let mut large = None;
+        if matches!(service.me.kind, EntityType::Mon | EntityType::Mgr) {
+            endpoint.limits.request = limits::REQUEST_BYTES;
+            large = Some(Arc::new(Semaphore::new(limits::LARGE_REQUESTS)));
+        }
         // Our own daemons keep their sessions over a broken connection; clients resend.
         endpoint.lossless = if service.me.kind == EntityType::Osd { vec![EntityType::Osd] } else { Vec::new() };
         let lossless =
             Lossless { sessions: Sessions::new(service.me.addr()), links: BTreeMap::new(), sink: service.sink.clone() };
-        Self { hub, service, endpoint, lossless: Arc::new(Mutex::new(lossless)), door: Door::default() }
+        Self { hub, service, endpoint, lossless: Arc::new(Mutex::new(lossless)), door: Door::default(), large }
     }
 
     /// Accepts until it is aborted.
@@ -105,11 +112,11 @@ impl Acceptor {
         endpoint.modes = self.hub.modes();
         endpoint.methods = self.service.auth.methods();
         let (sink, pool, lossless) = (self.service.sink.clone(), self.hub.pool().clone(), self.lossless.clone());
-        let auth = self.service.auth.clone();
+        let (auth, large) = (self.service.auth.clone(), self.large.clone());
         tokio::spawn(async move {
             let connection = Connection::accept(Arc::new(endpoint), from, clock::monotonic());
             let mut task = Task::new(connection, sink, pool, Ends::new());
-            task.accepting = Some(Accepting { from, auth, lossless, guest });
+            task.accepting = Some(Accepting { from, auth, lossless, guest, large });
             let why = task.run(stream).await;
             task.end(&format!("{from}: {why}"));
         });
@@ -131,6 +138,8 @@ pub(super) struct Accepting {
     pub auth: Arc<dyn Authenticator>,
     pub lossless: Arc<Mutex<Lossless>>,
     pub guest: Guest,
+    /// Places for large requests of clients, where they are limited.
+    pub large: Option<Arc<Semaphore>>,
 }
 
 /// The lossless sessions that peers began with one listener.

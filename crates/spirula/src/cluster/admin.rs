@@ -218,7 +218,9 @@ impl Daemon for AdminDaemon {
                     link.send(MMonSubscribe { what, hostname: String::new() }.into_message(0));
                 }
             }
-            AdminMail::Net(NetEvent::Resumed(_) | NetEvent::Renewed(_) | NetEvent::Refused(..)) => {}
+            AdminMail::Net(
+                NetEvent::TooLarge(..) | NetEvent::Resumed(_) | NetEvent::Renewed(_) | NetEvent::Refused(..),
+            ) => {}
             AdminMail::Net(NetEvent::Message(_, m)) => self.message(&m),
             AdminMail::Net(NetEvent::Closed(id, _)) => {
                 let line = if self.mon.is(id) {

@@ -4,14 +4,15 @@ use super::host;
 use anyhow::Context;
 use spirula_auth::caps::MgrCaps;
 use spirula_messages::Body;
-use spirula_messages::ceph::{MMonSubscribe, Subscription, kind};
+use spirula_messages::ceph::{MCommandReply, MMgrCommandReply, MMonSubscribe, Subscription, kind};
 use spirula_messenger::auth::METHOD_CEPHX;
 use spirula_mgr::{Mgr, MgrConfig, MgrEffect, MgrEvent, Now};
 use spirula_runtime::auth::{Grants, Login};
 use spirula_runtime::cephx::DaemonAuth;
+use spirula_runtime::limits::{ANSWERS_UNREAD, REQUEST_BYTES};
 use spirula_runtime::{Daemon, Hub, Link, LinkId, Listener, Mailbox, Mons, NetEvent, Peer, Service, clock, mailbox};
 use spirula_settings::Settings;
-use spirula_types::{AddrVec, EntityType, Uuid};
+use spirula_types::{AddrVec, EntityType, Uuid, errno};
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -161,8 +162,10 @@ impl MgrDaemon {
         for effect in self.out.drain(..) {
             match effect {
                 MgrEffect::Send(conn, message) => {
-                    if let Some(link) = self.links.get(&conn) {
-                        link.send(message);
+                    if let Some(link) = self.links.get(&conn)
+                        && !link.send_within(ANSWERS_UNREAD, message)
+                    {
+                        tracing::warn!(conn, "a peer does not read what it asked for; its connection is closed");
                     }
                 }
                 MgrEffect::SendMon(message) => {
@@ -218,6 +221,19 @@ impl Daemon for MgrDaemon {
                     (peer.method == METHOD_CEPHX).then(|| peer.grants.get::<MgrCaps>().cloned().unwrap_or_default());
                 let peer = spirula_mgr::Peer { name: peer.name(), auth_id: peer.id, addrs: peer.addrs, caps };
                 self.feed(MgrEvent::SessionOpened { conn, peer });
+            }
+            MgrMail::Net(NetEvent::TooLarge(conn, m)) => {
+                let (result, status) = (-errno::E2BIG, format!("a request has at most {REQUEST_BYTES} bytes"));
+                let answer = match m.kind {
+                    kind::COMMAND => MCommandReply { result, status, output: bytes::Bytes::new() }.into_message(m.tid),
+                    kind::MGR_COMMAND => {
+                        MMgrCommandReply { result, status, output: bytes::Bytes::new() }.into_message(m.tid)
+                    }
+                    _ => return,
+                };
+                if let Some(link) = self.links.get(&conn) {
+                    link.send_within(ANSWERS_UNREAD, answer);
+                }
             }
             // Only lossless links are.
             MgrMail::Net(NetEvent::Resumed(_) | NetEvent::Renewed(_) | NetEvent::Refused(..)) => {}

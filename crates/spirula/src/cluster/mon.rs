@@ -11,6 +11,7 @@ use spirula_mon::{Access, InitialPool, MkfsParams, Mon, MonEffect, MonEvent, Mon
 use spirula_quorum::{MemberId, Persist, Snapshot};
 use spirula_runtime::auth::Login;
 use spirula_runtime::cephx::{MonDoor, MonPeer, Realm};
+use spirula_runtime::limits::ANSWERS_UNREAD;
 use spirula_runtime::{Daemon, Hub, Link, LinkId, Listener, Mailbox, NetEvent, Peer, Service, clock, entropy, mailbox};
 use spirula_settings::Settings;
 use spirula_types::{AddrVec, EntityType, Uuid};
@@ -47,6 +48,10 @@ fn draw<const N: usize>() -> anyhow::Result<[u8; N]> {
     let mut bytes = [0; N];
     entropy::fill(&mut bytes).context("draw random bytes")?;
     Ok(bytes)
+}
+
+fn now() -> spirula_mon::Now {
+    spirula_mon::Now { mono: clock::monotonic(), wall: clock::wall() }
 }
 
 /// Makes the founding monitors' stores of a new cluster: name, addresses and directory of each.
@@ -225,7 +230,7 @@ impl MonDaemon {
         })?;
         let disk = disk_thread(store, mailbox.clone(), failed.clone())?;
         let mut out = Vec::new();
-        mon.start(clock::wall(), &mut out);
+        mon.start(now(), &mut out);
         let addrs = listener.addrs.clone();
         let mut daemon = Self {
             mon,
@@ -278,7 +283,7 @@ impl MonDaemon {
     }
 
     fn feed(&mut self, event: MonEvent) {
-        self.mon.handle(clock::wall(), event, &mut self.out);
+        self.mon.handle(now(), event, &mut self.out);
         self.perform();
     }
 
@@ -317,8 +322,10 @@ impl MonDaemon {
         for effect in std::mem::take(&mut self.out) {
             match effect {
                 MonEffect::Send(conn, message) => {
-                    if let Some(link) = self.links.get(&conn) {
-                        link.send(message);
+                    if let Some(link) = self.links.get(&conn)
+                        && !link.send_within(ANSWERS_UNREAD, message)
+                    {
+                        tracing::warn!(conn, "a peer does not read what it asked for; its connection is closed");
                     }
                 }
                 MonEffect::Close(conn) => {
@@ -384,6 +391,11 @@ impl Daemon for MonDaemon {
     fn handle(&mut self, event: MonMail) {
         match event {
             MonMail::Net(NetEvent::Message(conn, message)) => self.feed(MonEvent::Message { conn, message }),
+            MonMail::Net(NetEvent::TooLarge(conn, m)) => {
+                if let (Some(link), Some(answer)) = (self.links.get(&conn), spirula_mon::too_large(&m)) {
+                    link.send_within(ANSWERS_UNREAD, answer);
+                }
+            }
             // The way to another monitor; it speaks over one of its own.
             MonMail::Net(
                 NetEvent::Opened { outgoing: true, .. }

@@ -1,0 +1,113 @@
+"""A user with few rights asks for as much as he can: memory, epochs, lines of log, connections. He gets little of it, and others go on."""
+import json, os, socket, time
+from harness import Case
+
+# What the cluster's process may grow by, beyond what it had, bytes.
+GROWTH = 128 << 20
+
+FLOOD = '''
+import json, os, rados, sys, threading, time
+conf, keyring, kind = sys.argv[1:4]
+def connected():
+    r = rados.Rados(name='client.low', conffile=conf, conf={'keyring': keyring, 'rados_mon_op_timeout': '60'})
+    r.connect()
+    return r
+def command(r, cmd, data=b''):
+    return r.mon_command(json.dumps(cmd), data)[0]
+said = []
+def memory():
+    """Requests far larger than any need be, of everything that there is to ask."""
+    big = 'x' * (60 << 20)
+    r = connected()
+    said.append(command(r, {'prefix': 'status', 'format': 'json', 'x': big}))
+    said.append(command(r, {'prefix': 'status'}, big.encode()))
+    said.append(command(r, {'prefix': 'config-key set', 'key': 'k'}, big.encode()))
+def epochs():
+    r = connected()
+    with r.open_ioctx('p') as io:
+        for _ in range(200):
+            try:
+                io.create_self_managed_snap()
+                said.append(0)
+            except rados.Error as e:
+                said.append(-e.errno)
+            said.append(command(r, {'prefix': 'osd pool create', 'pool': f'x{len(said)}'}))
+            said.append(command(r, {'prefix': 'log', 'logtext': ['x' * 60000]}))
+ts = [threading.Thread(target=globals()[kind]) for _ in range(12)]
+[t.start() for t in ts]
+[t.join() for t in ts]
+print(json.dumps(sorted(set(said))), len(said), flush=True)
+os._exit(0)
+'''
+
+
+class Flood(Case):
+    args = ['--osds', '3', '--osd-size', '2G', '--memory', '256M']
+
+    def rss(self):
+        text = open(f'/proc/{self.c.pid()}/status').read()
+        return next(int(l.split()[1]) for l in text.splitlines() if l.startswith('VmRSS')) << 10
+
+    def user(self):
+        path = os.path.join(self.c.scratch, 'low.keyring')
+        if not os.path.exists(path):
+            self.c.ceph('osd', 'pool', 'create', 'p', '8', '8')
+            self.c.wait_clean()
+            self.c.ceph('auth', 'get-or-create', 'client.low', 'mon', 'allow r', 'osd', 'allow rw pool=p', '-o', path)
+            os.chmod(path, 0o644)
+        return path
+
+    def flooded(self, kind):
+        """Floods while another client works; what was answered, and the most memory that it took."""
+        keyring = self.user()
+        before, most = self.rss(), 0
+        p = self.c.python(FLOOD, keyring, kind, wait=False)
+        n = 0
+        while p.poll() is None:
+            most = max(most, self.rss())
+            if n % 40 == 0:
+                self.c.rados('-p', 'p', 'put', f'o{n}', self.sample(), timeout=60)
+                self.c.ceph('osd', 'dump', timeout=60)
+            n += 1
+            time.sleep(0.02)
+        out, err = p.communicate()
+        assert p.returncode == 0, err[-2000:]
+        codes, count = out.rsplit(' ', 1)
+        return json.loads(codes), int(count), most - before
+
+    def test_1_large_requests_take_no_memory_and_are_answered(self):
+        codes, count, grown = self.flooded('memory')
+        assert codes == [-7] and count == 36, (codes, count)
+        assert grown < GROWTH, f'{grown >> 20} MiB'
+
+    def test_2_nothing_that_lasts_is_made(self):
+        self.user()
+        epoch = self.c.json('osd', 'dump')['epoch']
+        lines = self.c.log().count('\n')
+        codes, count, grown = self.flooded('epochs')
+        assert 0 not in codes and count == 12 * 600, (codes, count)
+        assert self.c.json('osd', 'dump')['epoch'] - epoch < 5
+        assert self.c.log().count('\n') - lines < 500
+        assert grown < GROWTH, f'{grown >> 20} MiB'
+
+    def test_3_connections_that_say_nothing_have_a_bound(self):
+        """More than one place may have; whoever comes from there by key is let in when they end."""
+        self.user()
+        before, mine = self.rss(), []
+        for _ in range(900):
+            s = socket.socket()
+            s.setblocking(False)
+            s.connect_ex(('127.0.0.1', self.c.port))
+            mine.append(s)
+        time.sleep(1)
+        assert self.rss() - before < GROWTH
+        # Half of what they say at first, and a frame that claims to be long.
+        for s in mine:
+            try:
+                s.send(b'ceph v2\n')
+            except OSError:
+                pass
+        assert self.rss() - before < GROWTH
+        for s in mine:
+            s.close()
+        self.c.ceph('health', timeout=60)

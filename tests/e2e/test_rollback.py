@@ -1,0 +1,86 @@
+"""An older copy of the only monitor's store is put back, and a quota is kept closely."""
+import os, shutil, subprocess, time
+import harness
+from harness import Case
+
+
+class RolledBack(Case):
+    args = ['--osds', '3', '--osd-size', '1G', '--memory', '256M']
+    # It says so, as an error.
+    errors_expected = True
+
+    def test_1_an_older_copy_is_named_and_the_newest_one_is_the_way_out(self):
+        c = self.c
+        mon, old, newest = (os.path.join(c.dir, 'mon.a'), os.path.join(c.scratch, 'old'), os.path.join(c.scratch, 'newest'))
+        c.ceph('osd', 'pool', 'create', 'first', '8')
+        c.down()
+        shutil.copytree(mon, old)
+        c.up()
+        for name in ['second', 'third']:
+            c.ceph('osd', 'pool', 'create', name, '8')
+        c.wait_clean()
+        c.rados('-p', 'second', 'put', 'o', self.sample())
+        c.down()
+        shutil.copytree(mon, newest)
+
+        def put_back(copy):
+            shutil.rmtree(mon)
+            shutil.copytree(copy, mon)
+        put_back(old)
+        before = len(c.log())
+        # It waits for PGs that cannot be served.
+        up = subprocess.Popen([harness.BINARY, 'up', '--dir', c.dir, '--detach', '--memory', '256M'],
+                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            deadline = time.time() + 90
+            while 'MON_ROLLED_BACK' not in (health := c.ceph('health', 'detail', check=False).out):
+                assert time.time() < deadline, health
+                time.sleep(0.5)
+            assert 'has OSD map' in health and 'newest copy' in health, health
+            assert 'older copy' in c.log()
+            # No flood.
+            time.sleep(5)
+            assert len(c.log()) - before < 1 << 20, len(c.log()) - before
+        finally:
+            up.kill()
+            up.wait()
+        c.down()
+        put_back(newest)
+        c.up()
+        c.wait_clean()
+        assert 'MON_ROLLED_BACK' not in c.ceph('health', 'detail').out
+        assert c.rados('-p', 'second', 'get', 'o', '-').out == open(self.sample()).read()
+
+
+class Quota(Case):
+    args = ['--osds', '3', '--osd-size', '2G', '--memory', '256M']
+
+    def test_1_a_quota_is_kept_closely(self):
+        """As many writers as there may be; what came in after the quota was reached is bounded by what half a second brings."""
+        c = self.c
+        c.ceph('osd', 'pool', 'create', 'q', '8')
+        c.ceph('osd', 'pool', 'set', 'q', 'size', '2')
+        c.wait_clean()
+        c.ceph('osd', 'pool', 'set-quota', 'q', 'max_bytes', str(20 << 20))
+        out = c.python('''
+import rados, sys, time
+with rados.Rados(conffile=sys.argv[1], conf={'rados_osd_op_timeout': '10'}) as r, r.open_ioctx('q') as io:
+    done, waiting, began = 0, [], time.time()
+    def wrote(c):
+        global done
+        if c.get_return_value() == 0:
+            done += 1
+    for i in range(600):
+        waiting.append(io.aio_write_full(f'o{i}', b'x' * (1 << 20), wrote))
+        while len(waiting) - done > 16 and time.time() < began + 20:
+            time.sleep(0.001)
+        if time.time() >= began + 20:
+            break
+    print(done, flush=True)
+    import os
+    os._exit(0)
+''').out
+        wrote = int(out)
+        print(f'  a quota of 20 MiB let {wrote} MiB through', flush=True)
+        assert 19 <= wrote < 300, wrote
+        assert 'POOL_FULL' in c.ceph('health', 'detail').out

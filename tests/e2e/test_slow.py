@@ -1,0 +1,70 @@
+"""A client that does not take its answers: it costs nobody else anything, and the OSD says who it is."""
+import json, os, signal, subprocess, time
+from harness import Case
+
+SLOW = '''
+# Asks for far more than fits anywhere, then says so; it is stopped before it takes much of it.
+import rados, sys, time
+conf, objects = sys.argv[1], int(sys.argv[2])
+with rados.Rados(conffile=conf, conf={'objecter_inflight_ops': '100000', 'objecter_inflight_op_bytes': '100G'}) as r:
+    with r.open_ioctx('p') as io:
+        good = []
+        asked = [io.aio_read(f'o{i % objects}', 4 << 20, 0, lambda _, data: good.append(len(data or b''))) for i in range(900)]
+        print('asked', flush=True)
+        sys.stdin.readline()
+        for c in asked:
+            c.wait_for_complete_and_cb()
+        print('got', len(good), sum(good), flush=True)
+'''
+
+OTHER = '''
+# Reads the same objects and small ones, and writes, as anybody would.
+import rados, sys
+conf, objects = sys.argv[1], int(sys.argv[2])
+with rados.Rados(conffile=conf) as r, r.open_ioctx('p') as io:
+    for i in range(objects):
+        assert len(io.read(f'o{i}', 4 << 20)) == 4 << 20
+        assert io.read(f's{i}') == b'small'
+        io.write_full(f'w{i}', b'w' * (1 << 20))
+    print('done')
+'''
+
+
+class Slow(Case):
+    args = ['--osds', '3', '--osd-size', '2G', '--memory', '256M']
+    objects = 30
+
+    def test_1_a_reader_that_stops_costs_nobody_else_anything(self):
+        c = self.c
+        c.ceph('osd', 'pool', 'create', 'p', '8', '8')
+        c.ceph('osd', 'pool', 'set', 'p', 'size', '2')
+        c.wait_clean()
+        c.python('''
+import rados, sys
+with rados.Rados(conffile=sys.argv[1]) as r, r.open_ioctx('p') as io:
+    for i in range(int(sys.argv[2])):
+        io.write_full(f'o{i}', bytes([i]) * (4 << 20))
+        io.write_full(f's{i}', b'small')
+''', self.objects)
+        path = os.path.join(c.scratch, 'slow.py')
+        open(path, 'w').write(SLOW)
+        p = subprocess.Popen(c.clients.python() + [path, c.conf, str(self.objects)],
+                             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        try:
+            assert p.stdout.readline() == 'asked\n'
+            time.sleep(1)
+            os.kill(p.pid, signal.SIGSTOP)
+            # Until what it asked for has filled what it may fill.
+            time.sleep(2)
+            c.python(OTHER, self.objects, timeout=20)
+            # Whose requests are open, and which: by name and address, with the objects.
+            ops = [op for i in range(3) for op in c.json('tell', f'osd.{i}', 'dump_ops_in_flight')['ops']]
+            assert ops and all('osd_op(client.' in op['description'] and '~4194304' in op['description'] for op in ops), ops[:3]
+            # Its requests, and nobody else's.
+            assert len({op['description'].split('osd_op(')[1].split(':')[0] for op in ops}) == 1, ops[:3]
+            os.kill(p.pid, signal.SIGCONT)
+            # And it gets all that it asked for.
+            out, _ = p.communicate('\n', timeout=120)
+            assert out == f'got 900 {900 << 22}\n', out
+        finally:
+            p.kill()
