@@ -82,5 +82,5 @@ with rados.Rados(conffile=sys.argv[1], conf={'rados_osd_op_timeout': '10'}) as r
 ''').out
         wrote = int(out)
         print(f'  a quota of 20 MiB let {wrote} MiB through', flush=True)
-        assert 19 <= wrote < 300, wrote
+        assert 19 <= wrote < 160, wrote
         assert 'POOL_FULL' in c.ceph('health', 'detail').out

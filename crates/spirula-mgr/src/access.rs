@@ -51,3 +51,82 @@ pub(crate) fn refused(peer: &Peer, m: &Message) -> Option<Option<Message>> {
         _ => Some(None),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+    use spirula_types::{AddrVec, EntityName, Uuid};
+    use std::collections::BTreeSet;
+
+    fn peer(kind: EntityType, caps: &str) -> Peer {
+        let caps = if caps.is_empty() { Default::default() } else { caps.parse().expect("capabilities") };
+        let name = EntityName::new(kind, 5);
+        Peer { name, auth_id: "u".into(), addrs: AddrVec::default(), caps: Some(caps) }
+    }
+
+    /// All rights at every part that there is, but `lacking` at `service`.
+    fn all_but(service: &str, lacking: char) -> String {
+        let services: BTreeSet<&str> = commands::modules().chain(["mgr", "pg", "osd", "config"]).collect();
+        let text = |s: &&str| {
+            let rights: String = "rwx".chars().filter(|r| *s != service || *r != lacking).collect();
+            format!("allow service {s} {rights}")
+        };
+        services.iter().map(text).collect::<Vec<_>>().join(", ")
+    }
+
+    fn asked(prefix: &str, fsid: Uuid) -> [Message; 2] {
+        let cmd = vec![json!({ "prefix": prefix }).to_string()];
+        let new = MMgrCommand { fsid, cmd: cmd.clone(), input: bytes::Bytes::new() };
+        [new.into_message(1), MCommand { fsid, cmd, input: bytes::Bytes::new() }.into_message(1)]
+    }
+
+    /// The permission matrix: for each command there is, who lacks one of the rights that it needs is refused, in both forms.
+    #[test]
+    fn every_command_needs_all_of_its_rights() {
+        let mut rows = 0;
+        for (prefix, module, perm) in commands::rows() {
+            // Those that share a prefix need the same, else who may the one could do the other.
+            assert_eq!(commands::needs_of(&prefix), Some((module, perm)), "{prefix}");
+            assert!(!perm.is_empty() && perm.chars().all(|c| "rwx".contains(c)), "{prefix}: '{perm}'");
+            for m in asked(&prefix, Uuid::default()) {
+                let may = |caps: &str| refused(&peer(EntityType::Client, caps), &m).is_none();
+                assert!(may(&format!("allow service {module} {perm}")), "{prefix}: {module} {perm}");
+                for lacking in perm.chars() {
+                    assert!(!may(&all_but(module, lacking)), "{prefix} without {lacking} at {module}");
+                }
+                assert!(!may(""), "{prefix} for who has no capabilities");
+            }
+            rows += 1;
+        }
+        assert!(rows > 40, "{rows}");
+    }
+
+    #[test]
+    fn telling_a_manager_needs_everything_at_managers() {
+        for prefix in commands::rows().map(|(prefix, ..)| prefix).chain(commands::own()) {
+            if prefix == "get_command_descriptions" {
+                continue;
+            }
+            let [_, m] = asked(&prefix, Uuid([1; 16]));
+            assert!(refused(&peer(EntityType::Client, "allow service mgr rwx"), &m).is_none(), "{prefix}");
+            for lacking in ['r', 'w', 'x'] {
+                let caps = all_but("mgr", lacking);
+                assert!(refused(&peer(EntityType::Client, &caps), &m).is_some(), "{prefix} without {lacking}");
+            }
+        }
+    }
+
+    #[test]
+    fn other_messages_come_from_whom_they_are_for_and_what_has_no_row_from_nobody() {
+        let anybody = [kind::MGR_OPEN, kind::MGR_CLOSE, kind::MGR_REPORT, kind::PING];
+        // What cannot be understood does nothing, and is answered so.
+        let commands = [kind::MGR_COMMAND, kind::COMMAND];
+        for kind in (0..=u16::MAX).filter(|k| !commands.contains(k)) {
+            let may =
+                |who: EntityType| refused(&peer(who, "allow *"), &Message { kind, ..Message::default() }).is_none();
+            assert_eq!(may(EntityType::Client), anybody.contains(&kind), "{kind}");
+            assert_eq!(may(EntityType::Osd), anybody.contains(&kind) || kind == OsdReport::KIND, "{kind}");
+        }
+    }
+}

@@ -1000,8 +1000,12 @@ impl Daemon for Osd {
         if let Some(turn) = self.sched.next() {
             at = at.min(turn);
         }
-        if !self.held_reads.is_empty() || !self.unread.is_empty() {
+        if !self.held_reads.is_empty() {
             at = at.min(clock::monotonic() + Duration::from_millis(1));
+        }
+        // That a client has read says nobody.
+        if !self.unread.is_empty() {
+            at = at.min(clock::monotonic() + Duration::from_millis(5));
         }
         if self.mgr_open
             && let Some(due) = self.reporter.next()

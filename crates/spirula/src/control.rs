@@ -126,5 +126,6 @@ fn answer(stream: UnixStream, handle: &dyn Fn(&Value) -> anyhow::Result<Value>) 
     if reply.get("ok").is_none() {
         reply["ok"] = json!(true);
     }
-    writeln!(&stream, "{reply}").context("write the answer")
+    // At once: the process may end when its last byte has left.
+    (&stream).write_all(format!("{reply}\n").as_bytes()).context("write the answer")
 }

@@ -195,7 +195,9 @@ fn start_and_wait(args: &UpArgs, progress: &mut Progress) -> anyhow::Result<()> 
             break;
         }
         match stop.recv_timeout(Duration::from_millis(2)) {
-            Ok(Stop::Signal | Stop::Asked(_)) => return finish(&cluster, progress, None),
+            Ok(Stop::Signal) => return finish(&cluster, progress, None),
+            // `down` waits for the word also where the cluster never became ready.
+            Ok(Stop::Asked(done)) => return finish(&cluster, progress, Some(done)),
             Err(_) => cluster.check_alive()?,
         }
     }

@@ -109,6 +109,24 @@ pub(crate) fn needs_of(prefix: &str) -> Option<(&'static str, &'static str)> {
     all().find(|c| c.prefix() == prefix).map(|c| (c.module, c.perm))
 }
 
+/// Prefix, module and permission of each command, for tests of who may what.
+#[cfg(test)]
+pub(crate) fn rows() -> impl Iterator<Item = (String, &'static str, &'static str)> {
+    all().map(|c| (c.prefix(), c.module, c.perm))
+}
+
+/// The modules of all commands.
+#[cfg(test)]
+pub(crate) fn modules() -> impl Iterator<Item = &'static str> {
+    all().map(|c| c.module)
+}
+
+/// The commands of the daemon itself, by `tell`.
+#[cfg(test)]
+pub(crate) fn own() -> impl Iterator<Item = String> {
+    tell::COMMANDS.iter().map(CommandSpec::prefix)
+}
+
 fn describe<'a>(list: impl Iterator<Item = &'a CommandSpec>) -> String {
     let map: Map<String, Value> =
         list.enumerate().map(|(i, c)| (format!("cmd{i:03}"), c.descriptor(c.flags))).collect();
