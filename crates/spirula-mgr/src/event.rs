@@ -2,7 +2,7 @@
 
 use spirula_auth::caps::MgrCaps;
 use spirula_messages::Message;
-use spirula_types::{AddrVec, EntityName, Uuid};
+use spirula_types::{AddrVec, EntityName, OsdId, Uuid};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -78,6 +78,8 @@ pub enum MgrEvent {
     Mon(Message),
     /// The session with the monitor is gone; nothing is sent to it until the next one.
     MonClosed,
+    /// OSDs of this process that do not run though nobody stopped them, and why; replaces what was told before.
+    Stopped(BTreeMap<OsdId, String>),
     /// Time has passed; wanted at the latest after [`crate::Mgr::wake_after`].
     Tick,
 }

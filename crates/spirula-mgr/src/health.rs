@@ -105,6 +105,13 @@ pub fn checks(
     out
 }
 
+/// OSDs that their process cannot run.
+pub fn stopped(osds: &BTreeMap<OsdId, String>) -> Option<HealthInput> {
+    let detail: Vec<String> = osds.iter().take(DETAIL_MAX).map(|(osd, why)| format!("osd.{osd}: {why}")).collect();
+    let summary = format!("{} osds cannot run on their stores", osds.len());
+    (!osds.is_empty()).then(|| check("OSD_STORE_UNUSABLE", ERROR, summary, osds.len() as u64, detail))
+}
+
 fn check(code: &str, severity: u8, summary: String, count: u64, detail: Vec<String>) -> HealthInput {
     HealthInput { code: code.to_owned(), severity, summary, count, detail }
 }

@@ -77,6 +77,8 @@ pub struct Mgr {
     pub(crate) mgrmap: MgrMap,
     pub(crate) pgmap: PgMap,
     pub(crate) osds: BTreeMap<OsdId, OsdEntry>,
+    /// OSDs that its process cannot run, and why.
+    stopped: BTreeMap<OsdId, String>,
     next_beacon: Duration,
     last_digest: Option<Duration>,
     /// A pool with a quota was written to since.
@@ -95,6 +97,7 @@ impl Mgr {
             mgrmap: MgrMap::default(),
             pgmap: PgMap::default(),
             osds: BTreeMap::new(),
+            stopped: BTreeMap::new(),
             next_beacon: now.mono,
             last_digest: None,
             towards_quota: false,
@@ -164,6 +167,11 @@ impl Mgr {
             }
             MgrEvent::MonClosed => self.mon_up = false,
             MgrEvent::Mon(message) => self.on_mon(now, &message, out),
+            MgrEvent::Stopped(osds) => {
+                self.stopped = osds;
+                // At once: somebody looks for the reason.
+                self.last_digest = None;
+            }
             MgrEvent::Tick => {}
         }
         self.pgmap.sample(now.mono);
@@ -220,10 +228,13 @@ impl Mgr {
         let slow = self.osds.iter().map(|(id, o)| (*id, o.slow)).collect();
         let paths = self.osds.iter().flat_map(|(id, o)| o.small_paths.iter().map(|(to, nets)| ((*id, *to), *nets)));
         let paths = paths.collect();
+        let mut health =
+            health::checks(&self.pgmap, &digest, &self.map, &slow, &paths, &self.config.settings, now.wall);
+        health.extend(health::stopped(&self.stopped));
         let body = MgrDigest {
             gid: self.config.gid,
             stamp: now.wall,
-            health: health::checks(&self.pgmap, &digest, &self.map, &slow, &paths, &self.config.settings, now.wall),
+            health,
             digest: to_vec(&digest).into(),
             service_map: Bytes::new(),
             progress: BTreeMap::new(),

@@ -6,6 +6,10 @@
 //! store is refused with file and offset before anything is written; its monitor is rebuilt
 //! from its peers. After a failed write or sync the store refuses all work: what is on disk is
 //! then unknown.
+//!
+//! A file system that others fill must not end a monitor, which has to say so. So room for the next
+//! records is kept in the log's file ahead of them, and what would need more than there is is
+//! refused before anything is written ([`StoreError::NoRoom`]); it can be tried again.
 
 use crate::image::{self, Identity, ImageError, Part, Stored};
 use rustix::fs::{FlockOperation, flock};
@@ -17,6 +21,10 @@ use std::path::{Path, PathBuf};
 const SNAPSHOT: &str = "mon.snapshot";
 const LOG: &str = "mon.log";
 const LOCK: &str = "mon.lock";
+/// Room kept in the log's file for records to come, bytes.
+const AHEAD: u64 = 16 << 20;
+/// Room that must be left on the file system where more than that is needed, bytes.
+const MARGIN: u64 = 4 << 20;
 
 /// Why the store cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -55,6 +63,16 @@ pub enum StoreError {
         /// The lock file.
         path: PathBuf,
     },
+    /// The file system is full. Nothing was written; it may be tried again.
+    #[error("{path} has no room: {needed} bytes needed, {available} available")]
+    NoRoom {
+        /// The directory.
+        path: PathBuf,
+        /// Bytes that must be there.
+        needed: u64,
+        /// Bytes that are.
+        available: u64,
+    },
     /// An earlier write or sync failed.
     #[error("the monitor's store failed earlier and takes no more writes")]
     Poisoned,
@@ -67,6 +85,8 @@ pub struct MonStore {
     identity: Identity,
     seq: u64,
     log: File,
+    /// Up to where the log's file has its room, bytes.
+    roomy: u64,
     poisoned: bool,
     /// Held for as long as the store is open.
     _lock: File,
@@ -121,7 +141,8 @@ impl MonStore {
             }
         };
         let (identity, seq) = (stored.identity, stored.seq);
-        let mut store = Self { dir: dir.into(), identity, seq, log, poisoned: false, _lock: lock };
+        let mut store = Self { dir: dir.into(), identity, seq, log, roomy: 0, poisoned: false, _lock: lock };
+        store.keep_room();
         if !marked {
             // What has just been read is there. It has no mark if it is new, or if the machine lost power.
             store.mark()?;
@@ -191,11 +212,12 @@ impl MonStore {
     /// snapshot. When it returns `Ok`, they survive a power cut.
     ///
     /// # Errors
-    /// I/O errors, after which the store is poisoned.
+    /// [`StoreError::NoRoom`], with nothing done; I/O errors, after which the store is poisoned.
     pub fn persist(&mut self, writes: &[Persist]) -> Result<(), StoreError> {
         if self.poisoned {
             return Err(StoreError::Poisoned);
         }
+        self.find_room(writes)?;
         self.poisoned = true;
         let mut plain: Vec<&Persist> = Vec::new();
         for p in writes {
@@ -211,6 +233,40 @@ impl MonStore {
         self.append(&plain)?;
         self.poisoned = false;
         Ok(())
+    }
+
+    fn find_room(&mut self, writes: &[Persist]) -> Result<(), StoreError> {
+        // More than the encoding adds to each.
+        let size = |p: &Persist| {
+            let entries: usize = p.entries.iter().map(|e| 64 + e.data.len()).sum();
+            512 + entries as u64 + p.snapshot.as_ref().map_or(0, |s| s.data.len() as u64 + (64 << 10))
+        };
+        let needed: u64 = writes.iter().map(size).sum();
+        let len = self.log.metadata().map_or(u64::MAX, |m| m.len());
+        if writes.iter().all(|p| p.snapshot.is_none()) {
+            if len.saturating_add(needed + AHEAD / 2) > self.roomy {
+                self.keep_room();
+            }
+            if len.saturating_add(needed) <= self.roomy {
+                return Ok(());
+            }
+        }
+        // A file system that cannot tell is taken to have room.
+        let Ok(host) = rustix::fs::statvfs(&self.dir) else { return Ok(()) };
+        let available = host.f_bavail.saturating_mul(host.f_frsize);
+        if available < needed + MARGIN {
+            return Err(StoreError::NoRoom { path: self.dir.clone(), needed: needed + MARGIN, available });
+        }
+        Ok(())
+    }
+
+    /// Takes room for records to come, where there is any and the file system can do that.
+    fn keep_room(&mut self) {
+        let Ok(m) = self.log.metadata() else { return };
+        let flags = rustix::fs::FallocateFlags::KEEP_SIZE;
+        if rustix::fs::fallocate(&self.log, flags, 0, m.len() + AHEAD).is_ok() {
+            self.roomy = m.len() + AHEAD;
+        }
     }
 
     fn append(&mut self, writes: &[&Persist]) -> Result<(), StoreError> {
@@ -237,6 +293,8 @@ impl MonStore {
         self.seq += 1;
         log.extend_from_slice(&image::record(self.seq, self.identity.member, &[p]));
         self.log = replace_file(&self.dir, LOG, &log)?;
+        self.roomy = 0;
+        self.keep_room();
         self.mark()
     }
 }

@@ -77,8 +77,15 @@ impl Osd {
     pub(crate) fn fail(&mut self, why: &str) {
         tracing::error!("osd.{} stops: {why}", self.cfg.id);
         self.failure.get_or_insert_with(|| why.to_owned());
-        // Without a clean good-bye: the monitor learns it from the others' reports, or from
-        // the closed connection.
+        if self.life == Life::Active {
+            // The monitor is told, but its word is not waited for: from here on nothing is served. Where
+            // it does not arrive, the others' reports or the closed connection say the same, unless all fail at once.
+            self.leases.surrender();
+            self.clog.say(true, format!("stops: {why}"));
+            self.flush_log();
+            let epoch = self.maps.epoch();
+            self.to_mon(OsdMarkMeDown { osd: self.cfg.id, uuid: self.cfg.uuid, epoch });
+        }
         self.end();
     }
 

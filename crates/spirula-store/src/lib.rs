@@ -70,7 +70,7 @@ pub use alloc::BLOCK;
 pub use compress::{Algorithm, CompressionMode, PoolOptions};
 pub use error::{Result, StoreError};
 pub use io::{Io, IoChoice};
-pub use paths::StorePaths;
+pub use paths::{Known, StorePaths};
 pub use plan::ReadPlan;
 pub use prepare::{Prepare, Prepared, extend};
 pub use read::{ObjectStat, OmapPage, Read};

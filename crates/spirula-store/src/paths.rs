@@ -11,6 +11,7 @@ use crate::layout::{Devices, check_identity, refused};
 use crate::superblock::{Identity, Role, Superblock};
 use crate::view::Shield;
 use rustix::fs::{FileType, FlockOperation, OFlags};
+use spirula_types::Uuid;
 use std::fs::{self, File, OpenOptions};
 use std::io::ErrorKind;
 use std::os::unix::fs::OpenOptionsExt;
@@ -34,6 +35,17 @@ pub struct StorePaths {
     pub journal: Option<PathBuf>,
     /// The metadata's device, likewise.
     pub meta: Option<PathBuf>,
+}
+
+/// What a store's main device says of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Known {
+    /// Whose it is.
+    pub identity: Identity,
+    /// Names the store; new with each creation.
+    pub store: Uuid,
+    /// How often it has been opened: an old copy says fewer times.
+    pub openings: u64,
 }
 
 /// Locks on devices; released when dropped.
@@ -138,14 +150,14 @@ impl StorePaths {
         }
     }
 
-    /// Whose store this is, from the main device alone. Nothing is written, and nobody kept
-    /// out.
+    /// What the main device says of itself. Nothing is written, and nobody kept out.
     ///
     /// # Errors
     /// [`StoreError::Refused`] if that is no store of this format, [`StoreError::Io`].
-    pub fn identity(&self) -> Result<Identity> {
+    pub fn known(&self) -> Result<Known> {
         drop(claim(&self.main, Access::Shielded)?);
-        Ok(Superblock::read(&*open_device(&self.main, Access::Shielded, Io::Threads)?)?.label.identity)
+        let label = Superblock::read(&*open_device(&self.main, Access::Shielded, Io::Threads)?)?.label;
+        Ok(Known { identity: label.identity, store: label.store_uuid, openings: label.mounts })
     }
 
     fn in_directory(dir: &Path) -> Result<Self> {

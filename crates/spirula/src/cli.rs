@@ -378,6 +378,8 @@ enum OsdCommand {
     Start(OsdArgs),
     /// Stop an OSD cleanly; its PGs become degraded
     Stop(OsdArgs),
+    /// Make the store of an OSD that cannot run anew, empty and with its number; the others fill it
+    Recreate(OsdArgs),
     /// Make an OSD's store on a directory, file or block device
     Prepare(Box<osd_prepare::PrepareArgs>),
     /// Use what the device of a stopped OSD has grown by
@@ -435,6 +437,9 @@ impl Args {
             Command::Mgr(a) => process::run(process::Kind::Mgr, &a),
             Command::Osd { command: Some(OsdCommand::Start(a)), .. } => control::osd(&a.dir, "osd-start", a.id, a.json),
             Command::Osd { command: Some(OsdCommand::Stop(a)), .. } => control::osd(&a.dir, "osd-stop", a.id, a.json),
+            Command::Osd { command: Some(OsdCommand::Recreate(a)), .. } => {
+                control::osd(&a.dir, "osd-recreate", a.id, a.json)
+            }
             Command::Osd { command: Some(OsdCommand::Prepare(a)), .. } => osd_prepare::prepare(&a),
             Command::Osd { command: Some(OsdCommand::Grow(a)), .. } => osd_prepare::grow(&a),
             Command::Store { command } => store_cmd::run(&command),

@@ -1,7 +1,8 @@
 //! The control socket: how `down`, `status` and `osd` reach the running process.
 //!
 //! One JSON object a line, one answer a line, on `DIR/control.sock`. Requests:
-//! `{"do":"status"}`, `{"do":"stop"}`, `{"do":"osd-start","id":N}`, `{"do":"osd-stop","id":N}`.
+//! `{"do":"status"}`, `{"do":"stop"}`, `{"do":"osd-start","id":N}`, `{"do":"osd-stop","id":N}`,
+//! `{"do":"osd-recreate","id":N}`.
 //! Answers: `{"ok":true,…}` or `{"ok":false,"error":"…"}`. `stop` is answered when the
 //! cluster has stopped.
 
@@ -64,7 +65,7 @@ pub fn down(dir: &Path, as_json: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// `spirula osd start|stop`.
+/// `spirula osd start|stop|recreate`.
 ///
 /// # Errors
 /// [`Unmet`] if the cluster does not run; others if the OSD does not do it.
@@ -73,7 +74,7 @@ pub fn osd(dir: &Path, action: &str, id: i32, as_json: bool) -> anyhow::Result<(
     dir.require()?;
     let Some(answer) = ask(&dir, &json!({"do": action, "id": id}))? else { return Err(not_running(&dir)) };
     if as_json {
-        println!("{}", json!({"osd": id, "running": action == "osd-start"}));
+        println!("{}", json!({"osd": id, "running": action != "osd-stop"}));
     } else {
         println!("{}", answer["message"].as_str().unwrap_or("done"));
     }

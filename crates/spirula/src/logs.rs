@@ -3,8 +3,13 @@
 //! A fault that comes again with every message would write gigabytes, and drown what led to it. So
 //! each place in the program that logs has an allowance, here, in one place: what is beyond it is
 //! counted, and the count is told once the allowance is renewed.
+//!
+//! A daemon goes on without its log: what cannot be written (a file system that has become
+//! read-only or is full, a terminal that was closed) is lost, and stops nothing. So nothing that
+//! runs in a daemon may use `println!` or `eprintln!`, which panic; [`say`] and [`print`] do not.
 
 use std::collections::HashMap;
+use std::io::Write;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tracing::callsite::Identifier;
@@ -74,9 +79,34 @@ impl<S: Subscriber> Layer<S> for Limit {
         if left_out > 0 {
             // Not by the log itself, of which this is a part.
             let (file, line) = (meta.file().unwrap_or("?"), meta.line().unwrap_or(0));
-            eprintln!("{left_out} more lines of {file}:{line} were left out before this one");
+            say(&format!("{left_out} more lines of {file}:{line} were left out before this one"));
         }
         written
+    }
+}
+
+/// A line to standard error, or to nobody if that is gone.
+pub fn say(line: &str) {
+    let _ = Loss(std::io::stderr()).write_all(format!("{line}\n").as_bytes());
+}
+
+/// A line to standard output, or to nobody if that is gone.
+pub fn print(line: &str) {
+    let _ = Loss(std::io::stdout()).write_all(format!("{line}\n").as_bytes());
+}
+
+/// A place to write to that takes everything, and loses what cannot be written.
+struct Loss<W>(W);
+
+impl<W: Write> Write for Loss<W> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let _ = self.0.write_all(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        let _ = self.0.flush();
+        Ok(())
     }
 }
 
@@ -84,7 +114,7 @@ impl<S: Subscriber> Layer<S> for Limit {
 /// looking closely, and have no limit.
 pub fn init() {
     let level = std::env::var("SPIRULA_LOG").ok().and_then(|l| l.parse().ok()).unwrap_or(LevelFilter::WARN);
-    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    let lines = tracing_subscriber::fmt::layer().with_writer(|| Loss(std::io::stderr()));
     let limit = (level <= LevelFilter::INFO).then(Limit::default);
     // Fails only if a log is set up already, which then is used.
     let _ = tracing_subscriber::registry().with(level).with(limit).with(lines).try_init();
@@ -93,7 +123,6 @@ pub fn init() {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::Write;
     use std::sync::Arc;
 
     #[test]
@@ -117,6 +146,26 @@ mod tests {
         fn flush(&mut self) -> std::io::Result<()> {
             Ok(())
         }
+    }
+
+    /// A file system that has become read-only under an open log.
+    struct Gone;
+    impl Write for Gone {
+        fn write(&mut self, _: &[u8]) -> std::io::Result<usize> {
+            Err(std::io::ErrorKind::ReadOnlyFilesystem.into())
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Err(std::io::ErrorKind::ReadOnlyFilesystem.into())
+        }
+    }
+
+    #[test]
+    fn a_log_that_cannot_be_written_is_lost_without_a_word() {
+        assert_eq!(Loss(Gone).write(b"lost").unwrap(), 4);
+        Loss(Gone).flush().unwrap();
+        // What stands between a daemon and its log must not hear of it: it would say so, to the same place.
+        let lines = tracing_subscriber::fmt::layer().with_writer(|| Loss(Gone));
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(lines), || tracing::error!("lost"));
     }
 
     #[test]

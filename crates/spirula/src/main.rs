@@ -65,7 +65,7 @@ fn main() -> ExitCode {
     match args.run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
-            eprintln!("spirula: {e:#}");
+            logs::say(&format!("spirula: {e:#}"));
             ExitCode::from(if e.is::<Unmet>() { 3 } else { 1 })
         }
     }

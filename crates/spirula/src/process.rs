@@ -16,7 +16,7 @@ use crate::dir::{ClusterDir, PidLock};
 use crate::memory::{Budget, SMALLEST};
 use crate::options::{Names, Sources};
 use crate::size::Size;
-use crate::{keys, net, signals, srv};
+use crate::{keys, logs, net, signals, srv};
 use anyhow::{Context, anyhow, bail};
 use spirula_buffer::PayloadPool;
 use spirula_osd::{Control, OsdEvent};
@@ -117,7 +117,7 @@ pub fn run(kind: Kind, args: &DaemonArgs) -> anyhow::Result<()> {
         Kind::Osd => process.osd(args)?,
     };
     let socket = cluster::admin_socket(&process.settings, kind.name(), &process.id, &process.hub, &addrs);
-    eprintln!("spirula {}: {name} runs, listening on {addrs}", env!("CARGO_PKG_VERSION"));
+    logs::say(&format!("spirula {}: {name} runs, listening on {addrs}", env!("CARGO_PKG_VERSION")));
     signals::ready();
     process.wait(&name, &running, &stop, socket)
 }
@@ -270,9 +270,14 @@ impl Process {
             auth: keys::daemon(&format!("osd.{id}"), &self.settings, None)?,
             settings: self.settings.clone(),
         };
-        let ended = self.ended.clone();
+        let (ended, failed) = (self.ended.clone(), self.failed.clone());
         let on = self.reactors.next();
-        let osd = osd::start(setup, open, &self.hub, &on, move || ended.store(true, Ordering::Release))?;
+        let osd = osd::start(setup, open, &self.hub, &on, move |why| {
+            if let Some(why) = why {
+                failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(why);
+            }
+            ended.store(true, Ordering::Release);
+        })?;
         Ok((Running::Osd(osd.mailbox), osd.addrs))
     }
 
@@ -287,7 +292,7 @@ impl Process {
         let result = loop {
             match stop.recv_timeout(Duration::from_millis(500)) {
                 Ok(()) => {
-                    eprintln!("spirula: {name} stops");
+                    logs::say(&format!("spirula: {name} stops"));
                     break if running.stop() { Ok(()) } else { Err(anyhow!("{name} did not stop in time")) };
                 }
                 Err(_) if self.ended.load(Ordering::Acquire) => {

@@ -59,7 +59,7 @@ fn text(dir: &ClusterDir, v: &Value) -> String {
             out += &format!("  osd.{id}: running, {used} of {total} used\n");
         } else {
             let why = osd["why"].as_str().unwrap_or("stopped");
-            out += &format!("  osd.{id}: {why}; start it with 'spirula osd start {id}'\n");
+            out += &format!("  osd.{id}: {why}\n");
         }
     }
     out += &format!("  ceph.conf: {}\n", dir.conf().display());

@@ -7,7 +7,7 @@ use crate::dir::{ClusterDir, Manifest};
 use crate::memory::{Budget, SMALLEST};
 use crate::options::Sources;
 use crate::size::Size;
-use crate::{Unmet, conf, control, signals};
+use crate::{Unmet, conf, control, logs, signals};
 use anyhow::{Context, anyhow, bail};
 use serde_json::{Value, json};
 use spirula_types::Uuid;
@@ -68,7 +68,7 @@ impl Progress {
             // The waiting parent may be gone; the cluster runs on.
             let _ = writeln!(f, "say {line}");
         } else if !self.json {
-            println!("{line}");
+            logs::print(line);
         }
     }
 
@@ -77,9 +77,9 @@ impl Progress {
         if let Some(mut f) = self.report.take() {
             let _ = writeln!(f, "ready {}", json!({"summary": summary, "text": text}));
         } else if self.json {
-            println!("{summary}");
+            logs::print(&summary.to_string());
         } else {
-            println!("{text}");
+            logs::print(text);
         }
     }
 }
@@ -201,6 +201,10 @@ fn start_and_wait(args: &UpArgs, progress: &mut Progress) -> anyhow::Result<()> 
             Err(_) => cluster.check_alive()?,
         }
     }
+    let stopped: Vec<String> = cluster.stopped().into_iter().map(|(id, why)| format!("osd.{id}: {why}")).collect();
+    if missing.is_empty() {
+        missing = stopped.join("; ");
+    }
     let seconds = begun.elapsed().as_secs_f64();
     let (summary, text) = next_steps(&dir, &manifest, &cluster, seconds, &missing);
     progress.ready(&summary, &text);
@@ -208,7 +212,10 @@ fn start_and_wait(args: &UpArgs, progress: &mut Progress) -> anyhow::Result<()> 
         match stop.recv_timeout(Duration::from_secs(1)) {
             Ok(Stop::Signal) => return finish(&cluster, progress, None),
             Ok(Stop::Asked(done)) => return finish(&cluster, progress, Some(done)),
-            Err(_) => cluster.check_alive()?,
+            Err(_) => {
+                cluster.look_after();
+                cluster.check_alive()?;
+            }
         }
     }
 }
@@ -244,6 +251,7 @@ fn serve_control(dir: &ClusterDir, cluster: Cluster) -> anyhow::Result<mpsc::Rec
             "status" => cluster.status(),
             "osd-start" => cluster.start_osd(id()?).map(|message| json!({ "message": message })),
             "osd-stop" => cluster.stop_osd(id()?).map(|message| json!({ "message": message })),
+            "osd-recreate" => cluster.recreate_osd(id()?).map(|message| json!({ "message": message })),
             "stop" => {
                 let begun = Instant::now();
                 let (done_tx, done) = mpsc::channel();
@@ -254,7 +262,7 @@ fn serve_control(dir: &ClusterDir, cluster: Cluster) -> anyhow::Result<mpsc::Rec
                 done.recv().context("the cluster ended before it could confirm")?;
                 Ok(json!({"seconds": begun.elapsed().as_secs_f64()}))
             }
-            other => bail!("unknown request '{other}'; known are status, stop, osd-start, osd-stop"),
+            other => bail!("unknown request '{other}'; known are status, stop, osd-start, osd-stop, osd-recreate"),
         }
     })?;
     signals::on_stop(move || {

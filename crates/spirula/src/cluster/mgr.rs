@@ -12,8 +12,8 @@ use spirula_runtime::cephx::DaemonAuth;
 use spirula_runtime::limits::{ANSWERS_UNREAD, REQUEST_BYTES};
 use spirula_runtime::{Daemon, Hub, Link, LinkId, Listener, Mailbox, Mons, NetEvent, Peer, Service, clock, mailbox};
 use spirula_settings::Settings;
-use spirula_types::{AddrVec, EntityType, Uuid, errno};
-use std::collections::HashMap;
+use spirula_types::{AddrVec, EntityType, OsdId, Uuid, errno};
+use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,6 +29,8 @@ const RETRY: Duration = Duration::from_millis(500);
 pub enum MgrMail {
     /// Network.
     Net(NetEvent),
+    /// OSDs of this process that do not run though nobody stopped them, and why.
+    Stopped(BTreeMap<OsdId, String>),
     /// Stop; answers when done.
     Stop(oneshot::Sender<()>),
 }
@@ -194,6 +196,7 @@ impl Daemon for MgrDaemon {
     fn handle(&mut self, event: MgrMail) {
         match event {
             MgrMail::Stop(done) => self.stopped = Some(done),
+            MgrMail::Stopped(osds) => self.feed(MgrEvent::Stopped(osds)),
             MgrMail::Net(NetEvent::Message(conn, message)) => {
                 if message.kind == kind::MON_MAP && self.is_mon(conn) {
                     self.mons.replace(super::mons_of(&message));

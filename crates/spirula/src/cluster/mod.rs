@@ -1,13 +1,16 @@
 //! A whole cluster in one process: monitor, manager and OSDs on shared event loops.
 //!
 //! Each daemon is the same that would run alone; only its links are shorter. Stores are
-//! opened and created in parallel, since each syncs its own disk.
+//! opened and created in parallel, since each syncs its own disk. An OSD that cannot use its
+//! store is one OSD less: the others run, and the cluster's health says why.
 
 pub mod admin;
 pub mod host;
 pub mod mgr;
 pub mod mon;
 pub mod osd;
+mod recreate;
+mod watch;
 
 use crate::asok::{self, AdminSocket};
 use crate::cli::Links;
@@ -30,7 +33,7 @@ use spirula_runtime::cephx::Realm;
 use spirula_runtime::{Hub, LinkMode, Mailbox, Mons, Reactors};
 use spirula_settings::Settings;
 use spirula_store::{Io, Store};
-use spirula_types::{AddrVec, EntityAddr, OsdId};
+use spirula_types::{AddrVec, EntityAddr, OsdId, Uuid};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -94,12 +97,36 @@ fn expected(m: &Manifest, id: usize) -> Expected {
 /// An OSD's slot.
 enum OsdSlot {
     Running(Mailbox<OsdEvent>),
-    Stopped(String),
+    Stopped(Stopped),
+}
+
+/// Why an OSD does not run.
+#[derive(Clone)]
+enum Stopped {
+    /// Somebody wanted it so.
+    Asked,
+    /// Its store cannot be used.
+    Store(String),
+    /// The file system of its store is full; it comes back by itself.
+    NoRoom(String),
+}
+
+impl Stopped {
+    /// For the reason that an OSD, or its opening, gave; `None`: it was asked to stop.
+    fn of(why: Option<String>) -> Self {
+        match why {
+            None => Self::Asked,
+            Some(why) if watch::is_no_room(&why) => Self::NoRoom(why),
+            Some(why) => Self::Store(why),
+        }
+    }
 }
 
 struct Inner {
     dir: ClusterDir,
     manifest: Manifest,
+    /// Identity of each OSD's store: those of the manifest, or made since.
+    uuids: Mutex<Vec<Uuid>>,
     options: Options,
     begun: Instant,
     hub: Hub,
@@ -111,6 +138,8 @@ struct Inner {
     mgr: Mailbox<mgr::MgrMail>,
     admin: Admin,
     osds: Mutex<BTreeMap<i32, OsdSlot>>,
+    /// What must stay where it is while the cluster runs.
+    watch: Mutex<watch::Watch>,
     sockets: Mutex<BTreeMap<String, AdminSocket>>,
     /// First reason why the cluster cannot go on.
     failed: Arc<Mutex<Option<String>>>,
@@ -182,10 +211,10 @@ impl Cluster {
         })
     }
 
-    /// Starts every daemon.
+    /// Starts every daemon. An OSD whose store cannot be opened stays stopped.
     ///
     /// # Errors
-    /// When a store cannot be opened, with which and why, or a port is taken.
+    /// When no OSD's store can be opened, with which and why, or a port is taken.
     pub fn start(dir: &ClusterDir, m: &Manifest, options: &Options) -> anyhow::Result<Self> {
         let begun = Instant::now();
         let payloads = PayloadPool::new(usize::try_from(options.budget.payloads).unwrap_or(usize::MAX));
@@ -209,8 +238,9 @@ impl Cluster {
             let join = |t: std::thread::ScopedJoinHandle<'_, anyhow::Result<OpenStore>>| {
                 t.join().unwrap_or_else(|_| bail!("opening a store panicked"))
             };
-            threads.into_iter().map(join).collect::<anyhow::Result<Vec<_>>>()
-        })?;
+            threads.into_iter().map(join).collect::<Vec<_>>()
+        });
+        let opened = some_of(opened)?;
         let mon_on = reactors.next();
         let host = host::hostname();
         let mut sockets = BTreeMap::new();
@@ -262,6 +292,7 @@ impl Cluster {
         let inner = Inner {
             dir: dir.clone(),
             manifest: m.clone(),
+            uuids: Mutex::new(m.osd_uuids.clone()),
             options: options.clone(),
             begun,
             hub,
@@ -271,14 +302,23 @@ impl Cluster {
             mgr: mgr.mailbox,
             admin,
             osds: Mutex::default(),
+            watch: Mutex::new(watch::Watch::new(dir)),
             sockets: Mutex::new(sockets),
             failed,
         };
         let cluster = Self(Arc::new(inner));
         let all: BTreeSet<OsdId> = (0..).take(opened.len()).collect();
         for (id, store) in opened.into_iter().enumerate() {
-            cluster.run_osd(id, store, all.clone())?;
+            match store {
+                Ok(store) => cluster.run_osd(id, store, all.clone())?,
+                Err(e) => {
+                    tracing::error!("{e:#}");
+                    let slot = OsdSlot::Stopped(Stopped::of(Some(format!("{e:#}"))));
+                    locked(&cluster.0.osds).insert(id as i32, slot);
+                }
+            }
         }
+        cluster.0.tell_stopped();
         Ok(cluster)
     }
 
@@ -305,42 +345,88 @@ impl Cluster {
             settings: settings.clone(),
         };
         let weak = Arc::downgrade(inner);
-        let handle = osd::start(setup, open, &inner.hub, &on, move || {
+        // The slot is taken before the OSD can end.
+        let mut osds = locked(&inner.osds);
+        let handle = osd::start(setup, open, &inner.hub, &on, move |why| {
             if let Some(inner) = weak.upgrade() {
-                let why = "stopped".to_owned();
-                locked(&inner.osds).insert(id as i32, OsdSlot::Stopped(why));
+                locked(&inner.osds).insert(id as i32, OsdSlot::Stopped(Stopped::of(why)));
                 locked(&inner.sockets).remove(&format!("osd.{id}"));
+                inner.tell_stopped();
             }
         })?;
-        locked(&inner.osds).insert(id as i32, OsdSlot::Running(handle.mailbox));
+        osds.insert(id as i32, OsdSlot::Running(handle.mailbox));
+        drop(osds);
+        locked(&inner.watch).begin(id, &osd_dir(&inner.dir, id));
+        inner.tell_stopped();
         if let Some(open) = admin_socket(&settings, "osd", &id.to_string(), &inner.hub, &handle.addrs) {
             locked(&inner.sockets).insert(format!("osd.{id}"), open);
         }
         Ok(())
     }
 
-    /// Is every PG active+clean and every OSD up?
+    /// Is every PG active+clean and every OSD up? Of OSDs that cannot run nothing is expected; then
+    /// every PG that is served is enough.
     pub fn ready(&self) -> bool {
-        self.pg_states().is_some_and(|(total, clean)| total > 0 && clean == total)
+        let all = self.stopped().is_empty();
+        self.pg_states().is_some_and(|s| s.total > 0 && s.total == if all { s.clean } else { s.active })
     }
 
     /// Number of PGs.
     pub fn pg_count(&self) -> u64 {
-        self.pg_states().map_or(0, |(total, _)| total)
+        self.pg_states().map_or(0, |s| s.total)
     }
 
-    /// PGs in all and active+clean, once the manager has reported for all OSDs.
-    fn pg_states(&self) -> Option<(u64, u64)> {
+    /// How the PGs are, once the manager has reported for all OSDs that run.
+    fn pg_states(&self) -> Option<PgStates> {
         let v = self.status_json()?;
         let map = &v["pgmap"];
         let up = v["osdmap"]["num_up_osds"].as_u64()?;
-        if up != self.0.manifest.osd_uuids.len() as u64 || v["mgrmap"]["available"] != true {
+        let wanted = self.0.manifest.osd_uuids.len() - self.stopped().len();
+        if up != wanted as u64 || v["mgrmap"]["available"] != true {
             return None;
         }
-        let total = map["num_pgs"].as_u64()?;
-        let states = map["pgs_by_state"].as_array()?;
-        let clean = states.iter().find(|s| s["state_name"] == "active+clean").and_then(|s| s["count"].as_u64());
-        Some((total, clean.unwrap_or(0)))
+        let mut out = PgStates { total: map["num_pgs"].as_u64()?, ..PgStates::default() };
+        for s in map["pgs_by_state"].as_array()? {
+            let (name, count) = (s["state_name"].as_str().unwrap_or_default(), s["count"].as_u64().unwrap_or(0));
+            out.clean += if name == "active+clean" { count } else { 0 };
+            out.active += if name.split('+').any(|w| w == "active") { count } else { 0 };
+            out.unfound += if name.contains("unfound") { count } else { 0 };
+        }
+        Some(out)
+    }
+
+    /// OSDs that do not run though nobody stopped them, and why, with what to do.
+    pub fn stopped(&self) -> BTreeMap<OsdId, String> {
+        self.0.stopped()
+    }
+
+    /// What is to be looked at now and then: files that were taken away, and OSDs that may come back.
+    pub fn look_after(&self) {
+        let found = locked(&self.0.watch).look();
+        if let Some(why) = found.cluster {
+            locked(&self.0.failed).get_or_insert(why);
+            return;
+        }
+        for (id, why) in found.osds {
+            if let Some(OsdSlot::Running(mailbox)) = locked(&self.0.osds).get(&(id as i32)) {
+                mailbox.push(OsdEvent::StoreFailed(why));
+            }
+        }
+        let short = |(id, slot): (&i32, &OsdSlot)| matches!(slot, OsdSlot::Stopped(Stopped::NoRoom(_))).then_some(*id);
+        let short: Vec<i32> = locked(&self.0.osds).iter().filter_map(short).collect();
+        for id in short {
+            if watch::has_room(&osd_dir(&self.0.dir, id as usize)) {
+                match self.start_osd(id) {
+                    Ok(_) => tracing::warn!("osd.{id} runs again: its file system has room"),
+                    Err(e) => {
+                        tracing::warn!("osd.{id} does not come back: {e:#}");
+                        let slot = OsdSlot::Stopped(Stopped::of(Some(format!("{e:#}"))));
+                        locked(&self.0.osds).insert(id, slot);
+                        self.0.tell_stopped();
+                    }
+                }
+            }
+        }
     }
 
     fn status_json(&self) -> Option<Value> {
@@ -383,7 +469,12 @@ impl Cluster {
                     let (used, total) = space.get(id).copied().unwrap_or((0, inner.manifest.osd_size));
                     json!({"id": id, "running": true, "used": used, "total": total})
                 }
-                OsdSlot::Stopped(why) => json!({"id": id, "running": false, "why": why}),
+                OsdSlot::Stopped(why) => {
+                    let why = inner.advice(*id, why).unwrap_or_else(|| {
+                        format!("stopped; start it with 'spirula osd start {id} --dir {}'", inner.dir.path().display())
+                    });
+                    json!({"id": id, "running": false, "why": why})
+                }
             })
             .collect();
         Ok(json!({
@@ -449,7 +540,8 @@ impl Cluster {
         }
         let inner = &self.0;
         let n = id as usize;
-        let (data, expected) = (osd_dir(&inner.dir, n), expected(&inner.manifest, n));
+        let uuid = locked(&inner.uuids).get(n).copied();
+        let (data, expected) = (osd_dir(&inner.dir, n), Expected { uuid, ..expected(&inner.manifest, n) });
         let open = osd::open_store(&data, expected, inner.options.budget.per_store, inner.options.io, &inner.hub)?;
         self.run_osd(n, open, BTreeSet::new())?;
         Ok(format!("started osd.{id}; it catches up with the others by itself"))
@@ -499,7 +591,57 @@ impl Cluster {
     }
 }
 
+/// How the PGs are.
+#[derive(Debug, Clone, Copy, Default)]
+struct PgStates {
+    total: u64,
+    /// active+clean, and nothing else.
+    clean: u64,
+    active: u64,
+    /// Want objects of which no copy is found.
+    unfound: u64,
+}
+
+/// The results, if one of them is a success.
+///
+/// # Errors
+/// The first one, if all are errors.
+fn some_of<T>(all: Vec<anyhow::Result<T>>) -> anyhow::Result<Vec<anyhow::Result<T>>> {
+    if all.iter().any(Result::is_ok) {
+        return Ok(all);
+    }
+    all.into_iter().next().transpose().map(|_| Vec::new())
+}
+
 impl Inner {
+    fn stopped(&self) -> BTreeMap<OsdId, String> {
+        let osds = locked(&self.osds);
+        let each = osds.iter().filter_map(|(id, slot)| match slot {
+            OsdSlot::Stopped(why) => Some((*id, self.advice(*id, why)?)),
+            OsdSlot::Running(_) => None,
+        });
+        each.collect()
+    }
+
+    /// Why an OSD does not run and what helps; `None` if somebody stopped it.
+    fn advice(&self, id: i32, why: &Stopped) -> Option<String> {
+        let dir = self.dir.path().display();
+        match why {
+            Stopped::Asked => None,
+            Stopped::Store(why) => {
+                Some(format!("{why}; 'spirula osd recreate {id} --dir {dir}' makes it anew, and the others fill it"))
+            }
+            Stopped::NoRoom(why) => Some(format!(
+                "OSD_FULL: the file system of its store has no room ({why}); it comes back by itself when there is"
+            )),
+        }
+    }
+
+    /// Tells the manager, whose health checks are everybody's, which OSDs cannot run.
+    fn tell_stopped(&self) {
+        self.mgr.push(mgr::MgrMail::Stopped(self.stopped()));
+    }
+
     /// Used and total bytes by OSD, from the manager's `osd df`.
     fn osd_space(&self) -> BTreeMap<i32, (u64, u64)> {
         let Some((0, _, out)) = self.admin.mgr_command(r#"{"prefix": "osd df", "format": "json"}"#) else {

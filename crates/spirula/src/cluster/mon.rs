@@ -7,7 +7,9 @@ use anyhow::{Context, anyhow, bail};
 use spirula_auth::db::AuthDb;
 use spirula_messenger::auth::METHOD_CEPHX;
 use spirula_mon::image::Identity;
-use spirula_mon::{Access, InitialPool, MkfsParams, Mon, MonEffect, MonEvent, MonStore, NewMon, NewOsd, Opening, mkfs};
+use spirula_mon::{
+    Access, InitialPool, MkfsParams, Mon, MonEffect, MonEvent, MonStore, NewMon, NewOsd, Opening, StoreError, mkfs,
+};
 use spirula_quorum::{MemberId, Persist, Snapshot};
 use spirula_runtime::auth::Login;
 use spirula_runtime::cephx::{MonDoor, MonPeer, Realm};
@@ -27,6 +29,8 @@ use tokio::sync::oneshot;
 const TICK: Duration = Duration::from_millis(100);
 /// Between two attempts to reach another monitor.
 const RECONNECT: Duration = Duration::from_millis(200);
+/// Before a full file system is tried again.
+const FULL_RETRY: Duration = Duration::from_millis(200);
 
 /// What arrives in the monitor's mailbox.
 pub enum MonMail {
@@ -370,7 +374,24 @@ fn disk_thread(
                         DiskJob::Member(id) => store.set_member(id),
                     }
                 }
-                if let Err(e) = store.persist(&writes) {
+                let mut waited = false;
+                let done = loop {
+                    match store.persist(&writes) {
+                        // Others filled the file system. What is not written is not acknowledged, and goes on when
+                        // there is room.
+                        Err(e @ StoreError::NoRoom { .. }) => {
+                            if !std::mem::replace(&mut waited, true) {
+                                tracing::error!("the monitor waits: {e}");
+                            }
+                            std::thread::sleep(FULL_RETRY);
+                        }
+                        done => break done,
+                    }
+                };
+                if waited && done.is_ok() {
+                    tracing::warn!("the monitor goes on: there is room");
+                }
+                if let Err(e) = done {
                     // Nothing is acknowledged any more; the process ends with the reason.
                     let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
                     failed.get_or_insert(format!("the monitor's store failed: {e}"));

@@ -1,12 +1,12 @@
 //! Starting an OSD: its store, its identity, its place.
 
 use super::host;
-use anyhow::{Context, anyhow};
+use anyhow::{Context, anyhow, bail};
 use spirula_osd::{Osd, OsdConfig, OsdEvent};
 use spirula_runtime::cephx::DaemonAuth;
 use spirula_runtime::{Hub, Mailbox, Mons, clock, mailbox};
 use spirula_settings::Settings;
-use spirula_store::{Identity, Io, Store, StoreOptions, StorePaths};
+use spirula_store::{Identity, Io, Known, Store, StoreOptions, StorePaths};
 use spirula_types::{AddrVec, OsdId, Uuid};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -77,6 +77,35 @@ pub struct Expected {
     pub uuid: Option<Uuid>,
 }
 
+/// The file beside the store in `data` that says which store was last opened there, and how often
+/// it had been: an older copy of its main device, put in its place, is known by it.
+fn opened_file(data: &Path) -> PathBuf {
+    let mut name = std::ffi::OsString::from("opened-");
+    name.push(data.file_name().unwrap_or_default());
+    data.with_file_name(name)
+}
+
+/// Refuses a main device of before the last opening. Its journal may be as old as itself, so that
+/// the store alone cannot know.
+fn refuse_old(data: &Path, known: &Known) -> anyhow::Result<()> {
+    let text = std::fs::read_to_string(opened_file(data)).unwrap_or_default();
+    let mut words = text.split_whitespace();
+    let (store, openings) = (words.next().and_then(Uuid::parse), words.next().and_then(|n| n.parse::<u64>().ok()));
+    // Not there, or about another store: nothing is known of this one.
+    if let (Some(store), Some(openings)) = (store, openings)
+        && store == known.store
+        && openings > known.openings
+    {
+        bail!(
+            "{} was last opened for the {}. time, but this store had been for the {openings}. time: it is an old copy, \
+             and what was acknowledged since is not in it",
+            data.display(),
+            known.openings
+        );
+    }
+    Ok(())
+}
+
 /// Opens the store in `data`.
 ///
 /// # Errors
@@ -90,7 +119,9 @@ pub fn open_store(data: &Path, expected: Expected, cache: u64, io: Io, hub: &Hub
     let cannot = |e: spirula_store::StoreError| anyhow!("osd.{id} cannot start: {e}");
     // What is not known of it is as the store says; what is, must be right before anything
     // is written.
-    let is = StorePaths::find(data).and_then(|p| p.identity()).map_err(cannot)?;
+    let known = StorePaths::find(data).and_then(|p| p.known()).map_err(cannot)?;
+    refuse_old(data, &known).map_err(|e| anyhow!("osd.{id} cannot start: {e}"))?;
+    let is = known.identity;
     let whole = Identity { fsid: fsid.unwrap_or(is.fsid), osd_uuid: uuid.unwrap_or(is.osd_uuid), osd_id: id };
     let store = Store::open(
         data,
@@ -100,6 +131,8 @@ pub fn open_store(data: &Path, expected: Expected, cache: u64, io: Io, hub: &Hub
         Box::new(move |e| error.push(OsdEvent::StoreFailed(e.to_string()))),
     )
     .map_err(cannot)?;
+    let note = format!("{} {}\n", known.store, known.openings + 1);
+    crate::dir::write_durably(&opened_file(data), note.as_bytes(), 0o600)?;
     Ok(OpenStore { store, io, mailbox, rx })
 }
 
@@ -111,7 +144,8 @@ pub struct OsdHandle {
     pub addrs: AddrVec,
 }
 
-/// Starts the OSD of an open store on `on`; `ended` is called when it has stopped.
+/// Starts the OSD of an open store on `on`; `ended` is called when it has stopped, with the reason if it
+/// did so by itself.
 ///
 /// # Errors
 /// When no port can be opened, or its records are damaged.
@@ -120,7 +154,7 @@ pub fn start(
     open: OpenStore,
     hub: &Hub,
     on: &Handle,
-    ended: impl FnOnce() + Send + 'static,
+    ended: impl FnOnce(Option<String>) + Send + 'static,
 ) -> anyhow::Result<OsdHandle> {
     let Identity { fsid, osd_uuid, osd_id: id } = open.identity();
     let mut metadata = host::machine_facts(&setup.host);
@@ -155,8 +189,8 @@ pub fn start(
         .map_err(|e| anyhow!("start osd.{id}: {e}"))?;
     let handle = OsdHandle { mailbox: open.mailbox.clone(), addrs: osd.addrs().clone() };
     on.spawn(async move {
-        spirula_runtime::run(osd, open.mailbox, open.rx).await;
-        ended();
+        let osd = spirula_runtime::run(osd, open.mailbox, open.rx).await;
+        ended(osd.failure().map(str::to_owned));
     });
     Ok(handle)
 }

@@ -1,0 +1,291 @@
+"""Disks that go bad, files that go away, file systems that fill up under `spirula up`: one OSD's trouble, never the
+cluster's; told, with what to do; and nothing that was acknowledged is lost."""
+import json, os, shutil, subprocess, time
+from harness import Case, Cluster, Skip
+
+MIB = 1 << 20
+
+
+class Disk:
+    """An ext4 of its own, in a file of `size` bytes, mounted at `at`."""
+
+    def __init__(self, scratch, at, size):
+        if os.geteuid() != 0:
+            raise Skip('mounting needs root')
+        self.at, self.file = at, os.path.join(scratch, 'disk.img')
+        os.makedirs(at)
+        with open(self.file, 'wb') as f:
+            f.truncate(size)
+        for argv in (['mkfs.ext4', '-q', '-F', '-m', '0', self.file], ['mount', '-o', 'loop,errors=remount-ro', self.file, at]):
+            try:
+                r = subprocess.run(argv, capture_output=True, text=True)
+            except FileNotFoundError:
+                raise Skip(f'{argv[0]} is not here')
+            if r.returncode:
+                raise Skip(f'{" ".join(argv)}: {r.stderr.strip()}')
+        shutil.rmtree(os.path.join(at, 'lost+found'), ignore_errors=True)
+
+    def abort(self):
+        """As the kernel does after an error of the device: nothing is written any more."""
+        r = subprocess.run(['mount', '-o', 'remount,abort', self.at], capture_output=True, text=True)
+        if r.returncode:
+            subprocess.run(['mount', '-o', 'remount,ro', self.at], check=True)
+
+    def again(self):
+        """Unmounted, checked, mounted."""
+        self.leave()
+        subprocess.run(['fsck.ext4', '-fy', self.file], capture_output=True)
+        subprocess.run(['mount', '-o', 'loop', self.file, self.at], check=True)
+
+    def free(self):
+        s = os.statvfs(self.at)
+        return s.f_bavail * s.f_frsize
+
+    def leave(self):
+        for _ in range(50):
+            if subprocess.run(['umount', self.at], capture_output=True).returncode == 0:
+                return
+            time.sleep(0.2)
+        subprocess.run(['umount', '-l', self.at], capture_output=True)
+
+
+def wait(what, until, seconds=60):
+    deadline = time.time() + seconds
+    while True:
+        got = until()
+        if got:
+            return got
+        assert time.time() < deadline, f'{what}: not after {seconds} s'
+        time.sleep(0.2)
+
+
+class Disks(Case):
+    """What every test here needs."""
+    errors_expected = True
+    pool = 'data'
+
+    def put(self, name, size=100_000, check=True, timeout=60):
+        path = os.path.join(self.scratch, f'in-{name}')
+        with open(path, 'wb') as f:
+            f.write((name.encode() * size)[:size])
+        argv = self.clients.wrap(['timeout', str(timeout), 'rados', '-c', self.c.conf, '-p', self.pool, 'put', name, path])
+        r = subprocess.run(argv, capture_output=True, text=True)
+        assert not check or r.returncode == 0, f'put {name}: {r}'
+        return r.returncode == 0
+
+    def same(self, *names, size=100_000):
+        for n in names:
+            out = os.path.join(self.scratch, 'out')
+            self.c.rados('-p', self.pool, 'get', n, out, timeout=60)
+            assert open(out, 'rb').read() == (n.encode() * size)[:size], n
+
+    def osd(self, n, name='block'):
+        return os.path.join(self.c.dir, f'osd.{n}', name)
+
+    def checks(self):
+        return self.c.json('health', 'detail')['checks']
+
+    def gone(self, pid, seconds=30):
+        """The process has ended (a zombie counts)."""
+        def ended():
+            try:
+                with open(f'/proc/{pid}/stat') as f:
+                    return f.read().rsplit(')', 1)[1].split()[0] == 'Z'
+            except FileNotFoundError:
+                return True
+        wait(f'end of process {pid}', ended, seconds)
+
+
+class BadDisk(Disks):
+    """One OSD's store is not what it was when the cluster starts."""
+    args = ['--osds', '3', '--osd-size', '1G']
+
+    def spoiled(self, spoil, *words):
+        """Spoils osd.1's store while the cluster is down; it starts without it, and the one command heals it."""
+        self.n = getattr(self, 'n', 0) + 1
+        before, after = f'before-{self.n}', f'after-{self.n}'
+        self.put(before)
+        self.c.down()
+        spoil()
+        up = self.c.up()
+        health = wait('OSD_STORE_UNUSABLE', lambda: self.checks().get('OSD_STORE_UNUSABLE'))
+        assert health['severity'] == 'HEALTH_ERR' and health['summary']['count'] == 1, health
+        detail = health['detail'][0]['message']
+        command = f'spirula osd recreate 1 --dir {self.c.dir}'
+        assert detail.startswith('osd.1: ') and command in detail, detail
+        assert all(w in detail for w in words), (words, detail)
+        assert command in up.out and command in self.c.spirula('status', '--dir', self.c.dir).out, up
+        # Two good copies serve, reading and writing.
+        self.same(before)
+        self.put(after)
+        self.c.spirula(*command.split()[1:])
+        wait('no more trouble', lambda: 'OSD_STORE_UNUSABLE' not in self.checks())
+        self.c.wait_clean(120)
+        self.same(before, after)
+        # It is a copy of its own: the two others are not needed for it.
+        pgs = self.c.json('pg', 'ls')['pg_stats']
+        assert all(sorted(p['acting']) == [0, 1, 2] for p in pgs), pgs
+        # And it is there after a restart.
+        self.c.down()
+        self.c.up()
+        self.c.wait_clean()
+        self.same(before, after)
+
+    def test_1_missing(self):
+        self.spoiled(lambda: os.remove(self.osd(1)), 'is missing')
+
+    def test_2_zeroed(self):
+        def zero():
+            size = os.path.getsize(self.osd(1))
+            with open(self.osd(1), 'r+b') as f:
+                f.truncate(0)
+                f.truncate(size)
+        self.spoiled(zero, 'no spirula store')
+        # What was there is kept.
+        assert [n for n in os.listdir(self.c.dir) if n.startswith('old-') and n.endswith('-osd.1')]
+
+    def test_3_cut(self):
+        self.spoiled(lambda: os.truncate(self.osd(1), 300 * MIB), 'superblock says')
+
+    def test_4_of_before(self):
+        old = os.path.join(self.scratch, 'old-block')
+        self.c.down()
+        subprocess.run(['cp', '--sparse=always', self.osd(1), old], check=True)
+        self.c.up()
+        self.spoiled(lambda: shutil.move(old, self.osd(1)), 'old copy')
+
+    def test_5_the_command_is_refused_where_nothing_is_wrong(self):
+        r = self.c.spirula('osd', 'recreate', '1', '--dir', self.c.dir, check=False)
+        assert r.code == 1 and 'is running' in r.err, r
+        self.c.spirula('osd', 'stop', '1', '--dir', self.c.dir)
+        r = self.c.spirula('osd', 'recreate', '1', '--dir', self.c.dir, check=False)
+        assert r.code == 1 and 'was stopped' in r.err, r
+        self.c.spirula('osd', 'start', '1', '--dir', self.c.dir)
+        self.c.wait_clean()
+
+    def test_6_all_of_them(self):
+        self.c.down()
+        kept = [self.osd(n) + '.kept' for n in range(3)]
+        for n in range(3):
+            os.rename(self.osd(n), kept[n])
+        r = self.c.up(check=False)
+        assert r.code == 1 and 'osd.0 cannot start' in r.err and 'panicked' not in r.err, r
+        for n in range(3):
+            os.rename(kept[n], self.osd(n))
+        self.c.up()
+        self.c.wait_clean()
+
+    def test_7_removed_while_it_runs(self):
+        self.put('early')
+        os.remove(self.osd(2))
+        health = wait('OSD_STORE_UNUSABLE', lambda: self.checks().get('OSD_STORE_UNUSABLE'))
+        assert 'was removed' in health['detail'][0]['message'], health
+        wait('OSD_DOWN', lambda: 'OSD_DOWN' in self.checks())
+        self.put('late')
+        self.c.spirula('osd', 'recreate', '2', '--dir', self.c.dir)
+        self.c.wait_clean(120)
+        self.same('early', 'late')
+
+    def test_8_every_osd_gone(self):
+        for n in range(3):
+            os.remove(self.osd(n))
+        health = wait('three OSDs down', lambda: (c := self.checks()).get('OSD_DOWN', {}).get('summary', {}).get('count') == 3 and c)
+        assert health['OSD_STORE_UNUSABLE']['summary']['count'] == 3, health
+        assert not self.put('never', check=False, timeout=3)
+
+
+class GoneDir(Disks):
+    """The whole directory is deleted under a running cluster."""
+    args = ['--osds', '3', '--osd-size', '1G']
+
+    def test_deleted_dir_ends_the_cluster(self):
+        self.put('some')
+        pid = self.c.pid()
+        os.rename(self.c.dir, self.c.dir + '-gone')
+        self.gone(pid)
+        log = open(os.path.join(self.c.dir + '-gone', 'spirula.log')).read()
+        assert 'was removed while the cluster ran' in log and 'panicked' not in log, log[-2000:]
+        # It was only moved: everything acknowledged is there.
+        os.rename(self.c.dir + '-gone', self.c.dir)
+        self.c.up()
+        self.c.wait_clean()
+        self.same('some')
+
+
+class OnDisk(Disks):
+    """The cluster's directory is on a small file system of its own."""
+    size = 3 << 30
+
+    def setup(self, clients):
+        self.start = False
+        super().setup(clients)
+        self.disk = None
+        try:
+            self.disk = Disk(self.scratch, os.path.join(self.scratch, 'disk'), self.size)
+        except Skip:
+            self.teardown()
+            raise
+        self.c = Cluster(self.scratch, clients, name='disk/c', args=['--osds', '2', '--osd-size', '1G', '--pool-size', '2'])
+        self.c.up()
+
+    def teardown(self):
+        if self.disk:
+            self.c.down(check=False)
+            self.disk.leave()
+        super().teardown()
+
+
+class ReadOnlyDisk(OnDisk):
+
+    def test_aborted_file_system_stops_the_cluster_with_all_that_was_acknowledged(self):
+        done = [f'o{n}' for n in range(10)]
+        for n in done:
+            self.put(n)
+        pid = self.c.pid()
+        self.disk.abort()
+        put = self.put('never', check=False, timeout=5)
+        self.gone(pid)
+        r = self.c.spirula('status', '--dir', self.c.dir, check=False)
+        assert r.code == 3 and 'not running' in r.err, r
+        self.disk.again()
+        assert 'panicked' not in self.c.log(), self.c.log()[-3000:]
+        self.c.up()
+        self.c.wait_clean()
+        self.same(*done, *(['never'] if put else []))
+
+
+class FullDisk(OnDisk):
+
+    def test_others_fill_it_and_make_room_again(self):
+        self.put('first')
+        ballast = os.path.join(self.disk.at, 'ballast')
+        pid = self.c.pid()
+        acked, n = ['first'], 0
+        with open(ballast, 'wb', buffering=0) as f:
+            def fill():
+                try:
+                    while True:
+                        f.write(b'x' * MIB)
+                except OSError:
+                    pass
+            fill()
+            # Nothing that is written is lost; reads go on; it is told.
+            told = lambda: {'OSD_FULL', 'OSD_STORE_UNUSABLE'} & set(self.checks())
+            deadline = time.time() + 60
+            while not told():
+                fill()
+                n += 1
+                if self.put(f'w{n}', check=False, timeout=3):
+                    acked.append(f'w{n}')
+                assert time.time() < deadline, self.c.ceph('health', 'detail').out
+            self.same(*acked)
+            detail = self.c.ceph('health', 'detail').out
+            assert 'OSD_FULL' in detail, detail
+        assert self.c.pid() == pid and not os.path.exists(f'/proc/{pid}/nothing')
+        os.kill(pid, 0)
+        os.remove(ballast)
+        wait('no full OSD', lambda: not told(), 90)
+        self.put('last')
+        self.c.wait_clean(120)
+        self.same(*acked, 'last')
+        assert 'panicked' not in self.c.log()
