@@ -534,6 +534,15 @@ mod tests {
     }
 
     #[test]
+    fn osds_that_their_process_cannot_run_are_errors_with_the_reason_of_each() {
+        assert_eq!(stopped(&BTreeMap::new()), None);
+        let osds = BTreeMap::from([(1, "no store; do this".to_owned()), (4, "no room".to_owned())]);
+        let h = stopped(&osds).unwrap();
+        assert_eq!((h.code.as_str(), h.severity, h.count), ("OSD_STORE_UNUSABLE", ERROR, 2));
+        assert_eq!(h.detail, ["osd.1: no store; do this", "osd.4: no room"]);
+    }
+
+    #[test]
     fn paths_that_carry_small_frames_only_are_named() {
         let mut w = world();
         w.paths.insert((0, 1), SMALL_BACK);

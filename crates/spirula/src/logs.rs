@@ -95,6 +95,13 @@ pub fn print(line: &str) {
     let _ = Loss(std::io::stdout()).write_all(format!("{line}\n").as_bytes());
 }
 
+/// Why a daemon ends, to the system's log: our own may be on the file system that is gone.
+pub fn last_words(line: &str) {
+    // RFC 3164: facility daemon, severity error.
+    let text = format!("<27>spirula[{}]: {line}", std::process::id());
+    let _ = std::os::unix::net::UnixDatagram::unbound().and_then(|s| s.send_to(text.as_bytes(), "/dev/log"));
+}
+
 /// A place to write to that takes everything, and loses what cannot be written.
 struct Loss<W>(W);
 

@@ -140,6 +140,9 @@ fn detach(args: &UpArgs) -> anyhow::Result<()> {
 
 fn run(args: &UpArgs, progress: &mut Progress) -> anyhow::Result<()> {
     let result = start_and_wait(args, progress);
+    if let (Err(e), true) = (&result, args.report_fd.is_some()) {
+        logs::last_words(&format!("{e:#}"));
+    }
     if let (Err(e), Some(f)) = (&result, &mut progress.report) {
         let kind = if e.is::<Unmet>() { "fail3" } else { "fail" };
         // One line: the parent reads lines.
