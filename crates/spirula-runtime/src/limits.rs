@@ -4,8 +4,13 @@
 //! [`SESSION_BYTES`] ([`PARKED_BYTES`] for all accepted ones together) the session is lost, and both ends are told.
 //!
 //! Worst case of memory: payloads in flight ≤ the [`spirula_buffer::PayloadPool`]'s budget
-//! plus one payload per connection; small messages ≤ [`MAILBOX_EVENTS`] per daemon plus
+//! plus one payload per connection, plus what other OSDs send; small messages ≤ [`MAILBOX_EVENTS`] per daemon plus
 //! [`OUT_BYTES`] per connection.
+//!
+//! What another OSD sends waits for no memory, as in Ceph. It is a part of what that OSD's clients write (which it took in within its own
+//! budget), or of a recovery (which goes on in few objects at a time), and the memory for it over there is free only when it
+//! is taken here. If it waited here until this OSD's clients' writes are done, which wait for the other to take their
+//! parts, two processes full of them would stand still for ever.
 
 use spirula_messenger::Timeouts;
 use std::time::Duration;

@@ -3,8 +3,8 @@
 //! A task reads all there is, hands every complete message to the daemon in one go, and
 //! writes all that is queued with one system call. Large payloads are read straight into
 //! pooled, aligned buffers. A connection stops reading (so the peer waits) while its daemon
-//! is behind, while too many of its requests are open or the daemon holds it, or while the payload
-//! pool is over its budget; see [`crate::limits`].
+//! is behind, while too many of its requests are open or the daemon holds it, or (not between OSDs)
+//! while the payload pool is over its budget; see [`crate::limits`].
 //!
 //! Outgoing lossless links reconnect by themselves and replay; all others end with
 //! [`NetEvent::Closed`] and are reopened by whoever needs them.
@@ -278,7 +278,13 @@ impl Task {
             || self.ends.intake.is_full()
             || self.ends.queue.bytes.load(Ordering::Relaxed) + self.output.len() > self.out_bytes
             // Only a payload waits for memory: small messages go on, and one begun is finished.
-            || (self.waiting.is_some() && self.pool.over_budget())
+            || (self.waiting.is_some() && self.lacks_memory())
+    }
+
+    /// Is there no memory for one more payload? For what another OSD sends there is, always: see [`limits`].
+    fn lacks_memory(&self) -> bool {
+        let between_osds = self.lossless || self.key.is_some();
+        !between_osds && self.pool.over_budget()
     }
 
     /// Moves what the daemon queued into the connection, and from there into the output.
@@ -362,7 +368,7 @@ impl Task {
     /// Takes a buffer for the payload that is to come, if there is memory for it.
     fn begin_payload(&mut self) {
         if let Some((len, data_at)) = self.waiting
-            && !self.pool.over_budget()
+            && !self.lacks_memory()
             && self.has_place()
         {
             self.waiting = None;

@@ -332,3 +332,30 @@ fn only_an_owner_that_closes_its_links_hangs_up_in_due_form() {
         }
     }
 }
+
+/// Two processes full of what their clients write would else each wait for the other to take its part of that.
+#[test]
+fn what_another_osd_sends_waits_for_no_memory_and_what_a_client_sends_does() {
+    let mut p = Pair::new(false);
+    let login: Arc<dyn Login> = Arc::new(NoneLogin { kind: EntityType::Client, id: "a".into(), global_id: 4 });
+    let ((to_client, _client), to) = (inbox(), AddrVec(vec![EntityAddr::v2(p.at, 7)]));
+    let me = Peer::new(EntityType::Client, "a");
+    let client = p.hub.connect(&me, &login, &to_client, &to, EntityType::Osd, p.rt.handle());
+    let accepted = p.opened();
+    let taken = p.hub.pool().take(4 << 20);
+    assert!(p.hub.pool().over_budget());
+    let large = |tid| Message { kind: 9, tid, data: vec![7; 2 * limits::DIRECT_PAYLOAD].into(), ..Message::default() };
+    client.send(large(1000));
+    for _ in 0..2 {
+        p.send(2 * limits::DIRECT_PAYLOAD);
+        p.arrives();
+    }
+    // The other way, as answers go.
+    p.accepted.send(large(77));
+    p.expect("the answer", |e| matches!(e, NetEvent::Message(_, m) if m.tid == 77));
+    drop(taken);
+    match p.next(&p.there) {
+        Some(NetEvent::Message(l, m)) => assert_eq!((l, m.tid), (accepted.id(), 1000)),
+        other => panic!("no message: {other:?}"),
+    }
+}
