@@ -21,6 +21,8 @@ pub(crate) const INLINE_MAX: usize = 6 << 10;
 
 /// Runs of pages: the first, how many.
 type Runs = Vec<(u64, usize)>;
+/// Ranges of keys: the first, and the first that is not in it.
+type Ranges = Vec<(Vec<u8>, Vec<u8>)>;
 type Publish<'p> = Box<dyn FnOnce(&Root) -> io::Result<()> + 'p>;
 
 /// What outlives a commit.
@@ -80,6 +82,28 @@ impl Tree {
         V: AsRef<[u8]>,
         P: FnOnce(&Root) -> io::Result<()>,
     {
+        self.commit_without(changes, &[] as &[([u8; 0], [u8; 0])], publish)
+    }
+
+    /// As [`commit`](Self::commit), and before `changes` takes effect every key in one of
+    /// `ranges` (the first key, and the first that is kept) is deleted. Leaves of deleted
+    /// keys are read, a few at a time, and not written: the memory does not depend on how
+    /// many keys there are but for 16 bytes a page.
+    ///
+    /// # Errors
+    /// As for [`commit`](Self::commit).
+    pub fn commit_without<K, V, R, P>(
+        &self,
+        changes: &[(K, Option<V>)],
+        ranges: &[(R, R)],
+        publish: P,
+    ) -> Result<()>
+    where
+        K: AsRef<[u8]>,
+        V: AsRef<[u8]>,
+        R: AsRef<[u8]>,
+        P: FnOnce(&Root) -> io::Result<()>,
+    {
         let mut sorted = Vec::with_capacity(changes.len());
         for (key, value) in changes {
             let val = value.as_ref().map(|v| Val { bytes: v.as_ref(), overflow: false });
@@ -95,13 +119,13 @@ impl Tree {
         }
         sorted.sort_by(|a, b| a.key.cmp(b.key));
         if sorted.is_sorted_by(|a, b| a.key < b.key) {
-            self.commit_sorted(sorted, Box::new(publish))
+            self.commit_sorted(sorted, disjoint(ranges), Box::new(publish))
         } else {
             Err(TreeError::Duplicate)
         }
     }
 
-    fn commit_sorted(&self, changes: Vec<Change<'_>>, publish: Publish<'_>) -> Result<()> {
+    fn commit_sorted(&self, changes: Vec<Change<'_>>, ranges: Ranges, publish: Publish<'_>) -> Result<()> {
         let mut w = self.writer();
         if w.poisoned {
             return Err(TreeError::Poisoned);
@@ -110,7 +134,7 @@ impl Tree {
         w.poisoned = true;
         w.reclaim();
         let old = self.core.current();
-        let mut c = Commit::new(&self.core, &w, &old);
+        let mut c = Commit::new(&self.core, &w, &old, ranges);
         match c.run(&changes, w.last_pages) {
             Ok(()) => {}
             Err(e) => {
@@ -133,9 +157,26 @@ impl Tree {
     }
 }
 
+/// Ranges of keys, in order and apart from each other.
+fn disjoint<R: AsRef<[u8]>>(ranges: &[(R, R)]) -> Ranges {
+    let mut all: Ranges = ranges.iter().map(|(a, b)| (a.as_ref().to_vec(), b.as_ref().to_vec())).collect();
+    all.retain(|(from, until)| from < until);
+    all.sort();
+    all.dedup_by(|next, last| {
+        let joins = next.0 <= last.1;
+        if joins && next.1 > last.1 {
+            last.1 = std::mem::take(&mut next.1);
+        }
+        joins
+    });
+    all
+}
+
 /// A commit under way.
 pub(crate) struct Commit<'c> {
     pub core: &'c Core,
+    /// Keys of the old state that are not in the new one but by a change of their own.
+    pub ranges: Ranges,
     pub root: Root,
     pub alloc: Alloc,
     pub map: Vec<PageRef>,
@@ -156,11 +197,12 @@ pub(crate) struct Commit<'c> {
 }
 
 impl<'c> Commit<'c> {
-    fn new(core: &'c Core, w: &Writer, old: &Root) -> Self {
+    fn new(core: &'c Core, w: &Writer, old: &Root, ranges: Ranges) -> Self {
         let mut alloc = w.alloc.clone();
         alloc.begin();
         Self {
             core,
+            ranges,
             root: Root { generation: old.generation + 1, ..old.clone() },
             alloc,
             map: w.map.clone(),

@@ -56,10 +56,13 @@ impl Commit<'_> {
     pub fn apply(&mut self, changes: &[Change<'_>]) -> Result<()> {
         let (mut children, mut level) = match self.root.levels.checked_sub(1) {
             // As if the top were the only child of a node above it.
-            Some(level) => match self.rebuild_list(level, &[Span { a: &[], b: &[], page: self.root.top }], changes)? {
-                Some(children) => (children, level),
-                None => return Ok(()),
-            },
+            Some(level) => {
+                let top = [Span { a: &[], b: &[], page: self.root.top }];
+                match self.rebuild_list(level, &top, None, changes)? {
+                    Some(children) => (children, level),
+                    None => return Ok(()),
+                }
+            }
             None => {
                 let mut items = Vec::with_capacity(changes.len());
                 for c in changes {
@@ -110,12 +113,26 @@ impl Commit<'_> {
         Ok(out)
     }
 
+    /// Is some of what `span` covers, up to `next`, deleted with a range of keys?
+    fn touched(&self, span: &Span<'_>, next: Option<&Span<'_>>) -> bool {
+        let first = self.ranges.partition_point(|(_, until)| compare(until, span.a, span.b).is_le());
+        let range = self.ranges.get(first);
+        range.is_some_and(|(from, _)| next.is_none_or(|n| compare(from, n.a, n.b).is_lt()))
+    }
+
+    /// Is the key, `a` followed by `b`, deleted with a range of keys?
+    fn in_range(&self, a: &[u8], b: &[u8]) -> bool {
+        let first = self.ranges.partition_point(|(_, until)| compare(until, a, b).is_le());
+        self.ranges.get(first).is_some_and(|(from, _)| compare(from, a, b).is_le())
+    }
+
     /// What becomes of children whose parent's range ends with the last one; `None`: nothing
-    /// changes.
+    /// changes. `end`: what follows their parent, if anything does.
     fn rebuild_list<'n>(
         &mut self,
         level: u8,
         list: &[Span<'n>],
+        end: Option<&Span<'_>>,
         mut changes: &[Change<'_>],
     ) -> Result<Option<Vec<Child<'n>>>> {
         let mut out: Vec<Child<'n>> = Vec::with_capacity(list.len() + 4);
@@ -124,15 +141,17 @@ impl Commit<'_> {
         let mut any = false;
         for (i, span) in list.iter().enumerate() {
             let (mine, rest) = changes.split_at(below(changes, list.get(i + 1)));
-            if mine.is_empty() && carry.is_none() {
+            let next = list.get(i + 1).or(end);
+            let meant = !mine.is_empty() || self.touched(span, next);
+            if !meant && carry.is_none() {
                 out.push(span.kept());
                 continue;
             }
-            let node = if mine.is_empty() {
+            let node = if !meant {
                 self.core.node(span.page, level, false)?
             } else {
                 if ahead.is_empty() {
-                    ahead = self.load_ahead(level, list.get(i..).unwrap_or_default(), changes)?;
+                    ahead = self.load_ahead(level, list.get(i..).unwrap_or_default(), end, changes)?;
                 }
                 match ahead.pop_front() {
                     Some(node) => node,
@@ -145,7 +164,7 @@ impl Commit<'_> {
             let changed = if level == 0 {
                 self.rebuild_leaf(&node, &low, mine, last, &mut carry, &mut out)?
             } else {
-                self.rebuild_inner(&node, &low, mine, last, &mut carry, &mut out)?
+                self.rebuild_inner(&node, &low, next, mine, last, &mut carry, &mut out)?
             };
             any |= changed;
             if !changed {
@@ -160,16 +179,23 @@ impl Commit<'_> {
     }
 
     /// The next leaves that have changes, read together.
-    fn load_ahead(&self, level: u8, list: &[Span<'_>], mut changes: &[Change<'_>]) -> Result<VecDeque<Arc<Node>>> {
+    fn load_ahead(
+        &self,
+        level: u8,
+        list: &[Span<'_>],
+        end: Option<&Span<'_>>,
+        mut changes: &[Change<'_>],
+    ) -> Result<VecDeque<Arc<Node>>> {
         let mut wanted = Vec::new();
         for (i, span) in list.iter().enumerate() {
             let n = below(changes, list.get(i + 1));
-            if n > 0 {
+            if n > 0 || self.touched(span, list.get(i + 1).or(end)) {
                 wanted.push(span.page);
             }
             changes = changes.get(n..).unwrap_or_default();
             // Inner nodes are few, and each needs many leaves.
-            if wanted.len() == if level == 0 { AHEAD } else { 1 } || changes.is_empty() {
+            let more = !changes.is_empty() || !self.ranges.is_empty();
+            if wanted.len() == if level == 0 { AHEAD } else { 1 } || !more {
                 break;
             }
         }
@@ -206,10 +232,12 @@ impl Commit<'_> {
         Ok(true)
     }
 
+    #[allow(clippy::too_many_arguments, reason = "one step of one loop")]
     fn rebuild_inner(
         &mut self,
         node: &Node,
         low: &[u8],
+        end: Option<&Span<'_>>,
         changes: &[Change<'_>],
         last: bool,
         carry: &mut Option<Carry>,
@@ -223,7 +251,7 @@ impl Commit<'_> {
             _ => Span { a: node.prefix(), b: node.suffix(i), page: node.child(i) },
         };
         let list: Vec<_> = (0..node.count()).map(span).collect();
-        let children = match self.rebuild_list(below, &list, changes)? {
+        let children = match self.rebuild_list(below, &list, end, changes)? {
             Some(children) => children,
             None if before.is_none() => return Ok(false),
             None => list.iter().map(|s| s.kept()).collect(),
@@ -305,6 +333,11 @@ impl Commit<'_> {
                     }
                 }
                 break;
+            }
+            if kept && self.in_range(prefix, suffix) {
+                self.drop_value(val)?;
+                self.root.keys = self.root.keys.saturating_sub(1);
+                (changed, kept) = (true, false);
             }
             if kept {
                 items.push(old);

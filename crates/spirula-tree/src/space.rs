@@ -7,7 +7,7 @@ pub const PAGE: usize = 4096;
 /// Longest key, bytes.
 pub const KEY_MAX: usize = 61_440;
 /// Longest value, bytes.
-pub const VALUE_MAX: usize = 32 << 20;
+pub const VALUE_MAX: usize = 128 << 20;
 /// Smallest chunk, bytes: the longest node fits.
 pub const CHUNK_MIN: usize = 64 * PAGE;
 /// Largest chunk, bytes.

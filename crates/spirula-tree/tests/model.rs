@@ -35,8 +35,14 @@ fn run(seed: u64, chunks: usize, cache: usize, keys: usize, huge: usize, commits
     let mut full = 0;
     for _ in 0..commits {
         let batch = dice.batch(&model, keys, huge);
-        match tree.commit(&batch, |root| space.published(root)) {
-            Ok(()) => apply(&mut model, &batch),
+        let key = |dice: &mut Dice| dice.key(keys * 4);
+        let ranges: Vec<_> =
+            (0..dice.below(12).saturating_sub(8)).map(|_| (key(&mut dice), key(&mut dice))).collect();
+        match tree.commit_without(&batch, &ranges, |root| space.published(root)) {
+            Ok(()) => {
+                model.retain(|k, _| !ranges.iter().any(|(from, until)| from <= k && k < until));
+                apply(&mut model, &batch);
+            }
             Err(TreeError::NoSpace) => full += 1,
             Err(e) => panic!("{e}"),
         }
@@ -112,8 +118,34 @@ fn a_commit_without_space_changes_nothing_and_works_after_growing() {
 }
 
 #[test]
-fn values_and_keys_of_every_length_up_to_the_limits_come_back() {
+fn a_range_of_keys_goes_in_one_commit_and_is_not_written() {
     let space = Memory::new(400);
+    let tree = Tree::create(space.clone(), &OPTIONS).unwrap();
+    let mut model = Model::new();
+    for n in 0..20_000u32 {
+        model.insert(format!("{n:09}").into_bytes(), vec![n as u8; if n % 1000 == 0 { 20_000 } else { 50 }]);
+    }
+    let batch: Batch = model.iter().map(|(k, v)| (k.clone(), Some(v.clone()))).collect();
+    tree.commit(&batch, |r| space.published(r)).unwrap();
+    let before = tree.stats().written_bytes;
+    // Overlapping and adjoining ranges, one upside down, and what is set anew within them.
+    let ranges = [("000005000", "000012000"), ("000000100", "000005000"), ("000011000", "000019900"), ("2", "1")];
+    let again: Batch = vec![(b"000007000".to_vec(), Some(b"new".to_vec())), (b"000000099".to_vec(), None)];
+    tree.commit_without(&again, &ranges, |r| space.published(r)).unwrap();
+    model.retain(|k, _| !(b"000000100"[..] <= **k && **k < b"000019900"[..]));
+    apply(&mut model, &again);
+    assert_same(&tree.snapshot(), &model);
+    assert_clean(&tree);
+    assert_eq!(tree.stats().keys, model.len() as u64);
+    assert!(tree.stats().written_bytes - before < 60 << 10, "{}", tree.stats().written_bytes - before);
+    tree.commit_without(&[] as &[(&[u8], Option<&[u8]>)], &[("", "9")], |r| space.published(r)).unwrap();
+    assert_eq!((tree.stats().keys, tree.stats().levels), (0, 0));
+    assert_clean(&tree);
+}
+
+#[test]
+fn values_and_keys_of_every_length_up_to_the_limits_come_back() {
+    let space = Memory::new(1000);
     let tree = Tree::create(space.clone(), &OPTIONS).unwrap();
     let mut model = Model::new();
     for n in [0, 1, 3000, 4031, 4032, 4036, 4037, 6143, 6144, 6145, 8132, 262_084, 262_085, 1 << 20, VALUE_MAX] {
