@@ -11,7 +11,7 @@ use crate::device::BlockDevice;
 use crate::error::{Result, StoreError};
 use crate::journal::Position;
 use crate::keys;
-use crate::kv::{Changes, MetaStore};
+use crate::kv::{Changes, MetaStore, Ranges};
 use crate::overlay::{Counters, LogDelta, Overlay};
 use crate::superblock::Superblock;
 use bytes::Bytes;
@@ -22,8 +22,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::Receiver;
 
-/// Omap pairs of removed omaps deleted per step.
-const PURGE_STEP: usize = 4096;
+/// Bytes of pairs of removed omaps deleted per step, roughly: what comes next waits for one.
+const PURGE_STEP: usize = 8 << 20;
+/// A chunk of a log has no more bytes of entries than this, but one entry at least.
+const CHUNK_BYTES: usize = 4 << 20;
 
 /// One checkpoint to make.
 pub(crate) struct Job {
@@ -102,10 +104,30 @@ impl Checkpointer {
     /// Works until the sender is gone, or until a failure.
     pub fn run(mut self, jobs: Receiver<Job>) {
         while let Ok(job) = jobs.recv() {
-            if !self.step(job) {
-                return;
+            let (mut next, mut closed) = (Some(job), false);
+            // Removed omaps are purged step by step while no checkpoint waits.
+            while next.is_some() || !self.dead.is_empty() && !closed {
+                let done = match next.take() {
+                    Some(job) => {
+                        closed = job.clean;
+                        self.step(job)
+                    }
+                    None => self.idle_step(),
+                };
+                if !done {
+                    return;
+                }
+                next = jobs.try_recv().ok();
             }
         }
+    }
+
+    /// Purges some of what was removed; false after a failure.
+    fn idle_step(&mut self) -> bool {
+        let done = self.shared.check().and_then(|()| self.purge_some());
+        self.shared.dead.store(self.dead.len(), Ordering::Release);
+        self.shared.notify_owner();
+        done.map_err(|e| self.shared.poison(e)).is_ok()
     }
 
     /// Makes one checkpoint; false after a failure.
@@ -140,9 +162,10 @@ impl Checkpointer {
         }
         let record = CheckpointRecord { seq: job.seq, end: job.end, counters: job.counters };
         changes.push((keys::CHECKPOINT.to_vec(), Some(record.encode())));
+        let ranges: Ranges = if planted!(RangeStays) { Ranges::new() } else { o.gone.stored().collect() };
         // The superblock with the new root is the commit.
         let (sb, dev) = (&mut self.superblock, &*self.superblock_dev);
-        self.meta.commit(&changes, |root| {
+        self.meta.commit(&changes, &ranges, |root| {
             sb.root = Bytes::copy_from_slice(root);
             sb.checkpoint = job.seq;
             sb.clean = job.clean;
@@ -215,7 +238,7 @@ impl Checkpointer {
                 own.insert(keys::log_trim(pg), Some(o.into_vec()));
             }
         }
-        if let (Some((first, _)), Some((last, _))) = (delta.entries.front(), delta.entries.back()) {
+        if let Some((first, _)) = delta.entries.front() {
             if *trimmed >= Some(*first) {
                 // Rewound to before the trim, and grown again: nothing older is left, and
                 // the trim must not hide what is new.
@@ -225,8 +248,15 @@ impl Checkpointer {
                 *trimmed = None;
                 own.insert(keys::log_trim(pg), None);
             }
-            chunks.push_back((*first, *last));
-            own.insert(keys::log_chunk(pg, *first, *last), Some(encode_chunk(delta.entries.iter())));
+            let entries: Vec<_> = delta.entries.iter().collect();
+            let mut rest = entries.as_slice();
+            while let (Some((first, _)), Some(n)) = (rest.first(), chunk_len(rest)) {
+                let (part, more) = rest.split_at(n);
+                rest = more;
+                let last = part.last().map_or(*first, |(v, _)| *v);
+                chunks.push_back((*first, last));
+                own.insert(keys::log_chunk(pg, *first, last), Some(encode_chunk(part.iter().copied())));
+            }
         }
         changes.extend(own);
         Ok(())
@@ -246,18 +276,20 @@ impl Checkpointer {
     /// Nothing refers to them, so this needs no journal.
     fn purge_some(&mut self) -> Result<()> {
         let mut left = PURGE_STEP;
-        let mut changes = Changes::new();
+        let (mut changes, mut ranges) = (Changes::new(), Ranges::new());
         while let Some(&id) = self.dead.front() {
             let prefix = keys::omap(id, &[]);
+            let mut end = keys::prefix_end(&prefix);
             let mut done = true;
-            for pair in self.meta.range(&prefix, &keys::prefix_end(&prefix)) {
+            for pair in self.meta.range(&prefix, &end) {
+                let (key, value) = pair?;
                 if left == 0 {
-                    done = false;
+                    (end, done) = (key.to_vec(), false);
                     break;
                 }
-                left -= 1;
-                changes.push((pair?.0.to_vec(), None));
+                left = left.saturating_sub(key.len() + value.len() + 64);
             }
+            ranges.push((prefix, end));
             if !done {
                 break;
             }
@@ -265,11 +297,11 @@ impl Checkpointer {
             changes.push((keys::dead(id), None));
             self.dead.pop_front();
         }
-        if changes.is_empty() {
+        if ranges.is_empty() {
             return Ok(());
         }
         let (sb, dev) = (&mut self.superblock, &*self.superblock_dev);
-        self.meta.commit(&changes, |root| {
+        self.meta.commit(&changes, &ranges, |root| {
             sb.root = Bytes::copy_from_slice(root);
             sb.write(dev)
         })?;
@@ -310,6 +342,16 @@ fn overlay_changes(o: &Overlay, changes: &mut Changes) {
     for id in &o.dead {
         changes.push((keys::dead(*id), Some(Vec::new())));
     }
+}
+
+/// How many of these entries make a chunk; `None`: there is none.
+fn chunk_len(entries: &[&(EVersion, Bytes)]) -> Option<usize> {
+    let mut sum = 0;
+    let fits = entries.iter().take_while(|(_, e)| {
+        sum += e.len();
+        sum <= CHUNK_BYTES
+    });
+    (!entries.is_empty()).then(|| fits.count().max(1))
 }
 
 fn encode_chunk<'a>(entries: impl Iterator<Item = &'a (EVersion, Bytes)>) -> Vec<u8> {

@@ -17,6 +17,7 @@ use crate::checkpoint::Job;
 use crate::device::{Aligned, BlockDevice};
 use crate::error::{Result, StoreError};
 use crate::journal::{self, FRAME_ALIGN, HEADER, Position, RECORD_HEADER, Seal, Tail};
+use crate::overlay::Overlay;
 use crate::store::JOURNALED_PAYLOAD;
 use bytes::Bytes;
 use spirula_buffer::{PayloadBuf, PayloadPool};
@@ -149,6 +150,9 @@ pub(crate) struct Queue {
     woken: [bool; 2],
     /// The same for writers and `payloads`.
     writers_sleeping: usize,
+    /// An overlay that is in the metadata now. To free millions of entries takes longer than
+    /// the owner should: a writer does.
+    spent: Option<Arc<Overlay>>,
     /// The owner waits for `progress`.
     pub owner_waits: bool,
 }
@@ -337,6 +341,16 @@ impl Shared {
         }
         if let Some(who) = wake {
             self.work[who].notify_one();
+        }
+    }
+
+    /// Lets a writer free an overlay; if none has the time, the caller does.
+    pub fn discard(&self, overlay: Arc<Overlay>) {
+        let mut q = self.lock();
+        if q.writers_sleeping > 0 && q.spent.is_none() {
+            q.spent = Some(overlay);
+            drop(q);
+            self.payloads.notify_one();
         }
     }
 
@@ -730,6 +744,10 @@ impl Writer {
             } else if let Some((seq, pieces)) = q.take_payload() {
                 drop(q);
                 self.write(seq, pieces)
+            } else if let Some(spent) = q.spent.take() {
+                drop(q);
+                drop(spent);
+                true
             } else if q.stop {
                 // What others are writing, they or who is flushing will flush.
                 return;

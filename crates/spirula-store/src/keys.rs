@@ -23,7 +23,7 @@ use spirula_types::{EVersion, HObject, PgId};
 use std::cmp::Ordering;
 
 /// Longest key the KV takes, with room for the prefixes put before a caller's key.
-pub(crate) const KEY_MAX: usize = 60_000;
+pub(crate) use spirula_types::limits::KEY_MAX;
 
 pub(crate) const CHECKPOINT: &[u8] = b"C";
 pub(crate) const META: u8 = b'M';

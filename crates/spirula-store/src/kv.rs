@@ -15,6 +15,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A key-value pair or the error met instead of it.
 pub(crate) type Pair = Result<(Bytes, Bytes)>;
+/// Ranges of keys deleted before the changes of a commit: the first, and the first kept.
+pub(crate) type Ranges = Vec<(Vec<u8>, Vec<u8>)>;
 /// Changes of one commit: `None` deletes. Keys are distinct.
 pub(crate) type Changes = Vec<(Vec<u8>, Option<Vec<u8>>)>;
 /// The blocks of a device, shared by data (the store's owner) and metadata (checkpoints).
@@ -187,14 +189,19 @@ impl MetaStore {
         pairs.into_iter().flatten().map(move |p| p.map_err(|e| failure(&name, "read", e)))
     }
 
-    /// Applies all of `changes` or none. `publish` gets the new root and makes it durable.
+    /// Deletes all keys in `ranges`, then applies `changes`: all of it or nothing. `publish` gets the new root and makes it durable.
     ///
     /// # Errors
     /// Of `publish`, [`StoreError::Io`]: what is durable is then unknown.
     /// [`StoreError::NoSpace`], [`StoreError::Corrupt`].
-    pub fn commit(&self, changes: &Changes, publish: impl FnOnce(&[u8]) -> Result<()>) -> Result<()> {
+    pub fn commit(
+        &self,
+        changes: &Changes,
+        ranges: &Ranges,
+        publish: impl FnOnce(&[u8]) -> Result<()>,
+    ) -> Result<()> {
         let mut published = Ok(());
-        let done = self.tree.commit(changes, |root| {
+        let done = self.tree.commit_without(changes, ranges, |root| {
             published = publish(&root.encode());
             published.clone().map_err(io::Error::other)
         });

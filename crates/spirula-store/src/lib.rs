@@ -8,13 +8,14 @@
 //!
 //! * submit: [`stage`] builds the change, [`Store::submit`] applies and queues it
 //! * [`commit`] — queue → journal frame; [`checkpoint`] — overlay → KV
-//! * [`read`], [`plan`] — objects, attributes, omap, listings; data is checked against its sums
+//! * [`read`], [`plan`], [`pins`] — objects, attributes, omap, listings; data is checked against its sums
 //! * [`prepare`], [`signature`] — creation; [`paths`], [`layout`], [`superblock`] — which
 //!   devices, whose, and where on them what is; [`open`] — replay
 //! * [`device`], [`io`] — system calls or io_uring
 //! * [`steps`] — threads, or an owner that lets the work happen
 //! * [`onode`], [`segment`], [`refs`], [`compress`], [`sum`] — what an object is made of
-//! * [`alloc`], [`overlay`], [`redo`], [`journal`], [`keys`] — the other parts
+//! * [`beside`] — changes too large for the journal
+//! * [`alloc`], [`overlay`], [`gone`], [`redo`], [`journal`], [`keys`] — the other parts
 //!
 //! Invariants:
 //! * data blocks are never overwritten while anything refers to them; a freed block is
@@ -33,12 +34,14 @@
 mod planted;
 
 mod alloc;
+mod beside;
 mod cache;
 mod checkpoint;
 mod commit;
 mod compress;
 pub mod device;
 mod error;
+mod gone;
 mod io;
 mod journal;
 mod keys;
@@ -48,6 +51,7 @@ mod onode;
 mod open;
 mod overlay;
 mod paths;
+mod pins;
 mod plan;
 mod prepare;
 mod read;

@@ -14,6 +14,7 @@ use crate::kv::{self, MetaStore};
 use crate::layout::Layout;
 use crate::overlay::{Counters, Overlay};
 use crate::paths::{Access, Claims, StorePaths};
+use crate::pins::Pins;
 use crate::redo::{self, Redo};
 use crate::refs::Refs;
 use crate::room::HostRoom;
@@ -182,9 +183,10 @@ impl Store {
             pending: BTreeMap::new(),
             pending_order: VecDeque::new(),
             freed: VecDeque::new(),
+            beside: VecDeque::new(),
             journaling: VecDeque::new(),
             journaling_bytes: 0,
-            pins: VecDeque::new().into(),
+            pins: Pins::default().into(),
             memory_limit: opts.cache_bytes,
             room: HostRoom::default(),
             workers: Workers::default(),
@@ -234,7 +236,8 @@ impl Store {
                 return Err(StoreError::corrupt(format!("journal record {} follows record {}", record.seq, self.seq)));
             }
             self.seq = record.seq;
-            let mut d = Decoder::new(record.redo);
+            let changes = self.changes(record.seq, record.redo)?;
+            let mut d = Decoder::new(&changes);
             let mut cursor = Cursor { at: record.images_at, rest: record.images };
             while !d.is_empty() {
                 let change = redo::decode(&mut d)
@@ -270,6 +273,7 @@ impl Store {
             Redo::Omap { id, key, value } => self.active.put_omap(id, key, value),
             Redo::OmapHeader { id, value } => self.active.put_omap_header(id, Some(value)),
             Redo::OmapDead { id } => self.active.kill_omap(id),
+            Redo::OmapRangeGone { id, first, last } => self.active.remove_omap_range(id, &first, &last),
             Redo::Meta { key, value } => self.active.put_meta(key, value),
             Redo::LogAppend { pg, version, entry } => self.active.log_append(pg, version, entry),
             Redo::LogTrim { pg, to } => self.active.log_trim(pg, to),

@@ -3,6 +3,7 @@
 //! Lookups go active overlay, frozen overlay, KV. A value of `None` says "deleted here".
 //! A checkpoint freezes the overlay as a whole; [`Overlay::cost`] bounds it.
 
+use crate::gone::Gone;
 use crate::onode::Onode;
 use crate::refs::Refs;
 use crate::segment::Segment;
@@ -10,6 +11,7 @@ use crate::store::PoolSpace;
 use bytes::Bytes;
 use spirula_types::{EVersion, PgId};
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// What happened to a PG's log since the last checkpoint.
@@ -62,6 +64,8 @@ pub(crate) struct Overlay {
     pub pools: BTreeMap<i64, PoolSpace>,
     pub omap: BTreeMap<(u64, Bytes), Option<Bytes>>,
     pub omap_headers: BTreeMap<u64, Option<Bytes>>,
+    /// Keys of older layers that count no more; what is in `omap` comes after.
+    pub gone: Gone,
     /// Omap ids whose pairs in the KV are to be deleted.
     pub dead: Vec<u64>,
     /// By the caller's key.
@@ -115,6 +119,26 @@ impl Overlay {
         self.charge(new, old.as_ref().map(cost));
     }
 
+    /// Removes keys from `first` up to but not including `last`, here and in older layers.
+    pub fn remove_omap_range(&mut self, id: u64, first: &Bytes, last: &Bytes) {
+        if first >= last {
+            return;
+        }
+        self.drop_omap((id, first.clone())..(id, last.clone()));
+        let before = self.gone.cost;
+        self.gone.add(id, first, last);
+        self.charge(self.gone.cost, Some(before));
+    }
+
+    /// Forgets what is here of a range of keys.
+    fn drop_omap(&mut self, range: Range<(u64, Bytes)>) {
+        let keys: Vec<_> = self.omap.range(range).map(|(k, _)| k.clone()).collect();
+        for k in keys {
+            let old = self.omap.remove(&k).flatten();
+            self.charge(0, Some(ENTRY + k.1.len() + old.map_or(0, |v| v.len())));
+        }
+    }
+
     pub fn put_omap_header(&mut self, id: u64, value: Option<Bytes>) {
         let cost = |v: &Option<Bytes>| ENTRY + v.as_ref().map_or(0, Bytes::len);
         let new = cost(&value);
@@ -124,12 +148,10 @@ impl Overlay {
 
     /// Forgets all that is here of an omap id and has the rest deleted later.
     pub fn kill_omap(&mut self, id: u64) {
-        let keys: Vec<_> =
-            self.omap.range((id, Bytes::new())..(id + 1, Bytes::new())).map(|(k, _)| k.clone()).collect();
-        for k in keys {
-            let old = self.omap.remove(&k).flatten();
-            self.charge(0, Some(ENTRY + k.1.len() + old.map_or(0, |v| v.len())));
-        }
+        self.drop_omap((id, Bytes::new())..(id + 1, Bytes::new()));
+        let before = self.gone.cost;
+        self.gone.forget(id);
+        self.charge(self.gone.cost, Some(before));
         if let Some(old) = self.omap_headers.remove(&id) {
             self.charge(0, Some(ENTRY + old.map_or(0, |v| v.len())));
         }
@@ -261,6 +283,10 @@ mod tests {
         o.put_omap(1, "k".into(), Some("value".into()));
         o.put_omap(1, "k".into(), None);
         o.put_omap_header(1, Some("h".into()));
+        o.put_omap(1, "n".into(), Some("value".into()));
+        o.remove_omap_range(1, &"l".into(), &"p".into());
+        o.remove_omap_range(1, &"a".into(), &"m".into());
+        assert_eq!(o.omap.len(), 0);
         o.kill_omap(1);
         assert_eq!(o.cost, 16);
     }

@@ -28,9 +28,20 @@ pub(crate) enum Source {
     },
 }
 
+impl Source {
+    /// Adds the blocks that it reads from the device.
+    pub(crate) fn runs(&self, out: &mut Vec<PhysRun>) {
+        match self {
+            Self::Memory(_) => {}
+            Self::Device(run, ..) => out.push(*run),
+            Self::Blob { stored, .. } => stored.iter().for_each(|s| s.runs(out)),
+        }
+    }
+}
+
 /// A read worked out by [`Store::read`]: what it read stays valid, whatever is submitted
-/// meanwhile. May be sent to another thread. Drop it soon: space freed after it was made
-/// is not reused before.
+/// meanwhile. May be sent to another thread. Drop it soon: what it reads is not reused before,
+/// should it be freed.
 pub struct ReadPlan {
     pub(crate) dev: Arc<dyn BlockDevice>,
     pub(crate) pool: PayloadPool,

@@ -115,6 +115,14 @@ mod bugs {
         BadSectorRefused,
         /// allocation of space fails now and then, and what was taken before it is kept
         AbortKeepsSpace,
+        /// blocks of changes beside the journal given away before the checkpoint that has them
+        BesideReusedEarly,
+        /// range of keys removed from memory, and not from what is stored
+        RangeStays,
+        /// what is left of compressed data overwritten in part never stored anew
+        BlobsPileUp,
+        /// what a checkpoint cannot hold taken all the same
+        LimitsIgnored,
     }
 
     thread_local! {

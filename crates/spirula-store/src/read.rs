@@ -7,11 +7,11 @@
 use crate::alloc::{BLOCK, PhysRun};
 use crate::checkpoint;
 use crate::error::{Result, StoreError};
+use crate::gone::{self, Gone};
 use crate::keys;
 use crate::onode::{Onode, SEGMENT_BLOCKS};
 use crate::overlay::{Merge, Overlay, Stream};
 use crate::plan::{ReadPlan, Source};
-use crate::redo::by_segment;
 use crate::refs::Refs;
 use crate::segment::{Piece, Segment};
 use crate::store::Store;
@@ -22,6 +22,9 @@ use spirula_types::{EVersion, HObject, PgId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::Arc;
+
+/// What a transaction being worked out has set and removed in omaps.
+type StagedOmap<'a> = (&'a BTreeMap<(u64, Bytes), Option<Bytes>>, &'a Gone);
 
 /// Reads of at least this many bytes use the payload pool.
 pub(crate) const POOLED_READ: usize = 64 << 10;
@@ -233,13 +236,28 @@ impl Store {
             seg.mapped(first, end).for_each(|(l, piece)| each(l, piece));
             return Ok(());
         }
-        for (seg_no, at, len) in by_segment(first, end - first) {
+        if first >= end {
+            return Ok(());
+        }
+        for seg_no in self.numbers(o.id, (first / SEGMENT_BLOCKS) as u32, ((end - 1) / SEGMENT_BLOCKS) as u32)? {
             if let Some(seg) = self.segment(o.id, seg_no)? {
                 let base = u64::from(seg_no) * SEGMENT_BLOCKS;
-                seg.mapped(at, at + len).for_each(|(l, piece)| each(base + l, piece));
+                let (from, until) = (first.max(base) - base, end.min(base + SEGMENT_BLOCKS) - base);
+                seg.mapped(from, until).for_each(|(l, piece)| each(base + l, piece));
             }
         }
         Ok(())
+    }
+
+    /// Numbers in `[first, last]` of segments that may exist: a large object may be one hole
+    /// but for a few.
+    fn numbers(&self, id: u64, first: u32, last: u32) -> Result<Vec<u32>> {
+        if last - first < 16 {
+            return Ok((first..=last).collect());
+        }
+        let mut found = BTreeSet::new();
+        self.stored_segments(id, first, last, &mut found)?;
+        Ok(found.into_iter().collect())
     }
 
     /// Number of pieces an object's data is in on the device. `None` if there is no such object.
@@ -390,9 +408,9 @@ impl Store {
     }
 
     fn pinned(&self, mut plan: ReadPlan) -> ReadPlan {
-        let pin = Arc::new(());
-        self.pins.borrow_mut().push_back((self.seq + 1, pin.clone()));
-        plan.pin = Some(pin);
+        let mut runs = Vec::new();
+        plan.parts.iter().for_each(|(_, source)| source.runs(&mut runs));
+        plan.pin = Some(self.pins.borrow_mut().add(self.seq + 1, runs));
         plan
     }
 
@@ -484,8 +502,12 @@ impl Store {
         for key in keys {
             let full = (o.omap, key.clone());
             let layers = [Some(&self.active), self.frozen.as_ref().map(|f| &*f.overlay)];
-            let value = match layers.into_iter().flatten().find_map(|l| l.omap.get(&full)) {
-                Some(v) => v.clone(),
+            let known = |l: &Overlay| match l.omap.get(&full) {
+                Some(v) => Some(v.clone()),
+                None => l.gone.covers(o.omap, key).then_some(None),
+            };
+            let value = match layers.into_iter().flatten().find_map(known) {
+                Some(v) => v,
                 None => self.meta.get(&keys::omap(o.omap, key))?,
             };
             out.extend(value.map(|v| (key.clone(), v)));
@@ -497,7 +519,7 @@ impl Store {
     /// worked out) over the rest.
     pub(crate) fn omap_keys<'a>(
         &'a self,
-        staged: Option<&'a BTreeMap<(u64, Bytes), Option<Bytes>>>,
+        staged: Option<StagedOmap<'a>>,
         id: u64,
         first: &[u8],
         last: Option<&Bytes>,
@@ -505,22 +527,30 @@ impl Store {
         if id == 0 || last.is_some_and(|l| first >= l.as_ref()) {
             return Box::new(std::iter::empty());
         }
-        let from = (id, Bytes::copy_from_slice(first));
+        let first = Bytes::copy_from_slice(first);
         let until = last.map_or((id + 1, Bytes::new()), |l| (id, l.clone()));
         let mut streams: Vec<Stream<'a, Bytes, Bytes>> = Vec::with_capacity(4);
-        let layers = [staged, Some(&self.active.omap), self.frozen.as_ref().map(|f| &f.overlay.omap)];
-        for map in layers.into_iter().flatten() {
-            let range = map.range(from.clone()..until.clone());
-            streams.push(Box::new(range.map(|((_, k), v)| Ok((k.clone(), v.clone())))));
+        let overlays = [Some(&self.active), self.frozen.as_ref().map(|f| &*f.overlay)];
+        let overlays = overlays.into_iter().flatten().map(|o| (&o.omap, &o.gone));
+        // Ranges that newer layers have removed.
+        let mut gone: Vec<&Gone> = Vec::with_capacity(3);
+        for (map, removed) in staged.into_iter().chain(overlays) {
+            let newer = gone.clone();
+            let range = map.range((id, first.clone())..until.clone());
+            let left = range.filter(move |((_, k), _)| !newer.iter().any(|g| g.covers(id, k)));
+            streams.push(Box::new(left.map(|((_, k), v)| Ok((k.clone(), v.clone())))));
+            gone.push(removed);
         }
-        let kv_until = match last {
-            Some(l) => keys::omap(id, l),
-            None => keys::prefix_end(&keys::omap(id, &[])),
-        };
-        streams.push(Box::new(self.meta.range(&keys::omap(id, first), &kv_until).map(|pair| {
-            // 9 bytes name the omap.
-            pair.map(|(k, v)| (k.slice(9.min(k.len())..), Some(v)))
-        })));
+        let parts = gone::left(gone, id, first, last.cloned());
+        let stored = parts.flat_map(move |(from, until)| {
+            let until = match until {
+                Some(u) => keys::omap(id, &u),
+                None => keys::prefix_end(&keys::omap(id, &[])),
+            };
+            self.meta.range(&keys::omap(id, &from), &until)
+        });
+        // 9 bytes name the omap.
+        streams.push(Box::new(stored.map(|pair| pair.map(|(k, v)| (k.slice(9.min(k.len())..), Some(v))))));
         Box::new(Merge::new(streams))
     }
 

@@ -36,6 +36,8 @@ const SEGMENT: u8 = 18;
 const REFERENCED: u8 = 19;
 const UNREFERENCED: u8 = 20;
 const POOL: u8 = 21;
+const OMAP_RANGE_GONE: u8 = 22;
+const BESIDE: u8 = 23;
 
 /// One change, as read back from the journal.
 #[derive(Debug, PartialEq)]
@@ -74,6 +76,12 @@ pub(crate) enum Redo {
     },
     OmapDead {
         id: u64,
+    },
+    /// Keys from `first` up to but not including `last`.
+    OmapRangeGone {
+        id: u64,
+        first: Bytes,
+        last: Bytes,
     },
     Meta {
         key: Bytes,
@@ -118,6 +126,43 @@ pub(crate) enum Redo {
     },
 }
 
+/// Changes that are not in the journal but in these blocks, one run after the other.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Beside {
+    /// Bytes.
+    pub len: usize,
+    pub crc: u32,
+    pub runs: Vec<PhysRun>,
+}
+
+/// What stands in a record for changes beside it.
+pub(crate) fn encode_beside(b: &Beside) -> Vec<u8> {
+    let mut o = Encoder::with_capacity(16 + 16 * b.runs.len());
+    o.u8(BESIDE);
+    o.u64(b.len as u64);
+    o.u32(b.crc);
+    o.list(&b.runs, |o, r| {
+        o.u64(r.start);
+        o.u64(r.len);
+    });
+    o.into_vec()
+}
+
+/// Where a record's changes are, if they are not in it.
+///
+/// # Errors
+/// [`DecodeError`] if it says that they are, in a form that is none.
+pub(crate) fn beside(record: &[u8]) -> Result<Option<Beside>, DecodeError> {
+    let mut d = Decoder::new(record);
+    if d.is_empty() || d.u8()? != BESIDE {
+        return Ok(None);
+    }
+    let (len, crc) = (d.u64()?, d.u32()?);
+    let runs = d.list(16, |d| Ok(PhysRun { start: d.u64()?, len: d.u64()? }))?;
+    d.finish()?;
+    Ok(Some(Beside { len: usize::try_from(len).unwrap_or(usize::MAX), crc, runs }))
+}
+
 /// Writes a record.
 #[derive(Default)]
 pub(crate) struct RedoWriter(Encoder);
@@ -125,6 +170,11 @@ pub(crate) struct RedoWriter(Encoder);
 impl RedoWriter {
     pub fn new() -> Self {
         Self(Encoder::with_capacity(1024))
+    }
+
+    /// Bytes so far.
+    pub fn len(&self) -> usize {
+        self.0.len()
     }
 
     pub fn into_vec(self) -> Vec<u8> {
@@ -196,6 +246,13 @@ impl RedoWriter {
     pub fn omap_dead(&mut self, id: u64) {
         self.0.u8(OMAP_DEAD);
         self.0.u64(id);
+    }
+
+    pub fn omap_range_gone(&mut self, id: u64, first: &[u8], last: &[u8]) {
+        self.0.u8(OMAP_RANGE_GONE);
+        self.0.u64(id);
+        self.0.blob(first);
+        self.0.blob(last);
     }
 
     pub fn meta(&mut self, key: &[u8], value: Option<&[u8]>) {
@@ -294,6 +351,7 @@ pub(crate) fn decode(d: &mut Decoder<'_>) -> Result<Redo, DecodeError> {
         OMAP_GONE => Redo::Omap { id: d.u64()?, key: d.get()?, value: None },
         OMAP_HEADER => Redo::OmapHeader { id: d.u64()?, value: d.get()? },
         OMAP_DEAD => Redo::OmapDead { id: d.u64()? },
+        OMAP_RANGE_GONE => Redo::OmapRangeGone { id: d.u64()?, first: d.get()?, last: d.get()? },
         META => Redo::Meta { key: d.get()?, value: Some(d.get()?) },
         META_GONE => Redo::Meta { key: d.get()?, value: None },
         LOG_APPEND => Redo::LogAppend { pg: d.get()?, version: d.get()?, entry: d.get()? },

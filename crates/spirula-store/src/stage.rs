@@ -5,12 +5,14 @@
 //! happened. [`Stage::commit`] cannot fail.
 
 mod clone;
+mod compact;
 mod data;
 
 use crate::alloc::{BLOCK, PhysRun};
 use crate::commit::Record;
 use crate::compress::PoolOptions;
 use crate::error::{Result, StoreError};
+use crate::gone::Gone;
 use crate::journal::{self, RECORD_HEADER};
 use crate::keys::{self, KEY_MAX};
 use crate::onode::{Onode, SEGMENT_BLOCKS};
@@ -21,6 +23,7 @@ use crate::segment::Segment;
 use crate::store::{JOURNALED_PAYLOAD, Store};
 use bytes::Bytes;
 use spirula_types::HObject;
+use spirula_types::limits::{self, ATTRS_STORED_MAX, Excess};
 use spirula_types::transaction::{MetaOp, ObjectOp, ObjectUpdate, Transaction};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -46,7 +49,7 @@ struct StagedHead {
 
 /// A transaction being worked out.
 pub(crate) struct Stage<'s> {
-    s: &'s mut Store,
+    pub(crate) s: &'s mut Store,
     seq: u64,
     redo: RedoWriter,
     /// Boxed: a tree node has room for eleven.
@@ -59,11 +62,15 @@ pub(crate) struct Stage<'s> {
     options: PoolOptions,
     space: Vec<(i64, [i64; 5])>,
     omap: BTreeMap<(u64, Bytes), Option<Bytes>>,
+    /// Ranges of keys removed; what `omap` has in them was set afterwards.
+    gone: Gone,
     omap_headers: BTreeMap<u64, Bytes>,
     dead: Vec<u64>,
     taken: Vec<PhysRun>,
+    /// Blocks taken for what goes beside the journal.
+    pub(crate) beside: Vec<PhysRun>,
     freed: Vec<PhysRun>,
-    pieces: Vec<(u64, Bytes)>,
+    pub(crate) pieces: Vec<(u64, Bytes)>,
     counters: Counters,
     reserve: u64,
     /// It makes objects or lets them grow, in data or metadata.
@@ -90,9 +97,11 @@ impl<'s> Stage<'s> {
             options: PoolOptions::default(),
             space: Vec::new(),
             omap: BTreeMap::new(),
+            gone: Gone::default(),
             omap_headers: BTreeMap::new(),
             dead: Vec::new(),
             taken: Vec::new(),
+            beside: Vec::new(),
             freed: Vec::new(),
             pieces: Vec::new(),
             counters,
@@ -104,6 +113,9 @@ impl<'s> Stage<'s> {
 
     /// Works everything out.
     pub fn run(&mut self, txn: &Transaction) -> Result<()> {
+        if !planted!(LimitsIgnored) {
+            txn.check()?;
+        }
         if self.adds && self.s.shared.meta_short() {
             return Err(StoreError::NoSpace { needed: BLOCK, available: 0 });
         }
@@ -121,7 +133,7 @@ impl<'s> Stage<'s> {
         for (start, _) in &self.pieces {
             self.s.pending.remove(start);
         }
-        for run in &self.taken {
+        for run in self.taken.iter().chain(&self.beside) {
             if planted!(AbortKeepsSpace) {
                 continue;
             }
@@ -157,6 +169,10 @@ impl<'s> Stage<'s> {
             s.pools.insert(*pool, space);
             s.active.put_pool(*pool, space);
         }
+        // Whatever is in a range now was set afterwards.
+        for (id, first, last) in self.gone.iter() {
+            s.active.remove_omap_range(id, first, last);
+        }
         for ((id, key), value) in self.omap {
             s.active.put_omap(id, key, value);
         }
@@ -173,6 +189,7 @@ impl<'s> Stage<'s> {
             s.alloc().touch(run);
             s.freed.push_back((self.seq, run));
         }
+        s.beside.extend(self.beside.iter().map(|run| (self.seq, *run)));
         for (start, _) in &record.pieces {
             s.pending_order.push_back((self.seq, *start));
         }
@@ -200,25 +217,30 @@ impl<'s> Stage<'s> {
         self.heads.retain(|_, h| h.now.is_some() || h.before.is_some());
         let data: usize = self.pieces.iter().map(|(_, d)| d.len()).sum();
         let limit = self.s.record_max();
-        let direct = data > JOURNALED_PAYLOAD.min(limit as usize / 2);
+        self.space.retain(|(_, by)| by.iter().any(|n| *n != 0));
+        // At most; what is said of blocks and pools below included.
+        let most = self.redo.len() + 18 * (self.taken.len() + self.freed.len()) + 64 * (self.space.len() + 1);
+        let large = most > self.s.journaled_changes();
+        let direct = large || data > JOURNALED_PAYLOAD.min(limit as usize / 2);
         for run in &self.taken {
             self.redo.taken(*run, !direct);
         }
         for run in &self.freed {
             self.redo.freed(*run);
         }
-        self.space.retain(|(_, by)| by.iter().any(|n| *n != 0));
         for (pool, by) in &self.space {
             self.redo.pool(*pool, &self.s.pools.get(pool).copied().unwrap_or_default().changed(by));
         }
         self.redo.counters(&self.counters);
         let redo = std::mem::take(&mut self.redo).into_vec();
+        let changes = redo.len();
+        let redo = if large { self.put_beside(redo, self.adds)? } else { redo };
         let size = journal::frame_size(RECORD_HEADER + redo.len() + if direct { 0 } else { data });
         if size > limit {
             return Err(StoreError::TooLarge { what: "transaction", size, limit });
         }
-        if self.adds && redo.len() > self.s.large_redo() {
-            let (needed, available) = (redo.len() as u64 * 4, self.s.meta.room());
+        if self.adds && changes > self.s.large_redo() {
+            let (needed, available) = (changes as u64 * 4, self.s.meta.room());
             if needed > available {
                 return Err(StoreError::NoSpace { needed, available });
             }
@@ -258,6 +280,10 @@ impl<'s> Stage<'s> {
         };
         for op in &update.ops {
             self.op(object, &mut head.now, op)?;
+        }
+        if let Some(o) = head.now.as_ref().filter(|_| update.ops.iter().any(|op| matches!(op, ObjectOp::SetAttrs(_)))) {
+            let size = o.attrs.iter().map(|(k, v)| 8 + k.len() + v.len()).sum();
+            limits::check("attributes", size, ATTRS_STORED_MAX)?;
         }
         self.heads.insert(key, head);
         Ok(())
@@ -306,14 +332,7 @@ impl<'s> Stage<'s> {
                 }
             }
             ObjectOp::OmapRm(keys) => keys.iter().for_each(|k| self.omap_rm(o.omap, k)),
-            ObjectOp::OmapRmRange { first, last } => {
-                let gone: Vec<Bytes> = self
-                    .s
-                    .omap_keys(Some(&self.omap), o.omap, first, Some(last))
-                    .map(|pair| pair.map(|(k, _)| k))
-                    .collect::<Result<_>>()?;
-                gone.iter().for_each(|k| self.omap_rm(o.omap, k));
-            }
+            ObjectOp::OmapRmRange { first, last } => self.omap_rm_range(o.omap, first, last),
             ObjectOp::OmapClear => self.omap_clear(o),
             ObjectOp::OmapSetHeader(header) => {
                 let id = self.omap_id(o);
@@ -348,11 +367,24 @@ impl<'s> Stage<'s> {
         }
     }
 
+    /// One entry, however many keys there are.
+    fn omap_rm_range(&mut self, id: u64, first: &Bytes, last: &Bytes) {
+        if id == 0 || first >= last {
+            return;
+        }
+        self.redo.omap_range_gone(id, first, last);
+        let set: Vec<_> =
+            self.omap.range((id, first.clone())..(id, last.clone())).map(|(k, _)| k.clone()).collect();
+        set.iter().for_each(|k| drop(self.omap.remove(k)));
+        self.gone.add(id, &Bytes::copy_from_slice(first), &Bytes::copy_from_slice(last));
+    }
+
     fn omap_clear(&mut self, o: &mut Onode) {
         if o.omap != 0 {
             let id = std::mem::take(&mut o.omap);
             self.redo.omap_dead(id);
             self.omap.retain(|(i, _), _| *i != id);
+            self.gone.forget(id);
             self.omap_headers.remove(&id);
             self.dead.push(id);
         }
@@ -395,6 +427,12 @@ fn adds(ops: &[ObjectOp]) -> bool {
         )
     };
     ops.iter().any(grows) || !ops.iter().any(takes) && !ops.is_empty()
+}
+
+impl From<Excess> for StoreError {
+    fn from(e: Excess) -> Self {
+        Self::TooLarge { what: e.what, size: e.size, limit: e.limit }
+    }
 }
 
 fn take_id(counters: &mut Counters) -> u64 {

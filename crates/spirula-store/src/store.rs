@@ -13,6 +13,7 @@ use crate::kv::{self, MetaStore, SharedAllocator};
 use crate::onode::Onode;
 use crate::overlay::{Counters, Overlay};
 use crate::paths::Claims;
+use crate::pins::Pins;
 use crate::refs::Refs;
 use crate::room::HostRoom;
 use crate::segment::Segment;
@@ -165,12 +166,14 @@ pub struct Store {
     pub(crate) pending_order: VecDeque<(u64, u64)>,
     /// Freed runs that may not be taken again yet, by transaction.
     pub(crate) freed: VecDeque<(u64, PhysRun)>,
+    /// Blocks with changes beside the journal, by transaction: free once a checkpoint that
+    /// has it is durable.
+    pub(crate) beside: VecDeque<(u64, PhysRun)>,
     /// Journal bytes reserved by transactions not known to be durable.
     pub(crate) journaling: VecDeque<(u64, u64)>,
     pub(crate) journaling_bytes: u64,
-    /// Reads under way in other threads: the transaction that came next when each was
-    /// planned. Blocks freed by that or a later one stay as they are until it is done.
-    pub(crate) pins: RefCell<VecDeque<(u64, Arc<()>)>>,
+    /// Reads under way in other threads.
+    pub(crate) pins: RefCell<Pins>,
     /// Memory budget.
     pub(crate) memory_limit: usize,
     pub(crate) room: HostRoom,
@@ -242,9 +245,8 @@ impl Store {
         }
     }
 
-    /// Largest journal record, bytes of its frame: what a transaction may come to, without data that
-    /// is written in place.
-    pub fn record_max(&self) -> u64 {
+    /// Largest journal record, bytes of its frame. What is larger goes beside the journal.
+    pub(crate) fn record_max(&self) -> u64 {
         self.ring_size / 4
     }
 
@@ -298,25 +300,41 @@ impl Store {
                 self.pending.remove(&start);
             }
         }
-        let pinned = {
-            let mut pins = self.pins.borrow_mut();
-            while pins.pop_front_if(|(_, pin)| Arc::strong_count(pin) == 1).is_some() {}
-            pins.front().map_or(u64::MAX, |(seq, _)| *seq)
-        };
-        let may =
-            |seq: u64| (seq <= written || planted!(FreedReusedEarly)) && (seq < pinned || planted!(ReadUnprotected));
-        while let Some((_, run)) = self.freed.pop_front_if(|(seq, _)| may(*seq)) {
-            if self.room.short() {
-                // Before it is free: a checkpoint may take it at once. Where it cannot be,
-                // the space just stays with the file.
-                let _ = self.block.discard(run.start * BLOCK, run.len * BLOCK);
-            }
-            assert!(self.alloc().mark_free(run), "freed blocks {run:?} were free already");
+        let again = self.pins.get_mut().ended();
+        again.into_iter().for_each(|(seq, run)| self.release(seq, run));
+        let may = |seq: u64| seq <= written || planted!(FreedReusedEarly);
+        while let Some((seq, run)) = self.freed.pop_front_if(|(seq, _)| may(*seq)) {
+            self.release(seq, run);
         }
         let checkpointed = self.shared.checkpointed.load(Ordering::Acquire);
-        if self.frozen.as_ref().is_some_and(|f| f.seq <= checkpointed) {
-            self.frozen = None;
+        let done = if planted!(BesideReusedEarly) { written } else { checkpointed };
+        while let Some((_, run)) = self.beside.pop_front_if(|(seq, _)| *seq <= done) {
+            assert!(self.alloc().mark_free(run), "blocks {run:?} beside the journal were free already");
         }
+        if let Some(done) = self.frozen.take_if(|f| f.seq <= checkpointed) {
+            self.shared.discard(done.overlay);
+        }
+    }
+
+    /// Lets blocks be taken again that transaction `seq` has durably freed, or keeps them for a
+    /// read.
+    fn release(&mut self, seq: u64, run: PhysRun) {
+        if !planted!(ReadUnprotected) && self.pins.get_mut().keep(seq, run) {
+            return;
+        }
+        if self.room.short() {
+            // Before it is free: a checkpoint may take it at once. Where it cannot be,
+            // the space just stays with the file.
+            let _ = self.block.discard(run.start * BLOCK, run.len * BLOCK);
+        }
+        assert!(self.alloc().mark_free(run), "freed blocks {run:?} were free already");
+    }
+
+    /// Blocks that hold nothing but are not free yet: freed, and not durably so or still being
+    /// read, or beside the journal.
+    pub(crate) fn held_back(&self) -> Vec<PhysRun> {
+        let pins = self.pins.borrow();
+        self.freed.iter().chain(&self.beside).chain(pins.kept()).map(|(_, run)| *run).collect()
     }
 
     fn freeze_if_due(&mut self) {
@@ -363,13 +381,14 @@ impl Store {
     fn freeze(&mut self, clean: bool) {
         self.divide_memory();
         let overlay = Arc::new(std::mem::take(&mut self.active));
+        let held_back = self.held_back();
         if clean && planted!(StaleAllocationMap) {
             self.alloc().take_dirty([].iter());
         }
         let job = Job {
             frozen: overlay.clone(),
             seq: self.seq,
-            groups: self.alloc().take_dirty(self.freed.iter().map(|(_, run)| run)),
+            groups: self.alloc().take_dirty(held_back.iter()),
             counters: self.counters,
             end: journal::Position::default(),
             clean,
@@ -377,6 +396,13 @@ impl Store {
         self.frozen_seq = self.seq;
         self.frozen = Some(Frozen { seq: self.seq, overlay });
         self.shared.push(Item::Checkpoint(Box::new(job)));
+    }
+
+    /// Would changes of so many bytes beside data be taken now? They are in memory and beside
+    /// the journal first, and in the metadata after the next checkpoint.
+    pub fn has_room_for(&self, bytes: u64) -> bool {
+        let free = self.alloc().free().saturating_sub(self.reserve()) * BLOCK;
+        !self.shared.meta_short() && bytes * 2 <= free && bytes * 4 <= self.meta.room()
     }
 
     /// Queues a staged transaction. Part of [`Stage::commit`].

@@ -20,9 +20,12 @@ pub(crate) const VERSION: u16 = 2;
 /// Feature bit: several frames of the journal may have been under way at a crash. A reader
 /// that expects one would take those behind a missing one for frames that follow.
 const FRAMES_OVERLAP: u64 = 1;
+/// Feature bit: changes may be beside the journal, ranges of omap keys may go at once, and
+/// values may have up to 128 MiB.
+const LARGE_CHANGES: u64 = 2;
 /// Feature bits that a reader must know to open the store at all; all of them are set when
 /// a label is written.
-const KNOWN_FEATURES: u64 = FRAMES_OVERLAP;
+const KNOWN_FEATURES: u64 = FRAMES_OVERLAP | LARGE_CHANGES;
 /// Size of one copy.
 pub(crate) const COPY: usize = 4096;
 /// Distance between the two copies: one damaged spot does not reach both.

@@ -303,7 +303,8 @@ impl Commit<'_> {
         for i in 0..leaf.count() {
             let (suffix, val) = leaf.entry(i);
             let old = Item { a: prefix, b: suffix, val };
-            let mut kept = true;
+            // What a change sets anew stays, also where it is the same.
+            let (mut kept, mut meant) = (true, false);
             while let Some(c) = changes.peek() {
                 let order = compare(c.key, prefix, suffix);
                 if order == Ordering::Greater {
@@ -319,6 +320,7 @@ impl Commit<'_> {
                     }
                     continue;
                 }
+                meant = true;
                 match new {
                     Some(new) if new.val == val => {}
                     Some(new) => {
@@ -334,7 +336,7 @@ impl Commit<'_> {
                 }
                 break;
             }
-            if kept && self.in_range(prefix, suffix) {
+            if !meant && self.in_range(prefix, suffix) {
                 self.drop_value(val)?;
                 self.root.keys = self.root.keys.saturating_sub(1);
                 (changed, kept) = (true, false);

@@ -130,7 +130,11 @@ fn a_range_of_keys_goes_in_one_commit_and_is_not_written() {
     let before = tree.stats().written_bytes;
     // Overlapping and adjoining ranges, one upside down, and what is set anew within them.
     let ranges = [("000005000", "000012000"), ("000000100", "000005000"), ("000011000", "000019900"), ("2", "1")];
-    let again: Batch = vec![(b"000007000".to_vec(), Some(b"new".to_vec())), (b"000000099".to_vec(), None)];
+    let again: Batch = vec![
+        (b"000007000".to_vec(), Some(b"new".to_vec())),
+        (b"000008001".to_vec(), model.get(&b"000008001"[..]).cloned()),
+        (b"000000099".to_vec(), None),
+    ];
     tree.commit_without(&again, &ranges, |r| space.published(r)).unwrap();
     model.retain(|k, _| !(b"000000100"[..] <= **k && **k < b"000019900"[..]));
     apply(&mut model, &again);

@@ -6,7 +6,7 @@
 //! * [`PgId`], [`SpgId`], [`EVersion`], [`ReqId`] — placement groups and their history
 //! * [`HObject`], [`ObjectLocator`] — object identity and the sort order of a PG
 //! * [`EntityAddr`], [`AddrVec`], [`EntityName`] — who and where
-//! * [`transaction`] — what a PG asks its store to change; [`Dirty`] — what differs between two versions of an object
+//! * [`transaction`] — what a PG asks its store to change; [`limits`] — how much at a time; [`Dirty`] — what differs between two versions of an object
 //! * [`hash`] — rjenkins, `stable_mod`; [`errno`] — Ceph's (Linux's) error numbers
 //! * [`features`] — connection feature bits; [`names`] — what may be called how
 
@@ -15,6 +15,7 @@ mod dirty;
 pub mod errno;
 pub mod features;
 pub mod hash;
+pub mod limits;
 pub mod names;
 mod object;
 mod pg;

@@ -105,7 +105,7 @@ impl Stage<'_> {
 
     fn clone_omap(&mut self, o: &mut Onode, from: u64) -> Result<()> {
         let id = self.omap_id(o);
-        let pairs: Vec<(Bytes, Bytes)> = self.s.omap_keys(Some(&self.omap), from, &[], None).collect::<Result<_>>()?;
+        let pairs: Vec<(Bytes, Bytes)> = self.s.omap_keys(Some((&self.omap, &self.gone)), from, &[], None).collect::<Result<_>>()?;
         for (k, v) in &pairs {
             self.omap_set(id, k, v)?;
         }
@@ -220,9 +220,11 @@ impl Stage<'_> {
         if let Some(seg) = &source.inline {
             collect(0, seg, first, first + n);
         } else {
-            for (seg_no, at, len) in by_segment(first, n) {
+            let (from, last) = ((first / SEGMENT_BLOCKS) as u32, ((first + n - 1) / SEGMENT_BLOCKS) as u32);
+            for seg_no in self.existing_segments(source.id, from, last)? {
+                let base = u64::from(seg_no) * SEGMENT_BLOCKS;
                 let seg = self.segment(source.id, seg_no)?;
-                collect(u64::from(seg_no) * SEGMENT_BLOCKS, &seg, at, at + len);
+                collect(base, &seg, first.max(base) - base, (first + n).min(base + SEGMENT_BLOCKS) - base);
             }
         }
         // Referred to first, lest what is replaced takes it along.

@@ -40,7 +40,7 @@ impl Stage<'_> {
 
     /// Stores `pieces` (whole blocks) as the object's blocks from `first` on, compressed
     /// where the pool wants that and it pays.
-    fn store(&mut self, o: &mut Onode, first: u64, pieces: Vec<Bytes>) -> Result<()> {
+    pub(super) fn store(&mut self, o: &mut Onode, first: u64, pieces: Vec<Bytes>) -> Result<()> {
         if !self.options.wants(o.hints) {
             return self.store_plain(o, first, &pieces);
         }
@@ -391,6 +391,7 @@ impl Stage<'_> {
         }
         self.store(o, first, pieces)?;
         o.size = o.size.max(end);
+        self.compact(object, o, first, end.div_ceil(BLOCK))?;
         Ok(())
     }
 

@@ -96,8 +96,18 @@ pub(crate) const OPERATIONS: &[Operation] = &[
     ("remove the clone", |_, _| one(&c(), ObjectOp::Remove)),
     ("omap set", |_, v| one(&a(), ObjectOp::OmapSet(vec![pair("k1", v), pair("k7", v + 1)]))),
     ("omap rm", |_, _| one(&a(), ObjectOp::OmapRm(vec!["k1".into(), "k2".into()]))),
+    ("omap rm range", |_, _| one(&a(), ObjectOp::OmapRmRange { first: "k2".into(), last: "k8".into() })),
+    ("omap set much", |_, v| {
+        // More than such a journal takes: it goes beside.
+        let pairs = (0..4u64).map(|n| (Bytes::from(format!("k{}", 2 + 2 * n)), pattern(v * 4 + n, 10_000)));
+        one(&a(), ObjectOp::OmapSet(pairs.collect()))
+    }),
+    ("omap set header", |_, v| one(&a(), ObjectOp::OmapSetHeader(pattern(v, 70)))),
     ("omap clear", |_, _| one(&a(), ObjectOp::OmapClear)),
     ("set attribute", |_, v| one(&a(), ObjectOp::SetAttrs(vec![pair("_", v)]))),
+    ("remove attribute", |_, _| one(&a(), ObjectOp::RmAttr("snapset".into()))),
+    ("clear attributes", |_, _| one(&a(), ObjectOp::ClearAttrs)),
+    ("log remove", |_, _| meta(MetaOp::LogRemove { pg: pg() })),
     ("log append", |_, v| meta(MetaOp::LogAppend { pg: pg(), version: EVersion::new(9, v), entry: pattern(v, 50) })),
     ("log trim", |_, _| meta(MetaOp::LogTrim { pg: pg(), to: EVersion::new(1, 3) })),
     ("log rewind", |_, _| meta(MetaOp::LogRewind { pg: pg(), to: EVersion::new(1, 4) })),

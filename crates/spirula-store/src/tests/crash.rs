@@ -280,7 +280,12 @@ impl Trial<'_> {
                     for image in second.states(rng, false) {
                         if self.first(&image, player.acked, true) {
                             let what = format!("{what}, and at event {at} of its recovery");
-                            self.verify(&World::from_image(image), player.acked, &what);
+                            // Work goes on after a second crash as after the first.
+                            if rng.below(3) == 0 {
+                                self.verify_and_work(image, player.acked, &what);
+                            } else {
+                                self.verify(&World::from_image(image), player.acked, &what);
+                            }
                         }
                     }
                 }

@@ -2,17 +2,19 @@
 //! and tear writes, and on real files.
 
 mod alphabet;
+mod compressed;
 mod crash;
 mod faults;
 mod flips;
 mod image;
+mod limits;
 mod model;
 mod opening;
 mod order;
 mod planted;
 mod random;
 mod real;
-mod sim;
+pub(crate) mod sim;
 mod space;
 mod tools;
 

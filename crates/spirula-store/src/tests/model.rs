@@ -221,7 +221,7 @@ impl Model {
         assert!(owners.values().all(|(n, shared)| *n == 1 || *shared), "{what}: a sharing object is not marked");
         spaces.retain(|_, s| *s != PoolSpace::default());
         assert_eq!(store.pool_space().collect::<BTreeMap<_, _>>(), spaces, "{what}: space of pools");
-        let pending: u64 = store.freed.iter().map(|(_, r)| r.len).sum();
+        let pending: u64 = store.held_back().iter().map(|r| r.len).sum();
         let used = {
             let alloc = store.alloc();
             alloc.blocks() - alloc.free() - alloc.in_chunks()

@@ -4,7 +4,7 @@
 use super::crash::Tally;
 use super::random::{Setting, run, steps};
 use super::sim::Fault;
-use super::{crash, faults, flips, opening, order, space};
+use super::{compressed, crash, faults, flips, limits, opening, order, space};
 use crate::planted::{Bug, plant};
 use std::panic::catch_unwind;
 use std::time::Instant;
@@ -44,6 +44,9 @@ const SUITE: &[(&str, fn())] = &[
     ("freeing not durable", faults::freed_space_is_not_taken_again_before_the_freeing_is_durable),
     ("frame held up", order::frames_are_acknowledged_only_when_those_before_them_are_durable),
     ("checkpoint held up", order::journal_is_not_overwritten_before_the_checkpoint_that_frees_it_is_durable),
+    ("compressed data in pieces", compressed::data_overwritten_in_part_takes_one_and_a_half_times_its_size_at_most),
+    ("ranges of keys", limits::a_range_of_keys_is_one_small_entry_and_gone_for_good),
+    ("past the limits", limits::one_past_each_limit_is_refused_and_stops_nothing),
     ("n-th flush fails", || faults::every_nth(Fault::Flush, 40)),
     ("n-th read gives zeros", || faults::every_nth(Fault::Zeros, 60)),
     ("random transactions", random),

@@ -302,8 +302,8 @@ impl Checker<'_> {
     }
 
     fn allocation(&mut self, blocks: u64) {
-        // Freed, and not to be taken again before that is durable.
-        let freed: BTreeSet<u64> = self.store.freed.iter().flat_map(|(_, r)| r.start..r.start + r.len).collect();
+        let freed: BTreeSet<u64> =
+            self.store.held_back().into_iter().flat_map(|r| r.start..r.start + r.len).collect();
         let store = self.store;
         let alloc = store.alloc();
         for b in 0..blocks {

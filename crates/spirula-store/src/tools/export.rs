@@ -27,7 +27,7 @@ const END: u8 = 9;
 /// Bytes of data per record, and about the most of other things.
 const STEP: u64 = 1 << 20;
 /// Longest record that is read.
-const RECORD_MAX: u32 = 64 << 20;
+const RECORD_MAX: u32 = 128 << 20;
 /// Bytes of payload per transaction of an import.
 const TXN: usize = 1 << 20;
 /// A byte of metadata counts for so many of data: it is kept in memory until a checkpoint.
@@ -392,8 +392,14 @@ pub fn import<R: Read>(store: &mut Store, mut open: impl FnMut() -> Result<R>) -
                 bytes += data.len();
                 txn.object(&name, ObjectOp::Write { offset, data });
             }
-            Item::Attrs(pairs) => txn.object(&name, ObjectOp::SetAttrs(pairs)),
-            Item::OmapHeader(h) => txn.object(&name, ObjectOp::OmapSetHeader(h)),
+            Item::Attrs(pairs) => {
+                bytes += pairs.iter().map(|(k, v)| METADATA * (k.len() + v.len())).sum::<usize>();
+                txn.object(&name, ObjectOp::SetAttrs(pairs));
+            }
+            Item::OmapHeader(h) => {
+                bytes += METADATA * h.len();
+                txn.object(&name, ObjectOp::OmapSetHeader(h));
+            }
             Item::Omap(pairs) => {
                 bytes += pairs.iter().map(|(k, v)| METADATA * (k.len() + v.len() + PAIR)).sum::<usize>();
                 txn.object(&name, ObjectOp::OmapSet(pairs));
