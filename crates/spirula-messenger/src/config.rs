@@ -2,6 +2,7 @@
 
 use crate::auth::{Credentials, METHOD_NONE, ModePolicy, NoneRequest};
 use crate::session::Session;
+use spirula_types::limits::TRANSACTION_MAX;
 use spirula_types::{AddrVec, EntityAddr, EntityType, features};
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ pub struct Limits {
     pub front: usize,
     /// Middle of a message.
     pub middle: usize,
-    /// Data of a message: the largest object and some slack.
+    /// Data of a message: the largest transaction between OSDs and some slack.
     pub data: usize,
     /// All of a message of a client that came to us; of a larger one nothing is kept, and it is
     /// reported ([`crate::Event::TooLarge`]).
@@ -39,7 +40,7 @@ impl Default for Limits {
             handshake: 128 << 10,
             front: 64 << 20,
             middle: 16 << 20,
-            data: (128 << 20) + (1 << 20),
+            data: TRANSACTION_MAX + (1 << 20),
             request: usize::MAX,
             direct_payload: 64 << 10,
             copy_payload: 8 << 10,

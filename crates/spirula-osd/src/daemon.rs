@@ -299,11 +299,7 @@ impl Osd {
             me_cluster.addrs = second.addrs.clone();
             listeners.push(second);
         }
-        let mut pg_cfg = cfg.pg.clone();
-        // Several times as much goes into one transaction.
-        let share = usize::try_from(store.record_max() / 4).unwrap_or(usize::MAX);
-        pg_cfg.log_bytes = pg_cfg.log_bytes.min(share);
-        let pg_cfg = Arc::new(pg_cfg);
+        let pg_cfg = Arc::new(cfg.pg.clone());
         let mut pgs = BTreeMap::new();
         let records = store.meta_range(b"pg.").map_err(|e| e.to_string())?;
         for (key, value) in records {

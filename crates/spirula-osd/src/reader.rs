@@ -183,6 +183,10 @@ impl ObjectReader for StoreReader<'_> {
         self.store.list(from, until.min(&pool_end), max).map_err(|e| read_error(&e))
     }
 
+    fn has_room_for(&self, bytes: u64) -> bool {
+        self.store.has_room_for(bytes)
+    }
+
     fn bad_offset(&self, object: &HObject) -> Option<u64> {
         self.bad.borrow().0.get(object).copied()
     }

@@ -438,6 +438,10 @@ pub enum TxnKind {
     Shard,
 }
 
+/// A longer first part of a transaction goes with its payload: values of an omap may be more
+/// than a message's front takes.
+const HEADER_IN_FRONT: usize = 1 << 20;
+
 /// A transaction sent to another OSD (type 0x5340).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PgTxn {
@@ -466,12 +470,12 @@ pub struct PgTxn {
 
 impl Body for PgTxn {
     const KIND: u16 = 0x5340;
-    const VERSION: u16 = 3;
-    const COMPAT: u16 = 3;
+    const VERSION: u16 = 4;
+    const COMPAT: u16 = 4;
 
     fn segments(&self) -> (Vec<u8>, Bytes) {
         let mut o = Encoder::with_capacity(112 + self.header.len());
-        o.versioned(3, 3, |o| {
+        o.versioned(4, 4, |o| {
             o.put(&self.pg);
             o.put(&self.ends);
             o.u32(self.epoch);
@@ -485,17 +489,28 @@ impl Body for PgTxn {
             o.put(&self.version);
             o.put(&self.follows);
             put_opt(o, self.next.as_ref());
-            o.put(&self.header);
+            if self.header.len() <= HEADER_IN_FRONT {
+                o.put(&self.header);
+                o.u64(0);
+            } else {
+                o.put(&Bytes::new());
+                o.u64(self.header.len() as u64);
+            }
         });
-        (o.into_vec(), self.payload.clone())
+        let data = if self.header.len() <= HEADER_IN_FRONT {
+            self.payload.clone()
+        } else {
+            [&self.header[..], &self.payload[..]].concat().into()
+        };
+        (o.into_vec(), data)
     }
 
     fn read(_version: u16, front: &Bytes, data: &Bytes) -> Result<Self, DecodeError> {
-        Decoder::new(front).versioned("PgTxn", 3, |d, v| {
-            if v < 3 {
+        Decoder::new(front).versioned("PgTxn", 4, |d, v| {
+            if v < 4 {
                 return Err(DecodeError::Value { what: "PgTxn version", value: i64::from(v) });
             }
-            Ok(Self {
+            let mut t = Self {
                 pg: d.get()?,
                 ends: d.get()?,
                 epoch: d.get()?,
@@ -516,7 +531,16 @@ impl Body for PgTxn {
                     front.slice_ref(b)
                 },
                 payload: data.clone(),
-            })
+            };
+            let with_payload = usize::try_from(d.u64()?).unwrap_or(usize::MAX);
+            if with_payload > 0 {
+                if with_payload > data.len() {
+                    return Err(DecodeError::Truncated { need: with_payload, have: data.len() });
+                }
+                t.header = data.slice(..with_payload);
+                t.payload = data.slice(with_payload..);
+            }
+            Ok(t)
         })
     }
 }
@@ -1260,6 +1284,11 @@ mod tests {
             payload: "payload".into(),
         };
         assert_eq!(PgTxn::from_message(&t.clone().into_message(1)).unwrap(), t);
+        // What is too long for a message's front goes with the payload.
+        let long = PgTxn { header: vec![7; HEADER_IN_FRONT + 1].into(), ..t.clone() };
+        let message = long.clone().into_message(1);
+        assert!(message.front.len() < 1000 && message.data.len() == HEADER_IN_FRONT + 8);
+        assert_eq!(PgTxn::from_message(&message).unwrap(), long);
         let a =
             PgAcks(vec![
                 RepAck { pg: PgId::new(1, 2), ends: Ends::default(), epoch: 3, version: EVersion::new(4, 5) };

@@ -1,4 +1,7 @@
-//! Bounds on what one request may ask for. Defaults are Ceph 16.2's.
+//! Bounds on what one request may ask for. Defaults are Ceph 16.2's. What every member's
+//! store must take besides is in [`spirula_types::limits`].
+
+use spirula_types::limits::{ATTRS_MAX, KEY_MAX, TRANSACTION_MAX};
 
 /// Limits applied while a request is executed. Sizes in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,6 +18,14 @@ pub struct Limits {
     pub max_attr_name_len: usize,
     /// Largest attribute value (`osd_max_attr_size`; 0 = unlimited); beyond it EFBIG.
     pub max_attr_size: usize,
+    /// Most bytes of names and values an object's attributes may come to; beyond it E2BIG.
+    /// Ceph has no such bound.
+    pub max_attrs: usize,
+    /// Longest omap key; beyond it ENAMETOOLONG. Ceph has no such bound.
+    pub max_omap_key: usize,
+    /// Most bytes a request may make of its input (`write_same`, a copy); beyond it E2BIG.
+    /// Some are left for what the PG adds.
+    pub max_change: usize,
     /// Most omap entries one op returns (`osd_max_omap_entries_per_request`).
     pub max_omap_entries: u64,
     /// Encoded omap bytes after which an op stops and says there is more
@@ -41,6 +52,9 @@ impl Default for Limits {
             max_namespace_len: 256,
             max_attr_name_len: 100,
             max_attr_size: 0,
+            max_attrs: ATTRS_MAX,
+            max_omap_key: KEY_MAX,
+            max_change: TRANSACTION_MAX - (16 << 20),
             max_omap_entries: 1024,
             max_omap_bytes: 16 << 20,
             max_list: 1024,

@@ -140,6 +140,9 @@ impl Vector<'_> {
         self.replicated_only()?;
         let mut d = Decoder::new(input);
         let pairs = d.list(8, |d| Ok((slice(d, input)?, slice(d, input)?)))?;
+        if pairs.iter().any(|(k, _)| k.len() > self.ctx.limits.max_omap_key) {
+            return Err(Stop::Errno(errno::ENAMETOOLONG));
+        }
         self.object.create();
         self.object.omap_set(normalize(pairs));
         self.object.stats.count_write(input.len() as u64);

@@ -136,6 +136,12 @@ pub trait ObjectReader {
     /// [`ReadError`].
     fn list(&self, from: &HObject, until: &HObject, max: usize) -> Result<Vec<HObject>, ReadError>;
 
+    /// Is there room for a change that brings so many bytes beside data (omap, attributes)?
+    /// Asked only for much: what is full by and by the map says.
+    fn has_room_for(&self, _bytes: u64) -> bool {
+        true
+    }
+
     /// Where bad data of the object was met last, if that is known. For messages only.
     fn bad_offset(&self, _object: &HObject) -> Option<u64> {
         None

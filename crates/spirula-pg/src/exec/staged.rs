@@ -4,10 +4,13 @@
 //! The changes are kept as the transaction's own ops. Reading back what was just written is
 //! rare, so the overlay is derived from them only when it is asked for: writing pays nothing.
 
+use super::Limits;
 use super::mutation::{Mutation, StatDelta};
 use super::reader::{ObjectReader, OmapPage, OmapRange, ReadError};
-use super::state::{ObjectInfo, ObjectState};
+use super::state::{ObjectInfo, ObjectState, user_name};
+use super::vector::Stop;
 use bytes::Bytes;
+use spirula_types::limits::size_of;
 use spirula_types::transaction::ObjectOp;
 use spirula_types::{HObject, errno};
 use std::collections::BTreeMap;
@@ -15,6 +18,9 @@ use std::ops::Bound;
 
 /// Unit in which the store keeps data, bytes.
 const STORE_BLOCK: u64 = 4096;
+
+/// Bytes beside data for which there may be no room though the OSD is not full yet.
+const MUCH: usize = 1 << 20;
 
 /// The omap's changes, in a form that can be looked up.
 #[derive(Default)]
@@ -114,6 +120,36 @@ impl<'a> Staged<'a> {
             user_version: self.copied_version,
             stats: self.stats,
         }
+    }
+
+    // ---- limits ----
+
+    /// Is what the vector made of the object something that every member's store takes? Looked
+    /// at before the change has a place in the log.
+    pub fn check(&self, limits: &Limits) -> Result<(), Stop> {
+        let size = size_of(&self.ops).map_err(|_| Stop::Errno(errno::E2BIG))?;
+        if size > limits.max_change {
+            return Err(Stop::Errno(errno::E2BIG));
+        }
+        let grows = |op: &ObjectOp| match op {
+            ObjectOp::OmapSet(_) | ObjectOp::OmapSetHeader(_) | ObjectOp::SetAttrs(_) => {
+                size_of(std::slice::from_ref(op)).unwrap_or_default()
+            }
+            _ => 0,
+        };
+        let beside = if size > MUCH { self.ops.iter().map(grows).sum() } else { 0 };
+        if beside > MUCH && !self.reader.has_room_for(beside as u64) {
+            return Err(Stop::Errno(errno::ENOSPC));
+        }
+        if self.ops.iter().any(|op| matches!(op, ObjectOp::SetAttrs(_))) {
+            let attrs = self.attrs()?;
+            let users = attrs.iter().filter(|(k, _)| user_name(k).is_some());
+            let size: usize = users.map(|(k, v)| 8 + k.len() + v.len()).sum();
+            if size > limits.max_attrs {
+                return Err(Stop::Errno(errno::E2BIG));
+            }
+        }
+        Ok(())
     }
 
     // ---- changes ----

@@ -75,6 +75,14 @@ impl<'a> Vector<'a> {
             }
             results.push(r);
         }
+        if self.result >= 0 {
+            match self.object.check(self.ctx.limits) {
+                Ok(()) => {}
+                Err(Stop::Pause(pause)) => return Err(*pause),
+                Err(Stop::Errno(e)) => self.result = -e,
+                Err(Stop::Mismatch(v)) => self.result = v,
+            }
+        }
         Ok((self.result, results))
     }
 

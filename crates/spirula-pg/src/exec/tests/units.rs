@@ -84,6 +84,30 @@ fn sizes_and_names_beyond_the_limits_fail_as_in_ceph() {
 }
 
 #[test]
+fn what_a_members_store_would_refuse_is_answered_before_it_is_logged_as_a_change() {
+    let mut x = Bench::new();
+    let o = object("a");
+    (x.limits.max_attrs, x.limits.max_omap_key, x.limits.max_change) = (100, 10, 1000);
+    let refused = |x: &mut Bench, ops: &[OsdOp], e: i32| {
+        let done = x.run(&o, ops);
+        assert_eq!(errno_of(&done), e);
+        assert!(matches!(done.effect, Effect::LogOnly));
+    };
+    // Names as stored begin with a byte of their own; each attribute counts 8 bytes more.
+    assert_eq!(x.run(&o, &[xattr_op(op::SETXATTR, b"a", &[1; 40])]).result, 0);
+    let before = x.store.objects.clone();
+    refused(&mut x, &[xattr_op(op::SETXATTR, b"b", &[1; 60])], errno::E2BIG);
+    refused(&mut x, &[xattr_op(op::SETXATTR, b"b", b"x"), xattr_op(op::SETXATTR, b"c", &[1; 50])], errno::E2BIG);
+    refused(&mut x, &[OsdOp::writesame(0, 1000, b("ab"))], errno::E2BIG);
+    let pairs = Bytes::from(to_vec(&vec![(Bytes::from(vec![b'k'; 11]), b("v"))]));
+    refused(&mut x, &[OsdOp { indata: pairs, ..OsdOp::new(op::OMAP_SET_VALS) }], errno::ENAMETOOLONG);
+    assert!(x.store.objects == before, "a refused request has an effect");
+    // One that takes its place is taken.
+    assert_eq!(x.run(&o, &[xattr_op(op::SETXATTR, b"a", b"")]).result, 0);
+    assert_eq!(x.run(&o, &[xattr_op(op::SETXATTR, b"b", &[1; 20])]).result, 0);
+}
+
+#[test]
 fn full_pool_parks_growing_writes_or_refuses_them_and_lets_deletes_pass() {
     let mut x = Bench::new();
     let o = object("a");
