@@ -15,6 +15,9 @@ pub struct Options {
     /// Plant bugs instead, each to be found by one of the seeds
     #[arg(long)]
     pub bugs: bool,
+    /// Only those whose names contain this
+    #[arg(long, requires = "bugs")]
+    pub bug: Option<String>,
     /// Rarer faults for all seeds instead of some of them for every third: names apart from each other by commas
     #[arg(long)]
     pub faults: Option<String>,
@@ -26,7 +29,7 @@ pub struct Options {
 impl Options {
     /// So many seeds from one on.
     pub fn range(seed: u64, seeds: u64) -> Self {
-        Self { seed, seeds, bugs: false, faults: None, tell: false }
+        Self { seed, seeds, bugs: false, bug: None, faults: None, tell: false }
     }
 }
 
@@ -39,6 +42,7 @@ pub fn sim(o: &Options) -> anyhow::Result<bool> {
     c.args(["run", "-q", "--locked", "--profile", "sim", "-p", "spirula-sim", "--"]);
     c.args(["--seed", &o.seed.to_string(), "--seeds", &o.seeds.to_string()]);
     c.args(o.bugs.then_some("--bugs")).args(o.tell.then_some("--tell"));
+    c.args(o.bug.iter().flat_map(|b| ["--bug", b]));
     c.args(o.faults.iter().flat_map(|f| ["--faults", f]));
     status(&mut c)
 }

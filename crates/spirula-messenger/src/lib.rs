@@ -36,6 +36,7 @@
 //!
 //! * [`Endpoint`], [`Target`], [`Limits`], [`Timeouts`] — who we are, whom we call, bounds
 //! * [`Session`], [`Sessions`] — what survives a lost connection between lossless peers
+//! * [`Calls`], [`Parked`], [`Opening`] — the rules of both ends of a lossless link, for every shell
 //! * [`auth`] — methods, modes, credentials, secrets
 //! * [`frame`], [`secure`] — the frame codecs by themselves, for tests, tools and fuzzing
 //!
@@ -49,6 +50,7 @@ mod connection;
 mod control;
 mod error;
 pub mod frame;
+mod lossless;
 mod output;
 pub mod secure;
 mod session;
@@ -57,6 +59,7 @@ pub use config::{Endpoint, Limits, Policy, Target, Timeouts};
 pub use connection::{Connection, Event, Peer, Received};
 pub use error::{ProtocolError, SendError};
 pub use frame::Wanted;
+pub use lossless::{Asked, Calls, News, Opening, Parked};
 pub use output::Output;
 pub use session::{ConnectionId, Session, SessionAnswer, SessionAsk, SessionKey, Sessions, Verdict};
 

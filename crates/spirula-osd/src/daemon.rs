@@ -410,6 +410,16 @@ impl Osd {
         self.pgs.values()
     }
 
+    /// A monotonic time in milliseconds as its PGs and leases count them.
+    pub fn pg_time(monotonic: Duration) -> u64 {
+        MONO_BASE_MS + monotonic.as_millis() as u64
+    }
+
+    /// The leases that it gave and holds.
+    pub fn leases(&self) -> &Leases {
+        &self.leases
+    }
+
     /// Why it stopped by itself, if it did.
     pub fn failure(&self) -> Option<&str> {
         self.failure.as_deref()
@@ -1018,7 +1028,7 @@ impl Daemon for Osd {
 
 /// Monotonic milliseconds as the PGs and leases count them.
 pub(crate) fn mono_ms() -> u64 {
-    MONO_BASE_MS + clock::monotonic().as_millis() as u64
+    Osd::pg_time(clock::monotonic())
 }
 
 fn feed(

@@ -163,7 +163,8 @@ impl Osd {
         } else {
             self.full_peers.remove(&from);
         }
-        self.leases.take(from, p.sent_ms, u64::from(p.lease_ms), p.epoch, self.maps.epoch());
+        let granted = if self.pg_cfg.ignores_grant_epochs() { 0 } else { p.epoch };
+        self.leases.take(from, p.sent_ms, u64::from(p.lease_ms), granted, self.maps.epoch());
         if self.peers.heard(link, clock::monotonic(), self.grace()) {
             self.report_peer(&Silent { osd: from, silent: Duration::ZERO, refused: None, waiting: 0 }, true);
         }
@@ -204,7 +205,7 @@ impl Osd {
             epoch: self.maps.epoch(),
             failed_for_ms: s.silent.as_millis() as u64,
             refused: s.refused.is_some(),
-            gone: s.refused.is_some_and(|r| r.gone),
+            gone: s.refused.is_some_and(|r| r.gone || self.pg_cfg.asks_no_proof()),
             alive,
             waiting: s.waiting,
         });

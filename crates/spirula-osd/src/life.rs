@@ -56,7 +56,9 @@ impl Osd {
         self.stop_waiters.extend(done);
         match self.life {
             Life::Active if self.mon_open => {
-                self.leases.surrender();
+                if !self.pg_cfg.skips_surrender() {
+                    self.leases.surrender();
+                }
                 let epoch = self.maps.epoch();
                 self.to_mon(OsdMarkMeDown { osd: self.cfg.id, uuid: self.cfg.uuid, epoch });
                 self.life = Life::Stopping(clock::monotonic() + STOP_PATIENCE);

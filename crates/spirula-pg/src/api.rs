@@ -544,6 +544,18 @@ pub enum Bug {
     WithheldForgotten,
     /// Entries count as history though only copies without their data have them.
     HollowHistory,
+    /// Nobody else is waited for where only copies without the newest data are heard.
+    HollowNotAwaited,
+    /// Writes go on without members that lack their objects, however many those are.
+    ManyLag,
+    /// Writes go on though the primary's is the only copy with their data.
+    OneWhole,
+    /// The shell takes leases whatever epoch they were granted in.
+    GrantEpochIgnored,
+    /// An OSD that stops keeps the leases that it holds.
+    SurrenderSkipped,
+    /// An OSD whose port refuses is said to be gone, without proof.
+    DeadWithoutProof,
     /// What an object's source sends is not verified.
     CorruptSourceCopied,
     /// A failed read for recovery drops the object from the missing set.
@@ -603,6 +615,21 @@ pub enum Bug {
 }
 
 impl PgConfig {
+    /// Is the shell to be wrong on purpose, and to take leases of any epoch?
+    pub fn ignores_grant_epochs(&self) -> bool {
+        planted!(self, GrantEpochIgnored)
+    }
+
+    /// Is the shell to be wrong on purpose, and to keep its leases when it stops?
+    pub fn skips_surrender(&self) -> bool {
+        planted!(self, SurrenderSkipped)
+    }
+
+    /// Is the shell to be wrong on purpose, and to say of who refuses that it is gone?
+    pub fn asks_no_proof(&self) -> bool {
+        planted!(self, DeadWithoutProof)
+    }
+
     /// Is the shell to be wrong on purpose, and to feed answers before it has performed all effects?
     pub fn answers_overtake(&self) -> bool {
         planted!(self, AnswersOvertake)

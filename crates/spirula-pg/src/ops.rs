@@ -19,6 +19,7 @@ use crate::erasure::{Shape, undo};
 use crate::exec::{
     self, Effect, Fetched, ObjectReader, ObjectState, OpClass, OpContext, Outcome, Pause, Prefetch, Stamp, Want,
 };
+use crate::lease::Leases;
 use crate::listing::WithMissing;
 use crate::log::{EntryKind, LogEntry};
 use crate::pg::{After, Cx, Pg, Role};
@@ -545,13 +546,18 @@ impl Pg {
     }
 
     fn lease_held(&self, cx: &Cx<'_>) -> bool {
+        self.lease_holds(cx.leases, cx.now.mono_ms)
+    }
+
+    /// Do all whose leave it needs let it read at this time?
+    pub(crate) fn lease_holds(&self, leases: &Leases, now_ms: u64) -> bool {
         match &self.role {
             Role::Active(_) if planted!(self.cfg, ReadsWithoutLease) => true,
             Role::Active(a) => a
                 .replicas
                 .iter()
                 .filter(|(o, _)| !a.recovery.backfilling || a.peers.get(o).is_none_or(|p| p.acting))
-                .all(|(o, _)| o.osd == self.me.osd || cx.leases.held_until(o.osd) > cx.now.mono_ms),
+                .all(|(o, _)| o.osd == self.me.osd || leases.held_until(o.osd) > now_ms),
             _ => false,
         }
     }

@@ -254,7 +254,7 @@ impl Hub {
         on: &Handle,
     ) -> Link {
         if let Some(network) = &self.0.network {
-            return network.connect(me, sink, to, kind);
+            return network.connect(me, sink, to, kind, unacknowledged);
         }
         match self.local(to) {
             Some(there) => Self::join(me, sink, there),

@@ -81,6 +81,6 @@ pub(crate) fn payload_time(bytes: usize) -> Duration {
 }
 
 /// Timeouts of every connection.
-pub(crate) fn timeouts() -> Timeouts {
+pub fn timeouts() -> Timeouts {
     Timeouts { handshake: Duration::from_millis(HANDSHAKE_MS), keepalive: KEEPALIVE, idle: IDLE }
 }

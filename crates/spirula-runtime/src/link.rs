@@ -356,17 +356,21 @@ impl Link {
     /// Goes on over a new connection, if it is a lossless TCP link that we opened and that is connected: the one there is may be
     /// waiting long for a host that answers again. Nothing is lost.
     pub fn renew(&self) {
-        if let Far::Tcp(q) = &self.0.far {
+        match &self.0.far {
             // Only who waits now: a connection that is made later is new anyway.
-            q.anew.notify_waiters();
+            Far::Tcp(q) => q.anew.notify_waiters(),
+            Far::Carried(by) => by.renew(self.0.id),
+            Far::Local { .. } => {}
         }
     }
 
     /// Says whether the peer of an accepted lossless link is to be waited for when its connection ends: yes, unless said
     /// otherwise. A session that waits already ends soon after `false`, by [`NetEvent::Closed`]; one that is connected goes on.
     pub fn keep(&self, keep: bool) {
-        if let Far::Tcp(q) = &self.0.far {
-            q.given_up.store(!keep, Ordering::Relaxed);
+        match &self.0.far {
+            Far::Tcp(q) => q.given_up.store(!keep, Ordering::Relaxed),
+            Far::Carried(by) => by.keep(self.0.id, keep),
+            Far::Local { .. } => {}
         }
     }
 

@@ -24,7 +24,7 @@ use accept::Accepting;
 use bytes::{Buf, BytesMut};
 use spirula_buffer::{PayloadBuf, PayloadPool};
 use spirula_messenger::auth::AuthRequest;
-use spirula_messenger::{Connection, Event, Output, SessionKey, Wanted};
+use spirula_messenger::{Connection, Event, Opening, Output, SessionKey, Wanted};
 use spirula_types::EntityType;
 use std::io::{self, IoSlice};
 use std::sync::atomic::Ordering;
@@ -93,10 +93,8 @@ struct Task {
     unacknowledged: Duration,
     /// It can be made anew: nothing is lost with the connection.
     lossless: bool,
-    /// The daemon was told that the link is open, on this connection or an earlier one.
-    opened: bool,
-    /// The session before this one was lost, and the daemon has not been told.
-    renewed: bool,
+    /// What the daemon knows of the link.
+    opening: Opening,
     /// More was sent than the session may hold.
     overfull: bool,
     /// Bytes towards the peer above which nothing more is read from it.
@@ -135,8 +133,7 @@ impl Task {
         Self {
             unacknowledged: limits::TCP_UNACKNOWLEDGED,
             lossless: false,
-            opened: false,
-            renewed: false,
+            opening: Opening::default(),
             overfull: false,
             out_bytes: limits::OUT_BYTES,
             connection,
@@ -470,15 +467,13 @@ impl Task {
                         mode: who.mode,
                         grants: self.grants.clone(),
                     };
-                    let renewed = std::mem::take(&mut self.renewed);
-                    // A link that only changed its connection is no new link.
-                    if !self.opened && !who.resumed {
-                        self.opened = true;
+                    let news = self.opening.established(who.resumed, outgoing);
+                    if news.opened {
                         self.sink.push(NetEvent::Opened { link: self.ends.link.clone(), peer, outgoing });
-                    } else if outgoing && !renewed {
+                    } else if news.resumed {
                         self.sink.push(NetEvent::Resumed(self.ends.id));
                     }
-                    if renewed {
+                    if news.renewed {
                         self.sink.push(NetEvent::Renewed(self.ends.id));
                     }
                 }
@@ -486,7 +481,7 @@ impl Task {
             }
             Event::SessionReset { dropped } => {
                 tracing::debug!("a peer has lost our session: {dropped} messages may not have arrived; it begins anew");
-                self.renewed = true;
+                self.opening.reset();
                 Ok(false)
             }
             Event::KeepaliveAck(_) => Ok(false),

@@ -123,6 +123,8 @@ pub struct Client {
     pub without: BTreeSet<i64>,
     /// Epoch → hash of the encoded incremental, as received; taken by the checks.
     pub epochs: BTreeMap<u32, u64>,
+    /// Writes acknowledged: their PG, of how many in its pool, and their version; taken by the checks.
+    pub acked: Vec<(PgId, u32, EVersion)>,
     /// What it found wrong.
     pub wrong: Option<Wrong>,
     /// Begins no new ones.
@@ -169,6 +171,7 @@ impl Client {
             given_up: 0,
             without: BTreeSet::new(),
             epochs: BTreeMap::new(),
+            acked: Vec::new(),
             wrong: None,
             quiet: false,
             audit: Vec::new(),
@@ -207,7 +210,7 @@ impl Client {
                 false => features::PACIFIC & !features::RADOS_BACKOFF,
             },
         };
-        out.push(Output::Connect { conn, to, addr, lossless: false, peer });
+        out.push(Output::Connect { conn, to, addr, peer });
         conn
     }
 
@@ -559,6 +562,10 @@ impl Client {
             (None, -2) => What::Read(None),
             (None, result) => return Err(format!("a read of object {} is answered {result}", p.object)),
         };
+        // The answer to a resend may be from before its PG was split.
+        if let (What::Change(_, version), Some(t), 0) = (&what, &p.target, p.attempt) {
+            self.acked.push((t.pg, t.shape.0, *version));
+        }
         let op = Op { begun: p.begun, ended: local.true_us, what };
         self.longest = self.longest.max(op.ended - op.begun);
         self.history.entry((p.pool, p.object)).or_default().push(op);
@@ -664,7 +671,7 @@ impl Actor for Client {
                     self.wrong.get_or_insert(sign.of(format!("client {}: {why}", self.id)));
                 }
             }
-            Input::Start | Input::Timer(_) => {}
+            _ => {}
         }
     }
 

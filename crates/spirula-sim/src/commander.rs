@@ -103,7 +103,7 @@ impl Commander {
             features: spirula_types::features::PACIFIC,
         };
         (self.conn, self.ready, self.waited) = (Some(conn), false, 0);
-        out.push(Output::Connect { conn, to, addr: addr_of(to).msgr2(), lossless: false, peer });
+        out.push(Output::Connect { conn, to, addr: addr_of(to).msgr2(), peer });
     }
 
     fn begin(&mut self, local: Local) {

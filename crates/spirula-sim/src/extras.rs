@@ -65,12 +65,18 @@ pub enum Extra {
     Suspend,
     /// A disk says that it has flushed, and has not; its power fails while all else is whole.
     Lies,
+    /// OSDs forget the sessions that others have with them, though both live.
+    Sessions,
+    /// Connections between OSDs are reset within any of the bytes that are under way.
+    Resets,
+    /// All clients but the first only read, and wake up with an OSD that was suspended while others took its place.
+    Asleep,
 }
 
 impl Extra {
     /// All of them, by the name that `--faults` takes, and one in how many of the seeds with extras has it (0: none,
     /// only who asks for it by name, as planted bugs do).
-    pub const ALL: [(&'static str, Self, u64); 22] = [
+    pub const ALL: [(&'static str, Self, u64); 25] = [
         ("erasure", Self::Erasure, 2),
         ("sides", Self::Sides, 2),
         ("half-open", Self::HalfOpen, 2),
@@ -93,6 +99,10 @@ impl Extra {
         ("shape", Self::Shape, 4),
         ("suspend", Self::Suspend, 4),
         ("lies", Self::Lies, 5),
+        ("sessions", Self::Sessions, 4),
+        ("resets", Self::Resets, 4),
+        // Known: a lease that ran out while its holder's clock stood still is believed.
+        ("asleep", Self::Asleep, 0),
     ];
 
     /// What happens at least once in many seeds that have it, or it did not come about.
@@ -109,7 +119,7 @@ impl Extra {
             Self::Grow => &["OSD added"],
             Self::Full => &["pools full"],
             Self::Leader => &["leader cut off"],
-            Self::Readers => &["readers cut off"],
+            Self::Readers => &["readers cut off", "firewall refuses"],
             Self::Copies => &["objects copied"],
             Self::Pairs => &["pair cut", "pair cut one way"],
             Self::Clients => &["client reconnects", "read given up"],
@@ -120,6 +130,9 @@ impl Extra {
             Self::Shape => &["min_size changed", "placement ordered", "CRUSH weight changed", "host moved"],
             Self::Suspend => &["machine suspended"],
             Self::Lies => &["power failed at who lies"],
+            Self::Sessions => &["session lost", "session resumed"],
+            Self::Asleep => &["OSD asleep"],
+            Self::Resets => &["stream reset", "session resumed"],
         }
     }
 }
@@ -294,6 +307,14 @@ impl Scene {
             Extra::Pools => self.make_or_delete_pool(),
             Extra::Shape => self.reshape(),
             Extra::Suspend => self.suspend(),
+            Extra::Asleep => self.sleep(),
+            Extra::Sessions => self.lose_sessions(),
+            Extra::Resets => {
+                let most = self.extra_rng.between(1, 10);
+                for _ in 0..self.world.reset_streams(most) {
+                    self.probe("stream reset");
+                }
+            }
             Extra::Rot | Extra::Swap | Extra::Full | Extra::Copies | Extra::Lost | Extra::Lies => {}
         }
     }
@@ -314,6 +335,14 @@ impl Scene {
             self.clients.clone().into_iter().filter_map(|c| self.world.with(c, counts)).collect::<Vec<_>>()
         {
             for (name, n) in [("guard held", guarded[0]), ("guard failed", guarded[1]), ("read given up", given_up)] {
+                if n > 0 {
+                    *self.probes.entry(name).or_insert(0) += n;
+                }
+            }
+        }
+        for o in self.osds.clone() {
+            let sessions = self.world.with(o, |o: &mut OsdActor| o.sessions).unwrap_or_default();
+            for (name, n) in [("session lost", sessions[0]), ("session resumed", sessions[1])] {
                 if n > 0 {
                     *self.probes.entry(name).or_insert(0) += n;
                 }
@@ -473,12 +502,17 @@ impl Scene {
         let apart: Vec<ActorId> = self.clients.iter().skip(1).copied().chain([osd]).collect();
         self.part(&apart);
         self.healed_at = self.world.now + self.extra_rng.between(4_000_000, 16_000_000);
+        if self.extra_rng.one_in(2) {
+            self.probe("firewall refuses");
+            self.world.rejects.insert(osd);
+            return;
+        }
         let id = self.osd_id(osd);
         self.order(format!(r#"{{"prefix": "osd down", "ids": ["{id}"]}}"#));
     }
 
     /// These and all others do not hear each other.
-    fn part(&mut self, apart: &[ActorId]) {
+    pub fn part(&mut self, apart: &[ActorId]) {
         let all = [&self.mons, &self.commanders, &self.osds, &self.clients].into_iter().flatten();
         let rest: Vec<ActorId> = all.copied().filter(|a| !apart.contains(a)).collect();
         for a in apart {

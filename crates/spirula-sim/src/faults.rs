@@ -99,7 +99,7 @@ impl Scene {
     }
 
     fn osd_fault(&mut self) {
-        let kind = self.rng.below(12);
+        let kind = self.rng.below(13);
         if self.faults[1] & (1 << kind) == 0 {
             return;
         }
@@ -168,6 +168,13 @@ impl Scene {
                 let n = self.rng.below(30);
                 self.world.with(target, |o: &mut OsdActor| o.disk.devices.iter().for_each(|d| d.die_after(n)));
                 // Whether it stops or not: it is started again.
+                let at = self.until(6_000_000);
+                self.down.insert(target, at);
+            }
+            11 => {
+                self.probe("OSD told to stop");
+                self.world.with(target, |o: &mut OsdActor| o.stop());
+                // Its next event lets it see that.
                 let at = self.until(6_000_000);
                 self.down.insert(target, at);
             }

@@ -122,7 +122,7 @@ impl Case {
             features: features::PACIFIC & !features::RADOS_BACKOFF,
         };
         let to = self.actor(primary);
-        self.todo(Output::Connect { conn, to, addr, lossless: false, peer });
+        self.todo(Output::Connect { conn, to, addr, peer });
         self.run(200);
         conn
     }

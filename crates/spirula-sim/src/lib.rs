@@ -27,6 +27,7 @@ mod faults;
 #[cfg(test)]
 mod hand;
 mod hardware;
+mod logs;
 mod manager;
 mod monitor;
 mod osd;
@@ -34,9 +35,11 @@ mod osd;
 mod overtaken;
 mod rng;
 mod scenario;
+mod stream;
 mod tell;
 mod troubles;
 mod verify;
+mod wire;
 mod world;
 mod wrong;
 

@@ -62,7 +62,14 @@ fn in_detail(o: &Options) -> Result<Report, String> {
 
 /// Plants every bug; each must be found by one of the seeds that show nothing without it, by a failure that it must
 /// cause.
-fn bugs(seeds: std::ops::Range<u64>, jobs: u64, options: impl Fn(u64) -> Options + Sync) -> std::process::ExitCode {
+fn bugs(
+    only: &str,
+    seeds: std::ops::Range<u64>,
+    jobs: u64,
+    options: impl Fn(u64) -> Options + Sync,
+) -> std::process::ExitCode {
+    let named = |b: &(Bug, &[Extra], &[Sign])| format!("{:?}", b.0).contains(only);
+    let all: Vec<_> = Bug::ALL.into_iter().filter(named).collect();
     std::panic::set_hook(Box::new(|_| {}));
     let next = AtomicU64::new(0);
     let (sound, found) = (Mutex::new(BTreeMap::new()), AtomicU64::new(0));
@@ -79,9 +86,7 @@ fn bugs(seeds: std::ops::Range<u64>, jobs: u64, options: impl Fn(u64) -> Options
     std::thread::scope(|s| {
         for _ in 0..jobs {
             s.spawn(|| {
-                while let Some((bug, faults, signs)) =
-                    Bug::ALL.get(next.fetch_add(1, Ordering::Relaxed) as usize).copied()
-                {
+                while let Some((bug, faults, signs)) = all.get(next.fetch_add(1, Ordering::Relaxed) as usize).copied() {
                     let faults = (!faults.is_empty()).then(|| Extras::these(faults));
                     let mut others: BTreeMap<Sign, Failure> = BTreeMap::new();
                     let mut planted = |seed| {
@@ -109,7 +114,7 @@ fn bugs(seeds: std::ops::Range<u64>, jobs: u64, options: impl Fn(u64) -> Options
         }
     });
     let found = found.into_inner() as usize;
-    let all = Bug::ALL.len();
+    let all = all.len();
     println!("{found} of {all} planted bugs were found in at most {} seeds", seeds.end - seeds.start);
     if found == all { std::process::ExitCode::SUCCESS } else { std::process::ExitCode::FAILURE }
 }
@@ -131,7 +136,8 @@ fn main() -> std::process::ExitCode {
     let jobs = number(&args, "--jobs", threads).max(1);
     let began = std::time::Instant::now();
     if args.iter().any(|a| a == "--bugs") {
-        return bugs(first..first + count.max(2), jobs, options);
+        let only = args.iter().position(|a| a == "--bug").and_then(|i| args.get(i + 1));
+        return bugs(only.map_or("", String::as_str), first..first + count.max(2), jobs, options);
     }
     if args.iter().any(|a| a == "--tell") {
         // What the daemons log, too.

@@ -83,7 +83,7 @@ impl Manager {
             features: spirula_types::features::PACIFIC,
         };
         (self.mon, self.mon_open, self.waited) = (Some(conn), false, 0);
-        out.push(Output::Connect { conn, to, addr: addr_of(to).msgr2(), lossless: false, peer });
+        out.push(Output::Connect { conn, to, addr: addr_of(to).msgr2(), peer });
     }
 
     fn begin(&mut self, local: Local, gid: u64) {
@@ -156,7 +156,7 @@ impl Actor for Manager {
                     self.feed(local, MgrEvent::Message { conn, message }, out);
                 }
             }
-            Input::Start | Input::Timer(_) => {}
+            Input::Start | Input::Timer(_) | Input::Called { .. } | Input::Bytes { .. } | Input::Broken { .. } => {}
         }
     }
 

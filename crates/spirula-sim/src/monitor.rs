@@ -130,7 +130,7 @@ impl MonActor {
                             addrs: addr_of(local.id),
                             features: spirula_types::features::PACIFIC,
                         };
-                        out.push(Output::Connect { conn, to, addr: addrs.msgr2(), lossless: false, peer });
+                        out.push(Output::Connect { conn, to, addr: addrs.msgr2(), peer });
                         conn
                     });
                     out.push(Output::Send(conn, m));
@@ -223,6 +223,7 @@ impl Actor for MonActor {
                     self.feed(local, MonEvent::SessionClosed { conn }, out);
                 }
             }
+            Input::Called { .. } | Input::Bytes { .. } | Input::Broken { .. } => {}
         }
     }
 

@@ -4,14 +4,15 @@
 use crate::device::{Device, Lie, Order};
 use crate::monitor::{addr_of, id_of};
 use crate::rng::Rng;
+use crate::wire::{self, Wire, Wish};
 use crate::world::{Actor, ActorId, CLUSTER, End, Input, Local, Output, World};
 use spirula_buffer::PayloadPool;
 use spirula_messages::Message;
-use spirula_osd::{Osd, OsdConfig, OsdEvent};
+use spirula_osd::{Control, Osd, OsdConfig, OsdEvent};
 use spirula_pg::PgConfig;
 use spirula_runtime::cephx::DaemonAuth;
 use spirula_runtime::{
-    Daemon, Ended, Hub, Link, LinkId, Mailbox, Mons, NetEvent, NetSink, Network, Peer, Service, clock,
+    Daemon, Ended, Hub, Link, LinkId, Mailbox, Mons, NetEvent, NetSink, Network, Peer, Service, clock, limits,
 };
 use spirula_settings::Settings;
 use spirula_store::{Devices, Identity, Store, StoreOptions};
@@ -20,20 +21,25 @@ use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::Duration;
 use tokio::runtime::{Handle, Runtime};
 use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::sync::oneshot;
 
 /// Timers.
 const TICK: u64 = 0;
 const DISK: u64 = 1;
 const WORK: u64 = 2;
+const LINKS: u64 = 3;
+/// Why an OSD ended that was told to.
+pub const TOLD: &str = "told to stop";
 /// Bytes of a label at the beginning of every device.
 pub const LABEL: u64 = 128 << 10;
 /// Events handled between two ends of a batch.
 const BATCH: usize = 16;
 
 /// The third byte of an OSD's address in the public network.
-const PUBLIC: u8 = 1;
+pub const PUBLIC: u8 = 1;
 
 /// Where OSD `osd` is in a network.
 fn ip(net: u8, osd: OsdId) -> IpAddr {
@@ -56,6 +62,8 @@ type Work = Box<dyn FnOnce() + Send>;
 #[derive(Default)]
 struct Wires {
     out: Vec<Output>,
+    /// What is wanted of links to OSDs, before what is sent over them.
+    wishes: Vec<Wish>,
     work: Vec<Work>,
     /// Nothing that helper threads were given is done.
     held: bool,
@@ -83,16 +91,22 @@ impl Net {
 }
 
 impl Network for Net {
-    fn listen(&self, ip: IpAddr, nonce: u32, _: &Service) -> AddrVec {
-        AddrVec::one(EntityAddr::v2((ip, 6800).into(), nonce))
+    fn listen(&self, ip: IpAddr, nonce: u32, service: &Service) -> AddrVec {
+        let addrs = AddrVec::one(EntityAddr::v2((ip, 6800).into(), nonce));
+        lock(&self.wires).wishes.push(Wish::Listen(addrs.clone(), Box::new(service.clone())));
+        addrs
     }
 
-    fn connect(&self, me: &Peer, _: &NetSink, to: &AddrVec, kind: EntityType) -> Link {
+    fn connect(&self, me: &Peer, sink: &NetSink, to: &AddrVec, kind: EntityType, unacknowledged: Duration) -> Link {
         let mut w = lock(&self.wires);
         w.next += 1;
         let conn = World::conn_numbers(self.actor) + w.next;
         let addr = to.msgr2();
-        if let Some(to) = self.to_actor(&addr) {
+        let there = self.to_actor(&addr);
+        if let Some(actor) = there.filter(|_| kind == EntityType::Osd) {
+            let (me, sink) = (Box::new(me.clone()), sink.clone());
+            w.wishes.push(Wish::Connect { link: conn, me, sink, to: addr, actor, unacknowledged });
+        } else if let Some(to) = there {
             let peer = spirula_mon::Peer {
                 kind: me.kind,
                 id: me.id.clone(),
@@ -100,7 +114,7 @@ impl Network for Net {
                 addrs: me.addrs.clone(),
                 features: me.features,
             };
-            w.out.push(Output::Connect { conn, to, addr, lossless: kind == EntityType::Osd, peer });
+            w.out.push(Output::Connect { conn, to, addr, peer });
         }
         let Some(this) = self.this.upgrade() else { unreachable!("a network that is used exists") };
         Link::carried(conn, this)
@@ -112,6 +126,14 @@ impl Network for Net {
 
     fn close(&self, link: LinkId) {
         lock(&self.wires).out.push(Output::Close(link));
+    }
+
+    fn renew(&self, link: LinkId) {
+        lock(&self.wires).wishes.push(Wish::Renew(link));
+    }
+
+    fn keep(&self, link: LinkId, keep: bool) {
+        lock(&self.wires).wishes.push(Wish::Keep(link, keep));
     }
 
     fn work(&self, work: Work) {
@@ -201,6 +223,8 @@ impl Disk {
 
 struct Running {
     osd: Osd,
+    /// Links to other OSDs.
+    wire: Wire,
     net: Arc<Net>,
     mailbox: Mailbox<OsdEvent>,
     rx: UnboundedReceiver<OsdEvent>,
@@ -236,8 +260,8 @@ pub struct OsdActor {
     open: BTreeSet<u64>,
     /// The disk works.
     busy: bool,
-    /// When the next tick is due, true time.
-    armed: u64,
+    /// When the next tick is due, and something of the links, true time.
+    armed: [u64; 2],
     /// Slowest write of the disk, and slowest read that waits, microseconds.
     pub disk_us: u64,
     pub read_us: Option<u64>,
@@ -245,6 +269,12 @@ pub struct OsdActor {
     disk_failed: Option<String>,
     /// It did not start, or ended by itself: why, and whether its disk died before, as it was told to.
     pub ended: Option<(String, bool)>,
+    /// Until when it keeps no session whose connection ends, true microseconds.
+    pub forgets_until: u64,
+    /// Sessions lost and resumed so far.
+    pub sessions: [u64; 2],
+    /// It was told to stop.
+    told: bool,
     /// It cannot start: its disk is not in place yet.
     pub no_disk: bool,
 }
@@ -261,11 +291,14 @@ impl OsdActor {
             running: None,
             open: BTreeSet::new(),
             busy: false,
-            armed: 0,
+            armed: [0; 2],
             disk_us: 2000,
             read_us: None,
             disk_failed: None,
             ended: None,
+            forgets_until: 0,
+            sessions: [0; 2],
+            told: false,
             no_disk: false,
         }
     }
@@ -275,9 +308,17 @@ impl OsdActor {
         self.running.as_ref().map(|r| &r.osd)
     }
 
+    /// It is to stop in due form.
+    pub fn stop(&mut self) {
+        if let Some(r) = &self.running {
+            self.told = true;
+            r.mailbox.push(OsdEvent::Control(Control::Stop(oneshot::channel().0)));
+        }
+    }
+
     fn start(&mut self, local: Local) -> Result<(), String> {
         self.incarnation += 1;
-        self.disk_failed = None;
+        (self.disk_failed, self.told) = (None, false);
         let (mailbox, rx) = spirula_runtime::mailbox();
         let durable = Arc::new(Mutex::new(Vec::new()));
         let (done, failed) = (durable.clone(), mailbox.clone());
@@ -315,13 +356,15 @@ impl OsdActor {
         let hub = Hub::over(net.clone(), PayloadPool::new(16 << 20));
         let on = no_loop().ok_or("no event loop")?;
         let osd = Osd::start(cfg, hub, on, mailbox.clone(), store)?;
-        self.running = Some(Running { osd, net, mailbox, rx, durable });
+        let wire = Wire::new(net.clone(), wire::numbers(local.id, self.incarnation), self.rng.fork());
+        self.running = Some(Running { osd, wire, net, mailbox, rx, durable });
         Ok(())
     }
 
     /// Lets the daemon handle what is in its mailbox, and the world take what it wants done.
     fn pump(&mut self, local: Local, out: &mut Vec<Output>) {
         let Some(r) = &mut self.running else { return };
+        r.wire.most_parked = if local.true_us < self.forgets_until { 0 } else { limits::PARKED };
         loop {
             let mut handled = 0;
             while handled < BATCH
@@ -333,40 +376,62 @@ impl OsdActor {
                 r.osd.handle(event);
                 handled += 1;
             }
-            if handled == 0 {
+            if handled > 0 {
+                r.osd.end_of_batch();
+            }
+            let mut w = lock(&r.net.wires);
+            let (wishes, sent) = (std::mem::take(&mut w.wishes), std::mem::take(&mut w.out));
+            drop(w);
+            if handled == 0 && wishes.is_empty() && sent.is_empty() {
                 break;
             }
-            r.osd.end_of_batch();
+            for wish in wishes {
+                r.wire.perform(local.mono, wish, out);
+            }
+            for o in sent {
+                match o {
+                    Output::Send(link, m) if r.wire.has(link) => r.wire.perform(local.mono, Wish::Carry(link, m), out),
+                    Output::Close(link) if r.wire.has(link) => r.wire.perform(local.mono, Wish::Close(link), out),
+                    o => out.push(o),
+                }
+            }
+            r.wire.settle(local.mono, out);
+        }
+        for (all, new) in self.sessions.iter_mut().zip(std::mem::take(&mut r.wire.sessions)) {
+            *all += new;
         }
         if !self.busy && r.osd.step_store() {
             self.busy = true;
             out.push(Output::Timer(DISK, self.rng.between(50, self.disk_us)));
         }
-        let mut w = lock(&r.net.wires);
+        let w = lock(&r.net.wires);
         if !w.work.is_empty() {
             out.push(Output::Timer(WORK, self.rng.between(50, self.read_us.unwrap_or(self.disk_us))));
         }
-        out.append(&mut w.out);
         drop(w);
         if r.osd.finished() {
             if self.disk_failed.is_none() {
                 // It wrote what it had, and the power stays.
                 self.disk.settle();
             }
+            let told = self.told.then(|| TOLD.to_owned());
             let why = self.disk_failed.as_deref().map(|why| format!("its store stops: {why}"));
             let why = why.or_else(|| r.osd.failure().map(str::to_owned));
-            self.ended = Some((why.unwrap_or_default(), self.disk.has_died()));
+            self.ended = Some((why.or(told).unwrap_or_default(), self.disk.has_died()));
             self.running = None;
             out.push(Output::Stop);
             return;
         }
-        // Its clock may run faster or slower than time does.
-        let wait = r.osd.deadline().saturating_sub(local.mono).as_micros() as i64;
-        let wait = (wait - wait * local.drift / (1_000_000 + local.drift)).max(0) as u64 + 1;
-        let due = local.true_us + wait;
-        if self.armed <= local.true_us || due < self.armed {
-            self.armed = due;
-            out.push(Output::Timer(TICK, wait));
+        let deadlines = [(TICK, r.osd.deadline()), (LINKS, r.wire.deadline())];
+        for ((timer, deadline), armed) in deadlines.into_iter().zip(&mut self.armed) {
+            // Its clock may run faster or slower than time does.
+            let wait = deadline.saturating_sub(local.mono).as_micros() as i64;
+            let wait = (wait - wait * local.drift / (1_000_000 + local.drift)).max(0) as u64 + 1;
+            let due = local.true_us + wait;
+            if *armed <= local.true_us || due < *armed {
+                *armed = due;
+                out.push(Output::Timer(timer, wait));
+            }
         }
     }
 
@@ -382,7 +447,7 @@ impl OsdActor {
         self.running.as_ref().map_or(0, |r| lock(&r.net.wires).work.len())
     }
 
-    fn timer(&mut self, n: u64, local: Local) {
+    fn timer(&mut self, n: u64, local: Local, out: &mut Vec<Output>) {
         let Some(r) = &mut self.running else { return };
         match n {
             DISK => {
@@ -392,6 +457,7 @@ impl OsdActor {
                     r.mailbox.push(OsdEvent::Durable(seq));
                 }
             }
+            LINKS => r.wire.due(local.mono, out),
             WORK => {
                 let mut wires = lock(&r.net.wires);
                 let work = if wires.held { Vec::new() } else { std::mem::take(&mut wires.work) };
@@ -420,7 +486,7 @@ impl Actor for OsdActor {
                     out.push(Output::Stop);
                 }
             }
-            Input::Timer(n) => self.timer(n, local),
+            Input::Timer(n) => self.timer(n, local, out),
             Input::Tick => {}
             Input::Opened { conn, peer, .. } => {
                 self.open.insert(conn);
@@ -435,6 +501,21 @@ impl Actor for OsdActor {
             Input::Message { conn, message } => {
                 if let Some(r) = self.running.as_ref().filter(|_| self.open.contains(&conn)) {
                     r.mailbox.push(OsdEvent::Net(NetEvent::Message(conn, message)));
+                }
+            }
+            Input::Called { conn, net, .. } => {
+                if let Some(r) = &mut self.running {
+                    r.wire.called(local.mono, conn, net, out);
+                }
+            }
+            Input::Bytes { conn, bytes } => {
+                if let Some(r) = &mut self.running {
+                    r.wire.bytes(local.mono, conn, &bytes, out);
+                }
+            }
+            Input::Broken { conn, how } => {
+                if let Some(r) = &mut self.running {
+                    r.wire.broken(local.mono, conn, how, out);
                 }
             }
             Input::Closed { conn, end } => {
@@ -458,7 +539,7 @@ impl Actor for OsdActor {
     fn crash(&mut self, rng: &mut Rng) {
         self.running = None;
         self.open.clear();
-        (self.busy, self.armed) = (false, 0);
+        (self.busy, self.armed) = (false, [0; 2]);
         self.disk.crash(rng);
     }
 

@@ -132,7 +132,7 @@ impl Story {
             features: spirula_types::features::PACIFIC,
         };
         let (conn, to) = (World::conn_numbers(self.hand) + n, self.actor(primary));
-        self.todo(Output::Connect { conn, to, addr, lossless: false, peer });
+        self.todo(Output::Connect { conn, to, addr, peer });
         self.run(200);
         conn
     }

@@ -5,6 +5,7 @@ use crate::commander::Commander;
 use crate::disk::Disk;
 use crate::extras::{Code, Extra, Extras, filling, reading};
 use crate::hardware::Coming;
+use crate::logs::Acked;
 use crate::monitor::{MonActor, addr_of};
 use crate::osd::{self, OsdActor};
 use crate::rng::Rng;
@@ -42,11 +43,12 @@ impl Bug {
     /// Those that whole clusters show, each with the rarer trouble in which it shows (with that of the seed where
     /// none is named), and with what it must cause: another failure does not count. The simulators of PGs and of the
     /// quorum show more, with stories made for them.
-    pub const ALL: [(Self, &[Extra], &[Sign]); 23] = {
+    pub const ALL: [(Self, &[Extra], &[Sign]); 29] = {
         use spirula_pg::Bug as Of;
         /// What was acknowledged is not what is there, or was read.
         const HISTORY: &[Sign] = &[Sign::Lost, Sign::Stale, Sign::Order, Sign::Answer];
-        const DATA: &[Sign] = &[Sign::Lost, Sign::Stale, Sign::Order, Sign::Answer, Sign::Copies, Sign::Reply];
+        const DATA: &[Sign] =
+            &[Sign::Lost, Sign::Stale, Sign::Order, Sign::Answer, Sign::Copies, Sign::Reply, Sign::Unfound];
         [
             (Self::AckBeforeSync, &[], &[Sign::Monitors, Sign::Registers]),
             (Self::IndexApartFromEntry, &[], &[Sign::Monitors, Sign::Registers, Sign::Refused]),
@@ -69,7 +71,13 @@ impl Bug {
             (Self::Pg(Of::RolledEarly), &[Extra::Erasure], DATA),
             (Self::Pg(Of::OneHeard), &[Extra::Erasure, Extra::Slow], DATA),
             (Self::Pg(Of::StripeNotRead), &[Extra::Erasure], DATA),
-            (Self::Pg(Of::AnswersOvertake), &[Extra::Copies, Extra::Erasure], DATA),
+            (Self::Pg(Of::AnswersOvertake), &[Extra::Copies, Extra::Erasure], &[Sign::Store, Sign::Log, Sign::Unfound]),
+            (Self::Pg(Of::ManyLag), &[], DATA),
+            (Self::Pg(Of::OneWhole), &[Extra::Shape], DATA),
+            (Self::Pg(Of::HollowNotAwaited), &[], DATA),
+            (Self::Pg(Of::GrantEpochIgnored), &[Extra::Readers], &[Sign::Stale, Sign::Serves]),
+            (Self::Pg(Of::SurrenderSkipped), &[Extra::Readers], &[Sign::Stale, Sign::Serves]),
+            (Self::Pg(Of::DeadWithoutProof), &[Extra::Readers], &[Sign::Stale, Sign::Serves]),
             (Self::Pg(Of::EarlyDropped), &[], &[Sign::Stuck]),
         ]
     };
@@ -163,6 +171,8 @@ pub(crate) struct Scene {
     /// Disks that are slow: until when, and what they take usually.
     pub slowed: BTreeMap<ActorId, (u64, u64)>,
     pub troubles: Troubles,
+    /// What clients know to have happened.
+    pub acked: Acked,
     /// OSDs have a network of their own.
     pub apart: bool,
     /// OSDs that were marked down by order, each once.
@@ -342,7 +352,11 @@ impl Scene {
         let pace = if extras.has(Extra::Full) { filling(pace) } else { pace };
         let objects = pace.objects;
         let clients = (0..rng.between(1, 3)).map(|i| {
-            let pace = if i > 0 && extras.has(Extra::Readers) { reading(&pace) } else { pace.clone() };
+            let pace = if i > 0 && (extras.has(Extra::Readers) || extras.has(Extra::Asleep)) {
+                reading(&pace)
+            } else {
+                pace.clone()
+            };
             let mut c = Client::new(mons.clone(), at.clone(), pace, rng.fork());
             c.backs_off = o.seed % 3 == 2;
             world.add(Box::new(c), 50_000)
@@ -366,6 +380,7 @@ impl Scene {
             extra_rng,
             slowed: BTreeMap::new(),
             troubles: Troubles::default(),
+            acked: Acked::default(),
             apart,
             told_down: BTreeSet::new(),
             manager: None,

@@ -113,6 +113,15 @@ impl Scene {
         }
     }
 
+    /// An OSD keeps no session whose connection ends, for a while, as one for which too many wait; and some end.
+    pub fn lose_sessions(&mut self) {
+        let Some(target) = self.extra_rng.pick(&self.osds).copied() else { return };
+        let until = self.world.now + self.extra_rng.between(500_000, 5 * SECOND);
+        self.world.with(target, |o: &mut OsdActor| o.forgets_until = until);
+        let most = self.extra_rng.between(1, 6);
+        self.world.reset_streams_of(target, most);
+    }
+
     /// A flag of the OSD map is set for a while.
     pub fn set_flag(&mut self) {
         let Some(flag) = self.extra_rng.pick(&FLAGS).copied() else { return };
@@ -208,6 +217,22 @@ impl Scene {
         self.paused.insert(target, self.world.now + self.extra_rng.between(100_000, 20 * SECOND));
     }
 
+    /// An OSD is suspended, and when it wakes up it hears only those who only read.
+    pub fn sleep(&mut self) {
+        let Some(osd) = self.extra_rng.pick(&self.osds).copied() else { return };
+        if self.world.now < self.healed_at || self.paused.contains_key(&osd) || !self.world.is_up(osd) {
+            return;
+        }
+        self.probe("OSD asleep");
+        let apart: Vec<ActorId> = self.clients.iter().skip(1).copied().chain([osd]).collect();
+        self.part(&apart);
+        let wakes = self.world.now + self.extra_rng.between(5 * SECOND, 12 * SECOND);
+        let wall_too = self.extra_rng.one_in(2);
+        self.world.suspend(osd, wall_too);
+        self.paused.insert(osd, wakes);
+        self.healed_at = wakes + 4 * SECOND;
+    }
+
     /// An OSD goes, while all is whole, and is declared lost before it comes back with what it had.
     pub fn declare_lost(&mut self) {
         if !self.is_whole() {
@@ -272,7 +297,7 @@ impl Scene {
         }
         self.troubles.careful = false;
         for o in self.osds.clone() {
-            self.world.with(o, |o: &mut OsdActor| o.read_us = None);
+            self.world.with(o, |o: &mut OsdActor| (o.read_us, o.forgets_until) = (None, 0));
         }
     }
 

@@ -4,6 +4,7 @@
 //! * Nothing stops by itself or is refused at a start without a reason.
 //! * Once faults stop, within bounded time: all monitors vote and agree, all OSDs are up, all
 //!   PGs active and clean, every request is answered.
+//! * Logs of members agree with each other and with what was acknowledged ([`crate::logs`]).
 //! * Registers of the monitors and objects of the OSDs are linearizable; what clients read last
 //!   is what the changes say.
 //! * Every copy of an object is the same, and every store is sound.
@@ -12,8 +13,9 @@ use crate::client::{Client, History};
 use crate::commander::Commander;
 use crate::content::{self, CLONED, Cell, Change, Content, Seen};
 use crate::extras::Extra;
+use crate::logs::EVERY;
 use crate::monitor::MonActor;
-use crate::osd::OsdActor;
+use crate::osd::{OsdActor, TOLD};
 use crate::scenario::Scene;
 use crate::world::ActorId;
 use crate::wrong::{Sign, Wrong};
@@ -92,6 +94,9 @@ impl Scene {
     }
 
     fn look_at_osd(&mut self, id: ActorId) -> Result<(), Wrong> {
+        if self.world.steps.is_multiple_of(EVERY) {
+            self.look_at_logs(id)?;
+        }
         let noted = self.world.with(id, |a: &mut OsdActor| Some((a.id, a.ended.take()?)));
         let Some((osd, (why, disk_died))) = noted.flatten() else { return Ok(()) };
         if !disk_died && self.lies(id) && why.contains("store") {
@@ -104,6 +109,7 @@ impl Scene {
         match (disk_died, full) {
             (true, _) => self.probe("OSD stopped by its disk"),
             (_, true) => self.probe("OSD stopped by a full disk"),
+            _ if why == TOLD => self.probe("OSD stopped as told"),
             _ => return Err(Sign::Exit.of(format!("osd.{osd} ends by itself: {why}"))),
         }
         // As whoever looks after processes does.
@@ -113,8 +119,9 @@ impl Scene {
     }
 
     fn look_at_client(&mut self, id: ActorId) -> Result<(), Wrong> {
-        let noted = self.world.with(id, |a: &mut Client| (std::mem::take(&mut a.epochs), a.wrong.take()));
-        let Some((epochs, wrong)) = noted else { return Ok(()) };
+        let take = |a: &mut Client| (std::mem::take(&mut a.epochs), std::mem::take(&mut a.acked), a.wrong.take());
+        let Some((epochs, acked, wrong)) = self.world.with(id, take) else { return Ok(()) };
+        acked.into_iter().for_each(|(pg, pg_num, version)| self.acked.note(pg, pg_num, version));
         if let Some(wrong) = wrong {
             return Err(wrong);
         }
@@ -174,6 +181,7 @@ impl Scene {
         self.audit();
         self.until_well()?;
         registers::linearizable(&self.commands()).map_err(|why| Sign::Registers.of(why))?;
+        self.books_agree()?;
         let finals = self.check_objects(calm)?;
         if self.extras.has(Extra::Pools) {
             self.deleted_is_gone()?;
@@ -205,7 +213,8 @@ impl Scene {
             }
             if !more {
                 let still = self.complaint(besides);
-                return Err(Sign::Stuck.of(format!("{} s of peace and still: {still}", PEACE_US / 1_000_000)));
+                let sign = if still.contains("recovery_unfound") { Sign::Unfound } else { Sign::Stuck };
+                return Err(sign.of(format!("{} s of peace and still: {still}", PEACE_US / 1_000_000)));
             }
         }
     }
@@ -311,7 +320,7 @@ impl Scene {
         self.world.with(first, |c: &mut Client| c.map.clone()).flatten()
     }
 
-    fn actor_of(&mut self, osd: OsdId) -> Option<ActorId> {
+    pub fn actor_of(&mut self, osd: OsdId) -> Option<ActorId> {
         let all = self.osds.clone();
         all.into_iter().find(|a| self.world.with(*a, |o: &mut OsdActor| o.id) == Some(osd))
     }

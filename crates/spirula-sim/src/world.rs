@@ -1,11 +1,11 @@
 //! Time, links, and who gets what when.
 //!
 //! Links keep order and lose nothing while they live; a link that is cut loses what is sent into
-//! the cut direction, and ends for both sides a while later. Between OSDs sessions outlive their
-//! connections: what is sent into a cut comes when it is healed. Different links overtake each
-//! other.
+//! the cut direction, and ends for both sides a while later. Different links overtake each other.
+//! OSDs have connections of bytes between them ([`crate::stream`]).
 
 use crate::rng::Rng;
+use crate::stream::{Broken, Part, Stream};
 use crate::tell;
 use spirula_encoding::UTime;
 use spirula_encoding::crc::crc32c;
@@ -15,7 +15,7 @@ use spirula_mon::Peer;
 use spirula_types::EntityAddr;
 use std::any::Any;
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ pub enum Net {
 pub const CLUSTER: u8 = 3;
 
 impl Net {
-    fn of(addr: &EntityAddr) -> Self {
+    pub(crate) fn of(addr: &EntityAddr) -> Self {
         match addr.addr.map(|a| a.ip()) {
             Some(IpAddr::V4(ip)) if ip.octets().get(2) == Some(&CLUSTER) => Self::Cluster,
             _ => Self::Public,
@@ -90,6 +90,29 @@ pub enum Input {
     },
     /// A timer it set is due: a disk's write, for example.
     Timer(u64),
+    /// A connection of bytes is there: one it called for, or somebody's.
+    Called {
+        /// Which.
+        conn: u64,
+        /// The other actor.
+        from: ActorId,
+        /// In which network.
+        net: Net,
+    },
+    /// Bytes came.
+    Bytes {
+        /// Over which connection.
+        conn: u64,
+        /// What.
+        bytes: Vec<u8>,
+    },
+    /// A connection of bytes is over, or did not come to be.
+    Broken {
+        /// Which.
+        conn: u64,
+        /// How.
+        how: Broken,
+    },
 }
 
 /// How a connection ended.
@@ -117,11 +140,24 @@ pub enum Output {
         to: ActorId,
         /// The address it is to have, if that matters.
         addr: EntityAddr,
-        /// A session that survives its connections.
-        lossless: bool,
         /// Who says so.
         peer: Peer,
     },
+    /// Calls another actor for a connection of bytes.
+    Dial {
+        /// Number of the connection.
+        conn: u64,
+        /// Whom.
+        to: ActorId,
+        /// In which network.
+        net: Net,
+        /// How long sent bytes may stay unacknowledged, microseconds.
+        patience_us: u64,
+    },
+    /// Bytes for a connection.
+    Write(u64, Vec<u8>),
+    /// Ends a connection of bytes.
+    Hang(u64, Broken),
     /// Sends; lost if the connection is gone.
     Send(u64, Message),
     /// Ends a connection for both sides.
@@ -171,16 +207,12 @@ struct Conn {
     /// Which sides know already that it has ended, and how late bytes come in each direction.
     left: [bool; 2],
     lag_us: [u64; 2],
-    /// Between OSDs: a session that outlives its connections. What is sent while the way is cut
-    /// waits, per direction.
-    lossless: bool,
-    held: [Vec<Vec<u8>>; 2],
     /// Who asks for it and for whom, until it is there.
     asking: Option<(Peer, EntityAddr)>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Event {
+pub(crate) enum Event {
     Tick(ActorId, u64),
     Timer(ActorId, u64, u64),
     Open(u64),
@@ -193,6 +225,13 @@ enum Event {
     Start(ActorId),
     /// One side learns that a connection has ended.
     Left(u64, usize),
+    /// Of connections of bytes: a call arrives, and until when it is repeated; a part arrives in a direction; patience
+    /// with one ends; it is asked again; a side hears that it was reset.
+    Call(u64, u64),
+    Part(u64, usize, u64),
+    Patience(u64, usize, u64),
+    Again(u64, usize),
+    Torn(u64, usize),
 }
 
 /// Actors, links, time.
@@ -203,10 +242,16 @@ pub struct World {
     pub rng: Rng,
     slots: Vec<Slot>,
     conns: BTreeMap<u64, Conn>,
+    pub(crate) streams: BTreeMap<u64, Stream>,
+    /// Parts under way on them, by number.
+    pub(crate) under_way: BTreeMap<u64, Part>,
+    pub(crate) parts: u64,
     events: BinaryHeap<Reverse<(u64, u64, Event)>>,
     seq: u64,
     /// Directions that are cut, in a network, and until when by themselves.
     cuts: BTreeMap<(ActorId, ActorId, Net), Option<u64>>,
+    /// In whose name a firewall refuses calls into a cut.
+    pub rejects: BTreeSet<ActorId>,
     /// Longest delay of a message, microseconds.
     pub delay_us: u64,
     /// Hash over all that happened.
@@ -231,9 +276,13 @@ impl World {
             rng: Rng::new(seed),
             slots: Vec::new(),
             conns: BTreeMap::new(),
+            streams: BTreeMap::new(),
+            under_way: BTreeMap::new(),
+            parts: 0,
             events: BinaryHeap::new(),
             seq: 0,
             cuts: BTreeMap::new(),
+            rejects: BTreeSet::new(),
             delay_us: 1000,
             hash: 0xcbf2_9ce4_8422_2325,
             steps: 0,
@@ -317,6 +366,7 @@ impl World {
         for conn in mine {
             self.end_soon(conn, 2_000, End::Gone);
         }
+        self.streams_die(id);
     }
 
     /// Starts it again.
@@ -356,6 +406,12 @@ impl World {
         for input in std::mem::take(&mut s.waiting) {
             self.give(id, input);
         }
+        self.ways_healed();
+    }
+
+    /// Is its machine suspended?
+    pub(crate) fn is_still(&self, id: ActorId) -> bool {
+        self.slots.get(id).is_some_and(|s| s.still.is_some())
     }
 
     /// Cuts one direction; connections that use it end some time later.
@@ -378,7 +434,7 @@ impl World {
 
     /// Connections that a cut concerns end some time later.
     fn end_cut(&mut self, from: ActorId, to: ActorId, concerns: impl Fn(&Conn) -> bool) {
-        let hit = |c: &Conn| c.ends.contains(&from) && c.ends.contains(&to) && !c.lossless && concerns(c);
+        let hit = |c: &Conn| c.ends.contains(&from) && c.ends.contains(&to) && concerns(c);
         let hit: Vec<u64> = self.conns.iter().filter(|(_, c)| hit(c)).map(|(n, _)| *n).collect();
         for conn in hit {
             let after = self.rng.between(200_000, 4_000_000);
@@ -386,7 +442,7 @@ impl World {
         }
     }
 
-    fn is_cut(&self, from: ActorId, to: ActorId, net: Net) -> bool {
+    pub(crate) fn is_cut(&self, from: ActorId, to: ActorId, net: Net) -> bool {
         self.cuts.contains_key(&(from, to, net))
     }
 
@@ -394,6 +450,7 @@ impl World {
     pub fn heal(&mut self, peace: bool) {
         let (before, now) = (self.cuts.len(), self.now);
         self.cuts.retain(|_, until| until.is_some_and(|at| at > now && !peace));
+        self.rejects.clear();
         self.healed(before);
     }
 
@@ -411,9 +468,7 @@ impl World {
         if self.tell {
             println!("{:>12} healed", self.now);
         }
-        for conn in self.conns.keys().copied().collect::<Vec<_>>() {
-            self.release(conn);
-        }
+        self.ways_healed();
     }
 
     /// Puts bytes on their way.
@@ -426,7 +481,7 @@ impl World {
         self.at(at - self.now, Event::Bytes { conn, to, bytes });
     }
 
-    fn at(&mut self, after_us: u64, event: Event) {
+    pub(crate) fn at(&mut self, after_us: u64, event: Event) {
         self.seq += 1;
         self.events.push(Reverse((self.now + after_us, self.seq, event)));
     }
@@ -438,7 +493,7 @@ impl World {
         }
     }
 
-    fn mix(&mut self, v: u64) {
+    pub(crate) fn mix(&mut self, v: u64) {
         self.hash = (self.hash ^ v).wrapping_mul(0x0100_0000_01b3);
     }
 
@@ -511,23 +566,22 @@ impl World {
                 }
             }
             Event::Open(conn) => self.open(conn),
+            Event::Call(conn, until) => self.call(conn, until),
+            Event::Part(conn, way, number) => self.arrive(conn, way, number),
+            Event::Patience(conn, way, since) => self.impatient(conn, way, since),
+            Event::Again(conn, way) => self.ask_again(conn, way),
+            Event::Torn(conn, side) => self.torn(conn, side),
         }
         true
     }
 
     fn open(&mut self, conn: u64) {
         let Some(c) = self.conns.get_mut(&conn).filter(|c| !c.ending) else { return };
-        let ([from, to], Some((mut peer, addr)), lossless) = (c.ends, c.asking.clone(), c.lossless) else { return };
+        let ([from, to], Some((mut peer, addr))) = (c.ends, c.asking.clone()) else { return };
         let net = c.net;
         if self.is_cut(from, to, net) || self.is_cut(to, from, net) || self.is_paused(to) {
-            if lossless {
-                // It goes on trying.
-                let after = self.rng.between(100_000, 1_000_000);
-                self.at(after, Event::Open(conn));
-            } else {
-                let after = self.rng.between(1_000_000, 3_000_000);
-                self.end_soon(conn, after, End::Silent);
-            }
+            let after = self.rng.between(1_000_000, 3_000_000);
+            self.end_soon(conn, after, End::Silent);
         } else if !self.is_up(to) {
             self.end_soon(conn, 100, End::Refused);
         } else if !self.admits(to, &mut peer, &addr) {
@@ -538,22 +592,6 @@ impl World {
             }
             self.give(to, Input::Opened { conn, peer: peer.clone(), from });
             self.give(from, Input::Opened { conn, peer, from: to });
-            self.release(conn);
-        }
-    }
-
-    /// What waited for a way goes on.
-    fn release(&mut self, conn: u64) {
-        for way in [0, 1] {
-            let Some(c) = self.conns.get_mut(&conn).filter(|c| c.asking.is_none()) else { return };
-            let (net, [first, second]) = (c.net, c.ends);
-            let (from, to) = if way == 0 { (first, second) } else { (second, first) };
-            if self.is_cut(from, to, net) {
-                continue;
-            }
-            let Some(c) = self.conns.get_mut(&conn) else { return };
-            let held = c.held.get_mut(way).map(std::mem::take).unwrap_or_default();
-            held.into_iter().for_each(|bytes| self.transmit(conn, way, bytes));
         }
     }
 
@@ -566,7 +604,7 @@ impl World {
         Local { id, mono, drift, wall: UTime::from_nanos(us.max(0) as u64 * 1000), true_us: self.now }
     }
 
-    fn give(&mut self, id: ActorId, input: Input) {
+    pub(crate) fn give(&mut self, id: ActorId, input: Input) {
         let local = self.local(id);
         let Some(s) = self.slots.get_mut(id).filter(|s| s.up) else { return };
         if s.paused {
@@ -584,32 +622,27 @@ impl World {
 
     fn perform(&mut self, id: ActorId, output: Output) {
         match output {
-            Output::Connect { conn, to, addr, lossless, peer } => {
+            Output::Connect { conn, to, addr, peer } => {
                 let delay = self.rng.between(100, self.delay_us);
                 let last = [self.now + delay; 2];
-                let (held, asking) = (Default::default(), Some((peer, addr)));
+                let asking = Some((peer, addr));
                 let (left, lag_us) = ([false; 2], [0; 2]);
                 let (ends, net) = ([id, to], Net::of(&addr));
-                self.conns.insert(conn, Conn { ends, net, last, ending: false, left, lag_us, lossless, held, asking });
+                self.conns.insert(conn, Conn { ends, net, last, ending: false, left, lag_us, asking });
                 self.at(delay, Event::Open(conn));
             }
             Output::Send(conn, message) => {
-                let Some(c) = self.conns.get_mut(&conn) else { return };
+                let Some(c) = self.conns.get(&conn) else { return };
                 let way = usize::from(c.ends.first() != Some(&id));
                 let Some(to) = c.ends.get(1 - way).copied() else { return };
-                let (net, opens) = (c.net, c.lossless && c.asking.is_some());
-                let bytes = || spirula_encoding::to_vec(&Carried(message));
-                let waits = self.is_cut(id, to, net) || opens;
-                let Some(c) = self.conns.get_mut(&conn) else { return };
-                if !waits {
-                    self.transmit(conn, way, bytes());
-                } else if c.lossless
-                    && let Some(held) = c.held.get_mut(way)
-                {
-                    held.push(bytes());
+                if !self.is_cut(id, to, c.net) {
+                    self.transmit(conn, way, spirula_encoding::to_vec(&Carried(message)));
                 }
             }
             Output::Close(conn) => self.end_soon(conn, 500, End::Closed),
+            Output::Dial { conn, to, net, patience_us } => self.dial(conn, id, to, net, patience_us),
+            Output::Write(conn, bytes) => self.write(id, conn, bytes),
+            Output::Hang(conn, how) => self.hang_up(id, conn, how),
             Output::Timer(n, after) => {
                 let inc = self.slots.get(id).map_or(0, |s| s.incarnation);
                 self.at(after, Event::Timer(id, inc, n));
@@ -629,7 +662,7 @@ impl World {
     /// A random connection ends for one side; what it has sent comes `late_us` later, and still
     /// later the other learns that it has ended.
     pub fn half_open(&mut self, late_us: u64) {
-        let whole = |c: &Conn| !c.lossless && !c.ending && c.asking.is_none();
+        let whole = |c: &Conn| !c.ending && c.asking.is_none();
         let all: Vec<u64> = self.conns.iter().filter(|(_, c)| whole(c)).map(|(n, _)| *n).collect();
         let Some(conn) = self.rng.pick(&all).copied() else { return };
         let side = self.rng.below(2) as usize;
@@ -644,13 +677,12 @@ impl World {
 
     /// Breaks a random connection.
     pub fn break_a_connection(&mut self) {
-        let all: Vec<u64> = self.conns.keys().copied().collect();
+        let all: Vec<u64> = self.conns.keys().chain(self.streams.keys()).copied().collect();
         let Some(conn) = self.rng.pick(&all).copied() else { return };
-        let pause = self.rng.between(1_000, 500_000);
-        match self.conns.get_mut(&conn) {
-            // What was under way comes later.
-            Some(c) if c.lossless => c.last = c.last.map(|t| t.max(self.now) + pause),
-            _ => self.end_soon(conn, 100, End::Silent),
+        if self.conns.contains_key(&conn) {
+            self.end_soon(conn, 100, End::Silent);
+        } else {
+            self.reset_stream(conn);
         }
     }
 }

@@ -19,6 +19,8 @@ pub enum Sign {
     Store,
     /// Not all came right in the time of peace.
     Stuck,
+    /// Nor then, since nobody has an object.
+    Unfound,
     /// A scrub found damage where nothing was damaged, or did not come to an end.
     Scrub,
     /// Registers of the monitors are not linearizable.

@@ -218,7 +218,7 @@ impl Pg {
         if pool.shape.is_none() && auth.and_then(|a| infos.get(&a)).is_some_and(|i| i.hollow) {
             let hope = p.prior.down.iter().filter(|(_, lost)| **lost == Some(0));
             let hope: Vec<Peer> = hope.map(|(o, _)| *o).collect();
-            if !hope.is_empty() {
+            if !hope.is_empty() && !planted!(self.cfg, HollowNotAwaited) {
                 p.phase = Phase::Down(hope);
                 return;
             }

@@ -18,9 +18,8 @@ use crate::door::{Door, Guest};
 use crate::hub::{Hub, Service};
 use crate::link::{NetEvent, NetSink};
 use crate::{clock, entropy, limits};
-use spirula_messenger::{Connection, Endpoint, SessionAnswer, SessionAsk, SessionKey, Sessions, Verdict};
+use spirula_messenger::{Asked, Connection, Endpoint, Parked, SessionAsk};
 use spirula_types::{AddrVec, EntityType};
-use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -73,8 +72,7 @@ impl Acceptor {
         }
         // Our own daemons keep their sessions over a broken connection; clients resend.
         endpoint.lossless = if service.me.kind == EntityType::Osd { vec![EntityType::Osd] } else { Vec::new() };
-        let lossless =
-            Lossless { sessions: Sessions::new(service.me.addr()), links: BTreeMap::new(), sink: service.sink.clone() };
+        let lossless = Lossless { parked: Parked::new(service.me.addr()), sink: service.sink.clone() };
         Self { hub, service, endpoint, lossless: Arc::new(Mutex::new(lossless)), door: Door::default(), large }
     }
 
@@ -144,8 +142,7 @@ pub(super) struct Accepting {
 
 /// The lossless sessions that peers began with one listener.
 pub(super) struct Lossless {
-    pub(super) sessions: Sessions,
-    pub(super) links: BTreeMap<SessionKey, Ends>,
+    pub(super) parked: Parked<Ends>,
     sink: NetSink,
 }
 
@@ -156,27 +153,15 @@ pub(super) fn lock(l: &Mutex<Lossless>) -> std::sync::MutexGuard<'_, Lossless> {
 impl Lossless {
     /// Gives up parked sessions that nobody waits for, or for which there is no room.
     fn look(&mut self) {
-        let unwanted = |(key, ends): &(&SessionKey, &Ends)| self.sessions.is_parked(key) && ends.is_unwanted();
-        let unwanted: Vec<SessionKey> = self.links.iter().filter(unwanted).map(|(key, _)| *key).collect();
-        for key in unwanted {
-            self.sessions.forget(&key);
-            self.gone(&key, "the peer is not expected back");
-        }
-        self.make_room();
-    }
-
-    fn make_room(&mut self) {
-        for key in self.sessions.surplus(limits::PARKED, limits::PARKED_BYTES) {
-            tracing::warn!("{} is away, and too many sessions wait: its one is lost", key.name);
-            self.gone(&key, "too many sessions wait for their peers");
+        for (key, ends) in self.parked.look(Ends::is_unwanted, limits::PARKED, limits::PARKED_BYTES) {
+            tracing::info!("{} is away and not waited for: its session ends", key.name);
+            self.gone(&ends, "nobody waits for the peer");
         }
     }
 
-    fn gone(&mut self, key: &SessionKey, why: &str) {
-        if let Some(ends) = self.links.remove(key) {
-            ends.link.close();
-            self.sink.push(NetEvent::Closed(ends.id, why.into()));
-        }
+    fn gone(&self, ends: &Ends, why: &str) {
+        ends.link.close();
+        self.sink.push(NetEvent::Closed(ends.id, why.into()));
     }
 }
 
@@ -191,14 +176,12 @@ impl Task {
         {
             tracing::debug!("{why}; its session waits");
             let mut l = lock(&accepting.lossless);
-            l.sessions.park(key, self.ends.id, session, clock::monotonic());
-            l.make_room();
+            l.parked.park(key, self.ends.id, session, clock::monotonic());
+            l.look();
             return;
         }
         if let (Some(key), Some(accepting)) = (self.key, &self.accepting) {
-            let mut l = lock(&accepting.lossless);
-            l.sessions.forget(&key);
-            l.links.remove(&key);
+            lock(&accepting.lossless).parked.forget(&key);
         }
         if self.known {
             self.ends.link.close();
@@ -213,37 +196,31 @@ impl Task {
         let Some(accepting) = &self.accepting else { return Err("the server asked for a session of ours".into()) };
         let cookie = entropy::cookie().map_err(|e| format!("draw a cookie: {e}"))?;
         let key = ask.key();
-        let mut reset = false;
         let answer = loop {
-            let verdict = lock(&accepting.lossless).sessions.ask(&ask, cookie);
-            match verdict {
-                Verdict::Answer(a) => break a,
-                Verdict::PeerReset(a) => {
-                    reset = true;
-                    break a;
+            let asked = {
+                let mut l = lock(&accepting.lossless);
+                let asked = l.parked.ask(&ask, cookie, &self.ends, |ends| ends.id);
+                if let Asked::Answer { gone: Some(gone), .. } = &asked {
+                    l.gone(gone, "the peer began a new session");
                 }
-                Verdict::Take(_) => {
+                asked
+            };
+            match asked {
+                Asked::Answer { answer, link, .. } => {
+                    if let Some(ends) = link {
+                        (self.ends, self.key) = (ends, Some(key));
+                    }
+                    break answer;
+                }
+                Asked::Displace(old) => {
                     // The session's old connection has not noticed its end yet.
-                    let old = lock(&accepting.lossless).links.get(&key).cloned();
-                    match old {
-                        Some(ends) => ends.queue.replaced.notify_one(),
-                        None => lock(&accepting.lossless).sessions.forget(&key),
+                    if let Some(ends) = old {
+                        ends.queue.replaced.notify_one();
                     }
                     tokio::time::sleep(HELD_BACK).await;
                 }
             }
         };
-        {
-            let mut l = lock(&accepting.lossless);
-            if reset {
-                l.gone(&key, "the peer began a new session");
-            }
-            if let SessionAnswer::Attach(_) = &answer {
-                self.ends = l.links.entry(key).or_insert_with(|| self.ends.clone()).clone();
-                l.sessions.live(key, self.ends.id, false, true);
-                self.key = Some(key);
-            }
-        }
         // The old connection may have ended by itself before it was told to: the word must not end this one.
         tokio::select! {
             biased;

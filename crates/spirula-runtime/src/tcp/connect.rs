@@ -5,7 +5,7 @@ use crate::auth::Login;
 use crate::hub::Hub;
 use crate::link::{Ended, Link, NetEvent, NetSink, Peer};
 use crate::{clock, entropy, limits};
-use spirula_messenger::{Connection, Endpoint, Policy, Session, Target};
+use spirula_messenger::{Calls, Connection, Endpoint, Policy, Target};
 use spirula_types::{AddrVec, EntityAddr, EntityType};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,9 +16,6 @@ use tokio::runtime::Handle;
 /// Numbers connection attempts of the process, as the messenger's races need it.
 static GLOBAL_SEQ: AtomicU64 = AtomicU64::new(1);
 
-/// First pause before a lossless link tries again; doubles up to [`RETRY_MAX`].
-const RETRY_MIN: Duration = Duration::from_millis(20);
-const RETRY_MAX: Duration = Duration::from_millis(500);
 /// How long one address may take to answer. Its kernel does that; one try is repeated after a second.
 const CONNECT: Duration = Duration::from_millis(1500);
 
@@ -85,42 +82,29 @@ impl Calling {
             Err(e) => return format!("draw a nonce: {e}").into(),
         };
         let lossless = self.is_lossless();
-        let mut session = None;
-        // The owner knows that the link is open. A session was lost, and the next one is not open yet.
-        let (mut opened, mut renewed) = (false, false);
-        let mut pause = RETRY_MIN;
-        let mut hung_up = false;
+        let mut calls = Calls::default();
         loop {
-            if lossless && session.is_none() {
-                match entropy::cookie() {
-                    Ok(cookie) => session = Some(Session::new(cookie)),
-                    Err(e) => return format!("draw a cookie: {e}").into(),
-                }
-            }
+            let cookie = match entropy::cookie() {
+                Ok(cookie) => cookie,
+                Err(e) => return format!("draw a cookie: {e}").into(),
+            };
             let why = match self.connection(&mut endpoint, ends).await {
                 Ok((stream, mut target)) => {
-                    if let Some(session) = session.take() {
-                        target.policy = Policy::Lossless(session);
+                    if lossless {
+                        target.policy = Policy::Lossless(calls.session(cookie));
                     }
                     let connection = Connection::connect(Arc::new(endpoint.clone()), target, clock::monotonic());
                     let mut task = Task::new(connection, self.sink.clone(), self.hub.pool().clone(), ends.clone());
                     (task.unacknowledged, task.lossless) = (self.unacknowledged, lossless);
-                    (task.opened, task.renewed) = (opened, renewed);
+                    task.opening = calls.opening;
                     let why = task.run(stream).await;
                     GLOBAL_SEQ.fetch_max(task.connection.global_seq() + 1, Ordering::Relaxed);
-                    if task.established {
-                        pause = RETRY_MIN;
-                        hung_up = why == CLOSED_BY_PEER;
-                    }
-                    (opened, renewed) = (task.opened, task.renewed);
-                    session = task.connection.close().filter(|_| lossless);
-                    if task.overfull {
-                        (session, renewed) = (None, true);
-                    }
-                    Ended { why, refused: false, hung_up }
+                    let hung_up = why == CLOSED_BY_PEER;
+                    calls.ended(&mut task.connection, task.opening, task.established, hung_up, task.overfull);
+                    Ended { why, refused: false, hung_up: calls.hung_up }
                 }
                 // Nobody listens there, or seems to: the owner wants to know (an OSD reports the failure).
-                Err(e) if e.refused => Ended { hung_up, ..e },
+                Err(e) if e.refused => Ended { hung_up: calls.hung_up, ..e },
                 Err(e) => e,
             };
             if !lossless || ends.link.is_closed() {
@@ -129,15 +113,15 @@ impl Calling {
             if why.refused {
                 self.sink.push(NetEvent::Refused(ends.id, Ended { why: format!("{}: {why}", self.to), ..why.clone() }));
             }
-            let waiting = ends.queue.bytes.load(Ordering::Relaxed) + session.as_ref().map_or(0, Session::queued_bytes);
+            let waiting = ends.queue.bytes.load(Ordering::Relaxed) + calls.queued_bytes();
             if waiting > endpoint.limits.queue {
                 tracing::debug!("{}: {waiting} bytes wait; they are given up", self.to);
                 ends.forget();
-                (session, renewed) = (None, true);
+                calls.lose();
             }
             tracing::debug!("{}: {why}; trying again", self.to);
             tokio::select! {
-                () = tokio::time::sleep(pause) => pause = (pause * 2).min(RETRY_MAX),
+                () = tokio::time::sleep(calls.pause()) => {}
                 () = ends.queue.anew.notified() => {}
             }
         }

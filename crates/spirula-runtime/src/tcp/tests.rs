@@ -199,7 +199,7 @@ impl Pair {
     #[track_caller]
     fn until_parked(&self) {
         let key = SessionKey { name: EntityName::osd(0), addr: self.me.addr() };
-        self.until("parked", || lock(&self.acceptor.lossless).sessions.is_parked(&key));
+        self.until("parked", || lock(&self.acceptor.lossless).parked.is_parked(&key));
     }
 
     /// The connection breaks, and some attempts to make it anew come to nothing.
@@ -324,7 +324,7 @@ fn only_an_owner_that_closes_its_links_hangs_up_in_due_form() {
             p.accepted.close();
         } else {
             // As when another connection of ours has come.
-            lock(&p.acceptor.lossless).links.values().for_each(|ends| ends.queue.replaced.notify_one());
+            lock(&p.acceptor.lossless).parked.links().for_each(|ends| ends.queue.replaced.notify_one());
         }
         match p.next(&p.here) {
             Some(NetEvent::Refused(_, why)) => assert_eq!(why.hung_up, stops, "{why}"),

@@ -1,0 +1,43 @@
+//! A PG seen from outside, for checks that compare its members.
+
+use crate::active::Active;
+use crate::{Leases, Missing, Pg, PgLog};
+use spirula_messages::cluster::pg::PgInfo;
+use spirula_types::{EVersion, Epoch, Peer};
+
+/// What one member keeps of a PG.
+#[derive(Debug)]
+pub struct Look<'a> {
+    /// Its record.
+    pub info: &'a PgInfo,
+    /// Its log.
+    pub log: &'a PgLog,
+    /// Objects that it lacks.
+    pub missing: &'a Missing,
+    /// First epoch of the interval it is in.
+    pub since: Epoch,
+    /// Who acts in that.
+    pub acting: &'a [Peer],
+    /// It leads, takes writes, and this is durable everywhere.
+    pub serves: Option<EVersion>,
+}
+
+impl Pg {
+    /// What it keeps; nothing if it has no copy.
+    pub fn look(&self) -> Option<Look<'_>> {
+        let (log, missing) = (&self.log, &self.missing);
+        let (since, acting) = (self.interval.since, &self.interval.acting[..]);
+        let serves = self.active().filter(|a| a.serving).map(|a: &Active| a.committed);
+        Some(Look { info: self.info.as_ref()?, log, missing, since, acting, serves })
+    }
+
+    /// Would it write for a client at this time?
+    pub fn would_write(&self, now_ms: u64) -> bool {
+        self.active().is_some_and(|a| a.activated && a.serving && now_ms >= a.wait_until)
+    }
+
+    /// Would it read for a client at this time, under these leases?
+    pub fn would_read(&self, leases: &Leases, now_ms: u64) -> bool {
+        self.would_write(now_ms) && self.lease_holds(leases, now_ms)
+    }
+}
