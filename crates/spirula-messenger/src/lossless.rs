@@ -17,6 +17,10 @@ use std::time::Duration;
 const PAUSE_MIN: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_millis(500);
 
+/// Why parked sessions are given up.
+const UNWANTED: &str = "the peer is not expected back";
+const SURPLUS: &str = "too many sessions wait for their peers";
+
 /// What the owner of a link knows of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Opening {
@@ -140,13 +144,19 @@ impl<L: Clone> Parked<L> {
     }
 
     /// Gives up the parked sessions of links that nobody wants any more, and those for which there is no room: no more than `most`,
-    /// and no more than `bytes` queued in them. Returns their links.
-    pub fn look(&mut self, unwanted: impl Fn(&L) -> bool, most: usize, bytes: usize) -> Vec<(SessionKey, L)> {
+    /// and no more than `bytes` queued in them. Returns whose they were, their links, and why in words.
+    pub fn look(
+        &mut self,
+        unwanted: impl Fn(&L) -> bool,
+        most: usize,
+        bytes: usize,
+    ) -> Vec<(SessionKey, L, &'static str)> {
         let gone = |(key, link): &(&SessionKey, &L)| self.sessions.is_parked(key) && unwanted(link);
         let gone: Vec<SessionKey> = self.links.iter().filter(gone).map(|(key, _)| *key).collect();
         gone.iter().for_each(|key| self.sessions.forget(key));
-        let surplus = self.sessions.surplus(most, bytes);
-        gone.into_iter().chain(surplus).filter_map(|key| Some((key, self.links.remove(&key)?))).collect()
+        let gone = gone.into_iter().map(|key| (key, UNWANTED));
+        let surplus = self.sessions.surplus(most, bytes).into_iter().map(|key| (key, SURPLUS));
+        gone.chain(surplus).filter_map(|(key, why)| Some((key, self.links.remove(&key)?, why))).collect()
     }
 
     /// A peer asks for a session on a connection whose link would be `link`, of number `conn`. `cookie` is random and not 0.
@@ -262,8 +272,8 @@ mod tests {
         p.park(key(1), 9, session, Duration::ZERO);
         let (_, _, other) = begins(&mut p, 2, 13, 10);
         p.park(key(2), 10, other, Duration::from_secs(1));
-        assert_eq!(p.look(|_| false, 1, 1000), [(key(1), 9)], "the longest parked goes first");
-        assert_eq!(p.look(|l| *l == 10, 1, 1000), [(key(2), 10)], "nobody wants it");
+        assert_eq!(p.look(|_| false, 1, 1000), [(key(1), 9, SURPLUS)], "the longest parked goes first");
+        assert_eq!(p.look(|l| *l == 10, 1, 1000), [(key(2), 10, UNWANTED)]);
         assert_eq!(p.links().count(), 0);
         // Who comes back then is told that its session is lost.
         let (client_cookie, server_cookie) = (13, 99);

@@ -26,7 +26,7 @@ const NEWEST: usize = 16;
 pub struct Acked {
     /// The newest version acknowledged in each PG.
     pub newest: BTreeMap<PgId, EVersion>,
-    /// PGs of each pool when that was noted: what is split or merged is numbered anew.
+    /// PGs of each pool when the first was noted; 0 once there were more or fewer.
     pub pg_num: BTreeMap<i64, u32>,
 }
 
@@ -43,8 +43,11 @@ struct Leader {
 impl Acked {
     /// A client was told that a write of this PG has this version.
     pub fn note(&mut self, pg: PgId, pg_num: u32, version: EVersion) {
-        if self.pg_num.insert(pg.pool, pg_num) != Some(pg_num) {
+        // A pool whose PGs were ever split or merged is left out: what was acknowledged in one may be in another's log.
+        if *self.pg_num.entry(pg.pool).or_insert(pg_num) != pg_num {
+            self.pg_num.insert(pg.pool, 0);
             self.newest.retain(|other, _| other.pool != pg.pool);
+            return;
         }
         let newest = self.newest.entry(pg).or_default();
         *newest = (*newest).max(version);

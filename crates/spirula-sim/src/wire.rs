@@ -485,8 +485,8 @@ impl Wire {
         let Some(l) = self.listening.get_mut(&at) else { return };
         let accepted = &self.accepted;
         let unwanted = |link: &LinkId| accepted.get(link).is_none_or(|a| a.given_up || a.bytes > limits::SESSION_BYTES);
-        for (_, link) in l.parked.look(unwanted, self.most_parked, limits::PARKED_BYTES) {
-            self.gone(link, "nobody waits for the peer");
+        for (_, link, why) in l.parked.look(unwanted, self.most_parked, limits::PARKED_BYTES) {
+            self.gone(link, why);
         }
     }
 

@@ -153,9 +153,9 @@ pub(super) fn lock(l: &Mutex<Lossless>) -> std::sync::MutexGuard<'_, Lossless> {
 impl Lossless {
     /// Gives up parked sessions that nobody waits for, or for which there is no room.
     fn look(&mut self) {
-        for (key, ends) in self.parked.look(Ends::is_unwanted, limits::PARKED, limits::PARKED_BYTES) {
-            tracing::info!("{} is away and not waited for: its session ends", key.name);
-            self.gone(&ends, "nobody waits for the peer");
+        for (key, ends, why) in self.parked.look(Ends::is_unwanted, limits::PARKED, limits::PARKED_BYTES) {
+            tracing::warn!("{} is away, and its session is lost: {why}", key.name);
+            self.gone(&ends, why);
         }
     }
 
