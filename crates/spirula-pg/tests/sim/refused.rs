@@ -24,7 +24,11 @@ fn refused(seed: u64, erasure: bool) -> World {
     (w.pace.objects, w.pace.under_way, w.pace.appends, w.pace.deletes) = (OBJECTS, 4, 80, 0);
     (0..4).for_each(|id| w.start(id));
     place(&mut w, 0..3);
-    if erasure { run(&mut w, 3000) } else { until_active(&mut w) }
+    if erasure {
+        run(&mut w, 3000)
+    } else {
+        until_active(&mut w)
+    }
     run(&mut w, 3000);
     (w.pace.appends, w.pace.refused) = (100, 100);
     let enough = |w: &World| w.clients.iter().map(|c| c.refused).sum::<u64>() > 40;
