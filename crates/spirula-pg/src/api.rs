@@ -568,6 +568,8 @@ pub enum Bug {
     PastIgnored,
     /// A primary activates before the map knows that it is alive.
     NoUpThru,
+    /// Primaries count as known to be alive from the first, as if the map that marks one down foretold it of the next.
+    Foretold,
     /// A scrub does not wait for writes under way.
     ScrubBesideWrites,
     /// A deep scrub reads nothing.

@@ -703,7 +703,8 @@ impl Pg {
             Some(o) if view.gap => o.epoch,
             _ => view.epoch - 1,
         };
-        let closed = self.interval.close(last, if view.gap { None } else { old }, info.lec);
+        let seen = old.filter(|_| !view.gap && !planted!(self.cfg, Foretold));
+        let closed = self.interval.close(last, seen, info.lec);
         if closed.rw {
             match self.past.last_mut() {
                 Some(p)

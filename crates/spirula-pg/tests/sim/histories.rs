@@ -150,6 +150,53 @@ fn who_came_back_after_it_was_declared_lost_is_waited_for() {
     }
 }
 
+/// The primary goes, and the next one goes with the last member before it knows that it leads: it served nobody, and the one that
+/// returns first waits for neither of them.
+fn never_served(seed: u64, bug: Option<Bug>) -> Result<(), String> {
+    let mut w = planted_cluster(seed, 3, bug);
+    w.scrubs = false;
+    w.change_map(|m| m.min_size = 1);
+    until_active(&mut w);
+    run(&mut w, 500);
+    let acting = w.map().acting(PG);
+    acting[1..].iter().for_each(|o| w.nodes[*o as usize].blind_until = u64::MAX);
+    stop(&mut w, acting[0]..acting[0] + 1);
+    assert_eq!(w.map().acting(PG).len(), 2, "seed {seed}: an interval of two");
+    run(&mut w, 100);
+    acting[1..].iter().for_each(|o| w.crash(*o));
+    // Both with one map, or the last one would lead alone.
+    w.change_map(|m| {
+        for o in &acting[1..] {
+            m.up.remove(o);
+            m.osds.get_mut(o).unwrap().up = false;
+        }
+    });
+    run(&mut w, 100);
+    w.start(acting[0]);
+    for _ in 0..20_000 {
+        w.step();
+        if active(&w) {
+            break;
+        }
+    }
+    if !active(&w) {
+        return Err(format!("WAITS IN VAIN: {}", state(&w)));
+    }
+    run(&mut w, 500);
+    acting[1..].iter().for_each(|o| {
+        w.nodes[*o as usize].blind_until = 0;
+        w.start(*o);
+    });
+    settle(&mut w).and_then(|()| verify(&w))
+}
+
+#[test]
+fn who_never_served_is_not_waited_for() {
+    for seed in 0..20 {
+        never_served(seed, None).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+    }
+}
+
 /// Two of three members write; one object of the one rots; the other goes, and the third comes back: the PG serves, but for
 /// that object.
 fn rotten_alone(seed: u64, bug: Option<Bug>) -> Result<(), String> {
@@ -220,5 +267,6 @@ fn sim_planted_bugs_of_histories_fail_as_they_must() {
         replaced_twice(seed, seed as usize % 3, Some(Bug::LeaseForgotten)).map(|_| ())
     });
     crate::fails_with("SERVES OLD DATA", 10, |seed| lost_once(seed, true, Some(Bug::LostForever)));
+    crate::fails_with("WAITS IN VAIN", 20, |seed| never_served(seed, Some(Bug::Foretold)));
     crate::fails_with("DOWN", 20, |seed| rotten_alone(seed, Some(Bug::MissingIsHollow)));
 }
