@@ -16,6 +16,8 @@ pub struct Look<'a> {
     pub missing: &'a Missing,
     /// First epoch of the interval it is in.
     pub since: Epoch,
+    /// The newest map that it has seen.
+    pub epoch: Epoch,
     /// Who acts in that.
     pub acting: &'a [Peer],
     /// It leads, takes writes, and this is durable everywhere.
@@ -26,9 +28,9 @@ impl Pg {
     /// What it keeps; nothing if it has no copy.
     pub fn look(&self) -> Option<Look<'_>> {
         let (log, missing) = (&self.log, &self.missing);
-        let (since, acting) = (self.interval.since, &self.interval.acting[..]);
+        let (since, epoch, acting) = (self.interval.since, self.epoch(), &self.interval.acting[..]);
         let serves = self.active().filter(|a| a.serving).map(|a: &Active| a.committed);
-        Some(Look { info: self.info.as_ref()?, log, missing, since, acting, serves })
+        Some(Look { info: self.info.as_ref()?, log, missing, since, epoch, acting, serves })
     }
 
     /// Would it write for a client at this time?

@@ -61,7 +61,7 @@ pub enum Extra {
     Pools,
     /// The administrator changes min_size, weights, placements and the tree of hosts.
     Shape,
-    /// Machines are suspended: clocks stand still.
+    /// Machines are suspended, and wall clocks may stand still.
     Suspend,
     /// A disk says that it has flushed, and has not; its power fails while all else is whole.
     Lies,
@@ -101,8 +101,7 @@ impl Extra {
         ("lies", Self::Lies, 5),
         ("sessions", Self::Sessions, 4),
         ("resets", Self::Resets, 4),
-        // Known: a lease that ran out while its holder's clock stood still is believed.
-        ("asleep", Self::Asleep, 0),
+        ("asleep", Self::Asleep, 4),
     ];
 
     /// What happens at least once in many seeds that have it, or it did not come about.
@@ -119,7 +118,7 @@ impl Extra {
             Self::Grow => &["OSD added"],
             Self::Full => &["pools full"],
             Self::Leader => &["leader cut off"],
-            Self::Readers => &["readers cut off", "firewall refuses"],
+            Self::Readers => &["readers cut off", "firewall refuses", "OSD stops unanswered"],
             Self::Copies => &["objects copied"],
             Self::Pairs => &["pair cut", "pair cut one way"],
             Self::Clients => &["client reconnects", "read given up"],
@@ -464,7 +463,7 @@ impl Scene {
         let osds: Vec<ActorId> = apart.iter().copied().collect();
         apart.extend(self.clients.iter().filter(|_| rng.one_in(2)));
         apart.extend(self.mons.iter().filter(|_| rng.one_in(6)));
-        self.part(&apart.into_iter().collect::<Vec<_>>());
+        self.part(&apart.into_iter().collect::<Vec<_>>(), None);
         self.healed_at = self.world.now + rng.between(500_000, 12_000_000);
         // Whoever is not heard of may be marked down before the others miss it.
         if rng.one_in(2) {
@@ -500,9 +499,17 @@ impl Scene {
         let Some(osd) = self.extra_rng.pick(&self.osds).copied() else { return };
         self.probe("readers cut off");
         let apart: Vec<ActorId> = self.clients.iter().skip(1).copied().chain([osd]).collect();
-        self.part(&apart);
+        let how = self.extra_rng.below(3);
+        let stops = how == 0 && !self.lies(osd);
+        self.part(&apart, stops.then_some(osd));
         self.healed_at = self.world.now + self.extra_rng.between(4_000_000, 16_000_000);
-        if self.extra_rng.one_in(2) {
+        if stops {
+            self.probe("OSD stops unanswered");
+            self.world.with(osd, |o: &mut OsdActor| o.stop());
+            self.down.insert(osd, self.healed_at);
+            return;
+        }
+        if how == 1 {
             self.probe("firewall refuses");
             self.world.rejects.insert(osd);
             return;
@@ -511,13 +518,15 @@ impl Scene {
         self.order(format!(r#"{{"prefix": "osd down", "ids": ["{id}"]}}"#));
     }
 
-    /// These and all others do not hear each other.
-    pub fn part(&mut self, apart: &[ActorId]) {
+    /// These and all others do not hear each other, but for what `speaks`, one of these, says to monitors.
+    pub fn part(&mut self, apart: &[ActorId], speaks: Option<ActorId>) {
         let all = [&self.mons, &self.commanders, &self.osds, &self.clients].into_iter().flatten();
         let rest: Vec<ActorId> = all.copied().filter(|a| !apart.contains(a)).collect();
         for a in apart {
             for b in &rest {
-                self.world.cut(*a, *b);
+                if speaks != Some(*a) || !self.mons.contains(b) {
+                    self.world.cut(*a, *b);
+                }
                 self.world.cut(*b, *a);
             }
         }

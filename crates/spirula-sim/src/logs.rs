@@ -3,7 +3,8 @@
 //! Looked at on every [`EVERY`]th event of an OSD, for its own copies:
 //!
 //! * a log's entries of one epoch follow each other without a gap (the newest [`NEWEST`] of them; all in peace);
-//! * a primary that takes writes has every acknowledged version in its log, and so has every member that acts with it in the same
+//! * a primary that takes writes has every version in its log that was acknowledged up to the epoch that it knows (one that was
+//!   replaced and has not heard it takes writes, and acknowledges none), and so has every member that acts with it in the same
 //!   interval and was activated in it, whose log is a beginning of the primary's;
 //! * while a primary takes writes, no other OSD would read for a client as the primary of an earlier interval.
 
@@ -28,6 +29,8 @@ pub struct Acked {
     pub newest: BTreeMap<PgId, EVersion>,
     /// PGs of each pool when the first was noted; 0 once there were more or fewer.
     pub pg_num: BTreeMap<i64, u32>,
+    /// PGs of each pool as their copies last said, and the epoch in which one first did: entries from before may be in other logs.
+    shaped: BTreeMap<i64, (u32, Epoch)>,
 }
 
 /// What is looked at of a primary.
@@ -35,6 +38,7 @@ struct Leader {
     osd: OsdId,
     id: SpgId,
     since: Epoch,
+    epoch: Epoch,
     les: Epoch,
     head: EVersion,
     acting: Vec<(OsdId, SpgId)>,
@@ -53,13 +57,23 @@ impl Acked {
         *newest = (*newest).max(version);
     }
 
+    /// A copy of a PG, in this epoch, is one of so many of its pool; since when they are so many.
+    fn shaped(&mut self, pool: i64, pg_num: u32, epoch: Epoch) -> Epoch {
+        let (num, since) = self.shaped.entry(pool).or_insert((pg_num, 0));
+        if *num != pg_num && epoch > *since {
+            (*num, *since) = (pg_num, epoch);
+        }
+        *since
+    }
+
     /// That of a PG, if its members count as many as the clients.
     fn of(&self, pg: PgId, pg_num: u32) -> Option<EVersion> {
         self.newest.get(&pg).copied().filter(|_| self.pg_num.get(&pg.pool) == Some(&pg_num))
     }
 }
 
-/// Entries of a log that do not follow each other. A new epoch's may leave numbers out that were taken back; those from before its PG was split or folded last may be in another log.
+/// Entries of a log that do not follow each other. A new epoch's may leave numbers out that were taken back; those from before
+/// its pool's PGs were split or folded last may be in another log, also of a copy that came after that, from one that was split.
 fn gap(look: &Look<'_>, shaped: Epoch, newest: usize) -> Option<String> {
     let mut after: Option<EVersion> = None;
     for e in look.log.iter().rev().take(newest).take_while(|e| e.version.epoch >= shaped) {
@@ -78,17 +92,19 @@ impl Scene {
     pub fn look_at_logs(&mut self, actor: ActorId) -> Result<(), Wrong> {
         let now_ms = Osd::pg_time(self.world.local(actor).mono);
         let mut leaders = Vec::new();
+        let acked = &mut self.acked;
         let see = |o: &mut OsdActor| {
             let osd = o.id;
             for pg in o.osd().into_iter().flat_map(|o| o.pgs()) {
                 let Some(look) = pg.look() else { continue };
-                if let Some(why) = gap(&look, pg.shaped(), NEWEST) {
+                let shaped = acked.shaped(pg.id().pg.pool, pg.pg_num(), look.epoch).max(pg.shaped());
+                if let Some(why) = gap(&look, shaped, NEWEST) {
                     return Err(Sign::Log.of(format!("osd.{osd}, pg {}: {why}", pg.id())));
                 }
                 if look.serves.is_some() && pg.would_write(now_ms) {
                     let acting = look.acting.iter().map(|m| (m.osd, SpgId::new(pg.id().pg, m.shard))).collect();
-                    let (since, les, head) = (look.since, look.info.les, look.log.head());
-                    leaders.push((Leader { osd, id: pg.id(), since, les, head, acting }, pg.pg_num()));
+                    let (since, epoch, les, head) = (look.since, look.epoch, look.info.les, look.log.head());
+                    leaders.push((Leader { osd, id: pg.id(), since, epoch, les, head, acting }, pg.pg_num()));
                 }
             }
             Ok(())
@@ -103,7 +119,9 @@ impl Scene {
 
     fn look_at_members(&mut self, leader: &Leader, pg_num: u32) -> Result<(), Wrong> {
         let Leader { osd, id, since, les, head, .. } = leader;
-        let acked = self.acked.of(id.pg, pg_num).unwrap_or_default();
+        // A version has the epoch of the map that its primary had. Who has not seen that map may have been replaced before
+        // it, and not know; who has seen it, and leads since before it, made that version itself.
+        let acked = self.acked.of(id.pg, pg_num).filter(|v| v.epoch <= leader.epoch).unwrap_or_default();
         if *head < acked {
             let why = format!("osd.{osd} leads pg {id} up to {head}, and {acked} was acknowledged");
             return Err(Sign::Log.of(why));
@@ -181,6 +199,7 @@ impl Scene {
         type Book = (OsdId, [i64; 4], BTreeSet<(EVersion, ReqId)>, EVersion);
         let Some(map) = self.map() else { return Ok(()) };
         let mut books: BTreeMap<PgId, Vec<Book>> = BTreeMap::new();
+        let acked = &mut self.acked;
         for actor in self.osds.clone() {
             let see = |o: &mut OsdActor| {
                 let osd = o.id;
@@ -192,7 +211,8 @@ impl Scene {
                         place.acting.get(pg.id().shard as usize) == Some(&osd)
                     };
                     let Some(look) = pg.look().filter(|_| member) else { continue };
-                    if let Some(why) = gap(&look, pg.shaped(), usize::MAX) {
+                    let shaped = acked.shaped(pg.id().pg.pool, pg.pg_num(), look.epoch).max(pg.shaped());
+                    if let Some(why) = gap(&look, shaped, usize::MAX) {
                         return Err(Sign::Log.of(format!("osd.{osd}, pg {}: {why}", pg.id())));
                     }
                     if !look.missing.is_empty() {

@@ -46,7 +46,7 @@ impl Bug {
     pub const ALL: [(Self, &[Extra], &[Sign]); 29] = {
         use spirula_pg::Bug as Of;
         /// What was acknowledged is not what is there, or was read.
-        const HISTORY: &[Sign] = &[Sign::Lost, Sign::Stale, Sign::Order, Sign::Answer];
+        const ACKED: &[Sign] = &[Sign::Lost, Sign::Stale, Sign::Order, Sign::Answer, Sign::Log];
         const DATA: &[Sign] =
             &[Sign::Lost, Sign::Stale, Sign::Order, Sign::Answer, Sign::Copies, Sign::Reply, Sign::Unfound];
         [
@@ -54,14 +54,14 @@ impl Bug {
             (Self::IndexApartFromEntry, &[], &[Sign::Monitors, Sign::Registers, Sign::Refused]),
             (Self::StaleLeaderReads, &[Extra::Leader], &[Sign::Registers]),
             (Self::ResendAsNew, &[], &[Sign::Registers]),
-            (Self::Pg(Of::DupsForgotten), &[], HISTORY),
+            (Self::Pg(Of::DupsForgotten), &[], &[Sign::Order, Sign::Answer, Sign::Lost, Sign::Stale, Sign::Books]),
             (Self::Pg(Of::DupWithoutVersion), &[], &[Sign::Reply]),
             (Self::Pg(Of::DivergentDeleteKept), &[], DATA),
             (Self::Pg(Of::MissingNotStored), &[], DATA),
-            (Self::Pg(Of::PastIgnored), &[Extra::Erasure, Extra::Sides], HISTORY),
-            (Self::Pg(Of::NoUpThru), &[Extra::Erasure, Extra::Sides], HISTORY),
-            (Self::Pg(Of::ReadsWithoutLease), &[Extra::Readers], &[Sign::Stale]),
-            (Self::Pg(Of::LeaseNotAwaited), &[Extra::Readers], &[Sign::Stale]),
+            (Self::Pg(Of::PastIgnored), &[Extra::Erasure, Extra::Sides], ACKED),
+            (Self::Pg(Of::NoUpThru), &[Extra::Erasure, Extra::Sides], ACKED),
+            (Self::Pg(Of::ReadsWithoutLease), &[Extra::Readers], &[Sign::Stale, Sign::Serves]),
+            (Self::Pg(Of::LeaseNotAwaited), &[Extra::Readers], &[Sign::Stale, Sign::Serves]),
             (Self::Pg(Of::FailedReadForgotten), &[Extra::Rot, Extra::Grow], DATA),
             (Self::Pg(Of::ScrubShallow), &[Extra::Rot], &[Sign::Copies, Sign::Store, Sign::Reply]),
             (Self::Pg(Of::RepairTrustsPrimary), &[Extra::Rot, Extra::Erasure], DATA),

@@ -1,5 +1,5 @@
 //! Trouble that asks for care: pairs of OSDs that do not hear each other, orders of an administrator under load,
-//! disks that lie, clocks that stand still. What each of them leaves behind ends with peace ([`Scene::end_troubles`]).
+//! disks that lie, machines that are suspended. What each of them leaves behind ends with peace ([`Scene::end_troubles`]).
 
 use crate::client::Client;
 use crate::device::Lie;
@@ -204,7 +204,7 @@ impl Scene {
         }
     }
 
-    /// A machine is suspended, or a virtual one stopped: clocks stand still.
+    /// A machine is suspended, or a virtual one stopped, whose wall clock stands still.
     pub fn suspend(&mut self) {
         let all: Vec<ActorId> = self.osds.iter().chain(&self.mons).copied().collect();
         let Some(target) = self.extra_rng.pick(&all).copied() else { return };
@@ -212,8 +212,8 @@ impl Scene {
             return;
         }
         self.probe("machine suspended");
-        let wall_too = self.extra_rng.one_in(2);
-        self.world.suspend(target, wall_too);
+        let wall_still = self.extra_rng.one_in(2);
+        self.world.suspend(target, wall_still);
         self.paused.insert(target, self.world.now + self.extra_rng.between(100_000, 20 * SECOND));
     }
 
@@ -225,10 +225,10 @@ impl Scene {
         }
         self.probe("OSD asleep");
         let apart: Vec<ActorId> = self.clients.iter().skip(1).copied().chain([osd]).collect();
-        self.part(&apart);
+        self.part(&apart, None);
         let wakes = self.world.now + self.extra_rng.between(5 * SECOND, 12 * SECOND);
-        let wall_too = self.extra_rng.one_in(2);
-        self.world.suspend(osd, wall_too);
+        let wall_still = self.extra_rng.one_in(2);
+        self.world.suspend(osd, wall_still);
         self.paused.insert(osd, wakes);
         self.healed_at = wakes + 4 * SECOND;
     }

@@ -191,9 +191,7 @@ struct Slot {
     /// Wall clock: offset, and microseconds it gains per second.
     offset_us: i64,
     drift: i64,
-    /// What its monotonic clock lacks: it stood still while the machine was suspended; since when it does, and
-    /// whether the wall clock does, too.
-    lag_us: u64,
+    /// Since when its machine is suspended, and whether its wall clock stands still meanwhile.
     still: Option<(u64, bool)>,
     tick_us: u64,
 }
@@ -308,7 +306,6 @@ impl World {
             waiting: Vec::new(),
             offset_us: 0,
             drift: 0,
-            lag_us: 0,
             still: None,
             tick_us,
         });
@@ -384,13 +381,13 @@ impl World {
         }
     }
 
-    /// As [`Self::pause`], and its monotonic clock stands still meanwhile, as that of a machine that is suspended;
-    /// `wall_too`: so does its wall clock, as that of a virtual machine that is stopped.
-    pub fn suspend(&mut self, id: ActorId, wall_too: bool) {
+    /// As [`Self::pause`], and its kernel answers nobody. The monotonic clock that daemons use counts that time
+    /// (`spirula_runtime::clock`); `wall_still`: the wall clock does not, as that of a virtual machine that is stopped.
+    pub fn suspend(&mut self, id: ActorId, wall_still: bool) {
         let now = self.now;
         self.pause(id);
         if let Some(s) = self.slots.get_mut(id).filter(|s| s.paused) {
-            s.still.get_or_insert((now, wall_too));
+            s.still.get_or_insert((now, wall_still));
         }
     }
 
@@ -399,9 +396,8 @@ impl World {
         self.say(id, "goes on");
         let Some(s) = self.slots.get_mut(id).filter(|s| s.paused) else { return };
         s.paused = false;
-        if let Some((since, wall_too)) = s.still.take() {
-            s.lag_us += self.now - since;
-            s.offset_us -= if wall_too { (self.now - since) as i64 } else { 0 };
+        if let Some((since, true)) = s.still.take() {
+            s.offset_us -= (self.now - since) as i64;
         }
         for input in std::mem::take(&mut s.waiting) {
             self.give(id, input);
@@ -597,10 +593,10 @@ impl World {
 
     /// An actor's view of time.
     pub fn local(&self, id: ActorId) -> Local {
-        let (offset, drift, lag) = self.slots.get(id).map_or((0, 0, 0), |s| (s.offset_us, s.drift, s.lag_us));
+        let (offset, drift) = self.slots.get(id).map_or((0, 0), |s| (s.offset_us, s.drift));
         let gained = (self.now as i128 * i128::from(drift) / 1_000_000) as i64;
         let us = (EPOCH_SECS * 1_000_000 + self.now) as i64 + offset + gained;
-        let mono = Duration::from_micros((self.now as i64 + gained - lag as i64).max(0) as u64);
+        let mono = Duration::from_micros((self.now as i64 + gained).max(0) as u64);
         Local { id, mono, drift, wall: UTime::from_nanos(us.max(0) as u64 * 1000), true_us: self.now }
     }
 
