@@ -350,6 +350,8 @@ impl Wire {
                 Ok(false)
             }
             Event::KeepaliveAck(_) => Ok(false),
+            // No limit for requests is set between OSDs.
+            Event::TooLarge { .. } => Err("a message was passed over".into()),
         }
     }
 

@@ -194,12 +194,7 @@ impl MetaStore {
     /// # Errors
     /// Of `publish`, [`StoreError::Io`]: what is durable is then unknown.
     /// [`StoreError::NoSpace`], [`StoreError::Corrupt`].
-    pub fn commit(
-        &self,
-        changes: &Changes,
-        ranges: &Ranges,
-        publish: impl FnOnce(&[u8]) -> Result<()>,
-    ) -> Result<()> {
+    pub fn commit(&self, changes: &Changes, ranges: &Ranges, publish: impl FnOnce(&[u8]) -> Result<()>) -> Result<()> {
         let mut published = Ok(());
         let done = self.tree.commit_without(changes, ranges, |root| {
             published = publish(&root.encode());

@@ -373,8 +373,7 @@ impl<'s> Stage<'s> {
             return;
         }
         self.redo.omap_range_gone(id, first, last);
-        let set: Vec<_> =
-            self.omap.range((id, first.clone())..(id, last.clone())).map(|(k, _)| k.clone()).collect();
+        let set: Vec<_> = self.omap.range((id, first.clone())..(id, last.clone())).map(|(k, _)| k.clone()).collect();
         set.iter().for_each(|k| drop(self.omap.remove(k)));
         self.gone.add(id, &Bytes::copy_from_slice(first), &Bytes::copy_from_slice(last));
     }

@@ -92,12 +92,7 @@ impl Tree {
     ///
     /// # Errors
     /// As for [`commit`](Self::commit).
-    pub fn commit_without<K, V, R, P>(
-        &self,
-        changes: &[(K, Option<V>)],
-        ranges: &[(R, R)],
-        publish: P,
-    ) -> Result<()>
+    pub fn commit_without<K, V, R, P>(&self, changes: &[(K, Option<V>)], ranges: &[(R, R)], publish: P) -> Result<()>
     where
         K: AsRef<[u8]>,
         V: AsRef<[u8]>,

@@ -36,8 +36,7 @@ fn run(seed: u64, chunks: usize, cache: usize, keys: usize, huge: usize, commits
     for _ in 0..commits {
         let batch = dice.batch(&model, keys, huge);
         let key = |dice: &mut Dice| dice.key(keys * 4);
-        let ranges: Vec<_> =
-            (0..dice.below(12).saturating_sub(8)).map(|_| (key(&mut dice), key(&mut dice))).collect();
+        let ranges: Vec<_> = (0..dice.below(12).saturating_sub(8)).map(|_| (key(&mut dice), key(&mut dice))).collect();
         match tree.commit_without(&batch, &ranges, |root| space.published(root)) {
             Ok(()) => {
                 model.retain(|k, _| !ranges.iter().any(|(from, until)| from <= k && k < until));

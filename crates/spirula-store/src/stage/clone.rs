@@ -105,7 +105,8 @@ impl Stage<'_> {
 
     fn clone_omap(&mut self, o: &mut Onode, from: u64) -> Result<()> {
         let id = self.omap_id(o);
-        let pairs: Vec<(Bytes, Bytes)> = self.s.omap_keys(Some((&self.omap, &self.gone)), from, &[], None).collect::<Result<_>>()?;
+        let pairs: Vec<(Bytes, Bytes)> =
+            self.s.omap_keys(Some((&self.omap, &self.gone)), from, &[], None).collect::<Result<_>>()?;
         for (k, v) in &pairs {
             self.omap_set(id, k, v)?;
         }

@@ -27,8 +27,7 @@ pub(super) fn data_overwritten_in_part_takes_one_and_a_half_times_its_size_at_mo
         let opts = StoreOptions { size: 8 << 20, cache_bytes: 1 << 20, ..tiny() };
         let world = create(&opts);
         let (mut store, mut model) = (open(&world, &opts).unwrap(), Model::default());
-        let options =
-            PoolOptions { mode: CompressionMode::Force, algorithm: Algorithm::Lz4, ..PoolOptions::default() };
+        let options = PoolOptions { mode: CompressionMode::Force, algorithm: Algorithm::Lz4, ..PoolOptions::default() };
         store.set_pool_options(object(1).pool, options);
         let mut worst = 0.0f64;
         // Each piece is written again from its second block on, then from its third...

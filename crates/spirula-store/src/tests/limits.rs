@@ -71,10 +71,14 @@ fn each_limit_is_met_whatever_the_journal() {
         let opts = StoreOptions { journal_size, ..small() };
         let long = |n: usize| Bytes::from(vec![7; n]);
         kept("omap value", &opts, &set(long(VALUE_MAX)));
-        kept("record", &opts, &Transaction {
-            meta: vec![MetaOp::Set { key: "k".into(), value: long(VALUE_MAX) }],
-            ..Transaction::default()
-        });
+        kept(
+            "record",
+            &opts,
+            &Transaction {
+                meta: vec![MetaOp::Set { key: "k".into(), value: long(VALUE_MAX) }],
+                ..Transaction::default()
+            },
+        );
         let many = (0..ATTRS_STORED_MAX >> 20).map(|n| (Bytes::from(format!("a{n:03}")), long((1 << 20) - 12)));
         kept("attributes", &opts, &of(ObjectOp::SetAttrs(many.collect())));
     }

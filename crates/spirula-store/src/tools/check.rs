@@ -302,8 +302,7 @@ impl Checker<'_> {
     }
 
     fn allocation(&mut self, blocks: u64) {
-        let freed: BTreeSet<u64> =
-            self.store.held_back().into_iter().flat_map(|r| r.start..r.start + r.len).collect();
+        let freed: BTreeSet<u64> = self.store.held_back().into_iter().flat_map(|r| r.start..r.start + r.len).collect();
         let store = self.store;
         let alloc = store.alloc();
         for b in 0..blocks {
