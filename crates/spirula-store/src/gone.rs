@@ -127,7 +127,7 @@ mod tests {
         for seed in 0..200 {
             let mut rng = Rng(seed);
             let mut layers = [Gone::default(), Gone::default()];
-            let mut gone = vec![[false; 2]; 40];
+            let mut gone = [[false; 2]; 40];
             for _ in 0..rng.below(12) {
                 let (a, b, n) = (rng.below(40), rng.below(41), rng.below(2) as usize);
                 layers[n].add(7, &key(a), &key(b));

@@ -401,7 +401,8 @@ impl Store {
     /// Would changes of so many bytes beside data be taken now? They are in memory and beside
     /// the journal first, and in the metadata after the next checkpoint.
     pub fn has_room_for(&self, bytes: u64) -> bool {
-        let free = self.alloc().free().saturating_sub(self.reserve()) * BLOCK;
+        let reserve = self.reserve();
+        let free = self.alloc().free().saturating_sub(reserve) * BLOCK;
         !self.shared.meta_short() && bytes * 2 <= free && bytes * 4 <= self.meta.room()
     }
 

@@ -52,7 +52,11 @@ impl Stage<'_> {
         for seg_no in first / SEGMENT_BLOCKS..end.div_ceil(SEGMENT_BLOCKS) {
             let wasteful = match &o.inline {
                 Some(seg) => wasteful(seg),
-                None => wasteful(&self.segment(o.id, seg_no as u32)?),
+                // Written to, so it is among those of this transaction.
+                None => {
+                    let staged = self.segments.get(&(o.id, seg_no as u32)).and_then(Option::as_ref);
+                    staged.map_or_else(Vec::new, wasteful)
+                }
             };
             let base = if o.inline.is_some() { 0 } else { seg_no * SEGMENT_BLOCKS };
             for left in wasteful {

@@ -89,6 +89,7 @@ pub(super) fn one_past_each_limit_is_refused_and_stops_nothing() {
     let opts = small();
     let world = create_single(&opts);
     let mut store = open(&world, &opts).unwrap();
+    assert!(store.has_room_for(100 << 20) && !store.has_room_for(1 << 30));
     let long = |n: usize| Bytes::from(vec![7; n]);
     let meta = |op| Transaction { meta: vec![op], ..Transaction::default() };
     let (pg, version) = (PgId::new(1, 1), EVersion::new(1, 1));
