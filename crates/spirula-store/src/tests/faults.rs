@@ -516,7 +516,10 @@ fn transaction_that_cannot_be_has_no_effect() {
     t.object(&object(2), ObjectOp::CloneFrom(object(77)));
     assert!(matches!(store.submit(t), Err(StoreError::NoSource(_))));
     let mut t = write(&object(1), 100, 2, 9000);
-    t.object(&object(2), ObjectOp::SetAttrs(vec![("big".into(), vec![1; spirula_types::limits::VALUE_MAX + 1].into())]));
+    t.object(
+        &object(2),
+        ObjectOp::SetAttrs(vec![("big".into(), vec![1; spirula_types::limits::VALUE_MAX + 1].into())]),
+    );
     assert!(matches!(store.submit(t), Err(StoreError::TooLarge { .. })));
     let mut t = write(&object(1), 100, 2, 9000);
     t.object(&object(2), ObjectOp::Truncate { size: u64::MAX });
