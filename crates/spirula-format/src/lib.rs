@@ -6,6 +6,7 @@
 //!
 //! * [`TextTable`] — columns with alignment, two spaces between
 //! * [`Format`], [`to_json`] — plain, `json`, `json-pretty`; numbers as `%.17g`
+//! * [`xml`] — `xml`, `xml-pretty`, made of a command's JSON
 //! * [`IoRates`], [`Copies`] — what clients and recovery are doing, in Ceph's words
 //! * [`bytes`], [`si`], [`age`] — `1.2 MiB`, `2.19k`, `83m`
 #![cfg_attr(test, allow(clippy::unwrap_used))]
@@ -14,6 +15,7 @@ mod io;
 mod json;
 mod table;
 pub mod units;
+pub mod xml;
 
 pub use io::{Copies, IoRates};
 pub use json::{Format, pretty, to_json, to_python, to_python_pretty};
