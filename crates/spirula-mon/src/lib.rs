@@ -45,6 +45,7 @@ mod session;
 pub mod state;
 mod store;
 pub mod time;
+mod transitions;
 mod txn;
 pub mod view;
 pub mod work;

@@ -123,9 +123,7 @@ pub(crate) fn initial_state(p: &MkfsParams, now: UTime) -> Result<State, MkfsErr
             *u = o.uuid;
         }
     }
-    let profile = [("k", "2"), ("m", "2"), ("plugin", "jerasure"), ("technique", "reed_sol_van")];
-    let profile = profile.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
-    osdmap.ec_profiles.insert("default".into(), profile);
+    osdmap.ec_profiles.insert("default".into(), first_profile(p));
     let mut state = State::new(monmap, osdmap, FIRST_GID);
     let member = |m: &NewMon| Member { name: m.name.clone(), uuid: m.uuid };
     state.members = Arc::new((1..).zip(p.mons.iter().map(member)).collect());
@@ -156,6 +154,17 @@ pub(crate) fn initial_state(p: &MkfsParams, now: UTime) -> Result<State, MkfsErr
     state.incrementals = Arc::default();
     state.fulls = Arc::default();
     Ok(state)
+}
+
+/// The erasure-code profile of pools that name none: Ceph's, except where its pools could never get clean. On one machine
+/// shards spread over its OSDs, and with fewer than four of these there are fewer shards.
+fn first_profile(p: &MkfsParams) -> BTreeMap<String, String> {
+    let m = if p.failure_domain == "osd" && p.osds.len() < 4 { "1" } else { "2" };
+    let mut profile = vec![("k", "2"), ("m", m), ("plugin", "jerasure"), ("technique", "reed_sol_van")];
+    if p.failure_domain != "host" {
+        profile.push(("crush-failure-domain", p.failure_domain.as_str()));
+    }
+    profile.into_iter().map(|(k, v)| (k.to_owned(), v.to_owned())).collect()
 }
 
 fn first_crush(p: &MkfsParams) -> Result<CrushMap, MkfsError> {

@@ -152,6 +152,7 @@ pub struct Mon {
     pub(crate) osds: OsdTracker,
     pub(crate) merges: MergeTracker,
     pub(crate) placement: PlacementTracker,
+    pub(crate) transitions: crate::transitions::Transitions,
     /// The OSDs that the last OSD map showed up, and its epoch.
     pub(crate) up_before: (Epoch, BTreeSet<OsdId>),
     /// Facts about ourselves, for `mon metadata`.
@@ -225,6 +226,7 @@ impl Mon {
             osds: OsdTracker::default(),
             merges: MergeTracker::default(),
             placement: PlacementTracker::default(),
+            transitions: crate::transitions::Transitions::default(),
             up_before: (0, BTreeSet::new()),
             metadata: BTreeMap::new(),
             settings: RefCell::default(),
@@ -716,6 +718,7 @@ impl Mon {
                 self.step_placement(work);
                 self.tick_mgr(work);
                 self.tick_mutes(work);
+                self.tick_health(work);
                 self.tick_auth(work);
                 commands::join::forget_ended(work);
                 return;
@@ -949,6 +952,18 @@ impl Mon {
         let due = work.state.service_keys.due(self.now, Policy::default().lifetimes, draw);
         for (service, keys) in due {
             Arc::make_mut(&mut work.state.service_keys).set(service, keys);
+        }
+    }
+
+    /// What became of the cluster's health goes into its log.
+    fn tick_health(&mut self, work: &mut Work) {
+        let (since, now) = (self.judging_since, self.now);
+        if !self.transitions.due(since, now) {
+            return;
+        }
+        let health = crate::report::health::Health::of(&self.view());
+        for (severity, line) in self.transitions.step(since, now, health.checks()) {
+            work.log(severity, line);
         }
     }
 

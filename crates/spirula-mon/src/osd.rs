@@ -239,13 +239,15 @@ impl Mon {
         }
     }
 
-    /// Puts an OSD that is nowhere in the tree where it asks to be.
+    /// Puts an OSD that is nowhere in the tree where it asks to be, and gives one without a device class that of its disk.
     fn place_in_crush(work: &mut Work, b: &OsdBoot) {
         let osd = b.osd;
         let crush = &work.osd().crush;
-        let wants_place = !crush.is_linked(osd) && !b.location.is_empty();
-        let wants_class = !b.device_class.is_empty() && crush.class_of(osd).is_none();
-        if !(wants_place || wants_class) || !work.state.option_bool("osd_crush_update_on_start") {
+        let may_place = work.state.option_bool("osd_crush_update_on_start");
+        let may_class = work.state.option("osd", "osd_class_update_on_start") != "false";
+        let wants_place = may_place && !crush.is_linked(osd) && !b.location.is_empty();
+        let wants_class = may_class && !b.device_class.is_empty() && crush.class_of(osd).is_none();
+        if !(wants_place || wants_class) {
             return;
         }
         let weight = crush_weight_of_size(b.size_bytes);

@@ -1,12 +1,15 @@
 //! The OSD's side of `ceph tell`: performs what [`crate::tell`] understood.
 
 use crate::daemon::{Life, Osd};
+use crate::history;
 use crate::tell::{self, Answer, Tell};
 use bytes::Bytes;
 use serde_json::json;
 use spirula_messages::ceph::{MCommand, MCommandReply};
 use spirula_messages::{Body, Message, MessageError};
 use spirula_runtime::{LinkId, clock};
+use spirula_settings::common;
+use spirula_store::Store;
 use spirula_types::transaction::{ObjectOp, Transaction};
 use spirula_types::{HObject, PgId, errno};
 use std::collections::VecDeque;
@@ -55,7 +58,7 @@ impl Osd {
             Tell::Descriptions => Answer::json(&tell::descriptions()),
             Tell::Help => Answer::json(&tell::help()),
             Tell::Common(prefix, args) => match spirula_settings::common::run(&prefix, &args, &mut self.cfg.settings) {
-                Some(Ok(v)) => Answer::json(&v),
+                Some(Ok(r)) => Answer { status: r.status, ..Answer::json(&r.value) },
                 Some(Err((errno, why))) => Answer::fail(errno, why),
                 None => Answer::fail(errno::EINVAL, format!("command '{prefix}' is not known to this OSD")),
             },
@@ -64,15 +67,24 @@ impl Osd {
                 "osd_fsid": self.cfg.uuid.to_string(),
                 "whoami": self.cfg.id,
                 "state": match self.life { Life::Active => "active", Life::Booting => "booting", _ => "stopping" },
-                "oldest_map": 1,
+                "oldest_map": self.maps.oldest(),
+                "cluster_osdmap_trim_lower_bound": self.maps.oldest(),
                 "newest_map": self.maps.epoch(),
                 "num_pgs": self.pgs.len(),
             })),
-            Tell::PerfDump => {
+            Tell::PerfDump(args) => {
                 let primaries = self.pgs.values().filter(|p| p.is_primary()).count();
-                Answer::json(&self.perf.dump(self.pgs.len(), primaries, used, total))
+                let all = self.perf.dump(self.pgs.len(), primaries, used, total);
+                Answer::json(&common::chosen(all, &args))
             }
-            Tell::PerfSchema => Answer::json(&crate::perf::schema()),
+            Tell::PerfSchema(args) => Answer::json(&common::chosen(crate::perf::schema(), &args)),
+            Tell::PerfReset(name) => match name.as_str() {
+                "all" | "osd" | "store" => {
+                    self.perf.reset(&name);
+                    Answer::json(&json!({"success": format!("perf reset {name}")}))
+                }
+                _ => Answer::json(&json!({"error": format!("Not find: {name}")})),
+            },
             Tell::PgQuery(pgid) => match self.pg_named(&pgid) {
                 Some(pg) => Answer::json(&serde_json::from_str(&pg.query()).unwrap_or_default()),
                 None => Answer::fail(errno::ENOENT, format!("i don't have pgid {pgid}")),
@@ -88,11 +100,55 @@ impl Osd {
                 None => Answer::fail(errno::ENOENT, format!("i don't have pgid {pgid}")),
             },
             Tell::MarkLost(pgid, revert) => self.mark_lost(&pgid, revert),
-            Tell::OpsInFlight => {
-                let ops = self.ops_in_flight(clock::monotonic());
-                Answer::json(&json!({"num_ops": ops.len(), "ops": ops}))
+            Tell::OpsInFlight => Answer::json(&history::under_way(clock::wall(), &self.open_ops(clock::monotonic()))),
+            Tell::BlockedOps => Answer::json(&history::blocked(clock::wall(), &self.open_ops(clock::monotonic()))),
+            Tell::HistoricOps(by_duration) => {
+                Answer::json(&self.history.dump(clock::monotonic(), clock::wall(), by_duration))
             }
-            Tell::HistoricOps => Answer::json(&self.history.dump()),
+            Tell::HistoricSlowOps => Answer::json(&self.history.dump_slow(clock::monotonic(), clock::wall())),
+            Tell::Mempools => {
+                let store = self.store.as_ref().map_or(0, Store::memory);
+                let payload = self.hub.pool().outstanding();
+                let pool = |bytes: usize| json!({"items": u8::from(bytes > 0), "bytes": bytes});
+                Answer::json(&json!({"mempool": {
+                    "by_pool": {"buffer_anon": pool(payload), "bluestore_cache_other": pool(store)},
+                    "total": pool(payload + store),
+                }}))
+            }
+            Tell::Blocklist => {
+                let map = self.maps.map();
+                let rows = map
+                    .iter()
+                    .flat_map(|m| &m.blocklist)
+                    .map(|(a, until)| json!({"entity": a.to_string(), "expire_time": until.to_iso()}));
+                Answer::json(&rows.collect())
+            }
+            Tell::MappedPools => {
+                let pools: std::collections::BTreeSet<_> = self.pgs.keys().map(|id| id.pg.pool).collect();
+                Answer::json(&json!(pools))
+            }
+            Tell::ScrubReservations => Answer::json(&self.dump_scrub_reservations()),
+            Tell::Devices => {
+                let named = self.cfg.metadata.get("devices").map_or("", String::as_str);
+                let rows = named.split(',').filter(|n| !n.is_empty());
+                Answer::json(&rows.map(|n| json!({"device": format!("/dev/{n}"), "device_id": ""})).collect())
+            }
+            Tell::FlushStats => {
+                let seq = self.reporter.order();
+                self.report(clock::monotonic());
+                Answer { output: format!("{seq}\n"), ..Answer::default() }
+            }
+            // There is no watch in this version, so nobody watches.
+            Tell::Watchers => Answer::json(&json!([])),
+            Tell::Absent(why) => Answer::fail(errno::EOPNOTSUPP, why),
+            Tell::Compact => {
+                let begun = clock::monotonic();
+                if let Some(Err(e)) = self.store.as_mut().map(Store::flush) {
+                    return Some(Answer::fail(errno::EIO, e.to_string()));
+                }
+                let took = clock::monotonic().saturating_sub(begun).as_secs_f64();
+                Answer::json(&json!({"elapsed_time": took}))
+            }
             Tell::Scheduler => Answer::json(&self.sched.dump()),
             Tell::Reservations => Answer::json(&self.sched.dump_reservations()),
             Tell::Scrubs => Answer::json(&self.dump_scrubs()),

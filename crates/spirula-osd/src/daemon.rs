@@ -9,7 +9,7 @@ use crate::clog::ClusterLog;
 use crate::commands::Bench;
 use crate::copies::Copies;
 use crate::follow::MAP_KEY;
-use crate::history::History;
+use crate::history::{History, Shown};
 use crate::intake::Early;
 use crate::life::Markdowns;
 use crate::maps::Maps;
@@ -167,6 +167,11 @@ pub(crate) struct Pending {
     pub(crate) reads: u64,
     /// Its object, its first op, and how many ops it has.
     pub(crate) what: (Bytes, Option<OsdOp>, usize),
+}
+
+/// A request as operators see it.
+pub(crate) fn shown(peer: &Peer, tid: u64, description: String) -> Shown {
+    Shown { description, client: peer.name().to_string(), addr: peer.addr().to_string(), tid }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -795,7 +800,8 @@ impl Osd {
         let m = reply.into_message(p.tid);
         self.history.note(clock::monotonic(), took, || {
             let what = if p.write { "write" } else { "read" };
-            format!("osd_op({}:{} {what} {} bytes)", s.peer.name(), p.tid, p.bytes.max(m.data.len() as u64))
+            let bytes = p.bytes.max(m.data.len() as u64);
+            shown(&s.peer, p.tid, format!("osd_op({}:{} {} {what} {bytes} bytes)", s.peer.name(), p.tid, p.pg))
         });
         self.perf.ops += 1;
         self.perf.latency.add(took);

@@ -155,6 +155,17 @@ impl Osd {
         // One that was marked down though it lived waits until it and the others hear each other: the monitor's decision.
         let (unheard, healthy) = (self.peers.unheard(now, self.grace()), self.is_healthy(now));
         let size_bytes = self.store.as_ref().map_or(0, |s| s.statfs().total);
+        let mut metadata = self.cfg.metadata.clone();
+        for (key, value) in [
+            ("front_addr", self.me.addrs.to_string()),
+            ("hb_front_addr", self.me.addrs.to_string()),
+            ("back_addr", self.me_cluster.addrs.to_string()),
+            ("hb_back_addr", self.me_cluster.addrs.to_string()),
+            ("front_iface", String::new()),
+            ("back_iface", String::new()),
+        ] {
+            metadata.insert(key.to_owned(), value);
+        }
         self.to_mon(OsdBoot {
             fsid: self.cfg.fsid,
             osd: self.cfg.id,
@@ -172,7 +183,7 @@ impl Osd {
             size_bytes,
             device_class: self.cfg.device_class.clone(),
             location: self.cfg.location.clone(),
-            metadata: self.cfg.metadata.clone(),
+            metadata,
         });
     }
 }

@@ -91,6 +91,11 @@ impl Maps {
         &self.full
     }
 
+    /// The oldest epoch that is kept here; 0 before the first map.
+    pub fn oldest(&self) -> Epoch {
+        self.recent.front().map_or(self.epoch(), |(e, _)| *e)
+    }
+
     /// Epoch of the newest map, 0 before the first.
     pub fn epoch(&self) -> Epoch {
         self.map.as_ref().map_or(0, |m| m.epoch)

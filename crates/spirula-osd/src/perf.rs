@@ -98,6 +98,16 @@ impl Perf {
         }})
     }
 
+    /// Counters of the logger `which` (`osd`, `store`, `all`) begin again at nothing.
+    pub fn reset(&mut self, which: &str) {
+        let old = std::mem::take(self);
+        if which == "osd" {
+            (self.transactions, self.commit_latency) = (old.transactions, old.commit_latency);
+        } else if which == "store" {
+            *self = Self { transactions: 0, commit_latency: Average::default(), ..old };
+        }
+    }
+
     /// Monotonic counters for the manager's rates.
     pub fn counters(&self) -> BTreeMap<String, u64> {
         [
@@ -180,6 +190,16 @@ mod tests {
             v.as_object().unwrap().iter().map(|(k, v)| (k.clone(), keys(v))).collect()
         };
         assert_eq!(names(&schema()), names(&Perf::default().dump(1, 1, 1, 1)));
+    }
+
+    #[test]
+    fn a_reset_takes_the_counters_of_its_logger() {
+        let full = || Perf { ops: 3, transactions: 4, ..Perf::default() };
+        for (which, ops, transactions) in [("osd", 0, 4), ("store", 3, 0), ("all", 0, 0)] {
+            let mut p = full();
+            p.reset(which);
+            assert_eq!((p.ops, p.transactions), (ops, transactions), "{which}");
+        }
     }
 
     #[test]

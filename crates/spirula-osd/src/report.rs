@@ -107,6 +107,13 @@ impl Reporter {
         self.urgent = true;
     }
 
+    /// Makes a report due at once; its number.
+    pub fn order(&mut self) -> u64 {
+        self.urgent = true;
+        self.last = Duration::ZERO;
+        self.seq + 1
+    }
+
     /// The manager has a report.
     pub fn acked(&mut self, a: &OsdReportAck) {
         self.unacked = self.unacked.split_off(&(a.seq + 1));

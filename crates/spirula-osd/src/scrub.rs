@@ -252,6 +252,12 @@ impl Osd {
         best.map(|(_, o)| o)
     }
 
+    /// How many scrubs are under way, for `tell osd.N dump_scrub_reservations`.
+    pub(crate) fn dump_scrub_reservations(&self) -> Value {
+        let most = self.cfg.settings.number("osd_max_scrubs").unwrap_or(1);
+        json!({"scrubs_local": self.scrubs.running.len(), "scrubs_remote": 0, "osd_max_scrubs": most})
+    }
+
     /// When each PG that this OSD leads is to be scrubbed, for `tell osd.N dump_scrubs`.
     pub(crate) fn dump_scrubs(&self) -> Value {
         let (k, Some(map)) = (Knobs::of(&self.cfg.settings), self.maps.map()) else { return json!([]) };

@@ -76,10 +76,12 @@ pub enum Tell {
         /// Bytes of each object, 0 for one object per write.
         object_size: u64,
     },
-    /// Counters.
-    PerfDump,
+    /// Counters: all, those of one logger, one counter.
+    PerfDump(Map<String, Value>),
     /// What the counters are.
-    PerfSchema,
+    PerfSchema(Map<String, Value>),
+    /// Counters begin again at nothing.
+    PerfReset(String),
     /// State of the daemon.
     Status,
     /// `ceph pg N query`.
@@ -90,8 +92,26 @@ pub enum Tell {
     MarkLost(String, bool),
     /// Requests being worked on.
     OpsInFlight,
-    /// The slowest of the latest requests.
-    HistoricOps,
+    /// The slowest of the latest requests, oldest or slowest first.
+    HistoricOps(bool),
+    /// Those of them that were very slow.
+    HistoricSlowOps,
+    /// Requests that have been worked on for suspiciously long.
+    BlockedOps,
+    /// Memory by what it is used for.
+    Mempools,
+    /// Clients and networks that may not come.
+    Blocklist,
+    /// Pools with PGs here.
+    MappedPools,
+    /// Scrubs under way.
+    ScrubReservations,
+    /// Devices below the store.
+    Devices,
+    /// Report to the manager now; the answer is the report's number.
+    FlushStats,
+    /// Who watches objects.
+    Watchers,
     /// What background work may do, and does.
     Scheduler,
     /// Who recovers, who waits to.
@@ -104,7 +124,28 @@ pub enum Tell {
     Sessions,
     /// Write back what the store holds in memory.
     Flush,
+    /// The same, and the time that it took.
+    Compact,
+    /// What Ceph's OSD does and ours does not, and why.
+    Absent(&'static str),
 }
+
+/// Commands of Ceph's OSDs that nothing here stands behind.
+const ABSENT: &[(&str, &str, &str)] = &[
+    (
+        "cache drop",
+        "",
+        "this version keeps no cache that could be dropped apart from the store's, which its budget bounds",
+    ),
+    ("cache status", "", "this version counts its caches by bytes only: see dump_mempools"),
+    ("dump_osd_network", " name=value,type=CephInt,req=false", "this version measures no round trips between OSDs"),
+    ("dump_pgstate_history", "", "this version keeps no history of PGs' states: pg query shows the present one"),
+    (
+        "smart",
+        " name=devid,type=CephString,req=false",
+        "this version reads no SMART data: use smartctl on the disks that osd metadata names",
+    ),
+];
 
 const COMMANDS: &[(&str, &str, &str)] = &[
     ("status", "", "high-level status of OSD"),
@@ -148,6 +189,18 @@ const COMMANDS: &[(&str, &str, &str)] = &[
     ("dump_ops_in_flight", "", "show the ops currently in flight"),
     ("ops", "", "show the ops currently in flight"),
     ("dump_historic_ops", "", "show recent ops"),
+    ("dump_historic_ops_by_duration", "", "show slowest recent ops, sorted by duration"),
+    ("dump_historic_slow_ops", "", "show slowest recent ops"),
+    ("dump_blocked_ops", "", "show the blocked ops currently in flight"),
+    ("dump_mempools", "", "get mempool stats"),
+    ("dump_blocklist", "", "dump blocklisted clients and times"),
+    ("get_mapped_pools", "", "dump pools whose PG(s) are mapped to this OSD."),
+    ("dump_scrub_reservations", "", "show recovery reservations"),
+    ("list_devices", "", "list OSD devices."),
+    ("flush_pg_stats", "", "flush pg stats"),
+    ("dump_watchers", "", "show clients which have active watches, and on which objects"),
+    ("compact", "", "write what the store holds in memory to its disk"),
+    ("perf reset", " name=var,type=CephString", "perf reset <name>: perf reset all or one perfcounter name"),
     ("dump_scheduler", "", "show clients' latency, the limit on background work, and what it does"),
     ("dump_recovery_reservations", "", "show recovery reservations"),
     ("dump_scrubs", "", "print scheduled scrubs"),
@@ -158,7 +211,7 @@ const COMMANDS: &[(&str, &str, &str)] = &[
 
 /// The list of commands in the form of `get_command_descriptions`.
 pub fn descriptions() -> Value {
-    let own = COMMANDS.iter().map(|(words, args, help)| (format!("{words}{args}"), *help));
+    let own = COMMANDS.iter().chain(ABSENT).map(|(words, args, help)| (format!("{words}{args}"), *help));
     let all = common::COMMANDS.iter().map(|(sig, help)| ((*sig).to_owned(), *help)).chain(own);
     let row =
         |(i, (sig, help)): (usize, (String, &str))| (format!("cmd{i:03}"), common::descriptor(&sig, help, "osd", "rw"));
@@ -167,7 +220,7 @@ pub fn descriptions() -> Value {
 
 /// The commands and what they do.
 pub fn help() -> Value {
-    let own = COMMANDS.iter().map(|(words, _, help)| ((*words).to_owned(), *help));
+    let own = COMMANDS.iter().chain(ABSENT).map(|(words, _, help)| ((*words).to_owned(), *help));
     let all = common::COMMANDS.iter().map(|(sig, help)| (common::words(sig), *help)).chain(own);
     let all: std::collections::BTreeMap<String, &str> = all.collect();
     Value::Object(all.into_iter().map(|(k, v)| (k, v.into())).collect())
@@ -204,8 +257,12 @@ pub fn parse(cmd: &[String]) -> Result<Tell, Answer> {
             size: number("size", 4 << 20)?,
             object_size: number("object_size", 0)?,
         },
-        "perf dump" => Tell::PerfDump,
-        "perf schema" => Tell::PerfSchema,
+        "perf dump" => Tell::PerfDump(v.as_object().cloned().unwrap_or_default()),
+        "perf schema" => Tell::PerfSchema(v.as_object().cloned().unwrap_or_default()),
+        "perf reset" => match v["var"].as_str() {
+            Some(name) => Tell::PerfReset(name.to_owned()),
+            None => return Err(Answer::fail(errno::EINVAL, "perf reset: argument 'var' is missing")),
+        },
         "pg" | "query" | "list_unfound" | "mark_unfound_lost" => {
             match (v["cmd"].as_str().unwrap_or(if prefix == "pg" { "query" } else { prefix }), v["pgid"].as_str()) {
                 ("query", Some(pgid)) => Tell::PgQuery(pgid.to_owned()),
@@ -231,7 +288,18 @@ pub fn parse(cmd: &[String]) -> Result<Tell, Answer> {
             }
         }
         "dump_ops_in_flight" | "ops" => Tell::OpsInFlight,
-        "dump_historic_ops" => Tell::HistoricOps,
+        "dump_historic_ops" => Tell::HistoricOps(false),
+        "dump_historic_ops_by_duration" => Tell::HistoricOps(true),
+        "dump_historic_slow_ops" => Tell::HistoricSlowOps,
+        "dump_blocked_ops" => Tell::BlockedOps,
+        "dump_mempools" => Tell::Mempools,
+        "dump_blocklist" => Tell::Blocklist,
+        "get_mapped_pools" => Tell::MappedPools,
+        "dump_scrub_reservations" => Tell::ScrubReservations,
+        "list_devices" => Tell::Devices,
+        "flush_pg_stats" => Tell::FlushStats,
+        "dump_watchers" => Tell::Watchers,
+        "compact" => Tell::Compact,
         "dump_scheduler" => Tell::Scheduler,
         "dump_recovery_reservations" => Tell::Reservations,
         "dump_scrubs" => Tell::Scrubs,
@@ -241,7 +309,10 @@ pub fn parse(cmd: &[String]) -> Result<Tell, Answer> {
         other if common::COMMANDS.iter().any(|(sig, _)| common::words(sig) == other) => {
             Tell::Common(other.to_owned(), v.as_object().cloned().unwrap_or_default())
         }
-        other => return Err(Answer::fail(errno::EINVAL, format!("command '{other}' is not known to this OSD"))),
+        other => match ABSENT.iter().find(|(words, ..)| *words == other) {
+            Some((.., why)) => Tell::Absent(why),
+            None => return Err(Answer::fail(errno::EINVAL, format!("command '{other}' is not known to this OSD"))),
+        },
     })
 }
 

@@ -11,8 +11,8 @@
 //! If the memory is used up all the same, by very many of them, those that have taken nothing for [`STUCK`] lose their connections,
 //! and with it what was read for them. They ask again when they go on.
 
-use crate::daemon::{Osd, Session};
-use serde_json::{Value, json};
+use crate::daemon::{Osd, Session, shown};
+use crate::history::Open;
 use spirula_messages::ceph::MOsdOp;
 use spirula_messages::ceph::op::{self, OsdOp};
 use spirula_messages::{Body, Message};
@@ -167,33 +167,22 @@ impl Osd {
         }
     }
 
-    /// `dump_ops_in_flight`: whose requests are open, and which; those, too, that wait until their client has read more.
-    pub(crate) fn ops_in_flight(&self, now: Duration) -> Vec<Value> {
-        let one = |link: LinkId, tid: u64, what: String, flag: &str| {
-            let peer = self.sessions.get(&link).map(|s| &s.peer);
-            let name = peer.map(|p| p.name().to_string()).unwrap_or_default();
-            let client = json!({
-                "client": name,
-                "client_addr": peer.map(|p| p.addr().to_string()).unwrap_or_default(),
-                "tid": tid,
-            });
-            let entity = peer.map(|p| format!("{}.{}", p.kind.as_str(), p.id)).unwrap_or_default();
-            json!({
-                "description": format!("osd_op({name}:{tid} {what})"),
-                "entity": entity,
-                "type_data": {"flag_point": flag, "client_info": client},
-            })
+    /// The requests that are open; those, too, that wait until their client has read more, whose ages nobody notes.
+    pub(crate) fn open_ops(&self, now: Duration) -> Vec<Open> {
+        let one = |link: LinkId, tid: u64, what: String, age: Duration, stands: &'static str| {
+            let peer = &self.sessions.get(&link)?.peer;
+            let op = shown(peer, tid, format!("osd_op({}:{tid} {what})", peer.name()));
+            Some(Open { op, age, stands })
         };
-        let taken = self.ops.values().map(|p| {
+        let taken = self.ops.values().filter_map(|p| {
             let (object, first, count) = &p.what;
-            let mut op = one(p.link, p.tid, what_of(p.pg, object, first.as_ref(), *count), "started");
-            op["age"] = json!(now.saturating_sub(p.begun).as_secs_f64());
-            op
+            let what = what_of(p.pg, object, first.as_ref(), *count);
+            one(p.link, p.tid, what, now.saturating_sub(p.begun), "started")
         });
         let kept = self.unread.all().filter_map(|(link, m)| {
             let msg = MOsdOp::from_message(m).ok()?;
             let what = what_of(msg.spg.pg, &msg.oid, msg.ops.first(), msg.ops.len());
-            Some(one(link, m.tid, what, "waiting until its client has read more"))
+            one(link, m.tid, what, Duration::ZERO, "waiting until its client has read more")
         });
         taken.chain(kept).collect()
     }

@@ -1,6 +1,6 @@
 //! Commands that every daemon answers alike, by `ceph tell` and by its admin socket.
 
-use crate::{Settings, Source, options};
+use crate::{Settings, Source, known, options};
 use serde_json::{Map, Value, json};
 use spirula_types::{errno, version};
 
@@ -26,6 +26,10 @@ pub const COMMANDS: &[(&str, &str)] = &[
     ("log dump", "dump recent log entries to log file"),
     ("log flush", "flush log entries to log file"),
     ("log reopen", "reopen log file"),
+    (
+        "heap name=heapcmd,type=CephChoices,strings=dump|start_profiler|stop_profiler|release|get_release_rate|set_release_rate|stats name=value,type=CephString,req=false",
+        "show heap usage info (available only if compiled with tcmalloc)",
+    ),
     (
         "perf histogram dump name=logger,type=CephString,req=false name=counter,type=CephString,req=false",
         "dump perf histogram values",
@@ -54,8 +58,35 @@ pub fn descriptor(sig: &str, help: &str, module: &str, perm: &str) -> Value {
     json!({"sig": sig, "help": help, "module": module, "perm": perm, "flags": 0})
 }
 
-/// Result of a command: its JSON, or (positive errno, why).
-pub type Outcome = Result<Value, (i32, String)>;
+/// What a command gives back.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Reply {
+    /// For standard output.
+    pub value: Value,
+    /// For standard error: what an order changed.
+    pub status: String,
+}
+
+impl From<Value> for Reply {
+    fn from(value: Value) -> Self {
+        Self { value, status: String::new() }
+    }
+}
+
+/// Result of a command, or (positive errno, why).
+pub type Outcome = Result<Reply, (i32, String)>;
+
+/// What `perf dump` and `perf schema` show of `all`: the logger and counter asked for, or all. A logger or counter that
+/// there is not leaves nothing, as at Ceph's daemons.
+pub fn chosen(all: Value, args: &Map<String, Value>) -> Value {
+    let word = |key: &str| args.get(key).and_then(Value::as_str).filter(|w| !w.is_empty());
+    let (Value::Object(mut loggers), Some(logger)) = (all.clone(), word("logger")) else { return all };
+    loggers.retain(|name, _| name == logger);
+    if let (Some(counter), Some(Value::Object(rows))) = (word("counter"), loggers.get_mut(logger)) {
+        rows.retain(|name, _| name == counter);
+    }
+    loggers.into()
+}
 
 /// Does this command change something? Then it needs more than the right to look.
 pub fn changes(prefix: &str) -> bool {
@@ -73,48 +104,54 @@ pub fn run(prefix: &str, args: &Map<String, Value>, settings: &mut Settings) -> 
         _ => Err((errno::EINVAL, format!("{prefix}: argument '{key}' is missing"))),
     };
     let set = |settings: &mut Settings, name: &str, value: &str| {
+        let Some(o) = options::find(name) else { return Err((errno::ENOENT, options::unknown(name))) };
         settings.set(Source::Override, name, value).map_err(|why| (errno::EINVAL, why))?;
-        let live = options::find(name).is_none_or(|o| o.runtime);
-        let note = match options::find(name) {
-            Some(o) if o.is_ignored() => format!("{name} = '{value}' (has no effect in this version)"),
-            _ if live => String::new(),
-            _ => format!("{name} = '{value}' (not observed, change may require restart)"),
+        let note = match () {
+            () if o.is_ignored() => "(has no effect in this version) ",
+            () if !o.runtime => "(not observed, change may require restart) ",
+            () => "",
         };
-        Ok(json!({ "success": note }))
+        Ok(format!("{} = '{}' {note}", o.name, settings.given(o.name).unwrap_or_default()))
     };
     let no_such = |name: &str| (errno::ENOENT, format!("error getting '{name}': {}", options::unknown(name)));
     Some(match prefix {
         "version" => Ok(json!({
             "version": version::CEPH, "release": version::RELEASE, "release_type": "stable",
-            "spirula_version": env!("CARGO_PKG_VERSION"),
-        })),
-        "git_version" => Ok(json!({"git_version": concat!("spirula-", env!("CARGO_PKG_VERSION"))})),
-        "config show" => Ok(json!(settings.all())),
-        "config diff" => Ok(json!({"diff": settings.diff()})),
+        })
+        .into()),
+        "git_version" => Ok(json!({"git_version": concat!("spirula-", env!("CARGO_PKG_VERSION"))}).into()),
+        "config show" => Ok(json!(settings.all()).into()),
+        "config diff" => Ok(json!({"diff": settings.diff()}).into()),
         "config diff get" => text("var").map(|name| {
             let name = options::normal_name(&name);
             let row = settings.diff().remove(&name);
-            json!({"diff": row.map(|r| Map::from_iter([(name, json!(r))])).unwrap_or_default()})
+            json!({"diff": row.map(|r| Map::from_iter([(name, json!(r))])).unwrap_or_default()}).into()
         }),
         "config get" => text("var").and_then(|name| match settings.get(&name) {
-            Some(v) => Ok(Value::Object(Map::from_iter([(options::normal_name(&name), v.into())]))),
+            Some(v) => Ok(Value::Object(Map::from_iter([(options::normal_name(&name), v.into())])).into()),
             None => Err(no_such(&name)),
         }),
         "config help" => match text("var") {
-            Err(_) => Ok(options::OPTIONS.iter().map(help).collect()),
-            Ok(name) => options::find(&name).map(help).ok_or_else(|| no_such(&name)),
+            Err(_) => Ok(json!({"options": known::all().iter().map(help).collect::<Value>()}).into()),
+            Ok(name) => options::find(&name).map(|o| json!({"option": help(o)}).into()).ok_or_else(|| no_such(&name)),
         },
-        "config set" => text("var").and_then(|name| text("val").and_then(|value| set(settings, &name, &value))),
+        "config set" => text("var").and_then(|name| {
+            text("val").and_then(|value| set(settings, &name, &value).map(|note| json!({ "success": note }).into()))
+        }),
         "config unset" => text("var").and_then(|name| match options::find(&name) {
             None => Err(no_such(&name)),
             Some(o) => {
                 settings.unset(Source::Override, o.name);
-                Ok(json!({"success": ""}))
+                Ok(json!({}).into())
             }
         }),
         "injectargs" => text("injected_args").and_then(|all| inject(&all, |name, value| set(settings, name, value))),
+        // Ceph's answer where it was built without its allocator; ours has no such orders either.
+        "heap" => {
+            Err((errno::EOPNOTSUPP, "this version's allocator is not tcmalloc: there are no heap orders".to_owned()))
+        }
         // Everything goes to stderr unbuffered: it is flushed.
-        "log flush" => Ok(json!({})),
+        "log flush" => Ok(json!({}).into()),
         "log reopen" => Err((
             errno::EOPNOTSUPP,
             "this version logs to standard error: whoever started the daemon holds the file, and reopens it".to_owned(),
@@ -123,14 +160,14 @@ pub fn run(prefix: &str, args: &Map<String, Value>, settings: &mut Settings) -> 
             errno::EOPNOTSUPP,
             "this version keeps no log entries that it has not written: there is nothing more to dump".to_owned(),
         )),
-        "perf histogram dump" => Ok(json!({})),
+        "perf histogram dump" => Ok(json!({}).into()),
         _ => return None,
     })
 }
 
-/// `--a=1 --b 2` → one `set` after the other.
-fn inject(all: &str, mut set: impl FnMut(&str, &str) -> Outcome) -> Outcome {
-    let mut done = json!({"success": ""});
+/// `--a=1 --b 2` → one `set` after the other. What was changed is told in words, as Ceph tells it.
+fn inject(all: &str, mut set: impl FnMut(&str, &str) -> Result<String, (i32, String)>) -> Outcome {
+    let mut status = String::new();
     let mut words = all.split_whitespace().peekable();
     while let Some(word) = words.next() {
         let Some(option) = word.strip_prefix("--") else {
@@ -143,24 +180,90 @@ fn inject(all: &str, mut set: impl FnMut(&str, &str) -> Outcome) -> Outcome {
                 None => return Err((errno::EINVAL, format!("injectargs: '--{option}' has no value"))),
             },
         };
-        done = set(name, value)?;
+        // An unknown name is an argument that cannot be parsed.
+        status += &set(name, value).map_err(|(_, why)| (errno::EINVAL, why))?;
     }
-    Ok(done)
+    Ok(Reply { value: json!({}), status })
 }
 
-fn help(o: &options::OptionDef) -> Value {
-    json!({
-        "name": o.name, "type": o.kind.name(), "level": o.level.name(), "desc": o.desc, "default": o.default,
-        "can_update_at_runtime": o.runtime,
-    })
+/// An option as `config help` prints it, with Ceph's keys and types: a number's default is a number, a switch's a boolean.
+pub fn help(o: &options::OptionDef) -> Value {
+    let facts = known::facts(o.name).copied().unwrap_or_default();
+    let list = |text: &str| text.split(',').filter(|w| !w.is_empty()).map(Value::from).collect::<Value>();
+    let typed = |text: &str| match o.kind {
+        options::Kind::Bool => Value::from(text == "true"),
+        options::Kind::Uint | options::Kind::Int => text.parse::<i64>().map_or_else(|_| text.into(), Value::from),
+        options::Kind::Float => text.parse::<f64>().map_or_else(|_| text.into(), Value::from),
+        _ => text.into(),
+    };
+    let bound = |text: &str| if text.is_empty() { Value::from("") } else { typed(text) };
+    let mut row = json!({
+        "name": o.name, "type": o.kind_name(), "level": o.level.name(), "desc": o.desc, "long_desc": "",
+        "default": typed(o.default), "daemon_default": bound(facts.daemon_default), "tags": list(facts.tags),
+        "services": list(facts.services), "see_also": list(facts.see_also),
+        "min": bound(facts.min), "max": bound(facts.max), "can_update_at_runtime": o.runtime, "flags": list(facts.flags),
+    });
+    if o.kind == options::Kind::Str {
+        row["enum_values"] = list(facts.choices);
+    }
+    row
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn run_on(s: &mut Settings, prefix: &str, args: &Value) -> Outcome {
-        run(prefix, args.as_object().unwrap(), s).unwrap()
+    fn run_on(s: &mut Settings, prefix: &str, args: &Value) -> Result<Value, (i32, String)> {
+        run(prefix, args.as_object().unwrap(), s).unwrap().map(|r| r.value)
+    }
+
+    /// Orders say what they changed: `config set` in its answer, `injectargs` on standard error; a wrong name is ENOENT to the
+    /// one and EINVAL to the other.
+    #[test]
+    fn orders_say_what_they_changed() {
+        let mut s = Settings::default();
+        let args = json!({"injected_args": ["--osd_max_backfills 3 --osd_recovery_max_active=5"]});
+        let reply = run("injectargs", args.as_object().unwrap(), &mut s).unwrap().unwrap();
+        assert_eq!(reply.status, "osd_max_backfills = '3' osd_recovery_max_active = '5' ");
+        assert_eq!(reply.value, json!({}));
+        let set = run_on(&mut s, "config set", &json!({"var": "osd-max-backfills", "val": "2"})).unwrap();
+        assert_eq!(set, json!({"success": "osd_max_backfills = '2' "}));
+        assert_eq!(run_on(&mut s, "config set", &json!({"var": "no_such", "val": "2"})).unwrap_err().0, errno::ENOENT);
+        assert_eq!(
+            run_on(&mut s, "injectargs", &json!({"injected_args": "--no_such=3"})).unwrap_err().0,
+            errno::EINVAL
+        );
+        assert_eq!(run_on(&mut s, "heap", &json!({"heapcmd": "stats"})).unwrap_err().0, errno::EOPNOTSUPP);
+    }
+
+    /// `config help` has the keys and types of a real 16.2.15: numbers and booleans where it has them.
+    #[test]
+    fn help_has_cephs_keys_and_types() {
+        let mut s = Settings::default();
+        let mut of = |name: &str| run_on(&mut s, "config help", &json!({"var": name})).unwrap()["option"].clone();
+        let keys = "can_update_at_runtime daemon_default default desc flags level long_desc max min name see_also services tags type";
+        let backfills = of("osd_max_backfills");
+        let mut have: Vec<_> = backfills.as_object().unwrap().keys().cloned().collect();
+        have.sort();
+        assert_eq!(have.join(" "), keys);
+        assert!(backfills["default"].is_number() && backfills["flags"] == json!(["runtime"]), "{backfills}");
+        assert_eq!(of("mon_allow_pool_delete")["default"], json!(false));
+        assert_eq!(
+            (of("osd_scrub_begin_hour")["min"].clone(), of("osd_scrub_begin_hour")["max"].clone()),
+            (json!(0), json!(23))
+        );
+        assert_eq!(of("osd_op_queue")["enum_values"], json!(["wpq", "mclock_scheduler", "debug_random"]));
+        assert!(run_on(&mut s, "config help", &json!({})).unwrap()["options"].as_array().unwrap().len() > 2_200);
+    }
+
+    #[test]
+    fn counters_are_chosen_by_logger_and_name() {
+        let all = json!({"osd": {"op": 1, "op_w": 2}, "store": {"txns": 3}});
+        let ask = |v: Value| chosen(all.clone(), v.as_object().unwrap());
+        assert_eq!(ask(json!({})), all);
+        assert_eq!(ask(json!({"logger": "store"})), json!({"store": {"txns": 3}}));
+        assert_eq!(ask(json!({"logger": "osd", "counter": "op_w"})), json!({"osd": {"op_w": 2}}));
+        assert_eq!(ask(json!({"logger": "none"})), json!({}));
     }
 
     #[test]
@@ -200,7 +303,7 @@ mod tests {
         let note = run_on(&mut s, "config set", &json!({"var": "osd_memory_target", "val": "6442450944"})).unwrap();
         assert!(note["success"].as_str().unwrap().contains("no effect"), "{note}");
         let note = run_on(&mut s, "config set", &json!({"var": "osd_max_backfills", "val": "3"})).unwrap();
-        assert_eq!(note["success"], "");
+        assert_eq!(note["success"], "osd_max_backfills = '3' ");
         assert!(run_on(&mut s, "config help", &json!({"var": "debug_osd"})).unwrap().to_string().contains("(ignored)"));
         for prefix in ["log dump", "log reopen"] {
             let (code, why) = run_on(&mut s, prefix, &json!({})).unwrap_err();

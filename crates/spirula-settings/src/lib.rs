@@ -1,6 +1,7 @@
 //! Options: which there are, what one daemon's are set to and by whom.
 //!
 //! * [`options`] — the table: name, type, default, meaning
+//! * [`known`] — every other option of Ceph's, taken and shown without effect
 //! * [`Settings`] — the values of one daemon, by [`Source`]
 //! * [`common`] — commands that every daemon answers alike (`config show`, `version`, `log flush` …)
 //!
@@ -10,6 +11,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test that cannot go on should stop where it is"))]
 
 pub mod common;
+pub mod known;
 pub mod options;
 mod settings;
 

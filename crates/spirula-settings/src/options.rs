@@ -2,7 +2,9 @@
 //!
 //! Names, types and defaults are Ceph's (16.2), save where an option says so, so that scripts and habits carry over; the
 //! list holds those that are in common use or that a Ceph client asks its monitor for.
-//! Options we accept but do not act on say so with `(ignored)`.
+//! Options we accept but do not act on say so with `(ignored)`. The rest of Ceph's options stands in [`known`].
+
+use crate::known;
 
 /// Type of an option's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,8 +90,8 @@ pub struct OptionDef {
 
 /// The option called `name`; dashes and spaces may stand for underscores.
 pub fn find(name: &str) -> Option<&'static OptionDef> {
-    let name = normal_name(name);
-    OPTIONS.iter().find(|o| o.name == name)
+    let (name, all) = (normal_name(name), known::all());
+    all.binary_search_by(|o| o.name.cmp(&name)).ok().and_then(|i| all.get(i))
 }
 
 /// No option's name is longer.
@@ -101,9 +103,12 @@ pub fn nearest(name: &str) -> Option<&'static str> {
     if name.len() > NAME_MAX {
         return None;
     }
+    let limit = (name.len() / 4).max(2);
+    // Names whose lengths differ by more are farther than that, too.
+    let may_be = |o: &&OptionDef| o.name.len().abs_diff(name.len()) <= limit;
     let near = |o: &OptionDef| (distance(&name, o.name), o.name);
-    let (d, best) = OPTIONS.iter().map(near).min()?;
-    (d <= (name.len() / 4).max(2)).then_some(best)
+    let (d, best) = known::all().iter().filter(may_be).map(near).min()?;
+    (d <= limit).then_some(best)
 }
 
 /// Levenshtein's distance, by bytes.
@@ -138,17 +143,26 @@ impl OptionDef {
         self.desc.contains("(ignored")
     }
 
+    /// Its type, as Ceph names it.
+    pub fn kind_name(&self) -> &'static str {
+        match known::facts(self.name) {
+            Some(f) if self.kind == Kind::Addr => f.kind,
+            _ => self.kind.name(),
+        }
+    }
+
     /// Checks `value` and brings it into the form in which it is stored.
     ///
     /// # Errors
-    /// Ceph's text for a value of the wrong type.
+    /// What is wrong with it: the type, a bound, none of the values to choose from.
     pub fn normalise(&self, value: &str) -> Result<String, String> {
         let bad = || format!("error parsing value: '{value}' is not a valid {}", self.kind.name());
         let v = value.trim();
-        Ok(match self.kind {
+        let value = match self.kind {
             Kind::Str | Kind::Addr | Kind::Uuid => value.to_owned(),
-            Kind::Uint | Kind::Millisecs => v.parse::<u64>().map_err(|_| bad())?.to_string(),
-            Kind::Int => v.parse::<i64>().map_err(|_| bad())?.to_string(),
+            Kind::Uint => parse_count(v).and_then(|n| u64::try_from(n).ok()).ok_or_else(bad)?.to_string(),
+            Kind::Millisecs => v.parse::<u64>().map_err(|_| bad())?.to_string(),
+            Kind::Int => parse_count(v).and_then(|n| i64::try_from(n).ok()).ok_or_else(bad)?.to_string(),
             Kind::Size => parse_size(v).ok_or_else(bad)?.to_string(),
             Kind::Float => {
                 let f: f64 = v.parse().map_err(|_| bad())?;
@@ -163,8 +177,46 @@ impl OptionDef {
                 "false" | "0" | "no" | "off" => "false".into(),
                 _ => return Err(bad()),
             },
-        })
+        };
+        self.check_bounds(&value)?;
+        Ok(value)
     }
+
+    /// Holds `value` against the bounds and choices that Ceph names.
+    fn check_bounds(&self, value: &str) -> Result<(), String> {
+        let Some(f) = known::facts(self.name) else { return Ok(()) };
+        if !f.choices.is_empty() && !value.is_empty() && !f.choices.split(',').any(|c| c == value) {
+            return Err(format!("error parsing value: '{value}' is not one of {}", f.choices.replace(',', ", ")));
+        }
+        let (Ok(n), is_text) = (value.parse::<f64>(), self.kind == Kind::Str) else { return Ok(()) };
+        let (min, max) = (f.min.parse::<f64>().ok(), f.max.parse::<f64>().ok());
+        if is_text || (min.is_none_or(|m| n >= m) && max.is_none_or(|m| n <= m)) {
+            return Ok(());
+        }
+        let range = match (f.min, f.max) {
+            (min, "") => format!("{min} or more"),
+            ("", max) => format!("{max} or less"),
+            (min, max) => format!("{min} to {max}"),
+        };
+        Err(format!("error parsing value: '{value}' is out of range: {range}"))
+    }
+}
+
+/// A number with Ceph's decimal suffixes: `4`, `-1`, `4K` for 4000.
+fn parse_count(v: &str) -> Option<i128> {
+    let digits = v.find(|c: char| !c.is_ascii_digit() && c != '-' && c != '+').unwrap_or(v.len());
+    let (number, unit) = v.split_at(digits);
+    let factor = match unit.trim() {
+        "" => 1,
+        "K" => 1_000,
+        "M" => 1_000_000,
+        "G" => 1_000_000_000,
+        "T" => 1_000_000_000_000,
+        "P" => 1_000_000_000_000_000,
+        "E" => 1_000_000_000_000_000_000,
+        _ => return None,
+    };
+    number.parse::<i128>().ok()?.checked_mul(factor)
 }
 
 /// `64K`, `4M`, `4MiB`, `1G`… as bytes.
@@ -213,7 +265,7 @@ const fn r(name: &'static str, kind: Kind, level: Level, default: &'static str, 
 use Kind::{Addr, Bool, Float, Int, Millisecs, Secs, Size, Str, Uint, Uuid};
 use Level::{Advanced, Basic, Dev};
 
-/// Every option, by name.
+/// The options that mean something here, or that an older version knew, by name; [`known::all`] has every one.
 pub const OPTIONS: &[OptionDef] = &[
     r(
         "auth_allow_insecure_global_id_reclaim",

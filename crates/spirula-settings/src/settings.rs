@@ -1,6 +1,6 @@
 //! What one daemon's options are set to, and by whom.
 
-use crate::options::{self, OPTIONS};
+use crate::{known, options};
 use std::collections::BTreeMap;
 
 /// Who set a value. A later one in this list wins over an earlier one (Ceph's order).
@@ -96,7 +96,7 @@ impl Settings {
 
     /// Every known option with the value that counts.
     pub fn all(&self) -> BTreeMap<String, String> {
-        OPTIONS.iter().map(|o| (o.name.to_owned(), self.given(o.name).unwrap_or(o.default).to_owned())).collect()
+        known::all().iter().map(|o| (o.name.to_owned(), self.given(o.name).unwrap_or(o.default).to_owned())).collect()
     }
 
     /// The options that differ from their defaults.
@@ -106,6 +106,15 @@ impl Settings {
             (options::find(name).is_none_or(|o| o.default != value)).then(|| (name.clone(), value.to_owned()))
         };
         self.set.keys().filter_map(differ).collect()
+    }
+
+    /// What was set, by name: the value that counts, who set it, and by whom it was set to what besides, stronger ones first.
+    pub fn sources(&self) -> BTreeMap<&str, Vec<(Source, &str)>> {
+        let mut out = BTreeMap::new();
+        for (name, by) in &self.set {
+            out.insert(name.as_str(), by.iter().rev().map(|(s, v)| (*s, v.as_str())).collect());
+        }
+        out
     }
 
     /// For `config diff`: by option, the value of each source, `default` and `final`.

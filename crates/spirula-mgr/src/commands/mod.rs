@@ -16,7 +16,7 @@ use crate::event::Now;
 use crate::mgr::Mgr;
 use serde_json::{Map, Value};
 use spec::{CommandSpec, Ctx, FLAG_MGR};
-use spirula_format::Format;
+use spirula_format::{Format, xml};
 use spirula_settings::common;
 
 pub(crate) use spec::{Order, Reply};
@@ -38,9 +38,20 @@ fn parse(cmd: &[String]) -> Result<Map<String, Value>, Reply> {
     }
 }
 
+fn format_of(args: &Map<String, Value>) -> (Format, Option<xml::Xml>) {
+    xml::asked(args.get("format").and_then(Value::as_str).unwrap_or_default())
+}
+
 fn ctx<'a>(mgr: &'a Mgr, now: Now, args: &'a Map<String, Value>) -> Ctx<'a> {
-    let format = args.get("format").and_then(Value::as_str).map_or(Format::Plain, Format::parse);
-    Ctx { mgr, now, args, format }
+    Ctx { mgr, now, args, format: format_of(args).0 }
+}
+
+/// An answer in XML, if that was asked for and it is one in JSON.
+fn in_form(mut reply: Reply, prefix: &str, args: &Map<String, Value>) -> Reply {
+    if let Some(text) = format_of(args).1.and_then(|form| xml::convert(prefix, reply.data.as_bytes(), form)) {
+        reply.data = text;
+    }
+    reply
 }
 
 /// Runs a command meant for the cluster's active manager.
@@ -54,7 +65,7 @@ pub(crate) fn run(mgr: &Mgr, now: Now, cmd: &[String]) -> Reply {
         return Reply::data(describe(all()));
     }
     match all().find(|c| c.prefix() == prefix) {
-        Some(c) => (c.run)(&ctx(mgr, now, &args)),
+        Some(c) => in_form((c.run)(&ctx(mgr, now, &args)), prefix, &args),
         None => Reply::invalid(format!("No handler found for '{prefix}'")),
     }
 }
@@ -82,7 +93,7 @@ pub(crate) fn tell(mgr: &mut Mgr, now: Now, cmd: &[String]) -> Reply {
     }
     if let Some(outcome) = common::run(prefix, &args, &mut mgr.config.settings) {
         return match outcome {
-            Ok(v) => ctx(mgr, now, &args).json(&v),
+            Ok(r) => Reply { rs: r.status, ..ctx(mgr, now, &args).json(&r.value) },
             Err((errno, why)) => Reply::err(errno, why),
         };
     }

@@ -46,13 +46,22 @@ fn show(c: &Ctx<'_>) -> Reply {
         Err(reply) => return reply,
     };
     if let Some(key) = c.str("key") {
-        return match options.get(&key) {
+        // What nobody set has its default.
+        let default = || spirula_settings::options::find(&key).map(|o| o.default.to_owned());
+        return match options.get(&key).cloned().or_else(default) {
             Some(v) => Reply::data(format!("{v}\n")),
-            None => Reply::err(errno::ENOENT, format!("{key} is not set for {who}")),
+            None => Reply::err(errno::ENOENT, spirula_settings::options::unknown(&key)),
         };
     }
+    // Who set them: this manager knows it of itself; OSDs report values only.
+    let own = c.mgr.config.settings.sources();
+    let source = |key: &str| match own.get(key).and_then(|by| by.first()) {
+        Some((source, _)) if who.starts_with("mgr.") => source.name(),
+        _ => "mon",
+    };
     if c.format.is_json() {
-        let list: Vec<Value> = options.iter().map(|(k, v)| json!({"name": k, "value": v, "source": "mon"})).collect();
+        let list: Vec<Value> =
+            options.iter().map(|(k, v)| json!({"name": k, "value": v, "source": source(k)})).collect();
         return c.json(&list.into());
     }
     let mut t = TextTable::new();
@@ -60,7 +69,7 @@ fn show(c: &Ctx<'_>) -> Reply {
         t.column(heading, Align::Left, Align::Left);
     }
     for (k, v) in &options {
-        t.row([k.as_str(), v.as_str(), "mon", "", ""]);
+        t.row([k.as_str(), v.as_str(), source(k), "", ""]);
     }
     Reply::data(t.to_string())
 }

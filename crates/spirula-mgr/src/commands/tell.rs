@@ -14,7 +14,7 @@ pub(super) const COMMANDS: &[CommandSpec] = tell! {
     "perf dump name=logger,type=CephString,req=false name=counter,type=CephString,req=false", "dump perfcounters value" => perf_dump;
     "perf schema name=logger,type=CephString,req=false name=counter,type=CephString,req=false", "dump perfcounters schema" => perf_schema;
     "sessions", "list existing sessions" => sessions;
-    "mgr_status", "high-level status" => status;
+    "mgr_status", "epoch of the manager map, and whether this manager serves" => mgr_status;
 };
 
 fn status(c: &Ctx<'_>) -> Reply {
@@ -29,15 +29,20 @@ fn status(c: &Ctx<'_>) -> Reply {
     }))
 }
 
+fn mgr_status(c: &Ctx<'_>) -> Reply {
+    c.json(&json!({"mgrmap_epoch": c.mgr.mgrmap.epoch, "initialized": c.mgr.mgrmap.active_gid == c.mgr.config.gid}))
+}
+
 fn perf_dump(c: &Ctx<'_>) -> Reply {
-    c.json(&json!({
+    let all = json!({
         "mgr": {
             "osdmap_epoch": c.mgr.map.epoch,
             "pgmap_version": c.mgr.pgmap.version(),
             "pgs": c.mgr.pgmap.pgs().len(),
             "osds": c.mgr.osds.len(),
         }
-    }))
+    });
+    c.json(&spirula_settings::common::chosen(all, c.args))
 }
 
 fn perf_schema(c: &Ctx<'_>) -> Reply {
@@ -45,14 +50,15 @@ fn perf_schema(c: &Ctx<'_>) -> Reply {
         json!({"type": 2, "metric_type": "gauge", "value_type": "integer", "description": meaning,
             "nick": nick, "priority": 5, "units": "none"})
     };
-    c.json(&json!({
+    let all = json!({
         "mgr": {
             "osdmap_epoch": gauge("map", "epoch of the OSD map"),
             "pgmap_version": gauge("pgm", "version of the statistics"),
             "pgs": gauge("pgs", "placement groups known"),
             "osds": gauge("osds", "OSDs that report"),
         }
-    }))
+    });
+    c.json(&spirula_settings::common::chosen(all, c.args))
 }
 
 fn sessions(c: &Ctx<'_>) -> Reply {

@@ -3,10 +3,11 @@
 use super::{Args, CommandResult, CommandSpec, FLAG_DEPRECATED, Outcome, json_out, settle, text_or_json};
 use crate::config::{ChangeSet, ConfigDb, Traits, valid_section};
 use crate::mon::CommandCtx;
-use crate::options::{self, OPTIONS, OptionDef};
+use crate::options;
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
 use spirula_format::{Align, TextTable};
+use spirula_settings::{common, known};
 use spirula_types::errno::{EINVAL, ENOENT};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -169,11 +170,14 @@ fn section(args: &Args) -> Result<String, (i32, String)> {
     if valid_section(&who) { Ok(who) } else { Err((EINVAL, format!("unrecognized config target '{who}'"))) }
 }
 
-/// Checks a value against the option of that name. Options of manager modules
-/// (`mgr/dashboard/…`) are theirs to check.
+/// Checks a value against the option of that name. What says where the cluster is, or must be known before a monitor
+/// can be asked, is not for the monitors to store.
 fn normal_value(name: &str, value: &str, force: bool) -> Result<(String, String), (i32, String)> {
-    if name.starts_with("mgr/") {
-        return Ok((name.to_owned(), value.to_owned()));
+    if stays_in_files(&options::normal_name(name)) {
+        return Err((
+            EINVAL,
+            format!("{name} cannot be stored by the monitors: it belongs into the file or on the command line"),
+        ));
     }
     match options::find(name) {
         Some(o) => match o.normalise(value) {
@@ -184,6 +188,10 @@ fn normal_value(name: &str, value: &str, force: bool) -> Result<(String, String)
         None if force => Ok((options::normal_name(name), value.to_owned())),
         None => Err((EINVAL, options::unknown(name))),
     }
+}
+
+fn stays_in_files(name: &str) -> bool {
+    known::facts(name).is_some_and(known::Facts::is_kept_out_of_monitors)
 }
 
 fn set(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
@@ -297,10 +305,19 @@ fn dump(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
     let value = || {
         let one = |(s, k, v): (&str, &str, &str)| {
             let (section, mask) = split_mask(s);
-            json!({
+            let mut row = json!({
                 "section": section, "name": k, "value": v, "level": level(k),
                 "can_update_at_runtime": runtime(k), "mask": mask,
-            })
+            });
+            match mask.split_once(':') {
+                Some(("class", class)) => row["device_class"] = class.into(),
+                Some((kind, name)) => {
+                    row["location_type"] = kind.into();
+                    row["location_value"] = name.into();
+                }
+                None => {}
+            }
+            row
         };
         rows().map(one).collect()
     };
@@ -317,32 +334,22 @@ fn help(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
             "{} - {}\n  ({}, {})\n  Default: {}\n  Can update at runtime: {}\n\n",
             o.name,
             o.desc,
-            o.kind.name(),
+            o.kind_name(),
             o.level.name(),
             o.default,
             o.runtime
         )
     };
-    text_or_json(ctx, text, || option_json(o))
-}
-
-fn option_json(o: &OptionDef) -> Value {
-    json!({
-        "name": o.name, "type": o.kind.name(), "level": o.level.name(), "desc": o.desc, "long_desc": "",
-        "default": o.default, "daemon_default": "", "tags": [], "services": [], "see_also": [], "enum_values": [],
-        "min": "", "max": "", "can_update_at_runtime": o.runtime, "flags": [],
-    })
+    text_or_json(ctx, text, || common::help(o))
 }
 
 fn ls(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
-    let names: Vec<&str> = OPTIONS.iter().map(|o| o.name).collect();
+    let names: Vec<&str> = known::all().iter().map(|o| o.name).collect();
     text_or_json(ctx, || names.iter().map(|n| format!("{n}\n")).collect(), || json!(names))
 }
 
 /// Takes the options it knows out of a conf file; returns the rest.
 fn assimilate(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
-    /// Where a client finds the cluster must stay in its file.
-    const STAYS: [&str; 4] = ["fsid", "mon_host", "mon_initial_members", "keyring"];
     let Ok(text) = std::str::from_utf8(ctx.input) else {
         return CommandResult::err(EINVAL, "the conf file is not text");
     };
@@ -363,7 +370,7 @@ fn assimilate(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
         };
         let (name, value) = (options::normal_name(name), value.trim());
         match normal_value(&name, value, false) {
-            Ok((name, value)) if valid_section(&who) && !STAYS.contains(&name.as_str()) => {
+            Ok((name, value)) if valid_section(&who) && name != "keyring" => {
                 edits.push((who.clone(), name, Some(value)));
             }
             _ => rest.entry(who.clone()).or_default().push(format!("\t{name} = {value}")),

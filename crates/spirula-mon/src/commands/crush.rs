@@ -514,7 +514,11 @@ fn get_class(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
         let osds = osd_list(ctx, &args.list("ids"))?;
         let class = |o: i32| ctx.work.osd().crush.class_of(o).unwrap_or_default();
         let value = Value::Array(osds.iter().map(|o| json!({"osd": o, "device_class": class(*o)})).collect());
-        Ok(json_out(ctx, &value))
+        let text = || match osds.as_slice() {
+            [one] => format!("{}\n", class(*one)),
+            all => all.iter().map(|o| format!("osd.{o} {}\n", class(*o))).collect(),
+        };
+        Ok(text_or_json(ctx, text, || value))
     };
     settle(run())
 }

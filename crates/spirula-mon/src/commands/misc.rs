@@ -159,7 +159,8 @@ fn fsid(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
 }
 
 fn version(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
-    json_out(ctx, &json!({"version": VERSION_TEXT, "release": "pacific", "release_type": "stable"}))
+    let value = || json!({"version": VERSION_TEXT, "release": "pacific", "release_type": "stable"});
+    text_or_json(ctx, || format!("{VERSION_TEXT}\n"), value)
 }
 
 /// Version → number of daemons.

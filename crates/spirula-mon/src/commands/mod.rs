@@ -39,7 +39,7 @@ use crate::work::Work;
 use bytes::Bytes;
 use serde_json::Value;
 use spirula_auth::{CryptoKey, KeyType};
-use spirula_format::{Format, to_json};
+use spirula_format::{Format, to_json, xml};
 use spirula_messages::ceph::log::severity;
 use spirula_types::errno::EINVAL;
 
@@ -185,39 +185,45 @@ pub(crate) fn own_commands() -> impl Iterator<Item = String> {
 
 /// Runs a command.
 pub fn run(mon: &Mon, work: &mut Work, request: &Request<'_>) -> CommandResult {
-    let Request { peer, cmd, input, random, tell } = *request;
-    let args = match parse(cmd) {
+    let args = match parse(request.cmd) {
         Ok(a) => a,
         Err(text) => return CommandResult::err(EINVAL, text),
     };
     let prefix = args.str("prefix");
-    let format = match args.opt_str("format").as_deref() {
-        None | Some("" | "plain") => Format::Plain,
-        Some("json") => Format::Json,
-        Some("json-pretty") => Format::JsonPretty,
-        Some(other) => {
-            return CommandResult::err(
-                EINVAL,
-                format!("format '{other}' is not supported; use plain, json or json-pretty"),
-            );
-        }
-    };
-    if tell && let Some(result) = tell::run(mon, &prefix, &args, format) {
+    let (format, to_xml) = xml::asked(&args.str("format"));
+    let mut result = run_in(mon, work, request, &prefix, &args, format);
+    if let Some(text) = to_xml.and_then(|form| xml::convert(&prefix, &result.data, form)) {
+        result.data = text.into();
+    }
+    result
+}
+
+/// Runs a command whose words are `prefix`, and has it answer in `format`.
+fn run_in(
+    mon: &Mon,
+    work: &mut Work,
+    request: &Request<'_>,
+    prefix: &str,
+    args: &Args,
+    format: Format,
+) -> CommandResult {
+    let Request { peer, input, random, tell, .. } = *request;
+    if tell && let Some(result) = tell::run(mon, prefix, args, format) {
         return result;
     }
     if prefix == "get_command_descriptions" {
         return CommandResult::data(descriptions(mon));
     }
-    let Some(spec) = find(&prefix, &args) else {
+    let Some(spec) = find(prefix, args) else {
         let known = of_managers(mon).any(|c| descriptor_prefix(&c) == prefix);
         let text = if known { "is served by the manager" } else { "not known" };
         return CommandResult::err(EINVAL, format!("command {text}: '{prefix}'"));
     };
-    if let Err((errno, text)) = args::check(spec.sig, &args) {
+    if let Err((errno, text)) = args::check(spec.sig, args) {
         return CommandResult::err(errno, text);
     }
     let mut ctx = CommandCtx { mon, work, peer, input, format, random };
-    (spec.run)(&mut ctx, &args)
+    (spec.run)(&mut ctx, args)
 }
 
 fn descriptor_prefix(descriptor: &Value) -> String {

@@ -1,6 +1,6 @@
 //! `ceph mon …`.
 
-use super::{Args, CommandResult, CommandSpec, json_out, misc, text_or_json};
+use super::{Args, CommandResult, CommandSpec, FLAG_DEPRECATED, json_out, misc, text_or_json};
 use crate::mon::CommandCtx;
 use serde_json::{Value, json};
 use spirula_types::errno::{EBUSY, EEXIST, EINVAL, ENOENT};
@@ -100,6 +100,14 @@ pub(super) const SPECS: &[CommandSpec] = &[
         flags: 0,
         run: rm,
     },
+    CommandSpec {
+        sig: "mon remove name=name,type=CephString",
+        help: "remove monitor named <name>",
+        module: "mon",
+        perm: "rw",
+        flags: FLAG_DEPRECATED,
+        run: rm,
+    },
 ];
 
 fn dump(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
@@ -178,7 +186,7 @@ fn metadata(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
             let name = if names.contains(&name) { Some(name) } else { by_rank };
             match name {
                 Some(name) => json_out(ctx, &metadata_of(ctx, &name)),
-                None => CommandResult::err(ENOENT, format!("mon.{id} does not exist")),
+                None => CommandResult::err(ENOENT, format!("there is no monitor '{id}'")),
             }
         }
         None => {

@@ -185,12 +185,19 @@ fn for_each(
     settle(run())
 }
 
+/// An operator's word on an OSD, in the cluster log.
+fn say_who(ctx: &mut CommandCtx<'_>, osd: OsdId, what: &str) {
+    let who = ctx.peer.auth_name();
+    ctx.work.info(format!("Client {who} marked osd.{osd} {what}"));
+}
+
 fn out(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
     for_each(ctx, args, |ctx, osd| {
         if ctx.work.osd().is_out(osd) {
             return Ok(format!("osd.{osd} is already out. "));
         }
         osd::mark_out(ctx.work, osd, false);
+        say_who(ctx, osd, "out");
         Ok(format!("marked out osd.{osd}. "))
     })
 }
@@ -201,6 +208,7 @@ fn r#in(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
             return Ok(format!("osd.{osd} is already in. "));
         }
         osd::mark_in(ctx.work, osd);
+        say_who(ctx, osd, "in");
         Ok(format!("marked in osd.{osd}. "))
     })
 }
@@ -213,6 +221,7 @@ fn down(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
         }
         let mark = if dead { osd::mark_dead } else { osd::mark_down };
         mark(ctx.work, osd);
+        say_who(ctx, osd, "down");
         Ok(format!("marked down osd.{osd}. "))
     })
 }
@@ -268,10 +277,14 @@ fn reweightn(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
         let mut weights = Vec::new();
         for (id, w) in &map {
             let id = super::args::parse_osd(id).ok_or_else(bad)?;
-            let w = w.as_f64().or_else(|| w.as_str()?.parse().ok()).ok_or_else(bad)?;
             existing(ctx.work.osd(), id)?;
-            // Given in 16.16 already, as the balancer does.
-            weights.push((id, w.clamp(0.0, f64::from(WEIGHT_IN)) as u32));
+            // In 16.16 already, as the balancer gives them: whole numbers, in text or not; a fraction is a mistake.
+            let w = w
+                .as_u64()
+                .or_else(|| w.as_str()?.parse().ok())
+                .filter(|w| *w <= u64::from(WEIGHT_IN))
+                .ok_or_else(bad)?;
+            weights.push((id, w as u32));
         }
         for (id, w) in weights {
             osd::set_weight(ctx.work.osd_mut(), id, w);
@@ -342,10 +355,11 @@ fn sure_and_down(ctx: &CommandCtx<'_>, args: &Args, verb: &str) -> Result<Option
 }
 
 /// Refuses if PGs still need the OSD, as far as map and statistics tell: some map to it, or not
-/// all are active and clean (then one may want what it holds). `--force` overrules.
+/// all are active and clean (then one may want what it holds). `--force` overrules, and as in Ceph so does
+/// `--yes-i-really-mean-it`: who is asked whether he is sure has been told what may be lost.
 fn nothing_needs(ctx: &CommandCtx<'_>, args: &Args) -> Result<(), (i32, String)> {
     let id = args.osd("id")?;
-    if args.bool("force") || !ctx.work.osd().exists(id) {
+    if args.bool("force") || args.bool("yes_i_really_mean_it") || !ctx.work.osd().exists(id) {
         return Ok(());
     }
     let mapped = ctx.work.osd().map_all();
@@ -395,6 +409,12 @@ fn purge(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
     let mut run = || -> Outcome {
         let found = sure_and_down(ctx, args, "purge")?;
         let id = args.osd("id")?;
+        // One of which the CRUSH map or a key is left is cleared away, too.
+        let known = found.is_some() || ctx.work.osd().crush.item_id(&format!("osd.{id}")).is_some();
+        if !known {
+            forget(ctx, id);
+            return Ok(CommandResult::ok(format!("osd.{id} does not exist")));
+        }
         let name = format!("osd.{id}");
         if ctx.work.osd().crush.item_id(&name).is_some() {
             ctx.work.edit_crush(|c| c.remove_item(&name, None, false)).map_err(super::crush::refusal)?;

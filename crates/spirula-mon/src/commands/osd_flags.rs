@@ -51,6 +51,70 @@ pub(super) const SPECS: &[CommandSpec] = &[
         run: unset_group,
     },
     CommandSpec {
+        sig: "osd add-noup name=ids,type=CephString,n=N",
+        help: "set noup for these OSDs",
+        module: "osd",
+        perm: "rw",
+        flags: FLAG_DEPRECATED,
+        run: add_noup,
+    },
+    CommandSpec {
+        sig: "osd add-nodown name=ids,type=CephString,n=N",
+        help: "set nodown for these OSDs",
+        module: "osd",
+        perm: "rw",
+        flags: FLAG_DEPRECATED,
+        run: add_nodown,
+    },
+    CommandSpec {
+        sig: "osd add-noin name=ids,type=CephString,n=N",
+        help: "set noin for these OSDs",
+        module: "osd",
+        perm: "rw",
+        flags: FLAG_DEPRECATED,
+        run: add_noin,
+    },
+    CommandSpec {
+        sig: "osd add-noout name=ids,type=CephString,n=N",
+        help: "set noout for these OSDs",
+        module: "osd",
+        perm: "rw",
+        flags: FLAG_DEPRECATED,
+        run: add_noout,
+    },
+    CommandSpec {
+        sig: "osd rm-noup name=ids,type=CephString,n=N",
+        help: "unset noup for these OSDs",
+        module: "osd",
+        perm: "rw",
+        flags: FLAG_DEPRECATED,
+        run: rm_noup,
+    },
+    CommandSpec {
+        sig: "osd rm-nodown name=ids,type=CephString,n=N",
+        help: "unset nodown for these OSDs",
+        module: "osd",
+        perm: "rw",
+        flags: FLAG_DEPRECATED,
+        run: rm_nodown,
+    },
+    CommandSpec {
+        sig: "osd rm-noin name=ids,type=CephString,n=N",
+        help: "unset noin for these OSDs",
+        module: "osd",
+        perm: "rw",
+        flags: FLAG_DEPRECATED,
+        run: rm_noin,
+    },
+    CommandSpec {
+        sig: "osd rm-noout name=ids,type=CephString,n=N",
+        help: "unset noout for these OSDs",
+        module: "osd",
+        perm: "rw",
+        flags: FLAG_DEPRECATED,
+        run: rm_noout,
+    },
+    CommandSpec {
         sig: "osd set-full-ratio name=ratio,type=CephFloat,range=0.0|1.0",
         help: "set usage ratio at which OSDs are marked full",
         module: "osd",
@@ -199,6 +263,55 @@ fn pause(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
 
 fn unpause(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
     change_flag(ctx, "pause", false)
+}
+
+fn add_noup(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
+    of_osds(ctx, args, state::NOUP, true)
+}
+
+fn add_nodown(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
+    of_osds(ctx, args, state::NODOWN, true)
+}
+
+fn add_noin(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
+    of_osds(ctx, args, state::NOIN, true)
+}
+
+fn add_noout(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
+    of_osds(ctx, args, state::NOOUT, true)
+}
+
+fn rm_noup(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
+    of_osds(ctx, args, state::NOUP, false)
+}
+
+fn rm_nodown(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
+    of_osds(ctx, args, state::NODOWN, false)
+}
+
+fn rm_noin(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
+    of_osds(ctx, args, state::NOIN, false)
+}
+
+fn rm_noout(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
+    of_osds(ctx, args, state::NOOUT, false)
+}
+
+/// The older form of [`group`]: one flag, of OSDs alone (`all`, `any` and `*` are all there are).
+fn of_osds(ctx: &mut CommandCtx<'_>, args: &Args, bit: u32, on: bool) -> CommandResult {
+    let mut run = || -> Outcome {
+        for osd in osd_list(ctx, &args.list("ids"))? {
+            let map = ctx.work.osd_mut();
+            if !map.exists(osd) {
+                return Err((ENOENT, format!("osd.{osd} does not exist")));
+            }
+            if let Some(s) = usize::try_from(osd).ok().and_then(|i| map.osd_state.get_mut(i)) {
+                *s = if on { *s | bit } else { *s & !bit };
+            }
+        }
+        Ok(CommandResult::default())
+    };
+    settle(run())
 }
 
 fn set_group(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {

@@ -182,7 +182,12 @@ fn create(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
         if args.bool("bulk") {
             absent::pool_var("bulk", "true")?;
         }
-        if ctx.work.osd().pool_by_name(&name).is_some() {
+        let existing = ctx.work.osd().pool_by_name(&name).and_then(|id| ctx.work.osd().pool(id));
+        if let Some(pool) = existing {
+            let asked = args.str("pool_type");
+            if !asked.is_empty() && (asked == "erasure") != pool.is_erasure() {
+                return Err((EINVAL, format!("pool '{name}' is there, and its type cannot change to {asked}")));
+            }
             return Ok(CommandResult::ok(format!("pool '{name}' already exists")));
         }
         let erasure = if args.str("pool_type") == "erasure" { Some(erasure_of(ctx, args)?) } else { None };

@@ -109,6 +109,9 @@ fn check_option(name: &str, value: &str, parsed: &PoolOptValue) -> Result<(), (i
         ("pg_autoscale_bias", PoolOptValue::Double(f)) if !(0.0..=1000.0).contains(f) => {
             Err((EINVAL, "pg_autoscale_bias must be between 0 and 1000".into()))
         }
+        ("recovery_priority", PoolOptValue::Int(n)) if !(-10..=10).contains(n) => {
+            Err((EINVAL, "recovery_priority must be between -10 and 10".into()))
+        }
         ("pg_num_min" | "pg_num_max" | "target_size_bytes", PoolOptValue::Int(i)) if *i < 0 => {
             Err((EINVAL, format!("{name} must not be negative")))
         }

@@ -88,7 +88,7 @@ pub(super) fn run(mon: &Mon, prefix: &str, args: &Args, format: Format) -> Optio
         "perf dump" => {
             let row: serde_json::Map<String, Value> =
                 COUNTERS.iter().map(|(name, ..)| ((*name).to_owned(), counter(mon, name).into())).collect();
-            data(&json!({"mon": row}))
+            data(&common::chosen(json!({"mon": row}), &args.0))
         }
         "perf schema" => {
             let row = |(name, nick, meaning): &(&str, &str, &str)| {
@@ -96,11 +96,12 @@ pub(super) fn run(mon: &Mon, prefix: &str, args: &Args, format: Format) -> Optio
                     "nick": nick, "priority": 5, "units": "none"});
                 ((*name).to_owned(), v)
             };
-            data(&json!({"mon": COUNTERS.iter().map(row).collect::<serde_json::Map<_, _>>()}))
+            let all = json!({"mon": COUNTERS.iter().map(row).collect::<serde_json::Map<_, _>>()});
+            data(&common::chosen(all, &args.0))
         }
         "dump_ops_in_flight" | "ops" => data(&ops(mon)),
         _ => match common::run(prefix, &args.0, &mut mon.settings.borrow_mut())? {
-            Ok(v) => data(&v),
+            Ok(r) => data(&r.value).with_rs(r.status),
             Err((errno, why)) => CommandResult::err(errno, why),
         },
     })

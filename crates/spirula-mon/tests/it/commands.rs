@@ -106,11 +106,6 @@ fn commands_answer_with_the_words_of_the_real_monitor() {
         (r#"{"prefix": "auth rm", "entity": "client.u1"}"#, 0, "updated"),
         (r#"{"prefix": "osd down", "ids": ["2"]}"#, 0, "marked down osd.2. "),
         (r#"{"prefix": "no such command"}"#, -22, "command not known: 'no such command'"),
-        (
-            r#"{"prefix": "osd tree", "format": "xml"}"#,
-            -22,
-            "format 'xml' is not supported; use plain, json or json-pretty",
-        ),
         (r#"{"prefix": "#, -22, "unparseable JSON: EOF while parsing a value at line 1 column 11"),
         (r#"[1]"#, -22, "command is not a JSON object"),
         (r#"{"prefix": "osd out"}"#, -22, "missing required argument 'ids'"),

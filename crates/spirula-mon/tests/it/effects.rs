@@ -79,6 +79,8 @@ const COMMANDS: &[(&str, Does)] = &[
     (r#"{"prefix": "fs new", "fs_name": "f", "metadata": "data", "data": "data"}"#, Refused("no metadata server")),
     (r#"{"prefix": "mon add", "name": "b", "addr": "127.0.0.1:3301"}"#, Acts("clients ask it, too")),
     (r#"{"prefix": "mon rm", "name": "b"}"#, Acts("clients ask it no more")),
+    (r#"{"prefix": "mon add", "name": "b", "addr": "127.0.0.1:3301"}"#, Acts("clients ask it, too")),
+    (r#"{"prefix": "mon remove", "name": "b"}"#, Acts("clients ask it no more")),
     (
         r#"{"prefix": "osd new", "uuid": "00000000-0000-0000-0000-0000000000aa"}"#,
         Acts("the OSD of that identity may boot"),
@@ -162,6 +164,14 @@ const COMMANDS: &[(&str, Does)] = &[
     (r#"{"prefix": "osd unset", "key": "noout"}"#, Acts("see FLAGS")),
     (r#"{"prefix": "osd pause"}"#, Acts("clients hold their requests")),
     (r#"{"prefix": "osd unpause"}"#, Acts("clients go on")),
+    (r#"{"prefix": "osd add-noup", "ids": ["1"]}"#, Acts("see `group_flags_hold`")),
+    (r#"{"prefix": "osd rm-noup", "ids": ["1"]}"#, Acts("see `group_flags_hold`")),
+    (r#"{"prefix": "osd add-nodown", "ids": ["1"]}"#, Acts("see `group_flags_hold`")),
+    (r#"{"prefix": "osd rm-nodown", "ids": ["1"]}"#, Acts("see `group_flags_hold`")),
+    (r#"{"prefix": "osd add-noin", "ids": ["1"]}"#, Acts("see `group_flags_hold`")),
+    (r#"{"prefix": "osd rm-noin", "ids": ["1"]}"#, Acts("see `group_flags_hold`")),
+    (r#"{"prefix": "osd add-noout", "ids": ["1"]}"#, Acts("see `group_flags_hold`")),
+    (r#"{"prefix": "osd rm-noout", "ids": ["1"]}"#, Acts("see `group_flags_hold`")),
     (
         r#"{"prefix": "osd set-group", "flags": "noup,nodown,noin,noout", "who": ["osd.1"]}"#,
         Acts("see `group_flags_hold`"),

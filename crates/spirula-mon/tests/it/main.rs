@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop where it is")]
 
 mod clocks;
+mod admin;
 mod commands;
 mod effects;
 mod harness;
