@@ -99,8 +99,9 @@ pub struct UpArgs {
     #[arg(long)]
     pub detach: bool,
     /// Memory for the whole process: caches and payloads in flight are kept below it
-    #[arg(long, default_value = "512M")]
-    pub memory: Size,
+    /// [default: 512M, or nine tenths of what the control group allows, if that is less]
+    #[arg(long)]
+    pub memory: Option<Size>,
     /// Event-loop threads [default: one per two cores]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=256))]
     pub reactors: Option<u32>,
@@ -445,7 +446,10 @@ impl Args {
             Command::Store { command } => store_cmd::run(&command),
             Command::Osd { command: None, daemon } => process::run(process::Kind::Osd, &daemon),
             Command::Completions { shell } => {
-                clap_complete::generate(shell, &mut Self::command(), "spirula", &mut std::io::stdout());
+                // Into memory first: the generator panics when nobody reads what it writes.
+                let mut text = Vec::new();
+                clap_complete::generate(shell, &mut Self::command(), "spirula", &mut text);
+                crate::quiet::bytes(&text);
                 Ok(())
             }
         }

@@ -13,6 +13,13 @@ pub fn write(dir: &ClusterDir, m: &Manifest) -> anyhow::Result<()> {
     if is_current(dir, m)? {
         return Ok(());
     }
+    if let Some(other) = other_cluster(dir, m) {
+        anyhow::bail!(
+            "{} names another cluster, fsid {other}; the cluster in this directory is {}: mend or remove the file",
+            dir.conf().display(),
+            m.fsid
+        );
+    }
     write_durably(&dir.conf(), text(dir, m).as_bytes(), 0o644)
 }
 
@@ -35,6 +42,13 @@ fn is_current(dir: &ClusterDir, m: &Manifest) -> anyhow::Result<bool> {
     let socket = socket(dir);
     let here = old.of("osd", "0").iter().any(|(name, value, _)| name == "admin_socket" && *value == socket);
     Ok(is("fsid", &m.fsid.to_string()) && is("mon_host", &mon_host(m)) && here)
+}
+
+/// The fsid in the file, if it is not this cluster's. What somebody wrote there is not for us to overrule.
+fn other_cluster(dir: &ClusterDir, m: &Manifest) -> Option<String> {
+    let text = std::fs::read_to_string(dir.conf()).ok()?;
+    let conf = ConfFile::parse(&text).ok()?;
+    conf.global("fsid").filter(|f| !f.is_empty() && *f != m.fsid.to_string()).map(str::to_owned)
 }
 
 fn socket(dir: &ClusterDir) -> String {

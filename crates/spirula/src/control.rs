@@ -58,9 +58,9 @@ pub fn down(dir: &Path, as_json: bool) -> anyhow::Result<()> {
         bail!("the cluster has stopped, but its process does not end; see {}", dir.log().display());
     }
     if as_json {
-        println!("{}", json!({"stopped": true, "seconds": answer["seconds"]}));
+        crate::out!("{}", json!({"stopped": true, "seconds": answer["seconds"]}));
     } else {
-        println!("stopped the cluster in {}; its data stays, 'spirula up' starts it again", dir.path().display());
+        crate::out!("stopped the cluster in {}; its data stays, 'spirula up' starts it again", dir.path().display());
     }
     Ok(())
 }
@@ -74,9 +74,9 @@ pub fn osd(dir: &Path, action: &str, id: i32, as_json: bool) -> anyhow::Result<(
     dir.require()?;
     let Some(answer) = ask(&dir, &json!({"do": action, "id": id}))? else { return Err(not_running(&dir)) };
     if as_json {
-        println!("{}", json!({"osd": id, "running": action != "osd-stop"}));
+        crate::out!("{}", json!({"osd": id, "running": action != "osd-stop"}));
     } else {
-        println!("{}", answer["message"].as_str().unwrap_or("done"));
+        crate::out!("{}", answer["message"].as_str().unwrap_or("done"));
     }
     Ok(())
 }

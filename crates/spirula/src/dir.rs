@@ -121,6 +121,23 @@ pub struct PidLock {
     _own: File,
 }
 
+/// How long an owner may take from its lock to writing its number.
+const NEW_PATIENCE: Duration = Duration::from_secs(1);
+
+/// Is `file` still what `path` leads to?
+fn is_named(file: &File, path: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    match (file.metadata(), fs::metadata(path)) {
+        (Ok(a), Ok(b)) => (a.dev(), a.ino()) == (b.dev(), b.ino()),
+        _ => false,
+    }
+}
+
+/// ` (process N)`, or nothing where the number is not known.
+fn by(pid: &str) -> String {
+    if pid.is_empty() { String::new() } else { format!(" (process {pid})") }
+}
+
 impl ClusterDir {
     /// The directory at `path`, which need not exist.
     ///
@@ -244,14 +261,16 @@ impl ClusterDir {
             let mut pid = String::new();
             // The pid only makes the message more helpful.
             let _ = file.rewind().and_then(|()| file.read_to_string(&mut pid));
-            if begun.elapsed() < DYING_PATIENCE && is_dying(pid.trim()) {
+            // The owner has only just begun and has not written its number yet.
+            let is_new = pid.trim().is_empty() && begun.elapsed() < NEW_PATIENCE;
+            if is_new || begun.elapsed() < DYING_PATIENCE && is_dying(pid.trim()) {
                 std::thread::sleep(Duration::from_millis(5));
                 continue;
             }
             return Err(Unmet(format!(
-                "the cluster in {} is running already (process {}); see 'spirula status --dir {}', stop it with 'spirula down'",
+                "the cluster in {} is running already{}; see 'spirula status --dir {}', stop it with 'spirula down'",
                 self.path.display(),
-                pid.trim(),
+                by(pid.trim()),
                 self.path.display()
             ))
             .into());
@@ -278,23 +297,28 @@ impl ClusterDir {
         let mut own = open(&path)?;
         let begun = Instant::now();
         loop {
+            // Who found the last owner gone has taken the file's name away: a lock on the nameless file keeps nobody out.
+            if !is_named(&own, &path) {
+                own = open(&path)?;
+            }
             let (file, mode) = if flock(&whole, FlockOperation::NonBlockingLockShared).is_err() {
                 (&whole, "'spirula up'")
             } else if flock(&own, FlockOperation::NonBlockingLockExclusive).is_err() {
                 (&own, "a process of its own")
-            } else {
+            } else if is_named(&own, &path) {
                 break;
+            } else {
+                continue;
             };
             let mut pid = String::new();
             // The pid only makes the message more helpful.
             let _ = (&mut { file }).rewind().and_then(|()| (&mut { file }).read_to_string(&mut pid));
             let pid = pid.trim();
-            if begun.elapsed() > DYING_PATIENCE || !is_dying(pid) {
-                return Err(Unmet(format!(
-                    "{name} of {} runs already, by {mode} (process {pid})",
-                    self.path.display()
-                ))
-                .into());
+            let is_new = pid.is_empty() && begun.elapsed() < NEW_PATIENCE;
+            if !is_new && (begun.elapsed() > DYING_PATIENCE || !is_dying(pid)) {
+                return Err(
+                    Unmet(format!("{name} of {} runs already, by {mode}{}", self.path.display(), by(pid))).into()
+                );
             }
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -416,6 +440,34 @@ mod tests {
         let _lock = d.lock().unwrap();
         let e = d.lock().unwrap_err();
         assert!(e.is::<Unmet>() && e.to_string().contains(&std::process::id().to_string()), "{e}");
+        fs::remove_dir_all(d.path()).unwrap();
+    }
+
+    /// An owner between its lock and its number is waited for; one that never writes it is not named by an empty word.
+    #[test]
+    fn an_owner_without_a_number_is_not_called_an_empty_word() {
+        let d = scratch("nameless");
+        let _lock = d.lock().unwrap();
+        fs::write(d.join("lock"), "").unwrap();
+        let e = d.lock().unwrap_err().to_string();
+        assert!(e.contains("running already; see"), "{e}");
+        fs::remove_dir_all(d.path()).unwrap();
+    }
+
+    /// The number of a daemon that has ended, however, is not left lying about for others to read.
+    #[test]
+    fn whoever_looks_clears_the_number_of_a_daemon_that_ended() {
+        let d = scratch("pid");
+        let run = d.path().join("run");
+        let lock = d.lock_daemon(&run, "osd.0").unwrap();
+        assert!(d.lock_daemon(&run, "osd.0").unwrap_err().to_string().contains(&std::process::id().to_string()));
+        let own = i32::try_from(std::process::id()).unwrap();
+        assert_eq!(crate::local::running(&d, "osd.0").unwrap(), Some(own));
+        drop(lock);
+        assert!(run.join("osd.0.pid").exists());
+        assert_eq!(crate::local::running(&d, "osd.0").unwrap(), None);
+        assert!(!run.join("osd.0.pid").exists());
+        drop(d.lock_daemon(&run, "osd.0").unwrap());
         fs::remove_dir_all(d.path()).unwrap();
     }
 

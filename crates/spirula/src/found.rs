@@ -156,13 +156,13 @@ pub fn create(args: &CreateArgs) -> anyhow::Result<()> {
     write_durably(&dir.conf(), text.as_bytes(), 0o644)?;
     drop(lock);
     let at = dir.path().display();
-    println!("a new cluster {fsid} in {at}: mon.{} at {addr}, mgr.x, no OSDs yet", args.id);
+    crate::out!("a new cluster {fsid} in {at}: mon.{} at {addr}, mgr.x, no OSDs yet", args.id);
     if args.start {
         local::start(&dir, &[], false)?;
     } else {
-        println!("start it: spirula host start --dir {at}");
+        crate::out!("start it: spirula host start --dir {at}");
     }
-    println!("then, for each host: spirula token create --dir {at}");
+    crate::out!("then, for each host: spirula token create --dir {at}");
     Ok(())
 }
 
@@ -194,6 +194,6 @@ pub fn rejoin(args: &RejoinArgs) -> anyhow::Result<()> {
     let set = settings.given("mon_data").filter(|d| !d.is_empty()).map(PathBuf::from);
     let data = set.unwrap_or_else(|| dir.join(names.name()));
     create_joining(&data, fsid)?;
-    println!("mon.{} has an empty store in {}; it takes the others' when it starts", args.id, data.display());
+    crate::out!("mon.{} has an empty store in {}; it takes the others' when it starts", args.id, data.display());
     Ok(())
 }

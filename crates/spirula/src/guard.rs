@@ -67,6 +67,22 @@ fn wider_file(path: &Path) -> Vec<PathBuf> {
     open.then(|| path.to_owned()).into_iter().collect()
 }
 
+/// Raises the number of files that this process may open as far as the system lets: each connection is one.
+pub fn raise_descriptors() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let now = getrlimit(Resource::Nofile);
+    if now.current != now.maximum
+        && let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: now.maximum, maximum: now.maximum })
+    {
+        tracing::debug!(%error, "the limit of open files stays as it is");
+    }
+}
+
+/// How many files this process may open.
+pub fn descriptors() -> u64 {
+    rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -62,7 +62,7 @@ pub fn token(command: &TokenCommand) -> anyhow::Result<()> {
     let text = remote.command(&request)?;
     remote.close();
     if !text.trim().is_empty() {
-        println!("{}", text.trim_end());
+        crate::out!("{}", text.trim_end());
     }
     Ok(())
 }
@@ -201,9 +201,9 @@ pub fn join(args: &JoinArgs) -> anyhow::Result<()> {
     let made = settle(&dir, args, &plan, &answer, &here)?;
     fs::remove_file(dir.join("join.json")).context("remove join.json")?;
     drop(lock);
-    println!("joined cluster {} as host {here}: {}", answer.fsid, made.join(", "));
+    crate::out!("joined cluster {} as host {here}: {}", answer.fsid, made.join(", "));
     if args.no_start {
-        println!("start its daemons: spirula host start --dir {}", dir.path().display());
+        crate::out!("start its daemons: spirula host start --dir {}", dir.path().display());
         return Ok(());
     }
     local::start(&dir, &made, false)

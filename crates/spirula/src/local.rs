@@ -45,8 +45,11 @@ pub fn daemons(dir: &ClusterDir) -> anyhow::Result<Vec<String>> {
     Ok(out.into_iter().map(|(_, _, name)| name).collect())
 }
 
-/// The process that runs a daemon, if one does.
-fn running(dir: &ClusterDir, name: &str) -> anyhow::Result<Option<i32>> {
+/// The process that runs a daemon, if one does. The file that names one that has ended, or was killed, is cleared away.
+///
+/// # Errors
+/// When the file cannot be read.
+pub fn running(dir: &ClusterDir, name: &str) -> anyhow::Result<Option<i32>> {
     let path = dir.join(format!("run/{name}.pid"));
     let file = match File::open(&path) {
         Ok(file) => file,
@@ -54,6 +57,9 @@ fn running(dir: &ClusterDir, name: &str) -> anyhow::Result<Option<i32>> {
         Err(e) => return Err(e).with_context(|| format!("open {}", path.display())),
     };
     if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
+        // While we hold its lock nobody else can be its owner; who waits for it looks again (`ClusterDir::lock_daemon`).
+        // A file that cannot be removed names a process that is gone, which the lock shows.
+        let _ = fs::remove_file(&path);
         return Ok(None);
     }
     let text = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
@@ -80,12 +86,12 @@ pub fn start(dir: &ClusterDir, names: &[String], quiet: bool) -> anyhow::Result<
     for name in chosen(dir, names)? {
         if running(dir, &name)?.is_some() {
             if !quiet {
-                println!("{name} runs already");
+                crate::out!("{name} runs already");
             }
             continue;
         }
         let pid = spawn(dir, &name)?;
-        println!("{name} runs (process {pid}, log {})", dir.join(format!("{name}.log")).display());
+        crate::out!("{name} runs (process {pid}, log {})", dir.join(format!("{name}.log")).display());
     }
     Ok(())
 }
@@ -146,7 +152,7 @@ pub fn stop(dir: &ClusterDir, names: &[String]) -> anyhow::Result<()> {
             }
             std::thread::sleep(Duration::from_millis(10));
         }
-        println!("{name} stopped");
+        crate::out!("{name} stopped");
     }
     Ok(())
 }
@@ -158,8 +164,8 @@ pub fn stop(dir: &ClusterDir, names: &[String]) -> anyhow::Result<()> {
 pub fn list(dir: &ClusterDir) -> anyhow::Result<()> {
     for name in chosen(dir, &[])? {
         match running(dir, &name)? {
-            Some(pid) => println!("{name} runs (process {pid})"),
-            None => println!("{name} is stopped"),
+            Some(pid) => crate::out!("{name} runs (process {pid})"),
+            None => crate::out!("{name} is stopped"),
         }
     }
     Ok(())

@@ -25,6 +25,7 @@ mod net;
 mod options;
 mod osd_prepare;
 mod process;
+mod quiet;
 mod remote;
 mod signals;
 mod size;
@@ -35,6 +36,12 @@ mod up;
 
 use clap::Parser;
 use std::process::ExitCode;
+
+/// `println!` for commands whose reader may leave.
+macro_rules! out {
+    ($($text:tt)*) => { crate::quiet::line(format_args!($($text)*)) };
+}
+pub(crate) use out;
 
 /// A tenth of the reactor's time went into glibc's allocator: payload-sized and tiny blocks
 /// in turn, freed by other threads than took them.
@@ -55,6 +62,7 @@ impl std::error::Error for Unmet {}
 fn main() -> ExitCode {
     guard::private_by_default();
     memory::without_huge_pages();
+    guard::raise_descriptors();
     let args = match cli::expanded(std::env::args_os().collect()) {
         Ok(words) => cli::Args::parse_from(words),
         Err(why) => {

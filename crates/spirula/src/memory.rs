@@ -28,6 +28,38 @@ impl Budget {
     }
 }
 
+/// The budget of a process to which nobody gave one, where nothing bounds it, bytes.
+const USUAL: u64 = 512 << 20;
+
+/// The budget of a process to which nobody gave one: [`USUAL`], or nine tenths of what its control group allows, if less:
+/// the rest is for what the kernel holds on the group's account.
+pub fn allowed() -> u64 {
+    let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let read = |path: &std::path::Path| fs::read_to_string(path).ok();
+    group_limit(&groups, &read).map_or(USUAL, |limit| USUAL.min(limit / 10 * 9))
+}
+
+/// The least limit of the control groups in `groups` (`/proc/self/cgroup`) and of those above them, bytes; `None` without one.
+fn group_limit(groups: &str, read: &dyn Fn(&std::path::Path) -> Option<String>) -> Option<u64> {
+    let places = groups.lines().filter_map(|line| {
+        let mut fields = line.splitn(3, ':').skip(1);
+        match (fields.next()?, fields.next()?) {
+            ("", path) => Some(("/sys/fs/cgroup", path, "memory.max")),
+            (kinds, path) if kinds.split(',').any(|k| k == "memory") => {
+                Some(("/sys/fs/cgroup/memory", path, "memory.limit_in_bytes"))
+            }
+            _ => None,
+        }
+    });
+    let limits = places.flat_map(|(mount, path, file)| {
+        // Inside a container the group is its own root: the path may lead nowhere, and the mount holds the limit.
+        let above =
+            std::path::Path::new(path).ancestors().map(|p| p.to_string_lossy().trim_start_matches('/').to_owned());
+        above.map(move |p| std::path::Path::new(mount).join(p).join(file)).collect::<Vec<_>>()
+    });
+    limits.filter_map(|path| read(&path)?.trim().parse::<u64>().ok()).min()
+}
+
 /// Resident memory of this process, bytes; 0 where `/proc` is not there.
 pub fn resident() -> u64 {
     let text = fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -55,6 +87,24 @@ mod tests {
     fn huge_pages_can_be_switched_off() {
         without_huge_pages();
         assert!(rustix::thread::transparent_huge_pages_are_disabled().unwrap());
+    }
+
+    /// Version 2 and 1 of control groups, a limit above the own group, a path that leads nowhere, `max`, and none at all.
+    #[test]
+    fn the_least_limit_of_the_control_groups_counts() {
+        let files = |list: &'static [(&str, &str)]| {
+            move |path: &std::path::Path| {
+                list.iter().find(|(p, _)| std::path::Path::new(p) == path).map(|(_, v)| format!("{v}\n"))
+            }
+        };
+        let v2 = files(&[("/sys/fs/cgroup/a/memory.max", "209715200"), ("/sys/fs/cgroup/a/b/memory.max", "max")]);
+        assert_eq!(group_limit("0::/a/b\n", &v2), Some(209_715_200));
+        let container = files(&[("/sys/fs/cgroup/memory.max", "209715200")]);
+        assert_eq!(group_limit("0::/host/path\n", &container), Some(209_715_200));
+        let v1 = files(&[("/sys/fs/cgroup/memory/c/memory.limit_in_bytes", "300")]);
+        assert_eq!(group_limit("5:cpu:/c\n4:memory:/c\n", &v1), Some(300));
+        assert_eq!(group_limit("0::/a\n", &files(&[("/sys/fs/cgroup/a/memory.max", "max")])), None);
+        assert_eq!(group_limit("", &files(&[])), None);
     }
 
     #[test]

@@ -91,7 +91,7 @@ pub fn prepare(a: &PrepareArgs) -> anyhow::Result<()> {
     };
     let made = prepare.run().map_err(|e| anyhow!("{e}"))?;
     if a.json {
-        println!(
+        crate::out!(
             "{:#}",
             json!({
                 "osd": a.osd_id,
@@ -105,12 +105,12 @@ pub fn prepare(a: &PrepareArgs) -> anyhow::Result<()> {
             })
         );
     } else {
-        println!("made the store of osd.{} in {}", a.osd_id, a.path.display());
-        println!("  data     {} on {}", Size(made.data_size), made.main.display());
+        crate::out!("made the store of osd.{} in {}", a.osd_id, a.path.display());
+        crate::out!("  data     {} on {}", Size(made.data_size), made.main.display());
         let journal = made.journal.as_ref().unwrap_or(&made.main);
-        println!("  journal  {} on {}", Size(made.journal_size), journal.display());
-        println!("  metadata on {}", made.meta.as_ref().unwrap_or(&made.main).display());
-        println!("  osd uuid {osd_uuid}");
+        crate::out!("  journal  {} on {}", Size(made.journal_size), journal.display());
+        crate::out!("  metadata on {}", made.meta.as_ref().unwrap_or(&made.main).display());
+        crate::out!("  osd uuid {osd_uuid}");
     }
     Ok(())
 }
@@ -138,9 +138,9 @@ pub fn grow(a: &GrowArgs) -> anyhow::Result<()> {
         bail!("{} has no space", a.path.display());
     }
     if a.json {
-        println!("{}", json!({"osd": id, "data_bytes": total}));
+        crate::out!("{}", json!({"osd": id, "data_bytes": total}));
     } else {
-        println!("osd.{id} has {} for data", Size(total));
+        crate::out!("osd.{id} has {} for data", Size(total));
     }
     Ok(())
 }

@@ -17,7 +17,7 @@ pub fn status(dir: &Path, as_json: bool) -> anyhow::Result<()> {
     let m = dir.require()?;
     let Some(v) = control::ask(&dir, &json!({"do": "status"}))? else {
         if as_json {
-            println!("{}", json!({"running": false, "dir": dir.path(), "fsid": m.fsid.to_string()}));
+            crate::out!("{}", json!({"running": false, "dir": dir.path(), "fsid": m.fsid.to_string()}));
         }
         return Err(Unmet(format!(
             "the cluster in {} is not running; start it with 'spirula up --dir {}'",
@@ -33,7 +33,7 @@ pub fn status(dir: &Path, as_json: bool) -> anyhow::Result<()> {
             let open = guard::wider_in_cluster(dir.path());
             o.insert("open_to_others".to_owned(), json!(open));
         }
-        println!("{v:#}");
+        crate::out!("{v:#}");
     } else {
         print!("{}", text(&dir, &v));
     }

@@ -114,7 +114,7 @@ impl At {
 
     fn show(&self, v: &Value, text: &str) {
         if self.json {
-            println!("{v:#}");
+            crate::out!("{v:#}");
         } else {
             print!("{text}");
         }

@@ -116,13 +116,13 @@ fn detach(args: &UpArgs) -> anyhow::Result<()> {
     for line in BufReader::new(fs::File::from(read)).lines() {
         let line = line.context("read the cluster's progress")?;
         match line.split_once(' ') {
-            Some(("say", text)) if !args.json => println!("{text}"),
+            Some(("say", text)) if !args.json => crate::out!("{text}"),
             Some(("ready", summary)) => {
                 let v: Value = serde_json::from_str(summary).context("understand the cluster's report")?;
                 if args.json {
-                    println!("{}", v["summary"]);
+                    crate::out!("{}", v["summary"]);
                 } else {
-                    println!("{}", v["text"].as_str().unwrap_or_default());
+                    crate::out!("{}", v["text"].as_str().unwrap_or_default());
                 }
                 return Ok(());
             }
@@ -156,8 +156,10 @@ fn start_and_wait(args: &UpArgs, progress: &mut Progress) -> anyhow::Result<()> 
     crate::logs::init();
     let dir = ClusterDir::new(&args.dir)?;
     let existing = dir.manifest()?;
-    if args.memory.0 < SMALLEST {
-        bail!("--memory {} is too little; give {} or more", args.memory, Size(SMALLEST));
+    let memory = args.memory.map_or_else(crate::memory::allowed, |m| m.0);
+    if memory < SMALLEST {
+        let whose = if args.memory.is_some() { "--memory" } else { "what the control group allows," };
+        bail!("{whose} {} is too little; give {} or more", Size(memory), Size(SMALLEST));
     }
     // Before anything is made.
     let io = args.io.settle().map_err(|e| anyhow!("--io: {e}"))?;
@@ -181,10 +183,11 @@ fn start_and_wait(args: &UpArgs, progress: &mut Progress) -> anyhow::Result<()> 
     for warning in &sources.warnings {
         tracing::warn!("{warning}");
     }
+    enough_descriptors(manifest.osd_uuids.len(), manifest.mons)?;
     let options = Options {
         fallback: dir.path_options(),
         sources: Arc::new(sources),
-        budget: Budget::new(args.memory.0, manifest.osd_uuids.len()),
+        budget: Budget::new(memory, manifest.osd_uuids.len()),
         reactors: args.reactors.map_or((cores / 2).max(1), |n| n as usize),
         links: args.links,
         io,
@@ -320,11 +323,38 @@ fn create(args: &UpArgs, dir: &ClusterDir, progress: &mut Progress) -> anyhow::R
         },
         m.min_size
     ));
+    ports_are_free(&m)?;
     dir.write_manifest(&m)?;
     Cluster::create(dir, &m, FIRST_POOL, FIRST_POOL_PGS)?;
     m.complete = true;
     dir.write_manifest(&m)?;
     Ok(m)
+}
+
+/// Refuses a new cluster whose monitors' ports somebody else has, before anything is made: a directory remembers its ports.
+fn ports_are_free(m: &Manifest) -> anyhow::Result<()> {
+    for (name, addr) in crate::cluster::mon_addrs(m) {
+        std::net::TcpListener::bind(addr)
+            .with_context(|| format!("mon.{name} cannot listen on {addr}: choose another --port; nothing was made"))?;
+    }
+    Ok(())
+}
+
+/// File descriptors of a process with these daemons: files, rings and connections among them, and a few clients.
+const DESCRIPTORS: u64 = 128;
+/// The same for each daemon.
+const DESCRIPTORS_EACH: u64 = 24;
+
+/// Refuses to begin with fewer file descriptors than the daemons need among themselves.
+fn enough_descriptors(osds: usize, mons: u8) -> anyhow::Result<()> {
+    let needed = DESCRIPTORS + DESCRIPTORS_EACH * (osds as u64 + u64::from(mons));
+    let have = crate::guard::descriptors();
+    if have < needed {
+        bail!(
+            "this process may open {have} files, {needed} are needed; raise the limit, for example with 'ulimit -n {needed}'"
+        );
+    }
+    Ok(())
 }
 
 fn choose_osd_size(args: &UpArgs, dir: &ClusterDir, osds: u32) -> anyhow::Result<u64> {
@@ -440,7 +470,7 @@ mod tests {
             mons: None,
             no_auth: false,
             detach: false,
-            memory: Size(512 << 20),
+            memory: Some(Size(512 << 20)),
             reactors: None,
             links: Links::Memory,
             io: IoChoice::Auto,

@@ -33,33 +33,73 @@ pub fn hostname() -> String {
 /// What daemons tell of the machine they run on (`osd metadata`, `mon metadata` …).
 pub fn machine_facts(host: &str) -> BTreeMap<String, String> {
     let memory = rustix::system::sysinfo();
-    [
+    let kib = |units: u64| ((u64::from(memory.mem_unit) * units) >> 10).to_string();
+    let release = std::fs::read_to_string("/etc/os-release").unwrap_or_default();
+    let of_release = |key: &str| line_value(&release, key, '=').trim_matches('"').to_owned();
+    let cpus = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let mut facts: BTreeMap<String, String> = [
         ("hostname", host.to_owned()),
         ("ceph_version", spirula_types::version::TEXT.to_owned()),
         ("ceph_version_short", spirula_types::version::CEPH.to_owned()),
         ("ceph_release", spirula_types::version::RELEASE.to_owned()),
-        ("spirula_version", env!("CARGO_PKG_VERSION").to_owned()),
         ("arch", std::env::consts::ARCH.to_owned()),
-        ("cpus", std::thread::available_parallelism().map_or(1, usize::from).to_string()),
+        ("cpu", line_value(&cpus, "model name", ':').to_owned()),
+        ("distro", of_release("ID")),
+        ("distro_description", of_release("PRETTY_NAME")),
+        ("distro_version", of_release("VERSION_ID")),
+        ("kernel_description", rustix::system::uname().version().to_string_lossy().into_owned()),
         ("kernel_version", rustix::system::uname().release().to_string_lossy().into_owned()),
-        ("mem_total_kb", ((u64::from(memory.mem_unit) * memory.totalram) >> 10).to_string()),
+        ("mem_swap_kb", kib(memory.totalswap)),
+        ("mem_total_kb", kib(memory.totalram)),
         ("os", "Linux".to_owned()),
     ]
     .map(|(k, v)| (k.to_owned(), v))
-    .into()
+    .into();
+    // How orchestrators name where a daemon runs; Ceph's daemons take the same variables.
+    for (key, variable) in
+        [("pod_name", "POD_NAME"), ("pod_namespace", "POD_NAMESPACE"), ("container_name", "CONTAINER_NAME")]
+    {
+        facts.extend(std::env::var(variable).ok().map(|v| (key.to_owned(), v)));
+    }
+    facts
+}
+
+/// What follows `key` and `sign` in the first line that begins with them; empty without one.
+fn line_value<'a>(text: &'a str, key: &str, sign: char) -> &'a str {
+    let of = |line: &'a str| line.split_once(sign).filter(|(k, _)| k.trim() == key).map(|(_, v)| v.trim());
+    text.lines().find_map(of).unwrap_or_default()
+}
+
+/// What a daemon tells of the disk that holds `path`: names as Ceph has them. Empty names where the kernel knows no disk.
+pub fn disk_facts(path: &Path) -> BTreeMap<String, String> {
+    let name = disk_node(path).map(|node| disk_name(&node)).unwrap_or_default();
+    [("device_ids", String::new()), ("device_paths", String::new()), ("devices", name)]
+        .map(|(k, v)| (k.to_owned(), v))
+        .into()
+}
+
+/// The kernel's directory of the block device that is `path`, or that holds it.
+fn disk_node(path: &Path) -> Option<std::path::PathBuf> {
+    let stat = rustix::fs::stat(path).ok()?;
+    let is_device = rustix::fs::FileType::from_raw_mode(stat.st_mode) == rustix::fs::FileType::BlockDevice;
+    let dev = if is_device { stat.st_rdev } else { stat.st_dev };
+    let node = format!("/sys/dev/block/{}:{}", rustix::fs::major(dev), rustix::fs::minor(dev));
+    std::fs::canonicalize(node).ok()
+}
+
+/// A disk's name from its directory, a partition's from the one above.
+fn disk_name(node: &Path) -> String {
+    let whole = if node.join("partition").exists() { node.parent() } else { Some(node) };
+    whole.and_then(Path::file_name).map(|n| n.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
 /// `hdd` or `ssd` for the disk that holds `path`; empty where the kernel does not say (file
 /// systems over several disks, memory, network).
 pub fn device_class(path: &Path) -> String {
-    let Ok(stat) = rustix::fs::stat(path) else { return String::new() };
-    // A block device itself, or the one below the file system.
-    let is_device = rustix::fs::FileType::from_raw_mode(stat.st_mode) == rustix::fs::FileType::BlockDevice;
-    let dev = if is_device { stat.st_rdev } else { stat.st_dev };
-    let node = format!("/sys/dev/block/{}:{}", rustix::fs::major(dev), rustix::fs::minor(dev));
+    let Some(node) = disk_node(path) else { return String::new() };
     // A partition's queue is its disk's.
     for place in ["queue/rotational", "../queue/rotational"] {
-        match std::fs::read_to_string(format!("{node}/{place}")).as_deref().map(str::trim) {
+        match std::fs::read_to_string(node.join(place)).as_deref().map(str::trim) {
             Ok("1") => return "hdd".to_owned(),
             Ok("0") => return "ssd".to_owned(),
             _ => {}
@@ -90,6 +130,27 @@ pub fn crush_location(text: &str, host: &str) -> Result<BTreeMap<String, String>
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_machine_is_described_with_cephs_keys() {
+        let facts = machine_facts("h1");
+        for key in
+            "arch ceph_release ceph_version ceph_version_short cpu distro distro_description distro_version hostname \
+            kernel_description kernel_version mem_swap_kb mem_total_kb os"
+                .split_whitespace()
+        {
+            assert!(facts.contains_key(key), "{key}");
+        }
+        assert_eq!(facts["hostname"], "h1");
+        assert_eq!(line_value("ID=debian\nVERSION_ID=\"12\"\n", "VERSION_ID", '='), "\"12\"");
+        assert_eq!(line_value("model name\t: EPYC 1\n", "model name", ':'), "EPYC 1");
+        assert_eq!(line_value("", "ID", '='), "");
+        let keys: Vec<_> = disk_facts(Path::new("/nowhere")).into_iter().collect();
+        assert_eq!(
+            keys.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect::<Vec<_>>(),
+            [("device_ids", ""), ("device_paths", ""), ("devices", "")]
+        );
+    }
 
     #[test]
     fn location_has_host_and_root_unless_told_otherwise() {

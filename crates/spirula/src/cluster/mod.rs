@@ -338,8 +338,10 @@ impl Cluster {
             cluster: m.bind,
             ports: (0, 0),
             host,
-            // All on one disk: a class would say nothing.
-            device_class: settings.given("osd_class").unwrap_or_default().to_owned(),
+            device_class: settings
+                .given("osd_class")
+                .filter(|c| !c.is_empty())
+                .map_or_else(|| host::device_class(&osd_dir(&inner.dir, id)), str::to_owned),
             started_together,
             auth: keys::daemon(&format!("osd.{id}"), &settings, inner.realm.clone())?,
             settings: settings.clone(),

@@ -217,7 +217,10 @@ impl MonDaemon {
             entropy: fill,
         };
         let mut mon = Mon::open(opening).map_err(|e| anyhow!("mon.{name} cannot start: {}: {e}", data.display()))?;
-        mon.set_metadata(host::machine_facts(&host));
+        let mut facts = host::machine_facts(&host);
+        facts.insert("compression_algorithms".to_owned(), "none, snappy, zstd, lz4".to_owned());
+        facts.extend(host::disk_facts(&data));
+        mon.set_metadata(facts);
         mon.set_settings(settings);
         mon.set_auth_safe(auth.required.is_safe());
         let known = mon.state().monmap.mons.get(&name).and_then(|m| m.addrs.msgr2().addr);

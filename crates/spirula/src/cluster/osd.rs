@@ -158,12 +158,21 @@ pub fn start(
 ) -> anyhow::Result<OsdHandle> {
     let Identity { fsid, osd_uuid, osd_id: id } = open.identity();
     let mut metadata = host::machine_facts(&setup.host);
+    let disk = host::disk_facts(&setup.data);
+    let rotates = u8::from(host::device_class(&setup.data) == "hdd").to_string();
     metadata.extend([
+        ("default_device_class".to_owned(), host::device_class(&setup.data)),
+        ("rotational".to_owned(), rotates.clone()),
+        ("journal_rotational".to_owned(), rotates),
+        ("objectstore_numa_unknown_devices".to_owned(), disk.get("devices").cloned().unwrap_or_default()),
+        ("network_numa_unknown_ifaces".to_owned(), "back_iface,front_iface".to_owned()),
+        ("osdspec_affinity".to_owned(), String::new()),
         ("id".to_owned(), id.to_string()),
         ("osd_data".to_owned(), setup.data.display().to_string()),
         ("osd_objectstore".to_owned(), "spirula".to_owned()),
         ("spirula_io".to_owned(), open.io.to_string()),
     ]);
+    metadata.extend(disk);
     let location = setup.settings.given("crush_location").unwrap_or_default();
     let cfg = OsdConfig {
         id,
