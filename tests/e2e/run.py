@@ -7,7 +7,7 @@ import harness
 
 # In this order; each is the file test_NAME.py.
 FILES = '''up rados ceph durability bad_input osd heal processes join auth scrub store bad_stores domains thrash merge ec states moves
-           alike partition absent mtu backoff slow flood rollback disks limits'''.split()
+           alike partition absent mtu backoff slow flood rollback disks limits admin'''.split()
 
 if __name__ == '__main__':
     a = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

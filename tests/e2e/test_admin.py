@@ -1,0 +1,132 @@
+"""What an administrator and his tools see, through Ceph's own clients; `docs/differences.md` lists what is not as with Ceph."""
+import glob, json, os, socket, subprocess, threading
+import harness
+from harness import Case, Cluster
+
+
+class Admin(Case):
+    def test_osds_have_the_device_class_of_their_disk(self):
+        classes = self.c.json('osd', 'crush', 'class', 'ls')
+        told = {m['id']: m['default_device_class'] for m in self.c.json('osd', 'metadata')}
+        assert set(classes) == set(told.values()) - {''}, (classes, told)
+        for o, klass in told.items():
+            if klass:
+                assert self.c.ceph('osd', 'crush', 'get-device-class', str(o)).out.strip() == klass
+                assert klass in self.c.json('df')['stats_by_class']
+
+    def test_plain_json_and_xml(self):
+        assert self.c.ceph('version').out.startswith('ceph version 16.2.15')
+        assert self.c.json('version')['release'] == 'pacific'
+        xml = self.c.ceph('-s', '-f', 'xml').out
+        assert xml.startswith('<status>') and '<quorum_names><id>a</id></quorum_names>' in xml, xml
+        assert self.c.ceph('pg', 'stat', '-f', 'xml-pretty').out.startswith('<pg_summary>\n')
+        assert self.c.ceph('osd', 'stat', '-f', 'yaml').out == self.c.ceph('osd', 'stat').out
+
+    def test_options_of_ceph_are_known_and_slips_are_named(self):
+        r = self.c.ceph('config', 'set', 'global', 'log_to_file', 'true')
+        assert 'no effect' in r.err, r
+        assert self.c.ceph('config', 'get', 'osd', 'log_to_file').out.strip() == 'true'
+        self.c.ceph('config', 'rm', 'global', 'log_to_file')
+        r = self.c.ceph('config', 'set', 'osd', 'bluestore_cache_siz', '1', check=False)
+        assert r.code == 22 and "'bluestore_cache_size'" in r.err, r
+        assert self.c.ceph('config', 'set', 'mon', 'mon_host', '1.2.3.4', check=False).code == 22
+        assert '(ignored)' in self.c.ceph('config', 'help', 'mgr/balancer/active').out
+        assert len(self.c.json('config', 'ls')) > 2200
+        assert self.c.ceph('config', 'show', 'osd.0', 'osd_max_backfills').out.strip().isdigit()
+
+    def test_daily_words_with_an_osd(self):
+        tell = lambda *a, **kw: self.c.ceph('tell', 'osd.0', *a, **kw)
+        self.c.rados('-p', 'data', 'put', 'x', self.sample())
+        r = tell('injectargs', '--osd_max_backfills=3')
+        assert r.out.strip() == '{}' and "osd_max_backfills = '3'" in r.err, r
+        assert set(json.loads(tell('perf', 'dump', 'osd', 'op_w').out)) == {'osd'}
+        assert set(json.loads(tell('perf', 'dump', 'osd', 'op_w').out)['osd']) == {'op_w'}
+        assert tell('flush_pg_stats').out.strip().isdigit()
+        json.loads(tell('compact').out)['elapsed_time']
+        assert json.loads(tell('dump_blocked_ops').out)['num_blocked_ops'] == 0
+        assert json.loads(tell('dump_historic_slow_ops').out)['Ops'] == []
+        for cmd in ('dump_mempools', 'list_devices', 'dump_watchers', 'dump_blocklist', 'get_mapped_pools',
+                    'dump_scrub_reservations', 'dump_historic_ops_by_duration'):
+            json.loads(tell(cmd).out)
+        ops = [op for o in range(3)
+               for op in json.loads(self.c.ceph('tell', f'osd.{o}', 'dump_historic_ops').out)['ops']]
+        assert any(op['type_data']['client_info']['client'].startswith('client.') and op['initiated_at'] for op in ops), ops
+        assert json.loads(tell('perf', 'reset', 'all').out)['success'] == 'perf reset all'
+        for words in (['heap', 'stats'], ['smart'], ['cache', 'drop'], ['dump_osd_network']):
+            assert tell(*words, check=False).code == 95, words
+        sock = glob.glob(f'{self.c.dir}/run/ceph-osd.0.asok')[0]
+        r = self.c.ceph('daemonperf', sock, '1', '1')
+        assert 'osd' in r.out, r
+
+    def test_the_log_tells_of_downs_and_health(self):
+        self.c.ceph('osd', 'set', 'noout')
+        self.c.ceph('osd', 'down', '0')
+        self.c.wait_clean()
+        self.c.ceph('osd', 'unset', 'noout')
+        text = ''
+        for _ in range(40):
+            text = self.c.ceph('log', 'last', '100').out
+            if 'Health check cleared: OSDMAP_FLAGS' in text and 'marked osd.0 down' in text:
+                break
+            threading.Event().wait(0.25)
+        assert 'Client client.admin marked osd.0 down' in text and 'Health check failed: ' in text, text
+        assert 'Health check cleared: OSDMAP_FLAGS' in text, text
+
+    def test_an_erasure_coded_pool_of_one_host_gets_clean(self):
+        self.c.ceph('osd', 'pool', 'create', 'ecdef', '4', '4', 'erasure')
+        self.c.wait_clean()
+        self.c.rados('-p', 'ecdef', 'put', 'x', self.sample())
+        assert self.c.rados('-p', 'ecdef', 'get', 'x', '-').out == open(self.sample()).read()
+
+
+class AdminUp(Case):
+    start = False
+
+    def test_a_taken_port_leaves_a_directory_that_takes_another(self):
+        with socket.socket() as s:
+            s.bind(('127.0.0.1', 0))
+            s.listen()
+            d = Cluster(self.scratch, self.clients, 'taken', args=['--osds', '1'])
+            free, d.port = d.port, s.getsockname()[1]
+            r = d.up(check=False)
+            assert r.code == 1 and str(d.port) in r.err and not os.path.exists(f'{d.dir}/cluster.json'), r
+        d.port = free
+        d.up()
+        d.down()
+
+    def test_a_reader_that_leaves_is_no_error(self):
+        for shell in ('bash', 'zsh'):
+            r = subprocess.run(f'{harness.BINARY} completions {shell} | head -1', shell=True, capture_output=True, text=True)
+            assert r.stderr == '' and r.stdout, r
+        d = Cluster(self.scratch, self.clients, 'head', args=['--osds', '1'])
+        r = subprocess.run(f'{harness.BINARY} up --dir {d.dir} --osds 1 --port {d.port} --detach | head -1',
+                           shell=True, capture_output=True, text=True)
+        assert 'panicked' not in r.stderr, r
+        for _ in range(200):
+            if d.spirula('down', '--dir', d.dir, check=False).code == 0:
+                break
+            threading.Event().wait(0.1)
+        else:
+            raise AssertionError(d.log())
+
+    def test_another_clusters_conf_is_refused_by_name(self):
+        d = Cluster(self.scratch, self.clients, 'other', args=['--osds', '1'])
+        d.up()
+        d.down()
+        text = open(d.conf).read()
+        other = '11111111-2222-3333-4444-555555555555'
+        fsid = next(l.split('=')[1].strip() for l in text.splitlines() if l.startswith('fsid'))
+        with open(d.conf, 'w') as f:
+            f.write(text.replace(fsid, other))
+        r = d.up(check=False)
+        assert r.code == 1 and other in r.err and fsid in r.err, r
+        assert other in open(d.conf).read()
+
+    def test_few_descriptors_are_raised_or_refused_in_words(self):
+        d = Cluster(self.scratch, self.clients, 'few')
+        up = f'{harness.BINARY} up --dir {d.dir} --osds 1 --port {d.port} --detach'
+        r = subprocess.run(['bash', '-c', f'ulimit -Sn 64 && {up}'], capture_output=True, text=True)
+        assert r.returncode == 0, r
+        d.down()
+        r = subprocess.run(['bash', '-c', f'ulimit -n 64 && {up}'], capture_output=True, text=True)
+        assert r.returncode == 1 and 'ulimit -n' in r.stderr, r
