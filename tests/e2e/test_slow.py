@@ -5,9 +5,9 @@ from harness import Case
 SLOW = '''
 # Asks for far more than fits anywhere, then says so; it is stopped before it takes much of it.
 import rados, sys, time
-conf, objects = sys.argv[1], int(sys.argv[2])
+conf, objects, pool = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 with rados.Rados(conffile=conf, conf={'objecter_inflight_ops': '100000', 'objecter_inflight_op_bytes': '100G'}) as r:
-    with r.open_ioctx('p') as io:
+    with r.open_ioctx(pool) as io:
         good = []
         asked = [io.aio_read(f'o{i % objects}', 4 << 20, 0, lambda _, data: good.append(len(data or b''))) for i in range(900)]
         print('asked', flush=True)
@@ -20,8 +20,8 @@ with rados.Rados(conffile=conf, conf={'objecter_inflight_ops': '100000', 'object
 OTHER = '''
 # Reads the same objects and small ones, and writes, as anybody would.
 import rados, sys
-conf, objects = sys.argv[1], int(sys.argv[2])
-with rados.Rados(conffile=conf) as r, r.open_ioctx('p') as io:
+conf, objects, pool = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+with rados.Rados(conffile=conf) as r, r.open_ioctx(pool) as io:
     for i in range(objects):
         assert len(io.read(f'o{i}', 4 << 20)) == 4 << 20
         assert io.read(f's{i}') == b'small'
@@ -39,16 +39,28 @@ class Slow(Case):
         c.ceph('osd', 'pool', 'create', 'p', '8', '8')
         c.ceph('osd', 'pool', 'set', 'p', 'size', '2')
         c.wait_clean()
+        self.slow('p')
+
+    def test_2_nor_does_one_of_an_erasure_coded_pool(self):
+        c = self.c
+        c.ceph('osd', 'pool', 'delete', 'p', 'p', '--yes-i-really-really-mean-it')
+        c.ceph('osd', 'erasure-code-profile', 'set', 'e', 'k=2', 'm=1', 'crush-failure-domain=osd')
+        c.ceph('osd', 'pool', 'create', 'ec', '8', '8', 'erasure', 'e')
+        c.wait_clean()
+        self.slow('ec')
+
+    def slow(self, pool):
+        c = self.c
         c.python('''
 import rados, sys
-with rados.Rados(conffile=sys.argv[1]) as r, r.open_ioctx('p') as io:
+with rados.Rados(conffile=sys.argv[1]) as r, r.open_ioctx(sys.argv[3]) as io:
     for i in range(int(sys.argv[2])):
         io.write_full(f'o{i}', bytes([i]) * (4 << 20))
         io.write_full(f's{i}', b'small')
-''', self.objects)
+''', self.objects, pool)
         path = os.path.join(c.scratch, 'slow.py')
         open(path, 'w').write(SLOW)
-        p = subprocess.Popen(c.clients.python() + [path, c.conf, str(self.objects)],
+        p = subprocess.Popen(c.clients.python() + [path, c.conf, str(self.objects), pool],
                              stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         try:
             assert p.stdout.readline() == 'asked\n'
@@ -56,7 +68,7 @@ with rados.Rados(conffile=sys.argv[1]) as r, r.open_ioctx('p') as io:
             os.kill(p.pid, signal.SIGSTOP)
             # Until what it asked for has filled what it may fill.
             time.sleep(2)
-            c.python(OTHER, self.objects, timeout=20)
+            c.python(OTHER, self.objects, pool, timeout=30)
             # Whose requests are open, and which: by name and address, with the objects.
             ops = [op for i in range(3) for op in c.json('tell', f'osd.{i}', 'dump_ops_in_flight')['ops']]
             assert ops and all('osd_op(client.' in op['description'] and '~4194304' in op['description'] for op in ops), ops[:3]

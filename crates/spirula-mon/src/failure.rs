@@ -236,10 +236,7 @@ impl Mon {
         self.judge_lost(work);
         self.judge_pairs(work);
         self.mark_out_long_down(work);
-        let now = crate::time::fence_time(&work.state, self.now);
-        if work.osd().blocklist.values().any(|until| *until <= now) {
-            work.osd_mut().blocklist.retain(|_, until| *until > now);
-        }
+        crate::time::end_fences(work, self.now);
     }
 
     /// Pairs that do not hear each other: one of the two goes, if requests wait.

@@ -12,7 +12,10 @@ use crate::mon::Mon;
 use crate::state::State;
 use crate::work::Work;
 use spirula_encoding::UTime;
+use spirula_maps::OsdMap;
 use spirula_messages::ceph::log::severity;
+use spirula_types::EntityAddr;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -114,13 +117,64 @@ fn moved(t: UTime, by: i64) -> UTime {
 /// these. An end that is in the map once cannot be moved in it: an incremental map only adds and removes.
 const FENCES: &str = "spirula/fences-clock";
 
+/// Where the ends of fences are that were asked to last longer than at first, by address.
+const LONGER: &str = "spirula/fence/";
+
+fn longer_key(addr: &EntityAddr) -> String {
+    format!("{LONGER}{}", OsdMap::blocklist_text(addr))
+}
+
+/// A fence that stands is to last until then.
+pub(crate) fn extend_fence(work: &mut Work, addr: &EntityAddr, until: UTime) {
+    let key = longer_key(addr);
+    let kept = work.state.kv.get(&key).and_then(|v| nanos_in(v)).unwrap_or(0);
+    if until.as_nanos() > kept {
+        Arc::make_mut(&mut work.state.kv).insert(key, until.as_nanos().to_string().into());
+    }
+}
+
+/// What is known of an earlier fence of that address does not hold for the next one.
+pub(crate) fn forget_fence(work: &mut Work, addr: &EntityAddr) {
+    let key = longer_key(addr);
+    if work.state.kv.contains_key(&key) {
+        Arc::make_mut(&mut work.state.kv).remove(&key);
+    }
+}
+
+/// Until when a fence stands that the map says ends at `first`.
+pub(crate) fn fence_end(state: &State, addr: &EntityAddr, first: UTime) -> UTime {
+    let longer = state.kv.get(&longer_key(addr)).and_then(|v| nanos_in(v));
+    longer.map_or(first, |n| UTime::from_nanos(n).max(first))
+}
+
+fn nanos_in<T: std::str::FromStr>(v: &[u8]) -> Option<T> {
+    std::str::from_utf8(v).ok()?.parse().ok()
+}
+
+/// Ends the fences whose time is over, and forgets what is known of those that are gone.
+pub(crate) fn end_fences(work: &mut Work, wall: UTime) {
+    let now = fence_time(&work.state, wall);
+    let over: Vec<EntityAddr> =
+        work.osd().blocklist.iter().filter(|(a, t)| fence_end(&work.state, a, **t) <= now).map(|(a, _)| *a).collect();
+    if !over.is_empty() {
+        work.osd_mut().blocklist.retain(|a, _| !over.contains(a));
+    }
+    let longer = work.state.kv.range(LONGER.to_owned()..).map_while(|(k, _)| k.strip_prefix(LONGER));
+    let stands: BTreeSet<String> = work.osd().blocklist.keys().map(OsdMap::blocklist_text).collect();
+    let gone: Vec<String> = longer.filter(|a| !stands.contains(*a)).map(|a| format!("{LONGER}{a}")).collect();
+    if !gone.is_empty() {
+        let kv = Arc::make_mut(&mut work.state.kv);
+        gone.iter().for_each(|key| drop(kv.remove(key)));
+    }
+}
+
 /// The time by which fences end.
 pub(crate) fn fence_time(state: &State, wall: UTime) -> UTime {
     moved(wall, fences_set(state).saturating_neg())
 }
 
 fn fences_set(state: &State) -> i64 {
-    state.kv.get(FENCES).and_then(|v| std::str::from_utf8(v).ok()?.parse().ok()).unwrap_or(0)
+    state.kv.get(FENCES).and_then(|v| nanos_in(v)).unwrap_or(0)
 }
 
 /// Moves what ends at some time of the wall clock along with that clock.

@@ -448,7 +448,15 @@ fn blocklist(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
             let now = crate::time::fence_time(&ctx.work.state, ctx.work.now);
             let until = now.as_nanos().saturating_add((seconds * 1e9) as u64);
             let until = UTime::from_nanos(until);
-            ctx.work.osd_mut().blocklist.insert(addr, until);
+            match ctx.work.osd().blocklist.get(&addr).copied() {
+                // Maps of clients keep the end that an entry had at first: what is asked for beyond that is ours to remember.
+                Some(first) if first < until => crate::time::extend_fence(ctx.work, &addr, until),
+                Some(_) => {}
+                None => {
+                    crate::time::forget_fence(ctx.work, &addr);
+                    ctx.work.osd_mut().blocklist.insert(addr, until);
+                }
+            }
             return Ok(CommandResult::ok(format!(
                 "blocklisting {shown} until {} ({} sec)",
                 until.to_iso(),
@@ -470,7 +478,8 @@ fn blocklist(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
 
 fn blocklist_ls(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
     let list = &ctx.work.osd().blocklist;
-    let rows: Vec<(String, String)> = list.iter().map(|(a, t)| (OsdMap::blocklist_text(a), t.to_iso())).collect();
+    let until = |a: &EntityAddr, t: &UTime| crate::time::fence_end(&ctx.work.state, a, *t).to_iso();
+    let rows: Vec<(String, String)> = list.iter().map(|(a, t)| (OsdMap::blocklist_text(a), until(a, t))).collect();
     let text = || rows.iter().map(|(a, t)| format!("{a} {t}\n")).collect();
     let value = || rows.iter().map(|(a, t)| json!({"addr": a, "until": t})).collect();
     text_or_json(ctx, text, value).with_rs(format!("listed {} entries", rows.len()))

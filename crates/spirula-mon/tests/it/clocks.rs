@@ -125,3 +125,30 @@ fn a_clock_behind_the_newest_map_is_noticed_at_the_start() {
     pass(&mut c, 40);
     assert_eq!(fences(&c), 0);
 }
+
+/// A fence that stands is asked for again, for longer: it lasts for longer, and so it is shown.
+#[test]
+fn a_fence_that_is_asked_for_again_lasts_for_longer() {
+    let mut c = Cluster::up(1);
+    let add = |c: &mut Cluster, seconds: f64| {
+        let cmd = json!({"prefix": "osd blocklist", "blocklistop": "add", "addr": "10.0.7.7:0/1", "expire": seconds});
+        c.ok(&cmd.to_string());
+        c.ok(r#"{"prefix": "osd blocklist ls"}"#)
+    };
+    let first = add(&mut c, 100.0);
+    let second = add(&mut c, 600.0);
+    assert_ne!(first, second, "shown as it is");
+    assert_eq!(add(&mut c, 50.0), second, "not for shorter");
+    pass(&mut c, 590);
+    assert_eq!(fences(&c), 1);
+    pass(&mut c, 20);
+    assert_eq!(fences(&c), 0);
+    assert!(!c.mon.state().kv.keys().any(|k| k.starts_with("spirula/fence")), "nothing is left of it");
+    // What is taken away is gone with all that was known of it.
+    add(&mut c, 100.0);
+    add(&mut c, 600.0);
+    c.ok(r#"{"prefix": "osd blocklist", "blocklistop": "rm", "addr": "10.0.7.7:0/1"}"#);
+    add(&mut c, 100.0);
+    pass(&mut c, 110);
+    assert_eq!(fences(&c), 0);
+}
