@@ -150,6 +150,7 @@ fn soak_store(o: &SoakOptions) -> anyhow::Result<bool> {
     // Alone, each with all cores: they say how far they are.
     let mut good = test(&["spirula-store"], &["--ignored", "soak_of_crash_states"])?;
     good &= test(&["spirula-store"], &["--ignored", "soak_of_bit_flips"])?;
+    good &= test(&["spirula-store"], &["--ignored", "soak_of_random_overwrites"])?;
     good &= test(&["spirula-store", "spirula-tree"], &[])?;
     Ok(good)
 }

@@ -5,7 +5,7 @@
 //!
 //! Keys begin with a byte that says what they hold (module [`crate::keys`]).
 
-use crate::alloc::{Allocator, BLOCK};
+use crate::alloc::{Allocator, BLOCK, PhysRun};
 use crate::device::BlockDevice;
 use crate::error::{Result, StoreError};
 use bytes::Bytes;
@@ -22,10 +22,12 @@ pub(crate) type Changes = Vec<(Vec<u8>, Option<Vec<u8>>)>;
 /// The blocks of a device, shared by data (the store's owner) and metadata (checkpoints).
 pub(crate) type SharedAllocator = Arc<Mutex<Allocator>>;
 
-/// Bytes of space from which chunks are large.
+/// Bytes of space from which windows of metadata are large.
 const LARGE_SPACE: u64 = 4 << 30;
-const LARGE_CHUNK: u32 = 1 << 20;
-const SMALL_CHUNK: u32 = 256 << 10;
+const LARGE_WINDOW: u32 = 1 << 20;
+const SMALL_WINDOW: u32 = 256 << 10;
+/// Whole windows kept for nodes that need adjoining pages.
+const SPARE_WINDOWS: usize = 2;
 /// Bytes of pages that a commit may write for each byte of an overlay in memory: a small
 /// change may need a page of its own.
 const PAGES_PER_BYTE: u64 = 160;
@@ -34,41 +36,78 @@ pub(crate) fn lock(alloc: &Mutex<Allocator>) -> MutexGuard<'_, Allocator> {
     alloc.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Chunks for the tree.
-struct ChunkSpace {
-    dev: Arc<dyn BlockDevice>,
-    alloc: SharedAllocator,
-    /// Blocks per chunk.
-    chunk: u64,
-    /// Chunks kept for commits that find no other, since data has taken all there was.
-    /// Locked before the allocator, where both are.
-    spare: Mutex<Vec<u64>>,
+/// Blocks kept for commits that find no others, since data has taken all there was.
+#[derive(Default)]
+struct Spare {
+    /// Whole ones, [`SPARE_WINDOWS`] if possible, the last to be used: some nodes of the
+    /// tree (those with long keys) are longer than the pieces that there may be.
+    windows: Vec<PhysRun>,
+    pieces: Vec<PhysRun>,
 }
 
-impl ChunkSpace {
-    fn spare(&self) -> MutexGuard<'_, Vec<u64>> {
+impl Spare {
+    fn blocks(&self) -> u64 {
+        self.windows.iter().chain(&self.pieces).map(|r| r.len).sum()
+    }
+}
+
+/// Blocks for the tree.
+struct MetaSpace {
+    dev: Arc<dyn BlockDevice>,
+    alloc: SharedAllocator,
+    /// Blocks of a window.
+    window: u64,
+    /// Locked before the allocator, where both are.
+    spare: Mutex<Spare>,
+}
+
+impl MetaSpace {
+    fn spare(&self) -> MutexGuard<'_, Spare> {
         self.spare.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Keeps about `bytes` in spare, or as much as there is; returns how much.
     fn keep_spare(&self, bytes: u64) -> u64 {
-        let wanted = bytes.div_ceil(self.chunk * BLOCK) as usize;
+        let wanted = bytes.div_ceil(BLOCK);
         let mut spare = self.spare();
-        while spare.len() > wanted
-            && let Some(chunk) = spare.pop()
+        let mut have = spare.blocks();
+        // One lock for each step: the owner shall not wait for all of them.
+        while (have < wanted || spare.windows.len() < SPARE_WINDOWS)
+            && let Some(run) = lock(&self.alloc).take_window(self.window)
         {
-            lock(&self.alloc).drop_chunk(chunk);
+            spare.windows.push(run);
+            have += run.len;
         }
-        while spare.len() < wanted
-            && let Some(chunk) = lock(&self.alloc).take_chunk(self.chunk)
+        while have < wanted {
+            let more = lock(&self.alloc).take_pieces(self.window.min(wanted - have));
+            if more.is_empty() {
+                break;
+            }
+            have += more.iter().map(|r| r.len).sum::<u64>();
+            spare.pieces.extend(more);
+        }
+        while have > wanted
+            && let Some(run) = spare.pieces.pop()
         {
-            spare.push(chunk);
+            let gone = run.len.min(have - wanted);
+            if gone < run.len {
+                spare.pieces.push(PhysRun { start: run.start, len: run.len - gone });
+            }
+            lock(&self.alloc).release(PhysRun { start: run.start + run.len - gone, len: gone });
+            have -= gone;
         }
-        spare.len() as u64 * self.chunk * BLOCK
+        while have >= wanted + self.window
+            && spare.windows.len() > SPARE_WINDOWS
+            && let Some(run) = spare.windows.pop()
+        {
+            lock(&self.alloc).release(run);
+            have -= run.len;
+        }
+        have * BLOCK
     }
 }
 
-impl PageSpace for ChunkSpace {
+impl PageSpace for MetaSpace {
     fn read(&self, at: u64, buf: &mut [u8]) -> io::Result<()> {
         self.dev.read_at(buf, at)
     }
@@ -84,26 +123,41 @@ impl PageSpace for ChunkSpace {
         self.dev.flush()
     }
 
-    fn grow(&self) -> Option<u64> {
-        let found = lock(&self.alloc).take_chunk(self.chunk);
-        found.or_else(|| self.spare().pop()).map(|block| block * BLOCK)
+    fn grow(&self, adjoining: usize) -> Vec<(u64, u64)> {
+        let n = adjoining as u64;
+        let found = {
+            let mut alloc = lock(&self.alloc);
+            match alloc.take_window(self.window) {
+                Some(run) => vec![run],
+                None if n > 1 => alloc.take_adjoining(n).into_iter().collect(),
+                None => alloc.take_pieces(self.window),
+            }
+        };
+        let found = if found.is_empty() {
+            let mut spare = self.spare();
+            let piece = if n > 1 { None } else { spare.pieces.pop() };
+            piece.or_else(|| spare.windows.pop()).into_iter().collect()
+        } else {
+            found
+        };
+        found.into_iter().map(|r| (r.start * BLOCK, r.len * BLOCK)).collect()
     }
 
-    fn release(&self, chunk: u64) {
-        lock(&self.alloc).drop_chunk(chunk / BLOCK);
+    fn release(&self, at: u64, bytes: u64) {
+        lock(&self.alloc).release(PhysRun { start: at / BLOCK, len: bytes / BLOCK });
     }
 }
 
 /// See the module.
 pub(crate) struct MetaStore {
     tree: Tree,
-    space: Arc<ChunkSpace>,
+    space: Arc<MetaSpace>,
     name: String,
 }
 
 impl MetaStore {
     /// Opens the metadata whose root is `root` (empty: there is none yet) on `dev`, whose
-    /// blocks are those of `alloc`. Nothing is written, and no chunk marked as used.
+    /// blocks are those of `alloc`. Nothing is written, and no block marked as used.
     ///
     /// # Errors
     /// [`StoreError::Io`], [`StoreError::Corrupt`].
@@ -118,8 +172,8 @@ impl MetaStore {
         let fail = |e| failure(&name, "open", e);
         let root = if root.is_empty() { None } else { Some(Root::decode(root).map_err(fail)?) };
         let large = lock(&alloc).blocks() * BLOCK >= LARGE_SPACE;
-        let chunk = root.as_ref().map_or(if large { LARGE_CHUNK } else { SMALL_CHUNK }, |r| r.chunk);
-        let space = Arc::new(ChunkSpace { dev, alloc, chunk: u64::from(chunk) / BLOCK, spare: Mutex::default() });
+        let chunk = root.as_ref().map_or(if large { LARGE_WINDOW } else { SMALL_WINDOW }, |r| r.chunk);
+        let space = Arc::new(MetaSpace { dev, alloc, window: u64::from(chunk) / BLOCK, spare: Mutex::default() });
         let options = Options { uuid, chunk, cache };
         let tree = match root {
             Some(r) if r.uuid != uuid => {
@@ -131,14 +185,14 @@ impl MetaStore {
         Ok(Self { tree: tree.map_err(fail)?, space, name })
     }
 
-    /// Marks the tree's chunks as used, when it is known what data uses.
+    /// Marks the tree's blocks as used, when it is known what data uses.
     ///
     /// # Errors
     /// [`StoreError::Corrupt`] if that is the same.
-    pub fn claim_chunks(&self) -> Result<()> {
+    pub fn claim_space(&self) -> Result<()> {
         let mut alloc = lock(&self.space.alloc);
-        for at in self.tree.chunks() {
-            if !alloc.adopt_chunk(at / BLOCK, self.space.chunk) {
+        for (at, bytes) in self.tree.extents() {
+            if !alloc.adopt(PhysRun { start: at / BLOCK, len: bytes / BLOCK }) {
                 return Err(StoreError::corrupt(format!("metadata and data both claim the space at {at}")));
             }
         }
@@ -154,12 +208,12 @@ impl MetaStore {
         let live = s.live_pages * PAGE as u64;
         // Free, or free as soon as nobody reads an older state.
         let own = s.space_bytes.saturating_sub(live);
-        // A commit copies what it touches; leaves are at least half full. Adjoining pages may
-        // be wanted where there are none: a chunk for each of the two.
+        // A commit copies what it touches; leaves are at least half full.
         let copies = live.min(overlay * PAGES_PER_BYTE);
-        let needed = copies + 4 * overlay + 2 * self.space.chunk * BLOCK;
-        let spare = self.space.keep_spare(needed.saturating_sub(own));
-        (own + spare) as i64 - needed as i64
+        let needed = copies + 4 * overlay;
+        let windows = SPARE_WINDOWS as u64 * self.space.window * BLOCK;
+        let spare = self.space.keep_spare(needed.saturating_sub(own) + windows);
+        (own + spare) as i64 - (needed + windows) as i64
     }
 
     /// Bytes of the device that metadata may be on.
@@ -169,7 +223,7 @@ impl MetaStore {
 
     /// Bytes that metadata might still get, spare space included.
     pub fn room(&self) -> u64 {
-        let spare = self.space.spare().len() as u64 * self.space.chunk;
+        let spare = self.space.spare().blocks();
         (lock(&self.space.alloc).free() + spare) * BLOCK
     }
 
@@ -211,8 +265,8 @@ impl MetaStore {
 
     /// Bytes taken on the device.
     pub fn disk_space(&self) -> u64 {
-        let spare = self.space.spare().len() as u64 * self.space.chunk;
-        lock(&self.space.alloc).in_chunks().saturating_sub(spare) * BLOCK
+        let spare = self.space.spare().blocks();
+        lock(&self.space.alloc).in_meta().saturating_sub(spare) * BLOCK
     }
 }
 

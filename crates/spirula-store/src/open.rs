@@ -205,8 +205,8 @@ impl Store {
         layout.notes.extend(replayed.notes);
         store.notes.clone_from(&layout.notes);
         let head = replayed.tail;
-        // Chunks may be where data was that the journal has freed.
-        meta.claim_chunks()?;
+        // Metadata may be where data was that the journal has freed.
+        meta.claim_space()?;
         let slack = meta.keep_spare(store.overlay_bound());
         store.shared.meta_slack.store(slack, Ordering::Release);
         // Everything is sound: from here on the store may be written.

@@ -16,6 +16,12 @@ const PHYS_MAX: u64 = 1 << 56;
 /// Marks a place within a blob: the slot from bit 16, the first block of content below.
 const IN_BLOB: u64 = 1 << 56;
 
+/// Set in the number of runs: each is written in eight bytes, so that two maps whose blocks
+/// are all in places of their own fit into a page of metadata.
+const NARROW: u16 = 1 << 15;
+/// [`IN_BLOB`] of such a run.
+const NARROW_IN_BLOB: u64 = 1 << 47;
+
 /// Consecutive logical blocks in consecutive places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Run {
@@ -258,11 +264,17 @@ impl Segment {
     }
 
     pub fn encode(&self, out: &mut Encoder) {
-        out.u16(self.runs.len() as u16);
+        let narrow = self.runs.iter().all(|r| r.place & !IN_BLOB < NARROW_IN_BLOB);
+        out.u16(self.runs.len() as u16 | if narrow { NARROW } else { 0 });
         for r in &self.runs {
-            out.u16(r.first);
-            out.u16(r.len);
-            out.u64(r.place);
+            if narrow {
+                let blob = if r.place & IN_BLOB == 0 { 0 } else { NARROW_IN_BLOB };
+                out.u64(u64::from(r.first) | u64::from(r.len) << 8 | (r.place & !IN_BLOB | blob) << 16);
+            } else {
+                out.u16(r.first);
+                out.u16(r.len);
+                out.u64(r.place);
+            }
         }
         out.u8(self.kind.byte());
         for w in &self.sums {
@@ -288,12 +300,25 @@ impl Segment {
 
     pub fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
         let bad = |what, value: u64| DecodeError::Value { what, value: value as i64 };
-        let n = d.u16()?;
+        let (n, narrow) = match d.u16()? {
+            n if n & NARROW != 0 => (n & !NARROW, true),
+            n => (n, false),
+        };
         let mut runs = Vec::with_capacity(usize::from(n.min(SEGMENT_BLOCKS as u16)));
         let mut at = 0u64;
         let mut plain = 0usize;
         for _ in 0..n {
-            let r = Run { first: d.u16()?, len: d.u16()?, place: d.u64()? };
+            let r = if narrow {
+                let all = d.u64()?;
+                let (place, blob) = (all >> 16 & !NARROW_IN_BLOB, all >> 16 & NARROW_IN_BLOB != 0);
+                Run {
+                    first: all as u16 & 0xff,
+                    len: (all >> 8) as u16 & 0xff,
+                    place: place | if blob { IN_BLOB } else { 0 },
+                }
+            } else {
+                Run { first: d.u16()?, len: d.u16()?, place: d.u64()? }
+            };
             let (start, end) = (u64::from(r.first), u64::from(r.first) + u64::from(r.len));
             if r.len == 0 || start < at || end > SEGMENT_BLOCKS || r.place >= 2 * PHYS_MAX {
                 return Err(bad("block map run", start));
@@ -387,6 +412,32 @@ mod tests {
             }
         }
         seen
+    }
+
+    #[test]
+    fn maps_are_written_narrow_where_places_allow_and_both_ways_are_read() {
+        let encoded = |s: &Segment| {
+            let mut e = Encoder::new();
+            s.encode(&mut e);
+            e.into_vec()
+        };
+        for (far, bytes) in [(7, 2 + 128 * 8 + 1 + 512 + 1), (1 << 47, 2 + 128 * 12 + 1 + 512 + 1)] {
+            let mut s = Segment::default();
+            for i in (0..128).rev() {
+                let place = PhysRun { start: far + 1000 - i * 3, len: 1 };
+                s.replace(i, 1, &[place], Checksum::Crc32c, &[i as u32], &mut Released::default());
+            }
+            let all = encoded(&s);
+            assert_eq!(all.len(), bytes);
+            assert_eq!(Segment::decode(&mut Decoder::new(&all)).unwrap(), s);
+        }
+        // As an older program wrote it: blocks 5 and 6 in 9 and 10.
+        let old = [&[1, 0, 5, 0, 2, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0][..], &[1, 0, 0, 0, 2, 0, 0, 0], &[0]].concat();
+        let s = Segment::decode(&mut Decoder::new(&old)).unwrap();
+        assert_eq!(see(&s)[5..7], [Some(Slot::Plain(9, 1)), Some(Slot::Plain(10, 2))]);
+        let bad =
+            |all: u64| Segment::decode(&mut Decoder::new(&[&[1, 0x80][..], &all.to_le_bytes(), &[0; 9]].concat()));
+        assert!(bad(0x1_0000_0100).is_ok() && bad(0x1_0000_0000).is_err() && bad(0x1_0000_01ff).is_err());
     }
 
     proptest! {

@@ -478,9 +478,9 @@ impl Store {
 
     /// Space and how it is used.
     pub fn statfs(&self) -> Statfs {
-        let (blocks, free, chunks) = {
+        let (blocks, free, metadata) = {
             let alloc = self.alloc();
-            (alloc.blocks(), alloc.free(), alloc.in_chunks())
+            (alloc.blocks(), alloc.free(), alloc.in_meta())
         };
         let room = self.room.available(&*self.block).unwrap_or(u64::MAX);
         // Data without metadata is none.
@@ -488,7 +488,7 @@ impl Store {
         Statfs {
             total: blocks * BLOCK,
             available: (free.saturating_sub(self.reserve()) * BLOCK).min(room),
-            used: (blocks - free - chunks) * BLOCK,
+            used: (blocks - free - metadata) * BLOCK,
             stored: self.counters.stored,
             objects: self.counters.objects,
             metadata: self.meta.disk_space(),

@@ -23,9 +23,12 @@ const FRAMES_OVERLAP: u64 = 1;
 /// Feature bit: changes may be beside the journal, ranges of omap keys may go at once, and
 /// values may have up to 128 MiB.
 const LARGE_CHANGES: u64 = 2;
+/// Feature bit: metadata has single blocks anywhere. A reader that expects whole chunks
+/// would take data beside them for metadata's.
+const META_PIECES: u64 = 4;
 /// Feature bits that a reader must know to open the store at all; all of them are set when
 /// a label is written.
-const KNOWN_FEATURES: u64 = FRAMES_OVERLAP | LARGE_CHANGES;
+const KNOWN_FEATURES: u64 = FRAMES_OVERLAP | LARGE_CHANGES | META_PIECES;
 /// Size of one copy.
 pub(crate) const COPY: usize = 4096;
 /// Distance between the two copies: one damaged spot does not reach both.

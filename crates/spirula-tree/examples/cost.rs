@@ -39,13 +39,13 @@ impl PageSpace for Disk {
         Ok(())
     }
 
-    fn grow(&self) -> Option<u64> {
+    fn grow(&self, _adjoining: usize) -> Vec<(u64, u64)> {
         let n = self.chunks.fetch_add(1, Ordering::Relaxed);
-        self.file.set_len((n + 1) * CHUNK).ok()?;
-        Some(n * CHUNK)
+        let grown = self.file.set_len((n + 1) * CHUNK);
+        grown.map_or_else(|_| Vec::new(), |()| vec![(n * CHUNK, CHUNK)])
     }
 
-    fn release(&self, _chunk: u64) {}
+    fn release(&self, _at: u64, _bytes: u64) {}
 }
 
 fn spread(n: u64) -> u64 {

@@ -114,7 +114,7 @@ impl Checker<'_> {
         self.found.pages += u64::from(r.units);
         let new = self.seen.claim(r.page, usize::from(r.units));
         if !new {
-            self.problem(r.at(), "referred to twice, or in no chunk");
+            self.problem(r.at(), "referred to twice, or in no part of the tree's");
         }
         new
     }

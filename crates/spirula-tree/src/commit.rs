@@ -4,7 +4,7 @@
 //! Order on the device: pages into free space; flush; the caller publishes the root. Only
 //! then do readers see it, and only then do the pages that it replaced become free, once
 //! nobody reads an older state. Whatever fails before the first failed write leaves tree
-//! and chunks as they were.
+//! and space as they were.
 
 use crate::alloc::Alloc;
 use crate::error::{Result, TreeError};
@@ -16,8 +16,9 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, PoisonError, Weak};
 
-/// Longer values are kept outside of leaves.
-pub(crate) const INLINE_MAX: usize = 6 << 10;
+/// Longer values are kept outside of leaves. So, with a key of usual length, a leaf needs
+/// no more than one page, which is to be had wherever there is any space.
+pub(crate) const INLINE_MAX: usize = 3584;
 
 /// Runs of pages: the first, how many.
 type Runs = Vec<(u64, usize)>;
@@ -68,7 +69,7 @@ impl Tree {
     ///
     /// When all is written and flushed, `publish` gets the new root and must make it
     /// durable, for example in a superblock; then readers see it. `publish` may read the
-    /// tree (it sees the old state), but not ask for chunks, statistics or a check. Memory: the batch's
+    /// tree (it sees the old state), but not ask for extents, statistics or a check. Memory: the batch's
     /// index, 1 MiB of pages, and inner nodes.
     ///
     /// # Errors
@@ -134,7 +135,7 @@ impl Tree {
             Ok(()) => {}
             Err(e) => {
                 w.poisoned = c.failed;
-                c.grown.iter().for_each(|chunk| self.core.space.release(*chunk));
+                c.grown.iter().for_each(|(at, bytes)| self.core.space.release(*at, *bytes));
                 return Err(e);
             }
         }
@@ -147,7 +148,9 @@ impl Tree {
         w.written += written;
         w.poisoned = false;
         drop(w);
-        gone.into_iter().for_each(|page| self.core.space.release(page * PAGE as u64));
+        for (page, n) in gone {
+            self.core.space.release(page * PAGE as u64, (n * PAGE) as u64);
+        }
         Ok(())
     }
 }
@@ -177,10 +180,10 @@ pub(crate) struct Commit<'c> {
     pub map: Vec<PageRef>,
     /// Pages replaced.
     pub retired: Runs,
-    /// Chunks got, addresses; to give back on failure.
-    pub grown: Vec<u64>,
-    /// Chunks no longer needed, first pages.
-    pub gone: Vec<u64>,
+    /// Space got, addresses and bytes; to give back on failure.
+    pub grown: Vec<(u64, u64)>,
+    /// Pages no longer needed.
+    pub gone: Runs,
     /// New pages, not written yet.
     pub queue: Vec<Arc<Node>>,
     pub queued: usize,
@@ -232,7 +235,7 @@ impl<'c> Commit<'c> {
         }
         let keep = (2 * self.pages.max(last_pages)).max(2 * self.alloc.chunk_pages() as u64);
         self.gone = self.alloc.shrink(keep);
-        // A chunk got for this very commit was never the tree's; it goes back the same way.
+        // What was got for this very commit was never the tree's; it goes back the same way.
         self.write_map()?;
         self.write()?;
         self.core.space.flush().map_err(|source| {

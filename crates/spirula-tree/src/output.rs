@@ -1,5 +1,5 @@
 //! Where a commit's pages go: taking and giving up space, queueing and writing, and the map
-//! of chunks.
+//! of pages.
 
 use crate::commit::Commit;
 use crate::error::{Damage, Result, TreeError};
@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 /// Pages of an overflow run.
 const RUN_PAGES: usize = 64;
-/// No run is cut shorter than this for lack of adjoining pages.
+/// A run is cut shorter than this only where the space has no such run either.
 const RUN_PAGES_MIN: usize = 16;
 /// Bytes of new pages gathered before they are written.
 const GATHER: usize = 1 << 20;
@@ -26,15 +26,22 @@ impl Commit<'_> {
             if n > self.alloc.chunk_pages() {
                 return Err(TreeError::NoSpace);
             }
-            self.grow()?;
+            self.grow(n)?;
         }
     }
 
-    pub fn grow(&mut self) -> Result<()> {
-        let chunk = self.core.space.grow().ok_or(TreeError::NoSpace)?;
-        self.grown.push(chunk);
-        if !chunk.is_multiple_of(PAGE as u64) || !self.alloc.add(chunk / PAGE as u64) {
-            return Err(TreeError::Options("a new chunk is not aligned, or is in use already"));
+    fn grow(&mut self, adjoining: usize) -> Result<()> {
+        let more = self.core.space.grow(adjoining);
+        if more.is_empty() {
+            return Err(TreeError::NoSpace);
+        }
+        self.grown.extend(&more);
+        let page = PAGE as u64;
+        for (at, bytes) in more {
+            let aligned = at.is_multiple_of(page) && bytes.is_multiple_of(page) && bytes > 0;
+            if !aligned || !self.alloc.give(at / page, (bytes / page) as usize) {
+                return Err(TreeError::Options("new space is not aligned, or is in use already"));
+            }
         }
         Ok(())
     }
@@ -86,6 +93,7 @@ impl Commit<'_> {
         let mut rest = value;
         while !rest.is_empty() {
             let mut n = plain_units(rest.len()).min(RUN_PAGES);
+            let mut grown = false;
             let page = loop {
                 if let Some(page) = self.alloc.take(n) {
                     self.pages += n as u64;
@@ -93,8 +101,12 @@ impl Commit<'_> {
                 }
                 if n > RUN_PAGES_MIN {
                     n = (n / 2).max(RUN_PAGES_MIN);
+                } else if n > 1 && grown {
+                    // Space is in pieces; so will the value be. What adjoins is left for nodes.
+                    n /= 2;
                 } else {
-                    break self.take(n)?;
+                    self.grow(1)?;
+                    grown = true;
                 }
             };
             let (part, more) = rest.split_at(rest.len().min(n * PAGE - HEADER - TRAILER));

@@ -42,9 +42,9 @@ pub struct Stats {
     pub live_pages: u64,
     /// Pages that the next commit can use without growing.
     pub free_pages: u64,
-    /// Chunks.
-    pub chunks: u64,
-    /// Bytes of all chunks.
+    /// Windows of a chunk's length that it has pages in.
+    pub windows: u64,
+    /// Bytes of all its pages.
     pub space_bytes: u64,
     /// Bytes in the page cache.
     pub cache_bytes: u64,
@@ -167,7 +167,10 @@ impl Core {
                 return Err(TreeError::Corrupt { at: r.at(), what: Damage::Malformed("map of chunks") });
             }
         }
-        if alloc.slots() != root.slots as usize || pages.len() != alloc.slots().div_ceil(alloc.slots_per_page()) {
+        if !alloc.is_sound()
+            || alloc.slots() != root.slots as usize
+            || pages.len() != alloc.slots().div_ceil(alloc.slots_per_page())
+        {
             let what = Damage::Malformed("map of chunks of a wrong length");
             return Err(TreeError::Corrupt { at: root.index.at(), what });
         }
@@ -259,10 +262,11 @@ impl Tree {
         self.core.cache.set_budget(bytes);
     }
 
-    /// Addresses of all chunks that belong to the tree, sorted. What the last published
-    /// root does not list yet is not among them.
-    pub fn chunks(&self) -> Vec<u64> {
-        self.writer().alloc.chunks().map(|page| page * PAGE as u64).collect()
+    /// Addresses and lengths in bytes of all space that belongs to the tree, sorted. After
+    /// an opening that is what the root refers to, and no more.
+    pub fn extents(&self) -> Vec<(u64, u64)> {
+        let page = PAGE as u64;
+        self.writer().alloc.extents().into_iter().map(|(first, n)| (first * page, n as u64 * page)).collect()
     }
 
     /// What the tree holds and takes.
@@ -278,8 +282,8 @@ impl Tree {
             overflow_pages: root.overflow_pages,
             live_pages: w.alloc.live_pages(),
             free_pages: w.alloc.free_pages(),
-            chunks: w.alloc.chunk_count() as u64,
-            space_bytes: w.alloc.chunk_count() as u64 * u64::from(root.chunk),
+            windows: w.alloc.windows() as u64,
+            space_bytes: w.alloc.owned_pages() * PAGE as u64,
             cache_bytes: self.core.cache.used() as u64,
             written_bytes: w.written,
         }

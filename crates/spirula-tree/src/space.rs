@@ -8,13 +8,13 @@ pub const PAGE: usize = 4096;
 pub const KEY_MAX: usize = 61_440;
 /// Longest value, bytes.
 pub const VALUE_MAX: usize = 128 << 20;
-/// Smallest chunk, bytes: the longest node fits.
+/// Smallest chunk (the length of a window of pages), bytes: the longest node fits.
 pub const CHUNK_MIN: usize = 64 * PAGE;
 /// Largest chunk, bytes.
 pub const CHUNK_MAX: usize = 1024 * PAGE;
 
 /// Where pages live. Addresses are in bytes; what they address is up to the space, for
-/// example a whole device of which the tree gets chunks.
+/// example a whole device of which the tree gets pages.
 ///
 /// A write is taken as durable after the next successful [`flush`](Self::flush); until
 /// then any subset of it may persist.
@@ -47,12 +47,14 @@ pub trait PageSpace: Send + Sync {
     /// Those of the device. The tree takes no commit afterwards.
     fn flush(&self) -> io::Result<()>;
 
-    /// Address of one more chunk of [`Options::chunk`](crate::Options::chunk) bytes, a
-    /// multiple of [`PAGE`], for the tree alone; `None`: there is no space. It belongs to
-    /// the tree durably once a root is published whose [`chunks`](crate::Tree::chunks)
-    /// list it.
-    fn grow(&self) -> Option<u64>;
+    /// More pages for the tree alone: addresses and lengths, in bytes, multiples of
+    /// [`PAGE`]. At least `adjoining` of them, up to 64, adjoin, between two multiples of
+    /// [`Options::chunk`](crate::Options::chunk); the rest may lie anywhere. About a
+    /// chunk's worth is welcome, what is not used comes back; none: there is no space. A
+    /// page belongs to the tree durably once a root is published whose
+    /// [`extents`](crate::Tree::extents) list it after an opening.
+    fn grow(&self, adjoining: usize) -> Vec<(u64, u64)>;
 
-    /// Takes a chunk back. No durable root refers to it.
-    fn release(&self, chunk: u64);
+    /// Takes `bytes` from address `at` on back. No durable root refers to them.
+    fn release(&self, at: u64, bytes: u64);
 }

@@ -51,7 +51,7 @@ fn verify(image: Vec<u8>, root: &Root, model: &Model, again: Option<&Batch>) {
 fn enumerate(seed: u64, keys: usize, commits: usize) -> u64 {
     println!("seed {seed}");
     let mut dice = Dice::new(seed);
-    let space = Memory::new(40);
+    let space = if seed % 4 > 1 { Memory::in_pieces(40) } else { Memory::new(40) };
     let tree = Tree::create(space.clone(), &OPTIONS).unwrap();
     let mut model = Model::new();
     for _ in 0..3 {

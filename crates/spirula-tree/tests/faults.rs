@@ -31,14 +31,14 @@ fn every_failing_io_fails_the_commit_and_leaves_the_published_state() {
         let result = tree.commit(&batch, |r| space.published(r));
         space.fail_in(None);
         let Err(e) = result else {
-            assert!(nth > 50, "only {nth} I/Os");
+            assert!(nth > 40, "only {nth} I/Os");
             break;
         };
         let TreeError::Io { op, .. } = e else { panic!("{e}") };
         assert_same(&tree.snapshot(), &model);
         if op == "read" {
             survived += 1;
-            assert_eq!(space.chunks_taken(), tree.chunks());
+            assert_eq!(space.extents(), tree.extents());
             assert_clean(&tree);
             tree.commit(&batch, |r| space.published(r)).unwrap();
             apply(&mut model, &batch);

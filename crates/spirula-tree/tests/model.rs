@@ -25,10 +25,11 @@ fn probe(tree: &Tree, model: &Model, dice: &mut Dice, keys: usize) {
     assert_eq!(last.map(|(k, _)| k.to_vec()), model.keys().next_back().cloned());
 }
 
+/// Every second seed has a space in pieces.
 fn run(seed: u64, chunks: usize, cache: usize, keys: usize, huge: usize, commits: usize) {
     println!("seed {seed}: {chunks} chunks, {cache} bytes of cache, {keys} keys");
     let mut dice = Dice::new(seed);
-    let space = Memory::new(chunks);
+    let space = if seed % 2 == 1 { Memory::in_pieces(chunks) } else { Memory::new(chunks) };
     let mut tree = Tree::create(space.clone(), &Options { cache, ..OPTIONS }).unwrap();
     let mut model = Model::new();
     let mut held = Vec::new();
@@ -46,7 +47,7 @@ fn run(seed: u64, chunks: usize, cache: usize, keys: usize, huge: usize, commits
             Err(e) => panic!("{e}"),
         }
         assert_clean(&tree);
-        assert_eq!(space.chunks_taken(), tree.chunks());
+        assert_eq!(space.extents(), tree.extents());
         assert!(tree.stats().cache_bytes <= cache as u64);
         assert_same(&tree.snapshot(), &model);
         probe(&tree, &model, &mut dice, keys);
@@ -80,7 +81,7 @@ fn run(seed: u64, chunks: usize, cache: usize, keys: usize, huge: usize, commits
         tree.commit::<&[u8], &[u8], _>(&[], |root| space.published(root)).unwrap();
     }
     assert_clean(&tree);
-    assert!(tree.stats().chunks <= 4, "{:?}", tree.stats());
+    assert!(tree.stats().space_bytes <= 4 * CHUNK as u64, "{:?}", tree.stats());
 }
 
 #[test]
@@ -114,6 +115,35 @@ fn a_commit_without_space_changes_nothing_and_works_after_growing() {
     tree.commit(&big, |r| space.published(r)).unwrap();
     assert_eq!(tree.get(b"b").unwrap().unwrap(), vec![7; 1 << 20]);
     assert_clean(&tree);
+}
+
+/// What grows by single pages needs nothing that adjoins, but for keys that are long.
+#[test]
+fn a_tree_grows_in_single_pages_and_gives_them_back() {
+    let space = Memory::in_pieces(120);
+    let free = space.free_pages();
+    let tree = Tree::create(space.clone(), &OPTIONS).unwrap();
+    let mut model = Model::new();
+    for round in 0..40u32 {
+        let lengths = [30, 250, 2050, 3000, 3584, 4096, 5000, 20_000];
+        let batch: Batch = (0..60u32)
+            .map(|i| (format!("key {:05}", (i * 97 + round * 31) % 800).into_bytes(), lengths[i as usize % 8]))
+            .map(|(key, n)| (key, Some(vec![round as u8; n])))
+            .collect();
+        let batch: Batch = batch.into_iter().collect::<std::collections::BTreeMap<_, _>>().into_iter().collect();
+        tree.commit(&batch, |r| space.published(r)).unwrap_or_else(|e| panic!("round {round}: {e}"));
+        apply(&mut model, &batch);
+    }
+    assert_same(&tree.snapshot(), &model);
+    assert_clean(&tree);
+    let s = tree.stats();
+    assert!(s.live_pages > 700 && s.space_bytes / 4096 <= 2 * s.live_pages + 600, "{s:?}");
+    let all: Batch = model.keys().map(|k| (k.clone(), None)).collect();
+    tree.commit(&all, |r| space.published(r)).unwrap();
+    for _ in 0..3 {
+        tree.commit::<&[u8], &[u8], _>(&[], |r| space.published(r)).unwrap();
+    }
+    assert!(free - space.free_pages() <= 260, "{} pages not given back", free - space.free_pages());
 }
 
 #[test]

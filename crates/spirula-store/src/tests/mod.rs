@@ -1,6 +1,7 @@
 //! Tests of the whole store: against a reference model, on simulated devices that lose
 //! and tear writes, and on real files.
 
+mod ageing;
 mod alphabet;
 mod compressed;
 mod crash;

@@ -224,7 +224,7 @@ impl Model {
         let pending: u64 = store.held_back().iter().map(|r| r.len).sum();
         let used = {
             let alloc = store.alloc();
-            alloc.blocks() - alloc.free() - alloc.in_chunks()
+            alloc.blocks() - alloc.free() - alloc.in_meta()
         };
         assert_eq!(used, owners.len() as u64 + pending, "{what}: used blocks");
         assert_eq!(store.statfs().objects, self.objects.len() as u64, "{what}: object count");

@@ -8,8 +8,10 @@ use std::io;
 use std::sync::{Arc, Mutex};
 
 pub const CHUNK: usize = 64 * PAGE;
-/// Chunks do not adjoin and are aligned to pages only.
-const STRIDE: usize = CHUNK + PAGE;
+/// Pages before the first that a tree may have.
+const FIRST: usize = CHUNK / PAGE;
+/// Of a space in pieces, how many pages from the first on are whole.
+const WHOLE: usize = 8 * CHUNK / PAGE;
 pub const OPTIONS: Options = Options { uuid: *b"tree under test.", chunk: CHUNK as u32, cache: 256 << 10 };
 
 pub type Model = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -24,7 +26,10 @@ pub enum Op {
 #[derive(Default)]
 struct State {
     data: Vec<u8>,
+    /// By page.
     taken: Vec<bool>,
+    /// Of every three pages one or two are somebody else's, but at the beginning.
+    pieces: bool,
     log: Option<Vec<Op>>,
     /// I/Os until one fails.
     fuse: Option<u64>,
@@ -37,22 +42,30 @@ pub struct Memory {
 
 impl Memory {
     pub fn new(chunks: usize) -> Arc<Self> {
-        let data = vec![0xa5; PAGE + chunks * STRIDE];
-        Arc::new(Self { state: Mutex::new(State { data, taken: vec![false; chunks], ..State::default() }) })
+        Self::of(vec![0xa5; (FIRST + chunks * CHUNK / PAGE) * PAGE])
     }
 
-    /// A device with these bytes, of whose chunks a tree has some.
+    /// As [`Memory::new`], with little that adjoins.
+    pub fn in_pieces(chunks: usize) -> Arc<Self> {
+        let space = Self::new(chunks);
+        space.state.lock().unwrap().pieces = true;
+        space
+    }
+
+    /// A device with these bytes, of which a tree has some.
     pub fn of(data: Vec<u8>) -> Arc<Self> {
-        let chunks = data.len() / STRIDE;
-        Arc::new(Self { state: Mutex::new(State { data, taken: vec![false; chunks], ..State::default() }) })
+        let taken = vec![false; data.len() / PAGE];
+        Arc::new(Self { state: Mutex::new(State { data, taken, ..State::default() }) })
     }
 
-    /// Opens a tree and gives it its chunks.
+    /// Opens a tree and gives it its pages.
     pub fn open(self: &Arc<Self>, root: &Root, cache: usize) -> spirula_tree::Result<Tree> {
         let tree = Tree::open(self.clone(), root.clone(), &Options { cache, ..OPTIONS })?;
         let mut s = self.state.lock().unwrap();
         s.taken.fill(false);
-        tree.chunks().iter().for_each(|c| s.taken[(*c as usize - PAGE) / STRIDE] = true);
+        for (at, bytes) in tree.extents() {
+            s.taken[at as usize / PAGE..(at + bytes) as usize / PAGE].fill(true);
+        }
         Ok(tree)
     }
 
@@ -88,16 +101,25 @@ impl Memory {
         self.state.lock().unwrap().ios
     }
 
-    pub fn chunks_taken(&self) -> Vec<u64> {
+    /// As [`Tree::extents`].
+    pub fn extents(&self) -> Vec<(u64, u64)> {
         let s = self.state.lock().unwrap();
-        (0..s.taken.len()).filter(|i| s.taken[*i]).map(|i| (PAGE + i * STRIDE) as u64).collect()
+        let pages: Vec<usize> = (0..s.taken.len()).filter(|p| s.taken[*p]).collect();
+        let runs = pages.chunk_by(|a, b| a + 1 == *b);
+        runs.map(|r| ((r[0] * PAGE) as u64, (r.len() * PAGE) as u64)).collect()
+    }
+
+    /// Pages that nobody has.
+    pub fn free_pages(&self) -> usize {
+        let s = self.state.lock().unwrap();
+        (0..s.taken.len()).filter(|p| s.is_free(*p)).count()
     }
 
     pub fn add_chunks(&self, n: usize) {
         let mut s = self.state.lock().unwrap();
-        let more = s.taken.len() + n;
+        let more = s.taken.len() + n * CHUNK / PAGE;
         s.taken.resize(more, false);
-        s.data.resize(PAGE + more * STRIDE, 0xa5);
+        s.data.resize(more * PAGE, 0xa5);
     }
 }
 
@@ -110,6 +132,18 @@ impl State {
             None => {}
         }
         Ok(f(self))
+    }
+
+    fn is_free(&self, page: usize) -> bool {
+        let others = self.pieces && page >= FIRST + WHOLE && (page * 7 / 5 + page / 64).is_multiple_of(2);
+        page >= FIRST && !others && self.taken.get(page) == Some(&false)
+    }
+
+    /// The first `n` free pages that adjoin within a window.
+    fn run(&self, n: usize) -> Option<usize> {
+        let window = CHUNK / PAGE;
+        (FIRST..self.taken.len())
+            .find(|p| p / window == (p + n - 1) / window && (*p..p + n).all(|page| self.is_free(page)))
     }
 }
 
@@ -129,8 +163,7 @@ impl PageSpace for Memory {
         assert!(bufs.iter().all(|b| b.len().is_multiple_of(PAGE)) && at.is_multiple_of(PAGE as u64));
         let (at, bytes) = (at as usize, bufs.concat());
         self.state.lock().unwrap().io(|s| {
-            let (first, last) = ((at - PAGE) / STRIDE, (at + bytes.len() - 1 - PAGE) / STRIDE);
-            assert!(first == last && s.taken[first] && (at - PAGE) % STRIDE + bytes.len() <= CHUNK, "not its own");
+            assert!(s.taken[at / PAGE..(at + bytes.len()) / PAGE].iter().all(|t| *t), "not its own");
             s.data[at..at + bytes.len()].copy_from_slice(&bytes);
             if let Some(log) = &mut s.log {
                 log.push(Op::Write { at, bytes });
@@ -146,18 +179,26 @@ impl PageSpace for Memory {
         })
     }
 
-    fn grow(&self) -> Option<u64> {
+    fn grow(&self, adjoining: usize) -> Vec<(u64, u64)> {
         let mut s = self.state.lock().unwrap();
-        let free = s.taken.iter().position(|t| !t)?;
-        s.taken[free] = true;
-        Some((PAGE + free * STRIDE) as u64)
+        let chunk = CHUNK / PAGE;
+        let runs: Vec<(usize, usize)> = if s.pieces && adjoining == 1 {
+            // From the end on: what is whole is for those that want it so.
+            (0..s.taken.len()).rev().filter(|p| s.is_free(*p)).take(11).map(|p| (p, 1)).collect()
+        } else {
+            let most = if s.pieces { adjoining } else { chunk };
+            let whole = [most, adjoining].into_iter().find_map(|n| s.run(n).map(|p| (p, n)));
+            whole.into_iter().collect()
+        };
+        runs.iter().for_each(|(p, n)| s.taken[*p..p + n].fill(true));
+        runs.into_iter().map(|(p, n)| ((p * PAGE) as u64, (n * PAGE) as u64)).collect()
     }
 
-    fn release(&self, chunk: u64) {
+    fn release(&self, at: u64, bytes: u64) {
         let mut s = self.state.lock().unwrap();
-        let i = (chunk as usize - PAGE) / STRIDE;
-        assert!(s.taken[i] && (chunk as usize - PAGE).is_multiple_of(STRIDE), "released twice");
-        s.taken[i] = false;
+        let pages = &mut s.taken[at as usize / PAGE..(at + bytes) as usize / PAGE];
+        assert!(!pages.is_empty() && pages.iter().all(|t| *t), "released twice");
+        pages.fill(false);
     }
 }
 
