@@ -8,6 +8,7 @@ mod crash;
 mod faults;
 mod flips;
 mod image;
+mod in_use;
 mod limits;
 mod model;
 mod opening;

@@ -133,6 +133,10 @@ pub(crate) enum Fault {
     Flush(u64),
     /// The n-th read gives zeros, and no error.
     Zeros(u64),
+    /// The n-th write is acknowledged, and nothing of it arrives.
+    Lost(u64),
+    /// The n-th write is acknowledged, and arrives three blocks behind its place.
+    Misdirected(u64),
 }
 
 #[derive(Default)]
@@ -362,7 +366,14 @@ impl World {
     fn strikes(&self, kind: fn(u64) -> Fault) -> bool {
         let mut w = self.lock();
         let Some(
-            Fault::Dead(n) | Fault::Read(n) | Fault::Write(n) | Fault::Short(n) | Fault::Flush(n) | Fault::Zeros(n),
+            Fault::Dead(n)
+            | Fault::Read(n)
+            | Fault::Write(n)
+            | Fault::Short(n)
+            | Fault::Flush(n)
+            | Fault::Zeros(n)
+            | Fault::Lost(n)
+            | Fault::Misdirected(n),
         ) = w.fault
         else {
             return false;
@@ -415,7 +426,16 @@ impl World {
         if self.strikes(Fault::Write) {
             return Err(injected());
         }
+        if self.strikes(Fault::Lost) {
+            return Ok(());
+        }
         let data = bufs.concat();
+        let offset = if self.strikes(Fault::Misdirected) {
+            let end = self.lock().devices[dev].len() as u64;
+            (offset + 3 * 4096).min(end.saturating_sub(data.len() as u64))
+        } else {
+            offset
+        };
         let short = self.strikes(Fault::Short);
         let unflushed = durable && self.strikes(Fault::Flush);
         let mut w = self.lock();

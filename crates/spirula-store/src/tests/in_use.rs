@@ -1,0 +1,156 @@
+//! Devices that lie while a store is in use: a write that is acknowledged and lost, or arrives elsewhere, a
+//! bit that flips. What is read then, or after a crash or a close, is right or an error; nothing that was
+//! acknowledged is gone without a word.
+
+use super::model::{Model, random_txn};
+use super::sim::{Fault, Rng};
+use super::{create, create_single, open, tiny};
+use crate::{Store, StoreError, StoreOptions};
+use std::collections::BTreeMap;
+
+/// Is that what a store says of damage?
+fn told(e: &StoreError) -> bool {
+    matches!(
+        e,
+        StoreError::Checksum { .. }
+            | StoreError::Corrupt(_)
+            | StoreError::Io { .. }
+            | StoreError::Poisoned(_)
+            | StoreError::Refused { .. }
+    )
+}
+
+/// Reads everything. True if something was an error; panics where something is wrong without a word.
+fn look(store: &Store, model: &Model, what: &str) -> bool {
+    let mut errors = 0;
+    let mut check = |right: Result<bool, StoreError>, part: &str| match right {
+        Ok(right) => assert!(right, "{what}: {part} is wrong, and nobody says so"),
+        Err(e) => {
+            assert!(told(&e), "{what}: {part}: {e}");
+            errors += 1;
+        }
+    };
+    for (name, o) in &model.objects {
+        check(store.stat(name).map(|s| s.is_some_and(|s| s.size == o.data.len() as u64)), "an object");
+        check(store.read_blocking(name, 0, u64::MAX).map(|d| d.is_some_and(|d| d == o.data)), "data");
+        let attrs = store.attrs(name).map(|a| a.map(|a| a.into_iter().collect::<BTreeMap<_, _>>()));
+        check(attrs.map(|a| a.as_ref() == Some(&o.attrs)), "attributes");
+        let omap = store.omap_range(name, None, b"", usize::MAX, usize::MAX);
+        let omap = omap.map(|p| p.map(|p| p.pairs.into_iter().collect::<BTreeMap<_, _>>()));
+        check(omap.map(|p| p.as_ref() == Some(&o.omap)), "omap");
+    }
+    for (pg, log) in &model.logs {
+        check(store.log_entries(*pg).map(|l| l == *log), "log");
+    }
+    errors > 0
+}
+
+/// What became of a fault.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Verdict {
+    /// It never came.
+    Missed,
+    Told,
+    Harmless,
+}
+
+fn lie(fault: Option<Fault>, seed: u64) -> Verdict {
+    let opts = StoreOptions { size: 1 << 20, cache_bytes: [0, 48 << 10][seed as usize % 2], ..tiny() };
+    let world = if seed % 4 < 2 { create(&opts) } else { create_single(&opts) };
+    let what = format!("{fault:?}, seed {seed}");
+    let mut rng = Rng(seed);
+    let mut models = vec![Model::default()];
+    let mut store = open(&world, &opts).unwrap();
+    let mut is_told = false;
+    for step in 0..70 {
+        if step == 20 {
+            store.flush().unwrap();
+            world.inject(fault);
+            if fault.is_none() {
+                // Anywhere but on both copies of a label at once.
+                let dev = rng.below(world.count() as u64) as usize;
+                let bits = world.image().devices[dev].len() as u64 * 8;
+                world.rot(dev, rng.below(bits));
+            }
+        }
+        let mut model = models.last().unwrap().clone();
+        let txn = random_txn(&mut rng, &model, step + 1, false);
+        match store.submit(txn.clone()) {
+            Ok(_) => {
+                model.apply(&txn);
+                models.push(model);
+            }
+            Err(StoreError::NoSpace { .. }) => {}
+            // A part of a block that cannot be read is not written.
+            Err(e) => {
+                assert!(told(&e), "{what}: {e}");
+                is_told = true;
+                if matches!(e, StoreError::Poisoned(_)) {
+                    break;
+                }
+            }
+        }
+        if step % 10 == 9 {
+            is_told |= store.flush().is_err();
+            is_told |= look(&store, models.last().unwrap(), &what);
+        }
+    }
+    let struck = fault.is_none() || world.struck();
+    world.disarm();
+    // What was acknowledged; the rest may be there or not.
+    let acked = if store.flush().is_ok() { models.len() - 1 } else { 0 };
+    // An idle moment: the last frame is marked as durable.
+    std::thread::sleep(std::time::Duration::from_millis(8));
+    if seed.is_multiple_of(3) {
+        is_told |= store.close().is_err();
+    } else {
+        drop(store);
+    }
+    match open(&world, &opts) {
+        Err(e) => {
+            assert!(told(&e), "{what}: {e}");
+            is_told = true;
+        }
+        Ok(store) => {
+            let seq = store.last_seq() as usize;
+            assert!(
+                is_told || seq >= acked,
+                "{what}: {} acknowledged transactions are gone, without a word",
+                acked - seq
+            );
+            is_told |= seq < acked || look(&store, &models[seq.min(models.len() - 1)], &what);
+            is_told |=
+                crate::tools::check(&store, true).map_or(true, |c| !c.problems.is_empty() || !c.notes.is_empty());
+        }
+    }
+    match (struck, is_told) {
+        (false, _) => Verdict::Missed,
+        (true, true) => Verdict::Told,
+        (true, false) => Verdict::Harmless,
+    }
+}
+
+/// Lets every n-th write lie; some must be told.
+pub(crate) fn every_nth_lies(kind: fn(u64) -> Fault, count: u64) {
+    let verdicts: Vec<Verdict> = (0..count).map(|n| lie(Some(kind(n)), n * 7 + 1)).collect();
+    let of = |v| verdicts.iter().filter(|w| **w == v).count() as u64;
+    println!("{count}: {} told, {} harmless", of(Verdict::Told), of(Verdict::Harmless));
+    assert!(of(Verdict::Told) > count / 20, "of {count} {} were told", of(Verdict::Told));
+    assert!(of(Verdict::Missed) < count / 2, "{} never came", of(Verdict::Missed));
+}
+
+#[test]
+fn every_nth_write_may_be_lost_in_use() {
+    every_nth_lies(Fault::Lost, 80);
+}
+
+#[test]
+fn every_nth_write_may_be_misdirected_in_use() {
+    every_nth_lies(Fault::Misdirected, 80);
+}
+
+#[test]
+fn bits_may_flip_in_use() {
+    let verdicts: Vec<Verdict> = (0..120).map(|n| lie(None, 500 + n)).collect();
+    assert!(verdicts.contains(&Verdict::Told) && verdicts.contains(&Verdict::Harmless), "{verdicts:?}");
+}
