@@ -1,7 +1,8 @@
 """Disks that go bad, files that go away, file systems that fill up under `spirula up`: one OSD's trouble, never the
 cluster's; told, with what to do; and nothing that was acknowledged is lost."""
-import json, os, shutil, subprocess, time
+import json, os, random, shutil, struct, subprocess, time
 from harness import Case, Cluster, Skip
+from test_bad_stores import COPIES, crc32c
 
 MIB = 1 << 20
 
@@ -194,6 +195,127 @@ class BadDisk(Disks):
         assert not self.put('never', check=False, timeout=3)
 
 
+class HostileImages(Disks):
+    """Images of osd.1 with impossible values under right checksums, or with garbage anywhere: the cluster starts, with that
+    OSD or without it, serves everything, and no thread of it panics."""
+    args = ['--osds', '3', '--osd-size', '1G']
+    # Fields of the superblock: size, openings, generation, journal's place and size, data's, checkpoint, frame, position.
+    FIELDS = (88, 96, 104, 128, 136, 160, 168, 176, 184, 192)
+    VALUES = (0, 1, (1 << 32) - 1, 1 << 52, (1 << 64) - 4096)
+
+    def mutate(self, rng, f):
+        size = os.path.getsize(self.osd(1))
+        kind = rng.choice(['field', 'field', 'root', 'garbage', 'zeros'])
+        if kind in ('field', 'root'):
+            f.seek(0)
+            b = bytearray(f.read(4096))
+            if kind == 'field':
+                struct.pack_into('<Q', b, rng.choice(self.FIELDS), rng.choice(self.VALUES))
+            else:
+                at = b.find(b'SPTR')
+                assert at > 0, 'no root of the metadata'
+                struct.pack_into('<Q', b, at + rng.choice([8, 28, 36, 44, 52, 60]), rng.choice(self.VALUES))
+                struct.pack_into('<I', b, at - 4, crc32c(b[at:at + 124]))
+            b[4092:] = struct.pack('<I', crc32c(b[:4092]))
+            for at in COPIES:
+                f.seek(at)
+                f.write(b)
+        else:
+            for _ in range(20):
+                # The beginning is where most is.
+                at = rng.randrange(min(size, rng.choice([256 << 10, 64 * MIB, size])) - 5000)
+                f.seek(at)
+                f.write(rng.randbytes(rng.choice([1, 8, 4096])) if kind == 'garbage' else bytes(4096))
+
+    def test_hostile_images_cost_one_osd_at_most(self):
+        names = [f'o{n}' for n in range(12)]
+        for n in names:
+            self.put(n)
+        self.c.down()
+        good = os.path.join(self.scratch, 'good')
+        opened = os.path.join(self.c.dir, 'opened-osd.1')
+        subprocess.run(['cp', '-a', '--sparse=always', os.path.join(self.c.dir, 'osd.1'), good], check=True)
+        rng, without = random.Random(5), 0
+        for n in range(14):
+            shutil.rmtree(os.path.join(self.c.dir, 'osd.1'))
+            subprocess.run(['cp', '-a', '--sparse=always', good, os.path.join(self.c.dir, 'osd.1')], check=True)
+            if os.path.exists(opened):
+                os.remove(opened)
+            with open(self.osd(1), 'r+b') as f:
+                self.mutate(rng, f)
+            self.c.up()
+            self.same(*names)
+            without += 'OSD_STORE_UNUSABLE' in self.checks()
+            self.put(f'late-{n}')
+            names.append(f'late-{n}')
+            self.c.down()
+            assert 'panicked' not in self.c.log(), (n, self.c.log()[-3000:])
+        print(f'14 images: {without} times without the OSD', flush=True)
+        assert 3 <= without <= 14, without
+
+
+class Backup(Disks):
+    """A copy of a running cluster is whole, and runs."""
+    args = ['--osds', '3', '--osd-size', '1G']
+    # One thread appends numbers to an object, each acknowledged; the other counts.
+    APPEND = """
+import rados, sys, time
+c = rados.Rados(conffile=sys.argv[1]); c.connect()
+io = c.open_ioctx('data')
+n, end = 0, time.time() + float(sys.argv[2])
+while time.time() < end:
+    io.append('numbers', b'%08d' % n)
+    n += 1
+    print(n, flush=True)
+"""
+
+    def numbers(self):
+        out = os.path.join(self.scratch, 'numbers')
+        self.c.rados('-p', self.pool, 'get', 'numbers', out)
+        data = open(out, 'rb').read()
+        assert data == b''.join(b'%08d' % n for n in range(len(data) // 8)), data[-100:]
+        return len(data) // 8
+
+    def test_copy_of_a_running_cluster_is_whole_and_runs(self):
+        self.put('some')
+        p = self.c.python(self.APPEND, 12, wait=False)
+        acked = [int(p.stdout.readline()) for _ in range(50)][-1]
+        to = os.path.join(self.scratch, 'copy')
+        r = self.c.spirula('backup', to, '--dir', self.c.dir, '--json')
+        assert json.loads(r.out)['bytes'] > 3 << 30, r
+        out, err = p.communicate(timeout=60)
+        assert p.returncode == 0, err
+        last = int(out.split()[-1])
+        assert last > acked, 'it went on'
+        self.c.wait_clean()
+        assert self.numbers() == last
+        r = self.c.spirula('backup', to, '--dir', self.c.dir, check=False)
+        assert r.code == 1 and 'must not be there' in r.err, r
+        self.c.down()
+        for n in range(3):
+            self.c.spirula('store', 'check', os.path.join(to, f'osd.{n}'))
+        assert sum(f.stat().st_blocks * 512 for d in os.scandir(to) if d.is_dir() for f in os.scandir(d)) < 2 << 30
+        original, self.c.dir, self.c.conf = self.c.dir, to, os.path.join(to, 'ceph.conf')
+        self.c.up()
+        self.c.wait_clean()
+        self.same('some')
+        assert acked <= self.numbers() <= last
+        self.put('more')
+        self.c.down()
+        # And of one that is stopped.
+        again = os.path.join(self.scratch, 'again')
+        self.c.spirula('backup', again, '--dir', to)
+        shutil.rmtree(to)
+        self.c.dir, self.c.conf = again, os.path.join(again, 'ceph.conf')
+        self.c.up()
+        self.c.wait_clean()
+        self.same('some', 'more')
+        self.c.down()
+        self.c.dir, self.c.conf = original, os.path.join(original, 'ceph.conf')
+        self.c.up()
+        self.c.wait_clean()
+
+
 class GoneDir(Disks):
     """The whole directory is deleted under a running cluster."""
     args = ['--osds', '3', '--osd-size', '1G']
@@ -254,6 +376,56 @@ class ReadOnlyDisk(OnDisk):
         self.same(*done, *(['never'] if put else []))
 
 
+class LostLog(Disks):
+    """One OSD's store, and the cluster's log, are on a file system that becomes read-only; all else is well."""
+    args = ['--osds', '3', '--osd-size', '1G']
+
+    def setup(self, clients):
+        super().setup(clients)
+        self.disk = None
+        try:
+            self.disk = Disk(self.scratch, os.path.join(self.scratch, 'disk'), 2 << 30)
+        except Skip:
+            self.teardown()
+            raise
+        self.c.down()
+        subprocess.run(['cp', '-a', '--sparse=always', os.path.join(self.c.dir, 'osd.1'), self.disk.at], check=True)
+        shutil.rmtree(os.path.join(self.c.dir, 'osd.1'))
+        os.symlink(os.path.join(self.disk.at, 'osd.1'), os.path.join(self.c.dir, 'osd.1'))
+        log = os.path.join(self.c.dir, 'spirula.log')
+        os.remove(log)
+        os.symlink(os.path.join(self.disk.at, 'log'), log)
+        self.c.up()
+        self.c.wait_clean()
+
+    def teardown(self):
+        if self.disk:
+            self.c.down(check=False)
+            self.disk.leave()
+        super().teardown()
+
+    def test_the_osd_stops_with_a_reason_and_nothing_else_does(self):
+        done = [f'o{n}' for n in range(20)]
+        for n in done:
+            self.put(n)
+        pid = self.c.pid()
+        self.disk.abort()
+        for n in range(20, 40):
+            done.append(f'o{n}')
+            self.put(done[-1])
+        health = wait('OSD_STORE_UNUSABLE', lambda: self.checks().get('OSD_STORE_UNUSABLE'))
+        assert 'osd.1: ' in health['detail'][0]['message'], health
+        # Threads that would have panicked serve: every OSD that is left, the manager, the monitor, new clients.
+        os.kill(pid, 0)
+        self.same(*done)
+        self.c.ceph('osd', 'pool', 'create', 'another')
+        assert self.c.json('osd', 'stat')['num_up_osds'] == 2
+        assert self.c.pid() == pid
+        self.c.spirula('osd', 'recreate', '1', '--dir', self.c.dir)
+        self.c.wait_clean(120)
+        self.same(*done)
+
+
 class FullDisk(OnDisk):
 
     def test_others_fill_it_and_make_room_again(self):
@@ -263,11 +435,13 @@ class FullDisk(OnDisk):
         acked, n = ['first'], 0
         with open(ballast, 'wb', buffering=0) as f:
             def fill():
-                try:
-                    while True:
-                        f.write(b'x' * MIB)
-                except OSError:
-                    pass
+                # To the last block.
+                for size in (MIB, 65536, 4096):
+                    try:
+                        while f.write(b'x' * size) == size:
+                            pass
+                    except OSError:
+                        pass
             fill()
             # Nothing that is written is lost; reads go on; it is told.
             told = lambda: {'OSD_FULL', 'OSD_STORE_UNUSABLE'} & set(self.checks())
@@ -289,3 +463,55 @@ class FullDisk(OnDisk):
         self.c.wait_clean(120)
         self.same(*acked, 'last')
         assert 'panicked' not in self.c.log()
+
+
+class FullMon(OnDisk):
+    """Only the monitor is on the small file system: nobody there gives any room back."""
+
+    def setup(self, clients):
+        super().setup(clients)
+        self.c.down()
+        for n in range(2):
+            there, here = os.path.join(self.c.dir, f'osd.{n}'), os.path.join(self.scratch, f'osd.{n}')
+            subprocess.run(['cp', '-a', '--sparse=always', there, here], check=True)
+            shutil.rmtree(there)
+            os.symlink(here, there)
+        self.c.up()
+        self.c.wait_clean()
+
+    def test_monitor_goes_on_and_waits_and_goes_on(self):
+        self.put('first')
+        ballast, pid = os.path.join(self.disk.at, 'ballast'), self.c.pid()
+        value = os.path.join(self.scratch, 'value')
+        with open(value, 'w') as f:
+            f.write('v' * 60_000)
+        with open(ballast, 'wb', buffering=0) as f:
+            for size in (MIB, 65536, 4096):
+                try:
+                    while f.write(b'x' * size) == size:
+                        pass
+                except OSError:
+                    pass
+            os.fsync(f.fileno())
+            # There is room ahead for a while; then what is not written is not acknowledged.
+            acked, refused = [], False
+            for n in range(400):
+                argv = self.clients.wrap(['timeout', '5', 'ceph', '-c', self.c.conf, 'config-key', 'set', f'key{n}', '-i', value])
+                if subprocess.run(argv, capture_output=True).returncode:
+                    refused = True
+                    break
+                acked.append(f'key{n}')
+            assert len(acked) > 20, (acked, self.c.log()[-2000:])
+            # Data does not need the monitor.
+            self.same('first')
+            os.kill(pid, 0)
+        os.remove(ballast)
+        self.c.ceph('config-key', 'set', 'last', 'x', timeout=60)
+        assert self.c.pid() == pid
+        for k in (acked[0], acked[-1]):
+            assert len(self.c.ceph('config-key', 'get', k).out.strip()) == 60_000, k
+        print(f'{len(acked)} values taken on a full file system, then {"it waited" if refused else "no end"}', flush=True)
+        self.c.down()
+        self.c.up()
+        self.c.wait_clean()
+        assert len(self.c.ceph('config-key', 'get', acked[-1]).out.strip()) == 60_000

@@ -3,7 +3,7 @@
 use crate::dir::ClusterDir;
 use crate::size::Life;
 use crate::size::Size;
-use crate::{control, found, join, local, options, osd_prepare, process, status, store_cmd, up};
+use crate::{backup, control, found, join, local, options, osd_prepare, process, status, store_cmd, up};
 use clap::{Args as ClapArgs, CommandFactory, Parser, Subcommand};
 use spirula_store::IoChoice;
 use std::ffi::OsString;
@@ -27,6 +27,8 @@ enum Command {
     Down(DownArgs),
     /// Show whether the cluster runs, and its health
     Status(StatusArgs),
+    /// Copy a cluster's directory, also while it runs: the copy is whole, of one moment, and can be run
+    Backup(BackupArgs),
     /// Make a new cluster of several hosts: its first monitor and manager, on this host
     Create(CreateArgs),
     /// Bring this host into a cluster, with its OSDs
@@ -364,6 +366,18 @@ struct DownArgs {
 }
 
 #[derive(Debug, ClapArgs)]
+struct BackupArgs {
+    /// Where the copy goes; it must not be there
+    to: PathBuf,
+    /// Directory of the cluster
+    #[arg(long, default_value = "./spirula-data")]
+    dir: PathBuf,
+    /// Print the outcome as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, ClapArgs)]
 struct StatusArgs {
     /// Directory of the cluster
     #[arg(long, default_value = "./spirula-data")]
@@ -427,6 +441,7 @@ impl Args {
             Command::Up(a) => up::up(a),
             Command::Down(a) => control::down(&a.dir, a.json),
             Command::Status(a) => status::status(&a.dir, a.json),
+            Command::Backup(a) => backup::backup(&a.dir, &a.to, a.json),
             Command::Create(a) => found::create(&a),
             Command::Join(a) => join::join(&a),
             Command::Token(c) => join::token(&c),

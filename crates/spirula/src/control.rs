@@ -2,7 +2,7 @@
 //!
 //! One JSON object a line, one answer a line, on `DIR/control.sock`. Requests:
 //! `{"do":"status"}`, `{"do":"stop"}`, `{"do":"osd-start","id":N}`, `{"do":"osd-stop","id":N}`,
-//! `{"do":"osd-recreate","id":N}`.
+//! `{"do":"osd-recreate","id":N}`, `{"do":"backup","to":"PATH"}`.
 //! Answers: `{"ok":true,…}` or `{"ok":false,"error":"…"}`. `stop` is answered when the
 //! cluster has stopped.
 
@@ -25,8 +25,16 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
 /// # Errors
 /// When the socket breaks or the answer is an error.
 pub fn ask(dir: &ClusterDir, request: &Value) -> anyhow::Result<Option<Value>> {
+    ask_within(dir, request, ANSWER_TIMEOUT)
+}
+
+/// As [`ask`], for what takes longer.
+///
+/// # Errors
+/// As [`ask`].
+pub fn ask_within(dir: &ClusterDir, request: &Value, patience: Duration) -> anyhow::Result<Option<Value>> {
     let Ok(mut stream) = UnixStream::connect(dir.socket()) else { return Ok(None) };
-    stream.set_read_timeout(Some(ANSWER_TIMEOUT)).context("set a time limit")?;
+    stream.set_read_timeout(Some(patience)).context("set a time limit")?;
     writeln!(stream, "{request}").context("write to the control socket")?;
     let mut line = String::new();
     BufReader::new(stream.take(LINE_MAX)).read_line(&mut line).context("read from the control socket")?;

@@ -8,6 +8,7 @@
 //! not in the state the command needs (already running, not running).
 
 mod asok;
+mod backup;
 mod cli;
 mod cluster;
 mod conf;

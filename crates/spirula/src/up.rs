@@ -7,7 +7,7 @@ use crate::dir::{ClusterDir, Manifest};
 use crate::memory::{Budget, SMALLEST};
 use crate::options::Sources;
 use crate::size::Size;
-use crate::{Unmet, conf, control, logs, signals};
+use crate::{Unmet, backup, conf, control, logs, signals};
 use anyhow::{Context, anyhow, bail};
 use serde_json::{Value, json};
 use spirula_types::Uuid;
@@ -251,6 +251,7 @@ fn finish(cluster: &Cluster, progress: &mut Progress, done: Option<mpsc::Sender<
 fn serve_control(dir: &ClusterDir, cluster: Cluster) -> anyhow::Result<mpsc::Receiver<Stop>> {
     let (tx, rx) = mpsc::channel();
     let stop_tx = Mutex::new(tx.clone());
+    let own = dir.clone();
     control::serve(dir, move |request| {
         let id = || request["id"].as_i64().and_then(|n| i32::try_from(n).ok()).context("'id' is no OSD number");
         match request["do"].as_str().unwrap_or_default() {
@@ -258,6 +259,10 @@ fn serve_control(dir: &ClusterDir, cluster: Cluster) -> anyhow::Result<mpsc::Rec
             "osd-start" => cluster.start_osd(id()?).map(|message| json!({ "message": message })),
             "osd-stop" => cluster.stop_osd(id()?).map(|message| json!({ "message": message })),
             "osd-recreate" => cluster.recreate_osd(id()?).map(|message| json!({ "message": message })),
+            "backup" => {
+                let to = request["to"].as_str().context("'to' is no path")?;
+                backup::of_running(&cluster, &own, std::path::Path::new(to))
+            }
             "stop" => {
                 let begun = Instant::now();
                 let (done_tx, done) = mpsc::channel();
@@ -268,7 +273,9 @@ fn serve_control(dir: &ClusterDir, cluster: Cluster) -> anyhow::Result<mpsc::Rec
                 done.recv().context("the cluster ended before it could confirm")?;
                 Ok(json!({"seconds": begun.elapsed().as_secs_f64()}))
             }
-            other => bail!("unknown request '{other}'; known are status, stop, osd-start, osd-stop, osd-recreate"),
+            other => {
+                bail!("unknown request '{other}'; known are status, stop, osd-start, osd-stop, osd-recreate, backup")
+            }
         }
     })?;
     signals::on_stop(move || {

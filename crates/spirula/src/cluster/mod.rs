@@ -308,15 +308,13 @@ impl Cluster {
         };
         let cluster = Self(Arc::new(inner));
         let all: BTreeSet<OsdId> = (0..).take(opened.len()).collect();
-        for (id, store) in opened.into_iter().enumerate() {
-            match store {
-                Ok(store) => cluster.run_osd(id, store, all.clone())?,
-                Err(e) => {
-                    tracing::error!("{e:#}");
-                    let slot = OsdSlot::Stopped(Stopped::of(Some(format!("{e:#}"))));
-                    locked(&cluster.0.osds).insert(id as i32, slot);
-                }
-            }
+        // What a store holds may be as bad as the store.
+        let run = |(id, store): (usize, anyhow::Result<OpenStore>)| cluster.run_osd(id, store?, all.clone());
+        let started = some_of(opened.into_iter().enumerate().map(run).collect())?;
+        for (id, e) in started.into_iter().enumerate().filter_map(|(id, started)| Some((id, started.err()?))) {
+            tracing::error!("{e:#}");
+            let slot = OsdSlot::Stopped(Stopped::of(Some(format!("{e:#}"))));
+            locked(&cluster.0.osds).insert(id as i32, slot);
         }
         cluster.0.tell_stopped();
         Ok(cluster)
@@ -351,6 +349,7 @@ impl Cluster {
         let mut osds = locked(&inner.osds);
         let handle = osd::start(setup, open, &inner.hub, &on, move |why| {
             if let Some(inner) = weak.upgrade() {
+                locked(&inner.watch).end(id);
                 locked(&inner.osds).insert(id as i32, OsdSlot::Stopped(Stopped::of(why)));
                 locked(&inner.sockets).remove(&format!("osd.{id}"));
                 inner.tell_stopped();
@@ -495,6 +494,12 @@ impl Cluster {
             "ready": self.ready(),
             "status": String::from_utf8_lossy(&text),
         }))
+    }
+
+    /// OSDs that run.
+    pub fn running_osds(&self) -> Vec<OsdId> {
+        let osds = locked(&self.0.osds);
+        osds.iter().filter(|(_, slot)| matches!(slot, OsdSlot::Running(_))).map(|(id, _)| *id).collect()
     }
 
     /// Stops one OSD cleanly.

@@ -197,9 +197,13 @@ pub fn start(
     let osd = Osd::start(cfg, hub.clone(), on.clone(), open.mailbox.clone(), open.store)
         .map_err(|e| anyhow!("start osd.{id}: {e}"))?;
     let handle = OsdHandle { mailbox: open.mailbox.clone(), addrs: osd.addrs().clone() };
+    let running = on.spawn(spirula_runtime::run(osd, open.mailbox, open.rx));
     on.spawn(async move {
-        let osd = spirula_runtime::run(osd, open.mailbox, open.rx).await;
-        ended(osd.failure().map(str::to_owned));
+        match running.await {
+            Ok(osd) => ended(osd.failure().map(str::to_owned)),
+            // A defect that its store, or a message, has brought out. Its links went with it.
+            Err(e) => ended(Some(format!("osd.{id} ended by a defect of this program ({e}); the log says where"))),
+        }
     });
     Ok(handle)
 }

@@ -69,6 +69,11 @@ impl Watch {
         self.osds.insert(id, files.collect());
     }
 
+    /// An OSD has ended: what becomes of its files is no matter any more.
+    pub fn end(&mut self, id: usize) {
+        self.osds.remove(&id);
+    }
+
     /// What is gone. Of an OSD it is told once.
     pub fn look(&mut self) -> Found {
         let mut found = Found::default();
