@@ -94,6 +94,7 @@ impl Pg {
                 return;
             }
             p.lease_until = p.lease_until.max(cx.now.mono_ms + u64::from(lease_left_ms));
+            p.answered.insert(from);
             pg.learn(p, from, info, past, cx);
             pg.hear(p, cx);
         });

@@ -41,7 +41,7 @@ mod log;
 pub(crate) use choose::{choose_whole, choose_whole_erasure};
 pub(crate) use log::removals;
 
-use crate::api::{CreateAnswer, PgEffect};
+use crate::api::{CreateAnswer, MapView, PgEffect};
 use crate::intervals::Prior;
 use crate::log::PgLog;
 use crate::missing::Missing;
@@ -63,9 +63,11 @@ pub(crate) struct Peering {
     history_les: Epoch,
     lec: Epoch,
     prior: Prior,
-    /// Answers; our own comes when all we have is durable.
+    /// What others have, by their answers or because they called; our own comes when all we have is durable.
     infos: BTreeMap<Peer, Option<PgInfo>>,
     asked: BTreeSet<Peer>,
+    /// Who has answered, we included. Whoever only called has not said until when it lets an old primary read.
+    answered: BTreeSet<Peer>,
     asked_ms: u64,
     repeat: Repeat,
     /// Until when primaries of older intervals may still serve reads.
@@ -170,6 +172,7 @@ impl Pg {
     pub(crate) fn peering_flushed(&mut self, cx: &mut Cx<'_>) {
         self.peering(cx, |pg, p, cx| {
             p.infos.insert(pg.me, pg.told_info(cx));
+            p.answered.insert(pg.me);
             for (osd, (info, past)) in &pg.strays {
                 if !p.infos.contains_key(osd) {
                     pg.learn(p, *osd, Some(info.clone()), past.clone(), cx);
@@ -187,7 +190,7 @@ impl Pg {
     pub(crate) fn peering_map_advanced(&mut self, cx: &mut Cx<'_>) {
         let Some(view) = self.view.clone() else { return };
         let Role::Peering(p) = &self.role else { return };
-        if p.infos.contains_key(&self.me) && p.prior.affected_by(&view) {
+        if p.infos.contains_key(&self.me) && (p.prior.affected_by(&view) || p.waits_for_absent(&view)) {
             self.restart_peering(cx);
             return;
         }
@@ -250,7 +253,7 @@ impl Pg {
             let log = CtlBody::GetLog { after: pg.log.tail() };
             let (step, silent, body) = match &p.phase {
                 Phase::Info | Phase::Down(_) => {
-                    let silent = p.asked.iter().filter(|o| !p.infos.contains_key(o) && view.is_up(o.osd));
+                    let silent = p.asked.iter().filter(|o| !p.answered.contains(o) && view.is_up(o.osd));
                     (1, silent.copied().collect(), CtlBody::Query { holders: p.prior.holders.clone() })
                 }
                 Phase::Log => (2, vec![p.choice.auth], log),
@@ -291,6 +294,16 @@ fn origin_of(id: PgId, p: &Peering) -> PgId {
 }
 
 impl Peering {
+    /// Is somebody down who is to give his log, or to serve? A copy outside the members may be either, and be none of those who
+    /// must be heard: then no new interval begins when it goes.
+    fn waits_for_absent(&self, view: &MapView) -> bool {
+        match &self.phase {
+            Phase::Log => !view.is_up(self.choice.auth.osd),
+            Phase::Temp(_) => self.choice.want.iter().any(|p| !view.is_up(p.osd)),
+            _ => false,
+        }
+    }
+
     /// State bits beside those that the sets give, and who is in the way.
     pub fn state(&self) -> (PgState, Vec<Peer>) {
         match &self.phase {
@@ -308,7 +321,7 @@ impl Peering {
     }
 
     fn silent(&self) -> Vec<Peer> {
-        self.prior.probe.iter().filter(|o| !self.infos.contains_key(o)).copied().collect()
+        self.prior.probe.iter().filter(|o| !self.answered.contains(o)).copied().collect()
     }
 
     /// Who answered what, for `pg query`.

@@ -874,7 +874,9 @@ impl Pg {
             let Role::Active(a) = &mut self.role else { return };
             a.recovery.sources_up.remove(&osd);
             a.recovery.sources.remove(&osd);
-            let from = |o: &RecOp| o.pull.as_ref().filter(|p| p.from == osd).map(|p| p.seq);
+            // What has come whole is on its way to our disk: nothing more is asked of it.
+            let asks = |p: &&Pull| p.from == osd && (p.asked.is_some() || p.next.is_some());
+            let from = |o: &RecOp| o.pull.as_ref().filter(asks).map(|p| p.seq);
             let pulls: Vec<(HObject, u64)> =
                 a.recovery.ops.iter().filter_map(|(object, op)| Some((object.clone(), from(op)?))).collect();
             for (object, seq) in pulls {

@@ -7,6 +7,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+mod absences;
 mod background;
 mod client;
 mod connections;

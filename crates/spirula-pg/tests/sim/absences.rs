@@ -1,0 +1,189 @@
+//! Stories of who is asked and goes, or calls before he is asked: nothing waits for him for ever, and what only his answer
+//! says is not taken as said.
+
+use crate::client::object;
+use crate::scenarios::{PG, run, stop, until_active};
+use crate::world::{End, World};
+use crate::{settle, verify};
+use spirula_maps::PgState;
+use spirula_types::{OsdId, SpgId};
+use std::sync::Arc;
+
+/// A calm cluster with one PG, of which nothing runs yet, and the order in which its OSDs are chosen.
+fn world(seed: u64, osds: usize, size: usize) -> (World, Vec<OsdId>) {
+    let mut w = World::new(seed, osds, size, 1, 3);
+    w.scrubs = false;
+    w.pace = w.pace.calm();
+    (w.pace.objects, w.pace.under_way, w.pace.appends, w.pace.deletes) = (1, 2, 50, 0);
+    let mut all = w.map().clone();
+    all.size = osds;
+    all.up.extend((0..osds as OsdId).map(|o| (o, (1, 1))));
+    let order = all.up_set(PG);
+    (w, order)
+}
+
+fn start_all(w: &mut World, out: &[OsdId]) {
+    w.maps.last_mut().unwrap().out = out.iter().copied().collect();
+    (0..w.nodes.len() as OsdId).for_each(|o| w.start(o));
+}
+
+fn state(w: &World) -> PgState {
+    let Some(first) = w.map().members(PG).first().copied() else { return PgState::UNKNOWN };
+    let pg = w.nodes[first.osd as usize].pgs.get(&SpgId::new(PG, first.shard));
+    pg.map(|p| p.state().0).unwrap_or_default()
+}
+
+/// Runs until the PG's state is so; false if it never is. No map helps.
+fn comes_to(w: &mut World, is: impl Fn(PgState) -> bool) -> bool {
+    (0..400).any(|_| {
+        run(w, 100);
+        is(state(w))
+    })
+}
+
+/// Lets pass what is longer than any lease.
+fn pass_leases(w: &mut World) {
+    let until = w.now + 4000;
+    while w.now < until {
+        w.step();
+    }
+}
+
+/// Who leads by now is cut off from the monitor, from clients' news, and from who leads next; not from the other members,
+/// which go on giving it leases until they hear of the next map.
+fn cut_off(w: &mut World, old: OsdId) {
+    w.nodes[old as usize].blind_until = u64::MAX;
+    w.clients[0].blind_until = u64::MAX;
+    w.clients[0].only = Some(false);
+    w.clients[1].only = Some(true);
+    w.clients[2].only = Some(true);
+}
+
+/// It is marked down, and other OSDs are out.
+fn replace(w: &mut World, old: OsdId, out: Vec<OsdId>) {
+    w.change_map(|m| {
+        m.up.remove(&old);
+        let o = m.osds.entry(old).or_default();
+        (o.up, o.dead) = (false, false);
+        m.out = out.into_iter().collect();
+    });
+}
+
+/// Only a member that calls the new primary before it is asked knows of the old one's lease. The new primary has nothing, or
+/// (`returned`) a copy from before, and the member is not its own any more.
+fn caller_knows_of_a_lease(seed: u64, returned: bool) -> Result<(), String> {
+    let (mut w, order) = world(seed, 4, 2);
+    let cfg = Arc::make_mut(&mut w.cfg);
+    // The log tells everything: whoever is first in the order leads.
+    (cfg.log_keep, cfg.primary_lag) = (100_000, 100_000);
+    let [next, old, other, last] = order[..] else { unreachable!() };
+    if returned {
+        start_all(&mut w, &[last]);
+        until_active(&mut w);
+        run(&mut w, 600);
+        stop(&mut w, next..next + 1);
+        w.change_map(|m| m.out = [next, last].into());
+    } else {
+        start_all(&mut w, &[next]);
+    }
+    until_active(&mut w);
+    run(&mut w, 1500);
+    assert_eq!(w.map().acting(PG), [old, other]);
+    w.slow.insert((End::Osd(old), End::Osd(next)), u64::MAX);
+    w.slow.insert((End::Osd(old), End::Osd(last)), u64::MAX);
+    w.nodes[next as usize].blind_until = u64::MAX;
+    if returned {
+        w.start(next);
+    }
+    // What the next ones have granted, or forgotten, is over.
+    pass_leases(&mut w);
+    cut_off(&mut w, old);
+    replace(&mut w, old, if returned { vec![old, other] } else { vec![old] });
+    assert_eq!(w.map().acting(PG), [next, if returned { last } else { other }]);
+    // It is the last to get the map: who has called by then did so before it could ask.
+    run(&mut w, 200);
+    w.nodes[next as usize].blind_until = 0;
+    run(&mut w, 10_000);
+    w.clients[0].blind_until = 0;
+    settle(&mut w).and_then(|()| verify(&w))
+}
+
+#[test]
+fn a_primary_waits_for_a_lease_of_which_only_a_caller_knows() {
+    let all = (0..10).flat_map(|s| [(s, false), (s, true)]);
+    let bad = all.filter_map(|(seed, r)| Some((seed, r, caller_knows_of_a_lease(seed, r).err()?))).collect::<Vec<_>>();
+    assert!(bad.is_empty(), "{}: {:#?}", bad.len(), bad.first());
+}
+
+/// A copy outside the members is to serve again, and its OSD goes while the monitor is asked for that.
+#[test]
+fn a_copy_that_is_to_serve_and_goes_is_not_waited_for() {
+    for seed in 0..20 {
+        let (mut w, order) = world(seed, 4, 3);
+        let cfg = Arc::make_mut(&mut w.cfg);
+        // While it is clean the log is short, so that a newcomer must be filled.
+        (cfg.log_keep, cfg.log_max, cfg.log_slack) = (3, 100_000, 0);
+        let [first, _, returns, new] = order[..] else { unreachable!() };
+        start_all(&mut w, &[new]);
+        until_active(&mut w);
+        run(&mut w, 3000);
+        // The next activation is without it, so it is not among those whom later ones must hear.
+        stop(&mut w, returns..returns + 1);
+        w.change_map(|m| m.out = [returns, new].into());
+        until_active(&mut w);
+        run(&mut w, 300);
+        w.start(returns);
+        run(&mut w, 600);
+        w.slow.insert((End::Osd(new), End::Osd(first)), u64::MAX);
+        w.change_map(|m| m.out = [returns].into());
+        run(&mut w, 1500);
+        w.slow.clear();
+        w.slow.insert((End::Osd(first), End::Mon), u64::MAX);
+        run(&mut w, 1500);
+        assert!(state(&w).has(PgState::PEERING), "seed {seed}: {}", state(&w));
+        stop(&mut w, returns..returns + 1);
+        w.slow.clear();
+        w.mon_loses = false;
+        assert!(comes_to(&mut w, |s| s.has(PgState::ACTIVE)), "seed {seed}: {}", state(&w));
+        settle(&mut w).and_then(|()| verify(&w)).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+    }
+}
+
+/// The only good copy of an object is outside the members; its OSD goes when all of it has come and is not yet on the disk.
+#[test]
+fn the_last_piece_of_an_object_has_come_though_its_source_goes() {
+    let mut tried = 0;
+    for seed in 0..20 {
+        let (mut w, order) = world(seed, 3, 2);
+        let cfg = Arc::make_mut(&mut w.cfg);
+        (cfg.log_keep, cfg.primary_lag, cfg.push_bytes) = (100_000, 100_000, 1 << 20);
+        let [first, leaves, new] = order[..] else { unreachable!() };
+        start_all(&mut w, &[new]);
+        until_active(&mut w);
+        run(&mut w, 3000);
+        w.clients.iter_mut().for_each(|c| c.quiet = true);
+        assert!(comes_to(&mut w, |s| s == PgState::ACTIVE | PgState::CLEAN), "seed {seed}: {}", state(&w));
+        // Nothing is recovered before the primary's copy has rotted.
+        w.pace.local = 0;
+        w.change_map(|m| m.out = [leaves].into());
+        until_active(&mut w);
+        run(&mut w, 1000);
+        w.nodes[first as usize].store.rotten.insert(object(0));
+        w.pace.local = 10;
+        let healed = |w: &World| !w.nodes[first as usize].store.rotten.contains(&object(0));
+        if !(0..20_000).any(|_| {
+            w.step();
+            healed(&w)
+        }) {
+            continue;
+        }
+        assert!(!w.nodes[first as usize].store.pending.is_empty());
+        stop(&mut w, leaves..leaves + 1);
+        let newest = w.map().epoch;
+        w.give_map(first, newest);
+        tried += 1;
+        assert!(comes_to(&mut w, |s| s == PgState::ACTIVE | PgState::CLEAN), "seed {seed}: {}", state(&w));
+        settle(&mut w).and_then(|()| verify(&w)).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+    }
+    assert!(tried > 10, "{tried}");
+}
