@@ -87,7 +87,6 @@ impl Osd {
         self.perf.maps += 1;
         let epoch = self.maps.epoch();
         let Some(map) = self.maps.map().cloned() else { return };
-        self.leases.map_advanced(epoch);
         self.follow_pool_options(&map);
         let id = self.cfg.id;
         let own = map.is_up(id) && map.addrs(id).is_some_and(|a| a.client == self.me.addrs);
@@ -127,6 +126,9 @@ impl Osd {
             }
         }
         self.show_map();
+        // Not before: PGs that have not seen the map are given work while others are shown it, and one that it replaces must not
+        // read by a lease that counts only with it.
+        self.leases.map_advanced(epoch);
         if !own {
             self.quiet = epoch;
         }
