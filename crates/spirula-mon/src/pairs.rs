@@ -14,8 +14,8 @@
 //! most; who really hears the liar says nothing against it, so that needs the liar to be deaf as well. Those that were kept
 //! out because of an OSD count against it the next time ([`Question::accused`]), so it goes second at the latest.
 //!
-//! **Which one** ([`take`]). PGs are counted, by the map: how many go on without it that stand still with it, less how many
-//! stop that serve now (`min_size`). Who does not win more than it loses is never taken; of the others the one that wins
+//! **Which one** ([`take`]). PGs are counted, by the map: how many go on without it that stand still with it (a write waits for all
+//! members, and for who is being filled), less how many stop that serve now (`min_size`). Who does not win more than it loses is never taken; of the others the one that wins
 //! most goes, then the one with more complaints (fewer peers heard), then the one that leads fewer PGs, then the higher
 //! number. This is done until no pair is left that makes requests wait: two hosts that do not hear each other lose the OSDs of
 //! one, three OSDs that do not hear each other lose two. `nodown` and `mon_osd_min_up_ratio` are respected.
@@ -32,6 +32,7 @@
 use crate::osd::seconds_between;
 use spirula_encoding::UTime;
 use spirula_maps::OsdMap;
+use spirula_maps::osdmap::UpActing;
 use spirula_messages::cluster::quorum::PairTrouble;
 use spirula_types::{Epoch, OSD_NONE, OsdId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -112,10 +113,21 @@ pub(crate) fn pairs(words: &Words, now: UTime, grace: f64, enough: impl Fn(OsdId
     out
 }
 
-/// Who serves what: of each PG its members, the leader first, and how many it needs.
+/// Who serves a PG.
+#[derive(Clone, Debug)]
+struct Place {
+    /// The leader first.
+    members: Vec<OsdId>,
+    /// Who is to be a member and is being filled: each write waits for it, too.
+    filled: Vec<OsdId>,
+    /// So many members it needs.
+    needed: usize,
+}
+
+/// Who serves what.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Placed {
-    pgs: Vec<(Vec<OsdId>, usize)>,
+    pgs: Vec<Place>,
     of: BTreeMap<OsdId, Vec<usize>>,
 }
 
@@ -125,51 +137,61 @@ impl Placed {
         let mut out = Self::default();
         for (pg, m) in map.map_all().iter() {
             let needed = map.pool(pg.pool).map_or(1, |p| usize::from(p.min_size));
-            let mut members: Vec<OsdId> = m.acting.iter().copied().filter(|o| *o != OSD_NONE).collect();
-            if let Some(at) = members.iter().position(|o| *o == m.acting_primary)
-                && let Some(head) = members.get_mut(..=at)
-            {
-                head.rotate_right(1);
-            }
-            out.add(members, needed);
+            out.add_pg(m, needed);
         }
         out
     }
 
-    fn add(&mut self, members: Vec<OsdId>, needed: usize) {
-        for osd in &members {
-            self.of.entry(*osd).or_default().push(self.pgs.len());
+    /// Adds a PG that is placed so.
+    fn add_pg(&mut self, m: &UpActing, needed: usize) {
+        let mut members: Vec<OsdId> = m.acting.iter().copied().filter(|o| *o != OSD_NONE).collect();
+        if let Some(at) = members.iter().position(|o| *o == m.acting_primary)
+            && let Some(head) = members.get_mut(..=at)
+        {
+            head.rotate_right(1);
         }
-        self.pgs.push((members, needed));
+        let filled = m.up.iter().copied().filter(|o| *o != OSD_NONE && !members.contains(o)).collect();
+        self.add(Place { members, filled, needed });
     }
 
-    fn of(&self, osd: OsdId) -> impl Iterator<Item = &(Vec<OsdId>, usize)> {
+    fn add(&mut self, place: Place) {
+        for osd in place.members.iter().chain(&place.filled) {
+            self.of.entry(*osd).or_default().push(self.pgs.len());
+        }
+        self.pgs.push(place);
+    }
+
+    fn of(&self, osd: OsdId) -> impl Iterator<Item = &Place> {
         self.of.get(&osd).into_iter().flatten().filter_map(|at| self.pgs.get(*at))
     }
 
     fn led_by(&self, osd: OsdId) -> usize {
-        self.of(osd).filter(|(members, _)| members.first() == Some(&osd)).count()
+        self.of(osd).filter(|p| p.members.first() == Some(&osd)).count()
     }
 
     /// Of the PGs of `osd`: how many go on without it that stand still with it, and how many stop that serve with it.
     /// `gone` are out already; the two of a pair in `apart` do not hear each other, and a PG whose leader does not hear a
-    /// member stands still.
+    /// member, or one that is being filled, stands still.
     fn without(&self, osd: OsdId, gone: &BTreeSet<OsdId>, apart: impl Fn(OsdId, OsdId) -> bool) -> Harm {
-        let serves = |members: &[OsdId], needed: usize, less: Option<OsdId>| {
-            let mut there = members.iter().copied().filter(|o| !gone.contains(o) && Some(*o) != less);
-            let Some(leader) = there.next() else { return false };
+        let serves = |p: &Place, less: Option<OsdId>| {
+            let there = |o: &OsdId| !gone.contains(o) && Some(*o) != less;
+            let mut members = p.members.iter().copied().filter(there);
+            let Some(leader) = members.next() else { return false };
+            if p.filled.iter().copied().filter(there).any(|o| apart(leader, o)) {
+                return false;
+            }
             let mut n = 1;
-            for member in there {
+            for member in members {
                 if apart(leader, member) {
                     return false;
                 }
                 n += 1;
             }
-            n >= needed
+            n >= p.needed
         };
         let mut harm = Harm::default();
-        for (members, needed) in self.of(osd) {
-            match (serves(members, *needed, None), serves(members, *needed, Some(osd))) {
+        for p in self.of(osd) {
+            match (serves(p, None), serves(p, Some(osd))) {
                 (false, true) => harm.go_on += 1,
                 (true, false) => harm.stop += 1,
                 _ => {}

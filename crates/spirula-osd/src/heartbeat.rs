@@ -186,8 +186,8 @@ impl Osd {
                 pgs.iter().filter(|(_, p)| p.is_primary() && !p.state().0.has(PgState::ACTIVE)).map(|(pg, _)| pg.pg);
             let late = ops.values().filter(|p| now.saturating_sub(p.begun) >= WAITS).map(|p| p.pg);
             let mut waiting = BTreeMap::new();
-            for osd in stuck.chain(late).flat_map(|pg| maps.acting(pg)).filter(|o| **o != me) {
-                *waiting.entry(*osd).or_insert(0u32) += 1;
+            for osd in stuck.chain(late).flat_map(|pg| maps.members(pg)).filter(|o| *o != me) {
+                *waiting.entry(osd).or_insert(0u32) += 1;
             }
             waiting
         };

@@ -174,9 +174,10 @@ impl Maps {
         Ok(())
     }
 
-    /// The OSDs that serve a PG, by the newest map.
-    pub fn acting(&self, pg: PgId) -> impl Iterator<Item = &OsdId> {
-        self.table.get(pg).into_iter().flat_map(|m| &m.acting).filter(|o| **o != OSD_NONE)
+    /// The OSDs for which a PG's writes wait, by the newest map: those that serve it, and those that are to and are being filled.
+    pub fn members(&self, pg: PgId) -> BTreeSet<OsdId> {
+        let all = self.table.get(pg).into_iter().flat_map(|m| m.acting.iter().chain(&m.up));
+        all.copied().filter(|o| *o != OSD_NONE).collect()
     }
 
     /// `before`: the map that the table is of.

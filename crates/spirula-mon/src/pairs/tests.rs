@@ -22,11 +22,16 @@ fn mutual(cut: &[Two]) -> Vec<Two> {
     cut.iter().flat_map(|(a, b)| [(*a, *b), (*b, *a)]).collect()
 }
 
+/// A PG that these serve, the first leading.
+fn add(out: &mut Placed, members: &[OsdId], needed: usize) {
+    out.add(Place { members: members.to_vec(), filled: Vec::new(), needed });
+}
+
 /// All PGs of one OSD of each host, `size` of them, in every order.
 fn placed(hosts: &[&[OsdId]], size: usize, needed: usize) -> Placed {
     fn choose(hosts: &[&[OsdId]], size: usize, have: &mut Vec<OsdId>, out: &mut Placed, needed: usize) {
         if have.len() == size {
-            out.add(have.clone(), needed);
+            add(out, have, needed);
             return;
         }
         for (i, host) in hosts.iter().enumerate() {
@@ -125,17 +130,29 @@ fn who_is_needed_stays_and_nobody_goes_where_that_wins_nothing() {
     assert_eq!(cut(&[(0, 1)], &placed(&[&[0], &[1], &[2]], 2, 1)), [1]);
     // osd.1 is the last copy of something.
     let mut last = placed(&[&[0], &[1], &[2]], 3, 2);
-    last.add(vec![1], 1);
+    add(&mut last, &[1], 1);
     assert_eq!(cut(&[(0, 1)], &last), [0]);
     // They share nothing.
     let mut apart = Placed::default();
-    (0..4).for_each(|_| apart.add(vec![0, 2], 1));
-    (0..4).for_each(|_| apart.add(vec![1, 2], 1));
+    (0..4).for_each(|_| add(&mut apart, &[0, 2], 1));
+    (0..4).for_each(|_| add(&mut apart, &[1, 2], 1));
     assert!(cut(&[(0, 1)], &apart).is_empty());
     // Members that do not lead need not hear each other.
     let mut led = Placed::default();
-    led.add(vec![2, 0, 1], 2);
+    add(&mut led, &[2, 0, 1], 2);
     assert!(cut(&[(0, 1)], &led).is_empty());
+}
+
+/// Each write waits for who is being filled; the PG stands still if its leader does not hear it.
+#[test]
+fn who_is_being_filled_and_not_heard_by_its_leader_goes() {
+    let mut filling = Placed::default();
+    let (up, acting) = (vec![2, OSD_NONE, 1], vec![1, 0]);
+    filling.add_pg(&UpActing { up, up_primary: 2, acting, acting_primary: 0 }, 2);
+    assert_eq!(cut(&[(0, 2)], &filling), [2]);
+    assert!(cut(&[(1, 2)], &filling).is_empty(), "osd.0 leads");
+    // Of those that can serve none is too many.
+    assert!(cut(&[(0, 1), (0, 2)], &filling).is_empty());
 }
 
 #[test]
