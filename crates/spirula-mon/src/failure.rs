@@ -2,8 +2,8 @@
 //!
 //! An OSD goes down by its peers' reports: enough of them, from enough places of the CRUSH tree
 //! (`mon_osd_min_down_reporters`, `mon_osd_reporter_subtree_level`), for long enough
-//! (`osd_heartbeat_grace`); at once if its port refuses connections and it has none to a monitor, either (the word of one peer
-//! alone does not suffice while it has: a firewall may refuse, or the peer lie); and, where no peer is left to
+//! (`osd_heartbeat_grace`), as long as they are repeated; at once if its port refuses connections and it has none to a monitor,
+//! either (the word of one peer alone does not suffice while it has: a firewall may refuse, or the peer lie); and, where no peer is left to
 //! report, by the loss of its connection to the monitor. One that stays down is marked out, so
 //! that its data is copied elsewhere. Rules and option names are Ceph's.
 //!
@@ -183,14 +183,15 @@ impl Mon {
 
     /// Marks `target` down if enough of its peers have missed it for long enough.
     fn judge(&mut self, target: OsdId, work: &mut Work) {
-        let map = work.osd();
+        let (map, now) = (work.osd(), self.steady);
         let Some(reports) = self.osds.failures.get_mut(&target) else { return };
         if !map.is_up(target) {
             self.osds.failures.remove(&target);
             return;
         }
-        // A reporter that is down itself may be the one that is cut off.
-        reports.retain(|osd, _| map.is_up(*osd));
+        // A reporter that is down itself may be the one that is cut off. One that does not repeat what it said has heard the target
+        // again, and its word of that was lost with a connection.
+        reports.retain(|osd, w| map.is_up(*osd) && w.is_fresh(now));
         let fast = work.state.option_bool("osd_fast_fail_on_connection_refused");
         let refused: BTreeMap<OsdId, bool> = reports
             .iter()

@@ -170,6 +170,22 @@ fn silent_osd_goes_down_by_enough_reports_over_the_grace() {
     assert_eq!(c.mon.state().osdmap.xinfo(2).unwrap().dead_epoch, 0, "silent is not dead");
 }
 
+/// Who hears it again says so once, and may have no connection to a monitor just then.
+#[test]
+fn a_complaint_that_is_not_repeated_counts_no_more() {
+    let mut c = Cluster::up(3);
+    let conns: Vec<u64> = (0..3).map(|o| c.open(EntityType::Osd, &o.to_string())).collect();
+    c.ask(conns[0], report(0, 2, 5_000, false));
+    for _ in 0..10 {
+        c.tick(1);
+    }
+    c.ask(conns[1], report(1, 2, 5_000, false));
+    assert!(c.mon.state().osdmap.is_up(2), "only one misses it now");
+    c.tick(1);
+    c.ask(conns[0], report(0, 2, 5_000, false));
+    assert!(!c.mon.state().osdmap.is_up(2), "both do");
+}
+
 #[test]
 fn who_was_wrongly_down_gets_more_patience_and_loses_it_by_restarting() {
     let mut c = Cluster::up(3);
