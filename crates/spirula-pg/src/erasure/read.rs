@@ -410,6 +410,15 @@ impl Pg {
         }
     }
 
+    /// A copy outside the members is gone: what is read of it will not come.
+    pub(crate) fn shards_lost(&mut self, from: Peer, cx: &mut Cx<'_>) {
+        let Some(a) = self.active() else { return };
+        let waits = a.gathers.iter().filter(|(_, g)| g.waiting.contains(&from)).map(|(seq, _)| *seq);
+        for seq in waits.collect::<Vec<u64>>() {
+            self.on_shard_failed(from, seq, EVersion::default(), cx);
+        }
+    }
+
     /// A shard cannot be had: ask for another. `has` is the version that the holder has instead, zero for none. False if
     /// `seq` is no read of shards.
     pub(crate) fn on_shard_failed(&mut self, from: Peer, seq: u64, has: EVersion, cx: &mut Cx<'_>) -> bool {

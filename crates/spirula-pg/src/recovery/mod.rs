@@ -882,6 +882,7 @@ impl Pg {
             for (object, seq) in pulls {
                 self.on_pull_failed(osd, seq, &object, EVersion::default(), cx);
             }
+            self.shards_lost(osd, cx);
         }
     }
 

@@ -6,6 +6,7 @@ use crate::scenarios::{PG, run, stop, until_active};
 use crate::world::{End, World};
 use crate::{settle, verify};
 use spirula_maps::PgState;
+use spirula_pg::shard::store_object;
 use spirula_types::{OsdId, SpgId};
 use std::sync::Arc;
 
@@ -186,4 +187,49 @@ fn the_last_piece_of_an_object_has_come_though_its_source_goes() {
         settle(&mut w).and_then(|()| verify(&w)).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
     }
     assert!(tried > 10, "{tried}");
+}
+
+/// A shard outside the members is being read, and its OSD goes: what cannot be read is unfound, which is told to
+/// administrators and can be given up.
+#[test]
+fn a_shard_outside_the_members_that_goes_is_not_waited_for() {
+    for seed in 0..12 {
+        let (mut w, _) = world(seed, 4, 3);
+        let map = w.maps.last_mut().unwrap();
+        (map.ec, map.min_size) = (Some((2, 1)), 2);
+        Arc::make_mut(&mut w.cfg).log_keep = 100_000;
+        let mut all = w.map().clone();
+        all.up.extend((0..4).map(|o| (o, (1, 1))));
+        let members = all.up_members(PG);
+        let (second, leaves) = (members[1], members[2].osd);
+        let returns = (0..4).find(|o| members.iter().all(|m| m.osd != *o)).unwrap();
+        // One has the newest version of the object, and then another serves in its place, which has an older one.
+        start_all(&mut w, &[leaves]);
+        assert!(comes_to(&mut w, |s| s.has(PgState::ACTIVE)), "seed {seed}: {}", state(&w));
+        run(&mut w, 1500);
+        stop(&mut w, returns..returns + 1);
+        w.change_map(|m| m.out = [returns].into());
+        run(&mut w, 3000);
+        w.clients.iter_mut().for_each(|c| c.quiet = true);
+        assert!(comes_to(&mut w, |s| s == PgState::ACTIVE | PgState::CLEAN), "seed {seed}: {}", state(&w));
+        w.pace.local = 0;
+        w.nodes[returns as usize].blind_until = u64::MAX;
+        w.start(returns);
+        w.change_map(|m| m.out = [leaves].into());
+        w.nodes[returns as usize].blind_until = 0;
+        run(&mut w, 3000);
+        assert!(w.map().temp.is_empty() && state(&w).has(PgState::ACTIVE), "seed {seed}: {}", state(&w));
+        let bad = store_object(&object(0), second.shard);
+        assert!(w.nodes[second.osd as usize].store.applied.objects.contains_key(&bad), "seed {seed}");
+        w.nodes[second.osd as usize].store.rotten.insert(bad);
+        w.peer_loses = Some(("Shard", 100));
+        w.pace.local = 10;
+        run(&mut w, 6000);
+        assert!(w.stats.get("messages lost").is_some_and(|n| *n > 0), "seed {seed}: nothing was read there");
+        assert!(!state(&w).has(PgState::RECOVERY_UNFOUND), "seed {seed}: it is being read");
+        stop(&mut w, leaves..leaves + 1);
+        w.peer_loses = None;
+        assert!(comes_to(&mut w, |s| s.has(PgState::RECOVERY_UNFOUND)), "seed {seed}: {}", state(&w));
+        settle(&mut w).and_then(|()| verify(&w)).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+    }
 }
