@@ -4,7 +4,7 @@ use crate::api::{MapView, PgEffect};
 use crate::erasure::read::Gather;
 use crate::missing::Missing;
 use crate::ops::Inflight;
-use crate::pg::{After, Cx, Pg, Role};
+use crate::pg::{Cx, Pg, Role};
 use crate::recovery::Recovery;
 use crate::repeat::{Again, Repeat};
 use spirula_encoding::UTime;
@@ -221,6 +221,7 @@ impl Pg {
     /// A newer map of the same interval.
     pub(crate) fn active_map_advanced(&mut self, cx: &mut Cx<'_>) {
         self.forget_lost_sources(cx);
+        self.forget_dead_readers(cx);
         self.begin_recovery(cx);
         self.tell_merge(false, cx);
     }
@@ -228,16 +229,7 @@ impl Pg {
     pub(crate) fn active_tick(&mut self, cx: &mut Cx<'_>) {
         self.tell_rolled(cx);
         let retry = self.cfg.retry_ms;
-        let Some(a) = self.active_mut() else { return };
-        if a.wait_until > 0 && cx.now.mono_ms >= a.wait_until {
-            a.wait_until = 0;
-            self.readers.clear();
-            self.save(After::Nothing, cx);
-            self.tell_history(cx);
-            cx.out.push(PgEffect::StateChanged);
-            self.run_waiting(cx);
-            self.tell_merge(false, cx);
-        }
+        self.end_lease_wait(cx);
         let Some(a) = self.active_mut() else { return };
         let hands_back = (1..=cx.now.mono_ms).contains(&a.hand_back_ms);
         if hands_back && let Some(want) = &a.want {

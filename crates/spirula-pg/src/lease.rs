@@ -18,9 +18,17 @@
 //! than too short. An OSD that restarts knows who it was and not for how long, and takes what is the longest: a lease given before
 //! it stopped ends within one lease length after it starts.
 //!
+//! That may be in a later map than the one that shows the old primary down: an OSD that lives and hears that it is down gives up
+//! its leases before it says so, and is on record as dead an epoch later. Each map of an interval is therefore asked again who
+//! may still read ([`Pg::forget_dead_readers`]). That is as safe as to ask it at the activation: who is dead, or began anew, in
+//! one map of this interval reads no more by leave of an older one, whichever map said so first; nobody is added; and what the
+//! members were told stays with them, which is longer, until they hear that it is over.
+//!
 //! Clocks need not agree; their rates may differ by [`DRIFT`]. A restarted OSD has forgotten
 //! its grants, so until one lease length after its start it says that everyone may hold one.
 
+use crate::api::PgEffect;
+use crate::pg::{After, Cx, Pg};
 use spirula_types::{Epoch, OsdId};
 use std::collections::BTreeMap;
 
@@ -105,6 +113,45 @@ impl Leases {
     /// For how long `osd` may serve reads by our leave, milliseconds.
     pub fn granted_left(&self, osd: OsdId, now_ms: u64) -> u64 {
         self.granted.get(&osd).copied().unwrap_or(0).max(self.forgotten_until()).saturating_sub(now_ms)
+    }
+}
+
+impl Pg {
+    /// A newer map of the interval: of those that may read as primaries of older ones, some may be dead by now.
+    pub(crate) fn forget_dead_readers(&mut self, cx: &mut Cx<'_>) {
+        if self.active().is_none_or(|a| a.wait_until == 0) {
+            return;
+        }
+        let known = self.readers.iter().map(|(osd, last, until)| (*osd, (*last, *until))).collect();
+        let Some(view) = self.view.clone() else { return };
+        let left = self.old_readers(known, &view, cx);
+        if left.len() == self.readers.len() {
+            return;
+        }
+        let until = left.iter().map(|(_, _, until)| *until).max();
+        self.readers = left;
+        let Some(a) = self.active_mut() else { return };
+        a.wait_until = until.unwrap_or(cx.now.mono_ms);
+        let until = a.wait_until;
+        if a.activated {
+            cx.out.push(PgEffect::WakeAt(until));
+            self.end_lease_wait(cx);
+        }
+    }
+
+    /// Requests go on if no older primary can be reading any more.
+    pub(crate) fn end_lease_wait(&mut self, cx: &mut Cx<'_>) {
+        let Some(a) = self.active_mut() else { return };
+        if a.wait_until == 0 || cx.now.mono_ms < a.wait_until {
+            return;
+        }
+        a.wait_until = 0;
+        self.readers.clear();
+        self.save(After::Nothing, cx);
+        self.tell_history(cx);
+        cx.out.push(PgEffect::StateChanged);
+        self.run_waiting(cx);
+        self.tell_merge(false, cx);
     }
 }
 

@@ -52,7 +52,7 @@ impl Pg {
         let Some(view) = self.view.clone() else { return };
         let (Some(pool), since) = (view.pool.clone(), self.interval.since) else { return };
         let writeable = view.acting.len() >= pool.min_size;
-        let readers = self.found_readers(&p, cx);
+        let readers = self.found_readers(&p, &view, cx);
         let wait_until = readers.iter().map(|(_, _, until)| *until).max().unwrap_or(0);
         self.readers = readers;
         let Some(info) = &mut self.info else {
@@ -81,11 +81,13 @@ impl Pg {
         }
         self.record_ops(&mut txn.meta);
         self.submit(txn, After::Step { since, step: Step::Activated }, cx);
-        let last_update = self.info.as_ref().map(|i| i.last_update()).unwrap_or_default();
+        let Some(own) = self.info.clone() else { return invariant!(self, "activation loses its copy") };
+        let last_update = own.last_update();
         let run = self.seq();
         let mut active = Active::new(self.me, run, last_update, cx.now.wall, wait_until, p.fresh);
         for (osd, member) in p.members {
-            let (peer, body) = self.activate_member(member, run, p.fresh, view.acting.contains(&osd), cx);
+            let (peer, body) =
+                self.activate_member(own.clone(), member, (run, p.fresh), view.acting.contains(&osd), cx);
             self.send(osd, body.clone(), cx);
             active.activations.insert(osd, body);
             active.add(osd, peer, last_update);
@@ -94,16 +96,15 @@ impl Pg {
         self.ops.forget_objects();
     }
 
-    /// What becomes of a member, and what it is to be told.
+    /// What becomes of a member, and what it is to be told; `own` is our info.
     fn activate_member(
         &self,
+        own: PgInfo,
         member: Member,
-        run: u64,
-        fresh: bool,
+        (run, fresh): (u64, bool),
         acting: bool,
         cx: &Cx<'_>,
     ) -> (PeerState, CtlBody) {
-        let own = self.info.clone().unwrap_or_default();
         let bytes = |e: &LogEntry| e.to_bytes();
         let whole = |i: &Option<PgInfo>| i.as_ref().is_none_or(PgInfo::is_whole);
         let (log, last_backfill) = match member.common {

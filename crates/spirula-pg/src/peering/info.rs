@@ -24,8 +24,12 @@ fn note_reader(readers: &mut BTreeMap<OsdId, (Epoch, u64)>, osd: OsdId, (last, u
 
 impl Pg {
     /// What of this still holds: who may serve reads as the primary of an interval that is over, and until when.
-    fn old_readers(&self, known: BTreeMap<OsdId, (Epoch, u64)>, cx: &Cx<'_>) -> Vec<(OsdId, Epoch, u64)> {
-        let Some(view) = &self.view else { return Vec::new() };
+    pub(crate) fn old_readers(
+        &self,
+        known: BTreeMap<OsdId, (Epoch, u64)>,
+        view: &MapView,
+        cx: &Cx<'_>,
+    ) -> Vec<(OsdId, Epoch, u64)> {
         // One that is up again, or was, began anew or has heard of it.
         let reads = |osd: OsdId, last: Epoch| {
             osd != self.me.osd && view.osds.get(&osd).is_none_or(|o| !o.up && !o.dead && o.up_from <= last)
@@ -35,7 +39,7 @@ impl Pg {
     }
 
     /// Whom peering found to be waited for.
-    pub(super) fn found_readers(&self, p: &Peering, cx: &Cx<'_>) -> Vec<(OsdId, Epoch, u64)> {
+    pub(super) fn found_readers(&self, p: &Peering, view: &MapView, cx: &Cx<'_>) -> Vec<(OsdId, Epoch, u64)> {
         let mut all = BTreeMap::new();
         if !planted!(self.cfg, LeaseForgotten) {
             all.clone_from(&p.readers);
@@ -46,7 +50,7 @@ impl Pg {
         for osd in &p.prior.holders {
             note_reader(&mut all, *osd, (self.interval.since.saturating_sub(1), p.lease_until));
         }
-        self.old_readers(all, cx)
+        self.old_readers(all, view, cx)
     }
 
     /// Asks whom it must, and goes on when all have answered.

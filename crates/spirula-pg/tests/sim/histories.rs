@@ -90,6 +90,32 @@ fn the_lease_of_an_old_primary_is_awaited_though_the_pg_was_clean() {
     assert!(waited > 5, "{waited}");
 }
 
+/// The old primary is on record as dead only after the new one has begun to wait for its leases. True if it came to that.
+fn dead_later(seed: u64) -> Result<bool, String> {
+    let mut w = planted_cluster(seed, 4, None);
+    let old = replaced(&mut w);
+    until_active(&mut w);
+    w.crash(old);
+    if !state(&w).has(PgState::WAIT) {
+        return Ok(false);
+    }
+    w.change_map(|m| m.osds.get_mut(&old).unwrap().dead = true);
+    let primary = w.map().acting(PG)[0] as usize;
+    while w.nodes[primary].epoch < w.map().epoch {
+        w.step();
+    }
+    if state(&w).has(PgState::WAIT) {
+        return Err(format!("WAITS FOR THE DEAD: {}", state(&w)));
+    }
+    reads_on(w).map(|()| true)
+}
+
+#[test]
+fn nobody_waits_for_the_lease_of_an_old_primary_that_is_dead_by_a_later_map() {
+    let waited = (0..20).filter(|seed| dead_later(*seed).unwrap_or_else(|e| panic!("seed {seed}: {e}"))).count();
+    assert!(waited > 5, "{waited}");
+}
+
 /// The same while members restart: they remember for whom they waited, and take the longest time.
 #[test]
 fn the_lease_of_an_old_primary_is_awaited_after_restarts() {
