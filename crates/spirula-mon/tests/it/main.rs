@@ -2,8 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop where it is")]
 
-mod clocks;
 mod admin;
+mod clocks;
 mod commands;
 mod effects;
 mod harness;
