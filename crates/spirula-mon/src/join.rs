@@ -28,6 +28,9 @@ const PREFIX: &str = "spirula1-";
 const TOKEN_MAX: usize = 4096;
 /// Longest sealed request or answer read, bytes of its text.
 const SEALED_MAX: usize = 64 << 10;
+/// Where the names are, among the `config-key` values, that tokens gave to monitors that have not come in yet.
+pub const MON_NAMES: &str = "spirula/mon-name/";
+
 /// Most OSDs that one request brings.
 pub const OSDS_MAX: usize = 64;
 /// Name of the user that belongs to a token, before the token's id.

@@ -15,6 +15,8 @@ use crate::wrong::{Sign, Wrong};
 use bytes::Bytes;
 use spirula_encoding::UTime;
 use spirula_mon::image::Identity;
+use spirula_mon::join::MON_NAMES;
+use spirula_mon::state::State;
 use spirula_mon::{InitialPool, MkfsParams, NewMon, NewOsd, mkfs};
 use spirula_pg::PgConfig;
 use spirula_quorum::Snapshot;
@@ -291,7 +293,12 @@ impl Scene {
             users: Default::default(),
             service_keys: Default::default(),
         };
-        let first = mkfs(&params, UTime { sec: 1_795_000_000, nsec: 0 }).unwrap_or_default();
+        let mut first = mkfs(&params, UTime { sec: 1_795_000_000, nsec: 0 }).unwrap_or_default();
+        // Another monitor's token was redeemed: it may come in.
+        if let Ok(mut state) = State::from_bytes(&first.data) {
+            Arc::make_mut(&mut state.kv).insert(format!("{MON_NAMES}{}", name(count)), Bytes::new());
+            first.data = state.to_bytes();
+        }
         let mut mons = Vec::new();
         for i in 0..count {
             let identity = Identity { fsid: FSID, uuid: uuid(i), member: i as u64 + 1 };

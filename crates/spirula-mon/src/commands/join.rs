@@ -1,7 +1,7 @@
 //! `spirula token …` and `spirula join`: commands of ours, not of Ceph's. See [`crate::join`].
 
 use super::{Args, CommandResult, CommandSpec, FLAG_HIDDEN, Outcome, json_out, settle, stream, text_or_json};
-use crate::join::{Answer, OSDS_MAX, Record, Request, Token, id_of, user_of};
+use crate::join::{Answer, MON_NAMES, OSDS_MAX, Record, Request, Token, id_of, user_of};
 use crate::mon::CommandCtx;
 use crate::osd;
 use crate::work::Work;
@@ -17,8 +17,6 @@ use std::sync::Arc;
 
 /// Where the records are, among the `config-key` values.
 const PLACE: &str = "spirula/join-token/";
-/// Where the names are that tokens gave to monitors that have not come in yet.
-const MON_NAMES: &str = "spirula/mon-name/";
 /// Life of a token if none is asked for, seconds.
 const LIFE: i64 = 3600;
 /// Options that a host's daemons need to know before they are connected.
