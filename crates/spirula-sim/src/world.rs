@@ -205,6 +205,8 @@ struct Conn {
     /// Which sides know already that it has ended, and how late bytes come in each direction.
     left: [bool; 2],
     lag_us: [u64; 2],
+    /// A message in that direction was lost in a cut: nothing comes through any more, for a stream has no holes. It ends soon.
+    holed: [bool; 2],
     /// Who asks for it and for whom, until it is there.
     asking: Option<(Peer, EntityAddr)>,
 }
@@ -624,14 +626,18 @@ impl World {
                 let asking = Some((peer, addr));
                 let (left, lag_us) = ([false; 2], [0; 2]);
                 let (ends, net) = ([id, to], Net::of(&addr));
-                self.conns.insert(conn, Conn { ends, net, last, ending: false, left, lag_us, asking });
+                self.conns
+                    .insert(conn, Conn { ends, net, last, ending: false, left, lag_us, holed: [false; 2], asking });
                 self.at(delay, Event::Open(conn));
             }
             Output::Send(conn, message) => {
                 let Some(c) = self.conns.get(&conn) else { return };
                 let way = usize::from(c.ends.first() != Some(&id));
                 let Some(to) = c.ends.get(1 - way).copied() else { return };
-                if !self.is_cut(id, to, c.net) {
+                let cut = self.is_cut(id, to, c.net);
+                let Some(holed) = self.conns.get_mut(&conn).and_then(|c| c.holed.get_mut(way)) else { return };
+                *holed |= cut;
+                if !*holed {
                     self.transmit(conn, way, spirula_encoding::to_vec(&Carried(message)));
                 }
             }
