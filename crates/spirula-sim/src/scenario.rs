@@ -240,7 +240,7 @@ const OSD_BYTES: u64 = 24 << 20;
 
 /// Bytes of an OSD's data.
 pub(crate) fn osd_bytes(extras: Extras) -> u64 {
-    if extras.has(Extra::Full) { 5 << 20 } else { OSD_BYTES }
+    if extras.has(Extra::Full) { 4 << 20 } else { OSD_BYTES }
 }
 
 impl Scene {
