@@ -146,6 +146,37 @@ fn more_than_the_journal_holds_is_taken_again_and_again() {
 }
 
 #[test]
+pub(super) fn changes_beside_the_journal_stay_until_a_checkpoint_has_them() {
+    // A ring in which nothing of this makes a checkpoint due, and other data for nearly all the blocks there are.
+    let opts = StoreOptions { size: 16 << 20, cache_bytes: 64 << 20, ..tiny() };
+    let (world, mut model) = (create_single(&opts), Model::default());
+    let mut store = open(&world, &opts).unwrap();
+    let checkpointed = |store: &Store| store.shared.checkpointed.load(Ordering::Acquire);
+    let before = checkpointed(&store);
+    let mut submit = |store: &mut Store, t: &Transaction| {
+        store.submit(t).unwrap();
+        model.apply(t);
+        store.flush().unwrap();
+    };
+    submit(&mut store, &set(pattern(1, 100 << 10)));
+    let beside = store.beside.iter().map(|(_, run)| run.len).sum::<u64>();
+    assert!(beside > 0, "the changes went into the journal");
+    for n in 0.. {
+        if store.alloc().free() < (4 << 20) / 4096 {
+            break;
+        }
+        let mut t = Transaction::default();
+        t.object(&object(100 + n), ObjectOp::Write { offset: 0, data: pattern(n, 2 << 20) });
+        submit(&mut store, &t);
+    }
+    assert_eq!(checkpointed(&store), before, "a checkpoint came: the story is another");
+    drop(store);
+    let mut store = open(&world, &opts).unwrap();
+    model.check(&mut store, "after a replay");
+    sound(&store, "after a replay");
+}
+
+#[test]
 pub(super) fn a_range_of_keys_is_one_small_entry_and_gone_for_good() {
     let opts = StoreOptions { size: 128 << 20, cache_bytes: 4 << 20, ..tiny() };
     let (world, mut model) = (create_single(&opts), Model::default());

@@ -45,6 +45,7 @@ const SUITE: &[(&str, fn())] = &[
     ("frame held up", order::frames_are_acknowledged_only_when_those_before_them_are_durable),
     ("checkpoint held up", order::journal_is_not_overwritten_before_the_checkpoint_that_frees_it_is_durable),
     ("compressed data in pieces", compressed::data_overwritten_in_part_takes_one_and_a_half_times_its_size_at_most),
+    ("changes beside", limits::changes_beside_the_journal_stay_until_a_checkpoint_has_them),
     ("ranges of keys", limits::a_range_of_keys_is_one_small_entry_and_gone_for_good),
     ("past the limits", limits::one_past_each_limit_is_refused_and_stops_nothing),
     ("n-th flush fails", || faults::every_nth(Fault::Flush, 40)),
