@@ -193,6 +193,10 @@ class BadDisk(Disks):
         health = wait('three OSDs down', lambda: (c := self.checks()).get('OSD_DOWN', {}).get('summary', {}).get('count') == 3 and c)
         assert health['OSD_STORE_UNUSABLE']['summary']['count'] == 3, health
         assert not self.put('never', check=False, timeout=3)
+        # What is left of the stores is all there is: none may be made anew.
+        wait('the PGs to be stale', lambda: 'stale' in self.c.ceph('pg', 'stat').out)
+        r = self.c.spirula('osd', 'recreate', '1', '--dir', self.c.dir, check=False, timeout=60)
+        assert r.code == 1 and 'only copy' in r.err, r
 
 
 class HostileImages(Disks):

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use serde_json::{Map, Value, json};
 use spirula_format::{Align, TextTable};
 use spirula_settings::{common, known};
-use spirula_types::errno::{EINVAL, ENOENT};
+use spirula_types::errno::{EINVAL, ENOENT, EPERM};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -463,8 +463,20 @@ fn missing(key: &str) -> CommandResult {
     CommandResult::err(ENOENT, format!("key '{key}' doesn't exist"))
 }
 
+/// Keys of the monitors' own begin so: whoever may write others could grant a token what it was not made for, or end fences.
+const OWN_KEYS: &str = "spirula/";
+
+/// The refusal of a key that is the monitors' own.
+fn own_key(key: &str) -> Option<CommandResult> {
+    let why = || format!("keys that begin with '{OWN_KEYS}' are the monitors' own; choose another name");
+    key.starts_with(OWN_KEYS).then(|| CommandResult::err(EPERM, why()))
+}
+
 fn key_get(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
     let key = args.str("key");
+    if let Some(refused) = own_key(&key) {
+        return refused;
+    }
     match ctx.work.state.kv.get(&key) {
         Some(v) => CommandResult::data(v.clone()),
         None => missing(&key),
@@ -473,6 +485,9 @@ fn key_get(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
 
 fn key_set(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
     let key = args.str("key");
+    if let Some(refused) = own_key(&key) {
+        return refused;
+    }
     let value = match args.opt_str("val") {
         Some(v) => Bytes::from(v),
         None => ctx.input.clone(),
@@ -497,6 +512,9 @@ fn key_set(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
 
 fn key_rm(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
     let key = args.str("key");
+    if let Some(refused) = own_key(&key) {
+        return refused;
+    }
     if Arc::make_mut(&mut ctx.work.state.kv).remove(&key).is_none() {
         return CommandResult::ok(format!("no such key '{key}'"));
     }
@@ -518,6 +536,6 @@ fn key_dump(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
         Ok(t) if !t.chars().any(|c| c.is_control() && c != '\n') => t.to_owned(),
         _ => format!("<<< binary blob of length {} >>>", v.len()),
     };
-    let kv = ctx.work.state.kv.iter().filter(|(k, _)| k.starts_with(&prefix));
+    let kv = ctx.work.state.kv.iter().filter(|(k, _)| k.starts_with(&prefix) && !k.starts_with(OWN_KEYS));
     json_out(ctx, &Value::Object(kv.map(|(k, v)| (k.clone(), show(v).into())).collect()))
 }

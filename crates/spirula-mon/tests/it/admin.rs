@@ -34,6 +34,11 @@ fn orders_are_refused_and_granted_as_ceph_does() {
         ),
         (r#"{"prefix": "config set", "who": "osd", "name": "osd_scrub_begin_hour", "value": "24"}"#, -22, "0 to 23"),
         (r#"{"prefix": "mon remove", "name": "zz"}"#, 0, "mon.zz"),
+        // Not Ceph's: what monitors keep of tokens and clocks.
+        (r#"{"prefix": "config-key set", "key": "spirula/fences-clock", "val": "-9"}"#, -1, "the monitors' own"),
+        (r#"{"prefix": "config-key put", "key": "spirula/mon-name/z", "val": ""}"#, -1, "the monitors' own"),
+        (r#"{"prefix": "config-key rm", "key": "spirula/join-token/a"}"#, -1, "the monitors' own"),
+        (r#"{"prefix": "config-key get", "key": "spirula/join-token/a"}"#, -1, "the monitors' own"),
     ];
     for (cmd, code, word) in table {
         let (r, rs, _) = c.command(cmd);

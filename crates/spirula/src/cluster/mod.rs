@@ -390,7 +390,9 @@ impl Cluster {
         for s in map["pgs_by_state"].as_array()? {
             let (name, count) = (s["state_name"].as_str().unwrap_or_default(), s["count"].as_u64().unwrap_or(0));
             out.clean += if name == "active+clean" { count } else { 0 };
-            out.active += if name.split('+').any(|w| w == "active") { count } else { 0 };
+            // A stale one is what an OSD said that is down now.
+            let served = name.split('+').any(|w| w == "active") && !name.split('+').any(|w| w == "stale");
+            out.active += if served { count } else { 0 };
             out.unfound += if name.contains("unfound") { count } else { 0 };
         }
         Some(out)
