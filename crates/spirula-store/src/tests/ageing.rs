@@ -111,7 +111,9 @@ fn overwritten(opts: &StoreOptions, percent: u64, times: u64, most: f64) {
 
 #[test]
 fn random_overwrites_of_a_half_full_device_are_never_refused() {
-    overwritten(&part(4), 55, 3, 3.0);
+    // How many transactions share a frame hangs on the machine's load: 2.9 alone, 3.03 beside others. This is to notice a
+    // multiple of it.
+    overwritten(&part(4), 55, 3, 4.0);
 }
 
 #[test]
