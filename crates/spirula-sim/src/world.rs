@@ -196,6 +196,9 @@ struct Slot {
     tick_us: u64,
 }
 
+/// Microseconds after which a connection ends that lost a message in a cut.
+const HOLED_US: u64 = 2_000_000;
+
 struct Conn {
     ends: [ActorId; 2],
     net: Net,
@@ -205,7 +208,7 @@ struct Conn {
     /// Which sides know already that it has ended, and how late bytes come in each direction.
     left: [bool; 2],
     lag_us: [u64; 2],
-    /// A message in that direction was lost in a cut: nothing comes through any more, for a stream has no holes. It ends soon.
+    /// A message in that direction was lost in a cut: nothing comes through any more, for a stream has no holes.
     holed: [bool; 2],
     /// Who asks for it and for whom, until it is there.
     asking: Option<(Peer, EntityAddr)>,
@@ -636,8 +639,12 @@ impl World {
                 let Some(to) = c.ends.get(1 - way).copied() else { return };
                 let cut = self.is_cut(id, to, c.net);
                 let Some(holed) = self.conns.get_mut(&conn).and_then(|c| c.holed.get_mut(way)) else { return };
+                let begins = cut && !*holed;
                 *holed |= cut;
-                if !*holed {
+                if begins {
+                    // Its sender gives up at last, whatever else ends it before.
+                    self.end_soon(conn, HOLED_US, End::Silent);
+                } else if !*holed {
                     self.transmit(conn, way, spirula_encoding::to_vec(&Carried(message)));
                 }
             }
