@@ -128,6 +128,10 @@ impl Scene {
         }
         for (member, shard) in leader.acting.iter().filter(|(m, _)| m != osd) {
             let Some(actor) = self.actor_of(*member) else { continue };
+            if self.lies(actor) {
+                // Its disk loses at a power failure what it said was flushed: its log ends earlier until its primary has asked it.
+                continue;
+            }
             let there = |o: &mut OsdActor| {
                 let pg = o.osd()?.pgs().find(|p| p.id() == *shard)?;
                 let look = pg.look().filter(|l| l.since == *since && l.info.les == *les)?;
