@@ -4,15 +4,37 @@ Tests are methods `test_*` of subclasses of Case. Each class gets one fresh clus
 folder, driven only through the `spirula` binary and unmodified clients. `Clients` runs them either from
 this machine or from another Debian's folder (Reef), by chroot.
 """
-import json, os, random, shutil, signal, socket, subprocess, tempfile, time, traceback
+import json, os, random, shutil, signal, socket, subprocess, tempfile, time
+try:
+    import pytest
+    Skip = pytest.skip.Exception
+except ImportError:
+    # Programs of `bench/` use this file, and need no pytest.
+    class Skip(Exception):
+        """This test cannot run here; the text says why."""
 
 BINARY = None
-CLIENTS = None
-LABEL = ''
 
 
-class Skip(Exception):
-    """This test cannot run here; the text says why."""
+def wait(until, what, seconds=60, pause=0.1):
+    """Asks again and again until the answer is true, and gives it back. `what` says in an error what did not come; it may be
+    a function that is asked then."""
+    deadline = time.time() + seconds
+    while True:
+        got = until()
+        if got:
+            return got
+        assert time.time() < deadline, f'waited {seconds} s for {what() if callable(what) else what}'
+        time.sleep(pause)
+
+
+def gone(pid):
+    """Has the process ended? A zombie has."""
+    try:
+        with open(f'/proc/{pid}/stat') as f:
+            return f.read().rsplit(')', 1)[1].split()[0] in 'ZX'
+    except (FileNotFoundError, ProcessLookupError):
+        return True
 
 
 class Clients:
@@ -90,16 +112,7 @@ class Cluster:
         """kill -9 of the whole cluster, as a crash would."""
         pid = self.pid()
         os.kill(pid, signal.SIGKILL)
-        for _ in range(500):
-            try:
-                os.kill(pid, 0)
-            except ProcessLookupError:
-                return
-            with open(f'/proc/{pid}/stat') as f:
-                if f.read().split(')')[1].split()[0] == 'Z':
-                    return
-            time.sleep(0.01)
-        raise AssertionError('the killed process does not go away')
+        wait(lambda: gone(pid), 'the killed process to go away', pause=0.01)
 
     def log(self):
         path = os.path.join(self.dir, 'spirula.log')
@@ -134,27 +147,24 @@ class Cluster:
         return r
 
     def wait_clean(self, seconds=60):
-        deadline = time.time() + seconds
-        while True:
-            by = self.json('pg', 'stat')['pg_summary']['num_pg_by_state']
-            if by and all(s['name'] == 'active+clean' for s in by):
-                return
-            assert time.time() < deadline, f'not clean after {seconds} s: {by}\n{self.ceph("health", "detail").out}'
-            time.sleep(0.1)
+        states = lambda: self.json('pg', 'stat')['pg_summary']['num_pg_by_state']
+        clean = lambda: (by := states()) and all(s['name'] == 'active+clean' for s in by)
+        wait(clean, lambda: f'clean PGs: {states()}\n{self.ceph("health", "detail").out}', seconds)
 
 
-# Bytes free that the largest cluster here asks for: 4 OSDs of 2 GiB and a tenth more. Its files are sparse.
-ROOM = 9 << 30
+# Bytes free that the largest cluster here asks for: 4 OSDs of 2 GiB and a tenth more. Its files are sparse; what one that
+# runs beside it fills of its own is the rest.
+ROOM, BESIDE = 9 << 30, 4 << 30
 SCRATCH = os.environ.get('SPIRULA_E2E_DIR', '/var/tmp')
 
 
-def lack_of_room():
-    """Says what to do if the clusters do not fit; else None."""
-    free = shutil.disk_usage(SCRATCH).free
-    if free >= ROOM:
+def lack_of_room(at_a_time):
+    """Says what to do if so many clusters do not fit; else None."""
+    free, room = shutil.disk_usage(SCRATCH).free, ROOM + (at_a_time - 1) * BESIDE
+    if free >= room:
         return None
     left = [n for n in os.listdir(SCRATCH) if n.startswith('spirula-e2e-')]
-    text = f'end-to-end tests need {ROOM >> 30} GiB free in {SCRATCH}, which has {free / (1 << 30):.1f}; '
+    text = f'end-to-end tests need {room >> 30} GiB free in {SCRATCH}, which has {free / (1 << 30):.1f}; '
     text += 'free some, or name another folder on a real disk in SPIRULA_E2E_DIR'
     return text + (f'. Runs that were killed left {", ".join(sorted(left))} there' if left else '')
 
@@ -163,6 +173,10 @@ class Case:
     """A group of tests that share one cluster. `args` are given to `spirula up`."""
     args = []
     start = True
+    # Why no other class may run beside this one; empty where one may.
+    alone = ''
+    # About how long it takes, if that is more than one or two: the longest begin first.
+    minutes = 0
 
     def setup(self, clients):
         self.clients = clients
@@ -182,55 +196,17 @@ class Case:
                 f.write('a sample of some text\n' * 20)
         return path
 
+    def log_tail(self):
+        """What a reader of a failure wants to see of the cluster."""
+        return '\n'.join(self.c.log().splitlines()[-40:]) if hasattr(self, 'c') else ''
+
     def teardown(self):
-        if os.path.exists(self.c.dir):
+        """Also after a setup that came half the way."""
+        if hasattr(self, 'c') and os.path.exists(self.c.dir):
             self.c.down(check=False)
             log = self.c.log()
             bad = [l for l in log.splitlines() if ' ERROR ' in l or 'panicked' in l]
             self.bad_log = [] if getattr(self, 'errors_expected', False) else bad
-        self.clients.leave()
-        shutil.rmtree(self.scratch, ignore_errors=True)
-
-
-def run_all(cases, clients, only):
-    passed, failed, skipped, bad = 0, 0, 0, []
-    for cls in cases:
-        names = [n for n in vars(cls) if n.startswith('test_') and only in f'{cls.__name__}.{n}']
-        if not names:
-            continue
-        case = cls()
-        try:
-            case.setup(clients)
-        except Skip as e:
-            for n in names:
-                print(f'SKIPPED {LABEL}{cls.__name__}.{n}: {e}', flush=True)
-            skipped += len(names)
-            continue
-        except Exception:
-            print(f'FAILED {LABEL}{cls.__name__} (start):\n{traceback.format_exc()}', flush=True)
-            failed += len(names)
-            bad.append(cls.__name__)
-            case.teardown()
-            continue
-        for n in names:
-            t = time.time()
-            try:
-                getattr(case, n)()
-                passed += 1
-                print(f'ok {LABEL}{cls.__name__}.{n} ({time.time() - t:.1f} s)', flush=True)
-            except Skip as e:
-                skipped += 1
-                print(f'SKIPPED {LABEL}{cls.__name__}.{n}: {e}', flush=True)
-            except Exception:
-                failed += 1
-                bad.append(f'{cls.__name__}.{n}')
-                print(f'FAILED {LABEL}{cls.__name__}.{n}:\n{traceback.format_exc()}', flush=True)
-        case.teardown()
-        if getattr(case, 'bad_log', None):
-            failed += 1
-            bad.append(f'{cls.__name__} (log)')
-            print(f'FAILED {LABEL}{cls.__name__}: errors in the cluster\'s log:\n' + '\n'.join(case.bad_log[:20]), flush=True)
-    for b in bad:
-        print(f'FAILED {LABEL}{b}')
-    print(f'{passed} passed, {failed} failed, {skipped} skipped', flush=True)
-    return failed == 0
+        if hasattr(self, 'scratch'):
+            self.clients.leave()
+            shutil.rmtree(self.scratch, ignore_errors=True)

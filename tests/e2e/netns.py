@@ -5,9 +5,9 @@ each (eth0, eth1), its own host name (UTS namespace) and files below a folder of
 ways by taking the interface down, and one way by sending what goes to a host to a hardware address that
 nobody has: packets vanish silently, as with a broken switch.
 """
-import os, shutil, signal, subprocess, time
+import os, shutil, signal, subprocess
 import harness
-from harness import Result, Skip
+from harness import Result, Skip, gone, wait
 
 
 def ip(*argv, check=True):
@@ -115,21 +115,6 @@ class Host:
         # Nobody else is to believe it.
         self.run('sh', '-c', 'echo 1 > /proc/sys/net/ipv4/conf/all/arp_ignore')
         ip('-n', self.ns, 'addr', 'add' if on else 'del', f'{other.addr(network)}/{bits}', 'dev', 'lo')
-
-
-def gone(pid):
-    try:
-        with open(f'/proc/{pid}/stat') as f:
-            return f.read().rsplit(')', 1)[1].split()[0] in 'ZX'
-    except (FileNotFoundError, ProcessLookupError):
-        return True
-
-
-def wait(what, name, seconds=60):
-    deadline = time.time() + seconds
-    while not what():
-        assert time.time() < deadline, f'waited {seconds} s for {name}'
-        time.sleep(0.05)
 
 
 class Net:

@@ -1,27 +1,26 @@
 #!/usr/bin/python3
 """End-to-end tests: unmodified Ceph clients against a Spirula started as the README says.
-usage: run.py --binary PATH [--clients DEBIAN_ROOT] [--label NAME] [--only WORD]"""
-import argparse, importlib, os, sys
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-import harness
+usage: run.py [--binary PATH] [--only WORD] [--clients DEBIAN_ROOT] [PYTEST OPTIONS]
+Two classes at a time; with --only, or -n 0, one after the other. Options of pytest: -k EXPRESSION, --durations N, --junit-xml FILE,
+-x, -s, --collect-only, ..."""
+import os, subprocess, sys
 
-# In this order; each is the file test_NAME.py.
-FILES = '''up rados ceph durability bad_input osd heal processes join auth scrub store bad_stores domains thrash merge ec states moves
-           alike partition absent mtu backoff slow flood rollback disks limits admin'''.split()
+HERE = os.path.dirname(os.path.abspath(__file__))
+# Debian's, not another that stands before it in PATH: it has Ceph's and pytest's packages.
+PYTHON = '/usr/bin/python3'
+
+
+def has(module):
+    return subprocess.run([PYTHON, '-c', f'import {module}'], capture_output=True).returncode == 0
+
 
 if __name__ == '__main__':
-    a = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    a.add_argument('--binary', required=True)
-    a.add_argument('--clients')
-    a.add_argument('--label', default='')
-    a.add_argument('--only', default='')
-    a = a.parse_args()
-    harness.BINARY = os.path.abspath(a.binary)
-    harness.LABEL = a.label + ':' if a.label else ''
-    lack = harness.lack_of_room()
-    if lack:
-        sys.exit(f'FAILED before the first test: {lack}')
-    clients = harness.Clients(os.path.abspath(a.clients) if a.clients else None)
-    cases = [c for name in FILES
-             for c in vars(importlib.import_module(f'test_{name}')).values() if isinstance(c, type) and issubclass(c, harness.Case) and c is not harness.Case]
-    sys.exit(0 if harness.run_all(cases, clients, a.only) else 1)
+    args = sys.argv[1:]
+    if '--help' in args or '-h' in args:
+        sys.exit(__doc__)
+    if not has('pytest'):
+        sys.exit('FAILED before the first test: pytest is not installed (Debian: apt-get install python3-pytest python3-pytest-xdist)')
+    # Later options win over these.
+    two = ['-n', '0' if any(a.startswith('--only') for a in args) else '2', '--dist', 'loadscope'] if has('xdist') else []
+    os.environ['PYTHONDONTWRITEBYTECODE'] = '1'
+    os.execv(PYTHON, [PYTHON, '-m', 'pytest', HERE, '-v', '-rfEs', '--durations=15', '--tb=short', '-c', f'{HERE}/pytest.ini', f'--rootdir={HERE}', *two, *args])

@@ -1,6 +1,6 @@
 """What a user would see differ from a real Ceph 16.2, each thing compared beside one; and where ours goes on and Ceph's hangs."""
 import json, os, subprocess, time
-from harness import Case
+from harness import Case, wait
 
 PUT = '''
 # Writes objects FROM to TO of a pool, SIZE bytes each.
@@ -18,15 +18,6 @@ class Likeness(Case):
 
     def osd(self, what, n):
         self.c.spirula('osd', what, str(n), '--dir', self.c.dir)
-
-    def until(self, what, test, seconds=60):
-        deadline = time.time() + seconds
-        while True:
-            r = test()
-            if r:
-                return r
-            assert time.time() < deadline, f'never: {what}\n{self.c.ceph("pg", "dump", "pgs_brief").out}'
-            time.sleep(0.1)
 
     def pool(self, name, size, min_size, pgs=1):
         """A pool; the name of its first PG."""
@@ -106,12 +97,12 @@ class Alike(Likeness):
         c.rados('-p', 'u', 'setomapval', 'o1', 'k', 'v')
         self.put('u', 20, 21, 8192)
         self.osd('start', b)
-        self.until('both serve', lambda: len(self.pg(pgid)['acting']) == 2 and 'active' in self.state(pgid))
+        wait(lambda: len(self.pg(pgid)['acting']) == 2 and 'active' in self.state(pgid), 'both serve')
         self.osd('stop', a)
         for flag in ('norecover', 'nobackfill'):
             c.ceph('osd', 'unset', flag)
-        self.until('unfound', lambda: 'unfound' in self.state(pgid))
-        listed = self.until('all unfound', lambda: (l := c.json('pg', pgid, 'list_unfound'))['num_unfound'] == 3 and l)
+        wait(lambda: 'unfound' in self.state(pgid), 'unfound')
+        listed = wait(lambda: (l := c.json('pg', pgid, 'list_unfound'))['num_unfound'] == 3 and l, 'all unfound')
         assert list(listed) == ['num_missing', 'num_unfound', 'objects', 'state', 'available_might_have_unfound',
                                 'might_have_unfound', 'more'], listed
         assert listed['state'] == 'NotRecovering' and listed['num_missing'] == 3, listed
@@ -141,15 +132,15 @@ class Alike(Likeness):
         for flag in ('noout', 'nobackfill'):
             c.ceph('osd', 'set', flag)
         c.ceph('osd', 'pg-upmap-items', pgid, *(str(o) for pair in zip(old, new) for o in pair))
-        self.until('backfill', lambda: 'backfill' in self.state(pgid))
+        wait(lambda: 'backfill' in self.state(pgid), 'backfill')
         self.osd('stop', a)
         self.osd('stop', b)
-        self.until('down', lambda: self.state(pgid) == 'down')
+        wait(lambda: self.state(pgid) == 'down', 'down')
         by = self.steps(pgid)['Started/Primary/Peering']['peering_blocked_by']
         assert by and {x['osd'] for x in by} <= set(old) and by[0]['current_lost_at'] == 0, by
         for o in old:
             c.ceph('osd', 'lost', str(o), '--yes-i-really-mean-it')
-        self.until('incomplete', lambda: self.state(pgid) == 'incomplete')
+        wait(lambda: self.state(pgid) == 'incomplete', 'incomplete')
         steps = self.steps(pgid)
         assert steps['Started/Primary/Peering/Incomplete']['comment'] == 'not enough complete instances of this PG'
         peering = steps['Started/Primary/Peering']
@@ -178,11 +169,11 @@ class Alike(Likeness):
         copied = lambda: self.c.json('pg', pgid, 'query')['info']['stats']['stat_sum']['num_objects_recovered']
         before = copied()
         c.ceph('osd', 'pg-upmap-items', pgid, str(old[1]), str(target))
-        self.until('it copies', lambda: copied() >= before + 3)
+        wait(lambda: copied() >= before + 3, 'it copies')
         c.ceph('osd', 'set-nearfull-ratio', '0.002')
         c.ceph('osd', 'set-backfillfull-ratio', '0.003')
-        self.until('too full', lambda: self.state(pgid) == 'active+remapped+backfill_toofull')
-        assert 'PG_BACKFILL_FULL' in self.until('health', lambda: c.json('health')['checks'])
+        wait(lambda: self.state(pgid) == 'active+remapped+backfill_toofull', 'too full')
+        assert 'PG_BACKFILL_FULL' in wait(lambda: c.json('health')['checks'], 'health')
         # Nothing of it goes on, and it says so the whole time.
         c.ceph('config', 'rm', 'osd', 'osd_recovery_sleep')
         held = copied()
@@ -208,13 +199,13 @@ class Alike(Likeness):
         c.wait_clean()
         other = next(o for o in range(4) if o not in (a, b))
         c.ceph('osd', 'pg-upmap-items', pgid, str(b), str(other))
-        self.until('misplaced', lambda: 'remapped' in self.state(pgid) and 'backfill' in self.state(pgid))
+        wait(lambda: 'remapped' in self.state(pgid) and 'backfill' in self.state(pgid), 'misplaced')
         time.sleep(3)
         p = self.pg(pgid)
         assert 'remapped' in p['state'] and 'degraded' not in p['state'] and other not in p['acting'], p
         # Its old place goes: now a copy is missing.
         self.osd('stop', b)
-        self.until('filled', lambda: (p := self.pg(pgid))['state'] == 'active+clean' and other in p['acting'])
+        wait(lambda: (p := self.pg(pgid))['state'] == 'active+clean' and other in p['acting'], 'filled')
         self.osd('start', b)
         c.ceph('osd', 'unset', 'norebalance')
         c.wait_clean()
@@ -236,14 +227,14 @@ class Paced(Likeness):
             return p
         def line():
             return next(l for l in c.ceph('osd', 'pool', 'ls', 'detail').out.splitlines() if "'paced'" in l)
-        self.until('statistics', lambda: c.json('-s')['pgmap']['num_objects'] >= 400)
+        wait(lambda: c.json('-s')['pgmap']['num_objects'] >= 400, 'statistics')
         said = c.ceph('osd', 'pool', 'set', 'paced', 'pgp_num', '24')
         assert said.err.endswith('pgp_num to 24\n'), said
         p = look()
         assert (p['pg_placement_num_target'], p['pg_num'], p['pg_num_target']) == (24, 32, 32) and steps[0] > 28, p
         assert ' pg_num 32 pgp_num ' in line() and ' pgp_num_target 24 ' in line(), line()
         assert c.json('osd', 'pool', 'get', 'paced', 'pgp_num')['pgp_num'] > 24
-        self.until('all steps', lambda: look()['pg_placement_num'] == 24, 150)
+        wait(lambda: look()['pg_placement_num'] == 24, 'all steps', 150)
         assert steps == sorted(steps, reverse=True) and all(a - b <= 2 for a, b in zip(steps, steps[1:])), steps
         assert len(steps) >= 4 and 'target' not in line(), (steps, line())
         c.wait_clean()
@@ -256,7 +247,7 @@ class Paced(Likeness):
         assert (p['pg_num'], p['pg_num_target'], p['pg_placement_num_target']) == (64, 64, 64), p
         assert p['pg_placement_num'] < 50, p
         c.ceph('config', 'set', 'mgr', 'target_max_misplaced_ratio', '1')
-        self.until('the rest', lambda: look()['pg_placement_num'] == 64, 60)
+        wait(lambda: look()['pg_placement_num'] == 64, 'the rest', 60)
         c.wait_clean(120)
         assert len(c.rados('-p', 'paced', 'ls').out.split()) == 400
 

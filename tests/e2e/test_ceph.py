@@ -4,6 +4,8 @@ from harness import Case
 
 
 class Ceph(Case):
+    minutes = 2
+
     def test_status_health_and_versions(self):
         out = self.c.ceph('-s').out
         for word in ('cluster:', 'health: HEALTH_', 'mon: 1 daemons', 'mgr:', 'osd: 3 osds: 3 up', '3 in', 'active+clean'):

@@ -1,7 +1,7 @@
 """Disks that go bad, files that go away, file systems that fill up under `spirula up`: one OSD's trouble, never the
 cluster's; told, with what to do; and nothing that was acknowledged is lost."""
 import json, os, random, shutil, struct, subprocess, time
-from harness import Case, Cluster, Skip
+from harness import Case, Cluster, Skip, gone, wait
 from test_bad_stores import COPIES, crc32c
 
 MIB = 1 << 20
@@ -43,21 +43,10 @@ class Disk:
         return s.f_bavail * s.f_frsize
 
     def leave(self):
-        for _ in range(50):
-            if subprocess.run(['umount', self.at], capture_output=True).returncode == 0:
-                return
-            time.sleep(0.2)
-        subprocess.run(['umount', '-l', self.at], capture_output=True)
-
-
-def wait(what, until, seconds=60):
-    deadline = time.time() + seconds
-    while True:
-        got = until()
-        if got:
-            return got
-        assert time.time() < deadline, f'{what}: not after {seconds} s'
-        time.sleep(0.2)
+        try:
+            wait(lambda: subprocess.run(['umount', self.at], capture_output=True).returncode == 0, f'nobody to use {self.at}', 10)
+        except AssertionError:
+            subprocess.run(['umount', '-l', self.at], capture_output=True)
 
 
 class Disks(Case):
@@ -86,16 +75,6 @@ class Disks(Case):
     def checks(self):
         return self.c.json('health', 'detail')['checks']
 
-    def gone(self, pid, seconds=30):
-        """The process has ended (a zombie counts)."""
-        def ended():
-            try:
-                with open(f'/proc/{pid}/stat') as f:
-                    return f.read().rsplit(')', 1)[1].split()[0] == 'Z'
-            except FileNotFoundError:
-                return True
-        wait(f'end of process {pid}', ended, seconds)
-
 
 class BadDisk(Disks):
     """One OSD's store is not what it was when the cluster starts."""
@@ -109,7 +88,7 @@ class BadDisk(Disks):
         self.c.down()
         spoil()
         up = self.c.up()
-        health = wait('OSD_STORE_UNUSABLE', lambda: self.checks().get('OSD_STORE_UNUSABLE'))
+        health = wait(lambda: self.checks().get('OSD_STORE_UNUSABLE'), 'OSD_STORE_UNUSABLE')
         assert health['severity'] == 'HEALTH_ERR' and health['summary']['count'] == 1, health
         detail = health['detail'][0]['message']
         command = f'spirula osd recreate 1 --dir {self.c.dir}'
@@ -120,7 +99,7 @@ class BadDisk(Disks):
         self.same(before)
         self.put(after)
         self.c.spirula(*command.split()[1:])
-        wait('no more trouble', lambda: 'OSD_STORE_UNUSABLE' not in self.checks())
+        wait(lambda: 'OSD_STORE_UNUSABLE' not in self.checks(), 'no more trouble')
         self.c.wait_clean(120)
         self.same(before, after)
         # It is a copy of its own: the two others are not needed for it.
@@ -179,9 +158,9 @@ class BadDisk(Disks):
     def test_7_removed_while_it_runs(self):
         self.put('early')
         os.remove(self.osd(2))
-        health = wait('OSD_STORE_UNUSABLE', lambda: self.checks().get('OSD_STORE_UNUSABLE'))
+        health = wait(lambda: self.checks().get('OSD_STORE_UNUSABLE'), 'OSD_STORE_UNUSABLE')
         assert 'was removed' in health['detail'][0]['message'], health
-        wait('OSD_DOWN', lambda: 'OSD_DOWN' in self.checks())
+        wait(lambda: 'OSD_DOWN' in self.checks(), 'OSD_DOWN')
         self.put('late')
         self.c.spirula('osd', 'recreate', '2', '--dir', self.c.dir)
         self.c.wait_clean(120)
@@ -190,11 +169,11 @@ class BadDisk(Disks):
     def test_8_every_osd_gone(self):
         for n in range(3):
             os.remove(self.osd(n))
-        health = wait('three OSDs down', lambda: (c := self.checks()).get('OSD_DOWN', {}).get('summary', {}).get('count') == 3 and c)
+        health = wait(lambda: (c := self.checks()).get('OSD_DOWN', {}).get('summary', {}).get('count') == 3 and c, 'three OSDs down')
         assert health['OSD_STORE_UNUSABLE']['summary']['count'] == 3, health
         assert not self.put('never', check=False, timeout=3)
         # What is left of the stores is all there is: none may be made anew.
-        wait('the PGs to be stale', lambda: 'stale' in self.c.ceph('pg', 'stat').out)
+        wait(lambda: 'stale' in self.c.ceph('pg', 'stat').out, 'the PGs to be stale')
         r = self.c.spirula('osd', 'recreate', '1', '--dir', self.c.dir, check=False, timeout=60)
         assert r.code == 1 and 'only copy' in r.err, r
 
@@ -330,7 +309,7 @@ class GoneDir(Disks):
         self.put('some')
         pid = self.c.pid()
         os.rename(self.c.dir, self.c.dir + '-gone')
-        self.gone(pid)
+        wait(lambda: gone(pid), f'the end of process {pid}', 30)
         log = open(os.path.join(self.c.dir + '-gone', 'spirula.log')).read()
         assert 'was removed while the cluster ran' in log and 'panicked' not in log, log[-2000:]
         # It was only moved: everything acknowledged is there.
@@ -340,27 +319,37 @@ class GoneDir(Disks):
         self.same('some')
 
 
-class OnDisk(Disks):
-    """The cluster's directory is on a small file system of its own."""
+class Mounted(Disks):
+    """Something of the cluster is on a small file system of its own, `self.disk`; `found` says what."""
     size = 3 << 30
+    args = ['--osds', '3', '--osd-size', '1G']
+    start = False
 
     def setup(self, clients):
-        self.start = False
         super().setup(clients)
-        self.disk = None
-        try:
-            self.disk = Disk(self.scratch, os.path.join(self.scratch, 'disk'), self.size)
-        except Skip:
-            self.teardown()
-            raise
-        self.c = Cluster(self.scratch, clients, name='disk/c', args=['--osds', '2', '--osd-size', '1G', '--pool-size', '2'])
-        self.c.up()
+        self.disk = Disk(self.scratch, os.path.join(self.scratch, 'disk'), self.size)
+        self.found()
+
+    def moved(self, osd, to):
+        """An OSD's files are elsewhere from now on; the cluster is down."""
+        here = os.path.join(self.c.dir, f'osd.{osd}')
+        subprocess.run(['cp', '-a', '--sparse=always', here, to], check=True)
+        shutil.rmtree(here)
+        os.symlink(os.path.join(to, f'osd.{osd}'), here)
 
     def teardown(self):
-        if self.disk:
+        if hasattr(self, 'disk'):
             self.c.down(check=False)
             self.disk.leave()
         super().teardown()
+
+
+class OnDisk(Mounted):
+    """The cluster's whole directory is on it."""
+
+    def found(self):
+        self.c = Cluster(self.scratch, self.clients, name='disk/c', args=['--osds', '2', '--osd-size', '1G', '--pool-size', '2'])
+        self.c.up()
 
 
 class ReadOnlyDisk(OnDisk):
@@ -372,7 +361,7 @@ class ReadOnlyDisk(OnDisk):
         pid = self.c.pid()
         self.disk.abort()
         put = self.put('never', check=False, timeout=5)
-        self.gone(pid)
+        wait(lambda: gone(pid), f'the end of process {pid}', 30)
         r = self.c.spirula('status', '--dir', self.c.dir, check=False)
         assert r.code == 3 and 'not running' in r.err, r
         self.disk.again()
@@ -382,33 +371,19 @@ class ReadOnlyDisk(OnDisk):
         self.same(*done, *(['never'] if put else []))
 
 
-class LostLog(Disks):
+class LostLog(Mounted):
     """One OSD's store, and the cluster's log, are on a file system that becomes read-only; all else is well."""
-    args = ['--osds', '3', '--osd-size', '1G']
+    size = 2 << 30
 
-    def setup(self, clients):
-        super().setup(clients)
-        self.disk = None
-        try:
-            self.disk = Disk(self.scratch, os.path.join(self.scratch, 'disk'), 2 << 30)
-        except Skip:
-            self.teardown()
-            raise
+    def found(self):
+        self.c.up()
         self.c.down()
-        subprocess.run(['cp', '-a', '--sparse=always', os.path.join(self.c.dir, 'osd.1'), self.disk.at], check=True)
-        shutil.rmtree(os.path.join(self.c.dir, 'osd.1'))
-        os.symlink(os.path.join(self.disk.at, 'osd.1'), os.path.join(self.c.dir, 'osd.1'))
+        self.moved(1, self.disk.at)
         log = os.path.join(self.c.dir, 'spirula.log')
         os.remove(log)
         os.symlink(os.path.join(self.disk.at, 'log'), log)
         self.c.up()
         self.c.wait_clean()
-
-    def teardown(self):
-        if self.disk:
-            self.c.down(check=False)
-            self.disk.leave()
-        super().teardown()
 
     def test_the_osd_stops_with_a_reason_and_nothing_else_does(self):
         done = [f'o{n}' for n in range(20)]
@@ -419,7 +394,7 @@ class LostLog(Disks):
         for n in range(20, 40):
             done.append(f'o{n}')
             self.put(done[-1])
-        health = wait('OSD_STORE_UNUSABLE', lambda: self.checks().get('OSD_STORE_UNUSABLE'))
+        health = wait(lambda: self.checks().get('OSD_STORE_UNUSABLE'), 'OSD_STORE_UNUSABLE')
         assert 'osd.1: ' in health['detail'][0]['message'], health
         # Threads that would have panicked serve: every OSD that is left, the manager, the monitor, new clients.
         os.kill(pid, 0)
@@ -464,7 +439,7 @@ class FullDisk(OnDisk):
         assert self.c.pid() == pid and not os.path.exists(f'/proc/{pid}/nothing')
         os.kill(pid, 0)
         os.remove(ballast)
-        wait('no full OSD', lambda: not told(), 90)
+        wait(lambda: not told(), 'no full OSD', 90)
         self.put('last')
         self.c.wait_clean(120)
         self.same(*acked, 'last')
@@ -474,14 +449,11 @@ class FullDisk(OnDisk):
 class FullMon(OnDisk):
     """Only the monitor is on the small file system: nobody there gives any room back."""
 
-    def setup(self, clients):
-        super().setup(clients)
+    def found(self):
+        super().found()
         self.c.down()
         for n in range(2):
-            there, here = os.path.join(self.c.dir, f'osd.{n}'), os.path.join(self.scratch, f'osd.{n}')
-            subprocess.run(['cp', '-a', '--sparse=always', there, here], check=True)
-            shutil.rmtree(there)
-            os.symlink(here, there)
+            self.moved(n, self.scratch)
         self.c.up()
         self.c.wait_clean()
 

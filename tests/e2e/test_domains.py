@@ -1,11 +1,12 @@
 """Failure domains: racks, rooms, datacenters and device classes made with `ceph osd crush`, and what PGs make of them."""
 import time
-from harness import Case
+from harness import Case, wait
 
 TYPES = ['host', 'chassis', 'rack', 'row', 'room', 'datacenter']
 
 
 class Domains(Case):
+    minutes = 2
     args = ['--osds', '8', '--osd-size', '1G']
 
     def tree(self):
@@ -36,12 +37,6 @@ class Domains(Case):
             for which in ('up', 'acting'):
                 where = [places[o][kind] for o in p[which]]
                 assert len(where) == size and len(set(where)) == size, (pool, kind, p['pgid'], which, p[which], where)
-
-    def until(self, check, what, seconds=60):
-        end = time.time() + seconds
-        while not check():
-            assert time.time() < end, f'{what}: not within {seconds} s\n{self.c.ceph("-s").out}{self.c.ceph("osd", "tree").out}'
-            time.sleep(0.2)
 
     def test_1_racks_are_made_and_a_rule_keeps_copies_apart(self):
         # Two datacenters > rooms > rows > racks > chassis > hosts, an OSD each: OSD n is in everything number n, save that
@@ -92,7 +87,7 @@ class Domains(Case):
         assert all(o % 2 for p in self.pgs('fast') for o in p['acting']), self.pgs('fast')
         # An existing pool follows its new rule.
         self.c.ceph('osd', 'pool', 'set', 'by-host', 'crush_rule', 'fast')
-        self.until(lambda: all(o % 2 for p in self.pgs('by-host') for o in p['acting']), 'by-host on SSDs')
+        wait(lambda: all(o % 2 for p in self.pgs('by-host') for o in p['acting']), 'by-host on SSDs')
         self.c.wait_clean()
 
     def test_4_a_rack_goes_and_its_copies_are_made_in_others(self):
@@ -100,21 +95,21 @@ class Domains(Case):
         for o in (2, 3):
             self.c.spirula('osd', 'stop', str(o), '--dir', self.c.dir)
         down = [2, 3]
-        self.until(lambda: self.c.json('osd', 'stat')['num_up_osds'] == 6, 'two OSDs down')
+        wait(lambda: self.c.json('osd', 'stat')['num_up_osds'] == 6, 'two OSDs down')
         for i in range(40):
             self.c.rados('-p', 'by-rack', 'get', f'o{i}', '-')
         # A whole rack that is down is not marked out by itself (mon_osd_down_out_subtree_limit): somebody has pulled a plug.
         time.sleep(4)
         assert self.c.json('osd', 'stat')['num_in_osds'] == 8
         self.c.ceph('config', 'set', 'mon', 'mon_osd_down_out_subtree_limit', 'root')
-        self.until(lambda: self.c.json('osd', 'stat')['num_in_osds'] == 6, 'two OSDs out')
+        wait(lambda: self.c.json('osd', 'stat')['num_in_osds'] == 6, 'two OSDs out')
         pools = ['by-host', 'by-chassis', 'by-rack', 'fast']
-        self.until(lambda: all(p['state'] == 'active+clean' for n in pools for p in self.pgs(n)), 'clean without the rack', 120)
+        wait(lambda: all(p['state'] == 'active+clean' for n in pools for p in self.pgs(n)), 'clean without the rack', 120)
         self.apart('by-rack', 'rack', 3)
         assert not any(o in down for n in pools for p in self.pgs(n) for o in p['acting'])
         for o in down:
             self.c.spirula('osd', 'start', str(o), '--dir', self.c.dir)
-        self.until(lambda: self.c.json('osd', 'stat')['num_in_osds'] == 8, 'in again')
+        wait(lambda: self.c.json('osd', 'stat')['num_in_osds'] == 8, 'in again')
         self.c.wait_clean(120)
         for kind in TYPES[1:]:
             self.apart(f'by-{kind}', kind, 3)
@@ -127,7 +122,7 @@ class Domains(Case):
         time.sleep(4)
         assert stat()['num_up_osds'] == 8, 'nodown holds who says good-bye, too, as in Ceph'
         self.c.ceph('osd', 'unset', 'nodown')
-        self.until(lambda: stat()['num_up_osds'] == 7, 'its peers miss it')
+        wait(lambda: stat()['num_up_osds'] == 7, 'its peers miss it')
         time.sleep(4)
         assert stat()['num_in_osds'] == 8, 'noout'
         self.c.ceph('osd', 'set', 'noup')
@@ -137,7 +132,7 @@ class Domains(Case):
         self.c.ceph('osd', 'out', '6')
         self.c.ceph('osd', 'set', 'noin')
         self.c.ceph('osd', 'unset', 'noup')
-        self.until(lambda: stat()['num_up_osds'] == 8, 'up again')
+        wait(lambda: stat()['num_up_osds'] == 8, 'up again')
         assert stat()['num_in_osds'] == 7, 'noin'
         self.c.ceph('osd', 'unset', 'noin')
         self.c.ceph('osd', 'unset', 'noout')

@@ -1,6 +1,6 @@
 """Erasure-coded pools through unmodified clients: every data operation, lost OSDs, rot, fewer and more PGs, copies, profiles."""
 import json, os, time
-from harness import Case
+from harness import Case, wait
 from test_scrub import READ, Rotten
 
 MODEL = '''
@@ -414,7 +414,7 @@ class ErasureScrub(Rotten):
         # The third unit is the first shard's.
         self.rot(acting[0], data[8192:8256])
         assert self.get('read', 'obj') == data
-        self.until('the repair is in the cluster log', lambda: self.logged('repaired from osd.'))
+        wait(lambda: self.logged('repaired from osd.'), 'the repair is in the cluster log')
         self.c.wait_clean()
         # A change of a stripe of which another shard is rotten.
         self.rot(acting[1], data[12288:12352])
@@ -438,13 +438,13 @@ class ErasureScrub(Rotten):
         where = self.json_map('deep', 'obj')
         pgid, acting = where['pgid'], where['acting']
         self.c.ceph('pg', 'deep-scrub', pgid)
-        self.until('a clean deep scrub', lambda: self.logged(f'{pgid} deep-scrub ok'))
+        wait(lambda: self.logged(f'{pgid} deep-scrub ok'), 'a clean deep scrub')
         assert self.inconsistent(pgid) == []
         self.rot(acting[1], data[4096:4160])
         self.c.ceph('pg', 'scrub', pgid)
-        self.until('a shallow scrub, which does not read', lambda: self.logged(f'{pgid} scrub ok'))
+        wait(lambda: self.logged(f'{pgid} scrub ok'), 'a shallow scrub, which does not read')
         self.c.ceph('pg', 'deep-scrub', pgid)
-        self.until('the deep scrub finds it', lambda: json.loads(self.c.rados('list-inconsistent-pg', 'deep').out) == [pgid])
+        wait(lambda: json.loads(self.c.rados('list-inconsistent-pg', 'deep').out) == [pgid], 'the deep scrub finds it')
         [found] = self.inconsistent(pgid)
         assert found['object']['name'] == 'obj' and found['errors'] == [], found
         assert found['union_shard_errors'] == ['read_error'] and found['selected_object_info']['size'] == 300_000, found
@@ -453,7 +453,7 @@ class ErasureScrub(Rotten):
         assert [s['primary'] for s in found['shards']].count(True) == 1, found
         assert f'pg {pgid} is active+clean+inconsistent' in self.c.ceph('health', 'detail').out
         self.c.ceph('pg', 'repair', pgid)
-        self.until('health', lambda: self.c.ceph('health').out.startswith('HEALTH_OK'))
+        wait(lambda: self.c.ceph('health').out.startswith('HEALTH_OK'), 'health')
         assert self.logged(f'{pgid} repair 1 errors, 1 fixed'), self.c.ceph('log', 'last', '30').out
         assert self.inconsistent(pgid) == []
         assert self.get('deep', 'obj') == data and self.get('deep', 'other') == data[::-1]
@@ -472,7 +472,7 @@ class ErasureScrub(Rotten):
         self.c.wait_clean()
         p = self.c.python(READ, 'lost', 'gone', wait=False)
         unfound = lambda: json.loads(self.c.ceph('pg', pgid, 'list_unfound').out)
-        self.until('it is unfound', lambda: unfound()['num_unfound'] == 1)
+        wait(lambda: unfound()['num_unfound'] == 1, 'it is unfound')
         assert unfound()['objects'][0]['oid']['oid'] == 'gone', unfound()
         assert self.get('lost', 'kept') == data[::-1]
         r = self.c.ceph('pg', pgid, 'mark_unfound_lost', 'revert', check=False)
@@ -486,4 +486,4 @@ class ErasureScrub(Rotten):
         self.put('lost', 'gone', data)
         assert self.get('lost', 'gone') == data
         self.c.ceph('pg', 'deep-scrub', pgid)
-        self.until('a clean deep scrub', lambda: self.logged(f'{pgid} deep-scrub ok'))
+        wait(lambda: self.logged(f'{pgid} deep-scrub ok'), 'a clean deep scrub')

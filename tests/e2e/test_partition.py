@@ -85,6 +85,8 @@ print('ended', flush=True)
 
 
 class Partition(OsdHosts):
+    minutes = 4
+
     def found(self):
         super().found()
         self.ceph('osd', 'pool', 'create', 'rep', '16', '16')

@@ -133,11 +133,7 @@ class Hosts(Case):
         self.net = netns.Net(self.scratch, self.mons + self.others_there, self.six, self.networks)
         self.client = self.net['client']
         self.conf = os.path.join(self.scratch, 'client.conf')
-        try:
-            self.found()
-        except Exception:
-            print(''.join(h.logs() for h in self.net.hosts.values())[-4000:], flush=True)
-            raise
+        self.found()
 
     def mon_addr(self, name):
         a = self.net[name].addr()
@@ -171,7 +167,12 @@ class Hosts(Case):
                     f'keyring = {self.scratch}/client.keyring\nlog_file =\nadmin_socket =\n' +
                     ('ms_bind_ipv6 = true\nms_bind_ipv4 = false\n' if self.six else ''))
 
+    def log_tail(self):
+        return ''.join(h.logs() for h in self.net.hosts.values())[-6000:] if hasattr(self, 'net') else ''
+
     def teardown(self):
+        if not hasattr(self, 'net'):
+            return super().teardown()
         logs = ''.join(h.logs() for h in self.net.hosts.values())
         keep = os.environ.get('SPIRULA_E2E_LOGS')
         if keep:
@@ -319,6 +320,8 @@ class OsdHosts(Hosts):
 
 
 class Processes(Hosts):
+    minutes = 5
+
     def test_leader_is_killed_during_pool_creation_and_io(self):
         p = self.work(12, 'kill')
         for _ in range(2):

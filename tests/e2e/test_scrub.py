@@ -1,6 +1,6 @@
 """Rot: flipped bits in one OSD's store are noticed, repaired from another copy, and never reach a client."""
 import glob, json, os, time
-from harness import Case
+from harness import Case, wait
 
 
 class Rotten(Case):
@@ -60,12 +60,6 @@ class Rotten(Case):
         self.c.up()
         self.c.wait_clean()
 
-    def until(self, what, check, seconds=60):
-        deadline = time.time() + seconds
-        while not check():
-            assert time.time() < deadline, f'{what}: not within {seconds} s'
-            time.sleep(0.3)
-
     def logged(self, text):
         return any(text in line for line in self.c.ceph('log', 'last', '1000').out.splitlines())
 
@@ -80,7 +74,7 @@ class Scrub(Rotten):
         primary = self.acting('read', 'obj')[0]
         self.rot(primary, data[8192:8256])
         assert self.get('read', 'obj') == data
-        self.until('the repair is in the cluster log', lambda: self.logged('obj'))
+        wait(lambda: self.logged('obj'), 'the repair is in the cluster log')
         assert self.logged('repaired from osd.'), self.c.ceph('log', 'last', '50').out
         self.c.wait_clean()
         assert self.get('read', 'obj') == data
@@ -102,7 +96,7 @@ class Scrub(Rotten):
         self.c.rados('-p', 'merge', 'put', 'obj', part, '--offset', '8300')
         data[8300:8309] = b'new bytes'
         assert self.get('merge', 'obj') == bytes(data)
-        self.until('the repair is in the cluster log', lambda: self.logged(f'osd.{replica} pg'))
+        wait(lambda: self.logged(f'osd.{replica} pg'), 'the repair is in the cluster log')
         self.c.wait_clean()
         assert len(self.c.json('osd', 'stat')) and self.c.json('osd', 'stat')['num_up_osds'] == 3
         # The replica's copy is good: it serves alone.
@@ -126,13 +120,13 @@ class Scrub(Rotten):
         pgid, replica = where['pgid'], where['acting'][1]
         said = self.c.ceph('pg', 'deep-scrub', pgid)
         assert f'instructing pg {pgid} on osd.{where["acting"][0]} to deep-scrub' in said.err, said
-        self.until('a clean deep scrub', lambda: self.logged(f'{pgid} deep-scrub ok'))
+        wait(lambda: self.logged(f'{pgid} deep-scrub ok'), 'a clean deep scrub')
         assert json.loads(self.c.rados('list-inconsistent-pg', 'deep').out) == []
         assert json.loads(self.c.rados('list-inconsistent-obj', pgid).out)['inconsistents'] == []
         self.rot(replica, data[8192:8256])
 
         self.c.ceph('pg', 'deep-scrub', pgid)
-        self.until('the deep scrub finds it', lambda: json.loads(self.c.rados('list-inconsistent-pg', 'deep').out) == [pgid])
+        wait(lambda: json.loads(self.c.rados('list-inconsistent-pg', 'deep').out) == [pgid], 'the deep scrub finds it')
         found = json.loads(self.c.rados('list-inconsistent-obj', pgid).out)['inconsistents']
         assert [f['object']['name'] for f in found] == ['obj'], found
         assert found[0]['union_shard_errors'] == ['read_error'], found
@@ -145,11 +139,11 @@ class Scrub(Rotten):
             assert line in health, (line, health)
         # A shallow scrub does not read, and does not take back what a deep one found.
         self.c.ceph('pg', 'scrub', pgid)
-        self.until('a shallow scrub', lambda: self.logged(f'{pgid} scrub ok'))
+        wait(lambda: self.logged(f'{pgid} scrub ok'), 'a shallow scrub')
         assert json.loads(self.c.rados('list-inconsistent-pg', 'deep').out) == [pgid]
 
         self.c.ceph('pg', 'repair', pgid)
-        self.until('health', lambda: self.c.ceph('health').out.startswith('HEALTH_OK'))
+        wait(lambda: self.c.ceph('health').out.startswith('HEALTH_OK'), 'health')
         assert self.logged(f'{pgid} repair 1 errors, 1 fixed'), self.c.ceph('log', 'last', '30').out
         assert json.loads(self.c.rados('list-inconsistent-obj', pgid).out)['inconsistents'] == []
         self.c.ceph('osd', 'pool', 'deep-scrub', 'deep')
@@ -174,10 +168,10 @@ class Scrub(Rotten):
         self.c.wait_clean()
         # A read waits, as in Ceph: a copy may come back.
         p = self.c.python(READ, 'lost', 'gone', wait=False)
-        self.until('it is unfound', lambda: self.unfound(pgid)['num_unfound'] == 1)
+        wait(lambda: self.unfound(pgid)['num_unfound'] == 1, 'it is unfound')
         listed = self.unfound(pgid)
         assert listed['objects'][0]['oid']['oid'] == 'gone' and not listed['more'], listed
-        self.until('health', lambda: 'OBJECT_UNFOUND' in self.c.ceph('health', 'detail').out)
+        wait(lambda: 'OBJECT_UNFOUND' in self.c.ceph('health', 'detail').out, 'health')
         assert 'unfound' in self.c.ceph('pg', 'ls').out
         # Neither other objects nor listings wait for it.
         assert self.get('lost', 'kept') == data[::-1]
@@ -201,7 +195,7 @@ class Scrub(Rotten):
         stamp = lambda key: self.c.json('pg', pgid, 'query')['info']['stats'][key]
         first = stamp('last_scrub_stamp')
         self.c.ceph('osd', 'pool', 'set', 'often', 'scrub_min_interval', '1')
-        self.until('a scrub', lambda: stamp('last_scrub_stamp') > first)
+        wait(lambda: stamp('last_scrub_stamp') > first, 'a scrub')
         self.c.ceph('osd', 'set', 'noscrub')
         self.c.ceph('osd', 'set', 'nodeep-scrub')
         self.c.wait_clean()
@@ -210,11 +204,11 @@ class Scrub(Rotten):
         time.sleep(4)
         assert stamp('last_scrub_stamp') == held
         self.c.ceph('osd', 'unset', 'noscrub')
-        self.until('another scrub', lambda: stamp('last_scrub_stamp') > held)
+        wait(lambda: stamp('last_scrub_stamp') > held, 'another scrub')
         self.c.ceph('osd', 'unset', 'nodeep-scrub')
         deep = stamp('last_deep_scrub_stamp')
         self.c.ceph('osd', 'pool', 'set', 'often', 'deep_scrub_interval', '1')
-        self.until('a deep scrub', lambda: stamp('last_deep_scrub_stamp') > deep)
+        wait(lambda: stamp('last_deep_scrub_stamp') > deep, 'a deep scrub')
         for key in ('scrub_min_interval', 'deep_scrub_interval'):
             self.c.ceph('osd', 'pool', 'set', 'often', key, '0')
         rows = [r for o in range(3) for r in json.loads(self.c.ceph('tell', f'osd.{o}', 'dump_scrubs').out)]
@@ -223,7 +217,7 @@ class Scrub(Rotten):
         assert shown['max_backfills'] == 4 and 'limit_bytes_per_second' in shown, shown
         self.c.ceph('config', 'set', 'osd', 'osd_max_backfills', '2')
         reservations = lambda: json.loads(self.c.ceph('tell', 'osd.0', 'dump_recovery_reservations').out)
-        self.until('the option', lambda: reservations()['local_reservations']['max_allowed'] == 2)
+        wait(lambda: reservations()['local_reservations']['max_allowed'] == 2, 'the option')
         said = self.c.ceph('pg', 'force-recovery', pgid)
         assert f"pg {pgid} doesn't require recovery" in said.err, said
 

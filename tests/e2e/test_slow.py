@@ -31,6 +31,7 @@ with rados.Rados(conffile=conf) as r, r.open_ioctx(pool) as io:
 
 
 class Slow(Case):
+    alone = 'others are to be served within a time'
     args = ['--osds', '3', '--osd-size', '2G', '--memory', '256M']
     objects = 30
 

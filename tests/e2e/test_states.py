@@ -1,6 +1,6 @@
 """PG states, counts and health as a real Ceph 16.2 shows them when the same is done to it (compared beside one)."""
 import json, subprocess, time
-from harness import Case
+from harness import Case, wait
 
 PUT = '''
 # Writes objects FROM to TO of a pool, 8 KiB each.
@@ -44,13 +44,7 @@ class States(Case):
 
     def until(self, test, what, seconds=60):
         """Waits until the PG map passes a test; it."""
-        deadline = time.time() + seconds
-        while True:
-            m = self.pgmap()
-            if test(m):
-                return m
-            assert time.time() < deadline, f'{what}: {m}\n{self.c.ceph("health", "detail").out}'
-            time.sleep(0.1)
+        return wait(lambda: test(m := self.pgmap()) and m, what, seconds)
 
     def brief(self, pool):
         number = next(p['pool_id'] for p in self.c.json('osd', 'pool', 'ls', 'detail') if p['pool_name'] == pool)
@@ -229,9 +223,7 @@ class States(Case):
         for o in range(4):
             # All OSDs have the map with the flag.
             want = c.json('osd', 'dump')['epoch']
-            deadline = time.time() + 30
-            while c.json('tell', f'osd.{o}', 'status')['newest_map'] < want:
-                assert time.time() < deadline
+            wait(lambda: c.json('tell', f'osd.{o}', 'status')['newest_map'] >= want, f'map {want} at osd.{o}')
         go()
         assert p.stdout.readline() == 'sent\n'
         time.sleep(1)

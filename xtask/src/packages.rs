@@ -3,24 +3,22 @@
 use crate::run::{have, status};
 use std::process::Command;
 
-/// (program or file that shows it is there, package, what needs it)
+/// (program, or line of Debian's Python, that shows it is there; package; what needs it)
 const NEEDED: &[(&str, &str, &str)] = &[
     ("ceph", "ceph-common", "every end-to-end test"),
     ("crushtool", "ceph-base", "CRUSH comparison"),
     ("osdmaptool", "ceph-base", "OSD map comparison"),
     ("monmaptool", "ceph-base", "monitor map comparison"),
-    ("/usr/lib/python3/dist-packages/rados.cpython-311-x86_64-linux-gnu.so", "python3-rados", "librados tests"),
+    ("import rados", "python3-rados", "librados tests"),
+    ("import pytest", "python3-pytest", "every end-to-end test"),
+    ("import xdist", "python3-pytest-xdist", "end-to-end tests two at a time"),
     ("fio", "fio", "fio's rados engine"),
     ("jq", "jq", "shell checks"),
 ];
 
-fn present(probe: &str, package: &str) -> bool {
-    if package == "python3-rados" {
-        // The file's name depends on Python's version and the machine.
-        return Command::new("/usr/bin/python3")
-            .args(["-c", "import rados"])
-            .output()
-            .is_ok_and(|o| o.status.success());
+fn present(probe: &str) -> bool {
+    if probe.starts_with("import ") {
+        return Command::new("/usr/bin/python3").args(["-c", probe]).output().is_ok_and(|o| o.status.success());
     }
     have(probe)
 }
@@ -28,7 +26,7 @@ fn present(probe: &str, package: &str) -> bool {
 fn missing() -> Vec<(&'static str, &'static str)> {
     let mut found: Vec<(&str, &str)> = Vec::new();
     for (probe, package, why) in NEEDED {
-        if !present(probe, package) && !found.iter().any(|(p, _)| p == package) {
+        if !present(probe) && !found.iter().any(|(p, _)| p == package) {
             found.push((package, why));
         }
     }

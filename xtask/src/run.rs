@@ -48,6 +48,19 @@ pub fn have(program: &str) -> bool {
     std::env::split_paths(&path).any(|d| d.join(program).is_file())
 }
 
+/// What tests run: optimised a little, with every assertion.
+pub const TESTED: &str = "sim";
+
+/// The binaries `spirula` and `spirula-sim` that tests run, built if needed; the folder that holds them.
+///
+/// # Errors
+/// When the build fails.
+pub fn tested_binaries() -> anyhow::Result<PathBuf> {
+    let both = ["--package", "spirula", "--package", "spirula-sim"];
+    must(command("cargo").args(["build", "--locked", "--profile", TESTED]).args(both))?;
+    Ok(target().join(TESTED))
+}
+
 /// The release binary, built if needed.
 ///
 /// # Errors

@@ -1,6 +1,6 @@
 //! `cargo xtask sim`: the simulator on seeds, built with optimisation and every assertion.
 
-use crate::run::{command, status};
+use crate::run::{command, status, tested_binaries};
 use clap::Args;
 
 /// Which seeds.
@@ -36,10 +36,9 @@ impl Options {
 /// Runs them; false if one shows something wrong.
 ///
 /// # Errors
-/// When cargo cannot be started.
+/// When it cannot be built.
 pub fn sim(o: &Options) -> anyhow::Result<bool> {
-    let mut c = command("cargo");
-    c.args(["run", "-q", "--locked", "--profile", "sim", "-p", "spirula-sim", "--"]);
+    let mut c = command(tested_binaries()?.join("spirula-sim"));
     c.args(["--seed", &o.seed.to_string(), "--seeds", &o.seeds.to_string()]);
     c.args(o.bugs.then_some("--bugs")).args(o.tell.then_some("--tell"));
     c.args(o.bug.iter().flat_map(|b| ["--bug", b]));

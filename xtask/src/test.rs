@@ -1,8 +1,9 @@
 //! `cargo xtask test` and `cargo xtask soak`.
 
-use crate::run::{command, release_binary, root, status, target};
+use crate::run::{TESTED, command, release_binary, root, status, target, tested_binaries};
 use crate::{check, fuzz, packages, reef};
 use clap::Args;
+use std::process::Command;
 use std::time::Instant;
 
 /// Property tests draw the same cases whenever a change is tested, so that the verdict is on the
@@ -15,6 +16,9 @@ pub struct Options {
     /// Run the end-to-end tests with Reef 18.2 clients, too (debootstraps Debian 13, about a minute)
     #[arg(long)]
     reef: bool,
+    /// Run the end-to-end tests on a release build instead of the one with assertions
+    #[arg(long)]
+    release: bool,
     /// Only the Rust tests
     #[arg(long, conflicts_with = "e2e")]
     unit: bool,
@@ -72,28 +76,26 @@ pub fn test(o: &Options) -> anyhow::Result<bool> {
     if o.e2e.is_none() {
         good &= check::check()?;
         let mut rust = command("cargo");
-        rust.args(["test", "--workspace", "--locked", "--no-fail-fast"]).env("PROPTEST_RNG_SEED", PROPTEST_SEED);
+        rust.args(["test", "--workspace", "--locked", "--no-fail-fast", "--profile", TESTED])
+            .env("PROPTEST_RNG_SEED", PROPTEST_SEED);
         good &= status(&mut rust)?;
         good &= crate::sim::sim(&crate::sim::Options::range(0, 300))?;
     }
     if !o.unit {
-        let binary = release_binary()?;
         let word = o.e2e.clone().unwrap_or_default();
-        let run = |label: &str, wrap: Option<&std::path::Path>| -> anyhow::Result<bool> {
-            let mut c = command("/usr/bin/python3");
-            c.arg(root().join("tests/e2e/run.py")).arg("--binary").arg(&binary).arg("--label").arg(label);
-            if let Some(chroot) = wrap {
+        let run = |clients: &str, chroot: Option<&std::path::Path>| -> anyhow::Result<bool> {
+            let mut c = e2e(&word, o.release)?;
+            c.arg(format!("--junit-xml={}", target().join(format!("e2e-{clients}.xml")).display()));
+            c.arg(format!("--junit-prefix={clients}"));
+            if let Some(chroot) = chroot {
                 c.arg("--clients").arg(chroot);
-            }
-            if !word.is_empty() {
-                c.arg("--only").arg(&word);
             }
             status(&mut c)
         };
-        if missing.iter().any(|(p, _)| matches!(*p, "ceph-common" | "python3-rados")) {
-            println!("SKIPPED end-to-end tests: ceph-common or python3-rados is not installed");
-        } else {
-            good &= run("pacific", None)?;
+        let wanted = ["ceph-common", "python3-rados", "python3-pytest"];
+        match missing.iter().find(|(p, _)| wanted.contains(p)) {
+            Some((package, _)) => println!("SKIPPED end-to-end tests: Debian package {package} is not installed"),
+            None => good &= run("pacific", None)?,
         }
         if o.reef {
             match reef::clients()? {
@@ -107,6 +109,17 @@ pub fn test(o: &Options) -> anyhow::Result<bool> {
     }
     println!("xtask test: {} in {:.0} s", if good { "all good" } else { "FAILED" }, begun.elapsed().as_secs_f64());
     Ok(good)
+}
+
+/// The end-to-end tests whose names contain a word: on the binary that the simulator and the unit tests are built with, where a
+/// wrong assumption ends them and a release would go on, or on a release.
+fn e2e(word: &str, release: bool) -> anyhow::Result<Command> {
+    let mut c = command(root().join("tests/e2e/run.py"));
+    c.arg("--binary").arg(if release { release_binary()? } else { tested_binaries()?.join("spirula") });
+    if !word.is_empty() {
+        c.arg("--only").arg(word);
+    }
+    Ok(c)
 }
 
 /// The longer campaigns.
@@ -158,10 +171,9 @@ fn soak_store(o: &SoakOptions) -> anyhow::Result<bool> {
 /// `tests/e2e/test_thrash.py`, for longer; the report goes to the target directory.
 fn soak_thrash(o: &SoakOptions) -> anyhow::Result<bool> {
     packages::install()?;
-    let binary = release_binary()?;
     let report = target().join("thrash.md");
-    let mut c = command("/usr/bin/python3");
-    c.arg(root().join("tests/e2e/run.py")).arg("--binary").arg(&binary).args(["--only", "Thrash"]);
+    let mut c = e2e("Thrash", false)?;
+    c.arg("--capture=no");
     c.env("THRASH_MINUTES", o.minutes.to_string()).env("THRASH_REPORT", &report);
     c.env("SPIRULA_E2E_LOGS", target().join("thrash.log"));
     if let Some(seed) = o.seed {
@@ -180,8 +192,5 @@ fn soak_sim() -> anyhow::Result<bool> {
 
 fn soak_kill9(o: &SoakOptions) -> anyhow::Result<bool> {
     packages::install()?;
-    let binary = release_binary()?;
-    let mut c = command("/usr/bin/python3");
-    c.arg(root().join("tests/e2e/run.py")).arg("--binary").arg(&binary).args(["--only", "Durability"]);
-    status(c.env("SPIRULA_KILLS", o.kills.to_string()))
+    status(e2e("Durability", false)?.arg("--capture=no").env("SPIRULA_KILLS", o.kills.to_string()))
 }
