@@ -146,7 +146,7 @@ impl Pg {
             tracing::info!(pg = %self.id, epoch, "the copy does not belong to what was merged; it is void");
             self.make_void();
         } else {
-            let entries = self.log.dups().map(|d| d.to_entry(self.id.pool));
+            let entries = self.log.dups().cloned().map(|d| d.to_entry(self.id.pool));
             txn.meta.extend(entries.map(|e| MetaOp::LogAppend { pg: self.id, version: e.key(), entry: e.to_bytes() }));
         }
         if let Some(info) = &mut self.info {

@@ -104,7 +104,7 @@ pub use backoff::{Backoffs, Patience};
 pub use fold::{folds, target_of};
 pub use intervals::Interval;
 pub use lease::{DRIFT, Leases};
-pub use log::{Dup, EntryKind, LogEntry, PgLog};
+pub use log::{Dup, EntryKind, LogEntry, OpReturn, PgLog};
 pub use look::Look;
 pub use merge::merge;
 pub use missing::{Missing, missing_prefix};

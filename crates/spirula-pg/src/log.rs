@@ -6,125 +6,14 @@
 //! Entries at or before the tail were committed on every acting member, so they are part of
 //! every later history. In the store both are log entries; the tail tells which is which.
 
-use bytes::Bytes;
-use spirula_encoding::{Decode, DecodeError, Decoder, Encode, Encoder, UTime};
+use spirula_encoding::UTime;
+use spirula_messages::cluster::entry::key_of;
+pub use spirula_messages::cluster::entry::{EntryKind, LogEntry, OpReturn};
 use spirula_types::{Dirty, EVersion, HObject, PoolId, ReqId};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
-/// What an entry did to its object.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EntryKind {
-    /// Changed it.
-    Modify,
-    /// Removed it.
-    Delete,
-    /// Nothing: a writing request that failed or changed nothing.
-    Nothing,
-}
-
-/// One entry.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LogEntry {
-    /// Its position, unique in the PG's history.
-    pub version: EVersion,
-    /// The object's version before.
-    pub prior: EVersion,
-    /// User version given to the object.
-    pub user_version: u64,
-    /// The request.
-    pub reqid: ReqId,
-    /// Its result.
-    pub result: i32,
-    /// What it did.
-    pub kind: EntryKind,
-    /// The object.
-    pub object: HObject,
-    /// Client's time.
-    pub mtime: UTime,
-    /// 0 for an entry of this PG's own history; else 1 + the seed of the PG, since merged into this
-    /// one, whose history `version` belongs to.
-    pub home: u32,
-    /// What of the object differs from `prior`.
-    pub dirty: Dirty,
-}
-
-/// Where an entry is kept in the log: by version. Two PGs that are merged may have used the same
-/// versions, so those of the one that went come behind those of the other of the same epoch. (A PG
-/// never makes 2^44 entries.)
-fn key_of(version: EVersion, home: u32) -> EVersion {
-    EVersion::new(version.epoch, version.version | (u64::from(home) << 44))
-}
-
-impl Encode for LogEntry {
-    fn encode(&self, out: &mut Encoder) {
-        out.versioned(3, 1, |o| {
-            o.put(&self.version);
-            o.put(&self.prior);
-            o.u64(self.user_version);
-            o.put(&self.reqid);
-            o.i32(self.result);
-            o.u8(match self.kind {
-                EntryKind::Modify => 1,
-                EntryKind::Delete => 2,
-                EntryKind::Nothing => 3,
-            });
-            o.put(&self.object);
-            o.put(&self.mtime);
-            o.u32(self.home);
-            o.put(&self.dirty);
-        });
-    }
-}
-
-impl Decode for LogEntry {
-    fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
-        d.versioned("log entry", 3, |d, v| {
-            Ok(Self {
-                version: d.get()?,
-                prior: d.get()?,
-                user_version: d.get()?,
-                reqid: d.get()?,
-                result: d.get()?,
-                kind: match d.u8()? {
-                    1 => EntryKind::Modify,
-                    2 => EntryKind::Delete,
-                    3 => EntryKind::Nothing,
-                    v => return Err(DecodeError::Value { what: "log entry kind", value: i64::from(v) }),
-                },
-                object: d.get()?,
-                mtime: d.get()?,
-                home: if v >= 2 { d.u32()? } else { 0 },
-                dirty: if v >= 3 { d.get()? } else { Dirty::All },
-            })
-        })
-    }
-}
-
-impl LogEntry {
-    /// Its place in the stored log.
-    pub fn key(&self) -> EVersion {
-        key_of(self.version, self.home)
-    }
-
-    /// About how many bytes its stored form has.
-    fn weight(&self) -> usize {
-        let ranges = match &self.dirty {
-            Dirty::All => 0,
-            Dirty::Parts { data, .. } => data.len(),
-        };
-        160 + self.object.name.len() + self.object.key.len() + self.object.namespace.len() + 16 * ranges
-    }
-
-    /// The stored form.
-    pub fn to_bytes(&self) -> Bytes {
-        let mut o = Encoder::with_capacity(192 + self.object.name.len());
-        o.put(self);
-        o.into_bytes()
-    }
-}
-
 /// What is remembered of a request whose entry is trimmed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dup {
     /// The entry's version.
     pub version: EVersion,
@@ -138,6 +27,8 @@ pub struct Dup {
     pub hash: u32,
     /// As in [`LogEntry`].
     pub home: u32,
+    /// As in [`LogEntry`].
+    pub returns: Vec<OpReturn>,
 }
 
 impl Dup {
@@ -149,6 +40,7 @@ impl Dup {
             result: e.result,
             hash: e.object.hash,
             home: e.home,
+            returns: e.returns.clone(),
         }
     }
 
@@ -170,9 +62,14 @@ impl Dup {
             mtime: UTime::ZERO,
             home: self.home,
             dirty: Dirty::All,
+            returns: self.returns,
         }
     }
 }
+
+/// Bytes of outputs remembered of trimmed requests, at most: the log must fit into one transaction. Beyond it the oldest
+/// requests are remembered without what their ops gave.
+const RETURNS_KEPT: usize = 1 << 20;
 
 /// Merged PGs beyond which no more requests are remembered.
 const HOMES_MAX: usize = 8;
@@ -186,6 +83,8 @@ pub struct PgLog {
     bytes: usize,
     /// Requests of entries up to the tail, oldest first.
     dups: VecDeque<Dup>,
+    /// Bytes of what their ops gave.
+    returned: usize,
     /// How many of them have each home but 0: counted, since it is asked with each write.
     homes: BTreeMap<u32, usize>,
     /// Request → key of its entry. Only looked up, never walked.
@@ -288,7 +187,7 @@ impl PgLog {
             return Some(Dup::of(e));
         }
         let i = self.dups.binary_search_by(|d| d.key().cmp(&v)).ok()?;
-        self.dups.get(i).copied()
+        self.dups.get(i).cloned()
     }
 
     /// Entries after `v`, oldest first.
@@ -355,11 +254,18 @@ impl PgLog {
         if d.home > 0 {
             *self.homes.entry(d.home).or_default() += 1;
         }
+        self.returned += OpReturn::weight(&d.returns);
         self.dups.push_back(d);
+        while self.returned > RETURNS_KEPT
+            && let Some(oldest) = self.dups.iter_mut().find(|d| !d.returns.is_empty())
+        {
+            self.returned -= OpReturn::weight(&std::mem::take(&mut oldest.returns));
+        }
     }
 
     fn pop_dup(&mut self) -> Option<Dup> {
         let d = self.dups.pop_front()?;
+        self.returned -= OpReturn::weight(&d.returns);
         if let Some(n) = self.homes.get_mut(&d.home) {
             *n -= 1;
             if *n == 0 {
@@ -373,7 +279,7 @@ impl PgLog {
     /// nothing but the requests of both, oldest first. `pool` is theirs.
     pub fn folded(&self, other: Option<(&PgLog, u32)>, at: EVersion, pool: PoolId) -> (PgLog, Vec<LogEntry>) {
         let all = |log: &PgLog| {
-            let dups: Vec<Dup> = log.dups.iter().copied().chain(log.entries.iter().map(Dup::of)).collect();
+            let dups: Vec<Dup> = log.dups.iter().cloned().chain(log.entries.iter().map(Dup::of)).collect();
             dups
         };
         let mut dups = all(self);
@@ -428,7 +334,7 @@ pub(crate) fn before(log: &PgLog, v: EVersion) -> EVersion {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use spirula_encoding::{from_slice, to_vec};
+    use bytes::Bytes;
     use spirula_types::EntityName;
     use std::collections::BTreeSet;
 
@@ -444,13 +350,8 @@ mod tests {
             mtime: UTime::ZERO,
             home: 0,
             dirty: Dirty::All,
+            returns: Vec::new(),
         }
-    }
-
-    #[test]
-    fn entries_round_trip() {
-        let e = entry(3, 9, "x");
-        assert_eq!(from_slice::<LogEntry>(&to_vec(&e)).unwrap(), e);
     }
 
     #[test]
@@ -462,10 +363,29 @@ mod tests {
         assert_eq!(log.find(&id(5)).map(|d| (d.version, d.user_version)), Some((EVersion::new(1, 5), 5)));
         assert_eq!(log.find(&id(2)), None);
         // Through the store and back.
-        let stored = log.dups().map(|d| d.to_entry(1)).chain(log.iter().cloned()).collect::<Vec<_>>();
+        let stored = log.dups().cloned().map(|d| d.to_entry(1)).chain(log.iter().cloned()).collect::<Vec<_>>();
         let again = PgLog::new(log.tail(), stored);
         assert_eq!(again.find(&id(3)), log.find(&id(3)));
         assert_eq!((again.len(), again.tail()), (4, log.tail()));
+    }
+
+    #[test]
+    fn what_ops_gave_is_remembered_within_a_bound_and_the_oldest_goes_first() {
+        let each = RETURNS_KEPT / 4;
+        let with = |v: u64| LogEntry {
+            returns: vec![OpReturn { rval: v as i32, data: vec![7; each - 8].into() }; usize::from(v != 3)],
+            ..entry(1, v, "a")
+        };
+        let mut log = PgLog::new(EVersion::default(), (1..=7).map(with));
+        log.trim(EVersion::new(1, 6), 100);
+        let told = |log: &PgLog| -> Vec<usize> {
+            (1..=7).filter_map(|v| log.find(&entry(1, v, "a").reqid)).map(|d| d.returns.len()).collect()
+        };
+        assert_eq!(told(&log), [0, 1, 0, 1, 1, 1, 1], "1 is too much, 3 had none, 7 is no dup yet");
+        // What is forgotten altogether makes room.
+        log.trim(EVersion::new(1, 7), 4);
+        assert_eq!(told(&log), [1, 1, 1, 1]);
+        assert_eq!(log.returned, 4 * each);
     }
 
     #[test]

@@ -147,6 +147,7 @@ mod tests {
             mtime: UTime::ZERO,
             home: 0,
             dirty: Dirty::Parts { data: vec![(version.version * 8192, version.version * 8192 + 4096)], omap: false },
+            returns: Vec::new(),
         }
     }
 

@@ -21,7 +21,7 @@ use crate::exec::{
 };
 use crate::lease::Leases;
 use crate::listing::WithMissing;
-use crate::log::{EntryKind, LogEntry};
+use crate::log::{Dup, EntryKind, LogEntry};
 use crate::pg::{After, Cx, Pg, Role};
 use bytes::Bytes;
 use spirula_messages::ceph::osd::{MOsdOpReply, OpResult, flag};
@@ -611,7 +611,7 @@ impl Pg {
     fn answered_before(&mut self, object: &HObject, cx: &mut Cx<'_>) -> bool {
         let Some(context) = self.ops.contexts.get_mut(object) else { return false };
         let Some(known) = context.queue.front().and_then(|q| self.log.find(&q.op.reqid)) else { return false };
-        let (version, user_version, result) = (known.version, known.user_version, known.result);
+        let Dup { version, user_version, result, returns, .. } = known;
         let Some(q) = context.queue.pop_front() else { return false };
         if let Role::Active(active) = &mut self.role
             && let Ok(i) = active.inflight.binary_search_by(|f| f.version.cmp(&version))
@@ -625,6 +625,11 @@ impl Pg {
         if !planted!(self.cfg, DupWithoutVersion) {
             reply.replay_version = version;
             reply.user_version = user_version;
+        }
+        if returns.len() == reply.ops.len() {
+            for (op, r) in reply.ops.iter_mut().zip(returns) {
+                (op.rval, op.op.indata) = (r.rval, r.data);
+            }
         }
         cx.out.push(PgEffect::Reply(q.op.id, Box::new(reply)));
         true
@@ -810,6 +815,7 @@ impl Pg {
             mtime: q.op.msg.mtime,
             home: 0,
             dirty: Dirty::All,
+            returns: outcome.returns(q.op.msg.flags, &self.cfg.limits),
         };
         let context = self.ops.context(object);
         context.inflight += 1;

@@ -55,7 +55,7 @@ impl Pg {
         self.leave_role(cx);
         let mut logs: BTreeMap<PgId, Vec<LogEntry>> = BTreeMap::new();
         let pool = self.id.pool;
-        let dups: Vec<LogEntry> = self.log.dups().map(|d| d.to_entry(pool)).collect();
+        let dups: Vec<LogEntry> = self.log.dups().cloned().map(|d| d.to_entry(pool)).collect();
         for e in dups.into_iter().chain(self.log.iter().cloned()) {
             logs.entry(e.object.pg(pg_num)).or_default().push(e);
         }

@@ -2,6 +2,7 @@
 //! versioned struct, so that daemons of two releases can work together during an upgrade.
 
 pub mod control;
+pub mod entry;
 pub mod pg;
 pub mod quorum;
 pub mod scrub;

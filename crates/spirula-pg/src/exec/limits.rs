@@ -36,6 +36,9 @@ pub struct Limits {
     /// Largest output of one op of a writing request with RETURNVEC
     /// (`osd_max_write_op_reply_len`); beyond it EOVERFLOW.
     pub max_write_op_reply: usize,
+    /// Most bytes of outputs and return codes (8 for each op) that are remembered of a writing request with RETURNVEC;
+    /// beyond it EOVERFLOW. Ceph has no such bound.
+    pub max_returns: usize,
     /// Most bytes all outputs of a request may hold, and most bytes `write_same` may make
     /// of its pattern; beyond it E2BIG. Ceph has no such bound.
     pub max_reply_size: u64,
@@ -59,6 +62,7 @@ impl Default for Limits {
             max_omap_bytes: 16 << 20,
             max_list: 1024,
             max_write_op_reply: 64,
+            max_returns: 8 << 10,
             max_reply_size: 256 << 20,
             max_ops: 4096,
         }

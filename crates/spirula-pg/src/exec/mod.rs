@@ -45,6 +45,7 @@ pub use state::{
 use bytes::Bytes;
 use spirula_messages::ceph::op::{self, OsdOp, watch};
 use spirula_messages::ceph::osd::{OpResult, flag};
+use spirula_messages::cluster::entry::OpReturn;
 use spirula_types::{HObject, PgId, SNAP_DIR, SNAP_HEAD, errno};
 use staged::Staged;
 use vector::Vector;
@@ -278,6 +279,9 @@ fn conclude(
             r.rval = -errno::EOVERFLOW;
             result = -errno::EOVERFLOW;
         }
+        if returned(&ops) > ctx.limits.max_returns {
+            result = -errno::EOVERFLOW;
+        }
         if result < 0 {
             return Ok(without_effect(result, ops, Effect::None, StatDelta::default()));
         }
@@ -290,7 +294,23 @@ fn conclude(
     Ok(Outcome { result, ops, user_version: base_version, effect, stats })
 }
 
+/// Bytes that a log remembers of what these ops gave.
+fn returned(ops: &[OpResult]) -> usize {
+    ops.iter().map(|r| 8 + r.op.indata.len()).sum()
+}
+
 impl Outcome {
+    /// What the log remembers of what each op gave, for resends: where the request's flags ask for it, and within the
+    /// bounds. (A change that would give more is refused; what failed may have given anything.)
+    pub fn returns(&self, flags: u32, limits: &Limits) -> Vec<OpReturn> {
+        if flags & flag::RETURNVEC == 0 || 8 * self.ops.len() > limits.max_returns {
+            return Vec::new();
+        }
+        let small = returned(&self.ops) <= limits.max_returns;
+        let kept = |data: &Bytes| if small { Bytes::copy_from_slice(data) } else { Bytes::new() };
+        self.ops.iter().map(|r| OpReturn { rval: r.rval, data: kept(&r.op.indata) }).collect()
+    }
+
     /// A request refused before any op ran.
     fn refused(ops: &[OsdOp], result: i32) -> Self {
         let ops = ops.iter().map(|o| OpResult { op: without_data(o), rval: 0 }).collect();

@@ -114,7 +114,7 @@ impl Pg {
                 (LogUpdate::After { after, entries }, last.unwrap_or_else(HObject::max))
             }
             None => {
-                let dups = self.log.dups().map(|d| bytes(&d.to_entry(self.id.pool)));
+                let dups = self.log.dups().cloned().map(|d| bytes(&d.to_entry(self.id.pool)));
                 let entries = dups.chain(self.log.iter().map(bytes)).collect();
                 let last = if fresh { HObject::max() } else { HObject::min() };
                 (LogUpdate::Reset { tail: self.log.tail(), entries }, last)

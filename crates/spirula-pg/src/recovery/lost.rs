@@ -200,6 +200,7 @@ impl Pg {
             mtime: cx.now.wall,
             home: 0,
             dirty: Dirty::All,
+            returns: Vec::new(),
         };
         let ops = match older {
             Some(mut i) => {

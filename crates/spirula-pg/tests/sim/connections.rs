@@ -6,7 +6,7 @@ use crate::world::World;
 use crate::{settle, verify, verify_shards};
 use bytes::Bytes;
 use spirula_messages::ceph::op::OsdOp;
-use spirula_messages::ceph::osd::MOsdOp;
+use spirula_messages::ceph::osd::{MOsdOp, flag};
 use spirula_pg::{Bug, ClientOp, Patience, PgEvent};
 use spirula_types::{EntityName, ObjectLocator, OsdId, PgId, ReqId, SpgId};
 use std::collections::BTreeMap;
@@ -74,12 +74,17 @@ struct Hand {
 
 impl Hand {
     fn send(&mut self, conn: u64, what: OsdOp) -> u64 {
+        self.request(conn, None, 0, vec![what])
+    }
+
+    /// Sends a request, or one that was sent before again; its number.
+    fn request(&mut self, conn: u64, before: Option<u64>, flags: u32, what: Vec<OsdOp>) -> u64 {
         self.next += 1;
         let (op, o) = (900_000 + self.next, object(0));
         let locator = ObjectLocator { pool: 1, key: Bytes::new(), namespace: Bytes::new(), hash: -1 };
-        let mut msg = Box::new(MOsdOp::new(self.id, o.hash, locator, o.name, vec![what]));
-        msg.epoch = self.w.map().epoch;
-        let reqid = ReqId { name: EntityName::client(7000 + conn), tid: op, inc: 0 };
+        let mut msg = Box::new(MOsdOp::new(self.id, o.hash, locator, o.name, what));
+        (msg.epoch, msg.flags) = (self.w.map().epoch, flags);
+        let reqid = ReqId { name: EntityName::client(7000 + conn), tid: before.unwrap_or(op), inc: 0 };
         self.w.event(
             self.at,
             self.id,
@@ -140,6 +145,68 @@ fn readers_that_go_away(merges: bool) {
         *kinds.entry(said.chars().take(60).collect()).or_default() += 1;
     }
     assert!(kinds.keys().all(|k| k == "ok"), "of 100 seeds: {kinds:#?}");
+}
+
+/// What a request that asks for it was told of each of its ops: a resend hears the same from the log, and so it does when the
+/// entry is trimmed, from the next primary, and when all members have restarted.
+fn returns_are_remembered(seed: u64, ec: Option<(usize, usize)>) -> Result<(), String> {
+    let mut w = calm(seed, ec, 2, None);
+    run(&mut w, 3000);
+    let first = w.map().members(PG)[0];
+    let mut h = Hand { w, at: first.osd, id: SpgId::new(PG, first.shard), next: 0 };
+    let vectors = [
+        vec![OsdOp::setxattr(b"a", b"1"), OsdOp::stat(), OsdOp::cmpxattr(b"a", 1, 1, b"1")],
+        vec![OsdOp::setxattr(b"a", b"2"), OsdOp::stat(), OsdOp::cmpxattr(b"a", 1, 1, b"1")],
+    ];
+    let mut told = Vec::new();
+    for what in vectors {
+        let op = h.request(1, None, flag::RETURNVEC, what.clone());
+        h.wait(op)?;
+        told.push((op, what, h.w.told[&op].clone()));
+    }
+    if told[0].2.result < 0 || told[1].2.result >= 0 || told[0].2.ops[1].op.indata.is_empty() {
+        return Err("the vectors do not do what they are for".into());
+    }
+    for round in 0..3 {
+        for (op, what, first) in &told {
+            let again = h.request(1, Some(*op), flag::RETURNVEC, what.clone());
+            h.wait(again)?;
+            let now = &h.w.told[&again];
+            if (now.result, now.replay_version, &now.ops) != (first.result, first.replay_version, &first.ops) {
+                return Err(format!(
+                    "round {round}: told {:?} {:?}, then {:?} {:?}",
+                    first.result, first.ops, now.result, now.ops
+                ));
+            }
+        }
+        // The clients' writes trim the log meanwhile, and the primary restarts.
+        run(&mut h.w, 2000);
+        let down = h.at;
+        h.w.crash(down);
+        h.w.mark_down(down);
+        run(&mut h.w, 3000);
+        if round == 1 {
+            (0..3).filter(|o| *o != down).for_each(|o| {
+                h.w.crash(o);
+                h.w.start(o);
+            });
+        }
+        h.w.start(down);
+        run(&mut h.w, 6000);
+        let next = h.w.map().members(PG)[0];
+        (h.at, h.id) = (next.osd, SpgId::new(PG, next.shard));
+    }
+    h.w.clients.iter_mut().for_each(|c| c.quiet = true);
+    settle(&mut h.w).and_then(|()| verify(&h.w))
+}
+
+#[test]
+fn a_resend_is_told_what_each_op_gave_however_late_it_comes() {
+    for ec in [None, Some((2, 1))] {
+        let bad: BTreeMap<u64, String> =
+            (0..12).filter_map(|seed| Some((seed, returns_are_remembered(seed, ec).err()?))).collect();
+        assert!(bad.is_empty(), "{ec:?}: {} of 12 seeds: {bad:#?}", bad.len());
+    }
 }
 
 #[test]

@@ -344,7 +344,7 @@ proptest! {
     ) {
         let mut bench = Bench::new();
         bench.flags = flag::RETURNVEC;
-        bench.limits.max_write_op_reply = usize::MAX;
+        (bench.limits.max_write_op_reply, bench.limits.max_returns) = (usize::MAX, usize::MAX);
         let o = object("it");
         let mut model = Model::default();
         for request in requests {

@@ -141,6 +141,16 @@ fn outputs_of_a_write_come_back_only_if_asked_for_and_short() {
     let long = x.run(&o, &ops(65));
     assert_eq!((errno_of(&long), long.ops[0].rval), (errno::EOVERFLOW, -errno::EOVERFLOW));
     assert!(long.ops[0].op.indata.is_empty());
+    // All of it is remembered for resends, so all of it has a bound.
+    x.limits.max_returns = 8 * 3 + 10;
+    let many = |n| [OsdOp::read(0, n), xattr_op(op::SETXATTR, b"a", b"1"), OsdOp::read(0, 5)];
+    let told = x.run(&o, &many(5));
+    let returns = told.returns(x.flags, &x.limits);
+    let gave: Vec<_> = told.ops.iter().map(|r| (r.rval, r.op.indata.clone())).collect();
+    assert_eq!(returns.into_iter().map(|r| (r.rval, r.data)).collect::<Vec<_>>(), gave);
+    assert_eq!(gave[0], (0, b("\x07\x07\x07\x07\x07")));
+    assert!(told.returns(0, &x.limits).is_empty(), "remembered only for who asks");
+    assert_eq!(errno_of(&x.run(&o, &many(6))), errno::EOVERFLOW);
 }
 
 #[test]
