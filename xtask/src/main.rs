@@ -37,6 +37,11 @@ enum Task {
     Bench(bench::Options),
     /// The longer campaigns: thousands of random maps, long store and PG runs, fuzzing
     Soak(test::SoakOptions),
+    /// Write the manual pages of `spirula` into a directory
+    Man {
+        /// The directory; created if missing
+        dir: std::path::PathBuf,
+    },
 }
 
 fn main() -> ExitCode {
@@ -47,6 +52,7 @@ fn main() -> ExitCode {
         Task::Fuzz(o) => fuzz::fuzz(&o),
         Task::Bench(o) => bench::bench(&o),
         Task::Soak(o) => test::soak(&o),
+        Task::Man { dir } => man(&dir),
     };
     match result {
         Ok(true) => ExitCode::SUCCESS,
@@ -56,4 +62,12 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// The pages are made by the program itself, of its command line.
+fn man(dir: &std::path::Path) -> anyhow::Result<bool> {
+    let dir = std::path::absolute(dir)?;
+    run::status(
+        run::command("cargo").args(["run", "--quiet", "--locked", "--package", "spirula", "--", "man"]).arg(dir),
+    )
 }

@@ -67,6 +67,11 @@ enum Command {
         /// The shell
         shell: clap_complete::Shell,
     },
+    /// Write the manual pages (spirula.1, spirula-up.1, …) into a directory, for example /usr/local/share/man/man1
+    Man {
+        /// The directory; created if missing
+        dir: PathBuf,
+    },
 }
 
 /// Arguments of `spirula up`.
@@ -467,6 +472,7 @@ impl Args {
                 crate::quiet::bytes(&text);
                 Ok(())
             }
+            Command::Man { dir } => crate::man::write(Self::command(), &dir),
         }
     }
 }

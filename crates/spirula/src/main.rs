@@ -21,6 +21,7 @@ mod join;
 mod keys;
 mod local;
 mod logs;
+mod man;
 mod memory;
 mod net;
 mod options;
