@@ -126,11 +126,38 @@ impl PayloadPool {
         PayloadBuf { memory: Some(memory), len: 0, pool: self.0.clone() }
     }
 
+    /// Counts memory that is not of the pool as if it were, until the last reference to what this gives is dropped.
+    pub fn count(&self, data: Bytes) -> Bytes {
+        if data.is_empty() {
+            return data;
+        }
+        self.0.out.fetch_add(data.len(), Ordering::Relaxed);
+        Bytes::from_owner(Counted { data, pool: self.0.clone() })
+    }
+
     /// An aligned copy of `data`.
     pub fn copy(&self, data: &[u8]) -> Bytes {
         let mut b = self.take(data.len());
         b.extend(data);
         b.freeze()
+    }
+}
+
+/// Somebody else's memory.
+struct Counted {
+    data: Bytes,
+    pool: Arc<Inner>,
+}
+
+impl AsRef<[u8]> for Counted {
+    fn as_ref(&self) -> &[u8] {
+        &self.data
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.pool.out.fetch_sub(self.data.len(), Ordering::Relaxed);
     }
 }
 
@@ -261,6 +288,20 @@ mod tests {
         assert!(pool.over_budget());
         drop((b, c));
         assert!(!pool.over_budget());
+    }
+
+    #[test]
+    fn memory_of_others_counts_until_nobody_has_it() {
+        let pool = PayloadPool::new(1000);
+        let counted = pool.count(Bytes::from(vec![7; 1001]));
+        assert!(pool.over_budget());
+        let part = counted.slice(3..9);
+        drop(counted);
+        assert_eq!((pool.outstanding(), &part[..]), (1001, &[7; 6][..]), "a part keeps it all");
+        drop(part);
+        assert_eq!(pool.outstanding(), 0);
+        drop(pool.count(Bytes::new()));
+        assert_eq!(pool.outstanding(), 0);
     }
 
     #[test]

@@ -32,6 +32,11 @@ pub const CLIENT_OUT_BYTES: usize = 8 << 20;
 /// Bytes that wait for a peer of a monitor or manager, above which its connection is closed when there is more to say
 /// ([`crate::Link::send_within`]): it asks faster than it reads, or does not read at all.
 pub const ANSWERS_UNREAD: usize = 64 << 20;
+/// Time for which the peer of a connection that was closed here may take nothing of what waits for it; then the rest is thrown
+/// away. Who takes a little now and then has [`payload_time`] for all of it, and not more than [`FLUSH_MOST`].
+pub const FLUSH: Duration = Duration::from_secs(5);
+/// The longest that a connection stays once it was closed here.
+pub const FLUSH_MOST: Duration = Duration::from_secs(30);
 /// Bytes, about, that wait for one peer in a lossless session, above which that session is lost: the peer takes nothing, or is out
 /// of reach, and is up all the same.
 pub const SESSION_BYTES: usize = 512 << 20;

@@ -7,7 +7,7 @@ use spirula_messenger::auth::Mode;
 use spirula_types::{AddrVec, EntityAddr, EntityName, EntityType, features};
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -100,6 +100,8 @@ pub enum NetEvent {
     /// A lossless link that we opened goes on in a new session, which is open: of what was sent before this event, some may be
     /// lost, and some may have arrived.
     Renewed(LinkId),
+    /// The peer has taken some of what waits for it ([`Link::tell_when_taken`]).
+    Taken(LinkId),
     /// Nobody listens at the far end of a lossless link that we opened ([`Ended::refused`]). It goes on trying, and says this each
     /// time, until its owner closes it: a firewall may have refused in the peer's name.
     Refused(LinkId, Ended),
@@ -193,6 +195,8 @@ pub(crate) struct OutQueue {
     pub unsent: AtomicUsize,
     /// When the peer last took any of them, or had taken all: nanoseconds of the monotonic clock.
     pub taken_at: AtomicU64,
+    /// The owner wants to know when the peer takes any ([`Link::tell_when_taken`]).
+    pub tell_taken: AtomicBool,
     pub wake: Notify,
     /// Another connection takes the session over.
     pub replaced: Notify,
@@ -201,6 +205,16 @@ pub(crate) struct OutQueue {
     /// The connection is to be made anew.
     pub anew: Notify,
     pub closing: AtomicBool,
+}
+
+impl OutQueue {
+    /// For how long, at the monotonic time `now`, the peer has taken nothing though something waits for it.
+    pub fn stuck_for(&self, now: Duration) -> Duration {
+        if self.unsent.load(Ordering::Relaxed) == 0 {
+            return Duration::ZERO;
+        }
+        now.saturating_sub(Duration::from_nanos(self.taken_at.load(Ordering::Relaxed)))
+    }
 }
 
 /// What a daemon says about reading on from a peer.
@@ -327,18 +341,27 @@ impl Link {
         }
     }
 
+    /// Asks for one [`NetEvent::Taken`], when the peer next takes some of what waits for it. It may have taken the last of it just
+    /// before: the owner looks at [`Link::unsent`] after asking.
+    pub fn tell_when_taken(&self) {
+        if let Far::Tcp(q) = &self.0.far {
+            q.tell_taken.store(true, Ordering::Relaxed);
+            // Whoever looks at both, in the other order: `Task::write`.
+            fence(Ordering::SeqCst);
+        }
+    }
+
     /// For how long, at the monotonic time `now`, the peer has taken nothing though something waits for it; zero if nothing does.
     pub fn stuck_for(&self, now: Duration) -> Duration {
         match &self.0.far {
-            Far::Tcp(q) if q.unsent.load(Ordering::Relaxed) > 0 => {
-                now.saturating_sub(Duration::from_nanos(q.taken_at.load(Ordering::Relaxed)))
-            }
+            Far::Tcp(q) => q.stuck_for(now),
             _ => Duration::ZERO,
         }
     }
 
     /// Closes the link. The peer sees it end; so does the owner, by a `Closed` event, when
-    /// the link is a TCP connection. A local link just ends.
+    /// the link is a TCP connection: once the peer has taken what was sent before, or takes it too slowly
+    /// ([`crate::limits::FLUSH`]). A local link just ends.
     pub fn close(&self) {
         if self.0.closed.swap(true, Ordering::Relaxed) {
             return;

@@ -27,7 +27,7 @@ use spirula_messenger::auth::AuthRequest;
 use spirula_messenger::{Connection, Event, Opening, Output, SessionKey, Wanted};
 use spirula_types::EntityType;
 use std::io::{self, IoSlice};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, Interest};
@@ -39,6 +39,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 const CLOSED_BY_PEER: &str = "closed by the peer";
 /// Why one ended that the daemon closed.
 const CLOSED_HERE: &str = "closed from this side";
+/// Why one ended that the daemon closed and whose peer did not read.
+const THROWN_AWAY: &str = "closed from this side, and the peer did not take what was sent to it";
 /// How long to pause while a limit holds reading back.
 const HELD_BACK: Duration = Duration::from_millis(1);
 /// How often timeouts are looked at.
@@ -126,6 +128,8 @@ struct Task {
     /// Its place, and since when.
     place: Option<(OwnedSemaphorePermit, Duration)>,
     output: Output,
+    /// When it was found closed by the daemon, and how much was still to be written.
+    closing: Option<(Duration, usize)>,
 }
 
 impl Task {
@@ -155,15 +159,16 @@ impl Task {
             large: None,
             place: None,
             output: Output::default(),
+            closing: None,
         }
     }
 
     /// Drives the connection until it ends; says why it did.
     async fn run(&mut self, mut stream: TcpStream) -> String {
         let why = self.drive(&mut stream).await;
-        if self.key.is_some() && why != CLOSED_HERE {
+        if self.key.is_some() && why != CLOSED_HERE || why == THROWN_AWAY {
             // The session goes on elsewhere, or is lost; we live. An end in due form (FIN) is for those who do not: other OSDs
-            // take it, and a port that refuses, for proof of death.
+            // take it, and a port that refuses, for proof of death. Nor does the kernel keep for long what a peer does not read.
             let _ = socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO));
         }
         why
@@ -186,8 +191,14 @@ impl Task {
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
                 Err(e) => return format!("write: {e}"),
             }
-            if queue.closing.load(Ordering::Relaxed) && !self.output.has_remaining() {
-                return CLOSED_HERE.into();
+            if queue.closing.load(Ordering::Relaxed) {
+                if !self.output.has_remaining() {
+                    return CLOSED_HERE.into();
+                }
+                self.closing.get_or_insert((clock::monotonic(), self.output.len()));
+                if self.is_flushed_too_slowly(clock::monotonic()) {
+                    return THROWN_AWAY.into();
+                }
             }
             if self.direct.is_none() && self.waiting.is_none() && self.buffer.len() <= 2 * limits::RECEIVE_BUFFER {
                 self.place = None;
@@ -258,6 +269,14 @@ impl Task {
         self.place.is_some()
     }
 
+    /// It was closed here: does the peer not take what was sent before that?
+    fn is_flushed_too_slowly(&self, now: Duration) -> bool {
+        self.closing.is_some_and(|(since, bytes)| {
+            self.ends.queue.stuck_for(now) >= limits::FLUSH
+                || now.saturating_sub(since) >= limits::payload_time(bytes).min(limits::FLUSH_MOST)
+        })
+    }
+
     /// Does the peer hold memory that others wait for, while it takes its time?
     fn dawdles(&self, now: Duration) -> bool {
         let late = |since: Duration, bytes: usize| now.saturating_sub(since) > limits::payload_time(bytes);
@@ -309,10 +328,18 @@ impl Task {
         let before = self.output.len();
         let result = self.write_all(writer);
         let queue = &self.ends.queue;
-        if self.output.len() < before || queue.unsent.load(Ordering::Relaxed) == 0 {
+        let taken = self.output.len() < before;
+        if taken || queue.unsent.load(Ordering::Relaxed) == 0 {
             queue.taken_at.store(clock::monotonic().as_nanos() as u64, Ordering::Relaxed);
         }
         queue.unsent.store(self.output.len(), Ordering::Relaxed);
+        if taken {
+            // Whoever looks at both, in the other order: `Link::tell_when_taken`.
+            fence(Ordering::SeqCst);
+            if queue.tell_taken.swap(false, Ordering::Relaxed) {
+                self.sink.push(NetEvent::Taken(self.ends.id));
+            }
+        }
         result
     }
 

@@ -106,6 +106,7 @@ impl Remote {
                     | NetEvent::TooLarge(..)
                     | NetEvent::Resumed(_)
                     | NetEvent::Renewed(_)
+                    | NetEvent::Taken(_)
                     | NetEvent::Refused(..),
                 ) => {}
                 Ok(NetEvent::Closed(_, why)) => break Err(format!("{to}: {why}")),

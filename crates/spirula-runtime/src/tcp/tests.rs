@@ -13,7 +13,7 @@ use spirula_messenger::SessionKey;
 use spirula_messenger::auth::Credentials;
 use spirula_types::{AddrVec, EntityAddr, EntityName, EntityType};
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
@@ -54,8 +54,13 @@ struct Pair {
 }
 
 fn inbox() -> (NetSink, mpsc::Receiver<NetEvent>) {
+    inbox_of(&Arc::default())
+}
+
+/// One whose owner, while `depth` is large, reads nothing from its peers.
+fn inbox_of(depth: &Arc<AtomicUsize>) -> (NetSink, mpsc::Receiver<NetEvent>) {
     let (tx, rx) = mpsc::channel();
-    (NetSink::new(Arc::new(move |e| drop(tx.send(e))), Arc::default()), rx)
+    (NetSink::new(Arc::new(move |e| drop(tx.send(e))), depth.clone()), rx)
 }
 
 impl Pair {
@@ -184,7 +189,7 @@ impl Pair {
     }
 
     #[track_caller]
-    fn until(&self, what: &str, is: impl Fn() -> bool) {
+    fn until(&self, what: &str, mut is: impl FnMut() -> bool) {
         self.rt.block_on(async {
             for _ in 0..PATIENCE {
                 if is() {
@@ -331,6 +336,72 @@ fn only_an_owner_that_closes_its_links_hangs_up_in_due_form() {
             other => panic!("not refused: {other:?}"),
         }
     }
+}
+
+/// A client of OSD 1 that stopped reading, with more on its way to it than any socket holds: its end and OSD 1's.
+fn does_not_read(p: &Pair, depth: &Arc<AtomicUsize>) -> (Link, Link) {
+    let login: Arc<dyn Login> = Arc::new(NoneLogin { kind: EntityType::Client, id: "a".into(), global_id: 4 });
+    let ((to_client, _), to) = (inbox_of(depth), AddrVec(vec![EntityAddr::v2(p.at, 7)]));
+    let client =
+        p.hub.connect(&Peer::new(EntityType::Client, "a"), &login, &to_client, &to, EntityType::Osd, p.rt.handle());
+    let accepted = p.opened();
+    depth.store(1 << 20, Ordering::Relaxed);
+    for tid in 0..64 {
+        accepted.send(Message { kind: 9, tid, data: vec![7; 1 << 20].into(), ..Message::default() });
+    }
+    // What sockets hold counts as taken; then nothing is taken any more.
+    let mut left = usize::MAX;
+    p.until("full", || {
+        std::thread::sleep(Duration::from_millis(20));
+        let before = std::mem::replace(&mut left, accepted.unsent());
+        before == left && left < 64 << 20
+    });
+    assert!(left > 16 << 20, "{left}");
+    (client, accepted)
+}
+
+/// Closing is for those, too, who do not do their part: what was sent to them takes memory.
+#[test]
+fn a_closed_connection_ends_though_its_peer_does_not_read() {
+    for takes_some in [false, true] {
+        let mut p = Pair::new(false);
+        let depth = Arc::default();
+        let (_client, accepted) = does_not_read(&p, &depth);
+        p.accepted = accepted;
+        p.accepted.close();
+        let (pause, pauses) = if takes_some { (limits::FLUSH / 2, 12) } else { (limits::FLUSH, 1) };
+        for _ in 0..pauses {
+            if takes_some {
+                let before = p.accepted.unsent();
+                p.until("some is taken", || {
+                    // A message or two at a time.
+                    depth.store(limits::MAILBOX_EVENTS, Ordering::Relaxed);
+                    p.accepted.unsent() < before
+                });
+            }
+            clock::give(Some((clock::monotonic() + pause, UTime::default())));
+        }
+        p.closed("did not take");
+        p.send(1);
+        p.arrives();
+    }
+}
+
+#[test]
+fn an_owner_is_told_once_when_its_peer_takes_something() {
+    let p = Pair::new(false);
+    let depth = Arc::default();
+    let (_client, accepted) = does_not_read(&p, &depth);
+    accepted.tell_when_taken();
+    std::thread::sleep(Duration::from_millis(50));
+    assert!(p.there.try_recv().is_err(), "it takes nothing");
+    depth.store(0, Ordering::Relaxed);
+    match p.next(&p.there) {
+        Some(NetEvent::Taken(id)) => assert_eq!(id, accepted.id()),
+        other => panic!("not told: {other:?}"),
+    }
+    p.until("all is taken", || accepted.unsent() == 0);
+    assert!(p.there.try_recv().is_err(), "told once");
 }
 
 /// Two processes full of what their clients write would else each wait for the other to take its part of that.

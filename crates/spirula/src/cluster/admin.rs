@@ -219,7 +219,11 @@ impl Daemon for AdminDaemon {
                 }
             }
             AdminMail::Net(
-                NetEvent::TooLarge(..) | NetEvent::Resumed(_) | NetEvent::Renewed(_) | NetEvent::Refused(..),
+                NetEvent::TooLarge(..)
+                | NetEvent::Resumed(_)
+                | NetEvent::Renewed(_)
+                | NetEvent::Taken(_)
+                | NetEvent::Refused(..),
             ) => {}
             AdminMail::Net(NetEvent::Message(_, m)) => self.message(&m),
             AdminMail::Net(NetEvent::Closed(id, _)) => {

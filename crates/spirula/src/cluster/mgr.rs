@@ -239,7 +239,7 @@ impl Daemon for MgrDaemon {
                 }
             }
             // Only lossless links are.
-            MgrMail::Net(NetEvent::Resumed(_) | NetEvent::Renewed(_) | NetEvent::Refused(..)) => {}
+            MgrMail::Net(NetEvent::Resumed(_) | NetEvent::Renewed(_) | NetEvent::Taken(_) | NetEvent::Refused(..)) => {}
             MgrMail::Net(NetEvent::Closed(conn, _)) if self.is_mon(conn) => {
                 self.mon = None;
                 self.mons.next();

@@ -425,6 +425,7 @@ impl Daemon for MonDaemon {
                 NetEvent::Opened { outgoing: true, .. }
                 | NetEvent::Resumed(_)
                 | NetEvent::Renewed(_)
+                | NetEvent::Taken(_)
                 | NetEvent::Refused(..),
             ) => {}
             MonMail::Net(NetEvent::Opened { link, peer, .. }) => {
