@@ -29,6 +29,26 @@ with rados.Rados(conffile=conf) as r, r.open_ioctx(pool) as io:
     print('done')
 '''
 
+HUNGRY = '''
+# Asks for all keys with their values, or all attributes, many times at once.
+import rados, sys, threading, time
+r = rados.Rados(conffile=sys.argv[1], conf={'objecter_inflight_ops': '100000'})
+r.connect()
+io = r.open_ioctx('kv')
+def keys():
+    while True:
+        with rados.ReadOpCtx() as op:
+            io.get_omap_vals(op, '', '', 1024)
+            io.operate_read_op(op, 'keys')
+def attrs():
+    while True:
+        list(io.get_xattrs('attrs'))
+for _ in range(150):
+    threading.Thread(target=globals()[sys.argv[2]], daemon=True).start()
+print('asked', flush=True)
+time.sleep(600)
+'''
+
 
 class Slow(Case):
     alone = 'others are to be served within a time'
@@ -81,3 +101,40 @@ with rados.Rados(conffile=sys.argv[1]) as r, r.open_ioctx(sys.argv[3]) as io:
             assert out == f'got 900 {900 << 22}\n', out
         finally:
             p.kill()
+
+    def test_3_answers_of_every_kind_count_not_only_data(self):
+        """Keys and values, attributes and listings are asked for by many at once, by one who then reads nothing."""
+        c = self.c
+        c.ceph('osd', 'pool', 'create', 'kv', '8', '8')
+        c.wait_clean()
+        c.python('''
+import rados, sys
+with rados.Rados(conffile=sys.argv[1]) as r, r.open_ioctx('kv') as io:
+    for n in range(8):
+        with rados.WriteOpCtx() as op:
+            keys = tuple(f'k{n}.{i:04}' for i in range(128))
+            io.set_omap(op, keys, tuple(b'v' * (12 << 10) for _ in keys))
+            io.operate_write_op(op, 'keys')
+    for i in range(8):
+        io.set_xattr('attrs', f'a{i}', b'x' * (1 << 20))
+''')
+        for kind in 'keys', 'attrs':
+            before = self.rss()
+            p = c.python(HUNGRY, kind, wait=False)
+            try:
+                assert p.stdout.readline() == 'asked\n'
+                time.sleep(1)
+                os.kill(p.pid, signal.SIGSTOP)
+                most = 0
+                for _ in range(30):
+                    most = max(most, self.rss())
+                    time.sleep(0.1)
+                c.rados('-p', 'kv', 'put', 'other', self.sample(), timeout=30)
+            finally:
+                p.kill()
+                p.communicate()
+            assert most - before < 128 << 20, f'{kind}: {(most - before) >> 20} MiB'
+
+    def rss(self):
+        text = open(f'/proc/{self.c.pid()}/status').read()
+        return next(int(l.split()[1]) for l in text.splitlines() if l.startswith('VmRSS')) << 10

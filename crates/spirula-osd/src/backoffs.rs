@@ -23,7 +23,10 @@ impl Osd {
         let pool = self.hub.pool();
         if !knows || s.peer.kind == EntityType::Osd {
             Patience::Endless
-        } else if s.link.open_requests() >= CROWDED || pool.outstanding() > pool.budget() / 2 {
+        } else if s.link.open_requests() >= CROWDED
+            || s.owed.waits_enough(self.free_memory())
+            || pool.outstanding() > pool.budget() / 2
+        {
             Patience::Short
         } else {
             Patience::Long
@@ -33,7 +36,7 @@ impl Osd {
     /// A PG drops a request, and its client is to hold all like it.
     pub(crate) fn back_off(&mut self, pg: SpgId, op: OpId, begin: &HObject, end: &HObject) {
         let Some(p) = self.ops.remove(&op) else { return };
-        self.asked_no_more(p.link, p.reads);
+        self.owed_no_more(&p);
         let Some(s) = self.sessions.get_mut(&p.link) else { return };
         s.link.request_done();
         if let Some(m) = s.backoffs.block(pg, begin, end, self.maps.epoch()) {

@@ -21,10 +21,10 @@ use crate::report::Reporter;
 use crate::sched::{Knobs, Scheduler};
 use crate::scrub::Scrubs;
 use crate::tell::Answer;
-use crate::unread::Unread;
+use crate::unread::{Owed, Unread};
 use bytes::Bytes;
 use spirula_maps::PgPool;
-use spirula_messages::ceph::op::OsdOp;
+use spirula_messages::ceph::op::{self, OsdOp};
 use spirula_messages::ceph::{MConfig, MLogAck, MMgrMap, MMonMap, MOsdBackoff, MOsdMap, MOsdOpReply, kind};
 use spirula_messages::cluster::control::{
     MergeWord, OsdAlive, OsdForce, OsdMarkMeDownAck, OsdPgTemp, OsdReportAck, OsdScrub, OsdStop, PgCreateAsk,
@@ -151,8 +151,8 @@ pub(crate) struct Session {
     pub(crate) rights: Rights,
     /// What it was told to hold back.
     pub(crate) backoffs: Backoffs,
-    /// Bytes that its open requests ask to read.
-    pub(crate) asked: u64,
+    /// What its open requests ask for.
+    pub(crate) owed: Owed,
 }
 
 /// A client's request on its way.
@@ -163,8 +163,10 @@ pub(crate) struct Pending {
     pub(crate) begun: Duration,
     pub(crate) write: bool,
     pub(crate) bytes: u64,
-    /// Bytes that it asks to read.
-    pub(crate) reads: u64,
+    /// Bytes that its answer may take.
+    pub(crate) answer: u64,
+    /// Is something read for it? It waits in its PG else.
+    pub(crate) reading: bool,
     /// Its object, its first op, and how many ops it has.
     pub(crate) what: (Bytes, Option<OsdOp>, usize),
 }
@@ -474,7 +476,7 @@ impl Osd {
             return;
         }
         let result = match m.kind {
-            kind::OSD_OP if self.unread.keep_behind(id, || Self::reads_asked(&m), &m) => return,
+            kind::OSD_OP if self.unread.keep_behind(id, || Self::answer_asked(&m), &m) => return,
             kind::OSD_OP => return self.client_op(id, m),
             PgTxn::KIND | PgAcks::KIND | PgCtls::KIND | OsdPing::KIND | OsdPong::KIND | OsdRenewed::KIND => {
                 self.peer_message(id, &m)
@@ -675,6 +677,9 @@ impl Osd {
     }
 
     pub(crate) fn effect(&mut self, id: SpgId, effect: PgEffect) {
+        if let PgEffect::Prefetch(ReadKey::Op(op), _) = effect {
+            self.reads_for(op, true);
+        }
         match effect {
             PgEffect::Submit(token, txn) => self.submit(id, token, txn),
             PgEffect::Send(to, msg) if to.osd == self.cfg.id => {
@@ -686,7 +691,7 @@ impl Osd {
             PgEffect::Drop(op) => {
                 self.reads_gone(id, op);
                 if let Some(p) = self.ops.remove(&op) {
-                    self.asked_no_more(p.link, p.reads);
+                    self.owed_no_more(&p);
                     if let Some(s) = self.sessions.get(&p.link) {
                         s.link.request_done();
                     }
@@ -794,10 +799,17 @@ impl Osd {
             return;
         }
         let Some(p) = self.ops.remove(&op) else { return };
-        self.asked_no_more(p.link, p.reads);
+        self.owed_no_more(&p);
         let took = clock::monotonic().saturating_sub(p.begun);
         let Some(s) = self.sessions.get(&p.link) else { return };
-        let m = reply.into_message(p.tid);
+        // What was read from the disk for one op alone is a payload of the pool already.
+        let mut filled = reply.ops.iter().filter(|r| !r.op.indata.is_empty()).map(|r| r.op.op);
+        let answers_from_heap =
+            !matches!((filled.next(), filled.next()), (Some(op::READ | op::SYNC_READ), None) | (None, _));
+        let mut m = reply.into_message(p.tid);
+        if answers_from_heap {
+            m.data = self.hub.pool().count(m.data);
+        }
         self.history.note(clock::monotonic(), took, || {
             let what = if p.write { "write" } else { "read" };
             let bytes = p.bytes.max(m.data.len() as u64);
@@ -942,6 +954,7 @@ impl Daemon for Osd {
             OsdEvent::Net(NetEvent::Renewed(id)) => self.peer_opened(id, true),
             OsdEvent::Net(NetEvent::Refused(id, ended)) => self.peer_refused(id, &ended),
             OsdEvent::Net(NetEvent::Closed(id, ended)) => self.closed(id, &ended),
+            OsdEvent::Net(NetEvent::Taken(id)) => self.unread.look_at(id),
             OsdEvent::Durable(seq) => self.durable(seq),
             OsdEvent::StoreFailed(why) => self.fail(&why),
             OsdEvent::Fetched(pg, key, pieces) => self.fetch_done(pg, key, pieces),
@@ -1014,10 +1027,6 @@ impl Daemon for Osd {
         }
         if !self.held_reads.is_empty() {
             at = at.min(clock::monotonic() + Duration::from_millis(1));
-        }
-        // That a client has read says nobody.
-        if !self.unread.is_empty() {
-            at = at.min(clock::monotonic() + Duration::from_millis(5));
         }
         if self.mgr_open
             && let Some(due) = self.reporter.next()

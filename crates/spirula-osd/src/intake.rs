@@ -104,6 +104,12 @@ impl Osd {
             }
             return;
         }
+        // Before anything is answered: a refusal is an answer, too, and so is a map.
+        let answer = crate::unread::answer_of(&msg.ops);
+        if self.keep_unread(id, answer, &m) {
+            return;
+        }
+        let Some(session) = self.sessions.get(&id) else { return };
         let blocked = self.maps.map().is_some_and(|map| map.is_blocklisted(&session.peer.addr()));
         if blocked {
             let reply = MOsdOpReply::to(&msg, self.maps.epoch(), -errno::ESHUTDOWN);
@@ -150,12 +156,9 @@ impl Osd {
             // Its client was told to hold it, and is told when to send it again.
             return;
         }
-        let reads = crate::unread::reads_of(&msg.ops);
-        if self.keep_unread(id, reads, &m) {
-            return;
-        }
         let Some(session) = self.sessions.get_mut(&id) else { return };
-        session.asked += reads;
+        // Until something is read for it; the PG may answer at once.
+        session.owed.waiting += answer;
         let Some(session) = self.sessions.get(&id) else { return };
         let patience = self.patience(session);
         let op = self.next_op;
@@ -171,7 +174,8 @@ impl Osd {
             begun: clock::monotonic(),
             write,
             bytes: m.data.len() as u64,
-            reads,
+            answer,
+            reading: false,
             what: (msg.oid.clone(), first, msg.ops.len()),
         };
         self.ops.insert(op, pending);

@@ -3,6 +3,7 @@
 use crate::access::Rights;
 use crate::daemon::{Life, Osd, RETRY, Session};
 use crate::heartbeat::AWAY;
+use crate::unread::Owed;
 use spirula_messages::Body;
 use spirula_messages::ceph::{MMonGetVersion, MMonMap, MMonSubscribe, Subscription};
 use spirula_messages::cluster::control::OsdBoot;
@@ -35,7 +36,8 @@ impl Osd {
             return;
         }
         let rights = Rights::of(&peer);
-        self.sessions.insert(link.id(), Session { link, peer, rights, backoffs: Backoffs::default(), asked: 0 });
+        self.sessions
+            .insert(link.id(), Session { link, peer, rights, backoffs: Backoffs::default(), owed: Owed::default() });
     }
 
     pub(crate) fn closed(&mut self, id: LinkId, ended: &Ended) {

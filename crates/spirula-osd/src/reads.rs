@@ -133,6 +133,9 @@ impl Osd {
     /// A helper thread has read what was wanted.
     pub(crate) fn fetch_done(&mut self, id: SpgId, key: ReadKey, pieces: Vec<Piece>) {
         self.reading -= pieces.iter().map(|p| p.length).sum::<u64>();
+        if let ReadKey::Op(op) = key {
+            self.reads_for(op, false);
+        }
         if self.pg_cfg.keeps_fetched() {
             self.fetches.left.extend(pieces);
         } else {
