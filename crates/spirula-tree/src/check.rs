@@ -82,6 +82,9 @@ impl Checker<'_> {
         for r in pages.iter().chain([&root.index]).filter(|r| !r.is_none()) {
             self.own(*r);
         }
+        for page in self.core.pieces(root.index)? {
+            self.own(PageRef { page, units: 1, ..PageRef::NONE });
+        }
         if let Some(level) = root.levels.checked_sub(1) {
             self.node(root.top, level, &[], None);
         }
@@ -123,7 +126,11 @@ impl Checker<'_> {
         if !self.own(r) {
             return None;
         }
-        self.core.read(r, &[kind]).map_err(|e| self.error(&e, r)).ok()
+        let node = self.core.read(r, &[kind]).map_err(|e| self.error(&e, r)).ok()?;
+        for page in node.pieces() {
+            self.own(PageRef { page: *page, units: 1, ..PageRef::NONE });
+        }
+        Some(node)
     }
 
     /// A node whose keys are from `low` to below `high`.
@@ -139,7 +146,7 @@ impl Checker<'_> {
             self.problem(r.at(), "keys outside of the node's range");
         }
         if level > 0 {
-            self.inner_pages += u64::from(r.units);
+            self.inner_pages += node.pages() as u64;
             // The first child's range begins where the node's does, whatever its key says:
             // its left neighbour may have gone since.
             let mut from = low.to_vec();
@@ -150,7 +157,7 @@ impl Checker<'_> {
             }
             return;
         }
-        self.leaf_pages += u64::from(r.units);
+        self.leaf_pages += node.pages() as u64;
         self.found.keys += node.count() as u64;
         for i in 0..node.count() {
             let val = node.entry(i).1;
@@ -160,9 +167,11 @@ impl Checker<'_> {
             let (len, runs) = overflow_runs(val.bytes);
             let (mut sum, mut sound) = (0, true);
             for run in runs {
-                self.overflow_pages += u64::from(run.units);
                 match self.read(run, VALUE) {
-                    Some(n) => sum += n.content().len(),
+                    Some(n) => {
+                        self.overflow_pages += n.pages() as u64;
+                        sum += n.content().len();
+                    }
                     None => sound = false,
                 }
             }

@@ -385,18 +385,13 @@ impl Commit<'_> {
                 }
             };
             let n = units(piece, leaf);
-            let page = self.take(n)?;
-            let node = Arc::new(Node::build(level, piece, self.identity(page)));
+            let node = self.make(n, |id| Node::build(level, piece, id))?;
             out.push(Child { a: &[], b: Cow::Owned(key), page: node.page_ref(), single: piece.len() == 1 });
-            if leaf {
-                self.root.leaf_pages += n as u64;
-            } else {
-                self.root.inner_pages += n as u64;
-            }
+            let pages = if leaf { &mut self.root.leaf_pages } else { &mut self.root.inner_pages };
+            *pages += node.pages() as u64;
             if let Some(old) = from.next() {
                 self.core.cache.replace(*old, leaf.then_some(&node));
             }
-            self.enqueue(node)?;
             before = Some(last);
         }
         from.for_each(|old| self.core.cache.replace(*old, None));

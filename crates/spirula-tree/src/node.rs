@@ -2,6 +2,10 @@
 //!
 //! Nothing is decoded ahead: a node is its bytes, checked once when it is read, and
 //! searched in place. Layout: `docs/formats/tree.md`.
+//!
+//! A node of several pages lies in adjoining ones where there are such; else apart: in
+//! single pages anywhere, which a list page names. Its bytes are the same, and its address
+//! is that of the list page. So any free pages hold any node.
 
 use crate::error::Damage;
 use crate::space::PAGE;
@@ -34,6 +38,16 @@ pub(crate) const INNER: u8 = 2;
 pub(crate) const VALUE: u8 = 3;
 pub(crate) const INDEX: u8 = 4;
 pub(crate) const MAP: u8 = 5;
+pub(crate) const LIST: u8 = 6;
+
+/// Pages of a node that lies apart, at most: a list page has room for so many.
+pub(crate) const APART_MAX: usize = (ROOM - 4) / PIECE_BYTES;
+/// Pages of a node that does not, at most: seven bits say how many.
+pub(crate) const WHOLE_MAX: usize = 0x7f;
+/// Bytes of a page number in a list page.
+const PIECE_BYTES: usize = 6;
+/// Set in a reference's length: the node lies apart.
+const APART: u8 = 0x80;
 
 pub(crate) fn u16_at(b: &[u8], at: usize) -> usize {
     b.get(at..at + 2).and_then(|s| s.try_into().ok()).map_or(0, |s| usize::from(u16::from_le_bytes(s)))
@@ -52,14 +66,16 @@ pub(crate) fn u64_at(b: &[u8], at: usize) -> u64 {
 pub struct PageRef {
     /// Address in pages of 4 KiB; below 2^48.
     pub page: u64,
-    /// Length in pages of 4 KiB; 0: there is none.
+    /// Length in pages of 4 KiB, at most 127; 0: there is none.
     pub units: u8,
+    /// It is the list page of a node that lies apart.
+    pub apart: bool,
     /// Its checksum.
     pub crc: u32,
 }
 
 impl PageRef {
-    pub(crate) const NONE: Self = Self { page: 0, units: 0, crc: 0 };
+    pub(crate) const NONE: Self = Self { page: 0, units: 0, apart: false, crc: 0 };
 
     pub(crate) fn is_none(self) -> bool {
         self.units == 0
@@ -73,12 +89,14 @@ impl PageRef {
     pub(crate) fn encode(self) -> [u8; REF_BYTES] {
         let [a, b, c, d, e, f, ..] = self.page.to_le_bytes();
         let [g, h, i, j] = self.crc.to_le_bytes();
-        [a, b, c, d, e, f, self.units, g, h, i, j]
+        let units = self.units | if self.apart { APART } else { 0 };
+        [a, b, c, d, e, f, units, g, h, i, j]
     }
 
     pub(crate) fn decode(b: &[u8]) -> Self {
         let Ok([a, b, c, d, e, f, units, g, h, i, j]) = <[u8; REF_BYTES]>::try_from(b) else { return Self::NONE };
-        Self { page: u64::from_le_bytes([a, b, c, d, e, f, 0, 0]), units, crc: u32::from_le_bytes([g, h, i, j]) }
+        let (page, crc) = (u64::from_le_bytes([a, b, c, d, e, f, 0, 0]), u32::from_le_bytes([g, h, i, j]));
+        Self { page, units: units & !APART, apart: units & APART != 0, crc }
     }
 }
 
@@ -181,6 +199,17 @@ pub(crate) struct Node {
     prefix: usize,
     wide: bool,
     crc: u32,
+    /// Where it lies apart.
+    apart: Option<Box<Apart>>,
+}
+
+/// Where a node that lies apart is.
+#[derive(Debug)]
+struct Apart {
+    /// Its pages, in order.
+    pieces: Vec<u64>,
+    /// The list page.
+    list: Vec<u8>,
 }
 
 /// Length of a node with these entries: prefix, bytes in all, whether its slots are wide.
@@ -199,7 +228,8 @@ pub(crate) fn units(items: &[Item<'_>], leaf: bool) -> usize {
 
 impl Node {
     fn new(kind: u8, level: u8, units: usize, count: usize, prefix: usize) -> Self {
-        Self { buf: vec![0; units * PAGE], kind, level, count, prefix, wide: units > NARROW_PAGES, crc: 0 }
+        let wide = units > NARROW_PAGES;
+        Self { buf: vec![0; units * PAGE], kind, level, count, prefix, wide, crc: 0, apart: None }
     }
 
     /// A leaf (level 0) or inner node of these entries, of [`units`] pages.
@@ -238,6 +268,72 @@ impl Node {
         let end = n.put(HEADER, content);
         n.seal(end, id);
         n
+    }
+
+    /// Lays the node, made for the address of its list page, apart into `pieces`, one page each.
+    pub fn lay_apart(&mut self, pieces: Vec<u64>, id: Identity) {
+        let mut content = self.crc.to_le_bytes().to_vec();
+        pieces.iter().for_each(|p| content.extend_from_slice(&p.to_le_bytes()[..PIECE_BYTES]));
+        let list = Self::plain(LIST, &content, pieces.len(), id);
+        self.crc = list.crc;
+        self.apart = Some(Box::new(Apart { pieces, list: list.buf }));
+    }
+
+    /// Of a list page: the checksum of the node it names, and where its pages are.
+    ///
+    /// # Errors
+    /// [`Damage::Malformed`].
+    pub fn list(&self) -> Result<(u32, Vec<u64>), Damage> {
+        let content = self.content();
+        let pieces: Vec<u64> = content
+            .get(4..)
+            .unwrap_or_default()
+            .as_chunks::<PIECE_BYTES>()
+            .0
+            .iter()
+            .map(|[a, b, c, d, e, f]| u64::from_le_bytes([*a, *b, *c, *d, *e, *f, 0, 0]))
+            .collect();
+        if self.kind != LIST || pieces.is_empty() || content.len() != 4 + pieces.len() * PIECE_BYTES {
+            return Err(Damage::Malformed("list of pages"));
+        }
+        Ok((u32_at(content, 0), pieces))
+    }
+
+    /// Takes the bytes in the pages that the list page `list` names for the node they should be.
+    ///
+    /// # Errors
+    /// What is wrong with them.
+    pub fn assemble(buf: Vec<u8>, uuid: &Uuid, list: Self) -> Result<Self, Damage> {
+        let (crc, pieces) = list.list()?;
+        let whole = PageRef { page: list.page(), units: 0, apart: false, crc };
+        let mut n = Self::open(buf, uuid, whole)?;
+        if n.kind == LIST || n.buf.len() != pieces.len() * PAGE {
+            return Err(Damage::Malformed("list of pages"));
+        }
+        n.crc = list.crc;
+        n.apart = Some(Box::new(Apart { pieces, list: list.buf }));
+        Ok(n)
+    }
+
+    /// The pages in which it lies apart; none if it does not.
+    pub fn pieces(&self) -> &[u64] {
+        self.apart.as_ref().map_or(&[], |a| &a.pieces)
+    }
+
+    /// Pages that it takes, its list page among them.
+    pub fn pages(&self) -> usize {
+        self.buf.len() / PAGE + usize::from(self.apart.is_some())
+    }
+
+    /// What is to be written for it: first pages and bytes.
+    pub fn parts(&self) -> Vec<(u64, &[u8])> {
+        match &self.apart {
+            None => vec![(self.page(), &self.buf)],
+            Some(a) => {
+                let pieces = a.pieces.iter().copied().zip(self.buf.chunks(PAGE));
+                pieces.chain([(self.page(), a.list.as_slice())]).collect()
+            }
+        }
     }
 
     fn put(&mut self, at: usize, bytes: &[u8]) -> usize {
@@ -285,10 +381,10 @@ impl Node {
         if !(HEADER..=buf.len() - TRAILER).contains(&used) || count > buf.len() || prefix > used - HEADER {
             return bad("content does not fit");
         }
-        let n = Self { wide: units > NARROW_PAGES, buf, kind, level, count, prefix, crc: 0 };
+        let n = Self { wide: units > NARROW_PAGES, buf, kind, level, count, prefix, crc: 0, apart: None };
         match kind {
             LEAF | INNER => n.check_entries(used)?,
-            VALUE | INDEX | MAP if prefix == 0 && level == 0 => {}
+            VALUE | INDEX | MAP | LIST if prefix == 0 && level == 0 => {}
             _ => return bad("unknown kind"),
         }
         Ok(n)
@@ -353,7 +449,9 @@ impl Node {
 
     /// How a parent names this page.
     pub fn page_ref(&self) -> PageRef {
-        PageRef { page: self.page(), units: (self.buf.len() / PAGE) as u8, crc: self.crc }
+        let apart = self.apart.is_some();
+        let units = if apart { 1 } else { self.buf.len() / PAGE };
+        PageRef { page: self.page(), units: units as u8, apart, crc: self.crc }
     }
 
     /// Bytes between header and trailer that are used.
@@ -528,11 +626,11 @@ mod tests {
 
     #[test]
     fn pages_are_as_documented_byte_for_byte() {
-        let run = PageRef { page: 0x0102_0304_0506, units: 3, crc: 0xaabb_ccdd };
+        let run = PageRef { page: 0x0102_0304_0506, units: 3, apart: false, crc: 0xaabb_ccdd };
         let list = [&9000u32.to_le_bytes()[..], &run.encode()].concat();
         let leaf = Node::build(0, &[item(b"ka", b"v", false), item(b"kbc", &list, true)], id(7));
         assert_eq!(leaf.bytes(), golden(LEAF_PAGE));
-        let children = [PageRef { page: 7, units: 1, crc: 1 }, PageRef { page: 8, units: 2, crc: 2 }];
+        let children = [(7, 1, 1), (8, 2, 2)].map(|(page, units, crc)| PageRef { page, units, apart: false, crc });
         let [a, b] = children.map(PageRef::encode);
         let inner = Node::build(1, &[item(b"", &a, false), item(b"m", &b, false)], id(8));
         assert_eq!(inner.bytes(), golden(INNER_PAGE));
@@ -571,14 +669,15 @@ mod tests {
                 bad[at] = value;
                 let crc = crc32c(u32::MAX, &bad[4..]);
                 bad[..4].copy_from_slice(&crc.to_le_bytes());
-                refused += usize::from(examine_page(&bad, &UUID, PageRef { page: 7, units: 1, crc }).is_err());
+                refused +=
+                    usize::from(examine_page(&bad, &UUID, PageRef { page: 7, units: 1, apart: false, crc }).is_err());
             }
         }
         assert!(refused > 100, "{refused}");
         for len in [0, 3, 4, 55, 60, PAGE - 1, PAGE + 1] {
             let mut cut = page.clone();
             cut.resize(len, 0);
-            assert!(examine_page(&cut, &UUID, PageRef { page: 7, units: 1, crc: 0 }).is_err());
+            assert!(examine_page(&cut, &UUID, PageRef { page: 7, units: 1, apart: false, crc: 0 }).is_err());
         }
     }
 }

@@ -4,36 +4,93 @@
 use crate::commit::Commit;
 use crate::error::{Damage, Result, TreeError};
 use crate::node::{
-    HEADER, INDEX, Identity, MAP, Node, PageRef, REF_BYTES, TRAILER, VALUE, Val, overflow_runs, plain_units,
+    APART_MAX, HEADER, INDEX, Identity, MAP, Node, PageRef, REF_BYTES, TRAILER, VALUE, Val, WHOLE_MAX, overflow_runs,
+    plain_units,
 };
 use crate::space::PAGE;
 use std::sync::Arc;
 
 /// Pages of an overflow run.
 const RUN_PAGES: usize = 64;
-/// A run is cut shorter than this only where the space has no such run either.
+/// Shorter ones are not worth their place in the list: a longer one lies apart instead.
 const RUN_PAGES_MIN: usize = 16;
+/// Pages of an overflow run that lies apart.
+const APART_PAGES: usize = 256;
+/// Bytes of a value whose runs may all be single pages: the list of them stays short.
+const SHORT: usize = 64 * (PAGE - HEADER - TRAILER);
 /// Bytes of new pages gathered before they are written.
 const GATHER: usize = 1 << 20;
 
+/// Pages for one node.
+struct Place {
+    /// The first, or the list page.
+    page: u64,
+    /// How many adjoin.
+    units: usize,
+    /// Where the node is to lie apart.
+    pieces: Vec<u64>,
+}
+
 impl Commit<'_> {
-    pub fn take(&mut self, n: usize) -> Result<u64> {
+    /// Takes one page.
+    fn take(&mut self) -> Result<u64> {
         loop {
-            if let Some(page) = self.alloc.take(n) {
-                self.pages += n as u64;
+            if let Some(page) = self.alloc.take(1) {
+                self.pages += 1;
                 return Ok(page);
             }
-            if n > self.alloc.chunk_pages() {
+            if !self.grow(1)? {
                 return Err(TreeError::NoSpace);
             }
-            self.grow(n)?;
         }
     }
 
-    fn grow(&mut self, adjoining: usize) -> Result<()> {
+    /// Takes pages for a node of `n`: adjoining ones if there are such, else any.
+    fn find(&mut self, n: usize) -> Result<Place> {
+        while n <= self.alloc.chunk_pages().min(WHOLE_MAX) {
+            if let Some(page) = self.alloc.take(n) {
+                self.pages += n as u64;
+                return Ok(Place { page, units: n, pieces: Vec::new() });
+            }
+            if !self.grow(n)? {
+                break;
+            }
+        }
+        if n == 1 { Err(TreeError::NoSpace) } else { self.find_apart(n) }
+    }
+
+    fn find_apart(&mut self, n: usize) -> Result<Place> {
+        if n > APART_MAX {
+            return Err(TreeError::NoSpace);
+        }
+        let page = self.take()?;
+        let pieces = (0..n).map(|_| self.take()).collect::<Result<_>>()?;
+        Ok(Place { page, units: 1, pieces })
+    }
+
+    /// Makes a node of `n` pages and queues it.
+    pub fn make(&mut self, n: usize, build: impl FnOnce(Identity) -> Node) -> Result<Arc<Node>> {
+        let place = self.find(n)?;
+        self.make_at(place, build)
+    }
+
+    fn make_at(&mut self, place: Place, build: impl FnOnce(Identity) -> Node) -> Result<Arc<Node>> {
+        let id = self.identity(place.page);
+        let mut node = build(id);
+        if !place.pieces.is_empty() {
+            node.lay_apart(place.pieces, id);
+            self.root.apart = true;
+        }
+        let node = Arc::new(node);
+        self.enqueue(node.clone())?;
+        Ok(node)
+    }
+
+    /// Asks for more space; false: there is none.
+    fn grow(&mut self, adjoining: usize) -> Result<bool> {
         let more = self.core.space.grow(adjoining);
         if more.is_empty() {
-            return Err(TreeError::NoSpace);
+            return Ok(false);
         }
         self.grown.extend(&more);
         let page = PAGE as u64;
@@ -43,25 +100,27 @@ impl Commit<'_> {
                 return Err(TreeError::Options("new space is not aligned, or is in use already"));
             }
         }
-        Ok(())
+        Ok(true)
     }
 
-    /// The page is no part of the new state.
-    pub fn retire(&mut self, r: PageRef) -> Result<()> {
-        let n = usize::from(r.units);
-        if !self.alloc.retire(r.page, n) {
-            let what = Damage::Malformed("a page in use that the map of chunks calls free");
-            return Err(TreeError::Corrupt { at: r.at(), what });
+    /// What `r` names is no part of the new state; `pieces` are the pages in which it lies
+    /// apart.
+    fn retire(&mut self, r: PageRef, pieces: &[u64]) -> Result<()> {
+        for (page, n) in pieces.iter().map(|p| (*p, 1)).chain([(r.page, usize::from(r.units))]) {
+            if !self.alloc.retire(page, n) {
+                let what = Damage::Malformed("a page in use that the map of chunks calls free");
+                return Err(TreeError::Corrupt { at: page * PAGE as u64, what });
+            }
+            self.retired.push((page, n));
         }
-        self.retired.push((r.page, n));
         Ok(())
     }
 
-    pub fn identity(&self, page: u64) -> Identity {
+    fn identity(&self, page: u64) -> Identity {
         Identity { uuid: self.root.uuid, page, generation: self.root.generation }
     }
 
-    pub fn enqueue(&mut self, node: Arc<Node>) -> Result<()> {
+    fn enqueue(&mut self, node: Arc<Node>) -> Result<()> {
         self.queued += node.bytes().len();
         self.queue.push(node);
         if self.queued >= GATHER { self.write() } else { Ok(()) }
@@ -69,11 +128,12 @@ impl Commit<'_> {
 
     /// Writes what is queued, adjoining pages at once.
     pub fn write(&mut self) -> Result<()> {
-        self.queue.sort_by_key(|n| n.page());
-        for run in self.queue.chunk_by(|a, b| a.page() + u64::from(a.page_ref().units) == b.page()) {
-            let Some(first) = run.first() else { continue };
-            let at = first.page_ref().at();
-            let bufs: Vec<&[u8]> = run.iter().map(|n| n.bytes()).collect();
+        let mut parts: Vec<(u64, &[u8])> = self.queue.iter().flat_map(|n| n.parts()).collect();
+        parts.sort_by_key(|(page, _)| *page);
+        for run in parts.chunk_by(|(a, bytes), (b, _)| a + (bytes.len() / PAGE) as u64 == *b) {
+            let Some((first, _)) = run.first() else { continue };
+            let at = first * PAGE as u64;
+            let bufs: Vec<&[u8]> = run.iter().map(|(_, bytes)| *bytes).collect();
             self.core.space.write(at, &bufs).map_err(|source| {
                 self.failed = true;
                 TreeError::Io { op: "write", at, source }
@@ -92,28 +152,37 @@ impl Commit<'_> {
         let mut list = (value.len() as u32).to_le_bytes().to_vec();
         let mut rest = value;
         while !rest.is_empty() {
-            let mut n = plain_units(rest.len()).min(RUN_PAGES);
+            let all = plain_units(rest.len());
+            let mut n = all.min(RUN_PAGES);
             let mut grown = false;
-            let page = loop {
+            let place = loop {
                 if let Some(page) = self.alloc.take(n) {
                     self.pages += n as u64;
-                    break page;
+                    break Place { page, units: n, pieces: Vec::new() };
                 }
                 if n > RUN_PAGES_MIN {
                     n = (n / 2).max(RUN_PAGES_MIN);
-                } else if n > 1 && grown {
+                } else if !grown {
+                    // Without more, what there is may still be enough in smaller pieces.
+                    let more = self.grow(1)?;
+                    if !more && n == 1 {
+                        return Err(TreeError::NoSpace);
+                    }
+                    grown = n > 1;
+                } else if value.len() > SHORT && n > 1 {
                     // Space is in pieces; so will the value be. What adjoins is left for nodes.
+                    n = all.min(APART_PAGES);
+                    break self.find_apart(n)?;
+                } else if n > 1 {
                     n /= 2;
                 } else {
-                    self.grow(1)?;
-                    grown = true;
+                    grown = false;
                 }
             };
             let (part, more) = rest.split_at(rest.len().min(n * PAGE - HEADER - TRAILER));
-            let node = Arc::new(Node::plain(VALUE, part, 0, self.identity(page)));
+            let node = self.make_at(place, |id| Node::plain(VALUE, part, 0, id))?;
             list.extend_from_slice(&node.page_ref().encode());
-            self.root.overflow_pages += n as u64;
-            self.enqueue(node)?;
+            self.root.overflow_pages += node.pages() as u64;
             rest = more;
         }
         Ok(list)
@@ -123,25 +192,26 @@ impl Commit<'_> {
     pub fn drop_value(&mut self, val: Val<'_>) -> Result<()> {
         if val.overflow {
             for r in overflow_runs(val.bytes).1 {
-                self.root.overflow_pages = self.root.overflow_pages.saturating_sub(u64::from(r.units));
-                self.retire(r)?;
+                let pieces = self.core.pieces(r)?;
+                let pages = u64::from(r.units) + pieces.len() as u64;
+                self.root.overflow_pages = self.root.overflow_pages.saturating_sub(pages);
+                self.retire(r, &pieces)?;
             }
         }
         Ok(())
     }
 
     pub fn retire_node(&mut self, node: &Node) -> Result<()> {
-        let r = node.page_ref();
         let pages = if node.level() == 0 { &mut self.root.leaf_pages } else { &mut self.root.inner_pages };
-        *pages = pages.saturating_sub(u64::from(r.units));
-        self.retire(r)
+        *pages = pages.saturating_sub(node.pages() as u64);
+        self.retire(node.page_ref(), node.pieces())
     }
 
     /// Writes the changed pages of the map of chunks, and their index. Taking pages for
     /// them changes the map, too; so first all pages are taken.
     pub fn write_map(&mut self) -> Result<()> {
         let mut fresh: Vec<Option<u64>> = Vec::new();
-        let mut index = None;
+        let mut index: Option<(Place, usize)> = None;
         loop {
             let pages = self.alloc.slots().div_ceil(self.alloc.slots_per_page());
             fresh.resize(pages, None);
@@ -149,30 +219,32 @@ impl Commit<'_> {
                 self.alloc.dirty().iter().copied().filter(|i| fresh.get(*i).is_some_and(Option::is_none)).collect();
             for i in &todo {
                 if let Some(old) = self.map.get(*i).copied() {
-                    self.retire(old)?;
+                    self.retire(old, &[])?;
                 }
-                let page = self.take(1)?;
+                let page = self.take()?;
                 if let Some(f) = fresh.get_mut(*i) {
                     *f = Some(page);
                 }
             }
             let n = plain_units(pages * REF_BYTES);
-            if n > usize::from(u8::MAX) {
-                return Err(TreeError::NoSpace);
-            }
-            match index {
-                Some((_, taken)) if taken == n => {}
-                Some((page, taken)) => {
-                    self.retire(PageRef { page, units: taken as u8, crc: 0 })?;
-                    index = Some((self.take(n)?, n));
+            match index.take() {
+                Some((place, taken)) if taken == n => index = Some((place, taken)),
+                Some((place, _)) => {
+                    self.retire(
+                        PageRef { page: place.page, units: place.units as u8, ..PageRef::NONE },
+                        &place.pieces,
+                    )?;
+                    index = Some((self.find(n)?, n));
                     continue;
                 }
                 None if pages == 0 => return Ok(()),
                 None => {
-                    if !self.root.index.is_none() {
-                        self.retire(self.root.index)?;
+                    let old = self.root.index;
+                    if !old.is_none() {
+                        let pieces = self.core.pieces(old)?;
+                        self.retire(old, &pieces)?;
                     }
-                    index = Some((self.take(n)?, n));
+                    index = Some((self.find(n)?, n));
                     continue;
                 }
             }
@@ -191,10 +263,10 @@ impl Commit<'_> {
             self.enqueue(node)?;
         }
         let content: Vec<u8> = self.map.iter().flat_map(|r| r.encode()).collect();
-        if let Some((page, _)) = index {
-            let node = Arc::new(Node::plain(INDEX, &content, self.map.len(), self.identity(page)));
+        if let Some((place, _)) = index {
+            let count = self.map.len();
+            let node = self.make_at(place, |id| Node::plain(INDEX, &content, count, id))?;
             self.root.index = node.page_ref();
-            self.enqueue(node)?;
         }
         self.root.slots = self.alloc.slots() as u32;
         self.alloc.cleaned();

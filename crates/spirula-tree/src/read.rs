@@ -73,9 +73,34 @@ impl Core {
         self.open(r, buf, kinds)
     }
 
+    /// The pages in which the node `r` lies apart; none if it does not.
+    pub fn pieces(&self, r: PageRef) -> Result<Vec<u64>> {
+        if !r.apart {
+            return Ok(Vec::new());
+        }
+        let at = r.at();
+        let mut buf = vec![0; usize::from(r.units) * PAGE];
+        self.space.read(at, &mut buf).map_err(|source| TreeError::Io { op: "read", at, source })?;
+        let list = Node::open(buf, &self.uuid, r).and_then(|n| n.list());
+        list.map(|(_, pieces)| pieces).map_err(|what| TreeError::Corrupt { at, what })
+    }
+
+    /// The node whose list page is `list`.
+    fn assemble(&self, list: Node) -> Result<Node> {
+        let at = list.page_ref().at();
+        let fail = |what| TreeError::Corrupt { at, what };
+        let (_, pieces) = list.list().map_err(fail)?;
+        let mut buf = vec![0; pieces.len() * PAGE];
+        let places = pieces.iter().map(|p| p * PAGE as u64);
+        let mut reads: Vec<(u64, &mut [u8])> = places.zip(buf.chunks_mut(PAGE)).collect();
+        self.space.read_many(&mut reads).map_err(|source| TreeError::Io { op: "read", at, source })?;
+        Node::assemble(buf, &self.uuid, list).map_err(fail)
+    }
+
     fn open(&self, r: PageRef, buf: Vec<u8>, kinds: &[u8]) -> Result<Node> {
         let at = r.at();
         let node = Node::open(buf, &self.uuid, r).map_err(|what| TreeError::Corrupt { at, what })?;
+        let node = if r.apart { self.assemble(node)? } else { node };
         if !kinds.contains(&node.kind()) {
             return Err(TreeError::Corrupt { at, what: Damage::Malformed("page of an unexpected kind") });
         }

@@ -9,6 +9,8 @@ use spirula_encoding::crc::crc32c;
 pub const ROOT_BYTES: usize = 128;
 const MAGIC: &[u8; 4] = b"SPTR";
 const VERSION: u8 = 1;
+/// Of a state that has, or had, a node that lies apart.
+const VERSION_APART: u8 = 2;
 /// Levels of nodes; two children each are more than any device holds.
 pub(crate) const LEVELS_MAX: u8 = 40;
 
@@ -35,6 +37,8 @@ pub struct Root {
     pub(crate) leaf_pages: u64,
     pub(crate) inner_pages: u64,
     pub(crate) overflow_pages: u64,
+    /// Some node lies apart, or did once: older programs must not read it.
+    pub(crate) apart: bool,
 }
 
 impl Root {
@@ -52,6 +56,7 @@ impl Root {
             leaf_pages: 0,
             inner_pages: 0,
             overflow_pages: 0,
+            apart: false,
         }
     }
 
@@ -60,7 +65,7 @@ impl Root {
         let mut b = Vec::with_capacity(ROOT_BYTES);
         b.extend_from_slice(&[0; 4]);
         b.extend_from_slice(MAGIC);
-        b.extend_from_slice(&[VERSION, self.levels, 0, 0]);
+        b.extend_from_slice(&[if self.apart { VERSION_APART } else { VERSION }, self.levels, 0, 0]);
         b.extend_from_slice(&self.chunk.to_le_bytes());
         b.extend_from_slice(&self.uuid);
         b.extend_from_slice(&self.generation.to_le_bytes());
@@ -94,7 +99,8 @@ impl Root {
         if crc != crc32c(u32::MAX, rest).to_le_bytes() {
             return fail("the checksum does not fit");
         }
-        if b.get(8) != Some(&VERSION) {
+        let version = b.get(8).copied().unwrap_or_default();
+        if ![VERSION, VERSION_APART].contains(&version) {
             return fail("of a newer version; use a newer program");
         }
         let levels = b.get(9).copied().unwrap_or_default();
@@ -113,6 +119,7 @@ impl Root {
             leaf_pages: u64_at(b, 48),
             inner_pages: u64_at(b, 56),
             overflow_pages: u64_at(b, 64),
+            apart: version == VERSION_APART,
         };
         check_chunk(root.chunk)?;
         if levels > LEVELS_MAX || (levels == 0) != root.top.is_none() || (root.slots == 0) != root.index.is_none() {
@@ -140,14 +147,15 @@ mod tests {
     fn a_root_survives_encoding_and_any_flipped_bit_is_refused() {
         let root = Root {
             levels: 3,
-            top: PageRef { page: 0x1234_5678_9abc, units: 3, crc: 7 },
-            index: PageRef { page: 9, units: 1, crc: 8 },
+            top: PageRef { page: 0x1234_5678_9abc, units: 3, apart: false, crc: 7 },
+            index: PageRef { page: 9, units: 1, apart: true, crc: 8 },
             slots: 5,
             keys: 6,
             leaf_pages: 7,
             inner_pages: 8,
             overflow_pages: 9,
             generation: 10,
+            apart: true,
             ..Root::empty([3; 16], 1 << 20)
         };
         let b = root.encode();

@@ -8,7 +8,7 @@ pub const PAGE: usize = 4096;
 pub const KEY_MAX: usize = 61_440;
 /// Longest value, bytes.
 pub const VALUE_MAX: usize = 128 << 20;
-/// Smallest chunk (the length of a window of pages), bytes: the longest node fits.
+/// Smallest chunk (the length of a window of pages), bytes: most long nodes fit.
 pub const CHUNK_MIN: usize = 64 * PAGE;
 /// Largest chunk, bytes.
 pub const CHUNK_MAX: usize = 1024 * PAGE;
@@ -48,10 +48,10 @@ pub trait PageSpace: Send + Sync {
     fn flush(&self) -> io::Result<()>;
 
     /// More pages for the tree alone: addresses and lengths, in bytes, multiples of
-    /// [`PAGE`]. At least `adjoining` of them, up to 64, adjoin, between two multiples of
+    /// [`PAGE`]. At least `adjoining` of them, up to 127, adjoin, between two multiples of
     /// [`Options::chunk`](crate::Options::chunk); the rest may lie anywhere. About a
-    /// chunk's worth is welcome, what is not used comes back; none: there is no space. A
-    /// page belongs to the tree durably once a root is published whose
+    /// chunk's worth is welcome, what is not used comes back; none: there is no such
+    /// space. Only `adjoining` 1 must find what there is: else a node lies apart. A page belongs to the tree durably once a root is published whose
     /// [`extents`](crate::Tree::extents) list it after an opening.
     fn grow(&self, adjoining: usize) -> Vec<(u64, u64)>;
 

@@ -51,7 +51,11 @@ fn verify(image: Vec<u8>, root: &Root, model: &Model, again: Option<&Batch>) {
 fn enumerate(seed: u64, keys: usize, commits: usize) -> u64 {
     println!("seed {seed}");
     let mut dice = Dice::new(seed);
-    let space = if seed % 4 > 1 { Memory::in_pieces(40) } else { Memory::new(40) };
+    let space = match seed % 4 {
+        2 => Memory::in_pieces(40),
+        3 => Memory::in_dust(40),
+        _ => Memory::new(40),
+    };
     let tree = Tree::create(space.clone(), &OPTIONS).unwrap();
     let mut model = Model::new();
     for _ in 0..3 {

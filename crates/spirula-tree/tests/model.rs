@@ -25,11 +25,15 @@ fn probe(tree: &Tree, model: &Model, dice: &mut Dice, keys: usize) {
     assert_eq!(last.map(|(k, _)| k.to_vec()), model.keys().next_back().cloned());
 }
 
-/// Every second seed has a space in pieces.
+/// Every second seed has a space in pieces, every fourth one without two pages that adjoin.
 fn run(seed: u64, chunks: usize, cache: usize, keys: usize, huge: usize, commits: usize) {
     println!("seed {seed}: {chunks} chunks, {cache} bytes of cache, {keys} keys");
     let mut dice = Dice::new(seed);
-    let space = if seed % 2 == 1 { Memory::in_pieces(chunks) } else { Memory::new(chunks) };
+    let space = match seed % 4 {
+        1 => Memory::in_pieces(chunks),
+        3 => Memory::in_dust(chunks),
+        _ => Memory::new(chunks),
+    };
     let mut tree = Tree::create(space.clone(), &Options { cache, ..OPTIONS }).unwrap();
     let mut model = Model::new();
     let mut held = Vec::new();
@@ -143,6 +147,45 @@ fn a_tree_grows_in_single_pages_and_gives_them_back() {
     for _ in 0..3 {
         tree.commit::<&[u8], &[u8], _>(&[], |r| space.published(r)).unwrap();
     }
+    assert!(free - space.free_pages() <= 260, "{} pages not given back", free - space.free_pages());
+}
+
+/// Long keys and values of every length are stored where no two free pages adjoin, found
+/// again after an opening, and go without a trace.
+#[test]
+fn no_node_needs_pages_that_adjoin() {
+    let space = Memory::in_dust(2600);
+    let free = space.free_pages();
+    let tree = Tree::create(space.clone(), &OPTIONS).unwrap();
+    let mut model = Model::new();
+    for n in [3000, 4037, 8132, 262_084, 1 << 20, 3 << 19, (3 << 19) + 9000, 5 << 20, 40 << 20, VALUE_MAX] {
+        model.insert(format!("{n:09}").into_bytes(), (0..n).map(|i| (i / 4001) as u8).collect());
+    }
+    for n in [1, 4000, 20_000, KEY_MAX - 1, KEY_MAX] {
+        for last in 0..5 {
+            model.insert([&vec![b'k'; n - 1][..], &[last]].concat(), vec![last; 6144]);
+        }
+        model.insert([&vec![n as u8; n - 1][..], b"x"].concat(), vec![1; 6144]);
+    }
+    let batch: Batch = model.iter().map(|(k, v)| (k.clone(), Some(v.clone()))).collect();
+    tree.commit(&batch, |r| space.published(r)).unwrap();
+    assert_same(&tree.snapshot(), &model);
+    assert_clean(&tree);
+    let root = spirula_tree::Root::decode(&tree.root().encode()).unwrap();
+    drop(tree);
+    let tree = space.open(&root, 1 << 20).unwrap();
+    // Some change, some go.
+    let batch: Batch = model.keys().step_by(2).map(|k| (k.clone(), (k.len() > 10).then(|| vec![9; 100_000]))).collect();
+    tree.commit(&batch, |r| space.published(r)).unwrap();
+    apply(&mut model, &batch);
+    assert_same(&tree.snapshot(), &model);
+    assert_clean(&tree);
+    let all: Batch = model.keys().map(|k| (k.clone(), None)).collect();
+    tree.commit(&all, |r| space.published(r)).unwrap();
+    for _ in 0..3 {
+        tree.commit::<&[u8], &[u8], _>(&[], |r| space.published(r)).unwrap();
+    }
+    assert_clean(&tree);
     assert!(free - space.free_pages() <= 260, "{} pages not given back", free - space.free_pages());
 }
 

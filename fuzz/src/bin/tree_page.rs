@@ -20,7 +20,7 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| bounded(64, data, |data| {
     page[42..44].copy_from_slice(&(units as u16).to_le_bytes());
     let crc = crc32c(u32::MAX, &page[4..]);
     page[..4].copy_from_slice(&crc.to_le_bytes());
-    let named = PageRef { page: 5, units: units as u8, crc };
+    let named = PageRef { page: 5, units: units as u8, apart: false, crc };
     let _ = examine_page(&page, &TREE, named);
     assert!(examine_page(&page, &[8; 16], named).is_err(), "a page of another tree");
     assert!(examine_page(&page, &TREE, PageRef { crc: !crc, ..named }).is_err(), "another version");

@@ -183,6 +183,50 @@ fn space_in_pieces_serves_metadata_and_data_to_the_last_block() {
     assert!(s.used == 0 && s.available > total * 95 / 100, "{s:?}");
 }
 
+/// No two free blocks adjoin: keys and values of every length that are taken are stored by
+/// the next checkpoint, and found after it.
+#[test]
+fn what_is_long_needs_no_space_that_adjoins() {
+    let opts = StoreOptions { size: 29 << 20, cache_bytes: 16 << 20, ..tiny() };
+    let world = create_single(&opts);
+    let mut store = open(&world, &opts).unwrap();
+    let data = pattern(1, 4096);
+    // Two objects at a time, written in turn; then every second one goes.
+    let blocks = (0..).find(|n| match store.submit(write(n % 2 + n / 256 * 2, n % 256 / 2, &data)) {
+        Ok(_) => false,
+        Err(StoreError::NoSpace { .. }) => true,
+        Err(e) => panic!("{e}"),
+    });
+    for i in 0..blocks.unwrap().div_ceil(256) {
+        let mut t = Transaction::default();
+        t.object(&object(2 * i), ObjectOp::Remove);
+        store.submit(t).unwrap();
+    }
+    store.close().unwrap();
+    let mut store = open(&world, &opts).unwrap();
+    // The few runs there are go to small objects.
+    let mut n = 2000;
+    while store.alloc().free_runs().into_keys().next_back().is_some_and(|longest| longest > 1) {
+        n += 1;
+        let longest = store.alloc().free_runs().into_keys().next_back().unwrap_or(1);
+        store.submit(write(n, 0, &pattern(2, (longest * BLOCK) as usize))).unwrap();
+    }
+    let key = |n: u8, len: usize| Bytes::from([vec![b'k'; len - 1], vec![n]].concat());
+    let pairs: Vec<(Bytes, Bytes)> = (0..20).map(|n| (key(n, 60_000), pattern(u64::from(n), 3000))).collect();
+    let mut t = Transaction::default();
+    t.object(&object(5000), ObjectOp::OmapSet(pairs.clone()));
+    t.object(&object(5001), ObjectOp::OmapSet(vec![("large".into(), pattern(7, 2 << 20))]));
+    store.submit(t).unwrap();
+    store.close().unwrap_or_else(|e| panic!("acknowledged, and never to be stored: {e}"));
+    let store = open(&world, &opts).unwrap();
+    for (k, v) in &pairs {
+        assert_eq!(store.omap_get(&object(5000), std::slice::from_ref(k)).unwrap().unwrap(), [(k.clone(), v.clone())]);
+    }
+    let large = store.omap_get(&object(5001), &["large".into()]).unwrap().unwrap();
+    assert_eq!(large, [("large".into(), pattern(7, 2 << 20))]);
+    sound(&store, "long keys in pieces");
+}
+
 /// What requests cost on a device of 16 TiB of which every second block is free, or all but
 /// one of 64: figures to print, not to judge.
 #[test]

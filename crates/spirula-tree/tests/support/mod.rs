@@ -30,6 +30,8 @@ struct State {
     taken: Vec<bool>,
     /// Of every three pages one or two are somebody else's, but at the beginning.
     pieces: bool,
+    /// Every second page is somebody else's.
+    dust: bool,
     log: Option<Vec<Op>>,
     /// I/Os until one fails.
     fuse: Option<u64>,
@@ -49,6 +51,13 @@ impl Memory {
     pub fn in_pieces(chunks: usize) -> Arc<Self> {
         let space = Self::new(chunks);
         space.state.lock().unwrap().pieces = true;
+        space
+    }
+
+    /// As [`Memory::new`], without two pages that adjoin.
+    pub fn in_dust(chunks: usize) -> Arc<Self> {
+        let space = Self::in_pieces(chunks);
+        space.state.lock().unwrap().dust = true;
         space
     }
 
@@ -135,12 +144,19 @@ impl State {
     }
 
     fn is_free(&self, page: usize) -> bool {
-        let others = self.pieces && page >= FIRST + WHOLE && (page * 7 / 5 + page / 64).is_multiple_of(2);
+        let others = if self.dust {
+            page.is_multiple_of(2)
+        } else {
+            self.pieces && page >= FIRST + WHOLE && (page * 7 / 5 + page / 64).is_multiple_of(2)
+        };
         page >= FIRST && !others && self.taken.get(page) == Some(&false)
     }
 
     /// The first `n` free pages that adjoin within a window.
     fn run(&self, n: usize) -> Option<usize> {
+        if self.dust && n > 1 {
+            return None;
+        }
         let window = CHUNK / PAGE;
         (FIRST..self.taken.len())
             .find(|p| p / window == (p + n - 1) / window && (*p..p + n).all(|page| self.is_free(page)))
