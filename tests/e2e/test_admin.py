@@ -1,5 +1,5 @@
 """What an administrator and his tools see, through Ceph's own clients; `docs/differences.md` lists what is not as with Ceph."""
-import json, os, socket, subprocess, threading
+import glob, json, os, socket, subprocess, threading
 import harness
 from harness import Case, Cluster
 
@@ -54,6 +54,9 @@ class Admin(Case):
         assert json.loads(tell('perf', 'reset', 'all').out)['success'] == 'perf reset all'
         for words in (['heap', 'stats'], ['smart'], ['cache', 'drop'], ['dump_osd_network']):
             assert tell(*words, check=False).code == 95, words
+        sock = glob.glob(f'{self.c.dir}/run/ceph-osd.0.asok')[0]
+        r = self.c.ceph('daemonperf', sock, '1', '1')
+        assert 'osd' in r.out, r
 
     def test_the_log_tells_of_downs_and_health(self):
         # Without `noup` the OSD could boot again before the monitor looked at

@@ -153,6 +153,16 @@ const SCHEMA: &[(&str, &str, Shape, &str, &str)] = {
     ]
 };
 
+/// How much a counter is worth showing, as Ceph counts: `ceph daemonperf` shows those from 8.
+fn priority(name: &str) -> u8 {
+    match name {
+        "op" => 10,
+        "op_latency" => 9,
+        "op_wip" | "op_in_bytes" | "op_out_bytes" | "op_r" | "op_w" | "subop_w" | "numpg" | "commit_latency" => 8,
+        _ => 5,
+    }
+}
+
 /// Kind of a counter.
 #[derive(Clone, Copy)]
 enum Shape {
@@ -171,7 +181,7 @@ pub fn schema() -> Value {
             Shape::Average => (5, "gauge", "real-integer-pair"),
         };
         let row = json!({"type": bits, "metric_type": metric, "value_type": value, "description": meaning,
-            "nick": nick, "priority": 5, "units": "none"});
+            "nick": nick, "priority": priority(name), "units": "none"});
         if let Value::Object(rows) = out.entry(*section).or_insert_with(|| json!({})) {
             rows.insert((*name).to_owned(), row);
         }
@@ -190,6 +200,15 @@ mod tests {
             v.as_object().unwrap().iter().map(|(k, v)| (k.clone(), keys(v))).collect()
         };
         assert_eq!(names(&schema()), names(&Perf::default().dump(1, 1, 1, 1)));
+    }
+
+    /// `ceph daemonperf` fails where no counter has priority 8.
+    #[test]
+    fn what_matters_is_shown_by_daemonperf() {
+        let all = schema();
+        assert_eq!(all["osd"]["op"]["priority"], 10);
+        assert_eq!(all["store"]["commit_latency"]["priority"], 8);
+        assert_eq!(all["osd"]["map_messages"]["priority"], 5);
     }
 
     #[test]

@@ -48,7 +48,7 @@ fn perf_dump(c: &Ctx<'_>) -> Reply {
 fn perf_schema(c: &Ctx<'_>) -> Reply {
     let gauge = |nick: &str, meaning: &str| {
         json!({"type": 2, "metric_type": "gauge", "value_type": "integer", "description": meaning,
-            "nick": nick, "priority": 5, "units": "none"})
+            "nick": nick, "priority": 8, "units": "none"})
     };
     let all = json!({
         "mgr": {

@@ -93,7 +93,7 @@ pub(super) fn run(mon: &Mon, prefix: &str, args: &Args, format: Format) -> Optio
         "perf schema" => {
             let row = |(name, nick, meaning): &(&str, &str, &str)| {
                 let v = json!({"type": 2, "metric_type": "gauge", "value_type": "integer", "description": meaning,
-                    "nick": nick, "priority": 5, "units": "none"});
+                    "nick": nick, "priority": 8, "units": "none"});
                 ((*name).to_owned(), v)
             };
             let all = json!({"mon": COUNTERS.iter().map(row).collect::<serde_json::Map<_, _>>()});

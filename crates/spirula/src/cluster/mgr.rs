@@ -120,12 +120,15 @@ impl MgrDaemon {
             .listen_within(setup.public, setup.ports, nonce, service, on)
             .with_context(|| format!("mgr.{name} cannot start"))?;
         me.addrs = listener.addrs.clone();
+        let mut metadata = host::machine_facts(&setup.host);
+        let ip = me.addrs.0.first().and_then(|a| a.addr).map(|a| a.ip().to_string()).unwrap_or_default();
+        metadata.extend([("addr".to_owned(), ip), ("addrs".to_owned(), me.addrs.to_string())]);
         let config = MgrConfig {
             fsid: setup.fsid,
             gid,
             name: name.clone(),
             addrs: me.addrs.clone(),
-            metadata: host::machine_facts(&setup.host),
+            metadata,
             hostname: setup.host,
             settings: setup.settings,
         };
