@@ -58,6 +58,11 @@ impl Session {
         }
     }
 
+    /// Epoch of the newest OSD map that it was sent; 0 if none.
+    pub fn osdmap_sent(&self) -> Epoch {
+        self.osdmap_sent
+    }
+
     /// Takes subscriptions in; what is due is sent by [`Self::push`].
     pub fn subscribe(&mut self, what: Vec<Subscription>, hostname: String) {
         if !hostname.is_empty() {

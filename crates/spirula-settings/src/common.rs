@@ -34,6 +34,10 @@ pub const COMMANDS: &[(&str, &str)] = &[
         "perf histogram dump name=logger,type=CephString,req=false name=counter,type=CephString,req=false",
         "dump perf histogram values",
     ),
+    (
+        "perf histogram schema name=logger,type=CephString,req=false name=counter,type=CephString,req=false",
+        "dump perf histogram schema",
+    ),
     ("version", "get ceph version"),
 ];
 
@@ -120,7 +124,7 @@ pub fn run(prefix: &str, args: &Map<String, Value>, settings: &mut Settings) -> 
         })
         .into()),
         "git_version" => Ok(json!({"git_version": concat!("spirula-", env!("CARGO_PKG_VERSION"))}).into()),
-        "config show" => Ok(json!(settings.all()).into()),
+        "config show" => Ok(json!(settings.shown()).into()),
         "config diff" => Ok(json!({"diff": settings.diff()}).into()),
         "config diff get" => text("var").map(|name| {
             let name = options::normal_name(&name);
@@ -160,7 +164,8 @@ pub fn run(prefix: &str, args: &Map<String, Value>, settings: &mut Settings) -> 
             errno::EOPNOTSUPP,
             "this version keeps no log entries that it has not written: there is nothing more to dump".to_owned(),
         )),
-        "perf histogram dump" => Ok(json!({}).into()),
+        // No daemon here has a histogram among its counters.
+        "perf histogram dump" | "perf histogram schema" => Ok(json!({}).into()),
         _ => return None,
     })
 }
@@ -274,7 +279,9 @@ mod tests {
         assert_eq!(got, json!({"osd_max_backfills": "3"}));
         assert_eq!(run_on(&mut s, "config diff", &json!({})).unwrap()["diff"]["osd_max_backfills"]["override"], "3");
         run_on(&mut s, "injectargs", &json!({"injected_args": ["--osd-max-backfills 2", "--debug_osd=9/9"]})).unwrap();
-        assert_eq!(run_on(&mut s, "config show", &json!({})).unwrap()["debug_osd"], "9/9");
+        let shown = run_on(&mut s, "config show", &json!({})).unwrap();
+        assert_eq!((&shown["debug_osd"], &shown["name"], &shown["cluster"]), (&json!("9/9"), &json!(""), &json!("ceph")));
+        assert_eq!(run_on(&mut s.clone().of("osd.7"), "config show", &json!({})).unwrap()["name"], "osd.7");
         run_on(&mut s, "config unset", &json!({"var": "osd_max_backfills"})).unwrap();
         assert_eq!(s.get("osd_max_backfills"), Some("4"));
     }

@@ -34,10 +34,18 @@ impl Source {
 /// The options of one daemon.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
+    whose: String,
     set: BTreeMap<String, BTreeMap<Source, String>>,
 }
 
 impl Settings {
+    /// The same as those of the daemon called so (`osd.0`).
+    #[must_use]
+    pub fn of(mut self, whose: impl Into<String>) -> Self {
+        self.whose = whose.into();
+        self
+    }
+
     /// Sets an option; the value is checked and brought into its stored form.
     ///
     /// # Errors
@@ -97,6 +105,15 @@ impl Settings {
     /// Every known option with the value that counts.
     pub fn all(&self) -> BTreeMap<String, String> {
         known::all().iter().map(|o| (o.name.to_owned(), self.given(o.name).unwrap_or(o.default).to_owned())).collect()
+    }
+
+    /// For `config show`: every known option, and before them whose they are.
+    pub fn shown(&self) -> BTreeMap<String, String> {
+        let mut all = self.all();
+        // Ceph's daemons take their cluster's name from the name of their file; there is one name here.
+        all.insert("cluster".to_owned(), "ceph".to_owned());
+        all.insert("name".to_owned(), self.whose.clone());
+        all
     }
 
     /// The options that differ from their defaults.

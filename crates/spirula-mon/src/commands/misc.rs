@@ -1,6 +1,7 @@
 //! Commands about the cluster as a whole and about who is connected.
 
 use super::{Args, CommandResult, CommandSpec, FLAG_HIDDEN, FLAG_TELL, json_out, text_or_json};
+use crate::access::Access;
 use crate::mon::{CommandCtx, Mon};
 use serde_json::{Map, Value, json};
 use spirula_types::EntityType;
@@ -209,10 +210,15 @@ fn versions(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
 }
 
 fn features(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
+    json_out(ctx, &feature_map(ctx.mon))
+}
+
+/// Who is connected, by kind and features: kind → list of features with their number.
+fn feature_map(mon: &Mon) -> Value {
     let mut groups: BTreeMap<(u8, u64), u64> = BTreeMap::new();
     // Ourselves, who are in no session.
     groups.insert((EntityType::Mon as u8, spirula_types::features::PACIFIC), 1);
-    for s in ctx.mon.sessions.values() {
+    for s in mon.sessions.values() {
         *groups.entry((s.peer.kind as u8, s.peer.features)).or_insert(0) += 1;
     }
     let mut out = Map::new();
@@ -223,7 +229,7 @@ fn features(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
             list.push(entry);
         }
     }
-    json_out(ctx, &Value::Object(out))
+    Value::Object(out)
 }
 
 /// The oldest release with all these bits, as far as bits tell them apart.
@@ -289,6 +295,7 @@ fn mon_status_json(mon: &Mon) -> Value {
         "extra_probe_peers": [],
         "sync_provider": [],
         "monmap": mon.state().monmap.dump(),
+        "feature_map": feature_map(mon),
         "stretch_mode": false,
     })
 }
@@ -351,14 +358,28 @@ fn node_ls(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
 
 fn sessions(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
     let one = |s: &crate::session::Session| {
+        let (caps, status) = match &s.access {
+            Access::Nothing => ("", "none"),
+            // A daemon of this process, or a cluster without authentication: no ticket, so none to reclaim an id with.
+            Access::Everything => ("allow *", "none"),
+            Access::Granted { session, .. } => (session.caps.as_str(), "new_ok"),
+        };
         json!({
             "name": s.peer.entity().to_string(),
             "entity_name": s.peer.auth_name(),
             "addrs": super::addrs_json(&s.peer.addrs),
+            "socket_addr": super::addr_json(&s.peer.addrs.msgr2()),
+            "con_type": s.peer.kind.as_str(),
+            "con_features": s.peer.features,
             "con_features_hex": format!("{:x}", s.peer.features),
-            "global_id": s.peer.global_id,
-            "remote_host": s.hostname,
+            "con_features_release": release_of(s.peer.features),
             "open": true,
+            "caps": {"text": caps},
+            "authenticated": !matches!(s.access, Access::Nothing),
+            "global_id": s.peer.global_id,
+            "global_id_status": status,
+            "osd_epoch": s.osdmap_sent(),
+            "remote_host": s.hostname,
         })
     };
     let list: Vec<Value> = ctx.mon.sessions.values().map(one).collect();

@@ -103,17 +103,19 @@ fn json_out(ctx: &CommandCtx<'_>, value: &Value) -> CommandResult {
 
 /// Addresses as `{"addrvec": […]}`.
 fn addrs_json(addrs: &spirula_types::AddrVec) -> Value {
-    let one = |a: &spirula_types::EntityAddr| {
-        let kind = match a.kind {
-            spirula_types::EntityAddr::KIND_LEGACY => "v1",
-            spirula_types::EntityAddr::KIND_MSGR2 => "v2",
-            spirula_types::EntityAddr::KIND_ANY => "any",
-            _ => "none",
-        };
-        let addr = a.addr.map_or_else(|| "(unrecognized address family 0)".to_owned(), |s| s.to_string());
-        serde_json::json!({"type": kind, "addr": addr, "nonce": a.nonce})
+    serde_json::json!({ "addrvec": addrs.0.iter().map(addr_json).collect::<Vec<_>>() })
+}
+
+/// One address, with the kind of its protocol.
+fn addr_json(a: &spirula_types::EntityAddr) -> Value {
+    let kind = match a.kind {
+        spirula_types::EntityAddr::KIND_LEGACY => "v1",
+        spirula_types::EntityAddr::KIND_MSGR2 => "v2",
+        spirula_types::EntityAddr::KIND_ANY => "any",
+        _ => "none",
     };
-    serde_json::json!({ "addrvec": addrs.0.iter().map(one).collect::<Vec<_>>() })
+    let addr = a.addr.map_or_else(|| "(unrecognized address family 0)".to_owned(), |s| s.to_string());
+    serde_json::json!({"type": kind, "addr": addr, "nonce": a.nonce})
 }
 
 /// Text for people, or the JSON of the same.
@@ -239,7 +241,9 @@ fn of_managers(mon: &Mon) -> impl Iterator<Item = Value> {
 
 /// The answer to `get_command_descriptions`: the manager's commands, then ours.
 fn descriptions(mon: &Mon) -> String {
-    let all = of_managers(mon).chain(specs().map(CommandSpec::descriptor));
+    // What a daemon says of itself is asked for by `tell`; of these Ceph's monitors list `version` alone.
+    let of_itself = |s: &CommandSpec| s.flags & FLAG_TELL != 0 && s.prefix() != "version";
+    let all = of_managers(mon).chain(specs().filter(|s| !of_itself(s)).map(CommandSpec::descriptor));
     let map: serde_json::Map<String, Value> = all.enumerate().map(|(i, d)| (format!("cmd{i:03}"), d)).collect();
     Value::Object(map).to_string()
 }

@@ -130,7 +130,7 @@ impl MgrDaemon {
             addrs: me.addrs.clone(),
             metadata,
             hostname: setup.host,
-            settings: setup.settings,
+            settings: setup.settings.of(format!("mgr.{name}")),
         };
         let addrs = me.addrs.clone();
         let daemon = Self {

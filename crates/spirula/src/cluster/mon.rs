@@ -221,7 +221,7 @@ impl MonDaemon {
         facts.insert("compression_algorithms".to_owned(), "none, snappy, zstd, lz4".to_owned());
         facts.extend(host::disk_facts(&data));
         mon.set_metadata(facts);
-        mon.set_settings(settings);
+        mon.set_settings(settings.of(format!("mon.{name}")));
         mon.set_auth_safe(auth.required.is_safe());
         let known = mon.state().monmap.mons.get(&name).and_then(|m| m.addrs.msgr2().addr);
         let addr = bind.or(known).with_context(|| format!("mon.{name} has no v2 address in the monitor map"))?;

@@ -190,7 +190,7 @@ pub fn start(
         device_class: setup.device_class,
         started_together: setup.started_together,
         metadata,
-        settings: setup.settings,
+        settings: setup.settings.of(format!("osd.{id}")),
         pg: spirula_pg::PgConfig::default(),
         auth: setup.auth,
     };
