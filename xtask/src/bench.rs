@@ -1,7 +1,8 @@
 //! The comparison with a real Ceph in the same run.
 
-use crate::run::{command, have, must, release_binary, root, target};
-use anyhow::{Context, bail};
+use crate::ceph;
+use crate::run::{command, must, release_binary, root, target};
+use anyhow::Context;
 use clap::Args;
 use std::process::Command;
 
@@ -17,6 +18,9 @@ pub struct Options {
     /// Threads to measure with
     #[arg(long, default_value = "1,16")]
     threads: String,
+    /// Block images by fio's rbd engine instead of objects by `rados bench`
+    #[arg(long)]
+    rbd: bool,
     /// Only Spirula, no Ceph beside it
     #[arg(long)]
     alone: bool,
@@ -27,11 +31,7 @@ pub struct Options {
 /// # Errors
 /// When one cannot be started or measured.
 pub fn bench(o: &Options) -> anyhow::Result<bool> {
-    let shared = root().join("../shared");
-    let measure = shared.join("bench/measure-rados");
-    if !measure.exists() {
-        bail!("{} is not here; the comparison needs the project's shared folder", measure.display());
-    }
+    let measure = root().join(if o.rbd { "bench/measure-rbd" } else { "bench/measure-rados" });
     let binary = release_binary()?;
     let dir = target().join("bench");
     if dir.exists() {
@@ -39,30 +39,24 @@ pub fn bench(o: &Options) -> anyhow::Result<bool> {
     }
     std::fs::create_dir_all(&dir)?;
     let ours = dir.join("spirula");
-    let ceph = dir.join("ceph");
+    let theirs = dir.join("ceph");
     must(Command::new(&binary).arg("up").arg("--dir").arg(&ours).args(["--port", "13300", "--detach"]))?;
     let mut systems = Vec::new();
     if !o.alone {
-        if !have("ceph-osd") {
-            bail!(
-                "a real Ceph is not installed: apt-get install ceph-mon ceph-osd ceph-mgr ceph-common, or use --alone"
-            );
-        }
-        must(Command::new(shared.join("peers/ceph-up")).arg(&ceph).args(["3", "6G"]))?;
-        systems.push(format!("ceph={}", ceph.join("ceph.conf").display()));
+        ceph::up(&theirs, 3, "6G", "").context("the rival; --alone measures without it")?;
+        systems.push(format!("ceph={}", theirs.join("ceph.conf").display()));
     }
     let pid = std::fs::read_to_string(ours.join("lock")).context("read our process's number")?;
     systems.push(format!("ours={}@{}", ours.join("ceph.conf").display(), pid.trim()));
-    let result = must(
-        command("/usr/bin/env")
-            .args(["python3"])
-            .arg(&measure)
-            .args(["-n", &o.runs.to_string(), "-s", &o.seconds.to_string(), "--threads", &o.threads])
-            .args(&systems),
-    );
+    let mut c = command(&measure);
+    c.args(["-n", &o.runs.to_string(), "-s", &o.seconds.to_string()]);
+    if !o.rbd {
+        c.args(["--threads", &o.threads]);
+    }
+    let result = must(c.args(&systems));
     must(Command::new(&binary).arg("down").arg("--dir").arg(&ours))?;
     if !o.alone {
-        must(Command::new(shared.join("peers/ceph-down")).arg(&ceph))?;
+        ceph::down(&theirs)?;
     }
     result.map(|()| true)
 }

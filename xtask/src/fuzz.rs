@@ -65,8 +65,7 @@ pub fn fuzz(o: &Options) -> anyhow::Result<bool> {
     Ok(good)
 }
 
-/// Makes seeds of the golden vectors and corpora in `../shared`. Where that is absent the
-/// fuzzer begins with nothing.
+/// Makes seeds of the golden vectors and objects in `tests/data`.
 struct Seeds {
     corpus: PathBuf,
 }
@@ -132,11 +131,7 @@ impl Seeds {
         self.mon_store()?;
         self.store_records()?;
         self.secure_frames()?;
-        let vectors = root().join("../shared/protocol/vectors");
-        if !vectors.exists() {
-            println!("SKIPPED seeds of golden vectors: {} is absent", vectors.display());
-            return Ok(());
-        }
+        let vectors = root().join("tests/data/vectors");
         for (folder, part, target) in [
             ("monmap", "monmap", "monmap"),
             ("maps", "mgrmap", "mgrmap"),
@@ -230,20 +225,17 @@ impl Seeds {
 
     /// Objects as four releases of Ceph encode them.
     fn objects(&self) -> anyhow::Result<()> {
-        for archive in files(&root().join("../shared/corpus"), ".tar.xz")?.into_iter().map(|(name, _)| name) {
-            let release = archive.trim_end_matches(".tar.xz");
-            let unpacked = self.corpus.with_file_name("objects").join(release);
-            if !unpacked.exists() {
-                std::fs::create_dir_all(&unpacked)?;
-                let path = root().join("../shared/corpus").join(&archive);
-                must(Command::new("tar").arg("xf").arg(&path).arg("-C").arg(&unpacked))?;
-            }
-            for version in std::fs::read_dir(unpacked.join("archive"))?.flatten() {
-                for (kind, target) in OBJECTS {
-                    let dir = version.path().join("objects").join(kind);
-                    for (name, bytes) in files(&dir, "")? {
-                        self.put(target, &format!("{release}-{kind}-{name}"), &bytes)?;
-                    }
+        let unpacked = self.corpus.with_file_name("ceph-objects");
+        if !unpacked.exists() {
+            std::fs::create_dir_all(&unpacked)?;
+            let path = root().join("tests/data/objects.tar.gz");
+            must(Command::new("tar").arg("xzf").arg(&path).arg("-C").arg(&unpacked))?;
+        }
+        for release in std::fs::read_dir(unpacked)?.flatten() {
+            let number = release.file_name().to_string_lossy().into_owned();
+            for (kind, target) in OBJECTS {
+                for (name, bytes) in files(&release.path().join(kind), "")? {
+                    self.put(target, &format!("{number}-{kind}-{name}"), &bytes)?;
                 }
             }
         }

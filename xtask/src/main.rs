@@ -5,6 +5,7 @@
 //! clients. What cannot run here is reported as skipped, by name.
 
 mod bench;
+mod ceph;
 mod check;
 mod fuzz;
 mod packages;
@@ -33,8 +34,9 @@ enum Task {
     Sim(sim::Options),
     /// Fuzz every decoder for a while (libFuzzer, on the stable toolchain)
     Fuzz(fuzz::Options),
-    /// Compare with a real Ceph on this machine; results go to bench/results
-    Bench(bench::Options),
+    /// A real Ceph beside ours: start one, stop it, or measure both; results are kept in bench/results
+    #[command(subcommand)]
+    Ceph(ceph::Ceph),
     /// The longer campaigns: thousands of random maps, long store and PG runs, fuzzing
     Soak(test::SoakOptions),
     /// Write the manual pages of `spirula` into a directory
@@ -50,7 +52,7 @@ fn main() -> ExitCode {
         Task::Test(o) => test::test(&o),
         Task::Sim(o) => sim::sim(&o),
         Task::Fuzz(o) => fuzz::fuzz(&o),
-        Task::Bench(o) => bench::bench(&o),
+        Task::Ceph(what) => ceph::ceph(&what),
         Task::Soak(o) => test::soak(&o),
         Task::Man { dir } => man(&dir),
     };

@@ -257,7 +257,7 @@ mod tests {
     use super::*;
     use crate::entropy::seeded;
 
-    /// `client.admin` of `vectors/cephx/keyring.txt`.
+    /// `client.admin` of `tests/data/vectors/cephx/keyring.txt`.
     const ADMIN: &str = "AQDSqgBrQrX1IRAArw68htNs2j6F4VXG7iDfWQ==";
 
     #[test]

@@ -16,7 +16,7 @@
 //! Refuses by default: each refusal is its own [`AuthError`] variant, and what leaves the process about
 //! it is one errno, so that a stranger learns nothing.
 //!
-//! Sources: `shared/protocol/README.md` §3 and `vectors/cephx` (Ceph 16.2.15); RFC 8009; for `aes256k`
+//! Sources: `docs/protocol/README.md` §3 and `tests/data/vectors/cephx` (Ceph 16.2.15); RFC 8009; for `aes256k`
 //! the key type and usage numbers of Ceph 20.2.4 and Linux 7.0 (`net/ceph/auth_x_protocol.h`).
 
 mod base64;

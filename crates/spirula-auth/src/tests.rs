@@ -1,4 +1,4 @@
-//! Recorded exchanges of real clients with a real Ceph 16.2.15 (`shared/protocol/vectors/cephx`), both sides replayed.
+//! Recorded exchanges of real clients with a real Ceph 16.2.15 (`tests/data/vectors/cephx`), both sides replayed.
 
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
@@ -16,13 +16,8 @@ use std::path::PathBuf;
 
 const NOW: UTime = UTime { sec: 1_795_200_000, nsec: 0 };
 
-fn dir(test: &str) -> Option<PathBuf> {
-    let dir = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/protocol/vectors/cephx"));
-    if !dir.is_dir() {
-        println!("SKIPPED {test}: {} is absent", dir.display());
-        return None;
-    }
-    Some(dir)
+fn dir() -> PathBuf {
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/vectors/cephx"))
 }
 
 /// The authentication frames of a stream: (tag, segment).
@@ -110,7 +105,7 @@ const MON: [&str; 4] = ["mon-secure-bootstrap", "mon-secure-main", "mon-secure-m
 
 #[test]
 fn our_client_does_what_the_recorded_one_did_and_understands_the_real_monitor() {
-    let Some(dir) = dir("client against a real monitor") else { return };
+    let dir = dir();
     let admin = "client.admin".parse().unwrap();
     let key = keyring::parse(&ring(&dir)).unwrap()[&admin].key.clone().unwrap();
     for name in MON {
@@ -136,7 +131,7 @@ fn our_client_does_what_the_recorded_one_did_and_understands_the_real_monitor() 
 
 #[test]
 fn our_monitor_admits_the_recorded_client_and_answers_in_the_same_form() {
-    let Some(dir) = dir("monitor against a real client") else { return };
+    let dir = dir();
     let mut db = AuthDb::default();
     db.import(&ring(&dir)).unwrap();
     let mut keys = ServiceKeys::default();
@@ -171,7 +166,7 @@ fn our_monitor_admits_the_recorded_client_and_answers_in_the_same_form() {
 
 #[test]
 fn the_real_monitors_answer_reencodes_to_the_same_bytes() {
-    let Some(dir) = dir("re-encoding of AUTH_DONE") else { return };
+    let dir = dir();
     let admin = "client.admin".parse().unwrap();
     let key = keyring::parse(&ring(&dir)).unwrap()[&admin].key.clone().unwrap();
     for name in MON {
@@ -196,7 +191,7 @@ fn the_real_monitors_answer_reencodes_to_the_same_bytes() {
 
 #[test]
 fn recorded_authorizers_and_replies_read_and_reencode() {
-    let Some(dir) = dir("authorizers") else { return };
+    let dir = dir();
     for name in ["osd-crc", "osd-crc-2", "osd-secure", "mgr-secure"] {
         let r = recorded(&dir, name);
         let key = CryptoKey::new(KeyType::Aes, UTime::ZERO, &unhex(r.values["session_key"].as_str().unwrap())).unwrap();

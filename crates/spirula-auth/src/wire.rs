@@ -1,4 +1,4 @@
-//! cephx structures as bytes. Numbers and layouts: `shared/protocol/README.md` §3.
+//! cephx structures as bytes. Numbers and layouts: `docs/protocol/README.md` §3.
 
 use crate::entity::EntityId;
 use crate::entropy::Entropy;

@@ -5,7 +5,7 @@
 //! map and input must yield the same devices here as in Ceph, to the bit.
 //! Weights are 16.16 fixed point. Does not know about OSDs being up or in a PG's history:
 //! see `spirula-maps`.
-//! Source: Weil et al., SC'06; `shared/protocol/mon.md` ("CRUSH map"); golden mappings and
+//! Source: Weil et al., SC'06; `docs/protocol/mon.md` ("CRUSH map"); golden mappings and
 //! the `crushtool` of Ceph 16.2.15.
 
 mod bucket;

@@ -4,7 +4,7 @@
 //! bytes they were given: every count is checked against what is left before memory
 //! is reserved. Encoders append to one growing buffer.
 //!
-//! Conventions (`shared/protocol/README.md`): integers little-endian; `str` and `blob`
+//! Conventions (`docs/protocol/README.md`): integers little-endian; `str` and `blob`
 //! are a `u32` length and bytes; `vec`, `map` are a `u32` count and elements; a
 //! versioned struct is `u8 version, u8 compat, u32 length, body`, whose unknown tail
 //! a decoder skips.

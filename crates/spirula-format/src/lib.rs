@@ -2,7 +2,7 @@
 //!
 //! Pure, and the one place for it: the monitor and the manager lay out every table and
 //! every JSON text that the `ceph` tool prints as it comes, so scripts compare it byte for
-//! byte with a real cluster's. Checked against `shared/protocol/vectors/cli-output`.
+//! byte with a real cluster's. Checked against `tests/data/vectors/cli-output`.
 //!
 //! * [`TextTable`] — columns with alignment, two spaces between
 //! * [`Format`], [`to_json`] — plain, `json`, `json-pretty`; numbers as `%.17g`

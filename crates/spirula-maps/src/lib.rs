@@ -1,7 +1,7 @@
 //! Cluster maps: monitor, OSD (full and incremental), manager, file system; PG mapping; statistics.
 //!
 //! Pure values. Every map has one wire form, bit-exact to Ceph 16.2 (facts:
-//! `shared/protocol/mon.md` §2); newer releases' unknown tails are skipped. This crate owns
+//! `docs/protocol/mon.md` §2); newer releases' unknown tails are skipped. This crate owns
 //! what the maps mean: placement ([`osdmap::OsdMap::pg_to_up_acting`]), how an incremental
 //! changes a full map, and how maps are shown to people. It refuses to know where maps come
 //! from: no clock, no I/O, no consensus.

@@ -1,5 +1,5 @@
 //! Goal: our bodies read what a real 16.2.15 sent, and write the same bytes.
-//! Method: every message of `shared/protocol/vectors` whose type we know is decoded and
+//! Method: every message of `tests/data/vectors` whose type we know is decoded and
 //! encoded again; what we deliberately do not carry is listed in `LOSSY`.
 
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
@@ -12,28 +12,18 @@ use std::path::PathBuf;
 use std::process::Command;
 
 fn vectors() -> PathBuf {
-    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/protocol/vectors"))
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/vectors"))
 }
 
 fn unhex(s: &str) -> Vec<u8> {
     (0..s.len() / 2).map(|i| u8::from_str_radix(&s[2 * i..2 * i + 2], 16).unwrap()).collect()
 }
 
-/// The golden messages, or `None` (with a note) if the vectors are not here.
-fn golden(test: &str) -> Option<Vec<(Message, String)>> {
-    let file = vectors().join("messages.jsonl.gz");
-    if !file.exists() {
-        println!("SKIPPED {test}: {} is absent", file.display());
-        return None;
-    }
-    let out = match Command::new("gzip").arg("-dc").arg(&file).output() {
-        Ok(o) if o.status.success() => o.stdout,
-        other => {
-            println!("SKIPPED {test}: gzip -dc failed: {other:?}");
-            return None;
-        }
-    };
-    let text = String::from_utf8(out).unwrap();
+/// The golden messages, each with what it is.
+fn golden() -> Vec<(Message, String)> {
+    let out = Command::new("gzip").arg("-dc").arg(vectors().join("messages.jsonl.gz")).output().expect("gzip");
+    assert!(out.status.success(), "{out:?}");
+    let text = String::from_utf8(out.stdout).unwrap();
     let all = text.lines().map(|line| {
         let j: serde_json::Value = serde_json::from_str(line).unwrap();
         let n = |k: &str| j[k].as_u64().unwrap();
@@ -50,7 +40,7 @@ fn golden(test: &str) -> Option<Vec<(Message, String)>> {
         };
         (m, j["note"].as_str().unwrap_or_default().to_owned())
     });
-    Some(all.collect())
+    all.collect()
 }
 
 /// Decodes `m` by its type and encodes it again; `None` for types that are not ours.
@@ -106,7 +96,7 @@ fn hex(b: &[u8]) -> String {
 
 #[test]
 fn golden_messages_decode_and_encode_to_the_same_bytes() {
-    let Some(all) = golden("golden_messages_decode_and_encode_to_the_same_bytes") else { return };
+    let all = golden();
     let (mut ours, mut bad) = (0, Vec::new());
     for (m, note) in &all {
         match again(m) {
@@ -128,10 +118,7 @@ fn golden_messages_decode_and_encode_to_the_same_bytes() {
 #[test]
 fn golden_op_samples_match_their_typed_reading() {
     let file = vectors().join("ops.jsonl");
-    let Ok(text) = std::fs::read_to_string(&file) else {
-        println!("SKIPPED golden_op_samples_match_their_typed_reading: {} is absent", file.display());
-        return;
-    };
+    let text = std::fs::read_to_string(&file).unwrap();
     let mut seen = 0;
     for line in text.lines() {
         let j: serde_json::Value = serde_json::from_str(line).unwrap();
@@ -222,7 +209,7 @@ fn rebuild(o: &OsdOp) -> OsdOp {
 
 #[test]
 fn osd_op_of_version_9_with_a_tracing_struct_reads_like_version_8() {
-    let Some(all) = golden("osd_op_of_version_9_with_a_tracing_struct_reads_like_version_8") else { return };
+    let all = golden();
     let (m, _) = all.iter().find(|(m, _)| m.kind == kind::OSD_OP).unwrap();
     let want = MOsdOp::from_message(m).unwrap();
     // spg 24 + hash 4 + epoch 4 + flags 4 + reqid 27 + trace 24
@@ -276,10 +263,9 @@ proptest! {
     fn prop_mutated_goldens_never_panic(pick: prop::sample::Index, edits in prop::collection::vec(
         (any::<prop::sample::Index>(), any::<u8>()), 1..6), cut: Option<prop::sample::Index>, version in 0u16..12) {
         thread_local! {
-            static ALL: Option<Vec<(Message, String)>> = golden("prop_mutated_goldens_never_panic");
+            static ALL: Vec<(Message, String)> = golden();
         }
         ALL.with(|all| {
-            let Some(all) = all else { return };
             let (m, _) = pick.get(all);
             let mut m = m.clone();
             let mut front = m.front.to_vec();

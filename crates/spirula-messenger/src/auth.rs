@@ -6,7 +6,7 @@
 //! accepting side whoever answers [`crate::Event::Auth`] and [`crate::Event::AuthMore`] with an
 //! [`AuthAnswer`]. Method "none" ([`NoneRequest`]) is one such method, without secrets.
 //!
-//! Facts: `shared/protocol/README.md` §2 and §3; which list of modes counts between whom, from
+//! Facts: `docs/protocol/README.md` §2 and §3; which list of modes counts between whom, from
 //! Ceph's AuthRegistry: the peer's order of preference decides among the modes we allow, and
 //! method "none", having no secrets, never has more than crc.
 

@@ -1,4 +1,4 @@
-//! Payloads of control frames, and the message header. Source: `shared/protocol/README.md`
+//! Payloads of control frames, and the message header. Source: `docs/protocol/README.md`
 //! §2, §3; SESSION_* from Ceph 16.2's frames_v2.
 
 use crate::error::ProtocolError;

@@ -14,7 +14,7 @@
 //! Preamble crcs start from 0, segment crcs from `0xffff_ffff`; none is inverted at the end.
 //! Trailing empty segments are not sent. The reader never asks for memory beyond what the
 //! limits allow and never touches a segment before its length was checked.
-//! Source: `shared/protocol/README.md` §1; the 2.0 layout from Ceph 16.2's frames_v2.
+//! Source: `docs/protocol/README.md` §1; the 2.0 layout from Ceph 16.2's frames_v2.
 
 use crate::config::Limits;
 use crate::error::ProtocolError;

@@ -40,7 +40,7 @@
 //! * [`auth`] — methods, modes, credentials, secrets
 //! * [`frame`], [`secure`] — the frame codecs by themselves, for tests, tools and fuzzing
 //!
-//! Facts: `shared/protocol/README.md` §1–§3, and for 2.0 frames and session races Ceph 16.2's
+//! Facts: `docs/protocol/README.md` §1–§3, and for 2.0 frames and session races Ceph 16.2's
 //! msgr2 (frames_v2, ProtocolV2).
 
 pub mod auth;

@@ -5,7 +5,7 @@
 //! that has used up [`MESSAGES`] of them is over: its connection ends and the next one has a
 //! new secret.
 //!
-//! Source: `shared/protocol/README.md` §1; checked on `vectors/cephx/*secure*`.
+//! Source: `docs/protocol/README.md` §1; checked on `tests/data/vectors/cephx/*secure*`.
 
 pub use crate::auth::CONNECTION_SECRET_LEN;
 use crate::error::ProtocolError;

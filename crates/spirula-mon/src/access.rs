@@ -4,7 +4,7 @@
 //! by their module, words and arguments against the asker's capabilities. What is refused is
 //! answered where the asker waits for an answer, and dropped where not.
 //!
-//! Facts: `shared/protocol/mon.md`; Ceph asks for the same capabilities, except that it lets
+//! Facts: `docs/protocol/mon.md`; Ceph asks for the same capabilities, except that it lets
 //! everyone subscribe to the cluster log.
 
 use crate::commands::{self, args::Args};

@@ -1,4 +1,4 @@
-//! Connections and what they subscribed to (`shared/protocol/mon.md` §1).
+//! Connections and what they subscribed to (`docs/protocol/mon.md` §1).
 
 use crate::access::Access;
 use crate::clog::severity_by_name;

@@ -3,7 +3,7 @@
 //! Requests for a PG that does not serve, or for an object that nobody has, would fill what a connection may have open,
 //! and hold up all that follows on it. So they are dropped, and their client is told to send none of that range any more
 //! ([`backoff_op::BLOCK`]), which it acknowledges; when the range can be served it is told to send them again, in
-//! their order ([`backoff_op::UNBLOCK`]). Facts: `shared/protocol/osd.md` §7, Ceph's `doc/dev/rados-client-protocol.rst`.
+//! their order ([`backoff_op::UNBLOCK`]). Facts: `docs/protocol/osd.md` §7, Ceph's `doc/dev/rados-client-protocol.rst`.
 //!
 //! A PG decides ([`PgEffect::Backoff`], [`PgEffect::Unblock`]); what each connection was told its shell keeps ([`Backoffs`]).
 //! As in Ceph, a PG that only peers keeps requests, while their connection has room for them; one that is down,
@@ -275,7 +275,7 @@ mod tests {
         MOsdBackoff { op: backoff_op::ACK_BLOCK, ..m.clone() }
     }
 
-    /// The range of PG 5.0 of 16 as a Ceph 16.2 says it (`shared/protocol/vectors`, message 61).
+    /// The range of PG 5.0 of 16 as a Ceph 16.2 says it (`tests/data/vectors`, message 61).
     fn range() -> (HObject, HObject) {
         let (begin, end) = (pg_start(pg().pg), pg_end(pg().pg, 16));
         assert_eq!((begin.hash, begin.snap, begin.pool), (0, 0, 5));

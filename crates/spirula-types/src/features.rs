@@ -1,7 +1,7 @@
-//! Connection feature bits (`shared/protocol/README.md` §2).
+//! Connection feature bits (`docs/protocol/README.md` §2).
 
 /// What a Pacific 16.2.15 peer offers; offering exactly this makes every client use the
-/// encodings written down in `shared/protocol`.
+/// encodings written down in `docs/protocol`.
 pub const PACIFIC: u64 = 0x3f01_cfbd_fffd_ffff;
 /// Clients speak in `entity_addrvec` (bit 59).
 pub const MSG_ADDR2: u64 = 1 << 59;

@@ -1,7 +1,7 @@
 //! The vocabulary everything else is written in.
 //!
 //! Pure values: ids, epochs, versions, addresses, object names and their hash, error
-//! numbers, feature bits. Wire forms follow `shared/protocol/README.md` and `osd.md`.
+//! numbers, feature bits. Wire forms follow `docs/protocol/README.md` and `osd.md`.
 //!
 //! * [`PgId`], [`SpgId`], [`EVersion`], [`ReqId`] — placement groups and their history
 //! * [`HObject`], [`ObjectLocator`] — object identity and the sort order of a PG

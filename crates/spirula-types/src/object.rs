@@ -16,7 +16,7 @@ pub const NS_ALL: &[u8] = &[1];
 
 /// An object with its place in the global order (`hobject_t`).
 ///
-/// Order (`shared/protocol/osd.md` §8): max last; then pool, bit-reversed hash,
+/// Order (`docs/protocol/osd.md` §8): max last; then pool, bit-reversed hash,
 /// namespace, key-or-name, name, snapshot.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct HObject {

@@ -182,11 +182,47 @@ fn files_named_in_the_documents_exist() {
         let text: Vec<String> = read(&root.join(document)).split("```").step_by(2).map(str::to_owned).collect();
         for name in text.iter().flat_map(|t| quoted(t)) {
             let a_path = name.contains('/') || name.ends_with(".rs");
-            if !a_path || name.contains([' ', ':', '*']) || name.starts_with("..") || name.starts_with("shared/") {
+            if !a_path || name.contains([' ', ':', '*']) {
                 continue;
             }
             if ![root.join(name), root.join("crates").join(name)].iter().any(|p| p.exists()) {
                 bad.push(format!("{document} names {name}, which does not exist"));
+            }
+        }
+    }
+    assert!(bad.is_empty(), "{}", bad.join("\n"));
+}
+
+/// Everything below `dir` but what is built and what version control keeps.
+fn everything(dir: &Path, out: &mut Vec<PathBuf>) {
+    for e in std::fs::read_dir(dir).unwrap_or_else(|e| panic!("{}: {e}", dir.display())).flatten() {
+        let path = e.path();
+        let name = e.file_name();
+        if path.is_symlink() || ["target", ".git", "spirula-data"].iter().any(|n| name == *n) {
+            continue;
+        }
+        if path.is_dir() {
+            everything(&path, out);
+        } else {
+            out.push(path);
+        }
+    }
+}
+
+#[test]
+fn nothing_here_points_outside_of_the_repository() {
+    // In two parts, so that this file does not name them itself. The second is where this project's machines have it.
+    let outside = [concat!("..", "/shared"), concat!("/work", "/shared"), concat!("`shared", "/")];
+    let (mut files, mut bad) = (Vec::new(), Vec::new());
+    everything(&root(), &mut files);
+    assert!(files.len() > 500, "only {} files", files.len());
+    for file in files {
+        let bytes = std::fs::read(&file).unwrap_or_default();
+        // What is no text is a test's data.
+        let Ok(text) = std::str::from_utf8(&bytes) else { continue };
+        for (n, line) in text.lines().enumerate() {
+            if let Some(word) = outside.iter().find(|w| line.contains(**w)) {
+                bad.push(format!("{}:{} names {word}", file.display(), n + 1));
             }
         }
     }

@@ -1,4 +1,4 @@
-//! From an object to its OSDs (`shared/protocol/osd.md` §1).
+//! From an object to its OSDs (`docs/protocol/osd.md` §1).
 //!
 //! CRUSH gives the raw set; upmaps change it; OSDs that are down fall out of it (up set);
 //! primary affinity picks who leads; pg_temp and primary_temp override (acting set).

@@ -1,6 +1,6 @@
 //! Objects as four releases of Ceph encode them.
 
-use super::support::{files, read, run, scratch, shared};
+use super::support::{data, files, read, run, scratch};
 use spirula_encoding::{Decode, DecodeError, Decoder, Encode, to_vec};
 use spirula_maps::osdmap::{PgMergeMeta, PoolOpts};
 use spirula_maps::*;
@@ -45,17 +45,11 @@ const TYPES: &[(&str, Check, bool)] = &[
 
 fn release(name: &str, exact: bool) {
     let test = format!("objects_of_release_{name}_decode");
-    let tar = shared(&format!("corpus/ceph-{name}.tar.xz"));
-    if !tar.exists() {
-        eprintln!("SKIPPED {test}: {} is not here", tar.display());
-        return;
-    }
     let dir = scratch(&format!("corpus-{name}"));
-    run(Command::new("tar").arg("xJf").arg(tar).arg("-C").arg(&dir));
-    let version = files(&dir.join("archive"), |f| f.starts_with(name)).remove(0);
+    run(Command::new("tar").arg("xzf").arg(data("objects.tar.gz")).arg("-C").arg(&dir).arg(name));
     let mut bad = Vec::new();
     for (ty, check, same) in TYPES {
-        let at = version.join("objects").join(ty);
+        let at = dir.join(name).join(ty);
         if !at.exists() {
             eprintln!("{test}: no {ty}");
             continue;

@@ -1,27 +1,24 @@
 //! Maps with bytes changed: decoders answer with an error or a map, never with a panic.
 
 use super::random::osdmap;
-use super::support::{files, read, shared};
+use super::support::{files, read, vector};
 use proptest::prelude::*;
 use spirula_encoding::crc::crc32c;
 use spirula_encoding::{Decode, Encode, from_slice, to_vec};
 use spirula_maps::*;
 use std::sync::OnceLock;
 
-/// Golden files if they are here, a map of our own in any case.
+/// Golden files, and maps of our own.
 fn samples() -> &'static [Vec<u8>] {
     static ALL: OnceLock<Vec<Vec<u8>>> = OnceLock::new();
     ALL.get_or_init(|| {
         let mut v = vec![to_vec(&osdmap(1)), to_vec(&MonMap::default()), to_vec(&MgrMap::initial(1))];
         for dir in ["osdmap", "monmap", "maps"] {
-            let dir = shared("protocol/vectors").join(dir);
-            if dir.exists() {
-                for p in files(&dir, |f| f.ends_with(".bin")) {
-                    let b = read(p);
-                    // Fronts of messages start with an epoch.
-                    v.push(b.get(4..).unwrap_or_default().to_vec());
-                    v.push(b);
-                }
+            for p in files(&vector(dir), |f| f.ends_with(".bin")) {
+                let b = read(p);
+                // Fronts of messages start with an epoch.
+                v.push(b.get(4..).unwrap_or_default().to_vec());
+                v.push(b);
             }
         }
         v

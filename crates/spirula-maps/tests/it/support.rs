@@ -1,20 +1,16 @@
-//! Where the vectors are, and how a test says that it had to be skipped.
+//! Where the vectors are, and how a test says that it had to be skipped for want of a program.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-pub fn shared(rel: &str) -> PathBuf {
-    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared")).join(rel)
+/// A file of `tests/data`, whose README says what each is.
+pub fn data(name: &str) -> PathBuf {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data")).join(name)
 }
 
-/// The path of a vector, or `None` after saying that `test` is skipped.
-pub fn vector(test: &str, rel: &str) -> Option<PathBuf> {
-    let p = shared("protocol/vectors").join(rel);
-    if p.exists() {
-        return Some(p);
-    }
-    eprintln!("SKIPPED {test}: {} is not here", p.display());
-    None
+/// A golden vector, or a folder of them.
+pub fn vector(name: &str) -> PathBuf {
+    data("vectors").join(name)
 }
 
 pub fn read(p: impl AsRef<Path>) -> Vec<u8> {

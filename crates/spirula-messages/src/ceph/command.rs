@@ -1,4 +1,4 @@
-//! Commands for one daemon: `ceph tell osd.0 version`. Source: `shared/protocol/osd.md` §10.
+//! Commands for one daemon: `ceph tell osd.0 version`. Source: `docs/protocol/osd.md` §10.
 
 use super::kind;
 use crate::Body;

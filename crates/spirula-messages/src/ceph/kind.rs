@@ -1,4 +1,4 @@
-//! Type numbers of Ceph's messages. Source: `shared/protocol/README.md` §4.
+//! Type numbers of Ceph's messages. Source: `docs/protocol/README.md` §4.
 
 /// Keep-alive of sessions with lingering ops; `ceph ping` at a monitor.
 pub const PING: u16 = 2;

@@ -1,4 +1,4 @@
-//! The cluster log. Source: golden MLog frames (`shared/protocol/vectors`).
+//! The cluster log. Source: golden MLog frames (`tests/data/vectors`).
 
 use super::{get_paxos, kind, put_paxos};
 use crate::Body;

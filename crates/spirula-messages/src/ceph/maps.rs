@@ -1,5 +1,5 @@
 //! Maps on their way to subscribers. The maps themselves stay encoded.
-//! Source: `shared/protocol/mon.md` §1.
+//! Source: `docs/protocol/mon.md` §1.
 
 use super::{get_slice, kind, rest_slice};
 use crate::Body;

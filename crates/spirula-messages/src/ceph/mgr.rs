@@ -1,4 +1,4 @@
-//! Messages between the manager and everybody else. Layouts: `shared/protocol/README.md`
+//! Messages between the manager and everybody else. Layouts: `docs/protocol/README.md`
 //! §4 and golden frames; MMgrOpen and MMgrReport from Ceph 16.2's message definitions.
 
 use super::command::{get_command, get_reply, put_command, put_reply};

@@ -1,4 +1,4 @@
-//! Ceph's own messages, as its clients send and expect them (`shared/protocol`).
+//! Ceph's own messages, as its clients send and expect them (`docs/protocol`).
 //!
 //! One struct per message type; its name is Ceph's in Rust spelling (`MOSDOp` is [`MOsdOp`]).
 //! Each implements [`crate::Body`]: `MOsdOp::from_message(&m)?` reads one,
@@ -43,7 +43,7 @@ use bytes::Bytes;
 use spirula_encoding::{DecodeError, Decoder, Encoder};
 
 /// Writes the prefix of every message that once belonged to a Paxos service: version, an
-/// unused rank (−1) and an unused tid (0). Source: `shared/protocol/mon.md` §1.
+/// unused rank (−1) and an unused tid (0). Source: `docs/protocol/mon.md` §1.
 fn put_paxos(out: &mut Encoder, version: u64) {
     out.u64(version);
     out.i16(-1);

@@ -1,4 +1,4 @@
-//! Messages between clients and monitors. Source: `shared/protocol/mon.md` §1.
+//! Messages between clients and monitors. Source: `docs/protocol/mon.md` §1.
 
 use super::{get_paxos, kind, put_paxos, stats::PoolStats};
 use crate::Body;

@@ -3,7 +3,7 @@
 //! On the wire an op is 38 bytes (number, flags, a 28-byte union, length of its part of the
 //! data segment); its input or output lies in the data segment. The union stays raw here
 //! and is read through accessors, because which layout applies depends on the number and
-//! most ops of a vector are looked at once. Source: `shared/protocol/osd.md` §2–§4.
+//! most ops of a vector are looked at once. Source: `docs/protocol/osd.md` §2–§4.
 
 use bytes::Bytes;
 use spirula_encoding::{DecodeError, Decoder, Encode, Encoder};

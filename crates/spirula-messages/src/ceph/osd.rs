@@ -1,4 +1,4 @@
-//! Messages between clients and OSDs. Source: `shared/protocol/osd.md` §2, §3, §6, §7.
+//! Messages between clients and OSDs. Source: `docs/protocol/osd.md` §2, §3, §6, §7.
 
 use super::op::{OP_WIRE_LEN, OsdOp, split};
 use super::{join, kind};

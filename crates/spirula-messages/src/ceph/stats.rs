@@ -1,4 +1,4 @@
-//! Statistics of a pool, inside `MGetPoolStatsReply`. Layout: `shared/protocol/mon.md` §2 and
+//! Statistics of a pool, inside `MGetPoolStatsReply`. Layout: `docs/protocol/mon.md` §2 and
 //! `vectors/maps/poolstats-reply.json`.
 
 use spirula_encoding::{Decode, DecodeError, Decoder, Encode, Encoder};

@@ -14,20 +14,14 @@ use proptest::prelude::*;
 use spirula_encoding::Decoder;
 use spirula_messages::Message;
 use spirula_types::{AddrVec, EntityType};
-use std::path::PathBuf;
 use std::sync::Arc;
 
 const STREAMS: [&str; 7] =
     ["mon-bootstrap", "osd-get", "osd-listomapvals", "osd-put", "osd-setomapval", "osd-stat-enoent", "osd-stat"];
 
-fn load(test: &str, name: &str) -> Option<Vec<u8>> {
-    let file = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/protocol/vectors/auth-none"))
-        .join(format!("{name}.bin"));
-    let r = std::fs::read(&file);
-    if r.is_err() {
-        println!("SKIPPED {test}: {} is absent", file.display());
-    }
-    r.ok()
+fn load(name: &str) -> Vec<u8> {
+    let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/vectors/auth-none");
+    std::fs::read(format!("{dir}/{name}.bin")).expect(name)
 }
 
 fn frames(stream: &[u8]) -> Vec<Frame> {
@@ -71,7 +65,7 @@ pub fn messages(frames: &[Frame]) -> Vec<Message> {
 fn golden_streams_cut_into_frames_and_encode_to_the_same_bytes() {
     for name in STREAMS {
         for dir in ["c2s", "s2c"] {
-            let Some(stream) = load("golden_streams_cut_into_frames", &format!("{name}.{dir}")) else { return };
+            let stream = load(&format!("{name}.{dir}"));
             let mut again = BytesMut::from(&stream[..26]);
             for f in frames(&stream) {
                 let [a, b, c, data] = &f.segments;
@@ -168,8 +162,8 @@ fn output(c: &mut Connection) -> Vec<u8> {
 #[test]
 fn our_server_answers_a_real_client_as_a_real_server_did() {
     for name in STREAMS {
-        let Some(c2s) = load("our_server_answers_a_real_client", &format!("{name}.c2s")) else { return };
-        let Some(s2c) = load("our_server_answers_a_real_client", &format!("{name}.s2c")) else { return };
+        let c2s = load(&format!("{name}.c2s"));
+        let s2c = load(&format!("{name}.s2c"));
         let f = facts(&c2s, &s2c);
         for chunk in [1, 7, 64, 100_000] {
             let mut server = f.server();
@@ -206,8 +200,8 @@ fn our_server_answers_a_real_client_as_a_real_server_did() {
 #[test]
 fn our_client_calls_a_real_server_as_a_real_client_did() {
     for name in STREAMS {
-        let Some(c2s) = load("our_client_calls_a_real_server", &format!("{name}.c2s")) else { return };
-        let Some(s2c) = load("our_client_calls_a_real_server", &format!("{name}.s2c")) else { return };
+        let c2s = load(&format!("{name}.c2s"));
+        let s2c = load(&format!("{name}.s2c"));
         let f = facts(&c2s, &s2c);
         for chunk in [1, 7, 64, 100_000] {
             let mut client = f.client();
@@ -247,8 +241,8 @@ proptest! {
         fix_crc: bool, chunk in 1usize..300,
     ) {
         let name = STREAMS[which];
-        let Some(c2s) = load("prop_mutated_streams", &format!("{name}.c2s")) else { return Ok(()) };
-        let Some(s2c) = load("prop_mutated_streams", &format!("{name}.s2c")) else { return Ok(()) };
+        let c2s = load(&format!("{name}.c2s"));
+        let s2c = load(&format!("{name}.s2c"));
         let f = facts(&c2s, &s2c);
         let mut stream = if to_server { c2s } else { s2c };
         if fix_crc {

@@ -1,7 +1,7 @@
 //! Commands: the table of what there is, and the way from a request to its handler.
 //!
 //! A command is data ([`CommandSpec`]) and a function. Signatures are Ceph 16.2's
-//! (`shared/protocol/vectors/mon-command-signatures.json.gz`), because the CLI parses what
+//! (`tests/data/vectors/mon-command-signatures.json.gz`), because the CLI parses what
 //! the user types with them. The active manager's commands are listed behind ours, as it
 //! described them in its beacon; clients send those to it.
 

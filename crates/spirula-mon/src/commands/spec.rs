@@ -1,7 +1,7 @@
 //! The form of a command: what the CLI needs to know of it, and what a handler returns.
 //!
 //! Descriptors travel as the JSON of `get_command_descriptions`
-//! (`shared/protocol/mon.md` §3): literal words and argument objects, all values strings.
+//! (`docs/protocol/mon.md` §3): literal words and argument objects, all values strings.
 
 use crate::commands::args::Args;
 use crate::mon::CommandCtx;

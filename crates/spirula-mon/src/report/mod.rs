@@ -1,7 +1,7 @@
 //! Reports for people: cluster status, health, space, everything at once.
 //!
 //! Pure functions of a [`ClusterView`](crate::view::ClusterView); text and JSON as Ceph 16.2
-//! prints them (facts: `shared/protocol/vectors/cli-output` and a real cluster asked for each
+//! prints them (facts: `tests/data/vectors/cli-output` and a real cluster asked for each
 //! state). They change nothing; what a mute is worth is decided here ([`health::Health`]) and
 //! made durable by the monitor.
 

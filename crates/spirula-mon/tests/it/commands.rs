@@ -5,11 +5,13 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
-fn shared(path: &str) -> Option<Vec<u8>> {
-    std::fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/").to_owned() + path).ok()
+const VECTORS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/vectors");
+
+fn vector(name: &str) -> Vec<u8> {
+    std::fs::read(format!("{VECTORS}/{name}")).expect(name)
 }
 
-/// The rs and r columns of `shared/protocol/mon.md`'s table, for state-changing commands.
+/// The rs and r columns of `docs/protocol/mon.md`'s table, for state-changing commands.
 #[test]
 fn commands_answer_with_the_words_of_the_real_monitor() {
     let mut c = Cluster::up(3);
@@ -253,11 +255,7 @@ fn golden_json_outputs_have_the_keys_of_the_real_ones() {
         ("features", "features", ""),
     ];
     for (file, prefix, rest) in cases {
-        let Some(bytes) = shared(&format!("protocol/vectors/cli-output/{file}.json")) else {
-            println!("SKIPPED golden_json_outputs_have_the_keys_of_the_real_ones: {file}.json is absent");
-            continue;
-        };
-        let want: Value = serde_json::from_slice(&bytes).unwrap();
+        let want: Value = serde_json::from_slice(&vector(&format!("cli-output/{file}.json"))).unwrap();
         let got = c.json(&format!(r#"{{"prefix": "{prefix}"{rest}}}"#));
         if file == "features" {
             assert_eq!(keys(&got["osd"]), keys(&want["osd"]));
@@ -269,15 +267,9 @@ fn golden_json_outputs_have_the_keys_of_the_real_ones() {
 
 #[test]
 fn golden_signatures_are_those_of_the_real_monitor() {
-    let Some(gz) = shared("protocol/vectors/mon-command-signatures.json.gz") else {
-        println!("SKIPPED golden_signatures_are_those_of_the_real_monitor: no vectors");
-        return;
-    };
-    // No gzip reader among the dependencies: the tool is on every machine that has the vectors.
-    let dir = std::env::temp_dir().join(format!("spirula-sig-{}.gz", std::process::id()));
-    std::fs::write(&dir, &gz).unwrap();
-    let out = std::process::Command::new("gzip").arg("-dc").arg(&dir).output().unwrap();
-    std::fs::remove_file(&dir).unwrap();
+    // No gzip reader is among the dependencies.
+    let packed = format!("{VECTORS}/mon-command-signatures.json.gz");
+    let out = std::process::Command::new("gzip").arg("-dc").arg(packed).output().unwrap();
     let real: Vec<Value> = serde_json::from_slice(&out.stdout).unwrap();
     let normal = |v: &Value| -> String {
         let words = v["sig"].as_array().unwrap().iter().map(|w| match w {

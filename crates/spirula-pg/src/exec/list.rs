@@ -1,7 +1,7 @@
 //! Requests on a PG: listings of its objects.
 //!
 //! The bound of a listing counts objects looked at, not returned, so that filtering a
-//! namespace out of a large PG stays cheap. Source: `shared/protocol/osd.md` §8.
+//! namespace out of a large PG stays cheap. Source: `docs/protocol/osd.md` §8.
 
 use super::mutation::StatDelta;
 use super::reader::{ObjectReader, ReadError};

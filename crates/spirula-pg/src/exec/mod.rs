@@ -13,7 +13,7 @@
 //! the head. Object classes are absent: every class is unknown (EPERM).
 //!
 //! Never panics on any input, and holds at most [`Limits::max_reply_size`] of output.
-//! Sources: `shared/protocol/osd.md` §3–§5, §8, §9; behaviour of Ceph 16.2's OSD where
+//! Sources: `docs/protocol/osd.md` §3–§5, §8, §9; behaviour of Ceph 16.2's OSD where
 //! that is silent.
 
 #![allow(clippy::result_large_err, reason = "a pause is no larger than an outcome")]

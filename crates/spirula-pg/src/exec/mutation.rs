@@ -87,7 +87,7 @@ pub struct Finished {
 }
 
 impl Mutation {
-    /// Gives the change its version (`shared/protocol/osd.md` §5: one above the larger of the
+    /// Gives the change its version (`docs/protocol/osd.md` §5: one above the larger of the
     /// PG's and the object's, raised to the log version).
     pub fn finish(self, stamp: &Stamp) -> Finished {
         let Self { mut ops, mut state, delete, user_modify, user_version, stats } = self;

@@ -1,15 +1,10 @@
-//! Samples recorded from a real cluster (`shared/protocol/vectors`).
+//! Samples recorded from a real cluster (`tests/data/vectors`).
 
 use super::*;
 use spirula_encoding::{Decode, Decoder, from_slice};
 
-fn vectors(test: &str, file: &str) -> Option<String> {
-    let path = format!("{}/../../../shared/protocol/vectors/{file}", env!("CARGO_MANIFEST_DIR"));
-    let text = std::fs::read_to_string(&path).ok();
-    if text.is_none() {
-        eprintln!("SKIPPED {test}: {path} is not here");
-    }
-    text
+fn vectors(file: &str) -> String {
+    std::fs::read_to_string(format!("{}/../../tests/data/vectors/{file}", env!("CARGO_MANIFEST_DIR"))).unwrap()
 }
 
 /// A field of a flat JSON line, as text.
@@ -120,7 +115,7 @@ impl Sample {
 
 #[test]
 fn recorded_ops_give_the_recorded_results() {
-    let Some(text) = vectors("recorded_ops_give_the_recorded_results", "ops.jsonl") else { return };
+    let text = vectors("ops.jsonl");
     let later = [op::NOTIFY, op::NOTIFY_ACK, op::ROLLBACK, op::WATCH, op::COPY_FROM, op::PGNLS];
     let mut checked = 0;
     for line in text.lines() {
@@ -150,7 +145,7 @@ fn recorded_ops_give_the_recorded_results() {
 
 #[test]
 fn recorded_listing_of_an_empty_pg_ends_at_the_next_pg() {
-    let Some(text) = vectors("recorded_listing_of_an_empty_pg_ends_at_the_next_pg", "ops.jsonl") else { return };
+    let text = vectors("ops.jsonl");
     let line = text.lines().find(|l| field(l, "op") == "pgnls").unwrap();
     let sample = Sample::read(line);
     let bench = Bench::new();
@@ -163,7 +158,7 @@ fn recorded_listing_of_an_empty_pg_ends_at_the_next_pg() {
 
 #[test]
 fn recorded_listing_order_is_ours_page_by_page() {
-    let Some(text) = vectors("recorded_listing_order_is_ours_page_by_page", "pgnls_order.tsv") else { return };
+    let text = vectors("pgnls_order.tsv");
     let rows: Vec<Vec<&str>> = text.lines().skip(1).map(|l| l.split('\t').collect()).collect();
     let mut bench = Bench::new();
     for r in rows.iter().rev() {

@@ -2,7 +2,7 @@
 """Runs random op vectors on a real Ceph through librados and prints what came out.
 
 usage: record.py CEPH_CONF [SEED=1] [VECTORS=600] > vectors-16.2.tsv
-The cluster is a throw-away one (shared/peers/ceph-up); the pool made stays. Stops early when the
+The cluster is a throw-away one (cargo xtask ceph up DIR); the pool made stays. Stops early when the
 OSD does: some vectors make it store a wrong data digest, and it waits for a repair at the next read.
 
 Lines, tab-separated: kind (W write vector, R read vector, S state), object, then
