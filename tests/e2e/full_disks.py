@@ -164,7 +164,7 @@ class FullDisks:
     def beside_kill(self):
         o = self.rng.choice(self.osds())
         self.host_of[o].kill(f'osd.{o}')
-        time.sleep(2)
+        netns.wait(lambda: not self.up(o), f'osd.{o} down')
         self.host_of[o].start(f'osd.{o}')
         self.wait_clean()
         return f'osd.{o} killed and started'

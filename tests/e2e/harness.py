@@ -28,11 +28,19 @@ def wait(until, what, seconds=60, pause=0.1):
         time.sleep(pause)
 
 
+def holds(test, what, seconds):
+    """Looks for so long that something stays as it is. Only what must not happen takes a fixed time."""
+    end = time.time() + seconds
+    while time.time() < end:
+        assert test(), f'{what}: no more, {seconds - end + time.time():.1f} s later'
+        time.sleep(0.2)
+
+
 def gone(pid):
-    """Has the process ended? A zombie has."""
+    """Has the process ended? A zombie has, when all its threads have: until then they hold its files and locks."""
     try:
         with open(f'/proc/{pid}/stat') as f:
-            return f.read().rsplit(')', 1)[1].split()[0] in 'ZX'
+            return f.read().rsplit(')', 1)[1].split()[0] in 'ZX' and len(os.listdir(f'/proc/{pid}/task')) <= 1
     except (FileNotFoundError, ProcessLookupError):
         return True
 
@@ -150,6 +158,48 @@ class Cluster:
         states = lambda: self.json('pg', 'stat')['pg_summary']['num_pg_by_state']
         clean = lambda: (by := states()) and all(s['name'] == 'active+clean' for s in by)
         wait(clean, lambda: f'clean PGs: {states()}\n{self.ceph("health", "detail").out}', seconds)
+
+
+# A program for `Load` ends when the file argv[3] is there, and calls `did()` after each operation.
+COUNTING = '''
+import sys as _sys
+_count, _file = 0, open(_sys.argv[3] + '.count', 'w')
+def did():
+    global _count
+    _count += 1
+    _file.seek(0); _file.write(str(_count)); _file.flush()
+'''
+
+
+class Load:
+    """A client that works in the background until it is told to stop; then it checks what it did. argv of its program: ceph.conf,
+    pool, the file that stops it."""
+    made = 0
+
+    def __init__(self, cluster, program, pool):
+        Load.made += 1
+        self.stop = os.path.join(cluster.scratch, f'stop-{Load.made}-{pool}')
+        self.p = cluster.python(COUNTING + program, pool, self.stop, wait=False)
+
+    def done(self):
+        assert self.p.poll() is None, self.p.communicate()
+        try:
+            with open(self.stop + '.count') as f:
+                return int(f.read() or 0)
+        except FileNotFoundError:
+            return 0
+
+    def goes_on(self, operations=20, seconds=90):
+        """So many more operations are done, whatever has been done to the cluster."""
+        before = self.done()
+        wait(lambda: self.done() >= before + operations, f'{operations} more operations of a client after {before}', seconds, 0.05)
+
+    def end(self, timeout=240):
+        """What it says in the end."""
+        open(self.stop, 'w').close()
+        out, err = self.p.communicate(timeout=timeout)
+        assert self.p.returncode == 0, err
+        return out
 
 
 # Bytes free that the largest cluster here asks for: 4 OSDs of 2 GiB and a tenth more. Its files are sparse; what one that

@@ -1,6 +1,6 @@
 """What a user would see differ from a real Ceph 16.2, each thing compared beside one; and where ours goes on and Ceph's hangs."""
 import json, os, subprocess, time
-from harness import Case, wait
+from harness import Case, holds, wait
 
 PUT = '''
 # Writes objects FROM to TO of a pool, SIZE bytes each.
@@ -177,8 +177,7 @@ class Alike(Likeness):
         # Nothing of it goes on, and it says so the whole time.
         c.ceph('config', 'rm', 'osd', 'osd_recovery_sleep')
         held = copied()
-        time.sleep(3)
-        assert copied() == held and 'backfill_toofull' in self.state(pgid), (held, copied(), self.pg(pgid))
+        holds(lambda: copied() == held and 'backfill_toofull' in self.state(pgid), 'backfill_toofull', 3)
         c.ceph('osd', 'set-backfillfull-ratio', '0.9')
         c.ceph('osd', 'set-nearfull-ratio', '0.85')
         c.wait_clean()

@@ -1,6 +1,6 @@
 """Backoff: a PG that does not serve holds up only its own requests, whatever else goes over the same connection."""
-import json, os, re, subprocess, time
-from harness import Case
+import json, os, re, subprocess
+from harness import Case, wait
 
 MORE = '''
 # Appends to objects of one PG, more than a connection may have open, then writes to others over the same connection.
@@ -68,10 +68,7 @@ class Backoff(Case):
             assert said == want, (said, p.poll(), p.poll() is not None and p.stderr.read()[-2000:])
         hear('ready\n')
         c.spirula('osd', 'stop', '3', '--dir', c.dir)
-        deadline = time.time() + 60
-        while 'active' in c.json('pg', held, 'query')['state']:
-            assert time.time() < deadline
-            time.sleep(0.2)
+        wait(lambda: 'active' not in c.json('pg', held, 'query')['state'], f'{held} to be inactive')
         go()
         hear('served 0\n')
         told = c.json('tell', 'osd.0', 'dump_backoffs')['sessions']

@@ -1,6 +1,6 @@
 """The `ceph` tool: what an administrator types, plain and JSON."""
-import json, os, subprocess, time
-from harness import Case
+import json, os, subprocess, threading
+from harness import Case, wait
 
 
 class Ceph(Case):
@@ -145,14 +145,20 @@ with rados.Rados(conffile=sys.argv[1]) as r:
 
     def test_watch_shows_the_cluster_log(self):
         p = subprocess.Popen(self.clients.wrap(['ceph', '-c', self.c.conf, '-w']), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-        try:
-            time.sleep(1)
+        heard = []
+        threading.Thread(target=lambda: heard.extend(p.stdout), daemon=True).start()
+        says = lambda text: any(text in line for line in list(heard))
+
+        def told():
+            # It watches a moment after it has shown how things stand.
             self.c.ceph('log', 'hello from the test')
-            time.sleep(1)
+            return says('hello from the test')
+        try:
+            wait(lambda: says('health:'), 'the state that a watcher is shown first')
+            wait(told, 'the watcher to be told what was logged')
         finally:
             p.terminate()
-        out = p.communicate()[0]
-        assert 'health:' in out and 'hello from the test' in out, out
+            p.wait()
         assert 'hello from the test' in self.c.ceph('log', 'last', '5').out
 
     def test_quota_is_kept(self):

@@ -1,6 +1,5 @@
 """Failure domains: racks, rooms, datacenters and device classes made with `ceph osd crush`, and what PGs make of them."""
-import time
-from harness import Case, wait
+from harness import Case, holds, wait
 
 TYPES = ['host', 'chassis', 'rack', 'row', 'room', 'datacenter']
 
@@ -99,8 +98,7 @@ class Domains(Case):
         for i in range(40):
             self.c.rados('-p', 'by-rack', 'get', f'o{i}', '-')
         # A whole rack that is down is not marked out by itself (mon_osd_down_out_subtree_limit): somebody has pulled a plug.
-        time.sleep(4)
-        assert self.c.json('osd', 'stat')['num_in_osds'] == 8
+        holds(lambda: self.c.json('osd', 'stat')['num_in_osds'] == 8, 'nobody is out', 4)
         self.c.ceph('config', 'set', 'mon', 'mon_osd_down_out_subtree_limit', 'root')
         wait(lambda: self.c.json('osd', 'stat')['num_in_osds'] == 6, 'two OSDs out')
         pools = ['by-host', 'by-chassis', 'by-rack', 'fast']
@@ -119,16 +117,13 @@ class Domains(Case):
         self.c.ceph('osd', 'set', 'nodown')
         self.c.ceph('osd', 'set', 'noout')
         self.c.spirula('osd', 'stop', '6', '--dir', self.c.dir)
-        time.sleep(4)
-        assert stat()['num_up_osds'] == 8, 'nodown holds who says good-bye, too, as in Ceph'
+        holds(lambda: stat()['num_up_osds'] == 8, 'nodown, also for one that says good-bye, as in Ceph', 4)
         self.c.ceph('osd', 'unset', 'nodown')
         wait(lambda: stat()['num_up_osds'] == 7, 'its peers miss it')
-        time.sleep(4)
-        assert stat()['num_in_osds'] == 8, 'noout'
+        holds(lambda: stat()['num_in_osds'] == 8, 'noout', 4)
         self.c.ceph('osd', 'set', 'noup')
         self.c.spirula('osd', 'start', '6', '--dir', self.c.dir)
-        time.sleep(2)
-        assert stat()['num_up_osds'] == 7, 'noup'
+        holds(lambda: stat()['num_up_osds'] == 7, 'noup', 2)
         self.c.ceph('osd', 'out', '6')
         self.c.ceph('osd', 'set', 'noin')
         self.c.ceph('osd', 'unset', 'noup')

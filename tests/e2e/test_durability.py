@@ -1,6 +1,6 @@
 """Acknowledged is durable: real files, kill -9 under load, restart, everything reads back."""
 import json, os, time
-from harness import Case
+from harness import Case, wait
 
 # How often the cluster is killed under load (`cargo xtask soak kill9`: 200).
 KILLS = int(os.environ.get('SPIRULA_KILLS', '12'))
@@ -136,14 +136,9 @@ class Durability(Case):
         assert n > 500, f'only {n} files below /usr/share/doc'
         # list, stat and df agree
         self.c.wait_clean()
-        deadline = time.time() + 30
-        while True:
-            df = json.loads(self.c.rados('df', '--format', 'json').out)
-            objects = sum(int(p['num_objects']) for p in df['pools'] if p['name'].startswith('docs'))
-            if objects == n or time.time() > deadline:
-                break
-            time.sleep(0.5)
-        assert objects == n, (objects, n)
+        df = lambda: json.loads(self.c.rados('df', '--format', 'json').out)['pools']
+        counted = lambda: sum(int(p['num_objects']) for p in df() if p['name'].startswith('docs'))
+        wait(lambda: counted() == n, f'{n} objects in rados df', 30)
         self.table = table
 
     def test_2_nothing_acknowledged_is_lost_by_kill_9_under_load(self):
@@ -155,11 +150,12 @@ class Durability(Case):
         try:
             for turn in range(KILLS):
                 # Not before the clients write again; then for a second or so.
-                size, since = os.path.getsize(acks), time.time()
-                while os.path.getsize(acks) == size:
-                    assert time.time() < since + 120, f'nothing is written two minutes after kill {turn}'
+                size = os.path.getsize(acks)
+
+                def written():
                     assert load.poll() is None and verifier.poll() is None, (load.poll(), verifier.communicate())
-                    time.sleep(0.02)
+                    return os.path.getsize(acks) > size
+                wait(written, f'writes after kill {turn}', 120, 0.02)
                 time.sleep(0.2 + 0.25 * (turn * 5 % 7))
                 self.c.kill()
                 self.c.up()

@@ -1,6 +1,6 @@
 """Erasure-coded pools through unmodified clients: every data operation, lost OSDs, rot, fewer and more PGs, copies, profiles."""
 import json, os, time
-from harness import Case, wait
+from harness import Case, Load, wait
 from test_scrub import READ, Rotten
 
 MODEL = '''
@@ -59,6 +59,7 @@ with rados.Rados(conffile=sys.argv[1], conf={'rados_osd_op_timeout': '90'}) as r
         elif old:
             assert io.read(name, 20000, min(at, len(old))) == old[min(at, len(old)):][:20000], (n, name)
         n += 1
+        did()
     for name, data in model.items():
         assert io.read(name, len(data) + 1) == data, name
     print(n)
@@ -131,7 +132,6 @@ class Erasure(Case):
         data = os.urandom(5 << 20)
         self.c.rados('-p', 'ec42', 'put', 'keep', self.write('in', data))
         self.osd('stop', 0)
-        time.sleep(1)
         assert self.get('ec42', 'keep') == data
         # One more than the code needs is left: it serves, and writes.
         self.c.python(MODEL, 'ec42', 4, 60)
@@ -145,19 +145,16 @@ class Erasure(Case):
         self.c.python(MODEL, 'ec42', 5, 60)
 
     def test_6_writes_go_on_while_osds_stop_and_return(self):
-        stop = f'{self.c.dir}-stop-ec'
-        p = self.c.python(WRITER, 'ec42', stop, wait=False)
+        load = Load(self.c, WRITER, 'ec42')
         try:
-            time.sleep(1)
+            load.goes_on()
             for n in (1, 3):
                 self.osd('stop', n)
-                time.sleep(2)
+                load.goes_on()
                 self.osd('start', n)
                 self.c.wait_clean(120)
         finally:
-            open(stop, 'w').close()
-        out, err = p.communicate(timeout=180)
-        assert p.returncode == 0, err
+            out = load.end()
         assert int(out.split()[0]) > 30, out
 
     def test_7_out_and_in_move_shards(self):
@@ -165,13 +162,10 @@ class Erasure(Case):
         self.c.rados('-p', 'plain', 'put', 'moves', self.write('in', data))
         self.c.ceph('osd', 'out', '2')
         self.c.ceph('osd', 'pool', 'rm', 'ec42', 'ec42', '--yes-i-really-really-mean-it', check=False)
-        deadline = time.time() + 120
-        while True:
+        def moved():
             pgs = [p for p in self.c.json('pg', 'dump', 'pgs')['pg_stats'] if len(p['up']) == 3]
-            if pgs and all(2 not in p['up'] + p['acting'] and p['state'] == 'active+clean' for p in pgs):
-                break
-            assert time.time() < deadline, [(p['pgid'], p['state'], p['up'], p['acting']) for p in pgs]
-            time.sleep(0.5)
+            return pgs and all(2 not in p['up'] + p['acting'] and p['state'] == 'active+clean' for p in pgs)
+        wait(moved, 'no shard on osd.2', 120)
         assert self.get('plain', 'moves') == data
         self.c.ceph('osd', 'in', '2')
 
@@ -199,26 +193,20 @@ class ErasurePools(Erasure):
     """What pools and administrators do to erasure-coded objects: other numbers of PGs, copies, profiles, images."""
     args = ['--osds', '4']
 
+    def pg_num(self, pool):
+        return next(p for p in self.c.json('osd', 'pool', 'ls', 'detail') if p['pool_name'] == pool)
+
     def wait_pgs(self, pool, n, seconds=180):
-        deadline = time.time() + seconds
-        while True:
-            p = next(p for p in self.c.json('osd', 'pool', 'ls', 'detail') if p['pool_name'] == pool)
-            if p['pg_num'] == n and p['pg_num_target'] == n:
-                return self.c.wait_clean(120)
-            assert time.time() < deadline, f'{p}\n{self.c.ceph("health", "detail").out}'
-            time.sleep(0.2)
+        wait(lambda: (p := self.pg_num(pool))['pg_num'] == n and p['pg_num_target'] == n, f'{n} PGs of {pool}', seconds)
+        self.c.wait_clean(120)
 
     def under_load(self, pool, during):
-        stop = f'{self.c.dir}-stop-{pool}'
-        p = self.c.python(WRITER, pool, stop, wait=False)
+        load = Load(self.c, WRITER, pool)
         try:
-            time.sleep(1)
+            load.goes_on()
             during()
         finally:
-            open(stop, 'w').close()
-        out, err = p.communicate(timeout=240)
-        os.remove(stop)
-        assert p.returncode == 0, err
+            out = load.end()
         assert int(out.split()[0]) > 20, out
 
     def pgs(self, pool, n):
@@ -255,7 +243,8 @@ class ErasurePools(Erasure):
         self.pgs('away', 12)
         self.c.ceph('osd', 'pool', 'set', 'away', 'pg_num', '2')
         for _ in range(2):
-            time.sleep(1.5)
+            before = self.pg_num('away')['pg_num']
+            wait(lambda: self.pg_num('away')['pg_num'] < max(before, 3), 'PGs that were merged')
             self.c.kill()
             self.c.up()
         self.wait_pgs('away', 2)

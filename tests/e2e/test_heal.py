@@ -1,12 +1,12 @@
 """Placement groups that heal: OSDs stop, return, go out and in while clients write."""
 import os
 import time
-from harness import Case
+from harness import Case, Load, wait
 
 WRITER = '''
 # Writes self-identifying objects until told to stop; verifies all of them at the end.
 import rados, sys, time, os
-pool, stop_file, report = sys.argv[2], sys.argv[3], sys.argv[4]
+pool, stop_file = sys.argv[2:4]
 with rados.Rados(conffile=sys.argv[1], conf={'rados_osd_op_timeout': '60'}) as r, r.open_ioctx(pool) as io:
     n, longest, last, run = 0, 0, {}, str(time.time_ns())
     while not os.path.exists(stop_file):
@@ -18,13 +18,13 @@ with rados.Rados(conffile=sys.argv[1], conf={'rados_osd_op_timeout': '60'}) as r
             io.write_full(name, data); last[name] = data
         longest = max(longest, time.time() - begun)
         n += 1
+        did()
     for name in (f'{run}-{i}' for i in range(200)):
         try: got = io.read(name, 1 << 20)
         except rados.ObjectNotFound: got = None
         assert got == last.get(name), (name, got and got[:40], last.get(name, b'')[:40])
     listed = sorted(o.key for o in io.list_objects() if o.key.startswith(run))
     assert listed == sorted(last), (len(listed), len(last))
-    open(report, 'w').write(f'{n} {longest}')
     print(n, longest)
 '''
 
@@ -66,19 +66,13 @@ with rados.Rados(conffile=sys.argv[1], conf={'rados_osd_op_timeout': '60'}) as c
 
 class Loaded(Case):
     def load(self, pool, during):
-        """Runs `during` beside a verifying writer; how many writes there were."""
-        stop, report = f'{self.c.dir}-stop-{pool}', f'{self.c.dir}-report-{pool}'
-        if os.path.exists(stop):
-            # Of the last time.
-            os.remove(stop)
-        p = self.c.python(WRITER, pool, stop, report, wait=False)
+        """Runs `during` beside a verifying writer, `self.writer`; how many writes there were."""
+        self.writer = Load(self.c, WRITER, pool)
         try:
-            time.sleep(1)
+            self.writer.goes_on()
             during()
         finally:
-            open(stop, 'w').close()
-        out, err = p.communicate(timeout=120)
-        assert p.returncode == 0, err
+            out = self.writer.end()
         print(f'  {pool}: {out.strip()} (writes, longest in s)', flush=True)
         writes = int(out.split()[0])
         assert writes > 0, 'nothing was written meanwhile'
@@ -94,14 +88,14 @@ class Heals(Loaded):
     def states(self):
         return {s['state_name']: s['count'] for s in self.c.json('-s')['pgmap']['pgs_by_state']}
 
+    def wait_undersized(self):
+        wait(lambda: any('undersized' in s for s in self.states()), 'a PG that misses a copy', 30)
+
     def test_1_size_3_serves_while_one_osd_is_down_and_heals(self):
         def during():
             self.osd('stop', 1)
-            deadline = time.time() + 30
-            while not any('undersized' in s for s in self.states()):
-                assert time.time() < deadline, self.states()
-                time.sleep(0.2)
-            time.sleep(2)
+            self.wait_undersized()
+            self.writer.goes_on(100)
             self.osd('start', 1)
             self.c.wait_clean()
         assert self.load('data', during) > 100
@@ -114,7 +108,8 @@ class Heals(Loaded):
         def during():
             for n in (0, 3):
                 self.osd('stop', n)
-                time.sleep(2)
+                self.wait_undersized()
+                self.writer.goes_on(100)
                 self.osd('start', n)
                 self.c.wait_clean()
         assert self.load('pair', during) > 100
@@ -132,11 +127,11 @@ class Heals(Loaded):
     def test_4_two_steps_of_failure_lose_nothing(self):
         def during():
             self.osd('stop', 0)
-            time.sleep(1.5)
+            self.writer.goes_on(50)
             self.osd('stop', 4)
-            time.sleep(1.5)
+            wait(lambda: self.c.json('osd', 'stat')['num_up_osds'] == 3, 'two OSDs down')
             self.osd('start', 0)
-            time.sleep(1)
+            self.writer.goes_on(50)
             self.osd('start', 4)
             self.c.wait_clean()
         self.load('data', during)
@@ -151,7 +146,7 @@ class Heals(Loaded):
         self.c.wait_clean()
         self.c.python(CHANGER, 'parts', 'begin')
         self.osd('stop', 1)
-        time.sleep(1.5)
+        self.wait_undersized()
         self.c.python(CHANGER, 'parts', 'change')
         want = self.c.python(CHANGER, 'parts', 'hold').out
         before = self.recovered()
@@ -163,15 +158,10 @@ class Heals(Loaded):
         assert 0 < copied < 12 << 20, f'{copied} bytes were copied, of 29 MiB of changed objects'
         since = {p['pgid']: p['last_deep_scrub_stamp'] for p in self.c.json('pg', 'dump', 'pgs')['pg_stats']}
         self.c.ceph('osd', 'pool', 'deep-scrub', 'parts')
-        deadline = time.time() + 60
         pool = self.c.json('osd', 'pool', 'stats', 'parts')[0]['pool_id']
         ours = [pg for pg in since if pg.startswith(f'{pool}.')]
-        while True:
-            now = {p['pgid']: p for p in self.c.json('pg', 'dump', 'pgs')['pg_stats']}
-            if all(now[pg]['last_deep_scrub_stamp'] > since[pg] for pg in ours):
-                break
-            assert time.time() < deadline, 'no deep scrub'
-            time.sleep(0.3)
+        rows = lambda: {p['pgid']: p for p in self.c.json('pg', 'dump', 'pgs')['pg_stats']}
+        now = wait(lambda: all((now := rows())[pg]['last_deep_scrub_stamp'] > since[pg] for pg in ours) and now, 'a deep scrub of all')
         assert not any('inconsistent' in now[pg]['state'] for pg in ours), now
         assert self.c.rados('list-inconsistent-pg', 'parts').out.strip() == '[]'
 

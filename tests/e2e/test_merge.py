@@ -1,6 +1,6 @@
 """Fewer and more placement groups, under load, with OSDs away, with the cluster killed; old OSD maps."""
 import time
-from harness import Case
+from harness import Case, wait
 from test_heal import Loaded
 
 
@@ -13,16 +13,14 @@ class Merges(Loaded):
         self.c.ceph('osd', 'pool', 'create', name, str(pg_num), str(pg_num))
         self.c.wait_clean()
 
+    def row(self, pool):
+        return next(p for p in self.c.json('osd', 'pool', 'ls', 'detail') if p['pool_name'] == pool)
+
     def wait_pgs(self, pool, n, seconds=120):
-        deadline = time.time() + seconds
-        while True:
-            p = next(p for p in self.c.json('osd', 'pool', 'ls', 'detail') if p['pool_name'] == pool)
-            if p['pg_num'] == n and p['pg_num_target'] == n:
-                # More PGs are placed like those they come from until all are there.
-                if p['pg_placement_num'] == n:
-                    return self.c.wait_clean()
-            assert time.time() < deadline, f'{p}\n{self.c.ceph("health", "detail").out}'
-            time.sleep(0.2)
+        # More PGs are placed like those they come from until all are there.
+        numbers = ('pg_num', 'pg_num_target', 'pg_placement_num')
+        wait(lambda: all(self.row(pool)[k] == n for k in numbers), f'{n} PGs of {pool}', seconds)
+        self.c.wait_clean()
 
     def set_pgs(self, pool, n):
         self.c.ceph('osd', 'pool', 'set', pool, 'pg_num', str(n))
@@ -31,7 +29,7 @@ class Merges(Loaded):
         self.pool('p', 64)
         def during():
             self.set_pgs('p', 16)
-            p = next(p for p in self.c.json('osd', 'pool', 'ls', 'detail') if p['pool_name'] == 'p')
+            p = self.row('p')
             assert p['pg_num_target'] == 16 and p['pg_num'] > 16, p
             self.wait_pgs('p', 16)
             self.set_pgs('p', 64)
@@ -48,7 +46,7 @@ class Merges(Loaded):
             self.c.ceph('osd', 'out', '2')
             self.set_pgs('q', 4)
             self.wait_pgs('q', 4)
-            time.sleep(1)
+            self.writer.goes_on()
             self.c.spirula('osd', 'start', '2', '--dir', self.c.dir)
             self.c.ceph('osd', 'in', '2')
             self.c.wait_clean()
@@ -61,7 +59,8 @@ class Merges(Loaded):
             self.c.rados('-p', 'r', 'put', f'o{i}', data)
         self.set_pgs('r', 8)
         for _ in range(2):
-            time.sleep(1.5)
+            before = self.row('r')['pg_num']
+            wait(lambda: self.row('r')['pg_num'] < max(before, 9), 'PGs that were merged')
             self.c.kill()
             self.c.up()
         self.wait_pgs('r', 8)
@@ -110,15 +109,11 @@ class OldMaps(Case):
         c.python(CHURN, 600)
         now = c.json('osd', 'dump')['epoch']
         assert now >= was + 600, (was, now)
-        deadline = time.time() + 60
-        while True:
-            r = c.json('report')
-            if r['osdmap_first_committed'] > was:
-                break
-            assert time.time() < deadline, (was, now, r['osdmap_first_committed'], r['osdmap_last_committed'])
+        def trimmed():
             # Maps are trimmed when a new one is made.
             c.python(CHURN, 2)
-            time.sleep(1)
+            return c.json('report')['osdmap_first_committed'] > was
+        wait(trimmed, f'epoch {was} to be trimmed', pause=1)
         assert c.ceph('osd', 'getmap', str(was), '-o', f'{c.dir}-old', check=False).code != 0
         c.rados('-p', 'data', 'put', 'after', self.sample())
         c.spirula('osd', 'start', '3', '--dir', c.dir)

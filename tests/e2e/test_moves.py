@@ -1,6 +1,5 @@
 """Data that moves while clients write: pool size, upmap, weights, hosts, device classes, the number of PGs."""
-import time
-from harness import Case
+from harness import Case, wait
 from test_heal import Loaded
 
 
@@ -14,14 +13,9 @@ class Moves(Loaded):
 
     def settle(self, test, what, seconds=90):
         """Waits until all is clean and the acting sets pass a test."""
-        deadline = time.time() + seconds
-        while True:
-            by = self.c.json('pg', 'stat')['pg_summary']['num_pg_by_state']
-            if all(s['name'] == 'active+clean' for s in by) and test(self.acting('p')):
-                assert self.c.json('osd', 'dump')['pg_temp'] == []
-                return
-            assert time.time() < deadline, f'{what}: {by} {self.acting("p")}'
-            time.sleep(0.2)
+        states = lambda: {s['name'] for s in self.c.json('pg', 'stat')['pg_summary']['num_pg_by_state']}
+        wait(lambda: states() <= {'active+clean'} and test(self.acting('p')), lambda: f'{what}: {states()} {self.acting("p")}', seconds)
+        assert self.c.json('osd', 'dump')['pg_temp'] == []
 
     def test_1_pool_size_2_3_2(self):
         c = self.c
@@ -102,12 +96,7 @@ class Moves(Loaded):
             c.ceph('osd', 'pool', 'set', 'p', 'pg_num', '64')
             self.settle(lambda a: len(a) == 64, '64 PGs')
         self.load('p', during)
-        number = next(p['pool_id'] for p in c.json('osd', 'pool', 'ls', 'detail') if p['pool_name'] == 'p')
         listed = len(c.rados('-p', 'p', 'ls').out.split())
         # The OSDs' reports come a while after the last change.
-        for _ in range(40):
-            shown = sum(p['stat_sum']['num_objects'] for p in c.json('pg', 'ls-by-pool', 'p')['pg_stats'])
-            if shown == listed:
-                break
-            time.sleep(0.5)
-        assert shown == listed, (number, shown, listed)
+        shown = lambda: sum(p['stat_sum']['num_objects'] for p in c.json('pg', 'ls-by-pool', 'p')['pg_stats'])
+        wait(lambda: shown() == listed, lambda: f'{listed} objects in reports that show {shown()}', 20)

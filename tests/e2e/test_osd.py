@@ -1,6 +1,6 @@
 """An OSD that stops, and comes back."""
-import json, os, time
-from harness import Case
+import json, os
+from harness import Case, holds, wait
 
 
 class OsdStops(Case):
@@ -12,10 +12,7 @@ class OsdStops(Case):
         v = self.c.json('-s')
         assert v['osdmap']['num_up_osds'] == 2, v
         assert 'OSD_DOWN' in v['health']['checks'], v['health']
-        deadline = time.time() + 30
-        while 'PG_DEGRADED' not in self.c.json('health')['checks']:
-            assert time.time() < deadline, self.c.ceph('health', 'detail').out
-            time.sleep(0.2)
+        wait(lambda: 'PG_DEGRADED' in self.c.json('health')['checks'], 'PG_DEGRADED', 30)
         # Two of three copies are a majority: the pool goes on.
         self.c.python('''
 import rados, sys
@@ -46,8 +43,7 @@ import rados, sys
 with rados.Rados(conffile=sys.argv[1]) as r, r.open_ioctx('data') as io:
     io.write_full('blocked', b'value'); print('written', flush=True)
 ''', wait=False)
-        time.sleep(2)
-        assert p.poll() is None, 'a write was acknowledged by a minority'
+        holds(lambda: p.poll() is None, 'a write of a minority waits', 2)
         self.c.spirula('osd', 'start', '1', '--dir', self.c.dir)
         out, err = p.communicate(timeout=60)
         assert out.strip() == 'written', err
@@ -96,7 +92,4 @@ with rados.Rados(conffile=sys.argv[1], conf={'rados_osd_op_timeout': '20'}) as r
         # Held until the map says that there is room again.
         self.c.rados('-p', 'data', 'put', 'again', self.sample(), timeout=60)
         assert self.c.rados('-p', 'data', 'get', 'again', '-').out == open(self.sample()).read()
-        deadline = time.time() + 30
-        while self.c.ceph('health').out.strip() != 'HEALTH_OK':
-            assert time.time() < deadline, self.c.ceph('health', 'detail').out
-            time.sleep(0.3)
+        wait(lambda: self.c.ceph('health').out.strip() == 'HEALTH_OK', lambda: self.c.ceph('health', 'detail').out, 30)

@@ -26,6 +26,7 @@ def run(name, pause, step):
         gap, last = max(gap, now - last), now
         (bad if got is None or got[0] else acked).append(i if got is None else got[1] if not got[0] else got)
         i += 1
+        began[name].release()
         time.sleep(pause)
     with lock:
         notes[name] = {'acked': acked, 'bad': bad, 'gap': gap, 'tried': i}
@@ -55,9 +56,12 @@ def data(c, i):
     return (0, i)
 before = {o['osd'] for o in json.loads(command(connect(), prefix='osd dump')[1])['osds']}
 steps = [('key', 0.005, key), ('last', 0.02, last), ('osd', 0.3, osd), ('pool', 0.5, pool), ('data', 0.005, data)]
+began = {s[0]: threading.Semaphore(0) for s in steps}
 threads = [threading.Thread(target=run, args=s) for s in steps]
-print('begun', flush=True)
 [t.start() for t in threads]
+# When each has been answered.
+[began[s[0]].acquire(timeout=60) for s in steps]
+print('begun', flush=True)
 [t.join() for t in threads]
 # What the cluster holds now.
 c = connect()
@@ -325,7 +329,6 @@ class Processes(Hosts):
     def test_leader_is_killed_during_pool_creation_and_io(self):
         p = self.work(12, 'kill')
         for _ in range(2):
-            time.sleep(2)
             leader = self.leader()
             self.net[leader].kill(f'mon.{leader}')
             self.wait_quorum(self.others(leader))
@@ -339,7 +342,6 @@ class Processes(Hosts):
         leader = self.leader()
         host = self.net[leader]
         p = self.work(14, 'cut')
-        time.sleep(1)
         self.never_stale(host, lambda: host.link(False), lambda: host.link(True))
         self.settle(p, f'host {leader} with the leader cut off both ways')
         self.wait_osds(3)
@@ -352,7 +354,7 @@ class Processes(Hosts):
             assert client.stdout.readline(), client.stderr.read()
             answered = []
             threading.Thread(target=lambda: answered.extend(float(l) for l in client.stdout), daemon=True).start()
-            time.sleep(2)
+            netns.wait(lambda: len(answered) >= 10, f'answers of mon.{name}')
             host.link(False)
             cut = time.time()
             # What was under way at that moment may be answered yet.
@@ -371,7 +373,6 @@ class Processes(Hosts):
         host = self.net[leader]
         others = [self.net[n] for n in self.others(leader)]
         p = self.work(14, 'mute')
-        time.sleep(1)
 
         def cut(on=True):
             for o in others:
@@ -385,7 +386,6 @@ class Processes(Hosts):
         host = self.net[leader]
         others = [self.net[n] for n in self.others(leader)]
         p = self.work(14, 'deaf')
-        time.sleep(1)
 
         def cut(on=True):
             for o in others:
@@ -398,7 +398,6 @@ class Processes(Hosts):
         leader = self.leader()
         host = self.net[leader]
         p = self.work(36, 'stop')
-        time.sleep(1)
         self.never_stale(host, lambda: host.signal(f'mon.{leader}', signal.SIGSTOP),
                          lambda: host.signal(f'mon.{leader}', signal.SIGCONT), seconds=30)
         self.settle(p, f'mon.{leader} stopped for 30 s')
@@ -466,7 +465,6 @@ class IPv6Networks(Hosts):
 
     def test_leader_is_killed_during_pool_creation_and_io(self):
         p = self.work(6, 'six')
-        time.sleep(1)
         leader = self.leader()
         self.net[leader].kill(f'mon.{leader}')
         self.wait_quorum(self.others(leader))

@@ -1,6 +1,6 @@
 """Rot: flipped bits in one OSD's store are noticed, repaired from another copy, and never reach a client."""
 import glob, json, os, time
-from harness import Case, wait
+from harness import Case, holds, wait
 
 
 class Rotten(Case):
@@ -201,8 +201,7 @@ class Scrub(Rotten):
         self.c.wait_clean()
         time.sleep(2)
         held = stamp('last_scrub_stamp')
-        time.sleep(4)
-        assert stamp('last_scrub_stamp') == held
+        holds(lambda: stamp('last_scrub_stamp') == held, 'no scrub', 4)
         self.c.ceph('osd', 'unset', 'noscrub')
         wait(lambda: stamp('last_scrub_stamp') > held, 'another scrub')
         self.c.ceph('osd', 'unset', 'nodeep-scrub')

@@ -1,6 +1,6 @@
 """A client that does not take its answers: it costs nobody else anything, and the OSD says who it is."""
-import json, os, signal, subprocess, time
-from harness import Case
+import json, os, signal, subprocess
+from harness import Case, wait
 
 SLOW = '''
 # Asks for far more than fits anywhere, then says so; it is stopped before it takes much of it.
@@ -85,13 +85,14 @@ with rados.Rados(conffile=sys.argv[1]) as r, r.open_ioctx(sys.argv[3]) as io:
                              stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         try:
             assert p.stdout.readline() == 'asked\n'
-            time.sleep(1)
+            flying = lambda: [op for i in range(3) for op in c.json('tell', f'osd.{i}', 'dump_ops_in_flight')['ops']]
+            wait(flying, 'its requests at the OSDs')
             os.kill(p.pid, signal.SIGSTOP)
-            # Until what it asked for has filled what it may fill.
-            time.sleep(2)
+            # Until what it asked for has filled what it may fill: nothing of it moves any more.
+            wait(lambda: (n := len(flying())) and n == len(flying()), 'its requests to stand still')
             c.python(OTHER, self.objects, pool, timeout=30)
             # Whose requests are open, and which: by name and address, with the objects.
-            ops = [op for i in range(3) for op in c.json('tell', f'osd.{i}', 'dump_ops_in_flight')['ops']]
+            ops = flying()
             assert ops and all('osd_op(client.' in op['description'] and '~4194304' in op['description'] for op in ops), ops[:3]
             # Its requests, and nobody else's.
             assert len({op['description'].split('osd_op(')[1].split(':')[0] for op in ops}) == 1, ops[:3]

@@ -187,6 +187,9 @@ class Thrash(FullDisks, OsdHosts):
     def osds(self):
         return sorted(self.host_of)
 
+    def up(self, osd):
+        return next(o['up'] for o in self.json('osd', 'dump')['osds'] if o['osd'] == osd)
+
     def clean(self):
         s = self.json('-s', timeout=30)
         by = s['pgmap'].get('pgs_by_state', [])
@@ -344,7 +347,7 @@ class Thrash(FullDisks, OsdHosts):
         h, name = self.host_of[o], f'osd.{o}'
         safe = self.ceph('osd', 'ok-to-stop', str(o), check=False)
         h.stop(name)
-        netns.wait(lambda: not next(x['up'] for x in self.json('osd', 'dump')['osds'] if x['osd'] == o), f'{name} down')
+        netns.wait(lambda: not self.up(o), f'{name} down')
         self.ceph('osd', 'destroy', str(o), '--force', '--yes-i-really-mean-it')
         d = os.path.join(h.dir, name)
         shutil.rmtree(d)
