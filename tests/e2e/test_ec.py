@@ -1,5 +1,5 @@
 """Erasure-coded pools through unmodified clients: every data operation, lost OSDs, rot, fewer and more PGs, copies, profiles."""
-import json, os, time
+import json, os
 from harness import Case, Load, wait
 from test_scrub import READ, Rotten
 

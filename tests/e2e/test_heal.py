@@ -1,5 +1,4 @@
 """Placement groups that heal: OSDs stop, return, go out and in while clients write."""
-import os
 import time
 from harness import Case, Load, wait
 

@@ -1,5 +1,4 @@
 """Fewer and more placement groups, under load, with OSDs away, with the cluster killed; old OSD maps."""
-import time
 from harness import Case, wait
 from test_heal import Loaded
 

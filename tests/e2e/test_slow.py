@@ -1,5 +1,5 @@
 """A client that does not take its answers: it costs nobody else anything, and the OSD says who it is."""
-import json, os, signal, subprocess
+import os, signal, subprocess, time
 from harness import Case, wait
 
 SLOW = '''
