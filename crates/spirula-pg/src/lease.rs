@@ -1,28 +1,34 @@
 //! Read leases: why a primary that was replaced without knowing it serves no stale read.
 //!
-//! Every OSD pings every peer; each answer grants the asker a lease: "for this long I will
-//! tell any other primary that you may still be serving reads". A primary reads only while
-//! it holds a lease from every other acting member. A new primary asks a majority of the
-//! home set, so it meets one of them (or the old primary itself, which then stops), learns
-//! how long the old lease runs, and waits.
+//! Every OSD pings every peer; each answer grants the asker a lease: "for this long I will tell any
+//! other primary that you may still be serving reads". A primary reads only while it holds a lease
+//! from every other acting member. A new primary asks the members of older intervals who are up
+//! (`intervals`, `peering`). So it hears an acting member of each interval whose primary may still
+//! read: either a member whose lease that primary needs, or the old primary itself, which then
+//! stops. It learns how long the old lease runs, and waits.
 //!
 //! A grant carries the granter's map epoch and counts only once the asker has that map: after
 //! the granter answered a new primary of epoch e it grants with epochs ≥ e, and an old
 //! primary whose map is that new knows that it was replaced.
 //!
-//! The wait outlives the interval in which it began: the next primary need not ask anybody who granted those leases (the
-//! activation of the interval between makes older ones uninteresting). So what is waited for, the old primary and how long at
-//! most, is part of the PG's history like `history_les`: the activation tells it to all members, durably, before they count as
-//! activated; whoever answers a primary tells what it knows of it; and it goes only when the time is over or the map says that the
-//! old primary is dead, or began anew. Times travel as durations, counted from the message's arrival, hence too long rather
-//! than too short. An OSD that restarts knows who it was and not for how long, and takes what is the longest: a lease given before
-//! it stopped ends within one lease length after it starts.
+//! The wait outlives the interval in which it began. The next primary need not ask anybody who
+//! granted those leases, since the activation of the interval between makes older intervals
+//! uninteresting. So what is waited for (the old primary, and how long at most it may read) is a
+//! part of the PG's history, like `history_les`: the activation tells it to all members, durably,
+//! before they count as activated, and whoever answers a primary tells what it knows of it. It is
+//! dropped only when the time is over, or when the map says that the old primary is dead or began
+//! anew. Times travel as durations that are counted from the message's arrival, so they become too
+//! long rather than too short. An OSD that restarts knows who the old primary was, but not for how
+//! long it may read, and assumes the longest: a lease that was given before the OSD stopped ends
+//! within one lease length after it starts.
 //!
-//! That may be in a later map than the one that shows the old primary down: an OSD that lives and hears that it is down gives up
-//! its leases before it says so, and is on record as dead an epoch later. Each map of an interval is therefore asked again who
-//! may still read ([`Pg::forget_dead_readers`]). That is as safe as to ask it at the activation: who is dead, or began anew, in
-//! one map of this interval reads no more by leave of an older one, whichever map said so first; nobody is added; and what the
-//! members were told stays with them, which is longer, until they hear that it is over.
+//! The map that says that the old primary is dead may be a later one than that which shows it down:
+//! an OSD that lives and hears that it is down gives up its leases before it says so, and is on
+//! record as dead an epoch later. Therefore each map of an interval is asked again who may still
+//! read ([`Pg::forget_dead_readers`]). That is as safe as asking once, at the activation. An OSD
+//! that is dead, or began anew, in one map of this interval reads no more under a lease of before,
+//! whichever map said so first; nobody is added to those who are waited for; and what the members
+//! were told stays with them, which is longer, until they hear that it is over.
 //!
 //! Clocks need not agree; their rates may differ by [`DRIFT`]. A restarted OSD has forgotten
 //! its grants, so until one lease length after its start it says that everyone may hold one.

@@ -1,4 +1,5 @@
-//! What a listing of a PG looks at: the objects that are here, and those that only the log knows to exist.
+//! What a listing of a PG looks at: the objects that are stored here, and those that only the log
+//! knows to exist because this copy lacks them.
 
 use crate::exec::{ObjectReader, OmapPage, OmapRange, ReadError};
 use crate::missing::Missing;

@@ -1,4 +1,5 @@
-//! A PG seen from outside, for checks that compare its members.
+//! A PG seen from outside, read-only: what it keeps (info, log, missing set, interval) and whether
+//! it would read or write for a client. The simulators compare the members of a PG by it.
 
 use crate::active::Active;
 use crate::{Leases, Missing, Pg, PgLog};

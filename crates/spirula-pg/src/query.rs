@@ -1,5 +1,6 @@
-//! `ceph pg N query`: everything a PG knows of itself, in the shape of Ceph's answer, key by key as 16.2
-//! prints it; what Ceph has no word for comes beside it (`requests_held`, `writes_in_flight`).
+//! `ceph pg N query`: everything that a PG knows of itself, in the shape of Ceph's answer, key by
+//! key as 16.2 prints it. What Ceph has no word for stands beside it (`requests_held`,
+//! `writes_in_flight`).
 
 use crate::active::Active;
 use crate::peering::Peering;

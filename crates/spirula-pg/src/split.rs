@@ -1,9 +1,9 @@
 //! Splitting a PG when its pool gets more of them.
 //!
-//! Every OSD that holds the PG splits it before it uses the first map with more PGs, whatever
-//! state the copy is in. Objects stay where they are: they are sorted by hash, and a child's
-//! range is part of its parent's. Children inherit history and home set, so the rules of
-//! peering hold for them as if they had always been.
+//! Every OSD that holds the PG splits it before it uses the first map with more PGs, whatever state
+//! the copy is in. Objects stay where they are: they are sorted by hash, and a child's range is
+//! part of its parent's. Children inherit the history and the past intervals of their parent, so
+//! the rules of peering hold for them as if they had always been there.
 
 use crate::Now;
 use crate::api::PgEffect;

@@ -1,4 +1,5 @@
-//! What a PG reports of itself to the manager.
+//! What a PG reports of itself to the manager: its state, since when, its sets, and its counts of
+//! objects, bytes and errors.
 
 use crate::pg::{Pg, Role};
 use spirula_encoding::UTime;
