@@ -1,4 +1,5 @@
-//! What clients hold back themselves: the shell's part of [`spirula_pg::Backoffs`].
+//! Which requests clients hold back themselves, as the OSD told them to: the shell's part of
+//! [`spirula_pg::Backoffs`].
 //!
 //! Each connection has its own table, which goes with it. When a request comes in, its connection's table is asked first
 //! ([`crate::intake`]); the PG says what is to be blocked and when clients may go on.

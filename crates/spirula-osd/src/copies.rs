@@ -1,11 +1,13 @@
 //! Getting an object of another PG for `copy_from`: as a client of the OSD that leads that PG, be it this one.
 //!
-//! The source is read with ordinary requests, a piece at a time, so that whatever holds for clients' reads holds
-//! here: they wait for peering and recovery, bad copies are healed, erasure-coded objects are put together
-//! from shards. Each piece after the first demands the version of the first, and the same size and time: a copy has its
-//! source's version, which may be the number that the object had before. If the object has changed, the copy
-//! begins anew. A request without an answer (its PG moved, or nobody leads it now) is sent again, until patience ends. What
-//! waits for its source lets such reads of its object pass, so objects may be made copies of each other.
+//! The source is read with ordinary requests, a piece at a time, so that whatever holds for
+//! clients' reads holds here: they wait for peering and recovery, bad copies are healed,
+//! erasure-coded objects are put together from shards. Each piece after the first demands the
+//! version, the size and the time of the first, because a copy has its source's version, which may
+//! be the number that the object had before. If the object has changed, the copy begins anew. A
+//! request without an answer (its PG moved, or nobody leads it now) is sent again, until patience
+//! ends. An object that waits for its source lets such reads of itself pass, so that objects may be
+//! made copies of each other.
 
 use crate::daemon::Osd;
 use bytes::Bytes;

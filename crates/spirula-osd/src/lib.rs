@@ -6,17 +6,22 @@
 //! event loop and owns everything without locks; the store's threads and the read helpers
 //! answer through its mailbox.
 //!
-//! * [`daemon`] — events in, effects out: the loop's body
-//! * [`intake`] — clients' requests: what becomes of each before a PG sees it
-//! * [`backoffs`] — what clients hold back themselves
-//! * [`maps`], [`follow`] — following the map: PG views, splits, what clients lack
-//! * [`links`], [`peers`], [`heartbeat`] — links to monitor, manager and other OSDs; pings, read leases, failure reports
-//! * [`life`] — marked down wrongly, stopped, failed
-//! * [`sched`] — reservations and turns: what recovery may do beside clients
-//! * [`reader`], [`reads`] — the store as the PGs see it; reads in helper threads
-//! * [`space`] — how full it is, and what that refuses
-//! * [`access`] — who may do what
-//! * [`tell`], [`commands`], [`perf`], [`history`], [`report`] — commands, counters, statistics
+//! * [`daemon`]: events in, effects out: the loop's body
+//! * [`intake`]: what becomes of a client's request before a PG sees it
+//! * [`backoffs`]: which requests clients hold back themselves
+//! * [`unread`]: clients that ask for more than they read
+//! * [`copies`]: getting an object of another PG for `copy_from`
+//! * [`maps`], [`follow`]: following the map: PG views, splits, what clients lack
+//! * [`links`], [`peers`], [`heartbeat`]: links to monitor, manager and other OSDs; pings, read
+//!   leases, failure reports
+//! * [`life`]: marked down wrongly, stopped, failed
+//! * [`sched`], [`pace`], [`scrub`]: reservations and turns: what background work may do beside
+//!   clients; when scrubs are due
+//! * [`reader`], [`reads`]: the store as the PGs see it; reads in helper threads
+//! * [`space`]: how full the store is, and what a full one refuses
+//! * [`access`]: who may do what
+//! * [`tell`], [`commands`], [`perf`], [`history`], [`report`], [`clog`]: commands, counters,
+//!   requests as operators see them, statistics, cluster log
 
 mod access;
 mod backoffs;

@@ -1,35 +1,44 @@
 //! Other OSDs: links to them, how long they have been silent, whether their process is gone.
 //!
-//! To a peer lead up to three links, for one incarnation of it (its addresses in the map): one for
-//! data, and one for heartbeats in each network, so that nothing stands in a ping's way. Every OSD pings every other one
-//! on both networks; it is silent if either does not answer. The answers are read leases, too.
+//! Up to three links lead to a peer, all of them to one incarnation of it (its addresses in the
+//! map): one for data, and one for heartbeats in each of the two networks, so that nothing stands
+//! in a ping's way. Every OSD pings every other one on both networks; a peer counts as silent if
+//! one of the two brings no answer. The answers are read leases, too.
 //!
-//! **What is sent to a peer that is up arrives, in order and once, or every PG is told.** A link for data is a session that outlives its
-//! connections (`spirula-runtime`), for as long as the map shows the peer's incarnation up. Where one is lost all the same, with both
-//! processes alive, the map will never show it. So it is noted here with the path, and the link is made anew until it opens;
-//! then [`Peers::opened`] says so, the peer is told by the first message of the new session (`OsdRenewed`), and the PGs of both ends
-//! ask and send again what is open between the two. Not before: what they sent again while the new session is not open could be lost
-//! with it. The sender alone notices for both, since it is its numbers that a session keeps: whatever becomes of the far end's half,
-//! the sender's is refused when it goes on, or never opens.
+//! **What is sent to a peer that is up arrives, in order and once, or every PG is told.** A link
+//! for data is a session that outlives its connections (`spirula-runtime`) for as long as the map
+//! shows the peer's incarnation up. A session may be lost all the same, with both processes alive,
+//! and then the map will never show it. So the loss is noted here with the path, and the link is
+//! made anew until it opens. Then [`Peers::opened`] says so, the first message of the new session
+//! (`OsdRenewed`) tells the peer, and the PGs of both ends ask and send again what is open between
+//! the two. They do not do that earlier, because what they sent while the new session is not open
+//! could be lost with it. The sender alone notices for both ends, since it is the sender's numbers
+//! that a session keeps: whatever becomes of the far end's half, the sender's half is refused when
+//! it goes on, or never opens.
 //!
-//! Between hosts that are cut off from each other TCP asks ever more rarely whether the other is there. Links for heartbeats
-//! are made anew when nothing is acknowledged for 1.5 s (`Hub::connect_watched`), and tried again about every second; when one goes on
-//! over a new connection, the link for data is made anew at once, too, and what waits in its session arrives.
+//! Between hosts that are cut off from each other TCP asks ever more rarely whether the other host
+//! is there. Therefore links for heartbeats are made anew when nothing is acknowledged for 1.5 s
+//! (`Hub::connect_watched`), and are tried again about every second. When a heartbeat link goes on
+//! over a new connection, the link for data is made anew at once, too, and what waits in its
+//! session arrives.
 //!
-//! **A path that carries small frames only** (one network's frames may be larger at its ends than on the way) lets connections open, for a handshake
-//! is small, and loses all that matters. Heartbeats are as large as the larger frames (`osd_heartbeat_min_size`), as Ceph's are, so such a peer is silent
-//! like one that is cut off; what tells the two apart is that connections for its heartbeats open again and again ([`SMALL_OPENS`] times since it was last
-//! heard, and lately), each to end because nothing more is acknowledged. A process that hangs opens none: the loop that would
-//! shake hands is the one that would answer.
+//! **A path that carries small frames only** (the frames of a network may be larger at its ends
+//! than on the way) lets connections open, because a handshake is small, and loses all that
+//! matters. Heartbeats are as large as the larger frames (`osd_heartbeat_min_size`), as Ceph's are,
+//! so a peer behind such a path is silent like one that is cut off. What tells the two apart:
+//! connections for heartbeats to it open again and again ([`SMALL_OPENS`] times since it was last
+//! heard, and lately), and each ends because nothing more is acknowledged. A process that hangs
+//! opens no connection, since the loop that would shake hands is the loop that would answer.
 //!
 //! **Refused** is a peer whose address answers connections with "nobody listens" (ECONNREFUSED). A
 //! process that is slow, stopped (SIGSTOP), out of descriptors, or cut off does not refuse: its
-//! kernel keeps the port. The monitor marks such a peer down without waiting for more reports.
+//! kernel keeps the port. The monitor marks a peer that refuses down without waiting for more
+//! reports.
 //!
-//! **Gone** is one that certainly runs no more; then others do not wait for the read leases that it
-//! held, and if it did run, a client could read old data from it. A refusal alone is no proof: a
-//! firewall between two hosts may refuse in a peer's name (`REJECT --reject-with tcp-reset`) while
-//! the peer serves clients elsewhere. It counts as gone in two cases:
+//! **Gone** is a peer whose process certainly runs no more. Then others do not wait for the read
+//! leases that it held; if it did run, a client could read old data from it. A refusal alone is no
+//! proof: a firewall between two hosts may refuse in a peer's name (`REJECT --reject-with
+//! tcp-reset`) while the peer serves clients elsewhere. A peer counts as gone in two cases:
 //!
 //! * It is on our own address. What the kernel says of its own ports passes no firewall between
 //!   hosts; a port of ours that refuses belongs to no process, and an OSD never closes its port
@@ -38,8 +47,9 @@
 //!   its port refused. Firewalls forge resets, not FINs. A peer that lives ends its connections with
 //!   resets, too (`spirula-runtime`), but for those that it closes when it has stopped serving.
 //!
-//! A process that was killed while it had something to read ends that connection with a reset; its others tell in due form. So a
-//! refusal without proof is reported [`PROOF`] later: once the map shows the peer down, proof changes nothing.
+//! A process that was killed while it had something to read ends the connection concerned with a
+//! reset; its other connections end in due form. So a refusal without proof is reported [`PROOF`]
+//! later: once the map shows the peer down, proof changes nothing.
 //!
 //! The addresses must be the peer's own: translated ones (NAT) with several OSDs behind one address
 //! are not supported, as in Ceph.

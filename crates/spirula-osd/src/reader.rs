@@ -1,9 +1,10 @@
 //! The store as the PGs see it.
 //!
-//! What is in memory is answered at once. Data that is not comes by way of a helper thread:
-//! the PG gets [`ReadError::NotReady`], asks for the data, and finds it when it is told that the read is done, and only
-//! then (`reads` says why it is never older than the store). Attributes and omap are read inline: the store keeps what is
-//! used lately, and a miss costs one lookup in its KV.
+//! What is in memory is answered at once. Data that is not in memory comes by way of a helper
+//! thread: the PG gets [`ReadError::NotReady`], asks for the data, and finds it when it is told
+//! that the read is done, and only then (`reads` says why the data is never older than the store).
+//! Attributes and omap are read inline: the store keeps what was used lately, and a miss costs one
+//! lookup in the store's metadata.
 
 use crate::daemon::Piece;
 use bytes::Bytes;

@@ -1,23 +1,31 @@
 //! Clients that ask for more than they read.
 //!
-//! An answer takes memory until its client has taken it, whatever it is made of: data, keys and values, attributes, listings, maps. That
-//! memory is everybody's, and all of it counts against the payloads' budget ([`PayloadPool`](spirula_buffer::PayloadPool)). So a client's
-//! connection may have open, as bytes that it asked for and bytes of answers that it has not taken, a quarter of what is
-//! free: however many do not read, a part stays for the others. Whoever owes nothing may always ask.
+//! An answer takes memory until its client has taken it, whatever it is made of: data, keys and
+//! values, attributes, listings, maps. All clients share that memory, and all of it counts against
+//! the payloads' budget ([`PayloadPool`](spirula_buffer::PayloadPool)). So a client's connection
+//! may have open, counted as bytes that it asked for and bytes of answers that it has not taken, a
+//! quarter of what is free: however many clients do not read, a part stays for the others. A client
+//! that owes nothing may always ask.
 //!
-//! A request that would be too much is kept here, before its PG knows of it, so that nobody's request for the same object waits behind it,
-//! and all that its connection brings after it waits behind, in order. The connection is held meanwhile: what is kept is what had been
-//! read from it already, at most one receive buffer and what was in the mailbox. Only what owes can be in a kept request's way, and whatever
-//! it owes ends: a request by its answer, an answer when the client takes it or its connection closes. So each connection is looked at again when
-//! that happens to one of its own ([`Unread::look_at`]), and never else.
+//! A request that would be too much is kept here, before its PG knows of it, so that nobody else's
+//! request for the same object waits behind it. Everything that its connection brings after it
+//! waits behind it, in order. The connection is held meanwhile: what is kept is what had been read
+//! from it already, at most one receive buffer and what was in the mailbox. Only what the
+//! connection owes can be in a kept request's way, and whatever it owes ends: a request by its
+//! answer, an answer when the client takes it or its connection closes. So each connection is
+//! looked at again when that happens to something of its own ([`Unread::look_at`]), and at no other
+//! time.
 //!
-//! What waits in its PG, for the PG or for an object, takes no memory yet and owes nothing: it must not hold up the same client's requests for
-//! PGs that serve. It is counted apart ([`Owed::waiting`]), for it is answered all at once when the wait ends. From an eighth of what is free on
-//! no more is let wait there: the client is told to hold it ([`Patience::Short`](spirula_pg::Patience)). Clients that cannot be told, and reads of
-//! erasure-coded objects, which wait for shards, are kept here from a quarter on.
+//! A request that waits in its PG, for the PG or for an object, takes no memory yet and owes
+//! nothing: it must not hold up the same client's requests for PGs that serve. It is counted apart
+//! ([`Owed::waiting`]), because all such requests are answered at once when the wait ends. From an
+//! eighth of what is free on, no more of them may wait there: the client is told to hold them
+//! ([`Patience::Short`](spirula_pg::Patience)). Requests of clients that cannot be told, and reads
+//! of erasure-coded objects, which wait for shards, are kept here from a quarter on.
 //!
-//! If the memory is used up all the same, by very many of them, those that have taken nothing for [`STUCK`] lose their connections,
-//! and with it what was read for them. They ask again when they go on.
+//! If the memory is used up all the same, by very many such clients, those that have taken nothing
+//! for [`STUCK`] lose their connections, and with them what was read for them. They ask again when
+//! they go on.
 
 use crate::daemon::{Osd, Pending, Session, shown};
 use crate::history::Open;
