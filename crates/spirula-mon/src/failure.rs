@@ -1,11 +1,13 @@
 //! OSDs that fail without a word: who is silent, who is gone, who is marked out.
 //!
-//! An OSD goes down by its peers' reports: enough of them, from enough places of the CRUSH tree
-//! (`mon_osd_min_down_reporters`, `mon_osd_reporter_subtree_level`), for long enough
-//! (`osd_heartbeat_grace`), as long as they are repeated; at once if its port refuses connections and it has none to a monitor,
-//! either (the word of one peer alone does not suffice while it has: a firewall may refuse, or the peer lie); and, where no peer is left to
-//! report, by the loss of its connection to the monitor. One that stays down is marked out, so
-//! that its data is copied elsewhere. Rules and option names are Ceph's.
+//! An OSD goes down by its peers' reports, if there are enough of them, from enough places of the
+//! CRUSH tree (`mon_osd_min_down_reporters`, `mon_osd_reporter_subtree_level`), about a silence
+//! that is long enough (`osd_heartbeat_grace`), and as long as they are repeated. It goes down at
+//! once if its port refuses connections and it has no connection to a monitor either; while it has
+//! one, the word of a single peer does not suffice, since a firewall may refuse in the OSD's name,
+//! or the peer may lie. Where no peer is left to report, it goes down by the loss of its connection
+//! to the monitor. An OSD that stays down is marked out, so that its data is copied elsewhere.
+//! Rules and option names are Ceph's.
 //!
 //! **Gone.** A report may say that the target's process is gone. Then the map says so
 //! (`dead_epoch`), and the next primaries do not wait for the read leases that it held. The
@@ -13,9 +15,9 @@
 //! it is on the same host, or the target's own kernel had closed an earlier connection in due form.
 //!
 //! **Damping.** An OSD that comes back and was alive all the time (`was_up` in its boot) was marked
-//! down wrongly. How often that happens and for how long is kept in the map (`laggy_probability`,
-//! `laggy_interval`), and gives it, and whom it reports, more grace; it is forgotten by halves
-//! (`mon_osd_laggy_halflife`).
+//! down wrongly. How often that happens, and for how long, is kept in the map (`laggy_probability`,
+//! `laggy_interval`). It gives more grace to that OSD, and to those whom it reports; it is
+//! forgotten by halves (`mon_osd_laggy_halflife`).
 //!
 //! Two OSDs that miss only each other are not for these rules: [`crate::pairs`].
 

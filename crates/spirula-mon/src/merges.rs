@@ -1,6 +1,7 @@
 //! Merging PGs: the monitor's part. What must hold, and why, heads `spirula-pg`'s `fold`.
 //!
-//! A pool with fewer PGs wanted than it has loses the one with the highest number, time and again:
+//! A pool that wants fewer PGs than it has loses the one with the highest number, again and again,
+//! by these changes of the map:
 //!
 //! | map | when |
 //! |---|---|
@@ -11,9 +12,10 @@
 //! Field names, and what clients see, are Ceph's (there the manager steps). Only what the primaries say
 //! is remembered here, and that not durably: they repeat it.
 //!
-//! A merge that is begun and given up holds up writes for nothing. So a word counts only while it is repeated,
-//! until it is taken back, and of the time after the last change of this kind and the last start of each OSD it names;
-//! and each try that fails doubles the pause before the next.
+//! A merge that is begun and given up holds up writes for nothing. So a primary's word counts only
+//! while it is repeated, until it is taken back, and only if it is later than the last change of
+//! this kind and than the last start of each OSD that it names; and each try that fails doubles the
+//! pause before the next.
 
 use crate::mon::Mon;
 use crate::osd::seconds_between;

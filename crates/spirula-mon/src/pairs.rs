@@ -1,33 +1,44 @@
 //! Two OSDs that cannot hear each other while others hear both.
 //!
-//! Neither is silent for enough witnesses to go down by [`crate::failure`]'s rule, and every PG that one of them leads and
-//! the other is in stands still. Left alone, that lasts as long as the fault. So one of the two is taken: marked down, and
-//! kept out until it hears everybody.
+//! Neither of the two is silent for enough witnesses to go down by the rule of [`crate::failure`],
+//! and every PG that one of them leads and the other is a member of stands still. Left alone, that
+//! lasts as long as the fault. So one of the two is taken: it is marked down, and kept out until it
+//! hears everybody.
 //!
-//! **Evidence.** A pair is two OSDs that are up, each of which says of the other, freshly ([`FRESH`]), that it has been silent
-//! for `osd_heartbeat_grace` and [`OTHERS_SPEAK`] more: by then whoever else misses one of them has said so, and the old rule
-//! decides. A heartbeat is a question and its answer, so one-way deafness silences both directions. Where only one of the two
-//! complains (it cannot open connections to the other, say), and for twice the grace, only it can be taken. Nothing is taken
-//! before one of the two says that requests of clients, or PGs that cannot begin to serve, wait for the other.
+//! **Evidence.** A pair is two OSDs that are up, each of which says of the other, freshly
+//! ([`FRESH`]), that it has been silent for `osd_heartbeat_grace` and [`OTHERS_SPEAK`] more. By
+//! then whoever else misses one of them has said so, and the old rule decides. A heartbeat is a
+//! question and its answer, so deafness in one direction silences both. Where only one of the two
+//! complains (it cannot open connections to the other, say), and has done so for twice the grace,
+//! only the one that complains can be taken. Nothing is taken before one of the two says that
+//! requests of clients, or PGs that cannot begin to serve, wait for the other.
 //!
-//! **What a liar can do.** Who complains alone takes nobody down but itself. A word against each other takes one of two at
-//! most; who really hears the liar says nothing against it, so that needs the liar to be deaf as well. Those that were kept
-//! out because of an OSD count against it the next time ([`Question::accused`]), so it goes second at the latest.
+//! **What a liar can do.** An OSD that complains alone takes nobody down but itself. Two OSDs that
+//! accuse each other lose one of the two at most; an OSD that really hears the liar says nothing
+//! against it, so that needs the liar to be deaf as well. OSDs that were kept out because of
+//! another one count against that one the next time ([`Question::accused`]), so a liar goes second
+//! at the latest.
 //!
-//! **Which one** ([`take`]). PGs are counted, by the map: how many go on without it that stand still with it (a write waits for all
-//! members, and for who is being filled), less how many stop that serve now (`min_size`). Who does not win more than it loses is never taken; of the others the one that wins
-//! most goes, then the one with more complaints (fewer peers heard), then the one that leads fewer PGs, then the higher
-//! number. This is done until no pair is left that makes requests wait: two hosts that do not hear each other lose the OSDs of
-//! one, three OSDs that do not hear each other lose two. `nodown` and `mon_osd_min_up_ratio` are respected.
+//! **Which one** ([`take`]). PGs are counted, by the map: how many go on without an OSD that stand
+//! still with it (a write waits for all members, and for those that are being filled), less how
+//! many stop that serve now (`min_size`). An OSD that does not win more than it loses is never
+//! taken. Of the others the one that wins most goes; then the one with more complaints (it hears
+//! fewer peers); then the one that leads fewer PGs; then the one with the higher number. This is
+//! repeated until no pair is left that makes requests wait: of two hosts that do not hear each
+//! other the OSDs of one go, of three OSDs that do not hear each other two go. `nodown` and
+//! `mon_osd_min_up_ratio` are respected.
 //!
-//! **Kept out.** Every boot of an OSD says which OSDs that are up it does not hear. One that was up before in its process
-//! (so that it asked), or that was taken, is not let in while there is one: it would be the same again. It is let in all the
-//! same if PGs stop without it, and not fewer than would stand still with it: the same count as above, so that who is let in so
-//! is not taken again. The count knows places, not histories; so one is also let in, for as long as it takes until it is taken
-//! again, while PGs are `down` or `incomplete` for want of OSDs that are down. A leader that is new knows nothing of earlier ones; what the boots say suffices.
+//! **Kept out.** Every boot of an OSD says which OSDs that are up it does not hear. An OSD that was
+//! up before in its process (so that it asked), or that was taken, is not let in while there is
+//! one: it would be the same again. It is let in all the same if PGs stop without it, and not fewer
+//! than would stand still with it; that is the same count as above, so an OSD that is let in so is
+//! not taken again. The count knows places, not histories. So an OSD is also let in, for as long as
+//! it takes until it is taken again, while PGs are `down` or `incomplete` for want of OSDs that are
+//! down. A leader that is new knows nothing of earlier decisions; what the boots say suffices.
 //!
-//! **A link that comes and goes.** Who was taken several times must hear all for longer before it is let in: 1, 2, 4, … 60 s
-//! ([`steady_for`]); forgotten after ten minutes without trouble.
+//! **A link that comes and goes.** An OSD that was taken several times must hear all for longer
+//! before it is let in: 1, 2, 4, … 60 s ([`steady_for`]). That is forgotten after ten minutes
+//! without trouble.
 
 use crate::osd::seconds_between;
 use spirula_encoding::UTime;

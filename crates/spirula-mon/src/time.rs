@@ -5,8 +5,8 @@
 //! key is followed by the next. When the leader's wall clock jumps, or another monitor leads whose clock is another one, these move along
 //! ([`shift`]): what is left of each stays what it was. So nobody who sets a clock ends a fence, or keeps keys from rotating.
 //!
-//! A clock that jumped while no monitor ran cannot be told from time that passed, if it went forward; if it went back behind
-//! the newest map, that is a jump.
+//! A clock that jumped forward while no monitor ran cannot be told from time that passed. One that
+//! went back behind the newest map has jumped.
 
 use crate::mon::Mon;
 use crate::state::State;
