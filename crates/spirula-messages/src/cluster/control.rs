@@ -1,8 +1,8 @@
 //! OSD ↔ monitor, OSD ↔ manager and manager ↔ monitor messages (types 0x5300–0x533f).
 //!
-//! Every front is one versioned struct whose unknown tail is skipped, so daemons of two
-//! releases understand each other. Statistics travel as blobs whose layout belongs to
-//! `spirula-maps`; this crate does not look inside.
+//! Every front is one versioned struct whose unknown tail is skipped, so that a field can be added
+//! without a break (what is promised between versions: `docs/upgrade.md`). Statistics travel as
+//! blobs whose layout belongs to `spirula-maps`; this crate does not look inside.
 //!
 //! | sender → receiver | messages |
 //! |---|---|
