@@ -1,11 +1,14 @@
-//! Both ends of a lossless link, from one connection to the next: what the shells of sockets and the simulator share.
+//! Both ends of a lossless link, from one connection to the next: the rules that the shells share,
+//! be it that of sockets (`spirula-runtime`) or that of the simulator (`spirula-sim`).
 //!
-//! * [`Calls`]: the end that calls, and calls again.
-//! * [`Parked`]: the end that is called: which link a peer's session belongs to, and which of those wait for their peers.
+//! * [`Calls`]: the end that calls, and calls again after a connection has ended.
+//! * [`Parked`]: the end that is called: it knows which link a peer's session belongs to, and which
+//!   sessions wait for their peers.
 //! * [`Opening`]: what the owner of a link is told when a connection is established.
 //!
-//! A session is lost only where one of these says so, and then the owner of each end that lives is told: here by
-//! [`News::renewed`], there by the links that [`Parked`] gives up.
+//! A session is lost only where one of these says so. Then the owner of each end that lives is
+//! told: at the end that calls by [`News::renewed`], at the other end by the links that [`Parked`]
+//! gives up.
 
 use crate::connection::Connection;
 use crate::session::{ConnectionId, Session, SessionAnswer, SessionAsk, SessionKey, Sessions, Verdict};

@@ -5,9 +5,10 @@
 //! long as the session lives; a number is delivered at most once and in order; nothing is
 //! forgotten before the peer said that it has it. Either side may reconnect.
 //!
-//! Time alone ends no session: a peer that was cut off for hours goes on where it was. One that is parked ends when its owner
-//! says so ([`Sessions::forget`]), when the peer begins another, or when too much is parked ([`Sessions::surplus`]). The peer learns of
-//! it in any case, since it is told [`SessionAnswer::Reset`] when it comes back.
+//! Time alone ends no session: a peer that was cut off for hours goes on where it was. A session
+//! that is parked ends when its owner says so ([`Sessions::forget`]), when the peer begins another
+//! one, or when too much is parked ([`Sessions::surplus`]). The peer learns of it in any case,
+//! since it is told [`SessionAnswer::Reset`] when it comes back.
 //!
 //! Source of the rules for stale and racing attempts: Ceph 16.2's ProtocolV2.
 
