@@ -1,8 +1,9 @@
 //! cephx at the doors: `spirula-auth`'s state machines behind [`Authenticator`] and [`Login`].
 //!
-//! * [`Identity`] — one daemon or client of ours: its key, its tickets, the keys of its service;
-//!   with it it goes out ([`Identity::login`]) and lets others in ([`Identity::door`])
-//! * [`MonDoor`] — a monitor's: proofs of keys in, tickets out, from what [`Realm`] holds
+//! * [`Identity`]: one daemon or client of ours: its key, its tickets, the keys of its service.
+//!   With it a daemon goes out ([`Identity::login`]) and lets others in ([`Identity::door`]).
+//! * [`MonDoor`]: a monitor's: it takes proofs of keys and gives tickets, from what [`Realm`]
+//!   holds.
 //!
 //! An identity learns and renews by messages on its monitor link, which its daemon carries:
 //! [`Identity::requests`] out, [`Identity::reply`] in.

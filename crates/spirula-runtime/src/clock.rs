@@ -1,13 +1,16 @@
 //! The one place that reads clocks. A thread that simulates is given its time instead.
 //!
-//! The monotonic clock is CLOCK_BOOTTIME, which goes on while the machine is suspended; `std`'s `Instant` (CLOCK_MONOTONIC) stands still. Read
-//! leases are counted on it (`spirula_pg::Leases`): an OSD that slept would otherwise wake up with leases that ended long ago for
-//! those who gave them, and serve data that others have overwritten. So after a suspend every lease has ended, every deadline
-//! is due, and the silence of others meanwhile is seen to be one's own. The same holds for a process that was stopped (SIGSTOP),
-//! and for a virtual machine whose clock goes on while it does not run. One that its hypervisor pauses **with its clocks** cannot notice by itself:
-//! nothing in it shows that time has passed, and until it hears of a new map, at most the rest of a lease after it goes on,
-//! its OSDs may serve reads of PGs that others lead by then. Such pauses must be shorter than a fifth of a lease (what
-//! `spirula_pg` allows for clocks that differ), as those of live migrations are.
+//! The monotonic clock is CLOCK_BOOTTIME, which goes on while the machine is suspended; `std`'s
+//! `Instant` (CLOCK_MONOTONIC) stands still. Read leases are counted on it (`spirula_pg::Leases`).
+//! On a clock that stands still an OSD that slept would wake up with leases that ended long ago for
+//! those who gave them, and serve data that others have overwritten. So after a suspend every lease
+//! has ended, every deadline is due, and an OSD sees that the silence of others meanwhile was its
+//! own. The same holds for a process that was stopped (SIGSTOP), and for a virtual machine whose
+//! clock goes on while it does not run. A virtual machine that its hypervisor pauses **with its
+//! clocks** cannot notice by itself, since nothing in it shows that time has passed. Until it hears
+//! of a new map, at most the rest of a lease after it goes on, its OSDs may serve reads of PGs that
+//! others lead by then. Such pauses must be shorter than a fifth of a lease (what `spirula_pg`
+//! allows for clocks that differ), as those of live migrations are.
 
 use rustix::time::{ClockId, clock_gettime};
 use spirula_encoding::UTime;

@@ -7,10 +7,11 @@
 //! plus one payload per connection, plus what other OSDs send; small messages ≤ [`MAILBOX_EVENTS`] per daemon plus
 //! [`OUT_BYTES`] per connection.
 //!
-//! What another OSD sends waits for no memory, as in Ceph. It is a part of what that OSD's clients write (which it took in within its own
-//! budget), or of a recovery (which goes on in few objects at a time), and the memory for it over there is free only when it
-//! is taken here. If it waited here until this OSD's clients' writes are done, which wait for the other to take their
-//! parts, two processes full of them would stand still for ever.
+//! What another OSD sends waits for no memory, as in Ceph. It is a part of what that OSD's clients
+//! write (which that OSD took in within its own budget), or of a recovery (which goes on in few
+//! objects at a time), and the memory for it over there becomes free only when it is taken here. If
+//! it waited here until the writes of this OSD's clients are done, which wait for the other OSD to
+//! take their parts, two processes full of writes would stand still for ever.
 
 use spirula_messenger::Timeouts;
 use std::time::Duration;

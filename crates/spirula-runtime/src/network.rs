@@ -1,5 +1,5 @@
-//! Another network in place of sockets, and other hands in place of helper threads: how a
-//! simulator gets a daemon's shell to itself.
+//! The network of a simulator: what it puts in place of sockets and helper threads to get a
+//! daemon's shell to itself.
 //!
 //! A [`Hub`](crate::Hub) made with [`Hub::over`](crate::Hub::over) opens no sockets, starts no
 //! tasks and no threads: whatever would cause them goes to its [`Network`].
