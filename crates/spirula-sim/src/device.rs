@@ -1,5 +1,5 @@
-//! A block device of an OSD: what was written and not flushed may be lost, kept or torn when
-//! the power goes, whatever was under way may have got anywhere.
+//! A block device of an OSD. What was written and not flushed may be lost, kept or torn when the
+//! power goes; a write that was under way may have got anywhere.
 //!
 //! A crash falls between any two operations that were not said to be done. Contents are pages shared between copies: large empty devices cost
 //! nothing.

@@ -1,4 +1,5 @@
-//! Disks that rot, are lost, and come: what is lost for good, is lost while all else is whole.
+//! Disks that rot, disks that are lost, and new disks. What is lost for good is lost while
+//! everything else is whole.
 
 use crate::commander::Commander;
 use crate::osd::{self, OsdActor};

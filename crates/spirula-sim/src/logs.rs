@@ -2,11 +2,14 @@
 //!
 //! Looked at on every [`EVERY`]th event of an OSD, for its own copies:
 //!
-//! * a log's entries of one epoch follow each other without a gap (the newest [`NEWEST`] of them; all in peace);
-//! * a primary that takes writes has every version in its log that was acknowledged up to the epoch that it knows (one that was
-//!   replaced and has not heard it takes writes, and acknowledges none), and so has every member that acts with it in the same
-//!   interval and was activated in it, whose log is a beginning of the primary's;
-//! * while a primary takes writes, no other OSD would read for a client as the primary of an earlier interval.
+//! * a log's entries of one epoch follow each other without a gap (the newest [`NEWEST`] of them
+//!   are looked at; in peace all of them);
+//! * a primary that takes writes has every version in its log that was acknowledged up to the epoch
+//!   that it knows. (A primary that was replaced and has not heard of it takes writes, and
+//!   acknowledges none.) So has every member that acts with it in the same interval and was
+//!   activated in it, whose log is a beginning of the primary's;
+//! * while a primary takes writes, no other OSD would read for a client as the primary of an
+//!   earlier interval.
 
 use crate::osd::OsdActor;
 use crate::scenario::Scene;

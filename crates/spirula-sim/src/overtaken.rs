@@ -1,5 +1,6 @@
-//! Stories of reads that the helper threads take long for: the client goes away, a new interval begins, the object is
-//! written meanwhile. What comes at last is shown to nobody, and copied to nobody, as the newest.
+//! Stories of reads for which the helper threads take long: the client goes away meanwhile, or a
+//! new interval begins, or the object is written. What the thread brings at last must be shown to
+//! nobody, and copied to nobody, as the newest.
 
 use crate::client::Client;
 use crate::commander::Commander;

@@ -1,10 +1,12 @@
 //! Connections of bytes between two machines, as TCP makes them: in order, delayed, cut off, ended on one side long before the other
 //! knows.
 //!
-//! Into a cut bytes wait at the sender, which asks ever more rarely whether they get through: after the healing that takes as long as the
-//! cut lasted, at most. Who has had no acknowledgement for its time gives the connection up; the other end finds out when it sends, or
-//! asks. A process that dies has its connections ended, in due form or with a reset; what is in the way of that word keeps it.
-//! A reset on the way ([`World::reset_stream`]) hits both ends within any of the bytes that are under way.
+//! Bytes that are sent into a cut wait at the sender, which asks ever more rarely whether they get
+//! through: after the cut is healed that takes as long as the cut lasted, at most. An end that has
+//! had no acknowledgement for its time gives the connection up; the other end finds out when it
+//! sends, or asks. A process that dies has its connections ended, in due form or with a reset; a
+//! cut in the way keeps that word from the other end. A reset on the way ([`World::reset_stream`])
+//! hits both ends within any of the bytes that are under way.
 
 use crate::world::{ActorId, Event, Input, Net, World};
 use std::collections::VecDeque;

@@ -1,12 +1,13 @@
-//! What must hold: at every step, once faults have stopped, and of everything that was seen.
+//! What must hold: some of it at every step, some once faults have stopped, and some of everything
+//! that clients saw.
 //!
-//! * One leader per term; an applied index has one state everywhere; an epoch one content.
-//! * Nothing stops by itself or is refused at a start without a reason.
-//! * Once faults stop, within bounded time: all monitors vote and agree, all OSDs are up, all
-//!   PGs active and clean, every request is answered.
-//! * Logs of members agree with each other and with what was acknowledged ([`crate::logs`]).
-//! * Registers of the monitors and objects of the OSDs are linearizable; what clients read last
-//!   is what the changes say.
+//! * A term has one leader; an applied index has one state everywhere; an epoch has one content.
+//! * No daemon stops by itself, and none is refused at its start, without a reason.
+//! * Once faults have stopped, within bounded time: all monitors vote and agree, all OSDs are up,
+//!   all PGs are active and clean, every request is answered.
+//! * The logs of members agree with each other and with what was acknowledged ([`crate::logs`]).
+//! * Registers of the monitors and objects of the OSDs are linearizable; what clients read last is
+//!   what the changes say.
 //! * Every copy of an object is the same, and every store is sound.
 
 use crate::client::{Client, History};

@@ -1,7 +1,8 @@
 //! An OSD's links to other OSDs: the messenger's own connections and sessions over the world's streams.
 //!
-//! What is driven here is what `spirula-runtime`'s tasks drive over sockets: [`Connection`], and both ends' rules for what
-//! outlives one, [`Calls`] and [`Parked`]. Authentication is method "none" and frames have checksums only.
+//! Driven here are the same state machines that `spirula-runtime`'s tasks drive over sockets:
+//! [`Connection`], and both ends' rules for what outlives one, [`Calls`] and [`Parked`].
+//! Authentication is method "none" and frames have checksums only.
 
 use crate::osd::PUBLIC;
 use crate::rng::Rng;

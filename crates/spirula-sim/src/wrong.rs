@@ -1,4 +1,5 @@
-//! What a run may show to be wrong, by its kind: a planted bug counts as found only by what it must cause.
+//! What a run may show to be wrong, by its kind ([`Sign`]): a planted bug counts as found only by a
+//! kind of failure that it must cause.
 
 /// Kinds of wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
