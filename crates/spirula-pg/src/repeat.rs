@@ -33,17 +33,20 @@
 //! primary is told once what is here. The primary keeps each write's messages until all members have acknowledged it, and
 //! sends again all from the gap on, in order (go-back-N). So what a member has of an interval is a prefix of its primary's log.
 //!
-//! What has its meaning only at a point of the log carries that point and is dropped by a member that is not there yet: a push
-//! (it contains all that the primary had written of the object; a write that comes after it must be a later one), and how far
-//! a backfill has come (a log entry that comes without its change is a change kept back only behind it).
+//! A message that has its meaning only at a point of the log carries that point, and a member that
+//! is not there yet drops it. Such are a push (it contains all that the primary had written of the
+//! object; a write that comes after it must be a later one), and the word how far a backfill has
+//! come (a log entry that comes without its change counts as a change that was kept back only if
+//! the backfill has passed its object).
 //!
 //! A primary never gives out a version twice ([`Pg::next_version`]), also where entries were taken back in between, so a
 //! version names one entry of one history. Writes carry the number of the activation they belong to: one of an older
 //! activation of the same interval is nothing to a member.
 //!
 //! # A member that leaves its role
-//! One that cannot follow (a message that makes no sense) takes no more writes and calls its primary, like any holder without
-//! a part in the interval. To a primary that takes it for an active one this says that it must peer anew, in the same interval.
+//! A member that cannot follow (a message makes no sense to it) takes no more writes and calls its
+//! primary, like any holder without a part in the interval. To a primary that takes it for an
+//! active member this says that it must peer anew, in the same interval.
 
 use crate::api::{PeerMsg, PgEffect};
 use crate::pg::{Cx, Pg, Role};

@@ -1,8 +1,9 @@
 //! Object bytes from any `k` shards, for requests and for rebuilding.
 //!
-//! The primary asks the members that hold a shard in the version it knows, data shards first
-//! (it then only has to put units side by side), ours by the same way. Who cannot give its
-//! shard is replaced by another. A shard that is bad counts as missing from then on.
+//! The primary asks the members that hold a shard in the version it knows, data shards first (then
+//! it only has to put units side by side); its own shard it reads by the same way. A member that
+//! cannot give its shard is replaced by another. A shard that is bad counts as missing from then
+//! on.
 //!
 //! # Why no bytes of another version are ever used
 //! What is read belongs to the one request that asked, or to the one rebuilding: it is kept with the request ([`Gathered`])
@@ -18,8 +19,9 @@
 //! replaces the others.
 //!
 //! # What a holder says that has no such shard
-//! A holder that has another version says which ([`CtlBody::PullFailed`]). An older one, or none, is what the holder lacks
-//! of the log; a newer one is nothing that it lacks, and it is only not asked again for this read.
+//! A holder that has another version says which ([`CtlBody::PullFailed`]). If that is an older
+//! version, or none, the holder lacks the newer one of the log. If it is a newer version, the
+//! holder lacks nothing, and is only not asked again for this read.
 
 use super::Shape;
 use super::stripe::{Piece, Stripes, from_pieces, join};
