@@ -67,6 +67,8 @@ struct Bench {
     data: Bytes,
     time: Duration,
     filter: String,
+    /// CPU of the last run, microseconds per operation.
+    cpu: f64,
 }
 
 fn name(kind: &str, n: u64) -> HObject {
@@ -119,6 +121,7 @@ impl Bench {
         let after = cpu_by_thread();
         let per = |name: &str| (after.get(name).unwrap_or(&0) - cpu.get(name).unwrap_or(&0)) as f64 / 1e3 / n as f64;
         let total: f64 = after.keys().map(|k| per(k)).sum();
+        self.cpu = total;
         let threads: Vec<String> = after.keys().map(|k| format!("{k} {:.1}", per(k))).collect();
         println!(
             "{title:32} {:8.0}/s {:8.1} MB/s  {:7.1} us CPU/op ({})  {:4.2} device/user  longest call {:.1} ms  RSS {} MB",
@@ -229,6 +232,57 @@ fn ratio(what: &str, ours: f64, raw: Option<f64>) {
     if let Some(raw) = raw {
         println!("    = {:.2} of {what}", ours / raw);
     }
+}
+
+/// Clones of objects of 4 MiB whose maps are in pieces: each with the write that makes it, and
+/// with the oldest of eight removed as well. Beside a write without.
+fn clones(b: &mut Bench) {
+    const OBJECTS: u64 = 64;
+    for n in 0..OBJECTS * 1024 {
+        if !"clones".contains(&b.filter) {
+            return;
+        }
+        let t = b.txn(&name("rewritten", n % OBJECTS), (n / OBJECTS * 389 % 1024) * 4096, 4096);
+        b.store.submit(t).expect("submit");
+    }
+    b.store.flush().expect("flush");
+    while let Ok(seq) = b.commits.try_recv() {
+        b.durable = seq;
+    }
+    let snap = |object: u64, snap: u64| HObject { snap, ..name("rewritten", object) };
+    let filter = std::mem::take(&mut b.filter);
+    let mut made = [0u64; OBJECTS as usize];
+    let mut plain = 0.0;
+    for (title, clone, keep) in [
+        ("clones: 4 KiB write without", false, u64::MAX),
+        ("clones: clone and 4 KiB write", true, u64::MAX),
+        ("clones: 8 kept of each", true, 8),
+    ] {
+        let mut oldest = made.map(|n| n + 1);
+        b.run(title, 4096, 16, |b, _| {
+            let n = b.random(OBJECTS);
+            let at = b.random(1024) * 4096;
+            let write = b.txn(&name("rewritten", n), at, 4096);
+            let mut t = Transaction::default();
+            if clone {
+                made[n as usize] += 1;
+                t.object(&snap(n, made[n as usize]), ObjectOp::CloneFrom(name("rewritten", n)));
+            }
+            t.objects.extend(write.objects);
+            t.meta = write.meta;
+            if made[n as usize] - oldest[n as usize] >= keep {
+                t.object(&snap(n, oldest[n as usize]), ObjectOp::Remove);
+                oldest[n as usize] += 1;
+            }
+            b.store.submit(t).is_ok()
+        });
+        if clone {
+            println!("    = {:.2} of a write's CPU without", b.cpu / plain);
+        } else {
+            plain = b.cpu;
+        }
+    }
+    b.filter = filter;
 }
 
 /// Objects of 4 KiB to 4 MiB come and go at 85 per cent: what becomes of the space.
@@ -429,7 +483,7 @@ fn main() {
     }
     let time = Duration::from_secs_f64(seconds);
     let (store, data) = (store.expect("open"), payload.freeze());
-    let mut b = Bench { store, commits, durable: 0, version: 0, rng: 1, data, time, filter };
+    let mut b = Bench { store, commits, durable: 0, version: 0, rng: 1, data, time, filter, cpu: 0.0 };
 
     let mut objects = 0;
     let rate = b.run("4 KiB new objects, depth 16", 4096, 16, |b, n| {
@@ -479,6 +533,7 @@ fn main() {
         let t = b.txn(&o, at, 4096);
         b.store.submit(t).is_ok()
     });
+    clones(&mut b);
     for depth in [4, 16] {
         let rate = b.run(&format!("4 MiB writes, depth {depth}"), 4 << 20, depth, |b, n| {
             let t = b.txn(&name("stream", n % 256), 0, 4 << 20);

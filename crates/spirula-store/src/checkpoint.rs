@@ -148,7 +148,15 @@ impl Checkpointer {
         let o = &*job.frozen;
         // At once: a list that grows makes the allocator clear fresh memory each time.
         let mut changes = Changes::with_capacity(
-            o.heads.len() + o.segments.len() + o.refs.len() + o.omap.len() + o.meta.len() + 2 * o.logs.len() + 64,
+            o.heads.len()
+                + o.segments.len()
+                + o.refs.len()
+                + o.layers.len()
+                + o.named.len()
+                + o.omap.len()
+                + o.meta.len()
+                + 2 * o.logs.len()
+                + 64,
         );
         overlay_changes(o, &mut changes);
         for (pg, delta) in &job.frozen.logs {
@@ -326,6 +334,12 @@ fn overlay_changes(o: &Overlay, changes: &mut Changes) {
     }
     for (chunk, refs) in &o.refs {
         changes.push((keys::refs(*chunk), refs.as_ref().map(|r| enc(&|e| r.encode(e)))));
+    }
+    for (name, layer) in &o.layers {
+        changes.push((keys::layer(*name), layer.as_ref().map(|l| enc(&|e| l.encode(e)))));
+    }
+    for (name, key) in &o.named {
+        changes.push((keys::named(*name), key.as_ref().map(|k| k.to_vec())));
     }
     for (pool, space) in &o.pools {
         changes.push((keys::pool(*pool), (!space.is_zero()).then(|| enc(&|e| space.encode(e)))));

@@ -8,12 +8,14 @@
 //! | `H` | omap id u64 | an omap header |
 //! | `L` | PG, first version, last version | a chunk of PG log |
 //! | `M` | caller's key | a meta record |
+//! | `N` | name u64 | the key of the object that a layer knows by this name |
 //! | `O` | object in order-preserving form | an onode |
 //! | `P` | omap id u64, key | an omap pair |
 //! | `R` | chunk u64 | reference counts of 128 device blocks |
 //! | `S` | onode id u64, segment u32 | a segment of a block map |
 //! | `T` | PG | newest trimmed log version |
 //! | `U` | pool | space used by a pool |
+//! | `Y` | name u64 | a layer of block maps |
 //!
 //! Numbers are big-endian, so that they sort.
 
@@ -72,6 +74,14 @@ pub(crate) fn segment(id: u64, seg: u32) -> Vec<u8> {
     let mut k = with_u64(b'S', id);
     k.extend_from_slice(&seg.to_be_bytes());
     k
+}
+
+pub(crate) fn layer(name: u64) -> Vec<u8> {
+    with_u64(b'Y', name)
+}
+
+pub(crate) fn named(name: u64) -> Vec<u8> {
+    with_u64(b'N', name)
 }
 
 pub(crate) fn refs(chunk: u64) -> Vec<u8> {

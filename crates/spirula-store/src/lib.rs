@@ -14,6 +14,7 @@
 //! * [`device`], [`io`] — system calls or io_uring
 //! * [`steps`] — threads, or an owner that lets the work happen
 //! * [`onode`], [`segment`], [`refs`], [`compress`], [`sum`] — what an object is made of
+//! * [`layer`], [`maps`] — what clones share, and how it is read
 //! * [`beside`] — changes too large for the journal
 //! * [`alloc`], [`overlay`], [`gone`], [`redo`], [`journal`], [`keys`] — the other parts
 //!
@@ -46,7 +47,9 @@ mod io;
 mod journal;
 mod keys;
 mod kv;
+mod layer;
 mod layout;
+mod maps;
 mod onode;
 mod open;
 mod overlay;

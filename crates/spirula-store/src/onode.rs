@@ -14,10 +14,13 @@ pub(crate) const SEGMENT_BLOCKS: u64 = 128;
 /// Objects that map no block beyond this keep their map in the head record.
 pub(crate) const INLINE_BLOCKS: u64 = 16;
 
+/// Stands for a number that nobody knows.
+const NOT_COUNTED: u64 = u64::MAX;
+
 /// The head record of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Onode {
-    /// Number of this incarnation, never used again; names its segments.
+    /// Number of its own map, never used again; names its segments.
     pub id: u64,
     /// Size in bytes.
     pub size: u64,
@@ -35,6 +38,14 @@ pub(crate) struct Onode {
     pub attrs: Vec<(Bytes, Bytes)>,
     /// The block map, while the object is small.
     pub inline: Option<Segment>,
+    /// The layer below its map (module [`layer`](crate::layer)); 0: there is none.
+    pub base: u64,
+    /// The number by which that layer knows it; 0 without one.
+    pub name: u64,
+    /// Over a layer: which segments its own map may have, number n at bit n modulo 64.
+    pub own: u64,
+    /// Number of mapped logical blocks that are compressed, where somebody has counted.
+    pub compressed: Option<u64>,
 }
 
 impl Onode {
@@ -50,6 +61,10 @@ impl Onode {
             hints: 0,
             attrs: Vec::new(),
             inline: Some(Segment::default()),
+            base: 0,
+            name: 0,
+            own: 0,
+            compressed: None,
         }
     }
 
@@ -68,6 +83,9 @@ impl Onode {
     pub fn account(&mut self, before: Usage, after: Usage) {
         self.blocks = (self.blocks + after.blocks).saturating_sub(before.blocks);
         self.allocated = (self.allocated + after.allocated).saturating_sub(before.allocated);
+        if let Some(n) = &mut self.compressed {
+            *n = (*n + after.compressed).saturating_sub(before.compressed);
+        }
     }
 
     pub fn set_attr(&mut self, name: &Bytes, value: &Bytes) {
@@ -80,7 +98,10 @@ impl Onode {
     }
 
     pub fn encode(&self, out: &mut Encoder) {
-        out.versioned(1, 1, |o| {
+        // As ever, unless it has been cloned.
+        let cloned = self.base != 0 || self.compressed.is_some();
+        let version = if cloned { 2 } else { 1 };
+        out.versioned(version, version, |o| {
             o.u64(self.id);
             o.u64(self.size);
             o.u64(self.omap);
@@ -96,12 +117,18 @@ impl Onode {
             if let Some(s) = &self.inline {
                 s.encode(o);
             }
+            if cloned {
+                o.u64(self.base);
+                o.u64(self.name);
+                o.u64(self.own);
+                o.u64(self.compressed.unwrap_or(NOT_COUNTED));
+            }
         });
     }
 
     pub fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
-        d.versioned("onode", 1, |d, _| {
-            Ok(Self {
+        d.versioned("onode", 2, |d, version| {
+            let mut o = Self {
                 id: d.u64()?,
                 size: d.u64()?,
                 omap: d.u64()?,
@@ -111,7 +138,16 @@ impl Onode {
                 hints: d.u32()?,
                 attrs: d.get()?,
                 inline: if d.bool()? { Some(Segment::decode(d)?) } else { None },
-            })
+                base: 0,
+                name: 0,
+                own: 0,
+                compressed: None,
+            };
+            if version >= 2 {
+                (o.base, o.name, o.own) = (d.u64()?, d.u64()?, d.u64()?);
+                o.compressed = Some(d.u64()?).filter(|n| *n != NOT_COUNTED);
+            }
+            Ok(o)
         })
     }
 }

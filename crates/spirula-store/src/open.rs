@@ -174,6 +174,7 @@ impl Store {
             heads: Cache::new(0).into(),
             segments: Cache::new(0).into(),
             refs: Cache::new(0).into(),
+            layers: Cache::new(0).into(),
             pools,
             pool_options: BTreeMap::new(),
             alloc: shared_alloc,
@@ -260,8 +261,9 @@ impl Store {
                 self.heads.borrow_mut().insert(&key, onode.clone(), cost);
                 self.active.put_head(key, onode);
             }
-            Redo::Patch { id, seg, first, len, runs, kind, sums } => {
-                let mut s = self.segment(id, seg)?.map_or_else(Segment::default, |s| (*s).clone());
+            Redo::Patch { over, id, seg, first, len, runs, kind, sums } => {
+                let new = if over { Segment::over } else { Segment::default };
+                let mut s = self.segment(id, seg)?.map_or_else(new, |s| (*s).clone());
                 if !runs.is_empty() && s.kind(kind) != kind {
                     return Err(StoreError::corrupt("journal maps blocks with another kind of checksum"));
                 }
@@ -304,6 +306,8 @@ impl Store {
             Redo::Counters(c) => self.counters = c,
             Redo::Referenced { run } => self.redo_refs(run, true)?,
             Redo::Unreferenced { run } => self.redo_refs(run, false)?,
+            Redo::Layer { name, value } => self.put_layer(name, value.map(Arc::new)),
+            Redo::Named { name, key } => self.active.put_named(name, key),
             Redo::Pool { pool, space } => {
                 self.pools.insert(pool, space);
                 self.active.put_pool(pool, space);

@@ -4,6 +4,7 @@
 //! A checkpoint freezes the overlay as a whole; [`Overlay::cost`] bounds it.
 
 use crate::gone::Gone;
+use crate::layer::Layer;
 use crate::onode::Onode;
 use crate::refs::Refs;
 use crate::segment::Segment;
@@ -61,6 +62,9 @@ pub(crate) struct Overlay {
     pub segments: BTreeMap<(u64, u32), Option<Arc<Segment>>>,
     /// By chunk of device blocks.
     pub refs: BTreeMap<u64, Option<Arc<Refs>>>,
+    pub layers: BTreeMap<u64, Option<Arc<Layer>>>,
+    /// Keys of objects, by the names that layers know them by.
+    pub named: BTreeMap<u64, Option<Bytes>>,
     pub pools: BTreeMap<i64, PoolSpace>,
     pub omap: BTreeMap<(u64, Bytes), Option<Bytes>>,
     pub omap_headers: BTreeMap<u64, Option<Bytes>>,
@@ -102,6 +106,19 @@ impl Overlay {
         let cost = |s: &Option<Arc<Refs>>| ENTRY + s.as_ref().map_or(0, |s| s.cost());
         let new = cost(&value);
         let old = self.refs.insert(chunk, value);
+        self.charge(new, old.as_ref().map(cost));
+    }
+
+    pub fn put_layer(&mut self, name: u64, value: Option<Arc<Layer>>) {
+        let cost = ENTRY + size_of::<Layer>();
+        let old = self.layers.insert(name, value);
+        self.charge(cost, old.map(|_| cost));
+    }
+
+    pub fn put_named(&mut self, name: u64, value: Option<Bytes>) {
+        let cost = |v: &Option<Bytes>| ENTRY + v.as_ref().map_or(0, Bytes::len);
+        let new = cost(&value);
+        let old = self.named.insert(name, value);
         self.charge(new, old.as_ref().map(cost));
     }
 

@@ -123,6 +123,16 @@ mod bugs {
         BlobsPileUp,
         /// what a checkpoint cannot hold taken all the same
         LimitsIgnored,
+        /// clone not counted by the layer below it
+        LayerMissesChild,
+        /// layer with two children taken for one with one
+        LayerMergedEarly,
+        /// what a write over a layer hides let go of, though others see it
+        HiddenBlocksFreed,
+        /// owner not counted of the blocks of a layer that a whole map refers to
+        WholeMapMissesOwner,
+        /// what only a child hid stays when layer and child become one
+        HiddenBlocksKept,
     }
 
     thread_local! {

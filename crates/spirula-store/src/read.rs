@@ -9,11 +9,13 @@ use crate::checkpoint;
 use crate::error::{Result, StoreError};
 use crate::gone::{self, Gone};
 use crate::keys;
+use crate::layer::Layer;
+use crate::maps::{self, Maps, View};
 use crate::onode::{Onode, SEGMENT_BLOCKS};
 use crate::overlay::{Merge, Overlay, Stream};
 use crate::plan::{ReadPlan, Source};
 use crate::refs::Refs;
-use crate::segment::{Piece, Segment};
+use crate::segment::{Piece, Segment, mask};
 use crate::store::Store;
 use crate::sum::Checksum;
 use bytes::Bytes;
@@ -60,6 +62,24 @@ pub struct OmapPage {
     pub pairs: Vec<(Bytes, Bytes)>,
     /// More pairs would follow but for the limits.
     pub more: bool,
+}
+
+impl Maps for Store {
+    fn record(&self, map: u64, seg: u32) -> Result<Option<Arc<Segment>>> {
+        self.segment(map, seg)
+    }
+
+    fn layer(&self, name: u64) -> Result<Arc<Layer>> {
+        self.stored_layer(name)?.ok_or_else(|| no_layer(name))
+    }
+
+    fn numbers(&self, map: u64, first: u32, last: u32, found: &mut BTreeSet<u32>) -> Result<()> {
+        self.stored_segments(map, first, last, found)
+    }
+}
+
+pub(crate) fn no_layer(name: u64) -> StoreError {
+    StoreError::corrupt(format!("layer {name}, which something lies over, is missing"))
 }
 
 impl Store {
@@ -121,6 +141,32 @@ impl Store {
         let cost = 64 + found.as_ref().map_or(0, |r| r.cost());
         self.refs.borrow_mut().insert(&chunk, found.clone(), cost);
         Ok(found)
+    }
+
+    /// The layer of that name, as of now.
+    pub(crate) fn stored_layer(&self, name: u64) -> Result<Option<Arc<Layer>>> {
+        if let Some(known) = self.layers.borrow_mut().get(&name) {
+            return Ok(known);
+        }
+        let layers = [Some(&self.active), self.frozen.as_ref().map(|f| &*f.overlay)];
+        let found = match layers.into_iter().flatten().find_map(|o| o.layers.get(&name)) {
+            Some(l) => l.clone(),
+            None => match self.meta.get(&keys::layer(name))? {
+                Some(v) => Some(Arc::new(Layer::decode(&mut Decoder::new(&v)).map_err(StoreError::corrupt)?)),
+                None => None,
+            },
+        };
+        self.layers.borrow_mut().insert(&name, found.clone(), 64 + size_of::<Layer>());
+        Ok(found)
+    }
+
+    /// The key of the object that a layer knows by that name, as of now.
+    pub(crate) fn stored_named(&self, name: u64) -> Result<Option<Bytes>> {
+        let layers = [Some(&self.active), self.frozen.as_ref().map(|f| &*f.overlay)];
+        match layers.into_iter().flatten().find_map(|o| o.named.get(&name)) {
+            Some(key) => Ok(key.clone()),
+            None => self.meta.get(&keys::named(name)),
+        }
     }
 
     /// Adds the numbers in `[first, last]` of segments that exist outside a transaction
@@ -239,25 +285,16 @@ impl Store {
         if first >= end {
             return Ok(());
         }
-        for seg_no in self.numbers(o.id, (first / SEGMENT_BLOCKS) as u32, ((end - 1) / SEGMENT_BLOCKS) as u32)? {
-            if let Some(seg) = self.segment(o.id, seg_no)? {
-                let base = u64::from(seg_no) * SEGMENT_BLOCKS;
-                let (from, until) = (first.max(base) - base, end.min(base + SEGMENT_BLOCKS) - base);
+        for seg_no in maps::numbers(self, o, (first / SEGMENT_BLOCKS) as u32, ((end - 1) / SEGMENT_BLOCKS) as u32)? {
+            let base = u64::from(seg_no) * SEGMENT_BLOCKS;
+            let (from, until) = (first.max(base) - base, end.min(base + SEGMENT_BLOCKS) - base);
+            if o.base != 0 {
+                View::of(self, o, seg_no, mask(from, until - from))?.each(|l, piece| each(base + l, piece));
+            } else if let Some(seg) = self.segment(o.id, seg_no)? {
                 seg.mapped(from, until).for_each(|(l, piece)| each(base + l, piece));
             }
         }
         Ok(())
-    }
-
-    /// Numbers in `[first, last]` of segments that may exist: a large object may be one hole
-    /// but for a few.
-    fn numbers(&self, id: u64, first: u32, last: u32) -> Result<Vec<u32>> {
-        if last - first < 16 {
-            return Ok((first..=last).collect());
-        }
-        let mut found = BTreeSet::new();
-        self.stored_segments(id, first, last, &mut found)?;
-        Ok(found.into_iter().collect())
     }
 
     /// Number of pieces an object's data is in on the device. `None` if there is no such object.

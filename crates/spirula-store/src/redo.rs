@@ -5,6 +5,7 @@
 //! of small data blocks follow the record in the journal frame.
 
 use crate::alloc::PhysRun;
+use crate::layer::Layer;
 use crate::onode::{Onode, SEGMENT_BLOCKS};
 use crate::overlay::Counters;
 use crate::refs::CHUNK;
@@ -38,6 +39,11 @@ const UNREFERENCED: u8 = 20;
 const POOL: u8 = 21;
 const OMAP_RANGE_GONE: u8 = 22;
 const BESIDE: u8 = 23;
+const PATCH_OVER: u8 = 24;
+const LAYER: u8 = 25;
+const LAYER_GONE: u8 = 26;
+const NAMED: u8 = 27;
+const NAMED_GONE: u8 = 28;
 
 /// One change, as read back from the journal.
 #[derive(Debug, PartialEq)]
@@ -47,6 +53,8 @@ pub(crate) enum Redo {
         onode: Option<Onode>,
     },
     Patch {
+        /// The map lies over another one.
+        over: bool,
         id: u64,
         seg: u32,
         first: u64,
@@ -124,6 +132,15 @@ pub(crate) enum Redo {
         pool: i64,
         space: PoolSpace,
     },
+    Layer {
+        name: u64,
+        value: Option<Layer>,
+    },
+    /// The key of the object that layers know by this name.
+    Named {
+        name: u64,
+        key: Option<Bytes>,
+    },
 }
 
 /// Changes that are not in the journal but in these blocks, one run after the other.
@@ -197,9 +214,19 @@ impl RedoWriter {
 
     /// `runs` empty: the range becomes unmapped.
     #[allow(clippy::too_many_arguments, reason = "the fields of one change")]
-    pub fn patch(&mut self, id: u64, seg: u32, first: u64, len: u64, runs: &[PhysRun], kind: Checksum, sums: &[u32]) {
+    pub fn patch(
+        &mut self,
+        over: bool,
+        id: u64,
+        seg: u32,
+        first: u64,
+        len: u64,
+        runs: &[PhysRun],
+        kind: Checksum,
+        sums: &[u32],
+    ) {
         let o = &mut self.0;
-        o.u8(PATCH);
+        o.u8(if over { PATCH_OVER } else { PATCH });
         o.u64(id);
         o.u32(seg);
         o.u8(first as u8);
@@ -312,6 +339,22 @@ impl RedoWriter {
         self.0.u64(run.len);
     }
 
+    pub fn layer(&mut self, name: u64, value: Option<&Layer>) {
+        self.0.u8(if value.is_some() { LAYER } else { LAYER_GONE });
+        self.0.u64(name);
+        if let Some(l) = value {
+            l.encode(&mut self.0);
+        }
+    }
+
+    pub fn named(&mut self, name: u64, key: Option<&[u8]>) {
+        self.0.u8(if key.is_some() { NAMED } else { NAMED_GONE });
+        self.0.u64(name);
+        if let Some(k) = key {
+            self.0.blob(k);
+        }
+    }
+
     pub fn pool(&mut self, pool: i64, space: &PoolSpace) {
         self.0.u8(POOL);
         self.0.u64(pool as u64);
@@ -330,9 +373,14 @@ impl RedoWriter {
 pub(crate) fn decode(d: &mut Decoder<'_>) -> Result<Redo, DecodeError> {
     let run = |d: &mut Decoder<'_>| Ok(PhysRun { start: d.u64()?, len: d.u64()? });
     Ok(match d.u8()? {
+        LAYER => Redo::Layer { name: d.u64()?, value: Some(Layer::decode(d)?) },
+        LAYER_GONE => Redo::Layer { name: d.u64()?, value: None },
+        NAMED => Redo::Named { name: d.u64()?, key: Some(d.get()?) },
+        NAMED_GONE => Redo::Named { name: d.u64()?, key: None },
         HEAD => Redo::Head { key: d.get()?, onode: Some(Onode::decode(d)?) },
         HEAD_GONE => Redo::Head { key: d.get()?, onode: None },
-        PATCH => {
+        tag @ (PATCH | PATCH_OVER) => {
+            let over = tag == PATCH_OVER;
             let (id, seg) = (d.u64()?, d.u32()?);
             let (first, len, pieces) = (u64::from(d.u8()?), u64::from(d.u8()?), d.u8()?);
             let runs = (0..pieces)
@@ -344,7 +392,7 @@ pub(crate) fn decode(d: &mut Decoder<'_>) -> Result<Redo, DecodeError> {
             }
             let kind = segment::decode_kind(d)?;
             let sums = segment::words(d, mapped as usize * kind.words())?;
-            Redo::Patch { id, seg, first, len, runs, kind, sums }
+            Redo::Patch { over, id, seg, first, len, runs, kind, sums }
         }
         SEGMENT_GONE => Redo::SegmentGone { id: d.u64()?, seg: d.u32()? },
         OMAP => Redo::Omap { id: d.u64()?, key: d.get()?, value: Some(d.get()?) },

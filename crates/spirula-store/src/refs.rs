@@ -77,6 +77,11 @@ impl Refs {
         self.set(&all);
     }
 
+    /// Has one of `[first, first + len)` more than one owner?
+    pub fn has(&self, first: u64, len: u64) -> bool {
+        self.shared().any(|(at, n, _)| at < first + len && first < at + n)
+    }
+
     /// Blocks with more than one owner: (first, blocks, further owners).
     pub fn shared(&self) -> impl Iterator<Item = (u64, u64, u32)> {
         self.runs.iter().map(|(f, l, n)| (u64::from(*f), u64::from(*l), *n))

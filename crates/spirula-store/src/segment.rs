@@ -21,6 +21,30 @@ const IN_BLOB: u64 = 1 << 56;
 const NARROW: u16 = 1 << 15;
 /// [`IN_BLOB`] of such a run.
 const NARROW_IN_BLOB: u64 = 1 << 47;
+/// Set in the number of runs: the record lies over another map, and ends with the blocks that
+/// it hides there.
+const OVER: u16 = 1 << 14;
+
+/// A bit for each of the blocks `[first, first + len)` of a segment.
+pub(crate) fn mask(first: u64, len: u64) -> u128 {
+    match len.min(SEGMENT_BLOCKS) {
+        0 => 0,
+        len => (u128::MAX >> (SEGMENT_BLOCKS - len)) << first.min(SEGMENT_BLOCKS - 1),
+    }
+}
+
+/// The runs of set bits: first, and how many.
+pub(crate) fn runs_of(mut bits: u128) -> impl Iterator<Item = (u64, u64)> {
+    std::iter::from_fn(move || {
+        let first = u64::from(bits.trailing_zeros());
+        if bits == 0 {
+            return None;
+        }
+        let len = u64::from((bits >> first).trailing_ones());
+        bits &= !mask(first, len);
+        Some((first, len))
+    })
+}
 
 /// Consecutive logical blocks in consecutive places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,6 +109,19 @@ impl Piece<'_> {
             Self::Part { len, .. } => *len,
         }
     }
+
+    /// `len` of its blocks, from `skip`.
+    #[must_use]
+    pub fn part(&self, skip: u64, len: u64) -> Self {
+        match self {
+            Self::Plain { run, kind, sums } => {
+                let (from, words) = (skip as usize, kind.words());
+                let sums = sums.get(from * words..(from + len as usize) * words).unwrap_or_default();
+                Self::Plain { run: PhysRun { start: run.start + skip, len }, kind: *kind, sums }
+            }
+            Self::Part { blob, skip: before, .. } => Self::Part { blob, skip: before + skip, len },
+        }
+    }
 }
 
 /// What a segment refers to no more.
@@ -115,11 +152,54 @@ pub(crate) struct Segment {
     sums: Vec<u32>,
     /// By slot.
     blobs: Vec<(u8, Arc<Blob>)>,
+    /// If it lies over another map (module [`layer`](crate::layer)): the blocks of that one
+    /// which do not show; all that are mapped here are among them. `None`: nothing is below.
+    hides: Option<u128>,
 }
 
 impl Segment {
+    /// One that hides nothing of what is below it.
+    pub fn over() -> Self {
+        Self { hides: Some(0), ..Self::default() }
+    }
+
+    /// Is it as if it were not there?
     pub fn is_empty(&self) -> bool {
-        self.runs.is_empty()
+        self.runs.is_empty() && self.hides.is_none_or(|h| h == 0)
+    }
+
+    /// The blocks below that do not show. All of them, if nothing is below.
+    pub fn hides(&self) -> u128 {
+        self.hides.unwrap_or(u128::MAX)
+    }
+
+    /// Does it lie over another map?
+    pub fn lies_over(&self) -> bool {
+        self.hides.is_some()
+    }
+
+    /// All it refers to.
+    pub fn all(&self) -> Released {
+        let plain = self.runs.iter().filter(|r| r.slot().is_none());
+        Released {
+            runs: plain.map(|r| PhysRun { start: r.place, len: u64::from(r.len) }).collect(),
+            blobs: self.blobs.iter().map(|(_, b)| b.clone()).collect(),
+        }
+    }
+
+    /// Its compressed contents.
+    pub fn blobs(&self) -> impl Iterator<Item = &Arc<Blob>> {
+        self.blobs.iter().map(|(_, b)| b)
+    }
+
+    /// Does it refer to that blob?
+    pub fn has_blob(&self, blob: &Blob) -> bool {
+        self.blobs().any(|b| b.runs == blob.runs)
+    }
+
+    /// The kind of checksum of its plain blocks, if there are any.
+    pub fn sums_kind(&self) -> Option<Checksum> {
+        (!self.sums.is_empty()).then_some(self.kind)
     }
 
     pub fn usage(&self) -> Usage {
@@ -216,6 +296,9 @@ impl Segment {
 
     fn splice(&mut self, first: u64, len: u64, new: impl Iterator<Item = Run>, sums: &[u32], out: &mut Released) {
         let end = first + len;
+        if let Some(hides) = &mut self.hides {
+            *hides |= mask(first, len);
+        }
         let mut new = Some(new);
         let mut runs = Vec::with_capacity(self.runs.len() + 2);
         // Plain blocks before the range, and in it.
@@ -265,7 +348,8 @@ impl Segment {
 
     pub fn encode(&self, out: &mut Encoder) {
         let narrow = self.runs.iter().all(|r| r.place & !IN_BLOB < NARROW_IN_BLOB);
-        out.u16(self.runs.len() as u16 | if narrow { NARROW } else { 0 });
+        let over = if self.hides.is_some() { OVER } else { 0 };
+        out.u16(self.runs.len() as u16 | over | if narrow { NARROW } else { 0 });
         for r in &self.runs {
             if narrow {
                 let blob = if r.place & IN_BLOB == 0 { 0 } else { NARROW_IN_BLOB };
@@ -296,14 +380,16 @@ impl Segment {
                 out.u32(*w);
             }
         }
+        if let Some(hides) = self.hides {
+            out.u64(hides as u64);
+            out.u64((hides >> 64) as u64);
+        }
     }
 
     pub fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
         let bad = |what, value: u64| DecodeError::Value { what, value: value as i64 };
-        let (n, narrow) = match d.u16()? {
-            n if n & NARROW != 0 => (n & !NARROW, true),
-            n => (n, false),
-        };
+        let n = d.u16()?;
+        let (n, narrow, over) = (n & !(NARROW | OVER), n & NARROW != 0, n & OVER != 0);
         let mut runs = Vec::with_capacity(usize::from(n.min(SEGMENT_BLOCKS as u16)));
         let mut at = 0u64;
         let mut plain = 0usize;
@@ -351,7 +437,11 @@ impl Segment {
             let sums = words(d, blocks as usize * kind.words())?;
             blobs.push((slot, Arc::new(Blob { algorithm, content, stored, kind, runs, sums })));
         }
-        let s = Self { runs, kind, sums, blobs };
+        let hides = if over { Some(u128::from(d.u64()?) | u128::from(d.u64()?) << 64) } else { None };
+        let s = Self { runs, kind, sums, blobs, hides };
+        if let Some(r) = s.runs.iter().find(|r| mask(r.first.into(), r.len.into()) & !s.hides() != 0) {
+            return Err(bad("block map run over another map", r.first.into()));
+        }
         for r in &s.runs {
             if let Some(slot) = r.slot() {
                 let content = s.blob(slot).map_or(0, |b| u64::from(b.content));

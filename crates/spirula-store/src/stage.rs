@@ -7,6 +7,7 @@
 mod clone;
 mod compact;
 mod data;
+mod layers;
 
 use crate::alloc::{BLOCK, PhysRun};
 use crate::commit::Record;
@@ -15,6 +16,7 @@ use crate::error::{Result, StoreError};
 use crate::gone::Gone;
 use crate::journal::{self, RECORD_HEADER};
 use crate::keys::{self, KEY_MAX};
+use crate::layer::Layer;
 use crate::onode::{Onode, SEGMENT_BLOCKS};
 use crate::overlay::Counters;
 use crate::redo::RedoWriter;
@@ -54,7 +56,10 @@ pub(crate) struct Stage<'s> {
     redo: RedoWriter,
     /// Boxed: a tree node has room for eleven.
     heads: BTreeMap<Bytes, Box<StagedHead>>,
-    segments: BTreeMap<(u64, u32), Option<Segment>>,
+    segments: BTreeMap<(u64, u32), Option<Arc<Segment>>>,
+    layers: BTreeMap<u64, Option<Arc<Layer>>>,
+    /// Keys of objects by their names.
+    named: BTreeMap<u64, Option<Bytes>>,
     refs: BTreeMap<u64, Refs>,
     /// Pool of the object being changed, how its data is to be stored, and what that
     /// changed so far in the space of pools.
@@ -76,7 +81,7 @@ pub(crate) struct Stage<'s> {
     /// It makes objects or lets them grow, in data or metadata.
     adds: bool,
     /// The finished journal record, and whether payload goes straight to its blocks.
-    record: (Vec<u8>, bool),
+    pub(crate) record: (Vec<u8>, bool),
 }
 
 impl<'s> Stage<'s> {
@@ -92,6 +97,8 @@ impl<'s> Stage<'s> {
             redo: RedoWriter::new(),
             heads: BTreeMap::new(),
             segments: BTreeMap::new(),
+            layers: BTreeMap::new(),
+            named: BTreeMap::new(),
             refs: BTreeMap::new(),
             pool: 0,
             options: PoolOptions::default(),
@@ -156,10 +163,15 @@ impl<'s> Stage<'s> {
             s.active.put_head(key, onode);
         }
         for ((id, seg), value) in self.segments {
-            let value = value.map(Arc::new);
             let cost = 96 + value.as_ref().map_or(0, |v| v.cost());
             s.segments.borrow_mut().insert(&(id, seg), value.clone(), cost);
             s.active.put_segment(id, seg, value);
+        }
+        for (name, layer) in self.layers {
+            s.put_layer(name, layer);
+        }
+        for (name, key) in self.named {
+            s.active.put_named(name, key);
         }
         for (chunk, refs) in self.refs {
             s.put_refs(chunk, refs);
@@ -215,6 +227,12 @@ impl<'s> Stage<'s> {
             self.counters.objects -= u64::from(head.before.is_some()).min(self.counters.objects);
         }
         self.heads.retain(|_, h| h.now.is_some() || h.before.is_some());
+        for (name, layer) in &self.layers {
+            self.redo.layer(*name, layer.as_deref());
+        }
+        for (name, key) in &self.named {
+            self.redo.named(*name, key.as_deref());
+        }
         let data: usize = self.pieces.iter().map(|(_, d)| d.len()).sum();
         let limit = self.s.record_max();
         self.space.retain(|(_, by)| by.iter().any(|n| *n != 0));

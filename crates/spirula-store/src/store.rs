@@ -10,6 +10,7 @@ use crate::error::{Result, StoreError};
 use crate::io::Io;
 use crate::journal;
 use crate::kv::{self, MetaStore, SharedAllocator};
+use crate::layer::Layer;
 use crate::onode::Onode;
 use crate::overlay::{Counters, Overlay};
 use crate::paths::Claims;
@@ -152,6 +153,8 @@ pub struct Store {
     pub(crate) segments: RefCell<SegmentCache>,
     /// Reference counts met lately, absent ones too, by chunk.
     pub(crate) refs: RefCell<Cache<u64, Option<Arc<Refs>>>>,
+    /// Layers of maps met lately, by name.
+    pub(crate) layers: RefCell<Cache<u64, Option<Arc<Layer>>>>,
     pub(crate) pools: BTreeMap<i64, PoolSpace>,
     pub(crate) pool_options: BTreeMap<i64, PoolOptions>,
     pub(crate) alloc: SharedAllocator,
@@ -357,7 +360,8 @@ impl Store {
         let caches = (6 * part).saturating_sub(self.alloc().memory()).max(part);
         self.heads.get_mut().set_limit(caches / 2);
         self.segments.get_mut().set_limit(caches / 16 * 7);
-        self.refs.get_mut().set_limit(caches / 16);
+        self.refs.get_mut().set_limit(caches / 32);
+        self.layers.get_mut().set_limit(caches / 32);
     }
 
     /// An overlay of this size is checkpointed. Less where metadata has little space, of
@@ -513,12 +517,18 @@ impl Store {
         self.active.put_refs(chunk, refs);
     }
 
+    pub(crate) fn put_layer(&mut self, name: u64, layer: Option<Arc<Layer>>) {
+        self.layers.borrow_mut().insert(&name, layer.clone(), 64 + size_of::<Layer>());
+        self.active.put_layer(name, layer);
+    }
+
     /// Memory held by caches, the allocator, overlays and data on its way, bytes, roughly.
     pub fn memory(&self) -> usize {
         self.alloc().memory()
             + self.heads.borrow().cost()
             + self.segments.borrow().cost()
             + self.refs.borrow().cost()
+            + self.layers.borrow().cost()
             + self.active.cost
             + self.frozen.as_ref().map_or(0, |f| f.overlay.cost)
             + self.shared.queued_bytes()

@@ -26,9 +26,12 @@ const LARGE_CHANGES: u64 = 2;
 /// Feature bit: metadata has single blocks anywhere. A reader that expects whole chunks
 /// would take data beside them for metadata's.
 const META_PIECES: u64 = 4;
+/// Feature bit: maps may lie over layers that other objects share. A reader that does not
+/// know them would take what is below for holes.
+const LAYERS: u64 = 8;
 /// Feature bits that a reader must know to open the store at all; all of them are set when
 /// a label is written.
-const KNOWN_FEATURES: u64 = FRAMES_OVERLAP | LARGE_CHANGES | META_PIECES;
+const KNOWN_FEATURES: u64 = FRAMES_OVERLAP | LARGE_CHANGES | META_PIECES | LAYERS;
 /// Size of one copy.
 pub(crate) const COPY: usize = 4096;
 /// Distance between the two copies: one damaged spot does not reach both.

@@ -1,12 +1,13 @@
 //! Clones: objects that share blocks until one of them changes.
 
-use super::{Stage, StagedHead, end_of, field, pool_of, space_of, take_id};
+use super::{Stage, end_of, field, space_of, take_id};
 use crate::alloc::{BLOCK, PhysRun};
 use crate::error::{Result, StoreError};
 use crate::keys;
+use crate::maps::{self, View};
 use crate::onode::{INLINE_BLOCKS, Onode, SEGMENT_BLOCKS};
 use crate::redo::{by_chunk, by_segment};
-use crate::segment::{Blob, Piece, Released, Segment};
+use crate::segment::{Blob, Piece, Released, Segment, mask};
 use crate::sum::Checksum;
 use bytes::Bytes;
 use spirula_types::HObject;
@@ -33,7 +34,7 @@ impl From<Piece<'_>> for Shared {
 
 impl Stage<'_> {
     /// One more owner for some blocks.
-    fn reference(&mut self, run: PhysRun) -> Result<()> {
+    pub(super) fn reference(&mut self, run: PhysRun) -> Result<()> {
         for (chunk, first, len) in by_chunk(run) {
             let mut refs = self.refs(chunk)?;
             let len = if planted!(CloneMissesOwner) { len - 1 } else { len };
@@ -46,46 +47,45 @@ impl Stage<'_> {
         Ok(())
     }
 
-    /// The head of the object to clone from, now marked as sharing its blocks.
+    /// The head of the object to share single blocks of, now marked as sharing them.
     fn source(&mut self, from: &HObject) -> Result<Onode> {
-        let key = Bytes::from(keys::object(from));
-        if !self.heads.contains_key(&key) {
-            let before = self.s.head(&key)?;
-            let now = before.as_deref().cloned();
-            self.heads.insert(key.clone(), Box::new(StagedHead { pool: pool_of(from), now, before }));
-        }
-        let found = self.heads.get_mut(&key).and_then(|h| h.now.as_mut());
-        let o = found.ok_or_else(|| StoreError::NoSource(from.clone().into()))?;
+        let head = self.staged_head(&keys::object(from).into())?;
+        let o = head.now.as_mut().ok_or_else(|| StoreError::NoSource(from.clone().into()))?;
         o.shared |= o.blocks > 0;
-        Ok(o.clone())
+        let o = o.clone();
+        self.share_layers(&o)?;
+        Ok(o)
     }
 
     pub(super) fn clone_from(&mut self, object: &HObject, slot: &mut Option<Onode>, from: &HObject) -> Result<()> {
+        let missing = || StoreError::NoSource(from.clone().into());
         if object == from {
-            return if slot.is_some() { Ok(()) } else { Err(StoreError::NoSource(from.clone().into())) };
+            return if slot.is_some() { Ok(()) } else { Err(missing()) };
         }
-        let source = self.source(from)?;
+        let key = Bytes::from(keys::object(from));
+        if self.staged_head(&key)?.now.is_none() {
+            return Err(missing());
+        }
+        // First: the source may be all that is left over their layer then.
         if let Some(old) = slot.take() {
             self.remove(old)?;
         }
-        let mut o = Onode { id: take_id(&mut self.counters), omap: 0, ..source.clone() };
-        if source.blocks > 0 {
-            if let Some(seg) = &source.inline {
-                self.share(seg)?;
-            } else {
-                let last = (source.size.div_ceil(BLOCK).max(1) - 1) / SEGMENT_BLOCKS;
-                for seg_no in self.existing_segments(source.id, 0, last as u32)? {
-                    let seg = self.segment(source.id, seg_no)?;
-                    if !seg.is_empty() {
-                        self.share(&seg)?;
-                        self.redo.segment(o.id, seg_no, &seg);
-                        self.segments.insert((o.id, seg_no), Some(seg));
-                    }
-                }
-            }
-        }
-        if source.omap != 0 {
-            self.clone_omap(&mut o, source.omap)?;
+        let mut source = self.staged_head(&key)?.now.clone().ok_or_else(missing)?;
+        let mut o = if source.blocks == 0 {
+            let id = take_id(&mut self.counters);
+            let clone = Onode { id, omap: 0, base: 0, name: 0, own: 0, compressed: None, ..source.clone() };
+            Onode { inline: Some(Segment::default()), shared: false, ..clone }
+        } else if let Some(seg) = &source.inline {
+            source.shared = true;
+            self.share(seg)?;
+            Onode { id: take_id(&mut self.counters), omap: 0, ..source.clone() }
+        } else {
+            self.clone_map(object, from, &mut source)?
+        };
+        let omap = source.omap;
+        self.staged_head(&key)?.now = Some(source);
+        if omap != 0 {
+            self.clone_omap(&mut o, omap)?;
         }
         *slot = Some(o);
         Ok(())
@@ -135,7 +135,9 @@ impl Stage<'_> {
         let source = if object == from {
             let o = slot.as_mut().ok_or_else(missing)?;
             o.shared |= o.blocks > 0;
-            o.clone()
+            let o = o.clone();
+            self.share_layers(&o)?;
+            o
         } else {
             self.source(from)?
         };
@@ -215,28 +217,29 @@ impl Stage<'_> {
         n: u64,
     ) -> Result<()> {
         let mut pieces: Vec<(u64, Shared)> = Vec::new();
-        let mut collect = |base: u64, seg: &Segment, a: u64, b: u64| {
-            pieces.extend(seg.mapped(a, b).map(|(l, p)| (base + l - first + to, Shared::from(p))));
-        };
         if let Some(seg) = &source.inline {
-            collect(0, seg, first, first + n);
+            pieces.extend(seg.mapped(first, first + n).map(|(l, p)| (l - first + to, Shared::from(p))));
         } else {
             let (from, last) = ((first / SEGMENT_BLOCKS) as u32, ((first + n - 1) / SEGMENT_BLOCKS) as u32);
-            for seg_no in self.existing_segments(source.id, from, last)? {
+            for seg_no in maps::numbers(self, source, from, last)? {
                 let base = u64::from(seg_no) * SEGMENT_BLOCKS;
-                let seg = self.segment(source.id, seg_no)?;
-                collect(base, &seg, first.max(base) - base, (first + n).min(base + SEGMENT_BLOCKS) - base);
+                let (a, b) = (first.max(base) - base, (first + n).min(base + SEGMENT_BLOCKS) - base);
+                let view = View::of(self, source, seg_no, mask(a, b - a))?;
+                view.each(|l, p| pieces.push((base + l - first + to, Shared::from(p))));
             }
         }
         // Referred to first, lest what is replaced takes it along.
         for (_, p) in &pieces {
             self.reference_piece(p)?;
         }
-        o.shared |= !pieces.is_empty();
+        let any = !pieces.is_empty();
         self.unmap(o, to, to + n)?;
+        o.shared |= any;
         for (at, p) in pieces {
             self.map_shared(object, o, at, p)?;
         }
+        // A piece that had to be copied may have cleared it.
+        o.shared |= any;
         Ok(())
     }
 
@@ -290,31 +293,27 @@ impl Stage<'_> {
         sums: &[u32],
     ) -> Result<()> {
         let (seg_no, seg_at) = ((at / SEGMENT_BLOCKS) as u32, at % SEGMENT_BLOCKS);
-        let mut seg = match &mut o.inline {
-            Some(seg) => std::mem::take(seg),
-            None => self.segment(o.id, seg_no)?,
-        };
-        if seg.kind(kind) == kind {
+        if let Some(seg) = &mut o.inline
+            && seg.kind(kind) == kind
+        {
             let before = seg.usage();
             seg.replace(seg_at, run.len, &[run], kind, sums, &mut Released::default());
-            self.account(o, before, seg.usage());
-            self.put_back(o, seg_no, seg);
+            let after = seg.usage();
+            self.account(o, before, after);
             return Ok(());
         }
+        if o.inline.is_none() {
+            let mut seg = self.segment(o, seg_no)?;
+            if self.kind(o, seg_no, &seg, kind)? == kind {
+                let before = self.counted(o, seg_no, seg_at, run.len, &seg)?;
+                seg.replace(seg_at, run.len, &[run], kind, sums, &mut Released::default());
+                self.redo.segment(o.id, seg_no, &seg);
+                return self.put(o, seg_no, seg, before, run.len);
+            }
+        }
         // Another kind of checksum there: the blocks are copied after all.
-        self.put_back(o, seg_no, seg);
         let data = self.s.read_piece(object, at * BLOCK, &Piece::Plain { run, kind, sums })?;
         self.store_plain(o, at, &[Bytes::from(data)])?;
         self.drop_run(true, run).map(|_| ())
-    }
-
-    fn put_back(&mut self, o: &mut Onode, seg_no: u32, seg: Segment) {
-        match &mut o.inline {
-            Some(inline) => *inline = seg,
-            None => {
-                self.redo.segment(o.id, seg_no, &seg);
-                self.segments.insert((o.id, seg_no), (!seg.is_empty()).then_some(seg));
-            }
-        }
     }
 }

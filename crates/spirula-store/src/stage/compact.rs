@@ -55,7 +55,7 @@ impl Stage<'_> {
                 // Written to, so it is among those of this transaction.
                 None => {
                     let staged = self.segments.get(&(o.id, seg_no as u32)).and_then(Option::as_ref);
-                    staged.map_or_else(Vec::new, wasteful)
+                    staged.map_or_else(Vec::new, |seg| wasteful(seg))
                 }
             };
             let base = if o.inline.is_some() { 0 } else { seg_no * SEGMENT_BLOCKS };
@@ -88,8 +88,7 @@ impl Stage<'_> {
     fn has_other_owners(&self, blob: &Blob) -> Result<bool> {
         for run in &blob.runs {
             for (chunk, first, len) in by_chunk(*run) {
-                let shared = |(at, n, _): (u64, u64, u32)| at < first + len && first < at + n;
-                if self.refs(chunk)?.shared().any(shared) {
+                if self.refs(chunk)?.has(first, len) {
                     return Ok(true);
                 }
             }

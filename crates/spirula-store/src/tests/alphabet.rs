@@ -27,6 +27,16 @@ fn c() -> HObject {
     object(3)
 }
 
+/// An object of the pool of `a` whose map is in segments.
+fn wide() -> HObject {
+    object(5)
+}
+
+/// A clone of it.
+fn wide_clone() -> HObject {
+    object(7)
+}
+
 /// An object of the same pool that is no other test's.
 pub(crate) fn other(of: &HObject) -> HObject {
     HObject::head(of.pool, Bytes::new(), Bytes::new(), "another".into())
@@ -112,6 +122,20 @@ pub(crate) const OPERATIONS: &[Operation] = &[
     ("log trim", |_, _| meta(MetaOp::LogTrim { pg: pg(), to: EVersion::new(1, 3) })),
     ("log rewind", |_, _| meta(MetaOp::LogRewind { pg: pg(), to: EVersion::new(1, 4) })),
     ("set meta", |_, v| meta(MetaOp::Set { key: "info".into(), value: pattern(v, 200) })),
+    ("clone in layers", |m, _| match m.objects.contains_key(&wide()) {
+        true => one(&object(9), ObjectOp::CloneFrom(wide())),
+        false => one(&wide_clone(), ObjectOp::Touch),
+    }),
+    ("write over a layer", |_, v| {
+        let mut t = write(&wide(), 8192, v, 4096);
+        t.object(&wide(), ObjectOp::Zero { offset: 16 * BLOCK, length: BLOCK });
+        t
+    }),
+    ("remove the clone below", |_, _| one(&wide_clone(), ObjectOp::Remove)),
+    ("layers back", |m, _| match m.objects.contains_key(&wide_clone()) {
+        true => one(&wide(), ObjectOp::CloneFrom(wide_clone())),
+        false => one(&wide(), ObjectOp::Remove),
+    }),
     ("compressed write", |_, v| one(&packed(), ObjectOp::Write { offset: 0, data: soft(v, 60_000) })),
     ("overwrite part of it", |_, v| one(&packed(), ObjectOp::Write { offset: 20_000, data: soft(v, 5000) })),
     ("what a PG does", |_, v| {
@@ -223,6 +247,9 @@ impl Base {
         submit(&mut store, one(&packed(), ObjectOp::Write { offset: 0, data: soft(4, 50_000) }));
         submit(&mut store, one(&c(), ObjectOp::CloneFrom(a())));
         submit(&mut store, write(&c(), 4096, 3, 4096));
+        submit(&mut store, write(&wide(), 0, 8, 18 * 4096));
+        submit(&mut store, one(&wide_clone(), ObjectOp::CloneFrom(wide())));
+        submit(&mut store, write(&wide(), 4096, 9, 4096));
         for n in 1..=6 {
             let entry = MetaOp::LogAppend { pg: pg(), version: EVersion::new(1, n), entry: pattern(n, 50) };
             submit(&mut store, meta(entry));

@@ -9,6 +9,7 @@ mod faults;
 mod flips;
 mod image;
 mod in_use;
+mod layers;
 mod limits;
 mod model;
 mod opening;

@@ -2,13 +2,16 @@
 
 use super::sim::Rng;
 use crate::alloc::BLOCK;
+use crate::keys;
+use crate::layer::own_bit;
+use crate::maps::{self, View, WHOLE};
 use crate::refs::CHUNK;
-use crate::segment::Piece;
+use crate::segment::Segment;
 use crate::{PoolSpace, Read, Store};
 use bytes::Bytes;
 use spirula_types::transaction::{MetaOp, ObjectOp, Transaction};
 use spirula_types::{EVersion, HObject, PgId};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Object {
@@ -166,47 +169,85 @@ impl Model {
     fn check_space(&self, store: &mut Store, what: &str) {
         let mut owners: BTreeMap<u64, (u32, bool)> = BTreeMap::new();
         let mut spaces: BTreeMap<i64, PoolSpace> = BTreeMap::new();
+        let (mut layers, mut children): (BTreeSet<u64>, BTreeMap<u64, u64>) = Default::default();
         for name in self.objects.keys() {
             let o = store.onode(name).unwrap().unwrap();
             let space = spaces.entry(name.pool).or_default();
             space.stored += o.stored();
-            let (mut mapped, mut allocated, mut compressed) = (0, 0, 0);
-            let mut segments = Vec::new();
+            let (mut mapped, mut allocated, mut compressed) = (0u64, 0u64, 0u64);
+            // What the object sees.
             match &o.inline {
-                Some(seg) => segments.push(std::sync::Arc::new(seg.clone())),
+                Some(seg) => {
+                    let usage = seg.usage();
+                    (mapped, allocated, compressed) = (usage.blocks, usage.allocated, usage.compressed);
+                }
                 None => {
-                    let mut found = Default::default();
-                    store.stored_segments(o.id, 0, u32::MAX, &mut found).unwrap();
-                    segments.extend(found.iter().filter_map(|n| store.segment(o.id, *n).unwrap()));
+                    for n in maps::numbers(store, &o, 0, u32::MAX).unwrap() {
+                        let usage = View::of(store, &o, n, WHOLE).unwrap().usage();
+                        mapped += usage.blocks;
+                        allocated += usage.allocated;
+                        compressed += usage.compressed;
+                    }
                 }
             }
-            for seg in segments {
-                let mut blobs: BTreeMap<u64, u64> = BTreeMap::new();
-                for (_, piece) in seg.mapped(0, 128) {
-                    mapped += piece.len();
-                    if let Piece::Part { blob, len, .. } = piece {
-                        compressed += len;
-                        if blobs.insert(blob.runs[0].start, 0).is_none()
-                            && blob.runs.iter().all(|r| !owners.contains_key(&r.start))
-                        {
-                            space.compressed += u64::from(blob.stored);
-                            space.compressed_allocated += blob.blocks() * BLOCK;
-                        }
+            // Records own blocks: those of its own map, and once those of each layer.
+            let mut own = |seg: &Segment, marked: bool| {
+                for blob in seg.blobs() {
+                    if blob.runs.iter().all(|r| !owners.contains_key(&r.start)) {
+                        space.compressed += u64::from(blob.stored);
+                        space.compressed_allocated += blob.blocks() * BLOCK;
                     }
                 }
                 for b in seg.device_runs().flat_map(|r| r.start..r.start + r.len) {
-                    allocated += 1;
                     let (n, shared) = owners.entry(b).or_insert((0, true));
                     if *n == 0 {
                         space.allocated += BLOCK;
                     }
                     *n += 1;
-                    *shared &= o.shared;
+                    *shared &= marked;
+                }
+            };
+            if let Some(seg) = &o.inline {
+                own(seg, o.shared);
+                assert_eq!(o.base, 0, "{what}: {name} is small and over a layer");
+            }
+            let mut maps = vec![(o.id, o.base, o.own, o.shared)];
+            if o.base != 0 {
+                *children.entry(o.base).or_default() += 1;
+                let key = keys::object(name);
+                assert_eq!(store.stored_named(o.name).unwrap().unwrap(), key, "{what}: object {}", o.name);
+            }
+            let mut base = o.base;
+            while base != 0 {
+                let l = store.stored_layer(base).unwrap().unwrap();
+                if !layers.insert(base) {
+                    break;
+                }
+                if l.base != 0 {
+                    *children.entry(l.base).or_default() += 1;
+                }
+                maps.push((l.map, l.base, l.own, l.shared));
+                base = l.base;
+            }
+            for (map, base, own_mask, shared) in maps {
+                let mut found = Default::default();
+                store.stored_segments(map, 0, u32::MAX, &mut found).unwrap();
+                for n in found {
+                    let Some(seg) = store.segment(map, n).unwrap() else { continue };
+                    assert!(o.inline.is_none(), "{what}: {name} has two maps");
+                    assert_eq!(seg.lies_over(), base != 0, "{what}: segment {n} of {name}");
+                    assert!(base == 0 || own_mask & own_bit(n) != 0, "{what}: segment {n} of {name} is not told of");
+                    own(&seg, shared);
                 }
             }
             space.compressed_original += compressed * BLOCK;
+            assert!(o.compressed.is_none_or(|n| n == compressed), "{what}: compressed blocks of {name}");
             assert_eq!(mapped, o.blocks, "{what}: block count of {name}");
             assert_eq!(allocated, o.allocated, "{what}: device blocks of {name}");
+        }
+        for name in &layers {
+            let l = store.stored_layer(*name).unwrap().unwrap();
+            assert!(l.children == children[name] && l.children >= 2, "{what}: children of layer {name}: {l:?}");
         }
         let mut counted: BTreeMap<u64, u32> = BTreeMap::new();
         let blocks = store.alloc().blocks();

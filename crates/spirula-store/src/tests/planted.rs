@@ -4,7 +4,7 @@
 use super::crash::Tally;
 use super::random::{Setting, run, steps};
 use super::sim::Fault;
-use super::{compressed, crash, faults, flips, limits, opening, order, space};
+use super::{compressed, crash, faults, flips, layers, limits, opening, order, space};
 use crate::planted::{Bug, plant};
 use std::panic::catch_unwind;
 use std::time::Instant;
@@ -50,6 +50,7 @@ const SUITE: &[(&str, fn())] = &[
     ("past the limits", limits::one_past_each_limit_is_refused_and_stops_nothing),
     ("n-th flush fails", || faults::every_nth(Fault::Flush, 40)),
     ("n-th read gives zeros", || faults::every_nth(Fault::Zeros, 60)),
+    ("families of clones", layers::families),
     ("random transactions", random),
     ("crashes of short workloads", || {
         crash::short_workloads(0, 1, SHORT_STATES, &Tally::default());

@@ -7,14 +7,15 @@ use super::for_each_object;
 use crate::alloc::BLOCK;
 use crate::error::{Result, StoreError};
 use crate::keys;
-use crate::onode::SEGMENT_BLOCKS;
+use crate::layer::own_bit;
+use crate::maps::{self, View, WHOLE};
+use crate::onode::{Onode, SEGMENT_BLOCKS};
 use crate::refs::CHUNK;
-use crate::segment::Segment;
+use crate::segment::{Piece, Segment, Usage};
 use crate::stage::pool_of;
 use crate::store::Store;
 use spirula_types::{HObject, PgId};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 /// Problems named at most; all are counted.
 const NAMED: usize = 1000;
@@ -78,12 +79,32 @@ impl Owners {
     }
 }
 
+/// What lies over a layer, as a layer counts it.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+struct Children {
+    count: u64,
+    names: u64,
+}
+
+impl Children {
+    fn join(&mut self, name: u64) {
+        self.count += 1;
+        self.names ^= name;
+    }
+}
+
 struct Checker<'s> {
     store: &'s Store,
     found: Check,
     owners: Owners,
-    /// Onodes with segments of their own.
+    /// Maps in segments.
     ids: BTreeSet<u64>,
+    /// Layers below objects, and their pools.
+    layers: BTreeMap<u64, i64>,
+    /// What lies directly over each of them.
+    children: BTreeMap<u64, Children>,
+    /// Names of objects over layers.
+    names: BTreeSet<u64>,
     omaps: BTreeSet<u64>,
     stored: u64,
     /// Stored and allocated bytes by pool.
@@ -107,6 +128,9 @@ pub fn check(store: &Store, with_data: bool) -> Result<Check> {
             unmarked: BTreeSet::new(),
         },
         ids: BTreeSet::new(),
+        layers: BTreeMap::new(),
+        children: BTreeMap::new(),
+        names: BTreeSet::new(),
         omaps: BTreeSet::new(),
         stored: 0,
         pools: BTreeMap::new(),
@@ -118,6 +142,7 @@ pub fn check(store: &Store, with_data: bool) -> Result<Check> {
         return Ok(c.found);
     }
     for_each_object(store, |o| c.object(o))?;
+    c.layers()?;
     c.segments()?;
     c.omap_ids()?;
     c.references()?;
@@ -148,19 +173,31 @@ impl Checker<'_> {
         if !o.attrs.is_sorted_by(|a, b| a.0 < b.0) {
             self.found.problem(format!("attributes of {name} are out of order"));
         }
-        let (mut mapped, mut allocated) = (0, 0);
+        let (mut mapped, mut allocated, mut compressed) = (0, 0, 0);
+        let mut add = |usage: Usage| {
+            (mapped, allocated) = (mapped + usage.blocks, allocated + usage.allocated);
+            compressed += usage.compressed;
+        };
+        self.chain(name, &o)?;
         match &o.inline {
-            Some(seg) => self.segment(name, o.size, o.shared, 0, seg, &mut mapped, &mut allocated),
+            Some(seg) => {
+                add(seg.usage());
+                let who = name.to_string();
+                self.owned(&who, pool_of(name), o.shared, seg);
+                seg.mapped(0, SEGMENT_BLOCKS).for_each(|(at, piece)| self.content(name, o.size, at, &piece));
+            }
             None => {
-                self.ids.insert(o.id);
-                let mut numbers = BTreeSet::new();
-                self.store.stored_segments(o.id, 0, u32::MAX, &mut numbers)?;
-                for n in numbers {
-                    if let Some(seg) = self.store.segment(o.id, n)? {
-                        self.segment(name, o.size, o.shared, n, &seg, &mut mapped, &mut allocated);
-                    }
+                self.map(&name.to_string(), pool_of(name), o.id, o.base, o.own, o.shared)?;
+                for n in maps::numbers(self.store, &o, 0, u32::MAX)? {
+                    let view = View::of(self.store, &o, n, WHOLE)?;
+                    add(view.usage());
+                    let base = u64::from(n) * SEGMENT_BLOCKS;
+                    view.each(|at, piece| self.content(name, o.size, base + at, &piece));
                 }
             }
+        }
+        if o.compressed.is_some_and(|n| n != compressed) {
+            self.found.problem(format!("{name} has {compressed} compressed blocks, its record says otherwise"));
         }
         if mapped != o.blocks || allocated != o.allocated {
             self.found.problem(format!(
@@ -174,61 +211,121 @@ impl Checker<'_> {
         Ok(())
     }
 
-    #[allow(clippy::too_many_arguments, reason = "a part of `object`, called in two places")]
-    fn segment(
-        &mut self,
-        name: &HObject,
-        size: u64,
-        shared: bool,
-        number: u32,
-        seg: &Segment,
-        mapped: &mut u64,
-        allocated: &mut u64,
-    ) {
-        let usage = seg.usage();
-        *mapped += usage.blocks;
-        *allocated += usage.allocated;
+    /// Notes which layers are below an object.
+    fn chain(&mut self, name: &HObject, o: &Onode) -> Result<()> {
+        if o.base == 0 {
+            return Ok(());
+        }
+        if o.inline.is_some() || self.store.stored_named(o.name)?.as_deref() != Some(&keys::object(name)) {
+            self.found.problem(format!("{name} is not what its layer knows it by"));
+        }
+        self.names.insert(o.name);
+        self.children.entry(o.base).or_default().join(o.name);
+        let (mut at, pool) = (o.base, pool_of(name));
+        while at != 0 && self.layers.insert(at, pool).is_none() {
+            let Some(l) = self.store.stored_layer(at)? else {
+                self.found.problem(format!("layer {at}, below {name}, is missing"));
+                break;
+            };
+            if l.base != 0 {
+                self.children.entry(l.base).or_default().join(at);
+            }
+            at = l.base;
+        }
+        Ok(())
+    }
+
+    /// The records of one map and what they own.
+    fn map(&mut self, who: &str, pool: i64, map: u64, base: u64, own: u64, shared: bool) -> Result<()> {
+        if !self.ids.insert(map) {
+            self.found.problem(format!("{who} has the map {map} of another one"));
+        }
+        let mut numbers = BTreeSet::new();
+        self.store.stored_segments(map, 0, u32::MAX, &mut numbers)?;
+        for n in numbers {
+            let Some(seg) = self.store.segment(map, n)? else { continue };
+            if seg.lies_over() != (base != 0) || base != 0 && own & own_bit(n) == 0 {
+                self.found.problem(format!("segment {n} of {who} does not lie where it should"));
+            }
+            self.owned(who, pool, shared, &seg);
+        }
+        Ok(())
+    }
+
+    /// Layers are below something, and know below what.
+    fn layers(&mut self) -> Result<()> {
+        let layers = [Some(&self.store.active), self.store.frozen.as_ref().map(|f| &*f.overlay)];
+        let mut names: BTreeSet<u64> = layers.into_iter().flatten().flat_map(|o| o.layers.keys().copied()).collect();
+        let mut named: BTreeSet<u64> = layers.into_iter().flatten().flat_map(|o| o.named.keys().copied()).collect();
+        for (tag, all) in [(b'Y', &mut names), (b'N', &mut named)] {
+            for pair in self.store.meta.range(&[tag], &[tag + 1]) {
+                all.extend(id_of(&pair?.0));
+            }
+        }
+        for name in names {
+            let Some(l) = self.store.stored_layer(name)? else { continue };
+            let Some(pool) = self.layers.get(&name).copied() else {
+                self.found.problem(format!("layer {name} is below no object"));
+                continue;
+            };
+            self.map(&format!("layer {name}"), pool, l.map, l.base, l.own, l.shared)?;
+            let is = self.children.get(&name).copied().unwrap_or_default();
+            if is != (Children { count: l.children, names: l.names }) || is.count < 2 {
+                self.found.problem(format!("layer {name} is below {}, it counts {}", is.count, l.children));
+            }
+        }
+        for name in named {
+            if self.store.stored_named(name)?.is_some() && !self.names.contains(&name) {
+                self.found.problem(format!("nothing has the name {name}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes who owns what a record maps.
+    fn owned(&mut self, who: &str, pool: i64, shared: bool, seg: &Segment) {
         let blocks = self.store.alloc().blocks();
         for run in seg.device_runs() {
             if run.start.checked_add(run.len).is_none_or(|end| end > blocks) {
-                self.found.problem(format!("{name} refers to blocks {}+{} behind the end", run.start, run.len));
+                self.found.problem(format!("{who} refers to blocks {}+{} behind the end", run.start, run.len));
                 return;
             }
             for b in run.start..run.start + run.len {
                 let first = !self.owners.has(b);
                 self.owners.add(b, shared);
                 if first {
-                    self.pools.entry(pool_of(name)).or_default().1 += BLOCK;
+                    self.pools.entry(pool).or_default().1 += BLOCK;
                 }
-            }
-        }
-        let base = u64::from(number) * SEGMENT_BLOCKS;
-        for (logical, piece) in seg.mapped(0, SEGMENT_BLOCKS) {
-            let offset = (base + logical) * BLOCK;
-            let end = offset + piece.len() * BLOCK;
-            if end > size.next_multiple_of(BLOCK) {
-                self.found.problem(format!("{name} has blocks up to {end}, but its size is {size}"));
-            }
-            if !self.with_data {
-                continue;
-            }
-            match self.store.read_piece(name, offset, &piece) {
-                Ok(data) => {
-                    self.found.data += data.len() as u64;
-                    let kept = size.saturating_sub(offset).min(data.len() as u64) as usize;
-                    if data.get(kept..).is_some_and(|rest| rest.iter().any(|b| *b != 0)) {
-                        self.found.problem(format!("{name} has bytes behind its end"));
-                    }
-                }
-                Err(StoreError::Checksum { offset, .. }) => {
-                    self.found.problem(format!("{name} does not match its checksum at offset {offset}"));
-                }
-                Err(e) => self.found.problem(format!("{name} cannot be read at offset {offset}: {e}")),
             }
         }
     }
 
-    /// Segments belong to objects.
+    /// Data of an object from one of its blocks on.
+    fn content(&mut self, name: &HObject, size: u64, block: u64, piece: &Piece<'_>) {
+        let offset = block * BLOCK;
+        let end = offset + piece.len() * BLOCK;
+        if end > size.next_multiple_of(BLOCK) {
+            self.found.problem(format!("{name} has blocks up to {end}, but its size is {size}"));
+        }
+        if !self.with_data {
+            return;
+        }
+        match self.store.read_piece(name, offset, piece) {
+            Ok(data) => {
+                self.found.data += data.len() as u64;
+                let kept = size.saturating_sub(offset).min(data.len() as u64) as usize;
+                if data.get(kept..).is_some_and(|rest| rest.iter().any(|b| *b != 0)) {
+                    self.found.problem(format!("{name} has bytes behind its end"));
+                }
+            }
+            Err(StoreError::Checksum { offset, .. }) => {
+                self.found.problem(format!("{name} does not match its checksum at offset {offset}"));
+            }
+            Err(e) => self.found.problem(format!("{name} cannot be read at offset {offset}: {e}")),
+        }
+    }
+
+    /// Segments belong to objects or layers.
     fn segments(&mut self) -> Result<()> {
         let (mut from, until) = (vec![b'S'], vec![b'S' + 1]);
         while let Some(pair) = self.store.meta.range(&from, &until).next() {
@@ -241,7 +338,7 @@ impl Checker<'_> {
             }
             for n in numbers {
                 if self.store.segment(id, n)?.is_some() {
-                    self.found.problem(format!("segment {n} of onode {id} belongs to no object"));
+                    self.found.problem(format!("segment {n} of onode {id} belongs to no object or layer"));
                 }
             }
             from = keys::prefix_end(&keys::segment_prefix(id));
@@ -378,21 +475,6 @@ impl Store {
             if !self.log_entries(pg)?.is_empty() {
                 all.push(pg);
             }
-        }
-        Ok(all)
-    }
-
-    /// All segments of an object.
-    pub(crate) fn segments_of(&self, name: &HObject) -> Result<Vec<(u32, Arc<Segment>)>> {
-        let Some(o) = self.onode(name)? else { return Ok(Vec::new()) };
-        if let Some(seg) = &o.inline {
-            return Ok(vec![(0, Arc::new(seg.clone()))]);
-        }
-        let mut numbers = BTreeSet::new();
-        self.stored_segments(o.id, 0, u32::MAX, &mut numbers)?;
-        let mut all = Vec::new();
-        for n in numbers {
-            all.extend(self.segment(o.id, n)?.map(|s| (n, s)));
         }
         Ok(all)
     }

@@ -3,7 +3,6 @@
 use super::for_each_object;
 use crate::alloc::BLOCK;
 use crate::error::Result;
-use crate::onode::SEGMENT_BLOCKS;
 use crate::paths::{Access, StorePaths};
 use crate::segment::Piece as Mapped;
 use crate::store::{PoolSpace, Statfs, Store};
@@ -176,16 +175,13 @@ pub struct ObjectDump {
 pub fn dump_object(store: &Store, name: &HObject) -> Result<Option<ObjectDump>> {
     let Some(o) = store.onode(name)? else { return Ok(None) };
     let mut pieces = Vec::new();
-    for (n, seg) in store.segments_of(name)? {
-        for (logical, piece) in seg.mapped(0, SEGMENT_BLOCKS) {
-            let (block, compressed) = match &piece {
-                Mapped::Plain { run, .. } => (run.start, 0),
-                Mapped::Part { blob, .. } => (blob.runs.first().map_or(0, |r| r.start), u64::from(blob.stored)),
-            };
-            let offset = (u64::from(n) * SEGMENT_BLOCKS + logical) * BLOCK;
-            pieces.push(Piece { offset, length: piece.len() * BLOCK, block, compressed });
-        }
-    }
+    store.for_mapped(&o, 0, o.size.div_ceil(BLOCK), |logical, piece| {
+        let (block, compressed) = match &piece {
+            Mapped::Plain { run, .. } => (run.start, 0),
+            Mapped::Part { blob, .. } => (blob.runs.first().map_or(0, |r| r.start), u64::from(blob.stored)),
+        };
+        pieces.push(Piece { offset: logical * BLOCK, length: piece.len() * BLOCK, block, compressed });
+    })?;
     let mut omap_pairs = 0;
     for pair in store.omap_keys(None, o.omap, &[], None) {
         pair?;
@@ -195,7 +191,7 @@ pub fn dump_object(store: &Store, name: &HObject) -> Result<Option<ObjectDump>> 
         id: o.id,
         size: o.size,
         allocated: o.allocated * BLOCK,
-        shared: o.shared,
+        shared: o.shared || o.base != 0,
         omap: o.omap,
         omap_pairs,
         attrs: o.attrs.clone(),

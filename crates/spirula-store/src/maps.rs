@@ -1,0 +1,167 @@
+//! Block maps as their objects see them: what the records of several [layers](crate::layer)
+//! say together.
+
+use crate::error::Result;
+use crate::layer::{Layer, own_bit};
+use crate::onode::Onode;
+use crate::segment::{Piece, Released, Segment, Usage, mask, runs_of};
+use crate::sum::Checksum;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// All blocks of a segment.
+pub(crate) const WHOLE: u128 = u128::MAX;
+
+/// Where records are found: in a store, or in a transaction that is being worked out.
+pub(crate) trait Maps {
+    /// A segment's record of the map with that number.
+    fn record(&self, map: u64, seg: u32) -> Result<Option<Arc<Segment>>>;
+
+    /// The layer of that name.
+    ///
+    /// # Errors
+    /// [`StoreError::Corrupt`](crate::StoreError::Corrupt) if there is none.
+    fn layer(&self, name: u64) -> Result<Arc<Layer>>;
+
+    /// Adds the numbers in `[first, last]` of records that the map may have.
+    fn numbers(&self, map: u64, first: u32, last: u32, found: &mut BTreeSet<u32>) -> Result<()>;
+}
+
+/// A place in a chain of maps.
+struct Link {
+    map: u64,
+    own: u64,
+    base: u64,
+}
+
+impl Link {
+    fn top(o: &Onode) -> Self {
+        Self { map: o.id, own: o.own, base: o.base }
+    }
+
+    /// The one below.
+    fn next(&self, maps: &impl Maps) -> Result<Option<Self>> {
+        if self.base == 0 {
+            return Ok(None);
+        }
+        let l = maps.layer(self.base)?;
+        Ok(Some(Self { map: l.map, own: l.own, base: l.base }))
+    }
+
+    fn may_have(&self, seg: u32) -> bool {
+        self.base == 0 || self.own & own_bit(seg) != 0
+    }
+}
+
+/// Numbers in `[first, last]` of segments that an object may have, in order: a large object
+/// may be one hole but for a few.
+pub(crate) fn numbers(maps: &impl Maps, o: &Onode, first: u32, last: u32) -> Result<Vec<u32>> {
+    if last - first < 16 {
+        return Ok((first..=last).collect());
+    }
+    let mut found = BTreeSet::new();
+    let mut at = Some(Link::top(o));
+    while let Some(link) = at {
+        maps.numbers(link.map, first, last, &mut found)?;
+        at = link.next(maps)?;
+    }
+    Ok(found.into_iter().collect())
+}
+
+/// The records that say where some blocks of a segment are, from the top, each with those of
+/// the blocks that nothing above it hides.
+pub(crate) struct View(Vec<(Arc<Segment>, u128)>);
+
+impl View {
+    /// What an object sees of the blocks `wanted` of a segment.
+    pub fn of(maps: &impl Maps, o: &Onode, seg: u32, wanted: u128) -> Result<Self> {
+        let mut records = Vec::with_capacity(2);
+        let mut open = wanted;
+        let mut at = Some(Link::top(o));
+        while let Some(link) = at.take_if(|_| open != 0) {
+            if link.may_have(seg)
+                && let Some(record) = maps.record(link.map, seg)?
+            {
+                let hides = record.hides();
+                records.push((record, open));
+                open &= !hides;
+            }
+            at = link.next(maps)?;
+        }
+        Ok(Self(records))
+    }
+
+    /// What each record shows, from the top one down but for the first `skip`.
+    pub fn pieces(&self, skip: usize) -> impl Iterator<Item = (u64, Piece<'_>)> {
+        self.0.iter().skip(skip).flat_map(|(record, open)| {
+            let (first, end) = (open.trailing_zeros(), 128 - open.leading_zeros());
+            record.mapped(first.into(), end.into()).flat_map(move |(at, piece)| {
+                runs_of(open & mask(at, piece.len())).map(move |(first, len)| (first, piece.part(first - at, len)))
+            })
+        })
+    }
+
+    /// Calls `each` with the mapped parts in logical order: first block and where.
+    pub fn each<'a>(&'a self, mut each: impl FnMut(u64, Piece<'a>)) {
+        let mut all: Vec<_> = self.pieces(0).collect();
+        if self.0.len() > 1 {
+            all.sort_unstable_by_key(|(at, _)| *at);
+        }
+        all.into_iter().for_each(|(at, piece)| each(at, piece));
+    }
+
+    /// Is none of the blocks mapped?
+    pub fn is_empty(&self) -> bool {
+        self.pieces(0).next().is_none()
+    }
+
+    /// How many blocks are mapped plainly; `None` if some are compressed.
+    pub fn plain(&self) -> Option<u64> {
+        self.pieces(0).try_fold(0, |n, (_, piece)| match piece {
+            Piece::Plain { run, .. } => Some(n + run.len),
+            Piece::Part { .. } => None,
+        })
+    }
+
+    /// What it takes; compressed contents of which a part shows as a whole.
+    pub fn usage(&self) -> Usage {
+        let (mut usage, mut blobs) = (Usage::default(), BTreeSet::new());
+        for (_, piece) in self.pieces(0) {
+            usage.blocks += piece.len();
+            match piece {
+                Piece::Plain { run, .. } => usage.allocated += run.len,
+                Piece::Part { blob, len, .. } => {
+                    usage.compressed += len;
+                    if blobs.insert(blob.runs.first().map(|r| r.start)) {
+                        usage.allocated += blob.blocks();
+                    }
+                }
+            }
+        }
+        usage
+    }
+
+    /// The kind of checksum of what is mapped plainly: a segment has one at a time.
+    pub fn kind(&self) -> Option<Checksum> {
+        self.pieces(0).find_map(|(_, piece)| match piece {
+            Piece::Plain { kind, .. } => Some(kind),
+            Piece::Part { .. } => None,
+        })
+    }
+
+    /// One record that says the same, over nothing.
+    pub fn flat(&self) -> Segment {
+        let mut flat = Segment::default();
+        self.each(|at, piece| put_piece(&mut flat, at, &piece));
+        flat
+    }
+}
+
+/// Maps what is not mapped in a record.
+pub(crate) fn put_piece(seg: &mut Segment, at: u64, piece: &Piece<'_>) {
+    let mut nothing = Released::default();
+    match piece {
+        Piece::Plain { run, kind, sums } => seg.replace(at, run.len, &[*run], *kind, sums, &mut nothing),
+        Piece::Part { blob, skip, len } => drop(seg.put_blob(at, *len, blob, *skip, &mut nothing)),
+    }
+}

@@ -1,0 +1,361 @@
+//! Maps that become layers, and layers that become maps again (module [`crate::layer`]).
+
+use super::{Stage, StagedHead, field, space_of, take_id};
+use crate::error::{Result, StoreError};
+use crate::keys;
+use crate::layer::{DEPTH_MAX, Layer};
+use crate::maps::{Maps, View, WHOLE, put_piece};
+use crate::onode::{Onode, SEGMENT_BLOCKS};
+use crate::read::no_layer;
+use crate::segment::{Piece, Released, Segment, runs_of};
+use crate::sum::Checksum;
+use bytes::Bytes;
+use spirula_types::HObject;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// Of a record that changes in more places than this, all is written to the journal.
+const PATCHES: usize = 8;
+
+impl Maps for Stage<'_> {
+    fn record(&self, map: u64, seg: u32) -> Result<Option<Arc<Segment>>> {
+        match self.segments.get(&(map, seg)) {
+            Some(s) => Ok(s.clone()),
+            None => self.s.segment(map, seg),
+        }
+    }
+
+    fn layer(&self, name: u64) -> Result<Arc<Layer>> {
+        self.find_layer(name)?.ok_or_else(|| no_layer(name))
+    }
+
+    fn numbers(&self, map: u64, first: u32, last: u32, found: &mut BTreeSet<u32>) -> Result<()> {
+        let staged = self.segments.range((map, first)..=(map, last));
+        found.extend(staged.filter(|(_, s)| s.is_some()).map(|((_, n), _)| *n));
+        self.s.stored_segments(map, first, last, found)
+    }
+}
+
+/// What a merge keeps.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Keep {
+    Upper,
+    Lower,
+}
+
+impl Stage<'_> {
+    fn find_layer(&self, name: u64) -> Result<Option<Arc<Layer>>> {
+        match self.layers.get(&name) {
+            Some(l) => Ok(l.clone()),
+            None => self.s.stored_layer(name),
+        }
+    }
+
+    fn change_layer(&mut self, name: u64, change: impl FnOnce(&mut Layer)) -> Result<Arc<Layer>> {
+        let mut l = (*self.layer(name)?).clone();
+        change(&mut l);
+        let l = Arc::new(l);
+        self.layers.insert(name, Some(l.clone()));
+        Ok(l)
+    }
+
+    /// Takes note of an object that lies over a layer.
+    fn join(&mut self, o: &Onode, object: &HObject) -> Result<()> {
+        if !planted!(LayerMissesChild) {
+            self.change_layer(o.base, |l| l.join(o.name))?;
+        }
+        self.named.insert(o.name, Some(keys::object(object).into()));
+        Ok(())
+    }
+
+    /// A new object that sees what `source` does, whose map is in segments. Of `source` that
+    /// map becomes a layer, unless it is empty.
+    pub(super) fn clone_map(&mut self, object: &HObject, from: &HObject, source: &mut Onode) -> Result<Onode> {
+        self.count_compressed(source)?;
+        if source.base == 0 || source.own != 0 {
+            self.freeze(from, source)?;
+        }
+        let id = take_id(&mut self.counters);
+        let o = Onode { id, omap: 0, name: id, own: 0, shared: false, ..source.clone() };
+        self.join(&o, object)?;
+        space_of(&mut self.space, self.pool)[field::COMPRESSED_ORIGINAL] +=
+            (o.compressed.unwrap_or(0) * crate::BLOCK) as i64;
+        Ok(o)
+    }
+
+    /// Makes the object's map a layer, and lets the object lie over it.
+    fn freeze(&mut self, object: &HObject, o: &mut Onode) -> Result<()> {
+        let depth = self.depth(o)?;
+        // Its layer takes the name by which the one below knows it.
+        let name = if o.base == 0 { take_id(&mut self.counters) } else { o.name };
+        let layer = Layer { map: o.id, base: o.base, children: 0, names: 0, depth, own: o.own, shared: o.shared };
+        self.layers.insert(name, Some(Arc::new(layer)));
+        if o.base != 0 {
+            self.named.insert(name, None);
+        }
+        o.id = take_id(&mut self.counters);
+        (o.base, o.name, o.own, o.shared) = (name, o.id, 0, false);
+        self.change_layer(name, |l| l.join(o.name))?;
+        self.named.insert(o.name, Some(keys::object(object).into()));
+        Ok(())
+    }
+
+    /// How deep the chain from an object's own map down is. Makes the map whole if that is
+    /// too deep for it to become a layer.
+    fn depth(&mut self, o: &mut Onode) -> Result<u32> {
+        if o.base == 0 {
+            return Ok(1);
+        }
+        let told = self.layer(o.base)?.depth + 1;
+        if told <= DEPTH_MAX {
+            return Ok(told);
+        }
+        // Some of the chain may have gone since.
+        let (mut depth, mut base) = (1, o.base);
+        while base != 0 {
+            base = self.layer(base)?.base;
+            depth += 1;
+        }
+        if depth <= DEPTH_MAX {
+            return Ok(depth);
+        }
+        self.make_whole(o)?;
+        Ok(1)
+    }
+
+    /// Gives an object a map of its own, over nothing, in which all blocks of the layers below
+    /// have one owner more.
+    fn make_whole(&mut self, o: &mut Onode) -> Result<()> {
+        self.share_layers(o)?;
+        for seg_no in self.all_numbers(o)? {
+            let own = self.record(o.id, seg_no)?;
+            let view = View::of(self, o, seg_no, WHOLE)?;
+            // What its own record maps has that owner already.
+            let mut blobs: BTreeSet<_> =
+                own.iter().flat_map(|s| s.blobs()).filter_map(|b| b.runs.first()).map(|r| r.start).collect();
+            for (_, piece) in view.pieces(usize::from(own.is_some())) {
+                match piece {
+                    _ if planted!(WholeMapMissesOwner) => {}
+                    Piece::Plain { run, .. } => self.reference(run)?,
+                    Piece::Part { blob, .. } => {
+                        if blob.runs.first().is_some_and(|r| blobs.insert(r.start)) {
+                            blob.runs.iter().try_for_each(|r| self.reference(*r))?;
+                        }
+                    }
+                }
+            }
+            let flat = view.flat();
+            if own.is_some() || !flat.is_empty() {
+                self.put_record(o.id, seg_no, flat);
+            }
+        }
+        o.shared = true;
+        self.leave(o)
+    }
+
+    /// Numbers of all segments that an object sees.
+    fn all_numbers(&self, o: &Onode) -> Result<Vec<u32>> {
+        crate::maps::numbers(self, o, 0, u32::MAX)
+    }
+
+    /// Takes note that blocks of the layers below an object may have other owners.
+    pub(super) fn share_layers(&mut self, o: &Onode) -> Result<()> {
+        let mut base = o.base;
+        while base != 0 {
+            let l = self.layer(base)?;
+            if !l.shared {
+                self.change_layer(base, |l| l.shared = true)?;
+            }
+            base = l.base;
+        }
+        Ok(())
+    }
+
+    /// Counts an object's compressed blocks, if nobody has.
+    fn count_compressed(&self, o: &mut Onode) -> Result<()> {
+        if o.compressed.is_some() {
+            return Ok(());
+        }
+        let mut n = 0;
+        let stored = self.s.pools.get(&self.pool).map_or(0, |p| p.compressed_original);
+        let staged = self.space.iter().any(|(_, by)| by[field::COMPRESSED_ORIGINAL] != 0);
+        if stored > 0 || staged {
+            for seg_no in self.all_numbers(o)? {
+                n += View::of(self, o, seg_no, WHOLE)?.usage().compressed;
+            }
+        }
+        o.compressed = Some(n);
+        Ok(())
+    }
+
+    /// Lets go of the whole map of an object over a layer; it is empty then, over nothing.
+    pub(super) fn drop_map(&mut self, o: &mut Onode) -> Result<()> {
+        let mut found = BTreeSet::new();
+        if o.own != 0 {
+            self.numbers(o.id, 0, u32::MAX, &mut found)?;
+        }
+        for seg_no in found {
+            if let Some(seg) = self.record(o.id, seg_no)? {
+                self.release(o.shared, seg.all())?;
+                self.remove_record(o.id, seg_no);
+            }
+        }
+        let compressed = o.compressed.unwrap_or(0) * crate::BLOCK;
+        space_of(&mut self.space, self.pool)[field::COMPRESSED_ORIGINAL] -= compressed as i64;
+        (o.blocks, o.allocated, o.compressed, o.shared) = (0, 0, None, false);
+        o.inline = Some(Segment::default());
+        self.leave(o)
+    }
+
+    /// An object goes from its layer. If but one child is left there, they become one.
+    fn leave(&mut self, o: &mut Onode) -> Result<()> {
+        let (base, name) = (std::mem::take(&mut o.base), std::mem::take(&mut o.name));
+        o.own = 0;
+        self.named.insert(name, None);
+        let left = self.change_layer(base, |l| l.leave(name))?;
+        match left.only() {
+            Some(child) => self.merge(base, child),
+            None => Ok(()),
+        }
+    }
+
+    /// Makes a layer and its only child one map.
+    fn merge(&mut self, name: u64, child: u64) -> Result<()> {
+        let lower = self.layer(name)?;
+        let root = lower.base == 0;
+        if let Some(upper) = self.find_layer(child)? {
+            let mut upper = (*upper).clone();
+            let keep = self.merge_maps(&lower, upper.map, upper.own)?;
+            if keep == Keep::Lower {
+                upper.map = lower.map;
+            }
+            (upper.base, upper.shared) = (lower.base, upper.shared | lower.shared);
+            upper.own = if root { 0 } else { upper.own | lower.own };
+            self.layers.insert(child, Some(Arc::new(upper)));
+        } else {
+            let key = match self.named.get(&child) {
+                Some(key) => key.clone(),
+                None => self.s.stored_named(child)?,
+            };
+            let bad = || StoreError::corrupt(format!("layer {name} has a child {child} that there is not"));
+            let key = key.ok_or_else(bad)?;
+            let Some(mut o) = self.staged_head(&key)?.now.clone() else { return Err(bad()) };
+            let keep = self.merge_maps(&lower, o.id, o.own)?;
+            if keep == Keep::Lower {
+                o.id = lower.map;
+            }
+            (o.base, o.shared) = (lower.base, o.shared | lower.shared);
+            o.own = if root { 0 } else { o.own | lower.own };
+            if root {
+                o.name = 0;
+                self.named.insert(child, None);
+            }
+            self.staged_head(&key)?.now = Some(o);
+        }
+        self.layers.insert(name, None);
+        if !root {
+            self.change_layer(lower.base, |l| l.names ^= name ^ child)?;
+        }
+        Ok(())
+    }
+
+    /// An object's head as it is in this transaction, to be changed in place.
+    pub(super) fn staged_head(&mut self, key: &Bytes) -> Result<&mut StagedHead> {
+        if !self.heads.contains_key(key) {
+            let before = self.s.head(key)?;
+            let now = before.as_deref().cloned();
+            let pool = super::pool_of(&keys::parse_object(key)?);
+            self.heads.insert(key.clone(), Box::new(StagedHead { pool, now, before }));
+        }
+        self.heads.get_mut(key).map(|h| &mut **h).ok_or_else(|| StoreError::corrupt("a staged head is gone"))
+    }
+
+    /// Puts the records of a map and of the layer below it together, under the number of the
+    /// one that has more of them.
+    fn merge_maps(&mut self, lower: &Layer, upper: u64, own: u64) -> Result<Keep> {
+        let (mut above, mut below) = (BTreeSet::new(), BTreeSet::new());
+        if own != 0 {
+            self.numbers(upper, 0, u32::MAX, &mut above)?;
+        }
+        self.numbers(lower.map, 0, u32::MAX, &mut below)?;
+        let keep = if above.len() > below.len() { Keep::Upper } else { Keep::Lower };
+        for seg_no in &above | &below {
+            let (over, under) = (self.record(upper, seg_no)?, self.record(lower.map, seg_no)?);
+            if let Some(over) = &over {
+                self.merge_records(lower, upper, seg_no, over, under.as_deref(), keep)?;
+            } else if let Some(under) = under.filter(|_| keep == Keep::Upper) {
+                self.remove_record(lower.map, seg_no);
+                self.put_record(upper, seg_no, (*under).clone());
+            }
+        }
+        Ok(keep)
+    }
+
+    fn merge_records(
+        &mut self,
+        lower: &Layer,
+        upper: u64,
+        seg_no: u32,
+        over: &Segment,
+        under: Option<&Segment>,
+        keep: Keep,
+    ) -> Result<()> {
+        let root = lower.base == 0;
+        let mut seg = match under {
+            Some(u) => u.clone(),
+            None if root => Segment::default(),
+            None => Segment::over(),
+        };
+        let hidden: Vec<_> = runs_of(over.hides()).collect();
+        let pieces: Vec<_> = over.mapped(0, SEGMENT_BLOCKS).collect();
+        let plain = pieces.iter().all(|(_, p)| matches!(p, Piece::Plain { .. }));
+        let patched = keep == Keep::Lower && plain && hidden.len() + pieces.len() <= PATCHES;
+        let mut released = Released::default();
+        for (first, len) in hidden {
+            let kind = seg.kind(Checksum::default());
+            seg.replace(first, len, &[], kind, &[], &mut released);
+            if patched {
+                self.redo.patch(!root, lower.map, seg_no, first, len, &[], kind, &[]);
+            }
+        }
+        // What both refer to is referred to once now.
+        let both: Vec<_> = over.blobs().filter(|b| seg.has_blob(b)).cloned().collect();
+        for (at, piece) in &pieces {
+            put_piece(&mut seg, *at, piece);
+            if let (true, Piece::Plain { run, kind, sums }) = (patched, piece) {
+                self.redo.patch(!root, lower.map, seg_no, *at, run.len, &[*run], *kind, sums);
+            }
+        }
+        if !planted!(HiddenBlocksKept) {
+            self.release(lower.shared, released)?;
+        }
+        for blob in both {
+            self.drop_blob(true, &blob)?;
+        }
+        let (kept, gone) = match keep {
+            Keep::Upper => (upper, lower.map),
+            Keep::Lower => (lower.map, upper),
+        };
+        self.remove_record(gone, seg_no);
+        if patched && !seg.is_empty() {
+            self.segments.insert((kept, seg_no), Some(Arc::new(seg)));
+        } else {
+            self.put_record(kept, seg_no, seg);
+        }
+        Ok(())
+    }
+
+    fn put_record(&mut self, map: u64, seg_no: u32, seg: Segment) {
+        if seg.is_empty() {
+            self.remove_record(map, seg_no);
+        } else {
+            self.redo.segment(map, seg_no, &seg);
+            self.segments.insert((map, seg_no), Some(Arc::new(seg)));
+        }
+    }
+
+    fn remove_record(&mut self, map: u64, seg_no: u32) {
+        self.redo.segment_gone(map, seg_no);
+        self.segments.insert((map, seg_no), None);
+    }
+}

@@ -1,0 +1,362 @@
+//! Clones of objects whose maps are in segments: what they cost, and that what they share is
+//! theirs alone again when the others go.
+
+use super::alphabet;
+use super::model::{Model, pattern};
+use super::sim::{Rng, World};
+use super::{create, create_single, open, sound, tiny};
+use crate::layer::DEPTH_MAX;
+use crate::stage::Stage;
+use crate::tools::check;
+use crate::{BLOCK, Store, StoreError, StoreOptions};
+use bytes::Bytes;
+use proptest::prelude::*;
+use spirula_types::HObject;
+use spirula_types::transaction::{ObjectOp, Transaction};
+
+fn head(n: u64) -> HObject {
+    HObject::head(1, Bytes::new(), Bytes::new(), Bytes::from(format!("rbd_data.1f2e3d4c5b6a.{n:016x}")))
+}
+
+/// What a snapshot keeps of it.
+fn snap(n: u64, snap: u64) -> HObject {
+    HObject { snap, ..head(n) }
+}
+
+fn one(o: &HObject, op: ObjectOp) -> Transaction {
+    let mut t = Transaction::default();
+    t.object(o, op);
+    t
+}
+
+fn write(o: &HObject, block: u64, seed: u64, blocks: u64) -> Transaction {
+    one(o, ObjectOp::Write { offset: block * BLOCK, data: pattern(seed * 3 + 1, (blocks * BLOCK) as usize) })
+}
+
+fn do_both(store: &mut Store, model: &mut Model, t: Transaction) {
+    store.submit(&t).unwrap();
+    model.apply(&t);
+}
+
+/// Submits, and says how many bytes the journal's record has beside data.
+fn submit_counted(store: &mut Store, t: &Transaction) -> usize {
+    let mut stage = Stage::new(store, t);
+    stage.run(t).unwrap();
+    let bytes = stage.record.0.len();
+    stage.abort();
+    store.submit(t).unwrap();
+    bytes
+}
+
+/// Bytes of keys and values in the metadata as of the last checkpoint.
+fn metadata(store: &Store) -> usize {
+    store.meta.range(b"", &[u8::MAX]).map(|pair| pair.map(|(k, v)| k.len() + v.len()).unwrap()).sum()
+}
+
+/// An object all of whose blocks were written one by one, each to another place.
+fn rewritten(store: &mut Store, o: &HObject, blocks: u64) {
+    let mut rng = Rng(blocks);
+    let mut order: Vec<u64> = (0..blocks).collect();
+    (1..order.len()).rev().for_each(|i| order.swap(i, rng.below(i as u64 + 1) as usize));
+    for block in order {
+        store.submit(write(o, block, block, 1)).unwrap();
+    }
+}
+
+#[test]
+fn a_clone_and_the_first_write_after_it_cost_some_hundred_bytes_however_large_the_object() {
+    let opts = StoreOptions { size: 24 << 20, journal_size: 1 << 20, cache_bytes: 4 << 20, ..tiny() };
+    let mut costs = Vec::new();
+    for blocks in [256, 1024, 4096] {
+        let world = create(&opts);
+        let mut store = open(&world, &opts).unwrap();
+        rewritten(&mut store, &head(1), blocks);
+        store.submit(one(&head(1), ObjectOp::SetAttrs(vec![("_".into(), pattern(1, 200))]))).unwrap();
+        let fragments = store.fragments(&head(1)).unwrap().unwrap();
+        assert!(fragments > blocks / 2, "{fragments} fragments of {blocks} blocks");
+        store.close().unwrap();
+        let mut store = open(&world, &opts).unwrap();
+        let (before, rounds) = (metadata(&store), DEPTH_MAX as usize);
+        let plain = submit_counted(&mut store, &write(&head(1), 7, 1, 1));
+        let mut journal = 0;
+        for n in 0..rounds as u64 {
+            // As a PG does it.
+            let mut t = one(&snap(1, n + 1), ObjectOp::CloneFrom(head(1)));
+            t.objects.extend(write(&head(1), 97 * n % blocks, n, 1).objects);
+            journal += submit_counted(&mut store, &t);
+        }
+        store.close().unwrap();
+        let store = open(&world, &opts).unwrap();
+        sound(&store, "cloned");
+        costs.push((plain, journal / rounds, (metadata(&store) - before) / rounds));
+    }
+    println!("bytes of a plain write's changes, of a clone's and a write's, and of metadata: {costs:?}");
+    for (_, journal, tree) in &costs {
+        assert!(journal + tree <= 2048, "{costs:?}");
+    }
+    let spread = |of: fn(&(usize, usize, usize)) -> usize| {
+        costs.iter().map(of).max().unwrap() - costs.iter().map(of).min().unwrap()
+    };
+    assert!(spread(|c| c.1) <= 32 && spread(|c| c.2) <= 32, "depends on the object's size: {costs:?}");
+}
+
+/// No layer, no name, and an object that does not share.
+fn alone(store: &Store, o: &HObject) {
+    let onode = store.onode(o).unwrap().unwrap();
+    assert_eq!((onode.base, onode.name, onode.shared), (0, 0, false), "{o} still shares");
+    for tag in [b'Y', b'N', b'R'] {
+        assert_eq!(store.meta.range(&[tag], &[tag + 1]).count(), 0, "{}", char::from(tag));
+    }
+}
+
+#[test]
+fn ten_thousand_clones_of_one_object_share_it_and_go_again() {
+    const CLONES: u64 = 10_000;
+    let opts = StoreOptions { journal_size: 4 << 20, cache_bytes: 8 << 20, ..tiny() };
+    let world = create_single(&StoreOptions { size: 16 << 20, ..opts.clone() });
+    let mut store = open(&world, &opts).unwrap();
+    rewritten(&mut store, &head(1), 200);
+    let used = |store: &mut Store| {
+        store.flush().unwrap();
+        store.poll();
+        store.statfs().used
+    };
+    let before = used(&mut store);
+    let mut most = 0;
+    for n in 1..=CLONES {
+        most = most.max(submit_counted(&mut store, &one(&snap(1, n), ObjectOp::CloneFrom(head(1)))));
+    }
+    assert!(most < 1000, "{most} bytes for one of them");
+    assert_eq!(used(&mut store), before, "a clone takes no space for data");
+    assert_eq!(store.statfs().stored, (CLONES + 1) * 200 * BLOCK, "each counts its bytes");
+    sound(&store, "cloned");
+    let data = store.read_blocking(&head(1), 0, u64::MAX).unwrap();
+    store.submit(write(&head(1), 3, 77, 1)).unwrap();
+    for n in [1, 5000, CLONES] {
+        assert!(store.read_blocking(&snap(1, n), 0, u64::MAX).unwrap() == data, "clone {n}");
+    }
+    store.close().unwrap();
+    let mut store = open(&world, &opts).unwrap();
+    // In no order.
+    for n in 0..CLONES {
+        store.submit(one(&snap(1, 1 + n * 7919 % CLONES), ObjectOp::Remove)).unwrap();
+    }
+    sound(&store, "clones removed");
+    store.close().unwrap();
+    let mut store = open(&world, &opts).unwrap();
+    alone(&store, &head(1));
+    assert_eq!(used(&mut store), before);
+}
+
+#[test]
+fn sharing_ends_with_the_last_clone_in_whatever_order_they_go() {
+    let orders = [[1, 2, 3], [1, 3, 2], [2, 1, 3], [2, 3, 1], [3, 1, 2], [3, 2, 1]];
+    for (n, order) in orders.into_iter().enumerate() {
+        let opts = tiny();
+        let world = create(&opts);
+        let mut store = alphabet::open(&world, &opts);
+        let mut model = Model::default();
+        // Some of it compressed, some in another place than the rest.
+        do_both(&mut store, &mut model, write(&head(1), 0, 1, 300));
+        do_both(
+            &mut store,
+            &mut model,
+            one(&head(1), ObjectOp::Write { offset: 20 * BLOCK, data: pattern(3, 40 * BLOCK as usize) }),
+        );
+        for s in 1..=3 {
+            do_both(&mut store, &mut model, one(&snap(1, s), ObjectOp::CloneFrom(head(1))));
+            do_both(&mut store, &mut model, write(&head(1), 9 + s, s, 1));
+            do_both(&mut store, &mut model, write(&head(1), 90 + 50 * s, s, 60));
+            do_both(&mut store, &mut model, one(&head(1), ObjectOp::Zero { offset: 22 * BLOCK, length: s * BLOCK }));
+            model.check(&mut store, &format!("order {n}, clone {s}"));
+        }
+        for s in order {
+            do_both(&mut store, &mut model, one(&snap(1, s), ObjectOp::Remove));
+            model.check(&mut store, &format!("order {n}, without clone {s}"));
+            sound(&store, "a clone removed");
+        }
+        store.close().unwrap();
+        let mut store = open(&world, &opts).unwrap();
+        alone(&store, &head(1));
+        model.check(&mut store, "reopened");
+    }
+}
+
+#[test]
+fn the_head_may_go_before_its_clones_and_come_back_from_one() {
+    let opts = tiny();
+    let world = create(&opts);
+    let mut store = open(&world, &opts).unwrap();
+    let mut model = Model::default();
+    do_both(&mut store, &mut model, write(&head(1), 0, 1, 200));
+    for s in 1..=6 {
+        do_both(&mut store, &mut model, one(&snap(1, s), ObjectOp::CloneFrom(head(1))));
+        do_both(&mut store, &mut model, write(&head(1), 30 * s, s, 2));
+    }
+    do_both(&mut store, &mut model, one(&head(1), ObjectOp::Remove));
+    model.check(&mut store, "no head");
+    // Rolled back: as a whole, then a part of it.
+    do_both(&mut store, &mut model, one(&head(1), ObjectOp::CloneFrom(snap(1, 2))));
+    let range = ObjectOp::CloneRange { from: snap(1, 5), offset: 100 * BLOCK, length: 60 * BLOCK, to: 100 * BLOCK };
+    do_both(&mut store, &mut model, one(&head(1), range));
+    model.check(&mut store, "rolled back");
+    do_both(&mut store, &mut model, one(&head(1), ObjectOp::Truncate { size: 5000 }));
+    do_both(&mut store, &mut model, one(&head(1), ObjectOp::Truncate { size: 700_000 }));
+    model.check(&mut store, "cut and grown");
+    do_both(&mut store, &mut model, one(&head(1), ObjectOp::Truncate { size: 0 }));
+    model.check(&mut store, "cut to nothing");
+    assert_eq!(store.onode(&head(1)).unwrap().unwrap().base, 0);
+    sound(&store, "worked");
+}
+
+/// Clones of clones, in every way; [`super::random`] has them among much else.
+fn family_txn(rng: &mut Rng, model: &Model) -> Transaction {
+    let o = snap(1, rng.below(7));
+    let from = snap(1, rng.below(7));
+    let there = model.objects.contains_key(&from);
+    let block = [rng.below(420), rng.below(140), 120 + rng.below(16)][rng.below(3) as usize];
+    let some = [1, 1 + rng.below(5), rng.below(150)][rng.below(3) as usize];
+    let op = match rng.below(20) {
+        0..=4 if there => ObjectOp::CloneFrom(from),
+        5 if there => {
+            let (offset, to) = (rng.below(300) * BLOCK, rng.below(300) * BLOCK);
+            ObjectOp::CloneRange { from, offset, length: some * BLOCK, to }
+        }
+        6 => ObjectOp::Zero { offset: block * BLOCK, length: some * BLOCK },
+        7 => ObjectOp::Truncate { size: block * BLOCK * rng.below(2) },
+        8 => ObjectOp::Truncate { size: block * BLOCK + rng.below(BLOCK) },
+        9 | 10 => ObjectOp::Remove,
+        11 => ObjectOp::Write { offset: block * BLOCK + rng.below(BLOCK), data: pattern(rng.next(), 5000) },
+        12 => ObjectOp::Write { offset: 0, data: pattern(rng.next(), 130 * BLOCK as usize) },
+        _ => ObjectOp::Write { offset: block * BLOCK, data: pattern(rng.next(), (some * BLOCK) as usize) },
+    };
+    one(&o, op)
+}
+
+fn family(seed: u64, steps: u64, packs: bool, single: bool) {
+    let opts = StoreOptions { cache_bytes: [48 << 10, 1 << 20][seed as usize % 2], ..tiny() };
+    let world = if single { create_single(&opts) } else { create(&opts) };
+    let reopen = |world: &World| if packs { alphabet::open(world, &opts) } else { open(world, &opts).unwrap() };
+    let (mut store, mut rng, mut model) = (reopen(&world), Rng(seed), Model::default());
+    for step in 0..steps {
+        let what = format!("seed {seed:#x}, step {step}");
+        let mut t = family_txn(&mut rng, &model);
+        if rng.below(4) == 0 {
+            // Several of them at once.
+            let mut then = model.clone();
+            then.apply(&t);
+            t.objects.extend(family_txn(&mut rng, &then).objects);
+        }
+        match store.submit(&t) {
+            Ok(_) => model.apply(&t),
+            Err(StoreError::NoSpace { .. }) => {}
+            Err(e) => panic!("{what}: {e}"),
+        }
+        match rng.below(25) {
+            0 => {
+                store.flush().unwrap();
+                drop(store);
+                store = reopen(&world);
+            }
+            1 => {
+                store.close().unwrap();
+                store = reopen(&world);
+            }
+            2..=9 => {}
+            _ => continue,
+        }
+        model.check(&mut store, &what);
+        sound(&store, &what);
+    }
+    // All but one go: it is alone.
+    let names: Vec<HObject> = model.objects.keys().cloned().collect();
+    for o in names.iter().skip(1) {
+        do_both(&mut store, &mut model, one(o, ObjectOp::Remove));
+    }
+    model.check(&mut store, "alone");
+    assert_eq!(check(&store, true).unwrap().problems, Vec::<String>::new(), "seed {seed:#x}");
+    if let Some(o) = names.first() {
+        assert_eq!(store.onode(o).unwrap().unwrap().base, 0);
+    }
+}
+
+/// More clones than a chain may have layers, and the oldest go first.
+fn chain(packs: bool) {
+    let opts = tiny();
+    let world = create(&opts);
+    let mut store = if packs { alphabet::open(&world, &opts) } else { open(&world, &opts).unwrap() };
+    let mut model = Model::default();
+    // Of what compresses, some.
+    let write = |block: u64, seed: u64, blocks: u64| {
+        one(&head(1), ObjectOp::Write { offset: block * BLOCK, data: pattern(seed, (blocks * BLOCK) as usize) })
+    };
+    do_both(&mut store, &mut model, write(0, 1, 140));
+    let clones = 3 * u64::from(DEPTH_MAX) + 2;
+    for s in 1..=clones {
+        do_both(&mut store, &mut model, one(&snap(1, s), ObjectOp::CloneFrom(head(1))));
+        do_both(&mut store, &mut model, write(11 * s, s, 1 + s % 20));
+    }
+    model.check(&mut store, "cloned");
+    let depth = |store: &Store, o: &HObject| {
+        let (mut n, mut base) = (0, store.onode(o).unwrap().unwrap().base);
+        while base != 0 {
+            (n, base) = (n + 1, store.stored_layer(base).unwrap().unwrap().base);
+        }
+        n
+    };
+    assert!((1..=clones).all(|s| depth(&store, &snap(1, s)) <= DEPTH_MAX));
+    for s in 1..=clones {
+        do_both(&mut store, &mut model, one(&snap(1, s), ObjectOp::Remove));
+        model.check(&mut store, &format!("without clones up to {s}"));
+        sound(&store, "a clone removed");
+    }
+    assert_eq!(depth(&store, &head(1)), 0);
+}
+
+#[test]
+fn chains_are_bounded_and_come_apart_from_below() {
+    chain(false);
+    chain(true);
+}
+
+/// For [`super::planted`], too.
+pub(crate) fn families() {
+    chain(false);
+    for seed in 0..6 {
+        family(seed, 60, seed % 3 == 1, seed % 3 == 2);
+    }
+}
+
+#[test]
+fn families_of_clones_match_the_model() {
+    families();
+}
+
+#[test]
+fn a_small_object_forgets_that_it_shared_when_it_does_no_more() {
+    let opts = tiny();
+    let world = create(&opts);
+    let mut store = open(&world, &opts).unwrap();
+    let mut model = Model::default();
+    do_both(&mut store, &mut model, write(&head(1), 0, 1, 10));
+    do_both(&mut store, &mut model, one(&snap(1, 1), ObjectOp::CloneFrom(head(1))));
+    let shared = |store: &Store, o: &HObject| store.onode(o).unwrap().unwrap().shared;
+    do_both(&mut store, &mut model, write(&head(1), 3, 2, 1));
+    assert!(shared(&store, &head(1)) && shared(&store, &snap(1, 1)));
+    do_both(&mut store, &mut model, one(&snap(1, 1), ObjectOp::Remove));
+    do_both(&mut store, &mut model, write(&head(1), 4, 3, 1));
+    assert!(!shared(&store, &head(1)), "its only clone is gone");
+    do_both(&mut store, &mut model, one(&snap(1, 2), ObjectOp::CloneFrom(head(1))));
+    do_both(&mut store, &mut model, write(&head(1), 0, 4, 10));
+    assert!(!shared(&store, &head(1)), "nothing it has is another's");
+    model.check(&mut store, "written over");
+    sound(&store, "written over");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 16, ..ProptestConfig::default() })]
+    #[test]
+    fn prop_families_of_clones_match_the_model(seed: u64, packs: bool, single: bool) {
+        family(seed, 80, packs, single);
+    }
+}
