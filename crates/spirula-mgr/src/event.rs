@@ -91,6 +91,9 @@ pub enum MgrEffect {
     Send(ConnId, Message),
     /// Send to the monitor; only emitted while its session is up.
     SendMon(Message),
+    /// Subscribe at the monitor to a map or to options, from this version on (0 for the newest); the
+    /// shell does so again in each new session, from where this said last.
+    Subscribe(&'static str, u64),
     /// Close the connection.
     Close(ConnId),
 }

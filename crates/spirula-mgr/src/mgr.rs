@@ -10,8 +10,7 @@ use spirula_encoding::{UTime, from_slice, to_vec};
 use spirula_format::IoRates;
 use spirula_maps::{Incremental, MgrMap, OsdMap, OsdStatReport, PgDigest, PgPool, PgStat, PoolSum};
 use spirula_messages::ceph::{
-    MCommand, MCommandReply, MConfig, MMgrClose, MMgrCommand, MMgrCommandReply, MMgrConfigure, MMgrMap, MMonSubscribe,
-    MOsdMap, Subscription, kind,
+    MCommand, MCommandReply, MConfig, MMgrClose, MMgrCommand, MMgrCommandReply, MMgrConfigure, MMgrMap, MOsdMap, kind,
 };
 use spirula_messages::cluster::control::{MgrBeacon, MgrDigest, OsdReport, OsdReportAck};
 use spirula_messages::{Body, Message};
@@ -192,12 +191,9 @@ impl Mgr {
 
     fn subscribe(&self, out: &mut Vec<MgrEffect>) {
         let from = |epoch: Epoch| if epoch == 0 { 0 } else { u64::from(epoch) + 1 };
-        let sub = |what: &str, start| Subscription { what: what.to_owned(), start, once: false };
-        let body = MMonSubscribe {
-            what: vec![sub("config", 0), sub("mgrmap", from(self.mgrmap.epoch)), sub("osdmap", from(self.map.epoch))],
-            hostname: self.config.hostname.clone(),
-        };
-        out.push(MgrEffect::SendMon(body.into_message(0)));
+        out.push(MgrEffect::Subscribe("config", 0));
+        out.push(MgrEffect::Subscribe("mgrmap", from(self.mgrmap.epoch)));
+        out.push(MgrEffect::Subscribe("osdmap", from(self.map.epoch)));
     }
 
     fn beacon(&mut self, now: Now, out: &mut Vec<MgrEffect>) {
@@ -295,9 +291,7 @@ impl Mgr {
         }
         if gap && self.mon_up {
             // Start over from the newest full map.
-            let what = vec![Subscription { what: "osdmap".to_owned(), start: 0, once: false }];
-            let body = MMonSubscribe { what, hostname: self.config.hostname.clone() };
-            out.push(MgrEffect::SendMon(body.into_message(0)));
+            out.push(MgrEffect::Subscribe("osdmap", 0));
         }
         if self.map.epoch != before {
             self.pgmap.follow(&self.map, now.wall);

@@ -50,7 +50,7 @@ impl ClusterLog {
 impl Osd {
     /// Sends what is new.
     pub(crate) fn flush_log(&mut self) {
-        if !self.mon_open || self.clog.lines.back().is_none_or(|(seq, ..)| *seq <= self.clog.sent) {
+        if !self.mon.is_open() || self.clog.lines.back().is_none_or(|(seq, ..)| *seq <= self.clog.sent) {
             return;
         }
         let entry = |(seq, level, stamp, text): &(u64, u16, spirula_encoding::UTime, String)| LogEntry {
@@ -67,6 +67,6 @@ impl Osd {
         let entries: Vec<LogEntry> =
             self.clog.lines.iter().filter(|(seq, ..)| *seq > self.clog.sent).map(entry).collect();
         self.clog.sent = self.clog.seq;
-        self.to_mon(MLog { version: 0, fsid: self.cfg.fsid, entries });
+        self.mon.send(MLog { version: 0, fsid: self.cfg.fsid, entries });
     }
 }

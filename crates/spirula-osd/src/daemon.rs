@@ -25,7 +25,7 @@ use crate::unread::{Owed, Unread};
 use bytes::Bytes;
 use spirula_maps::PgPool;
 use spirula_messages::ceph::op::{self, OsdOp};
-use spirula_messages::ceph::{MConfig, MLogAck, MMgrMap, MMonMap, MOsdBackoff, MOsdMap, MOsdOpReply, kind};
+use spirula_messages::ceph::{MConfig, MLogAck, MMgrMap, MOsdBackoff, MOsdMap, MOsdOpReply, kind};
 use spirula_messages::cluster::control::{
     MergeWord, OsdAlive, OsdForce, OsdMarkMeDownAck, OsdPgTemp, OsdReportAck, OsdScrub, OsdStop, PgCreateAsk,
     PgCreateGrant, PgMerges, PgsCreated, PgsCreatedAck,
@@ -40,7 +40,9 @@ use spirula_pg::{
 };
 use spirula_runtime::auth::Login;
 use spirula_runtime::cephx::DaemonAuth;
-use spirula_runtime::{Daemon, Hub, Link, LinkId, Listener, Mailbox, Mons, NetEvent, Peer, Service, clock};
+use spirula_runtime::{
+    Daemon, Hub, Link, LinkId, Listener, Mailbox, MonLink, MonWay, Mons, NetEvent, Peer, Service, clock,
+};
 use spirula_store::Store;
 use spirula_types::{AddrVec, EntityType, Epoch, HObject, OsdId, Peer as Member, PgId, SpgId, Uuid, errno};
 use std::cell::RefCell;
@@ -57,8 +59,6 @@ const PG_TICK: Duration = Duration::from_millis(500);
 pub(crate) const RETRY: Duration = Duration::from_millis(500);
 /// Between two looks at links and peers.
 const HOUSEKEEPING: Duration = Duration::from_millis(100);
-/// Between two looks at tickets that end.
-const RENEW: Duration = Duration::from_secs(5);
 /// Monotonic milliseconds start here, so that "one lease ago" is a time.
 const MONO_BASE_MS: u64 = 1_000_000;
 
@@ -221,17 +221,9 @@ pub struct Osd {
     /// Newest epoch that showed it not up and that all PGs have seen; 0 for none.
     pub(crate) quiet: Epoch,
     pub(crate) stop_waiters: Vec<oneshot::Sender<()>>,
-    pub(crate) mon: Option<Link>,
-    pub(crate) mon_open: bool,
-    pub(crate) mon_retry: Duration,
+    pub(crate) mon: MonLink,
     /// When a whole map may be asked for again after one that did not fit, and the wait that led there.
     pub(crate) map_retry: (Duration, Duration),
-    /// Why the last link to a monitor ended.
-    pub(crate) mon_lost: String,
-    /// When the monitor last said anything, or we called it.
-    pub(crate) mon_heard: Duration,
-    /// When it was last asked whether it is there.
-    pub(crate) mon_asked: Duration,
     pub(crate) boot_sent: Duration,
     pub(crate) mgr: Option<Link>,
     pub(crate) mgr_addr: AddrVec,
@@ -272,7 +264,6 @@ pub struct Osd {
     pub(crate) next_housekeeping: Duration,
     pub(crate) last_housekeeping: Duration,
     pub(crate) markdowns: Markdowns,
-    pub(crate) next_renewal: Duration,
     pub(crate) reporter: Reporter,
     pub(crate) perf: Perf,
     pub(crate) bench: Option<Bench>,
@@ -330,6 +321,16 @@ impl Osd {
             None if pgs.is_empty() => Maps::default(),
             None => return Err("the store holds PGs but no OSD map".to_owned()),
         };
+        let way = MonWay {
+            hub: hub.clone(),
+            me: me.clone(),
+            login: cfg.auth.login(&me),
+            auth: cfg.auth.clone(),
+            sink: mailbox.sink(),
+            on: on.clone(),
+        };
+        let mut mon = MonLink::new(cfg.mons.clone(), &cfg.host, way);
+        ["osdmap", "mgrmap", "monmap", "config"].into_iter().for_each(|what| mon.set_start(what, 0));
         let mut osd = Self {
             login: cfg.auth.login(&me),
             me,
@@ -353,13 +354,8 @@ impl Osd {
             was_up: 0,
             quiet: 0,
             stop_waiters: Vec::new(),
-            mon: None,
-            mon_open: false,
-            mon_retry: Duration::ZERO,
+            mon,
             map_retry: (Duration::ZERO, Duration::ZERO),
-            mon_lost: String::new(),
-            mon_heard: Duration::ZERO,
-            mon_asked: Duration::ZERO,
             boot_sent: Duration::ZERO,
             mgr: None,
             mgr_addr: AddrVec::default(),
@@ -392,7 +388,6 @@ impl Osd {
             next_housekeeping: Duration::ZERO,
             last_housekeeping: clock::monotonic(),
             markdowns: Markdowns::default(),
-            next_renewal: Duration::ZERO,
             reporter: Reporter::default(),
             perf: Perf::default(),
             bench: None,
@@ -447,22 +442,28 @@ impl Osd {
     /// May this link say that? What only monitor or manager decide is taken only over the links
     /// that we opened to them.
     fn may_send(&self, id: LinkId, kind: u16) -> bool {
-        let is = |l: &Option<Link>| l.as_ref().is_some_and(|l| l.id() == id);
+        let of_mgr = || self.mgr.as_ref().is_some_and(|l| l.id() == id);
         match kind {
-            PgCreateGrant::KIND | PgsCreatedAck::KIND | OsdMarkMeDownAck::KIND | OsdStop::KIND => is(&self.mon),
-            kind::OSD_MAP | kind::MGR_MAP | kind::MON_MAP | kind::CONFIG => is(&self.mon),
-            kind::MON_GET_VERSION_REPLY => is(&self.mon),
-            OsdReportAck::KIND | OsdScrub::KIND | OsdForce::KIND => is(&self.mgr),
-            kind::AUTH_REPLY | kind::LOG_ACK => is(&self.mon),
+            PgCreateGrant::KIND | PgsCreatedAck::KIND | OsdMarkMeDownAck::KIND | OsdStop::KIND => self.mon.is(id),
+            kind::OSD_MAP | kind::MGR_MAP | kind::CONFIG | kind::LOG_ACK => self.mon.is(id),
+            // Our link to the monitor has taken its own.
+            kind::MON_MAP | kind::MON_GET_VERSION_REPLY | kind::AUTH_REPLY => false,
+            OsdReportAck::KIND | OsdScrub::KIND | OsdForce::KIND => of_mgr(),
             // Over links we opened to other OSDs come their answers.
             _ => self.sessions.get(&id).is_none_or(|s| s.rights.may_send(&s.peer, kind)),
         }
     }
 
     pub(crate) fn message(&mut self, id: LinkId, m: Message) {
-        if self.mon.as_ref().is_some_and(|l| l.id() == id) {
-            self.mon_heard = clock::monotonic();
+        if self.mon.is(id) {
+            let news = self.mon.message(m);
+            return self.mon_news(id, news);
         }
+        self.take(id, m);
+    }
+
+    /// Acts on a message that is no matter of the link alone.
+    pub(crate) fn take(&mut self, id: LinkId, m: Message) {
         if m.kind == kind::OSD_MAP && self.peers.by_link(id).is_some() {
             // What an OSD that we ask like a client adds to its answers; the monitor sends us all of them.
             return;
@@ -481,16 +482,11 @@ impl Osd {
             PgTxn::KIND | PgAcks::KIND | PgCtls::KIND | OsdPing::KIND | OsdPong::KIND | OsdRenewed::KIND => {
                 self.peer_message(id, &m)
             }
-            kind::PING | kind::MON_GET_VERSION_REPLY => Ok(()),
-            kind::AUTH_REPLY => {
-                self.cfg.auth.reply(&m);
-                Ok(())
-            }
+            kind::PING => Ok(()),
             kind::COMMAND => self.command(id, &m),
             kind::OSD_MAP => MOsdMap::from_message(&m).map(|m| self.osd_map(m)),
             kind::MGR_MAP => MMgrMap::from_message(&m).map(|m| self.mgr_map(&m)),
             kind::CONFIG => MConfig::from_message(&m).map(|c| self.cfg.settings.set_central(&c.config)),
-            kind::MON_MAP => MMonMap::from_message(&m).map(|m| self.mon_map(&m)),
             // It says that what came before it was sent before its sender knew.
             kind::OSD_BACKOFF if self.unread.keep_behind(id, || 0, &m) || self.early.keep_behind(id, &m) => Ok(()),
             kind::OSD_BACKOFF => MOsdBackoff::from_message(&m).map(|b| self.backoff_acked(id, &b)),
@@ -887,23 +883,23 @@ impl Osd {
         self.flush_log();
         if !self.asking.is_empty() {
             let pgids = std::mem::take(&mut self.asking);
-            self.to_mon(PgCreateAsk { osd: self.cfg.id, pgids });
+            self.mon.send(PgCreateAsk { osd: self.cfg.id, pgids });
         }
         if self.alive > 0 {
             let want = std::mem::take(&mut self.alive);
-            self.to_mon(OsdAlive { osd: self.cfg.id, want });
+            self.mon.send(OsdAlive { osd: self.cfg.id, want });
         }
         if !self.acting.is_empty() {
             let pgs = std::mem::take(&mut self.acting);
-            self.to_mon(OsdPgTemp { osd: self.cfg.id, epoch: self.maps.epoch(), pgs });
+            self.mon.send(OsdPgTemp { osd: self.cfg.id, epoch: self.maps.epoch(), pgs });
         }
         if !self.merges.is_empty() {
             let pgs = std::mem::take(&mut self.merges);
-            self.to_mon(PgMerges { osd: self.cfg.id, pgs });
+            self.mon.send(PgMerges { osd: self.cfg.id, pgs });
         }
         if !self.created.is_empty() {
             let pgids = std::mem::take(&mut self.created).into_iter().collect();
-            self.to_mon(PgsCreated { osd: self.cfg.id, pgids });
+            self.mon.send(PgsCreated { osd: self.cfg.id, pgids });
         }
     }
 
@@ -1001,7 +997,6 @@ impl Daemon for Osd {
         if now >= self.next_housekeeping {
             self.next_housekeeping = now + HOUSEKEEPING;
             let last = std::mem::replace(&mut self.last_housekeeping, now);
-            self.watch_monitor(now, last);
             self.keep_links(now);
             self.keep_copies(now);
             self.keep_maps(now);
@@ -1009,10 +1004,6 @@ impl Daemon for Osd {
             self.refuse_when_full();
             self.close_stuck(now);
             self.start_scrub(now);
-            if now >= self.next_renewal {
-                self.next_renewal = now + RENEW;
-                self.renew();
-            }
             self.look_at_peers(now, last);
         }
     }

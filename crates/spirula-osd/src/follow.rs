@@ -59,7 +59,7 @@ impl Osd {
         }
         let wait = (self.map_retry.1 * 2).clamp(MAP_RETRY_MIN, MAP_RETRY_MAX);
         self.map_retry = (now + wait, wait);
-        self.subscribe();
+        self.ask_for_maps();
     }
 
     /// Asks again for a map that fits, if it is time; forgets old trouble when one has come.

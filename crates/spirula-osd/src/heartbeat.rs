@@ -176,7 +176,7 @@ impl Osd {
 
     fn report_silent(&mut self, now: Duration) {
         // One that is not up itself is the one that is cut off; nobody would listen.
-        if !self.live || !self.mon_open {
+        if !self.live || !self.mon.is_open() {
             return;
         }
         let (grace, me) = (self.grace(), self.cfg.id);
@@ -198,7 +198,7 @@ impl Osd {
 
     fn report_peer(&self, s: &Silent, alive: bool) {
         let Some(addrs) = self.peers.addrs(s.osd) else { return };
-        self.to_mon(OsdFailureReport {
+        self.mon.send(OsdFailureReport {
             reporter: self.cfg.id,
             target: s.osd,
             target_public: addrs.client.clone(),

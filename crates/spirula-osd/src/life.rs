@@ -55,12 +55,12 @@ impl Osd {
     pub(crate) fn stop(&mut self, done: Option<oneshot::Sender<()>>) {
         self.stop_waiters.extend(done);
         match self.life {
-            Life::Active if self.mon_open => {
+            Life::Active if self.mon.is_open() => {
                 if !self.pg_cfg.skips_surrender() {
                     self.leases.surrender();
                 }
                 let epoch = self.maps.epoch();
-                self.to_mon(OsdMarkMeDown { osd: self.cfg.id, uuid: self.cfg.uuid, epoch });
+                self.mon.send(OsdMarkMeDown { osd: self.cfg.id, uuid: self.cfg.uuid, epoch });
                 self.life = Life::Stopping(clock::monotonic() + STOP_PATIENCE);
             }
             Life::Stopping(_) => {}
@@ -86,7 +86,7 @@ impl Osd {
             self.clog.say(true, format!("stops: {why}"));
             self.flush_log();
             let epoch = self.maps.epoch();
-            self.to_mon(OsdMarkMeDown { osd: self.cfg.id, uuid: self.cfg.uuid, epoch });
+            self.mon.send(OsdMarkMeDown { osd: self.cfg.id, uuid: self.cfg.uuid, epoch });
         }
         self.end();
     }
@@ -103,7 +103,8 @@ impl Osd {
             tracing::warn!("osd.{}: closing the store: {e}", self.cfg.id);
         }
         self.peers.close();
-        for link in self.mon.take().into_iter().chain(self.mgr.take()) {
+        self.mon.stop();
+        if let Some(link) = self.mgr.take() {
             link.close();
         }
         self.effects.clear();

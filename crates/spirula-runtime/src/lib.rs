@@ -9,7 +9,7 @@
 //! * [`Link`] — one peer; [`NetEvent`] — what a peer did
 //! * [`auth`] — who may come in, and with what to go out
 //! * [`cephx`] — the same by keys and tickets
-//! * [`Mons`] — which monitor to talk to
+//! * [`MonLink`] — a daemon's session with the monitors
 //! * [`Network`] — what a simulator puts in place of sockets and helper threads
 //! * [`Daemon`], [`run`] — a daemon's loop; [`Reactors`] — the threads the loops run on
 //! * [`clock`], [`entropy`] — the one place that reads the clock, and draws random numbers
@@ -27,7 +27,7 @@ pub mod entropy;
 mod hub;
 pub mod limits;
 mod link;
-mod mons;
+mod mon_link;
 mod network;
 mod reactor;
 mod tcp;
@@ -35,6 +35,7 @@ mod tcp;
 pub use daemon::{Daemon, Mailbox, mailbox, run};
 pub use hub::{Hub, LinkMode, Listener, NetError, Service};
 pub use link::{Ended, Link, LinkId, NetEvent, NetSink, Peer};
-pub use mons::Mons;
+pub use mon_link::{MonLink, MonNews, MonWay};
 pub use network::Network;
 pub use reactor::Reactors;
+pub use spirula_client::{Answer, Mons};

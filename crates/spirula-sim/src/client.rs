@@ -1,33 +1,30 @@
-//! A client of the OSDs: finds its way by the map as Ceph's clients do, sends again when the
-//! map or a connection changes, never otherwise.
+//! A client of the OSDs, on the machines that Spirula's own processes use ([`spirula_client`]): it
+//! makes operations, keeps the history of what it was told, and checks what it is told.
 
 use crate::content::{self, CLONED, COPIED, Change, Guard, Kind, Seen, locator, name};
 use crate::extras;
-use crate::monitor::addr_of;
+use crate::monitor::{addr_of, id_of};
 use crate::rng::Rng;
 use crate::world::{Actor, ActorId, Input, Local, Output, World};
 use crate::wrong::{Sign, Wrong};
+use spirula_client::{MonitorOut, Monitors, Mons, Objecter, ObjecterOut, Reply, Request};
+use spirula_encoding::UTime;
 use spirula_history::versions::{Op, What};
 use spirula_maps::OsdMap;
 use spirula_maps::osdmap::{flag as pool_flag, flags as map_flags};
 use spirula_messages::ceph::osd::{backoff_op, flag};
-use spirula_messages::ceph::{MMonSubscribe, MOsdBackoff, MOsdMap, MOsdOp, MOsdOpReply, Subscription};
+use spirula_messages::ceph::{MOsdBackoff, MOsdMap, MOsdOpReply};
 use spirula_messages::{Body, Message};
 use spirula_mon::Peer;
-use spirula_types::{AddrVec, EVersion, EntityAddr, EntityType, HObject, OsdId, PgId, SpgId, errno, features};
+use spirula_types::{AddrVec, EVersion, EntityAddr, EntityType, OsdId, PgId, errno, features};
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Ticks without word from its monitor after which it tries another, while it has no map.
-const PATIENCE: u64 = 100;
 /// Objects of each pool that are made copies of each other.
 const COPIES: u64 = 4;
 /// One in so many operations is on an object that is only made copies of another.
 const CLONES: u64 = 12;
-/// Ticks between two attempts to reach an OSD.
-const RETRY: u64 = 5;
-
 /// How much a client does, and of what.
 #[derive(Clone, Debug)]
 pub struct Pace {
@@ -46,18 +43,6 @@ pub struct Pace {
     pub copies: u64,
 }
 
-/// Where an operation goes: what must be the same for it to stay there.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Target {
-    pg: PgId,
-    primary: OsdId,
-    addr: EntityAddr,
-    acting: Vec<OsdId>,
-    shape: (u32, u8, u8),
-    /// From which map on everything is sent again.
-    resend: u32,
-}
-
 struct Pending {
     pool: i64,
     object: u32,
@@ -66,49 +51,33 @@ struct Pending {
     part: Option<(u32, u32)>,
     omap: bool,
     begun: u64,
-    attempt: i32,
-    target: Option<Target>,
-    /// A map between the one it was sent by and the newest has another target.
-    moved: bool,
-    /// Waits for the cluster to have room.
-    held: bool,
 }
 
 /// Finished operations on one object.
 pub type History = Vec<Op<Change, Seen, EVersion>>;
 
+/// A connection to an OSD.
 struct Way {
-    addr: EntityAddr,
     conn: u64,
-    open: bool,
     /// What it was told to hold back.
     held: Vec<MOsdBackoff>,
 }
 
-/// Is this object in a backoff's range?
-fn within(b: &MOsdBackoff, o: &HObject) -> bool {
-    *o == b.begin || (b.begin < *o && *o < b.end)
-}
-
 /// The client.
 pub struct Client {
-    mons: Vec<ActorId>,
     osds: Arc<Mutex<BTreeMap<OsdId, ActorId>>>,
     rng: Rng,
     pace: Pace,
     id: ActorId,
     global_id: u64,
+    monitors: Monitors,
+    objecter: Objecter,
+    /// The connection to a monitor.
     mon: Option<u64>,
-    mon_open: bool,
-    /// The newest map.
-    pub map: Option<OsdMap>,
     ways: BTreeMap<OsdId, Way>,
-    /// When an OSD may be tried again, in ticks.
-    again: BTreeMap<OsdId, u64>,
     next_conn: u64,
-    ticks: u64,
-    heard: u64,
-    tid: u64,
+    /// Tells its changes apart.
+    token: u64,
     pending: BTreeMap<u64, Pending>,
     /// By pool and object.
     pub history: BTreeMap<(i64, u32), History>,
@@ -125,6 +94,8 @@ pub struct Client {
     pub epochs: BTreeMap<u32, u64>,
     /// Writes acknowledged: their PG, of how many in its pool, and their version; taken by the checks.
     pub acked: Vec<(PgId, u32, EVersion)>,
+    /// PG, and PGs of its pool, of the operation that is being answered, if it was sent once only.
+    answered: Option<(PgId, u32)>,
     /// What it found wrong.
     pub wrong: Option<Wrong>,
     /// Begins no new ones.
@@ -146,23 +117,22 @@ pub struct Client {
 
 impl Client {
     /// A client that knows these monitors.
-    pub fn new(mons: Vec<ActorId>, osds: Arc<Mutex<BTreeMap<OsdId, ActorId>>>, pace: Pace, rng: Rng) -> Self {
+    pub fn new(mons: Vec<ActorId>, osds: Arc<Mutex<BTreeMap<OsdId, ActorId>>>, pace: Pace, mut rng: Rng) -> Self {
+        let mons = Mons::new(mons.into_iter().map(addr_of).collect(), rng.bits());
+        let mut monitors = Monitors::new(mons, "");
+        monitors.set_start("osdmap", 0);
         Self {
-            mons,
             osds,
             rng,
             pace,
             id: 0,
             global_id: 0,
+            monitors,
+            objecter: Objecter::new(),
             mon: None,
-            mon_open: false,
-            map: None,
             ways: BTreeMap::new(),
-            again: BTreeMap::new(),
             next_conn: 0,
-            ticks: 0,
-            heard: 0,
-            tid: 0,
+            token: 0,
             pending: BTreeMap::new(),
             history: BTreeMap::new(),
             known: BTreeMap::new(),
@@ -172,6 +142,7 @@ impl Client {
             without: BTreeSet::new(),
             epochs: BTreeMap::new(),
             acked: Vec::new(),
+            answered: None,
             wrong: None,
             quiet: false,
             audit: Vec::new(),
@@ -191,9 +162,13 @@ impl Client {
 
     /// Operations it waits for, for a failure's message.
     pub fn waits(&self) -> String {
-        let one =
-            |(tid, p): (&u64, &Pending)| format!("tid {tid} object {} attempt {} {:?}", p.object, p.attempt, p.target);
+        let one = |(tid, p): (&u64, &Pending)| format!("tid {tid} object {} {:?}", p.object, self.objecter.place(*tid));
         self.pending.iter().map(one).collect::<Vec<_>>().join("; ")
+    }
+
+    /// The newest map.
+    pub fn map(&self) -> Option<&OsdMap> {
+        self.objecter.map()
     }
 
     fn connect(&mut self, to: ActorId, addr: EntityAddr, out: &mut Vec<Output>) -> u64 {
@@ -214,156 +189,111 @@ impl Client {
         conn
     }
 
-    fn target(&self, pool: i64, object: u32) -> Option<Target> {
-        let map = self.map.as_ref()?;
-        let p = map.pool(pool)?;
-        let pg = map.object_to_pg(&locator(pool), &name(object))?;
-        let place = map.pg_to_up_acting(pg);
-        let primary = place.acting_primary;
-        let addr = map.addrs(primary).filter(|_| map.is_up(primary))?.client.msgr2();
-        Some(Target {
-            pg,
-            primary,
-            addr,
-            acting: place.acting,
-            shape: (p.pg_num, p.size, p.min_size),
-            resend: p.last_force_op_resend,
-        })
+    /// Does what its machines want.
+    fn perform(&mut self, local: Local, todo: Vec<ObjecterOut>, out: &mut Vec<Output>) {
+        for o in todo {
+            match o {
+                ObjecterOut::Connect(osd, addrs) => {
+                    let to = self.osds.lock().unwrap_or_else(PoisonError::into_inner).get(&osd).copied();
+                    match to {
+                        Some(to) => {
+                            let conn = self.connect(to, addrs.msgr2(), out);
+                            self.ways.insert(osd, Way { conn, held: Vec::new() });
+                        }
+                        None => self.objecter.closed(local.mono, osd),
+                    }
+                }
+                ObjecterOut::Close(osd) => out.extend(self.ways.remove(&osd).map(|w| Output::Close(w.conn))),
+                ObjecterOut::Send(osd, m) => out.extend(self.ways.get(&osd).map(|w| Output::Send(w.conn, m))),
+                ObjecterOut::WantMaps(start) => {
+                    let mut asks = Vec::new();
+                    self.monitors.subscribe("osdmap", u64::from(start), &mut asks);
+                    self.ask(local, asks, out);
+                }
+                ObjecterOut::AskNewest => {
+                    let mut asks = Vec::new();
+                    self.monitors.newest("osdmap", &mut asks);
+                    self.ask(local, asks, out);
+                }
+                ObjecterOut::Done(tid, reply) => {
+                    if let Err(why) = self.on_reply(local, tid, &reply) {
+                        self.wrong.get_or_insert(Sign::Reply.of(format!("client {}: {why}", self.id)));
+                    }
+                }
+            }
+        }
+    }
+
+    /// The same for its session with a monitor.
+    fn ask(&mut self, local: Local, todo: Vec<MonitorOut>, out: &mut Vec<Output>) {
+        for o in todo {
+            match o {
+                MonitorOut::Connect(to) => match id_of(&to) {
+                    Some(id) => self.mon = Some(self.connect(id, to.msgr2(), out)),
+                    None => self.monitors.closed(local.mono, "nobody listens there", &mut Vec::new()),
+                },
+                MonitorOut::Close => out.extend(self.mon.take().map(Output::Close)),
+                MonitorOut::Send(m) => out.extend(self.mon.map(|conn| Output::Send(conn, m))),
+                MonitorOut::Answer(_, spirula_client::Answer::Version { newest, .. }) => {
+                    let mut todo = Vec::new();
+                    self.objecter.newest(newest as u32, &mut todo);
+                    self.perform(local, todo, out);
+                }
+                MonitorOut::Opened | MonitorOut::Lost(_) | MonitorOut::Answer(..) => {}
+            }
+        }
     }
 
     fn is_full(&self, pool: i64) -> bool {
-        let Some(map) = &self.map else { return false };
-        map.flags & map_flags::FULL != 0 || map.pool(pool).is_some_and(|p| p.has_flag(pool_flag::FULL))
+        self.map().is_some_and(|map| {
+            map.flags & map_flags::FULL != 0 || map.pool(pool).is_some_and(|p| p.has_flag(pool_flag::FULL))
+        })
     }
 
-    /// Sends an operation to where it belongs, if there is a way.
-    fn send(&mut self, tid: u64, out: &mut Vec<Output>) {
-        let is_full = self.pending.get(&tid).is_some_and(|p| self.is_full(p.pool));
-        self.was_full |= is_full;
-        let grows = |p: &Pending| p.change.as_ref().is_some_and(|c| c.kind.grows());
-        let full = is_full && self.pending.get(&tid).is_some_and(grows);
-        let Some(p) = self.pending.get_mut(&tid) else { return };
-        p.held = full;
-        let Some(t) = p.target.clone().filter(|_| !full) else { return };
-        let Some(conn) = self.way(&t, out) else { return };
-        let (Some(p), Some(map)) = (self.pending.get(&tid), &self.map) else { return };
-        let (ops, hint) = match &p.change {
+    /// Begins an operation.
+    fn submit(&mut self, local: Local, p: Pending, out: &mut Vec<Output>) {
+        self.was_full |= self.is_full(p.pool);
+        let (ops, flags) = match &p.change {
             // What gives room is done in a full pool, too.
-            Some(c) if is_full => (c.ops(p.pool, p.object), flag::WRITE | flag::ONDISK | flag::FULL_FORCE),
-            Some(c) => (c.ops(p.pool, p.object), flag::WRITE | flag::ONDISK),
-            None => (content::read_ops(p.part, p.omap), flag::READ),
+            Some(c) => (c.ops(p.pool, p.object), if c.kind.grows() { 0 } else { flag::FULL_FORCE }),
+            None => (content::read_ops(p.part, p.omap), 0),
         };
-        let name = name(p.object);
-        let hash = spirula_types::hash::object_hash(b"", b"", &name);
-        let shard = match map.pool(p.pool) {
-            Some(pool) if pool.is_erasure() => t.acting.iter().position(|o| *o == t.primary).map_or(-1, |i| i as i8),
-            _ => -1,
-        };
-        let mut m = MOsdOp::new(SpgId { pg: t.pg, shard }, hash, locator(p.pool), name, ops);
-        (m.epoch, m.retry_attempt) = (map.epoch, p.attempt);
-        let told = |w: &Way| w.held.iter().any(|b| b.spg == m.spg && within(b, &m.hobject()));
-        if self.ways.get(&t.primary).is_some_and(told) {
-            return;
-        }
-        m.flags = flag::ACK | hint | if p.attempt > 0 { flag::RETRY } else { 0 };
-        out.push(Output::Send(conn, m.into_message(tid)));
+        let mut request = Request::new(locator(p.pool), name(p.object), ops, UTime::ZERO);
+        request.flags = flags;
+        let mut todo = Vec::new();
+        let tid = self.objecter.submit(request, &mut todo);
+        self.pending.insert(tid, p);
+        self.perform(local, todo, out);
     }
 
-    /// The open way to an OSD; asks for one if there is none.
-    fn way(&mut self, t: &Target, out: &mut Vec<Output>) -> Option<u64> {
-        if let Some(w) = self.ways.get(&t.primary) {
-            if w.addr == t.addr {
-                return w.open.then_some(w.conn);
-            }
-            out.push(Output::Close(w.conn));
-            self.ways.remove(&t.primary);
-        }
-        if self.again.get(&t.primary).is_some_and(|at| *at > self.ticks) {
-            return None;
-        }
-        let to = self.osds.lock().unwrap_or_else(PoisonError::into_inner).get(&t.primary).copied()?;
-        self.again.insert(t.primary, self.ticks + RETRY);
-        let conn = self.connect(to, t.addr, out);
-        self.ways.insert(t.primary, Way { addr: t.addr, conn, open: false, held: Vec::new() });
-        None
-    }
-
-    /// Sends again what has another target now, or none knows of.
-    fn retarget(&mut self, out: &mut Vec<Output>) {
-        for tid in self.pending.keys().copied().collect::<Vec<_>>() {
-            let Some((pool, object)) = self.pending.get(&tid).map(|p| (p.pool, p.object)) else { continue };
-            let target = self.target(pool, object);
-            let room = !self.is_full(pool);
-            let Some(p) = self.pending.get_mut(&tid) else { continue };
-            if p.target != target || p.held && room || p.moved {
-                (p.target, p.moved) = (target, false);
-                p.attempt += 1;
-                self.send(tid, out);
-            }
-        }
-    }
-
-    /// Marks what this map sends elsewhere. As Ceph's clients, it looks at every map it is given: an
-    /// OSD that was primary, and is again, has dropped what was sent before.
-    fn mark_moved(&mut self) {
-        for tid in self.pending.keys().copied().collect::<Vec<_>>() {
-            let Some((pool, object)) = self.pending.get(&tid).map(|p| (p.pool, p.object)) else { continue };
-            let (target, full) = (self.target(pool, object), self.is_full(pool));
-            let Some(p) = self.pending.get_mut(&tid) else { continue };
-            // A change that is under way is dropped where there is no room for it.
-            p.held |= full && p.change.is_some();
-            if p.target != target {
-                (p.target, p.moved) = (target, true);
-            }
-        }
-    }
-
-    fn on_maps(&mut self, m: &Message, out: &mut Vec<Output>) -> Result<(), String> {
+    fn on_maps(&mut self, local: Local, m: &Message, out: &mut Vec<Output>) -> Result<(), String> {
         let maps = MOsdMap::from_message(m).map_err(|e| e.to_string())?;
-        let before = self.map.as_ref().map_or(0, |m| m.epoch);
         for (epoch, bytes) in &maps.incrementals {
             let hash = u64::from(spirula_encoding::crc::crc32c(1, bytes));
             if *self.epochs.entry(*epoch).or_insert(hash) != hash {
                 return Err(format!("epoch {epoch} has two contents"));
             }
-            if let Some(map) = self.map.as_mut().filter(|m| m.epoch + 1 == *epoch) {
-                let inc = spirula_encoding::from_slice(bytes).map_err(|e| format!("incremental {epoch}: {e}"))?;
-                map.apply(&inc).map_err(|e| format!("incremental {epoch}: {e}"))?;
-                self.mark_moved();
-            }
         }
-        for (epoch, bytes) in &maps.fulls {
-            if self.map.as_ref().is_none_or(|m| m.epoch < *epoch) {
-                self.map = Some(spirula_encoding::from_slice(bytes).map_err(|e| format!("full map {epoch}: {e}"))?);
-                // Maps in between were not seen.
-                self.pending.values_mut().for_each(|p| p.moved = true);
-            }
-        }
-        let now = self.map.as_ref().map_or(0, |m| m.epoch);
-        // As Ceph's clients, it has its answer when a pool is gone.
-        if let Some(map) = &self.map {
-            self.pending.retain(|_, p| map.pools.contains_key(&p.pool));
+        let mut todo = Vec::new();
+        let result = self.objecter.maps(local.mono, &maps, &mut todo);
+        self.perform(local, todo, out);
+        if let Some(map) = self.objecter.map() {
+            self.monitors.set_start("osdmap", u64::from(map.epoch) + 1);
+            // What was done to a pool that is gone is of no interest.
+            let gone: Vec<u64> =
+                self.pending.iter().filter(|(_, p)| !map.pools.contains_key(&p.pool)).map(|(tid, _)| *tid).collect();
             self.audit.retain(|(pool, _)| map.pools.contains_key(pool));
             self.purge.retain(|(pool, _)| map.pools.contains_key(pool));
+            for tid in gone {
+                self.pending.remove(&tid);
+                self.objecter.cancel(tid);
+            }
         }
-        if now > before {
-            self.retarget(out);
-        } else if maps.newest > now {
-            self.subscribe(out);
-        }
-        Ok(())
-    }
-
-    fn subscribe(&self, out: &mut Vec<Output>) {
-        if let Some(conn) = self.mon.filter(|_| self.mon_open) {
-            let start = self.map.as_ref().map_or(0, |m| u64::from(m.epoch) + 1);
-            let what = vec![Subscription { what: "osdmap".into(), start, once: false }];
-            out.push(Output::Send(conn, MMonSubscribe { what, hostname: String::new() }.into_message(0)));
-        }
+        result
     }
 
     fn begin(&mut self, local: Local, out: &mut Vec<Output>) {
-        let Some(map) = &self.map else { return };
+        let Some(map) = self.objecter.map() else { return };
         let purge = self.purge.pop();
         let audit = if purge.is_none() { self.audit.pop() } else { None };
         let pools: Vec<i64> = map.pools.keys().copied().collect();
@@ -375,12 +305,12 @@ impl Client {
         };
         let omap = map.pool(pool).is_some_and(|p| !p.is_erasure());
         let stripe = extras::appends_only(map, pool);
-        self.tid += 1;
+        self.token += 1;
         let free = audit.is_none() && purge.is_none();
         if free && self.pace.copies > 0 && self.rng.below(100) < self.pace.copies {
             return self.begin_copy(local, pool, stripe, out);
         }
-        let token = (local.id as u64) << 32 | self.tid;
+        let token = (local.id as u64) << 32 | self.token;
         let changes = free && self.rng.below(100) < self.pace.changes;
         let (mut object, mut part) = (object, None);
         let plain = |kind| Change { token, kind, omap: false, guard: Guard::None, result: 0, version: 0 };
@@ -399,11 +329,8 @@ impl Client {
         if change.is_none() && free && self.rng.one_in(3) {
             part = Some((self.rng.below(400) as u32, self.rng.between(1, 200) as u32));
         }
-        let target = self.target(pool, object);
         let begun = local.true_us;
-        let p = Pending { pool, object, change, part, omap, begun, attempt: 0, target, moved: false, held: false };
-        self.pending.insert(self.tid, p);
-        self.send(self.tid, out);
+        self.submit(local, Pending { pool, object, change, part, omap, begun }, out);
     }
 
     /// Makes an object a copy of another one, or writes it anew. Few, so that they wait for each other.
@@ -411,16 +338,12 @@ impl Client {
         let (to, by) = (self.rng.below(COPIES) as u32, self.rng.between(1, COPIES - 1) as u32);
         let from = (to + by) % COPIES as u32;
         let kind = if self.rng.one_in(4) { Kind::Full(20) } else { Kind::Copy(COPIED + from) };
-        let token = (local.id as u64) << 32 | self.tid;
+        let token = (local.id as u64) << 32 | self.token;
         let change = Change { token, kind, omap: false, guard: Guard::None, result: 0, version: 0 };
         let change = if stripe == 0 { change } else { self.coded(change, stripe) };
         let object = COPIED + to;
-        let target = self.target(pool, object);
         let (change, begun) = (Some(change), local.true_us);
-        let (part, omap) = (None, false);
-        let p = Pending { pool, object, change, part, omap, begun, attempt: 0, target, moved: false, held: false };
-        self.pending.insert(self.tid, p);
-        self.send(self.tid, out);
+        self.submit(local, Pending { pool, object, change, part: None, omap: false, begun }, out);
     }
 
     fn change(&mut self, id: ActorId, at: (i64, u32), omap: bool) -> Change {
@@ -443,7 +366,7 @@ impl Client {
             guard => guard,
         };
         let omap = omap && !removes && r.one_in(3);
-        Change { token: (id as u64) << 32 | self.tid, kind, omap, guard, result: 0, version: 0 }
+        Change { token: (id as u64) << 32 | self.token, kind, omap, guard, result: 0, version: 0 }
     }
 
     /// What must be so for a change to happen: mostly what it knows of the object, which may have changed.
@@ -482,43 +405,35 @@ impl Client {
     }
 
     /// An OSD says what to hold back, or to send again.
-    fn on_backoff(&mut self, conn: u64, m: &Message, out: &mut Vec<Output>) -> Result<(), String> {
+    fn on_backoff(&mut self, local: Local, osd: OsdId, m: &Message, out: &mut Vec<Output>) -> Result<(), String> {
         let m = MOsdBackoff::from_message(m).map_err(|e| format!("a backoff: {e}"))?;
         if !self.backs_off {
             return Err(format!("knows nothing of {m:?}"));
         }
-        let Some((osd, way)) = self.ways.iter_mut().find(|(_, w)| w.conn == conn) else { return Ok(()) };
-        let osd = *osd;
+        let Some(way) = self.ways.get_mut(&osd) else { return Ok(()) };
         if m.op == backoff_op::BLOCK {
             if way.held.iter().any(|b| (b.spg, &b.begin) == (m.spg, &m.begin)) {
                 return Err(format!("told twice to hold {m:?}"));
             }
             way.held.push(m.clone());
             self.backoffs += 1;
-            out.push(Output::Send(conn, MOsdBackoff { op: backoff_op::ACK_BLOCK, ..m }.into_message(0)));
-            return Ok(());
-        }
-        let before = way.held.len();
-        way.held.retain(|b| b.id != m.id);
-        if way.held.len() == before {
-            return Err(format!("told to go on with what it does not hold: {m:?}"));
-        }
-        let there = |p: &Pending| p.target.as_ref().is_some_and(|t| t.primary == osd && t.pg == m.spg.pg);
-        let of = |p: &Pending| HObject::head(p.pool, "".into(), "".into(), name(p.object));
-        let again = self.pending.iter().filter(|(_, p)| there(p) && within(&m, &of(p)));
-        for tid in again.map(|(tid, _)| *tid).collect::<Vec<_>>() {
-            if let Some(p) = self.pending.get_mut(&tid) {
-                p.attempt += 1;
+        } else {
+            let before = way.held.len();
+            way.held.retain(|b| b.id != m.id);
+            if way.held.len() == before {
+                return Err(format!("told to go on with what it does not hold: {m:?}"));
             }
-            self.send(tid, out);
         }
+        let mut todo = Vec::new();
+        self.objecter.backoff(osd, m, &mut todo);
+        self.perform(local, todo, out);
         Ok(())
     }
 
-    fn on_reply(&mut self, local: Local, m: &Message) -> Result<(), String> {
-        let reply = MOsdOpReply::from_message(m).map_err(|e| format!("a reply: {e}"))?;
-        let tid = m.tid;
-        let Some(p) = self.pending.get(&tid).filter(|p| p.attempt == reply.retry_attempt) else { return Ok(()) };
+    fn on_reply(&mut self, local: Local, tid: u64, reply: &Reply) -> Result<(), String> {
+        // Where it was when it was answered, if it was sent once only.
+        let place = self.answered.take();
+        let Some(p) = self.pending.get(&tid) else { return Ok(()) };
         if p.object >= COPIED {
             // There may be no source yet, and patience with it ends.
             if ![0, -errno::ENOENT, -errno::ETIMEDOUT].contains(&reply.result) {
@@ -536,13 +451,13 @@ impl Client {
                 return Ok(());
             }
             (Some(c), result) => {
-                if reply.replay_version == EVersion::default() && result == -errno::ENOENT {
+                if reply.version == EVersion::default() && result == -errno::ENOENT {
                     // So is answered whoever knows the pool no more; if it is there in the end, that was wrong.
                     self.without.insert(p.pool);
                     self.pending.remove(&tid);
                     return Ok(());
                 }
-                if reply.replay_version == EVersion::default() {
+                if reply.version == EVersion::default() {
                     return Err(format!("the answer {result} to {c:?} of object {} lacks its version", p.object));
                 }
                 if !matches!(c.guard, Guard::None) {
@@ -551,7 +466,7 @@ impl Client {
                 if result == 0 && !matches!(c.kind, Kind::Delete | Kind::Copy(_)) {
                     self.known.insert(at, (c.token, reply.user_version));
                 }
-                What::Change(Change { result, version: reply.user_version, ..c.clone() }, reply.replay_version)
+                What::Change(Change { result, version: reply.user_version, ..c.clone() }, reply.version)
             }
             (None, 0) => {
                 let view = content::seen(&reply.ops, p.object, p.part, reply.user_version)
@@ -559,12 +474,17 @@ impl Client {
                 self.known.insert(at, view.known());
                 What::Read(Some(view))
             }
+            (None, -2) if reply.ops.is_empty() => {
+                // No pool.
+                self.pending.remove(&tid);
+                return Ok(());
+            }
             (None, -2) => What::Read(None),
             (None, result) => return Err(format!("a read of object {} is answered {result}", p.object)),
         };
         // The answer to a resend may be from before its PG was split.
-        if let (What::Change(_, version), Some(t), 0) = (&what, &p.target, p.attempt) {
-            self.acked.push((t.pg, t.shape.0, *version));
+        if let (What::Change(_, version), Some((pg, pg_num))) = (&what, place) {
+            self.acked.push((pg, pg_num, *version));
         }
         let op = Op { begun: p.begun, ended: local.true_us, what };
         self.longest = self.longest.max(op.ended - op.begun);
@@ -574,34 +494,18 @@ impl Client {
     }
 
     fn tick(&mut self, local: Local, out: &mut Vec<Output>) {
-        self.ticks += 1;
-        if self.mon.is_none() {
-            if let Some(to) = self.rng.pick(&self.mons).copied() {
-                self.mon = Some(self.connect(to, addr_of(to).msgr2(), out));
-                self.heard = self.ticks;
-            }
-        } else if self.ticks > self.heard + PATIENCE && (!self.mon_open || self.ticks.is_multiple_of(PATIENCE)) {
-            // As Ceph's clients, it hunts for a monitor that answers.
-            if let Some(conn) = self.mon.take() {
-                out.push(Output::Close(conn));
-            }
-            self.mon_open = false;
-        }
+        let mut asks = Vec::new();
+        self.monitors.tick(local.mono, &mut asks);
+        self.ask(local, asks, out);
+        let mut todo = Vec::new();
+        self.objecter.tick(local.mono, &mut todo);
+        self.perform(local, todo, out);
         if self.breaks > 0 {
             self.breaks -= 1;
-            self.break_ways(out);
-        }
-        if self.ticks.is_multiple_of(RETRY) {
-            // Ways that broke are tried again for what still waits.
-            let stuck: Vec<u64> = self.pending.iter().filter(|(_, p)| self.is_stuck(p)).map(|(tid, _)| *tid).collect();
-            for tid in stuck {
-                if let Some(t) = self.pending.get(&tid).and_then(|p| p.target.clone()) {
-                    self.way(&t, out);
-                }
-            }
+            self.break_ways(local, out);
         }
         // What waits for room must not keep it from making some.
-        let room = (self.pending.len() < self.pace.under_way || !self.purge.is_empty()) && self.mon_open;
+        let room = (self.pending.len() < self.pace.under_way || !self.purge.is_empty()) && self.monitors.is_open();
         if room && (!self.audit.is_empty() || !self.purge.is_empty() || !self.quiet && self.rng.one_in(self.pace.idle))
         {
             self.begin(local, out);
@@ -609,20 +513,61 @@ impl Client {
     }
 
     /// Some ways to OSDs end. What waits is sent again over new ones, but for some reads that nobody wants any more.
-    fn break_ways(&mut self, out: &mut Vec<Output>) {
+    fn break_ways(&mut self, local: Local, out: &mut Vec<Output>) {
         for osd in self.ways.keys().copied().collect::<Vec<_>>() {
             if self.rng.one_in(2) {
                 out.extend(self.ways.remove(&osd).map(|w| Output::Close(w.conn)));
-                self.again.remove(&osd);
+                self.objecter.closed(local.mono, osd);
             }
         }
-        let (rng, before) = (&mut self.rng, self.pending.len());
-        self.pending.retain(|_, p| p.change.is_some() || !rng.one_in(2));
-        self.given_up += (before - self.pending.len()) as u64;
+        let reads: Vec<u64> = self.pending.iter().filter(|(_, p)| p.change.is_none()).map(|(tid, _)| *tid).collect();
+        for tid in reads {
+            if self.rng.one_in(2) {
+                self.pending.remove(&tid);
+                self.objecter.cancel(tid);
+                self.given_up += 1;
+            }
+        }
+    }
+}
+
+impl Client {
+    fn osd_of(&self, conn: u64) -> Option<OsdId> {
+        self.ways.iter().find(|(_, w)| w.conn == conn).map(|(osd, _)| *osd)
     }
 
-    fn is_stuck(&self, p: &Pending) -> bool {
-        p.target.as_ref().is_some_and(|t| self.ways.get(&t.primary).is_none_or(|w| w.addr != t.addr))
+    fn message(&mut self, local: Local, conn: u64, m: &Message, out: &mut Vec<Output>) {
+        let osd = self.osd_of(conn);
+        if self.mon == Some(conn) {
+            let mut asks = Vec::new();
+            let taken = self.monitors.message(local.mono, m, &mut asks);
+            self.ask(local, asks, out);
+            if taken {
+                return;
+            }
+        } else if osd.is_none() {
+            return;
+        }
+        let result = match (m.kind, osd) {
+            (MOsdMap::KIND, _) => self.on_maps(local, m, out),
+            (MOsdOpReply::KIND, Some(osd)) => self.on_answer(local, osd, m, out),
+            (MOsdBackoff::KIND, Some(osd)) => self.on_backoff(local, osd, m, out),
+            _ => Ok(()),
+        };
+        if let Err(why) = result {
+            let sign = if m.kind == MOsdMap::KIND { Sign::Monitors } else { Sign::Reply };
+            self.wrong.get_or_insert(sign.of(format!("client {}: {why}", self.id)));
+        }
+    }
+
+    fn on_answer(&mut self, local: Local, osd: OsdId, m: &Message, out: &mut Vec<Output>) -> Result<(), String> {
+        let reply = MOsdOpReply::from_message(m).map_err(|e| format!("a reply: {e}"))?;
+        let once = self.objecter.place(m.tid).filter(|(_, attempts)| *attempts == 1);
+        self.answered = once.map(|(t, _)| (t.pg, t.shape.0));
+        let mut todo = Vec::new();
+        self.objecter.reply(osd, m.tid, reply, &mut todo);
+        self.perform(local, todo, out);
+        Ok(())
     }
 }
 
@@ -633,44 +578,28 @@ impl Actor for Client {
             Input::Tick => self.tick(local, out),
             Input::Opened { conn, peer, .. } => {
                 if self.mon == Some(conn) {
-                    (self.mon_open, self.global_id, self.heard) = (true, peer.global_id, self.ticks);
-                    self.subscribe(out);
-                } else if let Some((osd, w)) = self.ways.iter_mut().find(|(_, w)| w.conn == conn) {
-                    w.open = true;
-                    let (osd, addr) = (*osd, w.addr);
-                    let to = |p: &Pending| p.target.as_ref().is_some_and(|t| t.primary == osd && t.addr == addr);
-                    let mine: Vec<u64> = self.pending.iter().filter(|(_, p)| to(p)).map(|(tid, _)| *tid).collect();
-                    for tid in mine {
-                        if let Some(p) = self.pending.get_mut(&tid) {
-                            p.attempt += 1;
-                        }
-                        self.send(tid, out);
-                    }
+                    self.global_id = peer.global_id;
+                    let mut asks = Vec::new();
+                    self.monitors.opened(local.mono, &mut asks);
+                    self.ask(local, asks, out);
+                } else if let Some(osd) = self.osd_of(conn) {
+                    let mut todo = Vec::new();
+                    self.objecter.opened(osd, &mut todo);
+                    self.perform(local, todo, out);
                 }
             }
             Input::Closed { conn, .. } => {
                 if self.mon == Some(conn) {
-                    (self.mon, self.mon_open) = (None, false);
-                }
-                self.ways.retain(|_, w| w.conn != conn);
-            }
-            Input::Message { conn, message } => {
-                if self.mon == Some(conn) {
-                    self.heard = self.ticks;
-                }
-                let known = self.mon == Some(conn) || self.ways.values().any(|w| w.conn == conn);
-                let result = match message.kind {
-                    _ if !known => Ok(()),
-                    MOsdMap::KIND => self.on_maps(&message, out),
-                    MOsdOpReply::KIND => self.on_reply(local, &message),
-                    MOsdBackoff::KIND => self.on_backoff(conn, &message, out),
-                    _ => Ok(()),
-                };
-                if let Err(why) = result {
-                    let sign = if message.kind == MOsdMap::KIND { Sign::Monitors } else { Sign::Reply };
-                    self.wrong.get_or_insert(sign.of(format!("client {}: {why}", self.id)));
+                    self.mon = None;
+                    let mut asks = Vec::new();
+                    self.monitors.closed(local.mono, "closed", &mut asks);
+                    self.ask(local, asks, out);
+                } else if let Some(osd) = self.osd_of(conn) {
+                    self.ways.remove(&osd);
+                    self.objecter.closed(local.mono, osd);
                 }
             }
+            Input::Message { conn, message } => self.message(local, conn, &message, out),
             _ => {}
         }
     }

@@ -89,7 +89,7 @@ impl Case {
 
     fn map(&mut self) -> spirula_maps::OsdMap {
         let c = self.s.clients[0];
-        self.s.world.with(c, |c: &mut Client| c.map.clone()).flatten().expect("a map")
+        self.s.world.with(c, |c: &mut Client| c.map().cloned()).flatten().expect("a map")
     }
 
     fn place(&mut self) -> Placed {

@@ -202,6 +202,10 @@ fn main() -> std::process::ExitCode {
     let awaited = Extra::ALL.iter().filter(|(_, e, weight)| asked(*e, *weight));
     let mut idle: Vec<&str> = awaited.flat_map(|(_, e, _)| e.shows()).copied().collect();
     idle.retain(|name| !sum.probes.contains_key(name));
+    if sum.operations == 0 && sum.failures.is_empty() {
+        println!("no operation of any client was answered");
+        return std::process::ExitCode::FAILURE;
+    }
     if !idle.is_empty() && sum.failures.is_empty() {
         println!("these never came about: {idle:?}");
         return std::process::ExitCode::FAILURE;

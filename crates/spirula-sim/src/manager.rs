@@ -1,11 +1,12 @@
 //! A manager in the world: its state machine and its ways to monitors and OSDs. It keeps nothing, so that
 //! a crash makes a new one; the administrator's commands for it are given to it here.
 
-use crate::monitor::addr_of;
+use crate::monitor::{addr_of, id_of};
 use crate::rng::Rng;
 use crate::scenario::FSID;
 use crate::world::{Actor, ActorId, Input, Local, Output, World};
 use bytes::Bytes;
+use spirula_client::{MonitorOut, Monitors, Mons};
 use spirula_messages::Body;
 use spirula_messages::ceph::{MMgrCommand, MMgrCommandReply};
 use spirula_mgr::{Mgr, MgrConfig, MgrEffect, MgrEvent, Now, Peer};
@@ -16,17 +17,15 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// The administrator's connection, which no link has.
 const ADMIN: u64 = 0;
-/// Ticks without a monitor after which another is tried.
-const PATIENCE: u64 = 20;
 
 /// The manager.
 pub struct Manager {
     mons: Vec<ActorId>,
     rng: Rng,
     mgr: Option<Mgr>,
+    monitors: Monitors,
+    /// The connection to a monitor.
     mon: Option<u64>,
-    mon_open: bool,
-    waited: u64,
     conns: BTreeSet<u64>,
     next_conn: u64,
     /// Commands to be given to it.
@@ -39,12 +38,11 @@ impl Manager {
     /// One that knows these monitors.
     pub fn new(mons: Vec<ActorId>, rng: Rng) -> Self {
         Self {
+            monitors: Monitors::new(Mons::default(), ""),
             mons,
             rng,
             mgr: None,
             mon: None,
-            mon_open: false,
-            waited: 0,
             conns: BTreeSet::new(),
             next_conn: 0,
             orders: VecDeque::new(),
@@ -66,13 +64,40 @@ impl Manager {
                 }
                 MgrEffect::Send(conn, m) => out.push(Output::Send(conn, m)),
                 MgrEffect::SendMon(m) => out.extend(self.mon.map(|conn| Output::Send(conn, m))),
+                MgrEffect::Subscribe(what, start) => {
+                    let mut asks = Vec::new();
+                    self.monitors.subscribe(what, start, &mut asks);
+                    self.ask(local, asks, out);
+                }
                 MgrEffect::Close(conn) => out.push(Output::Close(conn)),
             }
         }
     }
 
-    fn connect(&mut self, local: Local, out: &mut Vec<Output>) {
-        let Some(to) = self.rng.pick(&self.mons).copied() else { return };
+    fn fresh_monitors(&mut self) {
+        let mons = self.mons.iter().map(|m| addr_of(*m)).collect();
+        self.monitors = Monitors::new(Mons::new(mons, self.rng.bits()), "");
+        (self.mgr, self.mon) = (None, None);
+    }
+
+    /// Does what its session with a monitor wants.
+    fn ask(&mut self, local: Local, todo: Vec<MonitorOut>, out: &mut Vec<Output>) {
+        for o in todo {
+            match o {
+                MonitorOut::Connect(to) => {
+                    if let Some(to) = id_of(&to) {
+                        self.connect(local, to, out);
+                    }
+                }
+                MonitorOut::Close => out.extend(self.mon.take().map(Output::Close)),
+                MonitorOut::Send(m) => out.extend(self.mon.map(|conn| Output::Send(conn, m))),
+                MonitorOut::Opened => self.feed(local, MgrEvent::MonOpened, out),
+                MonitorOut::Lost(_) | MonitorOut::Answer(..) => {}
+            }
+        }
+    }
+
+    fn connect(&mut self, local: Local, to: ActorId, out: &mut Vec<Output>) {
         self.next_conn += 1;
         let conn = World::conn_numbers(local.id) + self.next_conn;
         let peer = spirula_mon::Peer {
@@ -82,7 +107,7 @@ impl Manager {
             addrs: addr_of(local.id),
             features: spirula_types::features::PACIFIC,
         };
-        (self.mon, self.mon_open, self.waited) = (Some(conn), false, 0);
+        self.mon = Some(conn);
         out.push(Output::Connect { conn, to, addr: addr_of(to).msgr2(), peer });
     }
 
@@ -100,13 +125,12 @@ impl Manager {
     }
 
     fn tick(&mut self, local: Local, out: &mut Vec<Output>) {
-        self.waited += 1;
-        if !self.mon_open && self.waited > PATIENCE {
-            out.extend(self.mon.take().map(Output::Close));
+        let (was_open, mut asks) = (self.monitors.is_open(), Vec::new());
+        self.monitors.tick(local.mono, &mut asks);
+        if was_open && !self.monitors.is_open() {
+            self.feed(local, MgrEvent::MonClosed, out);
         }
-        if self.mon.is_none() {
-            self.connect(local, out);
-        }
+        self.ask(local, asks, out);
         self.feed(local, MgrEvent::Tick, out);
         if self.mgr.is_some()
             && let Some(order) = self.orders.pop_front()
@@ -129,8 +153,9 @@ impl Actor for Manager {
                 if self.mgr.is_none() {
                     self.begin(local, peer.global_id);
                 }
-                self.mon_open = true;
-                self.feed(local, MgrEvent::MonOpened, out);
+                let mut asks = Vec::new();
+                self.monitors.opened(local.mono, &mut asks);
+                self.ask(local, asks, out);
             }
             Input::Opened { conn, peer, .. } => {
                 self.conns.insert(conn);
@@ -140,8 +165,11 @@ impl Actor for Manager {
                 self.feed(local, MgrEvent::SessionOpened { conn, peer }, out);
             }
             Input::Closed { conn, .. } if self.mon == Some(conn) => {
-                (self.mon, self.mon_open, self.waited) = (None, false, 0);
+                self.mon = None;
+                let mut asks = Vec::new();
+                self.monitors.closed(local.mono, "closed", &mut asks);
                 self.feed(local, MgrEvent::MonClosed, out);
+                self.ask(local, asks, out);
             }
             Input::Closed { conn, .. } => {
                 if self.conns.remove(&conn) {
@@ -149,19 +177,25 @@ impl Actor for Manager {
                 }
             }
             Input::Message { conn, message } if self.mon == Some(conn) => {
-                self.feed(local, MgrEvent::Mon(message), out);
+                let mut asks = Vec::new();
+                let taken = self.monitors.message(local.mono, &message, &mut asks);
+                self.ask(local, asks, out);
+                if !taken {
+                    self.feed(local, MgrEvent::Mon(message), out);
+                }
             }
             Input::Message { conn, message } => {
                 if self.conns.contains(&conn) {
                     self.feed(local, MgrEvent::Message { conn, message }, out);
                 }
             }
-            Input::Start | Input::Timer(_) | Input::Called { .. } | Input::Bytes { .. } | Input::Broken { .. } => {}
+            Input::Start => self.fresh_monitors(),
+            Input::Timer(_) | Input::Called { .. } | Input::Bytes { .. } | Input::Broken { .. } => {}
         }
     }
 
     fn crash(&mut self, _: &mut Rng) {
-        (self.mgr, self.mon, self.mon_open) = (None, None, false);
+        self.fresh_monitors();
         self.conns.clear();
     }
 

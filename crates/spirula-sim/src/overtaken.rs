@@ -99,7 +99,7 @@ impl Story {
 
     fn map(&mut self) -> spirula_maps::OsdMap {
         let c = self.s.clients[0];
-        self.s.world.with(c, |c: &mut Client| c.map.clone()).flatten().expect("a map")
+        self.s.world.with(c, |c: &mut Client| c.map().cloned()).flatten().expect("a map")
     }
 
     /// The acting set, primary first.

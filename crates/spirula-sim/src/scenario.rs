@@ -217,7 +217,7 @@ pub fn run(o: &Options) -> Result<Report, Failure> {
     result.map_err(|Wrong { sign, why }| Failure { seed: o.seed, time_us, sign, why })?;
     let mut epoch = 0;
     for c in s.clients.clone() {
-        epoch = s.world.with(c, |c: &mut Client| c.map.as_ref().map_or(0, |m| m.epoch)).unwrap_or(epoch);
+        epoch = s.world.with(c, |c: &mut Client| c.map().map_or(0, |m| m.epoch)).unwrap_or(epoch);
     }
     Ok(Report {
         hash: s.world.hash,

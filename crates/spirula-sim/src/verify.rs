@@ -318,7 +318,7 @@ impl Scene {
 
     pub fn map(&mut self) -> Option<OsdMap> {
         let first = *self.clients.first()?;
-        self.world.with(first, |c: &mut Client| c.map.clone()).flatten()
+        self.world.with(first, |c: &mut Client| c.map().cloned()).flatten()
     }
 
     pub fn actor_of(&mut self, osd: OsdId) -> Option<ActorId> {

@@ -6,12 +6,13 @@ use anyhow::{Context, bail};
 use bytes::Bytes;
 use serde_json::Value;
 use spirula_buffer::PayloadPool;
-use spirula_messages::ceph::{MMonCommand, MMonCommandAck, kind};
-use spirula_messages::{Body, Message};
 use spirula_runtime::auth::Login;
-use spirula_runtime::{Hub, LinkMode, Mons, NetEvent, NetSink, Peer, Reactors, clock};
+use spirula_runtime::cephx::DaemonAuth;
+use spirula_runtime::{
+    Answer, Hub, LinkMode, MonLink, MonNews, MonWay, Mons, NetEvent, NetSink, Peer, Reactors, clock,
+};
 use spirula_settings::Settings;
-use spirula_types::{AddrVec, EntityType, Uuid};
+use spirula_types::AddrVec;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
@@ -19,20 +20,16 @@ use std::time::Duration;
 const PAYLOADS: usize = 16 << 20;
 /// How long all of it may take: an election may come between.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How long one monitor may take: it may be cut off.
-const ONE_PATIENCE: Duration = Duration::from_secs(5);
 /// How long a monitor that refuses us may just not know us yet.
 const LAG: Duration = Duration::from_secs(3);
-/// Between two attempts.
-const RETRY: Duration = Duration::from_millis(200);
+/// Patience is looked at that often.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// A client of the monitors.
 pub struct Remote {
-    hub: Hub,
     reactors: Reactors,
-    mons: Mons,
-    me: Peer,
-    login: Arc<dyn Login>,
+    mon: MonLink,
+    events: mpsc::Receiver<NetEvent>,
 }
 
 impl Remote {
@@ -45,31 +42,31 @@ impl Remote {
         hub.set_modes(keys::modes(settings, true)?);
         let draw = u64::from(host::nonce().context("draw a number")?);
         let reactors = Reactors::start(1).context("start an event loop")?;
-        Ok(Self { hub, reactors, mons: Mons::new(mons, draw), me, login })
+        let (tx, events) = mpsc::channel();
+        let sink = NetSink::new(
+            Arc::new(move |e| {
+                // The asker has gone.
+                let _ = tx.send(e);
+            }),
+            Arc::default(),
+        );
+        // Nothing lives long enough here for its tickets to be renewed.
+        let way = MonWay { hub, me, login, auth: DaemonAuth::none(), sink, on: reactors.next() };
+        let mut mon = MonLink::new(Mons::new(mons, draw), "", way);
+        mon.set_start("monmap", 0);
+        Ok(Self { reactors, mon, events })
     }
 
-    /// Runs a command that may safely be run twice, and gives its output.
+    /// Runs a command, and gives its output. Where a monitor is lost on the way it is sent again to
+    /// another one.
     ///
     /// # Errors
     /// When no monitor answers or lets us in, or with the monitors' refusal.
     pub fn command(&mut self, command: &Value) -> anyhow::Result<String> {
-        let begun = clock::monotonic();
-        let (result, status, output) = loop {
-            let last = match self.once(command) {
-                Ok(answer) => break answer,
-                Err(why) => why,
-            };
-            let waited = clock::monotonic().saturating_sub(begun);
-            if waited > PATIENCE {
-                let all: Vec<String> = self.mons.all().iter().map(ToString::to_string).collect();
-                bail!("no monitor answers; asked were {} ({last})", all.join(", "));
-            }
-            if last.contains("refused authentication") && waited > LAG {
-                bail!("the monitors do not let us in: {last}");
-            }
-            self.mons.next();
-            std::thread::sleep(RETRY);
-        };
+        let call = self.mon.command(command.to_string(), Bytes::new());
+        let answer = self.wait_for(call);
+        self.mon.give_up(call);
+        let (result, status, output) = answer?;
         if result != 0 {
             let why = if status.is_empty() { format!("error {result}") } else { status };
             bail!("the monitors refuse: {why}");
@@ -77,48 +74,43 @@ impl Remote {
         String::from_utf8(output.to_vec()).context("the monitors' answer is no text")
     }
 
-    /// Asks the current monitor; the reason if it does not answer.
-    fn once(&self, command: &Value) -> Result<(i32, String, Bytes), String> {
-        let (tx, rx) = mpsc::channel();
-        let sink = NetSink::new(
-            Arc::new(move |e| {
-                // The asker has lost patience.
-                let _ = tx.send(e);
-            }),
-            Arc::default(),
-        );
-        let to = self.mons.current();
-        let on = self.reactors.next();
-        let link = self.hub.connect(&self.me, &self.login, &sink, &to, EntityType::Mon, &on);
-        let cmd = vec![command.to_string()];
-        let request = MMonCommand { version: 0, fsid: Uuid::default(), cmd, input: Bytes::new() };
-        let request: Message = request.into_message(1);
-        let deadline = clock::monotonic() + ONE_PATIENCE;
-        let answer = loop {
-            match rx.recv_timeout(deadline.saturating_sub(clock::monotonic())) {
-                Ok(NetEvent::Opened { .. }) => link.send(request.clone()),
-                Ok(NetEvent::Message(_, m)) if m.kind == kind::MON_COMMAND_ACK => {
-                    let ack = MMonCommandAck::from_message(&m);
-                    break ack.map(|a| (a.result, a.status, a.output)).map_err(|e| format!("{to}: {e}"));
-                }
-                Ok(
-                    NetEvent::Message(..)
-                    | NetEvent::TooLarge(..)
-                    | NetEvent::Resumed(_)
-                    | NetEvent::Renewed(_)
-                    | NetEvent::Taken(_)
-                    | NetEvent::Refused(..),
-                ) => {}
-                Ok(NetEvent::Closed(_, why)) => break Err(format!("{to}: {why}")),
-                Err(_) => break Err(format!("{to}: no answer in {} s", ONE_PATIENCE.as_secs())),
+    fn wait_for(&mut self, call: u64) -> anyhow::Result<(i32, String, Bytes)> {
+        let begun = clock::monotonic();
+        let mut last = "no word".to_owned();
+        loop {
+            let wait = self.mon.deadline().saturating_sub(clock::monotonic()).min(LOOK);
+            let mut news = match self.events.recv_timeout(wait) {
+                Ok(NetEvent::Opened { link, .. }) if self.mon.is(link.id()) => self.mon.opened(),
+                Ok(NetEvent::Message(id, m)) if self.mon.is(id) => self.mon.message(m),
+                Ok(NetEvent::Closed(id, ended)) if self.mon.is(id) => self.mon.closed(&ended.why),
+                Ok(_) | Err(_) => Vec::new(),
+            };
+            if clock::monotonic() >= self.mon.deadline() {
+                news.extend(self.mon.tick());
             }
-        };
-        link.close();
-        answer
+            for n in news {
+                match n {
+                    MonNews::Answer(to, Answer::Command { result, status, output }) if to == call => {
+                        return Ok((result, status, output));
+                    }
+                    MonNews::Lost(why) => last = why,
+                    MonNews::Opened | MonNews::Answer(..) | MonNews::Message(_) => {}
+                }
+            }
+            let waited = clock::monotonic().saturating_sub(begun);
+            if waited > PATIENCE {
+                let all: Vec<String> = self.mon.mons().all().iter().map(ToString::to_string).collect();
+                bail!("no monitor answers; asked were {} ({last})", all.join(", "));
+            }
+            if last.contains("refused authentication") && waited > LAG && !self.mon.is_open() {
+                bail!("the monitors do not let us in: {last}");
+            }
+        }
     }
 
     /// Ends it.
-    pub fn close(self) {
+    pub fn close(mut self) {
+        self.mon.stop();
         self.reactors.stop();
     }
 }

@@ -3,14 +3,14 @@
 //! It speaks to them as any administrator would, by commands.
 
 use bytes::Bytes;
-use spirula_messages::ceph::{
-    MCommand, MCommandReply, MMgrCommand, MMgrCommandReply, MMgrMap, MMonCommand, MMonCommandAck, MMonSubscribe,
-    Subscription, kind,
-};
+use spirula_messages::ceph::{MCommand, MCommandReply, MMgrCommand, MMgrCommandReply, MMgrMap, kind};
 use spirula_messages::{Body, Message};
 use spirula_runtime::auth::Login;
 use spirula_runtime::cephx::DaemonAuth;
-use spirula_runtime::{Daemon, Hub, Link, LinkId, Mailbox, Mons, NetEvent, NetSink, Peer, clock, mailbox};
+use spirula_runtime::{
+    self as runtime, Daemon, Hub, Link, LinkId, Mailbox, MonLink, MonNews, MonWay, Mons, NetEvent, NetSink, Peer,
+    clock, mailbox,
+};
 use spirula_types::{AddrVec, EntityType, Uuid};
 use std::collections::HashMap;
 use std::sync::{Arc, mpsc};
@@ -20,8 +20,6 @@ use tokio::sync::oneshot;
 
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Between two looks at tickets that end.
-const RENEW: Duration = Duration::from_secs(5);
 const RETRY: Duration = Duration::from_millis(100);
 
 /// Result, text for stderr, output.
@@ -51,20 +49,29 @@ impl Admin {
     pub fn start(hub: &Hub, mons: Mons, auth: DaemonAuth, on: &Handle) -> Self {
         let (mailbox, rx) = mailbox::<AdminMail>();
         let me = admin_peer();
-        let daemon = AdminDaemon {
-            login: auth.login(&me),
+        let login = auth.login(&me);
+        let way = MonWay {
+            hub: hub.clone(),
+            me: me.clone(),
+            login: login.clone(),
             auth,
-            renew: Duration::ZERO,
-            me,
+            sink: mailbox.sink(),
+            on: on.clone(),
+        };
+        let mut mon = MonLink::new(mons, "", way);
+        ["monmap", "mgrmap"].into_iter().for_each(|what| mon.set_start(what, 0));
+        let daemon = AdminDaemon {
+            login,
+            me: me.clone(),
             hub: hub.clone(),
             on: on.clone(),
             mailbox: mailbox.clone(),
-            mons,
-            mon: Line::default(),
+            mon,
             mgr_addrs: AddrVec::default(),
             mgr: Line::default(),
             next_tid: 1,
             waiting: HashMap::new(),
+            calls: HashMap::new(),
         };
         let own = mailbox.clone();
         on.spawn(async move {
@@ -148,23 +155,40 @@ impl Line {
 struct AdminDaemon {
     me: Peer,
     login: Arc<dyn Login>,
-    auth: DaemonAuth,
-    renew: Duration,
     hub: Hub,
     on: Handle,
     mailbox: Mailbox<AdminMail>,
-    mons: Mons,
-    mon: Line,
+    mon: MonLink,
     mgr_addrs: AddrVec,
     mgr: Line,
     next_tid: u64,
+    /// Who waits for the manager, by transaction.
     waiting: HashMap<u64, oneshot::Sender<Answer>>,
+    /// Who waits for the monitor, by call.
+    calls: HashMap<u64, oneshot::Sender<Answer>>,
 }
 
 impl AdminDaemon {
+    fn mon_news(&mut self, news: Vec<MonNews>) {
+        for n in news {
+            match n {
+                MonNews::Opened => {}
+                // Who asks is told when patience ends.
+                MonNews::Lost(why) => tracing::debug!("monitor: {why}"),
+                MonNews::Message(m) => self.message(&m),
+                MonNews::Answer(call, runtime::Answer::Command { result, status, output }) => {
+                    if let Some(done) = self.calls.remove(&call) {
+                        // Whoever asked may have lost patience.
+                        let _ = done.send((result, status, output));
+                    }
+                }
+                MonNews::Answer(..) => {}
+            }
+        }
+    }
+
     fn message(&mut self, m: &Message) {
         let answer = match m.kind {
-            kind::MON_COMMAND_ACK => MMonCommandAck::from_message(m).map(|a| (a.result, a.status, a.output)),
             kind::MGR_COMMAND_REPLY => MMgrCommandReply::from_message(m).map(|a| (a.result, a.status, a.output)),
             kind::MGR_MAP => {
                 if let Ok(map) = MMgrMap::from_message(m)
@@ -179,7 +203,6 @@ impl AdminDaemon {
                 }
                 return;
             }
-            kind::AUTH_REPLY => return self.auth.reply(m),
             _ => return,
         };
         if let (Some(done), Ok(answer)) = (self.waiting.remove(&m.tid), answer) {
@@ -195,64 +218,62 @@ impl Daemon for AdminDaemon {
     fn handle(&mut self, event: AdminMail) {
         match event {
             AdminMail::Command(to_mgr, json, done) => {
+                let gone: Vec<u64> = self.calls.iter().filter(|(_, w)| w.is_closed()).map(|(call, _)| *call).collect();
+                for call in gone {
+                    self.calls.remove(&call);
+                    self.mon.give_up(call);
+                }
+                self.waiting.retain(|_, w| !w.is_closed());
+                if !to_mgr {
+                    let call = self.mon.command(json, Bytes::new());
+                    self.calls.insert(call, done);
+                    return;
+                }
                 let tid = self.next_tid;
                 self.next_tid += 1;
-                self.waiting.retain(|_, w| !w.is_closed());
                 self.waiting.insert(tid, done);
                 let fsid = Uuid::default();
-                let cmd = vec![json];
-                if to_mgr {
-                    self.mgr.send(MMgrCommand { fsid, cmd, input: Bytes::new() }.into_message(tid));
-                } else {
-                    self.mon.send(MMonCommand { version: 0, fsid, cmd, input: Bytes::new() }.into_message(tid));
-                }
+                self.mgr.send(MMgrCommand { fsid, cmd: vec![json], input: Bytes::new() }.into_message(tid));
             }
-            AdminMail::Net(NetEvent::Opened { link, .. }) => {
-                let line = if self.mon.is(link.id()) { &mut self.mon } else { &mut self.mgr };
-                line.open = true;
-                for m in std::mem::take(&mut line.queued) {
+            AdminMail::Net(NetEvent::Opened { link, .. }) if self.mon.is(link.id()) => {
+                let news = self.mon.opened();
+                self.mon_news(news);
+            }
+            AdminMail::Net(NetEvent::Opened { link, .. }) if self.mgr.is(link.id()) => {
+                self.mgr.open = true;
+                for m in std::mem::take(&mut self.mgr.queued) {
                     link.send(m);
-                }
-                if self.mon.is(link.id()) {
-                    let what = vec![Subscription { what: "mgrmap".into(), start: 0, once: false }];
-                    link.send(MMonSubscribe { what, hostname: String::new() }.into_message(0));
                 }
             }
             AdminMail::Net(
-                NetEvent::TooLarge(..)
+                NetEvent::Opened { .. }
+                | NetEvent::TooLarge(..)
                 | NetEvent::Resumed(_)
                 | NetEvent::Renewed(_)
                 | NetEvent::Taken(_)
                 | NetEvent::Refused(..),
             ) => {}
+            AdminMail::Net(NetEvent::Message(id, m)) if self.mon.is(id) => {
+                let news = self.mon.message(m);
+                self.mon_news(news);
+            }
             AdminMail::Net(NetEvent::Message(_, m)) => self.message(&m),
+            AdminMail::Net(NetEvent::Closed(id, ended)) if self.mon.is(id) => {
+                let news = self.mon.closed(&ended.why);
+                self.mon_news(news);
+            }
             AdminMail::Net(NetEvent::Closed(id, _)) => {
-                let line = if self.mon.is(id) {
-                    self.mons.next();
-                    &mut self.mon
-                } else if self.mgr.is(id) {
-                    &mut self.mgr
-                } else {
-                    return;
-                };
-                (line.link, line.open, line.retry) = (None, false, clock::monotonic() + RETRY);
+                if self.mgr.is(id) {
+                    (self.mgr.link, self.mgr.open, self.mgr.retry) = (None, false, clock::monotonic() + RETRY);
+                }
             }
         }
     }
 
     fn end_of_batch(&mut self) {
         let now = clock::monotonic();
-        if now >= self.renew
-            && let Some(link) = self.mon.link.as_ref().filter(|_| self.mon.open)
-        {
-            self.renew = now + RENEW;
-            self.auth.requests().into_iter().for_each(|m| link.send(m));
-        }
-        if self.mon.link.is_none() && now >= self.mon.retry {
-            let sink = self.mailbox.sink();
-            self.mon.link =
-                Some(self.hub.connect(&self.me, &self.login, &sink, &self.mons.current(), EntityType::Mon, &self.on));
-        }
+        let news = self.mon.tick();
+        self.mon_news(news);
         if self.mgr.link.is_none() && now >= self.mgr.retry && !self.mgr_addrs.is_blank() {
             let sink = self.mailbox.sink();
             self.mgr.link =
@@ -265,8 +286,8 @@ impl Daemon for AdminDaemon {
     fn deadline(&self) -> Duration {
         // Links are looked after at the end of each batch, and a tick makes one: when a link is
         // to be opened again.
-        let retry = |line: &Line, wanted| if line.link.is_none() && wanted { line.retry } else { Duration::MAX };
-        retry(&self.mon, true).min(retry(&self.mgr, !self.mgr_addrs.is_blank()))
+        let wanted = self.mgr.link.is_none() && !self.mgr_addrs.is_blank();
+        self.mon.deadline().min(if wanted { self.mgr.retry } else { Duration::MAX })
     }
 
     fn finished(&self) -> bool {

@@ -4,26 +4,23 @@ use super::host;
 use anyhow::Context;
 use spirula_auth::caps::MgrCaps;
 use spirula_messages::Body;
-use spirula_messages::ceph::{MCommandReply, MMgrCommandReply, MMonSubscribe, Subscription, kind};
+use spirula_messages::ceph::{MCommandReply, MMgrCommandReply, kind};
 use spirula_messenger::auth::METHOD_CEPHX;
 use spirula_mgr::{Mgr, MgrConfig, MgrEffect, MgrEvent, Now};
-use spirula_runtime::auth::{Grants, Login};
+use spirula_runtime::auth::Grants;
 use spirula_runtime::cephx::DaemonAuth;
 use spirula_runtime::limits::{ANSWERS_UNREAD, REQUEST_BYTES};
-use spirula_runtime::{Daemon, Hub, Link, LinkId, Listener, Mailbox, Mons, NetEvent, Peer, Service, clock, mailbox};
+use spirula_runtime::{
+    Daemon, Hub, Link, LinkId, Listener, Mailbox, MonLink, MonNews, MonWay, Mons, NetEvent, Peer, Service, clock,
+    mailbox,
+};
 use spirula_settings::Settings;
 use spirula_types::{AddrVec, EntityType, OsdId, Uuid, errno};
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
-use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
-
-/// Between two looks at tickets that end.
-const RENEW: Duration = Duration::from_secs(5);
-/// Before the monitor is tried again.
-const RETRY: Duration = Duration::from_millis(500);
 
 /// What arrives in the manager's mailbox.
 pub enum MgrMail {
@@ -72,17 +69,7 @@ pub struct MgrHandle {
 /// The manager on an event loop.
 pub struct MgrDaemon {
     mgr: Mgr,
-    me: Peer,
-    login: Arc<dyn Login>,
-    auth: DaemonAuth,
-    /// When tickets are looked at next.
-    renew: Duration,
-    hub: Hub,
-    on: Handle,
-    mailbox: Mailbox<MgrMail>,
-    mons: Mons,
-    mon: Option<Link>,
-    mon_retry: Duration,
+    mon: MonLink,
     links: HashMap<LinkId, Link>,
     out: Vec<MgrEffect>,
     wake: Duration,
@@ -129,22 +116,17 @@ impl MgrDaemon {
             name: name.clone(),
             addrs: me.addrs.clone(),
             metadata,
-            hostname: setup.host,
+            hostname: setup.host.clone(),
             settings: setup.settings.of(format!("mgr.{name}")),
         };
         let addrs = me.addrs.clone();
+        let login = setup.auth.login(&me);
+        let way = MonWay { hub: hub.clone(), me, login, auth: setup.auth, sink: mailbox.sink(), on: on.clone() };
+        let mut mon = MonLink::new(setup.mons, &setup.host, way);
+        mon.set_start("monmap", 0);
         let daemon = Self {
             mgr: Mgr::new(config, now()),
-            login: setup.auth.login(&me),
-            auth: setup.auth,
-            renew: Duration::ZERO,
-            me,
-            hub: hub.clone(),
-            on: on.clone(),
-            mailbox: mailbox.clone(),
-            mons: setup.mons,
-            mon: None,
-            mon_retry: Duration::ZERO,
+            mon,
             links: HashMap::new(),
             out: Vec::new(),
             wake: Duration::ZERO,
@@ -173,11 +155,8 @@ impl MgrDaemon {
                         tracing::warn!(conn, "a peer does not read what it asked for; its connection is closed");
                     }
                 }
-                MgrEffect::SendMon(message) => {
-                    if let Some(link) = &self.mon {
-                        link.send(message);
-                    }
-                }
+                MgrEffect::SendMon(message) => self.mon.forward(message),
+                MgrEffect::Subscribe(what, start) => self.mon.subscribe(what, start),
                 MgrEffect::Close(conn) => {
                     if let Some(link) = self.links.get(&conn) {
                         link.close();
@@ -188,8 +167,16 @@ impl MgrDaemon {
         self.wake = at.mono + self.mgr.wake_after(at);
     }
 
-    fn is_mon(&self, id: LinkId) -> bool {
-        self.mon.as_ref().is_some_and(|l| l.id() == id)
+    fn mon_news(&mut self, news: Vec<MonNews>) {
+        for n in news {
+            match n {
+                MonNews::Opened => self.feed(MgrEvent::MonOpened),
+                MonNews::Lost(why) => tracing::warn!("mgr.{}: monitor: {why}", self.mgr.config().name),
+                MonNews::Message(m) => self.feed(MgrEvent::Mon(m)),
+                // A manager runs no commands at the monitors.
+                MonNews::Answer(..) => {}
+            }
+        }
     }
 }
 
@@ -201,23 +188,15 @@ impl Daemon for MgrDaemon {
             MgrMail::Stop(done) => self.stopped = Some(done),
             MgrMail::Stopped(osds) => self.feed(MgrEvent::Stopped(osds)),
             MgrMail::Net(NetEvent::Message(conn, message)) => {
-                if message.kind == kind::MON_MAP && self.is_mon(conn) {
-                    self.mons.replace(super::mons_of(&message));
-                    return;
+                if self.mon.is(conn) {
+                    let news = self.mon.message(message);
+                    return self.mon_news(news);
                 }
-                if message.kind == kind::AUTH_REPLY && self.is_mon(conn) {
-                    self.auth.reply(&message);
-                    return;
-                }
-                let event =
-                    if self.is_mon(conn) { MgrEvent::Mon(message) } else { MgrEvent::Message { conn, message } };
-                self.feed(event);
+                self.feed(MgrEvent::Message { conn, message });
             }
-            MgrMail::Net(NetEvent::Opened { link, .. }) if self.is_mon(link.id()) => {
-                let what = vec![Subscription { what: "monmap".into(), start: 0, once: false }];
-                link.send(MMonSubscribe { what, hostname: String::new() }.into_message(0));
-                self.auth.requests().into_iter().for_each(|m| link.send(m));
-                self.feed(MgrEvent::MonOpened);
+            MgrMail::Net(NetEvent::Opened { link, .. }) if self.mon.is(link.id()) => {
+                let news = self.mon.opened();
+                self.mon_news(news);
             }
             MgrMail::Net(NetEvent::Opened { link, peer, .. }) => {
                 let conn = link.id();
@@ -243,11 +222,10 @@ impl Daemon for MgrDaemon {
             }
             // Only lossless links are.
             MgrMail::Net(NetEvent::Resumed(_) | NetEvent::Renewed(_) | NetEvent::Taken(_) | NetEvent::Refused(..)) => {}
-            MgrMail::Net(NetEvent::Closed(conn, _)) if self.is_mon(conn) => {
-                self.mon = None;
-                self.mons.next();
-                self.mon_retry = clock::monotonic() + RETRY;
+            MgrMail::Net(NetEvent::Closed(conn, ended)) if self.mon.is(conn) => {
+                let news = self.mon.closed(&ended.why);
                 self.feed(MgrEvent::MonClosed);
+                self.mon_news(news);
             }
             MgrMail::Net(NetEvent::Closed(conn, _)) => {
                 if self.links.remove(&conn).is_some() {
@@ -258,30 +236,17 @@ impl Daemon for MgrDaemon {
     }
 
     fn tick(&mut self) {
-        if self.mon.is_none() && clock::monotonic() >= self.mon_retry {
-            let link = self.hub.connect(
-                &self.me,
-                &self.login,
-                &self.mailbox.sink(),
-                &self.mons.current(),
-                EntityType::Mon,
-                &self.on,
-            );
-            self.mon = Some(link);
+        let was_open = self.mon.is_open();
+        let news = self.mon.tick();
+        if was_open && !self.mon.is_open() {
+            self.feed(MgrEvent::MonClosed);
         }
-        let now = clock::monotonic();
-        if now >= self.renew {
-            self.renew = now + RENEW;
-            // The link may still be opening; what is asked too early is asked again.
-            if let Some(link) = &self.mon {
-                self.auth.requests().into_iter().for_each(|m| link.send(m));
-            }
-        }
+        self.mon_news(news);
         self.feed(MgrEvent::Tick);
     }
 
     fn deadline(&self) -> Duration {
-        if self.mon.is_none() { self.wake.min(self.mon_retry) } else { self.wake }
+        self.wake.min(self.mon.deadline())
     }
 
     fn finished(&self) -> bool {

@@ -25,9 +25,6 @@ use mon::{MonDaemon, MonSetup};
 use osd::{Expected, OpenStore, OsdSetup};
 use serde_json::{Value, json};
 use spirula_buffer::PayloadPool;
-use spirula_maps::MonMap;
-use spirula_messages::ceph::MMonMap;
-use spirula_messages::{Body, Message};
 use spirula_osd::{Control, OsdEvent};
 use spirula_runtime::cephx::Realm;
 use spirula_runtime::{Hub, LinkMode, Mailbox, Mons, Reactors};
@@ -165,12 +162,6 @@ fn mon_dir(dir: &ClusterDir, name: &str) -> PathBuf {
 pub fn mon_addrs(m: &Manifest) -> Vec<(&'static str, SocketAddr)> {
     let ports = (0..u16::from(m.mons)).map(|i| m.port.saturating_add(i));
     MON_NAMES.into_iter().zip(ports.map(|port| SocketAddr::new(m.bind, port))).collect()
-}
-
-/// The monitors of a monitor map message; none if it is malformed.
-fn mons_of(m: &Message) -> Vec<AddrVec> {
-    let map = MMonMap::from_message(m).ok().and_then(|m| spirula_encoding::from_slice::<MonMap>(&m.monmap).ok());
-    map.map(|map| map.mons.into_values().map(|m| m.addrs).collect()).unwrap_or_default()
 }
 
 impl Cluster {

@@ -1,0 +1,172 @@
+use super::*;
+use spirula_types::EntityAddr;
+
+fn addr(port: u16) -> AddrVec {
+    AddrVec::one(EntityAddr::v2(([127, 0, 0, 1], port).into(), 0))
+}
+
+fn ms(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+/// A client of two monitors.
+struct Case {
+    m: Monitors,
+    now: Duration,
+}
+
+impl Case {
+    fn new() -> Self {
+        Self { m: Monitors::new(Mons::new(vec![addr(1), addr(2)], 0), "h"), now: Duration::ZERO }
+    }
+
+    /// Lets time pass as a shell does, until something is to be done.
+    fn until(&mut self, end: Duration) -> Vec<MonitorOut> {
+        let mut out = Vec::new();
+        while self.now < end && out.is_empty() {
+            self.now = self.m.deadline().clamp(self.now, end);
+            self.m.tick(self.now, &mut out);
+        }
+        out
+    }
+
+    fn open(&mut self) -> Vec<MonitorOut> {
+        let mut out = Vec::new();
+        self.m.tick(self.now, &mut out);
+        assert!(matches!(&out[..], [MonitorOut::Connect(_)]), "{out:?}");
+        out.clear();
+        self.m.opened(self.now, &mut out);
+        out
+    }
+}
+
+fn sent<B: Body>(out: &[MonitorOut]) -> Vec<(u64, B)> {
+    let one = |o: &MonitorOut| match o {
+        MonitorOut::Send(m) if m.kind == B::KIND => B::from_message(m).ok().map(|b| (m.tid, b)),
+        _ => None,
+    };
+    out.iter().filter_map(one).collect()
+}
+
+fn ack(tid: u64, result: i32) -> Message {
+    let (status, output) = ("said".to_owned(), Bytes::from_static(b"out"));
+    MMonCommandAck { version: 0, result, status, cmd: Vec::new(), output }.into_message(tid)
+}
+
+#[test]
+fn a_silent_monitor_is_left_for_the_next_one() {
+    let mut c = Case::new();
+    c.open();
+    // It is asked whether it is there, and says nothing.
+    let out = c.until(ms(10_000));
+    assert_eq!(sent::<MMonGetVersion>(&out).len(), 1);
+    assert_eq!(sent::<MMonGetVersion>(&c.until(ms(10_000))).len(), 1);
+    let out = c.until(ms(10_000));
+    assert!(matches!(&out[..], [MonitorOut::Close, MonitorOut::Lost(_)]), "{out:?}");
+    assert!(c.now >= SILENCE && c.now < SILENCE + GAP, "{:?}", c.now);
+    let out = c.until(ms(10_000));
+    assert!(matches!(&out[..], [MonitorOut::Connect(to)] if *to == addr(2)), "{out:?}");
+}
+
+#[test]
+fn a_monitor_that_answers_is_kept() {
+    let mut c = Case::new();
+    c.open();
+    while c.now < ms(60_000) {
+        let out = c.until(ms(60_000));
+        assert!(out.iter().all(|o| matches!(o, MonitorOut::Send(_))), "{out:?}");
+        let reply = MMonGetVersionReply { handle: 0, newest: 1, oldest: 1 };
+        assert!(c.m.message(c.now, &reply.into_message(0), &mut Vec::new()));
+    }
+    assert!(c.m.is_open());
+}
+
+#[test]
+fn time_in_which_we_did_not_run_is_no_silence() {
+    let mut c = Case::new();
+    c.open();
+    let mut out = Vec::new();
+    c.m.tick(ms(100), &mut out);
+    // Stopped for an hour.
+    c.m.tick(ms(3_600_000), &mut out);
+    assert_eq!(sent::<MMonGetVersion>(&out).len(), 1);
+    assert!(c.m.is_open());
+}
+
+#[test]
+fn subscriptions_and_commands_go_on_in_the_next_session() {
+    let mut c = Case::new();
+    let mut out = Vec::new();
+    c.m.subscribe("osdmap", 0, &mut out);
+    let first = c.m.command("one".into(), Bytes::new(), &mut out);
+    assert!(out.is_empty());
+    let out = c.open();
+    assert!(matches!(out[0], MonitorOut::Opened));
+    assert_eq!(sent::<MMonSubscribe>(&out)[0].1.what, [subscription("osdmap", 0)]);
+    assert_eq!(sent::<MMonCommand>(&out)[0].0, first);
+    let mut out = Vec::new();
+    let second = c.m.command("two".into(), Bytes::new(), &mut out);
+    c.m.set_start("osdmap", 8);
+    assert!(c.m.message(c.now, &ack(first, 0), &mut out));
+    let told = Answer::Command { result: 0, status: "said".into(), output: Bytes::from_static(b"out") };
+    assert!(
+        matches!(&out[..], [MonitorOut::Send(_), MonitorOut::Answer(f, a)] if *f == first && *a == told),
+        "{out:?}"
+    );
+    // The connection breaks before the second is answered, and the answer to the first comes again.
+    out.clear();
+    c.m.closed(c.now, "broken", &mut out);
+    assert!(matches!(&out[..], [MonitorOut::Lost(why)] if why == "broken"), "{out:?}");
+    let retry = c.until(ms(10_000));
+    assert!(matches!(&retry[..], [MonitorOut::Connect(_)]));
+    out.clear();
+    c.m.opened(c.now, &mut out);
+    assert_eq!(sent::<MMonSubscribe>(&out)[0].1.what, [subscription("osdmap", 8)]);
+    let again: Vec<u64> = sent::<MMonCommand>(&out).into_iter().map(|(tid, _)| tid).collect();
+    assert_eq!(again, [second]);
+    out.clear();
+    assert!(c.m.message(c.now, &ack(first, 0), &mut out));
+    assert!(out.is_empty());
+    // Whoever has lost patience gets nothing.
+    c.m.give_up(second);
+    assert!(c.m.message(c.now, &ack(second, 0), &mut out));
+    assert!(out.is_empty());
+}
+
+#[test]
+fn the_same_reason_is_told_once_and_no_monitor_is_hammered() {
+    let mut c = Case::new();
+    let (mut told, mut tried) = (0, 0);
+    while c.now < ms(10_000) {
+        for o in c.until(ms(10_000)) {
+            match o {
+                MonitorOut::Connect(_) => {
+                    tried += 1;
+                    let mut out = Vec::new();
+                    c.m.closed(c.now, "refused", &mut out);
+                    told += out.len();
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+    assert_eq!(told, 1);
+    assert!((20..=40).contains(&tried), "{tried}");
+}
+
+#[test]
+fn versions_are_told_to_who_asked_and_what_is_stopped_stays_so() {
+    let mut c = Case::new();
+    c.open();
+    let mut out = Vec::new();
+    let call = c.m.newest("osdmap", &mut out);
+    assert_eq!(sent::<MMonGetVersion>(&out)[0].1.handle, call);
+    out.clear();
+    let reply = MMonGetVersionReply { handle: call, newest: 7, oldest: 2 };
+    c.m.message(c.now, &reply.into_message(0), &mut out);
+    assert!(matches!(&out[..], [MonitorOut::Answer(_, Answer::Version { newest: 7, oldest: 2 })]), "{out:?}");
+    out.clear();
+    c.m.stop(&mut out);
+    assert!(matches!(&out[..], [MonitorOut::Close]));
+    assert!(c.until(ms(10_000)).is_empty());
+}
