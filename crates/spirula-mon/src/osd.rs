@@ -13,7 +13,8 @@ use spirula_maps::osdmap::{OsdAddrs, WEIGHT_IN, flags, state};
 use spirula_maps::{OsdMap, PgState};
 use spirula_messages::ceph::log::severity;
 use spirula_messages::cluster::control::{OsdAlive, OsdBoot, OsdMarkMeDown, OsdPgTemp};
-use spirula_types::OsdId;
+use spirula_types::{OSD_NONE, OsdId};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Seconds from `since` to `now`, 0 if the clock went back.
@@ -301,11 +302,22 @@ impl Mon {
         }
     }
 
+    /// A primary wants another acting set. Only the word of who leads the PG by the newest map counts, as with Ceph: of two wishes of
+    /// different intervals it cannot be told which is the newer one, and no OSD decides about PGs that it does not lead.
     pub(crate) fn osd_pg_temp(t: &OsdPgTemp, work: &mut Work) {
         for (pg, acting) in &t.pgs {
             let map = work.osd();
-            let exists = map.pool(pg.pool).is_some_and(|p| pg.seed < p.pg_num);
-            if !exists || !map.is_up(t.osd) || acting.iter().any(|o| *o != spirula_types::OSD_NONE && !map.is_up(*o)) {
+            let Some(size) = map.pool(pg.pool).filter(|p| pg.seed < p.pg_num).map(|p| usize::from(p.size)) else {
+                continue;
+            };
+            let osds: Vec<OsdId> = acting.iter().copied().filter(|o| *o != OSD_NONE).collect();
+            let twice = osds.iter().collect::<BTreeSet<_>>().len() < osds.len();
+            let absurd = acting.len() > size || twice || (osds.is_empty() && !acting.is_empty());
+            if absurd || !map.is_up(t.osd) || osds.iter().any(|o| !map.is_up(*o)) {
+                continue;
+            }
+            if map.pg_to_up_acting(*pg).acting_primary != t.osd {
+                tracing::debug!(%pg, osd = t.osd, "wish of an OSD that does not lead the PG ignored");
                 continue;
             }
             let have = map.pg_temp.get(pg);
