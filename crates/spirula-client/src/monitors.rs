@@ -257,6 +257,14 @@ impl Monitors {
         }
     }
 
+    /// Asks for one answer about `what` from version `start` on, in this session only.
+    pub fn ask_once(&self, what: &str, start: u64, out: &mut Vec<MonitorOut>) {
+        if self.is_open() {
+            let one = Subscription { once: true, ..subscription(what, start) };
+            self.send_subscriptions(vec![one], out);
+        }
+    }
+
     /// The same without telling the monitor now: what a new session will ask for.
     pub fn set_start(&mut self, what: &str, start: u64) {
         self.wanted.insert(what.to_owned(), start);

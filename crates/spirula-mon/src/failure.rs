@@ -178,7 +178,7 @@ impl Mon {
         let silent_since =
             UTime::from_nanos(self.steady.as_nanos().saturating_sub(r.failed_for_ms.saturating_mul(1_000_000)));
         let refused = r.refused.then_some(r.gone);
-        let word = Word { silent_since, said: self.steady, waiting: r.waiting, refused };
+        let word = Word { silent_since, said: self.steady, waiting: r.waiting, outside: r.outside, refused };
         self.osds.failures.entry(r.target).or_default().insert(r.reporter, word);
         self.judge(r.target, work);
     }

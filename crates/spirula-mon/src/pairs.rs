@@ -13,6 +13,13 @@
 //! only the one that complains can be taken. Nothing is taken before one of the two says that
 //! requests of clients, or PGs that cannot begin to serve, wait for the other.
 //!
+//! **Outside of the members.** A primary that peers asks members of older intervals, too, and waits
+//! for them while they are up. By the map such a pair shares nothing. So each OSD says how many PGs
+//! that it leads wait for the other OSD although that is no member ([`Outside`]), and how many of
+//! these could go on if the other were down. They count as PGs that stand still with both, and that
+//! go on without the one that leads them, or without the other if they do not need it. No OSD is
+//! believed more of them than it leads PGs.
+//!
 //! **What a liar can do.** An OSD that complains alone takes nobody down but itself. Two OSDs that
 //! accuse each other lose one of the two at most; an OSD that really hears the liar says nothing
 //! against it, so that needs the liar to be deaf as well. OSDs that were kept out because of
@@ -44,6 +51,7 @@ use crate::osd::seconds_between;
 use spirula_encoding::UTime;
 use spirula_maps::OsdMap;
 use spirula_maps::osdmap::UpActing;
+use spirula_messages::cluster::control::Outside;
 use spirula_messages::cluster::quorum::PairTrouble;
 use spirula_types::{Epoch, OSD_NONE, OsdId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -68,6 +76,8 @@ pub(crate) struct Word {
     pub said: UTime,
     /// Requests and PGs that wait for the other.
     pub waiting: u32,
+    /// Of the PGs among them: those of which the other is no member.
+    pub outside: Outside,
     /// Its port refuses connections; with that, whether its process is certainly gone.
     pub refused: Option<bool>,
 }
@@ -96,8 +106,22 @@ pub(crate) struct Pair {
     pub since: UTime,
     /// Requests and PGs that wait because of it.
     pub waiting: u32,
+    /// PGs that wait for the one, of which it is no member, by the word of the other: of the one with the lower number, of
+    /// the other.
+    pub outside: [Outside; 2],
     /// The only one that says so; none if both do.
     pub alone: Option<OsdId>,
+}
+
+impl Pair {
+    /// Of the PGs that wait for somebody outside of their members: how many go on when `osd`, one of the two, is gone?
+    fn freed(&self, key: Two, osd: OsdId, placed: &Placed) -> usize {
+        let [of_first, of_second] = self.outside;
+        let (led, others) = if osd == key.0 { (of_second, of_first) } else { (of_first, of_second) };
+        let other = if osd == key.0 { key.1 } else { key.0 };
+        let (mine, theirs) = (placed.led_by(osd), placed.led_by(other));
+        mine.min(led.all as usize) + theirs.min(others.spare as usize)
+    }
 }
 
 /// The pairs that have lasted long enough, by what is said of whom. `grace`: seconds of silence that nobody minds;
@@ -118,7 +142,9 @@ pub(crate) fn pairs(words: &Words, now: UTime, grace: f64, enough: impl Fn(OsdId
         };
         if seconds_between(since, now) >= patience {
             let waiting = one.waiting.saturating_add(other.map_or(0, |o| o.waiting));
-            out.insert(key, Pair { since, waiting, alone: other.is_none().then_some(by) });
+            let (told, answer) = (one.outside, other.map_or(Outside::default(), |o| o.outside));
+            let outside = if of == key.0 { [told, answer] } else { [answer, told] };
+            out.insert(key, Pair { since, waiting, outside, alone: other.is_none().then_some(by) });
         }
     }
     out
@@ -256,7 +282,9 @@ pub(crate) fn take(q: &Question<'_>) -> Vec<(OsdId, Two)> {
         let best = candidates
             .into_iter()
             .filter_map(|(osd, (_, key))| {
-                let harm = q.placed.without(osd, &gone, apart);
+                let mut harm = q.placed.without(osd, &gone, apart);
+                let of_it = left.iter().filter(|((a, b), _)| *a == osd || *b == osd);
+                harm.go_on += of_it.map(|(key, pair)| pair.freed(**key, osd, q.placed)).sum::<usize>();
                 let wins = harm.go_on.checked_sub(harm.stop).filter(|n| *n > 0)?;
                 let against = complaints.get(&osd).copied().unwrap_or(0) + (q.accused)(osd);
                 Some((wins, against, std::cmp::Reverse(q.placed.led_by(osd)), osd, key))
@@ -298,7 +326,7 @@ struct Kept {
 pub(crate) struct PairTracker {
     kept: BTreeMap<OsdId, Kept>,
     /// The pairs for which nothing could be done, with which map.
-    stuck: (Epoch, BTreeMap<Two, bool>),
+    stuck: (Epoch, BTreeMap<Two, (bool, [Outside; 2])>),
     /// For health: of the leader, or as it told.
     pub shown: Vec<PairTrouble>,
 }
@@ -402,7 +430,7 @@ impl PairTracker {
         if pairs.values().all(|p| p.waiting == 0) {
             return Vec::new();
         }
-        let asked = (map.epoch, pairs.iter().map(|(two, p)| (*two, p.waiting > 0)).collect());
+        let asked = (map.epoch, pairs.iter().map(|(two, p)| (*two, (p.waiting > 0, p.outside))).collect());
         if self.stuck == asked {
             return Vec::new();
         }

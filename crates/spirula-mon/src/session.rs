@@ -6,6 +6,7 @@ use crate::config::Traits;
 use crate::event::{ConnId, MonEffect, Peer};
 use crate::state::State;
 use spirula_messages::ceph::{MConfig, MFsMap, MFsMapUser, MLog, MMdsMap, MMgrMap, MMonMap, MOsdMap, Subscription};
+use spirula_messages::cluster::control::WHOLE_OSDMAP;
 use spirula_messages::{Body, Message};
 use spirula_settings::options;
 use spirula_types::{EntityType, Epoch, Uuid};
@@ -134,6 +135,16 @@ impl Session {
                     send(m);
                 }
                 self.osdmap_sent = state.osdmap.epoch;
+                Some(next)
+            }
+            // One map as a whole: the next of an OSD to which the change that leads there does not fit.
+            WHOLE_OSDMAP if self.peer.kind == EntityType::Osd => {
+                let next = due(state.osdmap.epoch)?;
+                let epoch = (sub.next as Epoch).max(state.oldest_osdmap());
+                let full = state.osdmap_at(epoch)?;
+                let fulls = vec![(epoch, full.bytes().clone())];
+                let (oldest, newest) = (state.oldest_osdmap(), state.osdmap.epoch);
+                send(MOsdMap { fsid, incrementals: Vec::new(), fulls, oldest, newest }.into_message(0));
                 Some(next)
             }
             "mgrmap" => {

@@ -246,6 +246,8 @@ pub struct Osd {
     pub(crate) reading: u64,
     /// Reads that wait for payload memory.
     pub(crate) held_reads: VecDeque<(SpgId, ReadKey, Prefetch)>,
+    /// The same of shards for other members.
+    pub(crate) held_shards: VecDeque<(SpgId, ReadKey, Prefetch)>,
     pub(crate) scratch: Vec<PgEffect>,
     pub(crate) acks: BTreeMap<OsdId, Vec<RepAck>>,
     pub(crate) ctls: BTreeMap<OsdId, Vec<PgCtl>>,
@@ -373,6 +375,7 @@ impl Osd {
             own_mail: VecDeque::new(),
             reading: 0,
             held_reads: VecDeque::new(),
+            held_shards: VecDeque::new(),
             scratch: Vec::new(),
             acks: BTreeMap::new(),
             ctls: BTreeMap::new(),
@@ -695,10 +698,9 @@ impl Osd {
             }
             PgEffect::Backoff { op, begin, end } => self.back_off(id, op, &begin, &end),
             PgEffect::Unblock(object) => self.unblock(id, object.as_ref()),
-            // Clients' reads wait while too many payloads are in flight; recovery never does,
-            // since writes that hold payloads may be waiting for it.
-            PgEffect::Prefetch(key @ ReadKey::Op(_), what) if self.reads_must_wait() => {
-                self.held_reads.push_back((id, key, what));
+            PgEffect::Prefetch(key, what) if self.read_must_wait(key) => {
+                let held = if let ReadKey::Op(_) = key { &mut self.held_reads } else { &mut self.held_shards };
+                held.push_back((id, key, what));
             }
             PgEffect::Prefetch(key, what) => self.prefetch(id, key, &what),
             PgEffect::Fetch(op, source) => self.fetch(id, op, source),
@@ -720,7 +722,7 @@ impl Osd {
             PgEffect::WantTurn => self.want_turn(id),
             PgEffect::Recovered { objects, bytes } => self.sched.recovered(objects, bytes),
             PgEffect::ScrubScan { seq, from, to, deep } => self.scrub_scan(id, seq, from, to, deep),
-            PgEffect::ScrubEnded { done } => self.scrub_ended(id, done),
+            PgEffect::ScrubEnded { done, unread } => self.scrub_ended(id, done, unread),
             PgEffect::Repaired => self.perf.repaired += 1,
             PgEffect::Log { error, text } => self.clog.say(error, text),
             PgEffect::Alive(epoch) => self.alive = self.alive.max(epoch),
@@ -1016,7 +1018,7 @@ impl Daemon for Osd {
         if let Some(turn) = self.sched.next() {
             at = at.min(turn);
         }
-        if !self.held_reads.is_empty() {
+        if !(self.held_reads.is_empty() && self.held_shards.is_empty()) {
             at = at.min(clock::monotonic() + Duration::from_millis(1));
         }
         if self.mgr_open

@@ -28,7 +28,7 @@ const MAP_RETRY_MAX: Duration = Duration::from_secs(30);
 
 impl Osd {
     pub(crate) fn osd_map(&mut self, m: MOsdMap) {
-        let before = self.maps.epoch();
+        let (before, whole) = (self.maps.epoch(), self.maps.wants_whole());
         let mut result = self.maps.accept(self.cfg.fsid, m).map(|()| true);
         while let Ok(true) = result {
             result = self.maps.advance();
@@ -39,6 +39,10 @@ impl Osd {
         if let Err(e) = result {
             tracing::error!("osd.{}: {e}", self.cfg.id);
             self.map_trouble(clock::monotonic());
+        }
+        if whole && !self.maps.wants_whole() {
+            // From here on each is wanted again.
+            self.ask_for_maps();
         }
         if self.maps.epoch() > before {
             self.store_map();
@@ -64,7 +68,7 @@ impl Osd {
 
     /// Asks again for a map that fits, if it is time; forgets old trouble when one has come.
     pub(crate) fn keep_maps(&mut self, now: Duration) {
-        if self.maps.epoch() == 0 || self.maps.wanted() > 0 {
+        if !self.maps.wants_whole() {
             self.map_retry.1 = Duration::ZERO;
         } else {
             self.map_trouble(now);

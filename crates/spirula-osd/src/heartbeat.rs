@@ -2,14 +2,14 @@
 //! what an OSD does that is marked down though it lives.
 
 use crate::daemon::{Osd, mono_ms};
-use crate::peers::{Silent, Way};
+use crate::peers::{Silent, Waits, Way};
 use bytes::Bytes;
 use spirula_maps::osdmap::OsdAddrs;
 use spirula_maps::{OsdMap, PgState};
 use spirula_messages::cluster::control::OsdFailureReport;
 use spirula_messages::cluster::pg::{OsdPing, OsdPong, OsdRenewed};
 use spirula_messages::{Body, Message};
-use spirula_pg::PgEvent;
+use spirula_pg::{Pg, PgEvent};
 use spirula_runtime::{Ended, Link, LinkId, Peer, clock};
 use spirula_types::{AddrVec, EntityType, OsdId, SpgId};
 use std::collections::BTreeMap;
@@ -163,10 +163,17 @@ impl Osd {
         } else {
             self.full_peers.remove(&from);
         }
+        if p.sent_ms > mono_ms() {
+            tracing::warn!("osd.{}: osd.{from} answers what was not asked", self.cfg.id);
+            return;
+        }
         let granted = if self.pg_cfg.ignores_grant_epochs() { 0 } else { p.epoch };
         self.leases.take(from, p.sent_ms, u64::from(p.lease_ms), granted, self.maps.epoch());
         if self.peers.heard(link, clock::monotonic(), self.grace()) {
-            self.report_peer(&Silent { osd: from, silent: Duration::ZERO, refused: None, waiting: 0 }, true);
+            self.report_peer(
+                &Silent { osd: from, silent: Duration::ZERO, refused: None, waiting: Waits::default() },
+                true,
+            );
         }
         let waiting: Vec<SpgId> = self.pgs.iter().filter(|(_, p)| p.waits_for_lease()).map(|(id, _)| *id).collect();
         for pg in waiting {
@@ -185,9 +192,15 @@ impl Osd {
             let stuck =
                 pgs.iter().filter(|(_, p)| p.is_primary() && !p.state().0.has(PgState::ACTIVE)).map(|(pg, _)| pg.pg);
             let late = ops.values().filter(|p| now.saturating_sub(p.begun) >= WAITS).map(|p| p.pg);
-            let mut waiting = BTreeMap::new();
+            let mut waiting: BTreeMap<OsdId, Waits> = BTreeMap::new();
             for osd in stuck.chain(late).flat_map(|pg| maps.members(pg)).filter(|o| *o != me) {
-                *waiting.entry(osd).or_insert(0u32) += 1;
+                waiting.entry(osd).or_default().all += 1;
+            }
+            for (osd, spare) in pgs.values().flat_map(Pg::waits_outside) {
+                let w = waiting.entry(osd).or_default();
+                w.all += 1;
+                w.outside.all += 1;
+                w.outside.spare += u32::from(spare);
             }
             waiting
         };
@@ -207,7 +220,8 @@ impl Osd {
             refused: s.refused.is_some(),
             gone: s.refused.is_some_and(|r| r.gone || self.pg_cfg.asks_no_proof()),
             alive,
-            waiting: s.waiting,
+            waiting: s.waiting.all,
+            outside: s.waiting.outside,
         });
     }
 }

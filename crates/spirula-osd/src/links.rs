@@ -3,7 +3,7 @@
 use crate::access::Rights;
 use crate::daemon::{Life, Osd, RETRY, Session};
 use crate::unread::Owed;
-use spirula_messages::cluster::control::OsdBoot;
+use spirula_messages::cluster::control::{OsdBoot, WHOLE_OSDMAP};
 use spirula_pg::{Backoffs, PgEvent};
 use spirula_runtime::{Ended, Link, LinkId, MonNews, Peer, clock};
 use spirula_types::{AddrVec, EntityType, SpgId};
@@ -61,6 +61,9 @@ impl Osd {
             match n {
                 MonNews::Opened => {
                     self.clog.reconnected();
+                    if self.maps.wants_whole() {
+                        self.ask_for_maps();
+                    }
                     self.send_boot();
                 }
                 MonNews::Lost(why) => tracing::warn!("osd.{}: monitor: {why}", self.cfg.id),
@@ -87,9 +90,13 @@ impl Osd {
         self.peers.reopen(open);
     }
 
-    /// Goes on with the OSD maps from the one that is wanted next.
+    /// Goes on with the OSD maps from the one that is wanted next, or asks for that one as a whole.
     pub(crate) fn ask_for_maps(&mut self) {
-        self.mon.subscribe("osdmap", self.maps.wanted());
+        let start = self.maps.wanted();
+        match self.maps.wants_whole() {
+            true => self.mon.ask_once(WHOLE_OSDMAP, start),
+            false => self.mon.subscribe("osdmap", start),
+        }
     }
 
     pub(crate) fn send_boot(&mut self) {

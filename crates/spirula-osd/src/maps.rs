@@ -106,10 +106,15 @@ impl Maps {
         self.map.as_ref()
     }
 
-    /// From which epoch on maps are wanted; 0 for the newest one as a whole, where there is none, or one
-    /// that does not fit those that came.
+    /// From which epoch on maps are wanted; 0 for the newest one as a whole, where there is none.
     pub fn wanted(&self) -> u64 {
-        if self.map.is_none() || self.stuck { 0 } else { u64::from(self.epoch()) + 1 }
+        if self.map.is_none() { 0 } else { u64::from(self.epoch()) + 1 }
+    }
+
+    /// The map of the next epoch is wanted as a whole, since what came does not fit the one that is here. Not the newest one:
+    /// PGs must see every epoch.
+    pub fn wants_whole(&self) -> bool {
+        self.stuck
     }
 
     /// Takes what a message brings, to be applied by [`Maps::advance`].
@@ -127,8 +132,8 @@ impl Maps {
         Ok(())
     }
 
-    /// Goes on to the next epoch, if it has come; true if there is a newer map now. A full map
-    /// is used only where incrementals leave a gap.
+    /// Goes on to the next epoch, if it has come; true if there is a newer map now. A full map of another
+    /// epoch is used only where incrementals leave a gap.
     ///
     /// # Errors
     /// [`MapError`]; the map is as before.
@@ -136,7 +141,9 @@ impl Maps {
         let have = self.epoch();
         let before = self.map.clone();
         self.incoming = self.incoming.split_off(&(have + 1));
+        let whole = self.incoming_full.as_ref().is_some_and(|(e, ..)| *e == have + 1);
         if self.map.is_some()
+            && !whole
             && let Some(bytes) = self.incoming.remove(&(have + 1))
         {
             if let Err(e) = self.apply(have + 1, bytes) {
@@ -242,7 +249,8 @@ impl Maps {
                 (Some(a), Some(b)) => a.is_same_for(b, pg.seed),
                 _ => false,
             };
-            let same = self.table.get(pg) == Some(m) && alike;
+            // What was between is not known.
+            let same = !self.gap && self.table.get(pg) == Some(m) && alike;
             let at = if same { self.since.get(&pg).copied() } else { None };
             since.insert(pg, at.unwrap_or(epoch));
         }
@@ -407,11 +415,16 @@ mod tests {
         let mut other: Incremental = spirula_encoding::from_slice(&incs[0].1).unwrap();
         other.full_crc ^= 1;
         assert!(take(&mut maps, message(vec![(2, spirula_encoding::to_vec(&other).into())], vec![])).is_err());
-        assert_eq!((maps.epoch(), maps.wanted()), (1, 0));
+        assert!((maps.epoch(), maps.wanted(), maps.wants_whole()) == (1, 2, true));
         let mut there = Maps::restore(first.to_bytes()).unwrap();
-        take(&mut there, message(incs[..3].to_vec(), vec![])).unwrap();
-        assert!(take(&mut maps, message(vec![], vec![(4, there.full().clone())])).unwrap());
-        assert_eq!((maps.epoch(), maps.wanted()), (4, 5));
+        take(&mut there, message(incs[..1].to_vec(), vec![])).unwrap();
+        // Others may come with it that do not fit, either.
+        let wrong = (2, incs[2].1.clone());
+        assert!(take(&mut maps, message(vec![wrong], vec![(2, there.full().clone())])).unwrap());
+        assert!((maps.epoch(), maps.wanted(), maps.wants_whole()) == (2, 3, false));
+        assert!(!maps.view(PgId::new(1, 0)).gap, "no epoch was left out");
+        assert!(take(&mut maps, message(incs[1..].to_vec(), vec![])).unwrap());
+        assert_eq!(maps.epoch(), 5);
     }
 
     #[test]

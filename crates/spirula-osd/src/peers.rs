@@ -56,7 +56,7 @@
 
 use spirula_maps::osdmap::OsdAddrs;
 use spirula_messages::Message;
-use spirula_messages::cluster::control::{SMALL_BACK, SMALL_FRONT};
+use spirula_messages::cluster::control::{Outside, SMALL_BACK, SMALL_FRONT};
 use spirula_runtime::{Ended, Link, LinkId};
 use spirula_types::{AddrVec, OsdId};
 use std::collections::BTreeMap;
@@ -144,6 +144,15 @@ pub struct Peers {
     by_link: BTreeMap<LinkId, (OsdId, Way)>,
 }
 
+/// What waits for a peer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Waits {
+    /// Requests, and PGs that cannot begin to serve.
+    pub all: u32,
+    /// Of these, PGs of which the peer is no member.
+    pub outside: Outside,
+}
+
 /// A peer to be reported to the monitor.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Silent {
@@ -154,7 +163,7 @@ pub struct Silent {
     /// Its port refuses connections.
     pub refused: Option<Refusal>,
     /// What waits for it here.
-    pub waiting: u32,
+    pub waiting: Waits,
 }
 
 fn address(addrs: &OsdAddrs, way: Way) -> &AddrVec {
@@ -331,7 +340,7 @@ impl Peers {
         &mut self,
         now: Duration,
         grace: Duration,
-        waiting: impl FnOnce() -> BTreeMap<OsdId, u32>,
+        waiting: impl FnOnce() -> BTreeMap<OsdId, Waits>,
     ) -> Vec<Silent> {
         let told = |p: &Peer| p.silent(now) >= grace || p.known_refusal(now).is_some();
         if !self.by_osd.values().any(told) {
@@ -342,12 +351,12 @@ impl Peers {
         for (osd, p) in &mut self.by_osd {
             let silent = p.silent(now);
             let refused = p.known_refusal(now);
-            let waiting = waiting.get(osd).copied().unwrap_or(0);
+            let waiting = waiting.get(osd).copied().unwrap_or_default();
             let due = p.reported.is_none_or(|(at, what, waits)| {
-                now.saturating_sub(at) >= REPORT_EVERY || what != refused || waiting > 0 && !waits
+                now.saturating_sub(at) >= REPORT_EVERY || what != refused || waiting.all > 0 && !waits
             });
             if due && (silent >= grace || refused.is_some()) {
-                p.reported = Some((now, refused, waiting > 0));
+                p.reported = Some((now, refused, waiting.all > 0));
                 out.push(Silent { osd: *osd, silent, refused, waiting });
             }
         }
@@ -443,7 +452,10 @@ mod tests {
     fn refusal_is_reported_at_once_and_is_proof_only_here_or_after_a_hang_up() {
         for (hung_up, here, gone) in [(false, false, false), (true, false, true), (false, true, true)] {
             let said = World::new(false).refused(hung_up, here);
-            assert_eq!(said, [Silent { osd: 5, silent: PROOF, refused: Some(Refusal { gone }), waiting: 0 }]);
+            assert_eq!(
+                said,
+                [Silent { osd: 5, silent: PROOF, refused: Some(Refusal { gone }), waiting: Waits::default() }]
+            );
         }
         let mut w = World::new(false);
         w.refused_by(Way::Data, &"reset".into(), true);
@@ -477,7 +489,7 @@ mod tests {
         assert!(!w.peers.heard(back, 5 * SECOND, 4 * SECOND));
         assert_eq!(w.peers.answering(5 * SECOND, 4 * SECOND), (0, 1), "on one network only");
         let said = w.peers.silent(6 * SECOND, 4 * SECOND, BTreeMap::new);
-        assert_eq!(said, [Silent { osd: 5, silent: 5 * SECOND, refused: None, waiting: 0 }]);
+        assert_eq!(said, [Silent { osd: 5, silent: 5 * SECOND, refused: None, waiting: Waits::default() }]);
         assert!(w.peers.heard(front, 6 * SECOND, 4 * SECOND), "it lives after all");
         assert_eq!(w.peers.answering(6 * SECOND, 4 * SECOND), (1, 1));
         assert_eq!(w.peers.silent(6 * SECOND, 4 * SECOND, BTreeMap::new), []);

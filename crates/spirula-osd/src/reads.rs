@@ -18,10 +18,10 @@ use crate::reader::{StoreReader, read_error};
 use spirula_pg::exec::{Prefetch, Want};
 use spirula_pg::{OpId, PgEffect, PgEvent, ReadKey};
 use spirula_types::{HObject, SpgId};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 /// Bytes that may be read ahead however small the budget.
-const LEAST_READING: usize = 8 << 20;
+const LEAST_READING: u64 = 8 << 20;
 
 /// An object that is being read, or of which something is in hand.
 #[derive(Debug, Default)]
@@ -177,20 +177,39 @@ impl Osd {
         self.held_reads.retain(|(pg, k, _)| (*pg, *k) != (id, key));
     }
 
-    /// Would another read ahead take memory that is not there? A quarter of the budget is for
-    /// what helper threads are reading, the rest is what is in hand already.
-    pub(crate) fn reads_must_wait(&self) -> bool {
+    /// Would another read ahead take memory that is not there?
+    pub(crate) fn read_must_wait(&self, key: ReadKey) -> bool {
         let pool = self.hub.pool();
-        pool.over_budget() || self.reading as usize >= (pool.budget() / 4).max(LEAST_READING)
+        must_wait(key, self.reading, pool.budget() as u64, pool.over_budget())
     }
 
     /// Starts reads that were held back, as far as the budget goes.
     pub(crate) fn release_reads(&mut self) {
-        while !self.held_reads.is_empty() && !self.reads_must_wait() {
-            let Some((id, key, what)) = self.held_reads.pop_front() else { return };
+        loop {
+            let ready =
+                |held: &VecDeque<(SpgId, ReadKey, Prefetch)>| held.front().is_some_and(|h| !self.read_must_wait(h.1));
+            let next = match (ready(&self.held_shards), ready(&self.held_reads)) {
+                (true, _) => self.held_shards.pop_front(),
+                (false, true) => self.held_reads.pop_front(),
+                (false, false) => None,
+            };
+            let Some((id, key, what)) = next else { return };
             self.prefetch(id, key, &what);
             self.perform();
         }
+    }
+}
+
+/// A quarter of the budget is for what helper threads are reading (`reading` bytes), the rest is what is in hand already
+/// (`over`: more than that). Recovery never waits, since writes that hold payloads may be waiting for it. Shards for
+/// another member's request wait for what is being read only, which ends whatever others do: the other member may hold payloads until
+/// it gets them, as we may hold ours until we get its.
+fn must_wait(key: ReadKey, reading: u64, budget: u64, over: bool) -> bool {
+    let much = reading >= (budget / 4).max(LEAST_READING);
+    match key {
+        ReadKey::Op(_) => over || much,
+        ReadKey::Shard(_) => much,
+        ReadKey::Recovery(_) => false,
     }
 }
 
@@ -279,5 +298,20 @@ mod tests {
         assert!(f.take(ID, ReadKey::Op(1)).is_empty() && !nothing_left(&f));
         f.forget(ID, ReadKey::Op(2));
         assert!(nothing_left(&f));
+    }
+
+    #[test]
+    fn shards_for_others_are_read_within_the_budget_and_wait_for_nobody_else() {
+        let (op, shard, recovery) = (ReadKey::Op(1), ReadKey::Shard(1), ReadKey::Recovery(1));
+        let budget = 64 << 20;
+        for (reading, over, waits) in [
+            (0, false, [false; 3]),
+            (16 << 20, false, [true, true, false]),
+            (0, true, [true, false, false]),
+            (8 << 20, false, [false; 3]),
+        ] {
+            assert_eq!([op, shard, recovery].map(|k| must_wait(k, reading, budget, over)), waits, "{reading} {over}");
+        }
+        assert!(!must_wait(op, LEAST_READING - 1, 0, false) && must_wait(shard, LEAST_READING, 0, false));
     }
 }

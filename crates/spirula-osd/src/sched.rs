@@ -265,9 +265,11 @@ impl Osd {
         let of_pool = pool.and_then(|p| p.opts.int(opt::RECOVERY_PRIORITY)).unwrap_or(0).clamp(-10, 10);
         let forced = self.pgs.get(&id).is_some_and(|p| p.is_forced(is_backfill(&what)));
         let priority = if forced { 255 } else { of_pool };
-        if let Reservation::Remote { backfill, .. } = what
-            && self.has_no_room_for(id, self.is_too_full(backfill))
-        {
+        let full = match what {
+            Reservation::Remote { backfill, .. } => self.is_too_full(backfill),
+            Reservation::Local { .. } => self.is_full(),
+        };
+        if self.has_no_room_for(id, what, full) {
             self.sched.ready.push_back((id, PgEvent::Refused(what)));
             return;
         }
@@ -282,19 +284,19 @@ impl Osd {
         self.sched.grant();
     }
 
-    /// A full disk has no room for what a PG is to receive, unless the PG holds nothing: then it only removes.
-    fn has_no_room_for(&self, id: SpgId, full: bool) -> bool {
-        full && !self.pgs.get(&id).is_some_and(spirula_pg::Pg::holds_nothing)
+    /// A full disk has no room for what a PG is to receive, be it from its primary, or as a primary that lacks objects itself.
+    fn has_no_room_for(&self, id: SpgId, what: Reservation, full: bool) -> bool {
+        full && self.pgs.get(&id).is_none_or(|p| p.takes_space(&what))
     }
 
-    /// Ends what we take part in as a target when there is no room left for it: backfill above
+    /// Ends what we take part in, and what fills our own disk, when there is no room left for it: backfill above
     /// `backfillfull_ratio` as in Ceph, recovery by the log when nothing that grows is written any more.
     pub(crate) fn refuse_when_full(&mut self) {
-        let full = |backfill: bool| if backfill { self.is_too_full(true) } else { self.is_failsafe_full() };
-        let ends = |(id, what): &(SpgId, Reservation)| match what {
-            Reservation::Local { .. } => false,
-            Reservation::Remote { backfill, .. } => self.has_no_room_for(*id, full(*backfill)),
+        let full = |what: &Reservation| match what {
+            Reservation::Remote { backfill: true, .. } => self.is_too_full(true),
+            _ => self.is_failsafe_full(),
         };
+        let ends = |(id, what): &(SpgId, Reservation)| self.has_no_room_for(*id, *what, full(what));
         let ended: Vec<(SpgId, Reservation)> = self.sched.granted.iter().copied().filter(ends).collect();
         for (id, what) in ended {
             self.unreserve(id, what);

@@ -30,6 +30,8 @@ const PIECE: u64 = 2 << 20;
 const OMAP_PAGE: (usize, usize) = (1024, 256 << 10);
 /// Bytes that looking at an object counts for besides its data.
 const OBJECT_COST: u64 = 8 << 10;
+/// After a deep scrub that did not read all in time the next one of that PG is due no sooner.
+const UNREAD_AGAIN: Duration = Duration::from_secs(3600);
 /// Orders kept; more than PGs an OSD leads make no sense.
 const ORDERS_MAX: usize = 4096;
 
@@ -156,6 +158,8 @@ pub(crate) struct Scrubs {
     /// The PGs that are scrubbed, and whether somebody ordered it.
     running: BTreeMap<SpgId, (Order, bool)>,
     next_look: Duration,
+    /// When PGs of which not all was read may be scrubbed deeply again: they are due all the time.
+    unread: BTreeMap<SpgId, Duration>,
     scans: VecDeque<Scan>,
     job: Option<Job>,
     /// Counts jobs, so that late pieces are told from present ones.
@@ -243,6 +247,7 @@ impl Osd {
             let no_deep = held(flags::NODEEP_SCRUB) || p.flags & pool::flag::NODEEP_SCRUB != 0;
             let no_shallow = held(flags::NOSCRUB) || p.flags & pool::flag::NOSCRUB != 0;
             let order = |deep| Order { pg: *id, deep, repair: deep && k.auto_repair };
+            let no_deep = no_deep || self.scrubs.unread.get(id).is_some_and(|until| clock::monotonic() < *until);
             for (at, deep, barred) in [(due.deep, true, no_deep), (due.shallow, false, no_shallow)] {
                 if !barred && now > at && best.as_ref().is_none_or(|(b, _)| at < *b) {
                     best = Some((at, order(deep)));
@@ -273,7 +278,12 @@ impl Osd {
     }
 
     /// A PG's scrub has ended.
-    pub(crate) fn scrub_ended(&mut self, pg: SpgId, done: bool) {
+    pub(crate) fn scrub_ended(&mut self, pg: SpgId, done: bool, unread: bool) {
+        let now = clock::monotonic();
+        self.scrubs.unread.retain(|_, until| now < *until);
+        if unread {
+            self.scrubs.unread.insert(pg, now + UNREAD_AGAIN);
+        }
         if let Some((order, asked)) = self.scrubs.running.remove(&pg)
             && asked
             && !done

@@ -218,13 +218,23 @@ pub enum PeerMsg {
 }
 
 impl PeerMsg {
-    /// First epoch of the interval it belongs to.
+    /// First epoch of the interval it belongs to, or a later one of it (see `crate::intervals`).
     pub fn since(&self) -> Epoch {
         match self {
             Self::Txn(t) => t.epoch,
             Self::Ack(a) => a.epoch,
             Self::Ctl(c) => c.epoch,
         }
+    }
+
+    /// Calls its interval by a later epoch of it.
+    pub(crate) fn raise_since(&mut self, to: Epoch) {
+        let since = match self {
+            Self::Txn(t) => &mut t.epoch,
+            Self::Ack(a) => &mut a.epoch,
+            Self::Ctl(c) => &mut c.epoch,
+        };
+        *since = to.max(*since);
     }
 
     fn place(&self) -> (PgId, Ends) {
@@ -299,6 +309,8 @@ pub enum ReadKey {
     Op(OpId),
     /// For recovery.
     Recovery(u64),
+    /// Of a shard, for a client's request to its primary.
+    Shard(u64),
 }
 
 /// Something happened.
@@ -464,6 +476,8 @@ pub enum PgEffect {
     ScrubEnded {
         /// All of it was done; else it was not possible now.
         done: bool,
+        /// But some objects were not read, since that took too long.
+        unread: bool,
     },
     /// A line for the cluster log.
     Log {

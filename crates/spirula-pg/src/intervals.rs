@@ -5,6 +5,13 @@
 //! first epoch of one is its name, and every message between OSDs about a PG carries it. A
 //! member that has reached an interval takes no more part in older ones.
 //!
+//! Who took a whole map and not those before it (they are gone at the monitors, or the next one did not fit) cannot tell when the
+//! interval began that it finds, and calls it by the epoch of that map. Every epoch belongs to one interval of a PG, and who has
+//! the maps up to an epoch and has seen none end its interval knows that it is one of it. So a message is of the receiver's
+//! interval if it is called by **any epoch from the receiver's name on**, and the receiver answers by the name that it was given.
+//! A name before the receiver's own is of an older interval, or of a time of which it knows nothing: it takes no part in that, and
+//! lets a primary that asks hear its own name. What such a member does not know of older intervals it learns from one that does.
+//!
 //! A closed interval *may have taken writes* if its acting set was large enough and its primary
 //! is on record (`up_thru`) as alive in it: a primary becomes active only after the map says so.
 //! Whoever wants to serve later must hear at least one acting member of every such interval
@@ -195,6 +202,11 @@ impl Prior {
         self.down.iter().any(|(o, lost)| up(o) || view.osds.get(&o.osd).map(|v| v.lost_at) != *lost)
             || self.probe.iter().any(|o| !up(o))
     }
+}
+
+/// Are there epochs of which nothing is known?
+pub fn has_hole(past: &[PastInterval]) -> bool {
+    past.iter().any(|i| i.rw && i.acting.is_empty())
 }
 
 /// Drops intervals that can matter no more: those that ended before the PG was last clean.

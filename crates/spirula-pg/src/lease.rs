@@ -83,12 +83,13 @@ impl Leases {
         self.surrendered = true;
     }
 
-    /// Takes a grant from an answer to a ping sent at `sent_ms`; `map` is our own map's epoch.
+    /// Takes a grant from an answer to a ping sent at `sent_ms`, which is not later than now; `map` is our own map's epoch.
+    /// Nobody gives more than leases last here.
     pub fn take(&mut self, from: OsdId, sent_ms: u64, length_ms: u64, epoch: Epoch, map: Epoch) {
         if self.surrendered {
             return;
         }
-        let until = sent_ms + length_ms * DRIFT.0 / DRIFT.1;
+        let until = sent_ms.saturating_add(length_ms.min(self.length_ms) * DRIFT.0 / DRIFT.1);
         let h = self.held.entry(from).or_default();
         if epoch <= map {
             h.until = h.until.max(until);
@@ -119,6 +120,11 @@ impl Leases {
     /// For how long `osd` may serve reads by our leave, milliseconds.
     pub fn granted_left(&self, osd: OsdId, now_ms: u64) -> u64 {
         self.granted.get(&osd).copied().unwrap_or(0).max(self.forgotten_until()).saturating_sub(now_ms)
+    }
+
+    /// For how long anybody may serve reads by our leave, milliseconds.
+    pub fn granted_longest(&self, now_ms: u64) -> u64 {
+        self.granted.values().copied().max().unwrap_or(0).max(self.forgotten_until()).saturating_sub(now_ms)
     }
 }
 
@@ -183,6 +189,15 @@ mod tests {
         assert_eq!(b.held_until(0), 0);
         b.map_advanced(9);
         assert_eq!(b.held_until(0), 900);
+    }
+
+    #[test]
+    fn nobody_gives_more_than_leases_last() {
+        let mut b = Leases::new(1000, 0);
+        b.take(0, 100, u64::MAX, 3, 3);
+        assert_eq!(b.held_until(0), 900);
+        b.take(0, u64::MAX, 1000, 3, 3);
+        b.take(0, u64::MAX - 1, u64::MAX, 4, 3);
     }
 
     #[test]

@@ -10,6 +10,7 @@ use crate::missing::Missing;
 use crate::peering::removals;
 use crate::pg::{After, Cx, Pg, Role, Step, has_range};
 use crate::recovery::copy::{Chunk, chunk};
+use crate::repeat::Again;
 use spirula_encoding::{DecodeError, from_slice};
 use spirula_messages::cluster::pg::{
     CtlBody, Ends, LogUpdate, MissingItem, PastInterval, PgCounts, PgCtl, PgHead, PgInfo, PgTxn, RepAck, TxnKind,
@@ -97,10 +98,15 @@ impl Pg {
 
     fn on_query(&mut self, from: Peer, holders: &[OsdId], cx: &mut Cx<'_>) {
         let left = holders.iter().map(|h| cx.leases.granted_left(*h, cx.now.mono_ms)).max().unwrap_or(0);
-        let body = CtlBody::Info { info: self.told_info(cx), past: self.past.clone(), lease_left_ms: left as u32 };
-        let msg = self.ctl(from, body);
-        self.when_durable(After::Send(from, msg), cx);
+        self.tell_info(from, left, cx);
         self.check_removed(cx);
+    }
+
+    /// Says what is here, when it is durable; `left`: for how many milliseconds those asked about may serve reads by our leave.
+    pub(crate) fn tell_info(&mut self, to: Peer, left: u64, cx: &mut Cx<'_>) {
+        let body = CtlBody::Info { info: self.told_info(cx), past: self.past.clone(), lease_left_ms: left as u32 };
+        let msg = self.ctl(to, body);
+        self.when_durable(After::Send(to, msg), cx);
     }
 
     fn on_get_log(&mut self, from: Peer, after: EVersion, cx: &mut Cx<'_>) {
@@ -380,6 +386,7 @@ impl Pg {
             }
             _ => {}
         }
+        self.refused = None;
         self.release_remote(cx);
         let r = Reservation::Remote { primary: from, backfill };
         self.reserved_for = Some((seq, r, false));
@@ -391,7 +398,16 @@ impl Pg {
         if self.reserved_for.is_some_and(|(n, ..)| n <= seq) {
             self.release_remote(cx);
         }
+        self.refused.take_if(|(_, n)| *n <= seq);
         self.send(from, CtlBody::Released { seq }, cx);
+    }
+
+    /// Says again that there is no room here: a reservation that was granted may be taken back, and its primary asks no more.
+    pub(crate) fn repeat_refused(&mut self, again: Again, cx: &mut Cx<'_>) {
+        let Some((primary, seq)) = self.refused else { return };
+        for to in again.whom(&mut self.refused_repeat, seq, [primary]) {
+            self.send(to, CtlBody::TooFull { seq }, cx);
+        }
     }
 
     fn release_remote(&mut self, cx: &mut Cx<'_>) {
@@ -434,13 +450,22 @@ impl Pg {
             tracing::warn!(pg = %self.id, %from, "refuse to begin anew");
             return;
         }
+        let remains = match self.remains(&told, &log, fresh, cx.reader) {
+            Ok(remains) => remains,
+            Err(e) => {
+                // It is asked again.
+                tracing::error!(pg = %self.id, %from, error = %e, "list what is to be gone before an activation");
+                return;
+            }
+        };
         self.rotten.clear();
         // The primary has heard what is known of it, also from us.
         let until = |left: u32| cx.now.mono_ms + u64::from(left);
         self.readers = told.readers.iter().map(|r| (r.osd, r.last, until(r.left_ms))).collect();
-        match self.take_update(&told, past, log, fresh, cx) {
+        match self.take_update(&told, past, log, remains, cx) {
             Ok(txn) => {
                 self.release_remote(cx);
+                self.refused = None;
                 let lacks = self.rotten.clone();
                 self.role = Role::Replica { primary: from, run, gap: None };
                 let msg = self.ctl(from, CtlBody::Activated { run });
@@ -453,13 +478,32 @@ impl Pg {
         }
     }
 
+    /// What is here that an activation does away with: what a deletion that was interrupted has left is of no history (an object
+    /// that no entry names would come back), and what could be taken back of a log that is none any more stays for nobody.
+    fn remains(
+        &self,
+        told: &PgInfo,
+        log: &LogUpdate,
+        fresh: bool,
+        reader: &dyn ObjectReader,
+    ) -> Result<Vec<ObjectUpdate>, ReadError> {
+        let own = self.info.as_ref().is_some_and(|i| is_of(i, told));
+        let reset = matches!(log, LogUpdate::Reset { .. });
+        let begins = if reset { fresh } else { !own };
+        let mut remains = if begins { leftovers(self.id, told.pg_num, reader)? } else { Vec::new() };
+        if reset || !own {
+            remains.extend(removals(self.undo_copies(reader, told.pg_num, usize::MAX)?));
+        }
+        Ok(remains)
+    }
+
     /// Takes over log and history of a primary; the transaction that records it.
     fn take_update(
         &mut self,
         told: &PgInfo,
         past: Vec<PastInterval>,
         log: LogUpdate,
-        fresh: bool,
+        remains: Vec<ObjectUpdate>,
         cx: &mut Cx<'_>,
     ) -> Result<Transaction, DecodeError> {
         let id = self.id;
@@ -474,21 +518,13 @@ impl Pg {
         let parsed = match &log {
             LogUpdate::Reset { entries, .. } | LogUpdate::After { entries, .. } => parse(entries)?,
         };
-        let mut txn = Transaction::default();
-        // A copy of another creation is void.
-        let own = self.info.take().filter(|i| i.les > 0 && (i.creation == told.creation || i.confirmed));
+        let mut txn = Transaction { objects: remains, meta: Vec::new() };
+        let own = self.info.take().filter(|i| is_of(i, told));
         if own.is_none() {
             self.past = past;
         }
         match log {
             LogUpdate::Reset { tail, entries } => {
-                if fresh && let Ok(left) = leftovers(id, told.pg_num, cx.reader) {
-                    txn.objects = left;
-                }
-                // Nothing of the old log is taken back any more.
-                if let Ok(copies) = self.undo_copies(cx.reader, told.pg_num, usize::MAX) {
-                    txn.objects.extend(removals(copies));
-                }
                 txn.meta.push(MetaOp::LogRemove { pg: id });
                 for (e, entry) in parsed.iter().zip(entries) {
                     txn.meta.push(MetaOp::LogAppend { pg: id, version: e.key(), entry });
@@ -501,13 +537,6 @@ impl Pg {
                 }
             }
             LogUpdate::After { after, entries } => {
-                if own.is_none() {
-                    // The log tells everything from the beginning. What a deletion that was interrupted has left here is of
-                    // no history: an object that no entry names would come back, and what could be taken back stay for good.
-                    txn.objects.extend(leftovers(id, told.pg_num, cx.reader).unwrap_or_default());
-                    let copies = self.undo_copies(cx.reader, told.pg_num, usize::MAX);
-                    txn.objects.extend(removals(copies.unwrap_or_default()));
-                }
                 let base = own.unwrap_or_else(|| {
                     self.log = PgLog::default();
                     self.missing = Missing::default();
@@ -594,7 +623,7 @@ impl Pg {
 
     fn start_removal(&mut self, cx: &mut Cx<'_>) {
         self.leave_role(cx);
-        self.role = Role::Removing;
+        (self.role, self.remove_again_ms) = (Role::Removing, 0);
         self.make_void();
         let mut txn = Transaction::default();
         self.record_ops(&mut txn.meta);
@@ -607,31 +636,35 @@ impl Pg {
         if !matches!(self.role, Role::Removing) {
             return;
         }
-        let (first, end) = self.range();
-        match cx.reader.list(&first, &end, self.cfg.remove_batch.max(1)) {
+        match self.removed_next(cx.reader) {
             Ok(objects) if objects.is_empty() => {
-                let pg_num = self.info.as_ref().map_or(0, |i| i.pg_num);
-                match self.undo_copies(cx.reader, pg_num, self.cfg.remove_batch.max(1)) {
-                    Ok(copies) if !copies.is_empty() => {
-                        let txn = Transaction { objects: removals(copies), meta: Vec::new() };
-                        return self.submit(txn, After::Remove, cx);
-                    }
-                    _ => {}
-                }
                 self.info = None;
                 self.role = Role::Idle;
                 self.save(After::Gone, cx);
             }
             Ok(objects) => {
-                let objects = objects.into_iter().map(|object| ObjectUpdate { object, ops: vec![ObjectOp::Remove] });
-                let txn = Transaction { objects: objects.collect(), meta: Vec::new() };
+                let txn = Transaction { objects: removals(objects), meta: Vec::new() };
                 self.submit(txn, After::Remove, cx);
             }
             Err(ReadError::NotReady(what)) => {
                 self.read_for_pump(what, cx);
             }
-            Err(e) => tracing::error!(pg = %self.id, error = %e, "list objects for deletion"),
+            Err(e) => {
+                tracing::error!(pg = %self.id, error = %e, "list objects for deletion: tried again later");
+                self.remove_again_ms = (cx.now.mono_ms + self.cfg.retry_ms).max(1);
+            }
         }
+    }
+
+    /// What a deletion takes next: objects, then what was kept so that entries could be taken back.
+    fn removed_next(&self, reader: &dyn ObjectReader) -> Result<Vec<HObject>, ReadError> {
+        let max = self.cfg.remove_batch.max(1);
+        let (first, end) = self.range();
+        let objects = reader.list(&first, &end, max)?;
+        if !objects.is_empty() {
+            return Ok(objects);
+        }
+        self.undo_copies(reader, self.info.as_ref().map_or(0, |i| i.pg_num), max)
     }
 
     /// A notice that the primary's own transactions are durable.
@@ -647,6 +680,11 @@ impl Pg {
             Step::Rebuilt(seq) => self.on_push_ack(self.me, seq, cx),
         }
     }
+}
+
+/// Is a copy one of the PG that a primary tells of? One of another creation is void.
+fn is_of(own: &PgInfo, told: &PgInfo) -> bool {
+    own.les > 0 && (own.creation == told.creation || own.confirmed)
 }
 
 /// What an interrupted deletion left; it must not come back as part of a new PG.

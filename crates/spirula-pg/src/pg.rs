@@ -106,6 +106,10 @@ pub struct Pg {
     pub(crate) interval: Interval,
     /// When it was learned of.
     pub(crate) interval_stamp: UTime,
+    /// It may have begun before: not all of its maps were seen here.
+    guessed: bool,
+    /// Members that call the interval by a later epoch of it.
+    called: BTreeMap<Peer, Epoch>,
     pub(crate) view: Option<Arc<MapView>>,
     /// Epoch of the map for which this copy was split or folded last: it is shown none before.
     pub(crate) shaped: Epoch,
@@ -134,6 +138,9 @@ pub struct Pg {
     pub(crate) issued: u64,
     /// What other primaries reserved here: the number, what, and whether it was granted.
     pub(crate) reserved_for: Option<(u64, Reservation, bool)>,
+    /// A reservation here that was taken back, by its number, until its primary has given it back.
+    pub(crate) refused: Option<(Peer, u64)>,
+    pub(crate) refused_repeat: Repeat,
     /// Pushes that are on their way to the disk.
     pub(crate) pushes: BTreeSet<u64>,
     /// Copies found bad that the primary has not noted yet: the version, and the first bad byte if it is known.
@@ -145,6 +152,8 @@ pub struct Pg {
     broken_ms: u64,
     /// Peers' questions that wait for something to be read.
     parked: BTreeMap<u64, (Peer, PeerMsg)>,
+    /// A deletion that could not go on does so then, monotonic milliseconds; 0: none waits.
+    pub(crate) remove_again_ms: u64,
     /// Our own recovery waits for this read.
     pub(crate) pump_read: Option<u64>,
     notified_ms: u64,
@@ -262,6 +271,8 @@ impl Pg {
             past: Vec::new(),
             interval: Interval::default(),
             interval_stamp: UTime::ZERO,
+            guessed: false,
+            called: BTreeMap::new(),
             view: None,
             shaped: 0,
             primary_since: 0,
@@ -278,12 +289,15 @@ impl Pg {
             readers: Vec::new(),
             issued: 0,
             reserved_for: None,
+            refused: None,
+            refused_repeat: Repeat::default(),
             pushes: BTreeSet::new(),
             rotten: BTreeMap::new(),
             rotten_repeat: Repeat::default(),
             broken: false,
             broken_ms: 0,
             parked: BTreeMap::new(),
+            remove_again_ms: 0,
             pump_read: None,
             notified_ms: 0,
             reservations: BTreeSet::new(),
@@ -337,6 +351,15 @@ impl Pg {
     /// Does the PG, as its primary tells it, hold no data? Then a backfill takes no room here: it only removes.
     pub fn holds_nothing(&self) -> bool {
         self.info.as_ref().is_some_and(|i| i.head.counts.objects == 0 && i.head.counts.bytes == 0)
+    }
+
+    /// Does what is reserved put objects on our own disk?
+    pub fn takes_space(&self, what: &Reservation) -> bool {
+        match what {
+            Reservation::Remote { .. } => !self.holds_nothing(),
+            // What others lack takes nothing here.
+            Reservation::Local { .. } => !self.missing.is_empty(),
+        }
     }
 
     /// PG number of the pool this copy was last split or folded for; 0 when nothing is stored. A map
@@ -398,8 +421,8 @@ impl Pg {
                 let held = self.held.has_objects();
                 held || self.ops.waits_for_lease() || a.wants_tick() || self.must_roll_forward()
             }
-            Role::Replica { .. } => !self.rotten.is_empty(),
-            Role::Removing => false,
+            Role::Replica { .. } => !self.rotten.is_empty() || self.refused.is_some(),
+            Role::Removing => self.remove_again_ms > 0,
         }
     }
 
@@ -425,7 +448,7 @@ impl Pg {
             PgEvent::Renewed(osd) => self.on_renewed(osd, cx),
             PgEvent::Committed(token) => self.on_committed(token, cx),
             PgEvent::Ready(crate::ReadKey::Op(op)) => self.on_op_ready(op, None, cx),
-            PgEvent::Ready(crate::ReadKey::Recovery(n)) => self.on_recovery_ready(n, cx),
+            PgEvent::Ready(crate::ReadKey::Recovery(n) | crate::ReadKey::Shard(n)) => self.on_recovery_ready(n, cx),
             PgEvent::Fetched(op, fetched) => self.on_op_ready(op, Some(fetched), cx),
             PgEvent::CreateAnswer(answer) => self.on_create_answer(answer, cx),
             PgEvent::CreatedAck { winner } => self.on_created_ack(winner, cx),
@@ -442,6 +465,7 @@ impl Pg {
         if self.broken {
             self.mend(cx);
         }
+        self.call_as_called(out.get_mut(first..).unwrap_or_default());
         // Questions that the shell may answer on the spot come last, so that the answer's
         // transactions follow those of this event.
         let question = |e: &PgEffect| {
@@ -652,10 +676,12 @@ impl Pg {
         if self.interval.since == 0 {
             let since = if view.since > 0 { view.since } else { view.epoch };
             self.interval = Interval::of(self.id.seed, &view, since);
+            self.guessed = true;
             new = true;
         } else if view.gap || !self.interval.continues(self.id.seed, &view) {
             self.close_interval(&view, old.as_deref());
             self.interval = Interval::of(self.id.seed, &view, view.epoch);
+            self.guessed = view.gap;
             new = true;
             if self.info.is_some() {
                 self.save(After::Nothing, cx);
@@ -734,6 +760,7 @@ impl Pg {
         self.leave_role(cx);
         self.strays.clear();
         self.parked.clear();
+        self.called.clear();
         if view.pool.is_none() {
             self.refuse_all_ops(cx);
             self.remove_pool_gone(cx);
@@ -768,7 +795,7 @@ impl Pg {
         self.repairs.clear();
         self.rotten.clear();
         self.pushes.clear();
-        self.reserved_for = None;
+        (self.reserved_for, self.refused) = (None, None);
         self.abort_scrub(cx);
         self.scrub.found = None;
         self.forced = [false; 2];
@@ -797,22 +824,51 @@ impl Pg {
         if self.view.as_ref().is_none_or(|v| v.pool.is_none()) {
             return;
         }
-        if since != self.interval.since {
-            // Of an interval that is over. Who has nothing of the PG, and no part in it, may not
-            // know when the interval began; it says so all the same.
-            let query = matches!(&msg, PeerMsg::Ctl(c) if matches!(c.body, CtlBody::Query { .. }));
-            if query && self.info.is_none() && !self.is_member() {
-                let body = CtlBody::Info { info: None, past: Vec::new(), lease_left_ms: 0 };
-                let answer = Box::new(PgCtl { pg: self.id, ends: self.ends(from), epoch: since, body });
-                cx.out.push(PgEffect::Send(from, PeerMsg::Ctl(answer)));
-                self.check_removed(cx);
+        if since < self.interval.since {
+            if let PeerMsg::Ctl(c) = &msg
+                && let CtlBody::Query { holders } = &c.body
+            {
+                self.on_early_query(from, since, holders, cx);
             }
             return;
+        }
+        if since > self.interval.since {
+            self.called.insert(from, since);
         }
         match msg {
             PeerMsg::Txn(t) => self.on_txn(from, t, cx),
             PeerMsg::Ack(a) => self.on_ack(from, &a, cx),
             PeerMsg::Ctl(c) => self.on_ctl(from, *c, cx),
+        }
+    }
+
+    /// A question by an earlier name than ours, of an interval that is over, or of ours by a name that we do not know (see `intervals`).
+    fn on_early_query(&mut self, from: Peer, since: Epoch, holders: &[OsdId], cx: &mut Cx<'_>) {
+        if self.info.is_none() && !self.is_member() {
+            // Who has nothing, and no part in it, says so whichever it is.
+            let left = holders.iter().map(|h| cx.leases.granted_left(*h, cx.now.mono_ms)).max().unwrap_or(0);
+            let body = CtlBody::Info { info: None, past: Vec::new(), lease_left_ms: left as u32 };
+            let answer = Box::new(PgCtl { pg: self.id, ends: self.ends(from), epoch: since, body });
+            cx.out.push(PgEffect::Send(from, PeerMsg::Ctl(answer)));
+            self.check_removed(cx);
+        } else if self.guessed && self.view.as_ref().is_some_and(|v| v.primary == from) {
+            // It may ask, when it hears this by our name, for other primaries: whoever reads by our leave.
+            let left = cx.leases.granted_longest(cx.now.mono_ms);
+            self.tell_info(from, left, cx);
+        }
+    }
+
+    /// Calls the interval as each member does.
+    fn call_as_called(&self, out: &mut [PgEffect]) {
+        if self.called.is_empty() {
+            return;
+        }
+        for e in out {
+            if let PgEffect::Send(to, msg) = e
+                && let Some(name) = self.called.get(to)
+            {
+                msg.raise_since(*name);
+            }
         }
     }
 
@@ -827,8 +883,11 @@ impl Pg {
             return; // Repeated: it has one answer.
         }
         let n = self.seq();
+        // Only a rebuild asks for attributes.
+        let of_client = matches!(&msg, PeerMsg::Ctl(c) if matches!(c.body, CtlBody::ReadShard { attrs: false, .. }));
+        let key = if of_client { crate::ReadKey::Shard(n) } else { crate::ReadKey::Recovery(n) };
         self.parked.insert(n, (from, msg));
-        cx.out.push(PgEffect::Prefetch(crate::ReadKey::Recovery(n), what));
+        cx.out.push(PgEffect::Prefetch(key, what));
     }
 
     fn on_recovery_ready(&mut self, n: u64, cx: &mut Cx<'_>) {
@@ -911,6 +970,10 @@ impl Pg {
             Role::Idle if self.is_live() && cx.now.mono_ms >= self.notified_ms + self.cfg.retry_ms => {
                 self.notify(cx);
                 self.check_removed(cx);
+            }
+            Role::Removing if (1..=cx.now.mono_ms).contains(&self.remove_again_ms) => {
+                self.remove_again_ms = 0;
+                cx.out.push(PgEffect::WantTurn);
             }
             _ => {}
         }

@@ -22,6 +22,7 @@
 //! | `Pull` → `Pulled`, `ReadShard` → `Shard`, `PullFailed` | primary | reads only; the asker takes the first answer to a number |
 //! | `Scan` → `Scanned`, `Progress` → `ProgressAck` | primary | reads only; only ever raises the bound |
 //! | `Reserve` → `Reserved`, `TooFull`; `Release` → `Released` | primary | number of the reservation |
+//! | `TooFull` → `Release` | member that takes back what it granted | number of the reservation |
 //! | `Rotten` → `RottenAck` | member | the copy is missing already |
 //! | `ScrubScan` → `Scrubbed` | nobody: the scrub is given up, and begun anew | |
 //! | `Rotten` of the primary, `Delete` | nobody: the push that follows says it, too; the stray calls again | |
@@ -130,7 +131,10 @@ impl Pg {
                 self.repeat_recovery(again, cx);
                 self.repeat_gathers(again, cx);
             }
-            Role::Replica { .. } => self.repeat_rotten(again, cx),
+            Role::Replica { .. } => {
+                self.repeat_rotten(again, cx);
+                self.repeat_refused(again, cx);
+            }
             Role::Idle | Role::Removing => {}
         }
     }

@@ -138,6 +138,11 @@ impl MonLink {
         self.call(|m, out| m.subscribe(what, start, out));
     }
 
+    /// See [`Monitors::ask_once`].
+    pub fn ask_once(&mut self, what: &str, start: u64) {
+        self.call(|m, out| m.ask_once(what, start, out));
+    }
+
     /// See [`Monitors::set_start`].
     pub fn set_start(&mut self, what: &str, start: u64) {
         self.monitors.set_start(what, start);

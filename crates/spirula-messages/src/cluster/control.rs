@@ -20,6 +20,33 @@ use spirula_encoding::{Decode, DecodeError, Decoder, Encode, Encoder, UTime};
 use spirula_types::{AddrVec, EVersion, Epoch, OsdId, PgId, Uuid};
 use std::collections::BTreeMap;
 
+/// What an OSD subscribes to when the change that leads to its next map does not fit the map it has: that next map (the
+/// subscription's `start`; the oldest that is kept, if that is newer) as a whole, once.
+pub const WHOLE_OSDMAP: &str = "osdmap.whole";
+
+/// PGs that cannot begin to serve before they hear an OSD that is no member of theirs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Outside {
+    /// All of them.
+    pub all: u32,
+    /// Those among them that could do without it, were it down.
+    pub spare: u32,
+}
+
+impl Encode for Outside {
+    fn encode(&self, out: &mut Encoder) {
+        out.u32(self.all);
+        out.u32(self.spare);
+    }
+}
+
+impl Decode for Outside {
+    fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
+        // An earlier release does not say.
+        if d.is_empty() { Ok(Self::default()) } else { Ok(Self { all: d.u32()?, spare: d.u32()? }) }
+    }
+}
+
 /// One control body: its type number, its fields in wire order, all of them in the front.
 macro_rules! control {
     ($(#[$doc:meta])* $name:ident = $kind:literal { $($(#[$fdoc:meta])* $field:ident : $ty:ty),* $(,)? }) => {
@@ -200,8 +227,10 @@ control! {
         /// The target answers again; cancels this reporter's earlier report.
         alive: bool,
         /// Requests of clients that have waited at the reporter for over a second, and PGs led by it that cannot begin
-        /// to serve, where the target is a member.
+        /// to serve, where the target is a member or is asked all the same.
         waiting: u32,
+        /// Of these PGs, those that ask a target that is no member.
+        outside: Outside,
     }
 }
 

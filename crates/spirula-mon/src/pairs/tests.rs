@@ -12,7 +12,8 @@ fn at(seconds: f64) -> UTime {
 fn words(cut: &[Two], now: f64, waiting: u32) -> Words {
     let mut out = Words::new();
     for (by, of) in cut {
-        out.entry(*of).or_default().insert(*by, Word { silent_since: at(0.0), said: at(now), waiting, refused: None });
+        let word = Word { silent_since: at(0.0), said: at(now), waiting, outside: Outside::default(), refused: None };
+        out.entry(*of).or_default().insert(*by, word);
     }
     out
 }
@@ -64,7 +65,7 @@ fn a_pair_both_ways_loses_one_after_the_grace_and_time_for_others_to_speak() {
     let words = |now, waiting| words(&mutual(&[(0, 1)]), now, waiting);
     assert!(pairs(&words(4.5, 1), at(4.5), GRACE, |_| false).is_empty());
     let ripe = pairs(&words(4.8, 3), at(4.8), GRACE, |_| false);
-    assert_eq!(ripe[&(0, 1)], Pair { since: at(0.0), waiting: 6, alone: None });
+    assert_eq!(ripe[&(0, 1)], Pair { since: at(0.0), waiting: 6, outside: Default::default(), alone: None });
     assert_eq!(decide(&ripe, &three), [1]);
     // Others miss one of them, too: that is for the other rule.
     assert!(pairs(&words(9.0, 1), at(9.0), GRACE, |osd| osd == 1).is_empty());
@@ -223,4 +224,33 @@ fn a_link_that_comes_and_goes_costs_less_often_each_time() {
     t.taken(1, (0, 1), at(3000.0));
     assert!(!t.may_boot(wish(&map, &[]), at(3010.0)));
     assert!(t.may_boot(wish(&map, &[]), at(3011.0)));
+}
+
+/// Two that share no PG: the one leads some that ask the other for what it had before.
+#[test]
+fn a_primary_that_waits_for_somebody_outside_of_its_members_is_not_left_alone() {
+    // Of four OSDs, each PG is on two neighbours; 0 and 2 share none.
+    let mut placed = Placed::default();
+    for (a, b) in [(0, 1), (1, 2), (2, 3), (3, 0)] {
+        add(&mut placed, &[a, b], 1);
+        add(&mut placed, &[b, a], 1);
+    }
+    let words = |all, spare| {
+        let mut words = words(&mutual(&[(0, 2)]), 5.0, 0);
+        let said = words.get_mut(&2).unwrap().get_mut(&0).unwrap();
+        (said.waiting, said.outside) = (all, Outside { all, spare });
+        decide(&pairs(&words, at(5.0), GRACE, |_| false), &placed)
+    };
+    assert!(words(0, 0).is_empty());
+    // Nothing is lost with either: as many go on; the higher number goes.
+    assert_eq!(words(1, 1), [2]);
+    // What only it has is needed: the one that leads goes.
+    assert_eq!(words(1, 0), [0]);
+    // More than it leads is not believed: losing the other would stop more.
+    let mut narrow = Placed::default();
+    (0..9).for_each(|_| add(&mut narrow, &[2, 3], 2));
+    add(&mut narrow, &[0, 1], 2);
+    let mut liar = self::words(&mutual(&[(0, 2)]), 5.0, 1);
+    liar.get_mut(&2).unwrap().get_mut(&0).unwrap().outside = Outside { all: 1000, spare: 1000 };
+    assert!(decide(&pairs(&liar, at(5.0), GRACE, |_| false), &narrow).is_empty());
 }

@@ -8,7 +8,7 @@ use spirula_messages::ceph::{
 };
 use spirula_messages::cluster::control::{
     MgrBeacon, OsdAlive, OsdBoot, OsdFailureReport, OsdMarkMeDown, OsdMarkMeDownAck, OsdPgTemp, PgCreateAsk,
-    PgCreateGrant, PgsCreated, PgsCreatedAck,
+    PgCreateGrant, PgsCreated, PgsCreatedAck, WHOLE_OSDMAP,
 };
 use spirula_messages::{Body, Message};
 use spirula_mon::MonEvent;
@@ -51,6 +51,25 @@ fn osds_boot_and_every_subscriber_gets_the_incrementals() {
     }
     assert_eq!(map.osd_counts(), (3, 3, 3));
     assert_eq!(&map, &**c.mon.state().osdmap);
+}
+
+/// Others would give the intervals that begin meanwhile other names than it.
+#[test]
+fn an_osd_gets_the_one_map_as_a_whole_that_it_cannot_make() {
+    let mut c = Cluster::up(3);
+    let newest = c.mon.state().osdmap.epoch;
+    let osd = c.open(EntityType::Osd, "0");
+    for epoch in [newest - 1, newest] {
+        let got = c.subscribe(osd, WHOLE_OSDMAP, u64::from(epoch), true);
+        assert_eq!(map_epochs(&got), (vec![epoch], vec![]));
+        let full = &MOsdMap::from_message(&got[0]).unwrap().fulls[0].1;
+        assert_eq!(*full, c.mon.state().osdmap_at(epoch).unwrap().bytes());
+    }
+    assert!(c.subscribe(osd, WHOLE_OSDMAP, u64::from(newest) + 1, true).is_empty());
+    // Once made it is told, and no more after it.
+    assert_eq!(c.ok(r#"{"prefix": "osd set", "key": "noout"}"#), "");
+    let client = c.open(EntityType::Client, "x");
+    assert!(c.subscribe(client, WHOLE_OSDMAP, u64::from(newest), true).is_empty());
 }
 
 #[test]
@@ -152,6 +171,7 @@ fn report(reporter: i32, target: i32, ms: u64, refused: bool) -> OsdFailureRepor
         gone: false,
         alive: false,
         waiting: 0,
+        outside: Default::default(),
     }
 }
 
@@ -376,10 +396,10 @@ fn a_temporary_acting_set_and_its_end_have_the_primary_on_record_at_once() {
     let pg = PgId::new(1, 0);
     let home = c.mon.state().osdmap.pg_to_up_acting(pg).acting;
     let away: Vec<i32> = home.iter().rev().copied().collect();
-    let conn = c.open(EntityType::Osd, &home[0].to_string());
-    for (want, primary) in [(away.clone(), away[0]), (Vec::new(), home[0])] {
+    for (leads, want, primary) in [(home[0], away.clone(), away[0]), (away[0], Vec::new(), home[0])] {
+        let conn = c.open(EntityType::Osd, &leads.to_string());
         let before = c.mon.state().osdmap.clone();
-        let ask = OsdPgTemp { osd: home[0], epoch: before.epoch, pgs: BTreeMap::from([(pg, want)]) };
+        let ask = OsdPgTemp { osd: leads, epoch: before.epoch, pgs: BTreeMap::from([(pg, want)]) };
         c.ask(conn, ask.clone());
         let map = &c.mon.state().osdmap;
         assert_eq!((map.epoch, map.pg_to_up_acting(pg).acting_primary), (before.epoch + 1, primary));
@@ -391,6 +411,31 @@ fn a_temporary_acting_set_and_its_end_have_the_primary_on_record_at_once() {
         c.ask(conn, ask);
         assert_eq!(c.mon.state().osdmap.epoch, epoch, "nothing changed, no new map");
     }
+}
+
+#[test]
+fn only_who_leads_a_pg_says_who_is_to_serve_it_and_nothing_absurd() {
+    let mut c = Cluster::up(4);
+    c.ok(r#"{"prefix": "osd pool create", "pool": "p", "pg_num": 1}"#);
+    let pg = PgId::new(1, 0);
+    let home = c.mon.state().osdmap.pg_to_up_acting(pg).acting;
+    let other = (0..4).find(|o| !home.contains(o)).unwrap();
+    let mut changes = |osd: i32, want: &[i32]| {
+        let conn = c.open(EntityType::Osd, &osd.to_string());
+        let epoch = c.mon.state().osdmap.epoch;
+        c.ask(conn, OsdPgTemp { osd, epoch, pgs: BTreeMap::from([(pg, want.to_vec())]) });
+        c.mon.state().osdmap.epoch > epoch
+    };
+    let away = [other, home[0]];
+    assert!(!changes(other, &away) && !changes(home[1], &away));
+    let none = i32::MAX;
+    for absurd in [&[other, other][..], &[none, none], &[0, 1, 2, 3], &[77]] {
+        assert!(!changes(home[0], absurd), "{absurd:?}");
+    }
+    assert!(changes(home[0], &away));
+    // What it wished for before it was replaced comes late.
+    assert!(!changes(home[0], &[]));
+    assert!(changes(other, &[]));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use super::choose::{choose, choose_erasure, find_auth, find_auth_erasure, is_bound};
 use super::{Peering, Phase};
 use crate::api::{MapView, PgEffect};
-use crate::intervals::Prior;
+use crate::intervals::{Prior, has_hole};
 use crate::log::PgLog;
 use crate::pg::{After, Cx, Pg, Role};
 use spirula_messages::cluster::pg::{CtlBody, PastInterval, PgInfo};
@@ -115,8 +115,9 @@ impl Pg {
         for r in info.iter().flat_map(|i| &i.readers) {
             note_reader(&mut p.readers, r.osd, (r.last, cx.now.mono_ms + u64::from(r.left_ms)));
         }
-        // Who has nothing knows nothing of older intervals; any holder knows them all.
-        if !self.has_copy() && p.past.is_empty() && info.is_some() {
+        // Who has nothing knows nothing of older intervals; any holder knows them all, unless it skipped maps.
+        let knows_none = !self.has_copy() && p.past.is_empty() || has_hole(&p.past) && !has_hole(&past);
+        if knows_none && info.is_some() {
             p.past = past;
         }
         p.infos.insert(from, info);

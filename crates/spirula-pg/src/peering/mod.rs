@@ -201,6 +201,17 @@ impl Pg {
         });
     }
 
+    /// OSDs that are up, and for which a primary waits though they are no members: whoever was a member before is asked, and a
+    /// copy outside may have to give its log. With whether the PG could begin to serve if they were down.
+    pub fn waits_outside(&self) -> Vec<(OsdId, bool)> {
+        let (Role::Peering(p), Some(view)) = (&self.role, &self.view) else { return Vec::new() };
+        let is_member = |o: OsdId| view.acting.iter().chain(&view.up).any(|m| m.osd == o);
+        let (_, by) = p.state();
+        let outside = by.into_iter().map(|m| m.osd).filter(|o| view.is_up(*o) && !is_member(*o));
+        let outside: BTreeSet<OsdId> = outside.collect();
+        outside.into_iter().map(|o| (o, p.can_spare(o, view, self.me))).collect()
+    }
+
     /// The map must know that we are alive in this interval before we serve: then later
     /// primaries know that this interval may have taken writes.
     fn wait_up_thru(&mut self, p: &mut Peering, cx: &mut Cx<'_>) {
@@ -294,6 +305,17 @@ fn origin_of(id: PgId, p: &Peering) -> PgId {
 }
 
 impl Peering {
+    /// Is nothing in the way of serving when this OSD is down, as far as is known?
+    fn can_spare(&self, osd: OsdId, view: &MapView, me: Peer) -> bool {
+        let mut without = view.clone();
+        if let Some(o) = std::sync::Arc::make_mut(&mut without.osds).get_mut(&osd) {
+            o.up = false;
+        }
+        let since = self.history_les.max(self.lec);
+        let least = view.pool.as_ref().and_then(|p| p.shape).map_or(1, |s| s.k);
+        Prior::new(&self.past, &without, since, me, least).blocked_by.is_none()
+    }
+
     /// Is somebody down who is to give his log, or to serve? A copy outside the members may be either, and be none of those who
     /// must be heard: then no new interval begins when it goes.
     fn waits_for_absent(&self, view: &MapView) -> bool {

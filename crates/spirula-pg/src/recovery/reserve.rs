@@ -143,12 +143,21 @@ impl Pg {
         }
     }
 
-    /// Our own OSD is too full to be a target, or has become so.
+    /// Our own OSD is too full to be a target, or to get what we lack ourselves, or has become so.
     pub(crate) fn on_refused(&mut self, what: Reservation, cx: &mut Cx<'_>) {
-        if self.reservations.remove(&what)
-            && let Reservation::Remote { primary, .. } = what
+        if !self.reservations.remove(&what) {
+            return;
+        }
+        if let Reservation::Local { backfill } = what {
+            let Role::Active(a) = &mut self.role else { return };
+            a.recovery.too_full = Some(backfill);
+            a.asked_ms = cx.now.mono_ms;
+            self.release(cx);
+            cx.out.push(PgEffect::StateChanged);
+        } else if let Reservation::Remote { primary, .. } = what
             && let Some((seq, ..)) = self.reserved_for.take_if(|(_, r, _)| *r == what)
         {
+            (self.refused, self.refused_repeat) = (Some((primary, seq)), crate::repeat::Repeat::default());
             self.send(primary, CtlBody::TooFull { seq }, cx);
         }
     }
@@ -170,7 +179,11 @@ impl Pg {
     pub(crate) fn on_remote_reserved(&mut self, from: Peer, seq: u64, granted: bool, cx: &mut Cx<'_>) {
         let Role::Active(a) = &mut self.role else { return };
         if a.recovery.reserved.get(&from) != Some(&seq) {
-            return; // Of a reservation that is over.
+            // Of a reservation that is over.
+            if !granted {
+                self.send(from, CtlBody::Release { seq }, cx);
+            }
+            return;
         }
         let backfill = match &mut a.recovery.stage {
             Stage::Remote { left, .. } if granted && left.first() == Some(&from) => {

@@ -152,7 +152,7 @@ impl Pg {
     pub(crate) fn on_scrub(&mut self, deep: bool, repair: bool, cx: &mut Cx<'_>) {
         let clean = self.active().is_some_and(|a| a.clean && a.serving);
         if !clean || self.scrub.run.is_some() {
-            cx.out.push(PgEffect::ScrubEnded { done: false });
+            cx.out.push(PgEffect::ScrubEnded { done: false, unread: false });
             return;
         }
         let (from, _) = self.range();
@@ -184,7 +184,7 @@ impl Pg {
     /// The PG is no longer what a scrub may look at.
     pub(crate) fn abort_scrub(&mut self, cx: &mut Cx<'_>) {
         if let Some(r) = self.scrub.run.take() {
-            cx.out.push(PgEffect::ScrubEnded { done: false });
+            cx.out.push(PgEffect::ScrubEnded { done: false, unread: false });
             self.release_chunk(&r);
         }
     }
@@ -420,7 +420,11 @@ impl Pg {
         (h.last, h.last_stamp) = (at, cx.now.wall);
         h.shallow_errors = r.shallow;
         if r.deep {
-            (h.last_deep, h.last_deep_stamp, h.deep_errors) = (at, cx.now.wall, r.deep_errors);
+            h.deep_errors = r.deep_errors;
+        }
+        // What was not read may have rotted for as long as since the last time.
+        if r.deep && r.all_unread == 0 {
+            (h.last_deep, h.last_deep_stamp) = (at, cx.now.wall);
         }
         if h.shallow_errors + h.deep_errors == 0 {
             h.last_clean_stamp = cx.now.wall;
@@ -456,7 +460,7 @@ impl Pg {
         }
         self.scrub.found = Some(found);
         self.save_scrub(cx);
-        cx.out.push(PgEffect::ScrubEnded { done: true });
+        cx.out.push(PgEffect::ScrubEnded { done: true, unread: r.all_unread > 0 });
     }
 
     /// Every bad copy of these objects counts as missing from now on; recovery replaces it.

@@ -233,3 +233,36 @@ fn a_shard_outside_the_members_that_goes_is_not_waited_for() {
         settle(&mut w).and_then(|()| verify(&w)).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
     }
 }
+
+/// A primary asks a member of an older interval that it does not hear, and that hears everybody else. By the map the two share
+/// nothing: only it can say that it waits.
+#[test]
+fn a_primary_says_that_it_waits_for_a_member_of_an_older_interval() {
+    for seed in 0..10 {
+        let (mut w, order) = world(seed, 4, 2);
+        let [first, second, third, last] = order[..] else { unreachable!() };
+        start_all(&mut w, &[first, last]);
+        until_active(&mut w);
+        run(&mut w, 1500);
+        let silent = if seed % 2 == 0 { second } else { third };
+        w.slow.insert((End::Osd(silent), End::Osd(first)), u64::MAX);
+        w.change_map(|m| m.out = [second, third].into());
+        assert_eq!(w.map().up_set(PG), [first, last]);
+        run(&mut w, 3000);
+        let waits = |w: &World| w.nodes[first as usize].pgs.get(&SpgId::whole(PG)).map(spirula_pg::Pg::waits_outside);
+        assert!(!state(&w).has(PgState::ACTIVE), "seed {seed}: {}", state(&w));
+        // The other one has all that it has.
+        assert_eq!(waits(&w), Some(vec![(silent, true)]), "seed {seed}: {}", state(&w));
+        // It may be the last that has it.
+        let other = second + third - silent;
+        stop(&mut w, other..other + 1);
+        run(&mut w, 1500);
+        assert_eq!(waits(&w), Some(vec![(silent, false)]), "seed {seed}: {}", state(&w));
+        w.start(other);
+        run(&mut w, 1500);
+        stop(&mut w, silent..silent + 1);
+        w.slow.clear();
+        assert!(comes_to(&mut w, |s| s.has(PgState::ACTIVE)), "seed {seed}: {}", state(&w));
+        settle(&mut w).and_then(|()| verify(&w)).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+    }
+}

@@ -12,7 +12,7 @@ use std::sync::Arc;
 const PG: PgId = PgId { pool: POOL, seed: 0 };
 
 /// A calm cluster whose OSDs are all up.
-fn cluster(seed: u64, osds: usize, pgs: u32) -> World {
+pub fn cluster(seed: u64, osds: usize, pgs: u32) -> World {
     let mut w = World::new(seed, osds, 3, pgs, 3);
     w.pace = w.pace.calm();
     w.scrubs = false;
@@ -25,7 +25,7 @@ fn run(w: &mut World, steps: usize) {
 }
 
 /// Steps until that is so.
-fn until(w: &mut World, what: &str, is: impl Fn(&World) -> bool) {
+pub fn until(w: &mut World, what: &str, is: impl Fn(&World) -> bool) {
     for _ in 0..100_000 {
         if is(w) {
             return;
@@ -41,11 +41,11 @@ fn state(w: &World, pg: PgId) -> PgState {
     alive.filter_map(|n| n.pgs.get(&id).filter(|p| p.is_primary())).map(|p| p.state().0).next().unwrap_or_default()
 }
 
-fn is_clean(w: &World, pg: PgId) -> bool {
+pub fn is_clean(w: &World, pg: PgId) -> bool {
     state(w, pg).has(PgState::CLEAN)
 }
 
-fn quiet(w: &mut World) {
+pub fn quiet(w: &mut World) {
     w.clients.iter_mut().for_each(|c| c.quiet = true);
 }
 
@@ -118,6 +118,8 @@ fn slowly_read(seed: u64, most: usize) {
     run(&mut w, 5000);
     let acting = w.map().acting(PG);
     w.slow_scans = Some((acting[2], most));
+    let stamps = |w: &World| w.nodes[acting[0] as usize].pgs[&SpgId::whole(PG)].scrub_stamps().map(|(_, deep)| deep);
+    let last = stamps(&w);
     w.event(acting[0], SpgId::whole(PG), PgEvent::Scrub { deep: true, repair: false });
     let before = w.stats.get("scrubs").copied().unwrap_or(0);
     let end = w.now + 900_000;
@@ -128,6 +130,8 @@ fn slowly_read(seed: u64, most: usize) {
     assert!(of("scrubs") > before && of("scrubs given up") == 0, "seed {seed}: {:?}", w.stats);
     assert!(of("slow scans") > 0, "seed {seed}: nothing was slow");
     assert_eq!(of("wrong counts"), 0);
+    until(&mut w, "clean", |w| is_clean(w, PG));
+    assert_eq!(stamps(&w) == last, most == 0, "seed {seed}: what was not read was not deeply scrubbed");
     settle(&mut w).and_then(|()| verify(&w)).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
 }
 
@@ -181,6 +185,90 @@ fn counts_that_are_wrong_are_an_error_until_they_are_repaired() {
         scrub(&mut w, false);
         assert_eq!(wrong(&w), 2, "seed {seed}: the repair found it once more, and mended it");
         assert!(!state(&w, PG).has(PgState::INCONSISTENT), "seed {seed}");
+        settle(&mut w).and_then(|()| verify(&w)).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+    }
+}
+
+/// The target of a backfill has no room any more, and its word of that is lost.
+#[test]
+fn a_target_that_fills_up_stops_its_backfill_though_its_word_is_lost() {
+    for seed in 0..10 {
+        let mut w = cluster(seed, 4, 1);
+        (w.pace.objects, w.pace.under_way, w.pace.appends, w.pace.deletes) = (20, 6, 90, 0);
+        (Arc::make_mut(&mut w.cfg).log_keep, Arc::make_mut(&mut w.cfg).push_window) = (1, 1);
+        w.change_map(|m| m.out = [3].into());
+        until(&mut w, "clean", |w| is_clean(w, PG));
+        run(&mut w, 5000);
+        quiet(&mut w);
+        until(&mut w, "clean", |w| is_clean(w, PG));
+        let leaves = w.map().acting(PG)[2];
+        w.change_map(|m| m.out = [leaves].into());
+        until(&mut w, "backfilling", |w| state(w, PG).has(PgState::BACKFILLING));
+        w.peer_loses = Some(("TooFull", 100));
+        assert!(w.fills_up(3), "seed {seed}: nothing was granted");
+        assert!(w.stats.contains_key("messages lost"), "seed {seed}");
+        w.peer_loses = None;
+        until(&mut w, "told", |w| state(w, PG).has(PgState::BACKFILL_TOOFULL) || is_clean(w, PG));
+        assert!(!is_clean(&w, PG), "seed {seed}: it was filled all the same");
+        until(&mut w, "clean", |w| is_clean(w, PG));
+        settle(&mut w).and_then(|()| verify(&w)).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+    }
+}
+
+/// A copy is deleted, and listing it fails for a while.
+#[test]
+fn a_deletion_whose_listing_fails_goes_on() {
+    for seed in 0..10 {
+        let mut w = cluster(seed, 4, 1);
+        (w.pace.objects, w.pace.under_way, w.pace.appends, w.pace.deletes) = (8, 4, 80, 0);
+        w.change_map(|m| m.out = [3].into());
+        until(&mut w, "clean", |w| is_clean(w, PG));
+        run(&mut w, 3000);
+        quiet(&mut w);
+        let leaves = w.map().acting(PG)[2];
+        w.change_map(|m| m.out = [leaves].into());
+        until(&mut w, "deleting", |w| !w.nodes[leaves as usize].store.applied.logs.contains_key(&PG));
+        w.nodes[leaves as usize].store.unlisted.set(2);
+        let gone = |w: &World| !w.nodes[leaves as usize].pgs.contains_key(&SpgId::whole(PG));
+        until(&mut w, "deleted", gone);
+        assert_eq!(w.nodes[leaves as usize].store.unlisted.get(), 0, "seed {seed}: no listing failed");
+        assert!(w.nodes[leaves as usize].store.applied.objects.is_empty(), "seed {seed}");
+    }
+}
+
+/// A primary lacks what was written while it was away, and its disk is full: it gets none of it by recovery, clients may
+/// delete, and once there is room all is as it was.
+#[test]
+fn a_full_primary_does_not_recover_into_itself_and_objects_can_be_deleted() {
+    for seed in 0..10 {
+        let mut w = cluster(seed, 3, 1);
+        (w.pace.objects, w.pace.under_way, w.pace.appends, w.pace.deletes) = (20, 6, 90, 0);
+        let cfg = Arc::make_mut(&mut w.cfg);
+        (cfg.log_keep, cfg.log_max, cfg.primary_lag) = (100_000, 200_000, 100_000);
+        until(&mut w, "clean", |w| is_clean(w, PG));
+        run(&mut w, 1500);
+        let first = w.map().acting(PG)[0];
+        w.crash(first);
+        w.mark_down(first);
+        run(&mut w, 3000);
+        quiet(&mut w);
+        until(&mut w, "without it", |w| state(w, PG).has(PgState::ACTIVE) && w.clients.iter().all(|c| c.idle()));
+        w.full.insert(first);
+        w.start(first);
+        until(&mut w, "full", |w| state(w, PG).has(PgState::RECOVERY_TOOFULL) || is_clean(w, PG));
+        assert!(!is_clean(&w, PG), "seed {seed}: it recovered into itself");
+        assert_eq!(w.map().acting(PG)[0], first, "seed {seed}");
+        let recovered = |w: &World| w.stats.get("objects recovered").copied().unwrap_or(0);
+        let before = recovered(&w);
+        run(&mut w, 3000);
+        assert_eq!(recovered(&w), before, "seed {seed}");
+        (w.pace.appends, w.pace.deletes) = (100, 100);
+        w.clients.iter_mut().for_each(|c| c.quiet = false);
+        run(&mut w, 1000);
+        quiet(&mut w);
+        until(&mut w, "answered", |w| w.clients.iter().all(|c| c.idle()));
+        w.full.clear();
+        until(&mut w, "clean", |w| is_clean(w, PG));
         settle(&mut w).and_then(|()| verify(&w)).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
     }
 }

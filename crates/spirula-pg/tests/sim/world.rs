@@ -230,16 +230,17 @@ impl Map {
         (self.pending, self.target, self.pgp_num) = (self.pg_num, target, self.pgp_num.min(target));
     }
 
-    /// `boot`: the incarnation of the OSD that looks.
-    pub fn view(&self, pg: PgId, me: OsdId, boot: u64, gap: bool) -> Arc<MapView> {
+    /// `boot`: the incarnation of the OSD that looks. It got none of those before it, and nobody has them any more.
+    pub fn view(&self, pg: PgId, me: OsdId, boot: u64, (gap, trimmed): (bool, bool)) -> Arc<MapView> {
         let (up, acting) = (self.up_members(pg), self.members(pg));
         let first = |v: &[Peer]| v.first().copied().unwrap_or_default();
         let exists = !self.deleted && pg.seed < self.pg_num;
         Arc::new(MapView {
             epoch: self.epoch,
-            since: self.since.get(&pg).copied().unwrap_or(0),
+            // Who skipped maps cannot tell.
+            since: if gap { self.epoch } else { self.since.get(&pg).copied().unwrap_or(0) },
             gap,
-            trimmed: gap,
+            trimmed,
             pool: exists.then(|| Arc::new(self.pool())),
             up_primary: first(&up),
             primary: first(&acting),
@@ -263,7 +264,7 @@ fn kind_of(m: &PeerMsg) -> String {
 }
 
 /// Every kind of message between two OSDs about a PG; an empty one is any.
-pub const KINDS: [&str; 30] = [
+pub const KINDS: [&str; 31] = [
     "",
     "Write",
     "Ack",
@@ -290,6 +291,7 @@ pub const KINDS: [&str; 30] = [
     "ProgressAck",
     "Reserve",
     "Reserved",
+    "TooFull",
     "Release",
     "Released",
     "Rotten",
@@ -403,6 +405,8 @@ pub struct World {
     pub peer_loses: Option<(&'static str, u64)>,
     /// Clients know backoffs.
     pub backs_off: bool,
+    /// Disks without room.
+    pub full: BTreeSet<OsdId>,
     steps: u64,
     pub trace: bool,
     pub stats: BTreeMap<&'static str, u64>,
@@ -464,6 +468,7 @@ impl World {
             mon_loses: true,
             peer_loses: None,
             backs_off: seed % 3 == 2,
+            full: BTreeSet::new(),
             steps: 0,
             trace: std::env::var("SIM_TRACE").is_ok(),
             stats: BTreeMap::new(),
@@ -731,10 +736,23 @@ impl World {
 
     /// Gives an OSD the next map.
     pub fn give_map(&mut self, id: OsdId, epoch: Epoch) {
+        let gap = epoch > self.nodes[id as usize].epoch + 1;
+        if !gap || epoch == self.trimmed {
+            self.take_map(id, epoch, gap, gap);
+        }
+    }
+
+    /// Gives an OSD the newest map as a whole: the next one did not fit its own.
+    pub fn give_whole_map(&mut self, id: OsdId) {
+        let newest = self.map().epoch;
+        assert!(newest > self.nodes[id as usize].epoch + 1, "nothing is left out");
+        self.take_map(id, newest, true, false);
+    }
+
+    fn take_map(&mut self, id: OsdId, epoch: Epoch, gap: bool, trimmed: bool) {
         let map = self.maps[epoch as usize].clone();
         let node = &mut self.nodes[id as usize];
-        let gap = epoch > node.epoch + 1;
-        if !node.alive || epoch <= node.epoch || (gap && epoch != self.trimmed) {
+        if !node.alive || epoch <= node.epoch {
             return;
         }
         let boot = node.boot;
@@ -753,7 +771,7 @@ impl World {
             self.nodes[id as usize].pgs.entry(pg).or_insert_with(|| Pg::new(pg, id, cfg));
         }
         for pg in self.nodes[id as usize].pgs.keys().copied().collect::<Vec<_>>() {
-            self.event(id, pg, PgEvent::Map(map.view(pg.pg, id, boot, gap)));
+            self.event(id, pg, PgEvent::Map(map.view(pg.pg, id, boot, (gap, trimmed))));
         }
         let mut t = spirula_types::transaction::Transaction::default();
         let value = bytes::Bytes::copy_from_slice(&epoch.to_le_bytes());
@@ -898,7 +916,7 @@ impl World {
                     // Made a while later, as the real one is made in steps.
                     node.scans.push_back((pg, seq, from, to, deep));
                 }
-                PgEffect::ScrubEnded { done } => self.note(if done { "scrubs" } else { "scrubs given up" }),
+                PgEffect::ScrubEnded { done, .. } => self.note(if done { "scrubs" } else { "scrubs given up" }),
                 PgEffect::Repaired => self.note("copies repaired"),
                 PgEffect::Fetch(..) => unreachable!("no copies here"),
                 PgEffect::ShareMap(conn, _) => {
@@ -910,6 +928,10 @@ impl World {
                 }
                 PgEffect::Created { pg: created, epoch } => {
                     self.tell_mon(id, MonAsk::Created { pg: created, whose: pg, epoch });
+                }
+                PgEffect::Reserve(r) if self.full.contains(&id) && node.pgs[&pg].takes_space(&r) => {
+                    node.local.push_back((pg, PgEvent::Refused(r)));
+                    self.note("refused as full");
                 }
                 PgEffect::Reserve(r) => {
                     node.queue.push_back((pg, r));
@@ -958,6 +980,20 @@ impl World {
                 node.local.push_back((pg, PgEvent::Reserved(r)));
             }
         }
+    }
+
+    /// An OSD has become too full for a recovery that it let begin; true if there was one.
+    pub fn fills_up(&mut self, id: OsdId) -> bool {
+        let node = &mut self.nodes[id as usize];
+        let Some(at) = node.granted.iter().position(|(_, r)| matches!(r, Reservation::Remote { .. })) else {
+            return false;
+        };
+        let (pg, r) = node.granted.remove(at);
+        node.local.retain(|(p, e)| *p != pg || !matches!(e, PgEvent::Reserved(_)));
+        self.event(id, pg, PgEvent::Refused(r));
+        self.grant(id);
+        self.note("filled up");
+        true
     }
 
     // ---- network ----
@@ -1170,7 +1206,7 @@ impl World {
                 return;
             }
             node.pgs.insert(pg, Pg::new(pg, id, self.cfg.clone()));
-            self.event(id, pg, PgEvent::Map(map.view(pg.pg, id, boot, false)));
+            self.event(id, pg, PgEvent::Map(map.view(pg.pg, id, boot, (false, false))));
             // The map may have found nothing to do here and dropped it; the message brings it back.
             let cfg = self.cfg.clone();
             let node = &mut self.nodes[id as usize];
@@ -1179,7 +1215,7 @@ impl World {
                 let mut out = Vec::new();
                 p.handle(
                     self.time(),
-                    PgEvent::Map(map.view(pg.pg, id, boot, false)),
+                    PgEvent::Map(map.view(pg.pg, id, boot, (false, false))),
                     &self.nodes[id as usize].store,
                     &self.nodes[id as usize].leases,
                     &mut out,
