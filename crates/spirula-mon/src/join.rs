@@ -28,7 +28,8 @@ const PREFIX: &str = "spirula1-";
 const TOKEN_MAX: usize = 4096;
 /// Longest sealed request or answer read, bytes of its text.
 const SEALED_MAX: usize = 64 << 10;
-/// Where the names are, among the `config-key` values, that tokens gave to monitors that have not come in yet.
+/// Where the names are, among the `config-key` values, that tokens gave to monitors that have not come in yet; each with
+/// what [`given_by`] says.
 pub const MON_NAMES: &str = "spirula/mon-name/";
 
 /// Most OSDs that one request brings.
@@ -76,6 +77,11 @@ impl Token {
     pub fn user(&self) -> String {
         user_of(&self.id())
     }
+}
+
+/// What is kept of a name that a token gave: until when (as long as the token lasts), and the token's id.
+pub fn given_by(until: UTime, token: &str) -> String {
+    format!("{} {token}", until.as_nanos())
 }
 
 /// A token's name from its secret; the name tells nothing about the secret.

@@ -15,7 +15,7 @@ use crate::wrong::{Sign, Wrong};
 use bytes::Bytes;
 use spirula_encoding::UTime;
 use spirula_mon::image::Identity;
-use spirula_mon::join::MON_NAMES;
+use spirula_mon::join::{MON_NAMES, given_by};
 use spirula_mon::state::State;
 use spirula_mon::{InitialPool, MkfsParams, NewMon, NewOsd, mkfs};
 use spirula_pg::PgConfig;
@@ -296,7 +296,8 @@ impl Scene {
         let mut first = mkfs(&params, UTime { sec: 1_795_000_000, nsec: 0 }).unwrap_or_default();
         // Another monitor's token was redeemed: it may come in.
         if let Ok(mut state) = State::from_bytes(&first.data) {
-            Arc::make_mut(&mut state.kv).insert(format!("{MON_NAMES}{}", name(count)), Bytes::new());
+            Arc::make_mut(&mut state.kv)
+                .insert(format!("{MON_NAMES}{}", name(count)), given_by(UTime { sec: u32::MAX, nsec: 0 }, "").into());
             first.data = state.to_bytes();
         }
         let mut mons = Vec::new();

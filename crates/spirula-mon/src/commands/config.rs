@@ -523,11 +523,14 @@ fn key_rm(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
 
 fn key_exists(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
     let key = args.str("key");
+    if let Some(refused) = own_key(&key) {
+        return refused;
+    }
     if ctx.work.state.kv.contains_key(&key) { CommandResult::ok(format!("key '{key}' exists")) } else { missing(&key) }
 }
 
 fn key_ls(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
-    json_out(ctx, &json!(ctx.work.state.kv.keys().collect::<Vec<_>>()))
+    json_out(ctx, &json!(ctx.work.state.kv.keys().filter(|k| !k.starts_with(OWN_KEYS)).collect::<Vec<_>>()))
 }
 
 fn key_dump(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {

@@ -1,7 +1,7 @@
 //! `spirula token …` and `spirula join`: commands of ours, not of Ceph's. See [`crate::join`].
 
 use super::{Args, CommandResult, CommandSpec, FLAG_HIDDEN, Outcome, json_out, settle, stream, text_or_json};
-use crate::join::{Answer, MON_NAMES, OSDS_MAX, Record, Request, Token, id_of, user_of};
+use crate::join::{Answer, MON_NAMES, OSDS_MAX, Record, Request, Token, given_by, id_of, user_of};
 use crate::mon::CommandCtx;
 use crate::osd;
 use crate::work::Work;
@@ -92,8 +92,13 @@ fn ids(work: &Work) -> Vec<String> {
     found.map(str::to_owned).collect()
 }
 
-/// Moves the ends of tokens.
+/// Moves the ends of tokens, and of what they gave.
 pub(crate) fn shift(work: &mut Work, to: impl Fn(UTime) -> UTime) {
+    for (_, given) in Arc::make_mut(&mut work.state.kv).iter_mut().filter(|(k, _)| k.starts_with(MON_NAMES)) {
+        if let Some((until, token)) = given_until(given) {
+            *given = given_by(to(until), token).into();
+        }
+    }
     for id in ids(work) {
         if let Some(mut r) = record(work, &id) {
             r.until = to(r.until);
@@ -102,13 +107,32 @@ pub(crate) fn shift(work: &mut Work, to: impl Fn(UTime) -> UTime) {
     }
 }
 
-/// Removes the tokens whose time is over.
+/// Removes the tokens whose time is over, and what they gave.
 pub(crate) fn forget_ended(work: &mut Work) {
     for id in ids(work) {
         if record(work, &id).is_none_or(|r| r.until <= work.now) {
             forget(work, &id);
         }
     }
+    forget_names(work, None);
+}
+
+/// Takes back the names given to monitors that have not come in, whose time is over or whose token was removed.
+fn forget_names(work: &mut Work, removed: Option<&str>) {
+    let now = work.now;
+    let gone = |given: &[u8]| given_until(given).is_none_or(|(until, token)| until <= now || removed == Some(token));
+    let names = work.state.kv.range(MON_NAMES.to_owned()..).take_while(|(k, _)| k.starts_with(MON_NAMES));
+    let gone: Vec<String> = names.filter(|(_, given)| gone(given)).map(|(k, _)| k.clone()).collect();
+    if !gone.is_empty() {
+        let kv = Arc::make_mut(&mut work.state.kv);
+        gone.iter().for_each(|key| drop(kv.remove(key)));
+    }
+}
+
+/// Until when a name is given, and by which token.
+fn given_until(given: &[u8]) -> Option<(UTime, &str)> {
+    let (until, token) = std::str::from_utf8(given).ok()?.split_once(' ')?;
+    Some((UTime::from_nanos(until.parse().ok()?), token))
 }
 
 fn create(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
@@ -151,6 +175,7 @@ fn rm(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
         return CommandResult::err(ENOENT, format!("there is no token {id}"));
     }
     forget(ctx.work, &id);
+    forget_names(ctx.work, Some(&id));
     CommandResult::ok(format!("removed token {id}"))
 }
 
@@ -176,7 +201,7 @@ fn redeem(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
         }
         check(&request, &record)?;
         if let Some(name) = &request.mon {
-            grant_name(ctx.work, name, record.used.is_some())?;
+            grant_name(ctx.work, name, &given_by(record.until, &id), record.used.is_some())?;
         }
         let osds = admit(ctx.work, &request)?;
         let mon_key = request.mon.as_ref().and_then(|_| mon_key(ctx.work));
@@ -219,15 +244,15 @@ fn check(request: &Request, record: &Record) -> Result<(), Refused> {
     Ok(())
 }
 
-/// Lets a monitor of that name come in, once. `again`: this very request was granted before.
-fn grant_name(work: &mut Work, name: &str, again: bool) -> Result<(), Refused> {
+/// Lets a monitor of that name come in, once, for as long as `given` says. `again`: this very request was granted before.
+fn grant_name(work: &mut Work, name: &str, given: &str, again: bool) -> Result<(), Refused> {
     if work.state.members.values().any(|m| m.name == name) {
         if again {
             return Ok(());
         }
         return Err((EEXIST, format!("mon.{name} is a monitor of this cluster already; choose another name")));
     }
-    Arc::make_mut(&mut work.state.kv).insert(format!("{MON_NAMES}{name}"), bytes::Bytes::new());
+    Arc::make_mut(&mut work.state.kv).insert(format!("{MON_NAMES}{name}"), given.to_owned().into());
     Ok(())
 }
 

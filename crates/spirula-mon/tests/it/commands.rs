@@ -364,23 +364,10 @@ fn golden_osdmaptool_reads_our_map() {
 #[test]
 fn quota_and_full_ratio_flags_follow_the_digest() {
     use spirula_maps::{ObjectStatSum, OsdStatReport, PgDigest, PgStat};
-    use spirula_messages::cluster::control::{MgrBeacon, MgrDigest};
+    use spirula_messages::cluster::control::MgrDigest;
     let mut c = Cluster::up(3);
     let conn = c.open(spirula_types::EntityType::Mgr, "x");
-    c.ask(
-        conn,
-        MgrBeacon {
-            fsid: crate::harness::FSID,
-            gid: 5,
-            name: "x".into(),
-            addr: crate::harness::addr(6900),
-            available: true,
-            modules: vec![],
-            services: Default::default(),
-            commands: vec![],
-            metadata: Default::default(),
-        },
-    );
+    c.ask(conn, crate::harness::beacon(5, "x"));
     let digest = |objects: i64, used: i64| {
         let pg = PgStat {
             stats: ObjectStatSum { num_objects: objects, num_bytes: 10, ..Default::default() },

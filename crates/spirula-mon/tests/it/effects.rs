@@ -2,7 +2,7 @@
 //! variable of a pool either changes the agreed state, with a word on who acts on it, or is refused
 //! with EOPNOTSUPP and a sentence, or has its reason here.
 
-use crate::harness::{Cluster, FSID};
+use crate::harness::{Cluster, FSID, beacon};
 use bytes::Bytes;
 use serde_json::{Value, json};
 use spirula_messages::ceph::{MPoolOp, MPoolOpReply, MRemoveSnaps};
@@ -379,18 +379,7 @@ fn cluster() -> Cluster {
     c.ok(r#"{"prefix": "config set", "who": "mon", "name": "mon_allow_pool_delete", "value": "true"}"#);
     for (gid, name) in [(4200, "x"), (4201, "y")] {
         let conn = c.open(EntityType::Mgr, name);
-        let beacon = MgrBeacon {
-            fsid: FSID,
-            gid,
-            name: name.into(),
-            addr: crate::harness::addr(6900 + gid as u16),
-            available: true,
-            metadata: [].into(),
-            commands: vec![],
-            modules: vec![],
-            services: [].into(),
-        };
-        c.ask(conn, beacon);
+        c.ask(conn, MgrBeacon { addr: crate::harness::addr(6900 + gid as u16), ..beacon(gid, name) });
     }
     c
 }

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use serde_json::Value;
 use spirula_encoding::UTime;
 use spirula_messages::ceph::{MMonCommand, MMonCommandAck, MMonSubscribe, MOsdMap, Subscription};
-use spirula_messages::cluster::control::{OsdBoot, PgsCreated};
+use spirula_messages::cluster::control::{MgrBeacon, OsdBoot, PgsCreated};
 use spirula_messages::{Body, Message};
 use spirula_mon::image::{Identity, Stored};
 use spirula_mon::{InitialPool, MkfsParams, Mon, MonEffect, MonEvent, NewMon, NewOsd, Opening, Peer};
@@ -308,4 +308,19 @@ pub fn map_epochs(sent: &[Message]) -> (Vec<u32>, Vec<u32>) {
         incs.extend(m.incrementals.iter().map(|(e, _)| *e));
     }
     (fulls, incs)
+}
+
+/// What a manager of that name says when it is ready to be active.
+pub fn beacon(gid: u64, name: &str) -> MgrBeacon {
+    MgrBeacon {
+        fsid: FSID,
+        gid,
+        name: name.into(),
+        addr: addr(6900),
+        available: true,
+        metadata: [("hostname".to_owned(), "h".to_owned())].into(),
+        commands: vec![],
+        modules: vec![],
+        services: [].into(),
+    }
 }

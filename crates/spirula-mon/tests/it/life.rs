@@ -1,6 +1,6 @@
 //! OSDs, PGs, managers and restarts.
 
-use crate::harness::{Cluster, FSID, addr, map_epochs};
+use crate::harness::{Cluster, FSID, addr, beacon, map_epochs};
 use spirula_encoding::from_slice;
 use spirula_maps::{Incremental, MonMap, OsdMap};
 use spirula_messages::ceph::{
@@ -443,15 +443,9 @@ fn manager_becomes_active_and_its_commands_are_listed() {
     let mut c = Cluster::new(1);
     let conn = c.open(EntityType::Mgr, "x");
     let beacon = MgrBeacon {
-        fsid: FSID,
-        gid: 4200,
-        name: "x".into(),
-        addr: addr(6900),
-        available: true,
         modules: vec!["status".into()],
-        services: BTreeMap::new(),
         commands: vec![r#"{"sig":["pg","stat"],"help":"h","module":"pg","perm":"r","flags":8}"#.into()],
-        metadata: BTreeMap::new(),
+        ..beacon(4200, "x")
     };
     c.ask(conn, beacon.clone());
     let map = &c.mon.state().mgrmap;

@@ -1,16 +1,14 @@
 //! What somebody with little or no right could do to the monitors: too much, too long, in another's name.
 
-use crate::harness::{Cluster, FSID, addr};
+use crate::harness::{Cluster, FSID, addr, beacon};
 use bytes::Bytes;
 use serde_json::json;
 use spirula_messages::Body;
 use spirula_messages::ceph::{MMonCommand, MMonCommandAck};
-use spirula_messages::cluster::control::MgrBeacon;
 use spirula_messages::cluster::quorum::MonJoin;
 use spirula_mon::{MonEffect, MonEvent};
 use spirula_quorum::FRAME_MAX;
 use spirula_types::EntityType;
-use std::collections::BTreeMap;
 
 fn key_set(n: usize, value: Bytes) -> MMonCommand {
     let cmd = vec![json!({"prefix": "config-key set", "key": format!("burst/{n}")}).to_string()];
@@ -70,20 +68,6 @@ fn arguments_and_requests_have_a_length() {
         let (ret, ..) =
             c.command(&json!({"prefix": "osd pool rename", "srcpool": "data", "destpool": name}).to_string());
         assert!(ret < 0, "{name:.20}");
-    }
-}
-
-fn beacon(gid: u64, name: &str) -> MgrBeacon {
-    MgrBeacon {
-        fsid: FSID,
-        gid,
-        name: name.into(),
-        addr: addr(6900),
-        available: true,
-        metadata: [("hostname".to_owned(), "h".to_owned())].into(),
-        commands: vec![],
-        modules: vec![],
-        services: BTreeMap::new(),
     }
 }
 
@@ -161,6 +145,43 @@ fn a_used_token_is_good_for_the_same_request_alone() {
     assert_eq!(redeem(20, 2).0, 0, "the answer was lost: the same host asks again");
     let second = redeem(21, 3);
     assert_eq!(second.0, -13, "another host, with the same nonce: {second:?}");
+}
+
+/// A token gives a monitor's name for as long as the token itself lasts.
+#[test]
+fn a_name_given_to_a_monitor_that_never_comes_goes_with_its_token() {
+    use spirula_auth::{CryptoKey, KeyType};
+    use spirula_mon::join::{Request, Token};
+    for removed in [true, false] {
+        let mut c = Cluster::up(1);
+        let create = r#"{"prefix": "join-token create", "mon": true, "seconds": 600}"#;
+        let token: Token = c.ok(create).trim().parse().unwrap();
+        let request = Request { nonce: [9; 16], host: "h".into(), osds: vec![], mgr: None, mon: Some("z".into()) };
+        let key: &CryptoKey = &token.key;
+        assert_eq!(key.key_type(), KeyType::Aes256k);
+        let sealed = request.seal(key, &mut |o: &mut [u8]| o.fill(1));
+        c.ok(&json!({"prefix": "join-token redeem", "id": token.id(), "request": sealed}).to_string());
+        let names = |c: &Cluster| c.mon.state().kv.keys().filter(|k| k.starts_with("spirula/mon-name/")).count();
+        (0..58).for_each(|_| drop(c.tick(10)));
+        assert_eq!(names(&c), 1, "it may still come");
+        if removed {
+            c.ok(&json!({"prefix": "join-token rm", "id": token.id()}).to_string());
+        } else {
+            (0..3).for_each(|_| drop(c.tick(10)));
+        }
+        assert_eq!(names(&c), 0, "removed {removed}");
+    }
+}
+
+/// What is under the monitors' own keys nobody is shown, not even their names.
+#[test]
+fn the_monitors_own_keys_are_not_listed() {
+    let mut c = Cluster::up(1);
+    c.ok(r#"{"prefix": "join-token create"}"#);
+    c.ok(r#"{"prefix": "config-key set", "key": "mine", "val": "x"}"#);
+    assert!(c.mon.state().kv.len() > 1);
+    assert_eq!(c.json(r#"{"prefix": "config-key ls"}"#), json!(["mine"]));
+    assert_eq!(c.json(r#"{"prefix": "config-key dump"}"#), json!({"mine": "x"}));
 }
 
 /// Each pending key that somebody comes in with becomes his key, the second one of a session, too.
