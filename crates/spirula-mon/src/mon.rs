@@ -363,7 +363,7 @@ impl Mon {
     pub fn handle(&mut self, now: impl Into<Now>, event: MonEvent, out: &mut Vec<MonEffect>) {
         let now = now.into();
         (self.now, self.steady) = (now.wall, time::steady(now));
-        self.clock.see(now, self.q.is_leading());
+        self.clock.see(now);
         let first = out.len();
         match event {
             MonEvent::SessionOpened { conn, peer } => {
@@ -561,6 +561,7 @@ impl Mon {
         while left > 0 && self.inflight.is_none() && self.q.leads() {
             let needed = self.mgr.knowledge.digest.oldest_needed;
             let mut work = Work::new(self.state.clone(), self.now, self.speaker()).needing_maps_from(needed);
+            self.follow_clock(&mut work);
             let (mut requests, mut asks, mut bytes) = (Vec::new(), Vec::new(), 0);
             while left > 0
                 && bytes < BATCH_BYTES
@@ -599,7 +600,7 @@ impl Mon {
                     (self.state.clone(), Vec::new())
                 }
             };
-            let Work { replies, stops, after, shifted, .. } = work;
+            let Work { replies, stops, after, .. } = work;
             let batch = InFlight { id, state, replies, stops, asks, after, since: self.ticks() };
             if data.is_empty() {
                 if !batch.replies.is_empty() || !batch.asks.is_empty() || !batch.after.is_empty() {
@@ -607,7 +608,6 @@ impl Mon {
                 }
                 continue;
             }
-            self.clock.moved(shifted);
             self.inflight = Some(batch);
             if !self.propose_entry(data, out) {
                 let asks = self.inflight.take().map(|f| f.asks).unwrap_or_default();
@@ -712,7 +712,6 @@ impl Mon {
     fn run(&mut self, request: Request, work: &mut Work) {
         let (conn, m) = match request {
             Request::Tick => {
-                self.follow_clock(work);
                 self.tick_osds(work);
                 self.step_merges(work);
                 self.step_placement(work);

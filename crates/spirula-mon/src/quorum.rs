@@ -258,11 +258,6 @@ impl Quorum {
         self.open_asks().map(|(a, _)| crate::mon::bytes_of(&a.message)).sum()
     }
 
-    /// True from the first entry of this monitor's term on until another one leads.
-    pub fn is_leading(&self) -> bool {
-        self.leading
-    }
-
     fn status(&self) -> Status {
         self.node.as_ref().map(Node::status).unwrap_or_default()
     }
@@ -675,7 +670,7 @@ impl Mon {
             self.q.leading = true;
             self.judging_since = self.steady;
             self.osds.new_leader(&self.state.osdmap, self.steady);
-            self.clock.lead(self.now, self.state.osdmap.modified);
+            self.clock.lead(self.now, self.state.osdmap.modified, crate::time::set_so_far(&self.state));
             self.merges = MergeTracker::default();
             self.quorum.since = self.now;
             self.quorum.skews.clear();
@@ -795,7 +790,8 @@ impl Mon {
         if now.is_multiple_of(TIME_TICKS) {
             let q = &self.quorum;
             let (quorum, pairs) = (q.names.clone(), self.osds.pairs.shown.clone());
-            let ask = MonTime { sent: self.now, quorum, since: q.since, skews: q.skews.clone(), pairs };
+            let ask =
+                MonTime { sent: self.clock.common(self.now), quorum, since: q.since, skews: q.skews.clone(), pairs };
             for m in others {
                 self.send_member(m, ask.clone().into_message(0), out);
             }
@@ -983,8 +979,8 @@ impl Mon {
                 let t = MonTimeReply::from_message(m)?;
                 if self.q.leads() && member.is_some() {
                     let nanos = |t: UTime| t.as_nanos() as i64;
-                    let round = (nanos(self.now) - nanos(t.sent)).max(0);
-                    let skew = nanos(t.here) - (nanos(t.sent) + round / 2);
+                    let round = nanos(self.clock.common(self.now)).saturating_sub(nanos(t.sent)).max(0);
+                    let skew = nanos(t.here).saturating_sub(nanos(self.now).saturating_sub(round / 2));
                     self.quorum.skews.insert(name.to_owned(), (skew, round / 2));
                 }
             }

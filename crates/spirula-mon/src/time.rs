@@ -41,14 +41,16 @@ impl From<UTime> for Now {
 }
 
 /// What a monitor knows of clocks.
+///
+/// All of it goes by one *common* clock that no monitor has: the one that shows what the leader's would if nobody had ever set any.
+/// The times in the state are those of the common clock, moved by what [`set_so_far`] says, which stands in the state itself. So whoever leads
+/// knows by how much they have to move for its own clock, whatever became of a move that an earlier leader had proposed.
 #[derive(Debug)]
 pub(crate) struct Clock {
     /// Nanoseconds that the wall clock is ahead of the steady one.
     ahead: i64,
-    /// Nanoseconds by which times in the state are to be moved, once this monitor leads.
-    pending: i64,
-    /// Nanoseconds that the leader's wall clock is ahead of ours, as it said last.
-    leader_ahead: Option<i64>,
+    /// Nanoseconds that the common clock is ahead of the wall clock; `None` before this monitor led or heard a leader.
+    common: Option<i64>,
 }
 
 fn nanos(t: UTime) -> i64 {
@@ -57,44 +59,45 @@ fn nanos(t: UTime) -> i64 {
 
 impl Clock {
     pub fn new(now: Now) -> Self {
-        Self { ahead: ahead(now), pending: 0, leader_ahead: None }
+        Self { ahead: ahead(now), common: None }
     }
 
-    /// Takes the time of an event; `leads` says that the state's times are by this monitor's clock.
-    pub fn see(&mut self, now: Now, leads: bool) {
+    /// Takes the time of an event.
+    pub fn see(&mut self, now: Now) {
         let is = ahead(now);
         let jump = is.saturating_sub(std::mem::replace(&mut self.ahead, is));
         if jump.abs() < JUMP {
             return;
         }
         tracing::warn!(seconds = jump / 1_000_000_000, "the wall clock was set");
-        if leads {
-            self.pending = self.pending.saturating_add(jump);
-        }
-        self.leader_ahead = self.leader_ahead.map(|a| a.saturating_sub(jump));
+        self.common = self.common.map(|c| c.saturating_sub(jump));
     }
 
-    /// The leader's wall clock shows `theirs`, ours `here`.
+    /// The leader says that the common clock shows `theirs`; ours shows `here`.
     pub fn leader_says(&mut self, theirs: UTime, here: UTime) {
-        self.leader_ahead = Some(nanos(theirs).saturating_sub(nanos(here)));
+        self.common = Some(nanos(theirs).saturating_sub(nanos(here)));
     }
 
-    /// This monitor leads from now on. `newest` is the newest time in the state.
-    pub fn lead(&mut self, now: UTime, newest: UTime) {
+    /// This monitor leads from now on. `newest` is the newest time in the state, `set` what times in it were moved by.
+    pub fn lead(&mut self, now: UTime, newest: UTime, set: i64) {
         let behind = nanos(newest).saturating_sub(nanos(now));
-        // Without a word of the leader before us: times cannot be of the future.
-        let ahead = self.leader_ahead.take().unwrap_or(behind.max(0));
-        self.pending = if ahead.abs() < JUMP { 0 } else { ahead.saturating_neg() };
+        let pending = match self.common {
+            Some(_) => self.pending(set),
+            // Without a word of a leader before us: times cannot be of the future.
+            None => behind.max(0).saturating_neg(),
+        };
+        let pending = if pending.abs() < JUMP { 0 } else { pending };
+        self.common = Some(pending.saturating_add(set).saturating_neg());
     }
 
-    /// Nanoseconds by which times in the state are to be moved now.
-    pub fn pending(&self) -> i64 {
-        self.pending
+    /// Nanoseconds by which times in a state are still to be moved that were moved by `set`; of the leader.
+    pub fn pending(&self, set: i64) -> i64 {
+        self.common.map_or(0, |c| c.saturating_add(set).saturating_neg())
     }
 
-    /// That has been done, or is being agreed on.
-    pub fn moved(&mut self, by: i64) {
-        self.pending = self.pending.saturating_sub(by);
+    /// What the common clock shows; of the leader.
+    pub fn common(&self, here: UTime) -> UTime {
+        moved(here, self.common.unwrap_or(0))
     }
 }
 
@@ -116,6 +119,9 @@ fn moved(t: UTime, by: i64) -> UTime {
 /// Where it is written how many nanoseconds the wall clock was set since fences have been standing: they end by a clock without
 /// these. An end that is in the map once cannot be moved in it: an incremental map only adds and removes.
 const FENCES: &str = "spirula/fences-clock";
+
+/// Where it is written how many nanoseconds the times in the state are ahead of the common clock ([`Clock`]).
+const CLOCK: &str = "spirula/clock";
 
 /// Where the ends of fences are that were asked to last longer than at first, by address.
 const LONGER: &str = "spirula/fence/";
@@ -173,6 +179,11 @@ pub(crate) fn fence_time(state: &State, wall: UTime) -> UTime {
     moved(wall, fences_set(state).saturating_neg())
 }
 
+/// Nanoseconds that the times in the state are ahead of the common clock.
+pub(crate) fn set_so_far(state: &State) -> i64 {
+    state.kv.get(CLOCK).and_then(|v| nanos_in(v)).unwrap_or(0)
+}
+
 fn fences_set(state: &State) -> i64 {
     state.kv.get(FENCES).and_then(|v| nanos_in(v)).unwrap_or(0)
 }
@@ -185,20 +196,22 @@ fn shift(work: &mut Work, by: i64) {
     );
     work.log(severity::WARN, text);
     let fences = if work.osd().blocklist.is_empty() { 0 } else { fences_set(&work.state).saturating_add(by) };
+    let set = set_so_far(&work.state).saturating_add(by);
     let kv = Arc::make_mut(&mut work.state.kv);
-    match fences {
-        0 => drop(kv.remove(FENCES)),
-        n => drop(kv.insert(FENCES.to_owned(), n.to_string().into())),
+    for (key, value) in [(FENCES, fences), (CLOCK, set)] {
+        match value {
+            0 => drop(kv.remove(key)),
+            n => drop(kv.insert(key.to_owned(), n.to_string().into())),
+        }
     }
     Arc::make_mut(&mut work.state.service_keys).shift(by);
     crate::commands::join::shift(work, |t| moved(t, by));
-    work.shifted = work.shifted.saturating_add(by);
 }
 
 impl Mon {
-    /// In a batch, before anything that looks at such times.
+    /// At the beginning of a batch, before anything that looks at such times or makes one.
     pub(crate) fn follow_clock(&self, work: &mut Work) {
-        let by = self.clock.pending().saturating_sub(work.shifted);
+        let by = self.clock.pending(set_so_far(&work.state));
         if by != 0 {
             shift(work, by);
         }
@@ -213,34 +226,57 @@ mod tests {
         Now { mono: Duration::from_secs(mono), wall: UTime { sec: wall, nsec: 0 } }
     }
 
+    const SECOND: i64 = 1_000_000_000;
+
+    fn sec(sec: u32) -> UTime {
+        UTime { sec, nsec: 0 }
+    }
+
     #[test]
     fn jumps_are_told_from_drift_and_undone_by_their_opposites() {
         let mut c = Clock::new(at(1000, 10));
-        c.see(at(1001, 10), true);
-        c.see(at(1060, 70), true);
-        assert_eq!(c.pending(), 0, "a second is drift, a minute passed");
-        c.see(at(9060, 70), true);
-        assert_eq!(c.pending(), 8000 * 1_000_000_000);
-        c.see(at(1061, 71), true);
-        assert_eq!(c.pending(), 0);
-        c.see(at(61, 71), false);
-        assert_eq!(c.pending(), 0, "another one's clock counts");
+        c.lead(sec(1000), UTime::ZERO, 0);
+        c.see(at(1001, 10));
+        c.see(at(1060, 70));
+        assert_eq!(c.pending(0), 0, "a second is drift, a minute passed");
+        c.see(at(9060, 70));
+        assert_eq!((c.pending(0), c.pending(8000 * SECOND)), (8000 * SECOND, 0));
+        c.see(at(1061, 71));
+        assert_eq!(c.pending(0), 0);
     }
 
     #[test]
     fn a_new_leader_goes_by_what_the_old_one_said() {
         let mut c = Clock::new(at(1000, 10));
-        c.leader_says(UTime { sec: 5000, nsec: 0 }, UTime { sec: 1000, nsec: 0 });
-        c.see(at(2000, 10), false);
-        c.lead(UTime { sec: 2000, nsec: 0 }, UTime::ZERO);
-        assert_eq!(c.pending(), -3000 * 1_000_000_000);
-        c.moved(-3000 * 1_000_000_000);
-        assert_eq!(c.pending(), 0);
+        c.leader_says(sec(5000), sec(1000));
+        c.see(at(2000, 10));
+        c.lead(sec(2000), UTime::ZERO, 0);
+        assert_eq!(c.pending(0), -3000 * SECOND);
+        assert_eq!(c.pending(-3000 * SECOND), 0, "that was done");
         // Alone, with a clock behind the state.
-        c.lead(UTime { sec: 2000, nsec: 0 }, UTime { sec: 2500, nsec: 0 });
-        assert_eq!(c.pending(), -500 * 1_000_000_000);
-        c.lead(UTime { sec: 2000, nsec: 0 }, UTime { sec: 500, nsec: 0 });
-        assert_eq!(c.pending(), 0, "time that passed");
+        for (newest, pending) in [(2500, -500), (500, 0)] {
+            let mut c = Clock::new(at(2000, 10));
+            c.lead(sec(2000), sec(newest), 0);
+            assert_eq!(c.pending(0), pending * SECOND, "time that passed is no jump");
+        }
+    }
+
+    /// The old leader's clock jumped, and what it proposed for that came about, or did not.
+    #[test]
+    fn a_move_that_was_under_way_when_the_leader_changed_is_made_once_or_undone() {
+        let (mut old, mut new) = (Clock::new(at(1000, 10)), Clock::new(at(1000, 10)));
+        old.lead(sec(1000), UTime::ZERO, 0);
+        old.see(at(9000, 10));
+        assert_eq!(old.pending(0), 8000 * SECOND);
+        new.leader_says(old.common(sec(9000)), sec(1000));
+        for (set, pending) in [(0, 0), (8000, -8000)] {
+            let mut new = Clock { ..new };
+            new.lead(sec(1000), UTime::ZERO, set * SECOND);
+            assert_eq!(new.pending(set * SECOND), pending * SECOND);
+        }
+        // It leads again itself, and nobody has in between.
+        old.lead(sec(9000), sec(1000), 0);
+        assert_eq!(old.pending(0), 8000 * SECOND, "not forgotten");
     }
 
     #[test]

@@ -78,8 +78,6 @@ pub struct Work {
     speaker: Speaker,
     /// OSD maps before this epoch are needed by nobody; 0 if that is not known.
     oldest_needed: Epoch,
-    /// Nanoseconds by which the state's times were moved ([`crate::time`]).
-    pub(crate) shifted: i64,
 }
 
 /// A batch on its way to the quorum.
@@ -115,7 +113,6 @@ impl Work {
             new_done: Vec::new(),
             speaker,
             oldest_needed: 0,
-            shifted: 0,
         }
     }
 

@@ -244,7 +244,7 @@ impl Decode for PairTrouble {
 control! {
     /// What time is it there? And what the leader sees of the quorum.
     MonTime = 0x536a {
-        /// The leader's clock.
+        /// The leader's clock as it would be if nobody had ever set one.
         sent: UTime,
         /// Names of the monitors it hears, itself among them.
         quorum: Vec<String>,

@@ -3,7 +3,6 @@
 use crate::harness::*;
 use serde_json::json;
 use spirula_messages::Body;
-use spirula_messages::cluster::control::MgrBeacon;
 use spirula_types::EntityType;
 
 const YEAR: i64 = 365 * 86_400;
@@ -45,6 +44,22 @@ fn a_fence_lasts_as_long_as_was_asked_whatever_the_clock_says() {
     }
 }
 
+/// Between two ticks: what is decided goes by the clock as it is set, not as it was.
+#[test]
+fn a_fence_made_at_once_after_the_clock_was_set_lasts_its_time() {
+    for by in [YEAR, -YEAR, 3600, -3600] {
+        let mut c = Cluster::up(1);
+        pass(&mut c, 5);
+        c.set_clock(by);
+        c.ok(&json!({"prefix": "osd blocklist", "blocklistop": "add", "addr": "10.0.7.7:0/1", "expire": 100.0})
+            .to_string());
+        pass(&mut c, 95);
+        assert_eq!(fences(&c), 1, "{by}: ended early");
+        pass(&mut c, 10);
+        assert_eq!(fences(&c), 0, "{by}: does not end");
+    }
+}
+
 #[test]
 fn an_osd_is_marked_out_after_its_time_whatever_the_clock_says() {
     for by in [YEAR, -YEAR] {
@@ -57,20 +72,6 @@ fn an_osd_is_marked_out_after_its_time_whatever_the_clock_says() {
         assert!(c.mon.state().osdmap.is_in(2), "{by}: out early");
         pass(&mut c, 30);
         assert!(!c.mon.state().osdmap.is_in(2), "{by}: never out");
-    }
-}
-
-fn beacon(gid: u64, name: &str) -> MgrBeacon {
-    MgrBeacon {
-        fsid: FSID,
-        gid,
-        name: name.into(),
-        addr: addr(6900),
-        available: true,
-        metadata: Default::default(),
-        commands: vec![],
-        modules: vec![],
-        services: Default::default(),
     }
 }
 

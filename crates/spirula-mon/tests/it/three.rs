@@ -3,12 +3,14 @@
 use crate::harness::{FSID, addr, params};
 use spirula_encoding::UTime;
 use spirula_messages::ceph::{MMonCommand, MMonCommandAck};
+use spirula_messages::cluster::quorum::{MonTime, QuorumFrame};
 use spirula_messages::{Body, Message};
 use spirula_mon::image::{Identity, Stored};
-use spirula_mon::{MkfsParams, Mon, MonEffect, MonEvent, NewMon, Opening, Peer};
+use spirula_mon::{MkfsParams, Mon, MonEffect, MonEvent, NewMon, Now, Opening, Peer};
 use spirula_quorum::HardState;
 use spirula_types::{AddrVec, EntityType, Uuid};
 use std::collections::VecDeque;
+use std::time::Duration;
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
 
@@ -19,6 +21,12 @@ fn addr_of(mon: usize) -> AddrVec {
 struct Three {
     mons: Vec<Option<Mon>>,
     now: UTime,
+    /// Seconds by which each one's wall clock was set.
+    set_by: [u32; 3],
+    /// What it would take to agree is lost on its way.
+    cut: bool,
+    /// Times of the leader's that others were told.
+    times: usize,
     /// What clients were sent: by which monitor, over which connection.
     sent: Vec<(usize, u64, Message)>,
 }
@@ -63,7 +71,8 @@ impl Three {
                 .unwrap(),
             )
         };
-        let mut me = Self { mons: (0..3).map(open).collect(), now, sent: Vec::new() };
+        let mons = (0..3).map(open).collect();
+        let mut me = Self { mons, now, set_by: [0; 3], cut: false, times: 0, sent: Vec::new() };
         let mut todo = VecDeque::new();
         for (i, mon) in me.mons.iter_mut().enumerate() {
             let mut out = Vec::new();
@@ -85,7 +94,7 @@ impl Three {
     fn event(&mut self, mon: usize, e: MonEvent) {
         let mut out = Vec::new();
         if let Some(m) = &mut self.mons[mon] {
-            m.handle(self.now, e, &mut out);
+            m.handle(Self::time(self.now, self.set_by[mon]), e, &mut out);
         }
         self.settle(out.into_iter().map(|e| (mon, e)).collect());
     }
@@ -95,6 +104,10 @@ impl Three {
             let (to, event) = match e {
                 MonEffect::Persist(p) => (at, MonEvent::Persisted(p.number)),
                 MonEffect::SendPeer(_, addrs, message) => {
+                    if self.cut && message.kind == QuorumFrame::KIND {
+                        continue;
+                    }
+                    self.times += usize::from(message.kind == MonTime::KIND);
                     let to = (0..3).find(|i| addr_of(*i) == addrs).unwrap();
                     (to, MonEvent::Message { conn: 100 + at as u64, message })
                 }
@@ -106,10 +119,34 @@ impl Three {
             };
             let mut out = Vec::new();
             if let Some(m) = &mut self.mons[to] {
-                m.handle(self.now, event, &mut out);
+                m.handle(Self::time(self.now, self.set_by[to]), event, &mut out);
             }
             todo.extend(out.into_iter().map(|e| (to, e)));
         }
+    }
+
+    /// The clocks of a monitor whose wall clock was set.
+    fn time(now: UTime, set_by: u32) -> Now {
+        Now { mono: Duration::from_nanos(now.as_nanos()), wall: UTime { sec: now.sec + set_by, ..now } }
+    }
+
+    fn until_led(&mut self) -> usize {
+        loop {
+            self.tick();
+            if let Some(leader) = self.leader() {
+                return leader;
+            }
+        }
+    }
+
+    /// A client's command to a monitor.
+    fn command(&mut self, mon: usize, cmd: &str) {
+        let global_id = self.mons[mon].as_ref().unwrap().new_global_id().unwrap();
+        let features = spirula_types::features::PACIFIC;
+        let peer = Peer { kind: EntityType::Client, id: "admin".into(), global_id, addrs: addr(0), features };
+        self.event(mon, MonEvent::SessionOpened { conn: 7, peer });
+        let ask = MMonCommand { version: 0, fsid: FSID, cmd: vec![cmd.to_owned()], input: bytes::Bytes::new() };
+        self.event(mon, MonEvent::Message { conn: 7, message: ask.into_message(1) });
     }
 
     /// A tenth of a second passes.
@@ -130,9 +167,7 @@ impl Three {
 #[test]
 fn what_a_monitor_forwards_to_a_new_leader_is_done_when_that_may_lead_and_not_seconds_later() {
     let mut c = Three::new();
-    while c.leader().is_none() {
-        c.tick();
-    }
+    c.until_led();
     for _ in 0..30 {
         c.tick();
     }
@@ -141,13 +176,7 @@ fn what_a_monitor_forwards_to_a_new_leader_is_done_when_that_may_lead_and_not_se
     c.mons[old] = None;
     let others: Vec<usize> = (0..3).filter(|i| *i != old).collect();
     for &i in &others {
-        let global_id = c.mons[i].as_ref().unwrap().new_global_id().unwrap();
-        let features = spirula_types::features::PACIFIC;
-        let peer = Peer { kind: EntityType::Client, id: "admin".into(), global_id, addrs: addr(0), features };
-        c.event(i, MonEvent::SessionOpened { conn: 7, peer });
-        let cmd = vec![format!(r#"{{"prefix": "config-key set", "key": "{i}", "val": "x"}}"#)];
-        let ask = MMonCommand { version: 0, fsid: FSID, cmd, input: bytes::Bytes::new() };
-        c.event(i, MonEvent::Message { conn: 7, message: ask.into_message(1) });
+        c.command(i, &format!(r#"{{"prefix": "config-key set", "key": "{i}", "val": "x"}}"#));
     }
     c.sent.clear();
     let answered = |c: &Three, mon| c.sent.iter().any(|(m, _, s)| *m == mon && s.kind == MMonCommandAck::KIND);
@@ -164,5 +193,36 @@ fn what_a_monitor_forwards_to_a_new_leader_is_done_when_that_may_lead_and_not_se
     assert!(led.is_some(), "nobody was elected");
     for i in others {
         assert!(answered(&c, i), "mon.{} was not answered when there was a leader", NAMES[i]);
+    }
+}
+
+/// The leader's clock is set, the others hear its time, and it dies before they agreed on what follows from that, or after.
+#[test]
+fn a_fence_lasts_its_time_though_the_leader_dies_just_after_its_clock_was_set() {
+    for cut in [false, true] {
+        let mut c = Three::new();
+        let old = c.until_led();
+        (0..30).for_each(|_| c.tick());
+        c.command(old, r#"{"prefix": "osd blocklist", "blocklistop": "add", "addr": "10.0.7.7:0/1", "expire": 600.0}"#);
+        let told = c.times;
+        while c.times == told {
+            c.tick();
+        }
+        // The next time is told in the tick in which the clock is seen to be set.
+        (0..19).for_each(|_| c.tick());
+        let told = c.times;
+        (c.set_by[old], c.cut) = (3600, cut);
+        c.tick();
+        assert!(c.times > told, "the others were not told");
+        (c.mons[old], c.cut) = (None, false);
+        while c.leader().is_none_or(|l| l == old) {
+            c.tick();
+        }
+        let new = c.leader().unwrap();
+        let fences = |c: &Three| c.mons[new].as_ref().unwrap().state().osdmap.blocklist.len();
+        (0..5500).for_each(|_| c.tick());
+        assert_eq!(fences(&c), 1, "cut {cut}: ended early");
+        (0..1000).for_each(|_| c.tick());
+        assert_eq!(fences(&c), 0, "cut {cut}: does not end");
     }
 }
