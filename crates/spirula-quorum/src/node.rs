@@ -104,6 +104,21 @@ pub enum Refusal {
     Contradiction(String),
 }
 
+/// A write under way.
+struct Write {
+    number: u64,
+    /// The library's number for it.
+    ready: u64,
+    /// To be installed when it is done.
+    snapshot: Option<Snapshot>,
+    /// Of its entries.
+    bytes: usize,
+}
+
+/// Writes that may wait for the disk, and bytes of entries in them, above which a member hears nothing more.
+const WRITES_MAX: usize = 1024;
+const WRITE_BYTES_MAX: usize = 64 << 20;
+
 /// A member.
 pub struct Node {
     raw: RawNode<Log>,
@@ -119,8 +134,10 @@ pub struct Node {
     /// Number of the last write asked for, and of the last one done.
     asked: u64,
     done: u64,
-    /// Writes under way: number, the library's number, and a snapshot to install when done.
-    writes: VecDeque<(u64, u64, Option<Snapshot>)>,
+    /// Writes under way, in order.
+    writes: VecDeque<Write>,
+    /// Bytes of entries in them.
+    write_bytes: usize,
     newest_ready: u64,
     /// An entry of the log as it was found, not known to be committed, that no frame can carry: as a leader this member could neither
     /// send it nor anything behind it, and its heartbeats would keep everybody else from leading.
@@ -215,6 +232,7 @@ impl Node {
             asked: 0,
             done: 0,
             writes: VecDeque::new(),
+            write_bytes: 0,
             newest_ready: 0,
             too_large,
             held: VecDeque::new(),
@@ -352,8 +370,8 @@ impl Node {
     /// The write of that number, and all before it, are durable.
     pub fn persisted(&mut self, number: u64, out: &mut Vec<Effect>) {
         self.done = self.done.max(number.min(self.asked));
-        while self.writes.front().is_some_and(|(n, _, _)| *n <= self.done) {
-            let Some((_, ready, snapshot)) = self.writes.pop_front() else { break };
+        while let Some(Write { ready, snapshot, bytes, .. }) = self.writes.pop_front_if(|w| w.number <= self.done) {
+            self.write_bytes -= bytes;
             self.raw.on_persist_ready(if self.writes.is_empty() { self.newest_ready } else { ready });
             if let Some(snapshot) = snapshot {
                 self.applied = (snapshot.index, snapshot.term);
@@ -379,10 +397,23 @@ impl Node {
         self.raw.mut_store().compact(Snapshot { index, term, members: self.members.clone(), data });
         let store = self.raw.store();
         let (snapshot, entries) = (store.snapshot().clone(), store.behind_snapshot());
-        self.asked += 1;
-        let number = self.asked;
-        self.writes.push_back((number, self.newest_ready, None));
+        let number = self.write(self.newest_ready, None, &entries);
         out.push(Effect::Persist(Persist { number, hard: self.hard(), snapshot: Some(snapshot), entries }));
+    }
+
+    /// Notes a write that is asked for now; its number.
+    fn write(&mut self, ready: u64, snapshot: Option<Snapshot>, entries: &[Entry]) -> u64 {
+        self.asked += 1;
+        let bytes = entries.iter().map(|e| e.data.len()).sum();
+        self.write_bytes += bytes;
+        self.writes.push_back(Write { number: self.asked, ready, snapshot, bytes });
+        self.asked
+    }
+
+    /// Does the disk stand still, with as much waiting for it as may? Then this member hears nothing: to the others it is one that is
+    /// cut off, who go on without it and send again what it missed. So a full disk bounds what waits for it, and ends a leader's term.
+    fn waits_for_disk(&self) -> bool {
+        self.writes.len() >= WRITES_MAX || self.write_bytes >= WRITE_BYTES_MAX
     }
 
     /// A frame came from member `from`, as the link knows it.
@@ -392,6 +423,9 @@ impl Node {
     pub fn receive(&mut self, from: MemberId, bytes: &[u8], out: &mut Vec<Effect>) -> Result<(), Refusal> {
         if bytes.len() > FRAME_MAX {
             return Err(Refusal::TooLarge(bytes.len()));
+        }
+        if self.waits_for_disk() {
+            return Ok(());
         }
         let frame: Frame = spirula_encoding::from_slice(bytes)?;
         match frame {
@@ -550,10 +584,8 @@ impl Node {
             }
             self.raw.mut_store().append(&entries);
             if ready.must_sync() {
-                self.asked += 1;
-                let number = self.asked;
-                let entries = entries.iter().map(from_raft).collect();
-                self.writes.push_back((number, ready.number(), snapshot.clone()));
+                let entries: Vec<Entry> = entries.iter().map(from_raft).collect();
+                let number = self.write(ready.number(), snapshot.clone(), &entries);
                 out.push(Effect::Persist(Persist { number, hard: self.hard(), snapshot, entries }));
             }
             let promises = ready.take_persisted_messages();

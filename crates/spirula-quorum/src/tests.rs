@@ -285,6 +285,50 @@ fn an_entry_too_large_to_be_sent_does_not_stop_the_others() {
     assert!(t.leader().is_some(), "it votes and is voted for as before");
 }
 
+/// A full disk, for hours: the others go on, what waits for it has a bound, and when there is room it has all that it missed.
+#[test]
+fn a_member_whose_disk_stands_still_piles_nothing_up() {
+    for leads in [true, false] {
+        let mut t = Table::new(&[1, 2, 3]);
+        t.tick(20);
+        let leader = t.leader().unwrap();
+        let stuck = if leads { leader } else { t.ids().into_iter().find(|i| *i != leader).unwrap() };
+        let (mut most, mut taken) = (0, 0);
+        for round in 0..4000 {
+            let who = if leads && round < 2000 { Some(stuck) } else { t.leader().filter(|l| *l != stuck) };
+            taken += usize::from(who.is_some_and(|who| t.propose(who, "x")));
+            for id in t.ids() {
+                t.with(id, Node::tick);
+            }
+            for _ in 0..6 {
+                t.ids().into_iter().filter(|id| *id != stuck).for_each(|id| t.sync(id));
+                for _ in 0..t.frames.len() {
+                    t.deliver(0);
+                }
+            }
+            most = most.max(t.members[&stuck].pending.len());
+        }
+        assert!(most < 1100, "{most} writes wait");
+        assert!(taken > 1500, "{taken}: the others go on");
+        // More than settles at once.
+        for _ in 0..3000 {
+            t.ids().into_iter().for_each(|id| {
+                t.sync(id);
+                t.with(id, Node::tick);
+            });
+            for _ in 0..t.frames.len() {
+                t.deliver(0);
+            }
+        }
+        let states: BTreeSet<String> = t.ids().into_iter().map(|id| t.state(id)).collect();
+        assert!(
+            states.len() == 1 && states.first().unwrap().len() > 1500,
+            "{leads}: {:?}",
+            states.iter().map(String::len)
+        );
+    }
+}
+
 #[test]
 fn vote_and_entries_are_promised_only_when_durable() {
     let mut t = Table::new(&[1, 2, 3]);
