@@ -59,19 +59,20 @@ pub fn backup(dir: &Path, to: &Path, as_json: bool) -> anyhow::Result<()> {
 /// # Errors
 /// As [`backup`]; when an OSD does not stop or start.
 pub fn of_running(cluster: &Cluster, dir: &ClusterDir, to: &Path) -> anyhow::Result<Value> {
+    let _turn = cluster.turn_of_all(&format!("a backup to {}", to.display()))?;
     let copy = Copy::begin(dir, to)?;
     let running = cluster.running_osds();
     let mut stopped = Vec::new();
     let made = (|| {
         for id in &running {
-            cluster.stop_osd(*id)?;
+            cluster.stop_osd_in_turn(*id)?;
             stopped.push(*id);
         }
         copy.whole(dir)
     })();
     let mut result = made.map(|bytes| json!({ "bytes": bytes }));
     for id in stopped {
-        if let Err(e) = cluster.start_osd(id) {
+        if let Err(e) = cluster.start_osd_in_turn(id) {
             result = result.and(Err(e));
         }
     }

@@ -10,6 +10,7 @@ pub mod mgr;
 pub mod mon;
 pub mod osd;
 mod recreate;
+mod turns;
 mod watch;
 
 use crate::asok::{self, AdminSocket};
@@ -37,6 +38,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
+use turns::{Turn, Turns};
 
 /// Name of the cluster, as it appears in file names.
 pub const CLUSTER: &str = "ceph";
@@ -138,6 +140,8 @@ struct Inner {
     /// What must stay where it is while the cluster runs.
     watch: Mutex<watch::Watch>,
     sockets: Mutex<BTreeMap<String, AdminSocket>>,
+    /// What is done with the OSDs' stores.
+    turns: Turns,
     /// First reason why the cluster cannot go on.
     failed: Arc<Mutex<Option<String>>>,
 }
@@ -295,6 +299,7 @@ impl Cluster {
             osds: Mutex::default(),
             watch: Mutex::new(watch::Watch::new(dir)),
             sockets: Mutex::new(sockets),
+            turns: Turns::default(),
             failed,
         };
         let cluster = Self(Arc::new(inner));
@@ -409,8 +414,16 @@ impl Cluster {
         let short = |(id, slot): (&i32, &OsdSlot)| matches!(slot, OsdSlot::Stopped(Stopped::NoRoom(_))).then_some(*id);
         let short: Vec<i32> = locked(&self.0.osds).iter().filter_map(short).collect();
         for id in short {
+            // It is looked at again when whatever is done with it is done.
+            let Ok(_turn) = self.0.turns.of(id, &format!("the return of osd.{id} to a disk that has room")) else {
+                continue;
+            };
+            // Somebody may have started it, or made it anew, meanwhile.
+            if !matches!(locked(&self.0.osds).get(&id), Some(OsdSlot::Stopped(Stopped::NoRoom(_)))) {
+                continue;
+            }
             if watch::has_room(&osd_dir(&self.0.dir, id as usize)) {
-                match self.start_osd(id) {
+                match self.start_osd_in_turn(id) {
                     Ok(_) => tracing::warn!("osd.{id} runs again: its file system has room"),
                     Err(e) => {
                         tracing::warn!("osd.{id} does not come back: {e:#}");
@@ -498,8 +511,25 @@ impl Cluster {
     /// Stops one OSD cleanly.
     ///
     /// # Errors
-    /// When there is no such OSD, or it is stopped already.
+    /// When there is no such OSD, it is stopped already, or something else is done with it.
     pub fn stop_osd(&self, id: i32) -> anyhow::Result<String> {
+        let _turn = self.0.turns.of(id, &format!("an order for osd.{id}"))?;
+        self.stop_osd_in_turn(id)
+    }
+
+    /// Takes the turn for all OSDs, for a backup.
+    ///
+    /// # Errors
+    /// When anything is done with one of them.
+    pub fn turn_of_all(&self, what: &str) -> anyhow::Result<Turn<'_>> {
+        self.0.turns.of_all(what)
+    }
+
+    /// [`Self::stop_osd`] by whoever has the turn.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn stop_osd_in_turn(&self, id: i32) -> anyhow::Result<String> {
         let done = {
             let osds = locked(&self.0.osds);
             match osds.get(&id) {
@@ -529,8 +559,17 @@ impl Cluster {
     /// Starts a stopped OSD.
     ///
     /// # Errors
-    /// When there is no such OSD, it runs already, or its store cannot be opened.
+    /// When there is no such OSD, it runs already, its store cannot be opened, or something else is done with it.
     pub fn start_osd(&self, id: i32) -> anyhow::Result<String> {
+        let _turn = self.0.turns.of(id, &format!("an order for osd.{id}"))?;
+        self.start_osd_in_turn(id)
+    }
+
+    /// [`Self::start_osd`] by whoever has the turn.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn start_osd_in_turn(&self, id: i32) -> anyhow::Result<String> {
         match locked(&self.0.osds).get(&id) {
             None => {
                 bail!("there is no osd.{id}; this cluster has osd.0 to osd.{}", self.0.manifest.osd_uuids.len() - 1)

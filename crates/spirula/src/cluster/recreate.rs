@@ -19,9 +19,11 @@ impl Cluster {
     /// Makes the store of a stopped OSD anew and starts it.
     ///
     /// # Errors
-    /// When it runs, when its old store may hold the only copy of something, or a step fails.
+    /// When it runs, when its old store may hold the only copy of something, something else is done with an OSD, or a step fails.
     pub fn recreate_osd(&self, id: i32) -> anyhow::Result<String> {
         let inner = &self.0;
+        // For all, since the cluster's manifest names them all.
+        let _turn = inner.turns.of_all(&format!("making osd.{id} anew"))?;
         let n = usize::try_from(id).unwrap_or(usize::MAX);
         match locked(&inner.osds).get(&id) {
             None => bail!("there is no osd.{id}; this cluster has osd.0 to osd.{}", inner.manifest.osd_uuids.len() - 1),
@@ -57,7 +59,7 @@ impl Cluster {
             uuids.clone()
         };
         inner.dir.write_manifest(&dir::Manifest { osd_uuids: uuids, ..inner.manifest.clone() })?;
-        self.start_osd(id)?;
+        self.start_osd_in_turn(id)?;
         let left =
             aside.map_or_else(String::new, |a| format!("; what was left of its old store is in {}", a.display()));
         Ok(format!("osd.{id} runs on a new, empty store, which the others fill{left}"))
