@@ -5,11 +5,52 @@
 //! [`spirula_messenger::Limits::handshake`] bytes of what was said; so many strangers together
 //! cost little, they are sent away after the time of a handshake, and one place cannot take all
 //! the room.
+//!
+//! All listeners of a process share its file descriptors, which its stores need, too. So there is a bound for all together
+//! ([`set_connections`]), and its last part is not for clients: however many of these come, the cluster's own daemons find a place.
 
 use crate::limits;
 use std::collections::HashMap;
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+
+/// The part of a process's connections that clients may not have.
+const OF_DAEMONS: usize = 8;
+
+/// The connections of a process.
+#[derive(Debug)]
+pub(crate) struct Total {
+    open: AtomicUsize,
+    most: AtomicUsize,
+}
+
+/// Those of this one.
+static ALL: Total = Total::new(usize::MAX);
+
+/// Sets how many connections all listeners of this process may have together.
+pub fn set_connections(most: usize) {
+    ALL.most.store(most, Ordering::Relaxed);
+}
+
+impl Total {
+    const fn new(most: usize) -> Self {
+        Self { open: AtomicUsize::new(0), most: AtomicUsize::new(most) }
+    }
+
+    /// Counts one more, if there is a place.
+    fn enter(&self) -> bool {
+        let most = self.most.load(Ordering::Relaxed);
+        let one_more = |open| (open < most).then_some(open + 1);
+        self.open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_ok()
+    }
+
+    /// Are there so many that what is left is not for clients?
+    fn is_full_of_clients(&self) -> bool {
+        let most = self.most.load(Ordering::Relaxed);
+        self.open.load(Ordering::Relaxed) > most - most / OF_DAEMONS
+    }
+}
 
 #[derive(Debug, Default)]
 struct Counts {
@@ -19,8 +60,14 @@ struct Counts {
 }
 
 /// Counts the connections of one listener.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Door(Arc<Mutex<Counts>>);
+#[derive(Clone, Debug)]
+pub(crate) struct Door(Arc<Mutex<Counts>>, &'static Total);
+
+impl Default for Door {
+    fn default() -> Self {
+        Self(Arc::default(), &ALL)
+    }
+}
 
 /// A connection that was let through the door; counted until dropped.
 #[derive(Debug)]
@@ -56,11 +103,13 @@ impl Door {
         if c.strangers >= limits::STRANGERS {
             return Err("too many connections have not authenticated yet");
         }
-        let here = c.by_place.entry(place).or_default();
-        if *here >= limits::STRANGERS_PER_PLACE {
+        if c.by_place.get(&place).is_some_and(|here| *here >= limits::STRANGERS_PER_PLACE) {
             return Err("too many connections from there have not authenticated yet");
         }
-        *here += 1;
+        if !self.1.enter() {
+            return Err("this process may have no more files open ('ulimit -n')");
+        }
+        *c.by_place.entry(place).or_default() += 1;
         c.open += 1;
         c.strangers += 1;
         drop(c);
@@ -69,6 +118,11 @@ impl Door {
 }
 
 impl Guest {
+    /// Is there a place for it, which is a client?
+    pub fn has_place_as_client(&self) -> bool {
+        !self.door.1.is_full_of_clients()
+    }
+
     /// It is no stranger any more.
     pub fn known(&mut self) {
         if let Some(place) = self.stranger.take() {
@@ -88,6 +142,7 @@ impl Drop for Guest {
     fn drop(&mut self) {
         self.known();
         self.door.counts().open -= 1;
+        self.door.1.open.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -112,6 +167,24 @@ mod tests {
         drop(here);
         let c = door.counts();
         assert_eq!((c.open, c.strangers, c.by_place.len()), (2, 2, 2));
+    }
+
+    #[test]
+    fn all_listeners_together_have_a_bound_and_its_last_part_is_for_daemons() {
+        static FEW: Total = Total::new(16);
+        let doors = [Door(Arc::default(), &FEW), Door(Arc::default(), &FEW)];
+        let mut guests = Vec::new();
+        for n in 0..16 {
+            let mut guest = doors[n % 2].enter(ip("10.0.0.1")).unwrap();
+            assert_eq!(guest.has_place_as_client(), n < 14, "{n}");
+            guest.known();
+            guests.push(guest);
+        }
+        assert!(doors[0].enter(ip("10.0.0.1")).unwrap_err().contains("files"));
+        guests.truncate(3);
+        assert!(doors[1].enter(ip("10.0.0.1")).unwrap().has_place_as_client());
+        drop(guests);
+        assert_eq!(FEW.open.load(Ordering::Relaxed), 0, "none is counted twice, and none that was refused");
     }
 
     #[test]

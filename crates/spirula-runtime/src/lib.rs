@@ -22,7 +22,7 @@ pub mod auth;
 pub mod cephx;
 pub mod clock;
 mod daemon;
-mod door;
+pub mod door;
 pub mod entropy;
 mod hub;
 pub mod limits;

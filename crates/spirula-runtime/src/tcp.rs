@@ -469,6 +469,13 @@ impl Task {
                 self.established = true;
                 self.exchange = None;
                 if let Some(accepting) = &mut self.accepting {
+                    if who.kind == EntityType::Client && !accepting.guest.has_place_as_client() {
+                        tracing::warn!(
+                            "{}: closed: this process may have no more files open ('ulimit -n')",
+                            accepting.from
+                        );
+                        return Err("no place for another client".into());
+                    }
                     accepting.guest.known();
                 }
                 let outgoing = self.accepting.is_none();

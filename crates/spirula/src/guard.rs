@@ -76,7 +76,13 @@ pub fn raise_descriptors() {
     {
         tracing::debug!(%error, "the limit of open files stays as it is");
     }
+    // Stores, logs and what daemons open to each other need some, too.
+    let have = usize::try_from(descriptors()).unwrap_or(usize::MAX);
+    spirula_runtime::door::set_connections(have.saturating_sub(FILES).max(have / 2));
 }
+
+/// Descriptors that are not for connections from outside, where there are many.
+const FILES: usize = 1024;
 
 /// How many files this process may open.
 pub fn descriptors() -> u64 {

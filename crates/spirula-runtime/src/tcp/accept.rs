@@ -102,7 +102,8 @@ impl Acceptor {
         let guest = match self.door.enter(from.ip()) {
             Ok(guest) => guest,
             Err(why) => {
-                tracing::debug!("{from}: closed at once: {why}");
+                // Not told in so many words each time: the log has an allowance for each place.
+                tracing::warn!("{from}: closed at once: {why}");
                 return;
             }
         };
