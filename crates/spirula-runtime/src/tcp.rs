@@ -281,7 +281,7 @@ impl Task {
     fn dawdles(&self, now: Duration) -> bool {
         let late = |since: Duration, bytes: usize| now.saturating_sub(since) > limits::payload_time(bytes);
         let payload = self.direct.as_ref().is_some_and(|d| late(self.payload_since, d.end));
-        payload && self.pool.over_budget() && self.key.is_none()
+        payload && self.pool.over_budget() && !self.is_between_osds()
             || self.place.as_ref().is_some_and(|(_, since)| late(*since, limits::REQUEST_BYTES))
     }
 
@@ -299,8 +299,12 @@ impl Task {
 
     /// Is there no memory for one more payload? For what another OSD sends there is, always: see [`limits`].
     fn lacks_memory(&self) -> bool {
-        let between_osds = self.lossless || self.key.is_some();
-        !between_osds && self.pool.over_budget()
+        !self.is_between_osds() && self.pool.over_budget()
+    }
+
+    /// Is it of a link between two OSDs, whichever of them opened it?
+    fn is_between_osds(&self) -> bool {
+        self.lossless || self.key.is_some()
     }
 
     /// Moves what the daemon queued into the connection, and from there into the output.

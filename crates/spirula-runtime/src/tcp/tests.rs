@@ -2,6 +2,7 @@
 //! it is in one thread, whose time is given: no timeout passes unless a test says so.
 
 use super::accept::{Acceptor, bind, lock};
+use super::{Direct, Ends, Task};
 use crate::auth::{Login, NoneLogin, Trusting};
 use crate::hub::{Hub, LinkMode, Service};
 use crate::link::{Link, NetEvent, NetSink, Peer};
@@ -9,8 +10,8 @@ use crate::{clock, limits};
 use spirula_buffer::PayloadPool;
 use spirula_encoding::UTime;
 use spirula_messages::Message;
-use spirula_messenger::SessionKey;
 use spirula_messenger::auth::Credentials;
+use spirula_messenger::{Connection, Endpoint, SessionKey};
 use spirula_types::{AddrVec, EntityAddr, EntityName, EntityType};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
@@ -336,6 +337,22 @@ fn only_an_owner_that_closes_its_links_hangs_up_in_due_form() {
             other => panic!("not refused: {other:?}"),
         }
     }
+}
+
+/// What another OSD sends is judged alike at both ends of a link: its memory is what others wait for, so ending it would help nobody.
+#[test]
+fn only_clients_lose_their_connections_when_they_are_slow_with_a_payload() {
+    let (sink, _events) = inbox();
+    let pool = PayloadPool::new(1 << 20);
+    let endpoint = Arc::new(Endpoint::new(EntityType::Osd, 1, AddrVec::default()));
+    let connection = Connection::accept(endpoint, "127.0.0.1:1".parse().unwrap(), Duration::ZERO);
+    let mut task = Task::new(connection, sink, pool.clone(), Ends::new());
+    task.direct = Some(Direct { buffer: pool.take(4 << 20), start: 0, end: 4 << 20 });
+    assert!(pool.over_budget() && task.dawdles(HOUR), "a client's");
+    task.lossless = true;
+    assert!(!task.dawdles(HOUR), "an OSD's that we called");
+    (task.lossless, task.key) = (false, Some(SessionKey { name: EntityName::osd(0), addr: EntityAddr::default() }));
+    assert!(!task.dawdles(HOUR), "an OSD's that called us");
 }
 
 /// A client of OSD 1 that stopped reading, with more on its way to it than any socket holds: its end and OSD 1's.
