@@ -5,9 +5,10 @@
 //! it lacks and is sent here, a flag ("full") that will go, the word that it may go on ([`crate::backoffs`]), the end of
 //! its connection.
 //!
-//! Requests of clients whose map is newer than ours are kept until that map comes ([`Early`]). A client's map never
-//! gets older, so nothing that it sends later could be served sooner: its connection is not read on meanwhile. What is kept is
-//! then what had been read already: all connections together what fits into the mailbox, each one receive buffer more.
+//! Requests of clients whose map is newer than ours are kept until that map comes ([`Early`]). A
+//! client's map never gets older, so nothing that it sends later could be served sooner; therefore
+//! its connection is not read on meanwhile. What is kept is then only what had been read already:
+//! of all connections together what fits into the mailbox, and of each one a receive buffer more.
 
 use crate::daemon::{Life, Osd, Pending};
 use crate::space::grows;

@@ -1,29 +1,32 @@
-//! How fast background work goes: at full speed while no client is there, and else as fast as the
-//! clients' latency allows.
+//! How fast background work goes: at full speed while no client is there, and otherwise as fast as
+//! the clients' latency allows.
 //!
 //! The OSD measures its clients' requests. Their 99th percentile while nothing goes on in the
-//! background is the base: what it usually was in the last seconds of that, so that a moment in
-//! which all stood still (an OSD died, or came back) does not pass for what clients are used to.
-//! While something goes on, the rate of background work (bytes per second) rises as long as the
-//! percentile stays below [`TARGET`] times the base, and falls when it does not; requests that came
-//! before it began say nothing of it. It begins slowly.
+//! background is the *base*: what the percentile usually was in the last seconds of that, so that a
+//! moment in which everything stood still (an OSD died, or came back) does not pass for what
+//! clients are used to. While something goes on, the rate of background work (bytes per second)
+//! rises as long as the percentile stays below [`TARGET`] times the base, and falls when it does
+//! not. Requests that came before the work began say nothing of it. The rate begins low.
 //!
-//! *Clients that ask seldom* are judged by what they asked in some seconds, by each request but once
-//! for each change of the rate; when they ask nothing, nothing speaks against going faster.
+//! *Clients that ask seldom* are judged by what they asked in some seconds, and each of their
+//! requests counts once for each change of the rate. When they ask nothing, nothing speaks against
+//! going faster.
 //!
-//! *A request that is not answered* speaks for itself only where hardly any other is answered, and
-//! only for [`HANGS`]: by then the work has long been at its slowest, so it waits for something else
-//! (an object that is unfound, a PG that is down). It is never part of a base.
+//! *A request that is not answered* counts only where hardly any other is answered, and only for
+//! [`HANGS`]: after that time the work has long been at its slowest, so the request waits for
+//! something else (an object that is unfound, a PG that is down). It is never part of a base.
 //!
-//! *The base is measured* by a short rest of the work: when clients are met beside work and none is known; when the
-//! rate has been near its floor for long, since the clients may simply ask for more than before; and once in
-//! each minute of work, since they may ask for less. The last makes the base lower, never higher: other OSDs' work slows
-//! these clients, too, and an OSD that took that for what clients are used to would go faster for it, the next one
-//! after it, and so on. So that they do not disturb each other, all begin it with the minute on the wall clock. If a rest is
-//! disturbed (by objects that clients wait for, which need no turn), its better moments count for a base, and a
-//! better one is tried for soon. Without any base the rate rises, and falls only when clients wait for a second.
+//! *The base is measured* in a short rest of the work: when clients are met beside work and no base
+//! is known; when the rate has been near its floor for long, since the clients may simply ask for
+//! more than before; and once in each minute of work, since they may ask for less. The last of
+//! these only makes the base lower, never higher. For other OSDs' work slows these clients, too; an
+//! OSD that took that for what clients are used to would go faster for it, and so would the next
+//! one after it, and so on. All OSDs begin this rest with the minute on the wall clock, so that
+//! they do not disturb each other. If a rest is disturbed (by objects that clients wait for, which
+//! need no turn), its better moments count for a base, and a better rest is tried for soon. Without
+//! any base the rate rises, and falls only when clients wait for a second.
 //!
-//! Pure: time is given. What is paced is the shell's affair ([`crate::sched`]).
+//! Pure: time is given. What is paced is the shell's business ([`crate::sched`]).
 
 use std::collections::VecDeque;
 use std::time::Duration;

@@ -6,12 +6,13 @@
 //! same object is it kept until that has come, too. A request that ends takes with it what is in hand for it. So nothing
 //! lies about that another reader could take.
 //!
-//! The request itself may have been overtaken: by a write, a recovery, a new interval. So each object that is being read, or
-//! of which something is in hand, counts the transactions submitted that name it ([`Fetches::changed`]), and a piece carries the
-//! count at which its read was planned. One that is behind, be it data or an error, is dropped unseen, and the PG, which
-//! finds nothing, asks again. A plan itself reads what the object was when it was made, whatever is written meanwhile
-//! ([`spirula_store::ReadPlan`]), and a PG's event is not interrupted: no transaction comes between the look at the count
-//! and the use.
+//! The request itself may have been overtaken: by a write, a recovery, a new interval. So each
+//! object that is being read, or of which something is in hand, counts the transactions submitted
+//! that name it ([`Fetches::changed`]), and a piece carries the count at which its read was
+//! planned. A piece whose count is behind, be it data or an error, is dropped unseen, and the PG,
+//! which finds nothing, asks again. A plan itself reads what the object was when the plan was made,
+//! whatever is written meanwhile ([`spirula_store::ReadPlan`]), and a PG's event is not
+//! interrupted: no transaction comes between the look at the count and the use.
 
 use crate::daemon::{Osd, OsdEvent, Piece};
 use crate::reader::{StoreReader, read_error};
