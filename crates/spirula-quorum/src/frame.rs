@@ -1,4 +1,5 @@
-//! What members send each other, in our own encoding.
+//! What members send each other ([`Frame`]): messages of the `raft` library and pieces of
+//! snapshots, in our own encoding.
 
 use crate::types::{Entry, Members};
 use bytes::Bytes;

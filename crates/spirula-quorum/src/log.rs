@@ -1,4 +1,7 @@
-//! The log as the library reads it: in memory, as of what was handed out to be stored.
+//! The agreed log in the form in which the `raft` library reads it ([`raft::Storage`]): in memory,
+//! as of what was handed out to be stored, and not only as of what is durable. Entries are kept
+//! here in the library's types; those that are stored and sent have types of our own
+//! ([`crate::types`]).
 
 use crate::types::{ConfigChange, Entry, EntryKind, HardState, Members, Snapshot};
 use raft::eraftpb::{self, ConfChange, ConfChangeType, ConfState, EntryType};

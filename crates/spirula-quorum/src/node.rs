@@ -1,4 +1,7 @@
-//! One member: events in, effects out.
+//! One member of the quorum, [`Node`]: events in (ticks, frames, proposals, "what you asked to
+//! store is stored"), [`Effect`]s out, in order. It wraps the `raft` library: it hands the library
+//! only frames that the library cannot panic on, and holds back each message that promises
+//! something until the write that it promises is durable.
 
 use crate::frame::{Chunk, FRAME_MAX, Frame, travels};
 use crate::log::{Log, change_of, change_to_raft, from_raft, members_of};
