@@ -7,8 +7,9 @@
 //! confirmation for [`PROOF_TICKS`] closes its clients' connections and takes no new ones, so
 //! that they go to a monitor that can.
 //!
-//! Members of the quorum follow the agreed table in the state: the leader proposes one change at
-//! a time until the library's members are those. A new monitor learns first.
+//! The members of the quorum follow the table of members in the agreed state: the leader proposes
+//! one change of membership at a time until the members that the library knows are those of the
+//! table. A new monitor learns first, and votes when it has caught up.
 
 use crate::commands;
 use crate::event::{ConnId, MonEffect, Peer};

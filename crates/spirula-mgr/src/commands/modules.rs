@@ -1,6 +1,6 @@
-//! Commands that Ceph's manager serves from its Python modules: devices, balancer,
-//! progress, I/O rates, file systems. Where Spirula has no such service yet, the answer says
-//! that there is nothing where that is true, and else that the service is missing.
+//! Commands that Ceph's manager serves from its Python modules: devices, balancer, progress, I/O
+//! rates, file systems. Where Spirula has no such service yet, the answer says that there is
+//! nothing, if that is the truth, and otherwise that the service is missing.
 
 use super::spec::{CommandSpec, Ctx, FLAG_POLL, Reply};
 use serde_json::{Value, json};
