@@ -76,7 +76,9 @@ fn links_lead_somewhere() {
 fn sources_named_exist() {
     let root = root();
     let mut bad = Vec::new();
-    for document in documents().into_iter().filter(|d| !d.ends_with("CHANGELOG.md")) {
+    // What was is in the changelog; pages on Ceph's protocol name pieces of archives.
+    let past = |d: &PathBuf| d.ends_with("CHANGELOG.md") || d.starts_with(root.join("docs/protocol"));
+    for document in documents().into_iter().filter(|d| !past(d)) {
         for name in prose(&document).split('`').skip(1).step_by(2) {
             let first = name.split('/').next().unwrap_or_default();
             let ours = first.starts_with("spirula") || ["crates", "docs", "tests", "xtask", "fuzz"].contains(&first);
