@@ -18,43 +18,12 @@ pub struct Answer {
 impl Answer {
     /// Success with JSON, indented as daemons print it.
     pub fn json(v: &Value) -> Self {
-        let mut output = String::new();
-        pretty(v, 0, &mut output);
-        output.push('\n');
-        Self { output, ..Self::default() }
+        Self { output: spirula_format::pretty(v), ..Self::default() }
     }
 
     /// A failure (positive errno) with its reason.
     pub fn fail(errno: i32, why: impl Into<String>) -> Self {
         Self { result: -errno, status: why.into(), output: String::new() }
-    }
-}
-
-/// Ceph's JSON with four spaces of indentation.
-fn pretty(v: &Value, depth: usize, out: &mut String) {
-    let pad = |n: usize| "    ".repeat(n);
-    match v {
-        Value::Object(m) if !m.is_empty() => {
-            out.push_str("{\n");
-            for (i, (k, v)) in m.iter().enumerate() {
-                out.push_str(&format!("{}{}: ", pad(depth + 1), Value::from(k.as_str())));
-                pretty(v, depth + 1, out);
-                out.push_str(if i + 1 < m.len() { ",\n" } else { "\n" });
-            }
-            out.push_str(&pad(depth));
-            out.push('}');
-        }
-        Value::Array(a) if !a.is_empty() => {
-            out.push_str("[\n");
-            for (i, v) in a.iter().enumerate() {
-                out.push_str(&pad(depth + 1));
-                pretty(v, depth + 1, out);
-                out.push_str(if i + 1 < a.len() { ",\n" } else { "\n" });
-            }
-            out.push_str(&pad(depth));
-            out.push(']');
-        }
-        other => out.push_str(&other.to_string()),
     }
 }
 
