@@ -280,7 +280,10 @@ mod tests {
         assert_eq!(run_on(&mut s, "config diff", &json!({})).unwrap()["diff"]["osd_max_backfills"]["override"], "3");
         run_on(&mut s, "injectargs", &json!({"injected_args": ["--osd-max-backfills 2", "--debug_osd=9/9"]})).unwrap();
         let shown = run_on(&mut s, "config show", &json!({})).unwrap();
-        assert_eq!((&shown["debug_osd"], &shown["name"], &shown["cluster"]), (&json!("9/9"), &json!(""), &json!("ceph")));
+        assert_eq!(
+            (&shown["debug_osd"], &shown["name"], &shown["cluster"]),
+            (&json!("9/9"), &json!(""), &json!("ceph"))
+        );
         assert_eq!(run_on(&mut s.clone().of("osd.7"), "config show", &json!({})).unwrap()["name"], "osd.7");
         run_on(&mut s, "config unset", &json!({"var": "osd_max_backfills"})).unwrap();
         assert_eq!(s.get("osd_max_backfills"), Some("4"));
