@@ -4,6 +4,8 @@
 //! by apt, when root), runs every Rust test and then the end-to-end tests with Ceph's own
 //! clients. What cannot run here is reported as skipped, by name.
 
+#![allow(clippy::disallowed_methods, reason = "it says how long it took")]
+
 mod bench;
 mod ceph;
 mod check;

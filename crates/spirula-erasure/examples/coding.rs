@@ -1,5 +1,6 @@
 //! GB/s of data per core, encode and decode: `cargo run --release -p spirula-erasure --example coding`.
 
+#![allow(clippy::disallowed_methods, reason = "it measures")]
 #![allow(clippy::unwrap_used, reason = "a benchmark may stop at the first surprise")]
 
 use spirula_erasure::{Code, instruction_set};

@@ -1,6 +1,8 @@
 //! CPU per message in crc and secure mode: one thread encodes, "sends" through memory, decodes.
 //! `cargo run --release -p spirula-messenger --example modes`
 
+#![allow(clippy::disallowed_methods, reason = "it measures")]
+
 use bytes::{Buf, Bytes, BytesMut};
 use spirula_messages::Message;
 use spirula_messenger::auth::{

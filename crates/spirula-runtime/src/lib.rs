@@ -18,6 +18,8 @@
 //!
 //! [`Message`]: spirula_messages::Message
 
+#![allow(clippy::disallowed_methods, reason = "it owns the clock and threads")]
+
 pub mod auth;
 pub mod cephx;
 pub mod clock;

@@ -1,6 +1,7 @@
 //! Links between daemons over real sockets and through memory: who is let in, as whom, how
 //! protected; addresses of both families; what happens to those who do not prove themselves.
 
+#![allow(clippy::disallowed_methods, reason = "a test waits")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use bytes::Bytes;

@@ -1,6 +1,8 @@
 //! `cargo xtask sim`: seeds from the command line, each a cluster of its own in one thread; as
 //! many at a time as there are processors. One seed alone is run twice and told in detail.
 
+#![allow(clippy::disallowed_methods, reason = "it says how long it took")]
+
 use spirula_sim::{Bug, Extra, Extras, Failure, Options, Report, Sign, run};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

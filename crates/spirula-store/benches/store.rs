@@ -12,6 +12,7 @@
 //! and the cost of lookups and of opening is shown as their number grows. DIR is emptied.
 //! `SPIRULA_BENCH_IO=uring` in the environment has the store use io_uring.
 
+#![allow(clippy::disallowed_methods, reason = "it measures")]
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
 use bytes::Bytes;

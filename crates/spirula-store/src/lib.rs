@@ -29,6 +29,11 @@
 //! Refuses: foreign, newer or damaged stores ([`StoreError::Refused`], nothing written);
 //! being opened twice.
 
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "it owns devices and their threads; its caches are looked up, never gone through"
+)]
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests may"))]
 
 #[macro_use]

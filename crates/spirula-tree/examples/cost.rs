@@ -1,6 +1,8 @@
 //! What the tree costs: `cargo run --release -p spirula-tree --example cost -- [KEYS] [CACHE_MIB]`, over a file in /var/tmp
 //! that is removed afterwards. Prints CPU per changed key, write amplification, look-ups, scans.
 
+#![allow(clippy::disallowed_methods, reason = "it measures")]
+
 use spirula_tree::{Options, PageSpace, Root, Tree};
 use std::fs::{File, OpenOptions};
 use std::io;
