@@ -70,6 +70,11 @@ pub trait Body: Sized {
 
     /// The message that carries this body.
     fn into_message(self, tid: u64) -> Message {
+        self.to_message(tid)
+    }
+
+    /// A message with this body, for one that others share.
+    fn to_message(&self, tid: u64) -> Message {
         let (front, data) = self.segments();
         Message {
             kind: Self::KIND,

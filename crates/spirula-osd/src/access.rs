@@ -14,6 +14,7 @@ use spirula_messages::Body;
 use spirula_messages::ceph::op::{self, OsdOp};
 use spirula_messages::ceph::{MOsdOp, kind};
 use spirula_messages::cluster::pg::{OsdPing, OsdPong, OsdRenewed, PgAcks, PgCtls, PgTxn};
+use spirula_messages::cluster::write::PgWrite;
 use spirula_messenger::auth::METHOD_CEPHX;
 use spirula_pg::exec;
 use spirula_runtime::Peer;
@@ -81,9 +82,13 @@ impl Rights {
         match message {
             kind::OSD_OP | kind::PING | kind::OSD_BACKOFF => true,
             kind::COMMAND => caps.allows_all(addr),
-            PgTxn::KIND | PgAcks::KIND | PgCtls::KIND | OsdPing::KIND | OsdPong::KIND | OsdRenewed::KIND => {
-                peer.kind == EntityType::Osd && caps.allows_all(addr)
-            }
+            PgWrite::KIND
+            | PgTxn::KIND
+            | PgAcks::KIND
+            | PgCtls::KIND
+            | OsdPing::KIND
+            | OsdPong::KIND
+            | OsdRenewed::KIND => peer.kind == EntityType::Osd && caps.allows_all(addr),
             _ => false,
         }
     }
@@ -328,7 +333,8 @@ mod tests {
     /// What only OSDs tell each other comes from OSDs; orders from those who may do everything; nothing else from anybody.
     #[test]
     fn every_kind_of_message_needs_to_come_from_whom_it_is_for() {
-        let of_osds = [PgTxn::KIND, PgAcks::KIND, PgCtls::KIND, OsdPing::KIND, OsdPong::KIND, OsdRenewed::KIND];
+        let of_osds =
+            [PgWrite::KIND, PgTxn::KIND, PgAcks::KIND, PgCtls::KIND, OsdPing::KIND, OsdPong::KIND, OsdRenewed::KIND];
         let of_clients = [kind::OSD_OP, kind::PING, kind::OSD_BACKOFF];
         let may = |who: EntityType, caps: &str, kind: u16| {
             Rights::Caps(caps.parse().unwrap()).may_send(&Peer::new(who, "1"), kind)

@@ -31,6 +31,7 @@ use spirula_messages::cluster::control::{
     PgCreateGrant, PgMerges, PgsCreated, PgsCreatedAck,
 };
 use spirula_messages::cluster::pg::{OsdPing, OsdPong, OsdRenewed, PgAcks, PgCtl, PgCtls, PgTxn, RepAck};
+use spirula_messages::cluster::write::PgWrite;
 use spirula_messages::{Body, Message};
 use spirula_pg::exec::Prefetch;
 use spirula_pg::shard::store_pg;
@@ -482,9 +483,13 @@ impl Osd {
         let result = match m.kind {
             kind::OSD_OP if self.unread.keep_behind(id, || Self::answer_asked(&m), &m) => return,
             kind::OSD_OP => return self.client_op(id, m),
-            PgTxn::KIND | PgAcks::KIND | PgCtls::KIND | OsdPing::KIND | OsdPong::KIND | OsdRenewed::KIND => {
-                self.peer_message(id, &m)
-            }
+            PgWrite::KIND
+            | PgTxn::KIND
+            | PgAcks::KIND
+            | PgCtls::KIND
+            | OsdPing::KIND
+            | OsdPong::KIND
+            | OsdRenewed::KIND => self.peer_message(id, &m),
             kind::PING => Ok(()),
             kind::COMMAND => self.command(id, &m),
             kind::OSD_MAP => MOsdMap::from_message(&m).map(|m| self.osd_map(m)),
@@ -531,6 +536,11 @@ impl Osd {
             }
         };
         match m.kind {
+            PgWrite::KIND => {
+                let w = PgWrite::from_message(m)?;
+                self.perf.subop_writes += 1;
+                self.peer_event(from, PeerMsg::Write(Arc::new(w)));
+            }
             PgTxn::KIND => {
                 let t = PgTxn::from_message(m)?;
                 self.perf.subop_writes += 1;
@@ -746,6 +756,10 @@ impl Osd {
 
     fn send_peer(&mut self, osd: OsdId, msg: PeerMsg) {
         match msg {
+            PeerMsg::Write(w) => {
+                self.flush_peer(osd);
+                self.peers.send(osd, w.to_message(0));
+            }
             PeerMsg::Txn(t) => {
                 // What was gathered before it must not be overtaken.
                 self.flush_peer(osd);

@@ -3,10 +3,10 @@
 use crate::api::{MapView, PgEffect};
 use crate::erasure::read::Gather;
 use crate::missing::Missing;
-use crate::ops::Inflight;
 use crate::pg::{Cx, Pg, Role};
 use crate::recovery::Recovery;
 use crate::repeat::{Again, Repeat};
+use crate::write::Inflight;
 use spirula_encoding::UTime;
 use spirula_maps::PgState;
 use spirula_messages::cluster::pg::CtlBody;

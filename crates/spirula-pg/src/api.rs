@@ -8,6 +8,7 @@ use spirula_messages::ceph::osd::{MOsdOp, MOsdOpReply};
 use spirula_messages::cluster::control::MergeWord;
 use spirula_messages::cluster::pg::{Ends, PgCtl, PgTxn, RepAck};
 use spirula_messages::cluster::scrub::ScrubMap;
+use spirula_messages::cluster::write::PgWrite;
 use spirula_types::transaction::Transaction;
 use spirula_types::{EVersion, Epoch, HObject, OsdId, Peer, PgId, ReqId, SpgId, hash};
 use std::collections::BTreeMap;
@@ -209,7 +210,9 @@ pub struct ClientOp {
 /// A message between two OSDs about one PG.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PeerMsg {
-    /// A transaction (own wire message).
+    /// A write, for a member (own wire message). Kept and sent again by its primary, so shared.
+    Write(Arc<PgWrite>),
+    /// A transaction of recovery (own wire message).
     Txn(PgTxn),
     /// A commit (batched into `PgAcks`).
     Ack(RepAck),
@@ -221,6 +224,7 @@ impl PeerMsg {
     /// First epoch of the interval it belongs to, or a later one of it (see `crate::intervals`).
     pub fn since(&self) -> Epoch {
         match self {
+            Self::Write(w) => w.epoch,
             Self::Txn(t) => t.epoch,
             Self::Ack(a) => a.epoch,
             Self::Ctl(c) => c.epoch,
@@ -239,6 +243,7 @@ impl PeerMsg {
 
     fn place(&self) -> (PgId, Ends) {
         match self {
+            Self::Write(w) => (w.pg, w.ends),
             Self::Txn(t) => (t.pg, t.ends),
             Self::Ack(a) => (a.pg, a.ends),
             Self::Ctl(c) => (c.pg, c.ends),

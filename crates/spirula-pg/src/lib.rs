@@ -11,14 +11,15 @@
 //! | `intervals` | closed intervals, and who must be heard because of them |
 //! | `peering` | **why no acknowledged write is lost**; proving which history to serve |
 //! | `active` | a primary after peering |
-//! | `ops` | client requests: order per object, execution, replication, commit, reply |
+//! | `ops` | client requests: order per object, execution, reply |
+//! | `write` | **a write**: from what a request wants to what every member has; commit |
 //! | `backoff` | what clients hold back themselves, and **why their requests keep their order** |
 //! | [`exec`] | what a RADOS op vector means |
 //! | [`erasure`] | **erasure-coded pools**: stripes, reads, undo, rebuilding |
 //! | `recovery` | making copies whole while the PG serves |
 //! | `scrub` | comparing the copies, listing and repairing what differs |
 //! | `repair` | copies that turn out to be bad |
-//! | `member` | answering a primary: infos, logs, replicated writes, activation, deletion |
+//! | `member` | answering a primary: infos, logs, recovery, activation, deletion |
 //! | `repeat` | **why nothing that is lost between two OSDs is waited for** |
 //! | `lease` | why a replaced primary serves no stale read |
 //! | `log`, `missing`, `merge` | what was done lately; what is lacking; making one history of two |
@@ -93,6 +94,7 @@ mod scrub;
 pub mod shard;
 mod split;
 mod stat;
+mod write;
 
 #[cfg(feature = "plant-bugs")]
 pub use api::Bug;

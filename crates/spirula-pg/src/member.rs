@@ -1,11 +1,11 @@
-//! The part of a PG that follows a primary: infos, logs, replicated writes, pushed objects,
+//! The part of a PG that follows a primary: infos, logs, pushed objects,
 //! activation, deletion; and what any holder answers.
 //!
 //! Every answer that claims something about the store is sent when that is durable.
 
 use crate::api::{PeerMsg, PgEffect, Reservation};
 use crate::exec::{INFO_ATTR, ObjectInfo, ObjectReader, ReadError, pg_end, pg_start};
-use crate::log::{EntryKind, LogEntry, PgLog};
+use crate::log::{LogEntry, PgLog};
 use crate::missing::Missing;
 use crate::peering::removals;
 use crate::pg::{After, Cx, Pg, Role, Step, has_range};
@@ -13,7 +13,7 @@ use crate::recovery::copy::{Chunk, chunk};
 use crate::repeat::Again;
 use spirula_encoding::{DecodeError, from_slice};
 use spirula_messages::cluster::pg::{
-    CtlBody, Ends, LogUpdate, MissingItem, PastInterval, PgCounts, PgCtl, PgHead, PgInfo, PgTxn, RepAck, TxnKind,
+    CtlBody, Ends, LogUpdate, PastInterval, PgCounts, PgCtl, PgHead, PgInfo, PgTxn, TxnKind,
 };
 use spirula_messages::cluster::scrub::ScrubHistory;
 use spirula_types::transaction::{MetaOp, ObjectOp, ObjectUpdate, Transaction};
@@ -117,25 +117,14 @@ impl Pg {
         self.when_durable(After::Send(from, msg), cx);
     }
 
-    // ---- replicated writes ----
+    // ---- recovery ----
 
     pub(crate) fn on_txn(&mut self, from: Peer, t: PgTxn, cx: &mut Cx<'_>) {
         match t.kind {
             TxnKind::Pulled => self.on_pulled(from, t, cx),
             TxnKind::Shard => self.on_shard(from, t, cx),
-            _ if !matches!(self.role, Role::Replica { primary, .. } if primary == from) => {
-                tracing::debug!(pg = %self.id, %from, kind = ?t.kind, "write without activation ignored");
-            }
-            // Of an activation of this interval that is over.
-            TxnKind::Write if !matches!(self.role, Role::Replica { run, .. } if run == t.seq) => {}
-            TxnKind::Write => {
-                if let Err(e) = self.apply_write(from, t, cx) {
-                    // Not applied, so not acknowledged: this copy takes no further part, and the primary
-                    // hears that and peers anew.
-                    tracing::error!(pg = %self.id, %from, error = %e, "apply replicated write");
-                    self.leave_role(cx);
-                    self.notify(cx);
-                }
+            TxnKind::Push if !matches!(self.role, Role::Replica { primary, .. } if primary == from) => {
+                tracing::debug!(pg = %self.id, %from, "push without activation ignored");
             }
             TxnKind::Push if !self.has_come(from, t.follows, cx) => {}
             TxnKind::Push => match Transaction::join(&t.header, &t.payload) {
@@ -150,101 +139,6 @@ impl Pg {
             },
         }
     }
-
-    /// Says again what is durable here, unless that will be said when it is.
-    pub(crate) fn acknowledge_again(&mut self, from: Peer, version: EVersion, cx: &mut Cx<'_>) {
-        let ack = RepAck { pg: self.id, ends: self.ends(from), epoch: self.interval.since, version };
-        let ack = After::Send(from, PeerMsg::Ack(ack));
-        if !self.will(&ack) {
-            self.when_durable(ack, cx);
-        }
-    }
-
-    fn apply_write(&mut self, from: Peer, t: PgTxn, cx: &mut Cx<'_>) -> Result<(), DecodeError> {
-        if !self.is_next(from, &t, cx) {
-            return Ok(());
-        }
-        let mut txn = Transaction::join(&t.header, &t.payload)?;
-        let mut missing_changed = false;
-        let mut head: Option<PgHead> = None;
-        let mut entry: Option<LogEntry> = None;
-        for m in &txn.meta {
-            match m {
-                MetaOp::Set { value, .. } => head = Some(from_slice(value)?),
-                MetaOp::LogAppend { entry: e, .. } => entry = Some(from_slice(e)?),
-                _ => {}
-            }
-        }
-        let bad = |what| DecodeError::Value { what, value: t.version.version as i64 };
-        let (Some(head), Some(entry)) = (head, entry) else {
-            return Err(bad("write without log entry"));
-        };
-        if entry.version != t.version || head.last_update != t.version {
-            return Err(bad("write with another's log entry"));
-        }
-        let spoilt = match self.can_merge(&entry, &txn, cx.reader) {
-            Err(ReadError::NotReady(what)) => {
-                self.park_msg(from, PeerMsg::Txn(t), what, cx);
-                return Ok(());
-            }
-            Err(e) => {
-                tracing::error!(pg = %self.id, object = %entry.object, error = %e, "look at the shard under a write");
-                true
-            }
-            Ok(sound) => !sound,
-        };
-        let Some(info) = &mut self.info else { return Err(bad("write without a copy")) };
-        // The second line of defence against a primary that errs about what is missing here; a bug
-        // planted there takes both away.
-        // A change that we do not get, and not because a backfill has not come so far.
-        let withheld = entry.kind == EntryKind::Modify && txn.objects.is_empty() && entry.object <= info.last_backfill;
-        if (self.missing.contains(&entry.object) && !planted!(self.cfg, MissingStaleOnResume)) || withheld {
-            // The primary does not wait until we have the object, or has not heard yet that ours is bad.
-            if entry.kind == EntryKind::Delete {
-                self.missing.remove(&entry.object);
-            } else if entry.kind == EntryKind::Modify {
-                txn.objects.clear();
-                if !self.missing.written(&entry.object, entry.version, &entry.dirty, MissingItem::default) {
-                    tracing::error!(pg = %self.id, %from, object = %entry.object, "a change is kept from us that we do not lack");
-                }
-                self.missing.withhold(&entry.object);
-            }
-            missing_changed = true;
-        }
-        let mut tell = None;
-        if spoilt {
-            let offset = cx.reader.bad_offset(&entry.object);
-            tell = Some(self.lack_change(from, &entry, offset));
-            txn.objects.clear();
-            missing_changed = true;
-        }
-        let Some(info) = &mut self.info else { return Err(bad("write without a copy")) };
-        self.log.push(entry);
-        let rolled = info.head.rolled;
-        info.head = PgHead { rolled, ..head };
-        self.roll_forward(head.rolled, &mut txn);
-        // Our log may begin later than the primary's, never earlier.
-        self.log.trim(head.log_tail, self.cfg.dups_tracked);
-        if let Some(info) = &mut self.info {
-            info.head.log_tail = self.log.tail();
-        }
-        if self.is_erasure() {
-            // The record is called otherwise here, and what can be taken back is our own matter.
-            let head = self.head_op();
-            txn.meta.iter_mut().filter(|m| matches!(m, MetaOp::Set { .. })).for_each(|m| *m = head.clone());
-        }
-        if missing_changed {
-            self.missing_ops(&mut txn.meta);
-        }
-        let ack = RepAck { pg: self.id, ends: self.ends(from), epoch: t.epoch, version: t.version };
-        if let Some(tell) = tell {
-            self.before_next(tell);
-        }
-        self.submit(txn, After::Send(from, PeerMsg::Ack(ack)), cx);
-        Ok(())
-    }
-
-    // ---- recovery ----
 
     /// Applies a piece of an object's copy, the last one or not. A missing object stays so until
     /// the last piece; what it had before is gone with the first.

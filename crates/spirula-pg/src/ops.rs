@@ -1,8 +1,8 @@
-//! Client requests: waiting, order per object, execution, replication, commit, reply.
+//! Client requests: waiting, order per object, execution, reply.
 //!
 //! Phases of a request: wait for its map → wait until the PG is active → its object's queue →
-//! (a read: no write of the object in flight, read lease held) → execute → (a write: one
-//! transaction on every acting member) → all durable → reply.
+//! (a read: no write of the object in flight, read lease held) → execute → (a write: `write`
+//! takes it from here to every member) → all durable → reply.
 //!
 //! Order per object is strict. Writes of an object overlap: each is executed on what the
 //! earlier ones made of the object, and replies leave in order. Reads wait until every
@@ -11,32 +11,25 @@
 //! The reader shows a transaction only after the shell performed the effect, so an object
 //! changed in this event is not executed on again before [`PgEffect::Continue`].
 
-use crate::api::{ClientOp, ConnId, OpId, PeerMsg, PgEffect, ReadKey};
+use crate::api::{ClientOp, ConnId, OpId, PgEffect, ReadKey};
 use crate::backoff::Patience;
 use crate::erasure::read::{EcReader, For, Gathered};
-use crate::erasure::stripe::{self, Piece, Stripes, from_pieces};
-use crate::erasure::{Shape, undo};
-use crate::exec::{
-    self, Effect, Fetched, ObjectReader, ObjectState, OpClass, OpContext, Outcome, Pause, Prefetch, Stamp, Want,
-};
+use crate::erasure::stripe::Piece;
+use crate::exec::{self, Effect, Fetched, ObjectReader, ObjectState, OpClass, OpContext, Outcome, Pause, Prefetch};
 use crate::lease::Leases;
 use crate::listing::WithMissing;
-use crate::log::{Dup, EntryKind, LogEntry};
-use crate::pg::{After, Cx, Pg, Role};
-use bytes::Bytes;
+use crate::log::Dup;
+use crate::pg::{Cx, Pg, Role};
+use crate::write::Inflight;
+use crate::write::backend::Backend;
 use spirula_messages::ceph::osd::{MOsdOpReply, OpResult, flag};
-use spirula_messages::cluster::pg::{MissingItem, PgTxn, RepAck, TxnKind};
-use spirula_types::transaction::{MetaOp, ObjectOp, ObjectUpdate, Transaction};
-use spirula_types::{Dirty, EVersion, EntityType, Epoch, HObject, Peer, errno, hash};
+use spirula_types::{EVersion, EntityType, Epoch, HObject, errno, hash};
 use std::collections::{HashMap, HashSet, VecDeque};
-
-/// Log entries kept for the sake of missing objects, at most.
-const LOG_BOUND: usize = 30_000;
 
 /// A request in the PG.
 #[derive(Debug)]
 pub(crate) struct Queued {
-    op: ClientOp,
+    pub op: ClientOp,
     class: OpClass,
     /// Order of arrival.
     arrival: u64,
@@ -226,17 +219,13 @@ impl Ops {
     fn context(&mut self, object: &HObject) -> &mut Context {
         self.uses += 1;
         let used = self.uses;
-        // Looked up first: the common case needs no copy of the key.
-        if !self.contexts.contains_key(object) {
-            self.contexts.insert(object.clone(), Context::default());
-        }
         let c = self.contexts.entry(object.clone()).or_default();
         c.used = used;
         c
     }
 
     /// Forgets idle objects, the longest unused first, when there are too many.
-    fn evict(&mut self, keep: usize) {
+    pub fn evict(&mut self, keep: usize) {
         if self.contexts.len() <= keep * 2 + 8 {
             return;
         }
@@ -264,11 +253,21 @@ impl Ops {
         self.pending.append(&mut found);
     }
 
-    /// A write of our own changes an object in this event.
-    pub fn changed_by_us(&mut self, object: &HObject) {
+    /// A write of an object begins; what the object is after it, if it is changed, in this event.
+    pub fn wrote(&mut self, object: &HObject, changed: Option<ObjectState>) {
         let c = self.context(object);
-        (c.inflight, c.state) = (c.inflight + 1, None);
-        self.changed.insert(object.clone());
+        c.inflight += 1;
+        if changed.is_some() {
+            c.state = changed;
+            self.changed.insert(object.clone());
+        }
+    }
+
+    /// A write of an object is durable everywhere. If none is under way any more: does a request wait?
+    pub fn durable(&mut self, object: &HObject) -> Option<bool> {
+        let c = self.contexts.get_mut(object)?;
+        c.inflight = c.inflight.saturating_sub(1);
+        (c.inflight == 0).then_some(!c.queue.is_empty())
     }
 
     /// Stripes of an object in this version have been read for its first request; or (a planted bug) for one before it.
@@ -303,70 +302,6 @@ impl Ops {
             c.state = None;
         }
     }
-}
-
-/// A write that is not durable everywhere.
-#[derive(Debug)]
-pub(crate) struct Inflight {
-    version: EVersion,
-    object: HObject,
-    result: i32,
-    user_version: u64,
-    results: Vec<OpResult>,
-    /// The request and its resends.
-    ops: Vec<Queued>,
-    /// What each other member was sent.
-    sent: Vec<(Peer, PgTxn)>,
-}
-
-impl Inflight {
-    /// A write of our own, which nobody waits for.
-    pub fn internal(version: EVersion, object: HObject) -> Self {
-        Self { version, object, result: 0, user_version: 0, results: Vec::new(), ops: Vec::new(), sent: Vec::new() }
-    }
-
-    pub fn version(&self) -> EVersion {
-        self.version
-    }
-
-    /// What a member was sent of it.
-    pub fn sent_to(&self, member: Peer) -> Option<&PgTxn> {
-        self.sent.iter().find(|(m, _)| *m == member).map(|(_, t)| t)
-    }
-
-    pub fn object(&self) -> &HObject {
-        &self.object
-    }
-}
-
-/// One shard's part of a write: what keeps the object as it was, then its change.
-fn shard_updates(object: &HObject, version: EVersion, prior: EVersion, ops: Vec<ObjectOp>) -> Vec<ObjectUpdate> {
-    let keep = (prior != EVersion::default()).then(|| undo::keep(object, version));
-    keep.into_iter().chain([ObjectUpdate { object: object.clone(), ops }]).collect()
-}
-
-/// Stripes that an execution still wants, and in which version: what it reads, or what a change
-/// changes in part.
-fn lacking(
-    shape: &Shape,
-    outcome: &Result<Outcome, Pause>,
-    state: &ObjectState,
-    pieces: &[Piece],
-) -> Option<(Stripes, EVersion)> {
-    let w = shape.width();
-    let stripes = match outcome {
-        Err(Pause::Prefetch(what)) => what.0.iter().find_map(|want| match want {
-            Want::Data { offset, length, .. } => Some((offset / w, (offset + length).div_ceil(w))),
-            _ => None,
-        }),
-        Ok(Outcome { effect: Effect::Apply(m), .. }) => {
-            let size = if state.exists { state.info.size } else { 0 };
-            let needs = stripe::plan(shape, &m.ops, size).needs;
-            needs.into_iter().find(|(a, b)| from_pieces(pieces, a * w, (b - a) * w).is_none())
-        }
-        _ => None,
-    };
-    Some((stripes?, state.info.version))
 }
 
 impl Pg {
@@ -477,7 +412,7 @@ impl Pg {
     pub(crate) fn requeue(&mut self, role: Role) {
         let mut all = self.ops.drain();
         if let Role::Active(active) = role {
-            all.extend(active.inflight.into_iter().flat_map(|i| i.ops));
+            all.extend(active.inflight.into_iter().flat_map(Inflight::into_requests));
             all.sort_by_key(|q| q.arrival);
         }
         for q in &mut all {
@@ -563,7 +498,7 @@ impl Pg {
     }
 
     /// Executes requests on an object for as long as it can.
-    fn run_object(&mut self, object: &HObject, cx: &mut Cx<'_>) {
+    pub(crate) fn run_object(&mut self, object: &HObject, cx: &mut Cx<'_>) {
         while matches!(self.role, Role::Active(_)) {
             if self.ops.changed.contains(object) {
                 self.ops.pending.push(object.clone());
@@ -614,10 +549,10 @@ impl Pg {
         let Dup { version, user_version, result, returns, .. } = known;
         let Some(q) = context.queue.pop_front() else { return false };
         if let Role::Active(active) = &mut self.role
-            && let Ok(i) = active.inflight.binary_search_by(|f| f.version.cmp(&version))
+            && let Ok(i) = active.inflight.binary_search_by(|f| f.version().cmp(&version))
             && let Some(f) = active.inflight.get_mut(i)
         {
-            f.ops.push(q);
+            f.join(q);
             return true;
         }
         let mut reply = MOsdOpReply::to(&q.op.msg, self.epoch(), result);
@@ -698,11 +633,11 @@ impl Pg {
         #[cfg(feature = "plant-bugs")]
         let pieces = if planted!(self.cfg, PiecesKept) { q.gathered.of_any() } else { pieces };
         let erasure = EcReader { inner: cx.reader, pieces };
+        let backend = pool.shape.map_or(Backend::Replicated, Backend::Erasure);
         let reader: &dyn ObjectReader = if pool.shape.is_some() { &erasure } else { cx.reader };
         let outcome = exec::execute(&ctx, state, reader, &q.op.msg.ops);
         let id = q.op.id;
-        if let Some(shape) = pool.shape
-            && let Some((stripes, version)) = lacking(&shape, &outcome, state, pieces)
+        if let Some((stripes, version)) = backend.lacks(&outcome, state, pieces)
             && (outcome.is_err() || !planted!(self.cfg, StripeNotRead))
         {
             context.parked = true;
@@ -770,8 +705,7 @@ impl Pg {
         }
         match outcome.effect {
             Effect::None => {
-                let mut reply = self.reply_to(&q, outcome.result);
-                reply.ops = outcome.ops;
+                let mut reply = self.reply_to(&q, outcome.result, outcome.ops);
                 reply.user_version = outcome.user_version;
                 cx.out.push(PgEffect::Reply(q.op.id, Box::new(reply)));
                 self.ops.evict(self.cfg.contexts);
@@ -780,241 +714,15 @@ impl Pg {
         }
     }
 
-    fn reply_to(&self, q: &Queued, result: i32) -> MOsdOpReply {
-        let mut reply = MOsdOpReply::to(&q.op.msg, self.epoch(), result);
+    /// The answer to a request, with what each op gave.
+    pub(crate) fn reply_to(&self, q: &Queued, result: i32, ops: Vec<OpResult>) -> MOsdOpReply {
+        let mut reply = MOsdOpReply::with(&q.op.msg, self.epoch(), result, ops);
         reply.flags |= u64::from(flag::ONDISK);
         reply
     }
 
-    fn reply_error(&self, q: &Queued, result: i32, cx: &mut Cx<'_>) {
+    pub(crate) fn reply_error(&self, q: &Queued, result: i32, cx: &mut Cx<'_>) {
         cx.out.push(PgEffect::Reply(q.op.id, Box::new(MOsdOpReply::to(&q.op.msg, self.epoch(), result))));
-    }
-
-    // ---- writes ----
-
-    /// Gives a write its place in the log and sends it to every acting member.
-    fn write(&mut self, object: &HObject, q: Queued, outcome: Outcome, pieces: &[Piece], cx: &mut Cx<'_>) {
-        let shape = self.shape();
-        let mut shards: Vec<Vec<ObjectOp>> = Vec::new();
-        let missing_floor = self.missing_floor();
-        let version = self.next_version();
-        let (Role::Active(active), Some(info)) = (&mut self.role, &mut self.info) else {
-            // Only an active primary executes requests. The client sends this one again in the next interval.
-            return invariant!(self, "a write of {object} without a role that writes");
-        };
-        let follows = info.last_update();
-        let mut txn = Transaction::default();
-        let mut entry = LogEntry {
-            version,
-            prior: EVersion::default(),
-            user_version: outcome.user_version,
-            reqid: q.op.reqid,
-            result: outcome.result,
-            kind: EntryKind::Nothing,
-            object: object.clone(),
-            mtime: q.op.msg.mtime,
-            home: 0,
-            dirty: Dirty::All,
-            returns: outcome.returns(q.op.msg.flags, &self.cfg.limits),
-        };
-        let context = self.ops.context(object);
-        context.inflight += 1;
-        if let Effect::Apply(mutation) = outcome.effect {
-            let done = mutation.finish(&Stamp {
-                version,
-                last_user_version: info.head.last_user_version,
-                reqid: q.op.reqid,
-                mtime: q.op.msg.mtime,
-                now: cx.now.wall,
-            });
-            entry.prior = done.prior_version;
-            entry.user_version = done.user_version;
-            entry.kind = if done.delete { EntryKind::Delete } else { EntryKind::Modify };
-            // Shards are rebuilt whole, and a new object is copied whole.
-            if shape.is_none() && entry.kind == EntryKind::Modify && entry.prior != EVersion::default() {
-                entry.dirty = Dirty::of(&done.ops);
-                if planted!(self.cfg, DirtyForgotten) {
-                    entry.dirty = Dirty::nothing();
-                }
-            }
-            info.head.last_user_version = info.head.last_user_version.max(done.user_version);
-            let (c, d) = (&mut info.head.counts, done.stats);
-            c.objects += d.objects;
-            c.bytes += d.bytes;
-            c.omap_objects += d.omap_objects;
-            self.scrub.wrote(object, &d);
-            c.reads += d.reads as i64;
-            c.read_kb += d.read_kib as i64;
-            c.writes += d.writes as i64;
-            c.written_kb += d.write_kib as i64;
-            let size = context.state.as_ref().filter(|s| s.exists).map_or(0, |s| s.info.size);
-            context.state = Some(done.state);
-            match shape {
-                None => txn.objects.push(ObjectUpdate { object: object.clone(), ops: done.ops }),
-                Some(shape) => {
-                    let plan = stripe::plan(&shape, &done.ops, size);
-                    match stripe::split(&shape, &done.ops, &plan, pieces) {
-                        Ok(split) => shards = split,
-                        Err(e) => {
-                            tracing::error!(pg = %self.id, error = %e, "cut into shards");
-                            context.inflight -= 1;
-                            context.state = None;
-                            return self.reply_error(&q, -errno::EIO, cx);
-                        }
-                    }
-                }
-            }
-            self.ops.changed.insert(object.clone());
-        }
-        info.head.last_update = version;
-        // A PG that is not whole keeps more, so that members that come back need no backfill.
-        let keep = if active.clean { self.cfg.log_keep } else { self.cfg.log_max.max(self.cfg.log_keep) };
-        let floor = active.committed.min(missing_floor);
-        let trim = self.log.trim_point(keep, self.cfg.log_slack, self.cfg.log_bytes, floor);
-        if let Some(to) = trim {
-            info.head.log_tail = to;
-        }
-        active.inflight.push_back(Inflight {
-            version,
-            object: object.clone(),
-            result: outcome.result,
-            user_version: entry.user_version,
-            results: outcome.ops,
-            ops: vec![q],
-            sent: Vec::new(),
-        });
-        let (since, removed) = (self.interval.since, entry.kind == EntryKind::Delete);
-        for p in active.peers.values_mut().filter(|p| p.missing.contains(object)) {
-            match entry.kind {
-                EntryKind::Delete => drop(p.missing.remove(object)),
-                EntryKind::Modify if planted!(self.cfg, WithheldForgotten) => {}
-                EntryKind::Modify => drop(p.missing.written(object, version, &entry.dirty, MissingItem::default)),
-                EntryKind::Nothing => {}
-            }
-        }
-        let entry_bytes = entry.to_bytes();
-        let (prior, changes) = (entry.prior, entry.kind != EntryKind::Nothing);
-        let rolled = if planted!(self.cfg, RolledEarly) { version } else { active.committed };
-        self.log.push(entry);
-        if changes && shape.is_some() {
-            let own = shards.get(self.me.shard.max(0) as usize).cloned().unwrap_or_default();
-            txn.objects = shard_updates(object, version, prior, own);
-        }
-        self.roll_forward(rolled, &mut txn);
-        txn.meta.push(self.head_op());
-        txn.meta.push(MetaOp::LogAppend { pg: self.id, version, entry: entry_bytes });
-        if let Some(to) = trim {
-            let tracked = if planted!(self.cfg, DupsForgotten) { 0 } else { self.cfg.dups_tracked };
-            if let Some(to) = self.log.trim(to, tracked) {
-                txn.meta.push(MetaOp::LogTrim { pg: self.id, to });
-            }
-        }
-        if changes {
-            self.note_written(object, (!removed).then_some(version));
-        }
-        match shape {
-            None => self.replicate(&txn, object, (follows, version), cx),
-            Some(_) => self.distribute(&txn.meta, object, (follows, version), prior, shards, cx),
-        }
-        self.submit(txn, After::Write { since, version }, cx);
-        self.ops.evict(self.cfg.contexts);
-    }
-
-    /// Entries after this one name objects that are still missing here: a holder that returns
-    /// must find them in the log, or its copy would be filled anew instead of asked. Within
-    /// bounds.
-    fn missing_floor(&self) -> EVersion {
-        let first = self.missing.iter().map(|(_, m)| m.need).min();
-        match first {
-            Some(need) if self.log.len() < LOG_BOUND && self.log.bytes() <= self.cfg.log_bytes => {
-                crate::log::before(&self.log, need)
-            }
-            _ => EVersion::new(Epoch::MAX, u64::MAX),
-        }
-    }
-
-    /// Sends a write to the other members. Those that lack the object, or whose backfill has not reached it, get
-    /// only the log entry.
-    pub(crate) fn replicate(
-        &mut self,
-        txn: &Transaction,
-        object: &HObject,
-        (follows, version): (EVersion, EVersion),
-        cx: &mut Cx<'_>,
-    ) {
-        let Role::Active(active) = &self.role else { return };
-        if active.replicas.is_empty() {
-            return;
-        }
-        let (header, payload) = txn.split();
-        let header = Bytes::from(header);
-        let mut sent = Vec::with_capacity(active.replicas.len());
-        for (osd, _) in &active.replicas {
-            let lacks = active.peers.get(osd).is_some_and(|p| p.missing.contains(object));
-            let (header, payload) = if Self::gets_object(active, *osd, object) && !lacks {
-                (header.clone(), payload.clone())
-            } else {
-                let (h, p) = Transaction { objects: Vec::new(), meta: txn.meta.clone() }.split();
-                (h.into(), p)
-            };
-            let t = PgTxn {
-                pg: self.id,
-                ends: self.ends(*osd),
-                epoch: self.interval.since,
-                kind: TxnKind::Write,
-                seq: active.run,
-                version,
-                follows,
-                next: None,
-                header,
-                payload,
-            };
-            sent.push((*osd, t));
-        }
-        self.send_write(sent, cx);
-    }
-
-    /// Sends the newest write to the other members, and keeps what they were sent until all have it.
-    fn send_write(&mut self, sent: Vec<(Peer, PgTxn)>, cx: &mut Cx<'_>) {
-        cx.out.extend(sent.iter().map(|(to, t)| PgEffect::Send(*to, PeerMsg::Txn(t.clone()))));
-        if let Role::Active(a) = &mut self.role
-            && let Some(newest) = a.inflight.back_mut()
-        {
-            newest.sent = sent;
-        }
-    }
-
-    /// Sends each other member of an erasure-coded PG its shard of a write.
-    fn distribute(
-        &mut self,
-        meta: &[MetaOp],
-        object: &HObject,
-        (follows, version): (EVersion, EVersion),
-        prior: EVersion,
-        shards: Vec<Vec<ObjectOp>>,
-        cx: &mut Cx<'_>,
-    ) {
-        let Role::Active(active) = &self.role else { return };
-        let mut sent = Vec::with_capacity(active.replicas.len());
-        for (to, _) in &active.replicas {
-            let ops = shards.get(to.shard.max(0) as usize).filter(|_| Self::gets_object(active, *to, object));
-            let objects = ops.map_or_else(Vec::new, |ops| shard_updates(object, version, prior, ops.clone()));
-            let (header, payload) = Transaction { objects, meta: meta.to_vec() }.split();
-            let t = PgTxn {
-                pg: self.id,
-                ends: self.ends(*to),
-                epoch: self.interval.since,
-                kind: TxnKind::Write,
-                seq: active.run,
-                version,
-                follows,
-                next: None,
-                header: header.into(),
-                payload,
-            };
-            sent.push((*to, t));
-        }
-        self.send_write(sent, cx);
     }
 
     /// What the first request of an object needs of it cannot be made: it ends with EIO.
@@ -1041,61 +749,6 @@ impl Pg {
         }
         self.reopen(cx);
         self.back_off_object(object, cx);
-    }
-
-    pub(crate) fn on_local_commit(&mut self, since: Epoch, version: EVersion) {
-        if let Role::Active(a) = &mut self.role
-            && self.interval.since == since
-        {
-            a.local = version;
-        }
-    }
-
-    pub(crate) fn on_ack(&mut self, from: Peer, ack: &RepAck, cx: &mut Cx<'_>) {
-        let Role::Active(a) = &mut self.role else { return };
-        if let Some((_, v)) = a.replicas.iter_mut().find(|(o, _)| *o == from) {
-            *v = ack.version.max(*v);
-        }
-        self.advance(cx);
-    }
-
-    /// Answers writes that are durable everywhere.
-    pub(crate) fn advance(&mut self, cx: &mut Cx<'_>) {
-        let Role::Active(a) = &mut self.role else { return };
-        a.committed = a.replicas.iter().map(|(_, v)| *v).fold(a.local, EVersion::min);
-        let committed = a.committed;
-        let (mut ready, mut resumed) = (Vec::new(), false);
-        while let Role::Active(a) = &mut self.role
-            && let Some(f) = a.inflight.pop_front_if(|f| f.version <= committed)
-        {
-            if let Some(c) = self.ops.contexts.get_mut(&f.object) {
-                c.inflight = c.inflight.saturating_sub(1);
-                if c.inflight == 0 {
-                    if a.recovery.release_held(&f.object) {
-                        resumed = true;
-                    }
-                    if !c.queue.is_empty() {
-                        ready.push(f.object.clone());
-                    }
-                }
-            }
-            for q in &f.ops {
-                let mut reply = self.reply_to(q, f.result);
-                reply.replay_version = f.version;
-                reply.user_version = f.user_version;
-                if q.op.msg.ops.len() == f.results.len() {
-                    reply.ops.clone_from(&f.results);
-                }
-                cx.out.push(PgEffect::Reply(q.op.id, Box::new(reply)));
-            }
-        }
-        for object in ready {
-            self.run_object(&object, cx);
-        }
-        if resumed {
-            self.pump(cx);
-        }
-        self.scrub_drained(cx);
     }
 
     // ---- requests on the PG ----
@@ -1128,8 +781,7 @@ impl Pg {
             match listed {
                 Ok(outcome) => {
                     let Some(q) = self.ops.pg_queue.pop_front() else { return };
-                    let mut reply = self.reply_to(&q, outcome.result);
-                    reply.ops = outcome.ops;
+                    let mut reply = self.reply_to(&q, outcome.result, outcome.ops);
                     reply.user_version = outcome.user_version;
                     cx.out.push(PgEffect::Reply(q.op.id, Box::new(reply)));
                 }

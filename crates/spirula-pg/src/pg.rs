@@ -836,6 +836,7 @@ impl Pg {
             self.called.insert(from, since);
         }
         match msg {
+            PeerMsg::Write(w) => self.on_write(from, w, cx),
             PeerMsg::Txn(t) => self.on_txn(from, t, cx),
             PeerMsg::Ack(a) => self.on_ack(from, &a, cx),
             PeerMsg::Ctl(c) => self.on_ctl(from, *c, cx),

@@ -15,7 +15,6 @@ use crate::log::{EntryKind, LogEntry};
 use crate::pg::{After, Cx, Pg, Role};
 use crate::repeat::Again;
 use crate::shard::{object_of_store, store_object, undo_object};
-use spirula_encoding::from_slice;
 use spirula_messages::cluster::pg::{CtlBody, MissingItem};
 use spirula_types::transaction::{MetaOp, Transaction};
 use spirula_types::{EVersion, HObject, Peer};
@@ -78,11 +77,12 @@ impl Pg {
         out: &mut Vec<PgEffect>,
     ) -> Option<Transaction> {
         let object = &object_of_store(stored.clone());
+        // A write, whose entries are in the log by now.
         let logged = txn.meta.iter().find_map(|m| match m {
-            MetaOp::LogAppend { entry, .. } => from_slice::<LogEntry>(entry).ok().filter(|e| e.object == *object),
+            MetaOp::LogAppend { version, .. } => self.log.at(*version).filter(|e| e.object == *object),
             _ => None,
         });
-        let entry = logged?;
+        let entry = logged?.clone();
         match &mut self.role {
             Role::Replica { primary, .. } => {
                 let to = *primary;

@@ -30,7 +30,7 @@
 //! # The stream of writes
 //! Acknowledgements are cumulative, so a member must have all up to what it acknowledges: **a member takes only the next entry
 //! of its log**. A write names the entry that it follows (not by counting: versions may have holes). If that is the member's
-//! newest one it is taken; one that the member has is acknowledged again when it is durable; one beyond a gap is dropped, and the
+//! newest one it is taken, with all entries that it makes; one that the member has is acknowledged again when it is durable; one beyond a gap is dropped, and the
 //! primary is told once what is here. The primary keeps each write's messages until all members have acknowledged it, and
 //! sends again all from the gap on, in order (go-back-N). So what a member has of an interval is a prefix of its primary's log.
 //!
@@ -51,7 +51,7 @@
 
 use crate::api::{PeerMsg, PgEffect};
 use crate::pg::{Cx, Pg, Role};
-use spirula_messages::cluster::pg::{CtlBody, PgTxn};
+use spirula_messages::cluster::pg::CtlBody;
 use spirula_types::{EVersion, OsdId, Peer};
 
 /// How many times `retry_ms` the longest interval between two repeats is.
@@ -101,10 +101,12 @@ impl Again {
 
 impl Pg {
     /// The version of the next entry, never one that was given out before (entries may have been taken back since).
-    pub(crate) fn next_version(&mut self) -> EVersion {
+    /// The first of so many, which follow each other.
+    pub(crate) fn next_version(&mut self, entries: u64) -> EVersion {
         let newest = self.info.as_ref().map_or(0, |i| i.last_update().version);
-        self.issued = self.issued.max(newest) + 1;
-        EVersion::new(self.epoch(), self.issued)
+        let first = self.issued.max(newest) + 1;
+        self.issued = first + entries.max(1) - 1;
+        EVersion::new(self.epoch(), first)
     }
 
     /// The link to an OSD was renewed: what was on its way, in either direction, may be lost.
@@ -142,7 +144,7 @@ impl Pg {
     /// Sends writes again to members that have not acknowledged them.
     fn repeat_stream(&mut self, again: Again, cx: &mut Cx<'_>) {
         let Role::Active(a) = &mut self.role else { return };
-        let newest = a.inflight.back().map(crate::ops::Inflight::version);
+        let newest = a.inflight.back().map(crate::write::Inflight::version);
         let mut late = Vec::new();
         for (peer, acked) in &a.replicas {
             let open = newest.is_some_and(|n| n > *acked).then_some(*peer);
@@ -160,7 +162,7 @@ impl Pg {
         let Role::Active(a) = &self.role else { return };
         let first = a.inflight.partition_point(|f| f.version() <= after);
         let all = a.inflight.range(first..).filter_map(|f| f.sent_to(to));
-        cx.out.extend(all.map(|t| PgEffect::Send(to, PeerMsg::Txn(t.clone()))));
+        cx.out.extend(all.map(|w| PgEffect::Send(to, PeerMsg::Write(w.clone()))));
     }
 
     /// A member lacks what comes after `have`, and got something later.
@@ -178,21 +180,21 @@ impl Pg {
     }
 
     /// Member: is this the next entry? If not, what is to be said is said.
-    pub(crate) fn is_next(&mut self, from: Peer, t: &PgTxn, cx: &mut Cx<'_>) -> bool {
+    pub(crate) fn is_next(&mut self, from: Peer, version: EVersion, follows: EVersion, cx: &mut Cx<'_>) -> bool {
         let Some(head) = self.info.as_ref().map(|i| i.last_update()) else { return false };
         if planted!(self.cfg, GapAccepted) {
-            return t.version > head;
+            return version > head;
         }
-        if t.version <= head {
+        if version <= head {
             self.acknowledge_again(from, head, cx);
             return false;
         }
-        if t.follows > head {
+        if follows > head {
             self.tell_gap(from, head, cx);
             return false;
         }
-        if t.follows != head {
-            invariant!(self, "a write of {from} with version {} follows {}, and {head} is here", t.version, t.follows);
+        if follows != head {
+            invariant!(self, "a write of {from} with version {version} follows {follows}, and {head} is here");
             return false;
         }
         true

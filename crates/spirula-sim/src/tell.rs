@@ -5,6 +5,7 @@ use spirula_messages::ceph::{MOsdMap, MOsdOp, MOsdOpReply};
 use spirula_messages::cluster::control::{OsdBoot, OsdFailureReport};
 use spirula_messages::cluster::pg::{OsdPing, OsdPong, PgAcks, PgCtls, PgTxn};
 use spirula_messages::cluster::quorum::Carried;
+use spirula_messages::cluster::write::PgWrite;
 use spirula_messages::{Body, Message};
 
 /// Most characters told of one message.
@@ -21,6 +22,7 @@ pub fn message(now: u64, ends: &Option<[ActorId; 2]>, to: ActorId, bytes: &[u8])
         OsdPing::KIND | OsdPong::KIND => return,
         PgCtls::KIND => words::<PgCtls>(&m),
         PgAcks::KIND => words::<PgAcks>(&m),
+        PgWrite::KIND => words::<PgWrite>(&m),
         PgTxn::KIND => words::<PgTxn>(&m),
         MOsdOp::KIND => words::<MOsdOp>(&m),
         MOsdOpReply::KIND => words::<MOsdOpReply>(&m),

@@ -153,36 +153,17 @@ impl Transaction {
 
     /// Number of payload bytes ([`ObjectOp::Write`]).
     pub fn payload_len(&self) -> usize {
-        let ops = self.objects.iter().flat_map(|u| &u.ops);
-        ops.map(|op| if let ObjectOp::Write { data, .. } = op { data.len() } else { 0 }).sum()
+        payload_len(&self.objects)
     }
 
     /// Header and payload. The payload is the single write's own buffer when there is just one.
     pub fn split(&self) -> (Vec<u8>, Bytes) {
-        let mut out = Encoder::with_capacity(256);
-        out.versioned(1, 1, |o| {
-            o.list(&self.objects, |o, u| {
-                o.put(&u.object);
-                o.list(&u.ops, encode_op);
-            });
-            o.list(&self.meta, encode_meta);
-        });
-        let mut writes = self.objects.iter().flat_map(|u| &u.ops).filter_map(|op| match op {
-            ObjectOp::Write { data, .. } => Some(data),
-            _ => None,
-        });
-        let payload = match (writes.next(), writes.next()) {
-            (None, _) => Bytes::new(),
-            (Some(one), None) => one.clone(),
-            (Some(a), Some(b)) => {
-                let mut all = BytesMut::with_capacity(self.payload_len());
-                all.extend_from_slice(a);
-                all.extend_from_slice(b);
-                writes.for_each(|w| all.extend_from_slice(w));
-                all.freeze()
-            }
-        };
-        (out.into_vec(), payload)
+        split(&self.objects, &self.meta)
+    }
+
+    /// The same of a transaction of which only these updates are known, which others hold.
+    pub fn split_updates(objects: &[ObjectUpdate]) -> (Vec<u8>, Bytes) {
+        split(objects, &[])
     }
 
     /// Puts header and payload together again; writes share `payload`'s memory.
@@ -207,6 +188,38 @@ impl Transaction {
             left => Err(DecodeError::Trailing(left)),
         }
     }
+}
+
+fn payload_len(objects: &[ObjectUpdate]) -> usize {
+    let ops = objects.iter().flat_map(|u| &u.ops);
+    ops.map(|op| if let ObjectOp::Write { data, .. } = op { data.len() } else { 0 }).sum()
+}
+
+fn split(objects: &[ObjectUpdate], meta: &[MetaOp]) -> (Vec<u8>, Bytes) {
+    let mut out = Encoder::with_capacity(256);
+    out.versioned(1, 1, |o| {
+        o.list(objects, |o, u| {
+            o.put(&u.object);
+            o.list(&u.ops, encode_op);
+        });
+        o.list(meta, encode_meta);
+    });
+    let mut writes = objects.iter().flat_map(|u| &u.ops).filter_map(|op| match op {
+        ObjectOp::Write { data, .. } => Some(data),
+        _ => None,
+    });
+    let payload = match (writes.next(), writes.next()) {
+        (None, _) => Bytes::new(),
+        (Some(one), None) => one.clone(),
+        (Some(a), Some(b)) => {
+            let mut all = BytesMut::with_capacity(payload_len(objects));
+            all.extend_from_slice(a);
+            all.extend_from_slice(b);
+            writes.for_each(|w| all.extend_from_slice(w));
+            all.freeze()
+        }
+    };
+    (out.into_vec(), payload)
 }
 
 fn pairs(o: &mut Encoder, kv: &[(Bytes, Bytes)]) {

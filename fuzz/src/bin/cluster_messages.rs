@@ -4,6 +4,7 @@
 use spirula_fuzz::{body, bounded, message, round_trip};
 use spirula_messages::cluster::control::*;
 use spirula_messages::cluster::pg::*;
+use spirula_messages::cluster::write::*;
 use spirula_messages::{Body, Message};
 
 macro_rules! bodies {
@@ -23,7 +24,7 @@ macro_rules! bodies {
 
 bodies! {
     OsdBoot, OsdMarkMeDown, OsdMarkMeDownAck, OsdFailureReport, OsdAlive, PgCreateAsk, PgCreateGrant, PgsCreated,
-    PgsCreatedAck, OsdPgTemp, OsdStop, OsdReport, OsdReportAck, OsdScrub, MgrBeacon, MgrDigest, PgTxn, PgAcks,
+    PgsCreatedAck, OsdPgTemp, OsdStop, OsdReport, OsdReportAck, OsdScrub, MgrBeacon, MgrDigest, PgWrite, PgTxn, PgAcks,
     PgCtls, OsdPing, OsdPong, OsdRenewed,
 }
 

@@ -322,6 +322,17 @@ pub struct MOsdOpReply {
 impl MOsdOpReply {
     /// A reply to `request` with `result` and no outputs.
     pub fn to(request: &MOsdOp, epoch: Epoch, result: i32) -> Self {
+        Self::with(request, epoch, result, Self::none(request))
+    }
+
+    /// The ops of `request` as those of a reply where none of them gave anything.
+    pub fn none(request: &MOsdOp) -> Vec<OpResult> {
+        let none = |op: &OsdOp| OpResult { op: OsdOp { indata: Bytes::new(), ..*op }, rval: 0 };
+        request.ops.iter().map(none).collect()
+    }
+
+    /// A reply to `request` with `result` and what each op gave.
+    pub fn with(request: &MOsdOp, epoch: Epoch, result: i32, ops: Vec<OpResult>) -> Self {
         Self {
             oid: request.oid.clone(),
             pg: request.spg.pg,
@@ -329,11 +340,7 @@ impl MOsdOpReply {
             result,
             bad_replay: EVersion::default(),
             epoch,
-            ops: request
-                .ops
-                .iter()
-                .map(|op| OpResult { op: OsdOp { indata: Bytes::new(), ..op.clone() }, rval: 0 })
-                .collect(),
+            ops,
             retry_attempt: request.retry_attempt,
             replay_version: EVersion::default(),
             user_version: 0,

@@ -8,3 +8,4 @@ pub mod entry;
 pub mod pg;
 pub mod quorum;
 pub mod scrub;
+pub mod write;

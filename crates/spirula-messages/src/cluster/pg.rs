@@ -2,9 +2,10 @@
 //!
 //! | type | body | carries |
 //! |---|---|---|
-//! | 0x5340 | [`PgTxn`] | one transaction: a client write to a replica, a recovery push, an answer to a pull; its payload is the data segment |
+//! | 0x5340 | [`PgTxn`] | one transaction: a recovery push, an answer to a pull; its payload is the data segment |
 //! | 0x5341 | [`PgAcks`] | commits of replicated writes, any number of PGs |
 //! | 0x5342 | [`PgCtls`] | peering and recovery control, any number of PGs |
+//! | 0x5343 | [`super::write::PgWrite`] | a write, for one member; its payload is the data segment |
 //! | 0x5350 | [`OsdPing`] | heartbeat and read lease, question |
 //! | 0x5351 | [`OsdPong`] | heartbeat and read lease, answer |
 //! | 0x5352 | [`OsdRenewed`] | what was sent before, over an earlier session, may be lost |
@@ -428,8 +429,6 @@ impl Decode for Ends {
 /// What a [`PgTxn`] is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TxnKind {
-    /// A client's write, for a replica. Acknowledged by [`RepAck`].
-    Write,
     /// A piece of recovery. Acknowledged by [`CtlBody::PushAck`].
     Push,
     /// The answer to [`CtlBody::Pull`].
@@ -440,7 +439,7 @@ pub enum TxnKind {
 
 /// A longer first part of a transaction goes with its payload: values of an omap may be more
 /// than a message's front takes.
-const HEADER_IN_FRONT: usize = 1 << 20;
+pub(super) const HEADER_IN_FRONT: usize = 1 << 20;
 
 /// A transaction sent to another OSD (type 0x5340).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -449,16 +448,15 @@ pub struct PgTxn {
     pub pg: PgId,
     /// The shards that send and receive it.
     pub ends: Ends,
-    /// The activation ([`TxnKind::Write`]) or peering epoch it belongs to.
+    /// The peering epoch it belongs to.
     pub epoch: Epoch,
     /// Purpose.
     pub kind: TxnKind,
-    /// Numbers pushes and pulls; of a write: for which activation it is ([`CtlBody::Activate`]).
+    /// Numbers pushes and pulls.
     pub seq: u64,
-    /// Version of a write's log entry.
+    /// Version of the object.
     pub version: EVersion,
-    /// Of a write: the newest entry before its own. Of a push: the newest entry whose change it may contain. A member takes it
-    /// only at that point of its log (a push also later).
+    /// Of a push: the newest entry whose change it may contain. A member takes it only at that point of its log, or later.
     pub follows: EVersion,
     /// Of a pulled object: where to go on; `None` at its end.
     pub next: Option<CopyCursor>,
@@ -470,17 +468,17 @@ pub struct PgTxn {
 
 impl Body for PgTxn {
     const KIND: u16 = 0x5340;
-    const VERSION: u16 = 4;
-    const COMPAT: u16 = 4;
+    const VERSION: u16 = 5;
+    const COMPAT: u16 = 5;
 
     fn segments(&self) -> (Vec<u8>, Bytes) {
         let mut o = Encoder::with_capacity(112 + self.header.len());
-        o.versioned(4, 4, |o| {
+        o.versioned(5, 5, |o| {
             o.put(&self.pg);
             o.put(&self.ends);
             o.u32(self.epoch);
             o.u8(match self.kind {
-                TxnKind::Write => 1,
+                // 1 was a write, which has a message of its own since version 5.
                 TxnKind::Push => 2,
                 TxnKind::Pulled => 3,
                 TxnKind::Shard => 4,
@@ -506,8 +504,8 @@ impl Body for PgTxn {
     }
 
     fn read(_version: u16, front: &Bytes, data: &Bytes) -> Result<Self, DecodeError> {
-        Decoder::new(front).versioned("PgTxn", 4, |d, v| {
-            if v < 4 {
+        Decoder::new(front).versioned("PgTxn", 5, |d, v| {
+            if v < 5 {
                 return Err(DecodeError::Value { what: "PgTxn version", value: i64::from(v) });
             }
             let mut t = Self {
@@ -515,7 +513,6 @@ impl Body for PgTxn {
                 ends: d.get()?,
                 epoch: d.get()?,
                 kind: match d.u8()? {
-                    1 => TxnKind::Write,
                     2 => TxnKind::Push,
                     3 => TxnKind::Pulled,
                     4 => TxnKind::Shard,

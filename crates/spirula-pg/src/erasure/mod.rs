@@ -4,14 +4,15 @@
 //! |---|---|
 //! | [`stripe`] | geometry: what a change must read, what each shard writes; pure |
 //! | `read` | object bytes from any `k` shards |
+//! | `write` | a write as shards: what must be read before it, what each member is given |
 //! | `undo` | taking entries back, and when they can no more be taken back |
 //! | `rebuild` | making a lacking shard from `k` others |
 //! | `sound` | **why no write makes a spoilt shard look sound** |
 //!
 //! # A write
 //! The op vector runs as for a replicated pool and gives one change of the whole object. What
-//! it changes of a stripe only in part is read first, from any `k` shards. Each member gets one
-//! transaction: its shard's units, all attributes, the log entry; and, if the object existed, a
+//! it changes of a stripe only in part is read first, from any `k` shards. Each member makes one
+//! transaction of what it gets: its shard's units, all attributes, the log entry; and, if the object existed, a
 //! clone of it (by reference) under a name of its own, the *undo copy*. The client is answered
 //! when all members have it durably. On one object requests follow each other: none is executed
 //! while a write of it is under way.
@@ -49,5 +50,6 @@ pub(crate) mod rebuild;
 mod sound;
 pub mod stripe;
 pub(crate) mod undo;
+pub(crate) mod write;
 
 pub use stripe::Shape;

@@ -10,27 +10,24 @@
 //! removing the object is merged with nothing.
 
 use crate::exec::{INFO_ATTR, ObjectInfo, ObjectReader, ReadError};
-use crate::log::{EntryKind, LogEntry};
+use crate::log::LogEntry;
 use crate::pg::Pg;
 use spirula_encoding::from_slice;
-use spirula_types::transaction::{ObjectOp, Transaction};
+use spirula_messages::cluster::write::Share;
 use spirula_types::{EVersion, HObject};
 
 impl Pg {
-    /// Can our shard, sound or not, take the change of this entry? Yes, too, where there is none to take.
+    /// Can our copy take this share of an entry's change? Yes, too, where there is nothing to be merged.
     ///
     /// # Errors
     /// Those of [`ObjectReader`].
     pub(crate) fn can_merge(
         &self,
         entry: &LogEntry,
-        txn: &Transaction,
+        share: Share,
         reader: &dyn ObjectReader,
     ) -> Result<bool, ReadError> {
-        let merges = |ops: &[ObjectOp]| !ops.contains(&ObjectOp::Remove);
-        let merged = txn.objects.iter().any(|u| u.object == entry.object && merges(&u.ops));
-        let changes = entry.kind == EntryKind::Modify && entry.prior != EVersion::default();
-        if !changes || !merged || self.missing.contains(&entry.object) {
+        if share != Share::Merged || self.missing.contains(&entry.object) {
             return Ok(true);
         }
         self.has_sound_shard(&entry.object, entry.prior, reader)

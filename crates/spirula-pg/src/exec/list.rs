@@ -3,7 +3,7 @@
 //! The bound of a listing counts objects looked at, not returned, so that filtering a
 //! namespace out of a large PG stays cheap. Source: `docs/protocol/osd.md` §8.
 
-use super::mutation::StatDelta;
+use super::plan::StatDelta;
 use super::reader::{ObjectReader, ReadError};
 use super::{Effect, OpContext, Outcome, Pause, without_data};
 use spirula_encoding::{Decoder, Encoder};

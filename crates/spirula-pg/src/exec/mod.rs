@@ -1,14 +1,14 @@
 //! Execution of a RADOS op vector on one object: the one place where ops have meaning.
 //!
 //! [`execute`] takes the object's state, a reader and the vector and gives an [`Outcome`]:
-//! results for the reply and an [`Effect`]: nothing, a log entry, or a [`Mutation`]. Nothing
+//! results for the reply and an [`Effect`]: nothing, a log entry, or a [`WritePlan`]. Nothing
 //! happens until the caller applies it, so a request may be executed again at will: after a
 //! [`Pause`], or when it was overtaken. Ops see what earlier ops of the vector did; a vector
 //! that fails has no effect.
 //!
 //! [`execute_pg`] does the same for requests on a PG (listings).
 //!
-//! Does not know versions, logs or replicas: [`Mutation::finish`] stamps a mutation with the
+//! Does not know versions, logs or replicas: [`WritePlan::stamp`] stamps a plan with the
 //! version the caller gives it. Does not take snapshots or clones: requests are executed on
 //! the head. Object classes are absent: every class is unknown (EPERM).
 //!
@@ -24,8 +24,8 @@ mod copy;
 mod data;
 mod limits;
 mod list;
-mod mutation;
 mod omap;
+mod plan;
 mod reader;
 mod staged;
 mod state;
@@ -36,7 +36,7 @@ mod vector;
 pub use copy::{Fetched, Source, WholeObject};
 pub use limits::Limits;
 pub use list::{execute_pg, pg_end, pg_start};
-pub use mutation::{Finished, Mutation, Stamp, StatDelta};
+pub use plan::{Change, Stamp, Stamped, StatDelta, WritePlan};
 pub use reader::{ObjectReader, OmapPage, OmapRange, Prefetch, ReadError, Want};
 pub use state::{
     Clone as ObjectClone, INFO_ATTR, ObjectInfo, ObjectState, SNAPSET_ATTR, SnapSet, load_object, user_attr, user_name,
@@ -106,7 +106,7 @@ pub enum Effect {
     /// that a resend is answered alike.
     LogOnly,
     /// A change, to be stamped, logged, replicated and committed before the reply.
-    Apply(Box<Mutation>),
+    Apply(Box<WritePlan>),
 }
 
 /// What to answer, and what to do.
@@ -118,11 +118,11 @@ pub struct Outcome {
     /// Per-op results; each op's `indata` is its output.
     pub ops: Vec<OpResult>,
     /// User version for the reply, unless the effect is [`Effect::Apply`]
-    /// ([`Finished::user_version`] then).
+    /// (then that of its last entry counts).
     pub user_version: u64,
     /// What to do.
     pub effect: Effect,
-    /// Reads to count: a mutation carries its own.
+    /// Reads to count: a plan carries its own.
     pub stats: StatDelta,
 }
 
@@ -290,7 +290,7 @@ fn conclude(
         ops.iter_mut().for_each(|r| r.op.indata = Bytes::new());
     }
     let stats = StatDelta::default();
-    let effect = Effect::Apply(Box::new(staged.into_mutation()));
+    let effect = Effect::Apply(Box::new(WritePlan { changes: vec![staged.into_change()] }));
     Ok(Outcome { result, ops, user_version: base_version, effect, stats })
 }
 

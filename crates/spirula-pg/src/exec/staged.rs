@@ -5,7 +5,7 @@
 //! rare, so the overlay is derived from them only when it is asked for: writing pays nothing.
 
 use super::Limits;
-use super::mutation::{Mutation, StatDelta};
+use super::plan::{Change, StatDelta};
 use super::reader::{ObjectReader, OmapPage, OmapRange, ReadError};
 use super::state::{ObjectInfo, ObjectState, user_name};
 use super::vector::Stop;
@@ -109,12 +109,14 @@ impl<'a> Staged<'a> {
     }
 
     /// The finished change.
-    pub fn into_mutation(mut self) -> Mutation {
+    pub fn into_change(mut self) -> Change {
         let omap = |exists: bool, info: &ObjectInfo| i64::from(exists && info.has(ObjectInfo::OMAP));
         self.stats.omap_objects = omap(self.exists, &self.info) - omap(self.base.exists, &self.base.info);
-        Mutation {
+        Change {
+            object: self.object.clone(),
             ops: self.ops,
             state: ObjectState { exists: self.exists, info: self.info, snapset: self.base.snapset.clone() },
+            size_before: if self.base.exists { self.base.info.size } else { 0 },
             delete: !self.exists,
             user_modify: self.user_modify,
             user_version: self.copied_version,

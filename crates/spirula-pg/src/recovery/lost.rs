@@ -6,14 +6,14 @@
 
 use crate::active::Active;
 use crate::api::PgEffect;
-use crate::exec::{INFO_ATTR, ObjectInfo};
+use crate::exec::{INFO_ATTR, ObjectInfo, ObjectState, Stamped, StatDelta};
 use crate::log::{EntryKind, LogEntry};
-use crate::ops::Inflight;
-use crate::pg::{After, Cx, Pg, Role};
+use crate::pg::{Cx, Pg, Role};
+use crate::write::{Answer, backend};
 use serde_json::{Value, json};
 use spirula_encoding::from_slice;
 use spirula_messages::cluster::pg::MissingItem;
-use spirula_types::transaction::{MetaOp, ObjectOp, ObjectUpdate, Transaction};
+use spirula_types::transaction::ObjectOp;
 use spirula_types::{Dirty, EVersion, HObject, Peer, ReqId, errno};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -186,9 +186,10 @@ impl Pg {
     fn give_up(&mut self, object: &HObject, revert: bool, cx: &mut Cx<'_>) {
         let older = if revert { self.older(object, cx) } else { None };
         let Some(lost) = self.lost_version(object) else { return };
-        let version = self.next_version();
+        let version = self.next_version(1);
         let (Role::Active(a), Some(info)) = (&mut self.role, &mut self.info) else { return };
-        let follows = info.last_update();
+        a.recovery.unfound.remove(object);
+        self.missing.remove(object);
         let mut entry = LogEntry {
             version,
             prior: lost,
@@ -202,10 +203,12 @@ impl Pg {
             dirty: Dirty::All,
             returns: Vec::new(),
         };
+        let mut state = ObjectState::default();
         let ops = match older {
             Some(mut i) => {
                 (i.prior_version, i.version) = (i.version, version);
                 (entry.kind, entry.user_version) = (EntryKind::Modify, i.user_version);
+                (state.exists, state.info) = (true, i);
                 vec![ObjectOp::SetAttrs(vec![(INFO_ATTR.into(), i.to_attr())])]
             }
             None => {
@@ -220,29 +223,11 @@ impl Pg {
             }
         };
         let removed = entry.kind == EntryKind::Delete;
-        a.recovery.unfound.remove(object);
-        for p in a.peers.values_mut() {
-            // An older version is brought to those who lack it.
-            match p.missing.get(object).map(|i| i.have) {
-                Some(have) if !removed => p.missing.set(object.clone(), version, have),
-                Some(_) => drop(p.missing.remove(object)),
-                None => {}
-            }
-        }
-        info.head.last_update = version;
-        a.inflight.push_back(Inflight::internal(version, object.clone()));
-        self.missing.remove(object);
-        self.ops.changed_by_us(object);
-        let mut txn = Transaction { objects: vec![ObjectUpdate { object: object.clone(), ops }], meta: Vec::new() };
-        let bytes = entry.to_bytes();
-        self.log.push(entry);
-        txn.meta.push(self.head_op());
-        txn.meta.push(MetaOp::LogAppend { pg: self.id, version, entry: bytes });
-        self.note_written(object, (!removed).then_some(version));
-        self.replicate(&txn, object, (follows, version), cx);
-        self.missing_ops(&mut txn.meta);
-        let since = self.interval.since;
-        self.submit(txn, After::Write { since, version }, cx);
+        let mut writes = vec![Stamped { entry, ops, state, size_before: 0, stats: StatDelta::default() }];
+        // The same for all, also in an erasure-coded pool: nobody has anything to go back to. To those who lack the object
+        // an older version is brought.
+        let parts = backend::whole(&mut writes);
+        self.commit(writes, parts, Answer::default(), cx);
         if let Role::Active(a) = &mut self.role {
             // Backfills that stood before it: gone there, too; an older version is pushed.
             let targets: Vec<Peer> =

@@ -264,6 +264,13 @@ impl Recovery {
         self.unfound.insert(object.clone());
     }
 
+    /// A write changed an object (or removed it): what was listed of it is stale.
+    pub fn note_written(&mut self, object: &HObject, version: Option<EVersion>) {
+        if self.backfilling {
+            self.backfills.values_mut().for_each(|b| b.note_written(object, version));
+        }
+    }
+
     /// Is an object unfound, or being recovered?
     pub fn works_on(&self, object: &HObject) -> bool {
         self.unfound.contains(object) || self.ops.contains_key(object) || self.demanded.contains(object)
@@ -342,15 +349,6 @@ impl Pg {
         match a.recovery.started(osd) {
             Some(started) => object <= started,
             None => a.peers.get(&osd).is_some_and(|p| object <= &p.last_backfill),
-        }
-    }
-
-    /// A write changed an object (or removed it): what was listed of it is stale.
-    pub(crate) fn note_written(&mut self, object: &HObject, version: Option<EVersion>) {
-        if let Role::Active(a) = &mut self.role
-            && a.recovery.backfilling
-        {
-            a.recovery.backfills.values_mut().for_each(|b| b.note_written(object, version));
         }
     }
 

@@ -24,6 +24,7 @@ use crate::api::PgEffect;
 use crate::exec::StatDelta;
 use crate::pg::{Cx, Pg, Role};
 use crate::shard::{object_of_store, store_object};
+use crate::write::Inflight;
 use compare::{Finding, compare, compare_shards, shard};
 use spirula_encoding::UTime;
 use spirula_maps::PgState;
@@ -227,7 +228,8 @@ impl Pg {
     /// Asks for the maps once no write to the chunk is under way.
     pub(crate) fn scrub_drained(&mut self, cx: &mut Cx<'_>) {
         let (Some(r), Role::Active(a)) = (&mut self.scrub.run, &self.role) else { return };
-        let busy = a.inflight.iter().any(|f| r.covers(f.object())) && !planted!(self.cfg, ScrubBesideWrites);
+        let busy = a.inflight.iter().flat_map(Inflight::objects).any(|o| r.covers(o))
+            && !planted!(self.cfg, ScrubBesideWrites);
         if !matches!(r.phase, Phase::Drain) || busy {
             return;
         }

@@ -7,7 +7,8 @@ use spirula_maps::PgState;
 use spirula_messages::Body;
 use spirula_messages::ceph::osd::{MOsdBackoff, MOsdOp, MOsdOpReply};
 use spirula_messages::cluster::control::MergeWord;
-use spirula_messages::cluster::pg::{PgAcks, PgCtls, PgTxn, TxnKind};
+use spirula_messages::cluster::pg::{PgAcks, PgCtls, PgTxn};
+use spirula_messages::cluster::write::PgWrite;
 use spirula_pg::erasure::Shape;
 use spirula_pg::exec::{Fullness, PoolRules};
 use spirula_pg::shard::store_pg;
@@ -256,6 +257,7 @@ impl Map {
 /// What a message between two OSDs is.
 fn kind_of(m: &PeerMsg) -> String {
     let is = match m {
+        PeerMsg::Write(_) => "Write".to_owned(),
         PeerMsg::Txn(t) => format!("{:?}", t.kind),
         PeerMsg::Ack(_) => "Ack".to_owned(),
         PeerMsg::Ctl(c) => format!("{:?}", c.body),
@@ -1049,10 +1051,10 @@ impl World {
     /// One replicated write on its way between two OSDs vanishes; later ones arrive.
     pub fn lose_write(&mut self, from: OsdId, to: OsdId) -> Option<EVersion> {
         let q = self.net.get_mut(&(End::Osd(from), End::Osd(to)))?;
-        let is = |w: &Wire| matches!(w, Wire::Peer(PeerMsg::Txn(t)) if t.kind == TxnKind::Write);
+        let is = |w: &Wire| matches!(w, Wire::Peer(PeerMsg::Write(_)));
         let at = q.iter().position(|(_, w)| is(w))?;
         match q.remove(at)? {
-            (_, Wire::Peer(PeerMsg::Txn(t))) => Some(t.version),
+            (_, Wire::Peer(PeerMsg::Write(w))) => Some(w.version()),
             _ => None,
         }
     }
@@ -1190,6 +1192,7 @@ impl World {
     fn peer(&mut self, id: OsdId, from: OsdId, msg: PeerMsg) {
         let node = &mut self.nodes[id as usize];
         let epoch = match &msg {
+            PeerMsg::Write(w) => w.epoch,
             PeerMsg::Txn(t) => t.epoch,
             PeerMsg::Ack(a) => a.epoch,
             PeerMsg::Ctl(c) => c.epoch,
@@ -1224,7 +1227,7 @@ impl World {
             }
         }
         let sender = msg.from(from);
-        let write = matches!(&msg, PeerMsg::Txn(t) if t.kind == TxnKind::Write);
+        let write = matches!(&msg, PeerMsg::Write(_));
         let before = self.newest(id, pg);
         self.event(id, pg, PgEvent::Peer(sender, msg));
         if write && self.newest(id, pg) != before {
@@ -1488,6 +1491,7 @@ impl World {
 /// Through the wire form and back.
 fn recode(msg: PeerMsg) -> PeerMsg {
     match msg {
+        PeerMsg::Write(w) => PeerMsg::Write(Arc::new(PgWrite::from_message(&w.to_message(0)).unwrap())),
         PeerMsg::Txn(t) => PeerMsg::Txn(PgTxn::from_message(&t.into_message(0)).unwrap()),
         PeerMsg::Ack(a) => PeerMsg::Ack(PgAcks::from_message(&PgAcks(vec![a]).into_message(0)).unwrap().0[0]),
         PeerMsg::Ctl(c) => {

@@ -9,6 +9,7 @@ mod units;
 
 use super::*;
 use spirula_encoding::{Encode, UTime, to_vec};
+use spirula_messages::cluster::entry::EntryKind;
 use spirula_types::transaction::ObjectOp;
 use spirula_types::{EVersion, ReqId};
 use std::cell::Cell;
@@ -197,7 +198,7 @@ impl Bench {
                 self.version += 1;
                 outcome.effect = Effect::LogOnly;
             }
-            Effect::Apply(m) => {
+            Effect::Apply(plan) => {
                 self.version += 1;
                 let stamp = Stamp {
                     version: EVersion::new(1, self.version),
@@ -205,23 +206,26 @@ impl Bench {
                     reqid: ReqId::default(),
                     mtime: UTime { sec: self.version as u32, nsec: 0 },
                     now: UTime { sec: 99, nsec: 0 },
+                    result: outcome.result,
+                    returns: Vec::new(),
                 };
-                let done = m.clone().finish(&stamp);
+                let mut all = plan.clone().stamp(stamp, object, 0);
+                let (Some(done), []) = (all.pop(), &all[..]) else { panic!("one object, one entry") };
                 self.store.apply(object, &done.ops);
                 assert_eq!(load_object(&self.store, object).unwrap(), done.state, "stored state is the announced one");
                 let stored = self.store.objects.get(object);
                 assert_eq!(stored.map_or(0, |s| s.data.len() as u64), done.state.info.size);
-                assert_eq!(done.delete, stored.is_none());
-                self.last_user_version = self.last_user_version.max(done.user_version);
-                outcome.user_version = done.user_version;
-                outcome.effect = Effect::Apply(m);
+                assert_eq!(done.entry.kind == EntryKind::Delete, stored.is_none());
+                self.last_user_version = self.last_user_version.max(done.entry.user_version);
+                outcome.user_version = done.entry.user_version;
+                outcome.effect = Effect::Apply(plan);
             }
         }
         outcome
     }
 }
 
-pub(super) fn object(name: &str) -> HObject {
+pub(crate) fn object(name: &str) -> HObject {
     HObject::head(1, Bytes::new(), Bytes::new(), Bytes::copy_from_slice(name.as_bytes()))
 }
 

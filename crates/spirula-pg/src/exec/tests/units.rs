@@ -41,11 +41,14 @@ fn mtime_is_the_clients_and_zero_keeps_the_old_one() {
         reqid: ReqId { tid: 5, ..ReqId::default() },
         mtime: UTime::ZERO,
         now: UTime { sec: 5, nsec: 0 },
+        result: 0,
+        returns: Vec::new(),
     };
-    let done = m.finish(&stamp);
+    let done = m.stamp(stamp, &o, 0).remove(0);
     assert_eq!((done.state.info.mtime, done.state.info.local_mtime), (before.info.mtime, before.info.local_mtime));
     assert_eq!((done.state.info.version, done.state.info.prior_version), (EVersion::new(2, 9), before.info.version));
-    assert_eq!((done.prior_version, done.state.info.last_reqid.tid), (before.info.version, 5));
+    assert_eq!((done.entry.prior, done.entry.reqid.tid), (before.info.version, 5));
+    assert_eq!(done.state.info.last_reqid.tid, 5);
 }
 
 #[test]
@@ -359,6 +362,7 @@ fn single_writes_make_one_op_and_pass_the_payload_through() {
     let o = object("a");
     let data = Bytes::from(vec![1; 4096]);
     let Effect::Apply(m) = x.dry(&o, &[OsdOp::write(0, data.clone())]).unwrap().effect else { panic!("a change") };
+    let m = &m.changes[0];
     let [ObjectOp::Write { offset: 0, data: out }] = &m.ops[..] else { panic!("{:?}", m.ops) };
     assert_eq!(out.as_ptr(), data.as_ptr());
     assert_eq!((m.stats.objects, m.stats.bytes, m.stats.writes, m.stats.write_kib), (1, 4096, 1, 4));

@@ -1,0 +1,120 @@
+//! Writes that are not durable everywhere: who has made what durable, and the answers when all have.
+
+use crate::api::PgEffect;
+use crate::ops::Queued;
+use crate::pg::{Cx, Pg, Role};
+use spirula_messages::ceph::osd::{MOsdOpReply, OpResult};
+use spirula_messages::cluster::pg::RepAck;
+use spirula_messages::cluster::write::{PgWrite, WriteRecord};
+use spirula_types::{EVersion, Epoch, HObject, Peer};
+use std::sync::Arc;
+
+/// What is answered when a write is durable everywhere, and to whom.
+#[derive(Debug, Default)]
+pub(crate) struct Answer {
+    /// The result.
+    pub result: i32,
+    /// That of each op.
+    pub results: Vec<OpResult>,
+    /// The request and its resends; nobody for a write of our own.
+    pub ops: Vec<Queued>,
+}
+
+/// A write that is not durable everywhere.
+#[derive(Debug)]
+pub(crate) struct Inflight {
+    record: Arc<WriteRecord>,
+    answer: Answer,
+    /// What each other member was sent.
+    pub sent: Vec<(Peer, Arc<PgWrite>)>,
+}
+
+impl Inflight {
+    pub fn new(record: Arc<WriteRecord>, answer: Answer) -> Self {
+        Self { record, answer, sent: Vec::new() }
+    }
+
+    /// Its newest entry.
+    pub fn version(&self) -> EVersion {
+        self.record.head.last_update
+    }
+
+    /// What a member was sent of it.
+    pub fn sent_to(&self, member: Peer) -> Option<&Arc<PgWrite>> {
+        self.sent.iter().find(|(m, _)| *m == member).map(|(_, w)| w)
+    }
+
+    /// The objects of its entries.
+    pub fn objects(&self) -> impl Iterator<Item = &HObject> {
+        self.record.entries.iter().map(|e| &e.entry.object)
+    }
+
+    /// The requests that wait for it.
+    pub fn into_requests(self) -> Vec<Queued> {
+        self.answer.ops
+    }
+
+    /// A request that was sent again waits for it, too.
+    pub fn join(&mut self, q: Queued) {
+        self.answer.ops.push(q);
+    }
+}
+
+impl Pg {
+    pub(crate) fn on_local_commit(&mut self, since: Epoch, version: EVersion) {
+        if let Role::Active(a) = &mut self.role
+            && self.interval.since == since
+        {
+            a.local = version;
+        }
+    }
+
+    pub(crate) fn on_ack(&mut self, from: Peer, ack: &RepAck, cx: &mut Cx<'_>) {
+        let Role::Active(a) = &mut self.role else { return };
+        if let Some((_, v)) = a.replicas.iter_mut().find(|(o, _)| *o == from) {
+            *v = ack.version.max(*v);
+        }
+        self.advance(cx);
+    }
+
+    /// Answers writes that are durable everywhere.
+    pub(crate) fn advance(&mut self, cx: &mut Cx<'_>) {
+        let Role::Active(a) = &mut self.role else { return };
+        a.committed = a.replicas.iter().map(|(_, v)| *v).fold(a.local, EVersion::min);
+        let committed = a.committed;
+        let (mut ready, mut resumed) = (Vec::new(), false);
+        while let Role::Active(a) = &mut self.role
+            && let Some(f) = a.inflight.pop_front_if(|f| f.version() <= committed)
+        {
+            for object in f.objects() {
+                let Some(waits) = self.ops.durable(object) else { continue };
+                resumed |= a.recovery.release_held(object);
+                if waits {
+                    ready.push(object.clone());
+                }
+            }
+            let user_version = f.record.entries.last().map_or(0, |e| e.entry.user_version);
+            let (version, Answer { result, mut results, ops }) = (f.version(), f.answer);
+            for (i, q) in ops.iter().enumerate() {
+                // Nearly always there is one request, which gets them all.
+                let last = i + 1 == ops.len();
+                let mut reply = if q.op.msg.ops.len() != results.len() {
+                    self.reply_to(q, result, MOsdOpReply::none(&q.op.msg))
+                } else {
+                    let results = if last { std::mem::take(&mut results) } else { results.clone() };
+                    self.reply_to(q, result, results)
+                };
+                reply.replay_version = version;
+                reply.user_version = user_version;
+                cx.out.push(PgEffect::Reply(q.op.id, Box::new(reply)));
+            }
+        }
+        for object in ready {
+            self.run_object(&object, cx);
+        }
+        if resumed {
+            self.pump(cx);
+        }
+        self.scrub_drained(cx);
+    }
+}

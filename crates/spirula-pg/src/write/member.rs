@@ -1,0 +1,105 @@
+//! A member takes a write of its primary.
+
+use crate::api::PeerMsg;
+use crate::exec::ReadError;
+use crate::log::EntryKind;
+use crate::pg::{After, Cx, Pg, Role};
+use spirula_encoding::DecodeError;
+use spirula_messages::cluster::pg::{MissingItem, RepAck};
+use spirula_messages::cluster::write::{PgWrite, Share};
+use spirula_types::transaction::{ObjectUpdate, Transaction};
+use spirula_types::{EVersion, Peer};
+use std::sync::Arc;
+
+/// The updates that come with a write.
+fn updates_of(w: &PgWrite) -> Result<Vec<ObjectUpdate>, DecodeError> {
+    let txn = Transaction::join(&w.header, &w.payload)?;
+    let told: u64 = w.given.iter().map(|g| u64::from(g.updates)).sum();
+    if !txn.meta.is_empty() || told != txn.objects.len() as u64 {
+        return Err(DecodeError::Value { what: "updates of a write", value: txn.objects.len() as i64 });
+    }
+    Ok(txn.objects)
+}
+
+impl Pg {
+    pub(crate) fn on_write(&mut self, from: Peer, w: Arc<PgWrite>, cx: &mut Cx<'_>) {
+        match self.role {
+            Role::Replica { primary, run, .. } if primary == from => {
+                // Else of an activation of this interval that is over.
+                if run == w.run && self.is_next(from, w.version(), w.follows, cx) {
+                    self.take_write(from, w, cx);
+                }
+            }
+            _ => tracing::debug!(pg = %self.id, %from, "write without activation ignored"),
+        }
+    }
+
+    /// Says again what is durable here, unless that will be said when it is.
+    pub(crate) fn acknowledge_again(&mut self, from: Peer, version: EVersion, cx: &mut Cx<'_>) {
+        let ack = RepAck { pg: self.id, ends: self.ends(from), epoch: self.interval.since, version };
+        let ack = After::Send(from, PeerMsg::Ack(ack));
+        if !self.will(&ack) {
+            self.when_durable(ack, cx);
+        }
+    }
+
+    /// Takes the write that comes next in our log, as far as our copy allows.
+    fn take_write(&mut self, from: Peer, w: Arc<PgWrite>, cx: &mut Cx<'_>) {
+        let updates = match updates_of(&w) {
+            Ok(updates) if self.info.is_some() => updates,
+            bad => {
+                // Not applied, so not acknowledged: this copy takes no further part, and the primary
+                // hears that and peers anew.
+                tracing::error!(pg = %self.id, %from, error = ?bad.err(), "apply replicated write");
+                self.leave_role(cx);
+                return self.notify(cx);
+            }
+        };
+        // Before anything is changed: what must be read first comes back here.
+        let mut spoilt = Vec::new();
+        for (i, (e, given)) in w.record.entries.iter().zip(&w.given).enumerate() {
+            match self.can_merge(&e.entry, given.share, cx.reader) {
+                Ok(true) => {}
+                Ok(false) => spoilt.push(i),
+                Err(ReadError::NotReady(what)) => return self.park_msg(from, PeerMsg::Write(w.clone()), what, cx),
+                Err(error) => {
+                    tracing::error!(pg = %self.id, object = %e.entry.object, %error, "look at the shard under a write");
+                    spoilt.push(i);
+                }
+            }
+        }
+        let mut updates = updates.into_iter();
+        let mut kept = Vec::with_capacity(updates.len());
+        for (i, (e, given)) in w.record.entries.iter().zip(&w.given).enumerate() {
+            let (entry, object) = (&e.entry, &e.entry.object);
+            let its = updates.by_ref().take(given.updates as usize);
+            // A change that we do not get, and not because a backfill has not come so far.
+            let reached = self.info.as_ref().is_some_and(|i| *object <= i.last_backfill);
+            let withheld = entry.kind == EntryKind::Modify && given.share == Share::Entry && reached;
+            let mut takes = true;
+            // The second line of defence against a primary that errs about what is missing here; a bug
+            // planted there takes both away.
+            if (self.missing.contains(object) && !planted!(self.cfg, MissingStaleOnResume)) || withheld {
+                // The primary does not wait until we have the object, or has not heard yet that ours is bad.
+                if entry.kind == EntryKind::Delete {
+                    self.missing.remove(object);
+                } else if entry.kind == EntryKind::Modify {
+                    takes = false;
+                    if !self.missing.written(object, entry.version, &entry.dirty, MissingItem::default) {
+                        tracing::error!(pg = %self.id, %from, %object, "a change is kept from us that we do not lack");
+                    }
+                    self.missing.withhold(object);
+                }
+            }
+            if spoilt.contains(&i) {
+                takes = false;
+                let tell = self.lack_change(from, entry, cx.reader.bad_offset(object));
+                self.before_next(tell);
+            }
+            kept.extend(its.filter(|_| takes));
+        }
+        let txn = self.record_write(&w.record, kept);
+        let ack = RepAck { pg: self.id, ends: self.ends(from), epoch: w.epoch, version: w.version() };
+        self.submit(txn, After::Send(from, PeerMsg::Ack(ack)), cx);
+    }
+}

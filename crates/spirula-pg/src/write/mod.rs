@@ -1,0 +1,303 @@
+//! A write: from what a request wants to what every member has.
+//!
+//! # The parts, and who owns what
+//! | value | what it is | made by |
+//! |---|---|---|
+//! | [`WritePlan`] | what a request wants done to objects, all of it or nothing; no versions | `exec` (pure) |
+//! | [`Stamped`] | a change with its version, and its typed log entry | [`WritePlan::stamp`] (pure) |
+//! | `Parts` | what each member is given of the objects' changes | `backend` (pure) |
+//! | [`WriteRecord`] | what the write is for all members alike: entries, head | [`Pg::commit`] |
+//! | [`PgWrite`] | record and part, for one member: the message | [`Pg::commit`] |
+//! | [`Transaction`] | what one store does | [`Pg::record_write`], at the primary and at the others |
+//!
+//! | file | subject |
+//! |---|---|
+//! | `mod` | the primary: a plan gets its place in the log, every member its part |
+//! | `backend` | parts; what erasure-coded pools do differently is `erasure::write`, `erasure::undo` and `erasure::sound` |
+//! | `member` | a member: is it the next entry, does the store have what it changes, what is kept from it |
+//! | `record` | **log, head, undo copies and trimming, one function for all members**; the transaction |
+//! | `inflight` | writes that are not durable everywhere; acknowledgements; answers |
+//!
+//! # A write
+//! Execution gives a plan of changes, of one object or of several. Each change becomes one entry, in order, and the last entry
+//! is the request's: its version is the write's, and its answer is remembered with it. All entries of a write travel in one
+//! message, are stored by one transaction, and are acknowledged together, so no log ends between them: a member takes a write
+//! that follows its newest entry, or none of it (`repeat`).
+//!
+//! The message says in types what the write means: entries, head, and how much of each change the member is given
+//! ([`Share`]). The updates of objects are passed on to the store unread. Primary and member differ in what comes before: the
+//! primary decides (versions, counts, how far the log is trimmed, how far all is rolled forward), a member looks whether its
+//! copy takes the change. Then both do the same (`record`), so both have the same log and head, in memory and in the store.
+//!
+//! # What is kept from a member
+//! A member that lacks an object, or whose backfill has not come to it, gets the entry alone. The primary knows which of the
+//! two it is, and so does the member, from how far it has been filled: before that point what does not come is lacking, and
+//! noted so, durably, with the entry. One that finds its own copy bad takes the entry, says so, and lacks the change.
+//!
+//! # Why nothing is acknowledged early
+//! A request is answered when its last entry is durable here and every member in `replicas` has acknowledged it
+//! ([`Pg::advance`]); a member acknowledges when the transaction with the entries is durable, or was before. What a member does
+//! not get is missing there in the same transaction.
+//!
+//! # Snapshots to come
+//! A first write after a snapshot plans two changes, clone and head. A change that is made from another object (a clone of
+//! its head) is to be kept from a member together with that object: the rule belongs into [`Pg::commit`], beside the one for
+//! objects that the member lacks.
+
+pub(crate) mod backend;
+mod inflight;
+mod member;
+mod record;
+
+pub(crate) use inflight::{Answer, Inflight};
+
+use crate::api::{PeerMsg, PgEffect};
+use crate::erasure::stripe::Piece;
+use crate::exec::{Effect, Outcome, Stamp, Stamped, StatDelta, WritePlan};
+use crate::log::EntryKind;
+use crate::ops::Queued;
+use crate::pg::{After, Cx, Pg, Role};
+use backend::{Backend, Parts};
+use bytes::Bytes;
+use spirula_messages::cluster::pg::{MissingItem, PgCounts};
+use spirula_messages::cluster::write::{Given, Logged, PgWrite, Share, WriteRecord};
+use spirula_types::transaction::{ObjectUpdate, Transaction};
+use spirula_types::{Dirty, EVersion, Epoch, HObject, errno};
+use std::sync::Arc;
+
+/// Log entries kept for the sake of missing objects, at most.
+const LOG_BOUND: usize = 30_000;
+
+/// Adds what a change adds.
+fn count(c: &mut PgCounts, d: &StatDelta) {
+    c.objects += d.objects;
+    c.bytes += d.bytes;
+    c.omap_objects += d.omap_objects;
+    c.reads += d.reads as i64;
+    c.read_kb += d.read_kib as i64;
+    c.writes += d.writes as i64;
+    c.written_kb += d.write_kib as i64;
+}
+
+/// The part of a member that does not get the changes of some objects.
+fn withheld(
+    record: &WriteRecord,
+    given: &[Given],
+    mut updates: &[ObjectUpdate],
+    gets: impl Fn(&HObject) -> bool,
+) -> (Vec<Given>, Vec<ObjectUpdate>) {
+    let mut kept = Vec::new();
+    let given = record.entries.iter().zip(given).map(|(e, given)| {
+        let (its, rest) = updates.split_at((given.updates as usize).min(updates.len()));
+        updates = rest;
+        if gets(&e.entry.object) {
+            kept.extend_from_slice(its);
+            *given
+        } else {
+            Given { share: Share::Entry, updates: 0 }
+        }
+    });
+    (given.collect(), kept)
+}
+
+impl Pg {
+    /// How the pool keeps its objects.
+    pub(crate) fn backend(&self) -> Backend {
+        self.shape().map_or(Backend::Replicated, Backend::Erasure)
+    }
+
+    /// Carries out what a request wants. `pieces`: what was read of the object for it.
+    pub(crate) fn write(&mut self, object: &HObject, q: Queued, outcome: Outcome, pieces: &[Piece], cx: &mut Cx<'_>) {
+        let returns = outcome.returns(q.op.msg.flags, &self.cfg.limits);
+        let Outcome { result, ops: results, user_version, effect, .. } = outcome;
+        let plan = match effect {
+            Effect::Apply(plan) => *plan,
+            Effect::LogOnly | Effect::None => WritePlan::default(),
+        };
+        let stamp = Stamp {
+            version: self.next_version(plan.entries()),
+            last_user_version: self.info.as_ref().map_or(0, |i| i.head.last_user_version),
+            reqid: q.op.reqid,
+            mtime: q.op.msg.mtime,
+            now: cx.now.wall,
+            result,
+            returns,
+        };
+        let mut writes = plan.stamp(stamp, object, user_version);
+        if planted!(self.cfg, DirtyForgotten) {
+            writes.iter_mut().filter(|w| w.entry.dirty != Dirty::All).for_each(|w| w.entry.dirty = Dirty::nothing());
+        }
+        match self.backend().cut(&mut writes, pieces) {
+            Ok(parts) => self.commit(writes, parts, Answer { result, results, ops: vec![q] }, cx),
+            Err(e) => {
+                tracing::error!(pg = %self.id, error = %e, "cut into shards");
+                self.reply_error(&q, -errno::EIO, cx);
+            }
+        }
+    }
+
+    /// Puts a write into the log, sends every other member its part, and answers when all have it.
+    pub(crate) fn commit(&mut self, writes: Vec<Stamped>, mut parts: Parts, answer: Answer, cx: &mut Cx<'_>) {
+        let missing_floor = self.missing_floor();
+        let (Role::Active(active), Some(info)) = (&mut self.role, &self.info) else {
+            // Only an active primary executes requests. The client sends this one again in the next interval.
+            return invariant!(self, "a write without a role that writes");
+        };
+        let follows = info.last_update();
+        let mut head = info.head;
+        let mut entries = Vec::with_capacity(writes.len());
+        for Stamped { entry, state, stats, .. } in writes {
+            let (object, version) = (&entry.object, entry.version);
+            let changed = (entry.kind != EntryKind::Nothing).then_some(state);
+            if changed.is_some() {
+                head.last_user_version = head.last_user_version.max(entry.user_version);
+                count(&mut head.counts, &stats);
+                self.scrub.wrote(object, &stats);
+                active.recovery.note_written(object, (entry.kind == EntryKind::Modify).then_some(version));
+            }
+            self.ops.wrote(object, changed);
+            for p in active.peers.values_mut().filter(|p| p.missing.contains(object)) {
+                match entry.kind {
+                    EntryKind::Delete => drop(p.missing.remove(object)),
+                    EntryKind::Modify if planted!(self.cfg, WithheldForgotten) => {}
+                    EntryKind::Modify => drop(p.missing.written(object, version, &entry.dirty, MissingItem::default)),
+                    EntryKind::Nothing => {}
+                }
+            }
+            head.last_update = version;
+            entries.push(Logged::new(entry));
+        }
+        // A PG that is not whole keeps more, so that members that come back need no backfill.
+        let keep = if active.clean { self.cfg.log_keep } else { self.cfg.log_max.max(self.cfg.log_keep) };
+        let floor = active.committed.min(missing_floor);
+        if let Some(to) = self.log.trim_point(keep, self.cfg.log_slack, self.cfg.log_bytes, floor) {
+            head.log_tail = to;
+        }
+        let rolled = if planted!(self.cfg, RolledEarly) { head.last_update } else { active.committed };
+        head.rolled = head.rolled.max(rolled);
+        let record = Arc::new(WriteRecord { head, entries });
+        active.inflight.push_back(Inflight::new(record.clone(), answer));
+        self.send_parts(&record, &parts, follows, cx);
+        let since = self.interval.since;
+        let txn = self.record_write(&record, parts.take(self.me.shard));
+        self.submit(txn, After::Write { since, version: head.last_update }, cx);
+        self.ops.evict(self.cfg.contexts);
+    }
+
+    /// Sends the newest write to the other members, and keeps what they were sent until all have it.
+    fn send_parts(&mut self, record: &Arc<WriteRecord>, parts: &Parts, follows: EVersion, cx: &mut Cx<'_>) {
+        let Role::Active(active) = &self.role else { return };
+        let split = |updates: &[ObjectUpdate]| {
+            let (header, payload) = Transaction::split_updates(updates);
+            (Bytes::from(header), payload)
+        };
+        let mut same: Option<(Bytes, Bytes)> = None;
+        let mut sent = Vec::with_capacity(active.replicas.len());
+        for (to, _) in &active.replicas {
+            let lacks = |o: &HObject| active.peers.get(to).is_some_and(|p| p.missing.contains(o));
+            let gets = |o: &HObject| Self::gets_object(active, *to, o) && !lacks(o);
+            let updates = parts.of(to.shard);
+            let (given, (header, payload)) = if !record.entries.iter().all(|e| gets(&e.entry.object)) {
+                let (given, updates) = withheld(record, &parts.given, updates, gets);
+                (given, split(&updates))
+            } else if parts.are_same() {
+                (parts.given.clone(), same.get_or_insert_with(|| split(updates)).clone())
+            } else {
+                (parts.given.clone(), split(updates))
+            };
+            let w = PgWrite {
+                pg: self.id,
+                ends: self.ends(*to),
+                epoch: self.interval.since,
+                run: active.run,
+                follows,
+                record: record.clone(),
+                given,
+                header,
+                payload,
+            };
+            sent.push((*to, Arc::new(w)));
+        }
+        cx.out.extend(sent.iter().map(|(to, w)| PgEffect::Send(*to, PeerMsg::Write(w.clone()))));
+        if let Role::Active(a) = &mut self.role
+            && let Some(newest) = a.inflight.back_mut()
+        {
+            newest.sent = sent;
+        }
+    }
+
+    /// Entries after this one name objects that are still missing here: a holder that returns
+    /// must find them in the log, or its copy would be filled anew instead of asked. Within
+    /// bounds.
+    fn missing_floor(&self) -> EVersion {
+        let first = self.missing.iter().map(|(_, m)| m.need).min();
+        match first {
+            Some(need) if self.log.len() < LOG_BOUND && self.log.bytes() <= self.cfg.log_bytes => {
+                crate::log::before(&self.log, need)
+            }
+            _ => EVersion::new(Epoch::MAX, u64::MAX),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exec::tests::object;
+    use crate::exec::{Change, ObjectState};
+    use crate::write::backend::whole;
+    use spirula_messages::cluster::pg::PgHead;
+    use spirula_types::ReqId;
+    use spirula_types::transaction::ObjectOp;
+
+    /// A write of a clone and its head, and of an object that goes.
+    fn three() -> (WriteRecord, Parts) {
+        let change = |name: &str, delete: bool, version| {
+            let mut state = ObjectState { exists: !delete, ..ObjectState::default() };
+            state.info.version = EVersion::new(1, version);
+            let ops = vec![if delete { ObjectOp::Remove } else { ObjectOp::Truncate { size: 7 } }];
+            let (user_modify, user_version, stats) = (true, None, StatDelta::default());
+            Change { object: object(name), ops, state, size_before: 0, delete, user_modify, user_version, stats }
+        };
+        let mut new = change("new", false, 0);
+        new.state.info.version = EVersion::default();
+        let plan = WritePlan { changes: vec![new, change("gone", true, 3), change("head", false, 4)] };
+        let stamp = Stamp {
+            version: EVersion::new(2, 9),
+            last_user_version: 7,
+            reqid: ReqId::default(),
+            mtime: spirula_encoding::UTime::ZERO,
+            now: spirula_encoding::UTime::ZERO,
+            result: 0,
+            returns: Vec::new(),
+        };
+        let mut writes = plan.stamp(stamp, &object("head"), 0);
+        let parts = whole(&mut writes);
+        let entries = writes.into_iter().map(|w| Logged::new(w.entry)).collect();
+        (WriteRecord { head: PgHead::default(), entries }, parts)
+    }
+
+    #[test]
+    fn the_part_of_a_member_names_how_much_of_each_change_it_is() {
+        let (_, parts) = three();
+        let shares: Vec<_> = parts.given.iter().map(|g| (g.share, g.updates)).collect();
+        assert_eq!(shares, [(Share::Whole, 1), (Share::Whole, 1), (Share::Merged, 1)]);
+        assert_eq!(parts.of(-1).len(), 3);
+    }
+
+    #[test]
+    fn what_a_member_lacks_is_kept_from_it_and_nothing_else() {
+        let (record, parts) = three();
+        for kept_back in ["new", "gone", "head"] {
+            let gets = |o: &HObject| *o != object(kept_back);
+            let (given, updates) = withheld(&record, &parts.given, parts.of(-1), gets);
+            for (e, g) in record.entries.iter().zip(&given) {
+                let held = e.entry.object == object(kept_back);
+                assert_eq!(held, *g == Given { share: Share::Entry, updates: 0 }, "{kept_back}");
+            }
+            let got: Vec<_> = updates.iter().map(|u| u.object.clone()).collect();
+            let expected: Vec<_> = parts.of(-1).iter().map(|u| u.object.clone()).filter(gets).collect();
+            assert_eq!(got, expected);
+        }
+    }
+}
