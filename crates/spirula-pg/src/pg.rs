@@ -579,6 +579,11 @@ impl Pg {
         }
     }
 
+    /// The same, where this is what it is encoded as.
+    pub(crate) fn head_as(&self, value: Bytes) -> MetaOp {
+        MetaOp::Set { key: self.head_key.clone(), value }
+    }
+
     /// The changes that store everything but objects and log as it is in memory.
     pub(crate) fn record_ops(&mut self, out: &mut Vec<MetaOp>) {
         let key = self.record_key.clone();

@@ -70,7 +70,14 @@ impl Encode for PgCounts {
 
 impl Decode for PgCounts {
     fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
-        let v = d.list(8, Decoder::i64)?;
+        // Each write brings one: no list is made of it. What a later version has more is passed over.
+        let mut v = [0; 10];
+        for i in 0..d.count(8)? {
+            let value = d.i64()?;
+            if let Some(field) = v.get_mut(i) {
+                *field = value;
+            }
+        }
         let f = |i: usize| v.get(i).copied().unwrap_or(0);
         Ok(Self {
             objects: f(0),

@@ -7,7 +7,7 @@ use super::entry::LogEntry;
 use super::pg::{Ends, HEADER_IN_FRONT, PgHead};
 use crate::Body;
 use bytes::Bytes;
-use spirula_encoding::{Decode, DecodeError, Decoder, Encode, Encoder, from_slice};
+use spirula_encoding::{Decode, DecodeError, Decoder, Encode, Encoder, from_slice, to_vec};
 use spirula_types::{EVersion, Epoch, PgId};
 use std::sync::Arc;
 
@@ -53,8 +53,17 @@ pub struct WriteRecord {
     /// What it makes of the PG's head. `log_tail`: up to where the primary's log is trimmed with it. `rolled`: up to where
     /// all members have everything.
     pub head: PgHead,
+    /// The head as it is stored, by the OSD that made it.
+    pub stored: Bytes,
     /// Its entries, versions rising, at least one; the last one's is the head's.
     pub entries: Vec<Logged>,
+}
+
+impl WriteRecord {
+    /// One made here.
+    pub fn new(head: PgHead, entries: Vec<Logged>) -> Self {
+        Self { stored: to_vec(&head).into(), head, entries }
+    }
 }
 
 /// A write, for one member. Acknowledged by [`super::pg::RepAck`].
@@ -125,7 +134,7 @@ impl Body for PgWrite {
             o.u32(self.epoch);
             o.u64(self.run);
             o.put(&self.follows);
-            o.put(&self.record.head);
+            o.put(&self.record.stored);
             o.list(self.record.entries.iter().zip(&self.given), |o, (e, given)| {
                 o.put(&e.stored);
                 o.put(given);
@@ -145,9 +154,10 @@ impl Body for PgWrite {
     fn read(_version: u16, front: &Bytes, data: &Bytes) -> Result<Self, DecodeError> {
         Decoder::new(front).versioned("PgWrite", 1, |d, _| {
             let (pg, ends, epoch, run, follows) = (d.get()?, d.get()?, d.get()?, d.get()?, d.get()?);
-            let head: PgHead = d.get()?;
+            // Copied out, like the entries: the store keeps both for longer than the message.
+            let stored: Bytes = d.get()?;
+            let head: PgHead = from_slice(&stored)?;
             let all = d.list(16, |d| {
-                // Copied out: the store keeps it for longer than the message.
                 let stored: Bytes = d.get()?;
                 Ok((Logged { entry: from_slice(&stored)?, stored }, d.get::<Given>()?))
             })?;
@@ -166,7 +176,7 @@ impl Body for PgWrite {
                 }
                 (header, payload) = (data.slice(..with_payload), data.slice(with_payload..));
             }
-            let record = Arc::new(WriteRecord { head, entries });
+            let record = Arc::new(WriteRecord { head, stored, entries });
             Ok(Self { pg, ends, epoch, run, follows, record, given, header, payload })
         })
     }
@@ -204,7 +214,7 @@ mod tests {
             run: 8,
             follows: EVersion::new(5, 5),
             given: entries.iter().zip(share).map(|(_, share)| Given { share, updates: 2 }).collect(),
-            record: Arc::new(WriteRecord { head: PgHead { last_update, ..PgHead::default() }, entries }),
+            record: Arc::new(WriteRecord::new(PgHead { last_update, ..PgHead::default() }, entries)),
             header: "header".into(),
             payload: "payload".into(),
         }
@@ -229,7 +239,8 @@ mod tests {
             assert!(PgWrite::from_message(&write(versions).into_message(1)).is_err(), "{versions:?}");
         }
         let mut w = write(&[6, 7]);
-        Arc::make_mut(&mut w.record).head.last_update = EVersion::new(5, 8);
+        let head = PgHead { last_update: EVersion::new(5, 8), ..PgHead::default() };
+        w.record = Arc::new(WriteRecord::new(head, w.record.entries.clone()));
         assert!(PgWrite::from_message(&w.into_message(1)).is_err());
     }
 

@@ -144,7 +144,7 @@ impl WritePlan {
 }
 
 impl Change {
-    /// Gives the change its version (`shared/protocol/osd.md` §5: one above the larger of the PG's and the object's, raised
+    /// Gives the change its version (`docs/protocol/osd.md` §5: one above the larger of the PG's and the object's, raised
     /// to the log version). Its entry is nobody's request yet.
     fn stamp(self, version: EVersion, newest: u64, reqid: ReqId, mtime: UTime, now: UTime) -> Stamped {
         let Self { object, mut ops, mut state, size_before, delete, user_modify, user_version, stats } = self;

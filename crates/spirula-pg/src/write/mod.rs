@@ -173,9 +173,11 @@ impl Pg {
         if let Some(to) = self.log.trim_point(keep, self.cfg.log_slack, self.cfg.log_bytes, floor) {
             head.log_tail = to;
         }
-        let rolled = if planted!(self.cfg, RolledEarly) { head.last_update } else { active.committed };
-        head.rolled = head.rolled.max(rolled);
-        let record = Arc::new(WriteRecord { head, entries });
+        if self.me.shard >= 0 {
+            let rolled = if planted!(self.cfg, RolledEarly) { head.last_update } else { active.committed };
+            head.rolled = head.rolled.max(rolled);
+        }
+        let record = Arc::new(WriteRecord::new(head, entries));
         active.inflight.push_back(Inflight::new(record.clone(), answer));
         self.send_parts(&record, &parts, follows, cx);
         let since = self.interval.since;
@@ -274,7 +276,7 @@ mod tests {
         let mut writes = plan.stamp(stamp, &object("head"), 0);
         let parts = whole(&mut writes);
         let entries = writes.into_iter().map(|w| Logged::new(w.entry)).collect();
-        (WriteRecord { head: PgHead::default(), entries }, parts)
+        (WriteRecord::new(PgHead::default(), entries), parts)
     }
 
     #[test]

@@ -17,8 +17,11 @@ impl Pg {
             self.log.push(e.entry.clone());
         }
         let told = &record.head;
+        let erasure = self.is_erasure();
         if let Some(info) = &mut self.info {
-            info.head = PgHead { rolled: info.head.rolled, ..*told };
+            // Means nothing in a replicated pool.
+            let rolled = if erasure { info.head.rolled } else { told.rolled };
+            info.head = PgHead { rolled, ..*told };
         }
         // Before the log is trimmed: the entries say which copies go.
         self.roll_forward(told.rolled, &mut txn);
@@ -30,7 +33,9 @@ impl Pg {
         if let Some(info) = &mut self.info {
             info.head.log_tail = self.log.tail();
         }
-        txn.meta.push(self.head_op());
+        // Nearly always what we store is what the primary made of it.
+        let as_told = self.info.as_ref().is_some_and(|i| i.head == *told);
+        txn.meta.push(if as_told { self.head_as(record.stored.clone()) } else { self.head_op() });
         let entries = record.entries.iter().map(|e| MetaOp::LogAppend {
             pg: self.id,
             version: e.entry.version,
