@@ -234,6 +234,7 @@ impl PeerMsg {
     /// Calls its interval by a later epoch of it.
     pub(crate) fn raise_since(&mut self, to: Epoch) {
         let since = match self {
+            Self::Write(w) => &mut Arc::make_mut(w).epoch,
             Self::Txn(t) => &mut t.epoch,
             Self::Ack(a) => &mut a.epoch,
             Self::Ctl(c) => &mut c.epoch,
