@@ -364,6 +364,32 @@ fn replaced_primary(seed: u64, bug: Option<Bug>) -> Result<(), String> {
     }
 }
 
+/// A primary that stops is taken for dead from the moment at which it has said so, and a client that does not hear of it goes
+/// on asking it until it is gone.
+fn stopping_primary(seed: u64, bug: Option<Bug>) -> Result<(), String> {
+    let mut w = planted_cluster(seed, 3, bug);
+    w.scrubs = false;
+    let old = w.map().acting(PG)[0];
+    w.clients[0].blind_until = u64::MAX;
+    w.clients[0].only = Some(false);
+    w.clients[1].only = Some(true);
+    w.clients[2].only = Some(true);
+    w.stops_unanswered(old);
+    let until = w.now + 2000;
+    while w.now < until {
+        w.step();
+    }
+    w.crash(old);
+    w.clients[0].blind_until = 0;
+    settle(&mut w).and_then(|()| verify(&w))
+}
+
+#[test]
+fn a_primary_that_stops_serves_no_stale_read() {
+    (0..20).for_each(|seed| stopping_primary(seed, None).unwrap_or_else(|e| panic!("seed {seed}: {e}")));
+    crate::fails_with("object", 40, |seed| stopping_primary(seed, Some(Bug::SurrenderSkipped)));
+}
+
 /// Rot on one copy, at the primary or another: scrubs beside writes find nothing before, a deep one
 /// finds it, a repair heals it, and what is then scrubbed is clean.
 #[test]

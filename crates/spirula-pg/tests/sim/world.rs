@@ -469,7 +469,8 @@ impl World {
             slow_scans: None,
             mon_loses: true,
             peer_loses: None,
-            backs_off: seed % 3 == 2,
+            // As all of Ceph's do that are not very old.
+            backs_off: seed % 4 != 1,
             full: BTreeSet::new(),
             steps: 0,
             trace: std::env::var("SIM_TRACE").is_ok(),
@@ -580,6 +581,21 @@ impl World {
                 (o.up, o.dead) = (false, dead);
             });
         }
+    }
+
+    /// An OSD that stops says so to the monitor, whose answer does not reach it: it goes on as it is. That it reads nothing any
+    /// more is the shell's doing.
+    pub fn stops_unanswered(&mut self, id: OsdId) {
+        let node = &mut self.nodes[id as usize];
+        node.blind_until = u64::MAX;
+        if !self.cfg.skips_surrender() {
+            node.leases.surrender();
+        }
+        self.change_map(|m| {
+            m.up.remove(&id);
+            let o = m.osds.entry(id).or_default();
+            (o.up, o.dead) = (false, true);
+        });
     }
 
     pub fn can_split(&self) -> bool {
