@@ -184,8 +184,12 @@ impl ObjectReader for StoreReader<'_> {
         self.store.list(from, until.min(&pool_end), max).map_err(|e| read_error(&e))
     }
 
-    fn has_room_for(&self, bytes: u64) -> bool {
-        self.store.has_room_for(bytes)
+    fn has_room_for(&self, bytes: u64, entries: u64) -> bool {
+        self.store.has_room_for(bytes, entries)
+    }
+
+    fn beside_data(&self, object: &HObject) -> u64 {
+        self.store.beside_data(object)
     }
 
     fn bad_offset(&self, object: &HObject) -> Option<u64> {

@@ -127,7 +127,7 @@ impl Stage<'_> {
     }
 
     fn take_beside(&mut self, blocks: u64, adds: bool) -> Option<Vec<PhysRun>> {
-        let reserve = if adds { self.s.reserve() } else { 0 };
+        let reserve = if adds { self.s.reserve() + self.s.booked_blocks() } else { 0 };
         let available = self.s.alloc().free().saturating_sub(reserve);
         if blocks > available || self.s.room.take(&*self.s.block, blocks * BLOCK).is_err() {
             return None;

@@ -9,6 +9,7 @@
 use crate::commit::Shared;
 use crate::device::BlockDevice;
 use crate::error::{Result, StoreError};
+use crate::holes::Holes;
 use crate::journal::Position;
 use crate::keys;
 use crate::kv::{Changes, MetaStore, Ranges};
@@ -20,10 +21,14 @@ use spirula_types::{EVersion, PgId};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::Receiver;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::Duration;
 
 /// Bytes of pairs of removed omaps deleted per step, roughly: what comes next waits for one.
 const PURGE_STEP: usize = 8 << 20;
+/// Between two looks for space that may go back to the host, and between two pieces of it.
+const IDLE: Duration = Duration::from_secs(1);
+const PUNCH_EVERY: Duration = Duration::from_millis(5);
 /// A chunk of a log has no more bytes of entries than this, but one entry at least.
 const CHUNK_BYTES: usize = 4 << 20;
 
@@ -98,13 +103,26 @@ pub(crate) struct Checkpointer {
     pub logs: BTreeMap<PgId, StoredLog>,
     /// Omap ids to purge.
     pub dead: VecDeque<u64>,
+    pub holes: Arc<Holes>,
 }
 
 impl Checkpointer {
     /// Works until the sender is gone, or until a failure.
     pub fn run(mut self, jobs: Receiver<Job>) {
-        while let Ok(job) = jobs.recv() {
-            let (mut next, mut closed) = (Some(job), false);
+        let mut closed = false;
+        loop {
+            let punch = !closed && self.holes.any();
+            let job = match jobs.recv_timeout(if punch { PUNCH_EVERY } else { IDLE }) {
+                Ok(job) => job,
+                Err(RecvTimeoutError::Disconnected) => return,
+                Err(RecvTimeoutError::Timeout) => {
+                    if punch && self.shared.check().is_ok() {
+                        self.holes.step();
+                    }
+                    continue;
+                }
+            };
+            let mut next = Some(job);
             // Removed omaps are purged step by step while no checkpoint waits.
             while next.is_some() || !self.dead.is_empty() && !closed {
                 let done = match next.take() {

@@ -351,8 +351,8 @@ impl Ring<'_> {
         Ok(())
     }
 
-    /// What is to be erased behind `end`, where the frames from `from` on end: later frames,
-    /// none of which says that the one at the end was durable, and blocks that cannot be read.
+    /// What is to be erased from `end` on, where the frames from `from` on end: the one there, which is torn, later
+    /// ones, none of which says that it was durable, and blocks that cannot be read.
     /// `unreadable`: there is something at the end that cannot be.
     fn behind(
         &self,
@@ -386,7 +386,15 @@ impl Ring<'_> {
                 }
             }
         }
-        if let (Some(e), Some(frame)) = (unreadable, later.iter().next()) {
+        // The frame at the end itself, if something of it is there: it was found to be torn, and must not seem whole
+        // when it is read next. A third look that finds it whole says that nothing read here can be believed.
+        if later.contains(&(end.offset % self.size))
+            && let Place::Frame(..) = self.look(end, true)
+        {
+            return Err(StoreError::io("read", self.dev.name(), format!("frame {} reads now so, now so", end.frame)));
+        }
+        let behind = later.iter().find(|at| **at != end.offset % self.size);
+        if let (Some(e), Some(frame)) = (unreadable, behind) {
             return self
                 .lost(format!("frame {} cannot be read ({e}), but a later one, at {frame}, is whole", end.frame));
         }
@@ -413,7 +421,7 @@ impl Ring<'_> {
                         .lost(format!("frame {} is missing or damaged but {what} {} is there", end.frame, h.at.frame));
                 }
                 self.check_superblock(&h)?;
-                if h.at.frame > end.frame {
+                if h.at.frame > end.frame || h.at == end && !h.mark && !planted!(TornFrameKept) {
                     later.insert(h.at.offset % self.size);
                 }
             }

@@ -11,6 +11,7 @@ use crate::error::{Result, StoreError};
 use bytes::Bytes;
 use spirula_tree::{Options, PAGE, PageSpace, Root, Tree, TreeError};
 use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A key-value pair or the error met instead of it.
@@ -26,8 +27,9 @@ pub(crate) type SharedAllocator = Arc<Mutex<Allocator>>;
 const LARGE_SPACE: u64 = 4 << 30;
 const LARGE_WINDOW: u32 = 1 << 20;
 const SMALL_WINDOW: u32 = 256 << 10;
-/// Whole windows kept for nodes that need adjoining pages.
-const SPARE_WINDOWS: usize = 2;
+/// Bytes of pages that a commit may write for each entry of a large record: a leaf of its own,
+/// and its share of the nodes above.
+const PAGES_PER_ENTRY: u64 = 5 << 10;
 /// Bytes of pages that a commit may write for each byte of an overlay in memory: a small
 /// change may need a page of its own.
 const PAGES_PER_BYTE: u64 = 160;
@@ -36,18 +38,14 @@ pub(crate) fn lock(alloc: &Mutex<Allocator>) -> MutexGuard<'_, Allocator> {
     alloc.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Blocks kept for commits that find no others, since data has taken all there was.
+/// Blocks kept for commits that find no others, since data has taken all there was: windows
+/// first, where there were any, then pieces.
 #[derive(Default)]
-struct Spare {
-    /// Whole ones, [`SPARE_WINDOWS`] if possible, the last to be used: some nodes of the
-    /// tree (those with long keys) are longer than the pieces that there may be.
-    windows: Vec<PhysRun>,
-    pieces: Vec<PhysRun>,
-}
+struct Spare(Vec<PhysRun>);
 
 impl Spare {
     fn blocks(&self) -> u64 {
-        self.windows.iter().chain(&self.pieces).map(|r| r.len).sum()
+        self.0.iter().map(|r| r.len).sum()
     }
 }
 
@@ -57,6 +55,8 @@ struct MetaSpace {
     alloc: SharedAllocator,
     /// Blocks of a window.
     window: u64,
+    /// Blocks that are left to transactions which only remove, until nothing else is left.
+    reserve: u64,
     /// Locked before the allocator, where both are.
     spare: Mutex<Spare>,
 }
@@ -72,38 +72,38 @@ impl MetaSpace {
         let mut spare = self.spare();
         let mut have = spare.blocks();
         // One lock for each step: the owner shall not wait for all of them.
-        while (have < wanted || spare.windows.len() < SPARE_WINDOWS)
-            && let Some(run) = lock(&self.alloc).take_window(self.window)
-        {
-            spare.windows.push(run);
-            have += run.len;
-        }
         while have < wanted {
-            let more = lock(&self.alloc).take_pieces(self.window.min(wanted - have));
+            let more = self.take(self.window.min(wanted - have));
             if more.is_empty() {
                 break;
             }
             have += more.iter().map(|r| r.len).sum::<u64>();
-            spare.pieces.extend(more);
+            spare.0.extend(more);
         }
         while have > wanted
-            && let Some(run) = spare.pieces.pop()
+            && let Some(run) = spare.0.pop()
         {
             let gone = run.len.min(have - wanted);
             if gone < run.len {
-                spare.pieces.push(PhysRun { start: run.start, len: run.len - gone });
+                spare.0.push(PhysRun { start: run.start, len: run.len - gone });
             }
             lock(&self.alloc).release(PhysRun { start: run.start + run.len - gone, len: gone });
             have -= gone;
         }
-        while have >= wanted + self.window
-            && spare.windows.len() > SPARE_WINDOWS
-            && let Some(run) = spare.windows.pop()
-        {
-            lock(&self.alloc).release(run);
-            have -= run.len;
-        }
         have * BLOCK
+    }
+
+    /// Takes a window, or up to `n` blocks in pieces, but none of the reserve.
+    fn take(&self, n: u64) -> Vec<PhysRun> {
+        let mut alloc = lock(&self.alloc);
+        let most =
+            if planted!(MetadataTakesReserve) { alloc.free() } else { alloc.free().saturating_sub(self.reserve) };
+        if most >= self.window
+            && let Some(run) = alloc.take_window(self.window)
+        {
+            return vec![run];
+        }
+        alloc.take_pieces(n.min(most))
     }
 }
 
@@ -125,18 +125,20 @@ impl PageSpace for MetaSpace {
 
     fn grow(&self, adjoining: usize) -> Vec<(u64, u64)> {
         let n = adjoining as u64;
-        let found = {
+        let found = if n > 1 {
+            // A node that finds nothing lies apart: what is kept for the end of all space is not for it.
             let mut alloc = lock(&self.alloc);
-            match alloc.take_window(self.window) {
-                Some(run) => vec![run],
-                None if n > 1 => alloc.take_adjoining(n).into_iter().collect(),
-                None => alloc.take_pieces(self.window),
-            }
+            let most = alloc.free().saturating_sub(self.reserve);
+            let whole = if most >= self.window { alloc.take_window(self.window) } else { None };
+            let part = || if most >= n { alloc.take_adjoining(n) } else { None };
+            whole.or_else(part).into_iter().collect()
+        } else {
+            self.take(self.window)
         };
-        let found = if found.is_empty() {
-            let mut spare = self.spare();
-            let piece = if n > 1 { None } else { spare.pieces.pop() };
-            piece.or_else(|| spare.windows.pop()).into_iter().collect()
+        let found = if found.is_empty() && n == 1 {
+            // The spare blocks first; the reserve rather than a checkpoint that fails.
+            let spare = self.spare().0.pop();
+            spare.map_or_else(|| lock(&self.alloc).take_pieces(self.window), |run| vec![run])
         } else {
             found
         };
@@ -153,17 +155,21 @@ pub(crate) struct MetaStore {
     tree: Tree,
     space: Arc<MetaSpace>,
     name: String,
+    /// Bytes of pages in use as of the last checkpoint: who asks shall not wait for the next.
+    live: AtomicU64,
 }
 
 impl MetaStore {
     /// Opens the metadata whose root is `root` (empty: there is none yet) on `dev`, whose
-    /// blocks are those of `alloc`. Nothing is written, and no block marked as used.
+    /// blocks are those of `alloc`; `reserve` of them are left alone as long as possible. Nothing is written, and no
+    /// block marked as used.
     ///
     /// # Errors
     /// [`StoreError::Io`], [`StoreError::Corrupt`].
     pub fn open(
         dev: Arc<dyn BlockDevice>,
         alloc: SharedAllocator,
+        reserve: u64,
         root: &[u8],
         uuid: [u8; 16],
         cache: usize,
@@ -173,7 +179,8 @@ impl MetaStore {
         let root = if root.is_empty() { None } else { Some(Root::decode(root).map_err(fail)?) };
         let large = lock(&alloc).blocks() * BLOCK >= LARGE_SPACE;
         let chunk = root.as_ref().map_or(if large { LARGE_WINDOW } else { SMALL_WINDOW }, |r| r.chunk);
-        let space = Arc::new(MetaSpace { dev, alloc, window: u64::from(chunk) / BLOCK, spare: Mutex::default() });
+        let space =
+            Arc::new(MetaSpace { dev, alloc, window: u64::from(chunk) / BLOCK, reserve, spare: Mutex::default() });
         let options = Options { uuid, chunk, cache };
         let tree = match root {
             Some(r) if r.uuid != uuid => {
@@ -182,7 +189,7 @@ impl MetaStore {
             Some(r) => Tree::open(space.clone(), r, &options),
             None => Tree::create(space.clone(), &options),
         };
-        Ok(Self { tree: tree.map_err(fail)?, space, name })
+        Ok(Self { tree: tree.map_err(fail)?, space, name, live: AtomicU64::new(0) })
     }
 
     /// Marks the tree's blocks as used, when it is known what data uses.
@@ -206,14 +213,30 @@ impl MetaStore {
         let overlay = overlay as u64;
         let s = self.tree.stats();
         let live = s.live_pages * PAGE as u64;
+        self.live.store(live, Ordering::Release);
         // Free, or free as soon as nobody reads an older state.
         let own = s.space_bytes.saturating_sub(live);
         // A commit copies what it touches; leaves are at least half full.
         let copies = live.min(overlay * PAGES_PER_BYTE);
-        let needed = copies + 4 * overlay;
-        let windows = SPARE_WINDOWS as u64 * self.space.window * BLOCK;
-        let spare = self.space.keep_spare(needed.saturating_sub(own) + windows);
-        (own + spare) as i64 - (needed + windows) as i64
+        // What a node lacks to its page's end, and windows that are not used to their end.
+        let waste = 2 * self.space.window * BLOCK;
+        let needed = copies + 4 * overlay + waste;
+        let spare = self.space.keep_spare(needed.saturating_sub(own));
+        (own + spare) as i64 - needed as i64
+    }
+
+    /// Bytes of space that a commit may need for a record of `changes` bytes in so many
+    /// `entries`, beyond what is kept for an `overlay` (as [`MetaStore::keep_spare`] has it).
+    pub fn need(&self, changes: u64, entries: u64, overlay: usize) -> u64 {
+        let live = self.live.load(Ordering::Acquire);
+        // All pages are copied once at most.
+        let more = live.saturating_sub(overlay as u64 * PAGES_PER_BYTE);
+        more.min(entries * PAGES_PER_ENTRY) + 4 * changes
+    }
+
+    /// Are its blocks those of `alloc`, too?
+    pub fn shares(&self, alloc: &SharedAllocator) -> bool {
+        Arc::ptr_eq(&self.space.alloc, alloc)
     }
 
     /// Bytes of the device that metadata may be on.
@@ -221,10 +244,9 @@ impl MetaStore {
         lock(&self.space.alloc).blocks() * BLOCK
     }
 
-    /// Bytes that metadata might still get, spare space included.
+    /// Bytes that metadata might still get, beyond what is kept in spare.
     pub fn room(&self) -> u64 {
-        let spare = self.space.spare().blocks();
-        (lock(&self.space.alloc).free() + spare) * BLOCK
+        lock(&self.space.alloc).free().saturating_sub(self.space.reserve) * BLOCK
     }
 
     /// The value of `key`.

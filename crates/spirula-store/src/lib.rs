@@ -48,6 +48,7 @@ mod compress;
 pub mod device;
 mod error;
 mod gone;
+mod holes;
 mod io;
 mod journal;
 mod keys;

@@ -8,6 +8,7 @@ use crate::checkpoint::{CheckpointRecord, Checkpointer};
 use crate::commit::{Committer, RingEnd, Shared, Writer};
 use crate::device::Aligned;
 use crate::error::{Result, StoreError};
+use crate::holes::Holes;
 use crate::journal::{FRAME_ALIGN, Position, Replayed, Ring, Tail};
 use crate::keys;
 use crate::kv::{self, MetaStore};
@@ -134,15 +135,15 @@ impl Store {
     ) -> Result<Self> {
         let sb = &layout.superblock;
         let shared_alloc = Arc::new(Mutex::new(Allocator::new(sb.data_size / BLOCK)));
-        let (meta_dev, meta_alloc) = match &layout.meta {
+        let (meta_dev, meta_alloc, reserve) = match &layout.meta {
             Some(dev) => {
                 let size = dev.size().map_err(|e| StoreError::io("size", dev.name(), e))?;
-                (dev.clone(), Arc::new(Mutex::new(Allocator::new(size / BLOCK))))
+                (dev.clone(), Arc::new(Mutex::new(Allocator::new(size / BLOCK))), 0)
             }
-            None => (layout.block.clone(), shared_alloc.clone()),
+            None => (layout.block.clone(), shared_alloc.clone(), crate::store::reserve_of(sb.data_size / BLOCK)),
         };
         let uuid = sb.label.store_uuid.0;
-        let meta = Arc::new(MetaStore::open(meta_dev, meta_alloc, &sb.root, uuid, opts.cache_bytes / 4)?);
+        let meta = Arc::new(MetaStore::open(meta_dev, meta_alloc, reserve, &sb.root, uuid, opts.cache_bytes / 4)?);
         let base = load_checkpoint(&meta, sb)?;
         let mut alloc = kv::lock(&shared_alloc);
         for pair in meta.range(b"A", b"B") {
@@ -177,6 +178,7 @@ impl Store {
             layers: Cache::new(0).into(),
             pools,
             pool_options: BTreeMap::new(),
+            holes: Arc::new(Holes::new(shared_alloc.clone(), layout.block.clone())),
             alloc: shared_alloc,
             counters: base.counters,
             seq,
@@ -185,6 +187,7 @@ impl Store {
             pending_order: VecDeque::new(),
             freed: VecDeque::new(),
             beside: VecDeque::new(),
+            booked: VecDeque::new(),
             journaling: VecDeque::new(),
             journaling_bytes: 0,
             pins: Pins::default().into(),
@@ -210,6 +213,12 @@ impl Store {
         meta.claim_space()?;
         let slack = meta.keep_spare(store.overlay_bound());
         store.shared.meta_slack.store(slack, Ordering::Release);
+        // What was booked before for what has been replayed.
+        let beyond = store.active.cost.saturating_sub(store.overlay_bound()) as u64;
+        if beyond > 0 {
+            let needed = store.meta.need(beyond, store.active.entries(), store.overlay_bound());
+            store.booked.push_back((store.seq, needed));
+        }
         // Everything is sound: from here on the store may be written.
         store.restore_images(&ring, &images)?;
         for at in if planted!(LaterFramesKept) { Vec::new() } else { replayed.stale } {
@@ -398,6 +407,7 @@ impl Store {
             shared: self.shared.clone(),
             meta,
             overlay_bound: self.overlay_bound(),
+            holes: self.holes.clone(),
             block: layout.block,
             superblock_dev: layout.main,
             superblock: sb,

@@ -87,6 +87,12 @@ impl Overlay {
         self.cost = (self.cost + new).saturating_sub(old.unwrap_or(0));
     }
 
+    /// How many entries it has.
+    pub fn entries(&self) -> u64 {
+        let maps = [self.heads.len(), self.segments.len(), self.refs.len(), self.omap.len(), self.omap_headers.len()];
+        (maps.iter().sum::<usize>() + self.meta.len() + self.dead.len()) as u64
+    }
+
     pub fn put_head(&mut self, key: Bytes, onode: Option<Arc<Onode>>) {
         let base = ENTRY + key.len();
         let cost = |o: &Option<Arc<Onode>>| base + o.as_ref().map_or(0, |o| o.cost());

@@ -8,7 +8,7 @@ struct Pin {
     /// The transaction that came next when the read was planned: what was freed before is
     /// none of its.
     before: u64,
-    /// In order.
+    /// In order, none touching the next.
     runs: Vec<PhysRun>,
     /// Shared with the read.
     alive: Arc<()>,
@@ -24,6 +24,14 @@ impl Pins {
     /// Adds a read of `runs`, which lasts as long as what is returned.
     pub fn add(&mut self, before: u64, mut runs: Vec<PhysRun>) -> Arc<()> {
         runs.sort_unstable_by_key(|r| r.start);
+        // A plan may name a blob and a part of it.
+        runs.dedup_by(|next, last| {
+            let joins = next.start <= last.start + last.len;
+            if joins {
+                last.len = last.len.max(next.start + next.len - last.start);
+            }
+            joins
+        });
         let alive = Arc::new(());
         self.0.push(Pin { before, runs, alive: alive.clone(), kept: Vec::new() });
         alive
@@ -61,6 +69,15 @@ impl Pins {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_read_of_runs_within_each_other_keeps_all_of_them() {
+        let run = |start, len| PhysRun { start, len };
+        let mut pins = Pins::default();
+        let _read = pins.add(5, vec![run(30, 10), run(0, 100), run(10, 10), run(200, 5), run(205, 1)]);
+        assert!(pins.keep(6, run(50, 5)) && pins.keep(6, run(99, 1)) && pins.keep(6, run(205, 1)));
+        assert!(!pins.keep(6, run(100, 100)) && !pins.keep(6, run(206, 9)));
+    }
 
     #[test]
     fn a_read_keeps_its_own_blocks_and_no_others() {

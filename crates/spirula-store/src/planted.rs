@@ -63,6 +63,14 @@ mod bugs {
         DeletionNeedsSpace,
         /// no space kept for metadata
         MetadataTakesAll,
+        /// metadata takes the blocks that are left for removing
+        MetadataTakesReserve,
+        /// large records share the room that one of them was promised
+        RoomNotBooked,
+        /// "no space" though a checkpoint would free what is beside the journal
+        BesideNotAwaited,
+        /// space given back to the host that was taken again meanwhile
+        HolesUnowned,
         /// "no space" with fragmented space free
         FragmentedIsFull,
         /// allocation map stale after quick shutdown
@@ -109,6 +117,8 @@ mod bugs {
         OldMainBelieved,
         /// journal's end declared after one read
         OneReadEndsJournal,
+        /// torn frame at the journal's end left there, to be whole when it is read next
+        TornFrameKept,
         /// small data read again from the journal and put in place unseen
         ImageUnverified,
         /// sector that cannot be read, and holds nothing, refuses the store

@@ -494,6 +494,12 @@ impl Store {
         Ok(self.onode(object)?.map(|o| o.attrs.clone()))
     }
 
+    /// Bytes that any change of the object writes anew beside data: its attributes.
+    pub fn beside_data(&self, object: &HObject) -> u64 {
+        let attrs = |o: Arc<Onode>| o.attrs.iter().map(|(k, v)| (8 + k.len() + v.len()) as u64).sum();
+        self.onode(object).ok().flatten().map_or(0, attrs)
+    }
+
     /// One attribute; `None` if it or the object is missing.
     ///
     /// # Errors

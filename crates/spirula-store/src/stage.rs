@@ -80,6 +80,10 @@ pub(crate) struct Stage<'s> {
     reserve: u64,
     /// It makes objects or lets them grow, in data or metadata.
     adds: bool,
+    /// Changes that are no object's.
+    meta_entries: usize,
+    /// Bytes of space that the next checkpoint may need for it, where that is much.
+    books: u64,
     /// The finished journal record, and whether payload goes straight to its blocks.
     pub(crate) record: (Vec<u8>, bool),
 }
@@ -88,7 +92,8 @@ impl<'s> Stage<'s> {
     pub fn new(s: &'s mut Store, txn: &Transaction) -> Self {
         let grows =
             |op: &ObjectOp| matches!(op, ObjectOp::Write { .. } | ObjectOp::CloneFrom(_) | ObjectOp::CloneRange { .. });
-        let reserve = if txn.objects.iter().flat_map(|u| &u.ops).any(grows) { s.reserve() } else { 0 };
+        let adds_data = txn.objects.iter().flat_map(|u| &u.ops).any(grows);
+        let reserve = if adds_data { s.reserve() + s.booked_blocks() } else { 0 };
         let adds = txn.objects.iter().any(|u| adds(&u.ops));
         let (seq, counters) = (s.seq + 1, s.counters);
         Self {
@@ -114,6 +119,8 @@ impl<'s> Stage<'s> {
             counters,
             reserve,
             adds,
+            meta_entries: txn.meta.len(),
+            books: 0,
             record: (Vec::new(), false),
         }
     }
@@ -202,6 +209,9 @@ impl<'s> Stage<'s> {
             s.freed.push_back((self.seq, run));
         }
         s.beside.extend(self.beside.iter().map(|run| (self.seq, *run)));
+        if self.books > 0 {
+            s.booked.push_back((self.seq, self.books));
+        }
         for (start, _) in &record.pieces {
             s.pending_order.push_back((self.seq, *start));
         }
@@ -257,11 +267,16 @@ impl<'s> Stage<'s> {
         if size > limit {
             return Err(StoreError::TooLarge { what: "transaction", size, limit });
         }
-        if self.adds && changes > self.s.large_redo() {
-            let (needed, available) = (changes as u64 * 4, self.s.meta.room());
-            if needed > available {
+        if changes > self.s.large_redo() {
+            // What only removes is taken while it is likely to fit.
+            let maps = [self.heads.len(), self.segments.len(), self.refs.len(), self.omap.len(), self.meta_entries];
+            let entries = maps.iter().sum::<usize>() as u64;
+            let needed = self.s.meta.need(changes as u64, entries, self.s.overlay_bound());
+            let available = self.s.metadata_room();
+            if self.adds && needed > available {
                 return Err(StoreError::NoSpace { needed, available });
             }
+            self.books = if planted!(RoomNotBooked) { 0 } else { needed.min(available) };
         }
         self.record = (redo, direct);
         Ok(())
@@ -300,7 +315,7 @@ impl<'s> Stage<'s> {
             self.op(object, &mut head.now, op)?;
         }
         if let Some(o) = head.now.as_ref().filter(|_| update.ops.iter().any(|op| matches!(op, ObjectOp::SetAttrs(_)))) {
-            let size = o.attrs.iter().map(|(k, v)| 8 + k.len() + v.len()).sum();
+            let size = o.attrs.iter().map(|(k, v)| limits::pair_size(k, v)).sum();
             limits::check("attributes", size, ATTRS_STORED_MAX)?;
         }
         self.heads.insert(key, head);

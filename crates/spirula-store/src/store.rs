@@ -7,6 +7,7 @@ use crate::commit::{Item, Record, Shared};
 use crate::compress::PoolOptions;
 use crate::device::BlockDevice;
 use crate::error::{Result, StoreError};
+use crate::holes::Holes;
 use crate::io::Io;
 use crate::journal;
 use crate::kv::{self, MetaStore, SharedAllocator};
@@ -37,6 +38,11 @@ pub(crate) const JOURNALED_PAYLOAD: usize = 64 << 10;
 const RESERVE_BLOCKS: u64 = 256;
 /// Most bytes of redo and payload between owner and devices.
 const QUEUE_BYTES: usize = 64 << 20;
+
+/// Of so many blocks, those that only what removes may have.
+pub(crate) fn reserve_of(blocks: u64) -> u64 {
+    RESERVE_BLOCKS.min(blocks / 32)
+}
 
 /// Sizes and budgets.
 #[derive(Clone, Debug)]
@@ -172,6 +178,9 @@ pub struct Store {
     /// Blocks with changes beside the journal, by transaction: free once a checkpoint that
     /// has it is durable.
     pub(crate) beside: VecDeque<(u64, PhysRun)>,
+    /// Bytes of space that checkpoints to come may need for large records, by transaction:
+    /// neither data nor other records get them.
+    pub(crate) booked: VecDeque<(u64, u64)>,
     /// Journal bytes reserved by transactions not known to be durable.
     pub(crate) journaling: VecDeque<(u64, u64)>,
     pub(crate) journaling_bytes: u64,
@@ -180,6 +189,7 @@ pub struct Store {
     /// Memory budget.
     pub(crate) memory_limit: usize,
     pub(crate) room: HostRoom,
+    pub(crate) holes: Arc<Holes>,
     pub(crate) workers: Workers,
     /// Harmless damage found at the opening, in words.
     pub(crate) notes: Vec<String>,
@@ -199,7 +209,7 @@ impl Store {
     pub fn submit(&mut self, txn: impl Borrow<Transaction>) -> Result<u64> {
         let txn = txn.borrow();
         self.admit()?;
-        match self.try_submit(txn) {
+        let tried = match self.try_submit(txn) {
             // Space that awaits its release may be enough.
             Err(StoreError::NoSpace { .. }) if !self.freed.is_empty() => {
                 let seq = self.seq;
@@ -207,8 +217,12 @@ impl Store {
                 self.admit()?;
                 self.try_submit(txn)
             }
-            // So may be what was deleted since the last checkpoint, or waits to be purged.
-            Err(StoreError::NoSpace { .. }) if self.shared.meta_short() && self.may_gain() => {
+            r => r,
+        };
+        match tried {
+            // So may be what is beside the journal or booked until a checkpoint, what was deleted since the last one,
+            // or waits to be purged.
+            Err(StoreError::NoSpace { .. }) if self.may_gain() => {
                 self.gain()?;
                 self.admit()?;
                 self.try_submit(txn)
@@ -217,9 +231,11 @@ impl Store {
         }
     }
 
-    /// Might a checkpoint find space for metadata?
+    /// Might a checkpoint find space?
     fn may_gain(&self) -> bool {
-        self.seq > self.frozen_seq || self.shared.dead.load(Ordering::Acquire) > 0
+        let waits = self.seq > self.frozen_seq || self.shared.dead.load(Ordering::Acquire) > 0;
+        let held = !planted!(BesideNotAwaited) && !(self.beside.is_empty() && self.booked.is_empty());
+        held || self.shared.meta_short() && waits
     }
 
     /// Makes a checkpoint and lets removed omaps be purged, until there is space for
@@ -237,7 +253,7 @@ impl Store {
         Ok(())
     }
 
-    fn try_submit(&mut self, txn: &Transaction) -> Result<u64> {
+    pub(crate) fn try_submit(&mut self, txn: &Transaction) -> Result<u64> {
         let mut stage = Stage::new(self, txn);
         match stage.run(txn) {
             Ok(()) => Ok(stage.commit(txn)),
@@ -314,6 +330,7 @@ impl Store {
         while let Some((_, run)) = self.beside.pop_front_if(|(seq, _)| *seq <= done) {
             assert!(self.alloc().mark_free(run), "blocks {run:?} beside the journal were free already");
         }
+        while self.booked.pop_front_if(|(seq, _)| *seq <= checkpointed).is_some() {}
         if let Some(done) = self.frozen.take_if(|f| f.seq <= checkpointed) {
             self.shared.discard(done.overlay);
         }
@@ -325,12 +342,8 @@ impl Store {
         if !planted!(ReadUnprotected) && self.pins.get_mut().keep(seq, run) {
             return;
         }
-        if self.room.short() {
-            // Before it is free: a checkpoint may take it at once. Where it cannot be,
-            // the space just stays with the file.
-            let _ = self.block.discard(run.start * BLOCK, run.len * BLOCK);
-        }
         assert!(self.alloc().mark_free(run), "freed blocks {run:?} were free already");
+        self.holes.freed(run, self.room.short());
     }
 
     /// Blocks that hold nothing but are not free yet: freed, and not durably so or still being
@@ -402,12 +415,32 @@ impl Store {
         self.shared.push(Item::Checkpoint(Box::new(job)));
     }
 
-    /// Would changes of so many bytes beside data be taken now? They are in memory and beside
-    /// the journal first, and in the metadata after the next checkpoint.
-    pub fn has_room_for(&self, bytes: u64) -> bool {
-        let reserve = self.reserve();
-        let free = self.alloc().free().saturating_sub(reserve) * BLOCK;
-        !self.shared.meta_short() && bytes * 2 <= free && bytes * 4 <= self.meta.room()
+    /// Would changes of so many bytes beside data, of so many pairs or keys, be taken now? They are in memory and
+    /// beside the journal first, and in the metadata after the next checkpoint.
+    pub fn has_room_for(&self, bytes: u64, entries: u64) -> bool {
+        let kept = self.reserve() + self.booked_blocks();
+        let free = self.alloc().free().saturating_sub(kept) * BLOCK;
+        let needed = self.meta.need(bytes, entries, self.overlay_bound());
+        // On one device they are beside the journal meanwhile.
+        let both = if self.meta.shares(&self.alloc) { needed + bytes } else { needed };
+        !self.shared.meta_short() && bytes * 2 <= free && both <= self.metadata_room()
+    }
+
+    /// Bytes that are there for a large record in the next checkpoints.
+    pub(crate) fn metadata_room(&self) -> u64 {
+        let booked: u64 = self.booked.iter().map(|(_, n)| n).sum();
+        let slack = self.shared.meta_slack.load(Ordering::Acquire).max(0) as u64;
+        (self.meta.room() + slack).saturating_sub(booked)
+    }
+
+    /// Blocks of the data space that are booked for large records.
+    pub(crate) fn booked_blocks(&self) -> u64 {
+        if self.booked.is_empty() || !self.meta.shares(&self.alloc) {
+            return 0;
+        }
+        let booked: u64 = self.booked.iter().map(|(_, n)| n).sum();
+        let slack = self.shared.meta_slack.load(Ordering::Acquire).max(0) as u64;
+        booked.saturating_sub(slack).div_ceil(BLOCK)
     }
 
     /// Queues a staged transaction. Part of [`Stage::commit`].
@@ -434,7 +467,7 @@ impl Store {
 
     /// Blocks that `allocate` must leave alone for a transaction that brings data.
     pub(crate) fn reserve(&self) -> u64 {
-        RESERVE_BLOCKS.min(self.alloc().blocks() / 32)
+        reserve_of(self.alloc().blocks())
     }
 
     /// Waits until everything submitted is durable.

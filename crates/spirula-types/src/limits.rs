@@ -24,6 +24,9 @@ pub const ATTRS_STORED_MAX: usize = ATTRS_MAX + (8 << 20);
 pub const TRANSACTION_MAX: usize = 288 << 20;
 /// Bytes a part of a transaction may take beside keys, values and data.
 const PART: usize = 64;
+/// Bytes a pair, or a key to be removed, is charged beside key and value: about what it takes
+/// in memory and in a store's maps, so that millions of empty ones are not taken for nothing.
+const PAIR: usize = 96;
 
 /// A limit that something is beyond.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,11 +82,17 @@ pub fn size_of(ops: &[ObjectOp]) -> Result<usize, Excess> {
     ops.iter().map(|op| Ok(PART + check_op(op)?)).sum()
 }
 
-/// Length of a key and its value, if each is within its limit.
+/// Bytes that a pair of a name or key and a value counts for, in a transaction and among an
+/// object's attributes.
+pub fn pair_size(key: &[u8], value: &[u8]) -> usize {
+    PAIR + key.len() + value.len()
+}
+
+/// Size of a key and its value, if each is within its limit.
 fn pair(key: &'static str, k: &[u8], value: &'static str, v: &[u8]) -> Result<usize, Excess> {
     check(key, k.len(), KEY_MAX)?;
     check(value, v.len(), VALUE_MAX)?;
-    Ok(8 + k.len() + v.len())
+    Ok(pair_size(k, v))
 }
 
 /// Bytes of keys, values and data.
@@ -99,7 +108,7 @@ fn check_op(op: &ObjectOp) -> Result<usize, Excess> {
         ObjectOp::OmapSet(kv) => {
             kv.iter().map(|(k, v)| pair("omap key", k, "omap value", v)).sum::<Result<usize, _>>()?
         }
-        ObjectOp::OmapRm(keys) => keys.iter().map(|k| 4 + k.len()).sum(),
+        ObjectOp::OmapRm(keys) => keys.iter().map(|k| PAIR + k.len()).sum(),
         ObjectOp::OmapRmRange { first, last } => first.len() + last.len(),
         ObjectOp::OmapSetHeader(h) => {
             check("omap header", h.len(), VALUE_MAX)?;
@@ -148,13 +157,22 @@ mod tests {
             ("omap value", VALUE_MAX, |b| ObjectOp::OmapSet(vec![("k".into(), b)])),
             ("omap header", VALUE_MAX, ObjectOp::OmapSetHeader),
             ("attribute name", KEY_MAX, |b| ObjectOp::SetAttrs(vec![(b, Bytes::new())])),
-            ("attributes", ATTRS_STORED_MAX - 9, |b| ObjectOp::SetAttrs(vec![("k".into(), b)])),
+            ("attributes", ATTRS_STORED_MAX - PAIR - 1, |b| ObjectOp::SetAttrs(vec![("k".into(), b)])),
             ("transaction", TRANSACTION_MAX - 2 * PART - 1, |data| ObjectOp::Write { offset: 0, data }),
         ];
         for (what, limit, op) in tries {
             assert_eq!(of(op(zeros(limit))), Ok(()), "{what}");
             assert_eq!(of(op(zeros(limit + 1))), Err(what));
         }
+        // What is empty counts, too: with an object, and its own part, so many are all there may be.
+        let most = (TRANSACTION_MAX - 2 * PART - 1) / PAIR;
+        let pairs = |n: usize| of(ObjectOp::OmapSet(vec![Default::default(); n]));
+        assert_eq!([pairs(most), pairs(most + 1)], [Ok(()), Err("transaction")]);
+        let keys = |n: usize| of(ObjectOp::OmapRm(vec![Bytes::new(); n]));
+        assert_eq!([keys(most), keys(most + 1)], [Ok(()), Err("transaction")]);
+        let most = ATTRS_STORED_MAX / PAIR;
+        let attrs = |n: usize| of(ObjectOp::SetAttrs(vec![Default::default(); n]));
+        assert_eq!([attrs(most), attrs(most + 1)], [Ok(()), Err("attributes")]);
         let set = |n| MetaOp::Set { key: "k".into(), value: zeros(n) };
         let key = |n| MetaOp::Set { key: zeros(n), value: Bytes::new() };
         let log = |n| MetaOp::LogAppend { pg, version, entry: zeros(n) };

@@ -12,6 +12,7 @@ use bytes::Bytes;
 use spirula_encoding::{DecodeError, Decoder, Encoder};
 use spirula_messages::ceph::op::OsdOp;
 use spirula_types::errno;
+use spirula_types::limits::pair_size;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The smallest key that does not start with `prefix`, but sorts after those that do;
@@ -38,6 +39,16 @@ fn keys(input: &Bytes) -> Result<BTreeSet<Bytes>, DecodeError> {
 }
 
 impl Vector<'_> {
+    /// Refuses a list of more entries than a change may have, before it takes memory: an empty
+    /// entry has 4 bytes in a request, and many times as much when it is decoded.
+    fn few(&self, list: &Bytes) -> Result<(), Stop> {
+        let entries = Decoder::new(list).u32()? as usize;
+        if entries > self.ctx.limits.max_change / pair_size(&[], &[]) {
+            return Err(Stop::Errno(errno::E2BIG));
+        }
+        Ok(())
+    }
+
     fn has_omap(&self) -> bool {
         self.object.exists && self.object.info.has(ObjectInfo::OMAP)
     }
@@ -99,6 +110,7 @@ impl Vector<'_> {
     }
 
     pub(super) fn omap_get_vals_by_keys(&mut self, input: &Bytes, out: &mut OsdOp) -> Ran {
+        self.few(input)?;
         let keys = keys(input)?;
         let mut found = Vec::new();
         if self.has_omap() {
@@ -119,6 +131,7 @@ impl Vector<'_> {
     /// Compares stored values (left; empty if absent) with given ones (right).
     pub(super) fn omap_cmp(&mut self, input: &Bytes) -> Ran {
         self.must_exist()?;
+        self.few(input)?;
         let mut d = Decoder::new(input);
         let wanted: BTreeMap<Bytes, (Bytes, i32)> =
             d.list(12, |d| Ok((slice(d, input)?, (slice(d, input)?, d.i32()?))))?.into_iter().collect();
@@ -138,6 +151,7 @@ impl Vector<'_> {
 
     pub(super) fn omap_set_vals(&mut self, input: &Bytes) -> Ran {
         self.replicated_only()?;
+        self.few(input)?;
         let mut d = Decoder::new(input);
         let pairs = d.list(8, |d| Ok((slice(d, input)?, slice(d, input)?)))?;
         if pairs.iter().any(|(k, _)| k.len() > self.ctx.limits.max_omap_key) {
@@ -170,6 +184,7 @@ impl Vector<'_> {
     pub(super) fn omap_rm_keys(&mut self, input: &Bytes) -> Ran {
         self.replicated_only()?;
         self.must_exist()?;
+        self.few(input)?;
         self.object.omap_rm(keys(input)?.into_iter().collect());
         self.object.stats.count_write(0);
         Ok(0)

@@ -136,10 +136,15 @@ pub trait ObjectReader {
     /// [`ReadError`].
     fn list(&self, from: &HObject, until: &HObject, max: usize) -> Result<Vec<HObject>, ReadError>;
 
-    /// Is there room for a change that brings so many bytes beside data (omap, attributes)?
+    /// Is there room for a change that brings so many bytes beside data (omap, attributes), of so many pairs?
     /// Asked only for much: what is full by and by the map says.
-    fn has_room_for(&self, _bytes: u64) -> bool {
+    fn has_room_for(&self, _bytes: u64, _pairs: u64) -> bool {
         true
+    }
+
+    /// Bytes that the store writes anew beside data, whatever is changed in the object: its attributes.
+    fn beside_data(&self, _object: &HObject) -> u64 {
+        0
     }
 
     /// Where bad data of the object was met last, if that is known. For messages only.

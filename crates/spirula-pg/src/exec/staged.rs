@@ -10,7 +10,7 @@ use super::reader::{ObjectReader, OmapPage, OmapRange, ReadError};
 use super::state::{ObjectInfo, ObjectState, user_name};
 use super::vector::Stop;
 use bytes::Bytes;
-use spirula_types::limits::size_of;
+use spirula_types::limits::{pair_size, size_of};
 use spirula_types::transaction::ObjectOp;
 use spirula_types::{HObject, errno};
 use std::collections::BTreeMap;
@@ -139,14 +139,21 @@ impl<'a> Staged<'a> {
             }
             _ => 0,
         };
-        let beside = if size > MUCH { self.ops.iter().map(grows).sum() } else { 0 };
-        if beside > MUCH && !self.reader.has_room_for(beside as u64) {
+        let pairs = |op: &ObjectOp| match op {
+            ObjectOp::OmapSet(pairs) | ObjectOp::SetAttrs(pairs) => pairs.len(),
+            _ => 1,
+        };
+        let mut beside = if size > MUCH { self.ops.iter().map(grows).sum::<usize>() as u64 } else { 0 };
+        if self.exists && self.ops.iter().any(|op| !matches!(op, ObjectOp::Remove)) {
+            beside += self.reader.beside_data(self.object);
+        }
+        if beside > MUCH as u64 && !self.reader.has_room_for(beside, self.ops.iter().map(pairs).sum::<usize>() as u64) {
             return Err(Stop::Errno(errno::ENOSPC));
         }
         if self.ops.iter().any(|op| matches!(op, ObjectOp::SetAttrs(_))) {
             let attrs = self.attrs()?;
             let users = attrs.iter().filter(|(k, _)| user_name(k).is_some());
-            let size: usize = users.map(|(k, v)| 8 + k.len() + v.len()).sum();
+            let size: usize = users.map(|(k, v)| pair_size(k, v)).sum();
             if size > limits.max_attrs {
                 return Err(Stop::Errno(errno::E2BIG));
             }

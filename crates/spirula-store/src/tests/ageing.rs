@@ -187,7 +187,7 @@ fn space_in_pieces_serves_metadata_and_data_to_the_last_block() {
 /// the next checkpoint, and found after it.
 #[test]
 fn what_is_long_needs_no_space_that_adjoins() {
-    let opts = StoreOptions { size: 29 << 20, cache_bytes: 16 << 20, ..tiny() };
+    let opts = StoreOptions { size: 45 << 20, cache_bytes: 16 << 20, ..tiny() };
     let world = create_single(&opts);
     let mut store = open(&world, &opts).unwrap();
     let data = pattern(1, 4096);

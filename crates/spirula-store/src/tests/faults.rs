@@ -1,6 +1,6 @@
 //! Rot, failing devices, full devices, foreign and damaged stores.
 
-use super::model::{Model, object, pattern, random_txn};
+use super::model::{Model, Walk, object, pattern, random_txn};
 use super::sim::{Disk, Fault, Rng, World};
 use super::{IDENTITY, create, create_single, open, open_as, tiny};
 use crate::superblock::{COPY_STRIDE, HEADER};
@@ -608,31 +608,25 @@ fn survive(fault: Fault, seed: u64) -> bool {
     let opts = StoreOptions { size: 1 << 20, ..tiny() };
     let world = if seed.is_multiple_of(2) { create(&opts) } else { create_single(&opts) };
     let what = format!("{fault:?}, seed {seed}");
-    let mut rng = Rng(seed);
-    let mut models = vec![Model::default()];
+    let mut walk = Walk::new(seed);
     let mut store = open(&world, &opts).unwrap();
     world.set_cold(seed % 4 < 2);
     world.record();
     world.inject(Some(fault));
     let stops = !matches!(fault, Fault::Read(_) | Fault::Zeros(_));
     for step in 0..150 {
-        let mut model = models.last().unwrap().clone();
-        let txn = random_txn(&mut rng, &model, step + 1, false);
-        match store.submit(txn.clone()) {
-            Ok(_) => {
-                model.apply(&txn);
-                models.push(model);
-            }
-            Err(StoreError::NoSpace { .. }) => {}
+        match walk.step(&mut store, step) {
+            Ok(()) => {}
             Err(StoreError::Io { action: "read", .. } | StoreError::Checksum { .. } | StoreError::Corrupt(_))
                 if !stops && world.struck() => {}
             Err(StoreError::Poisoned(_)) if world.struck() => break,
             Err(e) => panic!("{what}: {e}"),
         }
-        if rng.below(8) == 0 && store.flush().is_err() {
+        if walk.rng.below(8) == 0 && store.flush().is_err() {
             break;
         }
     }
+    let models = walk.models;
     let mut died = store.flush().is_err();
     let struck = world.struck();
     // A checkpoint or a mark that failed is noticed by another thread, soon.

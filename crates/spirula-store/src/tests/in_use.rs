@@ -2,8 +2,8 @@
 //! bit that flips. What is read then, or after a crash or a close, is right or an error; nothing that was
 //! acknowledged is gone without a word.
 
-use super::model::{Model, random_txn};
-use super::sim::{Fault, Rng};
+use super::model::{Model, Walk};
+use super::sim::Fault;
 use super::{create, create_single, open, tiny};
 use crate::{Store, StoreError, StoreOptions};
 use std::collections::BTreeMap;
@@ -58,8 +58,7 @@ fn lie(fault: Option<Fault>, seed: u64) -> Verdict {
     let opts = StoreOptions { size: 1 << 20, cache_bytes: [0, 48 << 10][seed as usize % 2], ..tiny() };
     let world = if seed % 4 < 2 { create(&opts) } else { create_single(&opts) };
     let what = format!("{fault:?}, seed {seed}");
-    let mut rng = Rng(seed);
-    let mut models = vec![Model::default()];
+    let mut walk = Walk::new(seed);
     let mut store = open(&world, &opts).unwrap();
     let mut is_told = false;
     for step in 0..70 {
@@ -68,36 +67,28 @@ fn lie(fault: Option<Fault>, seed: u64) -> Verdict {
             world.inject(fault);
             if fault.is_none() {
                 // Anywhere but on both copies of a label at once.
-                let dev = rng.below(world.count() as u64) as usize;
+                let dev = walk.rng.below(world.count() as u64) as usize;
                 let bits = world.image().devices[dev].len() as u64 * 8;
-                world.rot(dev, rng.below(bits));
+                world.rot(dev, walk.rng.below(bits));
             }
         }
-        let mut model = models.last().unwrap().clone();
-        let txn = random_txn(&mut rng, &model, step + 1, false);
-        match store.submit(txn.clone()) {
-            Ok(_) => {
-                model.apply(&txn);
-                models.push(model);
-            }
-            Err(StoreError::NoSpace { .. }) => {}
-            // A part of a block that cannot be read is not written.
-            Err(e) => {
-                assert!(told(&e), "{what}: {e}");
-                is_told = true;
-                if matches!(e, StoreError::Poisoned(_)) {
-                    break;
-                }
+        // A part of a block that cannot be read is not written.
+        if let Err(e) = walk.step(&mut store, step) {
+            assert!(told(&e), "{what}: {e}");
+            is_told = true;
+            if matches!(e, StoreError::Poisoned(_)) {
+                break;
             }
         }
         if step % 10 == 9 {
             is_told |= store.flush().is_err();
-            is_told |= look(&store, models.last().unwrap(), &what);
+            is_told |= look(&store, walk.now(), &what);
         }
     }
     let struck = fault.is_none() || world.struck();
     world.disarm();
     // What was acknowledged; the rest may be there or not.
+    let models = walk.models;
     let acked = if store.flush().is_ok() { models.len() - 1 } else { 0 };
     // An idle moment: the last frame is marked as durable.
     std::thread::sleep(std::time::Duration::from_millis(8));

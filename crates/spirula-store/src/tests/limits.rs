@@ -79,7 +79,7 @@ fn each_limit_is_met_whatever_the_journal() {
                 ..Transaction::default()
             },
         );
-        let many = (0..ATTRS_STORED_MAX >> 20).map(|n| (Bytes::from(format!("a{n:03}")), long((1 << 20) - 12)));
+        let many = (0..ATTRS_STORED_MAX >> 20).map(|n| (Bytes::from(format!("a{n:03}")), long((1 << 20) - 100)));
         kept("attributes", &opts, &of(ObjectOp::SetAttrs(many.collect())));
     }
 }
@@ -89,7 +89,7 @@ pub(super) fn one_past_each_limit_is_refused_and_stops_nothing() {
     let opts = small();
     let world = create_single(&opts);
     let mut store = open(&world, &opts).unwrap();
-    assert!(store.has_room_for(100 << 20) && !store.has_room_for(1 << 30));
+    assert!(store.has_room_for(100 << 20, 1) && !store.has_room_for(1 << 30, 1));
     let long = |n: usize| Bytes::from(vec![7; n]);
     let meta = |op| Transaction { meta: vec![op], ..Transaction::default() };
     let (pg, version) = (PgId::new(1, 1), EVersion::new(1, 1));
@@ -101,9 +101,9 @@ pub(super) fn one_past_each_limit_is_refused_and_stops_nothing() {
     // One by one as well as at once: what counts is what the object has in the end.
     let attr = |n: usize, len: usize| of(ObjectOp::SetAttrs(vec![(Bytes::from(format!("a{n:03}")), long(len))]));
     let half = ATTRS_STORED_MAX / 2;
-    store.submit(attr(0, half - 12)).unwrap();
-    refused("attributes", &mut store, &attr(1, half - 11));
-    store.submit(attr(1, half - 12)).unwrap();
+    store.submit(attr(0, half - 100)).unwrap();
+    refused("attributes", &mut store, &attr(1, half - 99));
+    store.submit(attr(1, half - 100)).unwrap();
     refused("one attribute more", &mut store, &attr(2, 0));
     store.close().unwrap();
     assert_eq!(open(&world, &opts).unwrap().attrs(&object(2)).unwrap().unwrap().len(), 2);

@@ -7,7 +7,7 @@ use crate::layer::own_bit;
 use crate::maps::{self, View, WHOLE};
 use crate::refs::CHUNK;
 use crate::segment::Segment;
-use crate::{PoolSpace, Read, Store};
+use crate::{PoolSpace, Read, Store, StoreError};
 use bytes::Bytes;
 use spirula_types::transaction::{MetaOp, ObjectOp, Transaction};
 use spirula_types::{EVersion, HObject, PgId};
@@ -397,4 +397,37 @@ pub(crate) fn random_txn(rng: &mut Rng, model: &Model, version: u64, big: bool) 
         _ => {}
     }
     t
+}
+
+/// Random transactions one after the other, and what the store holds after each that it took.
+pub(crate) struct Walk {
+    pub rng: Rng,
+    /// By the transactions' numbers; the first is empty.
+    pub models: Vec<Model>,
+}
+
+impl Walk {
+    pub fn new(seed: u64) -> Self {
+        Self { rng: Rng(seed), models: vec![Model::default()] }
+    }
+
+    /// What the store holds now.
+    pub fn now(&self) -> &Model {
+        self.models.last().unwrap()
+    }
+
+    /// Submits the next one. One for which there is no space has no effect, and is no error.
+    pub fn step(&mut self, store: &mut Store, step: u64) -> Result<(), StoreError> {
+        let mut model = self.now().clone();
+        let txn = random_txn(&mut self.rng, &model, step + 1, false);
+        match store.submit(txn.clone()) {
+            Ok(_) => {
+                model.apply(&txn);
+                self.models.push(model);
+                Ok(())
+            }
+            Err(StoreError::NoSpace { .. }) => Ok(()),
+            Err(e) => Err(e),
+        }
+    }
 }

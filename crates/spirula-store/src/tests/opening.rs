@@ -141,6 +141,18 @@ fn an_unreadable_frame_amid_others_is_told_and_nothing_is_erased() {
     }
 }
 
+/// What was taken for torn once is never taken for whole later: in between the store was served without it.
+#[test]
+pub(crate) fn a_torn_frame_at_the_journals_end_never_comes_back() {
+    let opts = StoreOptions { journal_size: 1 << 20, cache_bytes: 1 << 20, ..tiny() };
+    let world = used(&opts, false);
+    let misread = || world.edit_ring(|d| d[(5 * 3 + 1) * 4096 + 100] ^= 1);
+    misread();
+    let served = open(&world, &opts).unwrap().last_seq();
+    misread();
+    assert_eq!(open(&world, &opts).unwrap().last_seq(), served, "it came back");
+}
+
 #[test]
 pub(crate) fn unreadable_sectors_in_dead_parts_of_the_ring_cost_nothing_and_are_written_anew() {
     let opts = StoreOptions { journal_size: 1 << 20, cache_bytes: 1 << 20, ..tiny() };

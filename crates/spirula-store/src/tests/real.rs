@@ -209,3 +209,32 @@ fn missing_files_and_interrupted_creation_are_told_apart() {
     create(&dir.0, &opts);
     open(&dir.0, &opts).unwrap();
 }
+
+/// What was deleted does not keep its space in the file.
+#[test]
+fn deleted_data_goes_back_to_the_file_system() {
+    use std::os::unix::fs::MetadataExt;
+    let dir = Dir::new("holes");
+    let opts = small();
+    create(&dir.0, &opts);
+    let taken = || std::fs::metadata(dir.0.join("block")).unwrap().blocks() * 512;
+    let mut store = open(&dir.0, &opts).unwrap();
+    let mut t = Transaction::default();
+    for n in 0..8 {
+        t.object(&object(n), ObjectOp::Write { offset: 0, data: pattern(n, 4 << 20) });
+    }
+    store.submit(&t).unwrap();
+    store.flush().unwrap();
+    assert!(taken() >= 32 << 20, "{} bytes", taken());
+    t.objects.iter_mut().for_each(|u| u.ops = vec![ObjectOp::Remove]);
+    store.submit(&t).unwrap();
+    store.flush().unwrap();
+    for _ in 0..600 {
+        if taken() < 8 << 20 {
+            return;
+        }
+        store.congested();
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    panic!("{} bytes are still taken", taken());
+}

@@ -534,9 +534,19 @@ impl BlockDevice for Device {
         Ok(self.0.room())
     }
 
-    fn discard(&self, _offset: u64, len: u64) -> io::Result<()> {
+    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
         if let Some(room) = &mut self.0.lock().room {
             *room += len;
+        }
+        let zeros = vec![0; len as usize];
+        let mut w = self.0.lock();
+        w.devices[self.1].write(&zeros, offset as usize).ok_or(io::ErrorKind::UnexpectedEof)?;
+        if let Some(under) = &mut w.under {
+            under[self.1].write(&zeros, offset as usize).ok_or(io::ErrorKind::UnexpectedEof)?;
+        }
+        if w.recording {
+            let (dev, offset) = (self.1, offset as usize);
+            w.events.push(Event::Write { dev, offset, data: Arc::new(zeros), durable: false });
         }
         Ok(())
     }

@@ -189,3 +189,179 @@ pub(crate) fn metadata_that_fills_its_device_is_refused_and_can_be_deleted() {
         }
     }
 }
+
+fn pair(n: u64, len: usize) -> Transaction {
+    let mut t = Transaction::default();
+    t.object(&object(n), ObjectOp::OmapSet(vec![(Bytes::from(format!("key-{n}")), pattern(n, len))]));
+    t
+}
+
+/// Large records between two checkpoints: what one of them was promised neither another nor data gets, and the
+/// checkpoint stores them all.
+#[test]
+pub(crate) fn room_for_large_records_is_promised_once() {
+    // Nothing makes a checkpoint due.
+    let opts = StoreOptions { size: 48 << 20, journal_size: 4 << 20, cache_bytes: 256 << 20, ..tiny() };
+    let world = create_single(&opts);
+    let (mut store, mut model) = (open(&world, &opts).unwrap(), Model::default());
+    let what = "large records";
+    // As many as there seems to be room for at once, while each asks alone.
+    let mut taken = 0;
+    while store.try_submit(&pair(taken, 1_500_000)).is_ok() {
+        model.apply(&pair(taken, 1_500_000));
+        taken += 1;
+    }
+    assert!(taken > 1, "{taken} taken");
+    for (n, len) in [(100, 1 << 20), (200, 4096)] {
+        for i in 0.. {
+            let mut t = Transaction::default();
+            t.object(&object(n + i / 100), ObjectOp::Write { offset: i % 100 * len as u64, data: pattern(i, len) });
+            match store.try_submit(&t) {
+                Ok(_) => model.apply(&t),
+                Err(StoreError::NoSpace { .. }) => break,
+                Err(e) => panic!("{e}"),
+            }
+        }
+    }
+    let mut store = reopened(store, &world, &opts, &model, what);
+    model.check(&mut store, what);
+}
+
+/// Blocks with changes beside the journal are free after the next checkpoint: who needs them waits for it.
+#[test]
+pub(crate) fn what_is_beside_the_journal_is_waited_for() {
+    // Nothing makes a checkpoint due.
+    let opts = StoreOptions { size: 32 << 20, journal_size: 1 << 20, cache_bytes: 256 << 20, ..tiny() };
+    let world = create_single(&opts);
+    let (mut store, mut model) = (open(&world, &opts).unwrap(), Model::default());
+    for n in 0..6 {
+        // The same key again and again: in the end there is one.
+        let mut t = Transaction::default();
+        t.object(&object(1), ObjectOp::OmapSet(vec![("k".into(), pattern(n, 200_000))]));
+        must(&mut store, &mut model, &t, "beside");
+    }
+    assert!(!store.beside.is_empty());
+    let mut n = 0;
+    loop {
+        n += 1;
+        let mut t = Transaction::default();
+        t.object(&object(100 + n), ObjectOp::Write { offset: 0, data: pattern(n, 1 << 20) });
+        if !fits(&mut store, &mut model, &t, "beside") {
+            break;
+        }
+    }
+    assert!(store.beside.is_empty() && store.booked.is_empty(), "no space, and some is held for what is over");
+    reopened(store, &world, &opts, &model, "beside");
+}
+
+/// Fills a device at random with data, omaps, attributes and long keys until nothing fits, whatever its size; then all
+/// that removes or cuts is done, in any order.
+pub(crate) fn recovers_by_deletion(seed: u64) {
+    let what = format!("seed {seed}");
+    println!("{what}");
+    let mut rng = Rng(seed * 7 + 1);
+    let (size, cache) = [(6 << 20, 48 << 10), (20 << 20, 256 << 10), (40 << 20, 4 << 20)][rng.below(3) as usize];
+    let opts = StoreOptions { size, cache_bytes: cache, ..tiny() };
+    let world = if rng.below(4) > 0 { create_single(&opts) } else { create(&opts) };
+    let (mut store, mut model) = (open(&world, &opts).unwrap(), Model::default());
+    for round in 0..2 {
+        let (mut refused, mut next) = (0, 0);
+        // By turns large and small: what is left in the end is next to nothing.
+        while refused < 60 {
+            next += 1;
+            let n = rng.below(60);
+            let small = refused > 20;
+            let len = |rng: &mut Rng, most: u64| 1 + rng.below(if small { 4096 } else { most }) as usize;
+            let mut t = Transaction::default();
+            let op = match rng.below(10) {
+                0..5 => {
+                    let len = len(&mut rng, 200_000);
+                    ObjectOp::Write { offset: rng.below(1 << 20), data: pattern(next, len) }
+                }
+                5..7 => {
+                    let pairs = 1 + rng.below(if small { 2 } else { 300 });
+                    ObjectOp::OmapSet(
+                        (0..pairs).map(|k| (Bytes::from(format!("key-{next}-{k}")), pattern(k, 100))).collect(),
+                    )
+                }
+                7 => {
+                    let (k, v) = (len(&mut rng, 50_000), len(&mut rng, 100_000));
+                    ObjectOp::OmapSet(vec![(
+                        Bytes::from([vec![b'l'; k], next.to_be_bytes().to_vec()].concat()),
+                        pattern(next, v),
+                    )])
+                }
+                8 => {
+                    let v = len(&mut rng, 60_000);
+                    ObjectOp::SetAttrs(vec![(Bytes::from(format!("a{}", next % 5)), pattern(next, v))])
+                }
+                _ => ObjectOp::Zero { offset: rng.below(1 << 20), length: 1 + rng.below(100_000) },
+            };
+            t.object(&object(n), op);
+            let grows = !matches!(t.objects[0].ops[0], ObjectOp::Zero { .. });
+            if fits(&mut store, &mut model, &t, &what) {
+                refused = if grows { 0 } else { refused };
+            } else {
+                assert!(grows, "{what}: no space to make a hole");
+                refused += 1;
+            }
+        }
+        if rng.below(2) == 0 {
+            store = reopened(store, &world, &opts, &model, &what);
+        }
+        let mut names: Vec<_> = model.objects.keys().cloned().collect();
+        while !names.is_empty() {
+            let o = names[rng.below(names.len() as u64) as usize].clone();
+            let mut t = Transaction::default();
+            let op = match rng.below(8) {
+                0 => ObjectOp::Truncate { size: rng.below(1 << 20) },
+                1 => ObjectOp::Zero { offset: rng.below(1 << 20), length: 1 + rng.below(100_000) },
+                2 => ObjectOp::OmapRmRange { first: "key-1".into(), last: "key-7".into() },
+                3 => ObjectOp::RmAttr("a1".into()),
+                4 => ObjectOp::OmapClear,
+                _ => {
+                    names.retain(|n| *n != o);
+                    ObjectOp::Remove
+                }
+            };
+            t.object(&o, op);
+            must(&mut store, &mut model, &t, &what);
+            // Some go only in the second round.
+            if round == 0 && names.len() < 10 {
+                break;
+            }
+        }
+        store = reopened(store, &world, &opts, &model, &what);
+    }
+    model.check(&mut store, &what);
+}
+
+#[test]
+fn a_full_store_recovers_by_deletion_whatever_filled_it() {
+    (0..10).for_each(recovers_by_deletion);
+}
+
+/// Freed space waits to be given back to the host; what was taken again of it by then is left alone.
+#[test]
+pub(crate) fn space_that_was_taken_again_is_not_given_back() {
+    let opts = StoreOptions { size: 8 << 20, ..tiny() };
+    let world = create(&opts);
+    let (mut store, mut model) = (open(&world, &opts).unwrap(), Model::default());
+    for (n, len) in [(1, 1 << 20), (2, 1 << 20), (3, 3 << 20)] {
+        let mut t = Transaction::default();
+        t.object(&object(n), ObjectOp::Write { offset: 0, data: pattern(n, len) });
+        must(&mut store, &mut model, &t, "holes");
+    }
+    store.flush().unwrap();
+    // What waits, though it was taken again: a large one, and a part of another.
+    let blocks = store.alloc().blocks();
+    let used: Vec<_> = (0..blocks).filter(|b| store.alloc().holds_data(*b)).collect();
+    let runs = used.chunk_by(|a, b| a + 1 == *b).map(|r| crate::alloc::PhysRun { start: r[0], len: r.len() as u64 });
+    runs.for_each(|run| store.holes.freed(run, true));
+    while store.holes.any() {
+        store.holes.step();
+    }
+    let store = reopened(store, &world, &opts, &model, "holes");
+    let mut store = reopened(store, &world, &opts, &model, "holes");
+    model.check(&mut store, "holes");
+}
