@@ -22,6 +22,7 @@ use crate::sched::{Knobs, Scheduler};
 use crate::scrub::Scrubs;
 use crate::tell::Answer;
 use crate::unread::{Owed, Unread};
+use crate::waits::Waits;
 use bytes::Bytes;
 use spirula_maps::PgPool;
 use spirula_messages::ceph::op::{self, OsdOp};
@@ -44,7 +45,8 @@ use spirula_runtime::cephx::DaemonAuth;
 use spirula_runtime::{
     Daemon, Hub, Link, LinkId, Listener, Mailbox, MonLink, MonWay, Mons, NetEvent, Peer, Service, clock,
 };
-use spirula_store::Store;
+use spirula_store::{Store, StoreError};
+use spirula_types::transaction::Transaction;
 use spirula_types::{AddrVec, EntityType, Epoch, HObject, OsdId, Peer as Member, PgId, SpgId, Uuid, errno};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -274,6 +276,7 @@ pub struct Osd {
     pub(crate) clog: ClusterLog,
     pub(crate) scrubs: Scrubs,
     pub(crate) copies: Copies,
+    pub(crate) waits: Waits,
 }
 
 impl Osd {
@@ -398,6 +401,7 @@ impl Osd {
             history: History::default(),
             clog: ClusterLog::default(),
             copies: Copies::default(),
+            waits: Waits::default(),
             scrubs: Scrubs::default(),
             cfg,
         };
@@ -671,6 +675,7 @@ impl Osd {
     }
 
     fn tell_pg(&mut self, id: SpgId, event: PgEvent) {
+        let Some(event) = self.waits.event(id, event) else { return };
         if let PgEvent::Peer(..) = event {
             self.ensure_pg(id);
         }
@@ -686,6 +691,7 @@ impl Osd {
     }
 
     pub(crate) fn effect(&mut self, id: SpgId, effect: PgEffect) {
+        let Some(effect) = self.waits.wish(id, effect) else { return };
         if let PgEffect::Prefetch(ReadKey::Op(op), _) = effect {
             self.reads_for(op, true);
         }
@@ -775,8 +781,20 @@ impl Osd {
         }
     }
 
-    pub(crate) fn submit(&mut self, id: SpgId, token: Token, txn: spirula_types::transaction::Transaction) {
-        let Some(store) = &mut self.store else { return };
+    fn submit(&mut self, id: SpgId, token: Token, txn: Transaction) {
+        if let Some((refused, e)) = self.submit_if_room(id, token, txn) {
+            self.wait_for_room(id, refused, &e);
+        }
+    }
+
+    /// Submits a transaction. What is given back has no room, and no effect.
+    pub(crate) fn submit_if_room(
+        &mut self,
+        id: SpgId,
+        token: Token,
+        txn: Transaction,
+    ) -> Option<(PgEffect, StoreError)> {
+        let store = self.store.as_mut()?;
         {
             let mut bad = self.bad.borrow_mut();
             for u in &txn.objects {
@@ -786,24 +804,28 @@ impl Osd {
         }
         self.perf.transactions += 1;
         let mut submitted = store.submit(&txn);
+        let mut txn = Some(txn);
         if let Err(e) = &submitted
-            && let Some((object, offset)) = rotten(e, &txn)
+            && let Some((object, offset)) = txn.as_ref().and_then(|txn| rotten(e, txn))
             && let Some(pg) = self.pgs.get_mut(&id)
         {
             tracing::error!("pg {id}: {e}");
             let mut more = Vec::new();
-            if let Some(txn) = pg.without_rotten(token, txn, &object, offset, &mut more) {
-                submitted = store.submit(&txn);
+            txn = txn.and_then(|txn| pg.without_rotten(token, txn, &object, offset, &mut more));
+            if let Some(txn) = &txn {
+                submitted = store.submit(txn);
             }
             self.effects.extend(more.into_iter().map(|e| (id, e)));
         }
-        match submitted {
-            Ok(seq) => self.committing.push_back((seq, id, token, clock::monotonic())),
-            Err(e) => {
+        match (submitted, txn) {
+            (Ok(seq), _) => self.committing.push_back((seq, id, token, clock::monotonic())),
+            (Err(e @ StoreError::NoSpace { .. }), Some(txn)) => return Some((PgEffect::Submit(token, txn), e)),
+            (Err(e), _) => {
                 // The PG counts on it. Going on would make this copy differ from the others.
                 self.fail(&format!("pg {id}: {e}"));
             }
         }
+        None
     }
 
     pub(crate) fn reply(&mut self, op: OpId, reply: MOsdOpReply) {
@@ -1017,6 +1039,7 @@ impl Daemon for Osd {
             self.keep_copies(now);
             self.keep_maps(now);
             self.follow_knobs();
+            self.try_again();
             self.refuse_when_full();
             self.close_stuck(now);
             self.start_scrub(now);

@@ -7,6 +7,7 @@ use spirula_maps::OsdMap;
 use spirula_messages::ceph::{MMgrMap, MOsdMap};
 use spirula_pg::{MapView, Now, Pg, PgEvent};
 use spirula_runtime::clock;
+use spirula_store::StoreError;
 use spirula_types::transaction::{MetaOp, Transaction};
 use spirula_types::{OsdId, PgId, SpgId};
 use std::collections::BTreeSet;
@@ -81,7 +82,11 @@ impl Osd {
         let Some(store) = &mut self.store else { return };
         let value = self.maps.full().clone();
         let set = MetaOp::Set { key: Bytes::from_static(MAP_KEY), value };
-        if let Err(e) = store.submit(Transaction { objects: Vec::new(), meta: vec![set] }) {
+        let stored = store.submit(Transaction { objects: Vec::new(), meta: vec![set] });
+        if let Err(e @ StoreError::NoSpace { .. }) = stored {
+            // A start from the map before shows the PGs what they have seen already.
+            tracing::warn!("osd.{}: write OSD map: {e}", self.cfg.id);
+        } else if let Err(e) = stored {
             self.fail(&format!("write OSD map: {e}"));
         }
     }
@@ -155,6 +160,9 @@ impl Osd {
         let epoch = self.maps.epoch();
         let pg_num = |pool| self.maps.pool(pool).map(|p| p.pg_num);
         for (id, sources) in spirula_pg::folds(&self.pgs, epoch, pg_num) {
+            if sources.iter().chain([&id]).any(|pg| self.waits.has(*pg)) {
+                return self.fail(&format!("pg {id} is merged while it waits for room"));
+            }
             let (Some(store), Some(pool)) = (self.store.as_ref(), self.maps.pool(id.pg.pool)) else { return };
             let reader = StoreReader { store, fetched: &[], bad: &self.bad };
             let now = Now { mono_ms: mono_ms(), wall: clock::wall() };
@@ -188,6 +196,9 @@ impl Osd {
             })
             .collect();
         for (id, to) in grown {
+            if self.waits.has(id) {
+                return self.fail(&format!("pg {id} is split while it waits for room"));
+            }
             let Some(pg) = self.pgs.get_mut(&id) else { continue };
             let store = self.store.as_ref();
             let Some(store) = store else { return };

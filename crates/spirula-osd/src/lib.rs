@@ -47,5 +47,6 @@ mod scrub;
 mod space;
 mod tell;
 mod unread;
+mod waits;
 
 pub use daemon::{Control, Osd, OsdConfig, OsdEvent};

@@ -21,6 +21,9 @@ impl Osd {
         let kept = (s.total / 8).min(KEPT_BACK);
         s.total -= kept;
         s.available = s.available.saturating_sub(kept);
+        if self.waits.any() {
+            s.available = 0;
+        }
         Some(s)
     }
 

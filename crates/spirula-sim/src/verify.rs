@@ -98,6 +98,11 @@ impl Scene {
         if self.world.steps.is_multiple_of(EVERY) {
             self.look_at_logs(id)?;
         }
+        if self.extras.has(Extra::Full)
+            && self.world.with(id, |a: &mut OsdActor| a.osd().is_some_and(|o| o.waits_for_room())) == Some(true)
+        {
+            self.probe("PG waits for room");
+        }
         let noted = self.world.with(id, |a: &mut OsdActor| Some((a.id, a.ended.take()?)));
         let Some((osd, (why, disk_died))) = noted.flatten() else { return Ok(()) };
         if !disk_died && self.lies(id) && why.contains("store") {
@@ -105,11 +110,8 @@ impl Scene {
             self.replace_the_liar(id);
             return Ok(());
         }
-        // A member that has no room for what its primary had room for cannot go on (nor can Ceph's).
-        let full = self.extras.has(Extra::Full) && why.contains("no space");
-        match (disk_died, full) {
-            (true, _) => self.probe("OSD stopped by its disk"),
-            (_, true) => self.probe("OSD stopped by a full disk"),
+        match disk_died {
+            true => self.probe("OSD stopped by its disk"),
             _ if why == TOLD => self.probe("OSD stopped as told"),
             _ => return Err(Sign::Exit.of(format!("osd.{osd} ends by itself: {why}"))),
         }

@@ -90,7 +90,8 @@ impl Overlay {
     /// How many entries it has.
     pub fn entries(&self) -> u64 {
         let maps = [self.heads.len(), self.segments.len(), self.refs.len(), self.omap.len(), self.omap_headers.len()];
-        (maps.iter().sum::<usize>() + self.meta.len() + self.dead.len()) as u64
+        let more = self.layers.len() + self.named.len() + self.meta.len() + self.dead.len();
+        (maps.iter().sum::<usize>() + more) as u64
     }
 
     pub fn put_head(&mut self, key: Bytes, onode: Option<Arc<Onode>>) {
