@@ -144,7 +144,13 @@ impl<'a> Staged<'a> {
             _ => 1,
         };
         let mut beside = if size > MUCH { self.ops.iter().map(grows).sum::<usize>() as u64 } else { 0 };
-        if self.exists && self.ops.iter().any(|op| !matches!(op, ObjectOp::Remove)) {
+        let brings = |op: &ObjectOp| {
+            matches!(op, ObjectOp::Write { .. } | ObjectOp::OmapSet(_) | ObjectOp::OmapSetHeader(_))
+                || matches!(op, ObjectOp::CloneFrom(_) | ObjectOp::CloneRange { .. })
+        };
+        // What only takes something away is never refused for room; every change ends with an attribute.
+        let takes = self.ops.iter().any(|op| !brings(op) && !matches!(op, ObjectOp::SetAttrs(_) | ObjectOp::Touch));
+        if self.exists && (self.ops.iter().any(brings) || !takes) {
             beside += self.reader.beside_data(self.object);
         }
         if beside > MUCH as u64 && !self.reader.has_room_for(beside, self.ops.iter().map(pairs).sum::<usize>() as u64) {
