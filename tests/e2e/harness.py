@@ -14,6 +14,9 @@ except ImportError:
         """This test cannot run here; the text says why."""
 
 BINARY = None
+# Tests that ask for HEALTH_OK do not mean the disk of the machine that runs them.
+os.environ.setdefault('SPIRULA_MON_DATA_AVAIL_WARN', '1')
+os.environ.setdefault('SPIRULA_MON_DATA_AVAIL_CRIT', '0')
 
 
 def wait(until, what, seconds=60, pause=0.1):

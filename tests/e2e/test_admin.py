@@ -52,7 +52,16 @@ class Admin(Case):
                for op in json.loads(self.c.ceph('tell', f'osd.{o}', 'dump_historic_ops').out)['ops']]
         assert any(op['type_data']['client_info']['client'].startswith('client.') and op['initiated_at'] for op in ops), ops
         assert json.loads(tell('perf', 'reset', 'all').out)['success'] == 'perf reset all'
-        for words in (['heap', 'stats'], ['smart'], ['cache', 'drop'], ['dump_osd_network']):
+        assert 'mempool' in json.loads(tell('dump_mempools').out)
+        paths = lambda: json.loads(tell('dump_osd_network', '0').out)['entries']
+        harness.wait(lambda: len(paths()) > 0, 'a heartbeat')
+        assert {'from osd', 'to osd', 'average', 'last'} <= set(paths()[0]), paths()
+        told = {row['name']: row['source'] for row in self.c.json('config', 'show', 'osd.0')}
+        assert told['admin_socket'] == 'file' and told['fsid'] == 'file', told
+        everything = self.c.json('config', 'show-with-defaults', 'osd.0')
+        assert len(everything) > 1000 and {'name': 'osd_op_queue', 'value': 'wpq', 'source': 'default'} in everything
+        assert socket.gethostname().split('.')[0] in self.c.ceph('osd', 'status').out
+        for words in (['heap', 'stats'], ['smart'], ['cache', 'drop'], ['reset_pg_recovery_stats']):
             assert tell(*words, check=False).code == 95, words
         sock = glob.glob(f'{self.c.dir}/run/ceph-osd.0.asok')[0]
         r = self.c.ceph('daemonperf', sock, '1', '1')

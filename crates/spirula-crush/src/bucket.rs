@@ -246,6 +246,18 @@ mod tests {
     }
 
     #[test]
+    fn straw_buckets_become_straw2_with_their_weights() {
+        let mut b = Bucket::empty(-1, alg::STRAW, 0, 1);
+        (0..3).for_each(|i| b.add_item(i, 100 * i as u32, 1).unwrap());
+        let list = Bucket::empty(-3, alg::LIST, 0, 1);
+        let mut map = crate::CrushMap { buckets: vec![Some(b), None, Some(list.clone())], ..Default::default() };
+        assert_eq!(map.straw_to_straw2(), 1);
+        assert_eq!(map.straw_to_straw2(), 0);
+        assert_eq!(map.buckets[0].as_ref().unwrap().data, BucketData::Straw2 { weights: vec![0, 100, 200] });
+        assert_eq!(map.buckets[2], Some(list));
+    }
+
+    #[test]
     fn tree_root_node_is_the_sum_of_all_leaves() {
         for n in 1..=TREE_ITEMS_MAX {
             let leaves: Vec<u32> = (1..=n as u32).collect();

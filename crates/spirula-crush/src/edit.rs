@@ -103,6 +103,18 @@ impl CrushMap {
         self.buckets.get_mut(Self::slot(id)?)?.as_mut()
     }
 
+    /// Makes straw2 buckets of all straw buckets, with the weights that they have. Gives how many there were.
+    pub fn straw_to_straw2(&mut self) -> usize {
+        let mut changed = 0;
+        for bucket in self.buckets.iter_mut().flatten() {
+            if let BucketData::Straw { weights, .. } = &mut bucket.data {
+                bucket.data = BucketData::Straw2 { weights: std::mem::take(weights) };
+                changed += 1;
+            }
+        }
+        changed
+    }
+
     /// Gives a bucket or device another name.
     ///
     /// # Errors

@@ -28,7 +28,7 @@ pub mod stat;
 pub use digest::{OsdStatSum, PgDigest, PoolSum};
 pub use fsmap::{CompatSet, FeatureSet, Filesystem, FsInfo, FsMap, FsMapUser, MdsInfo, MdsMap, mds_state};
 pub use mgrmap::{MgrMap, MgrStandby, ModuleInfo, ModuleOption};
-pub use mondump::mon_feature_names;
+pub use mondump::{mon_feature_bit, mon_feature_names};
 pub use monmap::{MonInfo, MonMap};
 pub use osdmap::{
     Crush, EncodedOsdMap, Incremental, MapScratch, OsdAddrs, OsdInfo, OsdMap, OsdXInfo, PgPool, PgTable, PoolOptValue,

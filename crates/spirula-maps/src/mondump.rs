@@ -29,6 +29,11 @@ pub fn mon_feature_names(bits: u64) -> Vec<&'static str> {
     set.map(|b: usize| MON_FEATURES.get(b).copied().unwrap_or("unknown")).collect()
 }
 
+/// The bit of a monitor feature.
+pub fn mon_feature_bit(name: &str) -> Option<u64> {
+    MON_FEATURES.iter().position(|n| *n == name).map(|bit| 1 << bit)
+}
+
 /// UTC with a `Z`, as some dumps print it.
 fn zulu(t: UTime) -> String {
     let iso = t.to_iso();

@@ -50,8 +50,10 @@ pub(crate) struct OsdEntry {
     /// See [`OsdReport::small_paths`].
     small_paths: BTreeMap<OsdId, u8>,
     perf: VecDeque<(Duration, BTreeMap<String, u64>)>,
+    /// Name of its machine.
+    pub hostname: String,
     /// Options that differ from their defaults.
-    pub config: BTreeMap<String, String>,
+    pub config: BTreeMap<String, Vec<(String, String)>>,
 }
 
 impl OsdEntry {
@@ -419,6 +421,7 @@ impl Mgr {
         entry.conn = Some(conn);
         entry.slow = SlowOps { count: report.slow_ops, oldest_ms: report.slow_oldest_ms };
         entry.small_paths = report.small_paths;
+        entry.hostname = report.hostname;
         entry.config = report.config;
         entry.perf.push_back((now.mono, report.perf));
         while entry.perf.len() > PERF_KEPT {

@@ -191,6 +191,7 @@ fn cluster() -> Mgr {
             slow_oldest_ms: 0,
             small_paths: BTreeMap::new(),
             perf: BTreeMap::new(),
+            hostname: "h0".into(),
             config: BTreeMap::new(),
         };
         let conn = 100 + osd as u64;
@@ -333,10 +334,19 @@ fn pools_and_services_say_the_same() {
     theirs.swap(1, 3);
     assert_eq!(text.lines().collect::<Vec<_>>(), theirs);
     // What is not there does not say that there is nothing.
-    for prefix in ["progress", "progress json", "device ls", "device ls-by-host"] {
+    for prefix in ["progress", "progress json"] {
         let (ret, rs, _) = run(&mut mgr, &format!(r#"{{"prefix": "{prefix}", "host": "h"}}"#));
         assert!(ret == -95 && rs.starts_with("this version has no "), "{prefix}: {ret} {rs}");
     }
+    for (prefix, module) in
+        [("telemetry on", "telemetry"), ("fs subvolume ls", "volumes"), ("osd pool set noautoscale", "pg_autoscaler")]
+    {
+        let (ret, rs, _) = run(&mut mgr, &format!(r#"{{"prefix": "{prefix}"}}"#));
+        assert!(ret == -95 && rs.starts_with(&format!("Module '{module}' is not enabled")), "{prefix}: {ret} {rs}");
+    }
+    assert_eq!(run(&mut mgr, r#"{"prefix": "telemetry off"}"#).0, 0, "it is off");
+    let (ret, rs, _) = run(&mut mgr, r#"{"prefix": "orch host ls"}"#);
+    assert_eq!((ret, rs.as_str()), (-2, "No orchestrator configured (try `ceph orch set backend`)"));
     let (ret, rs, _) = run(&mut mgr, r#"{"prefix": "orch status"}"#);
     assert_eq!((ret, rs.as_str()), (-2, "No orchestrator configured (try `ceph orch set backend`)"));
     let (ret, _, json) = run(&mut mgr, r#"{"prefix": "osd ok-to-stop", "ids": ["0"]}"#);

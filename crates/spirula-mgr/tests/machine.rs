@@ -97,7 +97,11 @@ fn report(osd: OsdId, seq: u64, full: bool, pgs: &[(PgId, PgStat)]) -> OsdReport
         slow_oldest_ms: 0,
         small_paths: BTreeMap::new(),
         perf: BTreeMap::new(),
-        config: BTreeMap::from([("osd_max_backfills".to_owned(), "3".to_owned())]),
+        hostname: "h0".into(),
+        config: BTreeMap::from([(
+            "osd_max_backfills".to_owned(),
+            vec![("override".to_owned(), "3".to_owned()), ("mon".to_owned(), "2".to_owned())],
+        )]),
     }
 }
 
@@ -321,7 +325,7 @@ fn running_options_and_stuck_pgs_are_shown() {
     let (_, _, text) = command(&mut mgr, r#"{"prefix": "config show", "who": "osd.0"}"#);
     assert_eq!(
         text,
-        "NAME               VALUE  SOURCE  OVERRIDES  IGNORES\nosd_max_backfills  3      mon                       \n"
+        "NAME               VALUE  SOURCE    OVERRIDES  IGNORES\nosd_max_backfills  3      override  mon[2]            \n"
     );
     assert_eq!(command(&mut mgr, r#"{"prefix": "config show", "who": "osd.0", "key": "osd_max_backfills"}"#).2, "3\n");
     assert_eq!(command(&mut mgr, r#"{"prefix": "config show", "who": "osd.9"}"#).0, -2);

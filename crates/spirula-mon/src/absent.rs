@@ -5,7 +5,7 @@
 //! written into a map. What asks for the state that holds anyway (`fast_read false`) is granted.
 
 use crate::pools::Refusal;
-use spirula_types::errno::EOPNOTSUPP;
+use spirula_types::errno::{EACCES, EOPNOTSUPP};
 
 /// Why snapshots, of pools and of clients, are refused.
 pub const SNAPSHOTS: &str = "this version has no snapshots yet: OSDs would keep no old state of objects";
@@ -65,8 +65,11 @@ pub fn is_tier_var(var: &str) -> bool {
 /// Refuses to give a pool's variable a value that nothing would act on.
 ///
 /// # Errors
-/// EOPNOTSUPP with what is missing.
+/// EACCES for a variable that only cache tiers have: no pool here is one. EOPNOTSUPP with what is missing otherwise.
 pub fn pool_var(var: &str, value: &str) -> Result<(), Refusal> {
+    if is_tier_var(var) && var != "dedup_tier" {
+        return Err((EACCES, format!("the pool has no '{var}': this version has no cache tiers")));
+    }
     // What holds anyway; a pool that is no tier has no such variable, whatever its value.
     let known = !is_tier_var(var) && !var.starts_with("dedup_");
     let off = matches!(value, "" | "0" | "0.0" | "false" | "off" | "unset");

@@ -106,7 +106,14 @@ impl Mon {
             if !b.modules.is_empty() {
                 let always = map.always_on_modules.get(&u32::from(spirula_maps::RELEASE_PACIFIC));
                 let is_always = |m: &String| always.is_some_and(|a| a.contains(m));
-                map.modules = b.modules.iter().filter(|m| !is_always(m)).cloned().collect();
+                let there: std::collections::BTreeSet<String> =
+                    b.modules.iter().filter(|m| !is_always(m)).cloned().collect();
+                // From the first on they are those that administrators left enabled.
+                if map.available_modules.is_empty() {
+                    map.modules = there;
+                } else {
+                    map.modules.retain(|m| there.contains(m));
+                }
                 let info = |name: &String| ModuleInfo { name: name.clone(), can_run: true, ..ModuleInfo::default() };
                 map.available_modules = b.modules.iter().map(info).collect();
             }

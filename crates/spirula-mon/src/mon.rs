@@ -267,6 +267,20 @@ impl Mon {
         self.settings = RefCell::new(settings);
     }
 
+    /// How much of the disk that holds this monitor's store is free, in per cent; `None` if nobody knows.
+    pub fn set_room(&mut self, percent: Option<u32>) {
+        match percent {
+            Some(p) => self.quorum.room.insert(self.name.clone(), p.min(100)),
+            None => self.quorum.room.remove(&self.name),
+        };
+    }
+
+    /// An option of the monitors as the cluster's configuration has it, else as this monitor was started.
+    fn own_option(&self, state: &State, name: &str) -> Option<u32> {
+        let text = state.config.get_for("mon", name).or_else(|| self.settings.borrow().get(name).map(str::to_owned));
+        text.and_then(|t| t.parse().ok())
+    }
+
     /// Says whether nobody comes in without a key. Without that, whoever is in may do everything, and
     /// health says so.
     pub fn set_auth_safe(&mut self, safe: bool) {
@@ -342,6 +356,10 @@ impl Mon {
             mutes: &state.mutes,
             osd_metadata: &state.osd_metadata,
             mgr_metadata: &state.mgr_metadata,
+            room_bounds: (
+                self.own_option(state, "mon_data_avail_crit").unwrap_or(5),
+                self.own_option(state, "mon_data_avail_warn").unwrap_or(30),
+            ),
             config: &state.config,
             defaults: &state.defaults,
             kv: &state.kv,

@@ -61,10 +61,10 @@ pub struct Erasure {
 /// Reads the numbers of a profile.
 ///
 /// # Errors
-/// ENOENT if there is none of that name; EINVAL if its numbers make no pool.
+/// EINVAL if there is none of that name, as with Ceph, or if its numbers make no pool.
 pub fn erasure(work: &Work, name: &str) -> Result<Erasure, Refusal> {
     let profile = work.osd().ec_profiles.get(name);
-    let profile = profile.ok_or_else(|| (ENOENT, format!("unknown erasure code profile '{name}'")))?;
+    let profile = profile.ok_or_else(|| (EINVAL, format!("unknown erasure code profile '{name}'")))?;
     let number = |key: &str| profile.get(key).and_then(|v| v.parse::<u8>().ok());
     let (k, m) = (number("k").unwrap_or(0), number("m").unwrap_or(0));
     if k < 1 || m < 1 || u16::from(k) + u16::from(m) > SHARDS_MAX {

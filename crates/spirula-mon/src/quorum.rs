@@ -791,8 +791,9 @@ impl Mon {
         if now.is_multiple_of(TIME_TICKS) {
             let q = &self.quorum;
             let (quorum, pairs) = (q.names.clone(), self.osds.pairs.shown.clone());
-            let ask =
-                MonTime { sent: self.clock.common(self.now), quorum, since: q.since, skews: q.skews.clone(), pairs };
+            let (skews, room) = (q.skews.clone(), q.room.clone());
+            let sent = self.clock.common(self.now);
+            let ask = MonTime { sent, quorum, since: q.since, skews, pairs, room };
             for m in others {
                 self.send_member(m, ask.clone().into_message(0), out);
             }
@@ -970,7 +971,10 @@ impl Mon {
                     (self.quorum.since, self.quorum.skews) = (t.since, t.skews);
                     self.osds.pairs.shown = t.pairs;
                     self.clock.leader_says(t.sent, self.now);
-                    let answer = MonTimeReply { sent: t.sent, here: self.now };
+                    let own = self.quorum.room.get(&self.name).copied();
+                    self.quorum.room = t.room;
+                    self.set_room(own);
+                    let answer = MonTimeReply { sent: t.sent, here: self.now, room: own.unwrap_or(u32::MAX) };
                     if let Some(member) = member {
                         self.send_member(member, answer.into_message(0), out);
                     }
@@ -983,6 +987,11 @@ impl Mon {
                     let round = nanos(self.clock.common(self.now)).saturating_sub(nanos(t.sent)).max(0);
                     let skew = nanos(t.here).saturating_sub(nanos(self.now).saturating_sub(round / 2));
                     self.quorum.skews.insert(name.to_owned(), (skew, round / 2));
+                    if t.room <= 100 {
+                        self.quorum.room.insert(name.to_owned(), t.room);
+                    } else {
+                        self.quorum.room.remove(name);
+                    }
                 }
             }
             MonRemoved::KIND => {

@@ -28,6 +28,8 @@ pub struct QuorumInfo {
     /// By monitor: nanoseconds its clock is ahead of the leader's, and half the time a message
     /// and its answer took.
     pub skews: BTreeMap<String, (i64, i64)>,
+    /// By monitor: how much of the disk that holds its store is free, in per cent.
+    pub room: BTreeMap<String, u32>,
     /// Ticks of 100 ms since a change was proposed that is still not agreed on, if they are many.
     pub stalled: Option<u64>,
     /// Daemons that have OSD maps which the monitors do not have, with the newest epoch of each: the monitors have
@@ -91,4 +93,6 @@ pub struct ClusterView<'a> {
     pub creating_pgs: usize,
     /// OSDs that do not hear each other, as the leader sees it.
     pub pairs: &'a [PairTrouble],
+    /// Per cent of a monitor's disk: free room up to the first is too little, up to the second worth a warning.
+    pub room_bounds: (u32, u32),
 }

@@ -53,7 +53,8 @@ impl Osd {
     pub(crate) fn tell(&mut self, link: LinkId, tid: u64, t: Tell) -> Option<Answer> {
         let (used, total) = self.store.as_ref().map_or((0, 0), |s| {
             let f = s.statfs();
-            (f.used, f.total)
+            // As `osd df` has it: what writes cannot have any more.
+            (f.total.saturating_sub(f.available), f.total)
         });
         Some(match t {
             Tell::Descriptions => Answer::json(&tell::descriptions()),
@@ -110,11 +111,7 @@ impl Osd {
             Tell::Mempools => {
                 let store = self.store.as_ref().map_or(0, Store::memory);
                 let payload = self.hub.pool().outstanding();
-                let pool = |bytes: usize| json!({"items": u8::from(bytes > 0), "bytes": bytes});
-                Answer::json(&json!({"mempool": {
-                    "by_pool": {"buffer_anon": pool(payload), "bluestore_cache_other": pool(store)},
-                    "total": pool(payload + store),
-                }}))
+                Answer::json(&common::mempools(&[("buffer_anon", payload), ("bluestore_cache_other", store)]))
             }
             Tell::Blocklist => {
                 let map = self.maps.map();
@@ -141,6 +138,18 @@ impl Osd {
             }
             // There is no watch in this version, so nobody watches.
             Tell::Watchers => Answer::json(&json!([])),
+            Tell::Network(threshold) => Answer::json(&self.dump_network(threshold)),
+            // An OSD here is nobody's client: it copies objects from others by the messages of OSDs.
+            Tell::OwnRequests => Answer::json(&json!({
+                "ops": [], "linger_ops": [], "pool_ops": [], "pool_stat_ops": [], "statfs_ops": [], "command_ops": [],
+            })),
+            Tell::NoDelay => {
+                let output = "set_recovery_delay: set osd_recovery_delay_start to 0".to_owned();
+                Answer { output, ..Answer::default() }
+            }
+            Tell::CpuProfiler => {
+                Answer { output: "cpu_profiler support not linked in".to_owned(), ..Answer::default() }
+            }
             Tell::Absent(why) => Answer::fail(errno::EOPNOTSUPP, why),
             Tell::Compact => {
                 let begun = clock::monotonic();

@@ -963,7 +963,8 @@ impl Osd {
             slow_ops: slow.len() as u32,
             slow_oldest: slow.into_iter().max().unwrap_or_default(),
             small_paths,
-            config: self.cfg.settings.changed(),
+            hostname: self.cfg.host.clone(),
+            config: self.cfg.settings.told(),
         };
         link.send(self.reporter.make(now, clock::wall(), facts).into_message(0));
     }

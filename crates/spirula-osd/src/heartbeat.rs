@@ -169,6 +169,7 @@ impl Osd {
         }
         let granted = if self.pg_cfg.ignores_grant_epochs() { 0 } else { p.epoch };
         self.leases.take(from, p.sent_ms, u64::from(p.lease_ms), granted, self.maps.epoch());
+        self.peers.took(link, clock::monotonic(), mono_ms().saturating_sub(p.sent_ms));
         if self.peers.heard(link, clock::monotonic(), self.grace()) {
             self.report_peer(
                 &Silent { osd: from, silent: Duration::ZERO, refused: None, waiting: Waits::default() },
@@ -179,6 +180,33 @@ impl Osd {
         for pg in waiting {
             self.feed_pg(pg, PgEvent::Tick);
         }
+    }
+
+    /// `dump_osd_network`: paths whose pings take `threshold` milliseconds or more; without one, Ceph's share of the grace.
+    pub(crate) fn dump_network(&self, threshold: Option<u64>) -> serde_json::Value {
+        let now = clock::monotonic();
+        let threshold = threshold.unwrap_or_else(|| self.grace().as_millis() as u64 / 20);
+        let row = |(osd, way, trips): (OsdId, Way, &crate::trips::Trips)| {
+            let at = trips.last_at()?;
+            if trips.worst(now) < threshold as f64 {
+                return None;
+            }
+            let ago = now.saturating_sub(at).as_nanos() as u64;
+            let at = clock::wall().as_nanos().saturating_sub(ago);
+            let mut row = serde_json::json!({
+                "last update": spirula_encoding::UTime::from_nanos(at).to_iso(),
+                "stale": false,
+                "from osd": self.cfg.id,
+                "to osd": osd,
+                "interface": if way == Way::Front { "front" } else { "back" },
+            });
+            if let (Some(row), serde_json::Value::Object(numbers)) = (row.as_object_mut(), trips.dump(now)) {
+                row.extend(numbers);
+            }
+            Some(row)
+        };
+        let entries: Vec<_> = self.peers.trips().filter_map(row).collect();
+        serde_json::json!({"threshold": threshold, "entries": entries})
     }
 
     fn report_silent(&mut self, now: Duration) {

@@ -12,8 +12,8 @@
 //! * [`unread`]: clients that ask for more than they read
 //! * [`copies`]: getting an object of another PG for `copy_from`
 //! * [`maps`], [`follow`]: following the map: PG views, splits, what clients lack
-//! * [`links`], [`peers`], [`heartbeat`]: links to monitor, manager and other OSDs; pings, read
-//!   leases, failure reports
+//! * [`links`], [`peers`], [`heartbeat`], [`trips`]: links to monitor, manager and other OSDs; pings
+//!   and how long they take, read leases, failure reports
 //! * [`life`]: marked down wrongly, stopped, failed
 //! * [`sched`], [`pace`], [`scrub`]: reservations and turns: what background work may do beside
 //!   clients; when scrubs are due
@@ -46,6 +46,7 @@ mod sched;
 mod scrub;
 mod space;
 mod tell;
+mod trips;
 mod unread;
 mod waits;
 

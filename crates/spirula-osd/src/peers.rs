@@ -54,6 +54,7 @@
 //! The addresses must be the peer's own: translated ones (NAT) with several OSDs behind one address
 //! are not supported, as in Ceph.
 
+use crate::trips::Trips;
 use spirula_maps::osdmap::OsdAddrs;
 use spirula_messages::Message;
 use spirula_messages::cluster::control::{Outside, SMALL_BACK, SMALL_FRONT};
@@ -102,6 +103,8 @@ struct Path {
     opened_at: Duration,
     /// A session ended with what was sent in it, and no other has opened since.
     lost: bool,
+    /// How long pings on it took.
+    trips: Trips,
 }
 
 /// How a port that refuses is to be understood.
@@ -202,7 +205,16 @@ impl Peers {
                 self.by_link.insert(link.id(), (*osd, way));
                 paths.insert(
                     way,
-                    Path { link, opened: false, heard: now, answered: false, opens: 0, opened_at: now, lost: false },
+                    Path {
+                        link,
+                        opened: false,
+                        heard: now,
+                        answered: false,
+                        opens: 0,
+                        opened_at: now,
+                        lost: false,
+                        trips: Trips::default(),
+                    },
                 );
             }
             let (pinged, refused_at) = (Duration::ZERO, Duration::ZERO);
@@ -291,6 +303,20 @@ impl Peers {
         }
         p.refused = None;
         p.silent(now) < grace && p.reported.take().is_some()
+    }
+
+    /// A ping on `link` took `ms` milliseconds there and back.
+    pub fn took(&mut self, link: LinkId, now: Duration, ms: u64) {
+        if let Some((osd, way)) = self.by_link.get(&link)
+            && let Some(path) = self.by_osd.get_mut(osd).and_then(|p| p.paths.get_mut(way))
+        {
+            path.trips.add(now, ms);
+        }
+    }
+
+    /// How long pings took, by peer and network.
+    pub fn trips(&self) -> impl Iterator<Item = (OsdId, Way, &Trips)> {
+        self.by_osd.iter().flat_map(|(osd, p)| p.paths.iter().map(|(way, path)| (*osd, *way, &path.trips)))
     }
 
     /// The incarnation of a peer.

@@ -37,7 +37,8 @@ pub struct Facts<'a> {
     pub slow_ops: u32,
     pub slow_oldest: Duration,
     pub small_paths: BTreeMap<OsdId, u8>,
-    pub config: BTreeMap<String, String>,
+    pub hostname: String,
+    pub config: BTreeMap<String, Vec<(String, String)>>,
 }
 
 /// When to report and what has changed.
@@ -176,7 +177,8 @@ impl Reporter {
                 available: if self.owes_full { 0 } else { s.available as i64 },
                 allocated: s.used as i64,
                 data_stored: s.stored as i64,
-                internal_metadata: (s.metadata + s.journal) as i64,
+                // The journal lies beside the space that is told of here, and so is no part of what is used of it.
+                internal_metadata: s.metadata as i64,
                 data_compressed: compressed.data_compressed,
                 data_compressed_allocated: compressed.data_compressed_allocated,
                 data_compressed_original: compressed.data_compressed_original,
@@ -206,6 +208,7 @@ impl Reporter {
             slow_oldest_ms: f.slow_oldest.as_millis() as u64,
             small_paths: f.small_paths,
             perf: f.perf.counters(),
+            hostname: f.hostname,
             config: f.config,
         }
     }

@@ -95,6 +95,14 @@ pub enum Tell {
     Flush,
     /// The same, and the time that it took.
     Compact,
+    /// How long heartbeats take, where it is so many milliseconds or more.
+    Network(Option<u64>),
+    /// No delay before recovery begins.
+    NoDelay,
+    /// Requests of the OSD's own as a client.
+    OwnRequests,
+    /// What the profiler of Ceph's allocator does: there is none.
+    CpuProfiler,
     /// What Ceph's OSD does and ours does not, and why.
     Absent(&'static str),
 }
@@ -107,8 +115,34 @@ const ABSENT: &[(&str, &str, &str)] = &[
         "this version keeps no cache that could be dropped apart from the store's, which its budget bounds",
     ),
     ("cache status", "", "this version counts its caches by bytes only: see dump_mempools"),
-    ("dump_osd_network", " name=value,type=CephInt,req=false", "this version measures no round trips between OSDs"),
     ("dump_pgstate_history", "", "this version keeps no history of PGs' states: pg query shows the present one"),
+    ("dump_op_pq_state", "", "this version queues no requests by priority: see dump_scheduler, dump_ops_in_flight"),
+    (
+        "getomap",
+        " name=pool,type=CephPoolname name=objname,type=CephObjectname",
+        "this version reads omaps for clients alone: use `rados listomapvals`",
+    ),
+    (
+        "send_beacon",
+        "",
+        "this version's OSDs send no beacons: each report to the manager and each heartbeat is a sign of life",
+    ),
+    ("bluefs stats", "", "this version's OSDs are no BlueStore: see perf dump"),
+    ("bluefs files list", "", "this version's OSDs are no BlueStore: see perf dump"),
+    ("bluestore allocator dump block", "", "this version's OSDs are no BlueStore: see perf dump"),
+    ("bluestore allocator score block", "", "this version's OSDs are no BlueStore: see perf dump"),
+    ("bluestore allocator fragmentation block", "", "this version's OSDs are no BlueStore: see perf dump"),
+    (
+        "debug dump_missing",
+        " name=filename,type=CephFilepath",
+        "this version writes no files by order: `pg query` and `pg list_unfound` tell what is missing",
+    ),
+    ("reset_pg_recovery_stats", "", "this version keeps no such statistics: rates are made by the manager"),
+    (
+        "set_recovery_delay",
+        " name=utime,type=CephInt,req=false",
+        "this version delays no recovery by order: it goes by clients' latency",
+    ),
     (
         "smart",
         " name=devid,type=CephString,req=false",
@@ -168,6 +202,9 @@ const COMMANDS: &[(&str, &str, &str)] = &[
     ("list_devices", "", "list OSD devices."),
     ("flush_pg_stats", "", "flush pg stats"),
     ("dump_watchers", "", "show clients which have active watches, and on which objects"),
+    ("dump_osd_network", " name=value,type=CephInt,req=false", "Dump osd heartbeat network ping times"),
+    ("objecter_requests", "", "show in-progress osd requests"),
+    ("cpu_profiler", " name=arg,type=CephChoices,strings=status|flush", "run cpu profiling on daemon"),
     ("compact", "", "write what the store holds in memory to its disk"),
     ("perf reset", " name=var,type=CephString", "perf reset <name>: perf reset all or one perfcounter name"),
     ("dump_scheduler", "", "show clients' latency, the limit on background work, and what it does"),
@@ -268,6 +305,11 @@ pub fn parse(cmd: &[String]) -> Result<Tell, Answer> {
         "list_devices" => Tell::Devices,
         "flush_pg_stats" => Tell::FlushStats,
         "dump_watchers" => Tell::Watchers,
+        "dump_osd_network" => Tell::Network(if v["value"].is_null() { None } else { Some(number("value", 0)?) }),
+        "objecter_requests" => Tell::OwnRequests,
+        // None is so already.
+        "set_recovery_delay" if number("utime", 0)? == 0 => Tell::NoDelay,
+        "cpu_profiler" => Tell::CpuProfiler,
         "compact" => Tell::Compact,
         "dump_scheduler" => Tell::Scheduler,
         "dump_recovery_reservations" => Tell::Reservations,

@@ -6,6 +6,7 @@ use spirula_types::{errno, version};
 
 /// Signature and help of each, in Ceph's notation.
 pub const COMMANDS: &[(&str, &str)] = &[
+    ("0", "version of the admin socket's protocol"),
     ("config diff", "dump diff of current config and default config"),
     (
         "config diff get name=var,type=CephString",
@@ -92,6 +93,47 @@ pub fn chosen(all: Value, args: &Map<String, Value>) -> Value {
     loggers.into()
 }
 
+/// The pools that `dump_mempools` tells of, in Ceph's order.
+const MEMPOOLS: [&str; 29] = [
+    "bloom_filter",
+    "bluestore_alloc",
+    "bluestore_cache_data",
+    "bluestore_cache_onode",
+    "bluestore_cache_meta",
+    "bluestore_cache_other",
+    "bluestore_Buffer",
+    "bluestore_Extent",
+    "bluestore_Blob",
+    "bluestore_SharedBlob",
+    "bluestore_inline_bl",
+    "bluestore_fsck",
+    "bluestore_txc",
+    "bluestore_writing_deferred",
+    "bluestore_writing",
+    "bluefs",
+    "bluefs_file_reader",
+    "bluefs_file_writer",
+    "buffer_anon",
+    "buffer_meta",
+    "osd",
+    "osd_mapbl",
+    "osd_pglog",
+    "osdmap",
+    "osdmap_mapping",
+    "pgmap",
+    "mds_co",
+    "unittest_1",
+    "unittest_2",
+];
+
+/// The answer to `dump_mempools`: Ceph's pools, of which a daemon fills those that it counts.
+pub fn mempools(counted: &[(&str, usize)]) -> Value {
+    let pool = |bytes: usize| json!({"items": u8::from(bytes > 0), "bytes": bytes});
+    let of = |name: &str| counted.iter().filter(|(n, _)| *n == name).map(|(_, bytes)| *bytes).sum::<usize>();
+    let rows: Map<String, Value> = MEMPOOLS.iter().map(|name| ((*name).to_owned(), pool(of(name)))).collect();
+    json!({"mempool": {"by_pool": rows, "total": pool(counted.iter().map(|(_, bytes)| *bytes).sum::<usize>())}})
+}
+
 /// Does this command change something? Then it needs more than the right to look.
 pub fn changes(prefix: &str) -> bool {
     matches!(prefix, "config set" | "config unset" | "injectargs")
@@ -119,6 +161,7 @@ pub fn run(prefix: &str, args: &Map<String, Value>, settings: &mut Settings) -> 
     };
     let no_such = |name: &str| (errno::ENOENT, format!("error getting '{name}': {}", options::unknown(name)));
     Some(match prefix {
+        "0" => Ok(json!(2).into()),
         "version" => Ok(json!({
             "version": version::CEPH, "release": version::RELEASE, "release_type": "stable",
         })

@@ -3,6 +3,7 @@
 //! * [`options`] — the table: name, type, default, meaning
 //! * [`known`] — every other option of Ceph's, taken and shown without effect
 //! * [`Settings`] — the values of one daemon, by [`Source`]
+//! * [`absent`] — the commands of Ceph's manager modules, which are refused by name
 //! * [`common`] — commands that every daemon answers alike (`config show`, `version`, `log flush` …)
 //!
 //! It reads no file and no environment: the process that starts a daemon does, and hands the
@@ -10,6 +11,7 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test that cannot go on should stop where it is"))]
 
+pub mod absent;
 pub mod common;
 pub mod known;
 pub mod options;

@@ -134,6 +134,15 @@ impl Settings {
         out
     }
 
+    /// The options that differ from their defaults, with every value that was set and by whom, stronger ones first: what a daemon
+    /// tells of itself for `config show`.
+    pub fn told(&self) -> BTreeMap<String, Vec<(String, String)>> {
+        let changed = self.changed();
+        let told = self.sources().into_iter().filter(|(name, _)| changed.contains_key(*name));
+        let pair = |(source, value): (Source, &str)| (source.name().to_owned(), value.to_owned());
+        told.map(|(name, by)| (name.to_owned(), by.into_iter().map(pair).collect())).collect()
+    }
+
     /// For `config diff`: by option, the value of each source, `default` and `final`.
     pub fn diff(&self) -> BTreeMap<String, BTreeMap<String, String>> {
         let row = |name: &String| {

@@ -346,8 +346,10 @@ control! {
         small_paths: BTreeMap<OsdId, u8>,
         /// Named counters (`op_r`, `op_w`, `op_in_bytes`, …), monotonic within an incarnation.
         perf: BTreeMap<String, u64>,
-        /// Options that differ from their defaults, for `config show`.
-        config: BTreeMap<String, String>,
+        /// Name of the machine that it runs on.
+        hostname: String,
+        /// Options that differ from their defaults, for `config show`: who set each to what, the one that counts first.
+        config: BTreeMap<String, Vec<(String, String)>>,
     }
 }
 

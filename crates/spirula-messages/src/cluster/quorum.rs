@@ -254,6 +254,8 @@ control! {
         skews: BTreeMap<String, (i64, i64)>,
         /// Pairs of OSDs that do not hear each other.
         pairs: Vec<PairTrouble>,
+        /// By monitor: how much of the disk that holds its store is free, in per cent.
+        room: BTreeMap<String, u32>,
     }
 }
 
@@ -264,6 +266,8 @@ control! {
         sent: UTime,
         /// The answerer's clock.
         here: UTime,
+        /// How much of the disk that holds its store is free, in per cent; more than 100 if it does not know.
+        room: u32,
     }
 }
 

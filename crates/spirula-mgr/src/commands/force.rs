@@ -47,7 +47,7 @@ fn instruct(c: &Ctx<'_>, ask: &Ask<'_>, wanted: Vec<PgId>, mut said: String, fai
     let mut bad = failed;
     for pg in wanted {
         let Some(stat) = c.mgr.pgmap.pgs().get(&pg) else {
-            said += &format!("pg {pg} not exists; ");
+            said += &format!("pg {pg} does not exist; ");
             bad = true;
             continue;
         };
@@ -57,7 +57,7 @@ fn instruct(c: &Ctx<'_>, ask: &Ask<'_>, wanted: Vec<PgId>, mut said: String, fai
             None => of.entry(stat.acting_primary).or_default().push(pg),
         }
     }
-    let mut r = Reply { ret: if bad && of.is_empty() { -errno::EINVAL } else { 0 }, ..Reply::default() };
+    let mut r = Reply { ret: if bad && of.is_empty() { -errno::ENOENT } else { 0 }, ..Reply::default() };
     for (osd, pgs) in of {
         if !c.mgr.hears(osd) {
             said += &format!("osd.{osd} is not currently connected");
@@ -105,9 +105,7 @@ pub(super) fn pool(c: &Ctx<'_>) -> Reply {
         let Some(pool) = c.mgr.map.pools.keys().find(|p| c.mgr.map.pool_name(**p) == name) else {
             return Reply::err(errno::ENOENT, format!("unrecognized pool '{name}'"));
         };
-        // Of a whole pool, those that it means nothing to are passed over in silence.
-        let of = c.mgr.pgmap.pgs().iter().filter(|(pg, s)| pg.pool == *pool && ask.refuses(**pg, s).is_none());
-        pgs.extend(of.map(|(pg, _)| *pg));
+        pgs.extend(c.mgr.pgmap.pgs().keys().filter(|pg| pg.pool == *pool).copied());
     }
     instruct(c, &ask, pgs, String::new(), false)
 }

@@ -17,7 +17,7 @@ use crate::mgr::Mgr;
 use serde_json::{Map, Value};
 use spec::{CommandSpec, Ctx, FLAG_MGR};
 use spirula_format::{Format, xml};
-use spirula_settings::common;
+use spirula_settings::{absent, common};
 
 pub(crate) use spec::{Order, Reply};
 
@@ -66,7 +66,14 @@ pub(crate) fn run(mgr: &Mgr, now: Now, cmd: &[String]) -> Reply {
     }
     match all().find(|c| c.prefix() == prefix) {
         Some(c) => in_form((c.run)(&ctx(mgr, now, &args)), prefix, &args),
-        None => Reply::invalid(format!("No handler found for '{prefix}'")),
+        None => match absent::find(prefix) {
+            Some(_) if absent::is_so_already(prefix) => Reply::default(),
+            Some(c) => {
+                let (errno, why) = c.refusal();
+                Reply::err(errno, why)
+            }
+            None => Reply::invalid(format!("No handler found for '{prefix}'")),
+        },
     }
 }
 
@@ -117,19 +124,21 @@ pub(crate) fn words_of(cmd: &[String]) -> Option<(String, spirula_auth::caps::Ar
 
 /// Module and permission of a command that is known.
 pub(crate) fn needs_of(prefix: &str) -> Option<(&'static str, &'static str)> {
-    all().find(|c| c.prefix() == prefix).map(|c| (c.module, c.perm))
+    let own = all().find(|c| c.prefix() == prefix).map(|c| (c.module, c.perm));
+    own.or_else(|| absent::find(prefix).map(|c| (c.part, c.perm)))
 }
 
 /// Prefix, module and permission of each command, for tests of who may what.
 #[cfg(test)]
 pub(crate) fn rows() -> impl Iterator<Item = (String, &'static str, &'static str)> {
-    all().map(|c| (c.prefix(), c.module, c.perm))
+    let missing = absent::commands().map(|c| (common::words(c.sig), c.part, c.perm));
+    all().map(|c| (c.prefix(), c.module, c.perm)).chain(missing)
 }
 
 /// The modules of all commands.
 #[cfg(test)]
 pub(crate) fn modules() -> impl Iterator<Item = &'static str> {
-    all().map(|c| c.module)
+    all().map(|c| c.module).chain(absent::commands().map(|c| c.part))
 }
 
 /// The commands of the daemon itself, by `tell`.

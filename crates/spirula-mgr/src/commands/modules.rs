@@ -1,5 +1,5 @@
-//! Commands that Ceph's manager serves from its Python modules: devices, balancer, progress, I/O
-//! rates, file systems. Where Spirula has no such service yet, the answer says that there is
+//! Commands that Ceph's manager serves from its Python modules: balancer, progress, I/O rates,
+//! file systems. Where Spirula has no such service yet, the answer says that there is
 //! nothing, if that is the truth, and otherwise that the service is missing.
 
 use super::spec::{CommandSpec, Ctx, FLAG_POLL, Reply};
@@ -16,10 +16,6 @@ macro_rules! commands {
 pub(super) const COMMANDS: &[CommandSpec] = commands! {
     "service" "r" 0, "service dump", "dump service map" => service_dump;
     "service" "r" 0, "service status", "dump service state" => |c| c.json(&json!({}));
-    "mgr" "r" 0, "device ls", "Show devices" => no_devices;
-    "mgr" "r" 0, "device info name=devid,type=CephString", "Show information about a device" => no_devices;
-    "mgr" "r" 0, "device ls-by-daemon name=who,type=CephString", "Show devices associated with a daemon" => no_devices;
-    "mgr" "r" 0, "device ls-by-host name=host,type=CephString", "Show devices on a host" => no_devices;
     "mgr" "r" 0, "balancer status", "Show balancer status" => balancer_status;
     "mgr" "r" 0, "balancer ls", "List all plans" => |_| Reply::data("[]\n");
     "mgr" "r" 0, "balancer pool ls", "List automatic balancing pools" => |_| Reply::data("[]\n");
@@ -59,17 +55,16 @@ fn no_progress(_: &Ctx<'_>) -> Reply {
     )
 }
 
-/// Nothing here looks for devices; to list none would be a lie.
-fn no_devices(_: &Ctx<'_>) -> Reply {
-    Reply::err(errno::EOPNOTSUPP, "this version has no devicehealth module yet: `ceph osd metadata` names the disks")
-}
-
 fn no_orchestrator(_: &Ctx<'_>) -> Reply {
     Reply::err(errno::ENOENT, "No orchestrator configured (try `ceph orch set backend`)")
 }
 
 /// A table that the tool polls: fixed width, one line per second.
 fn iostat(c: &Ctx<'_>) -> Reply {
+    if !c.mgr.mgrmap.modules.contains("iostat") {
+        let why = "Module 'iostat' is not enabled/loaded (required by command 'iostat'): use `ceph mgr module enable iostat` to enable it";
+        return Reply::err(errno::EOPNOTSUPP, why);
+    }
     let io = c.mgr.io_rates();
     let (rd_bytes, wr_bytes, rd, wr) = (io.read_bytes, io.write_bytes, io.reads, io.writes);
     let width = usize::try_from(c.int("width").unwrap_or(80)).unwrap_or(80).clamp(60, 1000);

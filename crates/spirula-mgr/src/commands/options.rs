@@ -1,4 +1,4 @@
-//! `config show`: the options in force at a daemon that differ from their defaults.
+//! `config show`: the options in force at a daemon that differ from their defaults, and who set them.
 
 use super::spec::{CommandSpec, Ctx, Reply, parse_osd};
 use serde_json::{Value, json};
@@ -21,18 +21,26 @@ pub(super) const COMMANDS: &[CommandSpec] = &[
         module: "mgr",
         perm: "r",
         flags: 0,
-        run: show,
+        run: show_with_defaults,
     },
 ];
 
-/// Options of `osd.N` as it reported them, or of this manager as the monitors set them.
-fn options_of(c: &Ctx<'_>, who: &str) -> Result<BTreeMap<String, String>, Reply> {
+/// Who set each option to what, the one that counts first.
+type Told = BTreeMap<String, Vec<(String, String)>>;
+
+/// Options of `osd.N` as it reported them, or of this manager.
+fn options_of(c: &Ctx<'_>, who: &str) -> Result<Told, Reply> {
     let no_state = || Reply::err(errno::ENOENT, format!("no config state for daemon {who}"));
     match who.split_once('.') {
-        Some(("mgr", name)) if name == c.mgr.config.name => Ok(c.mgr.config.settings.changed()),
+        Some(("mgr", name)) if name == c.mgr.config.name => Ok(c.mgr.config.settings.told()),
         Some(("osd", _)) => {
             let osd = parse_osd(who).ok_or_else(|| Reply::invalid(format!("invalid daemon name: {who}")))?;
             c.mgr.osds.get(&osd).map(|o| o.config.clone()).ok_or_else(no_state)
+        }
+        Some(("mon", _)) => {
+            let why =
+                format!("no config state for daemon {who}: monitors tell their own, by `ceph tell {who} config show`");
+            Err(Reply::err(errno::ENOENT, why))
         }
         Some(_) => Err(no_state()),
         None => Err(Reply::invalid("invalid daemon name: use <type>.<id>")),
@@ -41,35 +49,58 @@ fn options_of(c: &Ctx<'_>, who: &str) -> Result<BTreeMap<String, String>, Reply>
 
 fn show(c: &Ctx<'_>) -> Reply {
     let who = c.str("who").unwrap_or_default();
-    let options = match options_of(c, &who) {
-        Ok(options) => options,
+    let told = match options_of(c, &who) {
+        Ok(told) => told,
         Err(reply) => return reply,
     };
     if let Some(key) = c.str("key") {
         // What nobody set has its default.
+        let set =
+            told.get(&spirula_settings::options::normal_name(&key)).and_then(|by| by.first()).map(|(_, v)| v.clone());
         let default = || spirula_settings::options::find(&key).map(|o| o.default.to_owned());
-        return match options.get(&key).cloned().or_else(default) {
+        return match set.or_else(default) {
             Some(v) => Reply::data(format!("{v}\n")),
             None => Reply::err(errno::ENOENT, spirula_settings::options::unknown(&key)),
         };
     }
-    // Who set them: this manager knows it of itself; OSDs report values only.
-    let own = c.mgr.config.settings.sources();
-    let source = |key: &str| match own.get(key).and_then(|by| by.first()) {
-        Some((source, _)) if who.starts_with("mgr.") => source.name(),
-        _ => "mon",
-    };
+    list(c, &told)
+}
+
+fn show_with_defaults(c: &Ctx<'_>) -> Reply {
+    match options_of(c, &c.str("who").unwrap_or_default()) {
+        Ok(mut told) => {
+            for o in spirula_settings::known::all() {
+                let default = || vec![("default".to_owned(), o.default.to_owned())];
+                told.entry(o.name.to_owned()).or_insert_with(default);
+            }
+            list(c, &told)
+        }
+        Err(reply) => reply,
+    }
+}
+
+/// The table, or its rows.
+fn list(c: &Ctx<'_>, told: &Told) -> Reply {
     if c.format.is_json() {
-        let list: Vec<Value> =
-            options.iter().map(|(k, v)| json!({"name": k, "value": v, "source": source(k)})).collect();
-        return c.json(&list.into());
+        let row = |(name, by): (&String, &Vec<(String, String)>)| {
+            let (source, value) = by.first().cloned().unwrap_or_default();
+            let mut row = json!({"name": name, "value": value, "source": source});
+            if by.len() > 1 {
+                let weaker = by.iter().skip(1).map(|(source, value)| json!({"source": source, "value": value}));
+                row["overrides"] = weaker.collect();
+            }
+            row
+        };
+        return c.json(&told.iter().map(row).collect::<Value>());
     }
     let mut t = TextTable::new();
     for heading in ["NAME", "VALUE", "SOURCE", "OVERRIDES", "IGNORES"] {
         t.column(heading, Align::Left, Align::Left);
     }
-    for (k, v) in &options {
-        t.row([k.as_str(), v.as_str(), source(k), "", ""]);
+    for (name, by) in told {
+        let (source, value) = by.first().cloned().unwrap_or_default();
+        let weaker: Vec<String> = by.iter().skip(1).map(|(s, v)| format!("{s}[{v}]")).collect();
+        t.row([name.as_str(), value.as_str(), source.as_str(), weaker.join(",").as_str(), ""]);
     }
     Reply::data(t.to_string())
 }

@@ -9,7 +9,7 @@ use crate::mgr::{Mgr, rates_of};
 use crate::pgmap::is_osd;
 use serde_json::{Map, Value, json};
 use spirula_format::{Align, TextTable, to_json};
-use spirula_maps::osdmap::{opts::opt, pool, state};
+use spirula_maps::osdmap::{opts::opt, pool};
 use spirula_maps::{OsdMap, PgStat, PgState, StoreStatfs};
 use spirula_types::{OsdId, PgId, errno};
 use std::collections::{BTreeMap, BTreeSet};
@@ -352,20 +352,19 @@ fn status(c: &Ctx<'_>) -> Reply {
         t.column(h, align, align);
     }
     let kib = |v: i64| u64::try_from(v).unwrap_or(0) >> 10 << 10;
+    // What an OSD that is down last reported is not so any more, for all that we know.
     for osd in map.osds().filter(|o| members.as_ref().is_none_or(|m| m.contains(o))) {
-        let statfs: StoreStatfs = c.mgr.pgmap.osd(osd).map(|r| r.statfs).unwrap_or_default();
-        let entry = c.mgr.osds.get(&osd);
+        let up = map.is_up(osd);
+        let statfs: StoreStatfs = c.mgr.pgmap.osd(osd).filter(|_| up).map(|r| r.statfs).unwrap_or_default();
+        let entry = c.mgr.osds.get(&osd).filter(|_| up);
+        let known = c.mgr.osds.get(&osd).map_or("", |e| e.hostname.as_str());
         let rate = |name: &str| entry.map_or(0, |e| e.rate(name));
         let bits = map.state(osd);
-        let states: Vec<&str> =
-            [(state::EXISTS, "exists"), (state::UP, "up"), (state::NEARFULL, "nearfull"), (state::FULL, "full")]
-                .iter()
-                .filter(|(bit, _)| bits & bit != 0)
-                .map(|(_, n)| *n)
-                .collect();
+        let states = spirula_maps::osdmap::state_names(bits);
         t.row([
             osd.to_string(),
-            host(map, osd).to_owned(),
+            // The machine's name; an OSD that never reported is where the CRUSH map has it.
+            if known.is_empty() { host(map, osd).to_owned() } else { known.to_owned() },
             python::units(kib(statfs.used_raw()), 5, false),
             python::units(kib(statfs.available), 5, false),
             python::units(rate("op_w"), 5, true),

@@ -212,7 +212,9 @@ fn key_out(ctx: &CommandCtx<'_>, key: &CryptoKey, end: &str) -> CommandResult {
 fn ls(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
     let db = &ctx.work.state.auth;
     let rs = if db.is_empty() { "no installed auth entries!\n" } else { "installed auth entries:\n" };
-    text_or_json(ctx, || db.list_text(), || db.list_json()).with_rs(format!("{rs}\n"))
+    // In JSON the answer says it itself.
+    let rs = if ctx.format.is_json() { String::new() } else { format!("{rs}\n") };
+    text_or_json(ctx, || db.list_text(), || db.list_json()).with_rs(rs)
 }
 
 fn get(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {

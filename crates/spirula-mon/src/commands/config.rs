@@ -472,15 +472,26 @@ fn own_key(key: &str) -> Option<CommandResult> {
     key.starts_with(OWN_KEYS).then(|| CommandResult::err(EPERM, why()))
 }
 
+/// The options that are set, as keys: where Ceph's monitors keep them, so that tools look for them there.
+fn option_keys(ctx: &CommandCtx<'_>) -> impl Iterator<Item = (String, Bytes)> {
+    let sections = ctx.work.state.config.sections.iter();
+    sections.flat_map(|(who, options)| {
+        options.iter().map(move |(name, value)| (format!("config/{who}/{name}"), Bytes::from(value.clone())))
+    })
+}
+
+/// The value of a key: one that was set, or an option's.
+fn value_of(ctx: &CommandCtx<'_>, key: &str) -> Option<Bytes> {
+    let set = ctx.work.state.kv.get(key).cloned();
+    set.or_else(|| option_keys(ctx).find(|(k, _)| k == key).map(|(_, v)| v))
+}
+
 fn key_get(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
     let key = args.str("key");
     if let Some(refused) = own_key(&key) {
         return refused;
     }
-    match ctx.work.state.kv.get(&key) {
-        Some(v) => CommandResult::data(v.clone()),
-        None => missing(&key),
-    }
+    value_of(ctx, &key).map_or_else(|| missing(&key), CommandResult::data)
 }
 
 fn key_set(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
@@ -526,11 +537,14 @@ fn key_exists(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
     if let Some(refused) = own_key(&key) {
         return refused;
     }
-    if ctx.work.state.kv.contains_key(&key) { CommandResult::ok(format!("key '{key}' exists")) } else { missing(&key) }
+    if value_of(ctx, &key).is_some() { CommandResult::ok(format!("key '{key}' exists")) } else { missing(&key) }
 }
 
 fn key_ls(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
-    json_out(ctx, &json!(ctx.work.state.kv.keys().filter(|k| !k.starts_with(OWN_KEYS)).collect::<Vec<_>>()))
+    let options: Vec<String> = option_keys(ctx).map(|(k, _)| k).collect();
+    let set = ctx.work.state.kv.keys().filter(|k| !k.starts_with(OWN_KEYS));
+    let all: std::collections::BTreeSet<&String> = set.chain(&options).collect();
+    json_out(ctx, &json!(all))
 }
 
 fn key_dump(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
@@ -539,6 +553,8 @@ fn key_dump(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
         Ok(t) if !t.chars().any(|c| c.is_control() && c != '\n') => t.to_owned(),
         _ => format!("<<< binary blob of length {} >>>", v.len()),
     };
-    let kv = ctx.work.state.kv.iter().filter(|(k, _)| k.starts_with(&prefix) && !k.starts_with(OWN_KEYS));
-    json_out(ctx, &Value::Object(kv.map(|(k, v)| (k.clone(), show(v).into())).collect()))
+    let mut all: BTreeMap<String, Bytes> = option_keys(ctx).collect();
+    all.extend(ctx.work.state.kv.iter().map(|(k, v)| (k.clone(), v.clone())));
+    let shown = all.iter().filter(|(k, _)| k.starts_with(&prefix) && !k.starts_with(OWN_KEYS));
+    json_out(ctx, &Value::Object(shown.map(|(k, v)| (k.clone(), show(v).into())).collect()))
 }

@@ -281,6 +281,11 @@ fn json_report(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
         return CommandResult::err(EINVAL, format!("hours must be from 0 to 1193046, not '{hours}'"));
     };
     let since = ctx.work.now.sec.saturating_sub(seconds);
-    let ids = crashes(&ctx.work.state.kv).into_iter().filter(|c| c.stamp.sec >= since).map(|c| Value::String(c.id));
-    CommandResult::data(to_python_pretty(&Value::Array(ids.collect())) + "\n")
+    let mut by_program: BTreeMap<String, u64> = BTreeMap::new();
+    for crash in crashes(&ctx.work.state.kv).into_iter().filter(|c| c.stamp.sec >= since) {
+        let name = Some(crash.text("process_name")).filter(|n| !n.is_empty()).unwrap_or("unknown");
+        *by_program.entry(name.to_owned()).or_insert(0) += 1;
+    }
+    // Where Ceph's manager tells it.
+    CommandResult::ok(serde_json::json!(by_program).to_string())
 }

@@ -272,7 +272,7 @@ fn create_erasure(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
 pub(super) fn make_erasure(ctx: &mut CommandCtx<'_>, name: &str, profile_name: &str) -> Result<u32, (i32, String)> {
     let profiles = &ctx.work.osd().ec_profiles;
     let profile = profiles.get(profile_name).cloned();
-    let profile = profile.ok_or_else(|| (ENOENT, format!("unknown erasure code profile '{profile_name}'")))?;
+    let profile = profile.ok_or_else(|| (EINVAL, format!("unknown erasure code profile '{profile_name}'")))?;
     let text = |k: &str, d: &str| profile.get(k).filter(|v| !v.is_empty()).cloned().unwrap_or_else(|| d.to_owned());
     let number =
         |k: &str| text(k, "2").parse::<u8>().map_err(|_| (EINVAL, format!("profile '{profile_name}': bad {k}")));

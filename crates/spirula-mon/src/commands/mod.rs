@@ -11,12 +11,14 @@ mod config;
 pub(crate) mod crash;
 mod crush;
 mod crush_rules;
+mod devices;
 mod ec_profiles;
 mod health;
 pub(crate) mod join;
 mod log;
 mod mgr;
 mod misc;
+mod missing;
 mod mon_cmds;
 mod osd;
 mod osd_dump;
@@ -46,6 +48,8 @@ use spirula_types::errno::EINVAL;
 /// All tables.
 const TABLES: &[&[CommandSpec]] = &[
     misc::SPECS,
+    missing::SPECS,
+    devices::SPECS,
     health::SPECS,
     mon_cmds::SPECS,
     osd_show::SPECS,
@@ -243,7 +247,10 @@ fn of_managers(mon: &Mon) -> impl Iterator<Item = Value> {
 fn descriptions(mon: &Mon) -> String {
     // What a daemon says of itself is asked for by `tell`; of these Ceph's monitors list `version` alone.
     let of_itself = |s: &CommandSpec| s.flags & FLAG_TELL != 0 && s.prefix() != "version";
-    let all = of_managers(mon).chain(specs().filter(|s| !of_itself(s)).map(CommandSpec::descriptor));
+    // The manager refuses these by name; while no manager has said what it serves, nothing is sent to one.
+    let missing = spirula_settings::absent::commands().filter(|_| !mon.state.mgr_commands.is_empty());
+    let missing = missing.map(|c| spec::descriptor_of(c.sig, &c.help(), c.part, c.perm, FLAG_MGR));
+    let all = of_managers(mon).chain(missing).chain(specs().filter(|s| !of_itself(s)).map(CommandSpec::descriptor));
     let map: serde_json::Map<String, Value> = all.enumerate().map(|(i, d)| (format!("cmd{i:03}"), d)).collect();
     Value::Object(map).to_string()
 }

@@ -253,8 +253,16 @@ fn ok_to_add(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
     CommandResult::err(EBUSY, "adding a monitor would break quorum (until that monitor starts)")
 }
 
-fn feature_ls(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
+fn feature_ls(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
     let names = spirula_maps::mon_feature_names(ctx.work.state.monmap.persistent_features);
+    let with_value = args.has("with_value");
+    let names: Vec<String> = names
+        .into_iter()
+        .map(|n| match spirula_maps::mon_feature_bit(n) {
+            Some(bit) if with_value => format!("{n}({bit})"),
+            _ => n.to_owned(),
+        })
+        .collect();
     let text = || {
         format!(
             "all features\n\tsupported: [{0}]\n\tpersistent: [{0}]\non current monmap (epoch {1})\n\tpersistent: [{0}]\n\trequired: [{0}]\n",

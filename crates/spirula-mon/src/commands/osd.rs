@@ -203,9 +203,11 @@ fn out(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
 }
 
 fn r#in(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
+    let all = args.list("ids").iter().any(|i| matches!(i.as_str(), "all" | "any" | "*"));
     for_each(ctx, args, |ctx, osd| {
         if ctx.work.osd().is_in(osd) {
-            return Ok(format!("osd.{osd} is already in. "));
+            // Who says `all` asks for those that are not.
+            return Ok(if all { String::new() } else { format!("osd.{osd} is already in. ") });
         }
         osd::mark_in(ctx.work, osd);
         say_who(ctx, osd, "in");

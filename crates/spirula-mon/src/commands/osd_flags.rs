@@ -237,7 +237,8 @@ pub(super) const SPECS: &[CommandSpec] = &[
 ];
 
 fn change_flag(ctx: &mut CommandCtx<'_>, key: &str, on: bool) -> CommandResult {
-    let Some(bits) = flag_by_name(key) else {
+    // `full` follows from how full OSDs are, which is not for anyone to say.
+    let Some(bits) = flag_by_name(key).filter(|_| key != "full") else {
         return CommandResult::err(EINVAL, format!("unrecognized flag '{key}'"));
     };
     let map = ctx.work.osd_mut();

@@ -150,10 +150,13 @@ fn upmap(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
 }
 
 fn rm_upmap(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
-    settle(parse_pg(ctx.work.osd(), &args.str("pgid")).map(|pg| {
+    let mut run = || -> Outcome {
+        needs_luminous(ctx)?;
+        let pg = parse_pg(ctx.work.osd(), &args.str("pgid"))?;
         ctx.work.osd_mut().pg_upmap.remove(&pg);
-        CommandResult::ok(format!("clear {pg} pg_upmap mapping"))
-    }))
+        Ok(CommandResult::ok(format!("clear {pg} pg_upmap mapping")))
+    };
+    settle(run())
 }
 
 fn upmap_items(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
@@ -189,10 +192,13 @@ fn upmap_items(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
 }
 
 fn rm_upmap_items(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
-    settle(parse_pg(ctx.work.osd(), &args.str("pgid")).map(|pg| {
+    let mut run = || -> Outcome {
+        needs_luminous(ctx)?;
+        let pg = parse_pg(ctx.work.osd(), &args.str("pgid"))?;
         ctx.work.osd_mut().pg_upmap_items.remove(&pg);
-        CommandResult::ok(format!("clear {pg} pg_upmap_items mapping"))
-    }))
+        Ok(CommandResult::ok(format!("clear {pg} pg_upmap_items mapping")))
+    };
+    settle(run())
 }
 
 fn force_create(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {

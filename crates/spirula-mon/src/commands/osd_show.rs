@@ -4,7 +4,7 @@ use super::{Args, CommandResult, CommandSpec, FLAG_DEPRECATED, Outcome, json_out
 use crate::mon::CommandCtx;
 use crate::osd::seconds_between;
 use serde_json::{Map, Value, json};
-use spirula_format::{age, general};
+use spirula_format::{Align, TextTable, age, general};
 use spirula_maps::OsdMap;
 use spirula_types::errno::{EINVAL, ENOENT};
 use spirula_types::{OSD_NONE, ObjectLocator, OsdId, PgId};
@@ -284,7 +284,22 @@ fn versions(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
 }
 
 fn numa(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
-    text_or_json(ctx, || "OSD  HOST  NETWORK  STORAGE  AFFINITY  CPUS\n".into(), || json!([]))
+    let rows = ctx.work.state.osd_metadata.iter().filter(|(osd, _)| ctx.work.osd().exists(**osd));
+    let hosts: Vec<_> = rows.map(|(osd, m)| (*osd, m.get("hostname").cloned().unwrap_or_default())).collect();
+    // No OSD binds itself to a NUMA node, or finds out at which its disk and network are.
+    let text = || {
+        let mut t = TextTable::new();
+        t.column("OSD", Align::Left, Align::Right).column("HOST", Align::Left, Align::Left);
+        for heading in ["NETWORK", "STORAGE", "AFFINITY"] {
+            t.column(heading, Align::Right, Align::Right);
+        }
+        t.column("CPUS", Align::Left, Align::Left);
+        for (osd, host) in &hosts {
+            t.row([osd.to_string().as_str(), host.as_str(), "-", "-", "-", "-"]);
+        }
+        t.to_string()
+    };
+    text_or_json(ctx, text, || hosts.iter().map(|(osd, host)| json!({"osd": osd, "host": host})).collect())
 }
 
 fn map_object(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
@@ -370,7 +385,8 @@ fn lspools(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
 fn info(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
     let run = || -> Outcome {
         let map = ctx.work.osd();
-        let wanted = if args.has("id") { Some(existing(map, args.osd("id")?)?) } else { None };
+        let wanted =
+            if args.has("id") { Some(existing(map, args.osd("id")?).map_err(|(_, why)| (EINVAL, why))?) } else { None };
         let dump = map.dump();
         let osds = dump.get("osds").and_then(Value::as_array).cloned().unwrap_or_default();
         let is = |v: &Value| wanted.is_none_or(|w| v.get("osd") == Some(&json!(w)));

@@ -116,7 +116,8 @@ fn base_cells(map: &OsdMap, n: &Node) -> [String; 4] {
         let kind = map.crush.item_type(n.id).and_then(|t| map.crush.type_name(t)).unwrap_or("?");
         format!("{indent}{kind} {}", map.crush.item_name(n.id).unwrap_or("?"))
     };
-    let class = if n.id >= 0 { map.crush.class_of(n.id).unwrap_or_default() } else { "" };
+    // A device's, or that of the shadow tree which the bucket is of.
+    let class = if n.id >= 0 || map.crush.is_shadow(n.id) { map.crush.class_of(n.id).unwrap_or_default() } else { "" };
     [n.id.to_string(), class.to_owned(), weight_text(n.weight), name]
 }
 

@@ -119,10 +119,12 @@ fn check_option(name: &str, value: &str, parsed: &PoolOptValue) -> Result<(), (i
     }
 }
 
+/// Checksum types by their numbers, as pools carry them.
+const CSUM_TYPES: [&str; 7] = ["", "none", "xxhash32", "xxhash64", "crc32c", "crc32c_16", "crc32c_8"];
+
 /// Numbers of checksum types, as pools carry them.
 fn csum_type(name: &str) -> Option<i64> {
-    let names = ["", "none", "xxhash32", "xxhash64", "crc32c", "crc32c_16", "crc32c_8"];
-    names.iter().position(|n| *n == name).map(|i| i as i64).or_else(|| name.parse().ok())
+    CSUM_TYPES.iter().position(|n| *n == name).map(|i| i as i64).or_else(|| name.parse().ok())
 }
 
 fn set(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
@@ -131,7 +133,15 @@ fn set(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
         let (var, val) = (args.str("var"), args.str("val"));
         let sure = args.bool("yes_i_really_mean_it");
         let number = || val.parse::<u32>().map_err(|_| (EINVAL, format!("error parsing integer value '{val}'")));
-        absent::pool_var(&var, &val)?;
+        match var.as_str() {
+            "fast_read" if !ctx.work.osd().pool(id).is_some_and(PgPool::is_erasure) => {
+                return Err((EINVAL, "fast_read is for erasure-coded pools alone".into()));
+            }
+            "dedup_tier" if ctx.work.osd().pool_by_name(&val).is_none() => {
+                return Err((EINVAL, format!("dedup_tier is a pool: there is no pool '{val}'")));
+            }
+            _ => absent::pool_var(&var, &val)?,
+        }
         match var.as_str() {
             "size" => set_size(ctx, id, number()?, sure)?,
             "min_size" => set_min_size(ctx, id, number()?)?,
@@ -360,6 +370,10 @@ fn value_of(ctx: &CommandCtx<'_>, pool: &PgPool, var: &str) -> Option<(Value, St
             let (_, value) = pool.opts.named().find(|(n, _)| *n == option)?;
             match value {
                 PoolOptValue::Str(s) => plain(s.clone().into()),
+                PoolOptValue::Int(i) if option == "csum_type" => {
+                    let name = usize::try_from(*i).ok().and_then(|i| CSUM_TYPES.get(i)).copied().unwrap_or("unknown");
+                    plain(name.into())
+                }
                 PoolOptValue::Int(i) => plain((*i).into()),
                 PoolOptValue::Double(f) => Some((json!(f), general(*f, 6))),
             }

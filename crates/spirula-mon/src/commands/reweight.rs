@@ -243,6 +243,11 @@ fn told(format: Format, w: &Wish, average: f64, changes: &[Change], m: &Moves) -
             ("average_utilization", json!(average)),
             ("overload_utilization", json!(overload)),
             ("reweights", rows.into()),
+        ] {
+            out.insert(k.to_owned(), v);
+        }
+        let mut spread = Map::new();
+        for (k, v) in [
             ("moved_pgs", json!(m.moved)),
             ("total_pgs", json!(m.total)),
             ("avg_pgs", json!(m.average)),
@@ -256,8 +261,9 @@ fn told(format: Format, w: &Wish, average: f64, changes: &[Change], m: &Moves) -
             ("max_osd_pgs", json!(m.most.1)),
             ("new_max_osd_pgs", json!(m.most.2)),
         ] {
-            out.insert(k.to_owned(), v);
+            spread.insert(k.to_owned(), v);
         }
+        out.insert("utilization".to_owned(), spread.into());
         return to_json(&Value::Object(out), format);
     }
     let g = |v: f64| general(v, 6);

@@ -82,11 +82,14 @@ impl CommandSpec {
 
     /// The descriptor the CLI reads.
     pub fn descriptor(&self) -> serde_json::Value {
-        let sig: Vec<serde_json::Value> = self.sig.split_whitespace().map(word_descriptor).collect();
-        serde_json::json!({
-            "sig": sig, "help": self.help, "module": self.module, "perm": self.perm, "flags": self.flags,
-        })
+        descriptor_of(self.sig, self.help, self.module, self.perm, self.flags)
     }
+}
+
+/// The descriptor of a command with that signature.
+pub(super) fn descriptor_of(sig: &str, help: &str, module: &str, perm: &str, flags: u32) -> serde_json::Value {
+    let sig: Vec<serde_json::Value> = sig.split_whitespace().map(word_descriptor).collect();
+    serde_json::json!({ "sig": sig, "help": help, "module": module, "perm": perm, "flags": flags })
 }
 
 fn word_descriptor(word: &str) -> serde_json::Value {

@@ -8,6 +8,7 @@ use spirula_format::{Format, to_json};
 use spirula_messages::Body;
 use spirula_messages::ceph::{MCommand, MMonCommand, kind};
 use spirula_settings::common;
+use spirula_types::errno::EOPNOTSUPP;
 use std::collections::BTreeMap;
 
 const COMMANDS: &[(&str, &str)] = &[
@@ -21,6 +22,21 @@ const COMMANDS: &[(&str, &str)] = &[
     ),
     ("dump_ops_in_flight", "show the ops currently in flight"),
     ("ops", "show the ops currently in flight"),
+    (
+        "add_bootstrap_peer_hint name=addr,type=CephIPAddr",
+        "add peer address as potential bootstrap peer for cluster bringup",
+    ),
+    ("dump_mempools", "get mempool stats"),
+    ("smart name=devid,type=CephString,req=false", "query health metrics for underlying device (not in this version)"),
+    ("compact", "cause compaction of the monitor's storage (not in this version)"),
+    ("connection scores dump", "show the scores used in connectivity-based elections (not in this version)"),
+    ("connection scores reset", "reset the scores used in connectivity-based elections (not in this version)"),
+    ("quorum enter", "force monitor back into quorum (not in this version)"),
+    ("quorum exit", "force monitor out of the quorum (not in this version)"),
+    (
+        "sync_force name=yes_i_really_mean_it,type=CephBool,req=false",
+        "force sync of and clear monitor store (not in this version)",
+    ),
 ];
 
 /// Counters: name, short name, meaning.
@@ -100,11 +116,35 @@ pub(super) fn run(mon: &Mon, prefix: &str, args: &Args, format: Format) -> Optio
             data(&common::chosen(all, &args.0))
         }
         "dump_ops_in_flight" | "ops" => data(&ops(mon)),
+        // One that is in the monitors' table knows its peers.
+        "add_bootstrap_peer_hint" if mon.member() != 0 => {
+            CommandResult::data("mon already active; ignoring bootstrap hint\n")
+        }
+        "add_bootstrap_peer_hint" => absent("a new monitor finds the others by the token that it joins with"),
+        "dump_mempools" => {
+            let s = &mon.state;
+            let kept = s.incrementals.values().chain(s.fulls.values()).map(|b| b.len()).sum::<usize>();
+            data(&common::mempools(&[("osdmap", kept + s.osdmap.bytes().len())]))
+        }
+        "smart" => absent("no SMART data is read here: use smartctl on the disk that mon metadata names"),
+        "compact" => absent("the store writes itself anew when its log has grown, and has no order for it"),
+        "connection scores dump" | "connection scores reset" => {
+            absent("elections go by votes alone: there are no scores")
+        }
+        "quorum enter" | "quorum exit" => {
+            absent("a monitor is in the quorum while it runs: stop and start its process")
+        }
+        "sync_force" => absent("a monitor is filled again from the others by 'spirula mon rejoin'"),
         _ => match common::run(prefix, &args.0, &mut mon.settings.borrow_mut())? {
             Ok(r) => data(&r.value).with_rs(r.status),
             Err((errno, why)) => CommandResult::err(errno, why),
         },
     })
+}
+
+/// The refusal of an order of Ceph's monitors that there is not.
+fn absent(why: &str) -> CommandResult {
+    CommandResult::err(EOPNOTSUPP, why)
 }
 
 fn counter(mon: &Mon, name: &str) -> u64 {

@@ -37,6 +37,7 @@ pub(super) fn all(view: &ClusterView<'_>) -> Checks {
     let mut out = Checks::new();
     monitors(view, &mut out);
     clocks(view, &mut out);
+    rooms(view, &mut out);
     manager(view, &mut out);
     osds_down(view, &mut out);
     osd_pairs(view, &mut out);
@@ -118,6 +119,26 @@ fn clocks(view: &ClusterView<'_>, out: &mut Checks) {
     if !detail.is_empty() {
         let names: Vec<String> = names.into_iter().map(|n| format!("mon.{n}")).collect();
         warn(out, "MON_CLOCK_SKEW", format!("clock skew detected on {}", names.join(", ")), detail);
+    }
+}
+
+/// Monitors whose disks are nearly full: one that cannot write stops.
+fn rooms(view: &ClusterView<'_>, out: &mut Checks) {
+    let (crit, warn) = view.room_bounds;
+    let known = || view.quorum.room.iter().filter(|(name, _)| view.quorum.names.contains(name));
+    let few: Vec<_> = known().filter(|(_, free)| **free <= crit).collect();
+    let some: Vec<_> = known().filter(|(_, free)| **free > crit && **free <= warn).collect();
+    for (code, severity, word, list) in
+        [("MON_DISK_CRIT", Severity::Error, "very low", few), ("MON_DISK_LOW", Severity::Warning, "low", some)]
+    {
+        if list.is_empty() {
+            continue;
+        }
+        let names: Vec<&str> = list.iter().map(|(name, _)| name.as_str()).collect();
+        let (s, are) = if names.len() == 1 { ("", "is") } else { ("s", "are") };
+        let summary = format!("mon{s} {} {are} {word} on available space", names.join(","));
+        let detail: Vec<String> = list.iter().map(|(name, free)| format!("mon.{name} has {free}% avail")).collect();
+        add(out, code, severity, summary, detail.len() as u64, detail);
     }
 }
 
@@ -265,7 +286,8 @@ fn osd_states(view: &ClusterView<'_>, out: &mut Checks) {
         set.join(",")
     };
     let nodes = map.crush_node_flags.iter().map(|(id, bits)| {
-        format!("{} has flags {}", map.crush.item_name(*id).unwrap_or("a node that is gone"), words(*bits))
+        let kind = map.crush.item_type(*id).and_then(|t| map.crush.type_name(t)).unwrap_or("node");
+        format!("{kind} {} has flags {}", map.crush.item_name(*id).unwrap_or("that is gone"), words(*bits))
     });
     let classes = map.device_class_flags.iter().map(|(id, bits)| {
         let name = map.crush.class_names.get(id).map_or("a class that is gone", String::as_str);

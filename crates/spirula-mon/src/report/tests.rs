@@ -77,6 +77,7 @@ impl World {
             mgr: &self.mgr,
             mutes: &self.mutes,
             osd_metadata: &self.none,
+            room_bounds: (5, 30),
             mgr_metadata: &self.none_mgr,
             config: &self.config,
             defaults: &self.none_defaults,
@@ -187,6 +188,26 @@ fn small() -> World {
 
 fn detail(w: &World) -> String {
     health(&w.view(), true, Format::Plain)
+}
+
+/// A monitor's full disk is told of by its name, and a very full one is an error; one that is not in the quorum says nothing.
+#[test]
+fn monitors_with_little_room_are_named() {
+    let mut w = World::new(OsdMap::default());
+    let of = |w: &World| {
+        let health = Health::of(&w.view());
+        ["MON_DISK_LOW", "MON_DISK_CRIT"]
+            .map(|code| health.checks().get(code).map(|c| (c.summary.clone(), c.detail.clone())))
+    };
+    let name = w.quorum.names[0].clone();
+    w.quorum.room = [(name.clone(), 31), ("gone".to_owned(), 1)].into();
+    assert_eq!(of(&w), [None, None]);
+    w.quorum.room.insert(name.clone(), 30);
+    let want = (format!("mon {name} is low on available space"), vec![format!("mon.{name} has 30% avail")]);
+    assert_eq!(of(&w), [Some(want), None]);
+    w.quorum.room.insert(name.clone(), 5);
+    let want = (format!("mon {name} is very low on available space"), vec![format!("mon.{name} has 5% avail")]);
+    assert_eq!(of(&w), [None, Some(want)]);
 }
 
 #[test]

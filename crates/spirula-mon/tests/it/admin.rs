@@ -46,6 +46,58 @@ fn orders_are_refused_and_granted_as_ceph_does() {
     }
 }
 
+/// Every command of Ceph's manager modules is listed once a manager serves, so that the tool sends it and is told what is missing;
+/// what a daemon says of itself is asked for by `tell` alone.
+#[test]
+fn commands_that_are_missing_are_listed() {
+    let mut c = Cluster::up(3);
+    let listed = |c: &mut Cluster| {
+        let all = c.json(r#"{"prefix": "get_command_descriptions"}"#);
+        let words = |d: &Value| {
+            let sig = d["sig"].as_array().unwrap().iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" ");
+            (sig, d["flags"].as_u64().unwrap() & 8 != 0)
+        };
+        all.as_object().unwrap().values().map(words).collect::<std::collections::BTreeMap<_, _>>()
+    };
+    let before = listed(&mut c);
+    assert!(!before.contains_key("telemetry on") && before.contains_key("device ls") && before.contains_key("version"));
+    for own in ["mon_status", "sessions", "ops", "dump_historic_ops"] {
+        assert!(!before.contains_key(own), "{own}");
+    }
+    let conn = c.open(spirula_types::EntityType::Mgr, "x");
+    let beacon = spirula_messages::cluster::control::MgrBeacon {
+        fsid: crate::harness::FSID,
+        gid: 4200,
+        name: "x".into(),
+        addr: crate::harness::addr(6900),
+        available: true,
+        metadata: [
+            ("hostname".to_owned(), "h9".to_owned()),
+            ("device_ids".to_owned(), "sda=ACME_DISK_1,sdb=".to_owned()),
+            ("device_paths".to_owned(), "sda=/dev/disk/by-path/p1".to_owned()),
+        ]
+        .into(),
+        commands: vec![r#"{"sig": ["pg", "stat"], "help": "", "module": "pg", "perm": "r", "flags": 8}"#.into()],
+        modules: vec![],
+        services: [].into(),
+    };
+    c.ask(conn, beacon);
+    let after = listed(&mut c);
+    assert_eq!((after.get("telemetry on"), after.get("orch host ls")), (Some(&true), Some(&true)));
+    // What a monitor serves is not missing.
+    let own: std::collections::BTreeSet<String> = spirula_mon::commands::specs().map(|s| s.prefix()).collect();
+    for missing in spirula_settings::absent::commands() {
+        assert!(!own.contains(&spirula_settings::common::words(missing.sig)), "{missing:?}");
+    }
+    // A disk without a serial number has no id, and is not listed.
+    let row = json!({"devid": "ACME_DISK_1", "location": [{"host": "h9", "dev": "sda", "path": "/dev/disk/by-path/p1"}], "daemons": ["mgr.x"]});
+    assert_eq!(c.json(r#"{"prefix": "device ls"}"#), json!([row]));
+    assert_eq!(c.json(r#"{"prefix": "device info", "devid": "ACME_DISK_1"}"#), row);
+    assert_eq!(c.json(r#"{"prefix": "device ls-by-host", "host": "h9"}"#), json!([row]));
+    assert_eq!(c.json(r#"{"prefix": "device ls-by-daemon", "who": "osd.0"}"#), json!([]));
+    assert_eq!(c.command(r#"{"prefix": "device info", "devid": "no"}"#).0, -2);
+}
+
 /// Text where Ceph prints text, the value where it prints JSON.
 #[test]
 fn plain_answers_are_text() {

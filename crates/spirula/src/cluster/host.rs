@@ -93,6 +93,12 @@ fn disk_name(node: &Path) -> String {
     whole.and_then(Path::file_name).map(|n| n.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
+/// How much of the disk that holds `path` is free to daemons, in per cent; `None` where the kernel does not say.
+pub fn room(path: &Path) -> Option<u32> {
+    let s = rustix::fs::statvfs(path).ok()?;
+    u32::try_from(s.f_bavail.saturating_mul(100).checked_div(s.f_blocks)?).ok()
+}
+
 /// `hdd` or `ssd` for the disk that holds `path`; empty where the kernel does not say (file
 /// systems over several disks, memory, network).
 pub fn device_class(path: &Path) -> String {

@@ -27,6 +27,8 @@ use tokio::sync::oneshot;
 
 /// Between two ticks.
 const TICK: Duration = Duration::from_millis(100);
+/// Between two looks at how full the disk is.
+const LOOK_EVERY: Duration = Duration::from_secs(10);
 /// Between two attempts to reach another monitor.
 const RECONNECT: Duration = Duration::from_millis(200);
 /// Before a full file system is tried again.
@@ -177,6 +179,9 @@ pub struct MonDaemon {
     hint: Option<PathBuf>,
     hint_epoch: u32,
     next_tick: Duration,
+    /// The store's folder, and when its disk is looked at next.
+    data: PathBuf,
+    next_look: Duration,
     stopped: Option<Option<oneshot::Sender<()>>>,
     _listener: Listener,
 }
@@ -255,6 +260,8 @@ impl MonDaemon {
             hint,
             hint_epoch: 0,
             next_tick: Duration::ZERO,
+            data,
+            next_look: Duration::ZERO,
             stopped: None,
             _listener: listener,
         };
@@ -466,6 +473,10 @@ impl Daemon for MonDaemon {
 
     fn tick(&mut self) {
         self.next_tick = clock::monotonic() + TICK;
+        if clock::monotonic() >= self.next_look {
+            self.next_look = clock::monotonic() + LOOK_EVERY;
+            self.mon.set_room(host::room(&self.data));
+        }
         self.feed(MonEvent::Tick);
     }
 
