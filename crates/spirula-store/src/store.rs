@@ -234,7 +234,7 @@ impl Store {
     /// Might a checkpoint find space?
     fn may_gain(&self) -> bool {
         let waits = self.seq > self.frozen_seq || self.shared.dead.load(Ordering::Acquire) > 0;
-        let held = !planted!(BesideNotAwaited) && !(self.beside.is_empty() && self.booked.is_empty());
+        let held = !(planted!(BesideNotAwaited) || self.beside.is_empty() && self.booked.is_empty());
         held || self.shared.meta_short() && waits
     }
 
