@@ -10,6 +10,7 @@
 //! was written before (as the store's devices were), by 1 and by 16 threads; 4 KiB O_DIRECT reads at random places of a
 //! file; 4 MiB O_DIRECT writes by 4 threads. With OBJECTS, that many empty objects are made
 //! and the cost of lookups and of opening is shown as their number grows. DIR is emptied.
+//! `SPIRULA_BENCH_GIB` in the environment is the size of its store (6).
 //! `SPIRULA_BENCH_IO=uring` in the environment has the store use io_uring.
 
 #![allow(clippy::disallowed_methods, reason = "it measures")]
@@ -33,8 +34,8 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// PGs the transactions are spread over.
 const PGS: u64 = 64;
-/// Data space of the store.
-const STORE: u64 = 6 << 30;
+/// Data space of the store, GiB.
+const STORE: u64 = 6;
 /// Log entries a PG keeps.
 const LOG: u64 = 250;
 
@@ -465,7 +466,8 @@ fn main() {
     let io: IoChoice =
         std::env::var("SPIRULA_BENCH_IO").map_or(Ok(IoChoice::Auto), |s| s.parse()).expect("SPIRULA_BENCH_IO");
     let io = io.settle().expect("io");
-    let opts = StoreOptions { size: STORE, pool: PayloadPool::new(64 << 20), io, ..StoreOptions::default() };
+    let gib: u64 = std::env::var("SPIRULA_BENCH_GIB").map_or(STORE, |s| s.parse().expect("SPIRULA_BENCH_GIB"));
+    let opts = StoreOptions { size: gib << 30, pool: PayloadPool::new(64 << 20), io, ..StoreOptions::default() };
     println!("io: {io}");
     let start = Instant::now();
     Store::create(&dir, Uuid([1; 16]), Uuid([2; 16]), 0, &opts).expect("create");

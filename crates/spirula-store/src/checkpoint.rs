@@ -365,6 +365,9 @@ fn overlay_changes(o: &Overlay, changes: &mut Changes) {
     for ((id, key), value) in &o.omap {
         changes.push((keys::omap(*id, key), value.as_ref().map(|v| v.to_vec())));
     }
+    for (id, more) in &o.omap_owners {
+        changes.push((keys::omap_owners(*id), (*more > 0).then(|| more.to_le_bytes().to_vec())));
+    }
     for (id, value) in &o.omap_headers {
         changes.push((keys::omap_header(*id), value.as_ref().map(|v| v.to_vec())));
     }

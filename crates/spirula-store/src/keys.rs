@@ -5,6 +5,7 @@
 //! | `A` | group u32 | allocation bitmap of a group of blocks |
 //! | `C` | | the checkpoint record |
 //! | `D` | omap id u64 | an omap id whose pairs await deletion |
+//! | `G` | omap id u64 | how many objects share an omap, beyond the first |
 //! | `H` | omap id u64 | an omap header |
 //! | `L` | PG, first version, last version | a chunk of PG log |
 //! | `M` | caller's key | a meta record |
@@ -58,6 +59,10 @@ pub(crate) fn group(group: u32) -> Vec<u8> {
 
 pub(crate) fn dead(id: u64) -> Vec<u8> {
     with_u64(b'D', id)
+}
+
+pub(crate) fn omap_owners(id: u64) -> Vec<u8> {
+    with_u64(b'G', id)
 }
 
 pub(crate) fn omap_header(id: u64) -> Vec<u8> {

@@ -46,6 +46,8 @@ pub(crate) struct Onode {
     pub own: u64,
     /// Number of mapped logical blocks that are compressed, where somebody has counted.
     pub compressed: Option<u64>,
+    /// Its omap may have other owners: look before changing it.
+    pub omap_shared: bool,
 }
 
 impl Onode {
@@ -65,6 +67,7 @@ impl Onode {
             name: 0,
             own: 0,
             compressed: None,
+            omap_shared: false,
         }
     }
 
@@ -99,7 +102,7 @@ impl Onode {
 
     pub fn encode(&self, out: &mut Encoder) {
         // As ever, unless it has been cloned.
-        let cloned = self.base != 0 || self.compressed.is_some();
+        let cloned = self.base != 0 || self.compressed.is_some() || self.omap_shared;
         let version = if cloned { 2 } else { 1 };
         out.versioned(version, version, |o| {
             o.u64(self.id);
@@ -122,6 +125,7 @@ impl Onode {
                 o.u64(self.name);
                 o.u64(self.own);
                 o.u64(self.compressed.unwrap_or(NOT_COUNTED));
+                o.bool(self.omap_shared);
             }
         });
     }
@@ -142,10 +146,12 @@ impl Onode {
                 name: 0,
                 own: 0,
                 compressed: None,
+                omap_shared: false,
             };
             if version >= 2 {
                 (o.base, o.name, o.own) = (d.u64()?, d.u64()?, d.u64()?);
                 o.compressed = Some(d.u64()?).filter(|n| *n != NOT_COUNTED);
+                o.omap_shared = d.bool()?;
             }
             Ok(o)
         })

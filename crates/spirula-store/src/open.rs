@@ -316,6 +316,7 @@ impl Store {
             Redo::Referenced { run } => self.redo_refs(run, true)?,
             Redo::Unreferenced { run } => self.redo_refs(run, false)?,
             Redo::Layer { name, value } => self.put_layer(name, value.map(Arc::new)),
+            Redo::OmapOwners { id, more } => self.active.put_omap_owners(id, more),
             Redo::Named { name, key } => self.active.put_named(name, key),
             Redo::Pool { pool, space } => {
                 self.pools.insert(pool, space);

@@ -68,6 +68,8 @@ pub(crate) struct Overlay {
     pub pools: BTreeMap<i64, PoolSpace>,
     pub omap: BTreeMap<(u64, Bytes), Option<Bytes>>,
     pub omap_headers: BTreeMap<u64, Option<Bytes>>,
+    /// Owners of omaps beyond the first.
+    pub omap_owners: BTreeMap<u64, u64>,
     /// Keys of older layers that count no more; what is in `omap` comes after.
     pub gone: Gone,
     /// Omap ids whose pairs in the KV are to be deleted.
@@ -168,6 +170,11 @@ impl Overlay {
         let new = cost(&value);
         let old = self.omap_headers.insert(id, value);
         self.charge(new, old.as_ref().map(cost));
+    }
+
+    pub fn put_omap_owners(&mut self, id: u64, more: u64) {
+        let old = self.omap_owners.insert(id, more);
+        self.charge(ENTRY, old.map(|_| ENTRY));
     }
 
     /// Forgets all that is here of an omap id and has the rest deleted later.

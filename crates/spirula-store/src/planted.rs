@@ -141,6 +141,8 @@ mod bugs {
         HiddenBlocksFreed,
         /// owner not counted of the blocks of a layer that a whole map refers to
         WholeMapMissesOwner,
+        /// clone not counted as an owner of the omap it shares
+        OmapMissesOwner,
         /// what only a child hid stays when layer and child become one
         HiddenBlocksKept,
     }

@@ -160,6 +160,17 @@ impl Store {
         Ok(found)
     }
 
+    /// Owners of an omap beyond the first, as of now.
+    pub(crate) fn stored_omap_owners(&self, id: u64) -> Result<u64> {
+        let layers = [Some(&self.active), self.frozen.as_ref().map(|f| &*f.overlay)];
+        if let Some(more) = layers.into_iter().flatten().find_map(|o| o.omap_owners.get(&id)) {
+            return Ok(*more);
+        }
+        let Some(v) = self.meta.get(&keys::omap_owners(id))? else { return Ok(0) };
+        let n = v.first_chunk::<8>().ok_or_else(|| StoreError::corrupt("number of an omap's owners too short"))?;
+        Ok(u64::from_le_bytes(*n))
+    }
+
     /// The key of the object that a layer knows by that name, as of now.
     pub(crate) fn stored_named(&self, name: u64) -> Result<Option<Bytes>> {
         let layers = [Some(&self.active), self.frozen.as_ref().map(|f| &*f.overlay)];

@@ -44,6 +44,7 @@ const LAYER: u8 = 25;
 const LAYER_GONE: u8 = 26;
 const NAMED: u8 = 27;
 const NAMED_GONE: u8 = 28;
+const OMAP_OWNERS: u8 = 29;
 
 /// One change, as read back from the journal.
 #[derive(Debug, PartialEq)]
@@ -135,6 +136,11 @@ pub(crate) enum Redo {
     Layer {
         name: u64,
         value: Option<Layer>,
+    },
+    /// Owners of an omap beyond the first.
+    OmapOwners {
+        id: u64,
+        more: u64,
     },
     /// The key of the object that layers know by this name.
     Named {
@@ -355,6 +361,12 @@ impl RedoWriter {
         }
     }
 
+    pub fn omap_owners(&mut self, id: u64, more: u64) {
+        self.0.u8(OMAP_OWNERS);
+        self.0.u64(id);
+        self.0.u64(more);
+    }
+
     pub fn pool(&mut self, pool: i64, space: &PoolSpace) {
         self.0.u8(POOL);
         self.0.u64(pool as u64);
@@ -375,6 +387,7 @@ pub(crate) fn decode(d: &mut Decoder<'_>) -> Result<Redo, DecodeError> {
     Ok(match d.u8()? {
         LAYER => Redo::Layer { name: d.u64()?, value: Some(Layer::decode(d)?) },
         LAYER_GONE => Redo::Layer { name: d.u64()?, value: None },
+        OMAP_OWNERS => Redo::OmapOwners { id: d.u64()?, more: d.u64()? },
         NAMED => Redo::Named { name: d.u64()?, key: Some(d.get()?) },
         NAMED_GONE => Redo::Named { name: d.u64()?, key: None },
         HEAD => Redo::Head { key: d.get()?, onode: Some(Onode::decode(d)?) },

@@ -8,6 +8,7 @@ mod clone;
 mod compact;
 mod data;
 mod layers;
+mod omap;
 
 use crate::alloc::{BLOCK, PhysRun};
 use crate::commit::Record;
@@ -70,6 +71,8 @@ pub(crate) struct Stage<'s> {
     /// Ranges of keys removed; what `omap` has in them was set afterwards.
     gone: Gone,
     omap_headers: BTreeMap<u64, Bytes>,
+    /// Owners of omaps beyond the first.
+    omap_owners: BTreeMap<u64, u64>,
     dead: Vec<u64>,
     taken: Vec<PhysRun>,
     /// Blocks taken for what goes beside the journal.
@@ -111,6 +114,7 @@ impl<'s> Stage<'s> {
             omap: BTreeMap::new(),
             gone: Gone::default(),
             omap_headers: BTreeMap::new(),
+            omap_owners: BTreeMap::new(),
             dead: Vec::new(),
             taken: Vec::new(),
             beside: Vec::new(),
@@ -198,6 +202,9 @@ impl<'s> Stage<'s> {
         for (id, value) in self.omap_headers {
             s.active.put_omap_header(id, Some(value));
         }
+        for (id, more) in self.omap_owners {
+            s.active.put_omap_owners(id, more);
+        }
         for id in self.dead {
             s.active.kill_omap(id);
         }
@@ -242,6 +249,9 @@ impl<'s> Stage<'s> {
         }
         for (name, key) in &self.named {
             self.redo.named(*name, key.as_deref());
+        }
+        for (id, more) in &self.omap_owners {
+            self.redo.omap_owners(*id, *more);
         }
         let data: usize = self.pieces.iter().map(|(_, d)| d.len()).sum();
         let limit = self.s.record_max();
@@ -349,6 +359,12 @@ impl<'s> Stage<'s> {
             Some(o) => o,
             None => slot.insert(Onode::new(take_id(&mut self.counters))),
         };
+        if matches!(
+            op,
+            ObjectOp::OmapSet(_) | ObjectOp::OmapRm(_) | ObjectOp::OmapRmRange { .. } | ObjectOp::OmapSetHeader(_)
+        ) {
+            self.own_omap(o)?;
+        }
         match op {
             ObjectOp::Touch | ObjectOp::Remove | ObjectOp::CloneFrom(_) | ObjectOp::CloneRange { .. } => {}
             ObjectOp::AllocHint(flags) => o.hints = *flags,
@@ -366,7 +382,7 @@ impl<'s> Stage<'s> {
             }
             ObjectOp::OmapRm(keys) => keys.iter().for_each(|k| self.omap_rm(o.omap, k)),
             ObjectOp::OmapRmRange { first, last } => self.omap_rm_range(o.omap, first, last),
-            ObjectOp::OmapClear => self.omap_clear(o),
+            ObjectOp::OmapClear => self.omap_clear(o)?,
             ObjectOp::OmapSetHeader(header) => {
                 let id = self.omap_id(o);
                 self.redo.omap_header(id, header);
@@ -411,15 +427,19 @@ impl<'s> Stage<'s> {
         self.gone.add(id, &Bytes::copy_from_slice(first), &Bytes::copy_from_slice(last));
     }
 
-    fn omap_clear(&mut self, o: &mut Onode) {
+    fn omap_clear(&mut self, o: &mut Onode) -> Result<()> {
         if o.omap != 0 {
             let id = std::mem::take(&mut o.omap);
+            if std::mem::take(&mut o.omap_shared) && self.leave_omap(id)? {
+                return Ok(());
+            }
             self.redo.omap_dead(id);
             self.omap.retain(|(i, _), _| *i != id);
             self.gone.forget(id);
             self.omap_headers.remove(&id);
             self.dead.push(id);
         }
+        Ok(())
     }
 }
 

@@ -73,20 +73,20 @@ impl Stage<'_> {
         let mut source = self.staged_head(&key)?.now.clone().ok_or_else(missing)?;
         let mut o = if source.blocks == 0 {
             let id = take_id(&mut self.counters);
-            let clone = Onode { id, omap: 0, base: 0, name: 0, own: 0, compressed: None, ..source.clone() };
+            let clone = Onode { id, base: 0, name: 0, own: 0, compressed: None, ..source.clone() };
             Onode { inline: Some(Segment::default()), shared: false, ..clone }
         } else if let Some(seg) = &source.inline {
             source.shared = true;
             self.share(seg)?;
-            Onode { id: take_id(&mut self.counters), omap: 0, ..source.clone() }
+            Onode { id: take_id(&mut self.counters), ..source.clone() }
         } else {
             self.clone_map(object, from, &mut source)?
         };
-        let omap = source.omap;
-        self.staged_head(&key)?.now = Some(source);
-        if omap != 0 {
-            self.clone_omap(&mut o, omap)?;
+        (o.omap, o.omap_shared) = (0, false);
+        if source.omap != 0 {
+            self.clone_omap(&mut o, &mut source)?;
         }
+        self.staged_head(&key)?.now = Some(source);
         *slot = Some(o);
         Ok(())
     }
@@ -99,24 +99,6 @@ impl Stage<'_> {
         let compressed = seg.usage().compressed;
         if compressed > 0 {
             space_of(&mut self.space, self.pool)[field::COMPRESSED_ORIGINAL] += (compressed * BLOCK) as i64;
-        }
-        Ok(())
-    }
-
-    fn clone_omap(&mut self, o: &mut Onode, from: u64) -> Result<()> {
-        let id = self.omap_id(o);
-        let pairs: Vec<(Bytes, Bytes)> =
-            self.s.omap_keys(Some((&self.omap, &self.gone)), from, &[], None).collect::<Result<_>>()?;
-        for (k, v) in &pairs {
-            self.omap_set(id, k, v)?;
-        }
-        let header = match self.omap_headers.get(&from) {
-            Some(h) => Some(h.clone()),
-            None => self.s.stored_omap_header(from)?,
-        };
-        if let Some(h) = header {
-            self.redo.omap_header(id, &h);
-            self.omap_headers.insert(id, h);
         }
         Ok(())
     }

@@ -511,8 +511,7 @@ impl Stage<'_> {
         } else {
             self.unmap(&mut o, 0, end)?;
         }
-        self.omap_clear(&mut o);
-        Ok(())
+        self.omap_clear(&mut o)
     }
 }
 

@@ -76,7 +76,7 @@ impl Stage<'_> {
             self.freeze(from, source)?;
         }
         let id = take_id(&mut self.counters);
-        let o = Onode { id, omap: 0, name: id, own: 0, shared: false, ..source.clone() };
+        let o = Onode { id, name: id, own: 0, shared: false, ..source.clone() };
         self.join(&o, object)?;
         space_of(&mut self.space, self.pool)[field::COMPRESSED_ORIGINAL] +=
             (o.compressed.unwrap_or(0) * crate::BLOCK) as i64;

@@ -74,6 +74,9 @@ fn image_of_format_2_opens_is_sound_and_holds_what_it_held() {
     let device = zstd::decode_all(std::fs::File::open(&image).unwrap()).unwrap();
     let world = World::from_image(Image { devices: vec![Disk::of(&device)] });
     let store = open(&world, &opts).unwrap();
+    // An older program, which does not know of layers, refuses it from now on.
+    let bits = |bytes: &[u8]| u64::from_le_bytes(bytes[12..20].try_into().unwrap());
+    assert_eq!((bits(&device) & 8, bits(&world.image().devices[0].bytes()) & 8), (0, 8));
     assert_eq!(check(&store, true).unwrap().problems, Vec::<String>::new());
     assert_eq!(content(&store), std::fs::read_to_string(&expected).unwrap());
     store.close().unwrap();

@@ -216,7 +216,12 @@ fn family_txn(rng: &mut Rng, model: &Model) -> Transaction {
     let there = model.objects.contains_key(&from);
     let block = [rng.below(420), rng.below(140), 120 + rng.below(16)][rng.below(3) as usize];
     let some = [1, 1 + rng.below(5), rng.below(150)][rng.below(3) as usize];
-    let op = match rng.below(20) {
+    let key = |n: u64| Bytes::from(format!("key{n}"));
+    let op = match rng.below(24) {
+        20 => ObjectOp::OmapSet((0..rng.below(5)).map(|n| (key(n), pattern(rng.next(), 20))).collect()),
+        21 => ObjectOp::OmapRm(vec![key(rng.below(5))]),
+        22 => ObjectOp::OmapRmRange { first: key(rng.below(3)), last: key(4) },
+        23 => [ObjectOp::OmapClear, ObjectOp::OmapSetHeader(pattern(rng.next(), 30))][rng.below(2) as usize].clone(),
         0..=4 if there => ObjectOp::CloneFrom(from),
         5 if there => {
             let (offset, to) = (rng.below(300) * BLOCK, rng.below(300) * BLOCK);
@@ -278,6 +283,51 @@ fn family(seed: u64, steps: u64, packs: bool, single: bool) {
     if let Some(o) = names.first() {
         assert_eq!(store.onode(o).unwrap().unwrap().base, 0);
     }
+}
+
+#[test]
+fn a_large_omap_is_shared_until_one_of_its_owners_changes_it() {
+    let opts = tiny();
+    let world = create(&opts);
+    let mut store = open(&world, &opts).unwrap();
+    let mut model = Model::default();
+    let pairs = |n: u64| (0..n).map(|i| (Bytes::from(format!("key{i:04}")), pattern(i, 50))).collect::<Vec<_>>();
+    do_both(&mut store, &mut model, one(&head(1), ObjectOp::OmapSet(pairs(500))));
+    do_both(&mut store, &mut model, one(&head(1), ObjectOp::OmapSetHeader("header".into())));
+    for s in 1..=4 {
+        let t = one(&snap(1, s), ObjectOp::CloneFrom(head(1)));
+        let bytes = submit_counted(&mut store, &t);
+        assert!(bytes < 600, "a clone of 500 pairs writes {bytes} bytes");
+        model.apply(&t);
+    }
+    let state = |store: &Store, o: &HObject| {
+        let onode = store.onode(o).unwrap().unwrap();
+        (onode.omap_shared, store.stored_omap_owners(onode.omap).unwrap())
+    };
+    assert_eq!(state(&store, &head(1)), (true, 4));
+    // Data alone changes nothing of it.
+    do_both(&mut store, &mut model, write(&head(1), 0, 1, 1));
+    assert_eq!(state(&store, &head(1)), (true, 4));
+    do_both(&mut store, &mut model, one(&head(1), ObjectOp::OmapRm(vec!["key0007".into()])));
+    do_both(&mut store, &mut model, one(&snap(1, 1), ObjectOp::OmapSetHeader("another".into())));
+    assert_eq!([state(&store, &head(1)), state(&store, &snap(1, 1))], [(false, 0); 2]);
+    do_both(&mut store, &mut model, one(&snap(1, 2), ObjectOp::OmapClear));
+    assert_eq!(state(&store, &snap(1, 3)), (true, 1));
+    model.check(&mut store, "changed");
+    store.close().unwrap();
+    let mut store = open(&world, &opts).unwrap();
+    model.check(&mut store, "reopened");
+    sound(&store, "reopened");
+    do_both(&mut store, &mut model, one(&snap(1, 4), ObjectOp::Remove));
+    let first = store.onode(&snap(1, 3)).unwrap().unwrap().omap;
+    do_both(&mut store, &mut model, one(&snap(1, 3), ObjectOp::OmapSet(pairs(3))));
+    assert_eq!(state(&store, &snap(1, 3)), (false, 0));
+    assert_eq!(store.onode(&snap(1, 3)).unwrap().unwrap().omap, first, "the last owner keeps it");
+    model.check(&mut store, "the last owner wrote");
+    store.close().unwrap();
+    let mut store = open(&world, &opts).unwrap();
+    model.check(&mut store, "closed");
+    assert_eq!(store.meta.range(b"G", b"H").count(), 0);
 }
 
 /// More clones than a chain may have layers, and the oldest go first.

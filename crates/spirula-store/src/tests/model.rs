@@ -169,9 +169,13 @@ impl Model {
     fn check_space(&self, store: &mut Store, what: &str) {
         let mut owners: BTreeMap<u64, (u32, bool)> = BTreeMap::new();
         let mut spaces: BTreeMap<i64, PoolSpace> = BTreeMap::new();
+        let mut omaps: BTreeMap<u64, (u64, bool)> = BTreeMap::new();
         let (mut layers, mut children): (BTreeSet<u64>, BTreeMap<u64, u64>) = Default::default();
         for name in self.objects.keys() {
             let o = store.onode(name).unwrap().unwrap();
+            let owners_of_omap = omaps.entry(o.omap).or_insert((0, true));
+            owners_of_omap.0 += 1;
+            owners_of_omap.1 &= o.omap_shared;
             let space = spaces.entry(name.pool).or_default();
             space.stored += o.stored();
             let (mut mapped, mut allocated, mut compressed) = (0u64, 0u64, 0u64);
@@ -244,6 +248,10 @@ impl Model {
             assert!(o.compressed.is_none_or(|n| n == compressed), "{what}: compressed blocks of {name}");
             assert_eq!(mapped, o.blocks, "{what}: block count of {name}");
             assert_eq!(allocated, o.allocated, "{what}: device blocks of {name}");
+        }
+        for (id, (n, marked)) in omaps.iter().filter(|(id, _)| **id != 0) {
+            assert_eq!(store.stored_omap_owners(*id).unwrap(), n - 1, "{what}: owners of omap {id}");
+            assert!(*n == 1 || *marked, "{what}: an owner of omap {id} does not know that it shares it");
         }
         for name in &layers {
             let l = store.stored_layer(*name).unwrap().unwrap();

@@ -105,7 +105,8 @@ struct Checker<'s> {
     children: BTreeMap<u64, Children>,
     /// Names of objects over layers.
     names: BTreeSet<u64>,
-    omaps: BTreeSet<u64>,
+    /// How many objects have an omap, and do they all know that others may.
+    omaps: BTreeMap<u64, (u64, bool)>,
     stored: u64,
     /// Stored and allocated bytes by pool.
     pools: BTreeMap<i64, (u64, u64)>,
@@ -131,7 +132,7 @@ pub fn check(store: &Store, with_data: bool) -> Result<Check> {
         layers: BTreeMap::new(),
         children: BTreeMap::new(),
         names: BTreeSet::new(),
-        omaps: BTreeSet::new(),
+        omaps: BTreeMap::new(),
         stored: 0,
         pools: BTreeMap::new(),
         with_data,
@@ -145,6 +146,7 @@ pub fn check(store: &Store, with_data: bool) -> Result<Check> {
     c.layers()?;
     c.segments()?;
     c.omap_ids()?;
+    c.omap_owners()?;
     c.references()?;
     c.allocation(blocks);
     c.counters();
@@ -167,8 +169,10 @@ impl Checker<'_> {
             self.found.problem(format!("{name} is listed but cannot be found"));
             return Ok(());
         };
-        if o.omap != 0 && !self.omaps.insert(o.omap) {
-            self.found.problem(format!("{name} has the omap {} of another object", o.omap));
+        if o.omap != 0 {
+            let owners = self.omaps.entry(o.omap).or_insert((0, true));
+            owners.0 += 1;
+            owners.1 &= o.omap_shared;
         }
         if !o.attrs.is_sorted_by(|a, b| a.0 < b.0) {
             self.found.problem(format!("attributes of {name} are out of order"));
@@ -358,12 +362,33 @@ impl Checker<'_> {
             while let Some(pair) = self.store.meta.range(&from, &until).next() {
                 let (key, _) = pair?;
                 let Some(id) = id_of(&key) else { return Err(StoreError::corrupt("omap key too short")) };
-                if !self.omaps.contains(&id) && !dead.contains(&id) {
+                if !self.omaps.contains_key(&id) && !dead.contains(&id) {
                     self.found.problem(format!("omap {id} belongs to no object"));
                 }
                 let mut prefix = keys::omap(id, &[]);
                 prefix[0] = tag;
                 from = keys::prefix_end(&prefix);
+            }
+        }
+        Ok(())
+    }
+
+    /// Omaps have as many owners as are counted.
+    fn omap_owners(&mut self) -> Result<()> {
+        let layers = [Some(&self.store.active), self.store.frozen.as_ref().map(|f| &*f.overlay)];
+        let mut ids: BTreeSet<u64> = layers.into_iter().flatten().flat_map(|o| o.omap_owners.keys().copied()).collect();
+        for pair in self.store.meta.range(b"G", b"H") {
+            ids.extend(id_of(&pair?.0));
+        }
+        ids.extend(self.omaps.iter().filter(|(_, (n, _))| *n > 1).map(|(id, _)| *id));
+        for id in ids {
+            let (is, marked) = self.omaps.get(&id).copied().unwrap_or((0, true));
+            let says = self.store.stored_omap_owners(id)?;
+            if is.saturating_sub(1) != says {
+                self.found.problem(format!("omap {id} is of {is} objects, {says} more than one are counted"));
+            }
+            if is > 1 && !marked {
+                self.found.problem(format!("omap {id} is of several objects, one of which does not know"));
             }
         }
         Ok(())
