@@ -307,12 +307,11 @@ impl Mon {
     pub(crate) fn osd_pg_temp(t: &OsdPgTemp, work: &mut Work) {
         for (pg, acting) in &t.pgs {
             let map = work.osd();
-            let Some(size) = map.pool(pg.pool).filter(|p| pg.seed < p.pg_num).map(|p| usize::from(p.size)) else {
-                continue;
-            };
+            let Some(pool) = map.pool(pg.pool).filter(|p| pg.seed < p.pg_num) else { continue };
             let osds: Vec<OsdId> = acting.iter().copied().filter(|o| *o != OSD_NONE).collect();
-            let twice = osds.iter().collect::<BTreeSet<_>>().len() < osds.len();
-            let absurd = acting.len() > size || twice || (osds.is_empty() && !acting.is_empty());
+            // Of an erasure-coded PG one OSD may hold two shards, after its places moved.
+            let twice = !pool.is_erasure() && osds.iter().collect::<BTreeSet<_>>().len() < osds.len();
+            let absurd = acting.len() > usize::from(pool.size) || twice || (osds.is_empty() && !acting.is_empty());
             if absurd || !map.is_up(t.osd) || osds.iter().any(|o| !map.is_up(*o)) {
                 continue;
             }
