@@ -389,6 +389,7 @@ impl Ring<'_> {
         // The frame at the end itself, if something of it is there: it was found to be torn, and must not seem whole
         // when it is read next. A third look that finds it whole says that nothing read here can be believed.
         if later.contains(&(end.offset % self.size))
+            && !planted!(OneReadEndsJournal)
             && let Place::Frame(..) = self.look(end, true)
         {
             return Err(StoreError::io("read", self.dev.name(), format!("frame {} reads now so, now so", end.frame)));
