@@ -408,6 +408,7 @@ class LostLog(Mounted):
 
 
 class FullDisk(OnDisk):
+    alone = 'each write is given few seconds'
 
     def test_others_fill_it_and_make_room_again(self):
         self.put('first')
@@ -448,6 +449,7 @@ class FullDisk(OnDisk):
 
 class FullMon(OnDisk):
     """Only the monitor is on the small file system: nobody there gives any room back."""
+    alone = 'each command is given few seconds'
 
     def found(self):
         super().found()

@@ -6,7 +6,8 @@
 //!
 //! A monitor that is cut off, stopped, or without a majority sends no maps, while its host may
 //! still acknowledge every byte. So the monitor is asked each [`ASK`] for something that only a
-//! monitor in the quorum answers; after [`SILENCE`] without any word the next one is tried. A
+//! monitor in the quorum answers; after [`SILENCE`] without any word
+//! ([`SILENCE_BUSY`] while an answer is awaited) the next one is tried. A
 //! process that was itself not running for longer than [`GAP`] does not count that time as the
 //! monitor's silence.
 
@@ -25,6 +26,8 @@ use std::time::Duration;
 pub const ASK: Duration = Duration::from_millis(1000);
 /// Silence of the monitor after which another one is tried.
 pub const SILENCE: Duration = Duration::from_millis(2500);
+/// The same while a command or a question waits for its answer, which an election may hold up.
+pub const SILENCE_BUSY: Duration = Duration::from_secs(5);
 /// The machine looks at its session that often.
 const LOOK: Duration = Duration::from_millis(500);
 /// Ticks further apart than this say that this process did not run.
@@ -160,9 +163,9 @@ impl Monitors {
                 out.push(MonitorOut::Connect(self.mons.current()));
             }
             State::Away(_) | State::Stopped => {}
-            State::Opening | State::Open if now.saturating_sub(self.heard) >= SILENCE => {
+            State::Opening | State::Open if now.saturating_sub(self.heard) >= self.patience() => {
                 out.push(MonitorOut::Close);
-                self.lose(now, &format!("no word for {SILENCE:?}"), out);
+                self.lose(now, &format!("no word for {:?}", self.patience()), out);
             }
             State::Open if now.saturating_sub(self.asked) >= ASK => {
                 self.asked = now;
@@ -193,6 +196,12 @@ impl Monitors {
         if matches!(self.state, State::Opening | State::Open) {
             self.lose(now, why, out);
         }
+    }
+
+    /// Silence that is borne. Whoever has the right to one command only (a host that joins) is answered nothing else, not even the
+    /// question whether the monitor is there.
+    fn patience(&self) -> Duration {
+        if self.calls.is_empty() { SILENCE } else { SILENCE_BUSY }
     }
 
     fn lose(&mut self, now: Duration, why: &str, out: &mut Vec<MonitorOut>) {

@@ -134,9 +134,7 @@ impl<'s> Stage<'s> {
         if !planted!(LimitsIgnored) {
             txn.check()?;
         }
-        if self.adds && self.s.shared.meta_short() {
-            return Err(StoreError::NoSpace { needed: BLOCK, available: 0 });
-        }
+        self.needs_metadata()?;
         for update in &txn.objects {
             self.update(update)?;
         }
@@ -226,6 +224,14 @@ impl<'s> Stage<'s> {
         s.seq = self.seq;
         s.enqueue(record);
         self.seq
+    }
+
+    /// Refuses what adds something where metadata has little room left.
+    fn needs_metadata(&self) -> Result<()> {
+        match self.adds && self.s.shared.meta_short() {
+            true => Err(StoreError::NoSpace { needed: BLOCK, available: 0 }),
+            false => Ok(()),
+        }
     }
 
     fn finish(&mut self) -> Result<()> {

@@ -39,6 +39,10 @@ impl Stage<'_> {
         }
         let from = o.omap;
         if self.leave_omap(from)? {
+            // Whatever the transaction takes away from its omap, it makes a copy of it first: that asks for room, and may
+            // not have what is kept for deletions.
+            self.adds = true;
+            self.needs_metadata()?;
             o.omap = 0;
             self.copy_omap(o, from)?;
         }

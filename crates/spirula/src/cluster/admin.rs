@@ -218,11 +218,6 @@ impl Daemon for AdminDaemon {
     fn handle(&mut self, event: AdminMail) {
         match event {
             AdminMail::Command(to_mgr, json, done) => {
-                let gone: Vec<u64> = self.calls.iter().filter(|(_, w)| w.is_closed()).map(|(call, _)| *call).collect();
-                for call in gone {
-                    self.calls.remove(&call);
-                    self.mon.give_up(call);
-                }
                 self.waiting.retain(|_, w| !w.is_closed());
                 if !to_mgr {
                     let call = self.mon.command(json, Bytes::new());
@@ -272,6 +267,12 @@ impl Daemon for AdminDaemon {
 
     fn end_of_batch(&mut self) {
         let now = clock::monotonic();
+        // What nobody waits for any more must not be done by the next session.
+        let gone: Vec<u64> = self.calls.iter().filter(|(_, w)| w.is_closed()).map(|(call, _)| *call).collect();
+        for call in gone {
+            self.calls.remove(&call);
+            self.mon.give_up(call);
+        }
         let news = self.mon.tick();
         self.mon_news(news);
         if self.mgr.link.is_none() && now >= self.mgr.retry && !self.mgr_addrs.is_blank() {
