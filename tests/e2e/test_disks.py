@@ -252,6 +252,7 @@ while time.time() < end:
     io.append('numbers', b'%08d' % n)
     n += 1
     print(n, flush=True)
+io.close(); c.shutdown()
 """
 
     def numbers(self):

@@ -244,7 +244,7 @@ class ErasurePools(Erasure):
         self.c.ceph('osd', 'pool', 'set', 'away', 'pg_num', '2')
         for _ in range(2):
             before = self.pg_num('away')['pg_num']
-            wait(lambda: self.pg_num('away')['pg_num'] < max(before, 3), 'PGs that were merged')
+            wait(lambda: self.pg_num('away')['pg_num'] < max(before, 3), 'PGs that were merged', 180)
             self.c.kill()
             self.c.up()
         self.wait_pgs('away', 2)

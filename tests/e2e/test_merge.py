@@ -59,7 +59,7 @@ class Merges(Loaded):
         self.set_pgs('r', 8)
         for _ in range(2):
             before = self.row('r')['pg_num']
-            wait(lambda: self.row('r')['pg_num'] < max(before, 9), 'PGs that were merged')
+            wait(lambda: self.row('r')['pg_num'] < max(before, 9), 'PGs that were merged', 120)
             self.c.kill()
             self.c.up()
         self.wait_pgs('r', 8)
