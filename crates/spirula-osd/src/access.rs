@@ -64,6 +64,14 @@ pub(crate) fn grants(text: &str) -> Result<Grants, String> {
     text.parse::<OsdCaps>().map(Grants::new).map_err(|e| e.to_string())
 }
 
+/// Is this a message that OSDs send to each other, and nobody else does?
+pub(crate) fn between_osds(message: u16) -> bool {
+    matches!(
+        message,
+        PgWrite::KIND | PgTxn::KIND | PgAcks::KIND | PgCtls::KIND | OsdPing::KIND | OsdPong::KIND | OsdRenewed::KIND
+    )
+}
+
 impl Rights {
     /// Those of whoever opened a link to us.
     pub fn of(peer: &Peer) -> Self {
@@ -82,13 +90,7 @@ impl Rights {
         match message {
             kind::OSD_OP | kind::PING | kind::OSD_BACKOFF => true,
             kind::COMMAND => caps.allows_all(addr),
-            PgWrite::KIND
-            | PgTxn::KIND
-            | PgAcks::KIND
-            | PgCtls::KIND
-            | OsdPing::KIND
-            | OsdPong::KIND
-            | OsdRenewed::KIND => peer.kind == EntityType::Osd && caps.allows_all(addr),
+            own if between_osds(own) => peer.kind == EntityType::Osd && caps.allows_all(addr),
             _ => false,
         }
     }

@@ -4,7 +4,7 @@
 //! transactions to the store, messages to links, reads to helper threads. Messages for one
 //! peer are gathered and sent together at the end of a batch.
 
-use crate::access::Rights;
+use crate::access::{Rights, between_osds};
 use crate::clog::ClusterLog;
 use crate::commands::Bench;
 use crate::copies::Copies;
@@ -327,10 +327,11 @@ impl Osd {
             None if pgs.is_empty() => Maps::default(),
             None => return Err("the store holds PGs but no OSD map".to_owned()),
         };
+        let login = cfg.auth.login(&me);
         let way = MonWay {
             hub: hub.clone(),
             me: me.clone(),
-            login: cfg.auth.login(&me),
+            login: login.clone(),
             auth: cfg.auth.clone(),
             sink: mailbox.sink(),
             on: on.clone(),
@@ -338,7 +339,7 @@ impl Osd {
         let mut mon = MonLink::new(cfg.mons.clone(), &cfg.host, way);
         ["osdmap", "mgrmap", "monmap", "config"].into_iter().for_each(|what| mon.set_start(what, 0));
         let mut osd = Self {
-            login: cfg.auth.login(&me),
+            login,
             me,
             me_cluster,
             hub,
@@ -487,13 +488,7 @@ impl Osd {
         let result = match m.kind {
             kind::OSD_OP if self.unread.keep_behind(id, || Self::answer_asked(&m), &m) => return,
             kind::OSD_OP => return self.client_op(id, m),
-            PgWrite::KIND
-            | PgTxn::KIND
-            | PgAcks::KIND
-            | PgCtls::KIND
-            | OsdPing::KIND
-            | OsdPong::KIND
-            | OsdRenewed::KIND => self.peer_message(id, &m),
+            own if between_osds(own) => self.peer_message(id, &m),
             kind::PING => Ok(()),
             kind::COMMAND => self.command(id, &m),
             kind::OSD_MAP => MOsdMap::from_message(&m).map(|m| self.osd_map(m)),

@@ -25,7 +25,7 @@ pub enum MonNews {
     Opened,
     /// There is no session any more, or none could be had, and why; the same reason comes once.
     Lost(String),
-    /// The answer to [`MonLink::command`] or [`MonLink::newest`].
+    /// The answer to [`MonLink::command`].
     Answer(u64, Answer),
     /// The monitor sent this.
     Message(Message),
@@ -128,11 +128,6 @@ impl MonLink {
         }
     }
 
-    /// Tickets and keys may be needed sooner than their time says: they are looked at now.
-    pub fn renew(&mut self) {
-        self.renew_tickets(clock::monotonic());
-    }
-
     /// See [`Monitors::subscribe`].
     pub fn subscribe(&mut self, what: &str, start: u64) {
         self.call(|m, out| m.subscribe(what, start, out));
@@ -156,11 +151,6 @@ impl MonLink {
     /// See [`Monitors::command`].
     pub fn command(&mut self, json: String, input: Bytes) -> u64 {
         self.call(|m, out| m.command(json, input, out))
-    }
-
-    /// See [`Monitors::newest`].
-    pub fn newest(&mut self, what: &str) -> u64 {
-        self.call(|m, out| m.newest(what, out))
     }
 
     /// See [`Monitors::give_up`].

@@ -189,6 +189,32 @@ impl Client {
         conn
     }
 
+    /// Lets `f` have its session with a monitor, and does what comes of it.
+    fn with_monitors<T>(
+        &mut self,
+        local: Local,
+        out: &mut Vec<Output>,
+        f: impl FnOnce(&mut Monitors, &mut Vec<MonitorOut>) -> T,
+    ) -> T {
+        let mut asks = Vec::new();
+        let result = f(&mut self.monitors, &mut asks);
+        self.ask(local, asks, out);
+        result
+    }
+
+    /// The same with its way to OSDs.
+    fn with_objecter<T>(
+        &mut self,
+        local: Local,
+        out: &mut Vec<Output>,
+        f: impl FnOnce(&mut Objecter, &mut Vec<ObjecterOut>) -> T,
+    ) -> T {
+        let mut todo = Vec::new();
+        let result = f(&mut self.objecter, &mut todo);
+        self.perform(local, todo, out);
+        result
+    }
+
     /// Does what its machines want.
     fn perform(&mut self, local: Local, todo: Vec<ObjecterOut>, out: &mut Vec<Output>) {
         for o in todo {
@@ -206,14 +232,10 @@ impl Client {
                 ObjecterOut::Close(osd) => out.extend(self.ways.remove(&osd).map(|w| Output::Close(w.conn))),
                 ObjecterOut::Send(osd, m) => out.extend(self.ways.get(&osd).map(|w| Output::Send(w.conn, m))),
                 ObjecterOut::WantMaps(start) => {
-                    let mut asks = Vec::new();
-                    self.monitors.subscribe("osdmap", u64::from(start), &mut asks);
-                    self.ask(local, asks, out);
+                    self.with_monitors(local, out, |m, asks| m.subscribe("osdmap", u64::from(start), asks));
                 }
                 ObjecterOut::AskNewest => {
-                    let mut asks = Vec::new();
-                    self.monitors.newest("osdmap", &mut asks);
-                    self.ask(local, asks, out);
+                    self.with_monitors(local, out, |m, asks| m.newest("osdmap", asks));
                 }
                 ObjecterOut::Done(tid, reply) => {
                     if let Err(why) = self.on_reply(local, tid, &reply) {
@@ -235,9 +257,7 @@ impl Client {
                 MonitorOut::Close => out.extend(self.mon.take().map(Output::Close)),
                 MonitorOut::Send(m) => out.extend(self.mon.map(|conn| Output::Send(conn, m))),
                 MonitorOut::Answer(_, spirula_client::Answer::Version { newest, .. }) => {
-                    let mut todo = Vec::new();
-                    self.objecter.newest(newest as u32, &mut todo);
-                    self.perform(local, todo, out);
+                    self.with_objecter(local, out, |o, todo| o.newest(newest as u32, todo));
                 }
                 MonitorOut::Opened | MonitorOut::Lost(_) | MonitorOut::Answer(..) => {}
             }
@@ -274,9 +294,7 @@ impl Client {
                 return Err(format!("epoch {epoch} has two contents"));
             }
         }
-        let mut todo = Vec::new();
-        let result = self.objecter.maps(local.mono, &maps, &mut todo);
-        self.perform(local, todo, out);
+        let result = self.with_objecter(local, out, |o, todo| o.maps(local.mono, &maps, todo));
         if let Some(map) = self.objecter.map() {
             self.monitors.set_start("osdmap", u64::from(map.epoch) + 1);
             // What was done to a pool that is gone is of no interest.
@@ -424,9 +442,7 @@ impl Client {
                 return Err(format!("told to go on with what it does not hold: {m:?}"));
             }
         }
-        let mut todo = Vec::new();
-        self.objecter.backoff(osd, m, &mut todo);
-        self.perform(local, todo, out);
+        self.with_objecter(local, out, |o, todo| o.backoff(osd, m, todo));
         Ok(())
     }
 
@@ -494,12 +510,8 @@ impl Client {
     }
 
     fn tick(&mut self, local: Local, out: &mut Vec<Output>) {
-        let mut asks = Vec::new();
-        self.monitors.tick(local.mono, &mut asks);
-        self.ask(local, asks, out);
-        let mut todo = Vec::new();
-        self.objecter.tick(local.mono, &mut todo);
-        self.perform(local, todo, out);
+        self.with_monitors(local, out, |m, asks| m.tick(local.mono, asks));
+        self.with_objecter(local, out, |o, todo| o.tick(local.mono, todo));
         if self.breaks > 0 {
             self.breaks -= 1;
             self.break_ways(local, out);
@@ -539,10 +551,7 @@ impl Client {
     fn message(&mut self, local: Local, conn: u64, m: &Message, out: &mut Vec<Output>) {
         let osd = self.osd_of(conn);
         if self.mon == Some(conn) {
-            let mut asks = Vec::new();
-            let taken = self.monitors.message(local.mono, m, &mut asks);
-            self.ask(local, asks, out);
-            if taken {
+            if self.with_monitors(local, out, |monitors, asks| monitors.message(local.mono, m, asks)) {
                 return;
             }
         } else if osd.is_none() {
@@ -564,9 +573,7 @@ impl Client {
         let reply = MOsdOpReply::from_message(m).map_err(|e| format!("a reply: {e}"))?;
         let once = self.objecter.place(m.tid).filter(|(_, attempts)| *attempts == 1);
         self.answered = once.map(|(t, _)| (t.pg, t.shape.0));
-        let mut todo = Vec::new();
-        self.objecter.reply(osd, m.tid, reply, &mut todo);
-        self.perform(local, todo, out);
+        self.with_objecter(local, out, |o, todo| o.reply(osd, m.tid, reply, todo));
         Ok(())
     }
 }
@@ -579,21 +586,15 @@ impl Actor for Client {
             Input::Opened { conn, peer, .. } => {
                 if self.mon == Some(conn) {
                     self.global_id = peer.global_id;
-                    let mut asks = Vec::new();
-                    self.monitors.opened(local.mono, &mut asks);
-                    self.ask(local, asks, out);
+                    self.with_monitors(local, out, |m, asks| m.opened(local.mono, asks));
                 } else if let Some(osd) = self.osd_of(conn) {
-                    let mut todo = Vec::new();
-                    self.objecter.opened(osd, &mut todo);
-                    self.perform(local, todo, out);
+                    self.with_objecter(local, out, |o, todo| o.opened(osd, todo));
                 }
             }
             Input::Closed { conn, .. } => {
                 if self.mon == Some(conn) {
                     self.mon = None;
-                    let mut asks = Vec::new();
-                    self.monitors.closed(local.mono, "closed", &mut asks);
-                    self.ask(local, asks, out);
+                    self.with_monitors(local, out, |m, asks| m.closed(local.mono, "closed", asks));
                 } else if let Some(osd) = self.osd_of(conn) {
                     self.ways.remove(&osd);
                     self.objecter.closed(local.mono, osd);

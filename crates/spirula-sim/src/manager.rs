@@ -65,9 +65,7 @@ impl Manager {
                 MgrEffect::Send(conn, m) => out.push(Output::Send(conn, m)),
                 MgrEffect::SendMon(m) => out.extend(self.mon.map(|conn| Output::Send(conn, m))),
                 MgrEffect::Subscribe(what, start) => {
-                    let mut asks = Vec::new();
-                    self.monitors.subscribe(what, start, &mut asks);
-                    self.ask(local, asks, out);
+                    self.with_monitors(local, out, |m, asks| m.subscribe(what, start, asks));
                 }
                 MgrEffect::Close(conn) => out.push(Output::Close(conn)),
             }
@@ -78,6 +76,19 @@ impl Manager {
         let mons = self.mons.iter().map(|m| addr_of(*m)).collect();
         self.monitors = Monitors::new(Mons::new(mons, self.rng.bits()), "");
         (self.mgr, self.mon) = (None, None);
+    }
+
+    /// Lets `f` have its session with a monitor, and does what comes of it.
+    fn with_monitors<T>(
+        &mut self,
+        local: Local,
+        out: &mut Vec<Output>,
+        f: impl FnOnce(&mut Monitors, &mut Vec<MonitorOut>) -> T,
+    ) -> T {
+        let mut asks = Vec::new();
+        let result = f(&mut self.monitors, &mut asks);
+        self.ask(local, asks, out);
+        result
     }
 
     /// Does what its session with a monitor wants.
@@ -153,9 +164,7 @@ impl Actor for Manager {
                 if self.mgr.is_none() {
                     self.begin(local, peer.global_id);
                 }
-                let mut asks = Vec::new();
-                self.monitors.opened(local.mono, &mut asks);
-                self.ask(local, asks, out);
+                self.with_monitors(local, out, |m, asks| m.opened(local.mono, asks));
             }
             Input::Opened { conn, peer, .. } => {
                 self.conns.insert(conn);
@@ -177,10 +186,7 @@ impl Actor for Manager {
                 }
             }
             Input::Message { conn, message } if self.mon == Some(conn) => {
-                let mut asks = Vec::new();
-                let taken = self.monitors.message(local.mono, &message, &mut asks);
-                self.ask(local, asks, out);
-                if !taken {
+                if !self.with_monitors(local, out, |m, asks| m.message(local.mono, &message, asks)) {
                     self.feed(local, MgrEvent::Mon(message), out);
                 }
             }

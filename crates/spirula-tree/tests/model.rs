@@ -152,6 +152,16 @@ fn a_tree_grows_in_single_pages_and_gives_them_back() {
 
 /// Long keys and values of every length are stored where no two free pages adjoin, found
 /// again after an opening, and go without a trace.
+/// Keys of every length up to the limit, some of which differ in their last byte only.
+fn insert_long_keys(model: &mut Model) {
+    for n in [1, 4000, 20_000, KEY_MAX - 1, KEY_MAX] {
+        for last in 0..5 {
+            model.insert([&vec![b'k'; n - 1][..], &[last]].concat(), vec![last; 6144]);
+        }
+        model.insert([&vec![n as u8; n - 1][..], b"x"].concat(), vec![1; 6144]);
+    }
+}
+
 #[test]
 fn no_node_needs_pages_that_adjoin() {
     let space = Memory::in_dust(2600);
@@ -161,12 +171,7 @@ fn no_node_needs_pages_that_adjoin() {
     for n in [3000, 4037, 8132, 262_084, 1 << 20, 3 << 19, (3 << 19) + 9000, 5 << 20, 40 << 20, VALUE_MAX] {
         model.insert(format!("{n:09}").into_bytes(), (0..n).map(|i| (i / 4001) as u8).collect());
     }
-    for n in [1, 4000, 20_000, KEY_MAX - 1, KEY_MAX] {
-        for last in 0..5 {
-            model.insert([&vec![b'k'; n - 1][..], &[last]].concat(), vec![last; 6144]);
-        }
-        model.insert([&vec![n as u8; n - 1][..], b"x"].concat(), vec![1; 6144]);
-    }
+    insert_long_keys(&mut model);
     let batch: Batch = model.iter().map(|(k, v)| (k.clone(), Some(v.clone()))).collect();
     tree.commit(&batch, |r| space.published(r)).unwrap();
     assert_same(&tree.snapshot(), &model);
@@ -227,12 +232,7 @@ fn values_and_keys_of_every_length_up_to_the_limits_come_back() {
     for n in [0, 1, 3000, 4031, 4032, 4036, 4037, 6143, 6144, 6145, 8132, 262_084, 262_085, 1 << 20, VALUE_MAX] {
         model.insert(format!("{n:09}").into_bytes(), vec![n as u8; n]);
     }
-    for n in [1, 4000, 20_000, KEY_MAX - 1, KEY_MAX] {
-        for last in 0..5 {
-            model.insert([&vec![b'k'; n - 1][..], &[last]].concat(), vec![last; 6144]);
-        }
-        model.insert([&vec![n as u8; n - 1][..], b"x"].concat(), vec![1; 6144]);
-    }
+    insert_long_keys(&mut model);
     let batch: Batch = model.iter().map(|(k, v)| (k.clone(), Some(v.clone()))).collect();
     tree.commit(&batch, |r| space.published(r)).unwrap();
     assert_same(&tree.snapshot(), &model);
