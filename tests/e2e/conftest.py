@@ -6,7 +6,7 @@ where it is defined. Its tests share one instance and one cluster, in the order 
 whole machine, and holds the others up meanwhile. The long classes come first and those that run alone last, so that both
 workers end at about the same time.
 """
-import fcntl, inspect, os, pytest, signal
+import fcntl, inspect, os, pytest, signal, threading
 import harness
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -21,8 +21,10 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     harness.BINARY = os.path.abspath(config.getoption('--binary'))
-    # Whoever is told to end takes its clusters down first.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # Whoever is told to end takes its clusters down first. A worker of pytest-xdist may run beside its process's main thread
+    # (whichever of the two takes its first order), where Python lets nobody set a handler: the runner tells such a worker to end.
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
     if hasattr(config, 'workerinput'):
         return
     if not os.access(harness.BINARY, os.X_OK):
