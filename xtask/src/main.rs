@@ -10,6 +10,7 @@ mod bench;
 mod ceph;
 mod check;
 mod fuzz;
+mod nightly;
 mod packages;
 mod reef;
 mod run;
@@ -41,6 +42,8 @@ enum Task {
     Ceph(ceph::Ceph),
     /// The longer campaigns: thousands of random maps, long store and PG runs, fuzzing
     Soak(test::SoakOptions),
+    /// All campaigns, one after the other, with Reef's clients and a real Ceph beside ours; a page says what came of each
+    Nightly(nightly::Options),
     /// Write the manual pages of `spirula` into a directory
     Man {
         /// The directory; created if missing
@@ -56,6 +59,7 @@ fn main() -> ExitCode {
         Task::Fuzz(o) => fuzz::fuzz(&o),
         Task::Ceph(what) => ceph::ceph(&what),
         Task::Soak(o) => test::soak(&o),
+        Task::Nightly(o) => nightly::nightly(&o),
         Task::Man { dir } => man(&dir),
     };
     match result {

@@ -40,29 +40,43 @@ pub enum Campaign {
     Sim,
 }
 
+impl Options {
+    /// Everything, with Reef's clients.
+    pub fn all() -> Self {
+        Self { reef: true, release: false, unit: false, e2e: None }
+    }
+}
+
 /// How long to soak.
 #[derive(Args)]
 pub struct SoakOptions {
     /// Only this campaign
-    campaign: Option<Campaign>,
+    pub campaign: Option<Campaign>,
     /// How long `thrash` goes on
     #[arg(default_value_t = 30)]
-    minutes: u32,
+    pub minutes: u32,
     /// Seed of `thrash` [default: drawn, and printed]
     #[arg(long)]
-    seed: Option<u64>,
+    pub seed: Option<u64>,
     /// How often `kill9` kills
     #[arg(long, default_value_t = 200)]
-    kills: u32,
+    pub kills: u32,
     /// How many crash states `store` tries at least; 0: every workload in every setting
     #[arg(long, default_value_t = 200_000)]
-    states: u64,
+    pub states: u64,
     /// Seconds for each fuzz target
     #[arg(long, default_value_t = 60)]
-    fuzz_seconds: u32,
+    pub fuzz_seconds: u32,
     /// Factor for the number of random cases of each property test
     #[arg(long, default_value_t = 20)]
-    factor: u32,
+    pub factor: u32,
+}
+
+impl SoakOptions {
+    /// One campaign, or the general one, as long as it is by default.
+    pub fn of(campaign: Option<Campaign>) -> Self {
+        Self { campaign, minutes: 30, seed: None, kills: 200, states: 200_000, fuzz_seconds: 60, factor: 20 }
+    }
 }
 
 /// Runs the tests; false if one failed.
