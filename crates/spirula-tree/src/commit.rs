@@ -37,12 +37,14 @@ pub(crate) struct Writer {
     /// Pages used by the last commit: as many are kept free for the next ones.
     last_pages: u64,
     pub written: u64,
+    /// See [`Stats::leaked_pages`](crate::Stats::leaked_pages).
+    pub leaked: u64,
     poisoned: bool,
 }
 
 impl Writer {
     pub fn new(map: Vec<PageRef>, alloc: Alloc) -> Self {
-        Self { alloc, map, pending: VecDeque::new(), last_pages: 0, written: 0, poisoned: false }
+        Self { alloc, map, pending: VecDeque::new(), last_pages: 0, written: 0, leaked: 0, poisoned: false }
     }
 
     /// Frees the pages of states that nobody reads any more.
@@ -139,13 +141,14 @@ impl Tree {
                 return Err(e);
             }
         }
-        let Commit { root, alloc, map, retired, gone, pages, written, .. } = c;
+        let Commit { root, alloc, map, retired, gone, pages, written, leaked, .. } = c;
         let at = root.top.at();
         publish(&root).map_err(|source| TreeError::Io { op: "publish", at, source })?;
         *self.core.current.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(root);
         w.pending.push_back((Arc::downgrade(&old), retired));
         (w.alloc, w.map, w.last_pages) = (alloc, map, pages);
         w.written += written;
+        w.leaked += leaked;
         w.poisoned = false;
         drop(w);
         for (page, n) in gone {
@@ -190,6 +193,8 @@ pub(crate) struct Commit<'c> {
     /// Pages taken.
     pub pages: u64,
     pub written: u64,
+    /// Pages in pieces that nothing names any more.
+    pub leaked: u64,
     /// A write or flush failed.
     pub failed: bool,
 }
@@ -211,6 +216,7 @@ impl<'c> Commit<'c> {
             queued: 0,
             pages: 0,
             written: 0,
+            leaked: 0,
             failed: false,
         }
     }

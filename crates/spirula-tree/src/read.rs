@@ -50,6 +50,8 @@ pub struct Stats {
     pub cache_bytes: u64,
     /// Bytes written since the tree was opened.
     pub written_bytes: u64,
+    /// Pages that nothing refers to and that stay in use, since the tree was opened: the list of them could not be read.
+    pub leaked_pages: u64,
 }
 
 /// What all handles share.
@@ -311,6 +313,7 @@ impl Tree {
             space_bytes: w.alloc.owned_pages() * PAGE as u64,
             cache_bytes: self.core.cache.used() as u64,
             written_bytes: w.written,
+            leaked_pages: w.leaked,
         }
     }
 }

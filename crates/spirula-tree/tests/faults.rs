@@ -96,6 +96,39 @@ fn every_flipped_bit_in_a_live_page_is_found() {
 }
 
 #[test]
+fn a_rotten_page_of_a_value_that_goes_costs_no_more_than_its_space() {
+    let space = Memory::in_dust(24);
+    let tree = Tree::create(space.clone(), &OPTIONS).unwrap();
+    // Much of it, that nothing adjoins.
+    tree.commit(&pairs(3000, 400), |r| space.published(r)).unwrap();
+    space.record();
+    tree.commit(&[(b"a huge one", Some(vec![7; 1200 << 10]))], |r| space.published(r)).unwrap();
+    let written: BTreeSet<usize> = (space.recorded().into_iter())
+        .flat_map(|op| {
+            if let Op::Write { at, bytes } = op { (at..at + bytes.len()).step_by(PAGE) } else { (0..0).step_by(1) }
+        })
+        .collect();
+    let (root, image, mut leaks) = (tree.root(), space.image(), 0);
+    for page in written {
+        space.edit(|d| d[page + 1000] ^= 1);
+        // Neither its leaf nor what is above.
+        if let Ok(tree) = space.open(&root, 0)
+            && tree.get(b"a huge").is_ok()
+        {
+            tree.commit(&[(b"a huge one", None::<&[u8]>)], |r| space.published(r)).unwrap();
+            assert_eq!(tree.get(b"a huge one").unwrap(), None);
+            let (leaked, check) = (tree.stats().leaked_pages, tree.check());
+            assert!(check.problems.iter().all(|p| p.what.contains("nothing refers to it")), "{:?}", check.problems);
+            assert_eq!(check.problems.len() as u64, leaked);
+            leaks += u64::from(leaked > 0);
+            tree.commit(&[(b"another", Some(b"one"))], |r| space.published(r)).unwrap();
+        }
+        space.edit(|d| d.copy_from_slice(&image));
+    }
+    assert!(leaks >= 2, "{leaks} list pages");
+}
+
+#[test]
 fn damage_fails_only_the_reads_that_meet_it_and_is_told_apart() {
     let space = Memory::new(20);
     let tree = Tree::create(space.clone(), &OPTIONS).unwrap();
