@@ -23,16 +23,26 @@
 //! need not tell those above. The object that has a name is found by a record of its own.
 //!
 //! Chains are at most [`DEPTH_MAX`] long: a clone of what lies over as many gets a whole map
-//! first, whose blocks have one more owner each. So it is paid for by as many clones.
+//! first, whose blocks have one more owner each. So it is paid for by as many clones. How many
+//! they are depends on the object's name ([`depth_max`]): the objects of an image, cloned
+//! together by each of its snapshots, get their whole maps one after the other.
 //!
 //! All of it changes within transactions, by records that hold results, as everything here:
 //! a replay may apply them twice. What several children of a layer hide each for itself is
 //! kept until they are one: a block is counted as used as long as a record maps it.
 
+use crate::keys;
+use spirula_encoding::crc::crc32c;
 use spirula_encoding::{DecodeError, Decoder, Encoder};
+use spirula_types::HObject;
 
 /// Most layers below an object.
 pub(crate) const DEPTH_MAX: u32 = if cfg!(test) { 4 } else { 48 };
+
+/// Most layers below this object: [`DEPTH_MAX`], or fewer down to half as many.
+pub(crate) fn depth_max(object: &HObject) -> u32 {
+    DEPTH_MAX - crc32c(u32::MAX, &keys::object(object)) % (DEPTH_MAX / 2 + 1)
+}
 
 /// A map that several others lie over.
 #[derive(Clone, Debug, PartialEq, Eq)]

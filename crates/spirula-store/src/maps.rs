@@ -1,7 +1,7 @@
 //! Block maps as their objects see them: what the records of several [layers](crate::layer)
 //! say together.
 
-use crate::error::Result;
+use crate::error::{Result, StoreError};
 use crate::layer::{Layer, own_bit};
 use crate::onode::Onode;
 use crate::segment::{Piece, Released, Segment, Usage, mask, runs_of};
@@ -27,6 +27,26 @@ pub(crate) trait Maps {
     fn numbers(&self, map: u64, first: u32, last: u32, found: &mut BTreeSet<u32>) -> Result<()>;
 }
 
+/// No chain is as long: one that is leads back into itself.
+const CHAIN_MAX: usize = 1024;
+
+/// The layers from that of the name `base` (0: none) down, with their names. Ends with the first error.
+pub(crate) fn chain<M: Maps>(maps: &M, base: u64) -> impl Iterator<Item = Result<(u64, Arc<Layer>)>> {
+    let (mut at, mut met) = (base, 0);
+    std::iter::from_fn(move || {
+        let name = std::mem::take(&mut at);
+        if name == 0 {
+            return None;
+        }
+        met += 1;
+        if met > CHAIN_MAX {
+            return Some(Err(StoreError::corrupt(format!("the layers below layer {name} have no end"))));
+        }
+        let layer = maps.layer(name).inspect(|l| at = l.base);
+        Some(layer.map(|l| (name, l)))
+    })
+}
+
 /// A place in a chain of maps.
 struct Link {
     map: u64,
@@ -35,17 +55,10 @@ struct Link {
 }
 
 impl Link {
-    fn top(o: &Onode) -> Self {
-        Self { map: o.id, own: o.own, base: o.base }
-    }
-
-    /// The one below.
-    fn next(&self, maps: &impl Maps) -> Result<Option<Self>> {
-        if self.base == 0 {
-            return Ok(None);
-        }
-        let l = maps.layer(self.base)?;
-        Ok(Some(Self { map: l.map, own: l.own, base: l.base }))
+    /// What an object's map lies over, itself first.
+    fn all<M: Maps>(maps: &M, o: &Onode) -> impl Iterator<Item = Result<Self>> {
+        let below = chain(maps, o.base).map(|l| l.map(|(_, l)| Self { map: l.map, own: l.own, base: l.base }));
+        std::iter::once(Ok(Self { map: o.id, own: o.own, base: o.base })).chain(below)
     }
 
     fn may_have(&self, seg: u32) -> bool {
@@ -60,10 +73,8 @@ pub(crate) fn numbers(maps: &impl Maps, o: &Onode, first: u32, last: u32) -> Res
         return Ok((first..=last).collect());
     }
     let mut found = BTreeSet::new();
-    let mut at = Some(Link::top(o));
-    while let Some(link) = at {
-        maps.numbers(link.map, first, last, &mut found)?;
-        at = link.next(maps)?;
+    for link in Link::all(maps, o) {
+        maps.numbers(link?.map, first, last, &mut found)?;
     }
     Ok(found.into_iter().collect())
 }
@@ -77,8 +88,10 @@ impl View {
     pub fn of(maps: &impl Maps, o: &Onode, seg: u32, wanted: u128) -> Result<Self> {
         let mut records = Vec::with_capacity(2);
         let mut open = wanted;
-        let mut at = Some(Link::top(o));
-        while let Some(link) = at.take_if(|_| open != 0) {
+        let mut links = Link::all(maps, o);
+        while open != 0
+            && let Some(link) = links.next().transpose()?
+        {
             if link.may_have(seg)
                 && let Some(record) = maps.record(link.map, seg)?
             {
@@ -86,7 +99,6 @@ impl View {
                 records.push((record, open));
                 open &= !hides;
             }
-            at = link.next(maps)?;
         }
         Ok(Self(records))
     }

@@ -3,8 +3,8 @@
 use super::{Stage, StagedHead, field, space_of, take_id};
 use crate::error::{Result, StoreError};
 use crate::keys;
-use crate::layer::{DEPTH_MAX, Layer};
-use crate::maps::{Maps, View, WHOLE, put_piece};
+use crate::layer::{Layer, depth_max};
+use crate::maps::{self, Maps, View, WHOLE, put_piece};
 use crate::onode::{Onode, SEGMENT_BLOCKS};
 use crate::read::no_layer;
 use crate::segment::{Piece, Released, Segment, runs_of};
@@ -85,7 +85,7 @@ impl Stage<'_> {
 
     /// Makes the object's map a layer, and lets the object lie over it.
     fn freeze(&mut self, object: &HObject, o: &mut Onode) -> Result<()> {
-        let depth = self.depth(o)?;
+        let depth = self.depth(object, o)?;
         // Its layer takes the name by which the one below knows it.
         let name = if o.base == 0 { take_id(&mut self.counters) } else { o.name };
         let layer = Layer { map: o.id, base: o.base, children: 0, names: 0, depth, own: o.own, shared: o.shared };
@@ -102,21 +102,18 @@ impl Stage<'_> {
 
     /// How deep the chain from an object's own map down is. Makes the map whole if that is
     /// too deep for it to become a layer.
-    fn depth(&mut self, o: &mut Onode) -> Result<u32> {
+    fn depth(&mut self, object: &HObject, o: &mut Onode) -> Result<u32> {
         if o.base == 0 {
             return Ok(1);
         }
-        let told = self.layer(o.base)?.depth + 1;
-        if told <= DEPTH_MAX {
+        let most = depth_max(object);
+        let told = self.layer(o.base)?.depth.saturating_add(1);
+        if told <= most {
             return Ok(told);
         }
         // Some of the chain may have gone since.
-        let (mut depth, mut base) = (1, o.base);
-        while base != 0 {
-            base = self.layer(base)?.base;
-            depth += 1;
-        }
-        if depth <= DEPTH_MAX {
+        let depth = maps::chain(self, o.base).try_fold(1, |n, l| l.map(|_| n + 1))?;
+        if depth <= most {
             return Ok(depth);
         }
         self.make_whole(o)?;
@@ -155,18 +152,14 @@ impl Stage<'_> {
 
     /// Numbers of all segments that an object sees.
     fn all_numbers(&self, o: &Onode) -> Result<Vec<u32>> {
-        crate::maps::numbers(self, o, 0, u32::MAX)
+        maps::numbers(self, o, 0, u32::MAX)
     }
 
     /// Takes note that blocks of the layers below an object may have other owners.
     pub(super) fn share_layers(&mut self, o: &Onode) -> Result<()> {
-        let mut base = o.base;
-        while base != 0 {
-            let l = self.layer(base)?;
-            if !l.shared {
-                self.change_layer(base, |l| l.shared = true)?;
-            }
-            base = l.base;
+        let below = maps::chain(self, o.base).collect::<Result<Vec<_>>>()?;
+        for (name, _) in below.iter().filter(|(_, l)| !l.shared) {
+            self.change_layer(*name, |l| l.shared = true)?;
         }
         Ok(())
     }

@@ -5,7 +5,7 @@ use super::alphabet;
 use super::model::{Model, pattern};
 use super::sim::{Rng, World};
 use super::{create, create_single, open, sound, tiny};
-use crate::layer::DEPTH_MAX;
+use crate::layer::{DEPTH_MAX, depth_max};
 use crate::stage::Stage;
 use crate::tools::check;
 use crate::{BLOCK, Store, StoreError, StoreOptions};
@@ -76,7 +76,7 @@ fn a_clone_and_the_first_write_after_it_cost_some_hundred_bytes_however_large_th
         assert!(fragments > blocks / 2, "{fragments} fragments of {blocks} blocks");
         store.close().unwrap();
         let mut store = open(&world, &opts).unwrap();
-        let (before, rounds) = (metadata(&store), DEPTH_MAX as usize);
+        let (before, rounds) = (metadata(&store), depth_max(&head(1)) as usize);
         let plain = submit_counted(&mut store, &write(&head(1), 7, 1, 1));
         let mut journal = 0;
         for n in 0..rounds as u64 {
@@ -361,6 +361,56 @@ fn chain(packs: bool) {
         sound(&store, "a clone removed");
     }
     assert_eq!(depth(&store, &head(1)), 0);
+}
+
+/// Objects that are cloned and written to together do not all get a whole map at the same time.
+#[test]
+fn whole_maps_are_spread_over_the_clones() {
+    let opts = StoreOptions { size: 32 << 20, journal_size: 4 << 20, cache_bytes: 8 << 20, ..tiny() };
+    let (objects, rounds) = (40, 3 * u64::from(DEPTH_MAX));
+    let world = create(&opts);
+    let mut store = open(&world, &opts).unwrap();
+    (0..objects).for_each(|n| assert!(store.submit(write(&head(n), 0, n, 40)).is_ok()));
+    let mut whole = Vec::new();
+    for s in 1..=rounds {
+        let mut now = 0;
+        for n in 0..objects {
+            store.submit(one(&snap(n, s), ObjectOp::CloneFrom(head(n)))).unwrap();
+            store.submit(write(&head(n), s, s, 1)).unwrap();
+            let base = store.onode(&head(n)).unwrap().unwrap().base;
+            now += u64::from(s > 1 && store.stored_layer(base).unwrap().unwrap().base == 0);
+        }
+        whole.push(now);
+    }
+    sound(&store, "cloned");
+    let all: u64 = whole.iter().sum();
+    assert!(all >= objects && whole.iter().all(|n| *n <= objects * 3 / 4), "{whole:?}");
+}
+
+/// A chain that leads back into itself is an error, and the end of nothing else.
+#[test]
+fn a_chain_without_an_end_is_told() {
+    let opts = tiny();
+    let world = create(&opts);
+    let mut store = open(&world, &opts).unwrap();
+    store.submit(write(&head(1), 0, 1, 200)).unwrap();
+    store.submit(one(&snap(1, 1), ObjectOp::CloneFrom(head(1)))).unwrap();
+    let base = store.onode(&head(1)).unwrap().unwrap().base;
+    let mut layer = (*store.stored_layer(base).unwrap().unwrap()).clone();
+    (layer.base, layer.depth, layer.own) = (base, 1 << 20, 0);
+    store.put_layer(base, Some(std::sync::Arc::new(layer)));
+    let corrupt = |r: Result<(), StoreError>| assert!(matches!(r, Err(StoreError::Corrupt(_))), "{r:?}");
+    corrupt(store.read_blocking(&head(1), 0, u64::MAX).map(drop));
+    corrupt(store.fragments(&head(1)).map(drop));
+    corrupt(store.submit(write(&head(1), 3, 7, 1)).map(drop));
+    corrupt(store.submit(one(&snap(1, 2), ObjectOp::CloneFrom(snap(1, 1)))).map(drop).and_then(|()| {
+        store.submit(write(&snap(1, 1), 3, 7, 1))?;
+        store.submit(one(&snap(1, 3), ObjectOp::CloneFrom(snap(1, 1)))).map(drop)
+    }));
+    let range = ObjectOp::CloneRange { from: head(1), offset: 0, length: 40 * BLOCK, to: 0 };
+    corrupt(store.submit(one(&head(7), range)).map(drop));
+    store.submit(write(&head(2), 0, 2, 200)).unwrap();
+    store.read_blocking(&head(2), 0, u64::MAX).unwrap();
 }
 
 #[test]
