@@ -341,6 +341,17 @@ impl Allocator {
         }
     }
 
+    /// The first free run in `[from, until)`, cut to its group and there.
+    pub fn free_run(&self, from: u64, until: u64) -> Option<PhysRun> {
+        let groups = group_of(from)..=group_of(until.saturating_sub(1));
+        let parts = groups.map(|g| g as u64 * GROUP_BLOCKS).zip(self.groups.iter().skip(group_of(from)));
+        parts.into_iter().find_map(|(base, group)| {
+            let (first, end) = (from.max(base) - base, until.min(base + GROUP_BLOCKS).saturating_sub(base));
+            let start = group.next_free(first, end)?;
+            Some(PhysRun { start: base + start, len: group.next_used(start, end) - start })
+        })
+    }
+
     /// Next free run at or after `from`, cut to its group.
     fn next_run(&self, from: u64) -> Option<PhysRun> {
         let mut at = from % GROUP_BLOCKS;

@@ -135,6 +135,15 @@ pub trait BlockDevice: Send + Sync {
         Ok(())
     }
 
+    /// From which byte on, at `offset` or behind it, the device takes space of whatever holds it;
+    /// `None`: nothing is there up to its end.
+    ///
+    /// # Errors
+    /// Of the file system, which may be unable to tell.
+    fn next_data(&self, offset: u64) -> io::Result<Option<u64>> {
+        Ok(Some(offset))
+    }
+
     /// Name for error messages.
     fn name(&self) -> &str;
 }
@@ -332,6 +341,15 @@ impl BlockDevice for FileDevice {
     fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
         let flags = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
         Ok(rustix::fs::fallocate(&self.file, flags, offset, len)?)
+    }
+
+    fn next_data(&self, offset: u64) -> io::Result<Option<u64>> {
+        // Moves the file's own place, which nothing else here goes by.
+        match rustix::fs::seek(&self.file, rustix::fs::SeekFrom::Data(offset)) {
+            Ok(at) => Ok(Some(at)),
+            Err(Errno::NXIO) => Ok(None),
+            Err(e) => Err(e.into()),
+        }
     }
 
     fn name(&self) -> &str {

@@ -157,6 +157,8 @@ pub(crate) struct MetaStore {
     name: String,
     /// Bytes of pages in use as of the last checkpoint: who asks shall not wait for the next.
     live: AtomicU64,
+    /// Pages that stay in use though nothing refers to them, as of the last commit.
+    leaked: AtomicU64,
 }
 
 impl MetaStore {
@@ -189,7 +191,7 @@ impl MetaStore {
             Some(r) => Tree::open(space.clone(), r, &options),
             None => Tree::create(space.clone(), &options),
         };
-        Ok(Self { tree: tree.map_err(fail)?, space, name, live: AtomicU64::new(0) })
+        Ok(Self { tree: tree.map_err(fail)?, space, name, live: AtomicU64::new(0), leaked: AtomicU64::new(0) })
     }
 
     /// Marks the tree's blocks as used, when it is known what data uses.
@@ -277,7 +279,15 @@ impl MetaStore {
             published.clone().map_err(io::Error::other)
         });
         published?;
-        done.map_err(|e| failure(&self.name, "commit to", e))
+        done.map_err(|e| failure(&self.name, "commit to", e))?;
+        let leaked = self.tree.stats().leaked_pages;
+        if self.leaked.swap(leaked, Ordering::AcqRel) != leaked {
+            tracing::error!(
+                "{}: what a removed value took cannot be read: {leaked} pages of metadata stay in use until this OSD is made anew",
+                self.name
+            );
+        }
+        Ok(())
     }
 
     /// The tree, for checks and statistics.

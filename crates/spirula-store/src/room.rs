@@ -14,6 +14,11 @@ const SHORT: u64 = 1 << 30;
 /// How long a look is good for.
 const PERIOD: Duration = Duration::from_secs(1);
 
+/// Is so much room of the host (bytes) next to none?
+pub(crate) fn is_short(room: u64) -> bool {
+    room < MARGIN + SHORT
+}
+
 /// See the module.
 #[derive(Default)]
 pub(crate) struct HostRoom {

@@ -7,7 +7,7 @@ use crate::commit::{Item, Record, Shared};
 use crate::compress::PoolOptions;
 use crate::device::BlockDevice;
 use crate::error::{Result, StoreError};
-use crate::holes::Holes;
+use crate::holes::{self, Holes};
 use crate::io::Io;
 use crate::journal;
 use crate::kv::{self, MetaStore, SharedAllocator};
@@ -129,6 +129,14 @@ impl PoolSpace {
     }
 }
 
+/// Bytes that were missing, where that is what it failed for.
+fn missing(tried: &Result<u64>) -> Option<u64> {
+    match tried {
+        Err(StoreError::NoSpace { needed, available }) => Some(needed.saturating_sub(*available)),
+        _ => None,
+    }
+}
+
 /// An overlay on its way into the KV.
 pub(crate) struct Frozen {
     pub seq: u64,
@@ -200,7 +208,8 @@ pub struct Store {
 impl Store {
     /// Applies `txn` in memory, where reads see it at once, and queues it for the journal.
     /// It is durable when `on_commit` has been called with the returned number or a higher
-    /// one. Waits while journal or overlay are full (see [`Store::congested`]).
+    /// one. Waits while journal or overlay are full (see [`Store::congested`]), and where what
+    /// is missing may be found so for what was freed and a checkpoint.
     ///
     /// # Errors
     /// [`StoreError::NoSpace`], [`StoreError::TooLarge`], [`StoreError::NoSource`],
@@ -209,33 +218,37 @@ impl Store {
     pub fn submit(&mut self, txn: impl Borrow<Transaction>) -> Result<u64> {
         let txn = txn.borrow();
         self.admit()?;
-        let tried = match self.try_submit(txn) {
-            // Space that awaits its release may be enough.
-            Err(StoreError::NoSpace { .. }) if !self.freed.is_empty() => {
-                let seq = self.seq;
-                self.wait(|s| s.written.load(Ordering::Acquire) >= seq);
-                self.admit()?;
-                self.try_submit(txn)
-            }
-            r => r,
-        };
-        match tried {
-            // So may be what is beside the journal or booked until a checkpoint, what was deleted since the last one,
-            // or waits to be purged.
-            Err(StoreError::NoSpace { .. }) if self.may_gain() => {
-                self.gain()?;
-                self.admit()?;
-                self.try_submit(txn)
-            }
-            r => r,
+        let mut tried = self.try_submit(txn);
+        // A little may just go back to the host, some milliseconds long.
+        if missing(&tried).is_some_and(|bytes| bytes <= holes::STEP * BLOCK) {
+            let holes = self.holes.clone();
+            let _rest = holes.rest();
+            tried = self.try_submit(txn);
         }
+        // Space that awaits its release may be enough.
+        let freed = self.freed.iter().map(|(_, run)| run.len * BLOCK).sum();
+        if freed > 0 && missing(&tried).is_some_and(|bytes| bytes <= freed) {
+            let seq = self.seq;
+            self.wait(|s| s.written.load(Ordering::Acquire) >= seq);
+            self.admit()?;
+            tried = self.try_submit(txn);
+        }
+        // So may be what is beside the journal or booked until a checkpoint, what was deleted since the last one,
+        // or waits to be purged.
+        if missing(&tried).is_some_and(|bytes| self.may_gain(bytes)) {
+            self.gain()?;
+            self.admit()?;
+            tried = self.try_submit(txn);
+        }
+        tried
     }
 
-    /// Might a checkpoint find space?
-    fn may_gain(&self) -> bool {
+    /// Might a checkpoint find so many bytes of space?
+    fn may_gain(&self, bytes: u64) -> bool {
         let waits = self.seq > self.frozen_seq || self.shared.dead.load(Ordering::Acquire) > 0;
-        let held = !(planted!(BesideNotAwaited) || self.beside.is_empty() && self.booked.is_empty());
-        held || self.shared.meta_short() && waits
+        let beside = self.beside.iter().map(|(_, run)| run.len * BLOCK);
+        let held: u64 = beside.chain(self.booked.iter().map(|(_, n)| *n)).sum();
+        held > 0 && bytes <= held && !planted!(BesideNotAwaited) || self.shared.meta_short() && waits
     }
 
     /// Makes a checkpoint and lets removed omaps be purged, until there is space for

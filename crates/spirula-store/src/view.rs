@@ -82,6 +82,11 @@ impl BlockDevice for Region {
         self.dev.discard(self.place(len as usize, offset)?, len)
     }
 
+    fn next_data(&self, offset: u64) -> io::Result<Option<u64>> {
+        let found = self.dev.next_data(self.place(0, offset)?)?;
+        Ok(found.map(|at| at.saturating_sub(self.offset)).filter(|at| *at < self.len))
+    }
+
     fn size(&self) -> io::Result<u64> {
         Ok(self.len)
     }

@@ -3,12 +3,20 @@
 
 use super::model::{Model, object, pattern, random_txn};
 use super::sim::{Rng, World};
-use super::{create, create_single, open, sound, tiny};
-use crate::{Store, StoreError, StoreOptions};
+use super::{IDENTITY, create, create_single, open, sound, tiny};
+use crate::alloc::PhysRun;
+use crate::device::BlockDevice;
+use crate::layout::Layout;
+use crate::{BLOCK, Store, StoreError, StoreOptions};
 use bytes::Bytes;
 use spirula_types::HObject;
 use spirula_types::transaction::{MetaOp, ObjectOp, Transaction};
 use spirula_types::{EVersion, PgId};
+use std::io;
+use std::ops::Range;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 fn remove(o: &HObject) -> Transaction {
     let mut t = Transaction::default();
@@ -364,4 +372,176 @@ pub(crate) fn space_that_was_taken_again_is_not_given_back() {
     let store = reopened(store, &world, &opts, &model, "holes");
     let mut store = reopened(store, &world, &opts, &model, "holes");
     model.check(&mut store, "holes");
+}
+
+/// Blocks of the data space that are free, and hold something.
+fn kept_though_free(store: &Store) -> usize {
+    let free = |b: &u64| !store.alloc().holds_data(*b);
+    let (mut block, blocks) = ([0; BLOCK as usize], store.alloc().blocks());
+    (0..blocks)
+        .filter(free)
+        .filter(|b| {
+            store.block.read_at(&mut block, b * BLOCK).unwrap();
+            block.iter().any(|b| *b != 0)
+        })
+        .count()
+}
+
+/// A store on a host with next to no room, an object of which has just been deleted.
+fn deleted_on_a_full_host(opts: &StoreOptions) -> (World, Store, Model) {
+    let world = create(opts);
+    world.set_room(Some(512 << 20));
+    let (mut store, mut model) = (open(&world, opts).unwrap(), Model::default());
+    for n in 1..=40 {
+        let mut t = Transaction::default();
+        t.object(&object(n), ObjectOp::Write { offset: 0, data: pattern(n * 3 + 1, 64 << 10) });
+        must(&mut store, &mut model, &t, "written");
+    }
+    store.flush().unwrap();
+    // By twos: long runs, and what lies between.
+    for n in (1..=40).filter(|n| n % 4 < 2) {
+        must(&mut store, &mut model, &remove(&object(n)), "removed");
+    }
+    store.flush().unwrap();
+    let seq = store.seq;
+    store.wait(|s| s.written.load(std::sync::atomic::Ordering::Acquire) >= seq);
+    (world, store, model)
+}
+
+#[test]
+fn freed_space_that_was_forgotten_goes_back_to_the_host_all_the_same() {
+    let opts = StoreOptions { size: 16 << 20, ..tiny() };
+    let (world, mut store, model) = deleted_on_a_full_host(&opts);
+    store.poll();
+    // More than may wait comes after it, all of it in use again.
+    let blocks = store.alloc().blocks();
+    let used = (0..blocks).find(|b| store.alloc().holds_data(*b)).unwrap();
+    (0..5000).for_each(|_| store.holes.freed(PhysRun { start: used, len: 1 }, true));
+    while store.holes.any() {
+        store.holes.step();
+    }
+    assert_eq!(kept_though_free(&store), 0, "blocks are kept from the host");
+    let mut store = reopened(store, &world, &opts, &model, "holes");
+    model.check(&mut store, "holes");
+}
+
+#[test]
+fn what_waits_to_go_back_to_the_host_is_found_after_an_opening() {
+    let opts = StoreOptions { size: 16 << 20, ..tiny() };
+    let (world, store, model) = deleted_on_a_full_host(&opts);
+    // It has waited for nothing yet.
+    drop(store);
+    let mut store = open(&world, &opts).unwrap();
+    while store.holes.any() {
+        store.holes.step();
+    }
+    assert_eq!(kept_though_free(&store), 0, "blocks are kept from the host");
+    model.check(&mut store, "holes");
+    sound(&store, "holes");
+    // Nor does a device that has all its space lose any.
+    store.close().unwrap();
+    world.set_room(None);
+    let store = open(&world, &opts).unwrap();
+    store.holes.step();
+    assert!(!store.holes.any());
+}
+
+/// A device that takes its time to give space back: says that it does, and goes on when told.
+struct Slow(Arc<dyn BlockDevice>, Mutex<(Sender<()>, Receiver<()>)>);
+
+impl BlockDevice for Slow {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        self.0.read_at(buf, offset)
+    }
+
+    fn try_read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<bool> {
+        self.0.try_read_at(buf, offset)
+    }
+
+    fn write_at(&self, bufs: &[&[u8]], offset: u64) -> io::Result<()> {
+        self.0.write_at(bufs, offset)
+    }
+
+    fn write_many(&self, bufs: &[&[u8]], runs: &[(u64, Range<usize>)]) -> io::Result<()> {
+        self.0.write_many(bufs, runs)
+    }
+
+    fn write_durable(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        self.0.write_durable(buf, offset)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.0.flush()
+    }
+
+    fn size(&self) -> io::Result<u64> {
+        self.0.size()
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
+        let gate = self.1.lock().unwrap();
+        let _ = gate.0.send(());
+        let _ = gate.1.recv_timeout(Duration::from_secs(5));
+        self.0.discard(offset, len)
+    }
+
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+}
+
+/// While space goes back to the host it is nobody's: who needs it waits for it.
+#[test]
+fn what_is_just_given_back_is_missed_by_nobody() {
+    let opts = StoreOptions { size: 16 << 20, cache_bytes: 64 << 20, ..tiny() };
+    let world = create(&opts);
+    let ((began, begun), (go, gone)) = (channel(), channel());
+    let mut devices = world.devices();
+    devices.main = Arc::new(Slow(devices.main, Mutex::new((began, gone))));
+    let layout = Layout::read(&devices, Some(IDENTITY)).unwrap();
+    let none = || Box::new(|e: StoreError| panic!("{e}"));
+    let mut store = Store::open_layout(layout, Vec::new(), &opts, Box::new(|_| {}), none()).unwrap();
+    let all = store.alloc().free();
+    store.holes.freed(PhysRun { start: 0, len: 400 }, true);
+    let holes = store.holes.clone();
+    let punch = std::thread::spawn(move || {
+        while holes.any() {
+            holes.step()
+        }
+    });
+    begun.recv().unwrap();
+    // The owner asks first; then the device is done.
+    let later = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(300));
+        for _ in 0..100 {
+            let _ = go.send(());
+        }
+    });
+    let mut t = Transaction::default();
+    let bytes = (all - store.reserve()) * BLOCK;
+    t.object(&object(1), ObjectOp::Write { offset: 0, data: vec![1; bytes as usize].into() });
+    store.submit(&t).unwrap();
+    later.join().unwrap();
+    punch.join().unwrap();
+    store.close().unwrap();
+}
+
+/// A checkpoint is waited for only where it may find what is missing.
+#[test]
+fn what_no_checkpoint_can_make_room_for_is_refused_at_once() {
+    // Nothing makes a checkpoint due.
+    let opts = StoreOptions { size: 32 << 20, journal_size: 1 << 20, cache_bytes: 256 << 20, ..tiny() };
+    let world = create_single(&opts);
+    let (mut store, mut model) = (open(&world, &opts).unwrap(), Model::default());
+    let mut t = Transaction::default();
+    t.object(&object(1), ObjectOp::OmapSet(vec![("k".into(), pattern(1, 200_000))]));
+    must(&mut store, &mut model, &t, "beside");
+    store.flush().unwrap();
+    assert!(!store.beside.is_empty());
+    let before = store.frozen_seq;
+    let mut t = Transaction::default();
+    t.object(&object(2), ObjectOp::Write { offset: 0, data: pattern(1, 40 << 20) });
+    assert!(!fits(&mut store, &mut model, &t, "more than there is"));
+    assert_eq!(store.frozen_seq, before, "a checkpoint was made for nothing");
+    reopened(store, &world, &opts, &model, "beside");
 }
