@@ -21,7 +21,7 @@ mod group;
 mod index;
 
 pub(crate) use group::GROUP_BLOCKS;
-use group::{GROUP_WORDS, Group};
+use group::{GROUP_WORDS, Group, Image};
 use index::Index;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -55,6 +55,55 @@ pub(crate) fn push_run(runs: &mut Vec<PhysRun>, run: PhysRun) {
     match runs.last_mut() {
         Some(last) if last.start + last.len == run.start => last.len += run.len,
         _ => runs.push(run),
+    }
+}
+
+/// Groups as they were at a moment, for a checkpoint to write. Nothing is copied or worked out for
+/// it while the owner waits.
+#[derive(Default)]
+pub(crate) struct Dirty {
+    groups: Vec<(u32, Image)>,
+    /// Not in use any more.
+    pending: Vec<PhysRun>,
+    /// Of the device.
+    blocks: u64,
+}
+
+impl Dirty {
+    /// The bitmaps by group, as they are stored. An empty one means all free.
+    pub fn bitmaps(&self) -> Vec<(u32, Vec<u8>)> {
+        let mut out: Vec<(u32, Vec<u8>)> = self.groups.iter().map(|(g, image)| (*g, self.bitmap(*g, image))).collect();
+        for run in &self.pending {
+            for b in run.start..run.start + run.len {
+                // A run that awaits its release made its group dirty when it was freed.
+                if let Ok(i) = out.binary_search_by_key(&((b / GROUP_BLOCKS) as u32), |(g, _)| *g) {
+                    let bit = b % GROUP_BLOCKS;
+                    out[i].1[(bit / 8) as usize] &= !(1 << (bit % 8));
+                }
+            }
+        }
+        for (_, map) in &mut out {
+            if map.iter().all(|b| *b == 0) {
+                map.clear();
+            }
+        }
+        out
+    }
+
+    fn bitmap(&self, g: u32, image: &Image) -> Vec<u8> {
+        let mut map = Vec::with_capacity(GROUP_WORDS * 8);
+        for i in 0..GROUP_WORDS {
+            // Bits behind the end are stored as free: the device may grow.
+            let first = u64::from(g) * GROUP_BLOCKS + i as u64 * 64;
+            let data = image.data(i);
+            let word = match self.blocks.saturating_sub(first) {
+                0 => 0,
+                n if n < 64 => data & ((1 << n) - 1),
+                _ => data,
+            };
+            map.extend_from_slice(&word.to_le_bytes());
+        }
+        map
     }
 }
 
@@ -150,42 +199,12 @@ impl Allocator {
         true
     }
 
-    /// Bitmaps of the groups that changed since the last call, as they are once `pending`
-    /// (freed, not yet released) is released too. An empty bitmap means all free.
-    pub fn take_dirty<'a>(&mut self, pending: impl Iterator<Item = &'a PhysRun>) -> Vec<(u32, Vec<u8>)> {
+    /// The groups that changed since the last call, as they are once `pending` (freed, not yet
+    /// released) is released too.
+    pub fn take_dirty(&mut self, pending: Vec<PhysRun>) -> Dirty {
         let dirty = std::mem::take(&mut self.dirty);
-        let mut out: Vec<(u32, Vec<u8>)> = dirty
-            .iter()
-            .filter_map(|&g| {
-                let group = self.groups.get(g as usize)?;
-                let word = |i: usize| {
-                    // Bits behind the end are stored as free: the device may grow.
-                    let first = u64::from(g) * GROUP_BLOCKS + i as u64 * 64;
-                    let data = group.word(i) & !group.meta.as_ref().map_or(0, |m| m[i]);
-                    match self.blocks.saturating_sub(first) {
-                        0 => 0,
-                        n if n < 64 => data & ((1 << n) - 1),
-                        _ => data,
-                    }
-                };
-                Some((g, (0..GROUP_WORDS).flat_map(|i| word(i).to_le_bytes()).collect()))
-            })
-            .collect();
-        for run in pending {
-            for b in run.start..run.start + run.len {
-                // A run that awaits its release made its group dirty when it was freed.
-                if let Ok(i) = out.binary_search_by_key(&((b / GROUP_BLOCKS) as u32), |(g, _)| *g) {
-                    let bit = b % GROUP_BLOCKS;
-                    out[i].1[(bit / 8) as usize] &= !(1 << (bit % 8));
-                }
-            }
-        }
-        for (_, map) in &mut out {
-            if map.iter().all(|b| *b == 0) {
-                map.clear();
-            }
-        }
-        out
+        let image = |g: u32| Some((g, self.groups.get(g as usize)?.image()));
+        Dirty { groups: dirty.into_iter().filter_map(image).collect(), pending, blocks: self.blocks }
     }
 
     // ----- metadata
@@ -546,7 +565,7 @@ mod tests {
             for g in 0..blocks.div_ceil(GROUP_BLOCKS) {
                 a.touch(PhysRun { start: g * GROUP_BLOCKS, len: 1 });
             }
-            for (g, map) in a.take_dirty([].iter()) {
+            for (g, map) in a.take_dirty(Vec::new()).bitmaps() {
                 prop_assert!(map.is_empty() || b.load_group(g, &map));
             }
             prop_assert_eq!(a.free(), b.free());
@@ -653,7 +672,7 @@ mod tests {
     fn metadata_takes_windows_then_pieces_and_its_blocks_are_stored_as_free() {
         let mut a = Allocator::new(2 * GROUP_BLOCKS);
         let window = a.take_window(64).unwrap();
-        assert!(window.start.is_multiple_of(64) && a.take_dirty([].iter()).is_empty());
+        assert!(window.start.is_multiple_of(64) && a.take_dirty(Vec::new()).bitmaps().is_empty());
         let mut out = Vec::new();
         assert!(a.allocate(2 * GROUP_BLOCKS - 64, &mut out));
         for b in (0..200).map(|i| i * 3 + 1000) {
@@ -669,7 +688,7 @@ mod tests {
         assert_eq!(a.in_meta(), 64 + 5 + 200);
         assert!(!a.holds_data(30_000) && a.holds_data(30_005) && !a.holds_data(window.start));
         let mut b = Allocator::new(2 * GROUP_BLOCKS);
-        for (g, map) in a.take_dirty([].iter()) {
+        for (g, map) in a.take_dirty(Vec::new()).bitmaps() {
             assert!(map.is_empty() || b.load_group(g, &map));
         }
         assert_eq!(b.free(), a.in_meta());
@@ -705,6 +724,6 @@ mod tests {
         let mut out = Vec::new();
         assert!(a.allocate(10, &mut out));
         a.touch(out[0]);
-        assert_eq!(a.take_dirty(out.iter()), vec![(0, Vec::new())]);
+        assert_eq!(a.take_dirty(out.clone()).bitmaps(), vec![(0, Vec::new())]);
     }
 }

@@ -1,11 +1,14 @@
 //! Checkpoints: bring the KV up to a transaction, so that the journal before it may be
 //! overwritten.
 //!
+//! Copies of omaps that are still to be made ([`crate::omaps`]) are made first, in commits of their own.
+//!
 //! Order on the devices: flush data; pages of the frozen overlay and the checkpoint record,
 //! flush; superblock with the new root, durable; then the journal's tail moves. Each step may be the last
 //! before a crash: the journal still has everything the KV lacks. On any error the store
 //! is poisoned.
 
+use crate::alloc::Dirty;
 use crate::commit::Shared;
 use crate::device::BlockDevice;
 use crate::error::{Result, StoreError};
@@ -13,6 +16,7 @@ use crate::holes::Holes;
 use crate::journal::Position;
 use crate::keys;
 use crate::kv::{Changes, MetaStore, Ranges};
+use crate::omaps::{self, Level};
 use crate::overlay::{Counters, LogDelta, Overlay};
 use crate::superblock::Superblock;
 use bytes::Bytes;
@@ -26,6 +30,8 @@ use std::time::Duration;
 
 /// Bytes of pairs of removed omaps deleted per step, roughly: what comes next waits for one.
 const PURGE_STEP: usize = 8 << 20;
+/// Bytes of pairs copied from one omap to another in one commit, roughly.
+const COPY_STEP: usize = if cfg!(test) { 200 } else { 8 << 20 };
 /// Between two looks for space that may go back to the host, and between two pieces of it.
 const IDLE: Duration = Duration::from_secs(1);
 const PUNCH_EVERY: Duration = Duration::from_millis(5);
@@ -37,8 +43,8 @@ pub(crate) struct Job {
     pub frozen: Arc<Overlay>,
     /// Newest transaction in it.
     pub seq: u64,
-    /// Changed allocation bitmaps; an empty one is deleted.
-    pub groups: Vec<(u32, Vec<u8>)>,
+    /// Changed allocation bitmaps.
+    pub groups: Dirty,
     pub counters: Counters,
     /// End of the journal's frames with these transactions; set by the commit thread.
     pub end: Position,
@@ -164,6 +170,9 @@ impl Checkpointer {
             self.block.flush().map_err(|e| StoreError::io("flush", self.block.name(), e))?;
         }
         let o = &*job.frozen;
+        for (new, from) in o.copies.iter() {
+            self.copy_omap(o, new, from)?;
+        }
         // At once: a list that grows makes the allocator clear fresh memory each time.
         let mut changes = Changes::with_capacity(
             o.heads.len()
@@ -180,7 +189,7 @@ impl Checkpointer {
         for (pg, delta) in &job.frozen.logs {
             self.log_changes(*pg, delta, &mut changes)?;
         }
-        for (g, map) in job.groups {
+        for (g, map) in job.groups.bitmaps() {
             changes.push((keys::group(g), if map.is_empty() { None } else { Some(map) }));
         }
         if planted!(TailTooEarly) {
@@ -205,6 +214,45 @@ impl Checkpointer {
         self.shared.ring_tail.store(job.end.offset, Ordering::Release);
         self.shared.checkpointed.store(job.seq, Ordering::Release);
         self.shared.notify_owner();
+        Ok(())
+    }
+
+    /// Copies the pairs of an omap, as they are with this overlay, to another one that nothing in the metadata
+    /// refers to yet.
+    fn copy_omap(&mut self, o: &Overlay, new: u64, from: u64) -> Result<()> {
+        if planted!(CopyForgotten) {
+            return Ok(());
+        }
+        // What a checkpoint left that a crash cut short.
+        let all = keys::omap(new, &[]);
+        let mut ranges: Ranges = vec![(all.clone(), keys::prefix_end(&all))];
+        let mut first = Some(Vec::new());
+        // What is done on the way is for the checkpoint before this one: of its state nothing changes.
+        while let Some(at) = first.take() {
+            let (mut changes, mut left) = (Changes::new(), COPY_STEP);
+            for pair in omaps::pairs(&self.meta, std::iter::once(Level::from(o)), from, &at, None) {
+                let (key, value) = pair?;
+                if left == 0 {
+                    first = Some(key.to_vec());
+                    break;
+                }
+                left = left.saturating_sub(key.len() + value.len() + 64);
+                changes.push((keys::omap(new, &key), Some(value.to_vec())));
+            }
+            self.commit_aside(&changes, &std::mem::take(&mut ranges))?;
+        }
+        Ok(())
+    }
+
+    /// Changes in the metadata that no object shows.
+    fn commit_aside(&mut self, changes: &Changes, ranges: &Ranges) -> Result<()> {
+        let (sb, dev) = (&mut self.superblock, &*self.superblock_dev);
+        self.meta.commit(changes, ranges, |root| {
+            sb.root = Bytes::copy_from_slice(root);
+            sb.write(dev)
+        })?;
+        self.keep_spare();
+        self.shared.superblock.store(self.superblock.label.generation, Ordering::Release);
         Ok(())
     }
 
@@ -326,14 +374,7 @@ impl Checkpointer {
         if ranges.is_empty() {
             return Ok(());
         }
-        let (sb, dev) = (&mut self.superblock, &*self.superblock_dev);
-        self.meta.commit(&changes, &ranges, |root| {
-            sb.root = Bytes::copy_from_slice(root);
-            sb.write(dev)
-        })?;
-        self.keep_spare();
-        self.shared.superblock.store(self.superblock.label.generation, Ordering::Release);
-        Ok(())
+        self.commit_aside(&changes, &ranges)
     }
 }
 

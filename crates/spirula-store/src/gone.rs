@@ -67,6 +67,12 @@ impl Gone {
         self.ranges.range(behind).next().map(|((_, from), _)| from.clone())
     }
 
+    /// The ranges of one omap.
+    pub fn of(&self, id: u64) -> impl Iterator<Item = (&Bytes, &Bytes)> {
+        let all = (id, Bytes::new())..(id + 1, Bytes::new());
+        self.ranges.range(all).map(|((_, from), until)| (from, until))
+    }
+
     /// Forgets an omap.
     pub fn forget(&mut self, id: u64) {
         let all = (id, Bytes::new())..(id + 1, Bytes::new());
@@ -89,24 +95,23 @@ impl Gone {
 }
 
 /// The parts of an omap from `first` on, up to `last` if there is one, that none of
-/// `layers` has removed: from, and until if there is an end. One after the other, as they
+/// `layers`, each with the omap's number in it, has removed: from, and until if there is an end. One after the other, as they
 /// are asked for.
 pub(crate) fn left<'a>(
-    layers: Vec<&'a Gone>,
-    id: u64,
+    layers: Vec<(u64, &'a Gone)>,
     first: Bytes,
     last: Option<Bytes>,
 ) -> impl Iterator<Item = (Bytes, Option<Bytes>)> + 'a {
     let mut at = Some(first);
     std::iter::from_fn(move || {
         let mut from = at.take()?;
-        while let Some(end) = layers.iter().find_map(|g| g.end_at(id, &from)) {
+        while let Some(end) = layers.iter().find_map(|(id, g)| g.end_at(*id, &from)) {
             from = end;
         }
         if last.as_ref().is_some_and(|l| from >= *l) {
             return None;
         }
-        let next = layers.iter().filter_map(|g| g.next(id, &from)).min();
+        let next = layers.iter().filter_map(|(id, g)| g.next(*id, &from)).min();
         let next = next.filter(|n| last.as_ref().is_none_or(|l| n < l));
         at.clone_from(&next);
         Some((from, next.or_else(|| last.clone())))
@@ -141,7 +146,7 @@ mod tests {
             }
             let (first, last) = (rng.below(40), rng.below(40));
             for last in [Some(last), None] {
-                let parts: Vec<_> = left(layers.iter().collect(), 7, key(first), last.map(key)).collect();
+                let parts: Vec<_> = left(layers.iter().map(|g| (7, g)).collect(), key(first), last.map(key)).collect();
                 let within = |k: u64| parts.iter().any(|(a, b)| *a <= key(k) && b.as_ref().is_none_or(|b| key(k) < *b));
                 for k in 0..40 {
                     let wanted = k >= first && last.is_none_or(|l| k < l) && gone[k as usize] == [false; 2];

@@ -8,6 +8,7 @@
 use crate::alloc::{Allocator, BLOCK, PhysRun};
 use crate::device::BlockDevice;
 use crate::error::{Result, StoreError};
+use crate::keys;
 use bytes::Bytes;
 use spirula_tree::{Options, PAGE, PageSpace, Root, Tree, TreeError};
 use std::io;
@@ -234,6 +235,21 @@ impl MetaStore {
         // All pages are copied once at most.
         let more = live.saturating_sub(overlay as u64 * PAGES_PER_BYTE);
         more.min(entries * PAGES_PER_ENTRY) + 4 * changes
+    }
+
+    /// Bytes of pages in use, as of the last commit.
+    pub fn live_bytes(&self) -> u64 {
+        self.live.load(Ordering::Acquire)
+    }
+
+    /// Bytes of pages that the values of all keys with this prefix may take, at most; no leaf is
+    /// read for it.
+    ///
+    /// # Errors
+    /// As [`MetaStore::get`].
+    pub fn taken_by(&self, prefix: &[u8]) -> Result<u64> {
+        let pages = self.tree.pages_at_most(prefix, &keys::prefix_end(prefix));
+        Ok(pages.map_err(|e| failure(&self.name, "read", e))? * PAGE as u64)
     }
 
     /// Are its blocks those of `alloc`, too?

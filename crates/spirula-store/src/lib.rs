@@ -15,7 +15,7 @@
 //! * [`steps`] — threads, or an owner that lets the work happen
 //! * [`onode`], [`segment`], [`refs`], [`compress`], [`sum`] — what an object is made of
 //! * [`layer`], [`maps`] — what clones share, and how it is read
-//! * [`beside`] — changes too large for the journal
+//! * [`beside`] — changes too large for the journal; [`omaps`] — omaps, and copies of them
 //! * [`alloc`], [`overlay`], [`gone`], [`redo`], [`journal`], [`keys`] — the other parts
 //!
 //! Invariants:
@@ -56,6 +56,7 @@ mod kv;
 mod layer;
 mod layout;
 mod maps;
+mod omaps;
 mod onode;
 mod open;
 mod overlay;

@@ -219,6 +219,10 @@ impl Store {
             let needed = store.meta.need(beyond, store.active.entries(), store.overlay_bound());
             store.booked.push_back((store.seq, needed));
         }
+        for (_, from) in store.active.copies.iter().collect::<Vec<_>>() {
+            let needed = store.room_for_copy(from)?;
+            store.booked.push_back((store.seq, needed));
+        }
         // Everything is sound: from here on the store may be written.
         store.restore_images(&ring, &images)?;
         for at in if planted!(LaterFramesKept) { Vec::new() } else { replayed.stale } {
@@ -283,6 +287,11 @@ impl Store {
             Redo::SegmentGone { id, seg } => self.put_segment(id, seg, None),
             Redo::Omap { id, key, value } => self.active.put_omap(id, key, value),
             Redo::OmapHeader { id, value } => self.active.put_omap_header(id, Some(value)),
+            // Numbers are given in order: so chains of copies have an end.
+            Redo::OmapCopied { id, from } if id <= from => {
+                return Err(StoreError::corrupt(format!("journal makes omap {id} a copy of omap {from}")));
+            }
+            Redo::OmapCopied { id, from } => self.active.copy_omap(id, from),
             Redo::OmapDead { id } => self.active.kill_omap(id),
             Redo::OmapRangeGone { id, first, last } => self.active.remove_omap_range(id, &first, &last),
             Redo::Meta { key, value } => self.active.put_meta(key, value),

@@ -5,6 +5,7 @@
 
 use crate::gone::Gone;
 use crate::layer::Layer;
+use crate::omaps::{Copies, Pairs};
 use crate::onode::Onode;
 use crate::refs::Refs;
 use crate::segment::Segment;
@@ -66,7 +67,10 @@ pub(crate) struct Overlay {
     /// Keys of objects, by the names that layers know them by.
     pub named: BTreeMap<u64, Option<Bytes>>,
     pub pools: BTreeMap<i64, PoolSpace>,
-    pub omap: BTreeMap<(u64, Bytes), Option<Bytes>>,
+    pub omap: Pairs,
+    /// Omaps that are copies of others until a checkpoint has made them: what is here of one lies
+    /// over what its source had and has.
+    pub copies: Copies,
     pub omap_headers: BTreeMap<u64, Option<Bytes>>,
     /// Owners of omaps beyond the first.
     pub omap_owners: BTreeMap<u64, u64>,
@@ -177,8 +181,24 @@ impl Overlay {
         self.charge(ENTRY, old.map(|_| ENTRY));
     }
 
-    /// Forgets all that is here of an omap id and has the rest deleted later.
+    /// An omap that nobody knows yet becomes a copy of another one, which does not change until
+    /// the copy is made.
+    pub fn copy_omap(&mut self, new: u64, from: u64) {
+        self.copies.add(new, from);
+        self.cost += ENTRY;
+    }
+
+    /// Forgets all that is here of an omap id and has the rest deleted later. Of one that is still to be
+    /// copied it stays until then.
     pub fn kill_omap(&mut self, id: u64) {
+        if self.copies.forget(id) {
+            self.cost = self.cost.saturating_sub(ENTRY);
+        }
+        self.dead.push(id);
+        self.cost += 16;
+        if self.copies.wants(id) {
+            return;
+        }
         self.drop_omap((id, Bytes::new())..(id + 1, Bytes::new()));
         let before = self.gone.cost;
         self.gone.forget(id);
@@ -186,8 +206,6 @@ impl Overlay {
         if let Some(old) = self.omap_headers.remove(&id) {
             self.charge(0, Some(ENTRY + old.map_or(0, |v| v.len())));
         }
-        self.dead.push(id);
-        self.cost += 16;
     }
 
     pub fn put_meta(&mut self, key: Bytes, value: Option<Bytes>) {

@@ -133,6 +133,10 @@ mod bugs {
         BlobsPileUp,
         /// what a checkpoint cannot hold taken all the same
         LimitsIgnored,
+        /// omap changed by its last owner while a copy of it is still to be made
+        SourceChanges,
+        /// checkpoint that does not make the copies of omaps
+        CopyForgotten,
         /// clone not counted by the layer below it
         LayerMissesChild,
         /// layer with two children taken for one with one

@@ -7,10 +7,10 @@
 use crate::alloc::{BLOCK, PhysRun};
 use crate::checkpoint;
 use crate::error::{Result, StoreError};
-use crate::gone::{self, Gone};
 use crate::keys;
 use crate::layer::Layer;
 use crate::maps::{self, Maps, View};
+use crate::omaps::{self, Level};
 use crate::onode::{Onode, SEGMENT_BLOCKS};
 use crate::overlay::{Merge, Overlay, Stream};
 use crate::plan::{ReadPlan, Source};
@@ -21,12 +21,12 @@ use crate::sum::Checksum;
 use bytes::Bytes;
 use spirula_encoding::Decoder;
 use spirula_types::{EVersion, HObject, PgId};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::ops::Bound;
 use std::sync::Arc;
 
-/// What a transaction being worked out has set and removed in omaps.
-type StagedOmap<'a> = (&'a BTreeMap<(u64, Bytes), Option<Bytes>>, &'a Gone);
+/// Bytes that a copy of an omap may need beside its pages and those of its changes.
+const COPY_SLACK: u64 = 64 << 10;
 
 /// Reads of at least this many bytes use the payload pool.
 pub(crate) const POOLED_READ: usize = 64 << 10;
@@ -505,10 +505,13 @@ impl Store {
         Ok(self.onode(object)?.map(|o| o.attrs.clone()))
     }
 
-    /// Bytes that any change of the object writes anew beside data: its attributes.
+    /// Bytes that a change of the object may write anew beside data: its attributes, and where there is not
+    /// plenty of room, an omap that it shares.
     pub fn beside_data(&self, object: &HObject) -> u64 {
-        let attrs = |o: Arc<Onode>| o.attrs.iter().map(|(k, v)| (8 + k.len() + v.len()) as u64).sum();
-        self.onode(object).ok().flatten().map_or(0, attrs)
+        let Some(o) = self.onode(object).ok().flatten() else { return 0 };
+        let attrs: u64 = o.attrs.iter().map(|(k, v)| (8 + k.len() + v.len()) as u64).sum();
+        let plenty = !o.omap_shared || self.metadata_room() > 4 * self.meta.live_bytes();
+        attrs + if plenty { 0 } else { self.room_for_copy(o.omap).map_or(0, |n| n / 4) }
     }
 
     /// One attribute; `None` if it or the object is missing.
@@ -554,16 +557,7 @@ impl Store {
             return Ok(Some(out));
         }
         for key in keys {
-            let full = (o.omap, key.clone());
-            let layers = [Some(&self.active), self.frozen.as_ref().map(|f| &*f.overlay)];
-            let known = |l: &Overlay| match l.omap.get(&full) {
-                Some(v) => Some(v.clone()),
-                None => l.gone.covers(o.omap, key).then_some(None),
-            };
-            let value = match layers.into_iter().flatten().find_map(known) {
-                Some(v) => v,
-                None => self.meta.get(&keys::omap(o.omap, key))?,
-            };
+            let value = omaps::get(&self.meta, self.omap_levels(), o.omap, key)?;
             out.extend(value.map(|v| (key.clone(), v)));
         }
         Ok(Some(out))
@@ -573,39 +567,30 @@ impl Store {
     /// worked out) over the rest.
     pub(crate) fn omap_keys<'a>(
         &'a self,
-        staged: Option<StagedOmap<'a>>,
+        staged: Option<Level<'a>>,
         id: u64,
         first: &[u8],
         last: Option<&Bytes>,
     ) -> Box<dyn Iterator<Item = Result<(Bytes, Bytes)>> + 'a> {
-        if id == 0 || last.is_some_and(|l| first >= l.as_ref()) {
-            return Box::new(std::iter::empty());
-        }
-        let first = Bytes::copy_from_slice(first);
-        let until = last.map_or((id + 1, Bytes::new()), |l| (id, l.clone()));
-        let mut streams: Vec<Stream<'a, Bytes, Bytes>> = Vec::with_capacity(4);
+        omaps::pairs(&self.meta, staged.into_iter().chain(self.omap_levels()), id, first, last)
+    }
+
+    /// What has changed in omaps since the last checkpoint, the newest first.
+    fn omap_levels(&self) -> impl Iterator<Item = Level<'_>> {
         let overlays = [Some(&self.active), self.frozen.as_ref().map(|f| &*f.overlay)];
-        let overlays = overlays.into_iter().flatten().map(|o| (&o.omap, &o.gone));
-        // Ranges that newer layers have removed.
-        let mut gone: Vec<&Gone> = Vec::with_capacity(3);
-        for (map, removed) in staged.into_iter().chain(overlays) {
-            let newer = gone.clone();
-            let range = map.range((id, first.clone())..until.clone());
-            let left = range.filter(move |((_, k), _)| !newer.iter().any(|g| g.covers(id, k)));
-            streams.push(Box::new(left.map(|((_, k), v)| Ok((k.clone(), v.clone())))));
-            gone.push(removed);
-        }
-        let parts = gone::left(gone, id, first, last.cloned());
-        let stored = parts.flat_map(move |(from, until)| {
-            let until = match until {
-                Some(u) => keys::omap(id, &u),
-                None => keys::prefix_end(&keys::omap(id, &[])),
-            };
-            self.meta.range(&keys::omap(id, &from), &until)
-        });
-        // 9 bytes name the omap.
-        streams.push(Box::new(stored.map(|pair| pair.map(|(k, v)| (k.slice(9.min(k.len())..), Some(v))))));
-        Box::new(Merge::new(streams))
+        overlays.into_iter().flatten().map(Level::from)
+    }
+
+    /// Is a copy of this omap still to be made?
+    pub(crate) fn omap_awaits_copy(&self, id: u64) -> bool {
+        self.omap_levels().any(|level| level.copies.wants(id))
+    }
+
+    /// Bytes of space that the next checkpoint may need for a copy of an omap. Reads no leaves.
+    pub(crate) fn room_for_copy(&self, from: u64) -> Result<u64> {
+        let (levels, stored) = omaps::below(self.omap_levels(), from);
+        let unstored: u64 = levels.into_iter().map(|(id, level)| level.bytes_of(id)).sum();
+        Ok(2 * (self.meta.taken_by(&keys::omap(stored, &[]))? + unstored) + COPY_SLACK)
     }
 
     /// Omap pairs after `after` whose keys begin with `prefix`, in order, at most

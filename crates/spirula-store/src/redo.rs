@@ -45,6 +45,7 @@ const LAYER_GONE: u8 = 26;
 const NAMED: u8 = 27;
 const NAMED_GONE: u8 = 28;
 const OMAP_OWNERS: u8 = 29;
+const OMAP_COPIED: u8 = 30;
 
 /// One change, as read back from the journal.
 #[derive(Debug, PartialEq)]
@@ -141,6 +142,11 @@ pub(crate) enum Redo {
     OmapOwners {
         id: u64,
         more: u64,
+    },
+    /// An omap that nobody knew is a copy of another one.
+    OmapCopied {
+        id: u64,
+        from: u64,
     },
     /// The key of the object that layers know by this name.
     Named {
@@ -281,6 +287,12 @@ impl RedoWriter {
         self.0.u64(id);
     }
 
+    pub fn omap_copied(&mut self, id: u64, from: u64) {
+        self.0.u8(OMAP_COPIED);
+        self.0.u64(id);
+        self.0.u64(from);
+    }
+
     pub fn omap_range_gone(&mut self, id: u64, first: &[u8], last: &[u8]) {
         self.0.u8(OMAP_RANGE_GONE);
         self.0.u64(id);
@@ -387,6 +399,7 @@ pub(crate) fn decode(d: &mut Decoder<'_>) -> Result<Redo, DecodeError> {
     Ok(match d.u8()? {
         LAYER => Redo::Layer { name: d.u64()?, value: Some(Layer::decode(d)?) },
         LAYER_GONE => Redo::Layer { name: d.u64()?, value: None },
+        OMAP_COPIED => Redo::OmapCopied { id: d.u64()?, from: d.u64()? },
         OMAP_OWNERS => Redo::OmapOwners { id: d.u64()?, more: d.u64()? },
         NAMED => Redo::Named { name: d.u64()?, key: Some(d.get()?) },
         NAMED_GONE => Redo::Named { name: d.u64()?, key: None },

@@ -18,6 +18,7 @@ use crate::gone::Gone;
 use crate::journal::{self, RECORD_HEADER};
 use crate::keys::{self, KEY_MAX};
 use crate::layer::Layer;
+use crate::omaps::{Copies, Pairs};
 use crate::onode::{Onode, SEGMENT_BLOCKS};
 use crate::overlay::Counters;
 use crate::redo::RedoWriter;
@@ -67,7 +68,11 @@ pub(crate) struct Stage<'s> {
     pool: i64,
     options: PoolOptions,
     space: Vec<(i64, [i64; 5])>,
-    omap: BTreeMap<(u64, Bytes), Option<Bytes>>,
+    omap: Pairs,
+    /// Omaps that become copies of others.
+    copies: Copies,
+    /// Bytes of space that the next checkpoint may need for them.
+    copying: u64,
     /// Ranges of keys removed; what `omap` has in them was set afterwards.
     gone: Gone,
     omap_headers: BTreeMap<u64, Bytes>,
@@ -112,6 +117,8 @@ impl<'s> Stage<'s> {
             options: PoolOptions::default(),
             space: Vec::new(),
             omap: BTreeMap::new(),
+            copies: Copies::default(),
+            copying: 0,
             gone: Gone::default(),
             omap_headers: BTreeMap::new(),
             omap_owners: BTreeMap::new(),
@@ -189,6 +196,9 @@ impl<'s> Stage<'s> {
             let space = s.pools.get(pool).copied().unwrap_or_default().changed(by);
             s.pools.insert(*pool, space);
             s.active.put_pool(*pool, space);
+        }
+        for (new, from) in self.copies.iter() {
+            s.active.copy_omap(new, from);
         }
         // Whatever is in a range now was set afterwards.
         for (id, first, last) in self.gone.iter() {
@@ -283,11 +293,13 @@ impl<'s> Stage<'s> {
         if size > limit {
             return Err(StoreError::TooLarge { what: "transaction", size, limit });
         }
-        if changes > self.s.large_redo() {
+        if changes > self.s.large_redo() || self.copying > 0 {
             // What only removes is taken while it is likely to fit.
             let maps = [self.heads.len(), self.segments.len(), self.refs.len(), self.omap.len(), self.meta_entries];
             let entries = maps.iter().sum::<usize>() as u64;
-            let needed = self.s.meta.need(changes as u64, entries, self.s.overlay_bound());
+            let large = changes > self.s.large_redo();
+            let own = if large { self.s.meta.need(changes as u64, entries, self.s.overlay_bound()) } else { 0 };
+            let needed = own + self.copying;
             let available = self.s.metadata_room();
             if self.adds && needed > available {
                 return Err(StoreError::NoSpace { needed, available });
@@ -439,13 +451,22 @@ impl<'s> Stage<'s> {
             if std::mem::take(&mut o.omap_shared) && self.leave_omap(id)? {
                 return Ok(());
             }
-            self.redo.omap_dead(id);
+            self.kill_omap(id);
+        }
+        Ok(())
+    }
+
+    /// Nobody has this omap any more.
+    fn kill_omap(&mut self, id: u64) {
+        self.redo.omap_dead(id);
+        self.copies.forget(id);
+        self.dead.push(id);
+        // Of one that is still to be copied all stays until then.
+        if !self.copies.wants(id) && !self.s.omap_awaits_copy(id) {
             self.omap.retain(|(i, _), _| *i != id);
             self.gone.forget(id);
             self.omap_headers.remove(&id);
-            self.dead.push(id);
         }
-        Ok(())
     }
 }
 

@@ -413,12 +413,12 @@ impl Store {
         let overlay = Arc::new(std::mem::take(&mut self.active));
         let held_back = self.held_back();
         if clean && planted!(StaleAllocationMap) {
-            self.alloc().take_dirty([].iter());
+            self.alloc().take_dirty(Vec::new());
         }
         let job = Job {
             frozen: overlay.clone(),
             seq: self.seq,
-            groups: self.alloc().take_dirty(held_back.iter()),
+            groups: self.alloc().take_dirty(held_back),
             counters: self.counters,
             end: journal::Position::default(),
             clean,

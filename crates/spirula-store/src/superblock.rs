@@ -29,9 +29,12 @@ const META_PIECES: u64 = 4;
 /// Feature bit: maps may lie over layers that other objects share. A reader that does not
 /// know them would take what is below for holes.
 const LAYERS: u64 = 8;
+/// Feature bit: an omap may be a copy that is still to be made. A reader that does not know such
+/// a change would refuse the journal as damaged.
+const OMAP_COPIES: u64 = 16;
 /// Feature bits that a reader must know to open the store at all; all of them are set when
 /// a label is written.
-const KNOWN_FEATURES: u64 = FRAMES_OVERLAP | LARGE_CHANGES | META_PIECES | LAYERS;
+const KNOWN_FEATURES: u64 = FRAMES_OVERLAP | LARGE_CHANGES | META_PIECES | LAYERS | OMAP_COPIES;
 /// Size of one copy.
 pub(crate) const COPY: usize = 4096;
 /// Distance between the two copies: one damaged spot does not reach both.

@@ -278,6 +278,14 @@ impl Tree {
         self.snapshot().get(key)
     }
 
+    /// As [`Snapshot::pages_at_most`], of the present state.
+    ///
+    /// # Errors
+    /// [`TreeError::Io`] and [`TreeError::Corrupt`].
+    pub fn pages_at_most(&self, from: &[u8], until: &[u8]) -> Result<u64> {
+        self.snapshot().pages_at_most(from, until)
+    }
+
     /// All pairs with `from <= key < until` of the present state, in order; without
     /// `until`, all from `from` on.
     pub fn range(&self, from: &[u8], until: Option<&[u8]>) -> Range {
@@ -386,6 +394,32 @@ impl Snapshot {
             }
         }
         Ok(None)
+    }
+
+    /// Pages that keys with `from <= key < until` and their values take, at most: those of all leaves
+    /// that may have some, none of which is read, and of all long values.
+    ///
+    /// # Errors
+    /// [`TreeError::Io`] and [`TreeError::Corrupt`].
+    pub fn pages_at_most(&self, from: &[u8], until: &[u8]) -> Result<u64> {
+        let (mut pages, mut next) = (self.root.overflow_pages, Vec::new());
+        next.extend(self.top()?.filter(|_| from < until));
+        if next.first().is_some_and(|top| top.level() == 0) {
+            return Ok(pages + self.root.leaf_pages);
+        }
+        while let Some(node) = next.pop() {
+            for i in node.child_for(from)..node.count() {
+                if i > 0 && node.key(i).as_slice() >= until {
+                    break;
+                }
+                if node.level() > 1 {
+                    next.push(self.child(&node, i)?);
+                } else {
+                    pages += u64::from(node.child(i).units);
+                }
+            }
+        }
+        Ok(pages)
     }
 
     /// All pairs with `from <= key < until`, in order; without `until`, all from `from` on.

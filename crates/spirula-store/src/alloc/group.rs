@@ -3,11 +3,14 @@
 //! No search looks at more than the 512 words of one bitmap once: it takes a few
 //! microseconds at most, whatever is free there.
 
+use std::sync::Arc;
+
 /// Blocks per group (a group's bitmap is 4 KiB).
 pub(crate) const GROUP_BLOCKS: u64 = 32_768;
 pub(crate) const GROUP_WORDS: usize = (GROUP_BLOCKS / 64) as usize;
 
-pub(crate) type Map = Box<[u64; GROUP_WORDS]>;
+/// Shared with what a checkpoint is to write of it, and copied when it changes before that is done.
+pub(crate) type Map = Arc<[u64; GROUP_WORDS]>;
 
 /// Some consecutive blocks.
 pub(crate) struct Group {
@@ -21,6 +24,21 @@ pub(crate) struct Group {
     pub map: Option<Map>,
     /// Set: in use by metadata. `None`: none are.
     pub meta: Option<Map>,
+}
+
+/// A group's data as it was at a moment.
+pub(crate) struct Image {
+    full: bool,
+    map: Option<Map>,
+    meta: Option<Map>,
+}
+
+impl Image {
+    /// The bits of data in a word of the bitmap.
+    pub fn data(&self, i: usize) -> u64 {
+        let word = self.map.as_ref().map_or(if self.full { u64::MAX } else { 0 }, |m| m[i]);
+        word & !self.meta.as_ref().map_or(0, |m| m[i])
+    }
 }
 
 /// Bits where `n` ones begin (1 to 64), of those that lie within `bits` altogether.
@@ -40,11 +58,11 @@ impl Group {
         let mut map = None;
         if size < GROUP_BLOCKS {
             // What lies behind the end is never free.
-            let mut words: Map = Box::new([0; GROUP_WORDS]);
+            let mut words = [0; GROUP_WORDS];
             for b in size..GROUP_BLOCKS {
                 words[(b / 64) as usize] |= 1 << (b % 64);
             }
-            map = Some(words);
+            map = Some(Arc::new(words));
         }
         Self { free: size as u32, class: size.max(1).ilog2() as u8, map, meta: None }
     }
@@ -53,7 +71,7 @@ impl Group {
     pub fn load(size: u64, bitmap: &[u8]) -> Self {
         let mut new = Self::new(size);
         let tail = new.map.take();
-        let mut words: Map = Box::new([0; GROUP_WORDS]);
+        let mut words = [0; GROUP_WORDS];
         let mut used = 0;
         for (i, b) in bitmap.chunks_exact(8).enumerate() {
             let mut w = [0; 8];
@@ -64,7 +82,7 @@ impl Group {
         }
         new.free -= used;
         if new.free > 0 && u64::from(new.free) < GROUP_BLOCKS {
-            new.map = Some(words);
+            new.map = Some(Arc::new(words));
         }
         new.class = new.longest();
         new
@@ -74,6 +92,11 @@ impl Group {
     /// free.
     pub fn class(&self) -> Option<u8> {
         (self.free > 0).then_some(self.class)
+    }
+
+    /// What there is of data now.
+    pub fn image(&self) -> Image {
+        Image { full: self.free == 0, map: self.map.clone(), meta: self.meta.clone() }
     }
 
     pub fn word(&self, i: usize) -> u64 {
@@ -211,8 +234,8 @@ impl Group {
     /// Marks blocks, without a look at the class.
     pub fn set(&mut self, first: u64, len: u64, used: bool) {
         let state = self.word(0);
-        let words = self.map.get_or_insert_with(|| Box::new([state; GROUP_WORDS]));
-        mark(words, first, len, used);
+        let words = self.map.get_or_insert_with(|| Arc::new([state; GROUP_WORDS]));
+        mark(Arc::make_mut(words), first, len, used);
         if used {
             self.free -= len as u32;
         } else {
@@ -246,15 +269,15 @@ impl Group {
 
     /// Marks blocks as metadata's, or no more so.
     pub fn set_meta(&mut self, first: u64, len: u64, mine: bool) {
-        let words = self.meta.get_or_insert_with(|| Box::new([0; GROUP_WORDS]));
-        mark(words, first, len, mine);
+        let words = self.meta.get_or_insert_with(|| Arc::new([0; GROUP_WORDS]));
+        mark(Arc::make_mut(words), first, len, mine);
         if !mine && words.iter().all(|w| *w == 0) {
             self.meta = None;
         }
     }
 }
 
-fn mark(words: &mut Map, first: u64, len: u64, set: bool) {
+fn mark(words: &mut [u64; GROUP_WORDS], first: u64, len: u64, set: bool) {
     let (mut b, end) = (first, first + len);
     while b < end {
         let n = (64 - b % 64).min(end - b);

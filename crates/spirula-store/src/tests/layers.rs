@@ -330,6 +330,123 @@ fn a_large_omap_is_shared_until_one_of_its_owners_changes_it() {
     assert_eq!(store.meta.range(b"G", b"H").count(), 0);
 }
 
+/// A copy of it is left to the checkpoint, and looks as if it were there: after further clones and changes, without
+/// the one it was made of, and after every kind of opening.
+#[test]
+fn a_large_omap_that_is_shared_is_copied_beside_the_owner() {
+    let opts = StoreOptions { size: 160 << 20, cache_bytes: 64 << 20, journal_size: 4 << 20, ..tiny() };
+    let world = create_single(&opts);
+    let mut store = open(&world, &opts).unwrap();
+    let mut model = Model::default();
+    let key = |n: u64| Bytes::from(format!("key{n:05}"));
+    let pairs = |n: std::ops::Range<u64>| ObjectOp::OmapSet(n.map(|i| (key(i), pattern(i, 400))).collect());
+    let range = |a, b| ObjectOp::OmapRmRange { first: key(a), last: key(b) };
+    do_both(&mut store, &mut model, one(&head(1), pairs(0..4000)));
+    store.close().unwrap();
+    let mut store = open(&world, &opts).unwrap();
+    // Some of it is in the overlay yet.
+    do_both(&mut store, &mut model, one(&head(1), pairs(4000..4100)));
+    do_both(&mut store, &mut model, one(&head(1), range(100, 200)));
+    for (round, reopen) in [0, 1, 2].into_iter().enumerate() {
+        let s = 10 * round as u64;
+        let mut told = |store: &mut Store, t: Transaction| {
+            let bytes = submit_counted(store, &t);
+            assert!(bytes < 8000, "round {round}: {bytes} bytes for a change of one pair of 4000");
+            model.apply(&t);
+            model.check(store, &format!("round {round}"));
+        };
+        let clone = |n| one(&snap(1, s + n), ObjectOp::CloneFrom(head(1)));
+        told(&mut store, clone(1));
+        told(&mut store, one(&head(1), ObjectOp::OmapSet(vec![(key(7), "new".into()), ("z".into(), "last".into())])));
+        told(&mut store, one(&head(1), range(300, 350)));
+        told(&mut store, one(&snap(1, s + 1), ObjectOp::OmapRm(vec![key(8), key(9)])));
+        // Of what is to be a copy itself.
+        told(&mut store, clone(2));
+        told(&mut store, one(&head(1), ObjectOp::OmapRm(vec![key(3999), key(7)])));
+        told(&mut store, one(&head(1), ObjectOp::OmapSetHeader("header".into())));
+        told(&mut store, one(&snap(1, s + 1), ObjectOp::Remove));
+        told(&mut store, clone(3));
+        let mut t = one(&head(1), ObjectOp::OmapSet(vec![(key(320), "again".into())]));
+        t.object(&snap(1, s + 3), pairs(320..321));
+        t.object(&snap(1, s + 3), range(0, 50));
+        told(&mut store, t);
+        told(&mut store, one(&snap(1, s + 2), ObjectOp::OmapClear));
+        sound(&store, "changed");
+        match reopen {
+            0 => store.close().unwrap(),
+            1 => {
+                store.flush().unwrap();
+                drop(store);
+            }
+            _ => {
+                store.flush().unwrap();
+                drop(store);
+                // As it is replayed it is stored.
+                open(&world, &opts).unwrap().close().unwrap();
+            }
+        }
+        store = open(&world, &opts).unwrap();
+        model.check(&mut store, &format!("round {round}, opened"));
+        sound(&store, "opened");
+    }
+    for o in model.objects.keys().cloned().collect::<Vec<_>>() {
+        do_both(&mut store, &mut model, one(&o, ObjectOp::Remove));
+    }
+    store.close().unwrap();
+    let store = open(&world, &opts).unwrap();
+    sound(&store, "removed");
+}
+
+/// Copies that one checkpoint is about to make, and copies of these: as they are, after a crash, and after both were made.
+#[test]
+fn a_copy_of_an_omap_that_a_checkpoint_is_just_copying_is_right() {
+    let opts = StoreOptions { cache_bytes: 256 << 10, journal_size: 1 << 20, ..tiny() };
+    let world = create(&opts);
+    let mut store = open(&world, &opts).unwrap();
+    let mut model = Model::default();
+    let key = |n: u64| Bytes::from(format!("key{n:03}"));
+    let pairs = ObjectOp::OmapSet((0..60).map(|i| (key(i), pattern(i, 60))).collect());
+    do_both(&mut store, &mut model, one(&head(1), pairs));
+    store.close().unwrap();
+    let mut store = open(&world, &opts).unwrap();
+    world.hold_device(Some(2));
+    for (s, k) in [(1, 5), (2, 6), (3, 7)] {
+        do_both(&mut store, &mut model, one(&snap(1, s), ObjectOp::CloneFrom(head(1))));
+        let mut t = one(&head(1), ObjectOp::OmapRm(vec![key(k)]));
+        t.object(&head(1), ObjectOp::OmapRmRange { first: key(10 * k), last: key(10 * k + 2) });
+        t.object(&head(1), ObjectOp::OmapSet(vec![(key(8), pattern(s, 20)), (key(10 * k), "again".into())]));
+        do_both(&mut store, &mut model, t);
+        for n in 0.. {
+            if s > 1 || store.frozen.is_some() {
+                break;
+            }
+            assert!(n < 1000, "no checkpoint begins");
+            let o = HObject::head(1, Bytes::new(), Bytes::new(), "other".into());
+            do_both(&mut store, &mut model, one(&o, ObjectOp::OmapSet(vec![(key(n), pattern(n, 200))])));
+            store.flush().unwrap();
+        }
+        model.check(&mut store, &format!("clone {s}"));
+    }
+    assert!(store.frozen.as_ref().is_some_and(|f| f.overlay.copies.iter().count() == 1), "it is not being copied");
+    do_both(&mut store, &mut model, one(&snap(1, 1), ObjectOp::Remove));
+    store.flush().unwrap();
+    let crashed = World::from_image(world.image());
+    for what in ["replayed", "stored"] {
+        let mut store = open(&crashed, &opts).unwrap();
+        do_both(&mut store, &mut model.clone(), one(&snap(1, 9), ObjectOp::CloneFrom(head(1))));
+        do_both(&mut store, &mut model.clone(), one(&snap(1, 9), ObjectOp::Remove));
+        model.check(&mut store, what);
+        sound(&store, what);
+        store.close().unwrap();
+    }
+    world.hold_device(None);
+    model.check(&mut store, "held no more");
+    store.close().unwrap();
+    let mut store = open(&world, &opts).unwrap();
+    model.check(&mut store, "copied");
+    sound(&store, "copied");
+}
+
 /// More clones than a chain may have layers, and the oldest go first.
 fn chain(packs: bool) {
     let opts = tiny();
