@@ -5,10 +5,11 @@
 
 use crate::client::{Client, Pace};
 use crate::commander::Commander;
+use crate::fuzzer::Fuzzer;
 use crate::manager::Manager;
 use crate::osd::OsdActor;
 use crate::rng::Rng;
-use crate::scenario::Scene;
+use crate::scenario::{FSID, Scene};
 use crate::world::ActorId;
 use crate::wrong::{Sign, Wrong};
 use spirula_encoding::UTime;
@@ -71,12 +72,14 @@ pub enum Extra {
     Resets,
     /// All clients but the first only read, and wake up with an OSD that was suspended while others took its place.
     Asleep,
+    /// A client sends the monitors whatever bytes and arguments there are.
+    Fuzz,
 }
 
 impl Extra {
     /// All of them, by the name that `--faults` takes, and one in how many of the seeds with extras has it (0: none,
     /// only who asks for it by name, as planted bugs do).
-    pub const ALL: [(&'static str, Self, u64); 25] = [
+    pub const ALL: [(&'static str, Self, u64); 26] = [
         ("erasure", Self::Erasure, 2),
         ("sides", Self::Sides, 2),
         ("half-open", Self::HalfOpen, 2),
@@ -102,6 +105,7 @@ impl Extra {
         ("sessions", Self::Sessions, 4),
         ("resets", Self::Resets, 4),
         ("asleep", Self::Asleep, 4),
+        ("fuzz", Self::Fuzz, 1),
     ];
 
     /// What happens at least once in many seeds that have it, or it did not come about.
@@ -131,6 +135,7 @@ impl Extra {
             Self::Lies => &["power failed at who lies"],
             Self::Sessions => &["session lost", "session resumed"],
             Self::Asleep => &["OSD asleep"],
+            Self::Fuzz => &["odd command refused", "odd command done", "fuzzer thrown out"],
             Self::Resets => &["stream reset", "session resumed"],
         }
     }
@@ -223,6 +228,10 @@ impl Scene {
             let manager = Manager::new(self.mons.clone(), self.extra_rng.fork());
             self.manager = Some(self.world.add(Box::new(manager), 250_000));
         }
+        if self.extras.has(Extra::Fuzz) {
+            let fuzzer = Fuzzer::new(self.mons.clone(), FSID, self.extra_rng.fork());
+            self.fuzzer = Some(self.world.add(Box::new(fuzzer), 100_000));
+        }
         let Some(Code { k, m, overwrites }) = code else { return };
         let pg_num = self.extra_rng.pick(&[1, 2, 4]).copied().unwrap_or(2);
         self.orders_in_turn([
@@ -314,12 +323,25 @@ impl Scene {
                     self.probe("stream reset");
                 }
             }
-            Extra::Rot | Extra::Swap | Extra::Full | Extra::Copies | Extra::Lost | Extra::Lies => {}
+            Extra::Rot | Extra::Swap | Extra::Full | Extra::Copies | Extra::Lost | Extra::Lies | Extra::Fuzz => {}
         }
     }
 
     /// What began ends with peace.
     pub fn end_extras(&mut self) -> Result<(), Wrong> {
+        let said = |f: &mut Fuzzer| {
+            f.quiet = true;
+            [
+                ("odd command refused", f.answered[0]),
+                ("odd command done", f.answered[1]),
+                ("fuzzer thrown out", f.thrown_out),
+            ]
+        };
+        for (name, n) in self.fuzzer.and_then(|f| self.world.with(f, said)).into_iter().flatten() {
+            if n > 0 {
+                *self.probes.entry(name).or_insert(0) += n;
+            }
+        }
         if self.extras.has(Extra::Full) {
             let was_full = |s: &mut Self, c| s.world.with(c, |c: &mut Client| c.was_full).unwrap_or(false);
             if self.clients.clone().into_iter().any(|c| was_full(self, c)) {

@@ -24,6 +24,7 @@ mod device;
 mod disk;
 mod extras;
 mod faults;
+mod fuzzer;
 #[cfg(test)]
 mod hand;
 mod hardware;

@@ -176,6 +176,7 @@ pub(crate) struct Scene {
     /// OSDs that were marked down by order, each once.
     pub told_down: BTreeSet<OsdId>,
     pub manager: Option<ActorId>,
+    pub fuzzer: Option<ActorId>,
     pub coming: Option<Coming>,
     pub disks_made: u8,
     pub at: Osds,
@@ -388,6 +389,7 @@ impl Scene {
             apart,
             told_down: BTreeSet::new(),
             manager: None,
+            fuzzer: None,
             rotten: None,
             coming: None,
             disks_made: 0,
