@@ -3,6 +3,7 @@
 
 use crate::content::{self, CLONED, COPIED, Change, Guard, Kind, Seen, locator, name};
 use crate::extras;
+use crate::fuzzer;
 use crate::monitor::{addr_of, id_of};
 use crate::rng::Rng;
 use crate::world::{Actor, ActorId, Input, Local, Output, World};
@@ -25,6 +26,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 const COPIES: u64 = 4;
 /// One in so many operations is on an object that is only made copies of another.
 const CLONES: u64 = 12;
+/// Operations that nobody would ask for, at a time.
+const ODD_MAX: usize = 8;
 /// How much a client does, and of what.
 #[derive(Clone, Debug)]
 pub struct Pace {
@@ -111,6 +114,11 @@ pub struct Client {
     pub backoffs: u64,
     /// Changes of objects that are copied onto each other.
     pub copied: u64,
+    /// Beside all that it sends operations with arguments that nobody would give, on objects of their own; those that
+    /// are not answered yet, and how many were, with an error and without.
+    pub odd: bool,
+    odd_pending: BTreeMap<u64, i64>,
+    pub odd_answered: [u64; 2],
     /// Longest time from begin to answer, true microseconds.
     pub longest: u64,
 }
@@ -151,19 +159,23 @@ impl Client {
             backs_off: false,
             backoffs: 0,
             copied: 0,
+            odd: false,
+            odd_pending: BTreeMap::new(),
+            odd_answered: [0; 2],
             longest: 0,
         }
     }
 
     /// True if it waits for nothing.
     pub fn done(&self) -> bool {
-        self.pending.is_empty() && self.audit.is_empty() && self.purge.is_empty()
+        self.pending.is_empty() && self.odd_pending.is_empty() && self.audit.is_empty() && self.purge.is_empty()
     }
 
     /// Operations it waits for, for a failure's message.
     pub fn waits(&self) -> String {
         let one = |(tid, p): (&u64, &Pending)| format!("tid {tid} object {} {:?}", p.object, self.objecter.place(*tid));
-        self.pending.iter().map(one).collect::<Vec<_>>().join("; ")
+        let odd = |(tid, pool): (&u64, &i64)| format!("odd tid {tid} of pool {pool} {:?}", self.objecter.place(*tid));
+        self.pending.iter().map(one).chain(self.odd_pending.iter().map(odd)).collect::<Vec<_>>().join("; ")
     }
 
     /// The newest map.
@@ -302,7 +314,8 @@ impl Client {
                 self.pending.iter().filter(|(_, p)| !map.pools.contains_key(&p.pool)).map(|(tid, _)| *tid).collect();
             self.audit.retain(|(pool, _)| map.pools.contains_key(pool));
             self.purge.retain(|(pool, _)| map.pools.contains_key(pool));
-            for tid in gone {
+            let odd = self.odd_pending.extract_if(.., |_, pool| !map.pools.contains_key(pool)).map(|(tid, _)| tid);
+            for tid in gone.into_iter().chain(odd.collect::<Vec<_>>()) {
                 self.pending.remove(&tid);
                 self.objecter.cancel(tid);
             }
@@ -314,7 +327,8 @@ impl Client {
         let Some(map) = self.objecter.map() else { return };
         let purge = self.purge.pop();
         let audit = if purge.is_none() { self.audit.pop() } else { None };
-        let pools: Vec<i64> = map.pools.keys().copied().collect();
+        let of_the_story = |pool: &i64| fuzzer::is_of_the_story(map.pool_name(*pool));
+        let pools: Vec<i64> = map.pools.keys().copied().filter(of_the_story).collect();
         let Some((pool, object)) = purge
             .or(audit)
             .or_else(|| Some((self.rng.pick(&pools).copied()?, self.rng.below(u64::from(self.pace.objects)) as u32)))
@@ -449,6 +463,10 @@ impl Client {
     fn on_reply(&mut self, local: Local, tid: u64, reply: &Reply) -> Result<(), String> {
         // Where it was when it was answered, if it was sent once only.
         let place = self.answered.take();
+        if self.odd_pending.remove(&tid).is_some() {
+            self.odd_answered[usize::from(reply.result >= 0)] += 1;
+            return Ok(());
+        }
         let Some(p) = self.pending.get(&tid) else { return Ok(()) };
         if p.object >= COPIED {
             // There may be no source yet, and patience with it ends.
@@ -516,12 +534,30 @@ impl Client {
             self.breaks -= 1;
             self.break_ways(local, out);
         }
+        if self.odd && !self.quiet && self.odd_pending.len() < ODD_MAX && self.monitors.is_open() {
+            self.submit_odd(local, out);
+        }
         // What waits for room must not keep it from making some.
         let room = (self.pending.len() < self.pace.under_way || !self.purge.is_empty()) && self.monitors.is_open();
         if room && (!self.audit.is_empty() || !self.purge.is_empty() || !self.quiet && self.rng.one_in(self.pace.idle))
         {
             self.begin(local, out);
         }
+    }
+
+    /// An operation that nobody would ask for, on an object that nobody looks at.
+    fn submit_odd(&mut self, local: Local, out: &mut Vec<Output>) {
+        let Some(map) = self.objecter.map() else { return };
+        let pools: Vec<i64> = map.pools.keys().copied().collect();
+        let Some(pool) = self.rng.pick(&pools).copied() else { return };
+        let object = format!("odd{}", self.rng.below(3)).into();
+        let ops = fuzzer::odd_ops(&mut self.rng);
+        let mut request = Request::new(locator(pool), object, ops, UTime::ZERO);
+        request.flags = if self.rng.one_in(8) { 1 << self.rng.below(32) } else { 0 };
+        let mut todo = Vec::new();
+        let tid = self.objecter.submit(request, &mut todo);
+        self.odd_pending.insert(tid, pool);
+        self.perform(local, todo, out);
     }
 
     /// Some ways to OSDs end. What waits is sent again over new ones, but for some reads that nobody wants any more.

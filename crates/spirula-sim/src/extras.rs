@@ -5,7 +5,7 @@
 
 use crate::client::{Client, Pace};
 use crate::commander::Commander;
-use crate::fuzzer::Fuzzer;
+use crate::fuzzer::{Fuzzer, is_of_the_story};
 use crate::manager::Manager;
 use crate::osd::OsdActor;
 use crate::rng::Rng;
@@ -135,7 +135,13 @@ impl Extra {
             Self::Lies => &["power failed at who lies"],
             Self::Sessions => &["session lost", "session resumed"],
             Self::Asleep => &["OSD asleep"],
-            Self::Fuzz => &["odd command refused", "odd command done", "fuzzer thrown out"],
+            Self::Fuzz => &[
+                "odd command refused",
+                "odd command done",
+                "fuzzer thrown out",
+                "odd operation refused",
+                "odd operation done",
+            ],
             Self::Resets => &["stream reset", "session resumed"],
         }
     }
@@ -231,6 +237,9 @@ impl Scene {
         if self.extras.has(Extra::Fuzz) {
             let fuzzer = Fuzzer::new(self.mons.clone(), FSID, self.extra_rng.fork());
             self.fuzzer = Some(self.world.add(Box::new(fuzzer), 100_000));
+            for c in self.clients.clone() {
+                self.world.with(c, |c: &mut Client| c.odd = true);
+            }
         }
         let Some(Code { k, m, overwrites }) = code else { return };
         let pg_num = self.extra_rng.pick(&[1, 2, 4]).copied().unwrap_or(2);
@@ -286,7 +295,8 @@ impl Scene {
         if self.troubles.careful {
             return;
         }
-        let here: Vec<Extra> = Extra::ALL.iter().map(|(_, e, _)| *e).filter(|e| self.extras.has(*e)).collect();
+        let now_and_then = |e: &Extra| self.extras.has(*e) && *e != Extra::Fuzz;
+        let here: Vec<Extra> = Extra::ALL.iter().map(|(_, e, _)| *e).filter(now_and_then).collect();
         let Some(what) = self.extra_rng.pick(&here).copied() else { return };
         match what {
             Extra::Erasure => self.grow_coded(),
@@ -327,21 +337,44 @@ impl Scene {
         }
     }
 
-    /// What began ends with peace.
-    pub fn end_extras(&mut self) -> Result<(), Wrong> {
-        let said = |f: &mut Fuzzer| {
-            f.quiet = true;
-            [
-                ("odd command refused", f.answered[0]),
-                ("odd command done", f.answered[1]),
-                ("fuzzer thrown out", f.thrown_out),
-            ]
-        };
-        for (name, n) in self.fuzzer.and_then(|f| self.world.with(f, said)).into_iter().flatten() {
+    /// The fuzzer says nothing more, and what it made goes.
+    fn end_fuzz(&mut self) -> Result<(), Wrong> {
+        let Some(fuzzer) = self.fuzzer else { return Ok(()) };
+        self.world.with(fuzzer, |f: &mut Fuzzer| f.quiet = true);
+        // What it said last is answered, too.
+        self.run_for(3_000_000)?;
+        let said = self.world.with(fuzzer, |f: &mut Fuzzer| (f.answered, f.thrown_out));
+        let ([refused, done], thrown_out) = said.unwrap_or_default();
+        let mut odd = [0; 2];
+        for c in self.clients.clone() {
+            let answered = self.world.with(c, |c: &mut Client| c.odd_answered).unwrap_or_default();
+            odd = [odd[0] + answered[0], odd[1] + answered[1]];
+        }
+        for (name, n) in [
+            ("odd command refused", refused),
+            ("odd command done", done),
+            ("fuzzer thrown out", thrown_out),
+            ("odd operation refused", odd[0]),
+            ("odd operation done", odd[1]),
+        ] {
             if n > 0 {
                 *self.probes.entry(name).or_insert(0) += n;
             }
         }
+        let Some(map) = self.map() else { return Ok(()) };
+        for name in map.pool_names.values().filter(|n| !is_of_the_story(n)) {
+            let set = serde_json::json!({"prefix": "osd pool set", "pool": name, "var": "nodelete", "val": "0"});
+            let delete = serde_json::json!({
+                "prefix": "osd pool delete", "pool": name, "pool2": name, "yes_i_really_really_mean_it": true,
+            });
+            self.orders_in_turn([set.to_string(), delete.to_string()]);
+        }
+        Ok(())
+    }
+
+    /// What began ends with peace.
+    pub fn end_extras(&mut self) -> Result<(), Wrong> {
+        self.end_fuzz()?;
         if self.extras.has(Extra::Full) {
             let was_full = |s: &mut Self, c| s.world.with(c, |c: &mut Client| c.was_full).unwrap_or(false);
             if self.clients.clone().into_iter().any(|c| was_full(self, c)) {

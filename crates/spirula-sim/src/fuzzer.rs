@@ -1,59 +1,158 @@
-//! A client that means harm: bytes that are no messages, messages that are nearly whole, and commands that are valid but for arguments
-//! that nobody would give. It has every right, and no luck: nothing that it says may end a monitor, stop the quorum, or change what
-//! others see.
+//! A client that means harm: bytes that are no messages, messages that are nearly whole, and every command that monitors know, with
+//! arguments that nobody would give. It has every right, and no luck: nothing that it says may end a monitor, stop the quorum, or
+//! change what others see.
 //!
-//! So its commands name nothing that the rest of the story lives on: OSDs that are not there, pools, users and keys that are its own.
+//! Its commands are drawn from the monitors' own table by the signatures, so that a new command is among them without a word here. They name
+//! nothing that the rest of the story lives on: OSDs that are not there, pools, users and keys that are its own. Commands that name
+//! nothing and mean the whole cluster are left out ([`WHOLE`]).
 
 use crate::monitor::addr_of;
 use crate::rng::Rng;
 use crate::world::{Actor, ActorId, Input, Local, Output, World};
 use bytes::Bytes;
 use serde_json::{Value, json};
-use spirula_messages::ceph::{MMonCommand, MMonCommandAck, MMonGetVersion, MMonSubscribe, Subscription};
+use spirula_messages::ceph::op::{self, OsdOp};
+use spirula_messages::ceph::{MCommand, MMonCommand, MMonCommandAck, MMonGetVersion, MMonSubscribe, Subscription};
 use spirula_messages::{Body, Message};
 use spirula_mon::Peer;
 use spirula_types::{AddrVec, EntityAddr, EntityType, Uuid};
 use std::any::Any;
 
-/// Commands, and their arguments: each drawn by what it is. `n` is a number, `o` an OSD, `s` a text, `l` a list of texts.
-const COMMANDS: &[(&str, &[(&str, char)])] = &[
-    ("config-key set", &[("key", 's'), ("val", 's')]),
-    ("config-key get", &[("key", 's')]),
-    ("config-key rm", &[("key", 's')]),
-    ("config set", &[("who", 's'), ("name", 's'), ("value", 's')]),
-    ("config rm", &[("who", 's'), ("name", 's')]),
-    ("log", &[("level", 's'), ("logtext", 'l')]),
-    ("osd blocklist", &[("blocklistop", 's'), ("addr", 's'), ("expire", 'n')]),
-    ("auth get-or-create", &[("entity", 's'), ("caps", 'l')]),
-    ("auth add", &[("entity", 's'), ("caps", 'l')]),
-    ("auth caps", &[("entity", 's'), ("caps", 'l')]),
-    ("auth rm", &[("entity", 's')]),
-    ("osd erasure-code-profile set", &[("name", 's'), ("profile", 'l'), ("force", 'n')]),
-    ("osd crush add-bucket", &[("name", 's'), ("type", 's'), ("args", 'l')]),
-    ("osd crush add", &[("id", 'o'), ("weight", 'n'), ("args", 'l')]),
-    ("osd crush rm", &[("name", 's')]),
-    ("osd crush link", &[("name", 's'), ("args", 'l')]),
-    ("osd crush rule create-replicated", &[("name", 's'), ("root", 's'), ("type", 's'), ("class", 's')]),
-    ("osd pool set", &[("pool", 's'), ("var", 's'), ("val", 's')]),
-    ("osd pool rename", &[("srcpool", 's'), ("destpool", 's')]),
-    ("osd pool delete", &[("pool", 's'), ("pool2", 's'), ("yes_i_really_really_mean_it", 'n')]),
-    ("osd pool application enable", &[("pool", 's'), ("app", 's')]),
-    ("osd reweight", &[("id", 'o'), ("weight", 'n')]),
-    ("osd primary-affinity", &[("id", 'o'), ("weight", 'n')]),
-    ("osd lost", &[("id", 'o'), ("yes_i_really_mean_it", 'n')]),
-    ("osd new", &[("uuid", 's'), ("id", 'o')]),
-    ("osd pg-upmap", &[("pgid", 's'), ("id", 'l')]),
-    ("osd pg-temp", &[("pgid", 's'), ("id", 'l')]),
-    ("osd getmap", &[("epoch", 'n')]),
-    ("osd dump", &[("epoch", 'n'), ("format", 's')]),
-    ("osd map", &[("pool", 's'), ("object", 's'), ("nspace", 's')]),
-    ("osd find", &[("id", 'o')]),
-    ("health mute", &[("code", 's'), ("ttl", 's')]),
-    ("crash rm", &[("id", 's')]),
-    ("join-token create", &[("seconds", 'n')]),
-    ("join-token redeem", &[("id", 's'), ("request", 's')]),
-    ("status", &[("format", 's')]),
+/// Beginnings of commands that the rest of the story lives on, whatever their arguments are.
+const WHOLE: &[&str] = &[
+    "mgr fail",
+    "mgr module",
+    "osd pause",
+    "osd set ",
+    "osd set-",
+    "osd unset ",
+    "osd setmaxosd",
+    "osd reweight-by",
+    "osd crush reweight-all",
+    "osd crush tunables",
+    "osd crush weight-set",
 ];
+/// How names of pools begin that the rest of the story lives on.
+const STORY: [&str; 3] = ["pool", "coded", "made"];
+/// Names that its own things have.
+const NAMES: &[&str] = &["fuzz", "client.fuzz", "buzz"];
+/// What some arguments may well be.
+const PLAIN: &[&str] = &[
+    "add",
+    "rm",
+    "10.250.0.1:0/7",
+    "10.250.0.0/24",
+    "v2:10.250.0.1:3300/0",
+    "k=2",
+    "m=1",
+    "crush-failure-domain=osd",
+    "root=fuzz",
+    "host=fuzz",
+    "host",
+    "rack",
+    "replicated",
+    "erasure",
+    "json",
+    "xml",
+    "mon",
+    "allow r",
+    "allow *",
+    "99.0",
+    "99.ff",
+    "1h",
+    "pg_num",
+    "pgp_num",
+    "size",
+    "min_size",
+    "quota_max_bytes",
+    "max_objects",
+    "compression_mode",
+    "pg_autoscale_mode",
+    "mon_max_pg_per_osd",
+    "client.fuzz",
+    "--yes-i-really-really-mean-it",
+];
+/// What no argument should be.
+const ODD: &[&str] = &[
+    "",
+    "/",
+    "a/b",
+    "..",
+    ".",
+    "\0",
+    "\n",
+    "-1",
+    "%s",
+    "*",
+    "\u{1f980}",
+    "1e308",
+    "NaN",
+    "inf",
+    "client.",
+    "kv/x",
+    "{}",
+    "[]",
+    "10.250.0.0/99",
+    "[::]:0/0",
+    "k=0",
+    "k=4294967295",
+    "m=-1",
+    "k=2 m=2",
+    "root=",
+    "=",
+    "allow",
+    "allow profile",
+    "allow command \"",
+    "9999999999999999999h",
+    "osd.",
+    "osd.-1",
+    "2147483648.0",
+    "1.ffffffffff",
+];
+
+/// Is a pool of that name one of the story, not one that was made here?
+pub fn is_of_the_story(pool: &str) -> bool {
+    STORY.iter().any(|s| pool.starts_with(s))
+}
+
+/// A vector of operations with arguments that nobody would give. What it may write is little, or more than any object may have.
+pub fn odd_ops(rng: &mut Rng) -> Vec<OsdOp> {
+    let all: Vec<u16> = (0x1000..0x3000).filter(|n| op::name(*n) != "???").collect();
+    (0..rng.between(1, 4)).map(|_| odd_op(&all, rng)).collect()
+}
+
+fn odd_op(all: &[u16], rng: &mut Rng) -> OsdOp {
+    let number = if rng.one_in(16) { rng.bits() as u16 } else { rng.pick(all).copied().unwrap_or_default() };
+    let mut o = OsdOp::new(number);
+    let bytes = rng.below(200);
+    o.indata = (0..bytes).map(|_| rng.bits() as u8).collect::<Vec<u8>>().into();
+    let number = |rng: &mut Rng| match rng.below(8) {
+        0 => u64::MAX,
+        1 => 1 << rng.between(31, 63),
+        2 => (1 << rng.between(32, 63)) - 1,
+        3 => 0,
+        4 | 5 => bytes,
+        _ => rng.below(5000),
+    };
+    let words = [number(rng), number(rng), number(rng)];
+    for (to, from) in o.union.chunks_mut(8).zip(words) {
+        to.iter_mut().zip(from.to_le_bytes()).for_each(|(to, from)| *to = from);
+    }
+    match rng.below(4) {
+        // Lengths of a name and a value, which fit or do not; how to compare.
+        0 | 1 => {
+            let name = rng.below(bytes + 1) as u32;
+            let value = if rng.one_in(4) { rng.bits() as u32 } else { bytes as u32 - name };
+            let (name, value) = (name.to_le_bytes(), value.to_le_bytes());
+            o.union.iter_mut().zip(name.into_iter().chain(value)).for_each(|(to, from)| *to = from);
+            o.union[8..10].fill(rng.below(9) as u8);
+        }
+        2 if rng.one_in(8) => o.union.iter_mut().for_each(|b| *b = rng.bits() as u8),
+        _ => {}
+    }
+    o.flags = if rng.one_in(8) { rng.bits() as u32 } else { rng.below(4) as u32 };
+    o
+}
 
 /// The client.
 pub struct Fuzzer {
@@ -104,35 +203,23 @@ impl Fuzzer {
         (0..n).map(|_| self.rng.bits() as u8).collect::<Vec<u8>>().into()
     }
 
+    fn of(&mut self, all: &[&str]) -> String {
+        self.rng.pick(all).copied().unwrap_or_default().to_owned()
+    }
+
     fn text(&mut self) -> String {
-        let plain =
-            ["fuzz", "client.fuzz", "add", "rm", "10.250.0.1:0/7", "k=2", "host", "json", "", "/", "a/b", "..", "\0"];
-        let odd = [
-            "\n",
-            "-1",
-            "%s",
-            "*",
-            "\u{1f980}",
-            "99.ff",
-            "1e308",
-            "NaN",
-            "client.",
-            ".",
-            "kv/x",
-            "{}",
-            "10.250.0.0/99",
-        ];
-        match self.rng.below(8) {
+        match self.rng.below(16) {
             0 => "9".repeat(self.rng.between(1, 3000) as usize),
-            1 => "x".repeat(1 << self.rng.below(17)),
+            1 => "x".repeat(2 << self.rng.below(17)),
             2 => String::from_utf8_lossy(&self.bytes(40)).into_owned(),
-            3..=5 => self.rng.pick(&plain).copied().unwrap_or_default().to_owned(),
-            _ => self.rng.pick(&odd).copied().unwrap_or_default().to_owned(),
+            3..=7 => self.of(NAMES),
+            8..=12 => self.of(PLAIN),
+            _ => self.of(ODD),
         }
     }
 
     fn number(&mut self) -> Value {
-        match self.rng.below(10) {
+        match self.rng.below(16) {
             0 => json!(i64::MIN),
             1 => json!(i64::MAX),
             2 => json!(u64::MAX),
@@ -142,7 +229,9 @@ impl Fuzzer {
             6 => json!(null),
             7 => json!([]),
             8 => json!(self.text()),
-            _ => json!(self.rng.bits()),
+            9 => json!(1u64 << self.rng.below(64)),
+            10 => json!(self.rng.bits()),
+            _ => json!(self.rng.below(10)),
         }
     }
 
@@ -153,30 +242,75 @@ impl Fuzzer {
         self.rng.pick(&all).cloned().unwrap_or_default()
     }
 
-    fn command(&mut self) -> String {
-        let (prefix, args) = self.rng.pick(COMMANDS).copied().unwrap_or_default();
-        let mut cmd = serde_json::Map::from_iter([("prefix".to_owned(), prefix.into())]);
-        for (name, kind) in args {
-            // Left out, or of another kind, now and then.
-            let kind = if self.rng.one_in(12) { 'n' } else { *kind };
-            let value = match kind {
-                _ if self.rng.one_in(12) => continue,
-                'o' => self.osd(),
-                'l' => (0..self.rng.below(4)).map(|_| self.text()).collect(),
-                's' => self.text().into(),
-                // An OSD's number may be drawn as any number.
-                _ if *name == "id" || *name == "ids" => self.osd(),
+    /// An argument as its signature describes it, or another.
+    fn argument(&mut self, name: &str, word: &str) -> Value {
+        let field = |key: &str| word.split(',').find_map(|p| p.strip_prefix(key)?.strip_prefix('='));
+        // An OSD may be drawn as any text or number.
+        if field("type") == Some("CephOsdName") || ["id", "ids", "osds", "who_osd"].contains(&name) {
+            return self.osd();
+        }
+        match field("type") {
+            _ if self.rng.one_in(16) => self.number(),
+            Some("CephInt" | "CephFloat") => match field("range").and_then(|r| r.split('|').next()) {
+                Some(low) if self.rng.one_in(4) => json!(low.parse::<f64>().unwrap_or_default()),
                 _ => self.number(),
+            },
+            Some("CephBool") => json!(self.rng.one_in(2)),
+            Some("CephChoices") if !self.rng.one_in(8) => {
+                let all: Vec<&str> = field("strings").unwrap_or_default().split('|').collect();
+                self.of(&all).into()
+            }
+            Some("CephPoolname") if !self.rng.one_in(8) => self.of(NAMES).into(),
+            _ => self.text().into(),
+        }
+    }
+
+    fn command(&mut self) -> String {
+        let all =
+            spirula_mon::commands::specs().filter(|s| !WHOLE.iter().any(|w| format!("{} ", s.prefix()).starts_with(w)));
+        let all: Vec<_> = all.collect();
+        let Some(spec) = self.rng.pick(&all).copied() else { return String::new() };
+        let mut cmd = serde_json::Map::from_iter([("prefix".to_owned(), spec.prefix().into())]);
+        for word in spec.sig.split_whitespace() {
+            let Some(name) = word.strip_prefix("name=").and_then(|w| w.split(',').next()) else { continue };
+            let optional = word.to_lowercase().contains("req=false");
+            if self.rng.one_in(if optional { 2 } else { 20 }) {
+                continue;
+            }
+            let value = match word.contains(",n=") && !self.rng.one_in(8) {
+                true => (0..self.rng.below(5)).map(|_| self.argument(name, word)).collect(),
+                false => self.argument(name, word),
             };
-            cmd.insert((*name).to_owned(), value);
+            cmd.insert(name.to_owned(), value);
+        }
+        if self.rng.one_in(4) {
+            cmd.insert(
+                "format".to_owned(),
+                self.of(&["json", "json-pretty", "xml", "xml-pretty", "yaml", "plain", "x"]).into(),
+            );
         }
         Value::Object(cmd).to_string()
+    }
+
+    /// What some commands read.
+    fn input(&mut self) -> Bytes {
+        match self.rng.below(6) {
+            0 => self.bytes(300),
+            1 => {
+                format!("[client.{}]\n\tkey = {}\n\tcaps mon = \"{}\"\n", self.text(), self.text(), self.text()).into()
+            }
+            2 => format!("[{}]\n\t{} = {}\n", self.text(), self.text(), self.text()).into(),
+            3 => json!({"crash_id": self.text(), "timestamp": self.text(), "entity_name": self.number()})
+                .to_string()
+                .into(),
+            _ => Bytes::new(),
+        }
     }
 
     fn message(&mut self) -> Message {
         self.tid += 1;
         let tid = self.tid;
-        match self.rng.below(6) {
+        match self.rng.below(24) {
             0 => {
                 // Any type, and any bytes.
                 let kind = if self.rng.one_in(3) { 0x5300 + self.rng.below(128) } else { self.rng.below(200) };
@@ -203,9 +337,17 @@ impl Fuzzer {
                 m.front = front.into();
                 m
             }
+            2 if self.rng.one_in(4) => {
+                // More than a request may have, or nearly.
+                let input = vec![b'x'; 1 << self.rng.between(16, 23)].into();
+                MMonCommand { version: 0, fsid: self.fsid, cmd: vec![self.command()], input }.into_message(tid)
+            }
             _ => {
-                let (cmd, input) = (vec![self.command()], self.bytes(50));
-                MMonCommand { version: 0, fsid: self.fsid, cmd, input }.into_message(tid)
+                let (cmd, input) = (vec![self.command()], self.input());
+                match self.rng.one_in(16) {
+                    true => MCommand { fsid: self.fsid, cmd, input }.into_message(tid),
+                    false => MMonCommand { version: 0, fsid: self.fsid, cmd, input }.into_message(tid),
+                }
             }
         }
     }

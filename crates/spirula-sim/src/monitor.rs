@@ -9,6 +9,7 @@ use spirula_messages::ceph::{MMonCommand, MMonCommandAck, kind};
 use spirula_messages::{Body, Message};
 use spirula_mon::{Mon, MonEffect, MonEvent, Opening, Peer};
 use spirula_quorum::{Persist, Role};
+use spirula_runtime::limits::REQUEST_BYTES;
 use spirula_types::{AddrVec, EntityAddr, EntityType};
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
@@ -38,6 +39,8 @@ pub struct MonActor {
     ways: BTreeMap<ActorId, u64>,
     /// Connections others opened.
     conns: BTreeSet<u64>,
+    /// Those of them that are clients'.
+    clients: BTreeSet<u64>,
     next_conn: u64,
     /// Writes that wait for the disk, and those under way with the last number of them.
     waiting: Vec<Persist>,
@@ -65,6 +68,7 @@ impl MonActor {
             bug,
             ways: BTreeMap::new(),
             conns: BTreeSet::new(),
+            clients: BTreeSet::new(),
             next_conn: 0,
             waiting: Vec::new(),
             writing: None,
@@ -207,18 +211,27 @@ impl Actor for MonActor {
             Input::Opened { conn, peer, .. } => {
                 if self.ways.values().all(|c| *c != conn) {
                     self.conns.insert(conn);
+                    if peer.kind == EntityType::Client {
+                        self.clients.insert(conn);
+                    }
                     self.feed(local, MonEvent::SessionOpened { conn, peer }, out);
                 }
             }
             Input::Message { conn, message } => {
+                let bytes = message.front.len() + message.middle.len() + message.data.len();
                 if let Some(answer) = self.stale_answer(&message) {
                     out.push(Output::Send(conn, answer));
+                } else if self.clients.contains(&conn) && bytes > REQUEST_BYTES {
+                    // Its messenger keeps nothing of it but the header.
+                    let header = Message { kind: message.kind, tid: message.tid, ..Message::default() };
+                    out.extend(spirula_mon::too_large(&header).map(|answer| Output::Send(conn, answer)));
                 } else if self.conns.contains(&conn) {
                     self.feed(local, MonEvent::Message { conn, message }, out);
                 }
             }
             Input::Closed { conn, .. } => {
                 self.ways.retain(|_, c| *c != conn);
+                self.clients.remove(&conn);
                 if self.conns.remove(&conn) {
                     self.feed(local, MonEvent::SessionClosed { conn }, out);
                 }
@@ -232,6 +245,7 @@ impl Actor for MonActor {
         self.disk.crash(rng);
         self.ways.clear();
         self.conns.clear();
+        self.clients.clear();
         self.waiting.clear();
         self.writing = None;
         self.last_applied = 0;

@@ -11,6 +11,7 @@ use spirula_encoding::UTime;
 use spirula_encoding::crc::crc32c;
 use spirula_messages::Message;
 use spirula_messages::cluster::quorum::Carried;
+use spirula_messenger::Limits;
 use spirula_mon::Peer;
 use spirula_types::EntityAddr;
 use std::any::Any;
@@ -638,6 +639,12 @@ impl World {
                 let way = usize::from(c.ends.first() != Some(&id));
                 let Some(to) = c.ends.get(1 - way).copied() else { return };
                 let cut = self.is_cut(id, to, c.net);
+                let limits = Limits::default();
+                let segments = [(&message.front, limits.front), (&message.middle, limits.middle)];
+                if segments.iter().any(|(s, most)| s.len() > *most) || message.data.len() > limits.data {
+                    // No messenger takes such a frame.
+                    return self.end_soon(conn, 100, End::Closed);
+                }
                 let Some(holed) = self.conns.get_mut(&conn).and_then(|c| c.holed.get_mut(way)) else { return };
                 let begins = cut && !*holed;
                 *holed |= cut;
