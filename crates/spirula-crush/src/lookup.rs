@@ -10,9 +10,14 @@ use std::collections::{BTreeMap, BTreeSet};
 /// A place: bucket type name → bucket name, such as `root=default host=a`.
 pub type Location = BTreeMap<String, String>;
 
+/// Longest of these names, bytes. Each is in every OSD map.
+const NAME_MAX: usize = 250;
+
 /// True for names users may give to items, types and classes.
 pub fn is_valid_name(name: &str) -> bool {
-    !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
+    !name.is_empty()
+        && name.len() <= NAME_MAX
+        && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
 }
 
 /// Parses `type=name` words. `None` if one is not of that form.

@@ -9,10 +9,11 @@ use crate::mon::Mon;
 use crate::pairs::Wish;
 use crate::work::{Reply, Work};
 use spirula_encoding::UTime;
-use spirula_maps::osdmap::{OsdAddrs, WEIGHT_IN, flags, state};
+use spirula_maps::osdmap::{MAX_OSDS, OsdAddrs, WEIGHT_IN, flags, state};
 use spirula_maps::{OsdMap, PgState};
 use spirula_messages::ceph::log::severity;
 use spirula_messages::cluster::control::{OsdAlive, OsdBoot, OsdMarkMeDown, OsdPgTemp};
+use spirula_types::errno::ERANGE;
 use spirula_types::{OSD_NONE, OsdId};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -97,6 +98,18 @@ pub fn set_weight(map: &mut OsdMap, osd: OsdId, weight: u32) {
             x.old_weight = 0;
         }
     }
+}
+
+/// Refuses a map with room for more OSDs than `mon_max_osd`: each takes its bytes in every map, whether it is there or not.
+///
+/// # Errors
+/// ERANGE.
+pub fn check_room(work: &Work, max_osd: i64) -> Result<(), (i32, String)> {
+    let most = work.state.option_u64("mon_max_osd").min(MAX_OSDS as u64);
+    if u64::try_from(max_osd).is_ok_and(|n| n <= most) {
+        return Ok(());
+    }
+    Err((ERANGE, format!("cannot set max_osd to {max_osd} which is > conf.mon_max_osd ({most})")))
 }
 
 /// Makes OSD `osd` exist, down and out and new, with identity `uuid`.

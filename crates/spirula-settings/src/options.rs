@@ -355,6 +355,7 @@ pub const OPTIONS: &[OptionDef] = &[
     r("mon_host", Str, Basic, "", "addresses of the monitors"),
     r("mon_dns_srv_name", Str, Advanced, "ceph-mon", "name of the DNS SRV records that list the monitors"),
     r("mon_initial_members", Str, Advanced, "", "names of the first monitors (ignored)"),
+    o("mon_max_osd", Int, Advanced, "10000", "most OSDs that there is room for in the map"),
     o("mon_max_pg_per_osd", Uint, Advanced, "250", "most PGs per OSD a pool may lead to"),
     o("mon_max_pool_pg_num", Uint, Advanced, "65536", "most PGs of one pool"),
     o("mon_reweight_max_change", Float, Advanced, "0.050000", "largest change of a weight by reweight-by-…"),

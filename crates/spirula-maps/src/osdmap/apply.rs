@@ -43,7 +43,7 @@ pub enum ApplyError {
 }
 
 /// Most OSDs a map may have room for; Ceph's own limit (mon_max_osd) is 10000.
-const MAX_OSDS: i32 = 1 << 17;
+pub const MAX_OSDS: i32 = 1 << 17;
 
 fn room(max: usize, osds: impl Iterator<Item = OsdId>) -> Result<(), ApplyError> {
     for o in osds {

@@ -19,7 +19,7 @@ pub mod opts;
 pub mod pool;
 mod snaps;
 
-pub use apply::ApplyError;
+pub use apply::{ApplyError, MAX_OSDS};
 pub use crush::Crush;
 pub use dump::{flag_by_name, flag_names, state_names};
 pub use full::{EncodedOsdMap, OsdAddrs, OsdMap};

@@ -8,7 +8,11 @@ use super::{Args, CommandResult, Outcome, json_out, settle, text_or_json};
 use crate::mon::CommandCtx;
 use serde_json::json;
 use spirula_types::errno::{EBUSY, EINVAL, EIO, ENOENT, EOPNOTSUPP, EPERM};
+use spirula_types::names::NAME_MAX;
 use std::collections::BTreeMap;
+
+/// Bytes of what a profile may say: it is in every OSD map.
+const PROFILE_MAX: usize = 4096;
 
 type Profile = BTreeMap<String, String>;
 
@@ -51,6 +55,13 @@ pub(super) fn set(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
             }
             let (k, v) = word.split_once('=').unwrap_or((word, ""));
             profile.insert(k.to_owned(), v.to_owned());
+        }
+        let bytes: usize = profile.iter().map(|(k, v)| k.len() + v.len()).sum();
+        if name.is_empty() || name.len() > NAME_MAX || bytes > PROFILE_MAX {
+            return Err((
+                EINVAL,
+                format!("a profile's name has at most {NAME_MAX} bytes, all that it says {PROFILE_MAX}"),
+            ));
         }
         if let Some(old) = profile.keys().find(|k| k.starts_with("ruleset-")) {
             let new = old.replacen("ruleset-", "crush-", 1);

@@ -469,10 +469,7 @@ fn new(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
             Some(w) => w,
             None => (0..).find(|o| !map.exists(*o)).unwrap_or(0),
         };
-        // A map of that many OSDs is a typing error.
-        if id >= 100_000 {
-            return Err((EINVAL, format!("osd id {id} is too large")));
-        }
+        osd::check_room(ctx.work, i64::from(id) + 1)?;
         osd::create(ctx.work, id, uuid);
         Ok(id_output(ctx, id))
     };
@@ -485,9 +482,12 @@ fn id_output(ctx: &CommandCtx<'_>, id: OsdId) -> CommandResult {
 
 fn setmaxosd(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
     let newmax = args.int("newmax").unwrap_or(-1);
-    let Some(newmax) = i32::try_from(newmax).ok().filter(|n| (0..=100_000).contains(n)) else {
+    let Some(newmax) = i32::try_from(newmax).ok().filter(|n| *n >= 0) else {
         return CommandResult::err(EINVAL, format!("invalid max_osd {newmax}"));
     };
+    if let Err((errno, text)) = osd::check_room(ctx.work, newmax.into()) {
+        return CommandResult::err(errno, text);
+    }
     if let Some(used) = ctx.work.osd().osds().find(|o| *o >= newmax) {
         return CommandResult::err(
             EBUSY,

@@ -38,6 +38,35 @@ fn a_burst_never_makes_an_entry_that_followers_refuse() {
     assert_eq!(c.mon.state().kv.len(), 700);
 }
 
+/// Whatever is in every OSD map is small: a map of 100,000 OSDs that are not there is 11 MB, in each of a burst of epochs.
+#[test]
+fn what_every_osd_map_has_is_bounded() {
+    let mut c = Cluster::up(1);
+    let long = "n".repeat(300);
+    let before = c.mon.state().osdmap.bytes().len();
+    let uuid = "00000000-0000-0000-0000-0000000000aa";
+    for (cmd, errno) in [
+        (json!({"prefix": "osd new", "uuid": uuid, "id": 99_999}), -34),
+        (json!({"prefix": "osd create", "uuid": uuid, "id": 10_000}), -34),
+        (json!({"prefix": "osd setmaxosd", "newmax": 100_000}), -34),
+        (json!({"prefix": "osd setmaxosd", "newmax": 4_000_000_000u32}), -22),
+        (json!({"prefix": "osd crush add-bucket", "name": long, "type": "host"}), -22),
+        (json!({"prefix": "osd crush class create", "class": long}), -22),
+        (json!({"prefix": "osd crush rule create-replicated", "name": long, "root": "default", "type": "osd"}), -22),
+        (json!({"prefix": "osd erasure-code-profile set", "name": long}), -22),
+        (
+            json!({"prefix": "osd erasure-code-profile set", "name": "p", "profile": [format!("x={}", "y".repeat(5000))]}),
+            -22,
+        ),
+        (json!({"prefix": "osd setmaxosd", "newmax": 20}), 0),
+    ] {
+        let text = cmd.to_string();
+        assert_eq!(c.command(&text).0, errno, "{text}");
+    }
+    let after = c.mon.state().osdmap.bytes().len();
+    assert!(after < before + 5000, "{before} {after}");
+}
+
 /// Commands that are longer than any need be are refused before anything is done with them.
 #[test]
 fn arguments_and_requests_have_a_length() {
