@@ -1,4 +1,4 @@
-"""An older copy of the only monitor's store is put back, and a quota is kept closely."""
+"""Older copies of monitors' stores are put back, of the only one or of three, and a quota is kept closely."""
 import os, shutil, subprocess
 import harness
 from harness import Case, holds, wait
@@ -43,6 +43,52 @@ class RolledBack(Case):
             up.wait()
         c.down()
         put_back(newest)
+        c.up()
+        c.wait_clean()
+        assert 'MON_ROLLED_BACK' not in c.ceph('health', 'detail').out
+        assert c.rados('-p', 'second', 'get', 'o', '-').out == open(self.sample()).read()
+
+
+class RolledBackQuorum(Case):
+    """The same of three monitors: all of them, then two."""
+    args = ['--mons', '3', '--osds', '3', '--osd-size', '1G', '--memory', '512M']
+    errors_expected = True
+
+    def test_1_older_copies_are_named_by_every_monitor_and_the_newest_ones_are_the_way_out(self):
+        c = self.c
+        mons = [os.path.join(c.dir, f'mon.{m}') for m in 'abc']
+        copy_of = lambda mon, which: os.path.join(c.scratch, which + os.path.basename(mon))
+        c.ceph('osd', 'pool', 'create', 'first', '8')
+        c.down()
+        [shutil.copytree(m, copy_of(m, 'old')) for m in mons]
+        c.up()
+        for name in ['second', 'third']:
+            c.ceph('osd', 'pool', 'create', name, '8')
+        c.wait_clean()
+        c.rados('-p', 'second', 'put', 'o', self.sample())
+        addrs = [m['public_addrs']['addrvec'][0]['addr'] for m in c.json('mon', 'dump')['mons']]
+        c.down()
+        [shutil.copytree(m, copy_of(m, 'newest')) for m in mons]
+
+        def put_back(mon, which):
+            shutil.rmtree(mon)
+            shutil.copytree(copy_of(mon, which), mon)
+        [put_back(m, 'old') for m in mons]
+        before = len(c.log())
+        up = subprocess.Popen([harness.BINARY, 'up', '--dir', c.dir, '--detach', '--memory', '512M'],
+                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            def named(at):
+                health = c.ceph('-m', 'v2:' + at, 'health', 'detail', check=False).out
+                return 'MON_ROLLED_BACK' in health and 'has OSD map' in health
+            wait(lambda: all(map(named, addrs)), 'MON_ROLLED_BACK from each monitor', 90)
+            holds(lambda: len(c.log()) - before < 1 << 20, 'less than 1 MiB of log', 5)
+        finally:
+            up.kill()
+            up.wait()
+        c.down()
+        # The newest copy of one of them is gone for good: two are a majority, and fill it again.
+        [put_back(m, 'newest') for m in mons[:2]]
         c.up()
         c.wait_clean()
         assert 'MON_ROLLED_BACK' not in c.ceph('health', 'detail').out

@@ -22,12 +22,12 @@ use crate::work::{InFlight, Work};
 use spirula_encoding::{Decode, DecodeError, Decoder, Encode, Encoder, UTime};
 use spirula_messages::cluster::control::MgrDigest;
 use spirula_messages::cluster::quorum::{
-    Carried, CarriedPeer, MonForward, MonForwardDone, MonGidsAsk, MonGidsGrant, MonJoin, MonRelay, MonRemoved,
-    MonRouted, MonSession, MonTime, MonTimeReply, MonWelcome, QuorumFrame,
+    Carried, CarriedPeer, MonForgotten, MonForward, MonForwardDone, MonGidsAsk, MonGidsGrant, MonJoin, MonRelay,
+    MonRemoved, MonRouted, MonSession, MonTime, MonTimeReply, MonWelcome, QuorumFrame,
 };
 use spirula_messages::{Body, Message, MessageError};
 use spirula_quorum::{Config, ConfigChange, Effect, Entry, EntryKind, MemberId, Node, Role, Status};
-use spirula_types::{AddrVec, EntityType, OsdId, Uuid};
+use spirula_types::{AddrVec, EntityType, Epoch, OsdId, Uuid};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -675,6 +675,7 @@ impl Mon {
             self.merges = MergeTracker::default();
             self.quorum.since = self.now;
             self.quorum.skews.clear();
+            self.quorum.forgotten_elsewhere.clear();
             self.refresh_quorum();
             // Requests that other leaders took along are made again by those who sent them;
             // what only a leader does begins at once.
@@ -796,9 +797,17 @@ impl Mon {
             let ask = MonTime { sent, quorum, since: q.since, skews, pairs, room };
             for m in others {
                 self.send_member(m, ask.clone().into_message(0), out);
+                let daemons = self.forgotten_but_by(self.state.members.get(&m).map(|m| &m.name));
+                self.send_member(m, MonForgotten { daemons }.into_message(0), out);
             }
         }
         self.reconcile(out);
+    }
+
+    /// What was told to this monitor, and to others but that one, of OSD maps that the monitors do not have.
+    fn forgotten_but_by(&self, monitor: Option<&String>) -> BTreeMap<String, Epoch> {
+        let others = self.quorum.forgotten_elsewhere.iter().filter(|(name, _)| Some(*name) != monitor);
+        others.map(|(_, told)| told).chain([&self.quorum.forgotten]).flatten().map(|(d, e)| (d.clone(), *e)).collect()
     }
 
     /// Brings the library's members one step nearer to the agreed table.
@@ -970,13 +979,15 @@ impl Mon {
                     self.set_quorum_names(t.quorum);
                     (self.quorum.since, self.quorum.skews) = (t.since, t.skews);
                     self.osds.pairs.shown = t.pairs;
-                    self.clock.leader_says(t.sent, self.now);
+                    self.clock.leader_says(member.unwrap_or_default(), t.sent, self.now);
                     let own = self.quorum.room.get(&self.name).copied();
                     self.quorum.room = t.room;
                     self.set_room(own);
                     let answer = MonTimeReply { sent: t.sent, here: self.now, room: own.unwrap_or(u32::MAX) };
+                    let told = MonForgotten { daemons: self.quorum.forgotten.clone() };
                     if let Some(member) = member {
                         self.send_member(member, answer.into_message(0), out);
+                        self.send_member(member, told.into_message(0), out);
                     }
                 }
             }
@@ -992,6 +1003,16 @@ impl Mon {
                     } else {
                         self.quorum.room.remove(name);
                     }
+                }
+            }
+            MonForgotten::KIND => {
+                let told = MonForgotten::from_message(m)?.daemons;
+                if member.is_some() && (self.q.leads() || member == self.q.other_leader()) {
+                    if !self.q.leads() {
+                        // The leader tells of all others.
+                        self.quorum.forgotten_elsewhere.clear();
+                    }
+                    self.quorum.forgotten_elsewhere.insert(name.to_owned(), told);
                 }
             }
             MonRemoved::KIND => {

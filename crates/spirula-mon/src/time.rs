@@ -51,6 +51,32 @@ pub(crate) struct Clock {
     ahead: i64,
     /// Nanoseconds that the common clock is ahead of the wall clock; `None` before this monitor led or heard a leader.
     common: Option<i64>,
+    /// What the leader of that number said of late.
+    heard: (u64, Window),
+}
+
+/// Words of a leader that count: one that came late, through a full mailbox or a slow network, shows less than the truth, and the most is
+/// nearest to it. Only the last are looked at, for clocks drift.
+const WORDS: u8 = 8;
+
+/// The most of the last [`WORDS`] to twice as many numbers.
+#[derive(Clone, Copy, Debug)]
+struct Window {
+    now: i64,
+    before: i64,
+    words: u8,
+}
+
+impl Window {
+    const EMPTY: Self = Self { now: i64::MIN, before: i64::MIN, words: 0 };
+
+    fn take(&mut self, word: i64) -> i64 {
+        if self.words == WORDS {
+            *self = Self { now: i64::MIN, before: self.now, words: 0 };
+        }
+        (self.now, self.words) = (self.now.max(word), self.words + 1);
+        self.now.max(self.before)
+    }
 }
 
 fn nanos(t: UTime) -> i64 {
@@ -59,7 +85,7 @@ fn nanos(t: UTime) -> i64 {
 
 impl Clock {
     pub fn new(now: Now) -> Self {
-        Self { ahead: ahead(now), common: None }
+        Self { ahead: ahead(now), common: None, heard: (0, Window::EMPTY) }
     }
 
     /// Takes the time of an event.
@@ -71,11 +97,15 @@ impl Clock {
         }
         tracing::warn!(seconds = jump / 1_000_000_000, "the wall clock was set");
         self.common = self.common.map(|c| c.saturating_sub(jump));
+        self.heard.1 = Window::EMPTY;
     }
 
-    /// The leader says that the common clock shows `theirs`; ours shows `here`.
-    pub fn leader_says(&mut self, theirs: UTime, here: UTime) {
-        self.common = Some(nanos(theirs).saturating_sub(nanos(here)));
+    /// The leader, of this number, says that the common clock shows `theirs`; ours shows `here`.
+    pub fn leader_says(&mut self, leader: u64, theirs: UTime, here: UTime) {
+        if self.heard.0 != leader {
+            self.heard = (leader, Window::EMPTY);
+        }
+        self.common = Some(self.heard.1.take(nanos(theirs).saturating_sub(nanos(here))));
     }
 
     /// This monitor leads from now on. `newest` is the newest time in the state, `set` what times in it were moved by.
@@ -248,7 +278,7 @@ mod tests {
     #[test]
     fn a_new_leader_goes_by_what_the_old_one_said() {
         let mut c = Clock::new(at(1000, 10));
-        c.leader_says(sec(5000), sec(1000));
+        c.leader_says(1, sec(5000), sec(1000));
         c.see(at(2000, 10));
         c.lead(sec(2000), UTime::ZERO, 0);
         assert_eq!(c.pending(0), -3000 * SECOND);
@@ -261,6 +291,22 @@ mod tests {
         }
     }
 
+    /// A word that waited half a minute in a mailbox is no jump of the leader's clock; another leader's may be.
+    #[test]
+    fn words_that_come_late_move_no_times() {
+        let mut c = Clock::new(at(1000, 10));
+        for n in 0..40 {
+            let late = if n % 3 == 2 { 30 } else { 0 };
+            c.leader_says(1, sec(1000 + n), sec(1000 + n + late));
+        }
+        assert_eq!(c.common, Some(0));
+        // Its clock drifts away from ours.
+        (0..16).for_each(|n| c.leader_says(1, sec(1999 + n), sec(2000 + n)));
+        assert_eq!(c.common, Some(-SECOND));
+        c.leader_says(2, sec(1000), sec(1030));
+        assert_eq!(c.common, Some(-30 * SECOND));
+    }
+
     /// The old leader's clock jumped, and what it proposed for that came about, or did not.
     #[test]
     fn a_move_that_was_under_way_when_the_leader_changed_is_made_once_or_undone() {
@@ -268,7 +314,7 @@ mod tests {
         old.lead(sec(1000), UTime::ZERO, 0);
         old.see(at(9000, 10));
         assert_eq!(old.pending(0), 8000 * SECOND);
-        new.leader_says(old.common(sec(9000)), sec(1000));
+        new.leader_says(1, old.common(sec(9000)), sec(1000));
         for (set, pending) in [(0, 0), (8000, -8000)] {
             let mut new = Clock { ..new };
             new.lead(sec(1000), UTime::ZERO, set * SECOND);

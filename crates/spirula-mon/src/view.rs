@@ -35,6 +35,8 @@ pub struct QuorumInfo {
     /// Daemons that have OSD maps which the monitors do not have, with the newest epoch of each: the monitors have
     /// forgotten what they had agreed on.
     pub forgotten: BTreeMap<String, Epoch>,
+    /// The same as daemons told other monitors, by monitor; what the leader says includes all others' words.
+    pub forgotten_elsewhere: BTreeMap<String, BTreeMap<String, Epoch>>,
 }
 
 /// What the active manager sent last. `None` fields until it has.

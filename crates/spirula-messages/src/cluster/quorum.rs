@@ -9,14 +9,14 @@
 //! | any → any | [`QuorumFrame`], [`MonRelay`] |
 //! | joining → any → leader | [`MonJoin`] |
 //! | leader → joining | [`MonWelcome`] |
-//! | other → leader | [`MonForward`], [`MonSession`], [`MonGidsAsk`], [`MonTimeReply`] |
-//! | leader → other | [`MonForwardDone`], [`MonRouted`], [`MonGidsGrant`], [`MonTime`], [`MonRemoved`] |
+//! | other → leader | [`MonForward`], [`MonSession`], [`MonGidsAsk`], [`MonTimeReply`], [`MonForgotten`] |
+//! | leader → other | [`MonForwardDone`], [`MonRouted`], [`MonGidsGrant`], [`MonTime`], [`MonRemoved`], [`MonForgotten`] |
 
 use super::control::control;
 use crate::{Body, Message};
 use bytes::Bytes;
 use spirula_encoding::{Decode, DecodeError, Decoder, Encode, Encoder, UTime};
-use spirula_types::{AddrVec, OsdId, Uuid};
+use spirula_types::{AddrVec, Epoch, OsdId, Uuid};
 use std::collections::BTreeMap;
 
 /// A message inside another.
@@ -268,6 +268,15 @@ control! {
         here: UTime,
         /// How much of the disk that holds its store is free, in per cent; more than 100 if it does not know.
         room: u32,
+    }
+}
+
+control! {
+    /// Daemons of which the sender knows that they have OSD maps which the monitors do not have; what a leader says includes what others
+    /// told it. Goes along with each [`MonTime`] and its answer, and replaces what the sender said before.
+    MonForgotten = 0x536d {
+        /// The newest map of each.
+        daemons: BTreeMap<String, Epoch>,
     }
 }
 

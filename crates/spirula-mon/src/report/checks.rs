@@ -6,7 +6,7 @@ use crate::view::ClusterView;
 use spirula_crush::CrushMap;
 use spirula_maps::osdmap::{flags, pool, state};
 use spirula_messages::cluster::quorum::PairTrouble;
-use spirula_types::{OSD_NONE, OsdId};
+use spirula_types::{Epoch, OSD_NONE, OsdId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// How long a cluster may be without a manager before that is worth a warning, seconds.
@@ -73,8 +73,10 @@ fn monitors(view: &ClusterView<'_>, out: &mut Checks) {
         let summary = format!("monitors have not agreed on a change for {} s: nothing can be changed", ticks / 10);
         add(out, "MON_STALLED", Severity::Error, summary, 1, vec![detail]);
     }
-    let forgotten = view.quorum.forgotten.iter().filter(|(_, epoch)| **epoch > view.osdmap.epoch);
+    let told = view.quorum.forgotten_elsewhere.values().chain([&view.quorum.forgotten]).flatten();
+    let forgotten: BTreeMap<&String, &Epoch> = told.filter(|(_, epoch)| **epoch > view.osdmap.epoch).collect();
     let detail: Vec<String> = forgotten
+        .into_iter()
         .map(|(who, epoch)| format!("{who} has OSD map {epoch}, the monitors' newest is {}", view.osdmap.epoch))
         .collect();
     if !detail.is_empty() {

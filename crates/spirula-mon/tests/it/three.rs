@@ -2,7 +2,7 @@
 
 use crate::harness::{FSID, addr, params};
 use spirula_encoding::UTime;
-use spirula_messages::ceph::{MMonCommand, MMonCommandAck};
+use spirula_messages::ceph::{MMonCommand, MMonCommandAck, MMonSubscribe, Subscription};
 use spirula_messages::cluster::quorum::{MonTime, QuorumFrame};
 use spirula_messages::{Body, Message};
 use spirula_mon::image::{Identity, Stored};
@@ -193,6 +193,31 @@ fn what_a_monitor_forwards_to_a_new_leader_is_done_when_that_may_lead_and_not_se
     assert!(led.is_some(), "nobody was elected");
     for i in others {
         assert!(answered(&c, i), "mon.{} was not answered when there was a leader", NAMES[i]);
+    }
+}
+
+/// All of them run on older copies; each OSD tells one of them alone.
+#[test]
+fn every_monitor_knows_what_daemons_told_any_of_them_of_forgotten_maps() {
+    let mut c = Three::new();
+    let leader = c.until_led();
+    let health = |c: &Three, mon: usize| {
+        spirula_mon::report::health(&c.mons[mon].as_ref().unwrap().view(), true, spirula_format::Format::Plain)
+    };
+    let told: Vec<usize> = (0..3).filter(|i| *i != leader).collect();
+    for (osd, &mon) in told.iter().enumerate() {
+        let (kind, features) = (EntityType::Osd, spirula_types::features::PACIFIC);
+        let peer = Peer { kind, id: osd.to_string(), global_id: 0, addrs: addr(6800 + osd as u16), features };
+        c.event(mon, MonEvent::SessionOpened { conn: 7, peer });
+        let what = vec![Subscription { what: "osdmap".into(), start: 1000, once: false }];
+        let message = MMonSubscribe { what, hostname: String::new() }.into_message(1);
+        c.event(mon, MonEvent::Message { conn: 7, message });
+    }
+    (0..70).for_each(|_| c.tick());
+    for mon in 0..3 {
+        let text = health(&c, mon);
+        assert!(text.contains("MON_ROLLED_BACK"), "mon.{}: {text}", NAMES[mon]);
+        assert!((0..2).all(|osd| text.contains(&format!("osd.{osd} has OSD map 999"))), "mon.{}: {text}", NAMES[mon]);
     }
 }
 
