@@ -120,6 +120,13 @@ pub(crate) fn forget_ended(work: &mut Work) {
 /// Takes back the names given to monitors that have not come in, whose time is over or whose token was removed.
 fn forget_names(work: &mut Work, removed: Option<&str>) {
     let now = work.now;
+    // An earlier version said no more than that it is given: from now on for as long as a token lasts.
+    let names = work.state.kv.range(MON_NAMES.to_owned()..).take_while(|(k, _)| k.starts_with(MON_NAMES));
+    let old: Vec<String> = names.filter(|(_, given)| given.is_empty()).map(|(k, _)| k.clone()).collect();
+    for key in old {
+        let until = UTime { sec: now.sec.saturating_add(LIFE as u32), nsec: 0 };
+        Arc::make_mut(&mut work.state.kv).insert(key, given_by(until, "").into());
+    }
     let gone = |given: &[u8]| given_until(given).is_none_or(|(until, token)| until <= now || removed == Some(token));
     let names = work.state.kv.range(MON_NAMES.to_owned()..).take_while(|(k, _)| k.starts_with(MON_NAMES));
     let gone: Vec<String> = names.filter(|(_, given)| gone(given)).map(|(k, _)| k.clone()).collect();
@@ -272,6 +279,7 @@ fn admit(work: &mut Work, request: &Request) -> Result<Vec<OsdId>, Refused> {
         let there = map.osds().find(|o| map.uuid(*o) == Some(wanted.uuid));
         let id = there.or_else(|| (0..).find(|o| !map.exists(*o))).unwrap_or(0);
         if there.is_none() {
+            osd::check_room(work, i64::from(id) + 1)?;
             osd::create(work, id, wanted.uuid);
             // Left by an OSD of that number that is gone.
             if let Ok(entity) = EntityId::new(EntityType::Osd, &id.to_string()) {
@@ -320,4 +328,30 @@ fn handed_on(ctx: &CommandCtx<'_>) -> BTreeMap<String, String> {
     let settings = ctx.mon.settings.borrow();
     let of = |name: &&str| Some(((*name).to_owned(), settings.given(name)?.to_owned()));
     HANDED_ON.iter().filter_map(of).filter(|(_, v)| !v.is_empty()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::State;
+    use crate::work::Speaker;
+    use spirula_maps::{Crush, MonMap, OsdMap};
+    use spirula_types::{AddrVec, Uuid};
+
+    /// They stood without an end, and were all gone at the first tick of a monitor that knows ends.
+    #[test]
+    fn names_that_an_earlier_version_gave_last_as_long_as_a_token() {
+        let now = UTime { sec: 1_795_000_000, nsec: 0 };
+        let map = OsdMap::fresh(Uuid([1; 16]), 3, now, Crush::new(spirula_crush::CrushMap::default()));
+        let mut state = State::new(MonMap::initial(Uuid([1; 16]), now, []), map, 0);
+        let key = format!("{MON_NAMES}b");
+        Arc::make_mut(&mut state.kv).insert(key.clone(), bytes::Bytes::new());
+        for (after, there) in [(0, true), (LIFE - 1, true), (LIFE, false)] {
+            let speaker = Speaker { name: "a".into(), rank: 0, addrs: AddrVec::default() };
+            let mut work = Work::new(state, UTime { sec: now.sec + after as u32, nsec: 0 }, speaker);
+            forget_ended(&mut work);
+            assert_eq!(work.state.kv.contains_key(&key), there, "after {after} s");
+            state = work.state;
+        }
+    }
 }

@@ -237,8 +237,8 @@ pub(super) const SPECS: &[CommandSpec] = &[
 ];
 
 fn change_flag(ctx: &mut CommandCtx<'_>, key: &str, on: bool) -> CommandResult {
-    // `full` follows from how full OSDs are, which is not for anyone to say.
-    let Some(bits) = flag_by_name(key).filter(|_| key != "full") else {
+    // `full` follows from how full OSDs are, which is not for anyone to say; who takes it away sees it come back if some are.
+    let Some(bits) = flag_by_name(key).filter(|_| key != "full" || !on) else {
         return CommandResult::err(EINVAL, format!("unrecognized flag '{key}'"));
     };
     let map = ctx.work.osd_mut();

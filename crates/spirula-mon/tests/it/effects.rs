@@ -544,3 +544,12 @@ fn long_fences_stand() {
         }
     }
 }
+
+/// Which the monitors set themselves; an administrator may take it away, and sees it come back if OSDs are full.
+#[test]
+fn the_full_flag_is_not_set_but_taken_away() {
+    let mut c = Cluster::up(1);
+    assert_eq!(c.command(r#"{"prefix": "osd set", "key": "full"}"#).0, -22);
+    let (ret, said, _) = c.command(r#"{"prefix": "osd unset", "key": "full"}"#);
+    assert_eq!((ret, said.as_str()), (0, "full is unset"));
+}
