@@ -7,7 +7,8 @@
 //! the room.
 //!
 //! All listeners of a process share its file descriptors, which its stores need, too. So there is a bound for all together
-//! ([`set_connections`]), and its last part is not for clients: however many of these come, the cluster's own daemons find a place.
+//! ([`set_connections`]), and its last part is not for clients: however many of these come, the cluster's own daemons find a place. Strangers have
+//! a share of their own of it, in which nobody else's place is.
 
 use crate::limits;
 use std::collections::HashMap;
@@ -18,10 +19,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// The part of a process's connections that clients may not have.
 const OF_DAEMONS: usize = 8;
 
+/// The part of a process's connections that strangers may have, all listeners' together. Where few files may be open, a listener's own
+/// bound for them ([`limits::STRANGERS`]) is more than all there are.
+const OF_STRANGERS: usize = 4;
+
 /// The connections of a process.
 #[derive(Debug)]
 pub(crate) struct Total {
     open: AtomicUsize,
+    strangers: AtomicUsize,
     most: AtomicUsize,
 }
 
@@ -35,14 +41,32 @@ pub fn set_connections(most: usize) {
 
 impl Total {
     const fn new(most: usize) -> Self {
-        Self { open: AtomicUsize::new(0), most: AtomicUsize::new(most) }
+        Self { open: AtomicUsize::new(0), strangers: AtomicUsize::new(0), most: AtomicUsize::new(most) }
     }
 
-    /// Counts one more, if there is a place.
-    fn enter(&self) -> bool {
+    /// Counts one more, a stranger yet.
+    ///
+    /// # Errors
+    /// When there is no place for it, and why.
+    fn enter(&self) -> Result<(), &'static str> {
         let most = self.most.load(Ordering::Relaxed);
-        let one_more = |open| (open < most).then_some(open + 1);
-        self.open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_ok()
+        let below = |most| move |n| (n < most).then_some(n + 1);
+        let strangers = below((most / OF_STRANGERS).max(1));
+        if self.strangers.fetch_update(Ordering::Relaxed, Ordering::Relaxed, strangers).is_err() {
+            return Err(
+                "too many connections have not authenticated yet, for as few files as this process may have open ('ulimit -n')",
+            );
+        }
+        if self.open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, below(most)).is_err() {
+            self.known();
+            return Err("this process may have no more files open ('ulimit -n')");
+        }
+        Ok(())
+    }
+
+    /// One of the strangers is none any more.
+    fn known(&self) {
+        self.strangers.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Are there so many that what is left is not for clients?
@@ -106,9 +130,7 @@ impl Door {
         if c.by_place.get(&place).is_some_and(|here| *here >= limits::STRANGERS_PER_PLACE) {
             return Err("too many connections from there have not authenticated yet");
         }
-        if !self.1.enter() {
-            return Err("this process may have no more files open ('ulimit -n')");
-        }
+        self.1.enter()?;
         *c.by_place.entry(place).or_default() += 1;
         c.open += 1;
         c.strangers += 1;
@@ -126,6 +148,7 @@ impl Guest {
     /// It is no stranger any more.
     pub fn known(&mut self) {
         if let Some(place) = self.stranger.take() {
+            self.door.1.known();
             let mut c = self.door.counts();
             c.strangers -= 1;
             if let Some(n) = c.by_place.get_mut(&place) {
@@ -185,6 +208,27 @@ mod tests {
         assert!(doors[1].enter(ip("10.0.0.1")).unwrap().has_place_as_client());
         drop(guests);
         assert_eq!(FEW.open.load(Ordering::Relaxed), 0, "none is counted twice, and none that was refused");
+    }
+
+    /// 512 of two places each would else be all that a process with 1,024 files may have.
+    #[test]
+    fn strangers_leave_most_places_to_others() {
+        static FEW: Total = Total::new(64);
+        let doors = [Door(Arc::default(), &FEW), Door(Arc::default(), &FEW)];
+        let mut strangers: Vec<_> =
+            (0..100u32).map_while(|n| doors[n as usize % 2].enter(IpAddr::V4(n.into())).ok()).collect();
+        assert_eq!(strangers.len(), 16);
+        // Whoever proves who he is makes room for the next.
+        let mut known = Vec::new();
+        for _ in 0..40 {
+            let mut guest = strangers.pop().unwrap();
+            guest.known();
+            known.push(guest);
+            strangers.push(doors[0].enter(ip("10.0.0.1")).unwrap());
+        }
+        assert!(known.iter().all(Guest::has_place_as_client));
+        drop((strangers, known));
+        assert_eq!((FEW.open.load(Ordering::Relaxed), FEW.strangers.load(Ordering::Relaxed)), (0, 0));
     }
 
     #[test]
