@@ -157,7 +157,10 @@ impl Monitors {
         }
         self.ticked = Some(now);
         match self.state {
-            State::Away(retry) if now >= retry && !self.mons.current().is_blank() => {
+            State::Away(retry) if now >= retry && self.mons.current().is_blank() => {
+                self.lose(now, "the monitor's address is not known", out);
+            }
+            State::Away(retry) if now >= retry => {
                 self.state = State::Opening;
                 self.heard = now;
                 out.push(MonitorOut::Connect(self.mons.current()));

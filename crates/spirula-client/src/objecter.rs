@@ -128,6 +128,18 @@ pub struct Target {
     resend: Epoch,
 }
 
+/// Which map decides that there is no such pool: the newest that the monitors had when they were asked after the operation began.
+/// The answer to an earlier question may be from before the pool was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Probe {
+    /// To be asked for, when the question that is under way is answered.
+    Wanted,
+    /// Asked for.
+    Asked,
+    /// The one of this epoch.
+    Map(Epoch),
+}
+
 #[derive(Debug)]
 struct Pending {
     request: Request,
@@ -137,8 +149,8 @@ struct Pending {
     attempts: i32,
     /// It was sent over the connection that is open to its primary.
     sent: bool,
-    /// Its pool is missing: a map of this epoch decides, once that is known.
-    probe: Option<Option<Epoch>>,
+    /// Its pool is missing, and which map decides.
+    probe: Option<Probe>,
     /// It waits for room, or for the end of a pause.
     held: bool,
 }
@@ -290,13 +302,13 @@ impl Objecter {
         let epoch = map.epoch;
         match p.probe {
             None => {
-                p.probe = Some(None);
+                p.probe = Some(if self.asking { Probe::Wanted } else { Probe::Asked });
                 if !self.asking {
                     self.asking = true;
                     out.push(ObjecterOut::AskNewest);
                 }
             }
-            Some(Some(decides)) if epoch >= decides => {
+            Some(Probe::Map(decides)) if epoch >= decides => {
                 self.pending.remove(&tid);
                 out.push(ObjecterOut::Done(tid, Reply::failed(errno::ENOENT)));
             }
@@ -308,9 +320,17 @@ impl Objecter {
     pub fn newest(&mut self, epoch: Epoch, out: &mut Vec<ObjecterOut>) {
         self.asking = false;
         for p in self.pending.values_mut() {
-            if p.probe == Some(None) {
-                p.probe = Some(Some(epoch));
-            }
+            p.probe = match p.probe {
+                Some(Probe::Asked) => Some(Probe::Map(epoch)),
+                Some(Probe::Wanted) => {
+                    self.asking = true;
+                    Some(Probe::Asked)
+                }
+                other => other,
+            };
+        }
+        if self.asking {
+            out.push(ObjecterOut::AskNewest);
         }
         if self.epoch() < epoch {
             out.push(ObjecterOut::WantMaps(self.epoch() + 1));

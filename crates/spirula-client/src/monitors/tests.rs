@@ -53,6 +53,32 @@ fn ack(tid: u64, result: i32) -> Message {
     MMonCommandAck { version: 0, result, status, cmd: Vec::new(), output }.into_message(tid)
 }
 
+/// One that speaks only the protocol before this one has no address here.
+#[test]
+fn a_monitor_without_an_address_is_passed_over() {
+    for mons in [vec![AddrVec::default(), addr(2)], vec![addr(2), AddrVec::default()]] {
+        for seed in 0..2 {
+            let mut c = Case::new();
+            c.m = Monitors::new(Mons::new(mons.clone(), seed), "h");
+            let mut out = Vec::new();
+            for _ in 0..5 {
+                out.extend(c.until(ms(3000)));
+                if let Some(to) = out.iter().find_map(|o| if let MonitorOut::Connect(to) = o { Some(to) } else { None })
+                {
+                    assert_eq!(*to, addr(2));
+                    break;
+                }
+            }
+            assert!(out.iter().any(|o| matches!(o, MonitorOut::Connect(_))), "{out:?}");
+        }
+    }
+    // Where there is no other it waits, and asks for nothing at once.
+    let mut c = Case::new();
+    c.m = Monitors::new(Mons::new(vec![AddrVec::default()], 0), "h");
+    c.m.tick(ms(1), &mut Vec::new());
+    assert!(c.m.deadline() > ms(1));
+}
+
 #[test]
 fn a_silent_monitor_is_left_for_the_next_one() {
     let mut c = Case::new();
