@@ -14,6 +14,7 @@ const NEEDED: &[(&str, &str, &str)] = &[
     ("import xdist", "python3-pytest-xdist", "end-to-end tests two at a time"),
     ("fio", "fio", "fio's rados engine"),
     ("jq", "jq", "shell checks"),
+    ("ip", "iproute2", "hosts as network namespaces"),
 ];
 
 fn present(probe: &str) -> bool {

@@ -259,6 +259,9 @@ pub struct JoinArgs {
     /// A block device to make an OSD of; may be given several times. One that holds anything is refused
     #[arg(long)]
     pub device: Vec<PathBuf>,
+    /// One of these devices that may be overwritten though it holds something; may be given several times
+    #[arg(long, value_name = "PATH")]
+    pub force: Vec<PathBuf>,
     /// Class of the OSDs' devices [default: what the kernel says, hdd or ssd]
     #[arg(long)]
     pub device_class: Option<String>,

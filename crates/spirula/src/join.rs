@@ -275,7 +275,7 @@ fn settle(dir: &ClusterDir, args: &JoinArgs, plan: &Plan, answer: &Answer, here:
     }
     for (new, id) in plan.osds.iter().zip(&answer.osds) {
         let entity = format!("osd.{id}");
-        make_store(&dir.join(&entity), new, *id, answer.fsid).with_context(|| format!("make {entity}"))?;
+        make_store(&dir.join(&entity), new, *id, answer.fsid, &args.force).with_context(|| format!("make {entity}"))?;
         keys::write_key(dir, &entity, &entity, &new.key)?;
         if let Some(location) = &args.crush_location {
             conf.set(&entity, "crush_location", location.clone());
@@ -332,7 +332,7 @@ fn mon_addr(args: &JoinArgs, answer: &Answer) -> anyhow::Result<SocketAddr> {
 }
 
 /// A store in the OSD's directory, or on the device that the directory links to.
-fn make_store(path: &Path, new: &NewOsd, id: OsdId, fsid: Uuid) -> anyhow::Result<()> {
+fn make_store(path: &Path, new: &NewOsd, id: OsdId, fsid: Uuid, force: &[PathBuf]) -> anyhow::Result<()> {
     let identity = Identity { fsid, osd_uuid: new.uuid, osd_id: id };
     let opts = osd::store_options(new.size, 16 << 20, PayloadPool::new(1 << 20));
     if spirula_store::Store::open(path, Some(identity), &opts, Box::new(|_| {}), Box::new(|_| {})).is_ok() {
@@ -356,7 +356,7 @@ fn make_store(path: &Path, new: &NewOsd, id: OsdId, fsid: Uuid) -> anyhow::Resul
         journal_size: in_file.then_some(opts.journal_size),
         meta_size: None,
         identity,
-        force: Vec::new(),
+        force: force.to_vec(),
     };
     prepare.run().map_err(|e| anyhow!("{e}"))?;
     Ok(())

@@ -96,7 +96,14 @@ fn disk_name(node: &Path) -> String {
 /// How much of the disk that holds `path` is free to daemons, in per cent; `None` where the kernel does not say.
 pub fn room(path: &Path) -> Option<u32> {
     let s = rustix::fs::statvfs(path).ok()?;
-    u32::try_from(s.f_bavail.saturating_mul(100).checked_div(s.f_blocks)?).ok()
+    percent(s.f_bavail, s.f_blocks)
+}
+
+/// `part` of `whole` in per cent, rounded up: a bound of 1 means one per cent, and one of 0 no room at all, also on a disk of
+/// which half a per cent is much.
+fn percent(part: u64, whole: u64) -> Option<u32> {
+    let parts = u128::from(part) * 100;
+    if whole == 0 { None } else { u32::try_from(parts.div_ceil(u128::from(whole))).ok() }
 }
 
 /// `hdd` or `ssd` for the disk that holds `path`; empty where the kernel does not say (file
@@ -136,6 +143,16 @@ pub fn crush_location(text: &str, host: &str) -> Result<BTreeMap<String, String>
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_room_of_a_disk_is_rounded_up() {
+        for (free, whole, is) in
+            [(0, 1000, Some(0)), (1, 1000, Some(1)), (10, 1000, Some(1)), (11, 1000, Some(2)), (1, 0, None)]
+        {
+            assert_eq!(percent(free, whole), is, "{free} of {whole}");
+        }
+        assert_eq!(percent(u64::MAX, u64::MAX), Some(100));
+    }
 
     #[test]
     fn the_machine_is_described_with_cephs_keys() {

@@ -414,6 +414,10 @@ impl Cluster {
         let short = |(id, slot): (&i32, &OsdSlot)| matches!(slot, OsdSlot::Stopped(Stopped::NoRoom(_))).then_some(*id);
         let short: Vec<i32> = locked(&self.0.osds).iter().filter_map(short).collect();
         for id in short {
+            // A turn is taken only to start it: an order for an OSD whose disk stays full is not refused for the sake of a look.
+            if !watch::has_room(&osd_dir(&self.0.dir, id as usize)) {
+                continue;
+            }
             // It is looked at again when whatever is done with it is done.
             let Ok(_turn) = self.0.turns.of(id, &format!("the return of osd.{id} to a disk that has room")) else {
                 continue;
@@ -422,15 +426,13 @@ impl Cluster {
             if !matches!(locked(&self.0.osds).get(&id), Some(OsdSlot::Stopped(Stopped::NoRoom(_)))) {
                 continue;
             }
-            if watch::has_room(&osd_dir(&self.0.dir, id as usize)) {
-                match self.start_osd_in_turn(id) {
-                    Ok(_) => tracing::warn!("osd.{id} runs again: its file system has room"),
-                    Err(e) => {
-                        tracing::warn!("osd.{id} does not come back: {e:#}");
-                        let slot = OsdSlot::Stopped(Stopped::of(Some(format!("{e:#}"))));
-                        locked(&self.0.osds).insert(id, slot);
-                        self.0.tell_stopped();
-                    }
+            match self.start_osd_in_turn(id) {
+                Ok(_) => tracing::warn!("osd.{id} runs again: its file system has room"),
+                Err(e) => {
+                    tracing::warn!("osd.{id} does not come back: {e:#}");
+                    let slot = OsdSlot::Stopped(Stopped::of(Some(format!("{e:#}"))));
+                    locked(&self.0.osds).insert(id, slot);
+                    self.0.tell_stopped();
                 }
             }
         }
