@@ -5,6 +5,13 @@ from harness import Case, holds
 # What the cluster's process may grow by, beyond what it had, bytes.
 GROWTH = 128 << 20
 
+
+
+def rss(cluster):
+    text = open(f'/proc/{cluster.pid()}/status').read()
+    return next(int(l.split()[1]) for l in text.splitlines() if l.startswith('VmRSS')) << 10
+
+
 FLOOD = '''
 import json, os, rados, sys, threading, time
 conf, keyring, kind = sys.argv[1:4]
@@ -41,12 +48,57 @@ os._exit(0)
 '''
 
 
+# Another client: 4 KiB each, one after the other, until the file argv[2] is there; prints how many, and the time of the slowest hundredth.
+WRITER = '''
+import os, rados, sys, time
+times = []
+with rados.Rados(conffile=sys.argv[1]) as r, r.open_ioctx('p') as io:
+    while not os.path.exists(sys.argv[2]):
+        began = time.monotonic()
+        io.write_full(f'w{len(times) % 50}', b'x' * 4096)
+        times.append(time.monotonic() - began)
+times.sort()
+print(len(times), times[len(times) * 99 // 100] * 1000)
+'''
+
+# 32 writers of objects of all sizes, for 12 s.
+WRITERS = '''
+import rados, sys, threading, time
+def write(n):
+    with rados.Rados(conffile=sys.argv[1]) as r, r.open_ioctx('p') as io:
+        end, i = time.monotonic() + 12, 0
+        while time.monotonic() < end:
+            size = (4 << 20, 64 << 10, 4096, 1 << 20)[(n + i) % 4]
+            waiting = [io.aio_write_full(f'm{n}.{i % 3}.{k}', b'x' * size) for k in range(4)]
+            [w.wait_for_complete() for w in waiting]
+            i += 1
+ts = [threading.Thread(target=write, args=(n,)) for n in range(32)]
+[t.start() for t in ts]
+[t.join() for t in ts]
+'''
+
+
+class Budget(Case):
+    args = ['--osds', '3', '--osd-size', '4G', '--memory', '160M']
+
+    def test_1_memory_holds_under_many_writers(self):
+        self.c.ceph('osd', 'pool', 'create', 'p', '8', '8')
+        self.c.wait_clean()
+        p, most = self.c.python(WRITERS, wait=False), 0
+        while p.poll() is None:
+            most = max(most, rss(self.c))
+            time.sleep(0.02)
+        out, err = p.communicate()
+        assert p.returncode == 0, err[-2000:]
+        print(f'  {most >> 20} MiB of 160', flush=True)
+        assert most < 176 << 20, f'{most >> 20} MiB'
+
+
 class Flood(Case):
     args = ['--osds', '3', '--osd-size', '2G', '--memory', '256M']
 
     def rss(self):
-        text = open(f'/proc/{self.c.pid()}/status').read()
-        return next(int(l.split()[1]) for l in text.splitlines() if l.startswith('VmRSS')) << 10
+        return rss(self.c)
 
     def user(self):
         path = os.path.join(self.c.scratch, 'low.keyring')
@@ -60,6 +112,23 @@ class Flood(Case):
     def flooded(self, kind):
         """Floods while another client works; what was answered, and the most memory that it took."""
         keyring = self.user()
+        times = []
+        stop = lambda: open(done, 'w').close()
+        for flood in [False, True]:
+            done = os.path.join(self.c.scratch, f'stop.{kind}.{flood}')
+            writer = self.c.python(WRITER, done, wait=False)
+            if flood:
+                got = self.flood(keyring, kind)
+            else:
+                time.sleep(3)
+            stop()
+            times.append(writer.communicate()[0].split())
+            assert writer.returncode == 0
+        (alone, p99), (beside, slow) = times
+        print(f'  {kind}: another client, alone: {alone} writes, p99 {float(p99):.1f} ms; beside: {beside}, {float(slow):.1f} ms', flush=True)
+        return got
+
+    def flood(self, keyring, kind):
         before, most = self.rss(), 0
         p = self.c.python(FLOOD, keyring, kind, wait=False)
         n = 0
