@@ -192,7 +192,7 @@ impl Store {
             journaling_bytes: 0,
             pins: Pins::default().into(),
             memory_limit: opts.cache_bytes,
-            room: HostRoom::default(),
+            room: HostRoom::timeless(),
             workers: Workers::default(),
             notes: layout.notes.clone(),
             _claims: claims,

@@ -8,6 +8,7 @@ use crate::checkpoint::{Checkpointer, Job};
 use crate::commit::{COMMITTERS, Committer, Shared, Writer};
 use crate::error::{Result, StoreError};
 use crate::layout::{self, Layout, Plan};
+use crate::room::HostRoom;
 use crate::store::{Store, StoreOptions};
 use crate::superblock::Identity;
 use spirula_types::Uuid;
@@ -119,6 +120,7 @@ impl Store {
     /// When a thread cannot be started.
     pub(crate) fn run(mut self) -> Result<Self> {
         let Workers::Stepped(steps) = std::mem::take(&mut self.workers) else { return Ok(self) };
+        self.room = HostRoom::default();
         let Steps { writer, committer, checkpointer, jobs } = *steps;
         let id = self.identity.osd_id;
         let mut threads = Vec::new();
