@@ -3,6 +3,7 @@
 use crate::backoff::Patience;
 use crate::erasure::Shape;
 use crate::exec::{Fetched, Fullness, PoolRules, Prefetch, Source};
+use crate::pg::Stored;
 use spirula_encoding::UTime;
 use spirula_messages::ceph::osd::{MOsdOp, MOsdOpReply};
 use spirula_messages::cluster::control::MergeWord;
@@ -337,6 +338,9 @@ pub enum PgEvent {
     Renewed(OsdId),
     /// Every transaction up to and including this one is durable.
     Committed(Token),
+    /// The store has refused this transaction, for which it has no room, and changed nothing; nor will it get any that was submitted
+    /// later. What it holds is this (see [`Pg::must_hear`](crate::Pg::must_hear)).
+    Unstored(Token, Box<Stored>),
     /// What was asked for with [`PgEffect::Prefetch`] is in memory (or failed: the reader says).
     Ready(ReadKey),
     /// The answer to [`PgEffect::Fetch`].
@@ -634,6 +638,10 @@ pub enum Bug {
     EarlyDropped,
     /// The shell keeps what was read ahead for whoever reads next, whatever was written meanwhile.
     StaleShelf,
+    /// The shell leaves out what its store has no room for, and goes on.
+    RoomNotAwaited,
+    /// What the store has refused for good stays in the log.
+    RefusedKept,
 }
 
 impl PgConfig {
@@ -660,6 +668,11 @@ impl PgConfig {
     /// Is the shell to forget requests that carry a map which is to come?
     pub fn early_dropped(&self) -> bool {
         planted!(self, EarlyDropped)
+    }
+
+    /// Is the shell to be wrong on purpose, and to leave out what its store has no room for?
+    pub fn leaves_out_refused(&self) -> bool {
+        planted!(self, RoomNotAwaited)
     }
 
     /// Is the shell to be wrong on purpose, and to show what it read ahead to all, however old?

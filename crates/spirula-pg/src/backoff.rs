@@ -163,6 +163,11 @@ impl Held {
         !self.objects.is_empty()
     }
 
+    /// Was this connection told to stop?
+    pub fn knows(&self, conn: ConnId) -> bool {
+        self.conns.contains(&conn)
+    }
+
     /// A connection is gone.
     pub fn closed(&mut self, conn: ConnId) {
         self.conns.remove(&conn);

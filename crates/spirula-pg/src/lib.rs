@@ -24,6 +24,7 @@
 //! | `lease` | why a replaced primary serves no stale read |
 //! | `log`, `missing`, `merge` | what was done lately; what is lacking; making one history of two |
 //! | [`shard`] | shards of one PG beside each other in a store |
+//! | `unstored` | what the store refuses for good; **why a PG may fall back** |
 //! | `split`, `fold` | more PGs in a pool; **fewer of them, and why that is safe** |
 //! | `stat`, `query` | reports and `pg query` |
 //!
@@ -94,6 +95,7 @@ mod scrub;
 pub mod shard;
 mod split;
 mod stat;
+mod unstored;
 mod write;
 
 #[cfg(feature = "plant-bugs")]

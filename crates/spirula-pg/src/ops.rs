@@ -149,6 +149,12 @@ impl Ops {
         self.waiting.extend(old.waiting);
     }
 
+    /// Are there requests of this connection that were not executed?
+    pub fn knows(&self, conn: ConnId) -> bool {
+        let queued = self.contexts.values().flat_map(|c| &c.queue);
+        self.waiting.iter().chain(&self.pg_queue).chain(queued).any(|q| q.op.conn == conn)
+    }
+
     /// Forgets requests of a closed connection that were not executed.
     pub fn drop_connection(&mut self, conn: ConnId) -> Vec<OpId> {
         let mut gone = Vec::new();

@@ -117,7 +117,7 @@ pub struct Pg {
     pub(crate) primary_since: Epoch,
     pub(crate) role: Role,
     next_token: Token,
-    after: VecDeque<(Token, After)>,
+    pub(crate) after: VecDeque<(Token, After)>,
     early: Vec<(Peer, PeerMsg)>,
     /// Those whose map has come, to be taken one for each event: what one submits the next must
     /// be able to read.
@@ -151,7 +151,7 @@ pub struct Pg {
     /// When it was said last, and when it had its consequence.
     broken_ms: u64,
     /// Peers' questions that wait for something to be read.
-    parked: BTreeMap<u64, (Peer, PeerMsg)>,
+    pub(crate) parked: BTreeMap<u64, (Peer, PeerMsg)>,
     /// A deletion that could not go on does so then, monotonic milliseconds; 0: none waits.
     pub(crate) remove_again_ms: u64,
     /// Our own recovery waits for this read.
@@ -447,6 +447,7 @@ impl Pg {
             PgEvent::Peer(from, msg) => self.on_peer(from, msg, cx),
             PgEvent::Renewed(osd) => self.on_renewed(osd, cx),
             PgEvent::Committed(token) => self.on_committed(token, cx),
+            PgEvent::Unstored(token, stored) => self.on_unstored(token, &stored, cx),
             PgEvent::Ready(crate::ReadKey::Op(op)) => self.on_op_ready(op, None, cx),
             PgEvent::Ready(crate::ReadKey::Recovery(n) | crate::ReadKey::Shard(n)) => self.on_recovery_ready(n, cx),
             PgEvent::Fetched(op, fetched) => self.on_op_ready(op, Some(fetched), cx),
@@ -528,7 +529,7 @@ impl Pg {
         self.view.as_ref().is_some_and(|v| v.acting.contains(&self.me) || v.up.contains(&self.me))
     }
 
-    fn is_live(&self) -> bool {
+    pub(crate) fn is_live(&self) -> bool {
         self.view.as_ref().is_some_and(|v| v.live)
     }
 

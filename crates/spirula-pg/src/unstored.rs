@@ -1,0 +1,102 @@
+//! Falling back to what the store holds, when the store would not take what the PG had decided on.
+//!
+//! A store without room refuses transactions. The shell keeps them, and all that comes after them, for as long as only
+//! the PG's own interval is concerned ([`PgEffect::Submit`](crate::PgEffect::Submit)). It does so no longer when somebody
+//! else would wait for this member ([`Pg::must_hear`]): a map begins another interval, or the primary peers anew. Then
+//! nothing of what was refused will ever be stored, and the PG forgets it ([`PgEvent::Unstored`](crate::PgEvent::Unstored)).
+//!
+//! # Why that is safe
+//! To the others a member that falls back is one that crashed before the refused transaction was on its disk, of
+//! which only what it had sent before is left: the case for which there is peering.
+//! * *Nobody counts on it.* Whatever says that something is durable here (an acknowledgement, an answer, an activation)
+//!   is said when its token is committed ([`After`]), and so never for a refused transaction or a later one. Those words are dropped.
+//! * *Nothing is torn.* The store took all transactions before the refused one and none after it, for the shell keeps the
+//!   order. So log, missing set and record are those of one moment. What was read by way of the refused changes is forgotten
+//!   with the role: requests go back to waiting, and are looked up in the log like any that are sent again.
+//! * *What does not come from the store stays.* Maps were seen whether or not that was stored: the interval and the older
+//!   ones stay as they are, and are stored again. Numbers that were given out (versions, activations, questions) are not
+//!   given out a second time: a version that another member has names that entry.
+//! * *A primary falls back only together with a new interval*, so its entries of before have an older epoch than all that follow.
+//!   A member that falls back in the middle of an interval has no part in it any more until its primary activates it anew.
+
+use crate::api::{MapView, PeerMsg, PgEvent, Token};
+use crate::pg::{After, Cx, Pg, Record, Role, Stored};
+use spirula_encoding::from_slice;
+use spirula_messages::cluster::pg::CtlBody;
+use spirula_types::Peer;
+
+impl Pg {
+    /// Must the PG be told this though its store refuses a transaction? It is to fall back before that: others wait for it
+    /// to leave what it does. What it is told of its own interval can wait for room with it.
+    pub fn must_hear(&self, event: &PgEvent) -> bool {
+        match event {
+            PgEvent::Map(view) => self.is_changed_by(view),
+            PgEvent::Peer(from, PeerMsg::Ctl(c)) => {
+                let asks = matches!(
+                    c.body,
+                    CtlBody::Query { .. } | CtlBody::GetLog { .. } | CtlBody::Activate { .. } | CtlBody::Delete
+                );
+                asks && *from != self.me && self.leader() == *from && c.epoch >= self.interval.since
+            }
+            _ => false,
+        }
+    }
+
+    fn leader(&self) -> Peer {
+        self.view.as_ref().map_or(Peer::NONE, |v| v.primary)
+    }
+
+    /// Is what this OSD does for the PG over with this map?
+    fn is_changed_by(&self, view: &MapView) -> bool {
+        let was_live = self.view.as_ref().is_some_and(|v| v.live);
+        view.gap || view.live != was_live || !self.interval.continues(self.id.seed, view)
+    }
+
+    /// Has the PG something of this connection, so that it must hear of its end?
+    pub fn knows(&self, conn: crate::ConnId) -> bool {
+        self.held.knows(conn) || self.ops.knows(conn)
+    }
+
+    /// Can the PG fall back to this? Not where the refused transaction was a split or a merge: its parts would overlap.
+    pub fn can_fall_back(&self, stored: &Stored) -> bool {
+        if stored.record.is_empty() {
+            return self.shaped == 0;
+        }
+        let record = from_slice::<Record>(&stored.record);
+        record.is_ok_and(|r| r.shaped == self.shaped && self.info.as_ref().is_none_or(|i| i.pg_num == r.info.pg_num))
+    }
+
+    /// The store will never hold the transaction of this token, nor a later one: see the module.
+    pub(crate) fn on_unstored(&mut self, refused: Token, stored: &Stored, cx: &mut Cx<'_>) {
+        let held = match stored.record.is_empty() {
+            true => Pg::new(self.id(), self.me.osd, self.cfg.clone()),
+            false => match Pg::load(self.id(), self.me.osd, self.cfg.clone(), stored) {
+                Ok(held) => held,
+                Err(e) => return invariant!(self, "what the store holds cannot be read: {e}"),
+            },
+        };
+        let left = self.after.partition_point(|(token, _)| *token < refused);
+        self.after.truncate(left);
+        let leads = matches!(self.role, Role::Peering(_) | Role::Active(_));
+        self.leave_role(cx);
+        self.parked.clear();
+        self.ops.forget_objects();
+        if !planted!(self.cfg, RefusedKept) {
+            (self.info, self.log, self.missing) = (held.info, held.log, held.missing);
+        }
+        match &self.info {
+            Some(_) => self.save(After::Nothing, cx),
+            None => self.past.clear(),
+        }
+        if self.view.as_ref().is_some_and(|v| v.pool.is_none()) {
+            self.remove_pool_gone(cx);
+        } else if leads {
+            self.start_peering(cx);
+        } else if self.is_live() {
+            self.notify(cx);
+            self.resume_removal(cx);
+            self.check_removed(cx);
+        }
+        cx.out.push(crate::PgEffect::StateChanged);
+    }
+}
