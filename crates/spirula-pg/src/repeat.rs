@@ -99,6 +99,13 @@ impl Again {
     }
 }
 
+impl Repeat {
+    /// Was it repeated twice by now, with no answer?
+    pub fn is_late(&self, base_ms: u64) -> bool {
+        self.wait_ms >= 4 * base_ms
+    }
+}
+
 impl Pg {
     /// The version of the next entry, never one that was given out before (entries may have been taken back since).
     /// The first of so many, which follow each other.

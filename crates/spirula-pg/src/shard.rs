@@ -130,6 +130,18 @@ impl ObjectReader for ShardReader<'_> {
         Ok(found.into_iter().map(object_of_store).collect())
     }
 
+    fn has_room_for(&self, bytes: u64, pairs: u64) -> bool {
+        self.inner.has_room_for(bytes, pairs)
+    }
+
+    fn is_full(&self) -> bool {
+        self.inner.is_full()
+    }
+
+    fn beside_data(&self, object: &HObject) -> u64 {
+        self.inner.beside_data(&self.name(object))
+    }
+
     fn bad_offset(&self, object: &HObject) -> Option<u64> {
         self.inner.bad_offset(&self.name(object))
     }

@@ -25,6 +25,7 @@
 
 use super::Shape;
 use super::stripe::{Piece, Stripes, from_pieces, join};
+use crate::active::Active;
 use crate::api::{OpId, PeerMsg, PgEffect};
 use crate::exec::{INFO_ATTR, ObjectInfo, ObjectReader, OmapPage, OmapRange, Prefetch, ReadError, Want};
 use crate::pg::{Cx, Pg, Role};
@@ -167,6 +168,13 @@ impl ObjectReader for EcReader<'_> {
     }
 }
 
+impl Active {
+    /// Who was asked for shards twice and again, and has not answered.
+    pub fn silent_holders(&self, base_ms: u64) -> impl Iterator<Item = Peer> {
+        self.gathers.values().filter(move |g| g.repeat.is_late(base_ms)).flat_map(|g| g.waiting.iter().copied())
+    }
+}
+
 impl Pg {
     /// How the pool cuts its objects; `None` for a replicated pool.
     pub(crate) fn shape(&self) -> Option<Shape> {
@@ -232,6 +240,7 @@ impl Pg {
         }
         let Some(g) = a.gathers.get_mut(&seq) else { return false };
         g.waiting.extend(&next);
+        g.repeat = Repeat::default();
         let body = g.question(seq, &shape);
         for to in next {
             let body = body.clone();

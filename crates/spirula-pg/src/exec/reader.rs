@@ -142,6 +142,12 @@ pub trait ObjectReader {
         true
     }
 
+    /// Is the store so full that nothing is written any more that makes it grow? What only readers want fetched from another
+    /// copy waits then.
+    fn is_full(&self) -> bool {
+        false
+    }
+
     /// Bytes that the store writes anew beside data, whatever is changed in the object: its attributes.
     fn beside_data(&self, _object: &HObject) -> u64 {
         0

@@ -1,6 +1,6 @@
 //! Activation: every member gets the log, durably; then the PG serves.
 
-use super::{Member, Peering, Phase};
+use super::{Member, Next, Peering, Phase};
 use crate::active::{Active, PeerState};
 use crate::api::PgEffect;
 use crate::log::LogEntry;
@@ -48,9 +48,21 @@ impl Pg {
     }
 
     /// Records the activation here and asks the members to.
-    pub(super) fn activate(&mut self, p: Peering, cx: &mut Cx<'_>) {
+    pub(super) fn activate(&mut self, mut p: Box<Peering>, cx: &mut Cx<'_>) {
         let Some(view) = self.view.clone() else { return };
         let (Some(pool), since) = (view.pool.clone(), self.interval.since) else { return };
+        let listed = p.fresh.then(|| leftovers(self.id, pool.pg_num, cx.reader));
+        let leftovers = match listed.unwrap_or_else(|| Ok(Vec::new())) {
+            Ok(all) => all,
+            Err(e) => {
+                // What a deletion has left would be of the new PG. A later tick tries again.
+                tracing::error!(pg = %self.id, error = %e, "list objects for creation");
+                (p.next, p.phase) = (Next::Stay, Phase::UpThru);
+                self.role = Role::Peering(p);
+                return;
+            }
+        };
+        let p = *p;
         let writeable = view.acting.len() >= pool.min_size;
         let readers = self.found_readers(&p, &view, cx);
         let wait_until = readers.iter().map(|(_, _, until)| *until).max().unwrap_or(0);
@@ -71,12 +83,8 @@ impl Pg {
         {
             info.scrub = newest;
         }
-        let mut txn = Transaction::default();
+        let mut txn = Transaction { objects: leftovers, meta: Vec::new() };
         if p.fresh {
-            match leftovers(self.id, pool.pg_num, cx.reader) {
-                Ok(updates) => txn.objects = updates,
-                Err(e) => tracing::error!(pg = %self.id, error = %e, "list objects for creation"),
-            }
             txn.meta.push(MetaOp::LogRemove { pg: self.id });
         }
         self.record_ops(&mut txn.meta);

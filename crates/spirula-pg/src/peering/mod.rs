@@ -137,7 +137,7 @@ impl Pg {
             Role::Peering(mut p) => {
                 f(self, &mut p, cx);
                 if p.next == Next::Activate {
-                    self.activate(*p, cx);
+                    self.activate(p, cx);
                 } else {
                     self.role = Role::Peering(p);
                 }
@@ -259,7 +259,9 @@ impl Pg {
 
     /// Asks again who has not answered.
     pub(crate) fn repeat_peering(&mut self, again: Again, cx: &mut Cx<'_>) {
-        let Some(view) = self.view.clone() else { return };
+        let Some(view) = self.view.clone() else {
+            return invariant!(self, "it peers without a map");
+        };
         self.peering(cx, |pg, p, cx| {
             let log = CtlBody::GetLog { after: pg.log.tail() };
             let (step, silent, body) = match &p.phase {
@@ -292,7 +294,12 @@ impl Pg {
             match &p.phase {
                 Phase::Create => pg.ask_create(p, cx),
                 Phase::Temp(want) => cx.out.push(PgEffect::WantActing(want.clone())),
-                Phase::UpThru => cx.out.push(PgEffect::Alive(pg.epoch())),
+                Phase::UpThru => {
+                    pg.wait_up_thru(p, cx);
+                    if p.next == Next::Stay {
+                        cx.out.push(PgEffect::Alive(pg.epoch()));
+                    }
+                }
                 _ => {}
             }
         });

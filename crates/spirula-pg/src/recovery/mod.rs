@@ -49,6 +49,8 @@ pub(crate) struct Recovery {
     flights: BTreeMap<u64, HObject>,
     /// Objects that clients wait for, to be begun.
     demanded: VecDeque<HObject>,
+    /// Objects that readers wait for, to be begun when our disk has room.
+    short: BTreeSet<HObject>,
     /// Objects whose next piece must be read.
     resume: VecDeque<HObject>,
     /// Objects to be rebuilt once no write of them is under way.
@@ -148,6 +150,7 @@ impl Recovery {
     pub fn wants_tick(&self) -> bool {
         !self.unfound.is_empty()
             || self.too_full.is_some()
+            || !self.short.is_empty()
             || !matches!(self.stage, Stage::Idle)
             || !self.ops.is_empty()
             || !self.releasing.is_empty()
@@ -307,6 +310,11 @@ impl Pg {
         }
         let Role::Active(a) = &mut self.role else { return false };
         let r = &mut a.recovery;
+        if !write && !r.works_on(object) && cx.reader.is_full() {
+            // It would fill our disk further. A write comes here only if it makes room, and is let in for that.
+            r.short.insert(object.clone());
+            return true;
+        }
         if !r.ops.contains_key(object) && !r.unfound.contains(object) && !r.demanded.contains(object) {
             r.demanded.push_back(object.clone());
             self.pump(cx);
@@ -867,20 +875,36 @@ impl Pg {
         let (Some(view), Role::Active(a)) = (self.view.clone(), &mut self.role) else { return };
         let lost = |(p, up): (&Peer, &Option<Epoch>)| (view.up_from(p.osd) != *up).then_some(*p);
         let lost: Vec<Peer> = a.recovery.sources_up.iter().filter_map(lost).collect();
-        for osd in lost {
-            self.strays.remove(&osd);
-            let Role::Active(a) = &mut self.role else { return };
-            a.recovery.sources_up.remove(&osd);
-            a.recovery.sources.remove(&osd);
-            // What has come whole is on its way to our disk: nothing more is asked of it.
-            let asks = |p: &&Pull| p.from == osd && (p.asked.is_some() || p.next.is_some());
-            let from = |o: &RecOp| o.pull.as_ref().filter(asks).map(|p| p.seq);
-            let pulls: Vec<(HObject, u64)> =
-                a.recovery.ops.iter().filter_map(|(object, op)| Some((object.clone(), from(op)?))).collect();
-            for (object, seq) in pulls {
-                self.on_pull_failed(osd, seq, &object, EVersion::default(), cx);
-            }
-            self.shards_lost(osd, cx);
+        lost.into_iter().for_each(|osd| self.forget_source(osd, cx));
+    }
+
+    /// A copy outside the members is of no use, until it calls again.
+    fn forget_source(&mut self, osd: Peer, cx: &mut Cx<'_>) {
+        self.strays.remove(&osd);
+        let Role::Active(a) = &mut self.role else { return };
+        a.recovery.sources_up.remove(&osd);
+        a.recovery.sources.remove(&osd);
+        // What has come whole is on its way to our disk: nothing more is asked of it.
+        let asks = |p: &&Pull| p.from == osd && (p.asked.is_some() || p.next.is_some());
+        let from = |o: &RecOp| o.pull.as_ref().filter(asks).map(|p| p.seq);
+        let pulls: Vec<(HObject, u64)> =
+            a.recovery.ops.iter().filter_map(|(object, op)| Some((object.clone(), from(op)?))).collect();
+        for (object, seq) in pulls {
+            self.on_pull_failed(osd, seq, &object, EVersion::default(), cx);
+        }
+        self.shards_lost(osd, cx);
+    }
+
+    /// Copies outside the members that were asked often and have not answered, though they are up: the map does not say that the two
+    /// of us hear each other. One that does calls within `retry_ms`, and is asked what it has before anything is read there again.
+    fn forget_silent_sources(&mut self, base_ms: u64, cx: &mut Cx<'_>) {
+        let Some(a) = self.active() else { return };
+        let pulls = a.recovery.ops.values().filter(|op| op.repeat.is_late(base_ms));
+        let asked = pulls.filter_map(|op| op.pull.as_ref().filter(|p| p.asked.is_some()).map(|p| p.from));
+        let silent: BTreeSet<Peer> = asked.chain(a.silent_holders(base_ms)).collect();
+        for osd in silent.into_iter().filter(|p| *p != self.me && !a.peers.contains_key(p)).collect::<Vec<_>>() {
+            tracing::warn!(pg = %self.id, %osd, "a copy outside the members does not answer: others are asked");
+            self.forget_source(osd, cx);
         }
     }
 
@@ -888,7 +912,10 @@ impl Pg {
     fn retry_unfound(&mut self, cx: &mut Cx<'_>) {
         let Role::Active(a) = &mut self.role else { return };
         let again = std::mem::take(&mut a.recovery.unfound);
-        a.recovery.demanded.extend(again);
+        match cx.reader.is_full() {
+            true => a.recovery.short.extend(again),
+            false => a.recovery.demanded.extend(again),
+        }
         self.pump(cx);
         self.begin_recovery(cx);
     }
@@ -898,7 +925,9 @@ impl Pg {
         self.repeat_reservations(again, cx);
         self.repeat_backfills(again, cx);
         let shard = self.me.shard;
-        let Role::Active(a) = &mut self.role else { return };
+        let Role::Active(a) = &mut self.role else {
+            return invariant!(self, "recovery is repeated without an active primary");
+        };
         let (mut asked, mut sent) = (Vec::new(), Vec::new());
         for op in a.recovery.ops.values_mut() {
             if let Some(Pull { from, seq, asked: Some(body), .. }) = &op.pull {
@@ -915,10 +944,19 @@ impl Pg {
         }
         asked.into_iter().for_each(|(to, body)| self.send(to, body, cx));
         cx.out.extend(sent.into_iter().map(|(to, t)| PgEffect::Send(to, PeerMsg::Txn(t))));
+        self.forget_silent_sources(self.cfg.retry_ms.max(1), cx);
     }
 
     /// Time passed.
     pub(crate) fn retry_recovery(&mut self, cx: &mut Cx<'_>) {
+        if let Some(a) = self.active_mut()
+            && !a.recovery.short.is_empty()
+            && !cx.reader.is_full()
+        {
+            for object in std::mem::take(&mut a.recovery.short) {
+                a.recovery.demand(&object);
+            }
+        }
         self.begin_recovery(cx);
         self.pump(cx);
     }

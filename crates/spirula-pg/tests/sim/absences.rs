@@ -266,3 +266,53 @@ fn a_primary_says_that_it_waits_for_a_member_of_an_older_interval() {
         settle(&mut w).and_then(|()| verify(&w)).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
     }
 }
+
+/// The only good copies of an object are outside the members. The one that is asked is not heard any more, though it is up, and
+/// the other is.
+#[test]
+fn a_copy_outside_the_members_that_is_not_heard_is_no_source() {
+    let mut tried = 0;
+    for seed in 0..20 {
+        let (mut w, order) = world(seed, 5, 3);
+        let cfg = Arc::make_mut(&mut w.cfg);
+        (cfg.log_keep, cfg.primary_lag, cfg.push_bytes) = (100_000, 100_000, 1 << 20);
+        let [first, leaves, too, new, newer] = order[..] else { unreachable!() };
+        start_all(&mut w, &[new, newer]);
+        until_active(&mut w);
+        run(&mut w, 3000);
+        w.clients.iter_mut().for_each(|c| c.quiet = true);
+        assert!(comes_to(&mut w, |s| s == PgState::ACTIVE | PgState::CLEAN), "seed {seed}: {}", state(&w));
+        w.pace.local = 0;
+        w.change_map(|m| m.out = [leaves, too].into());
+        until_active(&mut w);
+        run(&mut w, 1000);
+        w.nodes[first as usize].store.rotten.insert(object(0));
+        w.peer_loses = Some(("Pull", 100));
+        w.pace.local = 10;
+        let lost = |w: &World| w.stats.contains_key("messages lost");
+        if !(0..20_000).any(|_| {
+            w.step();
+            lost(&w)
+        }) {
+            continue;
+        }
+        // Whoever it was: the first of those that it knows.
+        let silent = leaves.min(too);
+        for (a, b) in [(silent, first), (first, silent)] {
+            w.slow.insert((End::Osd(a), End::Osd(b)), u64::MAX);
+        }
+        w.peer_loses = None;
+        tried += 1;
+        let healed = |w: &World| !w.nodes[first as usize].store.rotten.contains(&object(0));
+        assert!(
+            (0..400).any(|_| {
+                run(&mut w, 100);
+                healed(&w)
+            }),
+            "seed {seed}: it waits for osd.{silent}, {}",
+            state(&w)
+        );
+        settle(&mut w).and_then(|()| verify(&w)).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+    }
+    assert!(tried > 10, "{tried}");
+}

@@ -272,3 +272,68 @@ fn a_full_primary_does_not_recover_into_itself_and_objects_can_be_deleted() {
         settle(&mut w).and_then(|()| verify(&w)).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
     }
 }
+
+/// A primary lacks what was written while it was away, and its disk has no room at all: those who read of that wait, and fill it no
+/// further. Once there is room all is as it was.
+#[test]
+fn what_readers_want_is_not_fetched_into_a_disk_without_room() {
+    for seed in 0..10 {
+        let mut w = cluster(seed, 3, 1);
+        (w.pace.objects, w.pace.under_way, w.pace.appends, w.pace.deletes) = (20, 6, 90, 0);
+        let cfg = Arc::make_mut(&mut w.cfg);
+        (cfg.log_keep, cfg.log_max, cfg.primary_lag) = (100_000, 200_000, 100_000);
+        until(&mut w, "clean", |w| is_clean(w, PG));
+        run(&mut w, 1500);
+        let first = w.map().acting(PG)[0];
+        w.crash(first);
+        w.mark_down(first);
+        run(&mut w, 3000);
+        quiet(&mut w);
+        until(&mut w, "without it", |w| state(w, PG).has(PgState::ACTIVE) && w.clients.iter().all(|c| c.idle()));
+        w.full.insert(first);
+        w.nodes[first as usize].store.full = true;
+        w.start(first);
+        until(&mut w, "full", |w| state(w, PG).has(PgState::RECOVERY_TOOFULL) || is_clean(w, PG));
+        let recovered = |w: &World| w.stats.get("objects recovered").copied().unwrap_or(0);
+        let before = recovered(&w);
+        (w.pace.appends, w.pace.deletes) = (0, 0);
+        w.clients.iter_mut().for_each(|c| c.quiet = false);
+        run(&mut w, 1000);
+        quiet(&mut w);
+        run(&mut w, 1000);
+        assert_eq!(recovered(&w), before, "seed {seed}: it fills itself for those who read");
+        assert!(w.clients.iter().any(|c| !c.idle()), "seed {seed}: nobody reads what it lacks");
+        w.full.clear();
+        w.nodes[first as usize].store.full = false;
+        until(&mut w, "answered", |w| w.clients.iter().all(|c| c.idle()));
+        until(&mut w, "clean", |w| is_clean(w, PG));
+        settle(&mut w).and_then(|()| verify(&w)).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+    }
+}
+
+/// A PG begins anew where a deletion that was interrupted has left objects, and listing those fails for a while.
+#[test]
+fn a_creation_whose_listing_fails_is_tried_again_and_takes_nothing_over() {
+    for seed in 0..10 {
+        let mut old = cluster(seed, 3, 1);
+        (old.pace.objects, old.pace.under_way, old.pace.appends, old.pace.deletes) = (8, 4, 80, 0);
+        until(&mut old, "clean", |w| is_clean(w, PG));
+        run(&mut old, 2000);
+        let left = old.nodes[0].store.applied.objects.clone();
+        assert!(left.len() > 2, "seed {seed}: nothing is left");
+        let mut w = World::new(seed, 3, 3, 1, 3);
+        w.pace = w.pace.calm();
+        w.scrubs = false;
+        (w.pace.objects, w.pace.appends, w.pace.deletes) = (8, 20, 0);
+        for n in &mut w.nodes {
+            (n.store.applied.objects, n.store.durable.objects) = (left.clone(), left.clone());
+            n.store.unlisted.set(1);
+        }
+        (0..3).for_each(|id| w.start(id));
+        until(&mut w, "clean", |w| is_clean(w, PG));
+        let failed = w.nodes.iter().all(|n| n.store.unlisted.get() == 0);
+        assert!(failed, "seed {seed}: no listing failed");
+        run(&mut w, 1000);
+        settle(&mut w).and_then(|()| verify(&w)).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+    }
+}

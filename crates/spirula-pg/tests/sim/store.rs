@@ -118,6 +118,8 @@ pub struct Store {
     pub cold: RefCell<BTreeSet<HObject>>,
     /// So many listings fail: the device does not read.
     pub unlisted: std::cell::Cell<u32>,
+    /// It has no room at all.
+    pub full: bool,
 }
 
 impl Store {
@@ -261,6 +263,10 @@ impl ObjectReader for Store {
         }
         Ok(page)
     }
+    fn is_full(&self) -> bool {
+        self.full
+    }
+
     fn list(&self, from: &HObject, until: &HObject, max: usize) -> Result<Vec<HObject>, ReadError> {
         if let Some(left) = self.unlisted.get().checked_sub(1) {
             self.unlisted.set(left);
