@@ -170,7 +170,9 @@ impl Pg {
 
     /// Tells members again in which state the PG becomes active, or what all have reached.
     pub(crate) fn repeat_told(&mut self, again: Again, cx: &mut Cx<'_>) {
-        let Role::Active(a) = &mut self.role else { return };
+        let Role::Active(a) = &mut self.role else {
+            return invariant!(self, "an activation is told again, and it is no active primary");
+        };
         let late = again.whom(&mut a.activation_repeat, a.run, a.activations.keys().copied());
         let bodies: Vec<(Peer, CtlBody)> =
             late.into_iter().filter_map(|p| Some((p, a.activations.get(&p)?.clone()))).collect();

@@ -135,14 +135,18 @@ impl Pg {
             return;
         }
         let known = self.readers.iter().map(|(osd, last, until)| (*osd, (*last, *until))).collect();
-        let Some(view) = self.view.clone() else { return };
+        let Some(view) = self.view.clone() else {
+            return invariant!(self, "a primary is active without a map");
+        };
         let left = self.old_readers(known, &view, cx);
         if left.len() == self.readers.len() {
             return;
         }
         let until = left.iter().map(|(_, _, until)| *until).max();
         self.readers = left;
-        let Some(a) = self.active_mut() else { return };
+        let Some(a) = self.active_mut() else {
+            return invariant!(self, "it is no active primary any more");
+        };
         a.wait_until = until.unwrap_or(cx.now.mono_ms);
         let until = a.wait_until;
         if a.activated {

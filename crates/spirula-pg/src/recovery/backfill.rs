@@ -277,7 +277,9 @@ impl Pg {
     /// Asks and tells again what was not answered.
     pub(super) fn repeat_backfills(&mut self, again: Again, cx: &mut Cx<'_>) {
         let max = self.cfg.scan_objects.max(1) as u32;
-        let Role::Active(a) = &mut self.role else { return };
+        let Role::Active(a) = &mut self.role else {
+            return invariant!(self, "a backfill is repeated without an active primary");
+        };
         let (mut scans, mut tell) = (Vec::new(), Vec::new());
         for (osd, b) in &mut a.recovery.backfills {
             for to in again.whom(&mut b.scan_repeat, b.asks, b.asked.then_some(*osd)) {

@@ -81,7 +81,9 @@ impl Pg {
 
     /// Gives all reservations back.
     fn release(&mut self, cx: &mut Cx<'_>) {
-        let Role::Active(a) = &mut self.role else { return };
+        let Role::Active(a) = &mut self.role else {
+            return invariant!(self, "a reservation is given back, and it is no active primary's");
+        };
         let reserved = std::mem::take(&mut a.recovery.reserved);
         a.recovery.releasing.extend(reserved.iter().map(|(p, seq)| (*p, *seq)));
         a.recovery.todo.clear();
@@ -149,7 +151,9 @@ impl Pg {
             return;
         }
         if let Reservation::Local { backfill } = what {
-            let Role::Active(a) = &mut self.role else { return };
+            let Role::Active(a) = &mut self.role else {
+                return invariant!(self, "a reservation of recovery is refused to no active primary");
+            };
             a.recovery.too_full = Some(backfill);
             a.asked_ms = cx.now.mono_ms;
             self.release(cx);
@@ -234,7 +238,9 @@ impl Pg {
 
     /// Asks again who has not answered.
     pub(super) fn repeat_reservations(&mut self, again: Again, cx: &mut Cx<'_>) {
-        let Role::Active(a) = &mut self.role else { return };
+        let Role::Active(a) = &mut self.role else {
+            return invariant!(self, "reservations are asked for again, and it is no active primary");
+        };
         let r = &mut a.recovery;
         let mut late = Vec::new();
         if let Stage::Remote { backfill, left } = &r.stage
@@ -251,7 +257,9 @@ impl Pg {
 
     /// What the logs say is missing, ours first.
     fn list_todo(&mut self) {
-        let Role::Active(a) = &mut self.role else { return };
+        let Role::Active(a) = &mut self.role else {
+            return invariant!(self, "recovery begins without an active primary");
+        };
         let r = &mut a.recovery;
         let fresh = |o: &&HObject| !r.ops.contains_key(*o) && !r.unfound.contains(*o);
         let here: Vec<HObject> = self.missing.iter().map(|(o, _)| o).filter(fresh).cloned().collect();

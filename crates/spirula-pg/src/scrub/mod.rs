@@ -383,7 +383,9 @@ impl Pg {
 
     /// Reading the chunk takes too long for the writes that wait: it is tried again in smaller pieces.
     fn shrink_chunk(&mut self, cx: &mut Cx<'_>) {
-        let Some(mut r) = self.scrub.run.take() else { return };
+        let Some(mut r) = self.scrub.run.take() else {
+            return invariant!(self, "a chunk of no scrub is made smaller");
+        };
         self.release_chunk(&r);
         tracing::info!(pg = %self.id, objects = r.objects, "a chunk of a scrub takes long and is tried again, smaller");
         r.unread = r.objects <= 1;

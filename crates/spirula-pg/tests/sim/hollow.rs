@@ -1,8 +1,9 @@
 //! Stories of members that get log entries without their data: how many may, how many must have all, and whose history is
 //! taken. Each rule is taken out, too, and what it forbids must then happen.
 
+use crate::client::object;
 use crate::scenarios::{PG, run, until_active};
-use crate::world::World;
+use crate::world::{End, World};
 use crate::{fails_with, settle, verify};
 use spirula_maps::PgState;
 use spirula_pg::{Bug, PgEvent};
@@ -17,6 +18,8 @@ fn world(seed: u64, (osds, size, min_size): (usize, usize, usize), bug: Option<B
     w.scrubs = false;
     w.pace = w.pace.calm();
     (w.pace.objects, w.pace.under_way, w.pace.appends, w.pace.deletes) = (4, 4, 90, 0);
+    // What is to be read would wait for turns, too.
+    w.pace.cold = 0;
     let cfg = Arc::make_mut(&mut w.cfg);
     (cfg.log_keep, cfg.log_max, cfg.primary_lag, cfg.push_bytes) = (100_000, 200_000, 100_000, 1 << 20);
     w.maps.last_mut().unwrap().min_size = min_size;
@@ -81,6 +84,40 @@ fn ends_well(mut w: World) -> Result<(), String> {
     settle(&mut w).and_then(|()| verify(&w))
 }
 
+/// Two of four have a bad copy, each of another object. Writes go on; one of the two gets the last ones, and then those two are
+/// left that lack something. Whatever was acknowledged was on three.
+fn two_lag(seed: u64, bug: Option<Bug>) -> Result<(), String> {
+    let mut w = world(seed, (4, 4, 2), bug);
+    w.pace.objects = 2;
+    rest(&mut w);
+    let acting = w.map().acting(PG);
+    w.pace.local = 0;
+    for (i, id) in [acting[2], acting[3]].into_iter().enumerate() {
+        w.nodes[id as usize].store.rotten.insert(object(i));
+    }
+    quiet(&mut w, false);
+    // Both are noticed by a write.
+    let noticed = |w: &World| w.stats.get("bad merges").copied().unwrap_or(0) > 1;
+    assert!(
+        (0..200).any(|_| {
+            run(&mut w, 20);
+            noticed(&w)
+        }),
+        "seed {seed}: nothing bad was noticed"
+    );
+    // By now either lacks something, or writes wait until only one does.
+    run(&mut w, 400);
+    w.slow.insert((End::Osd(acting[0]), End::Osd(acting[3])), u64::MAX);
+    let steps = 50 + w.rng.below(200);
+    run(&mut w, steps);
+    for id in [acting[0], acting[1]] {
+        is_lost(&mut w, id);
+    }
+    w.slow.clear();
+    quiet(&mut w, true);
+    ends_well(w)
+}
+
 /// A pool that serves with one copy: a write that two members acknowledged is on both, so it outlives the one that was there
 /// all the time.
 fn one_is_lost(seed: u64, bug: Option<Bug>) -> Result<(), String> {
@@ -125,6 +162,12 @@ fn the_hollow_one_is_left(seed: u64, bug: Option<Bug>) -> Result<(), String> {
         w.start(id);
     }
     ends_well(w)
+}
+
+#[test]
+fn writes_wait_where_two_members_lack_objects() {
+    (0..10).for_each(|seed| two_lag(seed, None).unwrap_or_else(|e| panic!("seed {seed}: {e}")));
+    fails_with("unfound", 20, |seed| two_lag(seed, Some(Bug::ManyLag)));
 }
 
 #[test]

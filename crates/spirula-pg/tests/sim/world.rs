@@ -56,7 +56,8 @@ pub struct Pace {
     client_map: usize,
     tick: usize,
     ping: usize,
-    cold: usize,
+    /// How much falls out of memory, so that it must be read.
+    pub cold: usize,
     op: usize,
     /// Messages per delivery, commits per commit, milliseconds per step, at most.
     messages: usize,
