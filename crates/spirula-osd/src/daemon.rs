@@ -22,7 +22,7 @@ use crate::sched::{Knobs, Scheduler};
 use crate::scrub::Scrubs;
 use crate::tell::Answer;
 use crate::unread::{Owed, Unread};
-use crate::waits::Waits;
+use crate::waits::{Waits, is_refusal};
 use bytes::Bytes;
 use spirula_maps::PgPool;
 use spirula_messages::ceph::op::{self, OsdOp};
@@ -308,17 +308,7 @@ impl Osd {
         let records = store.meta_range(b"pg.").map_err(|e| e.to_string())?;
         for (key, value) in records {
             let Some(id) = parse_info_key(&key) else { continue };
-            let stored = Stored {
-                record: value,
-                head: store.meta(&head_key(id)).map_err(|e| e.to_string())?.unwrap_or_default(),
-                log: store
-                    .log_entries(store_pg(id))
-                    .map_err(|e| e.to_string())?
-                    .into_iter()
-                    .map(|(_, entry)| entry)
-                    .collect(),
-                missing: store.meta_range(&missing_prefix(id)).map_err(|e| e.to_string())?,
-            };
+            let stored = stored(&store, id, value).map_err(|e| e.to_string())?;
             let pg = Pg::load(id, cfg.id, pg_cfg.clone(), &stored).map_err(|e| format!("record of pg {id}: {e}"))?;
             pgs.insert(id, pg);
         }
@@ -581,7 +571,7 @@ impl Osd {
             let mut new = Pg::new(id, self.cfg.id, self.pg_cfg.clone());
             if self.maps.epoch() > 0 {
                 let view = Arc::new(self.view(id.pg));
-                let (store, bad) = (&self.store, &self.bad);
+                let (store, bad) = (&self.store, (&self.bad, self.waits.any_for_room()));
                 feed(&mut new, PgEvent::Map(view), store, &[], bad, &self.leases, &mut self.scratch);
                 self.effects.extend(self.scratch.drain(..).map(|e| (id, e)));
             }
@@ -670,13 +660,19 @@ impl Osd {
     }
 
     fn tell_pg(&mut self, id: SpgId, event: PgEvent) {
-        let Some(event) = self.waits.event(id, event) else { return };
+        let Some(event) = self.keep_for_later(id, event) else { return };
+        self.tell_now(id, event);
+    }
+
+    /// The same of a PG that does not wait for room.
+    pub(crate) fn tell_now(&mut self, id: SpgId, event: PgEvent) {
         if let PgEvent::Peer(..) = event {
             self.ensure_pg(id);
         }
         let fetched = self.fetched_for(id, &event);
         let Some(pg) = self.pgs.get_mut(&id) else { return self.fetched_seen(id, fetched, &[]) };
-        feed(pg, event, &self.store, &fetched, &self.bad, &self.leases, &mut self.scratch);
+        let bad = (&self.bad, self.waits.any_for_room());
+        feed(pg, event, &self.store, &fetched, bad, &self.leases, &mut self.scratch);
         if !fetched.is_empty() {
             let wishes = std::mem::take(&mut self.scratch);
             self.fetched_seen(id, fetched, &wishes);
@@ -698,15 +694,7 @@ impl Osd {
             PgEffect::Send(to, msg) => self.send_peer(to.osd, msg),
             PgEffect::Reply(op, reply) => self.reply(op, *reply),
             PgEffect::Drop(op) if self.own_source_reply(op, None) => {}
-            PgEffect::Drop(op) => {
-                self.reads_gone(id, op);
-                if let Some(p) = self.ops.remove(&op) {
-                    self.owed_no_more(&p);
-                    if let Some(s) = self.sessions.get(&p.link) {
-                        s.link.request_done();
-                    }
-                }
-            }
+            PgEffect::Drop(op) => self.drop_op(id, op),
             PgEffect::Backoff { op, begin, end } => self.back_off(id, op, &begin, &end),
             PgEffect::Unblock(object) => self.unblock(id, object.as_ref()),
             PgEffect::Prefetch(key, what) if self.read_must_wait(key) => {
@@ -755,6 +743,17 @@ impl Osd {
         }
     }
 
+    /// A request is forgotten without an answer.
+    pub(crate) fn drop_op(&mut self, id: SpgId, op: OpId) {
+        self.reads_gone(id, op);
+        if let Some(p) = self.ops.remove(&op) {
+            self.owed_no_more(&p);
+            if let Some(s) = self.sessions.get(&p.link) {
+                s.link.request_done();
+            }
+        }
+    }
+
     fn send_peer(&mut self, osd: OsdId, msg: PeerMsg) {
         match msg {
             PeerMsg::Write(w) => {
@@ -778,17 +777,17 @@ impl Osd {
 
     fn submit(&mut self, id: SpgId, token: Token, txn: Transaction) {
         if let Some((refused, e)) = self.submit_if_room(id, token, txn) {
-            self.wait_for_room(id, refused, &e);
+            self.wait_for_room(id, token, refused, &e);
         }
     }
 
-    /// Submits a transaction. What is given back has no room, and no effect.
+    /// Submits a transaction. What is given back was refused, and has no effect.
     pub(crate) fn submit_if_room(
         &mut self,
         id: SpgId,
         token: Token,
         txn: Transaction,
-    ) -> Option<(PgEffect, StoreError)> {
+    ) -> Option<(Transaction, StoreError)> {
         let store = self.store.as_mut()?;
         {
             let mut bad = self.bad.borrow_mut();
@@ -814,7 +813,7 @@ impl Osd {
         }
         match (submitted, txn) {
             (Ok(seq), _) => self.committing.push_back((seq, id, token, clock::monotonic())),
-            (Err(e @ StoreError::NoSpace { .. }), Some(txn)) => return Some((PgEffect::Submit(token, txn), e)),
+            (Err(e), Some(txn)) if is_refusal(&e) => return Some((txn, e)),
             (Err(e), _) => {
                 // The PG counts on it. Going on would make this copy differ from the others.
                 self.fail(&format!("pg {id}: {e}"));
@@ -1035,7 +1034,7 @@ impl Daemon for Osd {
             self.keep_copies(now);
             self.keep_maps(now);
             self.follow_knobs();
-            self.try_again();
+            self.try_again(now);
             self.refuse_when_full();
             self.close_stuck(now);
             self.start_scrub(now);
@@ -1072,17 +1071,28 @@ pub(crate) fn mono_ms() -> u64 {
     Osd::pg_time(clock::monotonic())
 }
 
+/// What the store holds of a PG, with its `record`.
+pub(crate) fn stored(store: &Store, id: SpgId, record: Bytes) -> Result<Stored, StoreError> {
+    let log = store.log_entries(store_pg(id))?;
+    Ok(Stored {
+        record,
+        head: store.meta(&head_key(id))?.unwrap_or_default(),
+        log: log.into_iter().map(|(_, entry)| entry).collect(),
+        missing: store.meta_range(&missing_prefix(id))?,
+    })
+}
+
 fn feed(
     pg: &mut Pg,
     event: PgEvent,
     store: &Option<Store>,
     fetched: &[Piece],
-    bad: &RefCell<BadPlaces>,
+    (bad, waits): (&RefCell<BadPlaces>, bool),
     leases: &Leases,
     out: &mut Vec<PgEffect>,
 ) {
     let Some(store) = store else { return };
-    let reader = StoreReader { store, fetched, bad };
+    let reader = StoreReader { store, fetched, bad, waits };
     let now = Now { mono_ms: mono_ms(), wall: clock::wall() };
     pg.handle(now, event, &reader, leases, out);
 }

@@ -79,6 +79,10 @@ impl Osd {
     /// Writes down the newest map. Whatever the PGs stored because of it and older ones was
     /// submitted before, so a restart may go on from here.
     fn store_map(&mut self) {
+        if self.waits.any() {
+            // What a PG that waits wants stored because of it was not: a start is to show it this map again.
+            return;
+        }
         let Some(store) = &mut self.store else { return };
         let value = self.maps.full().clone();
         let set = MetaOp::Set { key: Bytes::from_static(MAP_KEY), value };
@@ -159,12 +163,14 @@ impl Osd {
     fn fold_pgs(&mut self) {
         let epoch = self.maps.epoch();
         let pg_num = |pool| self.maps.pool(pool).map(|p| p.pg_num);
-        for (id, sources) in spirula_pg::folds(&self.pgs, epoch, pg_num) {
-            if sources.iter().chain([&id]).any(|pg| self.waits.has(*pg)) {
-                return self.fail(&format!("pg {id} is merged while it waits for room"));
-            }
+        let folds = spirula_pg::folds(&self.pgs, epoch, pg_num);
+        let targets: Vec<SpgId> = folds.iter().map(|(id, _)| *id).collect();
+        if !folds.iter().flat_map(|(id, sources)| sources.iter().chain([id])).all(|pg| self.end_wait(*pg)) {
+            return;
+        }
+        for (id, sources) in folds {
             let (Some(store), Some(pool)) = (self.store.as_ref(), self.maps.pool(id.pg.pool)) else { return };
-            let reader = StoreReader { store, fetched: &[], bad: &self.bad };
+            let reader = StoreReader { store, fetched: &[], bad: &self.bad, waits: self.waits.any_for_room() };
             let now = Now { mono_ms: mono_ms(), wall: clock::wall() };
             let mut taken = Vec::new();
             for s in sources {
@@ -182,6 +188,7 @@ impl Osd {
             self.pgs.insert(id, pg);
         }
         self.perform();
+        self.was_taken(&targets);
     }
 
     /// Splits the PGs of pools that have grown, before they see the map that says so.
@@ -195,14 +202,15 @@ impl Osd {
                 (pg.exists() && pg.shaped() < epoch && pg.pg_num() < to).then_some((*id, to))
             })
             .collect();
+        let parents: Vec<SpgId> = grown.iter().map(|(id, _)| *id).collect();
+        if !parents.iter().all(|id| self.end_wait(*id)) {
+            return;
+        }
         for (id, to) in grown {
-            if self.waits.has(id) {
-                return self.fail(&format!("pg {id} is split while it waits for room"));
-            }
             let Some(pg) = self.pgs.get_mut(&id) else { continue };
             let store = self.store.as_ref();
             let Some(store) = store else { return };
-            let reader = StoreReader { store, fetched: &[], bad: &self.bad };
+            let reader = StoreReader { store, fetched: &[], bad: &self.bad, waits: self.waits.any_for_room() };
             let now = Now { mono_ms: mono_ms(), wall: clock::wall() };
             let children = pg.split(now, (epoch, to), &reader, &self.leases, &mut self.scratch);
             self.effects.extend(self.scratch.drain(..).map(|e| (id, e)));
@@ -215,6 +223,7 @@ impl Osd {
             }
         }
         self.perform();
+        self.was_taken(&parents);
     }
 
     pub(crate) fn mgr_map(&mut self, m: &MMgrMap) {

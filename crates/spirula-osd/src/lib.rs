@@ -18,7 +18,7 @@
 //! * [`sched`], [`pace`], [`scrub`]: reservations and turns: what background work may do beside
 //!   clients; when scrubs are due
 //! * [`reader`], [`reads`]: the store as the PGs see it; reads in helper threads
-//! * [`space`]: how full the store is, and what a full one refuses
+//! * [`space`], [`waits`]: how full the store is, and what a full one refuses; PGs that wait for room
 //! * [`access`]: who may do what
 //! * [`tell`], [`commands`], [`perf`], [`history`], [`report`], [`clog`]: commands, counters,
 //!   requests as operators see them, statistics, cluster log
@@ -51,3 +51,4 @@ mod unread;
 mod waits;
 
 pub use daemon::{Control, Osd, OsdConfig, OsdEvent};
+pub use waits::NO_ROOM;

@@ -40,6 +40,7 @@ impl Osd {
             // Its requests need no answer any more.
             self.early.closed(id);
             self.unread.closed(id);
+            self.waiting_closed(id);
             let pgs: Vec<SpgId> = self.pgs.keys().copied().collect();
             if self.ops.values().any(|p| p.link == id) {
                 for pg in pgs {

@@ -48,6 +48,8 @@ pub struct StoreReader<'a> {
     pub fetched: &'a [Piece],
     /// Where bad data is.
     pub bad: &'a RefCell<BadPlaces>,
+    /// A PG waits for room.
+    pub waits: bool,
 }
 
 /// What a store's failure means to a request.
@@ -186,6 +188,10 @@ impl ObjectReader for StoreReader<'_> {
 
     fn has_room_for(&self, bytes: u64, entries: u64) -> bool {
         self.store.has_room_for(bytes, entries)
+    }
+
+    fn is_full(&self) -> bool {
+        crate::space::is_failsafe_full(self.store, self.waits)
     }
 
     fn beside_data(&self, object: &HObject) -> u64 {

@@ -112,7 +112,7 @@ impl Osd {
     /// Reads ahead in a helper thread.
     pub(crate) fn prefetch(&mut self, id: SpgId, key: ReadKey, what: &Prefetch) {
         let Some(store) = &self.store else { return };
-        let plans = StoreReader { store, fetched: &[], bad: &self.bad }.plans(what);
+        let plans = StoreReader { store, fetched: &[], bad: &self.bad, waits: self.waits.any_for_room() }.plans(what);
         if plans.is_empty() {
             self.answer_pg(id, PgEvent::Ready(key));
             return;

@@ -313,7 +313,11 @@ impl Osd {
         }
         let Some(scan) = self.scrubs.scans.pop_front() else { return };
         let Some(store) = &self.store else { return };
-        let listed = StoreReader { store, fetched: &[], bad: &self.bad }.list(&scan.from, &scan.to, usize::MAX);
+        let listed = StoreReader { store, fetched: &[], bad: &self.bad, waits: self.waits.any_for_room() }.list(
+            &scan.from,
+            &scan.to,
+            usize::MAX,
+        );
         let failed = listed.is_err();
         if let Err(e) = &listed {
             tracing::error!("pg {}: list objects for scrub: {e}", scan.pg);
@@ -349,7 +353,7 @@ impl Osd {
                 }
             }
         }
-        let reader = StoreReader { store, fetched: &[], bad: &self.bad };
+        let reader = StoreReader { store, fetched: &[], bad: &self.bad, waits: self.waits.any_for_room() };
         let Some(object) = j.left.front().cloned() else {
             let Some(j) = self.scrubs.job.take() else { return };
             let map = (!j.failed).then_some(j.map);

@@ -5,7 +5,7 @@ use spirula_maps::osdmap::opts::opt;
 use spirula_maps::osdmap::state;
 use spirula_maps::{OsdMap, PgPool};
 use spirula_messages::ceph::{OsdOp, op};
-use spirula_store::{Algorithm, Checksum, CompressionMode, PoolOptions, Statfs};
+use spirula_store::{Algorithm, Checksum, CompressionMode, PoolOptions, Statfs, Store};
 use spirula_types::PgId;
 
 /// Most space of a store that is not offered, bytes.
@@ -13,18 +13,29 @@ const KEPT_BACK: u64 = 256 << 20;
 /// Use above which nothing that grows is written.
 const FAILSAFE_RATIO: f64 = 0.97;
 
+/// Space of a store as it is offered: see [`Osd::space`]. `waits`: a PG waits for room.
+fn offered(store: &Store, waits: bool) -> Statfs {
+    let mut s = store.statfs();
+    let kept = (s.total / 8).min(KEPT_BACK);
+    s.total -= kept;
+    s.available = if waits { 0 } else { s.available.saturating_sub(kept) };
+    s
+}
+
+fn is_above(s: &Statfs, ratio: f64) -> bool {
+    s.total.saturating_sub(s.available) as f64 >= ratio * s.total as f64
+}
+
+/// Is a store so full that nothing that grows is written?
+pub(crate) fn is_failsafe_full(store: &Store, waits: bool) -> bool {
+    is_above(&offered(store, waits), FAILSAFE_RATIO)
+}
+
 impl Osd {
     /// Space of the store as it is reported: some is kept back for what is on its way when
     /// the cluster learns that it is full, and for deleting.
     pub(crate) fn space(&self) -> Option<Statfs> {
-        let mut s = self.store.as_ref()?.statfs();
-        let kept = (s.total / 8).min(KEPT_BACK);
-        s.total -= kept;
-        s.available = s.available.saturating_sub(kept);
-        if self.waits.any() {
-            s.available = 0;
-        }
-        Some(s)
+        Some(offered(self.store.as_ref()?, self.waits.any_for_room()))
     }
 
     /// Tells the store how the data of each pool is to be stored.
@@ -69,7 +80,7 @@ impl Osd {
     }
 
     fn is_above(&self, ratio: f64) -> bool {
-        self.space().is_some_and(|s| s.total.saturating_sub(s.available) as f64 >= ratio * s.total as f64)
+        self.space().is_some_and(|s| is_above(&s, ratio))
     }
 }
 

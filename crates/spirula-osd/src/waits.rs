@@ -2,109 +2,369 @@
 //!
 //! A PG decides on a transaction, tells the others of it, and counts on it from then on. Where the
 //! store has no room for it (a disk smaller than the primary's, space that others took meanwhile) it
-//! cannot be taken back, and must not be left out: that would be one copy less of something the
-//! client is told is safe. So the PG waits, as Ceph's requests wait in a full cluster: what it wishes
-//! for from that transaction on, and what it would be told, are kept in order, and the transaction is
-//! tried again until there is room. Nothing of it is acknowledged meanwhile. The OSD calls itself
-//! full as long: neither it nor a primary that has it for a member takes what grows, and deletions in other PGs make
-//! room ([`Osd::space`]).
+//! must not be left out: that would be one copy less of something the client is told is safe. So the PG waits, as
+//! Ceph's requests wait in a full cluster: what it wishes for from that transaction on, and what it would be told, are
+//! kept in order, and the transaction is tried again until there is room. Nothing of it is acknowledged meanwhile. The OSD
+//! calls itself full as long: neither it nor a primary that has it for a member takes what grows, and deletions in
+//! other PGs make room ([`Osd::space`]). A transaction that the store refuses for another reason that lies in the
+//! transaction (too large: that cannot happen, since all look at one table before) waits as well: that PG stands still,
+//! and says so, not the OSD.
 //!
-//! What is kept is bounded: clients' requests by their connections' bounds, answers by what was asked
-//! for; messages of other members by a number, beyond which they are dropped. They may be: every
-//! exchange between members is repeated until it is answered.
+//! **A PG waits only within its interval.** A map that begins another one, or a primary that peers anew, must not wait for
+//! the disk of one member: the other members would wait, too, and a primary that was replaced would not know. So the PG
+//! falls back to what the store holds before it is told such a thing ([`PgEvent::Unstored`]; why that is safe: module
+//! `unstored` of `spirula-pg`). Its wishes are performed but for the transactions; what was kept for it, it is told then. Maps
+//! that are kept leave it the leader it is, so a read that is kept may be answered by a lease that counts with them.
+//! While a PG waits the newest map is not stored: a start shows each PG again what it may not have stored.
+//!
+//! Only where not even that a PG has fallen back can be stored, or its split or merge, the OSD ends ([`NO_ROOM`]).
+//!
+//! A try may cost a checkpoint. Therefore a round of them ends with the first that is refused, the next round begins
+//! behind that one, and rounds become rarer, from [`TRY_MIN`] to [`TRY_MAX`], while nothing changes.
+//!
+//! What is kept is bounded: clients' requests by their connections' bounds, and they go with their connections; maps
+//! follow each other in one place; answers by what was asked for; messages of other members and orders by a number, beyond
+//! which they are dropped. They may be: every exchange between members is repeated until it is answered.
 
-use crate::daemon::Osd;
-use spirula_pg::{PgEffect, PgEvent};
-use spirula_store::StoreError;
+use crate::daemon::{Osd, stored};
+use bytes::Bytes;
+use spirula_pg::{OpId, PgEffect, PgEvent, Token, info_key};
+use spirula_runtime::{LinkId, clock};
+use spirula_store::{Store, StoreError};
 use spirula_types::SpgId;
+use spirula_types::transaction::Transaction;
 use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
 
-/// Messages of other members kept for a PG, at most.
+/// Messages of other members, and orders, kept for a PG, at most.
 const MESSAGES_MAX: usize = 64;
+/// Between two rounds of tries, at first and at last.
+const TRY_MIN: Duration = Duration::from_millis(100);
+const TRY_MAX: Duration = Duration::from_millis(3200);
+/// Is in the words with which an OSD ends that cannot store what it must.
+pub const NO_ROOM: &str = "its store has no room";
 
 /// What waits with a PG.
-#[derive(Default)]
 struct Wait {
-    /// Its wishes; the first is the transaction for which there is no room.
-    effects: VecDeque<PgEffect>,
+    /// The transaction that was refused, and its token.
+    refused: (Token, Transaction),
+    /// It was for want of room.
+    room: bool,
+    /// Its wishes after that.
+    wishes: VecDeque<PgEffect>,
     /// What it is to be told then.
     events: VecDeque<PgEvent>,
-    /// Messages of other members among these.
+    /// Messages of other members among these, and orders.
     messages: usize,
 }
 
 /// See the module.
 #[derive(Default)]
-pub(crate) struct Waits(BTreeMap<SpgId, Wait>);
+pub(crate) struct Waits {
+    pgs: BTreeMap<SpgId, Wait>,
+    /// Who was refused last, and when the next one tries.
+    last: Option<SpgId>,
+    next: Duration,
+    pause: Duration,
+    /// PGs that have fallen back.
+    fallen_back: u64,
+}
+
+/// Is that an answer of a store that works, and has changed nothing?
+pub(crate) fn is_refusal(e: &StoreError) -> bool {
+    matches!(e, StoreError::NoSpace { .. } | StoreError::TooLarge { .. } | StoreError::NoSource(_))
+}
 
 impl Waits {
     /// Does any PG wait?
     pub fn any(&self) -> bool {
-        !self.0.is_empty()
+        !self.pgs.is_empty()
+    }
+
+    /// Does any wait for nothing but room?
+    pub fn any_for_room(&self) -> bool {
+        self.pgs.values().any(|w| w.room)
     }
 
     /// Does this one?
     pub fn has(&self, id: SpgId) -> bool {
-        self.0.contains_key(&id)
+        self.pgs.contains_key(&id)
     }
 
     /// Keeps a wish of a PG that waits; `None`: it was kept.
     pub fn wish(&mut self, id: SpgId, effect: PgEffect) -> Option<PgEffect> {
-        match self.0.get_mut(&id) {
+        match self.pgs.get_mut(&id) {
             Some(w) => {
-                w.effects.push_back(effect);
+                w.wishes.push_back(effect);
                 None
             }
             None => Some(effect),
         }
     }
 
-    /// Keeps what a PG that waits is to be told; `None`: it was kept, or may be lost.
-    pub fn event(&mut self, id: SpgId, event: PgEvent) -> Option<PgEvent> {
-        let Some(w) = self.0.get_mut(&id) else { return Some(event) };
-        match event {
-            PgEvent::Tick => {}
-            PgEvent::Peer(..) if w.messages >= MESSAGES_MAX => {}
-            event => {
-                w.messages += usize::from(matches!(event, PgEvent::Peer(..)));
-                w.events.push_back(event);
-            }
+    fn begin(&mut self, id: SpgId, refused: (Token, Transaction), room: bool, now: Duration) {
+        if self.pgs.is_empty() {
+            (self.next, self.pause) = (now + TRY_MIN, TRY_MIN);
         }
-        None
+        let (wishes, events) = (VecDeque::new(), VecDeque::new());
+        self.pgs.insert(id, Wait { refused, room, wishes, events, messages: 0 });
+    }
+
+    /// Whose turn it is to try again at this time, if anybody's.
+    fn turn(&self, now: Duration) -> Option<SpgId> {
+        if now < self.next {
+            return None;
+        }
+        let after = self.last.and_then(|last| self.pgs.range(last..).find(|(id, _)| **id != last));
+        after.or_else(|| self.pgs.first_key_value()).map(|(id, _)| *id)
+    }
+
+    /// The one that tried was refused again, or (`went`) it goes on.
+    fn tried(&mut self, id: SpgId, went: bool, now: Duration) {
+        if went {
+            self.pause = TRY_MIN;
+        } else {
+            self.last = Some(id);
+            self.next = now + self.pause;
+            self.pause = (2 * self.pause).min(TRY_MAX);
+        }
+    }
+}
+
+impl Wait {
+    /// Keeps what the PG is to be told, unless that may be lost. `knows`: the PG has something of the connection that has ended.
+    fn keep(&mut self, event: PgEvent, knows: bool) {
+        let message = matches!(
+            event,
+            PgEvent::Peer(..) | PgEvent::Force { .. } | PgEvent::MarkLost { .. } | PgEvent::CreateAnswer(_)
+        );
+        match &event {
+            // It is told that time has passed when it goes on.
+            PgEvent::Tick => return,
+            PgEvent::ConnClosed(_) if !knows => return,
+            _ if message && self.messages >= MESSAGES_MAX => return,
+            PgEvent::Renewed(osd)
+                if self.events.iter().any(|e| matches!(e, PgEvent::Renewed(other) if other == osd)) =>
+            {
+                return;
+            }
+            // What a later map of the interval says is so from the place of the earlier one on.
+            PgEvent::Map(_) => {
+                if let Some(earlier) = self.events.iter_mut().find(|e| matches!(e, PgEvent::Map(_))) {
+                    *earlier = event;
+                    return;
+                }
+            }
+            _ => {}
+        }
+        self.messages += usize::from(message);
+        self.events.push_back(event);
+    }
+
+    /// Forgets the requests of a connection that has ended; which.
+    fn closed(&mut self, link: LinkId) -> Vec<OpId> {
+        let mut gone = Vec::new();
+        self.events.retain(|e| match e {
+            PgEvent::Client(op) if op.conn == link => {
+                gone.push(op.id);
+                false
+            }
+            _ => true,
+        });
+        gone
     }
 }
 
 impl Osd {
     /// Does a PG wait for room?
     pub fn waits_for_room(&self) -> bool {
-        self.waits.any()
+        self.waits.any_for_room()
     }
 
-    /// The store has no room for what the PG submits with `effect`: it waits.
-    pub(crate) fn wait_for_room(&mut self, id: SpgId, effect: PgEffect, e: &StoreError) {
-        self.clog.say(true, format!("pg {id} waits for room: {e}"));
-        self.waits.0.insert(id, Wait { effects: VecDeque::from([effect]), ..Wait::default() });
+    /// How often a PG has fallen back to what the store holds.
+    pub fn fallen_back(&self) -> u64 {
+        self.waits.fallen_back
+    }
+
+    /// The store refuses what the PG submits: the PG waits.
+    pub(crate) fn wait_for_room(&mut self, id: SpgId, token: Token, txn: Transaction, e: &StoreError) {
+        if self.pg_cfg.leaves_out_refused() {
+            self.answer_pg(id, PgEvent::Committed(token));
+            return;
+        }
+        let room = matches!(e, StoreError::NoSpace { .. });
+        let why = if room { "waits for room" } else { "stands still, its store refuses a change" };
+        self.clog.say(true, format!("pg {id} {why}: {e}"));
+        self.waits.begin(id, (token, txn), room, clock::monotonic());
         self.reporter.changed();
     }
 
-    /// Lets the PGs that wait for room try again.
-    pub(crate) fn try_again(&mut self) {
-        for id in self.waits.0.keys().copied().collect::<Vec<_>>() {
-            let Some(mut wait) = self.waits.0.remove(&id) else { continue };
-            if let Some(PgEffect::Submit(token, txn)) = wait.effects.pop_front()
-                && let Some((refused, _)) = self.submit_if_room(id, token, txn)
-            {
-                wait.effects.push_front(refused);
-                self.waits.0.insert(id, wait);
-                continue;
+    /// Keeps what a PG that waits is to be told, or lets it fall back first; `None`: it is kept, or may be lost.
+    pub(crate) fn keep_for_later(&mut self, id: SpgId, event: PgEvent) -> Option<PgEvent> {
+        if !self.waits.has(id) {
+            return Some(event);
+        }
+        let Some(pg) = self.pgs.get(&id) else { return Some(event) };
+        if pg.must_hear(&event) {
+            let kept = self.fall_back(id);
+            kept.into_iter().chain([event]).rev().for_each(|e| self.answers.push_front((id, e)));
+        } else {
+            let knows = matches!(&event, PgEvent::ConnClosed(conn) if pg.knows(*conn));
+            self.waits.pgs.get_mut(&id)?.keep(event, knows);
+        }
+        None
+    }
+
+    /// A PG that waits gives up what the store refuses, and falls back to what that holds. What it is to be told now.
+    fn fall_back(&mut self, id: SpgId) -> VecDeque<PgEvent> {
+        let Some(Wait { refused: (token, _), wishes, events, .. }) = self.waits.pgs.remove(&id) else {
+            return VecDeque::new();
+        };
+        let record = |store: &Store| store.meta(&info_key(id));
+        let held = self.store.as_ref().map(|s| stored(s, id, record(s)?.unwrap_or_else(Bytes::new)));
+        match held {
+            Some(Ok(held)) if self.pgs.get(&id).is_some_and(|pg| pg.can_fall_back(&held)) => {
+                tracing::warn!("osd.{}: pg {id} gives up what its store has no room for", self.cfg.id);
+                self.waits.fallen_back += 1;
+                for wish in wishes.into_iter().filter(|w| !matches!(w, PgEffect::Submit(..))) {
+                    self.effect(id, wish);
+                }
+                self.tell_now(id, PgEvent::Unstored(token, Box::new(held)));
+                while let Some(at) = self.effects.iter().position(|(pg, _)| *pg == id) {
+                    self.effects.remove(at).into_iter().for_each(|(_, wish)| self.effect(id, wish));
+                }
             }
-            tracing::info!("osd.{}: pg {id} has room again", self.cfg.id);
-            self.effects.extend(wait.effects.into_iter().map(|e| (id, e)));
+            Some(Err(e)) => self.fail(&format!("pg {id}: {e}")),
+            _ => self.fail(&format!("pg {id} was to be split or merged, and {NO_ROOM} for that")),
+        }
+        if self.waits.has(id) {
+            self.fail(&format!("pg {id} was replaced while it waited for room, and {NO_ROOM} to write that down"));
+        }
+        self.reporter.changed();
+        events
+    }
+
+    /// A PG that is to be split or merged waits no longer; false if the OSD ended.
+    pub(crate) fn end_wait(&mut self, id: SpgId) -> bool {
+        if self.waits.has(id) {
+            let kept = self.fall_back(id);
+            kept.into_iter().for_each(|e| self.answers.push_back((id, e)));
             self.perform();
-            // Not before: it counts on seeing what it submitted. It may wait again by now.
-            wait.events.into_iter().for_each(|event| self.answer_pg(id, event));
+        }
+        self.was_taken(&[id])
+    }
+
+    /// The store has taken what these PGs submitted; else the OSD ends.
+    pub(crate) fn was_taken(&mut self, ids: &[SpgId]) -> bool {
+        if let Some(id) = ids.iter().find(|id| self.waits.has(**id)) {
+            self.fail(&format!("pg {id} is split or merged, and {NO_ROOM} for that"));
+        }
+        self.store.is_some()
+    }
+
+    /// A connection has ended: its requests that are kept need no answer.
+    pub(crate) fn waiting_closed(&mut self, link: LinkId) {
+        let gone = |(id, w): (&SpgId, &mut Wait)| (*id, w.closed(link));
+        for (id, ops) in self.waits.pgs.iter_mut().map(gone).collect::<Vec<_>>() {
+            ops.into_iter().for_each(|op| self.drop_op(id, op));
+        }
+    }
+
+    /// Lets PGs that wait try again, one after the other until one is refused.
+    pub(crate) fn try_again(&mut self, now: Duration) {
+        // Who goes on may wait again at once, and is not tried twice.
+        for _ in 0..self.waits.pgs.len() {
+            let Some(id) = self.waits.turn(now) else { return };
+            let Some(mut wait) = self.waits.pgs.remove(&id) else { return };
+            let (token, txn) = wait.refused;
+            if let Some((txn, _)) = self.submit_if_room(id, token, txn) {
+                wait.refused = (token, txn);
+                self.waits.pgs.insert(id, wait);
+                self.waits.tried(id, false, now);
+                return;
+            }
+            self.waits.tried(id, true, now);
+            tracing::info!("osd.{}: pg {id} has room again", self.cfg.id);
+            self.effects.extend(wait.wishes.into_iter().map(|e| (id, e)));
+            self.perform();
+            // Not before: it counts on seeing what it submitted. It may wait again by now. Time that it waited for may be over.
+            wait.events.into_iter().chain([PgEvent::Tick]).for_each(|event| self.answer_pg(id, event));
             self.perform();
             self.reporter.changed();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use spirula_messages::ceph::MOsdOp;
+    use spirula_messages::ceph::op::OsdOp;
+    use spirula_pg::{ClientOp, CreateAnswer, MapView, Patience};
+    use spirula_types::{ObjectLocator, PgId, ReqId};
+    use std::sync::Arc;
+
+    fn pg(seed: u32) -> SpgId {
+        SpgId::new(PgId::new(1, seed), -1)
+    }
+
+    fn waiting(n: u32) -> Waits {
+        let mut w = Waits::default();
+        (0..n).for_each(|seed| w.begin(pg(seed), (7, Transaction::default()), true, Duration::ZERO));
+        w
+    }
+
+    #[test]
+    fn tries_become_rarer_and_all_have_their_turn() {
+        let (mut w, mut now, mut tries) = (waiting(3), Duration::ZERO, Vec::new());
+        while now < Duration::from_secs(60) {
+            now += Duration::from_millis(100);
+            // A round ends with the first that is refused.
+            while let Some(id) = w.turn(now) {
+                tries.push(id.pg.seed);
+                w.tried(id, false, now);
+            }
+        }
+        assert!((20..30).contains(&tries.len()), "{} tries in a minute", tries.len());
+        assert!(tries.iter().enumerate().all(|(i, seed)| *seed == i as u32 % 3), "{tries:?}");
+        // One that goes on lets the next try at once, and soon again.
+        now += TRY_MAX;
+        let id = w.turn(now).unwrap();
+        w.pgs.remove(&id);
+        w.tried(id, true, now);
+        let id = w.turn(now).unwrap();
+        w.tried(id, false, now);
+        assert!(w.turn(now).is_none() && w.turn(now + TRY_MIN).is_some());
+    }
+
+    #[test]
+    fn what_is_kept_has_a_bound_whatever_comes() {
+        let mut w = waiting(1);
+        let w = w.pgs.get_mut(&pg(0)).unwrap();
+        for n in 0..10_000u32 {
+            w.keep(PgEvent::Map(Arc::new(MapView { epoch: n, ..MapView::default() })), false);
+            w.keep(PgEvent::Renewed((n % 5) as i32), false);
+            w.keep(PgEvent::ConnClosed(u64::from(n)), false);
+            w.keep(PgEvent::Force { backfill: false, on: true }, false);
+            w.keep(PgEvent::CreateAnswer(CreateAnswer::Exists { winner: None }), false);
+            w.keep(PgEvent::Tick, false);
+        }
+        assert_eq!(w.events.len(), 1 + 5 + MESSAGES_MAX);
+        assert!(matches!(&w.events[0], PgEvent::Map(v) if v.epoch == 9999), "the newest map, in the first one's place");
+    }
+
+    #[test]
+    fn requests_of_a_connection_go_with_it_and_its_end_is_kept_for_who_knows_it() {
+        let mut w = waiting(1);
+        let w = w.pgs.get_mut(&pg(0)).unwrap();
+        let locator = ObjectLocator { pool: 1, key: Bytes::new(), namespace: Bytes::new(), hash: -1 };
+        for id in 0..10 {
+            let msg = Box::new(MOsdOp::new(pg(0), 0, locator.clone(), "o".into(), vec![OsdOp::stat()]));
+            let op = ClientOp { id, conn: id % 2, reqid: ReqId::default(), msg, patience: Patience::Long };
+            w.keep(PgEvent::Client(op), false);
+        }
+        w.keep(PgEvent::ConnClosed(8), true);
+        assert_eq!(w.closed(1), [1, 3, 5, 7, 9]);
+        assert_eq!((w.closed(1).len(), w.events.len()), (0, 6));
     }
 }

@@ -673,7 +673,7 @@ impl Inner {
                 Some(format!("{why}; 'spirula osd recreate {id} --dir {dir}' makes it anew, and the others fill it"))
             }
             Stopped::NoRoom(why) => Some(format!(
-                "OSD_FULL: the file system of its store has no room ({why}); it comes back by itself when there is"
+                "OSD_FULL: its store, or the file system of that, has no room ({why}); it comes back by itself when there is"
             )),
         }
     }

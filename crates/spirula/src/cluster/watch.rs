@@ -105,9 +105,9 @@ impl Watch {
     }
 }
 
-/// Is that the words of a system that has no room (ENOSPC, EDQUOT)?
+/// Is that the words of a system that has no room (ENOSPC, EDQUOT), or of an OSD without any?
 pub fn is_no_room(why: &str) -> bool {
-    ["(os error 28)", "(os error 122)"].iter().any(|code| why.contains(code))
+    ["(os error 28)", "(os error 122)", spirula_osd::NO_ROOM].iter().any(|code| why.contains(code))
 }
 
 /// Has the file system of a store room again? One that cannot tell has.
