@@ -107,6 +107,8 @@ struct Inner {
     lies: Option<Lie>,
     /// Pages that cannot be read until they are written.
     unreadable: BTreeSet<usize>,
+    /// Bytes that the file system it lies on has left; `None`: all that it may need.
+    room: Option<u64>,
 }
 
 /// The device.
@@ -132,6 +134,7 @@ impl Device {
             died: false,
             lies: None,
             unreadable: BTreeSet::new(),
+            room: None,
         };
         Arc::new(Self { name, order, inner: Mutex::new(inner) })
     }
@@ -208,6 +211,11 @@ impl Device {
     /// One in so many reads that may not wait finds nothing at once; 0: none.
     pub fn chill(&self, cold: u64) {
         self.lock().cold = cold;
+    }
+
+    /// Others have taken all room of the file system that it lies on but so many bytes; `None`: it has all that it may need.
+    pub fn leave(&self, room: Option<u64>) {
+        self.lock().room = room;
     }
 
     /// It will not die after all, if it has not yet.
@@ -333,6 +341,10 @@ impl BlockDevice for Device {
 
     fn size(&self) -> io::Result<u64> {
         Ok(self.lock().size)
+    }
+
+    fn host_room(&self) -> io::Result<Option<u64>> {
+        Ok(self.lock().room)
     }
 
     fn name(&self) -> &str {

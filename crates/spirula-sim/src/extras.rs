@@ -74,12 +74,14 @@ pub enum Extra {
     Asleep,
     /// A client sends the monitors whatever bytes and arguments there are.
     Fuzz,
+    /// Others take the room of the file systems on which OSDs' disks lie, and give it back.
+    Room,
 }
 
 impl Extra {
     /// All of them, by the name that `--faults` takes, and one in how many of the seeds with extras has it (0: none,
     /// only who asks for it by name, as planted bugs do).
-    pub const ALL: [(&'static str, Self, u64); 26] = [
+    pub const ALL: [(&'static str, Self, u64); 27] = [
         ("erasure", Self::Erasure, 2),
         ("sides", Self::Sides, 2),
         ("half-open", Self::HalfOpen, 2),
@@ -106,6 +108,7 @@ impl Extra {
         ("resets", Self::Resets, 4),
         ("asleep", Self::Asleep, 4),
         ("fuzz", Self::Fuzz, 1),
+        ("room", Self::Room, 4),
     ];
 
     /// What happens at least once in many seeds that have it, or it did not come about.
@@ -142,6 +145,7 @@ impl Extra {
                 "odd operation refused",
                 "odd operation done",
             ],
+            Self::Room => &["room taken", "PG waits for room", "PG fell back", "OSD killed beside one without room"],
             Self::Resets => &["stream reset", "session resumed"],
         }
     }
@@ -230,7 +234,7 @@ impl Scene {
     /// What the extras need before anything begins.
     pub fn prepare_extras(&mut self, code: Option<Code>) {
         self.prepare_troubles();
-        if [Extra::Scrub, Extra::Rot, Extra::Full, Extra::Lies].into_iter().any(|e| self.extras.has(e)) {
+        if [Extra::Scrub, Extra::Rot, Extra::Full, Extra::Lies, Extra::Room].into_iter().any(|e| self.extras.has(e)) {
             let manager = Manager::new(self.mons.clone(), self.extra_rng.fork());
             self.manager = Some(self.world.add(Box::new(manager), 250_000));
         }
@@ -276,6 +280,7 @@ impl Scene {
             self.world.with(id, |o: &mut OsdActor| o.disk_us = usual);
         }
         self.new_disks_start();
+        self.give_room_back(now);
         if self.troubles.careful {
             return;
         }
@@ -288,6 +293,9 @@ impl Scene {
         }
         if self.extras.has(Extra::Lies) {
             self.catch_the_liar();
+        }
+        if self.extras.has(Extra::Room) {
+            self.press_who_waits();
         }
         if self.extras.has(Extra::Lost) && self.extra_rng.one_in(2) {
             self.declare_lost();
@@ -327,13 +335,14 @@ impl Scene {
             Extra::Suspend => self.suspend(),
             Extra::Asleep => self.sleep(),
             Extra::Sessions => self.lose_sessions(),
+            Extra::Room if self.short.is_empty() => self.take_room(),
             Extra::Resets => {
                 let most = self.extra_rng.between(1, 10);
                 for _ in 0..self.world.reset_streams(most) {
                     self.probe("stream reset");
                 }
             }
-            Extra::Rot | Extra::Swap | Extra::Full | Extra::Copies | Extra::Lost | Extra::Lies | Extra::Fuzz => {}
+            Extra::Rot | Extra::Swap | Extra::Full | Extra::Copies | Extra::Lost | Extra::Lies | Extra::Fuzz | Extra::Room => {}
         }
     }
 
@@ -396,7 +405,8 @@ impl Scene {
         }
         for o in self.osds.clone() {
             let sessions = self.world.with(o, |o: &mut OsdActor| o.sessions).unwrap_or_default();
-            for (name, n) in [("session lost", sessions[0]), ("session resumed", sessions[1])] {
+            let fell = self.world.with(o, |o: &mut OsdActor| o.fallen_back).unwrap_or_default();
+            for (name, n) in [("session lost", sessions[0]), ("session resumed", sessions[1]), ("PG fell back", fell)] {
                 if n > 0 {
                     *self.probes.entry(name).or_insert(0) += n;
                 }
@@ -418,6 +428,7 @@ impl Scene {
             self.run_for(100_000)?;
             self.new_disks_start();
         }
+        self.give_room_back(u64::MAX);
         for (id, (_, usual)) in std::mem::take(&mut self.slowed) {
             self.world.with(id, |o: &mut OsdActor| o.disk_us = usual);
         }
@@ -611,6 +622,11 @@ impl Scene {
 /// How clients fill small disks.
 pub fn filling(pace: Pace) -> Pace {
     Pace { objects: 60, under_way: pace.under_way.min(2), idle: 1, changes: 80, cells: 8000, large: 2, ..pace }
+}
+
+/// How clients write much, so that much is under way when room goes.
+pub fn busy(pace: Pace) -> Pace {
+    Pace { under_way: pace.under_way + 3, idle: 1, changes: 80, cells: pace.cells.max(1000), large: 4, ..pace }
 }
 
 /// How clients go on reading what they reach while they wait for what they do not.

@@ -9,6 +9,9 @@ use spirula_maps::PgState;
 use spirula_types::{OsdId, Uuid};
 use std::sync::PoisonError;
 
+/// What a store leaves to others of the file system that it lies on, bytes.
+const HOST_MARGIN: u64 = 64 << 20;
+
 /// An OSD that waits for the monitors to know its new disk.
 #[derive(Clone, Copy, Debug)]
 pub struct Coming {
@@ -53,6 +56,63 @@ impl Scene {
             let rots = |o: &mut OsdActor| o.disk.devices.first().is_some_and(|d| d.rot(osd::LABEL, &mut rng));
             let rotten = self.world.with(target, rots).unwrap_or(false);
             self.probe(if rotten { "block rotten" } else { "nothing to rot: no data" });
+        }
+    }
+
+    /// Others fill the file systems of some disks, until later.
+    pub fn take_room(&mut self) {
+        let mut rng = self.extra_rng.fork();
+        let how_many = if rng.one_in(6) { self.osds.len() as u64 } else { rng.between(1, 2) };
+        for _ in 0..how_many {
+            let Some(target) = rng.pick(&self.osds).copied() else { return };
+            self.probe("room taken");
+            let left = *rng.pick(&[0, 0, 8 << 10, 200 << 10]).unwrap_or(&0);
+            self.leave_room(target, Some(left));
+            let until = self.world.now + rng.between(500_000, 12_000_000);
+            self.short.insert(target, until);
+        }
+    }
+
+    /// While a PG waits for room, what its other members need of it changes.
+    pub fn press_who_waits(&mut self) {
+        let waits = |o: &mut OsdActor| o.osd().is_some_and(spirula_osd::Osd::waits_for_room);
+        let short: Vec<ActorId> = self.short.keys().copied().collect();
+        let Some(target) = short.into_iter().find(|o| self.world.with(*o, waits) == Some(true)) else { return };
+        match self.extra_rng.below(4) {
+            0 => {}
+            1 => {
+                let id = self.osd_id(target);
+                if self.told_down.insert(id) {
+                    self.probe("OSD marked down by order");
+                    self.order(format!(r#"{{"prefix": "osd down", "ids": ["{id}"]}}"#));
+                }
+            }
+            2 => {
+                let val = self.extra_rng.pick(&[4, 6, 8, 12]).copied().unwrap_or(8);
+                self.order(format!(
+                    r#"{{"prefix": "osd pool set", "pool": "pool0", "var": "pg_num", "val": "{val}"}}"#
+                ));
+            }
+            _ => {
+                let others: Vec<ActorId> = self.osds.iter().copied().filter(|o| *o != target).collect();
+                if let Some(other) = self.extra_rng.pick(&others).copied().filter(|o| !self.lies(*o)) {
+                    self.probe("OSD killed beside one without room");
+                    self.kill(other, 10_000_000);
+                }
+            }
+        }
+    }
+
+    /// A disk may use so many bytes more; `None`: all it has.
+    pub fn leave_room(&mut self, target: ActorId, left: Option<u64>) {
+        let room = left.map(|left| HOST_MARGIN + left);
+        self.world.with(target, |o: &mut OsdActor| o.disk.devices.iter().take(1).for_each(|d| d.leave(room)));
+    }
+
+    /// The time of those who lack room until `now` is over.
+    pub fn give_room_back(&mut self, now: u64) {
+        for (id, _) in self.short.extract_if(.., |_, until| *until <= now).collect::<Vec<_>>() {
+            self.leave_room(id, None);
         }
     }
 

@@ -36,6 +36,8 @@ mod osd;
 mod overtaken;
 mod rng;
 mod scenario;
+#[cfg(test)]
+mod shortage;
 mod stream;
 mod tell;
 mod troubles;

@@ -273,6 +273,10 @@ pub struct OsdActor {
     pub forgets_until: u64,
     /// Sessions lost and resumed so far.
     pub sessions: [u64; 2],
+    /// How often a PG fell back to what the store holds, so far.
+    pub fallen_back: u64,
+    /// Of these, in this incarnation.
+    falls: u64,
     /// It was told to stop.
     told: bool,
     /// It cannot start: its disk is not in place yet.
@@ -298,6 +302,8 @@ impl OsdActor {
             ended: None,
             forgets_until: 0,
             sessions: [0; 2],
+            fallen_back: 0,
+            falls: 0,
             told: false,
             no_disk: false,
         }
@@ -318,7 +324,7 @@ impl OsdActor {
 
     fn start(&mut self, local: Local) -> Result<(), String> {
         self.incarnation += 1;
-        (self.disk_failed, self.told) = (None, false);
+        (self.disk_failed, self.told, self.falls) = (None, false, 0);
         let (mailbox, rx) = spirula_runtime::mailbox();
         let durable = Arc::new(Mutex::new(Vec::new()));
         let (done, failed) = (durable.clone(), mailbox.clone());
@@ -400,6 +406,7 @@ impl OsdActor {
         for (all, new) in self.sessions.iter_mut().zip(std::mem::take(&mut r.wire.sessions)) {
             *all += new;
         }
+        self.fallen_back += r.osd.fallen_back() - std::mem::replace(&mut self.falls, r.osd.fallen_back());
         if !self.busy && r.osd.step_store() {
             self.busy = true;
             out.push(Output::Timer(DISK, self.rng.between(50, self.disk_us)));

@@ -21,7 +21,7 @@ use std::collections::BTreeMap;
 use std::sync::PoisonError;
 
 /// Bytes of the object: more than are read on the spot.
-const SIZE: usize = 256 << 10;
+pub const SIZE: usize = 256 << 10;
 /// The object.
 const OBJECT: u32 = 7;
 
@@ -54,12 +54,14 @@ impl Actor for Hand {
 }
 
 /// A cluster that nothing happens to but what the story says.
-struct Story {
-    s: Scene,
+pub struct Story {
+    pub s: Scene,
     hand: ActorId,
-    pool: i64,
-    /// The OSD that leads the object's PG.
-    primary: OsdId,
+    pub pool: i64,
+    /// The object that requests are for.
+    pub object: u32,
+    /// The OSD that led the object's PG at first.
+    pub primary: OsdId,
     conns: u64,
     tid: u64,
 }
@@ -71,7 +73,7 @@ impl Drop for Story {
 }
 
 impl Story {
-    fn new(seed: u64, bug: Option<spirula_pg::Bug>) -> Self {
+    pub fn new(seed: u64, bug: Option<spirula_pg::Bug>) -> Self {
         let bug = bug.map(Bug::Pg);
         let o = Options { extras: Some(Extras::these(&[])), storm_s: 0, bug, ..Options::new(seed) };
         let mut s = Scene::new(&o);
@@ -82,7 +84,7 @@ impl Story {
             s.world.with(c, |c: &mut Client| c.quiet = true);
         }
         let hand = s.world.add(Box::new(Hand::default()), 10_000);
-        let mut story = Self { s, hand, pool: 0, primary: 0, conns: 0, tid: 0 };
+        let mut story = Self { s, hand, pool: 0, object: OBJECT, primary: 0, conns: 0, tid: 0 };
         story.run(30_000);
         story.pool = *story.map().pools.keys().next().unwrap();
         story.primary = story.acting()[0];
@@ -92,34 +94,34 @@ impl Story {
         story
     }
 
-    fn run(&mut self, ms: u64) {
+    pub fn run(&mut self, ms: u64) {
         let until = self.s.world.now + ms * 1000;
         while self.s.world.step(until) {}
     }
 
-    fn map(&mut self) -> spirula_maps::OsdMap {
+    pub fn map(&mut self) -> spirula_maps::OsdMap {
         let c = self.s.clients[0];
         self.s.world.with(c, |c: &mut Client| c.map().cloned()).flatten().expect("a map")
     }
 
     /// The acting set, primary first.
-    fn acting(&mut self) -> Vec<OsdId> {
+    pub fn acting(&mut self) -> Vec<OsdId> {
         let map = self.map();
         let place = map.pg_to_up_acting(map.object_to_pg(&locator(self.pool), &name(OBJECT)).unwrap());
         let others = place.acting.iter().copied().filter(|o| *o != place.acting_primary);
         [place.acting_primary].into_iter().chain(others).collect()
     }
 
-    fn actor(&self, osd: OsdId) -> ActorId {
+    pub fn actor(&self, osd: OsdId) -> ActorId {
         self.s.at.lock().unwrap_or_else(PoisonError::into_inner)[&osd]
     }
 
-    fn todo(&mut self, o: Output) {
+    pub fn todo(&mut self, o: Output) {
         self.s.world.with(self.hand, |h: &mut Hand| h.todo.push(o));
     }
 
     /// A connection to the present primary.
-    fn connect(&mut self) -> u64 {
+    pub fn connect(&mut self) -> u64 {
         self.conns += 1;
         let n = self.conns;
         let primary = self.acting()[0];
@@ -138,9 +140,9 @@ impl Story {
         conn
     }
 
-    fn send(&mut self, conn: u64, op: OsdOp) -> u64 {
+    pub fn send(&mut self, conn: u64, op: OsdOp) -> u64 {
         self.tid += 1;
-        let (map, n) = (self.map(), name(OBJECT));
+        let (map, n) = (self.map(), name(self.object));
         let pg = map.object_to_pg(&locator(self.pool), &n).unwrap();
         let hash = spirula_types::hash::object_hash(b"", b"", &n);
         let write = op.is_write();
@@ -151,11 +153,11 @@ impl Story {
         self.tid
     }
 
-    fn answer(&mut self, tid: u64) -> Option<MOsdOpReply> {
+    pub fn answer(&mut self, tid: u64) -> Option<MOsdOpReply> {
         self.s.world.with(self.hand, |h: &mut Hand| h.got.get(&tid).cloned()).flatten()
     }
 
-    fn done(&mut self, tid: u64) -> MOsdOpReply {
+    pub fn done(&mut self, tid: u64) -> MOsdOpReply {
         for _ in 0..600 {
             self.run(100);
             if let Some(r) = self.answer(tid) {
@@ -166,13 +168,13 @@ impl Story {
         panic!("no answer to {tid}");
     }
 
-    fn write(&mut self, conn: u64, b: u8) {
+    pub fn write(&mut self, conn: u64, b: u8) {
         let w = self.send(conn, OsdOp::write_full(vec![b; SIZE].into()));
         self.done(w);
     }
 
     /// Begins to read the object and lets the primary's helper threads hold it up.
-    fn begin_read(&mut self, conn: u64) -> u64 {
+    pub fn begin_read(&mut self, conn: u64) -> u64 {
         self.hold(true);
         let read = self.send(conn, OsdOp::read(0, SIZE as u64));
         self.run(200);
@@ -180,7 +182,7 @@ impl Story {
         read
     }
 
-    fn hold(&mut self, on: bool) {
+    pub fn hold(&mut self, on: bool) {
         let at = self.actor(self.primary);
         self.s.world.with(at, |o: &mut OsdActor| o.hold_work(on));
     }
@@ -191,7 +193,7 @@ impl Story {
     }
 
     /// Reads all of the object; an error names how much of it is not `b`.
-    fn reads(&mut self, conn: u64, b: u8) -> Result<(), String> {
+    pub fn reads(&mut self, conn: u64, b: u8) -> Result<(), String> {
         let read = self.send(conn, OsdOp::read(0, SIZE as u64));
         let data: Bytes = self.done(read).ops[0].op.indata.clone();
         let other = data.iter().filter(|x| **x != b).count();

@@ -3,7 +3,7 @@
 use crate::client::{Client, Pace};
 use crate::commander::Commander;
 use crate::disk::Disk;
-use crate::extras::{Code, Extra, Extras, filling, reading};
+use crate::extras::{Code, Extra, Extras, busy, filling, reading};
 use crate::hardware::Coming;
 use crate::logs::Acked;
 use crate::monitor::{MonActor, addr_of};
@@ -47,7 +47,7 @@ impl Bug {
     /// quorum show more, with stories made for them. `GrantEpochIgnored` is shown by none, for it takes away the second of two
     /// lines of defence: whoever has the map that shows a primary down grants it nothing more, and who grants says what it
     /// granted before.
-    pub const ALL: [(Self, &[Extra], &[Sign]); 23] = {
+    pub const ALL: [(Self, &[Extra], &[Sign]); 25] = {
         use spirula_pg::Bug as Of;
         /// What was acknowledged is not what is there, or was read.
         const ACKED: &[Sign] = &[Sign::Lost, Sign::Stale, Sign::Order, Sign::Answer, Sign::Log];
@@ -77,6 +77,8 @@ impl Bug {
             (Self::Pg(Of::ManyLag), &[], DATA),
             (Self::Pg(Of::DeadWithoutProof), &[Extra::Readers], &[Sign::Stale, Sign::Serves]),
             (Self::Pg(Of::EarlyDropped), &[], &[Sign::Stuck]),
+            (Self::Pg(Of::RoomNotAwaited), &[Extra::Room], DATA),
+            (Self::Pg(Of::RefusedKept), &[Extra::Room], DATA),
         ]
     };
 }
@@ -168,6 +170,8 @@ pub(crate) struct Scene {
     pub extra_rng: Rng,
     /// Disks that are slow: until when, and what they take usually.
     pub slowed: BTreeMap<ActorId, (u64, u64)>,
+    /// OSDs for whose disks others leave no room, until when.
+    pub short: BTreeMap<ActorId, u64>,
     pub troubles: Troubles,
     /// What clients know to have happened.
     pub acked: Acked,
@@ -354,7 +358,11 @@ impl Scene {
             large: 20,
             copies: if extras.has(Extra::Copies) { 30 } else { 0 },
         };
-        let pace = if extras.has(Extra::Full) { filling(pace) } else { pace };
+        let pace = match () {
+            () if extras.has(Extra::Full) => filling(pace),
+            () if extras.has(Extra::Room) => busy(pace),
+            () => pace,
+        };
         let objects = pace.objects;
         let clients = (0..rng.between(1, 3)).map(|i| {
             let pace = if i > 0 && (extras.has(Extra::Readers) || extras.has(Extra::Asleep)) {
@@ -384,6 +392,7 @@ impl Scene {
             extras,
             extra_rng,
             slowed: BTreeMap::new(),
+            short: BTreeMap::new(),
             troubles: Troubles::default(),
             acked: Acked::default(),
             apart,

@@ -98,7 +98,7 @@ impl Scene {
         if self.world.steps.is_multiple_of(EVERY) {
             self.look_at_logs(id)?;
         }
-        if self.extras.has(Extra::Full)
+        if (self.extras.has(Extra::Full) || self.extras.has(Extra::Room))
             && self.world.with(id, |a: &mut OsdActor| a.osd().is_some_and(|o| o.waits_for_room())) == Some(true)
         {
             self.probe("PG waits for room");
