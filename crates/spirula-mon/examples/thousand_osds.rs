@@ -127,6 +127,7 @@ fn main() {
             device_class: String::new(),
             location: BTreeMap::new(),
             metadata: BTreeMap::new(),
+            stood_ms: Default::default(),
         };
         lab.feed(MonEvent::Message { conn, message: boot.into_message(0) });
     }
@@ -155,6 +156,7 @@ fn main() {
             alive: false,
             waiting: 0,
             outside: Default::default(),
+            patience_ms: Default::default(),
         };
         let (sent, ms) = lab.feed(MonEvent::Message { conn: 2, message: report.into_message(0) });
         let maps: Vec<MOsdMap> = sent.iter().filter_map(|(_, m)| MOsdMap::from_message(m).ok()).collect();

@@ -22,8 +22,8 @@ use spirula_messages::ceph::{
     Subscription, kind,
 };
 use spirula_messages::cluster::control::{
-    MgrBeacon, MgrDigest, OsdAlive, OsdBoot, OsdFailureReport, OsdMarkMeDown, OsdPgTemp, PgCreateAsk, PgMerges,
-    PgsCreated,
+    MgrBeacon, MgrDigest, OsdAlive, OsdBeacon, OsdBoot, OsdFailureReport, OsdMarkMeDown, OsdPgTemp, PgCreateAsk,
+    PgMerges, PgsCreated,
 };
 use spirula_messages::{Body, Message, MessageError};
 use spirula_types::{EntityType, errno};
@@ -89,6 +89,7 @@ const NEEDS: &[(u16, Need)] = &[
     (OsdBoot::KIND, Need::Daemon(EntityType::Osd, "osd")),
     (OsdMarkMeDown::KIND, Need::Daemon(EntityType::Osd, "osd")),
     (OsdFailureReport::KIND, Need::Daemon(EntityType::Osd, "osd")),
+    (OsdBeacon::KIND, Need::Daemon(EntityType::Osd, "osd")),
     (OsdAlive::KIND, Need::Daemon(EntityType::Osd, "osd")),
     (OsdPgTemp::KIND, Need::Daemon(EntityType::Osd, "osd")),
     (PgCreateAsk::KIND, Need::Daemon(EntityType::Osd, "osd")),
@@ -208,6 +209,19 @@ fn may_subscribe(asker: &Asker<'_>, s: &Subscription) -> bool {
         "kv" => read("config-key"),
         _ if what.starts_with("log-") => read("log"),
         _ => read("mon"),
+    }
+}
+
+/// May it be told of OSD maps?
+pub(crate) fn may_have_osdmap(access: &Access, peer: &Peer) -> bool {
+    match access {
+        Access::Everything => true,
+        Access::Nothing => false,
+        Access::Granted { caps, .. } => {
+            let addr = peer.addrs.msgr2().addr.map(|a| a.ip());
+            let asker = Asker { entity: peer.auth_name(), caps, addr };
+            asker.may("osd", "", &caps::Args::new(), (true, false, false))
+        }
     }
 }
 

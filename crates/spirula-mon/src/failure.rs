@@ -2,12 +2,25 @@
 //!
 //! An OSD goes down by its peers' reports, if there are enough of them, from enough places of the
 //! CRUSH tree (`mon_osd_min_down_reporters`, `mon_osd_reporter_subtree_level`), about a silence
-//! that is long enough (`osd_heartbeat_grace`), and as long as they are repeated. It goes down at
+//! that is long enough (`osd_heartbeat_grace`), and as long as they are repeated. It goes down
+//! earlier where as many of them miss it for longer than is usual, and its monitor misses it, too
+//! (see "Quick"). It goes down at
 //! once if its port refuses connections and it has no connection to a monitor either; while it has
 //! one, the word of a single peer does not suffice, since a firewall may refuse in the OSD's name,
 //! or the peer may lie. Where no peer is left to report, it goes down by the loss of its connection
 //! to the monitor. An OSD that stays down is marked out, so that its data is copied elsewhere.
 //! Rules and option names are Ceph's.
+//!
+//! **Quick.** How long a silence is unusual is known to those who hear the target all the time, and
+//! each reporter says it (`patience_ms`; `spirula-osd`, `patience`): a second where all is calm,
+//! more where machines are loaded, never more than the grace. Three things must come together. As
+//! many independent reporters as the slow rule asks for say that the silence is longer; they miss
+//! the target on every network; and its beacons stay out at its monitor ([`crate::beacons`]), which
+//! come over a connection of their own. So its process stands still, or it is cut off from
+//! everybody. A reporter in trouble of its own, a network between OSDs that is broken, a packet
+//! that is lost: none of these does all of it. Where one of the three is missing or unknown, the
+//! grace decides as ever. Nobody wins power by this: whoever lies has one word of those that are
+//! needed, as with the slow rule, where it can say of any silence that it is long enough.
 //!
 //! **Gone.** A report may say that the target's process is gone. Then the map says so
 //! (`dead_epoch`), and the next primaries do not wait for the read leases that it held. The
@@ -17,11 +30,15 @@
 //! **Damping.** An OSD that comes back and was alive all the time (`was_up` in its boot) was marked
 //! down wrongly. How often that happens, and for how long, is kept in the map (`laggy_probability`,
 //! `laggy_interval`). It gives more grace to that OSD, and to those whom it reports; it is
-//! forgotten by halves (`mon_osd_laggy_halflife`).
+//! forgotten by halves (`mon_osd_laggy_halflife`). Of what lies between the reporters' patience and
+//! the grace, the probability is the share that is waited for, too: after some wrong marks in a
+//! row the grace alone counts. An OSD whose own loop stood still for all of the grace, as its boot
+//! says, was not marked down wrongly.
 //!
 //! Two OSDs that miss only each other are not for these rules: [`crate::pairs`].
 
-use crate::event::Peer;
+use crate::beacons::Beacons;
+use crate::event::{ConnId, Peer};
 use crate::mon::Mon;
 use crate::osd::{mark_dead, mark_down, mark_out, seconds_between, slot};
 use crate::pairs::{PairTracker, Word, Words, pairs};
@@ -38,6 +55,11 @@ use std::collections::{BTreeMap, BTreeSet};
 /// `laggy_probability` of 1.
 const CERTAIN: f64 = u32::MAX as f64;
 
+/// Seconds after which a word of an unusual silence that was not repeated counts no more; it is repeated every two.
+const QUICK_FRESH: f64 = 3.0;
+/// Seconds without any connection after which an OSD counts as silent to its monitors.
+const GONE_QUIET: f64 = 0.75;
+
 /// What is known of OSDs besides the map. Lost at restart, and built up again by reports.
 #[derive(Debug, Default)]
 pub struct OsdTracker {
@@ -49,6 +71,8 @@ pub struct OsdTracker {
     down_since: BTreeMap<OsdId, UTime>,
     /// Open connections by OSD.
     open: BTreeMap<OsdId, u32>,
+    /// Who says that it runs.
+    pub(crate) beacons: Beacons,
     /// Pairs that do not hear each other, and who is kept out for it.
     pub(crate) pairs: PairTracker,
 }
@@ -67,8 +91,9 @@ impl OsdTracker {
         self.down_since.extend(osds.map(|o| (o, now)));
     }
 
-    pub(crate) fn session_closed(&mut self, peer: &Peer, now: UTime) {
+    pub(crate) fn session_closed(&mut self, conn: ConnId, peer: &Peer, now: UTime) {
         let Ok(osd) = peer.id.parse::<OsdId>() else { return };
+        self.beacons.closed(osd, conn);
         if let Some(n) = self.open.get_mut(&osd) {
             *n -= 1;
             if *n == 0 {
@@ -81,6 +106,14 @@ impl OsdTracker {
     /// It is connected to a monitor.
     pub(crate) fn is_connected(&self, osd: OsdId) -> bool {
         self.open.contains_key(&osd)
+    }
+
+    /// It does not say to any monitor that it runs, though it should.
+    fn is_mute(&self, osd: OsdId, now: UTime) -> bool {
+        match self.lost.get(&osd) {
+            Some(since) if !self.is_connected(osd) => seconds_between(*since, now) >= GONE_QUIET,
+            _ => self.beacons.is_silent(osd, now),
+        }
     }
 
     /// This monitor leads from now on: OSDs that are up and connected to no monitor are watched.
@@ -140,12 +173,28 @@ pub(crate) fn note_return(work: &mut Work, osd: OsdId, lived: bool) {
     }
 }
 
-/// Seconds of patience that an OSD's past earns it.
-fn earned(state: &State, x: &OsdXInfo, now: UTime) -> f64 {
+/// How probable it is, 0 to 1, that a down mark is wrong, by what is not forgotten yet.
+fn wrong(state: &State, x: &OsdXInfo, now: UTime) -> f64 {
     let half = state.option_f64("mon_osd_laggy_halflife");
     let age = seconds_between(x.down_stamp, now);
     let decay = if half > 0.0 { 0.5f64.powf(age / half) } else { 1.0 };
-    decay * f64::from(x.laggy_interval) * f64::from(x.laggy_probability) / CERTAIN
+    decay * f64::from(x.laggy_probability) / CERTAIN
+}
+
+/// Seconds of patience that an OSD's past earns it.
+fn earned(state: &State, x: &OsdXInfo, now: UTime) -> f64 {
+    wrong(state, x, now) * f64::from(x.laggy_interval)
+}
+
+/// The share, 0 to 1, of what lies between the patience of `reporters` and the grace that is waited for, too: the target was
+/// wrongly down before, or they were.
+fn share_of_grace(state: &State, map: &OsdMap, target: OsdId, reporters: &BTreeSet<OsdId>, now: UTime) -> f64 {
+    if !state.option_bool("mon_osd_adjust_heartbeat_grace") {
+        return 0.0;
+    }
+    let of = |osd: OsdId| map.xinfo(osd).map_or(0.0, |x| wrong(state, x, now));
+    let peers: f64 = reporters.iter().map(|r| of(*r)).sum();
+    (of(target) + peers / reporters.len().max(1) as f64).min(1.0)
 }
 
 /// Seconds that `target` may be silent: more for one that was often wrongly down, and more if its
@@ -178,7 +227,8 @@ impl Mon {
         let silent_since =
             UTime::from_nanos(self.steady.as_nanos().saturating_sub(r.failed_for_ms.saturating_mul(1_000_000)));
         let refused = r.refused.then_some(r.gone);
-        let word = Word { silent_since, said: self.steady, waiting: r.waiting, outside: r.outside, refused };
+        let patience = (r.patience_ms.0 > 0).then(|| f64::from(r.patience_ms.0) / 1000.0);
+        let word = Word { silent_since, said: self.steady, waiting: r.waiting, outside: r.outside, refused, patience };
         self.osds.failures.entry(r.target).or_default().insert(r.reporter, word);
         self.judge(r.target, work);
     }
@@ -219,6 +269,15 @@ impl Mon {
             return;
         };
         let reporters: BTreeSet<OsdId> = reports.keys().copied().collect();
+        let of = |w: &Word| {
+            let fresh = seconds_between(w.said, now) <= QUICK_FRESH;
+            Some((seconds_between(w.silent_since, now), w.patience.filter(|_| fresh)?))
+        };
+        let quick: BTreeMap<OsdId, (f64, f64)> = reports.iter().filter_map(|(o, w)| Some((*o, of(w)?))).collect();
+        if !quick.is_empty() && self.osds.is_mute(target, now) && self.judge_quick(target, &quick, work) {
+            return;
+        }
+        let map = work.osd();
         let grace = grace_of(&work.state, map, target, &reporters, self.now);
         let (have, needed) = witnesses(&work.state, map, target, &reporters);
         let silent = seconds_between(since, self.steady);
@@ -228,6 +287,29 @@ impl Mon {
         work.info(format!("osd.{target} failed ({have} reporters after {silent:.6} >= grace {grace:.6})"));
         mark_down(work, target);
         self.osds.forget(target);
+    }
+
+    /// Marks `target` down, which its monitor misses, too, if enough of its peers have missed it for longer than is usual. `quick`
+    /// says of each reporter for how long it has missed it, and how long is usual, in seconds.
+    fn judge_quick(&mut self, target: OsdId, quick: &BTreeMap<OsdId, (f64, f64)>, work: &mut Work) -> bool {
+        let map = work.osd();
+        let share = share_of_grace(&work.state, map, target, &quick.keys().copied().collect(), self.now);
+        let most = work.state.option_f64("osd_heartbeat_grace");
+        let due = |usual: f64| usual + share * (most - usual).max(0.0);
+        let ripe: BTreeMap<OsdId, (f64, f64)> =
+            quick.iter().map(|(o, (silent, usual))| (*o, (*silent, due(*usual)))).filter(|(_, w)| w.0 >= w.1).collect();
+        let (have, needed) = witnesses(&work.state, map, target, &ripe.keys().copied().collect());
+        if have < needed || down_refusal(&work.state, map, target).is_some() {
+            return false;
+        }
+        let silent = ripe.values().map(|w| w.0).fold(f64::INFINITY, f64::min);
+        let grace = ripe.values().map(|w| w.1).fold(0.0, f64::max);
+        work.info(format!(
+            "osd.{target} failed ({have} reporters after {silent:.6} >= grace {grace:.6}, and no word to its monitor)"
+        ));
+        mark_down(work, target);
+        self.osds.forget(target);
+        true
     }
 
     /// What only time brings: reports that ripen, lost connections, OSDs to be marked out,

@@ -22,6 +22,7 @@
 
 mod absent;
 mod access;
+mod beacons;
 pub mod clog;
 pub mod commands;
 pub mod config;

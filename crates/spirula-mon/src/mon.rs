@@ -14,6 +14,7 @@ use crate::failure::OsdTracker;
 use crate::image::Stored;
 use crate::merges::MergeTracker;
 use crate::mgr::MgrTracker;
+use crate::osd::seconds_between;
 use crate::placement::PlacementTracker;
 use crate::quorum::{After, Ask, GID_STEP, GlobalIds, Quorum};
 use crate::session::Session;
@@ -33,8 +34,8 @@ use spirula_messages::ceph::{
     MStatfsReply, kind,
 };
 use spirula_messages::cluster::control::{
-    MgrBeacon, MgrDigest, OsdAlive, OsdBoot, OsdFailureReport, OsdMarkMeDown, OsdMarkMeDownAck, OsdPgTemp, OsdStop,
-    PgCreateAsk, PgMerges, PgsCreated, PgsCreatedAck,
+    MgrBeacon, MgrDigest, OsdAlive, OsdBeacon, OsdBoot, OsdFailureReport, OsdMarkMeDown, OsdMarkMeDownAck, OsdPgTemp,
+    OsdStop, PgCreateAsk, PgMerges, PgsCreated, PgsCreatedAck,
 };
 use spirula_messages::cluster::quorum::MonJoin;
 use spirula_messages::{Body, Message, MessageError};
@@ -59,6 +60,9 @@ pub(crate) const READ_MAX: usize = 64 << 10;
 /// Bytes of requests that wait together, for a leader, a confirmation or a commit. Above it no further one of more than
 /// [`READ_MAX`] is taken: its connection is closed.
 const WAITING_MAX: usize = 64 << 20;
+/// For so many seconds after OSDs went down clients that come anew are told of it. Those who lost their monitor then have found
+/// another one, or ask by themselves.
+const FEWER_TOLD: f64 = 30.0;
 /// Nanoseconds between two looks at what only time brings.
 const TICK_NANOS: u64 = 250_000_000;
 /// The first global id of a new cluster.
@@ -155,6 +159,8 @@ pub struct Mon {
     pub(crate) transitions: crate::transitions::Transitions,
     /// The OSDs that the last OSD map showed up, and its epoch.
     pub(crate) up_before: (Epoch, BTreeSet<OsdId>),
+    /// When OSDs went down last.
+    pub(crate) fewer_since: Option<UTime>,
     /// Facts about ourselves, for `mon metadata`.
     pub(crate) metadata: crate::state::Metadata,
     /// Our own options; `ceph tell mon.N config set` changes them while commands read the rest.
@@ -228,6 +234,7 @@ impl Mon {
             placement: PlacementTracker::default(),
             transitions: crate::transitions::Transitions::default(),
             up_before: (0, BTreeSet::new()),
+            fewer_since: None,
             metadata: BTreeMap::new(),
             settings: RefCell::default(),
             q: Quorum::new(identity, boot, seeds),
@@ -382,6 +389,7 @@ impl Mon {
         let now = now.into();
         (self.now, self.steady) = (now.wall, time::steady(now));
         self.clock.see(now);
+        self.osds.beacons.ran(self.steady);
         let first = out.len();
         match event {
             MonEvent::SessionOpened { conn, peer } => {
@@ -402,6 +410,7 @@ impl Mon {
             MonEvent::Persisted(number) => self.on_persisted(number, out),
             MonEvent::Tick => {
                 self.quorum_tick(out);
+                self.tell_silence(out);
                 let since = self.steady.as_nanos().abs_diff(self.last_look.as_nanos());
                 if self.q.leads() && since >= TICK_NANOS {
                     self.last_look = self.steady;
@@ -425,7 +434,7 @@ impl Mon {
 
     pub(crate) fn close_session(&mut self, conn: ConnId) {
         if let Some(s) = self.sessions.remove(&conn) {
-            self.osds.session_closed(&s.peer, self.steady);
+            self.osds.session_closed(conn, &s.peer, self.steady);
             self.mgr.session_closed(&s.peer, self.steady);
             self.forget_asks(conn);
         }
@@ -488,6 +497,12 @@ impl Mon {
             kind::MON_SUBSCRIBE | kind::MON_GET_VERSION | kind::STATFS | kind::GET_POOL_STATS => {
                 self.await_read(Ask { conn, message: m, via: None }, out)
             }
+            OsdBeacon::KIND => {
+                let b = OsdBeacon::from_message(&m)?;
+                if let Ok(osd) = session.peer.id.parse() {
+                    self.osds.beacons.heard(osd, conn, b.every_ms, self.steady);
+                }
+            }
             MgrDigest::KIND => {
                 self.relay(&session.peer, &m, out);
                 self.on_manager(&m, out)?;
@@ -526,6 +541,12 @@ impl Mon {
                 let Some(session) = self.sessions.get_mut(&conn) else { return Ok(()) };
                 session.subscribe(s.what, s.hostname);
                 session.push(conn, self.fsid, &self.state, out);
+                // It may have been told of nothing while it was between two monitors.
+                if session.osdmap_sent() == 0
+                    && self.fewer_since.is_some_and(|at| seconds_between(at, self.steady) < FEWER_TOLD)
+                {
+                    session.warn(conn, self.fsid, &self.state, out);
+                }
             }
             kind::MON_GET_VERSION => {
                 let q = MMonGetVersion::from_message(m)?;

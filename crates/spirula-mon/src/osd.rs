@@ -217,7 +217,9 @@ impl Mon {
         self.osds.forget(osd);
         // One that was taken for a pair was not marked down for nothing.
         if !self.osds.pairs.was_taken(osd) {
-            failure::note_return(work, osd, b.was_up > 0);
+            let grace = work.state.option_f64("osd_heartbeat_grace");
+            let lived = b.was_up > 0 && f64::from(b.stood_ms.0) < grace * 1000.0;
+            failure::note_return(work, osd, lived);
         }
         self.osds.pairs.booted(osd, self.steady);
         Self::bring_up(work, &b, addrs);

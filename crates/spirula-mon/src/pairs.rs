@@ -80,6 +80,8 @@ pub(crate) struct Word {
     pub outside: Outside,
     /// Its port refuses connections; with that, whether its process is certainly gone.
     pub refused: Option<bool>,
+    /// It is silent on every path for longer than is usual: how long is usual, seconds.
+    pub patience: Option<f64>,
 }
 
 impl Word {

@@ -11,6 +11,7 @@
 //! one change of membership at a time until the members that the library knows are those of the
 //! table. A new monitor learns first, and votes when it has caught up.
 
+use crate::beacons;
 use crate::commands;
 use crate::event::{ConnId, MonEffect, Peer};
 use crate::image::{Identity, Stored};
@@ -20,7 +21,7 @@ use crate::state::{Member, State};
 use crate::txn::MonTxn;
 use crate::work::{InFlight, Work};
 use spirula_encoding::{Decode, DecodeError, Decoder, Encode, Encoder, UTime};
-use spirula_messages::cluster::control::MgrDigest;
+use spirula_messages::cluster::control::{MgrDigest, Since};
 use spirula_messages::cluster::quorum::{
     Carried, CarriedPeer, MonForgotten, MonForward, MonForwardDone, MonGidsAsk, MonGidsGrant, MonJoin, MonRelay,
     MonRemoved, MonRouted, MonSession, MonTime, MonTimeReply, MonWelcome, QuorumFrame,
@@ -602,6 +603,9 @@ impl Mon {
             let up: BTreeSet<OsdId> = map.osds().filter(|o| map.is_up(*o)).collect();
             fewer = !self.up_before.1.is_subset(&up);
             self.osds.went_down(self.up_before.1.difference(&up).copied(), &up, self.steady);
+            if fewer {
+                self.fewer_since = Some(self.steady);
+            }
             self.up_before = (map.epoch, up);
         }
         for (conn, session) in &mut self.sessions {
@@ -661,8 +665,21 @@ impl Mon {
             && (daemon || !open)
             && let Some(leader) = self.q.other_leader()
         {
-            let m = MonSession { boot: self.q.boot, conn, open, peer: carried_peer(peer) };
+            let silent = match peer.id.parse() {
+                Ok(osd) if open && peer.kind == EntityType::Osd => self.osds.beacons.state(osd, conn, self.steady),
+                _ => beacons::told::NOTHING,
+            };
+            let m = MonSession { boot: self.q.boot, conn, open, peer: carried_peer(peer), silent: Since(silent) };
             self.send_member(leader, m.into_message(0), out);
+        }
+    }
+
+    /// Tells the leader of OSDs connected here that say no more that they run, or do again.
+    pub(crate) fn tell_silence(&mut self, out: &mut Vec<MonEffect>) {
+        for conn in self.osds.beacons.news(self.steady) {
+            if let Some(s) = self.sessions.get(&conn) {
+                self.announce(conn, &s.peer, true, out);
+            }
         }
     }
 
@@ -947,7 +964,11 @@ impl Mon {
                 let s = MonSession::from_message(m)?;
                 if let Some(member) = member.filter(|_| self.q.leads()) {
                     if s.open {
-                        self.remote_conn(member, s.boot, s.conn, s.peer);
+                        let osd = peer_of(s.peer.clone()).filter(|p| p.kind == EntityType::Osd);
+                        let conn = self.remote_conn(member, s.boot, s.conn, s.peer);
+                        if let (Some(conn), Some(osd)) = (conn, osd.and_then(|p| p.id.parse().ok())) {
+                            self.osds.beacons.told(osd, conn, s.silent.0);
+                        }
                     } else if let Some(conn) = self.q.remote.remove(&(member, s.conn)) {
                         self.q.routes.remove(&conn);
                         self.close_session(conn);

@@ -1,6 +1,6 @@
 //! Connections and what they subscribed to (`docs/protocol/mon.md` §1).
 
-use crate::access::Access;
+use crate::access::{self, Access};
 use crate::clog::severity_by_name;
 use crate::config::Traits;
 use crate::event::{ConnId, MonEffect, Peer};
@@ -41,7 +41,7 @@ pub struct Session {
     /// What it may do.
     pub access: Access,
     subs: BTreeMap<String, Sub>,
-    /// It has wanted OSD maps, and this is the newest that it was sent.
+    /// The newest OSD map that it was sent over this connection.
     osdmap_sent: Epoch,
     config_sent: Option<BTreeMap<String, String>>,
 }
@@ -177,10 +177,16 @@ impl Session {
 
     /// Tells a client of an OSD map in which OSDs went down, though it asked for none: its requests
     /// may be with them. It would ask only when a connection breaks, or some ten seconds later.
-    /// If it lacks more than the newest few epochs it asks for the rest.
+    /// If it lacks more than the newest few epochs it asks for the rest. A client that comes anew does not
+    /// ask for the maps that it had over an earlier connection, perhaps from another monitor, so one that has asked for none here
+    /// is told, too; whoever has no use for it ignores it.
     pub fn warn(&mut self, conn: ConnId, fsid: Uuid, state: &State, out: &mut Vec<MonEffect>) {
         let newest = state.osdmap.epoch;
-        if self.peer.kind != EntityType::Client || self.osdmap_sent == 0 || self.osdmap_sent >= newest {
+        if self.peer.kind != EntityType::Client
+            || self.osdmap_sent >= newest
+            || self.osdmap_sent == 0 && self.subs.is_empty()
+            || !access::may_have_osdmap(&self.access, &self.peer)
+        {
             return;
         }
         let from = newest.saturating_sub(MAPS_OF_WARNING - 1).max(self.osdmap_sent + 1);

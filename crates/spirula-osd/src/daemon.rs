@@ -13,6 +13,7 @@ use crate::history::{History, Shown};
 use crate::intake::Early;
 use crate::life::Markdowns;
 use crate::maps::Maps;
+use crate::patience::Ran;
 use crate::peers::{LEASE_MS, Peers};
 use crate::perf::Perf;
 use crate::reader::{BadPlaces, StoreReader, rotten};
@@ -61,7 +62,7 @@ const PG_TICK: Duration = Duration::from_millis(500);
 /// Between two attempts to reach monitor or manager, and two boot messages.
 pub(crate) const RETRY: Duration = Duration::from_millis(500);
 /// Between two looks at links and peers.
-const HOUSEKEEPING: Duration = Duration::from_millis(100);
+pub(crate) const HOUSEKEEPING: Duration = Duration::from_millis(100);
 /// Monotonic milliseconds start here, so that "one lease ago" is a time.
 const MONO_BASE_MS: u64 = 1_000_000;
 
@@ -267,7 +268,8 @@ pub struct Osd {
     pub(crate) wakes: BTreeMap<u64, Vec<SpgId>>,
     pub(crate) next_pg_tick: Duration,
     pub(crate) next_housekeeping: Duration,
-    pub(crate) last_housekeeping: Duration,
+    /// When the event loop ran.
+    pub(crate) ran: Ran,
     pub(crate) markdowns: Markdowns,
     pub(crate) reporter: Reporter,
     pub(crate) perf: Perf,
@@ -384,7 +386,7 @@ impl Osd {
             wakes: BTreeMap::new(),
             next_pg_tick: Duration::ZERO,
             next_housekeeping: Duration::ZERO,
-            last_housekeeping: clock::monotonic(),
+            ran: Ran::default(),
             markdowns: Markdowns::default(),
             reporter: Reporter::default(),
             perf: Perf::default(),
@@ -1013,6 +1015,10 @@ impl Daemon for Osd {
             self.end();
             return;
         }
+        self.note_run(now);
+        if now >= self.peers.next_ping() {
+            self.ping(now);
+        }
         self.schedule(now);
         let now_ms = mono_ms();
         while let Some(due) = self.wakes.first_entry().filter(|e| *e.key() <= now_ms) {
@@ -1029,7 +1035,6 @@ impl Daemon for Osd {
         }
         if now >= self.next_housekeeping {
             self.next_housekeeping = now + HOUSEKEEPING;
-            let last = std::mem::replace(&mut self.last_housekeeping, now);
             self.keep_links(now);
             self.keep_copies(now);
             self.keep_maps(now);
@@ -1038,12 +1043,12 @@ impl Daemon for Osd {
             self.refuse_when_full();
             self.close_stuck(now);
             self.start_scrub(now);
-            self.look_at_peers(now, last);
+            self.report_silent(now);
         }
     }
 
     fn deadline(&self) -> Duration {
-        let mut at = self.next_housekeeping.min(self.next_pg_tick);
+        let mut at = self.next_housekeeping.min(self.next_pg_tick).min(self.peers.next_ping());
         if let Some((ms, _)) = self.wakes.first_key_value() {
             at = at.min(Duration::from_millis(ms.saturating_sub(MONO_BASE_MS)));
         }

@@ -1,12 +1,16 @@
 //! Heartbeats: pings, the read leases in their answers, reports of peers that do not answer, and
-//! what an OSD does that is marked down though it lives.
+//! the word to the monitor that we run.
+//!
+//! How long a silence is before it is reported: [`crate::patience`]. What is made of the reports:
+//! `spirula-mon`, `failure`. Why the whole is safe, and how long clients wait when an OSD stands
+//! still: `docs/decisions/018-silence.md`.
 
-use crate::daemon::{Osd, mono_ms};
-use crate::peers::{Silent, Waits, Way};
+use crate::daemon::{HOUSEKEEPING, Osd, mono_ms};
+use crate::peers::{Bounds, LEASE_MS, Silent, Waits, Way};
 use bytes::Bytes;
 use spirula_maps::osdmap::OsdAddrs;
 use spirula_maps::{OsdMap, PgState};
-use spirula_messages::cluster::control::OsdFailureReport;
+use spirula_messages::cluster::control::{OsdBeacon, OsdFailureReport, Since};
 use spirula_messages::cluster::pg::{OsdPing, OsdPong, OsdRenewed};
 use spirula_messages::{Body, Message};
 use spirula_pg::{Pg, PgEvent};
@@ -15,9 +19,9 @@ use spirula_types::{AddrVec, EntityType, OsdId, SpgId};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// A loop that did not run for so long was stopped or starved; the silence of others in that
-/// time is its own.
-pub(crate) const AWAY: Duration = Duration::from_millis(1000);
+/// A loop that did not run for so long was stopped or starved; the silence of others until then
+/// is its own.
+const AWAY: Duration = Duration::from_millis(1000);
 /// A request that has waited for so long may wait for a peer that is silent.
 const WAITS: Duration = Duration::from_secs(1);
 /// Sets apart the nonce of connections for heartbeats: the far end keeps one session for each
@@ -51,6 +55,23 @@ impl Osd {
     /// Seconds of silence after which a peer is reported.
     pub(crate) fn grace(&self) -> Duration {
         Duration::from_secs(self.cfg.settings.number("osd_heartbeat_grace").unwrap_or(4).max(1))
+    }
+
+    /// How much silence of a peer is borne at least and at most.
+    fn bounds(&self) -> Bounds {
+        let least = self.cfg.settings.get("osd_heartbeat_min_grace").and_then(|s| s.parse::<f64>().ok());
+        let least = Duration::try_from_secs_f64(least.unwrap_or(1.0)).unwrap_or(Duration::MAX);
+        Bounds { least, grace: self.grace() }
+    }
+
+    /// The event loop runs, at `now`.
+    pub(crate) fn note_run(&mut self, now: Duration) {
+        let late = self.ran.at(now, HOUSEKEEPING);
+        if late >= AWAY {
+            self.peers.excuse(now);
+        } else if !late.is_zero() {
+            self.peers.late(late);
+        }
     }
 
     /// Do enough of the others answer that it makes sense to be up
@@ -124,19 +145,15 @@ impl Osd {
         self.report_silent(now);
     }
 
-    /// The regular look: pings that are due, peers that are silent. `last` is when it ran before.
-    pub(crate) fn look_at_peers(&mut self, now: Duration, last: Duration) {
-        if now.saturating_sub(last) >= AWAY {
-            self.peers.excuse(now);
-        }
-        self.ping(now);
-        self.report_silent(now);
-    }
-
+    /// Asks all peers, and tells the monitor that we run.
     pub(crate) fn ping(&mut self, now: Duration) {
         let ping = OsdPing { osd: self.cfg.id, epoch: self.maps.epoch(), sent_ms: mono_ms() };
         let size = self.beat_size();
         self.perf.pings += self.peers.ping(now, || filled(ping.into_message(0), size));
+        if self.mon.is_open() {
+            let every = self.peers.ping_every().as_millis();
+            self.mon.send(OsdBeacon { every_ms: u32::try_from(every).unwrap_or(u32::MAX) });
+        }
     }
 
     /// A peer asks: it gets an answer on the connection it asked over, and a lease if it is up; of
@@ -145,7 +162,8 @@ impl Osd {
         let Some(session) = self.sessions.get(&link) else { return };
         // Its map may be newer than ours.
         let up = p.epoch > self.maps.epoch() || self.maps.map().is_some_and(|m| m.is_up(from));
-        let lease = if up { self.leases.grant(from, mono_ms()) } else { 0 };
+        let length = self.peers.lease_ms(from, self.bounds());
+        let lease = if up { self.leases.grant(from, length, mono_ms()) } else { 0 };
         let pong = OsdPong {
             osd: self.cfg.id,
             epoch: self.maps.epoch(),
@@ -168,13 +186,13 @@ impl Osd {
             return;
         }
         let granted = if self.pg_cfg.ignores_grant_epochs() { 0 } else { p.epoch };
-        self.leases.take(from, p.sent_ms, u64::from(p.lease_ms), granted, self.maps.epoch());
+        let length = if self.pg_cfg.stretches_leases() { LEASE_MS } else { u64::from(p.lease_ms) };
+        self.leases.take(from, p.sent_ms, length, granted, self.maps.epoch());
+        self.note_run(clock::monotonic());
         self.peers.took(link, clock::monotonic(), mono_ms().saturating_sub(p.sent_ms));
         if self.peers.heard(link, clock::monotonic(), self.grace()) {
-            self.report_peer(
-                &Silent { osd: from, silent: Duration::ZERO, refused: None, waiting: Waits::default() },
-                true,
-            );
+            let (silent, waiting) = (Duration::ZERO, Waits::default());
+            self.report_peer(&Silent { osd: from, silent, refused: None, waiting, patience: None }, true);
         }
         let waiting: Vec<SpgId> = self.pgs.iter().filter(|(_, p)| p.waits_for_lease()).map(|(id, _)| *id).collect();
         for pg in waiting {
@@ -209,12 +227,13 @@ impl Osd {
         serde_json::json!({"threshold": threshold, "entries": entries})
     }
 
-    fn report_silent(&mut self, now: Duration) {
+    /// Reports peers that are silent.
+    pub(crate) fn report_silent(&mut self, now: Duration) {
         // One that is not up itself is the one that is cut off; nobody would listen.
         if !self.live || !self.mon.is_open() {
             return;
         }
-        let (grace, me) = (self.grace(), self.cfg.id);
+        let (bounds, me) = (self.bounds(), self.cfg.id);
         let (ops, pgs, maps) = (&self.ops, &self.pgs, &self.maps);
         let waiting = || {
             let stuck =
@@ -232,7 +251,7 @@ impl Osd {
             }
             waiting
         };
-        for s in self.peers.silent(now, grace, waiting) {
+        for s in self.peers.silent(now, bounds, waiting) {
             self.report_peer(&s, false);
         }
     }
@@ -250,6 +269,7 @@ impl Osd {
             alive,
             waiting: s.waiting.all,
             outside: s.waiting.outside,
+            patience_ms: Since(s.patience.map_or(0, |p| u32::try_from(p.as_millis()).unwrap_or(u32::MAX).max(1))),
         });
     }
 }

@@ -14,6 +14,7 @@
 //! * [`maps`], [`follow`]: following the map: PG views, splits, what clients lack
 //! * [`links`], [`peers`], [`heartbeat`], [`trips`]: links to monitor, manager and other OSDs; pings
 //!   and how long they take, read leases, failure reports
+//! * [`patience`]: how much silence of a peer is unusual
 //! * [`life`]: marked down wrongly, stopped, failed
 //! * [`sched`], [`pace`], [`scrub`]: reservations and turns: what background work may do beside
 //!   clients; when scrubs are due
@@ -37,6 +38,7 @@ mod life;
 mod links;
 mod maps;
 mod pace;
+mod patience;
 mod peers;
 mod perf;
 mod reader;

@@ -3,7 +3,7 @@
 use crate::access::Rights;
 use crate::daemon::{Life, Osd, RETRY, Session};
 use crate::unread::Owed;
-use spirula_messages::cluster::control::{OsdBoot, WHOLE_OSDMAP};
+use spirula_messages::cluster::control::{OsdBoot, Since, WHOLE_OSDMAP};
 use spirula_pg::{Backoffs, PgEvent};
 use spirula_runtime::{Ended, Link, LinkId, MonNews, Peer, clock};
 use spirula_types::{AddrVec, EntityType, SpgId};
@@ -140,6 +140,7 @@ impl Osd {
             device_class: self.cfg.device_class.clone(),
             location: self.cfg.location.clone(),
             metadata,
+            stood_ms: Since(u32::try_from(self.ran.stood(now).as_millis()).unwrap_or(u32::MAX)),
         });
     }
 }

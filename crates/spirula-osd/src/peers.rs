@@ -3,7 +3,11 @@
 //! Up to three links lead to a peer, all of them to one incarnation of it (its addresses in the
 //! map): one for data, and one for heartbeats in each of the two networks, so that nothing stands
 //! in a ping's way. Every OSD pings every other one on both networks; a peer counts as silent if
-//! one of the two brings no answer. The answers are read leases, too.
+//! one of the two brings no answer for the whole grace. If **none** brings an answer for longer than
+//! is usual for this peer lately ([`crate::patience`]), that is reported at once. The answers are
+//! read leases, too; a lease is about as long as the granter's patience with the asker
+//! ([`Peers::lease_ms`]), so that a wait for leases adds little to the time in which a silent
+//! primary is found out.
 //!
 //! **What is sent to a peer that is up arrives, in order and once, or every PG is told.** A link
 //! for data is a session that outlives its connections (`spirula-runtime`) for as long as the map
@@ -54,6 +58,7 @@
 //! The addresses must be the peer's own: translated ones (NAT) with several OSDs behind one address
 //! are not supported, as in Ceph.
 
+use crate::patience::Gaps;
 use crate::trips::Trips;
 use spirula_maps::osdmap::OsdAddrs;
 use spirula_messages::Message;
@@ -63,11 +68,17 @@ use spirula_types::{AddrVec, OsdId};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Between two pings to a peer.
-pub const PING_EVERY: Duration = Duration::from_millis(500);
-/// Length of a read lease, milliseconds. The same in the whole cluster, see
+/// Between two pings to a peer, where there are few; where there are many, [`PING_EACH`] for each of them, up to [`PING_MOST`].
+/// So an OSD sends no more than 120 a second in each network, until it has 60 peers.
+pub const PING_EVERY: Duration = Duration::from_millis(250);
+const PING_EACH: Duration = Duration::from_millis(8);
+const PING_MOST: Duration = Duration::from_millis(500);
+/// Longest read lease, milliseconds; what an OSD that restarts takes its earlier leases for. The same in the whole cluster, see
 /// `spirula_pg::Leases`.
 pub const LEASE_MS: u64 = 3000;
+/// A lease is so much longer than the granter's patience, milliseconds. The holder uses `spirula_pg::PAUSE_MS` less of it: of a lease
+/// that goes with a patience of a second the time of three pings.
+const LEASE_OVER_MS: u64 = 400;
 /// How long a refusal waits for the proof that the peer is gone.
 const PROOF: Duration = Duration::from_millis(150);
 /// So many connections for heartbeats opened since a ping was last answered, the last of them within [`SMALL_LATELY`]: small
@@ -96,6 +107,10 @@ struct Path {
     opened: bool,
     /// When a ping was last answered on it, or when we began to ask.
     heard: Duration,
+    /// Of the time since then: in which we did not run.
+    late: Duration,
+    /// How regular the answers were.
+    gaps: Gaps,
     /// One was.
     answered: bool,
     /// Connections that opened since then, and when the last one did.
@@ -119,24 +134,55 @@ pub struct Refusal {
 struct Peer {
     addrs: OsdAddrs,
     paths: BTreeMap<Way, Path>,
-    /// When the last pings went out.
-    pinged: Duration,
-    /// When it was last reported, and as what; and whether anything waited for it.
-    reported: Option<(Duration, Option<Refusal>, bool)>,
+    /// When it was last reported, and as what.
+    reported: Option<(Duration, Told)>,
     refused: Option<Refusal>,
     /// Since when.
     refused_at: Duration,
 }
 
+/// As what a peer was reported: what is news is told at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Told {
+    refused: Option<Refusal>,
+    /// Anything waited for it.
+    waits: bool,
+    /// It was silent on every path for longer than is usual.
+    mute: bool,
+}
+
+/// How much silence is borne.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    /// No less than this, however regular a peer was.
+    pub least: Duration,
+    /// No more than this, whatever was before.
+    pub grace: Duration,
+}
+
 impl Peer {
+    fn beats(&self) -> impl Iterator<Item = &Path> {
+        self.paths.iter().filter(|(way, _)| **way != Way::Data).map(|(_, path)| path)
+    }
+
+    /// Silence that is not unusual for this peer.
+    fn patience(&self, b: Bounds) -> Duration {
+        self.beats().map(|p| p.gaps.patience(b.least, b.grace)).max().unwrap_or(b.grace)
+    }
+
+    /// If it is silent on every path for longer than is usual, while we ran: how long is usual.
+    fn mute(&self, now: Duration, b: Bounds) -> Option<Duration> {
+        let silent = self.beats().map(|p| now.saturating_sub(p.heard + p.late)).min()?;
+        Some(self.patience(b)).filter(|patience| silent >= *patience)
+    }
+
     /// The refusal that is to be reported.
     fn known_refusal(&self, now: Duration) -> Option<Refusal> {
         self.refused.filter(|r| r.gone || now.saturating_sub(self.refused_at) >= PROOF)
     }
 
     fn silent(&self, now: Duration) -> Duration {
-        let pinged = self.paths.iter().filter(|(way, _)| **way != Way::Data);
-        pinged.map(|(_, p)| now.saturating_sub(p.heard)).max().unwrap_or_default()
+        self.beats().map(|p| now.saturating_sub(p.heard)).max().unwrap_or_default()
     }
 }
 
@@ -145,6 +191,8 @@ impl Peer {
 pub struct Peers {
     by_osd: BTreeMap<OsdId, Peer>,
     by_link: BTreeMap<LinkId, (OsdId, Way)>,
+    /// When the next pings go out.
+    next_ping: Duration,
 }
 
 /// What waits for a peer.
@@ -167,6 +215,8 @@ pub struct Silent {
     pub refused: Option<Refusal>,
     /// What waits for it here.
     pub waiting: Waits,
+    /// If it is silent on every path, for longer than is usual: how long is usual.
+    pub patience: Option<Duration>,
 }
 
 fn address(addrs: &OsdAddrs, way: Way) -> &AddrVec {
@@ -209,6 +259,8 @@ impl Peers {
                         link,
                         opened: false,
                         heard: now,
+                        late: Duration::ZERO,
+                        gaps: Gaps::default(),
                         answered: false,
                         opens: 0,
                         opened_at: now,
@@ -217,9 +269,9 @@ impl Peers {
                     },
                 );
             }
-            let (pinged, refused_at) = (Duration::ZERO, Duration::ZERO);
-            let peer = Peer { addrs: addrs.clone(), paths, pinged, reported: None, refused: None, refused_at };
+            let peer = Peer { addrs: addrs.clone(), paths, reported: None, refused: None, refused_at: Duration::ZERO };
             self.by_osd.insert(*osd, peer);
+            self.next_ping = Duration::ZERO;
         }
     }
 
@@ -299,7 +351,11 @@ impl Peers {
         let Some((osd, way)) = self.by_link.get(&link) else { return false };
         let Some(p) = self.by_osd.get_mut(osd) else { return false };
         if let Some(path) = p.paths.get_mut(way) {
-            (path.heard, path.answered, path.opens) = (now, true, 0);
+            // Before the first answer we may have asked over a connection that was not there yet.
+            if path.answered {
+                path.gaps.add(now, now.saturating_sub(path.heard + path.late));
+            }
+            (path.heard, path.late, path.answered, path.opens) = (now, Duration::ZERO, true, 0);
         }
         p.refused = None;
         p.silent(now) < grace && p.reported.take().is_some()
@@ -324,25 +380,46 @@ impl Peers {
         self.by_osd.get(&osd).map(|p| &p.addrs)
     }
 
-    /// Sends `ping` to the peers whose turn it is, on every network; returns how many went out.
+    /// Between two pings to a peer.
+    pub fn ping_every(&self) -> Duration {
+        let all = u32::try_from(self.by_osd.len()).unwrap_or(u32::MAX);
+        PING_EACH.saturating_mul(all).clamp(PING_EVERY, PING_MOST)
+    }
+
+    /// When [`Peers::ping`] is due.
+    pub fn next_ping(&self) -> Duration {
+        self.next_ping
+    }
+
+    /// Sends `ping` to all peers, on every network; returns how many went out.
     pub fn ping(&mut self, now: Duration, ping: impl Fn() -> Message) -> u64 {
+        self.next_ping = now + self.ping_every();
         let mut sent = 0;
-        for p in self.by_osd.values_mut() {
-            if p.pinged.is_zero() || now.saturating_sub(p.pinged) >= PING_EVERY {
-                p.pinged = now;
-                for (_, path) in p.paths.iter().filter(|(way, _)| **way != Way::Data) {
-                    path.link.send(ping());
-                    sent += 1;
-                }
-            }
+        for path in self.by_osd.values().flat_map(Peer::beats) {
+            path.link.send(ping());
+            sent += 1;
         }
         sent
+    }
+
+    /// Length of the read lease that a peer gets, milliseconds.
+    pub fn lease_ms(&self, osd: OsdId, b: Bounds) -> u64 {
+        let patience = self.by_osd.get(&osd).map_or(b.grace, |p| p.patience(b));
+        LEASE_MS.min(patience.as_millis() as u64 + LEASE_OVER_MS)
+    }
+
+    /// We did not run for `late`, and have not read what peers answered meanwhile: it is not counted against them, but for the
+    /// whole grace.
+    pub fn late(&mut self, late: Duration) {
+        for path in self.by_osd.values_mut().flat_map(|p| p.paths.values_mut()) {
+            path.late += late;
+        }
     }
 
     /// We ourselves were away: what was not heard meanwhile says nothing about the peers.
     pub fn excuse(&mut self, now: Duration) {
         for path in self.by_osd.values_mut().flat_map(|p| p.paths.values_mut()) {
-            (path.heard, path.opens) = (now, 0);
+            (path.heard, path.late, path.opens) = (now, Duration::ZERO, 0);
         }
     }
 
@@ -360,30 +437,33 @@ impl Peers {
         self.by_osd.iter().map(|(osd, p)| (*osd, of(p))).filter(|(_, bits)| *bits > 0).collect()
     }
 
-    /// Peers to report now: those that refuse, at once or nearly so; those that are silent for `grace`. `waiting` says what
-    /// waits here for which.
+    /// Peers to report now: those that refuse, at once or nearly so; those that are silent on one path for the grace, or on
+    /// every path for longer than is usual. `waiting` says what waits here for which.
     pub fn silent(
         &mut self,
         now: Duration,
-        grace: Duration,
+        b: Bounds,
         waiting: impl FnOnce() -> BTreeMap<OsdId, Waits>,
     ) -> Vec<Silent> {
-        let told = |p: &Peer| p.silent(now) >= grace || p.known_refusal(now).is_some();
+        let told = |p: &Peer| p.silent(now) >= b.grace || p.mute(now, b).is_some() || p.known_refusal(now).is_some();
         if !self.by_osd.values().any(told) {
             return Vec::new();
         }
         let waiting = waiting();
         let mut out = Vec::new();
-        for (osd, p) in &mut self.by_osd {
-            let silent = p.silent(now);
-            let refused = p.known_refusal(now);
+        for (osd, p) in self.by_osd.iter_mut().filter(|(_, p)| told(p)) {
+            let (silent, refused, patience) = (p.silent(now), p.known_refusal(now), p.mute(now, b));
             let waiting = waiting.get(osd).copied().unwrap_or_default();
-            let due = p.reported.is_none_or(|(at, what, waits)| {
-                now.saturating_sub(at) >= REPORT_EVERY || what != refused || waiting.all > 0 && !waits
+            let what = Told { refused, waits: waiting.all > 0, mute: patience.is_some() };
+            let due = p.reported.is_none_or(|(at, before)| {
+                now.saturating_sub(at) >= REPORT_EVERY
+                    || before.refused != what.refused
+                    || what.waits && !before.waits
+                    || what.mute && !before.mute
             });
-            if due && (silent >= grace || refused.is_some()) {
-                p.reported = Some((now, refused, waiting.all > 0));
-                out.push(Silent { osd: *osd, silent, refused, waiting });
+            if due {
+                p.reported = Some((now, what));
+                out.push(Silent { osd: *osd, silent, refused, waiting, patience });
             }
         }
         out
@@ -468,11 +548,12 @@ mod tests {
         fn refused(&mut self, hung_up: bool, here: bool) -> Vec<Silent> {
             let ended = Ended { why: String::new(), refused: true, hung_up };
             self.refused_by(Way::Data, &ended, here);
-            self.peers.silent(SECOND + PROOF, 4 * SECOND, BTreeMap::new)
+            self.peers.silent(SECOND + PROOF, BOUNDS, BTreeMap::new)
         }
     }
 
     const SECOND: Duration = Duration::from_secs(1);
+    const BOUNDS: Bounds = Bounds { least: SECOND, grace: Duration::from_secs(4) };
 
     #[test]
     fn refusal_is_reported_at_once_and_is_proof_only_here_or_after_a_hang_up() {
@@ -480,19 +561,25 @@ mod tests {
             let said = World::new(false).refused(hung_up, here);
             assert_eq!(
                 said,
-                [Silent { osd: 5, silent: PROOF, refused: Some(Refusal { gone }), waiting: Waits::default() }]
+                [Silent {
+                    osd: 5,
+                    silent: PROOF,
+                    refused: Some(Refusal { gone }),
+                    waiting: Waits::default(),
+                    patience: None
+                }]
             );
         }
         let mut w = World::new(false);
         w.refused_by(Way::Data, &"reset".into(), true);
-        assert_eq!(w.peers.silent(2 * SECOND, 4 * SECOND, BTreeMap::new), []);
+        assert_eq!(w.peers.silent(2 * SECOND, BOUNDS, BTreeMap::new), []);
     }
 
     #[test]
     fn proof_that_comes_later_is_reported_without_waiting() {
         let mut w = World::new(false);
         assert_eq!(w.refused(false, false).len(), 1);
-        assert_eq!(w.peers.silent(SECOND + PROOF, 4 * SECOND, BTreeMap::new), [], "said already");
+        assert_eq!(w.peers.silent(SECOND + PROOF, BOUNDS, BTreeMap::new), [], "said already");
         let open = w.opener();
         w.peers.reopen(open);
         assert_eq!(w.refused(true, false)[0].refused, Some(Refusal { gone: true }));
@@ -503,9 +590,9 @@ mod tests {
         let refused = |hung_up| Ended { why: String::new(), refused: true, hung_up };
         let mut w = World::new(false);
         w.refused_by(Way::Data, &refused(false), false);
-        assert_eq!(w.peers.silent(SECOND, 4 * SECOND, BTreeMap::new), []);
+        assert_eq!(w.peers.silent(SECOND, BOUNDS, BTreeMap::new), []);
         w.refused_by(Way::Back, &refused(true), false);
-        assert_eq!(w.peers.silent(SECOND, 4 * SECOND, BTreeMap::new)[0].refused, Some(Refusal { gone: true }));
+        assert_eq!(w.peers.silent(SECOND, BOUNDS, BTreeMap::new)[0].refused, Some(Refusal { gone: true }));
     }
 
     #[test]
@@ -514,13 +601,16 @@ mod tests {
         let (back, front) = (w.link(Way::Back), w.link(Way::Front));
         assert!(!w.peers.heard(back, 5 * SECOND, 4 * SECOND));
         assert_eq!(w.peers.answering(5 * SECOND, 4 * SECOND), (0, 1), "on one network only");
-        let said = w.peers.silent(6 * SECOND, 4 * SECOND, BTreeMap::new);
-        assert_eq!(said, [Silent { osd: 5, silent: 5 * SECOND, refused: None, waiting: Waits::default() }]);
+        let said = w.peers.silent(6 * SECOND, BOUNDS, BTreeMap::new);
+        assert_eq!(
+            said,
+            [Silent { osd: 5, silent: 5 * SECOND, refused: None, waiting: Waits::default(), patience: None }]
+        );
         assert!(w.peers.heard(front, 6 * SECOND, 4 * SECOND), "it lives after all");
         assert_eq!(w.peers.answering(6 * SECOND, 4 * SECOND), (1, 1));
-        assert_eq!(w.peers.silent(6 * SECOND, 4 * SECOND, BTreeMap::new), []);
+        assert_eq!(w.peers.silent(6 * SECOND, BOUNDS, BTreeMap::new), []);
         w.peers.excuse(30 * SECOND);
-        assert_eq!(w.peers.silent(31 * SECOND, 4 * SECOND, BTreeMap::new), []);
+        assert_eq!(w.peers.silent(31 * SECOND, BOUNDS, BTreeMap::new), []);
     }
 
     #[test]
@@ -587,5 +677,73 @@ mod tests {
         assert_eq!(small(&w, 27), [(5, SMALL_BACK)].into());
         w.peers.excuse(28 * SECOND);
         assert_eq!(small(&w, 40), [].into(), "we were away");
+    }
+
+    /// Answers on these ways, so many, four a second; when the last one came.
+    fn regular(w: &mut World, ways: &[Way], from: Duration, n: u32) -> Duration {
+        let links: Vec<LinkId> = ways.iter().map(|way| w.link(*way)).collect();
+        let mut now = from;
+        for _ in 0..n {
+            now += Duration::from_millis(250);
+            for link in &links {
+                w.peers.heard(*link, now, BOUNDS.grace);
+            }
+        }
+        now
+    }
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn whoever_was_regular_is_reported_early_if_it_is_silent_on_every_path() {
+        let mut w = World::new(true);
+        let at = regular(&mut w, &[Way::Back, Way::Front], SECOND, 12);
+        assert_eq!(w.peers.silent(at + 999 * MS, BOUNDS, BTreeMap::new), []);
+        let said = w.peers.silent(at + SECOND, BOUNDS, BTreeMap::new);
+        assert_eq!((said[0].silent, said[0].patience), (SECOND, Some(SECOND)));
+        assert_eq!(w.peers.silent(at + 1100 * MS, BOUNDS, BTreeMap::new), [], "said already");
+        // One network answers again: what was said is taken back, and the other's silence is told when the grace is over.
+        assert!(w.peers.heard(w.link(Way::Front), at + 1200 * MS, BOUNDS.grace));
+        let at_front = regular(&mut w, &[Way::Front], at + 1200 * MS, 11);
+        assert_eq!(w.peers.silent(at_front, BOUNDS, BTreeMap::new), [], "{at_front:?}");
+        let said = w.peers.silent(at + 4 * SECOND, BOUNDS, BTreeMap::new);
+        assert_eq!((said[0].silent, said[0].patience), (4 * SECOND, None));
+        // And when that one falls silent, too, that is news. It had been silent for 1.2 s before, so that more is usual now.
+        let silent = |w: &mut World, ms| w.peers.silent(at_front + ms * MS, BOUNDS, BTreeMap::new);
+        assert_eq!(silent(&mut w, 2_100).len(), 1, "repeated");
+        assert_eq!(silent(&mut w, 3_599), []);
+        assert_eq!(silent(&mut w, 3_600)[0].patience, Some(3_600 * MS));
+    }
+
+    #[test]
+    fn whoever_is_late_itself_accuses_nobody_of_that_time_but_for_the_whole_grace() {
+        let mut w = World::new(false);
+        let at = regular(&mut w, &[Way::Back], SECOND, 12);
+        w.peers.late(700 * MS);
+        assert_eq!(w.peers.silent(at + 1600 * MS, BOUNDS, BTreeMap::new), []);
+        assert_eq!(w.peers.silent(at + 1700 * MS, BOUNDS, BTreeMap::new).len(), 1);
+        let at = regular(&mut w, &[Way::Back], at + 1700 * MS, 1);
+        (0..50).for_each(|_| w.peers.late(900 * MS));
+        assert_eq!(w.peers.silent(at + 3900 * MS, BOUNDS, BTreeMap::new), []);
+        let said = w.peers.silent(at + 4 * SECOND, BOUNDS, BTreeMap::new);
+        assert_eq!((said.len(), said[0].patience), (1, None), "the grace is the end");
+    }
+
+    #[test]
+    fn a_lease_is_as_long_as_the_patience_and_a_little_longer_and_never_longer_than_the_longest() {
+        let mut w = World::new(false);
+        assert_eq!(w.peers.lease_ms(5, BOUNDS), LEASE_MS, "not known yet");
+        assert_eq!(w.peers.lease_ms(6, BOUNDS), LEASE_MS, "nobody knows it");
+        let at = regular(&mut w, &[Way::Back], SECOND, 12);
+        assert_eq!(w.peers.lease_ms(5, BOUNDS), 1400);
+        w.peers.heard(w.link(Way::Back), at + 600 * MS, BOUNDS.grace);
+        assert_eq!(w.peers.lease_ms(5, BOUNDS), 2200);
+        let of = |n: usize| {
+            let mut p = Peers::default();
+            let addrs = OsdAddrs { client: addr(1), cluster: addr(2), hb_back: addr(3), hb_front: addr(3) };
+            p.follow(&(0..n as OsdId).map(|o| (o, addrs.clone())).collect(), SECOND, w.opener());
+            p.ping_every().as_millis()
+        };
+        assert_eq!((of(0), of(2), of(30), of(50), of(99)), (250, 250, 250, 400, 500));
     }
 }

@@ -576,6 +576,8 @@ pub enum Bug {
     OneWhole,
     /// The shell takes leases whatever epoch they were granted in.
     GrantEpochIgnored,
+    /// The shell takes leases for as long as the longest, however long they were granted for.
+    LeaseStretched,
     /// An OSD that stops keeps the leases that it holds.
     SurrenderSkipped,
     /// An OSD whose port refuses is said to be gone, without proof.
@@ -648,6 +650,11 @@ impl PgConfig {
     /// Is the shell to be wrong on purpose, and to take leases of any epoch?
     pub fn ignores_grant_epochs(&self) -> bool {
         planted!(self, GrantEpochIgnored)
+    }
+
+    /// Is the shell to be wrong on purpose, and to believe leases for longer than they were granted?
+    pub fn stretches_leases(&self) -> bool {
+        planted!(self, LeaseStretched)
     }
 
     /// Is the shell to be wrong on purpose, and to keep its leases when it stops?

@@ -30,8 +30,15 @@
 //! whichever map said so first; nobody is added to those who are waited for; and what the members
 //! were told stays with them, which is longer, until they hear that it is over.
 //!
-//! Clocks need not agree; their rates may differ by [`DRIFT`]. A restarted OSD has forgotten
-//! its grants, so until one lease length after its start it says that everyone may hold one.
+//! Leases are of different lengths: the granter says how long each is, up to one longest length
+//! that is the same in the whole cluster. It remembers the latest end of all that it gave to an
+//! OSD, so that a short lease never hides the rest of a longer one; the holder takes each for as
+//! long as it was granted. A restarted OSD has forgotten its grants, so until the longest length
+//! after its start it says that everyone may hold one.
+//!
+//! Clocks need not agree. Their rates may differ by [`DRIFT`], and a holder that is paused together
+//! with its clocks for up to [`PAUSE_MS`] notices nothing and reads nothing that it must not: it
+//! uses so much less of each lease, counted from when it asked.
 
 use crate::api::PgEffect;
 use crate::pg::{After, Cx, Pg};
@@ -41,11 +48,16 @@ use std::collections::BTreeMap;
 /// The asker counts on this share of a lease: 1 − the tolerated difference of clock rates.
 pub const DRIFT: (u64, u64) = (8, 10);
 
+/// The asker counts on so much less of a lease, milliseconds, whatever its length: so long a virtual machine may stand still together
+/// with its clocks, as while it is moved to another host.
+pub const PAUSE_MS: u64 = 600;
+
 /// Leases of one OSD, given and held. Times are monotonic milliseconds.
 #[derive(Clone, Debug)]
 pub struct Leases {
-    length_ms: u64,
+    longest_ms: u64,
     started_ms: u64,
+    /// The latest end of all that were given to an OSD.
     granted: BTreeMap<OsdId, u64>,
     held: BTreeMap<OsdId, Held>,
     surrendered: bool,
@@ -60,21 +72,24 @@ struct Held {
 }
 
 impl Leases {
-    /// No leases yet. `length_ms` must be the same in the whole cluster and for all time, or
+    /// No leases yet. `longest_ms` must be the same in the whole cluster and for all time, or
     /// at least never shorter than what an earlier incarnation gave.
-    pub fn new(length_ms: u64, now_ms: u64) -> Self {
-        Self { length_ms, started_ms: now_ms, granted: BTreeMap::new(), held: BTreeMap::new(), surrendered: false }
+    pub fn new(longest_ms: u64, now_ms: u64) -> Self {
+        Self { longest_ms, started_ms: now_ms, granted: BTreeMap::new(), held: BTreeMap::new(), surrendered: false }
     }
 
     /// Nobody can hold a lease that an earlier incarnation granted.
     pub fn nobody_holds_older(&mut self) {
-        self.started_ms = self.started_ms.saturating_sub(self.length_ms);
+        self.started_ms = self.started_ms.saturating_sub(self.longest_ms);
     }
 
-    /// Grants `to` a lease and returns its length, for the answer to its ping.
-    pub fn grant(&mut self, to: OsdId, now_ms: u64) -> u64 {
-        self.granted.insert(to, now_ms + self.length_ms);
-        self.length_ms
+    /// Grants `to` a lease of `length_ms`, or of the longest length if that is less, and returns its length, for the answer to its
+    /// ping.
+    pub fn grant(&mut self, to: OsdId, length_ms: u64, now_ms: u64) -> u64 {
+        let length = length_ms.min(self.longest_ms);
+        let until = self.granted.entry(to).or_default();
+        *until = (*until).max(now_ms + length);
+        length
     }
 
     /// Gives up all leases held, and takes no more: from now on nothing is read here.
@@ -89,7 +104,8 @@ impl Leases {
         if self.surrendered {
             return;
         }
-        let until = sent_ms.saturating_add(length_ms.min(self.length_ms) * DRIFT.0 / DRIFT.1);
+        let length = length_ms.min(self.longest_ms);
+        let until = sent_ms.saturating_add((length * DRIFT.0 / DRIFT.1).min(length.saturating_sub(PAUSE_MS)));
         let h = self.held.entry(from).or_default();
         if epoch <= map {
             h.until = h.until.max(until);
@@ -109,7 +125,7 @@ impl Leases {
 
     /// Until when somebody may serve reads by leave of an earlier incarnation of ours.
     pub fn forgotten_until(&self) -> u64 {
-        self.started_ms + self.length_ms
+        self.started_ms + self.longest_ms
     }
 
     /// Until when `from` lets us serve reads.
@@ -177,36 +193,53 @@ mod tests {
 
     #[test]
     fn holder_counts_on_less_than_the_granter_gave() {
-        let (mut a, mut b) = (Leases::new(1000, 0), Leases::new(1000, 0));
-        let length = a.grant(1, 5000);
-        b.take(0, 4990, length, 3, 3);
-        assert_eq!(a.granted_left(1, 5000), 1000);
-        assert_eq!(b.held_until(0), 5790);
+        let (mut a, mut b) = (Leases::new(10_000, 0), Leases::new(10_000, 0));
+        let length = a.grant(1, 10_000, 50_000);
+        b.take(0, 49_990, length, 3, 3);
+        assert_eq!(a.granted_left(1, 50_000), 10_000);
+        assert_eq!(b.held_until(0), 57_990, "the drift counts");
+        let length = a.grant(1, 1400, 60_000);
+        b.take(0, 59_990, length, 3, 3);
+        assert_eq!(a.granted_left(1, 60_000), 1400);
+        assert_eq!(b.held_until(0), 60_790, "the pause counts");
+        // Too short for anything.
+        b.take(2, 59_990, 500, 3, 3);
+        assert_eq!(b.held_until(2), 59_990);
+    }
+
+    #[test]
+    fn a_short_lease_does_not_hide_what_is_left_of_a_longer_one() {
+        let mut a = Leases::new(3000, 0);
+        assert_eq!(a.grant(1, u64::MAX, 5000), 3000);
+        assert_eq!(a.grant(1, 1400, 5100), 1400);
+        assert_eq!((a.granted_left(1, 5100), a.granted_longest(5100)), (2900, 2900));
+        a.grant(1, 1400, 7000);
+        assert_eq!(a.granted_left(1, 7000), 1400);
     }
 
     #[test]
     fn grant_from_a_newer_map_counts_only_with_that_map() {
-        let mut b = Leases::new(1000, 0);
-        b.take(0, 100, 1000, 9, 8);
+        let mut b = Leases::new(3000, 0);
+        b.take(0, 100, 3000, 9, 8);
         assert_eq!(b.held_until(0), 0);
         b.map_advanced(8);
         assert_eq!(b.held_until(0), 0);
         b.map_advanced(9);
-        assert_eq!(b.held_until(0), 900);
+        assert_eq!(b.held_until(0), 2500);
     }
 
     #[test]
     fn nobody_gives_more_than_leases_last() {
-        let mut b = Leases::new(1000, 0);
+        let mut b = Leases::new(3000, 0);
         b.take(0, 100, u64::MAX, 3, 3);
-        assert_eq!(b.held_until(0), 900);
+        assert_eq!(b.held_until(0), 2500);
         b.take(0, u64::MAX, 1000, 3, 3);
         b.take(0, u64::MAX - 1, u64::MAX, 4, 3);
     }
 
     #[test]
     fn who_gave_up_its_leases_gets_none_again() {
-        let mut b = Leases::new(1000, 0);
+        let mut b = Leases::new(3000, 0);
         b.take(0, 100, 1000, 3, 3);
         b.surrender();
         b.take(0, 200, 1000, 3, 3);
@@ -219,7 +252,7 @@ mod tests {
         assert_eq!(a.granted_left(7, 50_300), 700);
         assert_eq!(a.granted_left(7, 51_000), 0);
         let mut a = Leases::new(1000, 50_000);
-        a.grant(8, 50_100);
+        a.grant(8, 1000, 50_100);
         a.nobody_holds_older();
         assert_eq!((a.granted_left(7, 50_300), a.granted_left(8, 50_300)), (0, 800));
     }

@@ -107,7 +107,7 @@ pub use api::{
 pub use backoff::{Backoffs, Patience};
 pub use fold::{folds, target_of};
 pub use intervals::Interval;
-pub use lease::{DRIFT, Leases};
+pub use lease::{DRIFT, Leases, PAUSE_MS};
 pub use log::{Dup, EntryKind, LogEntry, OpReturn, PgLog};
 pub use look::Look;
 pub use merge::merge;

@@ -9,8 +9,8 @@
 //! clock goes on while it does not run. A virtual machine that its hypervisor pauses **with its
 //! clocks** cannot notice by itself, since nothing in it shows that time has passed. Until it hears
 //! of a new map, at most the rest of a lease after it goes on, its OSDs may serve reads of PGs that
-//! others lead by then. Such pauses must be shorter than a fifth of a lease (what `spirula_pg`
-//! allows for clocks that differ), as those of live migrations are.
+//! others lead by then. Such pauses must be shorter than 600 ms (`spirula_pg::PAUSE_MS`: a holder
+//! uses so much less of each lease), as those of live migrations are.
 
 use rustix::time::{ClockId, clock_gettime};
 use spirula_encoding::UTime;

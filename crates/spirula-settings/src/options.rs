@@ -519,8 +519,15 @@ pub const OPTIONS: &[OptionDef] = &[
         "true",
         "report an OSD whose port refuses connections at once",
     ),
-    // Ceph: 20. OSDs ping each other twice a second here, on connections that carry nothing else.
-    o("osd_heartbeat_grace", Int, Advanced, "4", "seconds of silence before an OSD is reported"),
+    // Ceph: 20. OSDs ping each other four times a second here, on connections that carry nothing else.
+    o("osd_heartbeat_grace", Int, Advanced, "4", "most seconds of silence before an OSD is reported"),
+    o(
+        "osd_heartbeat_min_grace",
+        Float,
+        Advanced,
+        "1.000000",
+        "least seconds of silence before an OSD is reported, however regular its answers were; osd_heartbeat_grace or more: only that counts",
+    ),
     o(
         "osd_heartbeat_min_healthy_ratio",
         Float,
@@ -535,7 +542,7 @@ pub const OPTIONS: &[OptionDef] = &[
         "2000",
         "bytes that heartbeats are filled up to, as large as the network's larger frames",
     ),
-    o("osd_heartbeat_interval", Int, Dev, "6", "seconds between heartbeats (ignored: twice a second)"),
+    o("osd_heartbeat_interval", Int, Dev, "6", "seconds between heartbeats (ignored: two to four times a second)"),
     o("osd_max_backfills", Uint, Advanced, "4", "PGs that recover at once, as primary and as target each"),
     o("osd_max_markdown_count", Int, Advanced, "5", "times an OSD lets itself be marked down before it stops"),
     o("osd_max_markdown_period", Int, Advanced, "600", "within so many seconds"),

@@ -6,7 +6,7 @@
 //!
 //! | sender → receiver | messages |
 //! |---|---|
-//! | OSD → monitor | [`OsdBoot`], [`OsdMarkMeDown`], [`OsdFailureReport`], [`OsdAlive`], [`OsdPgTemp`], [`PgCreateAsk`], [`PgsCreated`], [`PgMerges`] |
+//! | OSD → monitor | [`OsdBoot`], [`OsdMarkMeDown`], [`OsdFailureReport`], [`OsdAlive`], [`OsdPgTemp`], [`PgCreateAsk`], [`PgsCreated`], [`PgMerges`], [`OsdBeacon`] |
 //! | monitor → OSD | [`OsdMarkMeDownAck`], [`PgCreateGrant`], [`PgsCreatedAck`], [`OsdStop`], and Ceph's MOSDMap |
 //! | OSD → manager | [`OsdReport`] |
 //! | manager → OSD | [`OsdReportAck`], [`OsdScrub`], [`OsdForce`] |
@@ -23,6 +23,22 @@ use std::collections::BTreeMap;
 /// What an OSD subscribes to when the change that leads to its next map does not fit the map it has: that next map (the
 /// subscription's `start`; the oldest that is kept, if that is newer) as a whole, once.
 pub const WHOLE_OSDMAP: &str = "osdmap.whole";
+
+/// A last field, which an earlier release does not send.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Since<T>(pub T);
+
+impl<T: Encode> Encode for Since<T> {
+    fn encode(&self, out: &mut Encoder) {
+        self.0.encode(out);
+    }
+}
+
+impl<T: Decode + Default> Decode for Since<T> {
+    fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
+        if d.is_empty() { Ok(Self::default()) } else { d.get().map(Self) }
+    }
+}
 
 /// PGs that cannot begin to serve before they hear an OSD that is no member of theirs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -181,6 +197,18 @@ control! {
         location: BTreeMap<String, String>,
         /// Facts for `osd metadata` (hostname, cpu, versions, device…).
         metadata: BTreeMap<String, String>,
+        /// Milliseconds: the longest that its event loop stood still since it was up last. What is as long as the whole
+        /// grace is no wrong down mark.
+        stood_ms: Since<u32>,
+    }
+}
+
+control! {
+    /// "I run": sent to the monitor that the OSD is connected to, a few times a second. No answer. It says that what its peers
+    /// miss is not its process.
+    OsdBeacon = 0x530c {
+        /// Milliseconds between two of them.
+        every_ms: u32,
     }
 }
 
@@ -231,6 +259,9 @@ control! {
         waiting: u32,
         /// Of these PGs, those that ask a target that is no member.
         outside: Outside,
+        /// The target is silent on every path to it for longer than these milliseconds, which is as much as the reporter would expect
+        /// by what it saw of it lately; 0 if that is not so.
+        patience_ms: Since<u32>,
     }
 }
 
@@ -492,7 +523,18 @@ mod tests {
             device_class: "ssd".into(),
             location: [("host".to_owned(), "a".to_owned())].into(),
             metadata: BTreeMap::new(),
+            stood_ms: Since(7),
         }
+    }
+
+    #[test]
+    fn a_last_field_that_an_earlier_release_does_not_send_is_nothing() {
+        let mut front = boot().segments().0;
+        front.truncate(front.len() - 4);
+        let len = u32::from_le_bytes(front[2..6].try_into().unwrap()) - 4;
+        front[2..6].copy_from_slice(&len.to_le_bytes());
+        let got = OsdBoot::read(1, &front.into(), &Bytes::new()).unwrap();
+        assert_eq!(got, OsdBoot { stood_ms: Since(0), ..boot() });
     }
 
     #[test]

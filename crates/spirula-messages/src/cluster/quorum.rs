@@ -12,7 +12,7 @@
 //! | other → leader | [`MonForward`], [`MonSession`], [`MonGidsAsk`], [`MonTimeReply`], [`MonForgotten`] |
 //! | leader → other | [`MonForwardDone`], [`MonRouted`], [`MonGidsGrant`], [`MonTime`], [`MonRemoved`], [`MonForgotten`] |
 
-use super::control::control;
+use super::control::{Since, control};
 use crate::{Body, Message};
 use bytes::Bytes;
 use spirula_encoding::{Decode, DecodeError, Decoder, Encode, Encoder, UTime};
@@ -163,7 +163,7 @@ control! {
 }
 
 control! {
-    /// A daemon's connection came or went.
+    /// A daemon's connection came or went, or became silent, or speaks again.
     MonSession = 0x5366 {
         /// The sender's run.
         boot: u64,
@@ -173,6 +173,9 @@ control! {
         open: bool,
         /// Whose it is.
         peer: CarriedPeer,
+        /// Over it an OSD says that it runs ([`super::control::OsdBeacon`]): the last word is longer ago than it should be (1), or
+        /// is not (2); 0 if it never said so.
+        silent: Since<u8>,
     }
 }
 

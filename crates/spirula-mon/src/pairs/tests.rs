@@ -12,7 +12,8 @@ fn at(seconds: f64) -> UTime {
 fn words(cut: &[Two], now: f64, waiting: u32) -> Words {
     let mut out = Words::new();
     for (by, of) in cut {
-        let word = Word { silent_since: at(0.0), said: at(now), waiting, outside: Outside::default(), refused: None };
+        let (said, outside) = (at(now), Outside::default());
+        let word = Word { silent_since: at(0.0), said, waiting, outside, refused: None, patience: None };
         out.entry(*of).or_default().insert(*by, word);
     }
     out

@@ -23,7 +23,7 @@ pub struct Cluster {
     next_conn: u64,
     tid: u64,
     /// Open connections of OSDs.
-    osds: Vec<(i32, u64)>,
+    pub osds: Vec<(i32, u64)>,
 }
 
 pub fn addr(port: u16) -> AddrVec {
@@ -247,6 +247,7 @@ impl Cluster {
             device_class: String::new(),
             location: BTreeMap::new(),
             metadata: [("hostname".to_owned(), "node0".to_owned())].into(),
+            stood_ms: Default::default(),
         }
     }
 

@@ -7,8 +7,8 @@ use spirula_messages::ceph::{
     MConfig, MMonGetMap, MMonGetVersion, MMonGetVersionReply, MMonMap, MOsdMap, MPoolOp, MPoolOpReply,
 };
 use spirula_messages::cluster::control::{
-    MgrBeacon, OsdAlive, OsdBoot, OsdFailureReport, OsdMarkMeDown, OsdMarkMeDownAck, OsdPgTemp, PgCreateAsk,
-    PgCreateGrant, PgsCreated, PgsCreatedAck, WHOLE_OSDMAP,
+    MgrBeacon, OsdAlive, OsdBeacon, OsdBoot, OsdFailureReport, OsdMarkMeDown, OsdMarkMeDownAck, OsdPgTemp, PgCreateAsk,
+    PgCreateGrant, PgsCreated, PgsCreatedAck, Since, WHOLE_OSDMAP,
 };
 use spirula_messages::{Body, Message};
 use spirula_mon::MonEvent;
@@ -172,6 +172,7 @@ fn report(reporter: i32, target: i32, ms: u64, refused: bool) -> OsdFailureRepor
         alive: false,
         waiting: 0,
         outside: Default::default(),
+        patience_ms: Default::default(),
     }
 }
 
@@ -188,6 +189,111 @@ fn silent_osd_goes_down_by_enough_reports_over_the_grace() {
     c.tick(1);
     assert!(!c.mon.state().osdmap.is_up(2));
     assert_eq!(c.mon.state().osdmap.xinfo(2).unwrap().dead_epoch, 0, "silent is not dead");
+}
+
+/// A tenth of a second, and what the OSDs that run say in it.
+fn beat(c: &mut Cluster, conns: &[u64], running: &[usize], tenths: u32) {
+    for _ in 0..tenths {
+        let nsec = c.now.nsec + 100_000_000;
+        (c.now.sec, c.now.nsec) = (c.now.sec + nsec / 1_000_000_000, nsec % 1_000_000_000);
+        c.event(MonEvent::Tick);
+        for o in running {
+            assert!(c.ask(conns[*o], OsdBeacon { every_ms: 250 }).is_empty());
+        }
+    }
+}
+
+/// Silent on every path for so long, where this many milliseconds are usual.
+fn unusual(reporter: i32, target: i32, ms: u64, usual: u32) -> OsdFailureReport {
+    OsdFailureReport { patience_ms: Since(usual), ..report(reporter, target, ms, false) }
+}
+
+#[test]
+fn an_osd_goes_down_early_if_its_silence_is_unusual_to_its_peers_and_to_its_monitor() {
+    let (all, two) = ([0, 1, 2], [0, 1]);
+    let up = |c: &Cluster| c.mon.state().osdmap.is_up(2);
+    let begin = || {
+        let mut c = Cluster::up(3);
+        let conns: Vec<u64> = c.osds.iter().map(|(_, conn)| *conn).collect();
+        beat(&mut c, &conns, &all, 5);
+        (c, conns)
+    };
+    // It stands still.
+    let (mut c, conns) = begin();
+    beat(&mut c, &conns, &two, 10);
+    c.ask(conns[0], unusual(0, 2, 1_000, 1_000));
+    assert!(up(&c), "one of two possible reporters is not enough");
+    c.ask(conns[1], unusual(1, 2, 1_000, 1_500));
+    assert!(up(&c), "to the other it is usual yet");
+    beat(&mut c, &conns, &two, 4);
+    assert!(up(&c));
+    beat(&mut c, &conns, &two, 3);
+    assert!(!up(&c));
+    // Its monitor hears it: heartbeats alone are lost. Then the grace decides.
+    let (mut c, conns) = begin();
+    beat(&mut c, &conns, &all, 10);
+    c.ask(conns[0], unusual(0, 2, 1_000, 1_000));
+    c.ask(conns[1], unusual(1, 2, 1_000, 1_000));
+    beat(&mut c, &conns, &all, 29);
+    assert!(up(&c));
+    beat(&mut c, &conns, &all, 3);
+    assert!(!up(&c));
+    // One path alone is silent, and the monitor misses it, too.
+    let (mut c, conns) = begin();
+    beat(&mut c, &conns, &two, 10);
+    c.ask(conns[0], unusual(0, 2, 1_000, 0));
+    c.ask(conns[1], unusual(1, 2, 1_000, 0));
+    beat(&mut c, &conns, &two, 29);
+    assert!(up(&c));
+    // One that never said that it runs, as in an earlier release.
+    let mut c = Cluster::up(3);
+    let conns: Vec<u64> = c.osds.iter().map(|(_, conn)| *conn).collect();
+    beat(&mut c, &conns, &two, 10);
+    c.ask(conns[0], unusual(0, 2, 1_000, 1_000));
+    c.ask(conns[1], unusual(1, 2, 1_000, 1_000));
+    beat(&mut c, &conns, &two, 28);
+    assert!(up(&c));
+    // The monitor itself stood still: it knows nothing of who spoke meanwhile.
+    let (mut c, conns) = begin();
+    c.now.sec += 30;
+    c.ask(conns[0], unusual(0, 2, 1_000, 1_000));
+    c.ask(conns[1], unusual(1, 2, 1_000, 1_000));
+    assert!(up(&c));
+    beat(&mut c, &conns, &two, 9);
+    assert!(!up(&c));
+    // Its connection is gone, too.
+    let (mut c, conns) = begin();
+    c.hang_up(2);
+    beat(&mut c, &conns, &two, 10);
+    c.ask(conns[0], unusual(0, 2, 1_000, 1_000));
+    c.ask(conns[1], unusual(1, 2, 1_000, 1_000));
+    assert!(!up(&c));
+}
+
+#[test]
+fn who_was_wrongly_down_is_given_a_share_of_the_grace_unless_it_stood_still_for_all_of_it() {
+    let wait = |stood_ms| {
+        let mut c = Cluster::up(3);
+        let conns: Vec<u64> = c.osds.iter().map(|(_, conn)| *conn).collect();
+        let taken = |c: &mut Cluster| {
+            beat(c, &conns, &[0, 1, 2], 5);
+            beat(c, &conns, &[0, 1], 9);
+            (10..50).find(|tenths| {
+                beat(c, &conns, &[0, 1], 1);
+                c.ask(conns[0], unusual(0, 2, 100 * tenths, 1_000));
+                c.ask(conns[1], unusual(1, 2, 100 * tenths, 1_000));
+                !c.mon.state().osdmap.is_up(2)
+            })
+        };
+        assert_eq!(taken(&mut c), Some(10));
+        c.tick(2);
+        c.ask(conns[2], OsdBoot { was_up: 5, stood_ms: Since(stood_ms), ..Cluster::boot_message(2, 6820) });
+        assert!(c.mon.state().osdmap.is_up(2));
+        taken(&mut c)
+    };
+    // 0.3 of the three seconds between the patience and the grace.
+    assert_eq!(wait(1_200), Some(19));
+    assert_eq!(wait(4_000), Some(10), "the grace would have taken it, too");
 }
 
 /// Who hears it again says so once, and may have no connection to a monitor just then.
@@ -281,6 +387,9 @@ fn clients_are_told_at_once_when_an_osd_goes_down() {
     let client = c.open(EntityType::Client, "x");
     let idle = c.open(EntityType::Client, "y");
     let have = map_epochs(&c.subscribe(client, "osdmap", 0, true)).0[0];
+    // It had its maps over an earlier connection.
+    let anew = c.open(EntityType::Client, "z");
+    c.subscribe(anew, "config", 0, false);
     let conn = c.open(EntityType::Osd, "0");
     let told = |sent: &[(u64, Message)], who| {
         let of = |m: &Message| MOsdMap::from_message(m).map(|m| m.incrementals.into_iter().map(|(e, _)| e)).unwrap();
@@ -289,10 +398,20 @@ fn clients_are_told_at_once_when_an_osd_goes_down() {
     c.hang_up(1);
     // An epoch in which nobody goes is not worth a word.
     let sent = c.send(conn, OsdAlive { osd: 0, want: have }.into_message(0));
-    assert!(told(&sent, client).is_empty());
+    assert!(told(&sent, client).is_empty() && told(&sent, anew).is_empty());
     let sent = c.send(conn, report(0, 1, 0, true).into_message(0));
     assert_eq!(told(&sent, client), [have + 1, have + 2]);
-    assert!(told(&sent, idle).is_empty(), "it never wanted maps");
+    assert!(told(&sent, anew).ends_with(&[have + 1, have + 2]));
+    assert!(told(&sent, idle).is_empty(), "it never wanted anything");
+    // Who lost its monitor just then, and comes to this one afterwards.
+    let late = |c: &mut Cluster| {
+        let conn = c.open(EntityType::Client, "w");
+        let got = c.subscribe(conn, "config", 0, false);
+        told(&got.into_iter().map(|m| (conn, m)).collect::<Vec<_>>(), conn)
+    };
+    assert!(late(&mut c).ends_with(&[have + 1, have + 2]));
+    c.tick(31);
+    assert!(late(&mut c).is_empty());
 }
 
 #[test]

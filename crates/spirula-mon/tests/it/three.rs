@@ -1,8 +1,9 @@
 //! Three monitors on instant stores and instant links.
 
-use crate::harness::{FSID, addr, params};
+use crate::harness::{Cluster, FSID, addr, params};
 use spirula_encoding::UTime;
 use spirula_messages::ceph::{MMonCommand, MMonCommandAck, MMonSubscribe, Subscription};
+use spirula_messages::cluster::control::{OsdBeacon, OsdFailureReport, Since};
 use spirula_messages::cluster::quorum::{MonTime, QuorumFrame};
 use spirula_messages::{Body, Message};
 use spirula_mon::image::{Identity, Stored};
@@ -249,5 +250,65 @@ fn a_fence_lasts_its_time_though_the_leader_dies_just_after_its_clock_was_set() 
         assert_eq!(fences(&c), 1, "cut {cut}: ended early");
         (0..1000).for_each(|_| c.tick());
         assert_eq!(fences(&c), 0, "cut {cut}: does not end");
+    }
+}
+
+/// The monitor with its connection tells the leader, also one that leads only since then.
+#[test]
+fn the_leader_hears_from_another_monitor_of_an_osd_that_says_no_more_that_it_runs() {
+    for dies in [false, true] {
+        let mut c = Three::new();
+        let old = c.until_led();
+        // The target is connected to a monitor that will not lead, the others to the one that leads then.
+        let [next, peon] = [1, 2].map(|n| (old + n) % 3);
+        let port = |osd: i32| 6800 + 10 * osd as u16;
+        let conn = |osd: i32| 10 + osd as u64;
+        let message = |c: &mut Three, mon, osd, message| c.event(mon, MonEvent::Message { conn: conn(osd), message });
+        let mut led = if dies { next } else { old };
+        let at = |osd, led| if osd == 2 { peon } else { led };
+        for osd in 0..3 {
+            let features = spirula_types::features::PACIFIC;
+            let (id, global_id) = (osd.to_string(), 5000 + osd as u64);
+            let peer = Peer { kind: EntityType::Osd, id, global_id, addrs: addr(0), features };
+            // The others at whoever may lead.
+            for mon in std::collections::BTreeSet::from([at(osd, led), at(osd, peon)]) {
+                c.event(mon, MonEvent::SessionOpened { conn: conn(osd), peer: peer.clone() });
+            }
+            message(&mut c, at(osd, led), osd, Cluster::boot_message(osd, port(osd)).into_message(0));
+        }
+        let up = |c: &Three, mon: usize| c.mons[mon].as_ref().unwrap().state().osdmap.is_up(2);
+        let beat = |c: &mut Three, led, running: &[i32]| {
+            c.tick();
+            for osd in running {
+                message(c, at(*osd, led), *osd, OsdBeacon { every_ms: 250 }.into_message(0));
+            }
+        };
+        (0..10).for_each(|_| beat(&mut c, led, &[0, 1, 2]));
+        assert!(up(&c, peon));
+        (0..12).for_each(|_| beat(&mut c, led, &[0, 1]));
+        if dies {
+            c.mons[old] = None;
+            while c.leader().is_none_or(|l| l == old) {
+                beat(&mut c, led, &[0, 1]);
+            }
+            led = c.leader().unwrap();
+        }
+        let report = |reporter| OsdFailureReport {
+            reporter,
+            target: 2,
+            target_public: addr(port(2)),
+            epoch: 100,
+            failed_for_ms: 1200,
+            refused: false,
+            gone: false,
+            alive: false,
+            waiting: 0,
+            outside: Default::default(),
+            patience_ms: Since(1000),
+        };
+        message(&mut c, led, 0, report(0).into_message(0));
+        assert!(up(&c, led));
+        message(&mut c, led, 1, report(1).into_message(0));
+        assert!(!up(&c, led), "dies {dies}");
     }
 }

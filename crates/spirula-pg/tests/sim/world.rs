@@ -458,7 +458,7 @@ impl World {
             cfg: Arc::new(cfg),
             trimmed: 1,
             pace,
-            lease_ms: if seed.is_multiple_of(2) { 600 } else { 3000 },
+            lease_ms: if seed.is_multiple_of(2) { 1400 } else { 3000 },
             boots: 0,
             ops: 0,
             op_client: BTreeMap::new(),
@@ -1316,7 +1316,9 @@ impl World {
             }
             (End::Osd(from), Wire::Ping { sent }) => {
                 if node.started {
-                    let length = node.leases.grant(from, now);
+                    // Patience changes from time to time.
+                    let length = if (now / 1000).is_multiple_of(2) { 1400 } else { self.lease_ms };
+                    let length = node.leases.grant(from, length, now);
                     let epoch = node.epoch;
                     self.send_osd(id, from, Wire::Pong { sent, length, epoch });
                 }

@@ -1,0 +1,195 @@
+//! Which OSDs say to their monitors that they run.
+//!
+//! An OSD says so a few times a second (`OsdBeacon`) over its connection to the one monitor that it has a session with. Where its
+//! peers miss it, this tells a process that stands still, or is cut off from everybody, from one whose heartbeats alone
+//! are lost: only the first is taken down before the whole grace is over ([`crate::failure`]).
+//!
+//! The monitor with the connection keeps the time of the last word, and tells the leader when it is
+//! overdue ([`OVERDUE`] times as long ago as it should be) and when words come again. So nothing
+//! passes between monitors while all is well. What is not known is never taken for silence: neither
+//! of an OSD of an earlier release, which sends no beacons, nor of a connection of which another
+//! monitor has not told yet.
+//!
+//! Time in which this monitor itself did not run is nobody's silence ([`Beacons::ran`]), as with OSDs and their peers.
+
+use crate::event::ConnId;
+use crate::osd::seconds_between;
+use spirula_encoding::UTime;
+use spirula_types::OsdId;
+use std::collections::BTreeMap;
+
+/// A word is overdue when the last one is so many times as long ago as two of them are apart.
+const OVERDUE: f64 = 3.0;
+/// Longest that an OSD may say its words are apart, seconds.
+const EVERY_MOST: f64 = 1.0;
+/// The shell ticks the monitor that often, seconds; what is more than twice that long was time in which it did not run.
+const TICKS: f64 = 0.1;
+
+/// What is known of an OSD over one connection.
+#[derive(Clone, Copy, Debug)]
+enum Word {
+    /// It is ours: the last word, how far apart words are (seconds), and whether the leader was told that it is overdue.
+    Own { heard: UTime, every: f64, told: bool },
+    /// Another monitor's, which says whether a word is overdue.
+    Told(bool),
+}
+
+/// What a monitor tells the leader of an OSD's words over a connection; as in `MonSession`.
+pub(crate) mod told {
+    /// It never said anything.
+    pub const NOTHING: u8 = 0;
+    /// A word is overdue.
+    pub const SILENT: u8 = 1;
+    /// It speaks.
+    pub const SPEAKS: u8 = 2;
+}
+
+/// The words of OSDs, by connection. Lost at restart.
+#[derive(Debug, Default)]
+pub(crate) struct Beacons {
+    words: BTreeMap<OsdId, BTreeMap<ConnId, Word>>,
+    ran: Option<UTime>,
+}
+
+impl Beacons {
+    /// An OSD says over a connection of ours that it runs, and will say so again in `every_ms`.
+    pub fn heard(&mut self, osd: OsdId, conn: ConnId, every_ms: u32, now: UTime) {
+        let every = (f64::from(every_ms) / 1000.0).min(EVERY_MOST);
+        let words = self.words.entry(osd).or_default();
+        let told = matches!(words.get(&conn), Some(Word::Own { told: true, .. }));
+        words.insert(conn, Word::Own { heard: now, every, told });
+    }
+
+    /// Another monitor says it of a connection of its own.
+    pub fn told(&mut self, osd: OsdId, conn: ConnId, what: u8) {
+        if what == told::NOTHING {
+            return;
+        }
+        self.words.entry(osd).or_default().insert(conn, Word::Told(what == told::SILENT));
+    }
+
+    /// The connection is gone.
+    pub fn closed(&mut self, osd: OsdId, conn: ConnId) {
+        if let Some(words) = self.words.get_mut(&osd) {
+            words.remove(&conn);
+            if words.is_empty() {
+                self.words.remove(&osd);
+            }
+        }
+    }
+
+    /// This monitor runs. What it did not hear while it did not run is nobody's silence.
+    pub fn ran(&mut self, now: UTime) {
+        let since = self.ran.replace(now).map_or(0.0, |last| seconds_between(last, now));
+        if since <= 2.0 * TICKS {
+            return;
+        }
+        let late = ((since - TICKS) * 1e9) as u64;
+        for word in self.words.values_mut().flat_map(BTreeMap::values_mut) {
+            if let Word::Own { heard, .. } = word {
+                *heard = UTime::from_nanos(heard.as_nanos().saturating_add(late).min(now.as_nanos()));
+            }
+        }
+    }
+
+    /// What is to be told of a connection.
+    pub fn state(&self, osd: OsdId, conn: ConnId, now: UTime) -> u8 {
+        match self.words.get(&osd).and_then(|w| w.get(&conn)) {
+            None => told::NOTHING,
+            Some(word) if word.is_overdue(now) => told::SILENT,
+            Some(_) => told::SPEAKS,
+        }
+    }
+
+    /// Connections of ours of which there is news for the leader.
+    pub fn news(&mut self, now: UTime) -> Vec<ConnId> {
+        let mut out = Vec::new();
+        for (conn, word) in self.words.values_mut().flatten() {
+            let overdue = word.is_overdue(now);
+            if let Word::Own { told, .. } = word
+                && *told != overdue
+            {
+                *told = overdue;
+                out.push(*conn);
+            }
+        }
+        out
+    }
+
+    /// It said before that it runs, and now does not, over any connection.
+    pub fn is_silent(&self, osd: OsdId, now: UTime) -> bool {
+        self.words.get(&osd).is_some_and(|w| w.values().all(|word| word.is_overdue(now)))
+    }
+}
+
+impl Word {
+    fn is_overdue(&self, now: UTime) -> bool {
+        match self {
+            Self::Own { heard, every, .. } => seconds_between(*heard, now) >= OVERDUE * every,
+            Self::Told(silent) => *silent,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(ms: u64) -> UTime {
+        UTime::from_nanos((1_000_000 + ms) * 1_000_000)
+    }
+
+    /// This monitor runs until `to`.
+    fn run(b: &mut Beacons, from: u64, to: u64) {
+        (from..=to).step_by(100).for_each(|ms| b.ran(at(ms)));
+    }
+
+    #[test]
+    fn who_never_spoke_is_not_silent_and_who_stopped_is() {
+        let mut b = Beacons::default();
+        assert!(!b.is_silent(1, at(0)));
+        b.heard(1, 7, 250, at(0));
+        run(&mut b, 0, 700);
+        assert!(!b.is_silent(1, at(740)) && b.is_silent(1, at(760)));
+        b.heard(1, 8, 250, at(760));
+        assert!(!b.is_silent(1, at(770)), "it speaks over another connection");
+        b.closed(1, 8);
+        assert!(b.is_silent(1, at(770)));
+        b.closed(1, 7);
+        assert!(!b.is_silent(1, at(9000)), "nothing is known");
+        // Whoever says that it speaks once an hour is taken for one that speaks once a second.
+        b.heard(2, 9, u32::MAX, at(0));
+        assert!(!b.is_silent(2, at(2900)) && b.is_silent(2, at(3000)));
+    }
+
+    #[test]
+    fn what_was_not_heard_because_we_did_not_run_is_nobodys_silence() {
+        let mut b = Beacons::default();
+        run(&mut b, 0, 500);
+        b.heard(1, 7, 250, at(500));
+        b.ran(at(30_500));
+        assert!(!b.is_silent(1, at(30_500)));
+        run(&mut b, 30_600, 31_200);
+        assert!(b.is_silent(1, at(31_200)), "from then on it counts");
+    }
+
+    #[test]
+    fn the_leader_is_told_of_each_change_once() {
+        let mut b = Beacons::default();
+        b.heard(1, 7, 250, at(0));
+        assert_eq!((b.news(at(100)), b.state(1, 7, at(100))), (vec![], told::SPEAKS));
+        assert_eq!((b.news(at(800)), b.state(1, 7, at(800))), (vec![7], told::SILENT));
+        assert!(b.news(at(900)).is_empty());
+        b.heard(1, 7, 250, at(1000));
+        assert_eq!((b.news(at(1000)), b.state(1, 7, at(1000))), (vec![7], told::SPEAKS));
+        assert_eq!(b.state(2, 8, at(0)), told::NOTHING);
+        // What another monitor says is not told on.
+        let mut leader = Beacons::default();
+        leader.told(1, 70, told::NOTHING);
+        assert!(!leader.is_silent(1, at(0)));
+        leader.told(1, 70, told::SILENT);
+        assert!(leader.is_silent(1, at(0)) && leader.news(at(0)).is_empty());
+        leader.told(1, 70, told::SPEAKS);
+        assert!(!leader.is_silent(1, at(0)));
+    }
+}
