@@ -64,6 +64,8 @@ pub enum Extra {
     Shape,
     /// Machines are suspended, and wall clocks may stand still.
     Suspend,
+    /// Machines are loaded, so that event loops run late.
+    Load,
     /// A disk says that it has flushed, and has not; its power fails while all else is whole.
     Lies,
     /// OSDs forget the sessions that others have with them, though both live.
@@ -81,7 +83,7 @@ pub enum Extra {
 impl Extra {
     /// All of them, by the name that `--faults` takes, and one in how many of the seeds with extras has it (0: none,
     /// only who asks for it by name, as planted bugs do).
-    pub const ALL: [(&'static str, Self, u64); 27] = [
+    pub const ALL: [(&'static str, Self, u64); 28] = [
         ("erasure", Self::Erasure, 2),
         ("sides", Self::Sides, 2),
         ("half-open", Self::HalfOpen, 2),
@@ -109,6 +111,7 @@ impl Extra {
         ("asleep", Self::Asleep, 4),
         ("fuzz", Self::Fuzz, 1),
         ("room", Self::Room, 4),
+        ("load", Self::Load, 4),
     ];
 
     /// What happens at least once in many seeds that have it, or it did not come about.
@@ -135,6 +138,7 @@ impl Extra {
             Self::Pools => &["pool made", "pool deleted"],
             Self::Shape => &["min_size changed", "placement ordered", "CRUSH weight changed", "host moved"],
             Self::Suspend => &["machine suspended"],
+            Self::Load => &["machine loaded"],
             Self::Lies => &["power failed at who lies"],
             Self::Sessions => &["session lost", "session resumed"],
             Self::Asleep => &["OSD asleep"],
@@ -334,6 +338,7 @@ impl Scene {
             Extra::Shape => self.reshape(),
             Extra::Suspend => self.suspend(),
             Extra::Asleep => self.sleep(),
+            Extra::Load => self.load(),
             Extra::Sessions => self.lose_sessions(),
             Extra::Room if self.short.is_empty() => self.take_room(),
             Extra::Resets => {

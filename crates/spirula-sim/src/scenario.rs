@@ -47,7 +47,7 @@ impl Bug {
     /// quorum show more, with stories made for them. `GrantEpochIgnored` is shown by none, for it takes away the second of two
     /// lines of defence: whoever has the map that shows a primary down grants it nothing more, and who grants says what it
     /// granted before.
-    pub const ALL: [(Self, &[Extra], &[Sign]); 25] = {
+    pub const ALL: [(Self, &[Extra], &[Sign]); 26] = {
         use spirula_pg::Bug as Of;
         /// What was acknowledged is not what is there, or was read.
         const ACKED: &[Sign] = &[Sign::Lost, Sign::Stale, Sign::Order, Sign::Answer, Sign::Log];
@@ -65,6 +65,7 @@ impl Bug {
             (Self::Pg(Of::NoUpThru), &[Extra::Erasure, Extra::Sides], ACKED),
             (Self::Pg(Of::ReadsWithoutLease), &[Extra::Readers], &[Sign::Stale, Sign::Serves]),
             (Self::Pg(Of::LeaseNotAwaited), &[Extra::Readers], &[Sign::Stale, Sign::Serves]),
+            (Self::Pg(Of::LeaseStretched), &[Extra::Readers], &[Sign::Stale, Sign::Serves]),
             (Self::Pg(Of::FailedReadForgotten), &[Extra::Rot, Extra::Grow], DATA),
             (Self::Pg(Of::ScrubShallow), &[Extra::Rot], &[Sign::Copies, Sign::Store, Sign::Reply]),
             (Self::Pg(Of::RepairTrustsPrimary), &[Extra::Rot, Extra::Erasure], DATA),

@@ -217,6 +217,19 @@ impl Scene {
         self.paused.insert(target, self.world.now + self.extra_rng.between(100_000, 20 * SECOND));
     }
 
+    /// Some machines have so much to do that what runs on them is held up every now and then.
+    pub fn load(&mut self) {
+        let all: Vec<ActorId> = self.osds.iter().chain(&self.mons).copied().collect();
+        let until = self.world.now + self.extra_rng.between(SECOND, 20 * SECOND);
+        for _ in 0..self.extra_rng.between(1, 4) {
+            let most = self.extra_rng.pick(&[200_000, 600_000, 1_500_000, 5 * SECOND]).copied().unwrap_or(SECOND);
+            if let Some(target) = self.extra_rng.pick(&all).copied() {
+                self.probe("machine loaded");
+                self.world.load(target, until, most);
+            }
+        }
+    }
+
     /// An OSD is suspended, and when it wakes up it hears only those who only read.
     pub fn sleep(&mut self) {
         let Some(osd) = self.extra_rng.pick(&self.osds).copied() else { return };
@@ -298,6 +311,9 @@ impl Scene {
         self.troubles.careful = false;
         for o in self.osds.clone() {
             self.world.with(o, |o: &mut OsdActor| (o.read_us, o.forgets_until) = (None, 0));
+        }
+        for actor in self.osds.iter().chain(&self.mons).copied().collect::<Vec<_>>() {
+            self.world.load(actor, 0, 0);
         }
     }
 

@@ -195,6 +195,10 @@ struct Slot {
     /// Since when its machine is suspended, and whether its wall clock stands still meanwhile.
     still: Option<(u64, bool)>,
     tick_us: u64,
+    /// Until when its machine is so loaded that it runs by fits and starts, and how long it is held up at most.
+    busy: (u64, u64),
+    /// It is held up by that.
+    held: bool,
 }
 
 /// Microseconds after which a connection ends that lost a message in a cut.
@@ -227,6 +231,8 @@ pub(crate) enum Event {
     },
     End(u64, End),
     Start(ActorId),
+    /// It was held up, and goes on.
+    Goes(ActorId, u64),
     /// One side learns that a connection has ended.
     Left(u64, usize),
     /// Of connections of bytes: a call arrives, and until when it is repeated; a part arrives in a direction; patience
@@ -314,6 +320,8 @@ impl World {
             drift: 0,
             still: None,
             tick_us,
+            busy: (0, 0),
+            held: false,
         });
         self.at(0, Event::Start(id));
         id
@@ -359,7 +367,7 @@ impl World {
         self.say(id, "crashes");
         let Some(s) = self.slots.get_mut(id).filter(|s| s.up) else { return };
         s.up = false;
-        (s.paused, s.still) = (false, None);
+        (s.paused, s.still, s.held) = (false, None, false);
         s.incarnation += 1;
         s.waiting.clear();
         if let Some(a) = &mut s.actor {
@@ -405,10 +413,24 @@ impl World {
         if let Some((since, true)) = s.still.take() {
             s.offset_us -= (self.now - since) as i64;
         }
-        for input in std::mem::take(&mut s.waiting) {
+        self.catch_up(id);
+        self.ways_healed();
+    }
+
+    /// What came while it did not run.
+    fn catch_up(&mut self, id: ActorId) {
+        let waiting = self.slots.get_mut(id).map(|s| std::mem::take(&mut s.waiting));
+        for input in waiting.unwrap_or_default() {
             self.give(id, input);
         }
-        self.ways_healed();
+    }
+
+    /// Its machine is loaded until `until`: every now and then it is held up, for `most_us` at most. Its kernel answers meanwhile.
+    pub fn load(&mut self, id: ActorId, until: u64, most_us: u64) {
+        self.say(id, "is loaded");
+        if let Some(s) = self.slots.get_mut(id) {
+            s.busy = (until, most_us);
+        }
     }
 
     /// Is its machine suspended?
@@ -526,12 +548,24 @@ impl World {
             }
             Event::Tick(id, inc) => {
                 let Some(s) = self.slots.get(id).filter(|s| s.up && s.incarnation == inc) else { return true };
-                let (paused, tick) = (s.paused, s.tick_us);
+                let (runs, tick, busy) = (!s.paused && !s.held, s.tick_us, s.busy);
                 let next = (tick as i64 - (tick as i64 * s.drift) / 1_000_000).max(1) as u64;
                 self.at(next, Event::Tick(id, inc));
-                if !paused {
+                if runs && busy.0 > self.now && self.rng.one_in(5) {
+                    let late = self.rng.between(busy.1 / 10, busy.1);
+                    if let Some(s) = self.slots.get_mut(id) {
+                        s.held = true;
+                    }
+                    self.at(late, Event::Goes(id, inc));
+                } else if runs {
                     self.give(id, Input::Tick);
                 }
+            }
+            Event::Goes(id, inc) => {
+                let Some(s) = self.slots.get_mut(id).filter(|s| s.up && s.incarnation == inc) else { return true };
+                s.held = false;
+                self.catch_up(id);
+                self.give(id, Input::Tick);
             }
             Event::Timer(id, inc, n) => {
                 if self.slots.get(id).is_some_and(|s| s.up && s.incarnation == inc) {
@@ -609,7 +643,7 @@ impl World {
     pub(crate) fn give(&mut self, id: ActorId, input: Input) {
         let local = self.local(id);
         let Some(s) = self.slots.get_mut(id).filter(|s| s.up) else { return };
-        if s.paused {
+        if s.paused || s.held {
             s.waiting.push(input);
             return;
         }
