@@ -1,6 +1,14 @@
-"""A client that does not take its answers: it costs nobody else anything, and the OSD says who it is."""
-import os, signal, subprocess, time
+"""Somebody is slow, and what it costs the others.
+
+A client that does not take its answers: it costs nobody else anything, and the OSD says who it is. An OSD that stands still (SIGSTOP) with
+all its connections open: clients go on without it, nobody reads what is old when it wakes up, and the longest wait is printed.
+
+FROZEN_TIMES (default 1): how often each OSD is stopped; FROZEN_SECONDS (default 8): for how long; FROZEN_ONLY: a, b or c, only the OSD of this host.
+"""
+import json, os, signal, subprocess, time
+import netns
 from harness import Case, wait
+from test_processes import OsdHosts
 
 SLOW = '''
 # Asks for far more than fits anywhere, then says so; it is stopped before it takes much of it.
@@ -139,3 +147,139 @@ with rados.Rados(conffile=sys.argv[1]) as r, r.open_ioctx('kv') as io:
     def rss(self):
         text = open(f'/proc/{self.c.pid()}/status').read()
         return next(int(l.split()[1]) for l in text.splitlines() if l.startswith('VmRSS')) << 10
+
+
+# Writers with an object each, and readers that look at them: what is read is never older than what was acknowledged before. Commands come by
+# stdin: `say` prints the longest waits of writers and of readers since the last `say`, the requests so far, and what was wrong; `end` ends.
+WRITE_READ = r'''
+import json, os, random, struct, sys, threading, time, rados
+conf, pool = sys.argv[1:3]
+N = 12
+connections = [rados.Rados(conffile=conf, conf={'rados_osd_op_timeout': '0', 'rados_mon_op_timeout': '0'}) for _ in range(4)]
+[c.connect(timeout=60) for c in connections]
+acked, errors, ended = [0] * 2 * N, [], []
+class Worker(threading.Thread):
+    def __init__(self, n, step):
+        super().__init__(daemon=True)
+        self.n, self.step, self.io = n, step, connections[n % 4].open_ioctx(pool)
+        self.longest, self.done, self.since, self.rng = 0.0, 0, time.time(), random.Random(n)
+    def run(self):
+        while not ended:
+            try: self.step(self)
+            except Exception as e:
+                errors.append(f'{type(e).__name__}: {e}')
+                return
+            now = time.time()
+            self.longest, self.since, self.done = max(self.longest, now - self.since), now, self.done + 1
+            time.sleep(0.01)
+            self.since = time.time()
+    def worst(self):
+        worst, self.longest = max(self.longest, time.time() - self.since), 0.0
+        return worst
+def write(w):
+    for o in (w.n, w.n + N):
+        w.io.write_full(f'v{o}', struct.pack('<Q', w.done + 1) * 512)
+        acked[o] = w.done + 1
+def read(w):
+    o = w.rng.randrange(2 * N)
+    least = acked[o]
+    if least:
+        got = struct.unpack('<512Q', w.io.read(f'v{o}', 4096))
+        assert len(set(got)) == 1 and got[0] >= least, f'v{o}: {set(got)} was read, and {least} was acknowledged before'
+writers, readers = [Worker(n, write) for n in range(N)], [Worker(n, read) for n in range(N)]
+[w.start() for w in writers + readers]
+print('begun', flush=True)
+for line in sys.stdin:
+    if line.strip() != 'say': break
+    print(json.dumps({'write': max(w.worst() for w in writers), 'read': max(w.worst() for w in readers),
+                      'done': [w.done for w in writers + readers], 'errors': errors}), flush=True)
+ended.append(1)
+[w.join() for w in writers + readers]
+'''
+
+
+class Frozen(OsdHosts):
+    """An OSD on each of three hosts, each with a copy of everything; each is stopped by SIGSTOP in turn."""
+    alone = 'it measures stalls'
+    minutes = 2
+
+    def found(self):
+        super().found()
+        self.ceph('osd', 'pool', 'create', 'data', '16', '16')
+        # So that what is printed is of one stop, whatever was before.
+        self.ceph('config', 'set', 'mon', 'mon_osd_adjust_heartbeat_grace', 'false')
+        self.ceph('config', 'set', 'osd', 'osd_max_markdown_count', '10000')
+
+    def say(self, load):
+        assert load.poll() is None, load.stderr.read()[-3000:]
+        load.stdin.write('say\n')
+        load.stdin.flush()
+        said = json.loads(load.stdout.readline())
+        assert not said['errors'], said['errors'][:3]
+        return said
+
+    def up(self):
+        return sorted(o['osd'] for o in self.json('osd', 'dump')['osds'] if o['up'])
+
+    def test_clients_go_on_without_an_osd_that_stands_still(self):
+        times, seconds = int(os.environ.get('FROZEN_TIMES', '1')), float(os.environ.get('FROZEN_SECONDS', '8'))
+        load = self.python(WRITE_READ, 'data')
+        assert load.stdout.readline() == 'begun\n', load.stderr.read()
+        try:
+            for osd, host in sorted(self.host_of.items()) * times:
+                if host.name not in os.environ.get('FROZEN_ONLY', host.name):
+                    continue
+                # Whoever is new is given the whole grace.
+                time.sleep(6)
+                usual, begun = self.say(load), time.time()
+                host.signal(f'osd.{osd}', signal.SIGSTOP)
+                try:
+                    netns.wait(lambda: osd not in self.up(), f'osd.{osd} to be marked down', 60)
+                    down = time.time() - begun
+                    time.sleep(max(0, seconds - down))
+                    stopped, where = self.say(load), self.where(osd)
+                finally:
+                    host.signal(f'osd.{osd}', signal.SIGCONT)
+                still = [n for n, (now, before) in enumerate(zip(stopped['done'], usual['done'])) if now <= before]
+                assert not still, f'workers {still} stood still\n{where}'
+                self.wait_osds(3)
+                self.wait_clean()
+                after = self.say(load)
+                self.waits.append((stopped['write'], stopped['read']))
+                marked = [l for l in self.ceph('log', 'last', '60').out.splitlines() if f'osd.{osd} failed (' in l][-1:]
+                print(f'  osd.{osd} stopped for {time.time() - begun:.0f} s: longest write {stopped["write"]:.2f} s, read {stopped["read"]:.2f} s '
+                      f'(before: {usual["write"]:.2f} s, {usual["read"]:.2f} s; from waking up until clean: {after["write"]:.2f} s, '
+                      f'{after["read"]:.2f} s); seen down after {down:.1f} s; {" ".join(l.split("failed ")[1] for l in marked)}', flush=True)
+        finally:
+            load.kill()
+            load.communicate()
+        # Far more than it takes, so that it says only that somebody noticed.
+        assert all(max(w) < 20 for w in self.waits), self.waits
+
+    def test_one_that_is_marked_down_and_lives_costs_little(self):
+        load = self.python(WRITE_READ, 'data')
+        assert load.stdout.readline() == 'begun\n', load.stderr.read()
+        try:
+            for osd in sorted(self.host_of) * int(os.environ.get('FROZEN_TIMES', '1')):
+                time.sleep(2)
+                usual, before = self.say(load), self.since(osd)
+                self.ceph('osd', 'down', str(osd))
+                netns.wait(lambda: self.since(osd) > before and osd in self.up(), f'osd.{osd} to be up again', 60)
+                self.wait_clean()
+                after = self.say(load)
+                print(f'  osd.{osd} marked down, and lives: longest write {after["write"]:.2f} s, read {after["read"]:.2f} s (before: '
+                      f'{usual["write"]:.2f} s, {usual["read"]:.2f} s)', flush=True)
+                assert max(after['write'], after['read']) < 20, after
+        finally:
+            load.kill()
+            load.communicate()
+
+    def where(self, gone):
+        """Where the cluster stands, for a reader of a failure."""
+        ops = ''.join(self.ceph('tell', f'osd.{o}', 'dump_ops_in_flight', check=False).out + self.ceph('tell', f'osd.{o}', 'dump_backoffs', check=False).out for o in self.host_of if o != gone)
+        return self.ceph('-s').out + self.ceph('pg', 'dump', 'pgs_brief', check=False).out + ops
+
+    def since(self, osd):
+        return next(o['up_from'] for o in self.json('osd', 'dump')['osds'] if o['osd'] == osd)
+
+    waits = []
