@@ -22,6 +22,9 @@ use std::time::Duration;
 /// A loop that did not run for so long was stopped or starved; the silence of others until then
 /// is its own.
 const AWAY: Duration = Duration::from_millis(1000);
+/// So long after a session with a monitor opened nobody is accused of silence: we may have been cut off ourselves, and hear others
+/// again a moment later than the monitor, since links are tried about every second.
+const SETTLES: Duration = Duration::from_secs(2);
 /// A request that has waited for so long may wait for a peer that is silent.
 const WAITS: Duration = Duration::from_secs(1);
 /// Sets apart the nonce of connections for heartbeats: the far end keeps one session for each
@@ -233,7 +236,10 @@ impl Osd {
         if !self.live || !self.mon.is_open() {
             return;
         }
-        let (bounds, me) = (self.bounds(), self.cfg.id);
+        let me = self.cfg.id;
+        // Refusals count all the same.
+        let settled = now.saturating_sub(self.mon_since) >= SETTLES;
+        let bounds = if settled { self.bounds() } else { Bounds { least: Duration::MAX, grace: Duration::MAX } };
         let (ops, pgs, maps) = (&self.ops, &self.pgs, &self.maps);
         let waiting = || {
             let stuck =

@@ -61,6 +61,7 @@ impl Osd {
         for n in news {
             match n {
                 MonNews::Opened => {
+                    self.mon_since = clock::monotonic();
                     self.clog.reconnected();
                     if self.maps.wants_whole() {
                         self.ask_for_maps();
