@@ -274,6 +274,21 @@ class Frozen(OsdHosts):
             load.kill()
             load.communicate()
 
+    def test_hosts_that_were_cut_off_accuse_nobody_when_they_are_back(self):
+        """Two of three hosts miss everybody. When they reach the monitor again, the third is none of those that are silent."""
+        cut, (third,) = [self.net[n] for n in 'ab'], [o for o, h in self.host_of.items() if h.name == 'c']
+        for _ in range(3):
+            before = self.since(third)
+            try:
+                [h.link(False, n) for h in cut for n in (0, 1)]
+                time.sleep(8)
+            finally:
+                [h.link(True, n) for h in cut for n in (0, 1)]
+            time.sleep(5)
+            self.wait_osds(3)
+            self.wait_clean()
+            assert self.since(third) == before, self.ceph('log', 'last', '40').out
+
     def where(self, gone):
         """Where the cluster stands, for a reader of a failure."""
         ops = ''.join(self.ceph('tell', f'osd.{o}', 'dump_ops_in_flight', check=False).out + self.ceph('tell', f'osd.{o}', 'dump_backoffs', check=False).out for o in self.host_of if o != gone)
