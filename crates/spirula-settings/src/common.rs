@@ -301,7 +301,7 @@ mod tests {
             (json!(0), json!(23))
         );
         assert_eq!(of("osd_op_queue")["enum_values"], json!(["wpq", "mclock_scheduler", "debug_random"]));
-        assert!(run_on(&mut s, "config help", &json!({})).unwrap()["options"].as_array().unwrap().len() > 2_200);
+        assert!(run_on(&mut s, "config help", &json!({})).unwrap()["options"].as_array().unwrap().len() > 2_350);
     }
 
     #[test]
