@@ -363,8 +363,12 @@ fn status(c: &Ctx<'_>) -> Reply {
         let states = spirula_maps::osdmap::state_names(bits);
         t.row([
             osd.to_string(),
-            // The machine's name; an OSD that never reported is where the CRUSH map has it.
-            if known.is_empty() { host(map, osd).to_owned() } else { known.to_owned() },
+            // The machine's name; an OSD that never reported is where the CRUSH map has it, and a destroyed one nowhere.
+            match known {
+                _ if bits & spirula_maps::osdmap::state::DESTROYED != 0 => String::new(),
+                "" => host(map, osd).to_owned(),
+                name => name.to_owned(),
+            },
             python::units(kib(statfs.used_raw()), 5, false),
             python::units(kib(statfs.available), 5, false),
             python::units(rate("op_w"), 5, true),

@@ -73,6 +73,18 @@ pub(super) fn pool(c: &Ctx<'_>) -> Reply {
             of.entry(stat.acting_primary).or_default().push(*pg);
         }
     }
-    let orders = of.into_iter().filter(|(o, _)| *o >= 0).map(|(o, pgs)| (o, order(c, pgs))).collect();
-    Reply { orders, ..Reply::default() }
+    let mut r = Reply::default();
+    for (osd, pgs) in of {
+        if osd >= 0 && c.mgr.hears(osd) {
+            r.orders.push((osd, order(c, pgs)));
+            continue;
+        }
+        // Whoever can be reached scrubs all the same.
+        let names: Vec<String> = pgs.iter().map(ToString::to_string).collect();
+        let why =
+            if osd < 0 { "no primary osd".to_owned() } else { format!("primary osd.{osd} is not currently connected") };
+        r.rs += &format!("pg(s) [{}]: {why}; ", names.join(","));
+        r.ret = -errno::EAGAIN;
+    }
+    r
 }
