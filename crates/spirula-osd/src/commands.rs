@@ -2,6 +2,7 @@
 
 use crate::daemon::{Life, Osd};
 use crate::history;
+use crate::perf::Space;
 use crate::tell::{self, Answer, Tell};
 use bytes::Bytes;
 use serde_json::json;
@@ -51,11 +52,6 @@ impl Osd {
     }
 
     pub(crate) fn tell(&mut self, link: LinkId, tid: u64, t: Tell) -> Option<Answer> {
-        let (used, total) = self.store.as_ref().map_or((0, 0), |s| {
-            let f = s.statfs();
-            // As `osd df` has it: what writes cannot have any more.
-            (f.total.saturating_sub(f.available), f.total)
-        });
         Some(match t {
             Tell::Descriptions => Answer::json(&tell::descriptions()),
             Tell::Help => Answer::json(&tell::help()),
@@ -76,7 +72,9 @@ impl Osd {
             })),
             Tell::PerfDump(args) => {
                 let primaries = self.pgs.values().filter(|p| p.is_primary()).count();
-                let all = self.perf.dump(self.pgs.len(), primaries, used, total);
+                let pools = self.store.iter().flat_map(Store::pool_space).map(|(_, s)| s);
+                let space = Space { store: self.space().unwrap_or_default(), pools: pools.collect() };
+                let all = self.perf.dump(self.pgs.len(), primaries, &space);
                 Answer::json(&common::chosen(all, &args))
             }
             Tell::PerfSchema(args) => Answer::json(&common::chosen(crate::perf::schema(), &args)),
@@ -130,6 +128,12 @@ impl Osd {
                 let named = self.cfg.metadata.get("devices").map_or("", String::as_str);
                 let rows = named.split(',').filter(|n| !n.is_empty());
                 Answer::json(&rows.map(|n| json!({"device": format!("/dev/{n}"), "device_id": ""})).collect())
+            }
+            // As with Ceph, a device without an identity is not asked.
+            Tell::Smart if self.cfg.metadata.get("device_ids").is_none_or(String::is_empty) => Answer::json(&json!({})),
+            Tell::Smart => {
+                let why = "this version reads no SMART data: use smartctl on the disks that osd metadata names";
+                Answer::fail(errno::EOPNOTSUPP, why)
             }
             Tell::FlushStats => {
                 let seq = self.reporter.order();

@@ -1,6 +1,7 @@
 //! Counters of one OSD: what `perf dump` prints and the manager gets.
 
 use serde_json::{Value, json};
+use spirula_store::{PoolSpace, Statfs};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -30,6 +31,15 @@ impl Average {
         let sum = self.sum.as_secs_f64();
         json!({"avgcount": self.count, "sum": sum, "avgtime": if self.count == 0 { 0.0 } else { sum / self.count as f64 }})
     }
+}
+
+/// Space of the store at a moment, as the OSD reports it.
+#[derive(Clone, Debug, Default)]
+pub struct Space {
+    /// All of it.
+    pub store: Statfs,
+    /// What pools have of it.
+    pub pools: Vec<PoolSpace>,
 }
 
 /// Counters of one OSD since its start.
@@ -68,8 +78,10 @@ pub struct Perf {
 }
 
 impl Perf {
-    /// As `perf dump` prints it; `pgs` and `primaries` are gauges of the moment.
-    pub fn dump(&self, pgs: usize, primaries: usize, used: u64, total: u64) -> Value {
+    /// As `perf dump` prints it; `pgs`, `primaries` and `space` are gauges of the moment.
+    pub fn dump(&self, pgs: usize, primaries: usize, space: &Space) -> Value {
+        let store = &space.store;
+        let sum = |part: fn(&PoolSpace) -> u64| space.pools.iter().map(part).sum::<u64>();
         json!({"osd": {
             "op_wip": 0,
             "op": self.ops,
@@ -89,12 +101,23 @@ impl Perf {
             "numpg": pgs,
             "numpg_primary": primaries,
             "numpg_replica": pgs - primaries.min(pgs),
-            "stat_bytes": total,
-            "stat_bytes_used": used,
-            "stat_bytes_avail": total.saturating_sub(used),
+            "stat_bytes": store.total,
+            "stat_bytes_used": store.total.saturating_sub(store.available),
+            "stat_bytes_avail": store.available,
         }, "store": {
             "transactions": self.transactions,
             "commit_latency": self.commit_latency.dump(),
+        }, "bluefs": {
+            "db_total_bytes": store.metadata_total,
+            "db_used_bytes": store.metadata,
+            "wal_total_bytes": store.journal,
+            "wal_used_bytes": store.journal,
+        }, "bluestore": {
+            "bluestore_allocated": store.used,
+            "bluestore_stored": store.stored,
+            "bluestore_compressed": sum(|s| s.compressed),
+            "bluestore_compressed_allocated": sum(|s| s.compressed_allocated),
+            "bluestore_compressed_original": sum(|s| s.compressed_original),
         }})
     }
 
@@ -150,6 +173,15 @@ const SCHEMA: &[(&str, &str, Shape, &str, &str)] = {
         ("osd", "stat_bytes_avail", Gauge, "free", "bytes free"),
         ("store", "transactions", Count, "txns", "transactions submitted"),
         ("store", "commit_latency", Avg, "clat", "from a transaction's submission to its being durable"),
+        ("bluefs", "db_total_bytes", Gauge, "b", "bytes of the device that metadata is on"),
+        ("bluefs", "db_used_bytes", Gauge, "u", "bytes that metadata takes of it"),
+        ("bluefs", "wal_total_bytes", Gauge, "walb", "bytes of the journal"),
+        ("bluefs", "wal_used_bytes", Gauge, "walu", "bytes of it that are taken: all, always"),
+        ("bluestore", "bluestore_allocated", Gauge, "al_b", "bytes of the device that objects take"),
+        ("bluestore", "bluestore_stored", Gauge, "st_b", "bytes in objects"),
+        ("bluestore", "bluestore_compressed", Gauge, "c", "bytes of compressed data"),
+        ("bluestore", "bluestore_compressed_allocated", Gauge, "c_al", "bytes of the device that it takes"),
+        ("bluestore", "bluestore_compressed_original", Gauge, "c_or", "bytes that it was before"),
     ]
 };
 
@@ -199,7 +231,7 @@ mod tests {
             let keys = |v: &Value| v.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
             v.as_object().unwrap().iter().map(|(k, v)| (k.clone(), keys(v))).collect()
         };
-        assert_eq!(names(&schema()), names(&Perf::default().dump(1, 1, 1, 1)));
+        assert_eq!(names(&schema()), names(&Perf::default().dump(1, 1, &Space::default())));
     }
 
     /// `ceph daemonperf` fails where no counter has priority 8.

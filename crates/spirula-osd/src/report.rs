@@ -177,8 +177,7 @@ impl Reporter {
                 available: if self.owes_full { 0 } else { s.available as i64 },
                 allocated: s.used as i64,
                 data_stored: s.stored as i64,
-                // The journal lies beside the space that is told of here, and so is no part of what is used of it.
-                internal_metadata: s.metadata as i64,
+                internal_metadata: (s.metadata + s.journal) as i64,
                 data_compressed: compressed.data_compressed,
                 data_compressed_allocated: compressed.data_compressed_allocated,
                 data_compressed_original: compressed.data_compressed_original,

@@ -17,8 +17,8 @@ const FAILSAFE_RATIO: f64 = 0.97;
 fn offered(store: &Store, waits: bool) -> Statfs {
     let mut s = store.statfs();
     let kept = (s.total / 8).min(KEPT_BACK);
-    s.total -= kept;
     s.available = if waits { 0 } else { s.available.saturating_sub(kept) };
+    s.total = s.total.saturating_sub(kept + s.kept) + s.beside;
     s
 }
 
@@ -33,7 +33,8 @@ pub(crate) fn is_failsafe_full(store: &Store, waits: bool) -> bool {
 
 impl Osd {
     /// Space of the store as it is reported: some is kept back for what is on its way when
-    /// the cluster learns that it is full, and for deleting.
+    /// the cluster learns that it is full, and for deleting. What lies beside the data space counts, too, so
+    /// that what is used is what the host's disk has of it.
     pub(crate) fn space(&self) -> Option<Statfs> {
         Some(offered(self.store.as_ref()?, self.waits.any_for_room()))
     }

@@ -77,6 +77,8 @@ pub enum Tell {
     ScrubReservations,
     /// Devices below the store.
     Devices,
+    /// What the devices below the store say of their health.
+    Smart,
     /// Report to the manager now; the answer is the report's number.
     FlushStats,
     /// Who watches objects.
@@ -143,11 +145,6 @@ const ABSENT: &[(&str, &str, &str)] = &[
         " name=utime,type=CephInt,req=false",
         "this version delays no recovery by order: it goes by clients' latency",
     ),
-    (
-        "smart",
-        " name=devid,type=CephString,req=false",
-        "this version reads no SMART data: use smartctl on the disks that osd metadata names",
-    ),
 ];
 
 const COMMANDS: &[(&str, &str, &str)] = &[
@@ -205,6 +202,11 @@ const COMMANDS: &[(&str, &str, &str)] = &[
     ("dump_osd_network", " name=value,type=CephInt,req=false", "Dump osd heartbeat network ping times"),
     ("objecter_requests", "", "show in-progress osd requests"),
     ("cpu_profiler", " name=arg,type=CephChoices,strings=status|flush", "run cpu profiling on daemon"),
+    (
+        "smart",
+        " name=devid,type=CephString,req=false",
+        "query health metrics for underlying device (refused where there is one to ask: no SMART data is read)",
+    ),
     ("compact", "", "write what the store holds in memory to its disk"),
     ("perf reset", " name=var,type=CephString", "perf reset <name>: perf reset all or one perfcounter name"),
     ("dump_scheduler", "", "show clients' latency, the limit on background work, and what it does"),
@@ -303,6 +305,7 @@ pub fn parse(cmd: &[String]) -> Result<Tell, Answer> {
         "get_mapped_pools" => Tell::MappedPools,
         "dump_scrub_reservations" => Tell::ScrubReservations,
         "list_devices" => Tell::Devices,
+        "smart" => Tell::Smart,
         "flush_pg_stats" => Tell::FlushStats,
         "dump_watchers" => Tell::Watchers,
         "dump_osd_network" => Tell::Network(if v["value"].is_null() { None } else { Some(number("value", 0)?) }),
@@ -365,6 +368,76 @@ mod tests {
                 assert!(a["name"].is_string() && a["type"].is_string(), "{a}");
             }
         }
+    }
+
+    /// What a command does. `Acts`: who acts on it. `Nothing`: it says yes and changes nothing; why that is right.
+    #[derive(Clone, Copy, Debug)]
+    enum Does {
+        Tells,
+        Acts(&'static str),
+        Refused,
+        Nothing(&'static str),
+    }
+
+    /// Every command that an OSD is told, by `ceph tell` or at its admin socket.
+    #[rustfmt::skip]
+    const ROWS: &[(&str, Does)] = {
+        use Does::{Acts, Nothing, Refused, Tells};
+        &[
+            ("0", Tells), ("version", Tells), ("git_version", Tells), ("help", Tells), ("get_command_descriptions", Tells),
+            ("config diff", Tells), ("config diff get", Tells), ("config get", Tells), ("config help", Tells),
+            ("config show", Tells), ("config set", Acts("the OSD's settings")), ("config unset", Acts("the OSD's settings")),
+            ("injectargs", Acts("the OSD's settings")), ("heap", Refused), ("log dump", Refused), ("log reopen", Refused),
+            ("log flush", Nothing("daemons write their log unbuffered")),
+            ("perf dump", Tells), ("perf schema", Tells), ("perf histogram dump", Tells), ("perf histogram schema", Tells),
+            ("perf reset", Acts("the counters")), ("status", Tells), ("bench", Acts("the store, and takes it back")),
+            ("pg", Acts("PGs, by mark_unfound_lost")), ("mark_unfound_lost", Acts("the PG")), ("query", Tells),
+            ("list_unfound", Tells), ("dump_ops_in_flight", Tells), ("ops", Tells), ("dump_historic_ops", Tells),
+            ("dump_historic_ops_by_duration", Tells), ("dump_historic_slow_ops", Tells), ("dump_blocked_ops", Tells),
+            ("dump_mempools", Tells), ("dump_blocklist", Tells), ("get_mapped_pools", Tells),
+            ("dump_scrub_reservations", Tells), ("list_devices", Tells), ("flush_pg_stats", Acts("the manager is told")),
+            ("dump_watchers", Tells), ("dump_osd_network", Tells), ("objecter_requests", Tells),
+            ("cpu_profiler", Nothing("it says that there is none, in Ceph's words")),
+            ("compact", Acts("the store")), ("flush_store_cache", Acts("the store")), ("dump_scheduler", Tells),
+            ("dump_recovery_reservations", Tells), ("dump_scrubs", Tells), ("dump_backoffs", Tells), ("sessions", Tells),
+            ("smart", Nothing("a device without an identity is not asked; one with an identity is refused")),
+            ("set_recovery_delay", Refused), ("cache drop", Refused), ("cache status", Refused),
+            ("dump_pgstate_history", Refused), ("dump_op_pq_state", Refused), ("getomap", Refused), ("send_beacon", Refused),
+            ("bluefs stats", Refused), ("bluefs files list", Refused), ("bluestore allocator dump block", Refused),
+            ("bluestore allocator score block", Refused), ("bluestore allocator fragmentation block", Refused),
+            ("debug dump_missing", Refused), ("reset_pg_recovery_stats", Refused),
+        ]
+    };
+
+    /// Nothing says yes and does nothing: a new command needs a row, and what the row says.
+    #[test]
+    fn every_command_does_what_its_row_says() {
+        let args = r#""pgid": "1.0", "mulcmd": "revert", "var": "debug_osd", "val": ["1/1"], "injected_args": ["--debug_osd=1/1"],
+            "heapcmd": "stats", "utime": 5"#;
+        for (prefix, does) in ROWS {
+            let asked = p(&format!(r#"{{"prefix": "{prefix}", {args}}}"#));
+            let refused = match &asked {
+                Ok(Tell::Absent(why)) => why.starts_with("this version"),
+                Ok(Tell::Common(prefix, args)) => {
+                    let mut settings = spirula_settings::Settings::default();
+                    let done = common::run(prefix, args, &mut settings);
+                    let changed = settings != spirula_settings::Settings::default();
+                    assert_eq!(changed, matches!(does, Does::Acts(_)) && prefix != "config unset", "{prefix}");
+                    done.is_some_and(|d| d.is_err_and(|(e, _)| e == errno::EOPNOTSUPP))
+                }
+                Ok(_) => false,
+                Err(e) => panic!("{prefix}: {e:?}"),
+            };
+            assert_eq!(refused, matches!(does, Does::Refused), "{prefix}: {asked:?}");
+            if let Does::Acts(why) | Does::Nothing(why) = does {
+                assert!(!why.is_empty(), "{prefix}");
+            }
+        }
+        let words =
+            |c: &Value| c["sig"].as_array().unwrap().iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" ");
+        let listed: std::collections::BTreeSet<String> =
+            descriptions().as_object().unwrap().values().map(words).collect();
+        assert_eq!(listed, ROWS.iter().map(|(prefix, _)| (*prefix).to_owned()).collect());
     }
 
     #[test]

@@ -67,7 +67,7 @@ impl Default for StoreOptions {
 }
 
 /// Space, in bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statfs {
     /// Data space.
     pub total: u64,
@@ -75,6 +75,8 @@ pub struct Statfs {
     pub available: u64,
     /// Of it, allocated to objects (or freed too recently to be reused).
     pub used: u64,
+    /// Of it, kept for metadata to come and for what removes: neither used nor to be had.
+    pub kept: u64,
     /// Data in objects, without rounding.
     pub stored: u64,
     /// Number of objects.
@@ -83,6 +85,10 @@ pub struct Statfs {
     pub metadata: u64,
     /// The journal.
     pub journal: u64,
+    /// Of journal and metadata, what lies outside the data space.
+    pub beside: u64,
+    /// What the metadata may take, bytes: all of the device that it is on.
+    pub metadata_total: u64,
 }
 
 /// Space used by one pool's objects, in bytes.
@@ -535,14 +541,22 @@ impl Store {
         let room = self.room.available(&*self.block).unwrap_or(u64::MAX);
         // Data without metadata is none.
         let room = if self.shared.meta_short() { 0 } else { room };
+        let (total, used) = (blocks * BLOCK, (blocks - free - metadata) * BLOCK);
+        let offered = free.saturating_sub(self.reserve()) * BLOCK;
+        let on_disk = self.meta.disk_space();
+        let (inside, beside) = if self.meta.shares(&self.alloc) { (on_disk, 0) } else { (0, on_disk) };
         Statfs {
-            total: blocks * BLOCK,
-            available: (free.saturating_sub(self.reserve()) * BLOCK).min(room),
-            used: (blocks - free - metadata) * BLOCK,
+            total,
+            available: offered.min(room),
+            used,
+            // The metadata may have grown between the two looks.
+            kept: total.saturating_sub(offered + used + inside),
             stored: self.counters.stored,
             objects: self.counters.objects,
-            metadata: self.meta.disk_space(),
+            metadata: on_disk,
             journal: self.ring_size,
+            beside: self.ring_size + beside,
+            metadata_total: self.meta.size(),
         }
     }
 
