@@ -109,16 +109,19 @@ fn percent(part: u64, whole: u64) -> Option<u32> {
 /// `hdd` or `ssd` for the disk that holds `path`; empty where the kernel does not say (file
 /// systems over several disks, memory, network).
 pub fn device_class(path: &Path) -> String {
-    let Some(node) = disk_node(path) else { return String::new() };
-    // A partition's queue is its disk's.
-    for place in ["queue/rotational", "../queue/rotational"] {
-        match std::fs::read_to_string(node.join(place)).as_deref().map(str::trim) {
-            Ok("1") => return "hdd".to_owned(),
-            Ok("0") => return "ssd".to_owned(),
-            _ => {}
-        }
+    match queue_fact(path, "rotational").as_deref() {
+        Some("1") => "hdd".to_owned(),
+        Some("0") => "ssd".to_owned(),
+        _ => String::new(),
     }
-    String::new()
+}
+
+/// What the kernel says in `name` of the queue of the disk that is `path`, or that holds it.
+pub fn queue_fact(path: &Path, name: &str) -> Option<String> {
+    let node = disk_node(path)?;
+    // A partition's queue is its disk's.
+    let texts = ["queue", "../queue"].map(|place| std::fs::read_to_string(node.join(place).join(name)));
+    texts.into_iter().flatten().next().map(|text| text.trim().to_owned())
 }
 
 /// A place in the CRUSH tree from `root=default rack=r1`, with this host where it is not said.

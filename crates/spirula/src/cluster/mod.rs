@@ -10,6 +10,7 @@ pub mod mgr;
 pub mod mon;
 pub mod osd;
 mod recreate;
+pub mod store_facts;
 mod turns;
 mod watch;
 

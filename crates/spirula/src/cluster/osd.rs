@@ -1,6 +1,7 @@
 //! Starting an OSD: its store, its identity, its place.
 
-use super::host;
+use super::store_facts::Made;
+use super::{host, store_facts};
 use anyhow::{Context, anyhow, bail};
 use spirula_osd::{Osd, OsdConfig, OsdEvent};
 use spirula_runtime::cephx::DaemonAuth;
@@ -55,6 +56,7 @@ pub struct OsdSetup {
 pub struct OpenStore {
     store: Store,
     io: Io,
+    made: Option<Made>,
     mailbox: Mailbox<OsdEvent>,
     rx: tokio::sync::mpsc::UnboundedReceiver<OsdEvent>,
 }
@@ -78,11 +80,24 @@ pub struct Expected {
 }
 
 /// The file beside the store in `data` that says which store was last opened there, and how often
-/// it had been: an older copy of its main device, put in its place, is known by it.
+/// it had been: an older copy of its main device, put in its place, is known by it. If it was opened here the first time, it
+/// says when that was, and by which version.
 fn opened_file(data: &Path) -> PathBuf {
     let mut name = std::ffi::OsString::from("opened-");
     name.push(data.file_name().unwrap_or_default());
     data.with_file_name(name)
+}
+
+/// When the store in `data` was made, and by which version: what the file says, or now, if nobody has opened it.
+fn made(data: &Path, known: &Known) -> Option<Made> {
+    let text = std::fs::read_to_string(opened_file(data)).unwrap_or_default();
+    let mut words = text.trim_end().splitn(4, ' ');
+    if words.next().and_then(Uuid::parse) == Some(known.store) {
+        let (at, by) = (words.nth(1)?, words.next()?);
+        return Some(Made { at: at.to_owned(), by: by.to_owned() });
+    }
+    let now = || Made { at: clock::wall().to_iso(), by: spirula_types::version::TEXT.to_owned() };
+    (known.openings == 0).then(now)
 }
 
 /// Refuses a main device of before the last opening. Its journal may be as old as itself, so that
@@ -121,6 +136,7 @@ pub fn open_store(data: &Path, expected: Expected, cache: u64, io: Io, hub: &Hub
     // is written.
     let known = StorePaths::find(data).and_then(|p| p.known()).map_err(cannot)?;
     refuse_old(data, &known).map_err(|e| anyhow!("osd.{id} cannot start: {e}"))?;
+    let made = made(data, &known);
     let is = known.identity;
     let whole = Identity { fsid: fsid.unwrap_or(is.fsid), osd_uuid: uuid.unwrap_or(is.osd_uuid), osd_id: id };
     let store = Store::open(
@@ -131,9 +147,10 @@ pub fn open_store(data: &Path, expected: Expected, cache: u64, io: Io, hub: &Hub
         Box::new(move |e| error.push(OsdEvent::StoreFailed(e.to_string()))),
     )
     .map_err(cannot)?;
-    let note = format!("{} {}\n", known.store, known.openings + 1);
+    let begun = made.as_ref().map(|m| format!(" {} {}", m.at, m.by)).unwrap_or_default();
+    let note = format!("{} {}{begun}\n", known.store, known.openings + 1);
     crate::dir::write_durably(&opened_file(data), note.as_bytes(), 0o600)?;
-    Ok(OpenStore { store, io, mailbox, rx })
+    Ok(OpenStore { store, io, made, mailbox, rx })
 }
 
 /// A running OSD.
@@ -173,6 +190,8 @@ pub fn start(
         ("spirula_io".to_owned(), open.io.to_string()),
     ]);
     metadata.extend(disk);
+    let size = open.store.statfs().total;
+    metadata.extend(store_facts::facts(&setup.data, size, open.io, open.made.as_ref()));
     let location = setup.settings.given("crush_location").unwrap_or_default();
     let cfg = OsdConfig {
         id,
