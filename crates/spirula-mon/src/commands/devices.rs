@@ -4,6 +4,7 @@
 //! known by its id (maker, model, serial number): one without a serial number has none, and is not listed, as with Ceph.
 
 use super::{Args, CommandResult, CommandSpec, json_out, text_or_json};
+use crate::absent;
 use crate::mon::CommandCtx;
 use crate::state::Metadata;
 use serde_json::{Value, json};
@@ -22,7 +23,12 @@ pub(super) const SPECS: &[CommandSpec] = commands! {
     "device info name=devid,type=CephString", "Show information about a device" => info;
     "device ls-by-daemon name=who,type=CephString", "Show devices associated with a daemon" => ls_by_daemon;
     "device ls-by-host name=host,type=CephString", "Show devices on a host" => ls_by_host;
+    "device get-health-metrics name=devid,type=CephString name=sample,type=CephString,req=false", "Show stored device metrics for the device (none are read in this version)" => one_unread;
+    "device scrape-health-metrics name=devid,type=CephString,req=false", "Scrape and store device health metrics (not in this version)" => unread;
+    "device check-health", "Check life expectancy of devices (not in this version)" => unread;
 };
+
+const UNREAD: &str = "this version reads no SMART data: use smartctl on the disks that `ceph device ls` names";
 
 /// A disk: where it is (host, name, path) and which daemons are on it.
 #[derive(Default)]
@@ -81,6 +87,24 @@ fn table(headings: &[&str], chosen: &BTreeMap<String, Device>, cells: impl Fn(&D
 
 fn rows(chosen: &BTreeMap<String, Device>) -> Value {
     chosen.iter().map(|(id, d)| row(id, d)).collect()
+}
+
+/// What needs SMART data of a device. One that there is not is said first, as everywhere.
+fn one_unread(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
+    let id = args.str("devid");
+    if !devices(ctx).contains_key(&id) {
+        return CommandResult::err(ENOENT, format!("device {id} not found"));
+    }
+    super::settle(Err(absent::refusal(UNREAD)))
+}
+
+/// The same of all devices, or of one: where there is none, there is nothing to be done.
+fn unread(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
+    match (args.has("devid"), devices(ctx).is_empty()) {
+        (true, _) => one_unread(ctx, args),
+        (_, true) => CommandResult::default(),
+        _ => super::settle(Err(absent::refusal(UNREAD))),
+    }
 }
 
 fn ls(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {

@@ -27,7 +27,10 @@ const COMMANDS: &[(&str, &str)] = &[
         "add peer address as potential bootstrap peer for cluster bringup",
     ),
     ("dump_mempools", "get mempool stats"),
-    ("smart name=devid,type=CephString,req=false", "query health metrics for underlying device (not in this version)"),
+    (
+        "smart name=devid,type=CephString,req=false",
+        "query health metrics for underlying device (refused where there is one to ask: no SMART data is read)",
+    ),
     ("compact", "cause compaction of the monitor's storage (not in this version)"),
     ("connection scores dump", "show the scores used in connectivity-based elections (not in this version)"),
     ("connection scores reset", "reset the scores used in connectivity-based elections (not in this version)"),
@@ -126,6 +129,8 @@ pub(super) fn run(mon: &Mon, prefix: &str, args: &Args, format: Format) -> Optio
             let kept = s.incrementals.values().chain(s.fulls.values()).map(|b| b.len()).sum::<usize>();
             data(&common::mempools(&[("osdmap", kept + s.osdmap.bytes().len())]))
         }
+        // As with Ceph, a device without an identity is not asked.
+        "smart" if mon.metadata.get("device_ids").is_none_or(String::is_empty) => data(&json!({})),
         "smart" => absent("no SMART data is read here: use smartctl on the disk that mon metadata names"),
         "compact" => absent("the store writes itself anew when its log has grown, and has no order for it"),
         "connection scores dump" | "connection scores reset" => {

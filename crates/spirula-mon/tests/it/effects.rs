@@ -5,7 +5,7 @@
 use crate::harness::{Cluster, FSID, beacon};
 use bytes::Bytes;
 use serde_json::{Value, json};
-use spirula_messages::ceph::{MPoolOp, MPoolOpReply, MRemoveSnaps};
+use spirula_messages::ceph::{MCommand, MCommandReply, MPoolOp, MPoolOpReply, MRemoveSnaps};
 use spirula_messages::cluster::control::MgrBeacon;
 use spirula_messages::{Body, Message};
 use spirula_mon::state::State;
@@ -552,4 +552,82 @@ fn the_full_flag_is_not_set_but_taken_away() {
     assert_eq!(c.command(r#"{"prefix": "osd set", "key": "full"}"#).0, -22);
     let (ret, said, _) = c.command(r#"{"prefix": "osd unset", "key": "full"}"#);
     assert_eq!((ret, said.as_str()), (0, "full is unset"));
+}
+
+/// Every command that a monitor is told itself, by `ceph tell mon.a` or at its admin socket, besides those of the cluster.
+const TOLD: &[(&str, Does)] = &[
+    (r#"{"prefix": "0"}"#, Nothing(TELLS)),
+    (r#"{"prefix": "version"}"#, Nothing(TELLS)),
+    (r#"{"prefix": "git_version"}"#, Nothing(TELLS)),
+    (r#"{"prefix": "help"}"#, Nothing(TELLS)),
+    (r#"{"prefix": "get_command_descriptions"}"#, Nothing(TELLS)),
+    (r#"{"prefix": "config set", "var": "debug_mon", "val": ["3/3"]}"#, Acts("the monitor's own settings")),
+    (r#"{"prefix": "config get", "var": "debug_mon"}"#, Nothing(TELLS)),
+    (r#"{"prefix": "config diff"}"#, Nothing(TELLS)),
+    (r#"{"prefix": "config diff get", "var": "debug_mon"}"#, Nothing(TELLS)),
+    (r#"{"prefix": "config help", "var": "debug_mon"}"#, Nothing(TELLS)),
+    (r#"{"prefix": "config show"}"#, Nothing(TELLS)),
+    (r#"{"prefix": "config unset", "var": "debug_mon"}"#, Acts("the monitor's own settings")),
+    (r#"{"prefix": "injectargs", "injected_args": ["--debug_mon=4/4"]}"#, Acts("the monitor's own settings")),
+    (r#"{"prefix": "log flush"}"#, Nothing("daemons write their log unbuffered")),
+    (r#"{"prefix": "log dump"}"#, Refused("keeps no log entries")),
+    (r#"{"prefix": "log reopen"}"#, Refused("standard error")),
+    (r#"{"prefix": "heap", "heapcmd": "stats"}"#, Refused("tcmalloc")),
+    (r#"{"prefix": "perf dump"}"#, Nothing(TELLS)),
+    (r#"{"prefix": "perf schema"}"#, Nothing(TELLS)),
+    (r#"{"prefix": "perf histogram dump"}"#, Nothing(TELLS)),
+    (r#"{"prefix": "perf histogram schema"}"#, Nothing(TELLS)),
+    (r#"{"prefix": "dump_ops_in_flight"}"#, Nothing(TELLS)),
+    (r#"{"prefix": "ops"}"#, Nothing(TELLS)),
+    (r#"{"prefix": "dump_mempools"}"#, Nothing(TELLS)),
+    (
+        r#"{"prefix": "add_bootstrap_peer_hint", "addr": "127.0.0.1:3300"}"#,
+        Nothing("it says that a monitor in the table ignores it"),
+    ),
+    (r#"{"prefix": "smart"}"#, Nothing("a device without an identity is not asked; one with an identity is refused")),
+    (r#"{"prefix": "compact"}"#, Refused("writes itself anew")),
+    (r#"{"prefix": "connection scores dump"}"#, Refused("votes alone")),
+    (r#"{"prefix": "connection scores reset"}"#, Refused("votes alone")),
+    (r#"{"prefix": "quorum enter"}"#, Refused("stop and start its process")),
+    (r#"{"prefix": "quorum exit"}"#, Refused("stop and start its process")),
+    (r#"{"prefix": "sync_force"}"#, Refused("rejoin")),
+];
+
+const TELLS: &str = "it tells something";
+
+/// Tells the monitor; result, words, output.
+fn tell(c: &mut Cluster, text: &str) -> (i32, String, Bytes) {
+    let conn = c.open(EntityType::Client, "admin");
+    let body = MCommand { fsid: FSID, cmd: vec![text.into()], input: Bytes::new() };
+    let sent = c.ask(conn, body);
+    let r = sent.iter().find_map(|m| MCommandReply::from_message(m).ok()).expect("an answer");
+    (r.result, r.status, r.output)
+}
+
+#[test]
+fn every_command_that_a_monitor_is_told_does_what_its_row_says() {
+    let mut c = cluster();
+    let settings = |c: &mut Cluster| tell(c, r#"{"prefix": "config diff"}"#).2;
+    for (command, does) in TOLD {
+        let before = (settings(&mut c), lasting(&c));
+        let (ret, rs, output) = tell(&mut c, command);
+        let (own, all) = (before.0 != settings(&mut c), before.1 != lasting(&c));
+        let what = format!("{command}: {ret} {rs}; settings changed: {own}, the cluster's state: {all}");
+        match does {
+            Acts(who) => assert!(ret == 0 && own && !all && !who.is_empty(), "{what}"),
+            Nothing(why) => {
+                assert!(ret == 0 && !own && !all && !why.is_empty() && (*why != TELLS || !output.is_empty()), "{what}");
+            }
+            Refused(words) => assert!(ret == EOPNOTSUPP && rs.contains(words) && !own && !all, "{what}"),
+        }
+    }
+    let (.., list) = tell(&mut c, r#"{"prefix": "get_command_descriptions"}"#);
+    let list: Value = serde_json::from_slice(&list).unwrap();
+    let words = |d: &Value| d["sig"].as_array().unwrap().iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" ");
+    let clusters: BTreeSet<String> = spirula_mon::commands::specs().map(|s| s.prefix()).collect();
+    let own: BTreeSet<String> =
+        list.as_object().unwrap().values().map(words).filter(|w| !clusters.contains(w)).collect();
+    let rows =
+        TOLD.iter().map(|(c, _)| serde_json::from_str::<Value>(c).unwrap()["prefix"].as_str().unwrap().to_owned());
+    assert_eq!(rows.filter(|w| !clusters.contains(w)).collect::<BTreeSet<_>>(), own);
 }
