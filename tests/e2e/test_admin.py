@@ -61,7 +61,7 @@ class Admin(Case):
         everything = self.c.json('config', 'show-with-defaults', 'osd.0')
         assert len(everything) > 1000 and {'name': 'osd_op_queue', 'value': 'wpq', 'source': 'default'} in everything
         assert socket.gethostname().split('.')[0] in self.c.ceph('osd', 'status').out
-        for words in (['heap', 'stats'], ['smart'], ['cache', 'drop'], ['reset_pg_recovery_stats']):
+        for words in (['heap', 'stats'], ['cache', 'drop'], ['reset_pg_recovery_stats']):
             assert tell(*words, check=False).code == 95, words
         sock = glob.glob(f'{self.c.dir}/run/ceph-osd.0.asok')[0]
         r = self.c.ceph('daemonperf', sock, '1', '1')
@@ -145,3 +145,64 @@ class AdminUp(Case):
         d.down()
         r = subprocess.run(['bash', '-c', f'ulimit -n 64 && {up}'], capture_output=True, text=True)
         assert r.returncode == 1 and 'ulimit -n' in r.stderr, r
+
+
+class Space(Case):
+    """`osd df`, `ceph df`, `perf dump` and the host's disk tell the same of how full OSDs are, within 2 per cent."""
+
+    def told(self):
+        """Bytes used, by OSD: by `osd df`, by `perf dump`, on the host; and by `ceph df` of all."""
+        nodes = {n['id']: n for n in self.c.json('osd', 'df')['nodes']}
+        perf = {o: json.loads(self.c.ceph('tell', f'osd.{o}', 'perf', 'dump').out) for o in nodes}
+        stores = {o: [os.path.join(path, name) for path, _, names in os.walk(f'{self.c.dir}/osd.{o}') for name in names]
+                  for o in nodes}
+        rows = {o: {'osd df': nodes[o]['kb_used'] << 10,
+                    'its columns': (nodes[o]['kb_used_data'] + nodes[o]['kb_used_omap'] + nodes[o]['kb_used_meta']) << 10,
+                    'perf dump': perf[o]['osd']['stat_bytes_used'],
+                    'its parts': sum(perf[o][logger][name] for logger, name in (
+                        ('bluestore', 'bluestore_allocated'), ('bluefs', 'db_used_bytes'), ('bluefs', 'wal_used_bytes'))),
+                    'disk': sum(os.stat(f).st_blocks * 512 for f in stores[o])} for o in nodes}
+        rows['all'] = {'osd df': sum(n['kb_used'] << 10 for n in nodes.values()),
+                       'ceph df': self.c.json('df')['stats']['total_used_raw_bytes'],
+                       'disk': sum(row['disk'] for row in rows.values())}
+        return rows
+
+    def agrees(self, when, least=0):
+        """Waits until all agree, and at least so many bytes are used on each OSD."""
+        def near():
+            rows = self.told()
+            near.rows = rows
+            apart = [o for o, row in rows.items() if max(row.values()) > 1.02 * min(row.values())]
+            return not apart and min(row['osd df'] for row in rows.values()) >= least
+        near.rows = None
+        harness.wait(near, lambda: f'{when}: {near.rows}', seconds=90, pause=1)
+
+    def test_1_empty_filled_and_emptied(self):
+        self.agrees('empty')
+        self.c.rados('bench', '-p', 'data', '30', 'write', '-b', '4M', '-t', '4', '--max-objects', '40', '--no-cleanup',
+                     '--run-name', 'big')
+        self.agrees('large objects', 160 << 20)
+        self.c.rados('bench', '-p', 'data', '30', 'write', '-b', '4096', '-t', '16', '--max-objects', '3000', '--no-cleanup',
+                     '--run-name', 'small')
+        self.agrees('small objects, too', 170 << 20)
+        self.c.rados('-p', 'data', 'cleanup', '--run-name', 'small')
+        self.c.rados('-p', 'data', 'cleanup', '--run-name', 'big')
+        self.agrees('emptied')
+
+    def test_2_what_a_restart_finds(self):
+        self.c.rados('bench', '-p', 'data', '30', 'write', '-b', '1M', '-t', '4', '--max-objects', '60', '--no-cleanup')
+        self.c.down()
+        self.c.up()
+        self.c.wait_clean()
+        self.agrees('started again', 60 << 20)
+
+    def test_3_an_osds_metadata_tell_of_its_store(self):
+        m = self.c.json('osd', 'metadata', '0')
+        assert m['bluestore_bdev_path'] == f'{self.c.dir}/osd.0/block' and m['bluestore_bdev_access_mode'] == 'file', m
+        assert (m['bluefs'], m['bluefs_single_shared_device'], m['bluefs_dedicated_wal']) == ('0', '1', '0'), m
+        assert int(m['bluestore_bdev_size']) <= os.stat(m['bluestore_bdev_path']).st_size, m
+        assert m['created_at'].startswith('20') and 'spirula' in m['ceph_version_when_created'], m
+        again = self.c.json('osd', 'metadata', '0')['created_at']
+        self.c.down()
+        self.c.up()
+        harness.wait(lambda: self.c.json('osd', 'metadata', '0').get('created_at') == again, 'the same time of creation')
