@@ -31,12 +31,15 @@ VERSION = re.compile(r'\((?:[0-9a-f]{40}|spirula [0-9.]+)\)')
 
 
 def options(line, v):
-    """In `config diff` the names of options, and of who set them, are data: what was set, not how it is told."""
+    """In `config diff` the names of options, and of who set them, are data: what was set, not how it is told. So are the values
+    that `count-metadata` counts."""
     if 'config diff' in line and isinstance(v, dict) and isinstance(v.get('diff'), dict):
         rename = lambda row: {k if k in ('default', 'final') else 'SOURCE': x for k, x in row.items()} if isinstance(row, dict) else row
         return {'diff': {'OPTION': [rename(row) for row in v['diff'].values()]}}
     if line.startswith('ceph config show') and isinstance(v, list):
         return [{k: x for k, x in row.items() if k not in ('overrides', 'ignores')} for row in v]
+    if 'count-metadata' in line and isinstance(v, dict):
+        return {'VALUE': list(v.values())}
     if line.startswith('ceph config get') and isinstance(v, dict):
         return {'OPTION': list(v.values())}
     return v

@@ -167,6 +167,10 @@ impl Osd {
             Tell::Reservations => Answer::json(&self.sched.dump_reservations()),
             Tell::Scrubs => Answer::json(&self.dump_scrubs()),
             Tell::Backoffs => Answer::json(&self.dump_backoffs()),
+            Tell::PassedStates => {
+                let stand = |p: &spirula_pg::Pg| p.is_primary().then(|| p.state().0);
+                Answer::json(&self.passed.dump(self.pgs.iter().map(|(id, p)| (*id, stand(p)))))
+            }
             Tell::Sessions => {
                 let list = self.sessions.iter().map(|(id, s)| {
                     json!({"id": id, "name": format!("{}.{}", s.peer.kind.as_str(), s.peer.id),

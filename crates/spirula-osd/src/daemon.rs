@@ -15,6 +15,7 @@ use crate::life::Markdowns;
 use crate::maps::Maps;
 use crate::patience::Ran;
 use crate::peers::{LEASE_MS, Peers};
+use crate::passed::Passed;
 use crate::perf::Perf;
 use crate::reader::{BadPlaces, StoreReader, rotten};
 use crate::reads::Fetches;
@@ -277,6 +278,7 @@ pub struct Osd {
     pub(crate) perf: Perf,
     pub(crate) bench: Option<Bench>,
     pub(crate) history: History,
+    pub(crate) passed: Passed,
     pub(crate) clog: ClusterLog,
     pub(crate) scrubs: Scrubs,
     pub(crate) copies: Copies,
@@ -395,6 +397,7 @@ impl Osd {
             perf: Perf::default(),
             bench: None,
             history: History::default(),
+            passed: Passed::default(),
             clog: ClusterLog::default(),
             copies: Copies::default(),
             waits: Waits::default(),
@@ -734,6 +737,10 @@ impl Osd {
             PgEffect::WantActing(want) => drop(self.acting.insert(id.pg, want)),
             PgEffect::StateChanged => {
                 let state = self.pgs.get(&id).map(|p| p.state().0);
+                if let Some(pg) = self.pgs.get(&id) {
+                    let stand = state.filter(|_| pg.is_primary());
+                    self.passed.note(id, stand, self.maps.epoch(), clock::wall());
+                }
                 self.reporter.pg_changed(id, state.unwrap_or_default());
             }
             PgEffect::Continue => self.answer_pg(id, PgEvent::Continue),
@@ -742,6 +749,7 @@ impl Osd {
                 let wanted = self.maps.ours(self.cfg.id).any(|p| p == id);
                 if !wanted && self.pgs.get(&id).is_some_and(Pg::is_gone) {
                     self.pgs.remove(&id);
+                    self.passed.forget(id);
                 }
                 self.reporter.changed();
             }

@@ -179,6 +179,7 @@ impl Osd {
                 self.effects.extend(self.scratch.drain(..).map(|e| (s, e)));
                 // A PG of that name that a later split makes counts its transactions anew.
                 self.committing.retain(|(_, pg, ..)| *pg != s);
+                self.passed.forget(s);
                 taken.push(pg);
             }
             let mut pg = self.pgs.remove(&id).unwrap_or_else(|| Pg::new(id, self.cfg.id, self.pg_cfg.clone()));

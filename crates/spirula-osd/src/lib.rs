@@ -38,6 +38,7 @@ mod life;
 mod links;
 mod maps;
 mod pace;
+mod passed;
 mod patience;
 mod peers;
 mod perf;

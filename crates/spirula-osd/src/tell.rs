@@ -91,6 +91,8 @@ pub enum Tell {
     Scrubs,
     /// What clients were told to hold back.
     Backoffs,
+    /// Which states PGs went through.
+    PassedStates,
     /// Who is connected.
     Sessions,
     /// Write back what the store holds in memory.
@@ -117,7 +119,6 @@ const ABSENT: &[(&str, &str, &str)] = &[
         "this version keeps no cache that could be dropped apart from the store's, which its budget bounds",
     ),
     ("cache status", "", "this version counts its caches by bytes only: see dump_mempools"),
-    ("dump_pgstate_history", "", "this version keeps no history of PGs' states: pg query shows the present one"),
     ("dump_op_pq_state", "", "this version queues no requests by priority: see dump_scheduler, dump_ops_in_flight"),
     (
         "getomap",
@@ -213,6 +214,7 @@ const COMMANDS: &[(&str, &str, &str)] = &[
     ("dump_recovery_reservations", "", "show recovery reservations"),
     ("dump_scrubs", "", "print scheduled scrubs"),
     ("dump_backoffs", "", "show what clients were told to hold back"),
+    ("dump_pgstate_history", "", "show recent state history"),
     ("sessions", "", "list existing sessions"),
     ("flush_store_cache", "", "write what the store holds in memory to its disk"),
 ];
@@ -318,6 +320,7 @@ pub fn parse(cmd: &[String]) -> Result<Tell, Answer> {
         "dump_recovery_reservations" => Tell::Reservations,
         "dump_scrubs" => Tell::Scrubs,
         "dump_backoffs" => Tell::Backoffs,
+        "dump_pgstate_history" => Tell::PassedStates,
         "sessions" => Tell::Sessions,
         "flush_store_cache" => Tell::Flush,
         other if common::COMMANDS.iter().any(|(sig, _)| common::words(sig) == other) => {
@@ -402,7 +405,7 @@ mod tests {
             ("dump_recovery_reservations", Tells), ("dump_scrubs", Tells), ("dump_backoffs", Tells), ("sessions", Tells),
             ("smart", Nothing("a device without an identity is not asked; one with an identity is refused")),
             ("set_recovery_delay", Refused), ("cache drop", Refused), ("cache status", Refused),
-            ("dump_pgstate_history", Refused), ("dump_op_pq_state", Refused), ("getomap", Refused), ("send_beacon", Refused),
+            ("dump_pgstate_history", Tells), ("dump_op_pq_state", Refused), ("getomap", Refused), ("send_beacon", Refused),
             ("bluefs stats", Refused), ("bluefs files list", Refused), ("bluestore allocator dump block", Refused),
             ("bluestore allocator score block", Refused), ("bluestore allocator fragmentation block", Refused),
             ("debug dump_missing", Refused), ("reset_pg_recovery_stats", Refused),
