@@ -77,6 +77,28 @@ class Admin(Case):
         self.c.wait_clean()
         self.log_has('Health check cleared: OSDMAP_FLAGS', 'Health check cleared: OSD_DOWN')
 
+    def test_who_watches_is_told_as_it_happens(self):
+        watch = os.path.join(self.scratch, 'watched')
+        with open(watch, 'w') as out:
+            w = subprocess.Popen([*self.c.clients.wrap(['ceph', '-c', self.c.conf, '-w'])], stdout=out,
+                                 stderr=subprocess.STDOUT)
+        told = lambda *lines: all(line in open(watch).read() for line in lines)
+        try:
+            harness.wait(lambda: told('services:'), 'the status that ceph -w begins with')
+            self.c.ceph('osd', 'set', 'noup')
+            for word, what in (('out', 'out'), ('in', 'in'), ('down', 'down')):
+                self.c.ceph('osd', word, '1')
+                harness.wait(lambda: told(f'Client client.admin marked osd.1 {what}'),
+                             lambda: f'{word} in ceph -w: {open(watch).read()}')
+            harness.wait(lambda: told('Health check failed: 1 osds down (OSD_DOWN)'), 'the health check')
+            self.c.ceph('osd', 'unset', 'noup')
+            harness.wait(lambda: told('osd.1 ', ' boot', 'Health check cleared: OSD_DOWN'),
+                         lambda: f'the boot: {open(watch).read()}')
+        finally:
+            w.kill()
+            w.wait()
+        self.c.wait_clean()
+
     def log_has(self, *lines):
         """Waits up to 10 s until the cluster log has each of `lines`."""
         text = ''

@@ -3,7 +3,8 @@
 //! A sparse data file keeps the space of whatever was written to it once: 9 GB of files for half
 //! a gigabyte of data. Long runs of blocks that were freed are therefore punched out of it, by the
 //! checkpoint thread when it has nothing else to do, some megabytes at a time. Short ones
-//! stay: the next small writes fill them; but where the host has next to no room they go, too.
+//! stay: the next small writes fill them; but where the host has next to no room they go, too. Where many short ones were freed,
+//! a sweep looks whether they have become long ones together.
 //!
 //! Few runs wait here. What overflows, what was freed before the host ran short, and what waited
 //! when the store stopped is found by a *sweep*, from one end of the device to the other, over
@@ -23,6 +24,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Shorter runs (blocks) stay.
 const WORTH: u64 = 16;
+/// A sweep is due when so many blocks were freed in shorter ones, and a 128th of what is used: together they may be long runs.
+const CRUMBS: u64 = 128;
 /// Runs that wait, at most; what comes beyond is left to a sweep.
 const QUEUED: usize = 4096;
 /// Blocks punched at a time.
@@ -51,6 +54,8 @@ struct Queue {
     again: bool,
     /// The host was short of room when a run came last.
     short: bool,
+    /// Blocks that were freed in short runs since a sweep became due.
+    crumbs: u64,
 }
 
 /// See the module.
@@ -75,10 +80,15 @@ impl Holes {
 
     /// A run is free, durably. `short`: the host has next to no room.
     pub fn freed(&self, run: PhysRun, short: bool) {
+        let mut queue = self.queue();
         if run.len < WORTH && !short {
+            queue.crumbs += run.len;
+            if queue.crumbs >= CRUMBS && queue.crumbs >= self.used() / 128 {
+                queue.crumbs = 0;
+                queue.again = true;
+            }
             return;
         }
-        let mut queue = self.queue();
         queue.again |= short && !queue.short;
         queue.short = short;
         if queue.runs.len() >= QUEUED {
@@ -86,6 +96,11 @@ impl Holes {
             queue.again = true;
         }
         queue.runs.push_back(run);
+    }
+
+    fn used(&self) -> u64 {
+        let alloc = lock(&self.alloc);
+        alloc.blocks() - alloc.free()
     }
 
     /// Does anything wait?
