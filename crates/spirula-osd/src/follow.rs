@@ -164,7 +164,7 @@ impl Osd {
         let epoch = self.maps.epoch();
         let pg_num = |pool| self.maps.pool(pool).map(|p| p.pg_num);
         let folds = spirula_pg::folds(&self.pgs, epoch, pg_num);
-        let targets: Vec<SpgId> = folds.iter().map(|(id, _)| *id).collect();
+        let targets: Vec<SpgId> = folds.keys().copied().collect();
         if !folds.iter().flat_map(|(id, sources)| sources.iter().chain([id])).all(|pg| self.end_wait(*pg)) {
             return;
         }

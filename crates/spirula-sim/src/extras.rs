@@ -347,7 +347,14 @@ impl Scene {
                     self.probe("stream reset");
                 }
             }
-            Extra::Rot | Extra::Swap | Extra::Full | Extra::Copies | Extra::Lost | Extra::Lies | Extra::Fuzz | Extra::Room => {}
+            Extra::Rot
+            | Extra::Swap
+            | Extra::Full
+            | Extra::Copies
+            | Extra::Lost
+            | Extra::Lies
+            | Extra::Fuzz
+            | Extra::Room => {}
         }
     }
 

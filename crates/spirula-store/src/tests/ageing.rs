@@ -272,7 +272,9 @@ fn requests_on_16_tib_in_pieces() {
         let handed = cpu();
         let bytes: usize = dirty.bitmaps().iter().map(|(_, map)| map.len()).sum();
         let (handed, made) = (handed - begun, cpu() - handed);
-        println!("{name}: {groups} groups handed to a checkpoint in {handed:?}; it makes {bytes} bytes of them in {made:?}");
+        println!(
+            "{name}: {groups} groups handed to a checkpoint in {handed:?}; it makes {bytes} bytes of them in {made:?}"
+        );
         drop(dirty);
         took.sort_unstable();
         let at = |part: f64| took[((took.len() - 1) as f64 * part) as usize];
