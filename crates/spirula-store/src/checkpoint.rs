@@ -118,17 +118,16 @@ impl Checkpointer {
         let mut closed = false;
         loop {
             let punch = !closed && self.holes.any();
-            let job = match jobs.recv_timeout(if punch { PUNCH_EVERY } else { IDLE }) {
-                Ok(job) => job,
+            let mut next = match jobs.recv_timeout(if punch { PUNCH_EVERY } else { IDLE }) {
+                Ok(job) => Some(job),
                 Err(RecvTimeoutError::Disconnected) => return,
                 Err(RecvTimeoutError::Timeout) => {
                     if punch && self.shared.check().is_ok() {
                         self.holes.step();
                     }
-                    continue;
+                    None
                 }
             };
-            let mut next = Some(job);
             // Removed omaps are purged step by step while no checkpoint waits.
             while next.is_some() || !self.dead.is_empty() && !closed {
                 let done = match next.take() {
@@ -347,21 +346,33 @@ impl Checkpointer {
         }
     }
 
-    /// Nothing refers to them, so this needs no journal.
+    /// Nothing refers to them, so this needs no journal. One that cannot be read stays, and is tried again after the
+    /// next opening: it takes space, and stops nobody.
     fn purge_some(&mut self) -> Result<()> {
         let mut left = PURGE_STEP;
         let (mut changes, mut ranges) = (Changes::new(), Ranges::new());
         while let Some(&id) = self.dead.front() {
             let prefix = keys::omap(id, &[]);
             let mut end = keys::prefix_end(&prefix);
-            let mut done = true;
+            let (mut done, mut damage) = (true, None);
             for pair in self.meta.range(&prefix, &end) {
-                let (key, value) = pair?;
+                let (key, value) = match pair {
+                    Ok(pair) => pair,
+                    Err(e) => {
+                        damage = Some(e);
+                        break;
+                    }
+                };
                 if left == 0 {
                     (end, done) = (key.to_vec(), false);
                     break;
                 }
                 left = left.saturating_sub(key.len() + value.len() + 64);
+            }
+            if let Some(e) = damage {
+                tracing::error!("{e}: what omap {id}, which was removed, takes cannot be given back");
+                self.dead.pop_front();
+                continue;
             }
             ranges.push((prefix, end));
             if !done {

@@ -135,6 +135,8 @@ mod bugs {
         LimitsIgnored,
         /// omap changed by its last owner while a copy of it is still to be made
         SourceChanges,
+        /// omap of which a copy is still to be made forgotten when its last owner goes
+        SourceForgotten,
         /// checkpoint that does not make the copies of omaps
         CopyForgotten,
         /// clone not counted by the layer below it

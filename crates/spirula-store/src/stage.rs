@@ -459,10 +459,10 @@ impl<'s> Stage<'s> {
     /// Nobody has this omap any more.
     fn kill_omap(&mut self, id: u64) {
         self.redo.omap_dead(id);
-        self.copies.forget(id);
         self.dead.push(id);
         // Of one that is still to be copied all stays until then.
         if !self.copies.wants(id) && !self.s.omap_awaits_copy(id) {
+            self.copies.forget(id);
             self.omap.retain(|(i, _), _| *i != id);
             self.gone.forget(id);
             self.omap_headers.remove(&id);

@@ -2,11 +2,14 @@
 //! bit that flips. What is read then, or after a crash or a close, is right or an error; nothing that was
 //! acknowledged is gone without a word.
 
-use super::model::{Model, Walk};
+use super::model::{Model, Walk, object, pattern};
 use super::sim::Fault;
 use super::{create, create_single, open, tiny};
 use crate::{Store, StoreError, StoreOptions};
+use bytes::Bytes;
+use spirula_types::transaction::{ObjectOp, Transaction};
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 
 /// Is that what a store says of damage?
 fn told(e: &StoreError) -> bool {
@@ -144,4 +147,44 @@ fn every_nth_write_may_be_misdirected_in_use() {
 fn bits_may_flip_in_use() {
     let verdicts: Vec<Verdict> = (0..120).map(|n| lie(None, 500 + n)).collect();
     assert!(verdicts.contains(&Verdict::Told) && verdicts.contains(&Verdict::Harmless), "{verdicts:?}");
+}
+
+/// A sector that rots under a removed omap costs its space, not the store.
+#[test]
+fn a_rotten_leaf_of_a_removed_omap_stops_nothing() {
+    let opts = StoreOptions { cache_bytes: 1 << 20, ..tiny() };
+    let world = create(&opts);
+    let one = |n, op| {
+        let mut t = Transaction::default();
+        t.object(&object(n), op);
+        t
+    };
+    let key = |n: u64| Bytes::from(format!("key-{n:04}"));
+    let mut store = open(&world, &opts).unwrap();
+    for o in [1, 2] {
+        let pairs = (0..400).map(|n| (key(n), pattern(1000 * o + n, 100))).collect();
+        store.submit(one(o, ObjectOp::OmapSet(pairs))).unwrap();
+    }
+    store.close().unwrap();
+    // The value of a pair in the middle, wherever it is.
+    let value = pattern(1200, 100);
+    world.edit(2, |device| {
+        let at = device.windows(value.len()).position(|w| w == &value[..]).expect("a leaf with that pair");
+        device[at + 50] ^= 4;
+    });
+    let mut store = open(&world, &opts).unwrap();
+    assert!(store.omap_get(&object(1), &[key(200)]).is_err(), "the damage is not where it should be");
+    store.submit(one(1, ObjectOp::Remove)).unwrap();
+    for round in 0..3 {
+        store.submit(one(2, ObjectOp::Remove)).unwrap();
+        store.submit(one(3, ObjectOp::OmapSet(vec![(key(round), pattern(round, 100))]))).unwrap();
+        // A checkpoint, and what is purged after it.
+        store.close().unwrap_or_else(|e| panic!("round {round}: {e}"));
+        store = open(&world, &opts).unwrap();
+        store.wait(|s| s.dead.load(Ordering::Acquire) == 0);
+        store.shared.check().unwrap_or_else(|e| panic!("round {round}: {e}"));
+        assert_eq!(store.omap_get(&object(3), &[key(round)]).unwrap().unwrap().len(), 1);
+    }
+    let omaps = store.meta.range(b"D", b"E").count();
+    assert_eq!(omaps, 1, "one is known to take space, the other one is gone");
 }

@@ -399,7 +399,7 @@ fn a_large_omap_that_is_shared_is_copied_beside_the_owner() {
 
 /// Copies that one checkpoint is about to make, and copies of these: as they are, after a crash, and after both were made.
 #[test]
-fn a_copy_of_an_omap_that_a_checkpoint_is_just_copying_is_right() {
+pub(crate) fn a_copy_of_an_omap_that_a_checkpoint_is_just_copying_is_right() {
     let opts = StoreOptions { cache_bytes: 256 << 10, journal_size: 1 << 20, ..tiny() };
     let world = create(&opts);
     let mut store = open(&world, &opts).unwrap();
@@ -428,7 +428,11 @@ fn a_copy_of_an_omap_that_a_checkpoint_is_just_copying_is_right() {
         model.check(&mut store, &format!("clone {s}"));
     }
     assert!(store.frozen.as_ref().is_some_and(|f| f.overlay.copies.iter().count() == 1), "it is not being copied");
-    do_both(&mut store, &mut model, one(&snap(1, 1), ObjectOp::Remove));
+    // The owners of what is copied go, of the copy that is copied again as well.
+    for s in [1, 2] {
+        do_both(&mut store, &mut model, one(&snap(1, s), ObjectOp::Remove));
+    }
+    model.check(&mut store, "without the sources");
     store.flush().unwrap();
     let crashed = World::from_image(world.image());
     for what in ["replayed", "stored"] {

@@ -55,6 +55,7 @@ const SUITE: &[(&str, fn())] = &[
     ("past the limits", limits::one_past_each_limit_is_refused_and_stops_nothing),
     ("n-th flush fails", || faults::every_nth(Fault::Flush, 40)),
     ("n-th read gives zeros", || faults::every_nth(Fault::Zeros, 60)),
+    ("copies of copies", layers::a_copy_of_an_omap_that_a_checkpoint_is_just_copying_is_right),
     ("families of clones", layers::families),
     ("random transactions", random),
     ("crashes of short workloads", || {
