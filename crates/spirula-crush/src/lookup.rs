@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub type Location = BTreeMap<String, String>;
 
 /// Longest of these names, bytes. Each is in every OSD map.
-const NAME_MAX: usize = 250;
+pub(crate) const NAME_MAX: usize = 250;
 
 /// True for names users may give to items, types and classes.
 pub fn is_valid_name(name: &str) -> bool {

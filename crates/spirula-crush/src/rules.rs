@@ -1,6 +1,7 @@
 //! Creating, removing and renaming rules.
 
 use crate::error::CrushError;
+use crate::lookup::NAME_MAX;
 use crate::map::{CrushMap, Rule, Step, step_op};
 
 /// Rule for replicated pools.
@@ -69,6 +70,10 @@ impl CrushMap {
         if self.rule_of_name(r.name).is_some() {
             return Err(CrushError::Exists(r.name.to_owned()));
         }
+        // A coded pool's rule has the pool's name, with whatever characters.
+        if r.name.len() > NAME_MAX {
+            return Err(CrushError::BadName(r.name.to_owned()));
+        }
         let mut root = self.item_id(r.root).ok_or_else(|| CrushError::NoSuchItem(r.root.to_owned()))?;
         let kind = match r.failure_domain {
             "" => 0,
@@ -131,6 +136,9 @@ impl CrushMap {
         let id = self.rule_of_name(from).ok_or_else(|| CrushError::NoSuchRule(from.to_owned()))?;
         if self.rule_of_name(to).is_some() {
             return Err(CrushError::Exists(to.to_owned()));
+        }
+        if to.len() > NAME_MAX {
+            return Err(CrushError::BadName(to.to_owned()));
         }
         self.rule_names.insert(id as i32, to.to_owned());
         Ok(())

@@ -53,6 +53,7 @@ fn what_every_osd_map_has_is_bounded() {
         (json!({"prefix": "osd crush add-bucket", "name": long, "type": "host"}), -22),
         (json!({"prefix": "osd crush class create", "class": long}), -22),
         (json!({"prefix": "osd crush rule create-replicated", "name": long, "root": "default", "type": "osd"}), -22),
+        (json!({"prefix": "osd crush rule rename", "srcname": "replicated_rule", "dstname": long}), -22),
         (json!({"prefix": "osd erasure-code-profile set", "name": long}), -22),
         (
             json!({"prefix": "osd erasure-code-profile set", "name": "p", "profile": [format!("x={}", "y".repeat(5000))]}),
