@@ -534,7 +534,8 @@ impl Client {
             self.breaks -= 1;
             self.break_ways(local, out);
         }
-        if self.odd && !self.quiet && self.odd_pending.len() < ODD_MAX && self.monitors.is_open() {
+        let more = self.odd && !self.quiet && self.odd_pending.len() < ODD_MAX;
+        if more && self.monitors.is_open() && self.rng.one_in(4) {
             self.submit_odd(local, out);
         }
         // What waits for room must not keep it from making some.

@@ -244,7 +244,7 @@ impl Scene {
         }
         if self.extras.has(Extra::Fuzz) {
             let fuzzer = Fuzzer::new(self.mons.clone(), FSID, self.extra_rng.fork());
-            self.fuzzer = Some(self.world.add(Box::new(fuzzer), 100_000));
+            self.fuzzer = Some(self.world.add(Box::new(fuzzer), 200_000));
             for c in self.clients.clone() {
                 self.world.with(c, |c: &mut Client| c.odd = true);
             }
