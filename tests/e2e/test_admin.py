@@ -46,11 +46,13 @@ class Admin(Case):
         assert json.loads(tell('dump_blocked_ops').out)['num_blocked_ops'] == 0
         assert json.loads(tell('dump_historic_slow_ops').out)['Ops'] == []
         for cmd in ('dump_mempools', 'list_devices', 'dump_watchers', 'dump_blocklist', 'get_mapped_pools',
-                    'dump_scrub_reservations', 'dump_historic_ops_by_duration'):
+                    'dump_scrub_reservations', 'dump_historic_ops_by_duration', 'smart'):
             json.loads(tell(cmd).out)
         ops = [op for o in range(3)
                for op in json.loads(self.c.ceph('tell', f'osd.{o}', 'dump_historic_ops').out)['ops']]
         assert any(op['type_data']['client_info']['client'].startswith('client.') and op['initiated_at'] for op in ops), ops
+        led = [pg for pg in json.loads(tell('dump_pgstate_history').out)['pgs'] if pg['currently'] == 'Primary/active+clean']
+        assert led and all(pg['history'][-1]['states'][0]['state'] == pg['currently'] for pg in led), led
         assert json.loads(tell('perf', 'reset', 'all').out)['success'] == 'perf reset all'
         assert 'mempool' in json.loads(tell('dump_mempools').out)
         paths = lambda: json.loads(tell('dump_osd_network', '0').out)['entries']
