@@ -449,7 +449,7 @@ fn what_waits_to_go_back_to_the_host_is_found_after_an_opening() {
 /// Small objects that lay side by side leave a long run, though each leaves a short one.
 #[test]
 fn what_is_freed_in_small_pieces_goes_back_together() {
-    let opts = StoreOptions { size: 16 << 20, ..tiny() };
+    let opts = StoreOptions { size: 64 << 20, ..tiny() };
     let world = create(&opts);
     world.set_room(Some(1 << 40));
     let (mut store, mut model) = (open(&world, &opts).unwrap(), Model::default());
