@@ -8,6 +8,7 @@
 //! reads its source with its own rights, so the asker must have the right to read it himself.
 
 use spirula_auth::caps::{ClassCall, OsdAccess, OsdCaps};
+use spirula_classes::Flags;
 use spirula_encoding::{DecodeError, Decoder};
 use spirula_maps::OsdMap;
 use spirula_messages::Body;
@@ -30,12 +31,11 @@ pub(crate) enum Rights {
     Caps(OsdCaps),
 }
 
-/// Class and method of a call.
-fn called(o: &OsdOp) -> (String, String) {
-    // Malformed arguments name no class, which nobody has been given.
-    let args = o.call_args().ok();
-    let text = |b: &bytes::Bytes| String::from_utf8_lossy(b).into_owned();
-    args.map(|a| (text(&a.class), text(&a.method))).unwrap_or_default()
+/// What a call needs the right to. One that names nothing that there is ends before that: execution says what is wrong with it.
+fn called(o: &OsdOp) -> Option<ClassCall<'static>> {
+    let (class, method) = exec::called(o)?;
+    let Flags { read, write, .. } = method.flags;
+    Some(ClassCall { class: class.name, method: method.name, read, write, allowed: true })
 }
 
 /// The source of a `copy_from`: its name and where it is.
@@ -137,12 +137,7 @@ impl Rights {
         ) else {
             return everything();
         };
-        let class = exec::classify(&m.ops);
-        let called: Vec<(String, String)> = m.ops.iter().filter(|o| o.op == op::CALL).map(called).collect();
-        let classes: Vec<ClassCall<'_>> = called
-            .iter()
-            .map(|(class, method)| ClassCall { class, method, read: true, write: true, allowed: true })
-            .collect();
+        let classes: Vec<ClassCall<'_>> = m.ops.iter().filter(|o| o.op == op::CALL).filter_map(called).collect();
         // What a call does is decided by what its class declares, not by the operation's number.
         let plain = m.ops.iter().filter(|o| o.op != op::CALL);
         let reads = plain.clone().any(|o| o.op & op::MODE_READ != 0 || o.op == op::WATCH);
@@ -152,7 +147,7 @@ impl Rights {
             namespace,
             object: if key.is_empty() { name } else { key },
             read: reads,
-            write: class.write && plain.clone().any(|o| o.is_write()),
+            write: exec::is_write(&m.ops) && plain.clone().any(|o| o.is_write()),
             classes: &classes,
             addr: peer.addr().addr.map(|a| a.ip()),
         })
@@ -306,7 +301,7 @@ mod tests {
             let Some((_, needs)) = ROWS.iter().find(|(n, _)| *n == number) else { panic!("{name} has no row") };
             let mut one = OsdOp { op: number, ..OsdOp::default() };
             if number == op::CALL {
-                one = OsdOp::call("rbd", "get_id", b"");
+                one = OsdOp::call("lock", "get_info", b"");
             }
             if number == op::WATCH {
                 one.union[16] = op::watch::WATCH;
@@ -330,6 +325,36 @@ mod tests {
             }
         }
         assert!(ROWS.iter().all(|(n, _)| op::name(*n) != "???"));
+    }
+
+    /// A call needs the right to do what its method is registered for, and no right to read or write.
+    #[test]
+    fn a_call_needs_the_right_to_what_its_method_is_registered_for() {
+        let (map, peer) = (map(), Peer::new(EntityType::Client, "u"));
+        let may = |caps: &str, class: &str, method: &str| {
+            let request = request(vec![OsdOp::call(class, method, b"")]);
+            Rights::Caps(caps.parse().unwrap()).may_operate(&peer, Some(&map), &request)
+        };
+        for (caps, reading, writing, other) in [
+            ("allow rw", false, false, false),
+            ("allow x", true, true, true),
+            ("allow r class-read", true, false, false),
+            ("allow rw class-read", true, false, false),
+            ("allow class-read", true, false, false),
+            ("allow class-write", false, false, true),
+            ("allow class-read class-write", true, true, true),
+            ("allow class lock", true, true, false),
+            ("allow class lock get_info", true, false, false),
+            ("allow class lock lock", false, true, false),
+            ("profile rbd", true, true, true),
+            ("profile rbd-read-only", true, false, false),
+            ("allow rwx pool=b", false, false, false),
+            ("allow *", true, true, true),
+        ] {
+            assert_eq!(may(caps, "lock", "get_info"), reading, "{caps}: one that reads");
+            assert_eq!(may(caps, "lock", "lock"), writing, "{caps}: one that reads and writes");
+            assert_eq!(may(caps, "hello", "record_hello"), other, "{caps}: one that writes");
+        }
     }
 
     /// What only OSDs tell each other comes from OSDs; orders from those who may do everything; nothing else from anybody.

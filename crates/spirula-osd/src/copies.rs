@@ -18,7 +18,7 @@ use spirula_messages::ceph::{MOsdOp, MOsdOpReply, OsdOp};
 use spirula_pg::exec::{Fetched, ObjectInfo, Source, WholeObject};
 use spirula_pg::{ClientOp, OpId, Patience, PgEvent};
 use spirula_runtime::{LinkId, clock};
-use spirula_types::{EntityName, ObjectLocator, OsdId, ReqId, SpgId, errno};
+use spirula_types::{EntityAddr, EntityName, ObjectLocator, OsdId, ReqId, SpgId, errno};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
@@ -186,10 +186,9 @@ impl Osd {
             self.copies.own.insert(op, tid);
             let reqid = ReqId { name: EntityName::osd(to), tid, inc: 0 };
             // No connection has this number.
-            self.answer_pg(
-                spg,
-                PgEvent::Client(ClientOp { id: op, conn: 0, reqid, msg: Box::new(msg), patience: Patience::Endless }),
-            );
+            let (conn, addr, patience) = (0, EntityAddr::NONE, Patience::Endless);
+            let op = ClientOp { id: op, conn, reqid, addr, msg: Box::new(msg), patience };
+            self.answer_pg(spg, PgEvent::Client(op));
         } else if to >= 0 {
             self.peers.send(to, msg.into_message(tid));
         }

@@ -166,6 +166,7 @@ impl Osd {
         self.next_op += 1;
         session.link.request_taken();
         let write = spirula_pg::exec::is_write(&msg.ops);
+        let addr = session.peer.addr();
         let reqid = ReqId { name: session.peer.name(), tid: m.tid, inc: msg.client_inc as i32 };
         let first = msg.ops.first().map(|op| OsdOp { indata: bytes::Bytes::new(), ..op.clone() });
         let pending = Pending {
@@ -180,7 +181,8 @@ impl Osd {
             what: (msg.oid.clone(), first, msg.ops.len()),
         };
         self.ops.insert(op, pending);
-        self.feed_pg(pg, PgEvent::Client(ClientOp { id: op, conn: id, reqid, msg: Box::new(msg), patience }));
+        let op = ClientOp { id: op, conn: id, reqid, addr, msg: Box::new(msg), patience };
+        self.feed_pg(pg, PgEvent::Client(op));
     }
 }
 

@@ -5,6 +5,7 @@ use spirula_maps::osdmap::opts::opt;
 use spirula_maps::osdmap::state;
 use spirula_maps::{OsdMap, PgPool};
 use spirula_messages::ceph::{OsdOp, op};
+use spirula_pg::exec;
 use spirula_store::{Algorithm, Checksum, CompressionMode, PoolOptions, Statfs, Store};
 use spirula_types::PgId;
 
@@ -115,19 +116,18 @@ fn pool_options(pool: &PgPool) -> PoolOptions {
 
 /// Does a request take space (or may it)?
 pub(crate) fn grows(ops: &[OsdOp]) -> bool {
-    ops.iter().any(|o| {
-        matches!(
-            o.op,
-            op::WRITE
-                | op::WRITEFULL
-                | op::APPEND
-                | op::WRITESAME
-                | op::CREATE
-                | op::SETXATTR
-                | op::OMAP_SET_VALS
-                | op::OMAP_SET_HEADER
-                | op::COPY_FROM
-                | op::COPY_FROM2
-        )
+    ops.iter().any(|o| match o.op {
+        op::CALL => exec::writes(o),
+        op::WRITE
+        | op::WRITEFULL
+        | op::APPEND
+        | op::WRITESAME
+        | op::CREATE
+        | op::SETXATTR
+        | op::OMAP_SET_VALS
+        | op::OMAP_SET_HEADER
+        | op::COPY_FROM
+        | op::COPY_FROM2 => true,
+        _ => false,
     })
 }

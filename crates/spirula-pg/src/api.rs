@@ -11,7 +11,7 @@ use spirula_messages::cluster::pg::{Ends, PgCtl, PgTxn, RepAck};
 use spirula_messages::cluster::scrub::ScrubMap;
 use spirula_messages::cluster::write::PgWrite;
 use spirula_types::transaction::Transaction;
-use spirula_types::{EVersion, Epoch, HObject, OsdId, Peer, PgId, ReqId, SpgId, hash};
+use spirula_types::{EVersion, EntityAddr, Epoch, HObject, OsdId, Peer, PgId, ReqId, SpgId, hash};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -202,6 +202,8 @@ pub struct ClientOp {
     pub conn: ConnId,
     /// (session entity, header tid, client_inc): the same in every resend.
     pub reqid: ReqId,
+    /// Its client's address.
+    pub addr: EntityAddr,
     /// The request.
     pub msg: Box<MOsdOp>,
     /// What may be done if it has to wait.

@@ -15,7 +15,7 @@ use crate::api::{ClientOp, ConnId, OpId, PgEffect, ReadKey};
 use crate::backoff::Patience;
 use crate::erasure::read::{EcReader, For, Gathered};
 use crate::erasure::stripe::Piece;
-use crate::exec::{self, Effect, Fetched, ObjectReader, ObjectState, OpClass, OpContext, Outcome, Pause, Prefetch};
+use crate::exec::{self, Effect, Fetched, ObjectReader, ObjectState, OpClass, OpContext, Origin, Outcome, Pause, Prefetch};
 use crate::lease::Leases;
 use crate::listing::WithMissing;
 use crate::log::Dup;
@@ -633,6 +633,7 @@ impl Pg {
             flags: q.op.msg.flags,
             snapid: q.op.msg.snapid,
             last_user_version: self.info.as_ref().map_or(0, |i| i.head.last_user_version),
+            origin: Origin { reqid: q.op.reqid, addr: q.op.addr, now: cx.now.wall },
             fetched: q.fetched.as_deref(),
         };
         let pieces = q.gathered.of(state.info.version);
@@ -777,6 +778,7 @@ impl Pg {
                 flags: q.op.msg.flags,
                 snapid: q.op.msg.snapid,
                 last_user_version: self.info.as_ref().map_or(0, |i| i.head.last_user_version),
+                origin: Origin { reqid: q.op.reqid, addr: q.op.addr, now: cx.now.wall },
                 fetched: None,
             };
             let listed = WithMissing { reader: cx.reader, missing: &self.missing };

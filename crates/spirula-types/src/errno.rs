@@ -12,6 +12,8 @@ pub const ENXIO: i32 = 6;
 pub const E2BIG: i32 = 7;
 /// Try again (a replica that cannot serve a balanced read).
 pub const EAGAIN: i32 = 11;
+/// Not of the format that was asked for.
+pub const ENOEXEC: i32 = 8;
 /// Out of memory.
 pub const ENOMEM: i32 = 12;
 /// Permission denied.
@@ -20,6 +22,8 @@ pub const EACCES: i32 = 13;
 pub const EBUSY: i32 = 16;
 /// Already exists.
 pub const EEXIST: i32 = 17;
+/// A link between what may not be linked.
+pub const EXDEV: i32 = 18;
 /// Invalid argument.
 pub const EINVAL: i32 = 22;
 /// Object too large.
@@ -38,6 +42,8 @@ pub const ENOSYS: i32 = 38;
 pub const ENOTEMPTY: i32 = 39;
 /// No such attribute.
 pub const ENODATA: i32 = 61;
+/// What is stored is not what it should be.
+pub const EBADMSG: i32 = 74;
 /// Value too large for the version compared with.
 pub const EOVERFLOW: i32 = 75;
 /// Message too long: a write beyond the size limit.
@@ -52,6 +58,8 @@ pub const ENOTCONN: i32 = 107;
 pub const ESHUTDOWN: i32 = 108;
 /// Timed out.
 pub const ETIMEDOUT: i32 = 110;
+/// Overtaken.
+pub const ESTALE: i32 = 116;
 /// Quota exceeded.
 pub const EDQUOT: i32 = 122;
 /// A comparison failed.
@@ -66,10 +74,12 @@ pub fn name(errno: i32) -> &'static str {
         ENXIO => "ENXIO",
         E2BIG => "E2BIG",
         EAGAIN => "EAGAIN",
+        ENOEXEC => "ENOEXEC",
         ENOMEM => "ENOMEM",
         EACCES => "EACCES",
         EBUSY => "EBUSY",
         EEXIST => "EEXIST",
+        EXDEV => "EXDEV",
         EINVAL => "EINVAL",
         EFBIG => "EFBIG",
         ENOSPC => "ENOSPC",
@@ -79,6 +89,7 @@ pub fn name(errno: i32) -> &'static str {
         ENOSYS => "ENOSYS",
         ENOTEMPTY => "ENOTEMPTY",
         ENODATA => "ENODATA",
+        EBADMSG => "EBADMSG",
         EOVERFLOW => "EOVERFLOW",
         EMSGSIZE => "EMSGSIZE",
         EOLDSNAPC => "EOLDSNAPC",
@@ -86,6 +97,7 @@ pub fn name(errno: i32) -> &'static str {
         ENOTCONN => "ENOTCONN",
         ESHUTDOWN => "ESHUTDOWN",
         ETIMEDOUT => "ETIMEDOUT",
+        ESTALE => "ESTALE",
         EDQUOT => "EDQUOT",
         ECANCELED => "ECANCELED",
         _ => "E?",

@@ -23,6 +23,7 @@ const LAYERS: &[(&str, u8)] = &[
     ("spirula-client", 1),
     ("spirula-messenger", 1),
     ("spirula-erasure", 0),
+    ("spirula-classes", 0),
     ("spirula-pg", 1),
     ("spirula-quorum", 1),
     ("spirula-auth", 1),
@@ -67,6 +68,7 @@ const PURE: &[&str] = &[
     "spirula-mgr",
     "spirula-buffer",
     "spirula-erasure",
+    "spirula-classes",
     "spirula-quorum",
     "spirula-tree",
     // Its shell reads the clock and draws numbers through `spirula-runtime`, which a simulator replaces.

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use spirula_encoding::{Decoder, UTime};
 use spirula_messages::ceph::op::OsdOp;
 use spirula_pg::exec::{
-    Effect, Fullness, Limits, ObjectInfo, ObjectReader, ObjectState, OmapPage, OmapRange, OpContext, Outcome,
+    Effect, Fullness, Limits, ObjectInfo, ObjectReader, ObjectState, OmapPage, OmapRange, OpContext, Origin, Outcome,
     PoolRules, ReadError, Stamp, execute, execute_pg,
 };
 use spirula_types::transaction::ObjectOp;
@@ -120,6 +120,7 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| spirula_fuzz::bounded(256, data, |data
         flags,
         snapid: SNAP_HEAD,
         last_user_version: 8,
+        origin: Origin::default(),
         fetched: None,
     };
     let mut info = ObjectInfo { size: SIZE, user_version: 5, version: EVersion::new(2, 4), ..ObjectInfo::default() };

@@ -58,7 +58,7 @@ fn split_name(o: &OsdOp) -> Result<(Bytes, Bytes), Stop> {
 impl Vector<'_> {
     /// A user attribute; ENOENT without an object. The empty name names none: under it the
     /// object's metadata are stored.
-    fn user_attr(&self, name: &[u8]) -> Result<Option<Bytes>, Stop> {
+    pub(super) fn user_attr(&self, name: &[u8]) -> Result<Option<Bytes>, Stop> {
         self.must_exist()?;
         if name.is_empty() {
             return Ok(None);

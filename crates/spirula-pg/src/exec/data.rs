@@ -34,7 +34,7 @@ impl Vector<'_> {
     }
 
     /// Bytes of the object, counted against the reply's bound.
-    fn bytes(&mut self, offset: u64, length: u64) -> Result<Bytes, Stop> {
+    pub(super) fn bytes(&mut self, offset: u64, length: u64) -> Result<Bytes, Stop> {
         self.reserve(length)?;
         Ok(self.object.read(offset, length)?)
     }

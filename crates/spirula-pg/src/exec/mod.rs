@@ -10,7 +10,8 @@
 //!
 //! Does not know versions, logs or replicas: [`WritePlan::stamp`] stamps a plan with the
 //! version the caller gives it. Does not take snapshots or clones: requests are executed on
-//! the head. Object classes are absent: every class is unknown (EPERM).
+//! the head. Calls of object classes are run by `call`; what they do is in
+//! `spirula-classes`.
 //!
 //! Never panics on any input, and holds at most [`Limits::max_reply_size`] of output.
 //! Sources: `docs/protocol/osd.md` §3–§5, §8, §9; behaviour of Ceph 16.2's OSD where
@@ -19,6 +20,7 @@
 #![allow(clippy::result_large_err, reason = "a pause is no larger than an outcome")]
 
 mod attrs;
+mod call;
 mod checksum;
 mod copy;
 mod data;
@@ -43,10 +45,12 @@ pub use state::{
 };
 
 use bytes::Bytes;
+use spirula_classes::{Class, Method};
+use spirula_encoding::UTime;
 use spirula_messages::ceph::op::{self, OsdOp, watch};
 use spirula_messages::ceph::osd::{OpResult, flag};
 use spirula_messages::cluster::entry::OpReturn;
-use spirula_types::{HObject, PgId, SNAP_DIR, SNAP_HEAD, errno};
+use spirula_types::{EntityAddr, HObject, PgId, ReqId, SNAP_DIR, SNAP_HEAD, errno};
 use staged::Staged;
 use vector::Vector;
 
@@ -74,6 +78,17 @@ pub struct PoolRules {
     pub fullness: Fullness,
 }
 
+/// Who sent a request, and when it is executed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Origin {
+    /// The request.
+    pub reqid: ReqId,
+    /// Its client's address.
+    pub addr: EntityAddr,
+    /// The OSD's wall clock.
+    pub now: UTime,
+}
+
 /// The circumstances of one request.
 #[derive(Clone, Copy, Debug)]
 pub struct OpContext<'a> {
@@ -93,6 +108,8 @@ pub struct OpContext<'a> {
     pub snapid: u64,
     /// Newest user version given out in the PG.
     pub last_user_version: u64,
+    /// Who asks, and when.
+    pub origin: Origin,
     /// The object a former execution asked for with [`Pause::Fetch`].
     pub fetched: Option<&'a Fetched>,
 }
@@ -159,12 +176,23 @@ pub fn classify(ops: &[OsdOp]) -> OpClass {
         if o.op == op::WATCH && o.watch_args().op == watch::PING {
             class.ordered = true;
         } else {
-            class.write |= o.is_write();
+            class.write |= writes(o);
         }
         class.read |= o.op & op::MODE_READ != 0;
         class.pg |= o.is_pg_op();
     }
     class
+}
+
+/// May this op change the object? A call may if its method is registered so, whatever the request's flags say.
+pub fn writes(o: &OsdOp) -> bool {
+    o.is_write() || o.op == op::CALL && called(o).is_some_and(|(_, method)| method.flags.write)
+}
+
+/// The class and method that an op calls, if there is such a one.
+pub fn called(o: &OsdOp) -> Option<(&'static Class, &'static Method)> {
+    let args = o.call_args().ok()?;
+    spirula_classes::find(&args.class, &args.method).ok()
 }
 
 /// May this vector change the object?
@@ -201,10 +229,7 @@ fn check_request(ctx: &OpContext<'_>, state: &ObjectState, class: OpClass, ops: 
     if ops.len() > limits.max_ops {
         return Err(errno::E2BIG);
     }
-    if let Some(call) = ops.iter().find(|o| o.op == op::CALL) {
-        // No object class is registered, so each is unknown.
-        return Err(if call.call_args().is_ok() { errno::EPERM } else { errno::EINVAL });
-    }
+    ops.iter().filter(|o| o.op == op::CALL).try_for_each(call::check)?;
     let object = ctx.object;
     if object.name.len() > limits.max_name_len
         || object.key.len() > limits.max_name_len

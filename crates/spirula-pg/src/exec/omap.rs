@@ -49,7 +49,7 @@ impl Vector<'_> {
         Ok(())
     }
 
-    fn has_omap(&self) -> bool {
+    pub(super) fn has_omap(&self) -> bool {
         self.object.exists && self.object.info.has(ObjectInfo::OMAP)
     }
 
@@ -154,12 +154,18 @@ impl Vector<'_> {
         self.few(input)?;
         let mut d = Decoder::new(input);
         let pairs = d.list(8, |d| Ok((slice(d, input)?, slice(d, input)?)))?;
+        self.set_pairs(pairs)
+    }
+
+    pub(super) fn set_pairs(&mut self, pairs: Vec<(Bytes, Bytes)>) -> Ran {
+        self.replicated_only()?;
         if pairs.iter().any(|(k, _)| k.len() > self.ctx.limits.max_omap_key) {
             return Err(Stop::Errno(errno::ENAMETOOLONG));
         }
         self.object.create();
+        let bytes = pairs.iter().map(|(k, v)| k.len() + v.len() + 8).sum::<usize>() + 4;
         self.object.omap_set(normalize(pairs));
-        self.object.stats.count_write(input.len() as u64);
+        self.object.stats.count_write(bytes as u64);
         Ok(0)
     }
 

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use spirula_messages::ceph::op::OsdOp;
 use spirula_messages::ceph::osd::{MOsdOp, flag};
 use spirula_pg::{Bug, ClientOp, Patience, PgEvent};
-use spirula_types::{EntityName, ObjectLocator, OsdId, PgId, ReqId, SpgId};
+use spirula_types::{EntityAddr, EntityName, ObjectLocator, OsdId, PgId, ReqId, SpgId};
 use std::collections::BTreeMap;
 
 const PG: PgId = PgId { pool: 1, seed: 0 };
@@ -85,11 +85,8 @@ impl Hand {
         let mut msg = Box::new(MOsdOp::new(self.id, o.hash, locator, o.name, what));
         (msg.epoch, msg.flags) = (self.w.map().epoch, flags);
         let reqid = ReqId { name: EntityName::client(7000 + conn), tid: before.unwrap_or(op), inc: 0 };
-        self.w.event(
-            self.at,
-            self.id,
-            PgEvent::Client(ClientOp { id: op, conn, reqid, msg, patience: Patience::Endless }),
-        );
+        let (addr, patience) = (EntityAddr::NONE, Patience::Endless);
+        self.w.event(self.at, self.id, PgEvent::Client(ClientOp { id: op, conn, reqid, addr, msg, patience }));
         op
     }
 

@@ -17,7 +17,7 @@ use spirula_pg::{
     Pg, PgConfig, PgEffect, PgEvent, PoolView, ReadKey, Reservation, Stored, head_key, info_key, missing_prefix,
     parse_info_key, target_of,
 };
-use spirula_types::{EVersion, EntityName, Epoch, HObject, OSD_NONE, OsdId, Peer, PgId, ReqId, SpgId};
+use spirula_types::{EVersion, EntityAddr, EntityName, Epoch, HObject, OSD_NONE, OsdId, Peer, PgId, ReqId, SpgId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
@@ -1361,7 +1361,8 @@ impl World {
                 };
                 let reqid = ReqId { name: EntityName::client(client as u64 + 100), tid, inc: 0 };
                 self.op_at.insert(op, (id, pg.pg));
-                self.event(id, pg, PgEvent::Client(ClientOp { id: op, conn: client as u64, reqid, msg, patience }));
+                let (conn, addr) = (client as u64, EntityAddr::NONE);
+                self.event(id, pg, PgEvent::Client(ClientOp { id: op, conn, reqid, addr, msg, patience }));
             }
             (End::Client(c), Wire::Backoff(m)) => {
                 if let Some(b) = node.backoffs.get_mut(&c) {

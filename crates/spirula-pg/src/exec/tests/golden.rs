@@ -2,6 +2,7 @@
 
 use super::*;
 use spirula_encoding::{Decode, Decoder, from_slice};
+use spirula_types::EntityName;
 
 fn vectors(file: &str) -> String {
     std::fs::read_to_string(format!("{}/../../tests/data/vectors/{file}", env!("CARGO_MANIFEST_DIR"))).unwrap()
@@ -204,7 +205,8 @@ fn recorded_pairs(text: &str) -> BTreeMap<Bytes, Bytes> {
     text.split(',').filter(|p| !p.is_empty()).map(pair).collect()
 }
 
-/// `golden/*.tsv`: random vectors run on a real Ceph 16.2.15 by `golden/record.py`.
+/// `golden/*.tsv`: random vectors, and calls of classes, run on a real Ceph 16.2.15 by `golden/record.py` and
+/// `golden/record_classes.py`.
 #[test]
 fn random_vectors_come_out_as_on_a_real_cluster() {
     let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/src/exec/tests/golden");
@@ -218,6 +220,13 @@ fn random_vectors_come_out_as_on_a_real_cluster() {
             let at = format!("{}:{}", file.display(), number + 1);
             let f: Vec<&str> = line.split('\t').collect();
             let o = object(f[1]);
+            if f[0] == "I" {
+                let addr = EntityAddr::v2("127.0.0.1:0".parse().unwrap(), f[2].parse().unwrap());
+                let addr = EntityAddr { kind: EntityAddr::KIND_ANY, ..addr };
+                let reqid = ReqId { name: EntityName::client(f[1].parse().unwrap()), ..ReqId::default() };
+                bench.origin = Origin { reqid, addr, now: UTime { sec: 0x5aa5_c33c, nsec: 0 } };
+                continue;
+            }
             if f[0] == "S" {
                 let stored = bench.store.objects.get(&o);
                 assert_eq!(stored.is_some(), f[2] != "-", "existence at {at}");

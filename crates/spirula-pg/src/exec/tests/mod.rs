@@ -153,6 +153,7 @@ pub(super) struct Bench {
     pub version: u64,
     pub last_user_version: u64,
     pub fetched: Option<Fetched>,
+    pub origin: Origin,
 }
 
 impl Bench {
@@ -166,6 +167,7 @@ impl Bench {
             version: 0,
             last_user_version: 0,
             fetched: None,
+            origin: Origin::default(),
         }
     }
 
@@ -179,6 +181,7 @@ impl Bench {
             flags: self.flags,
             snapid: self.snapid,
             last_user_version: self.last_user_version,
+            origin: self.origin,
             fetched: self.fetched.as_ref(),
         }
     }

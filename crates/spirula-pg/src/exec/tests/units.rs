@@ -343,21 +343,130 @@ fn vectors_are_classified_by_their_ops() {
 }
 
 #[test]
-fn classes_are_unknown_and_snapshots_older_than_the_head_have_no_clone() {
+fn snapshots_older_than_the_head_have_no_clone() {
     let mut x = Bench::new();
     let o = object("a");
     x.run(&o, &[OsdOp::create(false)]);
-    let mut call = OsdOp { indata: b("lockget_info"), ..OsdOp::new(op::CALL) };
-    call.union[..2].copy_from_slice(&[4, 8]);
-    assert_eq!(errno_of(&x.run(&o, &[call.clone()])), errno::EPERM);
-    call.union[1] = 9;
-    assert_eq!(errno_of(&x.run(&o, &[call])), errno::EINVAL);
     x.snapid = 5;
     assert_eq!(x.run(&o, &[OsdOp::stat()]).result, 0);
     assert_eq!(errno_of(&x.run(&o, &[OsdOp::delete()])), errno::EINVAL);
     x.snapid = SNAP_DIR;
     assert_eq!(errno_of(&x.run(&o, &[OsdOp::stat()])), errno::EINVAL);
     assert_eq!(x.run(&o, &[OsdOp::new(op::LIST_SNAPS)]).result, 0);
+}
+
+#[test]
+fn calls_name_a_class_and_a_method_that_there_is() {
+    let mut x = Bench::new();
+    let o = object("a");
+    x.run(&o, &[OsdOp::create(false)]);
+    let hello = || OsdOp::call("hello", "say_hello", b"");
+    assert_eq!(&x.run(&o, &[hello()]).ops[0].op.indata[..], b"Hello, world!");
+    assert_eq!(errno_of(&x.run(&o, &[OsdOp::call("nosuch", "say_hello", b"")])), errno::EPERM);
+    assert_eq!(errno_of(&x.run(&o, &[OsdOp::call("hello", "nosuch", b"")])), errno::EOPNOTSUPP);
+    // Ceph looks at all ops before the first one runs.
+    assert_eq!(errno_of(&x.run(&o, &[OsdOp::delete(), OsdOp::call("nosuch", "x", b"")])), errno::EPERM);
+    let mut long = hello();
+    long.union[1] += 1;
+    assert_eq!(errno_of(&x.run(&o, &[long])), errno::EINVAL);
+    assert_eq!(errno_of(&x.run(&object("none"), &[hello()])), errno::ENOENT);
+}
+
+#[test]
+fn a_call_is_classified_by_its_registration() {
+    let (reads, writes) = (OsdOp::call("lock", "get_info", b""), OsdOp::call("lock", "lock", b""));
+    assert!(!is_write(&[reads.clone(), OsdOp::call("nosuch", "lock", b"")]));
+    assert!(is_write(&[reads, writes]));
+}
+
+#[test]
+fn a_call_that_fails_takes_the_vectors_changes_back_and_keeps_what_it_says() {
+    let mut x = Bench::new();
+    let o = object("a");
+    let failed = x.run(&o, &[OsdOp::create(false), OsdOp::call("hello", "write_return_data", b"too much")]);
+    assert_eq!(errno_of(&failed), errno::EINVAL);
+    assert!(matches!(failed.effect, Effect::LogOnly));
+    assert_eq!(&failed.ops[1].op.indata[..], b"too much input data!");
+    assert!(x.store.objects.is_empty());
+}
+
+#[test]
+fn a_writing_call_gives_its_output_and_result_only_with_returnvec_and_they_are_remembered() {
+    let mut x = Bench::new();
+    let o = object("a");
+    let call = || [OsdOp::call("hello", "write_return_data", b"")];
+    let plain = x.run(&o, &call());
+    assert_eq!((plain.result, plain.ops[0].op.indata.len()), (0, 0));
+    x.flags = flag::RETURNVEC;
+    let full = x.run(&o, &call());
+    assert_eq!((full.result, full.ops[0].rval, &full.ops[0].op.indata[..]), (42, 42, &b"you might see this"[..]));
+    let returns = full.returns(x.flags, &x.limits);
+    assert_eq!((returns[0].rval, &returns[0].data[..]), (42, &b"you might see this"[..]));
+    let much = x.run(&o, &[OsdOp::call("hello", "write_too_much_return_data", b"")]);
+    assert_eq!(errno_of(&much), errno::EOVERFLOW);
+}
+
+#[test]
+fn a_call_sees_what_the_vector_did_and_is_seen_by_what_follows() {
+    let mut x = Bench::new();
+    let o = object("a");
+    let shout = OsdOp::call("hello", "turn_it_to_11", b"");
+    let said = x.run(&o, &[OsdOp::write_full(b("quiet")), shout, OsdOp::truncate(3)]);
+    assert_eq!((said.result, &x.store.objects[&o].data[..]), (0, &b"QUI"[..]));
+}
+
+#[test]
+fn a_method_that_does_what_it_is_not_registered_for_fails() {
+    let mut x = Bench::new();
+    let o = object("a");
+    x.run(&o, &[OsdOp::write_full(b("kept"))]);
+    for method in ["bad_reader", "bad_writer"] {
+        assert_eq!(errno_of(&x.run(&o, &[OsdOp::call("hello", method, b"lost")])), errno::EIO, "{method}");
+    }
+    assert_eq!(&x.store.objects[&o].data[..], b"kept");
+}
+
+#[test]
+fn erasure_coded_pools_have_no_omap_for_classes_and_no_reads() {
+    let mut x = Bench::new();
+    x.pool.erasure = true;
+    let o = object("a");
+    let number = [&[1, 0, 0, 0, b'k'][..], &[1, 0, 0, 0, b'2']].concat();
+    assert_eq!(errno_of(&x.run(&o, &[OsdOp::call("numops", "add", &number)])), errno::EOPNOTSUPP);
+    assert_eq!(x.run(&o, &[OsdOp::call("hello", "record_hello", b"")]).result, 0);
+    assert_eq!(errno_of(&x.run(&o, &[OsdOp::call("hello", "replay", b"")])), errno::EOPNOTSUPP);
+}
+
+#[test]
+fn a_call_that_grows_waits_while_the_pool_is_full() {
+    let mut x = Bench::new();
+    x.pool.fullness = Fullness::Full;
+    let o = object("a");
+    assert_eq!(x.dry(&o, &[OsdOp::call("hello", "record_hello", b"")]).unwrap_err(), Pause::Full);
+}
+
+#[test]
+fn a_call_pauses_for_what_is_not_in_memory_and_then_runs_anew() {
+    let mut x = Bench::new();
+    let o = object("a");
+    x.run(&o, &[OsdOp::write_full(b("quiet"))]);
+    let state = load_object(&x.store, &o).unwrap();
+    x.store.not_ready.set(1);
+    let ops = [OsdOp::call("hello", "turn_it_to_11", b"")];
+    let paused = execute(&x.context(&o), &state, &x.store, &ops);
+    assert!(matches!(paused, Err(Pause::Prefetch(_))), "{paused:?}");
+    assert_eq!(execute(&x.context(&o), &state, &x.store, &ops).unwrap().result, 0);
+}
+
+#[test]
+fn a_call_reads_no_more_than_a_request_may() {
+    let mut x = Bench::new();
+    let o = object("a");
+    x.run(&o, &[OsdOp::write_full(Bytes::from(vec![b'a'; 900]))]);
+    x.limits.max_reply_size = 1000;
+    assert_eq!(x.run(&o, &[OsdOp::call("hello", "turn_it_to_11", b"")]).result, 0);
+    let twice = [OsdOp::call("hello", "turn_it_to_11", b""), OsdOp::call("hello", "turn_it_to_11", b"")];
+    assert_eq!(errno_of(&x.run(&o, &twice)), errno::E2BIG);
 }
 
 #[test]

@@ -1,0 +1,116 @@
+//! What a method sees of the object that it is called on, and of who calls.
+
+use bytes::Bytes;
+use spirula_encoding::{DecodeError, UTime};
+use spirula_types::{EntityAddr, EntityName, errno};
+
+/// Why a method does not go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// It fails with this positive errno.
+    Errno(i32),
+    /// The object cannot answer yet, and knows what it waits for. The method is run again later, from its start.
+    Later,
+}
+
+/// Input that cannot be read.
+impl From<DecodeError> for Stop {
+    fn from(_: DecodeError) -> Self {
+        Self::Errno(errno::EINVAL)
+    }
+}
+
+/// Who calls.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Caller {
+    /// Its name.
+    pub name: EntityName,
+    /// Its address.
+    pub addr: EntityAddr,
+}
+
+/// Size and time of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stat {
+    /// Bytes of data.
+    pub size: u64,
+    /// When it was last changed, as the client said.
+    pub mtime: UTime,
+}
+
+/// Some pairs of an omap, keys ascending.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Page {
+    /// Keys and values.
+    pub pairs: Vec<(Bytes, Bytes)>,
+    /// There are more after these.
+    pub more: bool,
+}
+
+/// The object that a method is called on, with what the request changed before laid over it. An object that does not exist
+/// has no data and an empty omap, and is created by whatever is written. Every call may fail with [`Stop::Later`], and with
+/// EIO for what cannot be read; with E2BIG when the call has read more than a request may.
+pub trait Object {
+    /// Who calls.
+    fn caller(&self) -> Caller;
+
+    /// The OSD's wall clock.
+    fn now(&self) -> UTime;
+
+    /// A number that nobody gets twice, for tags. It is no secret.
+    fn unique(&mut self) -> u64;
+
+    /// Size and time.
+    ///
+    /// # Errors
+    /// ENOENT.
+    fn stat(&mut self) -> Result<Stat, Stop>;
+
+    /// At most `length` bytes from `offset`; fewer at the end.
+    ///
+    /// # Errors
+    /// EOPNOTSUPP in erasure-coded pools.
+    fn read(&mut self, offset: u64, length: u64) -> Result<Bytes, Stop>;
+
+    /// A user attribute.
+    ///
+    /// # Errors
+    /// ENOENT without the object, ENODATA without the attribute.
+    fn attr(&mut self, name: &[u8]) -> Result<Bytes, Stop>;
+
+    /// All user attributes, names ascending.
+    ///
+    /// # Errors
+    /// ENOENT.
+    fn attrs(&mut self) -> Result<Vec<(Bytes, Bytes)>, Stop>;
+
+    /// The value of an omap key.
+    ///
+    /// # Errors
+    /// None of its own.
+    fn omap_get(&mut self, key: &[u8]) -> Result<Option<Bytes>, Stop>;
+
+    /// Replaces the data.
+    ///
+    /// # Errors
+    /// EFBIG, as for every write.
+    fn write_full(&mut self, data: Bytes) -> Result<(), Stop>;
+
+    /// Removes the object.
+    ///
+    /// # Errors
+    /// ENOENT.
+    fn remove(&mut self) -> Result<(), Stop>;
+
+    /// Sets a user attribute.
+    ///
+    /// # Errors
+    /// ENAMETOOLONG, EFBIG; EINVAL for an empty name.
+    fn set_attr(&mut self, name: &[u8], value: Bytes) -> Result<(), Stop>;
+
+    /// Sets omap pairs.
+    ///
+    /// # Errors
+    /// EOPNOTSUPP in erasure-coded pools, ENAMETOOLONG.
+    fn omap_set(&mut self, pairs: Vec<(Bytes, Bytes)>) -> Result<(), Stop>;
+}

@@ -1,0 +1,56 @@
+//! Whatever the input and the stored state are: no panic, no change without the registration, nothing kept of a failure.
+
+use super::{Memory, input};
+use crate::CLASSES;
+use bytes::Bytes;
+use proptest::collection::{btree_map, vec};
+use proptest::prelude::*;
+
+/// Bytes that look like fields more often than chance has it.
+fn bytes() -> impl Strategy<Value = Vec<u8>> {
+    let field = prop_oneof![
+        any::<u8>().prop_map(|b| vec![b]),
+        any::<u64>().prop_map(|n| n.to_le_bytes().to_vec()),
+        (0u64..4).prop_map(|n| n.to_le_bytes().to_vec()),
+        Just(u64::MAX.wrapping_sub(1).to_le_bytes().to_vec()),
+        (0u32..3).prop_map(|n| n.to_le_bytes().to_vec()),
+        vec(prop_oneof![Just(b'a'), Just(0), any::<u8>()], 0..6).prop_map(|s| input(0, |e| e.blob(&s))),
+    ];
+    let fields = vec(field, 0..8).prop_map(|f| f.concat());
+    prop_oneof![
+        vec(any::<u8>(), 0..64),
+        fields.clone(),
+        (1u8..4, fields).prop_map(|(v, body)| input(v, |e| e.raw(&body))),
+    ]
+}
+
+/// Names under which the classes keep their state.
+fn name() -> impl Strategy<Value = Bytes> {
+    let known = prop_oneof![Just("lock."), Just("lock.a"), Just("refcount"), Just("ceph.objclass.version"), Just("a")];
+    known.prop_map(Bytes::from)
+}
+
+fn object() -> impl Strategy<Value = Memory> {
+    let map = || btree_map(name(), bytes().prop_map(Bytes::from), 0..4);
+    (any::<bool>(), bytes(), map(), map()).prop_map(|(exists, data, attrs, omap)| match exists {
+        true => Memory { exists, data, attrs, omap, ..Memory::new() },
+        false => Memory::new(),
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+    #[test]
+    fn no_input_and_no_state_upset_a_method(object in object(), inputs in vec(bytes(), 1..4)) {
+        for class in CLASSES {
+            for method in class.methods {
+                let mut object = object.clone();
+                for input in &inputs {
+                    let (result, out) = object.call(class.name, method.name, input);
+                    prop_assert!((-200..=42).contains(&result), "{}.{}: {result}", class.name, method.name);
+                    prop_assert!(out.len() < 1 << 16);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! Tests of the classes on an object in memory.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod basic;
+mod garbage;
+mod recorded;
+
+use crate::{Caller, Object, Stat, Stop, find};
+use bytes::Bytes;
+use spirula_encoding::{Encoder, UTime};
+use spirula_types::{EntityAddr, EntityName, errno};
+use std::collections::BTreeMap;
+
+/// An object in memory, and who calls.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Memory {
+    pub caller: Caller,
+    pub now: UTime,
+    pub exists: bool,
+    pub data: Vec<u8>,
+    pub attrs: BTreeMap<Bytes, Bytes>,
+    pub omap: BTreeMap<Bytes, Bytes>,
+    pub drawn: u64,
+}
+
+impl Memory {
+    pub fn new() -> Self {
+        let addr = EntityAddr::v2("127.0.0.1:0".parse().unwrap(), 77);
+        let now = UTime { sec: 1_000, nsec: 5 };
+        Self { caller: Caller { name: EntityName::client(1), addr }, now, ..Self::default() }
+    }
+
+    /// Calls a method: its result, negative if it fails, and its output. A failure changes nothing.
+    pub fn call(&mut self, class: &str, method: &str, input: &[u8]) -> (i32, Bytes) {
+        let (_, method) = find(class.as_bytes(), method.as_bytes()).unwrap();
+        let mut after = self.clone();
+        match method.run(&mut after, Bytes::copy_from_slice(input)) {
+            (Ok(_), out) if !method.flags.write && after != *self => {
+                assert_eq!((class, method.name), ("hello", "bad_writer"), "no other does what it is not registered for");
+                (-errno::EIO, out)
+            }
+            (Ok(result), out) => {
+                *self = after;
+                (result, out)
+            }
+            (Err(Stop::Errno(e)), out) => (-e, out),
+            (Err(Stop::Later), _) => panic!("waits for nothing"),
+        }
+    }
+
+    /// Calls a method as another client.
+    pub fn as_client(&mut self, number: u64) -> &mut Self {
+        self.caller.name = EntityName::client(number);
+        self
+    }
+}
+
+impl Object for Memory {
+    fn caller(&self) -> Caller {
+        self.caller
+    }
+    fn now(&self) -> UTime {
+        self.now
+    }
+    fn unique(&mut self) -> u64 {
+        self.drawn += 1;
+        self.drawn.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    }
+    fn stat(&mut self) -> Result<Stat, Stop> {
+        if !self.exists {
+            return Err(Stop::Errno(errno::ENOENT));
+        }
+        Ok(Stat { size: self.data.len() as u64, mtime: UTime::ZERO })
+    }
+    fn read(&mut self, offset: u64, length: u64) -> Result<Bytes, Stop> {
+        let size = self.data.len() as u64;
+        let from = offset.min(size);
+        let to = from.saturating_add(length).min(size);
+        Ok(Bytes::copy_from_slice(&self.data[from as usize..to as usize]))
+    }
+    fn attr(&mut self, name: &[u8]) -> Result<Bytes, Stop> {
+        self.stat()?;
+        self.attrs.get(name).cloned().ok_or(Stop::Errno(errno::ENODATA))
+    }
+    fn attrs(&mut self) -> Result<Vec<(Bytes, Bytes)>, Stop> {
+        self.stat()?;
+        Ok(self.attrs.clone().into_iter().collect())
+    }
+    fn omap_get(&mut self, key: &[u8]) -> Result<Option<Bytes>, Stop> {
+        Ok(self.omap.get(key).cloned())
+    }
+    fn write_full(&mut self, data: Bytes) -> Result<(), Stop> {
+        self.exists = true;
+        self.data = data.to_vec();
+        Ok(())
+    }
+    fn remove(&mut self) -> Result<(), Stop> {
+        self.stat()?;
+        *self = Self { caller: self.caller, now: self.now, drawn: self.drawn, ..Self::default() };
+        Ok(())
+    }
+    fn set_attr(&mut self, name: &[u8], value: Bytes) -> Result<(), Stop> {
+        self.exists = true;
+        self.attrs.insert(Bytes::copy_from_slice(name), value);
+        Ok(())
+    }
+    fn omap_set(&mut self, pairs: Vec<(Bytes, Bytes)>) -> Result<(), Stop> {
+        self.exists = true;
+        self.omap.extend(pairs);
+        Ok(())
+    }
+}
+
+/// Input of a method: a versioned struct, or plain fields with version 0.
+pub(crate) fn input(version: u8, body: impl FnOnce(&mut Encoder)) -> Vec<u8> {
+    let mut out = Encoder::new();
+    if version > 0 { out.versioned(version, 1, body) } else { body(&mut out) }
+    out.into_vec()
+}

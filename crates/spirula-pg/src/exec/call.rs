@@ -1,0 +1,179 @@
+//! Calls of object classes: the object as a class method sees it, and what becomes of what the method gives.
+//!
+//! A method reads what the vector before it left and changes the same [`Staged`](super::staged::Staged): its changes are the
+//! vector's. It is held to the limits of ops, and may read as much as one request may put out. What it reads and does not put
+//! out counts, too, so that no call takes more memory than a read does.
+
+use super::state::user_name;
+use super::vector::{Ran, Stop, Vector};
+use super::called;
+use bytes::Bytes;
+use spirula_classes::{Caller, Method, Object, Stat, Stop as Halt, Unknown};
+use spirula_encoding::UTime;
+use spirula_messages::ceph::op::{Extent, OsdOp};
+use spirula_types::errno;
+
+/// Most times that a call may ask for something or change something.
+const MOST_STEPS: u32 = 1 << 20;
+
+/// Is a call one of a method that there is? The error is a positive errno, and Ceph's: a class that is none of those that an
+/// OSD is to load is forbidden, whether there is such a one or not.
+pub(super) fn check(o: &OsdOp) -> Result<(), i32> {
+    let args = o.call_args().map_err(|_| errno::EINVAL)?;
+    match spirula_classes::find(&args.class, &args.method) {
+        Ok(_) => Ok(()),
+        Err(Unknown::Class) => Err(errno::EPERM),
+        Err(Unknown::Method) => Err(errno::EOPNOTSUPP),
+    }
+}
+
+impl Vector<'_> {
+    /// Runs a class method. What it puts out counts even if it fails, as in Ceph.
+    pub(super) fn call(&mut self, o: &OsdOp, out: &mut OsdOp) -> Ran {
+        let args = o.call_args()?;
+        let Some((_, method)) = called(o) else { return Err(Stop::Errno(errno::EOPNOTSUPP)) };
+        if method.flags.write {
+            self.object.user_modify = true;
+        }
+        let mut seen = Seen { vector: self, method, steps: 0, trespass: false, stop: None };
+        let (result, output) = method.run(&mut seen, args.input);
+        let Seen { trespass, stop, .. } = seen;
+        self.reserve(output.len() as u64)?;
+        out.set_length(output.len() as u64);
+        out.indata = output;
+        match result {
+            // What it waits for, or the result of a comparison: no errno.
+            Err(Halt::Later) => Err(stop.unwrap_or(Stop::Errno(errno::EIO))),
+            _ if trespass => Err(Stop::Errno(errno::EIO)),
+            Err(Halt::Errno(e)) => Err(Stop::Errno(e)),
+            Ok(result) => Ok(result),
+        }
+    }
+}
+
+/// An object as a method sees it.
+struct Seen<'v, 'a> {
+    vector: &'v mut Vector<'a>,
+    method: &'static Method,
+    /// Calls so far.
+    steps: u32,
+    /// It did what it is not registered for.
+    trespass: bool,
+    /// Why it must wait.
+    stop: Option<Stop>,
+}
+
+impl<'a> Seen<'_, 'a> {
+    fn step<T>(&mut self, f: impl FnOnce(&mut Vector<'a>) -> Result<T, Stop>) -> Result<T, Halt> {
+        self.steps += 1;
+        if self.steps > MOST_STEPS {
+            return Err(Halt::Errno(errno::E2BIG));
+        }
+        f(self.vector).map_err(|stop| match stop {
+            Stop::Errno(e) => Halt::Errno(e),
+            other => {
+                self.stop = Some(other);
+                Halt::Later
+            }
+        })
+    }
+
+    fn reads<T>(&mut self, f: impl FnOnce(&mut Vector<'a>) -> Result<T, Stop>) -> Result<T, Halt> {
+        self.trespass |= !self.method.flags.read;
+        self.step(f)
+    }
+
+    fn writes(&mut self, f: impl FnOnce(&mut Vector<'a>) -> Ran) -> Result<(), Halt> {
+        self.trespass |= !self.method.flags.write;
+        self.step(f).map(drop)
+    }
+}
+
+impl Object for Seen<'_, '_> {
+    fn caller(&self) -> Caller {
+        let origin = &self.vector.ctx.origin;
+        Caller { name: origin.reqid.name, addr: origin.addr }
+    }
+
+    fn now(&self) -> UTime {
+        self.vector.ctx.origin.now
+    }
+
+    fn unique(&mut self) -> u64 {
+        let origin = &self.vector.ctx.origin;
+        self.vector.drawn += 1;
+        // A request is executed once with effect, so what names it names nothing else.
+        let parts = [
+            origin.reqid.name.num.cast_unsigned(),
+            origin.reqid.tid,
+            u64::from(origin.reqid.inc.cast_unsigned()),
+            origin.now.as_nanos(),
+            self.vector.drawn,
+        ];
+        parts.iter().fold(0, |h, part| mix(h ^ part))
+    }
+
+    fn stat(&mut self) -> Result<Stat, Halt> {
+        // Not counted as reading, as in Ceph.
+        self.step(|v| {
+            v.must_exist()?;
+            Ok(Stat { size: v.object.info.size, mtime: v.object.info.mtime })
+        })
+    }
+
+    fn read(&mut self, offset: u64, length: u64) -> Result<Bytes, Halt> {
+        self.reads(|v| {
+            v.replicated_only()?;
+            let length = length.min(v.object.info.size.saturating_sub(offset));
+            v.bytes(offset, length)
+        })
+    }
+
+    fn attr(&mut self, name: &[u8]) -> Result<Bytes, Halt> {
+        self.reads(|v| {
+            let value = v.user_attr(name)?.ok_or(Stop::Errno(errno::ENODATA))?;
+            v.reserve(value.len() as u64)?;
+            Ok(value)
+        })
+    }
+
+    fn attrs(&mut self) -> Result<Vec<(Bytes, Bytes)>, Halt> {
+        self.reads(|v| {
+            v.must_exist()?;
+            let attrs = v.object.attrs()?;
+            v.reserve(attrs.iter().map(|(k, v)| (k.len() + v.len()) as u64).sum())?;
+            Ok(attrs.into_iter().filter_map(|(k, v)| Some((user_name(&k)?, v))).collect())
+        })
+    }
+
+    fn omap_get(&mut self, key: &[u8]) -> Result<Option<Bytes>, Halt> {
+        self.reads(|v| {
+            let value = if v.has_omap() { v.object.omap_get(key)? } else { None };
+            v.reserve(value.as_ref().map_or(0, |v| v.len() as u64))?;
+            Ok(value)
+        })
+    }
+
+    fn write_full(&mut self, data: Bytes) -> Result<(), Halt> {
+        self.writes(|v| v.write_full(Extent { length: data.len() as u64, ..Extent::default() }, data))
+    }
+
+    fn remove(&mut self) -> Result<(), Halt> {
+        self.writes(Vector::delete)
+    }
+
+    fn set_attr(&mut self, name: &[u8], value: Bytes) -> Result<(), Halt> {
+        self.writes(|v| v.setxattr(&OsdOp::setxattr(name, &value)))
+    }
+
+    fn omap_set(&mut self, pairs: Vec<(Bytes, Bytes)>) -> Result<(), Halt> {
+        self.writes(|v| v.set_pairs(pairs))
+    }
+}
+
+/// Mixes the bits of a number: SplitMix64's finalizer, which gives no two numbers the same.
+fn mix(z: u64) -> u64 {
+    let z = (z ^ (z >> 30)).wrapping_add(0x9e37_79b9_7f4a_7c15).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
