@@ -1,5 +1,5 @@
 """Object classes as clients call them: advisory locks, the example class, who may call what."""
-import os
+import json, os
 from harness import Case, wait
 
 
@@ -33,7 +33,7 @@ c = rados.Rados(conffile=sys.argv[1]); c.connect(); io = c.open_ioctx('data')
 try:
     io.unlock('o', 'l', 'c'); print('dropped')
 except rados.ObjectNotFound: print('not mine')
-''', os.path.join(self.c.dir, 'ceph.conf'))
+''')
         assert r.out.split() == ['not', 'mine'], r
         self.lock('break', 'o', 'l', f'client.{locker}', '--lock-cookie', 'c')
         assert 'client.' not in self.lock('info', 'o', 'l', '--format', 'json').out
@@ -77,7 +77,7 @@ with rados.WriteOpCtx() as op:
     except rados.Error as e: print('failed', e.errno)
 try: io.stat('never')
 except rados.ObjectNotFound: print('and nothing was written')
-''', os.path.join(self.c.dir, 'ceph.conf'))
+''')
         assert r.out.splitlines() == [
             'held', 'busy', 'Hello, you!', 'Hello, world!', 'Hello, me! client', 'Hello, me!', 'HELLO, ME!',
             'nosuch m 1', 'hello nosuch 95', 'hello record_hello 17', 'hello bad_writer 5', 'failed 22', 'and nothing was written',
@@ -85,7 +85,6 @@ except rados.ObjectNotFound: print('and nothing was written')
 
     def test_who_may_call_what(self):
         self.c.rados('-p', 'data', 'create', 'r')
-        conf = os.path.join(self.c.dir, 'ceph.conf')
         get, info = ['lock', 'get', 'r', 'l'], ['lock', 'info', 'r', 'l']
         for name, caps, gets, sees in (('rw', 'allow rw pool=data', False, False), ('x', 'allow rwx pool=data', True, True),
                                        ('read', 'allow r class-read pool=data', False, True),
@@ -95,7 +94,7 @@ except rados.ObjectNotFound: print('and nothing was written')
             who = self.user(name, caps)
             cookie = ['--lock-cookie', name, '--lock-type', 'shared']
             for argv, may in ((get + cookie, gets), (info, sees)):
-                r = self.c.run('rados', '-c', conf, *who, '-p', 'data', *argv, check=False)
+                r = self.c.run('rados', *who, '-p', 'data', *argv, check=False)
                 assert (r.code == 0) == may, (name, argv, r)
                 assert may or 'not permitted' in r.err, (name, argv, r)
 
@@ -104,3 +103,55 @@ except rados.ObjectNotFound: print('and nothing was written')
         self.c.down()
         self.c.up()
         assert '"cookie":"c"' in self.lock('info', 'kept', 'l', '--format', 'json').out.replace(' ', '')
+
+
+class Images(Case):
+    """What rbd does with images without watching them: making them, and reading what is known of them."""
+    args = ['--osds', '2']
+
+    def rbd(self, *argv, **kw):
+        # A pool is validated by a snapshot, and there are none yet.
+        return self.c.run('rbd', '-p', 'data', '--rbd-validate-pool=false', *argv, **kw)
+
+    def info(self, name):
+        return json.loads(self.rbd('info', name, '--format', 'json').out)
+
+    def test_images_are_made_listed_and_shown(self):
+        self.rbd('create', '--size', '1G', 'one')
+        self.rbd('create', '--size', '10M', '--image-feature', 'layering', '--object-size', '1M', 'two')
+        self.rbd('create', '--size', '64M', '--stripe-unit', '65536', '--stripe-count', '4', 'striped')
+        assert json.loads(self.rbd('ls', '--format', 'json').out) == ['one', 'striped', 'two']
+        r = self.rbd('create', '--size', '1G', 'one', check=False)
+        assert r.code == 17 and 'exists' in r.err, r
+        one = self.info('one')
+        assert (one['size'], one['order'], one['objects']) == (1 << 30, 22, 256), one
+        assert set(one['features']) >= {'layering', 'exclusive-lock', 'object-map', 'fast-diff', 'deep-flatten'}, one
+        two = self.info('two')
+        assert (two['size'], two['order'], two['features']) == (10 << 20, 20, ['layering']), two
+        striped = self.info('striped')
+        assert (striped['stripe_unit'], striped['stripe_count']) == (65536, 4), striped
+        r = self.rbd('info', 'none', check=False)
+        assert r.code == 2, r
+        listed = json.loads(self.rbd('ls', '-l', '--format', 'json').out)
+        assert [(i['image'], i['size']) for i in listed] == [('one', 1 << 30), ('striped', 64 << 20), ('two', 10 << 20)], listed
+
+    def test_what_is_known_of_an_image_is_in_its_header(self):
+        self.rbd('create', '--size', '8M', '--image-feature', 'layering', 'plain')
+        ident = self.info('plain')['id']
+        keys = self.c.rados('-p', 'data', 'listomapkeys', f'rbd_header.{ident}').out.split()
+        assert {'size', 'order', 'features', 'object_prefix', 'snap_seq', 'create_timestamp'} <= set(keys), keys
+        assert self.c.rados('-p', 'data', 'listomapkeys', 'rbd_directory').out.count('plain') == 1
+        assert self.rbd('snap', 'ls', 'plain').out == '' and self.rbd('lock', 'ls', 'plain').out == ''
+        assert 'There are 0 metadata' in self.rbd('image-meta', 'ls', 'plain').out
+
+    def test_namespaces_and_groups(self):
+        self.rbd('namespace', 'create', 'data/ns')
+        assert 'ns' in self.rbd('namespace', 'ls', 'data').out
+        self.rbd('create', '--size', '8M', '--image-feature', 'layering', '--namespace', 'ns', 'inside')
+        assert self.rbd('ls', '--namespace', 'ns').out.split() == ['inside']
+        self.rbd('group', 'create', 'data/g')
+        assert self.rbd('group', 'ls').out.split() == ['g']
+        self.rbd('group', 'rename', 'data/g', 'data/h')
+        assert self.rbd('group', 'ls').out.split() == ['h']
+        self.rbd('group', 'rm', 'data/h')
+        assert self.rbd('group', 'ls').out == '' and self.rbd('trash', 'ls').out == ''

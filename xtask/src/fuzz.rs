@@ -149,6 +149,7 @@ impl Seeds {
         self.streams(&vectors)?;
         self.messages(&vectors)?;
         self.ops(&vectors)?;
+        self.calls(&vectors)?;
         self.objects()
     }
 
@@ -219,6 +220,20 @@ impl Seeds {
             seed.extend((input.len().min(0xffff) as u16).to_le_bytes());
             seed.extend(input);
             self.put("exec", &i.to_string(), &seed)?;
+        }
+        Ok(())
+    }
+
+    /// Calls of object classes, each for all methods' numbers near it: on an object that has nothing.
+    fn calls(&self, vectors: &Path) -> anyhow::Result<()> {
+        let text = std::fs::read_to_string(vectors.join("cls.jsonl"))?;
+        for (i, line) in text.lines().enumerate() {
+            let j: serde_json::Value = serde_json::from_str(line)?;
+            let mut seed = vec![0];
+            seed.extend((i as u16).to_le_bytes());
+            seed.push(255);
+            seed.extend(unhex(&j["in"]));
+            self.put("classes", &i.to_string(), &seed)?;
         }
         Ok(())
     }

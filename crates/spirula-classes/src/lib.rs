@@ -14,13 +14,17 @@
 //! input that cannot be read is EINVAL, state that cannot be read EIO. What a call may read and change is bounded by
 //! whoever implements [`Object`]; what a method makes of its input is of its size.
 
+mod cephfs;
 mod hello;
+mod journal;
 mod lock;
 mod numops;
 mod object;
+mod rbd;
 mod refcount;
 #[cfg(test)]
 mod tests;
+mod timeindex;
 mod version;
 
 pub use object::{Caller, Object, Page, Stat, Stop};
@@ -75,7 +79,17 @@ pub struct Class {
 }
 
 /// All classes, by name.
-pub const CLASSES: &[Class] = &[hello::CLASS, lock::CLASS, numops::CLASS, refcount::CLASS, version::CLASS];
+pub const CLASSES: &[Class] = &[
+    cephfs::CLASS,
+    hello::CLASS,
+    journal::CLASS,
+    lock::CLASS,
+    numops::CLASS,
+    rbd::CLASS,
+    refcount::CLASS,
+    timeindex::CLASS,
+    version::CLASS,
+];
 
 /// Why a class and method name nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -90,6 +90,37 @@ pub trait Object {
     /// None of its own.
     fn omap_get(&mut self, key: &[u8]) -> Result<Option<Bytes>, Stop>;
 
+    /// At most `max` omap pairs whose keys start with `prefix`, after the key `after`; fewer where one answer would be too
+    /// long.
+    ///
+    /// # Errors
+    /// None of its own.
+    fn omap_page(&mut self, after: &[u8], prefix: &[u8], max: u64) -> Result<Page, Stop>;
+
+    /// The newest snapshot that the object was written under; 0 for none.
+    ///
+    /// # Errors
+    /// ENOENT.
+    fn snap_seq(&mut self) -> Result<u64, Stop>;
+
+    /// Creates the object.
+    ///
+    /// # Errors
+    /// EEXIST if it must not be there yet and is.
+    fn create(&mut self, exclusive: bool) -> Result<(), Stop>;
+
+    /// Writes data.
+    ///
+    /// # Errors
+    /// EFBIG.
+    fn write(&mut self, offset: u64, data: Bytes) -> Result<(), Stop>;
+
+    /// Sets the size of an object that there is.
+    ///
+    /// # Errors
+    /// EFBIG.
+    fn truncate(&mut self, size: u64) -> Result<(), Stop>;
+
     /// Replaces the data.
     ///
     /// # Errors
@@ -113,4 +144,10 @@ pub trait Object {
     /// # Errors
     /// EOPNOTSUPP in erasure-coded pools, ENAMETOOLONG.
     fn omap_set(&mut self, pairs: Vec<(Bytes, Bytes)>) -> Result<(), Stop>;
+
+    /// Removes omap keys, be they there or not.
+    ///
+    /// # Errors
+    /// ENOENT without the object; EOPNOTSUPP in erasure-coded pools.
+    fn omap_remove(&mut self, keys: Vec<Bytes>) -> Result<(), Stop>;
 }

@@ -675,7 +675,7 @@ impl Pg {
             }
             Ok(outcome) => {
                 let version = state.info.version;
-                if outcome.result == -errno::EIO && self.heal(object, version, cx) {
+                if outcome.unreadable && outcome.result == -errno::EIO && self.heal(object, version, cx) {
                     return false;
                 }
                 let Some(context) = self.ops.contexts.get_mut(object) else { return false };

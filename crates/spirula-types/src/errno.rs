@@ -10,6 +10,8 @@ pub const EIO: i32 = 5;
 pub const ENXIO: i32 = 6;
 /// A value is too large (xattr).
 pub const E2BIG: i32 = 7;
+/// What is named is not what it should be.
+pub const EBADF: i32 = 9;
 /// Try again (a replica that cannot serve a balanced read).
 pub const EAGAIN: i32 = 11;
 /// Not of the format that was asked for.
@@ -73,6 +75,7 @@ pub fn name(errno: i32) -> &'static str {
         EIO => "EIO",
         ENXIO => "ENXIO",
         E2BIG => "E2BIG",
+        EBADF => "EBADF",
         EAGAIN => "EAGAIN",
         ENOEXEC => "ENOEXEC",
         ENOMEM => "ENOMEM",

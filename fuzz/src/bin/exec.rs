@@ -29,6 +29,9 @@ impl ObjectReader for Fixed {
         assert!(offset.checked_add(length).is_some_and(|end| end <= SIZE), "reads {offset}+{length} of {SIZE}");
         Ok(vec![7; length as usize].into())
     }
+    fn size(&self, _: &HObject) -> Result<u64, ReadError> {
+        Ok(SIZE)
+    }
     fn extents(&self, _: &HObject, offset: u64, length: u64) -> Result<Vec<(u64, u64)>, ReadError> {
         Ok(if length == 0 { Vec::new() } else { vec![(offset, length)] })
     }
@@ -76,19 +79,22 @@ fn limits() -> Limits {
     }
 }
 
-fn check(limits: &Limits, ops: &[OsdOp], o: Outcome) {
+fn check(limits: &Limits, object: &HObject, ops: &[OsdOp], o: Outcome) {
     let replied: usize = o.ops.iter().map(|r| r.op.indata.len()).sum();
     assert!(replied as u64 <= limits.max_reply_size, "{replied} bytes of output");
     assert!(o.ops.len() == ops.len(), "{} results for {} ops", o.ops.len(), ops.len());
-    let Effect::Apply(mutation) = o.effect else { return };
+    let Effect::Apply(plan) = o.effect else { return };
     let stamp = Stamp {
         version: EVersion::new(3, 9),
         last_user_version: 8,
         reqid: ReqId::default(),
         mtime: UTime::ZERO,
         now: UTime { sec: 9, nsec: 0 },
+        result: o.result,
+        returns: Vec::new(),
     };
-    let done = mutation.finish(&stamp);
+    let mut done = plan.stamp(stamp, object, 0);
+    let Some(done) = done.pop() else { return };
     assert!(done.state.info.size <= limits.max_object_size, "an object of {} bytes", done.state.info.size);
     for op in &done.ops {
         match op {
@@ -129,6 +135,6 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| spirula_fuzz::bounded(256, data, |data
     let state = if exists { ObjectState { exists, info, ..ObjectState::default() } } else { ObjectState::default() };
     let run = if how & 16 != 0 { execute_pg(&ctx, &Fixed, &ops) } else { execute(&ctx, &state, &Fixed, &ops) };
     if let Ok(outcome) = run {
-        check(&limits, &ops, outcome);
+        check(&limits, &object, &ops, outcome);
     }
 }));

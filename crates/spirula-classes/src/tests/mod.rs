@@ -4,9 +4,10 @@
 
 mod basic;
 mod garbage;
+mod images;
 mod recorded;
 
-use crate::{Caller, Object, Stat, Stop, find};
+use crate::{Caller, Object, Page, Stat, Stop, find};
 use bytes::Bytes;
 use spirula_encoding::{Encoder, UTime};
 use spirula_types::{EntityAddr, EntityName, errno};
@@ -89,6 +90,42 @@ impl Object for Memory {
     }
     fn omap_get(&mut self, key: &[u8]) -> Result<Option<Bytes>, Stop> {
         Ok(self.omap.get(key).cloned())
+    }
+    fn omap_page(&mut self, after: &[u8], prefix: &[u8], max: u64) -> Result<Page, Stop> {
+        let mut matching = self.omap.iter().filter(|(k, _)| k.starts_with(prefix) && **k > *after);
+        // Pages are short, so that every listing takes several.
+        let pairs = matching.by_ref().take(max.min(3) as usize).map(|(k, v)| (k.clone(), v.clone())).collect();
+        Ok(Page { pairs, more: matching.next().is_some() })
+    }
+    fn snap_seq(&mut self) -> Result<u64, Stop> {
+        self.stat().map(|_| 0)
+    }
+    fn create(&mut self, exclusive: bool) -> Result<(), Stop> {
+        if exclusive && self.exists {
+            return Err(Stop::Errno(errno::EEXIST));
+        }
+        self.exists = true;
+        Ok(())
+    }
+    fn write(&mut self, offset: u64, data: Bytes) -> Result<(), Stop> {
+        let Some(end) = offset.checked_add(data.len() as u64).filter(|end| *end <= 128 << 20) else {
+            return Err(Stop::Errno(errno::EFBIG));
+        };
+        self.exists = true;
+        if !data.is_empty() {
+            self.data.resize(self.data.len().max(end as usize), 0);
+            self.data[offset as usize..end as usize].copy_from_slice(&data);
+        }
+        Ok(())
+    }
+    fn truncate(&mut self, size: u64) -> Result<(), Stop> {
+        self.data.resize(size as usize, 0);
+        Ok(())
+    }
+    fn omap_remove(&mut self, keys: Vec<Bytes>) -> Result<(), Stop> {
+        self.stat()?;
+        keys.iter().for_each(|k| drop(self.omap.remove(k)));
+        Ok(())
     }
     fn write_full(&mut self, data: Bytes) -> Result<(), Stop> {
         self.exists = true;

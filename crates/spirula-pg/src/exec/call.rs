@@ -8,7 +8,7 @@ use super::state::user_name;
 use super::vector::{Ran, Stop, Vector};
 use super::called;
 use bytes::Bytes;
-use spirula_classes::{Caller, Method, Object, Stat, Stop as Halt, Unknown};
+use spirula_classes::{Caller, Method, Object, Page, Stat, Stop as Halt, Unknown};
 use spirula_encoding::UTime;
 use spirula_messages::ceph::op::{Extent, OsdOp};
 use spirula_types::errno;
@@ -152,6 +152,37 @@ impl Object for Seen<'_, '_> {
             v.reserve(value.as_ref().map_or(0, |v| v.len() as u64))?;
             Ok(value)
         })
+    }
+
+    fn omap_page(&mut self, after: &[u8], prefix: &[u8], max: u64) -> Result<Page, Halt> {
+        self.reads(|v| {
+            let page = v.omap_page(after, prefix, max)?;
+            v.reserve(page.entries.iter().map(|(k, v)| (k.len() + v.len()) as u64).sum())?;
+            Ok(Page { pairs: page.entries, more: page.more })
+        })
+    }
+
+    fn snap_seq(&mut self) -> Result<u64, Halt> {
+        self.step(|v| {
+            v.must_exist()?;
+            Ok(v.object.base.snapset.seq)
+        })
+    }
+
+    fn create(&mut self, exclusive: bool) -> Result<(), Halt> {
+        self.writes(|v| v.create(&OsdOp::create(exclusive)))
+    }
+
+    fn write(&mut self, offset: u64, data: Bytes) -> Result<(), Halt> {
+        self.writes(|v| v.write(Extent { offset, length: data.len() as u64, ..Extent::default() }, data))
+    }
+
+    fn truncate(&mut self, size: u64) -> Result<(), Halt> {
+        self.writes(|v| v.truncate(Extent { offset: size, ..Extent::default() }))
+    }
+
+    fn omap_remove(&mut self, keys: Vec<Bytes>) -> Result<(), Halt> {
+        self.writes(|v| v.rm_keys(keys))
     }
 
     fn write_full(&mut self, data: Bytes) -> Result<(), Halt> {

@@ -63,7 +63,8 @@ pub fn execute_pg(ctx: &OpContext<'_>, reader: &dyn ObjectReader, ops: &[OsdOp])
         };
     }
     let user_version = ctx.last_user_version;
-    Ok(Outcome { result, ops: outputs, user_version, effect: Effect::None, stats: StatDelta::default() })
+    let (effect, stats) = (Effect::None, StatDelta::default());
+    Ok(Outcome { result, ops: outputs, user_version, effect, stats, unreadable: false })
 }
 
 enum Failed {

@@ -141,6 +141,8 @@ pub struct Outcome {
     pub effect: Effect,
     /// Reads to count: a plan carries its own.
     pub stats: StatDelta,
+    /// It failed because something that is stored cannot be read, and not because an op says EIO of its own.
+    pub unreadable: bool,
 }
 
 /// Why a request has no outcome yet. Nothing happened.
@@ -217,7 +219,9 @@ pub fn execute(
     }
     let mut vector = Vector::new(ctx, Staged::new(reader, ctx.object, state));
     let (result, results) = vector.run(ops)?;
-    conclude(ctx, class, vector.into_staged(), result, results)
+    let unreadable = vector.unreadable && result < 0;
+    let outcome = conclude(ctx, class, vector.into_staged(), result, results)?;
+    Ok(Outcome { unreadable, ..outcome })
 }
 
 /// Checks what can be refused without running an op. The error is a positive errno.
@@ -281,6 +285,7 @@ fn conclude(
         },
         effect,
         stats,
+        unreadable: false,
     };
     if result < 0 || !staged.modified {
         let effect = if class.write { Effect::LogOnly } else { Effect::None };
@@ -316,7 +321,7 @@ fn conclude(
     }
     let stats = StatDelta::default();
     let effect = Effect::Apply(Box::new(WritePlan { changes: vec![staged.into_change()] }));
-    Ok(Outcome { result, ops, user_version: base_version, effect, stats })
+    Ok(Outcome { result, ops, user_version: base_version, effect, stats, unreadable: false })
 }
 
 /// Bytes that a log remembers of what these ops gave.
@@ -339,7 +344,7 @@ impl Outcome {
     /// A request refused before any op ran.
     fn refused(ops: &[OsdOp], result: i32) -> Self {
         let ops = ops.iter().map(|o| OpResult { op: without_data(o), rval: 0 }).collect();
-        Self { result, ops, user_version: 0, effect: Effect::None, stats: StatDelta::default() }
+        Self { result, ops, user_version: 0, effect: Effect::None, stats: StatDelta::default(), unreadable: false }
     }
 }
 

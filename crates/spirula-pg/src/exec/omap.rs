@@ -54,7 +54,7 @@ impl Vector<'_> {
     }
 
     /// Entries after `start`, with `prefix`, within the limits of a request.
-    fn omap_page(&mut self, start: &[u8], prefix: &[u8], max: u64) -> Result<OmapPage, Stop> {
+    pub(super) fn omap_page(&mut self, start: &[u8], prefix: &[u8], max: u64) -> Result<OmapPage, Stop> {
         if !self.has_omap() {
             return Ok(OmapPage::default());
         }
@@ -191,7 +191,13 @@ impl Vector<'_> {
         self.replicated_only()?;
         self.must_exist()?;
         self.few(input)?;
-        self.object.omap_rm(keys(input)?.into_iter().collect());
+        self.rm_keys(keys(input)?.into_iter().collect())
+    }
+
+    pub(super) fn rm_keys(&mut self, keys: Vec<Bytes>) -> Ran {
+        self.replicated_only()?;
+        self.must_exist()?;
+        self.object.omap_rm(keys);
         self.object.stats.count_write(0);
         Ok(0)
     }

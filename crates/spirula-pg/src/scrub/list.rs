@@ -63,7 +63,7 @@ impl Pg {
         };
         out.rval = result;
         let stats = StatDelta::default();
-        Some(Outcome { result, ops: vec![out], user_version: 0, effect: Effect::None, stats })
+        Some(Outcome { result, ops: vec![out], user_version: 0, effect: Effect::None, stats, unreadable: false })
     }
 }
 

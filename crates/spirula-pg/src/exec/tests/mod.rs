@@ -30,10 +30,15 @@ pub(crate) struct MemStore {
     pub objects: BTreeMap<HObject, Stored>,
     /// Answers that are "not ready" before the first real one.
     pub not_ready: Cell<u32>,
+    /// Nothing can be read.
+    pub bad: Cell<bool>,
 }
 
 impl MemStore {
     fn get(&self, o: &HObject) -> Result<Option<&Stored>, ReadError> {
+        if self.bad.get() {
+            return Err(ReadError::Io(errno::EIO));
+        }
         let left = self.not_ready.get();
         if left > 0 {
             self.not_ready.set(left - 1);

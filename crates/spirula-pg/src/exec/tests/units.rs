@@ -426,6 +426,25 @@ fn a_method_that_does_what_it_is_not_registered_for_fails() {
     assert_eq!(&x.store.objects[&o].data[..], b"kept");
 }
 
+/// Such an object would be fetched from another copy, over and over.
+#[test]
+fn an_object_is_not_unreadable_because_a_method_says_eio() {
+    let mut x = Bench::new();
+    let o = object("a");
+    x.run(&o, &[OsdOp::setxattr(b"lock.l", b"spoilt")]);
+    let spoilt = x.run(&o, &[OsdOp::call("lock", "get_info", &[1, 1, 5, 0, 0, 0, 1, 0, 0, 0, b'l'])]);
+    assert_eq!((errno_of(&spoilt), spoilt.unreadable), (errno::EIO, false));
+    assert!(!x.run(&o, &[OsdOp::call("hello", "bad_writer", b"")]).unreadable);
+    let state = load_object(&x.store, &o).unwrap();
+    x.store.bad.set(true);
+    let bad = execute(&x.context(&o), &state, &x.store, &[OsdOp::call("hello", "replay", b"")]).unwrap();
+    assert_eq!(bad.result, 0, "an object without data has nothing that could be bad");
+    for ops in [[OsdOp::getxattr(b"x")], [OsdOp::call("lock", "list_locks", b"")]] {
+        let bad = execute(&x.context(&o), &state, &x.store, &ops).unwrap();
+        assert_eq!((errno_of(&bad), bad.unreadable), (errno::EIO, true));
+    }
+}
+
 #[test]
 fn erasure_coded_pools_have_no_omap_for_classes_and_no_reads() {
     let mut x = Bench::new();
