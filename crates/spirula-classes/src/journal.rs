@@ -110,9 +110,7 @@ impl Encode for Client {
 
 impl Decode for Client {
     fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
-        d.versioned("client", 1, |d, _| {
-            Ok(Self { id: d.get()?, data: d.get()?, commit: d.get()?, state: d.u8()? })
-        })
+        d.versioned("client", 1, |d, _| Ok(Self { id: d.get()?, data: d.get()?, commit: d.get()?, state: d.u8()? }))
     }
 }
 
@@ -275,7 +273,8 @@ fn oldest(call: &mut Call<'_>) -> Result<Positions, Stop> {
     let mut oldest: Option<Positions> = None;
     for (_, client) in clients {
         let Some(first) = client.commit.0.first() else { return Ok(Positions::default()) };
-        let older = oldest.as_ref().and_then(|o| o.0.first()).is_none_or(|o| (first.tag, first.entry) < (o.tag, o.entry));
+        let older =
+            oldest.as_ref().and_then(|o| o.0.first()).is_none_or(|o| (first.tag, first.entry) < (o.tag, o.entry));
         if older {
             oldest = Some(client.commit);
         }
@@ -405,9 +404,8 @@ fn tag_create(call: &mut Call<'_>) -> Result<i32, Stop> {
 }
 
 fn tag_list(call: &mut Call<'_>) -> Result<i32, Stop> {
-    let (after, max, id, class) = call.args(|d| {
-        Ok((d.u64()?, d.u64()?, d.bytes()?, if d.bool()? { Some(d.u64()?) } else { None }))
-    })?;
+    let (after, max, id, class) =
+        call.args(|d| Ok((d.u64()?, d.u64()?, d.bytes()?, if d.bool()? { Some(d.u64()?) } else { None })))?;
     let client: Client = need(call, client_key(&id))?;
     let oldest = client.commit.0.iter().map(|p| p.tag).min();
     let tags: Vec<Tag> = all::<Tag>(call, TAG)?.into_iter().map(|(_, t)| t).collect();

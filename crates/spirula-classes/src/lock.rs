@@ -85,9 +85,8 @@ impl Decode for Lock {
         d.versioned("lock", 1, |d, _| {
             let holders = d.list(12, |d| {
                 let holder = d.versioned("holder", 1, |d, _| Ok((d.get()?, d.get()?)))?;
-                let hold = d.versioned("hold", 1, |d, _| {
-                    Ok(Hold { until: d.get()?, addr: d.get()?, description: d.get()? })
-                })?;
+                let hold =
+                    d.versioned("hold", 1, |d, _| Ok(Hold { until: d.get()?, addr: d.get()?, description: d.get()? }))?;
                 Ok((holder, hold))
             })?;
             Ok(Self { holders: holders.into_iter().collect(), kind: d.u8()?, tag: d.get()? })
@@ -192,8 +191,7 @@ fn drop_hold(call: &mut Call<'_>, name: &[u8], holder: &Holder) -> Result<i32, S
 }
 
 fn unlock(call: &mut Call<'_>) -> Result<i32, Stop> {
-    let (name, cookie): (Bytes, Bytes) =
-        call.args(|d| d.versioned("unlock", 1, |d, _| Ok((d.get()?, d.get()?))))?;
+    let (name, cookie): (Bytes, Bytes) = call.args(|d| d.versioned("unlock", 1, |d, _| Ok((d.get()?, d.get()?))))?;
     let holder = (call.object.caller().name, cookie);
     drop_hold(call, &name, &holder)
 }

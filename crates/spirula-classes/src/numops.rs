@@ -4,8 +4,7 @@ use crate::{Call, Class, RW, Stop, fail, method};
 use bytes::Bytes;
 use spirula_types::errno;
 
-pub(crate) const CLASS: Class =
-    Class { name: "numops", methods: &[method("add", RW, add), method("mul", RW, mul)] };
+pub(crate) const CLASS: Class = Class { name: "numops", methods: &[method("add", RW, add), method("mul", RW, mul)] };
 
 /// Digits that are kept.
 const DIGITS: usize = 10;

@@ -15,7 +15,9 @@ use crate::api::{ClientOp, ConnId, OpId, PgEffect, ReadKey};
 use crate::backoff::Patience;
 use crate::erasure::read::{EcReader, For, Gathered};
 use crate::erasure::stripe::Piece;
-use crate::exec::{self, Effect, Fetched, ObjectReader, ObjectState, OpClass, OpContext, Origin, Outcome, Pause, Prefetch};
+use crate::exec::{
+    self, Effect, Fetched, ObjectReader, ObjectState, OpClass, OpContext, Origin, Outcome, Pause, Prefetch,
+};
 use crate::lease::Leases;
 use crate::listing::WithMissing;
 use crate::log::Dup;

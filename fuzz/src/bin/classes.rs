@@ -10,11 +10,42 @@ use spirula_types::errno;
 use std::collections::BTreeMap;
 
 const NAMES: &[&str] = &[
-    "features", "size", "order", "snap_seq", "parent", "op_features", "flags", "snapshot_0000000000000001", "snap_limit",
-    "snapshot_0000000000000000", "snap_children_0000000000000001", "migration", "metadata_a", "name_a", "id_a", "rbd_group_ref",
-    "image_0000000000000007_a", "image_a", "mirror_mode", "mirror_uuid", "mirror_peer_a", "global_a", "instance_a",
-    "image_map_a", "splay_width", "next_tag_tid", "next_tag_class", "client_a", "tag_0000000000000000", "1_0000000005.000000_a",
-    "lock.", "lock.a", "refcount", "ceph.objclass.version", "a", "",
+    "features",
+    "size",
+    "order",
+    "snap_seq",
+    "parent",
+    "op_features",
+    "flags",
+    "snapshot_0000000000000001",
+    "snap_limit",
+    "snapshot_0000000000000000",
+    "snap_children_0000000000000001",
+    "migration",
+    "metadata_a",
+    "name_a",
+    "id_a",
+    "rbd_group_ref",
+    "image_0000000000000007_a",
+    "image_a",
+    "mirror_mode",
+    "mirror_uuid",
+    "mirror_peer_a",
+    "global_a",
+    "instance_a",
+    "image_map_a",
+    "splay_width",
+    "next_tag_tid",
+    "next_tag_class",
+    "client_a",
+    "tag_0000000000000000",
+    "1_0000000005.000000_a",
+    "lock.",
+    "lock.a",
+    "refcount",
+    "ceph.objclass.version",
+    "a",
+    "",
 ];
 /// Bytes that an object may have.
 const LARGEST: u64 = 1 << 20;
@@ -122,7 +153,9 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     let mut object = Memory { exists: how & 1 == 0, ..Memory::default() };
     while let Ok(place) = d.u8() {
         let name = |i: u8| Bytes::from_static(NAMES[usize::from(i) % NAMES.len()].as_bytes());
-        let Some(value) = (place != 255).then(|| d.u8().and_then(|n| d.take(usize::from(n))).ok()).flatten() else { break };
+        let Some(value) = (place != 255).then(|| d.u8().and_then(|n| d.take(usize::from(n))).ok()).flatten() else {
+            break;
+        };
         let value = Bytes::copy_from_slice(value);
         match place {
             _ if !object.exists => {}

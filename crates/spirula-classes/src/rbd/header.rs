@@ -201,8 +201,7 @@ pub(super) fn get_flags(call: &mut Call<'_>) -> Result<i32, Stop> {
 }
 
 pub(super) fn set_flags(call: &mut Call<'_>) -> Result<i32, Stop> {
-    let (flags, mask, snap) =
-        call.args(|d| Ok((d.u64()?, d.u64()?, if d.is_empty() { HEAD } else { d.u64()? })))?;
+    let (flags, mask, snap) = call.args(|d| Ok((d.u64()?, d.u64()?, if d.is_empty() { HEAD } else { d.u64()? })))?;
     let change = |old: u64| old & !mask | flags & mask;
     if snap == HEAD {
         let old = call.key("flags")?.unwrap_or_default();

@@ -303,10 +303,7 @@ pub(super) fn mirror_image_set(call: &mut Call<'_>) -> Result<i32, Stop> {
             }
         }
     }
-    let pairs = vec![
-        (key(GLOBAL, &image.global), to_vec(&id).into()),
-        (key(IMAGE, &id), to_vec(&image).into()),
-    ];
+    let pairs = vec![(key(GLOBAL, &image.global), to_vec(&id).into()), (key(IMAGE, &id), to_vec(&image).into())];
     call.object.omap_set(pairs)?;
     Ok(0)
 }

@@ -248,7 +248,8 @@ impl Call<'_> {
     fn new_uuid(&mut self) -> Bytes {
         let (a, b) = (self.object.unique(), self.object.unique());
         let (version, variant) = ((a & 0xfff) | 0x4000, (b >> 48 & 0x3fff) | 0x8000);
-        format!("{:08x}-{:04x}-{version:04x}-{variant:04x}-{:012x}", a >> 32, a >> 16 & 0xffff, b & 0xffff_ffff_ffff).into()
+        format!("{:08x}-{:04x}-{version:04x}-{variant:04x}-{:012x}", a >> 32, a >> 16 & 0xffff, b & 0xffff_ffff_ffff)
+            .into()
     }
 }
 

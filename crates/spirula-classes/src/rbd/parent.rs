@@ -177,7 +177,11 @@ pub(super) fn remove_child(call: &mut Call<'_>) -> Result<i32, Stop> {
     if !children.remove(&child) {
         return fail(errno::ENOENT);
     }
-    if children.is_empty() { call.unset(key)? } else { call.set(key, &children)? }
+    if children.is_empty() {
+        call.unset(key)?
+    } else {
+        call.set(key, &children)?
+    }
     Ok(0)
 }
 
@@ -220,7 +224,11 @@ pub(super) fn child_detach(call: &mut Call<'_>) -> Result<i32, Stop> {
     if !children.remove(&child) {
         return fail(errno::ENOENT);
     }
-    if children.is_empty() { call.unset(clones_key(id))? } else { call.set(clones_key(id), &children)? }
+    if children.is_empty() {
+        call.unset(clones_key(id))?
+    } else {
+        call.set(clones_key(id), &children)?
+    }
     snap.children = children.len() as u32;
     snapshot::store(call, id, snap)?;
     if children.is_empty() && !snapshot::all(call)?.iter().any(|s| s.id != id && s.children > 0) {

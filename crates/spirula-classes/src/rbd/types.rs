@@ -428,9 +428,8 @@ impl Decode for GroupSnap {
     fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
         d.versioned("snapshot of a group", 1, |d, _| {
             let (id, name, state) = (d.get()?, d.get()?, d.u8()?);
-            let snaps = d.list(26, |d| {
-                d.versioned("snapshot of an image", 1, |d, _| Ok((d.i64()?, d.get()?, d.u64()?)))
-            })?;
+            let snaps =
+                d.list(26, |d| d.versioned("snapshot of an image", 1, |d, _| Ok((d.i64()?, d.get()?, d.u64()?))))?;
             Ok(Self { id, name, state, snaps })
         })
     }

@@ -26,13 +26,43 @@ fn bytes() -> impl Strategy<Value = Vec<u8>> {
 
 /// Names under which the classes keep their state.
 fn name() -> impl Strategy<Value = Bytes> {
-    proptest::sample::select(&[
-        "lock.", "lock.a", "refcount", "ceph.objclass.version", "a", "features", "size", "order", "snap_seq", "parent",
-        "op_features", "flags", "snapshot_0000000000000001", "snapshot_0000000000000000", "snapshot_x", "snap_limit",
-        "snap_children_0000000000000001", "migration", "metadata_a", "name_a", "id_a", "rbd_group_ref",
-        "image_0000000000000007_a", "image_", "image_a", "mirror_mode", "mirror_uuid", "mirror_peer_a", "global_a",
-        "instance_a", "image_map_a", "status_global_a", "remote_status_global_a_b",
-    ][..])
+    proptest::sample::select(
+        &[
+            "lock.",
+            "lock.a",
+            "refcount",
+            "ceph.objclass.version",
+            "a",
+            "features",
+            "size",
+            "order",
+            "snap_seq",
+            "parent",
+            "op_features",
+            "flags",
+            "snapshot_0000000000000001",
+            "snapshot_0000000000000000",
+            "snapshot_x",
+            "snap_limit",
+            "snap_children_0000000000000001",
+            "migration",
+            "metadata_a",
+            "name_a",
+            "id_a",
+            "rbd_group_ref",
+            "image_0000000000000007_a",
+            "image_",
+            "image_a",
+            "mirror_mode",
+            "mirror_uuid",
+            "mirror_peer_a",
+            "global_a",
+            "instance_a",
+            "image_map_a",
+            "status_global_a",
+            "remote_status_global_a_b",
+        ][..],
+    )
     .prop_map(Bytes::from)
 }
 

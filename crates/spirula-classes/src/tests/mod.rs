@@ -38,7 +38,11 @@ impl Memory {
         let mut after = self.clone();
         match method.run(&mut after, Bytes::copy_from_slice(input)) {
             (Ok(_), out) if !method.flags.write && after != *self => {
-                assert_eq!((class, method.name), ("hello", "bad_writer"), "no other does what it is not registered for");
+                assert_eq!(
+                    (class, method.name),
+                    ("hello", "bad_writer"),
+                    "no other does what it is not registered for"
+                );
                 (-errno::EIO, out)
             }
             (Ok(result), out) => {
@@ -152,6 +156,10 @@ impl Object for Memory {
 /// Input of a method: a versioned struct, or plain fields with version 0.
 pub(crate) fn input(version: u8, body: impl FnOnce(&mut Encoder)) -> Vec<u8> {
     let mut out = Encoder::new();
-    if version > 0 { out.versioned(version, 1, body) } else { body(&mut out) }
+    if version > 0 {
+        out.versioned(version, 1, body)
+    } else {
+        body(&mut out)
+    }
     out.into_vec()
 }

@@ -4,9 +4,9 @@
 //! vector's. It is held to the limits of ops, and may read as much as one request may put out. What it reads and does not put
 //! out counts, too, so that no call takes more memory than a read does.
 
+use super::called;
 use super::state::user_name;
 use super::vector::{Ran, Stop, Vector};
-use super::called;
 use bytes::Bytes;
 use spirula_classes::{Caller, Method, Object, Page, Stat, Stop as Halt, Unknown};
 use spirula_encoding::UTime;
