@@ -149,7 +149,7 @@ impl Extra {
                 "odd operation refused",
                 "odd operation done",
             ],
-            Self::Room => &["room taken", "PG waits for room", "PG fell back", "OSD killed beside one without room"],
+            Self::Room => &["room taken", "PG waits for room"],
             Self::Resets => &["stream reset", "session resumed"],
         }
     }
