@@ -8,14 +8,25 @@ use bytes::Bytes;
 use serde_json::json;
 use spirula_messages::ceph::{MCommand, MCommandReply};
 use spirula_messages::{Body, Message, MessageError};
+use spirula_pg::Pg;
 use spirula_runtime::limits::ANSWERS_UNREAD;
 use spirula_runtime::{LinkId, clock};
 use spirula_settings::common;
 use spirula_store::Store;
 use spirula_types::transaction::{ObjectOp, Transaction};
-use spirula_types::{HObject, PgId, errno};
+use spirula_types::{EntityAddr, EntityType, HObject, PgId, errno};
 use std::collections::VecDeque;
 use std::time::Duration;
+
+/// How Ceph calls a kind of address.
+fn addr_kind(a: &EntityAddr) -> &'static str {
+    match a.kind {
+        EntityAddr::KIND_NONE => "none",
+        EntityAddr::KIND_LEGACY => "v1",
+        EntityAddr::KIND_MSGR2 => "v2",
+        _ => "any",
+    }
+}
 
 /// A benchmark asked for by `tell bench`.
 pub(crate) struct Bench {
@@ -140,8 +151,25 @@ impl Osd {
                 self.report(clock::monotonic());
                 Answer { output: format!("{seq}\n"), ..Answer::default() }
             }
-            // There is no watch in this version, so nobody watches.
-            Tell::Watchers => Answer::json(&json!([])),
+            Tell::Watchers => {
+                let rows = self.pgs.values().flat_map(Pg::watchers).map(|w| {
+                    let (text, who) = (|b: &[u8]| String::from_utf8_lossy(b).into_owned(), w.watcher);
+                    let kind = who.name.entity_type().map_or("unknown", EntityType::as_str);
+                    json!({
+                        "namespace": text(&w.object.namespace),
+                        "object": text(&w.object.name),
+                        "entity_name": {"type": kind, "num": who.name.num},
+                        "cookie": who.cookie,
+                        "timeout": who.timeout,
+                        "entity_addr_t": json!({
+                            "type": addr_kind(&who.addr),
+                            "addr": who.addr.addr.map_or_else(|| "-".to_owned(), |a| a.to_string()),
+                            "nonce": who.addr.nonce,
+                        }),
+                    })
+                });
+                Answer::json(&rows.collect())
+            }
             Tell::Network(threshold) => Answer::json(&self.dump_network(threshold)),
             // An OSD here is nobody's client: it copies objects from others by the messages of OSDs.
             Tell::OwnRequests => Answer::json(&json!({

@@ -15,7 +15,7 @@ use spirula_encoding::{DecodeError, Decoder, UTime};
 use spirula_messages::Body;
 use spirula_messages::ceph::osd::flag;
 use spirula_messages::ceph::{MOsdOp, MOsdOpReply, OsdOp};
-use spirula_pg::exec::{Fetched, ObjectInfo, Source, WholeObject};
+use spirula_pg::exec::{Fetched, ObjectInfo, Source, Timeouts, WholeObject};
 use spirula_pg::{ClientOp, OpId, Patience, PgEvent};
 use spirula_runtime::{LinkId, clock};
 use spirula_types::{EntityAddr, EntityName, ObjectLocator, OsdId, ReqId, SpgId, errno};
@@ -187,7 +187,8 @@ impl Osd {
             let reqid = ReqId { name: EntityName::osd(to), tid, inc: 0 };
             // No connection has this number.
             let (conn, addr, patience) = (0, EntityAddr::NONE, Patience::Endless);
-            let op = ClientOp { id: op, conn, reqid, addr, msg: Box::new(msg), patience };
+            let timeouts = Timeouts::default();
+            let op = ClientOp { id: op, conn, reqid, addr, msg: Box::new(msg), patience, timeouts };
             self.answer_pg(spg, PgEvent::Client(op));
         } else if to >= 0 {
             self.peers.send(to, msg.into_message(tid));

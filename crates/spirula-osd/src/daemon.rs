@@ -732,6 +732,7 @@ impl Osd {
             PgEffect::ScrubEnded { done, unread } => self.scrub_ended(id, done, unread),
             PgEffect::Repaired => self.perf.repaired += 1,
             PgEffect::Log { error, text } => self.clog.say(error, text),
+            PgEffect::Tell(conn, m) => self.tell_client(conn, *m),
             PgEffect::Alive(epoch) => self.alive = self.alive.max(epoch),
             PgEffect::Mergeable(word) => drop(self.merges.insert(id.pg, word)),
             PgEffect::WantActing(want) => drop(self.acting.insert(id.pg, want)),

@@ -12,9 +12,10 @@
 
 use crate::daemon::{Life, Osd, Pending};
 use crate::space::grows;
-use spirula_messages::ceph::op::OsdOp;
+use spirula_messages::ceph::op::{self, OsdOp};
 use spirula_messages::ceph::{MOsdOp, MOsdOpReply, osd::flag};
 use spirula_messages::{Body, Message};
+use spirula_pg::exec::Timeouts;
 use spirula_pg::{ClientOp, PgEvent};
 use spirula_runtime::{LinkId, clock};
 use spirula_types::{EntityType, ReqId, errno};
@@ -82,6 +83,22 @@ impl Osd {
         let still = self.early.links();
         for s in held.difference(&still).filter(|l| !self.unread.holds(**l)).filter_map(|l| self.sessions.get(l)) {
             s.link.go_on();
+        }
+    }
+
+    /// For how long watches and notifications last that do not say it.
+    fn timeouts(&self, ops: &[OsdOp]) -> Timeouts {
+        let usual = Timeouts::default();
+        if !ops.iter().any(|o| matches!(o.op, op::WATCH | op::NOTIFY)) {
+            return usual;
+        }
+        let set = |name, usual: u32| {
+            let set = self.cfg.settings.number(name).and_then(|n| u32::try_from(n).ok());
+            set.unwrap_or(usual).max(1)
+        };
+        Timeouts {
+            watch: set("osd_client_watch_timeout", usual.watch),
+            notify: set("osd_default_notify_timeout", usual.notify),
         }
     }
 
@@ -166,8 +183,8 @@ impl Osd {
         self.next_op += 1;
         session.link.request_taken();
         let write = spirula_pg::exec::is_write(&msg.ops);
-        let addr = session.peer.addr();
         let reqid = ReqId { name: session.peer.name(), tid: m.tid, inc: msg.client_inc as i32 };
+        let (addr, timeouts) = (session.peer.addr(), self.timeouts(&msg.ops));
         let first = msg.ops.first().map(|op| OsdOp { indata: bytes::Bytes::new(), ..op.clone() });
         let pending = Pending {
             pg: pg.pg,
@@ -181,7 +198,7 @@ impl Osd {
             what: (msg.oid.clone(), first, msg.ops.len()),
         };
         self.ops.insert(op, pending);
-        let op = ClientOp { id: op, conn: id, reqid, addr, msg: Box::new(msg), patience };
+        let op = ClientOp { id: op, conn: id, reqid, addr, msg: Box::new(msg), patience, timeouts };
         self.feed_pg(pg, PgEvent::Client(op));
     }
 }

@@ -4,7 +4,7 @@ use crate::access::Rights;
 use crate::daemon::{Life, Osd, RETRY, Session};
 use crate::unread::Owed;
 use spirula_messages::cluster::control::{OsdBoot, Since, WHOLE_OSDMAP};
-use spirula_pg::{Backoffs, PgEvent};
+use spirula_pg::{Backoffs, Pg, PgEvent};
 use spirula_runtime::{Ended, Link, LinkId, MonNews, Peer, clock};
 use spirula_types::{AddrVec, EntityType, SpgId};
 use std::time::Duration;
@@ -41,11 +41,11 @@ impl Osd {
             self.early.closed(id);
             self.unread.closed(id);
             self.waiting_closed(id);
-            let pgs: Vec<SpgId> = self.pgs.keys().copied().collect();
-            if self.ops.values().any(|p| p.link == id) {
-                for pg in pgs {
-                    self.feed_pg(pg, PgEvent::ConnClosed(id));
-                }
+            let asked = self.ops.values().any(|p| p.link == id);
+            let minds = |p: &Pg| asked || p.minds_connection(id);
+            let pgs: Vec<SpgId> = self.pgs.iter().filter(|(_, p)| minds(p)).map(|(pg, _)| *pg).collect();
+            for pg in pgs {
+                self.feed_pg(pg, PgEvent::ConnClosed(id));
             }
         } else {
             self.peer_closed(id, ended);

@@ -12,7 +12,7 @@ use spirula_messages::ceph::MOsdMap;
 use spirula_pg::erasure::Shape;
 use spirula_pg::exec::{Fullness, PoolRules};
 use spirula_pg::{MapView, Merged, OsdView, Permits, PoolView};
-use spirula_types::{Epoch, OSD_NONE, OsdId, Peer, PgId, PoolId, SpgId, Uuid};
+use spirula_types::{EntityAddr, Epoch, OSD_NONE, OsdId, Peer, PgId, PoolId, SpgId, Uuid};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
@@ -62,6 +62,7 @@ pub struct Maps {
     /// First epoch of each PG's present interval, as far as we have followed.
     since: BTreeMap<PgId, Epoch>,
     osds: Arc<BTreeMap<OsdId, OsdView>>,
+    blocklist: Arc<BTreeSet<EntityAddr>>,
     permits: Permits,
     pools: BTreeMap<PoolId, Arc<PoolView>>,
     /// The last step left maps out.
@@ -193,6 +194,9 @@ impl Maps {
         let table = before.map_or_else(|| map.map_all(), |before| map.map_all_after(before, &self.table));
         let old_pools = std::mem::take(&mut self.pools);
         self.osds = Arc::new(map.osds().map(|o| (o, osd_view(&map, o))).collect());
+        if !self.blocklist.iter().eq(map.blocklist.keys()) {
+            self.blocklist = Arc::new(map.blocklist.keys().copied().collect());
+        }
         self.permits = Permits {
             no_recover: map.has_flag(flags::NORECOVER),
             no_backfill: map.has_flag(flags::NOBACKFILL),
@@ -283,6 +287,7 @@ impl Maps {
             live: false,
             osds: self.osds.clone(),
             permits: self.permits,
+            blocklist: self.blocklist.clone(),
         }
     }
 

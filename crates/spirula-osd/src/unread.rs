@@ -23,14 +23,18 @@
 //! ([`Patience::Short`](spirula_pg::Patience)). Requests of clients that cannot be told, and reads
 //! of erasure-coded objects, which wait for shards, are kept here from a quarter on.
 //!
+//! Watchers are told things that they did not ask for. One that has not taken as much as it might have asked for, twice over,
+//! loses its connection ([`Osd::tell_client`]), and with it what it was told; its watches go on without it until their time is over,
+//! and it is told again what is under way when it comes back.
+//!
 //! If the memory is used up all the same, by very many such clients, those that have taken nothing
 //! for [`STUCK`] lose their connections, and with them what was read for them. They ask again when
 //! they go on.
 
 use crate::daemon::{Osd, Pending, Session, shown};
 use crate::history::Open;
-use spirula_messages::ceph::MOsdOp;
 use spirula_messages::ceph::op::{self, OsdOp};
+use spirula_messages::ceph::{MOsdOp, MWatchNotify};
 use spirula_messages::{Body, Message};
 use spirula_pg::OpId;
 use spirula_runtime::LinkId;
@@ -160,7 +164,7 @@ fn answer_to(o: &OsdOp) -> u64 {
             }
         }
         op::PGLS | op::PGLS_FILTER | op::PGNLS | op::PGNLS_FILTER => o.pgls_args().0.saturating_mul(LISTED),
-        op::STAT | op::ASSERT_VER | op::IS_DIRTY | op::CMPXATTR | op::OMAP_CMP | op::NOTIFY_ACK => 0,
+        op::STAT | op::ASSERT_VER | op::IS_DIRTY | op::CMPXATTR | op::OMAP_CMP | op::NOTIFY | op::NOTIFY_ACK => 0,
         read if read & op::MODE_READ != 0 => MOST,
         _ => 0,
     };
@@ -227,6 +231,25 @@ impl Osd {
                 s.link.go_on();
             }
         }
+    }
+
+    /// Tells a client what happened to an object that it watches, or how its notification ended.
+    pub(crate) fn tell_client(&mut self, link: LinkId, m: MWatchNotify) {
+        let Some(s) = self.sessions.get(&link) else { return };
+        let most = 2 * LEAST.max((self.free_memory() / PART) as u64);
+        if s.link.unsent() as u64 + (m.payload.len() + m.data.len()) as u64 > most {
+            tracing::warn!(
+                "osd.{}: {} does not read what it watches ({} bytes); its connection is closed",
+                self.cfg.id,
+                s.peer.name(),
+                s.link.unsent()
+            );
+            s.link.close();
+            return;
+        }
+        let mut m = m.into_message(0);
+        m.data = self.hub.pool().count(m.data);
+        s.link.send(m);
     }
 
     /// Closes the connections of clients that have taken nothing for long, where memory is used up.

@@ -2,17 +2,26 @@
 
 use crate::backoff::Patience;
 use crate::erasure::Shape;
+<<<<<<< HEAD
 use crate::exec::{Fetched, Fullness, PoolRules, Prefetch, Source};
 use crate::pg::Stored;
+=======
+use crate::exec::{Fetched, Fullness, PoolRules, Prefetch, Source, Timeouts};
+>>>>>>> 4964f4c (pg, osd: watches and notifications)
 use spirula_encoding::UTime;
-use spirula_messages::ceph::osd::{MOsdOp, MOsdOpReply};
+use spirula_maps::blocklist_keys;
+use spirula_messages::ceph::osd::{MOsdOp, MOsdOpReply, MWatchNotify};
 use spirula_messages::cluster::control::MergeWord;
 use spirula_messages::cluster::pg::{Ends, PgCtl, PgTxn, RepAck};
 use spirula_messages::cluster::scrub::ScrubMap;
 use spirula_messages::cluster::write::PgWrite;
 use spirula_types::transaction::Transaction;
 use spirula_types::{EVersion, EntityAddr, Epoch, HObject, OsdId, Peer, PgId, ReqId, SpgId, hash};
+<<<<<<< HEAD
 use std::collections::BTreeMap;
+=======
+use std::collections::{BTreeMap, BTreeSet};
+>>>>>>> 4964f4c (pg, osd: watches and notifications)
 use std::sync::Arc;
 
 /// Names one client request within an OSD; given by the shell, never used twice.
@@ -154,6 +163,8 @@ pub struct MapView {
     pub osds: Arc<BTreeMap<OsdId, OsdView>>,
     /// What recovery may do.
     pub permits: Permits,
+    /// Clients that are shut out. Shared by all PGs.
+    pub blocklist: Arc<BTreeSet<EntityAddr>>,
 }
 
 impl Default for MapView {
@@ -172,6 +183,7 @@ impl Default for MapView {
             live: false,
             osds: Arc::default(),
             permits: Permits::default(),
+            blocklist: Arc::default(),
         }
     }
 }
@@ -180,6 +192,11 @@ impl MapView {
     /// Is it up?
     pub fn is_up(&self, osd: OsdId) -> bool {
         self.osds.get(&osd).is_some_and(|o| o.up)
+    }
+
+    /// Is the client at this address shut out?
+    pub fn shuts_out(&self, addr: &EntityAddr) -> bool {
+        !self.blocklist.is_empty() && blocklist_keys(addr).any(|key| self.blocklist.contains(&key))
     }
 
     /// Since when this OSD is up; `None` if it is down.
@@ -198,16 +215,22 @@ impl MapView {
 pub struct ClientOp {
     /// The shell's name for it.
     pub id: OpId,
-    /// Its connection.
+    /// Its connection; 0 for none.
     pub conn: ConnId,
     /// (session entity, header tid, client_inc): the same in every resend.
     pub reqid: ReqId,
+<<<<<<< HEAD
     /// Its client's address.
+=======
+    /// Where the client is.
+>>>>>>> 4964f4c (pg, osd: watches and notifications)
     pub addr: EntityAddr,
     /// The request.
     pub msg: Box<MOsdOp>,
     /// What may be done if it has to wait.
     pub patience: Patience,
+    /// What counts where it names no timeout.
+    pub timeouts: Timeouts,
 }
 
 /// A message between two OSDs about one PG.
@@ -491,6 +514,8 @@ pub enum PgEffect {
         /// But some objects were not read, since that took too long.
         unread: bool,
     },
+    /// Send a client this, over this connection, if it is still there.
+    Tell(ConnId, Box<MWatchNotify>),
     /// A line for the cluster log.
     Log {
         /// An error; else only information.

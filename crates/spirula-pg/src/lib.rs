@@ -13,6 +13,7 @@
 //! | `active` | a primary after peering |
 //! | `ops` | client requests: order per object, execution, reply |
 //! | `write` | **a write**: from what a request wants to what every member has; commit |
+//! | `watch` | who can be told of what happens to an object, and **why no watch misses a notification** |
 //! | `backoff` | what clients hold back themselves, and **why their requests keep their order** |
 //! | [`exec`] | what a RADOS op vector means |
 //! | [`erasure`] | **erasure-coded pools**: stripes, reads, undo, rebuilding |
@@ -95,7 +96,11 @@ mod scrub;
 pub mod shard;
 mod split;
 mod stat;
+<<<<<<< HEAD
 mod unstored;
+=======
+mod watch;
+>>>>>>> 4964f4c (pg, osd: watches and notifications)
 mod write;
 
 #[cfg(feature = "plant-bugs")]
@@ -114,3 +119,4 @@ pub use merge::merge;
 pub use missing::{Missing, missing_prefix};
 pub use pg::{Pg, Stored, head_key, info_key, parse_info_key};
 pub use split::children_of;
+pub use watch::{ShownWatch, Watched};

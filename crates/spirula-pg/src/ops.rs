@@ -16,14 +16,20 @@ use crate::backoff::Patience;
 use crate::erasure::read::{EcReader, For, Gathered};
 use crate::erasure::stripe::Piece;
 use crate::exec::{
+<<<<<<< HEAD
     self, Effect, Fetched, ObjectReader, ObjectState, OpClass, OpContext, Origin, Outcome, Pause, Prefetch,
+=======
+    self, Asker, Effect, Fetched, ObjectReader, ObjectState, OpClass, OpContext, Outcome, Pause, Prefetch, WatchKey,
+>>>>>>> 4964f4c (pg, osd: watches and notifications)
 };
 use crate::lease::Leases;
 use crate::listing::WithMissing;
 use crate::log::Dup;
 use crate::pg::{Cx, Pg, Role};
+use crate::watch::{Watches, Who};
 use crate::write::Inflight;
 use crate::write::backend::Backend;
+use spirula_messages::ceph::op;
 use spirula_messages::ceph::osd::{MOsdOpReply, OpResult, flag};
 use spirula_types::{EVersion, EntityType, Epoch, HObject, errno, hash};
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -40,6 +46,8 @@ pub(crate) struct Queued {
     fetched: Option<Box<Fetched>>,
     /// What was read from shards for it.
     gathered: Gathered,
+    /// A request of our own, which nobody wants an answer to: it removes this watch.
+    removes: Option<WatchKey>,
 }
 
 impl Queued {
@@ -49,6 +57,32 @@ impl Queued {
 
     pub fn conn(&self) -> ConnId {
         self.op.conn
+    }
+
+    /// A client's request.
+    fn of_client(op: ClientOp, arrival: u64) -> Self {
+        let class = exec::classify(&op.msg.ops);
+        Self { op, class, arrival, shared: 0, fetched: None, gathered: Gathered::default(), removes: None }
+    }
+
+    /// A request of our own, which removes a watch.
+    pub fn own(op: ClientOp, removes: WatchKey) -> Self {
+        Self { removes: Some(removes), ..Self::of_client(op, 0) }
+    }
+
+    /// The watch that it removes, if it is our own.
+    pub fn removes(&self) -> Option<WatchKey> {
+        self.removes
+    }
+
+    /// Who asks.
+    pub fn who(&self) -> Who {
+        Who { conn: self.op.conn, name: self.op.reqid.name }
+    }
+
+    /// Its client's connection is gone.
+    pub fn lose_connection(&mut self) {
+        self.op.conn = 0;
     }
 
     pub fn patience(&self) -> Patience {
@@ -89,6 +123,24 @@ impl Context {
             self.queue.push_front(q);
         }
         true
+    }
+}
+
+/// Who asks, and what its watches of the object are like.
+fn asker<'a>(q: &Queued, object: &HObject, watches: &'a Watches, epoch: Epoch) -> Asker<'a> {
+    let op = &q.op;
+    // Few requests need to know.
+    let notifies = op.msg.ops.iter().any(|o| matches!(o.op, op::NOTIFY | op::NOTIFY_ACK));
+    let (may_notify, room) = if notifies { watches.may_notify(op.conn) } else { (0, 0) };
+    Asker {
+        name: op.reqid.name,
+        addr: op.addr,
+        conn: op.conn,
+        timeouts: op.timeouts,
+        watched: if q.class.watch { watches.of(object) } else { None },
+        next_notify: watches.next_notify(epoch),
+        may_notify,
+        room,
     }
 }
 
@@ -185,6 +237,15 @@ impl Ops {
         gone.sort_unstable();
         self.pending.sort();
         gone
+    }
+
+    /// A request of our own takes its turn, at [`PgEffect::Continue`].
+    pub fn enqueue_own(&mut self, object: &HObject, mut q: Queued) {
+        self.arrivals += 1;
+        q.arrival = self.arrivals;
+        self.context(object).queue.push_back(q);
+        self.pending.push(object.clone());
+        self.again = true;
     }
 
     /// Keeps a request until the PG serves.
@@ -317,9 +378,7 @@ impl Pg {
 
     pub(crate) fn on_client(&mut self, op: ClientOp, cx: &mut Cx<'_>) {
         self.ops.arrivals += 1;
-        let class = exec::classify(&op.msg.ops);
-        let q =
-            Queued { op, class, arrival: self.ops.arrivals, shared: 0, fetched: None, gathered: Gathered::default() };
+        let q = Queued::of_client(op, self.ops.arrivals);
         if let Some(object) = self.admit(q, cx) {
             self.run_object(&object, cx);
         }
@@ -392,7 +451,7 @@ impl Pg {
 
     /// A request is not for this PG here and now. By the newest map its client sends it again where it belongs; it may ask
     /// for none while it waits. A client that has that map would wait for ever, and is told.
-    fn turn_away(&self, mut q: Queued, newest: Epoch, cx: &mut Cx<'_>) {
+    fn turn_away(&mut self, mut q: Queued, newest: Epoch, cx: &mut Cx<'_>) {
         if q.op.msg.epoch < newest {
             Self::share_map(&mut q, newest, cx);
             cx.out.push(PgEffect::Drop(q.op.id));
@@ -403,7 +462,7 @@ impl Pg {
 
     /// Is the PG active, and no older primary reading any more?
     /// Not before those who waited for that have gone on: a new request must not overtake them.
-    fn serves(&self) -> bool {
+    pub(crate) fn serves(&self) -> bool {
         self.active().is_some_and(|a| a.activated && a.serving && a.wait_until == 0)
     }
 
@@ -423,6 +482,8 @@ impl Pg {
             all.extend(active.inflight.into_iter().flat_map(Inflight::into_requests));
             all.sort_by_key(|q| q.arrival);
         }
+        // What was to be removed is looked for again.
+        all.retain(|q| q.removes.is_none());
         for q in &mut all {
             (q.fetched, q.gathered) = (None, Gathered::default());
         }
@@ -519,7 +580,9 @@ impl Pg {
             }
             let Some(first) = context.queue.front() else { return };
             let (write, inflight) = (first.class.write, context.inflight);
-            if write && self.answered_before(object, cx) {
+            // A watch is connected by the newest request for it, for which it must be known.
+            let known = !first.class.watch || context.state.is_some();
+            if write && known && self.answered_before(object, cx) {
                 continue;
             }
             if write && self.is_premerge() {
@@ -555,6 +618,7 @@ impl Pg {
         let Some(context) = self.ops.contexts.get_mut(object) else { return false };
         let Some(known) = context.queue.front().and_then(|q| self.log.find(&q.op.reqid)) else { return false };
         let Dup { version, user_version, result, returns, .. } = known;
+        let watched = context.state.as_ref().map(|s| s.watchers.clone()).filter(|w| !w.is_empty());
         let Some(q) = context.queue.pop_front() else { return false };
         if let Role::Active(active) = &mut self.role
             && let Ok(i) = active.inflight.binary_search_by(|f| f.version().cmp(&version))
@@ -575,6 +639,11 @@ impl Pg {
             }
         }
         cx.out.push(PgEffect::Reply(q.op.id, Box::new(reply)));
+        if result >= 0
+            && let Some(watched) = watched
+        {
+            self.connect_again(object, &q.op.msg.ops, &watched, q.who(), cx);
+        }
         true
     }
 
@@ -586,7 +655,15 @@ impl Pg {
         let Some(q) = context.queue.front() else { return false };
         if context.state.is_none() {
             match exec::load_object(cx.reader, object) {
-                Ok(state) => context.state = Some(state),
+                Ok(state) => {
+                    let watchers = state.watchers.clone();
+                    let again = q.class.write && q.class.watch;
+                    context.state = Some(state);
+                    self.know_watches(object, &watchers, cx);
+                    if again && self.answered_before(object, cx) {
+                        return true;
+                    }
+                }
                 Err(exec::ReadError::NotReady(what)) => {
                     context.parked = true;
                     self.ops.parked.insert(q.op.id, Some(object.clone()));
@@ -606,7 +683,22 @@ impl Pg {
                 }
             }
         }
-        let Some(state) = &context.state else { return false };
+        let Some(context) = self.ops.contexts.get(object) else { return false };
+        let (Some(state), Some(q)) = (&context.state, context.queue.front()) else { return false };
+        if let Some(key) = q.removes {
+            let stored = state.watchers.iter().any(|w| w.key() == key);
+            if !stored || !self.is_watch_due(object, key, cx) {
+                self.ops.context(object).queue.pop_front();
+                self.watch_stays(object, key, stored, cx);
+                return true;
+            }
+        } else if !state.watchers.is_empty() && self.watches.of(object).is_none() {
+            // Made by a write of our own, not loaded.
+            let watchers = state.watchers.clone();
+            self.know_watches(object, &watchers, cx);
+        }
+        let Some(context) = self.ops.contexts.get_mut(object) else { return false };
+        let (Some(state), Some(q)) = (&context.state, context.queue.front()) else { return false };
         if q.class.write && state.exists {
             let (id, version) = (q.op.id, state.info.version);
             match self.has_sound_shard(object, version, cx.reader) {
@@ -637,6 +729,7 @@ impl Pg {
             last_user_version: self.info.as_ref().map_or(0, |i| i.head.last_user_version),
             origin: Origin { reqid: q.op.reqid, addr: q.op.addr, now: cx.now.wall },
             fetched: q.fetched.as_deref(),
+            asker: asker(q, object, &self.watches, view.epoch),
         };
         let pieces = q.gathered.of(state.info.version);
         #[cfg(feature = "plant-bugs")]
@@ -671,7 +764,8 @@ impl Pg {
             }
             Err(Pause::Full) => {
                 // No answer: the client sends it again when the pool has room.
-                context.queue.pop_front();
+                let own = context.queue.pop_front().and_then(|q| q.removes);
+                own.into_iter().for_each(|key| self.watch_not_removed(object, key, cx));
                 cx.out.push(PgEffect::Drop(id));
                 true
             }
@@ -683,6 +777,7 @@ impl Pg {
                 let Some(context) = self.ops.contexts.get_mut(object) else { return false };
                 if let Some(mut q) = context.queue.pop_front() {
                     let gathered = std::mem::take(&mut q.gathered);
+                    self.watches_planned(object, &outcome.watch, cx);
                     self.conclude(object, q, outcome, gathered.of(version), cx);
                 }
                 true
@@ -717,6 +812,8 @@ impl Pg {
                 let mut reply = self.reply_to(&q, outcome.result, outcome.ops);
                 reply.user_version = outcome.user_version;
                 cx.out.push(PgEffect::Reply(q.op.id, Box::new(reply)));
+                // Behind the answer, which names the notification.
+                self.watch_effects(object, &outcome.watch, q.who(), outcome.user_version, cx);
                 self.ops.evict(self.cfg.contexts);
             }
             Effect::LogOnly | Effect::Apply(_) => self.write(object, q, outcome, pieces, cx),
@@ -730,7 +827,10 @@ impl Pg {
         reply
     }
 
-    pub(crate) fn reply_error(&self, q: &Queued, result: i32, cx: &mut Cx<'_>) {
+    pub(crate) fn reply_error(&mut self, q: &Queued, result: i32, cx: &mut Cx<'_>) {
+        if let Some(key) = q.removes {
+            return self.watch_not_removed(&q.op.msg.hobject(), key, cx);
+        }
         cx.out.push(PgEffect::Reply(q.op.id, Box::new(MOsdOpReply::to(&q.op.msg, self.epoch(), result))));
     }
 
@@ -782,6 +882,7 @@ impl Pg {
                 last_user_version: self.info.as_ref().map_or(0, |i| i.head.last_user_version),
                 origin: Origin { reqid: q.op.reqid, addr: q.op.addr, now: cx.now.wall },
                 fetched: None,
+                asker: asker(q, &object, &self.watches, self.epoch()),
             };
             let listed = WithMissing { reader: cx.reader, missing: &self.missing };
             let listed = match self.scrub_ls(&q.op.msg.ops) {

@@ -162,6 +162,7 @@ pub struct Pg {
     pub(crate) stat: crate::stat::StatState,
     pub(crate) repairs: crate::repair::Repairs,
     pub(crate) scrub: crate::scrub::Scrub,
+    pub(crate) watches: crate::watch::Watches,
     /// Recovery, backfill: to go before others' until the PG is clean.
     pub(crate) forced: [bool; 2],
     record_key: Bytes,
@@ -304,6 +305,7 @@ impl Pg {
             stat: crate::stat::StatState::default(),
             repairs: crate::repair::Repairs::default(),
             scrub: crate::scrub::Scrub::default(),
+            watches: crate::watch::Watches::default(),
             forced: [false; 2],
             record_key: info_key(id),
             head_key: head_key(id),
@@ -419,7 +421,7 @@ impl Pg {
             Role::Peering(_) | Role::Idle => true,
             Role::Active(a) => {
                 let held = self.held.has_objects();
-                held || self.ops.waits_for_lease() || a.wants_tick() || self.must_roll_forward()
+                held || self.ops.waits_for_lease() || a.wants_tick() || self.must_roll_forward() || !self.watches.is_empty()
             }
             Role::Replica { .. } => !self.rotten.is_empty() || self.refused.is_some(),
             Role::Removing => self.remove_again_ms > 0,
@@ -696,6 +698,12 @@ impl Pg {
         if view.primary == self.me && !was_primary {
             self.primary_since = self.interval.since;
         }
+        let same_shape =
+            old.as_ref().is_some_and(|o| o.pool.as_ref().map(|p| p.pg_num) == view.pool.as_ref().map(|p| p.pg_num));
+        if new && (view.primary != self.me || !was_primary || view.gap || !same_shape) {
+            // Clients see that, and connect again.
+            self.watches.clear();
+        }
         if new || (view.live && old.is_none_or(|o| !o.live)) {
             self.start_interval(cx);
         } else if view.live {
@@ -707,6 +715,8 @@ impl Pg {
             (self.early, self.ripe) = (early, std::mem::take(&mut self.ripe).into_iter().chain(ripe).collect());
         }
         self.run_waiting(cx);
+        // The map may shut out clients.
+        self.watch_tick(cx);
     }
 
     /// Goes on after [`PgEffect::Continue`].
@@ -803,6 +813,7 @@ impl Pg {
         self.pushes.clear();
         (self.reserved_for, self.refused) = (None, None);
         self.abort_scrub(cx);
+        self.watches.leave_role();
         self.scrub.found = None;
         self.forced = [false; 2];
         for r in std::mem::take(&mut self.reservations) {
@@ -959,6 +970,10 @@ impl Pg {
 
     fn on_conn_closed(&mut self, conn: ConnId, cx: &mut Cx<'_>) {
         self.held.closed(conn);
+        self.watches.closed(conn, cx.now.mono_ms);
+        if let Role::Active(a) = &mut self.role {
+            a.inflight.iter_mut().for_each(|f| f.closed(conn));
+        }
         for op in self.ops.drop_connection(conn) {
             self.op_gone(op);
             cx.out.push(PgEffect::Drop(op));
@@ -985,6 +1000,7 @@ impl Pg {
             _ => {}
         }
         self.backoff_tick(cx);
+        self.watch_tick(cx);
         self.run_pending(cx);
     }
 

@@ -7,11 +7,16 @@ use bytes::Bytes;
 use spirula_encoding::{Decoder, UTime};
 use spirula_messages::ceph::op::OsdOp;
 use spirula_pg::exec::{
+<<<<<<< HEAD
     Effect, Fullness, Limits, ObjectInfo, ObjectReader, ObjectState, OmapPage, OmapRange, OpContext, Origin, Outcome,
     PoolRules, ReadError, Stamp, execute, execute_pg,
+=======
+    Asker, Effect, Fullness, Limits, ObjectInfo, ObjectReader, ObjectState, OmapPage, OmapRange, OpContext, Outcome,
+    PoolRules, ReadError, Stamp, Timeouts, execute, execute_pg,
+>>>>>>> 4964f4c (pg, osd: watches and notifications)
 };
 use spirula_types::transaction::ObjectOp;
-use spirula_types::{EVersion, HObject, PgId, ReqId, SNAP_HEAD};
+use spirula_types::{EVersion, EntityAddr, EntityName, HObject, PgId, ReqId, SNAP_HEAD};
 
 const SIZE: u64 = 300;
 
@@ -128,6 +133,16 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| spirula_fuzz::bounded(256, data, |data
         last_user_version: 8,
         origin: Origin::default(),
         fetched: None,
+        asker: Asker {
+            name: EntityName::client(4100),
+            addr: EntityAddr::NONE,
+            conn: 1,
+            timeouts: Timeouts::default(),
+            watched: None,
+            next_notify: 1,
+            may_notify: 8,
+            room: 1 << 20,
+        },
     };
     let mut info = ObjectInfo { size: SIZE, user_version: 5, version: EVersion::new(2, 4), ..ObjectInfo::default() };
     info.set(ObjectInfo::OMAP, true);

@@ -145,6 +145,18 @@ impl Default for OsdMap {
     }
 }
 
+/// The entries of a blocklist that shut out the client at this address: those of the client itself and those of all of its
+/// host.
+pub fn blocklist_keys(addr: &EntityAddr) -> impl Iterator<Item = EntityAddr> {
+    let nonce = addr.nonce;
+    // Since Nautilus entries are of kind "any"; older ones are taken as well.
+    let kinds = [EntityAddr::KIND_ANY, EntityAddr::KIND_MSGR2, EntityAddr::KIND_LEGACY];
+    addr.addr.into_iter().flat_map(move |sock| {
+        let both = [(sock, nonce), (SocketAddr::new(sock.ip(), 0), 0)];
+        kinds.into_iter().flat_map(move |kind| both.map(|(a, nonce)| EntityAddr { kind, nonce, addr: Some(a) }))
+    })
+}
+
 impl OsdMap {
     /// An empty map of a fresh Pacific cluster at `epoch`: ratios 0.85/0.90/0.95, release
     /// Pacific required, Luminous clients.
@@ -281,14 +293,7 @@ impl OsdMap {
         if self.blocklist.is_empty() {
             return false;
         }
-        let Some(sock) = addr.addr else { return false };
-        let whole_host = (SocketAddr::new(sock.ip(), 0), 0);
-        // Since Nautilus entries are of kind "any"; older ones are taken as well.
-        [EntityAddr::KIND_ANY, EntityAddr::KIND_MSGR2, EntityAddr::KIND_LEGACY].iter().any(|kind| {
-            [(sock, addr.nonce), whole_host].iter().any(|(a, nonce)| {
-                self.blocklist.contains_key(&EntityAddr { kind: *kind, nonce: *nonce, addr: Some(*a) })
-            })
-        })
+        blocklist_keys(addr).any(|key| self.blocklist.contains_key(&key))
     }
 
     /// The wire form with its checksum.

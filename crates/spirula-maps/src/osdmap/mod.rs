@@ -22,7 +22,7 @@ mod snaps;
 pub use apply::{ApplyError, MAX_OSDS};
 pub use crush::Crush;
 pub use dump::{flag_by_name, flag_names, state_names};
-pub use full::{EncodedOsdMap, OsdAddrs, OsdMap};
+pub use full::{EncodedOsdMap, OsdAddrs, OsdMap, blocklist_keys};
 pub use incremental::Incremental;
 pub use info::{OsdInfo, OsdXInfo};
 pub use mapping::{MapScratch, PgTable, UpActing};

@@ -114,15 +114,6 @@ impl Vector<'_> {
         }
     }
 
-    /// Watches cannot be made yet, so there are none.
-    pub(super) fn list_watchers(&mut self, out: &mut OsdOp) -> Ran {
-        let mut o = Encoder::new();
-        o.versioned(1, 1, |o| o.u32(0));
-        out.indata = o.into_bytes();
-        self.object.stats.count_read(0);
-        Ok(0)
-    }
-
     pub(super) fn list_snaps(&mut self, out: &mut OsdOp) -> Ran {
         let Staged { base, info, .. } = &self.object;
         let head = Clone { id: SNAP_HEAD, size: info.size, ..Clone::default() };
@@ -293,6 +284,7 @@ impl Vector<'_> {
     pub(super) fn delete(&mut self) -> Ran {
         self.must_exist()?;
         self.object.remove();
+        self.end_watches();
         self.object.stats.count_write(0);
         Ok(0)
     }

@@ -44,6 +44,10 @@ pub struct Limits {
     pub max_reply_size: u64,
     /// Most ops in a request; beyond it E2BIG. Ceph bounds it by the 16-bit count only.
     pub max_ops: usize,
+    /// Most watches of an object; beyond it E2BIG. Ceph has no such bound.
+    pub max_watchers: usize,
+    /// Longest payload of a notification, and longest answer to one, bytes; beyond it E2BIG. Ceph has no such bound.
+    pub max_notify: usize,
 }
 
 impl Default for Limits {
@@ -65,6 +69,8 @@ impl Default for Limits {
             max_returns: 8 << 10,
             max_reply_size: 256 << 20,
             max_ops: 4096,
+            max_watchers: 1024,
+            max_notify: 1 << 20,
         }
     }
 }

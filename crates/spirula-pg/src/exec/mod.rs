@@ -34,6 +34,7 @@ mod state;
 #[cfg(test)]
 pub(crate) mod tests;
 mod vector;
+mod watch;
 
 pub use copy::{Fetched, Source, WholeObject};
 pub use limits::Limits;
@@ -44,10 +45,16 @@ pub use state::{
     Clone as ObjectClone, INFO_ATTR, ObjectInfo, ObjectState, SNAPSET_ATTR, SnapSet, load_object, user_attr, user_name,
 };
 
+pub use watch::{Asker, Timeouts, WATCHERS_ATTR, WatchEffect, WatchKey, Watcher, are_watchers};
+
 use bytes::Bytes;
+<<<<<<< HEAD
 use spirula_classes::{Class, Method};
 use spirula_encoding::UTime;
 use spirula_messages::ceph::op::{self, OsdOp, watch};
+=======
+use spirula_messages::ceph::op::{self, OsdOp};
+>>>>>>> 4964f4c (pg, osd: watches and notifications)
 use spirula_messages::ceph::osd::{OpResult, flag};
 use spirula_messages::cluster::entry::OpReturn;
 use spirula_types::{EntityAddr, HObject, PgId, ReqId, SNAP_DIR, SNAP_HEAD, errno};
@@ -112,6 +119,8 @@ pub struct OpContext<'a> {
     pub origin: Origin,
     /// The object a former execution asked for with [`Pause::Fetch`].
     pub fetched: Option<&'a Fetched>,
+    /// Who asks.
+    pub asker: Asker<'a>,
 }
 
 /// What a request leaves behind.
@@ -141,8 +150,13 @@ pub struct Outcome {
     pub effect: Effect,
     /// Reads to count: a plan carries its own.
     pub stats: StatDelta,
+<<<<<<< HEAD
     /// It failed because something that is stored cannot be read, and not because an op says EIO of its own.
     pub unreadable: bool,
+=======
+    /// What becomes of watches and notifications when it is answered.
+    pub watch: Vec<WatchEffect>,
+>>>>>>> 4964f4c (pg, osd: watches and notifications)
 }
 
 /// Why a request has no outcome yet. Nothing happened.
@@ -168,6 +182,8 @@ pub struct OpClass {
     pub pg: bool,
     /// It must be ordered with writes even if it only reads (a watch's ping).
     pub ordered: bool,
+    /// It begins, keeps up or ends a watch.
+    pub watch: bool,
 }
 
 /// Classifies a vector.
@@ -175,7 +191,8 @@ pub fn classify(ops: &[OsdOp]) -> OpClass {
     let mut class = OpClass::default();
     for o in ops {
         // A ping renews a watch in memory only: it is ordered, not logged.
-        if o.op == op::WATCH && o.watch_args().op == watch::PING {
+        class.watch |= o.op == op::WATCH;
+        if o.op == op::WATCH && o.watch_args().op == op::watch::PING {
             class.ordered = true;
         } else {
             class.write |= writes(o);
@@ -219,9 +236,17 @@ pub fn execute(
     }
     let mut vector = Vector::new(ctx, Staged::new(reader, ctx.object, state));
     let (result, results) = vector.run(ops)?;
+<<<<<<< HEAD
     let unreadable = vector.unreadable && result < 0;
     let outcome = conclude(ctx, class, vector.into_staged(), result, results)?;
     Ok(Outcome { unreadable, ..outcome })
+=======
+    let (staged, watch) = vector.into_parts();
+    let outcome = conclude(ctx, class, staged, result, results)?;
+    // A change that was refused at the end has no effect on watches, either.
+    let watch = if outcome.result < 0 { Vec::new() } else { watch };
+    Ok(Outcome { watch, ..outcome })
+>>>>>>> 4964f4c (pg, osd: watches and notifications)
 }
 
 /// Checks what can be refused without running an op. The error is a positive errno.
@@ -285,7 +310,11 @@ fn conclude(
         },
         effect,
         stats,
+<<<<<<< HEAD
         unreadable: false,
+=======
+        watch: Vec::new(),
+>>>>>>> 4964f4c (pg, osd: watches and notifications)
     };
     if result < 0 || !staged.modified {
         let effect = if class.write { Effect::LogOnly } else { Effect::None };
@@ -321,7 +350,11 @@ fn conclude(
     }
     let stats = StatDelta::default();
     let effect = Effect::Apply(Box::new(WritePlan { changes: vec![staged.into_change()] }));
+<<<<<<< HEAD
     Ok(Outcome { result, ops, user_version: base_version, effect, stats, unreadable: false })
+=======
+    Ok(Outcome { result, ops, user_version: base_version, effect, stats, watch: Vec::new() })
+>>>>>>> 4964f4c (pg, osd: watches and notifications)
 }
 
 /// Bytes that a log remembers of what these ops gave.
@@ -344,7 +377,11 @@ impl Outcome {
     /// A request refused before any op ran.
     fn refused(ops: &[OsdOp], result: i32) -> Self {
         let ops = ops.iter().map(|o| OpResult { op: without_data(o), rval: 0 }).collect();
+<<<<<<< HEAD
         Self { result, ops, user_version: 0, effect: Effect::None, stats: StatDelta::default(), unreadable: false }
+=======
+        Self { result, ops, user_version: 0, effect: Effect::None, stats: StatDelta::default(), watch: Vec::new() }
+>>>>>>> 4964f4c (pg, osd: watches and notifications)
     }
 }
 

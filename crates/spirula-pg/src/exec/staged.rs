@@ -9,6 +9,7 @@ use super::plan::{Change, StatDelta};
 use super::reader::{ObjectReader, OmapPage, OmapRange, ReadError};
 use super::state::{ObjectInfo, ObjectState, user_name};
 use super::vector::Stop;
+use super::watch::{self, WATCHERS_ATTR, Watcher};
 use bytes::Bytes;
 use spirula_types::limits::{pair_size, size_of};
 use spirula_types::transaction::ObjectOp;
@@ -74,6 +75,8 @@ pub(super) struct Staged<'a> {
     pub exists: bool,
     /// Its metadata now.
     pub info: ObjectInfo,
+    /// Who watches it now.
+    pub watchers: Vec<Watcher>,
     /// Did an op change it, be it only formally?
     pub modified: bool,
     /// Did an op change it so that users see a new version?
@@ -94,6 +97,7 @@ impl<'a> Staged<'a> {
             base,
             exists: base.exists,
             info: base.info,
+            watchers: base.watchers.clone(),
             modified: false,
             user_modify: false,
             copied_version: None,
@@ -112,16 +116,38 @@ impl<'a> Staged<'a> {
     pub fn into_change(mut self) -> Change {
         let omap = |exists: bool, info: &ObjectInfo| i64::from(exists && info.has(ObjectInfo::OMAP));
         self.stats.omap_objects = omap(self.exists, &self.info) - omap(self.base.exists, &self.base.info);
+        self.keep_watchers();
         Change {
             object: self.object.clone(),
             ops: self.ops,
-            state: ObjectState { exists: self.exists, info: self.info, snapset: self.base.snapset.clone() },
+            state: ObjectState {
+                exists: self.exists,
+                info: self.info,
+                snapset: self.base.snapset.clone(),
+                watchers: self.watchers,
+            },
             size_before: if self.base.exists { self.base.info.size } else { 0 },
             delete: !self.exists,
             user_modify: self.user_modify,
             user_version: self.copied_version,
             stats: self.stats,
         }
+    }
+
+    /// Has the change store who watches, if that is not what is stored.
+    fn keep_watchers(&mut self) {
+        if !self.exists {
+            self.watchers.clear();
+            return;
+        }
+        let stored: &[Watcher] = if self.base_visible() { &self.base.watchers } else { &[] };
+        if *stored != *self.watchers {
+            match self.watchers.is_empty() {
+                true => self.rm_attr(WATCHERS_ATTR.into()),
+                false => self.set_attr(WATCHERS_ATTR.into(), watch::to_attr(&self.watchers)),
+            }
+        }
+        self.info.set(ObjectInfo::WATCHED, !self.watchers.is_empty());
     }
 
     // ---- limits ----

@@ -1,9 +1,11 @@
 //! What is known of an object beside its data: [`ObjectInfo`], stored as its attribute
-//! `_`, and [`SnapSet`], stored as its attribute `snapset` when there is something in it.
+//! `_`, and [`SnapSet`], stored as its attribute `snapset` when there is something in it; who watches it is in
+//! [`super::watch`].
 //!
 //! User attributes are stored under their name with `_` in front.
 
 use super::reader::{ObjectReader, ReadError};
+use super::watch::{self, WATCHERS_ATTR, Watcher};
 use bytes::Bytes;
 use spirula_encoding::{Decode, DecodeError, Decoder, Encode, Encoder, UTime, from_slice};
 use spirula_types::{EVersion, HObject, ReqId, SNAP_HEAD, errno};
@@ -43,7 +45,7 @@ pub struct ObjectInfo {
     pub local_mtime: UTime,
     /// Size in bytes.
     pub size: u64,
-    /// [`ObjectInfo::OMAP`], [`ObjectInfo::WHITEOUT`], [`ObjectInfo::SNAPSET`].
+    /// [`ObjectInfo::OMAP`], [`ObjectInfo::WHITEOUT`], [`ObjectInfo::SNAPSET`], [`ObjectInfo::WATCHED`].
     pub flags: u32,
     /// Newest truncation known (CephFS); 0 for none.
     pub truncate_seq: u32,
@@ -64,6 +66,8 @@ impl ObjectInfo {
     pub const WHITEOUT: u32 = 2;
     /// Flag: there is a `snapset` attribute.
     pub const SNAPSET: u32 = 4;
+    /// Flag: there is a `watchers` attribute.
+    pub const WATCHED: u32 = 8;
 
     /// Is a flag set?
     pub fn has(&self, flag: u32) -> bool {
@@ -189,6 +193,8 @@ pub struct ObjectState {
     pub info: ObjectInfo,
     /// Its snapshot history.
     pub snapset: SnapSet,
+    /// Who watches it, in order of their keys.
+    pub watchers: Vec<Watcher>,
 }
 
 impl ObjectState {
@@ -197,12 +203,12 @@ impl ObjectState {
         self.exists && !self.info.has(ObjectInfo::WHITEOUT)
     }
 
-    /// Reads the state from the value of the `_` attribute, for objects without snapshots.
+    /// Reads the state from the value of the `_` attribute, for objects without snapshots and watchers.
     ///
     /// # Errors
     /// [`DecodeError`] when it is not an [`ObjectInfo`].
     pub fn from_info_attr(value: &[u8]) -> Result<Self, DecodeError> {
-        Ok(Self { exists: true, info: from_slice(value)?, snapset: SnapSet::default() })
+        Ok(Self { exists: true, info: from_slice(value)?, ..Self::default() })
     }
 }
 
@@ -218,6 +224,10 @@ pub fn load_object(reader: &dyn ObjectReader, object: &HObject) -> Result<Object
     if state.info.has(ObjectInfo::SNAPSET) {
         let attr = reader.attr(object, SNAPSET_ATTR)?.ok_or(ReadError::Io(errno::EIO))?;
         state.snapset = from_slice(&attr).map_err(bad)?;
+    }
+    if state.info.has(ObjectInfo::WATCHED) {
+        let attr = reader.attr(object, WATCHERS_ATTR)?.ok_or(ReadError::Io(errno::EIO))?;
+        state.watchers = watch::from_attr(&attr).map_err(bad)?;
     }
     Ok(state)
 }

@@ -3,7 +3,7 @@
 //! Error bits are those of librados (`rados_types.hpp`), because clients list them.
 
 use crate::erasure::Shape;
-use crate::exec::{INFO_ATTR, ObjectInfo, SNAPSET_ATTR, SnapSet};
+use crate::exec::{INFO_ATTR, ObjectInfo, SNAPSET_ATTR, SnapSet, WATCHERS_ATTR, are_watchers};
 use bytes::Bytes;
 use spirula_encoding::from_slice;
 use spirula_messages::cluster::scrub::ScrubObject;
@@ -115,6 +115,10 @@ fn examine(copy: Option<&ScrubObject>, length: impl Fn(&ObjectInfo) -> u64) -> (
                     Some(Err(_)) => shard::SNAPSET_CORRUPTED,
                     Some(Ok(_)) => 0,
                 };
+            }
+            // In Ceph watchers are a part of the info.
+            if i.has(ObjectInfo::WATCHED) && !attr(copy, WATCHERS_ATTR).is_some_and(|a| are_watchers(a)) {
+                errors |= shard::INFO_CORRUPTED;
             }
         }
     }

@@ -63,7 +63,11 @@ impl Pg {
         };
         out.rval = result;
         let stats = StatDelta::default();
+<<<<<<< HEAD
         Some(Outcome { result, ops: vec![out], user_version: 0, effect: Effect::None, stats, unreadable: false })
+=======
+        Some(Outcome { result, ops: vec![out], user_version: 0, effect: Effect::None, stats, watch: Vec::new() })
+>>>>>>> 4964f4c (pg, osd: watches and notifications)
     }
 }
 

@@ -1,6 +1,7 @@
 //! Writes that are not durable everywhere: who has made what durable, and the answers when all have.
 
-use crate::api::PgEffect;
+use crate::api::{ConnId, PgEffect};
+use crate::exec::WatchEffect;
 use crate::ops::Queued;
 use crate::pg::{Cx, Pg, Role};
 use spirula_messages::ceph::osd::{MOsdOpReply, OpResult};
@@ -16,6 +17,8 @@ pub(crate) struct Answer {
     pub result: i32,
     /// That of each op.
     pub results: Vec<OpResult>,
+    /// What becomes of watches then.
+    pub watch: Vec<WatchEffect>,
     /// The request and its resends; nobody for a write of our own.
     pub ops: Vec<Queued>,
 }
@@ -52,6 +55,11 @@ impl Inflight {
     /// The requests that wait for it.
     pub fn into_requests(self) -> Vec<Queued> {
         self.answer.ops
+    }
+
+    /// A connection is gone.
+    pub fn closed(&mut self, conn: ConnId) {
+        self.answer.ops.iter_mut().filter(|q| q.conn() == conn).for_each(Queued::lose_connection);
     }
 
     /// A request that was sent again waits for it, too.
@@ -94,8 +102,9 @@ impl Pg {
                 }
             }
             let user_version = f.record.entries.last().map_or(0, |e| e.entry.user_version);
-            let (version, Answer { result, mut results, ops }) = (f.version(), f.answer);
-            for (i, q) in ops.iter().enumerate() {
+            let object = f.record.entries.last().map(|e| e.entry.object.clone());
+            let (version, Answer { result, mut results, watch, ops }) = (f.version(), f.answer);
+            for (i, q) in ops.iter().enumerate().filter(|(_, q)| q.removes().is_none()) {
                 // Nearly always there is one request, which gets them all.
                 let last = i + 1 == ops.len();
                 let mut reply = if q.op.msg.ops.len() != results.len() {
@@ -107,6 +116,13 @@ impl Pg {
                 reply.replay_version = version;
                 reply.user_version = user_version;
                 cx.out.push(PgEffect::Reply(q.op.id, Box::new(reply)));
+            }
+            // The newest request is that of the newest connection.
+            if let (Some(object), Some(q)) = (object, ops.last()) {
+                self.watch_effects(&object, &watch, q.who(), user_version, cx);
+                if let Some(key) = q.removes() {
+                    self.watch_not_removed(&object, key, cx);
+                }
             }
         }
         for object in ready {

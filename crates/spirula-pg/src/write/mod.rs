@@ -53,7 +53,7 @@ pub(crate) use inflight::{Answer, Inflight};
 
 use crate::api::{PeerMsg, PgEffect};
 use crate::erasure::stripe::Piece;
-use crate::exec::{Effect, Outcome, Stamp, Stamped, StatDelta, WritePlan};
+use crate::exec::{Effect, Outcome, Stamp, Stamped, StatDelta, WatchEffect, WritePlan};
 use crate::log::EntryKind;
 use crate::ops::Queued;
 use crate::pg::{After, Cx, Pg, Role};
@@ -62,7 +62,7 @@ use bytes::Bytes;
 use spirula_messages::cluster::pg::{MissingItem, PgCounts};
 use spirula_messages::cluster::write::{Given, Logged, PgWrite, Share, WriteRecord};
 use spirula_types::transaction::{ObjectUpdate, Transaction};
-use spirula_types::{Dirty, EVersion, Epoch, HObject, errno};
+use spirula_types::{Dirty, EVersion, Epoch, HObject, ReqId, errno};
 use std::sync::Arc;
 
 /// Log entries kept for the sake of missing objects, at most.
@@ -109,7 +109,11 @@ impl Pg {
     /// Carries out what a request wants. `pieces`: what was read of the object for it.
     pub(crate) fn write(&mut self, object: &HObject, q: Queued, outcome: Outcome, pieces: &[Piece], cx: &mut Cx<'_>) {
         let returns = outcome.returns(q.op.msg.flags, &self.cfg.limits);
-        let Outcome { result, ops: results, user_version, effect, .. } = outcome;
+        let Outcome { result, ops: results, user_version, effect, mut watch, .. } = outcome;
+        if q.removes().is_some() {
+            // Its client does not know yet.
+            watch.iter_mut().for_each(WatchEffect::tells);
+        }
         let plan = match effect {
             Effect::Apply(plan) => *plan,
             Effect::LogOnly | Effect::None => WritePlan::default(),
@@ -117,7 +121,8 @@ impl Pg {
         let stamp = Stamp {
             version: self.next_version(plan.entries()),
             last_user_version: self.info.as_ref().map_or(0, |i| i.head.last_user_version),
-            reqid: q.op.reqid,
+            // Nobody sends a request of our own again.
+            reqid: if q.removes().is_some() { ReqId::default() } else { q.op.reqid },
             mtime: q.op.msg.mtime,
             now: cx.now.wall,
             result,
@@ -128,7 +133,7 @@ impl Pg {
             writes.iter_mut().filter(|w| w.entry.dirty != Dirty::All).for_each(|w| w.entry.dirty = Dirty::nothing());
         }
         match self.backend().cut(&mut writes, pieces) {
-            Ok(parts) => self.commit(writes, parts, Answer { result, results, ops: vec![q] }, cx),
+            Ok(parts) => self.commit(writes, parts, Answer { result, results, watch, ops: vec![q] }, cx),
             Err(e) => {
                 tracing::error!(pg = %self.id, error = %e, "cut into shards");
                 self.reply_error(&q, -errno::EIO, cx);
@@ -249,7 +254,6 @@ mod tests {
     use crate::exec::{Change, ObjectState};
     use crate::write::backend::whole;
     use spirula_messages::cluster::pg::PgHead;
-    use spirula_types::ReqId;
     use spirula_types::transaction::ObjectOp;
 
     /// A write of a clone and its head, and of an object that goes.

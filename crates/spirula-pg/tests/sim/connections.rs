@@ -7,6 +7,7 @@ use crate::{settle, verify, verify_shards};
 use bytes::Bytes;
 use spirula_messages::ceph::op::OsdOp;
 use spirula_messages::ceph::osd::{MOsdOp, flag};
+use spirula_pg::exec::Timeouts;
 use spirula_pg::{Bug, ClientOp, Patience, PgEvent};
 use spirula_types::{EntityAddr, EntityName, ObjectLocator, OsdId, PgId, ReqId, SpgId};
 use std::collections::BTreeMap;
@@ -85,8 +86,24 @@ impl Hand {
         let mut msg = Box::new(MOsdOp::new(self.id, o.hash, locator, o.name, what));
         (msg.epoch, msg.flags) = (self.w.map().epoch, flags);
         let reqid = ReqId { name: EntityName::client(7000 + conn), tid: before.unwrap_or(op), inc: 0 };
+<<<<<<< HEAD
         let (addr, patience) = (EntityAddr::NONE, Patience::Endless);
         self.w.event(self.at, self.id, PgEvent::Client(ClientOp { id: op, conn, reqid, addr, msg, patience }));
+=======
+        self.w.event(
+            self.at,
+            self.id,
+            PgEvent::Client(ClientOp {
+                id: op,
+                conn,
+                reqid,
+                addr: EntityAddr::NONE,
+                msg,
+                patience: Patience::Endless,
+                timeouts: Timeouts::default(),
+            }),
+        );
+>>>>>>> 4964f4c (pg, osd: watches and notifications)
         op
     }
 

@@ -10,7 +10,7 @@ use spirula_messages::cluster::control::MergeWord;
 use spirula_messages::cluster::pg::{PgAcks, PgCtls, PgTxn};
 use spirula_messages::cluster::write::PgWrite;
 use spirula_pg::erasure::Shape;
-use spirula_pg::exec::{Fullness, PoolRules};
+use spirula_pg::exec::{Fullness, PoolRules, Timeouts};
 use spirula_pg::shard::store_pg;
 use spirula_pg::{
     Backoffs, Bug, ClientOp, CreateAnswer, Leases, LogEntry, MapView, Merged, Now, OsdView, Patience, PeerMsg, Permits,
@@ -135,6 +135,7 @@ pub struct Map {
     /// The merge that this map made.
     pub merged: Option<Merged>,
     pub deleted: bool,
+    pub blocklist: BTreeSet<EntityAddr>,
     /// Erasure-coded: data and parity shards.
     pub ec: Option<(usize, usize)>,
     count: usize,
@@ -251,6 +252,7 @@ impl Map {
             live: self.up.get(&me).is_some_and(|(_, b)| *b == boot),
             osds: Arc::new(self.osds.clone()),
             permits: Permits::default(),
+            blocklist: Arc::new(self.blocklist.clone()),
         })
     }
 }
@@ -938,6 +940,7 @@ impl World {
                 PgEffect::ScrubEnded { done, .. } => self.note(if done { "scrubs" } else { "scrubs given up" }),
                 PgEffect::Repaired => self.note("copies repaired"),
                 PgEffect::Fetch(..) => unreachable!("no copies here"),
+                PgEffect::Tell(..) => unreachable!("nobody watches here"),
                 PgEffect::ShareMap(conn, _) => {
                     let client = conn as usize;
                     self.client_map(client, epoch);
@@ -1361,8 +1364,24 @@ impl World {
                 };
                 let reqid = ReqId { name: EntityName::client(client as u64 + 100), tid, inc: 0 };
                 self.op_at.insert(op, (id, pg.pg));
+<<<<<<< HEAD
                 let (conn, addr) = (client as u64, EntityAddr::NONE);
                 self.event(id, pg, PgEvent::Client(ClientOp { id: op, conn, reqid, addr, msg, patience }));
+=======
+                self.event(
+                    id,
+                    pg,
+                    PgEvent::Client(ClientOp {
+                        id: op,
+                        conn: client as u64,
+                        reqid,
+                        addr: EntityAddr::NONE,
+                        msg,
+                        patience,
+                        timeouts: Timeouts::default(),
+                    }),
+                );
+>>>>>>> 4964f4c (pg, osd: watches and notifications)
             }
             (End::Client(c), Wire::Backoff(m)) => {
                 if let Some(b) = node.backoffs.get_mut(&c) {

@@ -6,12 +6,13 @@
 mod golden;
 mod props;
 mod units;
+mod watch;
 
 use super::*;
 use spirula_encoding::{Encode, UTime, to_vec};
 use spirula_messages::cluster::entry::EntryKind;
 use spirula_types::transaction::ObjectOp;
-use spirula_types::{EVersion, ReqId};
+use spirula_types::{EVersion, EntityAddr, EntityName, ReqId};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 
@@ -148,6 +149,18 @@ impl ObjectReader for MemStore {
     }
 }
 
+/// Client 4100, who has no connection and watches nothing.
+pub(super) const ASKER: Asker<'static> = Asker {
+    name: EntityName { kind: 8, num: 4100 },
+    addr: EntityAddr::NONE,
+    conn: 1,
+    timeouts: Timeouts { watch: 30, notify: 30 },
+    watched: None,
+    next_notify: 7,
+    may_notify: 100,
+    room: 1 << 20,
+};
+
 /// One PG on a [`MemStore`], executing requests one after the other.
 pub(super) struct Bench {
     pub store: MemStore,
@@ -158,7 +171,11 @@ pub(super) struct Bench {
     pub version: u64,
     pub last_user_version: u64,
     pub fetched: Option<Fetched>,
+<<<<<<< HEAD
     pub origin: Origin,
+=======
+    pub asker: Asker<'static>,
+>>>>>>> 4964f4c (pg, osd: watches and notifications)
 }
 
 impl Bench {
@@ -172,7 +189,11 @@ impl Bench {
             version: 0,
             last_user_version: 0,
             fetched: None,
+<<<<<<< HEAD
             origin: Origin::default(),
+=======
+            asker: ASKER,
+>>>>>>> 4964f4c (pg, osd: watches and notifications)
         }
     }
 
@@ -188,6 +209,7 @@ impl Bench {
             last_user_version: self.last_user_version,
             origin: self.origin,
             fetched: self.fetched.as_ref(),
+            asker: self.asker,
         }
     }
 

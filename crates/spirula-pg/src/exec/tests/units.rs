@@ -337,8 +337,8 @@ fn vectors_are_classified_by_their_ops() {
     assert!(is_write(&[OsdOp::stat(), OsdOp::delete()]));
     assert!(!is_write(&[OsdOp::stat(), OsdOp::read(0, 1)]));
     let mut ping = OsdOp::new(op::WATCH);
-    ping.union[16] = watch::PING;
-    assert_eq!(classify(&[ping]), OpClass { ordered: true, ..OpClass::default() });
+    ping.union[16] = op::watch::PING;
+    assert_eq!(classify(&[ping]), OpClass { ordered: true, watch: true, ..OpClass::default() });
     assert!(classify(&[OsdOp::new(op::PGNLS)]).pg);
 }
 
