@@ -421,7 +421,10 @@ impl Pg {
             Role::Peering(_) | Role::Idle => true,
             Role::Active(a) => {
                 let held = self.held.has_objects();
-                held || self.ops.waits_for_lease() || a.wants_tick() || self.must_roll_forward() || !self.watches.is_empty()
+                held || self.ops.waits_for_lease()
+                    || a.wants_tick()
+                    || self.must_roll_forward()
+                    || !self.watches.is_empty()
             }
             Role::Replica { .. } => !self.rotten.is_empty() || self.refused.is_some(),
             Role::Removing => self.remove_again_ms > 0,
