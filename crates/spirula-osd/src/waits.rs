@@ -209,7 +209,7 @@ impl Osd {
             let kept = self.fall_back(id);
             kept.into_iter().chain([event]).rev().for_each(|e| self.answers.push_front((id, e)));
         } else {
-            let knows = matches!(&event, PgEvent::ConnClosed(conn) if pg.knows(*conn));
+            let knows = matches!(&event, PgEvent::ConnClosed(conn) if pg.knows(*conn) || pg.minds_connection(*conn));
             self.waits.pgs.get_mut(&id)?.keep(event, knows);
         }
         None
@@ -300,8 +300,9 @@ mod tests {
     use super::*;
     use spirula_messages::ceph::MOsdOp;
     use spirula_messages::ceph::op::OsdOp;
+    use spirula_pg::exec::Timeouts;
     use spirula_pg::{ClientOp, CreateAnswer, MapView, Patience};
-    use spirula_types::{ObjectLocator, PgId, ReqId};
+    use spirula_types::{EntityAddr, ObjectLocator, PgId, ReqId};
     use std::sync::Arc;
 
     fn pg(seed: u32) -> SpgId {
@@ -360,7 +361,9 @@ mod tests {
         let locator = ObjectLocator { pool: 1, key: Bytes::new(), namespace: Bytes::new(), hash: -1 };
         for id in 0..10 {
             let msg = Box::new(MOsdOp::new(pg(0), 0, locator.clone(), "o".into(), vec![OsdOp::stat()]));
-            let op = ClientOp { id, conn: id % 2, reqid: ReqId::default(), msg, patience: Patience::Long };
+            let (addr, timeouts) = (EntityAddr::NONE, Timeouts::default());
+            let op =
+                ClientOp { id, conn: id % 2, reqid: ReqId::default(), addr, msg, patience: Patience::Long, timeouts };
             w.keep(PgEvent::Client(op), false);
         }
         w.keep(PgEvent::ConnClosed(8), true);

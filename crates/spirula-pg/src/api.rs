@@ -2,12 +2,8 @@
 
 use crate::backoff::Patience;
 use crate::erasure::Shape;
-<<<<<<< HEAD
-use crate::exec::{Fetched, Fullness, PoolRules, Prefetch, Source};
-use crate::pg::Stored;
-=======
 use crate::exec::{Fetched, Fullness, PoolRules, Prefetch, Source, Timeouts};
->>>>>>> 4964f4c (pg, osd: watches and notifications)
+use crate::pg::Stored;
 use spirula_encoding::UTime;
 use spirula_maps::blocklist_keys;
 use spirula_messages::ceph::osd::{MOsdOp, MOsdOpReply, MWatchNotify};
@@ -17,11 +13,7 @@ use spirula_messages::cluster::scrub::ScrubMap;
 use spirula_messages::cluster::write::PgWrite;
 use spirula_types::transaction::Transaction;
 use spirula_types::{EVersion, EntityAddr, Epoch, HObject, OsdId, Peer, PgId, ReqId, SpgId, hash};
-<<<<<<< HEAD
-use std::collections::BTreeMap;
-=======
 use std::collections::{BTreeMap, BTreeSet};
->>>>>>> 4964f4c (pg, osd: watches and notifications)
 use std::sync::Arc;
 
 /// Names one client request within an OSD; given by the shell, never used twice.
@@ -219,11 +211,8 @@ pub struct ClientOp {
     pub conn: ConnId,
     /// (session entity, header tid, client_inc): the same in every resend.
     pub reqid: ReqId,
-<<<<<<< HEAD
     /// Its client's address.
-=======
     /// Where the client is.
->>>>>>> 4964f4c (pg, osd: watches and notifications)
     pub addr: EntityAddr,
     /// The request.
     pub msg: Box<MOsdOp>,

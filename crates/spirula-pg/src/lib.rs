@@ -96,11 +96,8 @@ mod scrub;
 pub mod shard;
 mod split;
 mod stat;
-<<<<<<< HEAD
 mod unstored;
-=======
 mod watch;
->>>>>>> 4964f4c (pg, osd: watches and notifications)
 mod write;
 
 #[cfg(feature = "plant-bugs")]

@@ -16,11 +16,8 @@ use crate::backoff::Patience;
 use crate::erasure::read::{EcReader, For, Gathered};
 use crate::erasure::stripe::Piece;
 use crate::exec::{
-<<<<<<< HEAD
-    self, Effect, Fetched, ObjectReader, ObjectState, OpClass, OpContext, Origin, Outcome, Pause, Prefetch,
-=======
-    self, Asker, Effect, Fetched, ObjectReader, ObjectState, OpClass, OpContext, Outcome, Pause, Prefetch, WatchKey,
->>>>>>> 4964f4c (pg, osd: watches and notifications)
+    self, Asker, Effect, Fetched, ObjectReader, ObjectState, OpClass, OpContext, Origin, Outcome, Pause, Prefetch,
+    WatchKey,
 };
 use crate::lease::Leases;
 use crate::listing::WithMissing;

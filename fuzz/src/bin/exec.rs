@@ -7,13 +7,8 @@ use bytes::Bytes;
 use spirula_encoding::{Decoder, UTime};
 use spirula_messages::ceph::op::OsdOp;
 use spirula_pg::exec::{
-<<<<<<< HEAD
-    Effect, Fullness, Limits, ObjectInfo, ObjectReader, ObjectState, OmapPage, OmapRange, OpContext, Origin, Outcome,
-    PoolRules, ReadError, Stamp, execute, execute_pg,
-=======
-    Asker, Effect, Fullness, Limits, ObjectInfo, ObjectReader, ObjectState, OmapPage, OmapRange, OpContext, Outcome,
+    Asker, Effect, Fullness, Limits, ObjectInfo, ObjectReader, ObjectState, OmapPage, OmapRange, OpContext, Origin, Outcome,
     PoolRules, ReadError, Stamp, Timeouts, execute, execute_pg,
->>>>>>> 4964f4c (pg, osd: watches and notifications)
 };
 use spirula_types::transaction::ObjectOp;
 use spirula_types::{EVersion, EntityAddr, EntityName, HObject, PgId, ReqId, SNAP_HEAD};

@@ -63,19 +63,8 @@ pub fn execute_pg(ctx: &OpContext<'_>, reader: &dyn ObjectReader, ops: &[OsdOp])
         };
     }
     let user_version = ctx.last_user_version;
-<<<<<<< HEAD
     let (effect, stats) = (Effect::None, StatDelta::default());
-    Ok(Outcome { result, ops: outputs, user_version, effect, stats, unreadable: false })
-=======
-    Ok(Outcome {
-        result,
-        ops: outputs,
-        user_version,
-        effect: Effect::None,
-        stats: StatDelta::default(),
-        watch: Vec::new(),
-    })
->>>>>>> 4964f4c (pg, osd: watches and notifications)
+    Ok(Outcome { result, ops: outputs, user_version, effect, stats, unreadable: false, watch: Vec::new() })
 }
 
 enum Failed {

@@ -48,13 +48,9 @@ pub use state::{
 pub use watch::{Asker, Timeouts, WATCHERS_ATTR, WatchEffect, WatchKey, Watcher, are_watchers};
 
 use bytes::Bytes;
-<<<<<<< HEAD
 use spirula_classes::{Class, Method};
 use spirula_encoding::UTime;
-use spirula_messages::ceph::op::{self, OsdOp, watch};
-=======
 use spirula_messages::ceph::op::{self, OsdOp};
->>>>>>> 4964f4c (pg, osd: watches and notifications)
 use spirula_messages::ceph::osd::{OpResult, flag};
 use spirula_messages::cluster::entry::OpReturn;
 use spirula_types::{EntityAddr, HObject, PgId, ReqId, SNAP_DIR, SNAP_HEAD, errno};
@@ -150,13 +146,10 @@ pub struct Outcome {
     pub effect: Effect,
     /// Reads to count: a plan carries its own.
     pub stats: StatDelta,
-<<<<<<< HEAD
     /// It failed because something that is stored cannot be read, and not because an op says EIO of its own.
     pub unreadable: bool,
-=======
     /// What becomes of watches and notifications when it is answered.
     pub watch: Vec<WatchEffect>,
->>>>>>> 4964f4c (pg, osd: watches and notifications)
 }
 
 /// Why a request has no outcome yet. Nothing happened.
@@ -236,17 +229,12 @@ pub fn execute(
     }
     let mut vector = Vector::new(ctx, Staged::new(reader, ctx.object, state));
     let (result, results) = vector.run(ops)?;
-<<<<<<< HEAD
     let unreadable = vector.unreadable && result < 0;
-    let outcome = conclude(ctx, class, vector.into_staged(), result, results)?;
-    Ok(Outcome { unreadable, ..outcome })
-=======
     let (staged, watch) = vector.into_parts();
     let outcome = conclude(ctx, class, staged, result, results)?;
     // A change that was refused at the end has no effect on watches, either.
     let watch = if outcome.result < 0 { Vec::new() } else { watch };
-    Ok(Outcome { watch, ..outcome })
->>>>>>> 4964f4c (pg, osd: watches and notifications)
+    Ok(Outcome { unreadable, watch, ..outcome })
 }
 
 /// Checks what can be refused without running an op. The error is a positive errno.
@@ -310,11 +298,8 @@ fn conclude(
         },
         effect,
         stats,
-<<<<<<< HEAD
         unreadable: false,
-=======
         watch: Vec::new(),
->>>>>>> 4964f4c (pg, osd: watches and notifications)
     };
     if result < 0 || !staged.modified {
         let effect = if class.write { Effect::LogOnly } else { Effect::None };
@@ -350,11 +335,7 @@ fn conclude(
     }
     let stats = StatDelta::default();
     let effect = Effect::Apply(Box::new(WritePlan { changes: vec![staged.into_change()] }));
-<<<<<<< HEAD
-    Ok(Outcome { result, ops, user_version: base_version, effect, stats, unreadable: false })
-=======
-    Ok(Outcome { result, ops, user_version: base_version, effect, stats, watch: Vec::new() })
->>>>>>> 4964f4c (pg, osd: watches and notifications)
+    Ok(Outcome { result, ops, user_version: base_version, effect, stats, unreadable: false, watch: Vec::new() })
 }
 
 /// Bytes that a log remembers of what these ops gave.
@@ -377,11 +358,8 @@ impl Outcome {
     /// A request refused before any op ran.
     fn refused(ops: &[OsdOp], result: i32) -> Self {
         let ops = ops.iter().map(|o| OpResult { op: without_data(o), rval: 0 }).collect();
-<<<<<<< HEAD
-        Self { result, ops, user_version: 0, effect: Effect::None, stats: StatDelta::default(), unreadable: false }
-=======
-        Self { result, ops, user_version: 0, effect: Effect::None, stats: StatDelta::default(), watch: Vec::new() }
->>>>>>> 4964f4c (pg, osd: watches and notifications)
+        let (effect, stats) = (Effect::None, StatDelta::default());
+        Self { result, ops, user_version: 0, effect, stats, unreadable: false, watch: Vec::new() }
     }
 }
 

@@ -60,11 +60,8 @@ pub(super) struct Vector<'a> {
 
 impl<'a> Vector<'a> {
     pub fn new(ctx: &'a OpContext<'a>, object: Staged<'a>) -> Self {
-<<<<<<< HEAD
-        Self { ctx, object, result: 0, allowance: ctx.limits.max_reply_size, unreadable: false, drawn: 0 }
-=======
-        Self { ctx, object, result: 0, watch_effects: Vec::new(), allowance: ctx.limits.max_reply_size }
->>>>>>> 4964f4c (pg, osd: watches and notifications)
+        let (allowance, watch_effects) = (ctx.limits.max_reply_size, Vec::new());
+        Self { ctx, object, result: 0, watch_effects, allowance, unreadable: false, drawn: 0 }
     }
 
     pub fn into_parts(self) -> (Staged<'a>, Vec<WatchEffect>) {
@@ -168,15 +165,11 @@ impl<'a> Vector<'a> {
             op::OMAP_RM_KEYS => self.omap_rm_keys(&o.indata),
             op::OMAP_RM_KEY_RANGE => self.omap_rm_key_range(&o.indata),
             op::COPY_FROM | op::COPY_FROM2 => self.copy_from(o),
-<<<<<<< HEAD
             op::CALL => self.call(o, out),
-            // Watches, notifications, rollback, cache tiers, manifests, trivial maps.
-=======
             op::WATCH => self.watch(o),
             op::NOTIFY => self.notify(o, out),
             op::NOTIFY_ACK => self.notify_ack(o),
             // Rollback, cache tiers, manifests, trivial maps.
->>>>>>> 4964f4c (pg, osd: watches and notifications)
             _ => Err(Stop::Errno(errno::EOPNOTSUPP)),
         }
     }

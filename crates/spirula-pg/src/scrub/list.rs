@@ -63,11 +63,8 @@ impl Pg {
         };
         out.rval = result;
         let stats = StatDelta::default();
-<<<<<<< HEAD
-        Some(Outcome { result, ops: vec![out], user_version: 0, effect: Effect::None, stats, unreadable: false })
-=======
-        Some(Outcome { result, ops: vec![out], user_version: 0, effect: Effect::None, stats, watch: Vec::new() })
->>>>>>> 4964f4c (pg, osd: watches and notifications)
+        let (effect, user_version) = (Effect::None, 0);
+        Some(Outcome { result, ops: vec![out], user_version, effect, stats, unreadable: false, watch: Vec::new() })
     }
 }
 

@@ -86,24 +86,9 @@ impl Hand {
         let mut msg = Box::new(MOsdOp::new(self.id, o.hash, locator, o.name, what));
         (msg.epoch, msg.flags) = (self.w.map().epoch, flags);
         let reqid = ReqId { name: EntityName::client(7000 + conn), tid: before.unwrap_or(op), inc: 0 };
-<<<<<<< HEAD
-        let (addr, patience) = (EntityAddr::NONE, Patience::Endless);
-        self.w.event(self.at, self.id, PgEvent::Client(ClientOp { id: op, conn, reqid, addr, msg, patience }));
-=======
-        self.w.event(
-            self.at,
-            self.id,
-            PgEvent::Client(ClientOp {
-                id: op,
-                conn,
-                reqid,
-                addr: EntityAddr::NONE,
-                msg,
-                patience: Patience::Endless,
-                timeouts: Timeouts::default(),
-            }),
-        );
->>>>>>> 4964f4c (pg, osd: watches and notifications)
+        let (addr, patience, timeouts) = (EntityAddr::NONE, Patience::Endless, Timeouts::default());
+        let request = ClientOp { id: op, conn, reqid, addr, msg, patience, timeouts };
+        self.w.event(self.at, self.id, PgEvent::Client(request));
         op
     }
 

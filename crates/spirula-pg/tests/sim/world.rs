@@ -1364,24 +1364,9 @@ impl World {
                 };
                 let reqid = ReqId { name: EntityName::client(client as u64 + 100), tid, inc: 0 };
                 self.op_at.insert(op, (id, pg.pg));
-<<<<<<< HEAD
-                let (conn, addr) = (client as u64, EntityAddr::NONE);
-                self.event(id, pg, PgEvent::Client(ClientOp { id: op, conn, reqid, addr, msg, patience }));
-=======
-                self.event(
-                    id,
-                    pg,
-                    PgEvent::Client(ClientOp {
-                        id: op,
-                        conn: client as u64,
-                        reqid,
-                        addr: EntityAddr::NONE,
-                        msg,
-                        patience,
-                        timeouts: Timeouts::default(),
-                    }),
-                );
->>>>>>> 4964f4c (pg, osd: watches and notifications)
+                let (conn, addr, timeouts) = (client as u64, EntityAddr::NONE, Timeouts::default());
+                let request = ClientOp { id: op, conn, reqid, addr, msg, patience, timeouts };
+                self.event(id, pg, PgEvent::Client(request));
             }
             (End::Client(c), Wire::Backoff(m)) => {
                 if let Some(b) = node.backoffs.get_mut(&c) {

@@ -171,11 +171,8 @@ pub(super) struct Bench {
     pub version: u64,
     pub last_user_version: u64,
     pub fetched: Option<Fetched>,
-<<<<<<< HEAD
     pub origin: Origin,
-=======
     pub asker: Asker<'static>,
->>>>>>> 4964f4c (pg, osd: watches and notifications)
 }
 
 impl Bench {
@@ -189,11 +186,8 @@ impl Bench {
             version: 0,
             last_user_version: 0,
             fetched: None,
-<<<<<<< HEAD
             origin: Origin::default(),
-=======
             asker: ASKER,
->>>>>>> 4964f4c (pg, osd: watches and notifications)
         }
     }
 
