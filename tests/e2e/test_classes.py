@@ -1,5 +1,5 @@
 """Object classes as clients call them: advisory locks, the example class, who may call what."""
-import json, os
+import os
 from harness import Case, wait
 
 
@@ -103,55 +103,3 @@ except rados.ObjectNotFound: print('and nothing was written')
         self.c.down()
         self.c.up()
         assert '"cookie":"c"' in self.lock('info', 'kept', 'l', '--format', 'json').out.replace(' ', '')
-
-
-class Images(Case):
-    """What rbd does with images without watching them: making them, and reading what is known of them."""
-    args = ['--osds', '2']
-
-    def rbd(self, *argv, **kw):
-        # A pool is validated by a snapshot, and there are none yet.
-        return self.c.run('rbd', '-p', 'data', '--rbd-validate-pool=false', *argv, **kw)
-
-    def info(self, name):
-        return json.loads(self.rbd('info', name, '--format', 'json').out)
-
-    def test_images_are_made_listed_and_shown(self):
-        self.rbd('create', '--size', '1G', 'one')
-        self.rbd('create', '--size', '10M', '--image-feature', 'layering', '--object-size', '1M', 'two')
-        self.rbd('create', '--size', '64M', '--stripe-unit', '65536', '--stripe-count', '4', 'striped')
-        assert json.loads(self.rbd('ls', '--format', 'json').out) == ['one', 'striped', 'two']
-        r = self.rbd('create', '--size', '1G', 'one', check=False)
-        assert r.code == 17 and 'exists' in r.err, r
-        one = self.info('one')
-        assert (one['size'], one['order'], one['objects']) == (1 << 30, 22, 256), one
-        assert set(one['features']) >= {'layering', 'exclusive-lock', 'object-map', 'fast-diff', 'deep-flatten'}, one
-        two = self.info('two')
-        assert (two['size'], two['order'], two['features']) == (10 << 20, 20, ['layering']), two
-        striped = self.info('striped')
-        assert (striped['stripe_unit'], striped['stripe_count']) == (65536, 4), striped
-        r = self.rbd('info', 'none', check=False)
-        assert r.code == 2, r
-        listed = json.loads(self.rbd('ls', '-l', '--format', 'json').out)
-        assert [(i['image'], i['size']) for i in listed] == [('one', 1 << 30), ('striped', 64 << 20), ('two', 10 << 20)], listed
-
-    def test_what_is_known_of_an_image_is_in_its_header(self):
-        self.rbd('create', '--size', '8M', '--image-feature', 'layering', 'plain')
-        ident = self.info('plain')['id']
-        keys = self.c.rados('-p', 'data', 'listomapkeys', f'rbd_header.{ident}').out.split()
-        assert {'size', 'order', 'features', 'object_prefix', 'snap_seq', 'create_timestamp'} <= set(keys), keys
-        assert self.c.rados('-p', 'data', 'listomapkeys', 'rbd_directory').out.count('plain') == 1
-        assert self.rbd('snap', 'ls', 'plain').out == '' and self.rbd('lock', 'ls', 'plain').out == ''
-        assert 'There are 0 metadata' in self.rbd('image-meta', 'ls', 'plain').out
-
-    def test_namespaces_and_groups(self):
-        self.rbd('namespace', 'create', 'data/ns')
-        assert 'ns' in self.rbd('namespace', 'ls', 'data').out
-        self.rbd('create', '--size', '8M', '--image-feature', 'layering', '--namespace', 'ns', 'inside')
-        assert self.rbd('ls', '--namespace', 'ns').out.split() == ['inside']
-        self.rbd('group', 'create', 'data/g')
-        assert self.rbd('group', 'ls').out.split() == ['g']
-        self.rbd('group', 'rename', 'data/g', 'data/h')
-        assert self.rbd('group', 'ls').out.split() == ['h']
-        self.rbd('group', 'rm', 'data/h')
-        assert self.rbd('group', 'ls').out == '' and self.rbd('trash', 'ls').out == ''

@@ -99,6 +99,11 @@ class Rbd(Case):
     args = ['--osds', '3', '--osd-size', '2G']
     minutes = 2
 
+    def setup(self, clients):
+        if subprocess.run([*clients.python(), '-c', 'import rbd'], capture_output=True).returncode:
+            raise Skip('python3-rbd is not installed')
+        super().setup(clients)
+
     def rbd(self, *argv, **kw):
         return self.c.run('rbd', *argv, **kw)
 

@@ -1,6 +1,6 @@
 """Watches and notifications with librados and `rados`: who is told what, who answered, and who ends when.
 
-What `watching.py basics` prints was compared with a real Ceph 16.2 (by hand, with `/work/shared/peers/ceph-up`)."""
+What `watching.py basics` prints was compared with a real Ceph 16.2 (by hand, with `cargo xtask ceph up`)."""
 import json, os, queue, shutil, signal, subprocess, threading, time
 import test_processes
 from harness import Case, wait

@@ -3,13 +3,16 @@
 use crate::run::{have, status};
 use std::process::Command;
 
-/// (program, or line of Debian's Python, that shows it is there; package; what needs it)
+/// (program, line of Debian's Python, or library below /usr/lib/ARCHITECTURE, that shows it is there; package; what needs it)
 const NEEDED: &[(&str, &str, &str)] = &[
     ("ceph", "ceph-common", "every end-to-end test"),
     ("crushtool", "ceph-base", "CRUSH comparison"),
     ("osdmaptool", "ceph-base", "OSD map comparison"),
     ("monmaptool", "ceph-base", "monitor map comparison"),
     ("import rados", "python3-rados", "librados tests"),
+    ("import rbd", "python3-rbd", "block images by librbd"),
+    ("qemu-img", "qemu-utils", "block images by qemu"),
+    ("qemu/block-rbd.so", "qemu-block-extra", "block images by qemu"),
     ("import pytest", "python3-pytest", "every end-to-end test"),
     ("import xdist", "python3-pytest-xdist", "end-to-end tests two at a time"),
     ("fio", "fio", "fio's rados engine"),
@@ -20,6 +23,10 @@ const NEEDED: &[(&str, &str, &str)] = &[
 fn present(probe: &str) -> bool {
     if probe.starts_with("import ") {
         return Command::new("/usr/bin/python3").args(["-c", probe]).output().is_ok_and(|o| o.status.success());
+    }
+    if probe.ends_with(".so") {
+        let folders = std::fs::read_dir("/usr/lib").into_iter().flatten().flatten();
+        return folders.into_iter().any(|f| f.path().join(probe).is_file());
     }
     have(probe)
 }

@@ -4,7 +4,7 @@ use crate::run::{have, must, status, target};
 use std::path::PathBuf;
 use std::process::Command;
 
-/// A folder holding Debian 13 with `ceph-common` and `python3-rados`, made on first use;
+/// A folder holding Debian 13 with `ceph-common`, `python3-rados` and `python3-rbd`, made on first use;
 /// `None` where that is not possible (not root, no debootstrap).
 ///
 /// # Errors
@@ -28,7 +28,7 @@ pub fn clients() -> anyhow::Result<Option<PathBuf>> {
     }
     must(
         Command::new("debootstrap")
-            .args(["--variant=minbase", "--include=ceph-common,python3-rados", "trixie"])
+            .args(["--variant=minbase", "--include=ceph-common,python3-rados,python3-rbd", "trixie"])
             .arg(&partial),
     )?;
     std::fs::rename(&partial, &dir)?;

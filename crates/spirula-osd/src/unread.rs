@@ -419,12 +419,12 @@ mod tests {
             OsdOp::pgnls(u64::MAX, 0, &start),
             OsdOp::new(op::COPY_GET),
             OsdOp::new(op::LIST_WATCHERS),
-            OsdOp::new(op::NOTIFY),
             OsdOp::call("a", "b", b""),
         ] {
             assert_eq!(ops(&[long.clone(), long.clone()]), 2 * MOST, "{long:?}");
         }
         assert_eq!(ops(&[OsdOp::pgnls(10, 0, &start)]), 10 * LISTED);
+        assert_eq!(ops(&[OsdOp::new(op::NOTIFY)]), 0, "its number; what watchers answered comes by itself");
         let many = spirula_runtime::limits::REQUESTS_PER_LINK as u64;
         assert!(many * answer_of(&[OsdOp::stat()]) <= LEAST, "whoever writes waits for no memory of readers");
         assert!(answer_of(&[]) > 0, "nobody who does not read is answered without end");

@@ -13,19 +13,19 @@ use spirula_types::errno::ENOENT;
 use std::collections::{BTreeMap, BTreeSet};
 
 macro_rules! commands {
-    ($($sig:literal, $help:literal => $run:expr;)*) => {
-        &[$(CommandSpec { sig: $sig, help: $help, module: "mgr", perm: "r", flags: 0, run: $run }),*]
+    ($($sig:literal, $perm:literal, $help:literal => $run:expr;)*) => {
+        &[$(CommandSpec { sig: $sig, help: $help, module: "mgr", perm: $perm, flags: 0, run: $run }),*]
     };
 }
 
 pub(super) const SPECS: &[CommandSpec] = commands! {
-    "device ls", "Show devices" => ls;
-    "device info name=devid,type=CephString", "Show information about a device" => info;
-    "device ls-by-daemon name=who,type=CephString", "Show devices associated with a daemon" => ls_by_daemon;
-    "device ls-by-host name=host,type=CephString", "Show devices on a host" => ls_by_host;
-    "device get-health-metrics name=devid,type=CephString name=sample,type=CephString,req=false", "Show stored device metrics for the device (none are read in this version)" => one_unread;
-    "device scrape-health-metrics name=devid,type=CephString,req=false", "Scrape and store device health metrics (not in this version)" => unread;
-    "device check-health", "Check life expectancy of devices (not in this version)" => unread;
+    "device ls", "r", "Show devices" => ls;
+    "device info name=devid,type=CephString", "r", "Show information about a device" => info;
+    "device ls-by-daemon name=who,type=CephString", "r", "Show devices associated with a daemon" => ls_by_daemon;
+    "device ls-by-host name=host,type=CephString", "r", "Show devices on a host" => ls_by_host;
+    "device get-health-metrics name=devid,type=CephString name=sample,type=CephString,req=false", "r", "Show stored device metrics for the device (none are read in this version)" => one_unread;
+    "device scrape-health-metrics name=devid,type=CephString,req=false", "r", "Scrape and store device health metrics (not in this version)" => unread;
+    "device check-health", "rw", "Check life expectancy of devices (not in this version)" => unread;
 };
 
 const UNREAD: &str = "this version reads no SMART data: use smartctl on the disks that `ceph device ls` names";
