@@ -61,39 +61,6 @@ times.sort()
 print(len(times), times[len(times) * 99 // 100] * 1000)
 '''
 
-# 32 writers of objects of all sizes, for 12 s.
-WRITERS = '''
-import rados, sys, threading, time
-def write(n):
-    with rados.Rados(conffile=sys.argv[1]) as r, r.open_ioctx('p') as io:
-        end, i = time.monotonic() + 12, 0
-        while time.monotonic() < end:
-            size = (4 << 20, 64 << 10, 4096, 1 << 20)[(n + i) % 4]
-            waiting = [io.aio_write_full(f'm{n}.{i % 3}.{k}', b'x' * size) for k in range(4)]
-            [w.wait_for_complete() for w in waiting]
-            i += 1
-ts = [threading.Thread(target=write, args=(n,)) for n in range(32)]
-[t.start() for t in ts]
-[t.join() for t in ts]
-'''
-
-
-class Budget(Case):
-    args = ['--osds', '3', '--osd-size', '4G', '--memory', '160M']
-
-    def test_1_memory_holds_under_many_writers(self):
-        self.c.ceph('osd', 'pool', 'create', 'p', '8', '8')
-        self.c.wait_clean()
-        p, most = self.c.python(WRITERS, wait=False), 0
-        while p.poll() is None:
-            most = max(most, rss(self.c))
-            time.sleep(0.02)
-        out, err = p.communicate()
-        assert p.returncode == 0, err[-2000:]
-        print(f'  {most >> 20} MiB of 160', flush=True)
-        assert most < 176 << 20, f'{most >> 20} MiB'
-
-
 class Flood(Case):
     args = ['--osds', '3', '--osd-size', '2G', '--memory', '256M']
 

@@ -45,6 +45,9 @@ pub struct Flags {
     pub promote: bool,
 }
 
+/// Longest input of a method that takes lists of small things, bytes.
+const LISTS_MAX: usize = 4 << 20;
+
 const R: Flags = Flags { read: true, write: false, promote: false };
 const W: Flags = Flags { read: false, write: true, promote: false };
 const RW: Flags = Flags { read: true, write: true, promote: false };
@@ -133,6 +136,14 @@ impl Call<'_> {
     /// Reads the input with `read`; what follows is left alone, as Ceph does.
     fn args<T>(&self, read: impl FnOnce(&mut Decoder<'_>) -> Result<T, DecodeError>) -> Result<T, Stop> {
         Ok(read(&mut Decoder::new(&self.input))?)
+    }
+
+    /// The same of a method that takes lists of small things, each of which takes more memory than room in the input.
+    fn few_args<T>(&self, read: impl FnOnce(&mut Decoder<'_>) -> Result<T, DecodeError>) -> Result<T, Stop> {
+        if self.input.len() > LISTS_MAX {
+            return fail(errno::E2BIG);
+        }
+        self.args(read)
     }
 
     /// The value of an attribute that holds a `T`; `None` without the attribute.

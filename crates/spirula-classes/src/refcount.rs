@@ -84,7 +84,7 @@ fn put(call: &mut Call<'_>) -> Result<i32, Stop> {
 }
 
 fn set(call: &mut Call<'_>) -> Result<i32, Stop> {
-    let names: Vec<Bytes> = call.args(|d| d.versioned("references", 1, |d, _| d.list(4, Bytes::decode)))?;
+    let names: Vec<Bytes> = call.few_args(|d| d.versioned("references", 1, |d, _| d.list(4, Bytes::decode)))?;
     if names.is_empty() {
         call.object.remove()?;
         return Ok(0);

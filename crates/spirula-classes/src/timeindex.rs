@@ -69,7 +69,7 @@ impl Entry {
 }
 
 fn add(call: &mut Call<'_>) -> Result<i32, Stop> {
-    let entries = call.args(|d| d.versioned("add entries", 1, |d, _| d.list(22, Entry::decode)))?;
+    let entries = call.few_args(|d| d.versioned("add entries", 1, |d, _| d.list(22, Entry::decode)))?;
     let pairs: Vec<(Bytes, Bytes)> =
         entries.into_iter().map(|e| ([&time_key(e.time)[..], &e.name].concat().into(), e.value)).collect();
     if !pairs.is_empty() {

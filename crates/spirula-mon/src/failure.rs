@@ -49,7 +49,7 @@ use spirula_maps::OsdMap;
 use spirula_maps::osdmap::{OsdXInfo, flags, state};
 use spirula_messages::ceph::log::severity;
 use spirula_messages::cluster::control::OsdFailureReport;
-use spirula_types::OsdId;
+use spirula_types::{EntityType, OsdId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// `laggy_probability` of 1.
@@ -92,6 +92,10 @@ impl OsdTracker {
     }
 
     pub(crate) fn session_closed(&mut self, conn: ConnId, peer: &Peer, now: UTime) {
+        // A client may be called by a number.
+        if peer.kind != EntityType::Osd {
+            return;
+        }
         let Ok(osd) = peer.id.parse::<OsdId>() else { return };
         self.beacons.closed(osd, conn);
         if let Some(n) = self.open.get_mut(&osd) {
@@ -236,6 +240,7 @@ impl Mon {
     /// Marks `target` down if enough of its peers have missed it for long enough.
     fn judge(&mut self, target: OsdId, work: &mut Work) {
         let (map, now) = (work.osd(), self.steady);
+        let mute = self.osds.is_mute(target, self.steady);
         let Some(reports) = self.osds.failures.get_mut(&target) else { return };
         if !map.is_up(target) {
             self.osds.failures.remove(&target);
@@ -273,15 +278,21 @@ impl Mon {
             let fresh = seconds_between(w.said, now) <= QUICK_FRESH;
             Some((seconds_between(w.silent_since, now), w.patience.filter(|_| fresh)?))
         };
-        let quick: BTreeMap<OsdId, (f64, f64)> = reports.iter().filter_map(|(o, w)| Some((*o, of(w)?))).collect();
-        if !quick.is_empty() && self.osds.is_mute(target, now) && self.judge_quick(target, &quick, work) {
-            return;
+        // When a switch is away all OSDs may report all others: nothing is worked out that cannot count.
+        if mute {
+            let quick: BTreeMap<OsdId, (f64, f64)> = reports.iter().filter_map(|(o, w)| Some((*o, of(w)?))).collect();
+            if !quick.is_empty() && self.judge_quick(target, &quick, work) {
+                return;
+            }
         }
         let map = work.osd();
         let grace = grace_of(&work.state, map, target, &reporters, self.now);
-        let (have, needed) = witnesses(&work.state, map, target, &reporters);
         let silent = seconds_between(since, self.steady);
-        if have < needed || silent < grace || down_refusal(&work.state, map, target).is_some() {
+        if silent < grace {
+            return;
+        }
+        let (have, needed) = witnesses(&work.state, map, target, &reporters);
+        if have < needed || down_refusal(&work.state, map, target).is_some() {
             return;
         }
         work.info(format!("osd.{target} failed ({have} reporters after {silent:.6} >= grace {grace:.6})"));
@@ -387,6 +398,8 @@ impl Mon {
                 work.info(format!("osd.{osd} marked down: no connection for {silent:.0} s and {why}"));
                 mark_down(work, osd);
                 self.osds.forget(osd);
+                // One loss is judged once.
+                self.osds.lost.remove(&osd);
             }
         }
     }

@@ -644,6 +644,8 @@ impl Mon {
             for (id, f) in &self.q.forwards {
                 self.send_forward(*id, &f.ask, out);
             }
+            // What is announced now is no news later.
+            let _ = self.osds.beacons.news(self.steady);
             self.announce_all(out);
         }
         self.refresh_quorum();

@@ -172,8 +172,13 @@ impl Peer {
 
     /// If it is silent on every path for longer than is usual, while we ran: how long is usual.
     fn mute(&self, now: Duration, b: Bounds) -> Option<Duration> {
-        let silent = self.beats().map(|p| now.saturating_sub(p.heard + p.late)).min()?;
+        let silent = self.unheard_for(now)?;
         Some(self.patience(b)).filter(|patience| silent >= *patience)
+    }
+
+    /// For how long nothing came on any path, while we ran.
+    fn unheard_for(&self, now: Duration) -> Option<Duration> {
+        self.beats().map(|p| now.saturating_sub(p.heard + p.late)).min()
     }
 
     /// The refusal that is to be reported.
@@ -445,14 +450,20 @@ impl Peers {
         b: Bounds,
         waiting: impl FnOnce() -> BTreeMap<OsdId, Waits>,
     ) -> Vec<Silent> {
-        let told = |p: &Peer| p.silent(now) >= b.grace || p.mute(now, b).is_some() || p.known_refusal(now).is_some();
+        // Who misses most of the others at once is cut off itself, and accuses nobody before the whole grace is over. How
+        // long each is silent by now counts, not whose patience has ended: that differs.
+        let recent = (2 * self.ping_every()).max(b.least / 2);
+        let missed = self.by_osd.values().filter(|p| p.unheard_for(now).is_some_and(|s| s >= recent)).count();
+        let cut_off = missed > 1.max(self.by_osd.len() / 2);
+        let mute = |p: &Peer| p.mute(now, b).filter(|_| !cut_off);
+        let told = |p: &Peer| p.silent(now) >= b.grace || mute(p).is_some() || p.known_refusal(now).is_some();
         if !self.by_osd.values().any(told) {
             return Vec::new();
         }
         let waiting = waiting();
         let mut out = Vec::new();
         for (osd, p) in self.by_osd.iter_mut().filter(|(_, p)| told(p)) {
-            let (silent, refused, patience) = (p.silent(now), p.known_refusal(now), p.mute(now, b));
+            let (silent, refused, patience) = (p.silent(now), p.known_refusal(now), mute(p));
             let waiting = waiting.get(osd).copied().unwrap_or_default();
             let what = Told { refused, waits: waiting.all > 0, mute: patience.is_some() };
             let due = p.reported.is_none_or(|(at, before)| {

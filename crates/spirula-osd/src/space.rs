@@ -114,10 +114,28 @@ fn pool_options(pool: &PgPool) -> PoolOptions {
     o
 }
 
-/// Does a request take space (or may it)?
-pub(crate) fn grows(ops: &[OsdOp]) -> bool {
+/// Methods of `rbd` that bring data, or make objects. By the others, and by locks, images are removed.
+const BRING: [&str; 8] = [
+    "create",
+    "copyup",
+    "sparse_copyup",
+    "object_map_save",
+    "object_map_resize",
+    "metadata_set",
+    "snapshot_add",
+    "dir_add_image",
+];
+
+/// Does a request take space (or may it)? One that `tries` (FULL_TRY, as what removes images does) calls methods that bring next to
+/// nothing on a full OSD, too.
+pub(crate) fn grows(ops: &[OsdOp], tries: bool) -> bool {
     ops.iter().any(|o| match o.op {
-        op::CALL => exec::writes(o),
+        op::CALL => {
+            let brings_little = exec::called(o).is_some_and(|(class, method)| {
+                class.name == "lock" || class.name == "rbd" && !BRING.contains(&method.name)
+            });
+            exec::writes(o) && !(tries && brings_little)
+        }
         op::WRITE
         | op::WRITEFULL
         | op::APPEND

@@ -237,7 +237,9 @@ impl Osd {
     pub(crate) fn tell_client(&mut self, link: LinkId, m: MWatchNotify) {
         let Some(s) = self.sessions.get(&link) else { return };
         let most = 2 * LEAST.max((self.free_memory() / PART) as u64);
-        if s.link.unsent() as u64 + (m.payload.len() + m.data.len()) as u64 > most {
+        let unsent = s.link.unsent() as u64;
+        // Whoever owes nothing is told, however long it is.
+        if unsent > 0 && unsent + (m.payload.len() + m.data.len()) as u64 > most {
             tracing::warn!(
                 "osd.{}: {} does not read what it watches ({} bytes); its connection is closed",
                 self.cfg.id,
@@ -248,7 +250,8 @@ impl Osd {
             return;
         }
         let mut m = m.into_message(0);
-        m.data = self.hub.pool().count(m.data);
+        let pool = self.hub.pool();
+        (m.front, m.data) = (pool.count(m.front), pool.count(m.data));
         s.link.send(m);
     }
 

@@ -36,7 +36,7 @@
 //! long as it was granted. A restarted OSD has forgotten its grants, so until the longest length
 //! after its start it says that everyone may hold one.
 //!
-//! Clocks need not agree. Their rates may differ by [`DRIFT`], and a holder that is paused together
+//! Clocks need not agree. Their rates may differ by [`DRIFT`], or a holder that is paused together
 //! with its clocks for up to [`PAUSE_MS`] notices nothing and reads nothing that it must not: it
 //! uses so much less of each lease, counted from when it asked.
 

@@ -533,6 +533,8 @@ impl Pg {
         match self.removed_next(cx.reader) {
             Ok(objects) if objects.is_empty() => {
                 self.info = None;
+                // It came from no split any more: what is stored of it is nothing.
+                self.shaped = 0;
                 self.role = Role::Idle;
                 self.save(After::Gone, cx);
             }

@@ -613,7 +613,9 @@ impl Pg {
     /// flight.
     fn answered_before(&mut self, object: &HObject, cx: &mut Cx<'_>) -> bool {
         let Some(context) = self.ops.contexts.get_mut(object) else { return false };
-        let Some(known) = context.queue.front().and_then(|q| self.log.find(&q.op.reqid)) else { return false };
+        // What the PG asks of itself has no number of a client's.
+        let first = context.queue.front().filter(|q| q.removes.is_none());
+        let Some(known) = first.and_then(|q| self.log.find(&q.op.reqid)) else { return false };
         let Dup { version, user_version, result, returns, .. } = known;
         let watched = context.state.as_ref().map(|s| s.watchers.clone()).filter(|w| !w.is_empty());
         let Some(q) = context.queue.pop_front() else { return false };

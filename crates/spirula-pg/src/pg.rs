@@ -560,10 +560,10 @@ impl Pg {
 
     /// Does `after` when all that was submitted before is durable; at once if it is.
     pub(crate) fn when_durable(&mut self, after: After, cx: &mut Cx<'_>) {
-        if self.after.is_empty() {
-            self.perform_after(after, cx);
-        } else {
-            self.after.push_back((self.next_token - 1, after));
+        // The newest that was taken: a number may have gone with a transaction that the store refused.
+        match self.after.back().map(|(token, _)| *token) {
+            None => self.perform_after(after, cx),
+            Some(token) => self.after.push_back((token, after)),
         }
     }
 

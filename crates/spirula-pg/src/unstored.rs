@@ -54,7 +54,8 @@ impl Pg {
 
     /// Has the PG something of this connection, so that it must hear of its end?
     pub fn knows(&self, conn: crate::ConnId) -> bool {
-        self.held.knows(conn) || self.ops.knows(conn)
+        let is_under_way = || self.active().is_some_and(|a| a.inflight.iter().any(|f| f.is_of(conn)));
+        self.held.knows(conn) || self.ops.knows(conn) || is_under_way()
     }
 
     /// Can the PG fall back to this? Not where the refused transaction was a split or a merge: its parts would overlap.

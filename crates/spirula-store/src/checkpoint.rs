@@ -109,6 +109,9 @@ pub(crate) struct Checkpointer {
     pub logs: BTreeMap<PgId, StoredLog>,
     /// Omap ids to purge.
     pub dead: VecDeque<u64>,
+    /// Those of the last overlay that copies were made of there: its owner may read by way of them until it lets go of that
+    /// overlay, which it has when the next one comes. Not counted as dead before, or whoever waits for room would wait for them.
+    pub dying: Vec<u64>,
     pub holes: Arc<Holes>,
 }
 
@@ -165,6 +168,7 @@ impl Checkpointer {
     }
 
     fn checkpoint(&mut self, job: Job) -> Result<()> {
+        self.dead.extend(std::mem::take(&mut self.dying));
         if !planted!(CheckpointBeforeData) {
             self.block.flush().map_err(|e| StoreError::io("flush", self.block.name(), e))?;
         }
@@ -208,7 +212,9 @@ impl Checkpointer {
         })?;
         self.keep_spare();
         self.shared.superblock.store(self.superblock.label.generation, Ordering::Release);
-        self.dead.extend(&job.frozen.dead);
+        let (dying, dead): (Vec<u64>, Vec<u64>) = o.dead.iter().copied().partition(|id| o.copies.wants(*id));
+        self.dying = dying;
+        self.dead.extend(dead);
         self.shared.dead.store(self.dead.len(), Ordering::Release);
         self.shared.ring_tail.store(job.end.offset, Ordering::Release);
         self.shared.checkpointed.store(job.seq, Ordering::Release);

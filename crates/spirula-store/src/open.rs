@@ -417,6 +417,7 @@ impl Store {
             shared: self.shared.clone(),
             meta,
             overlay_bound: self.overlay_bound(),
+            dying: Vec::new(),
             holes: self.holes.clone(),
             block: layout.block,
             superblock_dev: layout.main,

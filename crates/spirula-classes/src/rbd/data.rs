@@ -6,6 +6,9 @@ use bytes::Bytes;
 use spirula_types::errno;
 use std::collections::BTreeMap;
 
+/// Pieces that one call leaves, at most: librbd's largest objects have a tenth of it.
+const RUNS_MAX: usize = 1 << 16;
+
 /// Is there such an object?
 fn exists(call: &mut Call<'_>) -> Result<bool, Stop> {
     match call.object.stat() {
@@ -79,6 +82,9 @@ pub(super) fn sparsify(call: &mut Call<'_>) -> Result<i32, Stop> {
         let end = at.saturating_add(piece).min(data.len());
         if zero(data.get(at..end).unwrap_or_default()) {
             continue;
+        }
+        if runs.len() >= RUNS_MAX {
+            return fail(errno::E2BIG);
         }
         match runs.last_mut() {
             Some(last) if last.1 == at => last.1 = end,

@@ -241,7 +241,7 @@ pub(super) fn metadata_list(call: &mut Call<'_>) -> Result<i32, Stop> {
 }
 
 pub(super) fn metadata_set(call: &mut Call<'_>) -> Result<i32, Stop> {
-    let pairs: BTreeMap<Bytes, Bytes> = call.args(|d| d.get())?;
+    let pairs: BTreeMap<Bytes, Bytes> = call.few_args(|d| d.get())?;
     let pairs = pairs.into_iter().map(|(k, v)| (metadata_key(&k).into(), v)).collect();
     call.object.omap_set(pairs)?;
     Ok(0)

@@ -28,7 +28,8 @@ pub(super) fn store(call: &mut Call<'_>, id: u64, mut snap: Snap) -> Result<(), 
     if snap.parent.exists() {
         let known = call.key::<Parent>("parent")?.is_some_and(|p| p.exists());
         if !known {
-            call.set("parent", &snap.parent)?;
+            // That head is no child of it any more.
+            call.set("parent", &Parent { overlap: None, ..snap.parent.clone() })?;
         }
         snap.overlap = snap.parent.overlap;
         snap.parent = Parent::default();

@@ -234,6 +234,7 @@ const COMMANDS: &[(&str, Does)] = &[
         r#"{"prefix": "osd pool set-quota", "pool": "q", "field": "max_bytes", "val": "9000"}"#,
         Acts("OSDs refuse what is more"),
     ),
+    (r#"{"prefix": "device check-health"}"#, Nothing("there is no device; where there is one it is refused")),
     (r#"{"prefix": "osd pool mksnap", "pool": "q", "snap": "s"}"#, Refused("no snapshots yet")),
     (r#"{"prefix": "osd pool rmsnap", "pool": "q", "snap": "s"}"#, Nothing("there is none of that name, as it says")),
     (r#"{"prefix": "osd pool application enable", "pool": "q", "app": "a"}"#, Acts("capabilities by tag, health")),

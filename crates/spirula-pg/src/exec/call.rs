@@ -12,9 +12,12 @@ use spirula_classes::{Caller, Method, Object, Page, Stat, Stop as Halt, Unknown}
 use spirula_encoding::UTime;
 use spirula_messages::ceph::op::{Extent, OsdOp};
 use spirula_types::errno;
+use spirula_types::limits::pair_size;
 
 /// Most times that a call may ask for something or change something.
 const MOST_STEPS: u32 = 1 << 20;
+/// A block of the stores, bytes.
+const BLOCK: u64 = 4096;
 
 /// Is a call one of a method that there is? The error is a positive errno, and Ceph's: a class that is none of those that an
 /// OSD is to load is forbidden, whether there is such a one or not.
@@ -79,12 +82,20 @@ impl<'a> Seen<'_, 'a> {
     }
 
     fn reads<T>(&mut self, f: impl FnOnce(&mut Vector<'a>) -> Result<T, Stop>) -> Result<T, Halt> {
-        self.trespass |= !self.method.flags.read;
+        if !self.method.flags.read {
+            // Refused before anything is done: a client that lets its op fail (FAILOK) has no output of it.
+            self.trespass = true;
+            return Err(Halt::Errno(errno::EIO));
+        }
         self.step(f)
     }
 
     fn writes(&mut self, f: impl FnOnce(&mut Vector<'a>) -> Ran) -> Result<(), Halt> {
-        self.trespass |= !self.method.flags.write;
+        if !self.method.flags.write {
+            // Nor is anything changed by who may only read.
+            self.trespass = true;
+            return Err(Halt::Errno(errno::EIO));
+        }
         self.step(f).map(drop)
     }
 }
@@ -141,7 +152,7 @@ impl Object for Seen<'_, '_> {
         self.reads(|v| {
             v.must_exist()?;
             let attrs = v.object.attrs()?;
-            v.reserve(attrs.iter().map(|(k, v)| (k.len() + v.len()) as u64).sum())?;
+            v.reserve(size_of(attrs.iter()))?;
             Ok(attrs.into_iter().filter_map(|(k, v)| Some((user_name(&k)?, v))).collect())
         })
     }
@@ -157,7 +168,7 @@ impl Object for Seen<'_, '_> {
     fn omap_page(&mut self, after: &[u8], prefix: &[u8], max: u64) -> Result<Page, Halt> {
         self.reads(|v| {
             let page = v.omap_page(after, prefix, max)?;
-            v.reserve(page.entries.iter().map(|(k, v)| (k.len() + v.len()) as u64).sum())?;
+            v.reserve(size_of(page.entries.iter().map(|(k, v)| (k, v))))?;
             Ok(Page { pairs: page.entries, more: page.more })
         })
     }
@@ -174,7 +185,12 @@ impl Object for Seen<'_, '_> {
     }
 
     fn write(&mut self, offset: u64, data: Bytes) -> Result<(), Halt> {
-        self.writes(|v| v.write(Extent { offset, length: data.len() as u64, ..Extent::default() }, data))
+        // Counted as what the store takes for it: whole blocks, also of one byte.
+        let (first, end) = (offset / BLOCK, offset.saturating_add(data.len() as u64).div_ceil(BLOCK));
+        self.writes(|v| {
+            v.reserve(end.saturating_sub(first).max(1).saturating_mul(BLOCK))?;
+            v.write(Extent { offset, length: data.len() as u64, ..Extent::default() }, data)
+        })
     }
 
     fn truncate(&mut self, size: u64) -> Result<(), Halt> {
@@ -186,7 +202,10 @@ impl Object for Seen<'_, '_> {
     }
 
     fn write_full(&mut self, data: Bytes) -> Result<(), Halt> {
-        self.writes(|v| v.write_full(Extent { length: data.len() as u64, ..Extent::default() }, data))
+        self.writes(|v| {
+            v.reserve(data.len() as u64)?;
+            v.write_full(Extent { length: data.len() as u64, ..Extent::default() }, data)
+        })
     }
 
     fn remove(&mut self) -> Result<(), Halt> {
@@ -194,12 +213,23 @@ impl Object for Seen<'_, '_> {
     }
 
     fn set_attr(&mut self, name: &[u8], value: Bytes) -> Result<(), Halt> {
-        self.writes(|v| v.setxattr(&OsdOp::setxattr(name, &value)))
+        self.writes(|v| {
+            v.reserve(value.len() as u64)?;
+            v.setxattr(&OsdOp::setxattr(name, &value))
+        })
     }
 
     fn omap_set(&mut self, pairs: Vec<(Bytes, Bytes)>) -> Result<(), Halt> {
-        self.writes(|v| v.set_pairs(pairs))
+        self.writes(|v| {
+            v.reserve(size_of(pairs.iter().map(|(k, v)| (k, v))))?;
+            v.set_pairs(pairs)
+        })
     }
+}
+
+/// Memory that pairs take.
+fn size_of<'a>(pairs: impl Iterator<Item = (&'a Bytes, &'a Bytes)>) -> u64 {
+    pairs.map(|(k, v)| pair_size(k, v) as u64).sum()
 }
 
 /// Mixes the bits of a number: SplitMix64's finalizer, which gives no two numbers the same.

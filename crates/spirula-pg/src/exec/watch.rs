@@ -222,9 +222,10 @@ impl Vector<'_> {
         if payload.len() > self.ctx.limits.max_notify {
             return Err(Stop::Errno(errno::E2BIG));
         }
-        if begun >= asker.may_notify || payload.len() > asker.room {
+        if begun >= asker.may_notify || payload.len() > asker.room.saturating_sub(self.told) {
             return Err(Stop::Errno(errno::EBUSY));
         }
+        self.told += payload.len();
         let id = asker.next_notify + begun as u64;
         let timeout = if timeout == 0 { asker.timeouts.notify } else { timeout };
         let cookie = o.cookie();
@@ -250,9 +251,10 @@ impl Vector<'_> {
                 if reply.len() > self.ctx.limits.max_notify {
                     return Err(Stop::Errno(errno::E2BIG));
                 }
-                if reply.len() > asker.room {
+                if reply.len() > asker.room.saturating_sub(self.told) {
                     return Err(Stop::Errno(errno::EBUSY));
                 }
+                self.told += reply.len();
                 WatchEffect::Ack { id, cookie: Some(cookie), reply: Bytes::copy_from_slice(&reply) }
             }
             // The old form has the number where others have the cookie.

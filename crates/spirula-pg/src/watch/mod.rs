@@ -349,10 +349,14 @@ impl Pg {
     /// A request begins a change by which watches will be connected: they do not end meanwhile.
     pub(crate) fn watches_planned(&mut self, object: &HObject, effects: &[WatchEffect], cx: &Cx<'_>) {
         for e in effects {
-            if let WatchEffect::Connect { watcher, .. } = e
-                && let Some(w) = self.watches.watch(object, watcher.key())
-            {
-                w.ends_ms = w.ends_ms.max(cx.now.mono_ms + u64::from(w.timeout) * 1000);
+            match e {
+                WatchEffect::Connect { watcher, .. } => {
+                    if let Some(w) = self.watches.watch(object, watcher.key()) {
+                        w.ends_ms = w.ends_ms.max(cx.now.mono_ms + u64::from(w.timeout) * 1000);
+                    }
+                }
+                WatchEffect::Notify { id, .. } => self.watches.notifies.planned(*id),
+                _ => {}
             }
         }
     }
@@ -381,6 +385,8 @@ impl Pg {
                     let gone = self.watches.forget(object, *key, cx.out);
                     cx.out.extend(gone.and_then(|w| w.conn).filter(|_| *tell).map(|conn| disconnected(conn, key.0)));
                 }
+                // Nobody is left to be told what came of it.
+                WatchEffect::Notify { .. } if who.conn == 0 => {}
                 WatchEffect::Notify { id, cookie, timeout, payload } => {
                     let n = notify::Begun {
                         id: *id,

@@ -112,6 +112,11 @@ impl Notifies {
         (self.last + 1).max(u64::from(epoch) << 32)
     }
 
+    /// This number is given out, though its notification begins only when what it came with is written.
+    pub fn planned(&mut self, id: u64) {
+        self.last = self.last.max(id);
+    }
+
     pub fn room(&self, conn: ConnId) -> (usize, usize) {
         let of_it = self.all.values().filter(|n| n.begun.conn == conn).count();
         let number = NOTIFIES.saturating_sub(self.all.len()).min(NOTIFIES_EACH.saturating_sub(of_it));

@@ -47,6 +47,11 @@ impl Inflight {
         self.sent.iter().find(|(m, _)| *m == member).map(|(_, w)| w)
     }
 
+    /// Does this connection wait for it?
+    pub fn is_of(&self, conn: ConnId) -> bool {
+        self.answer.ops.iter().any(|q| q.op.conn == conn)
+    }
+
     /// The objects of its entries.
     pub fn objects(&self) -> impl Iterator<Item = &HObject> {
         self.record.entries.iter().map(|e| &e.entry.object)
