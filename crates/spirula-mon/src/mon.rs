@@ -124,6 +124,9 @@ pub(crate) fn bytes_of(m: &Message) -> usize {
     m.front.len() + m.middle.len() + m.data.len()
 }
 
+/// A monitor that did not run for so many seconds has no clients any more: they look for another after less.
+const STOOD_STILL: f64 = 5.0;
+
 /// True for a request that only the leader can deal with.
 pub(crate) fn for_leader(m: &Message) -> bool {
     matches!(m.kind, kind::MON_COMMAND | kind::COMMAND)
@@ -173,6 +176,8 @@ pub struct Mon {
     one_by_one: usize,
     last_commit: u64,
     last_look: UTime,
+    /// When this monitor ran last.
+    ran: Option<UTime>,
     pub(crate) entropy: Entropy,
     /// Nobody comes in without a key.
     pub(crate) auth_safe: bool,
@@ -244,6 +249,7 @@ impl Mon {
             one_by_one: 0,
             last_commit: 0,
             last_look: UTime::ZERO,
+            ran: None,
             entropy,
             auth_safe: false,
         };
@@ -391,6 +397,10 @@ impl Mon {
         self.clock.see(now);
         self.osds.beacons.ran(self.steady);
         let first = out.len();
+        let before = self.ran.replace(self.steady);
+        if before.is_some_and(|before| seconds_between(before, self.steady) >= STOOD_STILL) {
+            self.leave_clients(out);
+        }
         match event {
             MonEvent::SessionOpened { conn, peer } => {
                 self.announce(conn, &peer, true, out);
@@ -419,6 +429,21 @@ impl Mon {
             }
         }
         self.route(out.get_mut(first..).unwrap_or_default());
+    }
+
+    /// This monitor did not run for so long that its clients have gone to others, and asked those again for what lies unread in
+    /// its sockets. It may be done by now, so long ago that nobody remembers it ([`crate::done`]), and is not to be done once more.
+    fn leave_clients(&mut self, out: &mut Vec<MonEffect>) {
+        let left = |(conn, s): (&ConnId, &Session)| {
+            (*conn < crate::quorum::REMOTE && s.peer.kind == EntityType::Client).then_some(*conn)
+        };
+        for conn in self.sessions.iter().filter_map(left).collect::<Vec<_>>() {
+            if let Some(s) = self.sessions.get(&conn) {
+                self.announce(conn, &s.peer, false, out);
+            }
+            self.close_session(conn);
+            out.push(MonEffect::Close(conn));
+        }
     }
 
     pub(crate) fn open_session(&mut self, conn: ConnId, peer: Peer) {

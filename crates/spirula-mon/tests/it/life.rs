@@ -762,3 +762,18 @@ fn who_was_up_and_hears_not_all_waits_unless_it_is_needed() {
     c.ask(conns[1], back(vec![0]));
     assert!(c.mon.state().osdmap.is_up(1), "the one it does not hear is down");
 }
+
+/// Its clients asked others for the same long ago, and nobody may remember what came of it.
+#[test]
+fn what_lay_unread_while_a_monitor_stood_still_is_not_done() {
+    let mut c = Cluster::up(1);
+    let conn = c.open(EntityType::Client, "admin");
+    assert!(!c.ask(conn, pool_op(1, 0, "before", 0)).is_empty());
+    c.now.sec += 30;
+    assert!(c.ask(conn, pool_op(1, 0, "late", 0)).is_empty());
+    assert!(c.mon.state().osdmap.pool_by_name("late").is_none());
+    // Whoever comes anew is served, and the OSD has not been away.
+    let conn = c.open(EntityType::Client, "admin");
+    assert!(!c.ask(conn, pool_op(1, 0, "new", 0)).is_empty());
+    assert!(c.mon.state().osdmap.pool_by_name("new").is_some() && c.mon.state().osdmap.is_up(0));
+}
