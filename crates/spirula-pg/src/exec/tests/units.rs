@@ -422,6 +422,9 @@ fn a_method_that_does_what_it_is_not_registered_for_fails() {
     x.run(&o, &[OsdOp::write_full(b("kept"))]);
     for method in ["bad_reader", "bad_writer"] {
         assert_eq!(errno_of(&x.run(&o, &[OsdOp::call("hello", method, b"lost")])), errno::EIO, "{method}");
+        // Whoever lets the op fail gets no more of it.
+        let forgiven = x.run(&o, &[OsdOp::call("hello", method, b"lost").with_flags(op::FLAG_FAILOK)]);
+        assert!(forgiven.ops[0].op.indata.is_empty(), "{method}: {forgiven:?}");
     }
     assert_eq!(&x.store.objects[&o].data[..], b"kept");
 }
