@@ -135,7 +135,11 @@ fn answer(flags: u8, sessions: &mut Sessions, c: &mut Connection, events: Vec<Ev
                 c.answer_session(reply, &mut more)?;
                 answer(flags, sessions, c, more)?;
             }
-            Event::Established(_) | Event::Message(_) | Event::SessionReset { .. } | Event::KeepaliveAck(_) => {}
+            Event::Established(_)
+            | Event::Message(_)
+            | Event::TooLarge { .. }
+            | Event::SessionReset { .. }
+            | Event::KeepaliveAck(_) => {}
         }
     }
     Ok(asked)

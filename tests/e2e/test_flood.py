@@ -6,12 +6,6 @@ from harness import Case, holds
 GROWTH = 128 << 20
 
 
-
-def rss(cluster):
-    text = open(f'/proc/{cluster.pid()}/status').read()
-    return next(int(l.split()[1]) for l in text.splitlines() if l.startswith('VmRSS')) << 10
-
-
 FLOOD = '''
 import json, os, rados, sys, threading, time
 conf, keyring, kind = sys.argv[1:4]
@@ -61,11 +55,13 @@ times.sort()
 print(len(times), times[len(times) * 99 // 100] * 1000)
 '''
 
+
 class Flood(Case):
     args = ['--osds', '3', '--osd-size', '2G', '--memory', '256M']
 
     def rss(self):
-        return rss(self.c)
+        text = open(f'/proc/{self.c.pid()}/status').read()
+        return next(int(l.split()[1]) for l in text.splitlines() if l.startswith('VmRSS')) << 10
 
     def user(self):
         path = os.path.join(self.c.scratch, 'low.keyring')

@@ -211,7 +211,7 @@ class Rbd(Case):
         if not shutil.which('fio'):
             raise Skip('fio is not installed')
         r = subprocess.run(['fio', '--name=v', '--ioengine=rbd', '--pool=rbd', '--rbdname=bench', '--clientname=admin', '--rw=randwrite', '--bs=4k',
-                            '--iodepth=16', '--size=16M', '--verify=crc32c', '--do_verify=1', '--verify_fatal=1'], capture_output=True, text=True,
+                            '--iodepth=16', '--size=16M', '--verify=crc32c', '--do_verify=1', '--verify_fatal=1', '--verify_state_save=0'], capture_output=True, text=True,
                            timeout=120, env=dict(os.environ, CEPH_CONF=self.c.conf))
         assert r.returncode == 0 and 'err= 0' in r.stdout, r
 

@@ -26,18 +26,6 @@ pub struct Options {
     alone: bool,
 }
 
-impl Options {
-    /// `rados bench`, beside a real Ceph.
-    pub fn objects() -> Self {
-        Self { runs: 3, seconds: 8, threads: "1,16".into(), rbd: false, alone: false }
-    }
-
-    /// fio on block images, beside a real Ceph.
-    pub fn images() -> Self {
-        Self { rbd: true, ..Self::objects() }
-    }
-}
-
 /// Starts both clusters, measures them in turn, stops them.
 ///
 /// # Errors

@@ -52,8 +52,28 @@ enum Task {
 }
 
 fn main() -> ExitCode {
-    let result = match Args::parse().task {
-        Task::Check => check::check(),
+    match run_task(Args::parse().task) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(e) => {
+            eprintln!("xtask: {e:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Does the task that a command line names, as if it had been typed behind `cargo xtask`.
+fn run_line(line: &str) -> anyhow::Result<bool> {
+    run_task(Args::try_parse_from(std::iter::once("cargo xtask").chain(line.split(' ')))?.task)
+}
+
+fn run_task(task: Task) -> anyhow::Result<bool> {
+    match task {
+        Task::Check => {
+            let failed = check::check()?;
+            failed.iter().for_each(|what| eprintln!("xtask check: failed: {what}"));
+            Ok(failed.is_empty())
+        }
         Task::Test(o) => test::test(&o),
         Task::Sim(o) => sim::sim(&o),
         Task::Fuzz(o) => fuzz::fuzz(&o),
@@ -61,14 +81,6 @@ fn main() -> ExitCode {
         Task::Soak(o) => test::soak(&o),
         Task::Nightly(o) => nightly::nightly(&o),
         Task::Man { dir } => man(&dir),
-    };
-    match result {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(e) => {
-            eprintln!("xtask: {e:#}");
-            ExitCode::FAILURE
-        }
     }
 }
 

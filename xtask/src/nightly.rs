@@ -4,8 +4,7 @@
 //! anew after each, so that a machine that stops in between leaves what was found until then.
 
 use crate::run::{command, must, release_binary, root, status, target};
-use crate::test::{Campaign, Options as TestOptions, SoakOptions};
-use crate::{bench, ceph, test};
+use crate::{ceph, run_line};
 use anyhow::Context;
 use clap::{Args, ValueEnum};
 use std::path::Path;
@@ -75,16 +74,14 @@ pub fn nightly(o: &Options) -> anyhow::Result<bool> {
 }
 
 fn run(step: Step, o: &Options) -> anyhow::Result<bool> {
-    let soak =
-        |campaign| test::soak(&SoakOptions { minutes: o.minutes, states: o.states, ..SoakOptions::of(campaign) });
     match step {
-        Step::Test => test::test(&TestOptions::all()),
-        Step::Soak => soak(None),
-        Step::Store => soak(Some(Campaign::Store)),
-        Step::Kill9 => soak(Some(Campaign::Kill9)),
-        Step::Thrash => soak(Some(Campaign::Thrash)),
+        Step::Test => run_line("test --reef"),
+        Step::Soak => run_line("soak"),
+        Step::Store => run_line(&format!("soak store --states {}", o.states)),
+        Step::Kill9 => run_line("soak kill9"),
+        Step::Thrash => run_line(&format!("soak thrash {}", o.minutes)),
         Step::Admin => admin(),
-        Step::Bench => Ok(bench::bench(&bench::Options::objects())? && bench::bench(&bench::Options::images())?),
+        Step::Bench => Ok(run_line("ceph bench")? && run_line("ceph bench --rbd")?),
     }
 }
 

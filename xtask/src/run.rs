@@ -2,8 +2,9 @@
 
 use anyhow::{Context, bail};
 use std::ffi::OsStr;
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 /// The workspace's root.
 pub fn root() -> PathBuf {
@@ -31,6 +32,35 @@ pub fn status(c: &mut Command) -> anyhow::Result<bool> {
     let shown = format!("{c:?}").replace('"', "");
     eprintln!("xtask: {shown}");
     Ok(c.status().with_context(|| format!("start {shown}"))?.success())
+}
+
+/// Runs a command of a test run to its end, output to ours. What failed is noted: the tests by their names and the
+/// seeds, where the command's output names them, and the command itself. Long outputs are cut by who keeps them; what stands last is kept.
+///
+/// # Errors
+/// When it cannot be started, or its output cannot be read.
+pub fn noted(c: &mut Command, failed: &mut Vec<String>) -> anyhow::Result<()> {
+    let shown = format!("{c:?}").replace('"', "");
+    eprintln!("xtask: {shown}");
+    let mut child = c.stdout(Stdio::piped()).spawn().with_context(|| format!("start {shown}"))?;
+    let mut out = std::io::stdout();
+    for line in child.stdout.take().into_iter().flat_map(|o| BufReader::new(o).split(b'\n')) {
+        let line = line.with_context(|| format!("output of {shown}"))?;
+        out.write_all(&line)?;
+        out.write_all(b"\n")?;
+        let text = String::from_utf8_lossy(&line);
+        if text.ends_with("... FAILED")
+            || text.starts_with("FAILED ")
+            || text.starts_with("ERROR ")
+            || text.starts_with("replay: ")
+        {
+            failed.push(text.into_owned());
+        }
+    }
+    if !child.wait()?.success() {
+        failed.push(shown);
+    }
+    Ok(())
 }
 
 /// Runs a command that must succeed.

@@ -2,6 +2,7 @@
 
 use crate::run::{command, status, tested_binaries};
 use clap::Args;
+use std::process::Command;
 
 /// Which seeds.
 #[derive(Args)]
@@ -38,10 +39,18 @@ impl Options {
 /// # Errors
 /// When it cannot be built.
 pub fn sim(o: &Options) -> anyhow::Result<bool> {
+    status(&mut command_of(o)?)
+}
+
+/// What runs them, built.
+///
+/// # Errors
+/// When it cannot be built.
+pub fn command_of(o: &Options) -> anyhow::Result<Command> {
     let mut c = command(tested_binaries()?.join("spirula-sim"));
     c.args(["--seed", &o.seed.to_string(), "--seeds", &o.seeds.to_string()]);
     c.args(o.bugs.then_some("--bugs")).args(o.tell.then_some("--tell"));
     c.args(o.bug.iter().flat_map(|b| ["--bug", b]));
     c.args(o.faults.iter().flat_map(|f| ["--faults", f]));
-    status(&mut c)
+    Ok(c)
 }

@@ -1,6 +1,6 @@
 //! `cargo xtask test` and `cargo xtask soak`.
 
-use crate::run::{TESTED, command, release_binary, root, status, target, tested_binaries};
+use crate::run::{TESTED, command, noted, release_binary, root, status, target, tested_binaries};
 use crate::{check, fuzz, packages, reef};
 use clap::Args;
 use std::process::Command;
@@ -40,43 +40,29 @@ pub enum Campaign {
     Sim,
 }
 
-impl Options {
-    /// Everything, with Reef's clients.
-    pub fn all() -> Self {
-        Self { reef: true, release: false, unit: false, e2e: None }
-    }
-}
-
 /// How long to soak.
 #[derive(Args)]
 pub struct SoakOptions {
     /// Only this campaign
-    pub campaign: Option<Campaign>,
+    campaign: Option<Campaign>,
     /// How long `thrash` goes on
     #[arg(default_value_t = 30)]
-    pub minutes: u32,
+    minutes: u32,
     /// Seed of `thrash` [default: drawn, and printed]
     #[arg(long)]
-    pub seed: Option<u64>,
+    seed: Option<u64>,
     /// How often `kill9` kills
     #[arg(long, default_value_t = 200)]
-    pub kills: u32,
+    kills: u32,
     /// How many crash states `store` tries at least; 0: every workload in every setting
     #[arg(long, default_value_t = 200_000)]
-    pub states: u64,
+    states: u64,
     /// Seconds for each fuzz target
     #[arg(long, default_value_t = 60)]
-    pub fuzz_seconds: u32,
+    fuzz_seconds: u32,
     /// Factor for the number of random cases of each property test
     #[arg(long, default_value_t = 20)]
-    pub factor: u32,
-}
-
-impl SoakOptions {
-    /// One campaign, or the general one, as long as it is by default.
-    pub fn of(campaign: Option<Campaign>) -> Self {
-        Self { campaign, minutes: 30, seed: None, kills: 200, states: 200_000, fuzz_seconds: 60, factor: 20 }
-    }
+    factor: u32,
 }
 
 /// Runs the tests; false if one failed.
@@ -86,38 +72,37 @@ impl SoakOptions {
 pub fn test(o: &Options) -> anyhow::Result<bool> {
     let begun = Instant::now();
     let missing = packages::install()?;
-    let mut good = true;
+    let mut failed = Vec::new();
     if o.e2e.is_none() {
-        good &= check::check()?;
+        failed.append(&mut check::check()?);
         let mut rust = command("cargo");
         rust.args(["test", "--workspace", "--locked", "--no-fail-fast", "--profile", TESTED])
             .env("PROPTEST_RNG_SEED", PROPTEST_SEED);
-        good &= status(&mut rust)?;
-        good &= crate::sim::sim(&crate::sim::Options::range(0, 300))?;
+        noted(&mut rust, &mut failed)?;
+        noted(&mut crate::sim::command_of(&crate::sim::Options::range(0, 300))?, &mut failed)?;
     }
     if !o.unit {
         let word = o.e2e.clone().unwrap_or_default();
-        let run = |clients: &str, chroot: Option<&std::path::Path>| -> anyhow::Result<bool> {
+        let run = |clients: &str, chroot: Option<&std::path::Path>, failed: &mut Vec<String>| {
             let mut c = e2e(&word, o.release)?;
             c.arg(format!("--junit-xml={}", target().join(format!("e2e-{clients}.xml")).display()));
             c.arg(format!("--junit-prefix={clients}"));
             if let Some(chroot) = chroot {
                 c.arg("--clients").arg(chroot);
             }
-            status(&mut c)
+            noted(&mut c, failed)
         };
         let wanted = ["ceph-common", "python3-rados", "python3-pytest"];
         match missing.iter().find(|(p, _)| wanted.contains(p)) {
             Some((package, _)) if packages::can_install() => {
-                println!("FAILED end-to-end tests: Debian package {package} could not be installed");
-                good = false;
+                failed.push(format!("end-to-end tests: Debian package {package} could not be installed"));
             }
             Some((package, _)) => println!("SKIPPED end-to-end tests: Debian package {package} is not installed"),
-            None => good &= run("pacific", None)?,
+            None => run("pacific", None, &mut failed)?,
         }
         if o.reef {
             match reef::clients()? {
-                Some(chroot) => good &= run("reef", Some(&chroot))?,
+                Some(chroot) => run("reef", Some(&chroot), &mut failed)?,
                 None => println!("SKIPPED end-to-end tests with Reef clients: debootstrap is not possible here"),
             }
         }
@@ -125,6 +110,10 @@ pub fn test(o: &Options) -> anyhow::Result<bool> {
     for (package, why) in &missing {
         println!("SKIPPED {why}: Debian package {package} is not installed");
     }
+    for what in &failed {
+        println!("xtask test: failed: {what}");
+    }
+    let good = failed.is_empty();
     println!("xtask test: {} in {:.0} s", if good { "all good" } else { "FAILED" }, begun.elapsed().as_secs_f64());
     Ok(good)
 }

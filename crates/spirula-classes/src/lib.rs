@@ -22,6 +22,9 @@ mod numops;
 mod object;
 mod rbd;
 mod refcount;
+// What the fuzzer shares with the tests names this crate from outside.
+#[cfg(test)]
+extern crate self as spirula_classes;
 #[cfg(test)]
 mod tests;
 mod timeindex;
@@ -79,6 +82,18 @@ pub struct Class {
     pub name: &'static str,
     /// Its methods.
     pub methods: &'static [Method],
+}
+
+impl Class {
+    /// May a call of this method, one that writes, bring data or make an object? Those by which images are removed bring neither: on
+    /// a full OSD they run for whoever asks for that (FULL_TRY).
+    pub fn brings(&self, method: &Method) -> bool {
+        match self.name {
+            "lock" => false,
+            "rbd" => rbd::BRING.contains(&method.name),
+            _ => true,
+        }
+    }
 }
 
 /// All classes, by name.

@@ -78,11 +78,11 @@ impl Beacons {
         }
     }
 
-    /// This monitor runs. What it did not hear while it did not run is nobody's silence.
-    pub fn ran(&mut self, now: UTime) {
+    /// This monitor runs; for how long it had not, in seconds. What it did not hear meanwhile is nobody's silence.
+    pub fn ran(&mut self, now: UTime) -> f64 {
         let since = self.ran.replace(now).map_or(0.0, |last| seconds_between(last, now));
         if since <= 2.0 * TICKS {
-            return;
+            return since;
         }
         let late = ((since - TICKS) * 1e9) as u64;
         for word in self.words.values_mut().flat_map(BTreeMap::values_mut) {
@@ -90,6 +90,7 @@ impl Beacons {
                 *heard = UTime::from_nanos(heard.as_nanos().saturating_add(late).min(now.as_nanos()));
             }
         }
+        since
     }
 
     /// What is to be told of a connection.
@@ -141,7 +142,9 @@ mod tests {
 
     /// This monitor runs until `to`.
     fn run(b: &mut Beacons, from: u64, to: u64) {
-        (from..=to).step_by(100).for_each(|ms| b.ran(at(ms)));
+        (from..=to).step_by(100).for_each(|ms| {
+            b.ran(at(ms));
+        });
     }
 
     #[test]

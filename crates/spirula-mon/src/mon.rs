@@ -176,8 +176,6 @@ pub struct Mon {
     one_by_one: usize,
     last_commit: u64,
     last_look: UTime,
-    /// When this monitor ran last.
-    ran: Option<UTime>,
     pub(crate) entropy: Entropy,
     /// Nobody comes in without a key.
     pub(crate) auth_safe: bool,
@@ -249,7 +247,6 @@ impl Mon {
             one_by_one: 0,
             last_commit: 0,
             last_look: UTime::ZERO,
-            ran: None,
             entropy,
             auth_safe: false,
         };
@@ -395,10 +392,9 @@ impl Mon {
         let now = now.into();
         (self.now, self.steady) = (now.wall, time::steady(now));
         self.clock.see(now);
-        self.osds.beacons.ran(self.steady);
+        let stood_still = self.osds.beacons.ran(self.steady);
         let first = out.len();
-        let before = self.ran.replace(self.steady);
-        if before.is_some_and(|before| seconds_between(before, self.steady) >= STOOD_STILL) {
+        if stood_still >= STOOD_STILL {
             self.leave_clients(out);
         }
         match event {
@@ -406,12 +402,7 @@ impl Mon {
                 self.announce(conn, &peer, true, out);
                 self.open_session(conn, peer);
             }
-            MonEvent::SessionClosed { conn } => {
-                if let Some(s) = self.sessions.get(&conn) {
-                    self.announce(conn, &s.peer, false, out);
-                }
-                self.close_session(conn);
-            }
+            MonEvent::SessionClosed { conn } => self.end_session(conn, out),
             MonEvent::Message { conn, message } => {
                 if let Err(e) = self.on_message(conn, message, out) {
                     self.malformed(conn, &e, out);
@@ -438,10 +429,7 @@ impl Mon {
             (*conn < crate::quorum::REMOTE && s.peer.kind == EntityType::Client).then_some(*conn)
         };
         for conn in self.sessions.iter().filter_map(left).collect::<Vec<_>>() {
-            if let Some(s) = self.sessions.get(&conn) {
-                self.announce(conn, &s.peer, false, out);
-            }
-            self.close_session(conn);
+            self.end_session(conn, out);
             out.push(MonEffect::Close(conn));
         }
     }
@@ -455,6 +443,14 @@ impl Mon {
             session.access = Access::Everything;
         }
         self.sessions.insert(conn, session);
+    }
+
+    /// A session with this monitor is over: the leader is told.
+    fn end_session(&mut self, conn: ConnId, out: &mut Vec<MonEffect>) {
+        if let Some(s) = self.sessions.get(&conn) {
+            self.announce(conn, &s.peer, false, out);
+        }
+        self.close_session(conn);
     }
 
     pub(crate) fn close_session(&mut self, conn: ConnId) {

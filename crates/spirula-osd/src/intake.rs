@@ -137,7 +137,8 @@ impl Osd {
         let forced = msg.has_flag(flag::FULL_FORCE);
         let no_room = |me: &Self| me.is_failsafe_full() || me.has_full_member(msg.spg.pg);
         let tries = msg.has_flag(flag::FULL_TRY);
-        if grows(&msg.ops, tries) && !forced && self.is_full() || grows(&msg.ops, false) && no_room(self) {
+        let full = |me: &Self| !forced && me.is_full() && grows(&msg.ops, tries);
+        if grows(&msg.ops, false) && (full(self) || no_room(self)) {
             // As Ceph: a client that wants to know is told; the others get no answer and send
             // again when the map no longer says "full". Nobody can force his way to a store without any room, be it
             // ours or another member's; he is told, too (not so in Ceph), for the flag makes him send nothing again.

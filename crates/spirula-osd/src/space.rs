@@ -114,28 +114,11 @@ fn pool_options(pool: &PgPool) -> PoolOptions {
     o
 }
 
-/// Methods of `rbd` that bring data, or make objects. By the others, and by locks, images are removed.
-const BRING: [&str; 8] = [
-    "create",
-    "copyup",
-    "sparse_copyup",
-    "object_map_save",
-    "object_map_resize",
-    "metadata_set",
-    "snapshot_add",
-    "dir_add_image",
-];
-
 /// Does a request take space (or may it)? One that `tries` (FULL_TRY, as what removes images does) calls methods that bring next to
 /// nothing on a full OSD, too.
 pub(crate) fn grows(ops: &[OsdOp], tries: bool) -> bool {
     ops.iter().any(|o| match o.op {
-        op::CALL => {
-            let brings_little = exec::called(o).is_some_and(|(class, method)| {
-                class.name == "lock" || class.name == "rbd" && !BRING.contains(&method.name)
-            });
-            exec::writes(o) && !(tries && brings_little)
-        }
+        op::CALL => exec::called(o).is_some_and(|(class, m)| m.flags.write && (!tries || class.brings(m))),
         op::WRITE
         | op::WRITEFULL
         | op::APPEND

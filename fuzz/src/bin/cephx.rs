@@ -57,16 +57,16 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
         }
         1 => {
             let same = rest.get(3..19) == proof.get(3..19);
-            assert!(exchange.finish(rest, true, 1, &authority, &mut entropy(5)).is_err() || same);
+            assert!(exchange.finish(rest, true, &mut || Some(1), &authority, &mut entropy(5)).is_err() || same);
         }
         2 => {
             let changed = edited(&proof, rest);
             // What the proof does not cover is only which tickets are wanted.
             let same = changed.get(3..19) == proof.get(3..19);
-            assert!(exchange.finish(&changed, true, 1, &authority, &mut entropy(5)).is_err() || same);
+            assert!(exchange.finish(&changed, true, &mut || Some(1), &authority, &mut entropy(5)).is_err() || same);
         }
         form => {
-            let admitted = exchange.finish(&proof, true, 1, &authority, &mut entropy(5)).expect("honest");
+            let admitted = exchange.finish(&proof, true, &mut || Some(1), &authority, &mut entropy(5)).expect("honest");
             let mut session = admitted.session;
             match form {
                 3 => {

@@ -158,6 +158,7 @@ fn fresh() -> Stored {
         seq: 0,
         log_stale: false,
         log_end: 0,
+        marked: false,
     }
 }
 

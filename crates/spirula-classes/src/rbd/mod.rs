@@ -32,6 +32,18 @@ use spirula_encoding::{Decode, Encode, to_vec};
 use spirula_types::errno;
 use types::feature;
 
+/// Methods that bring data, or make objects ([`Class::brings`]).
+pub(crate) const BRING: [&str; 8] = [
+    "create",
+    "copyup",
+    "sparse_copyup",
+    "object_map_save",
+    "object_map_resize",
+    "metadata_set",
+    "snapshot_add",
+    "dir_add_image",
+];
+
 pub(crate) const CLASS: Class = Class {
     name: "rbd",
     methods: &[

@@ -5,31 +5,20 @@
 mod basic;
 mod garbage;
 mod images;
+mod memory;
 mod recorded;
 
-use crate::{Caller, Object, Page, Stat, Stop, find};
+use crate::{Caller, Stop, find};
 use bytes::Bytes;
+pub(crate) use memory::Memory;
 use spirula_encoding::{Encoder, UTime};
 use spirula_types::{EntityAddr, EntityName, errno};
-use std::collections::BTreeMap;
-
-/// An object in memory, and who calls.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Memory {
-    pub caller: Caller,
-    pub now: UTime,
-    pub exists: bool,
-    pub data: Vec<u8>,
-    pub attrs: BTreeMap<Bytes, Bytes>,
-    pub omap: BTreeMap<Bytes, Bytes>,
-    pub drawn: u64,
-}
 
 impl Memory {
     pub fn new() -> Self {
         let addr = EntityAddr::v2("127.0.0.1:0".parse().unwrap(), 77);
         let now = UTime { sec: 1_000, nsec: 5 };
-        Self { caller: Caller { name: EntityName::client(1), addr }, now, ..Self::default() }
+        Self { caller: Caller { name: EntityName::client(1), addr }, now, largest: 128 << 20, ..Self::default() }
     }
 
     /// Calls a method: its result, negative if it fails, and its output. A failure changes nothing.
@@ -58,98 +47,6 @@ impl Memory {
     pub fn as_client(&mut self, number: u64) -> &mut Self {
         self.caller.name = EntityName::client(number);
         self
-    }
-}
-
-impl Object for Memory {
-    fn caller(&self) -> Caller {
-        self.caller
-    }
-    fn now(&self) -> UTime {
-        self.now
-    }
-    fn unique(&mut self) -> u64 {
-        self.drawn += 1;
-        self.drawn.wrapping_mul(0x9e37_79b9_7f4a_7c15)
-    }
-    fn stat(&mut self) -> Result<Stat, Stop> {
-        if !self.exists {
-            return Err(Stop::Errno(errno::ENOENT));
-        }
-        Ok(Stat { size: self.data.len() as u64, mtime: UTime::ZERO })
-    }
-    fn read(&mut self, offset: u64, length: u64) -> Result<Bytes, Stop> {
-        let size = self.data.len() as u64;
-        let from = offset.min(size);
-        let to = from.saturating_add(length).min(size);
-        Ok(Bytes::copy_from_slice(&self.data[from as usize..to as usize]))
-    }
-    fn attr(&mut self, name: &[u8]) -> Result<Bytes, Stop> {
-        self.stat()?;
-        self.attrs.get(name).cloned().ok_or(Stop::Errno(errno::ENODATA))
-    }
-    fn attrs(&mut self) -> Result<Vec<(Bytes, Bytes)>, Stop> {
-        self.stat()?;
-        Ok(self.attrs.clone().into_iter().collect())
-    }
-    fn omap_get(&mut self, key: &[u8]) -> Result<Option<Bytes>, Stop> {
-        Ok(self.omap.get(key).cloned())
-    }
-    fn omap_page(&mut self, after: &[u8], prefix: &[u8], max: u64) -> Result<Page, Stop> {
-        let mut matching = self.omap.iter().filter(|(k, _)| k.starts_with(prefix) && **k > *after);
-        // Pages are short, so that every listing takes several.
-        let pairs = matching.by_ref().take(max.min(3) as usize).map(|(k, v)| (k.clone(), v.clone())).collect();
-        Ok(Page { pairs, more: matching.next().is_some() })
-    }
-    fn snap_seq(&mut self) -> Result<u64, Stop> {
-        self.stat().map(|_| 0)
-    }
-    fn create(&mut self, exclusive: bool) -> Result<(), Stop> {
-        if exclusive && self.exists {
-            return Err(Stop::Errno(errno::EEXIST));
-        }
-        self.exists = true;
-        Ok(())
-    }
-    fn write(&mut self, offset: u64, data: Bytes) -> Result<(), Stop> {
-        let Some(end) = offset.checked_add(data.len() as u64).filter(|end| *end <= 128 << 20) else {
-            return Err(Stop::Errno(errno::EFBIG));
-        };
-        self.exists = true;
-        if !data.is_empty() {
-            self.data.resize(self.data.len().max(end as usize), 0);
-            self.data[offset as usize..end as usize].copy_from_slice(&data);
-        }
-        Ok(())
-    }
-    fn truncate(&mut self, size: u64) -> Result<(), Stop> {
-        self.data.resize(size as usize, 0);
-        Ok(())
-    }
-    fn omap_remove(&mut self, keys: Vec<Bytes>) -> Result<(), Stop> {
-        self.stat()?;
-        keys.iter().for_each(|k| drop(self.omap.remove(k)));
-        Ok(())
-    }
-    fn write_full(&mut self, data: Bytes) -> Result<(), Stop> {
-        self.exists = true;
-        self.data = data.to_vec();
-        Ok(())
-    }
-    fn remove(&mut self) -> Result<(), Stop> {
-        self.stat()?;
-        *self = Self { caller: self.caller, now: self.now, drawn: self.drawn, ..Self::default() };
-        Ok(())
-    }
-    fn set_attr(&mut self, name: &[u8], value: Bytes) -> Result<(), Stop> {
-        self.exists = true;
-        self.attrs.insert(Bytes::copy_from_slice(name), value);
-        Ok(())
-    }
-    fn omap_set(&mut self, pairs: Vec<(Bytes, Bytes)>) -> Result<(), Stop> {
-        self.exists = true;
-        self.omap.extend(pairs);
-        Ok(())
     }
 }
 

@@ -236,23 +236,29 @@ fn a_deletion_whose_listing_fails_goes_on() {
     }
 }
 
+/// A world at rest whose first primary, stopped, lacks what was written since.
+fn primary_that_lags(seed: u64) -> (World, OsdId) {
+    let mut w = cluster(seed, 3, 1);
+    (w.pace.objects, w.pace.under_way, w.pace.appends, w.pace.deletes) = (20, 6, 90, 0);
+    let cfg = Arc::make_mut(&mut w.cfg);
+    (cfg.log_keep, cfg.log_max, cfg.primary_lag) = (100_000, 200_000, 100_000);
+    until(&mut w, "clean", |w| is_clean(w, PG));
+    run(&mut w, 1500);
+    let first = w.map().acting(PG)[0];
+    w.crash(first);
+    w.mark_down(first);
+    run(&mut w, 3000);
+    quiet(&mut w);
+    until(&mut w, "without it", |w| state(w, PG).has(PgState::ACTIVE) && w.clients.iter().all(|c| c.idle()));
+    (w, first)
+}
+
 /// A primary lacks what was written while it was away, and its disk is full: it gets none of it by recovery, clients may
 /// delete, and once there is room all is as it was.
 #[test]
 fn a_full_primary_does_not_recover_into_itself_and_objects_can_be_deleted() {
     for seed in 0..10 {
-        let mut w = cluster(seed, 3, 1);
-        (w.pace.objects, w.pace.under_way, w.pace.appends, w.pace.deletes) = (20, 6, 90, 0);
-        let cfg = Arc::make_mut(&mut w.cfg);
-        (cfg.log_keep, cfg.log_max, cfg.primary_lag) = (100_000, 200_000, 100_000);
-        until(&mut w, "clean", |w| is_clean(w, PG));
-        run(&mut w, 1500);
-        let first = w.map().acting(PG)[0];
-        w.crash(first);
-        w.mark_down(first);
-        run(&mut w, 3000);
-        quiet(&mut w);
-        until(&mut w, "without it", |w| state(w, PG).has(PgState::ACTIVE) && w.clients.iter().all(|c| c.idle()));
+        let (mut w, first) = primary_that_lags(seed);
         w.full.insert(first);
         w.start(first);
         until(&mut w, "full", |w| state(w, PG).has(PgState::RECOVERY_TOOFULL) || is_clean(w, PG));
@@ -278,18 +284,7 @@ fn a_full_primary_does_not_recover_into_itself_and_objects_can_be_deleted() {
 #[test]
 fn what_readers_want_is_not_fetched_into_a_disk_without_room() {
     for seed in 0..10 {
-        let mut w = cluster(seed, 3, 1);
-        (w.pace.objects, w.pace.under_way, w.pace.appends, w.pace.deletes) = (20, 6, 90, 0);
-        let cfg = Arc::make_mut(&mut w.cfg);
-        (cfg.log_keep, cfg.log_max, cfg.primary_lag) = (100_000, 200_000, 100_000);
-        until(&mut w, "clean", |w| is_clean(w, PG));
-        run(&mut w, 1500);
-        let first = w.map().acting(PG)[0];
-        w.crash(first);
-        w.mark_down(first);
-        run(&mut w, 3000);
-        quiet(&mut w);
-        until(&mut w, "without it", |w| state(w, PG).has(PgState::ACTIVE) && w.clients.iter().all(|c| c.idle()));
+        let (mut w, first) = primary_that_lags(seed);
         w.full.insert(first);
         w.nodes[first as usize].store.full = true;
         w.start(first);
