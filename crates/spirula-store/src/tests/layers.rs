@@ -439,6 +439,15 @@ pub(crate) fn a_copy_of_an_omap_that_a_checkpoint_is_just_copying_is_right() {
         model.check(&mut store, &format!("clone {s}"));
     }
     assert!(store.frozen.as_ref().is_some_and(|f| f.overlay.copies.iter().count() == 1), "it is not being copied");
+    // The last owners of what is copied change theirs: what is copied stays as it was.
+    for s in [1, 2, 3] {
+        do_both(
+            &mut store,
+            &mut model,
+            one(&snap(1, s), ObjectOp::OmapSet(vec![(key(9), pattern(s, 30)), (key(70), "new".into())])),
+        );
+        model.check(&mut store, &format!("source {s} changed"));
+    }
     // The owners of what is copied go, of the copy that is copied again as well.
     for s in [1, 2] {
         do_both(&mut store, &mut model, one(&snap(1, s), ObjectOp::Remove));

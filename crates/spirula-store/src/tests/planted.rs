@@ -53,9 +53,9 @@ const SUITE: &[(&str, fn())] = &[
     ("holes", space::space_that_was_taken_again_is_not_given_back),
     ("recovers by deletion", || (0..6).for_each(space::recovers_by_deletion)),
     ("past the limits", limits::one_past_each_limit_is_refused_and_stops_nothing),
+    ("copies of copies", layers::a_copy_of_an_omap_that_a_checkpoint_is_just_copying_is_right),
     ("n-th flush fails", || faults::every_nth(Fault::Flush, 40)),
     ("n-th read gives zeros", || faults::every_nth(Fault::Zeros, 60)),
-    ("copies of copies", layers::a_copy_of_an_omap_that_a_checkpoint_is_just_copying_is_right),
     ("families of clones", layers::families),
     ("random transactions", random),
     ("crashes of short workloads", || {

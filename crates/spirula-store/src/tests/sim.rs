@@ -155,6 +155,8 @@ struct Inner {
     /// Writes and flushes wait: of all devices, of one.
     held: bool,
     held_device: Option<usize>,
+    /// Operations that wait because they are held.
+    waiting: usize,
     /// The next durable write to this device waits, until this is `None` again; others do not.
     held_next: Option<(usize, Next)>,
     /// Which sectors were read, by device, if somebody wants to know.
@@ -307,6 +309,11 @@ impl World {
         self.lock().held_device = dev;
     }
 
+    /// Whether an operation waits because it is held.
+    pub fn waits(&self) -> bool {
+        self.lock().waiting > 0
+    }
+
     /// The next durable write to this device waits until told otherwise; those after it do not.
     pub fn hold_next(&self, dev: Option<usize>) {
         self.lock().held_next = dev.map(|d| (d, Next::Awaited));
@@ -395,9 +402,17 @@ impl World {
     /// Waits while operations are held; an error if it is time for one.
     fn may(&self, dev: usize) -> io::Result<()> {
         let held = |w: &Inner| w.held || w.held_device == Some(dev);
-        while held(&self.lock()) {
-            std::thread::sleep(std::time::Duration::from_millis(1));
+        let mut w = self.lock();
+        if held(&w) {
+            w.waiting += 1;
+            while held(&w) {
+                drop(w);
+                std::thread::sleep(std::time::Duration::from_millis(1));
+                w = self.lock();
+            }
+            w.waiting -= 1;
         }
+        drop(w);
         if self.strikes(Fault::Dead) { Err(injected()) } else { Ok(()) }
     }
 
