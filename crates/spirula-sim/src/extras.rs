@@ -94,8 +94,8 @@ impl Extra {
         ("swap", Self::Swap, 3),
         ("grow", Self::Grow, 4),
         ("full", Self::Full, 5),
-        ("leader", Self::Leader, 6),
-        ("readers", Self::Readers, 6),
+        ("leader", Self::Leader, 3),
+        ("readers", Self::Readers, 3),
         ("copies", Self::Copies, 3),
         ("pairs", Self::Pairs, 4),
         ("clients", Self::Clients, 4),
@@ -309,7 +309,10 @@ impl Scene {
         }
         let now_and_then = |e: &Extra| self.extras.has(*e) && *e != Extra::Fuzz;
         let here: Vec<Extra> = Extra::ALL.iter().map(|(_, e, _)| *e).filter(now_and_then).collect();
-        let Some(what) = self.extra_rng.pick(&here).copied() else { return };
+        // Each strikes once before any strikes again: a seed with many has few turns for each.
+        let rest: Vec<Extra> = here.iter().copied().filter(|e| !self.tried.has(*e)).collect();
+        let Some(what) = self.extra_rng.pick(if rest.is_empty() { &here } else { &rest }).copied() else { return };
+        self.tried = self.tried.and(what);
         match what {
             Extra::Erasure => self.grow_coded(),
             Extra::Sides => self.two_sides(),

@@ -22,6 +22,8 @@ use std::any::Any;
 const WHOLE: &[&str] = &[
     "mgr fail",
     "mgr module",
+    // Takes the number of an OSD that is about to join.
+    "osd create",
     "osd pause",
     "osd set ",
     "osd set-",

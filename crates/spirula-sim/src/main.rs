@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 /// From so many seeds on every common fault must have come about, and from so many on one asked for by name.
-const ORDINARY: u64 = 300;
+const ORDINARY: u64 = 1000;
 const NAMED: u64 = 30;
 
 fn number(args: &[String], name: &str, or: u64) -> u64 {

@@ -168,6 +168,8 @@ pub(crate) struct Scene {
     pub wiped: bool,
     pub out: BTreeSet<OsdId>,
     pub extras: Extras,
+    /// Those of them that have struck.
+    pub tried: Extras,
     pub extra_rng: Rng,
     /// Disks that are slow: until when, and what they take usually.
     pub slowed: BTreeMap<ActorId, (u64, u64)>,
@@ -391,6 +393,7 @@ impl Scene {
             wiped: false,
             out: BTreeSet::new(),
             extras,
+            tried: Extras::default(),
             extra_rng,
             slowed: BTreeMap::new(),
             short: BTreeMap::new(),
