@@ -413,7 +413,8 @@ pub(crate) fn decode(d: &mut Decoder<'_>) -> Result<Redo, DecodeError> {
                 .map(|_| Ok(PhysRun { start: d.u64()?, len: u64::from(d.u8()?) }))
                 .collect::<Result<Vec<_>, DecodeError>>()?;
             let mapped: u64 = runs.iter().map(|r| r.len).sum();
-            if len == 0 || first + len > SEGMENT_BLOCKS || (mapped != len && mapped != 0) {
+            let is_none = |r: &PhysRun| r.len == 0 || r.start >= segment::PHYS_MAX;
+            if len == 0 || first + len > SEGMENT_BLOCKS || (mapped != len && mapped != 0) || runs.iter().any(is_none) {
                 return Err(DecodeError::Value { what: "block map patch", value: first as i64 });
             }
             let kind = segment::decode_kind(d)?;

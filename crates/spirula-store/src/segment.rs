@@ -11,16 +11,16 @@ use crate::sum::Checksum;
 use spirula_encoding::{DecodeError, Decoder, Encoder};
 use std::sync::Arc;
 
-/// Device block numbers are below this.
-const PHYS_MAX: u64 = 1 << 56;
+/// Device block numbers are below this: no device has half an exbibyte.
+pub(crate) const PHYS_MAX: u64 = 1 << 47;
 /// Marks a place within a blob: the slot from bit 16, the first block of content below.
-const IN_BLOB: u64 = 1 << 56;
+const IN_BLOB: u64 = 1 << 47;
 
 /// Set in the number of runs: each is written in eight bytes, so that two maps whose blocks
-/// are all in places of their own fit into a page of metadata.
+/// are all in places of their own fit into a page of metadata. Others are read only.
 const NARROW: u16 = 1 << 15;
-/// [`IN_BLOB`] of such a run.
-const NARROW_IN_BLOB: u64 = 1 << 47;
+/// [`IN_BLOB`] of a run that is written in twelve bytes.
+const WIDE_IN_BLOB: u64 = 1 << 56;
 /// Set in the number of runs: the record lies over another map, and ends with the blocks that
 /// it hides there.
 const OVER: u16 = 1 << 14;
@@ -46,20 +46,55 @@ pub(crate) fn runs_of(mut bits: u128) -> impl Iterator<Item = (u64, u64)> {
     })
 }
 
-/// Consecutive logical blocks in consecutive places.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Run {
-    /// First logical block, within the segment.
-    first: u16,
-    /// Number of blocks, not 0.
-    len: u16,
-    /// First block on the device, or [`IN_BLOB`].
-    place: u64,
-}
+/// Consecutive logical blocks in consecutive places. A map in pieces has one for each block, and
+/// caches and overlays hold many maps: eight bytes, as they are written down, too.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Run(u64);
 
 impl Run {
+    /// `len` (1 to 128) logical blocks of a segment from `first` on, in `place`: the first block on the device, or [`IN_BLOB`].
+    fn new(first: u64, len: u64, place: u64) -> Self {
+        debug_assert!((1..=SEGMENT_BLOCKS).contains(&len) && first + len <= SEGMENT_BLOCKS && place >> 48 == 0);
+        Self(first | len << 8 | place << 16)
+    }
+
+    /// First logical block, within the segment.
+    fn first(self) -> u64 {
+        self.0 & 0xff
+    }
+
+    /// Number of blocks, not 0.
+    fn len(self) -> u64 {
+        self.0 >> 8 & 0xff
+    }
+
+    /// Behind the last one.
+    fn end(self) -> u64 {
+        self.first() + self.len()
+    }
+
+    /// First block on the device, or [`IN_BLOB`].
+    fn place(self) -> u64 {
+        self.0 >> 16
+    }
+
     fn slot(self) -> Option<u8> {
-        (self.place & IN_BLOB != 0).then_some((self.place >> 16) as u8)
+        (self.place() & IN_BLOB != 0).then_some((self.place() >> 16) as u8)
+    }
+
+    fn is_plain(self) -> bool {
+        self.place() & IN_BLOB == 0
+    }
+
+    /// The blocks `[from, until)` of it.
+    fn part(self, from: u64, until: u64) -> Self {
+        Self::new(from, until - from, self.place() + (from - self.first()))
+    }
+}
+
+impl std::fmt::Debug for Run {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}+{} at {:#x}", self.first(), self.len(), self.place())
     }
 }
 
@@ -180,9 +215,9 @@ impl Segment {
 
     /// All it refers to.
     pub fn all(&self) -> Released {
-        let plain = self.runs.iter().filter(|r| r.slot().is_none());
+        let plain = self.runs.iter().filter(|r| r.is_plain());
         Released {
-            runs: plain.map(|r| PhysRun { start: r.place, len: u64::from(r.len) }).collect(),
+            runs: plain.map(|r| PhysRun { start: r.place(), len: r.len() }).collect(),
             blobs: self.blobs.iter().map(|(_, b)| b.clone()).collect(),
         }
     }
@@ -207,7 +242,7 @@ impl Segment {
         if self.blobs.is_empty() {
             return Usage { blocks: plain, allocated: plain, compressed: 0 };
         }
-        let blocks: u64 = self.runs.iter().map(|r| u64::from(r.len)).sum();
+        let blocks: u64 = self.runs.iter().map(|r| r.len()).sum();
         let stored: u64 = self.blobs.iter().map(|(_, b)| b.blocks()).sum();
         Usage { blocks, allocated: plain + stored, compressed: blocks - plain }
     }
@@ -230,8 +265,8 @@ impl Segment {
 
     /// All device blocks it refers to.
     pub fn device_runs(&self) -> impl Iterator<Item = PhysRun> {
-        let plain = self.runs.iter().filter(|r| r.slot().is_none());
-        let plain = plain.map(|r| PhysRun { start: r.place, len: u64::from(r.len) });
+        let plain = self.runs.iter().filter(|r| r.is_plain());
+        let plain = plain.map(|r| PhysRun { start: r.place(), len: r.len() });
         plain.chain(self.blobs.iter().flat_map(|(_, b)| b.runs.iter().copied()))
     }
 
@@ -240,7 +275,7 @@ impl Segment {
         let words = self.kind.words();
         let mut at = 0usize;
         self.runs.iter().filter_map(move |r| {
-            let (start, len) = (u64::from(r.first), u64::from(r.len));
+            let (start, len) = (r.first(), r.len());
             let sums_at = at;
             let slot = r.slot();
             if slot.is_none() {
@@ -255,9 +290,9 @@ impl Segment {
                 None => {
                     let from = sums_at + skip as usize;
                     let sums = self.sums.get(from * words..(from + len as usize) * words)?;
-                    Piece::Plain { run: PhysRun { start: r.place + skip, len }, kind: self.kind, sums }
+                    Piece::Plain { run: PhysRun { start: r.place() + skip, len }, kind: self.kind, sums }
                 }
-                Some(slot) => Piece::Part { blob: self.blob(slot)?, skip: (r.place & 0xffff) + skip, len },
+                Some(slot) => Piece::Part { blob: self.blob(slot)?, skip: (r.place() & 0xffff) + skip, len },
             };
             Some((a, piece))
         })
@@ -272,7 +307,7 @@ impl Segment {
         }
         let mut at = first;
         let each = new.iter().map(|p| {
-            let run = Run { first: at as u16, len: p.len as u16, place: p.start };
+            let run = Run::new(at, p.len, p.start);
             at += p.len;
             run
         });
@@ -289,7 +324,7 @@ impl Segment {
             self.blobs.push((free, blob.clone()));
             free
         });
-        let run = Run { first: first as u16, len: len as u16, place: IN_BLOB | u64::from(slot) << 16 | skip };
+        let run = Run::new(first, len, IN_BLOB | u64::from(slot) << 16 | skip);
         self.splice(first, len, std::iter::once(run), &[], out);
         known.is_none()
     }
@@ -304,26 +339,24 @@ impl Segment {
         // Plain blocks before the range, and in it.
         let (mut before, mut gone) = (0usize, 0usize);
         for r in &self.runs {
-            let (start, stop) = (u64::from(r.first), u64::from(r.first) + u64::from(r.len));
-            let plain = r.slot().is_none();
+            let (start, stop, plain) = (r.first(), r.end(), r.is_plain());
             if stop <= first {
                 push(&mut runs, *r);
-                before += if plain { usize::from(r.len) } else { 0 };
+                before += if plain { r.len() as usize } else { 0 };
                 continue;
             }
             if start < first {
-                push(&mut runs, Run { len: (first - start) as u16, ..*r });
+                push(&mut runs, r.part(start, first));
                 before += if plain { (first - start) as usize } else { 0 };
             }
             new.take().into_iter().flatten().for_each(|n| push(&mut runs, n));
             let (a, b) = (start.max(first), stop.min(end));
             if a < b && plain {
-                out.runs.push(PhysRun { start: r.place + (a - start), len: b - a });
+                out.runs.push(PhysRun { start: r.place() + (a - start), len: b - a });
                 gone += (b - a) as usize;
             }
             if stop > end {
-                let from = start.max(end);
-                push(&mut runs, Run { first: from as u16, len: (stop - from) as u16, place: r.place + (from - start) });
+                push(&mut runs, r.part(start.max(end), stop));
             }
         }
         new.take().into_iter().flatten().for_each(|n| push(&mut runs, n));
@@ -347,18 +380,10 @@ impl Segment {
     }
 
     pub fn encode(&self, out: &mut Encoder) {
-        let narrow = self.runs.iter().all(|r| r.place & !IN_BLOB < NARROW_IN_BLOB);
         let over = if self.hides.is_some() { OVER } else { 0 };
-        out.u16(self.runs.len() as u16 | over | if narrow { NARROW } else { 0 });
+        out.u16(self.runs.len() as u16 | over | NARROW);
         for r in &self.runs {
-            if narrow {
-                let blob = if r.place & IN_BLOB == 0 { 0 } else { NARROW_IN_BLOB };
-                out.u64(u64::from(r.first) | u64::from(r.len) << 8 | (r.place & !IN_BLOB | blob) << 16);
-            } else {
-                out.u16(r.first);
-                out.u16(r.len);
-                out.u64(r.place);
-            }
+            out.u64(r.0);
         }
         out.u8(self.kind.byte());
         for w in &self.sums {
@@ -394,23 +419,22 @@ impl Segment {
         let mut at = 0u64;
         let mut plain = 0usize;
         for _ in 0..n {
-            let r = if narrow {
-                let all = d.u64()?;
-                let (place, blob) = (all >> 16 & !NARROW_IN_BLOB, all >> 16 & NARROW_IN_BLOB != 0);
-                Run {
-                    first: all as u16 & 0xff,
-                    len: (all >> 8) as u16 & 0xff,
-                    place: place | if blob { IN_BLOB } else { 0 },
-                }
+            let (start, len, place) = if narrow {
+                let r = Run(d.u64()?);
+                (r.first(), r.len(), r.place())
             } else {
-                Run { first: d.u16()?, len: d.u16()?, place: d.u64()? }
+                let (first, len, place) = (d.u16()?, d.u16()?, d.u64()?);
+                let blob = if place & WIDE_IN_BLOB == 0 { 0 } else { IN_BLOB };
+                let place = place & !WIDE_IN_BLOB;
+                // What does not fit is refused below.
+                (first.into(), len.into(), if place < PHYS_MAX { place | blob } else { u64::MAX })
             };
-            let (start, end) = (u64::from(r.first), u64::from(r.first) + u64::from(r.len));
-            if r.len == 0 || start < at || end > SEGMENT_BLOCKS || r.place >= 2 * PHYS_MAX {
+            if len == 0 || start < at || start + len > SEGMENT_BLOCKS || place >= 2 * PHYS_MAX {
                 return Err(bad("block map run", start));
             }
-            at = end;
-            plain += if r.slot().is_none() { usize::from(r.len) } else { 0 };
+            let r = Run::new(start, len, place);
+            at = r.end();
+            plain += if r.is_plain() { len as usize } else { 0 };
             runs.push(r);
         }
         let kind = decode_kind(d)?;
@@ -439,14 +463,14 @@ impl Segment {
         }
         let hides = if over { Some(u128::from(d.u64()?) | u128::from(d.u64()?) << 64) } else { None };
         let s = Self { runs, kind, sums, blobs, hides };
-        if let Some(r) = s.runs.iter().find(|r| mask(r.first.into(), r.len.into()) & !s.hides() != 0) {
-            return Err(bad("block map run over another map", r.first.into()));
+        if let Some(r) = s.runs.iter().find(|r| mask(r.first(), r.len()) & !s.hides() != 0) {
+            return Err(bad("block map run over another map", r.first()));
         }
         for r in &s.runs {
             if let Some(slot) = r.slot() {
                 let content = s.blob(slot).map_or(0, |b| u64::from(b.content));
-                if (r.place & 0xffff) + u64::from(r.len) > content {
-                    return Err(bad("place in a blob", r.place));
+                if (r.place() & 0xffff) + r.len() > content {
+                    return Err(bad("place in a blob", r.place()));
                 }
             }
         }
@@ -468,7 +492,7 @@ pub(crate) fn words(d: &mut Decoder<'_>, n: usize) -> Result<Vec<u32>, DecodeErr
 
 fn push(runs: &mut Vec<Run>, run: Run) {
     match runs.last_mut() {
-        Some(l) if l.first + l.len == run.first && l.place + u64::from(l.len) == run.place => l.len += run.len,
+        Some(l) if l.end() == run.first() && l.place() + l.len() == run.place() => *l = Run::new(l.first(), l.len() + run.len(), l.place()),
         _ => runs.push(run),
     }
 }
@@ -505,26 +529,25 @@ mod tests {
     }
 
     #[test]
-    fn maps_are_written_narrow_where_places_allow_and_both_ways_are_read() {
-        let encoded = |s: &Segment| {
-            let mut e = Encoder::new();
-            s.encode(&mut e);
-            e.into_vec()
-        };
-        for (far, bytes) in [(7, 2 + 128 * 8 + 1 + 512 + 1), (1 << 47, 2 + 128 * 12 + 1 + 512 + 1)] {
-            let mut s = Segment::default();
-            for i in (0..128).rev() {
-                let place = PhysRun { start: far + 1000 - i * 3, len: 1 };
-                s.replace(i, 1, &[place], Checksum::Crc32c, &[i as u32], &mut Released::default());
-            }
-            let all = encoded(&s);
-            assert_eq!(all.len(), bytes);
-            assert_eq!(Segment::decode(&mut Decoder::new(&all)).unwrap(), s);
+    fn maps_are_small_in_memory_as_on_disk_and_older_ones_are_read() {
+        let mut s = Segment::default();
+        for i in (0..128).rev() {
+            let place = PhysRun { start: PHYS_MAX - 1 - i * 3, len: 1 };
+            s.replace(i, 1, &[place], Checksum::Crc32c, &[i as u32], &mut Released::default());
         }
+        let mut e = Encoder::new();
+        s.encode(&mut e);
+        let all = e.into_vec();
+        assert_eq!(all.len(), 2 + 128 * 8 + 1 + 512 + 1);
+        assert_eq!(Segment::decode(&mut Decoder::new(&all)).unwrap(), s);
+        assert!(s.clone().cost() < 1800, "{} bytes for 128 blocks in pieces", s.clone().cost());
         // As an older program wrote it: blocks 5 and 6 in 9 and 10.
         let old = [&[1, 0, 5, 0, 2, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0][..], &[1, 0, 0, 0, 2, 0, 0, 0], &[0]].concat();
         let s = Segment::decode(&mut Decoder::new(&old)).unwrap();
         assert_eq!(see(&s)[5..7], [Some(Slot::Plain(9, 1)), Some(Slot::Plain(10, 2))]);
+        // In a place that no device has.
+        let far = [&[1, 0, 5, 0, 2, 0, 9, 0, 0, 0, 0, 128, 0, 0][..], &[0], &[1, 0, 0, 0, 2, 0, 0, 0], &[0]].concat();
+        assert!(Segment::decode(&mut Decoder::new(&far)).is_err());
         let bad =
             |all: u64| Segment::decode(&mut Decoder::new(&[&[1, 0x80][..], &all.to_le_bytes(), &[0; 9]].concat()));
         assert!(bad(0x1_0000_0100).is_ok() && bad(0x1_0000_0000).is_err() && bad(0x1_0000_01ff).is_err());
