@@ -348,6 +348,7 @@ impl Store {
         let done = if planted!(BesideReusedEarly) { written } else { checkpointed };
         while let Some((_, run)) = self.beside.pop_front_if(|(seq, _)| *seq <= done) {
             assert!(self.alloc().mark_free(run), "blocks {run:?} beside the journal were free already");
+            self.holes.freed(run, self.room.short());
         }
         while self.booked.pop_front_if(|(seq, _)| *seq <= checkpointed).is_some() {}
         if let Some(done) = self.frozen.take_if(|f| f.seq <= checkpointed) {

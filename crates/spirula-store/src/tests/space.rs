@@ -472,6 +472,40 @@ fn what_is_freed_in_small_pieces_goes_back_together() {
     assert!(kept_though_free(&store) < 300, "{} blocks are kept from the host", kept_though_free(&store));
 }
 
+/// Changes too large for the journal lie in space of their own until a checkpoint.
+#[test]
+fn what_was_beside_the_journal_goes_back_to_the_host() {
+    let opts = StoreOptions { size: 64 << 20, journal_size: 1 << 20, ..tiny() };
+    let world = create(&opts);
+    world.set_room(Some(1 << 40));
+    let (mut store, mut model) = (open(&world, &opts).unwrap(), Model::default());
+    let settle = |store: &Store| {
+        while store.holes.any() {
+            store.holes.step();
+        }
+    };
+    settle(&store);
+    for n in 1..=8 {
+        let mut t = Transaction::default();
+        t.object(&object(n), ObjectOp::OmapSet(vec![("k".into(), pattern(n * 3 + 1, 400_000))]));
+        must(&mut store, &mut model, &t, "beside");
+    }
+    for n in 0..1000 {
+        let mut t = Transaction::default();
+        t.meta.push(MetaOp::Set { key: "k".into(), value: pattern(n, 100) });
+        must(&mut store, &mut model, &t, "until a checkpoint has it");
+        store.flush().unwrap();
+        if store.beside.is_empty() {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(store.beside.is_empty());
+    settle(&store);
+    assert_eq!(kept_though_free(&store), 0, "blocks are kept from the host");
+    reopened(store, &world, &opts, &model, "beside");
+}
+
 /// A device that takes its time to give space back: says that it does, and goes on when told.
 struct Slow(Arc<dyn BlockDevice>, Mutex<(Sender<()>, Receiver<()>)>);
 
