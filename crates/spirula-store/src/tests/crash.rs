@@ -11,7 +11,7 @@
 use super::alphabet::{self, Base};
 use super::model::{Model, random_txn};
 use super::sim::{Disk, Event, Image, Rng, World};
-use super::{create, create_single, open, sound, tiny};
+use super::{create, create_single, open, open_stepped, sound, tiny};
 use crate::{Store, StoreOptions};
 use spirula_types::transaction::{ObjectOp, Transaction};
 use std::collections::HashSet;
@@ -217,9 +217,16 @@ impl Trial<'_> {
         new
     }
 
+    /// Opens a store: without threads, but for every eighth state.
+    fn open(&self, world: &World, what: &str) -> Store {
+        let threads = self.tally.states().is_multiple_of(8);
+        let store = if threads { open(world, self.opts) } else { open_stepped(world, self.opts) };
+        store.unwrap_or_else(|e| panic!("{what}: does not open: {e}"))
+    }
+
     /// Opens a store in this state and looks at everything.
     fn verify(&self, world: &World, acked: u64, what: &str) -> (Store, Model) {
-        let mut store = open(world, self.opts).unwrap_or_else(|e| panic!("{what}: does not open: {e}"));
+        let mut store = self.open(world, what);
         let seq = store.last_seq();
         assert!(seq >= acked, "{what}: transaction {acked} was acknowledged, recovered only {seq}");
         let model = seq.checked_sub(self.first).and_then(|n| self.models.get(n as usize));
@@ -253,7 +260,7 @@ impl Trial<'_> {
         } else {
             drop(store);
         }
-        let mut store = open(&world, self.opts).unwrap_or_else(|e| panic!("{what}, worked on: does not open: {e}"));
+        let mut store = self.open(&world, &format!("{what}, worked on"));
         model.check(&mut store, &format!("{what}, worked on"));
         sound(&store, &format!("{what}, worked on"));
         events
@@ -359,13 +366,16 @@ pub(crate) fn short_workloads(part: u64, parts: u64, limit: u64, tally: &Tally) 
     }
 }
 
+/// A random transaction after that state, of that number.
+type Draw<'a> = &'a dyn Fn(&mut Rng, &Model, u64) -> Transaction;
+
 /// Submits random transactions; models by transaction number are added to `models`.
-fn work(world: &World, opts: &StoreOptions, rng: &mut Rng, models: &mut Vec<Model>, count: u64, big: bool) {
+fn work(world: &World, opts: &StoreOptions, rng: &mut Rng, models: &mut Vec<Model>, count: u64, draw: Draw<'_>) {
     let mut store = alphabet::open(world, opts);
     models.truncate(store.last_seq() as usize + 1);
     for _ in 0..count {
         let mut model = models.last().unwrap().clone();
-        let txn = random_txn(rng, &model, models.len() as u64, big);
+        let txn = draw(rng, &model, models.len() as u64);
         if let Ok(seq) = store.submit(txn.clone()) {
             model.apply(&txn);
             models.push(model);
@@ -392,6 +402,16 @@ pub(crate) fn long_workload(seed: u64, count: u64, tally: &Tally) {
     // Little space, so that freed blocks are soon taken again; a longer journal or a larger
     // overlay, so that this happens between two checkpoints.
     opts.size = if big { [3 << 20, 4 << 20][seed as usize % 2] } else { [384 << 10, 640 << 10][seed as usize % 2] };
+    sampled(seed, opts, count, &|rng, model, number| random_txn(rng, model, number, big), tally);
+}
+
+/// The same of one in which an object, its clones and theirs come, change and go.
+fn clones_workload(seed: u64, count: u64, tally: &Tally) {
+    let opts = StoreOptions { size: 3 << 20, ..tiny() };
+    sampled(seed, opts, count, &|rng, model, _| super::layers::family_txn(rng, model), tally);
+}
+
+fn sampled(seed: u64, mut opts: StoreOptions, count: u64, draw: Draw<'_>, tally: &Tally) {
     opts.journal_size = [256 << 10, 1 << 20][seed as usize / 2 % 2];
     opts.cache_bytes = [48 << 10, 1 << 20][seed as usize / 4 % 2];
     // Shared or separate devices: what a flush covers differs.
@@ -400,13 +420,13 @@ pub(crate) fn long_workload(seed: u64, count: u64, tally: &Tally) {
     let mut models = vec![Model::default()];
     // Some history, so that the ring has been round and space reused.
     let before = rng.below(150);
-    work(&world, &opts, &mut rng, &mut models, before, big);
+    work(&world, &opts, &mut rng, &mut models, before, draw);
     let start = world.image();
     let acked = models.len() as u64 - 1;
     world.record();
     // Checkpoints that take long: the journal fills up meanwhile.
     world.set_slow(seed.is_multiple_of(2).then_some(2));
-    work(&world, &opts, &mut rng, &mut models, count, big);
+    work(&world, &opts, &mut rng, &mut models, count, draw);
     let events = world.take_events();
     let what = format!("seed {seed}");
     let mut trial = Trial { opts: &opts, models: &models, first: 0, what, seen: HashSet::new(), tally };
@@ -451,6 +471,16 @@ fn sampled_crash_points_of_long_workloads_with_checkpoints_recover() {
     println!("{} crash states of long workloads, seeds 1000 to {seed}", tally.states());
 }
 
+#[test]
+fn sampled_crash_points_of_clones_that_come_and_go_recover() {
+    let (tally, mut seed) = (Tally::default(), 2000);
+    while tally.states() < 800 {
+        clones_workload(seed, 60, &tally);
+        seed += 1;
+    }
+    println!("{} crash states of clones, seeds 2000 to {seed}", tally.states());
+}
+
 fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|s| s.parse().ok()).unwrap_or(default)
 }
@@ -485,6 +515,7 @@ fn soak_of_crash_states() {
             short_workload(&bases, workload, variant(workload, round), true, &tally);
             if unit.is_multiple_of(LONG_EVERY) {
                 long_workload(base_seed + unit, 150, &tally);
+                clones_workload(base_seed + unit, 60, &tally);
             }
         }
     };

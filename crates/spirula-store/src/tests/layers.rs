@@ -100,6 +100,68 @@ fn a_clone_and_the_first_write_after_it_cost_some_hundred_bytes_however_large_th
     assert!(spread(|c| c.1) <= 32 && spread(|c| c.2) <= 32, "depends on the object's size: {costs:?}");
 }
 
+/// Submits, and says how many bytes of data are written for it.
+fn data_written(store: &mut Store, t: &Transaction) -> usize {
+    let mut stage = Stage::new(store, t);
+    stage.run(t).unwrap();
+    let bytes = stage.pieces.iter().map(|(_, data)| data.len()).sum();
+    stage.abort();
+    store.submit(t).unwrap();
+    bytes
+}
+
+/// What was there before a snapshot is never written again, is freed with its last owner, and not before.
+#[test]
+fn a_write_after_a_snapshot_copies_nothing_and_the_last_owner_frees() {
+    const BLOCKS: u64 = 1024;
+    for (how, packs) in [(0, false), (1, false), (0, true)] {
+        let opts = StoreOptions { size: 16 << 20, journal_size: 1 << 20, cache_bytes: 4 << 20, ..tiny() };
+        let world = create(&opts);
+        let mut store = if packs { alphabet::open(&world, &opts) } else { open(&world, &opts).unwrap() };
+        match how {
+            // In one piece; packed, it is compressed.
+            0 => drop(store.submit(one(&head(1), ObjectOp::Write { offset: 0, data: pattern(3, 4 << 20) })).unwrap()),
+            _ => rewritten(&mut store, &head(1), BLOCKS),
+        }
+        let used = |store: &mut Store| {
+            let seq = store.last_seq();
+            store.wait(|s| s.written.load(std::sync::atomic::Ordering::Acquire) >= seq);
+            store.poll();
+            store.statfs().used / BLOCK
+        };
+        let before = used(&mut store);
+        let mut t = one(&snap(1, 1), ObjectOp::CloneFrom(head(1)));
+        t.objects.extend(write(&head(1), 500, 1, 1).objects);
+        assert_eq!(data_written(&mut store, &t), BLOCK as usize, "{how}");
+        assert_eq!(used(&mut store), before + 1);
+        // A part of a block is merged with the rest of it, no more.
+        let part = one(&head(1), ObjectOp::Write { offset: 700 * BLOCK + 100, data: pattern(1, 300) });
+        assert_eq!(data_written(&mut store, &part), BLOCK as usize);
+        // Its own block now.
+        assert_eq!(data_written(&mut store, &write(&head(1), 500, 2, 1)), BLOCK as usize);
+        assert_eq!(used(&mut store), before + 2);
+        for block in [3, 4, 100, 900] {
+            assert_eq!(data_written(&mut store, &write(&head(1), block, block, 1)), BLOCK as usize);
+        }
+        assert_eq!(used(&mut store), before + 6);
+        // Of a second snapshot the same, with what the first one shares.
+        let mut t = one(&snap(1, 2), ObjectOp::CloneFrom(head(1)));
+        t.objects.extend(write(&head(1), 500, 3, 1).objects);
+        assert_eq!(data_written(&mut store, &t), BLOCK as usize);
+        assert_eq!(used(&mut store), before + 7);
+        sound(&store, "two snapshots");
+        store.submit(one(&head(1), ObjectOp::Remove)).unwrap();
+        // Only what the head alone had.
+        assert_eq!(used(&mut store), before + 6);
+        store.submit(one(&snap(1, 1), ObjectOp::Remove)).unwrap();
+        // All but what the second one has.
+        assert_eq!(used(&mut store), if packs { before + 6 } else { before });
+        sound(&store, "one snapshot");
+        store.submit(one(&snap(1, 2), ObjectOp::Remove)).unwrap();
+        assert_eq!(used(&mut store), 0);
+    }
+}
+
 /// No layer, no name, and an object that does not share.
 fn alone(store: &Store, o: &HObject) {
     let onode = store.onode(o).unwrap().unwrap();
@@ -210,7 +272,7 @@ fn the_head_may_go_before_its_clones_and_come_back_from_one() {
 }
 
 /// Clones of clones, in every way; [`super::random`] has them among much else.
-fn family_txn(rng: &mut Rng, model: &Model) -> Transaction {
+pub(super) fn family_txn(rng: &mut Rng, model: &Model) -> Transaction {
     let o = snap(1, rng.below(7));
     let from = snap(1, rng.below(7));
     let there = model.objects.contains_key(&from);

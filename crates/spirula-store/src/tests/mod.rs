@@ -103,6 +103,13 @@ pub(crate) fn open(world: &World, opts: &StoreOptions) -> Result<Store> {
     open_as(world, opts, IDENTITY)
 }
 
+/// The same without threads of its own: where many states are opened, most of the time would go into them.
+pub(crate) fn open_stepped(world: &World, opts: &StoreOptions) -> Result<Store> {
+    let (acks, errors) = (world.clone(), world.clone());
+    let on_commit = Box::new(move |seq| acks.ack(seq));
+    Store::open_stepped(&world.devices(), Some(IDENTITY), opts, on_commit, Box::new(move |e| errors.failed(e)))
+}
+
 impl World {
     pub(crate) fn devices(&self) -> Devices {
         let other = |n: usize| (self.count() > n).then(|| self.device(n));
