@@ -492,7 +492,9 @@ pub(crate) fn words(d: &mut Decoder<'_>, n: usize) -> Result<Vec<u32>, DecodeErr
 
 fn push(runs: &mut Vec<Run>, run: Run) {
     match runs.last_mut() {
-        Some(l) if l.end() == run.first() && l.place() + l.len() == run.place() => *l = Run::new(l.first(), l.len() + run.len(), l.place()),
+        Some(l) if l.end() == run.first() && l.place() + l.len() == run.place() => {
+            *l = Run::new(l.first(), l.len() + run.len(), l.place())
+        }
         _ => runs.push(run),
     }
 }
