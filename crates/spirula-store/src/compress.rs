@@ -7,6 +7,7 @@
 use crate::alloc::BLOCK;
 use crate::onode::SEGMENT_BLOCKS;
 use crate::sum::Checksum;
+use bytes::Bytes;
 
 /// How a stored blob is compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,6 +113,17 @@ pub(crate) const HINT_COMPRESSIBLE: u32 = 256;
 /// Allocation hint of clients: the data does not compress.
 pub(crate) const HINT_INCOMPRESSIBLE: u32 = 512;
 
+/// Data compressed, as it is stored.
+#[derive(Clone, Debug)]
+pub(crate) struct Compressed {
+    /// Whole blocks, the last one filled up with zeros.
+    pub data: Bytes,
+    /// Bytes without these zeros.
+    pub len: u32,
+    /// Checksums of the blocks, of the pool's kind.
+    pub sums: Vec<u32>,
+}
+
 impl PoolOptions {
     /// Is data of an object with these allocation hints to be compressed?
     pub(crate) fn wants(&self, hints: u32) -> bool {
@@ -123,24 +135,32 @@ impl PoolOptions {
         }
     }
 
+    /// Does it hang on an object's hints at most whether its data is to be compressed?
+    pub(crate) fn may_want(&self) -> bool {
+        self.mode != CompressionMode::None
+    }
+
     /// Most blocks compressed as one piece.
     pub(crate) fn blob_blocks(&self) -> u64 {
         (u64::from(self.max_blob) / BLOCK).clamp(2, SEGMENT_BLOCKS)
     }
 
     /// Compresses whole blocks, if that saves at least a block and as much as required.
-    pub(crate) fn try_compress(&self, data: &[u8]) -> Option<Vec<u8>> {
+    pub(crate) fn try_compress(&self, data: &[u8]) -> Option<Compressed> {
         if data.len() < (self.min_blob as usize).max(2 * BLOCK as usize) {
             return None;
         }
         let mut stored = self.algorithm.compress(data)?;
-        let room = stored.len().next_multiple_of(BLOCK as usize);
+        let (len, room) = (stored.len() as u32, stored.len().next_multiple_of(BLOCK as usize));
         let most = (data.len() as f64 * self.required_ratio) as usize;
         if room > most.min(data.len() - BLOCK as usize) {
             return None;
         }
+        stored.resize(room, 0);
         stored.shrink_to_fit();
-        Some(stored)
+        let mut sums = Vec::with_capacity(room / BLOCK as usize * self.checksum.words());
+        stored.chunks(BLOCK as usize).for_each(|block| self.checksum.push(block, &mut sums));
+        Some(Compressed { data: stored.into(), len, sums })
     }
 }
 
@@ -177,7 +197,7 @@ mod tests {
         assert!(wants(Aggressive, 0) && !wants(Aggressive, HINT_INCOMPRESSIBLE));
         let noise: Vec<u8> = (0..1024u64).flat_map(|i| mix(i).to_le_bytes()).collect();
         let mixed = [&noise[..], &[0; 8192]].concat();
-        assert!(with(Force).try_compress(&mixed).is_some_and(|s| s.len() <= 12288));
+        assert!(with(Force).try_compress(&mixed).is_some_and(|s| s.data.len() == 12288 && s.len <= 12288));
         assert!(PoolOptions { required_ratio: 0.4, ..with(Force) }.try_compress(&mixed).is_none());
         assert!(with(Force).try_compress(&noise).is_none(), "what does not compress");
         assert!(with(Force).try_compress(&[0; 4096]).is_none(), "less than the smallest blob");

@@ -13,7 +13,8 @@
 //!   devices, whose, and where on them what is; [`open`] — replay
 //! * [`device`], [`io`] — system calls or io_uring
 //! * [`steps`] — threads, or an owner that lets the work happen
-//! * [`onode`], [`segment`], [`refs`], [`compress`], [`sum`] — what an object is made of
+//! * [`onode`], [`segment`], [`refs`], [`compress`], [`sum`] — what an object is made of;
+//!   [`pack`] — compression ahead of a submission
 //! * [`layer`], [`maps`] — what clones share, and how it is read
 //! * [`beside`] — changes too large for the journal; [`omaps`] — omaps, and copies of them
 //! * [`alloc`], [`overlay`], [`gone`], [`redo`], [`journal`], [`keys`] — the other parts
@@ -60,6 +61,7 @@ mod omaps;
 mod onode;
 mod open;
 mod overlay;
+mod pack;
 mod paths;
 mod pins;
 mod plan;
@@ -84,6 +86,7 @@ pub use alloc::BLOCK;
 pub use compress::{Algorithm, CompressionMode, PoolOptions};
 pub use error::{Result, StoreError};
 pub use io::{Io, IoChoice};
+pub use pack::{Packed, Packing};
 pub use paths::{Known, StorePaths};
 pub use plan::ReadPlan;
 pub use prepare::{Prepare, Prepared, extend};

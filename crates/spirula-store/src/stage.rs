@@ -21,6 +21,7 @@ use crate::layer::Layer;
 use crate::omaps::{Copies, Pairs};
 use crate::onode::{Onode, SEGMENT_BLOCKS};
 use crate::overlay::Counters;
+use crate::pack::Packed;
 use crate::redo::RedoWriter;
 use crate::refs::Refs;
 use crate::segment::Segment;
@@ -67,6 +68,8 @@ pub(crate) struct Stage<'s> {
     /// changed so far in the space of pools.
     pool: i64,
     options: PoolOptions,
+    /// What was compressed for it beforehand.
+    pub(crate) packed: Packed,
     space: Vec<(i64, [i64; 5])>,
     omap: Pairs,
     /// Omaps that become copies of others.
@@ -115,6 +118,7 @@ impl<'s> Stage<'s> {
             refs: BTreeMap::new(),
             pool: 0,
             options: PoolOptions::default(),
+            packed: Packed::default(),
             space: Vec::new(),
             omap: BTreeMap::new(),
             copies: Copies::default(),

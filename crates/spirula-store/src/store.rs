@@ -14,6 +14,7 @@ use crate::kv::{self, MetaStore, SharedAllocator};
 use crate::layer::Layer;
 use crate::onode::Onode;
 use crate::overlay::{Counters, Overlay};
+use crate::pack::Packed;
 use crate::paths::Claims;
 use crate::pins::Pins;
 use crate::refs::Refs;
@@ -222,14 +223,21 @@ impl Store {
     /// [`StoreError::Checksum`] (of a block to be changed in part), [`StoreError::Io`]: the
     /// transaction has no effect. [`StoreError::Poisoned`] after a failed write or flush.
     pub fn submit(&mut self, txn: impl Borrow<Transaction>) -> Result<u64> {
-        let txn = txn.borrow();
+        self.submit_packed(txn.borrow(), &Packed::default())
+    }
+
+    /// The same with what was compressed for the transaction beforehand ([`Store::packing`]).
+    ///
+    /// # Errors
+    /// As [`Store::submit`].
+    pub fn submit_packed(&mut self, txn: &Transaction, packed: &Packed) -> Result<u64> {
         self.admit()?;
-        let mut tried = self.try_submit(txn);
+        let mut tried = self.try_submit(txn, packed);
         // A little may just go back to the host, some milliseconds long.
         if missing(&tried).is_some_and(|bytes| bytes <= holes::STEP * BLOCK) {
             let holes = self.holes.clone();
             let _rest = holes.rest();
-            tried = self.try_submit(txn);
+            tried = self.try_submit(txn, packed);
         }
         // Space that awaits its release may be enough.
         let freed = self.freed.iter().map(|(_, run)| run.len * BLOCK).sum();
@@ -237,14 +245,14 @@ impl Store {
             let seq = self.seq;
             self.wait(|s| s.written.load(Ordering::Acquire) >= seq);
             self.admit()?;
-            tried = self.try_submit(txn);
+            tried = self.try_submit(txn, packed);
         }
         // So may be what is beside the journal or booked until a checkpoint, what was deleted since the last one,
         // or waits to be purged.
         if missing(&tried).is_some_and(|bytes| self.may_gain(bytes)) {
             self.gain()?;
             self.admit()?;
-            tried = self.try_submit(txn);
+            tried = self.try_submit(txn, packed);
         }
         tried
     }
@@ -272,8 +280,9 @@ impl Store {
         Ok(())
     }
 
-    pub(crate) fn try_submit(&mut self, txn: &Transaction) -> Result<u64> {
+    pub(crate) fn try_submit(&mut self, txn: &Transaction, packed: &Packed) -> Result<u64> {
         let mut stage = Stage::new(self, txn);
+        stage.packed = packed.clone();
         match stage.run(txn) {
             Ok(()) => Ok(stage.commit(txn)),
             Err(e) => {

@@ -2,10 +2,12 @@
 
 use super::{Stage, end_of, field, space_of};
 use crate::alloc::{BLOCK, PhysRun, push_run};
+use crate::compress::Compressed;
 use crate::error::{Result, StoreError};
 use crate::layer::own_bit;
 use crate::maps::{self, Maps, View, WHOLE};
 use crate::onode::{INLINE_BLOCKS, Onode, SEGMENT_BLOCKS};
+use crate::pack::blobs;
 use crate::redo::{by_chunk, by_segment};
 use crate::refs::{CHUNK, Refs};
 use crate::segment::{Blob, Piece, Released, Segment, Usage, mask};
@@ -54,23 +56,19 @@ impl Stage<'_> {
             return self.store_plain(o, first, &pieces);
         }
         let end = first + pieces.iter().map(|p| p.len() as u64 / BLOCK).sum::<u64>();
-        let step = self.options.blob_blocks();
         let mut rest = pieces.into_iter();
         let mut piece = Bytes::new();
         let (mut plain, mut plain_first) = (Vec::new(), first);
-        let mut at = first;
-        while at < end {
-            let place = at % SEGMENT_BLOCKS;
-            let n = (step - place % step).min(SEGMENT_BLOCKS - place).min(end - at);
+        for (at, n) in blobs(first, end, self.options.blob_blocks()) {
             let chunk = gather(&mut piece, &mut rest, (n * BLOCK) as usize);
-            if let Some(stored) = self.options.try_compress(&chunk) {
+            let packed = self.packed.find(&chunk, &self.options);
+            if let Some(stored) = packed.unwrap_or_else(|| self.options.try_compress(&chunk)) {
                 self.store_plain(o, plain_first, &std::mem::take(&mut plain))?;
                 self.store_blob(o, at, n, stored)?;
                 plain_first = at + n;
             } else {
                 plain.push(chunk);
             }
-            at += n;
         }
         self.store_plain(o, plain_first, &plain)
     }
@@ -107,18 +105,14 @@ impl Stage<'_> {
     }
 
     /// Stores compressed data as the content of `n` blocks, which lie in one segment.
-    fn store_blob(&mut self, o: &mut Onode, first: u64, n: u64, mut data: Vec<u8>) -> Result<()> {
-        let stored = data.len() as u32;
-        data.resize(data.len().next_multiple_of(BLOCK as usize), 0);
-        let data = Bytes::from(data);
+    fn store_blob(&mut self, o: &mut Onode, first: u64, n: u64, stored: Compressed) -> Result<()> {
+        let Compressed { data, len, sums } = stored;
         let runs = self.take(data.len() as u64 / BLOCK)?;
         self.place(&runs, std::slice::from_ref(&data));
         let kind = self.options.checksum;
-        let mut sums = Vec::new();
-        data.chunks(BLOCK as usize).for_each(|b| kind.push(b, &mut sums));
-        let blob = Blob { algorithm: self.options.algorithm, content: n as u8, stored, kind, runs, sums };
+        let blob = Blob { algorithm: self.options.algorithm, content: n as u8, stored: len, kind, runs, sums };
         let space = space_of(&mut self.space, self.pool);
-        space[field::COMPRESSED] += i64::from(stored);
+        space[field::COMPRESSED] += i64::from(len);
         space[field::COMPRESSED_ALLOCATED] += data.len() as i64;
         self.map_blob(o, first, n, &Arc::new(blob), 0).map(|_| ())
     }

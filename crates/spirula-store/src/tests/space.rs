@@ -7,6 +7,7 @@ use super::{IDENTITY, create, create_single, open, sound, tiny};
 use crate::alloc::PhysRun;
 use crate::device::BlockDevice;
 use crate::layout::Layout;
+use crate::pack::Packed;
 use crate::{BLOCK, Store, StoreError, StoreOptions};
 use bytes::Bytes;
 use spirula_types::HObject;
@@ -215,7 +216,7 @@ pub(crate) fn room_for_large_records_is_promised_once() {
     let what = "large records";
     // As many as there seems to be room for at once, while each asks alone.
     let mut taken = 0;
-    while store.try_submit(&pair(taken, 1_500_000)).is_ok() {
+    while store.try_submit(&pair(taken, 1_500_000), &Packed::default()).is_ok() {
         model.apply(&pair(taken, 1_500_000));
         taken += 1;
     }
@@ -224,7 +225,7 @@ pub(crate) fn room_for_large_records_is_promised_once() {
         for i in 0.. {
             let mut t = Transaction::default();
             t.object(&object(n + i / 100), ObjectOp::Write { offset: i % 100 * len as u64, data: pattern(i, len) });
-            match store.try_submit(&t) {
+            match store.try_submit(&t, &Packed::default()) {
                 Ok(_) => model.apply(&t),
                 Err(StoreError::NoSpace { .. }) => break,
                 Err(e) => panic!("{e}"),
@@ -485,11 +486,10 @@ fn what_was_beside_the_journal_goes_back_to_the_host() {
         }
     };
     settle(&store);
-    for n in 1..=8 {
-        let mut t = Transaction::default();
-        t.object(&object(n), ObjectOp::OmapSet(vec![("k".into(), pattern(n * 3 + 1, 400_000))]));
-        must(&mut store, &mut model, &t, "beside");
-    }
+    let mut t = Transaction::default();
+    t.object(&object(1), ObjectOp::OmapSet(vec![("k".into(), pattern(4, 200_000))]));
+    must(&mut store, &mut model, &t, "beside");
+    assert!(!store.beside.is_empty());
     for n in 0..1000 {
         let mut t = Transaction::default();
         t.meta.push(MetaOp::Set { key: "k".into(), value: pattern(n, 100) });
