@@ -47,7 +47,7 @@ use spirula_runtime::cephx::DaemonAuth;
 use spirula_runtime::{
     Daemon, Hub, Link, LinkId, Listener, Mailbox, MonLink, MonWay, Mons, NetEvent, Peer, Service, clock,
 };
-use spirula_store::{Store, StoreError};
+use spirula_store::{Packed, Store, StoreError};
 use spirula_types::transaction::Transaction;
 use spirula_types::{AddrVec, EntityType, Epoch, HObject, OsdId, Peer as Member, PgId, SpgId, Uuid, errno};
 use std::cell::RefCell;
@@ -116,6 +116,8 @@ pub enum OsdEvent {
     StoreFailed(String),
     /// A helper thread has read what was wanted.
     Fetched(SpgId, ReadKey, Vec<Piece>),
+    /// A helper thread has compressed what a PG's transaction of this token brings.
+    Packed(SpgId, Token, Packed),
     /// A scrub's map goes on: number of the map, and the piece of data that was read.
     ScrubStep(u64, Option<Result<Bytes, spirula_store::StoreError>>),
     /// An order from the process.
@@ -790,7 +792,8 @@ impl Osd {
     }
 
     fn submit(&mut self, id: SpgId, token: Token, txn: Transaction) {
-        if let Some((refused, e)) = self.submit_if_room(id, token, txn) {
+        let Some(txn) = self.pack_first(id, token, txn) else { return };
+        if let Some((refused, e)) = self.submit_if_room(id, token, txn, &Packed::default()) {
             self.wait_for_room(id, token, refused, &e);
         }
     }
@@ -801,6 +804,7 @@ impl Osd {
         id: SpgId,
         token: Token,
         txn: Transaction,
+        packed: &Packed,
     ) -> Option<(Transaction, StoreError)> {
         let store = self.store.as_mut()?;
         {
@@ -811,7 +815,7 @@ impl Osd {
             }
         }
         self.perf.transactions += 1;
-        let mut submitted = store.submit(&txn);
+        let mut submitted = store.submit_packed(&txn, packed);
         let mut txn = Some(txn);
         if let Err(e) = &submitted
             && let Some((object, offset)) = txn.as_ref().and_then(|txn| rotten(e, txn))
@@ -821,7 +825,7 @@ impl Osd {
             let mut more = Vec::new();
             txn = txn.and_then(|txn| pg.without_rotten(token, txn, &object, offset, &mut more));
             if let Some(txn) = &txn {
-                submitted = store.submit(txn);
+                submitted = store.submit_packed(txn, packed);
             }
             self.effects.extend(more.into_iter().map(|e| (id, e)));
         }
@@ -1001,6 +1005,7 @@ impl Daemon for Osd {
             OsdEvent::Durable(seq) => self.durable(seq),
             OsdEvent::StoreFailed(why) => self.fail(&why),
             OsdEvent::Fetched(pg, key, pieces) => self.fetch_done(pg, key, pieces),
+            OsdEvent::Packed(pg, token, packed) => self.packed(pg, token, &packed),
             OsdEvent::ScrubStep(job, data) => self.scrub_step(job, data),
             OsdEvent::Control(Control::Stop(done)) => self.stop(Some(done)),
         }

@@ -30,6 +30,7 @@ const MAP_RETRY_MAX: Duration = Duration::from_secs(30);
 impl Osd {
     pub(crate) fn osd_map(&mut self, m: MOsdMap) {
         let (before, whole) = (self.maps.epoch(), self.maps.wants_whole());
+        self.hurry(true);
         let mut result = self.maps.accept(self.cfg.fsid, m).map(|()| true);
         while let Ok(true) = result {
             result = self.maps.advance();
@@ -54,6 +55,7 @@ impl Osd {
             self.early_go_on();
             self.reporter.changed();
         }
+        self.hurry(false);
     }
 
     /// A map that does not fit: asks for a whole one, at most once per [`MAP_RETRY_MIN`], and ever more seldom

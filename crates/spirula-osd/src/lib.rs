@@ -20,6 +20,7 @@
 //!   clients; when scrubs are due
 //! * [`reader`], [`reads`]: the store as the PGs see it; reads in helper threads
 //! * [`space`], [`waits`]: how full the store is, and what a full one refuses; PGs that wait for room
+//! * [`packing`]: data compressed by helper threads before it is submitted
 //! * [`access`]: who may do what
 //! * [`tell`], [`commands`], [`perf`], [`history`], [`report`], [`clog`]: commands, counters,
 //!   requests as operators see them, statistics, cluster log
@@ -38,6 +39,7 @@ mod life;
 mod links;
 mod maps;
 mod pace;
+mod packing;
 mod passed;
 mod patience;
 mod peers;

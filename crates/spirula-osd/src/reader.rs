@@ -190,6 +190,10 @@ impl ObjectReader for StoreReader<'_> {
         self.store.has_room_for(bytes, entries)
     }
 
+    fn takes_data(&self, bytes: u64) -> bool {
+        bytes == 0 || bytes <= self.store.statfs().available
+    }
+
     fn is_full(&self) -> bool {
         crate::space::is_failsafe_full(self.store, self.waits)
     }

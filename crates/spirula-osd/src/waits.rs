@@ -19,6 +19,11 @@
 //!
 //! Only where not even that a PG has fallen back can be stored, or its split or merge, the OSD ends ([`NO_ROOM`]).
 //!
+//! **Nor does it wait for ever.** What was decided on before does not let a deletion by, which might make the room: with all its PGs
+//! waiting an OSD would be stuck until somebody helped. So after [`GIVE_UP`] a PG falls back within its interval. A member
+//! leaves its role, and its primary peers anew; a primary peers anew itself. Then the log reaches this store without the data, which takes
+//! no room, the object is missing here, and deletions go on. The OSD is as full as before: nothing that grows is begun again.
+//!
 //! A try may cost a checkpoint. Therefore a round of them ends with the first that is refused, the next round begins
 //! behind that one, and rounds become rarer, from [`TRY_MIN`] to [`TRY_MAX`], while nothing changes.
 //!
@@ -28,9 +33,9 @@
 
 use crate::daemon::{Osd, stored};
 use bytes::Bytes;
-use spirula_pg::{OpId, PgEffect, PgEvent, Token, info_key};
+use spirula_pg::{OpId, PgEffect, PgEvent, Stored, Token, info_key};
 use spirula_runtime::{LinkId, clock};
-use spirula_store::{Store, StoreError};
+use spirula_store::{Packed, StoreError};
 use spirula_types::SpgId;
 use spirula_types::transaction::Transaction;
 use std::collections::{BTreeMap, VecDeque};
@@ -41,21 +46,37 @@ const MESSAGES_MAX: usize = 64;
 /// Between two rounds of tries, at first and at last.
 const TRY_MIN: Duration = Duration::from_millis(100);
 const TRY_MAX: Duration = Duration::from_millis(3200);
+/// A PG waits so long for room within its interval. The monitors know by then that the OSD is full, and so do those who write.
+const GIVE_UP: Duration = Duration::from_secs(20);
 /// Is in the words with which an OSD ends that cannot store what it must.
 pub const NO_ROOM: &str = "its store has no room";
 
+/// What a PG waits for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum What {
+    /// Room.
+    Room,
+    /// That the store takes what it refuses: nobody knows why it should.
+    Taking,
+    /// A helper thread that compresses the transaction's data (`packing`).
+    Packing,
+}
+
 /// What waits with a PG.
-struct Wait {
-    /// The transaction that was refused, and its token.
-    refused: (Token, Transaction),
-    /// It was for want of room.
-    room: bool,
+pub(crate) struct Wait {
+    what: What,
+    /// The transaction that was refused or is being packed, and its token.
+    pub held: (Token, Transaction),
+    /// Since when it waits, or could not fall back.
+    since: Duration,
     /// Its wishes after that.
-    wishes: VecDeque<PgEffect>,
+    pub wishes: VecDeque<PgEffect>,
     /// What it is to be told then.
     events: VecDeque<PgEvent>,
     /// Messages of other members among these, and orders.
     messages: usize,
+    /// It was to be told that time has passed.
+    ticked: bool,
 }
 
 /// See the module.
@@ -68,6 +89,8 @@ pub(crate) struct Waits {
     pause: Duration,
     /// PGs that have fallen back.
     fallen_back: u64,
+    /// Nothing is packed beforehand.
+    pub hurried: bool,
 }
 
 /// Is that an answer of a store that works, and has changed nothing?
@@ -83,12 +106,27 @@ impl Waits {
 
     /// Does any wait for nothing but room?
     pub fn any_for_room(&self) -> bool {
-        self.pgs.values().any(|w| w.room)
+        self.pgs.values().any(|w| w.what == What::Room)
     }
 
-    /// Does this one?
-    pub fn has(&self, id: SpgId) -> bool {
-        self.pgs.contains_key(&id)
+    /// Does this one wait for the store to take what it has refused?
+    fn refused(&self, id: SpgId) -> bool {
+        self.pgs.get(&id).is_some_and(|w| w.what != What::Packing)
+    }
+
+    /// The token of a PG's transaction that is being packed.
+    pub fn packs(&self, id: SpgId) -> Option<Token> {
+        self.pgs.get(&id).filter(|w| w.what == What::Packing).map(|w| w.held.0)
+    }
+
+    /// A PG does not wait any more.
+    pub fn take(&mut self, id: SpgId) -> Option<Wait> {
+        self.pgs.remove(&id)
+    }
+
+    /// PGs whose transactions are being packed.
+    pub fn packing(&self) -> Vec<SpgId> {
+        self.pgs.iter().filter(|(_, w)| w.what == What::Packing).map(|(id, _)| *id).collect()
     }
 
     /// Keeps a wish of a PG that waits; `None`: it was kept.
@@ -102,12 +140,16 @@ impl Waits {
         }
     }
 
-    fn begin(&mut self, id: SpgId, refused: (Token, Transaction), room: bool, now: Duration) {
-        if self.pgs.is_empty() {
+    pub fn begin(&mut self, id: SpgId, held: (Token, Transaction), what: What, now: Duration) {
+        let (wishes, events) = (VecDeque::new(), VecDeque::new());
+        self.put(id, Wait { what, held, since: now, wishes, events, messages: 0, ticked: false }, now);
+    }
+
+    fn put(&mut self, id: SpgId, wait: Wait, now: Duration) {
+        if wait.what != What::Packing && !self.pgs.values().any(|w| w.what != What::Packing) {
             (self.next, self.pause) = (now + TRY_MIN, TRY_MIN);
         }
-        let (wishes, events) = (VecDeque::new(), VecDeque::new());
-        self.pgs.insert(id, Wait { refused, room, wishes, events, messages: 0 });
+        self.pgs.insert(id, wait);
     }
 
     /// Whose turn it is to try again at this time, if anybody's.
@@ -115,8 +157,15 @@ impl Waits {
         if now < self.next {
             return None;
         }
-        let after = self.last.and_then(|last| self.pgs.range(last..).find(|(id, _)| **id != last));
-        after.or_else(|| self.pgs.first_key_value()).map(|(id, _)| *id)
+        let tries = |id: &SpgId| self.refused(*id);
+        let mut after = self.last.into_iter().flat_map(|last| self.pgs.range(last..).map(|(id, _)| *id));
+        after.find(|id| Some(*id) != self.last && tries(id)).or_else(|| self.pgs.keys().copied().find(tries))
+    }
+
+    /// Who has waited for room for too long, if anybody.
+    fn overdue(&self, now: Duration) -> Option<SpgId> {
+        let late = |w: &Wait| w.what == What::Room && now.saturating_sub(w.since) >= GIVE_UP;
+        self.pgs.iter().find(|(_, w)| late(w)).map(|(id, _)| *id)
     }
 
     /// The one that tried was refused again, or (`went`) it goes on.
@@ -131,16 +180,31 @@ impl Waits {
     }
 }
 
+/// May it be lost if too much is kept?
+fn is_message(event: &PgEvent) -> bool {
+    matches!(event, PgEvent::Peer(..) | PgEvent::Force { .. } | PgEvent::MarkLost { .. } | PgEvent::CreateAnswer(_))
+}
+
 impl Wait {
+    /// What the PG is to be told when it goes on.
+    pub fn told(self) -> impl DoubleEndedIterator<Item = PgEvent> {
+        self.events.into_iter().chain(self.ticked.then_some(PgEvent::Tick))
+    }
+
+    /// Must the PG go on before it is told this, since there is no room to keep it?
+    fn is_crowded(&self, event: &PgEvent) -> bool {
+        is_message(event) && self.messages >= MESSAGES_MAX
+    }
+
     /// Keeps what the PG is to be told, unless that may be lost. `knows`: the PG has something of the connection that has ended.
     fn keep(&mut self, event: PgEvent, knows: bool) {
-        let message = matches!(
-            event,
-            PgEvent::Peer(..) | PgEvent::Force { .. } | PgEvent::MarkLost { .. } | PgEvent::CreateAnswer(_)
-        );
+        let message = is_message(&event);
         match &event {
-            // It is told that time has passed when it goes on.
-            PgEvent::Tick => return,
+            // It is told when it goes on.
+            PgEvent::Tick => {
+                self.ticked = true;
+                return;
+            }
             PgEvent::ConnClosed(_) if !knows => return,
             _ if message && self.messages >= MESSAGES_MAX => return,
             PgEvent::Renewed(osd)
@@ -192,21 +256,40 @@ impl Osd {
             self.answer_pg(id, PgEvent::Committed(token));
             return;
         }
-        let room = matches!(e, StoreError::NoSpace { .. });
-        let why = if room { "waits for room" } else { "stands still, its store refuses a change" };
-        self.clog.say(true, format!("pg {id} {why}: {e}"));
-        self.waits.begin(id, (token, txn), room, clock::monotonic());
-        self.reporter.changed();
+        let what = self.say_refused(id, e);
+        self.waits.begin(id, (token, txn), what, clock::monotonic());
     }
 
-    /// Keeps what a PG that waits is to be told, or lets it fall back first; `None`: it is kept, or may be lost.
+    /// The same of what was being packed.
+    pub(crate) fn refused_while_packing(&mut self, id: SpgId, mut wait: Wait, e: &StoreError) {
+        wait.what = self.say_refused(id, e);
+        wait.since = clock::monotonic();
+        self.waits.put(id, wait, clock::monotonic());
+    }
+
+    fn say_refused(&mut self, id: SpgId, e: &StoreError) -> What {
+        let (what, why) = match e {
+            StoreError::NoSpace { .. } => (What::Room, "waits for room"),
+            _ => (What::Taking, "stands still, its store refuses a change"),
+        };
+        self.clog.say(true, format!("pg {id} {why}: {e}"));
+        self.reporter.changed();
+        what
+    }
+
+    /// Keeps what a PG that waits is to be told, or lets it go on or fall back first; `None`: it is kept, or may be lost.
     pub(crate) fn keep_for_later(&mut self, id: SpgId, event: PgEvent) -> Option<PgEvent> {
-        if !self.waits.has(id) {
-            return Some(event);
-        }
+        let Some(wait) = self.waits.pgs.get(&id) else { return Some(event) };
         let Some(pg) = self.pgs.get(&id) else { return Some(event) };
-        if pg.must_hear(&event) {
+        let must_hear = pg.must_hear(&event);
+        if wait.what == What::Packing && (must_hear || wait.is_crowded(&event)) {
+            let kept = self.end_packing(id, &Packed::default());
+            kept.into_iter().chain([event]).rev().for_each(|e| self.answers.push_front((id, e)));
+        } else if must_hear {
             let kept = self.fall_back(id);
+            if self.waits.refused(id) {
+                self.fail(&format!("pg {id} was replaced while it waited for room, and {NO_ROOM} to write that down"));
+            }
             kept.into_iter().chain([event]).rev().for_each(|e| self.answers.push_front((id, e)));
         } else {
             let knows = matches!(&event, PgEvent::ConnClosed(conn) if pg.knows(*conn) || pg.minds_connection(*conn));
@@ -215,38 +298,41 @@ impl Osd {
         None
     }
 
+    /// What the store holds of a PG, where it can fall back to that.
+    fn held_of(&self, id: SpgId) -> Result<Option<Stored>, StoreError> {
+        let (Some(store), Some(pg)) = (&self.store, self.pgs.get(&id)) else { return Ok(None) };
+        let held = stored(store, id, store.meta(&info_key(id))?.unwrap_or_else(Bytes::new))?;
+        Ok(Some(held).filter(|held| pg.can_fall_back(held)))
+    }
+
     /// A PG that waits gives up what the store refuses, and falls back to what that holds. What it is to be told now.
-    fn fall_back(&mut self, id: SpgId) -> VecDeque<PgEvent> {
-        let Some(Wait { refused: (token, _), wishes, events, .. }) = self.waits.pgs.remove(&id) else {
-            return VecDeque::new();
-        };
-        let record = |store: &Store| store.meta(&info_key(id));
-        let held = self.store.as_ref().map(|s| stored(s, id, record(s)?.unwrap_or_else(Bytes::new)));
-        match held {
-            Some(Ok(held)) if self.pgs.get(&id).is_some_and(|pg| pg.can_fall_back(&held)) => {
-                tracing::warn!("osd.{}: pg {id} gives up what its store has no room for", self.cfg.id);
-                self.waits.fallen_back += 1;
-                for wish in wishes.into_iter().filter(|w| !matches!(w, PgEffect::Submit(..))) {
-                    self.effect(id, wish);
-                }
-                self.tell_now(id, PgEvent::Unstored(token, Box::new(held)));
-                while let Some(at) = self.effects.iter().position(|(pg, _)| *pg == id) {
-                    self.effects.remove(at).into_iter().for_each(|(_, wish)| self.effect(id, wish));
-                }
-            }
-            Some(Err(e)) => self.fail(&format!("pg {id}: {e}")),
-            _ => self.fail(&format!("pg {id} was to be split or merged, and {NO_ROOM} for that")),
+    fn fall_back(&mut self, id: SpgId) -> Vec<PgEvent> {
+        match self.held_of(id) {
+            Ok(Some(held)) => return self.fall_back_to(id, held),
+            Ok(None) => self.fail(&format!("pg {id} was to be split or merged, and {NO_ROOM} for that")),
+            Err(e) => self.fail(&format!("pg {id}: {e}")),
         }
-        if self.waits.has(id) {
-            self.fail(&format!("pg {id} was replaced while it waited for room, and {NO_ROOM} to write that down"));
+        self.waits.pgs.remove(&id).map_or_else(Vec::new, |w| w.told().collect())
+    }
+
+    fn fall_back_to(&mut self, id: SpgId, held: Stored) -> Vec<PgEvent> {
+        let Some(mut wait) = self.waits.pgs.remove(&id) else { return Vec::new() };
+        tracing::warn!("osd.{}: pg {id} gives up what its store has no room for", self.cfg.id);
+        self.waits.fallen_back += 1;
+        for wish in std::mem::take(&mut wait.wishes).into_iter().filter(|w| !matches!(w, PgEffect::Submit(..))) {
+            self.effect(id, wish);
+        }
+        self.tell_now(id, PgEvent::Unstored(wait.held.0, Box::new(held)));
+        while let Some(at) = self.effects.iter().position(|(pg, _)| *pg == id) {
+            self.effects.remove(at).into_iter().for_each(|(_, wish)| self.effect(id, wish));
         }
         self.reporter.changed();
-        events
+        wait.told().collect()
     }
 
     /// A PG that is to be split or merged waits no longer; false if the OSD ended.
     pub(crate) fn end_wait(&mut self, id: SpgId) -> bool {
-        if self.waits.has(id) {
+        if self.waits.refused(id) {
             let kept = self.fall_back(id);
             kept.into_iter().for_each(|e| self.answers.push_back((id, e)));
             self.perform();
@@ -256,7 +342,7 @@ impl Osd {
 
     /// The store has taken what these PGs submitted; else the OSD ends.
     pub(crate) fn was_taken(&mut self, ids: &[SpgId]) -> bool {
-        if let Some(id) = ids.iter().find(|id| self.waits.has(**id)) {
+        if let Some(id) = ids.iter().find(|id| self.waits.refused(**id)) {
             self.fail(&format!("pg {id} is split or merged, and {NO_ROOM} for that"));
         }
         self.store.is_some()
@@ -270,27 +356,54 @@ impl Osd {
         }
     }
 
-    /// Lets PGs that wait try again, one after the other until one is refused.
+    /// Lets PGs that wait try again, one after the other until one is refused; and one give up that has waited for too long.
     pub(crate) fn try_again(&mut self, now: Duration) {
         // Who goes on may wait again at once, and is not tried twice.
         for _ in 0..self.waits.pgs.len() {
-            let Some(id) = self.waits.turn(now) else { return };
-            let Some(mut wait) = self.waits.pgs.remove(&id) else { return };
-            let (token, txn) = wait.refused;
-            if let Some((txn, _)) = self.submit_if_room(id, token, txn) {
-                wait.refused = (token, txn);
-                self.waits.pgs.insert(id, wait);
-                self.waits.tried(id, false, now);
-                return;
+            let Some(id) = self.waits.turn(now) else { break };
+            let went = self.try_one(id);
+            self.waits.tried(id, went, now);
+            if !went {
+                break;
             }
-            self.waits.tried(id, true, now);
-            tracing::info!("osd.{}: pg {id} has room again", self.cfg.id);
-            self.effects.extend(wait.wishes.into_iter().map(|e| (id, e)));
-            self.perform();
-            // Not before: it counts on seeing what it submitted. It may wait again by now. Time that it waited for may be over.
-            wait.events.into_iter().chain([PgEvent::Tick]).for_each(|event| self.answer_pg(id, event));
-            self.perform();
-            self.reporter.changed();
+        }
+        if let Some(id) = self.waits.overdue(now)
+            && !self.try_one(id)
+        {
+            self.give_up(id, now);
+        }
+    }
+
+    /// Tries again what the store refused; false if it refuses it still.
+    fn try_one(&mut self, id: SpgId) -> bool {
+        let Some(mut wait) = self.waits.pgs.remove(&id) else { return true };
+        let (token, txn) = (wait.held.0, std::mem::take(&mut wait.held.1));
+        if let Some((txn, _)) = self.submit_if_room(id, token, txn, &Packed::default()) {
+            wait.held = (token, txn);
+            self.waits.pgs.insert(id, wait);
+            return false;
+        }
+        tracing::info!("osd.{}: pg {id} has room again", self.cfg.id);
+        self.effects.extend(std::mem::take(&mut wait.wishes).into_iter().map(|e| (id, e)));
+        self.perform();
+        // Not before: it counts on seeing what it submitted. It may wait again by now. Time that it waited for may be over.
+        wait.told().for_each(|event| self.answer_pg(id, event));
+        self.perform();
+        self.reporter.changed();
+        true
+    }
+
+    /// A PG has waited for too long: it falls back within its interval.
+    fn give_up(&mut self, id: SpgId, now: Duration) {
+        match self.held_of(id) {
+            Ok(Some(held)) => {
+                let kept = self.fall_back_to(id, held);
+                kept.into_iter().for_each(|e| self.answers.push_back((id, e)));
+                self.perform();
+            }
+            // A split or a merge: only its own end can help.
+            Ok(None) => self.waits.pgs.get_mut(&id).into_iter().for_each(|w| w.since = now),
+            Err(e) => self.fail(&format!("pg {id}: {e}")),
         }
     }
 }
@@ -311,7 +424,7 @@ mod tests {
 
     fn waiting(n: u32) -> Waits {
         let mut w = Waits::default();
-        (0..n).for_each(|seed| w.begin(pg(seed), (7, Transaction::default()), true, Duration::ZERO));
+        (0..n).for_each(|seed| w.begin(pg(seed), (7, Transaction::default()), What::Room, Duration::ZERO));
         w
     }
 
@@ -336,6 +449,24 @@ mod tests {
         let id = w.turn(now).unwrap();
         w.tried(id, false, now);
         assert!(w.turn(now).is_none() && w.turn(now + TRY_MIN).is_some());
+    }
+
+    #[test]
+    fn who_waits_for_a_helper_thread_takes_no_turn_and_who_waits_for_long_gives_up() {
+        let mut w = waiting(2);
+        w.begin(pg(1000), (9, Transaction::default()), What::Packing, Duration::ZERO);
+        assert_eq!((w.packing(), w.packs(pg(1000)), w.packs(pg(0))), (vec![pg(1000)], Some(9), None));
+        let mut now = Duration::ZERO;
+        for n in 0..10 {
+            now += TRY_MAX;
+            assert_eq!(w.turn(now), Some(pg(n % 2)));
+            w.tried(pg(n % 2), false, now);
+        }
+        assert_eq!(w.overdue(GIVE_UP - TRY_MIN), None);
+        assert_eq!(w.overdue(GIVE_UP), Some(pg(0)));
+        w.take(pg(0));
+        w.take(pg(1));
+        assert!(w.overdue(GIVE_UP).is_none() && w.any() && !w.any_for_room());
     }
 
     #[test]

@@ -127,6 +127,10 @@ impl Pg {
                 tracing::debug!(pg = %self.id, %from, "push without activation ignored");
             }
             TxnKind::Push if !self.has_come(from, t.follows, cx) => {}
+            // It is sent again until there is room. The store would refuse it, and what makes room would wait behind it.
+            TxnKind::Push if !cx.reader.takes_data(t.payload.len() as u64) => {
+                tracing::debug!(pg = %self.id, %from, "no room for a push");
+            }
             TxnKind::Push => match Transaction::join(&t.header, &t.payload) {
                 // Repeated while it is on its way to the disk: it has one answer.
                 Ok(_) if self.pushes.contains(&t.seq) => {}

@@ -134,6 +134,10 @@ impl ObjectReader for ShardReader<'_> {
         self.inner.has_room_for(bytes, pairs)
     }
 
+    fn takes_data(&self, bytes: u64) -> bool {
+        self.inner.takes_data(bytes)
+    }
+
     fn is_full(&self) -> bool {
         self.inner.is_full()
     }

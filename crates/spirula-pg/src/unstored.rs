@@ -2,8 +2,8 @@
 //!
 //! A store without room refuses transactions. The shell keeps them, and all that comes after them, for as long as only
 //! the PG's own interval is concerned ([`PgEffect::Submit`](crate::PgEffect::Submit)). It does so no longer when somebody
-//! else would wait for this member ([`Pg::must_hear`]): a map begins another interval, or the primary peers anew. Then
-//! nothing of what was refused will ever be stored, and the PG forgets it ([`PgEvent::Unstored`](crate::PgEvent::Unstored)).
+//! else would wait for this member ([`Pg::must_hear`]): a map begins another interval, or the primary peers anew; nor for longer than
+//! some seconds, since what takes no room (a deletion) waits behind what does. Then nothing of what was refused will ever be stored, and the PG forgets it ([`PgEvent::Unstored`](crate::PgEvent::Unstored)).
 //!
 //! # Why that is safe
 //! To the others a member that falls back is one that crashed before the refused transaction was on its disk, of
@@ -16,8 +16,14 @@
 //! * *What does not come from the store stays.* Maps were seen whether or not that was stored: the interval and the older
 //!   ones stay as they are, and are stored again. Numbers that were given out (versions, activations, questions) are not
 //!   given out a second time: a version that another member has names that entry.
-//! * *A primary falls back only together with a new interval*, so its entries of before have an older epoch than all that follow.
+//! * *A version stays one entry's.* A primary's entries that are given up have an older epoch than all that follow where it falls back
+//!   with a new interval. Where it does so within one (it has waited for too long) it peers anew: all members of the interval are
+//!   heard before it makes another entry, the longest log among theirs counts, and what a member has beyond that is taken back there.
+//!   One that cannot be heard is down, which is a new interval.
 //!   A member that falls back in the middle of an interval has no part in it any more until its primary activates it anew.
+//!
+//! What is given up may have been decided by all, and be acknowledged without a copy here: this member lacks the object then, as any does
+//! that was away, and the PG is degraded. What the pool's `min_size` asks for is for peering and recovery to see to.
 
 use crate::api::{MapView, PeerMsg, PgEvent, Token};
 use crate::pg::{After, Cx, Pg, Record, Role, Stored};

@@ -68,7 +68,9 @@ impl Scene {
             self.probe("room taken");
             let left = *rng.pick(&[0, 0, 8 << 10, 200 << 10]).unwrap_or(&0);
             self.leave_room(target, Some(left));
-            let until = self.world.now + rng.between(500_000, 12_000_000);
+            // Now and then for longer than a PG waits.
+            let most = if rng.one_in(4) { 45_000_000 } else { 12_000_000 };
+            let until = self.world.now + rng.between(500_000, most);
             self.short.insert(target, until);
         }
     }

@@ -34,6 +34,8 @@ mod monitor;
 mod osd;
 #[cfg(test)]
 mod overtaken;
+#[cfg(test)]
+mod packed;
 mod rng;
 mod scenario;
 #[cfg(test)]

@@ -187,7 +187,7 @@ impl Story {
         self.s.world.with(at, |o: &mut OsdActor| o.hold_work(on));
     }
 
-    fn held(&mut self) -> usize {
+    pub fn held(&mut self) -> usize {
         let at = self.actor(self.primary);
         self.s.world.with(at, |o: &mut OsdActor| o.held_work()).unwrap()
     }

@@ -183,6 +183,104 @@ fn a_pool_gets_more_pgs_though_one_waits_for_room() {
     assert!(!all.is_empty() && all.iter().all(|(_, r)| r.is_ok()), "{all:?}");
 }
 
+/// All that a member without room has is in the PG that waits. Somebody deletes another object of it.
+fn only_deleted(seed: u64, leads: bool) -> Option<Result<(), String>> {
+    let (mut c, acting, a) = three(seed, None)?;
+    let short = acting[usize::from(!leads)];
+    let other = c.neighbour()?;
+    let one = std::mem::replace(&mut c.object, other);
+    c.write(a, b'a');
+    c.run(2_000);
+    c.object = one;
+    let w = c.write_without_room(a, short, b'b');
+    c.object = other;
+    let gone = c.send(a, OsdOp::delete());
+    for _ in 0..1200 {
+        c.run(100);
+        if c.answer(gone).is_some() {
+            break;
+        }
+    }
+    if c.answer(gone).is_none_or(|r| r.result != 0) {
+        return Some(Err(format!("nothing is deleted while osd.{short} waits for room: {:?}", c.look())));
+    }
+    assert!(c.fell_back(short) > 0);
+    c.room(short, None);
+    c.run(60_000);
+    c.object = one;
+    let b = c.connect();
+    // A client whose request was dropped because the cluster was full sends it again then.
+    match c.answer(w) {
+        Some(r) => assert_eq!(r.result, 0),
+        None => c.write(b, b'b'),
+    }
+    c.run(60_000);
+    // It is whole again: it serves all with the one that was killed after it, and with nobody else.
+    for at in acting.iter().filter(|o| **o != short).map(|o| c.actor(*o)).collect::<Vec<_>>() {
+        c.s.world.crash(at);
+    }
+    let at = c.actor(acting[2]);
+    c.s.world.start(at);
+    c.run(90_000);
+    let b = c.connect();
+    Some(c.reads(b, b'b').map_err(|e| format!("by osd.{short}: {e}")))
+}
+
+#[test]
+fn what_only_frees_goes_on_where_all_waits_for_room() {
+    for leads in [false, true] {
+        let all: Vec<_> = (0..12).filter_map(|s| Some((s, only_deleted(s, leads)?))).take(3).collect();
+        assert!(!all.is_empty() && all.iter().all(|(_, r)| r.is_ok()), "primary {leads}: {all:?}");
+    }
+}
+
+/// One of two members lacks an object and has no room for it when somebody deletes it, and another one.
+fn demanded(seed: u64) -> Option<Result<(), String>> {
+    let mut c = Story::new(seed, None);
+    let acting = c.acting();
+    let &[_, short] = acting.as_slice() else { return None };
+    c.s.order_of_all(r#"{"prefix": "osd pool set", "pool": "pool0", "var": "min_size", "val": "1"}"#);
+    let other = c.neighbour()?;
+    let a = c.connect();
+    c.write(a, b'a');
+    let one = std::mem::replace(&mut c.object, other);
+    c.write(a, b'a');
+    c.object = one;
+    let away = c.actor(short);
+    c.s.world.crash(away);
+    c.run(60_000);
+    if c.acting() != acting[..1] {
+        return None;
+    }
+    let b = c.connect();
+    c.write(b, b'b');
+    c.room(short, Some(0));
+    c.s.world.start(away);
+    c.run(30_000);
+    let b = c.connect();
+    let w = c.send(b, OsdOp::delete());
+    c.run(2_000);
+    if c.answer(w).is_some() {
+        // It was recovered before.
+        return None;
+    }
+    c.object = other;
+    let gone = c.send(b, OsdOp::delete());
+    c.run(10_000);
+    if c.answer(gone).is_none() {
+        return Some(Err(format!("nothing is deleted while osd.{short} has no room for an object")));
+    }
+    c.room(short, None);
+    c.done(w);
+    Some(c.look())
+}
+
+#[test]
+fn an_object_for_which_a_member_has_no_room_holds_up_no_other() {
+    let all: Vec<_> = (0..60).filter_map(|s| Some((s, demanded(s)?))).take(2).collect();
+    assert!(!all.is_empty() && all.iter().all(|(_, r)| r.is_ok()), "{all:?}");
+}
+
 /// Found for what it is: what the store refused stays in the log, and is missed by nobody.
 #[test]
 fn what_is_refused_and_kept_is_noticed() {

@@ -142,6 +142,11 @@ pub trait ObjectReader {
         true
     }
 
+    /// Would the store take so many bytes of data now, as far as it knows?
+    fn takes_data(&self, _bytes: u64) -> bool {
+        true
+    }
+
     /// Is the store so full that nothing is written any more that makes it grow? What only readers want fetched from another
     /// copy waits then.
     fn is_full(&self) -> bool {
