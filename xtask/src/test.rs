@@ -32,6 +32,8 @@ pub struct Options {
 pub enum Campaign {
     /// The store: crash states of all short workloads and of long ones, every byte of an image flipped, more random transactions
     Store,
+    /// The store: millions of pairs in 1,000 objects, killed, opened and listed; prints figures
+    Omaps,
     /// A cluster under load, killed with signal 9 again and again
     Kill9,
     /// Six OSDs on three hosts under a verifying load, with all that can go wrong; writes a report
@@ -57,6 +59,9 @@ pub struct SoakOptions {
     /// How many crash states `store` tries at least; 0: every workload in every setting
     #[arg(long, default_value_t = 200_000)]
     states: u64,
+    /// How many pairs `omaps` writes, 150 bytes each
+    #[arg(long, default_value_t = 5_000_000)]
+    pairs: u64,
     /// Seconds for each fuzz target
     #[arg(long, default_value_t = 60)]
     fuzz_seconds: u32,
@@ -136,6 +141,7 @@ fn e2e(word: &str, release: bool) -> anyhow::Result<Command> {
 pub fn soak(o: &SoakOptions) -> anyhow::Result<bool> {
     match o.campaign {
         Some(Campaign::Store) => return soak_store(o),
+        Some(Campaign::Omaps) => return soak_omaps(o),
         Some(Campaign::Kill9) => return soak_kill9(o),
         Some(Campaign::Thrash) => return soak_thrash(o),
         Some(Campaign::Sim) => return soak_sim(),
@@ -173,6 +179,12 @@ fn soak_store(o: &SoakOptions) -> anyhow::Result<bool> {
     good &= test(&["spirula-store"], &["--ignored", "soak_of_random_overwrites"])?;
     good &= test(&["spirula-store", "spirula-tree"], &[])?;
     Ok(good)
+}
+
+fn soak_omaps(o: &SoakOptions) -> anyhow::Result<bool> {
+    let mut c = command("cargo");
+    c.args(["bench", "--locked", "--package", "spirula-store", "--"]).arg(target().join("omaps"));
+    status(c.args(["0", "omaps", &o.pairs.to_string()]))
 }
 
 /// `tests/e2e/test_thrash.py`, for longer; the report goes to the target directory.

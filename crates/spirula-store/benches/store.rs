@@ -9,7 +9,8 @@
 //! written (`/proc/self/io`). Raw figures: 4 KiB O_DIRECT|O_DSYNC writes over a file that
 //! was written before (as the store's devices were), by 1 and by 16 threads; 4 KiB O_DIRECT reads at random places of a
 //! file; 4 MiB O_DIRECT writes by 4 threads. With OBJECTS, that many empty objects are made
-//! and the cost of lookups and of opening is shown as their number grows. DIR is emptied.
+//! and the cost of lookups and of opening is shown as their number grows; with the filter `omaps` it is the number of pairs in
+//! 1,000 objects, and the store is killed before it is opened and listed. DIR is emptied.
 //! `SPIRULA_BENCH_GIB` in the environment is the size of its store (6).
 //! `SPIRULA_BENCH_IO=uring` in the environment has the store use io_uring.
 
@@ -18,13 +19,15 @@
 
 use bytes::Bytes;
 use spirula_buffer::PayloadPool;
-use spirula_store::{IoChoice, Read, Store, StoreOptions};
+use spirula_store::{Algorithm, CompressionMode, IoChoice, Packing, PoolOptions, Read, Store, StoreOptions};
 use spirula_types::transaction::{MetaOp, ObjectOp, Transaction};
 use spirula_types::{EVersion, HObject, PgId, Uuid};
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
@@ -272,7 +275,7 @@ fn clones(b: &mut Bench) {
             }
             t.objects.extend(write.objects);
             t.meta = write.meta;
-            if made[n as usize] - oldest[n as usize] >= keep {
+            if made[n as usize] >= oldest[n as usize].saturating_add(keep) {
                 t.object(&snap(n, oldest[n as usize]), ObjectOp::Remove);
                 oldest[n as usize] += 1;
             }
@@ -285,6 +288,44 @@ fn clones(b: &mut Bench) {
         }
     }
     b.filter = filter;
+}
+
+/// Writes of 4 MiB that compress to about half, compressed by the store's owner, and by another thread beforehand, as an OSD
+/// does it: what is left for the owner is the time of the thread that has this program's name.
+fn packed(b: &mut Bench) {
+    if !"packed".contains(&b.filter) {
+        return;
+    }
+    let (filter, data) = (std::mem::take(&mut b.filter), b.data.clone());
+    // Half of each 64 bytes repeats what was there before.
+    b.data = data
+        .chunks(64)
+        .flat_map(|c| [&c[..32.min(c.len())], &data[..32]].concat())
+        .take(8 << 20)
+        .collect::<Vec<u8>>()
+        .into();
+    for algorithm in [Algorithm::Snappy, Algorithm::Lz4, Algorithm::Zstd] {
+        b.store.set_pool_options(1, PoolOptions { mode: CompressionMode::Force, algorithm, ..PoolOptions::default() });
+        b.run(&format!("packed: {algorithm:?} by the owner"), 4 << 20, 4, |b, n| {
+            let t = b.txn(&name("packed", n % 64), 0, 4 << 20);
+            b.store.submit(t).is_ok()
+        });
+        let (jobs, work) = channel::<(Transaction, Packing)>();
+        let (send, done) = channel();
+        let pack = move || work.into_iter().for_each(|(t, packing)| _ = send.send((t, packing.run())));
+        let helper = std::thread::Builder::new().name("pack".to_owned()).spawn(pack).expect("thread");
+        b.run(&format!("packed: {algorithm:?} beforehand"), 4 << 20, 4, |b, n| {
+            let t = b.txn(&name("packed", n % 64), 0, 4 << 20);
+            let packing = b.store.packing(&t).expect("it is to be compressed");
+            jobs.send((t, packing)).expect("send");
+            // One is on its way while the next is made.
+            n == 0 || done.recv().is_ok_and(|(t, packed)| b.store.submit_packed(&t, &packed).is_ok())
+        });
+        drop(jobs);
+        helper.join().expect("helper");
+    }
+    b.store.set_pool_options(1, PoolOptions::default());
+    (b.filter, b.data) = (filter, data);
 }
 
 /// Objects of 4 KiB to 4 MiB come and go at 85 per cent: what becomes of the space.
@@ -434,6 +475,83 @@ fn many(dir: &Path, objects: u64) {
     store.close().expect("close");
 }
 
+/// Objects with wide omaps.
+const WIDE: u64 = 1000;
+
+fn wide_options() -> StoreOptions {
+    StoreOptions { size: 64 << 30, pool: PayloadPool::new(64 << 20), ..StoreOptions::default() }
+}
+
+fn wide_key(n: u64) -> Bytes {
+    // In no order.
+    Bytes::from(format!("{:016x}.{n:08}", n.wrapping_mul(0x9e37_79b9_7f4a_7c15)))
+}
+
+/// Makes a store with so many pairs in [`WIDE`] objects, says so when all is durable, and waits to be killed.
+fn fill_omaps(dir: &Path, pairs: u64) {
+    let opts = wide_options();
+    Store::create(dir, Uuid([1; 16]), Uuid([2; 16]), 0, &opts).expect("create");
+    let mut store = Store::open(dir, None, &opts, Box::new(|_| ()), Box::new(|e| panic!("{e}"))).expect("open");
+    let (start, value) = (Instant::now(), Bytes::from(vec![7; 100]));
+    for n in 0..pairs.div_ceil(200) {
+        let mut t = Transaction::default();
+        let some = (n * 200..pairs.min(n * 200 + 200)).map(|n| (wide_key(n), value.clone()));
+        t.object(&name("wide", n % WIDE), ObjectOp::OmapSet(some.collect()));
+        store.submit(t).expect("submit");
+    }
+    store.flush().expect("flush");
+    println!(
+        "{pairs} pairs in {WIDE} objects: written in {:.1} s, {} MB of metadata, RSS {} MB",
+        start.elapsed().as_secs_f64(),
+        store.statfs().metadata >> 20,
+        rss() / 1024
+    );
+    loop {
+        std::thread::park();
+    }
+}
+
+/// Kills who has made such a store, and says how long it takes to open it, and to list 1,000 keys anywhere in it.
+fn omaps(dir: &Path, pairs: u64) {
+    let mut fill = Command::new(std::env::current_exe().expect("this program"));
+    fill.arg(dir).args(["0", "fill-omaps", &pairs.to_string()]).stdout(Stdio::piped());
+    let mut fill = fill.spawn().expect("start");
+    let mut said = String::new();
+    BufReader::new(fill.stdout.take().expect("its output")).read_line(&mut said).expect("a line");
+    print!("{said}");
+    fill.kill().expect("kill");
+    fill.wait().expect("its end");
+    let block = File::open(dir.join("block")).expect("block");
+    block.sync_all().expect("sync");
+    rustix::fs::fadvise(&block, 0, None, rustix::fs::Advice::DontNeed).expect("fadvise");
+    let start = Instant::now();
+    let store = Store::open(dir, None, &wide_options(), Box::new(|_| ()), Box::new(|e| panic!("{e}"))).expect("open");
+    println!("opened after kill -9 in {:.3} s", start.elapsed().as_secs_f64());
+    let mut x = 1u64;
+    let mut took: Vec<f64> = Vec::new();
+    let mut found = 0;
+    for _ in 0..2000 {
+        x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let (o, after) = (name("wide", (x >> 33) % WIDE), format!("{x:016x}"));
+        let start = Instant::now();
+        let page = store.omap_range(&o, Some(after.as_bytes()), b"", 1000, 1 << 20).expect("listing").expect("object");
+        took.push(start.elapsed().as_secs_f64() * 1e3);
+        found += page.pairs.len();
+    }
+    took.sort_by(f64::total_cmp);
+    println!(
+        "1,000 keys listed anywhere (on average {} there): half in {:.2} ms, 99 % in {:.2} ms, slowest {:.2} ms; RSS {} MB",
+        found / took.len(),
+        took[took.len() / 2],
+        took[took.len() * 99 / 100],
+        took[took.len() - 1],
+        rss() / 1024
+    );
+    let start = Instant::now();
+    store.close().expect("close");
+    println!("closed in {:.3} s", start.elapsed().as_secs_f64());
+}
+
 fn main() {
     // Cargo adds `--bench`.
     let mut args = std::env::args().skip(1).filter(|a| a != "--bench");
@@ -452,6 +570,11 @@ fn main() {
         std::fs::create_dir_all(&dir).expect("make the directory");
         dir
     };
+    match filter.as_str() {
+        "omaps" => return omaps(&fresh("omaps"), objects.max(1)),
+        "fill-omaps" => return fill_omaps(&dir, objects),
+        _ => {}
+    }
     if objects > 0 {
         many(&fresh("many"), objects);
         return;
@@ -537,6 +660,7 @@ fn main() {
         b.store.submit(t).is_ok()
     });
     clones(&mut b);
+    packed(&mut b);
     for depth in [4, 16] {
         let rate = b.run(&format!("4 MiB writes, depth {depth}"), 4 << 20, depth, |b, n| {
             let t = b.txn(&name("stream", n % 256), 0, 4 << 20);

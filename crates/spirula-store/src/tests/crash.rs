@@ -474,7 +474,7 @@ fn sampled_crash_points_of_long_workloads_with_checkpoints_recover() {
 #[test]
 fn sampled_crash_points_of_clones_that_come_and_go_recover() {
     let (tally, mut seed) = (Tally::default(), 2000);
-    while tally.states() < 800 {
+    while tally.states() < 400 {
         clones_workload(seed, 60, &tally);
         seed += 1;
     }
