@@ -71,6 +71,12 @@ fn place(data: &Bytes) -> (usize, usize) {
 pub struct Packed(Arc<BTreeMap<(usize, usize), Tried>>);
 
 impl Packed {
+    /// Where what was compressed lies.
+    #[cfg(test)]
+    pub(crate) fn places(&self) -> Vec<*const u8> {
+        self.0.values().filter_map(|t| Some(t.compressed.as_ref()?.data.as_ptr())).collect()
+    }
+
     /// What came of just this data with just these options: `None` if it was not tried.
     pub(crate) fn find(&self, data: &Bytes, options: &PoolOptions) -> Option<Option<Compressed>> {
         let tried = self.0.get(&place(data)).filter(|t| t.options == *options)?;

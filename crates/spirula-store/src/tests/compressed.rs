@@ -101,3 +101,69 @@ fn one_stuck_read_keeps_its_own_blocks_and_no_others() {
     store.flush().unwrap();
     sound(&store, "read");
 }
+
+/// What was compressed beforehand is what is stored, and nothing else hangs on it.
+#[test]
+fn data_may_be_compressed_before_it_is_submitted() {
+    let options = PoolOptions { mode: CompressionMode::Passive, algorithm: Algorithm::Lz4, ..PoolOptions::default() };
+    let opts = StoreOptions { size: 8 << 20, cache_bytes: 4 << 20, journal_size: 1 << 20, ..tiny() };
+    let (world, other) = (create(&opts), create(&opts));
+    let (mut store, mut plain) = (open(&world, &opts).unwrap(), open(&other, &opts).unwrap());
+    for s in [&mut store, &mut plain] {
+        // The pool of all these objects.
+        (1..=3).for_each(|pool| s.set_pool_options(pool, options));
+    }
+    let mut model = Model::default();
+    let mut found = 0;
+    // Whole blocks; neither end at a block's; a hint given before, and none; noise; less than is worth it.
+    let cases: [(u64, u64, usize, usize, bool); 6] = [
+        (1, 0, 0, 500_000, true),
+        (1, 1, 70_000, 300_000, true),
+        (2, 2, 4097, 200_000, false),
+        (3, 0, 8192, 131_072, true),
+        (4, 0, 0, 20_000, true),
+        (1, 3, 4096, 262_144, true),
+    ];
+    for (n, seed, offset, len, hinted) in cases {
+        let mut t = Transaction::default();
+        if hinted {
+            t.object(&object(n), ObjectOp::AllocHint(crate::compress::HINT_COMPRESSIBLE));
+        }
+        let noise = seed == 3;
+        let data = if noise { pattern(1, len) } else { pattern(3 * seed, len) };
+        t.object(&object(n), ObjectOp::Write { offset: offset as u64, data });
+        let packing = store.packing(&t);
+        assert_eq!(packing.is_some(), hinted && len > 100_000, "object {n}");
+        let packed = packing.map(|p| p.run()).unwrap_or_default();
+        let own = packed.places();
+        store.submit_packed(&t, &packed).unwrap();
+        let stored = store.pending.values().filter(|p| own.contains(&p.data.as_ptr())).count();
+        assert!(
+            stored > 0 || noise || !hinted || len < 100_000,
+            "object {n}: nothing of what was compressed is stored"
+        );
+        found += stored;
+        plain.submit(&t).unwrap();
+        model.apply(&t);
+        model.check(&mut store, "packed");
+        let space = |s: &crate::Store| s.pool_space().collect::<Vec<_>>();
+        assert_eq!(space(&store), space(&plain));
+    }
+    assert!(found > 10, "{found}");
+    // With other options since, nothing of it is taken.
+    let mut t = Transaction::default();
+    t.object(&object(1), ObjectOp::Write { offset: 0, data: pattern(3, 262_144) });
+    let packed = store.packing(&t).unwrap().run();
+    for s in [&mut store, &mut plain] {
+        (1..=3).for_each(|pool| s.set_pool_options(pool, PoolOptions { algorithm: Algorithm::Zstd, ..options }));
+    }
+    let own = packed.places();
+    store.submit_packed(&t, &packed).unwrap();
+    assert!(store.pending.values().all(|p| !own.contains(&p.data.as_ptr())));
+    model.apply(&t);
+    model.check(&mut store, "other options");
+    sound(&store, "packed");
+    store.close().unwrap();
+    let mut store = open(&world, &opts).unwrap();
+    model.check(&mut store, "reopened");
+}
