@@ -11,7 +11,7 @@ use spirula_maps::osdmap::{ApplyError, EncodedOsdMap, Incremental, OsdMap, PgPoo
 use spirula_messages::ceph::MOsdMap;
 use spirula_pg::erasure::Shape;
 use spirula_pg::exec::{Fullness, PoolRules};
-use spirula_pg::{MapView, Merged, OsdView, Permits, PoolView};
+use spirula_pg::{MapView, Merged, OsdView, Permits, PoolSnaps, PoolView, SnapContext};
 use spirula_types::{EntityAddr, Epoch, OSD_NONE, OsdId, Peer, PgId, PoolId, SpgId, Uuid};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -241,6 +241,13 @@ impl Maps {
                         erasure: p.is_erasure(),
                         append_alignment: appends_only.then(|| u64::from(p.stripe_width.max(1))),
                         fullness,
+                    },
+                    snaps: PoolSnaps {
+                        context: p.is_pool_snaps_mode().then(|| {
+                            let (seq, snaps) = p.snap_context();
+                            SnapContext { seq, snaps }
+                        }),
+                        removed: map.removed_snaps_queue.get(id).cloned().unwrap_or_default(),
                     },
                 };
                 (*id, Arc::new(view))

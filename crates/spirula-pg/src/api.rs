@@ -4,6 +4,7 @@ use crate::backoff::Patience;
 use crate::erasure::Shape;
 use crate::exec::{Fetched, Fullness, PoolRules, Prefetch, Source, Timeouts};
 use crate::pg::Stored;
+use crate::snap::PoolSnaps;
 use spirula_encoding::UTime;
 use spirula_maps::blocklist_keys;
 use spirula_messages::ceph::osd::{MOsdOp, MOsdOpReply, MWatchNotify};
@@ -53,6 +54,8 @@ pub struct PoolView {
     pub shape: Option<Shape>,
     /// Kind of pool, and whether it may take more data ([`Fullness`] of pool or cluster).
     pub rules: PoolRules,
+    /// Its snapshots.
+    pub snaps: PoolSnaps,
 }
 
 impl PoolView {
@@ -582,6 +585,8 @@ pub enum Bug {
     DirtyForgotten,
     /// A change that is kept from a member that lacks the object is not noted as missing there.
     WithheldForgotten,
+    /// A member is given a clone though it lacks the head that it is made from.
+    MadeWithoutSource,
     /// Entries count as history though only copies without their data have them.
     HollowHistory,
     /// Nobody else is waited for where only copies without the newest data are heard.

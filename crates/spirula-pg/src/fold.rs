@@ -271,6 +271,8 @@ fn sum(a: &PgCounts, b: &PgCounts) -> PgCounts {
         writes: a.writes + b.writes,
         written_kb: a.written_kb + b.written_kb,
         estimated: a.estimated || b.estimated,
+        clones: a.clones + b.clones,
+        whiteouts: a.whiteouts + b.whiteouts,
     }
 }
 

@@ -23,12 +23,13 @@ use crate::lease::Leases;
 use crate::listing::WithMissing;
 use crate::log::Dup;
 use crate::pg::{Cx, Pg, Role};
+use crate::snap::{self, SnapContext};
 use crate::watch::{Watches, Who};
 use crate::write::Inflight;
 use crate::write::backend::Backend;
 use spirula_messages::ceph::op;
 use spirula_messages::ceph::osd::{MOsdOpReply, OpResult, flag};
-use spirula_types::{EVersion, EntityType, Epoch, HObject, errno, hash};
+use spirula_types::{EVersion, EntityType, Epoch, HObject, SNAP_HEAD, errno, hash};
 use std::collections::{HashMap, HashSet, VecDeque};
 
 /// A request in the PG.
@@ -336,9 +337,10 @@ impl Ops {
         (c.inflight == 0).then_some(!c.queue.is_empty())
     }
 
-    /// Stripes of an object in this version have been read for its first request; or (a planted bug) for one before it.
+    /// Stripes of an object (or of its clone) in this version have been read for its first request; or (a planted bug) for one before it.
     pub fn gathered(&mut self, object: &HObject, op: OpId, any: bool, version: EVersion, piece: Piece) {
-        let first = self.contexts.get_mut(object).and_then(|c| c.queue.front_mut());
+        let head = HObject { snap: SNAP_HEAD, ..object.clone() };
+        let first = self.contexts.get_mut(&head).and_then(|c| c.queue.front_mut());
         if let Some(q) = first.filter(|q| any || q.op.id == op) {
             q.gathered.add(version, piece);
         }
@@ -463,11 +465,13 @@ impl Pg {
         self.active().is_some_and(|a| a.activated && a.serving && a.wait_until == 0)
     }
 
-    /// An object is recovered, or will not be for now: requests on it try again.
+    /// An object is recovered, or will not be for now: requests on it try again. (Those that use a clone wait in the queue
+    /// of its head.)
     pub(crate) fn run_recovered(&mut self, object: &HObject, cx: &mut Cx<'_>) {
-        self.unblock_object(object, cx);
-        if self.ops.contexts.contains_key(object) {
-            self.run_object(object, cx);
+        let head = HObject { snap: SNAP_HEAD, ..object.clone() };
+        self.unblock_object(&head, cx);
+        if self.ops.contexts.contains_key(&head) {
+            self.run_object(&head, cx);
         }
     }
 
@@ -696,27 +700,47 @@ impl Pg {
             let watchers = state.watchers.clone();
             self.know_watches(object, &watchers, cx);
         }
-        let Some(context) = self.ops.contexts.get_mut(object) else { return false };
+        let Some(context) = self.ops.contexts.get(object) else { return false };
         let (Some(state), Some(q)) = (&context.state, context.queue.front()) else { return false };
-        if q.class.write && state.exists {
-            let (id, version) = (q.op.id, state.info.version);
-            match self.has_sound_shard(object, version, cx.reader) {
-                Ok(true) => {}
-                Err(exec::ReadError::NotReady(what)) => {
-                    self.ops.context(object).parked = true;
-                    self.ops.parked.insert(id, Some(object.clone()));
-                    cx.out.push(PgEffect::Prefetch(ReadKey::Op(id), what));
-                    return false;
+        let (id, write) = (q.op.id, q.class.write);
+        let clones = snap::clones_used(object, state, q.op.msg.snapid, &q.op.msg.ops, &pool.snaps.removed);
+        // What the request uses, each in the version that it has here: the head, and clones that are to be read.
+        let mut used = vec![(object.clone(), state.info.version)];
+        let stored = state.exists;
+        for clone in clones {
+            if self.must_recover_first(&clone, write, cx) {
+                return false; // Recovery comes back here.
+            }
+            match exec::load_object(cx.reader, &clone) {
+                Ok(state) => used.push((clone, state.info.version)),
+                Err(exec::ReadError::NotReady(what)) => return self.park_first(object, id, what, cx),
+                Err(error) => {
+                    tracing::error!(pg = %self.id, %clone, %error, "load a clone");
+                    used.push((clone, EVersion::default()));
                 }
+            }
+        }
+        for (one, version) in used.iter().filter(|_| write && stored) {
+            match self.has_sound_shard(one, *version, cx.reader) {
+                Ok(true) => {}
+                Err(exec::ReadError::NotReady(what)) => return self.park_first(object, id, what, cx),
                 bad => {
-                    tracing::error!(pg = %self.id, %object, %version, ?bad, "a spoilt shard under a write");
-                    self.heal(object, version, cx);
+                    tracing::error!(pg = %self.id, object = %one, %version, ?bad, "a spoilt shard under a write");
+                    self.heal(one, *version, cx);
                     return false; // Recovery comes back here.
                 }
             }
         }
         let Some(context) = self.ops.contexts.get_mut(object) else { return false };
         let (Some(state), Some(q)) = (&context.state, context.queue.front()) else { return false };
+        // Bytes are read of one object: of the clone, if the request uses one.
+        let Some((read, version)) = used.pop() else { return false };
+        let told = SnapContext { seq: q.op.msg.snap_seq, snaps: q.op.msg.snaps.clone() };
+        let context_of = match q.removes {
+            // A watch that ends by itself changes nothing that a snapshot shows, and makes no clone, as in Ceph.
+            Some(_) => SnapContext::default(),
+            None => pool.snaps.context_of(told, q.op.msg.flags & flag::ENFORCE_SNAPC != 0),
+        };
         let ctx = OpContext {
             object,
             pg: self.id,
@@ -725,26 +749,27 @@ impl Pg {
             limits: &self.cfg.limits,
             flags: q.op.msg.flags,
             snapid: q.op.msg.snapid,
+            context: &context_of,
+            removed: &pool.snaps.removed,
             last_user_version: self.info.as_ref().map_or(0, |i| i.head.last_user_version),
             origin: Origin { reqid: q.op.reqid, addr: q.op.addr, now: cx.now.wall },
             fetched: q.fetched.as_deref(),
             asker: asker(q, object, &self.watches, view.epoch),
         };
-        let pieces = q.gathered.of(state.info.version);
+        let pieces = q.gathered.of(version);
         #[cfg(feature = "plant-bugs")]
         let pieces = if planted!(self.cfg, PiecesKept) { q.gathered.of_any() } else { pieces };
         let erasure = EcReader { inner: cx.reader, pieces };
         let backend = pool.shape.map_or(Backend::Replicated, Backend::Erasure);
         let reader: &dyn ObjectReader = if pool.shape.is_some() { &erasure } else { cx.reader };
         let outcome = exec::execute(&ctx, state, reader, &q.op.msg.ops);
-        let id = q.op.id;
-        if let Some((stripes, version)) = backend.lacks(&outcome, state, pieces)
+        if let Some(stripes) = backend.lacks(&outcome, pieces)
             && (outcome.is_err() || !planted!(self.cfg, StripeNotRead))
         {
             context.parked = true;
             self.ops.parked.insert(id, Some(object.clone()));
-            if !self.gather(object, version, stripes, For::Op(id), cx) {
-                self.op_unreadable(object, id, cx);
+            if !self.gather(&read, version, stripes, For::Op(id), cx) {
+                self.op_unreadable(&read, id, cx);
             }
             return false;
         }
@@ -769,8 +794,7 @@ impl Pg {
                 true
             }
             Ok(outcome) => {
-                let version = state.info.version;
-                if outcome.unreadable && outcome.result == -errno::EIO && self.heal(object, version, cx) {
+                if outcome.unreadable && outcome.result == -errno::EIO && self.heal(&read, version, cx) {
                     return false;
                 }
                 let Some(context) = self.ops.contexts.get_mut(object) else { return false };
@@ -782,6 +806,14 @@ impl Pg {
                 true
             }
         }
+    }
+
+    /// The first request of an object waits for this. False: nothing more can be executed now.
+    fn park_first(&mut self, object: &HObject, op: OpId, what: Prefetch, cx: &mut Cx<'_>) -> bool {
+        self.ops.context(object).parked = true;
+        self.ops.parked.insert(op, Some(object.clone()));
+        cx.out.push(PgEffect::Prefetch(ReadKey::Op(op), what));
+        false
     }
 
     /// An object that cannot be read here counts as missing, and its requests wait until another copy's content has
@@ -836,6 +868,7 @@ impl Pg {
     /// What the first request of an object needs of it cannot be made: it ends with EIO.
     pub(crate) fn op_failed(&mut self, object: &HObject, op: OpId, cx: &mut Cx<'_>) {
         self.ops.parked.remove(&op);
+        let object = &HObject { snap: SNAP_HEAD, ..object.clone() };
         if let Some(c) = self.ops.contexts.get_mut(object) {
             c.parked = false;
             if let Some(q) = c.queue.pop_front_if(|q| q.op.id == op) {
@@ -845,10 +878,11 @@ impl Pg {
         self.run_object(object, cx);
     }
 
-    /// Too few shards of an object can be read: its requests wait until that changes.
+    /// Too few shards of an object, head or clone, can be read: requests that use it wait until that changes.
     pub(crate) fn op_unreadable(&mut self, object: &HObject, op: OpId, cx: &mut Cx<'_>) {
         self.ops.parked.remove(&op);
-        if let Some(c) = self.ops.contexts.get_mut(object) {
+        let head = HObject { snap: SNAP_HEAD, ..object.clone() };
+        if let Some(c) = self.ops.contexts.get_mut(&head) {
             c.parked = false;
             c.state = None;
         }
@@ -869,7 +903,7 @@ impl Pg {
                 return;
             }
             let Some(pool) = self.view.as_ref().and_then(|v| v.pool.clone()) else { return };
-            let object = q.op.msg.hobject();
+            let (object, no_context) = (q.op.msg.hobject(), SnapContext::default());
             let ctx = OpContext {
                 object: &object,
                 pg: self.id,
@@ -878,6 +912,8 @@ impl Pg {
                 limits: &self.cfg.limits,
                 flags: q.op.msg.flags,
                 snapid: q.op.msg.snapid,
+                context: &no_context,
+                removed: &pool.snaps.removed,
                 last_user_version: self.info.as_ref().map_or(0, |i| i.head.last_user_version),
                 origin: Origin { reqid: q.op.reqid, addr: q.op.addr, now: cx.now.wall },
                 fetched: None,

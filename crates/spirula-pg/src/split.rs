@@ -7,7 +7,7 @@
 
 use crate::Now;
 use crate::api::PgEffect;
-use crate::exec::{INFO_ATTR, ObjectInfo, ObjectReader, ReadError, pg_end, pg_start};
+use crate::exec::{INFO_ATTR, ObjectInfo, ObjectReader, ReadError, SNAPSET_ATTR, SnapSet, pg_end, pg_start};
 use crate::lease::Leases;
 use crate::log::{LogEntry, PgLog};
 use crate::pg::{After, Cx, Pg};
@@ -15,7 +15,7 @@ use crate::shard::ShardReader;
 use spirula_encoding::from_slice;
 use spirula_messages::cluster::pg::{PgCounts, PgHead, PgInfo};
 use spirula_types::transaction::{MetaOp, Transaction};
-use spirula_types::{EVersion, Epoch, PgId, SpgId, hash};
+use spirula_types::{EVersion, Epoch, PgId, SNAP_HEAD, SpgId, hash};
 use std::collections::BTreeMap;
 
 /// Objects up to which a split counts each child's exactly; beyond it they are taken to be equal.
@@ -147,6 +147,8 @@ fn share(counts: &PgCounts, ids: &[PgId], pg_num: u32, reader: &dyn ObjectReader
             writes: part(counts.writes, i),
             written_kb: part(counts.written_kb, i),
             estimated: true,
+            clones: part(counts.clones, i),
+            whiteouts: part(counts.whiteouts, i),
         })
         .collect()
 }
@@ -158,7 +160,15 @@ fn count(id: PgId, pg_num: u32, reader: &dyn ObjectReader) -> Result<PgCounts, R
         let Ok(info) = from_slice::<ObjectInfo>(&attr) else { continue };
         if info.version != EVersion::default() {
             c.objects += 1;
-            c.bytes += info.size as i64;
+            c.whiteouts += i64::from(info.has(ObjectInfo::WHITEOUT));
+            if o.snap != SNAP_HEAD {
+                c.clones += 1;
+            } else {
+                // What clones have for themselves alone the head's history says.
+                let history = if info.has(ObjectInfo::SNAPSET) { reader.attr(&o, SNAPSET_ATTR)? } else { None };
+                let own = history.and_then(|v| from_slice::<SnapSet>(&v).ok()).map_or(0, |set| set.own_bytes());
+                c.bytes += info.size as i64 + own;
+            }
             c.omap_objects += i64::from(info.has(ObjectInfo::OMAP));
         }
     }

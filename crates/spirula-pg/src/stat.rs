@@ -194,6 +194,8 @@ impl Pg {
             num_wr_kb: c.written_kb,
             num_objects_dirty: c.objects,
             num_objects_omap: c.omap_objects,
+            num_object_clones: c.clones,
+            num_whiteouts: c.whiteouts,
             num_omap_bytes: c.omap_bytes,
             num_omap_keys: c.omap_keys,
             ..ObjectStatSum::default()

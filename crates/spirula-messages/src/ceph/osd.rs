@@ -21,6 +21,8 @@ pub mod flag {
     pub const WRITE: u32 = 0x20;
     /// Fail if the snapshot context is older than the object's.
     pub const ORDERSNAP: u32 = 0x40;
+    /// The request's snapshot context counts, also where snapshots are the pool's.
+    pub const ENFORCE_SNAPC: u32 = 0x10_0000;
     /// Meaningless; `rados rm` sets it.
     pub const PEERSTAT_OLD: u32 = 0x80;
     /// Any replica may serve it.

@@ -43,10 +43,14 @@ pub struct PgCounts {
     pub written_kb: i64,
     /// Objects, bytes and omaps were estimated: the next scrub corrects them.
     pub estimated: bool,
+    /// Objects that are clones.
+    pub clones: i64,
+    /// Objects that are deleted and stay for their clones.
+    pub whiteouts: i64,
 }
 
 impl PgCounts {
-    fn fields(&self) -> [i64; 10] {
+    fn fields(&self) -> [i64; 12] {
         [
             self.objects,
             self.bytes,
@@ -58,6 +62,8 @@ impl PgCounts {
             self.writes,
             self.written_kb,
             i64::from(self.estimated),
+            self.clones,
+            self.whiteouts,
         ]
     }
 }
@@ -71,7 +77,7 @@ impl Encode for PgCounts {
 impl Decode for PgCounts {
     fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
         // Each write brings one: no list is made of it. What a later version has more is passed over.
-        let mut v = [0; 10];
+        let mut v = [0; 12];
         for i in 0..d.count(8)? {
             let value = d.i64()?;
             if let Some(field) = v.get_mut(i) {
@@ -90,6 +96,8 @@ impl Decode for PgCounts {
             writes: f(7),
             written_kb: f(8),
             estimated: f(9) != 0,
+            clones: f(10),
+            whiteouts: f(11),
         })
     }
 }

@@ -7,7 +7,8 @@
 //! shard takes a change only if it is what the change is made for: the version before it, as long as that version's size
 //! says ([`super::Shape::shard_len`]). Else it is a bad copy (`repair`): its member stores the log entry, lacks the change and says so
 //! before it acknowledges; the primary itself rebuilds its shard before it executes the write. A change that begins by
-//! removing the object is merged with nothing.
+//! removing the object is merged with nothing. One that is made from another object (a clone of its head, a head that is
+//! rolled back) is only as good as that one is here: the same is asked of it.
 
 use crate::exec::{INFO_ATTR, ObjectInfo, ObjectReader, ReadError};
 use crate::log::LogEntry;
@@ -31,6 +32,20 @@ impl Pg {
             return Ok(true);
         }
         self.has_sound_shard(&entry.object, entry.prior, reader)
+    }
+
+    /// Can our copy of this object be what another is made from? Not if we lack it, or its shard is not as long as it says.
+    ///
+    /// # Errors
+    /// Those of [`ObjectReader`].
+    pub(crate) fn can_make_from(&self, source: &HObject, reader: &dyn ObjectReader) -> Result<bool, ReadError> {
+        if self.missing.contains(source) {
+            return Ok(false);
+        }
+        let Some(shape) = self.shape().filter(|_| self.is_erasure()) else { return Ok(true) };
+        let info = reader.attr(source, INFO_ATTR)?.and_then(|attr| from_slice::<ObjectInfo>(&attr).ok());
+        let Some(info) = info else { return Ok(false) };
+        Ok(reader.size(source)? == shape.shard_len(info.size))
     }
 
     /// Is our shard of this object the one of this version, and as long as it must be? Yes in a replicated pool.

@@ -3,7 +3,7 @@
 use super::Shape;
 use super::stripe::{self, Piece, Stripes, from_pieces};
 use super::undo;
-use crate::exec::{Effect, ObjectState, Outcome, Pause, Stamped, Want};
+use crate::exec::{Effect, Outcome, Pause, Stamped, Want};
 use crate::log::EntryKind;
 use crate::write::backend::{Parts, share_of};
 use spirula_erasure::ErasureError;
@@ -11,16 +11,10 @@ use spirula_messages::cluster::write::Given;
 use spirula_types::transaction::ObjectUpdate;
 use spirula_types::{Dirty, EVersion};
 
-/// Stripes that an execution still wants, and in which version: what it reads, or what a change
-/// changes in part.
-pub(crate) fn lacks(
-    shape: &Shape,
-    outcome: &Result<Outcome, Pause>,
-    state: &ObjectState,
-    pieces: &[Piece],
-) -> Option<(Stripes, EVersion)> {
+/// Stripes that an execution still wants: what it reads, or what a change changes in part.
+pub(crate) fn lacks(shape: &Shape, outcome: &Result<Outcome, Pause>, pieces: &[Piece]) -> Option<Stripes> {
     let w = shape.width();
-    let stripes = match outcome {
+    match outcome {
         Err(Pause::Prefetch(what)) => what.0.iter().find_map(|want| match want {
             Want::Data { offset, length, .. } => Some((offset / w, (offset + length).div_ceil(w))),
             _ => None,
@@ -30,8 +24,7 @@ pub(crate) fn lacks(
             needs.into_iter().find(|(a, b)| from_pieces(pieces, a * w, (b - a) * w).is_none())
         }),
         _ => None,
-    };
-    Some((stripes?, state.info.version))
+    }
 }
 
 /// Cuts a write into shards. Each member also keeps what its shard was, under a name of its own, while the entry can still

@@ -3,10 +3,11 @@
 use super::staged::Staged;
 use super::state::{Clone, ObjectInfo, encode_clone};
 use super::vector::{Ran, Stop, Vector};
+use crate::snap::{self, At};
 use bytes::Bytes;
 use spirula_encoding::Encoder;
 use spirula_messages::ceph::op::{self, Extent, OsdOp};
-use spirula_types::{SNAP_HEAD, errno};
+use spirula_types::{HObject, SNAP_HEAD, errno};
 
 /// Result of a byte comparison that fails at offset n: −4095 − n.
 const MISMATCH_BASE: i64 = -4095;
@@ -117,14 +118,40 @@ impl Vector<'_> {
     pub(super) fn list_snaps(&mut self, out: &mut OsdOp) -> Ran {
         let Staged { base, info, .. } = &self.object;
         let head = Clone { id: SNAP_HEAD, size: info.size, ..Clone::default() };
-        let head = (!info.has(ObjectInfo::WHITEOUT)).then_some(&head);
+        let head = (!info.has(ObjectInfo::WHITEOUT)).then_some(head);
+        // Here the snapshots of a clone ascend.
+        let ascending = |c: &Clone| Clone { snaps: c.snaps.iter().rev().copied().collect(), ..c.clone() };
+        let clones = base.snapset.clones.iter().map(ascending);
         let mut o = Encoder::new();
         o.versioned(2, 1, |o| {
-            o.list(base.snapset.clones.iter().chain(head), encode_clone);
+            o.list(clones.chain(head), |o, c| encode_clone(o, &c));
             o.u64(base.snapset.seq);
         });
         out.indata = o.into_bytes();
         self.object.stats.count_read(0);
+        Ok(0)
+    }
+
+    /// Makes the head what it was at a snapshot: the clone's content, nothing if it did not exist; a head that was not
+    /// changed since stays.
+    pub(super) fn rollback(&mut self, o: &OsdOp) -> Ran {
+        match snap::shown(self.object.base, o.snap(), self.ctx.removed) {
+            At::Head => {}
+            At::Nothing => {
+                if self.object.live() {
+                    self.object.remove();
+                    self.object.stats.count_write(0);
+                }
+            }
+            At::Clone(id) => {
+                let clone = HObject { snap: id, ..self.ctx.object.clone() };
+                let state = self.object.load(&clone)?;
+                if !state.exists {
+                    return Err(Stop::Errno(errno::EIO));
+                }
+                self.object.roll_back(clone, state);
+            }
+        }
         Ok(0)
     }
 

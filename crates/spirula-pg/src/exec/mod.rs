@@ -9,9 +9,8 @@
 //! [`execute_pg`] does the same for requests on a PG (listings).
 //!
 //! Does not know versions, logs or replicas: [`WritePlan::stamp`] stamps a plan with the
-//! version the caller gives it. Does not take snapshots or clones: requests are executed on
-//! the head. Calls of object classes are run by `call`; what they do is in
-//! `spirula-classes`.
+//! version the caller gives it. What snapshots make of a request, and show to one, is in [`crate::snap`].
+//! Calls of object classes are run by `call`; what they do is in `spirula-classes`.
 //!
 //! Never panics on any input, and holds at most [`Limits::max_reply_size`] of output.
 //! Sources: `docs/protocol/osd.md` §3–§5, §8, §9; behaviour of Ceph 16.2's OSD where
@@ -47,9 +46,11 @@ pub use state::{
 
 pub use watch::{Asker, Timeouts, WATCHERS_ATTR, WatchEffect, WatchKey, Watcher, are_watchers};
 
+use crate::snap::{self, At, SnapContext};
 use bytes::Bytes;
 use spirula_classes::{Class, Method};
 use spirula_encoding::UTime;
+use spirula_maps::SnapIntervals;
 use spirula_messages::ceph::op::{self, OsdOp};
 use spirula_messages::ceph::osd::{OpResult, flag};
 use spirula_messages::cluster::entry::OpReturn;
@@ -109,6 +110,10 @@ pub struct OpContext<'a> {
     pub flags: u32,
     /// What to read: [`SNAP_HEAD`], [`SNAP_DIR`] or a snapshot id.
     pub snapid: u64,
+    /// The snapshots that a write must leave as they are.
+    pub context: &'a SnapContext,
+    /// Snapshots that are removed.
+    pub removed: &'a SnapIntervals,
     /// Newest user version given out in the PG.
     pub last_user_version: u64,
     /// Who asks, and when.
@@ -227,7 +232,25 @@ pub fn execute(
     if let Err(errno) = check_request(ctx, state, class, ops) {
         return Ok(Outcome::refused(ops, -errno));
     }
-    let mut vector = Vector::new(ctx, Staged::new(reader, ctx.object, state));
+    let At::Clone(id) = snap::shown(state, ctx.snapid, ctx.removed) else {
+        return run(ctx, class, Staged::new(reader, ctx.object, state), ops);
+    };
+    let clone = HObject { snap: id, ..ctx.object.clone() };
+    match load_object(reader, &clone) {
+        Ok(shown) if shown.exists => {
+            // Class methods ask for the history of the object, whatever they are shown of it.
+            let shown = ObjectState { snapset: state.snapset.clone(), ..shown };
+            run(ctx, class, Staged::new(reader, &clone, &shown), ops)
+        }
+        Err(ReadError::NotReady(what)) => Err(Pause::Prefetch(what)),
+        // Its head says that there is one.
+        Ok(_) | Err(_) => Ok(Outcome { unreadable: true, ..Outcome::refused(ops, -errno::EIO) }),
+    }
+}
+
+/// Runs a vector that nothing is wrong with.
+fn run(ctx: &OpContext<'_>, class: OpClass, object: Staged<'_>, ops: &[OsdOp]) -> Result<Outcome, Pause> {
+    let mut vector = Vector::new(ctx, object);
     let (result, results) = vector.run(ops)?;
     let unreadable = vector.unreadable && result < 0;
     let (staged, watch) = vector.into_parts();
@@ -258,8 +281,15 @@ fn check_request(ctx: &OpContext<'_>, state: &ObjectState, class: OpClass, ops: 
         return Err(errno::EINVAL);
     }
     if class.write {
-        if ctx.snapid != SNAP_HEAD {
+        if ctx.snapid != SNAP_HEAD || !ctx.context.is_valid() {
             return Err(errno::EINVAL);
+        }
+        if ctx.flags & flag::ORDERSNAP != 0 && ctx.context.seq < state.snapset.seq {
+            return Err(errno::EOLDSNAPC);
+        }
+        // Bytes of a head and of its clone are not read for one request: they come from many shards.
+        if ctx.pool.erasure && ops.iter().skip(1).any(|o| o.op == op::ROLLBACK) {
+            return Err(errno::EOPNOTSUPP);
         }
         if ops.iter().map(|o| o.indata.len() as u64).sum::<u64>() > limits.max_write_size {
             return Err(errno::EMSGSIZE);
@@ -269,12 +299,17 @@ fn check_request(ctx: &OpContext<'_>, state: &ObjectState, class: OpClass, ops: 
     if ops.iter().any(|o| (o.op == op::LIST_SNAPS) != (ctx.snapid == SNAP_DIR)) {
         return Err(errno::EINVAL);
     }
-    if !class.write && !state.live() {
-        return Err(errno::ENOENT);
+    if class.write {
+        return Ok(());
     }
-    // A snapshot taken after the last change is the head; of older ones there would be a clone.
-    let at_head = ctx.snapid == SNAP_HEAD || ctx.snapid == SNAP_DIR || ctx.snapid > state.snapset.seq;
-    if at_head { Ok(()) } else { Err(errno::ENOENT) }
+    // A deleted head has a history as long as it has clones.
+    let there = match snap::shown(state, ctx.snapid, ctx.removed) {
+        At::Head if ctx.snapid == SNAP_DIR => state.exists,
+        At::Head => state.live(),
+        At::Clone(_) => state.exists,
+        At::Nothing => false,
+    };
+    if there { Ok(()) } else { Err(errno::ENOENT) }
 }
 
 /// Decides what becomes of an executed vector.
@@ -334,7 +369,8 @@ fn conclude(
         ops.iter_mut().for_each(|r| r.op.indata = Bytes::new());
     }
     let stats = StatDelta::default();
-    let effect = Effect::Apply(Box::new(WritePlan { changes: vec![staged.into_change()] }));
+    let base = staged.base;
+    let effect = Effect::Apply(Box::new(WritePlan::of_head(staged.into_change(), base, ctx.context)));
     Ok(Outcome { result, ops, user_version: base_version, effect, stats, unreadable: false, watch: Vec::new() })
 }
 

@@ -12,8 +12,12 @@ use spirula_types::{Dirty, EVersion, HObject, ReqId};
 pub struct StatDelta {
     /// Objects.
     pub objects: i64,
-    /// Bytes of object data.
+    /// Bytes of object data; of clones those that they share with nothing newer.
     pub bytes: i64,
+    /// Clones, which are objects, too.
+    pub clones: i64,
+    /// Heads that are there for their clones only; they are objects, too.
+    pub whiteouts: i64,
     /// Objects with an omap.
     pub omap_objects: i64,
     /// Read ops.
@@ -47,8 +51,13 @@ pub struct Change {
     pub ops: Vec<ObjectOp>,
     /// The state after it; versions, request and times are those of before.
     pub state: ObjectState,
-    /// Bytes of data before it; 0 for an object that did not exist.
+    /// Bytes of data that it starts from: the object's, 0 for one that did not exist; or its source's.
     pub size_before: u64,
+    /// The object that it is made from: by a clone (`ops` begin with [`ObjectOp::CloneFrom`]). A member without that one
+    /// cannot make the change.
+    pub source: Option<HObject>,
+    /// It is a clone for snapshots, whose times, request and user version are its source's.
+    pub frozen: bool,
     /// The object is gone after it: log it as a deletion.
     pub delete: bool,
     /// It raises the user version (everything but watches and copies does).
@@ -96,8 +105,10 @@ pub struct Stamped {
     pub ops: Vec<ObjectOp>,
     /// The state after it, as the next execution starts from.
     pub state: ObjectState,
-    /// Bytes of data before it.
+    /// Bytes of data that it starts from.
     pub size_before: u64,
+    /// The object that it is made from.
+    pub source: Option<HObject>,
     /// Statistics.
     pub stats: StatDelta,
 }
@@ -127,7 +138,7 @@ impl WritePlan {
                 returns,
             };
             let (ops, state, stats) = (Vec::new(), ObjectState::default(), StatDelta::default());
-            return vec![Stamped { entry, ops, state, size_before: 0, stats }];
+            return vec![Stamped { entry, ops, state, size_before: 0, source: None, stats }];
         }
         let mut all: Vec<Stamped> = Vec::with_capacity(self.changes.len());
         for (i, change) in self.changes.into_iter().enumerate() {
@@ -147,7 +158,8 @@ impl Change {
     /// Gives the change its version (`docs/protocol/osd.md` §5: one above the larger of the PG's and the object's, raised
     /// to the log version). Its entry is nobody's request yet.
     fn stamp(self, version: EVersion, newest: u64, reqid: ReqId, mtime: UTime, now: UTime) -> Stamped {
-        let Self { object, mut ops, mut state, size_before, delete, user_modify, user_version, stats } = self;
+        let Self { object, mut ops, mut state, size_before, source, frozen, delete, user_modify, user_version, stats } =
+            self;
         let info = &mut state.info;
         let prior = info.version;
         if user_modify {
@@ -163,10 +175,12 @@ impl Change {
         } else {
             info.version = version;
             info.prior_version = prior;
-            info.last_reqid = reqid;
-            if !mtime.is_zero() {
-                info.mtime = mtime;
-                info.local_mtime = now;
+            if !frozen {
+                info.last_reqid = reqid;
+                if !mtime.is_zero() {
+                    info.mtime = mtime;
+                    info.local_mtime = now;
+                }
             }
             let attr = (Bytes::from_static(INFO_ATTR), info.to_attr());
             match ops.last_mut() {
@@ -188,7 +202,7 @@ impl Change {
             dirty,
             returns: Vec::new(),
         };
-        Stamped { entry, ops, state, size_before, stats }
+        Stamped { entry, ops, state, size_before, source, stats }
     }
 }
 
@@ -205,6 +219,8 @@ mod tests {
             ops: vec![ObjectOp::Truncate { size: 0 }],
             state,
             size_before: 5,
+            source: None,
+            frozen: false,
             delete: false,
             user_modify,
             user_version: None,

@@ -7,7 +7,7 @@
 use super::Limits;
 use super::plan::{Change, StatDelta};
 use super::reader::{ObjectReader, OmapPage, OmapRange, ReadError};
-use super::state::{ObjectInfo, ObjectState, user_name};
+use super::state::{ObjectInfo, ObjectState, load_object, user_name};
 use super::vector::Stop;
 use super::watch::{self, WATCHERS_ATTR, Watcher};
 use bytes::Bytes;
@@ -49,6 +49,8 @@ impl OmapOverlay {
                     self.entries.retain(|k, _| k < first || k >= last);
                     self.removed.push((first.clone(), last.clone()));
                 }
+                // All that is stored is another object's.
+                ObjectOp::CloneFrom(_) => *self = Self::default(),
                 ObjectOp::OmapClear | ObjectOp::Remove => {
                     *self = Self { cleared: true, header: Some(Bytes::new()), ..Self::default() };
                 }
@@ -71,6 +73,8 @@ pub(super) struct Staged<'a> {
     object: &'a HObject,
     /// The object before the vector.
     pub base: &'a ObjectState,
+    /// The clone that the vector rolled it back to, with what is stored of that: what is not changed is read there.
+    rolled: Option<Box<(HObject, ObjectState)>>,
     /// Is it stored now?
     pub exists: bool,
     /// Its metadata now.
@@ -95,6 +99,7 @@ impl<'a> Staged<'a> {
             reader,
             object,
             base,
+            rolled: None,
             exists: base.exists,
             info: base.info,
             watchers: base.watchers.clone(),
@@ -117,7 +122,9 @@ impl<'a> Staged<'a> {
         let omap = |exists: bool, info: &ObjectInfo| i64::from(exists && info.has(ObjectInfo::OMAP));
         self.stats.omap_objects = omap(self.exists, &self.info) - omap(self.base.exists, &self.base.info);
         self.keep_watchers();
+        let stored = self.stored();
         Change {
+            size_before: if stored.exists { stored.info.size } else { 0 },
             object: self.object.clone(),
             ops: self.ops,
             state: ObjectState {
@@ -126,7 +133,8 @@ impl<'a> Staged<'a> {
                 snapset: self.base.snapset.clone(),
                 watchers: self.watchers,
             },
-            size_before: if self.base.exists { self.base.info.size } else { 0 },
+            source: self.rolled.map(|r| r.0),
+            frozen: false,
             delete: !self.exists,
             user_modify: self.user_modify,
             user_version: self.copied_version,
@@ -140,7 +148,9 @@ impl<'a> Staged<'a> {
             self.watchers.clear();
             return;
         }
-        let stored: &[Watcher] = if self.base_visible() { &self.base.watchers } else { &[] };
+        // A clone has none, and neither has what is made from one.
+        let kept = self.rolled.is_none() && self.base_visible();
+        let stored: &[Watcher] = if kept { &self.base.watchers } else { &[] };
         if *stored != *self.watchers {
             match self.watchers.is_empty() {
                 true => self.rm_attr(WATCHERS_ATTR.into()),
@@ -195,9 +205,19 @@ impl<'a> Staged<'a> {
 
     // ---- changes ----
 
+    /// What is stored, of the object that is read for this one.
+    fn stored(&self) -> &ObjectState {
+        self.rolled.as_ref().map_or(self.base, |r| &r.1)
+    }
+
+    /// The object that is read for this one.
+    fn read_from(&self) -> &HObject {
+        self.rolled.as_ref().map_or(self.object, |r| &r.0)
+    }
+
     /// Is anything that is stored still visible?
     fn base_visible(&self) -> bool {
-        self.base.exists && !matches!(self.ops.first(), Some(ObjectOp::Remove))
+        self.stored().exists && !matches!(self.ops.first(), Some(ObjectOp::Remove))
     }
 
     /// Makes the object exist. No transaction op: the `_` attribute that ends every change
@@ -249,9 +269,25 @@ impl<'a> Staged<'a> {
         self.modified = true;
     }
 
+    /// Makes the object what one of its clones is, whatever it was.
+    pub fn roll_back(&mut self, clone: HObject, state: ObjectState) {
+        self.create();
+        self.ops = vec![ObjectOp::CloneFrom(clone.clone())];
+        self.omap = OmapOverlay::default();
+        self.resize(state.info.size);
+        self.info.set(ObjectInfo::OMAP, state.info.has(ObjectInfo::OMAP));
+        self.rolled = Some(Box::new((clone, state)));
+    }
+
+    /// The state of an object by the name that it is stored under.
+    pub fn load(&self, object: &HObject) -> Result<ObjectState, ReadError> {
+        load_object(self.reader, object)
+    }
+
     /// Removes the object with all it has. Its user version lives on for a recreation.
     pub fn remove(&mut self) {
         self.ops.clear();
+        self.rolled = None;
         if self.base.exists {
             self.ops.push(ObjectOp::Remove);
         }
@@ -331,7 +367,7 @@ impl<'a> Staged<'a> {
     }
 
     fn read_base(&self, offset: u64, length: u64) -> Result<Bytes, ReadError> {
-        let data = self.reader.read(self.object, offset, length)?;
+        let data = self.reader.read(self.read_from(), offset, length)?;
         // The size in the `_` attribute and the data disagree: do not make bytes up.
         if data.len() as u64 == length { Ok(data) } else { Err(ReadError::Io(errno::EIO)) }
     }
@@ -339,14 +375,14 @@ impl<'a> Staged<'a> {
     /// Reads the stored blocks that a write changes in part: the store must merge them, and
     /// must not wait for the device then, nor find out that they are damaged.
     pub fn warm(&self, offset: u64, length: u64) -> Result<(), ReadError> {
-        let size = if self.base_visible() { self.base.info.size } else { 0 };
+        let size = if self.base_visible() { self.stored().info.size } else { 0 };
         let end = offset + length;
         let first = offset / STORE_BLOCK * STORE_BLOCK;
         let last = end / STORE_BLOCK * STORE_BLOCK;
         let cut = |block: u64| block < size && (offset > block || end < (block + STORE_BLOCK).min(size));
         for block in [Some(first), (last != first && last < end).then_some(last)].into_iter().flatten() {
             if cut(block) {
-                self.reader.read(self.object, block, (size - block).min(STORE_BLOCK))?;
+                self.reader.read(self.read_from(), block, (size - block).min(STORE_BLOCK))?;
             }
         }
         Ok(())
@@ -354,7 +390,7 @@ impl<'a> Staged<'a> {
 
     /// Part of `[offset, offset + length)` that the stored data covers, as a length.
     fn base_length(&self, offset: u64, length: u64) -> u64 {
-        if self.base_visible() { self.base.info.size.saturating_sub(offset).min(length) } else { 0 }
+        if self.base_visible() { self.stored().info.size.saturating_sub(offset).min(length) } else { 0 }
     }
 
     /// Reads bytes within the object's size.
@@ -402,7 +438,7 @@ impl<'a> Staged<'a> {
         let stored = self.base_length(offset, length);
         let mut map = match stored {
             0 => Vec::new(),
-            n => self.reader.extents(self.object, offset, n)?,
+            n => self.reader.extents(self.read_from(), offset, n)?,
         };
         let end = offset + length;
         let clip = |from: u64, to: u64| (from.clamp(offset, end), to.clamp(offset, end));
@@ -453,14 +489,14 @@ impl<'a> Staged<'a> {
                 _ => {}
             }
         }
-        if self.base.exists { self.reader.attr(self.object, name) } else { Ok(None) }
+        if self.stored().exists { self.reader.attr(self.read_from(), name) } else { Ok(None) }
     }
 
     /// All attributes, raw names ascending.
     pub fn attrs(&self) -> Result<BTreeMap<Bytes, Bytes>, ReadError> {
         let mut map = BTreeMap::new();
         if self.base_visible() {
-            map.extend(self.reader.attrs(self.object)?);
+            map.extend(self.reader.attrs(self.read_from())?);
         }
         for op in &self.ops {
             match op {
@@ -482,7 +518,7 @@ impl<'a> Staged<'a> {
         self.omap.fold(&self.ops);
         match &self.omap.header {
             Some(h) => Ok(h.clone()),
-            None if self.base.exists => self.reader.omap_header(self.object),
+            None if self.stored().exists => self.reader.omap_header(self.read_from()),
             None => Ok(Bytes::new()),
         }
     }
@@ -493,16 +529,19 @@ impl<'a> Staged<'a> {
         if let Some(v) = self.omap.entries.get(key) {
             return Ok(v.clone());
         }
-        if self.omap.hides(key) || !self.base.exists { Ok(None) } else { self.reader.omap_get(self.object, key) }
+        if self.omap.hides(key) || !self.stored().exists {
+            return Ok(None);
+        }
+        self.reader.omap_get(self.read_from(), key)
     }
 
     /// A range of the omap.
     pub fn omap_range(&mut self, range: OmapRange<'_>) -> Result<OmapPage, ReadError> {
         self.omap.fold(&self.ops);
         let overlay = &self.omap;
-        let visible = self.base.exists && !overlay.cleared;
+        let visible = self.stored().exists && !overlay.cleared;
         if visible && overlay.entries.is_empty() && overlay.removed.is_empty() {
-            return self.reader.omap_range(self.object, range);
+            return self.reader.omap_range(self.read_from(), range);
         }
         let bounds = (Bound::Included(range.from), range.until.map_or(Bound::Unbounded, Bound::Excluded));
         if range.until.is_some_and(|u| u < range.from) {
@@ -517,7 +556,7 @@ impl<'a> Staged<'a> {
         let mut stored = Vec::new().into_iter().peekable();
         loop {
             while stored.peek().is_none() && more_stored {
-                let next = self.reader.omap_range(self.object, OmapRange { from: &from, ..range })?;
+                let next = self.reader.omap_range(self.read_from(), OmapRange { from: &from, ..range })?;
                 let Some((last, _)) = next.entries.last() else {
                     more_stored = false;
                     break;

@@ -8,7 +8,7 @@ use super::reader::{ObjectReader, ReadError};
 use super::watch::{self, WATCHERS_ATTR, Watcher};
 use bytes::Bytes;
 use spirula_encoding::{Decode, DecodeError, Decoder, Encode, Encoder, UTime, from_slice};
-use spirula_types::{EVersion, HObject, ReqId, SNAP_HEAD, errno};
+use spirula_types::{EVersion, HObject, ReqId, errno};
 
 /// Raw name of the attribute that holds the [`ObjectInfo`].
 pub const INFO_ATTR: &[u8] = b"_";
@@ -212,12 +212,11 @@ impl ObjectState {
     }
 }
 
-/// Loads the state of the head `object`; absent objects give the default state.
+/// Loads the state of the head or clone `object`; absent objects give the default state.
 ///
 /// # Errors
 /// [`ReadError`] of the reader; `Io(EIO)` when what is stored cannot be decoded.
 pub fn load_object(reader: &dyn ObjectReader, object: &HObject) -> Result<ObjectState, ReadError> {
-    debug_assert_eq!(object.snap, SNAP_HEAD);
     let bad = |_| ReadError::Io(errno::EIO);
     let Some(attr) = reader.attr(object, INFO_ATTR)? else { return Ok(ObjectState::default()) };
     let mut state = ObjectState::from_info_attr(&attr).map_err(bad)?;

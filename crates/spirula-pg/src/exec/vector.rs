@@ -171,7 +171,8 @@ impl<'a> Vector<'a> {
             op::WATCH => self.watch(o),
             op::NOTIFY => self.notify(o, out),
             op::NOTIFY_ACK => self.notify_ack(o),
-            // Rollback, cache tiers, manifests, trivial maps.
+            op::ROLLBACK => self.rollback(o),
+            // Cache tiers, manifests, trivial maps.
             _ => Err(Stop::Errno(errno::EOPNOTSUPP)),
         }
     }

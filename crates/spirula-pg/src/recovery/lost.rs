@@ -223,7 +223,7 @@ impl Pg {
             }
         };
         let removed = entry.kind == EntryKind::Delete;
-        let mut writes = vec![Stamped { entry, ops, state, size_before: 0, stats: StatDelta::default() }];
+        let mut writes = vec![Stamped { entry, ops, state, size_before: 0, source: None, stats: StatDelta::default() }];
         // The same for all, also in an erasure-coded pool: nobody has anything to go back to. To those who lack the object
         // an older version is brought.
         let parts = backend::whole(&mut writes);

@@ -94,8 +94,10 @@ struct Run {
 }
 
 impl Run {
+    /// Is this object in the chunk whose maps are made, or can a write of it make or remove a clone there?
     fn covers(&self, object: &HObject) -> bool {
-        !matches!(self.phase, Phase::Rest(_) | Phase::Turn) && *object >= self.from && *object < self.to
+        let rests = matches!(self.phase, Phase::Rest(_) | Phase::Turn);
+        !rests && *object >= self.from && HObject { snap: 0, ..object.clone() } < self.to
     }
 }
 
@@ -201,7 +203,7 @@ impl Pg {
     /// Requests that waited for a chunk go on.
     fn release_chunk(&mut self, r: &Run) {
         let (from, to) = (r.from.clone(), r.to.clone());
-        self.ops.resume(|o| *o >= from && *o < to);
+        self.ops.resume(|o| *o >= from && HObject { snap: 0, ..o.clone() } < to);
     }
 
     /// The next objects: writes to them wait from now on.
@@ -310,7 +312,7 @@ impl Pg {
                 true => found.map(|f| f.blaming_all_but(self.me)),
                 false => found,
             };
-            r.tally.add(&copies, found.as_ref());
+            r.tally.add(&o, &copies, found.as_ref());
             let Some(f) = found else { continue };
             let (shallow, deep) = f.count();
             r.shallow += shallow;

@@ -6,7 +6,7 @@
 
 use crate::erasure::stripe::{Piece, Stripes};
 use crate::erasure::{Shape, write as erasure};
-use crate::exec::{ObjectState, Outcome, Pause, Stamped};
+use crate::exec::{Outcome, Pause, Stamped};
 use crate::log::EntryKind;
 use spirula_erasure::ErasureError;
 use spirula_messages::cluster::write::{Given, Share};
@@ -69,23 +69,17 @@ pub(crate) fn share_of(write: &Stamped) -> Share {
         EntryKind::Nothing => Share::Entry,
         EntryKind::Delete => Share::Whole,
         EntryKind::Modify if write.entry.prior == EVersion::default() => Share::Whole,
-        EntryKind::Modify if write.ops.contains(&ObjectOp::Remove) => Share::Whole,
+        EntryKind::Modify if write.source.is_some() || write.ops.contains(&ObjectOp::Remove) => Share::Whole,
         EntryKind::Modify => Share::Merged,
     }
 }
 
 impl Backend {
-    /// What must still be read for a request, other than what the store's reader says: stripes of the object, and in which
-    /// version.
-    pub fn lacks(
-        self,
-        outcome: &Result<Outcome, Pause>,
-        state: &ObjectState,
-        pieces: &[Piece],
-    ) -> Option<(Stripes, EVersion)> {
+    /// What must still be read for a request, other than what the store's reader says: stripes of the object that it reads.
+    pub fn lacks(self, outcome: &Result<Outcome, Pause>, pieces: &[Piece]) -> Option<Stripes> {
         match self {
             Self::Replicated => None,
-            Self::Erasure(shape) => erasure::lacks(&shape, outcome, state, pieces),
+            Self::Erasure(shape) => erasure::lacks(&shape, outcome, pieces),
         }
     }
 

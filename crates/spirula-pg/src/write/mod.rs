@@ -39,10 +39,11 @@
 //! ([`Pg::advance`]); a member acknowledges when the transaction with the entries is durable, or was before. What a member does
 //! not get is missing there in the same transaction.
 //!
-//! # Snapshots to come
-//! A first write after a snapshot plans two changes, clone and head. A change that is made from another object (a clone of
-//! its head) is to be kept from a member together with that object: the rule belongs into [`Pg::commit`], beside the one for
-//! objects that the member lacks.
+//! # What is made from another object
+//! A first write after a snapshot plans two changes, clone and head; a head may be rolled back to a clone. A change that is
+//! made from another object is kept from a member together with that object, and lacking there from then on. A backfill
+//! never stands between the two: a clone comes before its head in the order of objects and after all older clones, so what
+//! has not come to the one has not come to the other, and a head that was filled had its clones filled before.
 
 pub(crate) mod backend;
 mod inflight;
@@ -51,6 +52,7 @@ mod record;
 
 pub(crate) use inflight::{Answer, Inflight};
 
+use crate::active::{Active, PeerState};
 use crate::api::{PeerMsg, PgEffect};
 use crate::erasure::stripe::Piece;
 use crate::exec::{Effect, Outcome, Stamp, Stamped, StatDelta, WatchEffect, WritePlan};
@@ -62,7 +64,7 @@ use bytes::Bytes;
 use spirula_messages::cluster::pg::{MissingItem, PgCounts};
 use spirula_messages::cluster::write::{Given, Logged, PgWrite, Share, WriteRecord};
 use spirula_types::transaction::{ObjectUpdate, Transaction};
-use spirula_types::{Dirty, EVersion, Epoch, HObject, ReqId, errno};
+use spirula_types::{Dirty, EVersion, Epoch, HObject, Peer, ReqId, errno};
 use std::sync::Arc;
 
 /// Log entries kept for the sake of missing objects, at most.
@@ -73,6 +75,8 @@ fn count(c: &mut PgCounts, d: &StatDelta) {
     c.objects += d.objects;
     c.bytes += d.bytes;
     c.omap_objects += d.omap_objects;
+    c.clones += d.clones;
+    c.whiteouts += d.whiteouts;
     c.reads += d.reads as i64;
     c.read_kb += d.read_kib as i64;
     c.writes += d.writes as i64;
@@ -98,6 +102,19 @@ fn withheld(
         }
     });
     (given.collect(), kept)
+}
+
+/// An object is made from another: a member that lacks that one, and is otherwise given all, lacks both from now on.
+fn lack_with(active: &mut Active, source: HObject, object: &HObject, version: EVersion) {
+    let lacks = |p: &PeerState| p.missing.contains(&source) && !p.missing.contains(object);
+    let whom: Vec<Peer> = active.peers.iter().filter(|(_, p)| lacks(p)).map(|(peer, _)| *peer).collect();
+    for peer in whom {
+        if Pg::gets_object(active, peer, object)
+            && let Some(p) = active.peers.get_mut(&peer)
+        {
+            p.missing.set(object.clone(), version, EVersion::default());
+        }
+    }
 }
 
 impl Pg {
@@ -151,8 +168,11 @@ impl Pg {
         let follows = info.last_update();
         let mut head = info.head;
         let mut entries = Vec::with_capacity(writes.len());
-        for Stamped { entry, state, stats, .. } in writes {
+        for Stamped { entry, state, stats, source, .. } in writes {
             let (object, version) = (&entry.object, entry.version);
+            if let Some(source) = source.filter(|_| !planted!(self.cfg, MadeWithoutSource)) {
+                lack_with(active, source, object, version);
+            }
             let changed = (entry.kind != EntryKind::Nothing).then_some(state);
             if changed.is_some() {
                 head.last_user_version = head.last_user_version.max(entry.user_version);
@@ -263,7 +283,8 @@ mod tests {
             state.info.version = EVersion::new(1, version);
             let ops = vec![if delete { ObjectOp::Remove } else { ObjectOp::Truncate { size: 7 } }];
             let (user_modify, user_version, stats) = (true, None, StatDelta::default());
-            Change { object: object(name), ops, state, size_before: 0, delete, user_modify, user_version, stats }
+            let (size_before, source, frozen, object) = (0, None, false, object(name));
+            Change { object, ops, state, size_before, source, frozen, delete, user_modify, user_version, stats }
         };
         let mut new = change("new", false, 0);
         new.state.info.version = EVersion::default();

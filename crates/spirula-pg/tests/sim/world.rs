@@ -14,7 +14,7 @@ use spirula_pg::exec::{Fullness, PoolRules, Timeouts};
 use spirula_pg::shard::store_pg;
 use spirula_pg::{
     Backoffs, Bug, ClientOp, CreateAnswer, Leases, LogEntry, MapView, Merged, Now, OsdView, Patience, PeerMsg, Permits,
-    Pg, PgConfig, PgEffect, PgEvent, PoolView, ReadKey, Reservation, Stored, head_key, info_key, missing_prefix,
+    Pg, PgConfig, PgEffect, PgEvent, PoolSnaps, PoolView, ReadKey, Reservation, Stored, head_key, info_key, missing_prefix,
     parse_info_key, target_of,
 };
 use spirula_types::{EVersion, EntityAddr, EntityName, Epoch, HObject, OSD_NONE, OsdId, Peer, PgId, ReqId, SpgId};
@@ -220,6 +220,7 @@ impl Map {
             force_resend: 0,
             shape: self.shape(),
             rules: PoolRules { erasure: self.ec.is_some(), append_alignment: None, fullness: Fullness::No },
+            snaps: PoolSnaps::default(),
         }
     }
 

@@ -5,6 +5,7 @@
 
 mod golden;
 mod props;
+mod snaps;
 mod units;
 mod watch;
 
@@ -55,6 +56,11 @@ impl MemStore {
                 self.objects.remove(o);
                 continue;
             }
+            if let ObjectOp::CloneFrom(from) = op {
+                let copy = self.objects.get(from).expect("what is cloned is there").clone();
+                self.objects.insert(o.clone(), copy);
+                continue;
+            }
             let s = self.objects.entry(o.clone()).or_default();
             match op {
                 ObjectOp::Touch | ObjectOp::Remove => {}
@@ -88,7 +94,7 @@ impl MemStore {
                 }
                 ObjectOp::OmapSetHeader(h) => s.header = h.clone(),
                 ObjectOp::AllocHint(_) => {}
-                ObjectOp::CloneFrom(_) | ObjectOp::CloneRange { .. } => panic!("no vector clones"),
+                ObjectOp::CloneFrom(_) | ObjectOp::CloneRange { .. } => panic!("no vector clones ranges"),
             }
         }
     }
@@ -168,6 +174,8 @@ pub(super) struct Bench {
     pub pool: PoolRules,
     pub flags: u32,
     pub snapid: u64,
+    pub snaps: SnapContext,
+    pub removed: SnapIntervals,
     pub version: u64,
     pub last_user_version: u64,
     pub fetched: Option<Fetched>,
@@ -183,6 +191,8 @@ impl Bench {
             pool: PoolRules::default(),
             flags: 0,
             snapid: SNAP_HEAD,
+            snaps: SnapContext::default(),
+            removed: SnapIntervals::new(),
             version: 0,
             last_user_version: 0,
             fetched: None,
@@ -200,6 +210,8 @@ impl Bench {
             limits: &self.limits,
             flags: self.flags,
             snapid: self.snapid,
+            context: &self.snaps,
+            removed: &self.removed,
             last_user_version: self.last_user_version,
             origin: self.origin,
             fetched: self.fetched.as_ref(),
@@ -223,25 +235,29 @@ impl Bench {
                 outcome.effect = Effect::LogOnly;
             }
             Effect::Apply(plan) => {
-                self.version += 1;
                 let stamp = Stamp {
-                    version: EVersion::new(1, self.version),
+                    version: EVersion::new(1, self.version + 1),
                     last_user_version: self.last_user_version,
                     reqid: ReqId::default(),
-                    mtime: UTime { sec: self.version as u32, nsec: 0 },
+                    mtime: UTime { sec: self.version as u32 + 1, nsec: 0 },
                     now: UTime { sec: 99, nsec: 0 },
                     result: outcome.result,
                     returns: Vec::new(),
                 };
-                let mut all = plan.clone().stamp(stamp, object, 0);
-                let (Some(done), []) = (all.pop(), &all[..]) else { panic!("one object, one entry") };
-                self.store.apply(object, &done.ops);
-                assert_eq!(load_object(&self.store, object).unwrap(), done.state, "stored state is the announced one");
-                let stored = self.store.objects.get(object);
-                assert_eq!(stored.map_or(0, |s| s.data.len() as u64), done.state.info.size);
-                assert_eq!(done.entry.kind == EntryKind::Delete, stored.is_none());
-                self.last_user_version = self.last_user_version.max(done.entry.user_version);
-                outcome.user_version = done.entry.user_version;
+                self.version += plan.entries();
+                let all = plan.clone().stamp(stamp, object, 0);
+                assert!(all.len() == 1 || self.snaps.seq > 0, "one object, one entry");
+                for done in all {
+                    let object = &done.entry.object;
+                    self.store.apply(object, &done.ops);
+                    let stored = load_object(&self.store, object).unwrap();
+                    assert_eq!(stored, done.state, "stored state is the announced one");
+                    let stored = self.store.objects.get(object);
+                    assert_eq!(stored.map_or(0, |s| s.data.len() as u64), done.state.info.size);
+                    assert_eq!(done.entry.kind == EntryKind::Delete, stored.is_none());
+                    self.last_user_version = self.last_user_version.max(done.entry.user_version);
+                    outcome.user_version = done.entry.user_version;
+                }
                 outcome.effect = Effect::Apply(plan);
             }
         }

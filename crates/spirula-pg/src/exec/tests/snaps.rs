@@ -1,0 +1,323 @@
+//! Snapshots: what each shows, against an obvious model; what is stored and counted; what contexts may be.
+
+use super::*;
+use crate::snap::SnapContext;
+use proptest::prelude::*;
+use spirula_encoding::from_slice;
+
+fn context(seq: u64, snaps: &[u64]) -> SnapContext {
+    SnapContext { seq, snaps: snaps.to_vec() }
+}
+
+impl Bench {
+    /// Executes under this context.
+    fn under(&mut self, context: SnapContext, o: &HObject, ops: &[OsdOp]) -> Outcome {
+        self.snaps = context;
+        self.run(o, ops)
+    }
+
+    /// Reads at a snapshot.
+    fn at(&mut self, snap: u64, o: &HObject, ops: &[OsdOp]) -> Outcome {
+        self.snapid = snap;
+        let got = self.run(o, ops);
+        self.snapid = SNAP_HEAD;
+        got
+    }
+
+    fn data_at(&mut self, snap: u64, o: &HObject) -> Result<Bytes, i32> {
+        let got = self.at(snap, o, &[OsdOp::read(0, 0)]);
+        if got.result < 0 { Err(got.result) } else { Ok(got.ops[0].op.indata.clone()) }
+    }
+
+    fn list_snaps(&mut self, o: &HObject) -> Result<(Vec<ObjectClone>, u64), i32> {
+        let got = self.at(SNAP_DIR, o, &[OsdOp::new(op::LIST_SNAPS)]);
+        if got.result < 0 {
+            return Err(got.result);
+        }
+        // The same fields as are stored, in another order.
+        let mut d = spirula_encoding::Decoder::new(&got.ops[0].op.indata);
+        let said = d.versioned("obj_list_snap_response_t", 2, |d, _| {
+            let clones = d.list(30, |d| {
+                d.versioned("clone_info", 1, |d, _| {
+                    Ok(ObjectClone { id: d.u64()?, snaps: d.get()?, overlap: d.get()?, size: d.u64()? })
+                })
+            })?;
+            Ok((clones, d.u64()?))
+        });
+        Ok(said.unwrap())
+    }
+}
+
+#[test]
+fn the_first_write_after_a_snapshot_clones_and_the_second_does_not() {
+    let mut x = Bench::new();
+    let o = object("o");
+    x.run(&o, &[OsdOp::write_full(b("0123456789")), xattr_op(op::SETXATTR, b"a", b"old")]);
+    let done = x.under(context(3, &[3, 2]), &o, &[OsdOp::write(2, b("xy")), xattr_op(op::SETXATTR, b"a", b"new")]);
+    // Two entries of the log: the version jumps by two.
+    assert_eq!((done.user_version, x.version), (3, 3));
+    x.under(context(3, &[3, 2]), &o, &[OsdOp::write(3, b("zz"))]);
+    assert_eq!(x.store.objects.len(), 2);
+    assert_eq!(x.data_at(2, &o), Ok(b("0123456789")));
+    assert_eq!(x.data_at(3, &o), Ok(b("0123456789")));
+    assert_eq!(x.data_at(4, &o), Ok(b("01xzz56789")), "not changed since");
+    assert_eq!(x.data_at(1, &o), Err(-errno::ENOENT), "removed, or not this object's");
+    let old = x.at(3, &o, &[xattr_op(op::GETXATTR, b"a", b""), OsdOp::stat()]);
+    assert_eq!((old.user_version, &old.ops[0].op.indata[..]), (1, &b"old"[..]), "the clone's version");
+    assert_eq!(from_slice::<(u64, UTime)>(&old.ops[1].op.indata).unwrap().1.sec, 1, "and its time");
+    let (clones, seq) = x.list_snaps(&o).unwrap();
+    let clone = ObjectClone { id: 3, snaps: vec![2, 3], overlap: vec![(0, 2), (5, 5)], size: 10 };
+    assert_eq!((clones, seq), (vec![clone, ObjectClone { id: SNAP_HEAD, size: 10, ..ObjectClone::default() }], 3));
+    x.removed = SnapIntervals::one(2);
+    assert_eq!(x.data_at(2, &o), Err(-errno::ENOENT), "removed, and not trimmed yet");
+}
+
+#[test]
+fn an_object_that_came_later_has_no_clone_and_one_that_goes_leaves_a_whiteout() {
+    let mut x = Bench::new();
+    let o = object("o");
+    x.under(context(2, &[2]), &o, &[OsdOp::write_full(b("late"))]);
+    assert_eq!((x.data_at(2, &o), x.data_at(3, &o)), (Err(-errno::ENOENT), Ok(b("late"))));
+    x.under(context(2, &[2]), &o, &[OsdOp::delete()]);
+    assert!(x.store.objects.is_empty(), "nothing to be kept");
+    x.under(context(2, &[2]), &o, &[OsdOp::write_full(b("again"))]);
+    x.under(context(3, &[3, 2]), &o, &[OsdOp::delete()]);
+    assert_eq!(x.store.objects.len(), 2, "a clone and a whiteout");
+    assert_eq!((x.data_at(SNAP_HEAD, &o), x.data_at(3, &o)), (Err(-errno::ENOENT), Ok(b("again"))));
+    assert_eq!(x.data_at(4, &o), Err(-errno::ENOENT));
+    assert_eq!(x.run(&o, &[OsdOp::delete()]).result, -errno::ENOENT);
+    assert_eq!(x.list_snaps(&o).unwrap().0.len(), 1, "without a head");
+    x.under(context(3, &[3, 2]), &o, &[OsdOp::create(true), OsdOp::append(b("new"))]);
+    assert_eq!((x.data_at(SNAP_HEAD, &o), x.data_at(3, &o)), (Ok(b("new")), Ok(b("again"))));
+}
+
+#[test]
+fn contexts_that_mean_nothing_or_go_back_are_refused_where_that_is_asked() {
+    let mut x = Bench::new();
+    let o = object("o");
+    x.under(context(3, &[3]), &o, &[OsdOp::write_full(b("a"))]);
+    assert_eq!(x.under(context(3, &[2, 3]), &o, &[OsdOp::write_full(b("b"))]).result, -errno::EINVAL);
+    assert_eq!(x.under(context(2, &[2]), &o, &[OsdOp::write_full(b("b"))]).result, 0, "it is just older");
+    x.flags = flag::ORDERSNAP;
+    assert_eq!(x.under(context(2, &[2]), &o, &[OsdOp::write_full(b("c"))]).result, -errno::EOLDSNAPC);
+    assert_eq!(x.under(context(3, &[3]), &o, &[OsdOp::write_full(b("c"))]).result, 0);
+    x.flags = 0;
+    x.snapid = 3;
+    assert_eq!(x.run(&o, &[OsdOp::write_full(b("d"))]).result, -errno::EINVAL, "a clone does not change");
+}
+
+#[test]
+fn a_vector_that_rolls_back_goes_on_with_what_was() {
+    let mut x = Bench::new();
+    let o = object("o");
+    let pair = |v: &str| vec![(b("k"), b(v))];
+    x.run(&o, &[OsdOp::write_full(b("0123456789")), encoded(op::OMAP_SET_VALS, &pair("old"))]);
+    let now = context(1, &[1]);
+    x.under(now.clone(), &o, &[OsdOp::write_full(b("abc")), encoded(op::OMAP_SET_VALS, &pair("new"))]);
+    x.flags = flag::RETURNVEC;
+    let keys = encoded(op::OMAP_GET_VALS_BY_KEYS, &vec![b("k")]);
+    let ops = [OsdOp::rollback(1), OsdOp::write(1, b("--")), OsdOp::read(0, 0), keys.clone(), OsdOp::append(b("!"))];
+    let done = x.under(now.clone(), &o, &ops);
+    assert_eq!((done.result, &done.ops[2].op.indata[..]), (0, &b"0--3456789"[..]));
+    assert!(done.ops[3].op.indata.ends_with(b"old"));
+    assert_eq!((x.data_at(SNAP_HEAD, &o), x.data_at(1, &o)), (Ok(b("0--3456789!")), Ok(b("0123456789"))));
+    // What the head is at a newer snapshot is what it is; at an older one it was not there.
+    assert!(matches!(x.under(now.clone(), &o, &[OsdOp::rollback(2)]).effect, Effect::LogOnly));
+    x.under(context(5, &[5, 1]), &o, &[OsdOp::write_full(b("now"))]);
+    assert_eq!(x.under(context(5, &[5, 1]), &o, &[OsdOp::rollback(3)]).result, 0);
+    assert_eq!((x.data_at(SNAP_HEAD, &o), x.data_at(5, &o)), (Err(-errno::ENOENT), Ok(b("0--3456789!"))));
+    // From a whiteout, too.
+    x.under(context(5, &[5, 1]), &o, &[OsdOp::rollback(1)]);
+    assert_eq!(x.data_at(SNAP_HEAD, &o), Ok(b("0123456789")));
+    x.pool.erasure = true;
+    assert_eq!(x.under(now.clone(), &o, &[OsdOp::stat(), OsdOp::rollback(1)]).result, -errno::EOPNOTSUPP);
+}
+
+/// What a user sees of an object.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Seen {
+    data: Vec<u8>,
+    attr: Option<Bytes>,
+    omap: Option<Bytes>,
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Write(u64, Bytes),
+    WriteFull(Bytes),
+    Truncate(u64),
+    Zero(u64, u64),
+    Attr(Bytes),
+    Omap(Bytes),
+    Delete,
+    Rollback(usize),
+    /// The cluster takes a snapshot.
+    Snap,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Vec<(Step, usize)>>> {
+    let at = || 0..40u64;
+    let data = || proptest::collection::vec(1..9u8, 0..20).prop_map(Bytes::from);
+    let step = prop_oneof![
+        5 => (at(), data()).prop_map(|(a, d)| Step::Write(a, d)),
+        1 => data().prop_map(Step::WriteFull),
+        2 => at().prop_map(Step::Truncate),
+        2 => (at(), at()).prop_map(|(a, n)| Step::Zero(a, n)),
+        1 => data().prop_map(Step::Attr),
+        1 => data().prop_map(Step::Omap),
+        2 => Just(Step::Delete),
+        3 => (0..6usize).prop_map(Step::Rollback),
+        4 => Just(Step::Snap),
+    ];
+    // How many of the newest snapshots the client has not heard of: mostly none.
+    let behind = prop_oneof![6 => Just(0usize), 1 => 1..3usize];
+    proptest::collection::vec(proptest::collection::vec((step, behind), 1..3), 1..24)
+}
+
+/// An object with its past.
+#[derive(Clone, Debug, Default)]
+struct Past {
+    head: Option<Seen>,
+    seq: u64,
+    was: BTreeMap<u64, Option<Seen>>,
+}
+
+impl Past {
+    fn at(&self, snap: u64) -> Option<&Seen> {
+        if snap > self.seq { self.head.as_ref() } else { self.was.get(&snap).and_then(Option::as_ref) }
+    }
+
+    fn apply(&mut self, step: &Step, snaps: &[u64]) -> Option<OsdOp> {
+        let base = self.clone();
+        let head = &mut self.head;
+        Some(match step {
+            Step::Write(at, d) => {
+                let data = &mut head.get_or_insert_default().data;
+                let end = *at as usize + d.len();
+                data.resize(data.len().max(end), 0);
+                data[*at as usize..end].copy_from_slice(d);
+                OsdOp::write(*at, d.clone())
+            }
+            Step::WriteFull(d) => {
+                head.get_or_insert_default().data = d.to_vec();
+                OsdOp::write_full(d.clone())
+            }
+            Step::Truncate(n) => {
+                head.as_mut()?.data.resize(*n as usize, 0);
+                OsdOp::truncate(*n)
+            }
+            Step::Zero(at, n) => {
+                let data = &mut head.as_mut()?.data;
+                let (from, end) = (*at as usize, (at + n) as usize);
+                if *n > 0 && from < data.len() {
+                    if end >= data.len() {
+                        data.truncate(from);
+                    } else {
+                        data[from..end].fill(0);
+                    }
+                }
+                OsdOp::zero(*at, *n)
+            }
+            Step::Attr(v) => {
+                head.get_or_insert_default().attr = Some(v.clone());
+                xattr_op(op::SETXATTR, b"a", v)
+            }
+            Step::Omap(v) => {
+                head.get_or_insert_default().omap = Some(v.clone());
+                encoded(op::OMAP_SET_VALS, &vec![(b("k"), v.clone())])
+            }
+            Step::Delete => {
+                head.take()?;
+                OsdOp::delete()
+            }
+            Step::Rollback(i) => {
+                let snap = *snaps.get(*i)?;
+                if snap <= base.seq {
+                    *head = base.at(snap).cloned();
+                }
+                OsdOp::rollback(snap)
+            }
+            Step::Snap => return None,
+        })
+    }
+}
+
+/// What is stored agrees with itself; objects, clones, whiteouts and bytes that are to be counted.
+fn audit(x: &Bench, o: &HObject) -> [i64; 4] {
+    let state = load_object(&x.store, o).unwrap();
+    let clones: Vec<HObject> = x.store.objects.keys().filter(|c| c.snap != SNAP_HEAD).cloned().collect();
+    assert_eq!(clones.iter().map(|c| c.snap).collect::<Vec<_>>(), state.snapset.clones.iter().map(|c| c.id).collect::<Vec<_>>());
+    let newer = clones.iter().skip(1).chain([o]);
+    let mut bytes = state.info.size as i64;
+    for ((c, next), told) in clones.iter().zip(newer).zip(&state.snapset.clones) {
+        let (a, b) = (&x.store.objects[c], &x.store.objects[next]);
+        assert_eq!(a.data.len() as u64, told.size);
+        for (at, n) in &told.overlap {
+            let range = *at as usize..(at + n) as usize;
+            assert_eq!(a.data[range.clone()], b.data[range], "what is said to be shared is alike");
+        }
+        bytes += told.size as i64 - told.overlap.iter().map(|(_, n)| *n as i64).sum::<i64>();
+        assert!(!a.attrs.contains_key(SNAPSET_ATTR), "a history is its head's");
+    }
+    let whiteout = i64::from(state.exists && !state.live());
+    [x.store.objects.len() as i64, clones.len() as i64, whiteout, bytes]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 3000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn prop_every_snapshot_shows_what_the_object_was(requests in steps()) {
+        let mut x = Bench::new();
+        let o = object("it");
+        let (mut past, mut snaps, mut newest) = (Past::default(), Vec::<u64>::new(), 0);
+        let mut counted = [0; 4];
+        for request in requests {
+            if matches!(request[0].0, Step::Snap) {
+                newest += 2;
+                snaps.insert(0, newest);
+                continue;
+            }
+            let known: Vec<u64> = snaps.iter().copied().skip(request[0].1).collect();
+            let told = context(known.first().copied().unwrap_or(0), &known);
+            let before = past.clone();
+            let ops: Vec<OsdOp> = request.iter().filter_map(|(s, _)| past.apply(s, &snaps)).collect();
+            if ops.is_empty() {
+                continue;
+            }
+            let done = x.under(told.clone(), &o, &ops);
+            prop_assert_eq!(done.result, 0, "{:?}", ops);
+            match &done.effect {
+                Effect::Apply(plan) => {
+                    for s in plan.changes.iter().map(|c| &c.stats) {
+                        let add = [s.objects, s.clones, s.whiteouts, s.bytes];
+                        counted = std::array::from_fn(|i| counted[i] + add[i]);
+                    }
+                    for s in told.snaps.iter().filter(|s| **s > before.seq) {
+                        past.was.insert(*s, before.head.clone());
+                    }
+                    past.seq = before.seq.max(told.seq);
+                }
+                _ => prop_assert_eq!(&past.head, &before.head, "no change"),
+            }
+            if !x.store.objects.contains_key(&o) {
+                (past.seq, past.was) = (0, BTreeMap::new());
+            }
+            prop_assert_eq!(audit(&x, &o), counted);
+            for snap in snaps.iter().copied().chain([SNAP_HEAD]) {
+                let expected = if snap == SNAP_HEAD { past.head.as_ref() } else { past.at(snap) };
+                let attr = xattr_op(op::GETXATTR, b"a", b"").with_flags(op::FLAG_FAILOK);
+                let keys = encoded(op::OMAP_GET_VALS_BY_KEYS, &vec![b("k")]);
+                let got = x.at(snap, &o, &[OsdOp::read(0, 0), attr, keys]);
+                let Some(expected) = expected else {
+                    prop_assert_eq!(got.result, -errno::ENOENT, "at {}", snap);
+                    continue;
+                };
+                prop_assert_eq!(&got.ops[0].op.indata[..], &expected.data[..], "at {}", snap);
+                prop_assert_eq!(&got.ops[1].op.indata[..], expected.attr.as_deref().unwrap_or_default());
+                let all: BTreeMap<Bytes, Bytes> = expected.omap.iter().map(|v| (b("k"), v.clone())).collect();
+                prop_assert_eq!(&got.ops[2].op.indata[..], &to_vec(&all)[..]);
+            }
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! What of an object a request uses beside its head.
+
+use super::At;
+use crate::exec::ObjectState;
+use spirula_maps::SnapIntervals;
+use spirula_messages::ceph::op::{self, OsdOp};
+use spirula_types::{HObject, SNAP_DIR, SNAP_HEAD};
+
+/// What a request for `snapid` is shown of an object.
+pub(crate) fn shown(state: &ObjectState, snapid: u64, removed: &SnapIntervals) -> At {
+    if snapid == SNAP_HEAD || snapid == SNAP_DIR {
+        At::Head
+    } else if removed.contains(snapid) {
+        At::Nothing
+    } else {
+        state.snapset.at(snapid)
+    }
+}
+
+/// Are these the head or clones of one object?
+pub(crate) fn same_object(a: &HObject, b: &HObject) -> bool {
+    a.hash == b.hash
+        && a.name == b.name
+        && a.key == b.key
+        && a.namespace == b.namespace
+        && (a.pool, a.max) == (b.pool, b.max)
+}
+
+/// The clones that a request uses: the one that it reads, those that it rolls back to. `head`: its object.
+pub(crate) fn clones_used(
+    head: &HObject,
+    state: &ObjectState,
+    snapid: u64,
+    ops: &[OsdOp],
+    removed: &SnapIntervals,
+) -> Vec<HObject> {
+    let back = ops.iter().filter(|o| o.op == op::ROLLBACK).map(OsdOp::snap);
+    let mut used: Vec<HObject> = Vec::new();
+    for snap in std::iter::once(snapid).chain(back) {
+        if let At::Clone(id) = shown(state, snap, removed)
+            && !used.iter().any(|o| o.snap == id)
+        {
+            used.push(HObject { snap: id, ..head.clone() });
+        }
+    }
+    used
+}

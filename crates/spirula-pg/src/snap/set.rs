@@ -1,0 +1,241 @@
+//! The history of one object.
+
+use super::SnapContext;
+use crate::exec::{ObjectClone, SnapSet};
+use spirula_types::transaction::ObjectOp;
+
+/// Ranges that are kept of an overlap. Beyond that the smallest is given up: saying that less is shared than is, is safe.
+const RANGES: usize = 1024;
+
+/// Ranges of bytes, (offset, length), ascending, apart from each other, none empty.
+pub(crate) type Ranges = Vec<(u64, u64)>;
+
+/// What a snapshot shows of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum At {
+    /// The head: it was not changed since.
+    Head,
+    /// This clone.
+    Clone(u64),
+    /// Nothing: the object did not exist.
+    Nothing,
+}
+
+/// How many bytes that is.
+pub(crate) fn bytes(ranges: &[(u64, u64)]) -> u64 {
+    ranges.iter().map(|(_, n)| n).fold(0, |a, n| a.saturating_add(*n))
+}
+
+/// What of `ranges` lies in `[from, end)`.
+fn within(ranges: &[(u64, u64)], from: u64, end: u64) -> impl Iterator<Item = (u64, u64)> {
+    ranges.iter().filter_map(move |(at, n)| {
+        let (a, b) = ((*at).max(from), at.saturating_add(*n).min(end));
+        (a < b).then(|| (a, b - a))
+    })
+}
+
+/// Takes `[from, end)` out.
+pub(crate) fn subtract(ranges: &mut Ranges, from: u64, end: u64) {
+    if from < end && within(ranges, from, end).next().is_some() {
+        *ranges = within(ranges, 0, from).chain(within(ranges, end, u64::MAX)).collect();
+    }
+}
+
+/// What both have.
+pub(crate) fn intersection(a: &[(u64, u64)], b: &[(u64, u64)]) -> Ranges {
+    a.iter().flat_map(|(at, n)| within(b, *at, at.saturating_add(*n))).collect()
+}
+
+/// Keeps within the bound.
+fn bound(ranges: &mut Ranges) {
+    while ranges.len() > RANGES {
+        let smallest = ranges.iter().enumerate().min_by_key(|(_, (_, n))| *n).map(|(i, _)| i);
+        if let Some(i) = smallest {
+            ranges.remove(i);
+        }
+    }
+}
+
+impl SnapSet {
+    /// Is there anything in it?
+    pub fn is_empty(&self) -> bool {
+        self.seq == 0 && self.clones.is_empty()
+    }
+
+    /// What a snapshot shows. (Whether the head exists is not known here.)
+    pub fn at(&self, snap: u64) -> At {
+        if snap > self.seq {
+            return At::Head;
+        }
+        match self.clones.iter().find(|c| c.id >= snap) {
+            Some(c) if c.snaps.last().is_some_and(|oldest| *oldest <= snap) => At::Clone(c.id),
+            _ => At::Nothing,
+        }
+    }
+
+    /// Adds the clone that a write under `context` makes of the head, an object of `size` bytes. Its id; `None` if the
+    /// context names nothing newer.
+    pub fn add_clone(&mut self, context: &SnapContext, size: u64) -> Option<u64> {
+        let snaps: Vec<u64> = context.snaps.iter().copied().take_while(|s| *s > self.seq).collect();
+        if snaps.is_empty() {
+            return None;
+        }
+        let overlap = if size > 0 { vec![(0, size)] } else { Vec::new() };
+        let id = context.seq;
+        self.clones.push(ObjectClone { id, snaps, overlap, size });
+        Some(id)
+    }
+
+    /// A write under `context` has changed the head.
+    pub fn note_context(&mut self, context: &SnapContext) {
+        self.seq = self.seq.max(context.seq);
+    }
+
+    /// Bytes that clones have for themselves alone: what they take beside the head.
+    pub fn own_bytes(&self) -> i64 {
+        self.clones.iter().map(|c| c.size.saturating_sub(bytes(&c.overlap)).cast_signed()).sum()
+    }
+
+    /// The head changes by these ops.
+    pub fn head_changes(&mut self, ops: &[ObjectOp]) {
+        let rolled = match ops.first() {
+            Some(ObjectOp::CloneFrom(clone)) => Some(self.shared_since(clone.snap)),
+            _ => None,
+        };
+        let Some(newest) = self.clones.last_mut() else { return };
+        let shared = &mut newest.overlap;
+        if let Some(same) = rolled {
+            *shared = intersection(shared, &same);
+        }
+        for op in ops {
+            match op {
+                ObjectOp::Write { offset, data } => subtract(shared, *offset, offset.saturating_add(data.len() as u64)),
+                ObjectOp::Zero { offset, length } => subtract(shared, *offset, offset.saturating_add(*length)),
+                // What is cut off is not shared again when the head grows: it never had more than the clone.
+                ObjectOp::Truncate { size } => subtract(shared, *size, u64::MAX),
+                ObjectOp::Remove => shared.clear(),
+                _ => {}
+            }
+        }
+        bound(shared);
+    }
+
+    /// What a clone shares with the head, by all between them.
+    fn shared_since(&self, id: u64) -> Ranges {
+        let mut later = self.clones.iter().filter(|c| c.id >= id).map(|c| &c.overlap);
+        let first = later.next().cloned().unwrap_or_default();
+        later.fold(first, |all, next| intersection(&all, next))
+    }
+
+    /// A snapshot is gone: the clone `id` no longer serves it. True if the clone serves none any more and is taken out;
+    /// what it shared by way of its neighbour the next older one shares from now on.
+    pub fn trim(&mut self, id: u64, gone: impl Fn(u64) -> bool) -> bool {
+        let Some(i) = self.clones.iter().position(|c| c.id == id) else { return false };
+        let Some(clone) = self.clones.get_mut(i) else { return false };
+        clone.snaps.retain(|s| !gone(*s));
+        if !clone.snaps.is_empty() {
+            return false;
+        }
+        let clone = self.clones.remove(i);
+        if let Some(older) = i.checked_sub(1).and_then(|i| self.clones.get_mut(i)) {
+            older.overlap = intersection(&older.overlap, &clone.overlap);
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+
+    fn context(seq: u64, snaps: &[u64]) -> SnapContext {
+        SnapContext { seq, snaps: snaps.to_vec() }
+    }
+
+    fn write(offset: u64, n: usize) -> ObjectOp {
+        ObjectOp::Write { offset, data: Bytes::from(vec![1; n]) }
+    }
+
+    /// An object of 100 bytes, changed under contexts 2 ([2, 1]) and 5 ([5, 4, 2, 1]).
+    fn set() -> SnapSet {
+        let mut s = SnapSet::default();
+        assert_eq!(s.add_clone(&context(2, &[2, 1]), 100), Some(2));
+        s.note_context(&context(2, &[2, 1]));
+        s.head_changes(&[write(10, 10)]);
+        assert_eq!(s.add_clone(&context(5, &[5, 4, 2, 1]), 100), Some(5));
+        s.note_context(&context(5, &[5, 4, 2, 1]));
+        s.head_changes(&[write(15, 10)]);
+        s
+    }
+
+    #[test]
+    fn each_clone_serves_what_came_since_the_one_before() {
+        let s = set();
+        assert_eq!(s.clones.iter().map(|c| (c.id, c.snaps.clone())).collect::<Vec<_>>(), [(2, vec![2, 1]), (5, vec![5, 4])]);
+        let at: Vec<At> = (1..=6).map(|snap| s.at(snap)).collect();
+        assert_eq!(at, [At::Clone(2), At::Clone(2), At::Nothing, At::Clone(5), At::Clone(5), At::Head]);
+    }
+
+    #[test]
+    fn a_context_that_goes_back_makes_no_clone_and_takes_nothing_back() {
+        let mut s = set();
+        assert_eq!(s.add_clone(&context(4, &[4, 2]), 100), None);
+        s.note_context(&context(4, &[4, 2]));
+        assert_eq!(s, SnapSet { seq: 5, ..set() });
+        // Without snapshots, too, a context is remembered: an object that did not exist before has no clone.
+        let mut new = SnapSet::default();
+        assert_eq!(new.add_clone(&context(7, &[]), 0), None);
+        new.note_context(&context(7, &[]));
+        assert_eq!((new.at(7), new.at(8)), (At::Nothing, At::Head));
+    }
+
+    #[test]
+    fn what_is_shared_shrinks_by_all_that_changes_the_head() {
+        let s = set();
+        assert_eq!(s.clones[0].overlap, [(0, 10), (20, 80)], "with the clone 5, which does not change any more");
+        assert_eq!(s.clones[1].overlap, [(0, 15), (25, 75)]);
+        assert_eq!(s.own_bytes(), 20);
+        let after = |ops: &[ObjectOp]| {
+            let mut s = s.clone();
+            s.head_changes(ops);
+            (s.clones[0].overlap == set().clones[0].overlap).then(|| s.clones[1].overlap.clone()).unwrap()
+        };
+        assert_eq!(after(&[ObjectOp::Zero { offset: 0, length: 5 }]), [(5, 10), (25, 75)]);
+        assert_eq!(after(&[ObjectOp::Truncate { size: 40 }, ObjectOp::Truncate { size: 90 }]), [(0, 15), (25, 15)]);
+        assert_eq!(after(&[ObjectOp::Truncate { size: 400 }]), [(0, 15), (25, 75)]);
+        assert_eq!(after(&[ObjectOp::Remove, write(0, 100)]), []);
+        assert_eq!(after(&[ObjectOp::SetAttrs(Vec::new())]), [(0, 15), (25, 75)]);
+    }
+
+    #[test]
+    fn a_head_that_is_rolled_back_shares_what_all_between_shared() {
+        let mut s = set();
+        let clone = spirula_types::HObject { snap: 2, ..crate::exec::tests::object("o") };
+        s.head_changes(&[ObjectOp::CloneFrom(clone), write(50, 1)]);
+        assert_eq!(s.clones[1].overlap, [(0, 10), (25, 25), (51, 49)]);
+    }
+
+    #[test]
+    fn a_trimmed_clone_leaves_what_its_neighbours_share() {
+        let mut s = set();
+        assert!(!s.trim(5, |snap| snap == 4), "5 is still there");
+        assert_eq!((s.at(4), s.at(5)), (At::Nothing, At::Clone(5)));
+        assert!(s.trim(5, |snap| snap == 5));
+        assert_eq!(s.clones.len(), 1);
+        assert_eq!(s.clones[0].overlap, [(0, 10), (25, 75)]);
+        assert_eq!(s.own_bytes(), 15);
+        assert!(s.trim(2, |_| true) && s.clones.is_empty());
+        assert!(!s.trim(2, |_| true), "it is gone");
+    }
+
+    #[test]
+    fn the_number_of_ranges_is_bounded() {
+        let mut s = SnapSet::default();
+        s.add_clone(&context(1, &[1]), 10_000);
+        let ops: Vec<ObjectOp> = (0..3000).map(|i| write(3 * i, 1)).collect();
+        s.head_changes(&ops);
+        assert_eq!(s.clones[0].overlap.len(), RANGES);
+        assert!(s.clones[0].overlap.contains(&(8998, 1002)), "the large ones stay");
+    }
+}
