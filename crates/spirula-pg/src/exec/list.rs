@@ -1,15 +1,18 @@
 //! Requests on a PG: listings of its objects.
 //!
 //! The bound of a listing counts objects looked at, not returned, so that filtering a
-//! namespace out of a large PG stays cheap. Source: `docs/protocol/osd.md` §8.
+//! namespace out of a large PG stays cheap. Deleted heads that stay for their clones are listed.
+//! Source: `docs/protocol/osd.md` §8.
 
 use super::plan::StatDelta;
 use super::reader::{ObjectReader, ReadError};
+use super::state::load_object;
 use super::{Effect, OpContext, Outcome, Pause, without_data};
+use crate::snap::{self, At};
 use spirula_encoding::{Decoder, Encoder};
 use spirula_messages::ceph::op::{self, OsdOp};
 use spirula_messages::ceph::osd::OpResult;
-use spirula_types::{HObject, NS_ALL, PgId, SNAP_HEAD, errno, hash};
+use spirula_types::{HObject, NS_ALL, PgId, SNAP_DIR, SNAP_HEAD, errno, hash};
 
 /// The first position of a PG in the listing order.
 pub fn pg_start(pg: PgId) -> HObject {
@@ -85,7 +88,7 @@ impl From<ReadError> for Failed {
 /// Runs one pgls or pgnls: result and output.
 fn list(ctx: &OpContext<'_>, reader: &dyn ObjectReader, o: &OsdOp) -> Result<(i32, Encoder), Failed> {
     let from: HObject = Decoder::new(&o.indata).get().map_err(|_| Failed::Errno(errno::EINVAL))?;
-    if ctx.snapid != SNAP_HEAD {
+    if ctx.snapid == SNAP_DIR {
         return Err(Failed::Errno(errno::EINVAL));
     }
     let end = pg_end(ctx.pg, ctx.pg_num);
@@ -94,7 +97,10 @@ fn list(ctx: &OpContext<'_>, reader: &dyn ObjectReader, o: &OsdOp) -> Result<(i3
         return Err(Failed::Errno(errno::EINVAL));
     }
     let max = o.pgls_args().0.min(ctx.limits.max_list) as usize;
-    let Listing { heads, next } = scan(ctx, reader, from, &end, max)?;
+    let Listing { mut heads, next } = scan(ctx, reader, from, &end, max)?;
+    if ctx.snapid != SNAP_HEAD {
+        heads = shown_at(ctx, reader, heads)?;
+    }
     let done = next.is_none();
     let mut out = Encoder::with_capacity(64 + heads.len() * 48);
     if o.op == op::PGNLS {
@@ -118,6 +124,23 @@ fn list(ctx: &OpContext<'_>, reader: &dyn ObjectReader, o: &OsdOp) -> Result<(i3
         });
     }
     Ok((i32::from(done), out))
+}
+
+/// Those that the snapshot shows. (One whose head is missing here may be among them: reading it tells.)
+fn shown_at(ctx: &OpContext<'_>, reader: &dyn ObjectReader, heads: Vec<HObject>) -> Result<Vec<HObject>, ReadError> {
+    let mut shown = Vec::with_capacity(heads.len());
+    for head in heads {
+        let state = load_object(reader, &head)?;
+        let there = match snap::shown(&state, ctx.snapid, ctx.removed) {
+            At::Head => state.live() || !state.exists,
+            At::Clone(_) => true,
+            At::Nothing => false,
+        };
+        if there {
+            shown.push(head);
+        }
+    }
+    Ok(shown)
 }
 
 /// Looks at up to `max` objects from `from` on and keeps the heads.

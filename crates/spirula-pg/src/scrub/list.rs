@@ -24,6 +24,14 @@ struct Ask {
     max: u64,
 }
 
+impl Ask {
+    /// How many were told by earlier answers.
+    fn skipped<'a>(&self, all: impl Iterator<Item = &'a HObject>) -> usize {
+        let last = |o: &HObject| o.name == self.name && o.namespace == self.namespace && o.snap == self.snap;
+        if self.name.is_empty() { 0 } else { all.take_while(|o| !last(o)).count() + 1 }
+    }
+}
+
 fn ask(bytes: &[u8]) -> Result<Ask, DecodeError> {
     Decoder::new(bytes).versioned("scrub_ls_arg_t", 1, |d, _| {
         let (interval, snapsets) = (d.get()?, d.u32()? != 0);
@@ -45,12 +53,15 @@ impl Pg {
             Ok(ask) => match &self.scrub.found {
                 None => -errno::ENOENT,
                 Some(found) => {
-                    let me = |(o, f): (&HObject, &Finding)| inconsistent(o, f, self.me);
-                    let after = |o: &HObject| o.name == ask.name && o.namespace == ask.namespace && o.snap == ask.snap;
-                    let skip = if ask.name.is_empty() { 0 } else { found.keys().take_while(|o| !after(o)).count() + 1 };
-                    // Snapshot sets are compared as attributes; there is nothing to say of them alone.
-                    let max = if ask.snapsets { 0 } else { ask.max.min(MAX) as usize };
-                    let vals: Vec<Bytes> = found.iter().skip(skip).take(max).map(me).collect();
+                    let max = ask.max.min(MAX) as usize;
+                    let snaps = &self.scrub.snaps;
+                    let vals: Vec<Bytes> = if ask.snapsets {
+                        let all = snaps.iter().skip(ask.skipped(snaps.keys()));
+                        all.take(max).map(|(o, f)| f.listed(o)).collect()
+                    } else {
+                        let all = found.iter().skip(ask.skipped(found.keys()));
+                        all.take(max).map(|(o, f)| inconsistent(o, f, self.me)).collect()
+                    };
                     let mut e = Encoder::new();
                     e.versioned(1, 1, |e| {
                         e.u32(self.interval.since);

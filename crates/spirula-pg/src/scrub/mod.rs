@@ -18,6 +18,7 @@
 
 mod compare;
 mod list;
+mod snaps;
 mod tally;
 
 use crate::api::PgEffect;
@@ -26,16 +27,23 @@ use crate::pg::{Cx, Pg, Role};
 use crate::shard::{object_of_store, store_object};
 use crate::write::Inflight;
 use compare::{Finding, compare, compare_shards, shard};
+use snaps::SnapFinding;
 use spirula_encoding::UTime;
 use spirula_maps::PgState;
 use spirula_messages::cluster::pg::CtlBody;
 use spirula_messages::cluster::scrub::{ScrubMap, ScrubObject};
-use spirula_types::{HObject, OsdId, Peer};
+use spirula_types::{HObject, OsdId, Peer, SNAP_DIR};
 use std::collections::{BTreeMap, BTreeSet};
 use tally::Tally;
 
 /// Objects kept of what a scrub found; more are counted only.
 const FOUND_MAX: usize = 10_000;
+
+/// Where a chunk from `from` on ends that would end at `to`: an object is in it with all its clones, or not at all.
+fn whole_objects(from: &HObject, to: HObject) -> HObject {
+    let begin = HObject { snap: 0, ..to.clone() };
+    if to.max || begin > *from { begin } else { HObject { snap: SNAP_DIR, ..to } }
+}
 
 /// What a primary remembers of scrubs, and the one that runs.
 #[derive(Debug, Default)]
@@ -43,6 +51,8 @@ pub(crate) struct Scrub {
     run: Option<Run>,
     /// What the last one found; `None` before the first of this primary.
     pub found: Option<BTreeMap<HObject, Finding>>,
+    /// What it found of histories and clones.
+    pub snaps: BTreeMap<HObject, SnapFinding>,
 }
 
 #[derive(Debug)]
@@ -84,6 +94,7 @@ struct Run {
     waiting: BTreeSet<Peer>,
     maps: BTreeMap<Peer, ScrubMap>,
     found: BTreeMap<HObject, Finding>,
+    snaps: BTreeMap<HObject, SnapFinding>,
     tally: Tally,
     /// Errors found and not repaired.
     shallow: u32,
@@ -175,6 +186,7 @@ impl Pg {
             waiting: BTreeSet::new(),
             maps: BTreeMap::new(),
             found: BTreeMap::new(),
+            snaps: BTreeMap::new(),
             tally: Tally::default(),
             shallow: 0,
             deep_errors: 0,
@@ -213,7 +225,7 @@ impl Pg {
         let max = if r.deep { self.cfg.scrub_chunk.div_ceil(4) } else { self.cfg.scrub_chunk }.max(1).min(r.most);
         let from = r.to.clone();
         let (to, objects) = match cx.reader.list(&from, &end, max + 1) {
-            Ok(mut found) if found.len() > max => (found.pop().unwrap_or(end), max),
+            Ok(mut found) if found.len() > max => (found.pop().map_or(end, |o| whole_objects(&from, o)), max),
             Ok(found) => (end, found.len()),
             Err(e) => {
                 tracing::error!(pg = %self.id, error = %e, "list objects for scrub");
@@ -302,6 +314,7 @@ impl Pg {
         let shape = self.view.as_ref().and_then(|v| v.pool.as_ref()).and_then(|p| p.shape);
         let mut lines = Vec::new();
         let mut bad = Vec::new();
+        let mut whole = Vec::new();
         for (o, copies) in objects {
             let found = match &shape {
                 Some(shape) => compare_shards(&copies, shape, self.me),
@@ -313,6 +326,7 @@ impl Pg {
                 false => found,
             };
             r.tally.add(&o, &copies, found.as_ref());
+            whole.push((o.clone(), snaps::good(&copies, found.as_ref()).cloned()));
             let Some(f) = found else { continue };
             let (shallow, deep) = f.count();
             r.shallow += shallow;
@@ -330,6 +344,14 @@ impl Pg {
             }
             if r.found.len() < FOUND_MAX {
                 r.found.insert(o, f);
+            }
+        }
+        for (o, f) in snaps::judge(&whole) {
+            r.shallow += f.count();
+            r.errors += f.count();
+            lines.push(format!("{} soid {o} : {}", self.id, f.words()));
+            if r.snaps.len() < FOUND_MAX {
+                r.snaps.insert(o, f);
             }
         }
         // While writes still wait, so that the good copy's version is the newest.
@@ -465,6 +487,7 @@ impl Pg {
             }
         }
         self.scrub.found = Some(found);
+        self.scrub.snaps = r.snaps;
         self.save_scrub(cx);
         cx.out.push(PgEffect::ScrubEnded { done: true, unread: r.all_unread > 0 });
     }

@@ -165,7 +165,10 @@ mod tests {
         assert!(t.correct_omaps(&mut c) && (c.omap_keys, c.omap_bytes) == (7, 70));
         let d = StatDelta { objects: 1, bytes: 30, ..StatDelta::default() };
         t.wrote(&d);
-        assert_eq!(t.mismatch(&c).unwrap(), "stat mismatch, got 3/2 objects, 0/0 clones, 1/1 omap, 0/0 whiteouts, 150/120 bytes");
+        assert_eq!(
+            t.mismatch(&c).unwrap(),
+            "stat mismatch, got 3/2 objects, 0/0 clones, 1/1 omap, 0/0 whiteouts, 150/120 bytes"
+        );
         c.estimated = true;
         t.correct(&mut c);
         assert_eq!((t.mismatch(&c), c.objects, c.bytes, c.estimated, c.reads), (None, 3, 150, false, 5));

@@ -172,7 +172,10 @@ mod tests {
     #[test]
     fn each_clone_serves_what_came_since_the_one_before() {
         let s = set();
-        assert_eq!(s.clones.iter().map(|c| (c.id, c.snaps.clone())).collect::<Vec<_>>(), [(2, vec![2, 1]), (5, vec![5, 4])]);
+        assert_eq!(
+            s.clones.iter().map(|c| (c.id, c.snaps.clone())).collect::<Vec<_>>(),
+            [(2, vec![2, 1]), (5, vec![5, 4])]
+        );
         let at: Vec<At> = (1..=6).map(|snap| s.at(snap)).collect();
         assert_eq!(at, [At::Clone(2), At::Clone(2), At::Nothing, At::Clone(5), At::Clone(5), At::Head]);
     }

@@ -133,6 +133,34 @@ fn a_vector_that_rolls_back_goes_on_with_what_was() {
     assert_eq!(x.under(now.clone(), &o, &[OsdOp::stat(), OsdOp::rollback(1)]).result, -errno::EOPNOTSUPP);
 }
 
+#[test]
+fn a_listing_at_a_snapshot_names_what_it_shows() {
+    let mut x = Bench::new();
+    x.run(&object("old"), &[OsdOp::create(false)]);
+    x.run(&object("gone"), &[OsdOp::create(false)]);
+    x.under(context(1, &[1]), &object("gone"), &[OsdOp::delete()]);
+    x.under(context(1, &[1]), &object("new"), &[OsdOp::create(false)]);
+    let names = |x: &mut Bench, snap: u64| {
+        x.snapid = snap;
+        let mut ls = OsdOp { indata: to_vec(&HObject::min()).into(), ..OsdOp::new(op::PGNLS) };
+        ls.union[..8].copy_from_slice(&100u64.to_le_bytes());
+        let o = object("");
+        let got = execute_pg(&x.context(&o), &x.store, &[ls]).unwrap();
+        let mut d = spirula_encoding::Decoder::new(&got.ops[0].op.indata);
+        let (_, mut all) = d
+            .versioned("pg_nls_response_t", 1, |d, _| {
+                let next: HObject = d.get()?;
+                Ok((next, d.list(12, |d| Ok((d.get::<Bytes>()?, d.get::<Bytes>()?, d.get::<Bytes>()?).1))?))
+            })
+            .unwrap();
+        all.sort();
+        all.into_iter().map(|n| String::from_utf8(n.to_vec()).unwrap()).collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(names(&mut x, SNAP_HEAD), "gone new old", "a whiteout's name, too");
+    assert_eq!(names(&mut x, 1), "gone old");
+    assert_eq!(names(&mut x, 2), "new old");
+}
+
 /// What a user sees of an object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Seen {
@@ -246,7 +274,10 @@ impl Past {
 fn audit(x: &Bench, o: &HObject) -> [i64; 4] {
     let state = load_object(&x.store, o).unwrap();
     let clones: Vec<HObject> = x.store.objects.keys().filter(|c| c.snap != SNAP_HEAD).cloned().collect();
-    assert_eq!(clones.iter().map(|c| c.snap).collect::<Vec<_>>(), state.snapset.clones.iter().map(|c| c.id).collect::<Vec<_>>());
+    assert_eq!(
+        clones.iter().map(|c| c.snap).collect::<Vec<_>>(),
+        state.snapset.clones.iter().map(|c| c.id).collect::<Vec<_>>()
+    );
     let newer = clones.iter().skip(1).chain([o]);
     let mut bytes = state.info.size as i64;
     for ((c, next), told) in clones.iter().zip(newer).zip(&state.snapset.clones) {
