@@ -585,6 +585,16 @@ pub enum Bug {
     DirtyForgotten,
     /// A change that is kept from a member that lacks the object is not noted as missing there.
     WithheldForgotten,
+    /// The first write after a snapshot clones what the snapshot before showed.
+    CloneOfOlder,
+    /// A write leaves what its object shares with the newest clone as it was.
+    OverlapKept,
+    /// A context that is older than the object's takes its place.
+    ContextGoesBack,
+    /// A clone is made, and the history does not name it.
+    HistoryForgotten,
+    /// A rollback brings only a part back.
+    RollbackHalf,
     /// A member is given a clone though it lacks the head that it is made from.
     MadeWithoutSource,
     /// Entries count as history though only copies without their data have them.

@@ -44,7 +44,7 @@
 //!   more PGs, and folded ([`Pg::fold`]) before any sees one with fewer; an OSD that restarts is down for at least one epoch;
 //! * every OSD pings its peers and keeps [`Leases`].
 //!
-//! Not here yet: snapshots, object classes.
+//! Not here yet: trimming of snapshots ([`snap`] has the rest), object classes.
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test"))]
 

@@ -755,6 +755,8 @@ impl Pg {
             origin: Origin { reqid: q.op.reqid, addr: q.op.addr, now: cx.now.wall },
             fetched: q.fetched.as_deref(),
             asker: asker(q, object, &self.watches, view.epoch),
+            #[cfg(feature = "plant-bugs")]
+            bug: self.cfg.bug,
         };
         let pieces = q.gathered.of(version);
         #[cfg(feature = "plant-bugs")]
@@ -918,6 +920,8 @@ impl Pg {
                 origin: Origin { reqid: q.op.reqid, addr: q.op.addr, now: cx.now.wall },
                 fetched: None,
                 asker: asker(q, &object, &self.watches, self.epoch()),
+                #[cfg(feature = "plant-bugs")]
+                bug: self.cfg.bug,
             };
             let listed = WithMissing { reader: cx.reader, missing: &self.missing };
             let listed = match self.scrub_ls(&q.op.msg.ops) {

@@ -150,6 +150,9 @@ impl Vector<'_> {
                     return Err(Stop::Errno(errno::EIO));
                 }
                 self.object.roll_back(clone, state);
+                if planted!(self.ctx, RollbackHalf) {
+                    self.object.truncate(self.object.info.size / 32 * 16);
+                }
             }
         }
         Ok(0)

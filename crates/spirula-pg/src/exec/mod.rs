@@ -35,6 +35,7 @@ pub(crate) mod tests;
 mod vector;
 mod watch;
 
+pub use crate::snap::At as SnapAt;
 pub use copy::{Fetched, Source, WholeObject};
 pub use limits::Limits;
 pub use list::{execute_pg, pg_end, pg_start};
@@ -122,6 +123,9 @@ pub struct OpContext<'a> {
     pub fetched: Option<&'a Fetched>,
     /// Who asks.
     pub asker: Asker<'a>,
+    /// A bug that the simulator plants.
+    #[cfg(feature = "plant-bugs")]
+    pub bug: Option<crate::api::Bug>,
 }
 
 /// What a request leaves behind.
@@ -370,7 +374,7 @@ fn conclude(
     }
     let stats = StatDelta::default();
     let base = staged.base;
-    let effect = Effect::Apply(Box::new(WritePlan::of_head(staged.into_change(), base, ctx.context)));
+    let effect = Effect::Apply(Box::new(WritePlan::of_head(staged.into_change(), base, ctx)));
     Ok(Outcome { result, ops, user_version: base_version, effect, stats, unreadable: false, watch: Vec::new() })
 }
 

@@ -17,8 +17,9 @@
 //! A client that takes a snapshot has its id from the monitors before it names it in a context, and what it wrote before
 //! it wrote under an older one. So the first write that names a snapshot newer than the object's newest context finds the
 //! object as it was when the snapshot was taken; it plans the clone and its own change as one write, all of it or
-//! nothing, the clone first. The clone's id is the context's newest, and it serves every snapshot of the context that is newer than the object's. A
-//! context that is older than the object's makes no clone: what it would show is gone, or is a clone already.
+//! nothing, the clone first. The clone's id is the context's `seq`, and it serves every snapshot of the context that is newer
+//! than what the object knew. A context that is older than the object's makes no clone: what it would show is gone, or is a
+//! clone already.
 //!
 //! # Why no member makes a clone of something else
 //! A clone is made by each member from its own head (by reference, no data is copied). One that lacks the head, or whose

@@ -1,15 +1,15 @@
 //! What a vector of ops becomes when there are snapshots.
 
-use super::SnapContext;
-use crate::exec::{Change, ObjectInfo, ObjectState, SNAPSET_ATTR, StatDelta, WATCHERS_ATTR, WritePlan};
+use crate::exec::{Change, ObjectInfo, ObjectState, OpContext, SNAPSET_ATTR, StatDelta, WATCHERS_ATTR, WritePlan};
 use bytes::Bytes;
 use spirula_encoding::to_vec;
 use spirula_types::transaction::ObjectOp;
 use spirula_types::{EVersion, HObject};
 
 impl WritePlan {
-    /// The plan of a request that makes this change of a head, which was `base`, under this context.
-    pub(crate) fn of_head(mut head: Change, base: &ObjectState, context: &SnapContext) -> Self {
+    /// The plan of a request that makes this change of a head, which was `base`.
+    pub(crate) fn of_head(mut head: Change, base: &ObjectState, ctx: &OpContext<'_>) -> Self {
+        let context = ctx.context;
         if base.snapset.is_empty() && context.seq == 0 {
             return Self { changes: vec![head] };
         }
@@ -19,10 +19,21 @@ impl WritePlan {
         if base.live()
             && let Some(id) = set.add_clone(context, base.info.size)
         {
-            changes.push(clone_of(&head.object, id, base));
+            let mut clone = clone_of(&head.object, id, base);
+            if planted!(ctx, CloneOfOlder)
+                && let (Some(older), Some(op)) = (base.snapset.clones.last(), clone.ops.first_mut())
+            {
+                *op = ObjectOp::CloneFrom(HObject { snap: older.id, ..head.object.clone() });
+            }
+            changes.push(clone);
         }
         set.note_context(context);
-        set.head_changes(&head.ops);
+        if planted!(ctx, ContextGoesBack) {
+            set.seq = context.seq;
+        }
+        if !planted!(ctx, OverlapKept) {
+            set.head_changes(&head.ops);
+        }
         head.stats.bytes += set.own_bytes() - before;
         if head.delete && !set.clones.is_empty() {
             head.delete = false;
@@ -35,6 +46,9 @@ impl WritePlan {
         head.stats.whiteouts += whiteout(&head.state) - whiteout(base);
         if !head.delete {
             let anew = |op: &ObjectOp| matches!(op, ObjectOp::Remove | ObjectOp::CloneFrom(_));
+            if planted!(ctx, HistoryForgotten) && base.info.has(ObjectInfo::SNAPSET) && !head.ops.iter().any(anew) {
+                set = base.snapset.clone();
+            }
             if set != base.snapset || head.ops.iter().any(anew) {
                 set_history(&mut head.ops, to_vec(&set).into());
             }

@@ -1,8 +1,9 @@
 //! Clients that append unique tokens and read them back, and the check of what they saw.
 
+use crate::past::{Change, Past, Seen};
 use crate::world::{Map, POOL, Pace, Rng};
 use bytes::Bytes;
-use spirula_history::versions::{Op, What, linearizable};
+use spirula_history::versions::{Op, Order, What, Wrong};
 use spirula_messages::ceph::op::OsdOp;
 use spirula_messages::ceph::osd::{MOsdBackoff, MOsdOp, MOsdOpReply, backoff_op};
 use spirula_types::{EVersion, Epoch, HObject, ObjectLocator, OsdId, SpgId};
@@ -18,8 +19,12 @@ pub struct Target {
 #[derive(Clone, Debug)]
 pub struct Done {
     pub object: usize,
-    /// Appends this token, or (0) deletes.
+    /// Appends this token, or (0) deletes, or rolls back.
     pub write: Option<u64>,
+    /// The snapshot that it rolls back to, or reads at.
+    pub snap: Option<u64>,
+    /// The snapshots it knows of, newest first.
+    pub context: Vec<u64>,
     pub invoked: u64,
     pub done: Option<u64>,
     pub seen: Vec<u64>,
@@ -103,8 +108,14 @@ impl Client {
         let delete = append && rng.chance(pace.deletes);
         // No draw where it is not asked for: other seeds stay what they are.
         let refused = append && pace.refused > 0 && rng.chance(pace.refused);
+        // Nor where there are no snapshots.
+        let snap = (pace.snaps > 0 && !map.snaps.is_empty() && rng.chance(pace.snaps))
+            .then(|| map.snaps[rng.below(map.snaps.len())]);
+        let snap = snap.filter(|_| !refused && !delete);
         let mut ops = Vec::new();
-        if refused {
+        if let (true, Some(snap)) = (append, snap) {
+            ops.push(OsdOp::rollback(snap));
+        } else if refused {
             ops.extend([OsdOp::assert_ver(u64::MAX), OsdOp::append(text)]);
         } else if delete {
             ops.push(OsdOp::delete());
@@ -127,9 +138,16 @@ impl Client {
         let locator = ObjectLocator { pool: POOL, key: Bytes::new(), namespace: Bytes::new(), hash: -1 };
         let mut msg = Box::new(MOsdOp::new(SpgId { pg, shard: target.shard }, o.hash, locator, o.name.clone(), ops));
         msg.epoch = self.epoch;
+        if append {
+            (msg.snap_seq, msg.snaps) = (map.snaps.first().copied().unwrap_or(0), map.snaps.clone());
+        } else if let Some(snap) = snap {
+            msg.snapid = snap;
+        }
         let done = Done {
             object: i,
             write: append.then_some(if delete { 0 } else { token }),
+            snap,
+            context: msg.snaps.clone(),
             invoked: now,
             done: None,
             seen: Vec::new(),
@@ -246,22 +264,27 @@ pub fn tokens(data: &[u8]) -> Vec<u64> {
 }
 
 /// Is the history of one object linearizable? `fin` is what is stored in the end.
-pub fn check(history: &[&Done], fin: Option<&[u64]>) -> Result<(), String> {
+pub fn check(history: &[&Done], fin: &Past) -> Result<(), String> {
     let mut ops = Vec::new();
     for d in history {
         let Some(ended) = d.done else { return Err(format!("never answered: {d:?}")) };
         let what = match d.write {
             Some(_) => What::Change(*d, d.version),
-            None => What::Read((d.result == 0).then(|| d.seen.clone())),
+            None => What::Read(Seen::At(d.snap, (d.result == 0).then(|| d.seen.clone()))),
         };
         ops.push(Op { begun: d.invoked, ended, what });
     }
-    // The tokens of the object; `None`: no object.
-    let apply = |last: &Option<Vec<u64>>, d: &&Done| match d.write {
-        _ if d.result == -5 => Ok(last.clone()),
-        Some(0) if (d.result == 0) != last.is_some() => Err(format!("on {last:?}")),
-        Some(0) => Ok(None),
-        token => Ok(Some(last.iter().flatten().copied().chain(token).collect())),
+    let apply = |past: &Past, d: &&Done, _: &_| match (d.write, d.snap) {
+        _ if d.result == -5 => Ok(past.clone()),
+        (Some(0), _) if (d.result == 0) != past.head.is_some() => Err(format!("on {past:?}")),
+        (Some(0), _) => Ok(past.after(Change::Delete, &d.context)),
+        (_, Some(snap)) => Ok(past.after(Change::Back(snap), &d.context)),
+        (token, None) => Ok(past.after(Change::Append(token), &d.context)),
     };
-    linearizable(&ops, None, apply, Some(&fin.map(<[u64]>::to_vec)))
+    let judge = || {
+        let order = Order::of(&ops, Past::default(), apply)?;
+        order.ends_with(&Seen::All(fin.clone()), Past::fits)?;
+        order.reads(&ops, Past::fits)
+    };
+    judge().map_err(|wrong: Wrong| wrong.why().to_owned())
 }

@@ -1,6 +1,7 @@
 //! Stories of what is lost on the way between OSDs that live: nothing else goes wrong, and no map says anything.
 
 use crate::client::{check, object, tokens};
+use crate::past::Past;
 use crate::scenarios::{PG, active, place, planted_cluster, run, stop, until_active};
 use crate::world::{KINDS, World};
 use crate::{settle, verify};
@@ -41,7 +42,8 @@ fn told(w: &World) -> Result<(), String> {
     (0..w.pace.objects).try_for_each(|i| {
         let fin = w.nodes[primary].store.applied.objects.get(&object(i)).map(|o| tokens(&o.data));
         let history: Vec<_> = w.clients.iter().flat_map(|c| c.history.values()).filter(|d| d.object == i).collect();
-        check(&history, fin.as_deref()).map_err(|e| format!("CLIENTS SEE object{i}: {e}"))
+        let fin = Past { head: fin, ..Past::default() };
+        check(&history, &fin).map_err(|e| format!("CLIENTS SEE object{i}: {e}"))
     })
 }
 

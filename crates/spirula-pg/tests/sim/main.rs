@@ -15,6 +15,7 @@ mod gaps;
 mod histories;
 mod hollow;
 mod losses;
+mod past;
 mod refused;
 mod scenarios;
 mod shards;
@@ -23,9 +24,10 @@ mod world;
 
 use bytes::Bytes;
 use client::{check, object, tokens};
+use past::Past;
 use spirula_maps::PgState;
 use spirula_pg::erasure::stripe::{join, rebuild};
-use spirula_pg::exec::{INFO_ATTR, ObjectInfo};
+use spirula_pg::exec::{INFO_ATTR, ObjectInfo, SNAPSET_ATTR, SnapSet};
 use spirula_pg::shard::{object_of_store, store_object};
 use spirula_pg::{Bug, PgEvent};
 use spirula_types::{HObject, OsdId, Peer, PgId, SpgId};
@@ -327,17 +329,51 @@ fn verify(w: &World) -> Result<(), String> {
     }
     for i in 0..w.pace.objects {
         let o = object(i);
-        let fin = match map.ec {
-            Some(_) => shards_of(w, &o).map(|(_, data)| tokens(&data)),
-            None => {
-                let primary = map.acting(o.pg(map.pg_num))[0];
-                w.nodes[primary as usize].store.applied.objects.get(&o).map(|o| tokens(&o.data))
-            }
-        };
+        let fin = stored_past(w, &o)?;
         let history: Vec<_> = w.clients.iter().flat_map(|c| c.history.values()).filter(|d| d.object == i).collect();
-        check(&history, fin.as_deref()).map_err(|e| format!("object{i}: {e}"))?;
+        check(&history, &fin).map_err(|e| format!("object{i}: {e}"))?;
     }
     w.clients.iter().try_for_each(client::Client::in_order)
+}
+
+/// An object as its PG's members hold it, with its snapshots. Its history names the clones that are there, and no others.
+fn stored_past(w: &World, o: &HObject) -> Result<Past, String> {
+    let map = w.map();
+    let first = map.members(o.pg(map.pg_num))[0];
+    let of = |o: &HObject| match map.ec {
+        Some(_) => shards_of(w, o).map(|(all, data)| (all[0].1.attrs.clone(), data)),
+        None => {
+            let stored = w.nodes[first.osd as usize].store.applied.objects.get(o);
+            stored.map(|x| (x.attrs.clone(), x.data.clone()))
+        }
+    };
+    let family = HObject { snap: 0, ..store_object(o, first.shard) }..store_object(o, first.shard);
+    let clones: Vec<u64> =
+        w.nodes[first.osd as usize].store.applied.objects.range(family).map(|(c, _)| c.snap).collect();
+    let Some((attrs, data)) = of(o) else {
+        return if clones.is_empty() { Ok(Past::default()) } else { Err(format!("{o} left clones {clones:?}")) };
+    };
+    let info: ObjectInfo = spirula_encoding::from_slice(&attrs[INFO_ATTR]).unwrap();
+    let set: SnapSet = attrs.get(SNAPSET_ATTR).map(|v| spirula_encoding::from_slice(v).unwrap()).unwrap_or_default();
+    let named: Vec<u64> = set.clones.iter().map(|c| c.id).collect();
+    if named != clones {
+        return Err(format!("{o} has a history with clones {named:?}, and there are {clones:?}"));
+    }
+    for c in &set.clones {
+        let (_, old) = of(&HObject { snap: c.id, ..o.clone() }).ok_or_else(|| format!("{o}: clone {}", c.id))?;
+        let newer = set.clones.iter().map(|n| n.id).find(|n| *n > c.id).unwrap_or(o.snap);
+        let (_, new) = of(&HObject { snap: newer, ..o.clone() }).ok_or_else(|| format!("{o}: clone {newer}"))?;
+        let alike = |(at, n): &(u64, u64)| {
+            let range = *at as usize..(at + n) as usize;
+            old.get(range.clone()).is_some_and(|old| new.get(range) == Some(old))
+        };
+        if old.len() as u64 != c.size || !c.overlap.iter().all(alike) {
+            return Err(format!("{o}: what the history says of clone {c:?} is not so"));
+        }
+    }
+    let head = (!info.has(ObjectInfo::WHITEOUT)).then(|| tokens(&data));
+    let clone = |id: u64| of(&HObject { snap: id, ..o.clone() }).map(|(_, data)| tokens(&data));
+    Ok(Past::stored(head, &set, &map.snaps, clone))
 }
 
 /// An object's shards as the members hold them, and its bytes as the data shards give them.
@@ -469,6 +505,9 @@ fn play(
         w.step();
         if step > 500 && step % every == 0 {
             fault(&mut w, faults);
+        }
+        if w.pace.snaps > 0 && step % 200 == 0 && w.rng.chance(30) {
+            w.change_map(|m| m.snaps.insert(0, m.snaps.first().map_or(1, |s| s + 1)));
         }
     }
     let fail = |w: &World, e: String| format!("seed {seed} ({faults:?}): {e} {:?}", w.stats);
@@ -666,6 +705,52 @@ fn gone(mut w: World, seed: u64) {
         assert!(s.objects.is_empty() && records.is_empty(), "seed {seed}: osd.{} keeps {records:?}", n.id);
         assert!(s.logs.values().all(BTreeMap::is_empty), "seed {seed}: osd.{} keeps a log", n.id);
         assert!(n.pgs.is_empty(), "seed {seed}: osd.{} keeps {:?}", n.id, n.pgs.keys());
+    }
+}
+
+/// Clients that take snapshots, read at them, and roll back to them.
+fn snapshots(w: &mut World) {
+    w.pace.snaps = [10, 30, 60][w.pace.under_way % 3];
+}
+
+#[test]
+fn sim_snapshots_show_what_was_whatever_happens() {
+    campaign(seeds(), |seed| run_with(seed, snapshots));
+}
+
+#[test]
+fn sim_snapshots_of_erasure_coded_pools_show_what_was() {
+    let all = seeds();
+    campaign(if all.end == 300 { 0..150 } else { all }, |seed| run_erasure(seed, snapshots));
+}
+
+/// What can go wrong with snapshots, planted, must be caught.
+#[test]
+fn sim_planted_snapshot_bugs_are_caught() {
+    let bugs = [
+        Bug::CloneOfOlder,
+        Bug::OverlapKept,
+        Bug::ContextGoesBack,
+        Bug::HistoryForgotten,
+        Bug::RollbackHalf,
+        Bug::MadeWithoutSource,
+    ];
+    all_caught(&bugs, BUG_SEEDS, |bug, seed| {
+        let prepare = |w: &mut World| {
+            snapshots(w);
+            w.plant(bug);
+        };
+        run_with(seed, prepare).is_err()
+    });
+}
+
+#[test]
+fn one_snapshot_seed() {
+    let of = |name: &str| std::env::var(name).ok().and_then(|s| s.parse().ok());
+    let seed = of("SIM_SEED").unwrap_or(1);
+    let run = if of("SIM_EC") == Some(1) { run_erasure(seed, snapshots) } else { run_with(seed, snapshots) };
+    if let Err(e) = run {
+        panic!("{e}");
     }
 }
 

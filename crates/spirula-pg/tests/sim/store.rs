@@ -143,8 +143,18 @@ impl Store {
     pub fn submit(&mut self, pg: SpgId, token: u64, t: Transaction) {
         self.applied.apply(&t);
         for u in &t.objects {
-            if u.ops.iter().any(|op| matches!(op, ObjectOp::Remove)) {
-                self.rotten.remove(&u.object);
+            for op in &u.ops {
+                // Copies share what is damaged.
+                let bad = match op {
+                    ObjectOp::Remove => false,
+                    ObjectOp::CloneFrom(from) => self.rotten.contains(from),
+                    _ => continue,
+                };
+                if bad {
+                    self.rotten.insert(u.object.clone());
+                } else {
+                    self.rotten.remove(&u.object);
+                }
             }
         }
         self.pending.push_back((pg, token, t));

@@ -14,8 +14,8 @@ use spirula_pg::exec::{Fullness, PoolRules, Timeouts};
 use spirula_pg::shard::store_pg;
 use spirula_pg::{
     Backoffs, Bug, ClientOp, CreateAnswer, Leases, LogEntry, MapView, Merged, Now, OsdView, Patience, PeerMsg, Permits,
-    Pg, PgConfig, PgEffect, PgEvent, PoolSnaps, PoolView, ReadKey, Reservation, Stored, head_key, info_key, missing_prefix,
-    parse_info_key, target_of,
+    Pg, PgConfig, PgEffect, PgEvent, PoolSnaps, PoolView, ReadKey, Reservation, Stored, head_key, info_key,
+    missing_prefix, parse_info_key, target_of,
 };
 use spirula_types::{EVersion, EntityAddr, EntityName, Epoch, HObject, OSD_NONE, OsdId, Peer, PgId, ReqId, SpgId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -68,6 +68,8 @@ pub struct Pace {
     pub deletes: u64,
     /// Percent of writes whose guard cannot hold: they change nothing, and have a place in the log.
     pub refused: u64,
+    /// Percent of reads that are at snapshots, and of writes that roll back to one; 0: nobody takes any.
+    pub snaps: u64,
     pub under_way: usize,
     pub objects: usize,
     /// Bytes of an append: a token, then zeros.
@@ -93,6 +95,7 @@ impl Pace {
             appends: of(&[20, 60, 90]) as u64,
             deletes: of(&[0, 10, 40]) as u64,
             refused: 0,
+            snaps: 0,
             under_way: of(&[1, 4, 12]),
             objects: of(&[1, 6, 20]),
             token: 16,
@@ -138,6 +141,8 @@ pub struct Map {
     pub blocklist: BTreeSet<EntityAddr>,
     /// Erasure-coded: data and parity shards.
     pub ec: Option<(usize, usize)>,
+    /// Snapshots, newest first.
+    pub snaps: Vec<u64>,
     count: usize,
     since: BTreeMap<PgId, Epoch>,
 }

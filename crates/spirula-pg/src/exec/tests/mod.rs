@@ -216,6 +216,8 @@ impl Bench {
             origin: self.origin,
             fetched: self.fetched.as_ref(),
             asker: self.asker,
+            #[cfg(feature = "plant-bugs")]
+            bug: None,
         }
     }
 
