@@ -203,6 +203,7 @@ impl Maps {
             no_rebalance: map.has_flag(flags::NOREBALANCE),
             pause_reads: map.has_flag(flags::PAUSERD),
             pause_writes: map.has_flag(flags::PAUSEWR),
+            no_trim: map.has_flag(flags::NOSNAPTRIM),
         };
         let cluster_full = map.has_flag(flags::FULL);
         self.pools = map

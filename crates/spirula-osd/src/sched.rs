@@ -2,8 +2,8 @@
 //!
 //! A PG takes part in recovery only under a reservation, of which an OSD gives few at a time
 //! (`osd_max_backfills`). Each piece of work — an object recovered, a chunk scrubbed, a batch of a
-//! stray copy's objects deleted — begins in a turn. Turns go to recovery first, then to
-//! deletion, then to scrub, within a class in the order they were asked for, as far as the
+//! stray copy's objects deleted, some objects trimmed — begins in a turn. Turns go to recovery first, then to
+//! deletion, then to trimming, then to scrub, within a class in the order they were asked for, as far as the
 //! clients' latency allows ([`crate::pace`]). An object that a client waits for needs no turn.
 
 use crate::daemon::Osd;
@@ -20,7 +20,7 @@ use std::time::Duration;
 
 /// Bytes that an object's recovery counts for besides its data.
 const OBJECT_COST: u64 = 32 << 10;
-/// Bytes that a batch of deletions counts for.
+/// Bytes that a batch of deletions, or of trims, counts for.
 const REMOVAL_COST: u64 = 1 << 20;
 /// Without clients, and without a number set, as many objects at a time as hold this much.
 const UNDER_WAY_BYTES: u64 = 48 << 20;
@@ -114,6 +114,7 @@ fn word(kind: TurnKind) -> &'static str {
     match kind {
         TurnKind::Recovery => "recovery",
         TurnKind::Removal => "removal",
+        TurnKind::Trim => "snaptrim",
         TurnKind::Scrub => "scrub",
     }
 }
@@ -343,13 +344,14 @@ impl Osd {
             Some(TurnKind::Recovery) => room > 0 && now >= s.next_recovery,
             Some(TurnKind::Scrub) => now >= s.next_scrub,
             // Who wants nothing any more is answered, too, and forgotten.
-            Some(TurnKind::Removal) | None => true,
+            Some(TurnKind::Removal | TurnKind::Trim) | None => true,
         };
         let order = |k: Option<TurnKind>| match k {
             None => 0,
             Some(TurnKind::Recovery) => 1,
             Some(TurnKind::Removal) => 2,
-            Some(TurnKind::Scrub) => 3,
+            Some(TurnKind::Trim) => 3,
+            Some(TurnKind::Scrub) => 4,
         };
         let candidates = s.turns.iter().enumerate().map(|(i, pg)| (i, kind(pg))).filter(|(_, k)| may(*k));
         let (at, kind) = candidates.min_by_key(|(i, k)| (order(*k), *i))?;
@@ -366,6 +368,7 @@ impl Osd {
                 s.removals += 1;
                 s.pacer.worked(REMOVAL_COST);
             }
+            Some(TurnKind::Trim) => s.pacer.worked(REMOVAL_COST),
             None => {}
         }
         let sleeps = !s.knobs.recovery_sleep.is_zero();

@@ -6,6 +6,7 @@ use crate::missing::Missing;
 use crate::pg::{Cx, Pg, Role};
 use crate::recovery::Recovery;
 use crate::repeat::{Again, Repeat};
+use crate::snap::trim::Trim;
 use crate::write::Inflight;
 use spirula_encoding::UTime;
 use spirula_maps::PgState;
@@ -77,6 +78,7 @@ pub(crate) struct Active {
     pub recovery: Recovery,
     /// How far the members were told that all is rolled forward, while idle.
     pub told_rolled: EVersion,
+    pub trim: Trim,
     /// Shards being read, by number.
     pub gathers: BTreeMap<u64, Gather>,
 }
@@ -108,6 +110,7 @@ impl Active {
             merge_told: None,
             recovery: Recovery::default(),
             told_rolled: EVersion::default(),
+            trim: Trim::default(),
             gathers: BTreeMap::new(),
         }
     }
@@ -133,6 +136,7 @@ impl Active {
             || self.want.is_some()
             || self.merge_told.is_some()
             || self.wait_until > 0
+            || self.trim.wants_tick()
             || self.recovery.wants_tick()
     }
 
@@ -149,7 +153,7 @@ impl Active {
         if self.wait_until > 0 {
             s |= PgState::WAIT;
         }
-        s | self.recovery.state()
+        s | self.recovery.state() | self.trim.state()
     }
 }
 
@@ -225,11 +229,13 @@ impl Pg {
         self.forget_lost_sources(cx);
         self.forget_dead_readers(cx);
         self.begin_recovery(cx);
+        self.look_for_trims(cx);
         self.tell_merge(false, cx);
     }
 
     pub(crate) fn active_tick(&mut self, cx: &mut Cx<'_>) {
         self.tell_rolled(cx);
+        self.look_for_trims(cx);
         let retry = self.cfg.retry_ms;
         self.end_lease_wait(cx);
         let Some(a) = self.active_mut() else { return };

@@ -126,6 +126,8 @@ pub struct Permits {
     pub pause_reads: bool,
     /// `pausewr`: clients' writes wait.
     pub pause_writes: bool,
+    /// `nosnaptrim`: what removed snapshots kept stays.
+    pub no_trim: bool,
 }
 
 /// What one epoch of the OSD map says about one PG.
@@ -322,6 +324,8 @@ pub enum TurnKind {
     Recovery,
     /// To delete objects of a copy that is not needed any more.
     Removal,
+    /// To look at some objects that may hold something for removed snapshots.
+    Trim,
     /// To compare some objects' copies.
     Scrub,
 }
@@ -597,6 +601,14 @@ pub enum Bug {
     RollbackHalf,
     /// A member is given a clone though it lacks the head that it is made from.
     MadeWithoutSource,
+    /// A clone is read before it is recovered.
+    CloneNotRecovered,
+    /// A trim takes clones that older snapshots need.
+    TrimTakesMore,
+    /// What a clone shared by way of one that is trimmed is not noted.
+    TrimOverlapKept,
+    /// Snapshots count as purged while what is trimmed of them is on its way.
+    TrimNotAwaited,
     /// Entries count as history though only copies without their data have them.
     HollowHistory,
     /// Nobody else is waited for where only copies without the newest data are heard.

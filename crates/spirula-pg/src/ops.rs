@@ -17,7 +17,7 @@ use crate::erasure::read::{EcReader, For, Gathered};
 use crate::erasure::stripe::Piece;
 use crate::exec::{
     self, Asker, Effect, Fetched, ObjectReader, ObjectState, OpClass, OpContext, Origin, Outcome, Pause, Prefetch,
-    WatchKey,
+    Timeouts, WatchKey,
 };
 use crate::lease::Leases;
 use crate::listing::WithMissing;
@@ -27,9 +27,11 @@ use crate::snap::{self, SnapContext};
 use crate::watch::{Watches, Who};
 use crate::write::Inflight;
 use crate::write::backend::Backend;
-use spirula_messages::ceph::op;
-use spirula_messages::ceph::osd::{MOsdOpReply, OpResult, flag};
-use spirula_types::{EVersion, EntityType, Epoch, HObject, SNAP_HEAD, errno, hash};
+use spirula_messages::ceph::op::{self, OsdOp};
+use spirula_messages::ceph::osd::{MOsdOp, MOsdOpReply, OpResult, flag};
+use spirula_types::{
+    EVersion, EntityAddr, EntityType, Epoch, HObject, ObjectLocator, ReqId, SNAP_HEAD, SpgId, errno, hash,
+};
 use std::collections::{HashMap, HashSet, VecDeque};
 
 /// A request in the PG.
@@ -44,9 +46,21 @@ pub(crate) struct Queued {
     fetched: Option<Box<Fetched>>,
     /// What was read from shards for it.
     gathered: Gathered,
-    /// A request of our own, which nobody wants an answer to: it removes this watch.
-    removes: Option<WatchKey>,
+    /// A request of our own, which nobody wants an answer to.
+    own: Option<Own>,
 }
+
+/// What a request of our own does. It takes its turn like others'.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Own {
+    /// It removes this watch.
+    Unwatch(WatchKey),
+    /// It trims the object, for the walk of this number.
+    Trim(u64),
+}
+
+/// Requests of a PG's own have numbers from here on: no shell gives such.
+const OWN_OPS: OpId = 1 << 63;
 
 impl Queued {
     pub fn id(&self) -> OpId {
@@ -60,17 +74,12 @@ impl Queued {
     /// A client's request.
     fn of_client(op: ClientOp, arrival: u64) -> Self {
         let class = exec::classify(&op.msg.ops);
-        Self { op, class, arrival, shared: 0, fetched: None, gathered: Gathered::default(), removes: None }
+        Self { op, class, arrival, shared: 0, fetched: None, gathered: Gathered::default(), own: None }
     }
 
-    /// A request of our own, which removes a watch.
-    pub fn own(op: ClientOp, removes: WatchKey) -> Self {
-        Self { removes: Some(removes), ..Self::of_client(op, 0) }
-    }
-
-    /// The watch that it removes, if it is our own.
-    pub fn removes(&self) -> Option<WatchKey> {
-        self.removes
+    /// What it does, if it is our own.
+    pub fn own(&self) -> Option<Own> {
+        self.own
     }
 
     /// Who asks.
@@ -151,6 +160,8 @@ pub(crate) struct Ops {
     /// Only looked up, or drained and sorted by arrival.
     contexts: HashMap<HObject, Context>,
     uses: u64,
+    /// Requests of our own so far.
+    own: u64,
     /// Requests on the PG itself.
     pg_queue: VecDeque<Queued>,
     pg_parked: bool,
@@ -244,6 +255,17 @@ impl Ops {
         self.context(object).queue.push_back(q);
         self.pending.push(object.clone());
         self.again = true;
+    }
+
+    /// The first request on an object, if the object's state is known, with that and with how many writes of it are under way.
+    pub fn first_of(&self, object: &HObject) -> Option<(OpId, ObjectState, u32)> {
+        let c = self.contexts.get(object)?;
+        Some((c.queue.front()?.id(), c.state.clone()?, c.inflight))
+    }
+
+    /// Takes out the first request on an object.
+    pub fn take_first(&mut self, object: &HObject) -> Option<Queued> {
+        self.contexts.get_mut(object)?.queue.pop_front()
     }
 
     /// Keeps a request until the PG serves.
@@ -484,7 +506,7 @@ impl Pg {
             all.sort_by_key(|q| q.arrival);
         }
         // What was to be removed is looked for again.
-        all.retain(|q| q.removes.is_none());
+        all.retain(|q| q.own.is_none());
         for q in &mut all {
             (q.fetched, q.gathered) = (None, Gathered::default());
         }
@@ -618,7 +640,7 @@ impl Pg {
     fn answered_before(&mut self, object: &HObject, cx: &mut Cx<'_>) -> bool {
         let Some(context) = self.ops.contexts.get_mut(object) else { return false };
         // What the PG asks of itself has no number of a client's.
-        let first = context.queue.front().filter(|q| q.removes.is_none());
+        let first = context.queue.front().filter(|q| q.own.is_none());
         let Some(known) = first.and_then(|q| self.log.find(&q.op.reqid)) else { return false };
         let Dup { version, user_version, result, returns, .. } = known;
         let watched = context.state.as_ref().map(|s| s.watchers.clone()).filter(|w| !w.is_empty());
@@ -688,7 +710,7 @@ impl Pg {
         }
         let Some(context) = self.ops.contexts.get(object) else { return false };
         let (Some(state), Some(q)) = (&context.state, context.queue.front()) else { return false };
-        if let Some(key) = q.removes {
+        if let Some(Own::Unwatch(key)) = q.own {
             let stored = state.watchers.iter().any(|w| w.key() == key);
             if !stored || !self.is_watch_due(object, key, cx) {
                 self.ops.context(object).queue.pop_front();
@@ -702,13 +724,16 @@ impl Pg {
         }
         let Some(context) = self.ops.contexts.get(object) else { return false };
         let (Some(state), Some(q)) = (&context.state, context.queue.front()) else { return false };
+        if let Some(Own::Trim(number)) = q.own {
+            return self.trim_first(object, number, cx);
+        }
         let (id, write) = (q.op.id, q.class.write);
         let clones = snap::clones_used(object, state, q.op.msg.snapid, &q.op.msg.ops, &pool.snaps.removed);
         // What the request uses, each in the version that it has here: the head, and clones that are to be read.
         let mut used = vec![(object.clone(), state.info.version)];
         let stored = state.exists;
         for clone in clones {
-            if self.must_recover_first(&clone, write, cx) {
+            if self.must_recover_first(&clone, write, cx) && !planted!(self.cfg, CloneNotRecovered) {
                 return false; // Recovery comes back here.
             }
             match exec::load_object(cx.reader, &clone) {
@@ -736,7 +761,7 @@ impl Pg {
         // Bytes are read of one object: of the clone, if the request uses one.
         let Some((read, version)) = used.pop() else { return false };
         let told = SnapContext { seq: q.op.msg.snap_seq, snaps: q.op.msg.snaps.clone() };
-        let context_of = match q.removes {
+        let context_of = match q.own {
             // A watch that ends by itself changes nothing that a snapshot shows, and makes no clone, as in Ceph.
             Some(_) => SnapContext::default(),
             None => pool.snaps.context_of(told, q.op.msg.flags & flag::ENFORCE_SNAPC != 0),
@@ -790,8 +815,8 @@ impl Pg {
             }
             Err(Pause::Full) => {
                 // No answer: the client sends it again when the pool has room.
-                let own = context.queue.pop_front().and_then(|q| q.removes);
-                own.into_iter().for_each(|key| self.watch_not_removed(object, key, cx));
+                let own = context.queue.pop_front().and_then(|q| q.own);
+                own.into_iter().for_each(|own| self.own_failed(object, own, cx));
                 cx.out.push(PgEffect::Drop(id));
                 true
             }
@@ -811,7 +836,7 @@ impl Pg {
     }
 
     /// The first request of an object waits for this. False: nothing more can be executed now.
-    fn park_first(&mut self, object: &HObject, op: OpId, what: Prefetch, cx: &mut Cx<'_>) -> bool {
+    pub(crate) fn park_first(&mut self, object: &HObject, op: OpId, what: Prefetch, cx: &mut Cx<'_>) -> bool {
         self.ops.context(object).parked = true;
         self.ops.parked.insert(op, Some(object.clone()));
         cx.out.push(PgEffect::Prefetch(ReadKey::Op(op), what));
@@ -821,7 +846,7 @@ impl Pg {
     /// An object that cannot be read here counts as missing, and its requests wait until another copy's content has
     /// replaced it: if nobody within reach has one, it is unfound until somebody returns who has. `version` is what is
     /// stored, zero if that is unknown, too. False if it is not in the log, either: then nobody can be asked for it.
-    fn heal(&mut self, object: &HObject, version: EVersion, cx: &mut Cx<'_>) -> bool {
+    pub(crate) fn heal(&mut self, object: &HObject, version: EVersion, cx: &mut Cx<'_>) -> bool {
         let known = if version == EVersion::default() { self.log.last_made(object) } else { Some(version) };
         let Some(version) = known.filter(|_| self.active().is_some()) else { return false };
         if self.ops.contexts.get(object).is_some_and(|c| c.inflight > 0) {
@@ -861,10 +886,47 @@ impl Pg {
     }
 
     pub(crate) fn reply_error(&mut self, q: &Queued, result: i32, cx: &mut Cx<'_>) {
-        if let Some(key) = q.removes {
-            return self.watch_not_removed(&q.op.msg.hobject(), key, cx);
+        if let Some(own) = q.own {
+            return self.own_failed(&q.op.msg.hobject(), own, cx);
         }
         cx.out.push(PgEffect::Reply(q.op.id, Box::new(MOsdOpReply::to(&q.op.msg, self.epoch(), result))));
+    }
+
+    /// A request of our own on an object. `whose`: the client whom it concerns, if it is one's.
+    pub(crate) fn enqueue_own(&mut self, object: &HObject, ops: Vec<OsdOp>, whose: ReqId, own: Own) {
+        self.ops.own += 1;
+        let locator =
+            ObjectLocator { pool: object.pool, key: object.key.clone(), namespace: object.namespace.clone(), hash: -1 };
+        let spg = SpgId::new(self.id, self.me.shard);
+        let op = ClientOp {
+            id: OWN_OPS + self.ops.own,
+            conn: 0,
+            reqid: whose,
+            addr: EntityAddr::NONE,
+            msg: Box::new(MOsdOp::new(spg, object.hash, locator, object.name.clone(), ops)),
+            patience: Patience::Endless,
+            timeouts: Timeouts::default(),
+        };
+        let mut q = Queued { own: Some(own), ..Queued::of_client(op, 0) };
+        q.class.write = true;
+        self.ops.enqueue_own(object, q);
+    }
+
+    /// A request of our own on an object has ended without what it was for.
+    fn own_failed(&mut self, object: &HObject, own: Own, cx: &mut Cx<'_>) {
+        match own {
+            Own::Unwatch(key) => self.watch_not_removed(object, key, cx),
+            Own::Trim(number) => self.trimmed(object, number, false, cx),
+        }
+    }
+
+    /// A write of our own on an object is durable everywhere.
+    pub(crate) fn own_written(&mut self, object: &HObject, own: Own, cx: &mut Cx<'_>) {
+        match own {
+            Own::Unwatch(key) => self.watch_not_removed(object, key, cx),
+            // One write need not have been enough: it looks again.
+            Own::Trim(_) => self.enqueue_own(object, Vec::new(), ReqId::default(), own),
+        }
     }
 
     /// What the first request of an object needs of it cannot be made: it ends with EIO.

@@ -393,6 +393,7 @@ impl Pg {
         match &self.role {
             Role::Removing => Some(TurnKind::Removal),
             Role::Active(a) if a.recovery.wants_turn() => Some(TurnKind::Recovery),
+            Role::Active(a) if a.trim.wants_turn() => Some(TurnKind::Trim),
             Role::Active(_) if self.scrub.wants_turn() => Some(TurnKind::Scrub),
             _ => None,
         }
@@ -404,7 +405,13 @@ impl Pg {
             Some(TurnKind::Removal) => self.remove_more(cx),
             Some(TurnKind::Recovery) => {
                 self.recover_more(work, piece, cx);
-                // A scrub that wants one, too, was counted in: nobody else asks for it again.
+                // What wants one, too, was counted in: nobody else asks for it again.
+                if self.scrub.wants_turn() || self.active().is_some_and(|a| a.trim.wants_turn()) {
+                    cx.out.push(PgEffect::WantTurn);
+                }
+            }
+            Some(TurnKind::Trim) => {
+                self.trim_more(cx);
                 if self.scrub.wants_turn() {
                     cx.out.push(PgEffect::WantTurn);
                 }

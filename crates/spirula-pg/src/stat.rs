@@ -3,7 +3,7 @@
 
 use crate::pg::{Pg, Role};
 use spirula_encoding::UTime;
-use spirula_maps::{ObjectStatSum, PgStat, PgState};
+use spirula_maps::{ObjectStatSum, PgStat, PgState, SnapIntervals};
 use spirula_messages::cluster::pg::PgInfo;
 use spirula_types::Peer;
 
@@ -165,8 +165,19 @@ impl Pg {
             s.last_clean_scrub_stamp = h.last_clean_stamp;
             s.stats = self.sum(info);
         }
+        (s.purged_snaps, s.snaptrimq_len) = self.trims();
         self.stat.last = s.clone();
         s
+    }
+
+    /// Removed snapshots of which nothing is left, and how many others there are.
+    fn trims(&self) -> (SnapIntervals, u32) {
+        let (Some(a), Some(pool)) = (self.active(), self.view.as_ref().and_then(|v| v.pool.as_ref())) else {
+            return (SnapIntervals::default(), 0);
+        };
+        let purged = a.trim.purged().clone();
+        let left = pool.snaps.removed.size().saturating_sub(purged.size());
+        (purged, left.try_into().unwrap_or(u32::MAX))
     }
 
     fn sum(&self, info: &PgInfo) -> ObjectStatSum {

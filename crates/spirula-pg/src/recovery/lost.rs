@@ -189,6 +189,8 @@ impl Pg {
         let version = self.next_version(1);
         let (Role::Active(a), Some(info)) = (&mut self.role, &mut self.info) else { return };
         a.recovery.unfound.remove(object);
+        // An older history may name what was purged.
+        a.trim.forget();
         self.missing.remove(object);
         let mut entry = LogEntry {
             version,
@@ -228,6 +230,8 @@ impl Pg {
         // an older version is brought.
         let parts = backend::whole(&mut writes);
         self.commit(writes, parts, Answer::default(), cx);
+        // Its history and its watchers are those of the older version, which is read again.
+        self.ops.forget_object(object);
         if let Role::Active(a) = &mut self.role {
             // Backfills that stood before it: gone there, too; an older version is pushed.
             let targets: Vec<Peer> =

@@ -428,6 +428,7 @@ impl Pg {
             self.save(After::Nothing, cx);
             self.tell_history(cx);
             self.purge_strays(cx);
+            self.begin_trims(cx);
             self.tell_merge(false, cx);
         }
         cx.out.push(PgEffect::StateChanged);

@@ -11,6 +11,7 @@
 //! |---|---|
 //! | `set` | the history of one object: which clone shows a snapshot, what is shared; pure |
 //! | `plan` | what a vector of ops becomes when there are snapshots: clone, head, or a whiteout; pure |
+//! | `trim` | what removed snapshots kept goes; **why nothing else does, and nothing stays** |
 //! | `access` | what of an object a request uses beside its head; which of it must be recovered first |
 //!
 //! # Why a snapshot shows what it was taken of
@@ -29,6 +30,7 @@
 mod access;
 mod plan;
 pub(crate) mod set;
+pub(crate) mod trim;
 
 pub(crate) use access::{clones_used, same_object, shown};
 pub use set::At;

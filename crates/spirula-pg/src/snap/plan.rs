@@ -1,6 +1,8 @@
 //! What a vector of ops becomes when there are snapshots.
 
-use crate::exec::{Change, ObjectInfo, ObjectState, OpContext, SNAPSET_ATTR, StatDelta, WATCHERS_ATTR, WritePlan};
+use crate::exec::{
+    Change, ObjectInfo, ObjectState, OpContext, SNAPSET_ATTR, SnapSet, StatDelta, WATCHERS_ATTR, WritePlan,
+};
 use bytes::Bytes;
 use spirula_encoding::to_vec;
 use spirula_types::transaction::ObjectOp;
@@ -50,7 +52,7 @@ impl WritePlan {
                 set = base.snapset.clone();
             }
             if set != base.snapset || head.ops.iter().any(anew) {
-                set_history(&mut head.ops, to_vec(&set).into());
+                set_history(&mut head.ops, &set);
             }
             head.state.info.set(ObjectInfo::SNAPSET, true);
             head.state.snapset = set;
@@ -61,8 +63,8 @@ impl WritePlan {
 }
 
 /// Adds the attribute that holds a history.
-fn set_history(ops: &mut Vec<ObjectOp>, value: Bytes) {
-    let attr = (Bytes::from_static(SNAPSET_ATTR), value);
+pub(super) fn set_history(ops: &mut Vec<ObjectOp>, set: &SnapSet) {
+    let attr = (Bytes::from_static(SNAPSET_ATTR), to_vec(set).into());
     match ops.last_mut() {
         Some(ObjectOp::SetAttrs(kv)) => kv.push(attr),
         _ => ops.push(ObjectOp::SetAttrs(vec![attr])),

@@ -34,19 +34,17 @@ mod notify;
 #[cfg(test)]
 mod tests;
 
-use crate::api::{ClientOp, ConnId, OpId, PgEffect};
-use crate::exec::{Timeouts, WatchEffect, WatchKey, Watcher};
-use crate::ops::Queued;
+use crate::MapView;
+use crate::api::{ConnId, PgEffect};
+use crate::exec::{WatchEffect, WatchKey, Watcher};
+use crate::ops::Own;
 use crate::pg::{Cx, Pg};
-use crate::{MapView, Patience};
 use notify::Notifies;
 use spirula_messages::ceph::op::{self, OsdOp, watch};
-use spirula_messages::ceph::osd::{MOsdOp, MWatchNotify, notify_op};
-use spirula_types::{EntityAddr, EntityName, HObject, ObjectLocator, ReqId, SpgId};
+use spirula_messages::ceph::osd::{MWatchNotify, notify_op};
+use spirula_types::{EntityAddr, EntityName, HObject, ReqId};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Requests of a PG's own have numbers from here on: no shell gives such.
-const OWN_OPS: OpId = 1 << 63;
 /// Between two attempts to remove a watch, milliseconds.
 const AGAIN_MS: u64 = 5000;
 /// Never, in milliseconds.
@@ -128,8 +126,6 @@ pub(crate) struct Watches {
     /// Objects that are watched, as far as they are known.
     objects: BTreeMap<HObject, Watched>,
     notifies: Notifies,
-    /// Requests of our own so far.
-    own: u64,
 }
 
 impl Watches {
@@ -473,28 +469,9 @@ impl Pg {
             let Some(w) = self.watches.watch(&object, key) else { continue };
             w.leaving = true;
             tracing::debug!(pg = %self.id, %object, client = %key.1, cookie = key.0, "a watch ends");
-            self.watches.own += 1;
-            let id = OWN_OPS + self.watches.own;
-            let locator = ObjectLocator {
-                pool: object.pool,
-                key: object.key.clone(),
-                namespace: object.namespace.clone(),
-                hash: -1,
-            };
-            let spg = SpgId::new(self.id, self.me.shard);
             let unwatch = vec![OsdOp::watch(key.0, watch::UNWATCH, 0, 0)];
-            let msg = Box::new(MOsdOp::new(spg, object.hash, locator, object.name.clone(), unwatch));
-            let reqid = ReqId { name: key.1, ..ReqId::default() };
-            let op = ClientOp {
-                id,
-                conn: 0,
-                reqid,
-                addr: EntityAddr::NONE,
-                msg,
-                patience: Patience::Endless,
-                timeouts: Timeouts::default(),
-            };
-            self.ops.enqueue_own(&object, Queued::own(op, key));
+            let whose = ReqId { name: key.1, ..ReqId::default() };
+            self.enqueue_own(&object, unwatch, whose, Own::Unwatch(key));
         }
     }
 

@@ -109,7 +109,7 @@ impl Pg {
             let user_version = f.record.entries.last().map_or(0, |e| e.entry.user_version);
             let object = f.record.entries.last().map(|e| e.entry.object.clone());
             let (version, Answer { result, mut results, watch, ops }) = (f.version(), f.answer);
-            for (i, q) in ops.iter().enumerate().filter(|(_, q)| q.removes().is_none()) {
+            for (i, q) in ops.iter().enumerate().filter(|(_, q)| q.own().is_none()) {
                 // Nearly always there is one request, which gets them all.
                 let last = i + 1 == ops.len();
                 let mut reply = if q.op.msg.ops.len() != results.len() {
@@ -125,8 +125,8 @@ impl Pg {
             // The newest request is that of the newest connection.
             if let (Some(object), Some(q)) = (object, ops.last()) {
                 self.watch_effects(&object, &watch, q.who(), user_version, cx);
-                if let Some(key) = q.removes() {
-                    self.watch_not_removed(&object, key, cx);
+                if let Some(own) = q.own() {
+                    self.own_written(&object, own, cx);
                 }
             }
         }

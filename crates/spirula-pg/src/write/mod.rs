@@ -127,7 +127,7 @@ impl Pg {
     pub(crate) fn write(&mut self, object: &HObject, q: Queued, outcome: Outcome, pieces: &[Piece], cx: &mut Cx<'_>) {
         let returns = outcome.returns(q.op.msg.flags, &self.cfg.limits);
         let Outcome { result, ops: results, user_version, effect, mut watch, .. } = outcome;
-        if q.removes().is_some() {
+        if q.own().is_some() {
             // Its client does not know yet.
             watch.iter_mut().for_each(WatchEffect::tells);
         }
@@ -139,7 +139,7 @@ impl Pg {
             version: self.next_version(plan.entries()),
             last_user_version: self.info.as_ref().map_or(0, |i| i.head.last_user_version),
             // Nobody sends a request of our own again.
-            reqid: if q.removes().is_some() { ReqId::default() } else { q.op.reqid },
+            reqid: if q.own().is_some() { ReqId::default() } else { q.op.reqid },
             mtime: q.op.msg.mtime,
             now: cx.now.wall,
             result,

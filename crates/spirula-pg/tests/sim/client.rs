@@ -4,7 +4,7 @@ use crate::past::{Change, Past, Seen};
 use crate::world::{Map, POOL, Pace, Rng};
 use bytes::Bytes;
 use spirula_history::versions::{Op, Order, What, Wrong};
-use spirula_messages::ceph::op::OsdOp;
+use spirula_messages::ceph::op::{self, OsdOp};
 use spirula_messages::ceph::osd::{MOsdBackoff, MOsdOp, MOsdOpReply, backoff_op};
 use spirula_types::{EVersion, Epoch, HObject, ObjectLocator, OsdId, SpgId};
 use std::collections::BTreeMap;
@@ -23,8 +23,9 @@ pub struct Done {
     pub write: Option<u64>,
     /// The snapshot that it rolls back to, or reads at.
     pub snap: Option<u64>,
-    /// The snapshots it knows of, newest first.
+    /// The snapshots it knows of, newest first, and how many there ever were.
     pub context: Vec<u64>,
+    pub seq: u64,
     pub invoked: u64,
     pub done: Option<u64>,
     pub seen: Vec<u64>,
@@ -111,7 +112,8 @@ impl Client {
         // Nor where there are no snapshots.
         let snap = (pace.snaps > 0 && !map.snaps.is_empty() && rng.chance(pace.snaps))
             .then(|| map.snaps[rng.below(map.snaps.len())]);
-        let snap = snap.filter(|_| !refused && !delete);
+        // What it would be rolled back to, while it is removed, nobody can say.
+        let snap = snap.filter(|s| !refused && !delete && !(append && map.retiring.contains(s)));
         let mut ops = Vec::new();
         if let (true, Some(snap)) = (append, snap) {
             ops.push(OsdOp::rollback(snap));
@@ -139,7 +141,7 @@ impl Client {
         let mut msg = Box::new(MOsdOp::new(SpgId { pg, shard: target.shard }, o.hash, locator, o.name.clone(), ops));
         msg.epoch = self.epoch;
         if append {
-            (msg.snap_seq, msg.snaps) = (map.snaps.first().copied().unwrap_or(0), map.snaps.clone());
+            (msg.snap_seq, msg.snaps) = (map.snap_seq, map.snaps.clone());
         } else if let Some(snap) = snap {
             msg.snapid = snap;
         }
@@ -148,6 +150,7 @@ impl Client {
             write: append.then_some(if delete { 0 } else { token }),
             snap,
             context: msg.snaps.clone(),
+            seq: msg.snap_seq,
             invoked: now,
             done: None,
             seen: Vec::new(),
@@ -161,6 +164,17 @@ impl Client {
         }
         self.pending.insert(tid, Pending { attempt: 0, msg: msg.clone(), object: i });
         Some((tid, target, msg))
+    }
+
+    /// Is something under way that was asked for when there were fewer snapshots, or that is rolled back to this one?
+    pub fn lags(&self, snap_seq: u64, snap: u64) -> bool {
+        let back = |p: &Pending| p.msg.ops.iter().any(|o| o.op == op::ROLLBACK && o.snap() == snap);
+        self.pending.values().any(|p| p.msg.snap_seq < snap_seq || back(p))
+    }
+
+    /// Does something under way name this snapshot?
+    pub fn names(&self, snap: u64) -> bool {
+        self.pending.values().any(|p| p.msg.snaps.contains(&snap))
     }
 
     /// The next map; what must be sent again.
@@ -263,13 +277,14 @@ pub fn tokens(data: &[u8]) -> Vec<u64> {
     said.map(|c| std::str::from_utf8(c).unwrap().parse().unwrap()).collect()
 }
 
-/// Is the history of one object linearizable? `fin` is what is stored in the end.
-pub fn check(history: &[&Done], fin: &Past) -> Result<(), String> {
+/// Is the history of one object linearizable? `fin` is what is stored in the end, and what snapshots there are then.
+pub fn check(history: &[&Done], fin: &Past, snaps: &[u64]) -> Result<(), String> {
     let mut ops = Vec::new();
     for d in history {
         let Some(ended) = d.done else { return Err(format!("never answered: {d:?}")) };
         let what = match d.write {
             Some(_) => What::Change(*d, d.version),
+            None if d.snap.is_some_and(|s| !snaps.contains(&s)) => What::Read(Seen::Gone),
             None => What::Read(Seen::At(d.snap, (d.result == 0).then(|| d.seen.clone()))),
         };
         ops.push(Op { begun: d.invoked, ended, what });
@@ -277,13 +292,13 @@ pub fn check(history: &[&Done], fin: &Past) -> Result<(), String> {
     let apply = |past: &Past, d: &&Done, _: &_| match (d.write, d.snap) {
         _ if d.result == -5 => Ok(past.clone()),
         (Some(0), _) if (d.result == 0) != past.head.is_some() => Err(format!("on {past:?}")),
-        (Some(0), _) => Ok(past.after(Change::Delete, &d.context)),
-        (_, Some(snap)) => Ok(past.after(Change::Back(snap), &d.context)),
-        (token, None) => Ok(past.after(Change::Append(token), &d.context)),
+        (Some(0), _) => Ok(past.after(Change::Delete, d.seq, &d.context)),
+        (_, Some(snap)) => Ok(past.after(Change::Back(snap), d.seq, &d.context)),
+        (token, None) => Ok(past.after(Change::Append(token), d.seq, &d.context)),
     };
     let judge = || {
         let order = Order::of(&ops, Past::default(), apply)?;
-        order.ends_with(&Seen::All(fin.clone()), Past::fits)?;
+        order.ends_with(&Seen::All(fin.clone(), snaps.to_vec()), Past::fits)?;
         order.reads(&ops, Past::fits)
     };
     judge().map_err(|wrong: Wrong| wrong.why().to_owned())

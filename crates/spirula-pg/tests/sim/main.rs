@@ -27,7 +27,7 @@ use client::{check, object, tokens};
 use past::Past;
 use spirula_maps::PgState;
 use spirula_pg::erasure::stripe::{join, rebuild};
-use spirula_pg::exec::{INFO_ATTR, ObjectInfo, SNAPSET_ATTR, SnapSet};
+use spirula_pg::exec::{INFO_ATTR, ObjectClone, ObjectInfo, SNAPSET_ATTR, SnapSet};
 use spirula_pg::shard::{object_of_store, store_object};
 use spirula_pg::{Bug, PgEvent};
 use spirula_types::{HObject, OsdId, Peer, PgId, SpgId};
@@ -235,11 +235,15 @@ fn settle(w: &mut World) -> Result<(), String> {
             w.step();
         }
         heal_found(w);
+        if w.pace.removes {
+            w.step_removals();
+        }
         let newest = w.map().epoch;
         for c in 0..w.clients.len() {
             w.client_map(c, newest);
         }
-        if w.clients.iter().all(|c| c.idle()) && clean(w).is_ok() && round > 5 {
+        let purged = w.map().removed.is_empty() && w.map().retiring.is_empty();
+        if w.clients.iter().all(|c| c.idle()) && clean(w).is_ok() && purged && round > 5 {
             return Ok(());
         }
     }
@@ -248,7 +252,7 @@ fn settle(w: &mut World) -> Result<(), String> {
         .iter()
         .map(|c| format!("{:?}", c.history.values().filter(|d| d.done.is_none()).collect::<Vec<_>>()))
         .collect();
-    Err(format!("not settled: {:?}; pending {pending:?}", clean(w)))
+    Err(format!("not settled: {:?}; removed {}; pending {pending:?}", clean(w), w.map().removed))
 }
 
 /// What scrubs have found is looked at again, and repaired.
@@ -331,7 +335,7 @@ fn verify(w: &World) -> Result<(), String> {
         let o = object(i);
         let fin = stored_past(w, &o)?;
         let history: Vec<_> = w.clients.iter().flat_map(|c| c.history.values()).filter(|d| d.object == i).collect();
-        check(&history, &fin).map_err(|e| format!("object{i}: {e}"))?;
+        check(&history, &fin, &map.snaps).map_err(|e| format!("object{i}: {e}"))?;
     }
     w.clients.iter().try_for_each(client::Client::in_order)
 }
@@ -358,6 +362,11 @@ fn stored_past(w: &World, o: &HObject) -> Result<Past, String> {
     let named: Vec<u64> = set.clones.iter().map(|c| c.id).collect();
     if named != clones {
         return Err(format!("{o} has a history with clones {named:?}, and there are {clones:?}"));
+    }
+    // Nothing is left of what was removed.
+    let kept = |c: &ObjectClone| c.snaps.is_empty() || c.snaps.iter().any(|s| !map.snaps.contains(s));
+    if set.clones.iter().any(kept) || (info.has(ObjectInfo::WHITEOUT) && set.clones.is_empty()) {
+        return Err(format!("{o} keeps {set:?}, and the snapshots are {:?}", map.snaps));
     }
     for c in &set.clones {
         let (_, old) = of(&HObject { snap: c.id, ..o.clone() }).ok_or_else(|| format!("{o}: clone {}", c.id))?;
@@ -506,8 +515,8 @@ fn play(
         if step > 500 && step % every == 0 {
             fault(&mut w, faults);
         }
-        if w.pace.snaps > 0 && step % 200 == 0 && w.rng.chance(30) {
-            w.change_map(|m| m.snaps.insert(0, m.snaps.first().map_or(1, |s| s + 1)));
+        if w.pace.snaps > 0 && step % 200 == 0 {
+            w.step_snaps();
         }
     }
     let fail = |w: &World, e: String| format!("seed {seed} ({faults:?}): {e} {:?}", w.stats);
@@ -713,6 +722,36 @@ fn snapshots(w: &mut World) {
     w.pace.snaps = [10, 30, 60][w.pace.under_way % 3];
 }
 
+/// And remove some.
+fn removals(w: &mut World) {
+    snapshots(w);
+    w.pace.removes = true;
+}
+
+#[test]
+fn sim_removed_snapshots_leave_nothing_and_take_nothing_else() {
+    campaign(seeds(), |seed| run_with(seed, removals));
+}
+
+#[test]
+fn sim_removed_snapshots_of_erasure_coded_pools_leave_nothing() {
+    let all = seeds();
+    campaign(if all.end == 300 { 0..150 } else { all }, |seed| run_erasure(seed, removals));
+}
+
+/// What can go wrong with trimming, planted, must be caught.
+#[test]
+fn sim_planted_trim_bugs_are_caught() {
+    let bugs = [Bug::TrimTakesMore, Bug::TrimOverlapKept, Bug::TrimNotAwaited, Bug::CloneNotRecovered];
+    all_caught(&bugs, BUG_SEEDS, |bug, seed| {
+        let prepare = |w: &mut World| {
+            removals(w);
+            w.plant(bug);
+        };
+        run_with(seed, prepare).is_err()
+    });
+}
+
 #[test]
 fn sim_snapshots_show_what_was_whatever_happens() {
     campaign(seeds(), |seed| run_with(seed, snapshots));
@@ -748,7 +787,8 @@ fn sim_planted_snapshot_bugs_are_caught() {
 fn one_snapshot_seed() {
     let of = |name: &str| std::env::var(name).ok().and_then(|s| s.parse().ok());
     let seed = of("SIM_SEED").unwrap_or(1);
-    let run = if of("SIM_EC") == Some(1) { run_erasure(seed, snapshots) } else { run_with(seed, snapshots) };
+    let prepare = if of("SIM_REMOVE") == Some(1) { removals } else { snapshots };
+    let run = if of("SIM_EC") == Some(1) { run_erasure(seed, prepare) } else { run_with(seed, prepare) };
     if let Err(e) = run {
         panic!("{e}");
     }

@@ -29,8 +29,10 @@ pub enum Change {
 pub enum Seen {
     /// Of the head, or at a snapshot.
     At(Option<u64>, Tokens),
-    /// What is stored in the end.
-    All(Past),
+    /// At a snapshot that was removed, in the end: it may show anything.
+    Gone,
+    /// What is stored in the end, and the snapshots that there are then.
+    All(Past, Vec<u64>),
 }
 
 impl Past {
@@ -39,8 +41,8 @@ impl Past {
         if snap > self.seq { self.head.clone() } else { self.was.get(&snap).cloned().flatten() }
     }
 
-    /// After a change by somebody who knows of these snapshots.
-    pub fn after(&self, change: Change, context: &[u64]) -> Self {
+    /// After a change by somebody who knows of these snapshots, and of so many that ever were.
+    pub fn after(&self, change: Change, seq: u64, context: &[u64]) -> Self {
         let head = match change {
             Change::Append(token) => Some(self.head.iter().flatten().copied().chain(token).collect()),
             Change::Delete => None,
@@ -55,7 +57,7 @@ impl Past {
         for snap in context.iter().filter(|s| **s > self.seq) {
             next.was.insert(*snap, self.head.clone());
         }
-        next.seq = self.seq.max(context.first().copied().unwrap_or(0));
+        next.seq = self.seq.max(seq);
         if next.head.is_none() && next.was.values().all(Option::is_none) {
             return Self::default(); // Nothing is left of it.
         }
@@ -67,7 +69,8 @@ impl Past {
         match seen {
             Seen::At(None, tokens) => *tokens == self.head,
             Seen::At(Some(snap), tokens) => *tokens == self.at(*snap),
-            Seen::All(all) => all == self,
+            Seen::Gone => true,
+            Seen::All(all, snaps) => all.head == self.head && snaps.iter().all(|s| all.at(*s) == self.at(*s)),
         }
     }
 

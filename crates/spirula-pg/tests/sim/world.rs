@@ -3,7 +3,7 @@
 use crate::client::{Client, Target};
 use crate::store::Store;
 use spirula_encoding::{UTime, from_slice};
-use spirula_maps::PgState;
+use spirula_maps::{PgState, SnapIntervals};
 use spirula_messages::Body;
 use spirula_messages::ceph::osd::{MOsdBackoff, MOsdOp, MOsdOpReply};
 use spirula_messages::cluster::control::MergeWord;
@@ -70,6 +70,8 @@ pub struct Pace {
     pub refused: u64,
     /// Percent of reads that are at snapshots, and of writes that roll back to one; 0: nobody takes any.
     pub snaps: u64,
+    /// Snapshots are removed again.
+    pub removes: bool,
     pub under_way: usize,
     pub objects: usize,
     /// Bytes of an append: a token, then zeros.
@@ -96,6 +98,7 @@ impl Pace {
             deletes: of(&[0, 10, 40]) as u64,
             refused: 0,
             snaps: 0,
+            removes: false,
             under_way: of(&[1, 4, 12]),
             objects: of(&[1, 6, 20]),
             token: 16,
@@ -141,8 +144,13 @@ pub struct Map {
     pub blocklist: BTreeSet<EntityAddr>,
     /// Erasure-coded: data and parity shards.
     pub ec: Option<(usize, usize)>,
-    /// Snapshots, newest first.
+    /// Snapshots, newest first, and how many there ever were.
     pub snaps: Vec<u64>,
+    pub snap_seq: u64,
+    /// Those of them that will be removed: nobody rolls back to them any more.
+    pub retiring: BTreeSet<u64>,
+    /// Those that are removed, until no PG has anything of them.
+    pub removed: SnapIntervals,
     count: usize,
     since: BTreeMap<PgId, Epoch>,
 }
@@ -225,7 +233,7 @@ impl Map {
             force_resend: 0,
             shape: self.shape(),
             rules: PoolRules { erasure: self.ec.is_some(), append_alignment: None, fullness: Fullness::No },
-            snaps: PoolSnaps::default(),
+            snaps: PoolSnaps { context: None, removed: self.removed.clone() },
         }
     }
 
@@ -418,6 +426,9 @@ pub struct World {
     pub backs_off: bool,
     /// Disks without room.
     pub full: BTreeSet<OsdId>,
+    /// Removed snapshots of which PGs say that nothing is left, with the map that they had; and that of the last merge.
+    purged: BTreeMap<PgId, (Epoch, SnapIntervals)>,
+    merged_at: Epoch,
     steps: u64,
     pub trace: bool,
     pub stats: BTreeMap<&'static str, u64>,
@@ -481,6 +492,8 @@ impl World {
             // As all of Ceph's do that are not very old.
             backs_off: seed % 4 != 1,
             full: BTreeSet::new(),
+            purged: BTreeMap::new(),
+            merged_at: 0,
             steps: 0,
             trace: std::env::var("SIM_TRACE").is_ok(),
             stats: BTreeMap::new(),
@@ -607,6 +620,66 @@ impl World {
         });
     }
 
+    /// A PG says to the monitor what it has purged.
+    fn report(&mut self, id: OsdId, pg: SpgId) {
+        let now = self.time().wall;
+        let p = self.nodes[id as usize].pgs.get_mut(&pg);
+        if let Some(p) = p.filter(|p| self.pace.removes && p.is_primary() && p.state().0.has(PgState::ACTIVE)) {
+            let stat = p.stat(now);
+            // What a PG said before a merge is nothing that the merged one says.
+            if stat.reported_epoch >= self.merged_at {
+                self.purged.insert(pg.pg, (stat.reported_epoch, stat.purged_snaps));
+            }
+        }
+    }
+
+    /// Takes a snapshot, or removes one, or forgets one of which nothing is left.
+    pub fn step_snaps(&mut self) {
+        if self.rng.chance(30) {
+            self.change_map(|m| {
+                m.snap_seq += 1;
+                m.snaps.insert(0, m.snap_seq);
+            });
+        }
+        if !self.pace.removes {
+            return;
+        }
+        let n = self.map().snaps.len();
+        if self.rng.chance(30) && n > 1 {
+            let snap = self.map().snaps[self.rng.below(n)];
+            self.change_map(|m| drop(m.retiring.insert(snap)));
+        }
+        self.step_removals();
+    }
+
+    pub fn step_removals(&mut self) {
+        let (seq, retiring) = (self.map().snap_seq, self.map().retiring.clone());
+        for snap in retiring {
+            let knows = |c: &Client| {
+                let m = &self.maps[c.epoch as usize];
+                m.snap_seq == seq && m.retiring.contains(&snap) && !c.lags(seq, snap)
+            };
+            if self.clients.iter().all(knows) {
+                self.note("snapshots removed");
+                self.change_map(|m| {
+                    m.retiring.remove(&snap);
+                    m.snaps.retain(|s| *s != snap);
+                    m.removed.insert(snap, 1);
+                });
+            }
+        }
+        let ids = |s: &SnapIntervals| s.intervals().flat_map(|(s, n)| s..s + n).collect::<Vec<u64>>();
+        for snap in ids(&self.map().removed) {
+            let of = |s: u32| self.purged.get(&PgId::new(POOL, s));
+            let purged = |s: u32| of(s).is_some_and(|(e, p)| *e >= self.merged_at && p.contains(snap));
+            let unnamed = |c: &Client| !self.maps[c.epoch as usize].snaps.contains(&snap) && !c.names(snap);
+            if (0..self.map().pg_num).all(purged) && self.clients.iter().all(unnamed) {
+                self.note("snapshots purged");
+                self.change_map(|m| m.removed.remove(snap, 1));
+            }
+        }
+    }
+
     pub fn can_split(&self) -> bool {
         self.creating.is_empty()
     }
@@ -632,6 +705,7 @@ impl World {
                     m.pg_num = m.pending;
                     m.merged = Some(Merged { source: pair.0, source_version, target_version });
                 });
+                self.merged_at = self.map().epoch;
             } else if self.now > self.pending_since + 3000 {
                 self.change_map(|m| m.pending = m.pg_num);
                 self.note("merges given up");
@@ -918,7 +992,8 @@ impl World {
                 PgEffect::Reply(op, reply) => self.reply(op, *reply),
                 PgEffect::Backoff { op, begin, end } => self.back_off(id, pg, op, &begin, &end),
                 PgEffect::Unblock(object) => self.unblock(id, pg, object.as_ref()),
-                PgEffect::Drop(_) | PgEffect::NeedMap(_) | PgEffect::StateChanged | PgEffect::WakeAt(_) => {}
+                PgEffect::Drop(_) | PgEffect::NeedMap(_) | PgEffect::WakeAt(_) => {}
+                PgEffect::StateChanged => self.report(id, pg),
                 PgEffect::Prefetch(key, what) => {
                     node.store.load(&what);
                     node.local.push_back((pg, PgEvent::Ready(key)));

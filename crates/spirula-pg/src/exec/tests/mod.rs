@@ -237,33 +237,40 @@ impl Bench {
                 outcome.effect = Effect::LogOnly;
             }
             Effect::Apply(plan) => {
-                let stamp = Stamp {
-                    version: EVersion::new(1, self.version + 1),
-                    last_user_version: self.last_user_version,
-                    reqid: ReqId::default(),
-                    mtime: UTime { sec: self.version as u32 + 1, nsec: 0 },
-                    now: UTime { sec: 99, nsec: 0 },
-                    result: outcome.result,
-                    returns: Vec::new(),
-                };
-                self.version += plan.entries();
-                let all = plan.clone().stamp(stamp, object, 0);
-                assert!(all.len() == 1 || self.snaps.seq > 0, "one object, one entry");
-                for done in all {
-                    let object = &done.entry.object;
-                    self.store.apply(object, &done.ops);
-                    let stored = load_object(&self.store, object).unwrap();
-                    assert_eq!(stored, done.state, "stored state is the announced one");
-                    let stored = self.store.objects.get(object);
-                    assert_eq!(stored.map_or(0, |s| s.data.len() as u64), done.state.info.size);
-                    assert_eq!(done.entry.kind == EntryKind::Delete, stored.is_none());
-                    self.last_user_version = self.last_user_version.max(done.entry.user_version);
-                    outcome.user_version = done.entry.user_version;
-                }
+                outcome.user_version = self.apply(object, (*plan).clone(), outcome.result);
                 outcome.effect = Effect::Apply(plan);
             }
         }
         outcome
+    }
+
+    /// Applies a plan; the user version of its last entry.
+    pub fn apply(&mut self, object: &HObject, plan: WritePlan, result: i32) -> u64 {
+        let stamp = Stamp {
+            version: EVersion::new(1, self.version + 1),
+            last_user_version: self.last_user_version,
+            reqid: ReqId::default(),
+            mtime: UTime { sec: self.version as u32 + 1, nsec: 0 },
+            now: UTime { sec: 99, nsec: 0 },
+            result,
+            returns: Vec::new(),
+        };
+        self.version += plan.entries();
+        let all = plan.stamp(stamp, object, 0);
+        let mut user_version = 0;
+        assert!(all.len() == 1 || self.snaps.seq > 0, "one object, one entry");
+        for done in all {
+            let object = &done.entry.object;
+            self.store.apply(object, &done.ops);
+            let stored = load_object(&self.store, object).unwrap();
+            assert_eq!(stored, done.state, "stored state is the announced one");
+            let stored = self.store.objects.get(object);
+            assert_eq!(stored.map_or(0, |s| s.data.len() as u64), done.state.info.size);
+            assert_eq!(done.entry.kind == EntryKind::Delete, stored.is_none());
+            self.last_user_version = self.last_user_version.max(done.entry.user_version);
+            user_version = done.entry.user_version;
+        }
+        user_version
     }
 }
 

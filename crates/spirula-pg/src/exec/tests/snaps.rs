@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::snap::SnapContext;
+use crate::snap::trim::doomed;
 use proptest::prelude::*;
 use spirula_encoding::from_slice;
 
@@ -27,6 +28,29 @@ impl Bench {
     fn data_at(&mut self, snap: u64, o: &HObject) -> Result<Bytes, i32> {
         let got = self.at(snap, o, &[OsdOp::read(0, 0)]);
         if got.result < 0 { Err(got.result) } else { Ok(got.ops[0].op.indata.clone()) }
+    }
+
+    /// Trims an object; what that adds to objects, clones, whiteouts and bytes.
+    fn trim(&mut self, o: &HObject) -> Vec<[i64; 4]> {
+        let mut counted = Vec::new();
+        loop {
+            let state = load_object(&self.store, o).unwrap();
+            let (going, changes) = doomed(&state, &self.removed);
+            if !changes {
+                return counted;
+            }
+            let clone = |snap: u64| {
+                let clone = HObject { snap, ..o.clone() };
+                (clone.clone(), load_object(&self.store, &clone).unwrap())
+            };
+            let plan = WritePlan::of_trim(o, &state, &self.removed, going.into_iter().map(clone).collect());
+            counted.extend(plan.changes.iter().map(|c| {
+                let s = &c.stats;
+                [s.objects, s.clones, s.whiteouts, s.bytes]
+            }));
+            self.snaps.seq = self.snaps.seq.max(1);
+            self.apply(o, plan, 0);
+        }
     }
 
     fn list_snaps(&mut self, o: &HObject) -> Result<(Vec<ObjectClone>, u64), i32> {
@@ -89,6 +113,50 @@ fn an_object_that_came_later_has_no_clone_and_one_that_goes_leaves_a_whiteout() 
     assert_eq!(x.list_snaps(&o).unwrap().0.len(), 1, "without a head");
     x.under(context(3, &[3, 2]), &o, &[OsdOp::create(true), OsdOp::append(b("new"))]);
     assert_eq!((x.data_at(SNAP_HEAD, &o), x.data_at(3, &o)), (Ok(b("new")), Ok(b("again"))));
+}
+
+/// A watch is its head's: a clone has none, and a head that is rolled back keeps its own. Like any change a new watch clones,
+/// as in Ceph.
+#[test]
+fn watches_stay_with_the_head() {
+    let mut x = Bench::new();
+    let o = object("o");
+    let watch = OsdOp::watch(5, op::watch::WATCH, 0, 30);
+    let watchers = |x: &Bench, o: &HObject| load_object(&x.store, o).unwrap().watchers.len();
+    x.run(&o, &[OsdOp::write_full(b("old")), watch.clone()]);
+    x.under(context(1, &[1]), &o, &[OsdOp::write_full(b("new"))]);
+    let clone = HObject { snap: 1, ..o.clone() };
+    assert_eq!((watchers(&x, &o), watchers(&x, &clone)), (1, 0));
+    assert!(!x.store.objects[&clone].attrs.contains_key(WATCHERS_ATTR));
+    x.under(context(1, &[1]), &o, &[OsdOp::rollback(1)]);
+    assert_eq!((x.data_at(SNAP_HEAD, &o), watchers(&x, &o)), (Ok(b("old")), 1));
+    x.under(context(2, &[2, 1]), &o, &[OsdOp::watch(6, op::watch::WATCH, 0, 30)]);
+    assert_eq!((watchers(&x, &o), watchers(&x, &HObject { snap: 2, ..o.clone() })), (2, 0));
+}
+
+/// Many snapshots go at once: some clones in each write, and nothing is left in the end, not even a whiteout.
+#[test]
+fn an_object_of_removed_snapshots_only_goes_entirely() {
+    let mut x = Bench::new();
+    let o = object("o");
+    for snap in 1..=40 {
+        let all: Vec<u64> = (1..=snap).rev().collect();
+        x.under(context(snap, &all), &o, &[OsdOp::write_full(Bytes::from(vec![snap as u8; 9]))]);
+    }
+    let all: Vec<u64> = (1..=41).rev().collect();
+    x.under(context(41, &all), &o, &[OsdOp::delete()]);
+    x.removed.insert(1, 40);
+    let writes = x.trim(&o);
+    assert_eq!(
+        (x.store.objects.len(), writes.iter().map(|w| w[1]).sum::<i64>()),
+        (2, -39),
+        "the newest clone, and a whiteout"
+    );
+    assert_eq!(x.data_at(41, &o), Ok(Bytes::from(vec![40; 9])));
+    x.removed.insert(41, 1);
+    x.trim(&o);
+    assert!(x.store.objects.is_empty());
+    assert!(x.trim(&o).is_empty(), "nothing is left to be done");
 }
 
 #[test]
@@ -181,6 +249,8 @@ enum Step {
     Rollback(usize),
     /// The cluster takes a snapshot.
     Snap,
+    /// It removes one, and trims the object.
+    Remove(usize),
 }
 
 fn steps() -> impl Strategy<Value = Vec<Vec<(Step, usize)>>> {
@@ -196,6 +266,7 @@ fn steps() -> impl Strategy<Value = Vec<Vec<(Step, usize)>>> {
         2 => Just(Step::Delete),
         3 => (0..6usize).prop_map(Step::Rollback),
         4 => Just(Step::Snap),
+        2 => (0..6usize).prop_map(Step::Remove),
     ];
     // How many of the newest snapshots the client has not heard of: mostly none.
     let behind = prop_oneof![6 => Just(0usize), 1 => 1..3usize];
@@ -265,7 +336,7 @@ impl Past {
                 }
                 OsdOp::rollback(snap)
             }
-            Step::Snap => return None,
+            Step::Snap | Step::Remove(_) => return None,
         })
     }
 }
@@ -294,6 +365,25 @@ fn audit(x: &Bench, o: &HObject) -> [i64; 4] {
     [x.store.objects.len() as i64, clones.len() as i64, whiteout, bytes]
 }
 
+/// Each snapshot shows what the object was.
+fn all_show(x: &mut Bench, o: &HObject, snaps: &[u64], past: &Past) -> Result<(), TestCaseError> {
+    for snap in snaps.iter().copied().chain([SNAP_HEAD]) {
+        let expected = if snap == SNAP_HEAD { past.head.as_ref() } else { past.at(snap) };
+        let attr = xattr_op(op::GETXATTR, b"a", b"").with_flags(op::FLAG_FAILOK);
+        let keys = encoded(op::OMAP_GET_VALS_BY_KEYS, &vec![b("k")]);
+        let got = x.at(snap, o, &[OsdOp::read(0, 0), attr, keys]);
+        let Some(expected) = expected else {
+            prop_assert_eq!(got.result, -errno::ENOENT, "at {}", snap);
+            continue;
+        };
+        prop_assert_eq!(&got.ops[0].op.indata[..], &expected.data[..], "at {}", snap);
+        prop_assert_eq!(&got.ops[1].op.indata[..], expected.attr.as_deref().unwrap_or_default());
+        let all: BTreeMap<Bytes, Bytes> = expected.omap.iter().map(|v| (b("k"), v.clone())).collect();
+        prop_assert_eq!(&got.ops[2].op.indata[..], &to_vec(&all)[..]);
+    }
+    Ok(())
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 3000, ..ProptestConfig::default() })]
 
@@ -307,6 +397,20 @@ proptest! {
             if matches!(request[0].0, Step::Snap) {
                 newest += 2;
                 snaps.insert(0, newest);
+                continue;
+            }
+            if let Step::Remove(i) = request[0].0 {
+                if i < snaps.len() {
+                    x.removed.insert(snaps.remove(i), 1);
+                }
+                for s in x.trim(&o) {
+                    counted = std::array::from_fn(|i| counted[i] + s[i]);
+                }
+                if !x.store.objects.contains_key(&o) {
+                    (past.seq, past.was) = (0, BTreeMap::new());
+                }
+                prop_assert_eq!(audit(&x, &o), counted);
+                all_show(&mut x, &o, &snaps, &past)?;
                 continue;
             }
             let known: Vec<u64> = snaps.iter().copied().skip(request[0].1).collect();
@@ -335,20 +439,7 @@ proptest! {
                 (past.seq, past.was) = (0, BTreeMap::new());
             }
             prop_assert_eq!(audit(&x, &o), counted);
-            for snap in snaps.iter().copied().chain([SNAP_HEAD]) {
-                let expected = if snap == SNAP_HEAD { past.head.as_ref() } else { past.at(snap) };
-                let attr = xattr_op(op::GETXATTR, b"a", b"").with_flags(op::FLAG_FAILOK);
-                let keys = encoded(op::OMAP_GET_VALS_BY_KEYS, &vec![b("k")]);
-                let got = x.at(snap, &o, &[OsdOp::read(0, 0), attr, keys]);
-                let Some(expected) = expected else {
-                    prop_assert_eq!(got.result, -errno::ENOENT, "at {}", snap);
-                    continue;
-                };
-                prop_assert_eq!(&got.ops[0].op.indata[..], &expected.data[..], "at {}", snap);
-                prop_assert_eq!(&got.ops[1].op.indata[..], expected.attr.as_deref().unwrap_or_default());
-                let all: BTreeMap<Bytes, Bytes> = expected.omap.iter().map(|v| (b("k"), v.clone())).collect();
-                prop_assert_eq!(&got.ops[2].op.indata[..], &to_vec(&all)[..]);
-            }
+            all_show(&mut x, &o, &snaps, &past)?;
         }
     }
 }

@@ -1,0 +1,393 @@
+//! Trimming: what removed snapshots kept goes.
+//!
+//! The map names a pool's removed snapshots until every PG has said that nothing of them is left ([`Pg::stat`]). A clean
+//! primary walks through its objects, some names for each turn that the shell gives it. Objects without clones cost it a
+//! name; for every other one it queues a request of its own, behind those of clients, which takes the removed snapshots out
+//! of the object's history and deletes the clones that serve no other, both in one write ([`WritePlan::of_trim`]). When it has come to the
+//! end and all these writes are durable on all members, the snapshots are *purged*.
+//!
+//! # Why nothing that a snapshot shows is trimmed
+//! Only snapshots that the map calls removed are taken out of a history, and only a clone whose history is empty then goes. A
+//! removed snapshot's number is never given again. A clone's bytes are its own to the store, which counts the references
+//! to what clones share; what the history says of shared ranges is made true for the neighbour ([`SnapSet::trim`]).
+//!
+//! # Why nothing of a purged snapshot is left
+//! A trim is a write like any other: it is in the log, who lacks it lacks its objects, and peering keeps it. So once it is durable on all
+//! members of a clean PG no later primary finds the clone. None comes to be behind the walk: a primary that knows that a
+//! snapshot is removed takes it out of every context ([`super::PoolSnaps::context_of`]). The walk itself is remembered by nobody. A primary that
+//! follows has purged nothing before it has walked for itself; it finds what is done to be done. So neither a failover nor a split or a
+//! merge needs to carry anything on, and a report counts for the PG only as it was when it was made: the monitors
+//! must not take one from before a merge for the merged PG.
+//!
+//! # What it costs
+//! Each walk lists all names of the PG, and looks at the record of each object that has clones, also where these are of other snapshots. Whatever
+//! is removed before it begins goes in one walk. An index of the objects by snapshot would make it as long as what there is to do.
+
+use crate::api::PgEffect;
+use crate::exec::{self, Change, Effect, ObjectInfo, ObjectState, Outcome, ReadError, StatDelta, WritePlan};
+use crate::ops::Own;
+use crate::pg::{Cx, Pg, Role};
+use spirula_maps::{PgState, SnapIntervals};
+use spirula_types::transaction::ObjectOp;
+use spirula_types::{EVersion, HObject, ReqId, SNAP_DIR, SNAP_HEAD};
+use std::collections::BTreeSet;
+
+#[cfg(doc)]
+use crate::exec::SnapSet;
+
+/// Names that are listed in one turn.
+const LISTED: usize = 512;
+/// Objects that are trimmed at a time.
+const AT_ONCE: usize = 8;
+/// Clones of an object that go in one write.
+const CLONES: usize = 16;
+/// A walk that had to leave something out is followed by another after so many milliseconds.
+const AGAIN_MS: u64 = 60_000;
+
+/// What a primary has trimmed, and the walk under way.
+#[derive(Debug, Default)]
+pub(crate) struct Trim {
+    /// Removed snapshots of which nothing is left.
+    purged: SnapIntervals,
+    walk: Option<Walk>,
+    /// The last walk had to leave something out, and when the next may begin.
+    failed: bool,
+    again_ms: u64,
+}
+
+/// A walk through the PG's objects.
+#[derive(Debug)]
+struct Walk {
+    /// Names it in its requests.
+    number: u64,
+    /// The snapshots that will be purged when it has come to the end.
+    targets: SnapIntervals,
+    /// What comes from here on was not looked at.
+    from: HObject,
+    /// Objects with a request of its own that is not done.
+    open: BTreeSet<HObject>,
+    /// It has had a turn.
+    begun: bool,
+    /// Some object could not be trimmed.
+    failed: bool,
+}
+
+/// What is in both.
+fn both(a: &SnapIntervals, b: &SnapIntervals) -> SnapIntervals {
+    let mut other = a.clone();
+    other.subtract(b);
+    let mut both = a.clone();
+    both.subtract(&other);
+    both
+}
+
+impl Trim {
+    /// Does the walk wait for the shell's turn?
+    pub fn wants_turn(&self) -> bool {
+        self.walk.as_ref().is_some_and(|w| w.open.is_empty())
+    }
+
+    /// State bits.
+    pub fn state(&self) -> PgState {
+        let error = if self.failed { PgState::SNAPTRIM_ERROR } else { PgState::UNKNOWN };
+        let walk = match &self.walk {
+            Some(w) if w.begun => PgState::SNAPTRIM,
+            Some(_) => PgState::SNAPTRIM_WAIT,
+            None => PgState::UNKNOWN,
+        };
+        walk | error
+    }
+
+    /// Removed snapshots of which nothing is left.
+    pub fn purged(&self) -> &SnapIntervals {
+        &self.purged
+    }
+
+    /// Must time pass for the next walk?
+    pub fn wants_tick(&self) -> bool {
+        self.again_ms > 0
+    }
+
+    /// An object is no longer as the log said: nothing is known of what is left.
+    pub fn forget(&mut self) {
+        *self = Self::default();
+    }
+}
+
+/// An object's removed snapshots: the clones that go, and whether its history changes.
+pub(crate) fn doomed(state: &ObjectState, removed: &SnapIntervals) -> (Vec<u64>, bool) {
+    let gone = |s: &u64| removed.contains(*s);
+    let clones = &state.snapset.clones;
+    let all = clones.iter().filter(|c| c.snaps.iter().all(gone)).map(|c| c.id);
+    (all.take(CLONES).collect(), clones.iter().any(|c| c.snaps.iter().any(gone)))
+}
+
+impl WritePlan {
+    /// Takes removed snapshots out of the history of a head that is `base`. `clones`: those that serve no other snapshot, as they are
+    /// stored.
+    pub(crate) fn of_trim(
+        head: &HObject,
+        base: &ObjectState,
+        removed: &SnapIntervals,
+        clones: Vec<(HObject, ObjectState)>,
+    ) -> Self {
+        let mut set = base.snapset.clone();
+        let before = set.own_bytes();
+        let going: BTreeSet<u64> = clones.iter().map(|(o, _)| o.snap).collect();
+        for c in &base.snapset.clones {
+            // More may have to go than are deleted now: those keep their snapshots until it is their turn.
+            if going.contains(&c.id) || c.snaps.iter().any(|s| !removed.contains(*s)) {
+                set.trim(c.id, |s| removed.contains(s));
+            }
+        }
+        let omap = |s: &ObjectState| i64::from(s.info.has(ObjectInfo::OMAP));
+        let deleted = |(object, state): (HObject, ObjectState)| Change {
+            object,
+            ops: vec![ObjectOp::Remove],
+            size_before: state.info.size,
+            stats: StatDelta { objects: -1, clones: -1, omap_objects: -omap(&state), ..StatDelta::default() },
+            state,
+            source: None,
+            frozen: true,
+            delete: true,
+            user_modify: false,
+            user_version: None,
+        };
+        // What the history names and nobody has needs no entry.
+        let mut changes: Vec<Change> = clones.into_iter().filter(|(_, s)| s.exists).map(deleted).collect();
+        let whiteout = base.info.has(ObjectInfo::WHITEOUT);
+        let delete = whiteout && set.clones.is_empty();
+        let last = i64::from(delete);
+        let stats = StatDelta {
+            objects: -last,
+            whiteouts: -last,
+            omap_objects: -last * omap(base),
+            bytes: set.own_bytes() - before,
+            ..StatDelta::default()
+        };
+        let mut ops = Vec::new();
+        if delete {
+            ops.push(ObjectOp::Remove);
+        } else {
+            super::plan::set_history(&mut ops, &set);
+        }
+        let state = ObjectState { snapset: set, ..base.clone() };
+        changes.push(Change {
+            object: head.clone(),
+            ops,
+            state,
+            size_before: base.info.size,
+            source: None,
+            frozen: true,
+            delete,
+            user_modify: false,
+            user_version: None,
+            stats,
+        });
+        Self { changes }
+    }
+}
+
+impl Pg {
+    /// The map may have changed, or what the PG is: begins a walk if there is something to be purged, ends one that may not go on.
+    pub(crate) fn look_for_trims(&mut self, cx: &mut Cx<'_>) {
+        let Some(view) = self.view.clone() else { return };
+        let Some(pool) = &view.pool else { return };
+        let removed = &pool.snaps.removed;
+        let may = !view.permits.no_trim && !self.interval.premerge;
+        let ((from, _), number) = (self.range(), self.seq());
+        let Role::Active(a) = &mut self.role else { return };
+        let may = may && a.clean && a.serving;
+        let t = &mut a.trim;
+        t.purged = both(&t.purged, removed);
+        let mut targets = removed.clone();
+        targets.subtract(&t.purged);
+        if let Some(w) = &mut t.walk {
+            w.targets = both(&w.targets, removed);
+            if may && !w.targets.is_empty() {
+                return;
+            }
+            t.walk = None;
+            cx.out.push(PgEffect::StateChanged);
+        }
+        if targets.is_empty() {
+            (t.failed, t.again_ms) = (false, 0);
+            return;
+        }
+        if may && cx.now.mono_ms >= t.again_ms {
+            t.again_ms = 0;
+            t.walk = Some(Walk { number, targets, from, open: BTreeSet::new(), begun: false, failed: false });
+            cx.out.extend([PgEffect::StateChanged, PgEffect::WantTurn]);
+        }
+    }
+
+    /// The PG has become clean: what was looked at before may have been another copy's.
+    pub(crate) fn begin_trims(&mut self, cx: &mut Cx<'_>) {
+        if let Role::Active(a) = &mut self.role {
+            a.trim.walk = None;
+        }
+        self.look_for_trims(cx);
+    }
+
+    /// The shell gives the walk a turn.
+    pub(crate) fn trim_more(&mut self, cx: &mut Cx<'_>) {
+        // It may have to end.
+        self.look_for_trims(cx);
+        let (_, end) = self.range();
+        let Role::Active(a) = &mut self.role else { return };
+        let Some(w) = a.trim.walk.as_mut().filter(|w| w.open.is_empty()) else { return };
+        if !std::mem::replace(&mut w.begun, true) {
+            cx.out.push(PgEffect::StateChanged);
+        }
+        let names = match cx.reader.list(&w.from, &end, LISTED) {
+            Ok(names) => names,
+            Err(error) => {
+                tracing::error!(pg = %self.id, %error, "list objects to be trimmed");
+                w.failed = true;
+                return self.walked(cx);
+            }
+        };
+        let listed = names.len();
+        let mut looked = 0;
+        for o in names {
+            if w.open.len() >= AT_ONCE {
+                break;
+            }
+            looked += 1;
+            // An object without a clone needs no look; of one with clones the first name is enough.
+            let head = HObject { snap: SNAP_HEAD, ..o.clone() };
+            w.from = HObject { snap: SNAP_DIR, ..head.clone() };
+            if o.snap < SNAP_HEAD {
+                w.open.insert(head);
+            }
+        }
+        if looked == listed && listed < LISTED {
+            w.from = HObject::max();
+        }
+        let (number, open) = (w.number, w.open.clone());
+        if open.is_empty() {
+            return self.walked(cx);
+        }
+        for head in open {
+            self.enqueue_own(&head, Vec::new(), ReqId::default(), Own::Trim(number));
+        }
+        if planted!(self.cfg, TrimNotAwaited)
+            && let Role::Active(a) = &mut self.role
+        {
+            a.trim.walk.iter_mut().for_each(|w| w.open.clear());
+            self.walked(cx);
+        }
+    }
+
+    /// All that the walk has found so far is trimmed.
+    fn walked(&mut self, cx: &mut Cx<'_>) {
+        let Role::Active(a) = &mut self.role else { return };
+        let Some(w) = &a.trim.walk else { return };
+        if !w.from.max && !w.failed {
+            return cx.out.push(PgEffect::WantTurn);
+        }
+        let Some(w) = a.trim.walk.take() else { return };
+        a.trim.failed = w.failed;
+        if w.failed {
+            a.trim.again_ms = cx.now.mono_ms + AGAIN_MS;
+        } else {
+            tracing::debug!(pg = %self.id, snapshots = %w.targets, "purged");
+            a.trim.purged.union(&w.targets);
+        }
+        cx.out.push(PgEffect::StateChanged);
+        self.look_for_trims(cx);
+    }
+
+    /// A request of the walk `number` has ended: nothing is left to be trimmed in its object, durably and everywhere, or it could
+    /// not be trimmed.
+    pub(crate) fn trimmed(&mut self, object: &HObject, number: u64, done: bool, cx: &mut Cx<'_>) {
+        let Role::Active(a) = &mut self.role else { return };
+        let Some(w) = a.trim.walk.as_mut().filter(|w| w.number == number) else { return };
+        w.failed |= !done;
+        if w.open.remove(object) && w.open.is_empty() {
+            self.walked(cx);
+        }
+    }
+
+    /// Trims an object: it is the first request's turn, which is our own. False if it waits for something to be read.
+    pub(crate) fn trim_first(&mut self, object: &HObject, number: u64, cx: &mut Cx<'_>) -> bool {
+        let Some(pool) = self.view.as_ref().and_then(|v| v.pool.clone()) else { return false };
+        let Some((id, state, inflight)) = self.ops.first_of(object) else { return false };
+        let removed = &pool.snaps.removed;
+        #[cfg(feature = "plant-bugs")]
+        let up_to_newest = {
+            let mut all = SnapIntervals::new();
+            all.insert(0, removed.intervals().map(|(s, n)| s + n).max().unwrap_or(0));
+            all
+        };
+        #[cfg(feature = "plant-bugs")]
+        let removed = if planted!(self.cfg, TrimTakesMore) { &up_to_newest } else { removed };
+        let (going, changes) = doomed(&state, removed);
+        if !changes {
+            // What an earlier request has trimmed counts when it is durable: the last commit comes back here.
+            return inflight == 0 && self.trim_ends(object, number, true, cx);
+        }
+        let mut used = vec![(object.clone(), state.info.version)];
+        let mut clones = Vec::with_capacity(going.len());
+        for snap in going {
+            let clone = HObject { snap, ..object.clone() };
+            // No client waits for one that is not whole: it is tried again when the PG is.
+            if self.must_recover_first(&clone, true, cx) {
+                return self.trim_ends(object, number, false, cx);
+            }
+            match exec::load_object(cx.reader, &clone) {
+                Ok(state) => {
+                    used.extend(state.exists.then(|| (clone.clone(), state.info.version)));
+                    clones.push((clone, state));
+                }
+                Err(ReadError::NotReady(what)) => return self.park_first(object, id, what, cx),
+                Err(error) => {
+                    tracing::error!(pg = %self.id, %clone, %error, "load a clone to be trimmed");
+                    self.heal(&clone, EVersion::default(), cx);
+                    return self.trim_ends(object, number, false, cx);
+                }
+            }
+        }
+        for (one, version) in used {
+            match self.has_sound_shard(&one, version, cx.reader) {
+                Ok(true) => {}
+                Err(ReadError::NotReady(what)) => return self.park_first(object, id, what, cx),
+                bad => {
+                    tracing::error!(pg = %self.id, object = %one, %version, ?bad, "a spoilt shard under a trim");
+                    self.heal(&one, version, cx);
+                    return self.trim_ends(object, number, false, cx);
+                }
+            }
+        }
+        let Some(q) = self.ops.take_first(object) else { return false };
+        #[cfg(feature = "plant-bugs")]
+        let state = if planted!(self.cfg, TrimOverlapKept) { all_shared(state, &clones) } else { state };
+        let plan = WritePlan::of_trim(object, &state, removed, clones);
+        let outcome = Outcome {
+            result: 0,
+            ops: Vec::new(),
+            user_version: state.info.user_version,
+            effect: Effect::Apply(Box::new(plan)),
+            stats: StatDelta::default(),
+            unreadable: false,
+            watch: Vec::new(),
+        };
+        self.write(object, q, outcome, &[], cx);
+        true
+    }
+
+    /// The first request on an object, our own, ends without a write.
+    fn trim_ends(&mut self, object: &HObject, number: u64, done: bool, cx: &mut Cx<'_>) -> bool {
+        drop(self.ops.take_first(object));
+        self.trimmed(object, number, done, cx);
+        true
+    }
+}
+
+/// As if all of a clone that goes were shared.
+#[cfg(feature = "plant-bugs")]
+fn all_shared(mut state: ObjectState, going: &[(HObject, ObjectState)]) -> ObjectState {
+    let goes = |id: u64| going.iter().any(|(o, _)| o.snap == id);
+    state.snapset.clones.iter_mut().filter(|c| goes(c.id)).for_each(|c| c.overlap = vec![(0, u64::MAX)]);
+    state
+}
