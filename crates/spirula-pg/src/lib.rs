@@ -16,6 +16,7 @@
 //! | `watch` | who can be told of what happens to an object, and **why no watch misses a notification** |
 //! | `backoff` | what clients hold back themselves, and **why their requests keep their order** |
 //! | [`exec`] | what a RADOS op vector means |
+//! | `snap` | **snapshots**: what a write under one does, what it shows, how it goes |
 //! | [`erasure`] | **erasure-coded pools**: stripes, reads, undo, rebuilding |
 //! | `recovery` | making copies whole while the PG serves |
 //! | `scrub` | comparing the copies, listing and repairing what differs |
@@ -43,8 +44,6 @@
 //!   incarnation up ([`MapView::live`]); every stored PG is split before it sees a map with
 //!   more PGs, and folded ([`Pg::fold`]) before any sees one with fewer; an OSD that restarts is down for at least one epoch;
 //! * every OSD pings its peers and keeps [`Leases`].
-//!
-//! Not here yet: trimming of snapshots ([`snap`] has the rest), object classes.
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test"))]
 

@@ -43,7 +43,7 @@ fn told(w: &World) -> Result<(), String> {
         let fin = w.nodes[primary].store.applied.objects.get(&object(i)).map(|o| tokens(&o.data));
         let history: Vec<_> = w.clients.iter().flat_map(|c| c.history.values()).filter(|d| d.object == i).collect();
         let fin = Past { head: fin, ..Past::default() };
-        check(&history, &fin).map_err(|e| format!("CLIENTS SEE object{i}: {e}"))
+        check(&history, &fin, &w.map().snaps).map_err(|e| format!("CLIENTS SEE object{i}: {e}"))
     })
 }
 

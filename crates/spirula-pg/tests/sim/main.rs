@@ -17,6 +17,7 @@ mod hollow;
 mod losses;
 mod past;
 mod refused;
+mod removals;
 mod scenarios;
 mod shards;
 mod store;

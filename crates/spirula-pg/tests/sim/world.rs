@@ -646,7 +646,8 @@ impl World {
         }
         let n = self.map().snaps.len();
         if self.rng.chance(30) && n > 1 {
-            let snap = self.map().snaps[self.rng.below(n)];
+            let i = self.rng.below(n);
+            let snap = self.map().snaps[i];
             self.change_map(|m| drop(m.retiring.insert(snap)));
         }
         self.step_removals();
