@@ -31,7 +31,15 @@ pub struct Dup {
     pub returns: Vec<OpReturn>,
 }
 
+/// With what the PG writes of its own (clones, trims) a log remembers so many times as many entries as requests, at most.
+const WITH_OWN: usize = 4;
+
 impl Dup {
+    /// Is it of a write of the PG's own, which nobody sends again?
+    fn is_nobodys(&self) -> bool {
+        self.reqid == ReqId::default()
+    }
+
     fn of(e: &LogEntry) -> Self {
         Self {
             version: e.version,
@@ -83,6 +91,8 @@ pub struct PgLog {
     bytes: usize,
     /// Requests of entries up to the tail, oldest first.
     dups: VecDeque<Dup>,
+    /// How many of them are nobody's.
+    nobodys: usize,
     /// Bytes of what their ops gave.
     returned: usize,
     /// How many of them have each home but 0: counted, since it is asked with each write.
@@ -229,6 +239,9 @@ impl PgLog {
 
     /// Trims entries up to and including `to`; of them, at most `tracked` requests (counting
     /// the entries that stay) are remembered on. Returns up to where everything is forgotten.
+    ///
+    /// What the PG writes of its own takes no places among these, within a bound: there may be thousands of trims within the second
+    /// in which a client whose connection broke sends again what was done.
     pub fn trim(&mut self, to: EVersion, tracked: usize) -> Option<EVersion> {
         while let Some(e) = self.entries.pop_front_if(|e| e.version <= to) {
             self.bytes -= e.weight();
@@ -239,7 +252,8 @@ impl PgLog {
         // fit into one transaction.
         let tracked = tracked.saturating_mul((1 + self.homes.len()).min(HOMES_MAX));
         let mut gone = None;
-        while self.dups.len() + self.entries.len() > tracked
+        let all = |log: &Self| log.dups.len() + log.entries.len();
+        while (all(self) - self.nobodys > tracked || all(self) > tracked.saturating_mul(WITH_OWN))
             && let Some(d) = self.pop_dup()
         {
             if self.requests.get(&d.reqid) == Some(&d.key()) {
@@ -254,6 +268,7 @@ impl PgLog {
         if d.home > 0 {
             *self.homes.entry(d.home).or_default() += 1;
         }
+        self.nobodys += usize::from(d.is_nobodys());
         self.returned += OpReturn::weight(&d.returns);
         self.dups.push_back(d);
         while self.returned > RETURNS_KEPT
@@ -265,6 +280,7 @@ impl PgLog {
 
     fn pop_dup(&mut self) -> Option<Dup> {
         let d = self.dups.pop_front()?;
+        self.nobodys -= usize::from(d.is_nobodys());
         self.returned -= OpReturn::weight(&d.returns);
         if let Some(n) = self.homes.get_mut(&d.home) {
             *n -= 1;
@@ -367,6 +383,25 @@ mod tests {
         let again = PgLog::new(log.tail(), stored);
         assert_eq!(again.find(&id(3)), log.find(&id(3)));
         assert_eq!((again.len(), again.tail()), (4, log.tail()));
+    }
+
+    /// What the PG writes of its own (a thousand trims within a moment) makes no client's request forgotten, within a bound.
+    #[test]
+    fn what_is_nobodys_request_takes_no_place_among_those_remembered() {
+        let own = |v: u64| LogEntry { reqid: ReqId::default(), ..entry(1, v, "a") };
+        let all = (1..=10).map(|v| entry(1, v, "a")).chain((11..=40).map(own));
+        let mut log = PgLog::new(EVersion::default(), all);
+        assert_eq!(log.trim(EVersion::new(1, 38), 12), None);
+        let known = |log: &PgLog| (1..=10).filter(|v| log.find(&entry(1, *v, "a").reqid).is_some()).count();
+        assert_eq!((known(&log), log.dups().count()), (10, 38));
+        // Through the store and back.
+        let stored = log.dups().cloned().map(|d| d.to_entry(1)).chain(log.iter().cloned()).collect::<Vec<_>>();
+        let mut again = PgLog::new(log.tail(), stored);
+        for log in [&mut log, &mut again] {
+            log.extend((41..=54).map(own).collect::<Vec<_>>().into_iter());
+            assert_eq!(log.trim(EVersion::new(1, 52), 12), Some(EVersion::new(1, 6)));
+            assert_eq!((known(log), log.dups().count() + log.len()), (4, 48));
+        }
     }
 
     #[test]

@@ -224,7 +224,7 @@ impl Pg {
     /// The PG has become clean: what was looked at before may have been another copy's.
     pub(crate) fn begin_trims(&mut self, cx: &mut Cx<'_>) {
         if let Role::Active(a) = &mut self.role {
-            a.trim.walk = None;
+            (a.trim.walk, a.trim.again_ms) = (None, 0);
         }
         self.look_for_trims(cx);
     }
@@ -243,7 +243,7 @@ impl Pg {
             Ok(names) => names,
             Err(error) => {
                 tracing::error!(pg = %self.id, %error, "list objects to be trimmed");
-                w.failed = true;
+                (w.failed, w.from) = (true, HObject::max());
                 return self.walked(cx);
             }
         };
@@ -283,7 +283,7 @@ impl Pg {
     fn walked(&mut self, cx: &mut Cx<'_>) {
         let Role::Active(a) = &mut self.role else { return };
         let Some(w) = &a.trim.walk else { return };
-        if !w.from.max && !w.failed {
+        if !w.from.max {
             return cx.out.push(PgEffect::WantTurn);
         }
         let Some(w) = a.trim.walk.take() else { return };
