@@ -1,10 +1,11 @@
 //! What the manager tells the monitors about PGs, pools and OSDs: enough for `ceph -s`,
 //! `df`, `osd df` and health, without the single PGs. Our own wire form.
 
-use crate::{OsdStatReport, PgStat, PgState, PoolStat, StoreStatfs};
+use crate::{OsdStatReport, PgStat, PgState, PoolStat, SnapIntervals, StoreStatfs};
 use spirula_encoding::{Decode, DecodeError, Decoder, Encode, Encoder, UTime};
 use spirula_types::{Epoch, OSD_NONE, OsdId, PgId, PoolId};
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 /// Sums over a pool, and its rates over the last seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -126,6 +127,8 @@ pub struct PgDigest {
     pub osds: BTreeMap<OsdId, OsdStatReport>,
     /// OSD maps before this epoch are needed by no PG and no OSD; 0 while that is not known.
     pub oldest_needed: Epoch,
+    /// Removed snapshots of which no PG of the pool has anything any more, by pool.
+    pub purged_snaps: BTreeMap<PoolId, SnapIntervals>,
 }
 
 impl PgDigest {
@@ -144,7 +147,13 @@ impl PgDigest {
             oldest = oldest.min(pg.last_epoch_clean);
             *me.pg_states.entry(pg.state).or_insert(0) += 1;
             me.pools.entry(id.pool).or_default().add_pg(pg);
+            // One that nobody has reported has purged nothing.
+            match me.purged_snaps.entry(id.pool) {
+                Entry::Vacant(v) => drop(v.insert(pg.purged_snaps.clone())),
+                Entry::Occupied(mut o) => drop(o.insert(o.get().intersection(&pg.purged_snaps))),
+            }
         }
+        me.purged_snaps.retain(|_, s| !s.is_empty());
         for (pool, s) in me.osds.values().flat_map(|o| &o.pool_statfs) {
             // Space of a deleted pool still on disk belongs to no pool.
             if let Some(p) = me.pools.get_mut(pool) {
@@ -187,20 +196,21 @@ impl PgDigest {
 
 impl Encode for PgDigest {
     fn encode(&self, out: &mut Encoder) {
-        out.versioned(2, 1, |o| {
+        out.versioned(3, 1, |o| {
             o.u32(self.osdmap_epoch);
             o.put(&self.stamp);
             o.put(&self.pg_states);
             o.put(&self.pools);
             o.put(&self.osds);
             o.u32(self.oldest_needed);
+            o.put(&self.purged_snaps);
         });
     }
 }
 
 impl Decode for PgDigest {
     fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
-        d.versioned("PgDigest", 2, |d, v| {
+        d.versioned("PgDigest", 3, |d, v| {
             Ok(Self {
                 osdmap_epoch: d.u32()?,
                 stamp: d.get()?,
@@ -208,6 +218,7 @@ impl Decode for PgDigest {
                 pools: d.get()?,
                 osds: d.get()?,
                 oldest_needed: if v >= 2 { d.u32()? } else { 0 },
+                purged_snaps: if v >= 3 { d.get()? } else { BTreeMap::new() },
             })
         })
     }
@@ -240,7 +251,22 @@ mod tests {
         assert_eq!((p.num_pgs, p.stat.stats.sum.num_objects, p.stat.up), (2, 4, 2));
         assert_eq!((p.stat.store_stats.allocated, p.stat.num_store_stats), (14, 2));
         assert_eq!(d.pool_sum().stat.stats.sum.num_bytes, 30);
+        assert!(d.purged_snaps.is_empty());
         assert_eq!(d.osd_sum(|o| o == 1).statfs.total, 100);
+        assert_eq!(from_slice::<PgDigest>(&to_vec(&d)).unwrap(), d);
+    }
+
+    #[test]
+    fn a_snapshot_is_purged_when_every_pg_of_the_pool_says_so() {
+        let with = |snaps: &[u64]| {
+            let mut s = PgStat::default();
+            snaps.iter().for_each(|id| s.purged_snaps.insert(*id, 1));
+            s
+        };
+        let (a, b, none) = (with(&[2, 3, 7]), with(&[3, 4, 7]), with(&[]));
+        let pgs = [(PgId::new(1, 0), &a), (PgId::new(1, 1), &b), (PgId::new(2, 0), &a), (PgId::new(2, 1), &none)];
+        let d = PgDigest::from_reports(5, UTime::ZERO, pgs, BTreeMap::new());
+        assert_eq!(d.purged_snaps, BTreeMap::from([(1, with(&[3, 7]).purged_snaps)]));
         assert_eq!(from_slice::<PgDigest>(&to_vec(&d)).unwrap(), d);
     }
 }

@@ -7,9 +7,6 @@
 use crate::pools::Refusal;
 use spirula_types::errno::{EACCES, EOPNOTSUPP};
 
-/// Why snapshots, of pools and of clients, are refused.
-pub const SNAPSHOTS: &str = "this version has no snapshots yet: OSDs would keep no old state of objects";
-
 /// The refusal of something that is missing, with a sentence that says what.
 pub fn refusal(why: impl Into<String>) -> Refusal {
     (EOPNOTSUPP, why.into())
@@ -83,10 +80,8 @@ pub fn pool_var(var: &str, value: &str) -> Result<(), Refusal> {
 }
 
 /// Flags of the whole cluster that nothing here acts on, and why.
-const CLUSTER_FLAGS: &[(&str, &str)] = &[
-    ("notieragent", "this version has no cache tiers: there is no agent that 'notieragent' could stop"),
-    ("nosnaptrim", "this version has no snapshots yet: there is nothing to trim that 'nosnaptrim' could stop"),
-];
+const CLUSTER_FLAGS: &[(&str, &str)] =
+    &[("notieragent", "this version has no cache tiers: there is no agent that 'notieragent' could stop")];
 
 /// Refuses to set a flag of the cluster that nothing would act on.
 ///

@@ -43,6 +43,7 @@ pub mod pools;
 mod quorum;
 pub mod report;
 mod session;
+pub mod snaps;
 pub mod state;
 mod store;
 pub mod time;

@@ -158,6 +158,7 @@ pub struct Mon {
     pub(crate) mgr: MgrTracker,
     pub(crate) osds: OsdTracker,
     pub(crate) merges: MergeTracker,
+    pub(crate) snaps: crate::snaps::SnapTurns,
     pub(crate) placement: PlacementTracker,
     pub(crate) transitions: crate::transitions::Transitions,
     /// The OSDs that the last OSD map showed up, and its epoch.
@@ -234,6 +235,7 @@ impl Mon {
             mgr: MgrTracker::default(),
             osds: OsdTracker::default(),
             merges: MergeTracker::default(),
+            snaps: crate::snaps::SnapTurns::default(),
             placement: PlacementTracker::default(),
             transitions: crate::transitions::Transitions::default(),
             up_before: (0, BTreeSet::new()),
@@ -319,7 +321,7 @@ impl Mon {
 
     /// Bytes of requests that wait for anything. Looked at only where a large one comes in.
     fn waiting_bytes(&self) -> usize {
-        self.queue.iter().map(Request::bytes).sum::<usize>() + self.q.waiting_bytes()
+        self.queue.iter().map(Request::bytes).sum::<usize>() + self.q.waiting_bytes() + self.snaps.bytes()
     }
 
     /// A new global id; see [`GlobalIds::next`].
@@ -412,6 +414,7 @@ impl Mon {
             MonEvent::Tick => {
                 self.quorum_tick(out);
                 self.tell_silence(out);
+                self.turn_of_snaps(out);
                 let since = self.steady.as_nanos().abs_diff(self.last_look.as_nanos());
                 if self.q.leads() && since >= TICK_NANOS {
                     self.last_look = self.steady;
@@ -595,8 +598,36 @@ impl Mon {
         Ok(())
     }
 
-    /// Runs a request now, or when the commit under way is done.
+    /// Runs a request now, when the commit under way is done, or, about a snapshot, when it is its turn.
     pub(crate) fn submit(&mut self, request: Request, out: &mut Vec<MonEffect>) {
+        if !self.q.leads() {
+            return self.submit_now(request, out);
+        }
+        match self.snaps.keep(request, self.steady) {
+            Ok(Some(request)) => self.submit_now(request, out),
+            Ok(None) => {}
+            Err(conn) => {
+                tracing::warn!(conn, "too many requests about snapshots wait, closing");
+                out.push(MonEffect::Close(conn));
+            }
+        }
+    }
+
+    /// Runs together what waited for its turn.
+    fn turn_of_snaps(&mut self, out: &mut Vec<MonEffect>) {
+        let due = self.snaps.due(self.steady);
+        if due.is_empty() {
+        } else if self.q.leads() {
+            self.queue.extend(due.into_iter().map(Request::Ask));
+            if self.inflight.is_none() {
+                self.batch(out);
+            }
+        } else {
+            due.into_iter().for_each(|ask| self.lead(ask, out));
+        }
+    }
+
+    fn submit_now(&mut self, request: Request, out: &mut Vec<MonEffect>) {
         if self.inflight.is_some() {
             if self.queue.len() < QUEUE_MAX {
                 self.queue.push_back(request);
@@ -775,6 +806,7 @@ impl Mon {
                 self.tick_osds(work);
                 self.step_merges(work);
                 self.step_placement(work);
+                self.prune_snaps(work);
                 self.tick_mgr(work);
                 self.tick_mutes(work);
                 self.tick_health(work);
@@ -824,9 +856,8 @@ impl Mon {
                 work.replies.push((conn, Reply::PoolOp { tid: m.tid, result: done.ret, data }));
             }
             kind::REMOVE_SNAPS => {
-                // There are none (`absent`): the answer names none as removed.
                 let mut r = MRemoveSnaps::from_message(&m)?;
-                r.snaps.clear();
+                crate::snaps::remove_snaps(work, &mut r);
                 work.replies.push((conn, Reply::Ready(r.into_message(m.tid))));
             }
             kind::LOG => {

@@ -1,4 +1,4 @@
-//! Pools and their snapshots: creation, deletion, and the set of PGs that may still be
+//! Pools: creation, deletion, and the set of PGs that may still be
 //! created empty.
 //!
 //! A new pool's PGs are put into the creating set in the batch that creates the pool. A
@@ -13,12 +13,12 @@
 use crate::view::ClusterView;
 use crate::work::Work;
 use bytes::Bytes;
+use spirula_maps::PgPool;
 use spirula_maps::osdmap::pool::flag;
-use spirula_maps::{PgPool, SnapIntervals};
 use spirula_messages::ceph::MPoolOp;
 use spirula_messages::ceph::mon::pool_op as op;
 use spirula_messages::cluster::control::{PgCreateAsk, PgCreateGrant};
-use spirula_types::errno::{EEXIST, EINVAL, ENOENT, EOPNOTSUPP, EPERM, ERANGE};
+use spirula_types::errno::{EEXIST, EINVAL, ENOENT, EPERM, ERANGE};
 use spirula_types::{Epoch, PgId, PoolId, Uuid};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -245,6 +245,10 @@ pub fn delete(work: &mut Work, id: PoolId) -> Result<(), Refusal> {
     map.pg_upmap.retain(|pg, _| pg.pool != id);
     map.pg_upmap_items.retain(|pg, _| pg.pool != id);
     map.new_removed_snaps.remove(&id);
+    // Nobody will say of its snapshots that they are purged.
+    if let Some(queue) = map.removed_snaps_queue.get(&id).cloned() {
+        map.new_purged_snaps.insert(id, queue);
+    }
     if map.crush.choose_args.contains_key(&id) {
         let dropped = work.edit_crush(|c| {
             c.remove_weight_set(id);
@@ -314,28 +318,6 @@ pub fn pgs_created(work: &mut Work, pgids: &BTreeMap<PgId, Epoch>) -> BTreeMap<P
     settled.map(|pg| (*pg, work.state.created.get(pg).copied().unwrap_or(0))).collect()
 }
 
-/// Removes a pool snapshot: of a pool that an earlier version let have one.
-///
-/// # Errors
-/// EINVAL if the pool's snapshots are its clients'; ENOENT if there is none of that name.
-pub fn remove_snap(work: &mut Work, id: PoolId, name: &str) -> Result<(), Refusal> {
-    let epoch = work.next_epoch();
-    let pool_name = work.osd().pool_name(id).to_owned();
-    let Some(p) = work.osd_mut().pools.get_mut(&id) else {
-        return Err((ENOENT, format!("pool {id} does not exist")));
-    };
-    if p.is_selfmanaged_snaps_mode() {
-        return Err((EINVAL, format!("pool {pool_name} is in selfmanaged snaps mode")));
-    }
-    let Some(snap) = p.snap_by_name(name) else {
-        return Err((ENOENT, format!("pool {pool_name} snap {name} does not exist")));
-    };
-    p.snaps.remove(&snap);
-    p.snap_epoch = epoch;
-    work.osd_mut().new_removed_snaps.entry(id).or_default().insert(snap, 1);
-    Ok(())
-}
-
 /// A client's pool operation: result (0 or −errno) and, for a new snapshot, its id.
 pub fn pool_op(work: &mut Work, fsid: Uuid, m: &MPoolOp) -> (i32, Option<Bytes>) {
     if m.fsid != fsid {
@@ -351,26 +333,11 @@ pub fn pool_op(work: &mut Work, fsid: Uuid, m: &MPoolOp) -> (i32, Option<Bytes>)
         }
         op::DELETE if work.osd().pool(id).is_none() => (-ENOENT, None),
         op::DELETE => plain(delete(work, id)),
-        op::DELETE_SNAP => match remove_snap(work, id, &m.name) {
-            // Gone already is what was asked for, if the pool is there.
-            Err((ENOENT, _)) if work.osd().pool(id).is_some() => (0, None),
-            r => plain(r),
-        },
-        // Nothing would be kept for them, and nothing trimmed (`absent`).
-        op::CREATE_SNAP | op::CREATE_UNMANAGED_SNAP | op::DELETE_UNMANAGED_SNAP => {
-            if work.osd().pool(id).is_some() {
-                (-EOPNOTSUPP, None)
-            } else {
-                (-ENOENT, None)
-            }
+        op::CREATE_SNAP | op::DELETE_SNAP | op::CREATE_UNMANAGED_SNAP | op::DELETE_UNMANAGED_SNAP => {
+            crate::snaps::pool_op(work, m)
         }
         _ => (-EINVAL, None),
     }
-}
-
-/// Snapshots of a pool that wait to be trimmed or are gone.
-pub fn removed_snaps<'a>(view: &'a ClusterView<'_>, pool: PoolId) -> Option<&'a SnapIntervals> {
-    view.osdmap.removed_snaps_queue.get(&pool)
 }
 
 /// Bytes that clients can still store in a pool.

@@ -724,6 +724,7 @@ impl Mon {
     pub(crate) fn forget_asks(&mut self, conn: ConnId) {
         self.q.forwards.retain(|_, f| f.ask.conn != conn);
         self.q.parked.retain(|a| a.conn != conn);
+        self.snaps.forget(conn);
     }
 
     pub(crate) fn on_persisted(&mut self, number: u64, out: &mut Vec<MonEffect>) {

@@ -92,6 +92,34 @@ impl SnapIntervals {
         other.intervals().for_each(|(s, l)| self.insert(s, l));
     }
 
+    /// What is in both.
+    #[must_use]
+    pub fn intersection(&self, other: &Self) -> Self {
+        let mut both = Self::new();
+        for (start, len) in self.intervals() {
+            let end = start.saturating_add(len);
+            // The one that begins before this interval may reach into it.
+            let first = other.0.range(..=start).next_back().map_or(start, |(s, _)| *s);
+            for (s, l) in other.0.range(first..end) {
+                let (from, to) = (start.max(*s), end.min(s.saturating_add(*l)));
+                both.insert(from, to.saturating_sub(from));
+            }
+        }
+        both
+    }
+
+    /// The first `max` ids.
+    #[must_use]
+    pub fn first(&self, max: u64) -> Self {
+        let (mut out, mut left) = (Self::new(), max);
+        for (start, len) in self.intervals() {
+            let take = len.min(left);
+            out.insert(start, take);
+            left -= take;
+        }
+        out
+    }
+
     /// Removes all of `other`.
     pub fn subtract(&mut self, other: &Self) {
         other.intervals().for_each(|(s, l)| self.remove(s, l));
@@ -156,6 +184,13 @@ mod tests {
             for i in 0..300 {
                 prop_assert_eq!(a.contains(i), b.contains(&i));
             }
+            let odd: BTreeSet<u64> = b.iter().copied().filter(|i| i % 3 == 1).collect();
+            let mut other = SnapIntervals::new();
+            odd.iter().chain(&[500, 501]).for_each(|i| other.insert(*i, 1));
+            let ids = |s: &SnapIntervals| s.intervals().flat_map(|(s, l)| s..s + l).collect::<BTreeSet<u64>>();
+            prop_assert_eq!(ids(&a.intersection(&other)), odd.clone());
+            prop_assert_eq!(ids(&other.intersection(&a)), odd);
+            prop_assert_eq!(ids(&a.first(5)), b.iter().copied().take(5).collect::<BTreeSet<_>>());
             let v = spirula_encoding::to_vec(&a);
             prop_assert_eq!(spirula_encoding::from_slice::<SnapIntervals>(&v).unwrap(), a);
         }

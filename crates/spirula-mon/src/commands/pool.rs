@@ -5,6 +5,7 @@ use crate::absent;
 use crate::mon::CommandCtx;
 use crate::options::parse_size;
 use crate::pools::{self, NewPool};
+use crate::snaps;
 use serde_json::{Value, json};
 use spirula_format::{bytes, si};
 use spirula_maps::PgPool;
@@ -339,9 +340,14 @@ fn get_quota(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
 }
 
 fn mksnap(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
-    let run = || -> Outcome {
-        pool_id(ctx, args, "pool")?;
-        Err(absent::refusal(absent::SNAPSHOTS))
+    let mut run = || -> Outcome {
+        let (id, name) = pool_id(ctx, args, "pool")?;
+        let snap = args.str("snap");
+        match snaps::create_snap(ctx.work, id, &snap) {
+            Ok(()) => Ok(CommandResult::ok(format!("created pool {name} snap {snap}"))),
+            Err((EEXIST, text)) => Ok(CommandResult::ok(text)),
+            Err(e) => Err(e),
+        }
     };
     settle(run())
 }
@@ -350,7 +356,7 @@ fn rmsnap(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
     let mut run = || -> Outcome {
         let (id, name) = pool_id(ctx, args, "pool")?;
         let snap = args.str("snap");
-        match pools::remove_snap(ctx.work, id, &snap) {
+        match snaps::remove_snap(ctx.work, id, &snap) {
             Ok(()) => Ok(CommandResult::ok(format!("removed pool {name} snap {snap}"))),
             Err((ENOENT, text)) => Ok(CommandResult::ok(text)),
             Err(e) => Err(e),

@@ -2,12 +2,11 @@
 //! variable of a pool either changes the agreed state, with a word on who acts on it, or is refused
 //! with EOPNOTSUPP and a sentence, or has its reason here.
 
-use crate::harness::{Cluster, FSID, beacon};
+use crate::harness::{Cluster, beacon};
 use bytes::Bytes;
 use serde_json::{Value, json};
-use spirula_messages::ceph::{MCommand, MCommandReply, MPoolOp, MPoolOpReply, MRemoveSnaps};
+use spirula_messages::ceph::{MCommand, MCommandReply};
 use spirula_messages::cluster::control::MgrBeacon;
-use spirula_messages::{Body, Message};
 use spirula_mon::state::State;
 use spirula_types::EntityType;
 use std::collections::BTreeSet;
@@ -235,8 +234,8 @@ const COMMANDS: &[(&str, Does)] = &[
         Acts("OSDs refuse what is more"),
     ),
     (r#"{"prefix": "device check-health"}"#, Nothing("there is no device; where there is one it is refused")),
-    (r#"{"prefix": "osd pool mksnap", "pool": "q", "snap": "s"}"#, Refused("no snapshots yet")),
-    (r#"{"prefix": "osd pool rmsnap", "pool": "q", "snap": "s"}"#, Nothing("there is none of that name, as it says")),
+    (r#"{"prefix": "osd pool mksnap", "pool": "q", "snap": "s"}"#, Acts("PGs keep what there was")),
+    (r#"{"prefix": "osd pool rmsnap", "pool": "q", "snap": "s"}"#, Acts("PGs forget it")),
     (r#"{"prefix": "osd pool application enable", "pool": "q", "app": "a"}"#, Acts("capabilities by tag, health")),
     (
         r#"{"prefix": "osd pool application set", "pool": "q", "app": "a", "key": "k", "value": "v"}"#,
@@ -285,7 +284,7 @@ const FLAGS: &[(&str, Does)] = &[
     ("noscrub", Acts("OSDs begin no scrub")),
     ("nodeep-scrub", Acts("OSDs begin no deep scrub")),
     ("notieragent", Refused("no cache tiers")),
-    ("nosnaptrim", Refused("no snapshots")),
+    ("nosnaptrim", Acts("OSDs forget no removed snapshots")),
     ("pglog_hardlimit", Nothing("it is set from the first: logs are bounded")),
 ];
 
@@ -434,7 +433,7 @@ fn every_flag_is_acted_on_or_refused() {
     }
     assert_eq!(FLAGS.iter().map(|(f, _)| (*f).to_owned()).collect::<BTreeSet<_>>(), choices("osd set", "key"));
     // To unset what cannot be set asks for what is so.
-    c.ok(r#"{"prefix": "osd unset", "key": "nosnaptrim"}"#);
+    c.ok(r#"{"prefix": "osd unset", "key": "notieragent"}"#);
 }
 
 #[test]
@@ -469,24 +468,6 @@ fn every_variable_of_a_pool_is_acted_on_or_refused() {
     }
     let listed: BTreeSet<String> = VARS.iter().map(|(v, ..)| (*v).to_owned()).collect();
     assert_eq!(listed, choices("osd pool set", "var"));
-}
-
-#[test]
-fn snapshots_are_refused_to_clients_and_metadata_servers() {
-    let mut c = cluster();
-    let conn = c.open(EntityType::Client, "admin");
-    let before = lasting(&c);
-    // A pool's, a client's own; and a removal of what cannot be.
-    for (op, name) in [(0x11, "s"), (0x21, ""), (0x22, "")] {
-        let m = MPoolOp { version: 0, fsid: FSID, pool: 1, op, snap: 2, name: name.into(), crush_rule: -1 };
-        let r = MPoolOpReply::from_message(c.ask(conn, m.clone()).last().unwrap()).unwrap();
-        assert_eq!((r.result, r.data), (EOPNOTSUPP, None), "{op:#x}");
-        let r = MPoolOpReply::from_message(c.ask(conn, MPoolOp { pool: 77, ..m }).last().unwrap()).unwrap();
-        assert_eq!(r.result, -2, "{op:#x}");
-    }
-    let answer: Vec<Message> = c.ask(conn, MRemoveSnaps { version: 0, snaps: [(1, vec![5])].into() });
-    assert!(MRemoveSnaps::from_message(answer.last().unwrap()).unwrap().snaps.is_empty());
-    assert!(before == lasting(&c));
 }
 
 /// `osd set-group` on a CRUSH node or a device class holds as the same flags of each OSD do.

@@ -11,4 +11,5 @@ mod life;
 mod limits;
 mod managers;
 mod merges;
+mod snaps;
 mod three;

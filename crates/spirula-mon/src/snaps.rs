@@ -1,0 +1,269 @@
+//! Snapshots, as far as the monitors have to do with them: their numbers, their names, and the list of those that are gone.
+//!
+//! A pool's snapshots are the pool's own (`ceph osd pool mksnap`, by name) or its clients' (RBD, CephFS: numbers without
+//! names, which the clients keep), never both. Either way the pool's `snap_seq` counts up, and no number is used twice.
+//! A removed one stands in the OSD map's queue of removed snapshots until every PG of the pool has said that it holds
+//! nothing of it any more ([`spirula_maps::PgDigest::purged_snaps`]); then it leaves the queue. Nothing else remembers it:
+//! who removes it once more has the PGs look again, and find nothing.
+//!
+//! Whoever may write to a pool may make snapshots of its own there, and each makes an epoch of the OSD map. So the
+//! requests of one [`TURN`] share an epoch: a client that asks for one after the other gets 20 a second at most.
+//!
+//! What a removal means to a PG: `spirula_pg`. Which commands lead here: [`crate::commands`], and `MPoolOp`.
+
+use crate::event::ConnId;
+use crate::mon::{Mon, Request};
+use crate::pools::Refusal;
+use crate::quorum::Ask;
+use crate::work::Work;
+use bytes::Bytes;
+use spirula_encoding::UTime;
+use spirula_maps::PgPool;
+use spirula_maps::osdmap::PoolSnap;
+use spirula_maps::osdmap::pool::flag;
+use spirula_messages::ceph::mon::pool_op as op;
+use spirula_messages::ceph::{MPoolOp, MRemoveSnaps, kind};
+use spirula_messages::{Body, Message};
+use spirula_types::PoolId;
+use spirula_types::errno::{EEXIST, EINVAL, ENOENT, ENOSPC};
+use std::collections::{BTreeMap, VecDeque};
+
+/// Requests that make or remove snapshots share an epoch within so many nanoseconds.
+const TURN: u64 = 50_000_000;
+/// So many requests wait for their turn at most; whoever asks for more loses its connection.
+const WAITING_MAX: usize = 4096;
+/// Intervals in a pool's queue of removed snapshots, at most: more are there only when many were removed, none next to
+/// another, while PGs could not work them off. Each client has the map with all of them.
+const QUEUE_INTERVALS_MAX: usize = 16_384;
+/// Snapshots of a pool's own, at most: each is in every OSD map.
+const POOL_SNAPS_MAX: usize = 4096;
+/// Snapshots that leave the queue in one epoch, at most (Ceph's `mon_max_snap_prune_per_epoch`).
+const PRUNED_PER_EPOCH: u64 = 100;
+
+/// Requests that wait for their turn. Not part of the agreed state: whoever lost its monitor asks again.
+#[derive(Default)]
+pub(crate) struct SnapTurns {
+    waiting: VecDeque<Ask>,
+    last: UTime,
+}
+
+/// Does this make or remove a snapshot?
+fn is_about_snaps(m: &Message) -> bool {
+    m.kind == kind::REMOVE_SNAPS
+        || m.kind == kind::POOL_OP
+            && MPoolOp::from_message(m).is_ok_and(|m| {
+                [op::CREATE_SNAP, op::DELETE_SNAP, op::CREATE_UNMANAGED_SNAP, op::DELETE_UNMANAGED_SNAP].contains(&m.op)
+            })
+}
+
+impl SnapTurns {
+    /// Keeps a request for the next turn; gives it back if it is none of these, or if it is its turn now.
+    ///
+    /// # Errors
+    /// The connection that asks for too many.
+    pub fn keep(&mut self, request: Request, now: UTime) -> Result<Option<Request>, ConnId> {
+        let ask = match request {
+            Request::Ask(ask) if is_about_snaps(&ask.message) => ask,
+            other => return Ok(Some(other)),
+        };
+        if self.waiting.is_empty() && self.is_due(now) {
+            self.last = now;
+            return Ok(Some(Request::Ask(ask)));
+        }
+        if self.waiting.len() >= WAITING_MAX {
+            return Err(ask.conn);
+        }
+        self.waiting.push_back(ask);
+        Ok(None)
+    }
+
+    fn is_due(&self, now: UTime) -> bool {
+        now.as_nanos().abs_diff(self.last.as_nanos()) >= TURN
+    }
+
+    /// Those whose turn it is.
+    pub fn due(&mut self, now: UTime) -> Vec<Ask> {
+        if self.waiting.is_empty() || !self.is_due(now) {
+            return Vec::new();
+        }
+        self.last = now;
+        self.waiting.drain(..).collect()
+    }
+
+    /// Nobody waits behind this connection any more.
+    pub fn forget(&mut self, conn: ConnId) {
+        self.waiting.retain(|a| a.conn != conn);
+    }
+
+    /// Bytes of those that wait.
+    pub fn bytes(&self) -> usize {
+        self.waiting.iter().map(|a| crate::mon::bytes_of(&a.message)).sum()
+    }
+}
+
+fn pool_mut(work: &mut Work, id: PoolId) -> Result<&mut PgPool, Refusal> {
+    work.osd_mut().pools.get_mut(&id).ok_or_else(|| (ENOENT, format!("pool {id} does not exist")))
+}
+
+/// Takes a snapshot of a pool, by name.
+///
+/// # Errors
+/// EINVAL for a name that is none, or if the pool's snapshots are its clients'; EEXIST; ENOSPC beyond 4,096 of them.
+pub fn create_snap(work: &mut Work, id: PoolId, name: &str) -> Result<(), Refusal> {
+    let (epoch, now) = (work.next_epoch(), work.now);
+    let pool_name = work.osd().pool_name(id).to_owned();
+    if name.is_empty() || name.len() > 256 || name.chars().any(char::is_control) {
+        return Err((EINVAL, "a snapshot's name has 1 to 256 bytes and no control characters".into()));
+    }
+    let Some(p) = work.osd().pool(id) else { return Err((ENOENT, format!("pool {id} does not exist"))) };
+    if p.is_selfmanaged_snaps_mode() {
+        return Err((EINVAL, format!("pool {pool_name} is in unmanaged snaps mode")));
+    }
+    if p.snap_by_name(name).is_some() {
+        return Err((EEXIST, format!("pool {pool_name} snap {name} already exists")));
+    }
+    if p.snaps.len() >= POOL_SNAPS_MAX {
+        return Err((ENOSPC, format!("pool {pool_name} has {POOL_SNAPS_MAX} snapshots, as many as a pool may have")));
+    }
+    let p = pool_mut(work, id)?;
+    p.flags |= flag::POOL_SNAPS;
+    p.snap_seq += 1;
+    p.snap_epoch = epoch;
+    p.snaps.insert(p.snap_seq, PoolSnap { id: p.snap_seq, stamp: now, name: name.to_owned() });
+    Ok(())
+}
+
+/// Removes a pool's snapshot.
+///
+/// # Errors
+/// EINVAL if the pool's snapshots are its clients'; ENOENT if there is none of that name.
+pub fn remove_snap(work: &mut Work, id: PoolId, name: &str) -> Result<(), Refusal> {
+    let epoch = work.next_epoch();
+    let pool_name = work.osd().pool_name(id).to_owned();
+    let Some(p) = work.osd().pool(id) else { return Err((ENOENT, format!("pool {id} does not exist"))) };
+    if p.is_selfmanaged_snaps_mode() {
+        return Err((EINVAL, format!("pool {pool_name} is in unmanaged snaps mode")));
+    }
+    let Some(snap) = p.snap_by_name(name) else {
+        return Err((ENOENT, format!("pool {pool_name} snap {name} does not exist")));
+    };
+    removed(work, id, snap)?;
+    let p = pool_mut(work, id)?;
+    p.snaps.remove(&snap);
+    p.snap_epoch = epoch;
+    Ok(())
+}
+
+/// Puts a snapshot into the queue of those that PGs must forget.
+fn removed(work: &mut Work, id: PoolId, snap: u64) -> Result<(), Refusal> {
+    let full = |s: &spirula_maps::SnapIntervals| s.intervals().count() >= QUEUE_INTERVALS_MAX;
+    let map = work.osd();
+    if map.removed_snaps_queue.get(&id).is_some_and(full) || map.new_removed_snaps.get(&id).is_some_and(full) {
+        return Err((ENOSPC, format!("too many removed snapshots of pool {id} wait for its PGs to forget them")));
+    }
+    work.osd_mut().new_removed_snaps.entry(id).or_default().insert(snap, 1);
+    Ok(())
+}
+
+/// Is it removed, or about to be?
+fn is_removed(work: &Work, id: PoolId, snap: u64) -> bool {
+    let map = work.osd();
+    let in_ = |m: &BTreeMap<PoolId, spirula_maps::SnapIntervals>| m.get(&id).is_some_and(|s| s.contains(snap));
+    // Of an edited map only: an unedited one's list is of its own epoch, and in the queue.
+    in_(&map.removed_snaps_queue) || in_(&map.new_removed_snaps)
+}
+
+/// The number of a client's new snapshot.
+fn create_own(work: &mut Work, id: PoolId) -> Result<u64, Refusal> {
+    let epoch = work.next_epoch();
+    let p = pool_mut(work, id)?;
+    if p.is_pool_snaps_mode() {
+        return Err((EINVAL, "the pool has snapshots of its own".into()));
+    }
+    p.flags |= flag::SELFMANAGED_SNAPS;
+    // The first is 2, as with Ceph.
+    p.snap_seq = p.snap_seq.max(1) + 1;
+    p.snap_epoch = epoch;
+    Ok(p.snap_seq)
+}
+
+/// Removes a client's snapshot.
+fn remove_own(work: &mut Work, id: PoolId, snap: u64) -> Result<(), Refusal> {
+    let epoch = work.next_epoch();
+    let Some(p) = work.osd().pool(id) else { return Err((ENOENT, format!("pool {id} does not exist"))) };
+    if p.is_pool_snaps_mode() {
+        return Err((EINVAL, "the pool has snapshots of its own".into()));
+    }
+    if snap == 0 || snap > p.snap_seq {
+        return Err((ENOENT, format!("there is no snapshot {snap}")));
+    }
+    if is_removed(work, id, snap) {
+        return Ok(());
+    }
+    removed(work, id, snap)?;
+    let p = pool_mut(work, id)?;
+    // A removal has a number, too: who has seen it has seen all snapshots before it.
+    p.snap_seq += 1;
+    p.snap_epoch = epoch;
+    Ok(())
+}
+
+/// A client's operation on snapshots: result (0 or −errno) and, for a new one of its own, its number.
+pub fn pool_op(work: &mut Work, m: &MPoolOp) -> (i32, Option<Bytes>) {
+    let id = PoolId::from(m.pool);
+    let plain = |r: Result<(), Refusal>| (r.map_or_else(|(e, _)| -e, |()| 0), None);
+    if work.osd().pool(id).is_none() {
+        return (-ENOENT, None);
+    }
+    match m.op {
+        // That it is there, or gone, already is what was asked for.
+        op::CREATE_SNAP => match create_snap(work, id, &m.name) {
+            Err((EEXIST, _)) => (0, None),
+            r => plain(r),
+        },
+        op::DELETE_SNAP => match remove_snap(work, id, &m.name) {
+            Err((ENOENT, _)) => (0, None),
+            r => plain(r),
+        },
+        op::CREATE_UNMANAGED_SNAP => match create_own(work, id) {
+            Ok(snap) => (0, Some(spirula_encoding::to_vec(&snap).into())),
+            Err((e, _)) => (-e, None),
+        },
+        op::DELETE_UNMANAGED_SNAP => plain(remove_own(work, id, m.snap)),
+        _ => (-EINVAL, None),
+    }
+}
+
+/// What a metadata server wants removed; what is left in the message is removed.
+pub fn remove_snaps(work: &mut Work, m: &mut MRemoveSnaps) {
+    for (pool, snaps) in &mut m.snaps {
+        let id = PoolId::from(*pool);
+        snaps.retain(|snap| {
+            let Ok(p) = pool_mut(work, id) else { return false };
+            if p.is_pool_snaps_mode() || *snap == 0 {
+                return false;
+            }
+            // Its numbers are of all the file system's pools: this one may not have come so far.
+            if p.snap_seq < *snap {
+                p.flags |= flag::SELFMANAGED_SNAPS;
+                p.snap_seq = *snap;
+            }
+            remove_own(work, id, *snap).is_ok()
+        });
+    }
+    m.snaps.retain(|_, s| !s.is_empty());
+}
+
+impl Mon {
+    /// Takes out of the queue what no PG has anything of any more.
+    pub(crate) fn prune_snaps(&self, work: &mut Work) {
+        let digest = &self.mgr.knowledge.digest;
+        for (pool, purged) in &digest.purged_snaps {
+            let Some(queue) = work.osd().removed_snaps_queue.get(pool) else { continue };
+            let gone = purged.intersection(queue).first(PRUNED_PER_EPOCH);
+            if !gone.is_empty() {
+                work.osd_mut().new_purged_snaps.entry(*pool).or_default().union(&gone);
+            }
+        }
+    }
+}

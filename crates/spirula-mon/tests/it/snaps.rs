@@ -1,0 +1,167 @@
+//! Snapshots at the monitors: numbers, names, the queue of those that are removed, and how many epochs a client can make.
+
+use crate::harness::{Cluster, FSID, beacon};
+use spirula_encoding::{UTime, to_vec};
+use spirula_maps::osdmap::Incremental;
+use spirula_maps::{PgDigest, PgStat, SnapIntervals};
+use spirula_messages::Body;
+use spirula_messages::ceph::{MPoolOp, MPoolOpReply, MRemoveSnaps};
+use spirula_messages::cluster::control::MgrDigest;
+use spirula_types::{EntityType, PgId};
+use std::collections::BTreeMap;
+
+const CREATE_SNAP: u32 = 0x11;
+const DELETE_SNAP: u32 = 0x12;
+const CREATE_OWN: u32 = 0x21;
+const DELETE_OWN: u32 = 0x22;
+
+fn request(op: u32, pool: u32, name: &str, snap: u64) -> MPoolOp {
+    MPoolOp { version: 0, fsid: FSID, pool, op, snap, name: name.into(), crush_rule: -1 }
+}
+
+/// The answer, for which the next turn may be waited for: result and number.
+fn op(c: &mut Cluster, conn: u64, m: MPoolOp) -> (i32, Option<u64>) {
+    let mut sent = c.ask(conn, m);
+    if sent.is_empty() {
+        sent = c.tick(1).into_iter().filter(|(to, _)| *to == conn).map(|(_, m)| m).collect();
+    }
+    let r = MPoolOpReply::from_message(sent.last().unwrap()).unwrap();
+    assert_eq!(r.epoch, c.mon.state().osdmap.epoch, "a client waits for the map of its snapshot");
+    (r.result, r.data.map(|d| u64::from_le_bytes(d[..].try_into().unwrap())))
+}
+
+fn ids(s: Option<&SnapIntervals>) -> Vec<(u64, u64)> {
+    s.map(|s| s.intervals().collect()).unwrap_or_default()
+}
+
+/// What the manager says of pool 1, of one PG or of two that have purged different ones.
+fn purged(of: &[&[u64]]) -> MgrDigest {
+    let pgs: Vec<PgStat> = of
+        .iter()
+        .map(|snaps| {
+            let mut s = PgStat::default();
+            snaps.iter().for_each(|id| s.purged_snaps.insert(*id, 1));
+            s
+        })
+        .collect();
+    let pgs = pgs.iter().enumerate().map(|(i, s)| (PgId::new(1, i as u32), s));
+    let d = PgDigest::from_reports(5, UTime::ZERO, pgs, BTreeMap::new());
+    MgrDigest {
+        gid: 5,
+        stamp: UTime { sec: 9, nsec: 0 },
+        digest: to_vec(&d).into(),
+        health: vec![],
+        service_map: Default::default(),
+        progress: Default::default(),
+    }
+}
+
+#[test]
+fn a_pool_has_snapshots_of_its_own_or_its_clients_do() {
+    let mut c = Cluster::up(3);
+    let conn = c.open(EntityType::Client, "admin");
+    c.ok(r#"{"prefix": "osd pool create", "pool": "own"}"#);
+    let own = c.mon.state().osdmap.pool_by_name("own").unwrap() as u32;
+    // By name, in both ways.
+    let (ret, text, _) = c.command(r#"{"prefix": "osd pool mksnap", "pool": "data", "snap": "a"}"#);
+    assert_eq!((ret, text.as_str()), (0, "created pool data snap a"));
+    let (ret, text, _) = c.command(r#"{"prefix": "osd pool mksnap", "pool": "data", "snap": "a"}"#);
+    assert_eq!((ret, text.as_str()), (0, "pool data snap a already exists"));
+    assert_eq!(op(&mut c, conn, request(CREATE_SNAP, 1, "b", 0)), (0, None));
+    assert_eq!(op(&mut c, conn, request(CREATE_SNAP, 1, "b", 0)), (0, None));
+    let pool = c.mon.state().osdmap.pool(1).unwrap();
+    assert_eq!((pool.snap_context(), pool.snap_epoch), ((2, vec![2, 1]), c.mon.state().osdmap.epoch));
+    for bad in ["", "a\nb", &"x".repeat(257)] {
+        assert_eq!(op(&mut c, conn, request(CREATE_SNAP, 1, bad, 0)), (-22, None), "{bad:?}");
+    }
+    // Its clients' own are refused there, and the other way round.
+    assert_eq!(op(&mut c, conn, request(CREATE_OWN, 1, "", 0)), (-22, None));
+    assert_eq!(op(&mut c, conn, request(DELETE_OWN, 1, "", 1)), (-22, None));
+    assert_eq!(op(&mut c, conn, request(CREATE_OWN, own, "", 0)), (0, Some(2)), "the first, as with Ceph");
+    assert_eq!(op(&mut c, conn, request(CREATE_OWN, own, "", 0)), (0, Some(3)));
+    assert_eq!(op(&mut c, conn, request(CREATE_SNAP, own, "a", 0)), (-22, None));
+    let (ret, text, _) = c.command(r#"{"prefix": "osd pool mksnap", "pool": "own", "snap": "a"}"#);
+    assert_eq!((ret, text.as_str()), (-22, "pool own is in unmanaged snaps mode"));
+    assert_eq!(op(&mut c, conn, request(DELETE_OWN, own, "", 4)), (-2, None), "there is none of that number yet");
+    for what in [CREATE_SNAP, DELETE_SNAP, CREATE_OWN, DELETE_OWN] {
+        assert_eq!(op(&mut c, conn, request(what, 77, "x", 2)), (-2, None), "no such pool");
+    }
+}
+
+#[test]
+fn a_removed_one_waits_until_every_pg_has_forgotten_it() {
+    let mut c = Cluster::up(3);
+    let conn = c.open(EntityType::Client, "admin");
+    let mgr = c.open(EntityType::Mgr, "x");
+    c.ask(mgr, beacon(5, "x"));
+    for expected in 2..=4 {
+        assert_eq!(op(&mut c, conn, request(CREATE_OWN, 1, "", 0)), (0, Some(expected)));
+    }
+    assert_eq!(op(&mut c, conn, request(DELETE_OWN, 1, "", 3)), (0, None));
+    let epoch = c.mon.state().osdmap.epoch;
+    assert_eq!(op(&mut c, conn, request(DELETE_OWN, 1, "", 3)), (0, None), "again: it is gone");
+    assert_eq!(c.mon.state().osdmap.epoch, epoch);
+    assert_eq!(op(&mut c, conn, request(DELETE_OWN, 1, "", 2)), (0, None));
+    let queue = |c: &Cluster| ids(c.mon.state().osdmap.removed_snaps_queue.get(&1));
+    assert_eq!(queue(&c), [(2, 2)]);
+    assert_eq!(op(&mut c, conn, request(CREATE_OWN, 1, "", 0)), (0, Some(7)), "removals have numbers, too");
+    // The incremental that OSDs get says which came and which went.
+    let inc: Incremental = spirula_encoding::from_slice(&c.mon.state().incrementals[&(epoch)]).unwrap();
+    assert_eq!(ids(inc.new_removed_snaps.get(&1)), [(3, 1)]);
+    // One PG has forgotten both, the other only one.
+    c.ask(mgr, purged(&[&[2, 3], &[2]]));
+    c.tick(1);
+    assert_eq!(queue(&c), [(3, 1)]);
+    c.ask(mgr, purged(&[&[2, 3], &[2, 3, 4]]));
+    c.tick(1);
+    assert_eq!(queue(&c), [], "and 4, which nobody removed, is nothing to the monitors");
+    let epoch = c.mon.state().osdmap.epoch;
+    c.tick(1);
+    assert_eq!(c.mon.state().osdmap.epoch, epoch, "nothing is left to be said");
+    assert_eq!(c.restarted().mon.state().osdmap.bytes(), c.mon.state().osdmap.bytes());
+}
+
+#[test]
+fn what_a_deleted_pool_left_in_the_queue_goes_with_it() {
+    let mut c = Cluster::up(3);
+    let conn = c.open(EntityType::Client, "admin");
+    assert_eq!(op(&mut c, conn, request(CREATE_OWN, 1, "", 0)), (0, Some(2)));
+    assert_eq!(op(&mut c, conn, request(DELETE_OWN, 1, "", 2)), (0, None));
+    c.ok(r#"{"prefix": "config set", "who": "mon", "name": "mon_allow_pool_delete", "value": "true"}"#);
+    c.ok(r#"{"prefix": "osd pool delete", "pool": "data", "pool2": "data", "yes_i_really_really_mean_it": true}"#);
+    assert!(c.mon.state().osdmap.removed_snaps_queue.is_empty());
+}
+
+#[test]
+fn a_metadata_server_removes_numbers_of_its_own() {
+    let mut c = Cluster::up(3);
+    let conn = c.open(EntityType::Client, "admin");
+    let m = MRemoveSnaps { version: 0, snaps: [(1, vec![5, 0]), (77, vec![1])].into() };
+    let answer = c.ask(conn, m);
+    assert_eq!(MRemoveSnaps::from_message(answer.last().unwrap()).unwrap().snaps, [(1, vec![5])].into());
+    assert_eq!(ids(c.mon.state().osdmap.removed_snaps_queue.get(&1)), [(5, 1)]);
+    assert!(c.mon.state().osdmap.pool(1).unwrap().snap_seq > 5);
+}
+
+/// Whoever may write to a pool makes an epoch with each snapshot, of which every client and OSD hears.
+#[test]
+fn requests_of_one_moment_share_an_epoch() {
+    let mut c = Cluster::up(3);
+    let conn = c.open(EntityType::Client, "admin");
+    let before = c.mon.state().osdmap.epoch;
+    let mut answers = 0;
+    for _ in 0..500 {
+        answers += c.ask(conn, request(CREATE_OWN, 1, "", 0)).len();
+    }
+    answers += c.tick(1).len();
+    assert_eq!(answers, 500);
+    let numbers = c.mon.state().osdmap.pool(1).unwrap().snap_seq;
+    assert_eq!((numbers, c.mon.state().osdmap.epoch - before), (501, 2));
+    // More than can wait: the connection ends, and what it asked for is forgotten.
+    for _ in 0..6000 {
+        c.ask(conn, request(CREATE_OWN, 1, "", 0));
+    }
+    c.event(spirula_mon::MonEvent::SessionClosed { conn });
+    c.tick(1);
+    assert!(c.mon.state().osdmap.pool(1).unwrap().snap_seq <= 501 + 1);
+}
