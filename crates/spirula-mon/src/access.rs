@@ -12,7 +12,7 @@ use crate::event::{ConnId, MonEffect, Peer};
 use crate::mon::{COMMAND_MAX, Mon, READ_MAX, REQUEST_MAX};
 use crate::quorum::Ask;
 use crate::state::State;
-use spirula_auth::caps::{self, AppMetadata, MonAccess, MonCaps, OsdAccess, OsdCaps};
+use spirula_auth::caps::{self, MonAccess, MonCaps, OsdCaps};
 use spirula_auth::db::AuthDb;
 use spirula_auth::monitor::{Authority, Policy, Session as AuthSession};
 use spirula_auth::rotating::ServiceKeys;
@@ -66,6 +66,8 @@ enum Need {
     Session,
     /// Capabilities for a part of the monitor: read, write, execute.
     Cap(&'static str, bool, bool, bool),
+    /// Capabilities for a command, read and write, of a part of the monitor: what the message asks for, as a command.
+    Command(&'static str, &'static str),
     /// To be such a daemon, with capabilities for a part.
     Daemon(EntityType, &'static str),
     /// Looked at by its contents.
@@ -84,7 +86,7 @@ const NEEDS: &[(u16, Need)] = &[
     (kind::MON_COMMAND, Need::Contents),
     (kind::COMMAND, Need::Contents),
     (kind::POOL_OP, Need::Contents),
-    (kind::REMOVE_SNAPS, Need::Cap("osd", false, true, false)),
+    (kind::REMOVE_SNAPS, Need::Command("osd", "osd pool rmsnap")),
     (kind::LOG, Need::Cap("log", false, true, false)),
     (OsdBoot::KIND, Need::Daemon(EntityType::Osd, "osd")),
     (OsdMarkMeDown::KIND, Need::Daemon(EntityType::Osd, "osd")),
@@ -150,6 +152,7 @@ fn decide(
         None => false,
         Some(Need::Session) => true,
         Some(Need::Cap(service, r, w, x)) => asker.may(service, "", &none, (r, w, x)),
+        Some(Need::Command(service, command)) => asker.may(service, command, &none, (true, true, false)),
         Some(Need::Daemon(kind, service)) => peer.kind == kind && asker.may(service, "", &none, (false, true, true)),
         Some(Need::Contents) => return contents(asker, state, m),
     };
@@ -236,21 +239,7 @@ fn may_snap(asker: &Asker<'_>, state: &State, op: &MPoolOp) -> bool {
     let Some(caps) = state.auth.get(&entity).and_then(|u| u.caps.get("osd")?.parse::<OsdCaps>().ok()) else {
         return false;
     };
-    let Some((id, pool)) = Some(i64::from(op.pool)).and_then(|id| Some((id, state.osdmap.pool(id)?))) else {
-        return false;
-    };
-    let apps: AppMetadata = pool.application_metadata.clone();
-    let name = state.osdmap.pool_names.get(&id).cloned().unwrap_or_default();
-    caps.allows(&OsdAccess {
-        pool: &name,
-        apps: &apps,
-        namespace: "",
-        object: "",
-        read: true,
-        write: true,
-        classes: &[],
-        addr: asker.addr,
-    })
+    state.osdmap.pool_names.get(&i64::from(op.pool)).is_some_and(|name| caps.may_snapshot(name, asker.addr))
 }
 
 /// May it run this command? `tell`: at this daemon, for which Ceph wants all rights.

@@ -613,17 +613,15 @@ impl Mon {
         }
     }
 
-    /// Runs together what waited for its turn.
+    /// Runs together what waited for its turn. Nothing waits at a monitor that does not lead.
     fn turn_of_snaps(&mut self, out: &mut Vec<MonEffect>) {
         let due = self.snaps.due(self.steady);
         if due.is_empty() {
-        } else if self.q.leads() {
-            self.queue.extend(due.into_iter().map(Request::Ask));
-            if self.inflight.is_none() {
-                self.batch(out);
-            }
-        } else {
-            due.into_iter().for_each(|ask| self.lead(ask, out));
+            return;
+        }
+        self.queue.extend(due.into_iter().map(Request::Ask));
+        if self.inflight.is_none() {
+            self.batch(out);
         }
     }
 

@@ -635,6 +635,7 @@ impl Mon {
             let lost: Vec<Ask> = self.inflight.take().into_iter().chain(late).flat_map(|f| f.asks).collect();
             let queued = std::mem::take(&mut self.queue);
             let queued = queued.into_iter().filter_map(|r| if let Request::Ask(a) = r { Some(a) } else { None });
+            let queued = queued.chain(self.snaps.take());
             let mine: Vec<Ask> =
                 lost.into_iter().chain(queued).filter(|a| a.conn < REMOTE && a.via.is_none()).collect();
             self.q.parked.extend(mine);

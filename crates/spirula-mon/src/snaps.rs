@@ -37,6 +37,9 @@ const WAITING_MAX: usize = 4096;
 const QUEUE_INTERVALS_MAX: usize = 16_384;
 /// Snapshots of a pool's own, at most: each is in every OSD map.
 const POOL_SNAPS_MAX: usize = 4096;
+/// The highest number that somebody else than the monitors may have given to a snapshot. Beyond it there are as many again, which
+/// nobody comes to the end of by asking for one after the other.
+const NUMBER_MAX: u64 = 1 << 62;
 /// Snapshots that leave the queue in one epoch, at most (Ceph's `mon_max_snap_prune_per_epoch`).
 const PRUNED_PER_EPOCH: u64 = 100;
 
@@ -88,6 +91,11 @@ impl SnapTurns {
         }
         self.last = now;
         self.waiting.drain(..).collect()
+    }
+
+    /// All that wait: this monitor leads no more.
+    pub fn take(&mut self) -> VecDeque<Ask> {
+        std::mem::take(&mut self.waiting)
     }
 
     /// Nobody waits behind this connection any more.
@@ -239,10 +247,14 @@ pub fn remove_snaps(work: &mut Work, m: &mut MRemoveSnaps) {
     for (pool, snaps) in &mut m.snaps {
         let id = PoolId::from(*pool);
         snaps.retain(|snap| {
-            let Ok(p) = pool_mut(work, id) else { return false };
-            if p.is_pool_snaps_mode() || *snap == 0 {
+            let usable = |p: &PgPool| !p.is_pool_snaps_mode() && (1..=NUMBER_MAX).contains(snap);
+            if !work.osd().pool(id).is_some_and(usable) {
                 return false;
             }
+            if is_removed(work, id, *snap) {
+                return true;
+            }
+            let Ok(p) = pool_mut(work, id) else { return false };
             // Its numbers are of all the file system's pools: this one may not have come so far.
             if p.snap_seq < *snap {
                 p.flags |= flag::SELFMANAGED_SNAPS;

@@ -277,6 +277,21 @@ impl OsdCaps {
             .any(|(place, spec)| place.matches(access) && spec.allows(access, &mut called))
     }
 
+    /// True if whoever has them may make and remove snapshots of its own in this pool: if a grant, from there, writes to it, be it
+    /// to one namespace or to some names only, for such a snapshot is of no use to anybody else. A grant that says a tag and no
+    /// pool does not: whoever writes to one file system of a pool has nothing to do with its snapshots.
+    pub fn may_snapshot(&self, pool: &str, addr: Option<IpAddr>) -> bool {
+        let of_it = |place: &Where| {
+            let everywhere = *place == Where::default();
+            everywhere || (place.tag.is_none() && !place.pool.is_empty() && place.pool == pool)
+        };
+        self.grants
+            .iter()
+            .filter(|g| admits(g.network.as_ref(), addr))
+            .flat_map(|g| &g.parts)
+            .any(|(place, spec)| spec.allow.w && of_it(place))
+    }
+
     /// True if a grant, from there, is not bound to a pool, namespace or prefix and allows everything.
     pub fn allows_all(&self, addr: Option<IpAddr>) -> bool {
         self.grants

@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 /// Every part of a monitor that anything here is for, and one more.
 fn services() -> BTreeSet<&'static str> {
     let kinds = NEEDS.iter().filter_map(|(_, need)| match need {
-        Need::Cap(service, ..) | Need::Daemon(_, service) => Some(*service),
+        Need::Cap(service, ..) | Need::Command(service, _) | Need::Daemon(_, service) => Some(*service),
         Need::Session | Need::Contents => None,
     });
     kinds.chain(commands::specs().map(|s| s.module)).chain(["mds", "auth", "config-key", "log", "mon", "pg"]).collect()
@@ -34,7 +34,9 @@ fn only(service: &str, rights: &str) -> String {
 fn state() -> State {
     let now = UTime { sec: 1_795_000_000, nsec: 0 };
     let mut map = OsdMap::fresh(Uuid([1; 16]), 3, now, Crush::new(spirula_crush::CrushMap::default()));
-    map.pools.insert(1, PgPool::replicated(1, 8, 0, now));
+    let mut pool = PgPool::replicated(1, 8, 0, now);
+    pool.application_metadata = [("cephfs".to_owned(), [("data".to_owned(), "fs".to_owned())].into())].into();
+    map.pools.insert(1, pool);
     map.pool_names.insert(1, "a".to_owned());
     State::new(MonMap::initial(Uuid([1; 16]), now, []), map, 0)
 }
@@ -80,6 +82,13 @@ fn every_kind_of_message_needs_all_of_its_rights() {
                 assert!(!rights.is_empty(), "{kind} needs nothing");
                 assert!(goes(&only(service, &rights), EntityType::Client, &m), "{kind}: {service} {rights}");
                 for lacking in rights.chars() {
+                    assert!(!goes(&all_but(service, lacking), EntityType::Client, &m), "{kind} without {lacking}");
+                }
+            }
+            Need::Command(service, command) => {
+                assert!(goes(&only(service, "rw"), EntityType::Client, &m), "{kind}");
+                assert!(goes(&format!("allow command \"{command}\""), EntityType::Client, &m), "{kind}");
+                for lacking in ['r', 'w'] {
                     assert!(!goes(&all_but(service, lacking), EntityType::Client, &m), "{kind} without {lacking}");
                 }
             }
@@ -226,5 +235,59 @@ fn every_operation_on_pools_needs_to_read_and_write_osds() {
         for lacking in ['r', 'w'] {
             assert!(!goes(&all_but("osd", lacking), EntityType::Client, &m), "{op:#x} without {lacking}");
         }
+    }
+}
+
+/// Whoever may write to a pool may make snapshots of its own there, whatever it may do at monitors.
+#[test]
+fn snapshots_of_ones_own_need_the_right_to_write_to_that_pool() {
+    /// `CEPH_POOL_OP_*_UNMANAGED_SNAP`, and a pool's own.
+    const OWN: [u32; 2] = [0x21, 0x22];
+    const NAMED: [u32; 2] = [0x11, 0x12];
+    let goes = |osd: &str, op: u32, pool: u32| {
+        let mut state = state();
+        let user = format!("[client.u]\n\tkey = AQAAAAAAAAAAABAAAQIDBAUGBwgJCgsMDQ4PEA==\n\tcaps osd = \"{osd}\"\n");
+        Arc::make_mut(&mut state.auth).import(user.as_bytes()).unwrap();
+        let caps = parsed("profile rbd");
+        let m = MPoolOp { pool, ..pool_op(op) }.into_message(1);
+        matches!(decide(&asker(&caps), &peer(EntityType::Client), Some(Need::Contents), &state, m), Ok(Ruling::Go(_)))
+    };
+    for (osd, may) in [
+        ("profile rbd", true),
+        ("profile rbd pool=a", true),
+        ("profile rbd pool=b", false),
+        ("profile rbd pool=a namespace=n", true),
+        ("profile rbd-read-only pool=a", false),
+        ("allow r", false),
+        ("allow rx pool=a", false),
+        ("allow w pool=a", true),
+        ("allow *", true),
+        ("allow rw pool=a namespace=n", true),
+        ("allow rw pool=a object_prefix rbd_", true),
+        ("allow rw namespace=n", false),
+        ("allow rw object_prefix rbd_", false),
+        // Who writes to a file system's files must not remove the snapshots that its metadata servers made.
+        ("allow rw tag cephfs data=fs", false),
+        ("allow class rbd", false),
+    ] {
+        for op in OWN {
+            assert_eq!(goes(osd, op, 1), may, "{osd}: {op:#x}");
+            assert!(!goes(osd, op, 77), "{osd}: {op:#x} in no pool");
+        }
+        for op in NAMED {
+            assert!(!goes(osd, op, 1), "{osd}: {op:#x} needs the right to change the pool");
+        }
+    }
+}
+
+#[test]
+fn a_metadata_server_may_say_which_snapshots_are_removed() {
+    for (caps, who, may) in [
+        ("allow profile mds", EntityType::Mds, true),
+        ("allow rw", EntityType::Client, true),
+        ("allow r", EntityType::Client, false),
+        ("profile rbd", EntityType::Client, false),
+    ] {
+        assert_eq!(goes(caps, who, &message(kind::REMOVE_SNAPS)), may, "{caps}");
     }
 }

@@ -141,6 +141,12 @@ fn a_metadata_server_removes_numbers_of_its_own() {
     assert_eq!(MRemoveSnaps::from_message(answer.last().unwrap()).unwrap().snaps, [(1, vec![5])].into());
     assert_eq!(ids(c.mon.state().osdmap.removed_snaps_queue.get(&1)), [(5, 1)]);
     assert!(c.mon.state().osdmap.pool(1).unwrap().snap_seq > 5);
+    // Said once more, of one that is removed; and of the highest numbers, after which no others would come.
+    let before = c.mon.state().osdmap.epoch;
+    let m = MRemoveSnaps { version: 0, snaps: [(1, vec![5, u64::MAX, u64::MAX - 1])].into() };
+    let answer = c.ask(conn, m);
+    assert_eq!(MRemoveSnaps::from_message(answer.last().unwrap()).unwrap().snaps, [(1, vec![5])].into());
+    assert_eq!(c.mon.state().osdmap.epoch, before);
 }
 
 /// Whoever may write to a pool makes an epoch with each snapshot, of which every client and OSD hears.

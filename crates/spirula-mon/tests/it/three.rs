@@ -2,7 +2,7 @@
 
 use crate::harness::{Cluster, FSID, addr, params};
 use spirula_encoding::UTime;
-use spirula_messages::ceph::{MMonCommand, MMonCommandAck, MMonSubscribe, Subscription};
+use spirula_messages::ceph::{MMonCommand, MMonCommandAck, MMonSubscribe, MPoolOp, MPoolOpReply, Subscription};
 use spirula_messages::cluster::control::{OsdBeacon, OsdFailureReport, Since};
 use spirula_messages::cluster::quorum::{MonTime, QuorumFrame};
 use spirula_messages::{Body, Message};
@@ -310,5 +310,46 @@ fn the_leader_hears_from_another_monitor_of_an_osd_that_says_no_more_that_it_run
         assert!(up(&c, led));
         message(&mut c, led, 1, report(1).into_message(0));
         assert!(!up(&c, led), "dies {dies}");
+    }
+}
+
+/// The numbers of snapshots that a client asks for, one after the other and several at once, at a monitor that does not lead, while
+/// leaders die before, at and after every step of it.
+#[test]
+fn no_number_of_a_snapshot_is_given_twice_though_leaders_die() {
+    for (dies_after, at_once) in (0..6).flat_map(|n| [1, 4].map(|m| (n, m))) {
+        let mut c = Three::new();
+        let old = c.until_led();
+        (0..30).for_each(|_| c.tick());
+        let mon = (0..3).find(|i| *i != old).unwrap();
+        let features = spirula_types::features::PACIFIC;
+        let peer = Peer { kind: EntityType::Client, id: "u".into(), global_id: 4242, addrs: addr(0), features };
+        c.event(mon, MonEvent::SessionOpened { conn: 7, peer });
+        let ask = |tid: u64| {
+            let name = String::new();
+            MPoolOp { version: 0, fsid: FSID, pool: 1, op: 0x21, snap: 0, name, crush_rule: -1 }.into_message(tid)
+        };
+        let mut given = std::collections::BTreeMap::new();
+        let mut next = 1;
+        for step in 0..12 {
+            if step == dies_after {
+                c.mons[old] = None;
+            }
+            // What is not answered yet is asked once more, as a client does that has waited.
+            for tid in (1..next + at_once).filter(|t| !given.contains_key(t)).collect::<Vec<_>>() {
+                c.event(mon, MonEvent::Message { conn: 7, message: ask(tid) });
+                next = next.max(tid + 1);
+            }
+            (0..if step > dies_after { 20 } else { 1 }).for_each(|_| c.tick());
+            for (_, _, m) in c.sent.extract_if(.., |(at, conn, m)| (*at, *conn, m.kind) == (mon, 7, MPoolOpReply::KIND)) {
+                let r = MPoolOpReply::from_message(&m).unwrap();
+                let number = u64::from_le_bytes(r.data.as_deref().unwrap().try_into().unwrap());
+                assert_eq!(*given.entry(m.tid).or_insert(number), number, "one request, two numbers");
+            }
+        }
+        let numbers: std::collections::BTreeSet<u64> = given.values().copied().collect();
+        assert_eq!(numbers.len(), given.len(), "a number was given twice: {given:?}");
+        assert!(given.len() as u64 >= 10 * at_once, "{given:?}");
+        assert_eq!(numbers.len() as u64 + 1, *numbers.last().unwrap(), "each number is somebody's: {given:?}");
     }
 }
