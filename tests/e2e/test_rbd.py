@@ -310,11 +310,7 @@ class Rbd(Case):
         r = qemu('bench', '-c', '500', '-d', '8', '-s', '4096', '-w', '-f', 'raw', at)
         assert r.returncode == 0, r
 
-    def test_15_what_there_is_not_yet_says_so(self):
-        err = self.refused('snap', 'create', 'i@s')
-        assert 'not supported' in err.lower() or '95' in err, err
-
-    def test_16_bad_input(self):
+    def test_15_bad_input(self):
         self.rbd('create', 'broken', '--size', '8M')
         name = json.loads(self.rbd('info', 'broken', '--format', 'json').out)['id']
         self.c.rados('-p', 'rbd', 'rm', f'rbd_header.{name}')

@@ -15,8 +15,6 @@ use std::collections::BTreeMap;
 /// Options of Ceph's clients whose defaults here are not those that clients come with. With theirs, one whose monitor's host is gone
 /// without a word notices it after half a minute.
 const OF_CLIENTS: [&str; 3] = ["mon_client_ping_interval", "mon_client_ping_timeout", "mon_client_hunt_interval"];
-/// librbd tries a new pool by taking a snapshot of its own there, which is refused as long as there are none.
-const VALIDATE_POOL: (&str, &str) = ("rbd_validate_pool", "false");
 /// Most incrementals in one message.
 const MAPS_PER_MESSAGE: usize = 100;
 /// Most incrementals that a client is sent unasked.
@@ -214,7 +212,6 @@ impl Session {
             for option in OF_CLIENTS.iter().filter_map(|name| options::find(name)) {
                 all.entry(option.name.to_owned()).or_insert_with(|| option.default.to_owned());
             }
-            all.entry(VALIDATE_POOL.0.to_owned()).or_insert_with(|| VALIDATE_POOL.1.to_owned());
         }
         all
     }

@@ -20,7 +20,7 @@ use spirula_messenger::auth::METHOD_CEPHX;
 use spirula_pg::exec;
 use spirula_runtime::Peer;
 use spirula_runtime::auth::Grants;
-use spirula_types::{EntityType, ObjectLocator, PoolId, SNAP_DIR, SNAP_HEAD};
+use spirula_types::{EntityType, ObjectLocator, PoolId};
 
 /// What a session may do.
 #[derive(Debug)]
@@ -46,13 +46,6 @@ fn source(o: &OsdOp) -> Result<(bytes::Bytes, ObjectLocator), DecodeError> {
 
 fn is_copy(o: &OsdOp) -> bool {
     matches!(o.op, op::COPY_FROM | op::COPY_FROM2)
-}
-
-/// Does a request mean a snapshot: to read at one, to copy from one, or to keep what it overwrites
-/// for some? This version keeps none, so it would get, or lose, something else.
-pub(crate) fn means_snapshots(m: &MOsdOp) -> bool {
-    let head = |snap: u64| snap == SNAP_HEAD || snap == SNAP_DIR;
-    !head(m.snapid) || !m.snaps.is_empty() || m.ops.iter().any(|o| is_copy(o) && !head(o.copy_from_args().src_snap))
 }
 
 /// Reads a ticket's capabilities; for the door.
@@ -161,7 +154,7 @@ mod tests {
     use spirula_encoding::UTime;
     use spirula_maps::{Crush, PgPool};
     use spirula_messages::ceph::op::CopyFromArgs;
-    use spirula_types::{PgId, SpgId, Uuid};
+    use spirula_types::{PgId, SNAP_HEAD, SpgId, Uuid};
 
     fn map() -> OsdMap {
         let crush = Crush::new(spirula_crush::CrushMap::default());
@@ -215,18 +208,6 @@ mod tests {
             let both = vec![OsdOp::create(false), copy(name, from)];
             assert_eq!(verdict(caps, both), *allowed, "{caps}: {name:?} of {from:?}");
         }
-    }
-
-    #[test]
-    fn what_means_snapshots_is_recognised() {
-        let plain = request(vec![OsdOp::read(0, 1), copy(b"o", &at(1, "", ""))]);
-        assert!(!means_snapshots(&plain));
-        assert!(!means_snapshots(&MOsdOp { snapid: SNAP_DIR, ..plain.clone() }));
-        assert!(means_snapshots(&MOsdOp { snapid: 1, ..plain.clone() }));
-        assert!(means_snapshots(&MOsdOp { snaps: vec![2, 1], snap_seq: 2, ..plain.clone() }));
-        let args = CopyFromArgs { src_snap: 3, src_version: 0, flags: 0, src_fadvise: 0 };
-        let copy = OsdOp::copy_from(args, b"o", &at(1, "", ""));
-        assert!(means_snapshots(&request(vec![copy])));
     }
 
     /// What each operation needs: `r` to read, `w` to write, `x` for classes. One that is new has to be put here.

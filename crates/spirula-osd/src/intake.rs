@@ -167,11 +167,6 @@ impl Osd {
             session.link.send(reply.into_message(m.tid));
             return;
         }
-        if crate::access::means_snapshots(&msg) {
-            let reply = MOsdOpReply::to(&msg, self.maps.epoch(), -errno::EOPNOTSUPP);
-            session.link.send(reply.into_message(m.tid));
-            return;
-        }
         if !session.backoffs.is_empty() && session.backoffs.covers(pg, &msg.hobject()) {
             // Its client was told to hold it, and is told when to send it again.
             return;

@@ -24,10 +24,7 @@ fn bootstrap_of_a_client_is_answered_at_once() {
     assert_eq!((monmap.epoch, monmap.fsid, monmap.ranks), (1, FSID, vec!["a".to_owned()]));
     let config = MConfig::from_message(&c.subscribe(conn, "config", 0, false)[0]).unwrap().config;
     let names: Vec<&str> = config.keys().map(String::as_str).collect();
-    assert_eq!(
-        names,
-        ["mon_client_hunt_interval", "mon_client_ping_interval", "mon_client_ping_timeout", "rbd_validate_pool"]
-    );
+    assert_eq!(names, ["mon_client_hunt_interval", "mon_client_ping_interval", "mon_client_ping_timeout"]);
     assert_eq!(c.subscribe(conn, "monmap", 0, false).len(), 1);
     assert_eq!(c.subscribe(conn, "mgrmap", 0, false).len(), 1);
     let (fulls, incs) = map_epochs(&c.subscribe(conn, "osdmap", 0, true));
