@@ -15,10 +15,11 @@ use crate::Mons;
 use bytes::Bytes;
 use spirula_maps::MonMap;
 use spirula_messages::ceph::{
-    MMonCommand, MMonCommandAck, MMonGetVersion, MMonGetVersionReply, MMonMap, MMonSubscribe, Subscription, kind,
+    MMonCommand, MMonCommandAck, MMonGetVersion, MMonGetVersionReply, MMonMap, MMonSubscribe, MPoolOp, MPoolOpReply,
+    Subscription, kind,
 };
 use spirula_messages::{Body, Message};
-use spirula_types::{AddrVec, Uuid};
+use spirula_types::{AddrVec, Epoch, Uuid};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -66,6 +67,15 @@ pub enum Answer {
         /// Output.
         output: Bytes,
     },
+    /// To [`Monitors::pool_op`].
+    PoolOp {
+        /// 0 or −errno.
+        result: i32,
+        /// The OSD map that shows what was done.
+        epoch: Epoch,
+        /// The number of the new snapshot, if one was asked for.
+        snap: Option<u64>,
+    },
     /// To [`Monitors::newest`].
     Version {
         /// Newest version of the map.
@@ -91,6 +101,7 @@ enum State {
 enum Call {
     Command(Vec<String>, Bytes),
     Newest(String),
+    PoolOp(MPoolOp),
 }
 
 /// A client's session with the monitors.
@@ -244,6 +255,19 @@ impl Monitors {
                 }
                 true
             }
+            MPoolOpReply::KIND => {
+                match MPoolOpReply::from_message(m) {
+                    Ok(a) if matches!(self.calls.get(&m.tid), Some(Call::PoolOp(_))) => {
+                        self.calls.remove(&m.tid);
+                        let snap = a.data.and_then(|d| spirula_encoding::from_slice(&d).ok());
+                        let answer = Answer::PoolOp { result: a.result, epoch: a.epoch, snap };
+                        out.push(MonitorOut::Answer(m.tid, answer));
+                    }
+                    Ok(_) => {}
+                    Err(e) => tracing::warn!("an answer that cannot be read: {e}"),
+                }
+                true
+            }
             kind::MON_GET_VERSION_REPLY => {
                 match MMonGetVersionReply::from_message(m) {
                     Ok(a) if matches!(self.calls.get(&a.handle), Some(Call::Newest(_))) => {
@@ -293,6 +317,11 @@ impl Monitors {
         self.call(Call::Newest(what.to_owned()), out)
     }
 
+    /// Makes or removes a pool or a snapshot; sent again in each new session as commands are.
+    pub fn pool_op(&mut self, op: MPoolOp, out: &mut Vec<MonitorOut>) -> u64 {
+        self.call(Call::PoolOp(op), out)
+    }
+
     /// The answer to this command or question is not waited for any more.
     pub fn give_up(&mut self, call: u64) {
         self.calls.remove(&call);
@@ -315,6 +344,7 @@ impl Monitors {
                 out.push(send(MMonCommand { version: 0, fsid: Uuid::default(), cmd, input }, tid));
             }
             Some(Call::Newest(what)) => out.push(send(MMonGetVersion { handle: tid, what: what.clone() }, 0)),
+            Some(Call::PoolOp(op)) => out.push(send(op.clone(), tid)),
             None => {}
         }
     }

@@ -1,14 +1,16 @@
 //! A client of the OSDs, on the machines that Spirula's own processes use ([`spirula_client`]): it
 //! makes operations, keeps the history of what it was told, and checks what it is told.
 
-use crate::content::{self, CLONED, COPIED, Change, Guard, Kind, Seen, locator, name};
+use crate::content::{self, CLONED, COPIED, Change, Guard, Kind, locator, name};
 use crate::extras;
 use crate::fuzzer;
 use crate::monitor::{addr_of, id_of};
+use crate::past::{self, Held, Look, Snaps};
 use crate::rng::Rng;
 use crate::world::{Actor, ActorId, Input, Local, Output, World};
 use crate::wrong::{Sign, Wrong};
-use spirula_client::{MonitorOut, Monitors, Mons, Objecter, ObjecterOut, Reply, Request};
+use crate::scenario::FSID;
+use spirula_client::{Answer, MonitorOut, Monitors, Mons, Objecter, ObjecterOut, Reply, Request};
 use spirula_encoding::UTime;
 use spirula_history::versions::{Op, What};
 use spirula_maps::OsdMap;
@@ -17,7 +19,7 @@ use spirula_messages::ceph::osd::{backoff_op, flag};
 use spirula_messages::ceph::{MOsdBackoff, MOsdMap, MOsdOpReply};
 use spirula_messages::{Body, Message};
 use spirula_mon::Peer;
-use spirula_types::{AddrVec, EVersion, EntityAddr, EntityType, OsdId, PgId, errno, features};
+use spirula_types::{AddrVec, EVersion, EntityAddr, EntityType, OsdId, PgId, SNAP_HEAD, errno, features};
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -44,6 +46,8 @@ pub struct Pace {
     pub large: u64,
     /// Of 100 operations so many are on objects that are made copies of each other.
     pub copies: u64,
+    /// It makes, uses and removes snapshots.
+    pub snaps: bool,
 }
 
 struct Pending {
@@ -54,10 +58,17 @@ struct Pending {
     part: Option<(u32, u32)>,
     omap: bool,
     begun: u64,
+    /// The snapshot that it reads at, or rolls back to.
+    held: Option<Held>,
 }
 
 /// Finished operations on one object.
-pub type History = Vec<Op<Change, Seen, EVersion>>;
+pub type History = Vec<Op<Change, Look, EVersion>>;
+
+/// What it reads.
+fn snap_of(p: &Pending) -> u64 {
+    p.held.as_ref().map_or(SNAP_HEAD, |h| h.snap)
+}
 
 /// A connection to an OSD.
 struct Way {
@@ -82,6 +93,13 @@ pub struct Client {
     /// Tells its changes apart.
     token: u64,
     pending: BTreeMap<u64, Pending>,
+    /// The snapshots that clients share; what it asked the monitors for, by pool, and if a new one; how often it made, removed,
+    /// read at and rolled back to one.
+    pub snaps: Snaps,
+    snap_calls: BTreeMap<u64, (i64, bool)>,
+    pub of_snaps: [u64; 4],
+    /// It removes all of them.
+    pub forget_snaps: bool,
     /// By pool and object.
     pub history: BTreeMap<(i64, u32), History>,
     /// Who wrote an object last, and its user version, as it knows.
@@ -103,8 +121,8 @@ pub struct Client {
     pub wrong: Option<Wrong>,
     /// Begins no new ones.
     pub quiet: bool,
-    /// Objects to read at the end, and before that to delete.
-    pub audit: Vec<(i64, u32)>,
+    /// Objects to read at the end, and at which snapshot, and before that objects to delete.
+    pub audit: Vec<(i64, u32, u64)>,
     pub purge: Vec<(i64, u32)>,
     /// It has seen a pool without room.
     pub was_full: bool,
@@ -142,6 +160,10 @@ impl Client {
             next_conn: 0,
             token: 0,
             pending: BTreeMap::new(),
+            snaps: Snaps::default(),
+            snap_calls: BTreeMap::new(),
+            of_snaps: [0; 4],
+            forget_snaps: false,
             history: BTreeMap::new(),
             known: BTreeMap::new(),
             guarded: [0; 2],
@@ -168,14 +190,17 @@ impl Client {
 
     /// True if it waits for nothing.
     pub fn done(&self) -> bool {
-        self.pending.is_empty() && self.odd_pending.is_empty() && self.audit.is_empty() && self.purge.is_empty()
+        let asks = !self.snap_calls.is_empty() || self.forget_snaps && !self.snaps.live().is_empty();
+        !asks && self.pending.is_empty() && self.odd_pending.is_empty() && self.audit.is_empty() && self.purge.is_empty()
     }
 
     /// Operations it waits for, for a failure's message.
     pub fn waits(&self) -> String {
         let one = |(tid, p): (&u64, &Pending)| format!("tid {tid} object {} {:?}", p.object, self.objecter.place(*tid));
         let odd = |(tid, pool): (&u64, &i64)| format!("odd tid {tid} of pool {pool} {:?}", self.objecter.place(*tid));
-        self.pending.iter().map(one).chain(self.odd_pending.iter().map(odd)).collect::<Vec<_>>().join("; ")
+        let snap = |(call, about): (&u64, &(i64, bool))| format!("call {call} about a snapshot {about:?}");
+        let (odd, snaps) = (self.odd_pending.iter().map(odd), self.snap_calls.iter().map(snap));
+        self.pending.iter().map(one).chain(odd).chain(snaps).collect::<Vec<_>>().join("; ")
     }
 
     /// The newest map.
@@ -268,7 +293,19 @@ impl Client {
                 },
                 MonitorOut::Close => out.extend(self.mon.take().map(Output::Close)),
                 MonitorOut::Send(m) => out.extend(self.mon.map(|conn| Output::Send(conn, m))),
-                MonitorOut::Answer(_, spirula_client::Answer::Version { newest, .. }) => {
+                MonitorOut::Answer(call, Answer::PoolOp { result, snap, .. }) => {
+                    let Some((pool, new)) = self.snap_calls.remove(&call) else { continue };
+                    let made = snap.filter(|_| new && result == 0);
+                    self.of_snaps[usize::from(!new)] += u64::from(result == 0);
+                    let verdict = if new { self.snaps.made(pool, made) } else { Ok(()) };
+                    // A pool may have been deleted; a snapshot that was removed before is granted.
+                    let odd = ![0, -errno::ENOENT].contains(&result);
+                    let why = verdict.err().or(odd.then(|| format!("a snapshot of pool {pool} is answered {result}")));
+                    if let Some(why) = why {
+                        self.wrong.get_or_insert(Sign::Reply.of(format!("client {}: {why}", self.id)));
+                    }
+                }
+                MonitorOut::Answer(_, Answer::Version { newest, .. }) => {
                     self.with_objecter(local, out, |o, todo| o.newest(newest as u32, todo));
                 }
                 MonitorOut::Opened | MonitorOut::Lost(_) | MonitorOut::Answer(..) => {}
@@ -283,8 +320,9 @@ impl Client {
     }
 
     /// Begins an operation.
-    fn submit(&mut self, local: Local, p: Pending, out: &mut Vec<Output>) {
+    fn submit(&mut self, local: Local, mut p: Pending, out: &mut Vec<Output>) {
         self.was_full |= self.is_full(p.pool);
+        let (seq, snaps) = self.snaps.context(p.pool);
         let (ops, flags) = match &p.change {
             // What gives room is done in a full pool, too.
             Some(c) => (c.ops(p.pool, p.object), if c.kind.grows() { 0 } else { flag::FULL_FORCE }),
@@ -292,6 +330,11 @@ impl Client {
         };
         let mut request = Request::new(locator(p.pool), name(p.object), ops, UTime::ZERO);
         request.flags = flags;
+        match (&mut p.change, &p.held) {
+            (Some(c), _) => (c.context, request.snap_seq, request.snaps) = (seq, seq, snaps),
+            (None, Some(held)) => request.snapid = held.snap,
+            (None, None) => {}
+        }
         let mut todo = Vec::new();
         let tid = self.objecter.submit(request, &mut todo);
         self.pending.insert(tid, p);
@@ -312,7 +355,7 @@ impl Client {
             // What was done to a pool that is gone is of no interest.
             let gone: Vec<u64> =
                 self.pending.iter().filter(|(_, p)| !map.pools.contains_key(&p.pool)).map(|(tid, _)| *tid).collect();
-            self.audit.retain(|(pool, _)| map.pools.contains_key(pool));
+            self.audit.retain(|(pool, ..)| map.pools.contains_key(pool));
             self.purge.retain(|(pool, _)| map.pools.contains_key(pool));
             let odd = self.odd_pending.extract_if(.., |_, pool| !map.pools.contains_key(pool)).map(|(tid, _)| tid);
             for tid in gone.into_iter().chain(odd.collect::<Vec<_>>()) {
@@ -330,7 +373,7 @@ impl Client {
         let of_the_story = |pool: &i64| fuzzer::is_of_the_story(map.pool_name(*pool));
         let pools: Vec<i64> = map.pools.keys().copied().filter(of_the_story).collect();
         let Some((pool, object)) = purge
-            .or(audit)
+            .or(audit.map(|(pool, object, _)| (pool, object)))
             .or_else(|| Some((self.rng.pick(&pools).copied()?, self.rng.below(u64::from(self.pace.objects)) as u32)))
         else {
             return;
@@ -339,13 +382,16 @@ impl Client {
         let stripe = extras::appends_only(map, pool);
         self.token += 1;
         let free = audit.is_none() && purge.is_none();
+        if free && self.pace.snaps && self.begin_snap(local, (pool, object), stripe == 0, out) {
+            return;
+        }
         if free && self.pace.copies > 0 && self.rng.below(100) < self.pace.copies {
             return self.begin_copy(local, pool, stripe, out);
         }
         let token = (local.id as u64) << 32 | self.token;
         let changes = free && self.rng.below(100) < self.pace.changes;
         let (mut object, mut part) = (object, None);
-        let plain = |kind| Change { token, kind, omap: false, guard: Guard::None, result: 0, version: 0 };
+        let plain = |kind| Change { token, kind, omap: false, guard: Guard::None, result: 0, version: 0, context: 0 };
         let change = if purge.is_some() {
             Some(plain(Kind::Delete))
         } else if free && self.rng.one_in(CLONES) {
@@ -361,8 +407,41 @@ impl Client {
         if change.is_none() && free && self.rng.one_in(3) {
             part = Some((self.rng.below(400) as u32, self.rng.between(1, 200) as u32));
         }
+        let held = match audit {
+            Some((_, _, SNAP_HEAD)) => None,
+            Some((_, _, snap)) => self.snaps.hold_this(pool, snap),
+            None if change.is_none() && self.pace.snaps && self.rng.one_in(2) => self.snaps.hold(pool, &mut self.rng),
+            None => None,
+        };
         let begun = local.true_us;
-        self.submit(local, Pending { pool, object, change, part, omap, begun }, out);
+        self.submit(local, Pending { pool, object, change, part, omap, begun, held }, out);
+    }
+
+    /// Makes or removes a snapshot, or rolls an object back to one, now and then. False if it does not.
+    fn begin_snap(&mut self, local: Local, (pool, object): (i64, u32), rolls: bool, out: &mut Vec<Output>) -> bool {
+        match self.rng.below(50) {
+            0 | 1 if self.snaps.may_make(pool) => self.ask_snap(local, pool, None, out),
+            2 => match self.snaps.remove_one(pool, &mut self.rng) {
+                Some(snap) => self.ask_snap(local, pool, Some(snap), out),
+                None => return false,
+            },
+            3..6 if rolls => {
+                let Some(held) = self.snaps.hold(pool, &mut self.rng) else { return false };
+                let token = (local.id as u64) << 32 | self.token;
+                let (kind, guard) = (Kind::Back(held.snap), Guard::None);
+                let change = Change { token, kind, omap: false, guard, result: 0, version: 0, context: 0 };
+                let (change, held, begun) = (Some(change), Some(held), local.true_us);
+                self.submit(local, Pending { pool, object, change, part: None, omap: false, begun, held }, out);
+            }
+            _ => return false,
+        }
+        true
+    }
+
+    fn ask_snap(&mut self, local: Local, pool: i64, remove: Option<u64>, out: &mut Vec<Output>) {
+        let order = past::order(FSID, pool, remove);
+        let call = self.with_monitors(local, out, |m, asks| m.pool_op(order, asks));
+        self.snap_calls.insert(call, (pool, remove.is_none()));
     }
 
     /// Makes an object a copy of another one, or writes it anew. Few, so that they wait for each other.
@@ -371,11 +450,11 @@ impl Client {
         let from = (to + by) % COPIES as u32;
         let kind = if self.rng.one_in(4) { Kind::Full(20) } else { Kind::Copy(COPIED + from) };
         let token = (local.id as u64) << 32 | self.token;
-        let change = Change { token, kind, omap: false, guard: Guard::None, result: 0, version: 0 };
+        let change = Change { token, kind, omap: false, guard: Guard::None, result: 0, version: 0, context: 0 };
         let change = if stripe == 0 { change } else { self.coded(change, stripe) };
         let object = COPIED + to;
         let (change, begun) = (Some(change), local.true_us);
-        self.submit(local, Pending { pool, object, change, part: None, omap: false, begun }, out);
+        self.submit(local, Pending { pool, object, change, part: None, omap: false, begun, held: None }, out);
     }
 
     fn change(&mut self, id: ActorId, at: (i64, u32), omap: bool) -> Change {
@@ -398,7 +477,7 @@ impl Client {
             guard => guard,
         };
         let omap = omap && !removes && r.one_in(3);
-        Change { token: (id as u64) << 32 | self.token, kind, omap, guard, result: 0, version: 0 }
+        Change { token: (id as u64) << 32 | self.token, kind, omap, guard, result: 0, version: 0, context: 0 }
     }
 
     /// What must be so for a change to happen: mostly what it knows of the object, which may have changed.
@@ -424,14 +503,14 @@ impl Client {
             Kind::Write(_, n) => Kind::Write(far, long(n, r)),
             Kind::Zero(_, n) => Kind::Zero(far, long(n, r)),
             Kind::Truncate(_) => Kind::Truncate(far),
-            kind @ (Kind::Delete | Kind::Copy(_) | Kind::Unset(_) | Kind::Clear) => kind,
+            kind @ (Kind::Delete | Kind::Copy(_) | Kind::Back(_) | Kind::Unset(_) | Kind::Clear) => kind,
         };
         let whole = |n: u32| n.next_multiple_of((stripe / content::CELL) as u32);
         let kind = match kind {
             kind if stripe == 0 => kind,
             Kind::Append(n) => Kind::Append(whole(n)),
             Kind::Full(n) | Kind::Write(_, n) | Kind::Truncate(n) | Kind::Zero(_, n) => Kind::Full(whole(n)),
-            kind @ (Kind::Delete | Kind::Copy(_) | Kind::Unset(_) | Kind::Clear) => kind,
+            kind @ (Kind::Delete | Kind::Copy(_) | Kind::Back(_) | Kind::Unset(_) | Kind::Clear) => kind,
         };
         Change { kind, ..change }
     }
@@ -484,6 +563,11 @@ impl Client {
                 self.pending.remove(&tid);
                 return Ok(());
             }
+            (Some(Change { kind: Kind::Back(_), .. }), 0) if reply.version == EVersion::default() => {
+                // Nothing came of it: the object is what the snapshot shows.
+                self.pending.remove(&tid);
+                return Ok(());
+            }
             (Some(c), result) => {
                 if reply.version == EVersion::default() && result == -errno::ENOENT {
                     // So is answered whoever knows the pool no more; if it is there in the end, that was wrong.
@@ -497,7 +581,8 @@ impl Client {
                 if !matches!(c.guard, Guard::None) {
                     self.guarded[usize::from(result != 0)] += 1;
                 }
-                if result == 0 && !matches!(c.kind, Kind::Delete | Kind::Copy(_)) {
+                self.of_snaps[3] += u64::from(matches!(c.kind, Kind::Back(_)));
+                if result == 0 && !matches!(c.kind, Kind::Delete | Kind::Copy(_) | Kind::Back(_)) {
                     self.known.insert(at, (c.token, reply.user_version));
                 }
                 What::Change(Change { result, version: reply.user_version, ..c.clone() }, reply.version)
@@ -505,21 +590,24 @@ impl Client {
             (None, 0) => {
                 let view = content::seen(&reply.ops, p.object, p.part, reply.user_version)
                     .map_err(|e| format!("a read of object {} of pool {} gives {e}", p.object, p.pool))?;
-                self.known.insert(at, view.known());
-                What::Read(Some(view))
+                if p.held.is_none() {
+                    self.known.insert(at, view.known());
+                }
+                What::Read(Look { snap: snap_of(p), seen: Some(view) })
             }
             (None, -2) if reply.ops.is_empty() => {
                 // No pool.
                 self.pending.remove(&tid);
                 return Ok(());
             }
-            (None, -2) => What::Read(None),
+            (None, -2) => What::Read(Look { snap: snap_of(p), seen: None }),
             (None, result) => return Err(format!("a read of object {} is answered {result}", p.object)),
         };
         // The answer to a resend may be from before its PG was split.
         if let (What::Change(_, version), Some((pg, pg_num))) = (&what, place) {
             self.acked.push((pg, pg_num, *version));
         }
+        self.of_snaps[2] += u64::from(p.change.is_none() && p.held.is_some());
         let op = Op { begun: p.begun, ended: local.true_us, what };
         self.longest = self.longest.max(op.ended - op.begun);
         self.history.entry((p.pool, p.object)).or_default().push(op);
@@ -537,6 +625,13 @@ impl Client {
         let more = self.odd && !self.quiet && self.odd_pending.len() < ODD_MAX;
         if more && self.monitors.is_open() && self.rng.one_in(4) {
             self.submit_odd(local, out);
+        }
+        if self.forget_snaps && self.snap_calls.is_empty() && self.monitors.is_open() {
+            for (pool, _) in self.snaps.live() {
+                if let Some(snap) = self.snaps.remove_one(pool, &mut self.rng) {
+                    self.ask_snap(local, pool, Some(snap), out);
+                }
+            }
         }
         // What waits for room must not keep it from making some.
         let room = (self.pending.len() < self.pace.under_way || !self.purge.is_empty()) && self.monitors.is_open();

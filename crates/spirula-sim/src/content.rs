@@ -176,6 +176,8 @@ pub struct Change {
     /// With what it was answered, and with which user version.
     pub result: i32,
     pub version: u64,
+    /// The newest snapshot that who made it knew of; 0: none.
+    pub context: u64,
 }
 
 /// Kinds of change. Numbers are cells.
@@ -199,6 +201,8 @@ pub enum Kind {
     Delete,
     /// Makes it a copy of this object of its pool.
     Copy(u32),
+    /// Rolls it back to this snapshot.
+    Back(u64),
 }
 
 impl Kind {
@@ -244,6 +248,7 @@ impl Change {
                 return ops;
             }
             Kind::Copy(from) => return vec![copy_of(pool, from)],
+            Kind::Back(snap) => return vec![OsdOp::rollback(snap)],
         }
         let value = Bytes::copy_from_slice(&self.token.to_le_bytes());
         ops.push(OsdOp::setxattr(ATTR, &value));
@@ -254,7 +259,21 @@ impl Change {
         ops
     }
 
-    /// What is there after it; `source` is what a copy with this user version copied.
+    /// What is there after a rollback to what a snapshot shows.
+    ///
+    /// # Errors
+    /// When it cannot have been answered as it was.
+    pub fn back(&self, before: &Content, shown: Content) -> Result<Content, String> {
+        if self.result != 0 {
+            return Err(format!("a rollback is answered {}", self.result));
+        }
+        if let Some(o) = before.as_ref().filter(|o| self.version <= o.version) {
+            return Err(format!("its user version {} follows {}", self.version, o.version));
+        }
+        Ok(shown.map(|o| Object { version: self.version, ..o }))
+    }
+
+    /// What is there after it, unless it is a rollback; `source` is what a copy with this user version copied.
     ///
     /// # Errors
     /// When it cannot have been answered as it was.
@@ -298,7 +317,7 @@ impl Change {
             Kind::Unset(key) => drop(o.omap.remove(&key)),
             Kind::Clear => o.omap.clear(),
             Kind::Delete => return Ok(None),
-            Kind::Copy(_) => {}
+            Kind::Copy(_) | Kind::Back(_) => {}
         }
         (o.last, o.version) = (self.token, self.version);
         if self.omap {
@@ -408,7 +427,7 @@ mod tests {
     use super::*;
 
     fn change(kind: Kind, guard: Guard, version: u64, result: i32) -> Change {
-        Change { token: 100 + version, kind, omap: false, guard, result, version }
+        Change { token: 100 + version, kind, omap: false, guard, result, version, context: 0 }
     }
 
     fn after(before: &Content, kind: Kind, guard: Guard, version: u64) -> Content {

@@ -13,7 +13,7 @@ use spirula_pg::erasure::stripe::{join, rebuild};
 use spirula_pg::exec::{INFO_ATTR, ObjectInfo};
 use spirula_pg::shard::{object_of_store, store_pool};
 use spirula_store::Store;
-use spirula_types::{HObject, OSD_NONE, OsdId, pool_of_store};
+use spirula_types::{HObject, OSD_NONE, OsdId, SNAP_HEAD, pool_of_store};
 use std::collections::BTreeMap;
 
 /// Copies or shards of an object, by where they are: the OSD, and the number of the shard or −1.
@@ -66,9 +66,13 @@ impl Scene {
             let members: Vec<_> = members.collect();
             let number = content::number_of(&object.name);
             let read = number.and_then(|n| finals.get(&(object.pool, n)));
-            if matches!(read, Some(None)) && held.keys().all(|at| !members.contains(at)) {
+            let clone = object.snap != SNAP_HEAD;
+            if (clone || matches!(read, Some(None))) && held.keys().all(|at| !members.contains(at)) {
                 // It was deleted, and here a whole copy of the PG is being removed that is needed no more.
                 continue;
+            }
+            if clone {
+                return Err(Sign::Copies.of(format!("{object:?} is of no snapshot that is there, on {:?}", held.keys())));
             }
             let mut ours = Vec::new();
             for at in members {
@@ -84,6 +88,10 @@ impl Scene {
             let differs = |why| Sign::Copies.of(format!("{object:?}: {why}"));
             let data = data.map_err(differs)?;
             let Some(number) = number else { continue };
+            let whiteout = ours.first().is_some_and(|(_, copy)| copy.is_whiteout());
+            if whiteout {
+                return Err(Sign::Copies.of(format!("{object:?} is deleted, and there for no clone")));
+            }
             heads += 1;
             let cells = content::cells_of(&data, number).map_err(differs)?;
             match read {
@@ -159,6 +167,12 @@ impl std::fmt::Debug for Copy {
 }
 
 impl Copy {
+    /// Is it deleted, and there for its clones?
+    fn is_whiteout(&self) -> bool {
+        let info = self.attrs.iter().find(|(name, _)| name == INFO_ATTR).map(|(_, v)| v.clone()).unwrap_or_default();
+        spirula_encoding::from_slice::<ObjectInfo>(&info).is_ok_and(|i| i.has(ObjectInfo::WHITEOUT))
+    }
+
     fn read(store: &Store, object: &HObject) -> Result<Self, spirula_store::StoreError> {
         let size = store.stat(object)?.map_or(0, |s| s.size);
         let data = store.read_blocking(object, 0, size)?.unwrap_or_default();

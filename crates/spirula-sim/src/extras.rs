@@ -78,12 +78,14 @@ pub enum Extra {
     Fuzz,
     /// Others take the room of the file systems on which OSDs' disks lie, and give it back.
     Room,
+    /// Clients make snapshots, read at them, roll objects back to them, and remove them. Not where there is no room for them.
+    Snaps,
 }
 
 impl Extra {
     /// All of them, by the name that `--faults` takes, and one in how many of the seeds with extras has it (0: none,
     /// only who asks for it by name, as planted bugs do).
-    pub const ALL: [(&'static str, Self, u64); 28] = [
+    pub const ALL: [(&'static str, Self, u64); 29] = [
         ("erasure", Self::Erasure, 2),
         ("sides", Self::Sides, 2),
         ("half-open", Self::HalfOpen, 2),
@@ -112,6 +114,7 @@ impl Extra {
         ("fuzz", Self::Fuzz, 1),
         ("room", Self::Room, 4),
         ("load", Self::Load, 4),
+        ("snaps", Self::Snaps, 2),
     ];
 
     /// What happens at least once in many seeds that have it, or it did not come about.
@@ -151,6 +154,7 @@ impl Extra {
             ],
             Self::Room => &["room taken", "PG waits for room"],
             Self::Resets => &["stream reset", "session resumed"],
+            Self::Snaps => &["snapshot made", "snapshot removed", "read at a snapshot", "rolled back"],
         }
     }
 }
@@ -431,6 +435,13 @@ impl Scene {
         if self.clients.clone().into_iter().any(|c| copied(self, c) > 0) {
             self.probe("objects copied");
         }
+        for (i, name) in Extra::Snaps.shows().iter().enumerate() {
+            let done = |c: &mut Client| c.of_snaps.get(i).copied().unwrap_or(0);
+            let all = self.clients.clone().into_iter().map(|c| self.world.with(c, done).unwrap_or(0)).sum::<u64>();
+            if all > 0 {
+                *self.probes.entry(name).or_insert(0) += all;
+            }
+        }
         let told = |s: &mut Self, c| s.world.with(c, |c: &mut Client| c.backoffs).unwrap_or(0);
         if self.clients.clone().into_iter().any(|c| told(self, c) > 0) {
             self.probe("clients backed off");
@@ -646,7 +657,7 @@ pub fn busy(pace: Pace) -> Pace {
 
 /// How clients go on reading what they reach while they wait for what they do not.
 pub fn reading(pace: &Pace) -> Pace {
-    Pace { changes: 0, under_way: 400, idle: 1, copies: 0, ..pace.clone() }
+    Pace { changes: 0, under_way: 400, idle: 1, copies: 0, snaps: false, ..pace.clone() }
 }
 
 /// The stripe, in bytes, in whole numbers of which a pool's objects must be written; 0: any number will do.

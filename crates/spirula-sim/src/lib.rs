@@ -36,6 +36,7 @@ mod osd;
 mod overtaken;
 #[cfg(test)]
 mod packed;
+mod past;
 mod rng;
 mod scenario;
 #[cfg(test)]

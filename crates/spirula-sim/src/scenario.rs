@@ -8,6 +8,7 @@ use crate::hardware::Coming;
 use crate::logs::Acked;
 use crate::monitor::{MonActor, addr_of};
 use crate::osd::{self, OsdActor};
+use crate::past::Snaps;
 use crate::rng::Rng;
 use crate::troubles::Troubles;
 use crate::world::{ActorId, World};
@@ -360,13 +361,14 @@ impl Scene {
             cells: *rng.pick(&[100, 1000, 6000]).unwrap_or(&100),
             large: 20,
             copies: if extras.has(Extra::Copies) { 30 } else { 0 },
+            snaps: extras.has(Extra::Snaps) && !extras.has(Extra::Full) && !extras.has(Extra::Room),
         };
         let pace = match () {
             () if extras.has(Extra::Full) => filling(pace),
             () if extras.has(Extra::Room) => busy(pace),
             () => pace,
         };
-        let objects = pace.objects;
+        let (objects, snaps) = (pace.objects, Snaps::default());
         let clients = (0..rng.between(1, 3)).map(|i| {
             let pace = if i > 0 && (extras.has(Extra::Readers) || extras.has(Extra::Asleep)) {
                 reading(&pace)
@@ -375,6 +377,7 @@ impl Scene {
             };
             let mut c = Client::new(mons.clone(), at.clone(), pace, rng.fork());
             c.backs_off = o.seed % 3 == 2;
+            c.snaps = snaps.clone();
             world.add(Box::new(c), 50_000)
         });
         let clients = clients.collect();

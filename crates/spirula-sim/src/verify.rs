@@ -12,11 +12,12 @@
 
 use crate::client::{Client, History};
 use crate::commander::Commander;
-use crate::content::{self, CLONED, Cell, Change, Content, Seen};
+use crate::content::{self, CLONED, Cell, Change};
 use crate::extras::Extra;
 use crate::logs::EVERY;
 use crate::monitor::MonActor;
 use crate::osd::{OsdActor, TOLD};
+use crate::past::{Look, Past};
 use crate::scenario::Scene;
 use crate::world::ActorId;
 use crate::wrong::{Sign, Wrong};
@@ -24,7 +25,7 @@ use bytes::Bytes;
 use spirula_history::registers;
 use spirula_history::versions::{self, Order};
 use spirula_maps::{OsdMap, PgState};
-use spirula_types::{EVersion, OsdId, PgId};
+use spirula_types::{EVersion, OsdId, PgId, SNAP_HEAD};
 use std::collections::BTreeMap;
 
 /// Microseconds of peace in which everything must have come right again.
@@ -44,8 +45,8 @@ fn difference(a: &Bytes, b: &Bytes) -> String {
     format!("{} keys, {}", names.len(), shown.join(", "))
 }
 
-type Operation = versions::Op<Change, Seen, EVersion>;
-type Objects<'a> = Order<'a, Change, Seen, Content, EVersion>;
+type Operation = versions::Op<Change, Look, EVersion>;
+type Objects<'a> = Order<'a, Change, Look, Past, EVersion>;
 /// The data of every object that is followed, as it was read in the end, by pool and object; `None`: it is not there.
 pub type Finals = BTreeMap<(i64, u32), Option<Vec<Cell>>>;
 
@@ -186,6 +187,9 @@ impl Scene {
         registers::linearizable(&self.commands()).map_err(|why| Sign::Registers.of(why))?;
         self.books_agree()?;
         let finals = self.check_objects(calm)?;
+        if self.extras.has(Extra::Snaps) {
+            self.forget_snapshots()?;
+        }
         if self.extras.has(Extra::Pools) {
             self.deleted_is_gone()?;
         }
@@ -222,11 +226,23 @@ impl Scene {
         }
     }
 
+    /// Removes all snapshots that are left, so that nothing of any is in the stores in the end.
+    fn forget_snapshots(&mut self) -> Result<(), Wrong> {
+        let first = self.clients.first().copied();
+        first.and_then(|c| self.world.with(c, |c: &mut Client| c.forget_snaps = true));
+        self.until_well()
+    }
+
     /// Lets a client read every object.
     fn audit(&mut self) {
         let all = self.all_objects();
         let first = self.clients.first().copied();
-        first.and_then(|c| self.world.with(c, |c: &mut Client| c.audit = all));
+        let audit = |c: &mut Client| {
+            let heads = all.iter().map(|(pool, object)| (*pool, *object, SNAP_HEAD));
+            let of = |(pool, snap): (i64, u64)| all.iter().filter(move |o| o.0 == pool).map(move |o| (o.0, o.1, snap));
+            c.audit = heads.chain(c.snaps.live().into_iter().flat_map(of)).collect();
+        };
+        first.and_then(|c| self.world.with(c, audit));
     }
 
     /// Every object that there may be, by its pool.
@@ -357,15 +373,18 @@ impl Scene {
                 sign.of(format!("object {object} of pool {pool}: {why}"))
             };
             let source = orders.get(&(*pool, content::origin(*object)));
-            let apply = |s: &Content, c: &Change, op: &Operation| c.apply(s, || copied(source, c, op));
-            let order = Order::of(history, None, apply).map_err(named)?;
-            let last = history.iter().find_map(|op| match &op.what {
-                versions::What::Read(seen) if op.begun >= calm => Some(seen),
+            let apply = |s: &Past, c: &Change, op: &Operation| s.after(c, || copied(source, c, op));
+            let order = Order::of(history, Past::default(), apply).map_err(named)?;
+            let last = history.iter().filter_map(|op| match &op.what {
+                versions::What::Read(look) if op.begun >= calm => Some(look),
                 _ => None,
             });
-            last.map_or(Ok(()), |seen| order.ends_with(seen, content::fits)).map_err(named)?;
-            order.reads(history, content::fits).map_err(named)?;
-            finals.insert(*at, last.and_then(|seen| seen.as_ref()?.whole().cloned()));
+            for look in last.clone() {
+                order.ends_with(look, Past::fits).map_err(named)?;
+            }
+            order.reads(history, Past::fits).map_err(named)?;
+            let head = last.clone().find(|look| look.snap == SNAP_HEAD);
+            finals.insert(*at, head.and_then(|look| look.seen.as_ref()?.whole().cloned()));
             orders.insert(*at, order);
         }
         Ok(finals)
@@ -373,12 +392,15 @@ impl Scene {
 }
 
 /// What was copied by a change with this user version: what its source was at some time while it ran.
-fn copied(source: Option<&Objects<'_>>, c: &Change, op: &Operation) -> Result<Content, String> {
-    let nothing = [None];
+fn copied(source: Option<&Objects<'_>>, c: &Change, op: &Operation) -> Result<Past, String> {
+    let nothing = [Past::default()];
     let those = source.map_or(&nothing[..], |s| s.between(op.begun, op.ended));
-    let is = |s: &&Content| match s {
-        Some(o) => c.result == 0 && o.version() == c.version,
-        None => c.result != 0,
+    let is = |s: &&Past| {
+        s.lost
+            || match &s.head {
+                Some(o) => c.result == 0 && o.version() == c.version,
+                None => c.result != 0,
+            }
     };
     let found = those.iter().find(is).cloned();
     found.ok_or_else(|| format!("a copy answered {} of user version {} is of none of {those:?}", c.result, c.version))
