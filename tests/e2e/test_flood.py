@@ -1,6 +1,6 @@
 """A user with few rights asks for as much as he can: memory, epochs, lines of log, connections. He gets little of it, and others go on."""
 import json, os, socket, time
-from harness import Case, holds
+from harness import Case, holds, wait
 
 # What the cluster's process may grow by, beyond what it had, bytes.
 GROWTH = 128 << 20
@@ -25,15 +25,15 @@ def memory():
     said.append(command(r, {'prefix': 'config-key set', 'key': 'k'}, big.encode()))
 def epochs():
     r = connected()
+    for _ in range(200):
+        said.append(command(r, {'prefix': 'osd pool create', 'pool': f'x{len(said)}'}))
+        said.append(command(r, {'prefix': 'log', 'logtext': ['x' * 60000]}))
+def snapshots():
+    r = connected()
     with r.open_ioctx('p') as io:
-        for _ in range(200):
-            try:
-                io.create_self_managed_snap()
-                said.append(0)
-            except rados.Error as e:
-                said.append(-e.errno)
-            said.append(command(r, {'prefix': 'osd pool create', 'pool': f'x{len(said)}'}))
-            said.append(command(r, {'prefix': 'log', 'logtext': ['x' * 60000]}))
+        for _ in range(100):
+            io.remove_self_managed_snap(io.create_self_managed_snap())
+            said.append(0)
 ts = [threading.Thread(target=globals()[kind]) for _ in range(12)]
 [t.start() for t in ts]
 [t.join() for t in ts]
@@ -117,10 +117,23 @@ class Flood(Case):
         epoch = self.c.json('osd', 'dump')['epoch']
         lines = self.c.log().count('\n')
         codes, count, grown = self.flooded('epochs')
-        assert 0 not in codes and count == 12 * 600, (codes, count)
+        assert 0 not in codes and count == 12 * 400, (codes, count)
         assert self.c.json('osd', 'dump')['epoch'] - epoch < 5
         assert self.c.log().count('\n') - lines < 500
         assert grown < GROWTH, f'{grown >> 20} MiB'
+
+    def test_2_snapshots_share_epochs(self):
+        """Whoever may write to a pool may make snapshots there, and all of a moment make one OSD map."""
+        self.user()
+        epoch, began = self.c.json('osd', 'dump')['epoch'], time.monotonic()
+        codes, count, grown = self.flooded('snapshots')
+        assert (codes, count) == ([0], 1200), (codes, count)
+        made, seconds = self.c.json('osd', 'dump')['epoch'] - epoch, time.monotonic() - began
+        # Beside those of snapshots, those that take them out of the queue: four a second.
+        assert made < 24 * seconds + 10, f'{made} epochs in {seconds:.1f} s'
+        assert grown < GROWTH, f'{grown >> 20} MiB'
+        left = lambda: self.c.json('osd', 'dump')['removed_snaps_queue']
+        wait(lambda: not left(), lambda: f'an empty queue: {left()}')
 
     def test_3_connections_that_say_nothing_have_a_bound(self):
         """More than one place may have; whoever comes from there by key is let in when they end."""

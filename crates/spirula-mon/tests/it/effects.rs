@@ -2,9 +2,10 @@
 //! variable of a pool either changes the agreed state, with a word on who acts on it, or is refused
 //! with EOPNOTSUPP and a sentence, or has its reason here.
 
-use crate::harness::{Cluster, beacon};
+use crate::harness::{Cluster, FSID, beacon};
 use bytes::Bytes;
 use serde_json::{Value, json};
+use spirula_messages::Body;
 use spirula_messages::ceph::{MCommand, MCommandReply};
 use spirula_messages::cluster::control::MgrBeacon;
 use spirula_mon::state::State;
