@@ -160,6 +160,31 @@ fn subscriptions_and_commands_go_on_in_the_next_session() {
 }
 
 #[test]
+fn what_is_asked_about_snapshots_goes_on_in_the_next_session_under_its_number() {
+    let mut c = Case::new();
+    c.open();
+    let mut out = Vec::new();
+    let name = String::new();
+    let op = MPoolOp { version: 0, fsid: Uuid([3; 16]), pool: 1, op: 0x21, snap: 0, name, crush_rule: -1 };
+    let call = c.m.pool_op(op.clone(), &mut out);
+    assert_eq!(sent::<MPoolOp>(&out), [(call, op.clone())]);
+    c.m.closed(c.now, "broken", &mut Vec::new());
+    c.until(ms(10_000));
+    out.clear();
+    c.m.opened(c.now, &mut out);
+    assert_eq!(sent::<MPoolOp>(&out), [(call, op)], "the same request, so that it is done once");
+    out.clear();
+    let reply = |data| MPoolOpReply { version: 9, fsid: Uuid([3; 16]), result: 0, epoch: 9, data };
+    let number = Bytes::copy_from_slice(&7u64.to_le_bytes());
+    // To another one that nobody waits for; then to this one, twice.
+    for tid in [call + 1, call, call] {
+        assert!(c.m.message(c.now, &reply(Some(number.clone())).into_message(tid), &mut out));
+    }
+    let told = Answer::PoolOp { result: 0, epoch: 9, snap: Some(7) };
+    assert!(matches!(&out[..], [MonitorOut::Answer(to, a)] if *to == call && *a == told), "{out:?}");
+}
+
+#[test]
 fn the_same_reason_is_told_once_and_no_monitor_is_hammered() {
     let mut c = Case::new();
     let (mut told, mut tried) = (0, 0);
