@@ -2,7 +2,7 @@
 
 use spirula_encoding::UTime;
 use spirula_maps::{ObjectStatSum, OsdMap, OsdStatReport, PgDigest, PgStat, PgState, PoolSum, StoreStatfs};
-use spirula_types::{OsdId, PgId, PoolId};
+use spirula_types::{Epoch, OsdId, PgId, PoolId, hash};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
@@ -106,6 +106,10 @@ pub struct PgMap {
     io: BTreeMap<PoolId, Window>,
     last_sample: Option<Duration>,
     states_changed: bool,
+    /// PGs of each pool in the last OSD map.
+    pg_nums: BTreeMap<PoolId, u32>,
+    /// PGs that took others in: reports from before that epoch say nothing of the snapshots that those have.
+    merged: BTreeMap<PgId, Epoch>,
 }
 
 impl PgMap {
@@ -164,6 +168,7 @@ impl PgMap {
     pub fn follow(&mut self, map: &OsdMap, now: UTime) {
         let lives = |pg: &PgId| map.pool(pg.pool).is_some_and(|p| pg.seed < p.pg_num);
         let before = self.pgs.len();
+        self.note_merges(map);
         self.pgs.retain(|pg, _| lives(pg));
         let mut changed = self.pgs.len() != before;
         self.io.retain(|pool, _| map.pools.contains_key(pool));
@@ -196,6 +201,23 @@ impl PgMap {
         }
         self.states_changed |= changed;
         self.touch(now);
+    }
+
+    /// Notes which PGs have taken others in since the last map; of a pool that was not seen before, all that may have.
+    fn note_merges(&mut self, map: &OsdMap) {
+        for (id, pool) in &map.pools {
+            let n = pool.pg_num;
+            let seeds: Vec<(u32, Epoch)> = match self.pg_nums.insert(*id, n) {
+                Some(before) => (n..before).map(|s| (hash::stable_mod(s, n, hash::mask_for(n)), map.epoch)).collect(),
+                None => (0..n).map(|seed| (seed, pool.last_force_op_resend_preluminous)).collect(),
+            };
+            for (seed, epoch) in seeds.into_iter().filter(|(_, epoch)| *epoch > 0) {
+                let since = self.merged.entry(PgId::new(*id, seed)).or_default();
+                *since = epoch.max(*since);
+            }
+        }
+        self.pg_nums.retain(|id, _| map.pools.contains_key(id));
+        self.merged.retain(|pg, _| map.pool(pg.pool).is_some_and(|p| pg.seed < p.pg_num));
     }
 
     /// Takes an OSD's report of itself and of PGs it leads.
@@ -261,6 +283,10 @@ impl PgMap {
             if let Some(w) = self.io.get(pool) {
                 w.rates_into(sum);
             }
+        }
+        let older = |(pg, epoch): &(&PgId, &Epoch)| self.pgs.get(pg).is_none_or(|s| s.reported_epoch < **epoch);
+        for (pg, _) in self.merged.iter().filter(older) {
+            digest.purged_snaps.remove(&pg.pool);
         }
         digest
     }
@@ -386,6 +412,39 @@ mod tests {
 
     fn report(p: &mut PgMap, m: &OsdMap, osd: OsdId, pg: PgId, s: PgStat) {
         p.report(m, t(2), osd, OsdStatReport::default(), [(pg, s)]);
+    }
+
+    #[test]
+    fn what_a_pg_said_of_its_snapshots_before_it_took_another_in_does_not_count() {
+        let with = |seq, epoch, snap| {
+            let mut s = PgStat { reported_epoch: epoch, ..stat(seq, 0, 0) };
+            s.purged_snaps.insert(snap, 1);
+            s
+        };
+        let purged = |p: &PgMap, m: &OsdMap| p.digest(m).purged_snaps.get(&1).is_some_and(|s| s.contains(3));
+        let (mut p, before) = (PgMap::default(), map(5, &[(1, 4)]));
+        p.follow(&before, t(0));
+        for seed in 0..3 {
+            report(&mut p, &before, 0, PgId::new(1, seed), with(1, 5, 3));
+        }
+        report(&mut p, &before, 0, PgId::new(1, 3), with(1, 5, 4));
+        assert!(!purged(&p, &before), "the last one has it still");
+        // It is taken in by 1.1, whose old report is of itself alone; another manager may hear that now.
+        let mut after = map(6, &[(1, 3)]);
+        after.pools.get_mut(&1).unwrap().last_force_op_resend_preluminous = 6;
+        let mut other = PgMap::default();
+        other.follow(&after, t(1));
+        p.follow(&after, t(1));
+        for seed in 0..3 {
+            report(&mut other, &after, 0, PgId::new(1, seed), with(1, 5, 3));
+        }
+        assert!(!purged(&p, &after) && !purged(&other, &after));
+        report(&mut p, &after, 0, PgId::new(1, 1), with(2, 6, 3));
+        assert!(purged(&p, &after), "1.0 and 1.2 took nothing in");
+        for seed in 0..3 {
+            report(&mut other, &after, 0, PgId::new(1, seed), with(2, 6, 3));
+        }
+        assert!(purged(&other, &after));
     }
 
     #[test]

@@ -30,6 +30,8 @@ const COPIES: u64 = 4;
 const CLONES: u64 = 12;
 /// Operations that nobody would ask for, at a time.
 const ODD_MAX: usize = 8;
+/// Requests about snapshots under way at most, in the end.
+const SNAP_CALLS: usize = 8;
 /// How much a client does, and of what.
 #[derive(Clone, Debug)]
 pub struct Pace {
@@ -98,8 +100,8 @@ pub struct Client {
     pub snaps: Snaps,
     snap_calls: BTreeMap<u64, (i64, bool)>,
     pub of_snaps: [u64; 4],
-    /// It removes all of them.
-    pub forget_snaps: bool,
+    /// Snapshots to remove in the end.
+    pub forget: Vec<(i64, u64)>,
     /// By pool and object.
     pub history: BTreeMap<(i64, u32), History>,
     /// Who wrote an object last, and its user version, as it knows.
@@ -163,7 +165,7 @@ impl Client {
             snaps: Snaps::default(),
             snap_calls: BTreeMap::new(),
             of_snaps: [0; 4],
-            forget_snaps: false,
+            forget: Vec::new(),
             history: BTreeMap::new(),
             known: BTreeMap::new(),
             guarded: [0; 2],
@@ -190,7 +192,7 @@ impl Client {
 
     /// True if it waits for nothing.
     pub fn done(&self) -> bool {
-        let asks = !self.snap_calls.is_empty() || self.forget_snaps && !self.snaps.live().is_empty();
+        let asks = !self.snap_calls.is_empty() || !self.forget.is_empty();
         !asks && self.pending.is_empty() && self.odd_pending.is_empty() && self.audit.is_empty() && self.purge.is_empty()
     }
 
@@ -626,12 +628,10 @@ impl Client {
         if more && self.monitors.is_open() && self.rng.one_in(4) {
             self.submit_odd(local, out);
         }
-        if self.forget_snaps && self.snap_calls.is_empty() && self.monitors.is_open() {
-            for (pool, _) in self.snaps.live() {
-                if let Some(snap) = self.snaps.remove_one(pool, &mut self.rng) {
-                    self.ask_snap(local, pool, Some(snap), out);
-                }
-            }
+        while self.snap_calls.len() < SNAP_CALLS && self.monitors.is_open()
+            && let Some((pool, snap)) = self.forget.pop()
+        {
+            self.ask_snap(local, pool, Some(snap), out);
         }
         // What waits for room must not keep it from making some.
         let room = (self.pending.len() < self.pace.under_way || !self.purge.is_empty()) && self.monitors.is_open();

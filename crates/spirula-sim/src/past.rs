@@ -102,8 +102,9 @@ impl Past {
 
 #[derive(Debug, Default)]
 struct OfPool {
-    /// The newest that was made, ever.
+    /// The newest that was made, ever, and all that were.
     seq: u64,
+    made: Vec<u64>,
     /// Those that are there, and how many operations use each.
     live: BTreeMap<u64, u32>,
     /// One is being made.
@@ -184,6 +185,7 @@ impl Snaps {
                 return Err(format!("pool {pool} was given snapshot {snap} after {}", p.seq));
             }
             p.seq = snap;
+            p.made.push(snap);
             p.live.insert(snap, 0);
         }
         Ok(())
@@ -197,6 +199,14 @@ impl Snaps {
         let snap = rng.pick(&unused).copied()?;
         live.remove(&snap);
         Some(snap)
+    }
+
+    /// None is there any more. All that there ever were, by pool: a write that was long under way may have kept something for one
+    /// that had been removed and forgotten meanwhile, which goes when that is removed once more.
+    pub fn forget(&self) -> Vec<(i64, u64)> {
+        let mut all = self.lock();
+        all.values_mut().for_each(|p| p.live.clear());
+        all.iter().flat_map(|(pool, p)| p.made.iter().map(|s| (*pool, *s))).collect()
     }
 
     /// Those that are there, by pool.

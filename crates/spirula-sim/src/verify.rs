@@ -229,7 +229,7 @@ impl Scene {
     /// Removes all snapshots that are left, so that nothing of any is in the stores in the end.
     fn forget_snapshots(&mut self) -> Result<(), Wrong> {
         let first = self.clients.first().copied();
-        first.and_then(|c| self.world.with(c, |c: &mut Client| c.forget_snaps = true));
+        first.and_then(|c| self.world.with(c, |c: &mut Client| c.forget = c.snaps.forget()));
         self.until_well()
     }
 
