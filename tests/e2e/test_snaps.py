@@ -386,7 +386,7 @@ with rados.Rados(conffile=sys.argv[1], name='client.' + sys.argv[2], conf={'keyr
     try:
         io.remove_self_managed_snap(io.create_self_managed_snap())
         print('made')
-    except rados.PermissionDeniedError if hasattr(rados, 'PermissionDeniedError') else rados.PermissionError:
+    except (rados.PermissionError, rados.PermissionDeniedError):
         print('refused')
 '''
         for name, said in (('writer', 'made'), ('reader', 'refused'), ('elsewhere', 'refused')):

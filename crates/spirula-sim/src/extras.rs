@@ -361,7 +361,8 @@ impl Scene {
             | Extra::Lost
             | Extra::Lies
             | Extra::Fuzz
-            | Extra::Room => {}
+            | Extra::Room
+            | Extra::Snaps => {}
         }
     }
 

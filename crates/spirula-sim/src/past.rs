@@ -233,7 +233,9 @@ mod tests {
         let one = after(&Past::default(), Kind::Append(1), 5, 0);
         let two = after(&one, Kind::Append(1), 6, 3);
         let three = after(&two, Kind::Delete, 7, 8);
-        assert_eq!((three.at(2), three.at(3), three.at(4), three.at(8)), (one.head.clone(), one.head, two.head.clone(), two.head));
+        for (snap, is) in [(2, &one), (3, &one), (4, &two), (8, &two)] {
+            assert_eq!(three.at(snap), is.head, "{snap}");
+        }
         assert_eq!(three.at(9), None);
         // Somebody who knows less changes nothing of it, but may make it anew where nothing remembers it.
         let late = after(&two, Kind::Full(2), 7, 2);
