@@ -7,9 +7,9 @@ use crate::fuzzer;
 use crate::monitor::{addr_of, id_of};
 use crate::past::{self, Held, Look, Snaps};
 use crate::rng::Rng;
+use crate::scenario::FSID;
 use crate::world::{Actor, ActorId, Input, Local, Output, World};
 use crate::wrong::{Sign, Wrong};
-use crate::scenario::FSID;
 use spirula_client::{Answer, MonitorOut, Monitors, Mons, Objecter, ObjecterOut, Reply, Request};
 use spirula_encoding::UTime;
 use spirula_history::versions::{Op, What};
@@ -193,7 +193,11 @@ impl Client {
     /// True if it waits for nothing.
     pub fn done(&self) -> bool {
         let asks = !self.snap_calls.is_empty() || !self.forget.is_empty();
-        !asks && self.pending.is_empty() && self.odd_pending.is_empty() && self.audit.is_empty() && self.purge.is_empty()
+        !asks
+            && self.pending.is_empty()
+            && self.odd_pending.is_empty()
+            && self.audit.is_empty()
+            && self.purge.is_empty()
     }
 
     /// Operations it waits for, for a failure's message.
@@ -628,7 +632,8 @@ impl Client {
         if more && self.monitors.is_open() && self.rng.one_in(4) {
             self.submit_odd(local, out);
         }
-        while self.snap_calls.len() < SNAP_CALLS && self.monitors.is_open()
+        while self.snap_calls.len() < SNAP_CALLS
+            && self.monitors.is_open()
             && let Some((pool, snap)) = self.forget.pop()
         {
             self.ask_snap(local, pool, Some(snap), out);

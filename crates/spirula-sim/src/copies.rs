@@ -72,7 +72,9 @@ impl Scene {
                 continue;
             }
             if clone {
-                return Err(Sign::Copies.of(format!("{object:?} is of no snapshot that is there, on {:?}", held.keys())));
+                return Err(
+                    Sign::Copies.of(format!("{object:?} is of no snapshot that is there, on {:?}", held.keys()))
+                );
             }
             let mut ours = Vec::new();
             for at in members {

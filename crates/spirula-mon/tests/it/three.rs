@@ -341,7 +341,8 @@ fn no_number_of_a_snapshot_is_given_twice_though_leaders_die() {
                 next = next.max(tid + 1);
             }
             (0..if step > dies_after { 20 } else { 1 }).for_each(|_| c.tick());
-            for (_, _, m) in c.sent.extract_if(.., |(at, conn, m)| (*at, *conn, m.kind) == (mon, 7, MPoolOpReply::KIND)) {
+            for (_, _, m) in c.sent.extract_if(.., |(at, conn, m)| (*at, *conn, m.kind) == (mon, 7, MPoolOpReply::KIND))
+            {
                 let r = MPoolOpReply::from_message(&m).unwrap();
                 let number = u64::from_le_bytes(r.data.as_deref().unwrap().try_into().unwrap());
                 assert_eq!(*given.entry(m.tid).or_insert(number), number, "one request, two numbers");

@@ -113,7 +113,7 @@ impl Client {
         let snap = (pace.snaps > 0 && !map.snaps.is_empty() && rng.chance(pace.snaps))
             .then(|| map.snaps[rng.below(map.snaps.len())]);
         // What it would be rolled back to, while it is removed, nobody can say.
-        let snap = snap.filter(|s| !refused && !delete && !(append && map.retiring.contains(s)));
+        let snap = snap.filter(|s| !(refused || delete || append && map.retiring.contains(s)));
         let mut ops = Vec::new();
         if let (true, Some(snap)) = (append, snap) {
             ops.push(OsdOp::rollback(snap));

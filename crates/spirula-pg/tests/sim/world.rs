@@ -648,7 +648,9 @@ impl World {
         if self.rng.chance(30) && n > 1 {
             let i = self.rng.below(n);
             let snap = self.map().snaps[i];
-            self.change_map(|m| drop(m.retiring.insert(snap)));
+            self.change_map(|m| {
+                m.retiring.insert(snap);
+            });
         }
         self.step_removals();
     }
