@@ -157,6 +157,7 @@ fn main() {
             waiting: 0,
             outside: Default::default(),
             patience_ms: Default::default(),
+            unheard_ms: Default::default(),
         };
         let (sent, ms) = lab.feed(MonEvent::Message { conn: 2, message: report.into_message(0) });
         let maps: Vec<MOsdMap> = sent.iter().filter_map(|(_, m)| MOsdMap::from_message(m).ok()).collect();

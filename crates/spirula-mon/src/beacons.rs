@@ -11,6 +11,9 @@
 //! monitor has not told yet.
 //!
 //! Time in which this monitor itself did not run is nobody's silence ([`Beacons::ran`]), as with OSDs and their peers.
+//!
+//! An OSD whose own words come again after they stayed out was cut off itself, or stood still, or runs late. It is no witness of
+//! anybody's silence for as long again, two seconds at most ([`Beacons::is_settled`]).
 
 use crate::event::ConnId;
 use crate::osd::seconds_between;
@@ -24,14 +27,23 @@ const OVERDUE: f64 = 3.0;
 const EVERY_MOST: f64 = 1.0;
 /// The shell ticks the monitor that often, seconds; what is more than twice that long was time in which it did not run.
 const TICKS: f64 = 0.1;
+/// For so many seconds at most an OSD that speaks again is no witness of silence.
+const SETTLES: f64 = 2.0;
 
 /// What is known of an OSD over one connection.
 #[derive(Clone, Copy, Debug)]
 enum Word {
-    /// It is ours: the last word, how far apart words are (seconds), and whether the leader was told that it is overdue.
-    Own { heard: UTime, every: f64, told: bool },
-    /// Another monitor's, which says whether a word is overdue.
-    Told(bool),
+    /// It is ours: the last word, how far apart words are (seconds), whether the leader was told that it is overdue, and until when
+    /// its OSD settles.
+    Own { heard: UTime, every: f64, told: bool, settles: UTime },
+    /// Another monitor's, which says whether a word is overdue: since when that is so, and until when its OSD settles.
+    Told { silent: bool, since: UTime, settles: UTime },
+}
+
+/// Until when an OSD settles that was silent since then and speaks now.
+fn settled_at(since: UTime, now: UTime) -> UTime {
+    let nanos = (seconds_between(since, now).min(SETTLES) * 1e9) as u64;
+    UTime::from_nanos(now.as_nanos().saturating_add(nanos))
 }
 
 /// What a monitor tells the leader of an OSD's words over a connection; as in `MonSession`.
@@ -56,16 +68,27 @@ impl Beacons {
     pub fn heard(&mut self, osd: OsdId, conn: ConnId, every_ms: u32, now: UTime) {
         let every = (f64::from(every_ms) / 1000.0).min(EVERY_MOST);
         let words = self.words.entry(osd).or_default();
-        let told = matches!(words.get(&conn), Some(Word::Own { told: true, .. }));
-        words.insert(conn, Word::Own { heard: now, every, told });
+        let (told, settles) = match words.get(&conn) {
+            Some(w @ Word::Own { heard, told, .. }) if w.is_overdue(now) => (*told, settled_at(*heard, now)),
+            Some(Word::Own { told, settles, .. }) => (*told, *settles),
+            _ => (false, UTime::ZERO),
+        };
+        words.insert(conn, Word::Own { heard: now, every, told, settles });
     }
 
     /// Another monitor says it of a connection of its own.
-    pub fn told(&mut self, osd: OsdId, conn: ConnId, what: u8) {
+    pub fn told(&mut self, osd: OsdId, conn: ConnId, what: u8, now: UTime) {
         if what == told::NOTHING {
             return;
         }
-        self.words.entry(osd).or_default().insert(conn, Word::Told(what == told::SILENT));
+        let silent = what == told::SILENT;
+        let words = self.words.entry(osd).or_default();
+        let (since, settles) = match words.get(&conn) {
+            Some(Word::Told { silent: before, since, settles }) if *before == silent => (*since, *settles),
+            Some(Word::Told { silent: true, since, .. }) => (now, settled_at(*since, now)),
+            _ => (now, UTime::ZERO),
+        };
+        words.insert(conn, Word::Told { silent, since, settles });
     }
 
     /// The connection is gone.
@@ -117,6 +140,12 @@ impl Beacons {
         out
     }
 
+    /// What it says of others' silence counts: it speaks, and did not stay out just before. True where nothing is known.
+    pub fn is_settled(&self, osd: OsdId, now: UTime) -> bool {
+        let settled = |w: &Word| !w.is_overdue(now) && w.settles() <= now;
+        self.words.get(&osd).is_none_or(|w| w.values().any(settled))
+    }
+
     /// It said before that it runs, and now does not, over any connection.
     pub fn is_silent(&self, osd: OsdId, now: UTime) -> bool {
         self.words.get(&osd).is_some_and(|w| w.values().all(|word| word.is_overdue(now)))
@@ -127,7 +156,13 @@ impl Word {
     fn is_overdue(&self, now: UTime) -> bool {
         match self {
             Self::Own { heard, every, .. } => seconds_between(*heard, now) >= OVERDUE * every,
-            Self::Told(silent) => *silent,
+            Self::Told { silent, .. } => *silent,
+        }
+    }
+
+    fn settles(&self) -> UTime {
+        match self {
+            Self::Own { settles, .. } | Self::Told { settles, .. } => *settles,
         }
     }
 }
@@ -188,11 +223,43 @@ mod tests {
         assert_eq!(b.state(2, 8, at(0)), told::NOTHING);
         // What another monitor says is not told on.
         let mut leader = Beacons::default();
-        leader.told(1, 70, told::NOTHING);
+        leader.told(1, 70, told::NOTHING, at(0));
         assert!(!leader.is_silent(1, at(0)));
-        leader.told(1, 70, told::SILENT);
+        leader.told(1, 70, told::SILENT, at(0));
         assert!(leader.is_silent(1, at(0)) && leader.news(at(0)).is_empty());
-        leader.told(1, 70, told::SPEAKS);
+        leader.told(1, 70, told::SPEAKS, at(0));
         assert!(!leader.is_silent(1, at(0)));
+    }
+
+    #[test]
+    fn who_speaks_again_is_no_witness_for_as_long_as_it_stayed_out() {
+        let mut b = Beacons::default();
+        assert!(b.is_settled(1, at(0)), "nothing is known");
+        b.heard(1, 7, 250, at(0));
+        b.heard(1, 7, 250, at(600));
+        assert!(b.is_settled(1, at(700)) && !b.is_settled(1, at(1350)), "it stays out");
+        b.heard(1, 7, 250, at(1600));
+        b.heard(1, 7, 250, at(2100));
+        b.heard(1, 7, 250, at(2550));
+        assert!(!b.is_settled(1, at(2599)) && b.is_settled(1, at(2600)));
+        b.heard(1, 7, 250, at(60_000));
+        b.heard(1, 7, 250, at(60_600));
+        b.heard(1, 7, 250, at(61_200));
+        b.heard(1, 7, 250, at(61_800));
+        assert!(!b.is_settled(1, at(61_999)) && b.is_settled(1, at(62_000)));
+        // One over another connection has not stayed out.
+        b.heard(1, 7, 250, at(64_000));
+        b.heard(1, 8, 250, at(64_000));
+        assert!(b.is_settled(1, at(64_100)));
+        // By the word of another monitor.
+        b.told(2, 70, told::SPEAKS, at(0));
+        assert!(b.is_settled(2, at(0)), "the first that is heard of it");
+        b.told(2, 70, told::SILENT, at(1000));
+        b.told(2, 70, told::SILENT, at(1500));
+        assert!(!b.is_settled(2, at(1500)));
+        b.told(2, 70, told::SPEAKS, at(2000));
+        assert!(!b.is_settled(2, at(2900)));
+        b.told(2, 70, told::SPEAKS, at(2950));
+        assert!(b.is_settled(2, at(3000)));
     }
 }

@@ -22,6 +22,18 @@
 //! grace decides as ever. Nobody wins power by this: whoever lies has one word of those that are
 //! needed, as with the slow rule, where it can say of any silence that it is long enough.
 //!
+//! **What a word counts for.** Silence counts as it was when its reporter said so, never the time since: a word that the target lives may
+//! lie unread, here or at another monitor that stands still. So reporters repeat what they say, and whose word
+//! is too young is no witness yet and holds up nobody else's. A word does not count
+//!
+//! * from whom this monitor's side did not hear itself until just now ([`Beacons::is_settled`]): it was cut off, or stood still;
+//! * for [`UNREAD`] after this monitor stood still ([`OsdTracker::ran`]), for what it did not read may take the word back;
+//! * for [`SETTLES`] after this monitor began to lead others, if it is no quick one: it may have been said in a part of the cluster that
+//!   was cut off with its monitor. A reporter that misses most of the others gives no quick word (`spirula-osd`, `peers`).
+//!
+//! The OSDs say nothing of a silence that was their own (`spirula-osd`, `patience`, "Apart"). What another monitor keeps for the next
+//! leader is each reporter's last word (`Mon::supersede`).
+//!
 //! **Gone.** A report may say that the target's process is gone. Then the map says so
 //! (`dead_epoch`), and the next primaries do not wait for the read leases that it held. The
 //! reporter says it only on proof (`spirula-osd`, `peers`): its connection was refused, and either
@@ -29,10 +41,12 @@
 //!
 //! **Damping.** An OSD that comes back and was alive all the time (`was_up` in its boot) was marked
 //! down wrongly. How often that happens, and for how long, is kept in the map (`laggy_probability`,
-//! `laggy_interval`). It gives more grace to that OSD, and to those whom it reports; it is
-//! forgotten by halves (`mon_osd_laggy_halflife`). Of what lies between the reporters' patience and
+//! `laggy_interval`). It gives more grace to that OSD, and to those whom it reports, where its word
+//! alone has to be of a longer silence; it is
+//! forgotten by halves (`mon_osd_laggy_halflife`). Of what lies between a reporter's patience and
 //! the grace, the probability is the share that is waited for, too: after some wrong marks in a
-//! row the grace alone counts. An OSD whose own loop stood still for all of the grace, as its boot
+//! row the grace alone counts. Silence on every path is held against that, however long one of them
+//! was silent alone. An OSD whose own loop stood still for all of the grace, as its boot
 //! says, was not marked down wrongly.
 //!
 //! Two OSDs that miss only each other are not for these rules: [`crate::pairs`].
@@ -41,7 +55,7 @@ use crate::beacons::Beacons;
 use crate::event::{ConnId, Peer};
 use crate::mon::Mon;
 use crate::osd::{mark_dead, mark_down, mark_out, seconds_between, slot};
-use crate::pairs::{PairTracker, Word, Words, pairs};
+use crate::pairs::{Mute, PairTracker, Word, Words, pairs};
 use crate::state::State;
 use crate::work::Work;
 use spirula_encoding::UTime;
@@ -55,8 +69,12 @@ use std::collections::{BTreeMap, BTreeSet};
 /// `laggy_probability` of 1.
 const CERTAIN: f64 = u32::MAX as f64;
 
-/// Seconds after which a word of an unusual silence that was not repeated counts no more; it is repeated every two.
+/// Seconds after which a word of an unusual silence that was not repeated counts no more; it is repeated at least every two.
 const QUICK_FRESH: f64 = 3.0;
+/// A monitor that did not run for more than so many seconds has not read what was said meanwhile, and takes as many to read it.
+const UNREAD: f64 = 0.5;
+/// Seconds for which one that leads others from now on is told of silence that was none: as `patience::SETTLES` of OSDs.
+const SETTLES: f64 = 2.0;
 /// Seconds without any connection after which an OSD counts as silent to its monitors.
 const GONE_QUIET: f64 = 0.75;
 
@@ -75,6 +93,8 @@ pub struct OsdTracker {
     pub(crate) beacons: Beacons,
     /// Pairs that do not hear each other, and who is kept out for it.
     pub(crate) pairs: PairTracker,
+    /// Nobody is judged by silence before.
+    judges_from: UTime,
 }
 
 impl OsdTracker {
@@ -118,6 +138,16 @@ impl OsdTracker {
             Some(since) if !self.is_connected(osd) => seconds_between(*since, now) >= GONE_QUIET,
             _ => self.beacons.is_silent(osd, now),
         }
+    }
+
+    /// This monitor runs; for how long it had not, in seconds. What it then has to read first may say that who was silent is not.
+    pub(crate) fn ran(&mut self, now: UTime) -> f64 {
+        let stood = self.beacons.ran(now);
+        // Not for ever, where it runs by fits and starts.
+        if stood > UNREAD && seconds_between(self.judges_from, now) >= UNREAD {
+            self.judges_from = UTime::from_nanos(now.as_nanos().saturating_add((UNREAD * 1e9) as u64));
+        }
+        stood
     }
 
     /// This monitor leads from now on: OSDs that are up and connected to no monitor are watched.
@@ -190,27 +220,25 @@ fn earned(state: &State, x: &OsdXInfo, now: UTime) -> f64 {
     wrong(state, x, now) * f64::from(x.laggy_interval)
 }
 
-/// The share, 0 to 1, of what lies between the patience of `reporters` and the grace that is waited for, too: the target was
-/// wrongly down before, or they were.
-fn share_of_grace(state: &State, map: &OsdMap, target: OsdId, reporters: &BTreeSet<OsdId>, now: UTime) -> f64 {
+/// The share, 0 to 1, of what lies between the patience of `reporter` and the grace that is waited for, too: the target was
+/// wrongly down before, or the reporter was.
+fn share_of_grace(state: &State, map: &OsdMap, target: OsdId, reporter: OsdId, now: UTime) -> f64 {
     if !state.option_bool("mon_osd_adjust_heartbeat_grace") {
         return 0.0;
     }
     let of = |osd: OsdId| map.xinfo(osd).map_or(0.0, |x| wrong(state, x, now));
-    let peers: f64 = reporters.iter().map(|r| of(*r)).sum();
-    (of(target) + peers / reporters.len().max(1) as f64).min(1.0)
+    (of(target) + of(reporter)).min(1.0)
 }
 
-/// Seconds that `target` may be silent: more for one that was often wrongly down, and more if its
-/// reporters were, since then the fault may be with them or with what they share.
-fn grace_of(state: &State, map: &OsdMap, target: OsdId, reporters: &BTreeSet<OsdId>, now: UTime) -> f64 {
+/// Seconds that `target` may be silent to `reporter`: more for one that was often wrongly down, and more if the reporter was, since
+/// then the fault may be with it.
+fn grace_of(state: &State, map: &OsdMap, target: OsdId, reporter: OsdId, now: UTime) -> f64 {
     let grace = state.option_f64("osd_heartbeat_grace");
     if !state.option_bool("mon_osd_adjust_heartbeat_grace") {
         return grace;
     }
     let of = |osd: OsdId| map.xinfo(osd).map_or(0.0, |x| earned(state, x, now));
-    let peers: f64 = reporters.iter().map(|r| of(*r)).sum();
-    grace + of(target) + peers / reporters.len().max(1) as f64
+    grace + of(target) + of(reporter)
 }
 
 impl Mon {
@@ -228,19 +256,43 @@ impl Mon {
         if stale || !map.is_up(r.target) || !map.is_up(r.reporter) || r.reporter == r.target {
             return;
         }
+        let heard = self.hears_of_silence(r);
+        if !heard && !r.refused {
+            return;
+        }
+        let silent_ms = if heard { r.failed_for_ms } else { 0 };
         let silent_since =
-            UTime::from_nanos(self.steady.as_nanos().saturating_sub(r.failed_for_ms.saturating_mul(1_000_000)));
+            UTime::from_nanos(self.steady.as_nanos().saturating_sub(silent_ms.saturating_mul(1_000_000)));
         let refused = r.refused.then_some(r.gone);
-        let patience = (r.patience_ms.0 > 0).then(|| f64::from(r.patience_ms.0) / 1000.0);
-        let word = Word { silent_since, said: self.steady, waiting: r.waiting, outside: r.outside, refused, patience };
+        let usual = f64::from(r.patience_ms.0) / 1000.0;
+        // An earlier release does not say for how long; then it is as long as usual, at least.
+        let silent = if r.unheard_ms.0 > 0 { f64::from(r.unheard_ms.0) / 1000.0 } else { usual };
+        let mute = Mute { silent, usual };
+        let word = Word {
+            silent_since,
+            said: self.steady,
+            waiting: r.waiting,
+            outside: r.outside,
+            refused,
+            silent: silent_ms as f64 / 1000.0,
+            mute: (heard && r.patience_ms.0 > 0).then_some(mute),
+        };
         self.osds.failures.entry(r.target).or_default().insert(r.reporter, word);
         self.judge(r.target, work);
+    }
+
+    /// Counts what a reporter says of silence?
+    fn hears_of_silence(&self, r: &OsdFailureReport) -> bool {
+        // Alone it was cut off from no other monitor.
+        let new = self.state.monmap.mons.len() > 1 && seconds_between(self.judging_since, self.steady) < SETTLES;
+        let quick = r.patience_ms.0 > 0;
+        (quick || !new) && self.osds.beacons.is_settled(r.reporter, self.steady)
     }
 
     /// Marks `target` down if enough of its peers have missed it for long enough.
     fn judge(&mut self, target: OsdId, work: &mut Work) {
         let (map, now) = (work.osd(), self.steady);
-        let mute = self.osds.is_mute(target, self.steady);
+        let (mute, unread) = (self.osds.is_mute(target, self.steady), self.osds.judges_from > now);
         let Some(reports) = self.osds.failures.get_mut(&target) else { return };
         if !map.is_up(target) {
             self.osds.failures.remove(&target);
@@ -269,55 +321,44 @@ impl Mon {
                 return;
             }
         }
-        let Some(since) = reports.values().map(|r| r.silent_since).max() else {
+        if reports.is_empty() {
             self.osds.failures.remove(&target);
             return;
-        };
-        let reporters: BTreeSet<OsdId> = reports.keys().copied().collect();
-        let of = |w: &Word| {
-            let fresh = seconds_between(w.said, now) <= QUICK_FRESH;
-            Some((seconds_between(w.silent_since, now), w.patience.filter(|_| fresh)?))
-        };
+        }
+        if unread {
+            return;
+        }
+        let said: BTreeMap<OsdId, f64> = reports.iter().map(|(osd, w)| (*osd, w.silent)).collect();
         // When a switch is away all OSDs may report all others: nothing is worked out that cannot count.
         if mute {
-            let quick: BTreeMap<OsdId, (f64, f64)> = reports.iter().filter_map(|(o, w)| Some((*o, of(w)?))).collect();
+            let of = |w: &Word| w.mute.filter(|_| seconds_between(w.said, now) <= QUICK_FRESH);
+            let quick: BTreeMap<OsdId, Mute> = reports.iter().filter_map(|(o, w)| Some((*o, of(w)?))).collect();
             if !quick.is_empty() && self.judge_quick(target, &quick, work) {
                 return;
             }
         }
         let map = work.osd();
-        let grace = grace_of(&work.state, map, target, &reporters, self.now);
-        let silent = seconds_between(since, self.steady);
-        if silent < grace {
-            return;
+        let due = |osd: &OsdId| grace_of(&work.state, map, target, *osd, self.now);
+        let ripe =
+            said.into_iter().map(|(osd, silent)| (osd, (silent, due(&osd)))).filter(|(_, w)| w.0 >= w.1).collect();
+        if let Some(why) = enough(&work.state, map, target, &ripe) {
+            work.info(format!("osd.{target} failed ({why})"));
+            mark_down(work, target);
+            self.osds.forget(target);
         }
-        let (have, needed) = witnesses(&work.state, map, target, &reporters);
-        if have < needed || down_refusal(&work.state, map, target).is_some() {
-            return;
-        }
-        work.info(format!("osd.{target} failed ({have} reporters after {silent:.6} >= grace {grace:.6})"));
-        mark_down(work, target);
-        self.osds.forget(target);
     }
 
     /// Marks `target` down, which its monitor misses, too, if enough of its peers have missed it for longer than is usual. `quick`
-    /// says of each reporter for how long it has missed it, and how long is usual, in seconds.
-    fn judge_quick(&mut self, target: OsdId, quick: &BTreeMap<OsdId, (f64, f64)>, work: &mut Work) -> bool {
+    /// says of each reporter for how long it has missed it, and how long is usual.
+    fn judge_quick(&mut self, target: OsdId, quick: &BTreeMap<OsdId, Mute>, work: &mut Work) -> bool {
         let map = work.osd();
-        let share = share_of_grace(&work.state, map, target, &quick.keys().copied().collect(), self.now);
         let most = work.state.option_f64("osd_heartbeat_grace");
-        let due = |usual: f64| usual + share * (most - usual).max(0.0);
-        let ripe: BTreeMap<OsdId, (f64, f64)> =
-            quick.iter().map(|(o, (silent, usual))| (*o, (*silent, due(*usual)))).filter(|(_, w)| w.0 >= w.1).collect();
-        let (have, needed) = witnesses(&work.state, map, target, &ripe.keys().copied().collect());
-        if have < needed || down_refusal(&work.state, map, target).is_some() {
-            return false;
-        }
-        let silent = ripe.values().map(|w| w.0).fold(f64::INFINITY, f64::min);
-        let grace = ripe.values().map(|w| w.1).fold(0.0, f64::max);
-        work.info(format!(
-            "osd.{target} failed ({have} reporters after {silent:.6} >= grace {grace:.6}, and no word to its monitor)"
-        ));
+        let due = |osd: OsdId, usual: f64| {
+            usual + share_of_grace(&work.state, map, target, osd, self.now) * (most - usual).max(0.0)
+        };
+        let ripe = quick.iter().map(|(o, m)| (*o, (m.silent, due(*o, m.usual)))).filter(|(_, w)| w.0 >= w.1).collect();
+        let Some(why) = enough(&work.state, map, target, &ripe) else { return false };
+        work.info(format!("osd.{target} failed ({why}, and no word to its monitor)"));
         mark_down(work, target);
         self.osds.forget(target);
         true
@@ -341,7 +382,9 @@ impl Mon {
         let grace = work.state.option_f64("osd_heartbeat_grace");
         // Once for each: a host that fails is missed by all OSDs there are.
         let enough = |(osd, words): (&OsdId, &BTreeMap<OsdId, Word>)| {
-            let (have, needed) = witnesses(&work.state, map, *osd, &words.keys().copied().collect());
+            // Who says again and again that it has only just begun to miss it leaves the decision to nobody.
+            let old = words.iter().filter(|(_, w)| seconds_between(w.silent_since, self.steady) >= grace);
+            let (have, needed) = witnesses(&work.state, map, *osd, &old.map(|(by, _)| *by).collect());
             (have >= needed).then_some(*osd)
         };
         let missed: BTreeSet<OsdId> = self.osds.failures.iter().filter_map(enough).collect();
@@ -350,7 +393,8 @@ impl Mon {
         let (all, up, _) = map.osd_counts();
         let least = work.state.option_f64("mon_osd_min_up_ratio") * f64::from(all);
         let may = |osd: OsdId, more: usize| held_up(map, osd).is_none() && f64::from(up) - more as f64 >= least;
-        let taken = self.osds.pairs.judge(map, &pairs, &may);
+        let unread = self.osds.judges_from > self.steady;
+        let taken = if unread { Vec::new() } else { self.osds.pairs.judge(map, &pairs, &may) };
         let texts: Vec<String> = taken
             .iter()
             .filter_map(|(osd, two)| {
@@ -379,6 +423,9 @@ impl Mon {
     /// sign of life; and one that cannot be told of new maps cannot serve for long
     /// (`mon_osd_report_timeout`).
     fn judge_lost(&mut self, work: &mut Work) {
+        if self.osds.judges_from > self.steady {
+            return;
+        }
         let grace = work.state.option_f64("osd_heartbeat_grace");
         let longest = work.state.option_f64("mon_osd_report_timeout");
         for (osd, since) in self.osds.lost.clone() {
@@ -443,6 +490,17 @@ impl Mon {
             mark_out(work, osd, true);
         }
     }
+}
+
+/// If those who have missed `target` for long enough, and for how long each, and how long is enough, suffice to mark it down: why.
+fn enough(state: &State, map: &OsdMap, target: OsdId, ripe: &BTreeMap<OsdId, (f64, f64)>) -> Option<String> {
+    let (have, needed) = witnesses(state, map, target, &ripe.keys().copied().collect());
+    if have < needed || down_refusal(state, map, target).is_some() {
+        return None;
+    }
+    let silent = ripe.values().map(|w| w.0).fold(f64::INFINITY, f64::min);
+    let grace = ripe.values().map(|w| w.1).fold(0.0, f64::max);
+    Some(format!("{have} reporters after {silent:.6} >= grace {grace:.6}"))
 }
 
 /// How many independent witnesses `reporters` are, and how many are needed. Reporters in one subtree of type

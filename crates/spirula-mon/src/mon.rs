@@ -394,7 +394,7 @@ impl Mon {
         let now = now.into();
         (self.now, self.steady) = (now.wall, time::steady(now));
         self.clock.see(now);
-        let stood_still = self.osds.beacons.ran(self.steady);
+        let stood_still = self.osds.ran(self.steady);
         let first = out.len();
         if stood_still >= STOOD_STILL {
             self.leave_clients(out);

@@ -80,8 +80,19 @@ pub(crate) struct Word {
     pub outside: Outside,
     /// Its port refuses connections; with that, whether its process is certainly gone.
     pub refused: Option<bool>,
-    /// It is silent on every path for longer than is usual: how long is usual, seconds.
-    pub patience: Option<f64>,
+    /// For how long the other had been silent when it said so, on one path at least, in seconds.
+    pub silent: f64,
+    /// It was silent on every path, for longer than is usual.
+    pub mute: Option<Mute>,
+}
+
+/// Silence on every path.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Mute {
+    /// For how long, when it was said, in seconds.
+    pub silent: f64,
+    /// How long is usual, seconds.
+    pub usual: f64,
 }
 
 impl Word {

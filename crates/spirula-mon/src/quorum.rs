@@ -21,7 +21,7 @@ use crate::state::{Member, State};
 use crate::txn::MonTxn;
 use crate::work::{InFlight, Work};
 use spirula_encoding::{Decode, DecodeError, Decoder, Encode, Encoder, UTime};
-use spirula_messages::cluster::control::{MgrDigest, Since};
+use spirula_messages::cluster::control::{MgrDigest, OsdFailureReport, Since};
 use spirula_messages::cluster::quorum::{
     Carried, CarriedPeer, MonForgotten, MonForward, MonForwardDone, MonGidsAsk, MonGidsGrant, MonJoin, MonRelay,
     MonRemoved, MonRouted, MonSession, MonTime, MonTimeReply, MonWelcome, QuorumFrame,
@@ -381,9 +381,14 @@ impl Mon {
             } else {
                 self.submit(Request::Ask(ask), out);
             }
-        } else if ask.via.is_some() {
+            return;
+        }
+        if ask.via.is_some() {
             // Whoever forwarded it will do so again.
-        } else if self.q.other_leader().is_some() && self.q.forwards.len() < WAIT_MAX {
+            return;
+        }
+        self.supersede(&ask);
+        if self.q.other_leader().is_some() && self.q.forwards.len() < WAIT_MAX {
             let id = self.q.next_forward;
             self.q.next_forward += 1;
             self.send_forward(id, &ask, out);
@@ -393,6 +398,18 @@ impl Mon {
         } else {
             out.push(MonEffect::Close(ask.conn));
         }
+    }
+
+    /// An OSD's newest word about another takes the place of those before it that no leader has taken yet: the next one must not
+    /// hear first of a silence that is over, and from another OSD of the same, and mark a sound one down.
+    fn supersede(&mut self, ask: &Ask) {
+        let about = |a: &Ask| {
+            let report = (a.conn == ask.conn && a.message.kind == OsdFailureReport::KIND).then_some(&a.message)?;
+            OsdFailureReport::from_message(report).ok().map(|r| (r.reporter, r.target))
+        };
+        let Some(this) = about(ask) else { return };
+        self.q.parked.retain(|a| about(a) != Some(this));
+        self.q.forwards.retain(|_, f| about(&f.ask) != Some(this));
     }
 
     fn send_forward(&self, id: u64, ask: &Ask, out: &mut Vec<MonEffect>) {
@@ -971,7 +988,7 @@ impl Mon {
                         let osd = peer_of(s.peer.clone()).filter(|p| p.kind == EntityType::Osd);
                         let conn = self.remote_conn(member, s.boot, s.conn, s.peer);
                         if let (Some(conn), Some(osd)) = (conn, osd.and_then(|p| p.id.parse().ok())) {
-                            self.osds.beacons.told(osd, conn, s.silent.0);
+                            self.osds.beacons.told(osd, conn, s.silent.0, self.steady);
                         }
                     } else if let Some(conn) = self.q.remote.remove(&(member, s.conn)) {
                         self.q.routes.remove(&conn);

@@ -273,8 +273,6 @@ pub struct Osd {
     pub(crate) next_housekeeping: Duration,
     /// When the event loop ran.
     pub(crate) ran: Ran,
-    /// Since when there is a session with a monitor.
-    pub(crate) mon_since: Duration,
     pub(crate) markdowns: Markdowns,
     pub(crate) reporter: Reporter,
     pub(crate) perf: Perf,
@@ -393,7 +391,6 @@ impl Osd {
             next_pg_tick: Duration::ZERO,
             next_housekeeping: Duration::ZERO,
             ran: Ran::default(),
-            mon_since: Duration::ZERO,
             markdowns: Markdowns::default(),
             reporter: Reporter::default(),
             perf: Perf::default(),

@@ -22,9 +22,6 @@ use std::time::Duration;
 /// A loop that did not run for so long was stopped or starved; the silence of others until then
 /// is its own.
 const AWAY: Duration = Duration::from_millis(1000);
-/// So long after a session with a monitor opened nobody is accused of silence: we may have been cut off ourselves, and hear others
-/// again a moment later than the monitor, since links are tried about every second.
-const SETTLES: Duration = Duration::from_secs(2);
 /// A request that has waited for so long may wait for a peer that is silent.
 const WAITS: Duration = Duration::from_secs(1);
 /// Sets apart the nonce of connections for heartbeats: the far end keeps one session for each
@@ -163,6 +160,7 @@ impl Osd {
     /// what one that is down holds the next primaries wait for the end.
     pub(crate) fn pinged(&mut self, link: LinkId, from: OsdId, p: &OsdPing) {
         let Some(session) = self.sessions.get(&link) else { return };
+        self.peers.spoke(from, clock::monotonic(), self.grace());
         // Its map may be newer than ours.
         let up = p.epoch > self.maps.epoch() || self.maps.map().is_some_and(|m| m.is_up(from));
         let length = self.peers.lease_ms(from, self.bounds());
@@ -194,8 +192,7 @@ impl Osd {
         self.note_run(clock::monotonic());
         self.peers.took(link, clock::monotonic(), mono_ms().saturating_sub(p.sent_ms));
         if self.peers.heard(link, clock::monotonic(), self.grace()) {
-            let (silent, waiting) = (Duration::ZERO, Waits::default());
-            self.report_peer(&Silent { osd: from, silent, refused: None, waiting, patience: None }, true);
+            self.clear_peer(from);
         }
         let waiting: Vec<SpgId> = self.pgs.iter().filter(|(_, p)| p.waits_for_lease()).map(|(id, _)| *id).collect();
         for pg in waiting {
@@ -237,9 +234,7 @@ impl Osd {
             return;
         }
         let me = self.cfg.id;
-        // Refusals count all the same.
-        let settled = now.saturating_sub(self.mon_since) >= SETTLES;
-        let bounds = if settled { self.bounds() } else { Bounds { least: Duration::MAX, grace: Duration::MAX } };
+        let bounds = self.bounds();
         let (ops, pgs, maps) = (&self.ops, &self.pgs, &self.maps);
         let waiting = || {
             let stuck =
@@ -260,6 +255,15 @@ impl Osd {
         for s in self.peers.silent(now, bounds, waiting) {
             self.report_peer(&s, false);
         }
+        for osd in self.peers.cleared() {
+            self.clear_peer(osd);
+        }
+    }
+
+    /// What was said of a peer is so no more.
+    fn clear_peer(&self, osd: OsdId) {
+        let (silent, waiting) = (Duration::ZERO, Waits::default());
+        self.report_peer(&Silent { osd, silent, refused: None, waiting, patience: None, unheard: silent }, true);
     }
 
     fn report_peer(&self, s: &Silent, alive: bool) {
@@ -276,6 +280,7 @@ impl Osd {
             waiting: s.waiting.all,
             outside: s.waiting.outside,
             patience_ms: Since(s.patience.map_or(0, |p| u32::try_from(p.as_millis()).unwrap_or(u32::MAX).max(1))),
+            unheard_ms: Since(u32::try_from(s.unheard.as_millis()).unwrap_or(u32::MAX)),
         });
     }
 }

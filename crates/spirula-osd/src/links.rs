@@ -61,7 +61,7 @@ impl Osd {
         for n in news {
             match n {
                 MonNews::Opened => {
-                    self.mon_since = clock::monotonic();
+                    self.peers.found_monitor(clock::monotonic());
                     self.clog.reconnected();
                     if self.maps.wants_whole() {
                         self.ask_for_maps();

@@ -14,6 +14,14 @@
 //! by some hundred milliseconds many times before they delay it by a second once. The gaps of the last one to two minutes count, so
 //! patience grows with the first delays of a load, and stays for a while when the load is over.
 //!
+//! **A wrong mark teaches patience** ([`Lesson`]). A process that was marked down for a silence shorter than the grace, and then spoke
+//! again, has shown a gap that no answer showed. It counts as one, for as long as the like comes again within ten
+//! minutes. What is known of a process lasts for as long as the process does, not only for as long as the map shows it up.
+//!
+//! **Whoever is cut off itself accuses nobody** ([`Apart`]). Where most of the others are silent at once, the fault is here. They are
+//! heard again one after the other: links are made anew about every second, and what TCP has to repeat comes after as long as the
+//! cut lasted, at most. So for that long after the cut, too, silence counts only as far as it went before the cut.
+//!
 //! What an unusual silence comes to is the monitor's decision (`spirula-mon`, `failure`), and it wants other words besides ours.
 
 use std::time::Duration;
@@ -26,6 +34,11 @@ const KNOWN: u32 = 10;
 const LATELY: Duration = Duration::from_secs(60);
 /// The worst gap is that of this period and of the one before it.
 const PERIOD: Duration = Duration::from_secs(60);
+
+/// A lesson is forgotten so long after the last gap that was like it.
+const LESSON: Duration = Duration::from_secs(600);
+/// For so long at most, after we were cut off ourselves, silence of others is taken for that.
+const SETTLES: Duration = Duration::from_secs(2);
 
 /// The gaps between the answers on one path.
 #[derive(Clone, Debug, Default)]
@@ -63,6 +76,72 @@ impl Gaps {
         // Periods turn with answers: where none comes, nothing is forgotten.
         let worst = self.worst[0].max(self.worst[1]);
         worst.saturating_mul(TIMES).max(least).min(grace)
+    }
+
+    /// The same of the same process, which is asked over another link from now on: as somebody new it is given the grace at first.
+    pub fn anew(&self) -> Self {
+        Self { answers: 0, ..self.clone() }
+    }
+}
+
+/// What wrong marks taught of a process.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Lesson {
+    gap: Duration,
+    until: Duration,
+}
+
+impl Lesson {
+    /// It was marked down, and spoke again at `now`, after a silence of `gap`, which is shorter than the grace.
+    pub fn learn(&mut self, now: Duration, gap: Duration) {
+        *self = Self { gap: self.gap.max(gap), until: now + LESSON };
+    }
+
+    /// An answer came, at `now`, so long after the one before it.
+    pub fn heard(&mut self, now: Duration, gap: Duration) {
+        if now > self.until {
+            *self = Self::default();
+        } else if gap >= self.gap / 2 {
+            self.until = now + LESSON;
+        }
+    }
+
+    /// Silence that is not unusual by this: nothing, or at most `grace`.
+    pub fn patience(&self, grace: Duration) -> Duration {
+        self.gap.saturating_mul(TIMES).min(grace)
+    }
+}
+
+/// Whether we are cut off from most of the others, or were just now.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Apart {
+    /// Since when we are.
+    since: Option<Duration>,
+    /// When the last time began, and until when it excuses those who are still silent.
+    began: Duration,
+    until: Duration,
+}
+
+impl Apart {
+    /// Most of the others are silent at `now`, for at least `recent` by then, or they are not.
+    pub fn at(&mut self, now: Duration, most: bool, recent: Duration) {
+        if most {
+            self.since.get_or_insert(now.saturating_sub(recent));
+        } else if let Some(since) = self.since.take() {
+            // Two cuts with a short time between them are one.
+            self.began = if now < self.until { self.began.min(since) } else { since };
+            self.until = self.until.max(now + now.saturating_sub(since).min(SETTLES));
+        }
+    }
+
+    /// A monitor was found at `now`. We may have been cut off from everybody until then, for we do not know how long.
+    pub fn found_monitor(&mut self, now: Duration) {
+        (self.began, self.until) = (Duration::ZERO, self.until.max(now + SETTLES));
+    }
+
+    /// The time as of which others are silent: now, or when we were not cut off yet.
+    pub fn as_of(&self, now: Duration) -> Duration {
+        if now < self.until { self.began } else { now }
     }
 }
 
@@ -146,6 +225,50 @@ mod tests {
         // Whoever sets a grace below the least, or a least above the grace, has that grace.
         assert_eq!(gaps.patience(LEAST, ms(700)), ms(700));
         assert_eq!(gaps.patience(ms(60_000), GRACE), GRACE);
+    }
+
+    #[test]
+    fn a_lesson_lasts_for_as_long_as_the_like_comes_again_within_ten_minutes() {
+        let at = Duration::from_secs;
+        let mut lesson = Lesson::default();
+        lesson.heard(at(1), ms(250));
+        assert_eq!(lesson.patience(GRACE), ms(0));
+        lesson.learn(at(100), ms(1200));
+        assert_eq!(lesson.patience(GRACE), ms(3600));
+        lesson.learn(at(200), ms(1000));
+        assert_eq!(lesson.patience(GRACE), ms(3600), "the worst counts");
+        lesson.heard(at(799), ms(600));
+        lesson.heard(at(1399), ms(250));
+        assert_eq!(lesson.patience(GRACE), ms(3600));
+        lesson.heard(at(1400), ms(250));
+        assert_eq!(lesson.patience(GRACE), ms(0));
+        lesson.learn(at(2000), ms(3700));
+        assert_eq!(lesson.patience(GRACE), GRACE);
+    }
+
+    #[test]
+    fn whoever_was_cut_off_counts_the_silence_before_it_for_as_long_again_and_two_seconds_at_most() {
+        let (recent, s) = (ms(500), |tenths: u64| ms(100 * tenths));
+        let mut apart = Apart::default();
+        apart.at(s(100), false, recent);
+        assert_eq!(apart.as_of(s(100)), s(100));
+        apart.at(s(110), true, recent);
+        assert_eq!(apart.as_of(s(110)), s(110), "the whole grace counts meanwhile");
+        apart.at(s(112), true, recent);
+        apart.at(s(113), false, recent);
+        assert_eq!((apart.as_of(s(113)), apart.as_of(s(120)), apart.as_of(s(121))), (s(105), s(105), s(121)));
+        // A minute, and another time just after it.
+        apart.at(s(200), true, recent);
+        apart.at(s(800), false, recent);
+        assert_eq!((apart.as_of(s(819)), apart.as_of(s(820))), (s(195), s(820)));
+        apart.at(s(810), true, recent);
+        apart.at(s(812), false, recent);
+        assert_eq!((apart.as_of(s(819)), apart.as_of(s(820))), (s(195), s(820)));
+        // Without a monitor nobody knows.
+        apart.found_monitor(s(900));
+        assert_eq!((apart.as_of(s(919)), apart.as_of(s(920))), (s(0), s(920)));
+        apart.at(s(930), false, recent);
+        assert_eq!(apart.as_of(s(930)), s(930));
     }
 
     #[test]

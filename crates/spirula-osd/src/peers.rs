@@ -58,7 +58,7 @@
 //! The addresses must be the peer's own: translated ones (NAT) with several OSDs behind one address
 //! are not supported, as in Ceph.
 
-use crate::patience::Gaps;
+use crate::patience::{Apart, Gaps, Lesson};
 use crate::trips::Trips;
 use spirula_maps::osdmap::OsdAddrs;
 use spirula_messages::Message;
@@ -86,8 +86,12 @@ const PROOF: Duration = Duration::from_millis(150);
 const SMALL_OPENS: u32 = 2;
 /// Longer than it takes to give one up and open the next.
 const SMALL_LATELY: Duration = Duration::from_secs(6);
-/// How often a report is repeated.
+/// How often a report is repeated: one of an unusual silence that is shorter than the grace, and any other. The monitor counts the
+/// silence that it was told of, not the time since.
+const REPORT_MUTE_EVERY: Duration = Duration::from_secs(1);
 const REPORT_EVERY: Duration = Duration::from_secs(2);
+/// For so long is remembered what a process was like that the map shows down.
+const LEFT: Duration = Duration::from_secs(600);
 
 /// What a link is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -139,6 +143,19 @@ struct Peer {
     refused: Option<Refusal>,
     /// Since when.
     refused_at: Duration,
+    /// What wrong marks taught.
+    lesson: Lesson,
+}
+
+/// A process that the map shows down. It may be there all the same, and come back.
+#[derive(Debug)]
+struct Left {
+    addrs: OsdAddrs,
+    gaps: BTreeMap<Way, Gaps>,
+    lesson: Lesson,
+    at: Duration,
+    /// When it was last heard, and the time in which we did not run; none once it has spoken again, or if we were away.
+    heard: Option<Duration>,
 }
 
 /// As what a peer was reported: what is news is told at once.
@@ -149,6 +166,8 @@ struct Told {
     waits: bool,
     /// It was silent on every path for longer than is usual.
     mute: bool,
+    /// It was silent for the whole grace.
+    long: bool,
 }
 
 /// How much silence is borne.
@@ -167,7 +186,8 @@ impl Peer {
 
     /// Silence that is not unusual for this peer.
     fn patience(&self, b: Bounds) -> Duration {
-        self.beats().map(|p| p.gaps.patience(b.least, b.grace)).max().unwrap_or(b.grace)
+        let by_path = self.beats().map(|p| p.gaps.patience(b.least, b.grace)).max().unwrap_or(b.grace);
+        by_path.max(self.lesson.patience(b.grace))
     }
 
     /// If it is silent on every path for longer than is usual, while we ran: how long is usual.
@@ -198,6 +218,10 @@ pub struct Peers {
     by_link: BTreeMap<LinkId, (OsdId, Way)>,
     /// When the next pings go out.
     next_ping: Duration,
+    left: BTreeMap<OsdId, Left>,
+    apart: Apart,
+    /// Who was reported and is not silent any more, as far as we may say.
+    cleared: Vec<OsdId>,
 }
 
 /// What waits for a peer.
@@ -222,6 +246,8 @@ pub struct Silent {
     pub waiting: Waits,
     /// If it is silent on every path, for longer than is usual: how long is usual.
     pub patience: Option<Duration>,
+    /// For how long it is silent on every path, while we ran.
+    pub unheard: Duration,
 }
 
 fn address(addrs: &OsdAddrs, way: Way) -> &AddrVec {
@@ -244,8 +270,12 @@ impl Peers {
         let gone: Vec<OsdId> =
             self.by_osd.iter().filter(|(osd, p)| wanted.get(osd) != Some(&p.addrs)).map(|(osd, _)| *osd).collect();
         for osd in gone {
-            self.remove(osd);
+            let Some(p) = self.remove(osd) else { continue };
+            let heard = p.beats().map(|p| p.heard + p.late).max();
+            let gaps = p.paths.into_iter().map(|(way, path)| (way, path.gaps)).collect();
+            self.left.insert(osd, Left { addrs: p.addrs, gaps, lesson: p.lesson, at: now, heard });
         }
+        self.left.retain(|_, l| now.saturating_sub(l.at) <= LEFT);
         for (osd, addrs) in wanted {
             if self.by_osd.contains_key(osd) {
                 continue;
@@ -254,6 +284,9 @@ impl Peers {
             if addrs.hb_front != addrs.hb_back {
                 ways.push(Way::Front);
             }
+            // What is known of an earlier process says nothing of this one.
+            let known = self.left.remove(osd).filter(|l| l.addrs == *addrs);
+            let gaps = |way| known.as_ref().and_then(|l| l.gaps.get(&way)).map(Gaps::anew).unwrap_or_default();
             let mut paths = BTreeMap::new();
             for way in ways {
                 let link = open(address(addrs, way), way);
@@ -265,7 +298,7 @@ impl Peers {
                         opened: false,
                         heard: now,
                         late: Duration::ZERO,
-                        gaps: Gaps::default(),
+                        gaps: gaps(way),
                         answered: false,
                         opens: 0,
                         opened_at: now,
@@ -274,17 +307,39 @@ impl Peers {
                     },
                 );
             }
-            let peer = Peer { addrs: addrs.clone(), paths, reported: None, refused: None, refused_at: Duration::ZERO };
+            let lesson = known.as_ref().map(|l| l.lesson).unwrap_or_default();
+            let (reported, refused, refused_at) = (None, None, Duration::ZERO);
+            let peer = Peer { addrs: addrs.clone(), paths, reported, refused, refused_at, lesson };
             self.by_osd.insert(*osd, peer);
             self.next_ping = Duration::ZERO;
         }
     }
 
-    fn remove(&mut self, osd: OsdId) {
-        for path in self.by_osd.remove(&osd).into_iter().flat_map(|p| p.paths.into_values()) {
+    fn remove(&mut self, osd: OsdId) -> Option<Peer> {
+        let p = self.by_osd.remove(&osd)?;
+        for path in p.paths.values() {
             self.by_link.remove(&path.link.id());
             path.link.close();
         }
+        Some(p)
+    }
+
+    /// A peer asks something itself. If the map shows it down, that was wrong where it is heard again before the grace is over.
+    pub fn spoke(&mut self, osd: OsdId, now: Duration, grace: Duration) {
+        let Some(left) = self.left.get_mut(&osd) else { return };
+        if let Some(gap) = left.heard.take().map(|heard| now.saturating_sub(heard)).filter(|gap| *gap < grace) {
+            left.lesson.learn(now, gap);
+        }
+    }
+
+    /// A monitor was found, at `now`.
+    pub fn found_monitor(&mut self, now: Duration) {
+        self.apart.found_monitor(now);
+    }
+
+    /// Peers to be cleared of what was reported of them, each once.
+    pub fn cleared(&mut self) -> Vec<OsdId> {
+        std::mem::take(&mut self.cleared)
     }
 
     /// Sends to a peer; without a link to it the message is lost, as on a network.
@@ -358,7 +413,9 @@ impl Peers {
         if let Some(path) = p.paths.get_mut(way) {
             // Before the first answer we may have asked over a connection that was not there yet.
             if path.answered {
-                path.gaps.add(now, now.saturating_sub(path.heard + path.late));
+                let gap = now.saturating_sub(path.heard + path.late);
+                path.gaps.add(now, gap);
+                p.lesson.heard(now, gap);
             }
             (path.heard, path.late, path.answered, path.opens) = (now, Duration::ZERO, true, 0);
         }
@@ -419,6 +476,9 @@ impl Peers {
         for path in self.by_osd.values_mut().flat_map(|p| p.paths.values_mut()) {
             path.late += late;
         }
+        for heard in self.left.values_mut().filter_map(|l| l.heard.as_mut()) {
+            *heard += late;
+        }
     }
 
     /// We ourselves were away: what was not heard meanwhile says nothing about the peers.
@@ -426,6 +486,7 @@ impl Peers {
         for path in self.by_osd.values_mut().flat_map(|p| p.paths.values_mut()) {
             (path.heard, path.late, path.opens) = (now, Duration::ZERO, 0);
         }
+        self.left.values_mut().for_each(|l| l.heard = None);
     }
 
     /// Peers to which a path carries small frames only, with the networks in which it does (`SMALL_BACK`, `SMALL_FRONT`).
@@ -443,7 +504,8 @@ impl Peers {
     }
 
     /// Peers to report now: those that refuse, at once or nearly so; those that are silent on one path for the grace, or on
-    /// every path for longer than is usual. `waiting` says what waits here for which.
+    /// every path for longer than is usual. `waiting` says what waits here for which. Those that were reported and are none of
+    /// that any more are to be cleared ([`Peers::cleared`]).
     pub fn silent(
         &mut self,
         now: Duration,
@@ -455,26 +517,36 @@ impl Peers {
         let recent = (2 * self.ping_every()).max(b.least / 2);
         let missed = self.by_osd.values().filter(|p| p.unheard_for(now).is_some_and(|s| s >= recent)).count();
         let cut_off = missed > 1.max(self.by_osd.len() / 2);
-        let mute = |p: &Peer| p.mute(now, b).filter(|_| !cut_off);
-        let told = |p: &Peer| p.silent(now) >= b.grace || mute(p).is_some() || p.known_refusal(now).is_some();
+        self.apart.at(now, cut_off, recent);
+        let as_of = self.apart.as_of(now);
+        let mute = |p: &Peer| p.mute(as_of, b).filter(|_| !cut_off);
+        let told = |p: &Peer| p.silent(as_of) >= b.grace || mute(p).is_some() || p.known_refusal(now).is_some();
+        for (osd, p) in self.by_osd.iter_mut().filter(|(_, p)| p.reported.is_some() && !told(p)) {
+            p.reported = None;
+            self.cleared.push(*osd);
+        }
         if !self.by_osd.values().any(told) {
             return Vec::new();
         }
         let waiting = waiting();
         let mut out = Vec::new();
         for (osd, p) in self.by_osd.iter_mut().filter(|(_, p)| told(p)) {
-            let (silent, refused, patience) = (p.silent(now), p.known_refusal(now), mute(p));
+            let (silent, refused, patience) = (p.silent(as_of), p.known_refusal(now), mute(p));
+            let unheard = p.unheard_for(as_of).unwrap_or_default();
             let waiting = waiting.get(osd).copied().unwrap_or_default();
-            let what = Told { refused, waits: waiting.all > 0, mute: patience.is_some() };
+            let long = silent >= b.grace;
+            let what = Told { refused, waits: waiting.all > 0, mute: patience.is_some(), long };
+            let again = if what.mute && !long { REPORT_MUTE_EVERY } else { REPORT_EVERY };
             let due = p.reported.is_none_or(|(at, before)| {
-                now.saturating_sub(at) >= REPORT_EVERY
+                now.saturating_sub(at) >= again
                     || before.refused != what.refused
                     || what.waits && !before.waits
-                    || what.mute && !before.mute
+                    || what.mute != before.mute
+                    || what.long && !before.long
             });
             if due {
                 p.reported = Some((now, what));
-                out.push(Silent { osd: *osd, silent, refused, waiting, patience });
+                out.push(Silent { osd: *osd, silent, refused, waiting, patience, unheard });
             }
         }
         out
@@ -577,7 +649,8 @@ mod tests {
                     silent: PROOF,
                     refused: Some(Refusal { gone }),
                     waiting: Waits::default(),
-                    patience: None
+                    patience: None,
+                    unheard: PROOF,
                 }]
             );
         }
@@ -615,7 +688,14 @@ mod tests {
         let said = w.peers.silent(6 * SECOND, BOUNDS, BTreeMap::new);
         assert_eq!(
             said,
-            [Silent { osd: 5, silent: 5 * SECOND, refused: None, waiting: Waits::default(), patience: None }]
+            [Silent {
+                osd: 5,
+                silent: 5 * SECOND,
+                refused: None,
+                waiting: Waits::default(),
+                patience: None,
+                unheard: SECOND
+            }]
         );
         assert!(w.peers.heard(front, 6 * SECOND, 4 * SECOND), "it lives after all");
         assert_eq!(w.peers.answering(6 * SECOND, 4 * SECOND), (1, 1));
@@ -738,6 +818,137 @@ mod tests {
         assert_eq!(w.peers.silent(at + 3900 * MS, BOUNDS, BTreeMap::new), []);
         let said = w.peers.silent(at + 4 * SECOND, BOUNDS, BTreeMap::new);
         assert_eq!((said.len(), said[0].patience), (1, None), "the grace is the end");
+    }
+
+    /// The map shows it down at `at`, and up again at `back`; what it is asked by then comes over new links.
+    fn gone_and_back(w: &mut World, at: Duration, back: Duration, port: u16, spoke: Option<Duration>) {
+        let open = w.opener();
+        w.peers.follow(&BTreeMap::new(), at, open);
+        if let Some(spoke) = spoke {
+            w.peers.spoke(5, spoke, BOUNDS.grace);
+            w.peers.spoke(5, spoke + 2 * SECOND, BOUNDS.grace);
+        }
+        let addrs = OsdAddrs { client: addr(port), cluster: addr(2), hb_back: addr(3), hb_front: addr(3) };
+        let open = w.opener();
+        w.peers.follow(&[(5, addrs)].into(), back, open);
+    }
+
+    #[test]
+    fn a_process_that_was_wrongly_down_is_known_when_it_is_back_and_given_more_time() {
+        // When it speaks again, after its last answer; at which port; and what is usual then, when it is known again.
+        for (spoke, port, usual) in [
+            (Some(1_300), 1, 3_900),
+            (Some(3_700), 1, 4_000),
+            (Some(4_000), 1, 1_500),
+            (None, 1, 1_500),
+            (Some(1_300), 9, 1_000),
+        ] {
+            let mut w = World::new(false);
+            let at = regular(&mut w, &[Way::Back], SECOND, 12);
+            w.peers.heard(w.link(Way::Back), at + 500 * MS, BOUNDS.grace);
+            let last = at + 500 * MS;
+            gone_and_back(&mut w, last + 1500 * MS, last + 5 * SECOND, port, spoke.map(|ms| last + ms * MS));
+            assert_eq!(w.peers.lease_ms(5, BOUNDS), LEASE_MS, "as one that is not known yet");
+            // Without a pause for the gap to be forgotten in.
+            let at = regular(&mut w, &[Way::Back], last + 5 * SECOND, 11);
+            assert_eq!(w.peers.silent(at + (usual - 1) * MS, BOUNDS, BTreeMap::new), [], "{spoke:?} {port}");
+            let said = w.peers.silent(at + usual * MS, BOUNDS, BTreeMap::new);
+            assert_eq!((said.len(), said[0].patience), (1, Some(usual * MS)), "{spoke:?} {port}");
+        }
+    }
+
+    #[test]
+    fn what_is_so_no_more_is_taken_back_also_where_one_network_stays_silent() {
+        let mut w = World::new(true);
+        let at = regular(&mut w, &[Way::Back, Way::Front], SECOND, 12);
+        let at = regular(&mut w, &[Way::Front], at, 20);
+        let said = w.peers.silent(at + SECOND, BOUNDS, BTreeMap::new);
+        assert_eq!((said[0].silent, said[0].unheard, said[0].patience), (6 * SECOND, SECOND, Some(SECOND)));
+        // One of them is heard again: the other is silent all the same, and that is said at once.
+        assert!(!w.peers.heard(w.link(Way::Front), at + 1100 * MS, BOUNDS.grace));
+        let said = w.peers.silent(at + 1100 * MS, BOUNDS, BTreeMap::new);
+        assert_eq!((said[0].silent, said[0].unheard, said[0].patience), (6100 * MS, Duration::ZERO, None));
+        assert_eq!(w.peers.cleared(), NOBODY);
+        w.peers.excuse(at + 1200 * MS);
+        assert_eq!(w.peers.silent(at + 1300 * MS, BOUNDS, BTreeMap::new), []);
+        assert_eq!((w.peers.cleared(), w.peers.cleared()), (vec![5], vec![]));
+    }
+
+    #[test]
+    fn an_unusual_silence_is_repeated_each_second_and_told_when_it_has_lasted_for_the_grace() {
+        let mut w = World::new(false);
+        let at = regular(&mut w, &[Way::Back], SECOND, 12);
+        let said = |w: &mut World| {
+            let at_ms =
+                (0..9000).step_by(100).filter(|ms| !w.peers.silent(at + *ms * MS, BOUNDS, BTreeMap::new).is_empty());
+            at_ms.collect::<Vec<u32>>()
+        };
+        assert_eq!(said(&mut w), [1000, 2000, 3000, 4000, 6000, 8000]);
+    }
+
+    const NOBODY: [OsdId; 0] = [];
+
+    /// Several peers, all on one network.
+    fn many(n: OsdId) -> (World, Vec<LinkId>) {
+        let mut w = World::new(false);
+        let addrs = |o| OsdAddrs { client: addr(o), cluster: addr(o), hb_back: addr(o), hb_front: addr(o) };
+        let open = w.opener();
+        w.peers.follow(&(0..n).map(|o| (o, addrs(10 + o as u16))).collect(), SECOND, open);
+        let link = |o| w.peers.by_link.iter().find(|(_, at)| **at == (o, Way::Back)).map(|(id, _)| *id).unwrap();
+        let links = (0..n).map(link).collect();
+        (w, links)
+    }
+
+    #[test]
+    fn who_was_cut_off_accuses_nobody_of_that_time_and_takes_back_what_it_said() {
+        let (mut w, links) = many(3);
+        let hear = |w: &mut World, some: &[usize], now| {
+            some.iter().for_each(|i| {
+                w.peers.heard(links[*i], now, BOUNDS.grace);
+            });
+        };
+        let silent = |w: &mut World, now| {
+            let said = w.peers.silent(now, BOUNDS, BTreeMap::new);
+            said.into_iter().map(|s| s.osd).collect::<Vec<_>>()
+        };
+        let calm = |w: &mut World, from: Duration| {
+            (1..=12).fold(from, |_, i| {
+                let now = from + i * 250 * MS;
+                hear(w, &[0, 1, 2], now);
+                assert_eq!(silent(w, now), NOBODY);
+                now
+            })
+        };
+        // All are lost, and come back one after the other.
+        let at = calm(&mut w, SECOND);
+        for ms in (100..2000).step_by(100) {
+            assert_eq!(silent(&mut w, at + ms * MS), NOBODY);
+        }
+        hear(&mut w, &[0, 1], at + 2000 * MS);
+        for ms in (2000..3900).step_by(100) {
+            assert_eq!(silent(&mut w, at + ms * MS), NOBODY, "{ms}");
+            hear(&mut w, &[0, 1], at + ms * MS);
+        }
+        assert_eq!(silent(&mut w, at + 4100 * MS), [2], "it does not come");
+        // For longer than the grace.
+        let at = calm(&mut w, at + 20 * SECOND);
+        for ms in (100..4000).step_by(100) {
+            assert_eq!(silent(&mut w, at + ms * MS), NOBODY);
+        }
+        assert_eq!(silent(&mut w, at + 4000 * MS), [0, 1, 2]);
+        w.peers.cleared();
+        hear(&mut w, &[0, 1], at + 4500 * MS);
+        assert_eq!((silent(&mut w, at + 4500 * MS), w.peers.cleared()), (vec![], vec![2]));
+        assert_eq!(silent(&mut w, at + 6400 * MS), NOBODY);
+    }
+
+    #[test]
+    fn whoever_has_just_found_a_monitor_accuses_nobody_of_silence() {
+        let mut w = World::new(false);
+        let at = regular(&mut w, &[Way::Back], SECOND, 12);
+        w.peers.found_monitor(at + 5 * SECOND);
+        assert_eq!(w.peers.silent(at + 6900 * MS, BOUNDS, BTreeMap::new), []);
+        assert_eq!(w.peers.silent(at + 7 * SECOND, BOUNDS, BTreeMap::new).len(), 1);
     }
 
     #[test]

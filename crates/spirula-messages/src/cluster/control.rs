@@ -262,6 +262,8 @@ control! {
         /// The target is silent on every path to it for longer than these milliseconds, which is as much as the reporter would expect
         /// by what it saw of it lately; 0 if that is not so.
         patience_ms: Since<u32>,
+        /// For so many milliseconds it is silent on every path to it, in which the reporter ran. One network may be silent for longer.
+        unheard_ms: Since<u32>,
     }
 }
 

@@ -13,7 +13,7 @@ fn words(cut: &[Two], now: f64, waiting: u32) -> Words {
     let mut out = Words::new();
     for (by, of) in cut {
         let (said, outside) = (at(now), Outside::default());
-        let word = Word { silent_since: at(0.0), said, waiting, outside, refused: None, patience: None };
+        let word = Word { silent_since: at(0.0), said, waiting, outside, refused: None, silent: 0.0, mute: None };
         out.entry(*of).or_default().insert(*by, word);
     }
     out

@@ -186,9 +186,15 @@ impl Cluster {
         self.now.sec = self.now.sec.saturating_add_signed(by as i32);
     }
 
+    /// Lets time pass: nothing happens in it, and what then lies unread is read in half a second.
     pub fn tick(&mut self, seconds: u32) -> Vec<(u64, Message)> {
-        self.now.sec += seconds;
-        self.event(MonEvent::Tick)
+        let to = self.now.as_nanos() + u64::from(seconds) * 1_000_000_000;
+        let mut out = Vec::new();
+        for left in [1_000_000_000, 500_000_000, 0] {
+            self.now = UTime::from_nanos((to - left).max(self.now.as_nanos()));
+            out.extend(self.event(MonEvent::Tick));
+        }
+        out
     }
 
     pub fn open(&mut self, kind: EntityType, id: &str) -> u64 {

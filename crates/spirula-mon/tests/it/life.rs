@@ -173,6 +173,7 @@ fn report(reporter: i32, target: i32, ms: u64, refused: bool) -> OsdFailureRepor
         waiting: 0,
         outside: Default::default(),
         patience_ms: Default::default(),
+        unheard_ms: Default::default(),
     }
 }
 
@@ -183,10 +184,10 @@ fn silent_osd_goes_down_by_enough_reports_over_the_grace() {
     c.ask(conns[0], report(0, 2, 25_000, false));
     assert!(c.mon.state().osdmap.is_up(2), "one of two possible reporters is not enough");
     c.ask(conns[1], report(1, 2, 2_000, false));
-    assert!(c.mon.state().osdmap.is_up(2), "the younger report has not ripened");
-    c.tick(1);
-    assert!(c.mon.state().osdmap.is_up(2));
-    c.tick(1);
+    assert!(c.mon.state().osdmap.is_up(2), "the younger report is too young");
+    c.tick(2);
+    assert!(c.mon.state().osdmap.is_up(2), "nobody has said so");
+    c.ask(conns[1], report(1, 2, 4_000, false));
     assert!(!c.mon.state().osdmap.is_up(2));
     assert_eq!(c.mon.state().osdmap.xinfo(2).unwrap().dead_epoch, 0, "silent is not dead");
 }
@@ -205,7 +206,7 @@ fn beat(c: &mut Cluster, conns: &[u64], running: &[usize], tenths: u32) {
 
 /// Silent on every path for so long, where this many milliseconds are usual.
 fn unusual(reporter: i32, target: i32, ms: u64, usual: u32) -> OsdFailureReport {
-    OsdFailureReport { patience_ms: Since(usual), ..report(reporter, target, ms, false) }
+    OsdFailureReport { patience_ms: Since(usual), unheard_ms: Since(ms as u32), ..report(reporter, target, ms, false) }
 }
 
 #[test]
@@ -225,9 +226,9 @@ fn an_osd_goes_down_early_if_its_silence_is_unusual_to_its_peers_and_to_its_moni
     assert!(up(&c), "one of two possible reporters is not enough");
     c.ask(conns[1], unusual(1, 2, 1_000, 1_500));
     assert!(up(&c), "to the other it is usual yet");
-    beat(&mut c, &conns, &two, 4);
+    beat(&mut c, &conns, &two, 5);
     assert!(up(&c));
-    beat(&mut c, &conns, &two, 3);
+    c.ask(conns[1], unusual(1, 2, 1_500, 1_500));
     assert!(!up(&c));
     // Its monitor hears it: heartbeats alone are lost. Then the grace decides.
     let (mut c, conns) = begin();
@@ -236,7 +237,8 @@ fn an_osd_goes_down_early_if_its_silence_is_unusual_to_its_peers_and_to_its_moni
     c.ask(conns[1], unusual(1, 2, 1_000, 1_000));
     beat(&mut c, &conns, &all, 29);
     assert!(up(&c));
-    beat(&mut c, &conns, &all, 3);
+    c.ask(conns[0], unusual(0, 2, 4_000, 1_000));
+    c.ask(conns[1], unusual(1, 2, 4_000, 1_000));
     assert!(!up(&c));
     // One path alone is silent, and the monitor misses it, too.
     let (mut c, conns) = begin();
@@ -294,6 +296,122 @@ fn who_was_wrongly_down_is_given_a_share_of_the_grace_unless_it_stood_still_for_
     // 0.3 of the three seconds between the patience and the grace.
     assert_eq!(wait(1_200), Some(19));
     assert_eq!(wait(4_000), Some(10), "the grace would have taken it, too");
+}
+
+/// An OSD that was marked down wrongly once; with the connections of the three.
+fn once_wrong() -> (Cluster, Vec<u64>) {
+    let mut c = Cluster::up(3);
+    let conns: Vec<u64> = c.osds.iter().map(|(_, conn)| *conn).collect();
+    beat(&mut c, &conns, &[0, 1, 2], 5);
+    beat(&mut c, &conns, &[0, 1], 9);
+    for reporter in [0, 1] {
+        c.ask(conns[reporter as usize], unusual(reporter, 2, 1_000, 1_000));
+    }
+    assert!(!c.mon.state().osdmap.is_up(2));
+    c.tick(2);
+    c.ask(conns[2], OsdBoot { was_up: 5, ..Cluster::boot_message(2, 6820) });
+    assert!(c.mon.state().osdmap.is_up(2));
+    (c, conns)
+}
+
+#[test]
+fn what_one_network_was_silent_for_alone_is_not_held_against_an_osd() {
+    let (mut c, conns) = once_wrong();
+    beat(&mut c, &conns, &[0, 1, 2], 25);
+    beat(&mut c, &conns, &[0, 1], 9);
+    let mut say = |ms| {
+        for reporter in [0, 1] {
+            // One of the two networks has been silent for 3.9 s, both for less.
+            let said = OsdFailureReport { failed_for_ms: 3_900, ..unusual(reporter, 2, ms, 1_000) };
+            c.ask(conns[reporter as usize], said);
+        }
+        c.mon.state().osdmap.is_up(2)
+    };
+    assert!(say(1_000) && say(1_800), "0.9 s more is its due");
+    assert!(!say(1_900));
+}
+
+/// What was unread may take it back.
+#[test]
+fn nobody_is_silent_for_the_time_since_it_was_said() {
+    // A retraction lies unread at another monitor.
+    let mut c = Cluster::up(3);
+    let conns: Vec<u64> = c.osds.iter().map(|(_, conn)| *conn).collect();
+    beat(&mut c, &conns, &[0, 1, 2], 5);
+    for reporter in [0, 1] {
+        c.ask(conns[reporter as usize], unusual(reporter, 2, 3_000, 1_000));
+    }
+    beat(&mut c, &conns, &[0, 1, 2], 40);
+    assert!(c.mon.state().osdmap.is_up(2));
+    // The monitor stands still, and reads the words one after the other.
+    for quick in [1_000, 0] {
+        let mut c = Cluster::up(3);
+        let conns: Vec<u64> = c.osds.iter().map(|(_, conn)| *conn).collect();
+        beat(&mut c, &conns, &[0, 1, 2], 5);
+        beat(&mut c, &conns, &[0, 1], 9);
+        c.now.sec += 5;
+        for reporter in [0, 1] {
+            c.ask(conns[reporter as usize], unusual(reporter, 2, 4_500, quick));
+        }
+        c.event(MonEvent::Tick);
+        assert!(c.mon.state().osdmap.is_up(2), "{quick}");
+        for reporter in [0, 1] {
+            c.ask(conns[reporter as usize], OsdFailureReport { alive: true, ..report(reporter, 2, 0, false) });
+        }
+        beat(&mut c, &conns, &[0, 1], 20);
+        assert!(c.mon.state().osdmap.is_up(2), "{quick}");
+    }
+}
+
+/// As one would that lies, or has only just begun to miss it.
+#[test]
+fn a_word_that_is_too_young_holds_up_nobody_elses() {
+    let mut c = Cluster::up(4);
+    let conns: Vec<u64> = (0..4).map(|o| c.open(EntityType::Osd, &o.to_string())).collect();
+    c.ask(conns[3], report(3, 2, 1, false));
+    c.ask(conns[0], report(0, 2, 4_000, false));
+    c.ask(conns[1], report(1, 2, 4_000, false));
+    assert!(!c.mon.state().osdmap.is_up(2));
+}
+
+/// What a laggy reporter earned is asked of its own word, and not of the others'.
+#[test]
+fn a_reporter_that_was_wrongly_down_does_not_hold_up_the_others() {
+    let mut c = Cluster::up(4);
+    let conns: Vec<u64> = (0..4).map(|o| c.open(EntityType::Osd, &o.to_string())).collect();
+    for reporter in [0, 1] {
+        c.ask(conns[reporter as usize], report(reporter, 3, 4_000, false));
+    }
+    c.tick(100);
+    c.ask(conns[3], OsdBoot { was_up: 5, ..Cluster::boot_message(3, 6830) });
+    assert!(c.mon.state().osdmap.is_up(3));
+    c.ask(conns[3], report(3, 2, 9_000, false));
+    c.ask(conns[0], report(0, 2, 9_000, false));
+    assert!(c.mon.state().osdmap.is_up(2), "its word has to be of a longer silence");
+    c.ask(conns[1], report(1, 2, 4_000, false));
+    assert!(!c.mon.state().osdmap.is_up(2), "two others say so");
+}
+
+#[test]
+fn who_stayed_out_itself_is_no_witness_until_it_has_spoken_for_a_while() {
+    let mut c = Cluster::up(3);
+    let conns: Vec<u64> = c.osds.iter().map(|(_, conn)| *conn).collect();
+    beat(&mut c, &conns, &[0, 1, 2], 5);
+    // All are cut off; two come back first.
+    beat(&mut c, &conns, &[], 30);
+    beat(&mut c, &conns, &[0, 1], 1);
+    for reporter in [0, 1] {
+        c.ask(conns[reporter as usize], unusual(reporter, 2, 4_100, 1_000));
+    }
+    beat(&mut c, &conns, &[0, 1], 10);
+    assert!(c.mon.state().osdmap.is_up(2));
+    // It does not come.
+    beat(&mut c, &conns, &[0, 1], 10);
+    for reporter in [0, 1] {
+        assert!(c.mon.state().osdmap.is_up(2));
+        c.ask(conns[reporter as usize], unusual(reporter, 2, 6_100, 1_000));
+    }
+    assert!(!c.mon.state().osdmap.is_up(2));
 }
 
 /// Who hears it again says so once, and may have no connection to a monitor just then.
@@ -452,7 +570,8 @@ fn one_that_says_that_ports_refuse_takes_nobody_who_is_connected() {
     assert!(c.mon.state().osdmap.is_down(1));
     // Its connection goes with it.
     c.hang_up(3);
-    c.tick(1);
+    c.now.sec += 1;
+    c.event(MonEvent::Tick);
     assert!(c.mon.state().osdmap.is_down(3) && c.mon.state().osdmap.is_up(2));
 }
 
@@ -709,6 +828,18 @@ fn two_osds_that_miss_only_each_other_lose_one_and_health_says_who() {
     assert_eq!(c.mon.state().osdmap.xinfo(0).unwrap().laggy_probability, 0, "it was not marked down for nothing");
     let health = c.ok(r#"{"prefix": "health"}"#);
     assert!(!health.contains("hear"), "{health}");
+}
+
+/// A third that says of both that it has only just begun to miss them, again and again, leaves the decision to nobody.
+#[test]
+fn a_word_that_is_too_young_does_not_keep_a_pair_whole() {
+    let (mut c, conns) = a_pair();
+    for of in [0, 1] {
+        c.ask(conns[2], report(2, of, 1, false));
+    }
+    c.tick(1);
+    let map = &c.mon.state().osdmap;
+    assert!(map.is_down(0) && map.is_up(1) && map.is_up(2));
 }
 
 #[test]

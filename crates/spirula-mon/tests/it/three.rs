@@ -305,6 +305,7 @@ fn the_leader_hears_from_another_monitor_of_an_osd_that_says_no_more_that_it_run
             waiting: 0,
             outside: Default::default(),
             patience_ms: Since(1000),
+            unheard_ms: Since(1200),
         };
         message(&mut c, led, 0, report(0).into_message(0));
         assert!(up(&c, led));
@@ -352,5 +353,58 @@ fn no_number_of_a_snapshot_is_given_twice_though_leaders_die() {
         assert_eq!(numbers.len(), given.len(), "a number was given twice: {given:?}");
         assert!(given.len() as u64 >= 10 * at_once, "{given:?}");
         assert_eq!(numbers.len() as u64 + 1, *numbers.last().unwrap(), "each number is somebody's: {given:?}");
+    }
+}
+
+/// Two OSDs missed a third while nobody led, and hear it again by the time somebody does: their monitor tells their last words only.
+#[test]
+fn a_new_leader_is_told_of_no_silence_that_is_over() {
+    for usual in [1000, 0] {
+        let mut c = Three::new();
+        let old = c.until_led();
+        let peon = (old + 1) % 3;
+        let port = |osd: i32| 6800 + 10 * osd as u16;
+        let conn = |osd: i32| 10 + osd as u64;
+        let message = |c: &mut Three, osd, message| c.event(peon, MonEvent::Message { conn: conn(osd), message });
+        for osd in 0..3 {
+            let features = spirula_types::features::PACIFIC;
+            let (id, global_id) = (osd.to_string(), 5000 + osd as u64);
+            let peer = Peer { kind: EntityType::Osd, id, global_id, addrs: addr(0), features };
+            c.event(peon, MonEvent::SessionOpened { conn: conn(osd), peer });
+            message(&mut c, osd, Cluster::boot_message(osd, port(osd)).into_message(0));
+        }
+        let beat = |c: &mut Three, running: &[i32]| {
+            c.tick();
+            for osd in running {
+                message(c, *osd, OsdBeacon { every_ms: 250 }.into_message(0));
+            }
+        };
+        (0..10).for_each(|_| beat(&mut c, &[0, 1, 2]));
+        (0..9).for_each(|_| beat(&mut c, &[0, 1]));
+        c.mons[old] = None;
+        for alive in [false, true] {
+            for reporter in [0, 1] {
+                let report = OsdFailureReport {
+                    reporter,
+                    target: 2,
+                    target_public: addr(port(2)),
+                    epoch: 100,
+                    failed_for_ms: 5000,
+                    refused: false,
+                    gone: false,
+                    alive,
+                    waiting: 0,
+                    outside: Default::default(),
+                    patience_ms: Since(usual),
+                    unheard_ms: Since(5000),
+                };
+                message(&mut c, reporter, report.into_message(0));
+            }
+        }
+        while c.leader().is_none_or(|l| l == old) {
+            beat(&mut c, &[0, 1]);
+        }
+        (0..3).for_each(|_| beat(&mut c, &[0, 1]));
+        assert!(c.mons[peon].as_ref().unwrap().state().osdmap.is_up(2), "usual {usual}");
     }
 }
