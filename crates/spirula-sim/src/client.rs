@@ -569,11 +569,6 @@ impl Client {
                 self.pending.remove(&tid);
                 return Ok(());
             }
-            (Some(Change { kind: Kind::Back(_), .. }), 0) if reply.version == EVersion::default() => {
-                // Nothing came of it: the object is what the snapshot shows.
-                self.pending.remove(&tid);
-                return Ok(());
-            }
             (Some(c), result) => {
                 if reply.version == EVersion::default() && result == -errno::ENOENT {
                     // So is answered whoever knows the pool no more; if it is there in the end, that was wrong.

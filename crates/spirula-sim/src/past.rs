@@ -62,7 +62,21 @@ impl Past {
                 next.lost = true;
                 return Ok(next);
             }
-            Kind::Back(snap) => c.back(&self.head, self.at(snap))?,
+            Kind::Back(snap) => {
+                let shown = self.at(snap);
+                if snap > self.seq || (shown.is_none() && self.head.is_none()) {
+                    // It is what the snapshot shows: nothing is changed.
+                    let version = self.head.as_ref().map(content::Object::version);
+                    return match c.result == 0 && version.is_none_or(|v| v == c.version) {
+                        true => Ok(next),
+                        false => Err(format!(
+                            "a rollback to what is there is answered {}, user version {}",
+                            c.result, c.version
+                        )),
+                    };
+                }
+                c.back(&self.head, shown)?
+            }
             Kind::Copy(_) => {
                 let source = source()?;
                 if source.lost {
@@ -257,6 +271,9 @@ mod tests {
         assert_eq!((of(&back.head), back.head.as_ref().unwrap().version()), (of(&one.head), 7));
         assert_eq!(back.at(3), one.head);
         assert!(two.after(&change(Kind::Back(3), 6, 3), || Err(String::new())).is_err(), "versions grow");
+        // To what it is.
+        assert_eq!(two.after(&change(Kind::Back(4), 6, 9), || Err(String::new())), Ok(two.clone()));
+        assert!(two.after(&change(Kind::Back(4), 7, 9), || Err(String::new())).is_err());
         let gone = after(&after(&Past::default(), Kind::Append(1), 5, 3), Kind::Back(3), 6, 3);
         assert_eq!(gone.head, None);
     }
