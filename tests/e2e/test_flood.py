@@ -6,6 +6,11 @@ from harness import Case, holds, wait
 GROWTH = 128 << 20
 
 
+def rss(cluster):
+    text = open(f'/proc/{cluster.pid()}/status').read()
+    return next(int(l.split()[1]) for l in text.splitlines() if l.startswith('VmRSS')) << 10
+
+
 FLOOD = '''
 import json, os, rados, sys, threading, time
 conf, keyring, kind = sys.argv[1:4]
@@ -56,12 +61,47 @@ print(len(times), times[len(times) * 99 // 100] * 1000)
 '''
 
 
+# 32 writers of objects of all sizes, for 12 s.
+WRITERS = '''
+import rados, sys, threading, time
+def write(n):
+    with rados.Rados(conffile=sys.argv[1]) as r, r.open_ioctx('p') as io:
+        end, i = time.monotonic() + 12, 0
+        while time.monotonic() < end:
+            size = (4 << 20, 64 << 10, 4096, 1 << 20)[(n + i) % 4]
+            waiting = [io.aio_write_full(f'm{n}.{i % 3}.{k}', b'x' * size) for k in range(4)]
+            [w.wait_for_complete() for w in waiting]
+            i += 1
+ts = [threading.Thread(target=write, args=(n,)) for n in range(32)]
+[t.start() for t in ts]
+[t.join() for t in ts]
+'''
+
+
+class Budget(Case):
+    args = ['--osds', '3', '--osd-size', '4G', '--memory', '160M']
+
+    def test_1_memory_holds_under_many_writers(self):
+        self.c.ceph('osd', 'pool', 'create', 'p', '8', '8')
+        self.c.wait_clean()
+        p, most, end = self.c.python(WRITERS, wait=False), 0, time.monotonic() + 120
+        while p.poll() is None:
+            if time.monotonic() > end:
+                p.kill()
+                raise AssertionError(f'the writers stand still: {self.c.spirula("status", "--dir", self.c.dir).out}')
+            most = max(most, rss(self.c))
+            time.sleep(0.02)
+        out, err = p.communicate()
+        assert p.returncode == 0, err[-2000:]
+        print(f'  {most >> 20} MiB of 160', flush=True)
+        assert most < 176 << 20, f'{most >> 20} MiB'
+
+
 class Flood(Case):
     args = ['--osds', '3', '--osd-size', '2G', '--memory', '256M']
 
     def rss(self):
-        text = open(f'/proc/{self.c.pid()}/status').read()
-        return next(int(l.split()[1]) for l in text.splitlines() if l.startswith('VmRSS')) << 10
+        return rss(self.c)
 
     def user(self):
         path = os.path.join(self.c.scratch, 'low.keyring')

@@ -18,8 +18,21 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub const ALIGN: usize = 4096;
 /// Smallest capacity handed out, bytes.
 const SMALLEST: usize = 16 << 10;
-/// Capacities are powers of two from [`SMALLEST`]; so many classes are kept for reuse.
-const CLASSES: usize = 11;
+/// Capacities between two powers of two. A payload of 4 MiB that begins in the middle of a page takes 5 MiB, not 8.
+const STEPS: usize = 4;
+/// Capacities up to 16 MiB are kept for reuse: so many.
+const CLASSES: usize = 10 * STEPS + 1;
+
+/// The smallest of the capacities that holds so many bytes, and its place among them. Larger ones than are kept are rare, and not
+/// rounded up so far.
+fn class_of(capacity: usize) -> (usize, usize) {
+    let capacity = capacity.max(SMALLEST);
+    let doublings = (capacity / SMALLEST).ilog2() as usize;
+    let step = (SMALLEST << doublings) / STEPS;
+    let steps = capacity.div_ceil(step);
+    let class = doublings * STEPS + steps - STEPS;
+    (class, if class < CLASSES { steps * step } else { capacity.next_multiple_of(ALIGN) })
+}
 
 /// Owned memory aligned to [`ALIGN`].
 struct Aligned {
@@ -59,10 +72,36 @@ impl Drop for Aligned {
     }
 }
 
-#[derive(Default)]
 struct Shelf {
     free: [Vec<Aligned>; CLASSES],
     free_bytes: usize,
+}
+
+impl Default for Shelf {
+    fn default() -> Self {
+        Self { free: [const { Vec::new() }; CLASSES], free_bytes: 0 }
+    }
+}
+
+impl Shelf {
+    fn take(&mut self, class: usize) -> Option<Aligned> {
+        let found = self.free.get_mut(class)?.pop()?;
+        self.free_bytes -= found.capacity();
+        Some(found)
+    }
+
+    /// Takes out what must go for at most `most` bytes to stay, the largest first.
+    fn shrink(&mut self, most: usize) -> Vec<Aligned> {
+        let mut gone = Vec::new();
+        for class in (0..CLASSES).rev() {
+            while self.free_bytes > most
+                && let Some(one) = self.take(class)
+            {
+                gone.push(one);
+            }
+        }
+        gone
+    }
 }
 
 struct Inner {
@@ -109,18 +148,16 @@ impl PayloadPool {
     /// An empty buffer with room for at least `capacity` bytes. Never waits: the budget is
     /// for the caller to respect.
     pub fn take(&self, capacity: usize) -> PayloadBuf {
-        let size = capacity.max(SMALLEST).next_power_of_two();
-        let class = (size / SMALLEST).trailing_zeros() as usize;
-        let reused = {
+        let (class, size) = class_of(capacity);
+        let (reused, gone) = {
             let mut shelf = self.0.shelf.lock().unwrap_or_else(PoisonError::into_inner);
-            let found = shelf.free.get_mut(class).and_then(Vec::pop);
-            if let Some(m) = &found {
-                shelf.free_bytes -= m.capacity();
+            match shelf.take(class) {
+                Some(found) => (Some(found), Vec::new()),
+                // Memory of other capacities makes room: what is kept and what is out are within the budget together.
+                None => (None, shelf.shrink(self.0.budget.saturating_sub(self.outstanding() + size))),
             }
-            found
         };
-        // Sizes above the largest class are rare and not rounded up so far.
-        let size = if class < CLASSES { size } else { capacity.next_multiple_of(ALIGN) };
+        drop(gone);
         let memory = reused.unwrap_or_else(|| Aligned::new(size));
         self.0.out.fetch_add(memory.capacity(), Ordering::Relaxed);
         PayloadBuf { memory: Some(memory), len: 0, pool: self.0.clone() }
@@ -245,9 +282,8 @@ impl Drop for PayloadBuf {
         let size = memory.capacity();
         let out = self.pool.out.fetch_sub(size, Ordering::Relaxed) - size;
         let mut shelf = self.pool.shelf.lock().unwrap_or_else(PoisonError::into_inner);
-        let class = (size / SMALLEST).trailing_zeros() as usize;
-        if size.is_power_of_two()
-            && class < CLASSES
+        let (class, _) = class_of(size);
+        if class < CLASSES
             && shelf.free_bytes + size <= self.pool.keep
             && out + shelf.free_bytes + size <= self.pool.budget
         {
@@ -275,7 +311,7 @@ mod tests {
         let at = slice.as_ptr() as usize - 1;
         drop(slice);
         assert_eq!(pool.outstanding(), 0);
-        assert_eq!(pool.take(3 << 20).whole().as_ptr() as usize, at, "the same memory comes back");
+        assert_eq!(pool.take((4 << 20) - 9).whole().as_ptr() as usize, at, "the same memory comes back");
     }
 
     #[test]
@@ -302,6 +338,42 @@ mod tests {
         assert_eq!(pool.outstanding(), 0);
         drop(pool.count(Bytes::new()));
         assert_eq!(pool.outstanding(), 0);
+    }
+
+    #[test]
+    fn capacities_are_little_more_than_what_was_asked_for() {
+        for n in (1..32 << 20).step_by(997).chain((14..25).flat_map(|n| [(1 << n) - 1, 1 << n, (1 << n) + 1])) {
+            let (class, size) = class_of(n);
+            assert!(size >= n && size % ALIGN == 0 && (size <= SMALLEST || size <= n + n / STEPS + 1), "{n}: {size}");
+            assert_eq!(class_of(size), (class, size), "{n}");
+            assert_eq!(class < CLASSES, size <= 16 << 20, "{n}");
+            if class < CLASSES {
+                assert!(size == SMALLEST || class_of(size - 1).0 == class, "{n}: {size}");
+                assert_eq!(class_of(size + 1).0, class + 1, "{n}: {size}");
+            }
+        }
+        // As a payload of 4 MiB comes in, that begins in a page of other things.
+        assert_eq!(class_of((4 << 20) + 4096).1, 5 << 20);
+    }
+
+    /// What is kept for reuse is of capacities that were asked for before; others may be asked for now.
+    #[test]
+    fn what_is_kept_and_what_is_out_are_within_the_budget_together() {
+        let pool = PayloadPool::new(16 << 20);
+        let kept = || pool.0.shelf.lock().unwrap().free_bytes;
+        drop([pool.take(4 << 20), pool.take(3 << 20), pool.take(64 << 10)]);
+        assert_eq!(kept(), (7 << 20) + (64 << 10));
+        let a = pool.take(8 << 20);
+        assert_eq!(kept(), (7 << 20) + (64 << 10), "there is room for both");
+        let b = pool.take(2 << 20);
+        assert_eq!(kept(), (3 << 20) + (64 << 10), "the largest went");
+        let c = pool.take(3 << 20);
+        assert_eq!(kept(), 64 << 10);
+        let d = pool.take(7 << 20);
+        assert_eq!((kept(), pool.outstanding()), (0, 20 << 20));
+        drop((a, b, c, d));
+        assert_eq!(pool.outstanding(), 0);
+        assert!(kept() <= 8 << 20);
     }
 
     #[test]

@@ -692,6 +692,11 @@ impl Committer {
         self.place()
     }
 
+    /// Do payloads take so much of their memory that whoever brings new ones may have to wait for it?
+    fn is_memory_short(&self) -> bool {
+        self.pool.outstanding() > self.pool.budget() / 4
+    }
+
     /// Puts payloads in place, unless somebody does: he will find what has come.
     fn place(&self) -> Result<()> {
         loop {
@@ -709,12 +714,20 @@ impl Committer {
                 }
                 let bytes: usize = records.iter().map(|r| r.redo.len() + r.data_len()).sum();
                 self.shared.queued.fetch_sub(bytes, Ordering::Relaxed);
+                let placed = !records.is_empty();
+                drop(records);
                 if let Some(mut job) = job {
                     job.end = end;
                     // A send fails only when the checkpoint thread has failed and said so.
                     let _ = self.checkpoints.send(*job);
                 }
                 self.shared.notify_owner();
+                if placed && self.is_memory_short() {
+                    // The owner still holds these payloads, and may hear of nothing else: whoever would bring it more work may
+                    // be waiting for this very memory.
+                    let tell = hold(&self.on_commit);
+                    tell(self.shared.durable.load(Ordering::Acquire));
+                }
             }
             drop(placing);
             if hold(&self.landed).is_empty() {

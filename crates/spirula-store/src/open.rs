@@ -62,7 +62,8 @@ impl Store {
     /// journal. `expected`: refuse another's store. Sizes in `opts` are those of creation and
     /// ignored here.
     ///
-    /// `on_commit` is called in the commit thread with the highest durable transaction,
+    /// `on_commit` is called in the commit thread with the highest durable transaction, and with the same again when memory is
+    /// short and payloads that were acknowledged are in their places, so that [`Store::congested`] lets go of them;
     /// `on_error` at most once, when the store stops for good.
     ///
     /// # Errors

@@ -144,6 +144,7 @@ impl Process {
         if memory < SMALLEST {
             bail!("spirula_memory {}: give {} or more", Size(memory), Size(SMALLEST));
         }
+        crate::memory::given_back_soon(memory);
         let budget = Budget::new(memory, 1);
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let reactors = match settings.number("spirula_reactors") {

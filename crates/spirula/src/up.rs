@@ -184,6 +184,7 @@ fn start_and_wait(args: &UpArgs, progress: &mut Progress) -> anyhow::Result<()> 
         tracing::warn!("{warning}");
     }
     enough_descriptors(manifest.osd_uuids.len(), manifest.mons)?;
+    crate::memory::given_back_soon(memory);
     let options = Options {
         fallback: dir.path_options(),
         sources: Arc::new(sources),

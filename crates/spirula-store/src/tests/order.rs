@@ -6,6 +6,7 @@ use super::sim::{Event, World};
 use super::{create, open, sound, tiny};
 use crate::StoreOptions;
 use crate::journal::FRAME_ALIGN;
+use spirula_buffer::PayloadPool;
 use spirula_types::transaction::{ObjectOp, Transaction};
 use std::time::Duration;
 
@@ -94,4 +95,38 @@ pub(crate) fn frames_are_acknowledged_only_when_those_before_them_are_durable() 
     store.flush().unwrap();
     let acked = world.take_events().into_iter().filter(|e| matches!(e, Event::Ack(_))).count();
     assert!(acked > 0, "nothing acknowledged in the end");
+}
+
+/// What a frame held stays in memory until it is in its place, after it was acknowledged. Whoever would bring the next
+/// transaction may wait for that memory: so the owner is told again when it can be had.
+#[test]
+pub(crate) fn the_owner_is_told_when_payloads_need_their_memory_no_more() {
+    let pool = PayloadPool::new(16 << 10);
+    let opts = StoreOptions { pool: pool.clone(), ..tiny() };
+    let world = create(&opts);
+    let mut store = open(&world, &opts).unwrap();
+    let acks = || world.events().iter().filter(|e| matches!(e, Event::Ack(_))).count();
+    let until = |done: &mut dyn FnMut() -> bool, what: &str| {
+        let waited = (0..20_000).find(|_| {
+            done() || {
+                std::thread::sleep(Duration::from_millis(1));
+                false
+            }
+        });
+        assert!(waited.is_some(), "waited in vain for {what}");
+    };
+    until(&mut || pool.outstanding() == 0, "what the opening took");
+    world.record();
+    world.hold_device(Some(0));
+    let mut t = Transaction::default();
+    t.object(&object(1), ObjectOp::Write { offset: 0, data: pool.copy(&pattern(1, 12 << 10)) });
+    store.submit(t).unwrap();
+    until(&mut || acks() == 1, "the acknowledgement");
+    store.congested();
+    let kept = pool.outstanding();
+    world.hold_device(None);
+    assert!(kept > 0, "nothing was to be put in place");
+    until(&mut || acks() == 2, "word that the payload is in place");
+    store.congested();
+    until(&mut || pool.outstanding() == 0, "the memory");
 }
