@@ -32,7 +32,7 @@ pub use mondump::{mon_feature_bit, mon_feature_names};
 pub use monmap::{MonInfo, MonMap};
 pub use osdmap::{
     Crush, EncodedOsdMap, Incremental, MapScratch, OsdAddrs, OsdInfo, OsdMap, OsdXInfo, PgPool, PgTable, PoolOptValue,
-    PoolSnap, SnapIntervals, UpActing, blocklist_keys,
+    PoolSnap, SnapIntervals, UpActing,
 };
 pub use pgstat::{OsdStatReport, PgStat};
 pub use pgstate::PgState;

@@ -15,6 +15,7 @@ pub fn addr_text(a: &EntityAddr) -> String {
         EntityAddr::KIND_NONE => return "-".to_string(),
         EntityAddr::KIND_LEGACY => "v1:",
         EntityAddr::KIND_MSGR2 => "v2:",
+        crate::osdmap::CIDR => "cidr:",
         _ => "",
     };
     format!("{kind}{}/{}", sockaddr(a), a.nonce)

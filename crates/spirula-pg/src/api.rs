@@ -6,7 +6,7 @@ use crate::exec::{Fetched, Fullness, PoolRules, Prefetch, Source, Timeouts};
 use crate::pg::Stored;
 use crate::snap::PoolSnaps;
 use spirula_encoding::UTime;
-use spirula_maps::blocklist_keys;
+use spirula_maps::osdmap::{RANGES, is_shut_out};
 use spirula_messages::ceph::osd::{MOsdOp, MOsdOpReply, MWatchNotify};
 use spirula_messages::cluster::control::MergeWord;
 use spirula_messages::cluster::pg::{Ends, PgCtl, PgTxn, RepAck};
@@ -193,7 +193,8 @@ impl MapView {
 
     /// Is the client at this address shut out?
     pub fn shuts_out(&self, addr: &EntityAddr) -> bool {
-        !self.blocklist.is_empty() && blocklist_keys(addr).any(|key| self.blocklist.contains(&key))
+        let list = &self.blocklist;
+        !list.is_empty() && is_shut_out(addr, |key| list.contains(key), list.range(RANGES..))
     }
 
     /// Since when this OSD is up; `None` if it is down.

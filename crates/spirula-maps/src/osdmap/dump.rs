@@ -3,6 +3,7 @@
 //! Keys, their order and every word are those of Ceph 16.2.15 (`osdmaptool --dump json`,
 //! `--print`). Addresses in the blocklist come sorted; Ceph prints them in hash order.
 
+use super::blocklist::is_range;
 use super::opts::PoolOptValue;
 use super::{OsdMap, PgPool, SnapIntervals, WEIGHT_IN, flags, state};
 use crate::json::{number_from_f64, object};
@@ -335,7 +336,10 @@ impl OsdMap {
             object! { "pgid" => pg.to_string(), "mappings" => Value::Array(m) }
         };
         let primary_temp = self.primary_temp.iter().flat_map(|(pg, o)| [Value::from(pg.to_string()), (*o).into()]);
-        let blocklist = self.blocklist.iter().map(|(a, t)| (addr_text(a), Value::from(t.to_iso())));
+        let entries = |ranges| {
+            let of = self.blocklist.iter().filter(move |(a, _)| is_range(a) == ranges);
+            Value::Object(of.map(|(a, t)| (addr_text(a), Value::from(t.to_iso()))).collect())
+        };
         let profiles = self.ec_profiles.iter().map(|(k, v)| (k.clone(), text_map(v)));
         let named = |names: &BTreeMap<i32, String>, m: &BTreeMap<i32, u32>| {
             let name = |id: &i32| names.get(id).cloned().unwrap_or_else(|| id.to_string());
@@ -368,8 +372,8 @@ impl OsdMap {
             "pg_upmap_items" => Value::Array(self.pg_upmap_items.iter().map(items).collect()),
             "pg_temp" => Value::Array(self.pg_temp.iter().map(sets).collect()),
             "primary_temp" => Value::Array(primary_temp.collect()),
-            "blocklist" => Value::Object(blocklist.collect()),
-            "range_blocklist" => Value::Object(Map::new()),
+            "blocklist" => entries(false),
+            "range_blocklist" => entries(true),
             "erasure_code_profiles" => Value::Object(profiles.collect()),
             "removed_snaps_queue" => snaps_json(&self.removed_snaps_queue),
             "new_removed_snaps" => snaps_json(&self.new_removed_snaps),
@@ -471,12 +475,13 @@ impl OsdMap {
             let _ = writeln!(o, "primary_temp {pg} {v}");
         }
         for (a, t) in &self.blocklist {
-            let _ = writeln!(o, "blocklist {} expires {}", addr_text(a), t.to_iso());
+            let what = if is_range(a) { "range blocklist" } else { "blocklist" };
+            let _ = writeln!(o, "{what} {} expires {}", addr_text(a), t.to_iso());
         }
         o
     }
 
-    /// A blocklist entry as commands print it (`127.0.0.1:0/123`).
+    /// A blocklist entry as commands print it (`127.0.0.1:0/123`, `cidr:10.0.0.0:0/8`).
     pub fn blocklist_text(a: &EntityAddr) -> String {
         addr_text(a)
     }

@@ -1,11 +1,11 @@
 //! The full OSD map and its wire form.
 
-use super::{Crush, OsdInfo, OsdXInfo, PgPool, Profile, SnapIntervals, WEIGHT_IN, flags, put_addr_map, state};
+use super::blocklist::{RANGES, RANGES_SINCE, has_ranges, is_shut_out, put_entries};
+use super::{Crush, OsdInfo, OsdXInfo, PgPool, Profile, SnapIntervals, WEIGHT_IN, flags, state};
 use bytes::Bytes;
 use spirula_encoding::{Decode, DecodeError, Decoder, Encode, Encoder, UTime, crc::crc32c};
 use spirula_types::{AddrVec, EntityAddr, Epoch, OsdId, PgId, PoolId, Uuid};
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::ops::Deref;
 
 /// Where an OSD listens.
@@ -73,7 +73,7 @@ pub struct OsdMap {
     pub last_in_change: UTime,
     /// Up and down epochs by OSD.
     pub osd_info: Vec<OsdInfo>,
-    /// Client addresses shut out, and until when.
+    /// Client addresses, and ranges of them, that are shut out, and until when.
     pub blocklist: BTreeMap<EntityAddr, UTime>,
     /// Epoch of the cluster snapshot, 0 none.
     pub cluster_snapshot_epoch: Epoch,
@@ -145,17 +145,8 @@ impl Default for OsdMap {
     }
 }
 
-/// The entries of a blocklist that shut out the client at this address: those of the client itself and those of all of its
-/// host.
-pub fn blocklist_keys(addr: &EntityAddr) -> impl Iterator<Item = EntityAddr> {
-    let nonce = addr.nonce;
-    // Since Nautilus entries are of kind "any"; older ones are taken as well.
-    let kinds = [EntityAddr::KIND_ANY, EntityAddr::KIND_MSGR2, EntityAddr::KIND_LEGACY];
-    addr.addr.into_iter().flat_map(move |sock| {
-        let both = [(sock, nonce), (SocketAddr::new(sock.ip(), 0), 0)];
-        kinds.into_iter().flat_map(move |kind| both.map(|(a, nonce)| EntityAddr { kind, nonce, addr: Some(a) }))
-    })
-}
+/// Of the OSDs' section, what says how a stretched cluster does, from version 10 on, bytes. No cluster here is one.
+const STRETCH_BYTES: usize = 1 + 4 * 4;
 
 impl OsdMap {
     /// An empty map of a fresh Pacific cluster at `epoch`: ratios 0.85/0.90/0.95, release
@@ -288,12 +279,11 @@ impl OsdMap {
         self.flags & f != 0
     }
     /// Is the client at this address (with its nonce) shut out at the time of this map?
-    /// An entry with nonce 0 shuts out every client of its IP address.
+    /// An entry with nonce 0 shuts out every client of its IP address, a range those of all its addresses.
     pub fn is_blocklisted(&self, addr: &EntityAddr) -> bool {
-        if self.blocklist.is_empty() {
-            return false;
-        }
-        blocklist_keys(addr).any(|key| self.blocklist.contains_key(&key))
+        let list = &self.blocklist;
+        let ranges = list.range(RANGES..).map(|(entry, _)| entry);
+        !list.is_empty() && is_shut_out(addr, |key| list.contains_key(key), ranges)
     }
 
     /// The wire form with its checksum.
@@ -333,7 +323,7 @@ impl OsdMap {
     fn encode_osd(&self, o: &mut Encoder) {
         o.list(&self.osd_addrs, |o, a| o.put(&a.hb_back));
         o.put(&self.osd_info);
-        put_addr_map(o, &self.blocklist);
+        put_entries(o, &self.blocklist, false);
         o.list(&self.osd_addrs, |o, a| o.put(&a.cluster));
         o.u32(self.cluster_snapshot_epoch);
         o.put(&self.cluster_snapshot);
@@ -348,6 +338,10 @@ impl OsdMap {
         o.put(&self.removed_snaps_queue);
         o.put(&self.crush_node_flags);
         o.put(&self.device_class_flags);
+        if has_ranges(self.blocklist.keys()) {
+            o.zeros(STRETCH_BYTES);
+            put_entries(o, &self.blocklist, true);
+        }
     }
 
     fn decode_client(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
@@ -387,7 +381,7 @@ impl OsdMap {
         Ok(m)
     }
 
-    fn decode_osd(&mut self, d: &mut Decoder<'_>) -> Result<(), DecodeError> {
+    fn decode_osd(&mut self, d: &mut Decoder<'_>, version: u8) -> Result<(), DecodeError> {
         let n = self.osd_state.len();
         let hb_back: Vec<AddrVec> = per_osd(d, n)?;
         self.osd_info = per_osd(d, n)?;
@@ -411,6 +405,10 @@ impl OsdMap {
         self.removed_snaps_queue = d.get()?;
         self.crush_node_flags = d.get()?;
         self.device_class_flags = d.get()?;
+        if version >= RANGES_SINCE {
+            d.skip(STRETCH_BYTES)?;
+            self.blocklist.extend(d.get::<BTreeMap<EntityAddr, UTime>>()?);
+        }
         Ok(())
     }
 }
@@ -426,7 +424,8 @@ impl Encode for OsdMap {
         let start = out.len();
         out.versioned(8, 7, |o| {
             o.versioned(9, 1, |o| self.encode_client(o));
-            o.versioned(9, 1, |o| self.encode_osd(o));
+            let version = if has_ranges(self.blocklist.keys()) { RANGES_SINCE } else { 9 };
+            o.versioned(version, 1, |o| self.encode_osd(o));
             o.u32(0);
         });
         // The checksum covers the length too, so it comes last.
@@ -454,7 +453,7 @@ impl Decode for OsdMap {
                 if v < 9 {
                     return Err(DecodeError::TooOld { what: "OSDMap osd section", version: v, oldest: 9 });
                 }
-                m.decode_osd(d)
+                m.decode_osd(d, v)
             })?;
             // `position` counts from the body, which starts after version, compat and length.
             let at = d.position() + 6;

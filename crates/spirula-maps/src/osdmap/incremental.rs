@@ -1,6 +1,7 @@
 //! The step from one OSD map to the next.
 
-use super::{OsdMap, OsdXInfo, PgPool, Profile, SnapIntervals, put_addr_map, state};
+use super::blocklist::{RANGES_SINCE, has_ranges, is_range, put_entries};
+use super::{OsdMap, OsdXInfo, PgPool, Profile, SnapIntervals, state};
 use bytes::Bytes;
 use spirula_encoding::{Decode, DecodeError, Decoder, Encode, Encoder, UTime, crc::crc32c};
 use spirula_types::{AddrVec, EntityAddr, Epoch, OsdId, PgId, PoolId, Uuid};
@@ -72,7 +73,7 @@ pub struct Incremental {
     pub new_last_clean_interval: BTreeMap<OsdId, (Epoch, Epoch)>,
     /// OSDs declared lost.
     pub new_lost: BTreeMap<OsdId, Epoch>,
-    /// Addresses shut out, and until when.
+    /// Addresses, and ranges of them, shut out, and until when.
     pub new_blocklist: BTreeMap<EntityAddr, UTime>,
     /// Addresses let in again.
     pub old_blocklist: Vec<EntityAddr>,
@@ -323,8 +324,8 @@ impl Incremental {
         o.put(&self.new_up_thru);
         o.put(&self.new_last_clean_interval);
         o.put(&self.new_lost);
-        put_addr_map(o, &self.new_blocklist);
-        o.put(&self.old_blocklist);
+        put_entries(o, &self.new_blocklist, false);
+        o.list(self.old_blocklist.iter().filter(|a| !is_range(a)), |o, a| o.put(a));
         o.put(&self.new_up_cluster);
         o.put(&self.cluster_snapshot);
         o.put(&self.new_uuid);
@@ -338,6 +339,15 @@ impl Incremental {
         o.u8(self.new_require_osd_release);
         o.put(&self.new_crush_node_flags);
         o.put(&self.new_device_class_flags);
+        if self.changes_ranges() {
+            o.zeros(STRETCH_BYTES);
+            put_entries(o, &self.new_blocklist, true);
+            o.list(self.old_blocklist.iter().filter(|a| is_range(a)), |o, a| o.put(a));
+        }
+    }
+
+    fn changes_ranges(&self) -> bool {
+        has_ranges(self.new_blocklist.keys().chain(&self.old_blocklist))
     }
 
     fn decode_client(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
@@ -373,7 +383,7 @@ impl Incremental {
         })
     }
 
-    fn decode_osd(&mut self, d: &mut Decoder<'_>) -> Result<(), DecodeError> {
+    fn decode_osd(&mut self, d: &mut Decoder<'_>, version: u8) -> Result<(), DecodeError> {
         self.new_hb_back_up = d.get()?;
         self.new_up_thru = d.get()?;
         self.new_last_clean_interval = d.get()?;
@@ -393,16 +403,25 @@ impl Incremental {
         self.new_require_osd_release = d.u8()?;
         self.new_crush_node_flags = d.get()?;
         self.new_device_class_flags = d.get()?;
+        if version >= RANGES_SINCE {
+            d.skip(STRETCH_BYTES)?;
+            self.new_blocklist.extend(d.get::<BTreeMap<EntityAddr, UTime>>()?);
+            self.old_blocklist.extend(d.get::<Vec<EntityAddr>>()?);
+        }
         Ok(())
     }
 }
+
+/// Of the OSDs' section, what changes how a stretched cluster does, from version 10 on, bytes. No cluster here is one.
+const STRETCH_BYTES: usize = 1 + 4 * 4 + 1;
 
 impl Encode for Incremental {
     fn encode(&self, out: &mut Encoder) {
         let start = out.len();
         out.versioned(8, 7, |o| {
             o.versioned(8, 1, |o| self.encode_client(o));
-            o.versioned(9, 1, |o| self.encode_osd(o));
+            let version = if self.changes_ranges() { RANGES_SINCE } else { 9 };
+            o.versioned(version, 1, |o| self.encode_osd(o));
             o.u32(0);
             o.u32(self.full_crc);
         });
@@ -433,7 +452,7 @@ impl Decode for Incremental {
                 if v < 9 {
                     return Err(DecodeError::TooOld { what: "Incremental osd section", version: v, oldest: 9 });
                 }
-                m.decode_osd(d)
+                m.decode_osd(d, v)
             })?;
             let at = d.position() + 6;
             let crc = d.u32()?;

@@ -8,6 +8,7 @@
 //! * `mapping.rs` from object to OSDs; `clean.rs` exceptions that mean nothing any more; `dump.rs` the map for people
 
 mod apply;
+mod blocklist;
 mod clean;
 mod crush;
 mod dump;
@@ -20,9 +21,10 @@ pub mod pool;
 mod snaps;
 
 pub use apply::{ApplyError, MAX_OSDS};
+pub use blocklist::{CIDR, RANGES, is_shut_out};
 pub use crush::Crush;
 pub use dump::{flag_by_name, flag_names, state_names};
-pub use full::{EncodedOsdMap, OsdAddrs, OsdMap, blocklist_keys};
+pub use full::{EncodedOsdMap, OsdAddrs, OsdMap};
 pub use incremental::Incremental;
 pub use info::{OsdInfo, OsdXInfo};
 pub use mapping::{MapScratch, PgTable, UpActing};
@@ -30,8 +32,6 @@ pub use opts::{PoolOptType, PoolOptValue, PoolOpts};
 pub use pool::{PgMergeMeta, PgPool, PoolSnap, flag};
 pub use snaps::SnapIntervals;
 
-use spirula_encoding::{Encoder, UTime};
-use spirula_types::EntityAddr;
 use std::collections::BTreeMap;
 
 /// Weight of an OSD that takes its full share; also full primary affinity.
@@ -170,19 +170,3 @@ pub mod flags {
 
 /// Key and value pairs of a profile.
 pub type Profile = BTreeMap<String, String>;
-
-/// The bytes by which Ceph orders addresses in maps: their memory, which is the wire form
-/// from the kind on (so nonces compare by their lowest byte first).
-pub(crate) fn addr_sort_key(a: &EntityAddr) -> Vec<u8> {
-    spirula_encoding::to_vec(a)
-}
-
-/// Writes an address map in Ceph's order.
-pub(crate) fn put_addr_map(o: &mut Encoder, m: &BTreeMap<EntityAddr, UTime>) {
-    let mut rows: Vec<(Vec<u8>, UTime)> = m.iter().map(|(a, t)| (addr_sort_key(a), *t)).collect();
-    rows.sort();
-    o.list(rows, |o, (a, t)| {
-        o.raw(&a);
-        o.put(&t);
-    });
-}

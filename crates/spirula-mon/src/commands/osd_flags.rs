@@ -8,7 +8,7 @@ use crate::mon::CommandCtx;
 use serde_json::json;
 use spirula_encoding::UTime;
 use spirula_maps::OsdMap;
-use spirula_maps::osdmap::{flag_by_name, state};
+use spirula_maps::osdmap::{CIDR, flag_by_name, state};
 use spirula_types::EntityAddr;
 use spirula_types::errno::{EINVAL, ENOENT, EPERM};
 use std::collections::BTreeMap;
@@ -434,13 +434,32 @@ pub(super) fn parse_addr(text: &str) -> Option<EntityAddr> {
     Some(EntityAddr { kind, nonce, addr: Some(addr) })
 }
 
+/// The range of addresses that `IP/BITS` means: [`parse_addr`] takes the bits for a nonce.
+fn range_of(addr: EntityAddr) -> Result<EntityAddr, (i32, String)> {
+    let most = match addr.addr {
+        Some(sock) if sock.port() == 0 && addr.nonce > 0 => {
+            if sock.is_ipv4() {
+                32
+            } else {
+                128
+            }
+        }
+        _ => {
+            let shown = EntityAddr { kind: EntityAddr::KIND_MSGR2, ..addr };
+            return Err((EINVAL, format!("You specified a range command, but {shown} does not parse as a CIDR range")));
+        }
+    };
+    if addr.nonce > most {
+        return Err((EINVAL, "Too many bits in range for that protocol!".into()));
+    }
+    Ok(EntityAddr { kind: CIDR, ..addr })
+}
+
 fn blocklist(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
     let mut run = || -> Outcome {
         let text = args.str("addr");
-        if args.has("range") {
-            return Err((EINVAL, "this version does not block ranges of addresses".into()));
-        }
         let addr = parse_addr(&text).ok_or_else(|| (EINVAL, format!("unable to parse address {text}")))?;
+        let addr = if args.opt_str("range").is_some() { range_of(addr)? } else { addr };
         let shown = OsdMap::blocklist_text(&addr);
         let op = args.opt_str("blocklistop").unwrap_or_else(|| args.str("blacklistop"));
         if op == "add" {
@@ -465,7 +484,8 @@ fn blocklist(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
             )));
         }
         // Whatever protocol the entry was made for.
-        let same = |a: &&EntityAddr| a.addr == addr.addr && a.nonce == addr.nonce;
+        let is_range = |a: &EntityAddr| a.kind == CIDR;
+        let same = |a: &&EntityAddr| a.addr == addr.addr && a.nonce == addr.nonce && is_range(a) == is_range(&addr);
         match ctx.work.osd().blocklist.keys().find(same).copied() {
             Some(entry) => {
                 ctx.work.osd_mut().blocklist.remove(&entry);
@@ -482,7 +502,14 @@ fn blocklist_ls(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
     let until = |a: &EntityAddr, t: &UTime| crate::time::fence_end(&ctx.work.state, a, *t).to_iso();
     let rows: Vec<(String, String)> = list.iter().map(|(a, t)| (OsdMap::blocklist_text(a), until(a, t))).collect();
     let text = || rows.iter().map(|(a, t)| format!("{a} {t}\n")).collect();
-    let value = || rows.iter().map(|(a, t)| json!({"addr": a, "until": t})).collect();
+    // Ceph 16 gives ranges as a list of their own behind the other, which no reader of JSON takes.
+    let value = || {
+        let one = |(a, t): &(String, String)| match a.strip_prefix("cidr:") {
+            Some(range) => json!({"range": range, "until": t}),
+            None => json!({"addr": a, "until": t}),
+        };
+        rows.iter().map(one).collect()
+    };
     text_or_json(ctx, text, value).with_rs(format!("listed {} entries", rows.len()))
 }
 

@@ -211,7 +211,10 @@ const COMMANDS: &[(&str, Does)] = &[
         Acts("OSDs and monitors refuse it"),
     ),
     (r#"{"prefix": "osd blocklist", "blocklistop": "rm", "addr": "10.0.0.1:0/1"}"#, Acts("it may come again")),
-    (r#"{"prefix": "osd blocklist", "range": "range", "blocklistop": "add", "addr": "10.0.0.0/8"}"#, Refused("ranges")),
+    (
+        r#"{"prefix": "osd blocklist", "range": "range", "blocklistop": "add", "addr": "10.0.0.0/8"}"#,
+        Acts("see `ranges_are_shut_out`"),
+    ),
     (
         r#"{"prefix": "osd blacklist", "blacklistop": "add", "addr": "10.0.0.1:0/1"}"#,
         Acts("OSDs and monitors refuse it"),
@@ -526,6 +529,58 @@ fn long_fences_stand() {
             assert!(c.mon.state().osdmap.is_blocklisted(&addr), "{seconds}");
         }
     }
+}
+
+/// What a whole network may not do, as who fences a node asks for it; the words are those of Ceph 16.2.15.
+#[test]
+fn ranges_are_shut_out() {
+    let mut c = cluster();
+    let range = |c: &mut Cluster, op: &str, addr: &str| {
+        c.command(&format!(
+            r#"{{"prefix": "osd blocklist", "range": "range", "blocklistop": "{op}", "addr": "{addr}", "expire": 600}}"#
+        ))
+    };
+    let out = |c: &Cluster, ip: &str| {
+        let addr = format!("{ip}:0").parse().ok();
+        c.mon.state().osdmap.is_blocklisted(&spirula_types::EntityAddr { kind: 3, nonce: 9, addr })
+    };
+    for (addr, why) in [
+        ("10.1.2.3", "You specified a range command, but v2:10.1.2.3:0/0 does not parse as a CIDR range"),
+        ("10.1.2.0:5/24", "You specified a range command, but v2:10.1.2.0:5/24 does not parse as a CIDR range"),
+        ("0.0.0.0/0", "You specified a range command, but v2:0.0.0.0:0/0 does not parse as a CIDR range"),
+        ("10.1.2.0/33", "Too many bits in range for that protocol!"),
+        ("fd00::/129", "Too many bits in range for that protocol!"),
+    ] {
+        assert_eq!(range(&mut c, "add", addr).0, -22, "{addr}");
+        assert_eq!(range(&mut c, "add", addr).1, why, "{addr}");
+    }
+    for (addr, shown, inside, outside) in [
+        ("10.1.2.0/24", "cidr:10.1.2.0:0/24", "10.1.2.200", "10.1.3.1"),
+        ("10.1.4.7/32", "cidr:10.1.4.7:0/32", "10.1.4.7", "10.1.4.6"),
+        ("fd00::/64", "cidr:[fd00::]:0/64", "[fd00::1]", "[fd00:0:0:1::1]"),
+    ] {
+        assert!(!out(&c, inside));
+        let (ret, said, _) = range(&mut c, "add", addr);
+        assert_eq!((ret, said.starts_with(&format!("blocklisting {shown} until "))), (0, true), "{said}");
+        assert_eq!((out(&c, inside), out(&c, outside)), (true, false), "{addr}");
+    }
+    let (_, said, text) = c.command(r#"{"prefix": "osd blocklist ls"}"#);
+    assert_eq!((said.as_str(), text.contains("cidr:10.1.2.0:0/24 ")), ("listed 3 entries", true), "{text}");
+    let listed = c.command(r#"{"prefix": "osd blocklist ls", "format": "json"}"#).2;
+    let listed: serde_json::Value = serde_json::from_str(&listed).unwrap();
+    assert_eq!(listed[2]["range"], "[fd00::]:0/64");
+    // An entry of one client with the same numbers is another one.
+    assert_eq!(
+        c.command(r#"{"prefix": "osd blocklist", "blocklistop": "rm", "addr": "10.1.2.0:0/24"}"#).1,
+        "10.1.2.0:0/24 isn't blocklisted"
+    );
+    assert_eq!(range(&mut c, "rm", "10.1.2.0/24").1, "un-blocklisting cidr:10.1.2.0:0/24");
+    assert_eq!(range(&mut c, "rm", "10.1.2.0/24").1, "cidr:10.1.2.0:0/24 isn't blocklisted");
+    assert!(!out(&c, "10.1.2.200") && out(&c, "10.1.4.7"));
+    for _ in 0..610 {
+        c.tick(1);
+    }
+    assert!(!out(&c, "10.1.4.7"), "its time is over");
 }
 
 /// Which the monitors set themselves; an administrator may take it away, and sees it come back if OSDs are full.
