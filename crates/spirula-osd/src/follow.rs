@@ -71,8 +71,13 @@ impl Osd {
 
     /// Asks again for a map that fits, if it is time; forgets old trouble when one has come.
     pub(crate) fn keep_maps(&mut self, now: Duration) {
-        if !self.maps.wants_whole() {
+        if self.maps.wants_whole() {
+            self.map_trouble(now);
+        } else if !self.maps.has_gap() {
             self.map_retry.1 = Duration::ZERO;
+        } else if self.map_retry.1.is_zero() {
+            // What is missing may be on its way.
+            self.map_retry = (now + MAP_RETRY_MIN, MAP_RETRY_MIN / 2);
         } else {
             self.map_trouble(now);
         }

@@ -94,6 +94,7 @@ impl Osd {
 
     /// Goes on with the OSD maps from the one that is wanted next, or asks for that one as a whole.
     pub(crate) fn ask_for_maps(&mut self) {
+        self.maps.asked();
         let start = self.maps.wanted();
         match self.maps.wants_whole() {
             true => self.mon.ask_once(WHOLE_OSDMAP, start),

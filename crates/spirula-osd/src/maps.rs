@@ -19,6 +19,9 @@ use std::sync::Arc;
 /// Incrementals kept for clients; who lacks more gets a full map.
 const KEEP: usize = 200;
 
+/// Incrementals kept that came and do not follow yet what is here.
+const EARLY: usize = 1000;
+
 /// Why maps were not taken.
 #[derive(Debug, thiserror::Error)]
 pub enum MapError {
@@ -54,7 +57,7 @@ pub struct Maps {
     map: Option<Arc<OsdMap>>,
     full: Bytes,
     recent: VecDeque<(Epoch, Bytes)>,
-    /// Came, and not yet applied.
+    /// Came, and not yet applied; [`EARLY`] at most.
     incoming: BTreeMap<Epoch, Bytes>,
     /// With the oldest epoch that its sender has.
     incoming_full: Option<(Epoch, Bytes, Epoch)>,
@@ -69,6 +72,8 @@ pub struct Maps {
     gap: bool,
     /// And the monitors have none of them any more.
     trimmed: bool,
+    /// Some came for which there was no room.
+    cut: bool,
     /// The next epoch's map did not fit the one that is here: only a whole map helps.
     stuck: bool,
 }
@@ -118,6 +123,17 @@ impl Maps {
         self.stuck
     }
 
+    /// What is wanted was asked for again.
+    pub fn asked(&mut self) {
+        self.cut = false;
+    }
+
+    /// What follows the newest map is not here, and later ones have come: if it is not on its way, nobody will send it who is not
+    /// asked. To be looked at when [`Maps::advance`] leads no further.
+    pub fn has_gap(&self) -> bool {
+        self.map.is_some() && (self.cut || !self.incoming.is_empty())
+    }
+
     /// Takes what a message brings, to be applied by [`Maps::advance`].
     ///
     /// # Errors
@@ -127,6 +143,10 @@ impl Maps {
             return Err(MapError::OtherCluster { ours, theirs: m.fsid });
         }
         self.incoming.extend(m.incrementals);
+        // Those that are left out are asked for again when what is before them has come: [`Maps::has_gap`].
+        while self.incoming.len() > EARLY {
+            self.cut |= self.incoming.pop_last().is_some();
+        }
         if let Some((epoch, bytes)) = m.fulls.into_iter().next_back() {
             self.incoming_full = Some((epoch, bytes, m.oldest));
         }
@@ -397,6 +417,28 @@ mod tests {
         assert_eq!(maps.since(6), None);
         assert_eq!(maps.since(4).unwrap().incrementals.len(), 2);
         assert_eq!(maps.since(0).unwrap().fulls.len(), 1);
+    }
+
+    /// A map was lost on its way, and every later one comes: they do not pile up, and what is wanted is known.
+    #[test]
+    fn what_came_before_its_time_is_bounded_and_a_gap_is_seen() {
+        let n = EARLY as u32 + 300;
+        let (first, incs) = chain(n);
+        let mut maps = Maps::default();
+        assert!(!maps.has_gap());
+        take(&mut maps, message(vec![], vec![(1, first.to_bytes())])).unwrap();
+        assert!(!maps.has_gap());
+        for inc in &incs[1..] {
+            assert!(!take(&mut maps, message(vec![inc.clone()], vec![])).unwrap());
+        }
+        assert_eq!((maps.incoming.len(), maps.has_gap(), maps.wanted()), (EARLY, true, 2));
+        assert!(take(&mut maps, message(incs[..1].to_vec(), vec![])).unwrap());
+        // It took the place of the last one.
+        assert_eq!((maps.epoch(), maps.incoming.len()), (1 + EARLY as u32, 0));
+        assert!(maps.has_gap(), "some had to be left out");
+        maps.asked();
+        assert!(take(&mut maps, message(incs[EARLY..].to_vec(), vec![])).unwrap());
+        assert_eq!((maps.epoch(), maps.has_gap()), (n + 1, false));
     }
 
     #[test]
