@@ -89,6 +89,8 @@ pub struct OsdTracker {
     down_since: BTreeMap<OsdId, UTime>,
     /// Open connections by OSD.
     open: BTreeMap<OsdId, u32>,
+    /// OSDs that may not come up because others do not understand them, and in which words that was said.
+    pub(crate) refused: BTreeMap<OsdId, String>,
     /// Who says that it runs.
     pub(crate) beacons: Beacons,
     /// Pairs that do not hear each other, and who is kept out for it.

@@ -165,7 +165,7 @@ pub struct Mon {
     pub(crate) up_before: (Epoch, BTreeSet<OsdId>),
     /// When OSDs went down last.
     pub(crate) fewer_since: Option<UTime>,
-    /// Facts about ourselves, for `mon metadata`.
+    /// Facts about ourselves.
     pub(crate) metadata: crate::state::Metadata,
     /// Our own options; `ceph tell mon.N config set` changes them while commands read the rest.
     pub(crate) settings: RefCell<Settings>,
@@ -226,6 +226,7 @@ impl Mon {
             fsid: identity.fsid,
             name,
             state,
+            metadata: BTreeMap::new(),
             quorum: QuorumInfo { since: now, ..QuorumInfo::default() },
             judging_since: UTime::ZERO,
             now,
@@ -240,7 +241,6 @@ impl Mon {
             transitions: crate::transitions::Transitions::default(),
             up_before: (0, BTreeSet::new()),
             fewer_since: None,
-            metadata: BTreeMap::new(),
             settings: RefCell::default(),
             q: Quorum::new(identity, boot, seeds),
             gids: Arc::default(),
@@ -271,6 +271,7 @@ impl Mon {
 
     /// Sets the facts that `mon metadata` shows (hostname, kernel, …).
     pub fn set_metadata(&mut self, metadata: crate::state::Metadata) {
+        self.quorum.facts.insert(self.name.clone(), metadata.clone());
         self.metadata = metadata;
     }
 

@@ -7,11 +7,13 @@ use crate::event::ConnId;
 use crate::failure;
 use crate::mon::Mon;
 use crate::pairs::Wish;
+use crate::state::Metadata;
 use crate::work::{Reply, Work};
 use spirula_encoding::UTime;
 use spirula_maps::osdmap::{MAX_OSDS, OsdAddrs, WEIGHT_IN, flags, state};
 use spirula_maps::{OsdMap, PgState};
 use spirula_messages::ceph::log::severity;
+use spirula_messages::cluster::BETWEEN_OSDS;
 use spirula_messages::cluster::control::{OsdAlive, OsdBoot, OsdMarkMeDown, OsdPgTemp};
 use spirula_types::errno::ERANGE;
 use spirula_types::{OSD_NONE, OsdId};
@@ -143,6 +145,23 @@ pub fn remove(work: &mut Work, osd: OsdId) {
     }
 }
 
+/// Why an OSD may not come up: it and one that is up do not understand what OSDs say to each other, so that no PG that both are to
+/// serve would be active again. `None` if it may.
+fn foreign_to(work: &Work, b: &OsdBoot) -> Option<String> {
+    let (map, known) = (work.osd(), &work.state.osd_metadata);
+    let said = |m: &Metadata, key: &str| m.get(key).cloned().unwrap_or_default();
+    let words = said(&b.metadata, BETWEEN_OSDS);
+    let is_other = |o: &OsdId| *o != b.osd && map.is_up(*o);
+    let (other, theirs) = known.iter().find(|(o, m)| is_other(o) && said(m, BETWEEN_OSDS) != words)?;
+    let version = |m| said(m, "ceph_version");
+    Some(format!(
+        "osd.{} ({}) may not come up: it and osd.{other} ({}) do not read each other's messages; all OSDs must be of one version",
+        b.osd,
+        version(&b.metadata),
+        version(theirs)
+    ))
+}
+
 impl Mon {
     pub(crate) fn osd_boot(&mut self, conn: ConnId, b: OsdBoot, work: &mut Work) {
         let osd = b.osd;
@@ -192,6 +211,16 @@ impl Mon {
             self.requeue(conn, b);
             return;
         }
+        if let Some(why) = foreign_to(work, &b) {
+            // It asks again, every few seconds.
+            if self.osds.refused.get(&osd) != Some(&why) {
+                work.log(severity::WARN, why.clone());
+                self.osds.refused.insert(osd, why);
+            }
+            return;
+        }
+        self.osds.refused.remove(&osd);
+        let map = work.osd();
         if map.has_flag(flags::NOUP) || map.held(osd) & state::NOUP != 0 {
             tracing::info!(osd, "boot ignored: noup is set");
             return;

@@ -830,9 +830,9 @@ impl Mon {
         if now.is_multiple_of(TIME_TICKS) {
             let q = &self.quorum;
             let (quorum, pairs) = (q.names.clone(), self.osds.pairs.shown.clone());
-            let (skews, room) = (q.skews.clone(), q.room.clone());
+            let (skews, room, facts) = (q.skews.clone(), q.room.clone(), Since(q.facts.clone()));
             let sent = self.clock.common(self.now);
-            let ask = MonTime { sent, quorum, since: q.since, skews, pairs, room };
+            let ask = MonTime { sent, quorum, since: q.since, skews, pairs, room, facts };
             for m in others {
                 self.send_member(m, ask.clone().into_message(0), out);
                 let daemons = self.forgotten_but_by(self.state.members.get(&m).map(|m| &m.name));
@@ -1025,7 +1025,11 @@ impl Mon {
                     let own = self.quorum.room.get(&self.name).copied();
                     self.quorum.room = t.room;
                     self.set_room(own);
-                    let answer = MonTimeReply { sent: t.sent, here: self.now, room: own.unwrap_or(u32::MAX) };
+                    let facts = self.metadata.clone();
+                    self.quorum.facts = t.facts.0;
+                    self.quorum.facts.insert(self.name.clone(), facts.clone());
+                    let (here, room) = (self.now, own.unwrap_or(u32::MAX));
+                    let answer = MonTimeReply { sent: t.sent, here, room, facts: Since(facts) };
                     let told = MonForgotten { daemons: self.quorum.forgotten.clone() };
                     if let Some(member) = member {
                         self.send_member(member, answer.into_message(0), out);
@@ -1040,6 +1044,7 @@ impl Mon {
                     let round = nanos(self.clock.common(self.now)).saturating_sub(nanos(t.sent)).max(0);
                     let skew = nanos(t.here).saturating_sub(nanos(self.now).saturating_sub(round / 2));
                     self.quorum.skews.insert(name.to_owned(), (skew, round / 2));
+                    self.quorum.facts.insert(name.to_owned(), t.facts.0);
                     if t.room <= 100 {
                         self.quorum.room.insert(name.to_owned(), t.room);
                     } else {

@@ -30,6 +30,8 @@ pub struct QuorumInfo {
     pub skews: BTreeMap<String, (i64, i64)>,
     /// By monitor: how much of the disk that holds its store is free, in per cent.
     pub room: BTreeMap<String, u32>,
+    /// By monitor, as far as they are known: the facts that `mon metadata` shows.
+    pub facts: BTreeMap<String, Metadata>,
     /// Ticks of 100 ms since a change was proposed that is still not agreed on, if they are many.
     pub stalled: Option<u64>,
     /// Daemons that have OSD maps which the monitors do not have, with the newest epoch of each: the monitors have

@@ -3,6 +3,7 @@
 use crate::access::Rights;
 use crate::daemon::{Life, Osd, RETRY, Session};
 use crate::unread::Owed;
+use spirula_messages::cluster;
 use spirula_messages::cluster::control::{OsdBoot, Since, WHOLE_OSDMAP};
 use spirula_pg::{Backoffs, Pg, PgEvent};
 use spirula_runtime::{Ended, Link, LinkId, MonNews, Peer, clock};
@@ -121,6 +122,7 @@ impl Osd {
             ("hb_back_addr", self.me_cluster.addrs.to_string()),
             ("front_iface", String::new()),
             ("back_iface", String::new()),
+            (cluster::BETWEEN_OSDS, cluster::between_osds()),
         ] {
             metadata.insert(key.to_owned(), value);
         }

@@ -9,3 +9,26 @@ pub mod pg;
 pub mod quorum;
 pub mod scrub;
 pub mod write;
+
+use crate::Body;
+
+/// Key among an OSD's metadata of [`between_osds`].
+pub const BETWEEN_OSDS: &str = "osd_messages";
+
+/// What this program's OSDs say to each other, in a word: kinds of messages, each with its version. OSDs that differ in it do not
+/// understand each other.
+pub fn between_osds() -> String {
+    fn one<M: Body>() -> String {
+        format!("{:x}.{}", M::KIND, M::VERSION)
+    }
+    [
+        one::<pg::PgTxn>(),
+        one::<pg::PgAcks>(),
+        one::<pg::PgCtls>(),
+        one::<write::PgWrite>(),
+        one::<pg::OsdPing>(),
+        one::<pg::OsdPong>(),
+        one::<pg::OsdRenewed>(),
+    ]
+    .join(" ")
+}

@@ -259,6 +259,8 @@ control! {
         pairs: Vec<PairTrouble>,
         /// By monitor: how much of the disk that holds its store is free, in per cent.
         room: BTreeMap<String, u32>,
+        /// By monitor: what `mon metadata` shows of it.
+        facts: Since<BTreeMap<String, BTreeMap<String, String>>>,
     }
 }
 
@@ -271,6 +273,8 @@ control! {
         here: UTime,
         /// How much of the disk that holds its store is free, in per cent; more than 100 if it does not know.
         room: u32,
+        /// What `mon metadata` shows of it.
+        facts: Since<BTreeMap<String, String>>,
     }
 }
 

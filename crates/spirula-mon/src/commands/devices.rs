@@ -46,10 +46,11 @@ fn pairs(text: &str) -> impl Iterator<Item = (&str, &str)> {
 fn devices(ctx: &CommandCtx<'_>) -> BTreeMap<String, Device> {
     let state = &ctx.work.state;
     let osds = state.osd_metadata.iter().map(|(id, m)| (format!("osd.{id}"), m));
-    let own = std::iter::once((format!("mon.{}", ctx.mon.name), &ctx.mon.metadata));
+    let known = ctx.mon.quorum.facts.iter().filter(|(name, _)| state.monmap.mons.contains_key(*name));
+    let mons = known.map(|(name, m)| (format!("mon.{name}"), m));
     let mgrs = state.mgr_metadata.iter().map(|(name, m)| (format!("mgr.{name}"), m));
     let mut out: BTreeMap<String, Device> = BTreeMap::new();
-    for (daemon, m) in osds.chain(own).chain(mgrs) {
+    for (daemon, m) in osds.chain(mons).chain(mgrs) {
         let field = |m: &Metadata, key: &str| m.get(key).cloned().unwrap_or_default();
         let (host, paths) = (field(m, "hostname"), field(m, "device_paths"));
         for (disk, id) in pairs(&field(m, "device_ids")) {

@@ -189,9 +189,12 @@ pub(super) fn mgr_versions(ctx: &CommandCtx<'_>) -> BTreeMap<String, u64> {
     count_versions(names.map(|n| version(n).unwrap_or("unknown")))
 }
 
-/// Versions of the monitors. All run this program.
+/// Versions of the monitors, as far as this one has heard of the others.
 pub(super) fn mon_versions(ctx: &CommandCtx<'_>) -> BTreeMap<String, u64> {
-    count_versions(ctx.work.state.monmap.iter().map(|_| VERSION_TEXT))
+    let told = |name: &String| ctx.mon.quorum.facts.get(name)?.get("ceph_version").map(String::as_str);
+    let own = |name: &String| (*name == ctx.mon.name).then_some(VERSION_TEXT);
+    let of = |name| told(name).or_else(|| own(name)).unwrap_or("unknown");
+    count_versions(ctx.work.state.monmap.iter().map(|(_, m)| of(&m.name)))
 }
 
 fn versions(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
@@ -334,8 +337,7 @@ fn node_ls(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
     };
     let mut mons: BTreeMap<String, Vec<Value>> = BTreeMap::new();
     for (_, m) in state.monmap.iter() {
-        let h = ctx.mon.metadata.get("hostname").cloned().unwrap_or_else(|| "localhost".to_owned());
-        mons.entry(h).or_default().push(m.name.clone().into());
+        mons.entry(host(ctx.mon.quorum.facts.get(&m.name))).or_default().push(m.name.clone().into());
     }
     let mut osds: BTreeMap<String, Vec<Value>> = BTreeMap::new();
     for osd in ctx.work.osd().osds() {

@@ -169,9 +169,11 @@ fn metadata_of(ctx: &CommandCtx<'_>, name: &str) -> Value {
     let mut out = serde_json::Map::new();
     let addrs = ctx.work.state.monmap.mons.get(name).map(|m| m.addrs.to_string()).unwrap_or_default();
     out.insert("addrs".into(), addrs.into());
-    out.insert("ceph_release".into(), "pacific".into());
-    out.insert("ceph_version".into(), misc::VERSION_TEXT.into());
-    for (k, v) in &ctx.mon.metadata {
+    if name == ctx.mon.name {
+        out.insert("ceph_release".into(), "pacific".into());
+        out.insert("ceph_version".into(), misc::VERSION_TEXT.into());
+    }
+    for (k, v) in ctx.mon.quorum.facts.get(name).into_iter().flatten() {
         out.insert(k.clone(), v.clone().into());
     }
     out.into()

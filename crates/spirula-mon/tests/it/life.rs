@@ -53,6 +53,39 @@ fn osds_boot_and_every_subscriber_gets_the_incrementals() {
     assert_eq!(&map, &**c.mon.state().osdmap);
 }
 
+/// They could not replicate to each other: it stays down, and who looks is told why. Alone it may come.
+#[test]
+fn an_osd_that_the_others_do_not_understand_stays_down() {
+    let mut c = Cluster::new(3);
+    let boot = |c: &mut Cluster, osd: i32, words: Option<&str>, version: &str| {
+        let mut m = Cluster::boot_message(osd, 6800 + 10 * osd as u16);
+        m.metadata.insert("ceph_version".into(), version.into());
+        m.metadata.extend(words.map(|w| (spirula_messages::cluster::BETWEEN_OSDS.to_owned(), w.to_owned())));
+        let conn = c.open(EntityType::Osd, &osd.to_string());
+        c.ask(conn, m);
+    };
+    let up = |c: &Cluster| [0, 1, 2].map(|o| c.mon.state().osdmap.is_up(o));
+    boot(&mut c, 0, Some("5340.5"), "16 (spirula 1)");
+    assert_eq!(up(&c), [true, false, false]);
+    for _ in 0..3 {
+        boot(&mut c, 1, Some("5340.6"), "16 (spirula 2)");
+        // One from before OSDs said this.
+        boot(&mut c, 2, None, "16 (spirula 0)");
+    }
+    assert_eq!(up(&c), [true, false, false]);
+    let log = c.ok(r#"{"prefix": "log last", "num": 50}"#);
+    let why = "may not come up: it and osd.0 (16 (spirula 1)) do not read each other's messages";
+    assert_eq!(log.matches(&format!("osd.1 (16 (spirula 2)) {why}")).count(), 1, "once: {log}");
+    assert_eq!(log.matches(&format!("osd.2 (16 (spirula 0)) {why}")).count(), 1, "once: {log}");
+    // The same version now; the other one only when nobody else is up.
+    boot(&mut c, 2, Some("5340.5"), "16 (spirula 1)");
+    assert_eq!(up(&c), [true, false, true]);
+    c.ok(r#"{"prefix": "osd down", "ids": ["0", "2"]}"#);
+    boot(&mut c, 1, Some("5340.6"), "16 (spirula 2)");
+    assert_eq!(up(&c), [false, true, false]);
+    assert_ne!(spirula_messages::cluster::between_osds(), "");
+}
+
 /// Others would give the intervals that begin meanwhile other names than it.
 #[test]
 fn an_osd_gets_the_one_map_as_a_whole_that_it_cannot_make() {

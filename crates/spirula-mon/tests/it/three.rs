@@ -408,3 +408,51 @@ fn a_new_leader_is_told_of_no_silence_that_is_over() {
         assert!(c.mons[peon].as_ref().unwrap().state().osdmap.is_up(2), "usual {usual}");
     }
 }
+
+/// Each tells what it runs on, and what it is; also of one that died since, and by one that leads only since then.
+#[test]
+fn any_monitor_shows_the_facts_of_every_other() {
+    let mut c = Three::new();
+    for (mon, name) in c.mons.iter_mut().flatten().zip(NAMES) {
+        let version = if name == "c" { "ceph version 16.2.15 (spirula 9.9.9) pacific (stable)" } else { "16" };
+        let facts = [("hostname", format!("host-{name}")), ("ceph_version", version.to_owned())];
+        mon.set_metadata(facts.map(|(k, v)| (k.to_owned(), v)).into());
+    }
+    let old = c.until_led();
+    (0..70).for_each(|_| c.tick());
+    let ask = |c: &mut Three, mon: usize, cmd: &str| {
+        c.sent.clear();
+        c.command(mon, cmd);
+        for _ in 0..100 {
+            let answer = c.sent.iter().find(|(m, _, s)| *m == mon && s.kind == MMonCommandAck::KIND);
+            if let Some((.., answer)) = answer {
+                return serde_json::from_slice::<serde_json::Value>(&answer.data).unwrap();
+            }
+            c.tick();
+        }
+        panic!("mon.{}: no answer to {cmd}", NAMES[mon]);
+    };
+    let check = |c: &mut Three, mon: usize| {
+        let all = ask(c, mon, r#"{"prefix": "mon metadata", "format": "json"}"#);
+        let hosts: Vec<_> =
+            all.as_array().unwrap().iter().map(|m| m["hostname"].as_str().unwrap().to_owned()).collect();
+        assert_eq!(hosts, ["host-a", "host-b", "host-c"], "by mon.{}", NAMES[mon]);
+        let one = ask(c, mon, r#"{"prefix": "mon metadata", "id": "b", "format": "json"}"#);
+        assert_eq!(one["hostname"], "host-b");
+        let nodes = ask(c, mon, r#"{"prefix": "node ls", "format": "json"}"#);
+        assert_eq!(nodes["mon"]["host-c"], serde_json::json!(["c"]), "{nodes}");
+        for prefix in ["versions", "mon versions"] {
+            let all = ask(c, mon, &format!(r#"{{"prefix": "{prefix}", "format": "json"}}"#));
+            let mons = all.get("mon").unwrap_or(&all);
+            assert_eq!(mons["16"], 2, "{prefix}: {all}");
+            assert_eq!(mons["ceph version 16.2.15 (spirula 9.9.9) pacific (stable)"], 1, "{prefix}: {all}");
+        }
+    };
+    (0..3).for_each(|mon| check(&mut c, mon));
+    c.mons[old] = None;
+    while c.leader().is_none_or(|l| l == old) {
+        c.tick();
+    }
+    (0..70).for_each(|_| c.tick());
+    (0..3).filter(|i| *i != old).for_each(|mon| check(&mut c, mon));
+}
