@@ -648,9 +648,7 @@ impl World {
         if self.rng.chance(30) && n > 1 {
             let i = self.rng.below(n);
             let snap = self.map().snaps[i];
-            self.change_map(|m| {
-                m.retiring.insert(snap);
-            });
+            self.change_map(|m| m.retiring.extend([snap]));
         }
         self.step_removals();
     }
@@ -1560,6 +1558,7 @@ impl World {
                 let pgs: Vec<SpgId> = self.nodes[id as usize].pgs.keys().copied().collect();
                 for pg in pgs {
                     self.event(id, pg, PgEvent::Tick);
+                    self.report(id, pg);
                     if self.scrubs && self.rng.chance(5) {
                         let (deep, repair) = (self.rng.chance(70), self.rng.chance(70));
                         self.event(id, pg, PgEvent::Scrub { deep, repair });
