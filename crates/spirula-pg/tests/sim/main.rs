@@ -17,7 +17,6 @@ mod hollow;
 mod losses;
 mod past;
 mod refused;
-mod removals;
 mod scenarios;
 mod shards;
 mod store;
