@@ -20,7 +20,8 @@
 //!
 //! **Whoever is cut off itself accuses nobody** ([`Apart`]). Where most of the others are silent at once, the fault is here. They are
 //! heard again one after the other: links are made anew about every second, and what TCP has to repeat comes after as long as the
-//! cut lasted, at most. So for that long after the cut, too, silence counts only as far as it went before the cut.
+//! cut lasted, at most. So for twice that long after the cut, two seconds at most, silence counts only as far as it went before the
+//! cut.
 //!
 //! What an unusual silence comes to is the monitor's decision (`spirula-mon`, `failure`), and it wants other words besides ours.
 
@@ -130,7 +131,7 @@ impl Apart {
         } else if let Some(since) = self.since.take() {
             // Two cuts with a short time between them are one.
             self.began = if now < self.until { self.began.min(since) } else { since };
-            self.until = self.until.max(now + now.saturating_sub(since).min(SETTLES));
+            self.until = self.until.max(now + (2 * now.saturating_sub(since)).min(SETTLES));
         }
     }
 
@@ -247,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_was_cut_off_counts_the_silence_before_it_for_as_long_again_and_two_seconds_at_most() {
+    fn whoever_was_cut_off_counts_the_silence_before_it_for_twice_as_long_and_two_seconds_at_most() {
         let (recent, s) = (ms(500), |tenths: u64| ms(100 * tenths));
         let mut apart = Apart::default();
         apart.at(s(100), false, recent);
@@ -256,14 +257,14 @@ mod tests {
         assert_eq!(apart.as_of(s(110)), s(110), "the whole grace counts meanwhile");
         apart.at(s(112), true, recent);
         apart.at(s(113), false, recent);
-        assert_eq!((apart.as_of(s(113)), apart.as_of(s(120)), apart.as_of(s(121))), (s(105), s(105), s(121)));
+        assert_eq!((apart.as_of(s(113)), apart.as_of(s(128)), apart.as_of(s(129))), (s(105), s(105), s(129)));
         // A minute, and another time just after it.
         apart.at(s(200), true, recent);
         apart.at(s(800), false, recent);
         assert_eq!((apart.as_of(s(819)), apart.as_of(s(820))), (s(195), s(820)));
         apart.at(s(810), true, recent);
         apart.at(s(812), false, recent);
-        assert_eq!((apart.as_of(s(819)), apart.as_of(s(820))), (s(195), s(820)));
+        assert_eq!((apart.as_of(s(825)), apart.as_of(s(826))), (s(195), s(826)));
         // Without a monitor nobody knows.
         apart.found_monitor(s(900));
         assert_eq!((apart.as_of(s(919)), apart.as_of(s(920))), (s(0), s(920)));
