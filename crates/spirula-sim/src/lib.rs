@@ -41,6 +41,8 @@ mod rng;
 mod scenario;
 #[cfg(test)]
 mod shortage;
+#[cfg(test)]
+mod silence;
 mod stream;
 mod tell;
 mod troubles;
