@@ -31,6 +31,8 @@ struct Sum {
     virtual_us: u64,
     cpu_us: u64,
     probes: BTreeMap<&'static str, u64>,
+    /// Seeds with each kind of rarer trouble, and those of them in which any of it came about.
+    troubled: BTreeMap<&'static str, [u64; 2]>,
     failures: Vec<Failure>,
 }
 
@@ -43,6 +45,15 @@ impl Sum {
         self.cpu_us += cpu;
         for (name, n) in &r.probes {
             *self.probes.entry(name).or_insert(0) += n;
+        }
+    }
+
+    /// A seed had these.
+    fn had(&mut self, extras: Extras, r: &Report) {
+        for (name, e, _) in Extra::ALL.iter().filter(|(_, e, _)| extras.has(*e)) {
+            let [seeds, came] = self.troubled.entry(name).or_default();
+            *seeds += 1;
+            *came += u64::from(e.shows().iter().any(|name| r.probes.contains_key(name)));
         }
     }
 }
@@ -176,7 +187,10 @@ fn main() -> std::process::ExitCode {
                     let spent = cpu_us() - cpu;
                     let mut sum = sum.lock().unwrap_or_else(PoisonError::into_inner);
                     match result {
-                        Ok(r) => sum.add(&r, spent),
+                        Ok(r) => {
+                            sum.add(&r, spent);
+                            sum.had(extras.unwrap_or_else(|| Extras::of(seed)), &r);
+                        }
                         Err(f) => {
                             println!("{f}");
                             failed.store(true, Ordering::Relaxed);
@@ -199,6 +213,8 @@ fn main() -> std::process::ExitCode {
         sum.virtual_us as f64 / sum.cpu_us.max(1) as f64
     );
     println!("{:?}", sum.probes);
+    let troubled = sum.troubled.iter().map(|(name, [seeds, came])| format!("{name} {seeds} ({came})"));
+    println!("seeds with each of --faults (and in which it came about): {}", troubled.collect::<Vec<_>>().join(", "));
     // What a fault is about must have come about, or its seeds prove nothing.
     let asked = |e: Extra, weight: u64| extras.map_or(weight > 0 && count >= ORDINARY, |x| x.has(e) && count >= NAMED);
     let awaited = Extra::ALL.iter().filter(|(_, e, weight)| asked(*e, *weight));
