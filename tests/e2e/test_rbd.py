@@ -310,7 +310,57 @@ class Rbd(Case):
         r = qemu('bench', '-c', '500', '-d', '8', '-s', '4096', '-w', '-f', 'raw', at)
         assert r.returncode == 0, r
 
-    def test_15_bad_input(self):
+    def test_15_tasks_are_left_to_clients_in_words_that_drivers_know(self):
+        # What ceph-csi looks for before it removes or flattens an image itself: since 3.4 in the manager's answer, before in what
+        # Ceph's tool prints.
+        for words in (['remove', 'rbd/i'], ['trash', 'remove', 'rbd/1234'], ['flatten', 'rbd/i']):
+            r = self.c.ceph('rbd', 'task', 'add', *words, check=False)
+            assert r.code == 22 and 'No handler found' in r.err, r
+            assert 'Error EINVAL: invalid command' in r.err and 'no valid command found' in r.err, r
+        assert self.c.json('rbd', 'task', 'list') == [] and self.c.json('rbd', 'mirror', 'snapshot', 'schedule', 'list') == {}
+        assert self.c.ceph('rbd', 'task', 'cancel', '1', check=False).code == 2
+        assert self.c.ceph('rbd', 'trash', 'purge', 'schedule', 'list', 'nopool', check=False).code == 2
+        err = self.refused('perf', 'image', 'iostat', '--iterations', '1')
+        assert 'rbd_support' in err, err
+
+    def test_15_mirroring_of_one_cluster_tells_how_it_stands(self):
+        self.rbd('mirror', 'pool', 'enable', 'rbd', 'image')
+        assert self.rbd('mirror', 'pool', 'status', 'rbd').out.splitlines()[:2] == ['health: UNKNOWN', 'daemon health: UNKNOWN']
+        self.rbd('create', 'mirrored', '--size', '8M', '--image-feature', 'exclusive-lock,journaling')
+        self.rbd('mirror', 'image', 'enable', 'mirrored', 'journal')
+        told = json.loads(self.rbd('mirror', 'pool', 'status', 'rbd', '--verbose', '--format', 'json').out)
+        assert told['summary']['states'] == {'unknown': 1} and told['images'][0]['name'] == 'mirrored', told
+        told = self.rbd('mirror', 'image', 'status', 'mirrored').out
+        assert 'down+unknown' in told and 'status not found' in told, told
+        # A daemon says how it stands, and is believed while it watches.
+        out = self.c.python('''
+import rados, struct, sys
+r = rados.Rados(conffile=sys.argv[1]); r.connect()
+io = r.open_ioctx('rbd')
+s = lambda x: struct.pack('<I', len(x)) + x
+v = lambda body: struct.pack('<BBI', 1, 1, len(body)) + body
+call = lambda method, data=b'': io.execute('rbd_mirroring', 'rbd', method, data)[1]
+listed = call('mirror_image_list', s(b'') + struct.pack('<Q', 9))
+size = struct.unpack_from('<I', listed, 4)[0]
+glob = listed[12 + size:12 + size + struct.unpack_from('<I', listed, 8 + size)[0]]
+watch = io.watch('rbd_mirroring', lambda *a: None)
+call('mirror_image_status_set', s(glob) + v(bytes([4]) + s(b'all is well') + bytes(8) + bytes([0])))
+print(call('mirror_image_status_get_summary').hex(), len(call('mirror_image_instance_get', s(glob))) > 20)
+watch.close()
+print(call('mirror_image_status_get_summary').hex())
+try: call('mirror_image_instance_get', s(glob))
+except rados.Error as e: print(e.errno)
+call('mirror_image_status_remove_down')
+try: call('mirror_image_status_get', s(glob))
+except rados.ObjectNotFound: print('forgotten')
+r.shutdown()
+''').out.split()
+        assert out == ['010000000401000000', 'True', '010000000001000000', '116', 'forgotten'], out
+        self.rbd('mirror', 'image', 'disable', 'mirrored')
+        self.rbd('mirror', 'pool', 'disable', 'rbd')
+        self.rbd('rm', 'mirrored', '--no-progress')
+
+    def test_16_bad_input(self):
         self.rbd('create', 'broken', '--size', '8M')
         name = json.loads(self.rbd('info', 'broken', '--format', 'json').out)['id']
         self.c.rados('-p', 'rbd', 'rm', f'rbd_header.{name}')

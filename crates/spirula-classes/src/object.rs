@@ -103,6 +103,12 @@ pub trait Object {
     /// ENOENT.
     fn snap_seq(&mut self) -> Result<u64, Stop>;
 
+    /// Who watches the object. A client with two watches is named twice.
+    ///
+    /// # Errors
+    /// ENOENT.
+    fn watchers(&mut self) -> Result<Vec<Caller>, Stop>;
+
     /// Creates the object.
     ///
     /// # Errors

@@ -7,6 +7,7 @@
 //! The one operation that touches another object than the request's own is `copy_from`: this OSD
 //! reads its source with its own rights, so the asker must have the right to read it himself.
 
+use crate::classes::ClassLists;
 use spirula_auth::caps::{ClassCall, OsdAccess, OsdCaps};
 use spirula_classes::Flags;
 use spirula_encoding::{DecodeError, Decoder};
@@ -32,10 +33,10 @@ pub(crate) enum Rights {
 }
 
 /// What a call needs the right to. One that names nothing that there is ends before that: execution says what is wrong with it.
-fn called(o: &OsdOp) -> Option<ClassCall<'static>> {
+fn called(o: &OsdOp, lists: &ClassLists) -> Option<ClassCall<'static>> {
     let (class, method) = exec::called(o)?;
     let Flags { read, write, .. } = method.flags;
-    Some(ClassCall { class: class.name, method: method.name, read, write, allowed: true })
+    Some(ClassCall { class: class.name, method: method.name, read, write, allowed: lists.by_default(class.name) })
 }
 
 /// The source of a `copy_from`: its name and where it is.
@@ -109,7 +110,10 @@ impl Rights {
     }
 
     /// May this peer do all of a request's operations, and read what they read elsewhere?
-    pub fn may_operate(&self, peer: &Peer, map: Option<&OsdMap>, m: &MOsdOp) -> bool {
+    pub fn may_operate(&self, peer: &Peer, map: Option<&OsdMap>, m: &MOsdOp, lists: &ClassLists) -> bool {
+        if !lists.may_load(&m.ops) {
+            return false;
+        }
         let Self::Caps(caps) = self else { return true };
         // Capabilities are text: what is none is for those alone who may do everything.
         let everything = || caps.allows_all(peer.addr().addr.map(|a| a.ip()));
@@ -130,7 +134,8 @@ impl Rights {
         ) else {
             return everything();
         };
-        let classes: Vec<ClassCall<'_>> = m.ops.iter().filter(|o| o.op == op::CALL).filter_map(called).collect();
+        let classes: Vec<ClassCall<'_>> =
+            m.ops.iter().filter(|o| o.op == op::CALL).filter_map(|o| called(o, lists)).collect();
         // What a call does is decided by what its class declares, not by the operation's number.
         let plain = m.ops.iter().filter(|o| o.op != op::CALL);
         let reads = plain.clone().any(|o| o.op & op::MODE_READ != 0 || o.op == op::WATCH);
@@ -166,6 +171,10 @@ mod tests {
         map
     }
 
+    fn lists() -> ClassLists {
+        ClassLists::of(&spirula_settings::Settings::default())
+    }
+
     fn at(pool: PoolId, namespace: &'static str, key: &'static str) -> ObjectLocator {
         ObjectLocator { pool, key: Bytes::from(key), namespace: Bytes::from(namespace), hash: -1 }
     }
@@ -183,7 +192,7 @@ mod tests {
     fn a_copy_needs_the_right_to_read_its_source() {
         let (map, peer) = (map(), Peer::new(EntityType::Client, "u"));
         let verdict = |caps: &str, ops: Vec<OsdOp>| {
-            Rights::Caps(caps.parse().unwrap()).may_operate(&peer, Some(&map), &request(ops))
+            Rights::Caps(caps.parse().unwrap()).may_operate(&peer, Some(&map), &request(ops), &lists())
         };
         let cases: &[(&str, &'static [u8], ObjectLocator, bool)] = &[
             ("allow rw pool=a", b"o", at(1, "", ""), true),
@@ -275,7 +284,7 @@ mod tests {
     fn every_operation_needs_all_of_its_rights_where_it_is() {
         let (map, peer) = (map(), Peer::new(EntityType::Client, "u"));
         let may = |caps: &str, ops: Vec<OsdOp>| {
-            Rights::Caps(caps.parse().unwrap()).may_operate(&peer, Some(&map), &request(ops))
+            Rights::Caps(caps.parse().unwrap()).may_operate(&peer, Some(&map), &request(ops), &lists())
         };
         for number in (0..=u16::MAX).filter(|n| op::name(*n) != "???") {
             let name = op::name(number);
@@ -314,7 +323,7 @@ mod tests {
         let (map, peer) = (map(), Peer::new(EntityType::Client, "u"));
         let may = |caps: &str, class: &str, method: &str| {
             let request = request(vec![OsdOp::call(class, method, b"")]);
-            Rights::Caps(caps.parse().unwrap()).may_operate(&peer, Some(&map), &request)
+            Rights::Caps(caps.parse().unwrap()).may_operate(&peer, Some(&map), &request, &lists())
         };
         for (caps, reading, writing, other) in [
             ("allow rw", false, false, false),

@@ -5,6 +5,7 @@
 //! peer are gathered and sent together at the end of a batch.
 
 use crate::access::{Rights, between_osds};
+use crate::classes::ClassLists;
 use crate::clog::ClusterLog;
 use crate::commands::Bench;
 use crate::copies::Copies;
@@ -268,6 +269,8 @@ pub struct Osd {
     /// Acting sets to ask the monitor for.
     pub(crate) acting: BTreeMap<PgId, Vec<OsdId>>,
     pub(crate) sched: Scheduler,
+    /// Which object classes clients may call.
+    pub(crate) classes: ClassLists,
     pub(crate) wakes: BTreeMap<u64, Vec<SpgId>>,
     pub(crate) next_pg_tick: Duration,
     pub(crate) next_housekeeping: Duration,
@@ -387,6 +390,7 @@ impl Osd {
             alive: 0,
             acting: BTreeMap::new(),
             sched: Scheduler::new(Knobs::of(&cfg.settings, &cfg.device_class)),
+            classes: ClassLists::of(&cfg.settings),
             wakes: BTreeMap::new(),
             next_pg_tick: Duration::ZERO,
             next_housekeeping: Duration::ZERO,

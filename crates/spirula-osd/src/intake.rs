@@ -162,7 +162,7 @@ impl Osd {
             session.link.send(answer);
             return;
         }
-        if !session.rights.may_operate(&session.peer, self.maps.map().map(|m| &**m), &msg) {
+        if !session.rights.may_operate(&session.peer, self.maps.map().map(|m| &**m), &msg, &self.classes) {
             let reply = MOsdOpReply::to(&msg, self.maps.epoch(), -errno::EPERM);
             session.link.send(reply.into_message(m.tid));
             return;

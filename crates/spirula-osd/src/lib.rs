@@ -27,6 +27,7 @@
 
 mod access;
 mod backoffs;
+mod classes;
 mod clog;
 mod commands;
 mod copies;

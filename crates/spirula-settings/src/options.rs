@@ -527,6 +527,20 @@ pub const OPTIONS: &[OptionDef] = &[
     ),
     r("osd_erasure_code_plugins", Str, Advanced, "jerasure", "plug-ins loaded at start (ignored)"),
     o(
+    r(
+        "osd_class_default_list",
+        Str,
+        Advanced,
+        "cephfs hello journal lock log numops otp rbd refcount rgw rgw_gc timeindex user version cas cmpomap queue 2pc_queue fifo",
+        "object classes that a plain x in a capability covers; * for all",
+    ),
+    r(
+        "osd_class_load_list",
+        Str,
+        Advanced,
+        "cephfs hello journal lock log numops otp rbd refcount rgw rgw_gc timeindex user version cas cmpomap queue 2pc_queue fifo",
+        "object classes that may be called; * for all that there are",
+    ),
         "osd_fast_fail_on_connection_refused",
         Bool,
         Advanced,

@@ -1,4 +1,5 @@
 //! Mirroring: what a pool mirrors, and with whom. All of it is in the object `rbd_mirroring`, beside the two methods on a snapshot.
+//! What mirror daemons say of images: [`super::mirror_status`].
 
 use super::types::{Mirror, Namespace};
 use super::{Call, snapshot};
@@ -11,10 +12,10 @@ use std::collections::BTreeMap;
 const UUID: &str = "mirror_uuid";
 const MODE: &str = "mirror_mode";
 const PEER: &str = "mirror_peer_";
-const IMAGE: &str = "image_";
-const GLOBAL: &str = "global_";
-const STATUS: &str = "status_global_";
-const REMOTE_STATUS: &str = "remote_status_global_";
+pub(super) const IMAGE: &str = "image_";
+pub(super) const GLOBAL: &str = "global_";
+pub(super) const STATUS: &str = "status_global_";
+pub(super) const REMOTE_STATUS: &str = "remote_status_global_";
 const INSTANCE: &str = "instance_";
 const MAP: &str = "image_map_";
 
@@ -24,27 +25,27 @@ const DISABLED: u32 = 0;
 const LARGEST_MODE: u32 = 2;
 
 /// Direction of a peer: it sends to us.
-const RX: u8 = 0;
+pub(super) const RX: u8 = 0;
 /// Direction of a peer: we send to it.
-const TX: u8 = 1;
+pub(super) const TX: u8 = 1;
 /// Direction of a peer: both.
-const RX_TX: u8 = 2;
+pub(super) const RX_TX: u8 = 2;
 
 /// State of an image that is mirrored no longer, once all have left it.
 const DISABLING: u8 = 0;
 
-fn key(prefix: &str, rest: &[u8]) -> Bytes {
+pub(super) fn key(prefix: &str, rest: &[u8]) -> Bytes {
     [prefix.as_bytes(), rest].concat().into()
 }
 
 /// Another cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Peer {
+pub(super) struct Peer {
     uuid: Bytes,
     site: Bytes,
     client: Bytes,
-    direction: u8,
-    mirror: Bytes,
+    pub(super) direction: u8,
+    pub(super) mirror: Bytes,
     seen: UTime,
 }
 
@@ -87,9 +88,9 @@ impl Peer {
 
 /// An image that is mirrored.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Mirrored {
-    global: Bytes,
-    state: u8,
+pub(super) struct Mirrored {
+    pub(super) global: Bytes,
+    pub(super) state: u8,
     mode: u8,
 }
 
@@ -111,7 +112,7 @@ impl Decode for Mirrored {
     }
 }
 
-fn text(call: &Call<'_>) -> Result<Bytes, Stop> {
+pub(super) fn text(call: &Call<'_>) -> Result<Bytes, Stop> {
     call.args(|d| d.bytes())
 }
 

@@ -10,10 +10,9 @@
 //! | `object_map` | `rbd_object_map.ID`: which data objects exist; all in the data |
 //! | `data` | data objects |
 //! | `group` | `rbd_group_directory`, `rbd_group_header.ID`: groups of images |
-//! | `mirror` | `rbd_mirroring`: what is mirrored, and where |
+//! | `mirror`, `mirror_status` | `rbd_mirroring`: what is mirrored, and where; what mirror daemons say of it |
 //!
-//! Absent are the methods of images of format 1 (`snap_list`, `snap_add`, `snap_remove`, `snap_rename`), and those that say which mirror
-//! daemons are alive (`mirror_image_status_*`, `mirror_image_instance_*`): they answer EOPNOTSUPP.
+//! Absent are the methods of images of format 1 (`snap_list`, `snap_add`, `snap_remove`, `snap_rename`): they answer EOPNOTSUPP.
 
 mod data;
 mod directory;
@@ -21,6 +20,7 @@ mod group;
 mod header;
 mod migration;
 mod mirror;
+mod mirror_status;
 mod object_map;
 mod parent;
 mod snapshot;
@@ -157,6 +157,14 @@ pub(crate) const CLASS: Class = Class {
         method("mirror_image_get", R, mirror::mirror_image_get),
         method("mirror_image_set", RW, mirror::mirror_image_set),
         method("mirror_image_remove", RW, mirror::mirror_image_remove),
+        method("mirror_image_status_set", RW, mirror_status::mirror_image_status_set),
+        method("mirror_image_status_remove", RW, mirror_status::mirror_image_status_remove),
+        method("mirror_image_status_get", R, mirror_status::mirror_image_status_get),
+        method("mirror_image_status_list", R, mirror_status::mirror_image_status_list),
+        method("mirror_image_status_get_summary", R, mirror_status::mirror_image_status_get_summary),
+        method("mirror_image_status_remove_down", RW, mirror_status::mirror_image_status_remove_down),
+        method("mirror_image_instance_get", R, mirror_status::mirror_image_instance_get),
+        method("mirror_image_instance_list", R, mirror_status::mirror_image_instance_list),
         method("mirror_instances_list", R, mirror::mirror_instances_list),
         method("mirror_instances_add", RW, mirror::mirror_instances_add),
         method("mirror_instances_remove", RW, mirror::mirror_instances_remove),

@@ -16,6 +16,7 @@ pub struct Memory {
     pub attrs: BTreeMap<Bytes, Bytes>,
     pub omap: BTreeMap<Bytes, Bytes>,
     pub drawn: u64,
+    pub watchers: Vec<Caller>,
     /// Bytes that it may have.
     pub largest: u64,
 }
@@ -62,6 +63,10 @@ impl Object for Memory {
     }
     fn snap_seq(&mut self) -> Result<u64, Stop> {
         self.stat().map(|_| 0)
+    }
+    fn watchers(&mut self) -> Result<Vec<Caller>, Stop> {
+        self.stat()?;
+        Ok(self.watchers.clone())
     }
     fn create(&mut self, exclusive: bool) -> Result<(), Stop> {
         if exclusive && self.exists {

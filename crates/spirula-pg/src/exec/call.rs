@@ -19,14 +19,13 @@ const MOST_STEPS: u32 = 1 << 20;
 /// A block of the stores, bytes.
 const BLOCK: u64 = 4096;
 
-/// Is a call one of a method that there is? The error is a positive errno, and Ceph's: a class that is none of those that an
-/// OSD is to load is forbidden, whether there is such a one or not.
+/// Is a call one of a method that there is? The error is a positive errno, and Ceph's. (A class that is none of those that an
+/// OSD is to load is forbidden before that, whether there is such a one or not.)
 pub(super) fn check(o: &OsdOp) -> Result<(), i32> {
     let args = o.call_args().map_err(|_| errno::EINVAL)?;
     match spirula_classes::find(&args.class, &args.method) {
         Ok(_) => Ok(()),
-        Err(Unknown::Class) => Err(errno::EPERM),
-        Err(Unknown::Method) => Err(errno::EOPNOTSUPP),
+        Err(Unknown::Class | Unknown::Method) => Err(errno::EOPNOTSUPP),
     }
 }
 
@@ -177,6 +176,16 @@ impl Object for Seen<'_, '_> {
         self.step(|v| {
             v.must_exist()?;
             Ok(v.object.base.snapset.seq)
+        })
+    }
+
+    fn watchers(&mut self) -> Result<Vec<Caller>, Halt> {
+        // Not counted as reading, as in Ceph.
+        self.step(|v| {
+            v.must_exist()?;
+            let all = v.object.watchers.clone();
+            v.reserve((all.len() * std::mem::size_of::<Caller>()) as u64)?;
+            Ok(all.iter().map(|w| Caller { name: w.name, addr: w.addr }).collect())
         })
     }
 

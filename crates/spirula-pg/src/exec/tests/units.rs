@@ -362,10 +362,10 @@ fn calls_name_a_class_and_a_method_that_there_is() {
     x.run(&o, &[OsdOp::create(false)]);
     let hello = || OsdOp::call("hello", "say_hello", b"");
     assert_eq!(&x.run(&o, &[hello()]).ops[0].op.indata[..], b"Hello, world!");
-    assert_eq!(errno_of(&x.run(&o, &[OsdOp::call("nosuch", "say_hello", b"")])), errno::EPERM);
+    assert_eq!(errno_of(&x.run(&o, &[OsdOp::call("nosuch", "say_hello", b"")])), errno::EOPNOTSUPP);
     assert_eq!(errno_of(&x.run(&o, &[OsdOp::call("hello", "nosuch", b"")])), errno::EOPNOTSUPP);
     // Ceph looks at all ops before the first one runs.
-    assert_eq!(errno_of(&x.run(&o, &[OsdOp::delete(), OsdOp::call("nosuch", "x", b"")])), errno::EPERM);
+    assert_eq!(errno_of(&x.run(&o, &[OsdOp::delete(), OsdOp::call("nosuch", "x", b"")])), errno::EOPNOTSUPP);
     let mut long = hello();
     long.union[1] += 1;
     assert_eq!(errno_of(&x.run(&o, &[long])), errno::EINVAL);
