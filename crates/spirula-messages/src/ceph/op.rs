@@ -138,12 +138,24 @@ ops! {
     UNDIRTY = 0x221c, "undirty";
     /// Hint about future sizes.
     SET_ALLOC_HINT = 0x2223, "set-alloc-hint";
+    /// Keeps an object in its cache tier.
+    CACHE_PIN = 0x2224, "cache-pin";
+    /// Lets it go again.
+    CACHE_UNPIN = 0x2225, "cache-unpin";
     /// Fills a range with a pattern.
     WRITESAME = 0x2226, "writesame";
     /// Removes a range of omap keys.
     OMAP_RM_KEY_RANGE = 0x222c, "omap-rm-key-range";
     /// Copies another object here, with a truncation.
     COPY_FROM2 = 0x222d, "copy-from2";
+    /// Brings here what a manifest says is elsewhere.
+    TIER_PROMOTE = 0x2229, "tier-promote";
+    /// Writes a cache tier's object back to its base, and waits for others.
+    CACHE_FLUSH = 0x821f, "cache-flush";
+    /// Drops a clean object of a cache tier.
+    CACHE_EVICT = 0x8220, "cache-evict";
+    /// As [`CACHE_FLUSH`], but waits for nobody.
+    CACHE_TRY_FLUSH = 0x8221, "cache-try-flush";
     /// Sets an attribute.
     SETXATTR = 0x2301, "setxattr";
     /// Removes an attribute.

@@ -123,8 +123,8 @@ impl<'a> Vector<'a> {
 
     /// Runs one op; `out` is its place in the reply: fixed part as in the request, no data.
     fn run_one(&mut self, o: &OsdOp, out: &mut OsdOp) -> Ran {
-        // Copies and watches set or keep the user version themselves.
-        if o.is_write() && !matches!(o.op, op::COPY_FROM | op::COPY_FROM2 | op::WATCH) {
+        // Copies and watches set or keep the user version themselves; a promotion changes nothing that users see.
+        if o.is_write() && !matches!(o.op, op::COPY_FROM | op::COPY_FROM2 | op::WATCH | op::TIER_PROMOTE) {
             self.object.user_modify = true;
         }
         match o.op {
@@ -172,7 +172,13 @@ impl<'a> Vector<'a> {
             op::NOTIFY => self.notify(o, out),
             op::NOTIFY_ACK => self.notify_ack(o),
             op::ROLLBACK => self.rollback(o),
-            // Cache tiers, manifests, trivial maps.
+            // No pool here is a cache: as Ceph answers for a pool that is none.
+            op::CACHE_FLUSH | op::CACHE_TRY_FLUSH | op::CACHE_EVICT | op::CACHE_PIN | op::CACHE_UNPIN => {
+                Err(Stop::Errno(errno::EINVAL))
+            }
+            // No object here has a manifest: each that there is is whole where it is.
+            op::TIER_PROMOTE => self.must_exist().map(|()| 0),
+            // Manifests, trivial maps.
             _ => Err(Stop::Errno(errno::EOPNOTSUPP)),
         }
     }

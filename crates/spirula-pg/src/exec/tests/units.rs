@@ -355,6 +355,24 @@ fn snapshots_older_than_the_head_have_no_clone() {
     assert_eq!(x.run(&o, &[OsdOp::new(op::LIST_SNAPS)]).result, 0);
 }
 
+/// As a 16.2.15 answers in a pool that is no cache tier, for an object without a manifest.
+#[test]
+fn nothing_is_flushed_from_a_pool_that_is_no_cache_and_what_is_here_need_not_be_promoted() {
+    let mut x = Bench::new();
+    let o = object("a");
+    x.run(&o, &[OsdOp::create(false)]);
+    let before = x.run(&o, &[OsdOp::stat()]).user_version;
+    for cache in [op::CACHE_FLUSH, op::CACHE_TRY_FLUSH, op::CACHE_EVICT, op::CACHE_PIN, op::CACHE_UNPIN] {
+        assert_eq!(errno_of(&x.run(&o, &[OsdOp::new(cache)])), errno::EINVAL, "{}", op::name(cache));
+        // One that may not make the object finds none before it is looked at.
+        let none = if OsdOp::new(cache).is_write() { errno::EINVAL } else { errno::ENOENT };
+        assert_eq!(errno_of(&x.run(&object("none"), &[OsdOp::new(cache)])), none, "{}", op::name(cache));
+    }
+    assert_eq!(x.run(&o, &[OsdOp::new(op::TIER_PROMOTE)]).result, 0);
+    assert_eq!(x.run(&o, &[OsdOp::stat()]).user_version, before, "nothing was changed");
+    assert_eq!(errno_of(&x.run(&object("none"), &[OsdOp::new(op::TIER_PROMOTE)])), errno::ENOENT);
+}
+
 #[test]
 fn calls_name_a_class_and_a_method_that_there_is() {
     let mut x = Bench::new();
