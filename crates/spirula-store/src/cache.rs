@@ -57,6 +57,16 @@ impl<K: Hash + Eq + Clone, V: Clone> Cache<K, V> {
         self.cost
     }
 
+    /// Number of values held.
+    pub fn len(&self) -> usize {
+        self.map.len()
+    }
+
+    /// Lets go of everything, and keeps the limit.
+    pub fn clear(&mut self) {
+        *self = Self::new(self.limit);
+    }
+
     /// Changes the limit; the next insertion evicts what is then too much.
     pub fn set_limit(&mut self, limit: usize) {
         self.limit = limit;

@@ -74,6 +74,14 @@ pub trait BlockDevice: Send + Sync {
         self.read_at(buf, offset)
     }
 
+    /// Lets go of what a cache before the device holds and has written through.
+    ///
+    /// # Errors
+    /// Of the file system.
+    fn drop_cache(&self) -> io::Result<()> {
+        Ok(())
+    }
+
     /// Writes the buffers one after the other from `offset`.
     ///
     /// # Errors
@@ -269,6 +277,10 @@ impl BlockDevice for FileDevice {
                 self.file.read_exact_at(buf, offset)
             }
         }
+    }
+
+    fn drop_cache(&self) -> io::Result<()> {
+        Ok(rustix::fs::fadvise(&self.file, 0, None, rustix::fs::Advice::DontNeed)?)
     }
 
     fn write_many(&self, bufs: &[&[u8]], runs: &[(u64, Range<usize>)]) -> io::Result<()> {

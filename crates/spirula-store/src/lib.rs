@@ -43,6 +43,7 @@ mod planted;
 mod alloc;
 mod beside;
 mod cache;
+mod caches;
 mod checkpoint;
 mod commit;
 mod compress;
@@ -83,6 +84,7 @@ pub mod tools;
 mod view;
 
 pub use alloc::BLOCK;
+pub use caches::{Cached, Fragmentation};
 pub use compress::{Algorithm, CompressionMode, PoolOptions};
 pub use error::{Result, StoreError};
 pub use io::{Io, IoChoice};

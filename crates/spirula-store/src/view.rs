@@ -45,6 +45,11 @@ impl BlockDevice for Region {
         self.dev.read_uncached(buf, self.place(buf.len(), offset)?)
     }
 
+    /// Of the whole device: there is one cache before it.
+    fn drop_cache(&self) -> io::Result<()> {
+        self.dev.drop_cache()
+    }
+
     fn write_at(&self, bufs: &[&[u8]], offset: u64) -> io::Result<()> {
         self.dev.write_at(bufs, self.place(bufs.iter().map(|b| b.len()).sum(), offset)?)
     }

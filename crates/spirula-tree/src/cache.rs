@@ -101,6 +101,13 @@ impl Cache {
         self.evict(0);
     }
 
+    /// Lets go of every page, and keeps the budget.
+    pub fn clear(&self) {
+        let budget = self.budget.swap(0, Ordering::Relaxed);
+        self.evict(0);
+        self.budget.store(budget, Ordering::Relaxed);
+    }
+
     /// The page that `r` names, in exactly that version.
     pub fn get(&self, r: PageRef) -> Option<Arc<Node>> {
         let mut s = self.shard(r.page);

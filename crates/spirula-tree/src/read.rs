@@ -297,6 +297,16 @@ impl Tree {
         self.core.cache.set_budget(bytes);
     }
 
+    /// Lets go of all pages in the cache: what is asked for next is read from the device.
+    pub fn drop_cache(&self) {
+        self.core.cache.clear();
+    }
+
+    /// Bytes of pages in the cache.
+    pub fn cached_bytes(&self) -> usize {
+        self.core.cache.used()
+    }
+
     /// Addresses and lengths in bytes of all space that belongs to the tree, sorted. After
     /// an opening that is what the root refers to, and no more.
     pub fn extents(&self) -> Vec<(u64, u64)> {
