@@ -22,6 +22,7 @@ mod monmap;
 pub mod osdmap;
 mod pgstat;
 mod pgstate;
+mod pings;
 mod show;
 pub mod stat;
 
@@ -36,6 +37,7 @@ pub use osdmap::{
 };
 pub use pgstat::{OsdStatReport, PgStat};
 pub use pgstate::PgState;
+pub use pings::PathTimes;
 pub use stat::{ObjectStatCollection, ObjectStatSum, PoolStat, StoreStatfs};
 
 /// Number of the Pacific release, as maps carry it.

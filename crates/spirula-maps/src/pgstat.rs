@@ -1,7 +1,7 @@
 //! What PGs and OSDs report of themselves. Our own wire forms: only our daemons read them.
 
 use crate::json::object;
-use crate::{ObjectStatSum, PgState, SnapIntervals, StoreStatfs};
+use crate::{ObjectStatSum, PathTimes, PgState, SnapIntervals, StoreStatfs};
 use serde_json::{Value, json};
 use spirula_encoding::{Decode, DecodeError, Decoder, Encode, Encoder, UTime};
 use spirula_types::{EVersion, Epoch, OsdId, PgId, PoolId};
@@ -316,6 +316,8 @@ pub struct OsdStatReport {
     pub num_snap_trimming: u32,
     /// Objects repaired on reading.
     pub num_shards_repaired: u64,
+    /// Paths over which its heartbeats take long, the slowest first.
+    pub slow_paths: Vec<PathTimes>,
 }
 
 impl OsdStatReport {
@@ -366,7 +368,7 @@ impl OsdStatReport {
                 "apply_latency_ns": self.apply_latency_ns,
             },
             "alerts": [],
-            "network_ping_times": [],
+            "network_ping_times": crate::pings::by_osd(&self.slow_paths),
         });
         if let Value::Object(r) = rest {
             m.extend(r);
@@ -377,7 +379,7 @@ impl OsdStatReport {
 
 impl Encode for OsdStatReport {
     fn encode(&self, out: &mut Encoder) {
-        out.versioned(1, 1, |o| {
+        out.versioned(2, 1, |o| {
             o.u32(self.up_from);
             o.u64(self.seq);
             o.put(&self.statfs);
@@ -390,13 +392,14 @@ impl Encode for OsdStatReport {
             o.u32(self.snap_trim_queue_len);
             o.u32(self.num_snap_trimming);
             o.u64(self.num_shards_repaired);
+            o.put(&self.slow_paths);
         });
     }
 }
 
 impl Decode for OsdStatReport {
     fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
-        d.versioned("OsdStatReport", 1, |d, _| {
+        d.versioned("OsdStatReport", 2, |d, v| {
             Ok(Self {
                 up_from: d.u32()?,
                 seq: d.u64()?,
@@ -410,6 +413,7 @@ impl Decode for OsdStatReport {
                 snap_trim_queue_len: d.u32()?,
                 num_snap_trimming: d.u32()?,
                 num_shards_repaired: d.u64()?,
+                slow_paths: if v >= 2 { d.get()? } else { Vec::new() },
             })
         })
     }

@@ -102,6 +102,7 @@ pub fn checks(
     not_scrubbed(pgs, map, settings, now, &mut out);
     slow_ops(slow, &mut out);
     paths(small_paths, &mut out);
+    out.extend(crate::network::checks(digest, WARNING));
     out
 }
 

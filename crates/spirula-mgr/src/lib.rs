@@ -12,6 +12,7 @@ mod commands;
 mod event;
 pub mod health;
 mod mgr;
+mod network;
 pub mod pgmap;
 
 pub use event::{ConnId, MgrConfig, MgrEffect, MgrEvent, Now, Peer};

@@ -56,6 +56,7 @@ const WRITING: &[(&str, Does)] = &[
     (r#"{"prefix": "osd pool force-backfill", "who": ["p"]}"#, Orders),
     (r#"{"prefix": "osd pool cancel-force-recovery", "who": ["p"]}"#, Orders),
     (r#"{"prefix": "osd pool cancel-force-backfill", "who": ["p"]}"#, Orders),
+    (r#"{"prefix": "orch set backend", "module_name": ""}"#, Nothing("none is chosen already")),
 ];
 
 /// Every command that a manager is told by `ceph tell mgr.x` or at its admin socket.
@@ -82,6 +83,7 @@ const TOLD: &[(&str, Does)] = &[
     (r#"{"prefix": "perf histogram dump"}"#, Tells),
     (r#"{"prefix": "perf histogram schema"}"#, Tells),
     (r#"{"prefix": "status"}"#, Tells),
+    (r#"{"prefix": "dump_osd_network"}"#, Tells),
     (r#"{"prefix": "sessions"}"#, Tells),
     (r#"{"prefix": "mgr_status"}"#, Tells),
 ];

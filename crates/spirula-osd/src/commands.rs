@@ -199,6 +199,11 @@ impl Osd {
                 let stand = |p: &spirula_pg::Pg| p.is_primary().then(|| p.state().0);
                 Answer::json(&self.passed.dump(self.pgs.iter().map(|(id, p)| (*id, stand(p)))))
             }
+            Tell::SpentStates => Answer::json(&self.passed.dump_spent()),
+            Tell::ResetSpentStates => {
+                self.passed.reset();
+                Answer::default()
+            }
             Tell::Sessions => {
                 let list = self.sessions.iter().map(|(id, s)| {
                     json!({"id": id, "name": format!("{}.{}", s.peer.kind.as_str(), s.peer.id),
@@ -214,6 +219,13 @@ impl Osd {
                 }
                 Answer::default()
             }
+            Tell::CacheStatus => self.cache_status(),
+            Tell::CacheDrop => self.drop_caches(),
+            Tell::Queues => self.dump_queues(),
+            Tell::Omap(pool, name) => self.omap_of(&pool, &name),
+            Tell::Beacon if self.beacon() => Answer::default(),
+            Tell::Beacon => Answer::fail(errno::EAGAIN, "no monitor is connected that could be told"),
+            Tell::Fragmentation(by_lengths) => self.fragmentation(by_lengths),
             Tell::Bench { count, size, object_size } => return self.start_bench(link, tid, count, size, object_size),
         })
     }

@@ -964,6 +964,7 @@ impl Osd {
         let slow = self.ops.values().map(|p| now.saturating_sub(p.begun)).filter(|age| age.as_secs() >= 30);
         let slow: Vec<Duration> = slow.collect();
         let small_paths = self.peers.small_paths(now, self.grace());
+        let slow_paths = self.slow_paths(now);
         let facts = crate::report::Facts {
             id: self.cfg.id,
             uuid: self.cfg.uuid,
@@ -976,6 +977,7 @@ impl Osd {
             slow_ops: slow.len() as u32,
             slow_oldest: slow.into_iter().max().unwrap_or_default(),
             small_paths,
+            slow_paths,
             hostname: self.cfg.host.clone(),
             config: self.cfg.settings.told(),
         };

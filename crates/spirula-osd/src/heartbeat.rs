@@ -9,7 +9,7 @@ use crate::daemon::{HOUSEKEEPING, Osd, mono_ms};
 use crate::peers::{Bounds, LEASE_MS, Silent, Waits, Way};
 use bytes::Bytes;
 use spirula_maps::osdmap::OsdAddrs;
-use spirula_maps::{OsdMap, PgState};
+use spirula_maps::{OsdMap, PathTimes, PgState};
 use spirula_messages::cluster::control::{OsdBeacon, OsdFailureReport, Since};
 use spirula_messages::cluster::pg::{OsdPing, OsdPong, OsdRenewed};
 use spirula_messages::{Body, Message};
@@ -24,6 +24,10 @@ use std::time::Duration;
 const AWAY: Duration = Duration::from_millis(1000);
 /// A request that has waited for so long may wait for a peer that is silent.
 const WAITS: Duration = Duration::from_secs(1);
+/// Milliseconds that Ceph finds long for a ping.
+const SLOW_MS: f64 = 1000.0;
+/// So many paths over which pings take long are reported.
+const SLOW_PATHS: usize = 32;
 /// Sets apart the nonce of connections for heartbeats: the far end keeps one session for each
 /// address of ours.
 const BEAT_NONCE: u32 = 1 << 31;
@@ -150,10 +154,17 @@ impl Osd {
         let ping = OsdPing { osd: self.cfg.id, epoch: self.maps.epoch(), sent_ms: mono_ms() };
         let size = self.beat_size();
         self.perf.pings += self.peers.ping(now, || filled(ping.into_message(0), size));
-        if self.mon.is_open() {
+        self.beacon();
+    }
+
+    /// Tells the monitor that we run. False without a monitor to tell.
+    pub(crate) fn beacon(&mut self) -> bool {
+        let open = self.mon.is_open();
+        if open {
             let every = self.peers.ping_every().as_millis();
             self.mon.send(OsdBeacon { every_ms: u32::try_from(every).unwrap_or(u32::MAX) });
         }
+        open
     }
 
     /// A peer asks: it gets an answer on the connection it asked over, and a lease if it is up; of
@@ -200,30 +211,39 @@ impl Osd {
         }
     }
 
-    /// `dump_osd_network`: paths whose pings take `threshold` milliseconds or more; without one, Ceph's share of the grace.
-    pub(crate) fn dump_network(&self, threshold: Option<u64>) -> serde_json::Value {
-        let now = clock::monotonic();
-        let threshold = threshold.unwrap_or_else(|| self.grace().as_millis() as u64 / 20);
-        let row = |(osd, way, trips): (OsdId, Way, &crate::trips::Trips)| {
-            let at = trips.last_at()?;
-            if trips.worst(now) < threshold as f64 {
-                return None;
-            }
-            let ago = now.saturating_sub(at).as_nanos() as u64;
-            let at = clock::wall().as_nanos().saturating_sub(ago);
-            let mut row = serde_json::json!({
-                "last update": spirula_encoding::UTime::from_nanos(at).to_iso(),
-                "stale": false,
-                "from osd": self.cfg.id,
-                "to osd": osd,
-                "interface": if way == Way::Front { "front" } else { "back" },
-            });
-            if let (Some(row), serde_json::Value::Object(numbers)) = (row.as_object_mut(), trips.dump(now)) {
-                row.extend(numbers);
-            }
-            Some(row)
+    /// Milliseconds from which on a ping takes long: `mon_warn_on_slow_ping_time`, or that share of the grace which
+    /// `mon_warn_on_slow_ping_ratio` says, but no less than [`SLOW_MS`]: our grace is a fifth of Ceph's.
+    fn slow_ping_ms(&self) -> f64 {
+        let number = |name: &str| self.cfg.settings.get(name).and_then(|v| v.parse::<f64>().ok()).filter(|v| *v > 0.0);
+        let share = || number("mon_warn_on_slow_ping_ratio").unwrap_or(0.05) * self.grace().as_millis() as f64;
+        number("mon_warn_on_slow_ping_time").unwrap_or_else(|| share().max(SLOW_MS))
+    }
+
+    /// Paths whose pings take so many milliseconds or more, the slowest first.
+    fn paths_from(&self, now: Duration, threshold: f64) -> Vec<PathTimes> {
+        let wall = clock::wall().as_nanos();
+        let of = |(osd, way, trips): (OsdId, Way, &crate::trips::Trips)| {
+            let at = wall.saturating_sub(trips.ago(now)?.as_nanos() as u64);
+            let times = trips.times(now, osd, way == Way::Front, spirula_encoding::UTime::from_nanos(at));
+            (times.worst_ms() >= threshold).then_some(times)
         };
-        let entries: Vec<_> = self.peers.trips().filter_map(row).collect();
+        let mut all: Vec<PathTimes> = self.peers.trips().filter_map(of).collect();
+        all.sort_by_key(|p| std::cmp::Reverse(p.mean_us));
+        all
+    }
+
+    /// What is reported of paths whose pings take long: the slowest.
+    pub(crate) fn slow_paths(&self, now: Duration) -> Vec<PathTimes> {
+        let mut all = self.paths_from(now, self.slow_ping_ms());
+        all.truncate(SLOW_PATHS);
+        all
+    }
+
+    /// `dump_osd_network`: paths whose pings take `threshold` milliseconds or more; without one, those that take long.
+    pub(crate) fn dump_network(&self, threshold: Option<u64>) -> serde_json::Value {
+        let threshold = threshold.unwrap_or_else(|| self.slow_ping_ms() as u64);
+        let rows = self.paths_from(clock::monotonic(), threshold as f64);
+        let entries: Vec<_> = rows.iter().map(|p| p.row(self.cfg.id)).collect();
         serde_json::json!({"threshold": threshold, "entries": entries})
     }
 

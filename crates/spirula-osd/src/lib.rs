@@ -35,6 +35,7 @@ mod daemon;
 mod follow;
 mod heartbeat;
 mod history;
+mod inside;
 mod intake;
 mod life;
 mod links;

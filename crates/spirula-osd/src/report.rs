@@ -8,7 +8,7 @@ use crate::maps::Maps;
 use crate::perf::{Average, Perf};
 use bytes::Bytes;
 use spirula_encoding::{UTime, to_vec};
-use spirula_maps::{OsdStatReport, PgState, StoreStatfs};
+use spirula_maps::{OsdStatReport, PathTimes, PgState, StoreStatfs};
 use spirula_messages::cluster::control::{OsdReport, OsdReportAck};
 use spirula_pg::Pg;
 use spirula_store::{PoolSpace, Statfs};
@@ -37,6 +37,8 @@ pub struct Facts<'a> {
     pub slow_ops: u32,
     pub slow_oldest: Duration,
     pub small_paths: BTreeMap<OsdId, u8>,
+    /// Paths over which heartbeats take long.
+    pub slow_paths: Vec<PathTimes>,
     pub hostname: String,
     pub config: BTreeMap<String, Vec<(String, String)>>,
 }
@@ -189,6 +191,7 @@ impl Reporter {
             hb_peers: f.hb_peers.clone(),
             commit_latency_ns: f.perf.commit_latency.mean_since(&self.commit),
             num_shards_repaired: f.perf.repaired,
+            slow_paths: f.slow_paths,
             // Applied is committed here: the two never differ.
             apply_latency_ns: f.perf.commit_latency.mean_since(&self.commit),
             ..OsdStatReport::default()

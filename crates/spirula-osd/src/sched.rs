@@ -3,8 +3,9 @@
 //! A PG takes part in recovery only under a reservation, of which an OSD gives few at a time
 //! (`osd_max_backfills`). Each piece of work — an object recovered, a chunk scrubbed, a batch of a
 //! stray copy's objects deleted, some objects trimmed — begins in a turn. Turns go to recovery first, then to
-//! deletion, then to trimming, then to scrub, within a class in the order they were asked for, as far as the
-//! clients' latency allows ([`crate::pace`]). An object that a client waits for needs no turn.
+//! deletion, then to trimming, then to scrub, within a class to pools of a higher `recovery_op_priority` or
+//! `scrub_priority` first and else in the order they were asked for, as far as the clients'
+//! latency allows ([`crate::pace`]). An object that a client waits for needs no turn.
 
 use crate::daemon::Osd;
 use crate::pace::{HANGS, Limit, Pacer};
@@ -28,6 +29,10 @@ const UNDER_WAY_BYTES: u64 = 48 << 20;
 const UNDER_WAY_MAX: usize = 64;
 /// Bytes of an object sent at a time without clients, and beside them.
 const PIECES: (u64, u64) = (4 << 20, 1 << 20);
+
+/// Priorities of pools that have none of their own, as Ceph's `osd_recovery_op_priority` and `osd_scrub_priority` have them.
+const OF_RECOVERY: i64 = 3;
+const OF_SCRUBS: i64 = 5;
 
 /// The options that the scheduler obeys (Ceph's names).
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -108,6 +113,19 @@ fn is_backfill(r: &Reservation) -> bool {
     match r {
         Reservation::Local { backfill } | Reservation::Remote { backfill, .. } => *backfill,
     }
+}
+
+/// Whose turn it is: of the PGs that may have one, each with its place in the queue, what it wants it for and its pool's
+/// priority for that.
+fn first(may: impl Iterator<Item = (usize, Option<TurnKind>, i64)>) -> Option<(usize, Option<TurnKind>)> {
+    let order = |k: Option<TurnKind>| match k {
+        None => 0,
+        Some(TurnKind::Recovery) => 1,
+        Some(TurnKind::Removal) => 2,
+        Some(TurnKind::Trim) => 3,
+        Some(TurnKind::Scrub) => 4,
+    };
+    may.min_by_key(|(at, k, priority)| (order(*k), -priority, *at)).map(|(at, k, _)| (at, k))
 }
 
 fn word(kind: TurnKind) -> &'static str {
@@ -204,6 +222,11 @@ impl Scheduler {
         }
         let sleeping = self.next_recovery.min(self.next_scrub);
         Some(self.pacer.next().min(sleeping.max(clock::monotonic() + Duration::from_millis(1))))
+    }
+
+    /// How many PGs of some wait for a turn.
+    pub(crate) fn wanted(&self, of: impl Fn(&SpgId) -> bool) -> usize {
+        self.turns.iter().filter(|pg| of(pg)).count()
     }
 
     /// For `tell osd.N dump_scheduler`.
@@ -346,15 +369,17 @@ impl Osd {
             // Who wants nothing any more is answered, too, and forgotten.
             Some(TurnKind::Removal | TurnKind::Trim) | None => true,
         };
-        let order = |k: Option<TurnKind>| match k {
-            None => 0,
-            Some(TurnKind::Recovery) => 1,
-            Some(TurnKind::Removal) => 2,
-            Some(TurnKind::Trim) => 3,
-            Some(TurnKind::Scrub) => 4,
+        let map = self.maps.map();
+        let priority = |pg: &SpgId, k: Option<TurnKind>| {
+            let of_pool = |key| map.and_then(|m| m.pools.get(&pg.pg.pool)).and_then(|p| p.opts.int(key));
+            match k {
+                Some(TurnKind::Recovery) => of_pool(opt::RECOVERY_OP_PRIORITY).unwrap_or(OF_RECOVERY),
+                Some(TurnKind::Scrub) => of_pool(opt::SCRUB_PRIORITY).unwrap_or(OF_SCRUBS),
+                Some(TurnKind::Removal | TurnKind::Trim) | None => 0,
+            }
         };
-        let candidates = s.turns.iter().enumerate().map(|(i, pg)| (i, kind(pg))).filter(|(_, k)| may(*k));
-        let (at, kind) = candidates.min_by_key(|(i, k)| (order(*k), *i))?;
+        let wanted = s.turns.iter().enumerate().map(|(i, pg)| (i, pg, kind(pg))).filter(|(.., k)| may(*k));
+        let (at, kind) = first(wanted.map(|(i, pg, k)| (i, k, priority(pg, k))))?;
         let pg = self.sched.turns.remove(at)?;
         let free = self.sched.pacer.limit() == Limit::None;
         let s = &mut self.sched;
@@ -431,6 +456,21 @@ mod tests {
             }
         }
         assert_eq!(order, [0, 4, 3, 2, 1], "targets are counted by themselves");
+    }
+
+    #[test]
+    fn turns_go_by_class_then_by_the_pools_priority_then_in_order() {
+        use TurnKind::{Recovery, Removal, Scrub};
+        let turn = |all: &[(Option<TurnKind>, i64)]| {
+            first(all.iter().enumerate().map(|(i, (k, p))| (i, *k, *p))).map(|(at, _)| at)
+        };
+        let (r, s) = (Some(Recovery), Some(Scrub));
+        assert_eq!(turn(&[(s, 9), (r, 3), (r, 3)]), Some(1), "recovery goes before scrubs whatever their priority");
+        assert_eq!(turn(&[(r, 3), (r, 7), (r, 7)]), Some(1));
+        assert_eq!(turn(&[(s, 5), (s, 1), (s, 6)]), Some(2));
+        assert_eq!(turn(&[(s, 63), (Some(Removal), 0)]), Some(1));
+        assert_eq!(turn(&[(r, 63), (None, 0)]), Some(1));
+        assert_eq!(turn(&[]), None);
     }
 
     #[test]

@@ -93,12 +93,28 @@ pub enum Tell {
     Backoffs,
     /// Which states PGs went through.
     PassedStates,
+    /// How long PGs stood in which states.
+    SpentStates,
+    /// Count that anew.
+    ResetSpentStates,
     /// Who is connected.
     Sessions,
     /// Write back what the store holds in memory.
     Flush,
     /// The same, and the time that it took.
     Compact,
+    /// What the store's caches hold.
+    CacheStatus,
+    /// Let go of it.
+    CacheDrop,
+    /// Who waits for the store or for a turn, by class.
+    Queues,
+    /// An object's omap: the pool's name, the object's, with its namespace before a slash.
+    Omap(String, String),
+    /// Tell the monitor now that we run.
+    Beacon,
+    /// In how many pieces the free space lies: by their lengths, or by their number.
+    Fragmentation(bool),
     /// How long heartbeats take, where it is so many milliseconds or more.
     Network(Option<u64>),
     /// No delay before recovery begins.
@@ -113,34 +129,14 @@ pub enum Tell {
 
 /// Commands of Ceph's OSDs that nothing here stands behind.
 const ABSENT: &[(&str, &str, &str)] = &[
-    (
-        "cache drop",
-        "",
-        "this version keeps no cache that could be dropped apart from the store's, which its budget bounds",
-    ),
-    ("cache status", "", "this version counts its caches by bytes only: see dump_mempools"),
-    ("dump_op_pq_state", "", "this version queues no requests by priority: see dump_scheduler, dump_ops_in_flight"),
-    (
-        "getomap",
-        " name=pool,type=CephPoolname name=objname,type=CephObjectname",
-        "this version reads omaps for clients alone: use `rados listomapvals`",
-    ),
-    (
-        "send_beacon",
-        "",
-        "this version's OSDs send no beacons: each report to the manager and each heartbeat is a sign of life",
-    ),
     ("bluefs stats", "", "this version's OSDs are no BlueStore: see perf dump"),
     ("bluefs files list", "", "this version's OSDs are no BlueStore: see perf dump"),
     ("bluestore allocator dump block", "", "this version's OSDs are no BlueStore: see perf dump"),
-    ("bluestore allocator score block", "", "this version's OSDs are no BlueStore: see perf dump"),
-    ("bluestore allocator fragmentation block", "", "this version's OSDs are no BlueStore: see perf dump"),
     (
         "debug dump_missing",
         " name=filename,type=CephFilepath",
         "this version writes no files by order: `pg query` and `pg list_unfound` tell what is missing",
     ),
-    ("reset_pg_recovery_stats", "", "this version keeps no such statistics: rates are made by the manager"),
     (
         "set_recovery_delay",
         " name=utime,type=CephInt,req=false",
@@ -215,7 +211,24 @@ const COMMANDS: &[(&str, &str, &str)] = &[
     ("dump_scrubs", "", "print scheduled scrubs"),
     ("dump_backoffs", "", "show what clients were told to hold back"),
     ("dump_pgstate_history", "", "show recent state history"),
+    ("dump_pg_recovery_stats", "", "dump pg recovery statistics"),
+    ("reset_pg_recovery_stats", "", "reset pg recovery statistics"),
     ("sessions", "", "list existing sessions"),
+    ("cache drop", "", "let go of all that the store's caches hold, the system's before its device too"),
+    ("cache status", "", "show what the store's caches hold"),
+    ("dump_op_pq_state", "", "dump op queue state"),
+    ("getomap", " name=pool,type=CephPoolname name=objname,type=CephObjectname", "output entire object map"),
+    ("send_beacon", "", "send OSD beacon to mon immediately"),
+    (
+        "bluestore allocator score block",
+        "",
+        "give score on allocator fragmentation (0-no fragmentation, 1-absolute fragmentation)",
+    ),
+    (
+        "bluestore allocator fragmentation block",
+        "",
+        "give allocator fragmentation (0-no fragmentation, 1-absolute fragmentation)",
+    ),
     ("flush_store_cache", "", "write what the store holds in memory to its disk"),
 ];
 
@@ -242,8 +255,7 @@ pub fn help() -> Value {
 /// The answer to give when it is malformed or unknown.
 pub fn parse(cmd: &[String]) -> Result<Tell, Answer> {
     let text = cmd.first().map_or("", String::as_str);
-    let v: Value =
-        serde_json::from_str(text).map_err(|e| Answer::fail(errno::EINVAL, format!("bad command: not JSON: {e}")))?;
+    let v = common::first_json(text).map_err(|e| Answer::fail(errno::EINVAL, format!("bad command: not JSON: {e}")))?;
     let Some(prefix) = v["prefix"].as_str() else {
         return Err(Answer::fail(errno::EINVAL, "bad command: no 'prefix'"));
     };
@@ -321,8 +333,20 @@ pub fn parse(cmd: &[String]) -> Result<Tell, Answer> {
         "dump_scrubs" => Tell::Scrubs,
         "dump_backoffs" => Tell::Backoffs,
         "dump_pgstate_history" => Tell::PassedStates,
+        "dump_pg_recovery_stats" => Tell::SpentStates,
+        "reset_pg_recovery_stats" => Tell::ResetSpentStates,
         "sessions" => Tell::Sessions,
         "flush_store_cache" => Tell::Flush,
+        "cache status" => Tell::CacheStatus,
+        "cache drop" => Tell::CacheDrop,
+        "dump_op_pq_state" => Tell::Queues,
+        "getomap" => match (v["pool"].as_str(), v["objname"].as_str()) {
+            (Some(pool), Some(name)) => Tell::Omap(pool.to_owned(), name.to_owned()),
+            _ => return Err(Answer::fail(errno::EINVAL, "getomap: arguments 'pool' and 'objname' are needed")),
+        },
+        "send_beacon" => Tell::Beacon,
+        "bluestore allocator score block" => Tell::Fragmentation(true),
+        "bluestore allocator fragmentation block" => Tell::Fragmentation(false),
         other if common::COMMANDS.iter().any(|(sig, _)| common::words(sig) == other) => {
             Tell::Common(other.to_owned(), v.as_object().cloned().unwrap_or_default())
         }
@@ -404,11 +428,13 @@ mod tests {
             ("compact", Acts("the store")), ("flush_store_cache", Acts("the store")), ("dump_scheduler", Tells),
             ("dump_recovery_reservations", Tells), ("dump_scrubs", Tells), ("dump_backoffs", Tells), ("sessions", Tells),
             ("smart", Nothing("a device without an identity is not asked; one with an identity is refused")),
-            ("set_recovery_delay", Refused), ("cache drop", Refused), ("cache status", Refused),
-            ("dump_pgstate_history", Tells), ("dump_op_pq_state", Refused), ("getomap", Refused), ("send_beacon", Refused),
+            ("set_recovery_delay", Refused), ("cache drop", Acts("the store's caches")), ("cache status", Tells),
+            ("dump_pgstate_history", Tells), ("dump_op_pq_state", Tells), ("getomap", Tells),
+            ("send_beacon", Acts("the monitor is told")),
             ("bluefs stats", Refused), ("bluefs files list", Refused), ("bluestore allocator dump block", Refused),
-            ("bluestore allocator score block", Refused), ("bluestore allocator fragmentation block", Refused),
-            ("debug dump_missing", Refused), ("reset_pg_recovery_stats", Refused),
+            ("bluestore allocator score block", Tells), ("bluestore allocator fragmentation block", Tells),
+            ("debug dump_missing", Refused), ("dump_pg_recovery_stats", Tells),
+            ("reset_pg_recovery_stats", Acts("the times that PGs stood how")),
         ]
     };
 
@@ -416,7 +442,7 @@ mod tests {
     #[test]
     fn every_command_does_what_its_row_says() {
         let args = r#""pgid": "1.0", "mulcmd": "revert", "var": "debug_osd", "val": ["1/1"], "injected_args": ["--debug_osd=1/1"],
-            "heapcmd": "stats", "utime": 5"#;
+            "heapcmd": "stats", "utime": 5, "pool": "p", "objname": "o""#;
         for (prefix, does) in ROWS {
             let asked = p(&format!(r#"{{"prefix": "{prefix}", {args}}}"#));
             let refused = match &asked {

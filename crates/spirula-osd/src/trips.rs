@@ -3,7 +3,9 @@
 //! For each path to a peer the round trips of the last quarter of an hour are kept, summed by the minute, so that their memory has a
 //! bound whatever the number of pings.
 
-use serde_json::{Value, json};
+use spirula_encoding::UTime;
+use spirula_maps::PathTimes;
+use spirula_types::OsdId;
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -46,9 +48,9 @@ impl Trips {
         }
     }
 
-    /// When the last one ended; `None` if there was none yet.
-    pub fn last_at(&self) -> Option<Duration> {
-        (!self.minutes.is_empty()).then_some(self.at)
+    /// How long ago the last one ended; `None` if there was none yet.
+    pub fn ago(&self, now: Duration) -> Option<Duration> {
+        (!self.minutes.is_empty()).then(|| now.saturating_sub(self.at))
     }
 
     /// Mean, least and most of the last so many minutes, milliseconds.
@@ -64,20 +66,18 @@ impl Trips {
         (sum as f64 / count.max(1) as f64, min, max)
     }
 
-    /// The longest of the three means, milliseconds: what is compared with the threshold.
-    pub fn worst(&self, now: Duration) -> f64 {
-        [1, 5, 15].map(|m| self.over(now, m).0).into_iter().fold(0.0, f64::max)
-    }
-
-    /// The row's numbers, with Ceph's keys.
-    pub fn dump(&self, now: Duration) -> Value {
-        let [one, five, quarter] = [1, 5, 15].map(|m| self.over(now, m));
-        json!({
-            "average": {"1min": one.0, "5min": five.0, "15min": quarter.0},
-            "min": {"1min": one.1, "5min": five.1, "15min": quarter.1},
-            "max": {"1min": one.2, "5min": five.2, "15min": quarter.2},
-            "last": self.last,
-        })
+    /// What they took, over the path to `to`, of which the last ended at `at`.
+    pub fn times(&self, now: Duration, to: OsdId, front: bool, at: UTime) -> PathTimes {
+        let of = [1, 5, 15].map(|m| self.over(now, m));
+        PathTimes {
+            to,
+            front,
+            at,
+            mean_us: of.map(|(mean, ..)| (mean * 1000.0) as u64),
+            min_ms: of.map(|(_, min, _)| min),
+            max_ms: of.map(|(.., max)| max),
+            last_ms: self.last,
+        }
     }
 }
 
@@ -90,20 +90,21 @@ mod tests {
     fn means_are_of_their_minutes_and_old_ones_go() {
         let at = |minute: u64| Duration::from_secs(minute * 60 + 1);
         let mut t = Trips::default();
-        assert!(t.last_at().is_none() && t.worst(at(0)) == 0.0);
+        let times = |t: &Trips, minute: u64| t.times(at(minute), 3, true, UTime::ZERO);
+        assert!(t.ago(at(0)).is_none() && times(&t, 0).worst_ms() == 0.0);
         for (minute, ms) in [(0, 100), (3, 10), (4, 2), (4, 4)] {
             t.add(at(minute), ms);
         }
-        let d = t.dump(at(4));
-        assert_eq!((&d["average"]["1min"], &d["min"]["1min"], &d["max"]["1min"]), (&json!(3.0), &json!(2), &json!(4)));
-        assert_eq!((&d["min"]["5min"], &d["max"]["5min"], &d["last"]), (&json!(2), &json!(100), &json!(4)));
-        assert_eq!(t.worst(at(4)), 29.0);
+        let d = times(&t, 4);
+        assert_eq!((d.mean_us[0], d.min_ms[0], d.max_ms[0], d.last_ms), (3000, 2, 4, 4));
+        assert_eq!((d.min_ms[1], d.max_ms[1], d.interface()), (2, 100, "front"));
+        assert_eq!(d.worst_ms(), 29.0);
         // Nothing came for a while: the last minute is empty, the others are not.
-        assert_eq!(t.dump(at(9))["average"]["1min"], 0.0);
+        assert_eq!(times(&t, 9).mean_us[0], 0);
         for minute in 5..60 {
             t.add(at(minute), 1);
             assert!(t.minutes.len() as u64 <= KEPT);
         }
-        assert_eq!(t.dump(at(59))["max"]["15min"], 1);
+        assert_eq!(times(&t, 59).max_ms[2], 1);
     }
 }

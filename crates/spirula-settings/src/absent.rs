@@ -5,7 +5,7 @@
 //! read this table. Its list (`absent-commands.tsv`: the Python module that serves it in Ceph, the part of the capabilities it
 //! belongs to, the right it needs, its signature) holds facts only, as a 16.2.15 describes its commands.
 
-use spirula_types::errno::{ENOENT, EOPNOTSUPP};
+use spirula_types::errno::{EINVAL, ENOENT, EOPNOTSUPP};
 
 const LIST: &str = include_str!("absent-commands.tsv");
 
@@ -33,9 +33,17 @@ impl AbsentCommand {
         let words = crate::common::words(self.sig);
         match self.module {
             // True as it stands, and what Ceph's orchestrator module says without a backend.
-            "orchestrator" if words != "orch set backend" => {
-                (ENOENT, "No orchestrator configured (try `ceph orch set backend`)".to_owned())
-            }
+            "orchestrator" => (ENOENT, "No orchestrator configured (try `ceph orch set backend`)".to_owned()),
+            // Whoever asks for a task does the work himself where a manager takes none. That it takes none, drivers (ceph-csi)
+            // tell from these words alone: `No handler found` in the manager's answer, or, of old, `invalid command` and
+            // `no valid command found` in what Ceph's tool prints.
+            "rbd_support" if words.starts_with("rbd task add") => (
+                EINVAL,
+                format!(
+                    "invalid command: No handler found for '{words}': this version has no rbd_support module, whose task it \
+                     would be; remove or flatten the image with the rbd tool (no valid command found)"
+                ),
+            ),
             module => (
                 EOPNOTSUPP,
                 format!(
@@ -77,12 +85,27 @@ mod tests {
         assert!(commands().count() > 200);
         for c in commands() {
             let (errno, why) = c.refusal();
-            assert!(errno == EOPNOTSUPP && why.contains(c.module) || errno == ENOENT, "{c:?}: {why}");
+            let named = matches!(errno, EOPNOTSUPP | EINVAL) && why.contains(c.module);
+            assert!(named || errno == ENOENT, "{c:?}: {why}");
             assert!(c.perm.chars().all(|p| "rwx".contains(p)) && find(&crate::common::words(c.sig)).is_some(), "{c:?}");
         }
         assert_eq!(find("telemetry on").unwrap().refusal().0, EOPNOTSUPP);
         assert_eq!(find("orch host ls").unwrap().refusal().0, ENOENT);
-        assert_eq!(find("orch set backend").unwrap().refusal().0, EOPNOTSUPP);
         assert!(find("status").is_none());
+    }
+
+    /// ceph-csi deletes and flattens images itself where the manager has no tasks, which it tells by these words.
+    #[test]
+    fn drivers_find_that_there_are_no_tasks() {
+        for task in ["add remove", "add trash remove", "add flatten"] {
+            let (errno, why) = find(&format!("rbd task {task}")).unwrap().refusal();
+            assert_eq!(errno, EINVAL);
+            assert!(why.contains("No handler found"), "{why}");
+            let printed = format!("Error EINVAL: {why}");
+            assert!(
+                printed.contains("Error EINVAL: invalid command") && printed.contains("no valid command found"),
+                "{printed}"
+            );
+        }
     }
 }

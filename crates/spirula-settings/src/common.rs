@@ -42,6 +42,18 @@ pub const COMMANDS: &[(&str, &str)] = &[
     ("version", "get ceph version"),
 ];
 
+/// A command's JSON: the first value in the text. What follows is left alone, as Ceph does: the rbd tool ends what it asks managers
+/// with a quotation mark too many.
+///
+/// # Errors
+/// What is wrong with the text, in words.
+pub fn first_json(text: &str) -> Result<Value, String> {
+    match serde_json::Deserializer::from_str(text).into_iter::<Value>().next() {
+        Some(value) => value.map_err(|e| e.to_string()),
+        None => Err("EOF while parsing a value".to_owned()),
+    }
+}
+
 /// The words of a signature.
 pub fn words(sig: &str) -> String {
     sig.split(' ').filter(|w| !w.contains('=')).collect::<Vec<_>>().join(" ")
@@ -282,6 +294,18 @@ mod tests {
             errno::EINVAL
         );
         assert_eq!(run_on(&mut s, "heap", &json!({"heapcmd": "stats"})).unwrap_err().0, errno::EOPNOTSUPP);
+    }
+
+    #[test]
+    fn what_follows_a_command_is_left_alone() {
+        let asked = first_json("\n  {\n \"prefix\": \"rbd perf image stats\" }\"");
+        assert_eq!(asked, Ok(json!({"prefix": "rbd perf image stats"})));
+        assert!(
+            first_json("").is_err()
+                && first_json("  ").is_err()
+                && first_json("{").is_err()
+                && first_json("nonsense").is_err()
+        );
     }
 
     /// `config help` has the keys and types of a real 16.2.15: numbers and booleans where it has them.

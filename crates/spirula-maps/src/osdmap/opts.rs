@@ -35,6 +35,10 @@ pub mod opt {
     pub const DEEP_SCRUB_INTERVAL: i32 = 2;
     /// Priority of recovery, from −10 to 10.
     pub const RECOVERY_PRIORITY: i32 = 3;
+    /// `recovery_op_priority`: whose turn of recovery comes first.
+    pub const RECOVERY_OP_PRIORITY: i32 = 4;
+    /// `scrub_priority`: whose turn of a scrub comes first.
+    pub const SCRUB_PRIORITY: i32 = 5;
     /// Compression mode.
     pub const COMPRESSION_MODE: i32 = 6;
     /// Compression algorithm.

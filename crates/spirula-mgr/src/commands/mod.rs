@@ -8,6 +8,7 @@ mod osd;
 mod osd_df;
 mod pg;
 mod python;
+mod rbd;
 mod scrub;
 mod spec;
 mod tell;
@@ -23,7 +24,7 @@ pub(crate) use spec::{Order, Reply};
 
 /// Every command, in the order of the descriptors.
 fn all() -> impl Iterator<Item = &'static CommandSpec> {
-    [pg::COMMANDS, osd::COMMANDS, options::COMMANDS, modules::COMMANDS].into_iter().flatten()
+    [pg::COMMANDS, osd::COMMANDS, options::COMMANDS, modules::COMMANDS, rbd::COMMANDS].into_iter().flatten()
 }
 
 /// Descriptors for the monitor, which lists them to clients: JSON objects with flag 8.
@@ -32,7 +33,7 @@ pub(crate) fn descriptors() -> Vec<String> {
 }
 
 fn parse(cmd: &[String]) -> Result<Map<String, Value>, Reply> {
-    match serde_json::from_str::<Value>(&cmd.concat()) {
+    match common::first_json(&cmd.concat()) {
         Ok(Value::Object(map)) => Ok(map),
         _ => Err(Reply::invalid("command is not a JSON object")),
     }

@@ -1,5 +1,5 @@
 //! Commands that Ceph's manager serves from its Python modules: balancer, progress, I/O rates,
-//! file systems. Where Spirula has no such service yet, the answer says that there is
+//! file systems, telemetry. Where Spirula has no such service yet, the answer says that there is
 //! nothing, if that is the truth, and otherwise that the service is missing.
 
 use super::spec::{CommandSpec, Ctx, FLAG_POLL, Reply};
@@ -26,6 +26,10 @@ pub(super) const COMMANDS: &[CommandSpec] = commands! {
     "mgr" "r" 0, "orch status name=detail,type=CephBool,req=false name=format,type=CephChoices,strings=plain|json|json-pretty|yaml|xml-pretty|xml,req=false", "Report configured backend and its status" => no_orchestrator;
     "mgr" "r" 0, "orch ls name=service_type,type=CephString,req=false name=service_name,type=CephString,req=false", "List services known to orchestrator" => no_orchestrator;
     "mgr" "r" 0, "orch ps name=hostname,type=CephString,req=false name=service_name,type=CephString,req=false", "List daemons known to orchestrator" => no_orchestrator;
+    "mgr" "r" 0, "telemetry status", "Show current configuration" => telemetry_status;
+    "mgr" "r" 0, "telemetry show-device", "Show device report" => |_| Reply::data("{}\n");
+    "mgr" "r" 0, "restful list-keys", "List all API keys" => |_| Reply::data("{}\n");
+    "mgr" "rw" 0, "orch set backend name=module_name,type=CephString,req=false", "Select orchestrator module backend" => no_backend;
     "mgr" "r" 0, "osd pool autoscale-status name=format,type=CephString,req=false", "report on pool pg_num sizing recommendation and intent" => autoscale_status;
 };
 
@@ -57,6 +61,41 @@ fn no_progress(_: &Ctx<'_>) -> Reply {
 
 fn no_orchestrator(_: &Ctx<'_>) -> Reply {
     Reply::err(errno::ENOENT, "No orchestrator configured (try `ceph orch set backend`)")
+}
+
+/// Nothing is ever sent to anybody, which is what is asked for here; to send something is refused.
+fn telemetry_status(_: &Ctx<'_>) -> Reply {
+    Reply::data(
+        to_python_pretty(&json!({
+            "channel_basic": false,
+            "channel_crash": false,
+            "channel_device": false,
+            "channel_ident": false,
+            "contact": null,
+            "description": null,
+            "device_url": "",
+            "enabled": false,
+            "interval": 0,
+            "last_opt_revision": 0,
+            "last_upload": null,
+            "leaderboard": false,
+            "log_level": "",
+            "log_to_cluster": false,
+            "log_to_cluster_level": "",
+            "log_to_file": false,
+            "organization": null,
+            "proxy": null,
+            "url": "",
+        })) + "\n",
+    )
+}
+
+/// There is no backend that could be chosen; that none is, is so already.
+fn no_backend(c: &Ctx<'_>) -> Reply {
+    match c.str("module_name").unwrap_or_default().as_str() {
+        "" => Reply::default(),
+        name => Reply::invalid(format!("Module '{name}' not found")),
+    }
 }
 
 /// A table that the tool polls: fixed width, one line per second.

@@ -1,0 +1,41 @@
+//! What of Ceph's rbd_support module can be answered where there is none: its lists, which are empty.
+//!
+//! The module is a client that does long work on images for others. This manager is nobody's client: tasks and schedules are
+//! refused when somebody gives them ([`spirula_settings::absent`], in words that make drivers do the work themselves), so that
+//! none is ever there to be listed, shown or ended.
+
+use super::spec::{CommandSpec, Ctx, Reply};
+use spirula_types::errno;
+
+macro_rules! commands {
+    ($($sig:literal, $help:literal => $run:expr;)*) => {
+        &[$(CommandSpec { sig: $sig, help: $help, module: "mgr", perm: "r", flags: 0, run: $run }),*]
+    };
+}
+
+pub(super) const COMMANDS: &[CommandSpec] = commands! {
+    "rbd task list name=task_id,type=CephString,req=false", "List pending or running asynchronous tasks" => tasks;
+    "rbd task cancel name=task_id,type=CephString", "Cancel a pending or running asynchronous task" => no_task;
+    "rbd mirror snapshot schedule list name=level_spec,type=CephString,req=false", "List rbd mirror snapshot schedule" => |c| of_level(c, "{}\n");
+    "rbd mirror snapshot schedule status name=level_spec,type=CephString,req=false", "Show rbd mirror snapshot schedule status" => |c| of_level(c, "{\"scheduled_images\": []}\n");
+    "rbd trash purge schedule list name=level_spec,type=CephString,req=false", "List rbd trash purge schedule" => |c| of_level(c, "{}\n");
+    "rbd trash purge schedule status name=level_spec,type=CephString,req=false", "Show rbd trash purge schedule status" => |c| of_level(c, "{\"scheduled\": []}\n");
+};
+
+fn tasks(c: &Ctx<'_>) -> Reply {
+    if c.str("task_id").is_some() { no_task(c) } else { Reply::data("[]\n") }
+}
+
+fn no_task(c: &Ctx<'_>) -> Reply {
+    Reply::err(errno::ENOENT, format!("No such task {}", c.str("task_id").unwrap_or_default()))
+}
+
+/// An empty list for a pool, a namespace or an image (`POOL[/NAMESPACE][/IMAGE]`), if the pool is one.
+fn of_level(c: &Ctx<'_>, empty: &str) -> Reply {
+    let spec = c.str("level_spec").unwrap_or_default();
+    let pool = spec.split('/').next().unwrap_or_default();
+    if !pool.is_empty() && c.mgr.map.pool_by_name(pool).is_none() {
+        return Reply::err(errno::ENOENT, format!("Pool {pool} does not exist"));
+    }
+    Reply::data(empty)
+}
