@@ -49,7 +49,6 @@ const POOL_VARS: &[(&str, &[&str])] = &[
         ],
     ),
     ("has one block size for checksums", &["csum_min_block", "csum_max_block"]),
-    ("paces recovery and scrubs by clients' latency, not by priorities", &["recovery_op_priority", "scrub_priority"]),
     ("waits for all shards that a read asks for", &["fast_read"]),
     ("keeps no page cache that the hint could spare", &["write_fadvise_dontneed"]),
 ];
@@ -79,17 +78,3 @@ pub fn pool_var(var: &str, value: &str) -> Result<(), Refusal> {
     }
 }
 
-/// Flags of the whole cluster that nothing here acts on, and why.
-const CLUSTER_FLAGS: &[(&str, &str)] =
-    &[("notieragent", "this version has no cache tiers: there is no agent that 'notieragent' could stop")];
-
-/// Refuses to set a flag of the cluster that nothing would act on.
-///
-/// # Errors
-/// EOPNOTSUPP with what is missing.
-pub fn cluster_flag(flag: &str) -> Result<(), Refusal> {
-    match CLUSTER_FLAGS.iter().find(|(name, _)| *name == flag) {
-        Some((_, why)) => Err(refusal(*why)),
-        None => Ok(()),
-    }
-}

@@ -517,6 +517,9 @@ impl Mon {
             }
             kind::COMMAND if MCommand::from_message(&m).is_ok_and(|c| commands::is_own(&c.cmd)) => {
                 // About this monitor itself: needs no quorum.
+                if MCommand::from_message(&m).is_ok_and(|c| commands::asks_to_compact(&c.cmd)) {
+                    self.compact(out);
+                }
                 self.on_read(conn, &m, out)?;
             }
             kind::MON_SUBSCRIBE | kind::MON_GET_VERSION | kind::STATFS | kind::GET_POOL_STATS => {

@@ -874,13 +874,25 @@ impl Mon {
         }
     }
 
+    /// What of the quorum's log is applied here.
+    pub(crate) fn agreed(&self) -> crate::report::Agreed {
+        let Some(node) = &self.q.node else { return crate::report::Agreed::default() };
+        let last = node.applied();
+        crate::report::Agreed { first: last.saturating_sub(node.log_weight().0), last, term: node.status().term }
+    }
+
     fn maybe_compact(&mut self, out: &mut Vec<MonEffect>) {
         let Some(node) = &self.q.node else { return };
         let (entries, bytes) = node.log_weight();
         if entries > COMPACT_ENTRIES || bytes > COMPACT_BYTES || node.snapshot_wanted() {
-            let data = self.state.to_bytes();
-            self.with_node(out, |n, fx| n.compact(data, fx));
+            self.compact(out);
         }
+    }
+
+    /// Writes a snapshot of what is applied in the place of the log, unless one of it is there already.
+    pub(crate) fn compact(&mut self, out: &mut Vec<MonEffect>) {
+        let data = self.state.to_bytes();
+        self.with_node(out, |n, fx| n.compact(data, fx));
     }
 
     /// What reports say of the quorum.

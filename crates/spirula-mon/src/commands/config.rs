@@ -287,7 +287,8 @@ fn get(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
                 (None, None) => return Err((ENOENT, format!("unrecognized key '{key}'"))),
             },
         };
-        Ok(text_or_json(ctx, || format!("{value}\n"), || json!(value)))
+        // As Ceph, whatever form is asked for: a number is read as one, and a text as it stands.
+        Ok(CommandResult::data(format!("{value}\n")))
     };
     settle(run())
 }

@@ -65,7 +65,7 @@ fn df(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
 
 fn full(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
     // Tags only ever became part of a title nobody reads.
-    let (text, rs) = report::report(&ctx.view(), super::misc::VERSION_TEXT, ctx.format);
+    let (text, rs) = report::report(&ctx.view(), ctx.mon.agreed(), super::misc::VERSION_TEXT, ctx.format);
     CommandResult::data(text).with_rs(rs)
 }
 

@@ -131,7 +131,7 @@ fn parse(cmd: &[String]) -> Result<Args, String> {
     if cmd.is_empty() {
         return Err("no command supplied".into());
     }
-    match serde_json::from_str(&cmd.concat()) {
+    match spirula_settings::common::first_json(&cmd.concat()) {
         Ok(Value::Object(map)) => Ok(Args(map)),
         Ok(_) => Err("command is not a JSON object".into()),
         Err(e) => Err(format!("unparseable JSON: {e}")),
@@ -198,6 +198,8 @@ pub fn run(mon: &Mon, work: &mut Work, request: &Request<'_>) -> CommandResult {
     let prefix = args.str("prefix");
     let (format, to_xml) = xml::asked(&args.str("format"));
     let mut result = run_in(mon, work, request, &prefix, &args, format);
+    // An option's value stands as it is in every form, though a number would be JSON.
+    let to_xml = to_xml.filter(|_| prefix != "config get" || !args.has("key"));
     if let Some(text) = to_xml.and_then(|form| xml::convert(&prefix, &result.data, form)) {
         result.data = text.into();
     }
@@ -263,6 +265,11 @@ pub fn is_own(cmd: &[String]) -> bool {
     })
 }
 
+/// Is this the order, for this daemon alone, to write its store anew?
+pub fn asks_to_compact(cmd: &[String]) -> bool {
+    parse(cmd).is_ok_and(|args| tell::asks_to_compact(&args.str("prefix")))
+}
+
 /// Longest text of a refused command that the audit log keeps.
 const AUDIT_MAX: usize = 1024;
 
@@ -285,7 +292,7 @@ pub fn audit(work: &mut Work, peer: &Peer, cmd: &[String], result: &CommandResul
 
 /// Commands that carry keys or values of unknown secrecy are named without them.
 fn secretless(cmd: &str) -> String {
-    let parsed: Option<Value> = serde_json::from_str(cmd).ok();
+    let parsed: Option<Value> = spirula_settings::common::first_json(cmd).ok();
     let prefix = parsed.as_ref().and_then(|v| v.get("prefix")).and_then(Value::as_str).unwrap_or_default();
     if ["config-key", "auth", "join-token"].iter().any(|p| prefix.starts_with(p)) {
         serde_json::json!([{ "prefix": prefix }]).to_string()

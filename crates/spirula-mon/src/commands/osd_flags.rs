@@ -3,7 +3,6 @@
 use super::ec_profiles;
 use super::osd::osd_list;
 use super::{Args, CommandResult, CommandSpec, FLAG_DEPRECATED, Outcome, settle, text_or_json};
-use crate::absent;
 use crate::mon::CommandCtx;
 use serde_json::json;
 use spirula_encoding::UTime;
@@ -248,10 +247,7 @@ fn change_flag(ctx: &mut CommandCtx<'_>, key: &str, on: bool) -> CommandResult {
 }
 
 fn set(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
-    match absent::cluster_flag(&args.str("key")) {
-        Ok(()) => change_flag(ctx, &args.str("key"), true),
-        Err((errno, why)) => CommandResult::err(errno, why),
-    }
+    change_flag(ctx, &args.str("key"), true)
 }
 
 fn unset(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {

@@ -132,7 +132,7 @@ fn pools<'a>(view: &ClusterView<'a>) -> Vec<Row<'a>> {
 }
 
 /// Space by device class.
-fn classes(view: &ClusterView<'_>) -> BTreeMap<String, StoreStatfs> {
+pub(super) fn classes(view: &ClusterView<'_>) -> BTreeMap<String, StoreStatfs> {
     let mut out: BTreeMap<String, StoreStatfs> = BTreeMap::new();
     for (osd, report) in &view.mgr.digest.osds {
         if let Some(class) = view.osdmap.crush.class_of(*osd) {

@@ -16,7 +16,7 @@ mod whole;
 pub use df::df;
 pub use health::health;
 pub use status::status;
-pub use whole::report;
+pub use whole::{Agreed, report};
 
 use crate::view::ClusterView;
 use serde_json::{Value, json};

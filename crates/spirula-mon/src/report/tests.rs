@@ -3,12 +3,12 @@
 //! texts are quoted here.
 
 use super::health::{Health, parse_ttl};
-use super::{df, health, report, status};
+use super::{Agreed, df, health, report, status};
 use crate::clog::ClusterLog;
 use crate::config::ConfigDb;
 use crate::state::HealthMute;
 use crate::view::{ClusterView, MgrKnowledge, QuorumInfo};
-use serde_json::Value;
+use serde_json::{Value, json};
 use spirula_encoding::UTime;
 use spirula_format::Format;
 use spirula_maps::osdmap::{flags, pool, state};
@@ -512,9 +512,12 @@ fn a_cluster_without_anything_can_be_reported_on() {
     let w = World::new(OsdMap::default());
     assert!(status(&w.view(), Format::Plain).contains("    osd: 0 osds: 0 up, 0 in\n"));
     assert!(df(&w.view(), true, Format::Plain).starts_with("--- RAW STORAGE ---\nCLASS"));
-    let (text, rs) = report(&w.view(), "0.1.0", Format::Plain);
+    let (text, rs) = report(&w.view(), Agreed { first: 3, last: 9, term: 2 }, "0.1.0", Format::Plain);
     assert!(rs.starts_with("report "));
-    assert_eq!(serde_json::from_str::<Value>(&text).unwrap()["version"], "0.1.0");
+    let told = serde_json::from_str::<Value>(&text).unwrap();
+    assert_eq!((&told["version"], &told["paxos"]["last_committed"]), (&json!("0.1.0"), &json!(9)));
+    assert_eq!((&told["auth"]["num_secrets"], &told["osd_sum"]["num_osds"]), (&json!(0), &json!(0)));
+    assert_ne!(told["cluster_fingerprint"], json!(w.view().fsid.to_string()));
 }
 
 #[test]

@@ -168,7 +168,11 @@ ID  CLASS  WEIGHT   TYPE NAME       STATUS  REWEIGHT  PRI-AFF
     let dump =
         "WHO    MASK  LEVEL     OPTION             VALUE  RO\n  osd        advanced  osd_max_backfills  2        \n";
     assert_eq!(c.ok(r#"{"prefix": "config dump"}"#), dump);
-    assert_eq!(c.ok(r#"{"prefix": "config get", "who": "osd.0", "key": "osd_max_backfills"}"#), "2\n");
+    for form in ["plain", "json", "xml"] {
+        let ask =
+            format!(r#"{{"prefix": "config get", "who": "osd.0", "key": "osd_max_backfills", "format": "{form}"}}"#);
+        assert_eq!(c.ok(&ask), "2\n", "{form}");
+    }
     assert_eq!(
         c.ok(r#"{"prefix": "config get", "who": "osd.0"}"#),
         "WHO  MASK  LEVEL     OPTION             VALUE  RO\nosd        advanced  osd_max_backfills  2        \n"

@@ -287,7 +287,7 @@ const FLAGS: &[(&str, Does)] = &[
     ("norecover", Acts("OSDs begin no recovery")),
     ("noscrub", Acts("OSDs begin no scrub")),
     ("nodeep-scrub", Acts("OSDs begin no deep scrub")),
-    ("notieragent", Refused("no cache tiers")),
+    ("notieragent", Acts("health says so; no tier's agent works, as it asks")),
     ("nosnaptrim", Acts("OSDs forget no removed snapshots")),
     ("pglog_hardlimit", Nothing("it is set from the first: logs are bounded")),
 ];
@@ -333,8 +333,8 @@ const VARS: &[(&str, &str, Does)] = &[
     ("scrub_max_interval", "1000", Acts(SCRUBS)),
     ("deep_scrub_interval", "1000", Acts(SCRUBS)),
     ("recovery_priority", "5", Acts("OSDs, for the order of what they recover")),
-    ("recovery_op_priority", "5", Refused("clients' latency")),
-    ("scrub_priority", "5", Refused("clients' latency")),
+    ("recovery_op_priority", "5", Acts("OSDs, for whose turn of recovery is first")),
+    ("scrub_priority", "5", Acts("OSDs, for whose turn of a scrub is first")),
     ("compression_mode", "force", Acts(BLUESTORE)),
     ("compression_algorithm", "zstd", Acts(BLUESTORE)),
     ("compression_required_ratio", "0.5", Acts(BLUESTORE)),
@@ -623,7 +623,7 @@ const TOLD: &[(&str, Does)] = &[
         Nothing("it says that a monitor in the table ignores it"),
     ),
     (r#"{"prefix": "smart"}"#, Nothing("a device without an identity is not asked; one with an identity is refused")),
-    (r#"{"prefix": "compact"}"#, Refused("writes itself anew")),
+    (r#"{"prefix": "compact"}"#, Nothing("its log becomes a snapshot, of the same state")),
     (r#"{"prefix": "connection scores dump"}"#, Refused("votes alone")),
     (r#"{"prefix": "connection scores reset"}"#, Refused("votes alone")),
     (r#"{"prefix": "quorum enter"}"#, Refused("stop and start its process")),
@@ -640,6 +640,22 @@ fn tell(c: &mut Cluster, text: &str) -> (i32, String, Bytes) {
     let sent = c.ask(conn, body);
     let r = sent.iter().find_map(|m| MCommandReply::from_message(m).ok()).expect("an answer");
     (r.result, r.status, r.output)
+}
+
+/// `ceph tell mon.a compact`: what was written since the last snapshot becomes one, and a monitor that starts on it has the same.
+#[test]
+fn a_monitor_that_is_told_to_compact_writes_its_log_as_a_snapshot() {
+    let mut c = cluster();
+    assert!(!c.stored.entries.is_empty(), "there is a log to be written anew");
+    let before = lasting(&c);
+    let (ret, rs, output) = tell(&mut c, r#"{"prefix": "compact"}"#);
+    assert_eq!((ret, &output[..]), (0, &b"compacted log in 0 seconds\n"[..]), "{rs}");
+    assert!(c.stored.entries.is_empty(), "{} entries are left", c.stored.entries.len());
+    assert_eq!(lasting(&c.restarted()), before);
+    // Nothing happened since: nothing is written.
+    let snapshot = c.stored.snapshot.clone();
+    tell(&mut c, r#"{"prefix": "compact"}"#);
+    assert_eq!(c.stored.snapshot, snapshot);
 }
 
 #[test]

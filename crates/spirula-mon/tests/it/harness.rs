@@ -19,7 +19,7 @@ pub struct Cluster {
     pub now: UTime,
     /// Seconds by which the wall clock was set.
     set_by: i64,
-    stored: Stored,
+    pub stored: Stored,
     next_conn: u64,
     tid: u64,
     /// Open connections of OSDs.
