@@ -116,7 +116,7 @@ NOISE = re.compile(r'AdminSocketConfigObs|Falling back to public|WARNING: all da
 MOMENT = re.compile(
     r'^\s*(io:|client: .*(rd|wr)|recovery: |progress:|Global Recovery|\[[=.>]+\]|blocklist |Healthcheck|pg \S+ is (stuck|active|undersized)'
     r'|(data:|pgs:)?\s*[\d.]+% pgs |(pgs:)?\s*[\d/]+ objects (degraded|misplaced)|(pgs: )?\s*\d+ +(active|peering|unknown|creating|stale|undersized)\S*$'
-    r'|host \S+ \(root=\S+\) \(0 osds\) is down|sec Cur ops|PG_STAT +STATE +UP +UP_PRIMARY|\[WRN\] (PG_|POOL_PG_NUM)|\S+ \S+ \(\S+\) \d+ : \S+ \[\w+\]|\S+ \S+ \[(DBG|INF|WRN|ERR|SEC)\])')
+    r'|host \S+ \(root=\S+\) \(0 osds\) is down|sec Cur ops|\d+( +\d+){3}( +[\d.]+){2} +(-|[\d.]+) +[\d.]+$|PG_STAT +STATE +UP +UP_PRIMARY|\[WRN\] (PG_|POOL_PG_NUM)|\S+ \S+ \(\S+\) \d+ : \S+ \[\w+\]|\S+ \S+ \[(DBG|INF|WRN|ERR|SEC)\])')
 # What commands of other issues, which succeed with Ceph, leave behind for those that follow: pools made with the autoscaler's
 # words and what health says of them, options of modules, a device's light, the flag of cache tiers' agents.
 LEFT = re.compile(
@@ -133,10 +133,12 @@ MASKS = [
     (re.compile(r'(?:\d{4}-\d\d-\d\d|[A-Z][a-z]{2} [A-Z][a-z]{2} +\d+)[T ]\d\d:\d\d:\d\d[.\d]*(?: \d{4})?([+-]\d{4}|Z)?'), 'TIME'),
     # Keys, of 16 bytes and of 32.
     (re.compile(r'A[Qg][A-Za-z0-9+/]{36,66}={0,2}'), 'KEY'),
+    # What a monitor keeps its store in.
+    (re.compile(r'(?<=^compacted )\w+(?= in )'), 'STORE'),
     (re.compile(r'\b[0-9a-f]{12,40}\b'), 'HEX'),
     (re.compile(r'0x[0-9a-f]+'), '#'),
     (re.compile(r'\bclient\.(\d+|\?)'), 'client.#'),
-    (re.compile(r'\be\d+(?=[\s:])'), 'e#'),
+    (re.compile(r'\be\d+(?=[\s:;]|$)'), 'e#'),
     # Names of PGs, sets of OSDs and their first, states: where things lie and how they fare at that moment.
     (re.compile(r'(?<![\d.])\d+\.[0-9a-f]+(?=[\s)])'), '#'),
     (re.compile(r'\[(?:\d+|NONE)(?:,(?:\d+|NONE))*\]( ?p-?\d+)?'), 'OSDS'),

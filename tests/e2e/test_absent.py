@@ -6,7 +6,7 @@ class Absent(Case):
     args = ['--osds', '2']
 
     def test_what_nothing_acts_on_is_refused(self):
-        for argv in (['osd', 'set', 'notieragent'], ['osd', 'pool', 'set', 'data', 'pg_autoscale_mode', 'on'],
+        for argv in (['osd', 'pool', 'set', 'data', 'pg_autoscale_mode', 'on'],
                      ['osd', 'pool', 'create', 'x', '8', '--bulk'], ['mon', 'set-rank', 'a', '1'], ['osd', 'tier', 'rm-overlay', 'data'],
                      ['tell', 'osd.0', 'log', 'reopen'], ['tell', 'mon.a', 'log', 'dump'], ['progress'], ['telemetry', 'on'],
                      ['osd', 'pool', 'set', 'noautoscale'], ['device', 'monitoring', 'on']):

@@ -63,11 +63,58 @@ class Admin(Case):
         everything = self.c.json('config', 'show-with-defaults', 'osd.0')
         assert len(everything) > 1000 and {'name': 'osd_op_queue', 'value': 'wpq', 'source': 'default'} in everything
         assert socket.gethostname().split('.')[0] in self.c.ceph('osd', 'status').out
-        for words in (['heap', 'stats'], ['cache', 'drop'], ['reset_pg_recovery_stats']):
+        for words in (['heap', 'stats'], ['bluefs', 'stats'], ['debug', 'dump_missing', 'x']):
             assert tell(*words, check=False).code == 95, words
         sock = glob.glob(f'{self.c.dir}/run/ceph-osd.0.asok')[0]
         r = self.c.ceph('daemonperf', sock, '1', '1')
         assert 'osd' in r.out, r
+
+    def test_an_osd_tells_of_its_inside_and_takes_orders(self):
+        put = lambda *a: self.c.rados('-p', 'data', *a)
+        put('create', 'om')
+        put('setomapval', 'om', 'k1', 'v1')
+        put('setomapval', 'om', 'k2', 'v2')
+        at = self.c.json('osd', 'map', 'data', 'om')['acting_primary']
+        tell = lambda *a, **kw: self.c.ceph('tell', f'osd.{at}', *a, **kw)
+        assert tell('getomap', 'data', 'om').out.strip() == 'header= key=k1 val=v1 key=k2 val=v2'
+        assert tell('getomap', 'data', 'none', check=False).code == 2
+        assert tell('getomap', 'nopool', 'om', check=False).code == 2
+        cached = lambda: json.loads(tell('cache', 'status').out)
+        assert cached()['bluestore_onode'] > 0, cached()
+        before = cached()['bluestore_onode']
+        tell('cache', 'drop')
+        assert cached()['bluestore_onode'] < before, (before, cached())
+        assert put('getomapval', 'om', 'k1').code == 0 and tell('getomap', 'data', 'om').out.count('key=') == 2
+        assert 0 <= json.loads(tell('bluestore', 'allocator', 'score', 'block').out)['fragmentation_rating'] <= 1
+        assert set(json.loads(tell('dump_op_pq_state').out)['OSD:ShardedOpWQ:0']) == {'high_queues', 'queues'}
+        tell('send_beacon')
+        stood = json.loads(tell('dump_pg_recovery_stats').out)
+        assert any(row['nested_states'] == ['Started', 'Primary', 'active+clean'] for row in stood), stood
+        tell('reset_pg_recovery_stats')
+        assert len(json.loads(tell('dump_pg_recovery_stats').out)) < len(stood)
+        put('rm', 'om')
+
+    def test_monitor_and_manager_take_ceph_s_orders(self):
+        assert self.c.ceph('tell', 'mon.a', 'compact').out.startswith('compacted ')
+        mgr = json.loads(self.c.ceph('tell', 'mgr.x', 'status').out)
+        assert mgr['id'] == mgr['inst']['name']['num'] and mgr['addr_str'].startswith('127.0.0.1:') and not mgr['blocklisted'], mgr
+        assert json.loads(self.c.ceph('tell', 'mgr.x', 'dump_osd_network').out) == {'threshold': 1000, 'entries': []}
+        told = self.c.json('report')
+        assert {row['osd'] for row in told['num_pg_by_osd']} == {0, 1, 2} and told['auth']['num_secrets'] > 0
+        assert sum(row['num_primary_pg'] for row in told['num_pg_by_osd']) == told['num_pg'], told['num_pg_by_osd']
+        assert sum(s['num_osds'] for s in told['osd_sum_by_class'].values()) == told['osd_sum']['num_osds'] == 3
+        self.c.ceph('osd', 'set', 'notieragent')
+        assert 'notieragent flag(s) set' in self.c.ceph('health', 'detail').out
+        self.c.ceph('osd', 'unset', 'notieragent')
+        for var in ('recovery_op_priority', 'scrub_priority'):
+            self.c.ceph('osd', 'pool', 'set', 'data', var, '7')
+            assert self.c.ceph('osd', 'pool', 'get', 'data', var).out.strip() == f'{var}: 7'
+        # In a pool that is no cache, as Ceph answers.
+        self.c.rados('-p', 'data', 'put', 'x', self.sample())
+        for word in ('cache-flush', 'cache-evict'):
+            r = self.c.rados('-p', 'data', word, 'x', check=False)
+            assert r.code == 1 and '(22)' in r.err, r
+        self.c.rados('-p', 'data', 'tier-promote', 'x')
 
     def test_the_log_tells_of_downs_and_health(self):
         # Without `noup` the OSD could boot again before the monitor looked at

@@ -77,4 +77,3 @@ pub fn pool_var(var: &str, value: &str) -> Result<(), Refusal> {
         None => Ok(()),
     }
 }
-
