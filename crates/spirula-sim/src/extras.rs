@@ -114,7 +114,7 @@ impl Extra {
         ("fuzz", Self::Fuzz, 1),
         ("room", Self::Room, 4),
         ("load", Self::Load, 4),
-        ("snaps", Self::Snaps, 2),
+        ("snaps", Self::Snaps, 0),
     ];
 
     /// What happens at least once in many seeds that have it, or it did not come about.

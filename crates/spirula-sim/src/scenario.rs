@@ -48,7 +48,7 @@ impl Bug {
     /// quorum show more, with stories made for them. `GrantEpochIgnored` is shown by that of PGs alone: here it takes away the
     /// second of two lines of defence, for whoever has the map that shows a primary down grants it nothing more, and who grants
     /// says what it granted before.
-    pub const ALL: [(Self, &[Extra], &[Sign]); 30] = {
+    pub const ALL: [(Self, &[Extra], &[Sign]); 26] = {
         use spirula_pg::Bug as Of;
         /// What was acknowledged is not what is there, or was read.
         const ACKED: &[Sign] = &[Sign::Lost, Sign::Stale, Sign::Order, Sign::Answer, Sign::Log];
@@ -81,10 +81,6 @@ impl Bug {
             (Self::Pg(Of::EarlyDropped), &[], &[Sign::Stuck]),
             (Self::Pg(Of::RoomNotAwaited), &[Extra::Room], DATA),
             (Self::Pg(Of::RefusedKept), &[Extra::Room], DATA),
-            (Self::Pg(Of::CloneOfOlder), &[Extra::Snaps], DATA),
-            (Self::Pg(Of::ContextGoesBack), &[Extra::Snaps], DATA),
-            (Self::Pg(Of::HistoryForgotten), &[Extra::Snaps], DATA),
-            (Self::Pg(Of::RollbackHalf), &[Extra::Snaps], DATA),
         ]
     };
 }
