@@ -5,11 +5,11 @@
 //! no clones, no overlaps, no trimming. That holds as long as a context names all snapshots that are older than its newest
 //! one, so they are made one at a time, and as long as nobody looks at one that is removed, so one that somebody uses is not.
 
-use crate::content::{self, Change, Content, Kind, Seen};
+use crate::content::{self, Change, Content, Guard, Kind, Seen};
 use crate::rng::Rng;
 use spirula_messages::ceph::MPoolOp;
 use spirula_messages::ceph::mon::pool_op;
-use spirula_types::{SNAP_HEAD, Uuid};
+use spirula_types::{SNAP_HEAD, Uuid, errno};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -55,6 +55,11 @@ impl Past {
     pub fn after(&self, c: &Change, source: impl FnOnce() -> Result<Self, String>) -> Result<Self, String> {
         let mut next = self.clone();
         if self.lost {
+            return Ok(next);
+        }
+        let compared = [-errno::ERANGE, -errno::EOVERFLOW].contains(&c.result);
+        if self.head.is_none() && self.seq > 0 && compared && matches!(c.guard, Guard::Version(_)) {
+            // What is deleted, and there for its clones, has the version of its deletion, which is not followed here.
             return Ok(next);
         }
         let head = match c.kind {
@@ -232,7 +237,6 @@ impl Snaps {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::content::Guard;
 
     fn change(kind: Kind, version: u64, context: u64) -> Change {
         Change { token: 100 + version, kind, omap: false, guard: Guard::None, result: 0, version, context }
