@@ -138,7 +138,8 @@ impl Rights {
             m.ops.iter().filter(|o| o.op == op::CALL).filter_map(|o| called(o, lists)).collect();
         // What a call does is decided by what its class declares, not by the operation's number.
         let plain = m.ops.iter().filter(|o| o.op != op::CALL);
-        let reads = plain.clone().any(|o| o.op & op::MODE_READ != 0 || o.op == op::WATCH);
+        // Those of cache tiers neither read nor write by their numbers; they tell whether there is the object.
+        let reads = plain.clone().any(|o| o.op & op::MODE_READ != 0 || !o.is_write() || o.op == op::WATCH);
         caps.allows(&OsdAccess {
             pool: map.pool_names.get(&pool_id).map_or("", String::as_str),
             apps: &pool.application_metadata,
@@ -276,6 +277,12 @@ mod tests {
         (op::COPY_FROM2, "w"),
         (op::SETXATTR, "w"),
         (op::RMXATTR, "w"),
+        (op::CACHE_FLUSH, "r"),
+        (op::CACHE_TRY_FLUSH, "r"),
+        (op::CACHE_EVICT, "r"),
+        (op::CACHE_PIN, "w"),
+        (op::CACHE_UNPIN, "w"),
+        (op::TIER_PROMOTE, "w"),
     ];
 
     /// The permission matrix: for each operation there is, a user who lacks one of the rights that it needs, or has them in another
