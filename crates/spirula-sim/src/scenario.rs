@@ -45,9 +45,9 @@ pub enum Bug {
 impl Bug {
     /// Those that whole clusters show, each with the rarer trouble in which it shows (with that of the seed where
     /// none is named), and with what it must cause: another failure does not count. The simulators of PGs and of the
-    /// quorum show more, with stories made for them. `GrantEpochIgnored` is shown by that of PGs alone: here it takes away the
-    /// second of two lines of defence, for whoever has the map that shows a primary down grants it nothing more, and who grants
-    /// says what it granted before.
+    /// quorum show more, with stories made for them. `GrantEpochIgnored` is shown by none, for it takes away the second of two
+    /// lines of defence: whoever has the map that shows a primary down grants it nothing more, and who grants says what it
+    /// granted before.
     pub const ALL: [(Self, &[Extra], &[Sign]); 26] = {
         use spirula_pg::Bug as Of;
         /// What was acknowledged is not what is there, or was read.

@@ -1410,7 +1410,6 @@ impl World {
             }
             (End::Osd(from), Wire::Pong { sent, length, epoch }) => {
                 let mine = node.epoch;
-                let epoch = if self.cfg.ignores_grant_epochs() { 0 } else { epoch };
                 node.leases.take(from, sent, length, epoch, mine);
                 let waiting: Vec<SpgId> =
                     node.pgs.iter().filter(|(_, p)| p.waits_for_lease()).map(|(id, _)| *id).collect();
