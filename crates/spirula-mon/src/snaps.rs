@@ -271,7 +271,11 @@ impl Mon {
     pub(crate) fn prune_snaps(&self, work: &mut Work) {
         let digest = &self.mgr.knowledge.digest;
         for (pool, purged) in &digest.purged_snaps {
-            let Some(queue) = work.osd().removed_snaps_queue.get(pool) else { continue };
+            let (Some(queue), Some(p)) = (work.osd().removed_snaps_queue.get(pool), work.osd().pool(*pool)) else { continue };
+            // PGs that came of a split later than the manager's map are not among those that it heard; nor does it know of a merge.
+            if p.last_force_op_resend_preluminous > digest.osdmap_epoch {
+                continue;
+            }
             let gone = purged.intersection(queue).first(PRUNED_PER_EPOCH);
             if !gone.is_empty() {
                 work.osd_mut().new_purged_snaps.entry(*pool).or_default().union(&gone);

@@ -7,7 +7,7 @@ use spirula_maps::{PgDigest, PgStat, SnapIntervals};
 use spirula_messages::Body;
 use spirula_messages::ceph::{MPoolOp, MPoolOpReply, MRemoveSnaps};
 use spirula_messages::cluster::control::MgrDigest;
-use spirula_types::{EntityType, PgId};
+use spirula_types::{EntityType, Epoch, PgId};
 use std::collections::BTreeMap;
 
 const CREATE_SNAP: u32 = 0x11;
@@ -34,8 +34,8 @@ fn ids(s: Option<&SnapIntervals>) -> Vec<(u64, u64)> {
     s.map(|s| s.intervals().collect()).unwrap_or_default()
 }
 
-/// What the manager says of pool 1, of one PG or of two that have purged different ones.
-fn purged(of: &[&[u64]]) -> MgrDigest {
+/// What the manager says of pool 1 when it has the map of that epoch, of one PG or of two that have purged different ones.
+fn purged(epoch: Epoch, of: &[&[u64]]) -> MgrDigest {
     let pgs: Vec<PgStat> = of
         .iter()
         .map(|snaps| {
@@ -45,7 +45,7 @@ fn purged(of: &[&[u64]]) -> MgrDigest {
         })
         .collect();
     let pgs = pgs.iter().enumerate().map(|(i, s)| (PgId::new(1, i as u32), s));
-    let d = PgDigest::from_reports(5, UTime::ZERO, pgs, BTreeMap::new());
+    let d = PgDigest::from_reports(epoch, UTime::ZERO, pgs, BTreeMap::new());
     MgrDigest {
         gid: 5,
         stamp: UTime { sec: 9, nsec: 0 },
@@ -109,16 +109,42 @@ fn a_removed_one_waits_until_every_pg_has_forgotten_it() {
     let inc: Incremental = spirula_encoding::from_slice(&c.mon.state().incrementals[&(epoch)]).unwrap();
     assert_eq!(ids(inc.new_removed_snaps.get(&1)), [(3, 1)]);
     // One PG has forgotten both, the other only one.
-    c.ask(mgr, purged(&[&[2, 3], &[2]]));
+    let now = c.mon.state().osdmap.epoch;
+    c.ask(mgr, purged(now, &[&[2, 3], &[2]]));
     c.tick(1);
     assert_eq!(queue(&c), [(3, 1)]);
-    c.ask(mgr, purged(&[&[2, 3], &[2, 3, 4]]));
+    c.ask(mgr, purged(now, &[&[2, 3], &[2, 3, 4]]));
     c.tick(1);
     assert_eq!(queue(&c), [], "and 4, which nobody removed, is nothing to the monitors");
     let epoch = c.mon.state().osdmap.epoch;
     c.tick(1);
     assert_eq!(c.mon.state().osdmap.epoch, epoch, "nothing is left to be said");
     assert_eq!(c.restarted().mon.state().osdmap.bytes(), c.mon.state().osdmap.bytes());
+}
+
+/// A manager behind a split has heard the parents, which have forgotten a snapshot, and not the children, which have it still.
+#[test]
+fn a_manager_that_does_not_know_of_a_split_yet_says_nothing_of_snapshots() {
+    let mut c = Cluster::up(3);
+    let conn = c.open(EntityType::Client, "admin");
+    let mgr = c.open(EntityType::Mgr, "x");
+    c.ask(mgr, beacon(5, "x"));
+    assert_eq!(op(&mut c, conn, request(CREATE_OWN, 1, "", 0)), (0, Some(2)));
+    assert_eq!(op(&mut c, conn, request(DELETE_OWN, 1, "", 2)), (0, None));
+    let queued = |c: &Cluster| c.mon.state().osdmap.removed_snaps_queue.get(&1).is_some_and(|s| s.contains(2));
+    let before = c.mon.state().osdmap.epoch;
+    c.pgs_created("data");
+    let pgs = c.mon.state().osdmap.pool(1).unwrap().pg_num * 2;
+    c.ok(&format!(r#"{{"prefix": "osd pool set", "pool": "data", "var": "pg_num", "val": "{pgs}"}}"#));
+    let split = c.mon.state().osdmap.epoch;
+    assert_eq!(c.mon.state().osdmap.pool(1).unwrap().pg_num, pgs);
+    assert!(split > before);
+    c.ask(mgr, purged(split - 1, &[&[2]]));
+    c.tick(1);
+    assert!(queued(&c));
+    c.ask(mgr, purged(split, &[&[2]]));
+    c.tick(1);
+    assert!(!queued(&c));
 }
 
 #[test]
