@@ -40,8 +40,10 @@ const POOL_SNAPS_MAX: usize = 4096;
 /// The highest number that somebody else than the monitors may have given to a snapshot. Beyond it there are as many again, which
 /// nobody comes to the end of by asking for one after the other.
 const NUMBER_MAX: u64 = 1 << 62;
-/// Snapshots that leave the queue in one epoch, at most (Ceph's `mon_max_snap_prune_per_epoch`).
+/// Snapshots that leave the queue in one epoch: so many (Ceph's `mon_max_snap_prune_per_epoch`), or this part of the queue, if that is
+/// more: what came fast must not take long to go.
 const PRUNED_PER_EPOCH: u64 = 100;
+const PRUNED_SHARE: u64 = 8;
 
 /// Requests that wait for their turn. Not part of the agreed state: whoever lost its monitor asks again.
 #[derive(Default)]
@@ -164,7 +166,7 @@ pub fn remove_snap(work: &mut Work, id: PoolId, name: &str) -> Result<(), Refusa
 
 /// Puts a snapshot into the queue of those that PGs must forget.
 fn removed(work: &mut Work, id: PoolId, snap: u64) -> Result<(), Refusal> {
-    let full = |s: &spirula_maps::SnapIntervals| s.intervals().count() >= QUEUE_INTERVALS_MAX;
+    let full = |s: &spirula_maps::SnapIntervals| s.count() >= QUEUE_INTERVALS_MAX;
     let map = work.osd();
     if map.removed_snaps_queue.get(&id).is_some_and(full) || map.new_removed_snaps.get(&id).is_some_and(full) {
         return Err((ENOSPC, format!("too many removed snapshots of pool {id} wait for its PGs to forget them")));
@@ -195,8 +197,8 @@ fn create_own(work: &mut Work, id: PoolId) -> Result<u64, Refusal> {
     Ok(p.snap_seq)
 }
 
-/// Removes a client's snapshot.
-fn remove_own(work: &mut Work, id: PoolId, snap: u64) -> Result<(), Refusal> {
+/// Removes a client's snapshot: the removal's own number, if it was not removed before.
+fn remove_own(work: &mut Work, id: PoolId, snap: u64) -> Result<Option<u64>, Refusal> {
     let epoch = work.next_epoch();
     let Some(p) = work.osd().pool(id) else { return Err((ENOENT, format!("pool {id} does not exist"))) };
     if p.is_pool_snaps_mode() {
@@ -206,14 +208,14 @@ fn remove_own(work: &mut Work, id: PoolId, snap: u64) -> Result<(), Refusal> {
         return Err((ENOENT, format!("there is no snapshot {snap}")));
     }
     if is_removed(work, id, snap) {
-        return Ok(());
+        return Ok(None);
     }
     removed(work, id, snap)?;
     let p = pool_mut(work, id)?;
     // A removal has a number, too: who has seen it has seen all snapshots before it.
     p.snap_seq += 1;
     p.snap_epoch = epoch;
-    Ok(())
+    Ok(Some(p.snap_seq))
 }
 
 /// A client's operation on snapshots: result (0 or −errno) and, for a new one of its own, its number.
@@ -237,7 +239,13 @@ pub fn pool_op(work: &mut Work, m: &MPoolOp) -> (i32, Option<Bytes>) {
             Ok(snap) => (0, Some(spirula_encoding::to_vec(&snap).into())),
             Err((e, _)) => (-e, None),
         },
-        op::DELETE_UNMANAGED_SNAP => plain(remove_own(work, id, m.snap)),
+        op::DELETE_UNMANAGED_SNAP => plain(remove_own(work, id, m.snap).map(|number| {
+            // The removal's number, which no snapshot of this pool ever has, goes with it: else whoever makes and removes
+            // snapshots in turn would fill the queue with as many intervals, none next to another.
+            if let Some(number) = number {
+                work.osd_mut().new_removed_snaps.entry(id).or_default().insert(number, 1);
+            }
+        })),
         _ => (-EINVAL, None),
     }
 }
@@ -260,6 +268,7 @@ pub fn remove_snaps(work: &mut Work, m: &mut MRemoveSnaps) {
                 p.flags |= flag::SELFMANAGED_SNAPS;
                 p.snap_seq = *snap;
             }
+            // The removal's number is not queued: the file system may yet give it to a snapshot.
             remove_own(work, id, *snap).is_ok()
         });
     }
@@ -276,7 +285,7 @@ impl Mon {
             if p.last_force_op_resend_preluminous > digest.osdmap_epoch {
                 continue;
             }
-            let gone = purged.intersection(queue).first(PRUNED_PER_EPOCH);
+            let gone = purged.intersection(queue).first(PRUNED_PER_EPOCH.max(queue.size() / PRUNED_SHARE));
             if !gone.is_empty() {
                 work.osd_mut().new_purged_snaps.entry(*pool).or_default().union(&gone);
             }

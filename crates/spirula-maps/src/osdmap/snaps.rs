@@ -32,6 +32,11 @@ impl SnapIntervals {
         self.0.values().fold(0, |a, b| a.saturating_add(*b))
     }
 
+    /// Number of intervals.
+    pub fn count(&self) -> usize {
+        self.0.len()
+    }
+
     /// Is `id` in the set?
     pub fn contains(&self, id: u64) -> bool {
         self.0.range(..=id).next_back().is_some_and(|(start, len)| id - start < *len)

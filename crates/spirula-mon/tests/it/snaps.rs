@@ -103,14 +103,14 @@ fn a_removed_one_waits_until_every_pg_has_forgotten_it() {
     assert_eq!(c.mon.state().osdmap.epoch, epoch);
     assert_eq!(op(&mut c, conn, request(DELETE_OWN, 1, "", 2)), (0, None));
     let queue = |c: &Cluster| ids(c.mon.state().osdmap.removed_snaps_queue.get(&1));
-    assert_eq!(queue(&c), [(2, 2)]);
-    assert_eq!(op(&mut c, conn, request(CREATE_OWN, 1, "", 0)), (0, Some(7)), "removals have numbers, too");
+    assert_eq!(queue(&c), [(2, 2), (5, 2)], "removals have numbers, too, which no snapshot has");
+    assert_eq!(op(&mut c, conn, request(CREATE_OWN, 1, "", 0)), (0, Some(7)));
     // The incremental that OSDs get says which came and which went.
     let inc: Incremental = spirula_encoding::from_slice(&c.mon.state().incrementals[&(epoch)]).unwrap();
-    assert_eq!(ids(inc.new_removed_snaps.get(&1)), [(3, 1)]);
+    assert_eq!(ids(inc.new_removed_snaps.get(&1)), [(3, 1), (5, 1)]);
     // One PG has forgotten both, the other only one.
     let now = c.mon.state().osdmap.epoch;
-    c.ask(mgr, purged(now, &[&[2, 3], &[2]]));
+    c.ask(mgr, purged(now, &[&[2, 3, 5, 6], &[2, 5, 6]]));
     c.tick(1);
     assert_eq!(queue(&c), [(3, 1)]);
     c.ask(mgr, purged(now, &[&[2, 3], &[2, 3, 4]]));
@@ -145,6 +145,34 @@ fn a_manager_that_does_not_know_of_a_split_yet_says_nothing_of_snapshots() {
     c.ask(mgr, purged(split, &[&[2]]));
     c.tick(1);
     assert!(!queued(&c));
+}
+
+/// Whoever makes and removes snapshots in turn does not fill the queue, and what came fast does not take long to go.
+#[test]
+fn snapshots_made_and_removed_in_turn_are_one_interval() {
+    let mut c = Cluster::up(3);
+    let conn = c.open(EntityType::Client, "admin");
+    let mgr = c.open(EntityType::Mgr, "x");
+    c.ask(mgr, beacon(5, "x"));
+    for round in 0..1000 {
+        assert_eq!(op(&mut c, conn, request(CREATE_OWN, 1, "", 0)), (0, Some(2 + 2 * round)));
+        assert_eq!(op(&mut c, conn, request(DELETE_OWN, 1, "", 2 + 2 * round)), (0, None));
+    }
+    let queue = |c: &Cluster| ids(c.mon.state().osdmap.removed_snaps_queue.get(&1));
+    assert_eq!(queue(&c), [(2, 2000)]);
+    let all: Vec<u64> = (2..2002).collect();
+    c.ask(mgr, purged(c.mon.state().osdmap.epoch, &[&all]));
+    c.tick(1);
+    assert_eq!(queue(&c), [(252, 1750)], "an eighth at a time, while that is more than a hundred");
+    for _ in 0..20 {
+        c.tick(1);
+    }
+    assert_eq!(queue(&c), []);
+    // A file system's numbers are its own: it may give that of the removal to a snapshot.
+    let m = MRemoveSnaps { version: 0, snaps: [(1, vec![5000])].into() };
+    c.ask(conn, m);
+    c.tick(1);
+    assert_eq!(queue(&c), [(5000, 1)]);
 }
 
 #[test]

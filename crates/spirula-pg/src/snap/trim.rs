@@ -72,15 +72,6 @@ struct Walk {
     failed: bool,
 }
 
-/// What is in both.
-fn both(a: &SnapIntervals, b: &SnapIntervals) -> SnapIntervals {
-    let mut other = a.clone();
-    other.subtract(b);
-    let mut both = a.clone();
-    both.subtract(&other);
-    both
-}
-
 impl Trim {
     /// Does the walk wait for the shell's turn?
     pub fn wants_turn(&self) -> bool {
@@ -199,11 +190,11 @@ impl Pg {
         let Role::Active(a) = &mut self.role else { return };
         let may = may && a.clean && a.serving;
         let t = &mut a.trim;
-        t.purged = both(&t.purged, removed);
+        t.purged = t.purged.intersection(removed);
         let mut targets = removed.clone();
         targets.subtract(&t.purged);
         if let Some(w) = &mut t.walk {
-            w.targets = both(&w.targets, removed);
+            w.targets = w.targets.intersection(removed);
             if may && !w.targets.is_empty() {
                 return;
             }
