@@ -30,8 +30,10 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// Requests that make or remove snapshots share an epoch within so many nanoseconds.
 const TURN: u64 = 50_000_000;
-/// So many requests wait for their turn at most; whoever asks for more loses its connection.
+/// So many requests wait for their turn at most; if there are more, whoever has most of them loses its connection.
 const WAITING_MAX: usize = 4096;
+/// So many of one connection wait at most; whoever asks for more loses it.
+const WAITING_OF_ONE: usize = 256;
 /// Intervals in a pool's queue of removed snapshots, at most: more are there only when many were removed, none next to
 /// another, while PGs could not work them off. Each client has the map with all of them.
 const QUEUE_INTERVALS_MAX: usize = 16_384;
@@ -49,6 +51,8 @@ const PRUNED_SHARE: u64 = 8;
 #[derive(Default)]
 pub(crate) struct SnapTurns {
     waiting: VecDeque<Ask>,
+    /// How many of them came over each connection.
+    by_conn: BTreeMap<ConnId, usize>,
     last: UTime,
 }
 
@@ -65,7 +69,7 @@ impl SnapTurns {
     /// Keeps a request for the next turn; gives it back if it is none of these, or if it is its turn now.
     ///
     /// # Errors
-    /// The connection that asks for too many.
+    /// The connection that asks for too many, of which nothing waits any more.
     pub fn keep(&mut self, request: Request, now: UTime) -> Result<Option<Request>, ConnId> {
         let ask = match request {
             Request::Ask(ask) if is_about_snaps(&ask.message) => ask,
@@ -75,11 +79,27 @@ impl SnapTurns {
             self.last = now;
             return Ok(Some(Request::Ask(ask)));
         }
-        if self.waiting.len() >= WAITING_MAX {
-            return Err(ask.conn);
-        }
+        let conn = ask.conn;
+        let of_it = self.by_conn.entry(conn).or_default();
+        *of_it += 1;
+        let too_many = *of_it > WAITING_OF_ONE;
         self.waiting.push_back(ask);
-        Ok(None)
+        // Where too many wait altogether, whoever has most of them goes, not whoever comes last.
+        let most = || self.by_conn.iter().max_by_key(|(_, n)| **n).map(|(conn, _)| *conn);
+        let guilty = if too_many {
+            Some(conn)
+        } else if self.waiting.len() > WAITING_MAX {
+            most()
+        } else {
+            None
+        };
+        match guilty {
+            Some(guilty) => {
+                self.forget(guilty);
+                Err(guilty)
+            }
+            None => Ok(None),
+        }
     }
 
     fn is_due(&self, now: UTime) -> bool {
@@ -87,22 +107,25 @@ impl SnapTurns {
     }
 
     /// Those whose turn it is.
-    pub fn due(&mut self, now: UTime) -> Vec<Ask> {
+    pub fn due(&mut self, now: UTime) -> VecDeque<Ask> {
         if self.waiting.is_empty() || !self.is_due(now) {
-            return Vec::new();
+            return VecDeque::new();
         }
         self.last = now;
-        self.waiting.drain(..).collect()
+        self.take()
     }
 
     /// All that wait: this monitor leads no more.
     pub fn take(&mut self) -> VecDeque<Ask> {
+        self.by_conn.clear();
         std::mem::take(&mut self.waiting)
     }
 
     /// Nobody waits behind this connection any more.
     pub fn forget(&mut self, conn: ConnId) {
-        self.waiting.retain(|a| a.conn != conn);
+        if self.by_conn.remove(&conn).is_some() {
+            self.waiting.retain(|a| a.conn != conn);
+        }
     }
 
     /// Bytes of those that wait.

@@ -5,6 +5,7 @@ use spirula_encoding::{UTime, to_vec};
 use spirula_maps::osdmap::Incremental;
 use spirula_maps::{PgDigest, PgStat, SnapIntervals};
 use spirula_messages::Body;
+use spirula_mon::{MonEffect, MonEvent};
 use spirula_messages::ceph::{MPoolOp, MPoolOpReply, MRemoveSnaps};
 use spirula_messages::cluster::control::MgrDigest;
 use spirula_types::{EntityType, Epoch, PgId};
@@ -211,18 +212,46 @@ fn requests_of_one_moment_share_an_epoch() {
     let conn = c.open(EntityType::Client, "admin");
     let before = c.mon.state().osdmap.epoch;
     let mut answers = 0;
-    for _ in 0..500 {
+    for _ in 0..250 {
         answers += c.ask(conn, request(CREATE_OWN, 1, "", 0)).len();
     }
     answers += c.tick(1).len();
-    assert_eq!(answers, 500);
+    assert_eq!(answers, 250);
     let numbers = c.mon.state().osdmap.pool(1).unwrap().snap_seq;
-    assert_eq!((numbers, c.mon.state().osdmap.epoch - before), (501, 2));
-    // More than can wait: the connection ends, and what it asked for is forgotten.
-    for _ in 0..6000 {
-        c.ask(conn, request(CREATE_OWN, 1, "", 0));
+    assert_eq!((numbers, c.mon.state().osdmap.epoch - before), (251, 2));
+}
+
+/// The connections that a request makes the monitor close.
+fn closed(c: &mut Cluster, conn: u64) -> Vec<u64> {
+    let message = request(CREATE_OWN, 1, "", 0).into_message(0);
+    let out = c.held(MonEvent::Message { conn, message });
+    let closed = out.iter().filter_map(|e| if let MonEffect::Close(conn) = e { Some(*conn) } else { None }).collect();
+    c.release(out, &mut |_| {});
+    closed
+}
+
+/// Whoever asks for more than can wait is thrown out, and what it asked for is forgotten; nobody else is.
+#[test]
+fn a_flood_of_requests_costs_who_makes_it_the_connection() {
+    let mut c = Cluster::up(3);
+    let [greedy, modest] = [(); 2].map(|()| c.open(EntityType::Client, "admin"));
+    assert_eq!(op(&mut c, modest, request(CREATE_OWN, 1, "", 0)), (0, Some(2)));
+    assert!(closed(&mut c, modest).is_empty(), "it waits");
+    for _ in 0..256 {
+        assert!(closed(&mut c, greedy).is_empty());
     }
-    c.event(spirula_mon::MonEvent::SessionClosed { conn });
+    assert_eq!(closed(&mut c, greedy), [greedy]);
+    c.event(MonEvent::SessionClosed { conn: greedy });
     c.tick(1);
-    assert!(c.mon.state().osdmap.pool(1).unwrap().snap_seq <= 501 + 1);
+    assert_eq!(c.mon.state().osdmap.pool(1).unwrap().snap_seq, 3, "the modest one's");
+    // Many together: who has most of those that wait goes, not who comes last.
+    assert!(closed(&mut c, modest).is_empty(), "its turn is now, or later");
+    let many: Vec<u64> = (0..17).map(|_| c.open(EntityType::Client, "admin")).collect();
+    let mut gone = Vec::new();
+    for (i, conn) in many.iter().enumerate() {
+        for _ in 0..if i == 3 { 250 } else { 245 } {
+            gone.extend(closed(&mut c, *conn));
+        }
+    }
+    assert_eq!(gone, [many[3]]);
 }
