@@ -15,16 +15,17 @@ use crate::event::ConnId;
 use crate::mon::{Mon, Request};
 use crate::pools::Refusal;
 use crate::quorum::Ask;
+use crate::state::State;
 use crate::work::Work;
 use bytes::Bytes;
 use spirula_encoding::UTime;
-use spirula_maps::PgPool;
-use spirula_maps::osdmap::PoolSnap;
+use spirula_maps::osdmap::{Incremental, PoolSnap};
+use spirula_maps::{PgPool, SnapIntervals};
 use spirula_maps::osdmap::pool::flag;
 use spirula_messages::ceph::mon::pool_op as op;
 use spirula_messages::ceph::{MPoolOp, MRemoveSnaps, kind};
 use spirula_messages::{Body, Message};
-use spirula_types::PoolId;
+use spirula_types::{Epoch, PoolId};
 use spirula_types::errno::{EEXIST, EINVAL, ENOENT, ENOSPC};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -46,6 +47,8 @@ const NUMBER_MAX: u64 = 1 << 62;
 /// more: what came fast must not take long to go.
 const PRUNED_PER_EPOCH: u64 = 100;
 const PRUNED_SHARE: u64 = 8;
+/// Epochs of removals that are remembered until a digest is as new, at most. If there are more, none counts before the next digest.
+const RECENT_MAX: Epoch = 1024;
 
 /// Requests that wait for their turn. Not part of the agreed state: whoever lost its monitor asks again.
 #[derive(Default)]
@@ -54,6 +57,51 @@ pub(crate) struct SnapTurns {
     /// How many of them came over each connection.
     by_conn: BTreeMap<ConnId, usize>,
     last: UTime,
+    recent: Recent,
+}
+
+/// What was removed lately. A digest made with a map from before says nothing of it: if a snapshot is removed once more, after it left the
+/// queue, what PGs say there is of the first time. Made of the agreed state, by whoever leads.
+#[derive(Default)]
+struct Recent {
+    /// The epoch up to which this is known; 0 for never.
+    seen: Epoch,
+    /// Of removals up to this epoch nothing is known.
+    floor: Epoch,
+    removed: BTreeMap<Epoch, BTreeMap<PoolId, SnapIntervals>>,
+}
+
+impl Recent {
+    /// Follows the state's maps; `told`: the epoch of the digest's, of whose removals nothing more need be known.
+    fn follow(&mut self, state: &State, told: Epoch) {
+        let now = state.osdmap.epoch;
+        if self.seen == 0 || now.saturating_sub(self.seen) > RECENT_MAX {
+            self.forget(now);
+        }
+        for epoch in self.seen + 1..=now {
+            match state.incrementals.get(&epoch).map(|b| spirula_encoding::from_slice::<Incremental>(b)) {
+                Some(Ok(inc)) if inc.new_removed_snaps.is_empty() => {}
+                Some(Ok(inc)) => drop(self.removed.insert(epoch, inc.new_removed_snaps)),
+                Some(Err(_)) | None => self.forget(epoch),
+            }
+        }
+        self.seen = now;
+        self.removed.retain(|epoch, _| *epoch > told);
+        if self.removed.len() > RECENT_MAX as usize {
+            self.forget(now);
+        }
+    }
+
+    /// Nothing up to `epoch` is known.
+    fn forget(&mut self, epoch: Epoch) {
+        self.removed.clear();
+        (self.seen, self.floor) = (epoch, epoch);
+    }
+
+    /// Takes out of a pool's snapshots those that were removed after the digest.
+    fn subtract_from(&self, pool: PoolId, snaps: &mut SnapIntervals) {
+        self.removed.values().filter_map(|of| of.get(&pool)).for_each(|s| snaps.subtract(s));
+    }
 }
 
 /// Does this make or remove a snapshot?
@@ -189,7 +237,7 @@ pub fn remove_snap(work: &mut Work, id: PoolId, name: &str) -> Result<(), Refusa
 
 /// Puts a snapshot into the queue of those that PGs must forget.
 fn removed(work: &mut Work, id: PoolId, snap: u64) -> Result<(), Refusal> {
-    let full = |s: &spirula_maps::SnapIntervals| s.count() >= QUEUE_INTERVALS_MAX;
+    let full = |s: &SnapIntervals| s.count() >= QUEUE_INTERVALS_MAX;
     let map = work.osd();
     if map.removed_snaps_queue.get(&id).is_some_and(full) || map.new_removed_snaps.get(&id).is_some_and(full) {
         return Err((ENOSPC, format!("too many removed snapshots of pool {id} wait for its PGs to forget them")));
@@ -201,7 +249,7 @@ fn removed(work: &mut Work, id: PoolId, snap: u64) -> Result<(), Refusal> {
 /// Is it removed, or about to be?
 fn is_removed(work: &Work, id: PoolId, snap: u64) -> bool {
     let map = work.osd();
-    let in_ = |m: &BTreeMap<PoolId, spirula_maps::SnapIntervals>| m.get(&id).is_some_and(|s| s.contains(snap));
+    let in_ = |m: &BTreeMap<PoolId, SnapIntervals>| m.get(&id).is_some_and(|s| s.contains(snap));
     // Of an edited map only: an unedited one's list is of its own epoch, and in the queue.
     in_(&map.removed_snaps_queue) || in_(&map.new_removed_snaps)
 }
@@ -300,15 +348,24 @@ pub fn remove_snaps(work: &mut Work, m: &mut MRemoveSnaps) {
 
 impl Mon {
     /// Takes out of the queue what no PG has anything of any more.
-    pub(crate) fn prune_snaps(&self, work: &mut Work) {
+    pub(crate) fn prune_snaps(&mut self, work: &mut Work) {
         let digest = &self.mgr.knowledge.digest;
+        let recent = &mut self.snaps.recent;
+        recent.follow(&self.state, digest.osdmap_epoch);
+        if recent.floor > digest.osdmap_epoch {
+            return;
+        }
         for (pool, purged) in &digest.purged_snaps {
-            let (Some(queue), Some(p)) = (work.osd().removed_snaps_queue.get(pool), work.osd().pool(*pool)) else { continue };
+            let (Some(queue), Some(p)) = (work.osd().removed_snaps_queue.get(pool), work.osd().pool(*pool)) else {
+                continue;
+            };
             // PGs that came of a split later than the manager's map are not among those that it heard; nor does it know of a merge.
             if p.last_force_op_resend_preluminous > digest.osdmap_epoch {
                 continue;
             }
-            let gone = purged.intersection(queue).first(PRUNED_PER_EPOCH.max(queue.size() / PRUNED_SHARE));
+            let mut gone = purged.intersection(queue);
+            recent.subtract_from(*pool, &mut gone);
+            let gone = gone.first(PRUNED_PER_EPOCH.max(queue.size() / PRUNED_SHARE));
             if !gone.is_empty() {
                 work.osd_mut().new_purged_snaps.entry(*pool).or_default().union(&gone);
             }

@@ -176,6 +176,45 @@ fn snapshots_made_and_removed_in_turn_are_one_interval() {
     assert_eq!(queue(&c), [(5000, 1)]);
 }
 
+/// What PGs said of a snapshot before it was removed once more is of the first time.
+#[test]
+fn what_is_removed_again_is_looked_for_again() {
+    let mut c = Cluster::up(3);
+    let conn = c.open(EntityType::Client, "admin");
+    let mgr = c.open(EntityType::Mgr, "x");
+    c.ask(mgr, beacon(5, "x"));
+    assert_eq!(op(&mut c, conn, request(CREATE_OWN, 1, "", 0)), (0, Some(2)));
+    assert_eq!(op(&mut c, conn, request(DELETE_OWN, 1, "", 2)), (0, None));
+    let queued = |c: &Cluster| c.mon.state().osdmap.removed_snaps_queue.get(&1).is_some_and(|s| s.contains(2));
+    let first = c.mon.state().osdmap.epoch;
+    c.ask(mgr, purged(first, &[&[2, 3]]));
+    c.tick(1);
+    assert!(!queued(&c));
+    assert_eq!(op(&mut c, conn, request(DELETE_OWN, 1, "", 2)), (0, None));
+    let again = c.mon.state().osdmap.epoch;
+    for _ in 0..3 {
+        c.tick(1);
+        assert!(queued(&c), "the digest is from before");
+    }
+    c.ask(mgr, purged(again - 1, &[&[2, 3]]));
+    c.tick(1);
+    assert!(queued(&c));
+    // Who leads from now on does not know when it was removed.
+    let mut other = c.restarted();
+    let mgr_of_other = other.open(EntityType::Mgr, "x");
+    other.ask(mgr_of_other, beacon(5, "x"));
+    other.ask(mgr_of_other, purged(again - 1, &[&[2, 3]]));
+    other.tick(1);
+    assert!(queued(&other));
+    c.ask(mgr, purged(again, &[&[2, 3, 4]]));
+    c.tick(1);
+    assert!(!queued(&c));
+    let now = other.mon.state().osdmap.epoch;
+    other.ask(mgr_of_other, purged(now, &[&[2, 3, 4]]));
+    other.tick(1);
+    assert!(!queued(&other));
+}
+
 #[test]
 fn what_a_deleted_pool_left_in_the_queue_goes_with_it() {
     let mut c = Cluster::up(3);
