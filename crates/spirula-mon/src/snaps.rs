@@ -7,7 +7,8 @@
 //! who removes it once more has the PGs look again, and find nothing.
 //!
 //! Whoever may write to a pool may make snapshots of its own there, and each makes an epoch of the OSD map. So the
-//! requests of one [`TURN`] share an epoch: a client that asks for one after the other gets 20 a second at most.
+//! requests of one [`TURN`] share an epoch: a client that asks for one after the other gets 20 a second at first, and when it has used
+//! up [`TURNS`], one a second until it is quiet. Else one client made 20 maps a second for ever, which all others must read.
 //!
 //! What a removal means to a PG: `spirula_pg`. Which commands lead here: [`crate::commands`], and `MPoolOp`.
 
@@ -19,18 +20,21 @@ use crate::state::State;
 use crate::work::Work;
 use bytes::Bytes;
 use spirula_encoding::UTime;
+use spirula_maps::osdmap::pool::flag;
 use spirula_maps::osdmap::{Incremental, PoolSnap};
 use spirula_maps::{PgPool, SnapIntervals};
-use spirula_maps::osdmap::pool::flag;
 use spirula_messages::ceph::mon::pool_op as op;
 use spirula_messages::ceph::{MPoolOp, MRemoveSnaps, kind};
 use spirula_messages::{Body, Message};
-use spirula_types::{Epoch, PoolId};
 use spirula_types::errno::{EEXIST, EINVAL, ENOENT, ENOSPC};
+use spirula_types::{Epoch, PoolId};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Requests that make or remove snapshots share an epoch within so many nanoseconds.
 const TURN: u64 = 50_000_000;
+/// So many turns may follow each other like that. Each of these comes again after so many nanoseconds.
+const TURNS: u64 = 60;
+const TURN_AGAIN: u64 = 1_000_000_000;
 /// So many requests wait for their turn at most; if there are more, whoever has most of them loses its connection.
 const WAITING_MAX: usize = 4096;
 /// So many of one connection wait at most; whoever asks for more loses it.
@@ -57,6 +61,8 @@ pub(crate) struct SnapTurns {
     /// How many of them came over each connection.
     by_conn: BTreeMap<ConnId, usize>,
     last: UTime,
+    /// When all of the [`TURNS`] are there again, in nanoseconds.
+    rested: u64,
     recent: Recent,
 }
 
@@ -86,6 +92,8 @@ impl Recent {
             }
         }
         self.seen = now;
+        // Another manager may come with an older map: its digest has to wait, for what is forgotten here.
+        self.floor = self.floor.max(told.min(now));
         self.removed.retain(|epoch, _| *epoch > told);
         if self.removed.len() > RECENT_MAX as usize {
             self.forget(now);
@@ -124,7 +132,7 @@ impl SnapTurns {
             other => return Ok(Some(other)),
         };
         if self.waiting.is_empty() && self.is_due(now) {
-            self.last = now;
+            self.turn(now);
             return Ok(Some(Request::Ask(ask)));
         }
         let conn = ask.conn;
@@ -133,25 +141,27 @@ impl SnapTurns {
         let too_many = *of_it > WAITING_OF_ONE;
         self.waiting.push_back(ask);
         // Where too many wait altogether, whoever has most of them goes, not whoever comes last.
-        let most = || self.by_conn.iter().max_by_key(|(_, n)| **n).map(|(conn, _)| *conn);
         let guilty = if too_many {
             Some(conn)
         } else if self.waiting.len() > WAITING_MAX {
-            most()
+            self.by_conn.iter().max_by_key(|(_, n)| **n).map(|(conn, _)| *conn)
         } else {
             None
         };
-        match guilty {
-            Some(guilty) => {
-                self.forget(guilty);
-                Err(guilty)
-            }
-            None => Ok(None),
-        }
+        let Some(guilty) = guilty else { return Ok(None) };
+        self.forget(guilty);
+        Err(guilty)
     }
 
     fn is_due(&self, now: UTime) -> bool {
-        now.as_nanos().abs_diff(self.last.as_nanos()) >= TURN
+        let used = self.rested.saturating_sub(now.as_nanos());
+        now.as_nanos().abs_diff(self.last.as_nanos()) >= TURN && used <= (TURNS - 1) * TURN_AGAIN
+    }
+
+    /// It is a turn.
+    fn turn(&mut self, now: UTime) {
+        self.last = now;
+        self.rested = self.rested.max(now.as_nanos()).saturating_add(TURN_AGAIN);
     }
 
     /// Those whose turn it is.
@@ -159,7 +169,7 @@ impl SnapTurns {
         if self.waiting.is_empty() || !self.is_due(now) {
             return VecDeque::new();
         }
-        self.last = now;
+        self.turn(now);
         self.take()
     }
 

@@ -4,10 +4,10 @@ use crate::harness::{Cluster, FSID, beacon};
 use spirula_encoding::{UTime, to_vec};
 use spirula_maps::osdmap::Incremental;
 use spirula_maps::{PgDigest, PgStat, SnapIntervals};
-use spirula_messages::Body;
-use spirula_mon::{MonEffect, MonEvent};
 use spirula_messages::ceph::{MPoolOp, MPoolOpReply, MRemoveSnaps};
 use spirula_messages::cluster::control::MgrDigest;
+use spirula_messages::{Body, Message};
+use spirula_mon::{MonEffect, MonEvent};
 use spirula_types::{EntityType, Epoch, PgId};
 use std::collections::BTreeMap;
 
@@ -156,8 +156,11 @@ fn snapshots_made_and_removed_in_turn_are_one_interval() {
     let mgr = c.open(EntityType::Mgr, "x");
     c.ask(mgr, beacon(5, "x"));
     for round in 0..1000 {
-        assert_eq!(op(&mut c, conn, request(CREATE_OWN, 1, "", 0)), (0, Some(2 + 2 * round)));
-        assert_eq!(op(&mut c, conn, request(DELETE_OWN, 1, "", 2 + 2 * round)), (0, None));
+        c.ask(conn, request(CREATE_OWN, 1, "", 0));
+        c.ask(conn, request(DELETE_OWN, 1, "", 2 + 2 * round));
+        if round % 100 == 99 {
+            c.tick(1);
+        }
     }
     let queue = |c: &Cluster| ids(c.mon.state().osdmap.removed_snaps_queue.get(&1));
     assert_eq!(queue(&c), [(2, 2000)]);
@@ -258,6 +261,37 @@ fn requests_of_one_moment_share_an_epoch() {
     assert_eq!(answers, 250);
     let numbers = c.mon.state().osdmap.pool(1).unwrap().snap_seq;
     assert_eq!((numbers, c.mon.state().osdmap.epoch - before), (251, 2));
+}
+
+/// One client alone does not go on with as many epochs as it likes.
+#[test]
+fn whoever_goes_on_for_long_gets_an_epoch_a_second() {
+    let mut c = Cluster::up(3);
+    let conn = c.open(EntityType::Client, "admin");
+    let made = |c: &mut Cluster, seconds: u32| {
+        let before = c.mon.state().osdmap.epoch;
+        let (begun, mut waits) = (c.now, false);
+        while c.now.sec - begun.sec < seconds {
+            let answered = |sent: Vec<(u64, Message)>| sent.iter().any(|(to, _)| *to == conn);
+            if !waits {
+                waits = !answered(c.send(conn, request(CREATE_OWN, 1, "", 0).into_message(0)));
+            }
+            c.now = UTime::from_nanos(c.now.as_nanos() + 50_000_000);
+            waits = waits && !answered(c.event(MonEvent::Tick));
+        }
+        c.mon.state().osdmap.epoch - before
+    };
+    let first = made(&mut c, 2);
+    assert!((30..=42).contains(&first), "{first} at first");
+    made(&mut c, 30);
+    let later = made(&mut c, 20);
+    assert!((19..=21).contains(&later), "{later} in 20 s");
+    // After a minute of quiet it is as at first.
+    for _ in 0..61 {
+        c.tick(1);
+    }
+    let again = made(&mut c, 2);
+    assert!((30..=42).contains(&again), "{again} after a minute");
 }
 
 /// The connections that a request makes the monitor close.
