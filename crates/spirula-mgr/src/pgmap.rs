@@ -207,11 +207,13 @@ impl PgMap {
     fn note_merges(&mut self, map: &OsdMap) {
         for (id, pool) in &map.pools {
             let n = pool.pg_num;
-            let seeds: Vec<(u32, Epoch)> = match self.pg_nums.insert(*id, n) {
-                Some(before) => (n..before).map(|s| (hash::stable_mod(s, n, hash::mask_for(n)), map.epoch)).collect(),
-                None => (0..n).map(|seed| (seed, pool.last_force_op_resend_preluminous)).collect(),
+            // The pool says when it was: maps may have been passed over since, and PGs report only what changes.
+            let epoch = pool.last_force_op_resend_preluminous.min(map.epoch);
+            let seeds: Vec<u32> = match self.pg_nums.insert(*id, n) {
+                Some(before) => (n..before).map(|s| hash::stable_mod(s, n, hash::mask_for(n))).collect(),
+                None => (0..n).collect(),
             };
-            for (seed, epoch) in seeds.into_iter().filter(|(_, epoch)| *epoch > 0) {
+            for seed in seeds.into_iter().filter(|_| epoch > 0) {
                 let since = self.merged.entry(PgId::new(*id, seed)).or_default();
                 *since = epoch.max(*since);
             }
@@ -445,6 +447,26 @@ mod tests {
             report(&mut other, &after, 0, PgId::new(1, seed), with(2, 6, 3));
         }
         assert!(purged(&other, &after));
+    }
+
+    /// A manager comes to know of a merge with a later map; who has reported in the merge's epoch says nothing again.
+    #[test]
+    fn a_report_of_the_epoch_of_the_merge_counts() {
+        let with = |epoch| {
+            let mut s = PgStat { reported_epoch: epoch, ..stat(1, 0, 0) };
+            s.purged_snaps.insert(3, 1);
+            s
+        };
+        let mut p = PgMap::default();
+        let before = map(5, &[(1, 2)]);
+        p.follow(&before, t(0));
+        let mut after = map(9, &[(1, 1)]);
+        after.pools.get_mut(&1).unwrap().last_force_op_resend_preluminous = 7;
+        report(&mut p, &before, 0, PgId::new(1, 0), with(6));
+        p.follow(&after, t(1));
+        assert!(p.digest(&after).purged_snaps.is_empty());
+        report(&mut p, &after, 0, PgId::new(1, 0), with(7));
+        assert!(p.digest(&after).purged_snaps.contains_key(&1));
     }
 
     #[test]
