@@ -796,6 +796,7 @@ impl Mon {
             Reply::PoolOp { tid, result, data } => {
                 MPoolOpReply { version: u64::from(epoch), fsid: self.fsid, result, epoch, data }.into_message(tid)
             }
+            Reply::RemovedSnaps { tid, removed } => removed.into_message(tid),
             Reply::MarkedDown(osd) => OsdMarkMeDownAck { osd, epoch }.into_message(0),
             Reply::Ready(m) => m,
         }
@@ -860,7 +861,7 @@ impl Mon {
             kind::REMOVE_SNAPS => {
                 let mut r = MRemoveSnaps::from_message(&m)?;
                 crate::snaps::remove_snaps(work, &mut r);
-                work.replies.push((conn, Reply::Ready(r.into_message(m.tid))));
+                work.replies.push((conn, Reply::RemovedSnaps { tid: m.tid, removed: r }));
             }
             kind::LOG => {
                 let log = MLog::from_message(&m)?;

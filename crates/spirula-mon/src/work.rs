@@ -11,8 +11,8 @@ use bytes::Bytes;
 use spirula_encoding::UTime;
 use spirula_maps::{Crush, OsdMap};
 use spirula_messages::Message;
-use spirula_messages::ceph::LogEntry;
 use spirula_messages::ceph::log::severity;
+use spirula_messages::ceph::{LogEntry, MRemoveSnaps};
 use spirula_types::{AddrVec, Epoch, OsdId};
 use std::sync::Arc;
 
@@ -38,6 +38,13 @@ pub enum Reply {
         result: i32,
         /// New snapshot id, if one was asked for.
         data: Option<Bytes>,
+    },
+    /// Answer to a metadata server that wants snapshots removed.
+    RemovedSnaps {
+        /// Of the request.
+        tid: u64,
+        /// Those that are.
+        removed: MRemoveSnaps,
     },
     /// An OSD's stop is recorded.
     MarkedDown(OsdId),
@@ -193,6 +200,7 @@ impl Work {
                     *result = CommandResult::err(spirula_types::errno::EIO, format!("internal error: {why}"));
                 }
                 Reply::PoolOp { result, .. } => *result = -spirula_types::errno::EIO,
+                Reply::RemovedSnaps { removed, .. } => removed.snaps.clear(),
                 Reply::MarkedDown(_) | Reply::Ready(_) => {}
             }
         }
@@ -230,5 +238,28 @@ impl Work {
     /// Keeps an answer for whoever asks again.
     pub fn keep_done(&mut self, done: Done) {
         self.new_done.push(done);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use spirula_maps::MonMap;
+    use spirula_messages::Body;
+    use spirula_types::Uuid;
+
+    #[test]
+    fn a_batch_that_is_refused_names_no_snapshot_as_removed() {
+        let osdmap = OsdMap::fresh(Uuid([3; 16]), 1, UTime::ZERO, Crush::default());
+        let state = State::new(MonMap::initial(Uuid([3; 16]), UTime::ZERO, []), osdmap, 0);
+        let speaker = Speaker { name: "a".into(), rank: 0, addrs: AddrVec::default() };
+        let mut work = Work::new(state, UTime::ZERO, speaker);
+        let removed = MRemoveSnaps { version: 0, snaps: [(1, vec![5])].into() };
+        work.replies.push((7, Reply::RemovedSnaps { tid: 3, removed: removed.clone() }));
+        work.replies.push((7, Reply::Ready(removed.into_message(3))));
+        work.refuse("of no consequence");
+        let nothing = MRemoveSnaps { version: 0, snaps: [].into() };
+        assert_eq!(work.replies[0], (7, Reply::RemovedSnaps { tid: 3, removed: nothing }));
+        assert!(matches!(&work.replies[1].1, Reply::Ready(_)), "what is the same whatever became of the batch");
     }
 }
