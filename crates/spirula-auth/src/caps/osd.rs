@@ -278,8 +278,9 @@ impl OsdCaps {
     }
 
     /// True if whoever has them may make and remove snapshots of its own in this pool: if a grant, from there, writes to it, be it
-    /// to one namespace or to some names only, for such a snapshot is of no use to anybody else. A grant that says a tag and no
-    /// pool does not: whoever writes to one file system of a pool has nothing to do with its snapshots.
+    /// to one namespace or to some names only. One that it makes is of no use to anybody else; but it may remove those of others
+    /// in the pool, as in Ceph, for their numbers have no owner. A grant that says a tag and no pool does not: whoever writes to one
+    /// file system of a pool has nothing to do with its snapshots.
     pub fn may_snapshot(&self, pool: &str, addr: Option<IpAddr>) -> bool {
         let of_it = |place: &Where| {
             let everywhere = *place == Where::default();
