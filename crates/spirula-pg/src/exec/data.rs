@@ -140,6 +140,7 @@ impl Vector<'_> {
             At::Nothing => {
                 if self.object.live() {
                     self.object.remove();
+                    self.end_watches();
                     self.object.stats.count_write(0);
                 }
             }

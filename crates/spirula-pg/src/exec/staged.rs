@@ -146,6 +146,8 @@ impl<'a> Staged<'a> {
     fn keep_watchers(&mut self) {
         if !self.exists {
             self.watchers.clear();
+            // It may be stored all the same, as a whiteout.
+            self.info.set(ObjectInfo::WATCHED, false);
             return;
         }
         // A clone has none, and neither has what is made from one.

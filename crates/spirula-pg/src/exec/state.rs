@@ -225,8 +225,12 @@ pub fn load_object(reader: &dyn ObjectReader, object: &HObject) -> Result<Object
         state.snapset = from_slice(&attr).map_err(bad)?;
     }
     if state.info.has(ObjectInfo::WATCHED) {
-        let attr = reader.attr(object, WATCHERS_ATTR)?.ok_or(ReadError::Io(errno::EIO))?;
-        state.watchers = watch::from_attr(&attr).map_err(bad)?;
+        // Without its attribute the flag says nothing: whoever loses a watch begins it anew, and an object that cannot be
+        // loaded is lost.
+        match reader.attr(object, WATCHERS_ATTR)? {
+            Some(attr) => state.watchers = watch::from_attr(&attr).map_err(bad)?,
+            None => state.info.set(ObjectInfo::WATCHED, false),
+        }
     }
     Ok(state)
 }

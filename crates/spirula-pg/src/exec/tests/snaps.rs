@@ -134,6 +134,30 @@ fn watches_stay_with_the_head() {
     assert_eq!((watchers(&x, &o), watchers(&x, &HObject { snap: 2, ..o.clone() })), (2, 0));
 }
 
+/// An object that is rolled back to a time when it was not there is deleted: its watches end, and it can be loaded.
+#[test]
+fn a_watched_object_that_is_rolled_back_to_nothing_is_still_an_object() {
+    let mut x = Bench::new();
+    let o = object("o");
+    x.under(context(1, &[]), &o, &[OsdOp::write_full(b("old")), OsdOp::watch(5, op::watch::WATCH, 0, 30)]);
+    let now = context(3, &[3, 1]);
+    let done = x.under(now.clone(), &o, &[OsdOp::rollback(1)]);
+    assert_eq!(done.result, 0);
+    assert_eq!(done.watch, [WatchEffect::Ended { key: (5, ASKER.name), tell: true }]);
+    let whiteout = load_object(&x.store, &o).unwrap();
+    assert!(whiteout.exists && !whiteout.live() && !whiteout.info.has(ObjectInfo::WATCHED), "{whiteout:?}");
+    assert_eq!((x.data_at(SNAP_HEAD, &o), x.data_at(3, &o)), (Err(-errno::ENOENT), Ok(b("old"))));
+    // It was watched again in the same vector.
+    x.under(now.clone(), &o, &[OsdOp::create(false), OsdOp::watch(6, op::watch::WATCH, 0, 30)]);
+    let again = [OsdOp::rollback(1), OsdOp::create(false), OsdOp::watch(7, op::watch::WATCH, 0, 30)];
+    assert_eq!(x.under(now, &o, &again).result, 0);
+    assert_eq!(load_object(&x.store, &o).unwrap().watchers.iter().map(|w| w.cookie).collect::<Vec<_>>(), [7]);
+    // One that was stored with the flag and without the list has no watchers, and is there.
+    x.store.objects.get_mut(&o).unwrap().attrs.remove(WATCHERS_ATTR);
+    let state = load_object(&x.store, &o).unwrap();
+    assert!(state.live() && state.watchers.is_empty() && !state.info.has(ObjectInfo::WATCHED));
+}
+
 /// Many snapshots go at once: some clones in each write, and nothing is left in the end, not even a whiteout.
 #[test]
 fn an_object_of_removed_snapshots_only_goes_entirely() {
