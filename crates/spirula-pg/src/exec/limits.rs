@@ -46,6 +46,11 @@ pub struct Limits {
     pub max_ops: usize,
     /// Most watches of an object; beyond it E2BIG. Ceph has no such bound.
     pub max_watchers: usize,
+    /// Most snapshots that the context of a write names; beyond it EINVAL. Ceph has no such bound.
+    pub max_snaps: usize,
+    /// Most bytes that an object's history may come to when a clone is added; beyond it E2BIG. With all that is kept with
+    /// an object beside it must stay below what stores take (`ATTRS_STORED_MAX`). Ceph has no such bound.
+    pub max_history: usize,
     /// Longest payload of a notification, and longest answer to one, bytes; beyond it E2BIG. Ceph has no such bound.
     pub max_notify: usize,
 }
@@ -70,6 +75,8 @@ impl Default for Limits {
             max_reply_size: 256 << 20,
             max_ops: 4096,
             max_watchers: 1024,
+            max_snaps: 64 << 10,
+            max_history: 4 << 20,
             max_notify: 1 << 20,
         }
     }

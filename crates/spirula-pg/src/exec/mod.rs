@@ -285,7 +285,7 @@ fn check_request(ctx: &OpContext<'_>, state: &ObjectState, class: OpClass, ops: 
         return Err(errno::EINVAL);
     }
     if class.write {
-        if ctx.snapid != SNAP_HEAD || !ctx.context.is_valid() {
+        if ctx.snapid != SNAP_HEAD || !ctx.context.is_valid() || ctx.context.snaps.len() > limits.max_snaps {
             return Err(errno::EINVAL);
         }
         if ctx.flags & flag::ORDERSNAP != 0 && ctx.context.seq < state.snapset.seq {
@@ -374,7 +374,13 @@ fn conclude(
     }
     let stats = StatDelta::default();
     let base = staged.base;
-    let effect = Effect::Apply(Box::new(WritePlan::of_head(staged.into_change(), base, ctx)));
+    let plan = WritePlan::of_head(staged.into_change(), base, ctx);
+    // The history was not there yet when the vector's change was looked at. Without a new clone it grows by few ranges only
+    // ([`SnapSet::head_changes`]), so what is deleted or overwritten under the same context is never refused.
+    if plan.changes.len() > 1 && plan.history_size() > ctx.limits.max_history {
+        return Ok(without_effect(-errno::E2BIG, ops, Effect::LogOnly, stats));
+    }
+    let effect = Effect::Apply(Box::new(plan));
     Ok(Outcome { result, ops, user_version: base_version, effect, stats, unreadable: false, watch: Vec::new() })
 }
 

@@ -60,6 +60,15 @@ impl WritePlan {
         changes.push(head);
         Self { changes }
     }
+
+    /// Bytes of the history that it stores with the head; 0 if that stays as it is.
+    pub(crate) fn history_size(&self) -> usize {
+        let sets = self.changes.last().into_iter().flat_map(|c| &c.ops).filter_map(|op| match op {
+            ObjectOp::SetAttrs(kv) => Some(kv),
+            _ => None,
+        });
+        sets.flatten().filter(|(k, _)| k == SNAPSET_ATTR).map(|(_, v)| v.len()).sum()
+    }
 }
 
 /// Adds the attribute that holds a history.

@@ -6,6 +6,10 @@ use spirula_types::transaction::ObjectOp;
 
 /// Ranges that are kept of an overlap. Beyond that the smallest is given up: saying that less is shared than is, is safe.
 const RANGES: usize = 1024;
+/// Ranges that are kept of all overlaps of an object together: where older ones have so many already, the newest has few.
+const RANGES_OF_ALL: usize = 32 * RANGES;
+/// Ranges that each overlap may have all the same.
+const RANGES_OF_EACH: usize = 16;
 
 /// Ranges of bytes, (offset, length), ascending, apart from each other, none empty.
 pub(crate) type Ranges = Vec<(u64, u64)>;
@@ -43,12 +47,27 @@ pub(crate) fn subtract(ranges: &mut Ranges, from: u64, end: u64) {
 
 /// What both have.
 pub(crate) fn intersection(a: &[(u64, u64)], b: &[(u64, u64)]) -> Ranges {
-    a.iter().flat_map(|(at, n)| within(b, *at, at.saturating_add(*n))).collect()
+    let (mut left, mut right) = (a.iter().peekable(), b.iter().peekable());
+    let mut both = Ranges::new();
+    while let (Some((from, n)), Some((other, m))) = (left.peek(), right.peek()) {
+        let (end, other_end) = (from.saturating_add(*n), other.saturating_add(*m));
+        let (first, last) = ((*from).max(*other), end.min(other_end));
+        if first < last {
+            both.push((first, last - first));
+        }
+        // What ends first meets nothing more.
+        if end < other_end {
+            left.next()
+        } else {
+            right.next()
+        };
+    }
+    both
 }
 
-/// Keeps within the bound.
-fn bound(ranges: &mut Ranges) {
-    while ranges.len() > RANGES {
+/// Keeps so many ranges, the largest.
+fn bound(ranges: &mut Ranges, most: usize) {
+    while ranges.len() > most {
         let smallest = ranges.iter().enumerate().min_by_key(|(_, (_, n))| *n).map(|(i, _)| i);
         if let Some(i) = smallest {
             ranges.remove(i);
@@ -102,7 +121,8 @@ impl SnapSet {
             Some(ObjectOp::CloneFrom(clone)) => Some(self.shared_since(clone.snap)),
             _ => None,
         };
-        let Some(newest) = self.clones.last_mut() else { return };
+        let Some((newest, older)) = self.clones.split_last_mut() else { return };
+        let others: usize = older.iter().map(|c| c.overlap.len()).sum();
         let shared = &mut newest.overlap;
         if let Some(same) = rolled {
             *shared = intersection(shared, &same);
@@ -117,7 +137,7 @@ impl SnapSet {
                 _ => {}
             }
         }
-        bound(shared);
+        bound(shared, RANGES_OF_ALL.saturating_sub(others).clamp(RANGES_OF_EACH, RANGES));
     }
 
     /// What a clone shares with the head, by all between them.
@@ -240,5 +260,33 @@ mod tests {
         s.head_changes(&ops);
         assert_eq!(s.clones[0].overlap.len(), RANGES);
         assert!(s.clones[0].overlap.contains(&(8998, 1002)), "the large ones stay");
+        // However many clones there are.
+        for id in 2..=200 {
+            s.add_clone(&context(id, &[id]), 10_000);
+            s.note_context(&context(id, &[id]));
+            s.head_changes(&ops);
+        }
+        let all: usize = s.clones.iter().map(|c| c.overlap.len()).sum();
+        assert!(all <= RANGES_OF_ALL + 200 * RANGES_OF_EACH, "{all}");
+        assert_eq!(s.clones[199].overlap.len(), RANGES_OF_EACH);
+    }
+
+    #[test]
+    fn an_intersection_is_what_both_have() {
+        let ranges = |of: &[bool]| -> Ranges {
+            let mut all = Ranges::new();
+            for at in (0..of.len()).filter(|i| of[*i]) {
+                match all.last_mut() {
+                    Some((a, n)) if *a + *n == at as u64 => *n += 1,
+                    _ => all.push((at as u64, 1)),
+                }
+            }
+            all
+        };
+        let bits = |n: u32| -> Vec<bool> { (0..8).map(|i| n >> i & 1 == 1).collect() };
+        for (a, b) in (0..256).flat_map(|a| (0..256).map(move |b| (a, b))) {
+            assert_eq!(intersection(&ranges(&bits(a)), &ranges(&bits(b))), ranges(&bits(a & b)), "{a:b} {b:b}");
+        }
+        assert_eq!(intersection(&[(0, u64::MAX)], &[(5, u64::MAX)]), [(5, u64::MAX - 5)]);
     }
 }

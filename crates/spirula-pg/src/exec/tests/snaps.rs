@@ -5,6 +5,7 @@ use crate::snap::SnapContext;
 use crate::snap::trim::doomed;
 use proptest::prelude::*;
 use spirula_encoding::from_slice;
+use spirula_types::limits;
 
 fn context(seq: u64, snaps: &[u64]) -> SnapContext {
     SnapContext { seq, snaps: snaps.to_vec() }
@@ -196,6 +197,34 @@ fn contexts_that_mean_nothing_or_go_back_are_refused_where_that_is_asked() {
     x.flags = 0;
     x.snapid = 3;
     assert_eq!(x.run(&o, &[OsdOp::write_full(b("d"))]).result, -errno::EINVAL, "a clone does not change");
+}
+
+/// What clients name in contexts is kept with the object, so it is bounded: else no member's store would take it.
+#[test]
+fn a_history_is_refused_before_it_is_more_than_a_store_takes() {
+    let mut x = Bench::new();
+    let o = object("o");
+    let many = |newest: u64, n: u64| context(newest, &(0..n).map(|i| newest - i).collect::<Vec<_>>());
+    let all = x.limits.max_snaps as u64;
+    x.run(&o, &[OsdOp::write_full(b("first"))]);
+    assert_eq!(x.under(many(1 << 20, all + 1), &o, &[OsdOp::write_full(b("no"))]).result, -errno::EINVAL);
+    assert_eq!(x.data_at(SNAP_HEAD, &o), Ok(b("first")));
+    let mut results = Vec::new();
+    for i in 1..=20 {
+        results.push(x.under(many(i << 20, all), &o, &[OsdOp::write_full(b("second"))]).result);
+    }
+    let taken = results.iter().filter(|r| **r == 0).count();
+    assert!((4..10).contains(&taken) && results[taken..].iter().all(|r| *r == -errno::E2BIG), "{results:?}");
+    let stored = |x: &Bench| x.store.objects[&o].attrs[SNAPSET_ATTR].len();
+    assert!(stored(&x) <= x.limits.max_history);
+    assert_eq!(x.store.objects.len(), 1 + taken, "a refused write makes no clone");
+    // What makes no clone is not refused, a deletion above all.
+    let known = context((taken as u64) << 20, &[]);
+    assert_eq!(x.under(known.clone(), &o, &[OsdOp::write(1, b("x"))]).result, 0);
+    assert_eq!(x.under(known, &o, &[OsdOp::delete()]).result, 0);
+    // With all else that an OSD keeps with an object it is well below what stores take.
+    let watchers = x.limits.max_watchers * 128;
+    assert!(x.limits.max_history + watchers + (1 << 20) < limits::ATTRS_STORED_MAX - limits::ATTRS_MAX);
 }
 
 #[test]
