@@ -36,6 +36,7 @@ pub(crate) use access::{clones_used, same_object, shown};
 pub use set::At;
 
 use spirula_maps::SnapIntervals;
+use spirula_types::{SNAP_DIR, SNAP_HEAD};
 
 #[cfg(doc)]
 use crate::exec::SnapSet;
@@ -52,8 +53,12 @@ pub struct SnapContext {
 }
 
 impl SnapContext {
-    /// Does it mean anything: descending, none newer than `seq`, none zero?
+    /// Does it mean anything: descending, none newer than `seq`, none zero, and `seq` a snapshot's number?
     pub fn is_valid(&self) -> bool {
+        // A clone with a number beyond would be the head itself.
+        if self.seq >= SNAP_HEAD.min(SNAP_DIR) {
+            return false;
+        }
         let descending = self.snaps.windows(2).all(|w| w.first() > w.last());
         descending && self.snaps.first().is_none_or(|s| *s <= self.seq) && self.snaps.last() != Some(&0)
     }
@@ -101,6 +106,11 @@ mod tests {
         }
         for bad in [context(0, &[0]), context(2, &[3]), context(3, &[2, 3]), context(3, &[3, 3]), context(3, &[1, 0])] {
             assert!(!bad.is_valid(), "{bad:?}");
+        }
+        // The largest number is the one below the head's, as in Ceph.
+        assert!(context(SNAP_HEAD - 1, &[SNAP_HEAD - 1]).is_valid());
+        for seq in [SNAP_HEAD, SNAP_DIR] {
+            assert!(!context(seq, &[1]).is_valid() && !context(seq, &[seq]).is_valid(), "{seq:x}");
         }
     }
 
