@@ -201,6 +201,12 @@ impl Ops {
         self.waiting.len() + self.pg_queue.len() + self.contexts.values().map(|c| c.queue.len()).sum::<usize>()
     }
 
+    /// Number of objects in use, or remembered.
+    #[cfg(test)]
+    pub fn objects(&self) -> usize {
+        self.contexts.len()
+    }
+
     /// No requests?
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty() && self.pg_queue.is_empty() && self.contexts.values().all(|c| c.queue.is_empty())

@@ -370,6 +370,8 @@ impl Pg {
     /// The first request on an object, our own, ends without a write.
     fn trim_ends(&mut self, object: &HObject, number: u64, done: bool, cx: &mut Cx<'_>) -> bool {
         drop(self.ops.take_first(object));
+        // No write and no answer follows that would do it: a walk with nothing to do would keep all it has looked at.
+        self.ops.evict(self.cfg.contexts);
         self.trimmed(object, number, done, cx);
         true
     }
@@ -381,4 +383,30 @@ fn all_shared(mut state: ObjectState, going: &[(HObject, ObjectState)]) -> Objec
     let goes = |id: u64| going.iter().any(|(o, _)| o.snap == id);
     state.snapset.clones.iter_mut().filter(|c| goes(c.id)).for_each(|c| c.overlap = vec![(0, u64::MAX)]);
     state
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::{Now, PgConfig};
+    use crate::exec::tests::{MemStore, object};
+    use crate::lease::Leases;
+    use spirula_types::{PgId, SpgId};
+    use std::sync::Arc;
+
+    /// A walk through a PG with nothing to be trimmed looks at many objects, and remembers few.
+    #[test]
+    fn objects_without_anything_to_be_trimmed_are_not_remembered() {
+        let cfg = Arc::new(PgConfig { contexts: 10, ..PgConfig::default() });
+        let mut pg = Pg::new(SpgId::whole(PgId::new(1, 0)), 0, cfg);
+        let (store, leases, mut out) = (MemStore::default(), Leases::new(1000, 0), Vec::new());
+        let now = Now { mono_ms: 0, wall: spirula_encoding::UTime::ZERO };
+        for i in 0..1000 {
+            let o = object(&format!("{i}"));
+            pg.enqueue_own(&o, Vec::new(), ReqId::default(), Own::Trim(1));
+            let mut cx = Cx { now, reader: &store, leases: &leases, out: &mut out };
+            assert!(pg.trim_ends(&o, 1, true, &mut cx));
+        }
+        assert!(pg.ops.objects() < 50, "{}", pg.ops.objects());
+    }
 }
