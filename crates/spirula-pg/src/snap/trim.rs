@@ -24,7 +24,9 @@
 //! is removed before it begins goes in one walk. An index of the objects by snapshot would make it as long as what there is to do.
 
 use crate::api::PgEffect;
-use crate::exec::{self, Change, Effect, ObjectInfo, ObjectState, Outcome, ReadError, StatDelta, WritePlan};
+use crate::exec::{
+    self, Change, Effect, ObjectInfo, ObjectReader, ObjectState, Outcome, ReadError, SNAPSET_ATTR, StatDelta, WritePlan,
+};
 use crate::ops::Own;
 use crate::pg::{Cx, Pg, Role};
 use spirula_maps::{PgState, SnapIntervals};
@@ -160,6 +162,8 @@ impl WritePlan {
         if delete {
             ops.push(ObjectOp::Remove);
         } else {
+            // A store that is short of room for metadata takes nothing that only sets an attribute, and a trim makes room.
+            ops.push(ObjectOp::RmAttr(SNAPSET_ATTR.into()));
             super::plan::set_history(&mut ops, &set);
         }
         let state = ObjectState { snapset: set, ..base.clone() };
