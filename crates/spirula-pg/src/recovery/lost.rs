@@ -9,6 +9,7 @@ use crate::api::PgEffect;
 use crate::exec::{INFO_ATTR, ObjectInfo, ObjectState, Stamped, StatDelta};
 use crate::log::{EntryKind, LogEntry};
 use crate::pg::{Cx, Pg, Role};
+use crate::snap::same_object;
 use crate::write::{Answer, backend};
 use serde_json::{Value, json};
 use spirula_encoding::from_slice;
@@ -45,6 +46,12 @@ fn clean_regions(item: Option<&MissingItem>) -> String {
     };
     let (omap, new) = (u8::from(omap), u8::from(item.is_none()));
     format!("clean_offsets: [{}], clean_omap: {omap}, new_object: {new}", clean.join(","))
+}
+
+/// Is this head, or one of its clones, among these? They ascend.
+fn waits_for(head: &HObject, unfound: &[HObject]) -> bool {
+    let family = HObject { snap: 0, ..head.clone() };
+    unfound.get(unfound.partition_point(|u| *u < family)).is_some_and(|u| same_object(u, head))
 }
 
 /// Objects in one answer (Ceph's osd_command_max_records).
@@ -162,8 +169,8 @@ impl Pg {
         for o in &unfound {
             self.give_up(o, revert, cx);
         }
-        // Whoever waited for them goes on.
-        self.ops.resume(|o| unfound.binary_search(o).is_ok());
+        // Whoever waited for them goes on. Requests that use a clone wait in the queue of its head.
+        self.ops.resume(|head| waits_for(head, &unfound));
         self.pump_later = true;
         self.begin_recovery(cx);
         cx.out.push(PgEffect::StateChanged);
@@ -246,5 +253,21 @@ impl Pg {
                 self.push_object(object, targets, false);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exec::tests::object;
+
+    #[test]
+    fn requests_on_a_clone_wait_with_its_head() {
+        let clone = |name: &str, snap: u64| HObject { snap, ..object(name) };
+        let mut unfound = vec![clone("a", 3), clone("a", 5), object("b"), clone("c", 1), object("c")];
+        unfound.sort();
+        let waits: Vec<bool> = ["a", "b", "c", "d"].iter().map(|n| waits_for(&object(n), &unfound)).collect();
+        assert_eq!(waits, [true, true, true, false]);
+        assert!(!waits_for(&object("a"), &[]));
     }
 }
