@@ -8,7 +8,8 @@
 //! says ([`super::Shape::shard_len`]). Else it is a bad copy (`repair`): its member stores the log entry, lacks the change and says so
 //! before it acknowledges; the primary itself rebuilds its shard before it executes the write. A change that begins by
 //! removing the object is merged with nothing. One that is made from another object (a clone of its head, a head that is
-//! rolled back) is only as good as that one is here: the same is asked of it.
+//! rolled back) is only as good as that one is here: the same is asked of it, its version where the write says which. In a
+//! replicated pool the store compares what is read with its checksums, and it is enough that the other object is there.
 
 use crate::exec::{INFO_ATTR, ObjectInfo, ObjectReader, ReadError};
 use crate::log::LogEntry;
@@ -34,17 +35,26 @@ impl Pg {
         self.has_sound_shard(&entry.object, entry.prior, reader)
     }
 
-    /// Can our copy of this object be what another is made from? Not if we lack it, or its shard is not as long as it says.
+    /// Can our copy of this object be what another is made from? Not if we lack it, if it is not there, or if its shard is
+    /// not as long as it says, or not of this version, where that is known.
     ///
     /// # Errors
     /// Those of [`ObjectReader`].
-    pub(crate) fn can_make_from(&self, source: &HObject, reader: &dyn ObjectReader) -> Result<bool, ReadError> {
+    pub(crate) fn can_make_from(
+        &self,
+        source: &HObject,
+        version: Option<EVersion>,
+        reader: &dyn ObjectReader,
+    ) -> Result<bool, ReadError> {
         // The second line of defence against a primary that errs; a bug planted there takes both away.
         if self.missing.contains(source) && !planted!(self.cfg, MadeWithoutSource) {
             return Ok(false);
         }
+        let Some(attr) = reader.attr(source, INFO_ATTR)? else {
+            return Ok(planted!(self.cfg, MadeWithoutSource) && !self.is_erasure());
+        };
         let Some(shape) = self.shape().filter(|_| self.is_erasure()) else { return Ok(true) };
-        let info = reader.attr(source, INFO_ATTR)?.and_then(|attr| from_slice::<ObjectInfo>(&attr).ok());
+        let info = from_slice::<ObjectInfo>(&attr).ok().filter(|i| version.is_none_or(|v| i.version == v));
         let Some(info) = info else { return Ok(false) };
         Ok(reader.size(source)? == shape.shard_len(info.size))
     }

@@ -75,7 +75,11 @@ impl Pg {
         let sources = sources_of(&w, &updates);
         for (i, ((e, given), source)) in w.record.entries.iter().zip(&w.given).zip(&sources).enumerate() {
             let can = match source {
-                Some(source) => self.can_make_from(source, cx.reader),
+                Some(source) => {
+                    // What it must be is known where the same write changes it, too: a clone is made of the head before.
+                    let changed = w.record.entries.iter().map(|e| &e.entry).find(|e| e.object == *source);
+                    self.can_make_from(source, changed.map(|e| e.prior), cx.reader)
+                }
                 None => self.can_merge(&e.entry, given.share, cx.reader),
             };
             match can {
@@ -86,6 +90,17 @@ impl Pg {
                     tracing::error!(pg = %self.id, object = %e.entry.object, %error, "look at the shard under a write");
                     spoilt.push(i);
                 }
+            }
+        }
+        // What is made from a bad copy is bad, too; and where what it is made from is not there, nothing is merged with it.
+        for (i, source) in sources.iter().enumerate() {
+            let Some(source) = source else { continue };
+            let Some(j) = w.record.entries.iter().position(|e| e.entry.object == *source) else { continue };
+            let merged = w.given.get(j).is_some_and(|g| g.share == Share::Merged) && !self.missing.contains(source);
+            if spoilt.contains(&j) {
+                spoilt.push(i);
+            } else if spoilt.contains(&i) && merged {
+                spoilt.push(j);
             }
         }
         let mut updates = updates.into_iter();

@@ -153,3 +153,35 @@ fn a_repair_without_k_sound_shards_begins_nothing() {
         settle(&mut w).and_then(|()| verify(&w)).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
     }
 }
+
+/// A shard is an older version's, with a length that is right for that: no clone is made of it.
+#[test]
+fn no_clone_is_made_of_an_older_shard() {
+    let mut tried = 0;
+    for seed in 0..12 {
+        let mut w = calm(seed, (2, 1), None);
+        w.pace.appends = 100;
+        // The one that nobody reads before a write.
+        let member = w.map().members(PG)[2];
+        let name = store_object(&object(0), member.shard);
+        let shard = |w: &World| w.nodes[member.osd as usize].store.applied.objects.get(&name).cloned();
+        let Some(old) = shard(&w) else { continue };
+        (0..1000).for_each(|_| w.step());
+        rest(&mut w);
+        w.clients.iter_mut().for_each(|c| c.quiet = true);
+        if shard(&w).as_ref() == Some(&old) {
+            continue;
+        }
+        w.nodes[member.osd as usize].store.spoil(&name, |o| *o = old.clone());
+        w.change_map(|m| (m.snap_seq, m.snaps) = (1, vec![1]));
+        let newest = w.map().epoch;
+        (0..w.clients.len()).for_each(|c| w.client_map(c, newest));
+        (0..300).for_each(|_| w.step());
+        w.clients.iter_mut().for_each(|c| c.quiet = false);
+        (0..2000).for_each(|_| w.step());
+        rest(&mut w);
+        settle(&mut w).and_then(|()| verify(&w)).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+        tried += 1;
+    }
+    assert!(tried >= 6, "only {tried} of 12 seeds had an older shard");
+}
