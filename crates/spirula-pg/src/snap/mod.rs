@@ -36,7 +36,7 @@ pub(crate) use access::{clones_used, same_object, shown};
 pub use set::At;
 
 use spirula_maps::SnapIntervals;
-use spirula_types::{SNAP_DIR, SNAP_HEAD};
+use spirula_types::SNAP_HEAD;
 
 #[cfg(doc)]
 use crate::exec::SnapSet;
@@ -55,8 +55,8 @@ pub struct SnapContext {
 impl SnapContext {
     /// Does it mean anything: descending, none newer than `seq`, none zero, and `seq` a snapshot's number?
     pub fn is_valid(&self) -> bool {
-        // A clone with a number beyond would be the head itself.
-        if self.seq >= SNAP_HEAD.min(SNAP_DIR) {
+        // A clone with the head's number would be the head itself; beyond is only the snapshot directory.
+        if self.seq >= SNAP_HEAD {
             return false;
         }
         let descending = self.snaps.windows(2).all(|w| w.first() > w.last());
@@ -94,6 +94,7 @@ impl PoolSnaps {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use spirula_types::SNAP_DIR;
 
     fn context(seq: u64, snaps: &[u64]) -> SnapContext {
         SnapContext { seq, snaps: snaps.to_vec() }
