@@ -2,7 +2,7 @@
 //!
 //! The map names a pool's removed snapshots until every PG has said that nothing of them is left ([`Pg::stat`]). A clean
 //! primary walks through its objects, some names for each turn that the shell gives it. Objects without clones cost it a
-//! name and a look; for every other one it queues a request of its own, behind those of clients, which takes the removed snapshots out
+//! name; for every other one it queues a request of its own, behind those of clients, which takes the removed snapshots out
 //! of the object's history and deletes the clones that serve no other, both in one write ([`WritePlan::of_trim`]). When it has come to the
 //! end and all these writes are durable on all members, the snapshots are *purged*.
 //!
@@ -14,15 +14,13 @@
 //! # Why nothing of a purged snapshot is left
 //! A trim is a write like any other: it is in the log, who lacks it lacks its objects, and peering keeps it. So once it is durable on all
 //! members of a clean PG no later primary finds the clone. None comes to be behind the walk: a primary that knows that a
-//! snapshot is removed takes it out of every context ([`super::PoolSnaps::context_of`]). A clone that no head names (its head was given
-//! up, or is an older version again) may be of any older snapshot: the walk fails then, and none of these is called purged. The walk itself is remembered by nobody. A primary that
+//! snapshot is removed takes it out of every context ([`super::PoolSnaps::context_of`]). The walk itself is remembered by nobody. A primary that
 //! follows has purged nothing before it has walked for itself; it finds what is done to be done. So neither a failover nor a split or a
 //! merge needs to carry anything on, and a report counts for the PG only as it was when it was made: the monitors
 //! must not take one from before a merge for the merged PG.
 //!
 //! # What it costs
-//! Each walk lists all names of the PG, looks at the attributes of each head, and makes a request for each object that has clones, also
-//! where these are of other snapshots. Whatever
+//! Each walk lists all names of the PG, and looks at the record of each object that has clones, also where these are of other snapshots. Whatever
 //! is removed before it begins goes in one walk. An index of the objects by snapshot would make it as long as what there is to do.
 
 use crate::api::PgEffect;
@@ -107,11 +105,6 @@ impl Trim {
     pub fn forget(&mut self) {
         *self = Self::default();
     }
-}
-
-/// Does the history of this head name clones? Yes, too, where that cannot be read now: its request finds out.
-fn names_clones(reader: &dyn ObjectReader, head: &HObject) -> bool {
-    exec::load_object(reader, head).map_or(true, |state| !state.snapset.clones.is_empty())
 }
 
 /// An object's removed snapshots: the clones that go, and whether its history changes.
@@ -261,11 +254,10 @@ impl Pg {
                 break;
             }
             looked += 1;
-            // Of an object with clones the first name is enough. One without any may have a history that names some: they
-            // were given up.
+            // An object without a clone needs no look; of one with clones the first name is enough.
             let head = HObject { snap: SNAP_HEAD, ..o.clone() };
             w.from = HObject { snap: SNAP_DIR, ..head.clone() };
-            if o.snap < SNAP_HEAD || names_clones(cx.reader, &head) {
+            if o.snap < SNAP_HEAD {
                 w.open.insert(head);
             }
         }
@@ -333,11 +325,7 @@ impl Pg {
         let (going, changes) = doomed(&state, removed);
         if !changes {
             // What an earlier request has trimmed counts when it is durable: the last commit comes back here.
-            if inflight > 0 {
-                return false;
-            }
-            let done = !self.has_stray_clone(object, &state, cx);
-            return self.trim_ends(object, number, done, cx);
+            return inflight == 0 && self.trim_ends(object, number, true, cx);
         }
         let mut used = vec![(object.clone(), state.info.version)];
         let mut clones = Vec::with_capacity(going.len());
@@ -386,27 +374,6 @@ impl Pg {
         };
         self.write(object, q, outcome, &[], cx);
         true
-    }
-
-    /// Is there a clone that the head's history, which is `state`'s, does not name, and that may be of a snapshot to be purged?
-    /// (A head that was given up leaves such.) Which snapshots it served nobody knows any more, so it stays, and so do they.
-    fn has_stray_clone(&self, head: &HObject, state: &ObjectState, cx: &Cx<'_>) -> bool {
-        let targets = self.active().and_then(|a| a.trim.walk.as_ref()).map(|w| &w.targets);
-        let Some((oldest, _)) = targets.and_then(|t| t.intervals().next()) else { return false };
-        let named = &state.snapset.clones;
-        let stray = |o: &HObject| o.snap >= oldest && named.binary_search_by_key(&o.snap, |c| c.id).is_err();
-        let family = HObject { snap: 0, ..head.clone() };
-        // One more than are named: if there are others, one of them is among these.
-        match cx.reader.list(&family, head, named.len() + 1) {
-            Ok(stored) => stored.iter().find(|o| stray(o)).is_some_and(|clone| {
-                tracing::error!(pg = %self.id, %clone, "a clone that its head does not name: its snapshots cannot be purged");
-                true
-            }),
-            Err(error) => {
-                tracing::error!(pg = %self.id, object = %head, %error, "list the clones of an object");
-                true
-            }
-        }
     }
 
     /// The first request on an object, our own, ends without a write.

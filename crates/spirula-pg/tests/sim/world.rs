@@ -427,7 +427,7 @@ pub struct World {
     /// Disks without room.
     pub full: BTreeSet<OsdId>,
     /// Removed snapshots of which PGs say that nothing is left, with the map that they had; and that of the last merge.
-    pub purged: BTreeMap<PgId, (Epoch, SnapIntervals)>,
+    purged: BTreeMap<PgId, (Epoch, SnapIntervals)>,
     merged_at: Epoch,
     steps: u64,
     pub trace: bool,
