@@ -134,7 +134,6 @@ impl Pg {
             || (s.stats.num_rd, s.stats.num_wr) != (c.reads, c.writes)
             || s.stats.num_objects_recovered != self.stat.recovered_objects
             || (s.last_scrub_stamp, s.last_deep_scrub_stamp) != (info.scrub.last_stamp, info.scrub.last_deep_stamp)
-            || self.active().is_some_and(|a| *a.trim.purged() != s.purged_snaps)
     }
 
     /// The report of a primary, stamped `now`. Each call counts as a report.

@@ -194,12 +194,7 @@ impl Pg {
         let Role::Active(a) = &mut self.role else { return };
         let may = may && a.clean && a.serving;
         let t = &mut a.trim;
-        let purged = t.purged.intersection(removed);
-        if purged != t.purged {
-            // The monitors go by what was reported last: of one that is removed anew it would say that nothing is left.
-            t.purged = purged;
-            cx.out.push(PgEffect::StateChanged);
-        }
+        t.purged = t.purged.intersection(removed);
         let mut targets = removed.clone();
         targets.subtract(&t.purged);
         if let Some(w) = &mut t.walk {
