@@ -25,7 +25,7 @@
 
 use crate::api::PgEffect;
 use crate::exec::{
-    self, Change, Effect, ObjectInfo, ObjectReader, ObjectState, Outcome, ReadError, SNAPSET_ATTR, StatDelta, WritePlan,
+    self, Change, Effect, ObjectInfo, ObjectState, Outcome, ReadError, SNAPSET_ATTR, StatDelta, WritePlan,
 };
 use crate::ops::Own;
 use crate::pg::{Cx, Pg, Role};
