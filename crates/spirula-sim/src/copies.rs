@@ -57,9 +57,9 @@ impl Scene {
         }
         let mut heads = 0;
         for (object, held) in &objects {
-            let (Some(pg), Some(pool)) = (map.hobject_to_pg(object), map.pool(object.pool)) else {
-                return Err(Sign::Copies.of(format!("{object:?} is of no pool")));
-            };
+            // The pool was deleted a moment ago, and its copies are being removed; that nothing is left of them in the end, the
+            // simulator of PGs shows.
+            let (Some(pg), Some(pool)) = (map.hobject_to_pg(object), map.pool(object.pool)) else { continue };
             let acting = map.pg_to_up_acting(pg).acting;
             let shard = |i: usize| if pool.is_erasure() { i as i8 } else { -1 };
             let members = acting.iter().enumerate().map(|(i, o)| (*o, shard(i))).filter(|(o, _)| *o != OSD_NONE);
