@@ -1,11 +1,13 @@
 //! Execution of op vectors. Input: `[flags u8][flags u32]`, then for each op `[op u16][op flags u8]
 //! [union 28][input length u16][input]`. Flag 1: the object does not exist; 2: erasure-coded;
-//! 4: appends only; 8: full; 16: on the PG.
+//! 4: appends only; 8: full; 16: on the PG; 32: under a context of snapshots.
 #![no_main]
 
 use bytes::Bytes;
 use spirula_encoding::{Decoder, UTime};
+use spirula_maps::SnapIntervals;
 use spirula_messages::ceph::op::OsdOp;
+use spirula_pg::SnapContext;
 use spirula_pg::exec::{
     Asker, Effect, Fullness, Limits, ObjectInfo, ObjectReader, ObjectState, OmapPage, OmapRange, OpContext, Origin, Outcome,
     PoolRules, ReadError, Stamp, Timeouts, execute, execute_pg,
@@ -113,6 +115,9 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| spirula_fuzz::bounded(256, data, |data
     let ops = ops(d);
     let object = HObject::head(1, Bytes::new(), Bytes::new(), Bytes::from_static(b"object"));
     let limits = limits();
+    let context = if how & 32 == 0 { SnapContext::default() } else { SnapContext { seq: 5, snaps: vec![5, 3, 2] } };
+    let mut removed = SnapIntervals::new();
+    removed.insert(3, 1);
     let ctx = OpContext {
         object: &object,
         pg: PgId::new(1, 0),
@@ -125,6 +130,8 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| spirula_fuzz::bounded(256, data, |data
         limits: &limits,
         flags,
         snapid: SNAP_HEAD,
+        context: &context,
+        removed: &removed,
         last_user_version: 8,
         origin: Origin::default(),
         fetched: None,
