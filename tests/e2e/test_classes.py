@@ -68,7 +68,7 @@ print(io.read('new').decode(), io.get_xattr('new', 'said_by').decode().split('.'
 print(io.execute('new', 'hello', 'replay', b'')[1].decode())
 io.execute('new', 'hello', 'turn_it_to_11', b'')
 print(io.read('new').decode())
-for cls, method in (('nosuch', 'm'), ('log', 'list'), ('hello', 'nosuch'), ('hello', 'record_hello'), ('hello', 'bad_writer')):
+for cls, method in (('nosuch', 'm'), ('log', 'nosuch'), ('hello', 'nosuch'), ('hello', 'record_hello'), ('hello', 'bad_writer')):
     try: io.execute('new', cls, method, b''); print('done')
     except rados.Error as e: print(cls, method, e.errno)
 with rados.WriteOpCtx() as op:
@@ -80,7 +80,7 @@ except rados.ObjectNotFound: print('and nothing was written')
 ''')
         assert r.out.splitlines() == [
             'held', 'busy', 'Hello, you!', 'Hello, world!', 'Hello, me! client', 'Hello, me!', 'HELLO, ME!',
-            'nosuch m 1', 'log list 95', 'hello nosuch 95', 'hello record_hello 17', 'hello bad_writer 5', 'failed 22', 'and nothing was written',
+            'nosuch m 1', 'log nosuch 95', 'hello nosuch 95', 'hello record_hello 17', 'hello bad_writer 5', 'failed 22', 'and nothing was written',
         ], r
 
     def test_who_may_call_what(self):

@@ -11,6 +11,16 @@ def rss(cluster):
     return next(int(l.split()[1]) for l in text.splitlines() if l.startswith('VmRSS')) << 10
 
 
+def open_files(cluster):
+    return len(os.listdir(f'/proc/{cluster.pid()}/fd'))
+
+
+def cpu(cluster):
+    """Seconds that the cluster's process has run."""
+    words = open(f'/proc/{cluster.pid()}/stat').read().rsplit(')', 1)[1].split()
+    return (int(words[11]) + int(words[12])) / os.sysconf('SC_CLK_TCK')
+
+
 FLOOD = '''
 import json, os, rados, sys, threading, time
 conf, keyring, kind = sys.argv[1:4]
@@ -39,11 +49,33 @@ def snapshots():
         for _ in range(40):
             io.remove_self_managed_snap(io.create_self_managed_snap())
             said.append(0)
+def subscriptions():
+    """Each order asks for another channel of the cluster log, and for all that the client follows anew."""
+    r = connected()
+    for n in range(200):
+        r.monitor_log(('debug', 'info', 'warn', 'error')[n % 4], lambda *_: None, 0)
+        said.append(command(r, {'prefix': 'status'}))
 ts = [threading.Thread(target=globals()[kind]) for _ in range(12)]
 [t.start() for t in ts]
 [t.join() for t in ts]
 print(json.dumps(sorted(set(said))), len(said), flush=True)
 os._exit(0)
+'''
+
+
+# Twelve connections that ask for long answers, some of them at once, and then read no more.
+SILENT = '''
+import json, os, rados, signal, sys, threading, time
+clients = [rados.Rados(name='client.long', conffile=sys.argv[1], conf={'keyring': sys.argv[2]}) for _ in range(12)]
+[r.connect() for r in clients]
+def ask(r):
+    while True:
+        r.mon_command(json.dumps({'prefix': 'config-key dump'}), b'')
+for r in clients:
+    for _ in range(8):
+        threading.Thread(target=ask, args=(r,), daemon=True).start()
+time.sleep(0.5)
+os.kill(os.getpid(), signal.SIGSTOP)
 '''
 
 
@@ -120,23 +152,32 @@ class Flood(Case):
         for flood in [False, True]:
             done = os.path.join(self.c.scratch, f'stop.{kind}.{flood}')
             writer = self.c.python(WRITER, done, wait=False)
+            before = cpu(self.c), open_files(self.c), self.c.log().count('\n'), time.monotonic()
             if flood:
                 got = self.flood(keyring, kind)
             else:
                 time.sleep(3)
+            after = cpu(self.c), open_files(self.c), self.c.log().count('\n'), time.monotonic()
             stop()
+            ran, files, lines, seconds = (b - a for a, b in zip(before, after))
             times.append(writer.communicate()[0].split())
             assert writer.returncode == 0
         (alone, p99), (beside, slow) = times
-        print(f'  {kind}: another client, alone: {alone} writes, p99 {float(p99):.1f} ms; beside: {beside}, {float(slow):.1f} ms', flush=True)
+        print(f'  {kind}: another client, alone: {alone} writes, p99 {float(p99):.1f} ms; beside: {beside}, {float(slow):.1f} ms\n'
+              f'  {kind}: {ran:.1f} s of CPU in {seconds:.1f} s, {got[2] >> 20} MiB, {self.most_files} files open at most, {lines} lines of log',
+              flush=True)
+        # The flood's clients are twelve, each with a session at the monitor and the OSDs; none of their connections stays.
+        assert self.most_files - before[1] < 200 and files < 60, (before[1], self.most_files, files)
+        assert lines < 500, lines
         return got
 
     def flood(self, keyring, kind):
-        before, most = self.rss(), 0
+        before, most, self.most_files = self.rss(), 0, 0
         p = self.c.python(FLOOD, keyring, kind, wait=False)
         n = 0
         while p.poll() is None:
             most = max(most, self.rss())
+            self.most_files = max(self.most_files, open_files(self.c))
             if n % 40 == 0:
                 self.c.rados('-p', 'p', 'put', f'o{n}', self.sample(), timeout=60)
                 self.c.ceph('osd', 'dump', timeout=60)
@@ -175,16 +216,55 @@ class Flood(Case):
         left = lambda: self.c.json('osd', 'dump')['removed_snaps_queue']
         wait(lambda: not left(), lambda: f'an empty queue: {left()}')
 
+    def test_2_subscriptions_are_little_work(self):
+        codes, count, grown = self.flooded('subscriptions')
+        assert codes == [0] and count == 12 * 200, (codes, count)
+        assert grown < GROWTH, f'{grown >> 20} MiB'
+
+    def test_3_answers_that_nobody_reads_have_a_bound(self):
+        """What monitors hold for clients that ask and do not read is a share of the memory, and others are served meanwhile."""
+        self.user()
+        c = self.c
+        text = os.path.join(c.scratch, 'text')
+        with open(text, 'w') as f:
+            f.write('x' * (60 << 10))
+        for n in range(100):
+            c.ceph('config-key', 'set', f'long/{n}', '-i', text)
+        path = os.path.join(c.scratch, 'long.keyring')
+        c.ceph('auth', 'get-or-create', 'client.long', 'mon', 'allow r, allow command "config-key dump"', '-o', path)
+        os.chmod(path, 0o644)
+        before = most = self.rss()
+        silent = c.python(SILENT, path, wait=False)
+        stopped = lambda: open(f'/proc/{silent.pid}/stat').read().rsplit(')', 1)[1].split()[0] in 'TZ'
+        try:
+            end = time.monotonic() + 60
+            while not stopped() and time.monotonic() < end:
+                most = max(most, self.rss())
+                time.sleep(0.02)
+            assert stopped()
+            # Longer than it takes to find out who is stuck.
+            end = time.monotonic() + 8
+            while time.monotonic() < end:
+                most = max(most, self.rss())
+                c.ceph('osd', 'dump', timeout=60)
+        finally:
+            silent.kill()
+            silent.communicate()
+        print(f'  {(most - before) >> 20} MiB more', flush=True)
+        assert most - before < GROWTH, f'{(most - before) >> 20} MiB'
+
     def test_3_connections_that_say_nothing_have_a_bound(self):
         """More than one place may have; whoever comes from there by key is let in when they end."""
         self.user()
-        before, mine = self.rss(), []
+        before, files, mine = self.rss(), open_files(self.c), []
         for _ in range(900):
             s = socket.socket()
             s.setblocking(False)
             s.connect_ex(('127.0.0.1', self.c.port))
             mine.append(s)
         holds(lambda: self.rss() - before < GROWTH, 'little memory', 1)
+        print(f'  {open_files(self.c) - files} of 900 are open', flush=True)
+        assert open_files(self.c) - files < 600, 'connections from one place'
         # Half of what they say at first, and a frame that claims to be long.
         for s in mine:
             try:

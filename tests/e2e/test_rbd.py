@@ -1,6 +1,7 @@
 """Block images: Debian's `rbd`, python3-rbd, fio and qemu-img, with the features that images have by default."""
 import json, os, shutil, subprocess, time
-from harness import Case, Load, Skip, wait
+from harness import Load, Skip, wait
+from images import Images
 
 MB = 1 << 20
 
@@ -95,28 +96,8 @@ with rados.Rados(conffile=sys.argv[1]) as cluster, cluster.open_ioctx(sys.argv[2
 '''
 
 
-class Rbd(Case):
-    args = ['--osds', '3', '--osd-size', '2G']
+class Rbd(Images):
     minutes = 2
-
-    def setup(self, clients):
-        if subprocess.run([*clients.python(), '-c', 'import rbd'], capture_output=True).returncode:
-            raise Skip('python3-rbd is not installed')
-        super().setup(clients)
-
-    def rbd(self, *argv, **kw):
-        return self.c.run('rbd', *argv, **kw)
-
-    def refused(self, *argv, code=None):
-        r = self.rbd(*argv, check=False)
-        assert r.code != 0 and (code is None or r.code == code), r
-        return r.err
-
-    def file(self, name, data):
-        path = os.path.join(self.scratch, name)
-        with open(path, 'wb') as f:
-            f.write(data)
-        return path
 
     def test_01_pool_and_image(self):
         self.c.ceph('osd', 'pool', 'create', 'rbd', '16')

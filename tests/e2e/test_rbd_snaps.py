@@ -1,6 +1,7 @@
 """Snapshots and clones of block images: Debian's `rbd` and python3-rbd."""
-import json, os, subprocess
-from harness import Case, Load, Skip, wait
+import json, os
+from harness import Load, wait
+from images import Images
 
 MB = 1 << 20
 
@@ -69,13 +70,10 @@ with rados.Rados(conffile=sys.argv[1]) as cluster, cluster.open_ioctx('rbd') as 
 '''
 
 
-class RbdSnapshots(Case):
-    args = ['--osds', '3', '--osd-size', '2G']
+class RbdSnapshots(Images):
     minutes = 3
 
     def setup(self, clients):
-        if subprocess.run([*clients.python(), '-c', 'import rbd'], capture_output=True).returncode:
-            raise Skip('python3-rbd is not installed')
         super().setup(clients)
         self.pools()
 
@@ -88,22 +86,8 @@ class RbdSnapshots(Case):
         self.rbd('pool', 'init', 'rbd')
         self.rbd('pool', 'init', 'coded')
 
-    def rbd(self, *argv, **kw):
-        return self.c.run('rbd', *argv, **kw)
-
     def json(self, *argv):
         return json.loads(self.rbd(*argv, '--format', 'json').out)
-
-    def refused(self, *argv, code=None):
-        r = self.rbd(*argv, check=False)
-        assert r.code != 0 and (code is None or r.code == code), r
-        return r.err
-
-    def file(self, name, data):
-        path = os.path.join(self.scratch, name)
-        with open(path, 'wb') as f:
-            f.write(data)
-        return path
 
     def data(self, image):
         """What an image, or one at a snapshot, holds."""

@@ -287,6 +287,31 @@ class Thrash(FullDisks, OsdHosts):
         what = f'hosts {a.name} and {b.name} do not hear each other' if both else f'host {b.name} does not hear host {a.name}'
         return (f'{what} (networks {networks})', lambda: [x.deafen(y, False, n) for x, y in ways for n in networks])
 
+    def reset(self):
+        """Each TCP connection of a host is reset, some times in a row: what was under way is sent again, once."""
+        h, self.scope, times = self.net[self.rng.choice(self.hosts)], 'a whole host', self.rng.randrange(1, 6)
+        for _ in range(times):
+            h.run('ss', '-K', '-t', 'state', 'established')
+            time.sleep(self.rng.choice([0, 0.05, 0.3]))
+        return f'all connections of host {h.name} reset {times} times', lambda: None
+
+    def refuse(self):
+        """One host refuses the other's address, as a new process would: sessions with both ends alive are lost, under `nodown`
+        without a down mark."""
+        a, b = [self.net[x] for x in self.rng.sample(self.hosts, 2)]
+        networks, nodown, self.scope = self.rng.choice([[0, 1], [1]]), self.rng.random() < 0.5, 'two hosts'
+        if nodown:
+            self.ceph('osd', 'set', 'nodown')
+        for n in networks:
+            a.usurp(b, True, n)
+
+        def undo():
+            for n in networks:
+                a.usurp(b, False, n)
+            if nodown:
+                self.ceph('osd', 'unset', 'nodown')
+        return f'host {a.name} refuses {b.name} (networks {networks}{", nodown" if nodown else ""})', undo
+
     def out(self):
         o = self.rng.choice(self.osds())
         self.ceph('osd', 'out', str(o))
@@ -390,14 +415,15 @@ class Thrash(FullDisks, OsdHosts):
 
     def faults(self):
         """Each with how often it comes in a turn through all; and those that another may come beside."""
-        often = [(self.kill, 4), (self.stop, 2), (self.freeze, 3), (self.cut, 3), (self.cut_two, 1), (self.deafen, 2), (self.pair, 3), (self.out, 2),
-                 (self.down, 1), (self.ratio, 1), (self.fill, 1), (self.flip, 2), (self.swap, 1), (self.replace, 1)]
+        often = [(self.kill, 3), (self.stop, 2), (self.freeze, 3), (self.cut, 3), (self.cut_two, 1), (self.deafen, 2), (self.pair, 2), (self.reset, 1),
+                 (self.refuse, 1), (self.out, 2), (self.down, 1), (self.ratio, 1), (self.fill, 1), (self.flip, 2), (self.swap, 1), (self.replace, 1)]
         only = os.environ.get('THRASH_EVENTS', '').split(',')
         return [f for f, n in often for _ in range(n) if only == [''] or f.__name__ in only]
 
-    BESIDE = ['kill', 'stop', 'freeze', 'cut', 'deafen', 'pair', 'out', 'down']
+    BESIDE = ['kill', 'stop', 'freeze', 'cut', 'deafen', 'pair', 'reset', 'out', 'down']
     NAMES = {'kill': 'kill -9', 'stop': 'clean stop', 'freeze': 'SIGSTOP', 'cut': 'cut off, both ways', 'cut_two': 'cut off, both ways',
-             'deafen': 'cut off, one way', 'pair': 'the link of two hosts dead', 'out': 'out and in', 'down': 'marked down', 'ratio': 'full by the ratio', 'fill': 'disks full of data',
+             'deafen': 'cut off, one way', 'pair': 'the link of two hosts dead',
+             'reset': 'connections reset', 'refuse': 'connections refused', 'out': 'out and in', 'down': 'marked down', 'ratio': 'full by the ratio', 'fill': 'disks full of data',
              'flip': 'bytes rot in a store', 'swap': 'empty disk, same number', 'replace': 'purged, a new OSD'}
 
     def fault(self, f):

@@ -23,6 +23,8 @@ pub enum Step {
     Kill9,
     /// The thrash, for as long as `--minutes` says
     Thrash,
+    /// Spirula's own client at a real Ceph, while its OSDs go down and PGs split
+    Client,
     /// An administrator's commands on Spirula and on a real Ceph, answer beside answer
     Admin,
     /// Objects and block images measured beside a real Ceph
@@ -80,9 +82,17 @@ fn run(step: Step, o: &Options) -> anyhow::Result<bool> {
         Step::Store => run_line(&format!("soak store --states {}", o.states)),
         Step::Kill9 => run_line("soak kill9"),
         Step::Thrash => run_line(&format!("soak thrash {}", o.minutes)),
+        Step::Client => client(),
         Step::Admin => admin(),
         Step::Bench => Ok(run_line("ceph bench")? && run_line("ceph bench --rbd")?),
     }
+}
+
+/// `spirula-runtime`'s test `real`, which says what it lacks where there is no Ceph.
+fn client() -> anyhow::Result<bool> {
+    let mut c = command("cargo");
+    c.args(["test", "-p", "spirula-runtime", "--test", "real", "--", "--ignored", "--nocapture"]);
+    status(&mut c)
 }
 
 /// `tests/admin` on both clusters. That something differs is no failure: what may is in `docs/differences.md`, and the file with

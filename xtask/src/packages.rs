@@ -16,8 +16,17 @@ const NEEDED: &[(&str, &str, &str)] = &[
     ("import pytest", "python3-pytest", "every end-to-end test"),
     ("import xdist", "python3-pytest-xdist", "end-to-end tests two at a time"),
     ("fio", "fio", "fio's rados engine"),
+    ("mariadbd", "mariadb-server", "the lab's MariaDB"),
     ("jq", "jq", "shell checks"),
     ("ip", "iproute2", "hosts as network namespaces"),
+    ("ceph-mds", "ceph-mds", "file systems"),
+    ("ceph-fuse", "ceph-fuse", "file systems"),
+    ("setfattr", "attr", "file systems"),
+    ("rsync", "rsync", "file systems"),
+    ("radosgw", "radosgw", "S3 and Swift"),
+    ("import boto3", "python3-boto3", "S3 by boto3"),
+    ("s3cmd", "s3cmd", "S3 by s3cmd"),
+    ("swift", "python3-swiftclient", "Swift"),
 ];
 
 fn present(probe: &str) -> bool {

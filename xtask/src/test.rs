@@ -62,6 +62,12 @@ pub struct SoakOptions {
     /// How many pairs `omaps` writes, 150 bytes each
     #[arg(long, default_value_t = 5_000_000)]
     pairs: u64,
+    /// Has `omaps` go on with the store that it filled in part
+    #[arg(long)]
+    resume: bool,
+    /// Seconds that `omaps` fills its store in one run; 0: until all pairs are there
+    #[arg(long, default_value_t = 0)]
+    fill_seconds: u32,
     /// Seconds for each fuzz target
     #[arg(long, default_value_t = 60)]
     fuzz_seconds: u32,
@@ -184,7 +190,11 @@ fn soak_store(o: &SoakOptions) -> anyhow::Result<bool> {
 fn soak_omaps(o: &SoakOptions) -> anyhow::Result<bool> {
     let mut c = command("cargo");
     c.args(["bench", "--locked", "--package", "spirula-store", "--"]).arg(target().join("omaps"));
-    status(c.args(["0", "omaps", &o.pairs.to_string()]))
+    c.args([&o.fill_seconds.to_string(), "omaps", &o.pairs.to_string()]);
+    if o.resume {
+        c.arg("--resume");
+    }
+    status(&mut c)
 }
 
 /// `tests/e2e/test_thrash.py`, for longer; the report goes to the target directory.

@@ -330,10 +330,10 @@ impl AuthDb {
         Ok(())
     }
 
-    /// Who still has a key that is not `aes256k`: daemons, then clients.
+    /// Who still has a key that is not `aes256k`: our daemons, then clients, among them daemons of Ceph's.
     pub fn weak_keys(&self) -> (Vec<&EntityId>, Vec<&EntityId>) {
         let weak = self.users.iter().filter(|(_, u)| u.key.key_type() != KeyType::Aes256k).map(|(e, _)| e);
-        weak.partition(|e| e.service().is_some())
+        weak.partition(|e| e.is_own_daemon())
     }
 
     /// What health says about them, in the words of Ceph 20.2.4: check, severity is an error, summary, details.

@@ -40,6 +40,11 @@ impl EntityId {
         &self.id
     }
 
+    /// A daemon of ours, not one of Ceph's, nor a client.
+    pub fn is_own_daemon(&self) -> bool {
+        self.service().is_some_and(|s| !crate::foreign::is_foreign(s))
+    }
+
     /// The service of which this is a daemon; none for clients.
     pub fn service(&self) -> Option<Service> {
         match self.kind {

@@ -27,6 +27,7 @@ pub mod db;
 mod entity;
 mod entropy;
 mod error;
+mod foreign;
 pub mod key;
 pub mod keyring;
 mod krb5;

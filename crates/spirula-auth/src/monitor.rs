@@ -14,6 +14,7 @@ use crate::db::AuthDb;
 use crate::entity::{EntityId, Service, Services};
 use crate::entropy::{self, Entropy};
 use crate::error::AuthError;
+use crate::foreign;
 use crate::key::{CryptoKey, KeyType, KeyTypes, Usage};
 use crate::rotating::{Lifetimes, ServiceKeys};
 use crate::ticket::Ticket;
@@ -33,7 +34,7 @@ const MAX_RENEWALS: usize = 256;
 pub struct Policy {
     /// Validity of tickets.
     pub lifetimes: Lifetimes,
-    /// Key types that clients may have. Daemons need `aes256k` in any case.
+    /// Key types that clients may have, and daemons of Ceph's. Our own need `aes256k` in any case.
     pub client_keys: KeyTypes,
 }
 
@@ -48,8 +49,8 @@ impl Policy {
     fn check(self, entity: &EntityId, key: &CryptoKey) -> Result<(), AuthError> {
         let key_type = key.key_type();
         let allowed = match entity.service() {
-            Some(_) => key_type == KeyType::Aes256k,
-            None => self.client_keys.has(key_type),
+            Some(service) if !foreign::is_foreign(service) => key_type == KeyType::Aes256k,
+            _ => self.client_keys.has(key_type),
         };
         if allowed { Ok(()) } else { Err(AuthError::KeyTypeRefused { entity: entity.clone(), key_type }) }
     }
@@ -197,7 +198,11 @@ fn write_tickets(
             validity: UTime { sec: grant.validity, nsec: 0 },
         };
         out.blob(&wire::seal(holder, Usage::TicketSessionKey, entropy, |o| mine.write(o)));
-        let blob = grant.ticket.seal(grant.service, keys.current.id, &keys.current.key, entropy)?;
+        let (id, key) = (keys.current.id, &keys.current.key);
+        let blob = match foreign::is_foreign(grant.service) {
+            true => foreign::seal(grant.ticket, id, key, entropy)?,
+            false => grant.ticket.seal(grant.service, id, key, entropy)?,
+        };
         let blob = spirula_encoding::to_vec(&blob);
         match old_session_key {
             None => {
@@ -434,7 +439,13 @@ impl Session {
         let keys = authority.keys.get(service).ok_or_else(refused)?;
         let mut out = Encoder::new();
         wire::write_response(&mut out, GET_ROTATING_KEY, 0);
-        out.blob(&wire::seal(&user.key, Usage::RotatingSecret, entropy, |o| o.put(keys)));
+        let mut body = Encoder::new();
+        match foreign::is_foreign(service) {
+            true => foreign::write_keys(keys, &mut body)?,
+            false => body.put(keys),
+        }
+        let body = Zeroizing::new(body.into_vec());
+        out.blob(&wire::seal(&user.key, Usage::RotatingSecret, entropy, |o| o.raw(&body)));
         Ok(out.into_vec())
     }
 }

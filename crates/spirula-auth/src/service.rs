@@ -85,7 +85,7 @@ impl ServiceExchange {
             return Err(AuthError::GlobalIdMismatch { claimed: parts.global_id, ticket: ticket.global_id });
         }
         let key_type = ticket.session_key.key_type();
-        if ticket.entity.service().is_some() && key_type != KeyType::Aes256k {
+        if ticket.entity.is_own_daemon() && key_type != KeyType::Aes256k {
             return Err(AuthError::KeyTypeRefused { entity: ticket.entity, key_type });
         }
         let sealed = wire::open(&ticket.session_key, Usage::Authorize, "authorizer", &parts.sealed)?;

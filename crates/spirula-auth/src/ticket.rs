@@ -1,6 +1,7 @@
 //! Tickets: who somebody is and what they may do, sealed for a service.
 //!
-//! Clients hold tickets without opening them, so their form is ours, not Ceph's: a version, a
+//! Clients hold tickets without opening them, so their form is ours, not Ceph's (save where the daemon is Ceph's:
+//! [`crate::foreign`]): a version, a
 //! random nonce, and the contents under AES-256-GCM. The service key's number, the service and the
 //! version are bound as additional data. A ticket that was forged, damaged, or sealed for another service is
 //! [`AuthError::ForgedTicket`]; Ceph's own form had no integrity (CVE-2025-30156).
@@ -41,6 +42,14 @@ impl TicketKey {
     /// that all of them share.
     pub fn of_monitors(shared: &CryptoKey) -> Self {
         Self(Zeroizing::new(shared.hmac_sha256(b"spirula: tickets among monitors")))
+    }
+
+    /// A key that follows from this one, for another use.
+    pub(crate) fn derived(&self, label: &[u8]) -> [u8; 32] {
+        let key = ring::hmac::Key::new(ring::hmac::HMAC_SHA256, self.0.as_ref());
+        let mut out = [0; 32];
+        out.iter_mut().zip(ring::hmac::sign(&key, label).as_ref()).for_each(|(o, b)| *o = *b);
+        out
     }
 
     fn aead(&self) -> Option<LessSafeKey> {

@@ -14,20 +14,30 @@
 //! input that cannot be read is EINVAL, state that cannot be read EIO. What a call may read and change is bounded by
 //! whoever implements [`Object`]; what a method makes of its input is of its size.
 
+mod cas;
 mod cephfs;
+mod cmpomap;
+mod fifo;
 mod hello;
 mod journal;
 mod lock;
+mod log;
 mod numops;
 mod object;
+mod otp;
+mod queue;
 mod rbd;
 mod refcount;
+mod reserve;
+mod rgw;
+mod rgw_gc;
 // What the fuzzer shares with the tests names this crate from outside.
 #[cfg(test)]
 extern crate self as spirula_classes;
 #[cfg(test)]
 mod tests;
 mod timeindex;
+mod user;
 mod version;
 
 pub use object::{Caller, Object, Page, Stat, Stop};
@@ -47,6 +57,9 @@ pub struct Flags {
     /// Ceph's cache tiers promote the object first. Means nothing here.
     pub promote: bool,
 }
+
+/// Most pairs that a method is given for one question, as of an OSD of Ceph's.
+const PAIRS_MAX: u64 = 1024;
 
 /// Longest input of a method that takes lists of small things, bytes.
 const LISTS_MAX: usize = 4 << 20;
@@ -98,14 +111,24 @@ impl Class {
 
 /// All classes, by name.
 pub const CLASSES: &[Class] = &[
+    reserve::CLASS,
+    cas::CLASS,
     cephfs::CLASS,
+    cmpomap::CLASS,
+    fifo::CLASS,
     hello::CLASS,
     journal::CLASS,
     lock::CLASS,
+    log::CLASS,
     numops::CLASS,
+    otp::CLASS,
+    queue::CLASS,
     rbd::CLASS,
     refcount::CLASS,
+    rgw::CLASS,
+    rgw_gc::CLASS,
     timeindex::CLASS,
+    user::CLASS,
     version::CLASS,
 ];
 
@@ -155,10 +178,13 @@ impl Call<'_> {
 
     /// The same of a method that takes lists of small things, each of which takes more memory than room in the input.
     fn few_args<T>(&self, read: impl FnOnce(&mut Decoder<'_>) -> Result<T, DecodeError>) -> Result<T, Stop> {
-        if self.input.len() > LISTS_MAX {
-            return fail(errno::E2BIG);
-        }
+        self.is_few()?;
         self.args(read)
+    }
+
+    /// Fails with E2BIG if the input is longer than lists of small things may be.
+    fn is_few(&self) -> Result<(), Stop> {
+        if self.input.len() > LISTS_MAX { fail(errno::E2BIG) } else { Ok(()) }
     }
 
     /// The value of an attribute that holds a `T`; `None` without the attribute.
@@ -168,6 +194,52 @@ impl Call<'_> {
             Err(Stop::Errno(errno::ENODATA)) => Ok(None),
             Err(e) => Err(e),
         }
+    }
+
+    /// The value under a key; `None` without it.
+    fn key<T: Decode>(&mut self, key: impl AsRef<[u8]>) -> Result<Option<T>, Stop> {
+        self.object.omap_get(key.as_ref())?.map(|value| stored(&value)).transpose()
+    }
+
+    /// The value under a key that must be there.
+    fn need<T: Decode>(&mut self, key: impl AsRef<[u8]>) -> Result<T, Stop> {
+        self.key(key)?.ok_or(Stop::Errno(errno::ENOENT))
+    }
+
+    fn set<T: Encode + ?Sized>(&mut self, key: impl AsRef<[u8]>, value: &T) -> Result<(), Stop> {
+        let key = Bytes::copy_from_slice(key.as_ref());
+        self.object.omap_set(vec![(key, to_vec(value).into())])
+    }
+
+    /// Removes a key, be it there or not. The object must be.
+    fn unset(&mut self, key: impl AsRef<[u8]>) -> Result<(), Stop> {
+        self.object.omap_remove(vec![Bytes::copy_from_slice(key.as_ref())])
+    }
+
+    /// The value that the omap's header holds, or that of an object without one.
+    fn header<T: Decode + Default>(&mut self) -> Result<T, Stop> {
+        let header = self.object.omap_header()?;
+        if header.is_empty() { Ok(T::default()) } else { stored(&header) }
+    }
+
+    fn set_header<T: Encode>(&mut self, value: &T) -> Result<(), Stop> {
+        self.object.omap_set_header(to_vec(value).into())
+    }
+
+    /// At most `max` pairs (and no more than Ceph gives for one question) whose keys start with `prefix`, after the key `after`.
+    fn pairs(&mut self, after: &[u8], prefix: &[u8], max: u64) -> Result<Page, Stop> {
+        let max = max.min(PAIRS_MAX);
+        let mut all = self.object.omap_page(after, prefix, max)?;
+        while all.more && (all.pairs.len() as u64) < max {
+            let Some((last, _)) = all.pairs.last() else { break };
+            let next = self.object.omap_page(&last.clone(), prefix, max - all.pairs.len() as u64)?;
+            if next.pairs.is_empty() {
+                break;
+            }
+            all.pairs.extend(next.pairs);
+            all.more = next.more;
+        }
+        Ok(all)
     }
 
     /// Sets an attribute to the encoding of a value.
@@ -184,4 +256,10 @@ fn stored<T: Decode>(value: &[u8]) -> Result<T, Stop> {
 /// Fails with this errno.
 const fn fail<T>(errno: i32) -> Result<T, Stop> {
     Err(Stop::Errno(errno))
+}
+
+/// Reads a value, and writes it again; `None` if it cannot be read.
+#[cfg(test)]
+fn reencoded<T: Decode + Encode>(bytes: &[u8]) -> Option<Vec<u8>> {
+    Some(to_vec(&spirula_encoding::from_slice::<T>(bytes).ok()?))
 }

@@ -97,6 +97,19 @@ pub trait Object {
     /// None of its own.
     fn omap_page(&mut self, after: &[u8], prefix: &[u8], max: u64) -> Result<Page, Stop>;
 
+    /// The omap's header; empty if there is none.
+    ///
+    /// # Errors
+    /// None of its own.
+    fn omap_header(&mut self) -> Result<Bytes, Stop>;
+
+    /// The newest user version that was given out in the object's PG. A change that this request makes gets a higher one.
+    fn version(&self) -> u64;
+
+    /// How many ops of the request were done before this call, and how often calls have asked the object for something: with
+    /// [`version`](Self::version) a name that is given once.
+    fn steps(&self) -> u32;
+
     /// The newest snapshot that the object was written under; 0 for none.
     ///
     /// # Errors
@@ -120,6 +133,12 @@ pub trait Object {
     /// # Errors
     /// EFBIG.
     fn write(&mut self, offset: u64, data: Bytes) -> Result<(), Stop>;
+
+    /// Makes a range zeros; its end is cut off if the range covers it.
+    ///
+    /// # Errors
+    /// EFBIG.
+    fn zero(&mut self, offset: u64, length: u64) -> Result<(), Stop>;
 
     /// Sets the size of an object that there is.
     ///
@@ -156,4 +175,22 @@ pub trait Object {
     /// # Errors
     /// ENOENT without the object; EOPNOTSUPP in erasure-coded pools.
     fn omap_remove(&mut self, keys: Vec<Bytes>) -> Result<(), Stop>;
+
+    /// Removes the omap keys from `first` on, up to the one before `end`.
+    ///
+    /// # Errors
+    /// As [`omap_remove`](Self::omap_remove).
+    fn omap_remove_range(&mut self, first: Bytes, end: Bytes) -> Result<(), Stop>;
+
+    /// Removes all omap keys and the header.
+    ///
+    /// # Errors
+    /// As [`omap_remove`](Self::omap_remove).
+    fn omap_clear(&mut self) -> Result<(), Stop>;
+
+    /// Sets the omap's header.
+    ///
+    /// # Errors
+    /// EOPNOTSUPP in erasure-coded pools.
+    fn omap_set_header(&mut self, header: Bytes) -> Result<(), Stop>;
 }

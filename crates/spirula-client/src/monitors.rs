@@ -10,6 +10,10 @@
 //! ([`SILENCE_BUSY`] while an answer is awaited) the next one is tried. A
 //! process that was itself not running for longer than [`GAP`] does not count that time as the
 //! monitor's silence.
+//!
+//! A command names the cluster, which is known from the first monitor map on; Ceph's monitors refuse one that names another, or
+//! none. So the map is asked for where nobody subscribed to it, and commands wait for it, for [`UNNAMED`] at most in each session: a
+//! monitor that answers and has no map to give is asked all the same.
 
 use crate::Mons;
 use bytes::Bytes;
@@ -31,12 +35,17 @@ pub const SILENCE: Duration = Duration::from_millis(2500);
 pub const SILENCE_BUSY: Duration = Duration::from_secs(5);
 /// The machine looks at its session that often.
 const LOOK: Duration = Duration::from_millis(500);
+/// How long commands of a session wait for the cluster's name, which comes with the monitor map.
+pub const UNNAMED: Duration = Duration::from_secs(5);
 /// Ticks further apart than this say that this process did not run.
 pub const GAP: Duration = Duration::from_millis(1000);
 /// Before the next monitor is tried after one was lost.
 pub const RETRY: Duration = Duration::from_millis(100);
 /// The same once every monitor was tried in vain since the last session.
 pub const RETRY_ALL: Duration = Duration::from_millis(500);
+
+/// The subscription that brings the monitor map.
+const MONMAP: &str = "monmap";
 
 /// What the shell is to do.
 #[derive(Debug)]
@@ -108,6 +117,10 @@ enum Call {
 #[derive(Debug)]
 pub struct Monitors {
     mons: Mons,
+    /// The cluster, as its monitor map says; zero before one came. Ceph's monitors refuse a command that names another one.
+    fsid: Uuid,
+    /// Until when commands of this session wait for that map; `None` if they do not.
+    unnamed: Option<Duration>,
     hostname: String,
     state: State,
     /// Attempts since the last session.
@@ -129,6 +142,8 @@ impl Monitors {
     pub fn new(mons: Mons, hostname: &str) -> Self {
         Self {
             mons,
+            fsid: Uuid::default(),
+            unnamed: None,
             hostname: hostname.to_owned(),
             state: State::Away(Duration::ZERO),
             tried: 0,
@@ -156,7 +171,10 @@ impl Monitors {
     pub fn deadline(&self) -> Duration {
         match self.state {
             State::Away(retry) => retry,
-            State::Opening | State::Open => self.ticked.unwrap_or_default() + LOOK,
+            State::Opening | State::Open => {
+                let look = self.ticked.unwrap_or_default() + LOOK;
+                self.unnamed.map_or(look, |until| until.min(look))
+            }
             State::Stopped => Duration::MAX,
         }
     }
@@ -167,6 +185,9 @@ impl Monitors {
             self.heard = now;
         }
         self.ticked = Some(now);
+        if self.unnamed.is_some_and(|until| now >= until) {
+            self.end_wait_for_name(out);
+        }
         match self.state {
             State::Away(retry) if now >= retry && self.mons.current().is_blank() => {
                 self.lose(now, "the monitor's address is not known", out);
@@ -200,7 +221,27 @@ impl Monitors {
         out.push(MonitorOut::Opened);
         let what: Vec<Subscription> = self.wanted.iter().map(|(what, w)| subscription(what, *w)).collect();
         self.send_subscriptions(what, out);
-        for tid in self.calls.keys().copied().collect::<Vec<_>>() {
+        if self.fsid.is_zero() {
+            self.unnamed = Some(now + UNNAMED);
+            if !self.wanted.contains_key(MONMAP) {
+                self.ask_once(MONMAP, 0, out);
+            }
+        }
+        for tid in self.calls.keys().copied().filter(|tid| !self.waits_for_name(*tid)).collect::<Vec<_>>() {
+            self.send_call(tid, out);
+        }
+    }
+
+    /// Is it a command that waits until the cluster is known?
+    fn waits_for_name(&self, tid: u64) -> bool {
+        self.unnamed.is_some() && matches!(self.calls.get(&tid), Some(Call::Command(..)))
+    }
+
+    /// Sends what has waited to know the cluster.
+    fn end_wait_for_name(&mut self, out: &mut Vec<MonitorOut>) {
+        let waited: Vec<u64> = self.calls.keys().copied().filter(|tid| self.waits_for_name(*tid)).collect();
+        self.unnamed = None;
+        for tid in waited {
             self.send_call(tid, out);
         }
     }
@@ -219,6 +260,7 @@ impl Monitors {
     }
 
     fn lose(&mut self, now: Duration, why: &str, out: &mut Vec<MonitorOut>) {
+        self.unnamed = None;
         self.tried += 1;
         let all = self.tried.is_multiple_of(self.mons.all().len().max(1));
         self.state = State::Away(now + if all { RETRY_ALL } else { RETRY });
@@ -238,7 +280,11 @@ impl Monitors {
         match m.kind {
             kind::MON_MAP => {
                 match mons_of(m) {
-                    Ok(mons) => self.mons.replace(mons),
+                    Ok((fsid, mons)) => {
+                        self.fsid = fsid;
+                        self.mons.replace(mons);
+                        self.end_wait_for_name(out);
+                    }
                     Err(e) => tracing::warn!("a monitor map that cannot be read: {e}"),
                 }
                 true
@@ -331,7 +377,7 @@ impl Monitors {
         let tid = self.next_call;
         self.next_call += 1;
         self.calls.insert(tid, call);
-        if self.is_open() {
+        if self.is_open() && !self.waits_for_name(tid) {
             self.send_call(tid, out);
         }
         tid
@@ -341,7 +387,7 @@ impl Monitors {
         match self.calls.get(&tid) {
             Some(Call::Command(cmd, input)) => {
                 let (cmd, input) = (cmd.clone(), input.clone());
-                out.push(send(MMonCommand { version: 0, fsid: Uuid::default(), cmd, input }, tid));
+                out.push(send(MMonCommand { version: 0, fsid: self.fsid, cmd, input }, tid));
             }
             Some(Call::Newest(what)) => out.push(send(MMonGetVersion { handle: tid, what: what.clone() }, 0)),
             Some(Call::PoolOp(op)) => out.push(send(op.clone(), tid)),
@@ -361,14 +407,15 @@ impl Monitors {
             out.push(MonitorOut::Close);
         }
         self.state = State::Stopped;
+        self.unnamed = None;
     }
 }
 
-/// Where the monitors of a map listen.
-fn mons_of(m: &Message) -> Result<Vec<AddrVec>, String> {
+/// The cluster of a map, and where its monitors listen.
+fn mons_of(m: &Message) -> Result<(Uuid, Vec<AddrVec>), String> {
     let m = MMonMap::from_message(m).map_err(|e| e.to_string())?;
     let map: MonMap = spirula_encoding::from_slice(&m.monmap).map_err(|e| e.to_string())?;
-    Ok(map.mons.into_values().map(|m| m.addrs).collect())
+    Ok((map.fsid, map.mons.into_values().map(|m| m.addrs).collect()))
 }
 
 fn subscription(what: &str, start: u64) -> Subscription {

@@ -176,6 +176,8 @@ pub struct Objecter {
     asking: bool,
     /// When a whole map is asked for.
     map_again: Option<Duration>,
+    /// Objects whose place somebody depends on beyond a single operation.
+    anchors: BTreeMap<u64, anchors::Anchor>,
 }
 
 impl Objecter {
@@ -210,11 +212,7 @@ impl Objecter {
     pub fn submit(&mut self, request: Request, out: &mut Vec<ObjecterOut>) -> u64 {
         self.next_tid += 1;
         let tid = self.next_tid;
-        let at = &request.locator;
-        let hash = match u32::try_from(at.hash) {
-            Ok(explicit) => explicit,
-            Err(_) => spirula_types::hash::object_hash(&at.namespace, &at.key, &request.oid),
-        };
+        let hash = hash_of(&request.locator, &request.oid);
         let op = Pending { request, hash, target: None, attempts: 0, sent: false, probe: None, held: false };
         self.pending.insert(tid, op);
         if self.map.is_none() {
@@ -259,9 +257,9 @@ impl Objecter {
         self.pending.iter().filter(move |(_, p)| to(p)).map(|(tid, _)| *tid)
     }
 
-    fn target(map: &OsdMap, p: &Pending) -> Option<Target> {
-        let pool = map.pool(p.request.locator.pool)?;
-        let pg = PgId::new(p.request.locator.pool, pool.pg_of_hash(p.hash));
+    fn target(map: &OsdMap, pool_id: i64, hash: u32) -> Option<Target> {
+        let pool = map.pool(pool_id)?;
+        let pg = PgId::new(pool_id, pool.pg_of_hash(hash));
         let place = map.pg_to_up_acting(pg);
         let primary = place.acting_primary;
         let addrs = map.addrs(primary).filter(|_| map.is_up(primary)).map(|a| a.client.clone());
@@ -289,7 +287,7 @@ impl Objecter {
     /// Computes an operation's target by the newest map; what has another one now is to be sent.
     fn aim(&mut self, tid: u64, out: &mut Vec<ObjecterOut>) {
         let (Some(map), Some(p)) = (&self.map, self.pending.get_mut(&tid)) else { return };
-        let target = Self::target(map, p);
+        let target = Self::target(map, p.request.locator.pool, p.hash);
         let held = Self::is_held(map, &p.request);
         // An OSD drops a write for which there was no room.
         if target != p.target || held != p.held {
@@ -339,6 +337,7 @@ impl Objecter {
     }
 
     fn aim_all(&mut self, out: &mut Vec<ObjecterOut>) {
+        self.aim_anchors();
         for tid in self.pending.keys().copied().collect::<Vec<_>>() {
             self.aim(tid, out);
         }
@@ -378,6 +377,7 @@ impl Objecter {
                 p.sent = false;
             }
         }
+        self.shake_anchors(osd);
         self.sessions.remove(&osd).is_some()
     }
 
@@ -462,6 +462,7 @@ impl Objecter {
             if self.epoch() < *epoch {
                 self.map = Some(spirula_encoding::from_slice(bytes).map_err(|e| format!("map {epoch}: {e}"))?);
                 // The maps in between were not seen.
+                self.loosen_anchors();
                 self.pending.values_mut().for_each(|p| p.sent = false);
                 self.aim_all(out);
             }
@@ -531,6 +532,14 @@ impl Objecter {
     }
 }
 
+/// All 32 bits of an object's hash.
+fn hash_of(at: &ObjectLocator, oid: &Bytes) -> u32 {
+    match u32::try_from(at.hash) {
+        Ok(explicit) => explicit,
+        Err(_) => spirula_types::hash::object_hash(&at.namespace, &at.key, oid),
+    }
+}
+
 fn hobject(p: &Pending) -> HObject {
     let r = &p.request;
     let key = if r.locator.key == r.oid { Bytes::new() } else { r.locator.key.clone() };
@@ -543,5 +552,6 @@ fn covers(b: &MOsdBackoff, pg: PgId, o: &HObject) -> bool {
     b.spg.pg == pg && (*o == b.begin || b.begin < *o && *o < b.end)
 }
 
+mod anchors;
 #[cfg(test)]
 mod tests;

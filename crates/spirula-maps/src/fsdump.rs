@@ -10,7 +10,8 @@ impl FeatureSet {
     fn dump(&self) -> Value {
         Value::Object(self.names.iter().map(|(b, n)| (format!("feature_{b}"), n.as_str().into())).collect())
     }
-    fn text(&self) -> String {
+    /// `{1=base v0.20,…}`.
+    pub fn text(&self) -> String {
         format!("{{{}}}", commas(self.names.iter().map(|(b, n)| format!("{b}={n}"))))
     }
     /// The bits with bit 0, which is always set in memory.
@@ -87,7 +88,7 @@ impl MdsInfo {
 }
 
 /// Names of client features, by number.
-const CLIENT_FEATURES: &[&str] = &[
+pub const CLIENT_FEATURES: &[&str] = &[
     "reserved",
     "reserved",
     "reserved",
@@ -104,6 +105,9 @@ const CLIENT_FEATURES: &[&str] = &[
     "deleg_ino",
     "metric_collect",
     "alternate_name",
+    "notify_session_state",
+    "op_getvxattr",
+    "32bits_retry_fwd",
 ];
 
 impl MdsMap {

@@ -15,6 +15,7 @@
 mod digest;
 mod fsdump;
 mod fsmap;
+mod fsranks;
 pub mod json;
 mod mgrmap;
 mod mondump;
@@ -27,7 +28,9 @@ mod show;
 pub mod stat;
 
 pub use digest::{OsdStatSum, PgDigest, PoolSum};
+pub use fsdump::CLIENT_FEATURES;
 pub use fsmap::{CompatSet, FeatureSet, Filesystem, FsInfo, FsMap, FsMapUser, MdsInfo, MdsMap, mds_state};
+pub use fsranks::{MDS_FROZEN, mds_flag};
 pub use mgrmap::{MgrMap, MgrStandby, ModuleInfo, ModuleOption};
 pub use mondump::{mon_feature_bit, mon_feature_names};
 pub use monmap::{MonInfo, MonMap};

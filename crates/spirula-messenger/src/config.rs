@@ -4,6 +4,8 @@ use crate::auth::{Credentials, METHOD_NONE, ModePolicy, NoneRequest};
 use crate::session::Session;
 use spirula_types::limits::TRANSACTION_MAX;
 use spirula_types::{AddrVec, EntityAddr, EntityType, features};
+use std::net::IpAddr;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// Bounds on what a peer may send and what we queue, in bytes.
@@ -76,8 +78,12 @@ pub struct Endpoint {
     /// A client that has none yet says −1.
     pub gid: i64,
     /// Its addresses as published in the maps, nonce included. A client without a
-    /// listening address leaves them blank; it then learns its IP from the server.
+    /// listening address leaves them blank; it then learns its IP from a server.
     pub addrs: AddrVec,
+    /// The IP of a client with blank `addrs`, as the first server saw it that proved itself. It says so on all its connections, also where
+    /// another network leads to the server: by one address it is fenced, and a server that knew it by another would
+    /// go on serving it. To be shared by all endpoints of the client.
+    pub learned: Arc<OnceLock<IpAddr>>,
     /// Nonce of a client with blank `addrs`.
     pub nonce: u32,
     /// Features offered.
@@ -108,6 +114,7 @@ impl Endpoint {
             entity,
             gid,
             addrs,
+            learned: Arc::default(),
             nonce: 0,
             features: features::PACIFIC,
             required: features::REQUIRED,

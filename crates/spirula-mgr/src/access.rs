@@ -11,7 +11,7 @@ use spirula_types::{EntityType, errno};
 /// `None`: go on. Otherwise the message is not handled, and this is the answer, if one is waited for.
 pub(crate) fn refused(peer: &Peer, m: &Message) -> Option<Option<Message>> {
     let caps = peer.caps.as_ref()?;
-    let addr = peer.addrs.msgr2().addr.map(|a| a.ip());
+    let addr = peer.place;
     let may = |service: &str, command: &str, args: &Args, (read, write, exec): (bool, bool, bool)| {
         caps.allows(&MgrAccess { service, module: "", command, args, read, write, exec, addr })
     };
@@ -62,7 +62,7 @@ mod tests {
     fn peer(kind: EntityType, caps: &str) -> Peer {
         let caps = if caps.is_empty() { Default::default() } else { caps.parse().expect("capabilities") };
         let name = EntityName::new(kind, 5);
-        Peer { name, auth_id: "u".into(), addrs: AddrVec::default(), caps: Some(caps) }
+        Peer { name, auth_id: "u".into(), addrs: AddrVec::default(), place: None, caps: Some(caps) }
     }
 
     /// All rights at every part that there is, but `lacking` at `service`.
@@ -100,6 +100,22 @@ mod tests {
             rows += 1;
         }
         assert!(rows > 40, "{rows}");
+    }
+
+    /// For a `network` it counts where a connection comes from, not what its peer says, be that a client or a daemon.
+    #[test]
+    fn a_network_is_where_the_connection_comes_from() {
+        let [m, _] = asked("pg stat", Uuid::default());
+        for (place, allowed) in [(Some("10.1.1.1"), true), (Some("11.0.0.1"), false), (None, false)] {
+            for kind in [EntityType::Client, EntityType::Osd, EntityType::Mds] {
+                let says = spirula_types::EntityAddr::v2("10.1.1.1:6800".parse().expect("an address"), 1);
+                let place = place.map(|a| a.parse().expect("an address"));
+                let there = Peer { addrs: AddrVec::one(says), place, ..peer(kind, "allow * network 10.0.0.0/8") };
+                assert_eq!(refused(&there, &m).is_none(), allowed, "{place:?} {kind:?}");
+                let anywhere = Peer { place, ..peer(kind, "allow *") };
+                assert!(refused(&anywhere, &m).is_none(), "{place:?} {kind:?}");
+            }
+        }
     }
 
     #[test]

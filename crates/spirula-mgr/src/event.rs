@@ -4,6 +4,7 @@ use spirula_auth::caps::MgrCaps;
 use spirula_messages::Message;
 use spirula_types::{AddrVec, EntityName, OsdId, Uuid};
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::time::Duration;
 
 /// A connection to a client or an OSD, numbered by the shell; never reused within a run.
@@ -27,6 +28,8 @@ pub struct Peer {
     pub auth_id: String,
     /// Its addresses, with its nonce.
     pub addrs: AddrVec,
+    /// Where its connection comes from, for capabilities by `network`.
+    pub place: Option<IpAddr>,
     /// What it may do; `None` for everything (this process's own, clusters without authentication).
     pub caps: Option<MgrCaps>,
 }

@@ -10,10 +10,12 @@
 mod access;
 mod commands;
 mod event;
+mod foreign;
 pub mod health;
 mod mgr;
 mod network;
 pub mod pgmap;
+mod removals;
 
 pub use event::{ConnId, MgrConfig, MgrEffect, MgrEvent, Now, Peer};
 pub use mgr::Mgr;

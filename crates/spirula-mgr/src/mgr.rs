@@ -3,18 +3,20 @@
 use crate::access;
 use crate::commands::{self, Order};
 use crate::event::{ConnId, MgrConfig, MgrEffect, MgrEvent, Now, Peer};
+use crate::foreign::Counters;
 use crate::health::{self, SlowOps};
 use crate::pgmap::PgMap;
 use bytes::Bytes;
 use spirula_encoding::{UTime, from_slice, to_vec};
 use spirula_format::IoRates;
-use spirula_maps::{Incremental, MgrMap, OsdMap, OsdStatReport, PgDigest, PgPool, PgStat, PoolSum};
+use spirula_maps::{FsMap, Incremental, MgrMap, OsdMap, OsdStatReport, PgDigest, PgPool, PgStat, PoolSum};
 use spirula_messages::ceph::{
-    MCommand, MCommandReply, MConfig, MMgrClose, MMgrCommand, MMgrCommandReply, MMgrConfigure, MMgrMap, MOsdMap, kind,
+    MCommand, MCommandReply, MConfig, MFsMap, MMgrClose, MMgrCommand, MMgrCommandReply, MMgrConfigure, MMgrMap,
+    MMgrReport, MOsdMap, kind,
 };
 use spirula_messages::cluster::control::{MgrBeacon, MgrDigest, OsdReport, OsdReportAck};
 use spirula_messages::{Body, Message};
-use spirula_types::{EntityName, Epoch, OsdId, Uuid};
+use spirula_types::{EntityName, EntityType, Epoch, OsdId, Uuid};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
@@ -36,6 +38,8 @@ const PERF_KEPT: usize = 6;
 #[derive(Clone, Debug)]
 struct Session {
     peer: Peer,
+    /// Of a metadata server: its name, and what it counts.
+    counters: Option<(String, Counters)>,
 }
 
 /// What we know of an OSD besides its statistics.
@@ -76,6 +80,7 @@ pub struct Mgr {
     mon_up: bool,
     pub(crate) map: OsdMap,
     pub(crate) mgrmap: MgrMap,
+    pub(crate) fsmap: FsMap,
     pub(crate) pgmap: PgMap,
     pub(crate) osds: BTreeMap<OsdId, OsdEntry>,
     /// OSDs that its process cannot run, and why.
@@ -96,6 +101,7 @@ impl Mgr {
             mon_up: false,
             map: OsdMap::default(),
             mgrmap: MgrMap::default(),
+            fsmap: FsMap::default(),
             pgmap: PgMap::default(),
             osds: BTreeMap::new(),
             stopped: BTreeMap::new(),
@@ -148,7 +154,7 @@ impl Mgr {
     pub fn handle(&mut self, now: Now, event: MgrEvent, out: &mut Vec<MgrEffect>) {
         match event {
             MgrEvent::SessionOpened { conn, peer } => {
-                self.sessions.insert(conn, Session { peer });
+                self.sessions.insert(conn, Session { peer, counters: None });
             }
             MgrEvent::SessionClosed { conn } => {
                 self.sessions.remove(&conn);
@@ -196,6 +202,7 @@ impl Mgr {
         out.push(MgrEffect::Subscribe("config", 0));
         out.push(MgrEffect::Subscribe("mgrmap", from(self.mgrmap.epoch)));
         out.push(MgrEffect::Subscribe("osdmap", from(self.map.epoch)));
+        out.push(MgrEffect::Subscribe("fsmap", from(self.fsmap.epoch)));
     }
 
     fn beacon(&mut self, now: Now, out: &mut Vec<MgrEffect>) {
@@ -253,6 +260,10 @@ impl Mgr {
                     None => tracing::warn!("unreadable manager map from the monitor"),
                 }
             }
+            kind::FS_MAP => match MFsMap::from_message(m).ok().and_then(|b| from_slice::<FsMap>(&b.map).ok()) {
+                Some(map) => self.fsmap = map,
+                None => tracing::warn!("unreadable file-system map from the monitor"),
+            },
             kind::CONFIG => match MConfig::from_message(m) {
                 Ok(body) => self.config.settings.set_central(&body.config.into_iter().collect()),
                 Err(e) => tracing::warn!("configuration from the monitor: {e}"),
@@ -283,6 +294,7 @@ impl Mgr {
                     let ok = next.apply(&inc).is_ok();
                     if ok {
                         self.map = next;
+                        self.pgmap.follow_removals(&self.map);
                     }
                     ok
                 });
@@ -355,9 +367,28 @@ impl Mgr {
                 Ok(body) => out.push(MgrEffect::Send(conn, body.into_message(m.tid))),
                 Err(_) => out.push(MgrEffect::Close(conn)),
             },
-            kind::MGR_REPORT => {}
+            kind::MGR_REPORT => self.on_foreign_report(now, conn, m),
             other => tracing::debug!("message type {other} from {} ignored", self.peer_name(conn)),
         }
+    }
+
+    /// What a daemon of Ceph's counts. Of metadata servers it is kept; nothing here asks for others'.
+    fn on_foreign_report(&mut self, now: Now, conn: ConnId, m: &Message) {
+        let Some(session) = self.sessions.get_mut(&conn) else { return };
+        if session.peer.name.kind != EntityType::Mds as u8 {
+            return;
+        }
+        let Ok(report) = MMgrReport::from_message(m) else { return };
+        let (name, counters) = session.counters.get_or_insert_with(Default::default);
+        *name = report.daemon_name;
+        if let Err(e) = counters.report(now.mono, &report.rest) {
+            tracing::debug!("counters of mds.{name}: {e}");
+        }
+    }
+
+    /// What a metadata server counts.
+    pub(crate) fn counters_of(&self, mds: &str) -> Option<&Counters> {
+        self.sessions.values().rev().filter_map(|s| s.counters.as_ref()).find(|(name, _)| name == mds).map(|(_, c)| c)
     }
 
     /// Passes orders on. OSDs are known by the connections over which they report.

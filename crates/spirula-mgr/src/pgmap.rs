@@ -1,5 +1,6 @@
 //! What OSDs reported of their PGs, pools and space, and the rates computed from it.
 
+use crate::removals::Removals;
 use spirula_encoding::UTime;
 use spirula_maps::{ObjectStatSum, OsdMap, OsdStatReport, PgDigest, PgStat, PgState, PoolSum, StoreStatfs};
 use spirula_types::{Epoch, OsdId, PgId, PoolId, hash};
@@ -110,6 +111,7 @@ pub struct PgMap {
     pg_nums: BTreeMap<PoolId, u32>,
     /// PGs that took others in: reports from before that epoch say nothing of the snapshots that those have.
     merged: BTreeMap<PgId, Epoch>,
+    removals: Removals,
 }
 
 impl PgMap {
@@ -163,12 +165,18 @@ impl PgMap {
         self.stamp = now;
     }
 
+    /// Follows the OSD map as to removed snapshots. To be told of each epoch, as far as that can be.
+    pub fn follow_removals(&mut self, map: &OsdMap) {
+        self.removals.follow(map);
+    }
+
     /// Follows the OSD map: PGs of deleted pools go, PGs of new pools appear as unknown,
     /// PGs whose primary is down become stale.
     pub fn follow(&mut self, map: &OsdMap, now: UTime) {
         let lives = |pg: &PgId| map.pool(pg.pool).is_some_and(|p| pg.seed < p.pg_num);
         let before = self.pgs.len();
         self.note_merges(map);
+        self.follow_removals(map);
         self.pgs.retain(|pg, _| lives(pg));
         let mut changed = self.pgs.len() != before;
         self.io.retain(|pool, _| map.pools.contains_key(pool));
@@ -290,6 +298,12 @@ impl PgMap {
         for (pg, _) in self.merged.iter().filter(older) {
             digest.purged_snaps.remove(&pg.pool);
         }
+        for (pool, purged) in &mut digest.purged_snaps {
+            let of = self.pgs.range(PgId::new(*pool, 0)..=PgId::new(*pool, u32::MAX));
+            let oldest = of.map(|(_, s)| s.reported_epoch).min().unwrap_or(0);
+            self.removals.only_before(*pool, oldest, purged);
+        }
+        digest.purged_snaps.retain(|_, s| !s.is_empty());
         digest
     }
 
@@ -447,6 +461,35 @@ mod tests {
             report(&mut other, &after, 0, PgId::new(1, seed), with(2, 6, 3));
         }
         assert!(purged(&other, &after));
+    }
+
+    /// A snapshot that was purged is removed once more, before the PGs have said anything new.
+    #[test]
+    fn what_a_pg_said_of_a_snapshot_before_it_was_removed_does_not_count() {
+        let of = |snap: u64| BTreeMap::from([(1, spirula_maps::SnapIntervals::one(snap))]);
+        let mut p = PgMap::default();
+        let says = |p: &mut PgMap, m: &OsdMap, seq| {
+            for seed in 0..2 {
+                let mut s = PgStat { reported_epoch: m.epoch, ..stat(seq, 0, 0) };
+                s.purged_snaps.insert(3, 1);
+                report(p, m, 0, PgId::new(1, seed), s);
+            }
+        };
+        p.follow(&map(4, &[(1, 2)]), t(0));
+        let mut first = map(5, &[(1, 2)]);
+        (first.removed_snaps_queue, first.new_removed_snaps) = (of(3), of(3));
+        p.follow(&first, t(1));
+        says(&mut p, &first, 1);
+        assert_eq!(p.digest(&first).purged_snaps, of(3));
+        let mut gone = map(6, &[(1, 2)]);
+        gone.new_purged_snaps = of(3);
+        p.follow(&gone, t(2));
+        let mut again = map(7, &[(1, 2)]);
+        (again.removed_snaps_queue, again.new_removed_snaps) = (of(3), of(3));
+        p.follow(&again, t(3));
+        assert!(p.digest(&again).purged_snaps.is_empty(), "that was the first time");
+        says(&mut p, &again, 2);
+        assert_eq!(p.digest(&again).purged_snaps, of(3));
     }
 
     /// A manager comes to know of a merge with a later map; who has reported in the merge's epoch says nothing again.

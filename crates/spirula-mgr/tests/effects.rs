@@ -102,7 +102,7 @@ fn give(mgr: &mut Mgr, event: MgrEvent) -> Vec<MgrEffect> {
 }
 
 fn open(mgr: &mut Mgr, conn: u64, name: EntityName) {
-    let peer = Peer { name, auth_id: "admin".into(), addrs: AddrVec::default(), caps: None };
+    let peer = Peer { name, auth_id: "admin".into(), addrs: AddrVec::default(), place: None, caps: None };
     give(mgr, MgrEvent::SessionOpened { conn, peer });
 }
 

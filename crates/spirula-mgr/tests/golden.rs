@@ -108,7 +108,7 @@ fn cluster() -> Mgr {
     };
     let mut mgr = Mgr::new(config, now(0));
     let name = EntityName::new(EntityType::Client, 4100);
-    let peer = Peer { name, auth_id: "admin".into(), addrs: AddrVec::default(), caps: None };
+    let peer = Peer { name, auth_id: "admin".into(), addrs: AddrVec::default(), place: None, caps: None };
     tell(&mut mgr, now(0), MgrEvent::SessionOpened { conn: 1, peer });
     tell(&mut mgr, now(0), MgrEvent::MonOpened);
     let full = MOsdMap { fsid: map.fsid, fulls: vec![(189, map.to_bytes())], ..MOsdMap::default() };
@@ -195,7 +195,13 @@ fn cluster() -> Mgr {
             config: BTreeMap::new(),
         };
         let conn = 100 + osd as u64;
-        let peer = Peer { name: EntityName::osd(osd), auth_id: String::new(), addrs: AddrVec::default(), caps: None };
+        let peer = Peer {
+            name: EntityName::osd(osd),
+            auth_id: String::new(),
+            addrs: AddrVec::default(),
+            place: None,
+            caps: None,
+        };
         tell(&mut mgr, now(1), MgrEvent::SessionOpened { conn, peer });
         let effects = tell(&mut mgr, now(1), MgrEvent::Message { conn, message: report.into_message(0) });
         let ack = effects.iter().find_map(|e| match e {

@@ -38,6 +38,7 @@ fn new() -> Mgr {
         name: EntityName::new(EntityType::Client, 4100),
         auth_id: "admin".into(),
         addrs: AddrVec::default(),
+        place: None,
         caps: None,
     };
     give(&mut mgr, 0, MgrEvent::SessionOpened { conn: 1, peer });
@@ -113,7 +114,8 @@ fn pg(seed: u32, seq: u64, state: PgState) -> (PgId, PgStat) {
 }
 
 fn open(mgr: &mut Mgr, conn: u64) {
-    let peer = Peer { name: EntityName::osd(0), auth_id: String::new(), addrs: AddrVec::default(), caps: None };
+    let peer =
+        Peer { name: EntityName::osd(0), auth_id: String::new(), addrs: AddrVec::default(), place: None, caps: None };
     give(mgr, 0, MgrEvent::SessionOpened { conn, peer });
 }
 
@@ -166,7 +168,7 @@ fn subscriptions(effects: &[MgrEffect]) -> Vec<(&'static str, u64)> {
 fn a_session_with_the_monitor_starts_with_subscriptions_and_a_beacon() {
     let mut mgr = new();
     let effects = give(&mut mgr, 0, MgrEvent::MonOpened);
-    assert_eq!(subscriptions(&effects), [("config", 0), ("mgrmap", 0), ("osdmap", 0)]);
+    assert_eq!(subscriptions(&effects), [("config", 0), ("mgrmap", 0), ("osdmap", 0), ("fsmap", 0)]);
     let beacon = &to_mon::<MgrBeacon>(&effects)[0];
     assert_eq!((beacon.gid, beacon.name.as_str(), beacon.available), (77, "x", true));
     assert!(beacon.commands.len() > 40);

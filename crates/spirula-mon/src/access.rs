@@ -7,6 +7,8 @@
 //! Facts: `docs/protocol/mon.md`; Ceph asks for the same capabilities, except that it lets
 //! everyone subscribe to the cluster log.
 
+mod fs;
+
 use crate::commands::{self, args::Args};
 use crate::event::{ConnId, MonEffect, Peer};
 use crate::mon::{COMMAND_MAX, Mon, READ_MAX, REQUEST_MAX};
@@ -45,17 +47,28 @@ pub enum Access {
         session: Box<AuthSession>,
         /// Its capabilities, parsed.
         caps: MonCaps,
+        /// Where its connection comes from, for capabilities by `network`.
+        place: Option<IpAddr>,
     },
 }
 
 impl Access {
-    /// The access of an authenticated session. Capabilities that cannot be read grant nothing.
-    pub fn of(session: Box<AuthSession>) -> Self {
+    /// The access of an authenticated session that comes from `place`. Capabilities that cannot be read grant nothing.
+    pub fn of(session: Box<AuthSession>, place: Option<IpAddr>) -> Self {
         let caps = session.caps.parse().unwrap_or_else(|e| {
             tracing::warn!(entity = %session.entity, "capabilities for monitors: {e}");
             MonCaps::default()
         });
-        Self::Granted { session, caps }
+        Self::Granted { session, caps, place }
+    }
+
+    /// May it know of that file system?
+    pub(crate) fn sees_fs(&self, name: &str) -> bool {
+        match self {
+            Self::Everything => true,
+            Self::Nothing => false,
+            Self::Granted { caps, .. } => caps.allows_fs(name),
+        }
     }
 }
 
@@ -97,6 +110,8 @@ const NEEDS: &[(u16, Need)] = &[
     (PgCreateAsk::KIND, Need::Daemon(EntityType::Osd, "osd")),
     (PgsCreated::KIND, Need::Daemon(EntityType::Osd, "osd")),
     (PgMerges::KIND, Need::Daemon(EntityType::Osd, "osd")),
+    (kind::MDS_BEACON, Need::Daemon(EntityType::Mds, "mds")),
+    (kind::MDS_OFFLOAD_TARGETS, Need::Daemon(EntityType::Mds, "mds")),
     (MgrBeacon::KIND, Need::Daemon(EntityType::Mgr, "mgr")),
     (MgrDigest::KIND, Need::Daemon(EntityType::Mgr, "mgr")),
 ];
@@ -129,12 +144,11 @@ pub(crate) enum Ruling {
 /// # Errors
 /// When the message is malformed.
 pub(crate) fn rule(access: &Access, peer: &Peer, state: &State, m: Message) -> Result<Ruling, MessageError> {
-    let caps = match access {
+    let (caps, addr) = match access {
         Access::Everything => return Ok(Ruling::Go(m)),
         Access::Nothing => return Ok(Ruling::Refused(refusal(&m, "access denied")?)),
-        Access::Granted { caps, .. } => caps,
+        Access::Granted { caps, place, .. } => (caps, *place),
     };
-    let addr = peer.addrs.msgr2().addr.map(|a| a.ip());
     let asker = Asker { entity: peer.auth_name(), caps, addr };
     let need = NEEDS.iter().find(|(kind, _)| *kind == m.kind).map(|(_, need)| *need);
     decide(&asker, peer, need, state, m)
@@ -185,10 +199,13 @@ fn contents(asker: &Asker<'_>, state: &State, m: Message) -> Result<Ruling, Mess
         }
         kind::MON_COMMAND => {
             let c = MMonCommand::from_message(&m)?;
-            if may_command(asker, &c.cmd, false) {
-                return Ok(Ruling::Go(m));
+            if !may_command(asker, &c.cmd, false) {
+                return Ok(Ruling::Refused(refusal(&m, "access denied")?));
             }
-            Ok(Ruling::Refused(refusal(&m, "access denied")?))
+            Ok(match fs::refusal(asker, state, &c.cmd) {
+                None => Ruling::Go(m),
+                Some((errno, why)) => Ruling::Refused(refused(&m, errno, &why)?),
+            })
         }
         _ => {
             let c = MCommand::from_message(&m)?;
@@ -220,9 +237,8 @@ pub(crate) fn may_have_osdmap(access: &Access, peer: &Peer) -> bool {
     match access {
         Access::Everything => true,
         Access::Nothing => false,
-        Access::Granted { caps, .. } => {
-            let addr = peer.addrs.msgr2().addr.map(|a| a.ip());
-            let asker = Asker { entity: peer.auth_name(), caps, addr };
+        Access::Granted { caps, place, .. } => {
+            let asker = Asker { entity: peer.auth_name(), caps, addr: *place };
             asker.may("osd", "", &caps::Args::new(), (true, false, false))
         }
     }
@@ -267,7 +283,8 @@ fn may_command(asker: &Asker<'_>, cmd: &[String], tell: bool) -> bool {
 /// Arguments as capabilities compare them: texts; `caps` by service as `caps_mon`, `caps_osd` ….
 fn flat(args: &Args) -> caps::Args {
     let mut out = caps::Args::new();
-    for (key, value) in &args.0 {
+    // No argument of any command is called so: they would stand for what is in `caps`.
+    for (key, value) in args.0.iter().filter(|(key, _)| !key.starts_with("caps_")) {
         let text = match value {
             serde_json::Value::String(s) => s.clone(),
             serde_json::Value::Array(list) => {
@@ -303,7 +320,11 @@ pub fn too_large(m: &Message) -> Option<Message> {
 
 /// The answer that says no, where one is waited for.
 fn refusal(m: &Message, why: &str) -> Result<Option<Message>, MessageError> {
-    let result = -errno::EACCES;
+    refused(m, errno::EACCES, why)
+}
+
+fn refused(m: &Message, errno: i32, why: &str) -> Result<Option<Message>, MessageError> {
+    let result = -errno;
     Ok(match m.kind {
         kind::MON_COMMAND => {
             let cmd = MMonCommand::from_message(m)?.cmd;
@@ -352,7 +373,7 @@ impl Mon {
         let Some(session) = self.sessions.get_mut(&conn) else { return Ok(()) };
         let global_id = session.peer.global_id;
         let mut answer = MAuthReply { protocol: a.protocol.max(1), global_id, ..MAuthReply::default() };
-        if let (METHOD_CEPHX, Access::Granted { session: who, caps }) = (a.protocol, &mut session.access) {
+        if let (METHOD_CEPHX, Access::Granted { session: who, caps, .. }) = (a.protocol, &mut session.access) {
             let authority = Authority {
                 db: &self.state.auth,
                 keys: &self.state.service_keys,

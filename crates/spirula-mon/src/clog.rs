@@ -1,18 +1,37 @@
 //! The cluster log: what the cluster tells its operators, newest last.
 
+use bytes::Bytes;
 use spirula_encoding::UTime;
 use spirula_messages::ceph::LogEntry;
 use spirula_messages::ceph::log::severity;
 use spirula_types::{AddrVec, EntityName, EntityType};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// Entries kept; older ones are trimmed.
 pub const KEEP: usize = 1000;
+/// Longest text of an entry, bytes; of a longer one the beginning is kept. Every monitor has all of them in memory, twice.
+pub const TEXT_MAX: usize = 4096;
 
-/// The log, entries by version (from 1, never reused).
+/// An entry, and its stored form.
+#[derive(Debug, PartialEq, Eq)]
+struct Kept {
+    entry: LogEntry,
+    bytes: Bytes,
+}
+
+impl Kept {
+    fn new(entry: LogEntry) -> Arc<Self> {
+        let bytes = spirula_encoding::to_vec(&entry).into();
+        Arc::new(Self { entry, bytes })
+    }
+}
+
+/// The log, entries by version (from 1, never reused). Each change of the cluster's state is made in a copy of it: copies share
+/// the entries, and each is encoded once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClusterLog {
-    entries: BTreeMap<u64, LogEntry>,
+    entries: BTreeMap<u64, Arc<Kept>>,
     last: u64,
 }
 
@@ -20,7 +39,7 @@ impl ClusterLog {
     /// From stored entries.
     pub fn from_entries(entries: BTreeMap<u64, LogEntry>) -> Self {
         let last = entries.keys().next_back().copied().unwrap_or(0);
-        Self { entries, last }
+        Self { entries: entries.into_iter().map(|(v, e)| (v, Kept::new(e))).collect(), last }
     }
 
     /// Version of the newest entry, 0 for an empty log.
@@ -29,9 +48,14 @@ impl ClusterLog {
     }
 
     /// Appends, trimming the oldest beyond [`KEEP`].
-    pub fn push(&mut self, entry: LogEntry) {
+    pub fn push(&mut self, mut entry: LogEntry) {
+        if entry.message.len() > TEXT_MAX {
+            entry.message.truncate(entry.message.floor_char_boundary(TEXT_MAX - 4));
+            entry.message.push_str(" ...");
+            entry.message.shrink_to_fit();
+        }
         self.last += 1;
-        self.entries.insert(self.last, entry);
+        self.entries.insert(self.last, Kept::new(entry));
         while self.entries.len() > KEEP {
             self.entries.pop_first();
         }
@@ -40,7 +64,7 @@ impl ClusterLog {
     /// Puts an entry in its place.
     pub fn put(&mut self, version: u64, entry: LogEntry) {
         self.last = self.last.max(version);
-        self.entries.insert(version, entry);
+        self.entries.insert(version, Kept::new(entry));
     }
 
     /// Removes an entry.
@@ -50,12 +74,18 @@ impl ClusterLog {
 
     /// Entries after version `after`, with their versions, oldest first.
     pub fn after(&self, after: u64) -> impl DoubleEndedIterator<Item = (u64, &LogEntry)> {
-        self.entries.range(after + 1..).map(|(v, e)| (*v, e))
+        self.entries.range(after + 1..).map(|(v, e)| (*v, &e.entry))
     }
 
-    /// All entries by version.
-    pub fn entries(&self) -> &BTreeMap<u64, LogEntry> {
-        &self.entries
+    /// The stored form of each entry that is not in `old` as it is here, by version.
+    pub fn stored_since<'a>(&'a self, old: Option<&'a Self>) -> impl Iterator<Item = (u64, &'a Bytes)> {
+        let changed = move |(v, e): &(&u64, &Arc<Kept>)| old.and_then(|o| o.entries.get(*v)) != Some(*e);
+        self.entries.iter().filter(changed).map(|(v, e)| (*v, &e.bytes))
+    }
+
+    /// Versions of entries of `old` that are not here.
+    pub fn gone_since<'a>(&'a self, old: Option<&'a Self>) -> impl Iterator<Item = u64> {
+        old.into_iter().flat_map(|o| o.entries.keys()).copied().filter(|v| !self.entries.contains_key(v))
     }
 }
 

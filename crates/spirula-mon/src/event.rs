@@ -63,6 +63,8 @@ pub enum MonEvent {
     Persisted(u64),
     /// A tenth of a second has passed.
     Tick,
+    /// What this monitor said is on its way, and there is more to say ([`crate::Mon::has_more`]).
+    More,
 }
 
 /// Something to be done by the shell, in order.

@@ -9,6 +9,7 @@
 //! * [`mkfs`] — a new cluster's first state
 //! * `quorum` — what needs a leader, what a majority; other monitors, forwarding, membership
 //! * [`Mon`] — sessions, batches, replies; `osd`, `mgr`, `pools` hold the rules by subject
+//! * `mds` — metadata servers: ranks, failover, who is sent which map
 //! * [`commands`] — the command table and its handlers
 //! * `access` — who may ask for what: the one place that decides
 //! * [`view`] and [`report`] — what the cluster looks like, and how that is told
@@ -32,6 +33,7 @@ mod event;
 mod failure;
 pub mod image;
 pub mod join;
+mod mds;
 mod merges;
 mod mgr;
 mod mkfs;
@@ -42,6 +44,7 @@ mod placement;
 pub mod pools;
 mod quorum;
 pub mod report;
+mod scrub;
 mod session;
 pub mod snaps;
 pub mod state;
@@ -54,10 +57,13 @@ pub mod work;
 
 pub use access::{Access, too_large};
 pub use event::{ConnId, MonEffect, MonEvent, Peer};
+pub use mds::ranks::check as check_fsmap;
 pub use mkfs::{InitialPool, MkfsError, MkfsParams, NewMon, NewOsd, mkfs};
 pub use mon::{CommandCtx, Entropy, Mon, OpenError, Opening};
 pub use osd::crush_weight_of_size;
 pub use quorum::GlobalIds;
+#[cfg(feature = "plant-bugs")]
+pub use quorum::Poison;
 pub use spirula_settings::options;
 pub use state::LoadError;
 pub use store::{MonStore, StoreError};

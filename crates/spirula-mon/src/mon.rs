@@ -12,6 +12,7 @@ use crate::done::Done;
 use crate::event::{ConnId, MonEffect, MonEvent, Peer};
 use crate::failure::OsdTracker;
 use crate::image::Stored;
+use crate::mds::MdsTracker;
 use crate::merges::MergeTracker;
 use crate::mgr::MgrTracker;
 use crate::osd::seconds_between;
@@ -29,9 +30,9 @@ use spirula_encoding::UTime;
 use spirula_format::Format;
 use spirula_maps::{Crush, MonMap, OsdMap};
 use spirula_messages::ceph::{
-    MCommand, MCommandReply, MGetPoolStats, MGetPoolStatsReply, MLog, MLogAck, MMonCommand, MMonCommandAck,
-    MMonGetVersion, MMonGetVersionReply, MMonMap, MMonSubscribe, MPing, MPoolOp, MPoolOpReply, MRemoveSnaps, MStatfs,
-    MStatfsReply, kind,
+    MCommand, MCommandReply, MGetPoolStats, MGetPoolStatsReply, MLog, MLogAck, MMdsBeacon, MMdsLoadTargets,
+    MMonCommand, MMonCommandAck, MMonGetVersion, MMonGetVersionReply, MMonMap, MMonSubscribe, MPing, MPoolOp,
+    MPoolOpReply, MRemoveSnaps, MStatfs, MStatfsReply, kind,
 };
 use spirula_messages::cluster::control::{
     MgrBeacon, MgrDigest, OsdAlive, OsdBeacon, OsdBoot, OsdFailureReport, OsdMarkMeDown, OsdMarkMeDownAck, OsdPgTemp,
@@ -106,7 +107,20 @@ pub(crate) enum Request {
     Ask(Ask),
     Join(MonJoin),
     Ids(MemberId),
-    Tick,
+    Tick(Part),
+}
+
+/// A part of what is done from time to time. They go into one batch; if one cannot be done, the others are, one by one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    Osds,
+    Managers,
+    MetadataServers,
+    Rest,
+}
+
+impl Part {
+    const ALL: [Self; 4] = [Self::Osds, Self::Managers, Self::MetadataServers, Self::Rest];
 }
 
 impl Request {
@@ -114,7 +128,7 @@ impl Request {
     fn bytes(&self) -> usize {
         match self {
             Self::Ask(a) => bytes_of(&a.message),
-            Self::Join(_) | Self::Ids(_) | Self::Tick => 0,
+            Self::Join(_) | Self::Ids(_) | Self::Tick(_) => 0,
         }
     }
 }
@@ -156,8 +170,10 @@ pub struct Mon {
     pub(crate) clock: Clock,
     pub(crate) sessions: BTreeMap<ConnId, Session>,
     pub(crate) mgr: MgrTracker,
+    pub(crate) mds: MdsTracker,
     pub(crate) osds: OsdTracker,
     pub(crate) merges: MergeTracker,
+    pub(crate) scrubs: crate::scrub::Scrubs,
     pub(crate) snaps: crate::snaps::SnapTurns,
     pub(crate) placement: PlacementTracker,
     pub(crate) transitions: crate::transitions::Transitions,
@@ -234,8 +250,10 @@ impl Mon {
             clock: Clock::new(now.into()),
             sessions: BTreeMap::new(),
             mgr: MgrTracker::default(),
+            mds: MdsTracker::default(),
             osds: OsdTracker::default(),
             merges: MergeTracker::default(),
+            scrubs: crate::scrub::Scrubs::default(),
             snaps: crate::snaps::SnapTurns::default(),
             placement: PlacementTracker::default(),
             transitions: crate::transitions::Transitions::default(),
@@ -369,6 +387,7 @@ impl Mon {
             mutes: &state.mutes,
             osd_metadata: &state.osd_metadata,
             mgr_metadata: &state.mgr_metadata,
+            mds_health: &state.mds_health,
             room_bounds: (
                 self.own_option(state, "mon_data_avail_crit").unwrap_or(5),
                 self.own_option(state, "mon_data_avail_warn").unwrap_or(30),
@@ -397,6 +416,7 @@ impl Mon {
         self.clock.see(now);
         let stood_still = self.osds.ran(self.steady);
         let first = out.len();
+        self.mds.stood_still(stood_still, self.steady);
         if stood_still >= STOOD_STILL {
             self.leave_clients(out);
         }
@@ -412,14 +432,16 @@ impl Mon {
                 }
             }
             MonEvent::Persisted(number) => self.on_persisted(number, out),
+            MonEvent::More => self.answer_ready(out),
             MonEvent::Tick => {
                 self.quorum_tick(out);
+                self.answer_ready(out);
                 self.tell_silence(out);
                 self.turn_of_snaps(out);
                 let since = self.steady.as_nanos().abs_diff(self.last_look.as_nanos());
                 if self.q.leads() && since >= TICK_NANOS {
                     self.last_look = self.steady;
-                    self.submit(Request::Tick, out);
+                    self.tick_parts(out);
                 }
             }
         }
@@ -485,7 +507,7 @@ impl Mon {
         }
         let Some(session) = self.sessions.get(&conn) else { return Ok(()) };
         let command = matches!(m.kind, kind::MON_COMMAND | kind::COMMAND);
-        let limited = command || session.peer.kind == EntityType::Client;
+        let limited = command || matches!(session.peer.kind, EntityType::Client | EntityType::Mds);
         let bytes = bytes_of(&m);
         let too_large = bytes > REQUEST_MAX || m.front.len() > COMMAND_MAX || bytes > READ_MAX && only_reads(&m);
         if limited && too_large {
@@ -540,6 +562,8 @@ impl Mon {
             | kind::POOL_OP
             | kind::LOG
             | kind::REMOVE_SNAPS
+            | kind::MDS_BEACON
+            | kind::MDS_OFFLOAD_TARGETS
             | OsdBoot::KIND
             | OsdMarkMeDown::KIND
             | OsdFailureReport::KIND
@@ -614,6 +638,22 @@ impl Mon {
                 tracing::warn!(conn, "too many requests about snapshots wait, closing");
                 out.push(MonEffect::Close(conn));
             }
+        }
+    }
+
+    /// Does what is done from time to time, if this monitor leads.
+    pub(crate) fn tick_parts(&mut self, out: &mut Vec<MonEffect>) {
+        if !self.q.leads() {
+            return;
+        }
+        for part in Part::ALL {
+            // One that waits for a commit still is not asked for twice.
+            if !self.queue.iter().any(|r| matches!(r, Request::Tick(p) if *p == part)) {
+                self.queue.push_back(Request::Tick(part));
+            }
+        }
+        if self.inflight.is_none() {
+            self.batch(out);
         }
     }
 
@@ -805,16 +845,23 @@ impl Mon {
     /// Runs a request against the batch. Malformed ones were found before or are dropped.
     fn run(&mut self, request: Request, work: &mut Work) {
         let (conn, m) = match request {
-            Request::Tick => {
+            Request::Tick(Part::Osds) => {
                 self.tick_osds(work);
                 self.step_merges(work);
                 self.step_placement(work);
                 self.prune_snaps(work);
-                self.tick_mgr(work);
+                return;
+            }
+            Request::Tick(Part::Managers) => return self.tick_mgr(work),
+            Request::Tick(Part::MetadataServers) => return self.tick_mds(work),
+            Request::Tick(Part::Rest) => {
                 self.tick_mutes(work);
                 self.tick_health(work);
                 self.tick_auth(work);
                 commands::join::forget_ended(work);
+                for (severity, line) in self.take_scrub_lines() {
+                    work.log(severity, line);
+                }
                 return;
             }
             Request::Join(j) => return self.run_join(j, work),
@@ -928,6 +975,12 @@ impl Mon {
                     self.mgr_beacon(&peer, b, work);
                 }
             }
+            kind::MDS_BEACON if peer.kind == EntityType::Mds => {
+                self.mds_beacon(conn, &peer, MMdsBeacon::from_message(&m)?, work);
+            }
+            kind::MDS_OFFLOAD_TARGETS if peer.kind == EntityType::Mds => {
+                self.mds_targets(&peer, &MMdsLoadTargets::from_message(&m)?, work);
+            }
             _ => {}
         }
         Ok(())
@@ -943,6 +996,7 @@ impl Mon {
         out: &mut Vec<MonEffect>,
     ) {
         let mut work = Work::new(self.state.clone(), self.now, self.speaker());
+        self.hide_from(conn, &mut work);
         let result = match self.sessions.get(&conn) {
             Some(s) => {
                 let request = commands::Request { peer: &s.peer, cmd: &cmd, input, random: [0; 32], tell };

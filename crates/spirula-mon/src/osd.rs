@@ -16,7 +16,7 @@ use spirula_messages::ceph::log::severity;
 use spirula_messages::cluster::BETWEEN_OSDS;
 use spirula_messages::cluster::control::{OsdAlive, OsdBoot, OsdMarkMeDown, OsdPgTemp};
 use spirula_types::errno::ERANGE;
-use spirula_types::{OSD_NONE, OsdId};
+use spirula_types::{Epoch, OSD_NONE, OsdId};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -162,6 +162,12 @@ fn foreign_to(work: &Work, b: &OsdBoot) -> Option<String> {
     ))
 }
 
+/// Did an OSD say this, by a map of that epoch, before it was up last? Then it comes late, by way of a monitor that kept it for whoever
+/// leads: it is of a life that is over. Where an OSD itself knows no newer map, it says it again when it does.
+fn is_of_an_older_life(map: &OsdMap, osd: OsdId, epoch: Epoch) -> bool {
+    map.info(osd).is_some_and(|i| epoch < i.up_from)
+}
+
 impl Mon {
     pub(crate) fn osd_boot(&mut self, conn: ConnId, b: OsdBoot, work: &mut Work) {
         let osd = b.osd;
@@ -186,10 +192,19 @@ impl Mon {
             hb_back: b.hb_back.clone(),
             hb_front: b.hb_front.clone(),
         };
+        if map.is_up(osd) && map.addrs(osd) == Some(&addrs) {
+            // A repeated boot: it has only not seen the map yet.
+            Self::note_metadata(work, &b);
+            return;
+        }
+        if is_of_an_older_life(map, osd, b.newest_map) {
+            tracing::info!(osd, epoch = b.newest_map, "boot from before the OSD was up last, ignored");
+            return;
+        }
         if map.is_up(osd) {
-            if map.addrs(osd) == Some(&addrs) {
-                // A repeated boot: it has only not seen the map yet.
-                Self::note_metadata(work, &b);
+            if !work.state.osdmap.is_up(osd) {
+                // Its boot came in this very batch. Which of the two is the later one shows when it is known since when it is up.
+                self.requeue(conn, b);
                 return;
             }
             // Another incarnation. The old one must be seen down for an epoch, so that every
@@ -244,8 +259,9 @@ impl Mon {
             return;
         }
         self.osds.forget(osd);
-        // One that was taken for a pair was not marked down for nothing.
-        if !self.osds.pairs.was_taken(osd) {
+        // One that others did not hear was not marked down for nothing: more patience with it would only let requests wait
+        // for longer the next time.
+        if !self.osds.pairs.was_deaf(osd) {
             let grace = work.state.option_f64("osd_heartbeat_grace");
             let lived = b.was_up > 0 && f64::from(b.stood_ms.0) < grace * 1000.0;
             failure::note_return(work, osd, lived);
@@ -319,7 +335,8 @@ impl Mon {
     pub(crate) fn osd_mark_me_down(&mut self, conn: ConnId, d: &OsdMarkMeDown, work: &mut Work) {
         let osd = d.osd;
         let map = work.osd();
-        let ours = map.is_up(osd) && map.uuid(osd) == Some(d.uuid);
+        let late = is_of_an_older_life(map, osd, d.epoch);
+        let ours = map.is_up(osd) && map.uuid(osd) == Some(d.uuid) && !late;
         if let Some(why) = failure::held_up(map, osd).filter(|_| ours) {
             // As in Ceph: it may go, and the map says that it is up.
             work.info(format!("osd.{osd} stops and stays up in the map: {why}"));

@@ -326,6 +326,8 @@ struct Kept {
     unheard: BTreeSet<OsdId>,
     /// Since when it hears all.
     hears_all: Option<UTime>,
+    /// This time it was out because it did not hear some that are up, or was taken for that.
+    deaf: bool,
     /// How often it was taken.
     times: u32,
     /// When it last came back.
@@ -371,6 +373,7 @@ impl PairTracker {
         let other = if pair.0 == osd { pair.1 } else { pair.0 };
         let k = self.note(osd, now);
         k.times += 1;
+        k.deaf = true;
         k.unheard = [other].into();
     }
 
@@ -380,6 +383,7 @@ impl PairTracker {
             out: true,
             unheard: BTreeSet::new(),
             hears_all: None,
+            deaf: false,
             times: 0,
             back: UTime::ZERO,
             found: None,
@@ -397,9 +401,10 @@ impl PairTracker {
         self.kept.values().filter(|k| k.out && k.unheard.contains(&osd)).count()
     }
 
-    /// It was taken, and has not come back since: it was no mistake to mark it down.
-    pub fn was_taken(&self, osd: OsdId) -> bool {
-        self.kept.get(&osd).is_some_and(|k| k.out && k.times > 0)
+    /// It was out because it and others that are up did not hear each other, and has not come back since: it was no mistake to mark
+    /// it down, whichever rule did.
+    pub fn was_deaf(&self, osd: OsdId) -> bool {
+        self.kept.get(&osd).is_some_and(|k| k.out && k.deaf)
     }
 
     /// May it come up?
@@ -411,6 +416,7 @@ impl PairTracker {
         }
         let k = self.note(osd, now);
         k.unheard.clone_from(&unheard);
+        k.deaf |= !unheard.is_empty();
         if !unheard.is_empty() || !healthy {
             k.hears_all = None;
             // Each time it is taken again it waits for longer, so that what is wrong here ends in the end.

@@ -18,7 +18,7 @@ use spirula_maps::osdmap::pool::flag;
 use spirula_messages::ceph::MPoolOp;
 use spirula_messages::ceph::mon::pool_op as op;
 use spirula_messages::cluster::control::{PgCreateAsk, PgCreateGrant};
-use spirula_types::errno::{EEXIST, EINVAL, ENOENT, EPERM, ERANGE};
+use spirula_types::errno::{EBUSY, EEXIST, EINVAL, ENOENT, EPERM, ERANGE};
 use spirula_types::{Epoch, PgId, PoolId, Uuid};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -229,8 +229,11 @@ pub fn check_pg_count(work: &Work, pg_num: u32, size: u8, replaces: Option<PoolI
 /// Deletes a pool and everything the maps say of it.
 ///
 /// # Errors
-/// EPERM when deletion is not allowed.
+/// EBUSY for a pool of a file system, EPERM when deletion is not allowed.
 pub fn delete(work: &mut Work, id: PoolId) -> Result<(), Refusal> {
+    if crate::commands::fs::user_of_pool(&work.state.fsmap, id) {
+        return Err((EBUSY, format!("pool '{}' is in use by CephFS", work.osd().pool_name(id))));
+    }
     if !work.state.option_bool("mon_allow_pool_delete") {
         return Err((EPERM, "pool deletion is disabled; you must first set the mon_allow_pool_delete config option to true before you can destroy a pool".into()));
     }

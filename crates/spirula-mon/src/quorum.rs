@@ -21,10 +21,11 @@ use crate::state::{Member, State};
 use crate::txn::MonTxn;
 use crate::work::{InFlight, Work};
 use spirula_encoding::{Decode, DecodeError, Decoder, Encode, Encoder, UTime};
+use spirula_messages::ceph::MMdsBeacon;
 use spirula_messages::cluster::control::{MgrDigest, OsdFailureReport, Since};
 use spirula_messages::cluster::quorum::{
     Carried, CarriedPeer, MonForgotten, MonForward, MonForwardDone, MonGidsAsk, MonGidsGrant, MonJoin, MonRelay,
-    MonRemoved, MonRouted, MonSession, MonTime, MonTimeReply, MonWelcome, QuorumFrame,
+    MonRemoved, MonRouted, MonScrub, MonScrubbed, MonSession, MonTime, MonTimeReply, MonWelcome, QuorumFrame,
 };
 use spirula_messages::{Body, Message, MessageError};
 use spirula_quorum::{Config, ConfigChange, Effect, Entry, EntryKind, MemberId, Node, Role, Status};
@@ -45,6 +46,8 @@ const SILENT_TICKS: u64 = 12;
 const GONE_TICKS: u64 = 50;
 /// Ticks between two measurements of the other clocks.
 const TIME_TICKS: u64 = 20;
+/// Bytes of answers made in one go, about.
+const SAID_AT_ONCE: usize = 1 << 20;
 /// Entries a learner may lack when it becomes a voter.
 const CAUGHT_UP: u64 = 20;
 /// Requests that wait for a leader or a confirmation; more are dropped with their connection.
@@ -113,6 +116,8 @@ pub(crate) enum After {
     Ids(MemberId, u64, u64),
     /// A message could not be read.
     Malformed(ConnId, MessageError),
+    /// The monitors' states are to be compared.
+    Scrub,
     /// A new member has its number.
     Welcome { name: String, addrs: AddrVec, uuid: Uuid },
 }
@@ -154,6 +159,23 @@ fn rehearsed(state: &State, data: &[u8]) -> Result<State, String> {
     Ok(state)
 }
 
+/// A planted bug: what the leader makes of some batches holds a row that no monitor can apply, as a command might that checks a name
+/// otherwise than its table does.
+#[cfg(feature = "plant-bugs")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Poison {
+    /// Such a batch is found before it is proposed: nothing else is to be seen of it.
+    Rehearsed,
+    /// It is proposed: whoever applies it stops.
+    Proposed,
+}
+
+#[cfg(feature = "plant-bugs")]
+impl Poison {
+    /// One batch of so many.
+    const EVERY: u64 = 40;
+}
+
 struct Forward {
     ask: Ask,
     sent_at: u64,
@@ -172,6 +194,8 @@ pub(crate) struct Quorum {
     /// Requests that wait until a majority has confirmed the read of that number.
     reads: VecDeque<(u64, Ask)>,
     next_read: u64,
+    /// The last of these numbers that is confirmed.
+    ready: u64,
     /// The confirmation asked for, and when.
     asked: Option<(u64, u64)>,
     /// When the last confirmation that came was asked for.
@@ -201,6 +225,8 @@ pub(crate) struct Quorum {
     /// What came for the leader between this monitor's election and its first entry's commit.
     early: VecDeque<(String, AddrVec, Message)>,
     frozen: bool,
+    #[cfg(feature = "plant-bugs")]
+    poison: Option<Poison>,
     /// Monitors whose refusal was said.
     refused: BTreeSet<Uuid>,
     /// The entry after which the state is.
@@ -217,6 +243,7 @@ impl Quorum {
             fx: VecDeque::new(),
             draining: false,
             reads: VecDeque::new(),
+            ready: 0,
             next_read: 1,
             asked: None,
             proof: 0,
@@ -235,6 +262,8 @@ impl Quorum {
             leading: false,
             early: VecDeque::new(),
             frozen: false,
+            #[cfg(feature = "plant-bugs")]
+            poison: None,
             refused: BTreeSet::new(),
             applied: 0,
         }
@@ -349,7 +378,7 @@ impl Mon {
         here.or_else(|| self.q.known.get(&member).cloned())
     }
 
-    fn send_member(&self, to: MemberId, message: Message, out: &mut Vec<MonEffect>) {
+    pub(crate) fn send_member(&self, to: MemberId, message: Message, out: &mut Vec<MonEffect>) {
         match self.name_of(to) {
             Some((name, addrs)) => out.push(MonEffect::SendPeer(name, addrs, message)),
             None => tracing::debug!(to, "nobody knows where that member is"),
@@ -357,7 +386,7 @@ impl Mon {
     }
 
     /// The other members, by number.
-    fn others(&self) -> Vec<MemberId> {
+    pub(crate) fn others(&self) -> Vec<MemberId> {
         self.state.members.keys().copied().filter(|m| *m != self.q.identity.member).collect()
     }
 
@@ -376,6 +405,9 @@ impl Mon {
     /// A request for the leader: done here, forwarded, or kept until there is one.
     pub(crate) fn lead(&mut self, ask: Ask, out: &mut Vec<MonEffect>) {
         if self.q.leads() {
+            if ask.message.kind == MMdsBeacon::KIND {
+                self.mds_heard(&ask);
+            }
             if crate::mon::only_reads(&ask.message) {
                 self.await_read(ask, out);
             } else {
@@ -458,19 +490,35 @@ impl Mon {
         if let Some((_, at)) = self.q.asked.take_if(|(n, _)| *n <= number) {
             self.q.proof = self.q.proof.max(at.max(1));
         }
-        while self.q.reads.front().is_some_and(|(n, _)| *n <= number) {
-            if let Some((_, ask)) = self.q.reads.pop_front() {
-                self.answer(ask, out);
-            }
-        }
+        self.q.ready = self.q.ready.max(number);
+        self.answer_ready(out);
         while self.q.late.front().is_some_and(|(n, _)| *n <= number) {
             if let Some((_, done)) = self.q.late.pop_front() {
                 self.say(done, out);
             }
         }
-        if !self.q.reads.is_empty() || !self.q.late.is_empty() {
+        if self.q.reads.back().is_some_and(|(n, _)| *n > self.q.ready) || !self.q.late.is_empty() {
             self.confirm(out);
         }
+    }
+
+    /// Answers what a majority's word covers; the rest of it later, if that is much ([`Mon::has_more`]): so the shell sees who does not
+    /// read before all answers are made, each of which may be long.
+    pub(crate) fn answer_ready(&mut self, out: &mut Vec<MonEffect>) {
+        let (mut from, mut said) = (out.len(), 0);
+        while said < SAID_AT_ONCE && self.has_more() {
+            if let Some((_, ask)) = self.q.reads.pop_front() {
+                self.answer(ask, out);
+            }
+            let bytes = |e: &MonEffect| if let MonEffect::Send(_, m) = e { m.front.len() + m.data.len() } else { 0 };
+            said += out.get(from..).unwrap_or_default().iter().map(bytes).sum::<usize>();
+            from = out.len();
+        }
+    }
+
+    /// May more be answered now? The shell feeds [`MonEvent::More`] until not.
+    pub fn has_more(&self) -> bool {
+        self.q.reads.front().is_some_and(|(n, _)| *n <= self.q.ready)
     }
 
     fn answer(&mut self, ask: Ask, out: &mut Vec<MonEffect>) {
@@ -557,7 +605,29 @@ impl Mon {
         }
         let p = Proposal { member: self.q.identity.member, boot: self.q.boot, id, txn: txn.clone() };
         let data = spirula_encoding::to_vec(&p);
+        #[cfg(feature = "plant-bugs")]
+        if let Some(poison) = self.q.poison.filter(|_| id.is_multiple_of(Poison::EVERY)) {
+            return self.poisoned(poison, p);
+        }
         rehearsed(&self.state, &data).map(|state| Some((state, data)))
+    }
+
+    /// Plants a bug: see [`Poison`].
+    #[cfg(feature = "plant-bugs")]
+    pub fn poison(&mut self, poison: Poison) {
+        self.q.poison = Some(poison);
+    }
+
+    #[cfg(feature = "plant-bugs")]
+    fn poisoned(&self, poison: Poison, mut p: Proposal) -> Result<Option<(State, Vec<u8>)>, String> {
+        let good = spirula_encoding::to_vec(&p);
+        // A name that its table cannot have: as when a manager was called `a/b`.
+        p.txn.put("osd-metadata/a/b", spirula_encoding::to_vec(&1u32));
+        let data = spirula_encoding::to_vec(&p);
+        match poison {
+            Poison::Rehearsed => rehearsed(&self.state, &data).map(|state| Some((state, data))),
+            Poison::Proposed => rehearsed(&self.state, &good).map(|state| Some((state, data))),
+        }
     }
 
     /// Proposes an entry; false if this monitor does not lead any more.
@@ -593,6 +663,7 @@ impl Mon {
     fn on_entry(&mut self, entry: &Entry, out: &mut Vec<MonEffect>) {
         self.q.applied = entry.index;
         if self.q.frozen || entry.kind == EntryKind::Config || entry.data.is_empty() {
+            self.answer_scrub(out);
             self.check_leading(out);
             return;
         }
@@ -609,7 +680,13 @@ impl Mon {
             }
             self.state_changed(out);
         }
+        self.answer_scrub(out);
         self.check_leading(out);
+    }
+
+    /// The entry after which the state is.
+    pub(crate) fn applied(&self) -> u64 {
+        self.q.applied
     }
 
     /// The state is a newer one: tell subscribers, and see whether we still belong.
@@ -710,6 +787,7 @@ impl Mon {
             self.osds.new_leader(&self.state.osdmap, self.steady);
             self.clock.lead(self.now, self.state.osdmap.modified, crate::time::set_so_far(&self.state));
             self.merges = MergeTracker::default();
+            self.mds.forget();
             self.quorum.since = self.now;
             self.quorum.skews.clear();
             self.quorum.forgotten_elsewhere.clear();
@@ -718,7 +796,7 @@ impl Mon {
             // what only a leader does begins at once.
             let forwards = std::mem::take(&mut self.q.forwards);
             self.q.parked.extend(forwards.into_values().map(|f| f.ask));
-            self.submit(Request::Tick, out);
+            self.tick_parts(out);
             self.unpark(out);
             self.q.asked = None;
             self.confirm(out);
@@ -794,6 +872,7 @@ impl Mon {
         if self.q.leads() {
             self.leader_tick(out);
         }
+        self.tick_scrub();
         self.watch_commits();
         self.refresh_quorum();
         self.maybe_compact(out);
@@ -1074,6 +1153,18 @@ impl Mon {
                     self.quorum.forgotten_elsewhere.insert(name.to_owned(), told);
                 }
             }
+            MonScrub::KIND => {
+                let ask = MonScrub::from_message(m)?;
+                if let Some(member) = member.filter(|m| Some(*m) == self.q.other_leader()) {
+                    self.on_scrub(member, ask, out);
+                }
+            }
+            MonScrubbed::KIND => {
+                let answer = MonScrubbed::from_message(m)?;
+                if let Some(member) = member.filter(|_| self.q.leads()) {
+                    self.on_scrubbed(member, name, answer, out);
+                }
+            }
             MonRemoved::KIND => {
                 let r = MonRemoved::from_message(m)?;
                 if r.member == self.q.identity.member && r.member != 0 {
@@ -1208,7 +1299,7 @@ impl Mon {
         if m.kind == MgrDigest::KIND {
             let taken = self.mgr.take_digest(&self.state.mgrmap, MgrDigest::from_message(m)?);
             if taken && self.q.leads() {
-                self.submit(Request::Tick, out);
+                self.tick_parts(out);
             }
         }
         Ok(())
@@ -1229,6 +1320,7 @@ impl Mon {
             match a {
                 After::OwnIds(from, to) => self.gids.set(from, to),
                 After::Malformed(conn, e) => self.malformed(conn, &e, out),
+                After::Scrub => self.begin_scrub(out),
                 After::Ids(member, from, to) => {
                     if let Some(boot) = self.q.boots.get(&member) {
                         let m = MonGidsGrant { boot: *boot, from, to }.into_message(0);

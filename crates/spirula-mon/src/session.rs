@@ -12,8 +12,9 @@ use spirula_settings::options;
 use spirula_types::{EntityType, Epoch, Uuid};
 use std::collections::BTreeMap;
 
-/// Options of Ceph's clients whose defaults here are not those that clients come with. With theirs, one whose monitor's host is gone
-/// without a word notices it after half a minute.
+/// Options of Ceph's clients and metadata servers whose defaults here are not those that they come with. With theirs, one whose
+/// monitor's host is gone without a word notices it after half a minute: a metadata server that no monitor has heard for so long has
+/// lost its rank.
 const OF_CLIENTS: [&str; 3] = ["mon_client_ping_interval", "mon_client_ping_timeout", "mon_client_hunt_interval"];
 /// Most incrementals in one message.
 const MAPS_PER_MESSAGE: usize = 100;
@@ -153,19 +154,24 @@ impl Session {
                 Some(next)
             }
             w if w == "mdsmap" || w.starts_with("mdsmap.") => {
-                let next = due(state.fsmap.epoch)?;
                 let name = what.strip_prefix("mdsmap.").unwrap_or_default();
-                send(mdsmap_message(fsid, state, name).into_message(0));
+                let map = crate::mds::serve::map_for(state, &self.peer, &self.access, name);
+                let next = due(map.epoch)?;
+                let (epoch, fs_name) = (map.epoch, map.fs_name.clone());
+                let mdsmap = spirula_encoding::to_vec(&map).into();
+                send(MMdsMap { fsid, epoch, mdsmap, fs_name }.into_message(0));
                 Some(next)
             }
             "fsmap" | "fsmap.user" => {
                 let next = due(state.fsmap.epoch)?;
                 let epoch = state.fsmap.epoch;
+                let part = state.fsmap.seen_by(|name| self.access.sees_fs(name));
+                let seen = part.as_ref().unwrap_or(&state.fsmap);
                 if what == "fsmap.user" {
-                    let map = spirula_encoding::to_vec(&state.fsmap.user()).into();
+                    let map = spirula_encoding::to_vec(&seen.user()).into();
                     send(MFsMapUser { epoch, map }.into_message(0));
                 } else {
-                    let map = spirula_encoding::to_vec(&*state.fsmap).into();
+                    let map = spirula_encoding::to_vec(seen).into();
                     send(MFsMap { epoch, map }.into_message(0));
                 }
                 Some(next)
@@ -208,7 +214,7 @@ impl Session {
         let set = state.config.effective(&self.peer.auth_name(), traits);
         let mut all: BTreeMap<String, String> =
             set.into_iter().map(|(k, (v, _))| (k.to_owned(), v.to_owned())).collect();
-        if self.peer.kind == EntityType::Client {
+        if self.peer.kind == EntityType::Client || self.peer.kind == EntityType::Mds {
             for option in OF_CLIENTS.iter().filter_map(|name| options::find(name)) {
                 all.entry(option.name.to_owned()).or_insert_with(|| option.default.to_owned());
             }
@@ -264,18 +270,4 @@ fn osdmap_messages(fsid: Uuid, state: &State, start: Epoch, history: bool) -> Ve
         out.push(message(chunk.to_vec(), std::mem::take(&mut fulls)));
     }
     out
-}
-
-fn mdsmap_message(fsid: Uuid, state: &State, name: &str) -> MMdsMap {
-    let fsmap = &state.fsmap;
-    let fs = if name.is_empty() {
-        fsmap.filesystems.iter().find(|f| f.fscid == fsmap.legacy_client_fscid)
-    } else {
-        // The subscription names the file system by id.
-        fsmap.filesystems.iter().find(|f| f.fscid.to_string() == name || f.mds_map.fs_name == name)
-    };
-    let mut map = fs.map(|f| f.mds_map.clone()).unwrap_or_default();
-    map.epoch = fsmap.epoch;
-    let fs_name = map.fs_name.clone();
-    MMdsMap { fsid, epoch: map.epoch, mdsmap: spirula_encoding::to_vec(&map).into(), fs_name }
 }

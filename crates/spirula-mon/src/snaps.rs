@@ -12,6 +12,7 @@
 //!
 //! What a removal means to a PG: `spirula_pg`. Which commands lead here: [`crate::commands`], and `MPoolOp`.
 
+use crate::commands::is_about_fences;
 use crate::event::ConnId;
 use crate::mon::{Mon, Request};
 use crate::pools::Refusal;
@@ -24,7 +25,7 @@ use spirula_maps::osdmap::pool::flag;
 use spirula_maps::osdmap::{Incremental, PoolSnap};
 use spirula_maps::{PgPool, SnapIntervals};
 use spirula_messages::ceph::mon::pool_op as op;
-use spirula_messages::ceph::{MPoolOp, MRemoveSnaps, kind};
+use spirula_messages::ceph::{MMonCommand, MPoolOp, MRemoveSnaps, kind};
 use spirula_messages::{Body, Message};
 use spirula_types::errno::{EEXIST, EINVAL, ENOENT, ENOSPC};
 use spirula_types::{Epoch, PoolId};
@@ -112,9 +113,11 @@ impl Recent {
     }
 }
 
-/// Does this make or remove a snapshot?
-fn is_about_snaps(m: &Message) -> bool {
+/// Does this make or remove a snapshot, or a fence? A small client may do either, and each would be an epoch of the map that
+/// everybody has.
+fn is_of_turns(m: &Message) -> bool {
     m.kind == kind::REMOVE_SNAPS
+        || m.kind == kind::MON_COMMAND && MMonCommand::from_message(m).is_ok_and(|m| is_about_fences(&m.cmd))
         || m.kind == kind::POOL_OP
             && MPoolOp::from_message(m).is_ok_and(|m| {
                 [op::CREATE_SNAP, op::DELETE_SNAP, op::CREATE_UNMANAGED_SNAP, op::DELETE_UNMANAGED_SNAP].contains(&m.op)
@@ -128,7 +131,7 @@ impl SnapTurns {
     /// The connection that asks for too many, of which nothing waits any more.
     pub fn keep(&mut self, request: Request, now: UTime) -> Result<Option<Request>, ConnId> {
         let ask = match request {
-            Request::Ask(ask) if is_about_snaps(&ask.message) => ask,
+            Request::Ask(ask) if is_of_turns(&ask.message) => ask,
             other => return Ok(Some(other)),
         };
         if self.waiting.is_empty() && self.is_due(now) {

@@ -13,7 +13,8 @@
 //! | `created/P` | seed → epoch of the one creation of pool P's PGs that was accepted (or granted last) |
 //! | `config`, `auth`, `service-keys`, `mutes`, `defaults` | encoded tables |
 //! | `kv/K` | value of config-key K |
-//! | `osd-metadata/N`, `mgr-metadata/X` | encoded text maps |
+//! | `osd-metadata/N`, `mgr-metadata/X`, `mds-metadata/N` | encoded text maps |
+//! | `mds-health/N` | what a metadata server finds wrong, by global id |
 //! | `mgr-commands` | descriptors of the commands that managers serve |
 //! | `log/V` | cluster log entry of version V, sixteen hex digits |
 //! | `gid-limit` | global ids below this may have been given out |
@@ -30,6 +31,7 @@ use spirula_auth::db::AuthDb;
 use spirula_auth::rotating::ServiceKeys;
 use spirula_encoding::{Decode, DecodeError, Decoder, Encode, Encoder, UTime, from_slice};
 use spirula_maps::{EncodedOsdMap, FsMap, Incremental, MgrMap, MonMap, OsdMap};
+use spirula_messages::ceph::MdsHealth;
 use spirula_quorum::MemberId;
 use spirula_types::{Epoch, OsdId, PgId, PoolId, Uuid};
 use std::collections::BTreeMap;
@@ -37,6 +39,8 @@ use std::sync::Arc;
 
 /// A full OSD map is kept every so many epochs, besides the newest.
 pub const FULL_EVERY: Epoch = 50;
+/// Bytes of a full map that is stored, at most, but for the first: half of what an entry of the quorum's log may have.
+const FULL_MAX: usize = spirula_quorum::FRAME_MAX / 4;
 
 /// Facts a daemon tells about itself.
 pub type Metadata = BTreeMap<String, String>;
@@ -125,6 +129,10 @@ pub struct State {
     pub osd_metadata: Arc<BTreeMap<OsdId, Metadata>>,
     /// What managers said about themselves.
     pub mgr_metadata: Arc<BTreeMap<String, Metadata>>,
+    /// What metadata servers said about themselves, by global id.
+    pub mds_metadata: Arc<BTreeMap<u64, Metadata>>,
+    /// What metadata servers find wrong, by global id; those that find something.
+    pub mds_health: Arc<BTreeMap<u64, MdsHealth>>,
     /// Descriptors of the commands that the active manager serves, as the last one told them: clients are told of
     /// them while there is none, and wait for it.
     pub mgr_commands: Arc<Vec<String>>,
@@ -184,6 +192,8 @@ impl State {
             mutes: Arc::default(),
             osd_metadata: Arc::default(),
             mgr_metadata: Arc::default(),
+            mds_metadata: Arc::default(),
+            mds_health: Arc::default(),
             mgr_commands: Arc::default(),
             log: Arc::default(),
             gid_limit,
@@ -223,7 +233,10 @@ impl State {
         let kept = Epoch::try_from(self.option_u64("mon_min_osdmap_epochs")).unwrap_or(Epoch::MAX).max(1);
         let floor = inc.epoch.saturating_sub(kept).min(oldest);
         let fulls = Arc::make_mut(&mut self.fulls);
-        if fulls.is_empty() || self.osdmap.epoch.is_multiple_of(FULL_EVERY) {
+        // The full map travels in the entry of the change: one that leaves no room for it there stays away, or no change could
+        // be made any more, not even one that makes the map smaller.
+        let due = self.osdmap.epoch.is_multiple_of(FULL_EVERY) && self.osdmap.bytes().len() <= FULL_MAX;
+        if fulls.is_empty() || due {
             fulls.insert(self.osdmap.epoch, self.osdmap.bytes().clone());
         }
         let incs = Arc::make_mut(&mut self.incrementals);
@@ -297,9 +310,17 @@ impl State {
         if fresh(old, |a, b| Arc::ptr_eq(&a.mgr_metadata, &b.mgr_metadata)) {
             rows(txn, old.map(|o| &*o.mgr_metadata), &self.mgr_metadata, |k| format!("mgr-metadata/{k}"), encoded);
         }
+        if fresh(old, |a, b| Arc::ptr_eq(&a.mds_metadata, &b.mds_metadata)) {
+            rows(txn, old.map(|o| &*o.mds_metadata), &self.mds_metadata, |k| format!("mds-metadata/{k}"), encoded);
+        }
+        if fresh(old, |a, b| Arc::ptr_eq(&a.mds_health, &b.mds_health)) {
+            let value = |h: &MdsHealth| spirula_encoding::to_vec(h).into();
+            rows(txn, old.map(|o| &*o.mds_health), &self.mds_health, |k| format!("mds-health/{k}"), value);
+        }
         if fresh(old, |a, b| Arc::ptr_eq(&a.log, &b.log)) {
-            let value = |e: &spirula_messages::ceph::LogEntry| spirula_encoding::to_vec(e).into();
-            rows(txn, old.map(|o| o.log.entries()), self.log.entries(), |v| format!("log/{v:016x}"), value);
+            let (was, key) = (old.map(|o| &*o.log), |v: u64| format!("log/{v:016x}"));
+            self.log.stored_since(was).for_each(|(v, bytes)| txn.put(key(v), bytes.clone()));
+            self.log.gone_since(was).for_each(|v| txn.remove(key(v)));
         }
         if fresh(old, |a, b| Arc::ptr_eq(&a.creating, &b.creating)) {
             let (was, is) = (old.map(|o| by_pool(&o.creating)), by_pool(&self.creating));
@@ -426,6 +447,8 @@ impl State {
             "osdmap/inc" => self.apply_incremental(name.parse().ok(), value),
             "osd-metadata" => row(&mut self.osd_metadata, name.parse().ok(), decoded(value)),
             "mgr-metadata" => row(&mut self.mgr_metadata, Some(name.to_owned()), decoded(value)),
+            "mds-metadata" => row(&mut self.mds_metadata, name.parse().ok(), decoded(value)),
+            "mds-health" => row(&mut self.mds_health, name.parse().ok(), decoded(value)),
             "creating" => apply_pool(&mut self.creating, name, value),
             "created" => apply_pool(&mut self.created, name, value),
             "log" => match (hex(), decoded(value)) {
@@ -529,6 +552,8 @@ impl State {
             mutes: Arc::new(need(keys, "mutes")?),
             osd_metadata: Arc::new(table(keys, "osd-metadata/", |n| n.parse().ok(), decode)?),
             mgr_metadata: Arc::new(table(keys, "mgr-metadata/", |n| Some(n.to_owned()), decode)?),
+            mds_metadata: Arc::new(table(keys, "mds-metadata/", |n| n.parse().ok(), decode)?),
+            mds_health: Arc::new(table(keys, "mds-health/", |n| n.parse().ok(), decode)?),
             // Earlier versions kept none.
             mgr_commands: Arc::new(match keys.get("mgr-commands") {
                 Some(bytes) => decode("mgr-commands", bytes)?,
@@ -575,8 +600,19 @@ impl State {
 }
 
 /// Tables with one key per row.
-const ROWS: &[&str] =
-    &["kv", "osdmap/full", "osdmap/inc", "osd-metadata", "mgr-metadata", "creating", "created", "log", "done"];
+const ROWS: &[&str] = &[
+    "kv",
+    "osdmap/full",
+    "osdmap/inc",
+    "osd-metadata",
+    "mgr-metadata",
+    "mds-metadata",
+    "mds-health",
+    "creating",
+    "created",
+    "log",
+    "done",
+];
 
 /// A key's table, and the row's name in it: all that follows the table's name, whatever is in it.
 fn split_key(key: &str) -> (&str, &str) {

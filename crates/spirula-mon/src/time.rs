@@ -160,8 +160,29 @@ fn longer_key(addr: &EntityAddr) -> String {
     format!("{LONGER}{}", OsdMap::blocklist_text(addr))
 }
 
+/// Fences an address off for so many seconds from now, at least: true if the next OSD map says so, false if an older one did.
+pub(crate) fn fence(work: &mut Work, addr: EntityAddr, seconds: f64) -> bool {
+    let until = fence_until(work, seconds);
+    match work.osd().blocklist.get(&addr).copied() {
+        // Maps of clients keep the end that an entry had at first: what is asked for beyond that is ours to remember.
+        Some(first) if first < until => extend_fence(work, &addr, until),
+        Some(_) => {}
+        None => {
+            forget_fence(work, &addr);
+            work.osd_mut().blocklist.insert(addr, until);
+        }
+    }
+    !work.state.osdmap.blocklist.contains_key(&addr)
+}
+
+/// When a fence ends that is made now for so many seconds.
+pub(crate) fn fence_until(work: &Work, seconds: f64) -> UTime {
+    let now = fence_time(&work.state, work.now);
+    UTime::from_nanos(now.as_nanos().saturating_add((seconds * 1e9) as u64))
+}
+
 /// A fence that stands is to last until then.
-pub(crate) fn extend_fence(work: &mut Work, addr: &EntityAddr, until: UTime) {
+fn extend_fence(work: &mut Work, addr: &EntityAddr, until: UTime) {
     let key = longer_key(addr);
     let kept = work.state.kv.get(&key).and_then(|v| nanos_in(v)).unwrap_or(0);
     if until.as_nanos() > kept {
@@ -170,7 +191,7 @@ pub(crate) fn extend_fence(work: &mut Work, addr: &EntityAddr, until: UTime) {
 }
 
 /// What is known of an earlier fence of that address does not hold for the next one.
-pub(crate) fn forget_fence(work: &mut Work, addr: &EntityAddr) {
+fn forget_fence(work: &mut Work, addr: &EntityAddr) {
     let key = longer_key(addr);
     if work.state.kv.contains_key(&key) {
         Arc::make_mut(&mut work.state.kv).remove(&key);

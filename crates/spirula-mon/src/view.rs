@@ -7,6 +7,7 @@ use bytes::Bytes;
 use spirula_auth::db::AuthDb;
 use spirula_encoding::UTime;
 use spirula_maps::{FsMap, MgrMap, MonMap, OsdMap, PgDigest};
+use spirula_messages::ceph::MdsHealth;
 use spirula_messages::cluster::control::HealthInput;
 use spirula_messages::cluster::quorum::PairTrouble;
 use spirula_types::{Epoch, OsdId, Uuid};
@@ -81,6 +82,8 @@ pub struct ClusterView<'a> {
     pub osd_metadata: &'a BTreeMap<OsdId, Metadata>,
     /// What managers said about themselves.
     pub mgr_metadata: &'a BTreeMap<String, Metadata>,
+    /// What metadata servers find wrong, by global id.
+    pub mds_health: &'a BTreeMap<u64, MdsHealth>,
     /// Options set in the cluster.
     pub config: &'a ConfigDb,
     /// Options set when the cluster was made; weaker than [`config`](Self::config).

@@ -9,7 +9,7 @@ use crate::quorum::{After, Ask};
 use crate::state::State;
 use bytes::Bytes;
 use spirula_encoding::UTime;
-use spirula_maps::{Crush, OsdMap};
+use spirula_maps::{Crush, FsMap, OsdMap};
 use spirula_messages::Message;
 use spirula_messages::ceph::log::severity;
 use spirula_messages::ceph::{LogEntry, MRemoveSnaps};
@@ -83,6 +83,8 @@ pub struct Work {
     new_log: Vec<LogEntry>,
     new_done: Vec<Done>,
     speaker: Speaker,
+    /// Epoch of the file-system map that this batch makes, if it changes it.
+    fs_epoch: Epoch,
     /// OSD maps before this epoch are needed by nobody; 0 if that is not known.
     oldest_needed: Epoch,
 }
@@ -109,9 +111,11 @@ pub struct InFlight {
 impl Work {
     /// Nothing edited yet.
     pub fn new(state: State, now: UTime, speaker: Speaker) -> Self {
+        let fs_epoch = state.fsmap.epoch + 1;
         Self {
             now,
             state,
+            fs_epoch,
             osdmap: None,
             replies: Vec::new(),
             stops: Vec::new(),
@@ -144,6 +148,13 @@ impl Work {
             map.new_purged_snaps.clear();
             map
         })
+    }
+
+    /// The file-system map, to be changed: its epoch becomes that of this batch.
+    pub fn fsmap_mut(&mut self) -> &mut FsMap {
+        let map = Arc::make_mut(&mut self.state.fsmap);
+        map.epoch = self.fs_epoch;
+        map
     }
 
     /// Epoch the OSD map will have if it changes.
@@ -179,6 +190,12 @@ impl Work {
         if !self.new_done.is_empty() {
             let done = Arc::make_mut(&mut self.state.done);
             self.new_done.drain(..).for_each(|d| done.push(d));
+        }
+        if self.state.fsmap.epoch == self.fs_epoch {
+            let (epoch, now) = (self.fs_epoch, self.now);
+            let changed = self.fsmap_mut().filesystems.iter_mut().filter(|f| f.mds_map.epoch == epoch);
+            changed.for_each(|f| f.mds_map.modified = now);
+            crate::mds::ranks::check(&self.state.fsmap)?;
         }
         match self.osdmap.take() {
             Some(mut map) => {

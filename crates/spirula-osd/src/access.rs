@@ -80,7 +80,7 @@ impl Rights {
     /// [`Rights::may_operate`].
     pub fn may_send(&self, peer: &Peer, message: u16) -> bool {
         let Self::Caps(caps) = self else { return true };
-        let addr = peer.addr().addr.map(|a| a.ip());
+        let addr = peer.place();
         match message {
             kind::OSD_OP | kind::PING | kind::OSD_BACKOFF => true,
             kind::COMMAND => caps.allows_all(addr),
@@ -105,7 +105,7 @@ impl Rights {
             read: true,
             write: false,
             classes: &[],
-            addr: peer.addr().addr.map(|a| a.ip()),
+            addr: peer.place(),
         }))
     }
 
@@ -116,7 +116,7 @@ impl Rights {
         }
         let Self::Caps(caps) = self else { return true };
         // Capabilities are text: what is none is for those alone who may do everything.
-        let everything = || caps.allows_all(peer.addr().addr.map(|a| a.ip()));
+        let everything = || caps.allows_all(peer.place());
         for o in m.ops.iter().filter(|o| is_copy(o)) {
             // One that cannot be read fails in its turn, with what is wrong with it.
             let Ok((name, locator)) = source(o) else { continue };
@@ -148,7 +148,7 @@ impl Rights {
             read: reads,
             write: exec::is_write(&m.ops) && plain.clone().any(|o| o.is_write()),
             classes: &classes,
-            addr: peer.addr().addr.map(|a| a.ip()),
+            addr: peer.place(),
         })
     }
 }
@@ -217,6 +217,30 @@ mod tests {
             // Hidden behind another, it is found, too.
             let both = vec![OsdOp::create(false), copy(name, from)];
             assert_eq!(verdict(caps, both), *allowed, "{caps}: {name:?} of {from:?}");
+        }
+    }
+
+    /// For a `network` it counts where a connection comes from, not what its peer says in the maps, be that a client or a daemon.
+    #[test]
+    fn a_network_is_where_the_connection_comes_from() {
+        let map = map();
+        for kind in [EntityType::Client, EntityType::Mds, EntityType::Mgr, EntityType::Osd] {
+            let place = |from: &str, says: &str| {
+                let addr = spirula_types::EntityAddr::v2(std::net::SocketAddr::new(says.parse().unwrap(), 6800), 1);
+                let addrs = spirula_types::AddrVec::one(addr);
+                Peer { addrs, from: Some(from.parse().unwrap()), ..Peer::new(kind, "5") }
+            };
+            let may = |caps: &str, from, says| {
+                let peer = place(from, says);
+                let rights = Rights::Caps(caps.parse().unwrap());
+                let copies =
+                    rights.may_operate(&peer, Some(&map), &request(vec![copy(b"o", &at(2, "", ""))]), &lists());
+                [rights.may_send(&peer, kind::COMMAND), copies]
+            };
+            let near = "allow * network 10.0.0.0/8";
+            assert_eq!(may(near, "10.1.1.1", "11.0.0.1"), [true, true], "{kind:?}");
+            assert_eq!(may(near, "11.0.0.1", "10.1.1.1"), [false, false], "{kind:?}");
+            assert_eq!(may("allow *", "11.0.0.1", "10.1.1.1"), [true, true], "{kind:?}");
         }
     }
 

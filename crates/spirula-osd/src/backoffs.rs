@@ -36,6 +36,7 @@ impl Osd {
 
     /// A PG drops a request, and its client is to hold all like it.
     pub(crate) fn back_off(&mut self, pg: SpgId, op: OpId, begin: &HObject, end: &HObject) {
+        self.want_no_copy(op);
         let Some(p) = self.ops.remove(&op) else { return };
         self.owed_no_more(&p);
         let Some(s) = self.sessions.get_mut(&p.link) else { return };

@@ -9,7 +9,6 @@ use serde_json::json;
 use spirula_messages::ceph::{MCommand, MCommandReply};
 use spirula_messages::{Body, Message, MessageError};
 use spirula_pg::Pg;
-use spirula_runtime::limits::ANSWERS_UNREAD;
 use spirula_runtime::{LinkId, clock};
 use spirula_settings::common;
 use spirula_store::Store;
@@ -58,7 +57,7 @@ impl Osd {
     pub(crate) fn answer_command(&self, id: LinkId, tid: u64, a: Answer) {
         if let Some(s) = self.sessions.get(&id) {
             let reply = MCommandReply { result: a.result, status: a.status, output: a.output.into() };
-            s.link.send_within(ANSWERS_UNREAD, reply.into_message(tid));
+            s.link.send_within(self.most_untold(), reply.into_message(tid));
         }
     }
 

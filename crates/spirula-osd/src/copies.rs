@@ -6,10 +6,16 @@
 //! version, the size and the time of the first, because a copy has its source's version, which may
 //! be the number that the object had before. If the object has changed, the copy begins anew. A
 //! request without an answer (its PG moved, or nobody leads it now) is sent again, until patience
-//! ends. An object that waits for its source lets such reads of itself pass, so that objects may be
-//! made copies of each other.
+//! ends. It keeps its number then, so that an answer counts however late it comes, and is sent ever
+//! more rarely, because whoever is slow need not be asked the same many times. An object that waits
+//! for its source lets such reads of itself pass, so that objects may be made copies of each other.
+//!
+//! Few copies are under way at a time, the others wait for them. Patience with a source begins when it
+//! is asked first, and anew with each piece that is more than there ever was: what changes all the time
+//! is given up, what is large or waits for its turn is not.
 
 use crate::daemon::Osd;
+use crate::maps::Maps;
 use bytes::Bytes;
 use spirula_encoding::{DecodeError, Decoder, UTime};
 use spirula_messages::Body;
@@ -18,8 +24,9 @@ use spirula_messages::ceph::{MOsdOp, MOsdOpReply, OsdOp};
 use spirula_pg::exec::{Fetched, ObjectInfo, Source, Timeouts, WholeObject};
 use spirula_pg::{ClientOp, OpId, Patience, PgEvent};
 use spirula_runtime::{LinkId, clock};
-use spirula_types::{EntityAddr, EntityName, ObjectLocator, OsdId, ReqId, SpgId, errno};
+use spirula_types::{EntityName, Epoch, HObject, ObjectLocator, OsdId, ReqId, SpgId, errno};
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Bytes of data read at a time.
@@ -28,9 +35,11 @@ const PIECE: u64 = 4 << 20;
 const KEYS: u64 = 1024;
 /// Copies under way; each holds an object in memory.
 const AT_ONCE: usize = 4;
-/// A request that was not answered is sent again.
+/// So many at a time with those whose sources are silent.
+const WITH_SILENT: usize = 64;
+/// A request that was not answered is sent again; for a second time after twice as long, and so on.
 const AGAIN: Duration = Duration::from_secs(2);
-/// A source that cannot be read for so long fails the copy (ETIMEDOUT).
+/// A source of which nothing more can be read for so long fails the copy (ETIMEDOUT).
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What is known of a source so far.
@@ -51,15 +60,53 @@ struct Job {
     pg: SpgId,
     op: OpId,
     source: Source,
-    begun: Duration,
+    /// When it was begun, or there was more of its source than ever before.
+    heard: Duration,
+    /// When its request went out last, and for how long an answer is waited for until it goes out again.
     sent: Duration,
+    again: Duration,
     /// Whom it was asked of.
     to: OsdId,
     /// `None` before the first piece.
     got: Option<Got>,
+    /// Pieces got of the source as it is now, and the most of them that there ever were.
+    pieces: usize,
+    most: usize,
 }
 
-/// Copies under way, by the number of their last request.
+impl Job {
+    /// Another piece is there.
+    fn got_more(&mut self, now: Duration) {
+        self.again = AGAIN;
+        self.pieces += 1;
+        if self.pieces > self.most {
+            (self.most, self.heard) = (self.pieces, now);
+        }
+    }
+
+    /// What is there is of no use: the source has changed.
+    fn begin_anew(&mut self) {
+        (self.got, self.pieces, self.again) = (None, 0, AGAIN);
+    }
+}
+
+/// What comes of an answer.
+enum Next {
+    /// The next piece is to be asked for.
+    Ask(Job),
+    /// The copy has ended.
+    End(Job, Fetched),
+}
+
+/// What is to be done about a request without an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Due {
+    Again,
+    GivenUp,
+}
+
+/// Copies under way, by the number of their last request, and those that wait for their turn. Of the latter there are no more than
+/// requests of clients are open.
 #[derive(Default)]
 pub(crate) struct Copies {
     jobs: BTreeMap<u64, Job>,
@@ -67,6 +114,119 @@ pub(crate) struct Copies {
     next: u64,
     /// Requests to PGs of this OSD.
     own: BTreeMap<OpId, u64>,
+}
+
+impl Copies {
+    /// A request wants an object. If it wanted it before, that was in an interval that has ended.
+    fn want(&mut self, pg: SpgId, op: OpId, source: Source) {
+        self.forget(op);
+        let (heard, sent, again) = (Duration::ZERO, Duration::ZERO, AGAIN);
+        self.waiting.push_back(Job { pg, op, source, heard, sent, again, to: -1, got: None, pieces: 0, most: 0 });
+    }
+
+    /// The next one that there is room for. Its time begins now.
+    fn begin(&mut self, now: Duration) -> Option<Job> {
+        // One that has got nothing, and whose source is silent, holds no memory: others need not wait for it.
+        let busy = self.jobs.values().filter(|j| j.got.is_some() || now.saturating_sub(j.heard) < AGAIN).count();
+        if busy >= AT_ONCE || self.jobs.len() >= WITH_SILENT {
+            return None;
+        }
+        self.waiting.pop_front().map(|job| Job { heard: now, ..job })
+    }
+
+    fn number(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    /// A job's next request goes to this OSD, or (`tid`) its last one again; the request's number.
+    fn asked(&mut self, mut job: Job, tid: Option<u64>, to: OsdId, now: Duration) -> u64 {
+        if tid.is_some() {
+            job.again = if to == job.to { job.again * 2 } else { AGAIN };
+        }
+        let tid = tid.unwrap_or_else(|| self.number());
+        (job.sent, job.to) = (now, to);
+        self.jobs.insert(tid, job);
+        tid
+    }
+
+    /// Takes the answer to the request of this number; nothing if it is to be asked again a while later, or if the answer
+    /// is to none that is open.
+    fn answered(&mut self, tid: u64, reply: &MOsdOpReply, now: Duration) -> Option<Next> {
+        let mut job = self.jobs.remove(&tid)?;
+        let changed = job.got.is_some() && [-errno::ERANGE, -errno::EOVERFLOW].contains(&reply.result);
+        match reply.result {
+            r if r == -errno::EAGAIN || changed => {
+                // It has changed, or whoever answered does not lead it. What else may come by this number is an answer to
+                // another question then.
+                let tid = if job.got.is_some() { self.number() } else { tid };
+                job.begin_anew();
+                self.jobs.insert(tid, job);
+                None
+            }
+            r if r < 0 => Some(Next::End(job, Fetched::Failed(-r))),
+            _ => match take(&mut job.got, reply) {
+                Ok(false) => {
+                    job.begin_anew();
+                    Some(Next::Ask(job))
+                }
+                Ok(true) => match job.got.take_if(|g| g.is_whole()) {
+                    Some(got) => {
+                        let whole = got.into_object(job.source.clone());
+                        Some(Next::End(job, whole))
+                    }
+                    None => {
+                        job.got_more(now);
+                        Some(Next::Ask(job))
+                    }
+                },
+                Err(e) => {
+                    tracing::error!("copy of {}: {e}", job.source.object);
+                    Some(Next::End(job, Fetched::Failed(errno::EIO)))
+                }
+            },
+        }
+    }
+
+    /// Requests without an answer about which something is to be done. `leads` says who leads an object's PG by the newest map:
+    /// whoever leads it since the request went out has not got it.
+    fn due(&self, now: Duration, leads: impl Fn(&HObject) -> Option<OsdId>) -> Vec<(u64, Due)> {
+        let what = |j: &Job| {
+            let moved = || leads(&j.source.object) != Some(j.to);
+            if now >= j.heard + PATIENCE {
+                Some(Due::GivenUp)
+            } else {
+                (now >= j.sent + j.again || moved()).then_some(Due::Again)
+            }
+        };
+        self.jobs.iter().filter_map(|(tid, j)| Some((*tid, what(j)?))).collect()
+    }
+
+    /// What this OSD was asked may be lost, or its answer: it is asked again when time is looked at next.
+    pub(crate) fn may_be_lost(&mut self, osd: OsdId) {
+        self.jobs.values_mut().filter(|j| j.to == osd).for_each(|j| j.sent = Duration::ZERO);
+    }
+
+    /// Nobody waits for what this request wanted; true if that makes room.
+    fn forget(&mut self, op: OpId) -> bool {
+        let Self { jobs, waiting, own, .. } = self;
+        let before = jobs.len();
+        waiting.retain(|j| j.op != op);
+        jobs.retain(|_, j| j.op != op);
+        own.retain(|_, tid| jobs.contains_key(tid));
+        jobs.len() < before
+    }
+}
+
+/// Who leads an object's PG by the newest map, -1 for nobody, and which shard of it; `None` if there is no such pool.
+fn place(maps: &Maps, object: &HObject) -> Option<(Epoch, SpgId, OsdId)> {
+    let map = maps.map()?;
+    let pool = map.pool(object.pool)?;
+    let pg = object.pg(pool.pg_num);
+    let placed = map.pg_to_up_acting(pg);
+    let at = placed.acting.iter().position(|o| *o == placed.acting_primary);
+    let shard = at.filter(|_| pool.is_erasure()).map_or(-1, |i| i as i8);
+    Some((map.epoch, SpgId::new(pg, shard), placed.acting_primary))
 }
 
 /// The next request for a source.
@@ -146,49 +306,48 @@ impl Got {
 impl Osd {
     /// A request of the PG `id` wants an object.
     pub(crate) fn fetch(&mut self, id: SpgId, op: OpId, source: Source) {
-        let now = clock::monotonic();
-        self.copies.waiting.push_back(Job { pg: id, op, source, begun: now, sent: now, to: -1, got: None });
+        self.copies.want(id, op, source);
         self.begin_copies();
+    }
+
+    /// A request was dropped: it wants nothing any more.
+    pub(crate) fn want_no_copy(&mut self, op: OpId) {
+        if self.copies.forget(op) {
+            self.begin_copies();
+        }
     }
 
     /// Begins what waits, as far as there is room.
     fn begin_copies(&mut self) {
-        while self.copies.jobs.len() < AT_ONCE {
-            let Some(job) = self.copies.waiting.pop_front() else { return };
-            self.ask_source(job);
+        while let Some(job) = self.copies.begin(clock::monotonic()) {
+            self.ask_source(job, None);
         }
     }
 
-    /// Sends a copy's next request to whoever leads the source's PG.
-    fn ask_source(&mut self, mut job: Job) {
+    /// Sends a copy's next request, or (`tid`) the last one again, to whoever leads the source's PG.
+    fn ask_source(&mut self, job: Job, tid: Option<u64>) {
         let object = &job.source.object;
-        let map = self.maps.map().cloned();
-        let Some((map, pool)) = map.as_ref().and_then(|m| Some((m, m.pool(object.pool)?))) else {
+        let Some((epoch, spg, to)) = place(&self.maps, object) else {
             return self.fetched(&job, Fetched::Failed(errno::ENOENT));
         };
-        let pg = object.pg(pool.pg_num);
-        let placed = map.pg_to_up_acting(pg);
-        let place = placed.acting.iter().position(|o| *o == placed.acting_primary);
-        let shard = place.filter(|_| pool.is_erasure()).map_or(-1, |i| i as i8);
         let (key, namespace) = (object.key.clone(), object.namespace.clone());
         let locator = ObjectLocator { pool: object.pool, key, namespace, hash: -1 };
-        let spg = SpgId::new(pg, shard);
         let mut msg = MOsdOp::new(spg, object.hash, locator, object.name.clone(), vector(job.got.as_ref()));
-        (msg.epoch, msg.snapid, msg.flags) = (map.epoch, object.snap, flag::READ);
-        self.copies.next += 1;
-        let tid = self.copies.next;
-        (job.sent, job.to) = (clock::monotonic(), placed.acting_primary);
-        let to = job.to;
-        self.copies.jobs.insert(tid, job);
+        (msg.epoch, msg.snapid, msg.flags) = (epoch, object.snap, flag::READ);
+        let tid = self.copies.asked(job, tid, to, clock::monotonic());
         if to == self.cfg.id {
+            // A PG loses no request: it answers, or says that it has dropped it.
+            if self.copies.own.values().any(|t| *t == tid) || !self.pgs.contains_key(&spg) {
+                return;
+            }
             let op = self.next_op;
             self.next_op += 1;
             self.copies.own.insert(op, tid);
             let reqid = ReqId { name: EntityName::osd(to), tid, inc: 0 };
             // No connection has this number.
-            let (conn, addr, patience) = (0, EntityAddr::NONE, Patience::Endless);
+            let (conn, addrs, patience) = (0, Arc::default(), Patience::Endless);
             let timeouts = Timeouts::default();
-            let op = ClientOp { id: op, conn, reqid, addr, msg: Box::new(msg), patience, timeouts };
+            let op = ClientOp { id: op, conn, reqid, addrs, msg: Box::new(msg), patience, timeouts };
             self.answer_pg(spg, PgEvent::Client(op));
         } else if to >= 0 {
             self.peers.send(to, msg.into_message(tid));
@@ -216,31 +375,10 @@ impl Osd {
     }
 
     fn source_answered(&mut self, tid: u64, reply: &MOsdOpReply) {
-        let Some(mut job) = self.copies.jobs.remove(&tid) else { return };
-        match reply.result {
-            r if r == -errno::EAGAIN || job.got.is_some() && (r == -errno::ERANGE || r == -errno::EOVERFLOW) => {
-                // It has changed, or whoever answered does not lead it.
-                job.got = None;
-                self.copies.jobs.insert(tid, job);
-            }
-            r if r < 0 => self.fetched(&job, Fetched::Failed(-r)),
-            _ => match take(&mut job.got, reply) {
-                Ok(false) => {
-                    job.got = None;
-                    self.ask_source(job);
-                }
-                Ok(true) => match job.got.take_if(|g| g.is_whole()) {
-                    Some(got) => {
-                        let whole = got.into_object(job.source.clone());
-                        self.fetched(&job, whole);
-                    }
-                    None => self.ask_source(job),
-                },
-                Err(e) => {
-                    tracing::error!("osd.{}: copy of {}: {e}", self.cfg.id, job.source.object);
-                    self.fetched(&job, Fetched::Failed(errno::EIO));
-                }
-            },
+        match self.copies.answered(tid, reply, clock::monotonic()) {
+            Some(Next::Ask(job)) => self.ask_source(job, None),
+            Some(Next::End(job, what)) => self.fetched(&job, what),
+            None => {}
         }
     }
 
@@ -251,18 +389,189 @@ impl Osd {
 
     /// Time passed: what was not answered is asked again, or given up.
     pub(crate) fn keep_copies(&mut self, now: Duration) {
-        let (patience, again) = (|j: &Job| now >= j.begun + PATIENCE, |j: &Job| now >= j.sent + AGAIN);
-        let due = self.copies.jobs.iter().filter(|(_, j)| patience(j) || again(j)).map(|(t, _)| *t);
-        for tid in due.collect::<Vec<u64>>() {
+        let leads = |object: &HObject| place(&self.maps, object).map(|(.., osd)| osd);
+        for (tid, due) in self.copies.due(now, leads) {
             let Some(job) = self.copies.jobs.remove(&tid) else { continue };
-            self.copies.own.retain(|_, t| *t != tid);
-            if patience(&job) {
-                self.fetched(&job, Fetched::Failed(errno::ETIMEDOUT));
-            } else {
-                self.ask_source(job);
+            match due {
+                Due::Again => self.ask_source(job, Some(tid)),
+                Due::GivenUp => {
+                    self.copies.own.retain(|_, t| *t != tid);
+                    self.fetched(&job, Fetched::Failed(errno::ETIMEDOUT));
+                }
             }
         }
         self.begin_copies();
         self.perform();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use spirula_encoding::Encoder;
+    use spirula_messages::ceph::osd::OpResult;
+    use spirula_types::PgId;
+
+    /// Bytes that a source gives at a time.
+    const CHUNK: u64 = 10;
+    const TICK: Duration = Duration::from_millis(100);
+
+    fn source(op: OpId) -> Source {
+        Source { object: HObject::head(1, "".into(), "".into(), format!("o{op}").into()), version: 0 }
+    }
+
+    /// What a source of so many bytes, changed last then, answers to a job's next request.
+    fn answer(got: Option<&Got>, size: u64, changed: u32) -> MOsdOpReply {
+        let mut stat = Encoder::new();
+        stat.u64(size);
+        stat.put(&UTime { sec: changed, nsec: 0 });
+        let (stat, none) = (stat.into_bytes(), Bytes::from_static(&[0; 4]));
+        let have = got.map_or(0, |g| g.data.len() as u64);
+        let data = Bytes::from(vec![7; CHUNK.min(size - have) as usize]);
+        let outputs = match got {
+            None => vec![stat, none, Bytes::new(), Bytes::from_static(&[0; 5]), data],
+            Some(_) => vec![Bytes::new(), stat, data],
+        };
+        let result = |(o, out): (OsdOp, Bytes)| OpResult { op: OsdOp { indata: out, ..o }, rval: 0 };
+        let ops = vector(got).into_iter().zip(outputs).map(result).collect();
+        let (spg, locator) =
+            (SpgId::new(PgId::new(1, 0), -1), ObjectLocator { pool: 1, hash: -1, ..Default::default() });
+        MOsdOpReply {
+            user_version: 1,
+            ..MOsdOpReply::with(&MOsdOp::new(spg, 0, locator, "o".into(), vec![]), 1, 0, ops)
+        }
+    }
+
+    /// Copies of sources that answer late.
+    struct Play {
+        copies: Copies,
+        now: Duration,
+        latency: Duration,
+        size: u64,
+        /// The source is another whenever it is looked at.
+        changes: bool,
+        /// On their way, with the time at which they come.
+        answers: Vec<(Duration, u64, MOsdOpReply)>,
+        /// Requests that went out.
+        asked: usize,
+        ended: Vec<(OpId, Fetched)>,
+    }
+
+    impl Play {
+        fn new(jobs: u64, size: u64, latency: Duration) -> Self {
+            let mut copies = Copies::default();
+            let pg = SpgId::new(PgId::new(1, 0), -1);
+            (0..jobs).for_each(|op| copies.want(pg, op, source(op)));
+            let (now, changes, answers, asked, ended) = (Duration::from_secs(1000), false, Vec::new(), 0, Vec::new());
+            Self { copies, now, latency, size, changes, answers, asked, ended }
+        }
+
+        fn ask(&mut self, job: Job, tid: Option<u64>) {
+            self.asked += 1;
+            let changed = if self.changes { self.asked as u32 } else { 1 };
+            let answer = answer(job.got.as_ref(), self.size, changed);
+            let tid = self.copies.asked(job, tid, 3, self.now);
+            self.answers.push((self.now + self.latency, tid, answer));
+        }
+
+        fn step(&mut self) {
+            self.now += TICK;
+            while let Some(at) = self.answers.iter().position(|(at, ..)| *at <= self.now) {
+                let (_, tid, reply) = self.answers.remove(at);
+                match self.copies.answered(tid, &reply, self.now) {
+                    Some(Next::Ask(job)) => self.ask(job, None),
+                    Some(Next::End(job, what)) => self.ended.push((job.op, what)),
+                    None => {}
+                }
+            }
+            for (tid, due) in self.copies.due(self.now, |_| Some(3)) {
+                let job = self.copies.jobs.remove(&tid).unwrap();
+                match due {
+                    Due::Again => self.ask(job, Some(tid)),
+                    Due::GivenUp => self.ended.push((job.op, Fetched::Failed(errno::ETIMEDOUT))),
+                }
+            }
+            while let Some(job) = self.copies.begin(self.now) {
+                self.ask(job, None);
+            }
+            assert!(self.copies.jobs.len() <= AT_ONCE);
+        }
+
+        /// Until so many have ended; how long that took.
+        fn until(&mut self, ended: usize) -> Duration {
+            let begun = self.now;
+            while self.ended.len() < ended {
+                assert!(self.now < begun + Duration::from_secs(3600), "{} of {ended} have ended", self.ended.len());
+                self.step();
+            }
+            self.now - begun
+        }
+
+        fn copied(&self) -> usize {
+            let whole = |f: &Fetched| matches!(f, Fetched::Object(o) if o.data.len() as u64 == self.size);
+            self.ended.iter().filter(|(_, f)| whole(f)).count()
+        }
+    }
+
+    #[test]
+    fn copies_that_wait_for_others_are_not_given_up() {
+        let mut p = Play::new(200, CHUNK, Duration::from_millis(1900));
+        assert!(p.until(200) > PATIENCE, "all together take longer than any may");
+        assert_eq!((p.copied(), p.asked), (200, 200));
+    }
+
+    #[test]
+    fn an_answer_that_comes_late_counts() {
+        let mut p = Play::new(1, 5 * CHUNK, Duration::from_secs(3));
+        p.until(1);
+        assert_eq!(p.copied(), 1, "{:?}", p.ended);
+        assert!(p.asked <= 2 * 5, "{} requests for 5 pieces", p.asked);
+    }
+
+    #[test]
+    fn a_source_of_many_slow_pieces_is_copied_and_one_that_is_silent_is_given_up() {
+        let mut p = Play::new(1, 40 * CHUNK, Duration::from_secs(3));
+        assert!(p.until(1) > PATIENCE);
+        assert_eq!(p.copied(), 1, "{:?}", p.ended);
+        let mut p = Play::new(1, CHUNK, Duration::from_secs(1_000_000));
+        let took = p.until(1);
+        assert!(PATIENCE <= took && took <= PATIENCE + 2 * TICK, "{took:?}");
+        assert_eq!(p.ended, [(0, Fetched::Failed(errno::ETIMEDOUT))]);
+        assert!(p.asked <= 6, "asked {} times", p.asked);
+    }
+
+    #[test]
+    fn a_source_that_changes_all_the_time_is_given_up() {
+        let mut p = Play::new(1, 5 * CHUNK, TICK);
+        p.changes = true;
+        assert!(p.until(1) < PATIENCE + Duration::from_secs(10));
+        assert_eq!(p.ended, [(0, Fetched::Failed(errno::ETIMEDOUT))]);
+    }
+
+    #[test]
+    fn what_nobody_waits_for_makes_room() {
+        let mut p = Play::new(6, CHUNK, Duration::from_secs(1));
+        p.step();
+        assert_eq!((p.copies.jobs.len(), p.copies.waiting.len()), (AT_ONCE, 2));
+        assert!(!p.copies.forget(4), "it has not begun");
+        assert!(p.copies.forget(0) && !p.copies.forget(0));
+        p.until(4);
+        assert_eq!(p.copied(), 4);
+        let mut ended: Vec<OpId> = p.ended.iter().map(|(op, _)| *op).collect();
+        ended.sort_unstable();
+        assert_eq!(ended, [1, 2, 3, 5]);
+        assert!(p.copies.jobs.is_empty() && p.copies.waiting.is_empty());
+    }
+
+    #[test]
+    fn whoever_leads_since_the_request_went_out_is_asked_at_once() {
+        let mut p = Play::new(1, CHUNK, Duration::from_secs(1));
+        p.step();
+        assert!(p.copies.due(p.now, |_| Some(3)).is_empty());
+        assert_eq!(p.copies.due(p.now, |_| Some(4)), [(1, Due::Again)]);
+        p.copies.may_be_lost(4);
+        assert!(p.copies.due(p.now, |_| Some(3)).is_empty());
+        p.copies.may_be_lost(3);
+        assert_eq!(p.copies.due(p.now, |_| Some(3)), [(1, Due::Again)]);
     }
 }

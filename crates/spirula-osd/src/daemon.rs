@@ -156,6 +156,8 @@ pub enum Control {
 pub(crate) struct Session {
     pub(crate) link: Link,
     pub(crate) peer: Peer,
+    /// Its addresses, for its requests.
+    pub(crate) addrs: Arc<AddrVec>,
     pub(crate) rights: Rights,
     /// What it was told to hold back.
     pub(crate) backoffs: Backoffs,
@@ -763,6 +765,7 @@ impl Osd {
     /// A request is forgotten without an answer.
     pub(crate) fn drop_op(&mut self, id: SpgId, op: OpId) {
         self.reads_gone(id, op);
+        self.want_no_copy(op);
         if let Some(p) = self.ops.remove(&op) {
             self.owed_no_more(&p);
             if let Some(s) = self.sessions.get(&p.link) {

@@ -123,6 +123,7 @@ impl Osd {
 
     /// Tells all PGs that what `osd` and we sent each other may be lost.
     pub(crate) fn tell_renewed(&mut self, osd: OsdId) {
+        self.copies.may_be_lost(osd);
         for pg in self.pgs.keys().copied().collect::<Vec<SpgId>>() {
             self.feed_pg(pg, PgEvent::Renewed(osd));
         }

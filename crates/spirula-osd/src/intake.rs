@@ -128,7 +128,8 @@ impl Osd {
             return;
         }
         let Some(session) = self.sessions.get(&id) else { return };
-        let blocked = self.maps.map().is_some_and(|map| map.is_blocklisted(&session.peer.addr()));
+        // Its PG looks again when its turn comes: it may wait there.
+        let blocked = self.maps.map().is_some_and(|map| session.addrs.0.iter().any(|a| map.is_blocklisted(a)));
         if blocked {
             let reply = MOsdOpReply::to(&msg, self.maps.epoch(), -errno::ESHUTDOWN);
             session.link.send(reply.into_message(m.tid));
@@ -181,7 +182,7 @@ impl Osd {
         session.link.request_taken();
         let write = spirula_pg::exec::is_write(&msg.ops);
         let reqid = ReqId { name: session.peer.name(), tid: m.tid, inc: msg.client_inc as i32 };
-        let (addr, timeouts) = (session.peer.addr(), self.timeouts(&msg.ops));
+        let (addrs, timeouts) = (session.addrs.clone(), self.timeouts(&msg.ops));
         let first = msg.ops.first().map(|op| OsdOp { indata: bytes::Bytes::new(), ..op.clone() });
         let pending = Pending {
             pg: pg.pg,
@@ -195,7 +196,7 @@ impl Osd {
             what: (msg.oid.clone(), first, msg.ops.len()),
         };
         self.ops.insert(op, pending);
-        let op = ClientOp { id: op, conn: id, reqid, addr, msg: Box::new(msg), patience, timeouts };
+        let op = ClientOp { id: op, conn: id, reqid, addrs, msg: Box::new(msg), patience, timeouts };
         self.feed_pg(pg, PgEvent::Client(op));
     }
 }

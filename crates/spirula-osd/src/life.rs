@@ -31,9 +31,21 @@ impl Markdowns {
 
 impl Osd {
     /// The map shows us down, and we live. Asks to be marked up again; one that is marked down
-    /// again and again does more harm than good, and stops.
+    /// again and again does more harm than good, and stops. A mark while we run and do not hear some of those that are up is no
+    /// mistake and does not count: the monitors keep us out until we hear them, for longer each time, so a bad cable
+    /// makes no OSD stop for good. Who itself stood still for as long hears nobody either: that counts.
     pub(crate) fn wrongly_down(&mut self) {
         let (id, epoch) = (self.cfg.id, self.maps.epoch());
+        let (now, grace) = (clock::monotonic(), self.grace());
+        if self.ran.stood(now) < grace
+            && let Some(one) = self.peers.unheard(now, grace).first()
+        {
+            let text = format!("map e{epoch} marked me down, and I do not hear osd.{one}");
+            tracing::warn!("osd.{id}: {text}; asking to be marked up when that is over");
+            self.clog.say(true, text);
+            self.life = Life::Booting;
+            return;
+        }
         let number = |name, default| self.cfg.settings.number(name).unwrap_or(default);
         let most = number("osd_max_markdown_count", 5);
         let seconds = number("osd_max_markdown_period", 600);

@@ -8,6 +8,7 @@ use spirula_messages::cluster::control::{OsdBoot, Since, WHOLE_OSDMAP};
 use spirula_pg::{Backoffs, Pg, PgEvent};
 use spirula_runtime::{Ended, Link, LinkId, MonNews, Peer, clock};
 use spirula_types::{AddrVec, EntityType, SpgId};
+use std::sync::Arc;
 use std::time::Duration;
 
 impl Osd {
@@ -26,8 +27,9 @@ impl Osd {
             return;
         }
         let rights = Rights::of(&peer);
-        self.sessions
-            .insert(link.id(), Session { link, peer, rights, backoffs: Backoffs::default(), owed: Owed::default() });
+        let addrs = Arc::new(peer.addrs.clone());
+        let (backoffs, owed) = (Backoffs::default(), Owed::default());
+        self.sessions.insert(link.id(), Session { link, peer, addrs, rights, backoffs, owed });
     }
 
     pub(crate) fn closed(&mut self, id: LinkId, ended: &Ended) {

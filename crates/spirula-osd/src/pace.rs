@@ -92,12 +92,14 @@ const BURST: f64 = 0.05;
 #[derive(Debug)]
 struct Window {
     slots: Box<[[u16; BUCKETS]; SLOTS]>,
+    /// Slots that hold anything: an idle OSD looks at no buckets.
+    used: [bool; SLOTS],
     at: usize,
 }
 
 impl Default for Window {
     fn default() -> Self {
-        Self { slots: Box::new([[0; BUCKETS]; SLOTS]), at: 0 }
+        Self { slots: Box::new([[0; BUCKETS]; SLOTS]), used: [false; SLOTS], at: 0 }
     }
 }
 
@@ -117,15 +119,17 @@ fn bound(bucket: usize) -> f64 {
 
 impl Window {
     fn add(&mut self, took: Duration) {
-        if let Some(n) = self.slots.get_mut(self.at).and_then(|s| s.get_mut(bucket(took))) {
-            *n = n.saturating_add(1);
+        let slot = self.slots.get_mut(self.at).zip(self.used.get_mut(self.at));
+        if let Some((n, used)) = slot.and_then(|(s, used)| Some((s.get_mut(bucket(took))?, used))) {
+            (*n, *used) = (n.saturating_add(1), true);
         }
     }
 
     fn next_slot(&mut self) {
         self.at = (self.at + 1) % SLOTS;
-        if let Some(s) = self.slots.get_mut(self.at) {
-            *s = [0; BUCKETS];
+        let slot = self.slots.get_mut(self.at).zip(self.used.get_mut(self.at));
+        if let Some((s, used)) = slot.filter(|(_, used)| **used) {
+            (*s, *used) = ([0; BUCKETS], false);
         }
     }
 
@@ -139,7 +143,8 @@ impl Window {
                 break;
             }
             slots += 1;
-            let slot = self.slots.get((self.at + SLOTS - back) % SLOTS);
+            let at = (self.at + SLOTS - back) % SLOTS;
+            let slot = self.slots.get(at).filter(|_| self.used.get(at) == Some(&true));
             for (s, of) in sum.iter_mut().zip(slot.into_iter().flatten()) {
                 *s += u32::from(*of);
                 n += u32::from(*of);

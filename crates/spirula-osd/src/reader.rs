@@ -71,7 +71,8 @@ pub fn read_error(e: &StoreError) -> ReadError {
 pub fn rotten(e: &StoreError, txn: &Transaction) -> Option<(HObject, Option<u64>)> {
     match (e, txn.objects.as_slice()) {
         (StoreError::Checksum { object, offset }, _) => Some(((**object).clone(), Some(*offset))),
-        // The device says which read failed, not whose: only a transaction of one object can tell.
+        (StoreError::Unreadable { object, .. }, _) => Some(((**object).clone(), None)),
+        // What lies beside the metadata is nobody's by name: only a transaction of one object can tell whose.
         (StoreError::Io { action: "read", .. }, [one]) => Some((one.object.clone(), None)),
         _ => None,
     }

@@ -22,6 +22,9 @@ const QUOTA_PERIOD: Duration = Duration::from_millis(100);
 /// A PG is reported again after so many epochs though nothing changed: the monitors keep the maps
 /// from the last epoch on in which every PG is known to have been clean.
 const REFRESH: Epoch = 100;
+/// A PG that says that it has purged snapshots says so again with a newer map after so long: what it said may have come to a manager
+/// that does not know since when they are removed, and it counts only from then on.
+const PURGED_AGAIN: Duration = Duration::from_secs(10);
 
 /// Everything a report is made of.
 pub struct Facts<'a> {
@@ -57,6 +60,7 @@ pub struct Reporter {
     /// does, for the client sends it again only after a map that said so.
     owes_full: bool,
     last: Duration,
+    purged_again: Duration,
     changed: BTreeSet<PgId>,
     /// As of the last change.
     states: BTreeMap<SpgId, PgState>,
@@ -155,7 +159,12 @@ impl Reporter {
         let full = std::mem::take(&mut self.full);
         let changed = std::mem::take(&mut self.changed);
         let old = |p: &Pg| p.reported_epoch().saturating_add(REFRESH) <= f.maps.epoch();
-        let news = |id: &SpgId, p: &Pg| full || changed.contains(&id.pg) || p.has_news() || old(p);
+        let again = now >= self.purged_again;
+        if again {
+            self.purged_again = now + PURGED_AGAIN;
+        }
+        let purged = |p: &Pg| again && p.has_reported_purges() && p.reported_epoch() < f.maps.epoch();
+        let news = |id: &SpgId, p: &Pg| full || changed.contains(&id.pg) || p.has_news() || old(p) || purged(p);
         let chosen = f.pgs.iter_mut().filter(|(id, p)| p.is_primary() && news(id, p));
         let pgs: BTreeMap<PgId, Bytes> = chosen.map(|(id, p)| (id.pg, to_vec(&p.stat(wall)).into())).collect();
         self.unacked.insert(self.seq, pgs.keys().copied().collect());

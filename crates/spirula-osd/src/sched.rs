@@ -27,6 +27,8 @@ const REMOVAL_COST: u64 = 1 << 20;
 const UNDER_WAY_BYTES: u64 = 48 << 20;
 /// But no more than this.
 const UNDER_WAY_MAX: usize = 64;
+/// Objects trimmed in a turn.
+const TRIMS: usize = 8;
 /// Bytes of an object sent at a time without clients, and beside them.
 const PIECES: (u64, u64) = (4 << 20, 1 << 20);
 
@@ -47,6 +49,8 @@ pub(crate) struct Knobs {
     pub recovery_sleep: Duration,
     /// `osd_scrub_sleep`: the same, chunks of scrubs.
     pub scrub_sleep: Duration,
+    /// `osd_snap_trim_sleep`: the same, objects that are trimmed.
+    pub trim_sleep: Duration,
 }
 
 impl Knobs {
@@ -67,6 +71,7 @@ impl Knobs {
             max_active_set: all.is_some() || s.given(&of_kind).is_some(),
             recovery_sleep: sleep,
             scrub_sleep: seconds("osd_scrub_sleep"),
+            trim_sleep: seconds("osd_snap_trim_sleep"),
         }
     }
 }
@@ -93,6 +98,7 @@ pub(crate) struct Scheduler {
     turns: VecDeque<SpgId>,
     next_recovery: Duration,
     next_scrub: Duration,
+    next_trim: Duration,
     /// Clients' requests with lower numbers have hung for [`HANGS`], or are answered.
     hung: OpId,
     /// Since the start.
@@ -148,6 +154,7 @@ impl Scheduler {
             turns: VecDeque::new(),
             next_recovery: Duration::ZERO,
             next_scrub: Duration::ZERO,
+            next_trim: Duration::ZERO,
             hung: 0,
             objects: 0,
             bytes: 0,
@@ -220,7 +227,7 @@ impl Scheduler {
         if self.turns.is_empty() {
             return None;
         }
-        let sleeping = self.next_recovery.min(self.next_scrub);
+        let sleeping = self.next_recovery.min(self.next_scrub).min(self.next_trim);
         Some(self.pacer.next().min(sleeping.max(clock::monotonic() + Duration::from_millis(1))))
     }
 
@@ -366,8 +373,9 @@ impl Osd {
         let may = |k: Option<TurnKind>| match k {
             Some(TurnKind::Recovery) => room > 0 && now >= s.next_recovery,
             Some(TurnKind::Scrub) => now >= s.next_scrub,
+            Some(TurnKind::Trim) => now >= s.next_trim,
             // Who wants nothing any more is answered, too, and forgotten.
-            Some(TurnKind::Removal | TurnKind::Trim) | None => true,
+            Some(TurnKind::Removal) | None => true,
         };
         let map = self.maps.map();
         let priority = |pg: &SpgId, k: Option<TurnKind>| {
@@ -393,11 +401,18 @@ impl Osd {
                 s.removals += 1;
                 s.pacer.worked(REMOVAL_COST);
             }
-            Some(TurnKind::Trim) => s.pacer.worked(REMOVAL_COST),
+            Some(TurnKind::Trim) => {
+                s.next_trim = now + s.knobs.trim_sleep;
+                s.pacer.worked(REMOVAL_COST);
+            }
             None => {}
         }
-        let sleeps = !s.knobs.recovery_sleep.is_zero();
-        let work = if free && !sleeps { room.clamp(1, 8) } else { 1 };
+        let work = match kind {
+            Some(TurnKind::Trim) if s.knobs.trim_sleep.is_zero() => TRIMS,
+            Some(TurnKind::Trim) => 1,
+            _ if free && s.knobs.recovery_sleep.is_zero() => room.clamp(1, 8),
+            _ => 1,
+        };
         Some((pg, PgEvent::Turn { work, piece: if free { PIECES.0 } else { PIECES.1 } }))
     }
 

@@ -36,7 +36,7 @@ impl Osd {
     /// Space of the store as it is reported: some is kept back for what is on its way when
     /// the cluster learns that it is full, and for deleting. What lies beside the data space counts, too, so
     /// that what is used is what the host's disk has of it.
-    pub(crate) fn space(&self) -> Option<Statfs> {
+    pub fn space(&self) -> Option<Statfs> {
         Some(offered(self.store.as_ref()?, self.waits.any_for_room()))
     }
 
@@ -99,6 +99,7 @@ fn pool_options(pool: &PgPool) -> PoolOptions {
     match opts.str(opt::COMPRESSION_ALGORITHM) {
         Some("lz4") => o.algorithm = Algorithm::Lz4,
         Some("zstd") => o.algorithm = Algorithm::Zstd,
+        Some("zlib") => o.algorithm = Algorithm::Zlib,
         Some("none") => o.mode = CompressionMode::None,
         _ => {}
     }
@@ -108,8 +109,11 @@ fn pool_options(pool: &PgPool) -> PoolOptions {
     let size = |key| opts.int(key).and_then(|n| u32::try_from(n).ok());
     o.max_blob = size(opt::COMPRESSION_MAX_BLOB_SIZE).unwrap_or(o.max_blob);
     o.min_blob = size(opt::COMPRESSION_MIN_BLOB_SIZE).unwrap_or(o.min_blob);
-    if opts.int(opt::CSUM_TYPE) == Some(opt::CSUM_XXHASH64) {
-        o.checksum = Checksum::Xxhash64;
+    match opts.int(opt::CSUM_TYPE) {
+        Some(opt::CSUM_XXHASH64) => o.checksum = Checksum::Xxhash64,
+        Some(opt::CSUM_CRC32C_16) => o.checksum = Checksum::Crc32c16,
+        Some(opt::CSUM_CRC32C_8) => o.checksum = Checksum::Crc32c8,
+        _ => {}
     }
     o
 }

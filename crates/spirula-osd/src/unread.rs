@@ -233,10 +233,15 @@ impl Osd {
         }
     }
 
+    /// Bytes that a peer may leave unread of what it did not ask for as an operation, or is told unasked.
+    pub(crate) fn most_untold(&self) -> usize {
+        2 * (LEAST as usize).max(self.free_memory() / PART)
+    }
+
     /// Tells a client what happened to an object that it watches, or how its notification ended.
     pub(crate) fn tell_client(&mut self, link: LinkId, m: MWatchNotify) {
         let Some(s) = self.sessions.get(&link) else { return };
-        let most = 2 * LEAST.max((self.free_memory() / PART) as u64);
+        let most = self.most_untold() as u64;
         let unsent = s.link.unsent() as u64;
         // Whoever owes nothing is told, however long it is.
         if unsent > 0 && unsent + (m.payload.len() + m.data.len()) as u64 > most {

@@ -415,7 +415,7 @@ mod tests {
     use spirula_messages::ceph::op::OsdOp;
     use spirula_pg::exec::Timeouts;
     use spirula_pg::{ClientOp, CreateAnswer, MapView, Patience};
-    use spirula_types::{EntityAddr, ObjectLocator, PgId, ReqId};
+    use spirula_types::{ObjectLocator, PgId, ReqId};
     use std::sync::Arc;
 
     fn pg(seed: u32) -> SpgId {
@@ -492,9 +492,9 @@ mod tests {
         let locator = ObjectLocator { pool: 1, key: Bytes::new(), namespace: Bytes::new(), hash: -1 };
         for id in 0..10 {
             let msg = Box::new(MOsdOp::new(pg(0), 0, locator.clone(), "o".into(), vec![OsdOp::stat()]));
-            let (addr, timeouts) = (EntityAddr::NONE, Timeouts::default());
-            let op =
-                ClientOp { id, conn: id % 2, reqid: ReqId::default(), addr, msg, patience: Patience::Long, timeouts };
+            let (addrs, timeouts) = (Arc::default(), Timeouts::default());
+            let (conn, reqid, patience) = (id % 2, ReqId::default(), Patience::Long);
+            let op = ClientOp { id, conn, reqid, addrs, msg, patience, timeouts };
             w.keep(PgEvent::Client(op), false);
         }
         w.keep(PgEvent::ConnClosed(8), true);

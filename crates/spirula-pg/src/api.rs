@@ -13,7 +13,7 @@ use spirula_messages::cluster::pg::{Ends, PgCtl, PgTxn, RepAck};
 use spirula_messages::cluster::scrub::ScrubMap;
 use spirula_messages::cluster::write::PgWrite;
 use spirula_types::transaction::Transaction;
-use spirula_types::{EVersion, EntityAddr, Epoch, HObject, OsdId, Peer, PgId, ReqId, SpgId, hash};
+use spirula_types::{AddrVec, EVersion, EntityAddr, Epoch, HObject, OsdId, Peer, PgId, ReqId, SpgId, hash};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -191,6 +191,11 @@ impl MapView {
         self.osds.get(&osd).is_some_and(|o| o.up)
     }
 
+    /// Is a client that has these addresses shut out? One of them is enough.
+    pub fn shuts_out_any(&self, addrs: &AddrVec) -> bool {
+        addrs.0.iter().any(|a| self.shuts_out(a))
+    }
+
     /// Is the client at this address shut out?
     pub fn shuts_out(&self, addr: &EntityAddr) -> bool {
         let list = &self.blocklist;
@@ -217,15 +222,21 @@ pub struct ClientOp {
     pub conn: ConnId,
     /// (session entity, header tid, client_inc): the same in every resend.
     pub reqid: ReqId,
-    /// Its client's address.
-    /// Where the client is.
-    pub addr: EntityAddr,
+    /// Where the client is: all of its addresses.
+    pub addrs: Arc<AddrVec>,
     /// The request.
     pub msg: Box<MOsdOp>,
     /// What may be done if it has to wait.
     pub patience: Patience,
     /// What counts where it names no timeout.
     pub timeouts: Timeouts,
+}
+
+impl ClientOp {
+    /// The address that identifies the client's instance.
+    pub fn addr(&self) -> EntityAddr {
+        self.addrs.msgr2()
+    }
 }
 
 /// A message between two OSDs about one PG.
@@ -688,6 +699,8 @@ pub enum Bug {
     RoomNotAwaited,
     /// What the store has refused for good stays in the log.
     RefusedKept,
+    /// Requests of clients that were shut out while these waited are executed.
+    FenceAtArrival,
 }
 
 impl PgConfig {

@@ -10,6 +10,11 @@
 //! incomplete or has too few members keeps none, nor does an unfound object. A backoff ends with the interval, too.
 //! Clients that do not know backoffs, and other OSDs, wait as ever ([`Patience`]).
 //!
+//! A client asks for a clone by its head, so it can be told to hold only what is for the head. A write that needs a clone (a rollback)
+//! keeps all others on the head waiting, and is treated as if the head were missing. A read of a clone keeps nobody waiting and
+//! stands apart; it is kept, whether the clone can be had or not, until its connection has much open: only then its client is to
+//! hold all that it has for the head. (With Ceph such reads fill the connection, and nothing more is read from it.)
+//!
 //! The order of a client's requests stays. When one of them is dropped, so are all later ones of the range, until the
 //! client sends all of them again in order:
 //!
@@ -153,8 +158,8 @@ fn said(spg: SpgId, epoch: Epoch, op: u8, b: &Backoff) -> MOsdBackoff {
 pub(crate) struct Held {
     /// Connections that were told to stop because the PG does not serve.
     conns: BTreeSet<ConnId>,
-    /// Objects of which somebody was told to ask nothing.
-    objects: BTreeSet<HObject>,
+    /// Objects of which somebody was told to ask nothing, with what has to be recovered first: the object, or clones of it.
+    objects: BTreeMap<HObject, BTreeSet<HObject>>,
 }
 
 impl Held {
@@ -223,25 +228,40 @@ impl Pg {
         }
     }
 
-    /// Requests on this object wait until it is recovered: who knows backoffs holds them itself.
-    pub(crate) fn back_off_object(&mut self, object: &HObject, cx: &mut Cx<'_>) {
-        let Some(unfound) = self.active().map(|a| a.recovery.unfound.contains(object)) else { return };
+    /// All requests on this object wait until `awaited`, which is it or a clone of it, is recovered: who knows backoffs holds them
+    /// itself.
+    pub(crate) fn back_off_object(&mut self, object: &HObject, awaited: &HObject, cx: &mut Cx<'_>) {
+        let Some(unfound) = self.active().map(|a| a.recovery.unfound.contains(awaited)) else { return };
         let wait = |p| p == Patience::Endless || p == Patience::Long && !unfound;
-        let gone = self.ops.take_from(object, |q| !wait(q.patience()));
+        self.hold_back(object, awaited, |q| !wait(q.patience()), cx);
+    }
+
+    /// The client of this connection holds what it has for an object, until a clone of it is recovered that it wants to read.
+    pub(crate) fn back_off_reader(&mut self, conn: ConnId, object: &HObject, clone: &HObject, cx: &mut Cx<'_>) {
+        self.hold_back(object, clone, |q| q.conn() == conn, cx);
+    }
+
+    fn hold_back(&mut self, object: &HObject, awaited: &HObject, go: impl Fn(&Queued) -> bool, cx: &mut Cx<'_>) {
+        let gone = self.ops.take_from(object, go);
         if gone.is_empty() {
             return;
         }
-        self.held.objects.insert(object.clone());
+        self.held.objects.entry(object.clone()).or_default().insert(awaited.clone());
         for op in gone {
             self.op_gone(op);
             cx.out.push(PgEffect::Backoff { op, begin: object.clone(), end: object.clone() });
         }
     }
 
-    /// An object is recovered, or given up: clients that hold requests for it send them again.
+    /// An object may be recovered, or given up, or one of its clones is: then clients that hold requests for it send them again, and
+    /// those that have to wait for another clone hold them once more. They hold pings, too.
     pub(crate) fn unblock_object(&mut self, object: &HObject, cx: &mut Cx<'_>) {
-        let Some(a) = self.active() else { return };
-        if self.held.objects.contains(object) && !a.recovery.works_on(object) && !self.missing.contains(object) {
+        let Some(awaited) = self.held.objects.get(object) else { return };
+        // While a clone is awaited the object itself serves: a watch whose client is gone may end.
+        self.watches.renew(Some(object), !awaited.contains(object), cx.now.mono_ms);
+        let (Some(a), Some(awaited)) = (self.active(), self.held.objects.get(object)) else { return };
+        let is_there = |o: &HObject| !a.recovery.works_on(o) && !self.missing.contains(o);
+        if awaited.iter().any(is_there) {
             self.held.objects.remove(object);
             cx.out.push(PgEffect::Unblock(Some(object.clone())));
         }
@@ -254,10 +274,12 @@ impl Pg {
         }
         let Some(a) = self.active() else { return };
         if !a.recovery.unfound.is_empty() {
-            let waiting = self.ops.waiting_on(|o| a.recovery.unfound.contains(o));
-            waiting.iter().for_each(|o| self.back_off_object(o, cx));
+            // Requests wait in the queue of the head, also for a clone.
+            let unfound = |o: &HObject| a.recovery.unfound.range(o.family_start()..=o.clone()).next().is_some();
+            let waiting = self.ops.waiting_on(unfound);
+            waiting.iter().for_each(|o| self.run_object(o, cx));
         }
-        let held: Vec<HObject> = self.held.objects.iter().cloned().collect();
+        let held: Vec<HObject> = self.held.objects.keys().cloned().collect();
         held.iter().for_each(|o| self.unblock_object(o, cx));
     }
 }

@@ -182,7 +182,7 @@ impl Pg {
         self.save(After::Nothing, cx);
         self.tell_history(cx);
         cx.out.push(PgEffect::StateChanged);
-        self.run_waiting(cx);
+        self.begin_to_serve(cx);
         self.tell_merge(false, cx);
     }
 }

@@ -4,6 +4,9 @@
 //! (a read: no write of the object in flight, read lease held) → execute → (a write: `write`
 //! takes it from here to every member) → all durable → reply.
 //!
+//! A client may be shut out while its request waits. So a turn begins with a look at the newest map that the PG has: a request that
+//! carries that map, or a newer one, is executed only after the last one of a client that it shuts out.
+//!
 //! Order per object is strict. Writes of an object overlap: each is executed on what the
 //! earlier ones made of the object, and replies leave in order. Reads wait until every
 //! earlier write is durable everywhere, so nothing uncommitted is ever shown.
@@ -11,7 +14,7 @@
 //! The reader shows a transaction only after the shell performed the effect, so an object
 //! changed in this event is not executed on again before [`PgEffect::Continue`].
 
-use crate::api::{ClientOp, ConnId, OpId, PgEffect, ReadKey};
+use crate::api::{ClientOp, ConnId, MapView, OpId, PgEffect, ReadKey};
 use crate::backoff::Patience;
 use crate::erasure::read::{EcReader, For, Gathered};
 use crate::erasure::stripe::Piece;
@@ -29,10 +32,9 @@ use crate::write::Inflight;
 use crate::write::backend::Backend;
 use spirula_messages::ceph::op::{self, OsdOp};
 use spirula_messages::ceph::osd::{MOsdOp, MOsdOpReply, OpResult, flag};
-use spirula_types::{
-    EVersion, EntityAddr, EntityType, Epoch, HObject, ObjectLocator, ReqId, SNAP_HEAD, SpgId, errno, hash,
-};
+use spirula_types::{EVersion, EntityType, Epoch, HObject, ObjectLocator, ReqId, SpgId, errno, hash};
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
 
 /// A request in the PG.
 #[derive(Debug)]
@@ -48,6 +50,8 @@ pub(crate) struct Queued {
     gathered: Gathered,
     /// A request of our own, which nobody wants an answer to.
     own: Option<Own>,
+    /// It reads a clone that is missing, and others go before it until that may have changed.
+    apart: bool,
 }
 
 /// What a request of our own does. It takes its turn like others'.
@@ -74,7 +78,7 @@ impl Queued {
     /// A client's request.
     fn of_client(op: ClientOp, arrival: u64) -> Self {
         let class = exec::classify(&op.msg.ops);
-        Self { op, class, arrival, shared: 0, fetched: None, gathered: Gathered::default(), own: None }
+        Self { op, class, arrival, shared: 0, fetched: None, gathered: Gathered::default(), own: None, apart: false }
     }
 
     /// What it does, if it is our own.
@@ -94,6 +98,11 @@ impl Queued {
 
     pub fn patience(&self) -> Patience {
         self.op.patience
+    }
+
+    /// Is it of a client that this map shuts out? Our own requests are nobody's.
+    fn is_shut_out(&self, view: Option<&MapView>) -> bool {
+        self.own.is_none() && view.is_some_and(|v| v.shuts_out_any(&self.op.addrs))
     }
 
     /// An OSD reads the source of a copy. Clients' requests have no order with it.
@@ -122,10 +131,11 @@ struct Context {
 impl Context {
     /// Puts the request that may be executed next in front; false if there is none.
     fn next_is_first(&mut self) -> bool {
-        if self.copying.is_none() || self.queue.front().is_some_and(Queued::is_source_read) {
-            return !self.queue.is_empty();
+        let may = |q: &Queued| !q.apart && (self.copying.is_none() || q.is_source_read());
+        let Some(at) = self.queue.iter().position(may) else { return false };
+        if at == 0 {
+            return true;
         }
-        let Some(at) = self.queue.iter().position(Queued::is_source_read) else { return false };
         if let Some(q) = self.queue.remove(at) {
             self.queue.push_front(q);
         }
@@ -141,7 +151,7 @@ fn asker<'a>(q: &Queued, object: &HObject, watches: &'a Watches, epoch: Epoch) -
     let (may_notify, room) = if notifies { watches.may_notify(op.conn) } else { (0, 0) };
     Asker {
         name: op.reqid.name,
-        addr: op.addr,
+        addr: op.addr(),
         conn: op.conn,
         timeouts: op.timeouts,
         watched: if q.class.watch { watches.of(object) } else { None },
@@ -230,10 +240,12 @@ impl Ops {
         let mut keep = |q: &mut VecDeque<Queued>, parked: &mut bool| {
             let first = q.front().map(|f| f.op.id);
             q.retain(|o| {
-                if o.op.conn == conn {
+                // Our own are of no connection.
+                let goes = o.op.conn == conn && o.own.is_none();
+                if goes {
                     gone.push(o.op.id);
                 }
-                o.op.conn != conn
+                !goes
             });
             if q.front().map(|f| f.op.id) != first {
                 *parked = false;
@@ -261,6 +273,22 @@ impl Ops {
         self.context(object).queue.push_back(q);
         self.pending.push(object.clone());
         self.again = true;
+    }
+
+    /// The same, before all others on the object, unless one of them is at work.
+    pub fn enqueue_own_first(&mut self, object: &HObject, q: Queued) {
+        self.enqueue_own(object, q);
+        let c = self.context(object);
+        if !c.parked
+            && let Some(q) = c.queue.pop_back()
+        {
+            c.queue.push_front(q);
+        }
+    }
+
+    /// Is a write of an object, or of one of its clones, under way?
+    pub fn writes_of_family(&self, head: &HObject) -> bool {
+        self.contexts.iter().any(|(o, c)| c.inflight > 0 && o.is_of_same_object(head))
     }
 
     /// The first request on an object, if the object's state is known, with that and with how many writes of it are under way.
@@ -291,7 +319,8 @@ impl Ops {
     pub fn take_from(&mut self, object: &HObject, go: impl Fn(&Queued) -> bool) -> Vec<OpId> {
         let Some(c) = self.contexts.get_mut(object) else { return Vec::new() };
         let conns: HashSet<ConnId> = c.queue.iter().filter(|q| go(q)).map(Queued::conn).collect();
-        let (gone, kept) = std::mem::take(&mut c.queue).into_iter().partition(|q| conns.contains(&q.conn()));
+        let goes = |q: &Queued| q.own.is_none() && conns.contains(&q.conn());
+        let (gone, kept) = std::mem::take(&mut c.queue).into_iter().partition(goes);
         c.queue = kept;
         c.copying = c.copying.filter(|id| c.queue.iter().any(|q| q.op.id == *id));
         let gone: VecDeque<Queued> = gone;
@@ -339,11 +368,19 @@ impl Ops {
         self.contexts.iter().any(|(o, c)| !c.queue.is_empty() && on(o))
     }
 
+    /// What was missing of this object may be there: no request stands apart any more.
+    fn rejoin(&mut self, head: &HObject) {
+        if let Some(c) = self.contexts.get_mut(head) {
+            c.queue.iter_mut().for_each(|q| q.apart = false);
+        }
+    }
+
     /// Looks at the requests on these objects again, at [`PgEffect::Continue`].
     pub fn resume(&mut self, which: impl Fn(&HObject) -> bool) {
         let mut found: Vec<HObject> =
             self.contexts.iter().filter(|(o, c)| which(o) && !c.queue.is_empty()).map(|(o, _)| o.clone()).collect();
         found.sort();
+        found.iter().for_each(|o| self.rejoin(o));
         self.again |= !found.is_empty();
         self.pending.append(&mut found);
     }
@@ -367,7 +404,7 @@ impl Ops {
 
     /// Stripes of an object (or of its clone) in this version have been read for its first request; or (a planted bug) for one before it.
     pub fn gathered(&mut self, object: &HObject, op: OpId, any: bool, version: EVersion, piece: Piece) {
-        let head = HObject { snap: SNAP_HEAD, ..object.clone() };
+        let head = object.to_head();
         let first = self.contexts.get_mut(&head).and_then(|c| c.queue.front_mut());
         if let Some(q) = first.filter(|q| any || q.op.id == op) {
             q.gathered.add(version, piece);
@@ -494,9 +531,10 @@ impl Pg {
     }
 
     /// An object is recovered, or will not be for now: requests on it try again. (Those that use a clone wait in the queue
-    /// of its head.)
+    /// of its head, and those that only read it stand apart there.)
     pub(crate) fn run_recovered(&mut self, object: &HObject, cx: &mut Cx<'_>) {
-        let head = HObject { snap: SNAP_HEAD, ..object.clone() };
+        let head = object.to_head();
+        self.ops.rejoin(&head);
         self.unblock_object(&head, cx);
         if self.ops.contexts.contains_key(&head) {
             self.run_object(&head, cx);
@@ -514,7 +552,7 @@ impl Pg {
         // What was to be removed is looked for again.
         all.retain(|q| q.own.is_none());
         for q in &mut all {
-            (q.fetched, q.gathered) = (None, Gathered::default());
+            (q.fetched, q.gathered, q.apart) = (None, Gathered::default(), false);
         }
         self.ops.waiting.extend(all);
     }
@@ -608,6 +646,12 @@ impl Pg {
                 return;
             }
             let Some(first) = context.queue.front() else { return };
+            if first.is_shut_out(self.view.as_deref()) && !planted!(self.cfg, FenceAtArrival) {
+                // Also of what was done before: that it was, its client hears no more.
+                let Some(q) = context.queue.pop_front() else { return };
+                self.reply_error(&q, -errno::ESHUTDOWN, cx);
+                continue;
+            }
             let (write, inflight) = (first.class.write, context.inflight);
             // A watch is connected by the newest request for it, for which it must be known.
             let known = !first.class.watch || context.state.is_some();
@@ -621,7 +665,7 @@ impl Pg {
                 return; // The end of the chunk comes back here.
             }
             if self.must_recover_first(object, write, cx) {
-                self.back_off_object(object, cx);
+                self.back_off_object(object, object, cx);
                 return; // Recovery comes back here, and so does whoever was told to hold his requests.
             }
             if inflight > 0 && self.is_erasure() {
@@ -740,7 +784,7 @@ impl Pg {
         let stored = state.exists;
         for clone in clones {
             if self.must_recover_first(&clone, write, cx) && !planted!(self.cfg, CloneNotRecovered) {
-                return false; // Recovery comes back here.
+                return self.wait_for_clone(object, id, &clone, cx);
             }
             match exec::load_object(cx.reader, &clone) {
                 Ok(state) => used.push((clone, state.info.version)),
@@ -751,16 +795,8 @@ impl Pg {
                 }
             }
         }
-        for (one, version) in used.iter().filter(|_| write && stored) {
-            match self.has_sound_shard(one, *version, cx.reader) {
-                Ok(true) => {}
-                Err(exec::ReadError::NotReady(what)) => return self.park_first(object, id, what, cx),
-                bad => {
-                    tracing::error!(pg = %self.id, object = %one, %version, ?bad, "a spoilt shard under a write");
-                    self.heal(one, *version, cx);
-                    return false; // Recovery comes back here.
-                }
-            }
+        if write && stored && self.has_sound_shards(object, id, &used, cx) != Some(true) {
+            return false; // Recovery comes back here, or what is read.
         }
         let Some(context) = self.ops.contexts.get_mut(object) else { return false };
         let (Some(state), Some(q)) = (&context.state, context.queue.front()) else { return false };
@@ -770,7 +806,7 @@ impl Pg {
         let context_of = match q.own {
             // A watch that ends by itself changes nothing that a snapshot shows, and makes no clone, as in Ceph.
             Some(_) => SnapContext::default(),
-            None => pool.snaps.context_of(told, q.op.msg.flags & flag::ENFORCE_SNAPC != 0),
+            None => pool.snaps.context_of(told, q.op.msg.flags & flag::ENFORCE_SNAPC != 0).without(&self.purged),
         };
         let ctx = OpContext {
             object,
@@ -783,7 +819,7 @@ impl Pg {
             context: &context_of,
             removed: &pool.snaps.removed,
             last_user_version: self.info.as_ref().map_or(0, |i| i.head.last_user_version),
-            origin: Origin { reqid: q.op.reqid, addr: q.op.addr, now: cx.now.wall },
+            origin: Origin { reqid: q.op.reqid, addr: q.op.addr(), now: cx.now.wall },
             fetched: q.fetched.as_deref(),
             asker: asker(q, object, &self.watches, view.epoch),
             #[cfg(feature = "plant-bugs")]
@@ -804,7 +840,7 @@ impl Pg {
             if !self.gather(&read, version, stripes, For::Op(id), cx) {
                 self.op_unreadable(&read, id, cx);
             }
-            return false;
+            return false; // What follows it has run, if it reads what cannot be had.
         }
         match outcome {
             Err(Pause::Prefetch(what)) => {
@@ -828,7 +864,9 @@ impl Pg {
             }
             Ok(outcome) => {
                 if outcome.unreadable && outcome.result == -errno::EIO && self.heal(&read, version, cx) {
-                    return false;
+                    // The last commit comes back here, or recovery.
+                    let is_clone = read != *object && self.missing.contains(&read);
+                    return is_clone && self.wait_for_clone(object, id, &read, cx);
                 }
                 let Some(context) = self.ops.contexts.get_mut(object) else { return false };
                 if let Some(mut q) = context.queue.pop_front() {
@@ -839,6 +877,50 @@ impl Pg {
                 true
             }
         }
+    }
+
+    /// A request on an object uses a clone of it that is missing, for which recovery comes back here. May others go on?
+    fn wait_for_clone(&mut self, object: &HObject, op: OpId, clone: &HObject, cx: &mut Cx<'_>) -> bool {
+        let queue = self.ops.contexts.get_mut(object).map(|c| &mut c.queue);
+        let Some(q) = queue.and_then(|q| q.iter_mut().find(|q| q.op.id == op)) else { return true };
+        if q.class.write {
+            self.back_off_object(object, clone, cx);
+            // It may be its client that holds it now.
+            return !self.ops.contexts.get(object).is_some_and(|c| c.queue.iter().any(|q| q.op.id == op));
+        }
+        // Nothing that comes behind it changes what it reads: it waits alone, as in Ceph.
+        q.apart = true;
+        if q.patience() == Patience::Short {
+            let conn = q.conn();
+            self.back_off_reader(conn, object, clone, cx);
+        }
+        true
+    }
+
+    /// Are our shards of all that the first request of an object uses what a write is made for? `None`: the request waits until that
+    /// is read. One that is not is replaced from now on.
+    pub(crate) fn has_sound_shards(
+        &mut self,
+        object: &HObject,
+        op: OpId,
+        used: &[(HObject, EVersion)],
+        cx: &mut Cx<'_>,
+    ) -> Option<bool> {
+        for (one, version) in used {
+            match self.has_sound_shard(one, *version, cx.reader) {
+                Ok(true) => {}
+                Err(exec::ReadError::NotReady(what)) => {
+                    self.park_first(object, op, what, cx);
+                    return None;
+                }
+                bad => {
+                    tracing::error!(pg = %self.id, object = %one, %version, ?bad, "a spoilt shard under a write");
+                    self.heal(one, *version, cx);
+                    return Some(false);
+                }
+            }
+        }
+        Some(true)
     }
 
     /// The first request of an object waits for this. False: nothing more can be executed now.
@@ -900,6 +982,17 @@ impl Pg {
 
     /// A request of our own on an object. `whose`: the client whom it concerns, if it is one's.
     pub(crate) fn enqueue_own(&mut self, object: &HObject, ops: Vec<OsdOp>, whose: ReqId, own: Own) {
+        let q = self.own_request(object, ops, whose, own);
+        self.ops.enqueue_own(object, q);
+    }
+
+    /// After something of an object was given up: its history and its clones are to agree before anything else is done with it.
+    pub(crate) fn trim_before_others(&mut self, object: &HObject) {
+        let q = self.own_request(object, Vec::new(), ReqId::default(), Own::Trim(snap::trim::NO_WALK));
+        self.ops.enqueue_own_first(object, q);
+    }
+
+    fn own_request(&mut self, object: &HObject, ops: Vec<OsdOp>, whose: ReqId, own: Own) -> Queued {
         self.ops.own += 1;
         let locator =
             ObjectLocator { pool: object.pool, key: object.key.clone(), namespace: object.namespace.clone(), hash: -1 };
@@ -908,14 +1001,14 @@ impl Pg {
             id: OWN_OPS + self.ops.own,
             conn: 0,
             reqid: whose,
-            addr: EntityAddr::NONE,
+            addrs: Arc::default(),
             msg: Box::new(MOsdOp::new(spg, object.hash, locator, object.name.clone(), ops)),
             patience: Patience::Endless,
             timeouts: Timeouts::default(),
         };
         let mut q = Queued { own: Some(own), ..Queued::of_client(op, 0) };
         q.class.write = true;
-        self.ops.enqueue_own(object, q);
+        q
     }
 
     /// A request of our own on an object has ended without what it was for.
@@ -930,15 +1023,16 @@ impl Pg {
     pub(crate) fn own_written(&mut self, object: &HObject, own: Own, cx: &mut Cx<'_>) {
         match own {
             Own::Unwatch(key) => self.watch_not_removed(object, key, cx),
-            // One write need not have been enough: it looks again.
-            Own::Trim(_) => self.enqueue_own(object, Vec::new(), ReqId::default(), own),
+            // One write need not have been enough: it looks again. Where there is no head, the last entry is a clone's.
+            Own::Trim(snap::trim::NO_WALK) => self.trim_before_others(&object.to_head()),
+            Own::Trim(_) => self.enqueue_own(&object.to_head(), Vec::new(), ReqId::default(), own),
         }
     }
 
     /// What the first request of an object needs of it cannot be made: it ends with EIO.
     pub(crate) fn op_failed(&mut self, object: &HObject, op: OpId, cx: &mut Cx<'_>) {
         self.ops.parked.remove(&op);
-        let object = &HObject { snap: SNAP_HEAD, ..object.clone() };
+        let object = &object.to_head();
         if let Some(c) = self.ops.contexts.get_mut(object) {
             c.parked = false;
             if let Some(q) = c.queue.pop_front_if(|q| q.op.id == op) {
@@ -951,7 +1045,7 @@ impl Pg {
     /// Too few shards of an object, head or clone, can be read: requests that use it wait until that changes.
     pub(crate) fn op_unreadable(&mut self, object: &HObject, op: OpId, cx: &mut Cx<'_>) {
         self.ops.parked.remove(&op);
-        let head = HObject { snap: SNAP_HEAD, ..object.clone() };
+        let head = object.to_head();
         if let Some(c) = self.ops.contexts.get_mut(&head) {
             c.parked = false;
             c.state = None;
@@ -960,7 +1054,11 @@ impl Pg {
             a.recovery.unfound.insert(object.clone());
         }
         self.reopen(cx);
-        self.back_off_object(object, cx);
+        if head == *object {
+            self.back_off_object(object, object, cx);
+        } else if self.wait_for_clone(&head, op, object, cx) {
+            self.run_object(&head, cx);
+        }
     }
 
     // ---- requests on the PG ----
@@ -968,6 +1066,11 @@ impl Pg {
     fn run_pg_queue(&mut self, cx: &mut Cx<'_>) {
         while matches!(self.role, Role::Active(_)) && !self.ops.pg_parked {
             let Some(q) = self.ops.pg_queue.front() else { return };
+            if q.is_shut_out(self.view.as_deref()) && !planted!(self.cfg, FenceAtArrival) {
+                let Some(q) = self.ops.pg_queue.pop_front() else { return };
+                self.reply_error(&q, -errno::ESHUTDOWN, cx);
+                continue;
+            }
             if !self.lease_held(cx) {
                 self.ops.lease_pg = true;
                 return;
@@ -985,7 +1088,7 @@ impl Pg {
                 context: &no_context,
                 removed: &pool.snaps.removed,
                 last_user_version: self.info.as_ref().map_or(0, |i| i.head.last_user_version),
-                origin: Origin { reqid: q.op.reqid, addr: q.op.addr, now: cx.now.wall },
+                origin: Origin { reqid: q.op.reqid, addr: q.op.addr(), now: cx.now.wall },
                 fetched: None,
                 asker: asker(q, &object, &self.watches, self.epoch()),
                 #[cfg(feature = "plant-bugs")]

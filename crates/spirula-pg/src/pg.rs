@@ -14,6 +14,7 @@ use crate::repeat::Repeat;
 use crate::shard::{ShardReader, localize};
 use bytes::Bytes;
 use spirula_encoding::{Decode, DecodeError, Decoder, Encode, Encoder, UTime, from_slice, to_vec};
+use spirula_maps::SnapIntervals;
 use spirula_messages::cluster::pg::{CtlBody, Ends, OldReader, PastInterval, PgCtl, PgHead, PgInfo};
 use spirula_types::transaction::{MetaOp, Transaction};
 use spirula_types::{EVersion, Epoch, HObject, OsdId, Peer, PgId, SpgId, hash};
@@ -101,6 +102,8 @@ pub struct Pg {
     pub(crate) info: Option<PgInfo>,
     pub(crate) log: PgLog,
     pub(crate) missing: Missing,
+    /// Snapshots that the map has called removed, and calls so no more.
+    pub(crate) purged: SnapIntervals,
     /// Closed intervals since the PG was last known to be clean, those that may have taken writes.
     pub(crate) past: Vec<PastInterval>,
     pub(crate) interval: Interval,
@@ -156,6 +159,8 @@ pub struct Pg {
     pub(crate) remove_again_ms: u64,
     /// Our own recovery waits for this read.
     pub(crate) pump_read: Option<u64>,
+    /// Older versions that lost objects are to go back to are read.
+    pub(crate) revert_read: Option<u64>,
     notified_ms: u64,
     /// Asked for, or held.
     pub(crate) reservations: BTreeSet<Reservation>,
@@ -269,6 +274,7 @@ impl Pg {
             info: None,
             log: PgLog::default(),
             missing: Missing::default(),
+            purged: SnapIntervals::new(),
             past: Vec::new(),
             interval: Interval::default(),
             interval_stamp: UTime::ZERO,
@@ -300,6 +306,7 @@ impl Pg {
             parked: BTreeMap::new(),
             remove_again_ms: 0,
             pump_read: None,
+            revert_read: None,
             notified_ms: 0,
             reservations: BTreeSet::new(),
             stat: crate::stat::StatState::default(),
@@ -411,7 +418,7 @@ impl Pg {
                 }
             }
             Some(TurnKind::Trim) => {
-                self.trim_more(cx);
+                self.trim_more(work, cx);
                 if self.scrub.wants_turn() {
                     cx.out.push(PgEffect::WantTurn);
                 }
@@ -689,6 +696,9 @@ impl Pg {
             return;
         }
         let old = self.view.replace(view.clone());
+        if let (Some(before), Some(after)) = (old.as_ref().and_then(|o| o.pool.as_ref()), &view.pool) {
+            self.note_purged(&before.snaps.removed, &after.snaps.removed);
+        }
         let was_primary = self.interval.primary == self.me && old.is_some();
         let mut new = false;
         if self.interval.since == 0 {
@@ -817,7 +827,7 @@ impl Pg {
         if matches!(&role, Role::Active(a) if a.merge_told.is_some()) {
             self.take_back_merge(cx);
         }
-        self.pump_read = None;
+        (self.pump_read, self.revert_read) = (None, None);
         self.repairs.clear();
         self.rotten.clear();
         self.pushes.clear();
@@ -928,6 +938,9 @@ impl Pg {
             } else {
                 self.pump(cx);
             }
+        } else if self.revert_read == Some(n) {
+            self.revert_read = None;
+            self.on_mark_lost(true, cx);
         }
     }
 

@@ -126,6 +126,11 @@ impl Pg {
         self.stat.last.reported_epoch
     }
 
+    /// Did the last report name snapshots of which nothing is left?
+    pub fn has_reported_purges(&self) -> bool {
+        !self.stat.last.purged_snaps.is_empty()
+    }
+
     /// Did something happen since the last report that its counters tell of?
     pub fn has_news(&self) -> bool {
         let Some(info) = &self.info else { return false };

@@ -231,6 +231,11 @@ impl Identity {
         }
     }
 
+    /// The number that the monitors gave us; 0 before they did.
+    pub fn global_id(&self) -> u64 {
+        lock(&self.0.client).global_id()
+    }
+
     /// True once others can be let in and we can go to others.
     pub fn is_ready(&self) -> bool {
         self.with_keys(|_| ()).is_some()
@@ -549,6 +554,12 @@ impl Exchange for ByMonKey {
     }
 }
 
+/// May who said hello as `hello` be of that kind? A metadata server of Ceph's fetches its options as a client before it says
+/// hello as what it is.
+fn said_so(hello: EntityType, kind: EntityType) -> bool {
+    kind == hello || hello == EntityType::Client && kind == EntityType::Mds
+}
+
 struct ByKey {
     realm: Arc<RwLock<Realm>>,
     assign_id: AssignId,
@@ -566,7 +577,7 @@ impl Exchange for ByKey {
         let Some(exchange) = self.begun.take() else {
             return match monitor::Exchange::start(&payload, &mut draw) {
                 // What a peer says first decides which methods it is asked for.
-                Ok((exchange, _)) if exchange.entity().kind() != self.hello => {
+                Ok((exchange, _)) if !said_so(self.hello, exchange.entity().kind()) => {
                     refused(format!("{} said to be a {}", exchange.entity(), self.hello.as_str()))
                 }
                 Ok((exchange, challenge)) => {

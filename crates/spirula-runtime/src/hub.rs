@@ -8,8 +8,8 @@ use spirula_buffer::PayloadPool;
 use spirula_messenger::auth::ModePolicy;
 use spirula_types::{AddrVec, EntityAddr, EntityType};
 use std::collections::HashMap;
-use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 use tokio::runtime::Handle;
 
@@ -57,6 +57,8 @@ struct Inner {
     pool: PayloadPool,
     modes: RwLock<ModePolicy>,
     local: Mutex<HashMap<SocketAddr, Local>>,
+    /// The IP that clients of this process have everywhere, see [`spirula_messenger::Endpoint::learned`].
+    learned: Arc<OnceLock<IpAddr>>,
     /// In place of sockets and threads.
     network: Option<Arc<dyn Network>>,
 }
@@ -96,13 +98,14 @@ impl Drop for Listener {
 impl Hub {
     /// A network whose payloads in flight are bounded by `pool`.
     pub fn new(mode: LinkMode, pool: PayloadPool) -> Self {
-        Self(Arc::new(Inner { mode, pool, modes: RwLock::default(), local: Mutex::default(), network: None }))
+        let (modes, local, learned) = Default::default();
+        Self(Arc::new(Inner { mode, pool, modes, local, learned, network: None }))
     }
 
     /// A hub that opens no sockets and starts no threads: `network` takes all that.
     pub fn over(network: Arc<dyn Network>, pool: PayloadPool) -> Self {
-        let (modes, local) = (RwLock::default(), Mutex::default());
-        Self(Arc::new(Inner { mode: LinkMode::Tcp, pool, modes, local, network: Some(network) }))
+        let (modes, local, learned) = Default::default();
+        Self(Arc::new(Inner { mode: LinkMode::Tcp, pool, modes, local, learned, network: Some(network) }))
     }
 
     /// Does work that blocks, beside the event loops.
@@ -127,6 +130,11 @@ impl Hub {
     /// The connection modes in force.
     pub fn modes(&self) -> ModePolicy {
         self.0.modes.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Where the IP is noted that clients of this process have on all their connections.
+    pub(crate) fn learned(&self) -> Arc<OnceLock<IpAddr>> {
+        self.0.learned.clone()
     }
 
     fn locals(&self) -> std::sync::MutexGuard<'_, HashMap<SocketAddr, Local>> {

@@ -20,6 +20,7 @@
 
 #![allow(clippy::disallowed_methods, reason = "it owns the clock and threads")]
 
+mod answers;
 pub mod auth;
 pub mod cephx;
 pub mod clock;
@@ -34,6 +35,7 @@ mod network;
 mod reactor;
 mod tcp;
 
+pub use answers::Answers;
 pub use daemon::{Daemon, Mailbox, mailbox, run};
 pub use hub::{Hub, LinkMode, Listener, NetError, Service};
 pub use link::{Ended, Link, LinkId, NetEvent, NetSink, Peer};

@@ -12,6 +12,12 @@
 //! objects at a time), and the memory for it over there becomes free only when it is taken here. If
 //! it waited here until the writes of this OSD's clients are done, which wait for the other OSD to
 //! take their parts, two processes full of writes would stand still for ever.
+//!
+//! What a socket's buffer in the kernel holds (at most `net.ipv4.tcp_wmem`, 4 MiB, each) counts as taken: it is the kernel's memory,
+//! which bounds it for all sockets together (`tcp_mem`, and a control group's limit, below which it takes less), and asks nobody
+//! here. Nothing here needs to know how full it is (`TIOCOUTQ`). Whether a peer reads shows in what the socket takes no more, a
+//! buffer later; a peer that never reads at all is ended by the kernel ([`TCP_UNACKNOWLEDGED`]), also after this side has closed,
+//! and what it leaves is thrown away at once where more than a buffer waits (a reset in place of an end in due form).
 
 use spirula_messenger::Timeouts;
 use std::time::Duration;
@@ -24,14 +30,15 @@ pub const REQUESTS_PER_LINK: usize = 2048;
 /// Bytes of a client's request to a monitor or manager; of a larger one nothing is kept. More than any CRUSH map or keyring
 /// needs, and what a monitor forwards with it fits a frame between monitors.
 pub const REQUEST_BYTES: usize = 4 << 20;
-/// Clients of one monitor or manager of which a request of more than two [`RECEIVE_BUFFER`]s may be on its way in at a time; others wait.
-pub const LARGE_REQUESTS: usize = 16;
+/// The least and the most clients of one monitor or manager of which a request of more than two [`RECEIVE_BUFFER`]s may be on its way
+/// in at a time; others wait. In between, as many as make an eighth of the payloads' budget.
+pub const LARGE_REQUESTS: (usize, usize) = (2, 16);
 /// Bytes queued towards one peer above which nothing more is read from it.
 pub const OUT_BYTES: usize = 256 << 20;
 /// The same towards a client.
 pub const CLIENT_OUT_BYTES: usize = 8 << 20;
-/// Bytes that wait for a peer of a monitor or manager, above which its connection is closed when there is more to say
-/// ([`crate::Link::send_within`]): it asks faster than it reads, or does not read at all.
+/// The most that peers of one monitor or manager together are meant to leave unread; less where less memory is allowed
+/// ([`crate::Answers`], which says what happens then).
 pub const ANSWERS_UNREAD: usize = 64 << 20;
 /// Time for which the peer of a connection that was closed here may take nothing of what waits for it; then the rest is thrown
 /// away. Who takes a little now and then has [`payload_time`] for all of it, and not more than [`FLUSH_MOST`].

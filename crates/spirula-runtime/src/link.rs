@@ -7,6 +7,7 @@ use spirula_messenger::auth::Mode;
 use spirula_types::{AddrVec, EntityAddr, EntityName, EntityType, features};
 use std::collections::VecDeque;
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -42,6 +43,8 @@ pub struct Peer {
     pub mode: Mode,
     /// What the listener's authenticator found that it may do; nothing on links that we opened.
     pub grants: Grants,
+    /// Where its connection comes from, as this machine sees it; `None` on links that we opened, and through memory.
+    pub from: Option<IpAddr>,
 }
 
 impl Peer {
@@ -56,7 +59,14 @@ impl Peer {
             method: METHOD_IN_PROCESS,
             mode: Mode::Secure,
             grants: Grants::default(),
+            from: None,
         }
+    }
+
+    /// The place that capabilities by `network` are for: where its connection comes from, whatever it says of itself, be it a
+    /// client or a daemon whose address is in the maps.
+    pub fn place(&self) -> Option<IpAddr> {
+        self.from.or_else(|| self.addr().addr.map(|a| a.ip()))
     }
 
     /// The name that keys and caps go by: `client.admin`.
@@ -205,6 +215,8 @@ pub(crate) struct OutQueue {
     /// The connection is to be made anew.
     pub anew: Notify,
     pub closing: AtomicBool,
+    /// What waits is not wanted any more ([`Link::abandon`]).
+    pub abandoned: AtomicBool,
 }
 
 impl OutQueue {
@@ -374,6 +386,14 @@ impl Link {
             }
             Far::Carried(by) => by.close(self.0.id),
         }
+    }
+
+    /// As [`Link::close`], at once: what waits for the peer of a TCP connection is thrown away.
+    pub fn abandon(&self) {
+        if let Far::Tcp(q) = &self.0.far {
+            q.abandoned.store(true, Ordering::Relaxed);
+        }
+        self.close();
     }
 
     /// Goes on over a new connection, if it is a lossless TCP link that we opened and that is connected: the one there is may be

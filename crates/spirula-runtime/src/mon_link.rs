@@ -153,6 +153,11 @@ impl MonLink {
         self.call(|m, out| m.command(json, input, out))
     }
 
+    /// See [`Monitors::newest`].
+    pub fn newest(&mut self, what: &str) -> u64 {
+        self.call(|m, out| m.newest(what, out))
+    }
+
     /// See [`Monitors::give_up`].
     pub fn give_up(&mut self, call: u64) {
         self.monitors.give_up(call);

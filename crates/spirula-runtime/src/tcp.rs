@@ -272,7 +272,8 @@ impl Task {
     /// It was closed here: does the peer not take what was sent before that?
     fn is_flushed_too_slowly(&self, now: Duration) -> bool {
         self.closing.is_some_and(|(since, bytes)| {
-            self.ends.queue.stuck_for(now) >= limits::FLUSH
+            self.ends.queue.abandoned.load(Ordering::Relaxed)
+                || self.ends.queue.stuck_for(now) >= limits::FLUSH
                 || now.saturating_sub(since) >= limits::payload_time(bytes).min(limits::FLUSH_MOST)
         })
     }
@@ -313,13 +314,17 @@ impl Task {
             let mut items = self.ends.queue.items.lock().unwrap_or_else(PoisonError::into_inner);
             let waiting = std::mem::take(&mut *items);
             drop(items);
-            for out in waiting {
+            let mut waiting = waiting.into_iter();
+            while let Some(out) = waiting.next() {
                 // Counted at one of the two places at least; `write` counts anew.
                 self.ends.queue.unsent.fetch_add(out.size(), Ordering::Relaxed);
                 self.ends.queue.bytes.fetch_sub(out.size(), Ordering::Relaxed);
                 if let Err(e) = self.connection.send(out.message, out.data_crc) {
-                    // This message is gone, and with it the session, whose next one must not close the gap.
+                    // This message is gone, and with it the session, whose next one must not close the gap. What stood behind it
+                    // goes, too, and must not count for as long as the link lasts: above the bound nothing is read any more.
                     self.overfull = true;
+                    let gone = waiting.map(|out| out.size()).sum();
+                    self.ends.queue.bytes.fetch_sub(gone, Ordering::Relaxed);
                     return Err(e.to_string());
                 }
             }
@@ -489,10 +494,11 @@ impl Task {
                 }
                 if !self.known {
                     self.known = true;
-                    // A client says where it is; where it comes from is what counts.
-                    let client = |_: &&Accepting| who.kind == EntityType::Client;
-                    let addrs = match self.accepting.as_ref().filter(client) {
-                        Some(accepting) => accept::seen_at(who.addrs, accepting.from.ip()),
+                    // A client is fenced by what it says it is, which is the same on all its connections, and by where this one
+                    // comes from. What a daemon says is in the maps, too.
+                    let from = self.accepting.as_ref().map(|a| a.from.ip());
+                    let addrs = match from.filter(|_| who.kind == EntityType::Client) {
+                        Some(from) => accept::seen_at(who.addrs, from),
                         None => who.addrs,
                     };
                     let peer = Peer {
@@ -504,6 +510,7 @@ impl Task {
                         method: who.method,
                         mode: who.mode,
                         grants: self.grants.clone(),
+                        from,
                     };
                     let news = self.opening.established(who.resumed, outgoing);
                     if news.opened {

@@ -7,6 +7,7 @@
 use bytes::Bytes;
 use spirula_buffer::PayloadPool;
 use spirula_messages::Message;
+use spirula_messages::ceph::kind;
 use spirula_messenger::auth::ModePolicy;
 use spirula_messenger::auth::{
     AuthStart, BadMethod, Credentials, Granted, METHOD_CEPHX, METHOD_NONE, Mode, Secret, Secrets,
@@ -14,7 +15,7 @@ use spirula_messenger::auth::{
 use spirula_runtime::auth::{
     Authenticator, Caller, Exchange, Grants, Login, METHOD_IN_PROCESS, NoneLogin, Responder, Step, Trusting, Verdict,
 };
-use spirula_runtime::{Hub, Link, LinkMode, Listener, NetEvent, NetSink, Peer, Reactors, Service};
+use spirula_runtime::{Answers, Hub, Link, LinkMode, Listener, NetEvent, NetSink, Peer, Reactors, Service, clock};
 use spirula_types::{AddrVec, EntityAddr, EntityType};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex, mpsc};
@@ -504,8 +505,8 @@ fn a_link_that_is_held_reads_nothing_until_it_goes_on() {
     }
 }
 
-/// Capabilities by `network` and fences are for the place a client comes from, not for one that it names. What tells
-/// its instances apart stays as it says.
+/// Capabilities by `network` are for the place a peer comes from, not for one that it names. Fences of clients are for either: for
+/// what it says, as locks and watches do, and for where it comes from. What tells its instances apart stays as it says.
 #[test]
 fn a_client_is_where_its_connection_comes_from() {
     let (rt, there, here) = (runtime(), Inbox::new(), Inbox::new());
@@ -517,11 +518,15 @@ fn a_client_is_where_its_connection_comes_from() {
         let login: Arc<dyn Login> = NoneLogin::of(&me);
         let _link = hub.connect(&me, &login, &here.sink, &listener.addrs, EntityType::Mgr, &rt.next());
         let (_, peer) = there.opened();
-        let addr = peer.addrs.msgr2();
+        assert_eq!(peer.addrs.msgr2(), claimed.msgr2(), "{kind:?}");
+        let places: Vec<String> = peer.addrs.0.iter().map(|a| a.addr.unwrap().ip().to_string()).collect();
         // What a daemon says, the maps say, too.
-        let want = if kind == EntityType::Client { "127.0.0.1" } else { "10.9.9.1" };
-        assert_eq!((addr.addr.unwrap().ip().to_string().as_str(), addr.nonce), (want, 77), "{kind:?}");
-        here.opened();
+        let want: &[&str] = if kind == EntityType::Client { &["10.9.9.1", "127.0.0.1"] } else { &["10.9.9.1"] };
+        assert_eq!(places, want, "{kind:?}");
+        assert!(peer.addrs.0.iter().all(|a| a.nonce == 77), "{kind:?}");
+        assert_eq!(peer.place(), Some("127.0.0.1".parse().unwrap()), "{kind:?}");
+        let (_, listener) = here.opened();
+        assert_eq!((listener.from, listener.place()), (None, peer.place()), "we called it there");
     }
 }
 
@@ -582,4 +587,106 @@ fn a_peer_that_does_not_read_has_a_bound() {
     assert!(there.is_closed());
     assert!(there.unsent() <= 66 * PART, "{}", there.unsent());
     assert!(there.send_within(64 * PART, part()), "what goes to a closed link is dropped, and nothing is said again");
+}
+
+/// Bytes that wait for peers of a daemon that answers each command with a mebibyte, at most; how many there are for `tid` and above.
+struct Answering {
+    inbox: Inbox,
+    answers: Answers,
+    links: Vec<Link>,
+    most: usize,
+}
+
+impl Answering {
+    const ANSWER: usize = 1 << 20;
+
+    fn say(&mut self, id: u64, tid: u64) {
+        let data = vec![7; Self::ANSWER].into();
+        self.answers.send(id, Message { kind: kind::COMMAND_REPLY, tid, data, ..Message::default() });
+        let waits = self.links.iter().filter(|l| !l.is_closed()).map(Link::unsent).sum();
+        self.most = self.most.max(waits);
+    }
+
+    /// Handles what comes until `done`.
+    fn until(&mut self, done: impl Fn(&Self) -> bool) {
+        let end = std::time::Instant::now() + PATIENCE;
+        while !done(self) {
+            assert!(std::time::Instant::now() < end, "it does not come to an end");
+            match self.inbox.rx.recv_timeout(Duration::from_millis(1)) {
+                Ok(NetEvent::Opened { link, peer, .. }) => {
+                    self.answers.insert(link.clone(), &peer);
+                    self.links.push(link);
+                }
+                Ok(NetEvent::Message(id, m)) => {
+                    if let Some(m) = self.answers.take(id, m) {
+                        self.say(id, m.tid);
+                    }
+                }
+                Ok(NetEvent::Taken(id)) => self.answers.taken(id),
+                Ok(NetEvent::Closed(id, _)) => assert!(self.answers.remove(id)),
+                Ok(e) => panic!("{e:?}"),
+                Err(_) => {}
+            }
+            while let Some((id, m)) = self.answers.due() {
+                self.say(id, m.tid);
+            }
+        }
+    }
+}
+
+fn asks(link: &Link, commands: u64) {
+    for tid in 1..=commands {
+        link.send(Message { kind: kind::COMMAND, tid, front: vec![1; 100].into(), ..Message::default() });
+    }
+}
+
+/// However many clients do not read, and however much they ask, what waits for them has a bound, and who reads gets all that it asks
+/// for at once, in order.
+#[test]
+fn clients_that_do_not_read_share_what_a_daemon_may_hold() {
+    const ALL: usize = 24;
+    let rt = runtime();
+    let hub = hub(LinkMode::Tcp, "crc");
+    let inbox = Inbox::new();
+    let answers = Answers::new(&hub);
+    assert_eq!(answers.share(), 8 << 20, "an eighth of 64 MiB");
+    let listener = listen(&hub, &[LOCAL], Arc::new(Trusting::default()), &inbox, &rt);
+    let mut a = Answering { inbox, answers, links: Vec::new(), most: 0 };
+    let mut clients = Vec::new();
+    for n in 0..ALL {
+        let inbox = Inbox::new();
+        let login = NoneLogin { kind: EntityType::Client, id: format!("c{n}"), global_id: n as u64 + 1 };
+        let link = call(&hub, Arc::new(login), &listener.addrs, &inbox, &rt);
+        a.until(|a| a.links.len() > n);
+        inbox.opened();
+        link.hold();
+        asks(&link, 64);
+        clients.push((inbox, link));
+    }
+    // Each is full as far as it may be, or closed.
+    let waits = |a: &Answering| a.links.iter().filter(|l| !l.is_closed()).map(Link::unsent).sum::<usize>();
+    a.until(|a| waits(a) > a.answers.share());
+    let reader = Inbox::new();
+    let login = NoneLogin { kind: EntityType::Client, id: "r".into(), global_id: 99 };
+    let link = call(&hub, Arc::new(login), &listener.addrs, &reader, &rt);
+    a.until(|a| a.links.len() > ALL);
+    reader.opened();
+    asks(&link, 200);
+    let got = std::cell::Cell::new(0);
+    a.until(|_| {
+        while let Ok(NetEvent::Message(_, m)) = reader.rx.try_recv() {
+            got.set(got.get() + 1);
+            assert_eq!((m.tid, m.data.len()), (got.get(), Answering::ANSWER));
+        }
+        got.get() == 200
+    });
+    let most = a.most;
+    assert!(most <= 2 * a.answers.share() + Answering::ANSWER, "{most}");
+    // Those who took nothing for long make room for the others.
+    let before = waits(&a);
+    clock::give(Some((clock::monotonic() + Duration::from_secs(6), Default::default())));
+    a.answers.look();
+    clock::give(None);
+    assert!(before <= a.answers.share() || waits(&a) == 0, "{before}, then {}", waits(&a));
+    assert!(!link.is_closed());
 }

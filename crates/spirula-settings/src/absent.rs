@@ -44,6 +44,14 @@ impl AbsentCommand {
                      would be; remove or flatten the image with the rbd tool (no valid command found)"
                 ),
             ),
+            "volumes" => (
+                EOPNOTSUPP,
+                format!(
+                    "Module 'volumes' is not enabled/loaded (required by command '{words}'): this version does not have it. A subvolume \
+                     is a directory: mount the filesystem, make /volumes/GROUP/NAME (GROUP is _nogroup without one), give it its size \
+                     with 'setfattr -n ceph.quota.max_bytes', and its users with 'ceph fs authorize'"
+                ),
+            ),
             module => (
                 EOPNOTSUPP,
                 format!(
@@ -82,7 +90,7 @@ mod tests {
         for line in LIST.lines() {
             assert_eq!(line.split('\t').count(), 4, "{line}");
         }
-        assert!(commands().count() > 200);
+        assert!(commands().count() > 190);
         for c in commands() {
             let (errno, why) = c.refusal();
             let named = matches!(errno, EOPNOTSUPP | EINVAL) && why.contains(c.module);

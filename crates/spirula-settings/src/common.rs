@@ -1,6 +1,6 @@
 //! Commands that every daemon answers alike, by `ceph tell` and by its admin socket.
 
-use crate::{Settings, Source, known, options};
+use crate::{Settings, Source, known, log, options};
 use serde_json::{Map, Value, json};
 use spirula_types::{errno, version};
 
@@ -211,14 +211,13 @@ pub fn run(prefix: &str, args: &Map<String, Value>, settings: &mut Settings) -> 
         }
         // Everything goes to stderr unbuffered: it is flushed.
         "log flush" => Ok(json!({}).into()),
-        "log reopen" => Err((
-            errno::EOPNOTSUPP,
-            "this version logs to standard error: whoever started the daemon holds the file, and reopens it".to_owned(),
-        )),
-        "log dump" => Err((
-            errno::EOPNOTSUPP,
-            "this version keeps no log entries that it has not written: there is nothing more to dump".to_owned(),
-        )),
+        "log reopen" | "log dump" => {
+            let order = |log: &dyn log::Log| if prefix == "log dump" { log.dump() } else { log.reopen() };
+            match log::get().map_or_else(|| Err("this version has no log here".to_owned()), order) {
+                Ok(()) => Ok(json!({}).into()),
+                Err(why) => Err((errno::EOPNOTSUPP, why)),
+            }
+        }
         // No daemon here has a histogram among its counters.
         "perf histogram dump" | "perf histogram schema" => Ok(json!({}).into()),
         _ => return None,
@@ -382,6 +381,7 @@ mod tests {
         let note = run_on(&mut s, "config set", &json!({"var": "osd_max_backfills", "val": "3"})).unwrap();
         assert_eq!(note["success"], "osd_max_backfills = '3' ");
         assert!(run_on(&mut s, "config help", &json!({"var": "debug_osd"})).unwrap().to_string().contains("(ignored)"));
+        // Whose process has said nothing of its log.
         for prefix in ["log dump", "log reopen"] {
             let (code, why) = run_on(&mut s, prefix, &json!({})).unwrap_err();
             assert!(code == errno::EOPNOTSUPP && why.starts_with("this version "), "{prefix}: {why}");

@@ -4,6 +4,7 @@
 //! * [`known`] — every other option of Ceph's, taken and shown without effect
 //! * [`Settings`] — the values of one daemon, by [`Source`]
 //! * [`absent`] — the commands of Ceph's manager modules, which are refused by name
+//! * [`log`] — what may be ordered of the process's log
 //! * [`common`] — commands that every daemon answers alike (`config show`, `version`, `log flush` …)
 //!
 //! It reads no file and no environment: the process that starts a daemon does, and hands the
@@ -14,6 +15,7 @@
 pub mod absent;
 pub mod common;
 pub mod known;
+pub mod log;
 pub mod options;
 mod settings;
 

@@ -5,6 +5,7 @@
 //! Options we accept but do not act on say so with `(ignored)`. The rest of Ceph's options stands in [`known`].
 
 use crate::known;
+use std::borrow::Cow;
 
 /// Type of an option's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,7 +91,9 @@ pub struct OptionDef {
 
 /// The option called `name`; dashes and spaces may stand for underscores.
 pub fn find(name: &str) -> Option<&'static OptionDef> {
-    let (name, all) = (normal_name(name), known::all());
+    // Daemons ask for values all the time, and by the normal name.
+    let normal = name.bytes().all(|b| b == b'_' || b == b'/' || b.is_ascii_alphanumeric());
+    let (name, all) = (if normal { Cow::Borrowed(name) } else { Cow::Owned(normal_name(name)) }, known::all());
     all.binary_search_by(|o| o.name.cmp(&name)).ok().and_then(|i| all.get(i))
 }
 
@@ -315,6 +318,8 @@ pub const OPTIONS: &[OptionDef] = &[
     o("log_file", Str, Basic, "", "file for log messages (ignored)"),
     o("log_to_stderr", Bool, Basic, "true", "log messages go to stderr (ignored)"),
     o("mds_cache_memory_limit", Size, Basic, "4294967296", "memory a metadata server aims at"),
+    o("mds_beacon_grace", Float, Advanced, "15.000000", "seconds after which a silent metadata server is replaced"),
+    o("mds_beacon_interval", Float, Advanced, "4.000000", "seconds between beacons of a metadata server"),
     o("mgr_stats_period", Int, Basic, "5", "seconds between a daemon's reports to the manager (ignored)"),
     o(
         "target_max_misplaced_ratio",
@@ -356,6 +361,7 @@ pub const OPTIONS: &[OptionDef] = &[
     r("mon_dns_srv_name", Str, Advanced, "ceph-mon", "name of the DNS SRV records that list the monitors"),
     r("mon_initial_members", Str, Advanced, "", "names of the first monitors (ignored)"),
     o("mon_max_osd", Int, Advanced, "10000", "most OSDs that there is room for in the map"),
+    o("mon_mds_blocklist_interval", Float, Dev, "86400.000000", "seconds that a failed metadata server is blocklisted"),
     o("mon_max_pg_per_osd", Uint, Advanced, "250", "most PGs per OSD a pool may lead to"),
     o("mon_max_pool_pg_num", Uint, Advanced, "65536", "most PGs of one pool"),
     o("mon_reweight_max_change", Float, Advanced, "0.050000", "largest change of a weight by reweight-by-…"),
@@ -660,7 +666,7 @@ pub const OPTIONS: &[OptionDef] = &[
         "0.000000",
         "least seconds between scrub chunks; clients' latency decides where it is 0",
     ),
-    o("osd_snap_trim_sleep", Float, Advanced, "0.000000", "seconds between snapshot trims (ignored)"),
+    o("osd_snap_trim_sleep", Float, Advanced, "0.000000", "least seconds between objects that are trimmed"),
     r("public_addr", Addr, Basic, "-", "address for clients"),
     r(
         "public_bind_addr",

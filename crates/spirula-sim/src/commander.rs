@@ -184,6 +184,11 @@ impl Actor for Commander {
                     return;
                 }
                 let Some(mut op) = self.current.take() else { return };
+                // What cannot be done has not happened, and what was seen beside it says nothing.
+                if ack.result == -spirula_types::errno::EIO {
+                    self.idle = self.rng.below(4);
+                    return;
+                }
                 if let Action::Read(value) = &mut op.action {
                     *value = std::str::from_utf8(&ack.output).ok().and_then(|t| t.parse().ok());
                 }

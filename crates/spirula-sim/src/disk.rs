@@ -81,7 +81,25 @@ impl Disk {
         if let Some((snapshot, log)) = self.replacing.take() {
             (self.snapshot, self.log) = (snapshot, log);
         }
-        self.synced = self.log.len();
+        self.mark();
+    }
+
+    /// What is in the log is synced; the mark that says so is not.
+    fn mark(&mut self) {
+        let mark = image::mark(self.seq);
+        if !self.log.ends_with(&mark) {
+            self.log.extend_from_slice(&mark);
+        }
+        self.synced = self.log.len() - mark.len();
+    }
+
+    /// A bit flips in what was acknowledged.
+    pub fn rot(&mut self, rng: &mut Rng) {
+        let (file, end) = if rng.one_in(2) { (&mut self.snapshot, usize::MAX) } else { (&mut self.log, self.synced) };
+        let at = rng.below(file.len().min(end) as u64) as usize;
+        if let Some(byte) = file.get_mut(at) {
+            *byte ^= 1 << rng.below(8);
+        }
     }
 
     /// Power is gone: of what was not synced, some part may be there.
@@ -102,12 +120,15 @@ impl Disk {
                 _ => {}
             }
         }
-        let extra = self.log.len().saturating_sub(self.synced);
-        let keep = self.synced + rng.below(extra as u64 + 1) as usize;
+        // The mark of what was synced: it is lost, or there is more behind it.
+        let mark = if self.log.len() > self.synced { image::MARK } else { 0 };
+        let extra = self.log.len().saturating_sub(self.synced + mark);
+        let more = rng.below(extra as u64 + 1) as usize;
+        let keep = self.synced + if more > 0 { mark + more } else { 0 };
         self.log.truncate(keep);
         if keep > self.synced && rng.one_in(2) {
             // Torn: the last sector never came.
-            let zero_from = self.synced + rng.below((keep - self.synced) as u64) as usize;
+            let zero_from = self.synced + mark + rng.below(more as u64) as usize;
             self.log.get_mut(zero_from..).unwrap_or_default().fill(0);
         }
     }
@@ -124,9 +145,9 @@ impl Disk {
         } else {
             self.log.truncate(stored.log_end as usize);
         }
-        self.synced = self.log.len();
         self.seq = stored.seq;
         self.identity = stored.identity;
+        self.mark();
         Ok(stored)
     }
 }

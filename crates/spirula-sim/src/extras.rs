@@ -84,7 +84,7 @@ pub enum Extra {
 
 impl Extra {
     /// All of them, by the name that `--faults` takes, and one in how many of the seeds with extras has it (0: none,
-    /// only who asks for it by name, as planted bugs do).
+    /// only who asks for it by name, as planted bugs do). Snapshots are nothing rare: they are in one of so many of all seeds.
     pub const ALL: [(&'static str, Self, u64); 29] = [
         ("erasure", Self::Erasure, 2),
         ("sides", Self::Sides, 2),
@@ -114,7 +114,7 @@ impl Extra {
         ("fuzz", Self::Fuzz, 1),
         ("room", Self::Room, 4),
         ("load", Self::Load, 4),
-        ("snaps", Self::Snaps, 0),
+        ("snaps", Self::Snaps, 4),
     ];
 
     /// What happens at least once in many seeds that have it, or it did not come about.
@@ -133,7 +133,7 @@ impl Extra {
             Self::Leader => &["leader cut off"],
             Self::Readers => &["readers cut off", "firewall refuses", "OSD stops unanswered"],
             Self::Copies => &["objects copied"],
-            Self::Pairs => &["pair cut", "pair cut one way"],
+            Self::Pairs => &["pair cut", "pair cut one way", "pair cut for long"],
             Self::Clients => &["client reconnects", "read given up"],
             Self::Overtaken => &["client reconnects", "read given up"],
             Self::Lost => &["OSD declared lost"],
@@ -143,7 +143,7 @@ impl Extra {
             Self::Suspend => &["machine suspended"],
             Self::Load => &["machine loaded"],
             Self::Lies => &["power failed at who lies"],
-            Self::Sessions => &["session lost", "session resumed"],
+            Self::Sessions => &["session lost", "session resumed", "session overfull"],
             Self::Asleep => &["OSD asleep"],
             Self::Fuzz => &[
                 "odd command refused",
@@ -188,11 +188,17 @@ impl Extras {
     /// Those of a seed: every third has some.
     pub fn of(seed: u64) -> Self {
         let mut rng = Rng::new(seed ^ 0xe87a);
+        // A stream of their own: they are in seeds without any other trouble, too.
+        let mut snaps = Rng::new(seed ^ 0x54a9);
+        let draw = |all: Self, rng: &mut Rng, (_, e, n): &(&str, Extra, u64)| {
+            if *n > 0 && rng.one_in(*n) { all.and(*e) } else { all }
+        };
+        let (common, rare): (Vec<_>, Vec<_>) = Extra::ALL.iter().partition(|(_, e, _)| *e == Extra::Snaps);
+        let all = common.into_iter().fold(Self(0), |all, kind| draw(all, &mut snaps, kind));
         if seed % 3 != 2 {
-            return Self(0);
+            return all;
         }
-        let common = Extra::ALL.iter().filter(|(.., n)| *n > 0);
-        common.fold(Self(0), |all, (_, e, n)| if rng.one_in(*n) { all.and(*e) } else { all })
+        rare.into_iter().fold(all, |all, kind| draw(all, &mut rng, kind))
     }
 
     /// This one, too.
@@ -281,14 +287,19 @@ impl Scene {
         self.world.with(c, |c: &mut Commander| c.orders.extend(orders));
     }
 
-    /// Ends what is over of the extras, and perhaps begins something.
-    pub fn extra_fault(&mut self) {
+    /// Ends what is over of the extras.
+    pub fn end_due_extras(&mut self) {
         let now = self.world.now;
         for (id, (_, usual)) in self.slowed.extract_if(.., |_, (until, _)| *until <= now).collect::<Vec<_>>() {
             self.world.with(id, |o: &mut OsdActor| o.disk_us = usual);
         }
         self.new_disks_start();
         self.give_room_back(now);
+    }
+
+    /// Ends what is over of the extras, and perhaps begins something.
+    pub fn extra_fault(&mut self) {
+        self.end_due_extras();
         if self.troubles.careful {
             return;
         }
@@ -426,7 +437,9 @@ impl Scene {
         for o in self.osds.clone() {
             let sessions = self.world.with(o, |o: &mut OsdActor| o.sessions).unwrap_or_default();
             let fell = self.world.with(o, |o: &mut OsdActor| o.fallen_back).unwrap_or_default();
-            for (name, n) in [("session lost", sessions[0]), ("session resumed", sessions[1]), ("PG fell back", fell)] {
+            let [lost, resumed, overfull] = sessions;
+            let all = [("session lost", lost), ("session resumed", resumed), ("session overfull", overfull)];
+            for (name, n) in all.into_iter().chain([("PG fell back", fell)]) {
                 if n > 0 {
                     *self.probes.entry(name).or_insert(0) += n;
                 }

@@ -4,15 +4,29 @@ use crate::commander::Commander;
 use crate::disk::Disk;
 use crate::monitor::{MonActor, addr_of};
 use crate::osd::OsdActor;
+use crate::rng::Rng;
 use crate::scenario::{FSID, Scene};
 use crate::world::{ActorId, World};
 use spirula_mon::image::Identity;
 use spirula_quorum::Snapshot;
 use spirula_types::{OsdId, Uuid};
 
+/// Bits of a monitor's store that flip, one after the other, before its disk is lost.
+const ROTS: usize = 8;
+
 impl Scene {
     /// Ends what is over, and begins something.
     pub fn fault(&mut self) {
+        let careful = self.end_due();
+        match self.rng.one_in(2) {
+            true => self.monitor_fault(),
+            false if careful => {}
+            false => self.osd_fault(),
+        }
+    }
+
+    /// Ends what is over; true if everything else has to wait.
+    pub fn end_due(&mut self) -> bool {
         let now = self.world.now;
         self.start_due();
         for (id, _) in self.paused.extract_if(.., |_, at| *at <= now) {
@@ -21,12 +35,7 @@ impl Scene {
         if now >= self.healed_at {
             self.world.heal(false);
         }
-        let careful = self.troubles_go_on();
-        match self.rng.one_in(2) {
-            true => self.monitor_fault(),
-            false if careful => {}
-            false => self.osd_fault(),
-        }
+        self.troubles_go_on()
     }
 
     /// Starts again what is to start by now.
@@ -245,7 +254,19 @@ impl Scene {
             return;
         }
         self.wiped = true;
-        self.probe("monitor's disk lost");
+        // Before it is lost it rots, wherever that may be. It must not be started with: a vote or an entry would be forgotten.
+        let mut rng = Rng::new(self.world.now);
+        let refused = |a: &mut MonActor| {
+            (0..ROTS).all(|_| {
+                let mut rotten = a.disk.clone();
+                rotten.rot(&mut rng);
+                rotten.open().is_err()
+            })
+        };
+        match self.world.with(target, refused) {
+            Some(false) => self.world.exits.push((target, "it takes a rotten store for a whole one".into())),
+            _ => self.probe("monitor's disk rotten, and lost"),
+        }
         self.world.crash(target);
         let seeds = self.mons.iter().filter(|m| **m != target).map(|m| addr_of(*m)).collect();
         let bug = self.bug;

@@ -1,6 +1,7 @@
 //! What members of a PG keep must agree, while everything happens and in the end.
 //!
-//! Looked at on every [`EVERY`]th event of an OSD, for its own copies:
+//! Looked at after each event of an OSD, for those of its own copies whose log or interval it changed, or which began to read
+//! or to take writes by it (and for all of them after every [`EVERY`]th); and when a client is told that its write is done:
 //!
 //! * a log's entries of one epoch follow each other without a gap (the newest [`NEWEST`] of them
 //!   are looked at; in peace all of them);
@@ -16,24 +17,35 @@ use crate::scenario::Scene;
 use crate::world::ActorId;
 use crate::wrong::{Sign, Wrong};
 use spirula_osd::Osd;
-use spirula_pg::{Look, Pg};
+use spirula_pg::{LogEntry, Look, Pg};
 use spirula_types::{EVersion, Epoch, OsdId, Peer, PgId, ReqId, SpgId};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// One in so many events of OSDs is followed by a look.
-pub const EVERY: u64 = 8;
+/// One in so many events of OSDs is followed by a look at all its copies.
+const EVERY: u64 = 8;
 /// Entries of a log that are looked at then.
 const NEWEST: usize = 16;
 
 /// What clients know to have happened.
 #[derive(Debug, Default)]
 pub struct Acked {
-    /// The newest version acknowledged in each PG.
-    pub newest: BTreeMap<PgId, EVersion>,
-    /// PGs of each pool when the first was noted; 0 once there were more or fewer.
-    pub pg_num: BTreeMap<i64, u32>,
+    /// The newest version acknowledged in each PG since its pool's PGs were split or folded last.
+    newest: BTreeMap<PgId, EVersion>,
+    /// PGs of each pool by what was noted last, and the epoch of the first version noted since they are so many.
+    pg_num: BTreeMap<i64, (u32, Epoch)>,
     /// PGs of each pool as their copies last said, and the epoch in which one first did: entries from before may be in other logs.
     shaped: BTreeMap<i64, (u32, Epoch)>,
+}
+
+/// What changes when a copy must be looked at again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seen {
+    since: Epoch,
+    epoch: Epoch,
+    les: Epoch,
+    head: EVersion,
+    writes: bool,
+    reads: bool,
 }
 
 /// What is looked at of a primary.
@@ -44,16 +56,33 @@ struct Leader {
     epoch: Epoch,
     les: Epoch,
     head: EVersion,
+    /// How many PGs its pool has there, and when that changed last, as far as it knows.
+    pg_num: u32,
+    shaped: Epoch,
     acting: Vec<(OsdId, SpgId)>,
+}
+
+impl Leader {
+    fn of(osd: OsdId, pg: &Pg, look: &Look<'_>) -> Self {
+        let (id, pg_num, shaped) = (pg.id(), pg.pg_num(), pg.shaped());
+        let acting = look.acting.iter().map(|m| (m.osd, SpgId::new(id.pg, m.shard))).collect();
+        let (since, epoch, les, head) = (look.since, look.epoch, look.info.les, look.log.head());
+        Self { osd, id, since, epoch, les, head, pg_num, shaped, acting }
+    }
 }
 
 impl Acked {
     /// A client was told that a write of this PG has this version.
     pub fn note(&mut self, pg: PgId, pg_num: u32, version: EVersion) {
-        // A pool whose PGs were ever split or merged is left out: what was acknowledged in one may be in another's log.
-        if *self.pg_num.entry(pg.pool).or_insert(pg_num) != pg_num {
-            self.pg_num.insert(pg.pool, 0);
+        let noted = self.newest.iter().filter(|(other, _)| other.pool == pg.pool);
+        let newest = noted.map(|(_, v)| v.epoch).max().unwrap_or(0);
+        let (num, since) = self.pg_num.entry(pg.pool).or_insert((pg_num, 0));
+        // Where PGs were split or merged, what was acknowledged in one before may be in another's log: it all begins anew with
+        // the first change of a later epoch, and what is heard late of an earlier one is left out.
+        if *num != pg_num && version.epoch > newest {
+            (*num, *since) = (pg_num, version.epoch);
             self.newest.retain(|other, _| other.pool != pg.pool);
+        } else if *num != pg_num || version.epoch < *since {
             return;
         }
         let newest = self.newest.entry(pg).or_default();
@@ -69,9 +98,10 @@ impl Acked {
         *since
     }
 
-    /// That of a PG, if its members count as many as the clients.
-    fn of(&self, pg: PgId, pg_num: u32) -> Option<EVersion> {
-        self.newest.get(&pg).copied().filter(|_| self.pg_num.get(&pg.pool) == Some(&pg_num))
+    /// That of a PG, if its members count as many as the clients, and it was noted since `shaped`, when they became so many.
+    fn of(&self, pg: PgId, pg_num: u32, shaped: Epoch) -> Option<EVersion> {
+        let same = self.pg_num.get(&pg.pool).is_some_and(|(num, _)| *num == pg_num);
+        self.newest.get(&pg).copied().filter(|v| same && v.epoch >= shaped)
     }
 }
 
@@ -94,37 +124,81 @@ impl Scene {
     /// Looks at the copies of an OSD that did something.
     pub fn look_at_logs(&mut self, actor: ActorId) -> Result<(), Wrong> {
         let now_ms = Osd::pg_time(self.world.local(actor).mono);
-        let mut leaders = Vec::new();
-        let acked = &mut self.acked;
+        let all = self.world.steps.is_multiple_of(EVERY);
+        let (mut leaders, mut members, mut readers) = (Vec::new(), Vec::new(), Vec::new());
+        let (acked, looked) = (&mut self.acked, &mut self.looked);
         let see = |o: &mut OsdActor| {
             let osd = o.id;
-            for pg in o.osd().into_iter().flat_map(|o| o.pgs()) {
+            let Some(daemon) = o.osd() else { return Ok(()) };
+            for pg in daemon.pgs() {
                 let Some(look) = pg.look() else { continue };
+                let writes = look.serves.is_some() && pg.would_write(now_ms);
+                let reads = writes && pg.would_read(daemon.leases(), now_ms);
+                let (since, epoch, les, head) = (look.since, look.epoch, look.info.les, look.log.head());
+                let seen = Seen { since, epoch, les, head, writes, reads };
+                let before = looked.insert((osd, pg.id()), seen);
+                if !all && before == Some(seen) {
+                    continue;
+                }
                 let shaped = acked.shaped(pg.id().pg.pool, pg.pg_num(), look.epoch).max(pg.shaped());
                 if let Some(why) = gap(&look, shaped, NEWEST) {
                     return Err(Sign::Log.of(format!("osd.{osd}, pg {}: {why}", pg.id())));
                 }
-                if look.serves.is_some() && pg.would_write(now_ms) {
-                    let acting = look.acting.iter().map(|m| (m.osd, SpgId::new(pg.id().pg, m.shard))).collect();
-                    let (since, epoch, les, head) = (look.since, look.epoch, look.info.les, look.log.head());
-                    leaders.push((Leader { osd, id: pg.id(), since, epoch, les, head, acting }, pg.pg_num()));
+                if writes {
+                    leaders.push(Leader::of(osd, pg, &look));
+                } else if before != Some(seen) {
+                    members.push(pg.id().pg);
+                }
+                if reads && before.is_none_or(|b| !b.reads) {
+                    readers.push(pg.id().pg);
                 }
             }
             Ok(())
         };
         self.world.with(actor, see).unwrap_or(Ok(()))?;
-        for (leader, pg_num) in leaders {
-            self.look_at_members(&leader, pg_num)?;
+        for leader in leaders {
+            self.look_at_members(&leader)?;
             self.nobody_else_reads(&leader)?;
+        }
+        self.look_at_leaders(members)?;
+        for pg in readers {
+            for leader in self.leaders_of(pg) {
+                self.nobody_else_reads(&leader)?;
+            }
         }
         Ok(())
     }
 
-    fn look_at_members(&mut self, leader: &Leader, pg_num: u32) -> Result<(), Wrong> {
-        let Leader { osd, id, since, les, head, .. } = leader;
+    /// Looks at those who lead these PGs: a member has changed its log, or a client was told that a write is done.
+    pub fn look_at_leaders(&mut self, pgs: impl IntoIterator<Item = PgId>) -> Result<(), Wrong> {
+        for pg in pgs {
+            for leader in self.leaders_of(pg) {
+                self.look_at_members(&leader)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The copies of a PG that take writes.
+    fn leaders_of(&mut self, pg: PgId) -> Vec<Leader> {
+        let mut leaders = Vec::new();
+        for actor in self.osds.clone() {
+            let now_ms = Osd::pg_time(self.world.local(actor).mono);
+            let see = |o: &mut OsdActor| {
+                let p = o.osd()?.pgs().find(|p| p.id().pg == pg && p.would_write(now_ms))?;
+                Some(Leader::of(o.id, p, &p.look()?))
+            };
+            leaders.extend(self.world.with(actor, see).flatten());
+        }
+        leaders
+    }
+
+    fn look_at_members(&mut self, leader: &Leader) -> Result<(), Wrong> {
+        let Leader { osd, id, since, les, head, pg_num, .. } = leader;
+        let shaped = self.acked.shaped(id.pg.pool, *pg_num, leader.epoch).max(leader.shaped);
         // A version has the epoch of the map that its primary had. Who has not seen that map may have been replaced before
         // it, and not know; who has seen it, and leads since before it, made that version itself.
-        let acked = self.acked.of(id.pg, pg_num).filter(|v| v.epoch <= leader.epoch).unwrap_or_default();
+        let acked = self.acked.of(id.pg, *pg_num, shaped).filter(|v| v.epoch <= leader.epoch).unwrap_or_default();
         if *head < acked {
             let why = format!("osd.{osd} leads pg {id} up to {head}, and {acked} was acknowledged");
             return Err(Sign::Log.of(why));
@@ -138,7 +212,7 @@ impl Scene {
             let there = |o: &mut OsdActor| {
                 let pg = o.osd()?.pgs().find(|p| p.id() == *shard)?;
                 let look = pg.look().filter(|l| l.since == *since && l.info.les == *les)?;
-                let newest = look.log.iter().next_back().map(|e| (e.version, e.reqid));
+                let newest = look.log.iter().next_back().map(|e| (e.version, e.reqid, e.object.clone()));
                 Some((look.log.head(), newest))
             };
             let Some((its, newest)) = self.world.with(actor, there).flatten() else { continue };
@@ -149,14 +223,18 @@ impl Scene {
                 );
                 return Err(Sign::Log.of(why));
             }
-            let Some((version, reqid)) = newest else { continue };
+            let Some((version, reqid, object)) = newest else { continue };
             let Some(first) = self.actor_of(*osd) else { continue };
             let same = |o: &mut OsdActor| {
                 let log = o.osd()?.pgs().find(|p| p.id() == *id)?.look()?.log;
-                Some(version <= log.tail() || log.at(version).is_some_and(|e| e.reqid == reqid))
+                // What a PG asks of itself has no number of a client's: by that alone all trims would be alike.
+                let same = |e: &LogEntry| e.reqid == reqid && e.object == object;
+                Some(version <= log.tail() || log.at(version).is_some_and(same))
             };
             if self.world.with(first, same).flatten() == Some(false) {
-                let why = format!("osd.{member}, pg {id}: entry {version} of {reqid:?} is not in the log of osd.{osd}");
+                let why = format!(
+                    "osd.{member}, pg {id}: entry {version} of {reqid:?} on {object} is not in the log of osd.{osd}"
+                );
                 return Err(Sign::Log.of(why));
             }
         }
@@ -258,5 +336,39 @@ impl Scene {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pg(seed: u32) -> PgId {
+        PgId::new(1, seed)
+    }
+
+    fn v(epoch: Epoch, version: u64) -> EVersion {
+        EVersion::new(epoch, version)
+    }
+
+    #[test]
+    fn what_is_acknowledged_after_a_split_counts_again_and_what_was_before_does_not() {
+        let mut a = Acked::default();
+        a.note(pg(1), 4, v(10, 7));
+        a.note(pg(1), 4, v(9, 6));
+        assert_eq!((a.of(pg(1), 4, 0), a.of(pg(1), 8, 0)), (Some(v(10, 7)), None));
+        a.note(pg(5), 8, v(12, 3));
+        assert_eq!((a.of(pg(5), 8, 11), a.of(pg(1), 8, 11)), (Some(v(12, 3)), None), "by the new number of PGs");
+        a.note(pg(1), 4, v(11, 9));
+        assert_eq!((a.of(pg(1), 4, 0), a.of(pg(1), 8, 0)), (None, None), "heard of late");
+        // Merged again, in part before anything was noted.
+        a.note(pg(1), 4, v(20, 9));
+        a.note(pg(1), 4, v(11, 8));
+        assert_eq!((a.of(pg(1), 4, 15), a.of(pg(5), 8, 0)), (Some(v(20, 9)), None));
+        assert_eq!(
+            a.of(pg(1), 4, 21),
+            None,
+            "it was shaped anew since, twice, and nobody was told of a change in between"
+        );
     }
 }

@@ -147,8 +147,13 @@ impl Manager {
             && let Some(order) = self.orders.pop_front()
         {
             let m = MMgrCommand { fsid: Uuid::default(), cmd: vec![order], input: Bytes::new() };
-            let peer =
-                Peer { name: EntityName::client(1), auth_id: "admin".into(), addrs: addr_of(local.id), caps: None };
+            let peer = Peer {
+                name: EntityName::client(1),
+                auth_id: "admin".into(),
+                addrs: addr_of(local.id),
+                place: None,
+                caps: None,
+            };
             self.feed(local, MgrEvent::SessionOpened { conn: ADMIN, peer }, out);
             self.feed(local, MgrEvent::Message { conn: ADMIN, message: m.into_message(1) }, out);
             self.feed(local, MgrEvent::SessionClosed { conn: ADMIN }, out);
@@ -170,7 +175,7 @@ impl Actor for Manager {
                 self.conns.insert(conn);
                 let number = if peer.kind == EntityType::Osd { peer.id.parse().unwrap_or(0) } else { peer.global_id };
                 let name = EntityName { kind: peer.kind as u8, num: number as i64 };
-                let peer = Peer { name, auth_id: String::new(), addrs: peer.addrs, caps: None };
+                let peer = Peer { name, auth_id: String::new(), addrs: peer.addrs, place: None, caps: None };
                 self.feed(local, MgrEvent::SessionOpened { conn, peer }, out);
             }
             Input::Closed { conn, .. } if self.mon == Some(conn) => {

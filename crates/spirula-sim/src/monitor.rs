@@ -7,12 +7,17 @@ use crate::world::{Actor, ActorId, Input, Local, Output, World};
 use bytes::Bytes;
 use spirula_messages::ceph::{MMonCommand, MMonCommandAck, kind};
 use spirula_messages::{Body, Message};
-use spirula_mon::{Mon, MonEffect, MonEvent, Opening, Peer};
+use spirula_mon::{Mon, MonEffect, MonEvent, Now, Opening, Peer};
 use spirula_quorum::{Persist, Role};
 use spirula_runtime::limits::REQUEST_BYTES;
 use spirula_types::{AddrVec, EntityAddr, EntityType};
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
+
+/// Both times as a real monitor has them: its silences are counted by the clock that nobody sets.
+fn times(local: Local) -> Now {
+    Now { mono: local.mono, wall: local.wall }
+}
 
 /// Where the monitor that is actor `id` listens.
 pub fn addr_of(id: ActorId) -> AddrVec {
@@ -100,7 +105,10 @@ impl MonActor {
         };
         match Mon::open(opening) {
             Ok(mut mon) => {
-                mon.start(local.wall, out);
+                if let Some(Bug::Poison(poison)) = self.bug {
+                    mon.poison(poison);
+                }
+                mon.start(times(local), out);
                 self.mon = Some(mon);
             }
             Err(e) => self.refused = Some(e.to_string()),
@@ -110,7 +118,10 @@ impl MonActor {
     fn feed(&mut self, local: Local, event: MonEvent, out: &mut Vec<Output>) {
         let mut fx = Vec::new();
         if let Some(mon) = &mut self.mon {
-            mon.handle(local.wall, event, &mut fx);
+            mon.handle(times(local), event, &mut fx);
+            while mon.has_more() {
+                mon.handle(times(local), MonEvent::More, &mut fx);
+            }
         }
         self.perform(local, fx, out);
     }

@@ -168,7 +168,7 @@ impl Disk {
         let cold = *rng.pick(&[0, 2, 10]).unwrap_or(&0);
         let order = Order::default();
         let mut device = |name, size| Device::new(name, LABEL + size, order.clone(), cold, rng.fork());
-        let devices = [device("main", size), device("journal", journal_size), device("meta", 8 << 20)];
+        let devices = [device("main", size), device("journal", journal_size), device("meta", 16 << 20)];
         let mut disk = Self { identity, devices, order, settled: 0, lied: None, options };
         let mut draw = || Uuid(((u128::from(rng.bits()) << 64) | u128::from(rng.bits())).to_le_bytes());
         let ids = [draw(), draw(), draw(), draw()];
@@ -271,8 +271,10 @@ pub struct OsdActor {
     pub ended: Option<(String, bool)>,
     /// Until when it keeps no session whose connection ends, true microseconds.
     pub forgets_until: u64,
-    /// Sessions lost and resumed so far.
-    pub sessions: [u64; 2],
+    /// Bytes that may wait in a session meanwhile, on connections that are made then.
+    pub session_bytes: usize,
+    /// Sessions lost, resumed, and lost because more waited than may, so far.
+    pub sessions: [u64; 3],
     /// How often a PG fell back to what the store holds, so far.
     pub fallen_back: u64,
     /// Of these, in this incarnation.
@@ -301,7 +303,8 @@ impl OsdActor {
             disk_failed: None,
             ended: None,
             forgets_until: 0,
-            sessions: [0; 2],
+            session_bytes: limits::SESSION_BYTES,
+            sessions: [0; 3],
             fallen_back: 0,
             falls: 0,
             told: false,
@@ -370,7 +373,11 @@ impl OsdActor {
     /// Lets the daemon handle what is in its mailbox, and the world take what it wants done.
     fn pump(&mut self, local: Local, out: &mut Vec<Output>) {
         let Some(r) = &mut self.running else { return };
-        r.wire.most_parked = if local.true_us < self.forgets_until { 0 } else { limits::PARKED };
+        let (parked, bytes) = match local.true_us < self.forgets_until {
+            true => (0, self.session_bytes),
+            false => (limits::PARKED, limits::SESSION_BYTES),
+        };
+        (r.wire.most_parked, r.wire.session_bytes) = (parked, bytes);
         loop {
             let mut handled = 0;
             while handled < BATCH

@@ -34,6 +34,8 @@ pub struct Past {
     /// Snapshots after the first, to the second, show nobody knows what: of an object that was deleted nothing may be left that
     /// remembers them, if what there was is removed, and then somebody made it anew who did not know of them yet.
     unsure: Option<(u64, u64)>,
+    /// The user version of its deletion, which it has while it is there for its clones only.
+    deleted: u64,
     /// Nobody knows what it is: it was rolled back to one of those.
     pub lost: bool,
 }
@@ -57,11 +59,17 @@ impl Past {
         if self.lost {
             return Ok(next);
         }
-        let compared = [-errno::ERANGE, -errno::EOVERFLOW].contains(&c.result);
-        if self.head.is_none() && self.seq > 0 && compared && matches!(c.guard, Guard::Version(_)) {
-            // What is deleted, and there for its clones, has the version of its deletion, which is not followed here.
-            return Ok(next);
-        }
+        let c = match c.guard {
+            // What is deleted has the version of its deletion as long as it is there for its clones, as in Ceph, and none when
+            // the last of them is trimmed; nobody knows here when that is.
+            Guard::Version(v) if self.head.is_none() && self.deleted > 0 => match c.result {
+                r if r == -errno::EOVERFLOW && v > 0 => return Ok(next),
+                r if r == -errno::ERANGE && v < self.deleted => return Ok(next),
+                _ if v == self.deleted => &Change { guard: Guard::None, ..c.clone() },
+                _ => c,
+            },
+            _ => c,
+        };
         let head = match c.kind {
             Kind::Back(snap) if self.is_unsure(snap) => {
                 next.lost = true;
@@ -96,6 +104,7 @@ impl Past {
             return Ok(next);
         }
         next.head = head;
+        next.deleted = if next.head.is_none() { c.version } else { 0 };
         if c.context > self.seq {
             next.was.insert(c.context, self.head.clone());
             next.seq = c.context;
@@ -264,6 +273,27 @@ mod tests {
         // Of what was made and deleted between two snapshots nothing is left.
         let short = after(&after(&Past::default(), Kind::Append(1), 5, 4), Kind::Delete, 6, 4);
         assert_eq!(short, Past::default());
+    }
+
+    #[test]
+    fn what_is_deleted_may_have_the_version_of_its_deletion() {
+        let one = after(&Past::default(), Kind::Append(1), 5, 0);
+        let gone = after(&one, Kind::Delete, 7, 3);
+        let guarded = |past: &Past, v, result| {
+            let c = Change { guard: Guard::Version(v), result, ..change(Kind::Append(1), 9, 3) };
+            past.after(&c, || Err(String::new()))
+        };
+        assert!(guarded(&gone, 7, 0).unwrap().head.is_some(), "it is there for its clone");
+        for (v, result) in [(7, -errno::EOVERFLOW), (6, -errno::EOVERFLOW), (6, -errno::ERANGE), (8, -errno::EOVERFLOW)]
+        {
+            assert_eq!(guarded(&gone, v, result).as_ref(), Ok(&gone), "{v} {result}");
+        }
+        for (v, result) in [(6, 0), (8, 0), (7, -errno::ERANGE), (8, -errno::ERANGE), (7, -errno::ECANCELED)] {
+            assert!(guarded(&gone, v, result).is_err(), "{v} {result}");
+        }
+        // Of what left no clone there is nothing, and no version.
+        let short = after(&after(&Past::default(), Kind::Append(1), 5, 4), Kind::Delete, 6, 4);
+        assert!(guarded(&short, 6, 0).is_err() && guarded(&short, 6, -errno::EOVERFLOW).is_ok());
     }
 
     #[test]

@@ -5,7 +5,7 @@ use crate::commander::Commander;
 use crate::disk::Disk;
 use crate::extras::{Code, Extra, Extras, busy, filling, reading};
 use crate::hardware::Coming;
-use crate::logs::Acked;
+use crate::logs::{Acked, Seen};
 use crate::monitor::{MonActor, addr_of};
 use crate::osd::{self, OsdActor};
 use crate::past::Snaps;
@@ -21,7 +21,7 @@ use spirula_mon::state::State;
 use spirula_mon::{InitialPool, MkfsParams, NewMon, NewOsd, mkfs};
 use spirula_pg::PgConfig;
 use spirula_quorum::Snapshot;
-use spirula_types::{OsdId, Uuid};
+use spirula_types::{OsdId, SpgId, Uuid};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
@@ -38,6 +38,8 @@ pub enum Bug {
     StaleLeaderReads,
     /// A command is repeated under a new number.
     ResendAsNew,
+    /// The leader makes entries that nobody can apply, and proposes them or not.
+    Poison(spirula_mon::Poison),
     /// One in the PGs.
     Pg(spirula_pg::Bug),
 }
@@ -45,20 +47,24 @@ pub enum Bug {
 impl Bug {
     /// Those that whole clusters show, each with the rarer trouble in which it shows (with that of the seed where
     /// none is named), and with what it must cause: another failure does not count. The simulators of PGs and of the
-    /// quorum show more, with stories made for them. `GrantEpochIgnored` is shown by none, for it takes away the second of two
-    /// lines of defence: whoever has the map that shows a primary down grants it nothing more, and who grants says what it
-    /// granted before.
-    pub const ALL: [(Self, &[Extra], &[Sign]); 26] = {
+    /// quorum show more, with stories made for them. `GrantEpochIgnored` is shown by that of PGs alone, where a boot reaches the
+    /// monitor late: else whoever has the map that shows a primary down grants it nothing more, and one that is up is asked.
+    pub const ALL: [(Self, &[Extra], &[Sign]); 32] = {
         use spirula_pg::Bug as Of;
         /// What was acknowledged is not what is there, or was read.
         const ACKED: &[Sign] = &[Sign::Lost, Sign::Stale, Sign::Order, Sign::Answer, Sign::Log];
         const DATA: &[Sign] =
             &[Sign::Lost, Sign::Stale, Sign::Order, Sign::Answer, Sign::Copies, Sign::Reply, Sign::Unfound];
+        /// A transaction is left out: an entry of the log, what it knows of a request, data.
+        const LEFT_OUT: &[Sign] = &[Sign::Log, Sign::Books, Sign::Lost, Sign::Stale, Sign::Copies, Sign::Unfound];
+        /// What a snapshot shows is not what was, or something of it stays.
+        const SHOWN: &[Sign] = &[Sign::Stale, Sign::Lost, Sign::Answer, Sign::Copies, Sign::Scrub];
         [
             (Self::AckBeforeSync, &[], &[Sign::Monitors, Sign::Registers]),
             (Self::IndexApartFromEntry, &[], &[Sign::Monitors, Sign::Registers, Sign::Refused]),
             (Self::StaleLeaderReads, &[Extra::Leader], &[Sign::Registers]),
             (Self::ResendAsNew, &[], &[Sign::Registers]),
+            (Self::Poison(spirula_mon::Poison::Proposed), &[], &[Sign::Exit]),
             (Self::Pg(Of::DupsForgotten), &[], &[Sign::Order, Sign::Answer, Sign::Lost, Sign::Stale, Sign::Books]),
             (Self::Pg(Of::DupWithoutVersion), &[], &[Sign::Reply]),
             (Self::Pg(Of::DivergentDeleteKept), &[], DATA),
@@ -76,11 +82,16 @@ impl Bug {
             (Self::Pg(Of::RolledEarly), &[Extra::Erasure], DATA),
             (Self::Pg(Of::StripeNotRead), &[Extra::Erasure], DATA),
             (Self::Pg(Of::AnswersOvertake), &[Extra::Copies, Extra::Erasure], &[Sign::Store, Sign::Log, Sign::Unfound]),
-            (Self::Pg(Of::ManyLag), &[], DATA),
             (Self::Pg(Of::DeadWithoutProof), &[Extra::Readers], &[Sign::Stale, Sign::Serves]),
             (Self::Pg(Of::EarlyDropped), &[], &[Sign::Stuck]),
-            (Self::Pg(Of::RoomNotAwaited), &[Extra::Room], DATA),
+            (Self::Pg(Of::RoomNotAwaited), &[Extra::Room], LEFT_OUT),
             (Self::Pg(Of::RefusedKept), &[Extra::Room], DATA),
+            (Self::Pg(Of::CloneOfOlder), &[Extra::Snaps], SHOWN),
+            (Self::Pg(Of::ContextGoesBack), &[Extra::Snaps], SHOWN),
+            (Self::Pg(Of::HistoryForgotten), &[Extra::Snaps], SHOWN),
+            (Self::Pg(Of::RollbackHalf), &[Extra::Snaps], SHOWN),
+            (Self::Pg(Of::TrimTakesMore), &[Extra::Snaps], SHOWN),
+            (Self::Pg(Of::TrimNotAwaited), &[Extra::Snaps], SHOWN),
         ]
     };
 }
@@ -179,6 +190,8 @@ pub(crate) struct Scene {
     pub troubles: Troubles,
     /// What clients know to have happened.
     pub acked: Acked,
+    /// Copies of PGs as they were when they were looked at last.
+    pub looked: BTreeMap<(OsdId, SpgId), Seen>,
     /// OSDs have a network of their own.
     pub apart: bool,
     /// OSDs that were marked down by order, each once.
@@ -210,6 +223,7 @@ pub fn run(o: &Options) -> Result<Report, Failure> {
     let mut s = Scene::new(o);
     let course = std::panic::AssertUnwindSafe(|| {
         s.storm(o.storm_s * 1_000_000)?;
+        s.outlast_cuts()?;
         s.peace()
     });
     let result = std::panic::catch_unwind(course).unwrap_or_else(|panic| {
@@ -402,6 +416,7 @@ impl Scene {
             short: BTreeMap::new(),
             troubles: Troubles::default(),
             acked: Acked::default(),
+            looked: BTreeMap::new(),
             apart,
             told_down: BTreeSet::new(),
             manager: None,

@@ -9,6 +9,7 @@ use crate::osd::OsdActor;
 use crate::scenario::Scene;
 use crate::world::{ActorId, Net};
 use crate::wrong::{Sign, Wrong};
+use spirula_runtime::limits;
 use spirula_types::{OSD_NONE, PgId};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -103,6 +104,22 @@ impl Scene {
         }
     }
 
+    /// Cuts of pairs may last for longer than the storm. Some of them are waited for, with no new trouble beside them: for
+    /// minutes clients go on, and two OSDs do not hear each other.
+    pub fn outlast_cuts(&mut self) -> Result<(), Wrong> {
+        let Some(until) = self.world.cut_until().filter(|until| *until > self.world.now) else { return Ok(()) };
+        if !self.extra_rng.one_in(4) {
+            return Ok(());
+        }
+        self.probe("pair cut for long");
+        while self.world.now < until {
+            self.run_for(SECOND)?;
+            self.end_due();
+            self.end_due_extras();
+        }
+        Ok(())
+    }
+
     /// Clients lose connections to OSDs, or have enough of an answer that does not come.
     pub fn break_clients(&mut self) {
         for c in self.clients.clone() {
@@ -113,11 +130,13 @@ impl Scene {
         }
     }
 
-    /// An OSD keeps no session whose connection ends, for a while, as one for which too many wait; and some end.
+    /// An OSD keeps no session whose connection ends, for a while, as one for which too many wait; and some end. On those made in
+    /// that time no more may wait than a few messages, perhaps: sessions are lost by that, too.
     pub fn lose_sessions(&mut self) {
         let Some(target) = self.extra_rng.pick(&self.osds).copied() else { return };
         let until = self.world.now + self.extra_rng.between(500_000, 5 * SECOND);
-        self.world.with(target, |o: &mut OsdActor| o.forgets_until = until);
+        let bytes = *self.extra_rng.pick(&[limits::SESSION_BYTES, 8 << 10, 2 << 10]).unwrap_or(&limits::SESSION_BYTES);
+        self.world.with(target, |o: &mut OsdActor| (o.forgets_until, o.session_bytes) = (until, bytes));
         let most = self.extra_rng.between(1, 6);
         self.world.reset_streams_of(target, most);
     }

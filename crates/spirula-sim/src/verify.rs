@@ -14,7 +14,6 @@ use crate::client::{Client, History};
 use crate::commander::Commander;
 use crate::content::{self, CLONED, Cell, Change};
 use crate::extras::Extra;
-use crate::logs::EVERY;
 use crate::monitor::MonActor;
 use crate::osd::{OsdActor, TOLD};
 use crate::past::{Look, Past};
@@ -96,9 +95,7 @@ impl Scene {
     }
 
     fn look_at_osd(&mut self, id: ActorId) -> Result<(), Wrong> {
-        if self.world.steps.is_multiple_of(EVERY) {
-            self.look_at_logs(id)?;
-        }
+        self.look_at_logs(id)?;
         if (self.extras.has(Extra::Full) || self.extras.has(Extra::Room))
             && self.world.with(id, |a: &mut OsdActor| a.osd().is_some_and(|o| o.waits_for_room())) == Some(true)
         {
@@ -125,10 +122,11 @@ impl Scene {
     fn look_at_client(&mut self, id: ActorId) -> Result<(), Wrong> {
         let take = |a: &mut Client| (std::mem::take(&mut a.epochs), std::mem::take(&mut a.acked), a.wrong.take());
         let Some((epochs, acked, wrong)) = self.world.with(id, take) else { return Ok(()) };
-        acked.into_iter().for_each(|(pg, pg_num, version)| self.acked.note(pg, pg_num, version));
+        acked.iter().for_each(|(pg, pg_num, version)| self.acked.note(*pg, *pg_num, *version));
         if let Some(wrong) = wrong {
             return Err(wrong);
         }
+        self.look_at_leaders(acked.into_iter().map(|(pg, ..)| pg))?;
         for (epoch, hash) in epochs {
             if *self.epochs.entry(epoch).or_insert(hash) != hash {
                 return Err(Sign::Monitors.of(format!("OSD map epoch {epoch} has two contents")));
@@ -323,12 +321,14 @@ impl Scene {
     fn members_of(&mut self, pg: PgId) -> String {
         let mut all = String::new();
         for o in self.osds.clone() {
-            let says = |o: &mut OsdActor| Some((o.id, o.osd()?.pgs().find(|p| p.id().pg == pg)?.query()));
-            if let Some((id, text)) = self.world.with(o, says).flatten() {
+            let says =
+                |o: &mut OsdActor| Some((o.id, o.osd()?.pgs().find(|p| p.id().pg == pg)?.query(), o.osd()?.space()?));
+            if let Some((id, text, space)) = self.world.with(o, says).flatten() {
                 let said: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
                 let (info, step) = (&said["info"], &said["recovery_state"]);
                 let (update, les) = (&info["last_update"], &info["history"]["last_epoch_started"]);
-                all.push_str(&format!("\nosd.{id}: {} last update {update}, started {les}, {step}", said["state"]));
+                let state = &said["state"];
+                all.push_str(&format!("\nosd.{id}: {state} last update {update}, started {les}, {step}, {space:?}"));
             }
         }
         all

@@ -102,8 +102,20 @@ pub struct Wire {
     tick: Duration,
     /// Sessions that may wait for their peers; fewer where losses are wanted.
     pub most_parked: usize,
-    /// Sessions lost, on either end, and resumed; taken by whoever counts.
-    pub sessions: [u64; 2],
+    /// Bytes that may wait in a session, by connections made from now on; fewer where losses are wanted.
+    pub session_bytes: usize,
+    /// Sessions lost, on either end, resumed, and lost because more waited than may; taken by whoever counts.
+    pub sessions: [u64; 3],
+}
+
+/// An endpoint in whose sessions no more waits than this.
+fn bounded(endpoint: &Arc<Endpoint>, bytes: usize) -> Arc<Endpoint> {
+    if endpoint.limits.queue <= bytes {
+        return endpoint.clone();
+    }
+    let mut endpoint = Endpoint::clone(endpoint);
+    endpoint.limits.queue = bytes;
+    Arc::new(endpoint)
 }
 
 fn size(m: &Message) -> usize {
@@ -125,7 +137,8 @@ impl Wire {
             global_seq: 1,
             tick: Duration::ZERO,
             most_parked: limits::PARKED,
-            sessions: [0; 2],
+            session_bytes: limits::SESSION_BYTES,
+            sessions: [0; 3],
         }
     }
 
@@ -241,7 +254,7 @@ impl Wire {
             let who = NoneRequest { to_monitor: false, kind: me.kind, id: me.id.clone(), global_id: me.global_id };
             let target =
                 Target { addr: call.to, entity: EntityType::Osd, credentials: Box::new(who), global_seq, policy };
-            let connection = Connection::connect(call.endpoint.clone(), target, now);
+            let connection = Connection::connect(bounded(&call.endpoint, self.session_bytes), target, now);
             let waiting = std::mem::take(&mut call.waiting);
             call.bytes = 0;
             if let Some(c) = self.conns.get_mut(&conn) {
@@ -254,7 +267,7 @@ impl Wire {
                 return out.push(Output::Hang(conn, Broken::Reset));
             };
             let from = ([10, 0, PUBLIC, 0], 1).into();
-            let connection = Connection::accept(listening, from, now);
+            let connection = Connection::accept(bounded(&listening, self.session_bytes), from, now);
             let link = self.number();
             self.conns.insert(conn, Conn::new(Some(connection), link, Some(addr), Opening::default()));
         }
@@ -465,8 +478,7 @@ impl Wire {
             }
             (Some(at), Some(key)) => {
                 let Some(l) = self.listening.get_mut(&at) else { return };
-                let wanted =
-                    self.accepted.get(&c.link).is_some_and(|a| !a.given_up && a.bytes <= limits::SESSION_BYTES);
+                let wanted = self.accepted.get(&c.link).is_some_and(|a| !a.given_up && a.bytes <= self.session_bytes);
                 let session: Option<Session> = c.connection.as_mut().and_then(Connection::close);
                 if let Some(session) = session.filter(|_| wanted && !c.overfull) {
                     l.parked.park(key, c.link, session, now);
@@ -486,8 +498,8 @@ impl Wire {
     /// Gives up parked sessions that nobody waits for, or for which there is no room.
     fn look(&mut self, at: EntityAddr) {
         let Some(l) = self.listening.get_mut(&at) else { return };
-        let accepted = &self.accepted;
-        let unwanted = |link: &LinkId| accepted.get(link).is_none_or(|a| a.given_up || a.bytes > limits::SESSION_BYTES);
+        let (accepted, most) = (&self.accepted, self.session_bytes);
+        let unwanted = |link: &LinkId| accepted.get(link).is_none_or(|a| a.given_up || a.bytes > most);
         for (_, link, why) in l.parked.look(unwanted, self.most_parked, limits::PARKED_BYTES) {
             self.gone(link, why);
         }
@@ -495,11 +507,12 @@ impl Wire {
 
     fn calls_again(&mut self, now: Duration, link: LinkId) {
         let Some(c) = self.calls.get_mut(&link) else { return };
-        if c.bytes + c.calls.queued_bytes() > c.endpoint.limits.queue {
+        if c.bytes + c.calls.queued_bytes() > c.endpoint.limits.queue.min(self.session_bytes) {
             c.waiting.clear();
             c.bytes = 0;
             c.calls.lose();
             self.sessions[0] += 1;
+            self.sessions[2] += 1;
         }
         c.again = Some(now + c.calls.pause());
     }
@@ -522,6 +535,7 @@ impl Wire {
     pub fn settle(&mut self, now: Duration, out: &mut Vec<Output>) {
         let overfull: Vec<u64> = self.conns.iter().filter(|(_, c)| c.overfull).map(|(n, _)| *n).collect();
         for conn in overfull {
+            self.sessions[2] += 1;
             self.end(now, conn, "more waits than may", Broken::Reset, out);
         }
         self.flush_all(out);

@@ -478,6 +478,11 @@ impl World {
         self.healed(before);
     }
 
+    /// When the last of the cuts that have an end of their own ends.
+    pub fn cut_until(&self) -> Option<u64> {
+        self.cuts.values().flatten().max().copied()
+    }
+
     /// Heals what has come to its end.
     pub fn heal_due(&mut self) {
         let (before, now) = (self.cuts.len(), self.now);

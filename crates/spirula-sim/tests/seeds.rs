@@ -35,3 +35,17 @@ fn a_seed_gives_the_same_run_twice() {
         assert_eq!(a, b, "seed {seed}");
     }
 }
+
+/// What a leader made and nobody could apply is refused before it is proposed, and that is all that is seen of it; a leader that
+/// proposes it stops the monitors.
+#[test]
+fn a_poisoned_entry_harms_nobody_unless_it_is_proposed() {
+    use spirula_mon::Poison;
+    use spirula_sim::{Bug, Sign};
+    for seed in 0..3 {
+        let of = |poison| run(&Options { bug: Some(Bug::Poison(poison)), ..Options::new(seed) });
+        of(Poison::Rehearsed).unwrap_or_else(|f| panic!("{f}"));
+        let failure = of(Poison::Proposed).expect_err("an entry that nobody can apply goes unnoticed");
+        assert!(failure.sign == Sign::Exit && failure.why.contains("does not apply"), "{failure}");
+    }
+}

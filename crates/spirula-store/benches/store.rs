@@ -10,8 +10,10 @@
 //! was written before (as the store's devices were), by 1 and by 16 threads; 4 KiB O_DIRECT reads at random places of a
 //! file; 4 MiB O_DIRECT writes by 4 threads. With OBJECTS, that many empty objects are made
 //! and the cost of lookups and of opening is shown as their number grows; with the filter `omaps` it is the number of pairs in
-//! 1,000 objects, and the store is killed before it is opened and listed. DIR is emptied.
+//! 1,000 objects, and the store is killed before it is opened and listed. It is filled for SECONDS at most (0: until all is there);
+//! with `--resume` at the end, filling goes on where it was stopped, whatever stopped it. Else DIR is emptied.
 //! `SPIRULA_BENCH_GIB` in the environment is the size of its store (6).
+//! `SPIRULA_BENCH_OBJECTS`: how many objects are cloned (64).
 //! `SPIRULA_BENCH_IO=uring` in the environment has the store use io_uring.
 
 #![allow(clippy::disallowed_methods, reason = "it measures")]
@@ -56,6 +58,11 @@ fn cpu_by_thread() -> BTreeMap<String, u64> {
 fn written() -> u64 {
     let io = std::fs::read_to_string("/proc/self/io").unwrap_or_default();
     io.lines().find_map(|l| l.strip_prefix("write_bytes: ")?.parse().ok()).unwrap_or(0)
+}
+
+fn read_bytes() -> u64 {
+    let io = std::fs::read_to_string("/proc/self/io").unwrap_or_default();
+    io.lines().find_map(|l| l.strip_prefix("read_bytes: ")?.parse().ok()).unwrap_or(0)
 }
 
 fn rss() -> u64 {
@@ -242,12 +249,12 @@ fn ratio(what: &str, ours: f64, raw: Option<f64>) {
 /// Clones of objects of 4 MiB whose maps are in pieces: each with the write that makes it, and
 /// with the oldest of eight removed as well. Beside a write without.
 fn clones(b: &mut Bench) {
-    const OBJECTS: u64 = 64;
-    for n in 0..OBJECTS * 1024 {
-        if !"clones".contains(&b.filter) {
-            return;
-        }
-        let t = b.txn(&name("rewritten", n % OBJECTS), (n / OBJECTS * 389 % 1024) * 4096, 4096);
+    if !b.filter.is_empty() && !b.filter.starts_with("clones") {
+        return;
+    }
+    let objects: u64 = std::env::var("SPIRULA_BENCH_OBJECTS").map_or(64, |s| s.parse().expect("SPIRULA_BENCH_OBJECTS"));
+    for n in 0..objects * 1024 {
+        let t = b.txn(&name("rewritten", n % objects), (n / objects * 389 % 1024) * 4096, 4096);
         b.store.submit(t).expect("submit");
     }
     b.store.flush().expect("flush");
@@ -255,17 +262,16 @@ fn clones(b: &mut Bench) {
         b.durable = seq;
     }
     let snap = |object: u64, snap: u64| HObject { snap, ..name("rewritten", object) };
-    let filter = std::mem::take(&mut b.filter);
-    let mut made = [0u64; OBJECTS as usize];
+    let mut made = vec![0u64; objects as usize];
     let mut plain = 0.0;
     for (title, clone, keep) in [
         ("clones: 4 KiB write without", false, u64::MAX),
         ("clones: clone and 4 KiB write", true, u64::MAX),
         ("clones: 8 kept of each", true, 8),
     ] {
-        let mut oldest = made.map(|n| n + 1);
+        let mut oldest: Vec<u64> = made.iter().map(|n| n + 1).collect();
         b.run(title, 4096, 16, |b, _| {
-            let n = b.random(OBJECTS);
+            let n = b.random(objects);
             let at = b.random(1024) * 4096;
             let write = b.txn(&name("rewritten", n), at, 4096);
             let mut t = Transaction::default();
@@ -281,13 +287,12 @@ fn clones(b: &mut Bench) {
             }
             b.store.submit(t).is_ok()
         });
-        if clone {
-            println!("    = {:.2} of a write's CPU without", b.cpu / plain);
-        } else {
-            plain = b.cpu;
+        match clone {
+            true if plain > 0.0 && b.cpu > 0.0 => println!("    = {:.2} of a write's CPU without", b.cpu / plain),
+            true => {}
+            false => plain = std::mem::take(&mut b.cpu),
         }
     }
-    b.filter = filter;
 }
 
 /// Writes of 4 MiB that compress to about half, compressed by the store's owner, and by another thread beforehand, as an OSD
@@ -487,21 +492,44 @@ fn wide_key(n: u64) -> Bytes {
     Bytes::from(format!("{:016x}.{n:08}", n.wrapping_mul(0x9e37_79b9_7f4a_7c15)))
 }
 
-/// Makes a store with so many pairs in [`WIDE`] objects, says so when all is durable, and waits to be killed.
-fn fill_omaps(dir: &Path, pairs: u64) {
+/// Where in a store of wide omaps it is written how many pairs there are: with each transaction, so that whoever is
+/// stopped may go on.
+const FILLED: &[u8] = b"filled";
+
+/// Makes a store with so many pairs in [`WIDE`] objects, or goes on with one, for at most so long; says how far it
+/// came when all that is durable, and waits to be killed.
+fn fill_omaps(dir: &Path, time: Duration, pairs: u64) {
     let opts = wide_options();
-    Store::create(dir, Uuid([1; 16]), Uuid([2; 16]), 0, &opts).expect("create");
+    if !dir.join("block").exists() {
+        Store::create(dir, Uuid([1; 16]), Uuid([2; 16]), 0, &opts).expect("create");
+    }
     let mut store = Store::open(dir, None, &opts, Box::new(|_| ()), Box::new(|e| panic!("{e}"))).expect("open");
     let (start, value) = (Instant::now(), Bytes::from(vec![7; 100]));
-    for n in 0..pairs.div_ceil(200) {
+    let known = store.meta(FILLED).expect("read").map(|b| u64::from_le_bytes(b[..].try_into().expect("a number")));
+    let mut n = known.unwrap_or(0);
+    let (mut shown, mut since) = (n, Instant::now());
+    while n < pairs && (time.is_zero() || start.elapsed() < time) {
         let mut t = Transaction::default();
-        let some = (n * 200..pairs.min(n * 200 + 200)).map(|n| (wide_key(n), value.clone()));
-        t.object(&name("wide", n % WIDE), ObjectOp::OmapSet(some.collect()));
+        let end = pairs.min(n + 200);
+        let some = (n..end).map(|n| (wide_key(n), value.clone()));
+        t.object(&name("wide", n / 200 % WIDE), ObjectOp::OmapSet(some.collect()));
+        t.meta.push(MetaOp::Set { key: FILLED.into(), value: Bytes::copy_from_slice(&end.to_le_bytes()) });
         store.submit(t).expect("submit");
+        n = end;
+        if n - shown >= 1_000_000 {
+            let took = since.elapsed().as_secs_f64();
+            println!(
+                "{n} pairs: {took:.1} s for the last {}, {} MB of metadata, RSS {} MB",
+                n - shown,
+                store.statfs().metadata >> 20,
+                rss() / 1024
+            );
+            (shown, since) = (n, Instant::now());
+        }
     }
     store.flush().expect("flush");
     println!(
-        "{pairs} pairs in {WIDE} objects: written in {:.1} s, {} MB of metadata, RSS {} MB",
+        "{FILLED_SAYS}{n} pairs in {WIDE} objects: written in {:.1} s, {} MB of metadata, RSS {} MB",
         start.elapsed().as_secs_f64(),
         store.statfs().metadata >> 20,
         rss() / 1024
@@ -511,25 +539,37 @@ fn fill_omaps(dir: &Path, pairs: u64) {
     }
 }
 
+/// How the line begins that says that all is there, or the time is up.
+const FILLED_SAYS: &str = "filled: ";
+
 /// Kills who has made such a store, and says how long it takes to open it, and to list 1,000 keys anywhere in it.
-fn omaps(dir: &Path, pairs: u64) {
+fn omaps(dir: &Path, time: Duration, pairs: u64) {
     let mut fill = Command::new(std::env::current_exe().expect("this program"));
-    fill.arg(dir).args(["0", "fill-omaps", &pairs.to_string()]).stdout(Stdio::piped());
+    fill.arg(dir).args([&time.as_secs_f64().to_string(), "fill-omaps", &pairs.to_string()]).stdout(Stdio::piped());
     let mut fill = fill.spawn().expect("start");
-    let mut said = String::new();
-    BufReader::new(fill.stdout.take().expect("its output")).read_line(&mut said).expect("a line");
-    print!("{said}");
+    let filled =
+        BufReader::new(fill.stdout.take().expect("its output")).lines().map(|l| l.expect("a line")).any(|said| {
+            println!("{said}");
+            said.starts_with(FILLED_SAYS)
+        });
     fill.kill().expect("kill");
     fill.wait().expect("its end");
+    assert!(filled, "who fills the store has stopped");
     let block = File::open(dir.join("block")).expect("block");
     block.sync_all().expect("sync");
     rustix::fs::fadvise(&block, 0, None, rustix::fs::Advice::DontNeed).expect("fadvise");
     let start = Instant::now();
     let store = Store::open(dir, None, &wide_options(), Box::new(|_| ()), Box::new(|e| panic!("{e}"))).expect("open");
     println!("opened after kill -9 in {:.3} s", start.elapsed().as_secs_f64());
+    let there =
+        store.meta(FILLED).expect("read").map_or(0, |b| u64::from_le_bytes(b[..].try_into().expect("a number")));
+    if there < pairs {
+        println!("{there} of {pairs} pairs are there; the same with --resume goes on");
+    }
     let mut x = 1u64;
     let mut took: Vec<f64> = Vec::new();
     let mut found = 0;
+    let (read, cpu) = (read_bytes(), cpu_by_thread().values().sum::<u64>());
     for _ in 0..2000 {
         x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         let (o, after) = (name("wide", (x >> 33) % WIDE), format!("{x:016x}"));
@@ -538,6 +578,12 @@ fn omaps(dir: &Path, pairs: u64) {
         took.push(start.elapsed().as_secs_f64() * 1e3);
         found += page.pairs.len();
     }
+    let (read, cpu) = (read_bytes() - read, cpu_by_thread().values().sum::<u64>() - cpu);
+    println!(
+        "each listing: {:.2} ms of CPU, {} KB read from the device",
+        cpu as f64 / 1e6 / took.len() as f64,
+        read / 1000 / took.len() as u64
+    );
     took.sort_by(f64::total_cmp);
     println!(
         "1,000 keys listed anywhere (on average {} there): half in {:.2} ms, 99 % in {:.2} ms, slowest {:.2} ms; RSS {} MB",
@@ -554,7 +600,8 @@ fn omaps(dir: &Path, pairs: u64) {
 
 fn main() {
     // Cargo adds `--bench`.
-    let mut args = std::env::args().skip(1).filter(|a| a != "--bench");
+    let resume = std::env::args().any(|a| a == "--resume");
+    let mut args = std::env::args().skip(1).filter(|a| a != "--bench" && a != "--resume");
     let Some(dir) = args.next().map(PathBuf::from) else {
         eprintln!("usage: cargo bench -p spirula-store -- DIR [SECONDS] [NAME-FILTER] [OBJECTS]");
         return;
@@ -564,15 +611,15 @@ fn main() {
     let objects: u64 = args.next().map_or(0, |s| s.parse().expect("objects"));
     let fresh = |name: &str| {
         let dir = dir.join(name);
-        if dir.exists() {
+        if dir.exists() && !resume {
             std::fs::remove_dir_all(&dir).expect("empty the directory");
         }
         std::fs::create_dir_all(&dir).expect("make the directory");
         dir
     };
     match filter.as_str() {
-        "omaps" => return omaps(&fresh("omaps"), objects.max(1)),
-        "fill-omaps" => return fill_omaps(&dir, objects),
+        "omaps" => return omaps(&fresh("omaps"), Duration::from_secs_f64(seconds), objects.max(1)),
+        "fill-omaps" => return fill_omaps(&dir, Duration::from_secs_f64(seconds), objects),
         _ => {}
     }
     if objects > 0 {

@@ -344,14 +344,17 @@ impl Shared {
         }
     }
 
-    /// Lets a writer free an overlay; if none has the time, the caller does.
+    /// Lets a writer free an overlay: at once, or when it is done with what it writes. If not even the one
+    /// before is freed yet, the caller does it.
     pub fn discard(&self, overlay: Arc<Overlay>) {
         let mut q = self.lock();
-        if q.writers_sleeping > 0 && q.spent.is_none() {
-            q.spent = Some(overlay);
-            drop(q);
+        let wake = q.writers_sleeping > 0;
+        let left = if q.spent.is_none() { q.spent.replace(overlay) } else { Some(overlay) };
+        drop(q);
+        if wake {
             self.payloads.notify_one();
         }
+        drop(left);
     }
 
     /// Is there no space for more metadata?
@@ -754,13 +757,14 @@ impl Writer {
             let going_on = if let Some(written) = q.take_unflushed() {
                 drop(q);
                 self.flush(&written)
-            } else if let Some((seq, pieces)) = q.take_payload() {
-                drop(q);
-                self.write(seq, pieces)
             } else if let Some(spent) = q.spent.take() {
+                // Before more is written, or it would never come to that where writes never end.
                 drop(q);
                 drop(spent);
                 true
+            } else if let Some((seq, pieces)) = q.take_payload() {
+                drop(q);
+                self.write(seq, pieces)
             } else if q.stop {
                 // What others are writing, they or who is flushing will flush.
                 return;
@@ -780,6 +784,7 @@ impl Writer {
     /// Writes one payload that waits and makes it durable; false if none does. For a store
     /// without threads.
     pub fn step(&self) -> bool {
+        drop(self.shared.lock().spent.take());
         let next = if self.shared.check().is_ok() { self.shared.lock().take_payload() } else { None };
         let Some((seq, pieces)) = next else { return false };
         self.write(seq, pieces) && {
@@ -843,4 +848,24 @@ fn write_pieces<'a>(block: &dyn BlockDevice, pieces: impl Iterator<Item = &'a (u
         return Ok(());
     }
     block.write_many(&bufs, &runs).map_err(|e| StoreError::io("write", block.name(), e))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Nobody has the time at once: the owner goes on all the same, and does not free millions of entries.
+    #[test]
+    fn an_overlay_waits_for_a_writer_and_not_the_owner_for_it() {
+        let shared = Shared::new(0, 0, 0, 0, Box::new(|_| ()));
+        let (first, second) = (Arc::new(Overlay::default()), Arc::new(Overlay::default()));
+        let kept = [Arc::downgrade(&first), Arc::downgrade(&second)];
+        shared.discard(first);
+        assert!(kept[0].upgrade().is_some(), "freed by the owner");
+        // But there is never more than one.
+        shared.discard(second);
+        assert!(kept[0].upgrade().is_some() && kept[1].upgrade().is_none());
+        drop(shared.lock().spent.take());
+        assert!(kept[0].upgrade().is_none());
+    }
 }

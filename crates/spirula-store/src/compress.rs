@@ -18,6 +18,8 @@ pub enum Algorithm {
     Zstd,
     /// Snappy, raw.
     Snappy,
+    /// Deflate, raw, level 5 (as Ceph's).
+    Zlib,
 }
 
 impl Algorithm {
@@ -26,6 +28,7 @@ impl Algorithm {
             1 => Some(Self::Lz4),
             2 => Some(Self::Zstd),
             3 => Some(Self::Snappy),
+            4 => Some(Self::Zlib),
             _ => None,
         }
     }
@@ -35,6 +38,7 @@ impl Algorithm {
             Self::Lz4 => 1,
             Self::Zstd => 2,
             Self::Snappy => 3,
+            Self::Zlib => 4,
         }
     }
 
@@ -44,6 +48,7 @@ impl Algorithm {
             Self::Lz4 => Some(lz4_flex::block::compress(data)),
             Self::Zstd => zstd::bulk::compress(data, 1).ok(),
             Self::Snappy => snap::raw::Encoder::new().compress_vec(data).ok(),
+            Self::Zlib => Some(miniz_oxide::deflate::compress_to_vec(data, 5)),
         }
     }
 
@@ -58,6 +63,7 @@ impl Algorithm {
                 }
                 snap::raw::Decoder::new().decompress_vec(stored).ok()?
             }
+            Self::Zlib => miniz_oxide::inflate::decompress_to_vec_with_limit(stored, len).ok()?,
         };
         (out.len() == len).then_some(out)
     }
@@ -171,7 +177,7 @@ mod tests {
     #[test]
     fn every_algorithm_gives_back_what_it_took_and_refuses_other_lengths_and_garbage() {
         let data: Vec<u8> = (0..65536u32).map(|i| (i / 100) as u8).collect();
-        for a in [Algorithm::Lz4, Algorithm::Zstd, Algorithm::Snappy] {
+        for a in [Algorithm::Lz4, Algorithm::Zstd, Algorithm::Snappy, Algorithm::Zlib] {
             let stored = a.compress(&data).unwrap();
             assert!(stored.len() < data.len() / 4, "{a:?}");
             assert_eq!(a.decompress(&stored, data.len()).as_deref(), Some(data.as_slice()));

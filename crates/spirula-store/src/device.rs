@@ -96,6 +96,12 @@ pub trait BlockDevice: Send + Sync {
         parts.iter_mut().try_for_each(|(offset, buf)| self.read_at(buf, *offset))
     }
 
+    /// Parts (offset and bytes of each) that are read soon: a cache before the device may fetch them
+    /// meanwhile. Only a hint, and nobody waits for it.
+    fn soon(&self, parts: &[(u64, usize)]) {
+        _ = parts;
+    }
+
     /// Writes runs of `bufs`, each from its offset, in any order.
     ///
     /// # Errors
@@ -245,6 +251,24 @@ impl BlockDevice for FileDevice {
             return ring::read_many(parts, |at, buf| self.way(buf, at));
         }
         parts.iter_mut().try_for_each(|(offset, buf)| self.read_at(buf, *offset))
+    }
+
+    fn soon(&self, parts: &[(u64, usize)]) {
+        let mut parts = parts.to_vec();
+        parts.sort_unstable();
+        let mut parts = parts.into_iter().peekable();
+        while let Some((at, mut len)) = parts.next() {
+            while let Some((_, more)) = parts.next_if(|(next, _)| *next == at + len as u64) {
+                len += more;
+            }
+            // Where the file system cannot, each read waits for itself.
+            let _ = rustix::fs::fadvise(
+                &self.file,
+                at,
+                std::num::NonZeroU64::new(len as u64),
+                rustix::fs::Advice::WillNeed,
+            );
+        }
     }
 
     fn try_read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<bool> {

@@ -21,6 +21,16 @@ pub enum StoreError {
         /// Object offset of the first bad block.
         offset: u64,
     },
+    /// The device does not give back what is stored of an object.
+    #[error("read {file} for {object}: {why}")]
+    Unreadable {
+        /// The object.
+        object: Box<HObject>,
+        /// The device.
+        file: String,
+        /// The system's words.
+        why: String,
+    },
     /// A device or file operation failed.
     #[error("{action} {file}: {why}")]
     Io {
@@ -65,6 +75,10 @@ pub enum StoreError {
 impl StoreError {
     pub(crate) fn io(action: &'static str, file: impl Into<String>, e: impl std::fmt::Display) -> Self {
         Self::Io { action, file: file.into(), why: e.to_string() }
+    }
+
+    pub(crate) fn unreadable(object: &HObject, file: impl Into<String>, e: impl std::fmt::Display) -> Self {
+        Self::Unreadable { object: object.clone().into(), file: file.into(), why: e.to_string() }
     }
 
     pub(crate) fn corrupt(what: impl std::fmt::Display) -> Self {

@@ -113,6 +113,14 @@ impl PageSpace for MetaSpace {
         self.dev.read_at(buf, at)
     }
 
+    fn read_many(&self, reads: &mut [(u64, &mut [u8])]) -> io::Result<()> {
+        self.dev.read_many(reads)
+    }
+
+    fn soon(&self, pages: &[(u64, usize)]) {
+        self.dev.soon(pages);
+    }
+
     fn write(&self, at: u64, bufs: &[&[u8]]) -> io::Result<()> {
         self.dev.write_at(bufs, at)
     }

@@ -153,20 +153,29 @@ impl View {
         usage
     }
 
-    /// The kind of checksum of what is mapped plainly: a segment has one at a time.
-    pub fn kind(&self) -> Option<Checksum> {
-        self.pieces(0).find_map(|(_, piece)| match piece {
-            Piece::Plain { kind, .. } => Some(kind),
-            Piece::Part { .. } => None,
-        })
-    }
-
     /// One record that says the same, over nothing.
     pub fn flat(&self) -> Segment {
         let mut flat = Segment::default();
         self.each(|at, piece| put_piece(&mut flat, at, &piece));
+        flat.shrink();
         flat
     }
+}
+
+/// The kind of checksum of what an object sees mapped plainly in a segment, if there is anything: one at a time.
+///
+/// Whatever was written to a map got the kind of what showed below it then, and what is below never changes. So all that
+/// still shows is of the kind of the first record from the top that has any.
+pub(crate) fn kind(maps: &impl Maps, o: &Onode, seg: u32) -> Result<Option<Checksum>> {
+    for link in Link::all(maps, o) {
+        let link = link?;
+        if link.may_have(seg)
+            && let Some(kind) = maps.record(link.map, seg)?.and_then(|r| r.sums_kind())
+        {
+            return Ok(Some(kind));
+        }
+    }
+    Ok(None)
 }
 
 /// Maps what is not mapped in a record.

@@ -171,7 +171,7 @@ impl Store {
             pool: opts.pool.clone(),
             identity: sb.label.identity,
             ring_size: sb.journal_size,
-            active: Overlay::default(),
+            active: Overlay { first_new: Some(base.counters.next_id), ..Overlay::default() },
             frozen: None,
             heads: Cache::new(0).into(),
             segments: Cache::new(0).into(),
@@ -287,6 +287,7 @@ impl Store {
             Redo::Segment { id, seg, value } => self.put_segment(id, seg, Some(Arc::new(value))),
             Redo::SegmentGone { id, seg } => self.put_segment(id, seg, None),
             Redo::Omap { id, key, value } => self.active.put_omap(id, key, value),
+            Redo::OmapHeader { .. } if planted!(HeaderForgotten) => {}
             Redo::OmapHeader { id, value } => self.active.put_omap_header(id, Some(value)),
             // Numbers are given in order: so chains of copies have an end.
             Redo::OmapCopied { id, from } if id <= from => {
@@ -299,6 +300,7 @@ impl Store {
             Redo::LogAppend { pg, version, entry } => self.active.log_append(pg, version, entry),
             Redo::LogTrim { pg, to } => self.active.log_trim(pg, to),
             Redo::LogRewind { pg, to } => self.active.log_rewind(pg, to),
+            Redo::LogRemove { .. } if planted!(LogComesBack) => {}
             Redo::LogRemove { pg } => self.active.log_remove(pg),
             Redo::Taken { run, image } => {
                 if !self.alloc().mark_used(run) {

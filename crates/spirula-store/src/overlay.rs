@@ -81,6 +81,9 @@ pub(crate) struct Overlay {
     /// By the caller's key.
     pub meta: BTreeMap<Bytes, Option<Bytes>>,
     pub logs: BTreeMap<PgId, LogDelta>,
+    /// Numbers of maps and layers from this one on were given out since it was begun, and are in nothing older: what
+    /// goes of them need not be deleted there. `None`: that is not known of any.
+    pub first_new: Option<u64>,
     /// Memory taken, bytes, roughly.
     pub cost: usize,
 }
@@ -108,8 +111,17 @@ impl Overlay {
         self.charge(new, old.as_ref().map(cost));
     }
 
+    /// Is this the number of a map or a layer that nothing older has?
+    fn is_new(&self, number: u64) -> bool {
+        self.first_new.is_some_and(|first| number >= first)
+    }
+
     pub fn put_segment(&mut self, id: u64, seg: u32, value: Option<Arc<Segment>>) {
         let cost = |s: &Option<Arc<Segment>>| ENTRY + s.as_ref().map_or(0, |s| s.cost());
+        if value.is_none() && self.is_new(id) {
+            let old = self.segments.remove(&(id, seg));
+            return self.charge(0, old.as_ref().map(cost));
+        }
         let new = cost(&value);
         let old = self.segments.insert((id, seg), value);
         self.charge(new, old.as_ref().map(cost));
@@ -124,12 +136,20 @@ impl Overlay {
 
     pub fn put_layer(&mut self, name: u64, value: Option<Arc<Layer>>) {
         let cost = ENTRY + size_of::<Layer>();
+        if value.is_none() && self.is_new(name) {
+            let old = self.layers.remove(&name);
+            return self.charge(0, old.map(|_| cost));
+        }
         let old = self.layers.insert(name, value);
         self.charge(cost, old.map(|_| cost));
     }
 
     pub fn put_named(&mut self, name: u64, value: Option<Bytes>) {
         let cost = |v: &Option<Bytes>| ENTRY + v.as_ref().map_or(0, Bytes::len);
+        if value.is_none() && self.is_new(name) {
+            let old = self.named.remove(&name);
+            return self.charge(0, old.as_ref().map(cost));
+        }
         let new = cost(&value);
         let old = self.named.insert(name, value);
         self.charge(new, old.as_ref().map(cost));
@@ -338,6 +358,24 @@ mod tests {
         assert_eq!(o.omap.len(), 0);
         o.kill_omap(1);
         assert_eq!(o.cost, 16);
+    }
+
+    #[test]
+    fn what_came_and_went_since_it_was_begun_leaves_nothing() {
+        let (key, layer) =
+            (Bytes::from("key"), Layer { map: 1, base: 0, children: 0, names: 0, depth: 1, own: 0, shared: false });
+        let mut o = Overlay { first_new: Some(10), ..Overlay::default() };
+        for n in [9, 10] {
+            o.put_named(n, Some(key.clone()));
+            o.put_named(n, None);
+            o.put_layer(n, Some(Arc::new(layer.clone())));
+            o.put_layer(n, None);
+            o.put_segment(n, 3, Some(Arc::default()));
+            o.put_segment(n, 3, None);
+        }
+        // What may be in the metadata is deleted there.
+        assert!([o.named.len(), o.layers.len(), o.segments.len()] == [1; 3] && o.named[&9].is_none());
+        assert_eq!(o.cost, 3 * ENTRY + size_of::<Layer>());
     }
 
     #[test]

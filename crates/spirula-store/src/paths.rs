@@ -160,6 +160,19 @@ impl StorePaths {
         Ok(Known { identity: label.identity, store: label.store_uuid, openings: label.mounts })
     }
 
+    /// Where the main device, the journal and the metadata are, those too that the main device alone knows of. Nothing is written,
+    /// and nobody kept out.
+    ///
+    /// # Errors
+    /// As of [`StorePaths::known`].
+    pub fn all(&self) -> Result<Vec<PathBuf>> {
+        let sb = Superblock::read(&*open_device(&self.main, Access::Shielded, Io::Threads)?)?;
+        let hint = |hint: &String| (!hint.is_empty()).then(|| PathBuf::from(hint));
+        let journal = self.journal.clone().or_else(|| hint(&sb.journal_hint));
+        let meta = self.meta.clone().or_else(|| hint(&sb.meta_hint));
+        Ok(std::iter::once(self.main.clone()).chain(journal).chain(meta).collect())
+    }
+
     fn in_directory(dir: &Path) -> Result<Self> {
         let main = dir.join("block");
         if kind(&main)?.is_none() {

@@ -78,7 +78,7 @@ impl ReadPlan {
     /// Reads, waiting for the device.
     ///
     /// # Errors
-    /// [`StoreError::Checksum`], [`StoreError::Io`].
+    /// [`StoreError::Checksum`], [`StoreError::Unreadable`].
     pub fn run(&self) -> Result<Bytes> {
         self.fill(true, &mut None).map(Option::unwrap_or_default)
     }
@@ -161,7 +161,7 @@ impl ReadPlan {
                 pieces.push((run.start * BLOCK, room));
             }
         }
-        self.dev.read_many(&mut pieces).map_err(|e| StoreError::io("read", self.dev.name(), e))?;
+        self.dev.read_many(&mut pieces).map_err(|e| StoreError::unreadable(&self.object, self.dev.name(), e))?;
         Ok(true)
     }
 
@@ -200,7 +200,7 @@ impl ReadPlan {
         match source {
             Source::Memory(data) => room.copy_from_slice(data),
             Source::Device(run, kind, sums) => {
-                let fail = |e| StoreError::io("read", self.dev.name(), e);
+                let fail = |e| StoreError::unreadable(&self.object, self.dev.name(), e);
                 if self.uncached && !planted!(ScrubReadsCache) {
                     self.dev.read_uncached(room, run.start * BLOCK).map_err(fail)?;
                 } else if wait {

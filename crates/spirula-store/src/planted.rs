@@ -129,6 +129,12 @@ mod bugs {
         BesideReusedEarly,
         /// range of keys removed from memory, and not from what is stored
         RangeStays,
+        /// header of an omap in the journal only, forgotten at the opening
+        HeaderForgotten,
+        /// log removed in the journal only, back at the opening
+        LogComesBack,
+        /// attribute removed and there all the same
+        AttributeStays,
         /// what is left of compressed data overwritten in part never stored anew
         BlobsPileUp,
         /// what a checkpoint cannot hold taken all the same

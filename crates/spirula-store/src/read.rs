@@ -442,7 +442,7 @@ impl Store {
         sums: &[u32],
     ) -> Result<Option<Vec<u8>>> {
         let mut buf = vec![0; (run.len * BLOCK) as usize];
-        let fail = |e| StoreError::io("read", self.block.name(), e);
+        let fail = |e| StoreError::unreadable(object, self.block.name(), e);
         if !self.block.try_read_at(&mut buf, run.start * BLOCK).map_err(fail)? {
             return Ok(None);
         }

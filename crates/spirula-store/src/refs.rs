@@ -26,21 +26,30 @@ impl Refs {
         32 + self.runs.len() * 8
     }
 
-    fn counts(&self) -> [u32; CHUNK as usize] {
-        let mut all = [0; CHUNK as usize];
-        for (first, len, n) in &self.runs {
-            let (first, len) = (usize::from(*first), usize::from(*len));
-            all.get_mut(first..first + len).unwrap_or_default().fill(*n);
+    /// Index of the first run from block `at` on, having cut the one in two that covers it.
+    fn cut(&mut self, at: u8) -> usize {
+        let i = self.runs.partition_point(|(first, len, _)| first + len <= at);
+        match self.runs.get_mut(i) {
+            Some((first, len, n)) if *first < at => {
+                let rest = (at, *first + *len - at, *n);
+                *len = at - *first;
+                self.runs.insert(i + 1, rest);
+                i + 1
+            }
+            _ => i,
         }
-        all
     }
 
-    fn set(&mut self, all: &[u32; CHUNK as usize]) {
-        self.runs.clear();
-        for (i, n) in all.iter().enumerate().filter(|(_, n)| **n > 0) {
-            match self.runs.last_mut() {
-                Some((first, len, m)) if m == n && usize::from(*first) + usize::from(*len) == i => *len += 1,
-                _ => self.runs.push((i as u8, 1, *n)),
+    /// Puts `new` in place of the runs `[from, to)`, and makes one of neighbours that are alike.
+    fn put(&mut self, from: usize, to: usize, new: Vec<(u8, u8, u32)>) {
+        let last = from + new.len();
+        self.runs.splice(from..to, new);
+        for i in (from.max(1)..=last).rev() {
+            if let (Some((f, l, n)), Some((next, more, m))) = (self.runs.get(i - 1).copied(), self.runs.get(i).copied())
+                && (f + l, n) == (next, m)
+            {
+                self.runs[i - 1] = (f, l + more, n);
+                self.runs.remove(i);
             }
         }
     }
@@ -49,32 +58,54 @@ impl Refs {
     /// if that cannot be counted.
     #[must_use]
     pub fn add(&mut self, first: u64, len: u64) -> bool {
-        let mut all = self.counts();
-        for n in all.get_mut(first as usize..(first + len) as usize).unwrap_or_default() {
-            match n.checked_add(1) {
-                Some(more) => *n = more,
-                None => return false,
-            }
+        let (mut at, end) = (first as u8, (first + len).min(CHUNK) as u8);
+        if self.shared().any(|(f, l, n)| n == u32::MAX && f < u64::from(end) && u64::from(at) < f + l) {
+            return false;
         }
-        self.set(&all);
+        let (from, to) = (self.cut(at), self.cut(end));
+        let mut new = Vec::with_capacity(2 * (to - from) + 1);
+        for (f, l, n) in self.runs.get(from..to).unwrap_or_default() {
+            if at < *f {
+                new.push((at, f - at, 1));
+            }
+            new.push((*f, *l, n + 1));
+            at = f + l;
+        }
+        if at < end {
+            new.push((at, end - at, 1));
+        }
+        self.put(from, to, new);
         true
     }
 
     /// One owner fewer for `[first, first + len)`: calls `each` with (first, blocks, true)
     /// where another owner is left and with (first, blocks, false) where that was the last.
     pub fn remove(&mut self, first: u64, len: u64, mut each: impl FnMut(u64, u64, bool)) {
-        let mut all = self.counts();
-        let (mut at, end) = (first as usize, (first + len).min(CHUNK) as usize);
-        while at < end {
-            let shared = all[at] > 0;
-            let stop = (at..end).find(|i| (all[*i] > 0) != shared).unwrap_or(end);
-            each(at as u64, (stop - at) as u64, shared);
-            if shared {
-                all[at..stop].iter_mut().for_each(|n| *n -= 1);
+        let (mut at, end) = (first as u8, (first + len).min(CHUNK) as u8);
+        let (from, to) = (self.cut(at), self.cut(end));
+        let mut new = Vec::with_capacity(to - from);
+        // Blocks with another owner, up to where the last run ended.
+        let mut shared = at;
+        for (f, l, n) in self.runs.get(from..to).unwrap_or_default() {
+            if at < *f {
+                if shared < at {
+                    each(shared.into(), (at - shared).into(), true);
+                }
+                each(at.into(), (f - at).into(), false);
+                shared = *f;
             }
-            at = stop;
+            if *n > 1 {
+                new.push((*f, *l, n - 1));
+            }
+            at = f + l;
         }
-        self.set(&all);
+        if shared < at {
+            each(shared.into(), (at - shared).into(), true);
+        }
+        if at < end {
+            each(at.into(), (end - at).into(), false);
+        }
+        self.put(from, to, new);
     }
 
     /// Has one of `[first, first + len)` more than one owner?
@@ -121,7 +152,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn prop_counts_are_those_of_an_array(ops in proptest::collection::vec((any::<bool>(), 0u64..128, 1u64..129), 1..40)) {
+        fn prop_counts_are_those_of_an_array(ops in proptest::collection::vec((any::<bool>(), 0u64..128, 1u64..129), 1..80)) {
             let mut refs = Refs::default();
             let mut model = [0u32; 128];
             for (add, first, len) in ops {
@@ -141,7 +172,13 @@ mod tests {
                     });
                     prop_assert_eq!(seen, first + len);
                 }
-                prop_assert_eq!(refs.counts(), model);
+                let mut counts = [0u32; 128];
+                for (first, len, n) in refs.shared() {
+                    counts[first as usize..(first + len) as usize].fill(n);
+                }
+                prop_assert_eq!(counts, model);
+                // Neighbours that are alike are one.
+                prop_assert!(refs.runs.windows(2).all(|w| (w[0].0 + w[0].1, w[0].2) != (w[1].0, w[1].2)));
                 prop_assert_eq!(refs.is_empty(), model.iter().all(|n| *n == 0));
                 let mut e = Encoder::new();
                 refs.encode(&mut e);

@@ -222,6 +222,12 @@ impl Segment {
         }
     }
 
+    /// Gives back memory that it grew into.
+    pub fn shrink(&mut self) {
+        self.runs.shrink_to_fit();
+        self.sums.shrink_to_fit();
+    }
+
     /// Its compressed contents.
     pub fn blobs(&self) -> impl Iterator<Item = &Arc<Blob>> {
         self.blobs.iter().map(|(_, b)| b)
@@ -333,6 +339,12 @@ impl Segment {
         let end = first + len;
         if let Some(hides) = &mut self.hides {
             *hides |= mask(first, len);
+        }
+        if self.runs.last().is_none_or(|r| r.end() <= first) && !planted!(CompressedLength) {
+            // Behind all that is mapped: maps are often put together in their order.
+            new.for_each(|n| push(&mut self.runs, n));
+            self.sums.extend_from_slice(sums);
+            return;
         }
         let mut new = Some(new);
         let mut runs = Vec::with_capacity(self.runs.len() + 2);

@@ -394,6 +394,7 @@ impl<'s> Stage<'s> {
             ObjectOp::Zero { offset, length } => self.zero(object, o, *offset, *length)?,
             ObjectOp::Truncate { size } => self.truncate(object, o, *size)?,
             ObjectOp::SetAttrs(attrs) => attrs.iter().for_each(|(k, v)| o.set_attr(k, v)),
+            ObjectOp::RmAttr(_) | ObjectOp::ClearAttrs if planted!(AttributeStays) => {}
             ObjectOp::RmAttr(name) => o.attrs.retain(|(k, _)| k != name),
             ObjectOp::ClearAttrs => o.attrs.clear(),
             ObjectOp::OmapSet(pairs) => {

@@ -426,7 +426,8 @@ impl Store {
     /// Starts a checkpoint of everything applied so far.
     fn freeze(&mut self, clean: bool) {
         self.divide_memory();
-        let overlay = Arc::new(std::mem::take(&mut self.active));
+        let next = Overlay { first_new: Some(self.counters.next_id), ..Overlay::default() };
+        let overlay = Arc::new(std::mem::replace(&mut self.active, next));
         let held_back = self.held_back();
         if clean && planted!(StaleAllocationMap) {
             self.alloc().take_dirty(Vec::new());

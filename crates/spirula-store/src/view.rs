@@ -61,6 +61,11 @@ impl BlockDevice for Region {
         self.dev.read_many(parts)
     }
 
+    fn soon(&self, parts: &[(u64, usize)]) {
+        let moved: Vec<_> = parts.iter().filter_map(|(at, len)| Some((self.place(*len, *at).ok()?, *len))).collect();
+        self.dev.soon(&moved);
+    }
+
     fn write_many(&self, bufs: &[&[u8]], runs: &[(u64, Range<usize>)]) -> io::Result<()> {
         let mut moved = Vec::with_capacity(runs.len());
         for (offset, run) in runs {

@@ -116,6 +116,11 @@ impl Cache {
         Some(e.node.clone())
     }
 
+    /// Is the page here that `r` names? Does not count as a use.
+    pub fn has(&self, r: PageRef) -> bool {
+        self.shard(r.page).map.get(&r.page).is_some_and(|e| e.node.crc() == r.crc)
+    }
+
     /// Takes a page in.
     pub fn put(&self, node: &Arc<Node>) {
         let page = node.page();

@@ -439,12 +439,22 @@ impl Snapshot {
             from: Some(from.to_vec()),
             until: until.map(<[u8]>::to_vec),
             path: Vec::new(),
+            told: 0,
+            ahead: AHEAD,
             done: until.is_some_and(|u| u <= from),
         }
     }
 }
 
+/// Leaves that a range which goes on is told of ahead of time: so many at first, then twice as many
+/// each time, up to the most.
+const AHEAD: usize = 8;
+const AHEAD_MOST: usize = 64;
+
 /// Pairs in order. Holds one node for each level. Ends after an error.
+///
+/// Who reads on from one leaf to the next is likely to go on: the space is told which leaves come,
+/// so that a device which is far away is waited for once, and not once for each of them.
 pub struct Range {
     snapshot: Snapshot,
     /// Where to begin, until the first pair is asked for.
@@ -452,13 +462,49 @@ pub struct Range {
     until: Option<Vec<u8>>,
     /// Nodes from the top to a leaf, each with the next entry to go to.
     path: Vec<(Arc<Node>, usize)>,
+    /// Of the node above the leaves: the first entry that the space has not been told of, and
+    /// how many it is told of next.
+    told: usize,
+    ahead: usize,
     done: bool,
 }
 
 impl Range {
+    /// Tells the space of the leaves that come from entry `i` of `node` on.
+    fn tell(&mut self, node: &Node, i: usize) {
+        if i + self.ahead / 4 < self.told {
+            return;
+        }
+        let first = i.max(self.told);
+        let end = node.count().min(first + self.ahead);
+        self.ahead = (2 * self.ahead).min(AHEAD_MOST);
+        let mut pages: Vec<(u64, usize)> = Vec::with_capacity(end.saturating_sub(first));
+        for i in first..end {
+            // The first key of a leaf is not below its parent's: what is from there on is not wanted.
+            if i > 0 && self.until.as_ref().is_some_and(|u| node.key(i) >= *u) {
+                break;
+            }
+            let leaf = node.child(i);
+            if !self.snapshot.core.cache.has(leaf) {
+                pages.push((leaf.at(), usize::from(leaf.units) * PAGE));
+            }
+        }
+        self.told = end;
+        if !pages.is_empty() {
+            self.snapshot.core.space.soon(&pages);
+        }
+    }
+
     fn descend(&mut self, mut node: Arc<Node>, from: Option<&[u8]>) -> Result<()> {
         while node.level() > 0 {
             let i = from.map_or(0, |k| node.child_for(k));
+            if node.level() == 1 {
+                // At the leaf where it begins it may be at its end already.
+                self.told = if from.is_some() { i + 1 } else { i };
+                if from.is_none() {
+                    self.tell(&node, i);
+                }
+            }
             let child = self.snapshot.child(&node, i)?;
             self.path.push((node, i + 1));
             node = child;
@@ -477,8 +523,12 @@ impl Range {
             if *i >= node.count() {
                 self.path.pop();
             } else if node.level() > 0 {
-                let child = self.snapshot.child(node, *i)?;
+                let (node, at) = (node.clone(), *i);
                 *i += 1;
+                if node.level() == 1 {
+                    self.tell(&node, at);
+                }
+                let child = self.snapshot.child(&node, at)?;
                 self.descend(child, None)?;
             } else {
                 let (suffix, val) = node.entry(*i);

@@ -34,6 +34,12 @@ pub trait PageSpace: Send + Sync {
         reads.iter_mut().try_for_each(|(at, buf)| self.read(*at, buf))
     }
 
+    /// Pages (address and bytes of each) that a reader of a range comes to soon: they may be brought closer
+    /// meanwhile. Only a hint, and nobody waits for it.
+    fn soon(&self, pages: &[(u64, usize)]) {
+        _ = pages;
+    }
+
     /// Writes `bufs`, one behind the other, from address `at`. Each is a multiple of
     /// [`PAGE`] bytes.
     ///

@@ -19,6 +19,7 @@ pub mod limits;
 pub mod names;
 mod object;
 mod pg;
+pub mod rbd;
 pub mod transaction;
 pub mod version;
 

@@ -81,6 +81,33 @@ impl HObject {
         Self { pool, hash, ..Self::min() }
     }
 
+    /// The head of the object that this is the head or a clone of.
+    #[must_use]
+    pub fn to_head(&self) -> Self {
+        Self { snap: SNAP_HEAD, ..self.clone() }
+    }
+
+    /// Where, in the order, the names of this object begin: its clones, then its head.
+    #[must_use]
+    pub fn family_start(&self) -> Self {
+        Self { snap: 0, ..self.clone() }
+    }
+
+    /// Where the names of this object end: nothing of it stands behind.
+    #[must_use]
+    pub fn family_end(&self) -> Self {
+        Self { snap: SNAP_DIR, ..self.clone() }
+    }
+
+    /// Are these the head or clones of one object?
+    pub fn is_of_same_object(&self, o: &Self) -> bool {
+        self.hash == o.hash
+            && self.name == o.name
+            && self.key == o.key
+            && self.namespace == o.namespace
+            && (self.pool, self.max) == (o.pool, o.max)
+    }
+
     /// The PG of a pool with `pg_num` groups.
     pub fn pg(&self, pg_num: u32) -> PgId {
         PgId::new(self.pool, hash::stable_mod(self.hash, pg_num, hash::mask_for(pg_num)))

@@ -1,9 +1,10 @@
 //! The command line.
 
 use crate::dir::ClusterDir;
+use crate::guests::With;
 use crate::size::Life;
 use crate::size::Size;
-use crate::{backup, control, found, join, local, options, osd_prepare, process, status, store_cmd, up};
+use crate::{backup, block, control, found, join, local, options, osd_prepare, process, status, store_cmd, up};
 use clap::{Args as ClapArgs, CommandFactory, Parser, Subcommand};
 use spirula_store::IoChoice;
 use std::ffi::OsString;
@@ -27,6 +28,13 @@ enum Command {
     Down(DownArgs),
     /// Show whether the cluster runs, and its health
     Status(StatusArgs),
+    /// Measure a cluster, Spirula's or Ceph's, and what is below it
+    #[command(subcommand)]
+    Bench(Box<spirula_lab::args::Bench>),
+    /// Break something under a load that knows what it must read, put it back, and tell what came of it
+    Drill(Box<spirula_lab::args::DrillArgs>),
+    /// Make one page (HTML) of results of 'spirula bench' and 'spirula drill', side by side
+    Report(spirula_lab::args::ReportArgs),
     /// Copy a cluster's directory, also while it runs: the copy is whole, of one moment, and can be run
     Backup(BackupArgs),
     /// Make a new cluster of several hosts: its first monitor and manager, on this host
@@ -62,6 +70,15 @@ enum Command {
         #[command(subcommand)]
         command: store_cmd::StoreCommand,
     },
+    /// Serve block images by the protocol NBD, to qemu, nbd-client and others that do not speak Ceph
+    #[command(subcommand)]
+    Nbd(NbdCommand),
+    /// Make a block device of an image, through FUSE and a loop device, and print its name
+    Map(block::map::MapArgs),
+    /// Take such a device away
+    Unmap(block::map::UnmapArgs),
+    /// List such devices
+    Mapped,
     /// Print shell completions, for example: spirula completions bash > /etc/bash_completion.d/spirula
     Completions {
         /// The shell
@@ -105,6 +122,9 @@ pub struct UpArgs {
     /// Return when the cluster is ready, leaving it running in the background
     #[arg(long)]
     pub detach: bool,
+    /// Daemons of Ceph's to run beside the cluster, where they are installed; may be given several times
+    #[arg(long, value_enum)]
+    pub with: Vec<With>,
     /// Memory for the whole process: caches and payloads in flight are kept below it
     /// [default: 512M, or nine tenths of what the control group allows, if that is less]
     #[arg(long)]
@@ -396,6 +416,12 @@ struct StatusArgs {
 }
 
 #[derive(Debug, Subcommand)]
+enum NbdCommand {
+    /// Serve images until stopped
+    Serve(block::nbd::ServeArgs),
+}
+
+#[derive(Debug, Subcommand)]
 enum OsdCommand {
     /// Start a stopped OSD
     Start(OsdArgs),
@@ -449,6 +475,9 @@ impl Args {
             Command::Up(a) => up::up(a),
             Command::Down(a) => control::down(&a.dir, a.json),
             Command::Status(a) => status::status(&a.dir, a.json),
+            Command::Drill(a) => a.run(&crate::lab::lab()?),
+            Command::Report(a) => a.run(&crate::lab::lab()?),
+            Command::Bench(c) => c.run(&crate::lab::lab()?),
             Command::Backup(a) => backup::backup(&a.dir, &a.to, a.json),
             Command::Create(a) => found::create(&a),
             Command::Join(a) => join::join(&a),
@@ -468,6 +497,13 @@ impl Args {
             Command::Osd { command: Some(OsdCommand::Grow(a)), .. } => osd_prepare::grow(&a),
             Command::Store { command } => store_cmd::run(&command),
             Command::Osd { command: None, daemon } => process::run(process::Kind::Osd, &daemon),
+            Command::Nbd(NbdCommand::Serve(a)) => block::nbd::serve(&a),
+            Command::Map(a) => block::map::map(&a),
+            Command::Unmap(a) => block::map::unmap(&a),
+            Command::Mapped => {
+                block::map::mapped();
+                Ok(())
+            }
             Command::Completions { shell } => {
                 // Into memory first: the generator panics when nobody reads what it writes.
                 let mut text = Vec::new();

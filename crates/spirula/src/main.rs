@@ -11,6 +11,7 @@
 
 mod asok;
 mod backup;
+mod block;
 mod cli;
 mod cluster;
 mod conf;
@@ -19,8 +20,10 @@ mod control;
 mod dir;
 mod found;
 mod guard;
+mod guests;
 mod join;
 mod keys;
+mod lab;
 mod local;
 mod logs;
 mod man;

@@ -4,6 +4,7 @@ use crate::cli::UpArgs;
 use crate::cluster::host::random;
 use crate::cluster::{Cluster, Options};
 use crate::dir::{ClusterDir, Manifest};
+use crate::guests::{self, Guests};
 use crate::memory::{Budget, SMALLEST};
 use crate::options::Sources;
 use crate::size::Size;
@@ -156,6 +157,7 @@ fn start_and_wait(args: &UpArgs, progress: &mut Progress) -> anyhow::Result<()> 
     crate::logs::init();
     let dir = ClusterDir::new(&args.dir)?;
     let existing = dir.manifest()?;
+    guests::check(&args.with)?;
     let memory = args.memory.map_or_else(crate::memory::allowed, |m| m.0);
     if memory < SMALLEST {
         let whose = if args.memory.is_some() { "--memory" } else { "what the control group allows," };
@@ -213,14 +215,41 @@ fn start_and_wait(args: &UpArgs, progress: &mut Progress) -> anyhow::Result<()> 
         missing = stopped.join("; ");
     }
     let seconds = begun.elapsed().as_secs_f64();
-    let (summary, text) = next_steps(&dir, &manifest, &cluster, seconds, &missing);
+    let (mut summary, mut text) = next_steps(&dir, &manifest, &cluster, seconds, &missing);
+    // They would wait for PGs that nobody serves, and `down` for them.
+    let with: &[_] = if missing.is_empty() { &args.with } else { &[] };
+    if with.len() < args.with.len() {
+        text = format!("{text}\n\nWhat --with names is not started: start the cluster anew when it is whole.");
+    }
+    let mut guests = Guests::start(&dir, &manifest, with).unwrap_or_else(|e| {
+        // The cluster does not need them.
+        text = format!("{text}\n\nNot all is well: {e:#}");
+        summary["missing"] = json!(format!("{e:#}"));
+        Guests::default()
+    });
+    if !guests.wrong().is_empty() {
+        text = format!("{text}\n\nNot all is well: {}", guests.wrong().join("; "));
+        summary["missing"] = json!(guests.wrong().join("; "));
+    }
+    if !guests.hints().is_empty() {
+        text = format!("{text}\n\n{}", guests.hints().join("\n"));
+    }
+    if !args.with.is_empty() {
+        summary["guests"] = guests.pids();
+    }
     progress.ready(&summary, &text);
     loop {
-        match stop.recv_timeout(Duration::from_secs(1)) {
+        let asked = stop.recv_timeout(Duration::from_secs(1));
+        if asked.is_ok() {
+            // First, while what they have still to write can be written.
+            guests.stop();
+        }
+        match asked {
             Ok(Stop::Signal) => return finish(&cluster, progress, None),
             Ok(Stop::Asked(done)) => return finish(&cluster, progress, Some(done)),
             Err(_) => {
                 cluster.look_after();
+                guests.look_after();
                 cluster.check_alive()?;
             }
         }
@@ -478,6 +507,7 @@ mod tests {
             mons: None,
             no_auth: false,
             detach: false,
+            with: Vec::new(),
             memory: Some(Size(512 << 20)),
             reactors: None,
             links: Links::Memory,

@@ -21,6 +21,7 @@ const LAYERS: &[(&str, u8)] = &[
     ("spirula-crush", 1),
     ("spirula-maps", 1),
     ("spirula-client", 1),
+    ("spirula-block", 1),
     ("spirula-messenger", 1),
     ("spirula-erasure", 0),
     ("spirula-classes", 0),
@@ -34,6 +35,7 @@ const LAYERS: &[(&str, u8)] = &[
     ("spirula-mgr", 3),
     ("spirula-osd", 3),
     ("spirula-sim", 4),
+    ("spirula-lab", 4),
     ("spirula", 4),
 ];
 
@@ -42,11 +44,12 @@ const DAEMONS: u8 = 3;
 
 /// Libraries that do I/O, keep time or start threads, and the crates that may use them.
 const CONFINED: &[(&str, &[&str])] = &[
-    ("tokio", &["spirula-runtime", "spirula-osd", "spirula-sim", "spirula"]),
+    // spirula-block takes channels and locks of it, which need no runtime.
+    ("tokio", &["spirula-runtime", "spirula-osd", "spirula-sim", "spirula-block", "spirula-lab", "spirula"]),
     ("socket2", &["spirula-runtime"]),
-    ("rustix", &["spirula-store", "spirula-runtime", "spirula-mon", "spirula"]),
-    ("anyhow", &["spirula"]),
-    ("clap", &["spirula"]),
+    ("rustix", &["spirula-store", "spirula-runtime", "spirula-mon", "spirula-lab", "spirula"]),
+    ("anyhow", &["spirula-lab", "spirula"]),
+    ("clap", &["spirula-lab", "spirula"]),
     ("tracing-subscriber", &["spirula", "spirula-sim"]),
 ];
 
@@ -61,6 +64,7 @@ const PURE: &[&str] = &[
     "spirula-crush",
     "spirula-maps",
     "spirula-client",
+    "spirula-block",
     "spirula-messenger",
     "spirula-pg",
     "spirula-auth",
@@ -80,6 +84,7 @@ const WORLD: &[(&str, &str)] = &[
     ("spirula-store", "devices and the threads that write to them"),
     ("spirula-runtime", "the clock, sockets, threads, random numbers"),
     ("spirula-sim", "its command line and its threads; the world it simulates is pure"),
+    ("spirula-lab", "what it measures with: the clock, /proc, devices, processes that it starts"),
     ("spirula", "processes, files, the terminal"),
 ];
 

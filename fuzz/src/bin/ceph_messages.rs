@@ -27,7 +27,7 @@ bodies! {
     MMonGetVersionReply, MMdsMap, MOsdMap, MOsdOp, MOsdOpReply, MWatchNotify, MFsMap, MPoolOpReply, MPoolOp,
     MMonCommand, MMonCommandAck, MLog, MLogAck, MGetPoolStats, MGetPoolStatsReply, MOsdBackoff, MConfig,
     MRemoveSnaps, MCommand, MCommandReply, MFsMapUser, MMgrOpen, MMgrConfigure, MMgrReport, MMgrMap, MMgrClose,
-    MMgrCommand, MMgrCommandReply,
+    MMgrCommand, MMgrCommandReply, MMdsBeacon, MMdsLoadTargets,
 }
 
 /// Every way to look at an op's arguments.

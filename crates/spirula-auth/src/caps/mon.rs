@@ -146,8 +146,30 @@ impl MonCaps {
     /// True if the file system may be seen: every one, unless each grant names one.
     pub fn allows_fs(&self, name: &str) -> bool {
         self.grants.iter().any(|g| {
-            let grants_something = g.allow.r || matches!(g.what, What::Profile(_));
+            let grants_something = g.allow.r || matches!(g.what, What::Profile(_) | What::Command(..));
             grants_something && g.fs.as_ref().is_none_or(|fs| fs == name || fs == "all")
+        })
+    }
+}
+
+impl MonCaps {
+    /// True if the file system may be changed: by who may change all, or what a grant names. `entity`: who asks.
+    pub fn changes_fs(&self, entity: &str, name: &str) -> bool {
+        let args = Args::new();
+        let at = |service| MonAccess {
+            entity,
+            service,
+            command: "",
+            args: &args,
+            read: false,
+            write: true,
+            exec: false,
+            addr: None,
+        };
+        self.grants.iter().any(|g| {
+            let here = g.fs.as_ref().is_none_or(|fs| fs == name);
+            let by_profile = |p: &str| ["fs", "mds"].into_iter().any(|service| profile(p, &at(service)).w);
+            here && (g.allow.w || g.allow.any || matches!(&g.what, What::Profile(p) if by_profile(p)))
         })
     }
 }
@@ -239,7 +261,7 @@ fn profile_command(name: &str, access: &MonAccess<'_>) -> bool {
         ("rbd" | "rbd-mirror" | "simple-rados-client-with-blocklist", "osd blocklist" | "osd blacklist") => {
             // Fencing dead clients: one instance of one client (address and nonce), no networks, no removal.
             let op = if access.command == "osd blocklist" { "blocklistop" } else { "blacklistop" };
-            arg(op) == "add" && is_instance(arg("addr"))
+            arg(op) == "add" && !access.args.contains_key("range") && is_instance(arg("addr"))
         }
         ("rbd-mirror", "config-key get") => arg("key").starts_with("rbd/mirror/"),
         ("rbd-mirror-peer", "config-key get") => arg("key").starts_with("rbd/mirror/site"),

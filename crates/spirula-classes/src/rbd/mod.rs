@@ -26,9 +26,8 @@ mod parent;
 mod snapshot;
 mod types;
 
-use crate::{Call, Class, R, RW, Stop, W, fail, method, stored};
+use crate::{Call, Class, R, RW, Stop, W, fail, method};
 use bytes::Bytes;
-use spirula_encoding::{Decode, Encode, to_vec};
 use spirula_types::errno;
 use types::feature;
 
@@ -180,26 +179,6 @@ pub(crate) const CLASS: Class = Class {
 const PAGE: u64 = 64;
 
 impl Call<'_> {
-    /// The value under a key; `None` without it.
-    fn key<T: Decode>(&mut self, key: impl AsRef<[u8]>) -> Result<Option<T>, Stop> {
-        self.object.omap_get(key.as_ref())?.map(|value| stored(&value)).transpose()
-    }
-
-    /// The value under a key that must be there.
-    fn need<T: Decode>(&mut self, key: impl AsRef<[u8]>) -> Result<T, Stop> {
-        self.key(key)?.ok_or(Stop::Errno(errno::ENOENT))
-    }
-
-    fn set<T: Encode + ?Sized>(&mut self, key: impl AsRef<[u8]>, value: &T) -> Result<(), Stop> {
-        let key = Bytes::copy_from_slice(key.as_ref());
-        self.object.omap_set(vec![(key, to_vec(value).into())])
-    }
-
-    /// Removes a key, be it there or not. The object must be.
-    fn unset(&mut self, key: impl AsRef<[u8]>) -> Result<(), Stop> {
-        self.object.omap_remove(vec![Bytes::copy_from_slice(key.as_ref())])
-    }
-
     /// Removes a key, be it there or not; and so the object.
     fn unset_any(&mut self, key: impl AsRef<[u8]>) -> Result<(), Stop> {
         match self.unset(key) {

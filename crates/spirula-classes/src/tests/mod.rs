@@ -3,7 +3,10 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod basic;
+mod corpus;
 mod garbage;
+mod gateway;
+mod golden;
 mod images;
 mod memory;
 mod recorded;
@@ -26,7 +29,7 @@ impl Memory {
         let (_, method) = find(class.as_bytes(), method.as_bytes()).unwrap();
         let mut after = self.clone();
         match method.run(&mut after, Bytes::copy_from_slice(input)) {
-            (Ok(_), out) if !method.flags.write && after != *self => {
+            (Ok(_), out) if !method.flags.write && after.unlike(self) => {
                 assert_eq!(
                     (class, method.name),
                     ("hello", "bad_writer"),

@@ -58,7 +58,7 @@ fn methods_are_registered_as_in_ceph() {
             Err(Unknown::Class) => assert!(CLASSES.iter().all(|c| c.name != r.class)),
         }
     }
-    assert!(checked > 160, "only {checked}");
+    assert!(checked > 250, "only {checked}");
 }
 
 /// The string at the start of an input.
@@ -144,11 +144,12 @@ fn what_was_read_is_read_from_the_same_state() {
 /// What was accepted is well-formed: on an object with nothing in it a call may lack what it builds on, but its input is read.
 #[test]
 fn what_was_accepted_can_be_read() {
-    // What cannot be read is EINVAL to them, too.
-    let want_a_map = ["object_map_update"];
+    // What cannot be read, or is not there, is EINVAL to them, too.
+    let want_a_map = ["object_map_update", "bucket_complete_op"];
     let mut checked = 0;
     for r in recorded().into_iter().filter(|r| r.result == 0 && r.registered.contains('W')) {
-        if find(r.class.as_bytes(), r.method.as_bytes()).is_err() || want_a_map.contains(&&r.method[..]) {
+        let queue = r.class == "rgw_gc" && r.method != "rgw_gc_queue_init";
+        if find(r.class.as_bytes(), r.method.as_bytes()).is_err() || queue || want_a_map.contains(&&r.method[..]) {
             continue;
         }
         let mut o = Memory { exists: true, ..Memory::new() };
@@ -158,5 +159,5 @@ fn what_was_accepted_can_be_read() {
         assert_ne!(result, -22, "{}.{} of {:02x?}", r.class, r.method, r.input);
         checked += 1;
     }
-    assert!(checked > 50, "only {checked}");
+    assert!(checked > 95, "only {checked}");
 }

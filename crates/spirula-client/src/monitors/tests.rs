@@ -53,6 +53,74 @@ fn ack(tid: u64, result: i32) -> Message {
     MMonCommandAck { version: 0, result, status, cmd: Vec::new(), output }.into_message(tid)
 }
 
+/// The monitor map of the cluster of these tests.
+fn map() -> Message {
+    let map = MonMap { fsid: Uuid([7; 16]), ..MonMap::default() };
+    MMonMap { monmap: spirula_encoding::to_vec(&map).into() }.into_message(0)
+}
+
+/// The commands sent, and the clusters that they name.
+fn named(out: &[MonitorOut]) -> Vec<(u64, Uuid)> {
+    sent::<MMonCommand>(out).into_iter().map(|(tid, m)| (tid, m.fsid)).collect()
+}
+
+/// Ceph's monitors answer a command that names no cluster with "wrong fsid".
+#[test]
+fn a_command_waits_until_the_cluster_is_known_and_names_it() {
+    for subscribed in [false, true] {
+        let mut c = Case::new();
+        let mut out = Vec::new();
+        if subscribed {
+            c.m.subscribe("monmap", 3, &mut out);
+        }
+        let first = c.m.command("one".into(), Bytes::new(), &mut out);
+        out = c.open();
+        let asked: Vec<Subscription> = sent::<MMonSubscribe>(&out).into_iter().flat_map(|(_, s)| s.what).collect();
+        let want = if subscribed {
+            subscription("monmap", 3)
+        } else {
+            Subscription { once: true, ..subscription("monmap", 0) }
+        };
+        assert_eq!(asked, [want], "the map is asked for, once");
+        let second = c.m.command("two".into(), Bytes::new(), &mut out);
+        // What names no cluster does not wait.
+        c.m.newest("osdmap", &mut out);
+        assert_eq!((sent::<MMonGetVersion>(&out).len(), named(&out)), (1, Vec::new()), "{out:?}");
+        out.clear();
+        assert!(c.m.message(c.now, &map(), &mut out));
+        let third = c.m.command("three".into(), Bytes::new(), &mut out);
+        assert_eq!(named(&out), [first, second, third].map(|tid| (tid, Uuid([7; 16]))));
+        // It stays known.
+        c.m.closed(c.now, "broken", &mut Vec::new());
+        c.until(ms(10_000));
+        out.clear();
+        c.m.opened(c.now, &mut out);
+        assert_eq!(named(&out), [first, second, third].map(|tid| (tid, Uuid([7; 16]))));
+    }
+}
+
+/// A monitor that lives and gives no map does not hold commands up for longer than that, and one that is lost is no reason to give up
+/// waiting in the next session.
+#[test]
+fn the_wait_for_the_clusters_name_has_an_end() {
+    let mut c = Case::new();
+    let call = c.m.command("one".into(), Bytes::new(), &mut Vec::new());
+    for session in 0..2 {
+        let begun = c.now;
+        assert!(named(&c.open()).is_empty());
+        let mut out = Vec::new();
+        while c.now < begun + UNNAMED {
+            assert!(named(&out).is_empty() && c.m.is_open(), "{session}: {:?} {out:?}", c.now);
+            out = c.until(begun + UNNAMED);
+            let reply = MMonGetVersionReply { handle: 0, newest: 1, oldest: 1 };
+            c.m.message(c.now, &reply.into_message(0), &mut out);
+        }
+        assert_eq!(named(&out), [(call, Uuid::default())], "{session}");
+        c.m.closed(c.now, "broken", &mut Vec::new());
+        c.now = c.m.deadline();
+    }
+}
+
 /// One that speaks only the protocol before this one has no address here.
 #[test]
 fn a_monitor_without_an_address_is_passed_over() {
@@ -126,9 +194,10 @@ fn subscriptions_and_commands_go_on_in_the_next_session() {
     c.m.subscribe("osdmap", 0, &mut out);
     let first = c.m.command("one".into(), Bytes::new(), &mut out);
     assert!(out.is_empty());
-    let out = c.open();
+    let mut out = c.open();
     assert!(matches!(out[0], MonitorOut::Opened));
     assert_eq!(sent::<MMonSubscribe>(&out)[0].1.what, [subscription("osdmap", 0)]);
+    assert!(c.m.message(c.now, &map(), &mut out));
     assert_eq!(sent::<MMonCommand>(&out)[0].0, first);
     let mut out = Vec::new();
     let second = c.m.command("two".into(), Bytes::new(), &mut out);

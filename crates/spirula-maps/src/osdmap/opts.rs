@@ -55,6 +55,10 @@ pub mod opt {
     pub const CSUM_XXHASH64: i64 = 3;
     /// Value of [`CSUM_TYPE`]: crc32c.
     pub const CSUM_CRC32C: i64 = 4;
+    /// Value of [`CSUM_TYPE`]: the low 16 bits of crc32c.
+    pub const CSUM_CRC32C_16: i64 = 5;
+    /// Value of [`CSUM_TYPE`]: the low 8 bits of crc32c.
+    pub const CSUM_CRC32C_8: i64 = 6;
     /// Least `pg_num` for the autoscaler.
     pub const PG_NUM_MIN: i32 = 15;
     /// Expected bytes in the pool.

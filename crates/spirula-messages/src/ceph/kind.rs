@@ -58,8 +58,12 @@ pub const REMOVE_SNAPS: u16 = 90;
 pub const COMMAND: u16 = 97;
 /// Answers [`COMMAND`].
 pub const COMMAND_REPLY: u16 = 98;
+/// A metadata server says that it is there.
+pub const MDS_BEACON: u16 = 100;
 /// Names of the file systems.
 pub const FS_MAP_USER: u16 = 103;
+/// Ranks to which a metadata server moves parts of its tree.
+pub const MDS_OFFLOAD_TARGETS: u16 = 0x20a;
 /// Introduces a daemon to the manager.
 pub const MGR_OPEN: u16 = 0x700;
 /// The manager tells how often to report.

@@ -9,6 +9,7 @@
 //! * [`osd`] — client ↔ OSD: ops and replies, notifications, backoffs
 //! * [`mon`] — client ↔ monitor: subscriptions, commands, pools, statistics, tickets
 //! * [`maps`] — maps on their way to whoever subscribed
+//! * [`mds`] — metadata server → monitor
 //! * [`mgr`] — client ↔ manager; [`command`] — `ceph tell`; [`log`] — the cluster log
 //! * [`stats`] — the pool statistics inside `MGetPoolStatsReply`
 //!
@@ -20,6 +21,7 @@ pub mod command;
 pub mod kind;
 pub mod log;
 pub mod maps;
+pub mod mds;
 pub mod mgr;
 pub mod mon;
 pub mod op;
@@ -29,6 +31,7 @@ pub mod stats;
 pub use command::{MCommand, MCommandReply};
 pub use log::{LogEntry, MLog, MLogAck};
 pub use maps::{MFsMap, MFsMapUser, MMdsMap, MMgrMap, MMonMap, MOsdMap};
+pub use mds::{MMdsBeacon, MMdsLoadTargets, MdsHealth, MdsMetric};
 pub use mgr::{MMgrClose, MMgrCommand, MMgrCommandReply, MMgrConfigure, MMgrOpen, MMgrReport};
 pub use mon::{
     MAuth, MAuthReply, MConfig, MGetPoolStats, MGetPoolStatsReply, MMonCommand, MMonCommandAck, MMonGetMap,

@@ -9,8 +9,8 @@
 //! | any → any | [`QuorumFrame`], [`MonRelay`] |
 //! | joining → any → leader | [`MonJoin`] |
 //! | leader → joining | [`MonWelcome`] |
-//! | other → leader | [`MonForward`], [`MonSession`], [`MonGidsAsk`], [`MonTimeReply`], [`MonForgotten`] |
-//! | leader → other | [`MonForwardDone`], [`MonRouted`], [`MonGidsGrant`], [`MonTime`], [`MonRemoved`], [`MonForgotten`] |
+//! | other → leader | [`MonForward`], [`MonSession`], [`MonGidsAsk`], [`MonTimeReply`], [`MonForgotten`], [`MonScrubbed`] |
+//! | leader → other | [`MonForwardDone`], [`MonRouted`], [`MonGidsGrant`], [`MonTime`], [`MonRemoved`], [`MonForgotten`], [`MonScrub`] |
 
 use super::control::{Since, control};
 use crate::{Body, Message};
@@ -284,6 +284,28 @@ control! {
     MonForgotten = 0x536d {
         /// The newest map of each.
         daemons: BTreeMap<String, Epoch>,
+    }
+}
+
+control! {
+    /// What the leader's state comes to after an entry: is the receiver's the same?
+    MonScrub = 0x536e {
+        /// The entry.
+        index: u64,
+        /// Rows and checksum of each table.
+        tables: BTreeMap<String, (u64, u64)>,
+    }
+}
+
+control! {
+    /// Answers a [`MonScrub`].
+    MonScrubbed = 0x536f {
+        /// The entry.
+        index: u64,
+        /// The sender had applied a later one already, and cannot tell.
+        past: bool,
+        /// Tables that differ.
+        differ: Vec<String>,
     }
 }
 

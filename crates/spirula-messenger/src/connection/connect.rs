@@ -68,7 +68,7 @@ impl Connection {
         }
     }
 
-    /// Our addresses: the published ones, or the IP the server sees with our nonce.
+    /// Our addresses: the published ones, or the IP the server sees with our nonce, if it is the first.
     pub(super) fn own_addrs(&self, seen_as: EntityAddr) -> AddrVec {
         if !self.endpoint.addrs.is_blank() {
             return self.endpoint.addrs.clone();
@@ -102,6 +102,13 @@ impl Connection {
 
     fn send_client_ident(&mut self) {
         let Side::Connecting { target, .. } = &self.side else { return };
+        // The server has proved itself by now.
+        if self.endpoint.addrs.is_blank()
+            && let Some(own) = self.peer.addrs.0.first_mut()
+            && let Some(seen) = own.addr
+        {
+            own.addr = Some(SocketAddr::new(*self.endpoint.learned.get_or_init(|| seen.ip()), 0));
+        }
         let ident = Ident {
             addrs: self.peer.addrs.clone(),
             target: Some(*target),

@@ -42,6 +42,39 @@ fn client_without_an_address_learns_its_ip_from_the_server() {
     assert_eq!((a.kind, a.nonce, a.addr), (EntityAddr::KIND_ANY, 5, Some("10.0.0.1:0".parse().unwrap())));
 }
 
+/// One server sees it come from one network, the next from another: both know it by the address that it can be fenced by.
+#[test]
+fn a_client_in_two_networks_has_one_address() {
+    let c = Endpoint { nonce: 5, ..Endpoint::new(EntityType::Client, 99, AddrVec::default()) };
+    let seen = |from: &str| {
+        let mut w = Wire::new(c.clone(), target(Policy::Lossy), server());
+        w.server = Connection::accept(Arc::new(server()), from.parse().unwrap(), NOW);
+        w.run(1000, &mut no_sessions()).unwrap();
+        let a = Wire::established(&w.at_server).unwrap().addrs.msgr2();
+        (a.nonce, a.addr.unwrap().to_string())
+    };
+    let first = (5, "10.0.0.1:0".to_owned());
+    assert_eq!(
+        [seen("10.0.0.1:54321"), seen("192.168.7.1:777"), seen("[fd00::1]:888")],
+        [first.clone(), first.clone(), first]
+    );
+}
+
+/// Whoever cannot prove itself says nothing that is believed.
+#[test]
+fn no_address_is_learned_from_who_is_not_the_server() {
+    let c = keyed(Endpoint { nonce: 5, ..Endpoint::new(EntityType::Osd, 1, AddrVec::default()) }, "crc");
+    let meets = |key: &'static [u8]| {
+        let target = Target { credentials: Box::new(Key { session_key: key }), ..target(Policy::Lossy) };
+        let mut w = Wire::new(c.clone(), target, keyed(server(), "crc"));
+        w.run(1000, &mut no_sessions()).map_err(|e| e.to_string())
+    };
+    assert!(meets(&b"another key, too"[..]).is_err());
+    assert_eq!(c.learned.get(), None);
+    assert_eq!(meets(KEY), Ok(()));
+    assert_eq!(c.learned.get(), Some(&[10, 0, 0, 1].into()));
+}
+
 #[test]
 fn either_side_without_2_1_frames_makes_both_speak_2_0() {
     for (c, s) in [(true, false), (false, true), (false, false)] {

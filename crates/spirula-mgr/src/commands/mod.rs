@@ -2,6 +2,7 @@
 
 mod autoscale;
 mod force;
+mod fs;
 mod modules;
 mod options;
 mod osd;
@@ -24,7 +25,9 @@ pub(crate) use spec::{Order, Reply};
 
 /// Every command, in the order of the descriptors.
 fn all() -> impl Iterator<Item = &'static CommandSpec> {
-    [pg::COMMANDS, osd::COMMANDS, options::COMMANDS, modules::COMMANDS, rbd::COMMANDS].into_iter().flatten()
+    [pg::COMMANDS, osd::COMMANDS, options::COMMANDS, modules::COMMANDS, rbd::COMMANDS, fs::COMMANDS]
+        .into_iter()
+        .flatten()
 }
 
 /// Descriptors for the monitor, which lists them to clients: JSON objects with flag 8.

@@ -22,7 +22,6 @@ pub(super) const COMMANDS: &[CommandSpec] = commands! {
     "mgr" "r" 0, "progress", "Show progress of recovery operations" => no_progress;
     "mgr" "r" 0, "progress json", "Show machine readable progress information" => no_progress;
     "mgr" "r" FLAG_POLL, "iostat name=width,type=CephInt,req=false name=print_header,type=CephBool,req=false", "Get IO rates" => iostat;
-    "mgr" "r" 0, "fs status name=fs,type=CephString,req=false", "Show the status of a CephFS filesystem" => fs_status;
     "mgr" "r" 0, "orch status name=detail,type=CephBool,req=false name=format,type=CephChoices,strings=plain|json|json-pretty|yaml|xml-pretty|xml,req=false", "Report configured backend and its status" => no_orchestrator;
     "mgr" "r" 0, "orch ls name=service_type,type=CephString,req=false name=service_name,type=CephString,req=false", "List services known to orchestrator" => no_orchestrator;
     "mgr" "r" 0, "orch ps name=hostname,type=CephString,req=false name=service_name,type=CephString,req=false", "List daemons known to orchestrator" => no_orchestrator;
@@ -153,14 +152,6 @@ fn iec(v: u64) -> String {
         }
     }
     format!("{v} ")
-}
-
-fn fs_status(c: &Ctx<'_>) -> Reply {
-    match (c.str("fs"), c.format.is_json()) {
-        (Some(fs), _) => Reply::invalid(format!("Invalid filesystem: {fs}")),
-        (None, true) => Reply::data("{}\n"),
-        (None, false) => Reply::default(),
-    }
 }
 
 fn autoscale_status(c: &Ctx<'_>) -> Reply {

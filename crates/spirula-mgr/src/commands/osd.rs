@@ -343,7 +343,8 @@ fn status(c: &Ctx<'_>) -> Reply {
         None => None,
         Some(name) => match map.crush.bucket_by_name(&name) {
             Some(b) => Some(map.crush.osds_under(b.id)),
-            None => return Reply::err(errno::ENOENT, format!("Bucket '{name}' not found")),
+            // Ceph's answer, in its place: it says so where the table would be.
+            None => return Reply::data(format!("Bucket '{name}' not found\n")),
         },
     };
     let mut t = TextTable::new();
@@ -419,7 +420,7 @@ impl Mgr {
 }
 
 /// Raw bytes per byte stored: the size of a replicated pool, (k+m)/k of an erasure-coded one.
-fn raw_rate(p: &spirula_maps::PgPool, map: &OsdMap) -> f64 {
+pub(super) fn raw_rate(p: &spirula_maps::PgPool, map: &OsdMap) -> f64 {
     if !p.is_erasure() {
         return f64::from(p.size.max(1));
     }

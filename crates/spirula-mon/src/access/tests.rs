@@ -291,3 +291,176 @@ fn a_metadata_server_may_say_which_snapshots_are_removed() {
         assert_eq!(goes(caps, who, &message(kind::REMOVE_SNAPS)), may, "{caps}");
     }
 }
+
+/// What a capability looks at is what the command does, whatever else stands in the request.
+#[test]
+fn arguments_that_a_command_does_not_take_open_no_door() {
+    let may = |caps: &str, cmd: serde_json::Value| {
+        let m = MMonCommand { cmd: vec![cmd.to_string()], ..command("") };
+        goes(caps, EntityType::Client, &m.into_message(1))
+    };
+    let create = |entity: &str, caps: &[&str], more: &[(&str, &str)]| {
+        let mut cmd = json!({"prefix": "auth get-or-create", "entity": entity, "caps": caps});
+        more.iter().for_each(|(k, v)| cmd[*k] = json!(v));
+        cmd
+    };
+    let rbd = ["mon", "profile rbd", "osd", "profile rbd"];
+    let raw = [("caps_mon", "profile rbd"), ("caps_osd", "profile rbd")];
+    let bootstrap = "allow profile bootstrap-rbd";
+    assert!(may(bootstrap, create("client.x", &rbd, &[])));
+    assert!(!may(bootstrap, create("client.admin", &[], &raw)), "an administrator's key");
+    assert!(!may(bootstrap, create("client.x", &["mon", "allow *", "osd", "profile rbd"], &raw)), "an administrator");
+    let mds = ["mon", "allow profile mds", "osd", "allow rwx", "mds", "allow"];
+    assert!(may("allow profile bootstrap-mds", create("mds.x", &mds, &[])));
+    let raw = [("caps_mon", "allow profile mds"), ("caps_osd", "allow rwx"), ("caps_mds", "allow")];
+    assert!(!may("allow profile bootstrap-mds", create("mds.x", &["mon", "allow *"], &raw)));
+    let narrow = "allow command \"auth get-or-create\" with entity=client.x caps_mon=\"allow r\"";
+    assert!(may(narrow, create("client.x", &["mon", "allow r"], &[])));
+    assert!(!may(narrow, create("client.x", &["mon", "allow *"], &[("caps_mon", "allow r")])));
+
+    let fence = |prefix: &str, op: &str, addr: &str| json!({"prefix": prefix, op: "add", "addr": addr});
+    let profile = "profile rbd";
+    assert!(may(profile, fence("osd blocklist", "blocklistop", "10.0.0.1:0/123")));
+    assert!(may(profile, fence("osd blacklist", "blacklistop", "10.0.0.1:0/123")));
+    let with = |mut cmd: serde_json::Value, key: &str, value: &str| {
+        cmd[key] = json!(value);
+        cmd
+    };
+    let whole = fence("osd blocklist", "blocklistop", "0.0.0.0:0/1");
+    assert!(!may(profile, with(whole, "range", "range")), "a network");
+    // The other word's operation means nothing here: what is asked for is done.
+    let two = with(fence("osd blacklist", "blacklistop", "10.0.0.1:0/123"), "blocklistop", "rm");
+    let (_, args) = commands::words_of(&[two.to_string()]).unwrap();
+    assert!(!args.has("blocklistop") && args.str("blacklistop") == "add");
+}
+
+/// A state with the file systems `a` and `b`, each with a server, and a standby.
+fn with_file_systems() -> State {
+    use spirula_maps::{Filesystem, MdsInfo, MdsMap};
+    let mut state = state();
+    let map = Arc::make_mut(&mut state.fsmap);
+    for (fscid, name) in [(1, "a"), (2, "b")] {
+        let gid = 100 + fscid as u64;
+        let info = MdsInfo { gid, name: format!("of-{name}"), rank: 0, state: 13, ..MdsInfo::default() };
+        let mut m = MdsMap { fs_name: name.into(), epoch: 1, ..MdsMap::default() };
+        m.mds_info.insert(gid, info);
+        (m.up, m.in_ranks) = ([(0, gid)].into(), [0].into());
+        map.mds_roles.insert(gid, fscid);
+        map.filesystems.push(Filesystem::new(fscid, m));
+    }
+    map.mds_roles.insert(9, -1);
+    map.standby_daemons.insert(9, MdsInfo { gid: 9, name: "spare".into(), ..MdsInfo::default() });
+    map.standby_epochs.insert(9, 1);
+    map.legacy_client_fscid = 1;
+    state
+}
+
+/// A command that changes a file system needs capabilities that name it, or none.
+#[test]
+fn file_systems_are_changed_by_whom_they_are_named_to() {
+    let state = with_file_systems();
+    let ruling = |caps: &str, cmd: serde_json::Value| {
+        let caps = parsed(caps);
+        let c = MMonCommand { version: 0, fsid: Uuid([1; 16]), cmd: vec![cmd.to_string()], input: bytes::Bytes::new() };
+        match decide(&asker(&caps), &peer(EntityType::Client), Some(Need::Contents), &state, c.into_message(3)) {
+            Ok(Ruling::Go(_)) => (0, String::new()),
+            Ok(Ruling::Refused(Some(m))) => {
+                let ack = MMonCommandAck::from_message(&m).unwrap();
+                (ack.result, ack.status)
+            }
+            other => panic!("{:?}", other.is_ok()),
+        }
+    };
+    let go = (0, String::new());
+    let set = |fs: &str| json!({"prefix": "fs set", "fs_name": fs, "var": "max_mds", "val": "2"});
+    let only_a = "allow rw fsname=a";
+    assert_eq!(ruling(only_a, set("a")), go);
+    assert_eq!(ruling(only_a, set("b")), (-1, "Permission denied: 'b'".into()));
+    assert_eq!(ruling(only_a, set("c")), go, "what is not there is said by the command");
+    assert_eq!(ruling("allow rw", set("b")), go);
+    assert_eq!(ruling("allow rw fsname=a, allow rw fsname=b", set("b")), go);
+    assert_eq!(ruling("allow r, allow rw fsname=a", set("b")).0, -1);
+    assert_eq!(ruling("profile mgr", set("b")), go);
+    assert_eq!(ruling(only_a, json!({"prefix": "mds repaired", "role": "a:0"})), go);
+    assert_eq!(ruling(only_a, json!({"prefix": "mds repaired", "role": "b:0"})), (-1, "Permission denied.".into()));
+    for who in ["b:0", "of-b", "102", "spare"] {
+        let (ret, said) = ruling(only_a, json!({"prefix": "mds fail", "role_or_gid": who}));
+        assert!(ret == -22 && said.contains("lack the permission to see"), "{who}: {ret} {said}");
+    }
+    for who in ["a:0", "0", "of-a", "101", "nobody"] {
+        assert_eq!(ruling(only_a, json!({"prefix": "mds fail", "role_or_gid": who})), go, "{who}");
+    }
+    assert_eq!(ruling(only_a, json!({"prefix": "mds rm", "gid": 102})).0, -1);
+    let new = json!({"prefix": "fs new", "fs_name": "b", "metadata": "m", "data": "d"});
+    assert_eq!(ruling(only_a, new), go, "as with Ceph");
+}
+
+/// Whoever is let in by another monitor is shown what the table of users lets him see.
+#[test]
+fn commands_show_no_file_systems_that_the_asker_may_not_see() {
+    let now = UTime { sec: 1_795_000_000, nsec: 0 };
+    let new = crate::NewMon { name: "a".into(), addrs: AddrVec::default(), uuid: Uuid([5; 16]) };
+    let params = crate::MkfsParams {
+        fsid: Uuid([1; 16]),
+        mons: vec![new],
+        osds: Vec::new(),
+        failure_domain: "host".into(),
+        defaults: Default::default(),
+        pools: Vec::new(),
+        users: Default::default(),
+        service_keys: Default::default(),
+    };
+    let identity = crate::image::Identity { fsid: Uuid([1; 16]), uuid: Uuid([5; 16]), member: 1 };
+    let hard = spirula_quorum::HardState { term: 1, vote: 0, commit: 1 };
+    let snapshot = crate::mkfs(&params, now).unwrap();
+    let stored = crate::image::Stored {
+        identity,
+        hard,
+        snapshot,
+        entries: vec![],
+        seq: 0,
+        log_stale: false,
+        log_end: 0,
+        marked: false,
+    };
+    let (addrs, entropy): (_, crate::Entropy) = (AddrVec::default(), Box::new(|out: &mut [u8]| out.fill(1)));
+    let opening = crate::Opening { stored, name: "a".into(), addrs, seeds: vec![], now, boot: 1, entropy };
+    let mut mon = Mon::open(opening).unwrap();
+    mon.auth_safe = true;
+    mon.state.fsmap = with_file_systems().fsmap;
+    for (id, caps) in [
+        ("u", "allow r fsname=a"),
+        ("all", "allow r"),
+        ("none", "allow r fsname=c"),
+        ("one-command", "allow command \"fs ls\""),
+    ] {
+        let caps = spirula_auth::db::caps_of_words(&["mon".to_owned(), caps.to_owned()]).unwrap();
+        let key = spirula_auth::CryptoKey::new(spirula_auth::KeyType::Aes256k, now, &[7; 32]).unwrap();
+        let entity = format!("client.{id}").parse().unwrap();
+        Arc::make_mut(&mut mon.state.auth).get_or_create(&entity, caps, key).unwrap();
+    }
+    let mut conn = crate::quorum::REMOTE;
+    let mut shown = |kind: EntityType, id: &str, prefix: &str| {
+        conn += 1;
+        mon.open_session(conn, Peer { id: id.into(), ..peer(kind) });
+        let cmd = vec![json!({"prefix": prefix}).to_string()];
+        let mut out = Vec::new();
+        let m = MMonCommand { version: 0, fsid: Uuid([1; 16]), cmd, input: bytes::Bytes::new() }.into_message(1);
+        mon.on_read(conn, &m, &mut out).unwrap();
+        let Some(MonEffect::Send(_, m)) = out.pop() else { panic!("no answer") };
+        String::from_utf8(MMonCommandAck::from_message(&m).unwrap().output.to_vec()).unwrap()
+    };
+    let both = shown(EntityType::Client, "all", "fs ls");
+    assert!(both.contains("name: a") && both.contains("name: b"), "{both}");
+    let one = shown(EntityType::Client, "u", "fs ls");
+    assert!(one.contains("name: a") && !one.contains("name: b"), "{one}");
+    assert_eq!(shown(EntityType::Client, "none", "fs ls"), "No filesystems enabled\n");
+    assert_eq!(shown(EntityType::Client, "gone", "fs ls"), "No filesystems enabled\n");
+    assert_eq!(shown(EntityType::Client, "one-command", "fs ls"), both, "it names no file system");
+    assert_eq!(shown(EntityType::Mgr, "x", "fs ls"), both, "daemons see everything");
+    for prefix in ["fs dump", "mds stat", "status", "health", "mds metadata", "node ls"] {
+        let text = shown(EntityType::Client, "u", prefix);
+        assert!(!text.contains("of-b") && !text.contains("'b'"), "{prefix}: {text}");
+    }
+    assert!(shown(EntityType::Client, "u", "fs dump").contains("of-a"));
+}

@@ -99,6 +99,24 @@ fn text_of(v: &Value) -> String {
     }
 }
 
+/// The arguments that a signature names, and what every command takes (its words, the form of its answer, whom it is for). What else a
+/// client sends means nothing: not to the handler, and not to a capability, or one could be asked of one thing and the
+/// other do another.
+pub fn taken(sig: &str, args: &Args) -> Args {
+    const OF_ALL: [&str; 3] = ["prefix", "format", "target"];
+    let named = |key: &str| {
+        let names = sig.split_whitespace().filter_map(|w| w.strip_prefix("name="));
+        names.filter_map(|w| w.split(',').next()).any(|name| name == key)
+    };
+    Args(
+        args.0
+            .iter()
+            .filter(|(k, _)| OF_ALL.contains(&k.as_str()) || named(k))
+            .map(|(k, v)| (k.clone(), v.clone()))
+            .collect(),
+    )
+}
+
 /// Checks `args` against a signature in [`CommandSpec`](super::CommandSpec) notation:
 /// required ones present, numbers numbers and in range, choices among the allowed.
 ///

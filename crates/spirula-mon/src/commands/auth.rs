@@ -159,7 +159,7 @@ pub(super) const SPECS: &[CommandSpec] = &[
     },
 ];
 
-fn said(e: DbError) -> (i32, String) {
+pub(super) fn said(e: DbError) -> (i32, String) {
     (e.errno(), e.to_string())
 }
 
@@ -168,7 +168,7 @@ fn entity(args: &Args) -> Result<EntityId, (i32, String)> {
 }
 
 /// The same for a user that is to be made: a daemon is called by a name that daemons may have.
-fn new_entity(args: &Args) -> Result<EntityId, (i32, String)> {
+pub(super) fn new_entity(args: &Args) -> Result<EntityId, (i32, String)> {
     let name = entity(args)?;
     may_be_made(&name).map(|()| name)
 }
@@ -185,22 +185,22 @@ fn may_be_made(name: &EntityId) -> Result<(), (i32, String)> {
 }
 
 /// The table, to be changed.
-fn table<'a>(ctx: &'a mut CommandCtx<'_>) -> &'a mut AuthDb {
+pub(super) fn table<'a>(ctx: &'a mut CommandCtx<'_>) -> &'a mut AuthDb {
     Arc::make_mut(&mut ctx.work.state.auth)
 }
 
-/// A new key of the type asked for. Unasked, daemons get `aes256k`, and clients `aes`, which those of 16.2 and
-/// 18.2 know.
-fn new_key(ctx: &CommandCtx<'_>, args: &Args, entity: &EntityId) -> Result<CryptoKey, (i32, String)> {
+/// A new key of the type asked for. Unasked, our daemons get `aes256k`, clients and metadata servers `aes`, which
+/// those of 16.2 and 18.2 know.
+pub(super) fn new_key(ctx: &CommandCtx<'_>, args: &Args, entity: &EntityId) -> Result<CryptoKey, (i32, String)> {
     let key_type = match args.opt_str("key_type") {
         Some(text) => text.parse().map_err(|e| (EINVAL, e))?,
-        None if entity.service().is_some() => KeyType::Aes256k,
+        None if entity.is_own_daemon() => KeyType::Aes256k,
         None => KeyType::Aes,
     };
     Ok(CryptoKey::generate(key_type, ctx.work.now, &mut stream(ctx)?))
 }
 
-fn keyring_out(ctx: &CommandCtx<'_>, entity: &EntityId, user: &User, with_caps: bool) -> CommandResult {
+pub(super) fn keyring_out(ctx: &CommandCtx<'_>, entity: &EntityId, user: &User, with_caps: bool) -> CommandResult {
     text_or_json(ctx, || keyring::section(entity, user, with_caps), || json!([user_json(entity, user)]))
 }
 

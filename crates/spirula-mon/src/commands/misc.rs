@@ -5,7 +5,7 @@ use crate::access::Access;
 use crate::mon::{CommandCtx, Mon};
 use serde_json::{Map, Value, json};
 use spirula_types::EntityType;
-use spirula_types::errno::{EINVAL, EOPNOTSUPP};
+use spirula_types::errno::EOPNOTSUPP;
 use std::collections::BTreeMap;
 
 /// What we call ourselves where Ceph's daemons name their version. The first part is the
@@ -103,55 +103,6 @@ pub(super) const SPECS: &[CommandSpec] = &[
         flags: 0,
         run: tell,
     },
-    CommandSpec {
-        sig: "fs dump name=epoch,type=CephInt,req=false,range=0",
-        help: "dump all CephFS status, optionally from epoch",
-        module: "mds",
-        perm: "r",
-        flags: 0,
-        run: fs_dump,
-    },
-    CommandSpec { sig: "fs ls", help: "list filesystems", module: "fs", perm: "r", flags: 0, run: fs_ls },
-    CommandSpec {
-        sig: "fs get name=fs_name,type=CephString",
-        help: "get info about one filesystem",
-        module: "fs",
-        perm: "r",
-        flags: 0,
-        run: fs_get,
-    },
-    CommandSpec {
-        sig: "fs new name=fs_name,type=CephString,goodchars=[A-Za-z0-9-_.] name=metadata,type=CephString name=data,type=CephString name=force,type=CephBool,req=false",
-        help: "make new filesystem using named pools <metadata> and <data>",
-        module: "fs",
-        perm: "rw",
-        flags: 0,
-        run: fs_new,
-    },
-    CommandSpec {
-        sig: "mds stat",
-        help: "show MDS status",
-        module: "mds",
-        perm: "r",
-        flags: FLAG_HIDDEN,
-        run: mds_stat,
-    },
-    CommandSpec {
-        sig: "mds metadata name=who,type=CephString,req=false",
-        help: "fetch metadata for mds <role>",
-        module: "mds",
-        perm: "r",
-        flags: 0,
-        run: empty_list,
-    },
-    CommandSpec {
-        sig: "mds versions",
-        help: "check running versions of MDSs",
-        module: "mds",
-        perm: "r",
-        flags: 0,
-        run: empty_object,
-    },
 ];
 
 fn fsid(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
@@ -198,8 +149,12 @@ pub(super) fn mon_versions(ctx: &CommandCtx<'_>) -> BTreeMap<String, u64> {
 }
 
 fn versions(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
-    let parts =
-        [("mon", mon_versions(ctx)), ("mgr", mgr_versions(ctx)), ("osd", osd_versions(ctx)), ("mds", BTreeMap::new())];
+    let parts = [
+        ("mon", mon_versions(ctx)),
+        ("mgr", mgr_versions(ctx)),
+        ("osd", osd_versions(ctx)),
+        ("mds", super::mds::counted(ctx, "ceph_version")),
+    ];
     let mut overall = BTreeMap::new();
     let mut out = Map::new();
     for (kind, counts) in parts {
@@ -352,8 +307,8 @@ fn node_ls(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
         "mon" => json!(mons),
         "osd" => json!(osds),
         "mgr" => json!(mgrs),
-        "mds" => json!({}),
-        _ => json!({"mon": mons, "osd": osds, "mgr": mgrs}),
+        "mds" => json!(super::mds::by_host(ctx)),
+        _ => json!({"mon": mons, "osd": osds, "mds": super::mds::by_host(ctx), "mgr": mgrs}),
     };
     json_out(ctx, &value)
 }
@@ -400,47 +355,4 @@ fn no_history(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
 
 fn tell(_: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
     CommandResult::err(EOPNOTSUPP, "the monitor passes no commands on; the CLI tells daemons itself")
-}
-
-fn fs_dump(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
-    let map = &ctx.work.state.fsmap;
-    let rs = format!("dumped fsmap epoch {}", map.epoch);
-    text_or_json(ctx, || map.dump_text(), || map.dump()).with_rs(rs)
-}
-
-fn fs_ls(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
-    let list = ctx.work.state.fsmap.filesystems.iter().map(|f| json!({"name": f.mds_map.fs_name}));
-    let list: Vec<Value> = list.collect();
-    if list.is_empty() && !ctx.format.is_json() {
-        return CommandResult::data("No filesystems enabled\n");
-    }
-    json_out(ctx, &Value::Array(list))
-}
-
-fn fs_get(_: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
-    CommandResult::err(spirula_types::errno::ENOENT, format!("filesystem '{}' not found", args.str("fs_name")))
-}
-
-fn fs_new(_: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
-    CommandResult::err(EOPNOTSUPP, "this version has no metadata server, so no file system can be made")
-}
-
-fn mds_stat(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
-    let map = &ctx.work.state.fsmap;
-    if !ctx.format.is_json() {
-        return CommandResult::default();
-    }
-    let value = json!({"fsmap": map.dump(), "mdsmap_first_committed": 1, "mdsmap_last_committed": map.epoch});
-    json_out(ctx, &value)
-}
-
-fn empty_list(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
-    match args.opt_str("who") {
-        Some(who) => CommandResult::err(EINVAL, format!("could not find MDS '{who}'")),
-        None => json_out(ctx, &json!([])),
-    }
-}
-
-fn empty_object(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
-    json_out(ctx, &json!({}))
 }

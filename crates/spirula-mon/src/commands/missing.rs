@@ -6,6 +6,7 @@
 use super::{Args, CommandResult, CommandSpec, FLAG_DEPRECATED, settle};
 use crate::absent;
 use crate::mon::CommandCtx;
+use crate::quorum::After;
 use spirula_types::errno::{EINVAL, ENOENT};
 use std::sync::Arc;
 
@@ -18,7 +19,7 @@ macro_rules! commands {
 pub(super) const SPECS: &[CommandSpec] = commands! {
     "mon" 0, "mon set-weight name=name,type=CephString name=weight,type=CephInt,range=0|65535", "set the weight for the specified mon" => set_weight;
     "mon" 0, "mon enable-msgr2", "enable the msgr2 protocol on all monitors" => enable_msgr2;
-    "mon" 0, "mon scrub", "scrub the monitor stores (not in this version)" => |_, _| no("has no order that compares the monitors' stores");
+    "mon" 0, "mon scrub", "scrub the monitor stores" => scrub;
     "mon" 0, "mon feature set name=feature_name,type=CephString name=yes_i_really_mean_it,type=CephBool,req=false", "set provided feature on mon map (not in this version)" => |_, _| no("has all of its monitors' features on from the first");
     "mon" 0, "mon set-rank name=name,type=CephString name=rank,type=CephInt", "set the rank for the specified mon (not in this version)" => |_, _| no("elects by votes, not by ranks");
     "mon" 0, "mon set-addrs name=name,type=CephString name=addrs,type=CephString", "set the addrs (IPs and ports) a specific monitor binds to (not in this version)" => |_, _| no("moves no monitor to another address: remove it, and join it again");
@@ -55,6 +56,12 @@ fn tier(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
         }
     }
     no("has no cache tiers")
+}
+
+/// What comes of it is in the cluster log.
+fn scrub(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
+    ctx.work.after.push(After::Scrub);
+    CommandResult::default()
 }
 
 /// Clients prefer monitors of more weight among those of one priority.

@@ -13,9 +13,12 @@ mod crush;
 mod crush_rules;
 mod devices;
 mod ec_profiles;
+pub(crate) mod fs;
+mod fs_set;
 mod health;
 pub(crate) mod join;
 mod log;
+pub(crate) mod mds;
 mod mgr;
 mod misc;
 mod missing;
@@ -31,6 +34,7 @@ mod pool_set;
 mod reweight;
 mod spec;
 mod tell;
+mod volume;
 
 pub use args::Args;
 pub use spec::{CommandResult, CommandSpec, FLAG_DEPRECATED, FLAG_HIDDEN, FLAG_MGR, FLAG_TELL, Handler, Perm};
@@ -49,6 +53,10 @@ use spirula_types::errno::EINVAL;
 const TABLES: &[&[CommandSpec]] = &[
     misc::SPECS,
     missing::SPECS,
+    fs::SPECS,
+    fs_set::SPECS,
+    volume::SPECS,
+    mds::SPECS,
     devices::SPECS,
     health::SPECS,
     mon_cmds::SPECS,
@@ -171,16 +179,23 @@ pub struct Request<'a> {
     pub tell: bool,
 }
 
-/// Prefix and arguments, if the command can be understood.
+/// Prefix and arguments, if the command can be understood: those that it takes, if it is known.
 pub fn words_of(cmd: &[String]) -> Option<(String, Args)> {
     let args = parse(cmd).ok()?;
-    Some((args.str("prefix"), args))
+    let prefix = args.str("prefix");
+    let args = find(&prefix, &args).map_or_else(|| args.clone(), |spec| args::taken(spec.sig, &args));
+    Some((prefix, args))
 }
 
 /// Module and permission of a command that is known.
 pub fn needs_of(cmd: &[String]) -> Option<(&'static str, Perm)> {
-    let (prefix, args) = words_of(cmd)?;
-    find(&prefix, &args).map(|s| (s.module, s.perm))
+    let args = parse(cmd).ok()?;
+    find(&args.str("prefix"), &args).map(|s| (s.module, s.perm))
+}
+
+/// Does this fence somebody off, or let somebody in again?
+pub fn is_about_fences(cmd: &[String]) -> bool {
+    parse(cmd).is_ok_and(|args| ["osd blocklist", "osd blacklist"].contains(&args.str("prefix").as_str()))
 }
 
 /// The commands of the daemon itself, by `tell`.
@@ -231,7 +246,7 @@ fn run_in(
         return CommandResult::err(errno, text);
     }
     let mut ctx = CommandCtx { mon, work, peer, input, format, random };
-    (spec.run)(&mut ctx, args)
+    (spec.run)(&mut ctx, &args::taken(spec.sig, args))
 }
 
 fn descriptor_prefix(descriptor: &Value) -> String {
@@ -270,7 +285,7 @@ pub fn asks_to_compact(cmd: &[String]) -> bool {
     parse(cmd).is_ok_and(|args| tell::asks_to_compact(&args.str("prefix")))
 }
 
-/// Longest text of a refused command that the audit log keeps.
+/// Longest text of a command, and of why one was refused, that the audit log keeps.
 const AUDIT_MAX: usize = 1024;
 
 /// Notes in the audit log who asked for a change, from where, and what became of it.
@@ -285,15 +300,15 @@ pub fn audit(work: &mut Work, peer: &Peer, cmd: &[String], result: &CommandResul
         peer.entity(),
         peer.addrs,
         peer.auth_name(),
-        if result.ret == 0 { secretless(&cmd.concat()) } else { cut(secretless(&cmd.concat())) },
+        cut(secretless(&cmd.concat())),
     );
     work.log_to("audit", severity::INFO, text);
 }
 
 /// Commands that carry keys or values of unknown secrecy are named without them.
 fn secretless(cmd: &str) -> String {
-    let parsed: Option<Value> = spirula_settings::common::first_json(cmd).ok();
-    let prefix = parsed.as_ref().and_then(|v| v.get("prefix")).and_then(Value::as_str).unwrap_or_default();
+    // As it was understood when it was run.
+    let prefix = parse(&[cmd.to_owned()]).map(|args| args.str("prefix")).unwrap_or_default();
     if ["config-key", "auth", "join-token"].iter().any(|p| prefix.starts_with(p)) {
         serde_json::json!([{ "prefix": prefix }]).to_string()
     } else {

@@ -9,7 +9,7 @@ use spirula_encoding::UTime;
 use spirula_maps::OsdMap;
 use spirula_maps::osdmap::{CIDR, flag_by_name, state};
 use spirula_types::EntityAddr;
-use spirula_types::errno::{EINVAL, ENOENT, EPERM};
+use spirula_types::errno::{EINVAL, ENOENT, ENOSPC, EPERM};
 use std::collections::BTreeMap;
 
 const GROUP_HELP: &str = "set <flags> for <who>; who is a bucket, a device class or osd ids";
@@ -236,8 +236,8 @@ pub(super) const SPECS: &[CommandSpec] = &[
 ];
 
 fn change_flag(ctx: &mut CommandCtx<'_>, key: &str, on: bool) -> CommandResult {
-    // `full` follows from how full OSDs are, which is not for anyone to say; who takes it away sees it come back if some are.
-    let Some(bits) = flag_by_name(key).filter(|_| key != "full" || !on) else {
+    // `full` follows from how full OSDs are, which is not for anyone to say: Ceph, too, lists it and refuses it.
+    let Some(bits) = flag_by_name(key).filter(|_| key != "full") else {
         return CommandResult::err(EINVAL, format!("unrecognized flag '{key}'"));
     };
     let map = ctx.work.osd_mut();
@@ -451,6 +451,19 @@ fn range_of(addr: EntityAddr) -> Result<EntityAddr, (i32, String)> {
     Ok(EntityAddr { kind: CIDR, ..addr })
 }
 
+/// Fences that stand at a time, at most, as far as commands make them: each is some 50 bytes of the map that every client has.
+/// What the monitors fence themselves counts, and is not bounded.
+const FENCES_MAX: usize = 32_768;
+
+/// Is there room for one more fence, of this address?
+fn has_room(list: &BTreeMap<EntityAddr, UTime>, addr: &EntityAddr) -> Result<(), super::args::Refusal> {
+    if list.len() < FENCES_MAX || list.contains_key(addr) {
+        return Ok(());
+    }
+    let way = "remove some with 'osd blocklist rm' or all with 'osd blocklist clear'";
+    Err((ENOSPC, format!("{FENCES_MAX} clients are fenced off already: {way}")))
+}
+
 fn blocklist(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
     let mut run = || -> Outcome {
         let text = args.str("addr");
@@ -459,20 +472,11 @@ fn blocklist(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
         let shown = OsdMap::blocklist_text(&addr);
         let op = args.opt_str("blocklistop").unwrap_or_else(|| args.str("blacklistop"));
         if op == "add" {
+            has_room(&ctx.work.osd().blocklist, &addr)?;
             let default = ctx.work.state.option_f64("mon_osd_blocklist_default_expire");
             let seconds = args.float("expire").filter(|e| *e > 0.0).unwrap_or(default);
-            let now = crate::time::fence_time(&ctx.work.state, ctx.work.now);
-            let until = now.as_nanos().saturating_add((seconds * 1e9) as u64);
-            let until = UTime::from_nanos(until);
-            match ctx.work.osd().blocklist.get(&addr).copied() {
-                // Maps of clients keep the end that an entry had at first: what is asked for beyond that is ours to remember.
-                Some(first) if first < until => crate::time::extend_fence(ctx.work, &addr, until),
-                Some(_) => {}
-                None => {
-                    crate::time::forget_fence(ctx.work, &addr);
-                    ctx.work.osd_mut().blocklist.insert(addr, until);
-                }
-            }
+            let until = crate::time::fence_until(ctx.work, seconds);
+            crate::time::fence(ctx.work, addr, seconds);
             return Ok(CommandResult::ok(format!(
                 "blocklisting {shown} until {} ({} sec)",
                 until.to_iso(),
@@ -512,4 +516,19 @@ fn blocklist_ls(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
 fn blocklist_clear(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
     ctx.work.osd_mut().blocklist.clear();
     CommandResult::ok(" removed all blocklist entries")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fences_have_a_bound_that_those_that_stand_do_not_meet() {
+        let addr = |n: u32| EntityAddr { nonce: n, ..EntityAddr::v2(([10, 0, 0, 1], 0).into(), 0) };
+        let mut list: BTreeMap<EntityAddr, UTime> = (0..FENCES_MAX as u32).map(|n| (addr(n), UTime::ZERO)).collect();
+        assert!(has_room(&list, &addr(7)).is_ok());
+        assert_eq!(has_room(&list, &addr(u32::MAX)).unwrap_err().0, ENOSPC);
+        list.remove(&addr(7));
+        assert!(has_room(&list, &addr(u32::MAX)).is_ok());
+    }
 }

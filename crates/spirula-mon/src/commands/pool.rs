@@ -174,7 +174,7 @@ fn erasure_of(ctx: &mut CommandCtx<'_>, args: &Args) -> Result<(pools::Erasure, 
     Ok((erasure, rule))
 }
 
-fn create(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
+pub(super) fn create(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
     let mut run = || -> Outcome {
         let name = args.str("pool");
         for var in CREATE_VARS {
@@ -224,7 +224,7 @@ fn create(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
     settle(run())
 }
 
-fn remove(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
+pub(super) fn remove(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
     let mut run = || -> Outcome {
         let name = args.str("pool");
         let Some(id) = ctx.work.osd().pool_by_name(&name) else {

@@ -90,11 +90,8 @@ fn check_option(name: &str, value: &str, parsed: &PoolOptValue) -> Result<(), (i
     };
     match (name, parsed) {
         ("compression_mode", _) => one_of("compression mode", &["none", "passive", "aggressive", "force"]),
-        ("compression_algorithm", _) if value == "zlib" => {
-            Err((EINVAL, "this version has no zlib: choose snappy, lz4 or zstd".into()))
-        }
-        ("compression_algorithm", _) => one_of("compression_algorithm", &["none", "snappy", "zstd", "lz4"]),
-        ("csum_type", PoolOptValue::Int(n)) if ![0, opt::CSUM_XXHASH64, opt::CSUM_CRC32C].contains(n) => {
+        ("compression_algorithm", _) => one_of("compression_algorithm", &["none", "snappy", "zlib", "zstd", "lz4"]),
+        ("csum_type", PoolOptValue::Int(n)) if *n != 0 && !(opt::CSUM_XXHASH64..=opt::CSUM_CRC32C_8).contains(n) => {
             Err((EINVAL, format!("this version cannot use csum_type '{value}': choose crc32c or xxhash64")))
         }
         ("compression_max_blob_size" | "compression_min_blob_size", PoolOptValue::Int(n))

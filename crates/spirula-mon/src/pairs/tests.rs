@@ -180,11 +180,11 @@ fn wish<'a>(map: &'a OsdMap, unheard: &[OsdId]) -> Wish<'a> {
 }
 
 #[test]
-fn one_that_was_taken_stays_out_until_it_hears_all() {
+fn one_that_was_deaf_stays_out_until_it_hears_all() {
     let (map, mut t) = (map(), PairTracker::default());
     assert!(t.may_boot(wish(&map, &[]), at(0.0)), "nothing is known against it");
     t.taken(1, (0, 1), at(0.0));
-    assert!(t.accused(0) == 1 && t.was_taken(1));
+    assert!(t.accused(0) == 1 && t.was_deaf(1));
     for s in 1..100 {
         assert!(!t.may_boot(wish(&map, &[0]), at(f64::from(s))));
     }
@@ -193,7 +193,7 @@ fn one_that_was_taken_stays_out_until_it_hears_all() {
     assert!(!t.may_boot(wish(&map, &[]), at(102.0)), "just this moment");
     assert!(t.may_boot(wish(&map, &[]), at(103.0)));
     t.booted(1, at(103.0));
-    assert!(!t.was_taken(1) && t.accused(0) == 0);
+    assert!(!t.was_deaf(1) && t.accused(0) == 0);
     // Somebody else's fault, later: it was up before and hears not all.
     assert!(!t.may_boot(wish(&map, &[2]), at(200.0)));
     assert!(t.may_boot(wish(&map, &[]), at(201.0)) || t.may_boot(wish(&map, &[]), at(202.0)));

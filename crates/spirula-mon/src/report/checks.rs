@@ -48,6 +48,7 @@ pub(super) fn all(view: &ClusterView<'_>) -> Checks {
     few_osds(view, &mut out);
     crashes(view, &mut out);
     users(view, &mut out);
+    super::fs::checks(view, &mut out);
     for h in &view.mgr.health {
         let severity = if h.severity >= 2 { Severity::Error } else { Severity::Warning };
         out.insert(

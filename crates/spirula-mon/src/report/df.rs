@@ -131,6 +131,12 @@ fn pools<'a>(view: &ClusterView<'a>) -> Vec<Row<'a>> {
     out
 }
 
+/// Bytes that a pool takes of the OSDs, and that may still be written into it.
+pub(crate) fn used_and_left(view: &ClusterView<'_>, id: PoolId) -> (u64, u64) {
+    let row = pools(view).into_iter().find(|r| r.id == id);
+    row.map_or((0, crate::pools::max_avail(view, id)), |r| (r.used(), r.max_avail()))
+}
+
 /// Space by device class.
 pub(super) fn classes(view: &ClusterView<'_>) -> BTreeMap<String, StoreStatfs> {
     let mut out: BTreeMap<String, StoreStatfs> = BTreeMap::new();

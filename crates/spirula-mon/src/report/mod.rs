@@ -7,6 +7,7 @@
 
 mod checks;
 pub mod df;
+pub(crate) mod fs;
 pub mod health;
 pub mod status;
 #[cfg(test)]

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use spirula_encoding::UTime;
 use spirula_format::{Copies, Format, IoRates, age, bytes, si, to_json};
 use spirula_maps::osdmap::flags;
-use spirula_maps::{PgState, PoolSum, mds_state, release_name};
+use spirula_maps::{MdsMap, PgState, PoolSum, mds_state, release_name};
 
 /// Flags of the OSD map that people set; the others are always there.
 const SHOWN_FLAGS: u32 = !(flags::FRESH | flags::REQUIRE_JEWEL | flags::REQUIRE_KRAKEN | flags::REQUIRE_LUMINOUS);
@@ -116,11 +116,18 @@ fn mds_line(view: &ClusterView<'_>) -> String {
     if fs.is_empty() {
         return String::new();
     }
-    let up: usize = fs.iter().map(|f| f.mds_map.up.len()).sum();
-    let wanted: i32 = fs.iter().map(|f| f.mds_map.max_mds).sum();
-    let standby = view.fsmap.standby_daemons.len();
-    let standby = if standby > 0 { format!(", {standby} standby") } else { String::new() };
-    format!("    mds: {up}/{wanted} daemons up{standby}\n")
+    let sum = |count: fn(&MdsMap) -> usize| fs.iter().map(|f| count(&f.mds_map)).sum::<usize>();
+    let (up, is_in) = (sum(|m| m.up.len()), sum(|m| m.in_ranks.len()));
+    let mut out = format!("    mds: {up}/{is_in} daemons up");
+    let parts = [
+        (sum(|m| m.failed.len()), " (", " failed)"),
+        (view.fsmap.standby_daemons.len(), ", ", " standby"),
+        (sum(|m| m.in_state(mds_state::STANDBY_REPLAY).count()), ", ", " hot standby"),
+    ];
+    for (n, before, after) in parts.into_iter().filter(|(n, _, _)| *n > 0) {
+        out += &format!("{before}{n}{after}");
+    }
+    out + "\n"
 }
 
 fn osd_line(view: &ClusterView<'_>) -> String {
@@ -146,8 +153,27 @@ fn volumes_line(view: &ClusterView<'_>) -> String {
     if fs.is_empty() {
         return String::new();
     }
-    let healthy = fs.iter().filter(|f| f.mds_map.up.len() as i32 >= f.mds_map.max_mds).count();
-    format!("    volumes: {healthy}/{} healthy\n", fs.len())
+    let damaged = fs.iter().filter(|f| !f.mds_map.damaged.is_empty()).count();
+    let (mut failed, mut recovering, mut stopped, mut healthy) = (0, 0, 0, 0);
+    for m in fs.iter().map(|f| &f.mds_map) {
+        *match (m.failed.is_empty(), m.is_degraded(), m.max_mds) {
+            (false, _, _) => &mut failed,
+            (_, true, _) => &mut recovering,
+            (_, _, 0) => &mut stopped,
+            _ => &mut healthy,
+        } += 1;
+    }
+    let mut out = format!("    volumes: {healthy}/{} healthy", fs.len());
+    let parts = [
+        (recovering, ", ", " recovering"),
+        (failed, ", ", " failed"),
+        (stopped, ", ", " stopped"),
+        (damaged, "; ", " damaged"),
+    ];
+    for (n, before, after) in parts.into_iter().filter(|(n, _, _)| *n > 0) {
+        out += &format!("{before}{n}{after}");
+    }
+    out + "\n"
 }
 
 /// States and how many PGs are in each, most first.

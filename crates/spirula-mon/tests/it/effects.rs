@@ -32,6 +32,9 @@ const AUTH: &str = "who comes in, and what he may do";
 const SHOWN: &str = "kept for the asker, who reads it back";
 const OPTIONS: &str = "handed to daemons and clients";
 
+const SERVERS: &str = "metadata servers, who act by the map";
+const FS_CLIENTS: &str = "clients of the file system, and its servers";
+
 /// Every command that may write, in an order in which each can do something.
 const COMMANDS: &[(&str, Does)] = &[
     (r#"{"prefix": "auth add", "entity": "client.a", "caps": ["mon", "allow r"]}"#, Acts(AUTH)),
@@ -76,7 +79,6 @@ const COMMANDS: &[(&str, Does)] = &[
     (r#"{"prefix": "mgr module disable", "module": "nfs"}"#, Acts("the map names it no more; no manager has it")),
     (r#"{"prefix": "mgr fail"}"#, Acts("the standby takes over")),
     (r#"{"prefix": "tell", "target": "osd.0", "args": ["version"]}"#, Refused("passes no commands on")),
-    (r#"{"prefix": "fs new", "fs_name": "f", "metadata": "data", "data": "data"}"#, Refused("no metadata server")),
     (r#"{"prefix": "mon add", "name": "b", "addr": "127.0.0.1:3301"}"#, Acts("clients ask it, too")),
     (r#"{"prefix": "mon rm", "name": "b"}"#, Acts("clients ask it no more")),
     (r#"{"prefix": "mon add", "name": "b", "addr": "127.0.0.1:3301"}"#, Acts("clients ask it, too")),
@@ -171,7 +173,7 @@ const COMMANDS: &[(&str, Does)] = &[
     (r#"{"prefix": "osd tier add-cache", "pool": "data", "tierpool": "data", "size": 1}"#, Refused("no cache tiers")),
     (r#"{"prefix": "mon set-weight", "name": "a", "weight": 10}"#, Acts("clients, when they choose a monitor")),
     (r#"{"prefix": "mon enable-msgr2"}"#, Nothing("there is no other protocol")),
-    (r#"{"prefix": "mon scrub"}"#, Refused("no order that compares")),
+    (r#"{"prefix": "mon scrub"}"#, Nothing("it compares: what comes of it is in the cluster log, see three.rs")),
     (r#"{"prefix": "mon feature set", "feature_name": "pacific"}"#, Refused("features on from the first")),
     (r#"{"prefix": "mon set-rank", "name": "a", "rank": 1}"#, Refused("not by ranks")),
     (r#"{"prefix": "mon set-addrs", "name": "a", "addrs": "v2:10.0.0.1:3300/0"}"#, Refused("another address")),
@@ -254,6 +256,43 @@ const COMMANDS: &[(&str, Does)] = &[
     (
         r#"{"prefix": "osd pool delete", "pool": "q", "pool2": "q", "yes_i_really_really_mean_it": true}"#,
         Acts("OSDs delete its PGs"),
+    ),
+    (r#"{"prefix": "osd pool create", "pool": "m", "pg_num": 8}"#, Acts("OSDs make its PGs")),
+    (r#"{"prefix": "osd pool create", "pool": "d", "pg_num": 8}"#, Acts("OSDs make its PGs")),
+    (r#"{"prefix": "osd pool create", "pool": "d2", "pg_num": 8}"#, Acts("OSDs make its PGs")),
+    (r#"{"prefix": "fs new", "fs_name": "f", "metadata": "m", "data": "d"}"#, Acts(SERVERS)),
+    (r#"{"prefix": "fs add_data_pool", "fs_name": "f", "pool": "d2"}"#, Acts(FS_CLIENTS)),
+    (r#"{"prefix": "fs rm_data_pool", "fs_name": "f", "pool": "d2"}"#, Acts(FS_CLIENTS)),
+    (r#"{"prefix": "fs set", "fs_name": "f", "var": "max_mds", "val": "2"}"#, Acts(SERVERS)),
+    (r#"{"prefix": "fs required_client_features", "fs_name": "f", "subop": "add", "val": "mimic"}"#, Acts(FS_CLIENTS)),
+    (
+        r#"{"prefix": "fs compat", "fs_name": "f", "subop": "add_compat", "feature": 20, "feature_str": "x"}"#,
+        Acts(SERVERS),
+    ),
+    (r#"{"prefix": "fs flag set", "flag_name": "enable_multiple", "val": "false"}"#, Acts("fs new")),
+    (r#"{"prefix": "fs set-default", "fs_name": "f"}"#, Nothing("the first file system is the default one")),
+    (r#"{"prefix": "fs set_default", "fs_name": "f"}"#, Nothing("the first file system is the default one")),
+    (r#"{"prefix": "fs authorize", "filesystem": "f", "entity": "client.f", "caps": ["/", "rw"]}"#, Acts(AUTH)),
+    (r#"{"prefix": "fs mirror enable", "fs_name": "f"}"#, Refused("no mirroring")),
+    (r#"{"prefix": "fs mirror disable", "fs_name": "f"}"#, Refused("no mirroring")),
+    (
+        r#"{"prefix": "fs mirror peer_add", "fs_name": "f", "uuid": "u", "remote_cluster_spec": "a@b", "remote_fs_name": "g"}"#,
+        Refused("no mirroring"),
+    ),
+    (r#"{"prefix": "fs mirror peer_remove", "fs_name": "f", "uuid": "u"}"#, Refused("no mirroring")),
+    (r#"{"prefix": "mds fail", "role_or_gid": "a"}"#, Nothing("there is no such server")),
+    (r#"{"prefix": "mds rm", "gid": 7}"#, Nothing("there is no such server")),
+    (r#"{"prefix": "mds freeze", "role_or_gid": "a", "val": "true"}"#, Refused("does not exist")),
+    (r#"{"prefix": "mds repaired", "role": "f:0"}"#, Refused("not found")),
+    (r#"{"prefix": "mds rmfailed", "role": "f:0", "yes_i_really_mean_it": true}"#, Refused("not found")),
+    (r#"{"prefix": "fs fail", "fs_name": "f"}"#, Acts(SERVERS)),
+    (r#"{"prefix": "fs reset", "fs_name": "f", "yes_i_really_mean_it": true}"#, Acts(SERVERS)),
+    (r#"{"prefix": "mds rmfailed", "role": "f:0", "yes_i_really_mean_it": true}"#, Acts(SERVERS)),
+    (r#"{"prefix": "fs rm", "fs_name": "f", "yes_i_really_mean_it": true}"#, Acts(SERVERS)),
+    (r#"{"prefix": "fs volume create", "name": "v"}"#, Acts(SERVERS)),
+    (
+        r#"{"prefix": "fs volume rm", "vol_name": "v", "yes-i-really-mean-it": "--yes-i-really-mean-it"}"#,
+        Acts("servers give up, OSDs delete the PGs"),
     ),
     (r#"{"prefix": "osd pool create", "pool": "p", "pg_num": 8}"#, Acts("OSDs make its PGs")),
     (
@@ -583,13 +622,14 @@ fn ranges_are_shut_out() {
     assert!(!out(&c, "10.1.4.7"), "its time is over");
 }
 
-/// Which the monitors set themselves; an administrator may take it away, and sees it come back if OSDs are full.
+/// Which the monitors set and take away themselves.
 #[test]
-fn the_full_flag_is_not_set_but_taken_away() {
+fn the_full_flag_is_for_nobody_to_set_or_unset() {
     let mut c = Cluster::up(1);
-    assert_eq!(c.command(r#"{"prefix": "osd set", "key": "full"}"#).0, -22);
-    let (ret, said, _) = c.command(r#"{"prefix": "osd unset", "key": "full"}"#);
-    assert_eq!((ret, said.as_str()), (0, "full is unset"));
+    for prefix in ["osd set", "osd unset"] {
+        let (ret, said, _) = c.command(&format!(r#"{{"prefix": "{prefix}", "key": "full"}}"#));
+        assert_eq!((ret, said.as_str()), (-22, "unrecognized flag 'full'"), "{prefix}");
+    }
 }
 
 /// Every command that a monitor is told itself, by `ceph tell mon.a` or at its admin socket, besides those of the cluster.
@@ -608,8 +648,8 @@ const TOLD: &[(&str, Does)] = &[
     (r#"{"prefix": "config unset", "var": "debug_mon"}"#, Acts("the monitor's own settings")),
     (r#"{"prefix": "injectargs", "injected_args": ["--debug_mon=4/4"]}"#, Acts("the monitor's own settings")),
     (r#"{"prefix": "log flush"}"#, Nothing("daemons write their log unbuffered")),
-    (r#"{"prefix": "log dump"}"#, Refused("keeps no log entries")),
-    (r#"{"prefix": "log reopen"}"#, Refused("standard error")),
+    (r#"{"prefix": "log dump"}"#, Refused("no log here")),
+    (r#"{"prefix": "log reopen"}"#, Refused("no log here")),
     (r#"{"prefix": "heap", "heapcmd": "stats"}"#, Refused("tcmalloc")),
     (r#"{"prefix": "perf dump"}"#, Nothing(TELLS)),
     (r#"{"prefix": "perf schema"}"#, Nothing(TELLS)),

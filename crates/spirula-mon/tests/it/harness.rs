@@ -234,7 +234,13 @@ impl Cluster {
         self.ask(conn, PgsCreated { osd: 0, pgids });
     }
 
-    pub fn boot_message(osd: i32, port: u16) -> OsdBoot {
+    /// What an OSD says that has the newest map.
+    pub fn boot_message(&self, osd: i32, port: u16) -> OsdBoot {
+        OsdBoot { newest_map: self.mon.state().osdmap.epoch, ..Self::first_boot_message(osd, port) }
+    }
+
+    /// What an OSD says that was never up.
+    pub fn first_boot_message(osd: i32, port: u16) -> OsdBoot {
         OsdBoot {
             fsid: FSID,
             osd,
@@ -260,7 +266,8 @@ impl Cluster {
     /// Opens an OSD's session and boots it.
     pub fn boot(&mut self, osd: i32) -> u64 {
         let conn = self.open(EntityType::Osd, &osd.to_string());
-        self.ask(conn, Self::boot_message(osd, 6800 + 10 * osd as u16));
+        let boot = self.boot_message(osd, 6800 + 10 * osd as u16);
+        self.ask(conn, boot);
         conn
     }
 
@@ -274,9 +281,18 @@ impl Cluster {
         let conn = self.open(EntityType::Client, "admin");
         self.tid += 1;
         let c = MMonCommand { version: 0, fsid: FSID, cmd: vec![text.into()], input };
-        let sent = self.send(conn, c.into_message(self.tid));
-        let ack = sent.iter().find(|(c, m)| *c == conn && m.tid == self.tid && m.kind == MMonCommandAck::KIND);
-        let ack = MMonCommandAck::from_message(&ack.expect("an answer").1).unwrap();
+        let mut sent = self.send(conn, c.into_message(self.tid));
+        let mut turns = 0..100;
+        let ack = loop {
+            let ack = sent.iter().find(|(c, m)| *c == conn && m.tid == self.tid && m.kind == MMonCommandAck::KIND);
+            if let Some((_, m)) = ack {
+                break MMonCommandAck::from_message(m).unwrap();
+            }
+            // What shares epochs waits for its turn.
+            turns.next().expect("an answer");
+            self.now = UTime::from_nanos(self.now.as_nanos() + 50_000_000);
+            sent = self.event(MonEvent::Tick);
+        };
         self.event(MonEvent::SessionClosed { conn });
         (ack.result, ack.status, ack.output)
     }

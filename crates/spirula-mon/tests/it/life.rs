@@ -41,7 +41,7 @@ fn osds_boot_and_every_subscriber_gets_the_incrementals() {
     let mut map: OsdMap = from_slice(&MOsdMap::from_message(&first[0]).unwrap().fulls[0].1).unwrap();
     for o in 0..3 {
         let conn = c.open(EntityType::Osd, &o.to_string());
-        let sent = c.send(conn, Cluster::boot_message(o, 6800 + 10 * o as u16).into_message(0));
+        let sent = c.send(conn, Cluster::first_boot_message(o, 6800 + 10 * o as u16).into_message(0));
         for (_, m) in sent.iter().filter(|(to, _)| *to == watcher) {
             for (_, bytes) in MOsdMap::from_message(m).unwrap().incrementals {
                 let inc: Incremental = from_slice(&bytes).unwrap();
@@ -58,7 +58,7 @@ fn osds_boot_and_every_subscriber_gets_the_incrementals() {
 fn an_osd_that_the_others_do_not_understand_stays_down() {
     let mut c = Cluster::new(3);
     let boot = |c: &mut Cluster, osd: i32, words: Option<&str>, version: &str| {
-        let mut m = Cluster::boot_message(osd, 6800 + 10 * osd as u16);
+        let mut m = c.boot_message(osd, 6800 + 10 * osd as u16);
         m.metadata.insert("ceph_version".into(), version.into());
         m.metadata.extend(words.map(|w| (spirula_messages::cluster::BETWEEN_OSDS.to_owned(), w.to_owned())));
         let conn = c.open(EntityType::Osd, &osd.to_string());
@@ -322,7 +322,8 @@ fn who_was_wrongly_down_is_given_a_share_of_the_grace_unless_it_stood_still_for_
         };
         assert_eq!(taken(&mut c), Some(10));
         c.tick(2);
-        c.ask(conns[2], OsdBoot { was_up: 5, stood_ms: Since(stood_ms), ..Cluster::boot_message(2, 6820) });
+        let boot = OsdBoot { was_up: 5, stood_ms: Since(stood_ms), ..c.boot_message(2, 6820) };
+        c.ask(conns[2], boot);
         assert!(c.mon.state().osdmap.is_up(2));
         taken(&mut c)
     };
@@ -342,7 +343,8 @@ fn once_wrong() -> (Cluster, Vec<u64>) {
     }
     assert!(!c.mon.state().osdmap.is_up(2));
     c.tick(2);
-    c.ask(conns[2], OsdBoot { was_up: 5, ..Cluster::boot_message(2, 6820) });
+    let boot = OsdBoot { was_up: 5, ..c.boot_message(2, 6820) };
+    c.ask(conns[2], boot);
     assert!(c.mon.state().osdmap.is_up(2));
     (c, conns)
 }
@@ -416,7 +418,8 @@ fn a_reporter_that_was_wrongly_down_does_not_hold_up_the_others() {
         c.ask(conns[reporter as usize], report(reporter, 3, 4_000, false));
     }
     c.tick(100);
-    c.ask(conns[3], OsdBoot { was_up: 5, ..Cluster::boot_message(3, 6830) });
+    let boot = OsdBoot { was_up: 5, ..c.boot_message(3, 6830) };
+    c.ask(conns[3], boot);
     assert!(c.mon.state().osdmap.is_up(3));
     c.ask(conns[3], report(3, 2, 9_000, false));
     c.ask(conns[0], report(0, 2, 9_000, false));
@@ -473,7 +476,8 @@ fn who_was_wrongly_down_gets_more_patience_and_loses_it_by_restarting() {
         !c.mon.state().osdmap.is_up(2)
     };
     let boot = |c: &mut Cluster, was_up| {
-        c.ask(conns[2], OsdBoot { was_up, ..Cluster::boot_message(2, 6820) });
+        let boot = OsdBoot { was_up, ..c.boot_message(2, 6820) };
+        c.ask(conns[2], boot);
         assert!(c.mon.state().osdmap.is_up(2));
         *c.mon.state().osdmap.xinfo(2).unwrap()
     };
@@ -624,10 +628,76 @@ fn osd_that_boots_anew_is_seen_down_in_between() {
     let mut c = Cluster::up(3);
     let before = c.mon.state().osdmap.epoch;
     let conn = c.open(EntityType::Osd, "1");
-    c.ask(conn, Cluster::boot_message(1, 7000));
+    let boot = c.boot_message(1, 7000);
+    c.ask(conn, boot);
     let now = &c.mon.state().osdmap;
     assert_eq!(now.epoch, before + 2);
     assert!(now.is_up(1) && now.info(1).unwrap().up_from == before + 2 && now.info(1).unwrap().down_at == before + 1);
+}
+
+/// A monitor that forwards may have kept what an OSD said before it was started anew. Nobody is at the addresses of then any more, and
+/// that its process has gone is said of the one before: what is up holds its read leases.
+#[test]
+fn what_an_osd_said_before_it_was_up_last_comes_too_late() {
+    let mut c = Cluster::up(3);
+    let conns: Vec<u64> = (0..3).map(|o| c.open(EntityType::Osd, &o.to_string())).collect();
+    let late = c.boot_message(1, 6900);
+    let good_bye = OsdMarkMeDown { osd: 1, uuid: Uuid([2; 16]), epoch: late.newest_map };
+    let boot = c.boot_message(1, 7000);
+    c.ask(conns[1], boot);
+    let of = |c: &Cluster| {
+        let map = &c.mon.state().osdmap;
+        (map.epoch, map.is_up(1), map.addrs(1).unwrap().client.clone(), *map.info(1).unwrap(), *map.xinfo(1).unwrap())
+    };
+    let now = of(&c);
+    assert!(now.1 && now.2 == addr(7000), "{now:?}");
+    // While it is up, of its own process (marked down since) and of another.
+    for was_up in [0, 3] {
+        c.ask(conns[1], OsdBoot { was_up, ..late.clone() });
+        assert_eq!(of(&c), now);
+    }
+    assert!(!c.ask(conns[1], good_bye).is_empty(), "who said it is told");
+    assert_eq!(of(&c), now, "it is not the one that goes");
+    // And while it is down.
+    c.ok(r#"{"prefix": "osd down", "ids": ["1"]}"#);
+    let now = of(&c);
+    assert!(!now.1);
+    c.ask(conns[1], OsdBoot { quiet: now.3.down_at, ..late.clone() });
+    c.ask(conns[1], late);
+    assert_eq!(of(&c), now, "nothing is at its addresses");
+    // What it says by a map of its last life counts.
+    let boot = OsdBoot { newest_map: now.3.up_from, was_up: now.3.up_from, ..c.boot_message(1, 7000) };
+    c.ask(conns[1], boot);
+    assert!(c.mon.state().osdmap.is_up(1));
+}
+
+/// The boots of two processes come at once: which of them is the later one shows when it is known since when the other is up.
+#[test]
+fn of_two_boots_of_one_moment_the_later_stays() {
+    for late_first in [false, true] {
+        let mut c = Cluster::up(3);
+        let [first, conn] = ["0", "1"].map(|osd| c.open(EntityType::Osd, osd));
+        let late = c.boot_message(1, 6900);
+        c.ok(r#"{"prefix": "osd down", "ids": ["1"]}"#);
+        let boot = c.boot_message(1, 7000);
+        let mut both = [late, boot.clone()];
+        if !late_first {
+            both.reverse();
+        }
+        // Both wait for a change that is under way, and are one batch then.
+        let alive = OsdAlive { osd: 0, want: c.mon.state().osdmap.epoch };
+        let mut out = c.held(MonEvent::Message { conn: first, message: alive.into_message(0) });
+        for boot in both {
+            out.extend(c.held(MonEvent::Message { conn, message: boot.into_message(0) }));
+        }
+        c.release(out, &mut |_| {});
+        let at = |c: &Cluster, port| c.mon.state().osdmap.addrs(1).is_some_and(|a| a.client == addr(port));
+        assert!(c.mon.state().osdmap.is_up(1) && at(&c, if late_first { 6900 } else { 7000 }), "{late_first}");
+        // It says so again, each half second, with the maps that it gets.
+        let again = OsdBoot { newest_map: c.mon.state().osdmap.epoch, ..boot };
+        c.ask(conn, again);
+        assert!(c.mon.state().osdmap.is_up(1) && at(&c, 7000), "{late_first}");
+    }
 }
 
 #[test]
@@ -797,6 +867,31 @@ fn global_ids_never_repeat_across_restarts() {
     }
 }
 
+/// A host that was cut off lives, and was not marked down for nothing: the next cut is as short for its clients as the first.
+#[test]
+fn who_was_cut_off_gets_no_more_patience() {
+    let mut c = Cluster::up(3);
+    let conns: Vec<u64> = (0..3).map(|o| c.open(EntityType::Osd, &o.to_string())).collect();
+    for _ in 0..3 {
+        for by in [0, 1] {
+            c.ask(conns[by as usize], report(by, 2, 4_100, false));
+        }
+        assert!(c.mon.state().osdmap.is_down(2), "4 s are enough each time");
+        let back = |c: &Cluster, unheard| OsdBoot { was_up: 5, unheard, ..c.boot_message(2, 6820) };
+        for _ in 0..130 {
+            let m = back(&c, vec![0, 1]);
+            c.ask(conns[2], m);
+            c.tick(1);
+            assert!(c.mon.state().osdmap.is_down(2));
+        }
+        let m = back(&c, vec![]);
+        c.ask(conns[2], m);
+        assert!(c.mon.state().osdmap.is_up(2));
+        let x = c.mon.state().osdmap.xinfo(2).unwrap();
+        assert_eq!((x.laggy_probability, x.laggy_interval), (0, 0));
+    }
+}
+
 #[test]
 fn garbage_messages_are_ignored() {
     let mut c = Cluster::new(1);
@@ -832,7 +927,8 @@ fn two_osds_that_miss_only_each_other_lose_one_and_health_says_who() {
     assert!(map.is_down(0) && map.is_up(1) && map.is_up(2));
     assert_eq!(map.xinfo(0).unwrap().dead_epoch, 0, "it lives");
     // It asks to come back, and hears what it heard before.
-    let back = |unheard| OsdBoot { was_up: 5, unheard, ..Cluster::boot_message(0, 6800) };
+    let newest_map = map.epoch;
+    let back = |unheard| OsdBoot { was_up: 5, unheard, newest_map, ..Cluster::first_boot_message(0, 6800) };
     // Its PGs have seen that it is down: nobody need wait for the read leases that it held.
     let (down_at, stamp) = (map.info(0).unwrap().down_at, map.xinfo(0).unwrap().down_stamp);
     let dead = |c: &Cluster| c.mon.state().osdmap.xinfo(0).unwrap().dead_epoch;
@@ -908,7 +1004,8 @@ fn who_was_up_and_hears_not_all_waits_unless_it_is_needed() {
     let mut c = Cluster::up(3);
     let conns: Vec<u64> = (0..3).map(|o| c.open(EntityType::Osd, &o.to_string())).collect();
     c.ok(r#"{"prefix": "osd down", "ids": ["1"]}"#);
-    let back = |unheard| OsdBoot { was_up: 5, unheard, ..Cluster::boot_message(1, 6810) };
+    let newest_map = c.mon.state().osdmap.epoch;
+    let back = |unheard| OsdBoot { was_up: 5, unheard, newest_map, ..Cluster::first_boot_message(1, 6810) };
     c.ask(conns[1], back(vec![0]));
     assert!(c.mon.state().osdmap.is_down(1), "PGs go on without it, and would not with it");
     c.hang_up(2);

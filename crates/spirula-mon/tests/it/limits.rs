@@ -343,3 +343,19 @@ fn a_malformed_request_ends_its_connection() {
         assert!(closed, "{kind}");
     }
 }
+
+/// What a small client puts into a command that is done does not stay: neither in the audit log nor in a log entry of its own.
+#[test]
+fn the_clusters_log_is_bounded_in_bytes() {
+    let mut c = Cluster::up(1);
+    let text = "x".repeat(60_000);
+    for n in 0..300 {
+        let addr = "10.0.0.1:0/7";
+        let cmd = serde_json::json!({"prefix": "osd blocklist", "blocklistop": "add", "addr": addr, "expire": n, "x": [text, text]});
+        c.ok(&cmd.to_string());
+        c.ok(&serde_json::json!({"prefix": "log", "logtext": [text]}).to_string());
+        c.tick(1);
+    }
+    let log = c.ok(r#"{"prefix": "log last", "num": 1000, "level": "debug", "channel": "*"}"#);
+    assert!(log.len() < 5 << 20, "{} bytes", log.len());
+}

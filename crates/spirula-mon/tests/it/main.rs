@@ -10,6 +10,8 @@ mod harness;
 mod life;
 mod limits;
 mod managers;
+mod mds;
+mod mds_words;
 mod merges;
 mod snaps;
 mod three;

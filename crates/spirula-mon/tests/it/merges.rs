@@ -96,7 +96,8 @@ fn what_was_clean_before_an_osd_restarted_is_no_reason_to_begin_a_merge() {
     assert!(s.pending());
     let third = s.acting[2];
     let conn = s.c.open(EntityType::Osd, &third.to_string());
-    s.c.ask(conn, Cluster::boot_message(third, 7000));
+    let boot = s.c.boot_message(third, 7000);
+    s.c.ask(conn, boot);
     assert_eq!(s.c.mon.state().osdmap.pg_to_up_acting(s.source).acting, s.acting);
     s.held(8, |_| {});
     assert!(!s.pending(), "not ready in time");

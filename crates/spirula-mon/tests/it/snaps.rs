@@ -35,6 +35,30 @@ fn ids(s: Option<&SnapIntervals>) -> Vec<(u64, u64)> {
     s.map(|s| s.intervals().collect()).unwrap_or_default()
 }
 
+/// Removed snapshots of pool 1 that wait for its PGs: first and number of each interval.
+fn queue(c: &Cluster) -> Vec<(u64, u64)> {
+    ids(c.mon.state().osdmap.removed_snaps_queue.get(&1))
+}
+
+fn is_queued(c: &Cluster, snap: u64) -> bool {
+    c.mon.state().osdmap.removed_snaps_queue.get(&1).is_some_and(|s| s.contains(snap))
+}
+
+/// The manager's connection.
+fn manager(c: &mut Cluster) -> u64 {
+    let mgr = c.open(EntityType::Mgr, "x");
+    c.ask(mgr, beacon(5, "x"));
+    mgr
+}
+
+/// A cluster with a manager, and the connections of a client and of that.
+fn managed() -> (Cluster, u64, u64) {
+    let mut c = Cluster::up(3);
+    let conn = c.open(EntityType::Client, "admin");
+    let mgr = manager(&mut c);
+    (c, conn, mgr)
+}
+
 /// What the manager says of pool 1 when it has the map of that epoch, of one PG or of two that have purged different ones.
 fn purged(epoch: Epoch, of: &[&[u64]]) -> MgrDigest {
     let pgs: Vec<PgStat> = of
@@ -91,10 +115,7 @@ fn a_pool_has_snapshots_of_its_own_or_its_clients_do() {
 
 #[test]
 fn a_removed_one_waits_until_every_pg_has_forgotten_it() {
-    let mut c = Cluster::up(3);
-    let conn = c.open(EntityType::Client, "admin");
-    let mgr = c.open(EntityType::Mgr, "x");
-    c.ask(mgr, beacon(5, "x"));
+    let (mut c, conn, mgr) = managed();
     for expected in 2..=4 {
         assert_eq!(op(&mut c, conn, request(CREATE_OWN, 1, "", 0)), (0, Some(expected)));
     }
@@ -103,7 +124,6 @@ fn a_removed_one_waits_until_every_pg_has_forgotten_it() {
     assert_eq!(op(&mut c, conn, request(DELETE_OWN, 1, "", 3)), (0, None), "again: it is gone");
     assert_eq!(c.mon.state().osdmap.epoch, epoch);
     assert_eq!(op(&mut c, conn, request(DELETE_OWN, 1, "", 2)), (0, None));
-    let queue = |c: &Cluster| ids(c.mon.state().osdmap.removed_snaps_queue.get(&1));
     assert_eq!(queue(&c), [(2, 2), (5, 2)], "removals have numbers, too, which no snapshot has");
     assert_eq!(op(&mut c, conn, request(CREATE_OWN, 1, "", 0)), (0, Some(7)));
     // The incremental that OSDs get says which came and which went.
@@ -126,13 +146,9 @@ fn a_removed_one_waits_until_every_pg_has_forgotten_it() {
 /// A manager behind a split has heard the parents, which have forgotten a snapshot, and not the children, which have it still.
 #[test]
 fn a_manager_that_does_not_know_of_a_split_yet_says_nothing_of_snapshots() {
-    let mut c = Cluster::up(3);
-    let conn = c.open(EntityType::Client, "admin");
-    let mgr = c.open(EntityType::Mgr, "x");
-    c.ask(mgr, beacon(5, "x"));
+    let (mut c, conn, mgr) = managed();
     assert_eq!(op(&mut c, conn, request(CREATE_OWN, 1, "", 0)), (0, Some(2)));
     assert_eq!(op(&mut c, conn, request(DELETE_OWN, 1, "", 2)), (0, None));
-    let queued = |c: &Cluster| c.mon.state().osdmap.removed_snaps_queue.get(&1).is_some_and(|s| s.contains(2));
     let before = c.mon.state().osdmap.epoch;
     c.pgs_created("data");
     let pgs = c.mon.state().osdmap.pool(1).unwrap().pg_num * 2;
@@ -142,19 +158,16 @@ fn a_manager_that_does_not_know_of_a_split_yet_says_nothing_of_snapshots() {
     assert!(split > before);
     c.ask(mgr, purged(split - 1, &[&[2]]));
     c.tick(1);
-    assert!(queued(&c));
+    assert!(is_queued(&c, 2));
     c.ask(mgr, purged(split, &[&[2]]));
     c.tick(1);
-    assert!(!queued(&c));
+    assert!(!is_queued(&c, 2));
 }
 
 /// Whoever makes and removes snapshots in turn does not fill the queue, and what came fast does not take long to go.
 #[test]
 fn snapshots_made_and_removed_in_turn_are_one_interval() {
-    let mut c = Cluster::up(3);
-    let conn = c.open(EntityType::Client, "admin");
-    let mgr = c.open(EntityType::Mgr, "x");
-    c.ask(mgr, beacon(5, "x"));
+    let (mut c, conn, mgr) = managed();
     for round in 0..1000 {
         c.ask(conn, request(CREATE_OWN, 1, "", 0));
         c.ask(conn, request(DELETE_OWN, 1, "", 2 + 2 * round));
@@ -162,7 +175,6 @@ fn snapshots_made_and_removed_in_turn_are_one_interval() {
             c.tick(1);
         }
     }
-    let queue = |c: &Cluster| ids(c.mon.state().osdmap.removed_snaps_queue.get(&1));
     assert_eq!(queue(&c), [(2, 2000)]);
     let all: Vec<u64> = (2..2002).collect();
     c.ask(mgr, purged(c.mon.state().osdmap.epoch, &[&all]));
@@ -184,40 +196,35 @@ fn snapshots_made_and_removed_in_turn_are_one_interval() {
 /// What PGs said of a snapshot before it was removed once more is of the first time.
 #[test]
 fn what_is_removed_again_is_looked_for_again() {
-    let mut c = Cluster::up(3);
-    let conn = c.open(EntityType::Client, "admin");
-    let mgr = c.open(EntityType::Mgr, "x");
-    c.ask(mgr, beacon(5, "x"));
+    let (mut c, conn, mgr) = managed();
     assert_eq!(op(&mut c, conn, request(CREATE_OWN, 1, "", 0)), (0, Some(2)));
     assert_eq!(op(&mut c, conn, request(DELETE_OWN, 1, "", 2)), (0, None));
-    let queued = |c: &Cluster| c.mon.state().osdmap.removed_snaps_queue.get(&1).is_some_and(|s| s.contains(2));
     let first = c.mon.state().osdmap.epoch;
     c.ask(mgr, purged(first, &[&[2, 3]]));
     c.tick(1);
-    assert!(!queued(&c));
+    assert!(!is_queued(&c, 2));
     assert_eq!(op(&mut c, conn, request(DELETE_OWN, 1, "", 2)), (0, None));
     let again = c.mon.state().osdmap.epoch;
     for _ in 0..3 {
         c.tick(1);
-        assert!(queued(&c), "the digest is from before");
+        assert!(is_queued(&c, 2), "the digest is from before");
     }
     c.ask(mgr, purged(again - 1, &[&[2, 3]]));
     c.tick(1);
-    assert!(queued(&c));
+    assert!(is_queued(&c, 2));
     // Who leads from now on does not know when it was removed.
     let mut other = c.restarted();
-    let mgr_of_other = other.open(EntityType::Mgr, "x");
-    other.ask(mgr_of_other, beacon(5, "x"));
+    let mgr_of_other = manager(&mut other);
     other.ask(mgr_of_other, purged(again - 1, &[&[2, 3]]));
     other.tick(1);
-    assert!(queued(&other));
+    assert!(is_queued(&other, 2));
     c.ask(mgr, purged(again, &[&[2, 3, 4]]));
     c.tick(1);
-    assert!(!queued(&c));
+    assert!(!is_queued(&c, 2));
     let now = other.mon.state().osdmap.epoch;
     other.ask(mgr_of_other, purged(now, &[&[2, 3, 4]]));
     other.tick(1);
-    assert!(!queued(&other));
+    assert!(!is_queued(&other, 2));
 }
 
 #[test]
@@ -238,7 +245,7 @@ fn a_metadata_server_removes_numbers_of_its_own() {
     let m = MRemoveSnaps { version: 0, snaps: [(1, vec![5, 0]), (77, vec![1])].into() };
     let answer = c.ask(conn, m);
     assert_eq!(MRemoveSnaps::from_message(answer.last().unwrap()).unwrap().snaps, [(1, vec![5])].into());
-    assert_eq!(ids(c.mon.state().osdmap.removed_snaps_queue.get(&1)), [(5, 1)]);
+    assert_eq!(queue(&c), [(5, 1)]);
     assert!(c.mon.state().osdmap.pool(1).unwrap().snap_seq > 5);
     // Said once more, of one that is removed; and of the highest numbers, after which no others would come.
     let before = c.mon.state().osdmap.epoch;

@@ -4,7 +4,7 @@ use crate::harness::{Cluster, FSID, addr, params};
 use spirula_encoding::UTime;
 use spirula_messages::ceph::{MMonCommand, MMonCommandAck, MMonSubscribe, MPoolOp, MPoolOpReply, Subscription};
 use spirula_messages::cluster::control::{OsdBeacon, OsdFailureReport, Since};
-use spirula_messages::cluster::quorum::{MonTime, QuorumFrame};
+use spirula_messages::cluster::quorum::{MonScrub, MonScrubbed, MonTime, QuorumFrame};
 use spirula_messages::{Body, Message};
 use spirula_mon::image::{Identity, Stored};
 use spirula_mon::{MkfsParams, Mon, MonEffect, MonEvent, NewMon, Now, Opening, Peer};
@@ -28,6 +28,10 @@ struct Three {
     cut: bool,
     /// Times of the leader's that others were told.
     times: usize,
+    /// What others say of scrubs is lost on its way.
+    mute: bool,
+    /// The entry that the last scrub named.
+    scrubbed: u64,
     /// What clients were sent: by which monitor, over which connection.
     sent: Vec<(usize, u64, Message)>,
 }
@@ -73,7 +77,8 @@ impl Three {
             )
         };
         let mons = (0..3).map(open).collect();
-        let mut me = Self { mons, now, set_by: [0; 3], cut: false, times: 0, sent: Vec::new() };
+        let mut me =
+            Self { mons, now, set_by: [0; 3], cut: false, times: 0, mute: false, scrubbed: 0, sent: Vec::new() };
         let mut todo = VecDeque::new();
         for (i, mon) in me.mons.iter_mut().enumerate() {
             let mut out = Vec::new();
@@ -107,6 +112,12 @@ impl Three {
                 MonEffect::SendPeer(_, addrs, message) => {
                     if self.cut && message.kind == QuorumFrame::KIND {
                         continue;
+                    }
+                    if self.mute && message.kind == MonScrubbed::KIND {
+                        continue;
+                    }
+                    if message.kind == MonScrub::KIND {
+                        self.scrubbed = MonScrub::from_message(&message).unwrap().index;
                     }
                     self.times += usize::from(message.kind == MonTime::KIND);
                     let to = (0..3).find(|i| addr_of(*i) == addrs).unwrap();
@@ -274,7 +285,7 @@ fn the_leader_hears_from_another_monitor_of_an_osd_that_says_no_more_that_it_run
             for mon in std::collections::BTreeSet::from([at(osd, led), at(osd, peon)]) {
                 c.event(mon, MonEvent::SessionOpened { conn: conn(osd), peer: peer.clone() });
             }
-            message(&mut c, at(osd, led), osd, Cluster::boot_message(osd, port(osd)).into_message(0));
+            message(&mut c, at(osd, led), osd, Cluster::first_boot_message(osd, port(osd)).into_message(0));
         }
         let up = |c: &Three, mon: usize| c.mons[mon].as_ref().unwrap().state().osdmap.is_up(2);
         let beat = |c: &mut Three, led, running: &[i32]| {
@@ -371,7 +382,7 @@ fn a_new_leader_is_told_of_no_silence_that_is_over() {
             let (id, global_id) = (osd.to_string(), 5000 + osd as u64);
             let peer = Peer { kind: EntityType::Osd, id, global_id, addrs: addr(0), features };
             c.event(peon, MonEvent::SessionOpened { conn: conn(osd), peer });
-            message(&mut c, osd, Cluster::boot_message(osd, port(osd)).into_message(0));
+            message(&mut c, osd, Cluster::first_boot_message(osd, port(osd)).into_message(0));
         }
         let beat = |c: &mut Three, running: &[i32]| {
             c.tick();
@@ -455,4 +466,120 @@ fn any_monitor_shows_the_facts_of_every_other() {
     }
     (0..70).for_each(|_| c.tick());
     (0..3).filter(|i| *i != old).for_each(|mon| check(&mut c, mon));
+}
+
+/// Metadata servers at a monitor that does not lead are heard, and when the leader is gone, for however long: nobody loses a rank, no
+/// state is lost, and a server that is silent under the new leader is replaced.
+#[test]
+fn another_leader_takes_no_rank_away() {
+    use spirula_maps::mds_state as state;
+    let mut c = Three::new();
+    c.until_led();
+    for _ in 0..30 {
+        c.tick();
+    }
+    let old = c.leader().unwrap();
+    let at = (0..3).find(|i| *i != old).unwrap();
+    let conns = [("a", 501), ("b", 502)];
+    let mut gids = Vec::new();
+    for (name, conn) in conns {
+        let global_id = c.mons[at].as_ref().unwrap().new_global_id().unwrap();
+        gids.push(global_id);
+        let features = spirula_types::features::PACIFIC;
+        let peer = Peer { kind: EntityType::Mds, id: name.into(), global_id, addrs: addr(conn as u16), features };
+        c.event(at, MonEvent::SessionOpened { conn, peer });
+    }
+    let compat = bytes::Bytes::from(spirula_encoding::to_vec(&spirula_maps::CompatSet::mds_default()));
+    let mut seq = 0;
+    // Says what it is, by the newest map; true if that comes back.
+    let mut say = |c: &mut Three, who: usize, wish: Option<i32>| {
+        seq += 1;
+        let (name, conn) = conns[who];
+        let map = c.mons[at].as_ref().unwrap().state().fsmap.clone();
+        let epoch = map
+            .fs_of(gids[who])
+            .map_or_else(|| map.standby_epochs.get(&gids[who]).copied().unwrap_or(0), |f| f.mds_map.epoch);
+        let is = map.info(gids[who]).map_or(state::BOOT, |i| i.state);
+        let b = spirula_messages::ceph::MMdsBeacon {
+            epoch: epoch.into(),
+            fsid: FSID,
+            gid: gids[who],
+            state: wish.unwrap_or(is),
+            seq,
+            name: name.into(),
+            compat: compat.clone(),
+            ..Default::default()
+        };
+        c.sent.clear();
+        c.event(at, MonEvent::Message { conn, message: b.into_message(0) });
+        let echoed = |m: &Message| spirula_messages::ceph::MMdsBeacon::from_message(m).is_ok_and(|b| b.seq == seq);
+        c.sent.iter().any(|(m, to, s)| (*m, *to) == (at, conn) && echoed(s))
+    };
+    assert!(say(&mut c, 0, None) && say(&mut c, 1, None));
+    for pool in ["m", "d"] {
+        c.command(old, &format!(r#"{{"prefix": "osd pool create", "pool": "{pool}", "pg_num": 8}}"#));
+    }
+    c.command(old, r#"{"prefix": "fs new", "fs_name": "fs", "metadata": "m", "data": "d"}"#);
+    assert!(say(&mut c, 0, Some(state::ACTIVE)));
+    let before = c.mons[at].as_ref().unwrap().state().fsmap.clone();
+    assert_eq!(
+        before.by_name("fs").unwrap().mds_map.of_rank(0).map(|i| (i.gid, i.state)),
+        Some((gids[0], state::ACTIVE))
+    );
+    // The leader is gone, and the rest agrees on nothing for longer than the grace.
+    c.mons[old] = None;
+    c.cut = true;
+    for _ in 0..400 {
+        c.tick();
+    }
+    c.cut = false;
+    c.until_led();
+    for _ in 0..100 {
+        c.tick();
+    }
+    let now = c.mons[at].as_ref().unwrap().state().fsmap.clone();
+    assert_eq!((&now.filesystems[0].mds_map.up, now.servers().count()), (&before.filesystems[0].mds_map.up, 2));
+    assert!(c.mons[at].as_ref().unwrap().state().osdmap.blocklist.is_empty());
+    // Without a majority clients were sent away. From now on one of them is silent.
+    let (features, addrs) = (spirula_types::features::PACIFIC, addr(conns[1].1 as u16));
+    let peer = Peer { kind: EntityType::Mds, id: "b".into(), global_id: gids[1], addrs, features };
+    c.event(at, MonEvent::SessionOpened { conn: conns[1].1, peer });
+    for _ in 0..20 {
+        assert!(say(&mut c, 1, None));
+        for _ in 0..10 {
+            c.tick();
+        }
+    }
+    let now = c.mons[at].as_ref().unwrap().state().fsmap.clone();
+    assert_eq!(now.by_name("fs").unwrap().mds_map.of_rank(0).map(|i| i.gid), Some(gids[1]));
+}
+
+/// Monitors that hold the same say so, whoever is asked; one that differs is named, and so is one that says nothing.
+#[test]
+fn a_scrub_of_the_monitors_compares_what_they_hold() {
+    let mut c = Three::new();
+    let leader = c.until_led();
+    (0..30).for_each(|_| c.tick());
+    let (other, third) = ((leader + 1) % 3, (leader + 2) % 3);
+    let said = |c: &mut Three, text: &str| {
+        for _ in 0..100 {
+            c.tick();
+            c.sent.clear();
+            c.command(leader, r#"{"prefix": "log last", "num": 50, "level": "info", "channel": "cluster"}"#);
+            (0..3).for_each(|_| c.tick());
+            let lines: Vec<_> = c.sent.iter().map(|(.., m)| String::from_utf8_lossy(&m.data).into_owned()).collect();
+            if lines.iter().any(|l| l.contains(text)) {
+                return;
+            }
+        }
+        panic!("nobody says '{text}'");
+    };
+    c.command(other, r#"{"prefix": "mon scrub"}"#);
+    said(&mut c, "scrub ok on a,b,c: ScrubResult(keys {");
+    c.mute = true;
+    c.command(leader, r#"{"prefix": "mon scrub"}"#);
+    let m = MonScrubbed { index: c.scrubbed, past: false, differ: vec!["kv".to_owned()] };
+    c.event(leader, MonEvent::Message { conn: 100 + other as u64, message: m.into_message(0) });
+    said(&mut c, &format!("mon.{} differs in kv", NAMES[other]));
+    said(&mut c, &format!("scrub: no answer from mon.{}", NAMES[third]));
 }

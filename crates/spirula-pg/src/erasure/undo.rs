@@ -21,11 +21,9 @@ pub(crate) fn keep(object: &HObject, version: EVersion) -> ObjectUpdate {
 /// Objects of the range of undo copies that belong to a PG.
 fn undo_copies(pg: PgId, pg_num: u32, reader: &dyn ObjectReader, max: usize) -> Result<Vec<HObject>, ReadError> {
     let place = |o: HObject| undo_object(&o, EVersion::default());
-    let from = place(pg_start(pg));
-    let from = HObject { snap: 0, ..from };
+    let from = place(pg_start(pg)).family_start();
     let end = pg_end(pg, pg_num);
-    let until =
-        if end.max { HObject::pool_start(from.pool.saturating_add(1), 0) } else { HObject { snap: 0, ..place(end) } };
+    let until = if end.max { HObject::pool_start(from.pool.saturating_add(1), 0) } else { place(end).family_start() };
     reader.list(&from, &until, max)
 }
 

@@ -1,11 +1,12 @@
 //! Calls of object classes: the object as a class method sees it, and what becomes of what the method gives.
 //!
 //! A method reads what the vector before it left and changes the same [`Staged`](super::staged::Staged): its changes are the
-//! vector's. It is held to the limits of ops, and may read as much as one request may put out. What it reads and does not put
+//! vector's. Attributes alone it sees as they were before the vector, as in Ceph: radosgw replaces an object by removing it first,
+//! and has the version of what it has removed checked then. It is held to the limits of ops, and may read as much as one request may put out. What it reads and does not put
 //! out counts, too, so that no call takes more memory than a read does.
 
 use super::called;
-use super::state::user_name;
+use super::state::{user_attr, user_name};
 use super::vector::{Ran, Stop, Vector};
 use bytes::Bytes;
 use spirula_classes::{Caller, Method, Object, Page, Stat, Stop as Halt, Unknown};
@@ -68,6 +69,7 @@ struct Seen<'v, 'a> {
 impl<'a> Seen<'_, 'a> {
     fn step<T>(&mut self, f: impl FnOnce(&mut Vector<'a>) -> Result<T, Stop>) -> Result<T, Halt> {
         self.steps += 1;
+        self.vector.steps += 1;
         if self.steps > MOST_STEPS {
             return Err(Halt::Errno(errno::E2BIG));
         }
@@ -141,7 +143,10 @@ impl Object for Seen<'_, '_> {
 
     fn attr(&mut self, name: &[u8]) -> Result<Bytes, Halt> {
         self.reads(|v| {
-            let value = v.user_attr(name)?.ok_or(Stop::Errno(errno::ENODATA))?;
+            v.must_exist()?;
+            // The empty name names none: under it the object's metadata are stored.
+            let value = if name.is_empty() { None } else { v.object.attr_before(&user_attr(name))? };
+            let value = value.ok_or(Stop::Errno(errno::ENODATA))?;
             v.reserve(value.len() as u64)?;
             Ok(value)
         })
@@ -150,8 +155,8 @@ impl Object for Seen<'_, '_> {
     fn attrs(&mut self) -> Result<Vec<(Bytes, Bytes)>, Halt> {
         self.reads(|v| {
             v.must_exist()?;
-            let attrs = v.object.attrs()?;
-            v.reserve(size_of(attrs.iter()))?;
+            let attrs = v.object.attrs_before()?;
+            v.reserve(size_of(attrs.iter().map(|(k, v)| (k, v))))?;
             Ok(attrs.into_iter().filter_map(|(k, v)| Some((user_name(&k)?, v))).collect())
         })
     }
@@ -170,6 +175,22 @@ impl Object for Seen<'_, '_> {
             v.reserve(size_of(page.entries.iter().map(|(k, v)| (k, v))))?;
             Ok(Page { pairs: page.entries, more: page.more })
         })
+    }
+
+    fn omap_header(&mut self) -> Result<Bytes, Halt> {
+        self.reads(|v| {
+            let header = if v.has_omap() { v.object.omap_header()? } else { Bytes::new() };
+            v.reserve(header.len() as u64)?;
+            Ok(header)
+        })
+    }
+
+    fn version(&self) -> u64 {
+        self.vector.ctx.last_user_version
+    }
+
+    fn steps(&self) -> u32 {
+        self.vector.steps
     }
 
     fn snap_seq(&mut self) -> Result<u64, Halt> {
@@ -202,12 +223,31 @@ impl Object for Seen<'_, '_> {
         })
     }
 
+    fn zero(&mut self, offset: u64, length: u64) -> Result<(), Halt> {
+        self.writes(|v| v.zero(Extent { offset, length, ..Extent::default() }))
+    }
+
     fn truncate(&mut self, size: u64) -> Result<(), Halt> {
         self.writes(|v| v.truncate(Extent { offset: size, ..Extent::default() }))
     }
 
     fn omap_remove(&mut self, keys: Vec<Bytes>) -> Result<(), Halt> {
         self.writes(|v| v.rm_keys(keys))
+    }
+
+    fn omap_remove_range(&mut self, first: Bytes, end: Bytes) -> Result<(), Halt> {
+        self.writes(|v| v.rm_range(first, end))
+    }
+
+    fn omap_clear(&mut self) -> Result<(), Halt> {
+        self.writes(Vector::omap_clear)
+    }
+
+    fn omap_set_header(&mut self, header: Bytes) -> Result<(), Halt> {
+        self.writes(|v| {
+            v.reserve(header.len() as u64)?;
+            v.omap_set_header(&header)
+        })
     }
 
     fn write_full(&mut self, data: Bytes) -> Result<(), Halt> {

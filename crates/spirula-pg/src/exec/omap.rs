@@ -207,6 +207,12 @@ impl Vector<'_> {
         self.must_exist()?;
         let mut d = Decoder::new(input);
         let (first, last) = (slice(&mut d, input)?, slice(&mut d, input)?);
+        self.rm_range(first, last)
+    }
+
+    pub(super) fn rm_range(&mut self, first: Bytes, last: Bytes) -> Ran {
+        self.replicated_only()?;
+        self.must_exist()?;
         self.object.omap_rm_range(first, last);
         self.object.stats.count_write(0);
         Ok(0)

@@ -513,6 +513,18 @@ impl<'a> Staged<'a> {
         Ok(map)
     }
 
+    /// An attribute by its raw name, as it was before the vector.
+    pub fn attr_before(&self, name: &[u8]) -> Result<Option<Bytes>, ReadError> {
+        if self.base.exists { self.reader.attr(self.object, name) } else { Ok(None) }
+    }
+
+    /// All attributes, raw names ascending, as they were before the vector.
+    pub fn attrs_before(&self) -> Result<Vec<(Bytes, Bytes)>, ReadError> {
+        let mut attrs = if self.base.exists { self.reader.attrs(self.object)? } else { Vec::new() };
+        attrs.sort();
+        Ok(attrs)
+    }
+
     // ---- omap ----
 
     /// The omap header.

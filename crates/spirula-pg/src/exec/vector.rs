@@ -58,12 +58,14 @@ pub(super) struct Vector<'a> {
     pub unreadable: bool,
     /// Numbers given out to class methods.
     pub drawn: u64,
+    /// Ops done, and how often class methods asked the object for something: Ceph counts what a method does as ops.
+    pub steps: u32,
 }
 
 impl<'a> Vector<'a> {
     pub fn new(ctx: &'a OpContext<'a>, object: Staged<'a>) -> Self {
         let (allowance, watch_effects) = (ctx.limits.max_reply_size, Vec::new());
-        Self { ctx, object, result: 0, watch_effects, told: 0, allowance, unreadable: false, drawn: 0 }
+        Self { ctx, object, result: 0, watch_effects, told: 0, allowance, unreadable: false, drawn: 0, steps: 0 }
     }
 
     pub fn into_parts(self) -> (Staged<'a>, Vec<WatchEffect>) {
@@ -77,6 +79,7 @@ impl<'a> Vector<'a> {
             let mut r = OpResult { op: without_data(o), rval: 0 };
             if self.result >= 0 {
                 let ran = self.run_one(o, &mut r.op);
+                self.steps += 1;
                 r.rval = self.settle(ran)?;
                 let forgiven = r.rval < 0 && o.fail_ok() && r.rval != -errno::EAGAIN;
                 self.result = if forgiven { 0 } else { r.rval };

@@ -202,6 +202,14 @@ impl Pg {
         self.save(After::Nothing, cx);
         self.begin_recovery(cx);
         cx.out.push(PgEffect::StateChanged);
+        self.begin_to_serve(cx);
+    }
+
+    /// If the PG serves from now on, requests that waited for it go on.
+    pub(crate) fn begin_to_serve(&mut self, cx: &mut Cx<'_>) {
+        if self.serves() {
+            self.watches.renew(None, false, cx.now.mono_ms);
+        }
         self.run_waiting(cx);
     }
 }

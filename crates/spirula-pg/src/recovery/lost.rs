@@ -2,14 +2,14 @@
 //!
 //! An unfound object does not hold up the recovery of others: a backfill goes on past it, but does not count as done
 //! before it is found or given up. To give one up is a write like any other, with its entry in the
-//! log: the object is removed, or what is here of it, an older version, becomes its newest.
+//! log: the object is removed, or what is here of it, an older version, becomes its newest. What its snapshots had then agrees no
+//! more with its history, and is made to (`snap::trim`).
 
 use crate::active::Active;
-use crate::api::PgEffect;
-use crate::exec::{INFO_ATTR, ObjectInfo, ObjectState, Stamped, StatDelta};
+use crate::api::{PgEffect, ReadKey};
+use crate::exec::{INFO_ATTR, ObjectInfo, ObjectState, Prefetch, ReadError, Stamped, StatDelta};
 use crate::log::{EntryKind, LogEntry};
 use crate::pg::{Cx, Pg, Role};
-use crate::snap::same_object;
 use crate::write::{Answer, backend};
 use serde_json::{Value, json};
 use spirula_encoding::from_slice;
@@ -50,8 +50,8 @@ fn clean_regions(item: Option<&MissingItem>) -> String {
 
 /// Is this head, or one of its clones, among these? They ascend.
 fn waits_for(head: &HObject, unfound: &[HObject]) -> bool {
-    let family = HObject { snap: 0, ..head.clone() };
-    unfound.get(unfound.partition_point(|u| *u < family)).is_some_and(|u| same_object(u, head))
+    let family = head.family_start();
+    unfound.get(unfound.partition_point(|u| *u < family)).is_some_and(|u| u.is_of_same_object(head))
 }
 
 /// Objects in one answer (Ceph's osd_command_max_records).
@@ -164,16 +164,40 @@ impl Pg {
         }
         let Some(a) = self.active() else { return };
         let unfound: Vec<HObject> = a.recovery.unfound.iter().cloned().collect();
+        if revert && self.must_read_older(&unfound, cx) {
+            return; // It comes back here.
+        }
         let text = format!("{} has {} objects unfound and apparently lost, marking", self.id, unfound.len());
         cx.out.push(PgEffect::Log { error: true, text });
         for o in &unfound {
             self.give_up(o, revert, cx);
+        }
+        for o in &unfound {
+            self.trim_before_others(&o.to_head());
         }
         // Whoever waited for them goes on. Requests that use a clone wait in the queue of its head.
         self.ops.resume(|head| waits_for(head, &unfound));
         self.pump_later = true;
         self.begin_recovery(cx);
         cx.out.push(PgEffect::StateChanged);
+    }
+
+    /// Must older versions that are here be read first? What is only not in memory would be deleted else.
+    fn must_read_older(&mut self, unfound: &[HObject], cx: &mut Cx<'_>) -> bool {
+        let here = |o: &&HObject| self.missing.get(o).is_some_and(|m| m.have != EVersion::default());
+        let mut wanted = Vec::new();
+        for o in unfound.iter().filter(here) {
+            if let Err(ReadError::NotReady(what)) = cx.reader.attr(o, INFO_ATTR) {
+                wanted.extend(what.0);
+            }
+        }
+        if wanted.is_empty() {
+            return false;
+        }
+        let n = self.seq();
+        self.revert_read = Some(n);
+        cx.out.push(PgEffect::Prefetch(ReadKey::Recovery(n), Prefetch(wanted)));
+        true
     }
 
     /// The object info of an older version that is here.
@@ -196,8 +220,8 @@ impl Pg {
         let version = self.next_version(1);
         let (Role::Active(a), Some(info)) = (&mut self.role, &mut self.info) else { return };
         a.recovery.unfound.remove(object);
-        // An older history may name what was purged.
-        a.trim.forget();
+        // An older history may name what was purged; clones may be there that none names any more.
+        a.trim.forget(object.to_head());
         self.missing.remove(object);
         let mut entry = LogEntry {
             version,

@@ -79,17 +79,22 @@ impl Pg {
     }
 }
 
+/// Librados' `object_id_t`.
+pub(super) fn put_object_id(e: &mut Encoder, object: &HObject) {
+    e.versioned(1, 1, |e| {
+        e.put(&object.name);
+        e.put(&object.namespace);
+        e.put(&object.key);
+        e.u64(object.snap);
+    });
+}
+
 /// Ceph's `inconsistent_obj_t`.
 fn inconsistent(object: &HObject, f: &Finding, primary: Peer) -> Bytes {
     let mut e = Encoder::new();
     e.versioned(2, 2, |e| {
         e.u64(f.errors);
-        e.versioned(1, 1, |e| {
-            e.put(&object.name);
-            e.put(&object.namespace);
-            e.put(&object.key);
-            e.u64(object.snap);
-        });
+        put_object_id(e, object);
         e.u64(f.info.user_version);
         e.list(&f.shards, |e, (osd, s)| {
             e.versioned(1, 1, |e| {

@@ -32,7 +32,7 @@ use spirula_encoding::UTime;
 use spirula_maps::PgState;
 use spirula_messages::cluster::pg::CtlBody;
 use spirula_messages::cluster::scrub::{ScrubMap, ScrubObject};
-use spirula_types::{HObject, OsdId, Peer, SNAP_DIR};
+use spirula_types::{HObject, OsdId, Peer};
 use std::collections::{BTreeMap, BTreeSet};
 use tally::Tally;
 
@@ -41,8 +41,8 @@ const FOUND_MAX: usize = 10_000;
 
 /// Where a chunk from `from` on ends that would end at `to`: an object is in it with all its clones, or not at all.
 fn whole_objects(from: &HObject, to: HObject) -> HObject {
-    let begin = HObject { snap: 0, ..to.clone() };
-    if to.max || begin > *from { begin } else { HObject { snap: SNAP_DIR, ..to } }
+    let begin = to.family_start();
+    if to.max || begin > *from { begin } else { to.family_end() }
 }
 
 /// What a primary remembers of scrubs, and the one that runs.
@@ -108,7 +108,7 @@ impl Run {
     /// Is this object in the chunk whose maps are made, or can a write of it make or remove a clone there?
     fn covers(&self, object: &HObject) -> bool {
         let rests = matches!(self.phase, Phase::Rest(_) | Phase::Turn);
-        !rests && *object >= self.from && HObject { snap: 0, ..object.clone() } < self.to
+        !rests && *object >= self.from && object.family_start() < self.to
     }
 }
 
@@ -215,7 +215,7 @@ impl Pg {
     /// Requests that waited for a chunk go on.
     fn release_chunk(&mut self, r: &Run) {
         let (from, to) = (r.from.clone(), r.to.clone());
-        self.ops.resume(|o| *o >= from && HObject { snap: 0, ..o.clone() } < to);
+        self.ops.resume(|o| *o >= from && o.family_start() < to);
     }
 
     /// The next objects: writes to them wait from now on.

@@ -2,8 +2,8 @@
 //! (`inc_err` of `inconsistent_snapset_t` in `rados_types.hpp`). Repair has nothing to mend it with.
 
 use super::compare::Finding;
+use super::list::put_object_id;
 use crate::exec::{INFO_ATTR, ObjectInfo, SNAPSET_ATTR, SnapSet};
-use crate::snap::same_object;
 use bytes::Bytes;
 use spirula_encoding::{Encoder, from_slice};
 use spirula_messages::cluster::scrub::ScrubObject;
@@ -72,12 +72,7 @@ impl SnapFinding {
         let mut e = Encoder::new();
         e.versioned(2, 1, |e| {
             e.u64(self.errors);
-            e.versioned(1, 1, |e| {
-                e.put(&object.name);
-                e.put(&object.namespace);
-                e.put(&object.key);
-                e.u64(object.snap);
-            });
+            put_object_id(e, object);
             e.put(&self.extra);
             e.put(&self.missing);
             e.put(&self.set.as_ref().map(ceph_set).unwrap_or_default());
@@ -134,7 +129,7 @@ fn info(copy: &ScrubObject) -> Result<ObjectInfo, u64> {
 /// Judges whole objects, clones before their heads, each by its good copy.
 pub(crate) fn judge(objects: &[(HObject, Option<ScrubObject>)]) -> Vec<(HObject, SnapFinding)> {
     let mut all = Vec::new();
-    for family in objects.chunk_by(|(a, _), (b, _)| same_object(a, b)) {
+    for family in objects.chunk_by(|(a, _), (b, _)| a.is_of_same_object(b)) {
         judge_one(family, &mut all);
     }
     all

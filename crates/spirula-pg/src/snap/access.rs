@@ -17,15 +17,6 @@ pub(crate) fn shown(state: &ObjectState, snapid: u64, removed: &SnapIntervals) -
     }
 }
 
-/// Are these the head or clones of one object?
-pub(crate) fn same_object(a: &HObject, b: &HObject) -> bool {
-    a.hash == b.hash
-        && a.name == b.name
-        && a.key == b.key
-        && a.namespace == b.namespace
-        && (a.pool, a.max) == (b.pool, b.max)
-}
-
 /// The clones that a request uses: the one that it reads, those that it rolls back to. `head`: its object.
 pub(crate) fn clones_used(
     head: &HObject,

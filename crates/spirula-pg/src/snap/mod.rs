@@ -32,7 +32,7 @@ mod plan;
 pub(crate) mod set;
 pub(crate) mod trim;
 
-pub(crate) use access::{clones_used, same_object, shown};
+pub(crate) use access::{clones_used, shown};
 pub use set::At;
 
 use spirula_maps::SnapIntervals;

@@ -14,10 +14,19 @@
 //! # Why nothing of a purged snapshot is left
 //! A trim is a write like any other: it is in the log, who lacks it lacks its objects, and peering keeps it. So once it is durable on all
 //! members of a clean PG no later primary finds the clone. None comes to be behind the walk: a primary that knows that a
-//! snapshot is removed takes it out of every context ([`super::PoolSnaps::context_of`]). The walk itself is remembered by nobody. A primary that
+//! snapshot is removed takes it out of every context ([`super::PoolSnaps::context_of`]), also when the map has forgotten it, if it has seen
+//! that ([`Pg::note_purged`]). The walk itself is remembered by nobody. A primary that
 //! follows has purged nothing before it has walked for itself; it finds what is done to be done. So neither a failover nor a split or a
 //! merge needs to carry anything on, and a report counts for the PG only as it was when it was made: the monitors
 //! must not take one from before a merge for the merged PG.
+//!
+//! # Clones that no head names
+//! When an administrator gives up a head that is lost (`recovery::lost`), its history goes with it, or becomes an older one; so then
+//! clones may be there that no history names, and a history may name clones that are not there. Nobody can see such a clone, nor
+//! say what it serves. So a trim then makes the two agree: clones that are not named go, and names of what is not there. One is
+//! put before all other requests on what was given up, so that no later write makes a clone of a name that is taken, and a
+//! walk follows when the PG is clean, for what was out of reach. Only then: at any other time a clone without a head is a copy's damage, and
+//! for a scrub to tell, not a reason to delete what other members have. A primary that fails between leaves such clones, too.
 //!
 //! # What it costs
 //! Each walk lists all names of the PG, and looks at the record of each object that has clones, also where these are of other snapshots. Whatever
@@ -31,7 +40,7 @@ use crate::ops::Own;
 use crate::pg::{Cx, Pg, Role};
 use spirula_maps::{PgState, SnapIntervals};
 use spirula_types::transaction::ObjectOp;
-use spirula_types::{EVersion, HObject, ReqId, SNAP_DIR, SNAP_HEAD};
+use spirula_types::{EVersion, HObject, ReqId, SNAP_HEAD};
 use std::collections::BTreeSet;
 
 #[cfg(doc)]
@@ -43,6 +52,10 @@ const LISTED: usize = 512;
 const AT_ONCE: usize = 8;
 /// Clones of an object that go in one write.
 const CLONES: usize = 16;
+/// Ranges of purged snapshots that are remembered: the newest ones.
+const PURGED_MAX: usize = 1024;
+/// The number of requests that belong to no walk.
+pub(crate) const NO_WALK: u64 = u64::MAX;
 /// A walk that had to leave something out is followed by another after so many milliseconds.
 const AGAIN_MS: u64 = 60_000;
 
@@ -52,6 +65,9 @@ pub(crate) struct Trim {
     /// Removed snapshots of which nothing is left.
     purged: SnapIntervals,
     walk: Option<Walk>,
+    /// Heads of which something was given up: there may be clones that they do not name, so a walk is due though nothing is to be
+    /// purged. Of other heads a disagreement is a copy's damage.
+    strays: BTreeSet<HObject>,
     /// The last walk had to leave something out, and when the next may begin.
     failed: bool,
     again_ms: u64,
@@ -102,8 +118,10 @@ impl Trim {
     }
 
     /// An object is no longer as the log said: nothing is known of what is left.
-    pub fn forget(&mut self) {
-        *self = Self::default();
+    pub fn forget(&mut self, head: HObject) {
+        let mut strays = std::mem::take(&mut self.strays);
+        strays.insert(head);
+        *self = Self { strays, ..Self::default() };
     }
 }
 
@@ -116,12 +134,13 @@ pub(crate) fn doomed(state: &ObjectState, removed: &SnapIntervals) -> (Vec<u64>,
 }
 
 impl WritePlan {
-    /// Takes removed snapshots out of the history of a head that is `base`. `clones`: those that serve no other snapshot, as they are
-    /// stored.
+    /// Takes removed snapshots, and clones that are `absent`, out of the history of a head that is `base`; if there is a head. `clones`: those
+    /// that go, since they serve no other snapshot or are not named at all, as they are stored.
     pub(crate) fn of_trim(
         head: &HObject,
         base: &ObjectState,
         removed: &SnapIntervals,
+        absent: &[u64],
         clones: Vec<(HObject, ObjectState)>,
     ) -> Self {
         let mut set = base.snapset.clone();
@@ -132,6 +151,9 @@ impl WritePlan {
             if going.contains(&c.id) || c.snaps.iter().any(|s| !removed.contains(*s)) {
                 set.trim(c.id, |s| removed.contains(s));
             }
+        }
+        for id in absent {
+            set.trim(*id, |_| true);
         }
         let omap = |s: &ObjectState| i64::from(s.info.has(ObjectInfo::OMAP));
         let deleted = |(object, state): (HObject, ObjectState)| Change {
@@ -148,6 +170,9 @@ impl WritePlan {
         };
         // What the history names and nobody has needs no entry.
         let mut changes: Vec<Change> = clones.into_iter().filter(|(_, s)| s.exists).map(deleted).collect();
+        if !base.exists {
+            return Self { changes };
+        }
         let whiteout = base.info.has(ObjectInfo::WHITEOUT);
         let delete = whiteout && set.clones.is_empty();
         let last = i64::from(delete);
@@ -199,13 +224,13 @@ impl Pg {
         targets.subtract(&t.purged);
         if let Some(w) = &mut t.walk {
             w.targets = w.targets.intersection(removed);
-            if may && !w.targets.is_empty() {
+            if may && (!w.targets.is_empty() || !t.strays.is_empty()) {
                 return;
             }
             t.walk = None;
             cx.out.push(PgEffect::StateChanged);
         }
-        if targets.is_empty() {
+        if targets.is_empty() && t.strays.is_empty() {
             (t.failed, t.again_ms) = (false, 0);
             return;
         }
@@ -224,8 +249,8 @@ impl Pg {
         self.look_for_trims(cx);
     }
 
-    /// The shell gives the walk a turn.
-    pub(crate) fn trim_more(&mut self, cx: &mut Cx<'_>) {
+    /// The shell gives the walk a turn, for so many objects at most.
+    pub(crate) fn trim_more(&mut self, work: usize, cx: &mut Cx<'_>) {
         // It may have to end.
         self.look_for_trims(cx);
         let (_, end) = self.range();
@@ -245,15 +270,14 @@ impl Pg {
         let listed = names.len();
         let mut looked = 0;
         for o in names {
-            if w.open.len() >= AT_ONCE {
+            if w.open.len() >= work.clamp(1, AT_ONCE) {
                 break;
             }
             looked += 1;
             // An object without a clone needs no look; of one with clones the first name is enough.
-            let head = HObject { snap: SNAP_HEAD, ..o.clone() };
-            w.from = HObject { snap: SNAP_DIR, ..head.clone() };
+            w.from = o.family_end();
             if o.snap < SNAP_HEAD {
-                w.open.insert(head);
+                w.open.insert(o.to_head());
             }
         }
         if looked == listed && listed < LISTED {
@@ -288,6 +312,7 @@ impl Pg {
         } else {
             tracing::debug!(pg = %self.id, snapshots = %w.targets, "purged");
             a.trim.purged.union(&w.targets);
+            a.trim.strays.clear();
         }
         cx.out.push(PgEffect::StateChanged);
         self.look_for_trims(cx);
@@ -317,17 +342,38 @@ impl Pg {
         };
         #[cfg(feature = "plant-bugs")]
         let removed = if planted!(self.cfg, TrimTakesMore) { &up_to_newest } else { removed };
-        let (going, changes) = doomed(&state, removed);
-        if !changes {
-            // What an earlier request has trimmed counts when it is durable: the last commit comes back here.
-            return inflight == 0 && self.trim_ends(object, number, true, cx);
+        let (mut going, changes) = doomed(&state, removed);
+        let mends = number == NO_WALK || self.active().is_some_and(|a| a.trim.strays.contains(object));
+        let found = if mends { self.disagreement(object, &state, cx) } else { Ok(Default::default()) };
+        let (strays, absent) = match found {
+            Ok(found) => found,
+            Err(error) => {
+                tracing::error!(pg = %self.id, %object, %error, "list an object's clones");
+                return self.trim_ends(object, number, false, cx);
+            }
+        };
+        if !changes && strays.is_empty() && absent.is_empty() {
+            // What an earlier request has trimmed counts when it is durable: the last commit comes back here. Where there is no
+            // head it comes back to the clones that went.
+            let done = state.exists || !self.ops.writes_of_family(object);
+            return inflight == 0 && self.trim_ends(object, number, done, cx);
         }
-        let mut used = vec![(object.clone(), state.info.version)];
+        if !strays.is_empty() || !absent.is_empty() {
+            tracing::warn!(pg = %self.id, %object, ?strays, ?absent, "its history and its clones are made to agree");
+            going.extend(strays);
+            going.truncate(CLONES);
+        }
+        let mut used: Vec<_> = state.exists.then(|| (object.clone(), state.info.version)).into_iter().collect();
         let mut clones = Vec::with_capacity(going.len());
         for snap in going {
             let clone = HObject { snap, ..object.clone() };
-            // No client waits for one that is not whole: it is tried again when the PG is.
+            // No client waits for one that is not whole: it is tried again when the PG is. Of what was given up they do wait: a write
+            // would make a clone of a name that is taken. Recovery comes back here.
             if self.must_recover_first(&clone, true, cx) {
+                if number == NO_WALK {
+                    self.back_off_object(object, &clone, cx);
+                    return false;
+                }
                 return self.trim_ends(object, number, false, cx);
             }
             match exec::load_object(cx.reader, &clone) {
@@ -343,21 +389,18 @@ impl Pg {
                 }
             }
         }
-        for (one, version) in used {
-            match self.has_sound_shard(&one, version, cx.reader) {
-                Ok(true) => {}
-                Err(ReadError::NotReady(what)) => return self.park_first(object, id, what, cx),
-                bad => {
-                    tracing::error!(pg = %self.id, object = %one, %version, ?bad, "a spoilt shard under a trim");
-                    self.heal(&one, version, cx);
-                    return self.trim_ends(object, number, false, cx);
-                }
-            }
+        match self.has_sound_shards(object, id, &used, cx) {
+            None => return false,
+            Some(false) => return self.trim_ends(object, number, false, cx),
+            Some(true) => {}
         }
-        let Some(q) = self.ops.take_first(object) else { return false };
+        let Some(q) = self.ops.take_first(object) else {
+            invariant!(self, "the request that trims {object} went while it was looked at");
+            return false;
+        };
         #[cfg(feature = "plant-bugs")]
         let state = if planted!(self.cfg, TrimOverlapKept) { all_shared(state, &clones) } else { state };
-        let plan = WritePlan::of_trim(object, &state, removed, clones);
+        let plan = WritePlan::of_trim(object, &state, removed, &absent, clones);
         let outcome = Outcome {
             result: 0,
             ops: Vec::new(),
@@ -369,6 +412,44 @@ impl Pg {
         };
         self.write(object, q, outcome, &[], cx);
         true
+    }
+
+    /// Clones that are there and that a head, which is `state`, does not name; and those that it names and that are not there.
+    ///
+    /// # Errors
+    /// Those of [`crate::exec::ObjectReader::list`].
+    fn disagreement(
+        &self,
+        head: &HObject,
+        state: &ObjectState,
+        cx: &Cx<'_>,
+    ) -> Result<(Vec<u64>, Vec<u64>), ReadError> {
+        let (from, clones) = (head.family_start(), &state.snapset.clones);
+        let most = clones.len() + CLONES;
+        let stored = cx.reader.list(&from, head, most)?;
+        let listed_to = stored.last().filter(|_| stored.len() == most).map_or(u64::MAX, |o| o.snap);
+        let mut there: BTreeSet<u64> = stored.into_iter().map(|o| o.snap).collect();
+        there.extend(self.missing.from(&from).map(|(o, _)| o).take_while(|o| *o < head).map(|o| o.snap));
+        let named: BTreeSet<u64> = clones.iter().map(|c| c.id).collect();
+        let absent = named.difference(&there).copied().filter(|id| *id <= listed_to);
+        Ok((there.difference(&named).copied().collect(), absent.collect()))
+    }
+
+    /// The next map names other removed snapshots: those that it names no more are purged. Whoever writes under an old context
+    /// may name them still, and is not to make clones that nobody would look for. Who joins later, or is started anew, has not seen it: then such a
+    /// clone stays until its snapshot is removed once more.
+    pub(crate) fn note_purged(&mut self, before: &SnapIntervals, after: &SnapIntervals) {
+        if before == after {
+            return;
+        }
+        let mut gone = before.clone();
+        gone.subtract(after);
+        self.purged.union(&gone);
+        while self.purged.count() > PURGED_MAX {
+            let oldest = self.purged.intervals().next();
+            let Some((first, n)) = oldest else { return };
+            self.purged.remove(first, n);
+        }
     }
 
     /// The first request on an object, our own, ends without a write.

@@ -25,6 +25,10 @@
 //! A PG that knows of a watch or a notification is ticked ([`Pg::wants_tick`]); it then does what is due, if it serves. That notifications'
 //! time is over it says only under a read lease.
 //!
+//! The time of a watch runs while its client can ping. Requests for a PG that does not serve, or for an object that cannot be had,
+//! wait, or their client is told to hold them ([`crate::backoff`]). So all watches begin their time anew when the PG begins to serve,
+//! as in Ceph, and those of an object while clients are told to hold what they have for it, and when they are told to go on.
+//!
 //! # Bounds
 //! Watches of an object: [`Limits::max_watchers`](crate::exec::Limits::max_watchers). Notifications: [`notify::NOTIFIES`] in a PG, [`notify::NOTIFIES_EACH`] of one
 //! connection, [`notify::NOTIFY_BYTES`] of payloads and answers in a PG; what would be more is refused with EBUSY. A notification whose notifier's
@@ -260,6 +264,17 @@ impl Watches {
             out.extend(self.notifies.told(id, cookie).map(|m| PgEffect::Tell(conn, Box::new(m))));
         }
         self.notifies.complete(id, out);
+    }
+
+    /// Clients could not ping their watches, of this object or (`None`) of any: these have all of their time again. `connected`: only
+    /// those whose clients are connected; nobody else was kept from pinging.
+    pub fn renew(&mut self, object: Option<&HObject>, connected: bool, now_ms: u64) {
+        let those = self.objects.iter_mut().filter(|(o, _)| object.is_none_or(|object| *o == object));
+        let watches = those.flat_map(|(_, of)| of.watches.values_mut());
+        for w in watches.filter(|w| !connected || w.conn.is_some()) {
+            // One that lasts as long as its connection is not to end earlier.
+            w.ends_ms = w.ends_ms.max(now_ms + u64::from(w.timeout) * 1000);
+        }
     }
 
     /// Somebody has answered a notification.

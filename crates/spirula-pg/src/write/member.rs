@@ -4,7 +4,6 @@ use crate::api::PeerMsg;
 use crate::exec::ReadError;
 use crate::log::EntryKind;
 use crate::pg::{After, Cx, Pg, Role};
-use crate::snap::same_object;
 use spirula_encoding::DecodeError;
 use spirula_messages::cluster::pg::{MissingItem, RepAck};
 use spirula_messages::cluster::write::{Given, Logged, PgWrite, Share};
@@ -121,8 +120,8 @@ impl Pg {
                 } else if entry.kind == EntryKind::Modify {
                     takes = false;
                     // What would be made from an object that we lack is kept from us with it.
-                    let family = HObject { snap: 0, ..object.clone() };
-                    let made_from = self.missing.from(&family).next().is_some_and(|(o, _)| same_object(o, object));
+                    let family = self.missing.from(&object.family_start()).next();
+                    let made_from = family.is_some_and(|(o, _)| o.is_of_same_object(object));
                     let known = self.missing.written(object, entry.version, &entry.dirty, MissingItem::default);
                     if !known && !made_from {
                         tracing::error!(pg = %self.id, %from, %object, "a change is kept from us that we do not lack");

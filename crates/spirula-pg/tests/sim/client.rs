@@ -274,7 +274,9 @@ impl Client {
 pub fn tokens(data: &[u8]) -> Vec<u64> {
     assert_eq!(data.len() % 16, 0, "torn append");
     let said = data.chunks(16).filter(|c| c.iter().any(|b| *b != 0));
-    said.map(|c| std::str::from_utf8(c).unwrap().parse().unwrap()).collect()
+    let token =
+        |c| std::str::from_utf8(c).ok().and_then(|t| t.parse().ok()).unwrap_or_else(|| panic!("torn append: {c:?}"));
+    said.map(token).collect()
 }
 
 /// Is the history of one object linearizable? `fin` is what is stored in the end, and what snapshots there are then.

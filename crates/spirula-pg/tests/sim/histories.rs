@@ -1,5 +1,6 @@
 //! What a PG must remember from one interval to the next: whose reads it waits for, who was there, whose data it never had.
 
+use crate::planted::{STALE, fails_with};
 use crate::scenarios::{PG, active, place, planted_cluster, run, stop, until_active};
 use crate::world::World;
 use crate::{settle, verify};
@@ -224,8 +225,8 @@ fn who_never_served_is_not_waited_for() {
 }
 
 /// Two of three members write; one object of the one rots; the other goes, and the third comes back: the PG serves, but for
-/// that object.
-fn rotten_alone(seed: u64, bug: Option<Bug>) -> Result<(), String> {
+/// that object. True if the damage was found.
+fn rotten_alone(seed: u64, bug: Option<Bug>) -> Result<bool, String> {
     let mut w = World::new(seed, 3, 3, 1, 3);
     bug.into_iter().for_each(|b| w.plant(b));
     // All that was ever written is in the log: nobody needs a backfill, which would wait for that object.
@@ -259,7 +260,7 @@ fn rotten_alone(seed: u64, bug: Option<Bug>) -> Result<(), String> {
         }
     }
     if !missing(&w) {
-        return Ok(());
+        return Ok(false);
     }
     run(&mut w, 200);
     stop(&mut w, acting[1]..acting[1] + 1);
@@ -276,23 +277,21 @@ fn rotten_alone(seed: u64, bug: Option<Bug>) -> Result<(), String> {
         return Err(format!("DOWN: {}", state(&w)));
     }
     w.start(acting[1]);
-    settle(&mut w).and_then(|()| verify(&w))
+    settle(&mut w).and_then(|()| verify(&w)).map(|()| true)
 }
 
 #[test]
 fn a_rotten_object_and_an_absent_member_leave_the_rest_served() {
-    for seed in 0..20 {
-        rotten_alone(seed, None).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
-    }
+    let found = |seed: &u64| rotten_alone(*seed, None).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+    let found = (0..20).filter(found).count();
+    assert!(found > 10, "the damage was found in {found} of 20 seeds only");
 }
 
 /// Every planted bug shows by the failure that it must cause.
 #[test]
 fn sim_planted_bugs_of_histories_fail_as_they_must() {
-    crate::fails_with("saw none of", 30, |seed| {
-        replaced_twice(seed, seed as usize % 3, Some(Bug::LeaseForgotten)).map(|_| ())
-    });
-    crate::fails_with("SERVES OLD DATA", 10, |seed| lost_once(seed, true, Some(Bug::LostForever)));
-    crate::fails_with("WAITS IN VAIN", 20, |seed| never_served(seed, Some(Bug::Foretold)));
-    crate::fails_with("DOWN", 20, |seed| rotten_alone(seed, Some(Bug::MissingIsHollow)));
+    fails_with(STALE, 30, |seed| replaced_twice(seed, seed as usize % 3, Some(Bug::LeaseForgotten)).map(|_| ()));
+    fails_with("SERVES OLD DATA", 10, |seed| lost_once(seed, true, Some(Bug::LostForever)));
+    fails_with("WAITS IN VAIN", 20, |seed| never_served(seed, Some(Bug::Foretold)));
+    fails_with("DOWN", 20, |seed| rotten_alone(seed, Some(Bug::MissingIsHollow)).map(drop));
 }

@@ -2,9 +2,10 @@
 //! taken. Each rule is taken out, too, and what it forbids must then happen.
 
 use crate::client::object;
+use crate::planted::{UNFOUND, fails_with};
 use crate::scenarios::{PG, run, until_active};
 use crate::world::{End, World};
-use crate::{fails_with, settle, verify};
+use crate::{settle, verify};
 use spirula_maps::PgState;
 use spirula_pg::{Bug, PgEvent};
 use spirula_types::{OsdId, SpgId};
@@ -167,17 +168,17 @@ fn the_hollow_one_is_left(seed: u64, bug: Option<Bug>) -> Result<(), String> {
 #[test]
 fn writes_wait_where_two_members_lack_objects() {
     (0..10).for_each(|seed| two_lag(seed, None).unwrap_or_else(|e| panic!("seed {seed}: {e}")));
-    fails_with("unfound", 20, |seed| two_lag(seed, Some(Bug::ManyLag)));
+    fails_with(UNFOUND, 20, |seed| two_lag(seed, Some(Bug::ManyLag)));
 }
 
 #[test]
 fn no_write_is_on_one_whole_copy_alone_where_there_are_two() {
     (0..10).for_each(|seed| one_is_lost(seed, None).unwrap_or_else(|e| panic!("seed {seed}: {e}")));
-    fails_with("unfound", 20, |seed| one_is_lost(seed, Some(Bug::OneWhole)));
+    fails_with(UNFOUND, 20, |seed| one_is_lost(seed, Some(Bug::OneWhole)));
 }
 
 #[test]
 fn no_history_is_taken_from_a_hollow_copy_while_those_with_the_data_may_come_back() {
     (0..10).for_each(|seed| the_hollow_one_is_left(seed, None).unwrap_or_else(|e| panic!("seed {seed}: {e}")));
-    fails_with("unfound", 20, |seed| the_hollow_one_is_left(seed, Some(Bug::HollowNotAwaited)));
+    fails_with(UNFOUND, 20, |seed| the_hollow_one_is_left(seed, Some(Bug::HollowNotAwaited)));
 }

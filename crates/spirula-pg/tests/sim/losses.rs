@@ -2,8 +2,9 @@
 
 use crate::client::{check, object, tokens};
 use crate::past::Past;
+use crate::planted::fails_with;
 use crate::scenarios::{PG, active, place, planted_cluster, run, stop, until_active};
-use crate::world::{KINDS, World};
+use crate::world::{KINDS, SCRUB_LOST_MS, SELDOM, World};
 use crate::{settle, verify};
 use spirula_maps::PgState;
 use spirula_pg::{Bug, PgEvent};
@@ -114,7 +115,14 @@ fn loses(seed: u64, kind: &'static str, erasure: bool, bug: Option<Bug>) -> Resu
     (cfg.log_keep, cfg.log_max) = if seed.is_multiple_of(2) { (3, 3) } else { (1000, 1000) };
     (w.pace.objects, w.pace.under_way, w.pace.appends, w.pace.deletes) = (6, 4, 80, 10);
     w.peer_loses = Some((kind, 20));
-    run(&mut w, 500);
+    for _ in 0..20 {
+        run(&mut w, 25);
+        if kind == "Gap" {
+            // That one is missing is said where another one is lost.
+            let members = w.map().members(PG);
+            w.lose_write(members[0].osd, members[1].osd);
+        }
+    }
     // A primary that returns asks others for what it lacks, some of which is bad there.
     let leads = seed.is_multiple_of(3);
     let id = if leads { w.map().acting(PG)[0] } else { w.rng.below(3) as OsdId };
@@ -141,12 +149,19 @@ fn loses(seed: u64, kind: &'static str, erasure: bool, bug: Option<Bug>) -> Resu
     if !leads && acting.get(1).is_some_and(|victim| rots(&mut w, *victim)) {
         w.event(acting[0], SpgId::whole(PG), PgEvent::Scrub { deep: true, repair: true });
     }
+    if kind == "TooFull" {
+        w.full = (0..4).collect();
+    }
     place(&mut w, 1..4);
     run(&mut w, 1500);
+    w.full.clear();
     let back = w.rng.below(4) as OsdId;
     w.change_map(|m| m.out = [back].into());
     run(&mut w, 1000);
     w.peer_loses = None;
+    if kind.starts_with("Scrub") {
+        w.now += SCRUB_LOST_MS;
+    }
     let lost = w.stats.get("messages lost").copied().unwrap_or(0);
     if erasure {
         w.clients.iter_mut().for_each(|c| c.quiet = true);
@@ -175,15 +190,19 @@ fn active_and_clean(w: &World) -> bool {
 fn one_loss() {
     if let Ok(kind) = std::env::var("SIM_LOSS") {
         let seed = std::env::var("SIM_SEED").unwrap().parse().unwrap();
-        let kind = KINDS.into_iter().find(|k| *k == kind).unwrap();
+        let kind = KINDS.into_iter().chain(SELDOM).find(|k| *k == kind).unwrap();
         loses(seed, kind, std::env::var("SIM_EC").is_ok(), None).unwrap();
     }
 }
 
+/// What is not sent in this story: it needs a listing that cannot be read, or a bad copy that is met by recovery. Runs by chance
+/// lose `PullFailed` and `Rotten`.
+const NEVER_SENT: [&str; 4] = ["ScanFailed", "PullFailed", "Rotten", "RottenAck"];
+
 #[test]
 fn whatever_kind_of_message_is_lost_comes_again() {
     let mut none = Vec::new();
-    for kind in KINDS {
+    for kind in KINDS.into_iter().chain(SELDOM) {
         let mut lost = 0;
         for seed in 0..12 {
             for erasure in [false, true] {
@@ -196,8 +215,8 @@ fn whatever_kind_of_message_is_lost_comes_again() {
             none.push(kind);
         }
     }
-    // Those few are lost by chance only.
-    assert!(none.len() <= 3, "never lost, so not tried: {none:?}");
+    none.retain(|kind| !NEVER_SENT.contains(kind));
+    assert!(none.is_empty(), "never lost, so not tried: {none:?}");
 }
 
 /// Whole sessions are lost, one after the other, and both ends are told.
@@ -230,7 +249,7 @@ fn lost_sessions_hold_nothing_up() {
 #[test]
 fn sim_planted_bugs_of_losses_fail_as_they_must() {
     let gap = |seed: u64| lost_write(seed, true, Some(Bug::GapAccepted)).unwrap_or(Ok(()));
-    crate::fails_with("NO PREFIX", 20, gap);
-    crate::fails_with("STUCK", 20, |seed| lost_write(seed, false, Some(Bug::LossUntold)).unwrap_or(Ok(())));
-    crate::fails_with("STUCK", 20, |seed| lost_sessions(seed, Some(Bug::LossUntold)).map(|_| ()));
+    fails_with("NO PREFIX", 20, gap);
+    fails_with("STUCK", 20, |seed| lost_write(seed, false, Some(Bug::LossUntold)).unwrap_or(Ok(())));
+    fails_with("STUCK", 20, |seed| lost_sessions(seed, Some(Bug::LossUntold)).map(|_| ()));
 }

@@ -112,8 +112,8 @@ fn spoilt(seed: u64, shape: (usize, usize), harm: Harm, bug: Option<Bug>) -> Res
 }
 
 /// The story that shows a bug, with the bug planted: is it caught?
-pub fn with_bug(bug: Bug, seed: u64) -> bool {
-    bug == Bug::ShortShardPadded && spoilt(seed, (2, 1), Harm::Short, Some(bug)).is_err()
+pub fn with_bug(bug: Bug, seed: u64) -> Option<String> {
+    (bug == Bug::ShortShardPadded).then(|| spoilt(seed, (2, 1), Harm::Short, Some(bug)).err())?
 }
 
 #[test]

@@ -8,7 +8,7 @@ use spirula_messages::Body;
 use spirula_messages::ceph::osd::{MOsdBackoff, MOsdOp, MOsdOpReply};
 use spirula_messages::cluster::control::MergeWord;
 use spirula_messages::cluster::pg::{PgAcks, PgCtls, PgTxn};
-use spirula_messages::cluster::write::PgWrite;
+use spirula_messages::cluster::write::{PgWrite, Share};
 use spirula_pg::erasure::Shape;
 use spirula_pg::exec::{Fullness, PoolRules, Timeouts};
 use spirula_pg::shard::store_pg;
@@ -282,7 +282,7 @@ fn kind_of(m: &PeerMsg) -> String {
     is.split([' ', '(', '{']).next().unwrap_or_default().to_owned()
 }
 
-/// Every kind of message between two OSDs about a PG; an empty one is any.
+/// Kinds of messages between two OSDs about a PG that may be lost in any run; an empty one is any. With [`SELDOM`] these are all.
 pub const KINDS: [&str; 31] = [
     "",
     "Write",
@@ -316,6 +316,12 @@ pub const KINDS: [&str; 31] = [
     "Rotten",
     "Delete",
 ];
+
+/// The other kinds. Those of scrubs nobody repeats: if nobody hears that a session was lost, a deep scrub is given up
+/// [`SCRUB_LOST_MS`] later, which is more than a run by chance has.
+pub const SELDOM: [&str; 4] = ["ScanFailed", "RottenAck", "ScrubScan", "Scrubbed"];
+/// Milliseconds.
+pub const SCRUB_LOST_MS: u64 = 600_000;
 
 pub enum Wire {
     Peer(PeerMsg),
@@ -408,6 +414,8 @@ pub struct World {
     op_client: BTreeMap<u64, (usize, u64, i32)>,
     /// Answers to requests that no client sent.
     pub told: BTreeMap<u64, MOsdOpReply>,
+    /// Those of them that whoever made them was told to hold back, and from which object on.
+    pub held_back: BTreeMap<u64, HObject>,
     /// Where it came to.
     op_at: BTreeMap<u64, (OsdId, PgId)>,
     /// What a write was answered, whatever attempt.
@@ -482,6 +490,7 @@ impl World {
             ops: 0,
             op_client: BTreeMap::new(),
             told: BTreeMap::new(),
+            held_back: BTreeMap::new(),
             op_at: BTreeMap::new(),
             answers: BTreeMap::new(),
             scrubs: seed.is_multiple_of(3),
@@ -525,7 +534,7 @@ impl World {
         self.maps.last().unwrap()
     }
 
-    fn note(&mut self, what: &'static str) {
+    pub fn note(&mut self, what: &'static str) {
         *self.stats.entry(what).or_default() += 1;
     }
 
@@ -961,7 +970,11 @@ impl World {
             let node = &mut self.nodes[id as usize];
             let Some(p) = node.pgs.get_mut(&pg) else { return };
             let mut out = Vec::new();
+            let newest = p.look().map(|l| l.log.head()).unwrap_or_default();
             p.handle(now, e, &node.store, &node.leases, &mut out);
+            if p.look().is_some_and(|l| newest > l.log.tail() && l.log.at(newest).is_none()) {
+                self.note("entries taken back");
+            }
             if self.perform(id, pg, out) {
                 next = Some(PgEvent::Continue);
             }
@@ -1022,10 +1035,13 @@ impl World {
                 PgEffect::ScrubEnded { done, .. } => self.note(if done { "scrubs" } else { "scrubs given up" }),
                 PgEffect::Repaired => self.note("copies repaired"),
                 PgEffect::Fetch(..) => unreachable!("no copies here"),
-                PgEffect::Tell(..) => unreachable!("nobody watches here"),
+                PgEffect::Tell(..) => self.note("watchers told"),
                 PgEffect::ShareMap(conn, _) => {
+                    // Whoever asks by hand asks by the newest one.
                     let client = conn as usize;
-                    self.client_map(client, epoch);
+                    if client < self.clients.len() {
+                        self.client_map(client, epoch);
+                    }
                 }
                 PgEffect::AskCreate { pg: origin, epoch: creation } => {
                     self.tell_mon(id, MonAsk::Ask { pg: origin, whose: pg, creation });
@@ -1226,7 +1242,11 @@ impl World {
 
     /// A request is dropped, and its client told to hold all like it.
     fn back_off(&mut self, id: OsdId, pg: SpgId, op: u64, begin: &HObject, end: &HObject) {
-        let (client, ..) = self.op_client[&op];
+        // What no client sent is sent again by whoever sent it.
+        let Some((client, ..)) = self.op_client.get(&op).copied() else {
+            self.held_back.insert(op, begin.clone());
+            return self.note("dropped by hand");
+        };
         let node = &mut self.nodes[id as usize];
         if let Some(m) = node.backoffs.entry(client).or_default().block(pg, begin, end, node.epoch) {
             let link = (End::Osd(id), End::Client(client));
@@ -1236,6 +1256,8 @@ impl World {
     }
 
     fn unblock(&mut self, id: OsdId, pg: SpgId, object: Option<&HObject>) {
+        self.note(if object.is_some() { "objects unblocked" } else { "pgs unblocked" });
+        self.held_back.retain(|_, held| object.is_some_and(|o| o != held));
         let node = &mut self.nodes[id as usize];
         for (client, b) in &mut node.backoffs {
             for m in b.unblock(pg, object, node.epoch) {
@@ -1330,6 +1352,12 @@ impl World {
         }
         let sender = msg.from(from);
         let write = matches!(&msg, PeerMsg::Write(_));
+        if let (PeerMsg::Write(w), Some(look)) = (&msg, self.nodes[id as usize].pgs.get(&pg).and_then(Pg::look)) {
+            let of = w.record.entries.iter().zip(&w.given);
+            if of.filter(|(_, g)| g.share == Share::Entry).any(|(e, _)| look.missing.contains(&e.entry.object)) {
+                self.note("changes withheld");
+            }
+        }
         let before = self.newest(id, pg);
         self.event(id, pg, PgEvent::Peer(sender, msg));
         if write && self.newest(id, pg) != before {
@@ -1410,6 +1438,7 @@ impl World {
             }
             (End::Osd(from), Wire::Pong { sent, length, epoch }) => {
                 let mine = node.epoch;
+                let epoch = if self.cfg.ignores_grant_epochs() { 0 } else { epoch };
                 node.leases.take(from, sent, length, epoch, mine);
                 let waiting: Vec<SpgId> =
                     node.pgs.iter().filter(|(_, p)| p.waits_for_lease()).map(|(id, _)| *id).collect();
@@ -1446,8 +1475,8 @@ impl World {
                 };
                 let reqid = ReqId { name: EntityName::client(client as u64 + 100), tid, inc: 0 };
                 self.op_at.insert(op, (id, pg.pg));
-                let (conn, addr, timeouts) = (client as u64, EntityAddr::NONE, Timeouts::default());
-                let request = ClientOp { id: op, conn, reqid, addr, msg, patience, timeouts };
+                let (conn, addrs, timeouts) = (client as u64, Arc::default(), Timeouts::default());
+                let request = ClientOp { id: op, conn, reqid, addrs, msg, patience, timeouts };
                 self.event(id, pg, PgEvent::Client(request));
             }
             (End::Client(c), Wire::Backoff(m)) => {

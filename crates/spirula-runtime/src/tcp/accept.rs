@@ -19,7 +19,7 @@ use crate::hub::{Hub, Service};
 use crate::link::{NetEvent, NetSink};
 use crate::{clock, entropy, limits};
 use spirula_messenger::{Asked, Connection, Endpoint, Parked, SessionAsk};
-use spirula_types::{AddrVec, EntityType};
+use spirula_types::{AddrVec, EntityAddr, EntityType};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -68,7 +68,9 @@ impl Acceptor {
         let mut large = None;
         if matches!(service.me.kind, EntityType::Mon | EntityType::Mgr) {
             endpoint.limits.request = limits::REQUEST_BYTES;
-            large = Some(Arc::new(Semaphore::new(limits::LARGE_REQUESTS)));
+            let (least, most) = limits::LARGE_REQUESTS;
+            let places = (hub.pool().budget() / 8 / limits::REQUEST_BYTES).clamp(least, most);
+            large = Some(Arc::new(Semaphore::new(places)));
         }
         // Our own daemons keep their sessions over a broken connection; clients resend.
         endpoint.lossless = if service.me.kind == EntityType::Osd { vec![EntityType::Osd] } else { Vec::new() };
@@ -122,11 +124,18 @@ impl Acceptor {
     }
 }
 
-/// A client's addresses with the one that its connection comes from in place of what it says: capabilities and
-/// fences are for a place, and nobody chooses his own. Its port and nonce, which tell its instances apart, stay.
+/// A client's addresses: what it says, which locks and watches go by and is one and the same for everybody it is connected to,
+/// also if it reaches them over several networks; and behind it the same with the place that this connection comes from. A fence of
+/// either shuts it out: nobody chooses his own. Its port and nonce, which tell its instances apart, stay.
 pub(super) fn seen_at(mut addrs: AddrVec, ip: IpAddr) -> AddrVec {
-    for a in addrs.0.iter_mut() {
-        a.addr = a.addr.map(|said| SocketAddr::new(ip, said.port()));
+    let is_somewhere = |a: &EntityAddr| a.addr.is_some_and(|at| !at.ip().is_unspecified());
+    let seen = addrs.0.iter().map(|a| EntityAddr { addr: a.addr.map(|said| SocketAddr::new(ip, said.port())), ..*a });
+    let seen: Vec<EntityAddr> = seen.collect();
+    addrs.0.retain(is_somewhere);
+    for a in seen {
+        if !addrs.0.contains(&a) {
+            addrs.0.push(a);
+        }
     }
     addrs
 }

@@ -60,7 +60,9 @@ impl Calling {
     /// Who we are. A client without an address has a nonce all the same: its own, or a new one.
     fn endpoint(&self) -> std::io::Result<Endpoint> {
         let me = &self.me;
-        let number = if me.kind == EntityType::Client { -1 } else { me.name().num };
+        // Ceph's OSDs know a client by this number, and so which of its requests they have done already.
+        let unknown = me.kind == EntityType::Client && me.global_id == 0;
+        let number = if unknown { -1 } else { me.name().num };
         let mut endpoint = Endpoint::new(me.kind, number, me.addrs.clone());
         endpoint.limits.direct_payload = limits::DIRECT_PAYLOAD;
         endpoint.timeouts = limits::timeouts();
@@ -71,6 +73,7 @@ impl Calling {
         if me.addrs.is_blank() {
             let own = me.addrs.0.first().map_or(0, |a| a.nonce);
             endpoint.nonce = if own == 0 { entropy::cookie()? as u32 } else { own };
+            endpoint.learned = self.hub.learned();
         }
         Ok(endpoint)
     }

@@ -303,6 +303,22 @@ fn a_session_in_which_too_much_waits_is_told_to_both() {
     p.arrives();
 }
 
+/// What is thrown away with a session counts no more, or the link would be above its bound for good and never read again.
+#[test]
+fn what_is_lost_with_an_overfull_session_counts_no_more() {
+    let mut p = Pair::new(true);
+    // In one go: the connection is open, and nothing is taken from it meanwhile.
+    for _ in 0..4 * limits::SESSION_BYTES_WATCHED / 1000 {
+        p.send(1000);
+    }
+    p.renewed();
+    assert_eq!(p.link.unsent(), 0);
+    p.closed("new session");
+    p.accepted = p.opened();
+    p.send(1);
+    p.arrives();
+}
+
 #[test]
 fn a_peer_that_begins_another_session_ends_its_first() {
     let mut p = Pair::new(false);

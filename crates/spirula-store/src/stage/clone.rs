@@ -36,14 +36,26 @@ impl Stage<'_> {
     /// One more owner for some blocks.
     pub(super) fn reference(&mut self, run: PhysRun) -> Result<()> {
         for (chunk, first, len) in by_chunk(run) {
-            let mut refs = self.refs(chunk)?;
             let len = if planted!(CloneMissesOwner) { len - 1 } else { len };
-            if len > 0 && !refs.add(first, len) {
+            if len > 0 && !self.refs_mut(chunk)?.add(first, len) {
                 return Err(StoreError::TooLarge { what: "number of clones", size: 1 << 32, limit: u32::MAX.into() });
             }
-            self.refs.insert(chunk, refs);
         }
         self.redo.referenced(run);
+        Ok(())
+    }
+
+    /// The same for all blocks of a map: those that lie side by side together, since a map that was
+    /// rewritten again and again is in as many pieces as it has blocks.
+    pub(super) fn reference_all(&mut self, mut runs: Vec<PhysRun>) -> Result<()> {
+        runs.sort_unstable_by_key(|r| r.start);
+        let mut runs = runs.into_iter().peekable();
+        while let Some(mut run) = runs.next() {
+            while let Some(next) = runs.next_if(|next| next.start == run.start + run.len) {
+                run.len += next.len;
+            }
+            self.reference(run)?;
+        }
         Ok(())
     }
 
@@ -93,9 +105,7 @@ impl Stage<'_> {
 
     /// Takes note that one more map like `seg` is there.
     fn share(&mut self, seg: &Segment) -> Result<()> {
-        for run in seg.device_runs() {
-            self.reference(run)?;
-        }
+        self.reference_all(seg.device_runs().collect())?;
         let compressed = seg.usage().compressed;
         if compressed > 0 {
             space_of(&mut self.space, self.pool)[field::COMPRESSED_ORIGINAL] += (compressed * BLOCK) as i64;

@@ -61,7 +61,12 @@ impl Stage<'_> {
             let base = if o.inline.is_some() { 0 } else { seg_no * SEGMENT_BLOCKS };
             for left in wasteful {
                 match self.store_anew(object, o, base, &left) {
-                    Err(StoreError::NoSpace { .. } | StoreError::Checksum { .. } | StoreError::Io { .. }) => {}
+                    Err(
+                        StoreError::NoSpace { .. }
+                        | StoreError::Checksum { .. }
+                        | StoreError::Unreadable { .. }
+                        | StoreError::Io { .. },
+                    ) => {}
                     done => done?,
                 }
             }
@@ -88,7 +93,7 @@ impl Stage<'_> {
     fn has_other_owners(&self, blob: &Blob) -> Result<bool> {
         for run in &blob.runs {
             for (chunk, first, len) in by_chunk(*run) {
-                if self.refs(chunk)?.has(first, len) {
+                if self.is_referenced(chunk, first, len)? {
                     return Ok(true);
                 }
             }

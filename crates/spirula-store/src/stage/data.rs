@@ -15,6 +15,7 @@ use crate::store::Pending;
 use crate::sum::Checksum;
 use bytes::Bytes;
 use spirula_types::HObject;
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
 /// What of a segment may change.
@@ -160,10 +161,15 @@ impl Stage<'_> {
 
     /// What a change of `len` blocks from `at` on may change of that.
     pub(super) fn counted(&self, o: &Onode, seg_no: u32, at: u64, len: u64, own: &Segment) -> Result<Counted> {
-        if o.base != 0
-            && let Some(n) = View::of(self, o, seg_no, mask(at, len))?.plain()
-        {
-            return Ok(Counted::Part(n));
+        if o.base != 0 {
+            // Of an object without holes all blocks are mapped: no need to look for them through the layers.
+            let end = u64::from(seg_no) * SEGMENT_BLOCKS + at + len;
+            if o.compressed == Some(0) && o.blocks == o.size.div_ceil(BLOCK) && end <= o.blocks {
+                return Ok(Counted::Part(len));
+            }
+            if let Some(n) = View::of(self, o, seg_no, mask(at, len))?.plain() {
+                return Ok(Counted::Part(n));
+            }
         }
         Ok(Counted::Whole(self.usage(o, seg_no, own)?))
     }
@@ -186,7 +192,7 @@ impl Stage<'_> {
     /// The checksum to use for data to be mapped in a segment, where `wanted` would be liked.
     pub(super) fn kind(&self, o: &Onode, seg_no: u32, own: &Segment, wanted: Checksum) -> Result<Checksum> {
         let known = match own.sums_kind() {
-            None if o.base != 0 => View::of(self, o, seg_no, WHOLE)?.kind(),
+            None if o.base != 0 => maps::kind(self, o, seg_no)?,
             own => own,
         };
         Ok(known.unwrap_or(wanted))
@@ -307,7 +313,7 @@ impl Stage<'_> {
     fn forget_sharing(&self, o: &mut Onode) -> Result<()> {
         let Some(seg) = o.inline.as_ref().filter(|_| o.shared) else { return Ok(()) };
         for (chunk, first, len) in seg.device_runs().flat_map(by_chunk) {
-            if self.refs(chunk)?.has(first, len) {
+            if self.is_referenced(chunk, first, len)? {
                 return Ok(());
             }
         }
@@ -348,14 +354,13 @@ impl Stage<'_> {
         }
         let mut any = false;
         for (chunk, first, len) in by_chunk(run) {
-            let mut refs = self.refs(chunk)?;
-            if refs.is_empty() {
+            if !self.has_refs(chunk)? {
                 any = true;
                 self.free(PhysRun { start: chunk * CHUNK + first, len });
                 continue;
             }
             let mut parts = Vec::new();
-            refs.remove(first, len, |at, n, shared| {
+            self.refs_mut(chunk)?.remove(first, len, |at, n, shared| {
                 parts.push((PhysRun { start: chunk * CHUNK + at, len: n }, shared))
             });
             for (run, shared) in parts {
@@ -366,7 +371,6 @@ impl Stage<'_> {
                     self.free(run);
                 }
             }
-            self.refs.insert(chunk, refs);
         }
         Ok(any)
     }
@@ -376,11 +380,30 @@ impl Stage<'_> {
         space_of(&mut self.space, self.pool)[field::ALLOCATED] -= (run.len * BLOCK) as i64;
     }
 
-    /// Reference counts of a chunk as they are in this transaction, to be changed and put back.
-    pub(super) fn refs(&self, chunk: u64) -> Result<Refs> {
+    /// Has a block of a chunk more than one owner, as it is in this transaction?
+    fn has_refs(&self, chunk: u64) -> Result<bool> {
         match self.refs.get(&chunk) {
-            Some(r) => Ok(r.clone()),
-            None => Ok(self.s.refs(chunk)?.map_or_else(Refs::default, |r| (*r).clone())),
+            Some(r) => Ok(!r.is_empty()),
+            None => Ok(self.s.refs(chunk)?.is_some_and(|r| !r.is_empty())),
+        }
+    }
+
+    /// Has one of the blocks `[first, first + len)` of a chunk more than one owner, as it is in this transaction?
+    pub(super) fn is_referenced(&self, chunk: u64, first: u64, len: u64) -> Result<bool> {
+        match self.refs.get(&chunk) {
+            Some(r) => Ok(r.has(first, len)),
+            None => Ok(self.s.refs(chunk)?.is_some_and(|r| r.has(first, len))),
+        }
+    }
+
+    /// Reference counts of a chunk as they are in this transaction, to be changed.
+    pub(super) fn refs_mut(&mut self, chunk: u64) -> Result<&mut Refs> {
+        match self.refs.entry(chunk) {
+            Entry::Occupied(known) => Ok(known.into_mut()),
+            Entry::Vacant(place) => {
+                let stored = self.s.refs(chunk)?;
+                Ok(place.insert(stored.map_or_else(Refs::default, |r| (*r).clone())))
+            }
         }
     }
 

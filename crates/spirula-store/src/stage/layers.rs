@@ -36,6 +36,9 @@ impl Maps for Stage<'_> {
     }
 }
 
+/// With no more records than this over it, a map is kept in a merge without a look at how many it has.
+const FEW: usize = 1;
+
 /// What a merge keeps.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Keep {
@@ -52,6 +55,10 @@ impl Stage<'_> {
     }
 
     fn change_layer(&mut self, name: u64, change: impl FnOnce(&mut Layer)) -> Result<Arc<Layer>> {
+        if let Some(Some(l)) = self.layers.get_mut(&name) {
+            change(Arc::make_mut(l));
+            return Ok(l.clone());
+        }
         let mut l = (*self.layer(name)?).clone();
         change(&mut l);
         let l = Arc::new(l);
@@ -124,6 +131,7 @@ impl Stage<'_> {
     /// have one owner more.
     fn make_whole(&mut self, o: &mut Onode) -> Result<()> {
         self.share_layers(o)?;
+        let mut owned = Vec::new();
         for seg_no in self.all_numbers(o)? {
             let own = self.record(o.id, seg_no)?;
             let view = View::of(self, o, seg_no, WHOLE)?;
@@ -133,10 +141,10 @@ impl Stage<'_> {
             for (_, piece) in view.pieces(usize::from(own.is_some())) {
                 match piece {
                     _ if planted!(WholeMapMissesOwner) => {}
-                    Piece::Plain { run, .. } => self.reference(run)?,
+                    Piece::Plain { run, .. } => owned.push(run),
                     Piece::Part { blob, .. } => {
                         if blob.runs.first().is_some_and(|r| blobs.insert(r.start)) {
-                            blob.runs.iter().try_for_each(|r| self.reference(*r))?;
+                            owned.extend(&blob.runs);
                         }
                     }
                 }
@@ -146,6 +154,7 @@ impl Stage<'_> {
                 self.put_record(o.id, seg_no, flat);
             }
         }
+        self.reference_all(owned)?;
         o.shared = true;
         self.leave(o)
     }
@@ -270,9 +279,15 @@ impl Stage<'_> {
         if own != 0 {
             self.numbers(upper, 0, u32::MAX, &mut above)?;
         }
-        self.numbers(lower.map, 0, u32::MAX, &mut below)?;
-        let keep = if above.len() > below.len() { Keep::Upper } else { Keep::Lower };
-        for seg_no in &above | &below {
+        let keep = if above.len() <= FEW {
+            Keep::Lower
+        } else {
+            self.numbers(lower.map, 0, u32::MAX, &mut below)?;
+            if above.len() > below.len() { Keep::Upper } else { Keep::Lower }
+        };
+        // What is not moved stays as it is.
+        let moved = if keep == Keep::Upper { &above | &below } else { above };
+        for seg_no in moved {
             let (over, under) = (self.record(upper, seg_no)?, self.record(lower.map, seg_no)?);
             if let Some(over) = &over {
                 self.merge_records(lower, upper, seg_no, over, under.as_deref(), keep)?;

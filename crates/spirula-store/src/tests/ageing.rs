@@ -4,7 +4,7 @@
 
 use super::model::{object, pattern};
 use super::sim::Rng;
-use super::{create_single, open, sound, tiny};
+use super::{create_single, open, open_stepped, sound, tiny};
 use crate::{Store, StoreError, StoreOptions};
 use bytes::Bytes;
 use spirula_types::transaction::{MetaOp, ObjectOp, Transaction};
@@ -43,12 +43,21 @@ fn fill(store: &mut Store, first: u64, data: &Bytes) -> u64 {
     0
 }
 
+/// Who does the work while a device is written over.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum By {
+    /// The store's threads: how many transactions share a frame hangs on the machine's load.
+    Threads,
+    /// Its owner, after each so many transactions: how much is written hangs on nothing else.
+    Steps(u64),
+}
+
 /// Fills so much of the device with objects of 4 MiB, then writes over 4 KiB of them at
 /// random, so many times its size, each with a log entry and every tenth with a pair of an
 /// index. For each byte at most `most` are written to the device.
-fn overwritten(opts: &StoreOptions, percent: u64, times: u64, most: f64) {
+fn overwritten(opts: &StoreOptions, by: By, percent: u64, times: u64, most: f64) {
     let world = create_single(opts);
-    let mut store = open(&world, opts).unwrap();
+    let mut store = if by == By::Threads { open(&world, opts) } else { open_stepped(&world, opts) }.unwrap();
     let total = store.statfs().total;
     let wanted = total * percent / 100 / BLOCK;
     let (large, small) = (pattern(1, 4 << 20), pattern(2, 4096));
@@ -77,6 +86,11 @@ fn overwritten(opts: &StoreOptions, percent: u64, times: u64, most: f64) {
         if let Err(e) = store.submit(t) {
             let (s, runs) = (store.statfs(), store.alloc().free_runs());
             panic!("{percent} % full, overwrite {n} of {count}: {e}; {s:?}, free runs {runs:?}");
+        }
+        if let By::Steps(together) = by
+            && (n + 1) % together == 0
+        {
+            while store.step() {}
         }
     }
     store.flush().unwrap();
@@ -111,23 +125,28 @@ fn overwritten(opts: &StoreOptions, percent: u64, times: u64, most: f64) {
 
 #[test]
 fn random_overwrites_of_a_half_full_device_are_never_refused() {
-    // How many transactions share a frame hangs on the machine's load: 2.9 alone, 3.03 beside others. This is to notice a
-    // multiple of it.
-    overwritten(&part(4), 55, 3, 4.0);
+    // 2.9 alone, 3.03 beside others. This is to notice a multiple of it.
+    overwritten(&part(4), By::Threads, 55, 3, 4.0);
 }
 
 #[test]
 fn random_overwrites_of_a_device_that_is_95_per_cent_full_are_never_refused() {
     // What is kept for the largest record does not shrink with the device: less memory.
-    overwritten(&StoreOptions { cache_bytes: 3 << 20, ..part(4) }, 95, 2, 4.0);
+    overwritten(&StoreOptions { cache_bytes: 3 << 20, ..part(4) }, By::Threads, 95, 2, 4.0);
+}
+
+/// As many as a PG's clients have under way share a frame; then the load of the machine plays no part.
+#[test]
+fn sixteen_overwrites_at_a_time_write_at_most_three_bytes_for_each_of_theirs() {
+    overwritten(&part(4), By::Steps(16), 55, 10, 3.0);
 }
 
 #[test]
 #[ignore = "takes minutes: cargo xtask soak store"]
 fn soak_of_random_overwrites() {
     let opts = StoreOptions { journal_size: 64 << 20, ..part(1) };
-    overwritten(&opts, 55, 10, 3.0);
-    overwritten(&opts, 95, 10, 3.0);
+    overwritten(&opts, By::Steps(16), 55, 10, 3.0);
+    overwritten(&opts, By::Steps(16), 95, 10, 3.0);
 }
 
 /// Free space is single blocks between used ones: metadata grows in it, and so does data.

@@ -466,9 +466,9 @@ fn unreadable_data_is_reported_for_the_object_and_nothing_else_stops() {
     let at = HEADER + head.inline.as_ref().unwrap().device_runs().next().unwrap().start * BLOCK;
     world.fail_reads(Some((0, at..at + 10)));
     let e = store.read_blocking(&object(1), 0, 5000).unwrap_err();
-    assert!(matches!(&e, StoreError::Io { action: "read", .. }), "{e}");
+    assert!(matches!(&e, StoreError::Unreadable { .. }), "{e}");
     // A partial overwrite needs the old bytes: refused, without effect.
-    assert!(matches!(store.submit(write(&object(1), 10, 5, 10)), Err(StoreError::Io { .. })));
+    assert!(matches!(store.submit(write(&object(1), 10, 5, 10)), Err(StoreError::Unreadable { .. })));
     assert_eq!(store.read_blocking(&object(2), 0, 5000).unwrap().unwrap(), pattern(2, 5000));
     // A full overwrite repairs it.
     store.submit(write(&object(1), 0, 9, 8192)).unwrap();
@@ -617,8 +617,12 @@ fn survive(fault: Fault, seed: u64) -> bool {
     for step in 0..150 {
         match walk.step(&mut store, step) {
             Ok(()) => {}
-            Err(StoreError::Io { action: "read", .. } | StoreError::Checksum { .. } | StoreError::Corrupt(_))
-                if !stops && world.struck() => {}
+            Err(
+                StoreError::Io { action: "read", .. }
+                | StoreError::Unreadable { .. }
+                | StoreError::Checksum { .. }
+                | StoreError::Corrupt(_),
+            ) if !stops && world.struck() => {}
             Err(StoreError::Poisoned(_)) if world.struck() => break,
             Err(e) => panic!("{what}: {e}"),
         }

@@ -14,22 +14,22 @@ use proptest::prelude::*;
 use spirula_types::HObject;
 use spirula_types::transaction::{ObjectOp, Transaction};
 
-fn head(n: u64) -> HObject {
+pub(super) fn head(n: u64) -> HObject {
     HObject::head(1, Bytes::new(), Bytes::new(), Bytes::from(format!("rbd_data.1f2e3d4c5b6a.{n:016x}")))
 }
 
 /// What a snapshot keeps of it.
-fn snap(n: u64, snap: u64) -> HObject {
+pub(super) fn snap(n: u64, snap: u64) -> HObject {
     HObject { snap, ..head(n) }
 }
 
-fn one(o: &HObject, op: ObjectOp) -> Transaction {
+pub(super) fn one(o: &HObject, op: ObjectOp) -> Transaction {
     let mut t = Transaction::default();
     t.object(o, op);
     t
 }
 
-fn write(o: &HObject, block: u64, seed: u64, blocks: u64) -> Transaction {
+pub(super) fn write(o: &HObject, block: u64, seed: u64, blocks: u64) -> Transaction {
     one(o, ObjectOp::Write { offset: block * BLOCK, data: pattern(seed * 3 + 1, (blocks * BLOCK) as usize) })
 }
 
@@ -39,7 +39,7 @@ fn do_both(store: &mut Store, model: &mut Model, t: Transaction) {
 }
 
 /// Submits, and says how many bytes the journal's record has beside data.
-fn submit_counted(store: &mut Store, t: &Transaction) -> usize {
+pub(super) fn submit_counted(store: &mut Store, t: &Transaction) -> usize {
     let mut stage = Stage::new(store, t);
     stage.run(t).unwrap();
     let bytes = stage.record.0.len();
@@ -54,7 +54,7 @@ fn metadata(store: &Store) -> usize {
 }
 
 /// An object all of whose blocks were written one by one, each to another place.
-fn rewritten(store: &mut Store, o: &HObject, blocks: u64) {
+pub(super) fn rewritten(store: &mut Store, o: &HObject, blocks: u64) {
     let mut rng = Rng(blocks);
     let mut order: Vec<u64> = (0..blocks).collect();
     (1..order.len()).rev().for_each(|i| order.swap(i, rng.below(i as u64 + 1) as usize));

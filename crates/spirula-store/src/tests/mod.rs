@@ -11,6 +11,7 @@ mod image;
 mod in_use;
 mod layers;
 mod limits;
+mod looks;
 mod model;
 mod opening;
 mod order;

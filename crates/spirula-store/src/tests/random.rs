@@ -74,7 +74,7 @@ impl Run {
             Ok(_) => self.model.apply(&txn),
             // No effect, then.
             Err(StoreError::NoSpace { .. }) => {}
-            Err(StoreError::Io { action: "read", .. }) if faulty => {}
+            Err(StoreError::Io { action: "read", .. } | StoreError::Unreadable { .. }) if faulty => {}
             // The checkpoint's read failed: it stopped, and what it had is in the journal.
             Err(StoreError::Poisoned(_)) if faulty => {}
             Err(e) => panic!("{what}: {e}"),

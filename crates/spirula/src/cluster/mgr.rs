@@ -9,18 +9,20 @@ use spirula_messenger::auth::METHOD_CEPHX;
 use spirula_mgr::{Mgr, MgrConfig, MgrEffect, MgrEvent, Now};
 use spirula_runtime::auth::Grants;
 use spirula_runtime::cephx::DaemonAuth;
-use spirula_runtime::limits::{ANSWERS_UNREAD, REQUEST_BYTES};
+use spirula_runtime::limits::REQUEST_BYTES;
 use spirula_runtime::{
-    Daemon, Hub, Link, LinkId, Listener, Mailbox, MonLink, MonNews, MonWay, Mons, NetEvent, Peer, Service, clock,
-    mailbox,
+    Answers, Daemon, Hub, Listener, Mailbox, MonLink, MonNews, MonWay, Mons, NetEvent, Peer, Service, clock, mailbox,
 };
 use spirula_settings::Settings;
 use spirula_types::{AddrVec, EntityType, OsdId, Uuid, errno};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
+
+/// Between two looks at who does not read.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// What arrives in the manager's mailbox.
 pub enum MgrMail {
@@ -70,7 +72,8 @@ pub struct MgrHandle {
 pub struct MgrDaemon {
     mgr: Mgr,
     mon: MonLink,
-    links: HashMap<LinkId, Link>,
+    answers: Answers,
+    next_look: Duration,
     out: Vec<MgrEffect>,
     wake: Duration,
     stopped: Option<oneshot::Sender<()>>,
@@ -127,7 +130,8 @@ impl MgrDaemon {
         let daemon = Self {
             mgr: Mgr::new(config, now()),
             mon,
-            links: HashMap::new(),
+            answers: Answers::new(hub),
+            next_look: Duration::ZERO,
             out: Vec::new(),
             wake: Duration::ZERO,
             stopped: None,
@@ -145,26 +149,26 @@ impl MgrDaemon {
 
     fn feed(&mut self, event: MgrEvent) {
         let at = now();
+        let mut closed = Vec::new();
         self.mgr.handle(at, event, &mut self.out);
         for effect in self.out.drain(..) {
             match effect {
                 MgrEffect::Send(conn, message) => {
-                    if let Some(link) = self.links.get(&conn)
-                        && !link.send_within(ANSWERS_UNREAD, message)
-                    {
-                        tracing::warn!(conn, "a peer does not read what it asked for; its connection is closed");
-                    }
+                    self.answers.send(conn, message);
                 }
                 MgrEffect::SendMon(message) => self.mon.forward(message),
                 MgrEffect::Subscribe(what, start) => self.mon.subscribe(what, start),
                 MgrEffect::Close(conn) => {
-                    if let Some(link) = self.links.get(&conn) {
-                        link.close();
-                    }
+                    self.answers.close(conn);
+                    closed.push(conn);
                 }
             }
         }
         self.wake = at.mono + self.mgr.wake_after(at);
+        // Nobody says so of a connection that is forgotten here.
+        for conn in closed {
+            self.feed(MgrEvent::SessionClosed { conn });
+        }
     }
 
     fn mon_news(&mut self, news: Vec<MonNews>) {
@@ -192,19 +196,23 @@ impl Daemon for MgrDaemon {
                     let news = self.mon.message(message);
                     return self.mon_news(news);
                 }
-                self.feed(MgrEvent::Message { conn, message });
+                if let Some(message) = self.answers.take(conn, message) {
+                    self.feed(MgrEvent::Message { conn, message });
+                }
             }
+            MgrMail::Net(NetEvent::Taken(conn)) => self.answers.taken(conn),
             MgrMail::Net(NetEvent::Opened { link, .. }) if self.mon.is(link.id()) => {
                 let news = self.mon.opened();
                 self.mon_news(news);
             }
             MgrMail::Net(NetEvent::Opened { link, peer, .. }) => {
                 let conn = link.id();
-                self.links.insert(conn, link);
+                self.answers.insert(link, &peer);
                 // Nobody gets in by another method than those the door allows.
                 let caps =
                     (peer.method == METHOD_CEPHX).then(|| peer.grants.get::<MgrCaps>().cloned().unwrap_or_default());
-                let peer = spirula_mgr::Peer { name: peer.name(), auth_id: peer.id, addrs: peer.addrs, caps };
+                let (name, place) = (peer.name(), peer.place());
+                let peer = spirula_mgr::Peer { name, auth_id: peer.id, addrs: peer.addrs, place, caps };
                 self.feed(MgrEvent::SessionOpened { conn, peer });
             }
             MgrMail::Net(NetEvent::TooLarge(conn, m)) => {
@@ -216,26 +224,34 @@ impl Daemon for MgrDaemon {
                     }
                     _ => return,
                 };
-                if let Some(link) = self.links.get(&conn) {
-                    link.send_within(ANSWERS_UNREAD, answer);
-                }
+                self.answers.send(conn, answer);
             }
             // Only lossless links are.
-            MgrMail::Net(NetEvent::Resumed(_) | NetEvent::Renewed(_) | NetEvent::Taken(_) | NetEvent::Refused(..)) => {}
+            MgrMail::Net(NetEvent::Resumed(_) | NetEvent::Renewed(_) | NetEvent::Refused(..)) => {}
             MgrMail::Net(NetEvent::Closed(conn, ended)) if self.mon.is(conn) => {
                 let news = self.mon.closed(&ended.why);
                 self.feed(MgrEvent::MonClosed);
                 self.mon_news(news);
             }
             MgrMail::Net(NetEvent::Closed(conn, _)) => {
-                if self.links.remove(&conn).is_some() {
+                if self.answers.remove(conn) {
                     self.feed(MgrEvent::SessionClosed { conn });
                 }
             }
         }
     }
 
+    fn end_of_batch(&mut self) {
+        while let Some((conn, message)) = self.answers.due() {
+            self.feed(MgrEvent::Message { conn, message });
+        }
+    }
+
     fn tick(&mut self) {
+        if clock::monotonic() >= self.next_look {
+            self.next_look = clock::monotonic() + LOOK_EVERY;
+            self.answers.look();
+        }
         let was_open = self.mon.is_open();
         let news = self.mon.tick();
         if was_open && !self.mon.is_open() {
@@ -246,7 +262,7 @@ impl Daemon for MgrDaemon {
     }
 
     fn deadline(&self) -> Duration {
-        self.wake.min(self.mon.deadline())
+        self.wake.min(self.mon.deadline()).min(self.next_look)
     }
 
     fn finished(&self) -> bool {

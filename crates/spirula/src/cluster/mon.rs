@@ -13,8 +13,9 @@ use spirula_mon::{
 use spirula_quorum::{MemberId, Persist, Snapshot};
 use spirula_runtime::auth::Login;
 use spirula_runtime::cephx::{MonDoor, MonPeer, Realm};
-use spirula_runtime::limits::ANSWERS_UNREAD;
-use spirula_runtime::{Daemon, Hub, Link, LinkId, Listener, Mailbox, NetEvent, Peer, Service, clock, entropy, mailbox};
+use spirula_runtime::{
+    Answers, Daemon, Hub, Link, Listener, Mailbox, NetEvent, Peer, Service, clock, entropy, mailbox,
+};
 use spirula_settings::Settings;
 use spirula_types::{AddrVec, EntityType, Uuid};
 use std::collections::HashMap;
@@ -163,7 +164,8 @@ struct PeerLink {
 /// The monitor on an event loop.
 pub struct MonDaemon {
     mon: Mon,
-    links: HashMap<LinkId, Link>,
+    /// Those who opened a link to us.
+    answers: Answers,
     /// Links we opened to other monitors, by name; what they say comes over links they opened.
     peers: HashMap<String, PeerLink>,
     me: Peer,
@@ -223,7 +225,7 @@ impl MonDaemon {
         };
         let mut mon = Mon::open(opening).map_err(|e| anyhow!("mon.{name} cannot start: {}: {e}", data.display()))?;
         let mut facts = host::machine_facts(&host);
-        facts.insert("compression_algorithms".to_owned(), "none, snappy, zstd, lz4".to_owned());
+        facts.insert("compression_algorithms".to_owned(), "none, snappy, zlib, zstd, lz4".to_owned());
         facts.extend(host::disk_facts(&data));
         mon.set_metadata(facts);
         mon.set_settings(settings.of(format!("mon.{name}")));
@@ -246,7 +248,7 @@ impl MonDaemon {
         let addrs = listener.addrs.clone();
         let mut daemon = Self {
             mon,
-            links: HashMap::new(),
+            answers: Answers::new(hub),
             peers: HashMap::new(),
             login,
             realm,
@@ -333,19 +335,15 @@ impl MonDaemon {
     fn perform(&mut self) {
         self.keep_realm();
         self.keep_hint();
+        let mut closed = Vec::new();
         for effect in std::mem::take(&mut self.out) {
             match effect {
                 MonEffect::Send(conn, message) => {
-                    if let Some(link) = self.links.get(&conn)
-                        && !link.send_within(ANSWERS_UNREAD, message)
-                    {
-                        tracing::warn!(conn, "a peer does not read what it asked for; its connection is closed");
-                    }
+                    self.answers.send(conn, message);
                 }
                 MonEffect::Close(conn) => {
-                    if let Some(link) = self.links.remove(&conn) {
-                        link.close();
-                    }
+                    self.answers.close(conn);
+                    closed.push(conn);
                 }
                 MonEffect::SendPeer(name, addrs, message) => self.send_peer(name, addrs, message),
                 // The thread ends only after a failure, which stops the process.
@@ -357,6 +355,10 @@ impl MonDaemon {
                     self.stopped.get_or_insert(None);
                 }
             }
+        }
+        // Nobody says so of a connection that is forgotten here.
+        for conn in closed {
+            self.feed(MonEvent::SessionClosed { conn });
         }
     }
 }
@@ -421,26 +423,31 @@ impl Daemon for MonDaemon {
 
     fn handle(&mut self, event: MonMail) {
         match event {
-            MonMail::Net(NetEvent::Message(conn, message)) => self.feed(MonEvent::Message { conn, message }),
-            MonMail::Net(NetEvent::TooLarge(conn, m)) => {
-                if let (Some(link), Some(answer)) = (self.links.get(&conn), spirula_mon::too_large(&m)) {
-                    link.send_within(ANSWERS_UNREAD, answer);
+            MonMail::Net(NetEvent::Message(conn, message)) => {
+                if let Some(message) = self.answers.take(conn, message) {
+                    self.feed(MonEvent::Message { conn, message });
                 }
             }
+            MonMail::Net(NetEvent::TooLarge(conn, m)) => {
+                if let Some(answer) = spirula_mon::too_large(&m) {
+                    self.answers.send(conn, answer);
+                }
+            }
+            MonMail::Net(NetEvent::Taken(conn)) => self.answers.taken(conn),
             // The way to another monitor; it speaks over one of its own.
             MonMail::Net(
                 NetEvent::Opened { outgoing: true, .. }
                 | NetEvent::Resumed(_)
                 | NetEvent::Renewed(_)
-                | NetEvent::Taken(_)
                 | NetEvent::Refused(..),
             ) => {}
             MonMail::Net(NetEvent::Opened { link, peer, .. }) => {
                 let conn = link.id();
-                self.links.insert(conn, link);
+                self.answers.insert(link, &peer);
                 let found = peer.grants.get::<MonPeer>().cloned();
                 // Nobody gets in by another method than those the door allows.
                 let trusted = peer.method != METHOD_CEPHX;
+                let place = peer.place();
                 let Peer { kind, id, global_id, addrs, features, .. } = peer;
                 let peer = spirula_mon::Peer { kind, id, global_id, addrs, features };
                 self.feed(MonEvent::SessionOpened { conn, peer });
@@ -449,7 +456,7 @@ impl Daemon for MonDaemon {
                     Some(MonPeer::Monitor) => self.mon.set_access(conn, Access::Everything),
                     Some(MonPeer::User { session, used_pending_key }) => {
                         let entity = session.entity.clone();
-                        self.mon.set_access(conn, Access::of(session));
+                        self.mon.set_access(conn, Access::of(session, place));
                         if used_pending_key {
                             self.mon.pending_key_used(conn, &entity, &mut self.out);
                             self.perform();
@@ -459,7 +466,7 @@ impl Daemon for MonDaemon {
                 }
             }
             MonMail::Net(NetEvent::Closed(conn, _)) => {
-                if self.links.remove(&conn).is_some() {
+                if self.answers.remove(conn) {
                     self.feed(MonEvent::SessionClosed { conn });
                 } else if let Some(p) = self.peers.values().find(|p| p.link.id() == conn) {
                     // Marks it closed: the next message opens another.
@@ -471,8 +478,21 @@ impl Daemon for MonDaemon {
         }
     }
 
+    fn end_of_batch(&mut self) {
+        loop {
+            if self.mon.has_more() {
+                self.feed(MonEvent::More);
+            } else if let Some((conn, message)) = self.answers.due() {
+                self.feed(MonEvent::Message { conn, message });
+            } else {
+                break;
+            }
+        }
+    }
+
     fn tick(&mut self) {
         self.next_tick = clock::monotonic() + TICK;
+        self.answers.look();
         if clock::monotonic() >= self.next_look {
             self.next_look = clock::monotonic() + LOOK_EVERY;
             self.mon.set_room(host::room(&self.data));

@@ -134,7 +134,10 @@ pub fn open_store(data: &Path, expected: Expected, cache: u64, io: Io, hub: &Hub
     let cannot = |e: spirula_store::StoreError| anyhow!("osd.{id} cannot start: {e}");
     // What is not known of it is as the store says; what is, must be right before anything
     // is written.
-    let known = StorePaths::find(data).and_then(|p| p.known()).map_err(cannot)?;
+    let paths = StorePaths::find(data).map_err(cannot)?;
+    let known = paths.known().map_err(cannot)?;
+    let files = paths.all().map_err(cannot)?;
+    crate::guard::tighten_files(&files).with_context(|| format!("close the store of osd.{id} to other users"))?;
     refuse_old(data, &known).map_err(|e| anyhow!("osd.{id} cannot start: {e}"))?;
     let made = made(data, &known);
     let is = known.identity;

@@ -44,7 +44,7 @@ impl Bench {
                 let clone = HObject { snap, ..o.clone() };
                 (clone.clone(), load_object(&self.store, &clone).unwrap())
             };
-            let plan = WritePlan::of_trim(o, &state, &self.removed, going.into_iter().map(clone).collect());
+            let plan = WritePlan::of_trim(o, &state, &self.removed, &[], going.into_iter().map(clone).collect());
             // Stores short of room for metadata take what takes something away, and nothing else.
             let takes = |op: &ObjectOp| matches!(op, ObjectOp::Remove | ObjectOp::RmAttr(_));
             assert!(plan.changes.iter().all(|c| c.ops.iter().any(takes)), "{plan:?}");

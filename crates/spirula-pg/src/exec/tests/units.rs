@@ -510,6 +510,22 @@ fn a_call_reads_no_more_than_a_request_may() {
     assert_eq!(errno_of(&x.run(&o, &twice)), errno::E2BIG);
 }
 
+/// radosgw replaces an object so: what it removes must have the version that it has read.
+#[test]
+fn a_method_sees_attributes_as_they_were_before_its_request() {
+    let mut x = Bench::new();
+    let o = object("a");
+    let version = b"\x01\x01\x0d\0\0\0\x05\0\0\0\0\0\0\0\x01\0\0\0t";
+    x.run(&o, &[OsdOp::setxattr(b"ceph.objclass.version", version)]);
+    // A version, and one condition: that the stored one is the same.
+    let condition = [&b"\x01\x01\x17\0\0\0"[..], version, b"\x01\0\0\0"].concat();
+    let conditions = [&b"\x01\x01\x34\0\0\0"[..], version, b"\x01\0\0\0", &condition].concat();
+    let check = || OsdOp::call("version", "check_conds", &conditions);
+    let replaced = x.run(&o, &[OsdOp::delete(), OsdOp::create(false), check(), OsdOp::write_full("new".into())]);
+    assert_eq!(replaced.result, 0);
+    assert_eq!(errno_of(&x.run(&o, &[check()])), errno::ECANCELED, "it went with the object");
+}
+
 #[test]
 fn single_writes_make_one_op_and_pass_the_payload_through() {
     let x = Bench::new();

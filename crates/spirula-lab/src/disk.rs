@@ -1,0 +1,380 @@
+//! `spirula bench disk`: what devices give, each alone and then all at once; and which of them is fit for a journal.
+//!
+//! fio does the work where it is installed: its figures are those that the field compares. Else, or with `--engine own`, threads of
+//! this process read and write directly (O_DIRECT), one operation each at a time; the queue depth is their number.
+//!
+//! A directory gets a file of its own, which is removed in the end; it is found and removed by the next run where that was killed.
+//! A block device is only read, unless `--destroy` says that what is on it is not wanted any more.
+
+use crate::args::{DiskArgs, Engine, Lab};
+use crate::bail;
+use crate::load::{Draw, noise};
+use crate::prelude::*;
+use crate::progress::{bytes_rate, ms, size};
+use crate::record::Record;
+use crate::shown::Shown;
+use crate::used::Watch;
+use rustix::fs::{Mode as FileMode, OFlags};
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, FileTypeExt};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+/// Files that runs make begin with this.
+const FILE: &str = "spirula-bench-disk.";
+/// Operations are aligned to this.
+const ALIGN: usize = 4096;
+/// Least bytes of a file that mean something.
+const LEAST: u64 = 16 << 20;
+/// Synced writes of 4 KiB a second from which a device is good as a journal, and from which it will do.
+const FIT: (f64, f64) = (5_000.0, 500.0);
+
+/// A way to read or write.
+#[derive(Clone, Copy, Debug)]
+struct Test {
+    name: &'static str,
+    rw: &'static str,
+    block: u64,
+    depth: usize,
+    sync: bool,
+}
+
+const TESTS: [Test; 5] = [
+    Test { name: "seqwrite", rw: "write", block: 1 << 20, depth: 8, sync: false },
+    Test { name: "seqread", rw: "read", block: 1 << 20, depth: 8, sync: false },
+    Test { name: "randwrite", rw: "randwrite", block: 4096, depth: 32, sync: false },
+    Test { name: "randread", rw: "randread", block: 4096, depth: 32, sync: false },
+    Test { name: "syncwrite", rw: "write", block: 4096, depth: 1, sync: true },
+];
+
+impl Test {
+    fn writes(&self) -> bool {
+        self.rw.contains("write")
+    }
+}
+
+/// A place to measure.
+#[derive(Clone, Debug)]
+struct Place {
+    /// As it was given.
+    path: PathBuf,
+    /// The file or device.
+    file: PathBuf,
+    bytes: u64,
+    /// It is ours, and goes in the end.
+    made: bool,
+    writable: bool,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if self.made {
+            // What stays is removed by the next run.
+            let _ = fs::remove_file(&self.file);
+        }
+    }
+}
+
+/// Removes files of runs that are gone.
+fn sweep(dir: &Path) {
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let pid = name.strip_prefix(FILE).and_then(|r| r.split('.').next()?.parse::<u32>().ok());
+        if pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
+impl Place {
+    fn new(path: &Path, a: &DiskArgs, number: usize) -> Result<Self> {
+        let meta = fs::metadata(path).with_context(|| format!("look at {}", path.display()))?;
+        if meta.file_type().is_block_device() {
+            let mut file = File::open(path).with_context(|| format!("open {}", path.display()))?;
+            let bytes = std::io::Seek::seek(&mut file, std::io::SeekFrom::End(0)).context("ask for its size")?;
+            let bytes = bytes.min(a.file_size);
+            return Ok(Self { path: path.into(), file: path.into(), bytes, made: false, writable: a.destroy });
+        }
+        if !meta.is_dir() {
+            bail!("{} is neither a directory nor a block device", path.display());
+        }
+        sweep(path);
+        let room = rustix::fs::statvfs(path).with_context(|| format!("look at {}", path.display()))?;
+        let free = room.f_bavail * room.f_frsize;
+        let bytes = a.file_size.min(free / 2) / (1 << 20) * (1 << 20);
+        if bytes < LEAST {
+            bail!("{}: {} are free; at least {} are needed", path.display(), size(free), size(LEAST * 2));
+        }
+        let file = path.join(format!("{FILE}{}.{number}", std::process::id()));
+        let place = Self { path: path.into(), file, bytes, made: true, writable: true };
+        place.fill()?;
+        Ok(place)
+    }
+
+    /// Writes all of the file: what was never written is not read from the device.
+    fn fill(&self) -> Result<()> {
+        let say = || format!("write {}", self.file.display());
+        let file = File::create(&self.file).with_context(say)?;
+        let part = noise(7, 1 << 20);
+        let mut at = 0;
+        while at < self.bytes {
+            file.write_all_at(&part, at).with_context(say)?;
+            at += part.len() as u64;
+        }
+        file.sync_all().with_context(say)
+    }
+
+    /// The disk below, as the kernel names it.
+    fn facts(&self) -> Value {
+        let stat = rustix::fs::stat(&self.file).ok();
+        let dev = stat.map(|s| if self.made { s.st_dev } else { s.st_rdev });
+        let node = dev.map(|d| format!("/sys/dev/block/{}:{}", rustix::fs::major(d), rustix::fs::minor(d)));
+        let node = node.and_then(|n| fs::canonicalize(n).ok());
+        let whole =
+            node.map(|n| if n.join("partition").exists() { n.parent().map_or(n.clone(), Path::to_owned) } else { n });
+        let read = |name: &str| {
+            let text = whole.as_ref().and_then(|w| fs::read_to_string(w.join(name)).ok());
+            text.map(|t| t.trim().to_owned())
+        };
+        json!({
+            "device": whole.as_ref().and_then(|w| w.file_name()).map(|n| n.to_string_lossy().into_owned()),
+            "model": read("device/model"), "rotational": read("queue/rotational"), "cache": read("queue/write_cache"),
+            "bytes": self.bytes, "path": self.path.display().to_string(),
+        })
+    }
+}
+
+/// What fio found, as it stands in a result.
+pub(crate) fn of_fio(out: &Value, writes: bool) -> Option<Value> {
+    let job = &out["jobs"][0][if writes { "write" } else { "read" }];
+    let lat = &job["clat_ns"];
+    let ns = |v: &Value| v.as_f64().map(|n| round(n / 1e6, 4));
+    let q = |name: &str| ns(&lat["percentile"][name]);
+    Some(json!({
+        "ops": job["total_ios"].as_u64()?, "bytes": job["io_bytes"].as_u64()?, "errors": out["jobs"][0]["error"],
+        "iops": round(job["iops"].as_f64()?, 2), "bytes_per_s": job["bw_bytes"].as_f64()?,
+        "took_s": round(job["runtime"].as_f64()? / 1000.0, 3),
+        "latency_ms": {
+            "mean": ns(&lat["mean"]), "min": ns(&lat["min"]), "max": ns(&lat["max"]), "p50": q("50.000000"),
+            "p90": q("90.000000"), "p95": q("95.000000"), "p99": q("99.000000"), "p99.9": q("99.900000"), "p99.99": q("99.990000"),
+        },
+    }))
+}
+
+fn by_fio(place: &Place, t: &Test, seconds: u64) -> Result<Value> {
+    let mut c = Command::new("fio");
+    c.args(["--name=spirula", "--output-format=json", "--time_based", "--direct=1", "--thread", "--randrepeat=0"])
+        .arg(format!("--filename={}", place.file.display().to_string().replace(':', "\\:")))
+        .args([format!("--rw={}", t.rw), format!("--bs={}", t.block), format!("--runtime={seconds}")])
+        .args([format!("--size={}", place.bytes), format!("--iodepth={}", t.depth)])
+        .arg(if t.sync { "--ioengine=psync" } else { "--ioengine=libaio" });
+    if t.sync {
+        c.arg("--sync=1");
+    }
+    let out = c.stdin(Stdio::null()).output().context("start fio")?;
+    if !out.status.success() {
+        bail!("fio on {}: {}", place.file.display(), String::from_utf8_lossy(&out.stderr).trim());
+    }
+    // Warnings may stand before the object.
+    let from = out.stdout.iter().position(|b| *b == b'{').unwrap_or(0);
+    let v: Value = serde_json::from_slice(&out.stdout[from..]).context("fio's output is not JSON")?;
+    of_fio(&v, t.writes()).context("fio's output has no figures")
+}
+
+/// A buffer whose part of `len` bytes begins at a multiple of [`ALIGN`], and where.
+fn aligned(len: usize) -> (Vec<u8>, usize) {
+    let mut buf = Vec::with_capacity(len + ALIGN);
+    buf.extend_from_slice(&noise(11, len + ALIGN));
+    let at = buf.as_ptr().align_offset(ALIGN).min(ALIGN);
+    (buf, at)
+}
+
+fn open(place: &Place, t: &Test) -> Result<File> {
+    let sync = if t.sync { OFlags::DSYNC } else { OFlags::empty() };
+    let way = if t.writes() { OFlags::RDWR } else { OFlags::RDONLY };
+    let open = |direct| rustix::fs::open(&place.file, way | sync | direct | OFlags::CLOEXEC, FileMode::empty());
+    // File systems in memory know no direct access.
+    let fd = open(OFlags::DIRECT).or_else(|_| open(OFlags::empty()));
+    Ok(File::from(fd.with_context(|| format!("open {}", place.file.display()))?))
+}
+
+fn by_ourselves(place: &Place, t: &Test, seconds: u64) -> Result<Value> {
+    let (begun, end) = (Instant::now(), Duration::from_secs(seconds));
+    let places = (place.bytes / t.block).max(1);
+    let one = |number: usize| -> Result<Record> {
+        let file = open(place, t)?;
+        let (mut buf, at) = aligned(t.block as usize);
+        let (mut record, mut draw) = (Record::default(), Draw::new(number as u64 + 1));
+        let mut next = number as u64;
+        while begun.elapsed() < end {
+            let n = if t.rw.starts_with("rand") { draw.below(places) } else { next % places };
+            next += t.depth as u64;
+            let part = &mut buf[at..at + t.block as usize];
+            let from = Instant::now();
+            let done =
+                if t.writes() { file.write_all_at(part, n * t.block) } else { file.read_exact_at(part, n * t.block) };
+            done.with_context(|| format!("{} of {}", t.name, place.file.display()))?;
+            record.add(begun.elapsed(), from.elapsed(), t.block, !t.writes());
+        }
+        Ok(record)
+    };
+    let all: Vec<Result<Record>> = std::thread::scope(|s| {
+        let one = &one;
+        let threads: Vec<_> = (0..t.depth).map(|n| s.spawn(move || one(n))).collect();
+        threads.into_iter().map(|t| t.join().unwrap_or_else(|_| Err(anyhow::anyhow!("a thread ended")))).collect()
+    });
+    let mut whole = Record::default();
+    for r in all {
+        whole.merge(&r?);
+    }
+    Ok(whole.json())
+}
+
+/// May a journal be on it?
+fn verdict(iops: f64) -> String {
+    let each = ms(1000.0 / iops.max(0.001));
+    match iops {
+        n if n >= FIT.0 => format!("fit for a journal: {n:.0} synced writes of 4 KiB a second, {each} each"),
+        n if n >= FIT.1 => format!("will do as a journal: {n:.0} synced writes of 4 KiB a second, {each} each"),
+        n => format!(
+            "unfit for a journal: only {n:.0} synced writes of 4 KiB a second, {each} each (no power-loss protection?)"
+        ),
+    }
+}
+
+fn line(r: &Value) -> String {
+    let n = |v: &Value| v.as_f64().unwrap_or(0.0);
+    let f = &r["found"];
+    format!(
+        "{:<44} {:>9.0} op/s {:>11}  mean {:>8}  p99 {:>8}",
+        r["name"].as_str().unwrap_or_default(),
+        n(&f["iops"]),
+        bytes_rate(n(&f["bytes_per_s"])),
+        ms(n(&f["latency_ms"]["mean"])),
+        ms(n(&f["latency_ms"]["p99"]))
+    )
+}
+
+/// Measures the places; the runs go where `shown` leads.
+///
+/// # Errors
+/// When a place cannot be used, or a device fails.
+pub fn measure(lab: &Lab, a: &DiskArgs, shown: &mut Shown<'_>) -> Result<()> {
+    let has_fio = Command::new("fio").arg("--version").output().is_ok_and(|o| o.status.success());
+    let fio = match a.engine {
+        Engine::Auto => has_fio,
+        Engine::Fio if !has_fio => bail!("fio is not installed; '--engine own' does without it"),
+        Engine::Fio => true,
+        Engine::Own => false,
+    };
+    let engine = if fio { "fio" } else { "own" };
+    let places: Vec<Place> = a.paths.iter().enumerate().map(|(i, p)| Place::new(p, a, i)).collect::<Result<_>>()?;
+    shown.results.set("devices", places.iter().map(Place::facts).collect());
+    let go = |p: &Place, t: &Test| if fio { by_fio(p, t, a.seconds) } else { by_ourselves(p, t, a.seconds) };
+    let json = |p: &Place, t: &Test, alone: bool, repeat: u64, found: Value| {
+        let how = if alone { "alone" } else { "with all others" };
+        json!({
+            "name": format!("{} {}, {how}: {}", t.name, size(t.block), p.path.display()), "test": t.name, "mode": t.name,
+            "path": p.path.display().to_string(), "alone": alone, "repeat": repeat, "size": t.block, "threads": t.depth,
+            "seconds": a.seconds, "engine": engine, "found": found,
+        })
+    };
+    for repeat in 0..a.repeats {
+        for t in &TESTS {
+            for p in places.iter().filter(|p| p.writable || !t.writes()) {
+                if lab.stopped() {
+                    bail!("interrupted");
+                }
+                shown.progress.now(&format!("{} on {}", t.name, p.path.display()));
+                let watch = Watch::begin();
+                let found = go(p, t)?;
+                let used = watch.end(found["ops"].as_u64().unwrap_or(0));
+                let mut run = json(p, t, true, repeat, found);
+                run["used"] = used.json;
+                if t.sync {
+                    let word = verdict(run["found"]["iops"].as_f64().unwrap_or(0.0));
+                    run["verdict"] = json!(word);
+                }
+                shown.add(&line(&run), run.clone())?;
+                if let Some(word) = run["verdict"].as_str() {
+                    shown.say(&format!("  {}: {word}", p.path.display()));
+                }
+            }
+            if places.len() < 2 {
+                continue;
+            }
+            let watch = Watch::begin();
+            let all: Vec<(&Place, Result<Value>)> = std::thread::scope(|s| {
+                let go = &go;
+                let usable = places.iter().filter(|p| p.writable || !t.writes());
+                let threads: Vec<_> = usable.map(|p| (p, s.spawn(move || go(p, t)))).collect();
+                let ended = |t: std::thread::ScopedJoinHandle<'_, Result<Value>>| {
+                    t.join().unwrap_or_else(|_| Err(anyhow::anyhow!("a thread ended")))
+                };
+                threads.into_iter().map(|(p, t)| (p, ended(t))).collect()
+            });
+            let used = watch.end(0);
+            for (p, found) in all {
+                let mut run = json(p, t, false, repeat, found?);
+                run["used"] = used.json.clone();
+                shown.add(&line(&run), run)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// `spirula bench disk`.
+///
+/// # Errors
+/// As [`measure`].
+pub fn disk(lab: &Lab, a: &DiskArgs) -> Result<()> {
+    let mut shown = Shown::new(lab, "disk", &a.output)?;
+    measure(lab, a, &mut shown)?;
+    shown.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_own_engine_reads_and_writes_and_leaves_nothing() {
+        let dir = std::env::temp_dir().join(format!("spirula-lab-disk-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        fs::write(dir.join(format!("{FILE}4000000000.0")), "left").unwrap();
+        let args = DiskArgs {
+            paths: vec![dir.clone()],
+            seconds: 1,
+            repeats: 1,
+            file_size: LEAST,
+            engine: Engine::Own,
+            destroy: false,
+            output: crate::args::Output { out: None, label: None, json: true },
+        };
+        let place = Place::new(&dir, &args, 0).unwrap();
+        assert_eq!(fs::read_dir(&dir).unwrap().count(), 1, "what a killed run left is gone");
+        for t in [TESTS[3], TESTS[4]] {
+            let found = by_ourselves(&place, &t, 1).unwrap();
+            assert!(found["ops"].as_u64().unwrap() > 1, "{found}");
+            assert_eq!(found["bytes"].as_u64().unwrap(), found["ops"].as_u64().unwrap() * 4096);
+        }
+        drop(place);
+        assert_eq!(fs::read_dir(&dir).unwrap().count(), 0);
+        assert!(Place::new(&dir.join("none"), &args, 0).is_err());
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn fios_figures_are_read() {
+        let v = json!({"jobs": [{"error": 0, "write": {"total_ios": 10, "io_bytes": 40960, "iops": 5.0, "bw_bytes": 20480,
+            "runtime": 2000, "clat_ns": {"mean": 2e6, "min": 1e6, "max": 9e6, "percentile": {"99.000000": 8000000}}}}]});
+        let f = of_fio(&v, true).unwrap();
+        assert_eq!(
+            (f["ops"].as_u64(), f["iops"].as_f64(), f["latency_ms"]["p99"].as_f64()),
+            (Some(10), Some(5.0), Some(8.0))
+        );
+        assert!(of_fio(&json!({}), true).is_none());
+        assert!(verdict(9000.0).starts_with("fit") && verdict(100.0).starts_with("unfit"));
+    }
+}

@@ -1,0 +1,237 @@
+//! `spirula bench mysql`: the thesis's loop. A MariaDB of its own in a directory, and mariadb-slap with more and more users.
+//!
+//! The server listens on a socket in that directory only, and ends with the run. What a killed run left, server and files, is
+//! ended and removed by the next one in the same directory.
+
+use crate::args::{Lab, MysqlArgs};
+use crate::bail;
+use crate::prelude::*;
+use crate::shown::Shown;
+use crate::used::Watch;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::process::{Child, Command, Stdio};
+use std::time::Instant;
+
+/// The directory of the server below the one that was given.
+const FOLDER: &str = "spirula-bench-mysql";
+/// How long it may take to come up, and to end.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A server.
+struct Server {
+    dir: PathBuf,
+    child: Child,
+}
+
+fn which(names: &[&str]) -> Result<PathBuf> {
+    let path = std::env::var("PATH").unwrap_or_default();
+    // Servers stand where users do not look.
+    let dirs = path.split(':').chain(["/usr/sbin", "/usr/local/sbin", "/usr/libexec"]);
+    for dir in dirs {
+        for name in names {
+            let at = Path::new(dir).join(name);
+            if at.is_file() {
+                return Ok(at);
+            }
+        }
+    }
+    bail!("{} is not installed (Debian: apt-get install mariadb-server)", names.join(" or "))
+}
+
+fn tail(path: &Path) -> String {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(3)..].join("; ")
+}
+
+/// Ends a server that a killed run left.
+fn end_old(dir: &Path) -> Result<()> {
+    let text = fs::read_to_string(dir.join("pid")).unwrap_or_default();
+    let Ok(pid) = text.trim().parse::<i32>() else { return Ok(()) };
+    let args = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    // The number may be another's by now.
+    if !String::from_utf8_lossy(&args).contains(&*dir.to_string_lossy()) {
+        return Ok(());
+    }
+    if let Some(pid) = rustix::process::Pid::from_raw(pid) {
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL)
+            .context("end the server of an earlier run")?;
+        let begun = Instant::now();
+        while Path::new(&format!("/proc/{}", pid.as_raw_nonzero())).exists() && begun.elapsed() < PATIENCE {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+    Ok(())
+}
+
+impl Server {
+    fn start(at: &Path) -> Result<Self> {
+        let at = fs::canonicalize(at).with_context(|| format!("look at {}", at.display()))?;
+        let dir = at.join(FOLDER);
+        if dir.exists() {
+            end_old(&dir)?;
+            fs::remove_dir_all(&dir)
+                .with_context(|| format!("remove what an earlier run left in {}", dir.display()))?;
+        }
+        let data = dir.join("data");
+        let socket = dir.join("s");
+        if socket.as_os_str().len() > 100 {
+            bail!("{}: the path is too long for a socket", dir.display());
+        }
+        fs::create_dir_all(&data).with_context(|| format!("make {}", data.display()))?;
+        // Its files belong to whoever owns the directory: a server does not run as root unless told.
+        let owner = fs::metadata(&data).context("look at the directory")?.uid();
+        let user = if owner == 0 { "--user=root" } else { "--skip-symbolic-links" };
+        let install = which(&["mariadb-install-db", "mysql_install_db"])?;
+        let out = Command::new(install)
+            .arg("--no-defaults")
+            .arg(format!("--datadir={}", data.display()))
+            .args(["--auth-root-authentication-method=normal", "--skip-test-db"])
+            .args(if owner == 0 { vec!["--user=root"] } else { Vec::new() })
+            .stdin(Stdio::null())
+            .output()
+            .context("start mariadb-install-db")?;
+        if !out.status.success() {
+            let why = String::from_utf8_lossy(&out.stderr).into_owned() + &String::from_utf8_lossy(&out.stdout);
+            bail!("mariadb-install-db in {}: {}", data.display(), why.lines().last().unwrap_or_default());
+        }
+        let log = dir.join("log");
+        let file = fs::File::create(&log).with_context(|| format!("write {}", log.display()))?;
+        let child = Command::new(which(&["mariadbd", "mysqld"])?)
+            .arg("--no-defaults")
+            .arg(user)
+            .arg(format!("--datadir={}", data.display()))
+            .arg(format!("--socket={}", socket.display()))
+            .arg(format!("--pid-file={}", dir.join("pid").display()))
+            .args(["--skip-networking", "--max-connections=200"])
+            .stdin(Stdio::null())
+            .stdout(file.try_clone().context("share the log file")?)
+            .stderr(file)
+            .spawn()
+            .context("start mariadbd")?;
+        let mut server = Self { dir, child };
+        let begun = Instant::now();
+        while std::os::unix::net::UnixStream::connect(&socket).is_err() {
+            if let Some(status) = server.child.try_wait().context("watch mariadbd")? {
+                bail!("mariadbd did not start ({status}): {}", tail(&log));
+            }
+            if begun.elapsed() > PATIENCE {
+                bail!("mariadbd is not up after {PATIENCE:?}: {}", tail(&log));
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        Ok(server)
+    }
+
+    /// Seconds of one sample: mean, least, most of its iterations.
+    fn slap(&self, users: u64, a: &MysqlArgs) -> Result<[f64; 3]> {
+        let queries = 1024 + 1024 % users;
+        let out = Command::new(which(&["mariadb-slap", "mysqlslap"])?)
+            .arg("--no-defaults")
+            .arg(format!("--socket={}", self.dir.join("s").display()))
+            .args(["--user=root", "--auto-generate-sql", "--number-int-cols=5", "--number-char-cols=20"])
+            .args([format!("--concurrency={users}"), format!("--iterations={}", a.iterations)])
+            .arg(format!("--number-of-queries={queries}"))
+            .stdin(Stdio::null())
+            .output()
+            .context("start mariadb-slap")?;
+        let text = String::from_utf8_lossy(&out.stdout);
+        if !out.status.success() {
+            bail!("mariadb-slap: {}", String::from_utf8_lossy(&out.stderr).trim());
+        }
+        parse(&text).with_context(|| format!("mariadb-slap said nothing of seconds: {text}"))
+    }
+}
+
+/// What mariadb-slap says: mean, least, most.
+fn parse(text: &str) -> Option<[f64; 3]> {
+    let of = |word: &str| {
+        let line = text.lines().find(|l| l.contains(word))?;
+        line.split_once(": ")?.1.split_whitespace().next()?.parse().ok()
+    };
+    Some([of("Average number of seconds")?, of("Minimum number of seconds")?, of("Maximum number of seconds")?])
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Ok(Some(pid)) = i32::try_from(self.child.id()).map(rustix::process::Pid::from_raw) {
+            // It may have ended by itself.
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        }
+        let begun = Instant::now();
+        while matches!(self.child.try_wait(), Ok(None)) {
+            if begun.elapsed() > PATIENCE {
+                let _ = self.child.kill();
+                let _ = self.child.wait();
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        // What stays is removed by the next run.
+        let _ = fs::remove_dir_all(&self.dir);
+    }
+}
+
+/// Measures; the runs go where `shown` leads.
+///
+/// # Errors
+/// When MariaDB is not installed or does not run there.
+pub fn measure(lab: &Lab, a: &MysqlArgs, shown: &mut Shown<'_>) -> Result<()> {
+    if a.users_from > a.users_to {
+        bail!("--users-from {} is more than --users-to {}", a.users_from, a.users_to);
+    }
+    shown.progress.now("starting a MariaDB of its own");
+    let server = Server::start(&a.dir)?;
+    for users in a.users_from..=a.users_to {
+        let (mut means, mut least, mut most) = (Vec::new(), f64::MAX, 0f64);
+        let watch = Watch::begin();
+        for sample in 0..a.samples {
+            if lab.stopped() {
+                bail!("interrupted");
+            }
+            let part = (users - a.users_from) as f64 / (a.users_to - a.users_from + 1) as f64;
+            shown.progress.at(part, &format!("{users} users, sample {} of {}", sample + 1, a.samples));
+            let [mean, min, max] = server.slap(users, a)?;
+            means.push(mean);
+            (least, most) = (least.min(min), most.max(max));
+        }
+        let queries = 1024 + 1024 % users;
+        let mean = means.iter().sum::<f64>() / means.len().max(1) as f64;
+        let used = watch.end(queries * a.iterations * a.samples);
+        let run = json!({
+            "name": format!("mysql, {users} users"), "repeat": 0, "mode": "mysql", "users": users, "threads": users,
+            "found": {
+                "iops": round(queries as f64 / mean.max(1e-9), 1), "ops": queries * a.iterations * a.samples, "errors": 0,
+                "seconds": {"mean": round(mean, 4), "min": round(least, 4), "max": round(most, 4), "samples": means},
+            },
+            "used": used.json,
+        });
+        shown.add(
+            &format!("mysql, {users:>2} users: {queries} queries in {mean:.3} s (least {least:.3}, most {most:.3})"),
+            run,
+        )?;
+    }
+    Ok(())
+}
+
+/// `spirula bench mysql`.
+///
+/// # Errors
+/// As [`measure`].
+pub fn mysql(lab: &Lab, a: &MysqlArgs) -> Result<()> {
+    let mut shown = Shown::new(lab, "mysql", &a.output)?;
+    measure(lab, a, &mut shown)?;
+    shown.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_mariadb_slap_says_is_read() {
+        let text = "Benchmark\n\tAverage number of seconds to run all queries: 0.221 seconds\n\tMinimum number of seconds to run all queries: 0.200 seconds\n\tMaximum number of seconds to run all queries: 0.300 seconds\n";
+        assert_eq!(parse(text), Some([0.221, 0.2, 0.3]));
+        assert_eq!(parse("nothing"), None);
+    }
+}

@@ -1,0 +1,308 @@
+//! `spirula bench net`: what the network between hosts gives, to one host and to many, from one and from many.
+//!
+//! A host serves (`--listen`), another measures (`--to`). Each host is measured alone with one and with several streams, then all at
+//! once, in both directions. A bond of links sends one stream over one link (802.3ad): one stream is slower than several then, and
+//! that is said.
+//!
+//! A server takes no more than [`CONNECTIONS`] at a time, sends to nobody but who connected, and for [`MOST`] at most.
+
+use crate::args::{Lab, NetArgs};
+use crate::bail;
+use crate::prelude::*;
+use crate::progress::{bytes_rate, ms};
+use crate::record::Record;
+use crate::shown::Shown;
+use crate::used::Watch;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream, ToSocketAddrs};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+/// Port where none is given.
+const PORT: u16 = 5203;
+/// What a connection begins with.
+const HELLO: &[u8; 8] = b"SPInet01";
+/// Connections that a server has at a time.
+const CONNECTIONS: usize = 256;
+/// The longest that one may last.
+const MOST: Duration = Duration::from_secs(3700);
+/// Bytes that are written together.
+const BLOCK: usize = 256 << 10;
+/// Silence after which a peer is given up.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What a connection is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum What {
+    /// The server reads.
+    Take,
+    /// The server writes.
+    Give,
+    /// The server sends each byte back.
+    Echo,
+}
+
+impl What {
+    fn byte(self) -> u8 {
+        match self {
+            Self::Take => b't',
+            Self::Give => b'g',
+            Self::Echo => b'e',
+        }
+    }
+
+    fn of(b: u8) -> Option<Self> {
+        [Self::Take, Self::Give, Self::Echo].into_iter().find(|w| w.byte() == b)
+    }
+}
+
+fn serve_one(mut s: TcpStream) -> std::io::Result<()> {
+    let begun = Instant::now();
+    s.set_read_timeout(Some(PATIENCE))?;
+    s.set_write_timeout(Some(PATIENCE))?;
+    s.set_nodelay(true)?;
+    let mut head = [0; 9];
+    s.read_exact(&mut head)?;
+    let Some(what) = What::of(head[8]).filter(|_| head.starts_with(HELLO)) else { return Ok(()) };
+    // It is understood. Without this word a listener of another kind would be measured.
+    s.write_all(HELLO)?;
+    let mut buf = vec![0; BLOCK];
+    while begun.elapsed() < MOST {
+        match what {
+            What::Give => s.write_all(&buf)?,
+            What::Take => {
+                if s.read(&mut buf)? == 0 {
+                    // Whoever sent all waits for this.
+                    return s.write_all(HELLO);
+                }
+            }
+            What::Echo => {
+                let mut one = [0; 1];
+                if s.read(&mut one)? == 0 {
+                    return Ok(());
+                }
+                s.write_all(&one)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Serves in threads of its own; gives the port.
+fn serve(on: &str) -> Result<u16> {
+    let listener = TcpListener::bind(on).with_context(|| format!("listen on {on}"))?;
+    let port = listener.local_addr().context("ask for the port")?.port();
+    let open = Arc::new(AtomicUsize::new(0));
+    std::thread::Builder::new()
+        .name("net".into())
+        .spawn(move || {
+            for s in listener.incoming().flatten() {
+                if open.load(Ordering::Relaxed) >= CONNECTIONS {
+                    continue;
+                }
+                open.fetch_add(1, Ordering::Relaxed);
+                let ended = open.clone();
+                let work = move || {
+                    // Whoever breaks off ends a measurement, not this server.
+                    let _ = serve_one(s);
+                    ended.fetch_sub(1, Ordering::Relaxed);
+                };
+                if std::thread::Builder::new().name("net-stream".into()).spawn(work).is_err() {
+                    open.fetch_sub(1, Ordering::Relaxed);
+                }
+            }
+        })
+        .context("start a thread")?;
+    Ok(port)
+}
+
+fn connect(host: &str, what: What) -> Result<TcpStream> {
+    let say = || format!("connect to {host} ('spirula bench net --listen' must run there)");
+    let with_port = if host.rsplit_once(':').is_some_and(|(_, p)| p.parse::<u16>().is_ok()) {
+        host.to_owned()
+    } else {
+        format!("{host}:{PORT}")
+    };
+    let mut last = None;
+    for addr in with_port.to_socket_addrs().with_context(say)? {
+        match TcpStream::connect_timeout(&addr, PATIENCE) {
+            Ok(mut s) => {
+                s.set_nodelay(true).with_context(say)?;
+                s.set_read_timeout(Some(PATIENCE)).with_context(say)?;
+                s.set_write_timeout(Some(PATIENCE)).with_context(say)?;
+                let mut head = HELLO.to_vec();
+                head.push(what.byte());
+                s.write_all(&head).with_context(say)?;
+                let mut answer = [0; 8];
+                s.read_exact(&mut answer).with_context(say)?;
+                if answer != *HELLO {
+                    bail!("{host}: whoever listens there is no 'spirula bench net --listen'");
+                }
+                return Ok(s);
+            }
+            Err(e) => last = Some(e),
+        }
+    }
+    Err(last.map_or_else(|| anyhow::anyhow!("{host} has no address"), anyhow::Error::from).context(say()))
+}
+
+/// One stream for so long.
+fn stream(host: &str, what: What, time: Duration) -> Result<Record> {
+    let mut s = connect(host, what)?;
+    let mut record = Record::default();
+    let mut buf = vec![0; if what == What::Echo { 1 } else { BLOCK }];
+    let broken = || format!("the stream with {host} broke");
+    let begun = Instant::now();
+    while begun.elapsed() < time {
+        let from = Instant::now();
+        let n = match what {
+            What::Take => s.write_all(&buf).map(|()| buf.len()),
+            What::Give => s.read(&mut buf),
+            What::Echo => s.write_all(&buf).and_then(|()| s.read_exact(&mut buf)).map(|()| 1),
+        };
+        let n = n.with_context(broken)?;
+        if n == 0 {
+            bail!("{host} ended the stream");
+        }
+        record.add(begun.elapsed(), from.elapsed(), n as u64, what == What::Give);
+    }
+    if what == What::Take {
+        // What is in buffers has not arrived: its time counts as well.
+        s.shutdown(std::net::Shutdown::Write).with_context(broken)?;
+        let mut answer = [0; 8];
+        s.read_exact(&mut answer).with_context(broken)?;
+        record.took = begun.elapsed();
+    }
+    Ok(record)
+}
+
+/// Streams with these hosts at once.
+fn at_once(hosts: &[String], what: What, streams: usize, time: Duration) -> Result<Record> {
+    let all: Vec<Result<Record>> = std::thread::scope(|s| {
+        let each = hosts.iter().flat_map(|h| std::iter::repeat_n(h, streams));
+        let threads: Vec<_> = each.map(|h| s.spawn(move || stream(h, what, time))).collect();
+        threads.into_iter().map(|t| t.join().unwrap_or_else(|_| Err(anyhow::anyhow!("a thread ended")))).collect()
+    });
+    let mut whole = Record::default();
+    for r in all {
+        whole.merge(&r?);
+    }
+    Ok(whole)
+}
+
+fn measure_one(
+    hosts: &[String],
+    what: What,
+    streams: usize,
+    name: &str,
+    a: &NetArgs,
+    shown: &mut Shown<'_>,
+) -> Result<f64> {
+    shown.progress.now(name);
+    let watch = Watch::begin();
+    let r = at_once(hosts, what, streams, Duration::from_secs(a.seconds))?;
+    let used = watch.end(r.ops);
+    let rate = r.rate();
+    let text = match what {
+        What::Echo => format!(
+            "{name:<44} there and back: mean {:>8}  p99 {:>8}  max {:>8}",
+            ms(r.latency.mean() / 1e6),
+            ms(r.latency.value_at_quantile(0.99) as f64 / 1e6),
+            ms(r.latency.max() as f64 / 1e6)
+        ),
+        _ => format!("{name:<44} {:>11}", bytes_rate(rate)),
+    };
+    let run = json!({
+        "name": name, "repeat": 0, "mode": format!("{what:?}").to_lowercase(), "threads": streams, "seconds": a.seconds, "hosts": hosts,
+        "found": r.json(), "used": used.json,
+    });
+    shown.add(&text, run)?;
+    Ok(rate)
+}
+
+/// Measures the hosts; the runs go where `shown` leads.
+///
+/// # Errors
+/// When one does not answer.
+pub fn measure(hosts: &[String], a: &NetArgs, shown: &mut Shown<'_>) -> Result<()> {
+    let several = a.streams;
+    for h in hosts {
+        let one = std::slice::from_ref(h);
+        measure_one(one, What::Echo, 1, &format!("latency with {h}"), a, shown)?;
+        for (what, words) in [(What::Take, "to"), (What::Give, "from")] {
+            let single = measure_one(one, what, 1, &format!("1 stream {words} {h}"), a, shown)?;
+            let many = measure_one(one, what, several, &format!("{several} streams {words} {h}"), a, shown)?;
+            if many > single * 1.4 {
+                shown.say(&format!(
+                    "  {several} streams carry {:.1} times what one does: one stream goes over one link of a bond, or one CPU is its limit",
+                    many / single
+                ));
+            }
+        }
+    }
+    if hosts.len() > 1 {
+        measure_one(hosts, What::Take, 1, &format!("one to {} hosts at once", hosts.len()), a, shown)?;
+        measure_one(hosts, What::Give, 1, &format!("{} hosts to one at once", hosts.len()), a, shown)?;
+    }
+    Ok(())
+}
+
+/// `spirula bench net`.
+///
+/// # Errors
+/// When nothing can be listened on, or a host does not answer.
+pub fn net(lab: &Lab, a: &NetArgs) -> Result<()> {
+    if let Some(on) = &a.listen {
+        let on = if on.rsplit_once(':').is_some_and(|(_, p)| p.parse::<u16>().is_ok()) {
+            on.clone()
+        } else {
+            format!("{on}:{PORT}")
+        };
+        let port = serve(&on)?;
+        lab.say(format!(
+            "listening on port {port}; measure from another host: spirula bench net --to THIS_HOST:{port}"
+        ));
+        while !lab.stopped() {
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        return Ok(());
+    }
+    let mut shown = Shown::new(lab, "net", &a.output)?;
+    measure(&a.to, a, &mut shown)?;
+    shown.finish()
+}
+
+/// The same with this very host, through its loopback: what its CPUs and kernel give.
+///
+/// # Errors
+/// When that cannot be.
+pub fn loopback(a: &NetArgs, shown: &mut Shown<'_>) -> Result<()> {
+    let port = serve("127.0.0.1:0")?;
+    measure(&[format!("127.0.0.1:{port}")], a, shown)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_go_both_ways_and_strangers_are_told_apart() {
+        let host = format!("127.0.0.1:{}", serve("127.0.0.1:0").unwrap());
+        let time = Duration::from_millis(200);
+        for what in [What::Take, What::Give, What::Echo] {
+            let r = at_once(std::slice::from_ref(&host), what, 2, time).unwrap();
+            assert!(r.ops > 2 && r.bytes >= r.ops, "{what:?}: {} {}", r.ops, r.bytes);
+        }
+        let stranger = TcpListener::bind("127.0.0.1:0").unwrap();
+        let at = stranger.local_addr().unwrap().to_string();
+        std::thread::spawn(move || {
+            let (mut s, _) = stranger.accept().unwrap();
+            s.write_all(b"220 mail server ready").unwrap();
+            let mut rest = Vec::new();
+            let _ = s.read_to_end(&mut rest);
+        });
+        assert!(connect(&at, What::Take).unwrap_err().to_string().contains("is no 'spirula bench net"));
+        assert!(connect("127.0.0.1:1", What::Take).unwrap_err().to_string().contains("must run there"));
+    }
+}

@@ -1,0 +1,506 @@
+//! `spirula report`: one page of any number of results, that needs nothing but itself.
+//!
+//! Measurements of the same name are put side by side. Of repeats the least, the median and the greatest are shown; two results
+//! differ only where these ranges do not touch ("within noise" else).
+
+pub mod svg;
+
+use crate::args::{Lab, ReportArgs};
+use crate::bail;
+use crate::prelude::*;
+use crate::progress::{bytes_rate, ms};
+use std::fmt::Write as _;
+use svg::{Chart, escape};
+
+const STYLE: &str = "
+:root{--bg:#fff;--fg:#1b1f24;--dim:#5b6570;--grid:#e3e7eb;--box:#f5f7f9;--good:#0a7d33;--bad:#c62828;
+--c0:#1f6feb;--c1:#d9480f;--c2:#2b8a3e;--c3:#9c36b5;--c4:#b08800;--c5:#0b7285;--c6:#c2255c;--c7:#5c677d}
+@media (prefers-color-scheme:dark){:root{--bg:#14181d;--fg:#dfe5ea;--dim:#93a0ac;--grid:#2c343c;--box:#1d232a;--good:#51cf66;--bad:#ff6b6b;
+--c0:#6cb0ff;--c1:#ff9a5c;--c2:#69db7c;--c3:#da77f2;--c4:#e6c34a;--c5:#4dd0e1;--c6:#ff7ba9;--c7:#aab4c0}}
+@media print{:root{--bg:#fff;--fg:#000;--dim:#444;--grid:#ccc;--box:#fff}svg,table,section{break-inside:avoid}}
+*{box-sizing:border-box}body{margin:0 auto;max-width:1400px;padding:1.5rem;background:var(--bg);color:var(--fg);font:15px/1.5 system-ui,sans-serif}
+h1{font-size:1.6rem;margin:0 0 .3rem}h2{font-size:1.25rem;margin:2rem 0 .6rem;border-bottom:1px solid var(--grid)}h3{font-size:1rem;margin:1.2rem 0 .3rem}
+p{margin:.4rem 0}.dim{color:var(--dim)}.good{color:var(--good);font-weight:600}.bad{color:var(--bad);font-weight:600}
+table{border-collapse:collapse;margin:.6rem 0;font-variant-numeric:tabular-nums}th,td{padding:.2rem .7rem;text-align:right;border-bottom:1px solid var(--grid)}
+th:first-child,td:first-child,.left{text-align:left}th{color:var(--dim);font-weight:600}.wide{overflow-x:auto}
+pre{background:var(--box);padding:.6rem;overflow-x:auto;white-space:pre-wrap;word-break:break-all;border-radius:4px}
+.charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(420px,1fr));gap:1rem}svg{width:100%;height:auto;background:var(--box);border-radius:4px}
+svg text{font:11px system-ui,sans-serif;fill:var(--dim)}svg .t{font-size:13px;fill:var(--fg);font-weight:600}svg .g{stroke:var(--grid)}
+svg .l{fill:none;stroke-width:1.6}svg .b{opacity:.85}
+.s0{--c:var(--c0)}.s1{--c:var(--c1)}.s2{--c:var(--c2)}.s3{--c:var(--c3)}.s4{--c:var(--c4)}.s5{--c:var(--c5)}.s6{--c:var(--c6)}.s7{--c:var(--c7)}
+svg .l{stroke:var(--c)}svg .d,svg .b,svg text.n{fill:var(--c)}
+";
+
+/// Least, median and greatest of something.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Range {
+    /// Least.
+    pub min: f64,
+    /// Median.
+    pub median: f64,
+    /// Greatest.
+    pub max: f64,
+    /// How many there were.
+    pub n: usize,
+}
+
+impl Range {
+    /// Of these; `None` of none.
+    pub fn of(mut all: Vec<f64>) -> Option<Self> {
+        all.retain(|v| v.is_finite());
+        all.sort_by(f64::total_cmp);
+        let n = all.len();
+        let middle = [all.get(n.checked_sub(1)? / 2)?, all.get(n / 2)?];
+        Some(Self { min: *all.first()?, median: (middle[0] + middle[1]) / 2.0, max: *all.last()?, n })
+    }
+
+    fn touches(&self, other: &Self) -> bool {
+        self.min <= other.max && other.min <= self.max
+    }
+
+    /// How this compares with `other`, in words.
+    pub fn against(&self, other: &Self) -> String {
+        if other.median == 0.0 {
+            return "—".into();
+        }
+        let ratio = format!("{:.2}×", self.median / other.median);
+        match (self.n.min(other.n), self.touches(other)) {
+            // Of one value nobody knows the noise.
+            (0 | 1, _) => format!("{ratio} (one run each: noise unknown)"),
+            (_, true) => format!("{ratio} (within noise)"),
+            (_, false) => ratio,
+        }
+    }
+
+    fn show(&self, unit: impl Fn(f64) -> String) -> String {
+        if self.n == 1 {
+            unit(self.median)
+        } else {
+            format!("{} ({} – {})", unit(self.median), unit(self.min), unit(self.max))
+        }
+    }
+}
+
+fn text(v: &Value) -> String {
+    match v {
+        Value::String(s) => s.clone(),
+        Value::Null => "—".into(),
+        other => other.to_string(),
+    }
+}
+
+fn number(v: &Value) -> f64 {
+    v.as_f64().unwrap_or(f64::NAN)
+}
+
+fn list(v: &Value) -> impl Iterator<Item = &Value> {
+    v.as_array().into_iter().flatten()
+}
+
+/// Measurements of one name in one result.
+fn named<'a>(result: &'a Value, name: &str) -> Vec<&'a Value> {
+    list(&result["runs"]).filter(|r| r["name"] == name).collect()
+}
+
+fn labels(results: &[Value]) -> Vec<String> {
+    let plain: Vec<String> = results.iter().map(|r| text(&r["label"])).collect();
+    let twice = |l: &String| plain.iter().filter(|o| *o == l).count() > 1;
+    plain.iter().enumerate().map(|(i, l)| if twice(l) { format!("{l} #{}", i + 1) } else { l.clone() }).collect()
+}
+
+/// A table; the first row is its head. Cells are HTML.
+fn table(rows: &[Vec<String>]) -> String {
+    let mut out = String::from("<div class=\"wide\"><table>");
+    for (i, row) in rows.iter().enumerate() {
+        let cell = if i == 0 { "th" } else { "td" };
+        out += "<tr>";
+        for c in row {
+            // Writing to a string does not fail.
+            let _ = write!(out, "<{cell}>{c}</{cell}>");
+        }
+        out += "</tr>";
+    }
+    out + "</table></div>"
+}
+
+fn environment(results: &[Value], labels: &[String]) -> String {
+    let mut rows = vec![
+        ["", "host", "CPU", "cores", "memory", "kernel", "system", "cluster", "pool", "begun"]
+            .map(str::to_owned)
+            .to_vec(),
+    ];
+    for (r, label) in results.iter().zip(labels) {
+        let e = &r["environment"];
+        let versions: Vec<String> = list(&r["cluster"]["versions"]).map(text).collect();
+        let p = &r["pool"];
+        let pool = if p.is_object() {
+            format!(
+                "{}: size {}, {} PGs, {} OSDs, {} disks",
+                text(&p["name"]),
+                p["size"],
+                p["pg_num"],
+                p["osds"],
+                p["disks"]
+            )
+        } else {
+            "—".into()
+        };
+        let cells = [&e["host"], &e["cpu"], &e["cores"], &e["memory"], &e["kernel"], &e["os"]].map(text);
+        let mut row = vec![label.clone()];
+        row.extend(cells);
+        row.extend([if versions.is_empty() { "—".into() } else { versions.join(", ") }, pool, text(&r["started"])]);
+        rows.push(row.iter().map(|c| escape(c)).collect());
+    }
+    let mut out = table(&rows);
+    for (r, label) in results.iter().zip(labels) {
+        let _ = write!(
+            out,
+            "<p class=\"dim\">{} was made by</p><pre>{}</pre>",
+            escape(label),
+            escape(&text(&r["command"]))
+        );
+    }
+    out
+}
+
+fn measurement(name: &str, results: &[Value], labels: &[String]) -> String {
+    let mut rows = vec![
+        ["", "runs", "op/s", "throughput", "mean", "p50", "p99", "p99.9", "max", "client CPU/op", "against the first"]
+            .map(str::to_owned)
+            .to_vec(),
+    ];
+    let mut first: Option<Range> = None;
+    let mut notes = String::new();
+    let (mut latency, mut series, mut spread) = (Vec::new(), Vec::new(), Vec::new());
+    for (result, label) in results.iter().zip(labels) {
+        let runs = named(result, name);
+        let of = |f: &dyn Fn(&Value) -> f64| Range::of(runs.iter().map(|r| f(r)).collect());
+        let Some(iops) = of(&|r| number(&r["found"]["iops"])) else { continue };
+        let rate = of(&|r| number(&r["found"]["bytes_per_s"]));
+        let lat =
+            |q: &'static str| of(&move |r| number(&r["found"]["latency_ms"][q])).map_or("—".into(), |v| v.show(ms));
+        let cpu = of(&|r| number(&r["used"]["client_cpu_us_per_op"]))
+            .map_or("—".into(), |v| v.show(|v| format!("{v:.1} µs")));
+        let against = first.as_ref().map_or(String::new(), |f| iops.against(f));
+        first.get_or_insert(iops);
+        let rate = rate.filter(|r| r.max > 0.0).map_or("—".into(), |v| v.show(bytes_rate));
+        let row = [
+            label.clone(),
+            iops.n.to_string(),
+            iops.show(|v| format!("{v:.0}")),
+            rate,
+            lat("mean"),
+            lat("p50"),
+            lat("p99"),
+            lat("p99.9"),
+            lat("max"),
+            cpu,
+            against,
+        ];
+        rows.push(row.iter().map(|c| escape(c)).collect());
+        let Some(last) = runs.last() else { continue };
+        let mut said = Vec::new();
+        if let Some(expected) = last["expected"]["iops"].as_f64() {
+            let part = 100.0 * iops.median / expected.max(1e-9);
+            said.push(format!(
+                "expected {expected:.0} op/s ({}): {part:.0} % of it were reached",
+                text(&last["expected"]["how"])
+            ));
+        }
+        if let Some(what) = last["bottleneck"]["what"].as_str() {
+            said.push(format!("bottleneck: {what}, for {}", text(&last["bottleneck"]["evidence"])));
+        }
+        if let Some(word) = last["verdict"].as_str() {
+            said.push(word.to_owned());
+        }
+        let daemons: Vec<String> = list(&last["used"]["daemons"])
+            .filter(|d| d["cpu_us_per_op"].as_f64().is_some_and(|c| c > 0.0))
+            .map(|d| format!("{} {} µs", text(&d["name"]), d["cpu_us_per_op"]))
+            .collect();
+        if !daemons.is_empty() {
+            said.push(format!(
+                "CPU per operation: {}; CPUs busy {:.0} %, waiting for disks {:.0} %",
+                daemons.join(", "),
+                100.0 * number(&last["used"]["busy"]),
+                100.0 * number(&last["used"]["iowait"])
+            ));
+        }
+        if !said.is_empty() {
+            let _ = write!(notes, "<p><b>{}</b>: {}</p>", escape(label), escape(&said.join(". ")));
+        }
+        latency.push((
+            label.clone(),
+            list(&last["found"]["histogram_ms"]).map(|p| (number(&p[0]), number(&p[1]))).collect::<Vec<_>>(),
+        ));
+        series.push((
+            label.clone(),
+            list(&last["found"]["series"]).map(|p| (number(&p["t"]), number(&p["ops"]))).collect::<Vec<_>>(),
+        ));
+        spread.push((label.clone(), distribution(&runs)));
+    }
+    if rows.len() < 2 {
+        return String::new();
+    }
+    let charts = [
+        Chart {
+            title: "operations a second, over time".into(),
+            x: "seconds".into(),
+            y: "op/s".into(),
+            lines: series,
+            ..Chart::default()
+        },
+        Chart {
+            title: "latency: how many took how long".into(),
+            x: "milliseconds".into(),
+            y: "operations".into(),
+            log_x: true,
+            lines: latency,
+        },
+        Chart {
+            title: "op/s: in how many seconds so many (%), with the normal curve".into(),
+            x: "op/s".into(),
+            y: "% of seconds".into(),
+            lines: spread
+                .into_iter()
+                .flat_map(|(l, (bars, normal))| [(l.clone(), bars), (format!("{l}, normal"), normal)])
+                .collect(),
+            ..Chart::default()
+        },
+    ];
+    let charts: String = charts.iter().map(Chart::svg).collect();
+    format!("<section><h3>{}</h3>{}{notes}<div class=\"charts\">{charts}</div></section>", escape(name), table(&rows))
+}
+
+type Points = Vec<(f64, f64)>;
+
+/// How the seconds of some runs are distributed over their rates, in per cent, and the normal curve of the same mean and deviation.
+fn distribution(runs: &[&Value]) -> (Points, Points) {
+    // The last second of a run is rarely a whole one.
+    let whole = |r: &&Value| {
+        let s: Vec<f64> = list(&r["found"]["series"]).map(|p| number(&p["ops"])).collect();
+        s[..s.len().saturating_sub(1)].to_vec()
+    };
+    let all: Vec<f64> = runs.iter().flat_map(whole).collect();
+    let n = all.len() as f64;
+    let (low, high) = all.iter().fold((f64::MAX, f64::MIN), |a, v| (a.0.min(*v), a.1.max(*v)));
+    if n < 5.0 || high <= low {
+        return (Vec::new(), Vec::new());
+    }
+    let bins = (n.sqrt().ceil()).clamp(4.0, 24.0);
+    let width = (high - low) / bins;
+    let bars: Points = (0..bins as usize)
+        .map(|i| {
+            let (from, to) = (low + i as f64 * width, low + (i + 1) as f64 * width);
+            let in_it = all.iter().filter(|v| **v >= from && (**v < to || i + 1 == bins as usize)).count() as f64;
+            ((from + to) / 2.0, 100.0 * in_it / n)
+        })
+        .collect();
+    let mean = all.iter().sum::<f64>() / n;
+    let deviation = (all.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / n).sqrt().max(1e-9);
+    let normal = (0..=60)
+        .map(|i| {
+            let x = mean + (f64::from(i) / 10.0 - 3.0) * deviation;
+            let y = (-(x - mean).powi(2) / (2.0 * deviation * deviation)).exp()
+                / (deviation * std::f64::consts::TAU.sqrt());
+            (x, 100.0 * y * width)
+        })
+        .collect();
+    (bars, normal)
+}
+
+/// Users against seconds, as in the thesis's figure 12.
+fn users(results: &[Value], labels: &[String]) -> String {
+    let mut lines = Vec::new();
+    for (r, label) in results.iter().zip(labels) {
+        for (name, which) in [("", "mean"), (", least", "min"), (", most", "max")] {
+            let points: Points = list(&r["runs"])
+                .filter(|r| r["users"].is_number())
+                .map(|r| (number(&r["users"]), number(&r["found"]["seconds"][which])))
+                .collect();
+            if !points.is_empty() {
+                lines.push((format!("{label}{name}"), points));
+            }
+        }
+    }
+    Chart { title: "seconds by users".into(), x: "users".into(), y: "seconds".into(), lines, ..Chart::default() }.svg()
+}
+
+fn drill(r: &Value, label: &str) -> String {
+    let v = &r["verdict"];
+    let word = |key: &str, what: &str| {
+        let n = v[key].as_u64();
+        let class = if n == Some(0) { "good" } else { "bad" };
+        format!("<span class=\"{class}\">{} {what}</span>", n.map_or("?".to_owned(), |n| n.to_string()))
+    };
+    let seconds = |key: &str| v[key].as_f64().map_or("—".to_owned(), |s| format!("{s:.1} s"));
+    let mut out = format!("<section><h3>{}: {}</h3>", escape(label), escape(&text(&r["what"])));
+    if let Some(why) = r["failed"].as_str() {
+        let _ = write!(out, "<p class=\"bad\">{}</p>", escape(why));
+    }
+    let _ = write!(
+        out,
+        "<p>{}, {}, {}; {} writes were acknowledged, {} reads compared.</p>\
+         <p>Longest wait of a request {}, longest time without any answer {}, noticed after {}, clean {} after it was put back, \
+         about {} MB recovered, at most {} copies of objects missing.</p>",
+        word("lost", "acknowledged writes lost"),
+        word("wrong", "reads with wrong bytes"),
+        word("errors", "errors"),
+        v["writes"],
+        v["reads"],
+        ms(number(&v["longest_ms"])),
+        ms(number(&v["silence_ms"])),
+        seconds("detect_s"),
+        seconds("clean_s"),
+        (number(&v["moved_bytes"]) / 1e6).round(),
+        v["degraded_most"]
+    );
+    for t in list(&v["told"]) {
+        let _ = write!(out, "<p class=\"bad\">{}</p>", escape(&text(t)));
+    }
+    let mut rows = vec![["phase", "seconds", "op/s", "p50", "p99", "max"].map(str::to_owned).to_vec()];
+    for p in list(&r["phases"]) {
+        rows.push(vec![
+            escape(&text(&p["name"])),
+            format!("{:.1}", number(&p["seconds"])),
+            format!("{:.1}", number(&p["iops"])),
+            ms(number(&p["p50"])),
+            ms(number(&p["p99"])),
+            ms(number(&p["max"])),
+        ]);
+    }
+    out += &table(&rows);
+    let mut rows = vec![["at", "what happened"].map(str::to_owned).to_vec()];
+    let of = |e: &Value| {
+        vec![format!("{:.2} s", number(&e["t"])), format!("<span class=\"left\">{}</span>", escape(&text(&e["text"])))]
+    };
+    rows.extend(list(&r["events"]).map(of));
+    out += &table(&rows);
+    let samples: Vec<(f64, Vec<(String, f64)>)> = list(&r["timeline"])
+        .map(|s| {
+            let states = s["states"].as_object().into_iter().flatten().map(|(n, c)| (n.clone(), number(c))).collect();
+            (number(&s["t"]), states)
+        })
+        .collect();
+    let end = samples.last().map_or(0.0, |s| s.0 + 0.5);
+    let found = &r["runs"][0]["found"];
+    let line = |key: &str| list(&found["series"]).map(|p| (number(&p["t"]), number(&p[key]))).collect::<Points>();
+    let latency = Chart {
+        title: "latency, by the second of the answer".into(),
+        x: "seconds".into(),
+        y: "milliseconds".into(),
+        lines: vec![("max".into(), line("max")), ("p99".into(), line("p99")), ("p50".into(), line("p50"))],
+        ..Chart::default()
+    };
+    let rate = Chart {
+        title: "answers a second".into(),
+        x: "seconds".into(),
+        y: "op/s".into(),
+        lines: vec![("op/s".into(), line("ops"))],
+        ..Chart::default()
+    };
+    let _ = write!(
+        out,
+        "<div class=\"charts\">{}{}{}</div></section>",
+        svg::states("states of PGs", &samples, end),
+        latency.svg(),
+        rate.svg()
+    );
+    out
+}
+
+/// The page.
+pub fn page(results: &[Value]) -> String {
+    let labels = labels(results);
+    let mut out = format!(
+        "<!DOCTYPE html>\n<html xmlns=\"http://www.w3.org/1999/xhtml\" lang=\"en\"><head><meta charset=\"utf-8\"/>\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/><title>Report of the lab</title><style>{}</style></head><body>\
+         <h1>Report of the lab</h1><p class=\"dim\">{} results: {}</p>",
+        escape(STYLE).replace("&gt;", ">").replace("&quot;", "\""),
+        results.len(),
+        escape(&labels.join(", "))
+    );
+    let mut whats: Vec<String> = Vec::new();
+    for r in results.iter().filter(|r| r["kind"] == "bench") {
+        for run in list(&r["runs"]) {
+            let name = text(&run["name"]);
+            if !whats.contains(&name) {
+                whats.push(name);
+            }
+        }
+    }
+    if !whats.is_empty() {
+        out += "<h2>Measurements</h2>";
+        out += &format!("<div class=\"charts\">{}</div>", users(results, &labels));
+        whats.iter().for_each(|name| out += &measurement(name, results, &labels));
+    }
+    if results.iter().any(|r| r["kind"] == "drill") {
+        out += "<h2>Drills</h2>";
+        results.iter().zip(&labels).filter(|(r, _)| r["kind"] == "drill").for_each(|(r, l)| out += &drill(r, l));
+    }
+    out += "<h2>Environment, and how to make it again</h2>";
+    out + &environment(results, &labels) + "</body></html>\n"
+}
+
+/// `spirula report`.
+///
+/// # Errors
+/// When a result cannot be read, or the page not be written.
+pub fn report(lab: &Lab, a: &ReportArgs) -> Result<()> {
+    let mut results = Vec::new();
+    for path in &a.results {
+        let mut found = crate::results::below(path)?;
+        results.append(&mut found);
+    }
+    if results.is_empty() {
+        bail!("no result of 'spirula bench' or 'spirula drill' is there");
+    }
+    let page = page(&results);
+    std::fs::write(&a.out, &page).with_context(|| format!("write {}", a.out.display()))?;
+    lab.say(format!("{} results in {}", results.len(), a.out.display()));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn repeats_that_touch_differ_by_noise_only() {
+        let r = |v: &[f64]| Range::of(v.to_vec()).unwrap();
+        assert_eq!(r(&[3.0, 1.0, 2.0, 10.0]), Range { min: 1.0, median: 2.5, max: 10.0, n: 4 });
+        assert_eq!(r(&[10.0, 11.0, 12.0]).against(&r(&[9.0, 10.0, 10.5])), "1.10× (within noise)");
+        assert_eq!(r(&[20.0, 21.0]).against(&r(&[10.0, 10.0])), "2.05×");
+        assert!(r(&[20.0]).against(&r(&[10.0])).contains("noise unknown"));
+        assert!(Range::of(vec![f64::NAN]).is_none());
+    }
+
+    #[test]
+    fn a_page_holds_what_the_results_say_and_needs_nothing_else() {
+        let run = |iops: f64| {
+            json!({"name": "write <4K>", "found": {"iops": iops, "latency_ms": {"p50": 1.0}, "histogram_ms": [[1.0, 5], [2.0, 3]],
+                "series": (1..20).map(|t| json!({"t": t, "ops": 100 + t % 4})).collect::<Vec<_>>()},
+                "expected": {"iops": 100.0, "how": "1 disk"}, "bottleneck": {"what": "disk", "evidence": "vda busy"}})
+        };
+        let bench = |label: &str, a: f64| json!({"kind": "bench", "what": "objects", "label": label, "runs": [run(a), run(a + 1.0)]});
+        let drill = json!({"kind": "drill", "what": "osd-kill", "label": "d", "verdict": {"lost": 0, "wrong": 2, "errors": 0},
+            "phases": [{"name": "before", "p99": 1.0}], "events": [{"t": 1.0, "text": "a & b"}],
+            "timeline": [{"t": 0.0, "states": {"active+clean": 8}}, {"t": 1.0, "states": {"peering": 8}}], "runs": [{"name": "osd-kill"}]});
+        let page = page(&[bench("a", 50.0), bench("b", 70.0), drill]);
+        for want in [
+            "write &lt;4K&gt;",
+            "1.40×",
+            "50 % of it",
+            "vda busy",
+            "class=\"bad\">2 reads",
+            "a &amp; b",
+            "<polyline",
+            "<rect",
+        ] {
+            assert!(page.contains(want), "{want}: {page}");
+        }
+        for bad in ["src=", "href=", "url(", "<script", "@import"] {
+            assert!(!page.contains(bad), "{bad}");
+        }
+        assert_eq!(page.matches("<section>").count(), page.matches("</section>").count());
+    }
+}

@@ -1,0 +1,257 @@
+//! Charts as inline SVG: lines over a plain or logarithmic axis, and stacked states over time.
+//!
+//! Colours are those of the page's style sheet (`.s0`, `.s1`, …), so that a chart is legible in light, in dark and on paper.
+
+use std::fmt::Write as _;
+
+const WIDTH: f64 = 640.0;
+const HEIGHT: f64 = 240.0;
+const LEFT: f64 = 64.0;
+const RIGHT: f64 = 12.0;
+const TOP: f64 = 26.0;
+const BOTTOM: f64 = 40.0;
+/// Colours that the style sheet has.
+pub const COLOURS: usize = 8;
+
+/// Text as XML takes it.
+pub fn escape(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            // XML knows no other control characters.
+            c if c.is_control() && !matches!(c, '\n' | '\t') => out.push('\u{fffd}'),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+/// A number as an axis shows it.
+fn short(v: f64) -> String {
+    let (v, unit) = match v.abs() {
+        a if a >= 1e9 => (v / 1e9, "G"),
+        a if a >= 1e6 => (v / 1e6, "M"),
+        a if a >= 1e4 => (v / 1e3, "k"),
+        _ => (v, ""),
+    };
+    let text = if v.abs() >= 100.0 || v.fract() == 0.0 { format!("{v:.0}") } else { format!("{v:.2}") };
+    let text = if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text };
+    text + unit
+}
+
+/// What a chart is about.
+#[derive(Clone, Debug, Default)]
+pub struct Chart {
+    /// Above it.
+    pub title: String,
+    /// Below, and on the left.
+    pub x: String,
+    /// See `x`.
+    pub y: String,
+    /// The x axis is logarithmic.
+    pub log_x: bool,
+    /// Named lines.
+    pub lines: Vec<(String, Vec<(f64, f64)>)>,
+}
+
+/// A step of 1, 2 or 5 and zeros, of which about five make `span`.
+fn step(span: f64) -> f64 {
+    let raw = (span / 5.0).max(1e-9);
+    let ten = 10f64.powf(raw.log10().floor());
+    [1.0, 2.0, 5.0, 10.0].iter().map(|m| m * ten).find(|s| *s >= raw).unwrap_or(raw)
+}
+
+fn head(out: &mut String, title: &str, x: &str, y: &str) {
+    let name = escape(title);
+    // Writing to a string does not fail.
+    let _ = write!(
+        out,
+        "<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{name}\"><text class=\"t\" x=\"{LEFT}\" y=\"16\">{name}</text>\
+         <text class=\"a\" x=\"{}\" y=\"{}\" text-anchor=\"end\">{}</text>\
+         <text class=\"a\" transform=\"translate(12 {}) rotate(-90)\" text-anchor=\"middle\">{}</text>",
+        WIDTH - RIGHT,
+        HEIGHT - 6.0,
+        escape(x),
+        HEIGHT / 2.0,
+        escape(y)
+    );
+}
+
+impl Chart {
+    /// The chart; empty where there is nothing to show.
+    pub fn svg(&self) -> String {
+        let points = || self.lines.iter().flat_map(|l| &l.1).filter(|p| p.0.is_finite() && p.1.is_finite());
+        let tx = |x: f64| if self.log_x { x.max(1e-9).log10() } else { x };
+        let (mut low, mut high, mut top) = (f64::MAX, f64::MIN, 0f64);
+        for (x, y) in points() {
+            (low, high, top) = (low.min(tx(*x)), high.max(tx(*x)), top.max(*y));
+        }
+        if low > high {
+            return String::new();
+        }
+        if high - low < 1e-9 {
+            (low, high) = (low - 0.5, high + 0.5);
+        }
+        let top = if top <= 0.0 { 1.0 } else { top * 1.05 };
+        let px = |x: f64| LEFT + (tx(x) - low) / (high - low) * (WIDTH - LEFT - RIGHT);
+        let py = |y: f64| HEIGHT - BOTTOM - y / top * (HEIGHT - TOP - BOTTOM);
+        let mut out = String::new();
+        head(&mut out, &self.title, &self.x, &self.y);
+        let each = step(top);
+        let mut y = 0.0;
+        while y <= top {
+            let at = py(y);
+            let _ = write!(
+                out,
+                "<line class=\"g\" x1=\"{LEFT}\" x2=\"{}\" y1=\"{at:.1}\" y2=\"{at:.1}\"/><text class=\"a\" x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
+                WIDTH - RIGHT,
+                LEFT - 6.0,
+                at + 4.0,
+                short(y)
+            );
+            y += each;
+        }
+        let each = if self.log_x { 1.0 } else { step(high - low) };
+        let mut x = (low / each).ceil() * each;
+        while x <= high {
+            let v = if self.log_x { 10f64.powf(x) } else { x };
+            let at = LEFT + (x - low) / (high - low) * (WIDTH - LEFT - RIGHT);
+            let _ = write!(
+                out,
+                "<line class=\"g\" x1=\"{at:.1}\" x2=\"{at:.1}\" y1=\"{TOP}\" y2=\"{}\"/><text class=\"a\" x=\"{at:.1}\" y=\"{}\" text-anchor=\"middle\">{}</text>",
+                HEIGHT - BOTTOM,
+                HEIGHT - BOTTOM + 15.0,
+                short(v)
+            );
+            x += each;
+        }
+        for (i, (name, line)) in self.lines.iter().enumerate() {
+            let colour = i % COLOURS;
+            let path: Vec<String> = line
+                .iter()
+                .filter(|p| p.0.is_finite() && p.1.is_finite())
+                .map(|(x, y)| format!("{:.1},{:.1}", px(*x), py(*y)))
+                .collect();
+            match &path[..] {
+                [] => continue,
+                [one] => {
+                    let (cx, cy) = one.split_once(',').unwrap_or_default();
+                    let _ = write!(out, "<circle class=\"d s{colour}\" cx=\"{cx}\" cy=\"{cy}\" r=\"3\"/>");
+                }
+                all => {
+                    let _ = write!(out, "<polyline class=\"l s{colour}\" points=\"{}\"/>", all.join(" "));
+                }
+            }
+            let at = WIDTH - RIGHT - 4.0;
+            let _ = write!(
+                out,
+                "<text class=\"n s{colour}\" x=\"{at}\" y=\"{}\" text-anchor=\"end\">{}</text>",
+                TOP + 4.0 + 14.0 * i as f64,
+                escape(name)
+            );
+        }
+        out + "</svg>"
+    }
+}
+
+/// States over time, stacked: at each time how many are in which state.
+pub fn states(title: &str, samples: &[(f64, Vec<(String, f64)>)], end: f64) -> String {
+    let mut names: Vec<&str> = samples.iter().flat_map(|s| s.1.iter().map(|(n, _)| n.as_str())).collect();
+    names.sort_unstable();
+    names.dedup();
+    // What is good is at the bottom.
+    names.sort_by_key(|n| *n != "active+clean");
+    let top = samples.iter().map(|s| s.1.iter().map(|(_, n)| n).sum::<f64>()).fold(0.0, f64::max);
+    let from = samples.first().map_or(0.0, |s| s.0);
+    if names.is_empty() || top <= 0.0 || end <= from {
+        return String::new();
+    }
+    let px = |t: f64| LEFT + (t - from) / (end - from) * (WIDTH - LEFT - RIGHT);
+    let tall = HEIGHT - TOP - BOTTOM;
+    let mut out = String::new();
+    head(&mut out, title, "seconds", "PGs");
+    for (i, s) in samples.iter().enumerate() {
+        let to = samples.get(i + 1).map_or(end, |n| n.0);
+        let mut y = HEIGHT - BOTTOM;
+        for (colour, name) in names.iter().enumerate() {
+            let Some((_, n)) = s.1.iter().find(|(have, _)| have == name) else { continue };
+            let h = n / top * tall;
+            y -= h;
+            let _ = write!(
+                out,
+                "<rect class=\"b s{}\" x=\"{:.1}\" y=\"{y:.1}\" width=\"{:.1}\" height=\"{h:.1}\"/>",
+                colour % COLOURS,
+                px(s.0),
+                (px(to) - px(s.0)).max(0.3)
+            );
+        }
+    }
+    let each = step(end - from);
+    let mut x = (from / each).ceil() * each;
+    while x <= end {
+        let _ = write!(
+            out,
+            "<text class=\"a\" x=\"{:.1}\" y=\"{}\" text-anchor=\"middle\">{}</text>",
+            px(x),
+            HEIGHT - BOTTOM + 15.0,
+            short(x)
+        );
+        x += each;
+    }
+    for (v, y) in [(0.0, HEIGHT - BOTTOM), (top, TOP)] {
+        let _ = write!(
+            out,
+            "<text class=\"a\" x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
+            LEFT - 6.0,
+            y + 4.0,
+            short(v)
+        );
+    }
+    for (i, name) in names.iter().enumerate() {
+        let _ = write!(
+            out,
+            "<text class=\"n s{}\" x=\"{}\" y=\"{}\" text-anchor=\"end\">{}</text>",
+            i % COLOURS,
+            WIDTH - RIGHT - 4.0,
+            TOP + 14.0 + 14.0 * i as f64,
+            escape(name)
+        );
+    }
+    out + "</svg>"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_gives_nothing_and_text_is_escaped() {
+        assert_eq!(Chart::default().svg(), "");
+        assert_eq!(states("x", &[], 1.0), "");
+        let c = Chart {
+            title: "a < b & \"c\"".into(),
+            lines: vec![
+                ("one".into(), vec![(1.0, 5.0)]),
+                ("two".into(), vec![(1.0, 1.0), (f64::NAN, 3.0), (100.0, 2e6)]),
+            ],
+            log_x: true,
+            ..Chart::default()
+        };
+        let svg = c.svg();
+        assert!(
+            svg.contains("a &lt; b &amp; &quot;c&quot;") && !svg.contains("NaN") && svg.ends_with("</svg>"),
+            "{svg}"
+        );
+        assert!(svg.contains("<circle") && svg.contains("<polyline"));
+        assert_eq!(
+            (short(1500.0), short(0.25), short(2e7), short(12_500.0)),
+            ("1500".into(), "0.25".into(), "20M".into(), "12.50k".replace("0k", "k"))
+        );
+        let s = states("t", &[(0.0, vec![("active+clean".into(), 8.0)]), (5.0, vec![("peering".into(), 8.0)])], 10.0);
+        assert_eq!(s.matches("<rect").count(), 2);
+    }
+}

@@ -1,0 +1,372 @@
+//! What this machine did while something was measured: CPU of every daemon and of ourselves, waiting for disks, disks, networks.
+//!
+//! All of it is read from `/proc` before and after; in between only the machine's own counters, once a second. Daemons on other
+//! hosts are not seen, and the result says on which host it looked.
+
+use crate::prelude::*;
+use std::collections::BTreeMap;
+use std::fs;
+use std::time::Instant;
+
+/// Counters of the whole machine.
+#[derive(Clone, Debug, Default)]
+struct Machine {
+    /// Ticks of all CPUs: busy, waiting for disks, idle.
+    cpu: [u64; 3],
+    /// By disk: bytes read, bytes written, reads, writes, milliseconds busy.
+    disks: BTreeMap<String, [u64; 5]>,
+    /// By interface: bytes in, bytes out, packets dropped or in error.
+    nets: BTreeMap<String, [u64; 3]>,
+}
+
+/// A daemon's process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Proc {
+    /// Process id.
+    pub pid: u32,
+    /// `osd.3`, `spirula up`, …
+    pub name: String,
+    /// The command line.
+    pub args: Vec<String>,
+}
+
+/// CPU time in ticks of a process and of each of its threads.
+#[derive(Clone, Debug, Default)]
+struct Cpu {
+    own: u64,
+    threads: BTreeMap<u32, (String, u64)>,
+}
+
+fn numbers(text: &str) -> Vec<u64> {
+    text.split_whitespace().map(|w| w.parse().unwrap_or(0)).collect()
+}
+
+fn at(v: &[u64], i: usize) -> u64 {
+    v.get(i).copied().unwrap_or(0)
+}
+
+impl Machine {
+    fn now() -> Self {
+        let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+        Self::parse(&read("/proc/stat"), &read("/proc/diskstats"), &read("/proc/net/dev"))
+    }
+
+    fn parse(stat: &str, diskstats: &str, dev: &str) -> Self {
+        let mut m = Self::default();
+        if let Some(cpu) = stat.lines().find_map(|l| l.strip_prefix("cpu ")) {
+            // user nice system idle iowait irq softirq steal
+            let v = numbers(cpu);
+            let busy = [0, 1, 2, 5, 6, 7].iter().map(|i| at(&v, *i)).sum();
+            m.cpu = [busy, at(&v, 4), at(&v, 3)];
+        }
+        for line in diskstats.lines() {
+            let mut words = line.split_whitespace().skip(2);
+            let Some(name) = words.next() else { continue };
+            if ["loop", "ram", "zram", "dm-", "sr"].iter().any(|p| name.starts_with(p)) || is_partition(name) {
+                continue;
+            }
+            let v: Vec<u64> = words.map(|w| w.parse().unwrap_or(0)).collect();
+            m.disks.insert(name.to_owned(), [at(&v, 2) * 512, at(&v, 6) * 512, at(&v, 0), at(&v, 4), at(&v, 9)]);
+        }
+        for line in dev.lines() {
+            let Some((name, rest)) = line.split_once(':') else { continue };
+            let v = numbers(rest);
+            let lost = at(&v, 2) + at(&v, 3) + at(&v, 10) + at(&v, 11);
+            m.nets.insert(name.trim().to_owned(), [at(&v, 0), at(&v, 8), lost]);
+        }
+        m
+    }
+}
+
+fn is_partition(name: &str) -> bool {
+    Path::new("/sys/class/block").join(name).join("partition").exists()
+}
+
+fn cpu_of(pid: u32) -> Option<Cpu> {
+    let ticks = |stat: &str| -> Option<(String, u64)> {
+        // The name is in brackets and may hold anything.
+        let (head, rest) = stat.rsplit_once(')')?;
+        let v: Vec<&str> = rest.split_whitespace().collect();
+        let name = head.split_once('(')?.1.to_owned();
+        Some((name, v.get(11)?.parse::<u64>().ok()? + v.get(12)?.parse::<u64>().ok()?))
+    };
+    let mut cpu = Cpu { own: ticks(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)?.1, ..Cpu::default() };
+    for entry in fs::read_dir(format!("/proc/{pid}/task")).ok()?.flatten() {
+        let Some(tid) = entry.file_name().to_str().and_then(|n| n.parse().ok()) else { continue };
+        if let Some(t) = fs::read_to_string(entry.path().join("stat")).ok().and_then(|s| ticks(&s)) {
+            cpu.threads.insert(tid, t);
+        }
+    }
+    Some(cpu)
+}
+
+/// What a process is, by its command line; `None` if it is no daemon of a cluster.
+fn daemon_name(args: &[String]) -> Option<String> {
+    let program = Path::new(args.first()?).file_name()?.to_str()?;
+    let after = |names: &[&str]| {
+        let i = args.iter().position(|a| names.contains(&a.as_str()))?;
+        args.get(i + 1).cloned()
+    };
+    match program {
+        // Also one that was renamed for a trial.
+        p if p.starts_with("spirula") => match args.get(1)?.as_str() {
+            "up" => Some(format!("spirula up {}", after(&["--dir"]).unwrap_or_default()).trim_end().to_owned()),
+            kind @ ("mon" | "mgr" | "osd") => {
+                if args.get(2).is_some_and(|w| ["start", "stop", "rejoin", "prepare", "grow"].contains(&w.as_str())) {
+                    return None;
+                }
+                let usual = if kind == "mon" { "a" } else { "x" };
+                Some(format!("{kind}.{}", after(&["--id", "-i"]).unwrap_or_else(|| usual.to_owned())))
+            }
+            _ => None,
+        },
+        "ceph-osd" | "ceph-mon" | "ceph-mgr" | "ceph-mds" => {
+            let kind = program.trim_start_matches("ceph-");
+            Some(format!("{kind}.{}", after(&["-i", "--id"])?))
+        }
+        _ => None,
+    }
+}
+
+/// The daemons that run on this machine.
+pub fn daemons() -> Vec<Proc> {
+    let mut out = Vec::new();
+    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|n| n.parse().ok()) else { continue };
+        let raw = fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        let args: Vec<String> =
+            raw.split(|b| *b == 0).filter(|w| !w.is_empty()).map(|w| String::from_utf8_lossy(w).into_owned()).collect();
+        if let Some(name) = daemon_name(&args) {
+            out.push(Proc { pid, name, args });
+        }
+    }
+    out.sort_by(|a, b| (&a.name, a.pid).cmp(&(&b.name, b.pid)));
+    out
+}
+
+/// Watches from [`Watch::begin`] to [`Watch::end`].
+pub struct Watch {
+    since: Instant,
+    machine: Machine,
+    last: Machine,
+    last_at: Instant,
+    procs: Vec<(Proc, Cpu)>,
+    own: Cpu,
+    series: Vec<Value>,
+}
+
+/// What was used.
+#[derive(Clone, Debug, Default)]
+pub struct Used {
+    /// As it stands in a result.
+    pub json: Value,
+    /// CPUs of the machine that were busy, of 1; and that waited for a disk.
+    pub busy: f64,
+    /// See `busy`.
+    pub iowait: f64,
+    /// CPU seconds of this process.
+    pub client: f64,
+    /// Name and cores used of each daemon, most first.
+    pub daemons: Vec<(String, f64)>,
+    /// The busiest thread of a daemon, or of ourselves: whose, its name, its part of a core.
+    pub thread: Option<(String, String, f64)>,
+    /// The busiest disk: name, part of the time it was busy, writes a second.
+    pub disk: Option<(String, f64, f64)>,
+    /// The interface closest to its speed: name, bytes a second in its busier direction, its speed in bytes a second.
+    pub net: Option<(String, f64, f64)>,
+}
+
+fn ticks_per_second() -> f64 {
+    rustix::param::clock_ticks_per_second() as f64
+}
+
+fn cores() -> f64 {
+    std::thread::available_parallelism().map_or(1.0, |n| n.get() as f64)
+}
+
+impl Watch {
+    /// Notes where all counters stand.
+    pub fn begin() -> Self {
+        let procs = daemons().into_iter().filter_map(|p| Some((p.clone(), cpu_of(p.pid)?))).collect();
+        let machine = Machine::now();
+        let now = Instant::now();
+        let own = cpu_of(std::process::id()).unwrap_or_default();
+        Self { since: now, last: machine.clone(), last_at: now, machine, procs, own, series: Vec::new() }
+    }
+
+    /// A second has passed, about.
+    pub fn look(&mut self) {
+        let (now, time) = (Machine::now(), Instant::now());
+        let seconds = time.duration_since(self.last_at).as_secs_f64();
+        if seconds < 0.5 {
+            return;
+        }
+        let parts = parts(&self.last, &now);
+        let sum = |f: &dyn Fn(&Machine) -> u64| f(&now).saturating_sub(f(&self.last)) as f64 / seconds;
+        let disks = |m: &Machine| m.disks.values().map(|d| d[0] + d[1]).sum();
+        let nets = |m: &Machine| m.nets.iter().filter(|(n, _)| *n != "lo").map(|(_, d)| d[0] + d[1]).sum();
+        self.series.push(json!({
+            "t": round(time.duration_since(self.since).as_secs_f64(), 1), "busy": round(parts.0, 3),
+            "iowait": round(parts.1, 3), "disk_bytes_per_s": round(sum(&disks), 0), "net_bytes_per_s": round(sum(&nets), 0),
+        }));
+        (self.last, self.last_at) = (now, time);
+    }
+
+    /// What was used since the beginning, by `ops` operations.
+    pub fn end(mut self, ops: u64) -> Used {
+        let seconds = self.since.elapsed().as_secs_f64().max(0.001);
+        if self.series.is_empty() {
+            self.look();
+        }
+        let now = Machine::now();
+        let per_op = |cpu: f64| if ops == 0 { Value::Null } else { json!(round(cpu * 1e6 / ops as f64, 2)) };
+        let (busy, iowait) = parts(&self.machine, &now);
+        let mut used = Used { busy, iowait, ..Used::default() };
+        let mut daemons = Vec::new();
+        for (p, before) in &self.procs {
+            let Some(after) = cpu_of(p.pid) else {
+                daemons.push(json!({"name": p.name, "pid": p.pid, "ended": true}));
+                continue;
+            };
+            let cpu = after.own.saturating_sub(before.own) as f64 / ticks_per_second();
+            used.busiest(&p.name, before, &after, seconds);
+            used.daemons.push((p.name.clone(), cpu / seconds));
+            daemons.push(json!({"name": p.name, "pid": p.pid, "cpu_s": round(cpu, 2), "cores": round(cpu / seconds, 3), "cpu_us_per_op": per_op(cpu)}));
+        }
+        used.daemons.sort_by(|a, b| b.1.total_cmp(&a.1));
+        let own = cpu_of(std::process::id()).unwrap_or_default();
+        used.client = own.own.saturating_sub(self.own.own) as f64 / ticks_per_second();
+        used.busiest("the load generator", &self.own, &own, seconds);
+        let mut disks = Vec::new();
+        for (name, after) in &now.disks {
+            let Some(before) = self.machine.disks.get(name) else { continue };
+            let d: Vec<f64> = after.iter().zip(before).map(|(a, b)| a.saturating_sub(*b) as f64 / seconds).collect();
+            if let [read, written, reads, writes, busy_ms] = d[..]
+                && reads + writes > 0.0
+            {
+                let busy = (busy_ms / 1000.0).min(1.0);
+                if used.disk.as_ref().is_none_or(|u| u.1 < busy) {
+                    used.disk = Some((name.clone(), busy, writes));
+                }
+                disks.push(json!({
+                    "name": name, "read_bytes_per_s": round(read, 0), "written_bytes_per_s": round(written, 0),
+                    "reads_per_s": round(reads, 1), "writes_per_s": round(writes, 1), "busy": round(busy, 3),
+                }));
+            }
+        }
+        let mut nets = Vec::new();
+        for (name, after) in &now.nets {
+            let Some(before) = self.machine.nets.get(name) else { continue };
+            let [inn, out, lost] = [0, 1, 2].map(|i| after[i].saturating_sub(before[i]) as f64);
+            if inn + out == 0.0 {
+                continue;
+            }
+            let speed = speed(name);
+            let most = inn.max(out) / seconds;
+            if let Some(speed) = speed
+                && used.net.as_ref().is_none_or(|u| u.1 / u.2 < most / speed)
+            {
+                used.net = Some((name.clone(), most, speed));
+            }
+            nets.push(json!({
+                "name": name, "in_bytes_per_s": round(inn / seconds, 0), "out_bytes_per_s": round(out / seconds, 0),
+                "lost_packets": lost, "speed_bytes_per_s": speed,
+            }));
+        }
+        used.json = json!({
+            "host": hostname(), "seconds": round(seconds, 2), "cores": cores(), "busy": round(busy, 3),
+            "iowait": round(iowait, 3), "client_cpu_s": round(used.client, 2), "client_cpu_us_per_op": per_op(used.client),
+            "daemons": daemons, "disks": disks, "nets": nets, "series": self.series,
+        });
+        used
+    }
+}
+
+impl Used {
+    fn busiest(&mut self, whose: &str, before: &Cpu, after: &Cpu, seconds: f64) {
+        for (tid, (name, ticks)) in &after.threads {
+            let had = before.threads.get(tid).map_or(0, |t| t.1);
+            let part = ticks.saturating_sub(had) as f64 / ticks_per_second() / seconds;
+            if self.thread.as_ref().is_none_or(|t| t.2 < part) {
+                self.thread = Some((whose.to_owned(), name.clone(), part));
+            }
+        }
+    }
+}
+
+/// Parts of all CPUs that were busy, and that waited for a disk.
+fn parts(before: &Machine, after: &Machine) -> (f64, f64) {
+    let d = [0, 1, 2].map(|i| after.cpu[i].saturating_sub(before.cpu[i]) as f64);
+    let all = (d[0] + d[1] + d[2]).max(1.0);
+    (d[0] / all, d[1] / all)
+}
+
+/// What an interface can carry in one direction, bytes a second, where the kernel knows.
+fn speed(name: &str) -> Option<f64> {
+    let text = fs::read_to_string(format!("/sys/class/net/{name}/speed")).ok()?;
+    let megabits: f64 = text.trim().parse().ok()?;
+    (megabits > 0.0).then_some(megabits * 1e6 / 8.0)
+}
+
+/// This machine's name.
+pub fn hostname() -> String {
+    let uname = rustix::system::uname();
+    let name = uname.nodename().to_string_lossy().into_owned();
+    name.split('.').next().unwrap_or_default().to_owned()
+}
+
+/// This machine, for a result.
+pub fn environment() -> Value {
+    let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+    let line = |text: &str, key: &str| {
+        let found = text.lines().find_map(|l| l.split_once(':').filter(|(k, _)| k.trim() == key));
+        found.map(|(_, v)| v.trim().to_owned()).unwrap_or_default()
+    };
+    let os = read("/etc/os-release");
+    let os = os.lines().find_map(|l| l.strip_prefix("PRETTY_NAME=")).unwrap_or_default().trim_matches('"').to_owned();
+    json!({
+        "host": hostname(), "kernel": rustix::system::uname().release().to_string_lossy(), "os": os, "cores": cores(),
+        "cpu": line(&read("/proc/cpuinfo"), "model name"), "memory": line(&read("/proc/meminfo"), "MemTotal"),
+        "load_before": read("/proc/loadavg").split(' ').next().unwrap_or_default(),
+        "spirula": env!("CARGO_PKG_VERSION"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_counters_are_read_where_they_stand() {
+        let m = Machine::parse(
+            "cpu  10 20 30 400 50 6 7 8 0 0\ncpu0 1 2 3 4 5\n",
+            "   8       0 sdz 100 0 2000 10 200 0 4000 20 0 300 400\n   7       0 loop0 1 1 1 1 1 1 1 1 1 1 1\n",
+            "Inter-| x\n eth0: 1000 9 1 2 0 0 0 0 3000 9 3 4 0 0 0 0\n",
+        );
+        assert_eq!(m.cpu, [81, 50, 400]);
+        assert_eq!(m.disks.len(), 1, "{m:?}");
+        assert_eq!(m.disks["sdz"], [1_024_000, 2_048_000, 100, 200, 300]);
+        assert_eq!(m.nets["eth0"], [1000, 3000, 10]);
+    }
+
+    #[test]
+    fn daemons_are_known_by_their_command_lines() {
+        let name = |line: &str| daemon_name(&line.split(' ').map(str::to_owned).collect::<Vec<_>>());
+        assert_eq!(name("/usr/bin/ceph-osd -c /x -i 3").as_deref(), Some("osd.3"));
+        assert_eq!(name("target/spirula osd --id 4 --dir d").as_deref(), Some("osd.4"));
+        assert_eq!(name("spirula up --dir d --detach").as_deref(), Some("spirula up d"));
+        assert_eq!(name("spirula osd stop 0"), None);
+        assert_eq!(name("vi ceph-osd"), None);
+    }
+
+    #[test]
+    fn what_this_process_used_is_seen() {
+        let w = Watch::begin();
+        let mut x = 1u64;
+        let until = Instant::now() + Duration::from_millis(300);
+        while Instant::now() < until {
+            x = x.wrapping_mul(3);
+        }
+        assert!(x != 0 && w.end(10).client > 0.05);
+    }
+}

@@ -1,0 +1,83 @@
+//! Capabilities that name file systems: `allow rw fsname=a`.
+//!
+//! Whoever has only such sees no other file system: not in maps ([`crate::session`]), nor in what commands answer, since a command that
+//! only reads works on a map without the others ([`Mon::hide_from`]). What a command is to change is looked at before it goes to the
+//! leader ([`refusal`]). As with Ceph, `fs new` makes whatever it is told to, and the managers' commands know of no names.
+
+use super::{Access, Asker};
+use crate::commands::{self, args::Args, fs, mds};
+use crate::event::ConnId;
+use crate::mon::Mon;
+use crate::state::State;
+use crate::work::Work;
+use spirula_auth::EntityId;
+use spirula_auth::caps::MonCaps;
+use spirula_maps::FsMap;
+use spirula_types::EntityType;
+use spirula_types::errno::{EINVAL, EPERM};
+use std::sync::Arc;
+
+/// Whether the asker may not change the file system that a command is about: errno and sentence.
+pub(super) fn refusal(asker: &Asker<'_>, state: &State, cmd: &[String]) -> Option<(i32, String)> {
+    let (module, perm) = commands::needs_of(cmd)?;
+    if !perm.contains('w') || !matches!(module, "fs" | "mds") {
+        return None;
+    }
+    let (prefix, args) = commands::words_of(cmd)?;
+    let name = target(&state.fsmap, &prefix, &args)?;
+    if asker.caps.changes_fs(&asker.entity, &name) {
+        return None;
+    }
+    tracing::debug!(peer = asker.entity, fs = name, "refused: its capabilities do not allow it");
+    Some(match prefix.as_str() {
+        "mds fail" => {
+            let who = args.str("role_or_gid");
+            (EINVAL, format!("MDS named '{who}' does not exist, is not up or you lack the permission to see."))
+        }
+        _ if args.has("fs_name") => (EPERM, format!("Permission denied: '{name}'")),
+        _ => (EPERM, "Permission denied.".to_owned()),
+    })
+}
+
+/// The file system that a command would change; the empty name for what belongs to none, as a standby does.
+fn target(map: &FsMap, prefix: &str, args: &Args) -> Option<String> {
+    if prefix == "fs new" {
+        return None;
+    }
+    let name = |fscid: i32| map.by_id(fscid).map(|f| f.mds_map.fs_name.clone()).unwrap_or_default();
+    if args.has("fs_name") {
+        // What is not there is said to be so.
+        return map.by_name(&args.str("fs_name")).map(|f| f.mds_map.fs_name.clone());
+    }
+    let of_server = |gid: u64| map.mds_roles.get(&gid).map(|fscid| name(*fscid));
+    if args.has("role") {
+        return fs::role_in(map, &args.str("role")).ok().map(|(fscid, _)| name(fscid));
+    }
+    if args.has("role_or_gid") {
+        return mds::find_in(map, &args.str("role_or_gid")).and_then(|i| of_server(i.gid));
+    }
+    of_server(args.int("gid").and_then(|g| u64::try_from(g).ok())?)
+}
+
+impl Mon {
+    /// Takes file systems out of a copy of the state that the asker may not see. Only for commands that change nothing.
+    pub(crate) fn hide_from(&self, conn: ConnId, work: &mut Work) {
+        let Some(session) = self.sessions.get(&conn) else { return };
+        let of_table;
+        let caps = match &session.access {
+            Access::Everything => return,
+            Access::Granted { caps, .. } => caps,
+            // The session of another monitor, which let it in and asks for it. Daemons see everything.
+            Access::Nothing if session.peer.kind != EntityType::Client => return,
+            Access::Nothing => {
+                let entity = session.peer.auth_name().parse::<EntityId>().ok();
+                let user = entity.and_then(|e| work.state.auth.get(&e));
+                of_table = user.and_then(|u| u.caps.get("mon")?.parse::<MonCaps>().ok()).unwrap_or_default();
+                &of_table
+            }
+        };
+        if let Some(seen) = work.state.fsmap.seen_by(|name| caps.allows_fs(name)) {
+            work.state.fsmap = Arc::new(seen);
+        }
+    }
+}

@@ -1,0 +1,252 @@
+//! The peers of a monitor or manager, and what they were told and have not taken.
+//!
+//! An answer takes memory until its peer has taken it. All that peers of one daemon have not taken is meant to stay within a share of
+//! the process's budget ([`Answers::share`]), whatever is asked and however many ask:
+//!
+//! * A client that has [`ASKED`] bytes or a quarter of what is free unread, or [`OPEN`] commands unanswered, is asked nothing more:
+//!   what it says waits here, in order, and its connection is held. What waits is what had been read from it, at most one receive
+//!   buffer and what was in the mailbox. A client that owes nothing may always ask, so one that reads is never closed for what it
+//!   asks, however long the answers are.
+//! * A client that takes nothing for [`STUCK`] loses its connection when there is more to say and as much waits as may, and in any
+//!   case while the share is used up.
+//! * Where twice the share is held, those lose theirs at once who have most unread, and with it what waits for them.
+//!
+//! What is left over is an answer for each client that just asked, and [`ASKED`] for each, for as long as it is not stuck.
+//!
+//! Daemons of the cluster are believed to read; one that has not taken [`Answers::of_daemon`] bytes opens another connection.
+
+use crate::hub::Hub;
+use crate::link::{Link, LinkId, Peer};
+use crate::{clock, limits};
+use spirula_messages::Message;
+use spirula_messages::ceph::kind;
+use spirula_types::EntityType;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+/// Bytes of answers that a client has not taken, above which none of its requests is begun.
+const ASKED: usize = 1 << 20;
+/// The part of what is free that counts in place of that, where that is less.
+const PART: usize = 4;
+/// Commands of one client that are not answered, above which no other is begun: each answer is made whole before it is sent.
+const OPEN: usize = 16;
+/// Time without taking anything after which a client counts as stuck.
+const STUCK: Duration = Duration::from_secs(5);
+/// The least and the most of a share, bytes.
+const SHARES: (usize, usize) = (8 << 20, limits::ANSWERS_UNREAD);
+
+struct One {
+    link: Link,
+    client: bool,
+    /// Commands that are not answered, by their transactions.
+    open: BTreeSet<u64>,
+    /// What it said and that waits.
+    kept: VecDeque<Message>,
+}
+
+impl One {
+    fn may_ask(&self, free: usize) -> bool {
+        let unsent = self.link.unsent();
+        self.open.len() < OPEN && (unsent == 0 || unsent <= ASKED.min(free / PART))
+    }
+}
+
+/// The peers of one daemon.
+pub struct Answers {
+    share: usize,
+    /// Bytes that they have not taken, as of the last look, and all that was said since.
+    held: usize,
+    all: BTreeMap<LinkId, One>,
+    /// Those who may be asked what waits.
+    changed: BTreeSet<LinkId>,
+}
+
+fn size(m: &Message) -> usize {
+    m.front.len() + m.middle.len() + m.data.len()
+}
+
+fn is_command(m: &Message) -> bool {
+    matches!(m.kind, kind::MON_COMMAND | kind::COMMAND | kind::MGR_COMMAND)
+}
+
+fn is_answer(m: &Message) -> bool {
+    matches!(m.kind, kind::MON_COMMAND_ACK | kind::COMMAND_REPLY | kind::MGR_COMMAND_REPLY)
+}
+
+impl Answers {
+    /// Nobody's, with a share of `hub`'s memory: an eighth of what payloads may take.
+    pub fn new(hub: &Hub) -> Self {
+        let share = (hub.pool().budget() / 8).clamp(SHARES.0, SHARES.1);
+        Self { share, held: 0, all: BTreeMap::new(), changed: BTreeSet::new() }
+    }
+
+    /// What peers together may leave unread, bytes.
+    pub fn share(&self) -> usize {
+        self.share
+    }
+
+    /// What a daemon of the cluster may leave unread, bytes.
+    pub fn of_daemon(&self) -> usize {
+        (2 * self.share).min(limits::ANSWERS_UNREAD)
+    }
+
+    fn free(&self) -> usize {
+        self.share.saturating_sub(self.held)
+    }
+
+    /// A peer is there.
+    pub fn insert(&mut self, link: Link, peer: &Peer) {
+        let client = peer.kind == EntityType::Client;
+        self.all.insert(link.id(), One { link, client, open: BTreeSet::new(), kept: VecDeque::new() });
+    }
+
+    /// A connection has ended; false if it was of no peer, or was closed here.
+    pub fn remove(&mut self, id: LinkId) -> bool {
+        self.changed.remove(&id);
+        self.all.remove(&id).is_some()
+    }
+
+    /// Closes a peer's connection and forgets it.
+    pub fn close(&mut self, id: LinkId) {
+        self.changed.remove(&id);
+        if let Some(one) = self.all.remove(&id) {
+            one.link.close();
+        }
+    }
+
+    /// A peer said something: it is given back if it is its turn, and else waits ([`Answers::due`]).
+    pub fn take(&mut self, id: LinkId, m: Message) -> Option<Message> {
+        let free = self.free();
+        let Some(one) = self.all.get_mut(&id).filter(|one| one.client) else { return Some(m) };
+        if one.kept.is_empty() && one.may_ask(free) {
+            if is_command(&m) {
+                one.open.insert(m.tid);
+            }
+            return Some(m);
+        }
+        one.link.hold();
+        one.kept.push_back(m);
+        self.await_taken(id);
+        None
+    }
+
+    /// Whoever waits is looked at when it takes something.
+    fn await_taken(&mut self, id: LinkId) {
+        let free = self.free();
+        let Some(one) = self.all.get(&id) else { return };
+        one.link.tell_when_taken();
+        // It may have taken all just before.
+        if one.may_ask(free) {
+            self.changed.insert(id);
+        }
+    }
+
+    /// A peer has taken some of what waited for it.
+    pub fn taken(&mut self, id: LinkId) {
+        if self.all.get(&id).is_some_and(|one| !one.kept.is_empty()) {
+            self.changed.insert(id);
+        }
+    }
+
+    /// Something that had to wait and whose turn it is now. The owner asks until there is nothing more, whenever it has handled what
+    /// came.
+    pub fn due(&mut self) -> Option<(LinkId, Message)> {
+        while let Some(id) = self.changed.first().copied() {
+            let free = self.free();
+            let Some(one) = self.all.get_mut(&id) else {
+                self.changed.remove(&id);
+                continue;
+            };
+            if !one.may_ask(free) {
+                self.changed.remove(&id);
+                self.await_taken(id);
+                continue;
+            }
+            let m = one.kept.pop_front();
+            if one.kept.is_empty() {
+                self.changed.remove(&id);
+                one.link.go_on();
+            }
+            let Some(m) = m else { continue };
+            if is_command(&m) {
+                one.open.insert(m.tid);
+            }
+            return Some((id, m));
+        }
+        None
+    }
+
+    /// Says something to a peer, or closes its connection: it does not read. False then.
+    pub fn send(&mut self, id: LinkId, m: Message) -> bool {
+        let (free, of_daemon) = (self.free(), self.of_daemon());
+        let Some(one) = self.all.get_mut(&id) else { return true };
+        if one.link.is_closed() {
+            return true;
+        }
+        if is_answer(&m) && one.open.remove(&m.tid) && !one.kept.is_empty() {
+            self.changed.insert(id);
+        }
+        let unsent = one.link.unsent();
+        let goes_too_far = match one.client {
+            true => unsent > ASKED.max(free / PART) && one.link.stuck_for(clock::monotonic()) >= STUCK,
+            false => unsent > of_daemon,
+        };
+        if goes_too_far {
+            tracing::warn!(id, unsent, "a peer does not read what it asked for; its connection is closed");
+            one.link.abandon();
+            return false;
+        }
+        self.held = self.held.saturating_add(size(&m));
+        one.link.send(m);
+        if self.held > 2 * self.share {
+            self.shed();
+        }
+        self.all.get(&id).is_none_or(|one| !one.link.is_closed())
+    }
+
+    fn count(&mut self) {
+        // What was closed here is on its way out, and nobody else's fault.
+        self.held = self.all.values().filter(|one| !one.link.is_closed()).map(|one| one.link.unsent()).sum();
+    }
+
+    /// Those with most unread lose it, until what is left is less than twice the share, or little for each.
+    fn shed(&mut self) {
+        self.count();
+        while self.held > 2 * self.share {
+            let open = self.all.values().filter(|one| one.client && !one.link.is_closed());
+            let Some(most) = open.max_by_key(|one| one.link.unsent()) else { return };
+            let unsent = most.link.unsent();
+            if unsent <= ASKED {
+                return;
+            }
+            tracing::warn!(
+                id = most.link.id(),
+                unsent,
+                held = self.held,
+                "a client does not read what it asked for, and memory is used up; its connection is closed"
+            );
+            most.link.abandon();
+            self.held -= unsent.min(self.held);
+        }
+    }
+
+    /// Looks at all of them, every now and then: what is held, and who is stuck while the share is used up.
+    pub fn look(&mut self) {
+        self.count();
+        if self.held <= self.share {
+            return;
+        }
+        let now = clock::monotonic();
+        for one in self.all.values().filter(|one| one.client && !one.link.is_closed()) {
+            if one.link.stuck_for(now) >= STUCK {
+                tracing::warn!(
+                    id = one.link.id(),
+                    unsent = one.link.unsent(),
+                    held = self.held,
+                    "a client does not read what it asked for, and memory is used up; its connection is closed"
+                );
+                one.link.abandon();
+            }
+        }
+    }
+}

@@ -1,0 +1,444 @@
+"""The lab: `spirula bench` measures, leaves nothing behind (also when it is killed), and says clearly what is wrong; `spirula drill`
+breaks things and puts them back; `spirula report` makes a page that needs nothing but itself."""
+import json, os, re, shutil, signal, subprocess, time
+import xml.etree.ElementTree as ET
+import harness, netns
+from harness import Case, wait
+from test_processes import OsdHosts
+
+
+class Objects(Case):
+    args = ['--osds', '3', '--osd-size', '2G']
+
+    def bench(self, *words, check=True, timeout=120):
+        return self.c.spirula('bench', *words, timeout=timeout, check=check)
+
+    def result(self, name):
+        with open(os.path.join(self.scratch, name, 'result.json')) as f:
+            return json.load(f)
+
+    def objects(self, pool):
+        return self.c.rados('-p', pool, 'ls').out.split()
+
+    def test_1_loads_are_measured_and_their_objects_go(self):
+        self.c.ceph('osd', 'pool', 'create', 'mine', '8')
+        out = os.path.join(self.scratch, 'first')
+        said = self.bench('objects', 'write', 'seq', 'rand', 'mixed', '--dir', self.c.dir, '-p', 'mine', '-b', '4K', '-O', '16K', '-s', '1',
+                          '--warm-up', '1', '--repeats', '2', '--objects', '64', '--generators', '2', '--out', out).out
+        v = self.result('first')
+        assert [r['mode'] for r in v['runs']] == ['write', 'seq', 'rand', 'mixed'] * 2 and [r['repeat'] for r in v['runs']] == [0] * 4 + [1] * 4
+        for r in v['runs']:
+            f = r['found']
+            assert f['ops'] > 10 and f['errors'] == 0 and f['bytes'] == f['ops'] * 4096, r
+            assert sum(s['ops'] for s in f['series']) == f['ops'] == sum(n for _, n in f['histogram_ms']), f
+            assert 0 < f['latency_ms']['p50'] <= f['latency_ms']['p99'] <= f['latency_ms']['max'] * 1.01
+            assert r['bottleneck']['what'] and r['bottleneck']['evidence']
+            assert any(d['name'].endswith(self.c.dir) and d['cpu_us_per_op'] > 0 for d in r['used']['daemons']), r['used']
+        assert all(0 < r['found']['reads'] < r['found']['ops'] for r in v['runs'] if r['mode'] == 'mixed')
+        assert 'mixed 70/30 4 KiB in 16 KiB, 2 × 16 in flight' in said and v['command'].endswith(out), said
+        with open(os.path.join(out, 'summary.csv')) as f:
+            assert len(f.readlines()) == 9
+        assert self.objects('mine') == []
+        # Nothing is written over.
+        assert 'holds a result already' in self.bench('objects', '--dir', self.c.dir, '--out', out, check=False).err
+
+    def test_2_a_pool_of_its_own_and_a_rate(self):
+        out = os.path.join(self.scratch, 'rate')
+        self.bench('objects', 'write', '--dir', self.c.dir, '-b', '4K', '-s', '2', '--rate', '50', '--out', out)
+        v = self.result('rate')
+        assert 95 <= v['runs'][0]['found']['ops'] <= 105, v['runs'][0]['found']['ops']
+        assert v['pool']['name'] == 'spirula-bench' and v['pool']['size'] == 3 and v['pool']['osds'] == 3, v['pool']
+        left = [p for p in self.c.json('osd', 'pool', 'ls') if p.startswith('spirula-bench')]
+        assert not left or self.objects('spirula-bench') == []
+
+    def test_3_who_is_killed_leaves_nothing_for_long(self):
+        def killed():
+            p = subprocess.Popen([harness.BINARY, 'bench', 'objects', 'write', '--dir', self.c.dir, '-p', 'mine', '-b', '4K', '-s', '60',
+                                  '--out', os.path.join(self.scratch, f'killed-{time.time()}')], stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+            wait(lambda: len(self.objects('mine')) > 50, 'objects of a run')
+            return p
+        p = killed()
+        assert '1 are under way' in self.bench('clean', '--dir', self.c.dir, '-p', 'mine').out, 'what lives is left alone'
+        p.kill()
+        p.wait()
+        assert len(self.objects('mine')) > 50
+        self.bench('objects', 'write', '--dir', self.c.dir, '-p', 'mine', '-b', '4K', '-s', '1', '--out', os.path.join(self.scratch, 'next'))
+        assert self.objects('mine') == []
+        p = killed()
+        p.kill()
+        p.wait()
+        assert 'what 1 runs' in self.bench('clean', '--dir', self.c.dir, '-p', 'mine').out
+        assert self.objects('mine') == []
+        # Who is asked to end cleans up by itself.
+        p = killed()
+        p.send_signal(signal.SIGTERM)
+        assert p.wait(60) == 1
+        assert self.objects('mine') == []
+
+    def test_4_bad_input_is_told(self):
+        def refused(*words):
+            r = self.bench(*words, check=False, timeout=150)
+            assert r.code in (1, 2), r
+            return r.err
+        assert "no pool 'nowhere'; the cluster has" in refused('objects', '--dir', self.c.dir, '-p', 'nowhere')
+        assert 'no monitor answers; asked were v2:127.0.0.1:1' in refused('objects', '--conf', self.conf_of('127.0.0.1:1'))
+        assert 'No such file' in refused('objects', '--conf', os.path.join(self.scratch, 'none'))
+        assert 'is no multiple' in refused('objects', '--dir', self.c.dir, '-b', '4K', '-O', '5K')
+        assert "'9G' is no size" in refused('objects', '--dir', self.c.dir, '-b', '9G')
+        self.c.ceph('osd', 'pool', 'set-quota', 'mine', 'max_objects', '20')
+        # The quota is looked at when the manager has counted.
+        err = refused('objects', 'write', '--dir', self.c.dir, '-p', 'mine', '-b', '4K', '-s', '100')
+        assert 'no space left' in err or 'is full' in err, err
+        self.c.ceph('osd', 'pool', 'set-quota', 'mine', 'max_objects', '0')
+        wait(lambda: self.objects('mine') == [], 'an empty pool')
+
+    def conf_of(self, addr):
+        path = os.path.join(self.scratch, 'away.conf')
+        with open(path, 'w') as f:
+            f.write(f'[global]\nmon_host = v2:{addr}\nauth_client_required = none\n')
+        return path
+
+
+def page(path):
+    """A report: well-formed, and without a link to anything."""
+    with open(path, encoding='utf-8') as f:
+        text = f.read()
+    root = ET.fromstring(text.split('\n', 1)[1])
+    for e in root.iter():
+        assert not {'src', 'href', 'srcset', 'data', 'action'} & set(e.attrib), (e.tag, e.attrib)
+        assert e.tag.rsplit('}', 1)[1] not in ('script', 'link', 'iframe', 'object', 'embed', 'img'), e.tag
+    # Each colour that is used is said, once for light and once for dark.
+    light, dark = re.findall(r':root\{(.*?)\}', text, re.S)[:2]
+    said = [set(re.findall(r'(--[a-z0-9]+):', part)) for part in (light, dark)]
+    assert said[0] == said[1] and light != dark and set(re.findall(r'var\((--[a-z0-9]+)\)', text)) - {'--c'} <= said[0], said
+    # A browser draws what it can of a chart and says nothing: so each number is one, and within its drawing.
+    for svg in (e for e in root.iter() if e.tag.endswith('}svg')):
+        left, top, width, height = map(float, svg.get('viewBox').split())
+        for e in svg.iter():
+            numbers = {k: [float(n) for n in re.findall(r'[^\s,MLZz]+', v)] for k, v in e.attrib.items() if k in ('x', 'y', 'x1', 'x2', 'y1', 'y2', 'cx', 'cy', 'points', 'd')}
+            for k, all_of in numbers.items():
+                for i, n in enumerate(all_of):
+                    most = width if k[0] == 'x' or k == 'cx' or k in ('points', 'd') and i % 2 == 0 else height
+                    assert -1 <= n <= most + 1, (k, n, ET.tostring(e)[:300])
+    assert 'url(' not in text and '@import' not in text and not re.search(r'(?<!w3\.org)[a-z]+://(?!www\.w3\.org)', text)
+    return text, root
+
+
+class LabAll(Case):
+    """Everything once, a second of each."""
+    args = ['--osds', '3', '--osd-size', '2G']
+
+    def test_1_all_of_it_and_its_page(self):
+        out = os.path.join(self.scratch, 'all')
+        said = self.c.spirula('bench', 'all', '--quick', '--dir', self.c.dir, '--out', out, timeout=300).out
+        wanted = ['disk', 'net', 'objects-4K', 'objects-4M']
+        wanted += ['block'] if shutil.which('fio') else []
+        wanted += ['mysql'] if os.path.exists('/usr/sbin/mariadbd') else []
+        results = {}
+        for name in wanted:
+            with open(os.path.join(out, name, 'result.json')) as f:
+                results[name] = json.load(f)
+            assert results[name]['runs'] and all(r['found']['iops'] > 0 for r in results[name]['runs']), (name, results[name]['runs'])
+        assert 'a journal:' in said, said
+        write = results['objects-4K']['runs'][0]
+        # Where the kernel says which disk is below.
+        if results['objects-4K']['pool']['disks']:
+            assert write['expected']['iops'] > 0 and '÷ 3' in write['expected']['how'], write
+        text, root = page(os.path.join(out, 'report.html'))
+        assert text.count('<svg') >= 10 and 'prefers-color-scheme:dark' in text and '@media print' in text
+        left = [n for n in os.listdir(self.c.dir) if 'bench' in n]
+        assert not left, left
+
+    def test_2_two_results_side_by_side(self):
+        dirs = []
+        for label in ['first', 'second']:
+            dirs.append(os.path.join(self.scratch, label))
+            self.c.spirula('bench', 'objects', 'write', '--dir', self.c.dir, '-b', '4K', '-s', '1', '--repeats', '2', '--label', label, '--out', dirs[-1])
+        at = os.path.join(self.scratch, 'both.html')
+        self.c.spirula('report', *dirs, '--out', at)
+        text, _ = page(at)
+        assert re.search(r'\d\.\d\d×', text) and 'write 4 KiB, 16 in flight' in text
+        with open(os.path.join(dirs[0], 'result.json')) as f:
+            v = json.load(f)
+        v['version'] = 99
+        with open(os.path.join(dirs[0], 'result.json'), 'w') as f:
+            json.dump(v, f)
+        r = self.c.spirula('report', *dirs, '--out', at, check=False)
+        assert r.code == 1 and 'a result of version 99' in r.err, r
+        r = self.c.spirula('bench', 'compare', '--dir', self.c.dir, '--with', self.c.conf, '-b', '4K', '-s', '1', '--out', os.path.join(self.scratch, 'same'), check=False)
+        assert r.code == 1 and 'both are the same cluster' in r.err, r
+
+
+class Drills(Case):
+    """What breaks is put back, and nothing acknowledged is lost."""
+    args = ['--osds', '4', '--osd-size', '2G', '--pool-size', '3']
+    # Rot is told of.
+    errors_expected = True
+
+    def drill(self, scene, *words, **kw):
+        out = os.path.join(self.scratch, scene)
+        r = self.c.spirula('drill', scene, '--dir', self.c.dir, '--yes', '--before', '3', '--hold', '2', '--after', '2', '--out', out, *words, timeout=300, **kw)
+        with open(os.path.join(out, 'result.json')) as f:
+            v = json.load(f)
+        assert {k: v['verdict'][k] for k in ('lost', 'wrong', 'errors')} == {'lost': 0, 'wrong': 0, 'errors': 0}, v['verdict']
+        assert v['verdict']['read_in_the_end'] == 128 and v['verdict']['writes'] > 100 and v['verdict']['reads'] > 100, v['verdict']
+        assert [p['name'] for p in v['phases']] == ['before', 'during', 'after'] and all(p['ops'] > 50 for p in v['phases']), v['phases']
+        assert v['timeline'] and v['timeline'][-1]['up'] == 4, v['timeline'][-1]
+        self.c.wait_clean()
+        return v
+
+    def test_1_it_asks_first(self):
+        r = self.c.spirula('drill', 'osd-kill', '--dir', self.c.dir, check=False)
+        assert r.code == 1 and 'give --yes' in r.err, r
+        r = self.c.spirula('drill', 'slow-disk', '--dir', self.c.dir, '--yes', check=False)
+        assert r.code == 1 and 'share one process' in r.err, r
+
+    def test_2_an_osd_dies(self):
+        v = self.drill('osd-kill', '--osd', '2')
+        assert v['verdict']['detect_s'] is not None and v['verdict']['clean_s'] is not None, v['verdict']
+        assert min(s['up'] for s in v['timeline']) == 3 and any('peering' in k or 'undersized' in k for s in v['timeline'] for k in s['states'])
+
+    def test_3_bits_flip(self):
+        v = self.drill('bit-flip')
+        found, fixed = re.search(r'found (\d+) errors and fixed (\d+)', json.dumps(v['events'])).groups()
+        assert int(found) > 0 and found == fixed, v['events']
+
+    def test_4_all_is_on_one_page(self):
+        at = os.path.join(self.scratch, 'drills.html')
+        self.c.spirula('report', os.path.join(self.scratch, 'osd-kill'), os.path.join(self.scratch, 'bit-flip'), '--out', at)
+        text, _ = page(at)
+        assert text.count('states of PGs') >= 2 and '0 acknowledged writes lost' in text
+        left = [p for p in self.c.json('osd', 'pool', 'ls') if p.startswith('spirula-drill')]
+        assert not left or self.c.rados('-p', 'spirula-drill', 'ls').out == ''
+
+
+class DrillsEnd(Case):
+    """Whatever ends a drill, what it did is put back: by itself where it can, else by the next drill or by `bench clean`."""
+    args = ['--osds', '4', '--osd-size', '2G', '--pool-size', '3']
+    # Bits are flipped.
+    errors_expected = True
+
+    def begin(self, scene, until, *words):
+        """A drill that has done its harm, which would last for ten minutes."""
+        name = f'{scene}-{time.time()}'
+        log = os.path.join(self.scratch, f'{name}.log')
+        with open(log, 'w') as f:
+            # Where these tests run under nohup, a drill would stay when it is hung up on, too.
+            p = subprocess.Popen([harness.BINARY, 'drill', scene, '--dir', self.c.dir, '--yes', '--before', '1', '--hold', '600',
+                                  '--out', os.path.join(self.scratch, name), *words], stdout=f, stderr=f,
+                                 preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL))
+        def said():
+            with open(log) as f:
+                text = f.read()
+            assert p.poll() is None, text
+            return until in text
+        wait(said, until, 90)
+        return p
+
+    def owed(self):
+        return [n for n in os.listdir(self.c.dir) if n.endswith('.owed')]
+
+    def end(self, p, by):
+        p.send_signal(by)
+        return p.wait(120)
+
+    def osd(self, n):
+        return next(o for o in self.c.json('osd', 'dump')['osds'] if o['osd'] == n)
+
+    def left(self):
+        return [p for p in self.c.json('osd', 'pool', 'ls') if p.startswith('spirula-drill')]
+
+    def test_1_who_is_asked_to_end_puts_back(self):
+        for by in [signal.SIGHUP, signal.SIGTERM, signal.SIGINT]:
+            p = self.begin('osd-kill', 'noticed after', '--osd', '2')
+            assert self.osd(2)['up'] == 0
+            assert self.end(p, by) == 1, by
+            wait(lambda: self.osd(2)['up'] == 1, f'osd.2 up after {by}')
+            assert not self.owed() and not self.left(), (by, self.left())
+            self.c.wait_clean()
+
+    def test_2_an_osd_gets_its_weight_back(self):
+        self.c.ceph('osd', 'reweight', '1', '0.75')
+        self.c.wait_clean()
+        p = self.begin('disk-out', 'is taken out', '--osd', '1')
+        # It goes no further.
+        p.send_signal(signal.SIGSTOP)
+        wait(lambda: self.osd(1)['weight'] == 0, 'osd.1 out')
+        # While it lives it is left alone, and no other begins.
+        r = self.c.spirula('drill', 'osd-kill', '--dir', self.c.dir, '--yes', check=False)
+        assert r.code == 1 and 'another drill is under way' in r.err, r
+        assert 'a drill is under way' in self.c.spirula('bench', 'clean', '--dir', self.c.dir).out
+        self.end(p, signal.SIGKILL)
+        assert self.owed() and self.osd(1)['weight'] == 0
+        said = self.c.spirula('bench', 'clean', '--dir', self.c.dir).out
+        assert 'osd.1 is in again, its weight is 0.75' in said and 'the pool spirula-drill is removed' in said, said
+        assert 0.74 < self.osd(1)['weight'] < 0.76 and not self.owed() and not self.left()
+        # One that somebody empties is left to that.
+        self.c.ceph('osd', 'reweight', '1', '1')
+        self.c.ceph('osd', 'out', '3')
+        self.c.wait_clean()
+        r = self.c.spirula('drill', 'disk-out', '--dir', self.c.dir, '--yes', '--osd', '3', '--out', os.path.join(self.scratch, 'draining'), check=False)
+        assert r.code == 1 and 'osd.3 is not up and in' in r.err and self.osd(3)['weight'] == 0, r
+        assert not self.owed() and not self.left()
+        self.c.ceph('osd', 'in', '3')
+        self.c.wait_clean()
+
+    def test_3_bits_and_ratios(self):
+        ratios = lambda: {k: v for k, v in self.c.json('osd', 'dump').items() if k.endswith('_ratio')}
+        before = ratios()
+        p = self.begin('disk-full', 'noticed after')
+        self.end(p, signal.SIGKILL)
+        assert ratios() != before and self.owed()
+        p = self.begin('bit-flip', 'bits are flipped', '--osd', '0')
+        assert ratios() == before, 'the next drill puts back first'
+        self.end(p, signal.SIGKILL)
+        said = self.c.spirula('bench', 'clean', '--dir', self.c.dir).out
+        assert 'the pool spirula-drill is removed' in said, said
+        wait(lambda: self.osd(0)['up'] == 1, 'osd.0 up')
+        assert not self.owed() and not self.left()
+        self.c.wait_clean()
+
+    def test_4_a_run_that_is_killed_leaves_no_pool(self):
+        pools = lambda: [p for p in self.c.json('osd', 'pool', 'ls') if p.startswith('spirula-bench')]
+        p = subprocess.Popen([harness.BINARY, 'bench', 'objects', 'write', '--dir', self.c.dir, '-b', '4K', '-s', '60',
+                              '--out', os.path.join(self.scratch, 'killed')], stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        wait(lambda: pools() and len(self.c.rados('-p', 'spirula-bench', 'ls').out.split()) > 50, 'objects of a run')
+        self.end(p, signal.SIGKILL)
+        # A note of another machine that is called like this one: nobody here can say whether its run lives.
+        note = json.dumps({'prefix': 'spirula-bench.far.', 'pid': 1, 'start': 1, 'where': 'elsewhere', 'generators': 1, 'in_flight': 1})
+        with open(os.path.join(self.scratch, 'note'), 'w') as f:
+            f.write(note)
+        host = os.uname().nodename.split('.')[0]
+        self.c.rados('-p', 'spirula-bench', 'put', f'spirula-bench.run.{host}.7', os.path.join(self.scratch, 'note'))
+        self.c.rados('-p', 'spirula-bench', '--namespace', 'far', 'put', 'spirula-bench.far.0.0000000000', os.path.join(self.scratch, 'note'))
+        said = self.c.spirula('bench', 'clean', '--dir', self.c.dir).out
+        assert 'cleared what 1 runs' in said and '1 are under way' in said, said
+        assert self.c.rados('-p', 'spirula-bench', 'ls').out.split() == [f'spirula-bench.run.{host}.7']
+        self.c.spirula('bench', 'clean', '--dir', self.c.dir, '--host', host)
+        assert pools(), 'somebody has an object in it, in whatever namespace'
+        self.c.rados('-p', 'spirula-bench', '--namespace', 'far', 'rm', 'spirula-bench.far.0.0000000000')
+        self.c.spirula('bench', 'clean', '--dir', self.c.dir)
+        assert not pools()
+
+
+class DrillHosts(OsdHosts):
+    """Hosts fail and are cut off: three network namespaces with an OSD each; the drill runs on a fourth, with the monitor."""
+
+    def drill(self, scene, *words, at='m', check=True):
+        out = os.path.join(self.scratch, f'{scene}-{time.time()}')
+        m = self.net['m']
+        r = self.net[at].spirula('drill', scene, '--dir', m.dir, '--yes', '--before', '2', '--hold', '2', '--after', '2', '--out', out, *words,
+                                 timeout=300, check=check)
+        if not check:
+            return r
+        with open(os.path.join(out, 'result.json')) as f:
+            v = json.load(f)
+        assert {k: v['verdict'][k] for k in ('lost', 'wrong', 'errors')} == {'lost': 0, 'wrong': 0, 'errors': 0}, v['verdict']
+        assert v['verdict']['read_in_the_end'] == 128 and v['timeline'][-1]['up'] == 3, v['timeline'][-1]
+        return v
+
+    def of(self, host):
+        return next(o for o, h in self.host_of.items() if h.name == host)
+
+    def rules(self):
+        """Of the routing of all hosts, what cuts them off."""
+        shown = [netns.ip('-n', self.net[n].ns, *six, 'rule', 'show').stdout for n in self.hosts for six in ([], ['-6'])]
+        return [l for out in shown for l in out.splitlines() if 'blackhole' in l]
+
+    def test_1_a_host_fails(self):
+        v = self.drill('host-kill', '--osd', str(self.of('b')))
+        assert 'the host b fails: 1 OSDs' in json.dumps(v['events']) and min(s['up'] for s in v['timeline']) == 2, v['events']
+
+    def test_2_a_host_is_cut_off(self):
+        v = self.drill('partition', '--osd', str(self.of('c')))
+        assert 'cut off from everybody' in json.dumps(v['events']) and min(s['up'] for s in v['timeline']) == 2, v['events']
+        assert not self.rules(), self.rules()
+
+    def test_3_where_the_load_would_be_cut_off_only_the_cluster_network_is(self):
+        log = os.path.join(self.scratch, 'cut.log')
+        with open(log, 'w') as f:
+            p = subprocess.Popen(self.net['a'].wrap([harness.BINARY, 'drill', 'partition', '--dir', self.net['m'].dir, '--yes', '--before', '1', '--hold', '600',
+                                                     '--osd', str(self.of('a')), '--out', os.path.join(self.scratch, 'cut')]), stdout=f, stderr=f)
+        def said():
+            with open(log) as f:
+                text = f.read()
+            assert p.poll() is None, text
+            return 'what is sent there is lost' in text and self.rules()
+        wait(said, 'the cut', 90)
+        assert len(self.rules()) == 2 and all('10.145.' in r for r in self.rules()), self.rules()
+        # Killed, it cannot put back; the next one does.
+        drills = subprocess.run(['pgrep', '-f', f'^{harness.BINARY} drill partition --dir {self.net["m"].dir}'], capture_output=True, text=True).stdout.split()
+        for pid in drills:
+            os.kill(int(pid), signal.SIGKILL)
+        p.wait(60)
+        assert self.rules()
+        said = self.net['m'].spirula('bench', 'clean', '--dir', self.net['m'].dir).out
+        assert 'the network is whole again' in said, said
+        assert not self.rules(), self.rules()
+        self.wait_osds(3)
+        self.wait_clean()
+
+
+class S3(Case):
+    """`bench s3` against Ceph's gateway, which 'spirula up' runs."""
+    args = ['--osds', '3', '--osd-size', '3G', '--with', 'rgw']
+
+    def setup(self, clients):
+        if not shutil.which('radosgw'):
+            raise harness.Skip('radosgw is not installed')
+        super().setup(clients)
+
+    def bench(self, *words, check=True):
+        return self.c.spirula('bench', 's3', *words, timeout=200, check=check)
+
+    def keys(self):
+        with open(os.path.join(self.c.dir, 'rgw.json')) as f:
+            return json.load(f)
+
+    def test_1_objects_are_put_read_listed_and_deleted(self):
+        out = os.path.join(self.scratch, 's3')
+        said = self.bench('--dir', self.c.dir, '-b', '16K', '-s', '2', '-t', '4', '--out', out).out
+        with open(os.path.join(out, 'result.json')) as f:
+            v = json.load(f)
+        assert [r['mode'] for r in v['runs']] == ['put', 'get', 'list', 'delete'], v['runs']
+        found = {r['mode']: r['found'] for r in v['runs']}
+        assert all(f['ops'] > 3 and f['errors'] == 0 and f['latency_ms']['p99'] > 0 for f in found.values()), found
+        assert found['put']['bytes'] == found['put']['ops'] * 16384 and found['delete']['ops'] == found['put']['ops'], found
+        assert 's3 put 16 KiB, 4 in flight' in said, said
+        page_at = os.path.join(self.scratch, 's3.html')
+        self.c.spirula('report', out, '--out', page_at)
+        text, _ = page(page_at)
+        assert 's3 list 1000' in text and self.keys()['secret_key'] not in text
+        assert self.buckets() == []
+
+    def buckets(self):
+        r = subprocess.run(['radosgw-admin', '-c', self.c.conf, 'bucket', 'list'], capture_output=True, text=True)
+        return json.loads(r.stdout)
+
+    def test_2_who_is_killed_leaves_nothing_for_long(self):
+        p = subprocess.Popen([harness.BINARY, 'bench', 's3', 'put', '--dir', self.c.dir, '-b', '4K', '-s', '60', '--out', os.path.join(self.scratch, 'killed')],
+                             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        names = lambda: [n for n in self.c.rados('-p', 'default.rgw.buckets.data', 'ls', check=False).out.split() if 'spirula-bench.' in n]
+        wait(lambda: len(names()) > 20, 'objects of a run')
+        p.kill()
+        p.wait()
+        said = self.bench('put', 'get', '--dir', self.c.dir, '-b', '4K', '-s', '1', '--out', os.path.join(self.scratch, 'next'))
+        assert 'objects that runs which were killed had left' in said.err, said
+        assert self.buckets() == []
+
+    def test_3_bad_input_is_told(self):
+        def refused(*words):
+            r = self.bench(*words, check=False)
+            assert r.code in (1, 2), r
+            return r.err
+        assert 'no endpoint is named' in refused('--dir', self.scratch)
+        assert 'no keys are named' in refused('--dir', self.scratch, '--endpoint', 'http://127.0.0.1:1')
+        assert 'others than http' in refused('--dir', self.c.dir, '--endpoint', 'https://127.0.0.1:1')
+        assert 'connect to 127.0.0.1:1' in refused('--dir', self.c.dir, '--endpoint', 'http://127.0.0.1:1')
+        assert "there is no bucket 'nowhere'" in refused('--dir', self.c.dir, '--bucket', 'nowhere')
+        assert 'there was nothing to do' in refused('get', '--dir', self.c.dir, '-s', '1', '--out', os.path.join(self.scratch, 'nothing'))
+        wrong = os.path.join(self.scratch, 'wrong.json')
+        with open(wrong, 'w') as f:
+            json.dump({**self.keys(), 'secret_key': 'x'}, f)
+        assert '403 SignatureDoesNotMatch' in refused('--dir', self.c.dir, '--keys', wrong)
+        assert self.buckets() == []
