@@ -337,9 +337,11 @@ mod tests {
             .unwrap();
         let pid = child.id();
         let wanted = User { uid: 65534, gid: 65533, groups: vec![4, 5] };
+        // A child is its user before it is its program, and until then it has this test's environment.
         let is_so = |pid: u32| {
-            let slept = fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|p| !p.ends_with("setpriv"));
-            slept && User::of(pid).is_ok_and(|u| u == wanted)
+            let starts = |of: &str, with: &[u8]| fs::read(format!("/proc/{pid}/{of}")).is_ok_and(|b| b.starts_with(with));
+            let has_environ = fs::read(format!("/proc/{pid}/environ")).is_ok_and(|b| !b.is_empty());
+            starts("cmdline", b"sleep\0") && has_environ && User::of(pid).is_ok_and(|u| u == wanted)
         };
         while !is_so(pid) {
             std::thread::sleep(Duration::from_millis(5));
