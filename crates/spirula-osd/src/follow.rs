@@ -223,6 +223,8 @@ impl Osd {
             let children = pg.split(now, (epoch, to), &reader, &self.leases, &mut self.scratch);
             self.effects.extend(self.scratch.drain(..).map(|e| (id, e)));
             for mut child in children {
+                // The child counts its transactions anew, whatever was here of its name.
+                self.committing.retain(|(_, pg, ..)| *pg != child.id());
                 // Peers that split before us may have written to the child already.
                 if let Some(early) = self.pgs.remove(&child.id()).filter(|p| !p.exists()) {
                     child.inherit(early);

@@ -166,7 +166,8 @@ impl Pg {
         let epoch = at.epoch;
         let (Some(info), Some(theirs)) = (&mut self.info, &s.info) else { return };
         let forgetful = planted!(self.cfg, FoldForgetsRequests);
-        let (log, _) = self.log.folded((!forgetful).then_some((&s.log, s.id.seed)), at, self.id.pool);
+        let (log, forgot) =
+            self.log.folded((!forgetful).then_some((&s.log, s.id.seed)), at, self.id.pool, self.cfg.dups_tracked);
         self.log = log;
         info.head = PgHead {
             last_update: at,
@@ -174,6 +175,7 @@ impl Pg {
             last_user_version: info.head.last_user_version.max(theirs.head.last_user_version),
             counts: sum(&info.head.counts, &theirs.head.counts),
             rolled: at,
+            forgot: forgot || info.head.forgot || theirs.head.forgot,
         };
         info.les = epoch - 1;
         info.history_les = info.history_les.min(theirs.history_les);

@@ -248,8 +248,14 @@ impl PgLog {
             self.push_dup(Dup::of(&e));
         }
         self.tail = self.tail.max(to);
-        // Each PG whose requests are remembered keeps as many as a PG does. Within bounds: all of the log must
-        // fit into one transaction.
+        self.forget(tracked)
+    }
+
+    /// Forgets the oldest requests beyond `tracked`; returns up to where everything is forgotten.
+    ///
+    /// Each PG whose requests are remembered keeps as many as a PG does. Within bounds: all of the log must fit into one
+    /// transaction.
+    fn forget(&mut self, tracked: usize) -> Option<EVersion> {
         let tracked = tracked.saturating_mul((1 + self.homes.len()).min(HOMES_MAX));
         let mut gone = None;
         let all = |log: &Self| log.dups.len() + log.entries.len();
@@ -291,9 +297,9 @@ impl PgLog {
         Some(d)
     }
 
-    /// The log of what `self` and `other`, the log of PG `seed`, become when they are merged at `at`:
-    /// nothing but the requests of both, oldest first. `pool` is theirs.
-    pub fn folded(&self, other: Option<(&PgLog, u32)>, at: EVersion, pool: PoolId) -> (PgLog, Vec<LogEntry>) {
+    /// The log of what `self` and `other`, the log of PG `seed`, become when they are merged at `at`: nothing but the requests
+    /// of both, and whether any of them is forgotten, since more than [`PgLog::trim`] keeps were there. `pool` is theirs.
+    pub fn folded(&self, other: Option<(&PgLog, u32)>, at: EVersion, pool: PoolId, tracked: usize) -> (PgLog, bool) {
         let all = |log: &PgLog| {
             let dups: Vec<Dup> = log.dups.iter().cloned().chain(log.entries.iter().map(Dup::of)).collect();
             dups
@@ -304,8 +310,16 @@ impl PgLog {
             dups.extend(theirs.map(|d| Dup { home: if d.home == 0 { seed.saturating_add(1) } else { d.home }, ..d }));
         }
         dups.sort_by_key(Dup::key);
-        let entries: Vec<LogEntry> = dups.into_iter().map(|d| d.to_entry(pool)).collect();
-        (PgLog::new(at, entries.iter().cloned()), entries)
+        let mut log = PgLog::new(at, dups.into_iter().map(|d| d.to_entry(pool)));
+        let forgot = log.forget(tracked).is_some();
+        (log, forgot)
+    }
+
+    /// Up to which key what is stored stays when the log is rewound to `to`: requests of merged PGs are kept behind others of
+    /// their epoch ([`key_of`]), so they may lie behind a tail of that epoch. Of such an epoch there are no entries after it:
+    /// a PG writes in the epoch of its merge or later ones.
+    pub fn kept_to(&self, to: EVersion) -> EVersion {
+        self.dups.back().map_or(to, |d| d.key().max(to))
     }
 
     /// Forgets entries after `to` and returns them, oldest first.
@@ -449,6 +463,22 @@ mod tests {
     }
 
     #[test]
+    fn pgs_merged_again_and_again_remember_no_more_than_some_pgs_do() {
+        let mut all = PgLog::default();
+        for seed in 1..40_u32 {
+            let of = |v: u64| LogEntry {
+                reqid: ReqId { name: EntityName::client(u64::from(seed)), tid: v, inc: 0 },
+                ..entry(1, v, "a")
+            };
+            let other = PgLog::new(EVersion::default(), (1..=10).map(of));
+            let at = EVersion::new(1 + seed, 11);
+            let (log, forgot) = all.folded(Some((&other, seed)), at, 1, 10);
+            assert_eq!((forgot, log.dups().count()), (seed as usize > HOMES_MAX, 10 * HOMES_MAX.min(seed as usize)));
+            all = log;
+        }
+    }
+
+    #[test]
     fn requests_of_two_logs_of_the_same_versions_are_all_found_in_what_they_become() {
         let mut a = PgLog::new(EVersion::default(), (1..=6).map(|v| entry(1, v, "a")));
         a.trim(EVersion::new(1, 3), 100);
@@ -459,7 +489,9 @@ mod tests {
         };
         let b = PgLog::new(EVersion::default(), (2..=5).map(other));
         let at = EVersion::new(2, 7);
-        let (both, entries) = a.folded(Some((&b, 4)), at, 1);
+        let (both, forgot) = a.folded(Some((&b, 4)), at, 1, 100);
+        assert!(!forgot);
+        let entries: Vec<LogEntry> = both.dups().cloned().map(|d| d.to_entry(1)).collect();
         assert_eq!((both.tail(), both.head(), both.len(), entries.len()), (at, at, 0, 10));
         let keys: BTreeSet<EVersion> = entries.iter().map(LogEntry::key).collect();
         assert_eq!(keys.len(), 10, "each has a place of its own");
@@ -471,9 +503,13 @@ mod tests {
             assert_eq!(again.find(&other(v).reqid).map(|d| (d.version.version, d.user_version)), Some((v, 100 + v)));
         }
         // Merged again, they keep what they are.
-        let (third, _) = PgLog::default().folded(Some((&again, 2)), EVersion::new(3, 9), 1);
+        let (third, _) = PgLog::default().folded(Some((&again, 2)), EVersion::new(3, 9), 1, 100);
         assert_eq!(third.find(&other(3).reqid).map(|d| (d.version.version, d.home)), Some((3, 5)));
         assert_eq!(third.find(&entry(1, 3, "a").reqid).map(|d| (d.version.version, d.home)), Some((3, 3)));
+        // Rewound to where a split may put the tail, none of them goes from the store.
+        let kept = again.kept_to(EVersion::new(1, 6));
+        assert!(again.dups().all(|d| d.key() <= kept) && kept < EVersion::new(2, 0));
+        assert_eq!(again.kept_to(EVersion::new(2, 9)), EVersion::new(2, 9));
         // As many as two PGs remember; the oldest go first.
         again.trim(at, 4);
         assert_eq!(again.dups().count(), 8);

@@ -441,9 +441,9 @@ impl Pg {
                     PgInfo { les: 0, last_backfill: HObject::max(), head: PgHead::default(), ..told.clone() }
                 });
                 let (les, last_backfill, rolled) = (base.les.max(told.les), base.last_backfill, base.head.rolled);
-                let head = PgHead { rolled, ..told.head };
+                let head = PgHead { rolled, forgot: base.head.forgot || told.head.forgot, ..told.head };
                 self.info = Some(PgInfo { last_backfill, les, head, ..told.clone() });
-                txn.meta.push(MetaOp::LogRewind { pg: id, to: after });
+                txn.meta.push(MetaOp::LogRewind { pg: id, to: self.log.kept_to(after) });
                 for (e, entry) in parsed.iter().zip(entries) {
                     txn.meta.push(MetaOp::LogAppend { pg: id, version: e.key(), entry });
                 }

@@ -72,7 +72,7 @@ impl Pg {
             for e in &entries {
                 txn.meta.push(MetaOp::LogAppend { pg: *id, version: e.key(), entry: e.to_bytes() });
             }
-            let tail = self.tail_after_split(info.log_tail(), &entries);
+            let tail = self.tail_after_split(&info, &entries);
             let log = PgLog::new(tail, entries);
             // Its own newest entry, so that positions can be compared with other copies'.
             let head = PgHead { last_update: log.head(), log_tail: tail, counts, ..info.head };
@@ -104,11 +104,12 @@ impl Pg {
     /// tail may lie behind all that other members have of this part, because what was there went
     /// to a sibling, and then it would look as if they lacked something; so it is the part's own
     /// newest trimmed entry, as far as that is remembered. If there is none, the log reaches back
-    /// to the beginning in an erasure-coded PG, where those members are needed; a replicated one
-    /// finds among its members who can go on ([`choose`](crate::peering)).
-    fn tail_after_split(&self, tail: EVersion, entries: &[LogEntry]) -> EVersion {
+    /// to the beginning in an erasure-coded PG that remembers all that was ever made, where those members are needed; a
+    /// replicated one finds among its members who can go on ([`choose`](crate::peering)).
+    fn tail_after_split(&self, info: &PgInfo, entries: &[LogEntry]) -> EVersion {
+        let tail = info.log_tail();
         let trimmed = entries.iter().map(|e| e.version).filter(|v| *v <= tail).max();
-        let remembers_all = self.is_erasure() && self.log.dups().count() + self.log.len() < self.cfg.dups_tracked;
+        let remembers_all = self.is_erasure() && !info.head.forgot;
         trimmed.unwrap_or(if remembers_all { EVersion::default() } else { tail })
     }
 }

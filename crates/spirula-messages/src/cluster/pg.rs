@@ -116,29 +116,34 @@ pub struct PgHead {
     pub counts: PgCounts,
     /// In an erasure-coded pool: entries after this one can still be taken back here.
     pub rolled: EVersion,
+    /// Requests were made here, or in what this PG was split from or merged of, that the log does not remember any more.
+    pub forgot: bool,
 }
 
 impl Encode for PgHead {
     fn encode(&self, out: &mut Encoder) {
-        out.versioned(2, 1, |o| {
+        out.versioned(3, 1, |o| {
             o.put(&self.last_update);
             o.put(&self.log_tail);
             o.u64(self.last_user_version);
             o.put(&self.counts);
             o.put(&self.rolled);
+            o.bool(self.forgot);
         });
     }
 }
 
 impl Decode for PgHead {
     fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
-        d.versioned("PgHead", 2, |d, v| {
+        d.versioned("PgHead", 3, |d, v| {
             Ok(Self {
                 last_update: d.get()?,
                 log_tail: d.get()?,
                 last_user_version: d.get()?,
                 counts: d.get()?,
                 rolled: if v >= 2 { d.get()? } else { EVersion::default() },
+                // Whoever did not say so may have.
+                forgot: if v >= 3 { d.bool()? } else { true },
             })
         })
     }
@@ -1169,6 +1174,7 @@ mod tests {
                 last_user_version: 101,
                 counts: PgCounts { objects: 5, written_kb: -1, ..PgCounts::default() },
                 rolled: EVersion::new(9, 99),
+                forgot: true,
             },
             les: 8,
             history_les: 7,

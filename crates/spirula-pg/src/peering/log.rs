@@ -91,7 +91,7 @@ impl Pg {
         }
         let delta: Vec<LogEntry> = theirs.after(common).cloned().collect();
         let mut txn = Transaction::default();
-        txn.meta.push(MetaOp::LogRewind { pg: id, to: common });
+        txn.meta.push(MetaOp::LogRewind { pg: id, to: self.log.kept_to(common) });
         for e in &delta {
             txn.meta.push(MetaOp::LogAppend { pg: id, version: e.key(), entry: e.to_bytes() });
         }
@@ -99,8 +99,8 @@ impl Pg {
         if let Some(info) = &mut self.info {
             // Our tail may lie behind its newest entry where a split left a gap.
             let last_update = auth.last_update().max(self.log.head());
-            let rolled = info.head.rolled;
-            info.head = PgHead { log_tail: self.log.tail(), last_update, rolled, ..auth.head };
+            let (rolled, forgot) = (info.head.rolled, info.head.forgot || auth.head.forgot);
+            info.head = PgHead { log_tail: self.log.tail(), last_update, rolled, forgot, ..auth.head };
             info.les = info.les.max(auth.les);
         }
         self.record_ops(&mut txn.meta);

@@ -21,7 +21,7 @@ impl Pg {
         if let Some(info) = &mut self.info {
             // Means nothing in a replicated pool.
             let rolled = if erasure { info.head.rolled } else { told.rolled };
-            info.head = PgHead { rolled, ..*told };
+            info.head = PgHead { rolled, forgot: info.head.forgot || told.forgot, ..*told };
         }
         // Before the log is trimmed: the entries say which copies go.
         self.roll_forward(told.rolled, &mut txn);
@@ -32,6 +32,7 @@ impl Pg {
         }
         if let Some(info) = &mut self.info {
             info.head.log_tail = self.log.tail();
+            info.head.forgot |= forgotten.is_some();
         }
         // Nearly always what we store is what the primary made of it.
         let as_told = self.info.as_ref().is_some_and(|i| i.head == *told);
