@@ -35,12 +35,13 @@ use planted::{
     ACKED, DATA, DONE_TWICE, END, LOST, OTHER_ANSWER, PAST, SHARED, STALE, TAKEN_BACK, UNFILLED, UNFOUND, all_caught,
 };
 use spirula_maps::PgState;
+use spirula_messages::cluster::entry::key_of;
 use spirula_pg::erasure::stripe::{join, rebuild};
 use spirula_pg::exec::{INFO_ATTR, ObjectClone, ObjectInfo, SNAPSET_ATTR, SnapSet};
 use spirula_pg::shard::{object_of_store, store_object};
-use spirula_pg::{Bug, PgEvent};
-use spirula_types::{HObject, OsdId, Peer, PgId, SpgId};
-use std::collections::BTreeMap;
+use spirula_pg::{Bug, LogEntry, PgEvent};
+use spirula_types::{EVersion, HObject, OsdId, Peer, PgId, SpgId};
+use std::collections::{BTreeMap, BTreeSet};
 use world::{End, POOL, World};
 
 /// Seeds within which each planted bug must be caught.
@@ -323,6 +324,7 @@ fn pg_is_clean(w: &World, pg: PgId) -> Result<(), String> {
 
 fn verify(w: &World) -> Result<(), String> {
     let map = w.map();
+    w.nodes.iter().filter(|n| n.alive).try_for_each(logs_are_stored)?;
     for seed in 0..map.pg_num {
         let pg = PgId::new(POOL, seed);
         if map.ec.is_some() {
@@ -349,6 +351,21 @@ fn verify(w: &World) -> Result<(), String> {
         check(&history, &fin, &map.snaps).map_err(|e| format!("object{i}: {e}"))?;
     }
     w.clients.iter().try_for_each(client::Client::in_order)
+}
+
+/// An OSD that starts again remembers what it remembers now.
+fn logs_are_stored(node: &world::Node) -> Result<(), String> {
+    for (id, pg) in &node.pgs {
+        let Some(look) = pg.look() else { continue };
+        let known: BTreeSet<EVersion> =
+            look.log.dups().map(|d| key_of(d.version, d.home)).chain(look.log.iter().map(LogEntry::key)).collect();
+        let stored: BTreeSet<EVersion> =
+            node.store.applied.log(*id).into_iter().flat_map(|(log, _)| log.keys().copied()).collect();
+        if known != stored {
+            return Err(format!("{id}: remembers {known:?}, and stored is {stored:?}"));
+        }
+    }
+    Ok(())
 }
 
 /// An object as its PG's members hold it, with its snapshots. Its history names the clones that are there, and no others.
@@ -421,7 +438,7 @@ fn verify_shards(w: &World, pg: PgId) -> Result<(), String> {
     let map = w.map();
     let shape = map.shape().unwrap();
     let members = map.members(pg);
-    let mut names = std::collections::BTreeSet::new();
+    let mut names = BTreeSet::new();
     for p in &members {
         let objects = w.nodes[p.osd as usize].store.applied.objects.keys();
         for o in objects.filter(|o| {
