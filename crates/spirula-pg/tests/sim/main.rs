@@ -353,7 +353,30 @@ fn verify(w: &World) -> Result<(), String> {
     w.clients.iter().try_for_each(client::Client::in_order)
 }
 
-/// An OSD that starts again remembers what it remembers now.
+/// Each OSD that starts again remembers what it remembers now, and in each PG that is active the members remember the same.
+fn verify_logs(w: &World) -> Result<(), String> {
+    w.nodes.iter().filter(|n| n.alive).try_for_each(logs_are_stored)?;
+    let map = w.map();
+    for seed in 0..map.pg_num {
+        let all = map.members(PgId::new(POOL, seed)).into_iter().filter_map(|p| {
+            let id = SpgId::new(PgId::new(POOL, seed), p.shard);
+            let look = w.nodes[p.osd as usize].pgs.get(&id)?.look()?;
+            let requests: BTreeSet<_> =
+                look.log.dups().map(|d| d.reqid).chain(look.log.iter().map(|e| e.reqid)).collect();
+            Some((p, requests))
+        });
+        let all: Vec<_> = all.collect();
+        if let Some((p, other)) = all.iter().find(|(_, r)| *r != all[0].1) {
+            return Err(format!(
+                "{POOL}.{seed}: osd.{} remembers {other:?}, osd.{} {:?}",
+                p.osd, all[0].0.osd, all[0].1
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// What one OSD remembers is stored.
 fn logs_are_stored(node: &world::Node) -> Result<(), String> {
     for (id, pg) in &node.pgs {
         let Some(look) = pg.look() else { continue };

@@ -4,7 +4,7 @@
 use crate::client::object;
 use crate::planted::{STALE, fails_with};
 use crate::world::{End, World};
-use crate::{settle, verify};
+use crate::{settle, verify, verify_logs};
 use spirula_maps::PgState;
 use spirula_pg::shard::{store_object, undo_object};
 use spirula_pg::{Bug, PgEvent};
@@ -189,6 +189,91 @@ fn merges(seed: u64, bug: Option<Bug>) -> Result<World, String> {
 #[test]
 fn merges_and_splits_with_osds_away_and_requests_on_their_way_lose_nothing() {
     goes_well(20, "merges", |seed| merges(seed, None));
+}
+
+/// All clients rest, and what they asked for is done.
+fn rest(w: &mut World) {
+    w.clients.iter_mut().for_each(|c| c.quiet = true);
+    for _ in 0..100 {
+        if w.clients.iter().all(|c| c.idle()) {
+            break;
+        }
+        run(w, 100);
+    }
+    run(w, 300);
+}
+
+/// PGs are merged and split again, and nobody writes before their members have agreed on what there is.
+fn merged_and_split_at_rest(seed: u64) -> Result<World, String> {
+    let mut w = World::new(seed, 4, 3, 4, 3);
+    w.pace = w.pace.calm();
+    (w.pace.objects, w.pace.under_way, w.pace.appends) = (20, 6, 90);
+    for id in 0..4 {
+        w.start(id);
+    }
+    run(&mut w, 1500);
+    rest(&mut w);
+    w.change_map(|m| m.shrink_to(1));
+    for _ in 0..100 {
+        if w.map().pg_num == 1 {
+            break;
+        }
+        run(&mut w, 100);
+    }
+    run(&mut w, 500);
+    if w.map().pg_num == 1 && w.can_split() {
+        w.change_map(|m| m.grow(7));
+        *w.stats.entry("split at rest").or_default() += 1;
+    }
+    run(&mut w, 1500);
+    // Whoever starts again is asked from its store.
+    stop(&mut w, 0..4);
+    for id in 0..4 {
+        w.start(id);
+    }
+    until_active(&mut w);
+    verify_logs(&w)?;
+    w.clients.iter_mut().for_each(|c| c.quiet = false);
+    run(&mut w, 600);
+    ends_well(w)
+}
+
+#[test]
+fn pgs_that_are_merged_and_split_at_rest_remember_all() {
+    goes_well(20, "split at rest", merged_and_split_at_rest);
+}
+
+/// An erasure-coded pool that has forgotten most of its requests is split twice while nobody writes, and then an OSD's place is
+/// another's: it is filled.
+fn split_twice_having_forgotten(seed: u64) -> Result<World, String> {
+    let mut w = World::new(seed, 5, 3, 1, 3);
+    let map = w.maps.last_mut().unwrap();
+    (map.ec, map.min_size) = (Some((2, 1)), 2);
+    w.pace = w.pace.calm();
+    (w.pace.objects, w.pace.under_way, w.pace.appends) = (100, 6, 90);
+    let cfg = Arc::make_mut(&mut w.cfg);
+    (cfg.log_keep, cfg.log_max, cfg.dups_tracked) = (1, 1, 125);
+    for id in 0..5 {
+        w.start(id);
+    }
+    run(&mut w, 12_000);
+    rest(&mut w);
+    for more in [15, 48] {
+        if w.can_split() {
+            w.change_map(|m| m.grow(more));
+            *w.stats.entry(if more == 48 { "split twice" } else { "split once" }).or_default() += 1;
+        }
+        run(&mut w, 3000);
+    }
+    let away = w.rng.below(5) as OsdId;
+    w.change_map(|m| m.out.extend([away]));
+    run(&mut w, 6000);
+    ends_well(w)
+}
+
+#[test]
+fn shards_of_pgs_that_were_split_twice_are_filled() {
+    goes_well(8, "split twice", split_twice_having_forgotten);
 }
 
 /// Writes that reach one member only, before the others go on without it.
