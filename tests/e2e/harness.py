@@ -172,6 +172,10 @@ class Cluster:
         assert not check or r.code == 0, f'python: {r}'
         return r
 
+    def wait_healthy(self, seconds=60):
+        """HEALTH_OK. What monitors say of PGs and of slow paths is as old as the manager's last word."""
+        wait(lambda: self.ceph('health').out.strip() == 'HEALTH_OK', lambda: f'HEALTH_OK: {self.ceph("health", "detail").out}', seconds)
+
     def wait_clean(self, seconds=60):
         states = lambda: self.json('pg', 'stat')['pg_summary']['num_pg_by_state']
         clean = lambda: (by := states()) and all(s['name'] == 'active+clean' for s in by)

@@ -101,7 +101,9 @@ class Admin(Case):
         assert self.c.ceph('tell', 'mon.a', 'compact').out.startswith('compacted ')
         mgr = json.loads(self.c.ceph('tell', 'mgr.x', 'status').out)
         assert mgr['id'] == mgr['inst']['name']['num'] and mgr['addr_str'].startswith('127.0.0.1:') and not mgr['blocklisted'], mgr
-        assert json.loads(self.c.ceph('tell', 'mgr.x', 'dump_osd_network').out) == {'threshold': 1000, 'entries': []}
+        # Where the machine has much to do, some path may have been slow.
+        slow = json.loads(self.c.ceph('tell', 'mgr.x', 'dump_osd_network').out)
+        assert slow['threshold'] == 1000 and isinstance(slow['entries'], list), slow
         told = self.c.json('report')
         assert {row['osd'] for row in told['num_pg_by_osd']} == {0, 1, 2} and told['auth']['num_secrets'] > 0
         assert sum(row['num_primary_pg'] for row in told['num_pg_by_osd']) == told['num_pg'], told['num_pg_by_osd']
@@ -137,11 +139,13 @@ class Admin(Case):
         path, old = os.path.join(self.c.dir, 'spirula.log'), os.path.join(self.c.dir, 'spirula.log.1')
         os.rename(path, old)
         assert self.c.json('tell', 'osd.0', 'log', 'reopen') == {}
-        assert os.stat(path).st_mode & 0o077 == 0 and not self.c.log()
+        # Whatever happens meanwhile is in the new one.
+        size = os.path.getsize(old)
+        assert os.stat(path).st_mode & 0o077 == 0 and os.path.getsize(path) < size
         assert self.c.json('tell', 'mon.a', 'log', 'dump') == {}
         # Also what is not written when it happens.
         assert 'begin dump of recent events' in self.c.log() and 'role=Leader' in self.c.log(), self.c.log()
-        assert 'role=Leader' not in open(old).read()
+        assert 'role=Leader' not in open(old).read() and os.path.getsize(old) == size
 
     def test_a_pool_takes_zlib_and_short_checksums(self):
         self.c.ceph('osd', 'pool', 'create', 'z', '8', '8')
@@ -179,14 +183,9 @@ class Admin(Case):
         self.c.wait_clean()
 
     def log_has(self, *lines):
-        """Waits up to 10 s until the cluster log has each of `lines`."""
-        text = ''
-        for _ in range(40):
-            text = self.c.ceph('log', 'last', '100').out
-            if all(line in text for line in lines):
-                return
-            threading.Event().wait(0.25)
-        raise AssertionError((lines, text))
+        """Waits until the cluster log has each of `lines`."""
+        text = lambda: self.c.ceph('log', 'last', '100').out
+        harness.wait(lambda: all(line in (now := text()) for line in lines), lambda: f'{lines}: {text()}', pause=0.25)
 
     def test_an_erasure_coded_pool_of_one_host_gets_clean(self):
         self.c.ceph('osd', 'pool', 'create', 'ecdef', '4', '4', 'erasure')

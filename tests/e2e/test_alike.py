@@ -210,6 +210,23 @@ class Alike(Likeness):
         c.wait_clean()
 
 
+# Each number of PGs for placement that a pool has, one after the other, until a file is there: a `ceph` for each look would miss some.
+STEPS = '''
+import json, os, rados, sys, time
+steps = []
+with rados.Rados(conffile=sys.argv[1]) as r:
+    print('begun', flush=True)
+    while not os.path.exists(sys.argv[3]):
+        code, out, err = r.mon_command(json.dumps({'prefix': 'osd pool ls', 'detail': 'detail', 'format': 'json'}), b'')
+        assert code == 0, err
+        now = next(p['pg_placement_num'] for p in json.loads(out) if p['pool_name'] == sys.argv[2])
+        if steps[-1:] != [now]:
+            steps.append(now)
+        time.sleep(0.02)
+print(json.dumps(steps))
+'''
+
+
 class Paced(Likeness):
     """Placement follows `pgp_num` in steps; of what this cluster holds, all is in one pool."""
     args = ['--osds', '4', '--osd-size', '2G']
@@ -218,22 +235,29 @@ class Paced(Likeness):
         c = self.c
         self.pool('paced', 2, 1, 32)
         self.put('paced', 0, 400)
-        steps = []
-        def look():
-            p = self.row('paced')
-            if not steps or steps[-1] != p['pg_placement_num']:
-                steps.append(p['pg_placement_num'])
-            return p
+        look = lambda: self.row('paced')
         def line():
             return next(l for l in c.ceph('osd', 'pool', 'ls', 'detail').out.splitlines() if "'paced'" in l)
         wait(lambda: c.json('-s')['pgmap']['num_objects'] >= 400, 'statistics')
+        # What one step moved stands in the way of the next.
+        for flag in ('nobackfill', 'norecover'):
+            c.ceph('osd', 'set', flag)
+        stop = os.path.join(self.scratch, 'stop')
+        watch = c.python(STEPS, 'paced', stop, wait=False)
+        assert watch.stdout.readline() == 'begun\n', watch.stderr.read()
         said = c.ceph('osd', 'pool', 'set', 'paced', 'pgp_num', '24')
         assert said.err.endswith('pgp_num to 24\n'), said
         p = look()
-        assert (p['pg_placement_num_target'], p['pg_num'], p['pg_num_target']) == (24, 32, 32) and steps[0] > 28, p
+        assert (p['pg_placement_num_target'], p['pg_num'], p['pg_num_target']) == (24, 32, 32) and p['pg_placement_num'] > 28, p
         assert ' pg_num 32 pgp_num ' in line() and ' pgp_num_target 24 ' in line(), line()
         assert c.json('osd', 'pool', 'get', 'paced', 'pgp_num')['pgp_num'] > 24
+        for flag in ('nobackfill', 'norecover'):
+            c.ceph('osd', 'unset', flag)
         wait(lambda: look()['pg_placement_num'] == 24, 'all steps', 150)
+        open(stop, 'w').close()
+        out, err = watch.communicate(timeout=60)
+        assert watch.returncode == 0, err
+        steps = json.loads(out)
         assert steps == sorted(steps, reverse=True) and all(a - b <= 2 for a, b in zip(steps, steps[1:])), steps
         assert len(steps) >= 4 and 'target' not in line(), (steps, line())
         c.wait_clean()

@@ -19,7 +19,7 @@ class Users(Case):
         assert 'ceph.client.admin.keyring' in files and 'ceph.osd.1.keyring' in files, files
         for f in files:
             assert stat.S_IMODE(os.stat(os.path.join(self.c.dir, f)).st_mode) == 0o600, f
-        assert self.c.ceph('health').out.strip() == 'HEALTH_OK'
+        self.c.wait_healthy()
 
     def test_other_users_of_the_machine_read_nothing(self):
         # What an earlier version left wide is closed at the next start.

@@ -12,7 +12,7 @@ class Ceph(Case):
             assert word in out, (word, out)
         v = self.c.json('-s')
         assert v['osdmap']['num_up_osds'] == 3 and v['pgmap']['num_pgs'] == 32, v
-        assert self.c.ceph('health', 'detail').out.startswith('HEALTH_OK')
+        self.c.wait_healthy()
         assert 'overall' in json.loads(self.c.ceph('versions').out)
 
     def test_every_report_answers_plain_and_json(self):

@@ -135,9 +135,8 @@ class CephFs(Case):
         # Whoever goes without a word is waited for that long by a server that takes over.
         c.ceph('config', 'set', 'mds', 'mds_reconnect_timeout', '5')
         own = lambda: float(json.loads(c.ceph('tell', 'mds.0', 'config', 'get', 'mds_reconnect_timeout').out)['mds_reconnect_timeout'])
-        wait(lambda: own() == 5, lambda: f'the option at the server: {own()}', 30, 0.5)
-        health = c.ceph('health').out.strip()
-        assert health == 'HEALTH_OK', c.ceph('health', 'detail').out
+        wait(lambda: own() == 5, lambda: f'the option at the server: {own()}', pause=0.5)
+        c.wait_healthy()
         assert '    mds: 1/1 daemons up, 1 standby\n' in c.ceph('-s').out
         name = self.ranks()[0]
         other = {'a': 'b', 'b': 'a'}[name]
@@ -147,7 +146,7 @@ class CephFs(Case):
         assert [f['name'] for f in facts] == ['a', 'b'] and all('ceph_version' in f and 'addr' in f for f in facts), facts
         assert sum(c.json('mds', 'versions').values()) == 2 and sum(c.json('versions')['mds'].values()) == 2
         # Servers report to the manager every five seconds.
-        wait(lambda: c.json('fs', 'status')['mdsmap'][0]['caps'], lambda: c.ceph('fs', 'status').out, 30, 0.5)
+        wait(lambda: c.json('fs', 'status')['mdsmap'][0]['caps'], lambda: c.ceph('fs', 'status').out, pause=0.5)
         status = c.ceph('fs', 'status').out
         assert 'cephfs - 1 clients' in status and 'active' in status and f'     {other}' in status, status
         got = c.json('fs', 'status')
@@ -482,7 +481,7 @@ assert open({p("map")!r}, "rb").read()[5000:5005] == b"hello"
         c.ceph('fs', 'set', 'cephfs', 'max_mds', '1')
         self.active(1, 1)
         c.ceph('fs', 'set', 'cephfs', 'allow_standby_replay', 'true')
-        wait(lambda: 'hot standby' in c.ceph('-s').out, lambda: c.ceph('-s').out, 30)
+        wait(lambda: 'hot standby' in c.ceph('-s').out, lambda: c.ceph('-s').out)
         name = self.ranks()[0]
         c.ceph('mds', 'fail', name)
         wait(lambda: self.ranks().get(0) not in (None, name), lambda: c.ceph('fs', 'dump').out, 60)
@@ -508,7 +507,7 @@ assert open({p("map")!r}, "rb").read()[5000:5005] == b"hello"
         assert len(mine) == 1, sessions
         held = open(f'{at}/both/mine', 'a')
         c.ceph('tell', 'mds.0', 'session', 'evict', f'id={mine[0]["id"]}')
-        wait(lambda: c.json('osd', 'blocklist', 'ls'), 'the blocklist', 30)
+        wait(lambda: c.json('osd', 'blocklist', 'ls'), 'the blocklist')
         held.write('lost')
         try:
             held.flush()

@@ -247,8 +247,9 @@ class Backup(Disks):
 import rados, sys, time
 c = rados.Rados(conffile=sys.argv[1]); c.connect()
 io = c.open_ioctx('data')
-n, end = 0, time.time() + float(sys.argv[2])
-while time.time() < end:
+import os
+n = 0
+while not os.path.exists(sys.argv[2]):
     io.append('numbers', b'%08d' % n)
     n += 1
     print(n, flush=True)
@@ -264,11 +265,13 @@ io.close(); c.shutdown()
 
     def test_copy_of_a_running_cluster_is_whole_and_runs(self):
         self.put('some')
-        p = self.c.python(self.APPEND, 12, wait=False)
+        stop = os.path.join(self.scratch, 'stop')
+        p = self.c.python(self.APPEND, stop, wait=False)
         acked = [int(p.stdout.readline()) for _ in range(50)][-1]
         to = os.path.join(self.scratch, 'copy')
         r = self.c.spirula('backup', to, '--dir', self.c.dir, '--json')
         assert json.loads(r.out)['bytes'] > 3 << 30, r
+        open(stop, 'w').close()
         out, err = p.communicate(timeout=60)
         assert p.returncode == 0, err
         last = int(out.split()[-1])
@@ -310,7 +313,7 @@ class GoneDir(Disks):
         self.put('some')
         pid = self.c.pid()
         os.rename(self.c.dir, self.c.dir + '-gone')
-        wait(lambda: gone(pid), f'the end of process {pid}', 30)
+        wait(lambda: gone(pid), f'the end of process {pid}')
         log = open(os.path.join(self.c.dir + '-gone', 'spirula.log')).read()
         assert 'was removed while the cluster ran' in log and 'panicked' not in log, log[-2000:]
         # It was only moved: everything acknowledged is there.
@@ -362,7 +365,7 @@ class ReadOnlyDisk(OnDisk):
         pid = self.c.pid()
         self.disk.abort()
         put = self.put('never', check=False, timeout=5)
-        wait(lambda: gone(pid), f'the end of process {pid}', 30)
+        wait(lambda: gone(pid), f'the end of process {pid}')
         r = self.c.spirula('status', '--dir', self.c.dir, check=False)
         assert r.code == 3 and 'not running' in r.err, r
         self.disk.again()

@@ -440,10 +440,10 @@ class ErasureScrub(Rotten):
         shards = {(s['osd'], s['shard']): s['errors'] for s in found['shards']}
         assert shards == {(o, i): ['read_error'] if i == 1 else [] for i, o in enumerate(acting)}, found
         assert [s['primary'] for s in found['shards']].count(True) == 1, found
-        assert f'pg {pgid} is active+clean+inconsistent' in self.c.ceph('health', 'detail').out
+        wait(lambda: f'pg {pgid} is active+clean+inconsistent' in self.c.ceph('health', 'detail').out, 'health')
         self.c.ceph('pg', 'repair', pgid)
         wait(lambda: self.c.ceph('health').out.startswith('HEALTH_OK'), 'health')
-        assert self.logged(f'{pgid} repair 1 errors, 1 fixed'), self.c.ceph('log', 'last', '30').out
+        wait(lambda: self.logged(f'{pgid} repair 1 errors, 1 fixed'), lambda: self.c.ceph('log', 'last', '30').out)
         assert self.inconsistent(pgid) == []
         assert self.get('deep', 'obj') == data and self.get('deep', 'other') == data[::-1]
 

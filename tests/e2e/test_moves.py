@@ -99,4 +99,4 @@ class Moves(Loaded):
         listed = len(c.rados('-p', 'p', 'ls').out.split())
         # The OSDs' reports come a while after the last change.
         shown = lambda: sum(p['stat_sum']['num_objects'] for p in c.json('pg', 'ls-by-pool', 'p')['pg_stats'])
-        wait(lambda: shown() == listed, lambda: f'{listed} objects in reports that show {shown()}', 20)
+        wait(lambda: shown() == listed, lambda: f'{listed} objects in reports that show {shown()}')

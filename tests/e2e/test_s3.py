@@ -353,7 +353,7 @@ class S3(Gateway):
         guest = [int(p) for p in subprocess.run(['pgrep', '-P', str(self.c.pid()), 'radosgw'], capture_output=True, text=True).stdout.split()]
         self.c.kill()
         assert guest, 'the gateway is not a child'
-        wait(lambda: all(gone(p) for p in guest), 'the gateway to go with its cluster', 30)
+        wait(lambda: all(gone(p) for p in guest), 'the gateway to go with its cluster')
         self.up()
         s3 = self.s3()
         for name, body in done.items():

@@ -1,5 +1,5 @@
 """Rot: flipped bits in one OSD's store are noticed, repaired from another copy, and never reach a client."""
-import glob, json, os, time
+import glob, json, os
 from harness import Case, holds, wait
 
 
@@ -74,8 +74,7 @@ class Scrub(Rotten):
         primary = self.acting('read', 'obj')[0]
         self.rot(primary, data[8192:8256])
         assert self.get('read', 'obj') == data
-        wait(lambda: self.logged('obj'), 'the repair is in the cluster log')
-        assert self.logged('repaired from osd.'), self.c.ceph('log', 'last', '50').out
+        wait(lambda: self.logged('repaired from osd.'), 'the repair is in the cluster log')
         self.c.wait_clean()
         assert self.get('read', 'obj') == data
         # It is on the disk again, too.
@@ -133,10 +132,10 @@ class Scrub(Rotten):
         assert found[0]['selected_object_info']['size'] == 300000, found
         bad = [s['osd'] for s in found[0]['shards'] if s['errors']]
         assert bad == [replica] and len(found[0]['shards']) == 3, found
-        health = self.c.ceph('health', 'detail').out
-        for line in ('HEALTH_ERR', 'OSD_SCRUB_ERRORS: 1 scrub errors', 'Possible data damage: 1 pg inconsistent',
-                     f'pg {pgid} is active+clean+inconsistent'):
-            assert line in health, (line, health)
+        health = lambda: self.c.ceph('health', 'detail').out
+        lines = ('HEALTH_ERR', 'OSD_SCRUB_ERRORS: 1 scrub errors', 'Possible data damage: 1 pg inconsistent',
+                 f'pg {pgid} is active+clean+inconsistent')
+        wait(lambda: all(line in (now := health()) for line in lines), lambda: f'{lines}: {health()}')
         # A shallow scrub does not read, and does not take back what a deep one found.
         self.c.ceph('pg', 'scrub', pgid)
         wait(lambda: self.logged(f'{pgid} scrub ok'), 'a shallow scrub')
@@ -144,7 +143,7 @@ class Scrub(Rotten):
 
         self.c.ceph('pg', 'repair', pgid)
         wait(lambda: self.c.ceph('health').out.startswith('HEALTH_OK'), 'health')
-        assert self.logged(f'{pgid} repair 1 errors, 1 fixed'), self.c.ceph('log', 'last', '30').out
+        wait(lambda: self.logged(f'{pgid} repair 1 errors, 1 fixed'), lambda: self.c.ceph('log', 'last', '30').out)
         assert json.loads(self.c.rados('list-inconsistent-obj', pgid).out)['inconsistents'] == []
         self.c.ceph('osd', 'pool', 'deep-scrub', 'deep')
         self.c.wait_clean()
@@ -198,8 +197,11 @@ class Scrub(Rotten):
         wait(lambda: stamp('last_scrub_stamp') > first, 'a scrub')
         self.c.ceph('osd', 'set', 'noscrub')
         self.c.ceph('osd', 'set', 'nodeep-scrub')
-        self.c.wait_clean()
-        time.sleep(2)
+        for o in range(3):
+            # Nobody begins one any more.
+            want = self.c.json('osd', 'dump')['epoch']
+            wait(lambda: self.c.json('tell', f'osd.{o}', 'status')['newest_map'] >= want, f'map {want} at osd.{o}')
+        wait(lambda: 'scrubbing' not in self.c.json('pg', pgid, 'query')['state'], 'the end of a scrub')
         held = stamp('last_scrub_stamp')
         holds(lambda: stamp('last_scrub_stamp') == held, 'no scrub', 4)
         self.c.ceph('osd', 'unset', 'noscrub')

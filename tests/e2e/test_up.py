@@ -12,14 +12,14 @@ class Up(Case):
         assert 'ready in' in r.out and 'export CEPH_CONF=' in r.out, r
         self.c.rados('-p', 'data', 'put', 'hello', self.sample())
         assert self.c.rados('-p', 'data', 'get', 'hello', '-').out == open(self.sample()).read()
-        health = self.c.ceph('health').out.strip()
-        assert health == 'HEALTH_OK', self.c.ceph('health', 'detail')
+        self.c.wait_healthy()
 
     def test_second_up_says_that_it_is_running(self):
         r = self.c.up(check=False)
         assert r.code == 3 and 'running already' in r.err and str(self.c.pid()) in r.err, r
 
     def test_status_shows_the_cluster_in_words_and_json(self):
+        self.c.wait_healthy()
         r = self.c.spirula('status', '--dir', self.c.dir)
         assert 'running' in r.out and 'osd.0: running' in r.out and 'HEALTH_OK' in r.out, r
         v = json.loads(self.c.spirula('status', '--dir', self.c.dir, '--json').out)
@@ -53,7 +53,7 @@ class Up(Case):
             assert line, p.stderr.read()
         d.rados('-p', 'data', 'put', 'x', self.sample())
         p.send_signal(signal.SIGINT)
-        out, err = p.communicate(timeout=30)
+        out, err = p.communicate(timeout=120)
         assert p.returncode == 0 and 'stopped' in out and err == '', (p.returncode, out, err)
         d.up()
         assert d.rados('-p', 'data', 'get', 'x', '-').out == open(self.sample()).read()
@@ -78,9 +78,9 @@ class SmallClusters(Case):
             assert v['ready'] and v['osds'] == n and v['pool_size'] == n, v
             d.rados('-p', 'data', 'put', 'hello', self.sample())
             d.wait_clean()
-            checks = set(d.json('health')['checks'])
             # One copy is a true warning; anything else is not.
-            assert checks <= ({'POOL_NO_REDUNDANCY'} if n == 1 else set()), checks
+            checks = lambda: set(d.json('health')['checks'])
+            harness.wait(lambda: checks() <= ({'POOL_NO_REDUNDANCY'} if n == 1 else set()), lambda: f'health: {checks()}')
             d.down()
 
 

@@ -68,7 +68,7 @@ class Watcher:
 
     def end(self):
         self.p.stdin.close()
-        self.p.wait(timeout=30)
+        self.p.wait(timeout=60)
 
 
 class Watch(Case):
@@ -138,7 +138,7 @@ class Watch(Case):
     def test_3_a_killed_watcher_is_gone_after_its_timeout(self):
         c = self.c
         c.rados('-p', 'w', 'put', 'killed', self.sample())
-        stays, dies = Watcher(self, 'w', 'killed', 0), Watcher(self, 'w', 'killed', 4)
+        stays, dies = Watcher(self, 'w', 'killed', 0), Watcher(self, 'w', 'killed', 8)
         assert self.notify('w', 'killed', '1') == 2
         dies.kill()
         assert len(self.listed('w', 'killed')) == 2, 'not before its time is over'
@@ -152,7 +152,7 @@ class Watch(Case):
         wait(lambda: shown()['osd_client_watch_timeout'] == '3', 'the option')
         short = Watcher(self, 'w', 'killed', 0)
         short.kill()
-        wait(lambda: len(self.listed('w', 'killed')) == 1, 'the watch to end', 20)
+        wait(lambda: len(self.listed('w', 'killed')) == 1, 'the watch to end')
         c.ceph('config', 'rm', 'osd', 'osd_client_watch_timeout')
         stays.end()
 
@@ -195,7 +195,7 @@ class Watch(Case):
         w, other = Watcher(self, 'w', 'blocked', 600), Watcher(self, 'w', 'blocked', 600)
         addrs = self.listed('w', 'blocked')
         c.ceph('osd', 'blocklist', 'add', addrs[0])
-        wait(lambda: self.listed('w', 'blocked') == addrs[1:], 'the watch of the blocklisted client to end', 20)
+        wait(lambda: self.listed('w', 'blocked') == addrs[1:], 'the watch of the blocklisted client to end')
         assert self.notify('w', 'blocked', 'x') == 1
         c.ceph('osd', 'blocklist', 'rm', addrs[0])
         [x.kill() for x in (w, other)]
