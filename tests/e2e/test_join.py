@@ -155,3 +155,17 @@ class Join(Hosts):
             p.kill()
             os.remove(f'{etc}/resolv.conf')
             os.rmdir(etc)
+
+    def test_monitors_listen_where_they_are_told_and_one_that_lives_keeps_its_name(self):
+        new = self.net['dns']
+        at = f'{new.addr()}:3311'
+        new.spirula('join', self.token('--mon'), '--dir', new.dir, '--osds', '0', '--mon', 'd', '--mon-addr', at)
+        self.wait_quorum([*self.mons, 'd'])
+        mons = {m['name']: m['public_addrs']['addrvec'][0]['addr'] for m in self.json('mon', 'dump')['mons']}
+        assert mons['d'] == at, mons
+        # Another one of that name is refused while it is heard.
+        r = self.net['client'].spirula('join', self.token('--mon'), '--dir', os.path.join(self.scratch, 'second'), '--osds', '0', '--mon', 'd',
+                                       check=False)
+        assert r.code == 1 and 'd' in r.err and 'panicked' not in r.err, r
+        assert {m['name']: m['public_addrs']['addrvec'][0]['addr'] for m in self.json('mon', 'dump')['mons']} == mons
+        self.wait_quorum([*self.mons, 'd'])
