@@ -526,7 +526,7 @@ fn rm_data_pool(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
             return Err((EINVAL, "cannot remove default data pool".into()));
         }
         if !m.data_pools.contains(&id) {
-            return said("");
+            return said(format!("data pool {id} is not on fs {}", args.str("fs_name")));
         }
         edit(ctx, fscid)?.data_pools.retain(|p| *p != id);
         said(format!("removed data pool {id} from fsmap"))

@@ -99,9 +99,13 @@ fn set(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
                 format!("inline data {}", if on { "enabled" } else { "disabled" })
             }
             "allow_dirfrags" => {
-                yes_or_no(&val)?;
-                "Directory fragmentation is now permanently enabled. This command is DEPRECATED and will be REMOVED from future releases."
-                    .to_owned()
+                const ALWAYS: &str = "Directory fragmentation is now permanently enabled. This command is DEPRECATED and will be REMOVED \
+                                      from future releases.";
+                // Ceph says yes to both, and goes on to fragment directories.
+                if !yes_or_no(&val)? {
+                    return Err((EINVAL, ALWAYS.into()));
+                }
+                ALWAYS.to_owned()
             }
             "balancer" => {
                 if val.len() > BALANCER_MAX {

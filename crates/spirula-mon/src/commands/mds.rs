@@ -1,6 +1,6 @@
 //! `ceph mds …`: metadata servers.
 
-use super::fs::{compat_out, edit, repaired, role, role_in};
+use super::fs::{compat_out, edit, map_of, repaired, role, role_in};
 use super::{Args, CommandResult, CommandSpec, FLAG_DEPRECATED, FLAG_HIDDEN, Outcome, json_out, misc, settle};
 use crate::mds;
 use crate::mon::CommandCtx;
@@ -177,11 +177,14 @@ fn rmfailed(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
             return Err((EPERM, why.into()));
         }
         let (fscid, rank) = role(ctx, &args.str("role"))?;
-        let m = edit(ctx, fscid)?;
-        if m.failed.remove(&rank) {
-            m.in_ranks.remove(&rank);
-            m.stopped.insert(rank);
+        // Ceph says yes here, and does nothing.
+        if !map_of(ctx, fscid)?.failed.contains(&rank) {
+            return Err((EINVAL, format!("rank {fscid}:{rank} is not failed: nothing is removed")));
         }
+        let m = edit(ctx, fscid)?;
+        m.failed.remove(&rank);
+        m.in_ranks.remove(&rank);
+        m.stopped.insert(rank);
         Ok(CommandResult::ok(format!("removed failed mds.{fscid}:{rank}")))
     };
     settle(run())

@@ -264,6 +264,10 @@ const COMMANDS: &[(&str, Does)] = &[
     (r#"{"prefix": "fs add_data_pool", "fs_name": "f", "pool": "d2"}"#, Acts(FS_CLIENTS)),
     (r#"{"prefix": "fs rm_data_pool", "fs_name": "f", "pool": "d2"}"#, Acts(FS_CLIENTS)),
     (r#"{"prefix": "fs set", "fs_name": "f", "var": "max_mds", "val": "2"}"#, Acts(SERVERS)),
+    (
+        r#"{"prefix": "fs set", "fs_name": "f", "var": "allow_dirfrags", "val": "false"}"#,
+        Refused("permanently enabled"),
+    ),
     (r#"{"prefix": "fs required_client_features", "fs_name": "f", "subop": "add", "val": "mimic"}"#, Acts(FS_CLIENTS)),
     (
         r#"{"prefix": "fs compat", "fs_name": "f", "subop": "add_compat", "feature": 20, "feature_str": "x"}"#,

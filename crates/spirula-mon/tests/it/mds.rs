@@ -484,6 +484,24 @@ fn clients_are_authorized_for_directories() {
     );
 }
 
+/// A rank that has a server, or waits for nobody, is not given up by a word that is about failed ones: the answer says so.
+#[test]
+fn only_a_failed_rank_is_removed_as_failed() {
+    let mut s = Servers::new();
+    s.start("a");
+    s.fs_new();
+    s.run(3);
+    let rmfailed = r#"{"prefix": "mds rmfailed", "role": "fs:0", "yes_i_really_mean_it": true}"#;
+    let before = s.fs().clone();
+    let (ret, rs, _) = s.c.command(rmfailed);
+    assert!(ret == -22 && rs.contains("is not failed"), "{ret} {rs}");
+    assert_eq!(*s.fs(), before, "and nothing has changed");
+    s.c.ok(r#"{"prefix": "fs fail", "fs_name": "fs"}"#);
+    s.c.ok(rmfailed);
+    let m = &s.fs().by_name("fs").unwrap().mds_map;
+    assert!(m.failed.is_empty() && m.in_ranks.is_empty() && m.stopped.contains(&0), "{m:?}");
+}
+
 #[derive(Clone, Debug)]
 enum Act {
     Start(u8),
