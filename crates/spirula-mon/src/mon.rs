@@ -121,6 +121,18 @@ pub(crate) enum Part {
 
 impl Part {
     const ALL: [Self; 4] = [Self::Osds, Self::Managers, Self::MetadataServers, Self::Rest];
+
+    /// What it is, for people.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Osds => {
+                "which OSDs are down and out, fences that end, merges and placement of PGs, removed snapshots"
+            }
+            Self::Managers => "which manager is active",
+            Self::MetadataServers => "which metadata server has which rank",
+            Self::Rest => "mutes that end, keys of services, health in the cluster log",
+        }
+    }
 }
 
 impl Request {
@@ -191,6 +203,8 @@ pub struct Mon {
     pub(crate) inflight: Option<InFlight>,
     /// So many of those in the queue are done each by itself: together they were not possible.
     one_by_one: usize,
+    /// What is done from time to time and cannot be done now, with why.
+    undone: BTreeMap<&'static str, String>,
     last_commit: u64,
     last_look: UTime,
     pub(crate) entropy: Entropy,
@@ -265,6 +279,7 @@ impl Mon {
             queue: VecDeque::new(),
             inflight: None,
             one_by_one: 0,
+            undone: BTreeMap::new(),
             last_commit: 0,
             last_look: UTime::ZERO,
             entropy,
@@ -400,6 +415,7 @@ impl Mon {
             log: &state.log,
             creating_pgs: state.creating.len(),
             pairs: &self.osds.pairs.shown,
+            undone: &self.undone,
         }
     }
 
@@ -644,6 +660,7 @@ impl Mon {
     /// Does what is done from time to time, if this monitor leads.
     pub(crate) fn tick_parts(&mut self, out: &mut Vec<MonEffect>) {
         if !self.q.leads() {
+            self.undone.clear();
             return;
         }
         for part in Part::ALL {
@@ -696,14 +713,24 @@ impl Mon {
             let mut work = Work::new(self.state.clone(), self.now, self.speaker()).needing_maps_from(needed);
             self.follow_clock(&mut work);
             let (mut requests, mut asks, mut bytes) = (Vec::new(), Vec::new(), 0);
+            let mut said = None;
             while left > 0
                 && bytes < BATCH_BYTES
                 && let Some(request) = self.queue.pop_front()
             {
+                // What was not possible last time is tried by itself: others in its batch would have to be done twice.
+                let alone = self.is_undone(&request);
+                if alone && !requests.is_empty() {
+                    self.queue.push_front(request);
+                    break;
+                }
                 left -= 1;
                 bytes += request.bytes();
                 if let Request::Ask(ask) = &request {
                     asks.push(ask.clone());
+                }
+                if matches!(request, Request::Tick(Part::Rest)) {
+                    said = Some((self.transitions.clone(), self.scrub_lines().clone()));
                 }
                 requests.push(request.clone());
                 self.run(request, &mut work);
@@ -711,14 +738,26 @@ impl Mon {
                     self.one_by_one -= 1;
                     break;
                 }
+                if alone {
+                    break;
+                }
             }
             self.keep_gids(&mut work);
             self.last_commit += 1;
             let id = self.last_commit;
             let made = work.fold().and_then(|()| self.rehearse(id, &work.state.diff(&self.state)));
+            if made.is_err()
+                && let Some((transitions, lines)) = said
+            {
+                // The lines of the cluster log that were in it are not written: they are said again.
+                self.transitions = transitions;
+                *self.scrub_lines() = lines;
+            }
             let (state, data) = match made {
-                Ok(Some((state, data))) => (state, data),
-                Ok(None) => (self.state.clone(), Vec::new()),
+                Ok(made) => {
+                    self.note_done(&requests);
+                    made.unwrap_or_else(|| (self.state.clone(), Vec::new()))
+                }
                 Err(why) if requests.len() > 1 => {
                     // Which of them it is shows when each is done by itself.
                     tracing::warn!(why, requests = requests.len(), "a batch of changes is not possible; one by one");
@@ -728,7 +767,7 @@ impl Mon {
                     continue;
                 }
                 Err(why) => {
-                    tracing::error!(why, "a change is not possible; dropped");
+                    self.note_undone(&requests, &why);
                     work.refuse(&why);
                     (self.state.clone(), Vec::new())
                 }
@@ -745,6 +784,29 @@ impl Mon {
             if !self.propose_entry(data, out) {
                 let asks = self.inflight.take().map(|f| f.asks).unwrap_or_default();
                 asks.into_iter().for_each(|a| self.lead(a, out));
+            }
+        }
+    }
+
+    /// A request that is alone in its batch is not possible. What is done from time to time is tried again: that it fails is in health,
+    /// and in the log once.
+    fn note_undone(&mut self, requests: &[Request], why: &str) {
+        let part = requests.iter().find_map(|r| if let Request::Tick(part) = r { Some(part.name()) } else { None });
+        let news = part.is_none_or(|part| self.undone.insert(part, why.to_owned()).as_deref() != Some(why));
+        if news {
+            tracing::error!(why, task = part, "a change is not possible; dropped");
+        }
+    }
+
+    /// Is this done from time to time, and was not possible last time?
+    fn is_undone(&self, request: &Request) -> bool {
+        matches!(request, Request::Tick(part) if self.undone.contains_key(part.name()))
+    }
+
+    fn note_done(&mut self, requests: &[Request]) {
+        for request in requests {
+            if let Request::Tick(part) = request {
+                self.undone.remove(part.name());
             }
         }
     }

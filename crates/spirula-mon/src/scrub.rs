@@ -171,6 +171,11 @@ impl Mon {
     pub(crate) fn take_scrub_lines(&mut self) -> Vec<(u16, String)> {
         std::mem::take(&mut self.scrubs.said)
     }
+
+    /// What is to be said, where that cannot be done now.
+    pub(crate) fn scrub_lines(&mut self) -> &mut Vec<(u16, String)> {
+        &mut self.scrubs.said
+    }
 }
 
 #[cfg(test)]

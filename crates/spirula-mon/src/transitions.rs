@@ -22,7 +22,7 @@ struct Told {
 }
 
 /// What the log says of health.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Transitions {
     /// When this leader began; another value: begin anew.
     since: UTime,

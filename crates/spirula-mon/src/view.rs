@@ -100,6 +100,8 @@ pub struct ClusterView<'a> {
     pub creating_pgs: usize,
     /// OSDs that do not hear each other, as the leader sees it.
     pub pairs: &'a [PairTrouble],
+    /// What this monitor, as the leader, does from time to time and cannot do now, with why.
+    pub undone: &'a BTreeMap<&'static str, String>,
     /// Per cent of a monitor's disk: free room up to the first is too little, up to the second worth a warning.
     pub room_bounds: (u32, u32),
 }

@@ -74,6 +74,14 @@ fn monitors(view: &ClusterView<'_>, out: &mut Checks) {
         let summary = format!("monitors have not agreed on a change for {} s: nothing can be changed", ticks / 10);
         add(out, "MON_STALLED", Severity::Error, summary, 1, vec![detail]);
     }
+    if !view.undone.is_empty() {
+        let detail = view.undone.iter().map(|(what, why)| format!("{what}: {why}")).collect();
+        let summary = format!(
+            "{} tasks of the monitors cannot be done: what they would change is not possible",
+            view.undone.len()
+        );
+        add(out, "MON_TASK_REFUSED", Severity::Error, summary, view.undone.len() as u64, detail);
+    }
     let told = view.quorum.forgotten_elsewhere.values().chain([&view.quorum.forgotten]).flatten();
     let forgotten: BTreeMap<&String, &Epoch> = told.filter(|(_, epoch)| **epoch > view.osdmap.epoch).collect();
     let detail: Vec<String> = forgotten

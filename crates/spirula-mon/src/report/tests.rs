@@ -61,6 +61,7 @@ struct World {
     none_mds: BTreeMap<u64, spirula_messages::ceph::MdsHealth>,
     none_defaults: BTreeMap<String, String>,
     none_kv: BTreeMap<String, bytes::Bytes>,
+    undone: BTreeMap<&'static str, String>,
     auth: spirula_auth::db::AuthDb,
 }
 
@@ -89,6 +90,7 @@ impl World {
             log: &self.log,
             creating_pgs: 0,
             pairs: &[],
+            undone: &self.undone,
         }
     }
 
@@ -128,6 +130,7 @@ impl World {
             none_mds: BTreeMap::new(),
             none_defaults: BTreeMap::new(),
             none_kv: BTreeMap::new(),
+            undone: BTreeMap::new(),
             auth: Default::default(),
         }
     }

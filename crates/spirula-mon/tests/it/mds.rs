@@ -502,6 +502,41 @@ fn only_a_failed_rank_is_removed_as_failed() {
     assert!(m.failed.is_empty() && m.in_ranks.is_empty() && m.stopped.contains(&0), "{m:?}");
 }
 
+/// What is done from time to time and is not possible is in health with its reason, until it is. Before, only the log had it.
+#[test]
+fn housekeeping_that_is_refused_is_in_health() {
+    let mut s = Servers::new();
+    s.start("a");
+    s.fs_new();
+    s.run(3);
+    let health = |s: &Servers| spirula_mon::report::health(&s.c.mon.view(), true, spirula_format::Format::Plain);
+    let set = |s: &mut Servers, edit: &dyn Fn(&mut MdsMap)| {
+        let mut state = s.c.mon.state().clone();
+        edit(&mut std::sync::Arc::make_mut(&mut state.fsmap).filesystems[0].mds_map);
+        let stored = &mut s.c.stored;
+        let last = stored.entries.last().expect("an entry");
+        (stored.snapshot.index, stored.snapshot.term) = (last.index, last.term);
+        stored.snapshot.data = state.to_bytes();
+        stored.entries.clear();
+        s.c = s.c.restarted();
+    };
+    // A map as a defect could leave it: a rank waits for a server, and is not in use.
+    set(&mut s, &|m| assert!(m.failed.insert(7)));
+    s.c.tick(3);
+    assert!(!health(&s).contains("MON_TASK_REFUSED"), "nothing is to be done yet");
+    (0..60).for_each(|_| drop(s.c.tick(1)));
+    let text = health(&s);
+    assert!(text.contains("MON_TASK_REFUSED"), "{text}");
+    assert!(text.contains("which metadata server has which rank: a rank of fs is used that is not in"), "{text}");
+    // The rest is done all the same: it is in the cluster log, which is housekeeping, too.
+    let log = s.c.ok(r#"{"prefix": "log last"}"#);
+    assert!(log.contains("MON_TASK_REFUSED"), "{log}");
+    s.c.ok(r#"{"prefix": "config-key set", "key": "k", "val": "v"}"#);
+    set(&mut s, &|m| assert!(m.failed.remove(&7)));
+    (0..60).for_each(|_| drop(s.c.tick(1)));
+    assert!(!health(&s).contains("MON_TASK_REFUSED"), "{}", health(&s));
+}
+
 #[derive(Clone, Debug)]
 enum Act {
     Start(u8),
