@@ -38,6 +38,22 @@ fn a_burst_never_makes_an_entry_that_followers_refuse() {
     assert_eq!(c.mon.state().kv.len(), 700);
 }
 
+/// The log that a monitor keeps is bounded by its bytes, not by the number of its entries alone.
+#[test]
+fn a_log_of_long_entries_is_folded_early() {
+    let mut c = Cluster::up(1);
+    let conn = c.open(EntityType::Client, "admin");
+    let mut most = 0;
+    for n in 0..300 {
+        let message = key_set(n % 4, Bytes::from(vec![n as u8; 65536])).into_message(n as u64 + 1);
+        c.event(MonEvent::Message { conn, message });
+        // It is looked at from time to time.
+        c.event(MonEvent::Tick);
+        most = most.max(c.stored.entries.iter().map(|e| e.data.len()).sum::<usize>());
+    }
+    assert!(most > 1 << 20 && most < 6 << 20, "{most} bytes of 300 entries of 64 KiB");
+}
+
 /// Whatever is in every OSD map is small: a map of 100,000 OSDs that are not there is 11 MB, in each of a burst of epochs.
 #[test]
 fn what_every_osd_map_has_is_bounded() {
