@@ -9,7 +9,7 @@
 
 mod fs;
 
-use crate::commands::{self, args::Args};
+use crate::commands::{Command, args::Args};
 use crate::event::{ConnId, MonEffect, Peer};
 use crate::mon::{COMMAND_MAX, Mon, READ_MAX, REQUEST_MAX};
 use crate::quorum::Ask;
@@ -199,17 +199,19 @@ fn contents(asker: &Asker<'_>, state: &State, m: Message) -> Result<Ruling, Mess
         }
         kind::MON_COMMAND => {
             let c = MMonCommand::from_message(&m)?;
-            if !may_command(asker, &c.cmd, false) {
+            // What cannot be understood is answered with what is wrong with it, and does nothing.
+            let Ok(c) = Command::of(&c.cmd) else { return Ok(Ruling::Go(m)) };
+            if !may_command(asker, &c, false) {
                 return Ok(Ruling::Refused(refusal(&m, "access denied")?));
             }
-            Ok(match fs::refusal(asker, state, &c.cmd) {
+            Ok(match fs::refusal(asker, state, &c) {
                 None => Ruling::Go(m),
                 Some((errno, why)) => Ruling::Refused(refused(&m, errno, &why)?),
             })
         }
         _ => {
             let c = MCommand::from_message(&m)?;
-            if may_command(asker, &c.cmd, true) {
+            if Command::of(&c.cmd).ok().is_none_or(|c| may_command(asker, &c, true)) {
                 return Ok(Ruling::Go(m));
             }
             Ok(Ruling::Refused(refusal(&m, "insufficient caps")?))
@@ -259,21 +261,20 @@ fn may_snap(asker: &Asker<'_>, state: &State, op: &MPoolOp) -> bool {
 }
 
 /// May it run this command? `tell`: at this daemon, for which Ceph wants all rights.
-fn may_command(asker: &Asker<'_>, cmd: &[String], tell: bool) -> bool {
-    // What cannot be understood is answered with what is wrong with it, and does nothing.
-    let Some((prefix, args)) = commands::words_of(cmd) else { return true };
+fn may_command(asker: &Asker<'_>, command: &Command, tell: bool) -> bool {
+    let prefix = command.prefix.as_str();
     // The list of commands is no secret, and clients need it to parse what people type.
     if prefix == "get_command_descriptions" {
         return true;
     }
-    let args = flat(&args);
+    let args = flat(&command.args());
     if tell {
-        return asker.may("mon", &prefix, &args, (true, true, true));
+        return asker.may("mon", prefix, &args, (true, true, true));
     }
-    match commands::needs_of(cmd) {
+    match command.needs() {
         Some((module, perm)) => {
             let rwx = (perm.contains('r'), perm.contains('w'), perm.contains('x'));
-            asker.may(module, &prefix, &args, rwx)
+            asker.may(module, prefix, &args, rwx)
         }
         // Not known: the answer says so.
         None => true,

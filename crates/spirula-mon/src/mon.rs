@@ -7,7 +7,7 @@
 //! monitors, is in [`crate::quorum`].
 
 use crate::access::{self, Access, Ruling};
-use crate::commands::{self, CommandResult};
+use crate::commands::{self, Command, CommandResult};
 use crate::done::Done;
 use crate::event::{ConnId, MonEffect, MonEvent, Peer};
 use crate::failure::OsdTracker;
@@ -158,13 +158,9 @@ pub(crate) fn for_leader(m: &Message) -> bool {
     matches!(m.kind, kind::MON_COMMAND | kind::COMMAND)
 }
 
-/// True for a request that changes nothing.
-pub(crate) fn only_reads(m: &Message) -> bool {
-    match m.kind {
-        kind::MON_COMMAND => !MMonCommand::from_message(m).is_ok_and(|c| commands::is_write(&c.cmd)),
-        kind::COMMAND => !MCommand::from_message(m).is_ok_and(|c| commands::is_write(&c.cmd)),
-        _ => false,
-    }
+/// True for a request that changes nothing; `command` is what [`Command::in_message`] reads in it. One that cannot be read is told so.
+pub(crate) fn only_reads(m: &Message, command: Option<&Command>) -> bool {
+    for_leader(m) && !command.is_some_and(Command::is_write)
 }
 
 /// The monitor.
@@ -525,7 +521,9 @@ impl Mon {
         let command = matches!(m.kind, kind::MON_COMMAND | kind::COMMAND);
         let limited = command || matches!(session.peer.kind, EntityType::Client | EntityType::Mds);
         let bytes = bytes_of(&m);
-        let too_large = bytes > REQUEST_MAX || m.front.len() > COMMAND_MAX || bytes > READ_MAX && only_reads(&m);
+        let too_large = bytes > REQUEST_MAX
+            || m.front.len() > COMMAND_MAX
+            || bytes > READ_MAX && only_reads(&m, Command::in_message(&m).as_ref());
         if limited && too_large {
             tracing::warn!(peer = session.peer.auth_name(), kind = m.kind, "a request that is too large, refused");
             out.extend(access::too_large(&m).map(|m| MonEffect::Send(conn, m)));
@@ -553,9 +551,9 @@ impl Mon {
                 let text = commands::ping_text(self);
                 out.push(MonEffect::Send(conn, MPing { text: Some(text) }.into_message(m.tid)));
             }
-            kind::COMMAND if MCommand::from_message(&m).is_ok_and(|c| commands::is_own(&c.cmd)) => {
+            kind::COMMAND if let Some(c) = Command::in_message(&m).filter(Command::is_own) => {
                 // About this monitor itself: needs no quorum.
-                if MCommand::from_message(&m).is_ok_and(|c| commands::asks_to_compact(&c.cmd)) {
+                if c.asks_to_compact() {
                     self.compact(out);
                 }
                 self.on_read(conn, &m, out)?;
@@ -642,13 +640,10 @@ impl Mon {
         Ok(())
     }
 
-    /// Runs a request now, when the commit under way is done, or, about a snapshot, when it is its turn.
-    pub(crate) fn submit(&mut self, request: Request, out: &mut Vec<MonEffect>) {
-        if !self.q.leads() {
-            return self.submit_now(request, out);
-        }
-        match self.snaps.keep(request, self.steady) {
-            Ok(Some(request)) => self.submit_now(request, out),
+    /// Runs a request about a snapshot or a fence when it is its turn.
+    pub(crate) fn submit_in_turn(&mut self, ask: Ask, out: &mut Vec<MonEffect>) {
+        match self.snaps.keep(ask, self.steady) {
+            Ok(Some(ask)) => self.submit(Request::Ask(ask), out),
             Ok(None) => {}
             Err(conn) => {
                 tracing::warn!(conn, "too many requests about snapshots wait, closing");
@@ -686,7 +681,8 @@ impl Mon {
         }
     }
 
-    fn submit_now(&mut self, request: Request, out: &mut Vec<MonEffect>) {
+    /// Runs a request now, or when the commit under way is done.
+    pub(crate) fn submit(&mut self, request: Request, out: &mut Vec<MonEffect>) {
         if self.inflight.is_some() {
             if self.queue.len() < QUEUE_MAX {
                 self.queue.push_back(request);

@@ -12,7 +12,7 @@
 //! table. A new monitor learns first, and votes when it has caught up.
 
 use crate::beacons;
-use crate::commands;
+use crate::commands::{self, Command};
 use crate::event::{ConnId, MonEffect, Peer};
 use crate::image::{Identity, Stored};
 use crate::merges::MergeTracker;
@@ -408,8 +408,11 @@ impl Mon {
             if ask.message.kind == MMdsBeacon::KIND {
                 self.mds_heard(&ask);
             }
-            if crate::mon::only_reads(&ask.message) {
+            let command = Command::in_message(&ask.message);
+            if crate::mon::only_reads(&ask.message, command.as_ref()) {
                 self.await_read(ask, out);
+            } else if crate::snaps::is_of_turns(&ask.message, command.as_ref()) {
+                self.submit_in_turn(ask, out);
             } else {
                 self.submit(Request::Ask(ask), out);
             }

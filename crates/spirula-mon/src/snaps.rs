@@ -12,9 +12,9 @@
 //!
 //! What a removal means to a PG: `spirula_pg`. Which commands lead here: [`crate::commands`], and `MPoolOp`.
 
-use crate::commands::is_about_fences;
+use crate::commands::Command;
 use crate::event::ConnId;
-use crate::mon::{Mon, Request};
+use crate::mon::Mon;
 use crate::pools::Refusal;
 use crate::quorum::Ask;
 use crate::state::State;
@@ -25,7 +25,7 @@ use spirula_maps::osdmap::pool::flag;
 use spirula_maps::osdmap::{Incremental, PoolSnap};
 use spirula_maps::{PgPool, SnapIntervals};
 use spirula_messages::ceph::mon::pool_op as op;
-use spirula_messages::ceph::{MMonCommand, MPoolOp, MRemoveSnaps, kind};
+use spirula_messages::ceph::{MPoolOp, MRemoveSnaps, kind};
 use spirula_messages::{Body, Message};
 use spirula_types::errno::{EEXIST, EINVAL, ENOENT, ENOSPC};
 use spirula_types::{Epoch, PoolId};
@@ -115,9 +115,9 @@ impl Recent {
 
 /// Does this make or remove a snapshot, or a fence? A small client may do either, and each would be an epoch of the map that
 /// everybody has.
-fn is_of_turns(m: &Message) -> bool {
+pub(crate) fn is_of_turns(m: &Message, command: Option<&Command>) -> bool {
     m.kind == kind::REMOVE_SNAPS
-        || m.kind == kind::MON_COMMAND && MMonCommand::from_message(m).is_ok_and(|m| is_about_fences(&m.cmd))
+        || command.is_some_and(Command::is_about_fences)
         || m.kind == kind::POOL_OP
             && MPoolOp::from_message(m).is_ok_and(|m| {
                 [op::CREATE_SNAP, op::DELETE_SNAP, op::CREATE_UNMANAGED_SNAP, op::DELETE_UNMANAGED_SNAP].contains(&m.op)
@@ -125,18 +125,14 @@ fn is_of_turns(m: &Message) -> bool {
 }
 
 impl SnapTurns {
-    /// Keeps a request for the next turn; gives it back if it is none of these, or if it is its turn now.
+    /// Keeps a request of these for the next turn; gives it back if it is its turn now.
     ///
     /// # Errors
     /// The connection that asks for too many, of which nothing waits any more.
-    pub fn keep(&mut self, request: Request, now: UTime) -> Result<Option<Request>, ConnId> {
-        let ask = match request {
-            Request::Ask(ask) if is_of_turns(&ask.message) => ask,
-            other => return Ok(Some(other)),
-        };
+    pub fn keep(&mut self, ask: Ask, now: UTime) -> Result<Option<Ask>, ConnId> {
         if self.waiting.is_empty() && self.is_due(now) {
             self.turn(now);
-            return Ok(Some(Request::Ask(ask)));
+            return Ok(Some(ask));
         }
         let conn = ask.conn;
         let of_it = self.by_conn.entry(conn).or_default();

@@ -5,7 +5,7 @@
 //! leader ([`refusal`]). As with Ceph, `fs new` makes whatever it is told to, and the managers' commands know of no names.
 
 use super::{Access, Asker};
-use crate::commands::{self, args::Args, fs, mds};
+use crate::commands::{Command, args::Args, fs, mds};
 use crate::event::ConnId;
 use crate::mon::Mon;
 use crate::state::State;
@@ -18,18 +18,18 @@ use spirula_types::errno::{EINVAL, EPERM};
 use std::sync::Arc;
 
 /// Whether the asker may not change the file system that a command is about: errno and sentence.
-pub(super) fn refusal(asker: &Asker<'_>, state: &State, cmd: &[String]) -> Option<(i32, String)> {
-    let (module, perm) = commands::needs_of(cmd)?;
+pub(super) fn refusal(asker: &Asker<'_>, state: &State, command: &Command) -> Option<(i32, String)> {
+    let (module, perm) = command.needs()?;
     if !perm.contains('w') || !matches!(module, "fs" | "mds") {
         return None;
     }
-    let (prefix, args) = commands::words_of(cmd)?;
-    let name = target(&state.fsmap, &prefix, &args)?;
+    let (prefix, args) = (command.prefix.as_str(), command.args());
+    let name = target(&state.fsmap, prefix, &args)?;
     if asker.caps.changes_fs(&asker.entity, &name) {
         return None;
     }
     tracing::debug!(peer = asker.entity, fs = name, "refused: its capabilities do not allow it");
-    Some(match prefix.as_str() {
+    Some(match prefix {
         "mds fail" => {
             let who = args.str("role_or_gid");
             (EINVAL, format!("MDS named '{who}' does not exist, is not up or you lack the permission to see."))

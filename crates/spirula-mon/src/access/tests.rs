@@ -2,6 +2,7 @@
 //! them is not. The rows are the tables that decide, so that nothing new is without one; what the rows say is held against a list.
 
 use super::*;
+use crate::commands;
 use serde_json::json;
 use spirula_encoding::UTime;
 use spirula_maps::{Crush, MonMap, OsdMap, PgPool};
@@ -150,7 +151,7 @@ fn every_command_needs_all_of_its_rights() {
     for spec in commands::specs() {
         let prefix = spec.prefix();
         // Of several with one prefix the arguments decide: each is tried as the one that is meant.
-        let Some((module, perm)) = commands::needs_of(&command(&prefix).cmd) else { panic!("{prefix}") };
+        let Some((module, perm)) = Command::of(&command(&prefix).cmd).unwrap().needs() else { panic!("{prefix}") };
         seen.insert((module, perm));
         let m = command(&prefix).into_message(1);
         assert!(!perm.is_empty() && perm.chars().all(|c| "rwx".contains(c)), "{prefix}: '{perm}'");
@@ -178,7 +179,7 @@ fn no_command_that_changes_something_is_for_readers() {
     for secret in
         ["auth get", "auth get-key", "auth print-key", "auth export", "auth ls", "config-key get", "config-key dump"]
     {
-        let (_, perm) = commands::needs_of(&command(secret).cmd).unwrap();
+        let (_, perm) = Command::of(&command(secret).cmd).unwrap().needs().unwrap();
         assert!(perm.contains('x') || secret.starts_with("config-key"), "{secret} shows secrets to who may '{perm}'");
         let m = command(secret).into_message(1);
         assert!(!goes("allow r", EntityType::Client, &m), "{secret} is for who may read");
@@ -330,7 +331,7 @@ fn arguments_that_a_command_does_not_take_open_no_door() {
     assert!(!may(profile, with(whole, "range", "range")), "a network");
     // The other word's operation means nothing here: what is asked for is done.
     let two = with(fence("osd blacklist", "blacklistop", "10.0.0.1:0/123"), "blocklistop", "rm");
-    let (_, args) = commands::words_of(&[two.to_string()]).unwrap();
+    let args = Command::of(&[two.to_string()]).unwrap().args();
     assert!(!args.has("blocklistop") && args.str("blacklistop") == "add");
 }
 

@@ -47,6 +47,8 @@ use serde_json::Value;
 use spirula_auth::{CryptoKey, KeyType};
 use spirula_format::{Format, to_json, xml};
 use spirula_messages::ceph::log::severity;
+use spirula_messages::ceph::{MCommand, MMonCommand, kind};
+use spirula_messages::{Body, Message};
 use spirula_types::errno::EINVAL;
 
 /// All tables.
@@ -158,10 +160,69 @@ fn find(prefix: &str, args: &Args) -> Option<&'static CommandSpec> {
     fits.or(candidates.first()).copied()
 }
 
-/// True if the command changes state, as far as its text can be understood.
-pub fn is_write(cmd: &[String]) -> bool {
-    let Ok(args) = parse(cmd) else { return false };
-    find(&args.str("prefix"), &args).is_some_and(|s| s.perm.contains('w'))
+/// A command as everybody understands it who decides about it: capabilities, the turns of what makes epochs, its handler. This is the
+/// one place that reads its text, so that none of them takes it for another command than the others do.
+#[derive(Clone)]
+pub struct Command {
+    /// Its words.
+    pub prefix: String,
+    /// All that was said.
+    given: Args,
+    spec: Option<&'static CommandSpec>,
+}
+
+impl Command {
+    /// Reads a command.
+    ///
+    /// # Errors
+    /// What is wrong with the text.
+    pub fn of(cmd: &[String]) -> Result<Self, String> {
+        let given = parse(cmd)?;
+        let prefix = given.str("prefix");
+        let spec = find(&prefix, &given);
+        Ok(Self { prefix, given, spec })
+    }
+
+    /// The command that a message carries, if there is one that can be read.
+    pub fn in_message(m: &Message) -> Option<Self> {
+        let cmd = match m.kind {
+            kind::MON_COMMAND => MMonCommand::from_message(m).ok()?.cmd,
+            kind::COMMAND => MCommand::from_message(m).ok()?.cmd,
+            _ => return None,
+        };
+        Self::of(&cmd).ok()
+    }
+
+    /// The arguments that it takes, if it is known; else all that was said.
+    pub fn args(&self) -> Args {
+        self.spec.map_or_else(|| self.given.clone(), |spec| args::taken(spec.sig, &self.given))
+    }
+
+    /// Module and permission, if it is known.
+    pub fn needs(&self) -> Option<(&'static str, Perm)> {
+        self.spec.map(|s| (s.module, s.perm))
+    }
+
+    /// True if it changes state.
+    pub fn is_write(&self) -> bool {
+        self.spec.is_some_and(|s| s.perm.contains('w'))
+    }
+
+    /// Does this fence somebody off, or let somebody in again?
+    pub fn is_about_fences(&self) -> bool {
+        self.is_write() && ["blocklist", "blacklist"].iter().any(|w| self.prefix.split(' ').nth(1) == Some(w))
+    }
+
+    /// Is it, by `tell`, about this daemon itself, so that it needs no quorum?
+    pub fn is_own(&self) -> bool {
+        matches!(self.prefix.as_str(), "mon_status" | "quorum_status" | "get_command_descriptions")
+            || tell::is_own(&self.prefix)
+    }
+
+    /// Is this the order, for this daemon alone, to write its store anew?
+    pub fn asks_to_compact(&self) -> bool {
+        tell::asks_to_compact(&self.prefix)
+    }
 }
 
 /// A command as it came.
@@ -179,25 +240,6 @@ pub struct Request<'a> {
     pub tell: bool,
 }
 
-/// Prefix and arguments, if the command can be understood: those that it takes, if it is known.
-pub fn words_of(cmd: &[String]) -> Option<(String, Args)> {
-    let args = parse(cmd).ok()?;
-    let prefix = args.str("prefix");
-    let args = find(&prefix, &args).map_or_else(|| args.clone(), |spec| args::taken(spec.sig, &args));
-    Some((prefix, args))
-}
-
-/// Module and permission of a command that is known.
-pub fn needs_of(cmd: &[String]) -> Option<(&'static str, Perm)> {
-    let args = parse(cmd).ok()?;
-    find(&args.str("prefix"), &args).map(|s| (s.module, s.perm))
-}
-
-/// Does this fence somebody off, or let somebody in again?
-pub fn is_about_fences(cmd: &[String]) -> bool {
-    parse(cmd).is_ok_and(|args| ["osd blocklist", "osd blacklist"].contains(&args.str("prefix").as_str()))
-}
-
 /// The commands of the daemon itself, by `tell`.
 #[cfg(test)]
 pub(crate) fn own_commands() -> impl Iterator<Item = String> {
@@ -206,38 +248,31 @@ pub(crate) fn own_commands() -> impl Iterator<Item = String> {
 
 /// Runs a command.
 pub fn run(mon: &Mon, work: &mut Work, request: &Request<'_>) -> CommandResult {
-    let args = match parse(request.cmd) {
-        Ok(a) => a,
+    let command = match Command::of(request.cmd) {
+        Ok(c) => c,
         Err(text) => return CommandResult::err(EINVAL, text),
     };
-    let prefix = args.str("prefix");
-    let (format, to_xml) = xml::asked(&args.str("format"));
-    let mut result = run_in(mon, work, request, &prefix, &args, format);
+    let (format, to_xml) = xml::asked(&command.given.str("format"));
+    let mut result = run_in(mon, work, request, &command, format);
     // An option's value stands as it is in every form, though a number would be JSON.
-    let to_xml = to_xml.filter(|_| prefix != "config get" || !args.has("key"));
-    if let Some(text) = to_xml.and_then(|form| xml::convert(&prefix, &result.data, form)) {
+    let to_xml = to_xml.filter(|_| command.prefix != "config get" || !command.given.has("key"));
+    if let Some(text) = to_xml.and_then(|form| xml::convert(&command.prefix, &result.data, form)) {
         result.data = text.into();
     }
     result
 }
 
-/// Runs a command whose words are `prefix`, and has it answer in `format`.
-fn run_in(
-    mon: &Mon,
-    work: &mut Work,
-    request: &Request<'_>,
-    prefix: &str,
-    args: &Args,
-    format: Format,
-) -> CommandResult {
+/// Runs a command, and has it answer in `format`.
+fn run_in(mon: &Mon, work: &mut Work, request: &Request<'_>, command: &Command, format: Format) -> CommandResult {
     let Request { peer, input, random, tell, .. } = *request;
+    let (prefix, args) = (command.prefix.as_str(), &command.given);
     if tell && let Some(result) = tell::run(mon, prefix, args, format) {
         return result;
     }
     if prefix == "get_command_descriptions" {
         return CommandResult::data(descriptions(mon));
     }
-    let Some(spec) = find(prefix, args) else {
+    let Some(spec) = command.spec else {
         let known = of_managers(mon).any(|c| descriptor_prefix(&c) == prefix);
         let text = if known { "is served by the manager" } else { "not known" };
         return CommandResult::err(EINVAL, format!("command {text}: '{prefix}'"));
@@ -246,7 +281,7 @@ fn run_in(
         return CommandResult::err(errno, text);
     }
     let mut ctx = CommandCtx { mon, work, peer, input, format, random };
-    (spec.run)(&mut ctx, &args::taken(spec.sig, args))
+    (spec.run)(&mut ctx, &command.args())
 }
 
 fn descriptor_prefix(descriptor: &Value) -> String {
@@ -270,19 +305,6 @@ fn descriptions(mon: &Mon) -> String {
     let all = of_managers(mon).chain(missing).chain(specs().filter(|s| !of_itself(s)).map(CommandSpec::descriptor));
     let map: serde_json::Map<String, Value> = all.enumerate().map(|(i, d)| (format!("cmd{i:03}"), d)).collect();
     Value::Object(map).to_string()
-}
-
-/// True for a `tell` that concerns this daemon alone, not the cluster's state.
-pub fn is_own(cmd: &[String]) -> bool {
-    parse(cmd).is_ok_and(|args| {
-        let prefix = args.str("prefix");
-        matches!(prefix.as_str(), "mon_status" | "quorum_status" | "get_command_descriptions") || tell::is_own(&prefix)
-    })
-}
-
-/// Is this the order, for this daemon alone, to write its store anew?
-pub fn asks_to_compact(cmd: &[String]) -> bool {
-    parse(cmd).is_ok_and(|args| tell::asks_to_compact(&args.str("prefix")))
 }
 
 /// Longest text of a command, and of why one was refused, that the audit log keeps.

@@ -5,8 +5,6 @@ use crate::mon::Mon;
 use crate::quorum::Ask;
 use serde_json::{Value, json};
 use spirula_format::{Format, to_json};
-use spirula_messages::Body;
-use spirula_messages::ceph::{MCommand, MMonCommand, kind};
 use spirula_settings::common;
 use spirula_types::errno::EOPNOTSUPP;
 use std::collections::BTreeMap;
@@ -68,12 +66,7 @@ fn ops(mon: &Mon) -> Value {
     let one = |(ask, at): (&Ask, &str)| {
         let s = mon.sessions.get(&ask.conn);
         let who = s.map_or_else(|| "nobody".to_owned(), |s| format!("{} ({})", s.peer.auth_name(), s.peer.entity()));
-        let what = match ask.message.kind {
-            kind::MON_COMMAND => MMonCommand::from_message(&ask.message).ok().map(|c| c.cmd),
-            kind::COMMAND => MCommand::from_message(&ask.message).ok().map(|c| c.cmd),
-            _ => None,
-        };
-        let what = what.as_deref().and_then(super::words_of).map(|(prefix, _)| prefix);
+        let what = super::Command::in_message(&ask.message).map(|c| c.prefix);
         let what = what.unwrap_or_else(|| format!("message type {}", ask.message.kind));
         json!({
             "description": format!("mon_request({what} from {who}, tid {})", ask.message.tid),
