@@ -4,6 +4,8 @@ from harness import Case, holds, wait
 
 # What the cluster's process may grow by, beyond what it had, bytes.
 GROWTH = 128 << 20
+# What a write may take in any case, ms: a few waits for a disk that others use, too.
+LEAST = 20
 
 
 def rss(cluster):
@@ -24,8 +26,10 @@ def cpu(cluster):
 FLOOD = '''
 import json, os, rados, sys, threading, time
 conf, keyring, kind = sys.argv[1:4]
+# What is looked at is what the cluster does for it, not who gets this machine's CPU.
+os.nice(15)
 def connected():
-    r = rados.Rados(name='client.low', conffile=conf, conf={'keyring': keyring, 'rados_mon_op_timeout': '60'})
+    r = rados.Rados(name='client.low', conffile=conf, conf={'keyring': keyring, 'rados_mon_op_timeout': '300'})
     r.connect()
     return r
 def command(r, cmd, data=b''):
@@ -145,7 +149,16 @@ class Flood(Case):
         return path
 
     def flooded(self, kind):
-        """Floods while another client works; what was answered, and the most memory that it took."""
+        """Floods while another client works, whose slowest hundredth takes three times as long at most; what was answered, and the
+        most memory that it took. On a machine that has much to do that is looked at again, twice at most."""
+        for left in (2, 1, 0):
+            got, alone, beside = self.flooded_once(kind)
+            if beside <= 3 * max(alone, LEAST) or not left:
+                break
+        assert beside <= 3 * max(alone, LEAST), f'p99 alone: {alone} ms, beside a flood: {beside} ms'
+        return got
+
+    def flooded_once(self, kind):
         keyring = self.user()
         times = []
         stop = lambda: open(done, 'w').close()
@@ -156,7 +169,7 @@ class Flood(Case):
             if flood:
                 got = self.flood(keyring, kind)
             else:
-                time.sleep(3)
+                time.sleep(5)
             after = cpu(self.c), open_files(self.c), self.c.log().count('\n'), time.monotonic()
             stop()
             ran, files, lines, seconds = (b - a for a, b in zip(before, after))
@@ -169,7 +182,7 @@ class Flood(Case):
         # The flood's clients are twelve, each with a session at the monitor and the OSDs; none of their connections stays.
         assert self.most_files - before[1] < 200 and files < 60, (before[1], self.most_files, files)
         assert lines < 500, lines
-        return got
+        return got, float(p99), float(slow)
 
     def flood(self, keyring, kind):
         before, most, self.most_files = self.rss(), 0, 0
