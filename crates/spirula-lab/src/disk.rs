@@ -355,8 +355,10 @@ mod tests {
         let place = Place::new(&dir, &args, 0).unwrap();
         assert_eq!(fs::read_dir(&dir).unwrap().count(), 1, "what a killed run left is gone");
         for t in [TESTS[3], TESTS[4]] {
-            let found = by_ourselves(&place, &t, 1).unwrap();
-            assert!(found["ops"].as_u64().unwrap() > 1, "{found}");
+            // Longer where others have the disk.
+            let run = |seconds| by_ourselves(&place, &t, seconds).unwrap();
+            let many = |v: &Value| v["ops"].as_u64().unwrap() > 1;
+            let found = [1, 5, 20].into_iter().map(run).find(many).expect("more than one in 20 s");
             assert_eq!(found["bytes"].as_u64().unwrap(), found["ops"].as_u64().unwrap() * 4096);
         }
         drop(place);
