@@ -560,6 +560,11 @@ mod tests {
         let former = running(&dir, "sleep", &["1001"]);
         let State::Runs { child, .. } = &former.all[0].state else { panic!("it does not run") };
         let (pid, guest) = (child.id(), former.all[0].guest.clone());
+        // A new program's arguments are there a moment after it has begun.
+        let end = Instant::now() + Duration::from_secs(60);
+        while !runs(pid, &guest) && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(5));
+        }
         assert!(runs(pid, &guest) && !runs(std::process::id(), &guest));
         let mut g = running(&dir, "sleep", &["1001"]);
         assert!(!runs(pid, &guest), "it is dead, though nobody has looked after it yet");
