@@ -143,6 +143,18 @@ impl Context {
     }
 }
 
+/// What our shards are for a write ([`Pg::has_sound_shards`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sound {
+    Yes,
+    /// The request waits until that is read.
+    NotRead,
+    /// One is not sound, and is replaced from now on.
+    Replaced,
+    /// One is not sound, and nobody can be asked for it: its version is known to nobody here.
+    No,
+}
+
 /// Who asks, and what its watches of the object are like.
 fn asker<'a>(q: &Queued, object: &HObject, watches: &'a Watches, epoch: Epoch) -> Asker<'a> {
     let op = &q.op;
@@ -795,8 +807,18 @@ impl Pg {
                 }
             }
         }
-        if write && stored && self.has_sound_shards(object, id, &used, cx) != Some(true) {
-            return false; // Recovery comes back here, or what is read.
+        if write && stored {
+            match self.has_sound_shards(object, id, &used, cx) {
+                Sound::Yes => {}
+                Sound::NotRead | Sound::Replaced => return false, // What is read comes back here, or recovery.
+                Sound::No => {
+                    let Some(context) = self.ops.contexts.get_mut(object) else { return false };
+                    if let Some(q) = context.queue.pop_front() {
+                        self.reply_error(&q, -errno::EIO, cx);
+                    }
+                    return true;
+                }
+            }
         }
         let Some(context) = self.ops.contexts.get_mut(object) else { return false };
         let (Some(state), Some(q)) = (&context.state, context.queue.front()) else { return false };
@@ -897,30 +919,28 @@ impl Pg {
         true
     }
 
-    /// Are our shards of all that the first request of an object uses what a write is made for? `None`: the request waits until that
-    /// is read. One that is not is replaced from now on.
+    /// Are our shards of all that the first request of an object uses what a write is made for?
     pub(crate) fn has_sound_shards(
         &mut self,
         object: &HObject,
         op: OpId,
         used: &[(HObject, EVersion)],
         cx: &mut Cx<'_>,
-    ) -> Option<bool> {
+    ) -> Sound {
         for (one, version) in used {
             match self.has_sound_shard(one, *version, cx.reader) {
                 Ok(true) => {}
                 Err(exec::ReadError::NotReady(what)) => {
                     self.park_first(object, op, what, cx);
-                    return None;
+                    return Sound::NotRead;
                 }
                 bad => {
                     tracing::error!(pg = %self.id, object = %one, %version, ?bad, "a spoilt shard under a write");
-                    self.heal(one, *version, cx);
-                    return Some(false);
+                    return if self.heal(one, *version, cx) { Sound::Replaced } else { Sound::No };
                 }
             }
         }
-        Some(true)
+        Sound::Yes
     }
 
     /// The first request of an object waits for this. False: nothing more can be executed now.

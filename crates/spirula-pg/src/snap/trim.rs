@@ -36,7 +36,7 @@ use crate::api::PgEffect;
 use crate::exec::{
     self, Change, Effect, ObjectInfo, ObjectState, Outcome, ReadError, SNAPSET_ATTR, StatDelta, WritePlan,
 };
-use crate::ops::Own;
+use crate::ops::{Own, Sound};
 use crate::pg::{Cx, Pg, Role};
 use spirula_maps::{PgState, SnapIntervals};
 use spirula_types::transaction::ObjectOp;
@@ -390,9 +390,9 @@ impl Pg {
             }
         }
         match self.has_sound_shards(object, id, &used, cx) {
-            None => return false,
-            Some(false) => return self.trim_ends(object, number, false, cx),
-            Some(true) => {}
+            Sound::NotRead => return false,
+            Sound::Replaced | Sound::No => return self.trim_ends(object, number, false, cx),
+            Sound::Yes => {}
         }
         let Some(q) = self.ops.take_first(object) else {
             invariant!(self, "the request that trims {object} went while it was looked at");

@@ -7,10 +7,10 @@ use bytes::Bytes;
 use spirula_maps::PgState;
 use spirula_messages::ceph::op::OsdOp;
 use spirula_messages::ceph::osd::MOsdOp;
-use spirula_pg::exec::Timeouts;
+use spirula_pg::exec::{INFO_ATTR, Timeouts};
 use spirula_pg::shard::store_object;
-use spirula_pg::{ClientOp, Patience, PgEvent};
-use spirula_types::{EntityName, HObject, ObjectLocator, OsdId, PgId, ReqId, SNAP_HEAD, SpgId};
+use spirula_pg::{ClientOp, Patience, PgConfig, PgEvent};
+use spirula_types::{EntityName, HObject, ObjectLocator, OsdId, PgId, ReqId, SNAP_HEAD, SpgId, errno};
 use std::sync::Arc;
 
 const PG: PgId = PgId { pool: 1, seed: 0 };
@@ -100,7 +100,10 @@ fn of(b: u8) -> OsdOp {
 
 /// A calm cluster of three OSDs, all of which have the one PG, that serves.
 fn calm(seed: u64, ec: Option<(usize, usize)>) -> Result<Hand, String> {
-    let mut w = World::new(seed, 3, 3, 1, 1);
+    serving(World::new(seed, 3, 3, 1, 1), ec)
+}
+
+fn serving(mut w: World, ec: Option<(usize, usize)>) -> Result<Hand, String> {
     let map = w.maps.last_mut().unwrap();
     (map.ec, map.min_size) = (ec, 2);
     w.pace = w.pace.calm();
@@ -235,4 +238,51 @@ fn a_rollback_to_a_clone_that_nobody_has_is_held_by_its_client() {
     for ec in KINDS {
         (0..4).for_each(|seed| rollback_is_held(seed, ec).unwrap_or_else(|e| panic!("{ec:?} seed {seed}: {e}")));
     }
+}
+
+/// The log does not reach back to the clone, and the primary's copy does not say any more which version of it it is: nobody can be asked
+/// for it, and a rollback to it ends with EIO, beside which all goes on. A repair finds it, and then it can be done.
+fn rollback_is_refused(seed: u64, ec: Option<(usize, usize)>) -> Result<(), String> {
+    let mut w = World::new(seed, 3, 3, 1, 1);
+    w.cfg = Arc::new(PgConfig { log_keep: 1, log_max: 1, log_slack: 0, ..(*w.cfg).clone() });
+    let mut h = serving(w, ec)?;
+    h.snaps = vec![1];
+    for b in b"BCDE" {
+        let written = h.send(1, of(*b));
+        h.wait(written)?;
+    }
+    run(&mut h.w, 500);
+    let clone = store_object(&HObject { snap: 1, ..object(0) }, h.id.shard);
+    h.w.nodes[h.at as usize].store.spoil(&clone, |o| drop(o.attrs.remove(INFO_ATTR)));
+    h.hears()?;
+    let back = h.send(3, OsdOp::rollback(1));
+    let behind = h.send(4, of(b'F'));
+    h.wait(back)?;
+    let told = h.w.told[&back].result;
+    if told != -errno::EIO {
+        return Err(format!("the rollback is told {told}"));
+    }
+    h.wait(behind)?;
+    let read = h.send(4, OsdOp::read(0, 0));
+    let got = h.wait(read)?;
+    if got != vec![b'F'; 64] {
+        return Err(format!("read {got:?}"));
+    }
+    h.w.event(h.at, h.id, PgEvent::Scrub { deep: false, repair: true });
+    h.until("it is repaired", |w| w.stats.contains_key("copies repaired"))?;
+    run(&mut h.w, 1000);
+    h.hears()?;
+    let back = h.send(3, OsdOp::rollback(1));
+    h.wait(back)?;
+    let read = h.send(4, OsdOp::read(0, 0));
+    let got = h.wait(read)?;
+    if got != vec![b'A'; 64] {
+        return Err(format!("read {got:?} after the rollback, which was told {}", h.w.told[&back].result));
+    }
+    Ok(())
+}
+
+#[test]
+fn a_rollback_to_a_clone_whose_version_nobody_knows_is_refused() {
+    (0..6).for_each(|seed| rollback_is_refused(seed, KINDS[1]).unwrap_or_else(|e| panic!("seed {seed}: {e}")));
 }
