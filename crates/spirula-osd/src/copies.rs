@@ -210,6 +210,9 @@ impl Copies {
     /// Nobody waits for what this request wanted; true if that makes room.
     fn forget(&mut self, op: OpId) -> bool {
         let Self { jobs, waiting, own, .. } = self;
+        if jobs.is_empty() && waiting.is_empty() {
+            return false;
+        }
         let before = jobs.len();
         waiting.retain(|j| j.op != op);
         jobs.retain(|_, j| j.op != op);
@@ -310,7 +313,7 @@ impl Osd {
         self.begin_copies();
     }
 
-    /// A request was dropped: it wants nothing any more.
+    /// A request was dropped, or answered: it wants nothing any more.
     pub(crate) fn want_no_copy(&mut self, op: OpId) {
         if self.copies.forget(op) {
             self.begin_copies();

@@ -848,6 +848,8 @@ impl Osd {
         if self.own_source_reply(op, Some(&reply)) {
             return;
         }
+        // It may be answered before the object that it wanted is there: its client was shut out.
+        self.want_no_copy(op);
         let Some(p) = self.ops.remove(&op) else { return };
         self.owed_no_more(&p);
         let took = clock::monotonic().saturating_sub(p.begun);

@@ -592,6 +592,30 @@ impl Pg {
         }
     }
 
+    /// Clients whom the map shuts out wait for no copy any more: what it holds is for others.
+    pub(crate) fn give_up_copies(&mut self, cx: &mut Cx<'_>) {
+        if planted!(self.cfg, FenceAtArrival) {
+            return;
+        }
+        let view = self.view.as_deref();
+        let fenced = |(object, c): (&HObject, &Context)| {
+            let q = c.queue.iter().find(|q| Some(q.op.id) == c.copying)?;
+            q.is_shut_out(view).then(|| (object.clone(), q.op.id))
+        };
+        let mut fenced: Vec<(HObject, OpId)> = self.ops.contexts.iter().filter_map(fenced).collect();
+        fenced.sort();
+        for (object, op) in fenced {
+            self.ops.parked.remove(&op);
+            let Some(c) = self.ops.contexts.get_mut(&object) else { continue };
+            c.copying = None;
+            let at = c.queue.iter().position(|q| q.op.id == op);
+            if let Some(q) = at.and_then(|at| c.queue.remove(at)) {
+                self.reply_error(&q, -errno::ESHUTDOWN, cx);
+            }
+            self.run_object(&object, cx);
+        }
+    }
+
     // ---- turns ----
 
     /// Objects put aside in earlier events.

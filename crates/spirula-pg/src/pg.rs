@@ -736,6 +736,7 @@ impl Pg {
         }
         self.run_waiting(cx);
         // The map may shut out clients.
+        self.give_up_copies(cx);
         self.watch_tick(cx);
     }
 

@@ -6,9 +6,9 @@ use crate::planted::fails_with;
 use crate::scenarios::{PG, planted_cluster, run, stop, until_active};
 use crate::world::{End, World};
 use crate::{settle, verify};
-use spirula_messages::ceph::op::OsdOp;
+use spirula_messages::ceph::op::{CopyFromArgs, OsdOp};
 use spirula_pg::Bug;
-use spirula_types::{EVersion, Epoch, HObject, OsdId, Peer, ReqId, SpgId, errno};
+use spirula_types::{EVersion, Epoch, HObject, ObjectLocator, OsdId, Peer, ReqId, SpgId, errno};
 use std::collections::BTreeMap;
 
 /// The object that is written by hand.
@@ -78,6 +78,45 @@ fn shut_out_meanwhile(seed: u64, bug: Option<Bug>) -> Result<(), String> {
 #[test]
 fn what_waits_is_refused_when_its_client_is_shut_out_meanwhile() {
     (0..8).for_each(|seed| shut_out_meanwhile(seed, None).unwrap_or_else(|e| panic!("seed {seed}: {e}")));
+}
+
+/// A copy waits for its source, which is silent, and other clients' requests wait behind it: it ends as soon as its client is shut out.
+fn copies_end(seed: u64, bug: Option<Bug>) -> Result<(), String> {
+    let mut w = planted_cluster(seed, 3, bug);
+    w.scrubs = false;
+    w.clients.iter_mut().for_each(|c| c.quiet = true);
+    run(&mut w, 3000);
+    let first = w.map().members(PG)[0];
+    let mut h = Hand::new(w, first);
+    h.object = OBJECT;
+    let locator = ObjectLocator { pool: 1, hash: -1, ..ObjectLocator::default() };
+    let copy = OsdOp::copy_from(CopyFromArgs::default(), b"silent", &locator);
+    let copy = h.send(1, copy);
+    let behind = h.send(2, OsdOp::write_full("behind".into()));
+    run(&mut h.w, 500);
+    if !h.w.wanted.contains(&copy) || h.w.told.contains_key(&copy) || h.w.told.contains_key(&behind) {
+        return Err(format!("the copy does not wait: {:?}", h.w.told));
+    }
+    // Somebody else is shut out.
+    h.w.change_map(|m| m.blocklist.extend([Hand::fence(3)]));
+    run(&mut h.w, 500);
+    if h.w.told.contains_key(&copy) {
+        return Err(format!("the copy has ended: {:?}", h.w.told));
+    }
+    h.w.change_map(|m| m.blocklist.extend([Hand::fence(1)]));
+    let told = h.answer(copy).map_err(|e| format!("{FENCED}: {e}"))?.result;
+    if told != -errno::ESHUTDOWN {
+        return Err(format!("{FENCED}: the copy is told {told}"));
+    }
+    match h.answer(behind)?.result {
+        0 => Ok(()),
+        r => Err(format!("what was behind it is told {r}")),
+    }
+}
+
+#[test]
+fn a_copy_ends_when_its_client_is_shut_out() {
+    (0..8).for_each(|seed| copies_end(seed, None).unwrap_or_else(|e| panic!("seed {seed}: {e}")));
 }
 
 /// Members go and come, so that requests wait for peering, for objects that are recovered, for commits of others; and one client
@@ -152,5 +191,6 @@ fn nothing_of_a_fenced_client_takes_place_under_the_map_that_shuts_it_out() {
 #[test]
 fn sim_a_fence_at_arrival_only_is_caught() {
     fails_with(FENCED, 8, |seed| shut_out_meanwhile(seed, Some(Bug::FenceAtArrival)));
+    fails_with(FENCED, 2, |seed| copies_end(seed, Some(Bug::FenceAtArrival)));
     fails_with(FENCED, 20, |seed| fenced(seed, Some(Bug::FenceAtArrival)).map(drop));
 }

@@ -416,6 +416,8 @@ pub struct World {
     pub told: BTreeMap<u64, MOsdOpReply>,
     /// Those of them that whoever made them was told to hold back, and from which object on.
     pub held_back: BTreeMap<u64, HObject>,
+    /// Those of them that wait for the source of a copy.
+    pub wanted: BTreeSet<u64>,
     /// Where it came to.
     op_at: BTreeMap<u64, (OsdId, PgId)>,
     /// What a write was answered, whatever attempt.
@@ -491,6 +493,7 @@ impl World {
             op_client: BTreeMap::new(),
             told: BTreeMap::new(),
             held_back: BTreeMap::new(),
+            wanted: BTreeSet::new(),
             op_at: BTreeMap::new(),
             answers: BTreeMap::new(),
             scrubs: seed.is_multiple_of(3),
@@ -1034,7 +1037,8 @@ impl World {
                 }
                 PgEffect::ScrubEnded { done, .. } => self.note(if done { "scrubs" } else { "scrubs given up" }),
                 PgEffect::Repaired => self.note("copies repaired"),
-                PgEffect::Fetch(..) => unreachable!("no copies here"),
+                // Sources of copies are silent here.
+                PgEffect::Fetch(op, _) => drop(self.wanted.insert(op)),
                 PgEffect::Tell(..) => self.note("watchers told"),
                 PgEffect::ShareMap(conn, _) => {
                     // Whoever asks by hand asks by the newest one.
