@@ -7,7 +7,8 @@
 //!   must not see its parent's bytes go when the image is cut from it. All that is safe to repeat and to race with others: an
 //!   object that exists is not copied up again.
 //! * A copy-up needs memory for a whole object, however little is changed, which nobody who counts the bytes of requests sees. All of an image
-//!   together have [`COPYING`] bytes; others wait, with nothing but their change.
+//!   together have [`COPYING`] bytes; others wait, with nothing but their change: into which pieces of the parent the object is cut, which may
+//!   be many, is computed behind that.
 //! * Changes of one object may be under way beside each other, but for one that deletes it: it is alone, for it notes in the object
 //!   map that the object is gone when it is done.
 
@@ -33,6 +34,8 @@ pub const LARGEST: u64 = 64 << 20;
 pub(crate) const COPYING: usize = 64 << 20;
 /// Copies of an object's bytes that there may be while it is copied up: as they are read, and put together.
 const COPIES: u64 = 2;
+/// What is noted of each piece of the image that such an object is cut into while it is copied up, bytes.
+const NOTED: u64 = 256;
 
 impl<R: Rados> Image<R> {
     fn request(&self, info: &Info<R>, object: u64, ops: Vec<OsdOp>, writes: bool) -> Request {
@@ -168,11 +171,9 @@ impl<R: Rados> Image<R> {
         self.changes.settle().await;
     }
 
-    /// Bytes of an object that are its parent's while it does not exist.
-    fn backed(&self, info: &Info<R>, object: u64) -> Vec<Extent> {
-        let Some(parent) = &info.parent else { return Vec::new() };
-        let layout = self.fixed.layout;
-        layout.pieces_before(object, 0, layout.object_size(), parent.overlap)
+    /// So many bytes of an object, its first ones, are its parent's while it does not exist.
+    fn backed(&self, info: &Info<R>, object: u64) -> u64 {
+        info.parent.as_ref().map_or(0, |parent| self.fixed.layout.bytes_before(object, parent.overlap))
     }
 
     fn object_gate(&self, object: u64) -> Rc<RwLock<()>> {
@@ -199,15 +200,14 @@ impl<R: Rados> Image<R> {
     async fn change_object(&self, info: &Info<R>, object: u64, op: OsdOp) -> Result<(), i32> {
         let before = self.state(object);
         self.note(object, State::Exists, None).await?;
-        let backed = self.backed(info, object);
-        if !backed.is_empty() {
+        if self.backed(info, object) > 0 {
             if before == Some(State::Missing) {
-                return self.copy_up(info, object, backed, op).await;
+                return self.copy_up(info, object, op).await;
             }
             // Fails without the object.
             let ops = vec![OsdOp::stat(), op.clone()];
             return match self.change(info, object, ops).await {
-                Err(r) if r == -errno::ENOENT => self.copy_up(info, object, backed, op).await,
+                Err(r) if r == -errno::ENOENT => self.copy_up(info, object, op).await,
                 other => other,
             };
         }
@@ -220,14 +220,14 @@ impl<R: Rados> Image<R> {
     }
 
     /// Makes an object with what the parent has, and changes it.
-    async fn copy_up(&self, info: &Info<R>, object: u64, backed: Vec<Extent>, op: OsdOp) -> Result<(), i32> {
+    async fn copy_up(&self, info: &Info<R>, object: u64, op: OsdOp) -> Result<(), i32> {
         let Some(parent) = &info.parent else { return Err(-errno::EIO) };
-        let end = backed.iter().map(|p| p.offset + p.length).max().unwrap_or_default();
+        let (layout, end) = (self.fixed.layout, self.backed(info, object));
         // Nobody who has a part of it waits for anything but the cluster.
-        let _part = self.copying.acquire_many(part_of_copying(end)).await.map_err(|_| -errno::ESHUTDOWN)?;
-        let parts = parent.image.read_parent(backed.clone()).await?;
-        // Pieces of a striped object may leave gaps: only what lies behind the overlap's end is missing, and that at its end.
-        let data = if parts.len() as u64 == end { parts } else { spread(&backed, &parts, end) };
+        let part = part_of_copying(end, layout.piece_count(end));
+        let _part = self.copying.acquire_many(part).await.map_err(|_| -errno::ESHUTDOWN)?;
+        // One behind the other they are in the object, too: of an object only the end can lie behind the overlap's.
+        let data = parent.image.read_parent(layout.pieces_before(object, 0, end, parent.overlap)).await?;
         let zeros = data.iter().all(|b| *b == 0);
         if info.snaps.is_empty() || zeros {
             let data = if zeros { Bytes::new() } else { data };
@@ -254,12 +254,9 @@ impl<R: Rados> Image<R> {
         let to_end = e.offset + e.length >= end;
         let backed = self.backed(info, e.object);
         if e.offset == 0 && to_end {
-            return self.remove_object(info, e.object, !backed.is_empty()).await;
+            return self.remove_object(info, e.object, backed > 0).await;
         }
-        let parents_here = info
-            .parent
-            .as_ref()
-            .is_some_and(|p| !layout.pieces_before(e.object, e.offset, e.length, p.overlap).is_empty());
+        let parents_here = e.offset < backed;
         let gate = self.object_gate(e.object);
         let shared = gate.read().await;
         let op = if to_end { OsdOp::truncate(e.offset) } else { OsdOp::zero(e.offset, e.length) };
@@ -336,9 +333,10 @@ impl<R: Rados> Image<R> {
     }
 }
 
-/// What an object of so many bytes takes of [`COPYING`], KiB.
-fn part_of_copying(bytes: u64) -> u32 {
-    (bytes.saturating_mul(COPIES) >> 10).clamp(1, (COPYING >> 10) as u64) as u32
+/// What so many bytes of an object, in so many pieces of the image, take of [`COPYING`], KiB.
+fn part_of_copying(bytes: u64, pieces: u64) -> u32 {
+    let all = bytes.saturating_mul(COPIES).saturating_add(pieces.saturating_mul(NOTED));
+    (all >> 10).clamp(1, (COPYING >> 10) as u64) as u32
 }
 
 /// Bytes with zeros behind them.
@@ -381,19 +379,5 @@ fn taken(layout: &Layout, run: Run, offset: u64, data: &Bytes) -> Bytes {
     }
     let mut all = BytesMut::with_capacity(run.length as usize);
     pieces.iter().for_each(|p| all.extend_from_slice(&data[place(p)]));
-    all.freeze()
-}
-
-/// Pieces of an object in their places, `end` bytes.
-fn spread(pieces: &[Extent], parts: &Bytes, end: u64) -> Bytes {
-    let mut all = BytesMut::zeroed(end as usize);
-    let mut from = 0;
-    for p in pieces {
-        let (at, length) = (p.offset as usize, p.length as usize);
-        if let (Some(to), Some(part)) = (all.get_mut(at..at + length), parts.get(from..from + length)) {
-            to.copy_from_slice(part);
-        }
-        from += length;
-    }
     all.freeze()
 }

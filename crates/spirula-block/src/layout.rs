@@ -79,8 +79,9 @@ impl Layout {
 
     /// What `length` bytes of the image from `offset` on have of each object, in the order of their first bytes.
     pub fn runs(&self, offset: u64, length: u64) -> impl Iterator<Item = Run> + use<> {
-        let Self { object_size, unit, count } = *self;
-        let (set, stripe) = (object_size * count, unit * count);
+        let layout = *self;
+        let Self { object_size, unit, count } = layout;
+        let set = object_size * count;
         let end = offset.saturating_add(length);
         let sets = if offset < end { offset / set..end.div_ceil(set) } else { 0..0 };
         sets.flat_map(move |n| {
@@ -90,10 +91,29 @@ impl Layout {
             let units = to.div_ceil(unit) - first;
             (0..units.min(count)).map(move |i| {
                 let column = (first + i) % count;
-                let before = |at: u64| at / stripe * unit + (at % stripe).saturating_sub(column * unit).min(unit);
+                let before = |at: u64| layout.column_before(column, at);
                 Run { object: n * count + column, offset: before(from), length: before(to) - before(from) }
             })
         })
+    }
+
+    /// Bytes of the object in this column of a set that lie before byte `at` of the set.
+    fn column_before(&self, column: u64, at: u64) -> u64 {
+        let stripe = self.unit * self.count;
+        at / stripe * self.unit + (at % stripe).saturating_sub(column * self.unit).min(self.unit)
+    }
+
+    /// Bytes of an object that lie before byte `end` of the image. They are its first ones, because what is further behind in an object is so
+    /// in the image, too.
+    pub fn bytes_before(&self, object: u64, end: u64) -> u64 {
+        let set = self.object_size * self.count;
+        let begin = (object / self.count).saturating_mul(set);
+        self.column_before(object % self.count, end.saturating_sub(begin).min(set))
+    }
+
+    /// Pieces of the image that the first `bytes` of an object are.
+    pub fn piece_count(&self, bytes: u64) -> u64 {
+        bytes.div_ceil(self.unit)
     }
 
     /// The pieces of the image that `length` bytes of an object from `offset` on are, in the object's order.
@@ -203,6 +223,18 @@ mod tests {
             let before = l.pieces_before(object, offset % l.object_size(), length, end);
             prop_assert!(before.iter().all(|p| p.image.checked_add(p.length).is_some_and(|e| e <= end)));
             prop_assert!(before.len() as u64 <= l.object_size() / UNIT);
+        }
+
+        #[test]
+        fn what_is_before_an_end_is_known_without_the_pieces(l in layouts(), object in 0u64..1 << 30, at in any::<u64>()) {
+            // Some byte of the object's set, or one before or behind that.
+            let set = l.object_size * l.count;
+            let end = (object / l.count * set).saturating_add(at % (2 * set)).saturating_sub(set / 2);
+            let pieces = l.pieces_before(object, 0, l.object_size(), end);
+            let bytes = l.bytes_before(object, end);
+            prop_assert_eq!(bytes, pieces.iter().map(|p| p.length).sum::<u64>());
+            prop_assert_eq!(bytes, pieces.last().map_or(0, |p| p.offset + p.length));
+            prop_assert_eq!(l.piece_count(bytes), pieces.len() as u64);
         }
     }
 }

@@ -251,3 +251,71 @@ fn many_copy_ups_wait_for_memory() {
     let most = world.most_of_parent();
     assert!((2..=crate::io::COPYING / (2 * LARGE as usize)).contains(&most), "{most} objects at a time");
 }
+
+/// Bytes that this thread holds.
+struct Counting;
+
+thread_local! {
+    static HELD: Cell<usize> = const { Cell::new(0) };
+}
+
+// SAFETY: everything is handed on to the system's allocator; the counter touches no memory of it, and needs none.
+#[allow(unsafe_code, reason = "the allocator's interface is unsafe")]
+unsafe impl std::alloc::GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: std::alloc::Layout) -> *mut u8 {
+        HELD.set(HELD.get().wrapping_add(layout.size()));
+        // SAFETY: the caller keeps to the contract of `alloc`.
+        unsafe { std::alloc::System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: std::alloc::Layout) {
+        HELD.set(HELD.get().wrapping_sub(layout.size()));
+        // SAFETY: the caller keeps to the contract of `dealloc`.
+        unsafe { std::alloc::System.dealloc(ptr, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// The pieces of an object of the smallest units are many: whoever waits for memory has not got them.
+#[test]
+fn who_waits_for_memory_holds_none_whatever_the_units_are() {
+    const LARGE: u64 = 1 << 20;
+    const WRITES: u64 = 40;
+    let world = World::striped(1, LARGE, WRITES, Some((512, 2)));
+    world.clone_of_empty(LARGE, WRITES);
+    let sim = world.client(0);
+    let opened = Rc::new(RefCell::new(None));
+    let done = Rc::new(Cell::new(0));
+    let (keeps, counted) = (opened.clone(), done.clone());
+    world.start(
+        0,
+        Box::pin(async move {
+            let image = Image::open(&sim, &spec(), true).await.unwrap();
+            // Whatever the first change loads is there.
+            image.write(0, Bytes::from_static(b"first")).await.unwrap();
+            image.copying.acquire_many((crate::io::COPYING >> 10) as u32).await.unwrap().forget();
+            *keeps.borrow_mut() = Some((image.clone(), HELD.get()));
+            for n in 1..WRITES {
+                let (image, done) = (image.clone(), counted.clone());
+                // The second unit of a set's stripe is the second object's.
+                let at = n / 2 * 2 * LARGE + n % 2 * 512;
+                let one = async move {
+                    image.write(at, Bytes::from_static(b"changed")).await.unwrap();
+                    done.set(done.get() + 1);
+                };
+                crate::Rados::spawn(&*sim, Box::pin(one));
+            }
+        }),
+    );
+    world.run(0);
+    let (image, before) = opened.borrow_mut().take().unwrap();
+    let each = HELD.get().wrapping_sub(before) / (WRITES as usize - 1);
+    assert_eq!(done.get(), 0, "they wait");
+    assert!(each < 16 << 10, "each holds {each} bytes");
+    image.copying.add_permits(crate::io::COPYING >> 10);
+    world.run(0);
+    assert_eq!(done.get(), WRITES - 1);
+    assert!((0..WRITES).all(|n| world.exists(n)));
+}

@@ -207,6 +207,11 @@ impl State {
 impl World {
     /// A cluster with the image `p/i` of so many objects, with the features that images have by default.
     pub fn new(seed: u64, object: u64, objects: u64) -> Self {
+        Self::striped(seed, object, objects, None)
+    }
+
+    /// The same, striped in units of so many bytes over so many objects.
+    pub fn striped(seed: u64, object: u64, objects: u64, stripes: Option<(u64, u64)>) -> Self {
         let state = State {
             random: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
             now: Duration::ZERO,
@@ -234,11 +239,14 @@ impl World {
         let mut e = Encoder::new();
         e.u64(object * objects);
         e.u8(object.trailing_zeros() as u8);
-        e.u64(0b11_1101);
+        e.u64(if stripes.is_some() { 0b11_1111 } else { 0b11_1101 });
         e.str("rbd_data.ab");
         e.i64(-1);
         call("rbd_id.i", "set_id", to_vec("ab"));
         call("rbd_header.ab", "create", e.into_vec());
+        if let Some(stripes) = stripes {
+            call("rbd_header.ab", "set_stripe_unit_count", to_vec(&stripes));
+        }
         let mut e = Encoder::new();
         e.u64(objects);
         e.u8(0);
