@@ -6,8 +6,9 @@
 //! Each image has bounds of its own, so that one for which the cluster does not answer stops no other: [`CLIENTS`] connections, and as
 //! many that have chosen none yet; its part of [`MEMORY`] for requests, until their answers are written; and [`COMING`] bytes of writes that
 //! have not all come. Of each connection [`REQUESTS`] requests and [`SHARE`] bytes of them are under way. When one is reached, nothing more is
-//! read. The data of a write of more than [`SMALL`] bytes has a part of [`COMING`] as soon as its head is there, and none of it is read
-//! before. Whoever sends or takes more slowly than [`time_for`] allows is hung up on: others want what he has.
+//! read, and whoever hangs up before its part is there waits no longer: that request is not begun. The data of a write of more than
+//! [`SMALL`] bytes has a part of [`COMING`] as soon as its head is there, and none of it is read before. Whoever sends or takes more
+//! slowly than [`time_for`] allows is hung up on: others want what he has.
 //! What a change of a clone takes beside, the image bounds (`spirula_block`).
 
 use super::{ClientArgs, close, open, run};
@@ -17,14 +18,16 @@ use clap::Args as ClapArgs;
 use spirula_block::nbd::{Command, Event, Export, REQUEST_HEAD, Request, SMALL, Session, answer, error};
 use spirula_block::{Image, Rados, Spec};
 use spirula_types::errno;
+use std::future::Future;
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf};
-use tokio::net::{TcpListener, UnixListener};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest, ReadHalf, Ready, WriteHalf};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::Instant;
 
@@ -98,8 +101,75 @@ impl Listener {
     }
 }
 
-trait Stream: AsyncRead + AsyncWrite + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Unpin> Stream for T {}
+trait Stream: AsyncRead + AsyncWrite + Unpin {
+    /// What tells that the client has hung up, if the kernel can.
+    fn line(&self) -> std::io::Result<Option<Line>>;
+}
+
+impl Stream for TcpStream {
+    fn line(&self) -> std::io::Result<Option<Line>> {
+        let same = self.as_fd().try_clone_to_owned()?;
+        Self::from_std(same.into()).map(|s| Some(Line::Tcp(s)))
+    }
+}
+
+impl Stream for UnixStream {
+    fn line(&self) -> std::io::Result<Option<Line>> {
+        let same = self.as_fd().try_clone_to_owned()?;
+        Self::from_std(same.into()).map(|s| Some(Line::Unix(s)))
+    }
+}
+
+/// Sees that a client hangs up, also while nothing of what it sent before is read: a connection once more, of which nobody reads.
+enum Line {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Line {
+    async fn ready(&self) -> std::io::Result<Ready> {
+        match self {
+            Self::Tcp(s) => s.ready(Interest::READABLE).await,
+            Self::Unix(s) => s.ready(Interest::READABLE).await,
+        }
+    }
+
+    /// What is known to have come is not told again.
+    fn note(&self) {
+        let nothing_read = || Err::<(), _>(std::io::ErrorKind::WouldBlock.into());
+        // The error is the one that was made.
+        let _ = match self {
+            Self::Tcp(s) => s.try_io(Interest::READABLE, nothing_read),
+            Self::Unix(s) => s.try_io(Interest::READABLE, nothing_read),
+        };
+    }
+
+    /// Ends when the client has hung up.
+    async fn is_cut(line: Option<&Self>) {
+        while let Some(line) = line {
+            match line.ready().await {
+                Ok(ready) if ready.is_read_closed() => return,
+                // More that it sent.
+                Ok(_) => line.note(),
+                Err(_) => break,
+            }
+        }
+        // It is seen by whoever reads.
+        std::future::pending().await
+    }
+}
+
+/// Waits for a part of what is bounded, but not for longer than the client waits for it; `None`: it has hung up.
+async fn unless_cut<T>(
+    line: Option<&Line>,
+    part: impl Future<Output = anyhow::Result<T>>,
+) -> anyhow::Result<Option<T>> {
+    tokio::select! {
+        biased;
+        part = part => part.map(Some),
+        () = Line::is_cut(line) => Ok(None),
+    }
+}
 
 /// Removes the socket of a process that is gone.
 async fn remove_stale(path: &Path) -> anyhow::Result<()> {
@@ -209,12 +279,13 @@ impl<R: Rados> Server<R> {
     }
 
     async fn connection(self: Rc<Self>, stream: Box<dyn Stream>, mut place: Place) -> anyhow::Result<()> {
+        let line = stream.line().context("watch the connection")?;
         let (mut reader, writer) = tokio::io::split(stream);
         let (answers, to_write) = mpsc::unbounded_channel();
         let writing = tokio::task::spawn_local(write(writer, to_write, time_for));
         let mut writing = std::pin::pin!(writing);
         let result = tokio::select! {
-            result = self.read(&mut reader, &answers, &mut place) => result,
+            result = self.read(&mut reader, line.as_ref(), &answers, &mut place) => result,
             // Whoever takes no answers is asked for nothing more.
             ended = &mut writing => return Ok(ended??),
         };
@@ -230,6 +301,7 @@ impl<R: Rados> Server<R> {
     async fn read(
         &self,
         reader: &mut ReadHalf<Box<dyn Stream>>,
+        line: Option<&Line>,
         answers: &mpsc::UnboundedSender<Answer>,
         place: &mut Place,
     ) -> anyhow::Result<()> {
@@ -245,7 +317,8 @@ impl<R: Rados> Server<R> {
                 // What was to come may have been refused.
                 has_come(&mut coming, &mut input);
                 // Refusals count like any answer. The writer ends with the connection.
-                let held = vec![slots.clone().acquire_owned().await?];
+                let slot = async { Ok(vec![slots.clone().acquire_owned().await?]) };
+                let Some(held) = unless_cut(line, slot).await? else { return Ok(()) };
                 let _ = answers.send(Answer { head: out.split(), data: Bytes::new(), held });
             }
             match event? {
@@ -265,11 +338,15 @@ impl<R: Rados> Server<R> {
                 Some(Event::Request(request)) => {
                     let Some(served) = chosen.clone() else { bail!("a request for nothing") };
                     let pages = (request.bytes() >> 10) as u32 + 1;
-                    let held = vec![
-                        slots.clone().acquire_owned().await?,
-                        share.clone().acquire_many_owned(pages).await?,
-                        served.memory.clone().acquire_many_owned(pages).await?,
-                    ];
+                    let parts = async {
+                        Ok(vec![
+                            slots.clone().acquire_owned().await?,
+                            share.clone().acquire_many_owned(pages).await?,
+                            served.memory.clone().acquire_many_owned(pages).await?,
+                        ])
+                    };
+                    // Its place in the queue goes with it, so that those behind it need not wait for what nobody wants.
+                    let Some(held) = unless_cut(line, parts).await? else { return Ok(()) };
                     has_come(&mut coming, &mut input);
                     let answers = answers.clone();
                     tokio::task::spawn_local(async move {
@@ -281,7 +358,10 @@ impl<R: Rados> Server<R> {
                 None => {
                     let brings = session.coming(&input);
                     if let Some(served) = chosen.as_ref().filter(|_| brings > 0 && coming.is_none()) {
-                        coming = Some(served.expect(brings).await?);
+                        coming = unless_cut(line, served.expect(brings)).await?;
+                        if coming.is_none() {
+                            return Ok(());
+                        }
                         input.reserve((REQUEST_HEAD + brings).saturating_sub(input.len()));
                     }
                     let more = reader.read_buf(&mut input);

@@ -98,20 +98,31 @@ impl Rados for Fake {
     }
 }
 
+impl Stream for DuplexStream {
+    fn line(&self) -> std::io::Result<Option<Line>> {
+        Ok(None)
+    }
+}
+
 /// A client's end of a connection; `None` if the server has no place for it.
 fn connect(server: &Rc<Server<Fake>>) -> Option<DuplexStream> {
-    let held = server.choosing.clone().try_acquire_owned().ok()?;
     let (ours, theirs) = tokio::io::duplex(1 << 20);
+    take(server, Box::new(ours)).map(|()| theirs)
+}
+
+/// The server takes a connection, if it has a place for it.
+fn take(server: &Rc<Server<Fake>>, ours: Box<dyn Stream>) -> Option<()> {
+    let held = server.choosing.clone().try_acquire_owned().ok()?;
     let server = server.clone();
     tokio::task::spawn_local(async move {
         // Some are hung up on.
-        let _ = server.connection(Box::new(ours), Place { image: None, _held: held }).await;
+        let _ = server.connection(ours, Place { image: None, _held: held }).await;
     });
-    Some(theirs)
+    Some(())
 }
 
 /// Says that it wants this export, and hears no answer.
-async fn choose(client: &mut DuplexStream, name: &[u8; 3]) -> std::io::Result<()> {
+async fn choose(client: &mut (impl AsyncWrite + Unpin), name: &[u8; 3]) -> std::io::Result<()> {
     client.write_u32(3).await?;
     client.write_all(b"IHAVEOPT\0\0\0\x07\0\0\0\x09\0\0\0\x03").await?;
     client.write_all(name).await?;
@@ -121,30 +132,81 @@ async fn choose(client: &mut DuplexStream, name: &[u8; 3]) -> std::io::Result<()
 /// A connection to an export.
 async fn open_export(server: &Rc<Server<Fake>>, name: &[u8; 3]) -> anyhow::Result<DuplexStream> {
     let mut client = connect(server).context("there is no place")?;
-    choose(&mut client, name).await?;
-    // The greeting, what it is, and that this is all.
-    let mut said = [0; 18 + 20 + 12 + 20];
-    client.read_exact(&mut said).await?;
+    has_chosen(&mut client, name).await?;
     Ok(client)
 }
 
-async fn ask_to_read(client: &mut DuplexStream, length: u32) -> std::io::Result<()> {
+async fn has_chosen(client: &mut (impl AsyncRead + AsyncWrite + Unpin), name: &[u8; 3]) -> std::io::Result<()> {
+    choose(client, name).await?;
+    // The greeting, what it is, and that this is all.
+    let mut said = [0; 18 + 20 + 12 + 20];
+    client.read_exact(&mut said).await.map(drop)
+}
+
+async fn ask_to_read(client: &mut (impl AsyncWrite + Unpin), length: u32) -> std::io::Result<()> {
     client.write_all(&[0x25, 0x60, 0x95, 0x13, 0, 0, 0, 0]).await?;
     client.write_u64(7).await?;
     client.write_u64(0).await?;
     client.write_u32(length).await
 }
 
+/// A server of both images.
+async fn serve_both(fake: &Rc<Fake>) -> anyhow::Result<Rc<Server<Fake>>> {
+    let mut images = Vec::new();
+    for name in ["p/x", "p/y"] {
+        let spec: Spec = name.parse().map_err(anyhow::Error::msg)?;
+        images.push((spec.clone(), Image::open(fake, &spec, true).await?));
+    }
+    Ok(Rc::new(Server::new(images, false)))
+}
+
+/// Whoever waits for memory and hangs up, with more on the way that he sent before, waits no longer: another one who needs little, for
+/// which there is room, has stood behind him.
+#[test]
+fn who_hangs_up_leaves_the_queue_for_memory() {
+    let done = super::super::run(async {
+        let fake = Rc::new(Fake::default());
+        let server = serve_both(&fake).await?;
+        let mut all = Vec::new();
+        for _ in 0..3 {
+            all.push(open_export(&server, b"p/x").await?);
+        }
+        let (ours, mut waits) = UnixStream::pair()?;
+        take(&server, Box::new(ours)).context("there is no place")?;
+        has_chosen(&mut waits, b"p/x").await?;
+        let mut little = open_export(&server, b"p/x").await?;
+        fake.stuck.set(true);
+        // Of the image's 128 MiB less than 32 MiB are left then.
+        for client in &mut all {
+            ask_to_read(client, 32 << 20).await?;
+        }
+        let [x, _] = &server.images[..] else { bail!("two images") };
+        while x.memory.available_permits() >= 32 << 10 {
+            tokio::task::yield_now().await;
+        }
+        fake.stuck.set(false);
+        for _ in 0..10 {
+            ask_to_read(&mut waits, 32 << 20).await?;
+        }
+        // Until it stands in the queue.
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        ask_to_read(&mut little, 5).await?;
+        let mut answer = [9; 16 + 5];
+        let early = tokio::time::timeout(Duration::from_millis(200), little.read_exact(&mut answer)).await;
+        assert!(early.is_err(), "it does not wait behind the other one");
+        drop(waits);
+        tokio::time::timeout(Duration::from_secs(20), little.read_exact(&mut answer)).await??;
+        assert_eq!((&answer[4..8], &answer[16..]), (&[0; 4][..], &[0; 5][..]));
+        Ok(())
+    });
+    done.unwrap();
+}
+
 #[test]
 fn an_image_that_is_stuck_stops_no_other() {
     let done = super::super::run(async {
         let fake = Rc::new(Fake::default());
-        let mut images = Vec::new();
-        for name in ["p/x", "p/y"] {
-            let spec: Spec = name.parse().map_err(anyhow::Error::msg)?;
-            images.push((spec.clone(), Image::open(&fake, &spec, true).await?));
-        }
-        let server = Rc::new(Server::new(images, false));
+        let server = serve_both(&fake).await?;
         let mut all = Vec::new();
         for _ in 0..6 {
             all.push(open_export(&server, b"p/x").await?);
