@@ -3,7 +3,7 @@
 use crate::run::{have, status};
 use std::process::Command;
 
-/// (program, line of Debian's Python, or library below /usr/lib/ARCHITECTURE, that shows it is there; package; what needs it)
+/// (program, line of Debian's Python, or library below a folder of /usr/lib, that shows it is there; package; what needs it)
 const NEEDED: &[(&str, &str, &str)] = &[
     ("ceph", "ceph-common", "every end-to-end test"),
     ("crushtool", "ceph-base", "CRUSH comparison"),
@@ -13,6 +13,9 @@ const NEEDED: &[(&str, &str, &str)] = &[
     ("import rbd", "python3-rbd", "block images by librbd"),
     ("qemu-img", "qemu-utils", "block images by qemu"),
     ("qemu/block-rbd.so", "qemu-block-extra", "block images by qemu"),
+    ("tgtd", "tgt", "block images by iSCSI"),
+    ("backing-store/bs_rbd.so", "tgt-rbd", "block images by iSCSI"),
+    ("iscsi-ls", "libiscsi-bin", "block images by iSCSI"),
     ("import pytest", "python3-pytest", "every end-to-end test"),
     ("import xdist", "python3-pytest-xdist", "end-to-end tests two at a time"),
     ("fio", "fio", "fio's rados engine"),
