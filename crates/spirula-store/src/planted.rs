@@ -61,6 +61,12 @@ mod bugs {
         TruncateInPlace,
         /// deletion needs space that is not there
         DeletionNeedsSpace,
+        /// deletion that may have to be undone needs space for a copy
+        DeletionCopies,
+        /// object under another name, and the layer below it knows the old one
+        MoveUnnamed,
+        /// object under another name, and back under the old one after a crash
+        MovedTwice,
         /// no space kept for metadata
         MetadataTakesAll,
         /// metadata takes the blocks that are left for removing

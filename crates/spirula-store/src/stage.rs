@@ -91,6 +91,8 @@ pub(crate) struct Stage<'s> {
     reserve: u64,
     /// It makes objects or lets them grow, in data or metadata.
     adds: bool,
+    /// It gives objects other names.
+    moves: bool,
     /// Changes that are no object's.
     meta_entries: usize,
     /// Bytes of space that the next checkpoint may need for it, where that is much.
@@ -103,9 +105,11 @@ impl<'s> Stage<'s> {
     pub fn new(s: &'s mut Store, txn: &Transaction) -> Self {
         let grows =
             |op: &ObjectOp| matches!(op, ObjectOp::Write { .. } | ObjectOp::CloneFrom(_) | ObjectOp::CloneRange { .. });
-        let adds_data = txn.objects.iter().flat_map(|u| &u.ops).any(grows);
+        // Of an object that gets another name no more than attributes changes.
+        let updates = || txn.objects.iter().enumerate().filter(|(n, _)| moved(&txn.objects, *n).is_none());
+        let adds_data = updates().flat_map(|(_, u)| &u.ops).any(grows);
         let reserve = if adds_data { s.reserve() + s.booked_blocks() } else { 0 };
-        let adds = txn.objects.iter().any(|u| adds(&u.ops));
+        let adds = updates().any(|(_, u)| adds(&u.ops));
         let (seq, counters) = (s.seq + 1, s.counters);
         Self {
             s,
@@ -134,6 +138,7 @@ impl<'s> Stage<'s> {
             counters,
             reserve,
             adds,
+            moves: false,
             meta_entries: txn.meta.len(),
             books: 0,
             record: (Vec::new(), false),
@@ -146,8 +151,15 @@ impl<'s> Stage<'s> {
             txn.check()?;
         }
         self.needs_metadata()?;
-        for update in &txn.objects {
-            self.update(update)?;
+        for (n, update) in txn.objects.iter().enumerate() {
+            match moved(&txn.objects, n) {
+                // What follows it finds nothing to remove.
+                Some(from) => {
+                    self.move_from(&update.object, from)?;
+                    self.update(&update.object, update.ops.get(1..).unwrap_or_default())?;
+                }
+                None => self.update(&update.object, &update.ops)?,
+            }
         }
         for op in &txn.meta {
             self.meta(op)?;
@@ -253,7 +265,9 @@ impl<'s> Stage<'s> {
             if head.now.is_none() && head.before.is_none() {
                 continue;
             }
-            self.redo.head(key, head.now.as_ref());
+            if !(planted!(MovedTwice) && self.moves && head.now.is_none()) {
+                self.redo.head(key, head.now.as_ref());
+            }
             let now = head.now.as_ref().map_or(0, Onode::stored);
             let before = head.before.as_ref().map_or(0, |b| b.stored());
             self.counters.stored = (self.counters.stored + now).saturating_sub(before);
@@ -305,7 +319,8 @@ impl<'s> Stage<'s> {
             let own = if large { self.s.meta.need(changes as u64, entries, self.s.overlay_bound()) } else { 0 };
             let needed = own + self.copying;
             let available = self.s.metadata_room();
-            if self.adds && needed > available {
+            // A name takes no room to speak of, unless it has attributes without end.
+            if (self.adds || self.moves) && needed > available {
                 return Err(StoreError::NoSpace { needed, available });
             }
             self.books = if planted!(RoomNotBooked) { 0 } else { needed.min(available) };
@@ -330,8 +345,7 @@ impl<'s> Stage<'s> {
         Ok(())
     }
 
-    fn update(&mut self, update: &ObjectUpdate) -> Result<()> {
-        let object = &update.object;
+    fn update(&mut self, object: &HObject, ops: &[ObjectOp]) -> Result<()> {
         let key = Bytes::from(keys::object(object));
         check_key("object name", &key)?;
         self.pool = pool_of(object);
@@ -343,10 +357,10 @@ impl<'s> Stage<'s> {
                 Box::new(StagedHead { pool: self.pool, now: before.as_deref().cloned(), before })
             }
         };
-        for op in &update.ops {
+        for op in ops {
             self.op(object, &mut head.now, op)?;
         }
-        if let Some(o) = head.now.as_ref().filter(|_| update.ops.iter().any(|op| matches!(op, ObjectOp::SetAttrs(_)))) {
+        if let Some(o) = head.now.as_ref().filter(|_| ops.iter().any(|op| matches!(op, ObjectOp::SetAttrs(_)))) {
             let size = o.attrs.iter().map(|(k, v)| limits::pair_size(k, v)).sum();
             limits::check("attributes", size, ATTRS_STORED_MAX)?;
         }
@@ -482,6 +496,19 @@ fn space_of(space: &mut Vec<(i64, [i64; 5])>, pool: i64) -> &mut [i64; 5] {
         space.len() - 1
     });
     &mut space[at].1
+}
+
+/// Where update `n` clones an object that the next one removes, and changes nothing of the clone but attributes: that object.
+/// So an erasure-coded pool keeps what it deletes for as long as that may have to be undone, and any pool what a snapshot shows.
+/// The object goes on under the other name, and nothing of it is copied: a store without room for metadata takes that as it
+/// takes any deletion.
+fn moved(updates: &[ObjectUpdate], n: usize) -> Option<&HObject> {
+    let (update, next) = (updates.get(n)?, updates.get(n + 1)?);
+    let Some((ObjectOp::CloneFrom(from), rest)) = update.ops.split_first() else { return None };
+    let attr = |op: &ObjectOp| matches!(op, ObjectOp::SetAttrs(_) | ObjectOp::RmAttr(_) | ObjectOp::ClearAttrs);
+    let goes = next.object == *from && matches!(next.ops.first(), Some(ObjectOp::Remove)) && !planted!(DeletionCopies);
+    (goes && update.object != *from && pool_of(from) == pool_of(&update.object) && rest.iter().all(attr))
+        .then_some(from)
 }
 
 /// Does this let an object's metadata grow? What also takes something away (a delete, a cut)

@@ -17,6 +17,10 @@
 //! when all members have it durably. On one object requests follow each other: none is executed
 //! while a write of it is under way.
 //!
+//! Where a write removes the object, its undo copy is made right before that: the store then gives the object another name
+//! and copies nothing, so that one without room takes deletions, and their undoing, all the same. Nothing may come between
+//! the two updates.
+//!
 //! # Why an interrupted write ends everywhere or nowhere, and none that was acknowledged is lost
 //! An entry may be on some members only, and `k` shards of one version make an object, fewer
 //! nothing. So the rule of peering is not "the longest log" but, among the copies of the newest

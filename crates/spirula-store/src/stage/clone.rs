@@ -1,6 +1,6 @@
 //! Clones: objects that share blocks until one of them changes.
 
-use super::{Stage, end_of, field, space_of, take_id};
+use super::{Stage, check_key, end_of, field, pool_of, space_of, take_id};
 use crate::alloc::{BLOCK, PhysRun};
 use crate::error::{Result, StoreError};
 use crate::keys;
@@ -100,6 +100,27 @@ impl Stage<'_> {
         }
         self.staged_head(&key)?.now = Some(source);
         *slot = Some(o);
+        Ok(())
+    }
+
+    /// Gives an object another name, that of one which goes if it is there. Both are of one pool.
+    pub(super) fn move_from(&mut self, object: &HObject, from: &HObject) -> Result<()> {
+        let missing = || StoreError::NoSource(from.clone().into());
+        let (key, source) = (Bytes::from(keys::object(object)), Bytes::from(keys::object(from)));
+        check_key("object name", &key)?;
+        (self.pool, self.moves) = (pool_of(object), true);
+        if self.staged_head(&source)?.now.is_none() {
+            return Err(missing());
+        }
+        // First: the source may be all that is left over their layer then.
+        if let Some(old) = self.staged_head(&key)?.now.take() {
+            self.remove(old)?;
+        }
+        let o = self.staged_head(&source)?.now.take().ok_or_else(missing)?;
+        if o.base != 0 && !planted!(MoveUnnamed) {
+            self.named.insert(o.name, Some(key.clone()));
+        }
+        self.staged_head(&key)?.now = Some(o);
         Ok(())
     }
 

@@ -81,6 +81,20 @@ fn clone_range(m: &Model, offset: u64, length: u64, to: u64) -> Transaction {
     }
 }
 
+/// What an erasure-coded pool deletes, and keeps under another name.
+fn moved(m: &Model, from: &HObject, to: &HObject, v: u64) -> Transaction {
+    let mut t = Transaction::default();
+    if m.objects.contains_key(from) {
+        t.object(to, ObjectOp::CloneFrom(from.clone()));
+        if v % 2 == 1 {
+            t.object(to, ObjectOp::SetAttrs(vec![pair("moved", v)]));
+        }
+    }
+    t.object(from, ObjectOp::Remove);
+    t.meta.push(MetaOp::LogAppend { pg: pg(), version: EVersion::new(9, v), entry: pattern(v, 50) });
+    t
+}
+
 pub(crate) const OPERATIONS: &[Operation] = &[
     ("write small", |_, v| write(&a(), 300, v, 100)),
     ("write large", |_, v| write(&a(), 0, v, 70_000)),
@@ -136,6 +150,10 @@ pub(crate) const OPERATIONS: &[Operation] = &[
         true => one(&wide(), ObjectOp::CloneFrom(wide_clone())),
         false => one(&wide(), ObjectOp::Remove),
     }),
+    ("move", |m, v| moved(m, &a(), &c(), v)),
+    ("move of compressed data", |m, v| moved(m, &packed(), &object(4), v)),
+    ("move over a layer", |m, v| moved(m, &wide(), &object(9), v)),
+    ("move onto its clone", |m, v| moved(m, &wide(), &wide_clone(), v)),
     ("compressed write", |_, v| one(&packed(), ObjectOp::Write { offset: 0, data: soft(v, 60_000) })),
     ("overwrite part of it", |_, v| one(&packed(), ObjectOp::Write { offset: 20_000, data: soft(v, 5000) })),
     ("what a PG does", |_, v| {

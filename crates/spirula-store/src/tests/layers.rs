@@ -297,7 +297,15 @@ pub(super) fn family_txn(rng: &mut Rng, model: &Model) -> Transaction {
         12 => ObjectOp::Write { offset: 0, data: pattern(rng.next(), 130 * BLOCK as usize) },
         _ => ObjectOp::Write { offset: block * BLOCK, data: pattern(rng.next(), (some * BLOCK) as usize) },
     };
-    one(&o, op)
+    let goes = match &op {
+        ObjectOp::CloneFrom(from) if *from != o && rng.below(4) == 0 => Some(from.clone()),
+        _ => None,
+    };
+    let mut t = one(&o, op);
+    if let Some(from) = goes {
+        t.object(&from, ObjectOp::Remove);
+    }
+    t
 }
 
 fn family(seed: u64, steps: u64, packs: bool, single: bool) {

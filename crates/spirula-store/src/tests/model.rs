@@ -176,7 +176,7 @@ impl Model {
             let owners_of_omap = omaps.entry(o.omap).or_insert((0, true));
             owners_of_omap.0 += 1;
             owners_of_omap.1 &= o.omap_shared;
-            let space = spaces.entry(name.pool).or_default();
+            let space = spaces.entry(crate::stage::pool_of(name)).or_default();
             space.stored += o.stored();
             let (mut mapped, mut allocated, mut compressed) = (0u64, 0u64, 0u64);
             // What the object sees.
@@ -381,7 +381,15 @@ pub(crate) fn random_txn(rng: &mut Rng, model: &Model, version: u64, big: bool) 
             }
         };
         state.op(&o, &op);
+        let goes = match &op {
+            ObjectOp::CloneFrom(from) if *from != o && rng.below(3) == 0 => Some(from.clone()),
+            _ => None,
+        };
         t.object(&o, op);
+        if let Some(from) = goes {
+            state.op(&from, &ObjectOp::Remove);
+            t.object(&from, ObjectOp::Remove);
+        }
     }
     let pg = PgId::new(1, rng.below(2) as u32);
     let v = |n: u64| EVersion::new(1 + (n / 50) as u32, n);

@@ -48,6 +48,7 @@ const SUITE: &[(&str, fn())] = &[
     ("compressed data in pieces", compressed::data_overwritten_in_part_takes_one_and_a_half_times_its_size_at_most),
     ("changes beside", limits::changes_beside_the_journal_stay_until_a_checkpoint_has_them),
     ("ranges of keys", limits::a_range_of_keys_is_one_small_entry_and_gone_for_good),
+    ("erasure-coded deletions", space::erasure_coded_deletions_and_their_undoing_need_no_room_for_metadata),
     ("room promised once", space::room_for_large_records_is_promised_once),
     ("beside awaited", space::what_is_beside_the_journal_is_waited_for),
     ("holes", space::space_that_was_taken_again_is_not_given_back),
