@@ -67,6 +67,8 @@ mod bugs {
         MoveUnnamed,
         /// object under another name, and back under the old one after a crash
         MovedTwice,
+        /// removed omap whose first step of purging is taken for the last one
+        PurgeForgetsRest,
         /// no space kept for metadata
         MetadataTakesAll,
         /// metadata takes the blocks that are left for removing

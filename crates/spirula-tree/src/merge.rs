@@ -148,7 +148,16 @@ impl Commit<'_> {
                 continue;
             }
             let node = if !meant {
-                self.core.node(span.page, level, false)?
+                match self.core.node(span.page, level, false) {
+                    Ok(node) => node,
+                    // Nothing of it changes: its damage is for who needs it, and its neighbour stays too small.
+                    Err(TreeError::Corrupt { .. } | TreeError::Io { op: "read", .. }) => {
+                        self.settle_alone(level, &mut carry, &mut out)?;
+                        out.push(span.kept());
+                        continue;
+                    }
+                    Err(e) => return Err(e),
+                }
             } else {
                 if ahead.is_empty() {
                     ahead = self.load_ahead(level, list.get(i..).unwrap_or_default(), end, changes)?;
@@ -293,6 +302,13 @@ impl Commit<'_> {
         }
         self.emit(level, low, items, grows && own == 0, &from, out)?;
         Ok(None)
+    }
+
+    /// Writes what was carried as a node of its own, however small.
+    fn settle_alone(&mut self, level: u8, carry: &mut Option<Carry>, out: &mut Vec<Child<'_>>) -> Result<()> {
+        let Some(c) = carry.take() else { return Ok(()) };
+        let items: Vec<_> = c.entries.iter().map(carried).collect();
+        self.emit(level, &c.low, &items, false, &c.from, out)
     }
 
     /// Merges the changes with the entries of a leaf; whether that makes a difference.

@@ -188,3 +188,40 @@ fn a_rotten_leaf_of_a_removed_omap_stops_nothing() {
     let omaps = store.meta.range(b"D", b"E").count();
     assert_eq!(omaps, 1, "one is known to take space, the other one is gone");
 }
+
+/// A leaf that becomes too small is joined with the next one; where that one is rotten it stays small.
+#[test]
+fn a_rotten_leaf_stops_no_removal_of_what_lies_before_it() {
+    let opts = StoreOptions { cache_bytes: 1 << 20, ..tiny() };
+    let world = create(&opts);
+    let key = |n: u64| Bytes::from(format!("key-{n:04}"));
+    let of = |op| {
+        let mut t = Transaction::default();
+        t.object(&object(1), op);
+        t
+    };
+    let mut store = open(&world, &opts).unwrap();
+    store.submit(of(ObjectOp::OmapSet((0..400).map(|n| (key(n), pattern(1000 + n, 100))).collect()))).unwrap();
+    store.close().unwrap();
+    let value = pattern(1200, 100);
+    world.edit(2, |device| {
+        let at = device.windows(value.len()).position(|w| w == &value[..]).expect("a leaf with that pair");
+        device[at + 50] ^= 4;
+    });
+    let mut store = open(&world, &opts).unwrap();
+    let bad = |store: &Store, n: u64| store.omap_get(&object(1), &[key(n)]).is_err();
+    let first = (0..400).find(|n| bad(&store, *n)).unwrap();
+    assert!(first > 50 && bad(&store, 200), "the damage is not where it should be: {first}");
+    // But for a few at the end of the leaf before.
+    store.submit(of(ObjectOp::OmapRm((1..first - 2).map(key).collect()))).unwrap();
+    store.close().unwrap_or_else(|e| panic!("stopped by a leaf that it does not need: {e}"));
+    let mut store = open(&world, &opts).unwrap();
+    for n in [0, first - 2, first - 1] {
+        assert_eq!(store.omap_get(&object(1), &[key(n)]).unwrap().unwrap()[0].1, pattern(1000 + n, 100), "{n}");
+    }
+    assert!(store.omap_get(&object(1), &[key(1)]).unwrap().unwrap().is_empty() && bad(&store, 200));
+    // The next one writes the same leaf again.
+    store.submit(of(ObjectOp::OmapSet(vec![(key(0), pattern(1, 10))]))).unwrap();
+    store.close().unwrap();
+    open(&world, &opts).unwrap();
+}

@@ -2,14 +2,16 @@
 //! [`spirula_types::limits`] and one past them, changes far larger than the ring, ranges of
 //! many keys as one entry.
 
+use super::crash::durable_only;
 use super::model::{Model, object, pattern};
 use super::sim::World;
-use super::{create_single, open, sound, tiny};
-use crate::{Store, StoreError, StoreOptions};
+use super::{create_single, open, open_stepped, sound, tiny};
+use crate::{Store, StoreError, StoreOptions, keys};
 use bytes::Bytes;
 use spirula_types::limits::{ATTRS_STORED_MAX, KEY_MAX, VALUE_MAX};
 use spirula_types::transaction::{MetaOp, ObjectOp, Transaction};
 use spirula_types::{EVersion, PgId};
+use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
 fn of(op: ObjectOp) -> Transaction {
@@ -215,6 +217,51 @@ pub(super) fn a_range_of_keys_is_one_small_entry_and_gone_for_good() {
     let mut store = open(&world, &opts).unwrap();
     model.check(&mut store, "after a checkpoint");
     sound(&store, "after a checkpoint");
+}
+
+/// The pairs of a removed omap go in steps, so that a checkpoint never waits for all of them. Whatever was done of that before a
+/// crash, the next opening finds the rest.
+#[test]
+pub(super) fn a_removed_omap_goes_in_steps_and_nothing_of_it_stays() {
+    let opts = StoreOptions { size: 24 << 20, cache_bytes: 1 << 20, ..tiny() };
+    let (world, mut model) = (create_single(&opts), Model::default());
+    let mut store = open(&world, &opts).unwrap();
+    for t in [of(ObjectOp::OmapSet(pairs(0, 300))), set("stays".into())] {
+        store.submit(&t).unwrap();
+        model.apply(&t);
+    }
+    let mut t = Transaction::default();
+    let large = (0..300).map(|k| (Bytes::from(format!("key-{k:08}")), pattern(k * 3 + 1, 12_000)));
+    t.object(&object(4), ObjectOp::OmapSet(large.collect()));
+    store.submit(&t).unwrap();
+    let all = keys::omap(store.onode(&object(4)).unwrap().unwrap().omap, &[]);
+    let left = |store: &Store| store.meta.range(&all, &keys::prefix_end(&all)).count();
+    // Stored, and then removed in a checkpoint after which nothing is done.
+    store.close().unwrap();
+    let mut store = open(&world, &opts).unwrap();
+    assert_eq!(left(&store), 300);
+    let mut t = Transaction::default();
+    t.object(&object(4), ObjectOp::Remove);
+    store.submit(&t).unwrap();
+    store.close().unwrap();
+    let start = world.image();
+    world.record();
+    let mut store = open(&world, &opts).unwrap();
+    store.wait(|s| s.checkpointed.load(Ordering::Acquire) > 0 && s.dead.load(Ordering::Acquire) == 0);
+    assert_eq!(left(&store), 0);
+    model.check(&mut store, "purged");
+    sound(&store, "purged");
+    drop(store);
+    let events = world.take_events();
+    let mut steps = BTreeSet::new();
+    for at in 0..=events.len() {
+        let world = World::from_image(durable_only(start.clone(), &events[..at]));
+        let mut store = open_stepped(&world, &opts).unwrap_or_else(|e| panic!("crash at event {at}: {e}"));
+        steps.insert(left(&store));
+        model.check(&mut store, &format!("crash at event {at}"));
+        sound(&store, &format!("crash at event {at}"));
+    }
+    assert!(steps.len() > 3, "left in between: {steps:?}");
 }
 
 #[test]

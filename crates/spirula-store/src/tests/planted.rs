@@ -49,6 +49,7 @@ const SUITE: &[(&str, fn())] = &[
     ("changes beside", limits::changes_beside_the_journal_stay_until_a_checkpoint_has_them),
     ("ranges of keys", limits::a_range_of_keys_is_one_small_entry_and_gone_for_good),
     ("erasure-coded deletions", space::erasure_coded_deletions_and_their_undoing_need_no_room_for_metadata),
+    ("removed omaps", limits::a_removed_omap_goes_in_steps_and_nothing_of_it_stays),
     ("room promised once", space::room_for_large_records_is_promised_once),
     ("beside awaited", space::what_is_beside_the_journal_is_waited_for),
     ("holes", space::space_that_was_taken_again_is_not_given_back),
