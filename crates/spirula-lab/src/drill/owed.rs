@@ -340,38 +340,50 @@ fn read(text: &str) -> Result<BTreeMap<u64, Undo>> {
     Ok(steps)
 }
 
-/// Undoes what a drill that was killed owes. All of it is tried; the first error is given.
+/// Undoes what a drill that was killed owes. All of it is tried, and each failure is told; the error names all of them.
 ///
 /// # Errors
 /// When something could not be undone: it stands in the journal still.
 pub fn settle(journal: &mut Journal, way: &Way, say: &mut dyn FnMut(&str)) -> Result<()> {
+    let mut session = None;
+    settle_by(journal, say, |undo| {
+        if undo.is_here() {
+            return undo.here();
+        }
+        if session.is_none() {
+            session = Some(Session::open(way, 16 << 20)?);
+        }
+        session.as_ref().context("no client").and_then(|s| undo.there(s))
+    })
+}
+
+fn settle_by(
+    journal: &mut Journal,
+    say: &mut dyn FnMut(&str),
+    mut undo: impl FnMut(&Undo) -> Result<String>,
+) -> Result<()> {
     let owed = journal.owed(LAST);
     if owed.is_empty() {
         return Ok(());
     }
     say("a drill was killed here; what it owes is put back");
-    let (mut session, mut failed) = (None, Ok(()));
-    for (id, undo) in owed {
-        let outcome = if undo.is_here() {
-            undo.here()
-        } else {
-            if session.is_none() {
-                session = Some(Session::open(way, 16 << 20)?);
-            }
-            session.as_ref().context("no client").and_then(|s| undo.there(s))
-        };
+    let mut failed: Vec<String> = Vec::new();
+    for (id, step) in owed {
+        // What is undone and cannot be noted is undone once more by the next: it must not keep the others from being undone.
+        let outcome = undo(&step).and_then(|words| journal.done(id).map(|()| words));
         match outcome {
-            Ok(words) => {
-                say(&words);
-                journal.done(id)?;
-            }
+            Ok(words) => say(&words),
             Err(e) => {
                 say(&format!("could not be put back: {e:#}"));
-                failed = failed.and(Err(e));
+                failed.push(format!("{e:#}"));
             }
         }
     }
-    failed.with_context(|| format!("what is owed still stands in {}", journal.path().display()))
+    if !failed.is_empty() {
+        let at = journal.path().display();
+        bail!("{} could not be put back, and what is owed still stands in {at}: {}", failed.len(), failed.join("; "));
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -432,6 +444,43 @@ mod tests {
         }
         drop(j);
         assert!(!path.exists(), "nothing is owed, nothing is left");
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn what_cannot_be_put_back_keeps_nothing_else_from_it() {
+        let dir = std::env::temp_dir().join(format!("spirula-lab-settle-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        let conf = dir.join("ceph.conf");
+        fs::write(&conf, "[global]\nfsid = a-1\n").unwrap();
+        let mut j = Journal::open(&conf).unwrap();
+        let all: Vec<Undo> = all().into_iter().map(|u| (j.owe(u.clone()).unwrap(), u).1).collect();
+        // Two of them fail, and the journal takes no note for a while: the file is only read.
+        let only_read = File::open(j.path()).unwrap();
+        let whole = std::mem::replace(&mut j.file, only_read);
+        let (mut tried, mut said) = (Vec::new(), Vec::new());
+        let mut undo = |u: &Undo| {
+            tried.push(u.clone());
+            if matches!(u, Undo::Weight(..) | Undo::Connect(_)) {
+                bail!("cannot {}", tried.len())
+            } else {
+                Ok("done".to_owned())
+            }
+        };
+        let e = settle_by(&mut j, &mut |t| said.push(t.to_owned()), &mut undo).unwrap_err().to_string();
+        assert_eq!(tried.len(), all.len(), "each was tried");
+        assert!(e.contains("cannot 1") && e.contains("6 could not be put back") && e.contains(".owed"), "{e}");
+        assert_eq!(said.iter().filter(|s| s.starts_with("could not")).count(), 6, "{said:?}");
+        // Now notes are taken: what was not undone is still owed, and only that.
+        j.file = whole;
+        j.steps = read(&fs::read_to_string(j.path()).unwrap()).unwrap();
+        assert_eq!(j.steps.len(), all.len());
+        tried.clear();
+        let mut undo = |u: &Undo| if matches!(u, Undo::Weight(..)) { bail!("no") } else { Ok("done".to_owned()) };
+        assert!(settle_by(&mut j, &mut |_| (), &mut undo).unwrap_err().to_string().contains("1 could not"));
+        assert_eq!(j.owed(LAST).into_iter().map(|o| o.1).collect::<Vec<_>>(), [Undo::Weight(4, 0xb333)]);
+        settle_by(&mut j, &mut |_| (), |_| Ok(String::new())).unwrap();
+        drop(j);
         fs::remove_dir_all(&dir).unwrap();
     }
 
