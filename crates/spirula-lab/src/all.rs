@@ -61,14 +61,16 @@ pub fn all(lab: &Lab, a: &AllArgs) -> Result<()> {
             pool: a.pool.clone(),
             size,
             object_size: None,
-            threads: 16,
-            seconds,
+            threads: None,
+            seconds: Some(seconds),
             warm_up: 0,
             repeats: if a.quick { 1 } else { 3 },
             rate: None,
             read_percent: 70,
             objects: None,
-            generators: 1,
+            generators: None,
+            on: Vec::new(),
+            via: String::new(),
             find_knee: false,
             preset: None,
             baseline: Some(dir.join("disk")),
@@ -86,8 +88,8 @@ pub fn all(lab: &Lab, a: &AllArgs) -> Result<()> {
             preset: BlockPreset::Randwrite,
             threads: 32,
             image_size: if a.quick { 64 << 20 } else { 1 << 30 },
-            seconds,
-            repeats: if a.quick { 1 } else { 3 },
+            seconds: Some(seconds),
+            repeats: Some(if a.quick { 1 } else { 3 }),
             output: output("block"),
         };
         crate::block::block(lab, &block)?;
@@ -133,7 +135,8 @@ pub fn all(lab: &Lab, a: &AllArgs) -> Result<()> {
     drop(place);
     let page = dir.join("report.html");
     let results = crate::results::below(&dir)?;
-    std::fs::write(&page, crate::report::page(&results)).with_context(|| format!("write {}", page.display()))?;
+    std::fs::write(&page, crate::report::page(&results))
+        .with_context(|| format!("write {}", page.display()))?;
     say(&format!("all of it on one page: {}", page.display()));
     Ok(())
 }

@@ -81,6 +81,9 @@ pub enum Bench {
     Compare(CompareArgs),
     /// Remove what runs of this host that were killed left in a pool
     Clean(CleanArgs),
+    /// Generate load for a 'spirula bench objects --on' that started this
+    #[command(hide = true)]
+    Generator(GeneratorArgs),
 }
 
 /// Loads as the field reports ran them.
@@ -126,12 +129,12 @@ pub struct ObjectsArgs {
     /// Bytes per object, a multiple of --size [default: --size, or 4M for randwrite and mixed]
     #[arg(long, short = 'O', value_parser = bytes_arg)]
     pub object_size: Option<u64>,
-    /// Operations in flight, of each generator
-    #[arg(long, short, default_value_t = 16, value_parser = clap::value_parser!(u64).range(1..=65536))]
-    pub threads: u64,
-    /// Seconds of each load
-    #[arg(long, short, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=86400))]
-    pub seconds: u64,
+    /// Operations in flight, of each generator [default: 16, or as the preset has it]
+    #[arg(long, short, value_parser = clap::value_parser!(u64).range(1..=65536))]
+    pub threads: Option<u64>,
+    /// Seconds of each load [default: 10, or as the preset has it]
+    #[arg(long, short, value_parser = clap::value_parser!(u64).range(1..=86400))]
+    pub seconds: Option<u64>,
     /// Seconds before each load that are not counted
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=3600))]
     pub warm_up: u64,
@@ -148,13 +151,20 @@ pub struct ObjectsArgs {
     /// Objects for reads and random writes, of each generator [default: what 'write' wrote, or 256 MiB of them]
     #[arg(long)]
     pub objects: Option<u64>,
-    /// Generators, each a client of its own with a thread of its own
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=64))]
-    pub generators: u64,
+    /// Generators, each a client of its own with a thread of its own [default: 1, or one for each host of --on]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=64))]
+    pub generators: Option<u64>,
+    /// Hosts on which the generators run, each as a process of its own, in turn; localhost is this one. The cluster's
+    /// ceph.conf and keyring must be there, under the same path
+    #[arg(long, value_name = "HOST", value_delimiter = ',')]
+    pub on: Vec<String>,
+    /// How spirula is started on a host that is not localhost
+    #[arg(long, value_name = "COMMAND", default_value = "ssh -oBatchMode=yes {} spirula")]
+    pub via: String,
     /// Find how many in flight are enough: doubles --threads from 1 until it gives no more
     #[arg(long, conflicts_with = "rate")]
     pub find_knee: bool,
-    /// Loads of a field report; sizes and times given here count instead of its own
+    /// Loads of a field report; --size, --threads, --seconds and --generators count instead of its own
     #[arg(long, value_enum)]
     pub preset: Option<Preset>,
     /// A result of 'spirula bench disk', for the figure that could be expected
@@ -165,6 +175,16 @@ pub struct ObjectsArgs {
     pub no_cleanup: bool,
     #[command(flatten)]
     pub(crate) output: Output,
+}
+
+/// Arguments of `spirula bench generator`.
+#[derive(Clone, Debug, Args)]
+pub struct GeneratorArgs {
+    #[command(flatten)]
+    pub(crate) target: Target,
+    /// Bytes of payloads on their way in that it may hold
+    #[arg(long, default_value_t = 64 << 20)]
+    pub memory: usize,
 }
 
 /// What reads and writes devices.
@@ -227,7 +247,7 @@ pub struct NetArgs {
 pub enum BlockPreset {
     /// Random writes of 4 KiB
     Randwrite,
-    /// 16 KiB, 70 % reads, 30 jobs with one in flight each; the report ran it 6 times for 100 s
+    /// 16 KiB, 70 % reads, 30 jobs with one in flight each: 6 times for 100 s
     Railway,
 }
 
@@ -248,12 +268,12 @@ pub struct BlockArgs {
     /// Bytes of the image
     #[arg(long, default_value = "1G", value_parser = file_size_arg)]
     pub image_size: u64,
-    /// Seconds
-    #[arg(long, short, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=86_400))]
-    pub seconds: u64,
-    /// How often it is repeated
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1000))]
-    pub repeats: u64,
+    /// Seconds [default: 30; railway: 100]
+    #[arg(long, short, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub seconds: Option<u64>,
+    /// How often it is repeated [default: 1; railway: 6]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    pub repeats: Option<u64>,
     #[command(flatten)]
     pub(crate) output: Output,
 }
@@ -512,6 +532,7 @@ impl Bench {
             Self::All(a) => crate::all::all(lab, a),
             Self::Compare(a) => crate::compare::compare(lab, a),
             Self::Clean(a) => crate::objects::clean(lab, a),
+            Self::Generator(a) => crate::generator::generator(lab, a),
         }
     }
 }

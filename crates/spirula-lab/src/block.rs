@@ -28,21 +28,25 @@ fn rbd(way: &Way, pool: &str, words: &[&str]) -> Result<std::process::Output> {
     out.context("start rbd (Debian: apt-get install ceph-common)")
 }
 
-/// One job of fio: its words, and which of its sides count.
-fn job(a: &BlockArgs, seconds: u64) -> (String, Vec<String>, u64, u64) {
+/// Seconds, and how often: as asked, or as the report had it.
+fn lasts(a: &BlockArgs) -> (u64, u64) {
+    let (seconds, repeats) = if a.preset == BlockPreset::Railway { (100, 6) } else { (30, 1) };
+    (a.seconds.unwrap_or(seconds), a.repeats.unwrap_or(repeats))
+}
+
+/// One job of fio: what it is called, its words, its bytes per operation.
+fn job(a: &BlockArgs) -> (String, Vec<String>, u64) {
     let w = |words: &[&str]| words.iter().map(|w| (*w).to_owned()).collect::<Vec<_>>();
     match a.preset {
         BlockPreset::Railway => (
             format!("railway: 70/30 {} mixed, 30 jobs", size(16 << 10)),
             w(&["--rw=randrw", "--rwmixread=70", "--bs=16k", "--iodepth=1", "--numjobs=30", "--group_reporting"]),
             16 << 10,
-            seconds,
         ),
         BlockPreset::Randwrite => (
             format!("random writes of 4 KiB, {} in flight", a.threads),
             [w(&["--rw=randwrite", "--bs=4k"]), vec![format!("--iodepth={}", a.threads)]].concat(),
             4 << 10,
-            seconds,
         ),
     }
 }
@@ -66,11 +70,12 @@ pub fn measure(lab: &Lab, a: &BlockArgs, way: &Way, shown: &mut Shown<'_>) -> Re
     if !out.status.success() {
         bail!("rbd create: {}", String::from_utf8_lossy(&out.stderr).trim());
     }
-    let outcome = (0..a.repeats).try_for_each(|repeat| {
+    let (seconds, repeats) = lasts(a);
+    let outcome = (0..repeats).try_for_each(|repeat| {
         if lab.stopped() {
             bail!("interrupted");
         }
-        one(a, way, &g.name, repeat, shown)
+        one(a, way, &g.name, (repeat, repeats), seconds, shown)
     });
     let removed = rbd(way, &g.name, &["rm", "--no-progress", IMAGE])?;
     // A pool that stays is empty.
@@ -82,10 +87,17 @@ pub fn measure(lab: &Lab, a: &BlockArgs, way: &Way, shown: &mut Shown<'_>) -> Re
     Ok(())
 }
 
-fn one(a: &BlockArgs, way: &Way, pool: &str, repeat: u64, shown: &mut Shown<'_>) -> Result<()> {
-    let (name, words, block, seconds) = job(a, a.seconds);
-    shown.progress.at(repeat as f64 / a.repeats as f64, &format!("{name}, {} of {}", repeat + 1, a.repeats));
-    let watch = Watch::begin();
+fn one(
+    a: &BlockArgs,
+    way: &Way,
+    pool: &str,
+    (repeat, repeats): (u64, u64),
+    seconds: u64,
+    shown: &mut Shown<'_>,
+) -> Result<()> {
+    let (name, words, block) = job(a);
+    shown.progress.at(repeat as f64 / repeats as f64, &format!("{name}, {} of {repeats}", repeat + 1));
+    let watch = Watch::begin_of(way.conf.as_deref().and_then(Path::parent));
     let out = Command::new("fio")
         .args(["--name=spirula", "--output-format=json", "--ioengine=rbd", "--time_based", "--randrepeat=0"])
         .args([format!("--clientname={}", way.user), format!("--pool={pool}"), format!("--rbdname={IMAGE}")])

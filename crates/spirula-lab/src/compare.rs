@@ -2,7 +2,8 @@
 
 use crate::args::{CompareArgs, Lab, Target};
 use crate::bail;
-use crate::objects::{Bench, cluster_of, common_of, line, run_json, steps};
+use crate::expect::Baseline;
+use crate::objects::{Bench, Step, cluster_of, common_of, line, run_json, steps};
 use crate::prelude::*;
 use crate::report::Range;
 use crate::results::Results;
@@ -23,8 +24,7 @@ pub fn compare(lab: &Lab, a: &CompareArgs) -> Result<()> {
     let o = &a.objects;
     let steps = steps(o);
     let common = common_of(o, &steps)?;
-    let generators = steps.iter().map(|s| s.generators).max().unwrap_or(1);
-    let in_flight = steps.iter().map(|s| s.in_flight).max().unwrap_or(1);
+    let baseline = o.baseline.as_deref().map(crate::results::read).transpose()?.map(|v| Baseline::of(&v));
     let mut shown = Shown::new(lab, "compare", &o.output)?;
     let other = Target { conf: Some(a.with.clone()), ..o.target.clone() };
     let mut sides = Vec::new();
@@ -33,20 +33,20 @@ pub fn compare(lab: &Lab, a: &CompareArgs) -> Result<()> {
         let dir = shown.results.dir.join(name);
         let way = (lab.connect)(target)?;
         let results = Results::new("bench", "objects", Some(&dir), Some(&label))?;
-        let bench = Bench::begin(way, o.pool.as_deref(), common.clone(), generators, in_flight, lab.stop.clone());
+        let bench = Bench::begin(way, o, common.clone(), &steps, lab.stop.clone());
         sides.push((bench.with_context(|| format!("cluster {label}"))?, results, label));
     }
     let mut sides: Vec<Side> =
         sides.into_iter().map(|(bench, results, label)| Side { bench, results, label }).collect();
     for s in &mut sides {
-        s.results.set("cluster", cluster_of(s.bench.session()?));
+        s.results.set("cluster", cluster_of(s.bench.session()));
         s.results.set("pool", s.bench.geometry.json());
     }
     let fsids: Vec<Value> = sides.iter().map(|s| s.results.value()["cluster"]["fsid"].clone()).collect();
     let outcome = if fsids.first() == fsids.get(1) {
         Err(anyhow::anyhow!("both are the same cluster, {}", fsids[0]))
     } else {
-        turns(&mut sides, &steps, a, &mut shown)
+        turns(&mut sides, &steps, a, baseline.as_ref(), &mut shown)
     };
     let mut left = Ok(());
     for s in sides {
@@ -56,13 +56,19 @@ pub fn compare(lab: &Lab, a: &CompareArgs) -> Result<()> {
     shown.finish()
 }
 
-fn turns(sides: &mut [Side], steps: &[crate::objects::Step], a: &CompareArgs, shown: &mut Shown<'_>) -> Result<()> {
+fn turns(
+    sides: &mut [Side],
+    steps: &[Step],
+    a: &CompareArgs,
+    baseline: Option<&Baseline>,
+    shown: &mut Shown<'_>,
+) -> Result<()> {
     let common = common_of(&a.objects, steps)?;
     for repeat in 0..a.objects.repeats.max(2) {
         for step in steps {
             for s in sides.iter_mut() {
                 let found = s.bench.measure(step, &mut shown.progress)?;
-                let run = run_json(step, &common, repeat, &found, &s.bench.geometry, None);
+                let run = run_json(step, &common, repeat, &found, &s.bench.geometry, baseline);
                 shown.say(&format!("{:<10} {}", s.label, line(&run)));
                 s.results.push(run)?;
             }

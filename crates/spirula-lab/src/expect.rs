@@ -165,6 +165,14 @@ pub fn bottleneck(used: &Used, in_flight: u64, iops: f64, mean_ms: f64) -> Value
             Some((name, cores)) => format!("; most of it {name} with {cores:.2} cores"),
             None => String::new(),
         };
+        let who = if used.others > 0.2 {
+            format!(
+                "{who}; {:.2} cores went to programs that are neither the cluster's nor the load generator's",
+                used.others
+            )
+        } else {
+            who
+        };
         return said("CPU of this machine", format!("its CPUs were {} busy{who}", percent(used.busy)));
     }
     if let Some((name, thread, part)) = &used.thread

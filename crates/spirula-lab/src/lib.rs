@@ -4,6 +4,7 @@
 //! that it looks at this machine ([`used`]) and starts the field's tools where they are installed (fio, mariadb).
 //!
 //! * [`load`] — what is asked next, and how long it took: a state machine; [`record`] — what it found
+//! * [`generator`] — loads that come from several processes and hosts
 //! * [`objects`], [`disk`], [`net`], [`block`], [`mysql`], [`s3`], [`all`], [`compare`] — the measurements; [`expect`] — what the hardware
 //!   could have given
 //! * [`drill`] — what breaks, and what came of it
@@ -21,6 +22,7 @@ pub mod compare;
 pub mod disk;
 pub mod drill;
 pub mod expect;
+pub mod generator;
 pub mod litter;
 pub mod load;
 pub mod mysql;

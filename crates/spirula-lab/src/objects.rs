@@ -3,12 +3,13 @@
 use crate::args::{CleanArgs, Kind, Lab, ObjectsArgs, Preset};
 use crate::bail;
 use crate::expect::{Baseline, Geometry, bottleneck};
+use crate::generator::{Generator, Outcome, Remote, Running, Via};
 use crate::litter::{Note, prefix_of};
 use crate::load::{Live, Load, Mode, Plan};
 use crate::prelude::*;
 use crate::progress::{Progress, bytes_rate, ms, size};
 use crate::record::Record;
-use crate::session::{Driven, Session, Way};
+use crate::session::{Session, Way};
 use crate::shown::Shown;
 use crate::used::{Used, Watch};
 use spirula_maps::osdmap::PgPool;
@@ -59,7 +60,8 @@ pub struct Common {
 
 /// A pool that is measured, with the clients that do it.
 pub struct Bench {
-    sessions: Vec<Session>,
+    main: Session,
+    generators: Vec<Generator>,
     way: Way,
     /// The pool.
     pub geometry: Geometry,
@@ -68,6 +70,16 @@ pub struct Bench {
     /// Of each generator: objects that are whole, and those that may be there.
     there: Vec<(u64, u64)>,
     stop: Arc<AtomicBool>,
+}
+
+/// A load on one generator.
+struct Run {
+    generator: usize,
+    running: Running,
+    live: Arc<Live>,
+    /// Of writes: the number of its first object.
+    from: u64,
+    outcome: Option<Outcome>,
 }
 
 /// What a load found, and what it used.
@@ -90,17 +102,25 @@ fn mode_of(kind: Kind, read_percent: u8) -> Mode {
 
 /// The loads that were asked for, in their order.
 pub fn steps(a: &ObjectsArgs) -> Vec<Step> {
-    let step = |mode, in_flight, seconds, generators| Step { mode, in_flight, seconds, generators };
+    // What was said counts, else what the report had, else the default.
+    let step = |mode, in_flight, seconds, generators| Step {
+        mode,
+        in_flight: a.threads.unwrap_or(in_flight),
+        seconds: a.seconds.unwrap_or(seconds),
+        generators: a.generators.unwrap_or(generators),
+    };
+    // So many generators where nothing says how many.
+    let all = (a.on.len() as u64).max(1);
     match a.preset {
         Some(Preset::Thesis) => [(10, 16), (30, 32), (60, 64)]
             .iter()
-            .flat_map(|(s, t)| [step(Mode::Write, *t, *s, 1), step(Mode::Rand, *t, *s, 1)])
+            .flat_map(|(s, t)| [step(Mode::Write, *t, *s, all), step(Mode::Rand, *t, *s, all)])
             .collect(),
         Some(Preset::Centerdevice) => {
             [1, 4].iter().flat_map(|g| [step(Mode::Write, 16, 300, *g), step(Mode::Seq, 16, 300, *g)]).collect()
         }
-        Some(Preset::Cern) => vec![step(Mode::Write, 100, 30, 1), step(Mode::Seq, 100, 30, 1)],
-        None => a.kinds.iter().map(|k| step(mode_of(*k, a.read_percent), a.threads, a.seconds, a.generators)).collect(),
+        Some(Preset::Cern) => vec![step(Mode::Write, 100, 30, all), step(Mode::Seq, 100, 30, all)],
+        None => a.kinds.iter().map(|k| step(mode_of(*k, a.read_percent), 16, 10, all)).collect(),
     }
 }
 
@@ -109,25 +129,29 @@ impl Bench {
     ///
     /// # Errors
     /// When the cluster cannot be reached, the pool is not there, or has no room.
-    pub fn begin(
-        way: Way,
-        pool: Option<&str>,
-        common: Common,
-        generators: u64,
-        in_flight: u64,
-        stop: Arc<AtomicBool>,
-    ) -> Result<Self> {
+    pub fn begin(way: Way, a: &ObjectsArgs, common: Common, steps: &[Step], stop: Arc<AtomicBool>) -> Result<Self> {
+        let generators = steps.iter().map(|s| s.generators).max().unwrap_or(1);
+        let in_flight = steps.iter().map(|s| s.in_flight).max().unwrap_or(1);
+        let vias: Vec<Via> = a.on.iter().map(|host| Via::new(host, &a.via)).collect::<Result<_>>()?;
+        let pool = a.pool.as_deref();
         let memory = usize::try_from(in_flight.saturating_mul(common.size).saturating_mul(2)).unwrap_or(usize::MAX);
         let memory = memory.clamp(MEMORY.0, MEMORY.1);
-        let mut sessions = vec![Session::open(&way, memory)?];
-        let main = &sessions[0];
-        let geometry = find_pool(main, pool.unwrap_or(POOL), pool.is_none())?;
-        let note = Note::take(main, geometry.pool, generators, in_flight)?;
-        for _ in 1..generators {
-            sessions.push(Session::open(&way, memory)?);
+        let main = Session::open(&way, MEMORY.0)?;
+        let mut all = Vec::new();
+        // Before anything is written: a host that cannot be reached leaves nothing to clear away.
+        for g in 0..generators as usize {
+            all.push(match vias.get(g % vias.len().max(1)) {
+                Some(via) => {
+                    let conf = way.conf.as_deref().context("generators of --on need a ceph.conf; give --conf")?;
+                    Generator::There(Remote::start(via, conf, &format!("client.{}", way.user), memory)?)
+                }
+                None => Generator::Here(Session::open(&way, memory)?),
+            });
         }
+        let geometry = find_pool(&main, pool.unwrap_or(POOL), pool.is_none())?;
+        let note = Note::take(&main, geometry.pool, generators, in_flight)?;
         let there = vec![(0, 0); generators as usize];
-        Ok(Self { sessions, way, geometry, note: Some(note), common, there, stop })
+        Ok(Self { main, generators: all, way, geometry, note: Some(note), common, there, stop })
     }
 
     /// The way to the cluster.
@@ -135,9 +159,9 @@ impl Bench {
         &self.way
     }
 
-    /// The first of its clients.
-    pub fn session(&self) -> Result<&Session> {
-        self.sessions.first().context("no client")
+    /// The client that asks for things; it generates no load.
+    pub fn session(&self) -> &Session {
+        &self.main
     }
 
     fn prefix(&self, generator: usize) -> String {
@@ -207,32 +231,40 @@ impl Bench {
     ) -> Result<Found> {
         let Some((_, first)) = plans.first() else { bail!("no generator") };
         let (time, warm_up, op_size) = (first.time, first.warm_up, first.size);
-        let rate = first.rate;
-        let per = (first.object_size / first.size).max(1);
-        let mut runs: Vec<(usize, Driven<Load>, Arc<Live>)> = Vec::new();
+        let (rate, mode, per) = (first.rate, first.mode, (first.object_size / first.size).max(1));
+        let mut runs: Vec<Run> = Vec::new();
         let begun = Instant::now();
         let over = Arc::new(AtomicBool::new(false));
         for (g, plan) in plans {
             let load = Load::new(plan);
-            let live = load.live.clone();
-            let session = self.sessions.get(g).context("no such generator")?;
-            runs.push((g, session.drive(load), live));
-            if let Some(rate) = rate {
+            let (live, from) = (load.live.clone(), load.plan().objects);
+            let generator = self.generators.get_mut(g).context("no such generator")?;
+            let running = generator.drive(load)?;
+            if let (Some(rate), Generator::Here(session)) = (rate, &*generator) {
                 pace(session, rate, over.clone())?;
             }
+            runs.push(Run { generator: g, running, live, from, outcome: None });
         }
-        let mut watch = (warm_up.is_zero()).then(Watch::begin);
-        let (mut ended, mut last, mut heard) = (Vec::new(), (Instant::now(), 0), Instant::now());
+        let conf_dir = self.way.conf.as_deref().and_then(Path::parent).map(Path::to_owned);
+        let look = || Watch::begin_of(conf_dir.as_deref());
+        let mut watch = (warm_up.is_zero()).then(look);
+        let (mut last, mut heard) = ((Instant::now(), 0), Instant::now());
         let mut looked = Instant::now();
-        while ended.len() < runs.len() {
-            for (g, driven, _) in runs.iter().filter(|r| !ended.iter().any(|(g, _): &(usize, Load)| *g == r.0)) {
-                if let Some(load) = driven.ended(LOOK / runs.len() as u32) {
-                    ended.push((*g, load));
+        let pause = LOOK / runs.len() as u32;
+        while runs.iter().any(|r| r.outcome.is_none()) {
+            for r in runs.iter_mut().filter(|r| r.outcome.is_none()) {
+                let generator = self.generators.get_mut(r.generator).context("no such generator")?;
+                r.outcome = generator.ended(&mut r.running, &r.live, pause)?;
+                // One whose load failed ends those of the others.
+                if r.outcome.as_ref().is_some_and(|o| o.failed.is_some()) {
                     break;
                 }
             }
+            if runs.iter().any(|r| r.outcome.as_ref().is_some_and(|o| o.failed.is_some())) {
+                runs.iter().for_each(|r| r.live.stop.store(true, Ordering::Relaxed));
+            }
             if watch.is_none() && begun.elapsed() >= warm_up {
-                watch = Some(Watch::begin());
+                watch = Some(look());
             }
             if looked.elapsed() >= Duration::from_secs(1)
                 && let Some(w) = &mut watch
@@ -241,9 +273,9 @@ impl Bench {
                 w.look();
             }
             if self.stop.load(Ordering::Relaxed) {
-                runs.iter().for_each(|r| r.2.stop.store(true, Ordering::Relaxed));
+                runs.iter().for_each(|r| r.live.stop.store(true, Ordering::Relaxed));
             }
-            let ops: u64 = runs.iter().map(|r| r.2.ops.load(Ordering::Relaxed)).sum();
+            let ops: u64 = runs.iter().map(|r| r.live.ops.load(Ordering::Relaxed)).sum();
             if ops != last.1 {
                 heard = Instant::now();
             }
@@ -271,19 +303,16 @@ impl Bench {
         }
         over.store(true, Ordering::Relaxed);
         progress.end();
-        let mut record = Record::default();
-        let mut failed = None;
-        for (g, load) in ended {
-            if load.plan().mode == Mode::Write {
-                let there = &mut self.there[g];
-                let whole = load.operations() / per;
-                let from = load.plan().objects;
+        let (mut record, mut failed, mut cpu) = (Record::default(), None, 0.0);
+        for (g, from, outcome) in runs.into_iter().filter_map(|r| Some((r.generator, r.from, r.outcome?))) {
+            if let (Mode::Write, Some(there)) = (mode, self.there.get_mut(g)) {
+                let whole = outcome.operations / per;
                 // A prefill goes on where whole objects end.
-                *there = (from + whole, (from + load.objects_begun()).max(there.1));
+                *there = (from + whole, (from + outcome.objects).max(there.1));
             }
-            failed = failed.or(load.failed.clone());
-            record.merge(&load.record);
-            record.missed += load.missed();
+            failed = failed.or(outcome.failed);
+            record.merge(&outcome.record);
+            cpu += outcome.cpu;
         }
         if let Some(why) = failed {
             bail!("{why}");
@@ -291,15 +320,16 @@ impl Bench {
         if self.stop.load(Ordering::Relaxed) {
             bail!("interrupted");
         }
-        let used = watch.unwrap_or_else(Watch::begin).end(record.ops);
+        let mut used = watch.unwrap_or_else(look).end(record.ops);
+        used.add_clients(cpu, record.ops);
         Ok(Found { record, used })
     }
 
     /// Removes all objects.
     fn clear(&mut self) -> Result<()> {
         let objects: Vec<u64> = self.there.iter().map(|t| t.1).collect();
-        if let (Some(note), Some(session)) = (&self.note, self.sessions.first()) {
-            note.empty(session, &objects)?;
+        if let Some(note) = &self.note {
+            note.empty(&self.main, &objects)?;
         }
         self.there.fill((0, 0));
         Ok(())
@@ -318,9 +348,8 @@ impl Bench {
             )));
         }
         let objects: Vec<u64> = self.there.iter().map(|t| t.1).collect();
-        let session = self.sessions.first().context("no client")?;
-        note.clean(session, &objects)?;
-        remove_pool(session, &self.geometry)
+        note.clean(&self.main, &objects)?;
+        remove_pool(&self.main, &self.geometry)
     }
 }
 
@@ -384,7 +413,10 @@ pub fn remove_pool(session: &Session, g: &Geometry) -> Result<Option<String>> {
 }
 
 /// Wakes a session's load at the rate: the event loop's own timers are coarser than what is measured.
-fn pace(session: &Session, rate: f64, over: Arc<AtomicBool>) -> Result<()> {
+///
+/// # Errors
+/// When there can be no thread for it.
+pub fn pace(session: &Session, rate: f64, over: Arc<AtomicBool>) -> Result<()> {
     let nudge = session.nudger();
     let pause = Duration::from_secs_f64((1.0 / rate).clamp(0.000_2, 0.1));
     std::thread::Builder::new()
@@ -484,12 +516,10 @@ pub fn objects(lab: &Lab, a: &ObjectsArgs) -> Result<()> {
     }
     let common = common_of(a, &steps)?;
     let baseline = a.baseline.as_deref().map(crate::results::read).transpose()?.map(|v| Baseline::of(&v));
-    let generators = steps.iter().map(|s| s.generators).max().unwrap_or(1);
-    let in_flight = steps.iter().map(|s| s.in_flight).max().unwrap_or(1);
     let way = (lab.connect)(&a.target)?;
     let mut shown = Shown::new(lab, "objects", &a.output)?;
-    let mut bench = Bench::begin(way, a.pool.as_deref(), common.clone(), generators, in_flight, lab.stop.clone())?;
-    shown.results.set("cluster", cluster_of(bench.session()?));
+    let mut bench = Bench::begin(way, a, common.clone(), &steps, lab.stop.clone())?;
+    shown.results.set("cluster", cluster_of(bench.session()));
     shown.results.set("pool", bench.geometry.json());
     let outcome = if a.find_knee {
         knee(&mut bench, &steps[0], &common, &mut shown)

@@ -125,6 +125,35 @@ impl Record {
         if self.took.is_zero() { 0.0 } else { self.bytes as f64 / self.took.as_secs_f64() }
     }
 
+    /// All of it, as another process takes it in ([`Record::merge`]).
+    pub fn exact(&self) -> Value {
+        let seconds: Vec<Value> = self.seconds.iter().map(|s| json!([s.ops, s.bytes, pairs(&s.latency)])).collect();
+        json!({
+            "ops": self.ops, "reads": self.reads, "bytes": self.bytes, "errors": self.errors, "missed": self.missed,
+            "took_ns": nanos(self.took), "latency": pairs(&self.latency), "seconds": seconds,
+        })
+    }
+
+    /// The same back; `None` where it is none.
+    pub fn from_exact(v: &Value) -> Option<Self> {
+        let number = |key: &str| v[key].as_u64();
+        // A day, as in [`Record::add`].
+        let seconds =
+            v["seconds"].as_array().filter(|s| s.len() <= 86_401)?.iter().map(|s| {
+                Some(Second { ops: s[0].as_u64()?, bytes: s[1].as_u64()?, latency: from_pairs(&s[2], short())? })
+            });
+        Some(Self {
+            ops: number("ops")?,
+            reads: number("reads")?,
+            bytes: number("bytes")?,
+            errors: number("errors")?,
+            missed: number("missed")?,
+            took: Duration::from_nanos(number("took_ns")?),
+            latency: from_pairs(&v["latency"], histogram())?,
+            seconds: seconds.collect::<Option<_>>()?,
+        })
+    }
+
     /// As it stands in a result: rates, latencies in milliseconds, the histogram (upper bound in ms, count) and the seconds.
     pub fn json(&self) -> Value {
         let ms = |ns: u64| round(ns as f64 / 1e6, 4);
@@ -153,6 +182,19 @@ impl Record {
             "bytes_per_s": round(self.rate(), 0), "latency_ms": latency, "histogram_ms": histogram, "series": series,
         })
     }
+}
+
+/// A histogram as pairs of a latency and how many had it; nothing is lost.
+fn pairs(h: &Histogram<u64>) -> Value {
+    h.iter_recorded().map(|i| json!([i.value_iterated_to(), i.count_at_value()])).collect()
+}
+
+/// The same back.
+fn from_pairs(v: &Value, mut into: Histogram<u64>) -> Option<Histogram<u64>> {
+    for p in v.as_array()? {
+        into.saturating_record_n(p[0].as_u64()?, p[1].as_u64()?);
+    }
+    Some(into)
 }
 
 /// `v` with so many digits after the point.

@@ -144,6 +144,23 @@ pub fn daemons() -> Vec<Proc> {
     out
 }
 
+/// Those of the cluster in a directory, where their command lines say so; else all.
+fn of_cluster(all: Vec<Proc>, dir: Option<&Path>) -> Vec<Proc> {
+    let Some(dir) = dir.and_then(|d| fs::canonicalize(d).ok()) else { return all };
+    let dir = dir.display().to_string();
+    let inside = |word: &str| word == dir || word.strip_prefix(&dir).is_some_and(|rest| rest.starts_with('/'));
+    // A path, or an option with one; a relative one is that of the process.
+    let named = |p: &Proc| {
+        p.args.iter().any(|a| {
+            let word = a.split_once('=').map_or(a.as_str(), |(_, v)| v);
+            let cwd = fs::read_link(format!("/proc/{}/cwd", p.pid)).unwrap_or_default();
+            inside(word) || fs::canonicalize(cwd.join(word)).is_ok_and(|w| inside(&w.display().to_string()))
+        })
+    };
+    let own: Vec<Proc> = all.iter().filter(|p| named(p)).cloned().collect();
+    if own.is_empty() { all } else { own }
+}
+
 /// Watches from [`Watch::begin`] to [`Watch::end`].
 pub struct Watch {
     since: Instant,
@@ -166,6 +183,8 @@ pub struct Used {
     pub iowait: f64,
     /// CPU seconds of this process.
     pub client: f64,
+    /// Cores that were neither the cluster's nor ours.
+    pub others: f64,
     /// Name and cores used of each daemon, most first.
     pub daemons: Vec<(String, f64)>,
     /// The busiest thread of a daemon, or of ourselves: whose, its name, its part of a core.
@@ -187,7 +206,12 @@ fn cores() -> f64 {
 impl Watch {
     /// Notes where all counters stand.
     pub fn begin() -> Self {
-        let procs = daemons().into_iter().filter_map(|p| Some((p.clone(), cpu_of(p.pid)?))).collect();
+        Self::begin_of(None)
+    }
+
+    /// The same; of several clusters on this machine only the daemons of that one are told of whose ceph.conf is in this directory.
+    pub fn begin_of(dir: Option<&Path>) -> Self {
+        let procs = of_cluster(daemons(), dir).into_iter().filter_map(|p| Some((p.clone(), cpu_of(p.pid)?))).collect();
         let machine = Machine::now();
         let now = Instant::now();
         let own = cpu_of(std::process::id()).unwrap_or_default();
@@ -237,6 +261,8 @@ impl Watch {
         let own = cpu_of(std::process::id()).unwrap_or_default();
         used.client = own.own.saturating_sub(self.own.own) as f64 / ticks_per_second();
         used.busiest("the load generator", &self.own, &own, seconds);
+        let known = used.client / seconds + used.daemons.iter().map(|d| d.1).sum::<f64>();
+        used.others = (busy * cores() - known).max(0.0);
         let mut disks = Vec::new();
         for (name, after) in &now.disks {
             let Some(before) = self.machine.disks.get(name) else { continue };
@@ -275,7 +301,7 @@ impl Watch {
         }
         used.json = json!({
             "host": hostname(), "seconds": round(seconds, 2), "cores": cores(), "busy": round(busy, 3),
-            "iowait": round(iowait, 3), "client_cpu_s": round(used.client, 2), "client_cpu_us_per_op": per_op(used.client),
+            "iowait": round(iowait, 3), "others_cores": round(used.others, 2), "client_cpu_s": round(used.client, 2), "client_cpu_us_per_op": per_op(used.client),
             "daemons": daemons, "disks": disks, "nets": nets, "series": self.series,
         });
         used
@@ -283,6 +309,18 @@ impl Watch {
 }
 
 impl Used {
+    /// Other processes generated load as well, with so much CPU.
+    pub fn add_clients(&mut self, cpu: f64, ops: u64) {
+        self.client += cpu;
+        let seconds = self.json["seconds"].as_f64().unwrap_or(0.0).max(0.001);
+        self.others = (self.others - cpu / seconds).max(0.0);
+        self.json["others_cores"] = json!(round(self.others, 2));
+        self.json["client_cpu_s"] = json!(round(self.client, 2));
+        if ops > 0 {
+            self.json["client_cpu_us_per_op"] = json!(round(self.client * 1e6 / ops as f64, 2));
+        }
+    }
+
     fn busiest(&mut self, whose: &str, before: &Cpu, after: &Cpu, seconds: f64) {
         for (tid, (name, ticks)) in &after.threads {
             let had = before.threads.get(tid).map_or(0, |t| t.1);
@@ -306,6 +344,11 @@ fn speed(name: &str) -> Option<f64> {
     let text = fs::read_to_string(format!("/sys/class/net/{name}/speed")).ok()?;
     let megabits: f64 = text.trim().parse().ok()?;
     (megabits > 0.0).then_some(megabits * 1e6 / 8.0)
+}
+
+/// CPU seconds that this process has used.
+pub fn own_cpu() -> f64 {
+    cpu_of(std::process::id()).map_or(0.0, |c| c.own as f64 / ticks_per_second())
 }
 
 /// This machine's name.
@@ -347,6 +390,30 @@ mod tests {
         assert_eq!(m.disks.len(), 1, "{m:?}");
         assert_eq!(m.disks["sdz"], [1_024_000, 2_048_000, 100, 200, 300]);
         assert_eq!(m.nets["eth0"], [1000, 3000, 10]);
+    }
+
+    #[test]
+    fn daemons_of_another_cluster_are_not_this_ones() {
+        let dir = std::env::temp_dir().join(format!("spirula-lab-of-{}", std::process::id()));
+        fs::create_dir_all(dir.join("a")).unwrap();
+        let dir = fs::canonicalize(&dir).unwrap();
+        let proc = |n: u32, word: String| Proc {
+            pid: n,
+            name: n.to_string(),
+            args: vec!["ceph-osd".into(), "-c".into(), word],
+        };
+        let at = |of: &str| dir.join(of).display().to_string();
+        let all = vec![
+            proc(1, at("a/ceph.conf")),
+            proc(2, at("b/ceph.conf")),
+            proc(3, at("ab/x")),
+            proc(4, format!("--dir={}", at("a"))),
+        ];
+        let names = |of: Option<&Path>| of_cluster(all.clone(), of).into_iter().map(|p| p.pid).collect::<Vec<_>>();
+        assert_eq!(names(Some(&dir.join("a"))), [1, 4]);
+        assert_eq!(names(None).len(), 4);
+        assert_eq!(names(Some(Path::new("/nowhere"))).len(), 4, "it cannot be told");
+        fs::remove_dir_all(&dir).unwrap();
     }
 
     #[test]
