@@ -135,7 +135,7 @@ pub fn all(lab: &Lab, a: &AllArgs) -> Result<()> {
     drop(place);
     let page = dir.join("report.html");
     let results = crate::results::below(&dir)?;
-    std::fs::write(&page, crate::report::page(&results))
+    std::fs::write(&page, crate::report::page(&[crate::report::Part { results, ..Default::default() }]))
         .with_context(|| format!("write {}", page.display()))?;
     say(&format!("all of it on one page: {}", page.display()));
     Ok(())

@@ -191,7 +191,11 @@ pub fn read(path: &Path) -> Result<Value> {
     }
 }
 
-/// All results of a directory: its own, and those of the directories in it (as `spirula bench all` and `compare` leave them).
+/// How deep results are looked for.
+const DEEP: usize = 3;
+
+/// All results of a directory: its own, and those of the directories in it (as `spirula bench all` and `compare` leave them), in the
+/// order of their paths.
 ///
 /// # Errors
 /// When one cannot be read, or there is none.
@@ -199,22 +203,31 @@ pub fn below(path: &Path) -> Result<Vec<Value>> {
     if !path.is_dir() {
         return Ok(vec![read(path)?]);
     }
-    let look = || format!("look into {}", path.display());
     let mut dirs = Vec::new();
-    if path.join("result.json").exists() {
-        dirs.push(path.to_owned());
-    }
-    for entry in fs::read_dir(path).with_context(look)? {
-        let dir = entry.with_context(look)?.path();
-        if dir.join("result.json").exists() {
-            dirs.push(dir);
-        }
-    }
+    find(path, DEEP, &mut dirs)?;
     dirs.sort();
     if dirs.is_empty() {
         bail!("{}: no result of 'spirula bench' or 'spirula drill' is there", path.display());
     }
     dirs.iter().map(|d| read(d)).collect()
+}
+
+fn find(path: &Path, deep: usize, into: &mut Vec<PathBuf>) -> Result<()> {
+    if path.join("result.json").exists() {
+        into.push(path.to_owned());
+    }
+    if deep == 0 {
+        return Ok(());
+    }
+    let look = || format!("look into {}", path.display());
+    for entry in fs::read_dir(path).with_context(look)? {
+        let entry = entry.with_context(look)?;
+        // A link may lead anywhere, also back here.
+        if entry.file_type().with_context(look)?.is_dir() {
+            find(&entry.path(), deep - 1, into)?;
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]

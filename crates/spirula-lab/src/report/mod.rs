@@ -26,7 +26,8 @@ th:first-child,td:first-child,.left{text-align:left}th{color:var(--dim);font-wei
 pre{background:var(--box);padding:.6rem;overflow-x:auto;white-space:pre-wrap;word-break:break-all;border-radius:4px}
 .charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(420px,1fr));gap:1rem}svg{width:100%;height:auto;background:var(--box);border-radius:4px}
 svg text{font:11px system-ui,sans-serif;fill:var(--dim)}svg .t{font-size:13px;fill:var(--fg);font-weight:600}svg .g{stroke:var(--grid)}
-svg .l{fill:none;stroke-width:1.6}svg .b{opacity:.85}
+svg .l{fill:none;stroke-width:1.6}svg .h{stroke-dasharray:4 3;stroke-width:1.1}.say{max-width:60rem}.say p{margin:.6rem 0}td,th{white-space:nowrap}
+td small{display:block;color:var(--dim);font-size:.78em}svg .b{opacity:.85}
 .s0{--c:var(--c0)}.s1{--c:var(--c1)}.s2{--c:var(--c2)}.s3{--c:var(--c3)}.s4{--c:var(--c4)}.s5{--c:var(--c5)}.s6{--c:var(--c6)}.s7{--c:var(--c7)}
 svg .l{stroke:var(--c)}svg .d,svg .b,svg text.n{fill:var(--c)}
 ";
@@ -76,7 +77,7 @@ impl Range {
         if self.n == 1 {
             unit(self.median)
         } else {
-            format!("{} ({} – {})", unit(self.median), unit(self.min), unit(self.max))
+            format!("{}\n{} – {}", unit(self.median), unit(self.min), unit(self.max))
         }
     }
 }
@@ -106,6 +107,14 @@ fn labels(results: &[Value]) -> Vec<String> {
     let plain: Vec<String> = results.iter().map(|r| text(&r["label"])).collect();
     let twice = |l: &String| plain.iter().filter(|o| *o == l).count() > 1;
     plain.iter().enumerate().map(|(i, l)| if twice(l) { format!("{l} #{}", i + 1) } else { l.clone() }).collect()
+}
+
+/// A cell: what stands after the first line of a text is small.
+fn cell(text: &str) -> String {
+    match text.split_once('\n') {
+        Some((first, rest)) => format!("{}<small>{}</small>", escape(first), escape(rest)),
+        None => escape(text),
+    }
 }
 
 /// A table; the first row is its head. Cells are HTML.
@@ -151,7 +160,16 @@ fn environment(results: &[Value], labels: &[String]) -> String {
         row.extend([if versions.is_empty() { "—".into() } else { versions.join(", ") }, pool, text(&r["started"])]);
         rows.push(row.iter().map(|c| escape(c)).collect());
     }
-    let mut out = table(&rows);
+    // One line for all that was made in one place.
+    let (head, mut seen) = (rows.remove(0), Vec::<Vec<String>>::new());
+    for row in rows {
+        let place = |r: &Vec<String>| r.iter().skip(1).take(8).cloned().collect::<Vec<_>>();
+        if !seen.iter().any(|s| place(s) == place(&row)) {
+            seen.push(row);
+        }
+    }
+    seen.insert(0, head);
+    let mut out = table(&seen);
     for (r, label) in results.iter().zip(labels) {
         let _ = write!(
             out,
@@ -165,9 +183,21 @@ fn environment(results: &[Value], labels: &[String]) -> String {
 
 fn measurement(name: &str, results: &[Value], labels: &[String]) -> String {
     let mut rows = vec![
-        ["", "runs", "op/s", "throughput", "mean", "p50", "p99", "p99.9", "max", "client CPU/op", "against the first"]
-            .map(str::to_owned)
-            .to_vec(),
+        [
+            "",
+            "runs",
+            "op/s",
+            "throughput",
+            "mean",
+            "p50",
+            "p99",
+            "p99.9",
+            "max",
+            "client CPU each",
+            "against the first",
+        ]
+        .map(str::to_owned)
+        .to_vec(),
     ];
     let mut first: Option<Range> = None;
     let mut notes = String::new();
@@ -195,9 +225,9 @@ fn measurement(name: &str, results: &[Value], labels: &[String]) -> String {
             lat("p99.9"),
             lat("max"),
             cpu,
-            against,
+            against.replacen(" (", "\n(", 1),
         ];
-        rows.push(row.iter().map(|c| escape(c)).collect());
+        rows.push(row.iter().map(|c| cell(c)).collect());
         let Some(last) = runs.last() else { continue };
         let mut said = Vec::new();
         if let Some(expected) = last["expected"]["iops"].as_f64() {
@@ -213,18 +243,7 @@ fn measurement(name: &str, results: &[Value], labels: &[String]) -> String {
         if let Some(word) = last["verdict"].as_str() {
             said.push(word.to_owned());
         }
-        let daemons: Vec<String> = list(&last["used"]["daemons"])
-            .filter(|d| d["cpu_us_per_op"].as_f64().is_some_and(|c| c > 0.0))
-            .map(|d| format!("{} {} µs", text(&d["name"]), d["cpu_us_per_op"]))
-            .collect();
-        if !daemons.is_empty() {
-            said.push(format!(
-                "CPU per operation: {}; CPUs busy {:.0} %, waiting for disks {:.0} %",
-                daemons.join(", "),
-                100.0 * number(&last["used"]["busy"]),
-                100.0 * number(&last["used"]["iowait"])
-            ));
-        }
+        said.extend(cpu_words(&last["used"]));
         if !said.is_empty() {
             let _ = write!(notes, "<p><b>{}</b>: {}</p>", escape(label), escape(&said.join(". ")));
         }
@@ -234,7 +253,7 @@ fn measurement(name: &str, results: &[Value], labels: &[String]) -> String {
         ));
         series.push((
             label.clone(),
-            list(&last["found"]["series"]).map(|p| (number(&p["t"]), number(&p["ops"]))).collect::<Vec<_>>(),
+            whole_seconds(last).into_iter().map(|p| (number(&p["t"]), number(&p["ops"]))).collect::<Vec<_>>(),
         ));
         spread.push((label.clone(), distribution(&runs)));
     }
@@ -255,6 +274,7 @@ fn measurement(name: &str, results: &[Value], labels: &[String]) -> String {
             y: "operations".into(),
             log_x: true,
             lines: latency,
+            ..Chart::default()
         },
         Chart {
             title: "op/s: in how many seconds so many (%), with the normal curve".into(),
@@ -264,6 +284,7 @@ fn measurement(name: &str, results: &[Value], labels: &[String]) -> String {
                 .into_iter()
                 .flat_map(|(l, (bars, normal))| [(l.clone(), bars), (format!("{l}, normal"), normal)])
                 .collect(),
+            together: 2,
             ..Chart::default()
         },
     ];
@@ -271,19 +292,49 @@ fn measurement(name: &str, results: &[Value], labels: &[String]) -> String {
     format!("<section><h3>{}</h3>{}{notes}<div class=\"charts\">{charts}</div></section>", escape(name), table(&rows))
 }
 
+/// What used the CPU while it was measured.
+fn cpu_words(used: &Value) -> Option<String> {
+    let mut all: Vec<(f64, String)> = list(&used["daemons"])
+        .filter_map(|d| Some((d["cpu_us_per_op"].as_f64().filter(|c| *c > 0.0)?, text(&d["name"]))))
+        .collect();
+    all.sort_by(|a, b| b.0.total_cmp(&a.0));
+    let sum: f64 = all.iter().map(|d| d.0).sum();
+    let shown: Vec<String> = all.iter().take(6).map(|(us, name)| format!("{name} {us:.0} µs")).collect();
+    let more = if all.len() > 6 { format!(" and {} more", all.len() - 6) } else { String::new() };
+    // What is neither the daemons' nor the load generator's, where a result does not say so itself.
+    let known: f64 = list(&used["daemons"]).filter_map(|d| d["cores"].as_f64()).sum::<f64>()
+        + used["client_cpu_s"].as_f64().unwrap_or(0.0) / used["seconds"].as_f64().unwrap_or(1.0).max(0.001);
+    let rest = used["busy"].as_f64().zip(used["cores"].as_f64()).map_or(0.0, |(busy, cores)| busy * cores - known);
+    let others = match used["others_cores"].as_f64().unwrap_or(rest) {
+        n if n >= 0.05 => {
+            format!(", {n:.2} cores of them by programs that belong neither to the cluster nor to the lab")
+        }
+        _ => String::new(),
+    };
+    (!all.is_empty()).then(|| {
+        format!(
+            "CPU of the daemons for one operation: {sum:.0} µs ({}{more}). CPUs were {:.0} % busy{others}, and waited for disks {:.0} %",
+            shown.join(", "),
+            100.0 * number(&used["busy"]),
+            100.0 * number(&used["iowait"])
+        )
+    })
+}
+
+/// The seconds of a run but for its last one, which is rarely a whole one.
+fn whole_seconds(run: &Value) -> Vec<&Value> {
+    let all: Vec<&Value> = list(&run["found"]["series"]).collect();
+    if all.len() > 2 { all[..all.len() - 1].to_vec() } else { all }
+}
+
 type Points = Vec<(f64, f64)>;
 
 /// How the seconds of some runs are distributed over their rates, in per cent, and the normal curve of the same mean and deviation.
 fn distribution(runs: &[&Value]) -> (Points, Points) {
-    // The last second of a run is rarely a whole one.
-    let whole = |r: &&Value| {
-        let s: Vec<f64> = list(&r["found"]["series"]).map(|p| number(&p["ops"])).collect();
-        s[..s.len().saturating_sub(1)].to_vec()
-    };
-    let all: Vec<f64> = runs.iter().flat_map(whole).collect();
+    let all: Vec<f64> = runs.iter().flat_map(|r| whole_seconds(r)).map(|p| number(&p["ops"])).collect();
     let n = all.len() as f64;
     let (low, high) = all.iter().fold((f64::MAX, f64::MIN), |a, v| (a.0.min(*v), a.1.max(*v)));
-    if n < 5.0 || high <= low {
+    if n < 8.0 || high <= low {
         return (Vec::new(), Vec::new());
     }
     let bins = (n.sqrt().ceil()).clamp(4.0, 24.0);
@@ -308,6 +359,36 @@ fn distribution(runs: &[&Value]) -> (Points, Points) {
     (bars, normal)
 }
 
+/// Measurements of the machine itself, in one table: each has a row, each result a column.
+fn plain(names: &[String], results: &[Value], labels: &[String]) -> String {
+    let mut rows = vec![std::iter::once(String::new()).chain(labels.iter().map(|l| escape(l))).collect::<Vec<_>>()];
+    let mut verdicts = String::new();
+    for name in names {
+        let one = |r: &Value| {
+            let runs = named(r, name);
+            let of = |f: &dyn Fn(&Value) -> f64| Range::of(runs.iter().map(|r| f(r)).collect());
+            let last = runs.last()?;
+            let ping = last["mode"] == "echo";
+            let rate = of(&|r| number(&r["found"]["bytes_per_s"]))?;
+            let iops = of(&|r| number(&r["found"]["iops"]))?;
+            let p99 = of(&|r| number(&r["found"]["latency_ms"]["p99"])).map_or(String::new(), |v| ms(v.median));
+            let mean = of(&|r| number(&r["found"]["latency_ms"]["mean"])).map_or(String::new(), |v| ms(v.median));
+            Some(if ping {
+                cell(&format!("{mean}\np99 {p99}"))
+            } else if last["test"].is_string() {
+                cell(&format!("{}\n{:.0} op/s, p99 {p99}", bytes_rate(rate.median), iops.median))
+            } else {
+                cell(&bytes_rate(rate.median))
+            })
+        };
+        rows.push(std::iter::once(escape(name)).chain(results.iter().map(|r| one(r).unwrap_or("—".into()))).collect());
+        for word in results.iter().filter_map(|r| named(r, name).last()?["verdict"].as_str()) {
+            let _ = write!(verdicts, "<p>{}: {}</p>", escape(name), escape(word));
+        }
+    }
+    format!("<section>{}{verdicts}</section>", table(&rows))
+}
+
 /// Users against seconds, as in the thesis's figure 12.
 fn users(results: &[Value], labels: &[String]) -> String {
     let mut lines = Vec::new();
@@ -322,7 +403,33 @@ fn users(results: &[Value], labels: &[String]) -> String {
             }
         }
     }
-    Chart { title: "seconds by users".into(), x: "users".into(), y: "seconds".into(), lines, ..Chart::default() }.svg()
+    let svg = Chart {
+        title: "seconds by users".into(),
+        x: "users".into(),
+        y: "seconds".into(),
+        lines,
+        together: 3,
+        ..Chart::default()
+    }
+    .svg();
+    if svg.is_empty() {
+        return svg;
+    }
+    let mut counts: Vec<u64> =
+        results.iter().flat_map(|r| list(&r["runs"])).filter_map(|r| r["users"].as_u64()).collect();
+    counts.sort_unstable();
+    counts.dedup();
+    let mut rows =
+        vec![std::iter::once("users".to_owned()).chain(labels.iter().map(|l| escape(l))).collect::<Vec<_>>()];
+    for n in counts {
+        let of = |r: &Value| {
+            let run = list(&r["runs"]).find(|run| run["users"] == n)?;
+            let s = |which: &str| number(&run["found"]["seconds"][which]);
+            Some(cell(&format!("{:.3} s\n{:.3} – {:.3}", s("mean"), s("min"), s("max"))))
+        };
+        rows.push(std::iter::once(n.to_string()).chain(results.iter().map(|r| of(r).unwrap_or("—".into()))).collect());
+    }
+    format!("<section><h3>mysql: seconds by users</h3><div class=\"charts\">{svg}</div>{}</section>", table(&rows))
 }
 
 fn drill(r: &Value, label: &str) -> String {
@@ -408,37 +515,141 @@ fn drill(r: &Value, label: &str) -> String {
     out
 }
 
+/// Results that are shown together, with what somebody says of them.
+#[derive(Clone, Debug, Default)]
+pub struct Part {
+    /// Its heading.
+    pub title: String,
+    /// Words about it, by paragraphs.
+    pub about: Vec<String>,
+    /// Its results.
+    pub results: Vec<Value>,
+}
+
+/// Results of one label about one cluster are repeats of each other, where somebody gave the label.
+fn together(results: &[Value]) -> Vec<Value> {
+    let mut out: Vec<Value> = Vec::new();
+    for r in results.iter().filter(|r| list(&r["runs"]).next().is_some() || r["kind"] == "drill") {
+        let key = |r: &Value| [&r["kind"], &r["what"], &r["label"], &r["cluster"]["fsid"]].map(Clone::clone);
+        let mine = key(r);
+        let named = r["kind"] == "bench" && r["label"] != r["what"] && mine[3].is_string();
+        match out.iter_mut().find(|o| named && key(o) == mine) {
+            Some(o) => {
+                let more = r["runs"].as_array().cloned().unwrap_or_default();
+                if let Some(runs) = o["runs"].as_array_mut() {
+                    runs.extend(more);
+                }
+            }
+            None => out.push(r.clone()),
+        }
+    }
+    out
+}
+
+/// What came of it, a line each: of whom the rates and the ratio were.
+fn overview(names: &[String], results: &[Value], labels: &[String]) -> String {
+    let mut rows = vec![["load", "whose", "op/s", "p99", "against the first"].map(str::to_owned).to_vec()];
+    for name in names {
+        let mut first: Option<Range> = None;
+        for (r, label) in results.iter().zip(labels) {
+            let runs = named(r, name);
+            let of = |f: &dyn Fn(&Value) -> f64| Range::of(runs.iter().map(|r| f(r)).collect());
+            let Some(iops) = of(&|r| number(&r["found"]["iops"])) else { continue };
+            let p99 = of(&|r| number(&r["found"]["latency_ms"]["p99"])).map_or("—".into(), |v| ms(v.median));
+            let against = first.as_ref().map_or(String::new(), |f| iops.against(f));
+            let again = first.is_some();
+            first.get_or_insert(iops);
+            let name = if again { "" } else { name.as_str() };
+            rows.push([name, label, &format!("{:.0}", iops.median), &p99, &against].map(escape).to_vec());
+        }
+    }
+    if rows.len() < 2 { String::new() } else { table(&rows) }
+}
+
+/// Names of measurements, in their order, of results that `of` takes.
+fn names(results: &[Value], of: impl Fn(&Value) -> bool) -> Vec<String> {
+    let mut all: Vec<String> = Vec::new();
+    for run in results.iter().filter(|r| r["kind"] == "bench" && of(r)).flat_map(|r| list(&r["runs"])) {
+        let name = text(&run["name"]);
+        if !all.contains(&name) {
+            all.push(name);
+        }
+    }
+    all
+}
+
+fn part(p: &Part, many: bool, out: &mut String) {
+    let all_results = together(&p.results);
+    let of_kind = |f: &dyn Fn(&Value) -> bool| all_results.iter().filter(|r| f(r)).cloned().collect::<Vec<_>>();
+    let drills = of_kind(&|r| r["kind"] == "drill");
+    let machine = of_kind(&|r| r["kind"] == "bench" && (r["what"] == "disk" || r["what"] == "net"));
+    let mysql = of_kind(&|r| r["kind"] == "bench" && r["what"] == "mysql");
+    let loads = of_kind(&|r| r["kind"] == "bench" && !["disk", "net", "mysql"].iter().any(|w| r["what"] == *w));
+    let title = if p.title.is_empty() { "Measurements" } else { &p.title };
+    if many || p.title.len() + machine.len() + mysql.len() + loads.len() > 0 {
+        let _ = write!(out, "<h2>{}</h2>", escape(title));
+    }
+    if !p.about.is_empty() {
+        let said: String = p.about.iter().map(|t| format!("<p>{}</p>", escape(t))).collect();
+        let _ = write!(out, "<div class=\"say\">{said}</div>");
+    }
+    let asked = names(&loads, |_| true);
+    *out += &overview(&asked, &loads, &labels(&loads));
+    for what in ["disk", "net"] {
+        let some = names(&machine, |r| r["what"] == what);
+        if !some.is_empty() {
+            let mine: Vec<Value> = machine.iter().filter(|r| r["what"] == what).cloned().collect();
+            *out += &plain(&some, &mine, &labels(&mine));
+        }
+    }
+    *out += &users(&mysql, &labels(&mysql));
+    asked.iter().for_each(|name| *out += &measurement(name, &loads, &labels(&loads)));
+    if !drills.is_empty() {
+        if p.title.is_empty() {
+            *out += "<h2>Drills</h2>";
+        }
+        drills.iter().zip(&labels(&drills)).for_each(|(r, l)| *out += &drill(r, l));
+    }
+}
+
 /// The page.
-pub fn page(results: &[Value]) -> String {
-    let labels = labels(results);
+pub fn page(parts: &[Part]) -> String {
+    let results: Vec<Value> = parts.iter().flat_map(|p| p.results.iter()).cloned().collect();
+    let labels = labels(&results);
+    let mut said: Vec<&str> = Vec::new();
+    for r in &results {
+        let label = r["label"].as_str().unwrap_or("?");
+        if !said.contains(&label) {
+            said.push(label);
+        }
+    }
     let mut out = format!(
         "<!DOCTYPE html>\n<html xmlns=\"http://www.w3.org/1999/xhtml\" lang=\"en\"><head><meta charset=\"utf-8\"/>\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/><title>Report of the lab</title><style>{}</style></head><body>\
-         <h1>Report of the lab</h1><p class=\"dim\">{} results: {}</p>",
+         <h1>Report of the lab</h1><p class=\"dim\">{} results: {}. Of repeats the median is shown, and small the least and the greatest; \
+         “within noise”: these ranges touch. Times are by 'spirula bench', latencies those of single operations.</p>",
         escape(STYLE).replace("&gt;", ">").replace("&quot;", "\""),
         results.len(),
-        escape(&labels.join(", "))
+        escape(&said.join(", "))
     );
-    let mut whats: Vec<String> = Vec::new();
-    for r in results.iter().filter(|r| r["kind"] == "bench") {
-        for run in list(&r["runs"]) {
-            let name = text(&run["name"]);
-            if !whats.contains(&name) {
-                whats.push(name);
-            }
-        }
-    }
-    if !whats.is_empty() {
-        out += "<h2>Measurements</h2>";
-        out += &format!("<div class=\"charts\">{}</div>", users(results, &labels));
-        whats.iter().for_each(|name| out += &measurement(name, results, &labels));
-    }
-    if results.iter().any(|r| r["kind"] == "drill") {
-        out += "<h2>Drills</h2>";
-        results.iter().zip(&labels).filter(|(r, _)| r["kind"] == "drill").for_each(|(r, l)| out += &drill(r, l));
-    }
+    parts.iter().for_each(|p| part(p, parts.len() > 1, &mut out));
     out += "<h2>Environment, and how to make it again</h2>";
-    out + &environment(results, &labels) + "</body></html>\n"
+    out + &environment(&results, &labels) + "</body></html>\n"
+}
+
+/// What one argument of `spirula report` holds. A directory may have an `about.txt`: its first line is a heading, its paragraphs
+/// stand above the figures.
+fn part_of(path: &Path) -> Result<Part> {
+    let results = crate::results::below(path)?;
+    let at = path.join("about.txt");
+    if !path.is_dir() || !at.exists() {
+        return Ok(Part { results, ..Part::default() });
+    }
+    let said = std::fs::read_to_string(&at).with_context(|| format!("read {}", at.display()))?;
+    let (title, rest) = said.split_once('\n').unwrap_or((&said, ""));
+    let paragraphs =
+        rest.split("\n\n").map(|p| p.split_whitespace().collect::<Vec<_>>().join(" ")).filter(|p| !p.is_empty());
+    Ok(Part { title: title.trim().to_owned(), about: paragraphs.collect(), results })
 }
 
 /// `spirula report`.
@@ -446,17 +657,22 @@ pub fn page(results: &[Value]) -> String {
 /// # Errors
 /// When a result cannot be read, or the page not be written.
 pub fn report(lab: &Lab, a: &ReportArgs) -> Result<()> {
-    let mut results = Vec::new();
+    let mut parts: Vec<Part> = Vec::new();
     for path in &a.results {
-        let mut found = crate::results::below(path)?;
-        results.append(&mut found);
+        let mut new = part_of(path)?;
+        // Whatever has no heading of its own is put side by side.
+        match parts.iter_mut().find(|p| p.title.is_empty() && new.title.is_empty()) {
+            Some(old) => old.results.append(&mut new.results),
+            None => parts.push(new),
+        }
     }
-    if results.is_empty() {
+    let results: usize = parts.iter().map(|p| p.results.len()).sum();
+    if results == 0 {
         bail!("no result of 'spirula bench' or 'spirula drill' is there");
     }
-    let page = page(&results);
+    let page = page(&parts);
     std::fs::write(&a.out, &page).with_context(|| format!("write {}", a.out.display()))?;
-    lab.say(format!("{} results in {}", results.len(), a.out.display()));
+    lab.say(format!("{results} results in {}", a.out.display()));
     Ok(())
 }
 
@@ -475,6 +691,21 @@ mod tests {
     }
 
     #[test]
+    fn one_label_of_one_cluster_is_one_column() {
+        let r = |label: &str, fsid: &str, iops: f64| json!({"kind": "bench", "what": "block", "label": label, "cluster": {"fsid": fsid}, "runs": [{"name": "x", "found": {"iops": iops}}]});
+        let all = [
+            r("a", "1", 1.0),
+            r("b", "2", 2.0),
+            r("a", "1", 3.0),
+            r("a", "3", 4.0),
+            r("block", "1", 5.0),
+            r("block", "1", 6.0),
+        ];
+        let runs: Vec<usize> = together(&all).iter().map(|r| r["runs"].as_array().unwrap().len()).collect();
+        assert_eq!(runs, [2, 1, 1, 1, 1], "who gave no label meant no repeats");
+    }
+
+    #[test]
     fn a_page_holds_what_the_results_say_and_needs_nothing_else() {
         let run = |iops: f64| {
             json!({"name": "write <4K>", "found": {"iops": iops, "latency_ms": {"p50": 1.0}, "histogram_ms": [[1.0, 5], [2.0, 3]],
@@ -485,9 +716,12 @@ mod tests {
         let drill = json!({"kind": "drill", "what": "osd-kill", "label": "d", "verdict": {"lost": 0, "wrong": 2, "errors": 0},
             "phases": [{"name": "before", "p99": 1.0}], "events": [{"t": 1.0, "text": "a & b"}],
             "timeline": [{"t": 0.0, "states": {"active+clean": 8}}, {"t": 1.0, "states": {"peering": 8}}], "runs": [{"name": "osd-kill"}]});
-        let page = page(&[bench("a", 50.0), bench("b", 70.0), drill]);
+        let results = vec![bench("a", 50.0), bench("b", 70.0), drill];
+        let page = page(&[Part { title: "T <1>".into(), about: vec!["said & done".into()], results }]);
         for want in [
             "write &lt;4K&gt;",
+            "<h2>T &lt;1&gt;</h2>",
+            "said &amp; done",
             "1.40×",
             "50 % of it",
             "vda busy",

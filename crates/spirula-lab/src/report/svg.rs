@@ -56,6 +56,8 @@ pub struct Chart {
     pub log_x: bool,
     /// Named lines.
     pub lines: Vec<(String, Vec<(f64, f64)>)>,
+    /// So many lines have each colour, the first of them whole, the others dashed; none is one.
+    pub together: usize,
 }
 
 /// A step of 1, 2 or 5 and zeros, of which about five make `span`.
@@ -130,7 +132,9 @@ impl Chart {
             x += each;
         }
         for (i, (name, line)) in self.lines.iter().enumerate() {
-            let colour = i % COLOURS;
+            let together = self.together.max(1);
+            let colour = i / together % COLOURS;
+            let dashed = if i % together > 0 { " h" } else { "" };
             let path: Vec<String> = line
                 .iter()
                 .filter(|p| p.0.is_finite() && p.1.is_finite())
@@ -143,7 +147,7 @@ impl Chart {
                     let _ = write!(out, "<circle class=\"d s{colour}\" cx=\"{cx}\" cy=\"{cy}\" r=\"3\"/>");
                 }
                 all => {
-                    let _ = write!(out, "<polyline class=\"l s{colour}\" points=\"{}\"/>", all.join(" "));
+                    let _ = write!(out, "<polyline class=\"l s{colour}{dashed}\" points=\"{}\"/>", all.join(" "));
                 }
             }
             let at = WIDTH - RIGHT - 4.0;
