@@ -1,6 +1,6 @@
 """The lab: `spirula bench` measures, leaves nothing behind (also when it is killed), and says clearly what is wrong; `spirula drill`
 breaks things and puts them back; `spirula report` makes a page that needs nothing but itself."""
-import json, os, re, shutil, signal, subprocess, time
+import json, os, re, shutil, signal, struct, subprocess, time, zlib
 import xml.etree.ElementTree as ET
 import harness, netns
 from harness import Case, wait
@@ -96,6 +96,37 @@ class Objects(Case):
         self.c.ceph('osd', 'pool', 'set-quota', 'mine', 'max_objects', '0')
         wait(lambda: self.objects('mine') == [], 'an empty pool')
 
+    def test_5_generators_that_are_processes(self):
+        """A load is spread over processes, as it is over hosts by ssh; what they find is added up, and what they wrote goes."""
+        def run(name, *words, check=True):
+            return self.bench('objects', '--dir', self.c.dir, '-p', 'mine', '-b', '4K', '-s', '2', '--out', os.path.join(self.scratch, name), *words, check=check)
+        said = run('spread', 'write', 'rand', '--objects', '64', '--on', 'localhost,other', '--via', f'env HOST={{}} {harness.BINARY}').out
+        v = self.result('spread')
+        for r in v['runs']:
+            f = r['found']
+            assert r['generators'] == 2 and f['ops'] > 20 and f['errors'] == 0 and f['bytes'] == f['ops'] * 4096, r
+            assert sum(s['ops'] for s in f['series']) == f['ops'] == sum(n for _, n in f['histogram_ms']), f
+            assert r['used']['client_cpu_s'] > 0
+        assert 'rand 4 KiB, 2 × 16 in flight' in said and self.objects('mine') == [], said
+        run('paced', 'write', '--on', 'localhost', '--generators', '2', '--rate', '50')
+        assert 95 <= self.result('paced')['runs'][0]['found']['ops'] <= 105
+        for words, why in ((['--on', 'far', '--via', 'false {}'], 'the generator on far ended'), (['--on=-oProxyCommand=x'], 'is no host'),
+                           (['--on', 'far', '--via', 'echo {}'], 'it said: far bench generator'), (['--on', 'far', '--via', '/nonexistent {}'], 'start a generator by')):
+            r = run(f'refused-{time.time()}', 'write', *words, check=False)
+            assert r.code in (1, 2) and why in r.err, (words, r)
+        # Whoever measures is killed: its generators end with it, and the next run clears away what they wrote.
+        p = subprocess.Popen([harness.BINARY, 'bench', 'objects', 'write', '--dir', self.c.dir, '-p', 'mine', '-b', '4K', '-s', '60', '--on', 'localhost',
+                              '--generators', '2', '--out', os.path.join(self.scratch, 'killed')], stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        wait(lambda: len(self.objects('mine')) > 50, 'objects of generators')
+        p.kill()
+        p.wait()
+        def generators():
+            out = subprocess.run(['pgrep', '-f', f'bench generator --conf {os.path.realpath(self.c.dir)}'], capture_output=True, text=True).stdout
+            return out.split()
+        wait(lambda: not generators(), 'the end of its generators')
+        assert 'what 1 runs' in self.bench('clean', '--dir', self.c.dir, '-p', 'mine').out
+        assert self.objects('mine') == []
+
     def conf_of(self, addr):
         path = os.path.join(self.scratch, 'away.conf')
         with open(path, 'w') as f:
@@ -126,6 +157,41 @@ def page(path):
                     assert -1 <= n <= most + 1, (k, n, ET.tostring(e)[:300])
     assert 'url(' not in text and '@import' not in text and not re.search(r'(?<!w3\.org)[a-z]+://(?!www\.w3\.org)', text)
     return text, root
+
+
+def browser():
+    """Chromium without a window, however Debian calls it; `CHROMIUM` names one that is elsewhere."""
+    named = [os.environ.get('CHROMIUM'), 'chromium-headless-shell', 'chromium']
+    return next(filter(None, (n and shutil.which(n) for n in named)), None)
+
+
+def first_pixel(png):
+    """Red, green and blue of the upper left corner: of the first pixel no filter of PNG takes anything off."""
+    with open(png, 'rb') as f:
+        data = f.read()
+    assert data[:8] == b'\x89PNG\r\n\x1a\n' and data[24] == 8, data[:32]
+    at, packed = 8, b''
+    while at < len(data):
+        length, kind = struct.unpack('>I4s', data[at:at + 8])
+        packed += data[at + 8:at + 8 + length] if kind == b'IDAT' else b''
+        at += 12 + length
+    return tuple(zlib.decompressobj().decompress(packed, 64)[1:4])
+
+
+def shown(path, scratch):
+    """A browser shows a report in light and in dark, and has nothing to complain of; the pictures, by scheme."""
+    program, pictures = browser(), {}
+    if not program:
+        raise harness.Skip('chromium-headless-shell is not installed')
+    for scheme, number in (('light', 1), ('dark', 0)):
+        pictures[scheme] = os.path.join(scratch, f'{os.path.basename(path)}.{scheme}.png')
+        r = subprocess.run([program, '--headless', '--no-sandbox', '--disable-gpu', '--hide-scrollbars', '--window-size=1300,2000', '--enable-logging=stderr',
+                            f'--user-data-dir={scratch}/chromium', f'--blink-settings=preferredColorScheme={number}', f'--screenshot={pictures[scheme]}',
+                            f'file://{os.path.abspath(path)}'], capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL)
+        assert r.returncode == 0 and os.path.getsize(pictures[scheme]) > 10_000, r
+        # What a page says, and what is wrong with it, comes as a message of the console; what Chromium misses on this machine does not.
+        assert 'CONSOLE' not in r.stderr and 'ERR_' not in r.stderr, r.stderr
+    return pictures
 
 
 class LabAll(Case):
@@ -171,6 +237,20 @@ class LabAll(Case):
         assert r.code == 1 and 'a result of version 99' in r.err, r
         r = self.c.spirula('bench', 'compare', '--dir', self.c.dir, '--with', self.c.conf, '-b', '4K', '-s', '1', '--out', os.path.join(self.scratch, 'same'), check=False)
         assert r.code == 1 and 'both are the same cluster' in r.err, r
+
+    def test_3_a_browser_shows_it(self):
+        pictures = shown(os.path.join(self.scratch, 'all', 'report.html'), self.scratch)
+        assert min(first_pixel(pictures['light'])) > 200 and max(first_pixel(pictures['dark'])) < 80, {k: first_pixel(v) for k, v in pictures.items()}
+        # The browser would say what is wrong: of a page with an error, it does.
+        bad = os.path.join(self.scratch, 'bad.html')
+        with open(bad, 'w') as f:
+            f.write('<!DOCTYPE html><html><body><p>x</p><script>nothing.is = there</script>' + '<p>long</p>' * 500 + '</body></html>')
+        try:
+            shown(bad, self.scratch)
+        except AssertionError as e:
+            assert 'nothing is not defined' in str(e), e
+        else:
+            raise AssertionError('an error of a script was not noticed')
 
 
 class Drills(Case):

@@ -20,6 +20,7 @@ const NEEDED: &[(&str, &str, &str)] = &[
     ("import xdist", "python3-pytest-xdist", "end-to-end tests two at a time"),
     ("fio", "fio", "fio's rados engine"),
     ("mariadbd", "mariadb-server", "the lab's MariaDB"),
+    ("chromium-headless-shell", "chromium-headless-shell", "the lab's report in a browser"),
     ("jq", "jq", "shell checks"),
     ("ip", "iproute2", "hosts as network namespaces"),
     ("ceph-mds", "ceph-mds", "file systems"),
