@@ -145,3 +145,12 @@ class Krbd(Images):
         assert g.run('md5sum < /mnt/file') == digest
         g.run('umount /mnt')
         self.unmap(g, device)
+
+    def test_4_rbd_map_tells_the_kernel_which_protocol_to_speak(self):
+        """As far as that goes where the kernel has no rbd, as in most places that run this."""
+        self.rbd('create', 'host', '--size', '8M')
+        r = self.rbd('map', 'host', '-o', 'noudev', check=False)
+        if r.code == 0:
+            self.rbd('unmap', 'host', '-o', 'noudev')
+        assert r.code == 0 or 'sysfs write failed' in r.err, r
+        assert 'ms_mode mismatch' in self.rbd('map', 'host', '-o', 'noudev', '--rbd-default-map-options', '', check=False).err

@@ -4,6 +4,11 @@ use crate::conf_file::ConfFile;
 use crate::dir::{ClusterDir, Manifest, write_durably};
 use anyhow::Context;
 
+/// What `rbd map` is to tell the kernel: that it speaks msgr2. An option of clients.
+pub const KERNEL_OPTION: &str = "rbd_default_map_options";
+/// Its value.
+pub const KERNEL_VALUE: &str = "ms_mode=prefer-crc";
+
 /// Writes `ceph.conf` where it is missing. One that names this cluster is left as it is: whoever
 /// edited it wants it so.
 ///
@@ -83,6 +88,10 @@ fn text(dir: &ClusterDir, m: &Manifest) -> String {
          # Clients write no log of their own to /var/log/ceph and open no socket.\n\
          log_file =\n\
          admin_socket =\n\
+         \n\
+         [client]\n\
+         # Without this a kernel's 'rbd map' wants the older protocol, which nobody here speaks.\n\
+         {KERNEL_OPTION} = {KERNEL_VALUE}\n\
          \n\
          [mon]\n\
          admin_socket = {socket}\n\

@@ -59,6 +59,7 @@ impl Conf {
             c.set("global", "ms_bind_ipv4", "false");
         }
         c.set("global", "log_file", "");
+        c.set("client", crate::conf::KERNEL_OPTION, crate::conf::KERNEL_VALUE);
         c.set("global", "admin_socket", "");
         let socket = dir.join("run/$cluster-$name.asok").display().to_string();
         for kind in ["mon", "mgr", "osd"] {
