@@ -10,6 +10,7 @@ mod bench;
 mod ceph;
 mod check;
 mod fuzz;
+mod kernel;
 mod nightly;
 mod packages;
 mod reef;

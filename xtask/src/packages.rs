@@ -16,6 +16,8 @@ const NEEDED: &[(&str, &str, &str)] = &[
     ("tgtd", "tgt", "block images by iSCSI"),
     ("backing-store/bs_rbd.so", "tgt-rbd", "block images by iSCSI"),
     ("iscsi-ls", "libiscsi-bin", "block images by iSCSI"),
+    ("qemu-system-x86_64", "qemu-system-x86", "the kernel's own client of block images"),
+    ("busybox", "busybox-static", "the kernel's own client of block images"),
     ("import pytest", "python3-pytest", "every end-to-end test"),
     ("import xdist", "python3-pytest-xdist", "end-to-end tests two at a time"),
     ("fio", "fio", "fio's rados engine"),

@@ -1,7 +1,7 @@
 //! `cargo xtask test` and `cargo xtask soak`.
 
 use crate::run::{TESTED, command, noted, release_binary, root, status, target, tested_binaries};
-use crate::{check, fuzz, packages, reef};
+use crate::{check, fuzz, kernel, packages, reef};
 use clap::Args;
 use std::process::Command;
 use std::time::Instant;
@@ -133,6 +133,12 @@ pub fn test(o: &Options) -> anyhow::Result<bool> {
 /// wrong assumption ends them and a release would go on, or on a release.
 fn e2e(word: &str, release: bool) -> anyhow::Result<Command> {
     let mut c = command(root().join("tests/e2e/run.py"));
+    match kernel::guest() {
+        Ok(Some(dir)) => drop(c.env("GUEST_KERNEL", dir)),
+        Ok(None) => {}
+        // Its tests are skipped, by name.
+        Err(e) => eprintln!("xtask: no kernel for guests: {e:#}"),
+    }
     c.arg("--binary").arg(if release { release_binary()? } else { tested_binaries()?.join("spirula") });
     if !word.is_empty() {
         c.arg("--only").arg(word);
