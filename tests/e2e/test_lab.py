@@ -238,6 +238,21 @@ class LabAll(Case):
         r = self.c.spirula('bench', 'compare', '--dir', self.c.dir, '--with', self.c.conf, '-b', '4K', '-s', '1', '--out', os.path.join(self.scratch, 'same'), check=False)
         assert r.code == 1 and 'both are the same cluster' in r.err, r
 
+    def test_4_a_network_between_hosts(self):
+        """Each host serves, and each measures all others; by ssh they would be elsewhere."""
+        out = os.path.join(self.scratch, 'hosts')
+        words = ['bench', 'net', '--on', 'localhost,b=127.0.0.1,c=127.0.0.1', '--via', f'env HOST={{}} {harness.BINARY}', '-s', '1', '--out', out]
+        self.c.spirula(*words, timeout=200)
+        with open(os.path.join(out, 'result.json')) as f:
+            names = [r['name'] for r in json.load(f)['runs']]
+        for a in ('localhost', 'b', 'c'):
+            for b in {'localhost', 'b', 'c'} - {a}:
+                assert {f'{a}: latency with {b}', f'{a}: 1 stream to {b}', f'{a}: 4 streams from {b}'} <= set(names), names
+            assert f'{a}: one to 2 hosts at once' in names and f'{a}: 2 hosts to one at once' in names, names
+        r = self.c.spirula('bench', 'net', '--on', 'localhost,far', '--via', 'false', '--out', os.path.join(self.scratch, 'far'), check=False)
+        assert r.code == 1 and 'far does not serve' in r.err, r
+        wait(lambda: not subprocess.run(['pgrep', '-f', 'bench net --listen 0.0.0.0:0 --until-eof'], capture_output=True, text=True).stdout, 'the end of who served')
+
     def test_3_a_browser_shows_it(self):
         pictures = shown(os.path.join(self.scratch, 'all', 'report.html'), self.scratch)
         assert min(first_pixel(pictures['light'])) > 200 and max(first_pixel(pictures['dark'])) < 80, {k: first_pixel(v) for k, v in pictures.items()}
@@ -526,3 +541,49 @@ class S3(Case):
             json.dump({**self.keys(), 'secret_key': 'x'}, f)
         assert '403 SignatureDoesNotMatch' in refused('--dir', self.c.dir, '--keys', wrong)
         assert self.buckets() == []
+
+
+class OnCeph(Case):
+    """The lab on a real Ceph, which must not notice the difference. `bench/ceph-up` starts it: three OSDs, without authentication."""
+    start = False
+
+    def setup(self, clients):
+        missing = [p for p in ('ceph-mon', 'ceph-osd', 'ceph-mgr', 'jq') if not shutil.which(p)]
+        if missing:
+            raise harness.Skip(f'{", ".join(missing)} is not installed')
+        super().setup(clients)
+        self.ceph = os.path.join(self.scratch, 'ceph')
+        self.conf = os.path.join(self.ceph, 'ceph.conf')
+        self.up = os.path.join(os.path.dirname(os.path.abspath(__file__)), '../../bench')
+        env = dict(os.environ, CEPH_PORT=str(harness.free_port()))
+        r = subprocess.run([os.path.join(self.up, 'ceph-up'), self.ceph, '3', '2G', 'mon_data_avail_crit = 0'], env=env, capture_output=True, text=True, timeout=180)
+        assert r.returncode == 0, r
+
+    def teardown(self):
+        if hasattr(self, 'up'):
+            subprocess.run([os.path.join(self.up, 'ceph-down'), self.ceph])
+            wait(lambda: not subprocess.run(['pgrep', '-f', f'^ceph-(osd|mon|mgr) -c {self.conf}'], capture_output=True, text=True).stdout, 'the end of Ceph')
+        super().teardown()
+
+    def lab(self, *words):
+        r = subprocess.run([harness.BINARY, *words, '--conf', self.conf], capture_output=True, text=True, timeout=400, stdin=subprocess.DEVNULL)
+        assert r.returncode == 0, r
+        return r.stdout
+
+    def test_1_each_run_is_a_client_of_its_own(self):
+        # An OSD that took one for the other would answer its requests as if they had been sent again.
+        for n in range(3):
+            out = os.path.join(self.scratch, f'objects-{n}')
+            self.lab('bench', 'objects', 'write', 'rand', '-b', '4K', '-s', '1', '--objects', '32', '--generators', '2', '--out', out)
+            with open(os.path.join(out, 'result.json')) as f:
+                v = json.load(f)
+            assert all(r['found']['ops'] > 10 and r['found']['errors'] == 0 for r in v['runs']), v['runs']
+            assert any('ceph version 1' in w for w in v['cluster']['versions']), v['cluster']
+
+    def test_2_an_osd_is_killed(self):
+        out = os.path.join(self.scratch, 'kill')
+        self.lab('drill', 'osd-kill', '--yes', '--before', '3', '--hold', '2', '--after', '2', '--osd', '1', '--out', out)
+        with open(os.path.join(out, 'result.json')) as f:
+            v = json.load(f)
+        assert {k: v['verdict'][k] for k in ('lost', 'wrong', 'errors')} == {'lost': 0, 'wrong': 0, 'errors': 0}, v['verdict']
+        assert v['verdict']['read_in_the_end'] == 128 and min(s['up'] for s in v['timeline']) == 2, v['verdict']

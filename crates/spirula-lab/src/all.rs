@@ -48,7 +48,17 @@ pub fn all(lab: &Lab, a: &AllArgs) -> Result<()> {
     shown.finish()?;
 
     say("network (loopback)");
-    let net = NetArgs { listen: None, to: Vec::new(), seconds: seconds.min(5), streams: 4, output: output("net") };
+    let net = NetArgs {
+        listen: None,
+        to: Vec::new(),
+        on: Vec::new(),
+        via: String::new(),
+        until_eof: false,
+        relay: false,
+        seconds: seconds.min(5),
+        streams: 4,
+        output: output("net"),
+    };
     let mut shown = Shown::new(lab, "net", &net.output)?;
     crate::net::loopback(&net, &mut shown)?;
     shown.finish()?;

@@ -230,8 +230,21 @@ pub struct NetArgs {
     #[arg(long, value_name = "ADDRESS[:PORT]", num_args = 0..=1, default_missing_value = "0.0.0.0", conflicts_with = "to")]
     pub listen: Option<String>,
     /// Hosts that serve: each alone, then all at once
-    #[arg(long, value_name = "HOST[:PORT]", value_delimiter = ',', required_unless_present = "listen")]
+    #[arg(long, value_name = "HOST[:PORT]", value_delimiter = ',', required_unless_present_any = ["listen", "on"])]
     pub to: Vec<String>,
+    /// Measure between all of these hosts, each from each and each from all others at once; the address is the one under which the
+    /// others reach it, for example that on the cluster network
+    #[arg(long, value_name = "HOST[=ADDRESS]", value_delimiter = ',', conflicts_with_all = ["listen", "to"])]
+    pub on: Vec<String>,
+    /// How spirula is started on a host of --on that is not localhost
+    #[arg(long, value_name = "COMMAND", default_value = "ssh -oBatchMode=yes {} spirula")]
+    pub via: String,
+    /// Serve until standard input ends, for a 'spirula bench net --on' that started this
+    #[arg(long, hide = true, requires = "listen")]
+    pub until_eof: bool,
+    /// Print the result and keep nothing, for the same
+    #[arg(long, hide = true, requires = "to")]
+    pub relay: bool,
     /// Seconds of each test
     #[arg(long, short, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub seconds: u64,

@@ -4,19 +4,24 @@
 //! once, in both directions. A bond of links sends one stream over one link (802.3ad): one stream is slower than several then, and
 //! that is said.
 //!
+//! Between several hosts (`--on`) the program is started on each of them, as for generators ([`crate::generator`]): each serves,
+//! and each in turn measures all others.
+//!
 //! A server takes no more than [`CONNECTIONS`] at a time, sends to nobody but who connected, and for [`MOST`] at most.
 
-use crate::args::{Lab, NetArgs};
+use crate::args::{Lab, NetArgs, Output};
 use crate::bail;
+use crate::generator::Via;
 use crate::prelude::*;
 use crate::progress::{bytes_rate, ms};
 use crate::record::Record;
 use crate::shown::Shown;
 use crate::used::Watch;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream, ToSocketAddrs};
+use std::process::{Child, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
 
 /// Port where none is given.
@@ -248,6 +253,111 @@ pub fn measure(hosts: &[String], a: &NetArgs, shown: &mut Shown<'_>) -> Result<(
     Ok(())
 }
 
+/// Measures for another program: what was found goes to standard output only.
+fn relay(lab: &Lab, a: &NetArgs) -> Result<()> {
+    let name = format!(
+        "spirula-bench-net-{}-{:08x}",
+        std::process::id(),
+        spirula_runtime::entropy::cookie().context("draw a number")?
+    );
+    let dir = std::env::temp_dir().join(name);
+    let output = Output { out: Some(dir.clone()), label: None, json: true };
+    let outcome = Shown::new(lab, "net", &output).and_then(|mut shown| {
+        measure(&a.to, a, &mut shown)?;
+        shown.finish()
+    });
+    // What stays is a small file in the place for such.
+    let _ = std::fs::remove_dir_all(&dir);
+    outcome
+}
+
+/// A host that serves while others measure.
+struct Served {
+    via: Via,
+    /// Where others reach it.
+    at: String,
+    child: Child,
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        // The end of its input is its end.
+        drop(self.child.stdin.take());
+        let begun = Instant::now();
+        while matches!(self.child.try_wait(), Ok(None)) {
+            if begun.elapsed() > Duration::from_secs(3) {
+                let _ = self.child.kill();
+                let _ = self.child.wait();
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+fn words(all: &[&str]) -> Vec<String> {
+    all.iter().map(|w| (*w).to_owned()).collect()
+}
+
+impl Served {
+    fn start(host: &str, template: &str) -> Result<Self> {
+        let (host, address) = host.split_once('=').unwrap_or((host, host));
+        let via = Via::new(host, template)?;
+        let mut command = via.command(&words(&["bench", "net", "--listen", "0.0.0.0:0", "--until-eof"]));
+        let spawned = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn();
+        let mut child = spawned.with_context(|| format!("start spirula on {host}"))?;
+        let output = child.stdout.take().context("it has no output")?;
+        let mut served = Self { via, at: String::new(), child };
+        let mut line = String::new();
+        // If it never says a word, ssh does: its own time limit ends this.
+        let _ = BufReader::new(output).take(4096).read_line(&mut line);
+        let port = line.strip_prefix("listening on port ").and_then(|rest| rest.split(';').next()?.parse::<u16>().ok());
+        let port = port.with_context(|| format!("{host} does not serve; it said: {}", line.trim()))?;
+        served.at = format!("{address}:{port}");
+        Ok(served)
+    }
+}
+
+/// Each host measures all others.
+fn between(lab: &Lab, a: &NetArgs, shown: &mut Shown<'_>) -> Result<()> {
+    if a.on.len() < 2 {
+        bail!("--on names two hosts at least");
+    }
+    let all: Vec<Served> = a.on.iter().map(|host| Served::start(host, &a.via)).collect::<Result<_>>()?;
+    for (i, from) in all.iter().enumerate() {
+        if lab.stopped() {
+            bail!("interrupted");
+        }
+        let host = &from.via.host;
+        shown.progress.now(&format!("{host} measures {} others", all.len() - 1));
+        let others = || all.iter().enumerate().filter(|(j, _)| *j != i).map(|(_, s)| s);
+        let to = others().map(|s| s.at.clone()).collect::<Vec<_>>().join(",");
+        let (seconds, streams) = (a.seconds.to_string(), a.streams.to_string());
+        let asked = ["bench", "net", "--to", &to, "--seconds", &seconds, "--streams", &streams, "--relay"];
+        let out = from.via.command(&words(&asked)).stdin(Stdio::null()).output();
+        let out = out.with_context(|| format!("start spirula on {host}"))?;
+        if !out.status.success() {
+            bail!("{host}: {}", String::from_utf8_lossy(&out.stderr).trim());
+        }
+        let v: Value =
+            serde_json::from_slice(&out.stdout).with_context(|| format!("{host}: what it says is no result"))?;
+        for run in v["runs"].as_array().into_iter().flatten() {
+            let mut run = run.clone();
+            // A port is another one each time: names are those of hosts.
+            let name = run["name"].as_str().unwrap_or_default().to_owned();
+            let name = others().fold(name, |name, s| name.replace(&s.at, &s.via.host));
+            run["name"] = json!(format!("{host}: {name}"));
+            let found = &run["found"];
+            let text = match found["latency_ms"]["mean"].as_f64().filter(|_| run["mode"] == "echo") {
+                Some(mean) => format!("there and back: mean {:>8}", ms(mean)),
+                None => format!("{:>11}", bytes_rate(found["bytes_per_s"].as_f64().unwrap_or(0.0))),
+            };
+            shown.add(&format!("{:<54} {text}", run["name"].as_str().unwrap_or_default()), run)?;
+        }
+    }
+    Ok(())
+}
+
 /// `spirula bench net`.
 ///
 /// # Errors
@@ -263,10 +373,28 @@ pub fn net(lab: &Lab, a: &NetArgs) -> Result<()> {
         lab.say(format!(
             "listening on port {port}; measure from another host: spirula bench net --to THIS_HOST:{port}"
         ));
-        while !lab.stopped() {
+        let over = Arc::new(AtomicBool::new(false));
+        if a.until_eof {
+            let over = over.clone();
+            let wait = move || {
+                // Whoever started this has ended, or is done.
+                let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
+                over.store(true, Ordering::Relaxed);
+            };
+            std::thread::Builder::new().name("wait".into()).spawn(wait).context("start a thread")?;
+        }
+        while !lab.stopped() && !over.load(Ordering::Relaxed) {
             std::thread::sleep(Duration::from_millis(100));
         }
         return Ok(());
+    }
+    if a.relay {
+        return relay(lab, a);
+    }
+    if !a.on.is_empty() {
+        let mut shown = Shown::new(lab, "net", &a.output)?;
+        between(lab, a, &mut shown)?;
+        return shown.finish();
     }
     let mut shown = Shown::new(lab, "net", &a.output)?;
     measure(&a.to, a, &mut shown)?;

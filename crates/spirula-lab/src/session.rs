@@ -12,12 +12,12 @@ use spirula_messages::ceph::{MMgrCommand, MMgrCommandReply, MMgrMap, MOsdBackoff
 use spirula_messages::{Body, Message};
 use spirula_messenger::auth::{AuthStart, BadMethod, Credentials, Mode, ModePolicy, NoneRequest, Secrets};
 use spirula_runtime::auth::Login;
-use spirula_runtime::cephx::DaemonAuth;
+use spirula_runtime::cephx::{DaemonAuth, Identity};
 use spirula_runtime::{
     Answer, Daemon, Hub, Link, LinkId, LinkMode, Mailbox, MonLink, MonNews, MonWay, Mons, NetEvent, Peer, Reactors,
     clock, mailbox, run,
 };
-use spirula_types::{AddrVec, EntityType, OsdId, Uuid};
+use spirula_types::{AddrVec, EntityAddr, EntityType, OsdId, Uuid};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
@@ -97,7 +97,7 @@ impl From<NetEvent> for Event {
 
 /// Authentication "none" by a client: the monitor numbers us, and the OSDs are told that number. Without it every client of the
 /// cluster would be the same one to an OSD, which knows requests by it.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Nobody {
     user: String,
     global_id: Arc<AtomicU64>,
@@ -139,6 +139,22 @@ impl Credentials for NobodyRequest {
     }
 }
 
+/// How our number is known. An OSD knows requests by it: two clients that say none are one to a Ceph, which takes the requests of
+/// the second for those of the first, sent again, and answers them without doing anything.
+enum Number {
+    Proved(Identity),
+    Given(Arc<AtomicU64>),
+}
+
+impl Number {
+    fn get(&self) -> u64 {
+        match self {
+            Self::Proved(identity) => identity.global_id(),
+            Self::Given(number) => number.load(Ordering::Relaxed),
+        }
+    }
+}
+
 /// What asked for an operation.
 enum Asker {
     Load(u64),
@@ -148,6 +164,7 @@ enum Asker {
 struct Client {
     hub: Hub,
     me: Peer,
+    number: Number,
     login: Arc<dyn Login>,
     on: Handle,
     mailbox: Mailbox<Event>,
@@ -189,6 +206,7 @@ impl Client {
     fn perform_one(&mut self, o: ObjecterOut) {
         match o {
             ObjecterOut::Connect(osd, to) => {
+                self.me.global_id = self.number.get();
                 let link =
                     self.hub.connect(&self.me, &self.login, &self.mailbox.sink(), &to, EntityType::Osd, &self.on);
                 self.osds.insert(link.id(), osd);
@@ -277,6 +295,7 @@ impl Client {
         if self.mgr.is_none() && !self.mgr_calls.is_empty() && !self.mgr_addrs.is_blank() && now >= self.mgr_retry {
             let (hub, sink) = (&self.hub, self.mailbox.sink());
             self.mgr_retry = now + MGR_RETRY;
+            self.me.global_id = self.number.get();
             self.mgr =
                 Some((hub.connect(&self.me, &self.login, &sink, &self.mgr_addrs, EntityType::Mgr, &self.on), false));
         }
@@ -486,11 +505,18 @@ impl Session {
     pub fn open(way: &Way, memory: usize) -> Result<Self> {
         let hub = Hub::new(LinkMode::Tcp, spirula_buffer::PayloadPool::new(memory));
         hub.set_modes(way.modes.clone());
-        let me = Peer::new(EntityType::Client, &way.user);
+        let mut me = Peer::new(EntityType::Client, &way.user);
+        let nonce = spirula_runtime::entropy::cookie().context("draw a nonce")? as u32;
+        // All our connections have one nonce: by it the cluster tells us from others.
+        me.addrs = AddrVec::one(EntityAddr { kind: EntityAddr::KIND_ANY, nonce, addr: None });
         let auth = (way.auth)();
-        let login: Arc<dyn Login> = match &auth.identity {
-            Some(identity) => identity.login(),
-            None => Arc::new(Nobody { user: way.user.clone(), ..Nobody::default() }),
+        let (number, login): (_, Arc<dyn Login>) = match &auth.identity {
+            Some(identity) => (Number::Proved(identity.clone()), identity.login()),
+            None => {
+                let global_id = Arc::new(AtomicU64::new(0));
+                let nobody = Nobody { user: way.user.clone(), global_id: global_id.clone() };
+                (Number::Given(global_id), Arc::new(nobody))
+            }
         };
         let reactors = Reactors::start(1).context("start an event loop")?;
         let (mailbox, rx) = mailbox();
@@ -512,6 +538,7 @@ impl Session {
         let client = Client {
             hub,
             me,
+            number,
             login,
             on: on.clone(),
             mailbox: mailbox.clone(),

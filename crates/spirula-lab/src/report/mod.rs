@@ -27,7 +27,7 @@ pre{background:var(--box);padding:.6rem;overflow-x:auto;white-space:pre-wrap;wor
 .charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(420px,1fr));gap:1rem}svg{width:100%;height:auto;background:var(--box);border-radius:4px}
 svg text{font:11px system-ui,sans-serif;fill:var(--dim)}svg .t{font-size:13px;fill:var(--fg);font-weight:600}svg .g{stroke:var(--grid)}
 svg .l{fill:none;stroke-width:1.6}svg .h{stroke-dasharray:4 3;stroke-width:1.1}.say{max-width:60rem}.say p{margin:.6rem 0}td,th{white-space:nowrap}
-td small{display:block;color:var(--dim);font-size:.78em}svg .b{opacity:.85}
+td .left,th .left{display:block;text-align:left}td small{display:block;color:var(--dim);font-size:.78em}svg .b{opacity:.85}
 .s0{--c:var(--c0)}.s1{--c:var(--c1)}.s2{--c:var(--c2)}.s3{--c:var(--c3)}.s4{--c:var(--c4)}.s5{--c:var(--c5)}.s6{--c:var(--c6)}.s7{--c:var(--c7)}
 svg .l{stroke:var(--c)}svg .d,svg .b,svg text.n{fill:var(--c)}
 ";
@@ -476,7 +476,7 @@ fn drill(r: &Value, label: &str) -> String {
         ]);
     }
     out += &table(&rows);
-    let mut rows = vec![["at", "what happened"].map(str::to_owned).to_vec()];
+    let mut rows = vec![["at", "<span class=\"left\">what happened</span>"].map(str::to_owned).to_vec()];
     let of = |e: &Value| {
         vec![format!("{:.2} s", number(&e["t"])), format!("<span class=\"left\">{}</span>", escape(&text(&e["text"])))]
     };
@@ -489,8 +489,8 @@ fn drill(r: &Value, label: &str) -> String {
         })
         .collect();
     let end = samples.last().map_or(0.0, |s| s.0 + 0.5);
-    let found = &r["runs"][0]["found"];
-    let line = |key: &str| list(&found["series"]).map(|p| (number(&p["t"]), number(&p[key]))).collect::<Points>();
+    let seconds = whole_seconds(&r["runs"][0]);
+    let line = |key: &str| seconds.iter().map(|p| (number(&p["t"]), number(&p[key]))).collect::<Points>();
     let latency = Chart {
         title: "latency, by the second of the answer".into(),
         x: "seconds".into(),
@@ -608,13 +608,14 @@ fn part(p: &Part, many: bool, out: &mut String) {
         if p.title.is_empty() {
             *out += "<h2>Drills</h2>";
         }
-        drills.iter().zip(&labels(&drills)).for_each(|(r, l)| *out += &drill(r, l));
+        drills.iter().for_each(|r| *out += &drill(r, &text(&r["label"])));
     }
 }
 
 /// The page.
 pub fn page(parts: &[Part]) -> String {
-    let results: Vec<Value> = parts.iter().flat_map(|p| p.results.iter()).cloned().collect();
+    let has = |r: &&Value| list(&r["runs"]).next().is_some();
+    let results: Vec<Value> = parts.iter().flat_map(|p| p.results.iter()).filter(has).cloned().collect();
     let labels = labels(&results);
     let mut said: Vec<&str> = Vec::new();
     for r in &results {

@@ -8,6 +8,8 @@ const WIDTH: f64 = 640.0;
 const HEIGHT: f64 = 240.0;
 const LEFT: f64 = 64.0;
 const RIGHT: f64 = 12.0;
+/// Beside the states of PGs their names stand.
+const LEGEND: f64 = 230.0;
 const TOP: f64 = 26.0;
 const BOTTOM: f64 = 40.0;
 /// Colours that the style sheet has.
@@ -174,7 +176,7 @@ pub fn states(title: &str, samples: &[(f64, Vec<(String, f64)>)], end: f64) -> S
     if names.is_empty() || top <= 0.0 || end <= from {
         return String::new();
     }
-    let px = |t: f64| LEFT + (t - from) / (end - from) * (WIDTH - LEFT - RIGHT);
+    let px = |t: f64| LEFT + (t - from) / (end - from) * (WIDTH - LEFT - LEGEND);
     let tall = HEIGHT - TOP - BOTTOM;
     let mut out = String::new();
     head(&mut out, title, "seconds", "PGs");
@@ -218,10 +220,10 @@ pub fn states(title: &str, samples: &[(f64, Vec<(String, f64)>)], end: f64) -> S
     for (i, name) in names.iter().enumerate() {
         let _ = write!(
             out,
-            "<text class=\"n s{}\" x=\"{}\" y=\"{}\" text-anchor=\"end\">{}</text>",
+            "<text class=\"n s{}\" x=\"{}\" y=\"{}\">{}</text>",
             i % COLOURS,
-            WIDTH - RIGHT - 4.0,
-            TOP + 14.0 + 14.0 * i as f64,
+            WIDTH - LEGEND + 8.0,
+            TOP + 10.0 + 14.0 * i as f64,
             escape(name)
         );
     }
