@@ -5,13 +5,18 @@ use spirula_encoding::UTime;
 use spirula_messages::ceph::LogEntry;
 use spirula_messages::ceph::log::severity;
 use spirula_types::{AddrVec, EntityName, EntityType};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Entries kept; older ones are trimmed.
+/// Entries kept of the monitors' and managers' audit, and as many of all others; older ones are trimmed. What anybody else writes to the
+/// audit's channel counts among the others: who may write the log does not get rid of what was noted about him.
 pub const KEEP: usize = 1000;
 /// Longest text of an entry, bytes; of a longer one the beginning is kept. Every monitor has all of them in memory, twice.
 pub const TEXT_MAX: usize = 4096;
+/// Longest name of a speaker, and of a channel, bytes; likewise.
+const NAME_MAX: usize = 256;
+/// Most addresses of a speaker; likewise.
+const ADDRS_MAX: usize = 8;
 
 /// An entry, and its stored form.
 #[derive(Debug, PartialEq, Eq)]
@@ -25,6 +30,21 @@ impl Kept {
         let bytes = spirula_encoding::to_vec(&entry).into();
         Arc::new(Self { entry, bytes })
     }
+
+    /// Which of [`ClusterLog::turns`] it belongs to.
+    fn turn(&self) -> usize {
+        let by_us = [EntityType::Mon as u32, EntityType::Mgr as u32].contains(&self.entry.name_kind);
+        usize::from(by_us && self.entry.channel == "audit")
+    }
+}
+
+/// Keeps the beginning of a text that is longer than `most` bytes.
+fn cut(text: &mut String, most: usize) {
+    if text.len() > most {
+        text.truncate(text.floor_char_boundary(most - 4));
+        text.push_str(" ...");
+        text.shrink_to_fit();
+    }
 }
 
 /// The log, entries by version (from 1, never reused). Each change of the cluster's state is made in a copy of it: copies share
@@ -32,14 +52,17 @@ impl Kept {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClusterLog {
     entries: BTreeMap<u64, Arc<Kept>>,
+    /// Versions of the entries: of all but the audit, and of the audit. Each is trimmed by itself.
+    turns: [BTreeSet<u64>; 2],
     last: u64,
 }
 
 impl ClusterLog {
     /// From stored entries.
     pub fn from_entries(entries: BTreeMap<u64, LogEntry>) -> Self {
-        let last = entries.keys().next_back().copied().unwrap_or(0);
-        Self { entries: entries.into_iter().map(|(v, e)| (v, Kept::new(e))).collect(), last }
+        let mut log = Self::default();
+        entries.into_iter().for_each(|(v, e)| log.put(v, e));
+        log
     }
 
     /// Version of the newest entry, 0 for an empty log.
@@ -47,29 +70,38 @@ impl ClusterLog {
         self.last
     }
 
-    /// Appends, trimming the oldest beyond [`KEEP`].
+    /// Appends, trimming the oldest beyond [`KEEP`], and what of the entry is longer than any needs to be.
     pub fn push(&mut self, mut entry: LogEntry) {
-        if entry.message.len() > TEXT_MAX {
-            entry.message.truncate(entry.message.floor_char_boundary(TEXT_MAX - 4));
-            entry.message.push_str(" ...");
-            entry.message.shrink_to_fit();
-        }
-        self.last += 1;
-        self.entries.insert(self.last, Kept::new(entry));
-        while self.entries.len() > KEEP {
-            self.entries.pop_first();
+        cut(&mut entry.message, TEXT_MAX);
+        cut(&mut entry.name_id, NAME_MAX);
+        cut(&mut entry.channel, NAME_MAX);
+        entry.addrs.0.truncate(ADDRS_MAX);
+        entry.addrs.0.shrink_to_fit();
+        self.put(self.last + 1, entry);
+        for turn in 0..self.turns.len() {
+            while let Some(oldest) = self.turns.get_mut(turn).filter(|t| t.len() > KEEP).and_then(BTreeSet::pop_first) {
+                self.entries.remove(&oldest);
+            }
         }
     }
 
     /// Puts an entry in its place.
     pub fn put(&mut self, version: u64, entry: LogEntry) {
+        self.remove(version);
         self.last = self.last.max(version);
-        self.entries.insert(version, Kept::new(entry));
+        let kept = Kept::new(entry);
+        if let Some(turn) = self.turns.get_mut(kept.turn()) {
+            turn.insert(version);
+        }
+        self.entries.insert(version, kept);
     }
 
     /// Removes an entry.
     pub fn remove(&mut self, version: u64) {
         self.entries.remove(&version);
+        for turn in &mut self.turns {
+            turn.remove(&version);
+        }
     }
 
     /// Entries after version `after`, with their versions, oldest first.

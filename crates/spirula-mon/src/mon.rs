@@ -30,7 +30,7 @@ use spirula_encoding::UTime;
 use spirula_format::Format;
 use spirula_maps::{Crush, MonMap, OsdMap};
 use spirula_messages::ceph::{
-    MCommand, MCommandReply, MGetPoolStats, MGetPoolStatsReply, MLog, MLogAck, MMdsBeacon, MMdsLoadTargets,
+    LogEntry, MCommand, MCommandReply, MGetPoolStats, MGetPoolStatsReply, MLog, MLogAck, MMdsBeacon, MMdsLoadTargets,
     MMonCommand, MMonCommandAck, MMonGetVersion, MMonGetVersionReply, MMonMap, MMonSubscribe, MPing, MPoolOp,
     MPoolOpReply, MRemoveSnaps, MStatfs, MStatfsReply, kind,
 };
@@ -971,7 +971,9 @@ impl Mon {
             kind::LOG => {
                 let log = MLog::from_message(&m)?;
                 if let Some(last) = log.entries.last().map(|e| e.seq) {
-                    log.entries.into_iter().for_each(|e| work.log_entry(e));
+                    // Whatever it says of itself, it speaks in its own name.
+                    let own = |e| LogEntry { name_kind: peer.kind as u32, name_id: peer.id.clone(), ..e };
+                    log.entries.into_iter().for_each(|e| work.log_entry(own(e)));
                     let ack = MLogAck { fsid: self.fsid, last, channel: String::new() };
                     work.replies.push((conn, Reply::Ready(ack.into_message(m.tid))));
                 }

@@ -375,3 +375,63 @@ fn the_clusters_log_is_bounded_in_bytes() {
     let log = c.ok(r#"{"prefix": "log last", "num": 1000, "level": "debug", "channel": "*"}"#);
     assert!(log.len() < 5 << 20, "{} bytes", log.len());
 }
+
+fn log_entry(channel: &str, name: &str, addrs: usize) -> spirula_messages::ceph::LogEntry {
+    let one = addr(0).0.first().copied().unwrap();
+    spirula_messages::ceph::LogEntry {
+        name_kind: EntityType::Mon as u32,
+        name_id: name.to_owned(),
+        rank: spirula_types::EntityName::mon(0),
+        addrs: spirula_types::AddrVec(vec![one; addrs]),
+        stamp: spirula_encoding::UTime::ZERO,
+        seq: 1,
+        severity: 1,
+        message: "m".into(),
+        channel: channel.to_owned(),
+    }
+}
+
+/// Who may write to the cluster's log (every gateway may) fills nobody's memory with it, whatever part of an entry is long.
+#[test]
+fn no_part_of_a_log_entry_is_long() {
+    use spirula_messages::ceph::MLog;
+    let mut c = Cluster::up(1);
+    let conn = c.open(EntityType::Client, "rgw.x");
+    let long = "c".repeat(900_000);
+    for n in 0..20 {
+        let entry = match n % 3 {
+            0 => log_entry(&long, "x", 1),
+            1 => log_entry("cluster", &long, 1),
+            _ => log_entry("cluster", "x", 20_000),
+        };
+        c.ask(conn, MLog { version: 0, fsid: FSID, entries: vec![entry] });
+    }
+    let bytes = c.mon.state().to_bytes().len();
+    assert!(bytes < 1 << 20, "{bytes}");
+}
+
+/// What was noted about somebody he does not get rid of by writing to the log, in whatever channel and name.
+#[test]
+fn the_audit_is_not_pushed_out_of_the_log() {
+    use spirula_messages::ceph::MLog;
+    let mut c = Cluster::up(1);
+    c.ok(r#"{"prefix": "config set", "who": "osd", "name": "osd_max_backfills", "value": "3"}"#);
+    let conn = c.open(EntityType::Client, "rgw.x");
+    for channel in ["cluster", "audit"] {
+        for _ in 0..3 {
+            let entries = vec![log_entry(channel, "a", 1); 1000];
+            c.ask(conn, MLog { version: 0, fsid: FSID, entries });
+        }
+    }
+    let audit = r#"{"prefix": "log last", "num": 10000, "level": "debug", "channel": "audit"}"#;
+    let log = c.ok(audit);
+    assert!(log.contains("osd_max_backfills"), "{log:.300}");
+    assert!(log.contains("client.rgw.x") && !log.contains("mon.a (mon.0) 1 : audit"), "it speaks in its own name");
+    let all = c.mon.state().log.after(0).count();
+    assert!((1001..=2000).contains(&all), "{all}");
+    let mut again = c.restarted();
+    assert_eq!(again.ok(audit), log);
+    let conn = again.open(EntityType::Client, "rgw.x");
+    again.ask(conn, MLog { version: 0, fsid: FSID, entries: vec![log_entry("cluster", "a", 1); 1000] });
+    assert!(again.ok(audit).contains("osd_max_backfills"));
+}
