@@ -260,7 +260,8 @@ fn may_snap(asker: &Asker<'_>, state: &State, op: &MPoolOp) -> bool {
     state.osdmap.pool_names.get(&i64::from(op.pool)).is_some_and(|name| caps.may_snapshot(name, asker.addr))
 }
 
-/// May it run this command? `tell`: at this daemon, for which Ceph wants all rights.
+/// May it run this command? `tell`: at this daemon, for which Ceph wants all rights. Then it can only be one about this daemon:
+/// no other is run when told ([`commands::run`]).
 fn may_command(asker: &Asker<'_>, command: &Command, tell: bool) -> bool {
     let prefix = command.prefix.as_str();
     // The list of commands is no secret, and clients need it to parse what people type.

@@ -277,11 +277,21 @@ fn run_in(mon: &Mon, work: &mut Work, request: &Request<'_>, command: &Command, 
         let text = if known { "is served by the manager" } else { "not known" };
         return CommandResult::err(EINVAL, format!("command {text}: '{prefix}'"));
     };
+    // Who may tell a monitor something was not asked for the rights that a command about the cluster needs ([`crate::access`]).
+    if tell && !is_told(spec) {
+        let text = format!("'{prefix}' is no command of a monitor itself: it is for the cluster, without 'tell'");
+        return CommandResult::err(EINVAL, text);
+    }
     if let Err((errno, text)) = args::check(spec.sig, args) {
         return CommandResult::err(errno, text);
     }
     let mut ctx = CommandCtx { mon, work, peer, input, format, random };
     (spec.run)(&mut ctx, &command.args())
+}
+
+/// Is it a command that a monitor is told, of those that are in the cluster's table? As with Ceph since 15, no other is.
+pub(crate) fn is_told(spec: &CommandSpec) -> bool {
+    spec.flags & FLAG_TELL != 0 || spec.prefix() == "quorum_status"
 }
 
 fn descriptor_prefix(descriptor: &Value) -> String {

@@ -702,6 +702,34 @@ fn a_monitor_that_is_told_to_compact_writes_its_log_as_a_snapshot() {
     assert_eq!(c.stored.snapshot, snapshot);
 }
 
+/// What is told needs rights over the monitor alone, not those that a command about the cluster needs.
+#[test]
+fn no_command_about_the_cluster_is_told_to_a_monitor() {
+    let mut c = cluster();
+    c.ok(r#"{"prefix": "auth get-or-create", "entity": "client.secret", "caps": ["mon", "allow *"]}"#);
+    c.ok(r#"{"prefix": "config-key set", "key": "k", "val": "secret"}"#);
+    let before = lasting(&c);
+    for cmd in [
+        r#"{"prefix": "auth get", "entity": "client.secret"}"#,
+        r#"{"prefix": "auth get-or-create", "entity": "client.secret"}"#,
+        r#"{"prefix": "auth add", "entity": "client.new", "caps": ["mon", "allow *"]}"#,
+        r#"{"prefix": "config-key get", "key": "k"}"#,
+        r#"{"prefix": "config-key rm", "key": "k"}"#,
+        r#"{"prefix": "osd pool ls"}"#,
+        r#"{"prefix": "fs ls"}"#,
+        r#"{"prefix": "osd down", "ids": ["0"]}"#,
+        r#"{"prefix": "status"}"#,
+    ] {
+        let (ret, rs, output) = tell(&mut c, cmd);
+        assert!(ret == -22 && output.is_empty() && rs.contains("without 'tell'"), "{cmd}: {ret} {rs}");
+    }
+    assert_eq!(lasting(&c), before);
+    for cmd in ["mon_status", "quorum_status", "sessions", "version", "ops", "dump_historic_ops"] {
+        let (ret, rs, output) = tell(&mut c, &format!(r#"{{"prefix": "{cmd}"}}"#));
+        assert!(ret == 0 && !output.is_empty(), "{cmd}: {rs}");
+    }
+}
+
 #[test]
 fn every_command_that_a_monitor_is_told_does_what_its_row_says() {
     let mut c = cluster();
