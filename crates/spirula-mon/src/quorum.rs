@@ -44,6 +44,8 @@ const FORWARD_AGAIN: u64 = 20;
 const SILENT_TICKS: u64 = 12;
 /// Ticks of silence after which the sessions it forwarded for are given up.
 const GONE_TICKS: u64 = 50;
+/// Ticks after which the leader is told again of the daemons connected here: a word of one may have been lost.
+const ANNOUNCE_TICKS: u64 = 100;
 /// Ticks between two measurements of the other clocks.
 const TIME_TICKS: u64 = 20;
 /// Bytes of answers made in one go, about.
@@ -211,6 +213,8 @@ pub(crate) struct Quorum {
     remote: BTreeMap<(MemberId, ConnId), ConnId>,
     routes: BTreeMap<ConnId, (MemberId, ConnId)>,
     next_remote: ConnId,
+    /// When the others were asked last which connections they have (with [`MonTime`]), and the first that was not known then.
+    listing: (UTime, ConnId),
     /// The run in which each other monitor forwards.
     boots: BTreeMap<MemberId, u64>,
     /// Members as told by those who know, until the state says it.
@@ -254,6 +258,7 @@ impl Quorum {
             remote: BTreeMap::new(),
             routes: BTreeMap::new(),
             next_remote: REMOTE,
+            listing: (UTime::ZERO, REMOTE),
             boots: BTreeMap::new(),
             known: BTreeMap::new(),
             seeds,
@@ -569,11 +574,30 @@ impl Mon {
 
     /// Gives up the connections that a member forwarded for.
     fn drop_remote(&mut self, member: MemberId) {
-        let conns: Vec<_> = self.q.remote.iter().filter(|((m, _), _)| *m == member).map(|(k, c)| (*k, *c)).collect();
-        for (key, conn) in conns {
-            self.q.remote.remove(&key);
-            self.q.routes.remove(&conn);
-            self.close_session(conn);
+        let of_it = self.q.remote.range((member, 0)..=(member, ConnId::MAX));
+        let conns: Vec<ConnId> = of_it.map(|((_, conn), _)| *conn).collect();
+        conns.into_iter().for_each(|conn| self.forget_remote(member, conn));
+    }
+
+    /// A member, asked at that time, has these connections in its run `boot`: others that it had forwarded for by then are gone. That it
+    /// sent their clients away was not said where it knew of no leader, or the word was lost.
+    fn keep_remote(&mut self, member: MemberId, asked: UTime, (boot, open): &(u64, Vec<ConnId>)) {
+        let (last, unknown) = self.q.listing;
+        if asked != last || self.q.boots.get(&member) != Some(boot) {
+            return;
+        }
+        let open: BTreeSet<ConnId> = open.iter().copied().collect();
+        let of_it = self.q.remote.range((member, 0)..=(member, ConnId::MAX));
+        let gone = of_it.filter(|((_, conn), own)| **own < unknown && !open.contains(conn));
+        let gone: Vec<ConnId> = gone.map(|((_, conn), _)| *conn).collect();
+        gone.into_iter().for_each(|conn| self.forget_remote(member, conn));
+    }
+
+    /// A connection that a member forwarded for is gone.
+    fn forget_remote(&mut self, member: MemberId, conn: ConnId) {
+        if let Some(own) = self.q.remote.remove(&(member, conn)) {
+            self.q.routes.remove(&own);
+            self.close_session(own);
         }
     }
 
@@ -866,6 +890,9 @@ impl Mon {
         if shut {
             self.send_clients_away(out);
         }
+        if now.is_multiple_of(ANNOUNCE_TICKS) && self.q.other_leader().is_some() {
+            self.announce_all(out);
+        }
         if now.is_multiple_of(10)
             && self.gids.left() < GID_STEP / 2
             && let Some(leader) = self.q.other_leader()
@@ -915,6 +942,7 @@ impl Mon {
             let (skews, room, facts) = (q.skews.clone(), q.room.clone(), Since(q.facts.clone()));
             let sent = self.clock.common(self.now);
             let ask = MonTime { sent, quorum, since: q.since, skews, pairs, room, facts };
+            self.q.listing = (sent, self.q.next_remote);
             for m in others {
                 self.send_member(m, ask.clone().into_message(0), out);
                 let daemons = self.forgotten_but_by(self.state.members.get(&m).map(|m| &m.name));
@@ -1084,9 +1112,8 @@ impl Mon {
                         if let (Some(conn), Some(osd)) = (conn, osd.and_then(|p| p.id.parse().ok())) {
                             self.osds.beacons.told(osd, conn, s.silent.0, self.steady);
                         }
-                    } else if let Some(conn) = self.q.remote.remove(&(member, s.conn)) {
-                        self.q.routes.remove(&conn);
-                        self.close_session(conn);
+                    } else {
+                        self.forget_remote(member, s.conn);
                     }
                 }
             }
@@ -1123,7 +1150,9 @@ impl Mon {
                     self.quorum.facts = t.facts.0;
                     self.quorum.facts.insert(self.name.clone(), facts.clone());
                     let (here, room) = (self.now, own.unwrap_or(u32::MAX));
-                    let answer = MonTimeReply { sent: t.sent, here, room, facts: Since(facts) };
+                    let open = self.sessions.keys().copied().filter(|c| *c < REMOTE).collect();
+                    let sessions = Since((self.q.boot, open));
+                    let answer = MonTimeReply { sent: t.sent, here, room, facts: Since(facts), sessions };
                     let told = MonForgotten { daemons: self.quorum.forgotten.clone() };
                     if let Some(member) = member {
                         self.send_member(member, answer.into_message(0), out);
@@ -1133,7 +1162,8 @@ impl Mon {
             }
             MonTimeReply::KIND => {
                 let t = MonTimeReply::from_message(m)?;
-                if self.q.leads() && member.is_some() {
+                if let Some(member) = member.filter(|_| self.q.leads()) {
+                    self.keep_remote(member, t.sent, &t.sessions.0);
                     let nanos = |t: UTime| t.as_nanos() as i64;
                     let round = nanos(self.clock.common(self.now)).saturating_sub(nanos(t.sent)).max(0);
                     let skew = nanos(t.here).saturating_sub(nanos(self.now).saturating_sub(round / 2));

@@ -275,6 +275,9 @@ control! {
         room: u32,
         /// What `mon metadata` shows of it.
         facts: Since<BTreeMap<String, String>>,
+        /// The answerer's run, and every connection that it has: any other of it that the leader knows is gone, and the word of that
+        /// was lost. The run is 0 where an earlier release does not say.
+        sessions: Since<(u64, Vec<u64>)>,
     }
 }
 

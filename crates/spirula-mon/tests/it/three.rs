@@ -2,7 +2,9 @@
 
 use crate::harness::{Cluster, FSID, addr, params};
 use spirula_encoding::UTime;
-use spirula_messages::ceph::{MMonCommand, MMonCommandAck, MMonSubscribe, MPoolOp, MPoolOpReply, Subscription};
+use spirula_messages::ceph::{
+    MCommand, MCommandReply, MMonCommand, MMonCommandAck, MMonSubscribe, MPoolOp, MPoolOpReply, Subscription,
+};
 use spirula_messages::cluster::control::{OsdBeacon, OsdFailureReport, Since};
 use spirula_messages::cluster::quorum::{MonScrub, MonScrubbed, MonTime, QuorumFrame};
 use spirula_messages::{Body, Message};
@@ -30,6 +32,12 @@ struct Three {
     times: usize,
     /// What others say of scrubs is lost on its way.
     mute: bool,
+    /// Nothing reaches this monitor from the others, nor them from it.
+    apart: Option<usize>,
+    /// Connections that monitors closed.
+    closed: Vec<(usize, u64)>,
+    /// A monitor that stops.
+    stopped: Vec<(usize, String)>,
     /// The entry that the last scrub named.
     scrubbed: u64,
     /// What clients were sent: by which monitor, over which connection.
@@ -77,8 +85,19 @@ impl Three {
             )
         };
         let mons = (0..3).map(open).collect();
-        let mut me =
-            Self { mons, now, set_by: [0; 3], cut: false, times: 0, mute: false, scrubbed: 0, sent: Vec::new() };
+        let mut me = Self {
+            mons,
+            now,
+            set_by: [0; 3],
+            cut: false,
+            times: 0,
+            mute: false,
+            apart: None,
+            closed: Vec::new(),
+            stopped: Vec::new(),
+            scrubbed: 0,
+            sent: Vec::new(),
+        };
         let mut todo = VecDeque::new();
         for (i, mon) in me.mons.iter_mut().enumerate() {
             let mut out = Vec::new();
@@ -121,10 +140,21 @@ impl Three {
                     }
                     self.times += usize::from(message.kind == MonTime::KIND);
                     let to = (0..3).find(|i| addr_of(*i) == addrs).unwrap();
+                    if self.apart.is_some_and(|a| a == at || a == to) {
+                        continue;
+                    }
                     (to, MonEvent::Message { conn: 100 + at as u64, message })
                 }
                 MonEffect::Send(conn, m) => {
                     self.sent.push((at, conn, m));
+                    continue;
+                }
+                MonEffect::Close(conn) => {
+                    self.closed.push((at, conn));
+                    continue;
+                }
+                MonEffect::Stop(why) => {
+                    self.stopped.push((at, why));
                     continue;
                 }
                 _ => continue,
@@ -582,4 +612,100 @@ fn a_scrub_of_the_monitors_compares_what_they_hold() {
     c.event(leader, MonEvent::Message { conn: 100 + other as u64, message: m.into_message(0) });
     said(&mut c, &format!("mon.{} differs in kv", NAMES[other]));
     said(&mut c, &format!("scrub: no answer from mon.{}", NAMES[third]));
+}
+
+/// A monitor that was cut off for seconds sent its OSDs away, and could not say so: nor does it count as their connection when it is heard
+/// again. One refused report of an OSD that is connected nowhere is enough, whoever had it before.
+#[test]
+fn an_osd_that_a_monitor_sent_away_while_it_was_cut_off_is_connected_there_no_more() {
+    let mut c = Three::new();
+    let led = c.until_led();
+    (0..30).for_each(|_| c.tick());
+    let peon = (led + 1) % 3;
+    let features = spirula_types::features::PACIFIC;
+    let open = |c: &mut Three, mon: usize, conn: u64, osd: i32| {
+        let global_id = 5000 + osd as u64;
+        let peer = Peer { kind: EntityType::Osd, id: osd.to_string(), global_id, addrs: addr(0), features };
+        c.event(mon, MonEvent::SessionOpened { conn, peer });
+    };
+    let port = |osd: i32| 6800 + 10 * osd as u16;
+    for (osd, mon) in [(0, led), (1, led), (2, peon)] {
+        let conn = 10 + osd as u64;
+        open(&mut c, mon, conn, osd);
+        let message = Cluster::first_boot_message(osd, port(osd)).into_message(0);
+        c.event(mon, MonEvent::Message { conn, message });
+    }
+    let up = |c: &Three| c.mons[led].as_ref().unwrap().state().osdmap.is_up(2);
+    assert!(up(&c));
+    c.apart = Some(peon);
+    (0..30).for_each(|_| c.tick());
+    assert!(c.closed.contains(&(peon, 12)), "it was sent away: {:?}", c.closed);
+    assert_eq!(c.leader(), None, "the others lead on, it knows of no leader");
+    c.event(peon, MonEvent::SessionClosed { conn: 12 });
+    open(&mut c, led, 22, 2);
+    c.apart = None;
+    (0..30).for_each(|_| c.tick());
+    assert_eq!(c.leader(), Some(led));
+    // Its host dies.
+    c.event(led, MonEvent::SessionClosed { conn: 22 });
+    let report = OsdFailureReport {
+        reporter: 0,
+        target: 2,
+        target_public: addr(port(2)),
+        epoch: 100,
+        failed_for_ms: 100,
+        refused: true,
+        gone: false,
+        alive: false,
+        waiting: 0,
+        outside: Default::default(),
+        patience_ms: Since(0),
+        unheard_ms: Since(0),
+    };
+    c.event(led, MonEvent::Message { conn: 10, message: report.into_message(0) });
+    assert!(!up(&c));
+}
+
+/// The word of one connection may be lost where nobody notices: it is said again, of those that are and of those that are not.
+#[test]
+fn what_the_leader_did_not_hear_of_a_connection_it_hears_later() {
+    let mut c = Three::new();
+    let led = c.until_led();
+    (0..30).for_each(|_| c.tick());
+    let peon = (led + 1) % 3;
+    let sessions = |c: &mut Three| {
+        c.sent.clear();
+        let ask = MCommand { fsid: FSID, cmd: vec![r#"{"prefix": "sessions"}"#.into()], input: bytes::Bytes::new() };
+        let peer = Peer {
+            kind: EntityType::Client,
+            id: "admin".into(),
+            global_id: 7000,
+            addrs: addr(0),
+            features: spirula_types::features::PACIFIC,
+        };
+        c.event(led, MonEvent::SessionOpened { conn: 70, peer });
+        c.event(led, MonEvent::Message { conn: 70, message: ask.into_message(9) });
+        let found = c.sent.iter().find(|(_, _, m)| m.kind == MCommandReply::KIND).expect("an answer");
+        let text = String::from_utf8(MCommandReply::from_message(&found.2).unwrap().output.to_vec()).unwrap();
+        text.contains("osd.2")
+    };
+    let peer = Peer {
+        kind: EntityType::Osd,
+        id: "2".into(),
+        global_id: 5002,
+        addrs: addr(0),
+        features: spirula_types::features::PACIFIC,
+    };
+    c.apart = Some(peon);
+    c.event(peon, MonEvent::SessionOpened { conn: 12, peer });
+    c.apart = None;
+    assert!(!sessions(&mut c));
+    (0..110).for_each(|_| c.tick());
+    assert!(sessions(&mut c));
+    c.apart = Some(peon);
+    c.event(peon, MonEvent::SessionClosed { conn: 12 });
+    c.apart = None;
+    assert!(sessions(&mut c));
+    (0..30).for_each(|_| c.tick());
+    assert!(!sessions(&mut c));
 }
