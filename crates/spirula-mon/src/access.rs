@@ -282,28 +282,21 @@ fn may_command(asker: &Asker<'_>, command: &Command, tell: bool) -> bool {
     }
 }
 
-/// Arguments as capabilities compare them: texts; `caps` by service as `caps_mon`, `caps_osd` ….
+/// Arguments as capabilities compare them: the texts that the command itself makes of them; `caps` by service as `caps_mon`,
+/// `caps_osd` ….
 fn flat(args: &Args) -> caps::Args {
     let mut out = caps::Args::new();
     // No argument of any command is called so: they would stand for what is in `caps`.
     for (key, value) in args.0.iter().filter(|(key, _)| !key.starts_with("caps_")) {
-        let text = match value {
-            serde_json::Value::String(s) => s.clone(),
-            serde_json::Value::Array(list) => {
-                let words: Vec<&str> = list.iter().filter_map(serde_json::Value::as_str).collect();
-                if key == "caps" {
-                    for pair in words.chunks_exact(2) {
-                        if let [service, text] = pair {
-                            out.insert(format!("caps_{service}"), (*text).to_owned());
-                        }
-                    }
-                    continue;
+        if key == "caps" && value.is_array() {
+            for pair in args.list(key).chunks_exact(2) {
+                if let [service, text] = pair {
+                    out.insert(format!("caps_{service}"), text.clone());
                 }
-                words.join(" ")
             }
-            other => other.to_string(),
-        };
-        out.insert(key.clone(), text);
+        } else if let Some(text) = args.opt_str(key) {
+            out.insert(key.clone(), text);
+        }
     }
     out
 }

@@ -54,6 +54,23 @@ pub fn first_json(text: &str) -> Result<Value, String> {
     }
 }
 
+/// An argument as one word.
+pub fn word_of(v: &Value) -> String {
+    match v {
+        Value::String(s) => s.clone(),
+        other => other.to_string(),
+    }
+}
+
+/// An argument as one text, a list's words with spaces between them: what a capability that names an argument compares. Commands take
+/// theirs by this or by [`word_of`], so that nothing of a list is seen by the one and not by the other.
+pub fn text_of(v: &Value) -> String {
+    match v {
+        Value::Array(list) => list.iter().map(word_of).collect::<Vec<_>>().join(" "),
+        other => word_of(other),
+    }
+}
+
 /// The words of a signature.
 pub fn words(sig: &str) -> String {
     sig.split(' ').filter(|w| !w.contains('=')).collect::<Vec<_>>().join(" ")
@@ -156,9 +173,7 @@ pub fn changes(prefix: &str) -> bool {
 pub fn run(prefix: &str, args: &Map<String, Value>, settings: &mut Settings) -> Option<Outcome> {
     let text = |key: &str| match args.get(key) {
         Some(Value::String(s)) => Ok(s.clone()),
-        Some(Value::Array(a)) => Ok(a.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" ")),
-        Some(Value::Number(n)) => Ok(n.to_string()),
-        Some(Value::Bool(b)) => Ok(b.to_string()),
+        Some(v @ (Value::Array(_) | Value::Number(_) | Value::Bool(_))) => Ok(text_of(v)),
         _ => Err((errno::EINVAL, format!("{prefix}: argument '{key}' is missing"))),
     };
     let set = |settings: &mut Settings, name: &str, value: &str| {

@@ -118,12 +118,7 @@ pub(crate) fn tell(mgr: &mut Mgr, now: Now, cmd: &[String]) -> Reply {
 pub(crate) fn words_of(cmd: &[String]) -> Option<(String, spirula_auth::caps::Args)> {
     let map = parse(cmd).ok()?;
     let prefix = map.get("prefix").and_then(Value::as_str).unwrap_or_default().to_owned();
-    let text = |v: &Value| match v {
-        Value::String(s) => s.clone(),
-        Value::Array(a) => a.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" "),
-        other => other.to_string(),
-    };
-    Some((prefix, map.iter().map(|(k, v)| (k.clone(), text(v))).collect()))
+    Some((prefix, map.iter().map(|(k, v)| (k.clone(), common::text_of(v))).collect()))
 }
 
 /// Module and permission of a command that is known.

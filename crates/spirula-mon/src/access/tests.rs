@@ -337,6 +337,39 @@ fn arguments_that_a_command_does_not_take_open_no_door() {
     assert!(!args.has("blocklistop") && args.str("blacklistop") == "add");
 }
 
+/// Nor are there arguments that a command sees and a capability does not.
+#[test]
+fn every_word_of_a_list_is_seen_by_capabilities() {
+    let may = |caps: &str, cmd: serde_json::Value| {
+        let m = MMonCommand { cmd: vec![cmd.to_string()], ..command("") };
+        goes(caps, EntityType::Client, &m.into_message(1))
+    };
+    let one = "allow command \"osd down\" with ids=3";
+    for (ids, allowed) in [
+        (json!(["3"]), true),
+        (json!([3]), true),
+        (json!("3"), true),
+        (json!(["3", "4"]), false),
+        (json!(["3", 4, 5]), false),
+        (json!([4, "3"]), false),
+        (json!(["3", null]), false),
+        (json!(["3", ["4"]]), false),
+        (json!(["3", {"a": 4}]), false),
+        (json!(["3", true]), false),
+        (json!(null), false),
+    ] {
+        let cmd = json!({"prefix": "osd down", "ids": ids});
+        assert_eq!(may(one, cmd.clone()), allowed, "{ids}");
+        let (_, args) = commands::words_of(&[cmd.to_string()]).unwrap();
+        assert_eq!(allowed, args.list("ids") == ["3"], "what the command does with {ids}");
+    }
+    let narrow = "allow command \"auth caps\" with entity=client.x caps_mon=\"allow r\"";
+    let set = |caps: serde_json::Value| json!({"prefix": "auth caps", "entity": "client.x", "caps": caps});
+    assert!(may(narrow, set(json!(["mon", "allow r"]))));
+    // What stands where a text should is a word as well: it moves none to another place.
+    assert!(!may(narrow, set(json!([1, "mon", "allow r", "x"]))));
+}
+
 /// A state with the file systems `a` and `b`, each with a server, and a standby.
 fn with_file_systems() -> State {
     use spirula_maps::{Filesystem, MdsInfo, MdsMap};

@@ -1,6 +1,7 @@
 //! A command's arguments: the JSON object a client sends, checked against the signature.
 
 use serde_json::{Map, Value};
+use spirula_settings::common::{text_of, word_of};
 use spirula_types::OsdId;
 use spirula_types::errno::{E2BIG, EINVAL};
 
@@ -28,12 +29,7 @@ impl Args {
 
     /// A text; numbers and lists are given as text, too.
     pub fn opt_str(&self, name: &str) -> Option<String> {
-        match self.0.get(name)? {
-            Value::Null => None,
-            Value::String(s) => Some(s.clone()),
-            Value::Array(a) => Some(a.iter().map(text_of).collect::<Vec<_>>().join(" ")),
-            v => Some(text_of(v)),
-        }
+        self.0.get(name).filter(|v| !v.is_null()).map(text_of)
     }
 
     /// A text, empty if absent.
@@ -45,8 +41,8 @@ impl Args {
     pub fn list(&self, name: &str) -> Vec<String> {
         match self.0.get(name) {
             None | Some(Value::Null) => Vec::new(),
-            Some(Value::Array(a)) => a.iter().map(text_of).collect(),
-            Some(v) => vec![text_of(v)],
+            Some(Value::Array(a)) => a.iter().map(word_of).collect(),
+            Some(v) => vec![word_of(v)],
         }
     }
 
@@ -90,13 +86,6 @@ impl Args {
 /// `3` or `osd.3`.
 pub fn parse_osd(text: &str) -> Option<OsdId> {
     text.strip_prefix("osd.").unwrap_or(text).parse::<OsdId>().ok().filter(|o| *o >= 0)
-}
-
-fn text_of(v: &Value) -> String {
-    match v {
-        Value::String(s) => s.clone(),
-        other => other.to_string(),
-    }
 }
 
 /// The arguments that a signature names, and what every command takes (its words, the form of its answer, whom it is for). What else a
