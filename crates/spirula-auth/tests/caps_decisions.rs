@@ -138,6 +138,40 @@ fn mon(text: &str, service: &str, command: &str, arguments: &str, perm: &str) ->
     })
 }
 
+/// Grants for OSDs are separated by semicolons, too: behind one stands no more than before.
+#[test]
+fn a_bootstrap_key_makes_users_of_block_devices_alone() {
+    for (profile, caps_mon) in [("bootstrap-rbd", "profile rbd"), ("bootstrap-rbd-mirror", "profile rbd-mirror")] {
+        let caps: MonCaps = format!("profile {profile}").parse().unwrap();
+        for (caps_osd, allowed) in [
+            ("profile rbd", true),
+            ("profile rbd pool=vms", true),
+            ("profile rbd pool=vms; profile rbd-read-only pool=images", true),
+            ("profile rbd pool=vms, profile rbd-read-only pool=images", true),
+            ("profile rbd pool=vms;allow *", false),
+            ("profile rbd pool=vms; allow rwx", false),
+            ("profile rbd pool=vms;profile read-write", false),
+            ("profile rbd pool=vms ; allow *", false),
+            ("profile rbd pool=vms,allow *", false),
+            ("", false),
+        ] {
+            let pairs = [("entity", "client.v"), ("caps_mon", caps_mon), ("caps_osd", caps_osd)];
+            let args = pairs.map(|(k, v)| (k.to_owned(), v.to_owned())).into();
+            let access = MonAccess {
+                entity: "client.bootstrap-rbd",
+                service: "auth",
+                command: "auth get-or-create",
+                args: &args,
+                read: true,
+                write: true,
+                exec: true,
+                addr: None,
+            };
+            assert_eq!(caps.allows(&access), allowed, "{profile}: {caps_osd}");
+        }
+    }
+}
+
 #[test]
 fn mon_caps_decide() {
     let rgw = "entity=client.rgw.a;caps_mon=allow rw;caps_osd=allow rwx";

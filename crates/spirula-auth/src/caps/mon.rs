@@ -3,6 +3,7 @@
 
 use super::constraint::{Constraint, all_admit, with};
 use super::network::{Network, admits};
+use super::osd::OsdCaps;
 use super::scan::{self, Scan};
 use super::{Args, CapsError, Rwx};
 use std::collections::BTreeMap;
@@ -285,6 +286,8 @@ fn bootstrap_rbd(access: &MonAccess<'_>, caps_mon: &str) -> bool {
         && arg("entity").starts_with("client.")
         && arg("caps_mon") == caps_mon
         && Constraint::Regex(OSD.to_owned()).admits(arg("caps_osd"))
+        // The expression is Ceph's, and takes more for the name of a pool than the grammar does.
+        && arg("caps_osd").parse::<OsdCaps>().is_ok_and(|caps| caps.only_profiles("rbd"))
         && only_caps(access.args, ["caps_mon", "caps_osd"].into_iter())
 }
 

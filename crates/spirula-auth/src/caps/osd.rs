@@ -74,6 +74,8 @@ struct Spec {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Grant {
+    /// The profile that it names, if it does.
+    profile: Option<String>,
     /// One, or those of a profile.
     parts: Vec<(Where, Spec)>,
     network: Option<Network>,
@@ -201,22 +203,22 @@ fn grant(s: &mut Scan<'_>) -> Option<Grant> {
         s.lit("allow")?;
         let spec = spec(s)?;
         let place = place(s);
-        Some(Grant { parts: vec![(place, spec)], network: s.network() })
+        Some(Grant { profile: None, parts: vec![(place, spec)], network: s.network() })
     };
     let second = |s: &mut Scan<'_>| {
         s.lit("allow")?;
         let place = place(s);
         let spec = spec(s)?;
-        Some(Grant { parts: vec![(place, spec)], network: s.network() })
+        Some(Grant { profile: None, parts: vec![(place, spec)], network: s.network() })
     };
     let by_profile = |s: &mut Scan<'_>| {
         s.lit("profile")?;
         s.is()?;
-        let name = s.str()?;
+        let name = s.str()?.to_owned();
         let pool = pool(s).unwrap_or_default();
         let namespace = namespace(s);
         let place = Where { pool, namespace, ..Where::default() };
-        Some(Grant { parts: profile(name, &place), network: s.network() })
+        Some(Grant { parts: profile(&name, &place), profile: Some(name), network: s.network() })
     };
     let out = s.attempt(first).or_else(|| s.attempt(second)).or_else(|| s.attempt(by_profile))?;
     s.blanks();
@@ -264,7 +266,7 @@ impl OsdCaps {
     /// Those that allow everything: for our own daemons.
     pub fn all() -> Self {
         let spec = Spec { allow: Rwx::ANY, class_read: true, class_write: true, class: None };
-        Self { grants: vec![Grant { parts: vec![(Where::default(), spec)], network: None }] }
+        Self { grants: vec![Grant { profile: None, parts: vec![(Where::default(), spec)], network: None }] }
     }
 
     /// True if a grant allows it. Classes called may be allowed by several grants together.
@@ -291,6 +293,11 @@ impl OsdCaps {
             .filter(|g| admits(g.network.as_ref(), addr))
             .flat_map(|g| &g.parts)
             .any(|(place, spec)| spec.allow.w && of_it(place))
+    }
+
+    /// True if each grant is by a profile whose name begins so.
+    pub fn only_profiles(&self, prefix: &str) -> bool {
+        self.grants.iter().all(|g| g.profile.as_ref().is_some_and(|name| name.starts_with(prefix)))
     }
 
     /// True if a grant, from there, is not bound to a pool, namespace or prefix and allows everything.
