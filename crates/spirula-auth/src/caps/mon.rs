@@ -291,8 +291,8 @@ fn bootstrap_rbd(access: &MonAccess<'_>, caps_mon: &str) -> bool {
         && only_caps(access.args, ["caps_mon", "caps_osd"].into_iter())
 }
 
-/// `address/nonce`.
+/// `address/nonce`. No client has the nonce 0: with it, and no port, an address is all clients of a host.
 fn is_instance(addr: &str) -> bool {
-    addr.split_once('/')
-        .is_some_and(|(a, nonce)| !a.is_empty() && !nonce.is_empty() && nonce.bytes().all(|b| b.is_ascii_digit()))
+    let is_nonce = |n: &str| n.bytes().all(|b| b.is_ascii_digit()) && n.parse::<u32>().is_ok_and(|n| n != 0);
+    addr.split_once('/').is_some_and(|(a, nonce)| !a.is_empty() && is_nonce(nonce))
 }
