@@ -10,8 +10,14 @@ use crate::key::{CryptoKey, KeyType};
 use crate::keyring::{self, KeyringError};
 use serde_json::{Map, Value, json};
 use spirula_encoding::{Decode, DecodeError, Decoder, Encode, Encoder};
-use spirula_types::errno::{EINVAL, ENOENT};
+use spirula_types::errno::{EINVAL, ENOENT, ENOSPC};
 use std::collections::BTreeMap;
+
+/// Bytes, about, that the table may have for [`AuthDb::get_or_create`] to add to it: some 20,000 users. Monitors agree on all of it at
+/// once, and take 8 MiB.
+pub const MADE_MAX: usize = 4 << 20;
+/// The same for what only administrators do: whoever makes users with a bootstrap key leaves them room.
+pub const TABLE_MAX: usize = 6 << 20;
 
 /// Capabilities by service (`mon`, `osd`, `mgr`, `mds`).
 pub type CapsByService = BTreeMap<String, String>;
@@ -95,6 +101,14 @@ pub enum DbError {
     /// `ceph auth rotate` and pending keys.
     #[error("entity {0} does not exist")]
     NoEntity(EntityId),
+    /// There are so many users that no more are added in this way.
+    #[error("there are {users} users, in more than {most} bytes: none is added before some are removed")]
+    Full {
+        /// So many.
+        users: usize,
+        /// [`MADE_MAX`] or [`TABLE_MAX`].
+        most: usize,
+    },
     /// No pending key to commit.
     #[error("entity {0} has no pending key")]
     NoPending(EntityId),
@@ -105,8 +119,16 @@ impl DbError {
     pub fn errno(&self) -> i32 {
         match self {
             Self::NotFound(_) | Self::DontHave(_) | Self::NoEntry(_) | Self::NoEntity(_) | Self::NoPending(_) => ENOENT,
+            Self::Full { .. } => ENOSPC,
             _ => EINVAL,
         }
+    }
+}
+
+impl User {
+    /// Bytes of it in the table, about.
+    fn bytes(&self, entity: &EntityId) -> usize {
+        128 + entity.id().len() + self.caps.iter().map(|(service, text)| 16 + service.len() + text.len()).sum::<usize>()
     }
 }
 
@@ -157,6 +179,15 @@ impl AuthDb {
         self.version
     }
 
+    /// Whether it may become larger.
+    ///
+    /// # Errors
+    /// [`DbError::Full`].
+    fn has_room(&self, most: usize) -> Result<(), DbError> {
+        let bytes: usize = self.users.iter().map(|(entity, user)| user.bytes(entity)).sum();
+        if bytes > most { Err(DbError::Full { users: self.users.len(), most }) } else { Ok(()) }
+    }
+
     /// Sets a user, whatever was there. For making a cluster; commands use the others.
     pub fn put(&mut self, entity: EntityId, user: User) {
         self.users.insert(entity, user);
@@ -183,7 +214,7 @@ impl AuthDb {
     /// is none.
     ///
     /// # Errors
-    /// [`DbError::CapMismatch`].
+    /// [`DbError::CapMismatch`], [`DbError::Full`].
     pub fn get_or_create(
         &mut self,
         entity: &EntityId,
@@ -194,6 +225,9 @@ impl AuthDb {
             && let Some(service) = wanted.iter().find(|(s, c)| user.caps.get(*s) != Some(c)).map(|(s, _)| s.clone())
         {
             return Err(DbError::CapMismatch { entity: entity.clone(), service });
+        }
+        if !self.users.contains_key(entity) {
+            self.has_room(MADE_MAX)?;
         }
         let version = &mut self.version;
         Ok(self.users.entry(entity.clone()).or_insert_with(|| {
@@ -206,7 +240,7 @@ impl AuthDb {
     /// again what is there is no error.
     ///
     /// # Errors
-    /// [`DbError::Keyring`], [`DbError::NotInKeyring`], [`DbError::CapsTwice`], `Exists…`.
+    /// [`DbError::Keyring`], [`DbError::NotInKeyring`], [`DbError::CapsTwice`], `Exists…`, [`DbError::Full`].
     pub fn add(
         &mut self,
         entity: &EntityId,
@@ -239,6 +273,7 @@ impl AuthDb {
             }
             return Ok(false);
         }
+        self.has_room(TABLE_MAX)?;
         self.put(entity.clone(), User { key: key.unwrap_or(new_key), pending_key: None, caps });
         Ok(true)
     }
@@ -246,10 +281,16 @@ impl AuthDb {
     /// `auth caps`: replaces all capabilities.
     ///
     /// # Errors
-    /// [`DbError::NoEntry`].
+    /// [`DbError::NoEntry`], [`DbError::Full`].
     pub fn set_caps(&mut self, entity: &EntityId, caps: CapsByService) -> Result<(), DbError> {
+        let full = self.has_room(TABLE_MAX);
         let user = self.users.get_mut(entity).ok_or_else(|| DbError::NoEntry(entity.clone()))?;
-        user.caps = caps;
+        let old = user.bytes(entity);
+        let new = User { caps, ..user.clone() };
+        if new.bytes(entity) > old {
+            full?;
+        }
+        *user = new;
         self.version += 1;
         Ok(())
     }
@@ -264,7 +305,7 @@ impl AuthDb {
     /// `auth import`: all sections of a keyring, each with a key and capabilities; all or nothing.
     ///
     /// # Errors
-    /// [`DbError::NoData`], [`DbError::Keyring`], [`DbError::NoCaps`], [`DbError::Caps`].
+    /// [`DbError::NoData`], [`DbError::Keyring`], [`DbError::NoCaps`], [`DbError::Caps`], [`DbError::Full`].
     pub fn import(&mut self, keyring: &[u8]) -> Result<(), DbError> {
         if keyring.is_empty() {
             return Err(DbError::NoData);
@@ -276,9 +317,12 @@ impl AuthDb {
             validate_all(&section.caps)?;
             users.push((entity, User { key, pending_key: section.pending_key, caps: section.caps }));
         }
+        let mut all = self.clone();
         for (entity, user) in users {
-            self.put(entity, user);
+            all.put(entity, user);
         }
+        all.has_room(TABLE_MAX)?;
+        *self = all;
         Ok(())
     }
 

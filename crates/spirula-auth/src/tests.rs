@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
 use crate::client::Client;
-use crate::db::AuthDb;
+use crate::db::{self, AuthDb, DbError, User};
 use crate::entity::{Service, Services};
 use crate::key::{CryptoKey, KeyType, Usage};
 use crate::keyring;
@@ -225,4 +225,51 @@ fn recorded_authorizers_and_replies_read_and_reencode() {
         out.blob(&wire::seal(&key, Usage::AuthorizeReply, none, |o| reply.write(o)));
         assert_eq!(out.as_slice(), r.done, "{name}");
     }
+}
+
+/// Who may make users of some names, as with the gateways' bootstrap key, leaves administrators room to make theirs.
+#[test]
+fn the_table_of_users_is_never_full_for_administrators() {
+    let key = || CryptoKey::new(KeyType::Aes, NOW, &[7; 16]).unwrap();
+    let caps = db::caps_of_words(&["mon", "allow rw", "osd", "allow rwx"].map(str::to_owned)).unwrap();
+    let name = |n: usize| format!("client.rgw.{n}").parse().unwrap();
+    let mut table = AuthDb::default();
+    for n in 0..20_000 {
+        table.put(name(n), User { key: key(), pending_key: None, caps: caps.clone() });
+    }
+    let mut n = 20_000;
+    let refused = loop {
+        match table.get_or_create(&name(n), caps.clone(), key()) {
+            Ok(_) => n += 1,
+            Err(e) => break e,
+        }
+        assert!(n < 40_000);
+    };
+    assert_eq!((refused.errno(), refused), (28, DbError::Full { users: n, most: db::MADE_MAX }));
+    assert_eq!(n, 21_904);
+    assert!(spirula_encoding::to_vec(&table).len() <= db::MADE_MAX + 1000);
+    assert!(table.get_or_create(&name(3), caps.clone(), key()).is_ok(), "one that is there");
+    assert_eq!(table.add(&"client.x".parse().unwrap(), caps.clone(), b"", key()), Ok(true));
+    assert_eq!(
+        table.set_caps(&name(3), db::caps_of_words(&["mon".into(), "allow r, allow rw".into()]).unwrap()),
+        Ok(())
+    );
+    let ring = b"[client.y]\n\tkey = AQAAAAAAAAAAABAAAQIDBAUGBwgJCgsMDQ4PEA==\n\tcaps mon = \"allow r\"\n";
+    assert_eq!(table.import(ring), Ok(()));
+    // Nor do those make it larger than monitors can agree on.
+    let long = db::caps_of_words(&["mon".into(), "allow r, ".repeat(400) + "allow r"]).unwrap();
+    let big = loop {
+        match table.add(&name(n), long.clone(), b"", key()) {
+            Ok(_) => n += 1,
+            Err(e) => break e,
+        }
+    };
+    assert_eq!(big.errno(), 28);
+    let before = table.clone();
+    assert_eq!(table.set_caps(&name(5), long.clone()).unwrap_err().errno(), 28);
+    assert_eq!(table.import(ring).unwrap_err().errno(), 28);
+    assert!(table == before && spirula_encoding::to_vec(&table).len() < 7 << 20);
+    assert!(table.set_caps(&name(n - 1), caps).is_ok(), "less than it has");
+    assert!((0..1000).all(|i| table.remove(&name(n - 1 - i))));
+    assert_eq!(table.import(ring), Ok(()));
 }
