@@ -360,7 +360,7 @@ fn every_word_of_a_list_is_seen_by_capabilities() {
     ] {
         let cmd = json!({"prefix": "osd down", "ids": ids});
         assert_eq!(may(one, cmd.clone()), allowed, "{ids}");
-        let (_, args) = commands::words_of(&[cmd.to_string()]).unwrap();
+        let args = Command::of(&[cmd.to_string()]).unwrap().args();
         assert_eq!(allowed, args.list("ids") == ["3"], "what the command does with {ids}");
     }
     let narrow = "allow command \"auth caps\" with entity=client.x caps_mon=\"allow r\"";
