@@ -19,9 +19,10 @@ use spirula_messages::ceph::OsdOp;
 use spirula_messages::ceph::osd::flag;
 use spirula_types::{ObjectLocator, PoolId, SNAP_HEAD, errno};
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::future::Future;
+use std::ops::Range;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::str::FromStr;
@@ -143,12 +144,21 @@ impl<R: Rados> Info<R> {
     }
 }
 
-/// Changes that are under way, for whoever wants them durable.
+/// Changes that are under way, for whoever wants them durable. Those of overlapping ranges are done one after the other, in the order
+/// in which they came: how long one waits for its note in the object map, or for memory, says nothing of which was wanted last.
+/// A client that repeats one over another connection, and then changes the same bytes, must not see the first come last.
 #[derive(Default)]
 pub(crate) struct Changes {
     next: Cell<u64>,
-    open: RefCell<BTreeSet<u64>>,
+    open: RefCell<BTreeMap<u64, Open>>,
     ended: Notify,
+}
+
+struct Open {
+    /// Bytes of the image.
+    range: Range<u64>,
+    /// Told to those that wait for this one.
+    ended: Rc<Notify>,
 }
 
 /// A change that is under way until this is dropped.
@@ -156,16 +166,38 @@ pub(crate) struct Change<'a>(&'a Changes, u64);
 
 impl Drop for Change<'_> {
     fn drop(&mut self) {
-        self.0.open.borrow_mut().remove(&self.1);
+        if let Some(open) = self.0.open.borrow_mut().remove(&self.1) {
+            open.ended.notify_waiters();
+        }
         self.0.ended.notify_waiters();
     }
 }
 
+impl Change<'_> {
+    /// Waits for all that came before and changes some of the same bytes. Nobody has anything yet that those may wait for.
+    pub(crate) async fn turn(&self) {
+        loop {
+            let ended = {
+                let open = self.0.open.borrow();
+                let Some(mine) = open.get(&self.1).map(|o| &o.range) else { return };
+                let overlap = |o: &Open| o.range.start < mine.end && mine.start < o.range.end;
+                // The last of them waits for many of the others.
+                let last = open.range(..self.1).rev().find(|(_, o)| overlap(o));
+                let Some((_, before)) = last else { return };
+                before.ended.clone()
+            };
+            // It has not ended since: nothing else ran.
+            ended.notified().await;
+        }
+    }
+}
+
 impl Changes {
-    pub(crate) fn begin(&self) -> Change<'_> {
+    pub(crate) fn begin(&self, offset: u64, length: u64) -> Change<'_> {
         let number = self.next.get();
         self.next.set(number + 1);
-        self.open.borrow_mut().insert(number);
+        let open = Open { range: offset..offset.saturating_add(length), ended: Rc::default() };
+        self.open.borrow_mut().insert(number, open);
         Change(self, number)
     }
 
@@ -176,7 +208,7 @@ impl Changes {
             let ended = self.ended.notified();
             let mut ended = std::pin::pin!(ended);
             ended.as_mut().enable();
-            if self.open.borrow().first().is_none_or(|first| *first >= next) {
+            if self.open.borrow().first_key_value().is_none_or(|(first, _)| *first >= next) {
                 return;
             }
             ended.await;
@@ -209,6 +241,8 @@ pub struct Image<R: Rados> {
     pub(crate) gate: RwLock<()>,
     /// The watch under whose cookie we hold the lock.
     pub(crate) owner: Cell<Option<u64>>,
+    /// The watch under whose cookie the cluster may have noted our hold, also where we could not take it back.
+    pub(crate) claimed: Cell<Option<u64>>,
     /// Had by whoever takes, renames or gives the lock: each of them asks and then notes what came of it.
     pub(crate) hold: Mutex<()>,
     /// The map, while we hold the lock and the map is right.
@@ -357,6 +391,7 @@ impl<R: Rados> Image<R> {
             reading: Mutex::default(),
             gate: RwLock::default(),
             owner: Cell::new(None),
+            claimed: Cell::new(None),
             hold: Mutex::default(),
             map: RefCell::new(None),
             gates: RefCell::default(),
@@ -393,15 +428,35 @@ impl<R: Rados> Image<R> {
         self.on_meta(self.header.clone(), ops, writes).await
     }
 
-    /// Operations on the header or an object map.
+    /// Operations on the header or an object map. They need next to no room.
     pub(crate) async fn on_meta(&self, oid: Bytes, ops: Vec<OsdOp>, writes: bool) -> Reply {
         let mut request = Request::new(self.meta.clone(), oid, ops, self.rados.now());
-        request.flags = if writes { flag::WRITE } else { 0 };
-        self.seen(self.rados.execute(request).await)
+        if !writes {
+            return self.seen(self.rados.execute(request).await);
+        }
+        request.flags = flag::WRITE;
+        self.squeeze(request).await
     }
 
-    /// Takes note if the cluster refuses us.
-    pub(crate) fn seen(&self, reply: Reply) -> Reply {
+    /// Does what needs next to no room, or makes some, on a full cluster, too: a lock that nobody could give or rename there would be
+    /// taken for that of a dead client, and what nobody could delete would never make room. Where the cluster refuses it even so, it
+    /// waits for room like any write.
+    pub(crate) async fn squeeze(&self, request: Request) -> Reply {
+        let tries = Request { flags: request.flags | flag::FULL_TRY, ..request.clone() };
+        let reply = self.rados.execute(tries).await;
+        match reply.result {
+            r if r == -errno::ENOSPC || r == -errno::EDQUOT => self.seen(self.rados.execute(request).await),
+            _ => self.seen(reply),
+        }
+    }
+
+    /// Takes note if the cluster refuses us. That there is no such pool (any more), which no OSD says, is EIO: where the pool is gone all
+    /// data is, and none of it is a hole.
+    pub(crate) fn seen(&self, mut reply: Reply) -> Reply {
+        if reply.result == -errno::ENOENT && reply.ops.is_empty() {
+            tracing::error!("{}: its pool is gone", self.name);
+            reply.result = -errno::EIO;
+        }
         if reply.result == -errno::ESHUTDOWN && !self.fenced.get() {
             self.fence_self();
             tracing::error!("{}: the cluster refuses this client; another one has broken its lock", self.name);

@@ -9,8 +9,9 @@
 //! * A copy-up needs memory for a whole object, however little is changed, which nobody who counts the bytes of requests sees. All of an image
 //!   together have [`COPYING`] bytes; others wait, with nothing but their change: into which pieces of the parent the object is cut, which may
 //!   be many, is computed behind that.
-//! * Changes of one object may be under way beside each other, but for one that deletes it: it is alone, for it notes in the object
-//!   map that the object is gone when it is done.
+//! * Changes of the same bytes are done in the order in which they came ([`crate::image::Changes`]). Others of one object may be under
+//!   way beside each other, but for one that deletes it: it is alone, for it notes in the object map that the object is gone when it
+//!   is done.
 
 use crate::header;
 use crate::image::{Image, Info, outputs, outputs_of};
@@ -20,8 +21,8 @@ use crate::object_map::State;
 use crate::rados::Rados;
 use bytes::{Bytes, BytesMut};
 use spirula_client::Request;
-use spirula_messages::ceph::OsdOp;
 use spirula_messages::ceph::osd::flag;
+use spirula_messages::ceph::{OsdOp, op};
 use spirula_types::errno;
 use std::future::Future;
 use std::pin::Pin;
@@ -138,19 +139,25 @@ impl<R: Rados> Image<R> {
     /// # Errors
     /// −errno: ENOSPC beyond the image's end, and those of a change that cannot begin: EROFS, EBUSY, ESHUTDOWN.
     pub async fn write(&self, offset: u64, data: Bytes) -> Result<(), i32> {
-        let _change = self.changes.begin();
-        let right = self.right().await?;
-        let info = &right.info;
-        self.check(info, offset, data.len() as u64).map_err(|_| -errno::ENOSPC)?;
-        if data.len() as u64 > LARGEST {
-            return Err(-errno::EINVAL);
+        let change = self.changes.begin(offset, data.len() as u64);
+        change.turn().await;
+        loop {
+            let right = self.right().await?;
+            let info = &right.info;
+            self.check(info, offset, data.len() as u64).map_err(|_| -errno::ENOSPC)?;
+            if data.len() as u64 > LARGEST {
+                return Err(-errno::EINVAL);
+            }
+            let layout = self.fixed.layout;
+            let work = layout.runs(offset, data.len() as u64).map(|run| {
+                let op = OsdOp::write(run.offset, taken(&layout, run, offset, &data));
+                self.write_object(info, run.object, op)
+            });
+            let result = join::each(work, |_, ()| {}).await;
+            if !self.is_again(&result) {
+                return result;
+            }
         }
-        let layout = self.fixed.layout;
-        let work = layout.runs(offset, data.len() as u64).map(|run| {
-            let op = OsdOp::write(run.offset, taken(&layout, run, offset, &data));
-            self.write_object(info, run.object, op)
-        });
-        join::each(work, |_, ()| {}).await
     }
 
     /// Makes a range zeros, and gives its space back; done when that is durable.
@@ -158,12 +165,23 @@ impl<R: Rados> Image<R> {
     /// # Errors
     /// As [`Image::write`].
     pub async fn zero(&self, offset: u64, length: u64) -> Result<(), i32> {
-        let _change = self.changes.begin();
-        let right = self.right().await?;
-        let info = &right.info;
-        self.check(info, offset, length).map_err(|_| -errno::ENOSPC)?;
-        let runs = self.fixed.layout.runs(offset, length);
-        join::each(runs.map(|run| self.zero_object(info, run)), |_, ()| {}).await
+        let change = self.changes.begin(offset, length);
+        change.turn().await;
+        loop {
+            let right = self.right().await?;
+            let info = &right.info;
+            self.check(info, offset, length).map_err(|_| -errno::ENOSPC)?;
+            let runs = self.fixed.layout.runs(offset, length);
+            let result = join::each(runs.map(|run| self.zero_object(info, run)), |_, ()| {}).await;
+            if !self.is_again(&result) {
+                return result;
+            }
+        }
+    }
+
+    /// A change failed: was that because the lock was lost, and not for good? Then it is done again with the lock.
+    fn is_again(&self, result: &Result<(), i32>) -> bool {
+        result.is_err() && !self.fenced.get() && self.kept().is_err()
     }
 
     /// Done when all that was begun before is durable, or has failed.
@@ -215,7 +233,13 @@ impl<R: Rados> Image<R> {
     }
 
     async fn change(&self, info: &Info<R>, object: u64, ops: Vec<OsdOp>) -> Result<(), i32> {
-        let reply = self.seen(self.rados.execute(self.request(info, object, ops, true)).await);
+        self.kept()?;
+        let frees = ops.iter().all(|o| matches!(o.op, op::STAT | op::DELETE | op::TRUNCATE | op::ZERO));
+        let request = self.request(info, object, ops, true);
+        let reply = match frees {
+            true => self.squeeze(request).await,
+            false => self.seen(self.rados.execute(request).await),
+        };
         if reply.result < 0 { Err(reply.result) } else { Ok(()) }
     }
 
@@ -235,6 +259,7 @@ impl<R: Rados> Image<R> {
             return self.change(info, object, vec![header::copy_up(&data), OsdOp::create(false), op]).await;
         }
         self.note_in_snaps(info, object).await?;
+        self.kept()?;
         let mut first = self.request(info, object, vec![header::copy_up(&data)], true);
         (first.snap_seq, first.snaps) = (0, Vec::new());
         let reply = self.seen(self.rados.execute(first).await);

@@ -5,6 +5,9 @@
 //! cluster refuses whatever it sent and is still on its way. The same happens to us if we seem dead, so a lock that was lost
 //! without our knowing does no harm: the cluster refuses our changes.
 //!
+//! The monitors may give us another number while we hold the lock: under it we seem to be somebody else to whoever keeps locks. The nonce
+//! of our address stays, and nobody else has the cookie: a hold with both is ours ([`Image::is_ours`]), and is taken over, not fenced.
+//!
 //! With the lock comes the object map, under a lock of its own, which is broken without more ado: only who holds the header's
 //! lock may have it.
 
@@ -67,6 +70,17 @@ impl<R: Rados> Image<R> {
         }
     }
 
+    /// Is what a change began with still so? Whoever loses the lock, or is fenced, loses the object map with it while changes are under
+    /// way: that there is no map any more does not mean that nothing need be noted there. Nobody takes the lock anew before they have
+    /// ended.
+    ///
+    /// # Errors
+    /// ESHUTDOWN if it is not.
+    pub(crate) fn kept(&self) -> Result<(), i32> {
+        let lost = self.info().has(feature::EXCLUSIVE_LOCK) && self.owner.get().is_none();
+        if lost || self.fenced.get() { Err(-errno::ESHUTDOWN) } else { Ok(()) }
+    }
+
     /// Takes the lock, however long its holder keeps it.
     async fn take_lock(&self) -> Result<(), i32> {
         loop {
@@ -82,6 +96,7 @@ impl<R: Rados> Image<R> {
             };
             let claim = Claim::header(watch);
             let one = self.hold.lock().await;
+            self.claimed.set(Some(watch));
             match self.on_header(vec![claim.take()], true).await.result {
                 0 => {}
                 r if r == -errno::EEXIST => {}
@@ -141,11 +156,12 @@ impl<R: Rados> Image<R> {
             tracing::warn!("{}: it is locked by hand ('rbd lock ls'), so nobody can write to it", self.name);
             return Err(-errno::EBUSY);
         };
-        if holder.name == EntityName::client(self.rados.global_id()) {
-            // We have it under the cookie of a watch that is gone.
-            let old = Claim { cookie: String::from_utf8_lossy(&holder.cookie).into_owned(), tag: lock::TAG };
-            self.on_header(vec![old.give()], true).await;
-            return Ok(());
+        if holder.name == EntityName::client(self.rados.global_id()) || self.is_ours(holder, watch) {
+            // We have it under the cookie of a watch that is gone, or under a number that we had.
+            return match self.on_header(vec![lock::break_hold(holder)], true).await.result {
+                r if r < 0 && r != -errno::ENOENT => Err(r),
+                _ => Ok(()),
+            };
         }
         let [watchers] = outputs_of(self.on_header(vec![OsdOp::new(op::LIST_WATCHERS)], false).await)?;
         let watchers = Watcher::read(&watchers).map_err(|_| -errno::EIO)?;
@@ -168,6 +184,17 @@ impl<R: Rados> Image<R> {
         };
         tokio::select! { () = heard.as_mut() => {} () = self.rados.sleep(patience) => {} }
         Ok(())
+    }
+
+    /// Is it our own hold of the image's lock, under whatever number?
+    fn is_ours(&self, holder: &Holder, watch: u64) -> bool {
+        holder.addr.nonce == self.rados.nonce() && self.claimed.get() == Some(watch)
+    }
+
+    /// Our own hold of the image's lock, as the cluster has it.
+    async fn old_hold(&self) -> Option<Holder> {
+        let held = self.held().await.ok()?;
+        held.owner().filter(|(holder, watch)| self.is_ours(holder, *watch)).map(|(holder, _)| holder.clone())
     }
 
     /// The holder of the lock does not watch the image any more: the cluster is to refuse what it may have sent, and the lock is free.
@@ -196,8 +223,19 @@ impl<R: Rados> Image<R> {
         let _one = self.hold.lock().await;
         let Some(old) = self.owner.get() else { return };
         let rename = Claim::header(old).rename(&lock::cookie(watch));
-        match self.on_header(vec![rename], true).await.result {
-            0 => self.owner.set(Some(watch)),
+        let mut result = self.on_header(vec![rename], true).await.result;
+        if result < 0
+            && let Some(old) = self.old_hold().await
+        {
+            // It is under a number that we had. At no moment is the lock free: changes are under way.
+            let again = vec![lock::break_hold(&old), Claim::header(watch).take()];
+            result = self.on_header(again, true).await.result;
+        }
+        match result {
+            0 => {
+                self.owner.set(Some(watch));
+                self.claimed.set(Some(watch));
+            }
             r => {
                 tracing::warn!("{}: its lock is lost ({})", self.name, errno::name(-r));
                 self.owner.set(None);
@@ -235,7 +273,12 @@ impl<R: Rados> Image<R> {
         }
         let _one = self.hold.lock().await;
         if let Some(watch) = self.owner.take() {
-            let r = self.on_header(vec![Claim::header(watch).give()], true).await.result;
+            let mut r = self.on_header(vec![Claim::header(watch).give()], true).await.result;
+            if r < 0
+                && let Some(old) = self.old_hold().await
+            {
+                r = self.on_header(vec![lock::break_hold(&old)], true).await.result;
+            }
             if r < 0 {
                 tracing::warn!("{}: its lock could not be given back ({})", self.name, errno::name(-r));
             }
@@ -277,6 +320,22 @@ impl<R: Rados> Image<R> {
         Ok(())
     }
 
+    /// Takes the object map's lock from ourselves, if we have it under a number that we had; true if it was ours.
+    async fn take_own_map(&self) -> bool {
+        let oid = ObjectMap::name(&self.id, None);
+        let Ok([answer]) = outputs_of(self.on_meta(oid.clone(), vec![lock::ask()], false).await) else { return false };
+        let Ok(held) = Held::read(&answer) else { return false };
+        let [holder] = &held.holders[..] else { return false };
+        if holder.addr.nonce != self.rados.nonce() {
+            return false;
+        }
+        if holder.name != EntityName::client(self.rados.global_id()) {
+            // Another change may have done so meanwhile.
+            self.on_meta(oid, vec![lock::break_hold(holder), Claim::map().take()], true).await;
+        }
+        true
+    }
+
     /// Says in the header that an object map cannot be trusted.
     pub(crate) async fn invalidate(&self, snap: u64) -> Result<(), i32> {
         let info = self.info();
@@ -302,13 +361,18 @@ impl<R: Rados> Image<R> {
 
     /// Notes what is to become of an object, before it does. Where that fails the map is made invalid.
     pub(crate) async fn note(&self, object: u64, state: State, from: Option<State>) -> Result<(), i32> {
+        self.kept()?;
         match self.state(object) {
             None => return Ok(()),
             Some(now) if now == state || from.is_some_and(|f| f != now) => return Ok(()),
             Some(_) => {}
         }
-        let ops = vec![Claim::map().check(), ObjectMap::update(object, state, from)];
-        match self.on_meta(ObjectMap::name(&self.id, None), ops, true).await.result {
+        let (oid, update) = (ObjectMap::name(&self.id, None), ObjectMap::update(object, state, from));
+        let mut result = self.on_meta(oid.clone(), vec![Claim::map().check(), update.clone()], true).await.result;
+        if result == -errno::EBUSY && self.take_own_map().await {
+            result = self.on_meta(oid, vec![Claim::map().check(), update], true).await.result;
+        }
+        match result {
             r if r >= 0 => {
                 if let Some(map) = self.map.borrow_mut().as_mut() {
                     map.set(object, state);
@@ -317,6 +381,7 @@ impl<R: Rados> Image<R> {
             }
             r if r == -errno::ESHUTDOWN => Err(r),
             r => {
+                self.kept()?;
                 tracing::warn!(
                     "{}: its object map cannot be changed ({}); it is invalid now",
                     self.name,

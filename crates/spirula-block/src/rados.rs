@@ -75,6 +75,8 @@ pub trait Rados: 'static {
     fn spawn(&self, work: Pin<Box<dyn Future<Output = ()>>>);
     /// The time of day.
     fn now(&self) -> UTime;
-    /// Our global id; known once we are in.
+    /// Our global id; known once we are in. The monitors may give another one later.
     fn global_id(&self) -> u64;
+    /// The nonce in the address of all our connections: the same for as long as we live.
+    fn nonce(&self) -> u32;
 }

@@ -2,6 +2,7 @@
 //! die at any moment.
 
 mod corners;
+mod faults;
 #[path = "../../../spirula-classes/src/tests/memory.rs"]
 #[allow(dead_code, reason = "shared with the classes' own tests")]
 mod memory;

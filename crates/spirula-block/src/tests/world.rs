@@ -38,6 +38,8 @@ struct Running {
 
 struct Watching {
     client: u64,
+    /// What its client was called when it came.
+    name: EntityName,
     cookie: u64,
     oid: Bytes,
     news: mpsc::UnboundedSender<News>,
@@ -72,7 +74,29 @@ struct State {
     new: Vec<(u64, Task)>,
     /// Reads of the parent's objects that are under way, and the most that ever were.
     of_parent: (usize, usize),
+    /// What becomes of operations.
+    rule: Option<Rule>,
+    /// How often what waits was let go, and who waits for that.
+    released: u64,
+    waits: Vec<Waker>,
+    /// Numbers that clients were given anew.
+    renamed: BTreeMap<u64, u64>,
+    /// What whoever wants to watch is told.
+    no_watches: Option<i32>,
 }
+
+/// What becomes of an operation on its way.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Fate {
+    /// It arrives.
+    Arrives,
+    /// It arrives when [`World::release`] is called the next time.
+    Waits,
+    /// It does not, and this is answered.
+    Answered(i32),
+}
+
+type Rule = Box<dyn FnMut(&Request) -> Fate>;
 
 /// The cluster, its clients and time.
 pub struct World {
@@ -91,6 +115,10 @@ fn addr(id: u64) -> EntityAddr {
 }
 
 impl State {
+    fn name(&self, client: u64) -> EntityName {
+        EntityName::client(self.renamed.get(&client).copied().unwrap_or(client))
+    }
+
     fn below(&mut self, n: u64) -> u64 {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
@@ -99,7 +127,7 @@ impl State {
     }
 
     fn call(&mut self, client: u64, oid: &Bytes, class: &str, method: &str, input: Bytes) -> (i32, Bytes) {
-        let name = EntityName::client(client);
+        let name = self.name(client);
         let object = self.objects.entry(oid.clone()).or_default();
         (object.caller, object.largest) = (Caller { name, addr: addr(client) }, 1 << 30);
         let (_, method) = spirula_classes::find(class.as_bytes(), method.as_bytes()).unwrap();
@@ -119,7 +147,8 @@ impl State {
         }
         self.asked += u64::from(r.oid.starts_with(b"rbd_data."));
         if self.trimmed.contains(&r.snapid) {
-            return reply(-errno::ENOENT, Vec::new());
+            let none = |o: &OsdOp| OpResult { op: OsdOp { indata: Bytes::new(), ..o.clone() }, rval: -errno::ENOENT };
+            return reply(-errno::ENOENT, r.ops.iter().map(none).collect());
         }
         let before = self.objects.get(&r.oid).cloned();
         let mut done = Vec::new();
@@ -149,7 +178,7 @@ impl State {
             e.versioned(1, 1, |e| {
                 e.list(self.watches.iter().filter(|w| w.oid == *oid), |e, w| {
                     e.versioned(2, 1, |e| {
-                        e.put(&EntityName::client(w.client));
+                        e.put(&w.name);
                         e.u64(w.cookie);
                         e.u32(30);
                         e.put(&addr(w.client));
@@ -228,6 +257,11 @@ impl World {
             sleepers: Vec::new(),
             new: Vec::new(),
             of_parent: (0, 0),
+            rule: None,
+            released: 0,
+            waits: Vec::new(),
+            renamed: BTreeMap::new(),
+            no_watches: None,
         };
         let world = Self { state: Rc::new(RefCell::new(state)), running: RefCell::default() };
         let call = |oid: &'static str, method, input: Vec<u8>| {
@@ -425,6 +459,39 @@ impl World {
         self.state.borrow().objects.get(&name).is_some_and(|o| o.exists)
     }
 
+    /// Says what becomes of operations that are sent from now on.
+    pub fn rule(&self, rule: impl FnMut(&Request) -> Fate + 'static) {
+        self.state.borrow_mut().rule = Some(Box::new(rule));
+    }
+
+    /// Lets all arrive that waits.
+    pub fn release(&self) {
+        let mut s = self.state.borrow_mut();
+        s.released += 1;
+        s.waits.drain(..).for_each(Waker::wake);
+    }
+
+    /// A client is called otherwise from now on; its address is what it was.
+    pub fn rename(&self, id: u64) {
+        self.state.borrow_mut().renamed.insert(4000 + id, 8000 + id);
+    }
+
+    /// A client hears that its watch is lost. Others see that watch for its whole time.
+    pub fn lose_watch(&self, id: u64) {
+        let mut s = self.state.borrow_mut();
+        let until = s.now + Duration::from_secs(30);
+        for w in s.watches.iter_mut().filter(|w| w.client == 4000 + id && w.until.is_none()) {
+            w.until = Some(until);
+            // Its image may be closed.
+            let _ = w.news.send(News::Lost(-errno::ENOTCONN));
+        }
+    }
+
+    /// Whoever wants to watch is told this from now on.
+    pub fn refuse_watches(&self, result: i32) {
+        self.state.borrow_mut().no_watches = Some(result);
+    }
+
     pub fn fenced(&self) -> u64 {
         self.state.borrow().fenced.len() as u64
     }
@@ -441,6 +508,27 @@ impl Sim {
         let takes =
             |o: &OsdOp| o.op == op::CALL && o.call_args().is_ok_and(|c| c.class == "lock" && c.method == "lock");
         (r.oid.starts_with(b"rbd_header.") && r.ops.iter().any(takes)).then_some(by)
+    }
+
+    fn fate(&self, r: &Request) -> Fate {
+        let Some(mut rule) = self.state.borrow_mut().rule.take() else { return Fate::Arrives };
+        let fate = rule(r);
+        self.state.borrow_mut().rule = Some(rule);
+        fate
+    }
+
+    /// Waits until [`World::release`] is called.
+    async fn released(&self) {
+        let before = self.state.borrow().released;
+        poll_fn(|cx| {
+            let mut s = self.state.borrow_mut();
+            if s.released > before {
+                return Poll::Ready(());
+            }
+            s.waits.push(cx.waker().clone());
+            Poll::Pending
+        })
+        .await;
     }
 
     /// Others go first, a few times.
@@ -465,6 +553,7 @@ impl Rados for Sim {
         let (tx, rx) = tokio::sync::oneshot::channel();
         let network = Sim { id: self.id, state: self.state.clone() };
         let of_parent = request.oid.starts_with(b"rbd_data.cd");
+        let fate = self.fate(&request);
         if of_parent {
             let mut s = self.state.borrow_mut();
             s.of_parent.0 += 1;
@@ -478,7 +567,15 @@ impl Rados for Sim {
                 if let Some(by) = late {
                     network.sleep(by).await;
                 }
-                let reply = network.state.borrow_mut().perform(network.id, &request);
+                if fate == Fate::Waits {
+                    network.released().await;
+                }
+                let reply = match fate {
+                    Fate::Answered(result) => {
+                        Reply { result, ops: Vec::new(), version: EVersion::default(), user_version: 0 }
+                    }
+                    _ => network.state.borrow_mut().perform(network.id, &request),
+                };
                 network.state.borrow_mut().held += u64::from(late.is_some() && reply.result == -errno::EBUSY);
                 network.linger().await;
                 network.state.borrow_mut().of_parent.0 -= usize::from(of_parent);
@@ -497,9 +594,13 @@ impl Rados for Sim {
         self.linger().await;
         let (tx, news) = mpsc::unbounded_channel();
         let mut s = self.state.borrow_mut();
+        if let Some(result) = s.no_watches {
+            return Err(result);
+        }
         s.last += 1;
         let cookie = s.last;
-        s.watches.push(Watching { client: self.id, cookie, oid: oid.clone(), news: tx, until: None });
+        let name = s.name(self.id);
+        s.watches.push(Watching { client: self.id, name, cookie, oid: oid.clone(), news: tx, until: None });
         Ok(Watch { cookie, news })
     }
 
@@ -583,6 +684,10 @@ impl Rados for Sim {
     }
 
     fn global_id(&self) -> u64 {
-        self.id
+        self.state.borrow().name(self.id).num as u64
+    }
+
+    fn nonce(&self) -> u32 {
+        addr(self.id).nonce
     }
 }

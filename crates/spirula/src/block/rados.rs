@@ -128,6 +128,8 @@ struct Inner {
 /// A client of a cluster.
 pub struct Client {
     inner: RefCell<Inner>,
+    /// In the address of all our connections.
+    nonce: u32,
     /// A deadline may have changed.
     kick: Notify,
 }
@@ -193,7 +195,7 @@ impl Client {
             for_map: Vec::new(),
             lost: "no word".into(),
         };
-        let client = Rc::new(Self { inner: RefCell::new(inner), kick: Notify::new() });
+        let client = Rc::new(Self { inner: RefCell::new(inner), nonce, kick: Notify::new() });
         tokio::task::spawn_local(client.clone().run(rx, depth));
         client.first_map().await?;
         Ok(client)
@@ -583,5 +585,9 @@ impl Rados for Client {
 
     fn global_id(&self) -> u64 {
         self.inner.borrow().global_id()
+    }
+
+    fn nonce(&self) -> u32 {
+        self.nonce
     }
 }

@@ -96,6 +96,10 @@ impl Rados for Fake {
     fn global_id(&self) -> u64 {
         1
     }
+
+    fn nonce(&self) -> u32 {
+        1
+    }
 }
 
 impl Stream for DuplexStream {
