@@ -1,8 +1,8 @@
 """Block images without Ceph's client when something they need goes: a snapshot that is removed, an image that the cluster does not
 answer for."""
-import random, socket, struct
+import json, random, socket, struct
 from harness import wait
-from test_nbd import MB, READ, Served, Server
+from test_nbd import MB, READ, WRITE, Served, Server
 
 
 class Faults(Served):
@@ -71,6 +71,23 @@ class Faults(Served):
             except (EOFError, OSError):
                 return False
         wait(let_in, 'a new client of it')
+        server.stop()
+
+    def test_03_who_is_fenced_at_one_image_has_the_others(self):
+        self.rbd('create', 'lost', '--size', '16M')
+        self.rbd('create', 'kept', '--size', '16M')
+        server = Server(self, 'rbd/lost', 'rbd/kept')
+        lost, kept = server.client('rbd/lost'), server.client('rbd/kept')
+        lost.write(0, b'before')
+        kept.write(0, b'before')
+        holder, = json.loads(self.rbd('lock', 'ls', 'lost', '--format', 'json').out)
+        # It fences the holder first.
+        self.rbd('lock', 'rm', 'lost', holder['id'], holder['locker'])
+        wait(lambda: lost.ask(WRITE, 0, 6, b'during') == 5, 'it to be fenced')
+        kept.write(0, b'beyond')
+        assert kept.read(0, 6) == b'beyond'
+        lost.close()
+        kept.close()
         server.stop()
 
     def pgs(self, pool):

@@ -151,9 +151,7 @@ fn remove(place: &Path) {
 fn serve(args: &MapArgs, place: &Path) -> anyhow::Result<()> {
     crate::logs::init();
     let result = run(async {
-        let client = args.client.connect().await?;
-        let images = open(&client, std::slice::from_ref(&args.image), !args.read_only).await?;
-        let Some((_, image)) = images.into_iter().next() else { bail!("no image") };
+        let image = open(&args.client, &args.image, !args.read_only).await?;
         let writes = image.is_writable();
         let disk = place.join("disk");
         fs::File::create(&disk).with_context(|| format!("create {}", disk.display()))?;

@@ -75,14 +75,11 @@ fn run<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     result
 }
 
-/// Opens images.
-async fn open(client: &Rc<Client>, specs: &[Spec], writes: bool) -> anyhow::Result<Vec<(Spec, Rc<Image<Client>>)>> {
-    let mut all = Vec::new();
-    for spec in specs {
-        let image = Image::open(client, spec, writes).await.map_err(|e| anyhow!("{e}"))?;
-        all.push((spec.clone(), image));
-    }
-    Ok(all)
+/// Opens an image, with a client of its own: to the cluster they are one whom it can refuse, should somebody take the image's lock for
+/// abandoned, and other images of the same process have nothing to do with that.
+async fn open(args: &ClientArgs, spec: &Spec, writes: bool) -> anyhow::Result<Rc<Image<Client>>> {
+    let client = args.connect().await?;
+    Image::open(&client, spec, writes).await.map_err(|e| anyhow!("{e}"))
 }
 
 /// Closes images, as far as the cluster lets them within [`LAST`].

@@ -8,7 +8,7 @@
 //! have not all come. Of each connection [`REQUESTS`] requests and [`SHARE`] bytes of them are under way. When one is reached, nothing more is
 //! read, and whoever hangs up before its part is there waits no longer: that request is not begun. The data of a write of more than
 //! [`SMALL`] bytes has a part of [`COMING`] as soon as its head is there, and none of it is read before. Whoever sends or takes more
-//! slowly than [`time_for`] allows is hung up on: others want what he has.
+//! slowly than [`time_for`] allows, or is [`STALLED`] while he sends so much, is hung up on: others want what he has.
 //! What a change of a clone takes beside, the image bounds (`spirula_block`).
 
 use super::{ClientArgs, close, open, run};
@@ -45,6 +45,8 @@ const SHARE: usize = 64 << 20;
 const COMING: usize = 64 << 20;
 /// How long a client may take for an answer, or for a write that it has begun to send, before its bytes count.
 const LATE: Duration = Duration::from_secs(30);
+/// How long a client that has a part of [`COMING`] may be behind the pace of [`time_for`] with what it sends: others wait for that part.
+const STALLED: Duration = Duration::from_secs(10);
 /// How long a client may take to choose what it wants.
 const CHOICE: Duration = Duration::from_secs(30);
 /// Before a connection is accepted after one that could not be.
@@ -218,8 +220,10 @@ pub fn serve(args: &ServeArgs) -> anyhow::Result<()> {
     })?;
     run(async {
         let listener = Listener::open(args).await?;
-        let client = args.client.connect().await?;
-        let images = open(&client, &args.images, !args.read_only).await?;
+        let mut images = Vec::new();
+        for spec in &args.images {
+            images.push((spec.clone(), open(&args.client, spec, !args.read_only).await?));
+        }
         let server = Rc::new(Server::new(images, args.read_only));
         for spec in server.images.iter().map(|s| &s.spec) {
             match (&listener, &args.socket) {
@@ -364,11 +368,12 @@ impl<R: Rados> Server<R> {
                         }
                         input.reserve((REQUEST_HEAD + brings).saturating_sub(input.len()));
                     }
+                    let until = coming.as_ref().map(|c| c.until(input.len()));
                     let more = reader.read_buf(&mut input);
-                    let n = match (&chosen, &coming) {
+                    let n = match (&chosen, until) {
                         (None, _) => tokio::time::timeout_at(choice, more).await.context("it chooses nothing")??,
-                        (_, Some(c)) => {
-                            tokio::time::timeout_at(c.until, more).await.context("its write does not come")??
+                        (_, Some(until)) => {
+                            tokio::time::timeout_at(until, more).await.context("its write does not come")??
                         }
                         _ => more.await?,
                     };
@@ -408,7 +413,7 @@ impl<R: Rados> Served<R> {
             true => Some(self.coming.clone().acquire_many_owned(pages).await?),
             false => None,
         };
-        Ok(Coming { part, until: Instant::now() + time_for(bytes) })
+        Ok(Coming { part, begun: Instant::now(), bytes })
     }
 }
 
@@ -416,8 +421,18 @@ impl<R: Rados> Served<R> {
 struct Coming {
     /// Its part of [`COMING`], if it needs one.
     part: Option<OwnedSemaphorePermit>,
-    /// When it must have come.
-    until: Instant,
+    /// When it might come.
+    begun: Instant,
+    /// How many of it there are.
+    bytes: usize,
+}
+
+impl Coming {
+    /// When the next of it must have come, `come` bytes being there. Whoever keeps others waiting has to keep the pace all along, and
+    /// not only at the end: two who send nothing would stop all others.
+    fn until(&self, come: usize) -> Instant {
+        self.begun + if self.part.is_some() { STALLED + pace(come) } else { time_for(self.bytes) }
+    }
 }
 
 /// What was coming was taken out of the buffer: what is left there is little, and would keep all that memory.
@@ -429,7 +444,11 @@ fn has_come(coming: &mut Option<Coming>, input: &mut BytesMut) {
 
 /// How long a client may take to send or to take so many bytes: 64 KiB a second, and [`LATE`].
 fn time_for(bytes: usize) -> Duration {
-    LATE + Duration::from_secs(bytes as u64 >> 16)
+    LATE + pace(bytes)
+}
+
+fn pace(bytes: usize) -> Duration {
+    Duration::from_secs(bytes as u64 >> 16)
 }
 
 /// An answer that waits to be written.

@@ -154,6 +154,13 @@ async fn ask_to_read(client: &mut (impl AsyncWrite + Unpin), length: u32) -> std
     client.write_u32(length).await
 }
 
+async fn ask_to_write(client: &mut DuplexStream, length: u32) -> std::io::Result<()> {
+    client.write_all(&[0x25, 0x60, 0x95, 0x13, 0, 0, 0, 1]).await?;
+    client.write_u64(7).await?;
+    client.write_u64(0).await?;
+    client.write_u32(length).await
+}
+
 /// A server of both images.
 async fn serve_both(fake: &Rc<Fake>) -> anyhow::Result<Rc<Server<Fake>>> {
     let mut images = Vec::new();
@@ -252,4 +259,43 @@ fn an_image_that_is_stuck_stops_no_other() {
         Ok(())
     });
     done.unwrap();
+}
+
+/// Writes whose data does not come keep others waiting no longer than an answer may take.
+#[test]
+fn writes_that_do_not_come_stop_no_others() {
+    let took = super::super::run(async {
+        let fake = Rc::new(Fake::default());
+        let spec: Spec = "p/y".parse().map_err(anyhow::Error::msg)?;
+        let image = Image::open(&fake, &spec, true).await?;
+        let server = Rc::new(Server::new(vec![(spec, image)], false));
+        let mut idle = Vec::new();
+        for _ in 0..COMING / spirula_block::nbd::LARGEST as usize {
+            let mut client = open_export(&server, b"p/y").await?;
+            ask_to_write(&mut client, spirula_block::nbd::LARGEST).await?;
+            idle.push(client);
+        }
+        while server.images[0].coming.available_permits() > 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let begun = Instant::now();
+        let mut other = open_export(&server, b"p/y").await?;
+        ask_to_write(&mut other, 128 << 10).await?;
+        other.write_all(&vec![1; 128 << 10]).await?;
+        tokio::time::timeout(LATE, other.read_exact(&mut [0; 16])).await.context("it waits for the others")??;
+        Ok(begun.elapsed())
+    });
+    let took = took.unwrap();
+    assert!(took >= STALLED / 2 && took < LATE, "{took:?}");
+}
+
+#[test]
+fn who_keeps_the_pace_may_send_to_the_end() {
+    let begun = Instant::now();
+    let part = Arc::new(Semaphore::new(1)).try_acquire_owned().ok();
+    let coming = |part| Coming { part, begun, bytes: 32 << 20 };
+    let large = coming(part);
+    assert_eq!(large.until(0), begun + STALLED);
+    assert_eq!(large.until(16 << 20), begun + STALLED + Duration::from_secs(256));
+    assert_eq!(coming(None).until(0), begun + time_for(32 << 20));
 }
