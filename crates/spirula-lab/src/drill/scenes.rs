@@ -185,15 +185,30 @@ fn hosts(r: &Run) -> Result<Vec<(String, Vec<i32>)>> {
     Ok(nodes.filter_map(|n| Some((n["name"].as_str()?.to_owned(), osds(n)))).collect())
 }
 
+/// Do the monitors still have a quorum when so many of those that are in it are killed? It takes more than half of all that are in
+/// their map, also of those that are gone already.
+fn keeps_quorum(in_map: usize, in_quorum: usize, victims: usize) -> bool {
+    in_quorum.saturating_sub(victims) * 2 > in_map
+}
+
+/// How many monitors are in their map, and the names of those in quorum.
+fn monitors(quorum_status: &Value) -> (usize, BTreeSet<&str>) {
+    let names = quorum_status["quorum_names"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    (quorum_status["monmap"]["mons"].as_array().map_or(0, Vec::len), names.collect())
+}
+
 /// Monitors and managers that say they are on this host and are processes here; none of the monitors, if the others would be no
 /// majority.
 fn others_of(r: &Run, host: &str) -> Result<Vec<Daemon>> {
     let mut out = Vec::new();
+    let status = r.session.ask("quorum_status")?;
+    let (in_map, quorum) = monitors(&status);
     for kind in ["mgr", "mon"] {
         let all = r.session.ask(&format!("{kind} metadata"))?;
         let all: Vec<&Value> = all.as_array().into_iter().flatten().collect();
         let own: Vec<&&Value> = all.iter().filter(|d| d["hostname"] == host).collect();
-        if kind == "mon" && own.len() * 2 >= all.len() {
+        let voters = own.iter().filter_map(|d| d["name"].as_str()).filter(|name| quorum.contains(name));
+        if kind == "mon" && !keeps_quorum(in_map, quorum.len(), voters.count()) {
             continue;
         }
         let names = own.iter().filter_map(|d| d["name"].as_str()).map(|name| format!("{kind}.{name}"));
@@ -308,8 +323,9 @@ fn partition(r: &mut Run, draw: &mut Draw) -> Result<()> {
 fn mon_leader_kill(r: &mut Run) -> Result<()> {
     let quorum = r.session.ask("quorum_status")?;
     let leader = quorum["quorum_leader_name"].as_str().unwrap_or_default().to_owned();
-    if r.status().quorum.len() < 3 {
-        bail!("there are {} monitors in quorum; with less than 3 the others cannot go on", r.status().quorum.len());
+    let (in_map, in_quorum) = monitors(&quorum);
+    if !keeps_quorum(in_map, in_quorum.len(), 1) {
+        bail!("{} of {in_map} monitors are in quorum; without the leader the others could not go on", in_quorum.len());
     }
     let name = format!("mon.{leader}");
     let Some(d) = r.cluster.daemon(&name).cloned() else { bail!("the leader, {name}, does not run on this machine") };
@@ -550,4 +566,30 @@ fn thrash(r: &mut Run, draw: &mut Draw) -> Result<()> {
         r.pass(1.0)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quorum_is_a_majority_of_all_monitors_in_the_map() {
+        for (in_map, in_quorum, victims, keeps) in [
+            (3, 3, 1, true),
+            (3, 2, 1, false),
+            (5, 3, 1, false),
+            (5, 4, 1, true),
+            (5, 5, 2, true),
+            (1, 1, 1, false),
+            (1, 0, 1, false),
+        ] {
+            assert_eq!(keeps_quorum(in_map, in_quorum, victims), keeps, "{in_map} {in_quorum} {victims}");
+        }
+    }
+
+    #[test]
+    fn monitors_that_are_in_the_map_count_also_when_they_are_gone() {
+        let status = serde_json::json!({"quorum_names": ["a", "c"], "monmap": {"mons": [{"name": "a"}, {"name": "b"}, {"name": "c"}]}});
+        assert_eq!(monitors(&status), (3, BTreeSet::from(["a", "c"])));
+    }
 }
