@@ -286,7 +286,7 @@ fn writes_that_do_not_come_stop_no_others() {
         Ok(begun.elapsed())
     });
     let took = took.unwrap();
-    assert!(took >= STALLED / 2 && took < LATE, "{took:?}");
+    assert!(took >= STALLED / 2 && took < time_for(32 << 20) / 2, "{took:?}");
 }
 
 #[test]
