@@ -69,18 +69,6 @@ class Iscsi(Images):
             t.stop()
         super().teardown()
 
-    def tool(self, *argv):
-        r = subprocess.run(argv, capture_output=True, text=True, timeout=100)
-        assert r.returncode == 0, (argv, r.stdout, r.stderr)
-        return r.stdout
-
-    def exported(self, spec):
-        path = os.path.join(self.scratch, 'exported')
-        self.rbd('export', spec, path, '--no-progress')
-        data = open(path, 'rb').read()
-        os.remove(path)
-        return data
-
     def test_1_initiators_find_images_and_write_them_while_an_osd_goes(self):
         self.rbd('create', 'disk', '--size', '64M')
         self.rbd('create', 'other', '--size', '32M')

@@ -10,6 +10,7 @@ LOAD = "INSERT INTO t (word, data) VALUES (MD5(RAND()), REPEAT(MD5(RAND()), 40))
 
 class MariaDb(Images):
     minutes = 2
+    patience = 200
 
     def setup(self, clients):
         for program in ('mariadbd', 'mariadb-slap', 'mariadb-install-db'):
@@ -32,11 +33,6 @@ class MariaDb(Images):
             subprocess.run(['umount', self.at], capture_output=True)
             self.c.spirula('unmap', self.device, check=False)
         super().teardown()
-
-    def tool(self, *argv, **kw):
-        r = subprocess.run(argv, capture_output=True, text=True, timeout=200, **kw)
-        assert r.returncode == 0, (argv, r.stdout, r.stderr)
-        return r.stdout
 
     def begin(self):
         """Maps the image."""

@@ -125,18 +125,6 @@ class Nbd(Served):
             raise Skip('qemu-utils is not installed')
         super().setup(clients)
 
-    def qemu(self, *argv):
-        r = subprocess.run(argv, capture_output=True, text=True, timeout=100)
-        assert r.returncode == 0, (argv, r.stdout, r.stderr)
-        return r.stdout
-
-    def exported(self, spec):
-        path = os.path.join(self.scratch, 'exported')
-        self.rbd('export', spec, path, '--no-progress')
-        data = open(path, 'rb').read()
-        os.remove(path)
-        return data
-
     def whole(self, spec):
         """Debian's rbd finds nothing wrong with the object map."""
         checked = self.rbd('object-map', 'check', spec, '--no-progress')
@@ -151,17 +139,17 @@ class Nbd(Served):
         data[5 * MB:9 * MB], data[50 * MB:51 * MB] = os.urandom(4 * MB), os.urandom(MB)
         path = self.file('image', data)
         url = server.url('rbd/a')
-        assert json.loads(self.qemu('qemu-img', 'info', '--output=json', url))['virtual-size'] == 64 * MB
-        self.qemu('qemu-img', 'convert', '-n', '-f', 'raw', '-O', 'raw', path, url)
-        self.qemu('qemu-img', 'compare', '-f', 'raw', '-F', 'raw', path, url)
+        assert json.loads(self.tool('qemu-img', 'info', '--output=json', url))['virtual-size'] == 64 * MB
+        self.tool('qemu-img', 'convert', '-n', '-f', 'raw', '-O', 'raw', path, url)
+        self.tool('qemu-img', 'compare', '-f', 'raw', '-F', 'raw', path, url)
         assert self.exported('a') == data
         self.whole('a')
         [du] = json.loads(self.rbd('du', 'a', '--format', 'json').out)['images']
         assert du['used_size'] <= 16 * MB, du
-        out = self.qemu('qemu-io', '-f', 'raw', url, '-c', 'write -P 7 1M 64k', '-c', 'read -P 7 1M 64k', '-c', 'write -z 5M 1M',
+        out = self.tool('qemu-io', '-f', 'raw', url, '-c', 'write -P 7 1M 64k', '-c', 'read -P 7 1M 64k', '-c', 'write -z 5M 1M',
                         '-c', 'read -P 0 5M 1M', '-c', 'discard 8M 1M', '-c', 'flush')
         assert 'error' not in out.lower() and 'failed' not in out.lower(), out
-        assert 'Run completed' in self.qemu('qemu-img', 'bench', '-c', '500', '-d', '16', '-s', '4096', '-w', '-f', 'raw', url)
+        assert 'Run completed' in self.tool('qemu-img', 'bench', '-c', '500', '-d', '16', '-s', '4096', '-w', '-f', 'raw', url)
         [lock] = json.loads(self.rbd('lock', 'ls', 'a', '--format', 'json').out)
         assert lock['id'].startswith('auto '), lock
         server.stop()
@@ -452,13 +440,13 @@ class Nbd(Served):
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, 's')
             server = Server(self, 'rbd/a', options=['--id', 'vm', '--keyring', keyring])
-            self.qemu('qemu-io', '-f', 'raw', server.url('rbd/a'), '-c', 'write -P 9 0 4k', '-c', 'read -P 9 0 4k')
+            self.tool('qemu-io', '-f', 'raw', server.url('rbd/a'), '-c', 'write -P 9 0 4k', '-c', 'read -P 9 0 4k')
             server.stop()
             log = open(os.path.join(self.scratch, 'socket.log'), 'w')
             p = subprocess.Popen([harness.BINARY, 'nbd', 'serve', 'rbd/a', '--conf', self.c.conf, '--dir', self.c.dir, '--socket', path], stdout=log)
             try:
                 wait(lambda: os.path.exists(path) and 'serving' in open(log.name).read(), 'the socket')
-                self.qemu('qemu-io', '-f', 'raw', f'nbd+unix:///rbd/a?socket={path}', '-c', 'read -P 9 0 4k')
+                self.tool('qemu-io', '-f', 'raw', f'nbd+unix:///rbd/a?socket={path}', '-c', 'read -P 9 0 4k')
             finally:
                 p.terminate()
                 p.wait(60)
