@@ -19,7 +19,7 @@ use spirula_messages::ceph::OsdOp;
 use spirula_messages::ceph::osd::flag;
 use spirula_types::{ObjectLocator, PoolId, SNAP_HEAD, errno};
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::future::Future;
 use std::ops::Range;
@@ -241,8 +241,8 @@ pub struct Image<R: Rados> {
     pub(crate) gate: RwLock<()>,
     /// The watch under whose cookie we hold the lock.
     pub(crate) owner: Cell<Option<u64>>,
-    /// The watch under whose cookie the cluster may have noted our hold, also where we could not take it back.
-    pub(crate) claimed: Cell<Option<u64>>,
+    /// The watches under whose cookies the cluster may have noted our hold, also where we could not take it back.
+    pub(crate) claimed: RefCell<BTreeSet<u64>>,
     /// Had by whoever takes, renames or gives the lock: each of them asks and then notes what came of it.
     pub(crate) hold: Mutex<()>,
     /// The map, while we hold the lock and the map is right.
@@ -391,7 +391,7 @@ impl<R: Rados> Image<R> {
             reading: Mutex::default(),
             gate: RwLock::default(),
             owner: Cell::new(None),
-            claimed: Cell::new(None),
+            claimed: RefCell::default(),
             hold: Mutex::default(),
             map: RefCell::new(None),
             gates: RefCell::default(),
@@ -608,7 +608,13 @@ impl<R: Rados> Image<R> {
             match n {
                 News::Notified { id, payload } => self.notified(id, &payload),
                 News::Lost(result) => match self.watch_again(result).await {
-                    Some(again) => news = again,
+                    Some(again) => {
+                        news = again;
+                        if self.owner.get().is_none() && !self.claimed.borrow().is_empty() {
+                            let image = self.clone();
+                            self.rados.spawn(Box::pin(async move { image.leave_old_hold().await }));
+                        }
+                    }
                     None => return,
                 },
             }

@@ -96,7 +96,7 @@ impl<R: Rados> Image<R> {
             };
             let claim = Claim::header(watch);
             let one = self.hold.lock().await;
-            self.claimed.set(Some(watch));
+            self.claimed.borrow_mut().insert(watch);
             match self.on_header(vec![claim.take()], true).await.result {
                 0 => {}
                 r if r == -errno::EEXIST => {}
@@ -113,6 +113,7 @@ impl<R: Rados> Image<R> {
                 continue;
             }
             self.owner.set(Some(watch));
+            self.claimed.borrow_mut().retain(|w| *w == watch);
             drop(one);
             // Whoever had it may have changed the header.
             self.make_stale();
@@ -188,7 +189,7 @@ impl<R: Rados> Image<R> {
 
     /// Is it our own hold of the image's lock, under whatever number?
     fn is_ours(&self, holder: &Holder, watch: u64) -> bool {
-        holder.addr.nonce == self.rados.nonce() && self.claimed.get() == Some(watch)
+        holder.addr.nonce == self.rados.nonce() && self.claimed.borrow().contains(&watch)
     }
 
     /// Our own hold of the image's lock, as the cluster has it.
@@ -222,25 +223,39 @@ impl<R: Rados> Image<R> {
     pub(crate) async fn rename_hold(&self, watch: u64) {
         let _one = self.hold.lock().await;
         let Some(old) = self.owner.get() else { return };
+        self.claimed.borrow_mut().insert(watch);
         let rename = Claim::header(old).rename(&lock::cookie(watch));
         let mut result = self.on_header(vec![rename], true).await.result;
         if result < 0
             && let Some(old) = self.old_hold().await
         {
-            // It is under a number that we had. At no moment is the lock free: changes are under way.
+            // It is under a number that we had. At no moment is the lock free: changes are under way. A Ceph's classes do not see what
+            // earlier ones of the same request changed, so that it refuses this ([`Image::leave_old_hold`]).
             let again = vec![lock::break_hold(&old), Claim::header(watch).take()];
             result = self.on_header(again, true).await.result;
         }
         match result {
             0 => {
                 self.owner.set(Some(watch));
-                self.claimed.set(Some(watch));
+                self.claimed.borrow_mut().retain(|w| *w == watch);
             }
             r => {
                 tracing::warn!("{}: its lock is lost ({})", self.name, errno::name(-r));
                 self.owner.set(None);
                 self.map.take();
             }
+        }
+    }
+
+    /// Gives back a hold that could not be renamed, when nothing is under way: others would take it for that of a dead client, and
+    /// fence us.
+    pub(crate) async fn leave_old_hold(&self) {
+        let _alone = self.gate.write().await;
+        let _one = self.hold.lock().await;
+        if self.owner.get().is_none()
+            && let Some(old) = self.old_hold().await
+        {
+            self.on_header(vec![lock::break_hold(&old)], true).await;
         }
     }
 
@@ -325,14 +340,17 @@ impl<R: Rados> Image<R> {
         let oid = ObjectMap::name(&self.id, None);
         let Ok([answer]) = outputs_of(self.on_meta(oid.clone(), vec![lock::ask()], false).await) else { return false };
         let Ok(held) = Held::read(&answer) else { return false };
-        let [holder] = &held.holders[..] else { return false };
-        if holder.addr.nonce != self.rados.nonce() {
-            return false;
+        match &held.holders[..] {
+            // Another change is about to take it.
+            [] => {}
+            [holder] if holder.addr.nonce != self.rados.nonce() => return false,
+            [holder] if holder.name == EntityName::client(self.rados.global_id()) => return true,
+            // In two requests: a Ceph's classes do not see what earlier ones of the same request changed. Another change may have done so
+            // meanwhile.
+            [holder] => drop(self.on_meta(oid.clone(), vec![lock::break_hold(holder)], true).await),
+            _ => return false,
         }
-        if holder.name != EntityName::client(self.rados.global_id()) {
-            // Another change may have done so meanwhile.
-            self.on_meta(oid, vec![lock::break_hold(holder), Claim::map().take()], true).await;
-        }
+        self.on_meta(oid, vec![Claim::map().take()], true).await;
         true
     }
 

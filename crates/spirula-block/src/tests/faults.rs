@@ -158,6 +158,34 @@ fn a_client_with_another_number_fences_nobody() {
     }
 }
 
+/// As above, of a Ceph, whose classes do not see what earlier ones of the same request changed.
+#[test]
+fn a_client_with_another_number_fences_nobody_on_a_ceph() {
+    for (seed, lost) in (0..10).flat_map(|seed| [(seed, false), (seed, true)]) {
+        let world = Rc::new(World::new(seed, OBJECT, OBJECTS));
+        let (sim, at) = (world.client(0), world.clone());
+        tell(&world, async move || {
+            let image = open(&sim).await;
+            image.write(0, Bytes::from(vec![1; 512])).await.unwrap();
+            at.rule(|r| match calls(r, "break_lock") && calls(r, "lock") {
+                true => Fate::Answered(-errno::EBUSY),
+                false => Fate::Arrives,
+            });
+            at.rename(0);
+            if lost {
+                at.lose_watch(0);
+                sim.sleep(Duration::from_secs(1)).await;
+            }
+            image.write(OBJECT, Bytes::from(vec![2; 512])).await.unwrap();
+            at.lose_watch(0);
+            sim.sleep(Duration::from_secs(60)).await;
+            image.write(2 * OBJECT, Bytes::from(vec![3; 512])).await.unwrap();
+            image.close().await;
+        });
+        assert_eq!((world.fenced(), world.flags()), (0, 0), "seed {seed}");
+    }
+}
+
 /// What is under way when the image turns out to be lost is not done without a note in the object map.
 #[test]
 fn nothing_is_written_without_the_map_that_was_lost() {
