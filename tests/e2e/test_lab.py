@@ -4,7 +4,7 @@ import json, os, re, shutil, signal, struct, subprocess, time, zlib
 import xml.etree.ElementTree as ET
 import harness, netns
 from harness import Case, wait
-from test_processes import OsdHosts
+from test_processes import Hosts, OsdHosts
 
 
 class Objects(Case):
@@ -418,6 +418,53 @@ class DrillsEnd(Case):
         self.c.rados('-p', 'spirula-bench', '--namespace', 'far', 'rm', 'spirula-bench.far.0.0000000000')
         self.c.spirula('bench', 'clean', '--dir', self.c.dir)
         assert not pools()
+
+
+class Paths(Hosts):
+    """What a network loses, and how large the frames are that it carries: two hosts, without a cluster."""
+    mons, others_there = ['a', 'b'], ['client']
+
+    def found(self):
+        pass
+
+    def path(self, name):
+        """What host a finds of its path to b."""
+        a, b = self.net['a'], self.net['b']
+        out = os.path.join(self.scratch, name)
+        served = subprocess.Popen(b.wrap([harness.BINARY, 'bench', 'net', '--listen', '0.0.0.0:5300', '--until-eof']), stdin=subprocess.PIPE,
+                                  stdout=subprocess.PIPE, text=True)
+        try:
+            assert 'listening on port 5300' in served.stdout.readline()
+            said = a.spirula('bench', 'net', '--to', f'{b.addr()}:5300', '-s', '1', '--out', out, timeout=120, check=False)
+        finally:
+            served.communicate('', timeout=30)
+        with open(os.path.join(out, 'result.json')) as f:
+            runs = json.load(f)['runs']
+        return said, next(r['found'] for r in runs if r['mode'] == 'path')
+
+    def frames(self, size):
+        """What a sends, and what the switch takes from it; its port to b takes 1500 bytes."""
+        netns.ip('-n', self.net['a'].ns, 'link', 'set', 'eth0', 'mtu', str(size))
+        netns.ip('-n', self.net.tag, 'link', 'set', 'p1n0', 'mtu', str(size))
+
+    def test_1_frames_of_all_hosts_are_alike(self):
+        said, path = self.path('whole')
+        assert (path['mtu'], path['carries']) == (1500, 1500) and path['sent'] > path['lost'], path
+        assert 'no jumbo frames (MTU 1500)' in said.out and said.code == 0, said
+
+    def test_2_large_frames_are_lost_on_the_way(self):
+        netns.ip('-n', self.net['a'].ns, 'link', 'set', 'eth0', 'gso_max_segs', '1')
+        self.frames(9000)
+        said, path = self.path('hole')
+        assert (path['mtu'], path['carries']) == (9000, 1500) and path['sent'] > path['lost'], path
+        assert 'set the MTU of 9000 everywhere on the way' in said.out, said
+        self.c_report('hole', 'whole')
+
+    def c_report(self, *names):
+        at = os.path.join(self.scratch, 'paths.html')
+        self.net['a'].spirula('report', *(os.path.join(self.scratch, n) for n in names), '--out', at)
+        text, _ = page(at)
+        assert 'frames of 9000 bytes' not in text and 'frames of 1500 bytes' in text and 'set the MTU of 9000' in text
 
 
 class DrillHosts(OsdHosts):

@@ -28,6 +28,7 @@ pub mod load;
 pub mod mysql;
 pub mod net;
 pub mod objects;
+pub mod path;
 pub mod progress;
 pub mod record;
 pub mod report;

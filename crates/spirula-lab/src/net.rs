@@ -2,7 +2,7 @@
 //!
 //! A host serves (`--listen`), another measures (`--to`). Each host is measured alone with one and with several streams, then all at
 //! once, in both directions. A bond of links sends one stream over one link (802.3ad): one stream is slower than several then, and
-//! that is said.
+//! that is said. What the path loses and how large the frames are that it carries is asked with datagrams ([`crate::path`]).
 //!
 //! Between several hosts (`--on`) the program is started on each of them, as for generators ([`crate::generator`]): each serves,
 //! and each in turn measures all others.
@@ -12,13 +12,14 @@
 use crate::args::{Lab, NetArgs, Output};
 use crate::bail;
 use crate::generator::Via;
+use crate::path::{self, Echo, Probed};
 use crate::prelude::*;
 use crate::progress::{bytes_rate, ms};
 use crate::record::Record;
 use crate::shown::Shown;
 use crate::used::Watch;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::process::{Child, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -46,6 +47,8 @@ enum What {
     Give,
     /// The server sends each byte back.
     Echo,
+    /// The server gives a token, and echoes datagrams that begin with it.
+    Path,
 }
 
 impl What {
@@ -54,15 +57,16 @@ impl What {
             Self::Take => b't',
             Self::Give => b'g',
             Self::Echo => b'e',
+            Self::Path => b'p',
         }
     }
 
     fn of(b: u8) -> Option<Self> {
-        [Self::Take, Self::Give, Self::Echo].into_iter().find(|w| w.byte() == b)
+        [Self::Take, Self::Give, Self::Echo, Self::Path].into_iter().find(|w| w.byte() == b)
     }
 }
 
-fn serve_one(mut s: TcpStream) -> std::io::Result<()> {
+fn serve_one(mut s: TcpStream, echo: Option<&Echo>) -> std::io::Result<()> {
     let begun = Instant::now();
     s.set_read_timeout(Some(PATIENCE))?;
     s.set_write_timeout(Some(PATIENCE))?;
@@ -72,6 +76,14 @@ fn serve_one(mut s: TcpStream) -> std::io::Result<()> {
     let Some(what) = What::of(head[8]).filter(|_| head.starts_with(HELLO)) else { return Ok(()) };
     // It is understood. Without this word a listener of another kind would be measured.
     s.write_all(HELLO)?;
+    if what == What::Path {
+        // Without a port for datagrams there is no token: the end of the stream says so.
+        let Some(given) = echo.and_then(Echo::give) else { return Ok(()) };
+        s.write_all(&given.token)?;
+        s.set_read_timeout(Some(MOST))?;
+        // It is good until the other side has had enough.
+        return s.read(&mut head).map(|_| ());
+    }
     let mut buf = vec![0; BLOCK];
     while begun.elapsed() < MOST {
         match what {
@@ -89,6 +101,7 @@ fn serve_one(mut s: TcpStream) -> std::io::Result<()> {
                 }
                 s.write_all(&one)?;
             }
+            What::Path => return Ok(()),
         }
     }
     Ok(())
@@ -97,7 +110,9 @@ fn serve_one(mut s: TcpStream) -> std::io::Result<()> {
 /// Serves in threads of its own; gives the port.
 fn serve(on: &str) -> Result<u16> {
     let listener = TcpListener::bind(on).with_context(|| format!("listen on {on}"))?;
-    let port = listener.local_addr().context("ask for the port")?.port();
+    let at = listener.local_addr().context("ask for the port")?;
+    let port = at.port();
+    let echo = Echo::start(at);
     let open = Arc::new(AtomicUsize::new(0));
     std::thread::Builder::new()
         .name("net".into())
@@ -107,10 +122,10 @@ fn serve(on: &str) -> Result<u16> {
                     continue;
                 }
                 open.fetch_add(1, Ordering::Relaxed);
-                let ended = open.clone();
+                let (ended, echo) = (open.clone(), echo.clone());
                 let work = move || {
                     // Whoever breaks off ends a measurement, not this server.
-                    let _ = serve_one(s);
+                    let _ = serve_one(s, echo.as_ref());
                     ended.fetch_sub(1, Ordering::Relaxed);
                 };
                 if std::thread::Builder::new().name("net-stream".into()).spawn(work).is_err() {
@@ -164,7 +179,7 @@ fn stream(host: &str, what: What, time: Duration) -> Result<Record> {
         let n = match what {
             What::Take => s.write_all(&buf).map(|()| buf.len()),
             What::Give => s.read(&mut buf),
-            What::Echo => s.write_all(&buf).and_then(|()| s.read_exact(&mut buf)).map(|()| 1),
+            What::Echo | What::Path => s.write_all(&buf).and_then(|()| s.read_exact(&mut buf)).map(|()| 1),
         };
         let n = n.with_context(broken)?;
         if n == 0 {
@@ -226,6 +241,37 @@ fn measure_one(
     Ok(rate)
 }
 
+/// What the path to a server loses and carries.
+fn path_to(host: &str, time: Duration) -> Result<Probed> {
+    let mut s = connect(host, What::Path)?;
+    let mut token = [0; path::TOKEN];
+    s.read_exact(&mut token).with_context(|| {
+        format!("{host} echoes no datagrams: UDP at its port was taken when it began, try another port")
+    })?;
+    let server: SocketAddr = s.peer_addr().with_context(|| format!("ask for the address of {host}"))?;
+    // The token is good while `s` is open.
+    path::probe(server, token, time)
+}
+
+fn measure_path(host: &str, a: &NetArgs, shown: &mut Shown<'_>) -> Result<()> {
+    let name = format!("path to {host}");
+    shown.progress.now(&name);
+    let path = match path_to(host, Duration::from_secs(a.seconds)) {
+        Ok(path) => path,
+        // A firewall that lets no datagrams through is no reason not to measure streams.
+        Err(e) => {
+            shown.say(&format!("{name:<44} not measured: {e:#}"));
+            return Ok(());
+        }
+    };
+    let run = json!({
+        "name": name, "repeat": 0, "mode": "path", "threads": 1, "seconds": a.seconds, "hosts": [host], "found": path.json(),
+    });
+    shown.add(&format!("{name:<44} {}", path.words()), run)?;
+    path.advice().iter().for_each(|words| shown.say(&format!("  {words}")));
+    Ok(())
+}
+
 /// Measures the hosts; the runs go where `shown` leads.
 ///
 /// # Errors
@@ -235,6 +281,7 @@ pub fn measure(hosts: &[String], a: &NetArgs, shown: &mut Shown<'_>) -> Result<(
     for h in hosts {
         let one = std::slice::from_ref(h);
         measure_one(one, What::Echo, 1, &format!("latency with {h}"), a, shown)?;
+        measure_path(h, a, shown)?;
         for (what, words) in [(What::Take, "to"), (What::Give, "from")] {
             let single = measure_one(one, what, 1, &format!("1 stream {words} {h}"), a, shown)?;
             let many = measure_one(one, what, several, &format!("{several} streams {words} {h}"), a, shown)?;
@@ -348,11 +395,14 @@ fn between(lab: &Lab, a: &NetArgs, shown: &mut Shown<'_>) -> Result<()> {
             let name = others().fold(name, |name, s| name.replace(&s.at, &s.via.host));
             run["name"] = json!(format!("{host}: {name}"));
             let found = &run["found"];
+            let path = Probed::from_json(found);
             let text = match found["latency_ms"]["mean"].as_f64().filter(|_| run["mode"] == "echo") {
                 Some(mean) => format!("there and back: mean {:>8}", ms(mean)),
+                None if path.is_some() => path.as_ref().map(Probed::words).unwrap_or_default(),
                 None => format!("{:>11}", bytes_rate(found["bytes_per_s"].as_f64().unwrap_or(0.0))),
             };
             shown.add(&format!("{:<54} {text}", run["name"].as_str().unwrap_or_default()), run)?;
+            path.iter().flat_map(Probed::advice).for_each(|words| shown.say(&format!("  {words}")));
         }
     }
     Ok(())

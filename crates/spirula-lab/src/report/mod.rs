@@ -7,6 +7,7 @@ pub mod svg;
 
 use crate::args::{Lab, ReportArgs};
 use crate::bail;
+use crate::path::Probed;
 use crate::prelude::*;
 use crate::progress::{bytes_rate, ms};
 use std::fmt::Write as _;
@@ -368,6 +369,9 @@ fn plain(names: &[String], results: &[Value], labels: &[String]) -> String {
             let runs = named(r, name);
             let of = |f: &dyn Fn(&Value) -> f64| Range::of(runs.iter().map(|r| f(r)).collect());
             let last = runs.last()?;
+            if let Some(path) = Probed::from_json(&last["found"]).filter(|_| last["mode"] == "path") {
+                return Some(cell(&path.words()));
+            }
             let ping = last["mode"] == "echo";
             let rate = of(&|r| number(&r["found"]["bytes_per_s"]))?;
             let iops = of(&|r| number(&r["found"]["iops"]))?;
@@ -382,8 +386,12 @@ fn plain(names: &[String], results: &[Value], labels: &[String]) -> String {
             })
         };
         rows.push(std::iter::once(escape(name)).chain(results.iter().map(|r| one(r).unwrap_or("—".into()))).collect());
-        for word in results.iter().filter_map(|r| named(r, name).last()?["verdict"].as_str()) {
-            let _ = write!(verdicts, "<p>{}: {}</p>", escape(name), escape(word));
+        for last in results.iter().filter_map(|r| named(r, name).last().copied()) {
+            let path = Probed::from_json(&last["found"]).filter(|_| last["mode"] == "path");
+            let words = last["verdict"].as_str().map(str::to_owned).into_iter();
+            for word in words.chain(path.iter().flat_map(Probed::advice)) {
+                let _ = write!(verdicts, "<p>{}: {}</p>", escape(name), escape(&word));
+            }
         }
     }
     format!("<section>{}{verdicts}</section>", table(&rows))
