@@ -225,7 +225,11 @@ impl Fuzzer {
         match self.rng.below(16) {
             0 => "9".repeat(self.rng.between(1, 3000) as usize),
             1 => "x".repeat(2 << self.rng.below(17)),
-            2 => String::from_utf8_lossy(&self.bytes(40)).into_owned(),
+            2 => match String::from_utf8_lossy(&self.bytes(40)).into_owned() {
+                // The monitors of the story are called by one letter each, and are not to be removed.
+                monitor if monitor.len() == 1 => monitor + "_",
+                text => text,
+            },
             3..=7 => self.of(NAMES),
             8..=12 => self.of(PLAIN),
             _ => self.of(ODD),
