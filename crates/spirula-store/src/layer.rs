@@ -22,10 +22,12 @@
 //! of one child it is its name. A name stays while the map's number may change, so a merge
 //! need not tell those above. The object that has a name is found by a record of its own.
 //!
-//! Chains are at most [`DEPTH_MAX`] long: a clone of what lies over as many gets a whole map
-//! first, whose blocks have one more owner each. So it is paid for by as many clones. How many
-//! they are depends on the object's name ([`depth_max`]): the objects of an image, cloned
-//! together by each of its snapshots, get their whole maps one after the other.
+//! Chains are at most [`DEPTH_MAX`] long: of an object that lies over as many, all that lies
+//! over the lowest layer, which has nearly all blocks, is made one map first, whose blocks have
+//! one more owner each ([`Stage::shorten`](crate::stage::Stage)). Once that hides a good part of
+//! the object, the object gets a whole map, over nothing. So it is paid for by many clones. How
+//! long a chain may be depends on the object's name ([`depth_max`]): the objects of an image,
+//! cloned together by each of its snapshots, pay one after the other.
 //!
 //! All of it changes within transactions, by records that hold results, as everything here:
 //! a replay may apply them twice. What several children of a layer hide each for itself is

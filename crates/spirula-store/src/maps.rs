@@ -55,9 +55,11 @@ struct Link {
 }
 
 impl Link {
-    /// What an object's map lies over, itself first.
-    fn all<M: Maps>(maps: &M, o: &Onode) -> impl Iterator<Item = Result<Self>> {
-        let below = chain(maps, o.base).map(|l| l.map(|(_, l)| Self { map: l.map, own: l.own, base: l.base }));
+    /// What an object's map lies over, itself first, down to what lies over the layer `until` (0: all).
+    fn above<M: Maps>(maps: &M, o: &Onode, until: u64) -> impl Iterator<Item = Result<Self>> {
+        let below = chain(maps, o.base)
+            .take_while(move |l| !matches!(l, Ok((name, _)) if *name == until))
+            .map(|l| l.map(|(_, l)| Self { map: l.map, own: l.own, base: l.base }));
         std::iter::once(Ok(Self { map: o.id, own: o.own, base: o.base })).chain(below)
     }
 
@@ -73,7 +75,7 @@ pub(crate) fn numbers(maps: &impl Maps, o: &Onode, first: u32, last: u32) -> Res
         return Ok((first..=last).collect());
     }
     let mut found = BTreeSet::new();
-    for link in Link::all(maps, o) {
+    for link in Link::above(maps, o, 0) {
         maps.numbers(link?.map, first, last, &mut found)?;
     }
     Ok(found.into_iter().collect())
@@ -86,9 +88,14 @@ pub(crate) struct View(Vec<(Arc<Segment>, u128)>);
 impl View {
     /// What an object sees of the blocks `wanted` of a segment.
     pub fn of(maps: &impl Maps, o: &Onode, seg: u32, wanted: u128) -> Result<Self> {
+        Self::above(maps, o, 0, seg, wanted)
+    }
+
+    /// The same of what lies over the layer `until` (0: all).
+    pub fn above(maps: &impl Maps, o: &Onode, until: u64, seg: u32, wanted: u128) -> Result<Self> {
         let mut records = Vec::with_capacity(2);
         let mut open = wanted;
-        let mut links = Link::all(maps, o);
+        let mut links = Link::above(maps, o, until);
         while open != 0
             && let Some(link) = links.next().transpose()?
         {
@@ -153,9 +160,16 @@ impl View {
         usage
     }
 
-    /// One record that says the same, over nothing.
-    pub fn flat(&self) -> Segment {
+    /// One record that says the same: over nothing, or over a map of which it hides all that one of these does.
+    pub fn flat(&self, over: bool) -> Segment {
         let mut flat = Segment::default();
+        if over {
+            flat = Segment::over();
+            let hidden = self.0.iter().fold(0, |all, (record, _)| all | record.hides());
+            for (first, len) in runs_of(hidden).filter(|_| !planted!(FoldedMapShowsHoles)) {
+                flat.replace(first, len, &[], Checksum::default(), &[], &mut Released::default());
+            }
+        }
         self.each(|at, piece| put_piece(&mut flat, at, &piece));
         flat.shrink();
         flat
@@ -167,7 +181,7 @@ impl View {
 /// Whatever was written to a map got the kind of what showed below it then, and what is below never changes. So all that
 /// still shows is of the kind of the first record from the top that has any.
 pub(crate) fn kind(maps: &impl Maps, o: &Onode, seg: u32) -> Result<Option<Checksum>> {
-    for link in Link::all(maps, o) {
+    for link in Link::above(maps, o, 0) {
         let link = link?;
         if link.may_have(seg)
             && let Some(kind) = maps.record(link.map, seg)?.and_then(|r| r.sums_kind())

@@ -161,6 +161,10 @@ mod bugs {
         HiddenBlocksFreed,
         /// owner not counted of the blocks of a layer that a whole map refers to
         WholeMapMissesOwner,
+        /// layers put together into one map, through whose holes what is below shows again
+        FoldedMapShowsHoles,
+        /// layer not marked whose blocks another map refers to
+        FoldedLayerUnmarked,
         /// clone not counted as an owner of the omap it shares
         OmapMissesOwner,
         /// what only a child hid stays when layer and child become one

@@ -65,7 +65,7 @@ impl Stage<'_> {
         let o = head.now.as_mut().ok_or_else(|| StoreError::NoSource(from.clone().into()))?;
         o.shared |= o.blocks > 0;
         let o = o.clone();
-        self.share_layers(&o)?;
+        self.share_layers(&o, 0)?;
         Ok(o)
     }
 
@@ -149,7 +149,7 @@ impl Stage<'_> {
             let o = slot.as_mut().ok_or_else(missing)?;
             o.shared |= o.blocks > 0;
             let o = o.clone();
-            self.share_layers(&o)?;
+            self.share_layers(&o, 0)?;
             o
         } else {
             self.source(from)?

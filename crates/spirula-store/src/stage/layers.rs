@@ -3,7 +3,7 @@
 use super::{Stage, StagedHead, field, space_of, take_id};
 use crate::error::{Result, StoreError};
 use crate::keys;
-use crate::layer::{Layer, depth_max};
+use crate::layer::{Layer, depth_max, own_bit};
 use crate::maps::{self, Maps, View, WHOLE, put_piece};
 use crate::onode::{Onode, SEGMENT_BLOCKS};
 use crate::read::no_layer;
@@ -11,7 +11,7 @@ use crate::segment::{Piece, Released, Segment, runs_of};
 use crate::sum::Checksum;
 use bytes::Bytes;
 use spirula_types::HObject;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Of a record that changes in more places than this, all is written to the journal.
@@ -38,6 +38,9 @@ impl Maps for Stage<'_> {
 
 /// With no more records than this over it, a map is kept in a merge without a look at how many it has.
 const FEW: usize = 1;
+
+/// An object gets a map over nothing once this part of it is hidden of its lowest layer.
+const WHOLE_PART: u64 = if cfg!(test) { 2 } else { 4 };
 
 /// What a merge keeps.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -107,8 +110,8 @@ impl Stage<'_> {
         Ok(())
     }
 
-    /// How deep the chain from an object's own map down is. Makes the map whole if that is
-    /// too deep for it to become a layer.
+    /// How deep the chain from an object's own map down is. Makes it shorter if that is
+    /// too deep for the map to become a layer.
     fn depth(&mut self, object: &HObject, o: &mut Onode) -> Result<u32> {
         if o.base == 0 {
             return Ok(1);
@@ -123,18 +126,65 @@ impl Stage<'_> {
         if depth <= most {
             return Ok(depth);
         }
-        self.make_whole(o)?;
-        Ok(1)
+        self.shorten(object, o)
     }
 
-    /// Gives an object a map of its own, over nothing, in which all blocks of the layers below
-    /// have one owner more.
-    fn make_whole(&mut self, o: &mut Onode) -> Result<()> {
-        self.share_layers(o)?;
-        let mut owned = Vec::new();
-        for seg_no in self.all_numbers(o)? {
+    /// Lets an object lie over fewer layers, and says how deep the chain from its own map down is then.
+    ///
+    /// What lies over the lowest layer becomes one map, so that but few blocks get another owner. A layer over the lowest one
+    /// stays below as well if it hides as much as all above it together: so a block gets another owner as often as such
+    /// maps can double. The object gets a map over nothing once all of them hide a [`WHOLE_PART`]th of it together: what
+    /// all children of a layer hide is not let go of before they are one.
+    fn shorten(&mut self, object: &HObject, o: &mut Onode) -> Result<u32> {
+        let below = maps::chain(self, o.base).collect::<Result<Vec<_>>>()?;
+        let lying_over = below.iter().map(|(_, l)| (l.map, l.base, l.own)).filter(|(_, base, _)| *base != 0);
+        // How many blocks each hides, from the top; and all of them together.
+        let (mut sizes, mut hidden) = (Vec::with_capacity(below.len()), BTreeMap::new());
+        for (map, _, own) in std::iter::once((o.id, o.base, o.own)).chain(lying_over) {
+            let mut found = BTreeSet::new();
+            if own != 0 {
+                self.numbers(map, 0, u32::MAX, &mut found)?;
+            }
+            let mut size = 0;
+            for seg_no in found {
+                let hides = self.record(map, seg_no)?.map_or(0, |record| record.hides());
+                size += u64::from(hides.count_ones());
+                *hidden.entry(seg_no).or_insert(0) |= hides;
+            }
+            sizes.push(size);
+        }
+        let all: u64 = hidden.values().map(|h: &u128| u64::from(h.count_ones())).sum();
+        // The lowest one stays in any case.
+        let (mut stay, mut above) = (1, sizes.iter().sum::<u64>());
+        for size in sizes.iter().rev() {
+            above -= size;
+            if *size < above || stay >= depth_max(object) as usize / 2 {
+                break;
+            }
+            stay += 1;
+        }
+        let until = below.len().checked_sub(stay).filter(|n| *n > 0).and_then(|n| below.get(n));
+        match until {
+            Some((until, _)) if all < o.blocks / WHOLE_PART => {
+                self.fold(object, o, *until, hidden.into_keys().collect())?;
+                Ok(stay as u32 + 1)
+            }
+            _ => {
+                let numbers = self.all_numbers(o)?;
+                self.fold(object, o, 0, numbers)?;
+                Ok(1)
+            }
+        }
+    }
+
+    /// Makes one map of an object's own and of those below it that lie over the layer `until`, and lets the object lie over
+    /// that (0: over nothing). What it gets of the layers between has one owner more.
+    fn fold(&mut self, object: &HObject, o: &mut Onode, until: u64, numbers: Vec<u32>) -> Result<()> {
+        self.share_layers(o, until)?;
+        let (mut owned, mut bits) = (Vec::new(), 0);
+        for seg_no in numbers {
             let own = self.record(o.id, seg_no)?;
-            let view = View::of(self, o, seg_no, WHOLE)?;
+            let view = View::above(self, o, until, seg_no, WHOLE)?;
             // What its own record maps has that owner already.
             let mut blobs: BTreeSet<_> =
                 own.iter().flat_map(|s| s.blobs()).filter_map(|b| b.runs.first()).map(|r| r.start).collect();
@@ -149,14 +199,20 @@ impl Stage<'_> {
                     }
                 }
             }
-            let flat = view.flat();
+            let flat = view.flat(until != 0);
             if own.is_some() || !flat.is_empty() {
+                bits |= own_bit(seg_no);
                 self.put_record(o.id, seg_no, flat);
             }
         }
         self.reference_all(owned)?;
         o.shared = true;
-        self.leave(o)
+        self.leave(o)?;
+        if until != 0 {
+            (o.base, o.name, o.own) = (until, take_id(&mut self.counters), bits);
+            self.join(o, object)?;
+        }
+        Ok(())
     }
 
     /// Numbers of all segments that an object sees.
@@ -164,10 +220,12 @@ impl Stage<'_> {
         maps::numbers(self, o, 0, u32::MAX)
     }
 
-    /// Takes note that blocks of the layers below an object may have other owners.
-    pub(super) fn share_layers(&mut self, o: &Onode) -> Result<()> {
+    /// Takes note that blocks of the layers below an object may have other owners: of those
+    /// that lie over the layer `until` (0: all of them).
+    pub(super) fn share_layers(&mut self, o: &Onode, until: u64) -> Result<()> {
         let below = maps::chain(self, o.base).collect::<Result<Vec<_>>>()?;
-        for (name, _) in below.iter().filter(|(_, l)| !l.shared) {
+        let shared = below.iter().take_while(|(name, _)| *name != until);
+        for (name, _) in shared.filter(|(_, l)| !l.shared && !planted!(FoldedLayerUnmarked)) {
             self.change_layer(*name, |l| l.shared = true)?;
         }
         Ok(())

@@ -574,11 +574,61 @@ fn chain(packs: bool) {
     assert_eq!(depth(&store, &head(1)), 0);
 }
 
+/// Where a chain has become too long its lowest layer stays, and what is above it is made one map: that costs as much
+/// for a large object as for a small one.
+#[test]
+fn a_chain_is_made_shorter_above_its_lowest_layer() {
+    let opts = StoreOptions { size: 24 << 20, journal_size: 1 << 20, cache_bytes: 4 << 20, ..tiny() };
+    let rounds = 20 * u64::from(DEPTH_MAX);
+    let mut costs = Vec::new();
+    for blocks in [1024, 4096] {
+        let world = create(&opts);
+        let mut store = open(&world, &opts).unwrap();
+        rewritten(&mut store, &head(1), blocks);
+        let root = |store: &Store| {
+            let mut at = store.onode(&head(1)).unwrap().unwrap().base;
+            let mut depth = 0;
+            while let Some(l) = store.stored_layer(at).unwrap().filter(|l| l.base != 0) {
+                (at, depth) = (l.base, depth + 1);
+            }
+            (at, depth)
+        };
+        let (mut journal, mut most, mut lowest) = (0, 0, None);
+        for s in 1..=rounds {
+            let mut t = one(&snap(1, s), ObjectOp::CloneFrom(head(1)));
+            t.objects.extend(write(&head(1), 11 * s, s, 1).objects);
+            let bytes = submit_counted(&mut store, &t);
+            (journal, most) = (journal + bytes, most.max(bytes));
+            let (at, depth) = root(&store);
+            assert!(depth < DEPTH_MAX, "{depth} layers");
+            assert_eq!(*lowest.get_or_insert(at), at, "clone {s} of {blocks} blocks: a whole map");
+        }
+        sound(&store, "cloned");
+        // What all children of the lowest layer hide is kept until they are one: then nothing of it is left.
+        for s in 1..rounds {
+            store.submit(one(&snap(1, s), ObjectOp::Remove)).unwrap();
+        }
+        sound(&store, "clones removed");
+        store.submit(one(&snap(1, rounds), ObjectOp::Remove)).unwrap();
+        store.close().unwrap();
+        let store = open(&world, &opts).unwrap();
+        assert_eq!(store.onode(&head(1)).unwrap().unwrap().base, 0);
+        for tag in [b'Y', b'N', b'R'] {
+            assert_eq!(store.meta.range(&[tag], &[tag + 1]).count(), 0, "{}", char::from(tag));
+        }
+        assert_eq!(store.statfs().used, blocks * BLOCK);
+        costs.push((journal as u64 / rounds, most));
+    }
+    println!("bytes of changes for a clone and a write, and at most: {costs:?}");
+    assert!(costs.iter().all(|(mean, most)| *mean < 2048 && *most < 16 << 10), "{costs:?}");
+    assert!(costs[0].0.abs_diff(costs[1].0) < 100, "depends on the object's size: {costs:?}");
+}
+
 /// Objects that are cloned and written to together do not all get a whole map at the same time.
 #[test]
 fn whole_maps_are_spread_over_the_clones() {
     let opts = StoreOptions { size: 32 << 20, journal_size: 4 << 20, cache_bytes: 8 << 20, ..tiny() };
-    let (objects, rounds) = (40, 3 * u64::from(DEPTH_MAX));
+    let (objects, rounds) = (40, 8 * u64::from(DEPTH_MAX));
     let world = create(&opts);
     let mut store = open(&world, &opts).unwrap();
     (0..objects).for_each(|n| assert!(store.submit(write(&head(n), 0, n, 40)).is_ok()));
@@ -630,9 +680,48 @@ fn chains_are_bounded_and_come_apart_from_below() {
     chain(true);
 }
 
+/// Little of a large object changes between its clones, so that its lowest layer stays when the chain is made shorter.
+/// What was cut out or off in a layer does not come back.
+fn shortened(packs: bool) {
+    let opts = tiny();
+    let world = create(&opts);
+    let mut store = if packs { alphabet::open(&world, &opts) } else { open(&world, &opts).unwrap() };
+    let mut model = Model::default();
+    do_both(&mut store, &mut model, write(&head(1), 0, 1, 300));
+    let clones = 5 * u64::from(DEPTH_MAX);
+    for s in 1..=clones {
+        do_both(&mut store, &mut model, one(&snap(1, s), ObjectOp::CloneFrom(head(1))));
+        let data = pattern(if packs { 3 } else { s }, (2 * BLOCK) as usize);
+        do_both(&mut store, &mut model, one(&head(1), ObjectOp::Write { offset: (2 * s + 140) * BLOCK, data }));
+        do_both(&mut store, &mut model, one(&head(1), ObjectOp::Zero { offset: 5 * s * BLOCK, length: BLOCK }));
+        for size in [295, 300].into_iter().filter(|_| s % 5 == 0) {
+            do_both(&mut store, &mut model, one(&head(1), ObjectOp::Truncate { size: size * BLOCK }));
+        }
+        model.check(&mut store, &format!("clone {s}"));
+        sound(&store, "cloned");
+    }
+    // Every other one first.
+    for s in (1..=clones).step_by(2).chain((1..clones).rev().filter(|s| s % 2 == 0)) {
+        do_both(&mut store, &mut model, one(&snap(1, s), ObjectOp::Remove));
+        model.check(&mut store, &format!("without clone {s}"));
+        sound(&store, "a clone removed");
+    }
+    store.close().unwrap();
+    let mut store = open(&world, &opts).unwrap();
+    model.check(&mut store, "reopened");
+    sound(&store, "reopened");
+}
+
+#[test]
+fn what_is_cut_out_of_a_layer_stays_so_in_a_shorter_chain() {
+    shortened(false);
+    shortened(true);
+}
+
 /// For [`super::planted`], too.
 pub(crate) fn families() {
     chain(false);
+    shortened(false);
     for seed in 0..6 {
         family(seed, 60, seed % 3 == 1, seed % 3 == 2);
     }

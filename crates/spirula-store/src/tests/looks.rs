@@ -92,7 +92,8 @@ fn what_a_whole_map_owns_is_noted_in_as_few_pieces_as_it_lies_in() {
     for s in 1..=2 * u64::from(DEPTH_MAX) {
         let bytes = super::layers::submit_counted(&mut store, &one(&snap(n, s), ObjectOp::CloneFrom(head(n))));
         most = most.max(bytes);
-        store.submit(write(&head(n), s, s, 1)).unwrap();
+        // So much that not only what lies over the lowest layer is made one map.
+        (0..80).rev().for_each(|block| assert!(store.submit(write(&head(n), 80 * s + block, s, 1)).is_ok()));
     }
     // The map itself: eight bytes and a checksum for each block. Beside it, 17 bytes for each piece.
     assert!(most > 12 * 1024, "no map was made whole: {most} bytes at most");
