@@ -410,8 +410,12 @@ impl Stage<'_> {
     /// An object's own record of a segment as it is in this transaction, to be changed and
     /// put back.
     pub(super) fn segment(&self, o: &Onode, seg: u32) -> Result<Segment> {
-        let new = if o.base == 0 { Segment::default } else { Segment::over };
-        Ok(self.record(o.id, seg)?.map_or_else(new, |s| (*s).clone()))
+        if o.base == 0 {
+            return Ok(self.record(o.id, seg)?.map_or_else(Segment::default, |s| (*s).clone()));
+        }
+        // Since it was cloned nothing was written there: no need to look for a record in the tree.
+        let own = if o.own & own_bit(seg) != 0 { self.record(o.id, seg)? } else { None };
+        Ok(own.map_or_else(Segment::over, |s| (*s).clone()))
     }
 
     /// A block's content, `None` if it is not mapped.
