@@ -91,8 +91,14 @@ impl Scene {
         let nets = match rng.below(3) {
             _ if !self.apart => &both[..1],
             0 => &both[..],
-            1 => &both[..1],
-            _ => &both[1..],
+            1 => {
+                self.probe("pair cut in the public network");
+                &both[..1]
+            }
+            _ => {
+                self.probe("pair cut in the cluster network");
+                &both[1..]
+            }
         };
         let one_way = rng.one_in(3);
         self.probe(if one_way { "pair cut one way" } else { "pair cut" });
@@ -232,6 +238,9 @@ impl Scene {
         }
         self.probe("machine suspended");
         let wall_still = self.extra_rng.one_in(2);
+        if wall_still {
+            self.probe("wall clock stood still");
+        }
         self.world.suspend(target, wall_still);
         self.paused.insert(target, self.world.now + self.extra_rng.between(100_000, 20 * SECOND));
     }

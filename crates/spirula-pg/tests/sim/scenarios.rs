@@ -78,7 +78,7 @@ fn ends_well(mut w: World) -> Result<World, String> {
 }
 
 /// A story goes well in each of these seeds, and what it is about comes about in most of them.
-fn goes_well(seeds: u64, about: &str, story: impl Fn(u64) -> Result<World, String>) {
+pub fn goes_well(seeds: u64, about: &str, story: impl Fn(u64) -> Result<World, String>) {
     let told = |seed| story(seed).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
     let came = (0..seeds).filter(|seed| told(*seed).stats.contains_key(about)).count() as u64;
     println!("{about}: in {came} of {seeds} seeds");
