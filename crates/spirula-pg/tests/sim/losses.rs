@@ -122,6 +122,13 @@ fn loses(seed: u64, kind: &'static str, erasure: bool, bug: Option<Bug>) -> Resu
             let members = w.map().members(PG);
             w.lose_write(members[0].osd, members[1].osd);
         }
+        if kind.starts_with("Rotten") && !erasure {
+            // A member finds under a write that its copy is bad. Another one than the primary's: each object has good copies.
+            let (member, o) = (w.map().acting(PG)[1] as usize, object(w.rng.below(6)));
+            if w.nodes[member].store.applied.objects.contains_key(&o) {
+                w.nodes[member].store.rotten.insert(o);
+            }
+        }
     }
     // A primary that returns asks others for what it lacks, some of which is bad there.
     let leads = seed.is_multiple_of(3);
@@ -142,6 +149,10 @@ fn loses(seed: u64, kind: &'static str, erasure: bool, bug: Option<Bug>) -> Resu
                 rots(&mut w, victim);
             });
         }
+    }
+    if kind == "ScanFailed" {
+        // Who comes back cannot list its objects, some times.
+        w.nodes[id as usize].store.unlisted.set(3);
     }
     w.start(id);
     run(&mut w, 1500);
@@ -195,9 +206,8 @@ fn one_loss() {
     }
 }
 
-/// What is not sent in this story: it needs a listing that cannot be read, or a bad copy that is met by recovery. Runs by chance
-/// lose `PullFailed` and `Rotten`.
-const NEVER_SENT: [&str; 4] = ["ScanFailed", "PullFailed", "Rotten", "RottenAck"];
+/// What is not sent in this story: it needs a bad copy that is met by recovery. Runs by chance lose it.
+const NEVER_SENT: &str = "PullFailed";
 
 #[test]
 fn whatever_kind_of_message_is_lost_comes_again() {
@@ -215,7 +225,7 @@ fn whatever_kind_of_message_is_lost_comes_again() {
             none.push(kind);
         }
     }
-    none.retain(|kind| !NEVER_SENT.contains(kind));
+    none.retain(|kind| *kind != NEVER_SENT);
     assert!(none.is_empty(), "never lost, so not tried: {none:?}");
 }
 
