@@ -139,6 +139,7 @@ impl Extra {
                 "pair cut in the public network",
                 "pair cut in the cluster network",
                 "pair cut for long",
+                "pair cut alone",
             ],
             Self::Clients => &["client reconnects", "read given up"],
             Self::Overtaken => &["client reconnects", "read given up"],

@@ -40,6 +40,8 @@ pub enum Bug {
     ResendAsNew,
     /// The leader makes entries that nobody can apply, and proposes them or not.
     Poison(spirula_mon::Poison),
+    /// Nobody may be marked down while two OSDs do not hear each other.
+    PairsLeft,
     /// One in the PGs.
     Pg(spirula_pg::Bug),
 }
@@ -49,7 +51,7 @@ impl Bug {
     /// none is named), and with what it must cause: another failure does not count. The simulators of PGs and of the
     /// quorum show more, with stories made for them. `GrantEpochIgnored` is shown by that of PGs alone, where a boot reaches the
     /// monitor late: else whoever has the map that shows a primary down grants it nothing more, and one that is up is asked.
-    pub const ALL: [(Self, &[Extra], &[Sign]); 32] = {
+    pub const ALL: [(Self, &[Extra], &[Sign]); 33] = {
         use spirula_pg::Bug as Of;
         /// What was acknowledged is not what is there, or was read.
         const ACKED: &[Sign] = &[Sign::Lost, Sign::Stale, Sign::Order, Sign::Answer, Sign::Log];
@@ -65,6 +67,7 @@ impl Bug {
             (Self::StaleLeaderReads, &[Extra::Leader], &[Sign::Registers]),
             (Self::ResendAsNew, &[], &[Sign::Registers]),
             (Self::Poison(spirula_mon::Poison::Proposed), &[], &[Sign::Exit]),
+            (Self::PairsLeft, &[Extra::Pairs], &[Sign::Stalled]),
             (Self::Pg(Of::DupsForgotten), &[], &[Sign::Order, Sign::Answer, Sign::Lost, Sign::Stale, Sign::Books]),
             (Self::Pg(Of::DupWithoutVersion), &[], &[Sign::Reply]),
             (Self::Pg(Of::DivergentDeleteKept), &[], DATA),
@@ -224,6 +227,7 @@ pub fn run(o: &Options) -> Result<Report, Failure> {
     let course = std::panic::AssertUnwindSafe(|| {
         s.storm(o.storm_s * 1_000_000)?;
         s.outlast_cuts()?;
+        s.cut_alone()?;
         s.peace()
     });
     let result = std::panic::catch_unwind(course).unwrap_or_else(|panic| {

@@ -6,7 +6,8 @@ use crate::device::Lie;
 use crate::extras::Extra;
 use crate::hardware::Coming;
 use crate::osd::OsdActor;
-use crate::scenario::Scene;
+use crate::rng::Rng;
+use crate::scenario::{Bug, Scene};
 use crate::world::{ActorId, Net};
 use crate::wrong::{Sign, Wrong};
 use spirula_runtime::limits;
@@ -19,6 +20,10 @@ const SECOND: u64 = 1_000_000;
 const FLAGS: [&str; 7] = ["nodown", "noup", "nodown", "noup", "noout", "norecover", "nobackfill"];
 /// Pools made under load, at most at the same time.
 const POOLS_MADE: usize = 2;
+/// Time for all to be well before two OSDs do not hear each other, and how long a request may wait then: several times as long as
+/// it takes to mark one of them down.
+const WELL_US: u64 = 60 * SECOND;
+const STALL_US: u64 = 30 * SECOND;
 /// Time in which what is deleted must be gone in peace.
 const DELETED_US: u64 = 60 * SECOND;
 
@@ -87,6 +92,10 @@ impl Scene {
         }
         let longest = *rng.pick(&[10, 10, 60, 600]).unwrap_or(&10);
         let until = self.world.now + rng.between(SECOND, longest * SECOND);
+        self.cut_two(&mut rng, (a, b), until);
+    }
+
+    fn cut_two(&mut self, rng: &mut Rng, (a, b): (ActorId, ActorId), until: u64) {
         let both = [Net::Public, Net::Cluster];
         let nets = match rng.below(3) {
             _ if !self.apart => &both[..1],
@@ -122,6 +131,66 @@ impl Scene {
             self.run_for(SECOND)?;
             self.end_due();
             self.end_due_extras();
+        }
+        Ok(())
+    }
+
+    /// Of a cluster in which all is well two OSDs do not hear each other, and nothing else happens: clients go on all the time, where the
+    /// pool can do without one of the two.
+    pub fn cut_alone(&mut self) -> Result<(), Wrong> {
+        let others =
+            [Extra::Full, Extra::Room, Extra::Rot, Extra::Lies, Extra::Fuzz].into_iter().any(|e| self.extras.has(e));
+        if !self.extras.has(Extra::Pairs) || others || !self.extra_rng.one_in(2) {
+            return Ok(());
+        }
+        self.world.heal(true);
+        self.healed_at = 0;
+        for actor in self.osds.iter().chain(&self.mons).copied().collect::<Vec<_>>() {
+            self.world.load(actor, 0, 0);
+        }
+        let patience = self.world.now + WELL_US;
+        while !self.is_whole() || !self.troubles.flags.is_empty() || !self.slowed.is_empty() {
+            if self.world.now > patience {
+                self.probe("no pair cut alone: not whole");
+                return Ok(());
+            }
+            self.run_for(SECOND)?;
+            self.end_due();
+            self.end_due_extras();
+        }
+        if self.bug == Some(Bug::PairsLeft) {
+            self.troubles.flags.insert("nodown", u64::MAX);
+            self.order_of_all(r#"{"prefix": "osd set", "key": "nodown"}"#);
+            self.run_for(2 * SECOND)?;
+        }
+        let mut rng = self.extra_rng.fork();
+        let (Some(a), Some(b)) = (rng.pick(&self.osds).copied(), rng.pick(&self.osds).copied()) else { return Ok(()) };
+        if a == b {
+            return Ok(());
+        }
+        self.probe("pair cut alone");
+        let began = self.world.now;
+        let until = began + rng.between(40 * SECOND, 100 * SECOND);
+        self.cut_two(&mut rng, (a, b), until);
+        while self.world.now < until {
+            self.run_for(SECOND)?;
+            self.end_due();
+            let Some(map) = self.map() else { return Ok(()) };
+            let goes_on = |pool| map.pool(pool).is_some_and(|p| p.size > p.min_size);
+            let now = self.world.now;
+            for c in self.clients.clone() {
+                let waits =
+                    self.world.with(c, |c: &mut Client| c.stands_still(now, began, STALL_US, goes_on)).flatten();
+                if let Some(waits) = waits {
+                    let two = [a, b].map(|o| self.osd_id(o));
+                    return Err(Sign::Stalled.of(format!(
+                        "osd.{} and osd.{} have not heard each other for {} s, and client {c} stands still: {waits}",
+                        two[0],
+                        two[1],
+                        (now - began) / SECOND
+                    )));
+                }
+            }
         }
         Ok(())
     }
@@ -361,5 +430,31 @@ impl Scene {
                 Some(_) => self.run_for(200_000)?,
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::extras::Extras;
+    use crate::scenario::{Options, run};
+
+    /// Cuts alone, in the first seeds that have one, and the same with nobody marked down.
+    #[test]
+    fn clients_go_on_while_a_pair_is_cut_and_would_not_by_themselves() {
+        let of = |seed, bug| Options { extras: Some(Extras::these(&[Extra::Pairs])), bug, ..Options::new(seed) };
+        let (mut cut, mut stood) = (0, 0);
+        for seed in 0..40 {
+            let report = run(&of(seed, None)).unwrap_or_else(|f| panic!("{f}"));
+            if !report.probes.contains_key("pair cut alone") {
+                continue;
+            }
+            cut += 1;
+            stood += u64::from(run(&of(seed, Some(Bug::PairsLeft))).is_err_and(|f| f.sign == Sign::Stalled));
+            if cut >= 3 && stood >= 1 {
+                return;
+            }
+        }
+        panic!("{cut} pairs cut alone, and clients stood still in {stood} of them where nobody may be marked down");
     }
 }

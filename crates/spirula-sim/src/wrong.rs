@@ -22,6 +22,8 @@ pub enum Sign {
     Stuck,
     /// Nor then, since nobody has an object.
     Unfound,
+    /// Clients stand still where the cluster could go on.
+    Stalled,
     /// A scrub found damage where nothing was damaged, or did not come to an end.
     Scrub,
     /// Registers of the monitors are not linearizable.
