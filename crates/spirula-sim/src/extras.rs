@@ -267,10 +267,12 @@ impl Scene {
             }
         }
         let Some(Code { k, m, overwrites }) = code else { return };
+        // See `Scene::prepare_troubles`.
+        let class = if self.extras.has(Extra::Lies) { r#", "crush-device-class=ssd""# } else { "" };
         let pg_num = self.extra_rng.pick(&[1, 2, 4]).copied().unwrap_or(2);
         self.orders_in_turn([
             format!(
-                r#"{{"prefix": "osd erasure-code-profile set", "name": "code", "profile": ["k={k}", "m={m}", "crush-failure-domain=host", "stripe_unit=4096"]}}"#
+                r#"{{"prefix": "osd erasure-code-profile set", "name": "code", "profile": ["k={k}", "m={m}", "crush-failure-domain=host", "stripe_unit=4096"{class}]}}"#
             ),
             format!(
                 r#"{{"prefix": "osd pool create", "pool": "coded", "pg_num": {pg_num}, "pool_type": "erasure", "erasure_code_profile": "code"}}"#

@@ -29,10 +29,10 @@ impl Scene {
         self.unclean(epoch, PgState(0)).is_none()
     }
 
-    /// Does every pool count a write only when one copy more has it than it takes to read it?
-    pub fn counts_by_two(&mut self) -> bool {
+    /// Does every pool count a write only when one copy more has it than it takes to read it? `coded`: those that are erasure-coded, too.
+    pub fn counts_by_two(&mut self, coded: bool) -> bool {
         let Some(map) = self.map() else { return false };
-        map.pools.values().all(|p| {
+        map.pools.values().filter(|p| coded || !p.is_erasure()).all(|p| {
             let profile = map.ec_profiles.get(&p.erasure_code_profile).filter(|_| p.is_erasure());
             let k = profile.map_or(Some(1), |p| p.get("k")?.parse::<u8>().ok());
             k.is_some_and(|k| p.min_size > k)
@@ -46,7 +46,7 @@ impl Scene {
         if !self.is_whole() {
             return self.probe("nothing to rot: not whole");
         }
-        if !self.counts_by_two() {
+        if !self.counts_by_two(true) {
             return self.probe("nothing to rot: one copy counts");
         }
         let mut rng = self.extra_rng.fork();

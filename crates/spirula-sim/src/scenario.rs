@@ -279,6 +279,10 @@ impl Scene {
         let osd_count = rng.between(3, 5) as OsdId;
         // One more than a code needs, at times: with none to spare nothing is rebuilt elsewhere.
         let osd_count = code.map_or(osd_count, |c| osd_count.max((c.k + c.m + extra_rng.below(2)) as OsdId));
+        // The last one lies, and has nothing of the coded pool.
+        let keeps_out = extras.has(Extra::Lies);
+        let osd_count = code.filter(|_| keeps_out).map_or(osd_count, |c| osd_count.max((c.k + c.m + 1) as OsdId));
+        let class = |id: OsdId| if keeps_out && code.is_some() && id + 1 == osd_count { "hdd" } else { "ssd" };
         let pools = (0..rng.between(1, 2)).map(|i| InitialPool {
             name: format!("pool{i}"),
             pg_num: *rng.pick(&[1, 2, 4, 8]).unwrap_or(&4),
@@ -293,7 +297,7 @@ impl Scene {
             uuid: uuid_of_osd(id),
             size_bytes: 10 << 30,
             host: format!("host{id}"),
-            device_class: "ssd".into(),
+            device_class: class(id).into(),
         };
         // Beside a rotten copy one that counts alone would be beyond the redundancy.
         let damaged = extras.has(Extra::Rot) || extras.has(Extra::Lies);

@@ -55,9 +55,15 @@ impl Scene {
                 });
             }
         }
-        // A log that lacks its end is no proof of anything in an erasure-coded pool: there the shortest counts.
-        if self.extras.has(Extra::Lies) && !self.extras.has(Extra::Erasure) {
-            let Some(liar) = self.extra_rng.pick(&self.osds).copied() else { return };
+        // Never a member of an erasure-coded pool. There a write counts when all members have it, and it takes k of its shards to read
+        // it, so the log of the member that has least decides: what one lacks was not acknowledged, and is taken back by all. A disk that
+        // said that it had flushed makes that untrue, and nothing could tell such a write from one that was on its way. In a replicated
+        // pool the longest log decides, and a liar only lacks what others have. So beside an erasure-coded pool it is the OSD of another
+        // device class, see `Scene::new`.
+        if self.extras.has(Extra::Lies) {
+            let coded = self.extras.has(Extra::Erasure);
+            let liar = if coded { self.osds.last().copied() } else { self.extra_rng.pick(&self.osds).copied() };
+            let Some(liar) = liar else { return };
             self.troubles.liar = Some(liar);
             self.rotten.get_or_insert(liar);
             let lie = if self.extra_rng.one_in(4) { Lie::Any } else { Lie::Ordered };
@@ -270,7 +276,9 @@ impl Scene {
                 let Some(pg) = rng.pick(&pgs).copied() else { return };
                 let up = map.pg_to_up_acting(pg).up;
                 let Some(from) = rng.pick(&up).copied().filter(|o| *o != OSD_NONE) else { return };
-                if up.contains(&osd) {
+                let coded = map.pool(pg.pool).is_some_and(|p| p.is_erasure());
+                let lies = self.troubles.liar.is_some_and(|l| self.osd_id(l) == osd);
+                if up.contains(&osd) || coded && lies {
                     return;
                 }
                 self.probe("placement ordered");
@@ -367,11 +375,14 @@ impl Scene {
 
     /// The power of the OSD whose disk lies fails, while all is whole.
     pub fn catch_the_liar(&mut self) {
-        let Some(liar) = self.troubles.liar else { return self.probe("no disk lies beside an erasure-coded pool") };
-        if !self.counts_by_two() || !self.is_whole() {
+        let Some(liar) = self.troubles.liar else { return self.probe("no disk lies any more") };
+        if !self.counts_by_two(false) || !self.is_whole() {
             return self.probe("no power failed at who lies: not whole");
         }
         self.probe("power failed at who lies");
+        if self.extras.has(Extra::Erasure) {
+            self.probe("power failed at who lies beside a coded pool");
+        }
         self.troubles.careful = true;
         self.kill(liar, 3 * SECOND);
     }
