@@ -317,6 +317,12 @@ impl OsdActor {
         self.running.as_ref().map(|r| &r.osd)
     }
 
+    /// Heartbeats that it sent since this was asked last, by their type: how many, and the bytes of the smallest.
+    #[cfg(test)]
+    pub fn beats(&mut self) -> BTreeMap<u16, (u64, usize)> {
+        self.running.as_mut().map(|r| std::mem::take(&mut r.wire.beats)).unwrap_or_default()
+    }
+
     /// It is to stop in due form.
     pub fn stop(&mut self) {
         if let Some(r) = &self.running {

@@ -2,9 +2,12 @@
 //! and nobody for a silence that was its accusers' own.
 
 use crate::monitor::MonActor;
+use crate::osd::OsdActor;
 use crate::overtaken::Story;
 use crate::world::{ActorId, Net};
 use spirula_maps::EncodedOsdMap;
+use spirula_messages::Body;
+use spirula_messages::cluster::pg::{OsdPing, OsdPong};
 use spirula_types::{Epoch, OsdId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -115,4 +118,31 @@ fn nobody_is_accused_by_those_who_hear_each_other_again_first() {
         }
     }
     assert!(found.is_empty(), "marked down: {found:?}");
+}
+
+/// Questions and answers, as they go onto the wire.
+#[test]
+fn heartbeats_are_as_large_as_the_setting_says() {
+    let mut t = Story::new(2, None);
+    for size in [2000, 9000] {
+        if size != 2000 {
+            let set = format!(
+                r#"{{"prefix": "config set", "who": "osd", "name": "osd_heartbeat_min_size", "value": "{size}"}}"#
+            );
+            t.s.order(set);
+            t.run(10_000);
+        }
+        let all = t.s.osds.clone();
+        let beats = |t: &mut Story, o| t.s.world.with(o, |o: &mut OsdActor| o.beats()).unwrap();
+        // Those that went before.
+        all.iter().for_each(|o| drop(beats(&mut t, *o)));
+        t.run(10_000);
+        for o in &all {
+            let sent = beats(&mut t, *o);
+            for kind in [OsdPing::KIND, OsdPong::KIND] {
+                let (n, least) = sent.get(&kind).copied().unwrap_or_default();
+                assert!(n > 5 && (size..size + 500).contains(&least), "{size}: {n} of type {kind:#x}, {least} bytes");
+            }
+        }
+    }
 }

@@ -9,7 +9,8 @@ use crate::rng::Rng;
 use crate::stream::Broken;
 use crate::world::{ActorId, Net, Output, World};
 use bytes::{Buf, BytesMut};
-use spirula_messages::Message;
+use spirula_messages::cluster::pg::{OsdPing, OsdPong};
+use spirula_messages::{Body, Message};
 use spirula_messenger::auth::{AuthAnswer, NoneRequest};
 use spirula_messenger::{
     Asked, Calls, Connection, Endpoint, Event, Opening, Parked, Policy, Session, SessionAsk, SessionKey, Target,
@@ -106,6 +107,8 @@ pub struct Wire {
     pub session_bytes: usize,
     /// Sessions lost, on either end, resumed, and lost because more waited than may; taken by whoever counts.
     pub sessions: [u64; 3],
+    /// Heartbeats that were carried, by their type: how many, and the bytes of the smallest.
+    pub beats: BTreeMap<u16, (u64, usize)>,
 }
 
 /// An endpoint in whose sessions no more waits than this.
@@ -139,6 +142,7 @@ impl Wire {
             most_parked: limits::PARKED,
             session_bytes: limits::SESSION_BYTES,
             sessions: [0; 3],
+            beats: BTreeMap::new(),
         }
     }
 
@@ -207,6 +211,10 @@ impl Wire {
     }
 
     fn carry(&mut self, link: LinkId, message: Message) {
+        if [OsdPing::KIND, OsdPong::KIND].contains(&message.kind) {
+            let (n, least) = self.beats.entry(message.kind).or_insert((0, usize::MAX));
+            (*n, *least) = (*n + 1, size(&message).min(*least));
+        }
         let (conn, waiting, bytes) = match (self.calls.get_mut(&link), self.accepted.get_mut(&link)) {
             (Some(c), _) => (c.conn, &mut c.waiting, &mut c.bytes),
             (_, Some(a)) => (a.conn, &mut a.waiting, &mut a.bytes),
