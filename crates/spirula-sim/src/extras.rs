@@ -147,11 +147,11 @@ impl Extra {
             Self::Flags => &["nodown set", "noup set"],
             Self::Pools => &["pool made", "pool deleted"],
             Self::Shape => &["min_size changed", "placement ordered", "CRUSH weight changed", "host moved"],
-            Self::Suspend => &["machine suspended", "wall clock stood still"],
+            Self::Suspend => &["machine suspended", "wall clock stood still", "all clocks stood still"],
             Self::Load => &["machine loaded"],
             Self::Lies => &["power failed at who lies"],
             Self::Sessions => &["session lost", "session resumed", "session overfull"],
-            Self::Asleep => &["OSD asleep"],
+            Self::Asleep => &["OSD asleep", "all clocks stood still"],
             Self::Fuzz => &[
                 "odd command refused",
                 "odd command done",

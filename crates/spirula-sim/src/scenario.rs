@@ -42,6 +42,8 @@ pub enum Bug {
     Poison(spirula_mon::Poison),
     /// Nobody may be marked down while two OSDs do not hear each other.
     PairsLeft,
+    /// Machines stand still together with their clocks for longer than is promised to do no harm.
+    LongPauses,
     /// One in the PGs.
     Pg(spirula_pg::Bug),
 }
@@ -51,7 +53,7 @@ impl Bug {
     /// none is named), and with what it must cause: another failure does not count. The simulators of PGs and of the
     /// quorum show more, with stories made for them. `GrantEpochIgnored` is shown by that of PGs alone, where a boot reaches the
     /// monitor late: else whoever has the map that shows a primary down grants it nothing more, and one that is up is asked.
-    pub const ALL: [(Self, &[Extra], &[Sign]); 33] = {
+    pub const ALL: [(Self, &[Extra], &[Sign]); 34] = {
         use spirula_pg::Bug as Of;
         /// What was acknowledged is not what is there, or was read.
         const ACKED: &[Sign] = &[Sign::Lost, Sign::Stale, Sign::Order, Sign::Answer, Sign::Log];
@@ -68,6 +70,7 @@ impl Bug {
             (Self::ResendAsNew, &[], &[Sign::Registers]),
             (Self::Poison(spirula_mon::Poison::Proposed), &[], &[Sign::Exit]),
             (Self::PairsLeft, &[Extra::Pairs], &[Sign::Stalled]),
+            (Self::LongPauses, &[Extra::Asleep], &[Sign::Stale, Sign::Serves]),
             (Self::Pg(Of::DupsForgotten), &[], &[Sign::Order, Sign::Answer, Sign::Lost, Sign::Stale, Sign::Books]),
             (Self::Pg(Of::DupWithoutVersion), &[], &[Sign::Reply]),
             (Self::Pg(Of::DivergentDeleteKept), &[], DATA),

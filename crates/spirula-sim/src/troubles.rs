@@ -8,8 +8,9 @@ use crate::hardware::Coming;
 use crate::osd::OsdActor;
 use crate::rng::Rng;
 use crate::scenario::{Bug, Scene};
-use crate::world::{ActorId, Net};
+use crate::world::{ActorId, Clocks, Net};
 use crate::wrong::{Sign, Wrong};
+use spirula_pg::PAUSE_MS;
 use spirula_runtime::limits;
 use spirula_types::{OSD_NONE, PgId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -306,8 +307,27 @@ impl Scene {
         }
     }
 
-    /// A machine is suspended, or a virtual one stopped, whose wall clock stands still.
+    /// A virtual machine is paused with its clocks, for no longer than is promised to do no harm: it does not notice. Nor may its clock run
+    /// late besides, against that of anybody who gives it leases.
+    fn pause_with_clocks(&mut self, target: ActorId) {
+        let rate = self.world.local(target).drift;
+        let late = self.osds.iter().any(|o| self.world.local(*o).drift > rate);
+        if late || self.paused.contains_key(&target) || !self.world.is_up(target) || self.world.is_paused(target) {
+            return;
+        }
+        self.probe("all clocks stood still");
+        let ms = self.extra_rng.between(1, PAUSE_MS - 1);
+        self.world.suspend(target, Clocks::Still);
+        self.world.wakes(target, ms * 1000);
+    }
+
+    /// A machine is suspended, or a virtual one stopped, whose wall clock stands still, or all its clocks.
     pub fn suspend(&mut self) {
+        if self.extra_rng.one_in(2)
+            && let Some(target) = self.extra_rng.pick(&self.osds).copied()
+        {
+            self.pause_with_clocks(target);
+        }
         let all: Vec<ActorId> = self.osds.iter().chain(&self.mons).copied().collect();
         let Some(target) = self.extra_rng.pick(&all).copied() else { return };
         if self.paused.contains_key(&target) || !self.world.is_up(target) {
@@ -318,7 +338,7 @@ impl Scene {
         if wall_still {
             self.probe("wall clock stood still");
         }
-        self.world.suspend(target, wall_still);
+        self.world.suspend(target, if wall_still { Clocks::WallStill } else { Clocks::Go });
         self.paused.insert(target, self.world.now + self.extra_rng.between(100_000, 20 * SECOND));
     }
 
@@ -344,9 +364,21 @@ impl Scene {
         self.probe("OSD asleep");
         let apart: Vec<ActorId> = self.clients.iter().skip(1).copied().chain([osd]).collect();
         self.part(&apart, None);
+        if self.extra_rng.one_in(3) {
+            // It sleeps little, and no clock of its own says so. Others take its place at once.
+            self.pause_with_clocks(osd);
+            let id = self.osd_id(osd);
+            self.order(format!(r#"{{"prefix": "osd down", "ids": ["{id}"]}}"#));
+            self.healed_at = self.world.now + 8 * SECOND;
+            return;
+        }
         let wakes = self.world.now + self.extra_rng.between(5 * SECOND, 12 * SECOND);
-        let wall_still = self.extra_rng.one_in(2);
-        self.world.suspend(osd, wall_still);
+        let clocks = match self.extra_rng.one_in(2) {
+            _ if self.bug == Some(Bug::LongPauses) => Clocks::Still,
+            true => Clocks::WallStill,
+            false => Clocks::Go,
+        };
+        self.world.suspend(osd, clocks);
         self.paused.insert(osd, wakes);
         self.healed_at = wakes + 4 * SECOND;
     }

@@ -44,6 +44,17 @@ impl Net {
 /// Number of an actor.
 pub type ActorId = usize;
 
+/// What the clocks of a machine do that is suspended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Clocks {
+    /// They go on: the monotonic one that daemons use counts that time (`spirula_runtime::clock`).
+    Go,
+    /// The wall clock does not, as that of a virtual machine that is stopped.
+    WallStill,
+    /// None does, as those of a virtual machine that is paused with its clocks.
+    Still,
+}
+
 /// What an actor knows of time and itself.
 #[derive(Clone, Copy, Debug)]
 pub struct Local {
@@ -192,8 +203,10 @@ struct Slot {
     /// Wall clock: offset, and microseconds it gains per second.
     offset_us: i64,
     drift: i64,
-    /// Since when its machine is suspended, and whether its wall clock stands still meanwhile.
-    still: Option<(u64, bool)>,
+    /// Since when its machine is suspended, and what its clocks do meanwhile.
+    still: Option<(u64, Clocks)>,
+    /// So many microseconds its monotonic clock did not count.
+    uncounted: u64,
     tick_us: u64,
     /// Until when its machine is so loaded that it runs by fits and starts, and how long it is held up at most.
     busy: (u64, u64),
@@ -231,8 +244,9 @@ pub(crate) enum Event {
     },
     End(u64, End),
     Start(ActorId),
-    /// It was held up, and goes on.
+    /// It was held up, and goes on; it was suspended, and wakes up.
     Goes(ActorId, u64),
+    Wakes(ActorId, u64),
     /// One side learns that a connection has ended.
     Left(u64, usize),
     /// Of connections of bytes: a call arrives, and until when it is repeated; a part arrives in a direction; patience
@@ -319,6 +333,7 @@ impl World {
             offset_us: 0,
             drift: 0,
             still: None,
+            uncounted: 0,
             tick_us,
             busy: (0, 0),
             held: false,
@@ -395,14 +410,19 @@ impl World {
         }
     }
 
-    /// As [`Self::pause`], and its kernel answers nobody. The monotonic clock that daemons use counts that time
-    /// (`spirula_runtime::clock`); `wall_still`: the wall clock does not, as that of a virtual machine that is stopped.
-    pub fn suspend(&mut self, id: ActorId, wall_still: bool) {
+    /// As [`Self::pause`], and its kernel answers nobody.
+    pub fn suspend(&mut self, id: ActorId, clocks: Clocks) {
         let now = self.now;
         self.pause(id);
         if let Some(s) = self.slots.get_mut(id).filter(|s| s.paused) {
-            s.still.get_or_insert((now, wall_still));
+            s.still.get_or_insert((now, clocks));
         }
+    }
+
+    /// It goes on after so many microseconds.
+    pub fn wakes(&mut self, id: ActorId, after_us: u64) {
+        let inc = self.slots.get(id).map_or(0, |s| s.incarnation);
+        self.at(after_us, Event::Wakes(id, inc));
     }
 
     /// Lets it go on.
@@ -410,8 +430,10 @@ impl World {
         self.say(id, "goes on");
         let Some(s) = self.slots.get_mut(id).filter(|s| s.paused) else { return };
         s.paused = false;
-        if let Some((since, true)) = s.still.take() {
-            s.offset_us -= (self.now - since) as i64;
+        if let Some((since, clocks)) = s.still.take() {
+            let us = self.now - since;
+            s.offset_us -= if clocks == Clocks::Go { 0 } else { us as i64 };
+            s.uncounted += if clocks == Clocks::Still { us } else { 0 };
         }
         self.catch_up(id);
         self.ways_healed();
@@ -572,6 +594,11 @@ impl World {
                 self.catch_up(id);
                 self.give(id, Input::Tick);
             }
+            Event::Wakes(id, inc) => {
+                if self.slots.get(id).is_some_and(|s| s.incarnation == inc) {
+                    self.resume(id);
+                }
+            }
             Event::Timer(id, inc, n) => {
                 if self.slots.get(id).is_some_and(|s| s.up && s.incarnation == inc) {
                     self.give(id, Input::Timer(n));
@@ -641,7 +668,8 @@ impl World {
         let (offset, drift) = self.slots.get(id).map_or((0, 0), |s| (s.offset_us, s.drift));
         let gained = (self.now as i128 * i128::from(drift) / 1_000_000) as i64;
         let us = (EPOCH_SECS * 1_000_000 + self.now) as i64 + offset + gained;
-        let mono = Duration::from_micros((self.now as i64 + gained).max(0) as u64);
+        let uncounted = self.slots.get(id).map_or(0, |s| s.uncounted) as i64;
+        let mono = Duration::from_micros((self.now as i64 + gained - uncounted).max(0) as u64);
         Local { id, mono, drift, wall: UTime::from_nanos(us.max(0) as u64 * 1000), true_us: self.now }
     }
 
