@@ -506,10 +506,21 @@ impl Pg {
         if cfg!(any(debug_assertions, feature = "plant-bugs")) {
             panic!("pg {}: {what}", self.id());
         }
+        self.breaks(what);
+    }
+
+    /// What a release does then.
+    fn breaks(&mut self, what: std::fmt::Arguments<'_>) {
         // Said once until it has its consequence, which comes at intervals.
         if !std::mem::replace(&mut self.broken, true) {
             tracing::error!(pg = %self.id, osd = %self.me, "cannot happen: {what}");
         }
+    }
+
+    /// For stories: as a release finds that what cannot happen has happened.
+    #[cfg(feature = "plant-bugs")]
+    pub fn break_as_in_a_release(&mut self) {
+        self.breaks(format_args!("a story says so"));
     }
 
     /// What cannot happen has happened: what is in memory is given up for what peering finds, not too often.

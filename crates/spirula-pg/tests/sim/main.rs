@@ -10,6 +10,7 @@
 mod absences;
 mod apart;
 mod background;
+mod broken;
 mod client;
 mod connections;
 mod fences;
