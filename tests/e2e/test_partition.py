@@ -2,9 +2,9 @@
 
 Three hosts (network namespaces, two networks) with one OSD each, so that every PG has all three; the monitor and the manager are on a
 fourth, clients on a fifth. 16 writers on a replicated and an erasure-coded pool check every answer. Only the links between two
-hosts are cut: both ways, one way, in the cluster network alone. Without an end that the cluster makes, writers stand still for as long
-as the cut lasts; so what is asserted is that they go on, not how fast; the longest stalls are printed. In the end each OSD
-is killed in turn, and everything is read back.
+hosts are cut: both ways, one way, and each of these in the cluster network alone. Without an end that the cluster makes, writers stand
+still for as long as the cut lasts; so what is asserted is that they go on, within a time that only a hang takes (STALL); the longest
+stalls are printed. In the end each OSD is killed in turn, and everything is read back.
 
 PAIR_SECONDS (default 20): how long each cut lasts after clients went on.
 """
@@ -84,8 +84,12 @@ print('ended', flush=True)
 '''
 
 
+# Seconds that no writer stands still because of a cut, on however loaded a machine; several times as long as on an idle one.
+STALL = 30
+
+
 class Partition(OsdHosts):
-    minutes = 4
+    minutes = 5
 
     def found(self):
         super().found()
@@ -164,6 +168,7 @@ class Partition(OsdHosts):
         finally:
             cut(False)
         stall, healed, self.stall = self.stall, time.time(), 0.0
+        assert stall < STALL, f'{what}: a writer stood still for {stall:.1f} s, osd.{gone[0]} was marked down after {marked:.1f} s'
         self.wait_osds(3)
         came = time.time() - healed
         self.wait_health('OSD_PAIR_UNREACHABLE', False)
@@ -209,6 +214,10 @@ class Partition(OsdHosts):
 
     def test_c_cluster_network_of_a_pair_dead_and_the_public_one_alive(self):
         self.pair('a pair cut in the cluster network', lambda on: self.both(on, (1,)))
+
+    def test_c1_cluster_network_of_a_pair_dead_one_way(self):
+        a, b = self.net['a'], self.net['b']
+        self.pair('nothing from b arrives at a in the cluster network', lambda on: b.deafen(a, on, 1))
 
     def test_d_refused_under_nodown_until_the_connection_is_whole_again(self):
         a, b = self.net['a'], self.net['b']
