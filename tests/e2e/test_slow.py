@@ -10,6 +10,10 @@ import netns
 from harness import Case, wait
 from test_processes import OsdHosts
 
+# How long no single operation of anybody else may take, seconds: far more than a machine that has much to do needs for one, and far
+# less than a client that is shut out by another waits.
+FREEZE = 5
+
 SLOW = '''
 # Asks for far more than fits anywhere, then says so; it is stopped before it takes much of it.
 import rados, sys, time
@@ -26,15 +30,21 @@ with rados.Rados(conffile=conf, conf={'objecter_inflight_ops': '100000', 'object
 '''
 
 OTHER = '''
-# Reads the same objects and small ones, and writes, as anybody would.
-import rados, sys
+# Reads the same objects and small ones, and writes, as anybody would; prints each operation's slowest, in seconds.
+import json, rados, sys, time
 conf, objects, pool = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+slowest = {'large read': 0.0, 'small read': 0.0, 'write': 0.0}
+def timed(what, ask):
+    began = time.monotonic()
+    got = ask()
+    slowest[what] = max(slowest[what], time.monotonic() - began)
+    return got
 with rados.Rados(conffile=conf) as r, r.open_ioctx(pool) as io:
     for i in range(objects):
-        assert len(io.read(f'o{i}', 4 << 20)) == 4 << 20
-        assert io.read(f's{i}') == b'small'
-        io.write_full(f'w{i}', b'w' * (1 << 20))
-    print('done')
+        assert len(timed('large read', lambda: io.read(f'o{i}', 4 << 20))) == 4 << 20
+        assert timed('small read', lambda: io.read(f's{i}')) == b'small'
+        timed('write', lambda: io.write_full(f'w{i}', b'w' * (1 << 20)))
+print(json.dumps(slowest))
 '''
 
 HUNGRY = '''
@@ -98,7 +108,9 @@ with rados.Rados(conffile=sys.argv[1]) as r, r.open_ioctx(sys.argv[3]) as io:
             os.kill(p.pid, signal.SIGSTOP)
             # Until what it asked for has filled what it may fill: nothing of it moves any more.
             wait(lambda: (n := len(flying())) and n == len(flying()), 'its requests to stand still')
-            c.python(OTHER, self.objects, pool, timeout=30)
+            slowest = json.loads(c.python(OTHER, self.objects, pool, timeout=120).out)
+            print(f'  {pool}: others beside it, at most: ' + ', '.join(f'{what} {s:.2f} s' for what, s in slowest.items()), flush=True)
+            assert max(slowest.values()) < FREEZE, slowest
             # Whose requests are open, and which: by name and address, with the objects.
             ops = flying()
             assert ops and all('osd_op(client.' in op['description'] and '~4194304' in op['description'] for op in ops), ops[:3]
