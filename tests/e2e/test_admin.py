@@ -194,6 +194,81 @@ class Admin(Case):
         assert self.c.rados('-p', 'ecdef', 'get', 'x', '-').out == open(self.sample()).read()
 
 
+class Sources(Case):
+    """Whoever set an option is named: the monitors, the file, an order to the running daemon, the environment, or nobody."""
+    args = ['--osds', '1']
+
+    def row(self, name, who='osd.0'):
+        """What `config show` says of an option: its value, who set it, and whom that overrides; None if nobody did."""
+        rows = {r['name']: r for r in self.c.json('config', 'show', who)}
+        r = rows.get(name)
+        return r and (r['value'], r['source'], [(o['source'], o['value']) for o in r.get('overrides', [])])
+
+    def becomes(self, name, want, who='osd.0'):
+        """The manager hears of a change with the daemon's next report."""
+        harness.wait(lambda: self.row(name, who) == want, lambda: f'{who}, {name}: {self.row(name, who)}, not {want}', 20)
+
+    def told(self, name, who='osd.0'):
+        """The same by the daemon itself: by source."""
+        diff = self.c.json('tell', who, 'config', 'diff')['diff'].get(name, {})
+        return {source: value for source, value in diff.items() if source != 'default'}
+
+    def test_1_the_monitors(self):
+        assert self.row('osd_max_backfills') is None
+        self.c.ceph('config', 'set', 'osd', 'osd_max_backfills', '5')
+        self.becomes('osd_max_backfills', ('5', 'mon', []))
+        assert self.told('osd_max_backfills') == {'mon': '5', 'final': '5'}
+        # Those of one daemon count more than those of its kind, and both are the monitors'.
+        self.c.ceph('config', 'set', 'osd.0', 'osd_max_backfills', '6')
+        self.becomes('osd_max_backfills', ('6', 'mon', []))
+        table = self.c.ceph('config', 'show', 'osd.0').out.splitlines()
+        assert table[0].split() == ['NAME', 'VALUE', 'SOURCE', 'OVERRIDES', 'IGNORES'], table
+        assert ['osd_max_backfills', '6', 'mon'] in [l.split() for l in table], table
+
+    def test_2_an_order_to_the_daemon_overrides_the_monitors(self):
+        self.c.ceph('tell', 'osd.0', 'injectargs', '--osd_max_backfills=7 --osd_recovery_sleep=0.5')
+        self.becomes('osd_max_backfills', ('7', 'override', [('mon', '6')]))
+        self.becomes('osd_recovery_sleep', ('0.500000', 'override', []))
+        assert self.told('osd_max_backfills') == {'mon': '6', 'override': '7', 'final': '7'}
+        self.c.ceph('tell', 'osd.0', 'config', 'set', 'osd_max_backfills', '8')
+        self.becomes('osd_max_backfills', ('8', 'override', [('mon', '6')]))
+        table = self.c.ceph('config', 'show', 'osd.0').out.splitlines()
+        assert ['osd_max_backfills', '8', 'override', 'mon[6]'] in [l.split() for l in table], table
+        # What nobody set is a default.
+        rows = self.c.json('config', 'show-with-defaults', 'osd.0')
+        assert {'name': 'osd_op_queue', 'value': 'wpq', 'source': 'default'} in rows
+        assert next(r['source'] for r in rows if r['name'] == 'osd_max_backfills') == 'override'
+
+    def test_3_the_file_counts_more_than_the_monitors_and_orders_end_with_the_process(self):
+        self.c.down()
+        with open(self.c.conf, 'a') as f:
+            f.write('osd_max_backfills = 9\nosd_recovery_max_active = 11\n[osd.1]\nosd_max_scrubs = 3\n'
+                    '[mgr]\nmgr_stats_period = 4\n[mon]\nmon_max_pg_per_osd = 333\n')
+        os.environ['SPIRULA_OSD_MIN_PG_LOG_ENTRIES'] = '300'
+        try:
+            self.c.up()
+        finally:
+            del os.environ['SPIRULA_OSD_MIN_PG_LOG_ENTRIES']
+        self.becomes('osd_max_backfills', ('9', 'file', [('mon', '6')]))
+        self.becomes('osd_recovery_max_active', ('11', 'file', []))
+        assert self.told('osd_max_backfills') == {'mon': '6', 'file': '9', 'final': '9'}
+        # An order ends with its process; what is another daemon's is not this one's.
+        assert self.row('osd_recovery_sleep') is None and self.row('osd_max_scrubs') is None
+        assert self.row('osd_min_pg_log_entries') == ('300', 'env', [])
+        assert self.row('mgr_stats_period', 'mgr.x') == ('4', 'file', []) and self.row('mgr_stats_period') is None
+        assert self.told('mon_max_pg_per_osd', 'mon.a') == {'file': '333', 'final': '333'}
+
+    def test_4_what_is_taken_back_shows_what_was_below(self):
+        self.c.ceph('tell', 'osd.0', 'injectargs', '--osd_max_backfills=7')
+        self.becomes('osd_max_backfills', ('7', 'override', [('file', '9'), ('mon', '6')]))
+        self.c.ceph('tell', 'osd.0', 'config', 'unset', 'osd_max_backfills')
+        self.becomes('osd_max_backfills', ('9', 'file', [('mon', '6')]))
+        self.c.ceph('config', 'rm', 'osd.0', 'osd_max_backfills')
+        self.becomes('osd_max_backfills', ('9', 'file', [('mon', '5')]))
+        self.c.ceph('config', 'rm', 'osd', 'osd_max_backfills')
+        self.becomes('osd_max_backfills', ('9', 'file', []))
+
+
 class AdminUp(Case):
     start = False
 
