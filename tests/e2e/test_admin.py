@@ -1,7 +1,58 @@
 """What an administrator and his tools see, through Ceph's own clients; `docs/differences.md` lists what is not as with Ceph."""
-import glob, json, os, socket, subprocess, threading
+import glob, json, os, re, socket, subprocess, threading, xml.etree.ElementTree
 import harness
 from harness import Case, Cluster
+try:
+    import yaml
+except ImportError:
+    yaml = None
+
+
+def keys(value):
+    """Every key of a value, at any depth."""
+    if isinstance(value, dict):
+        return set(value).union(*map(keys, value.values()))
+    return set().union(*map(keys, value)) if isinstance(value, list) else set()
+
+
+def plain_name(name):
+    """A key with what no name of XML may have replaced: Ceph's formatter makes elements of keys as they are, `<up:standby>` and
+    `<ceph_version_16.2.15_(...)>` among them, and so do we."""
+    return '_' + re.sub(r'[^\w.-]', '_', name)
+
+
+def tags(text):
+    """Every name in a text of XML, whose elements must end as they begin."""
+    tree = xml.etree.ElementTree.fromstring(re.sub(r'<(/?)([^<>]+)>', lambda m: f'<{m[1]}{plain_name(m[2])}>', text))
+    return {e.tag for e in tree.iter()}
+
+
+FORMS = '''
+# Asks for each report in each form, and prints what came.
+import json, rados, sys
+reports = """status|health|health detail=detail|df|df detail=detail|osd df|osd df output_method=tree|osd tree|osd dump|osd stat|osd perf
+|osd pool ls detail=detail|osd pool stats|osd crush dump|osd crush tree|osd crush rule dump|osd crush class ls|osd metadata id=0
+|osd blocked-by|osd find id=0|osd ls|osd getmaxosd|osd erasure-code-profile ls|osd utilization|osd versions|pg stat|pg dump
+|pg dump dumpcontents=pgs_brief|pg ls|mon dump|mon stat|mon metadata|mon versions|quorum_status|mgr dump|mgr stat|mgr metadata
+|mgr services|mgr module ls|fs ls|fs dump|mds stat|auth ls|config dump|config ls|config log|config show who=osd.0|versions|version
+|features|node ls|time-sync-status|log last|crash ls|report|config-key ls"""
+said = {}
+with rados.Rados(conffile=sys.argv[1]) as r:
+    for report in reports.replace(chr(10), '').split('|'):
+        words = report.split()
+        cmd = {'prefix': ' '.join(w for w in words if '=' not in w)}
+        for key, value in (w.split('=') for w in words if '=' in w):
+            cmd[key] = int(value) if value.isdigit() else [value] if key == 'dumpcontents' else value
+        said[report] = {}
+        for form in ('plain', 'json', 'json-pretty', 'xml', 'xml-pretty', 'yaml'):
+            text = json.dumps({**cmd, 'format': form})
+            got = r.mon_command(text, b'')
+            if got[0] == -22:
+                got = r.mgr_command(text, b'')
+            # Text comes as the status, too, as with Ceph.
+            said[report][form] = [got[0], got[2], got[1].decode() or (got[2] if form in ('plain', 'yaml') else '')]
+print(json.dumps(said))
+'''
 
 
 class Admin(Case):
@@ -24,6 +75,40 @@ class Admin(Case):
         assert xml.startswith('<status>') and '<quorum_names><id>a</id></quorum_names>' in xml, xml
         assert self.c.ceph('pg', 'stat', '-f', 'xml-pretty').out.startswith('<pg_summary>\n')
         assert self.c.ceph('osd', 'getmaxosd', '-f', 'yaml').out == self.c.ceph('osd', 'getmaxosd').out
+
+    def test_reports_have_the_same_keys_in_every_form(self):
+        """Each report as text, JSON, XML and YAML: all parse, and XML has the keys that JSON has. YAML, where it is no text, too."""
+        wrong, said = [], json.loads(self.c.python(FORMS).out)
+        for name, got in said.items():
+            failed = {f: r[1:] for f, r in got.items() if r[0]}
+            if failed:
+                wrong.append(f'{name}: {failed}')
+                continue
+            out = {f: r[2] for f, r in got.items()}
+            try:
+                told, pretty = (json.loads(out[f]) for f in ('json', 'json-pretty'))
+                names = [tags(out[f]) for f in ('xml', 'xml-pretty')]
+            except (ValueError, xml.etree.ElementTree.ParseError) as e:
+                wrong.append(f'{name}: {e}')
+                continue
+            if keys(told) != keys(pretty):
+                wrong.append(f'{name}: JSON, and pretty: {keys(told) ^ keys(pretty)}')
+            lost = set(map(plain_name, keys(told))) - set.intersection(*names)
+            if lost:
+                wrong.append(f'{name}: not in XML: {sorted(lost)[:8]}')
+            if out['yaml'].split() != out['plain'].split() and yaml:
+                try:
+                    if keys(yaml.safe_load(out['yaml'])) != keys(told):
+                        wrong.append(f'{name}: YAML is neither the text nor has the keys of JSON')
+                except yaml.YAMLError:
+                    # The same text, with other figures by now.
+                    if len(out['yaml'].splitlines()) != len(out['plain'].splitlines()):
+                        wrong.append(f'{name}: YAML is neither the text nor YAML')
+            # Where there is no file system, `mds stat` has nothing to say, as with Ceph.
+            if not out['plain'].strip() and told not in ([], {}, None) and name != 'mds stat':
+                wrong.append(f'{name}: no text')
+        assert len(said) > 45
+        assert not wrong, '\n'.join(wrong)
 
     def test_options_of_ceph_are_known_and_slips_are_named(self):
         r = self.c.ceph('config', 'set', 'global', 'log_to_file', 'true')
