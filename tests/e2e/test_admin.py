@@ -406,6 +406,60 @@ class AdminUp(Case):
         r = subprocess.run(['bash', '-c', f'ulimit -n 64 && {up}'], capture_output=True, text=True)
         assert r.returncode == 1 and 'ulimit -n' in r.stderr, r
 
+    def test_more_connections_than_descriptors_are_refused_in_words(self):
+        """With hardly more files than a start needs, more connections than that: those beyond are refused, a line says so, not one for
+        each, and who is there already goes on."""
+        d = Cluster(self.scratch, self.clients, 'full')
+        up = f'{harness.BINARY} up --dir {d.dir} --osds 1 --port {d.port} --detach'
+        r = subprocess.run(['bash', '-c', f'ulimit -n 180 && {up}'], capture_output=True, text=True)
+        assert r.returncode == 0, r
+        pid = d.pid()
+        assert ['180', '180'] == next(l.split()[3:5] for l in open(f'/proc/{pid}/limits') if l.startswith('Max open files'))
+        there = subprocess.Popen(self.clients.python() + ['-c', """
+import rados, sys, time
+with rados.Rados(conffile=sys.argv[1], conf={'rados_osd_op_timeout': '30'}) as r, r.open_ioctx('data') as io:
+    n = 0
+    for word in iter(sys.stdin.readline, ''):
+        for _ in range(20):
+            io.write_full('there', b'%d' % n)
+            assert io.read('there') == b'%d' % n
+            n += 1
+        print(n, flush=True)
+""", d.conf], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+        def works(n):
+            there.stdin.write('on\n')
+            there.stdin.flush()
+            assert there.stdout.readline() == f'{n}\n', there.communicate()
+
+        mine = []
+        try:
+            works(20)
+            lines = d.log().count('\n')
+            for _ in range(3):
+                for _ in range(300):
+                    s = socket.socket()
+                    s.setblocking(False)
+                    s.connect_ex(('127.0.0.1', d.port))
+                    mine.append(s)
+                threading.Event().wait(1)
+            assert len(os.listdir(f'/proc/{pid}/fd')) < 180
+            said = d.log().splitlines()[lines:]
+            assert any("'ulimit -n'" in l for l in said), said
+            # Each place in the code has so many lines, and then some say how many were left out.
+            assert len(said) < 150, f'{len(said)} lines of 900 connections: {said[-5:]}'
+            works(40)
+        finally:
+            for s in mine:
+                s.close()
+            there.kill()
+            there.communicate()
+        harness.wait(lambda: d.ceph('health', timeout=60, check=False).code == 0, 'a client that is let in')
+        d.rados('-p', 'data', 'put', 'x', self.sample(), timeout=60)
+        assert d.pid() == pid and not harness.gone(pid)
+        assert not [l for l in d.log().splitlines() if 'panicked' in l]
+        d.down()
+
 
 class Space(Case):
     """`osd df`, `ceph df`, `perf dump` and the host's disk tell the same of how full OSDs are, within 2 per cent."""
