@@ -30,6 +30,8 @@ struct Three {
     cut: bool,
     /// Times of the leader's that others were told.
     times: usize,
+    /// Frames of this many bytes and more are lost on their way, as if others refused them.
+    long: Option<usize>,
     /// What others say of scrubs is lost on its way.
     mute: bool,
     /// Nothing reaches this monitor from the others, nor them from it.
@@ -42,54 +44,57 @@ struct Three {
     scrubbed: u64,
     /// What clients were sent: by which monitor, over which connection.
     sent: Vec<(usize, u64, Message)>,
+    /// What each one's disk has.
+    stored: Vec<Stored>,
+    /// Bytes of the largest entry that any was given.
+    largest: usize,
+    /// Disks take no writes, which wait.
+    stuck: bool,
+    /// The writes.
+    waiting: VecDeque<(usize, MonEffect)>,
+}
+
+fn uuid_of(mon: usize) -> Uuid {
+    Uuid([5 + mon as u8; 16])
+}
+
+/// A monitor started on what its disk has, for the `boot`th time of all.
+fn open(stored: &Stored, mon: usize, now: UTime, boot: u64) -> Mon {
+    let mut n = mon as u8;
+    let entropy = Box::new(move |out: &mut [u8]| {
+        out.iter_mut().for_each(|b| {
+            n = n.wrapping_mul(31).wrapping_add(7);
+            *b = n;
+        });
+    });
+    let (stored, name, addrs) = (stored.clone(), NAMES[mon].into(), addr_of(mon));
+    Mon::open(Opening { stored, name, addrs, seeds: vec![], now, boot, entropy }).unwrap()
 }
 
 impl Three {
     fn new() -> Self {
         let now = UTime { sec: 1_795_000_000, nsec: 0 };
-        let uuid = |i: usize| Uuid([5 + i as u8; 16]);
-        let mons = (0..3).map(|i| NewMon { name: NAMES[i].into(), addrs: addr_of(i), uuid: uuid(i) }).collect();
+        let mons = (0..3).map(|i| NewMon { name: NAMES[i].into(), addrs: addr_of(i), uuid: uuid_of(i) }).collect();
         let snapshot = spirula_mon::mkfs(&MkfsParams { mons, ..params(3) }, now).unwrap();
-        let open = |i: usize| {
-            let identity = Identity { fsid: FSID, uuid: uuid(i), member: i as u64 + 1 };
-            let hard = HardState { term: 1, vote: 0, commit: 1 };
-            let stored = Stored {
-                identity,
-                hard,
+        let stored: Vec<Stored> = (0..3)
+            .map(|i| Stored {
+                identity: Identity { fsid: FSID, uuid: uuid_of(i), member: i as u64 + 1 },
+                hard: HardState { term: 1, vote: 0, commit: 1 },
                 snapshot: snapshot.clone(),
                 entries: vec![],
                 seq: 0,
                 log_stale: false,
                 log_end: 0,
                 marked: false,
-            };
-            let mut n = i as u8;
-            let entropy = Box::new(move |out: &mut [u8]| {
-                out.iter_mut().for_each(|b| {
-                    n = n.wrapping_mul(31).wrapping_add(7);
-                    *b = n;
-                });
-            });
-            let boot = i as u64 + 1;
-            Some(
-                Mon::open(Opening {
-                    stored,
-                    name: NAMES[i].into(),
-                    addrs: addr_of(i),
-                    seeds: vec![],
-                    now,
-                    boot,
-                    entropy,
-                })
-                .unwrap(),
-            )
-        };
-        let mons = (0..3).map(open).collect();
+            })
+            .collect();
+        let mons = stored.iter().enumerate().map(|(i, s)| Some(open(s, i, now, i as u64 + 1))).collect();
         let mut me = Self {
             mons,
             now,
             set_by: [0; 3],
             cut: false,
+            long: None,
             times: 0,
             mute: false,
             apart: None,
@@ -97,6 +102,10 @@ impl Three {
             stopped: Vec::new(),
             scrubbed: 0,
             sent: Vec::new(),
+            stored,
+            largest: 0,
+            stuck: false,
+            waiting: VecDeque::new(),
         };
         let mut todo = VecDeque::new();
         for (i, mon) in me.mons.iter_mut().enumerate() {
@@ -106,14 +115,52 @@ impl Three {
         }
         me.settle(todo);
         for i in 0..3 {
-            for other in (0..3).filter(|o| *o != i) {
-                let id = NAMES[other].into();
-                let features = spirula_types::features::PACIFIC;
-                let peer = Peer { kind: EntityType::Mon, id, global_id: 0, addrs: addr_of(other), features };
-                me.event(i, MonEvent::SessionOpened { conn: 100 + other as u64, peer });
-            }
+            (0..3).filter(|o| *o != i).for_each(|other| me.met(i, other));
         }
         me
+    }
+
+    /// A monitor has a connection of another.
+    fn met(&mut self, mon: usize, other: usize) {
+        let (id, features) = (NAMES[other].into(), spirula_types::features::PACIFIC);
+        let peer = Peer { kind: EntityType::Mon, id, global_id: 0, addrs: addr_of(other), features };
+        self.event(mon, MonEvent::SessionOpened { conn: 100 + other as u64, peer });
+    }
+
+    /// A monitor's process dies, and is started again on what its disk has.
+    fn restart(&mut self, mon: usize) {
+        let mut again = open(&self.stored[mon], mon, self.now, 10 + mon as u64);
+        let mut out = Vec::new();
+        again.start(Self::time(self.now, self.set_by[mon]), &mut out);
+        self.mons[mon] = Some(again);
+        self.settle(out.into_iter().map(|e| (mon, e)).collect());
+        for other in (0..3).filter(|o| *o != mon) {
+            self.event(other, MonEvent::SessionClosed { conn: 100 + mon as u64 });
+            self.met(other, mon);
+            self.met(mon, other);
+        }
+    }
+
+    /// What a disk is given.
+    fn write(&mut self, mon: usize, p: &spirula_quorum::Persist) {
+        self.largest = p.entries.iter().map(|e| e.data.len()).chain([self.largest]).max().unwrap();
+        let disk = &mut self.stored[mon];
+        disk.hard = p.hard;
+        if let Some(s) = &p.snapshot {
+            disk.snapshot = s.clone();
+            disk.entries.clear();
+        }
+        if let Some(first) = p.entries.first() {
+            disk.entries.retain(|e| e.index < first.index);
+        }
+        disk.entries.extend(p.entries.iter().cloned());
+    }
+
+    /// Disks take what waited, and all that comes.
+    fn unstick(&mut self) {
+        self.stuck = false;
+        let todo = std::mem::take(&mut self.waiting);
+        self.settle(todo);
     }
 
     fn event(&mut self, mon: usize, e: MonEvent) {
@@ -127,9 +174,19 @@ impl Three {
     fn settle(&mut self, mut todo: VecDeque<(usize, MonEffect)>) {
         while let Some((at, e)) = todo.pop_front() {
             let (to, event) = match e {
-                MonEffect::Persist(p) => (at, MonEvent::Persisted(p.number)),
+                MonEffect::Persist(p) if self.stuck => {
+                    self.waiting.push_back((at, MonEffect::Persist(p)));
+                    continue;
+                }
+                MonEffect::Persist(p) => {
+                    self.write(at, &p);
+                    (at, MonEvent::Persisted(p.number))
+                }
                 MonEffect::SendPeer(_, addrs, message) => {
                     if self.cut && message.kind == QuorumFrame::KIND {
+                        continue;
+                    }
+                    if self.long.is_some_and(|n| message.kind == QuorumFrame::KIND && message.front.len() >= n) {
                         continue;
                     }
                     if self.mute && message.kind == MonScrubbed::KIND {
@@ -708,4 +765,123 @@ fn what_the_leader_did_not_hear_of_a_connection_it_hears_later() {
     assert!(sessions(&mut c));
     (0..30).for_each(|_| c.tick());
     assert!(!sessions(&mut c));
+}
+
+/// Lines that are logged as errors in this thread while it has it.
+#[derive(Clone, Default)]
+struct Errors(std::sync::Arc<std::sync::Mutex<Vec<String>>>);
+
+impl tracing::Subscriber for Errors {
+    fn enabled(&self, about: &tracing::Metadata<'_>) -> bool {
+        *about.level() == tracing::Level::ERROR
+    }
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+    fn event(&self, event: &tracing::Event<'_>) {
+        struct Text(String);
+        impl tracing::field::Visit for Text {
+            fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+                self.0 += &format!("{}={value:?} ", field.name());
+            }
+        }
+        let mut text = Text(String::new());
+        event.record(&mut text);
+        self.0.lock().unwrap().push(text.0);
+    }
+    fn enter(&self, _: &tracing::span::Id) {}
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+/// 700 values of 64 KiB at once through three monitors, half of them at one that does not lead, while disks are slow: all are
+/// answered, in frames and entries that the others take, one that is started again comes back to the same, and the next
+/// change is agreed on.
+#[test]
+fn a_burst_of_large_values_is_agreed_on_by_all_three_and_survives_a_restart() {
+    let mut c = Three::new();
+    let leader = c.until_led();
+    (0..30).for_each(|_| c.tick());
+    let [follower, third] = [1, 2].map(|n| (leader + n) % 3);
+    let (value, conn) = (bytes::Bytes::from(vec![b'v'; 64 << 10]), 50);
+    for (mon, global_id) in [(leader, 6001), (follower, 6002)] {
+        let features = spirula_types::features::PACIFIC;
+        let peer = Peer { kind: EntityType::Client, id: "admin".into(), global_id, addrs: addr(0), features };
+        c.event(mon, MonEvent::SessionOpened { conn, peer });
+    }
+    // What comes while the first is being written waits for its turn, and is one batch then.
+    c.stuck = true;
+    c.sent.clear();
+    for n in 0..700 {
+        let cmd = vec![format!(r#"{{"prefix": "config-key set", "key": "burst/{n}"}}"#)];
+        let ask = MMonCommand { version: 0, fsid: FSID, cmd, input: value.clone() };
+        let mon = if n % 2 == 0 { leader } else { follower };
+        c.event(mon, MonEvent::Message { conn, message: ask.into_message(n + 1) });
+    }
+    c.unstick();
+    (0..20).for_each(|_| c.tick());
+    let answers = |c: &Three, mon| {
+        let acks = c.sent.iter().filter(|(at, to, m)| (*at, *to) == (mon, conn) && m.kind == MMonCommandAck::KIND);
+        acks.filter(|(.., m)| MMonCommandAck::from_message(m).unwrap().result == 0).count()
+    };
+    assert_eq!((answers(&c, leader), answers(&c, follower)), (350, 350), "{:?}", c.stopped);
+    assert!(c.largest > 1 << 20, "no batch was made: {}", c.largest);
+    let states = |c: &Three| (0..3).map(|i| c.mons[i].as_ref().unwrap().state().to_bytes()).collect::<Vec<_>>();
+    let alike = |c: &Three, least: usize| {
+        let all = states(c);
+        assert!(all.iter().all(|s| *s == all[0]), "monitors hold different states");
+        assert!(c.mons.iter().flatten().all(|m| m.state().kv.len() == least), "{least} keys");
+    };
+    alike(&c, 700);
+    for mon in [third, leader] {
+        c.restart(mon);
+        c.until_led();
+        (0..30).for_each(|_| c.tick());
+        alike(&c, 700);
+    }
+    // And the one that did not lead is asked for one more.
+    c.sent.clear();
+    c.command(third, r#"{"prefix": "config-key set", "key": "more", "val": "x"}"#);
+    (0..30).for_each(|_| c.tick());
+    alike(&c, 701);
+    assert!(c.stopped.is_empty(), "{:?}", c.stopped);
+}
+
+/// The leader hears the others, and they do not take what it proposes: health says so within 5 s, and the log does, not with every tick.
+#[test]
+fn what_a_majority_does_not_take_is_said_in_health_and_in_the_log() {
+    let mut c = Three::new();
+    let leader = c.until_led();
+    (0..30).for_each(|_| c.tick());
+    let says = |c: &Three| {
+        let view = c.mons[leader].as_ref().unwrap().view();
+        spirula_mon::report::health(&view, true, spirula_format::Format::Plain).contains("MON_STALLED")
+    };
+    let errors = Errors::default();
+    let lines = errors.clone();
+    let told = move || {
+        let all = lines.0.lock().unwrap();
+        all.iter().filter(|l| l.contains("do not agree on a change")).cloned().collect::<Vec<_>>()
+    };
+    tracing::subscriber::with_default(errors, || {
+        c.long = Some(32 << 10);
+        let value = "v".repeat(60 << 10);
+        c.command(leader, &format!(r#"{{"prefix": "config-key set", "key": "k", "val": "{value}"}}"#));
+        assert!(!says(&c) && told().is_empty());
+        (0..50).for_each(|_| c.tick());
+        assert_eq!(c.leader(), Some(leader), "it leads, and the others hear it");
+        assert!(says(&c), "nobody says so after 5 s");
+        let first = told();
+        assert!(first.len() == 1 && first[0].contains("nothing can be changed"), "{first:?}");
+        (0..300).for_each(|_| c.tick());
+        assert!((2..=12).contains(&told().len()), "{} lines in 35 s", told().len());
+        assert!(c.mons.iter().flatten().all(|m| m.state().kv.is_empty()));
+        let before = told().len();
+        c.long = None;
+        (0..100).for_each(|_| c.tick());
+        assert!(!says(&c));
+        assert_eq!(told().len(), before);
+    });
+    assert!(c.mons.iter().flatten().all(|m| m.state().kv.contains_key("k")));
 }
