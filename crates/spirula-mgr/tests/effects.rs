@@ -280,3 +280,44 @@ fn who_cannot_be_ordered_is_named() {
         assert!(ret == -11 && rs.contains("osd.1 is not currently connected"), "{command}: {ret} {rs}");
     }
 }
+
+/// The argument of each command that is a list.
+fn lists() -> BTreeMap<String, String> {
+    let list = ask(&mut cluster(), r#"{"prefix": "get_command_descriptions"}"#, false).2;
+    let list: Value = serde_json::from_str(&list).unwrap();
+    let one = |c: &Value| {
+        let sig = c["sig"].as_array().unwrap();
+        let words = sig.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" ");
+        Some((words, sig.iter().find(|a| a["n"] == "N")?["name"].as_str().unwrap().to_owned()))
+    };
+    list.as_object().unwrap().values().filter_map(one).collect()
+}
+
+/// What stands in a list and is no text is not skipped: it is named, and nothing is done.
+#[test]
+fn a_word_of_a_list_that_is_no_text_is_refused_by_name() {
+    let mut mgr = cluster();
+    let lists = lists();
+    let mut asked = 0;
+    for (prefix, _) in listed(false) {
+        let Some(name) = lists.get(&prefix).cloned() else { continue };
+        asked += 1;
+        let good = if name == "pgid" { "1.1" } else { "p" };
+        for (bad, shown) in [
+            (json!(null), "'null'"),
+            (json!(true), "'true'"),
+            (json!(["1.2"]), r#"'["1.2"]'"#),
+            (json!({"a": 1}), r#"'{"a":1}'"#),
+        ] {
+            for list in [json!([bad]), json!([good, bad]), json!([bad, good])] {
+                let (ret, rs, data, orders) =
+                    ask(&mut mgr, &json!({"prefix": prefix, name.as_str(): list}).to_string(), false);
+                assert!(ret == -22 && rs.contains(shown) && rs.contains(&name), "{prefix} {list}: {ret} {rs}");
+                assert!(orders == 0 && data.is_empty(), "{prefix} {list}");
+            }
+        }
+        let (ret, rs, _, orders) = ask(&mut mgr, &json!({"prefix": prefix, name.as_str(): true}).to_string(), false);
+        assert!(ret == -22 && rs.contains("'true'") && orders == 0, "{prefix}: {ret} {rs}");
+    }
+    assert!(asked >= 18, "{asked}");
+}

@@ -72,20 +72,10 @@ fn instruct(c: &Ctx<'_>, ask: &Ask<'_>, wanted: Vec<PgId>, mut said: String, fai
     r
 }
 
-fn words(c: &Ctx<'_>, key: &str) -> Vec<String> {
-    match c.args.get(key) {
-        Some(serde_json::Value::Array(a)) => {
-            a.iter().filter_map(serde_json::Value::as_str).map(str::to_owned).collect()
-        }
-        Some(serde_json::Value::String(s)) => vec![s.clone()],
-        _ => Vec::new(),
-    }
-}
-
 /// `pg force-recovery|force-backfill|cancel-force-recovery|cancel-force-backfill PGID…`.
 pub(super) fn pg(c: &Ctx<'_>) -> Reply {
     let (mut pgs, mut said, mut failed) = (Vec::new(), String::new(), false);
-    for text in words(c, "pgid") {
+    for text in c.list("pgid") {
         match PgId::parse(&text) {
             Some(pg) if pgs.contains(&pg) => {}
             Some(pg) => pgs.push(pg),
@@ -101,7 +91,7 @@ pub(super) fn pg(c: &Ctx<'_>) -> Reply {
 /// `osd pool force-recovery|… POOL…`.
 pub(super) fn pool(c: &Ctx<'_>) -> Reply {
     let (ask, mut pgs) = (ask(c), Vec::new());
-    for name in words(c, "who") {
+    for name in c.list("who") {
         let Some(pool) = c.mgr.map.pools.keys().find(|p| c.mgr.map.pool_name(**p) == name) else {
             return Reply::err(errno::ENOENT, format!("unrecognized pool '{name}'"));
         };

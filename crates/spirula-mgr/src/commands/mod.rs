@@ -69,7 +69,13 @@ pub(crate) fn run(mgr: &Mgr, now: Now, cmd: &[String]) -> Reply {
         return Reply::data(describe(all()));
     }
     match all().find(|c| c.prefix() == prefix) {
-        Some(c) => in_form((c.run)(&ctx(mgr, now, &args)), prefix, &args),
+        Some(c) => match c.no_word(&args) {
+            Some((name, what)) => {
+                let what: String = what.to_string().chars().take(100).collect();
+                Reply::invalid(format!("{prefix}: '{what}' in argument '{name}' is no text"))
+            }
+            None => in_form((c.run)(&ctx(mgr, now, &args)), prefix, &args),
+        },
         None => match absent::find(prefix) {
             Some(_) if absent::is_so_already(prefix) => Reply::default(),
             Some(c) => {

@@ -59,13 +59,8 @@ pub(super) fn osd(c: &Ctx<'_>) -> Reply {
 
 /// `osd pool scrub|deep-scrub|repair POOL…`.
 pub(super) fn pool(c: &Ctx<'_>) -> Reply {
-    let names = c.args.get("who").cloned().unwrap_or_default();
-    let names: Vec<&str> = match &names {
-        serde_json::Value::Array(a) => a.iter().filter_map(serde_json::Value::as_str).collect(),
-        other => other.as_str().into_iter().collect(),
-    };
     let mut of: BTreeMap<OsdId, Vec<PgId>> = BTreeMap::new();
-    for name in names {
+    for name in c.list("who") {
         let Some(pool) = c.mgr.map.pools.keys().find(|p| c.mgr.map.pool_name(**p) == name) else {
             return Reply::err(errno::ENOENT, format!("unrecognized pool '{name}'"));
         };
