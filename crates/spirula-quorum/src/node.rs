@@ -277,9 +277,9 @@ impl Node {
     }
 
     /// True for a leader that has applied everything earlier leaders committed: what it
-    /// proposes follows on what it knows.
+    /// proposes follows on what it knows. Not for one that removed itself: the library calls it the leader still, and takes nothing.
     pub fn may_propose(&self) -> bool {
-        self.status.role == Role::Leader && self.applied.1 == self.status.term
+        self.status.role == Role::Leader && self.applied.1 == self.status.term && self.members.voters.contains(&self.id)
     }
 
     /// Ticks since a frame came from `id`; `None` if none ever did.
@@ -362,6 +362,10 @@ impl Node {
     /// Asks for a moment at which this member's state is as new as any was when this was
     /// called. Answered by [`Effect::ReadReady`], or never (ask again, with a larger number).
     pub fn read(&mut self, number: u64, out: &mut Vec<Effect>) {
+        if self.status.role == Role::Leader && !self.members.voters.contains(&self.id) {
+            // It removed itself. If one voter is left, the library takes this member for that one and asks nobody.
+            return;
+        }
         let mut ctx = Vec::with_capacity(24);
         for v in [self.id, self.seed, number] {
             ctx.extend_from_slice(&v.to_le_bytes());

@@ -430,6 +430,33 @@ fn new_member_learns_by_snapshot_in_chunks_then_votes() {
     assert!(t.state(leader).ends_with('?'));
 }
 
+/// Until somebody else leads it is called the leader still, by the library: nothing may come of that.
+#[test]
+fn a_leader_that_removed_itself_proposes_nothing_and_confirms_no_read() {
+    for ids in [&[1, 2][..], &[1, 2, 3]] {
+        let mut t = Table::new(ids);
+        t.tick(30);
+        let old = t.leader().unwrap();
+        t.with(old, |n, out| n.propose_change(ConfigChange::Remove(old), out).unwrap());
+        t.settle();
+        let node = t.members[&old].node.as_ref().unwrap();
+        assert!(!node.members().contains(old));
+        assert_eq!(node.status().role, Role::Leader);
+        assert!(!node.may_propose());
+        assert!(!t.propose(old, "late"));
+        // The one member that is left would be a majority by itself.
+        t.with(old, |n, out| n.read(7, out));
+        t.settle();
+        assert!(!t.members[&old].ready_reads.contains(&7), "of {}", ids.len());
+        t.crash(old);
+        t.tick(60);
+        let new = t.leader().unwrap();
+        assert!(t.propose(new, "x"));
+        t.tick(3);
+        assert!(t.ids().into_iter().filter(|i| *i != old).all(|i| t.state(i) == "x"));
+    }
+}
+
 #[test]
 fn frames_that_would_stop_the_library_are_refused() {
     use crate::frame::Frame;
