@@ -779,7 +779,8 @@ impl Mon {
             self.inflight = Some(batch);
             if !self.propose_entry(data, out) {
                 let asks = self.inflight.take().map(|f| f.asks).unwrap_or_default();
-                asks.into_iter().for_each(|a| self.lead(a, out));
+                // Not again at once, whatever the quorum says of who leads: that might have no end.
+                self.park(asks);
             }
         }
     }

@@ -363,7 +363,13 @@ impl Mon {
                     Err(e) => self.fail(format!("the leader's state cannot be read: {e}"), out),
                 },
                 Effect::Status(s) => self.on_status(s, out),
-                Effect::Members(m) => tracing::info!(voters = ?m.voters, learners = ?m.learners, "quorum members"),
+                Effect::Members(m) => {
+                    tracing::info!(voters = ?m.voters, learners = ?m.learners, "quorum members");
+                    let state = &self.state;
+                    self.q
+                        .known
+                        .retain(|id, _| *id >= state.next_member || state.members.contains_key(id) || m.contains(*id));
+                }
                 Effect::ReadReady(n) => self.on_read_ready(n, out),
             }
         }
@@ -756,10 +762,8 @@ impl Mon {
             let lost: Vec<Ask> = self.inflight.take().into_iter().chain(late).flat_map(|f| f.asks).collect();
             let queued = std::mem::take(&mut self.queue);
             let queued = queued.into_iter().filter_map(|r| if let Request::Ask(a) = r { Some(a) } else { None });
-            let queued = queued.chain(self.snaps.take());
-            let mine: Vec<Ask> =
-                lost.into_iter().chain(queued).filter(|a| a.conn < REMOTE && a.via.is_none()).collect();
-            self.q.parked.extend(mine);
+            let queued: Vec<Ask> = queued.chain(self.snaps.take()).collect();
+            self.park(lost.into_iter().chain(queued));
         }
         self.q.asked = None;
         if self.q.other_leader().is_some() {
@@ -843,6 +847,11 @@ impl Mon {
         }
     }
 
+    /// Keeps requests that could not be done until it shows who leads, or a tick. Who forwarded one will do so again.
+    pub(crate) fn park(&mut self, asks: impl IntoIterator<Item = Ask>) {
+        self.q.parked.extend(asks.into_iter().filter(|a| a.conn < REMOTE && a.via.is_none()));
+    }
+
     /// What was asked over a connection that is gone needs no answer.
     pub(crate) fn forget_asks(&mut self, conn: ConnId) {
         self.q.forwards.retain(|_, f| f.ask.conn != conn);
@@ -901,6 +910,8 @@ impl Mon {
         }
         if self.q.leads() {
             self.leader_tick(out);
+        } else {
+            self.leave_if_removed(out);
         }
         self.tick_scrub();
         self.watch_commits();
@@ -973,14 +984,21 @@ impl Mon {
             .or_else(|| all().filter(|id| *id != me).find(gone).map(ConfigChange::Remove))
             .or_else(|| want.keys().copied().find(|id| !is.contains(*id)).map(ConfigChange::AddLearner))
             .or_else(|| (gone(&me) && is.voters.contains(&me)).then_some(ConfigChange::Remove(me)));
-        match change {
-            Some(c) => self.with_node(out, |n, fx| {
+        if let Some(c) = change {
+            self.with_node(out, |n, fx| {
                 if n.propose_change(c, fx).is_ok() {
                     tracing::info!(change = ?c, "proposing a change of members");
                 }
-            }),
-            None if gone(&me) => self.fail(format!("mon.{} was removed from the cluster", self.name), out),
-            None => {}
+            });
+        }
+    }
+
+    /// Stops a monitor that the others need no more: it is in no table of members, be that the state's or the library's.
+    fn leave_if_removed(&mut self, out: &mut Vec<MonEffect>) {
+        let me = self.q.identity.member;
+        let agreed = self.q.node.as_ref().is_some_and(|n| n.members().contains(me));
+        if self.q.belonged && !self.q.frozen && !agreed && !self.state.members.contains_key(&me) {
+            self.fail(format!("mon.{} was removed from the cluster", self.name), out);
         }
     }
 
@@ -1217,21 +1235,22 @@ impl Mon {
     fn on_frame(&mut self, name: &str, addrs: &AddrVec, f: QuorumFrame, out: &mut Vec<MonEffect>) {
         let known = self.name_of(f.from);
         if known.as_ref().is_none_or(|(n, _)| n != name) {
+            let listed = self.state.members.contains_key(&f.from);
+            // Who was taken out of the table takes part until the library's members follow: its vote, and its log if it led, may be
+            // what those who are left need. Of two monitors neither could lead without.
+            let leaving = !listed && self.q.node.as_ref().is_some_and(|n| n.members().contains(f.from));
             // A leader knows every number there is: this one is no longer.
-            if self.q.leads()
-                && f.from < self.state.next_member
-                && !self.state.members.contains_key(&f.from)
-                && let Some(info) = self.state.monmap.mons.get(name)
-            {
+            if self.q.leads() && f.from < self.state.next_member && !listed && !leaving {
+                let here = self.state.monmap.mons.get(name).map(|info| &info.addrs);
                 let m = MonRemoved { member: f.from }.into_message(0);
-                out.push(MonEffect::SendPeer(name.to_owned(), info.addrs.clone(), m));
+                out.push(MonEffect::SendPeer(name.to_owned(), here.unwrap_or(addrs).clone(), m));
             }
-            if self.state.members.contains_key(&f.from) || f.from < self.state.next_member {
+            if listed || f.from < self.state.next_member && !leaving {
                 return;
             }
-            // A number given since this monitor's state. It may be the leader's, who can only
+            // Or a number given since this monitor's state. It may be the leader's, who can only
             // help if it hears from us: it is to be answered where it listens.
-            if self.q.known.len() < KNOWN_MAX {
+            if leaving || self.q.known.len() < KNOWN_MAX {
                 self.q.known.insert(f.from, (name.to_owned(), addrs.clone()));
             }
         }

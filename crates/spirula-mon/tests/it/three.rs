@@ -885,3 +885,59 @@ fn what_a_majority_does_not_take_is_said_in_health_and_in_the_log() {
     });
     assert!(c.mons.iter().flatten().all(|m| m.state().kv.contains_key("k")));
 }
+
+/// The leader is taken out of a cluster of three, then that of the two that are left. It answers who asked for it, stops, and those who
+/// are left go on; what it is asked for before it stops does no harm.
+#[test]
+fn a_leader_that_is_removed_stops_and_the_others_go_on() {
+    let mut c = Three::new();
+    let mut left: Vec<usize> = (0..3).collect();
+    for round in 0..2 {
+        for _ in 0..100 {
+            c.tick();
+        }
+        let led = c.leader().unwrap_or_else(|| panic!("round {round}: nobody leads"));
+        c.sent.clear();
+        c.command(led, &format!(r#"{{"prefix": "mon remove", "name": "{}"}}"#, NAMES[led]));
+        for _ in 0..50 {
+            let member = led as u64 + 1;
+            if !c.mons[led].as_ref().unwrap().node().unwrap().members().contains(member) {
+                break;
+            }
+            c.tick();
+        }
+        let acks = || c.sent.iter().filter(|(m, _, s)| *m == led && s.kind == MMonCommandAck::KIND);
+        let acks: Vec<_> = acks().map(|(.., m)| MMonCommandAck::from_message(m).unwrap()).collect();
+        assert!(acks.len() == 1 && acks[0].result == 0, "round {round}: {acks:?}");
+        assert!(c.stopped.is_empty(), "round {round}: it has not noticed yet: {:?}", c.stopped);
+        // It is a member no more, and does not know it.
+        let cmds = [
+            r#"{"prefix": "config-key set", "key": "late", "val": "x"}"#,
+            r#"{"prefix": "config-key exists", "key": "none"}"#,
+            r#"{"prefix": "osd blocklist", "blocklistop": "add", "addr": "10.0.7.7:0/1"}"#,
+        ];
+        c.sent.clear();
+        cmds.iter().for_each(|cmd| c.command(led, cmd));
+        let answered: Vec<_> = c.sent.iter().filter(|(m, ..)| *m == led).collect();
+        assert!(answered.is_empty(), "round {round}: {answered:?}");
+        (0..3).for_each(|_| c.tick());
+        assert!(c.stopped.iter().any(|(mon, why)| *mon == led && why.contains("removed")), "{:?}", c.stopped);
+        assert!(c.stopped.iter().all(|(mon, _)| *mon == led), "{:?}", c.stopped);
+        c.stopped.clear();
+        c.mons[led] = None;
+        left.retain(|i| *i != led);
+        (0..100).for_each(|_| c.tick());
+        assert!(c.leader().is_some(), "round {round}: nobody leads those who are left");
+        let asked = *left.last().unwrap();
+        c.sent.clear();
+        c.command(asked, r#"{"prefix": "config-key set", "key": "k", "val": "x"}"#);
+        (0..5).for_each(|_| c.tick());
+        assert!(c.sent.iter().any(|(m, _, s)| *m == asked && s.kind == MMonCommandAck::KIND), "round {round}");
+        for &mon in &left {
+            let mon = c.mons[mon].as_ref().unwrap();
+            assert_eq!(mon.state().monmap.len(), left.len());
+            assert_eq!(mon.state().kv.get("late"), None);
+            assert_eq!(mon.node().unwrap().members().voters.len(), left.len());
+        }
+    }
+}
