@@ -102,6 +102,20 @@ mod tests {
         assert!(rows > 40, "{rows}");
     }
 
+    /// What a condition names is compared with all words of a list.
+    #[test]
+    fn every_word_of_a_list_is_seen_by_capabilities() {
+        let may = |pgid: serde_json::Value| {
+            let cmd = vec![json!({"prefix": "pg force-recovery", "pgid": pgid}).to_string()];
+            let m = MMgrCommand { fsid: Uuid::default(), cmd, input: bytes::Bytes::new() }.into_message(1);
+            refused(&peer(EntityType::Client, "allow command \"pg force-recovery\" with pgid=1.1"), &m).is_none()
+        };
+        assert!(may(json!(["1.1"])) && may(json!("1.1")));
+        for more in [json!("1.2"), json!(1.2), json!(null), json!(true), json!(["1.2"]), json!({"a": 1})] {
+            assert!(!may(json!(["1.1", more])) && !may(json!([more, "1.1"])), "{more}");
+        }
+    }
+
     /// For a `network` it counts where a connection comes from, not what its peer says, be that a client or a daemon.
     #[test]
     fn a_network_is_where_the_connection_comes_from() {

@@ -310,6 +310,16 @@ mod tests {
         assert_eq!(run_on(&mut s, "heap", &json!({"heapcmd": "stats"})).unwrap_err().0, errno::EOPNOTSUPP);
     }
 
+    /// A word of a list that is a number is a word: capabilities see it as well ([`text_of`]).
+    #[test]
+    fn no_word_of_a_list_is_skipped() {
+        let mut s = Settings::default();
+        let args = json!({"injected_args": ["--osd_max_backfills", 3, "--osd_recovery_max_active", "5"]});
+        let reply = run("injectargs", args.as_object().unwrap(), &mut s).unwrap().unwrap();
+        assert_eq!(reply.status, "osd_max_backfills = '3' osd_recovery_max_active = '5' ");
+        assert_eq!(text_of(&json!(["a", 1, null, ["b"]])), r#"a 1 null ["b"]"#);
+    }
+
     #[test]
     fn what_follows_a_command_is_left_alone() {
         let asked = first_json("\n  {\n \"prefix\": \"rbd perf image stats\" }\"");
