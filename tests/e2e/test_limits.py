@@ -1,6 +1,8 @@
 """Requests as large as Ceph takes them, and one step beyond: no OSD stops, each answer is Ceph's."""
-import os
-from harness import Case
+import json, os, shutil
+import netns
+from harness import Case, wait
+from test_processes import OsdHosts
 
 # Keys of the large omap.
 KEYS = int(os.environ.get('SPIRULA_E2E_KEYS', 1000000))
@@ -136,3 +138,146 @@ class Limits(Case):
         self.c.up()
         self.c.wait_clean()
         self.c.python(LEFT, KEYS)
+
+
+OVERWRITE = CLIENT + '''
+import random, struct, threading
+MIB, BLOCK = 1 << 20, 4096
+stats = lambda: r.get_cluster_stats()
+total = stats()['kb'] << 10
+objects = total // 2 // (4 * MIB)
+for n in range(objects):
+    pio.write_full(f'half-{n}', bytes(4 * MIB))
+rng, wanted, places, failed, lock = random.Random(7), int(total * float(sys.argv[2])) // BLOCK, threading.Semaphore(64), [], threading.Lock()
+newest, due = {}, set()
+body = os.urandom(BLOCK - 16)
+def done(at):
+    def f(c):
+        e = c.get_return_value()
+        if e: failed.append((at, e))
+        with lock: due.discard(at)
+        places.release()
+    return f
+begun = time.time()
+for n in range(wanted):
+    while True:
+        at = rng.randrange(objects * 1024)
+        # One at a time for each block, so that it is known what must be there.
+        if at not in due: break
+    assert places.acquire(timeout=120), f'a write takes minutes, after {n} of {wanted}'
+    if failed:
+        places.release()
+        break
+    with lock: due.add(at)
+    newest[at] = n
+    pio.aio_write(f'half-{at // 1024}', struct.pack('<QQ', at, n) + body, at % 1024 * BLOCK, done(at))
+for _ in range(64): assert places.acquire(timeout=120), f'a write takes minutes, after {n} of {wanted}'
+is_(failed[:3], [], f'overwrites refused of {n + 1}')
+print(f'{wanted} overwrites of {total >> 20} MiB in {time.time() - begun:.0f} s', flush=True)
+for n in range(objects):
+    data = pio.read(f'half-{n}', 4 * MIB)
+    for b in range(1024):
+        at = n * 1024 + b
+        want = struct.pack('<QQ', at, newest[at]) + body if at in newest else bytes(BLOCK)
+        assert data[b * BLOCK:][:BLOCK] == want, f'block {b} of object {n}'
+'''
+
+
+class Overwritten(Case):
+    """A store that is half full is written over at random, ten times its size, in pieces of 4 KiB. The store is small: ten times 1 GiB
+    is for `cargo xtask soak store`."""
+    args = ['--osds', '1', '--osd-size', '1G', '--pool-size', '1']
+    size = os.environ.get('SPIRULA_E2E_OVERWRITTEN', '128M')
+    minutes = 2
+
+    def osd(self):
+        return os.path.join(self.c.dir, 'osd.0')
+
+    def df(self):
+        return self.c.json('osd', 'df')['nodes'][0]
+
+    def found(self):
+        """The same OSD on a smaller device than `up` makes."""
+        self.c.wait_clean()
+        self.c.down()
+        m, export = json.load(open(os.path.join(self.c.dir, 'cluster.json'))), os.path.join(self.scratch, 'all.export')
+        self.c.spirula('store', 'export', self.osd(), export)
+        shutil.rmtree(self.osd())
+        self.c.spirula('osd', 'prepare', self.osd(), '--osd-id', '0', '--osd-uuid', m['osds'][0], '--fsid', m['fsid'],
+                       '--size', self.size, '--journal-size', '4M')
+        self.c.spirula('store', 'import', self.osd(), export)
+        self.c.up()
+        self.c.wait_clean()
+
+    def test_1_no_overwrite_is_refused_and_deleting_gives_all_of_it_back(self):
+        self.found()
+        total = self.df()['kb']
+        print('  ' + self.c.python(OVERWRITE, os.environ.get('SPIRULA_E2E_TIMES', 10), timeout=1800).out.strip(), flush=True)
+        assert not {'OSD_FULL', 'OSD_NEARFULL', 'OSD_STORE_UNUSABLE'} & set(self.c.json('health')['checks'])
+        self.c.kill()
+        assert 'sound' in self.c.spirula('store', 'check', self.osd()).out
+        self.c.up()
+        self.c.wait_clean()
+        for name in self.c.rados('-p', 'data', 'ls').out.split():
+            self.c.rados('-p', 'data', 'rm', name)
+        wait(lambda: self.df()['kb_avail'] > total * 0.85, lambda: f'the space of what was deleted: {self.df()}')
+
+
+KILLED = CLIENT + '''
+n = int(sys.argv[2])
+def ask(what):
+    print(what, flush=True)
+    sys.stdin.readline()
+for base in range(0, n, 20000):
+    if base == n // 40000 * 20000: ask('half')
+    ks = [b'key-%024d' % i for i in range(base, min(base + 20000, n))]
+    is_(omap_set(b'index', ks, [b'v'] * len(ks)), 0, 'keys')
+ask('set')
+is_(keys(b'index'), n, 'keys')
+ask('listed')
+is_(omap_clear(b'index'), 0, 'clear')
+is_(keys(b'index'), 0, 'keys left')
+is_(omap_set(b'index', [b'last'], [b'v']), 0, 'one more')
+print('done', flush=True)
+'''
+
+ONE = CLIENT + '''
+is_(values(b'index', ['last']), {'last': b'v'}, 'the last one')
+is_(keys(b'index'), 1, 'keys after all')
+'''
+
+
+class KilledLimits(OsdHosts):
+    """The primary of an omap of a million keys is killed, as `kill -9` does, while it is written, listed and cleared."""
+    size, minutes = '4G', 3
+
+    def acting(self):
+        return self.json('osd', 'map', 'data', 'index')['acting']
+
+    def test_1_a_million_keys_while_their_primary_is_killed(self):
+        self.ceph('osd', 'pool', 'create', 'data', '8', '8')
+        self.wait_clean()
+        p = self.python(KILLED, KEYS)
+        for step in ('half', 'set', 'listed'):
+            said = p.stdout.readline().strip()
+            assert said == step, (said, p.stderr.read()[-3000:])
+            osd = self.json('osd', 'map', 'data', 'index')['acting_primary']
+            p.stdin.write('go\n')
+            p.stdin.flush()
+            self.host_of[osd].kill(f'osd.{osd}')
+            netns.wait(lambda: osd not in self.acting(), f'osd.{osd} to be out of the acting set')
+            self.host_of[osd].start(f'osd.{osd}')
+            self.wait_osds(3)
+        out, err = p.communicate(timeout=600)
+        assert p.returncode == 0 and out.strip() == 'done', (out, err[-3000:])
+        self.wait_clean()
+        for osd in self.acting()[:2]:
+            # Each copy by itself.
+            self.host_of[osd].kill(f'osd.{osd}')
+            netns.wait(lambda: osd not in self.acting(), f'osd.{osd} to be out of the acting set')
+            p = self.python(ONE)
+            _, err = p.communicate(timeout=120)
+            assert p.returncode == 0, err
+            self.host_of[osd].start(f'osd.{osd}')
+            self.wait_osds(3)
+            self.wait_clean()

@@ -189,6 +189,7 @@ fn soak_store(o: &SoakOptions) -> anyhow::Result<bool> {
     let mut good = test(&["spirula-store"], &["--ignored", "soak_of_crash_states"])?;
     good &= test(&["spirula-store"], &["--ignored", "soak_of_bit_flips"])?;
     good &= test(&["spirula-store"], &["--ignored", "soak_of_random_overwrites"])?;
+    good &= test(&["spirula-store"], &["--ignored", "soak_of_requests_on_16_tib_in_pieces"])?;
     good &= test(&["spirula-store", "spirula-tree"], &[])?;
     Ok(good)
 }

@@ -74,6 +74,16 @@ fn a_huge_object_with_little_in_it_costs_what_is_in_it() {
     let mut export = Vec::new();
     crate::tools::export(&store, None, crate::tools::Bad::Refuse, &mut export).unwrap();
     assert!(export.len() < 100_000);
+    assert_eq!(crate::tools::stats(&store).unwrap().with_data, 2);
+    // Nor does one who is told so take it for so many bytes.
+    let target = create(&opts);
+    let mut copy = open(&target, &opts).unwrap();
+    crate::tools::import(&mut copy, || Ok(export.as_slice())).unwrap();
+    for n in [1, 3] {
+        assert_eq!(copy.stat(&object(n)).unwrap().unwrap().size, size, "object {n}");
+        assert_eq!(copy.extents(&object(n), 0, u64::MAX).unwrap().unwrap(), extents, "object {n}");
+    }
+    sound(&copy, "imported");
     store.submit(of(3, ObjectOp::Zero { offset: 4096, length: size })).unwrap();
     let left = store.extents(&object(3), 0, u64::MAX).unwrap().unwrap();
     assert!(left.is_empty(), "{left:?}");

@@ -524,5 +524,6 @@ fn soak_of_crash_states() {
     let failed = super::soak(threads, work, || say("so far"), || stop.store(true, Ordering::Relaxed));
     say("in all");
     assert_eq!(failed, 0, "a state did not recover: see above");
-    assert!(tally.states() >= wanted.min(200_000), "only {} states", tally.states());
+    let all = next.load(Ordering::Relaxed) >= SHORT * Base::VARIANTS;
+    assert!(all || tally.states() >= wanted, "only {} states", tally.states());
 }

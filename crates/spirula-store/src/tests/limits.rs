@@ -8,7 +8,7 @@ use super::sim::World;
 use super::{create_single, open, open_stepped, sound, tiny};
 use crate::{Store, StoreError, StoreOptions, keys};
 use bytes::Bytes;
-use spirula_types::limits::{ATTRS_STORED_MAX, KEY_MAX, VALUE_MAX};
+use spirula_types::limits::{ATTRS_STORED_MAX, KEY_MAX, TRANSACTION_MAX, VALUE_MAX};
 use spirula_types::transaction::{MetaOp, ObjectOp, Transaction};
 use spirula_types::{EVersion, PgId};
 use std::collections::BTreeSet;
@@ -62,6 +62,11 @@ fn refused(what: &str, store: &mut Store, txn: &Transaction) {
     store.submit(of(ObjectOp::Touch)).unwrap_or_else(|e| panic!("{what}: stopped: {e}"));
 }
 
+/// One of several keys that are as long as any may be.
+fn long_key(n: u8) -> Bytes {
+    Bytes::from([vec![b'k'; KEY_MAX - 1], vec![n]].concat())
+}
+
 fn small() -> StoreOptions {
     StoreOptions { size: 1 << 30, cache_bytes: 1 << 20, ..tiny() }
 }
@@ -73,6 +78,13 @@ fn each_limit_is_met_whatever_the_journal() {
         let opts = StoreOptions { journal_size, ..small() };
         let long = |n: usize| Bytes::from(vec![7; n]);
         kept("omap value", &opts, &set(long(VALUE_MAX)));
+        kept("omap header", &opts, &of(ObjectOp::OmapSetHeader(long(VALUE_MAX))));
+        kept("keys", &opts, &of(ObjectOp::OmapSet((0..9).map(|n| (long_key(n), pattern(n.into(), 20))).collect())));
+        let (pg, version) = (PgId::new(1, 1), EVersion::new(1, 1));
+        let entry = MetaOp::LogAppend { pg, version, entry: long(VALUE_MAX) };
+        kept("log entry", &opts, &Transaction { meta: vec![entry], ..Transaction::default() });
+        let record = MetaOp::Set { key: long_key(1), value: "v".into() };
+        kept("record key", &opts, &Transaction { meta: vec![record], ..Transaction::default() });
         kept(
             "record",
             &opts,
@@ -99,6 +111,12 @@ pub(super) fn one_past_each_limit_is_refused_and_stops_nothing() {
     refused("omap key", &mut store, &of(ObjectOp::OmapSet(vec![(long(KEY_MAX + 1), Bytes::new())])));
     refused("omap header", &mut store, &of(ObjectOp::OmapSetHeader(long(VALUE_MAX + 1))));
     refused("record", &mut store, &meta(MetaOp::Set { key: "k".into(), value: long(VALUE_MAX + 1) }));
+    refused("record key", &mut store, &meta(MetaOp::Set { key: long(KEY_MAX + 1), value: Bytes::new() }));
+    refused("attribute name", &mut store, &of(ObjectOp::SetAttrs(vec![(long(KEY_MAX + 1), Bytes::new())])));
+    // Values that each are within their limit, and too much together.
+    let part = long(TRANSACTION_MAX / 4);
+    let many = (0..4).map(|n| (Bytes::from(format!("k{n}")), part.clone())).collect();
+    refused("transaction", &mut store, &of(ObjectOp::OmapSet(many)));
     refused("log entry", &mut store, &meta(MetaOp::LogAppend { pg, version, entry: long(VALUE_MAX + 1) }));
     // One by one as well as at once: what counts is what the object has in the end.
     let attr = |n: usize, len: usize| of(ObjectOp::SetAttrs(vec![(Bytes::from(format!("a{n:03}")), long(len))]));
