@@ -15,9 +15,11 @@ use crate::record::Record;
 use crate::shown::Shown;
 use crate::used::Watch;
 use rustix::fs::{Mode as FileMode, OFlags};
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 /// Files that runs make begin with this.
@@ -28,6 +30,9 @@ const ALIGN: usize = 4096;
 const LEAST: u64 = 16 << 20;
 /// Synced writes of 4 KiB a second from which a device is good as a journal, and from which it will do.
 const FIT: (f64, f64) = (5_000.0, 500.0);
+
+/// No turning disk syncs more 4 KiB writes a second, whatever its speed.
+const SPINNING: f64 = 400.0;
 
 /// A way to read or write.
 #[derive(Clone, Copy, Debug)]
@@ -144,6 +149,68 @@ impl Place {
     }
 }
 
+/// fio's histogram, nanoseconds and how many, in the steps of our own: upper bound in milliseconds, how many.
+fn bins(v: &Value) -> Vec<Value> {
+    let mut steps: BTreeMap<i32, u64> = BTreeMap::new();
+    for (ns, n) in v.as_object().into_iter().flatten() {
+        let (Ok(ns), Some(n)) = (ns.parse::<f64>(), n.as_u64()) else { continue };
+        *steps.entry((ns / 1e4).max(1.0).log(1.12).ceil() as i32).or_default() += n;
+    }
+    steps.iter().map(|(step, n)| json!([round(0.01 * 1.12f64.powi(*step), 4), n])).collect()
+}
+
+/// What fio writes down of each second. The file goes with this, or with the next run where this one was killed.
+pub(crate) struct Log {
+    prefix: PathBuf,
+}
+
+impl Log {
+    /// A place for one.
+    pub(crate) fn new() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let dir = std::env::temp_dir();
+        sweep(&dir);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        Self { prefix: dir.join(format!("{FILE}{}.log{number}", std::process::id())) }
+    }
+
+    /// fio's options for it.
+    pub(crate) fn args(&self) -> [String; 3] {
+        let prefix = format!("--write_iops_log={}", self.prefix.display());
+        [prefix, "--log_avg_msec=1000".to_owned(), "--per_job_logs=0".to_owned()]
+    }
+
+    fn file(&self) -> PathBuf {
+        PathBuf::from(format!("{}_iops.log", self.prefix.display()))
+    }
+
+    /// Second by second, all jobs together; nothing where fio wrote nothing down.
+    pub(crate) fn series(&self, writes: bool, block: u64) -> Vec<Value> {
+        seconds_of(&fs::read_to_string(self.file()).unwrap_or_default(), writes, block)
+    }
+}
+
+impl Drop for Log {
+    fn drop(&mut self) {
+        // There is none where fio did not begin.
+        let _ = fs::remove_file(self.file());
+    }
+}
+
+/// Lines of "milliseconds, operations a second, 0 for reads or 1 for writes, …", one of each job a second.
+fn seconds_of(text: &str, writes: bool, block: u64) -> Vec<Value> {
+    let mut all: BTreeMap<u64, u64> = BTreeMap::new();
+    for line in text.lines() {
+        let words: Vec<u64> = line.split(',').map_while(|w| w.trim().parse().ok()).collect();
+        if let [ms, ops, side, ..] = words[..]
+            && side == u64::from(writes)
+        {
+            *all.entry(ms.saturating_add(500) / 1000).or_default() += ops;
+        }
+    }
+    all.iter().map(|(t, ops)| json!({"t": t, "ops": ops, "bytes": ops.saturating_mul(block)})).collect()
+}
+
 /// What fio found, as it stands in a result.
 pub(crate) fn of_fio(out: &Value, writes: bool) -> Option<Value> {
     let job = &out["jobs"][0][if writes { "write" } else { "read" }];
@@ -153,7 +220,7 @@ pub(crate) fn of_fio(out: &Value, writes: bool) -> Option<Value> {
     Some(json!({
         "ops": job["total_ios"].as_u64()?, "bytes": job["io_bytes"].as_u64()?, "errors": out["jobs"][0]["error"],
         "iops": round(job["iops"].as_f64()?, 2), "bytes_per_s": job["bw_bytes"].as_f64()?,
-        "took_s": round(job["runtime"].as_f64()? / 1000.0, 3),
+        "took_s": round(job["runtime"].as_f64()? / 1000.0, 3), "histogram_ms": bins(&lat["bins"]),
         "latency_ms": {
             "mean": ns(&lat["mean"]), "min": ns(&lat["min"]), "max": ns(&lat["max"]), "p50": q("50.000000"),
             "p90": q("90.000000"), "p95": q("95.000000"), "p99": q("99.000000"), "p99.9": q("99.900000"), "p99.99": q("99.990000"),
@@ -162,8 +229,10 @@ pub(crate) fn of_fio(out: &Value, writes: bool) -> Option<Value> {
 }
 
 fn by_fio(place: &Place, t: &Test, seconds: u64) -> Result<Value> {
+    let log = Log::new();
     let mut c = Command::new("fio");
-    c.args(["--name=spirula", "--output-format=json", "--time_based", "--direct=1", "--thread", "--randrepeat=0"])
+    c.args(log.args());
+    c.args(["--name=spirula", "--output-format=json+", "--time_based", "--direct=1", "--thread", "--randrepeat=0"])
         .arg(format!("--filename={}", place.file.display().to_string().replace(':', "\\:")))
         .args([format!("--rw={}", t.rw), format!("--bs={}", t.block), format!("--runtime={seconds}")])
         .args([format!("--size={}", place.bytes), format!("--iodepth={}", t.depth)])
@@ -178,7 +247,9 @@ fn by_fio(place: &Place, t: &Test, seconds: u64) -> Result<Value> {
     // Warnings may stand before the object.
     let from = out.stdout.iter().position(|b| *b == b'{').unwrap_or(0);
     let v: Value = serde_json::from_slice(&out.stdout[from..]).context("fio's output is not JSON")?;
-    of_fio(&v, t.writes()).context("fio's output has no figures")
+    let mut found = of_fio(&v, t.writes()).context("fio's output has no figures")?;
+    found["series"] = log.series(t.writes(), t.block).into();
+    Ok(found)
 }
 
 /// A buffer whose part of `len` bytes begins at a multiple of [`ALIGN`], and where.
@@ -242,6 +313,25 @@ fn verdict(iops: f64) -> String {
     }
 }
 
+/// What the device says of itself, against what it gives.
+fn claim(iops: f64, facts: &Value) -> String {
+    let device = facts["device"].as_str().unwrap_or("what is below");
+    let device = facts["model"].as_str().map_or(device.to_owned(), |model| format!("{device} ({model})"));
+    let turns = match facts["rotational"].as_str() {
+        Some("1") if iops > SPINNING => "a turning disk, and syncs more than one can: a cache answers for it",
+        Some("1") => "a turning disk, and syncs as one does",
+        Some("0") if iops < SPINNING => "no turning disk, and syncs no more than one does",
+        Some("0") => "no turning disk, and syncs more than one does",
+        _ => "nothing about itself",
+    };
+    let cache = match facts["cache"].as_str() {
+        Some("write back") => "; it has a cache that a sync must empty",
+        Some("write through") => "; it has no cache that could lose a write",
+        _ => "",
+    };
+    format!("{device} claims to be {turns}{cache}").replace("claims to be nothing", "says nothing")
+}
+
 fn line(r: &Value) -> String {
     let n = |v: &Value| v.as_f64().unwrap_or(0.0);
     let f = &r["found"];
@@ -269,7 +359,8 @@ pub fn measure(lab: &Lab, a: &DiskArgs, shown: &mut Shown<'_>) -> Result<()> {
     };
     let engine = if fio { "fio" } else { "own" };
     let places: Vec<Place> = a.paths.iter().enumerate().map(|(i, p)| Place::new(p, a, i)).collect::<Result<_>>()?;
-    shown.results.set("devices", places.iter().map(Place::facts).collect());
+    let facts: Vec<Value> = places.iter().map(Place::facts).collect();
+    shown.results.set("devices", facts.clone().into());
     let go = |p: &Place, t: &Test| if fio { by_fio(p, t, a.seconds) } else { by_ourselves(p, t, a.seconds) };
     let json = |p: &Place, t: &Test, alone: bool, repeat: u64, found: Value| {
         let how = if alone { "alone" } else { "with all others" };
@@ -281,19 +372,19 @@ pub fn measure(lab: &Lab, a: &DiskArgs, shown: &mut Shown<'_>) -> Result<()> {
     };
     for repeat in 0..a.repeats {
         for t in &TESTS {
-            for p in places.iter().filter(|p| p.writable || !t.writes()) {
+            for (p, facts) in places.iter().zip(&facts).filter(|(p, _)| p.writable || !t.writes()) {
                 if lab.stopped() {
                     bail!("interrupted");
                 }
                 shown.progress.now(&format!("{} on {}", t.name, p.path.display()));
-                let watch = Watch::begin();
-                let found = go(p, t)?;
+                let mut watch = Watch::begin();
+                let found = watch.during(|| go(p, t))?;
                 let used = watch.end(found["ops"].as_u64().unwrap_or(0));
                 let mut run = json(p, t, true, repeat, found);
                 run["used"] = used.json;
                 if t.sync {
-                    let word = verdict(run["found"]["iops"].as_f64().unwrap_or(0.0));
-                    run["verdict"] = json!(word);
+                    let iops = run["found"]["iops"].as_f64().unwrap_or(0.0);
+                    run["verdict"] = json!(format!("{}; {}", verdict(iops), claim(iops, facts)));
                 }
                 shown.add(&line(&run), run.clone())?;
                 if let Some(word) = run["verdict"].as_str() {
@@ -303,19 +394,22 @@ pub fn measure(lab: &Lab, a: &DiskArgs, shown: &mut Shown<'_>) -> Result<()> {
             if places.len() < 2 {
                 continue;
             }
-            let watch = Watch::begin();
-            let all: Vec<(&Place, Result<Value>)> = std::thread::scope(|s| {
-                let go = &go;
-                let usable = places.iter().filter(|p| p.writable || !t.writes());
-                let threads: Vec<_> = usable.map(|p| (p, s.spawn(move || go(p, t)))).collect();
-                let ended = |t: std::thread::ScopedJoinHandle<'_, Result<Value>>| {
-                    t.join().unwrap_or_else(|_| Err(anyhow::anyhow!("a thread ended")))
-                };
-                threads.into_iter().map(|(p, t)| (p, ended(t))).collect()
-            });
-            let used = watch.end(0);
+            let mut watch = Watch::begin();
+            let together = || {
+                std::thread::scope(|s| {
+                    let go = &go;
+                    let usable = places.iter().filter(|p| p.writable || !t.writes());
+                    let threads: Vec<_> = usable.map(|p| (p, s.spawn(move || go(p, t)))).collect();
+                    let ended = |t: std::thread::ScopedJoinHandle<'_, Result<Value>>| {
+                        t.join().unwrap_or_else(|_| Err(anyhow::anyhow!("a thread ended")))
+                    };
+                    threads.into_iter().map(|(p, t)| Ok((p, ended(t)?))).collect::<Result<Vec<(&Place, Value)>>>()
+                })
+            };
+            let all = watch.during(together)?;
+            let used = watch.end(all.iter().filter_map(|(_, found)| found["ops"].as_u64()).sum());
             for (p, found) in all {
-                let mut run = json(p, t, false, repeat, found?);
+                let mut run = json(p, t, false, repeat, found);
                 run["used"] = used.json.clone();
                 shown.add(&line(&run), run)?;
             }
@@ -370,13 +464,22 @@ mod tests {
     #[test]
     fn fios_figures_are_read() {
         let v = json!({"jobs": [{"error": 0, "write": {"total_ios": 10, "io_bytes": 40960, "iops": 5.0, "bw_bytes": 20480,
-            "runtime": 2000, "clat_ns": {"mean": 2e6, "min": 1e6, "max": 9e6, "percentile": {"99.000000": 8000000}}}}]});
+            "runtime": 2000, "clat_ns": {"mean": 2e6, "min": 1e6, "max": 9e6, "percentile": {"99.000000": 8000000},
+            "bins": {"1000": 1, "5000": 2, "1000000": 3, "1010000": 4}}}}]});
         let f = of_fio(&v, true).unwrap();
         assert_eq!(
             (f["ops"].as_u64(), f["iops"].as_f64(), f["latency_ms"]["p99"].as_f64()),
             (Some(10), Some(5.0), Some(8.0))
         );
+        let counts: Vec<u64> = f["histogram_ms"].as_array().unwrap().iter().map(|p| p[1].as_u64().unwrap()).collect();
+        assert_eq!(counts, [3, 7], "{f}");
+        let log = "1000, 7, 1, 0, 0\n1001, 5, 1, 0, 0\n1001, 9, 0, 0, 0\n2003, 4, 1, 0, 0\nx\n";
+        let seconds = json!([{"t": 1, "ops": 12, "bytes": 49152}, {"t": 2, "ops": 4, "bytes": 16384}]);
+        assert_eq!(Value::from(seconds_of(log, true, 4096)), seconds);
         assert!(of_fio(&json!({}), true).is_none());
+        let facts = json!({"device": "sda", "model": "X", "rotational": "1", "cache": "write back"});
+        assert!(claim(9000.0, &facts).contains("sda (X) claims to be a turning disk, and syncs more than one can"));
+        assert_eq!(claim(9.0, &json!({})), "what is below says nothing about itself");
         assert!(verdict(9000.0).starts_with("fit") && verdict(100.0).starts_with("unfit"));
     }
 }

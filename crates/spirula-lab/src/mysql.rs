@@ -5,6 +5,7 @@
 
 use crate::args::{Lab, MysqlArgs};
 use crate::bail;
+use crate::expect::bottleneck;
 use crate::prelude::*;
 use crate::shown::Shown;
 use crate::used::Watch;
@@ -184,27 +185,28 @@ pub fn measure(lab: &Lab, a: &MysqlArgs, shown: &mut Shown<'_>) -> Result<()> {
     let server = Server::start(&a.dir)?;
     for users in a.users_from..=a.users_to {
         let (mut means, mut least, mut most) = (Vec::new(), f64::MAX, 0f64);
-        let watch = Watch::begin();
+        let mut watch = Watch::begin();
         for sample in 0..a.samples {
             if lab.stopped() {
                 bail!("interrupted");
             }
             let part = (users - a.users_from) as f64 / (a.users_to - a.users_from + 1) as f64;
             shown.progress.at(part, &format!("{users} users, sample {} of {}", sample + 1, a.samples));
-            let [mean, min, max] = server.slap(users, a)?;
+            let [mean, min, max] = watch.during(|| server.slap(users, a))?;
             means.push(mean);
             (least, most) = (least.min(min), most.max(max));
         }
         let queries = 1024 + 1024 % users;
         let mean = means.iter().sum::<f64>() / means.len().max(1) as f64;
         let used = watch.end(queries * a.iterations * a.samples);
+        let (rate, each) = (queries as f64 / mean.max(1e-9), 1000.0 * users as f64 * mean / queries as f64);
         let run = json!({
             "name": format!("mysql, {users} users"), "repeat": 0, "mode": "mysql", "users": users, "threads": users,
             "found": {
                 "iops": round(queries as f64 / mean.max(1e-9), 1), "ops": queries * a.iterations * a.samples, "errors": 0,
                 "seconds": {"mean": round(mean, 4), "min": round(least, 4), "max": round(most, 4), "samples": means},
             },
-            "used": used.json,
+            "used": used.json, "bottleneck": bottleneck(&used, users, rate, each),
         });
         shown.add(
             &format!("mysql, {users:>2} users: {queries} queries in {mean:.3} s (least {least:.3}, most {most:.3})"),

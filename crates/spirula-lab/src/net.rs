@@ -220,8 +220,8 @@ fn measure_one(
     shown: &mut Shown<'_>,
 ) -> Result<f64> {
     shown.progress.now(name);
-    let watch = Watch::begin();
-    let r = at_once(hosts, what, streams, Duration::from_secs(a.seconds))?;
+    let mut watch = Watch::begin();
+    let r = watch.during(|| at_once(hosts, what, streams, Duration::from_secs(a.seconds)))?;
     let used = watch.end(r.ops);
     let rate = r.rate();
     let text = match what {

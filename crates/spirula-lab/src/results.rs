@@ -140,17 +140,48 @@ fn runs(v: &Value) -> impl Iterator<Item = &Value> {
     v["runs"].as_array().into_iter().flatten()
 }
 
+/// The sum of a figure over daemons, disks or networks; nothing where none has it. The loopback carries what others carry, too.
+fn sum(all: &Value, keys: &[&str]) -> Value {
+    let of = |v: &Value| keys.iter().filter_map(|k| v[*k].as_f64()).reduce(|a, b| a + b);
+    let all = all.as_array().into_iter().flatten().filter(|v| v["name"] != "lo");
+    all.filter_map(of).reduce(|a, b| a + b).map_or(Value::Null, |s| json!(round(s, 2)))
+}
+
+/// A column, and what stands in it.
+type Column = (&'static str, fn(&Value) -> Value);
+
+/// What a measurement used, what could be expected of it, and what held it up.
+const USED: [Column; 11] = [
+    ("client_cpu_us_per_op", |r| r["used"]["client_cpu_us_per_op"].clone()),
+    ("daemons_cpu_us_per_op", |r| sum(&r["used"]["daemons"], &["cpu_us_per_op"])),
+    ("cpu_busy", |r| r["used"]["busy"].clone()),
+    ("iowait", |r| r["used"]["iowait"].clone()),
+    ("disk_read_bytes_per_s", |r| sum(&r["used"]["disks"], &["read_bytes_per_s"])),
+    ("disk_written_bytes_per_s", |r| sum(&r["used"]["disks"], &["written_bytes_per_s"])),
+    ("net_bytes_per_s", |r| sum(&r["used"]["nets"], &["in_bytes_per_s", "out_bytes_per_s"])),
+    ("expected_iops", |r| r["expected"]["iops"].clone()),
+    ("expected_how", |r| r["expected"]["how"].clone()),
+    ("bottleneck", |r| r["bottleneck"]["what"].clone()),
+    ("evidence", |r| r["bottleneck"]["evidence"].clone()),
+];
+
 /// One line a measurement.
 fn summary(v: &Value) -> String {
     let columns = ["name", "repeat", "mode", "size", "threads", "seconds"];
     let found = ["ops", "errors", "iops", "bytes_per_s", "took_s"];
     let latencies = ["mean", "min", "p50", "p90", "p95", "p99", "p99.9", "p99.99", "max"];
-    let mut out =
-        format!("{},{},{}\n", columns.join(","), found.join(","), latencies.map(|l| format!("{l}_ms")).join(","));
+    let mut out = format!(
+        "{},{},{},{}\n",
+        columns.join(","),
+        found.join(","),
+        latencies.map(|l| format!("{l}_ms")).join(","),
+        USED.map(|(name, _)| name).join(",")
+    );
     for r in runs(v) {
         let mut cells: Vec<String> = columns.iter().map(|c| cell(&r[*c])).collect();
         cells.extend(found.iter().map(|c| cell(&r["found"][*c])));
         cells.extend(latencies.iter().map(|c| cell(&r["found"]["latency_ms"][*c])));
+        cells.extend(USED.iter().map(|(_, of)| cell(&of(r))));
         out += &(cells.join(",") + "\n");
     }
     out
@@ -239,12 +270,19 @@ mod tests {
         let dir = std::env::temp_dir().join(format!("spirula-lab-results-{}", std::process::id()));
         let _ = fs::remove_dir_all(&dir);
         let mut r = Results::new("bench", "objects", Some(&dir), None).unwrap();
-        r.push(json!({"name": "a, \"b\"", "found": {"ops": 5, "series": [{"t": 1, "ops": 5}]}})).unwrap();
+        let used = json!({"iowait": 0.25, "daemons": [{"cpu_us_per_op": 2.0}, {"cpu_us_per_op": 3.5}, {"ended": true}],
+            "nets": [{"name": "lo", "in_bytes_per_s": 9.0}, {"name": "eth0", "in_bytes_per_s": 1.0, "out_bytes_per_s": 2.0}]});
+        r.push(json!({"name": "a, \"b\"", "found": {"ops": 5, "series": [{"t": 1, "ops": 5}]}, "used": used})).unwrap();
         r.finish().unwrap();
         assert!(Results::new("bench", "objects", Some(&dir), None).is_err(), "it would be overwritten");
         let v = read(&dir).unwrap();
         assert_eq!(v["runs"][0]["found"]["ops"], 5);
         assert!(fs::read_to_string(dir.join("summary.csv")).unwrap().contains("\"a, \"\"b\"\"\","));
+        let summary = fs::read_to_string(dir.join("summary.csv")).unwrap();
+        let lines: Vec<&str> = summary.lines().collect();
+        assert!(lines[1].ends_with(",,5.5,,0.25,,,3.0,,,,"), "{summary}");
+        // The name has a comma of its own.
+        assert_eq!(lines[0].split(',').count() + 1, lines[1].split(',').count(), "{summary}");
         assert_eq!(fs::read_to_string(dir.join("series.csv")).unwrap().lines().count(), 2);
         fs::write(dir.join("result.json"), json!({"format": FORMAT, "version": 99}).to_string()).unwrap();
         assert!(read(&dir).unwrap_err().to_string().contains("version 99"));

@@ -6,6 +6,7 @@
 use crate::prelude::*;
 use std::collections::BTreeMap;
 use std::fs;
+use std::sync::mpsc;
 use std::time::Instant;
 
 /// Counters of the whole machine.
@@ -170,6 +171,8 @@ pub struct Watch {
     procs: Vec<(Proc, Cpu)>,
     own: Cpu,
     series: Vec<Value>,
+    /// CPU seconds that watching itself took.
+    cost: f64,
 }
 
 /// What was used.
@@ -195,6 +198,12 @@ pub struct Used {
     pub net: Option<(String, f64, f64)>,
 }
 
+/// CPU seconds of this thread.
+fn thread_cpu() -> f64 {
+    let t = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    t.tv_sec as f64 + t.tv_nsec as f64 / 1e9
+}
+
 fn ticks_per_second() -> f64 {
     rustix::param::clock_ticks_per_second() as f64
 }
@@ -211,15 +220,39 @@ impl Watch {
 
     /// The same; of several clusters on this machine only the daemons of that one are told of whose ceph.conf is in this directory.
     pub fn begin_of(dir: Option<&Path>) -> Self {
+        let cost = thread_cpu();
         let procs = of_cluster(daemons(), dir).into_iter().filter_map(|p| Some((p.clone(), cpu_of(p.pid)?))).collect();
         let machine = Machine::now();
         let now = Instant::now();
         let own = cpu_of(std::process::id()).unwrap_or_default();
-        Self { since: now, last: machine.clone(), last_at: now, machine, procs, own, series: Vec::new() }
+        let cost = thread_cpu() - cost;
+        Self { since: now, last: machine.clone(), last_at: now, machine, procs, own, series: Vec::new(), cost }
+    }
+
+    /// Looks once a second while something is done that does not come back before it is over.
+    pub fn during<T>(&mut self, work: impl FnOnce() -> T) -> T {
+        std::thread::scope(|s| {
+            let (over, wait) = mpsc::channel::<()>();
+            let pause = Duration::from_secs(1);
+            s.spawn(move || {
+                while wait.recv_timeout(pause) == Err(mpsc::RecvTimeoutError::Timeout) {
+                    self.look();
+                }
+            });
+            let done = work();
+            drop(over);
+            done
+        })
     }
 
     /// A second has passed, about.
     pub fn look(&mut self) {
+        let cost = thread_cpu();
+        self.look_now();
+        self.cost += thread_cpu() - cost;
+    }
+
+    fn look_now(&mut self) {
         let (now, time) = (Machine::now(), Instant::now());
         let seconds = time.duration_since(self.last_at).as_secs_f64();
         if seconds < 0.5 {
@@ -242,6 +275,7 @@ impl Watch {
         if self.series.is_empty() {
             self.look();
         }
+        let cost = thread_cpu();
         let now = Machine::now();
         let per_op = |cpu: f64| if ops == 0 { Value::Null } else { json!(round(cpu * 1e6 / ops as f64, 2)) };
         let (busy, iowait) = parts(&self.machine, &now);
@@ -299,8 +333,9 @@ impl Watch {
                 "lost_packets": lost, "speed_bytes_per_s": speed,
             }));
         }
+        let cost = self.cost + thread_cpu() - cost;
         used.json = json!({
-            "host": hostname(), "seconds": round(seconds, 2), "cores": cores(), "busy": round(busy, 3),
+            "host": hostname(), "seconds": round(seconds, 2), "watching_cpu_s": round(cost, 4), "cores": cores(), "busy": round(busy, 3),
             "iowait": round(iowait, 3), "others_cores": round(used.others, 2), "client_cpu_s": round(used.client, 2), "client_cpu_us_per_op": per_op(used.client),
             "daemons": daemons, "disks": disks, "nets": nets, "series": self.series,
         });
@@ -440,5 +475,22 @@ mod tests {
             x = x.wrapping_mul(3);
         }
         assert!(x != 0 && w.end(10).client > 0.05);
+    }
+
+    #[test]
+    fn a_look_at_the_machine_takes_less_than_a_fiftieth_of_a_second() {
+        let mut w = Watch::begin();
+        let begun = thread_cpu();
+        for _ in 0..20 {
+            // As if a second had passed.
+            w.last_at -= Duration::from_secs(1);
+            w.look();
+        }
+        let each = (thread_cpu() - begun) / 20.0;
+        assert!(each < 0.02, "{each} s of CPU a second");
+        assert_eq!(w.during(|| 7), 7);
+        let used = w.end(1).json;
+        assert_eq!(used["series"].as_array().unwrap().len(), 20);
+        assert!(used["watching_cpu_s"].as_f64().unwrap() > 0.0);
     }
 }

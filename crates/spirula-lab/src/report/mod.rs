@@ -18,7 +18,6 @@ const STYLE: &str = "
 --c0:#1f6feb;--c1:#d9480f;--c2:#2b8a3e;--c3:#9c36b5;--c4:#b08800;--c5:#0b7285;--c6:#c2255c;--c7:#5c677d}
 @media (prefers-color-scheme:dark){:root{--bg:#14181d;--fg:#dfe5ea;--dim:#93a0ac;--grid:#2c343c;--box:#1d232a;--good:#51cf66;--bad:#ff6b6b;
 --c0:#6cb0ff;--c1:#ff9a5c;--c2:#69db7c;--c3:#da77f2;--c4:#e6c34a;--c5:#4dd0e1;--c6:#ff7ba9;--c7:#aab4c0}}
-@media print{:root{--bg:#fff;--fg:#000;--dim:#444;--grid:#ccc;--box:#fff}svg,table,section{break-inside:avoid}}
 *{box-sizing:border-box}body{margin:0 auto;max-width:1400px;padding:1.5rem;background:var(--bg);color:var(--fg);font:15px/1.5 system-ui,sans-serif}
 h1{font-size:1.6rem;margin:0 0 .3rem}h2{font-size:1.25rem;margin:2rem 0 .6rem;border-bottom:1px solid var(--grid)}h3{font-size:1rem;margin:1.2rem 0 .3rem}
 p{margin:.4rem 0}.dim{color:var(--dim)}.good{color:var(--good);font-weight:600}.bad{color:var(--bad);font-weight:600}
@@ -31,6 +30,10 @@ svg .l{fill:none;stroke-width:1.6}svg .h{stroke-dasharray:4 3;stroke-width:1.1}.
 td .left,th .left{display:block;text-align:left}td small{display:block;color:var(--dim);font-size:.78em}svg .b{opacity:.85}
 .s0{--c:var(--c0)}.s1{--c:var(--c1)}.s2{--c:var(--c2)}.s3{--c:var(--c3)}.s4{--c:var(--c4)}.s5{--c:var(--c5)}.s6{--c:var(--c6)}.s7{--c:var(--c7)}
 svg .l{stroke:var(--c)}svg .d,svg .b,svg text.n{fill:var(--c)}
+@media print{@page{margin:14mm}:root{--bg:#fff;--fg:#000;--dim:#444;--grid:#ccc;--box:#fff;--good:#0a7d33;--bad:#c62828;
+--c0:#1f6feb;--c1:#d9480f;--c2:#2b8a3e;--c3:#9c36b5;--c4:#b08800;--c5:#0b7285;--c6:#c2255c;--c7:#5c677d}
+body{max-width:none;padding:0;font-size:10pt}.wide{overflow:visible}table{font-size:7.5pt}th,td{padding:.1rem .3rem}td,th{white-space:normal}
+.charts{grid-template-columns:1fr 1fr}svg,tr{break-inside:avoid}h2,h3{break-after:avoid}svg{print-color-adjust:exact;-webkit-print-color-adjust:exact}}
 ";
 
 /// Least, median and greatest of something.
