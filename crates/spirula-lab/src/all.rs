@@ -100,6 +100,7 @@ pub fn all(lab: &Lab, a: &AllArgs) -> Result<()> {
             image_size: if a.quick { 64 << 20 } else { 1 << 30 },
             seconds: Some(seconds),
             repeats: Some(if a.quick { 1 } else { 3 }),
+            baseline: Some(dir.join("disk")),
             output: output("block"),
         };
         crate::block::block(lab, &block)?;

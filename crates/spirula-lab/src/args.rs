@@ -287,6 +287,9 @@ pub struct BlockArgs {
     /// How often it is repeated [default: 1; railway: 6]
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=1000))]
     pub repeats: Option<u64>,
+    /// A result of 'spirula bench disk', for the figure that could be expected
+    #[arg(long)]
+    pub baseline: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) output: Output,
 }

@@ -2,7 +2,9 @@
 
 use crate::args::{BlockArgs, BlockPreset, Lab};
 use crate::bail;
-use crate::disk::of_fio;
+use crate::disk::{Log, of_fio};
+use crate::expect::{Baseline, Geometry, bottleneck};
+use crate::load::Mode;
 use crate::objects::{cluster_of, find_pool, remove_pool};
 use crate::prelude::*;
 use crate::progress::{bytes_rate, ms, size};
@@ -15,6 +17,8 @@ use std::process::{Command, Stdio};
 const POOL: &str = "spirula-bench";
 /// The image. One that a killed run left is replaced.
 const IMAGE: &str = "spirula-bench-block";
+/// The object in which librbd writes down which images a pool has.
+const DIRECTORY: &str = "rbd_directory";
 
 fn rbd(way: &Way, pool: &str, words: &[&str]) -> Result<std::process::Output> {
     let conf = way.conf.as_ref().context("the rbd tool needs a ceph.conf; give --conf")?;
@@ -60,53 +64,84 @@ pub fn measure(lab: &Lab, a: &BlockArgs, way: &Way, shown: &mut Shown<'_>) -> Re
     if !String::from_utf8_lossy(&engines.stdout).lines().any(|l| l.trim() == "rbd") {
         bail!("this fio has no rbd engine");
     }
+    // Before there is a pool to clear away.
+    Command::new("rbd").arg("--version").output().context("start rbd (Debian: apt-get install ceph-common)")?;
+    let baseline = a.baseline.as_deref().map(crate::results::read).transpose()?.map(|v| Baseline::of(&v));
     let session = Session::open(way, 16 << 20)?;
     let g = find_pool(&session, a.pool.as_deref().unwrap_or(POOL), a.pool.is_none())?;
     shown.results.set("cluster", cluster_of(&session));
     shown.results.set("pool", g.json());
     // Not there is what it should be.
     let _ = rbd(way, &g.name, &["rm", "--no-progress", IMAGE])?;
-    let out = rbd(way, &g.name, &["create", "--size", &format!("{}M", a.image_size >> 20), IMAGE])?;
-    if !out.status.success() {
-        bail!("rbd create: {}", String::from_utf8_lossy(&out.stderr).trim());
-    }
     let (seconds, repeats) = lasts(a);
-    let outcome = (0..repeats).try_for_each(|repeat| {
-        if lab.stopped() {
-            bail!("interrupted");
-        }
-        one(a, way, &g.name, (repeat, repeats), seconds, shown)
+    let made = must(way, &g.name, &["create", "--size", &format!("{}M", a.image_size >> 20), IMAGE]);
+    let outcome = made.and_then(|_| {
+        (0..repeats).try_for_each(|repeat| {
+            if lab.stopped() {
+                bail!("interrupted");
+            }
+            one(a, way, &g, baseline.as_ref(), (repeat, repeats), seconds, shown)
+        })
     });
-    let removed = rbd(way, &g.name, &["rm", "--no-progress", IMAGE])?;
-    // A pool that stays is empty.
-    let _ = remove_pool(&session, &g);
-    outcome?;
-    if !removed.status.success() {
-        bail!("rbd rm: {}", String::from_utf8_lossy(&removed.stderr).trim());
+    // Also what failed is cleaned up; what failed first is what is said.
+    let cleared = clear(&session, way, &g);
+    let gone = remove_pool(&session, &g);
+    if let Ok(Some(word)) = &gone {
+        shown.say(word);
     }
-    Ok(())
+    outcome.and(cleared).and(gone.map(drop))
+}
+
+/// Its output, if it succeeds.
+fn must(way: &Way, pool: &str, words: &[&str]) -> Result<String> {
+    let out = rbd(way, pool, words)?;
+    if !out.status.success() {
+        bail!("rbd {}: {}", words.first().copied().unwrap_or_default(), String::from_utf8_lossy(&out.stderr).trim());
+    }
+    Ok(String::from_utf8_lossy(&out.stdout).into_owned())
+}
+
+/// The image goes, and in a pool of a run, where nobody has another image, what librbd keeps of them: the pool would count as used.
+///
+/// # Errors
+/// When an image cannot be removed: a fio of a run that was killed may have it open still.
+pub fn clear(session: &Session, way: &Way, g: &Geometry) -> Result<()> {
+    if !crate::litter::is_there(session, g.pool, DIRECTORY)? {
+        return Ok(());
+    }
+    let images = must(way, &g.name, &["ls"])?;
+    if images.lines().any(|l| l.trim() == IMAGE) {
+        must(way, &g.name, &["rm", "--no-progress", IMAGE])?;
+    }
+    let others = images.lines().any(|l| !l.trim().is_empty() && l.trim() != IMAGE);
+    if !g.made || others || !must(way, &g.name, &["trash", "ls", "--all"])?.trim().is_empty() {
+        return Ok(());
+    }
+    [DIRECTORY, "rbd_info", "rbd_trash"].iter().try_for_each(|object| crate::litter::delete(session, g.pool, object))
 }
 
 fn one(
     a: &BlockArgs,
     way: &Way,
-    pool: &str,
+    g: &Geometry,
+    baseline: Option<&Baseline>,
     (repeat, repeats): (u64, u64),
     seconds: u64,
     shown: &mut Shown<'_>,
 ) -> Result<()> {
     let (name, words, block) = job(a);
     shown.progress.at(repeat as f64 / repeats as f64, &format!("{name}, {} of {repeats}", repeat + 1));
-    let watch = Watch::begin_of(way.conf.as_deref().and_then(Path::parent));
-    let out = Command::new("fio")
-        .args(["--name=spirula", "--output-format=json", "--ioengine=rbd", "--time_based", "--randrepeat=0"])
-        .args([format!("--clientname={}", way.user), format!("--pool={pool}"), format!("--rbdname={IMAGE}")])
+    let mut watch = Watch::begin_of(way.conf.as_deref().and_then(Path::parent));
+    let log = Log::new();
+    let mut fio = Command::new("fio");
+    fio.args(["--name=spirula", "--output-format=json+", "--ioengine=rbd", "--time_based", "--randrepeat=0"])
+        .args([format!("--clientname={}", way.user), format!("--pool={}", g.name), format!("--rbdname={IMAGE}")])
         .arg(format!("--runtime={seconds}"))
         .args(&words)
+        .args(log.args())
         .env("CEPH_CONF", way.conf.as_deref().unwrap_or(Path::new("")))
-        .stdin(Stdio::null())
-        .output()
-        .context("start fio")?;
+        .stdin(Stdio::null());
+    let out = watch.during(|| fio.output()).context("start fio")?;
     if !out.status.success() {
         bail!("fio: {}", String::from_utf8_lossy(&out.stderr).trim());
     }
@@ -114,10 +149,23 @@ fn one(
     // Words of librbd may follow the object.
     let mut objects = serde_json::Deserializer::from_slice(&out.stdout[from..]).into_iter::<Value>();
     let v = objects.next().context("fio said nothing")?.context("fio's output is not JSON")?;
-    let used = watch.end(0);
-    for (writes, side) in [(true, "writes"), (false, "reads")] {
-        let Some(found) = of_fio(&v, writes).filter(|f| f["ops"].as_u64().is_some_and(|n| n > 0)) else { continue };
-        let n = |v: &Value| v.as_f64().unwrap_or(0.0);
+    let sides = [(true, "writes"), (false, "reads")].map(|(writes, side)| (writes, side, of_fio(&v, writes)));
+    let n = |v: &Value| v.as_f64().unwrap_or(0.0);
+    let sum = |of: &dyn Fn(&Value) -> f64| sides.iter().filter_map(|s| s.2.as_ref().map(of)).sum::<f64>();
+    let (ops, iops) = (sum(&|f| n(&f["ops"])), sum(&|f| n(&f["iops"])));
+    let used = watch.end(ops as u64);
+    // Reads and writes are in flight together.
+    let in_flight = if a.preset == BlockPreset::Railway { 30 } else { a.threads };
+    let mean = sum(&|f| n(&f["latency_ms"]["mean"]) * n(&f["ops"])) / ops.max(1.0);
+    let held = bottleneck(&used, in_flight, iops, mean);
+    let expected = match a.preset {
+        BlockPreset::Randwrite => baseline.and_then(|b| b.expected(g, Mode::RandWrite, block)),
+        // The baseline is of 4 KiB, and each side has a part of the time.
+        BlockPreset::Railway => None,
+    };
+    for (writes, side, found) in sides {
+        let Some(mut found) = found.filter(|f| n(&f["ops"]) > 0.0) else { continue };
+        found["series"] = log.series(writes, block).into();
         let text = format!(
             "{name:<44} {side:<6} {:>9.0} op/s {:>11}  mean {:>8}  p99 {:>8}",
             n(&found["iops"]),
@@ -127,7 +175,7 @@ fn one(
         );
         let run = json!({
             "name": format!("block: {name}, {side}"), "repeat": repeat, "mode": side, "size": block, "seconds": seconds, "found": found,
-            "used": used.json,
+            "threads": in_flight, "used": used.json, "bottleneck": held, "expected": expected,
         });
         shown.add(&text, run)?;
     }

@@ -207,11 +207,27 @@ impl Note {
     }
 
     fn forget(self, session: &Session) -> Result<()> {
-        let reply = one(session, self.pool, &self.object, vec![OsdOp::delete()], flag::FULL_FORCE)?;
-        match -reply.result {
-            0 | errno::ENOENT => Ok(()),
-            e => bail!("remove {}: error {e}", self.object),
-        }
+        delete(session, self.pool, &self.object)
+    }
+}
+
+/// Is an object there?
+///
+/// # Errors
+/// When the pool does not answer.
+pub fn is_there(session: &Session, pool: PoolId, object: &str) -> Result<bool> {
+    Ok(one(session, pool, object, vec![OsdOp::stat()], 0)?.result == 0)
+}
+
+/// Removes one object, if it is there.
+///
+/// # Errors
+/// When the cluster does not do it.
+pub fn delete(session: &Session, pool: PoolId, object: &str) -> Result<()> {
+    let reply = one(session, pool, object, vec![OsdOp::delete()], flag::FULL_FORCE)?;
+    match -reply.result {
+        0 | errno::ENOENT => Ok(()),
+        e => bail!("remove {object}: error {e}"),
     }
 }
 

@@ -522,7 +522,7 @@ pub fn objects(lab: &Lab, a: &ObjectsArgs) -> Result<()> {
     shown.results.set("cluster", cluster_of(bench.session()));
     shown.results.set("pool", bench.geometry.json());
     let outcome = if a.find_knee {
-        knee(&mut bench, &steps[0], &common, &mut shown)
+        knee(&mut bench, &steps[0], &common, baseline.as_ref(), &mut shown)
     } else {
         all(&mut bench, &steps, a.repeats, &common, baseline.as_ref(), &mut shown)
     };
@@ -559,7 +559,13 @@ fn all(
 }
 
 /// Doubles what is in flight until that gives less than a twentieth more, twice in a row.
-fn knee(bench: &mut Bench, step: &Step, common: &Common, shown: &mut Shown<'_>) -> Result<()> {
+fn knee(
+    bench: &mut Bench,
+    step: &Step,
+    common: &Common,
+    baseline: Option<&Baseline>,
+    shown: &mut Shown<'_>,
+) -> Result<()> {
     let (mut best, mut in_vain, mut tried) = (0.0, 0, Vec::new());
     let mut in_flight = 1;
     while in_flight <= 1024 && in_vain < 2 {
@@ -567,7 +573,7 @@ fn knee(bench: &mut Bench, step: &Step, common: &Common, shown: &mut Shown<'_>) 
         let found = bench.measure(&step, &mut shown.progress)?;
         let iops = found.record.iops();
         tried.push((in_flight, iops));
-        let run = run_json(&step, common, 0, &found, &bench.geometry, None);
+        let run = run_json(&step, common, 0, &found, &bench.geometry, baseline);
         shown.add(&line(&run), run)?;
         if iops < best * 1.05 {
             in_vain += 1
@@ -615,6 +621,9 @@ pub fn clean(lab: &Lab, a: &CleanArgs) -> Result<()> {
     let id = g.pool;
     let of_a_run = |p: &PgPool| p.application_metadata.keys().eq([APPLICATION]);
     g.made = g.name == POOL && session.look(move |map| map.pool(id).is_some_and(of_a_run))?;
+    if let Err(e) = crate::block::clear(&session, &way, &g) {
+        lab.say(format!("block images of a run may be left in {}: {e:#}", a.pool));
+    }
     if let Some(word) = remove_pool(&session, &g)? {
         lab.say(word);
     }
