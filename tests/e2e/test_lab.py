@@ -1,6 +1,6 @@
 """The lab: `spirula bench` measures, leaves nothing behind (also when it is killed), and says clearly what is wrong; `spirula drill`
 breaks things and puts them back; `spirula report` makes a page that needs nothing but itself."""
-import json, os, re, shutil, signal, struct, subprocess, time, zlib
+import csv, json, os, re, shutil, signal, struct, subprocess, time, zlib
 import xml.etree.ElementTree as ET
 import harness, netns
 from harness import Case, wait
@@ -37,7 +37,10 @@ class Objects(Case):
         assert all(0 < r['found']['reads'] < r['found']['ops'] for r in v['runs'] if r['mode'] == 'mixed')
         assert 'mixed 70/30 4 KiB in 16 KiB, 2 × 16 in flight' in said and v['command'].endswith(out), said
         with open(os.path.join(out, 'summary.csv')) as f:
-            assert len(f.readlines()) == 9
+            rows = list(csv.DictReader(f))
+        assert len(rows) == 8 and all(float(row['daemons_cpu_us_per_op']) > 0 and float(row['iowait']) >= 0 and row['bottleneck'] for row in rows), rows
+        # Looking at the machine takes little of it.
+        assert all(0 < r['used']['watching_cpu_s'] < 0.02 * r['used']['seconds'] + 0.02 for r in v['runs']), [r['used']['watching_cpu_s'] for r in v['runs']]
         assert self.objects('mine') == []
         # Nothing is written over.
         assert 'holds a result already' in self.bench('objects', '--dir', self.c.dir, '--out', out, check=False).err
@@ -125,6 +128,42 @@ class Objects(Case):
             return out.split()
         wait(lambda: not generators(), 'the end of its generators')
         assert 'what 1 runs' in self.bench('clean', '--dir', self.c.dir, '-p', 'mine').out
+        assert self.objects('mine') == []
+
+    def test_6_how_many_in_flight_are_enough(self):
+        out = os.path.join(self.scratch, 'knee')
+        r = self.bench('objects', 'rand', '--dir', self.c.dir, '-p', 'mine', '-b', '4K', '-s', '1', '--objects', '32', '--find-knee', '--out', out, timeout=300)
+        v = self.result('knee')
+        tried = {run['threads']: run['found']['iops'] for run in v['runs']}
+        assert list(tried) == [1 << n for n in range(len(tried))] and len(tried) >= 3, tried
+        best = max(tried.values())
+        assert abs(v['knee']['iops'] - best) < 0.2 and tried[v['knee']['in_flight']] >= 0.95 * best, v['knee']
+        assert all(tried[t] < 0.95 * best for t in tried if t < v['knee']['in_flight']), (tried, v['knee'])
+        # It ended because two in a row gave no more, or nothing more can be in flight.
+        rates = list(tried.values())
+        assert len(rates) == 11 or all(r < 1.05 * max(rates[:-2]) for r in rates[-2:]), tried
+        assert f'{v["knee"]["in_flight"]} in flight are enough' in r.err, r
+        # Plain lines in a pipe: nothing for a terminal.
+        assert not re.search('[\r\x1b\u2588]', r.out + r.err) and ' %  ' in r.err, r
+        assert self.bench('objects', '--find-knee', '--rate', '5', '--dir', self.c.dir, check=False).code == 2
+
+    def test_7_presets_of_the_field(self):
+        for preset, names in (('thesis', [f'{m} 4 KiB, {t} in flight' for t in (16, 32, 64) for m in ('write', 'rand')]),
+                              ('cern', ['write 4 KiB, 100 in flight', 'seq 4 KiB, 100 in flight']),
+                              ('centerdevice', ['write 4 KiB, 16 in flight', 'seq 4 KiB, 16 in flight', 'write 4 KiB, 4 × 16 in flight', 'seq 4 KiB, 4 × 16 in flight'])):
+            self.bench('objects', '--preset', preset, '--dir', self.c.dir, '-p', 'mine', '-b', '4K', '-s', '1', '--objects', '32',
+                       '--out', os.path.join(self.scratch, preset))
+            v = self.result(preset)
+            assert [r['name'] for r in v['runs']] == names and all(r['found']['ops'] > 10 for r in v['runs']), (preset, v['runs'])
+        assert self.objects('mine') == []
+
+    def test_8_a_rate_that_is_more_than_it_gives(self):
+        # Latency counts from when an operation was due: what waits for its turn is slow, however fast its answer is.
+        for name, rate in (('slow', []), ('flood', ['--rate', '1000000'])):
+            self.bench('objects', 'write', '--dir', self.c.dir, '-p', 'mine', '-b', '4K', '-t', '1', '-s', '2', *rate, '--out', os.path.join(self.scratch, name))
+        asked, due = (self.result(n)['runs'][0]['found'] for n in ('slow', 'flood'))
+        assert due['missed'] > due['ops'] and asked['missed'] == 0, (asked['missed'], due['missed'])
+        assert due['latency_ms']['p50'] > 100 > asked['latency_ms']['p50'], (asked['latency_ms'], due['latency_ms'])
         assert self.objects('mine') == []
 
     def conf_of(self, addr):
@@ -238,6 +277,46 @@ class LabAll(Case):
         r = self.c.spirula('bench', 'compare', '--dir', self.c.dir, '--with', self.c.conf, '-b', '4K', '-s', '1', '--out', os.path.join(self.scratch, 'same'), check=False)
         assert r.code == 1 and 'both are the same cluster' in r.err, r
 
+    def test_5_two_clusters_in_turn(self):
+        other = harness.Cluster(self.scratch, self.clients, 'other', self.args)
+        other.up()
+        try:
+            out = os.path.join(self.scratch, 'compared')
+            said = self.c.spirula('bench', 'compare', '--dir', self.c.dir, '--with', other.conf, '--label-a', 'mine', '--label-b', 'theirs', 'write', 'rand',
+                                  '-b', '4K', '-s', '1', '--objects', '32', '--out', out).out
+            pools = [p for c in (self.c, other) for p in c.json('osd', 'pool', 'ls') if p.startswith('spirula-bench')]
+        finally:
+            other.down()
+        order = re.findall(r'^(mine|theirs) +(write|rand) 4 KiB', said, re.M)
+        assert order == [(who, what) for what in ('write', 'rand') for who in ('mine', 'theirs')] * 2, said
+        with open(os.path.join(out, 'result.json')) as f:
+            ratios = json.load(f)['ratios']
+        # Two repeats of each: whether they differ by more than noise is known.
+        assert len(ratios) == 2 and all(re.fullmatch(r'\d+\.\d\d×( \(within noise\))?', r[k]) for r in ratios for k in ('iops', 'p99')), ratios
+        assert not pools, pools
+        at = os.path.join(self.scratch, 'compared.html')
+        # Any number of them stands side by side.
+        self.c.spirula('report', out, os.path.join(self.scratch, 'all', 'objects-4K'), '--out', at)
+        text, _ = page(at)
+        assert all(f'>{who}<' in text for who in ('mine', 'theirs', 'objects')) and 'was made by' in text and '--label-b theirs' in text
+
+    def test_6_a_mariadb_of_a_run_that_was_killed(self):
+        if not os.path.exists('/usr/sbin/mariadbd'):
+            raise harness.Skip('mariadb-server is not installed')
+        at = os.path.join(self.scratch, 'sql')
+        os.mkdir(at)
+        words = [harness.BINARY, 'bench', 'mysql', at, '--users-from', '4', '--users-to', '4', '--out']
+        p = subprocess.Popen([*words, os.path.join(self.scratch, 'sql-killed'), '--samples', '100'], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        pid = os.path.join(at, 'spirula-bench-mysql', 'pid')
+        wait(lambda: os.path.exists(pid) and open(pid).read().strip(), 'a MariaDB')
+        with open(pid) as f:
+            server = int(f.read())
+        p.kill()
+        p.wait()
+        assert os.path.exists(f'/proc/{server}'), 'nobody ended it'
+        r = self.c.spirula(*words[1:], os.path.join(self.scratch, 'sql-next'), '--samples', '1', '--iterations', '1', timeout=200)
+        assert 'mysql,  4 users' in r.out and not os.path.exists(f'/proc/{server}') and os.listdir(at) == [], (r, os.listdir(at))
+
     def test_4_a_network_between_hosts(self):
         """Each host serves, and each measures all others; by ssh they would be elsewhere."""
         out = os.path.join(self.scratch, 'hosts')
@@ -253,9 +332,16 @@ class LabAll(Case):
         assert r.code == 1 and 'far does not serve' in r.err, r
         wait(lambda: not subprocess.run(['pgrep', '-f', 'bench net --listen 0.0.0.0:0 --until-eof'], capture_output=True, text=True).stdout, 'the end of who served')
 
-    def test_3_a_browser_shows_it(self):
+    def test_3_a_browser_shows_and_prints_it(self):
         pictures = shown(os.path.join(self.scratch, 'all', 'report.html'), self.scratch)
         assert min(first_pixel(pictures['light'])) > 200 and max(first_pixel(pictures['dark'])) < 80, {k: first_pixel(v) for k, v in pictures.items()}
+        paper = os.path.join(self.scratch, 'all.pdf')
+        r = subprocess.run([browser(), '--headless', '--no-sandbox', '--disable-gpu', f'--user-data-dir={self.scratch}/chromium', '--blink-settings=preferredColorScheme=0',
+                            f'--print-to-pdf={paper}', f'file://{self.scratch}/all/report.html'], capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL)
+        with open(paper, 'rb') as f:
+            pdf = f.read()
+        # A few charts on each sheet, and not one for each of them.
+        assert r.returncode == 0 and pdf.startswith(b'%PDF') and 1 < len(re.findall(rb'/Type\s*/Page\b', pdf)) < 40, (r, len(pdf))
         # The browser would say what is wrong: of a page with an error, it does.
         bad = os.path.join(self.scratch, 'bad.html')
         with open(bad, 'w') as f:
@@ -301,6 +387,24 @@ class Drills(Case):
         v = self.drill('bit-flip')
         found, fixed = re.search(r'found (\d+) errors and fixed (\d+)', json.dumps(v['events'])).groups()
         assert int(found) > 0 and found == fixed, v['events']
+
+    def test_5_the_other_scenes(self):
+        said = lambda v: json.dumps(v['events'])
+        v = self.drill('disk-full')
+        assert v['phases'][1]['max'] > 1500 and 'tells that it is full' in said(v), v['phases']
+        v = self.drill('disk-out', '--osd', '1')
+        assert 'osd.1 is taken out' in said(v) and 'its data is elsewhere' in said(v) and v['verdict']['clean_s'] is not None, v['events']
+        assert min(s['up'] for s in v['timeline']) == 4 and self.c.json('osd', 'dump')['osds'][1]['weight'] == 1
+        v = self.drill('rolling-restart')
+        assert all(f'osd.{n} is down' in said(v) for n in range(4)), v['events']
+        before = self.c.pid()
+        v = self.drill('restart-all')
+        assert 'all 1 processes are killed' in said(v) and self.c.pid() != before, v['events']
+        assert not [n for n in os.listdir(self.c.dir) if n.endswith('.owed')]
+
+    def test_6_thrash(self):
+        v = self.drill('thrash', '--minutes', '1', '--seed', '7')
+        assert len(v['events']) >= 6 and v['verdict']['writes'] > 2000, v['events']
 
     def test_4_all_is_on_one_page(self):
         at = os.path.join(self.scratch, 'drills.html')
@@ -523,6 +627,93 @@ class DrillHosts(OsdHosts):
         assert not self.rules(), self.rules()
         self.wait_osds(3)
         self.wait_clean()
+
+
+class DrillMonitors(Hosts):
+    """Scenes that need daemons which are processes of their own: three hosts with a monitor and an OSD each."""
+    others_there = ['client']
+
+    def drill(self, scene, *words):
+        out = os.path.join(self.scratch, f'{scene}-{time.time()}')
+        a = self.net['a']
+        a.spirula('drill', scene, '--dir', a.dir, '--yes', '--before', '2', '--hold', '3', '--after', '2', '--out', out, *words, timeout=300)
+        with open(os.path.join(out, 'result.json')) as f:
+            v = json.load(f)
+        assert {k: v['verdict'][k] for k in ('lost', 'wrong', 'errors')} == {'lost': 0, 'wrong': 0, 'errors': 0}, v['verdict']
+        assert v['verdict']['read_in_the_end'] == 128 and v['timeline'][-1]['up'] == 3, v['timeline'][-1]
+        self.wait_quorum(self.mons)
+        return v, json.dumps(v['events'])
+
+    def test_1_the_leader_of_the_monitors_is_killed(self):
+        leader = self.leader()
+        v, said = self.drill('mon-leader-kill')
+        assert f'mon.{leader}, the leader, is killed' in said and v['verdict']['detect_s'] is not None, v['events']
+        assert min(s['up'] for s in v['timeline']) == 3
+
+    def test_2_an_osd_is_slow(self):
+        v, said = self.drill('slow-disk', '--osd', '1')
+        assert 'osd.1 stands still four fifths of the time' in said and 'it goes on' in said, v['events']
+        # Each stop lasts 0.4 s.
+        before, during, _ = v['phases']
+        assert during['max'] > 300 and during['p99'] > before['p50'], v['phases']
+
+
+class Block(Case):
+    """`bench block` through fio's rbd engine: pool and image are made for it, and go."""
+    args = ['--osds', '3', '--osd-size', '2G']
+
+    def setup(self, clients):
+        missing = [p for p in ('fio', 'rbd') if not shutil.which(p)]
+        if missing:
+            raise harness.Skip(f'{", ".join(missing)} is not installed')
+        super().setup(clients)
+
+    def pools(self):
+        return [p for p in self.c.json('osd', 'pool', 'ls') if p.startswith('spirula-bench')]
+
+    def bench(self, name, *words):
+        out = os.path.join(self.scratch, name)
+        self.c.spirula('bench', 'block', '--dir', self.c.dir, '--image-size', '64M', '-s', '2', '--repeats', '1', '--out', out, *words)
+        with open(os.path.join(out, 'result.json')) as f:
+            return json.load(f)['runs']
+
+    def test_1_presets_and_all_that_a_result_holds(self):
+        disk = os.path.join(self.scratch, 'disk')
+        self.c.spirula('bench', 'disk', self.c.dir, '-s', '1', '--file-size', '64M', '--out', disk)
+        for name, words, sides in (('randwrite', ['--baseline', disk], ['writes']), ('railway', ['railway'], ['writes', 'reads'])):
+            runs = self.bench(name, *words)
+            assert [r['mode'] for r in runs] == sides, runs
+            for r in runs:
+                f = r['found']
+                assert f['ops'] > 10 and f['latency_ms']['p99'] > 0 and sum(n for _, n in f['histogram_ms']) == f['ops'], f
+                assert f['series'] and r['used']['daemons'][0]['cpu_us_per_op'] > 0 and r['bottleneck']['evidence'], r
+            assert self.pools() == [], 'what librbd keeps of its images went, too'
+            if name == 'randwrite' and runs[0]['expected']:
+                assert '÷ 3' in runs[0]['expected']['how'], runs[0]['expected']
+        with open(os.path.join(disk, 'result.json')) as f:
+            runs = json.load(f)['runs']
+        assert all(r['found']['histogram_ms'] for r in runs) and any('claims' in r.get('verdict', '') or 'says nothing' in r.get('verdict', '') for r in runs), runs
+
+    def test_2_who_is_killed_leaves_nothing_for_long(self):
+        p = subprocess.Popen([harness.BINARY, 'bench', 'block', '--dir', self.c.dir, '--image-size', '64M', '-s', '4', '--out', os.path.join(self.scratch, 'killed')],
+                             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        there = lambda: self.pools() and 'spirula-bench-block' in self.c.run('rbd', '-p', 'spirula-bench', 'ls', check=False).out
+        wait(there, 'an image')
+        p.kill()
+        p.wait()
+        def cleaned():
+            # Its fio may have the image open still, for as long as it was told to run.
+            self.c.spirula('bench', 'clean', '--dir', self.c.dir)
+            return not self.pools()
+        wait(cleaned, 'an end of image and pool', 90)
+
+    def test_3_images_of_others_stay(self):
+        self.c.ceph('osd', 'pool', 'create', 'spirula-bench', '8')
+        self.c.ceph('osd', 'pool', 'application', 'enable', 'spirula-bench', 'bench')
+        self.c.run('rbd', 'create', '-p', 'spirula-bench', '--size', '16M', 'somebodys')
+        self.bench('beside')
+        self.c.spirula('bench', 'clean', '--dir', self.c.dir)
+        assert self.c.run('rbd', '-p', 'spirula-bench', 'ls').out.split() == ['somebodys']
 
 
 class S3(Case):
