@@ -49,7 +49,8 @@ pub fn compare(lab: &Lab, a: &CompareArgs) -> Result<()> {
         turns(&mut sides, &steps, a, baseline.as_ref(), &mut shown)
     };
     let mut left = Ok(());
-    for s in sides {
+    // The later first: where both are one cluster, the pool is the earlier one's, and can only go when nobody else's note is in it.
+    for s in sides.into_iter().rev() {
         left = left.and(s.bench.finish(false).map(drop)).and(s.results.finish().map(drop));
     }
     outcome.and(left)?;
