@@ -1,7 +1,7 @@
 """What an administrator and his tools see, through Ceph's own clients; `docs/differences.md` lists what is not as with Ceph."""
-import glob, json, os, re, socket, subprocess, threading, xml.etree.ElementTree
+import glob, json, os, re, socket, subprocess, threading, time, xml.etree.ElementTree
 import harness
-from harness import Case, Cluster
+from harness import Case, Cluster, Skip
 try:
     import yaml
 except ImportError:
@@ -459,6 +459,86 @@ with rados.Rados(conffile=sys.argv[1], conf={'rados_osd_op_timeout': '30'}) as r
         assert d.pid() == pid and not harness.gone(pid)
         assert not [l for l in d.log().splitlines() if 'panicked' in l]
         d.down()
+
+
+WRITERS = '''
+# 32 writers of objects of all sizes, for 12 s.
+import rados, sys, threading, time
+def write(n):
+    with rados.Rados(conffile=sys.argv[1]) as r, r.open_ioctx('data') as io:
+        end, i = time.monotonic() + 12, 0
+        while time.monotonic() < end:
+            size = (4 << 20, 64 << 10, 4096, 1 << 20)[(n + i) % 4]
+            waiting = [io.aio_write_full(f'm{n}.{i % 3}.{k}', b'x' * size) for k in range(4)]
+            [w.wait_for_complete() for w in waiting]
+            assert all(w.get_return_value() == 0 for w in waiting)
+            i += 1
+ts = [threading.Thread(target=write, args=(n,)) for n in range(32)]
+[t.start() for t in ts]
+[t.join() for t in ts]
+'''
+
+
+def group_of_200_mib():
+    """A control group that may have so much memory: its folder, and the file in which the kernel counts whom it killed there."""
+    mine = [l.strip().split(':', 2) for l in open('/proc/self/cgroup')]
+    roots = []
+    for _, kinds, path in mine:
+        if 'memory' in kinds.split(','):
+            roots += [('/sys/fs/cgroup/memory' + path, 'memory.limit_in_bytes', 'memory.oom_control')]
+        elif not kinds:
+            # Below a group that has processes version 2 lets nobody have a limit: from the root on.
+            roots += [('/sys/fs/cgroup', 'memory.max', 'memory.events')]
+    for root, limit, killed in roots:
+        at = os.path.join(root, f'spirula-e2e-{os.getpid()}')
+        try:
+            os.mkdir(at)
+        except OSError:
+            continue
+        try:
+            with open(os.path.join(at, limit), 'w') as f:
+                f.write(str(200 << 20))
+            return at, os.path.join(at, killed)
+        except OSError:
+            os.rmdir(at)
+    raise Skip('no control group of memory can be made here (neither of version 1 nor of 2)')
+
+
+class Grouped(Case):
+    """A control group of 200 MiB, as a container has, and nobody says `--memory`."""
+    start = False
+
+    def test_what_the_group_allows_is_found_and_kept(self):
+        at, killed = group_of_200_mib()
+        d = Cluster(self.scratch, self.clients, 'group')
+        try:
+            up = f'echo $$ > {at}/cgroup.procs && exec {harness.BINARY} up --dir {d.dir} --osds 3 --osd-size 2G --port {d.port} --detach'
+            r = subprocess.run(['bash', '-c', up], capture_output=True, text=True)
+            assert r.returncode == 0, r
+            pid = d.pid()
+            assert str(pid) in open(f'{at}/cgroup.procs').read().split(), 'the cluster is in the group'
+            d.wait_clean()
+            p, most, end = d.python(WRITERS, wait=False), 0, time.monotonic() + 240
+            resident = lambda: next(int(l.split()[1]) << 10 for l in open(f'/proc/{pid}/status') if l.startswith('VmRSS'))
+            try:
+                while p.poll() is None:
+                    assert not harness.gone(pid), f'killed: {open(killed).read()}'
+                    assert time.monotonic() < end, 'the writers stand still'
+                    most = max(most, resident())
+                    time.sleep(0.02)
+            finally:
+                p.kill()
+                err = p.communicate()[1]
+            assert p.returncode == 0, err[-2000:]
+            print(f'  {most >> 20} MiB of the 180 that a group of 200 MiB gives', flush=True)
+            # Nine tenths of what the group has, and a tenth of that more.
+            assert most < 198 << 20, f'{most >> 20} MiB'
+            count = next((l.split()[1] for l in open(killed) if l.split()[0] == 'oom_kill'), '0')
+            assert count == '0' and d.pid() == pid and not harness.gone(pid), open(killed).read()
+        finally:
+            d.down(check=False)
+            harness.wait(lambda: not open(f'{at}/cgroup.procs').read(), 'an empty group')
+            os.rmdir(at)
 
 
 class Space(Case):

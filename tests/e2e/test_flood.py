@@ -308,3 +308,46 @@ class Flood(Case):
         finally:
             for s in mine:
                 s.close()
+
+
+# A user with the right to read sends one monitor 70 MiB, in requests of 1 MiB and in two of 35.
+LARGE = '''
+import json, rados, sys
+with rados.Rados(name='client.reader', conffile=sys.argv[1], conf={'keyring': sys.argv[2], 'mon_host': sys.argv[3], 'rados_mon_op_timeout': '60'}) as r:
+    said = set()
+    for size, times in ((1 << 20, 70), (35 << 20, 2)):
+        for _ in range(times):
+            for cmd in ({'prefix': 'status'}, {'prefix': 'config-key set', 'key': 'k'}):
+                said.add(r.mon_command(json.dumps(cmd), b'x' * size)[0])
+    print(json.dumps(sorted(said)))
+'''
+
+
+class FloodOfThree(Case):
+    args = ['--mons', '3', '--osds', '3', '--osd-size', '1G', '--memory', '256M']
+
+    def test_large_requests_to_a_follower_cut_no_monitor_off(self):
+        """What a follower would hand on to the leader is refused there: no link between monitors ends, nobody is elected anew."""
+        c = self.c
+        path = os.path.join(c.scratch, 'reader.keyring')
+        c.ceph('auth', 'get-or-create', 'client.reader', 'mon', 'allow r', '-o', path)
+        os.chmod(path, 0o644)
+        quorum = lambda: c.json('quorum_status')
+        wait(lambda: len(quorum()['quorum']) == 3, 'three monitors')
+        before = quorum()
+        mons = before['monmap']['mons']
+        at = next(m for m in mons if m['name'] != before['quorum_leader_name'])
+        address = next(a['addr'] for a in at['public_addrs']['addrvec'] if a['type'] == 'v2')
+        p, most = c.python(LARGE, path, f'v2:{address}', wait=False), 0
+        while p.poll() is None:
+            most = max(most, rss(c))
+            time.sleep(0.02)
+        out, err = p.communicate()
+        assert p.returncode == 0, err[-2000:]
+        # Too large, and not allowed.
+        assert set(json.loads(out)) <= {-7, -13}, out
+        after = quorum()
+        for key in ('quorum', 'quorum_leader_name', 'election_epoch'):
+            assert before[key] == after[key], (key, before[key], after[key])
+        print(f'  {most >> 20} MiB at most', flush=True)
+        assert most < MOST, f'{most >> 20} MiB'

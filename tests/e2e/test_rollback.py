@@ -99,7 +99,9 @@ class Quota(Case):
     args = ['--osds', '3', '--osd-size', '2G', '--memory', '256M']
 
     def test_1_a_quota_is_kept_closely(self):
-        """As many writers as there may be; what came in after the quota was reached is bounded by what half a second brings."""
+        """As many writers as there may be; what came in after the quota was reached is bounded by what half a second brings. Far less than
+        Ceph lets through, and near what was measured on a disk of its own: `bench/measure-quota` has 76 MiB of ours and 804 of Ceph's
+        by writes of 4 MiB."""
         c = self.c
         c.ceph('osd', 'pool', 'create', 'q', '8')
         c.ceph('osd', 'pool', 'set', 'q', 'size', '2')
@@ -125,5 +127,5 @@ with rados.Rados(conffile=sys.argv[1], conf={'rados_osd_op_timeout': '10'}) as r
 ''').out
         wrote = int(out)
         print(f'  a quota of 20 MiB let {wrote} MiB through', flush=True)
-        assert 19 <= wrote < 160, wrote
+        assert 19 <= wrote < 100, wrote
         assert 'POOL_FULL' in c.ceph('health', 'detail').out
