@@ -62,6 +62,12 @@ pub(crate) fn find_auth_erasure(infos: &BTreeMap<Peer, &PgInfo>, me: Peer) -> Op
 
 /// Who shall serve each shard, given who has the history. `None` if fewer than `least` shards
 /// are to be had.
+///
+/// Where anything was written, so many shards must be there with what they hold. A member that has nothing (its disk was
+/// replaced) can be told everything by a log that reaches back to the beginning, but nobody can compute its shards, and
+/// it says nothing of the newest entries: one that fewer than `least` shards ever had would become history, be
+/// confirmed to the client that sends it again, and be unfound for ever, though a member that is away could have shown
+/// that it is to be taken back.
 pub(crate) fn choose_erasure(
     infos: &BTreeMap<Peer, &PgInfo>,
     auth: Peer,
@@ -93,7 +99,11 @@ pub(crate) fn choose_erasure(
         // Members are brought up to date by the primary's log, which may begin later.
         match c.want.first().map(tail) {
             Some(later) if later > oldest => oldest = later,
-            _ => return (c.want.len() >= least).then_some(c),
+            _ => {
+                let written = infos.get(&auth).is_some_and(|i| i.last_update() > zero);
+                let there = c.want.iter().filter(|p| !written || holds(p)).count();
+                return (there >= least).then_some(c);
+            }
         }
     }
 }
@@ -302,7 +312,16 @@ mod tests {
         // Who holds a shard serves it until the one that shall have it is filled.
         let all = [(p(1, 0), info(7, 80, 0)), (p(2, 1), info(7, 80, 0)), (p(4, 2), info(7, 80, 0))];
         assert_eq!(erasure(&all, &[1, 2, 3], &[1, 2, 3]), Some((vec![1, 2, 4], vec![NO, NO, 3])));
-        assert_eq!(erasure(&all[..1], &[1, 2, 3], &[1, 2, 3]).map(|c| c.0), Some(vec![1, 2, 3]));
         assert_eq!(erasure(&[(p(1, 0), info(7, 80, 10))], &[1, 2, 3], &[1, 2, 3]), None);
+    }
+
+    #[test]
+    fn members_that_have_nothing_are_no_shards_of_what_was_written() {
+        let p = |osd, shard| Peer::new(osd, shard);
+        // One shard is left of two that are needed, and its newest entry may be its own alone.
+        assert_eq!(erasure(&[(p(1, 0), info(7, 80, 0))], &[1, 2, 3], &[1, 2, 3]), None);
+        // Where nothing was written, nothing is lost.
+        let empty = PgInfo { head: PgHead::default(), ..info(7, 0, 0) };
+        assert_eq!(erasure(&[(p(1, 0), empty)], &[1, 2, 3], &[1, 2, 3]).map(|c| c.0), Some(vec![1, 2, 3]));
     }
 }
