@@ -55,16 +55,16 @@ impl Scene {
         if let Some((id, why)) = self.world.exits.pop() {
             return Err(Sign::Exit.of(format!("actor {id} ended: {why}")));
         }
-        let Some(id) = self.world.last else { return Ok(()) };
-        if self.mons.contains(&id) {
-            self.look_at_monitor(id)
-        } else if self.osds.contains(&id) {
-            self.look_at_osd(id)
-        } else if self.clients.contains(&id) {
-            self.look_at_client(id)
-        } else {
-            Ok(())
+        while let Some(id) = self.world.acted.pop_first() {
+            if self.mons.contains(&id) {
+                self.look_at_monitor(id)?;
+            } else if self.osds.contains(&id) {
+                self.look_at_osd(id)?;
+            } else if self.clients.contains(&id) {
+                self.look_at_client(id)?;
+            }
         }
+        Ok(())
     }
 
     fn look_at_monitor(&mut self, m: ActorId) -> Result<(), Wrong> {

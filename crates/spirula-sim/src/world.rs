@@ -284,8 +284,8 @@ pub struct World {
     pub steps: u64,
     /// Prints what happens.
     pub tell: bool,
-    /// Who something happened to last.
-    pub last: Option<ActorId>,
+    /// To whom something happened since they were looked at last. One event may concern two: both ends of a connection.
+    pub acted: BTreeSet<ActorId>,
     /// Why actors ended by themselves.
     pub exits: Vec<(ActorId, String)>,
 }
@@ -311,7 +311,7 @@ impl World {
             hash: 0xcbf2_9ce4_8422_2325,
             steps: 0,
             tell: false,
-            last: None,
+            acted: BTreeSet::new(),
             exits: Vec::new(),
         }
     }
@@ -556,7 +556,6 @@ impl World {
         }
         let Some(Reverse((time, _, event))) = self.events.pop() else { return false };
         self.now = time;
-        self.last = None;
         self.steps += 1;
         self.mix(time);
         match event {
@@ -681,7 +680,7 @@ impl World {
             return;
         }
         let Some(actor) = &mut s.actor else { return };
-        self.last = Some(id);
+        self.acted.insert(id);
         let mut out = Vec::new();
         actor.handle(local, input, &mut out);
         for o in out {
@@ -767,5 +766,55 @@ impl World {
         } else {
             self.reset_stream(conn);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Connects to another when it starts, and admits everybody.
+    struct End {
+        calls: Option<ActorId>,
+    }
+
+    impl Actor for End {
+        fn handle(&mut self, _: Local, input: Input, out: &mut Vec<Output>) {
+            if let (Input::Start, Some(to)) = (input, self.calls) {
+                let addr = EntityAddr::v2(([10, 0, 0, 1], 1).into(), 0);
+                let peer = Peer {
+                    kind: spirula_types::EntityType::Client,
+                    id: "admin".into(),
+                    global_id: 1,
+                    addrs: spirula_types::AddrVec::one(addr),
+                    features: 0,
+                };
+                out.push(Output::Connect { conn: 1, to, addr, peer });
+            }
+        }
+
+        fn crash(&mut self, _: &mut Rng) {}
+
+        fn admits(&mut self, _: &mut Peer, _: &EntityAddr) -> bool {
+            true
+        }
+
+        fn as_any(&mut self) -> &mut dyn Any {
+            self
+        }
+    }
+
+    /// Whoever ends as somebody connects to it is looked at, too.
+    #[test]
+    fn both_ends_of_a_connection_have_acted_when_it_opens() {
+        let mut w = World::new(1);
+        let to = w.add(Box::new(End { calls: None }), 10_000_000);
+        let from = w.add(Box::new(End { calls: Some(to) }), 10_000_000);
+        let is_open = |w: &World| w.conns.get(&1).is_some_and(|c| c.asking.is_none());
+        while !is_open(&w) {
+            w.acted.clear();
+            assert!(w.step(1_000_000), "the connection is not opened");
+        }
+        assert_eq!(w.acted, BTreeSet::from([to, from]));
     }
 }
