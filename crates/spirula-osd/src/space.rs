@@ -27,6 +27,14 @@ fn is_above(s: &Statfs, ratio: f64) -> bool {
     s.total.saturating_sub(s.available) as f64 >= ratio * s.total as f64
 }
 
+/// The space when the copies hold the bytes that are due, and nothing old besides.
+fn when_whole(mut s: Statfs, due: u64) -> Statfs {
+    let old = u128::from(s.stored.saturating_sub(due));
+    let freed = old * u128::from(s.used) / u128::from(s.stored.max(1));
+    s.available = s.total.min(s.available.saturating_add(u64::try_from(freed).unwrap_or(u64::MAX)));
+    s
+}
+
 /// Is a store so full that nothing that grows is written?
 pub(crate) fn is_failsafe_full(store: &Store, waits: bool) -> bool {
     is_above(&offered(store, waits), FAILSAFE_RATIO)
@@ -74,11 +82,17 @@ impl Osd {
     }
 
     /// Too full to be the target of a backfill, or of recovery by the log?
+    ///
+    /// A backfill is judged by how full the OSD will be when its copies hold what they should. One that was away while most was
+    /// deleted comes back full of what the backfill alone takes away: judged by what it has, it would wait for ever.
     pub(crate) fn is_too_full(&self, backfill: bool) -> bool {
         if !backfill {
             return self.is_full();
         }
-        self.is_above(self.maps.map().map_or(0.9, |m| f64::from(m.backfillfull_ratio)))
+        let ratio = self.maps.map().map_or(0.9, |m| f64::from(m.backfillfull_ratio));
+        let Some(s) = self.space().filter(|s| is_above(s, ratio)) else { return false };
+        let due = self.pgs.values().map(|p| p.bytes_due()).fold(0, u64::saturating_add);
+        is_above(&s, FAILSAFE_RATIO) || is_above(&when_whole(s, due), ratio)
     }
 
     fn is_above(&self, ratio: f64) -> bool {
@@ -135,4 +149,20 @@ pub(crate) fn grows(ops: &[OsdOp], tries: bool) -> bool {
         | op::COPY_FROM2 => true,
         _ => false,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_old_counts_as_free_when_a_copy_is_to_be_filled() {
+        let s = Statfs { total: 1000, available: 80, used: 600, stored: 500, ..Statfs::default() };
+        assert!(is_above(&s, 0.9));
+        // Of 500 bytes 400 are old: they take 480 of the 600 that are used.
+        assert_eq!(when_whole(s, 100).available, 560);
+        // A copy that grows, or of which nothing is old, gives nothing.
+        assert_eq!((when_whole(s, 500).available, when_whole(s, 900).available), (80, 80));
+        assert_eq!(when_whole(Statfs { stored: 0, ..s }, 0).available, 80);
+    }
 }

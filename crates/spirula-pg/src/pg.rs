@@ -362,6 +362,18 @@ impl Pg {
         self.info.as_ref().is_some_and(|i| i.head.counts.objects == 0 && i.head.counts.bytes == 0)
     }
 
+    /// Bytes of data that this copy holds once it is whole, at most: what it has beyond them is old, and goes when it is filled. The
+    /// shards of an erasure-coded PG end with a whole stripe each.
+    pub fn bytes_due(&self) -> u64 {
+        let Some(info) = &self.info else { return 0 };
+        let of = |n: i64| u64::try_from(n).unwrap_or(0);
+        let (bytes, objects) = (of(info.head.counts.bytes), of(info.head.counts.objects));
+        match self.shape() {
+            Some(s) => bytes.div_ceil(s.k.max(1) as u64).saturating_add(objects.saturating_mul(s.unit)),
+            None => bytes,
+        }
+    }
+
     /// Does what is reserved put objects on our own disk?
     pub fn takes_space(&self, what: &Reservation) -> bool {
         match what {
