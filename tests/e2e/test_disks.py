@@ -322,6 +322,23 @@ class GoneDir(Disks):
         self.c.wait_clean()
         self.same('some')
 
+    def test_removed_file_by_file_it_ends_and_acknowledges_nothing_more(self):
+        pid, conf = self.c.pid(), os.path.join(self.scratch, 'outside.conf')
+        # A client keeps what it needs elsewhere, and the log is read through what was opened before.
+        with open(conf, 'w') as f:
+            f.write(open(self.c.conf).read().replace(self.c.dir, self.scratch))
+        for name in os.listdir(self.c.dir):
+            if name.endswith('keyring'):
+                shutil.copy(os.path.join(self.c.dir, name), self.scratch)
+        with open(os.path.join(self.c.dir, 'spirula.log')) as log:
+            shutil.rmtree(self.c.dir, ignore_errors=True)
+            wait(lambda: gone(pid), f'the end of process {pid}')
+            said = log.read()
+        assert 'was removed while the cluster ran' in said and 'panicked' not in said, said[-2000:]
+        put = subprocess.run(['timeout', '5', 'rados', '-c', conf, '-p', 'data', 'put', 'after', '/etc/hostname'], capture_output=True)
+        assert put.returncode != 0, 'nobody is there to acknowledge it'
+        assert not os.path.exists(os.path.join(self.c.dir, 'osd.0')), os.listdir(self.c.dir)
+
 
 class Mounted(Disks):
     """Something of the cluster is on a small file system of its own, `self.disk`; `found` says what."""
