@@ -266,7 +266,10 @@ fn profile_command(name: &str, access: &MonAccess<'_>) -> bool {
         }
         ("rbd-mirror", "config-key get") => arg("key").starts_with("rbd/mirror/"),
         ("rbd-mirror-peer", "config-key get") => arg("key").starts_with("rbd/mirror/site"),
-        ("rbd-mirror-peer", "config-key set") => arg("key").starts_with("rbd/mirror/site/peer"),
+        // By it the other side leaves word of itself: how its monitors are reached, with which key.
+        ("rbd-mirror-peer", "config-key set") => arg("key").starts_with("rbd/mirror/peer/"),
+        // Monitors keep the reports here; Ceph's manager takes them, by its own profile of that name.
+        ("crash", "crash post") => true,
         ("cephfs-mirror", "config-key get") => arg("key").starts_with("cephfs/mirror/peer/"),
         _ => false,
     }
