@@ -96,10 +96,13 @@ pub(super) fn list(call: &mut Call<'_>) -> Result<i32, Stop> {
 /// How far the walk over the buckets is. Later releases add to it: what they say is kept as it came.
 struct Progress(Bytes);
 
+/// Ceph 18.2's form ends with when the walk came round last, and says that 16.2 cannot read it.
+const PROGRESS_VERSION: u8 = 2;
+
 impl Progress {
     /// When the walk began, and the bucket where it is: an i64 and a string.
     fn check(d: &mut Decoder<'_>) -> Result<(), DecodeError> {
-        d.versioned("progress", 1, |d, _| {
+        d.versioned("progress", PROGRESS_VERSION, |d, _| {
             d.u64()?;
             d.blob().map(drop)
         })
@@ -114,13 +117,18 @@ impl Progress {
         Self(out.into_bytes())
     }
 
-    /// As many bytes as it has.
+    /// As many bytes as it has. What later releases add is behind what earlier ones read, so it is readable from the first form on,
+    /// whatever its writer says: gateways of both releases may walk in turn.
     fn read(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
         let whole = d.rest();
         let from = d.position();
         Self::check(d)?;
         let length = d.position() - from;
-        Ok(Self(Bytes::copy_from_slice(whole.get(..length).unwrap_or_default())))
+        let mut bytes = whole.get(..length).unwrap_or_default().to_vec();
+        if let Some(compat) = bytes.get_mut(1) {
+            *compat = 1;
+        }
+        Ok(Self(bytes.into()))
     }
 }
 

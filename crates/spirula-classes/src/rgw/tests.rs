@@ -99,3 +99,27 @@ fn pending_operations_are_bounded() {
     let mut o = index(&[pending(PENDING_MAX + 1)]);
     assert_eq!(o.call("rgw", "bucket_prepare_op", &prepare).0, -errno::EIO);
 }
+
+/// What 18.2's gateways say of their walk over buckets with a lifecycle comes back whole, in a form that 16.2's can read, too.
+#[test]
+fn the_progress_of_either_release_is_kept() {
+    let form = |version: u8, compat: u8| {
+        let mut o = Encoder::new();
+        o.versioned(version, compat, |o| {
+            o.u64(1_700_000_000);
+            o.str(":bucket:marker");
+            if version > 1 {
+                o.u64(1_700_000_123);
+            }
+        });
+        o.into_vec()
+    };
+    for (put, got) in [((1, 1), (1, 1)), ((2, 2), (2, 1))] {
+        let mut o = Memory::new();
+        let (result, _) = o.call("rgw", "lc_put_head", &input(1, |e| e.raw(&form(put.0, put.1))));
+        assert_eq!(result, 0);
+        assert_eq!(o.call("rgw", "lc_get_head", b""), (0, input(1, |e| e.raw(&form(got.0, got.1))).into()));
+    }
+    let beyond = input(1, |e| e.raw(&form(3, 3)));
+    assert_eq!(Memory::new().call("rgw", "lc_put_head", &beyond).0, -errno::EINVAL);
+}
