@@ -4,8 +4,11 @@
 //! for again; then, or when they come back soon after, they queue in the main one. So a
 //! scan passes through a tenth of the budget. Inner nodes go only when next to no leaves
 //! are left. Sharded by address; the budget is that of all shards together.
+//!
+//! A leaf that goes leaves a sketch of its keys, within an eighth of the budget.
 
 use crate::node::{Node, PageRef};
+use crate::sketch::{self, Sketch};
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,6 +19,12 @@ const SHARDS: usize = 8;
 const OVERHEAD: usize = 192;
 /// Bytes taken by a remembered address.
 const GHOST_BYTES: usize = 24;
+
+/// Bytes taken by a sketch beside its bits: map, queue, allocation.
+const SKETCH_BYTES: usize = 96;
+
+/// Of the budget, sketches take at most one part in so many.
+const SKETCH_SHARE: usize = 8;
 
 /// Page numbers are spread by a multiplication.
 #[derive(Default)]
@@ -61,6 +70,10 @@ struct Shard {
     inner: VecDeque<(u64, u64)>,
     ghosts: VecDeque<(u64, u64)>,
     ghost_of: PageMap<u64>,
+    /// Of leaves that are not here: checksum and sketch; and in which order they came.
+    sketches: PageMap<(u32, Sketch)>,
+    sketched: VecDeque<(u64, u32)>,
+    sketch_bytes: usize,
     small_bytes: usize,
     main_bytes: usize,
     inner_bytes: usize,
@@ -121,6 +134,13 @@ impl Cache {
         self.shard(r.page).map.get(&r.page).is_some_and(|e| e.node.crc() == r.crc)
     }
 
+    /// Is it known that the leaf `r`, which is not here, has no such key?
+    pub fn lacks(&self, r: PageRef, key: &[u8]) -> bool {
+        let s = self.shard(r.page);
+        let known = s.sketches.get(&r.page).filter(|(crc, _)| *crc == r.crc);
+        known.is_some_and(|(_, sketch)| !sketch.may_have(sketch::hash(key, b"")))
+    }
+
     /// Takes a page in.
     pub fn put(&self, node: &Arc<Node>) {
         let page = node.page();
@@ -130,7 +150,7 @@ impl Cache {
         // Counted first, so that the sum never drops below zero when others evict it at once.
         self.used.fetch_add(size(node), Ordering::Relaxed);
         let mut s = self.shard(page);
-        let freed = s.remove(page);
+        let freed = s.remove(page) + s.forget(page);
         let queue = match (node.level(), s.ghost_of.remove(&page).is_some()) {
             (1.., _) => Queue::Inner,
             (0, true) => Queue::Main,
@@ -145,7 +165,18 @@ impl Cache {
     /// Puts `new` in the place of the page `old`, if that is here; or lets it go.
     pub fn replace(&self, old: u64, new: Option<&Arc<Node>>) {
         let mut s = self.shard(old);
-        let Some(e) = s.map.get(&old) else { return };
+        let Some(e) = s.map.get(&old) else {
+            let freed = s.forget(old);
+            drop(s);
+            if let Some(new) = new.filter(|n| freed > 0 && n.level() == 0) {
+                let most = self.budget.load(Ordering::Relaxed) / SHARDS / SKETCH_SHARE;
+                self.used.fetch_add(sketch_size(new), Ordering::Relaxed);
+                let freed = self.shard(new.page()).sketch(new, most);
+                self.used.fetch_sub(freed, Ordering::Relaxed);
+            }
+            self.used.fetch_sub(freed, Ordering::Relaxed);
+            return;
+        };
         let (queue, uses) = (e.queue, e.uses);
         let freed = s.remove(old);
         drop(s);
@@ -155,7 +186,7 @@ impl Cache {
         let page = new.page();
         self.used.fetch_add(size(new), Ordering::Relaxed);
         let mut s = self.shard(page);
-        let freed = s.remove(page);
+        let freed = s.remove(page) + s.forget(page);
         s.push(page, Entry { node: new.clone(), queue, ticket: 0, uses });
         drop(s);
         self.used.fetch_sub(freed, Ordering::Relaxed);
@@ -182,7 +213,39 @@ fn size(node: &Node) -> usize {
     node.bytes().len() + OVERHEAD
 }
 
+/// Bytes that the sketch of a leaf takes.
+fn sketch_size(leaf: &Node) -> usize {
+    Sketch::bytes_for(leaf) + SKETCH_BYTES
+}
+
 impl Shard {
+    /// Keeps a sketch of a leaf, and no more than `most` bytes of them. Bytes freed.
+    fn sketch(&mut self, leaf: &Node, most: usize) -> usize {
+        let mut freed = self.forget(leaf.page());
+        self.sketch_bytes += sketch_size(leaf);
+        self.sketches.insert(leaf.page(), (leaf.crc(), Sketch::of(leaf)));
+        self.sketched.push_back((leaf.page(), leaf.crc()));
+        while self.sketch_bytes > most
+            && let Some((page, crc)) = self.sketched.pop_front()
+        {
+            if self.sketches.get(&page).is_some_and(|(c, _)| *c == crc) {
+                freed += self.forget(page);
+            }
+        }
+        if self.sketched.len() > 2 * self.sketches.len() + 64 {
+            let sketches = &self.sketches;
+            self.sketched.retain(|(page, crc)| sketches.get(page).is_some_and(|(c, _)| c == crc));
+        }
+        freed
+    }
+
+    /// Lets the sketch of a page go. Bytes freed.
+    fn forget(&mut self, page: u64) -> usize {
+        let freed = self.sketches.remove(&page).map_or(0, |(_, s)| s.len() + SKETCH_BYTES);
+        self.sketch_bytes -= freed;
+        freed
+    }
+
     fn bytes(&mut self, queue: Queue) -> &mut usize {
         match queue {
             Queue::Small => &mut self.small_bytes,
@@ -243,7 +306,11 @@ impl Shard {
             } else {
                 Queue::Main
             };
-            let Some((page, mut e)) = self.pop(queue) else { return 0 };
+            let Some((page, mut e)) = self.pop(queue) else {
+                self.sketches.clear();
+                self.sketched.clear();
+                return std::mem::take(&mut self.sketch_bytes);
+            };
             match queue {
                 Queue::Small if e.uses > 0 => {
                     e.uses = 0;
@@ -258,7 +325,12 @@ impl Shard {
                     if queue == Queue::Small {
                         self.remember(page, budget);
                     }
-                    return size(&e.node);
+                    let leaf = e.node.level() == 0;
+                    if !leaf || sketch_size(&e.node) > budget / SKETCH_SHARE {
+                        return size(&e.node);
+                    }
+                    let freed = size(&e.node) + self.sketch(&e.node, budget / SKETCH_SHARE);
+                    return freed - sketch_size(&e.node);
                 }
             }
         }
@@ -321,6 +393,28 @@ mod tests {
         assert_eq!(inner.iter().filter(|n| c.get(n.page_ref()).is_some()).count(), 100);
         let kept = hot.iter().filter(|n| c.get(n.page_ref()).is_some()).count();
         assert!(kept >= 290, "{kept} of 300 are left");
+    }
+
+    #[test]
+    fn a_leaf_that_went_is_known_to_lack_keys_in_just_that_version() {
+        let c = Cache::new(400 * (4096 + OVERHEAD));
+        (0..1000).for_each(|p| c.put(&node(p, 0)));
+        let gone: Vec<_> = (0..1000).map(|p| node(p, 0)).filter(|n| !c.has(n.page_ref())).collect();
+        assert!(gone.len() >= 600 && c.used() <= 400 * (4096 + OVERHEAD));
+        let known: Vec<_> = gone.iter().filter(|n| c.lacks(n.page_ref(), b"another")).collect();
+        assert!(known.len() >= 500, "{} of {} left a sketch", known.len(), gone.len());
+        assert!(gone.iter().all(|n| !c.lacks(n.page_ref(), b"k")));
+        let first = known[0].page_ref();
+        assert!(!c.lacks(PageRef { crc: !first.crc, ..first }, b"another"));
+        // What takes its place is known, too; what is here is asked itself.
+        c.replace(first.page, Some(&node(5000, 0)));
+        assert!(!c.lacks(first, b"another") && c.lacks(node(5000, 0).page_ref(), b"another"));
+        assert!(!c.lacks(node(5000, 0).page_ref(), b"k"));
+        c.put(&node(5000, 0));
+        assert!(!c.lacks(node(5000, 0).page_ref(), b"another"));
+        c.clear();
+        assert_eq!(c.used(), 0);
+        assert!(!c.lacks(known[1].page_ref(), b"another"));
     }
 
     #[test]

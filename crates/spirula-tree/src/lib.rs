@@ -25,6 +25,7 @@ mod node;
 mod output;
 mod read;
 mod root;
+mod sketch;
 mod space;
 
 pub use check::{Check, Problem};

@@ -365,7 +365,11 @@ impl Snapshot {
     pub fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
         let Some(mut node) = self.top()? else { return Ok(None) };
         while node.level() > 0 {
-            node = self.child(&node, node.child_for(key))?;
+            let i = node.child_for(key);
+            if node.level() == 1 && self.core.cache.lacks(node.child(i), key) {
+                return Ok(None);
+            }
+            node = self.child(&node, i)?;
         }
         match node.search(key) {
             Ok(i) => self.core.value(&node, node.entry(i).1).map(Some),
