@@ -81,30 +81,40 @@ impl<K: Hash + Eq + Clone, V: Clone> Cache<K, V> {
         Some(e.value.clone())
     }
 
+    /// Puts a value in place of another one of that key, as [`Cache::insert`] does; does nothing and says so if there is none. For
+    /// what nobody has asked for yet: it comes in when somebody does.
+    pub fn refresh(&mut self, key: &K, value: &V, cost: usize) -> bool {
+        let Some(e) = self.map.get_mut(key) else { return false };
+        let cost = cost + Self::OVERHEAD;
+        self.cost = self.cost + cost - e.cost;
+        if !e.main {
+            self.small_cost = self.small_cost + cost - e.cost;
+        }
+        *e = Entry { value: value.clone(), cost, uses: (e.uses + 1).min(MOST_USES), main: e.main };
+        self.evict();
+        true
+    }
+
     /// Puts a value in, or in place of another, and evicts what is too much. `cost`: bytes
     /// that key and value refer to.
     pub fn insert(&mut self, key: &K, value: V, cost: usize) {
+        if self.refresh(key, &value, cost) {
+            return;
+        }
         let cost = cost + Self::OVERHEAD;
         self.cost += cost;
-        match self.map.get_mut(key) {
-            Some(e) => {
-                self.cost -= e.cost;
-                if !e.main {
-                    self.small_cost = self.small_cost + cost - e.cost;
-                }
-                *e = Entry { value, cost, uses: (e.uses + 1).min(MOST_USES), main: e.main };
-            }
-            None => {
-                let main = !self.gone_set.is_empty() && self.gone_set.remove(&self.hasher.hash_one(key));
-                self.map.insert(key.clone(), Entry { value, cost, uses: 0, main });
-                if main {
-                    self.main.push_back(key.clone());
-                } else {
-                    self.small.push_back(key.clone());
-                    self.small_cost += cost;
-                }
-            }
+        let main = !self.gone_set.is_empty() && self.gone_set.remove(&self.hasher.hash_one(key));
+        self.map.insert(key.clone(), Entry { value, cost, uses: 0, main });
+        if main {
+            self.main.push_back(key.clone());
+        } else {
+            self.small.push_back(key.clone());
+            self.small_cost += cost;
         }
+        self.evict();
+    }
+
+    fn evict(&mut self) {
         while self.cost > self.limit {
             let from_small = self.small_cost * 10 > self.limit || self.main.is_empty();
             if !(if from_small { self.evict_small() } else { self.evict_main() }) {
@@ -172,6 +182,16 @@ mod tests {
         assert_eq!(c.get(&5), None);
         c.insert(&0, 7, c.limit);
         assert!(c.cost() <= c.limit);
+    }
+
+    #[test]
+    fn what_is_refreshed_is_changed_where_it_is_known_and_takes_no_place_where_not() {
+        let mut c = cache(10);
+        assert!(!c.refresh(&1, &7, 10) && c.get(&1).is_none() && c.cost() == 0);
+        c.insert(&1, 7, 10);
+        assert!(c.refresh(&1, &8, 30) && c.get(&1) == Some(8));
+        assert_eq!((c.cost(), c.small_cost), (Cache::<u32, u32>::OVERHEAD + 30, c.cost()));
+        assert!(c.refresh(&1, &9, c.limit) && c.cost() <= c.limit);
     }
 
     #[test]

@@ -20,7 +20,11 @@
 //! more is as if it never had been cloned ([`Stage::merge`](crate::stage::Stage)). So that
 //! the last child is found, a layer keeps the sum (exclusive or) of its children's *names*:
 //! of one child it is its name. A name stays while the map's number may change, so a merge
-//! need not tell those above. The object that has a name is found by a record of its own.
+//! need not tell those above. A layer names the two objects that it was made for, which nearly all
+//! layers have no others than: the one whose map it was, and the clone ([`Layer::couple`]). Whoever comes
+//! to a layer otherwise, or is given another key since, has a record of its own that says whose its
+//! name is, and knows that ([`Onode::told`](crate::onode::Onode)). What a couple says of a name is
+//! believed only where that object says the same: the name may have passed to a layer, or gone.
 //!
 //! Chains are at most [`DEPTH_MAX`] long: of an object that lies over as many, all that lies
 //! over the lowest layer, which has nearly all blocks, is made one map first, whose blocks have
@@ -34,9 +38,11 @@
 //! kept until they are one: a block is counted as used as long as a record maps it.
 
 use crate::keys;
+use bytes::Bytes;
 use spirula_encoding::crc::crc32c;
 use spirula_encoding::{DecodeError, Decoder, Encoder};
 use spirula_types::HObject;
+use std::sync::Arc;
 
 /// Most layers below an object.
 pub(crate) const DEPTH_MAX: u32 = if cfg!(test) { 4 } else { 48 };
@@ -63,9 +69,68 @@ pub(crate) struct Layer {
     pub own: u64,
     /// Some of its blocks may have other owners.
     pub shared: bool,
+    /// Whom it was made for, if it was.
+    pub couple: Option<Couple>,
+}
+
+/// Names and keys that they had then of the object whose map a layer was and of the clone for which it became one; as it is
+/// written down, since hardly anybody looks. Keys nearly always differ in their snapshots only.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Couple(Arc<[u8]>);
+
+impl Couple {
+    pub fn of((name, key): (u64, &[u8]), (clone, its_key): (u64, &[u8])) -> Self {
+        let alike = key.iter().zip(its_key).take_while(|(a, b)| a == b).count();
+        let mut o = Encoder::with_capacity(40 + key.len() + its_key.len());
+        o.u64(name);
+        o.blob(key);
+        o.u64(clone);
+        o.u32(alike as u32);
+        o.blob(its_key.get(alike..).unwrap_or_default());
+        Self(o.into_vec().into())
+    }
+
+    fn read<'a>(d: &mut Decoder<'a>) -> Result<Parts<'a>, DecodeError> {
+        let (name, key, clone, alike) = (d.u64()?, d.blob()?, d.u64()?, d.u32()?);
+        let bad = DecodeError::Value { what: "bytes that two keys have in common", value: alike.into() };
+        let alike = key.get(..alike as usize).ok_or(bad)?;
+        Ok(Parts { name, key, clone, alike, rest: d.blob()? })
+    }
+
+    fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
+        let p = Self::read(d)?;
+        Ok(Self::of((p.name, p.key), (p.clone, &[p.alike, p.rest].concat())))
+    }
+
+    fn key_of(&self, wanted: u64) -> Option<Bytes> {
+        let p = Self::read(&mut Decoder::new(&self.0)).ok()?;
+        if p.name == wanted {
+            return Some(Bytes::copy_from_slice(p.key));
+        }
+        (p.clone == wanted).then(|| [p.alike, p.rest].concat().into())
+    }
+}
+
+/// What a [`Couple`] says: of the clone's key, with how much of the other one it begins, and the rest.
+struct Parts<'a> {
+    name: u64,
+    key: &'a [u8],
+    clone: u64,
+    alike: &'a [u8],
+    rest: &'a [u8],
 }
 
 impl Layer {
+    /// The key that the object of this name had when the layer was made for it, if it was.
+    pub fn key_of(&self, name: u64) -> Option<Bytes> {
+        self.couple.as_ref().and_then(|c| c.key_of(name))
+    }
+
+    /// Memory it takes, bytes, roughly.
+    pub fn cost(&self) -> usize {
+        size_of::<Self>() + self.couple.as_ref().map_or(0, |c| 24 + c.0.len())
+    }
+
     /// One more child.
     pub fn join(&mut self, name: u64) {
         self.children += 1;
@@ -85,7 +150,9 @@ impl Layer {
     }
 
     pub fn encode(&self, out: &mut Encoder) {
-        out.versioned(1, 1, |o| {
+        // As ever, if it was not made for two.
+        let version = if self.couple.is_some() { 2 } else { 1 };
+        out.versioned(version, version, |o| {
             o.u64(self.map);
             o.u64(self.base);
             o.u64(self.children);
@@ -93,12 +160,15 @@ impl Layer {
             o.u32(self.depth);
             o.u64(self.own);
             o.bool(self.shared);
+            if let Some(Couple(both)) = &self.couple {
+                o.raw(both);
+            }
         });
     }
 
     pub fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
-        d.versioned("layer", 1, |d, _| {
-            Ok(Self {
+        d.versioned("layer", 2, |d, version| {
+            let mut l = Self {
                 map: d.u64()?,
                 base: d.u64()?,
                 children: d.u64()?,
@@ -106,7 +176,12 @@ impl Layer {
                 depth: d.u32()?,
                 own: d.u64()?,
                 shared: d.bool()?,
-            })
+                couple: None,
+            };
+            if version >= 2 {
+                l.couple = Some(Couple::decode(d)?);
+            }
+            Ok(l)
         })
     }
 }
@@ -114,4 +189,32 @@ impl Layer {
 /// The bit of a segment among those that a map over a layer may have.
 pub(crate) fn own_bit(seg: u32) -> u64 {
     1 << (seg % 64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn layers_of_both_versions_are_read_back_and_wrong_ones_refused() {
+        let plain = Layer { map: 1, base: 2, children: 3, names: 4, depth: 5, own: 6, shared: true, couple: None };
+        let couple = |a: &[u8], b: &[u8]| Some(Couple::of((7, a), (8, b)));
+        for keys in [None, Some(("name-head", "name-3")), Some(("", "another")), Some(("same", "same"))] {
+            let l = Layer { couple: keys.and_then(|(a, b)| couple(a.as_bytes(), b.as_bytes())), ..plain.clone() };
+            let mut e = Encoder::new();
+            l.encode(&mut e);
+            let bytes = e.into_vec();
+            assert_eq!(bytes[0], if l.couple.is_some() { 2 } else { 1 });
+            assert_eq!(Layer::decode(&mut Decoder::new(&bytes)).unwrap(), l);
+            assert_eq!((l.key_of(7), l.key_of(8)), (keys.map(|k| k.0.into()), keys.map(|k| k.1.into())));
+            assert_eq!(l.key_of(9), None);
+        }
+        let mut e = Encoder::new();
+        Layer { couple: couple(b"name-head", b"name-3"), ..plain }.encode(&mut e);
+        let mut bytes = e.into_vec();
+        // More in common than the first one has.
+        let at = bytes.len() - 1 - 4 - 4;
+        bytes[at] = 10;
+        assert!(Layer::decode(&mut Decoder::new(&bytes)).is_err());
+    }
 }

@@ -142,6 +142,11 @@ impl View {
         })
     }
 
+    /// Is a block mapped plainly with another kind of checksum?
+    pub fn has_other_sums(&self, than: Checksum) -> bool {
+        self.pieces(0).any(|(_, piece)| matches!(piece, Piece::Plain { kind, .. } if kind != than))
+    }
+
     /// What it takes; compressed contents of which a part shows as a whole.
     pub fn usage(&self) -> Usage {
         let (mut usage, mut blobs) = (Usage::default(), BTreeSet::new());

@@ -6,6 +6,7 @@
 //! end are zeros: whoever shrinks an object rewrites that block.
 
 use crate::segment::{Segment, Usage};
+use crate::sum::Checksum;
 use bytes::Bytes;
 use spirula_encoding::{DecodeError, Decoder, Encoder};
 
@@ -16,6 +17,8 @@ pub(crate) const INLINE_BLOCKS: u64 = 16;
 
 /// Stands for a number that nobody knows.
 const NOT_COUNTED: u64 = u64::MAX;
+/// Stands for a kind of checksum that nobody knows.
+const NOT_KNOWN: u8 = u8::MAX;
 
 /// The head record of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,6 +45,12 @@ pub(crate) struct Onode {
     pub base: u64,
     /// The number by which that layer knows it; 0 without one.
     pub name: u64,
+    /// A record of its own says whose that name is. Else the layer below was made for this object, and says so itself.
+    pub told: bool,
+    /// Layers below it, at most: some may have gone since. 0: not known.
+    pub depth: u32,
+    /// Over a layer: the kind of checksum of all that it sees mapped plainly. `None`: not known to be one for all.
+    pub sums: Option<Checksum>,
     /// Over a layer: which segments its own map may have, number n at bit n modulo 64.
     pub own: u64,
     /// Number of mapped logical blocks that are compressed, where somebody has counted.
@@ -65,10 +74,19 @@ impl Onode {
             inline: Some(Segment::default()),
             base: 0,
             name: 0,
+            told: false,
+            depth: 0,
+            sums: None,
             own: 0,
             compressed: None,
             omap_shared: false,
         }
+    }
+
+    /// Lies over nothing from now on.
+    pub fn unlayer(&mut self) {
+        (self.base, self.name, self.told, self.own) = (0, 0, false, 0);
+        (self.depth, self.sums) = (0, None);
     }
 
     /// Memory it takes, bytes, roughly.
@@ -103,7 +121,11 @@ impl Onode {
     pub fn encode(&self, out: &mut Encoder) {
         // As ever, unless it has been cloned.
         let cloned = self.base != 0 || self.compressed.is_some() || self.omap_shared;
-        let version = if cloned { 2 } else { 1 };
+        let version = match cloned {
+            true if self.base != 0 && (!self.told || self.depth != 0 || self.sums.is_some()) => 3,
+            true => 2,
+            false => 1,
+        };
         out.versioned(version, version, |o| {
             o.u64(self.id);
             o.u64(self.size);
@@ -127,11 +149,16 @@ impl Onode {
                 o.u64(self.compressed.unwrap_or(NOT_COUNTED));
                 o.bool(self.omap_shared);
             }
+            if version == 3 {
+                o.bool(self.told);
+                o.u32(self.depth);
+                o.u8(self.sums.map_or(NOT_KNOWN, Checksum::byte));
+            }
         });
     }
 
     pub fn decode(d: &mut Decoder<'_>) -> Result<Self, DecodeError> {
-        d.versioned("onode", 2, |d, version| {
+        d.versioned("onode", 3, |d, version| {
             let mut o = Self {
                 id: d.u64()?,
                 size: d.u64()?,
@@ -144,6 +171,9 @@ impl Onode {
                 inline: if d.bool()? { Some(Segment::decode(d)?) } else { None },
                 base: 0,
                 name: 0,
+                told: false,
+                depth: 0,
+                sums: None,
                 own: 0,
                 compressed: None,
                 omap_shared: false,
@@ -152,8 +182,49 @@ impl Onode {
                 (o.base, o.name, o.own) = (d.u64()?, d.u64()?, d.u64()?);
                 o.compressed = Some(d.u64()?).filter(|n| *n != NOT_COUNTED);
                 o.omap_shared = d.bool()?;
+                o.told = o.base != 0;
+            }
+            if version >= 3 {
+                (o.told, o.depth) = (d.bool()?, d.u32()?);
+                o.sums = match d.u8()? {
+                    NOT_KNOWN => None,
+                    b => Some(
+                        Checksum::from_byte(b).ok_or(DecodeError::Value { what: "checksum kind", value: b.into() })?,
+                    ),
+                };
             }
             Ok(o)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Only what an older program would misread is written in a form that it refuses.
+    #[test]
+    fn onodes_of_all_versions_are_read_back() {
+        let new = Onode { size: 5, blocks: 1, allocated: 1, ..Onode::new(1) };
+        let cloned = Onode { base: 2, name: 3, told: true, own: 4, compressed: Some(0), inline: None, ..new.clone() };
+        let forms = [
+            (1, new.clone()),
+            (2, Onode { omap: 9, omap_shared: true, ..new }),
+            (2, cloned.clone()),
+            (3, Onode { told: false, ..cloned.clone() }),
+            (3, Onode { depth: 7, ..cloned.clone() }),
+            (3, Onode { sums: Some(Checksum::Xxhash64), compressed: None, ..cloned }),
+        ];
+        for (version, o) in forms {
+            let mut e = Encoder::new();
+            o.encode(&mut e);
+            let mut bytes = e.into_vec();
+            assert_eq!((bytes[0], bytes[1]), (version, version));
+            assert_eq!(Onode::decode(&mut Decoder::new(&bytes)).unwrap(), o);
+            if version == 3 {
+                *bytes.last_mut().unwrap() = 99;
+                assert!(Onode::decode(&mut Decoder::new(&bytes)).is_err());
+            }
+        }
     }
 }

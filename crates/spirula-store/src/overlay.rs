@@ -112,7 +112,7 @@ impl Overlay {
     }
 
     /// Is this the number of a map or a layer that nothing older has?
-    fn is_new(&self, number: u64) -> bool {
+    pub fn is_new(&self, number: u64) -> bool {
         self.first_new.is_some_and(|first| number >= first)
     }
 
@@ -135,13 +135,14 @@ impl Overlay {
     }
 
     pub fn put_layer(&mut self, name: u64, value: Option<Arc<Layer>>) {
-        let cost = ENTRY + size_of::<Layer>();
+        let cost = |v: &Option<Arc<Layer>>| ENTRY + v.as_ref().map_or(0, |l| l.cost());
         if value.is_none() && self.is_new(name) {
             let old = self.layers.remove(&name);
-            return self.charge(0, old.map(|_| cost));
+            return self.charge(0, old.as_ref().map(cost));
         }
+        let new = cost(&value);
         let old = self.layers.insert(name, value);
-        self.charge(cost, old.map(|_| cost));
+        self.charge(new, old.as_ref().map(cost));
     }
 
     pub fn put_named(&mut self, name: u64, value: Option<Bytes>) {
@@ -362,8 +363,10 @@ mod tests {
 
     #[test]
     fn what_came_and_went_since_it_was_begun_leaves_nothing() {
-        let (key, layer) =
-            (Bytes::from("key"), Layer { map: 1, base: 0, children: 0, names: 0, depth: 1, own: 0, shared: false });
+        let (key, layer) = (
+            Bytes::from("key"),
+            Layer { map: 1, base: 0, children: 0, names: 0, depth: 1, own: 0, shared: false, couple: None },
+        );
         let mut o = Overlay { first_new: Some(10), ..Overlay::default() };
         for n in [9, 10] {
             o.put_named(n, Some(key.clone()));
@@ -375,7 +378,7 @@ mod tests {
         }
         // What may be in the metadata is deleted there.
         assert!([o.named.len(), o.layers.len(), o.segments.len()] == [1; 3] && o.named[&9].is_none());
-        assert_eq!(o.cost, 3 * ENTRY + size_of::<Layer>());
+        assert_eq!(o.cost, 3 * ENTRY);
     }
 
     #[test]

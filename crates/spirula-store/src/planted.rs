@@ -169,6 +169,14 @@ mod bugs {
         OmapMissesOwner,
         /// what only a child hid stays when layer and child become one
         HiddenBlocksKept,
+        /// object that comes to a layer by a merge, and nothing says whose its name is
+        MergedUntold,
+        /// name that has passed on believed to be of the object that a layer was made for
+        CoupleBelieved,
+        /// couple asked for the key of what this transaction has moved
+        CoupleAskedFirst,
+        /// object taken to have one kind of checksum when it was given another one
+        KindOutlived,
     }
 
     thread_local! {

@@ -90,17 +90,30 @@ impl Store {
         if let Some(known) = self.heads.borrow_mut().get(key) {
             return Ok(known);
         }
+        let found = self.find_head(key)?;
+        let cost = key.len() + 96 + found.as_ref().map_or(0, |o| o.cost());
+        self.heads.borrow_mut().insert(&Bytes::copy_from_slice(key), found.clone(), cost);
+        Ok(found)
+    }
+
+    /// The same of an object that is to be made from another one: nobody asks for it soon, and it takes nobody's place in the
+    /// cache.
+    pub(crate) fn head_to_be(&self, key: &[u8]) -> Result<Option<Arc<Onode>>> {
+        match self.heads.borrow_mut().get(key) {
+            Some(known) => Ok(known),
+            None => self.find_head(key),
+        }
+    }
+
+    fn find_head(&self, key: &[u8]) -> Result<Option<Arc<Onode>>> {
         let layers = [Some(&self.active), self.frozen.as_ref().map(|f| &*f.overlay)];
-        let found = match layers.into_iter().flatten().find_map(|o| o.heads.get(key)) {
+        Ok(match layers.into_iter().flatten().find_map(|o| o.heads.get(key)) {
             Some(o) => o.clone(),
             None => match self.meta.get(key)? {
                 Some(v) => Some(Arc::new(Onode::decode(&mut Decoder::new(&v)).map_err(StoreError::corrupt)?)),
                 None => None,
             },
-        };
-        let cost = key.len() + 96 + found.as_ref().map_or(0, |o| o.cost());
-        self.heads.borrow_mut().insert(&Bytes::copy_from_slice(key), found.clone(), cost);
-        Ok(found)
+        })
     }
 
     pub(crate) fn onode(&self, object: &HObject) -> Result<Option<Arc<Onode>>> {
@@ -156,7 +169,7 @@ impl Store {
                 None => None,
             },
         };
-        self.layers.borrow_mut().insert(&name, found.clone(), 64 + size_of::<Layer>());
+        self.layers.borrow_mut().insert(&name, found.clone(), 64 + found.as_ref().map_or(0, |l| l.cost()));
         Ok(found)
     }
 
@@ -185,6 +198,10 @@ impl Store {
     pub(crate) fn stored_segments(&self, id: u64, first: u32, last: u32, found: &mut BTreeSet<u32>) -> Result<()> {
         for o in [Some(&self.active), self.frozen.as_ref().map(|f| &*f.overlay)].into_iter().flatten() {
             found.extend(o.segments.range((id, first)..=(id, last)).map(|((_, n), _)| *n));
+        }
+        // A map that is newer than what the metadata has is not in it.
+        if self.frozen.as_ref().map_or(&self.active, |f| &*f.overlay).is_new(id) {
+            return Ok(());
         }
         let end = match last.checked_add(1) {
             Some(next) => keys::segment(id, next),

@@ -47,6 +47,8 @@ mod field {
 
 struct StagedHead {
     pool: i64,
+    /// It was not there, and is made from another object: nobody asks for it soon.
+    quiet: bool,
     /// `None`: removed, or never there.
     now: Option<Onode>,
     before: Option<Arc<Onode>>,
@@ -188,15 +190,19 @@ impl<'s> Stage<'s> {
         for (key, head) in self.heads {
             let onode = head.now.map(Arc::new);
             let cost = key.len() + 96 + onode.as_ref().map_or(0, |o| o.cost());
-            s.heads.borrow_mut().insert(&key, onode.clone(), cost);
-            if planted!(CachedRecordFreed) && s.heads.borrow_mut().get(&key).is_none() {
+            if head.quiet {
+                s.heads.get_mut().refresh(&key, &onode, cost);
+            } else {
+                s.heads.get_mut().insert(&key, onode.clone(), cost);
+            }
+            if planted!(CachedRecordFreed) && !head.quiet && s.heads.borrow_mut().get(&key).is_none() {
                 continue;
             }
             s.active.put_head(key, onode);
         }
         for ((id, seg), value) in self.segments {
             let cost = 96 + value.as_ref().map_or(0, |v| v.cost());
-            s.segments.borrow_mut().insert(&(id, seg), value.clone(), cost);
+            s.segments.get_mut().refresh(&(id, seg), &value, cost);
             s.active.put_segment(id, seg, value);
         }
         for (name, layer) in self.layers {
@@ -353,8 +359,10 @@ impl<'s> Stage<'s> {
         let mut head = match self.heads.remove(&key) {
             Some(h) => h,
             None => {
-                let before = self.s.head(&key)?;
-                Box::new(StagedHead { pool: self.pool, now: before.as_deref().cloned(), before })
+                let made = matches!(ops.first(), Some(ObjectOp::CloneFrom(_)));
+                let before = if made { self.s.head_to_be(&key)? } else { self.s.head(&key)? };
+                let quiet = made && before.is_none();
+                Box::new(StagedHead { pool: self.pool, quiet, now: before.as_deref().cloned(), before })
             }
         };
         for op in ops {
@@ -506,7 +514,7 @@ fn moved(updates: &[ObjectUpdate], n: usize) -> Option<&HObject> {
     let (update, next) = (updates.get(n)?, updates.get(n + 1)?);
     let Some((ObjectOp::CloneFrom(from), rest)) = update.ops.split_first() else { return None };
     let attr = |op: &ObjectOp| matches!(op, ObjectOp::SetAttrs(_) | ObjectOp::RmAttr(_) | ObjectOp::ClearAttrs);
-    let goes = next.object == *from && matches!(next.ops.first(), Some(ObjectOp::Remove)) && !planted!(DeletionCopies);
+    let goes = matches!(next.ops.first(), Some(ObjectOp::Remove)) && next.object == *from && !planted!(DeletionCopies);
     (goes && update.object != *from && pool_of(from) == pool_of(&update.object) && rest.iter().all(attr))
         .then_some(from)
 }

@@ -589,7 +589,7 @@ impl Store {
     }
 
     pub(crate) fn put_layer(&mut self, name: u64, layer: Option<Arc<Layer>>) {
-        self.layers.borrow_mut().insert(&name, layer.clone(), 64 + size_of::<Layer>());
+        self.layers.borrow_mut().refresh(&name, &layer, 64 + layer.as_ref().map_or(0, |l| l.cost()));
         self.active.put_layer(name, layer);
     }
 

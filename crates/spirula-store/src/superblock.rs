@@ -32,9 +32,12 @@ const LAYERS: u64 = 8;
 /// Feature bit: an omap may be a copy that is still to be made. A reader that does not know such
 /// a change would refuse the journal as damaged.
 const OMAP_COPIES: u64 = 16;
+/// Feature bit: a layer may say itself whose names it knows, and an object what is below it. A reader that does not
+/// know that would look for a record that is not there.
+const COUPLES: u64 = 32;
 /// Feature bits that a reader must know to open the store at all; all of them are set when
 /// a label is written.
-const KNOWN_FEATURES: u64 = FRAMES_OVERLAP | LARGE_CHANGES | META_PIECES | LAYERS | OMAP_COPIES;
+const KNOWN_FEATURES: u64 = FRAMES_OVERLAP | LARGE_CHANGES | META_PIECES | LAYERS | OMAP_COPIES | COUPLES;
 /// Size of one copy.
 pub(crate) const COPY: usize = 4096;
 /// Distance between the two copies: one damaged spot does not reach both.

@@ -85,8 +85,10 @@ impl Stage<'_> {
         let mut source = self.staged_head(&key)?.now.clone().ok_or_else(missing)?;
         let mut o = if source.blocks == 0 {
             let id = take_id(&mut self.counters);
-            let clone = Onode { id, base: 0, name: 0, own: 0, compressed: None, ..source.clone() };
-            Onode { inline: Some(Segment::default()), shared: false, ..clone }
+            let clone = Onode { id, compressed: None, ..source.clone() };
+            let mut clone = Onode { inline: Some(Segment::default()), shared: false, ..clone };
+            clone.unlayer();
+            clone
         } else if let Some(seg) = &source.inline {
             source.shared = true;
             self.share(seg)?;
@@ -116,9 +118,9 @@ impl Stage<'_> {
         if let Some(old) = self.staged_head(&key)?.now.take() {
             self.remove(old)?;
         }
-        let o = self.staged_head(&source)?.now.take().ok_or_else(missing)?;
+        let mut o = self.staged_head(&source)?.now.take().ok_or_else(missing)?;
         if o.base != 0 && !planted!(MoveUnnamed) {
-            self.named.insert(o.name, Some(key.clone()));
+            self.tell(&mut o, key.clone());
         }
         self.staged_head(&key)?.now = Some(o);
         Ok(())

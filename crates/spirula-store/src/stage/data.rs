@@ -190,9 +190,16 @@ impl Stage<'_> {
     }
 
     /// The checksum to use for data to be mapped in a segment, where `wanted` would be liked.
-    pub(super) fn kind(&self, o: &Onode, seg_no: u32, own: &Segment, wanted: Checksum) -> Result<Checksum> {
+    pub(super) fn kind(&self, o: &mut Onode, seg_no: u32, own: &Segment, wanted: Checksum) -> Result<Checksum> {
         let known = match own.sums_kind() {
-            None if o.base != 0 => maps::kind(self, o, seg_no)?,
+            None if o.base != 0 && o.sums == Some(wanted) => Some(wanted),
+            None if o.base != 0 => {
+                // It may have another one here than elsewhere from now on.
+                if !planted!(KindOutlived) {
+                    o.sums = None;
+                }
+                maps::kind(self, o, seg_no)?
+            }
             own => own,
         };
         Ok(known.unwrap_or(wanted))

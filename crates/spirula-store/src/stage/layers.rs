@@ -3,7 +3,7 @@
 use super::{Stage, StagedHead, field, space_of, take_id};
 use crate::error::{Result, StoreError};
 use crate::keys;
-use crate::layer::{Layer, depth_max, own_bit};
+use crate::layer::{Couple, Layer, depth_max, own_bit};
 use crate::maps::{self, Maps, View, WHOLE, put_piece};
 use crate::onode::{Onode, SEGMENT_BLOCKS};
 use crate::read::no_layer;
@@ -42,6 +42,9 @@ const FEW: usize = 1;
 /// An object gets a map over nothing once this part of it is hidden of its lowest layer.
 const WHOLE_PART: u64 = if cfg!(test) { 2 } else { 4 };
 
+/// Of objects of so many segments at most it is looked at when they are first cloned whether all have one kind of checksum.
+const SUMS_LOOKED_AT: u64 = if cfg!(test) { 3 } else { 64 };
+
 /// What a merge keeps.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Keep {
@@ -69,25 +72,50 @@ impl Stage<'_> {
         Ok(l)
     }
 
-    /// Takes note of an object that lies over a layer.
-    fn join(&mut self, o: &Onode, object: &HObject) -> Result<()> {
+    /// Takes note of an object that lies over a layer which was not made for it.
+    fn join(&mut self, o: &mut Onode, object: &HObject) -> Result<()> {
         if !planted!(LayerMissesChild) {
             self.change_layer(o.base, |l| l.join(o.name))?;
         }
-        self.named.insert(o.name, Some(keys::object(object).into()));
+        self.tell(o, keys::object(object).into());
         Ok(())
+    }
+
+    /// From now on a record says whose an object's name is.
+    pub(super) fn tell(&mut self, o: &mut Onode, key: Bytes) {
+        self.named.insert(o.name, Some(key));
+        o.told = true;
+    }
+
+    /// An object's name goes, or passes to a layer.
+    fn untell(&mut self, o: &mut Onode) {
+        if std::mem::take(&mut o.told) {
+            self.named.insert(o.name, None);
+        }
     }
 
     /// A new object that sees what `source` does, whose map is in segments. Of `source` that
     /// map becomes a layer, unless it is empty.
     pub(super) fn clone_map(&mut self, object: &HObject, from: &HObject, source: &mut Onode) -> Result<Onode> {
         self.count_compressed(source)?;
-        if source.base == 0 || source.own != 0 {
+        self.learn_sums(source)?;
+        let made = source.base == 0 || source.own != 0;
+        if made {
             self.freeze(from, source)?;
         }
         let id = take_id(&mut self.counters);
-        let o = Onode { id, name: id, own: 0, shared: false, ..source.clone() };
-        self.join(&o, object)?;
+        let mut o = Onode { id, name: id, own: 0, shared: false, told: false, ..source.clone() };
+        if made {
+            let couple = Couple::of((source.name, &keys::object(from)), (o.name, &keys::object(object)));
+            self.change_layer(source.base, |l| {
+                l.couple = Some(couple);
+                if !planted!(LayerMissesChild) {
+                    l.join(o.name);
+                }
+            })?;
+        } else {
+            self.join(&mut o, object)?;
+        }
         space_of(&mut self.space, self.pool)[field::COMPRESSED_ORIGINAL] +=
             (o.compressed.unwrap_or(0) * crate::BLOCK) as i64;
         Ok(o)
@@ -98,15 +126,12 @@ impl Stage<'_> {
         let depth = self.depth(object, o)?;
         // Its layer takes the name by which the one below knows it.
         let name = if o.base == 0 { take_id(&mut self.counters) } else { o.name };
-        let layer = Layer { map: o.id, base: o.base, children: 0, names: 0, depth, own: o.own, shared: o.shared };
-        self.layers.insert(name, Some(Arc::new(layer)));
-        if o.base != 0 {
-            self.named.insert(name, None);
-        }
+        let (map, base, own, shared) = (o.id, o.base, o.own, o.shared);
+        self.untell(o);
         o.id = take_id(&mut self.counters);
-        (o.base, o.name, o.own, o.shared) = (name, o.id, 0, false);
-        self.change_layer(name, |l| l.join(o.name))?;
-        self.named.insert(o.name, Some(keys::object(object).into()));
+        (o.base, o.name, o.own, o.shared, o.depth) = (name, o.id, 0, false, depth);
+        let layer = Layer { map, base, children: 1, names: o.name, depth, own, shared, couple: None };
+        self.layers.insert(name, Some(Arc::new(layer)));
         Ok(())
     }
 
@@ -117,9 +142,10 @@ impl Stage<'_> {
             return Ok(1);
         }
         let most = depth_max(object);
-        let told = self.layer(o.base)?.depth.saturating_add(1);
-        if told <= most {
-            return Ok(told);
+        let below = if o.depth == 0 { self.layer(o.base)?.depth } else { o.depth };
+        let at_most = below.saturating_add(1);
+        if at_most <= most {
+            return Ok(at_most);
         }
         // Some of the chain may have gone since.
         let depth = maps::chain(self, o.base).try_fold(1, |n, l| l.map(|_| n + 1))?;
@@ -167,7 +193,8 @@ impl Stage<'_> {
         match until {
             Some((until, _)) if all < o.blocks / WHOLE_PART => {
                 self.fold(object, o, *until, hidden.into_keys().collect())?;
-                Ok(stay as u32 + 1)
+                o.depth = stay as u32;
+                Ok(o.depth + 1)
             }
             _ => {
                 let numbers = self.all_numbers(o)?;
@@ -207,7 +234,10 @@ impl Stage<'_> {
         }
         self.reference_all(owned)?;
         o.shared = true;
+        let sums = o.sums;
         self.leave(o)?;
+        // It is about to lie over a layer again, in any case.
+        o.sums = sums;
         if until != 0 {
             (o.base, o.name, o.own) = (until, take_id(&mut self.counters), bits);
             self.join(o, object)?;
@@ -248,6 +278,26 @@ impl Stage<'_> {
         Ok(())
     }
 
+    /// Finds out whether all that an object maps plainly has one kind of checksum, where that is not known and not much
+    /// to look at. Once it is cloned, writes need not look for it through the layers.
+    fn learn_sums(&self, o: &mut Onode) -> Result<()> {
+        // Over a layer, this was looked at when the object was first cloned, unless an older program did that.
+        let segments = o.size.div_ceil(SEGMENT_BLOCKS * crate::BLOCK);
+        if o.sums.is_some() || o.base != 0 && o.depth != 0 || segments > SUMS_LOOKED_AT {
+            return Ok(());
+        }
+        let mut all = None;
+        for seg_no in maps::numbers(self, o, 0, segments as u32)? {
+            if let Some(kind) = maps::kind(self, o, seg_no)?
+                && *all.get_or_insert(kind) != kind
+            {
+                return Ok(());
+            }
+        }
+        o.sums = all;
+        Ok(())
+    }
+
     /// Lets go of the whole map of an object over a layer; it is empty then, over nothing.
     pub(super) fn drop_map(&mut self, o: &mut Onode) -> Result<()> {
         let mut found = BTreeSet::new();
@@ -269,9 +319,9 @@ impl Stage<'_> {
 
     /// An object goes from its layer. If but one child is left there, they become one.
     fn leave(&mut self, o: &mut Onode) -> Result<()> {
-        let (base, name) = (std::mem::take(&mut o.base), std::mem::take(&mut o.name));
-        o.own = 0;
-        self.named.insert(name, None);
+        let (base, name) = (o.base, o.name);
+        self.untell(o);
+        o.unlayer();
         let left = self.change_layer(base, |l| l.leave(name))?;
         match left.only() {
             Some(child) => self.merge(base, child),
@@ -293,12 +343,8 @@ impl Stage<'_> {
             upper.own = if root { 0 } else { upper.own | lower.own };
             self.layers.insert(child, Some(Arc::new(upper)));
         } else {
-            let key = match self.named.get(&child) {
-                Some(key) => key.clone(),
-                None => self.s.stored_named(child)?,
-            };
             let bad = || StoreError::corrupt(format!("layer {name} has a child {child} that there is not"));
-            let key = key.ok_or_else(bad)?;
+            let key = self.key_of_child(&lower, child)?.ok_or_else(bad)?;
             let Some(mut o) = self.staged_head(&key)?.now.clone() else { return Err(bad()) };
             let keep = self.merge_maps(&lower, o.id, o.own)?;
             if keep == Keep::Lower {
@@ -307,8 +353,11 @@ impl Stage<'_> {
             (o.base, o.shared) = (lower.base, o.shared | lower.shared);
             o.own = if root { 0 } else { o.own | lower.own };
             if root {
-                o.name = 0;
-                self.named.insert(child, None);
+                self.untell(&mut o);
+                o.unlayer();
+            } else if !o.told && !planted!(MergedUntold) {
+                // The layer below was not made for it.
+                self.tell(&mut o, key.clone());
             }
             self.staged_head(&key)?.now = Some(o);
         }
@@ -319,13 +368,36 @@ impl Stage<'_> {
         Ok(())
     }
 
+    /// The key of the object that `layer` knows by the name `child`.
+    fn key_of_child(&self, layer: &Layer, child: u64) -> Result<Option<Bytes>> {
+        // First, what this transaction says: an object that it has moved may still have its old key in the store, where the
+        // head that is just being changed is looked for.
+        if let Some(Some(key)) = self.named.get(&child).filter(|_| !planted!(CoupleAskedFirst)) {
+            return Ok(Some(key.clone()));
+        }
+        if let Some(key) = layer.key_of(child) {
+            let has = |o: &Onode| o.name == child || planted!(CoupleBelieved);
+            let known = match self.heads.get(&key) {
+                Some(h) => h.now.as_ref().is_some_and(has),
+                None => self.s.head(&key)?.is_some_and(|o| has(&o)),
+            };
+            if known {
+                return Ok(Some(key));
+            }
+        }
+        match self.named.get(&child) {
+            Some(key) => Ok(key.clone()),
+            None => self.s.stored_named(child),
+        }
+    }
+
     /// An object's head as it is in this transaction, to be changed in place.
     pub(super) fn staged_head(&mut self, key: &Bytes) -> Result<&mut StagedHead> {
         if !self.heads.contains_key(key) {
             let before = self.s.head(key)?;
             let now = before.as_deref().cloned();
             let pool = super::pool_of(&keys::parse_object(key)?);
-            self.heads.insert(key.clone(), Box::new(StagedHead { pool, now, before }));
+            self.heads.insert(key.clone(), Box::new(StagedHead { pool, quiet: false, now, before }));
         }
         self.heads.get_mut(key).map(|h| &mut **h).ok_or_else(|| StoreError::corrupt("a staged head is gone"))
     }

@@ -8,7 +8,7 @@ use super::{create, create_single, open, sound, tiny};
 use crate::layer::{DEPTH_MAX, depth_max};
 use crate::stage::Stage;
 use crate::tools::check;
-use crate::{BLOCK, Store, StoreError, StoreOptions};
+use crate::{BLOCK, Checksum, PoolOptions, Store, StoreError, StoreOptions};
 use bytes::Bytes;
 use proptest::prelude::*;
 use spirula_types::HObject;
@@ -244,6 +244,36 @@ fn sharing_ends_with_the_last_clone_in_whatever_order_they_go() {
     }
 }
 
+/// A pool may be given another kind of checksum between clones: what shows through the layers of one part of an object keeps
+/// one kind, and parts may differ.
+#[test]
+pub(super) fn parts_of_a_cloned_object_may_have_checksums_of_different_kinds() {
+    let opts = tiny();
+    let world = create(&opts);
+    let mut store = open(&world, &opts).unwrap();
+    let mut model = Model::default();
+    let sums = |store: &Store| store.onode(&head(1)).unwrap().unwrap().sums;
+    do_both(&mut store, &mut model, write(&head(1), 0, 1, 200));
+    do_both(&mut store, &mut model, one(&snap(1, 1), ObjectOp::CloneFrom(head(1))));
+    assert_eq!(sums(&store), Some(Checksum::Crc32c));
+    for s in 2..20 {
+        let checksum = [Checksum::Xxhash64, Checksum::Crc32c][s as usize % 2];
+        store.set_pool_options(1, PoolOptions { checksum, ..PoolOptions::default() });
+        // Over what is there, and where nothing is yet.
+        for (block, blocks) in [(100, 1), (256 + 2 * s, 2), (260 + 2 * s, 1)] {
+            do_both(&mut store, &mut model, write(&head(1), block, s, blocks));
+            model.check(&mut store, &format!("clone {s}, block {block}"));
+        }
+        assert_eq!(sums(&store), None, "clone {s}");
+        do_both(&mut store, &mut model, one(&snap(1, s), ObjectOp::CloneFrom(head(1))));
+    }
+    for s in 1..20 {
+        do_both(&mut store, &mut model, one(&snap(1, s), ObjectOp::Remove));
+        model.check(&mut store, &format!("without clone {s}"));
+    }
+    sound(&store, "clones removed");
+}
+
 #[test]
 fn the_head_may_go_before_its_clones_and_come_back_from_one() {
     let opts = tiny();
@@ -269,6 +299,32 @@ fn the_head_may_go_before_its_clones_and_come_back_from_one() {
     model.check(&mut store, "cut to nothing");
     assert_eq!(store.onode(&head(1)).unwrap().unwrap().base, 0);
     sound(&store, "worked");
+}
+
+/// In one transaction a clone gets another name, and its old one is made anew from the head, whose chain becomes shorter by that: so
+/// the moved clone is the last one over its layer, which was made for it under its old name.
+#[test]
+pub(super) fn a_clone_that_has_just_been_moved_is_the_last_one_over_its_layer() {
+    let opts = tiny();
+    let world = create(&opts);
+    let mut store = open(&world, &opts).unwrap();
+    let mut model = Model::default();
+    do_both(&mut store, &mut model, write(&head(1), 0, 1, 200));
+    for s in 1..=4 * u64::from(DEPTH_MAX) {
+        do_both(&mut store, &mut model, one(&snap(1, s), ObjectOp::CloneFrom(head(1))));
+        do_both(&mut store, &mut model, write(&head(1), 3 * s, s, 2));
+        let mut t = one(&snap(1, 1000 + s), ObjectOp::CloneFrom(snap(1, s)));
+        t.object(&snap(1, s), ObjectOp::Remove);
+        t.object(&snap(1, s), ObjectOp::CloneFrom(head(1)));
+        do_both(&mut store, &mut model, t);
+        sound(&store, "moved");
+        do_both(&mut store, &mut model, write(&head(1), 3 * s, s, 2));
+        model.check(&mut store, &format!("clone {s}"));
+    }
+    store.close().unwrap();
+    let mut store = open(&world, &opts).unwrap();
+    model.check(&mut store, "reopened");
+    sound(&store, "reopened");
 }
 
 /// Clones of clones, in every way; [`super::random`] has them among much else.
@@ -663,10 +719,12 @@ fn a_chain_without_an_end_is_told() {
     let corrupt = |r: Result<(), StoreError>| assert!(matches!(r, Err(StoreError::Corrupt(_))), "{r:?}");
     corrupt(store.read_blocking(&head(1), 0, u64::MAX).map(drop));
     corrupt(store.fragments(&head(1)).map(drop));
-    corrupt(store.submit(write(&head(1), 3, 7, 1)).map(drop));
-    corrupt(store.submit(one(&snap(1, 2), ObjectOp::CloneFrom(snap(1, 1)))).map(drop).and_then(|()| {
-        store.submit(write(&snap(1, 1), 3, 7, 1))?;
-        store.submit(one(&snap(1, 3), ObjectOp::CloneFrom(snap(1, 1)))).map(drop)
+    // Which asks what the rest of the block is.
+    corrupt(store.submit(one(&head(1), ObjectOp::Write { offset: 3 * BLOCK + 9, data: pattern(7, 100) })).map(drop));
+    // And how long the chain is, when it may be too long.
+    corrupt((2..=2 + u64::from(DEPTH_MAX)).try_for_each(|s| {
+        store.submit(one(&snap(1, s), ObjectOp::CloneFrom(snap(1, 1))))?;
+        store.submit(write(&snap(1, 1), 3, 7, 1)).map(drop)
     }));
     let range = ObjectOp::CloneRange { from: head(1), offset: 0, length: 40 * BLOCK, to: 0 };
     corrupt(store.submit(one(&head(7), range)).map(drop));

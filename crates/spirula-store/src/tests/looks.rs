@@ -63,6 +63,33 @@ fn a_write_looks_through_no_layers_of_an_object_without_holes() {
 }
 
 #[test]
+fn a_clone_and_a_write_are_four_records_and_look_at_no_layer() {
+    let n = deep();
+    let opts = options();
+    let world = create(&opts);
+    let mut store = open(&world, &opts).unwrap();
+    rewritten(&mut store, &head(n), 3 * 128);
+    let both = |s: u64| {
+        let mut t = one(&snap(n, s), ObjectOp::CloneFrom(head(n)));
+        t.objects.extend(write(&head(n), 5 * s, s, 1).objects);
+        t
+    };
+    for s in 1..u64::from(DEPTH_MAX) - 1 {
+        store.submit(both(s)).unwrap();
+    }
+    store.close().unwrap();
+    let mut store = open(&world, &opts).unwrap();
+    store.submit(both(10)).unwrap();
+    let o = &store.active;
+    let records = [o.heads.len(), o.layers.len(), o.segments.len(), o.named.len(), o.refs.len()];
+    assert_eq!((records, layers_looked_at(&store)), ([2, 1, 1, 0, 0], 0));
+    // What is too long is looked at and made shorter, and then it is the same again.
+    (11..20).for_each(|s| assert!(store.submit(both(s)).is_ok()));
+    assert!(store.onode(&head(n)).unwrap().unwrap().sums.is_some(), "known once, and no more");
+    sound(&store, "cloned");
+}
+
+#[test]
 fn a_clone_that_goes_leaves_alone_what_nobody_hid() {
     let opts = options();
     let world = create(&opts);

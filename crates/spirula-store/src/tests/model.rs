@@ -187,7 +187,9 @@ impl Model {
                 }
                 None => {
                     for n in maps::numbers(store, &o, 0, u32::MAX).unwrap() {
-                        let usage = View::of(store, &o, n, WHOLE).unwrap().usage();
+                        let view = View::of(store, &o, n, WHOLE).unwrap();
+                        assert!(!o.sums.is_some_and(|kind| view.has_other_sums(kind)), "{what}: checksums of {name}");
+                        let usage = view.usage();
                         mapped += usage.blocks;
                         allocated += usage.allocated;
                         compressed += usage.compressed;
@@ -218,8 +220,14 @@ impl Model {
             let mut maps = vec![(o.id, o.base, o.own, o.shared)];
             if o.base != 0 {
                 *children.entry(o.base).or_default() += 1;
-                let key = keys::object(name);
-                assert_eq!(store.stored_named(o.name).unwrap().unwrap(), key, "{what}: object {}", o.name);
+                let (key, record) = (keys::object(name), store.stored_named(o.name).unwrap());
+                assert_eq!(record.is_some(), o.told, "{what}: object {} and its name's record", o.name);
+                let known = record.or_else(|| store.stored_layer(o.base).unwrap().unwrap().key_of(o.name));
+                assert_eq!(known.unwrap(), key, "{what}: object {}", o.name);
+                let below = maps::chain(store, o.base).count() as u32;
+                assert!(o.depth == 0 || below <= o.depth, "{what}: {below} layers below {name}, not {}", o.depth);
+            } else {
+                assert_eq!((o.told, o.depth, o.sums), (false, 0, None), "{what}: {name} lies over nothing");
             }
             let mut base = o.base;
             while base != 0 {

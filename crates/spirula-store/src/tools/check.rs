@@ -103,7 +103,7 @@ struct Checker<'s> {
     layers: BTreeMap<u64, i64>,
     /// What lies directly over each of them.
     children: BTreeMap<u64, Children>,
-    /// Names of objects over layers.
+    /// Names of objects over layers, as far as these have records of their own.
     names: BTreeSet<u64>,
     /// How many objects have an omap, and do they all know that others may.
     omaps: BTreeMap<u64, (u64, bool)>,
@@ -195,6 +195,9 @@ impl Checker<'_> {
                 for n in maps::numbers(self.store, &o, 0, u32::MAX)? {
                     let view = View::of(self.store, &o, n, WHOLE)?;
                     add(view.usage());
+                    if o.sums.is_some_and(|kind| view.has_other_sums(kind)) {
+                        self.found.problem(format!("{name} has checksums of another kind than its record says"));
+                    }
                     let base = u64::from(n) * SEGMENT_BLOCKS;
                     view.each(|at, piece| self.content(name, o.size, base + at, &piece));
                 }
@@ -220,10 +223,19 @@ impl Checker<'_> {
         if o.base == 0 {
             return Ok(());
         }
-        if o.inline.is_some() || self.store.stored_named(o.name)?.as_deref() != Some(&keys::object(name)) {
+        let known = match o.told {
+            true => self.store.stored_named(o.name)?,
+            false => self.store.stored_layer(o.base)?.and_then(|l| l.key_of(o.name)),
+        };
+        if o.inline.is_some() || known.as_deref() != Some(&keys::object(name)) {
             self.found.problem(format!("{name} is not what its layer knows it by"));
         }
-        self.names.insert(o.name);
+        if o.told {
+            self.names.insert(o.name);
+        }
+        if o.depth != 0 && maps::chain(self.store, o.base).try_fold(0, |n, l| l.map(|_| n + 1))? > o.depth {
+            self.found.problem(format!("{name} lies over more than {} layers", o.depth));
+        }
         self.children.entry(o.base).or_default().join(o.name);
         let (mut at, pool) = (o.base, pool_of(name));
         while at != 0 && self.layers.insert(at, pool).is_none() {
