@@ -387,7 +387,7 @@ mod tests {
     fn ok(order: &Order) -> Reply {
         let length = order.request.ops.first().map_or(0, |o| o.extent().length);
         let op = OsdOp { indata: vec![0; length as usize].into(), ..OsdOp::stat() };
-        let ops = vec![spirula_messages::ceph::osd::OpResult { op, rval: 0 }];
+        let ops = vec![spirula_messages::ceph::osd::OpResult { op, rval: 0, output_crc: None }];
         Reply { result: 0, ops, version: EVersion::default(), user_version: 0 }
     }
 

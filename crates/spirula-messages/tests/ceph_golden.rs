@@ -244,10 +244,26 @@ fn payloads_are_slices_of_the_data_segment() {
     assert_eq!(back.ops[1].indata.as_ptr() as usize, m.data.as_ptr() as usize + 4096);
     // And one filled part leaves without a copy.
     let reply = MOsdOpReply {
-        ops: vec![OpResult { op: OsdOp { indata: data.clone(), ..OsdOp::read(0, 0) }, rval: 0 }],
+        ops: vec![OpResult { op: OsdOp { indata: data.clone(), ..OsdOp::read(0, 0) }, rval: 0, output_crc: None }],
         ..MOsdOpReply::to(&back, 3, 0)
     };
     assert_eq!(reply.into_message(1).data.as_ptr(), data.as_ptr());
+}
+
+/// The checksum of one output is that of the message only where there is no other output.
+#[test]
+fn a_reply_knows_the_checksum_of_its_only_output() {
+    let op = |data: &'static [u8], output_crc| OpResult {
+        op: OsdOp { indata: Bytes::from_static(data), ..OsdOp::read(0, 0) },
+        rval: 0,
+        output_crc,
+    };
+    let request = MOsdOp::new(Default::default(), 1, Default::default(), "o".into(), vec![]);
+    let crc = |ops| MOsdOpReply { ops, ..MOsdOpReply::to(&request, 3, 0) }.data_crc();
+    assert_eq!(crc(vec![op(b"", None), op(b"data", Some(7)), op(b"", None)]), Some(7));
+    assert_eq!(crc(vec![op(b"data", Some(7)), op(b"more", Some(8))]), None);
+    assert_eq!(crc(vec![op(b"data", None), op(b"", Some(7))]), None);
+    assert_eq!(crc(vec![]), None);
 }
 
 /// The monitor's echo has the lengths that were traced at a real cluster, 134 bytes for a boot and 130 else, and what a metadata server

@@ -435,7 +435,7 @@ mod tests {
             None => vec![stat, none, Bytes::new(), Bytes::from_static(&[0; 5]), data],
             Some(_) => vec![Bytes::new(), stat, data],
         };
-        let result = |(o, out): (OsdOp, Bytes)| OpResult { op: OsdOp { indata: out, ..o }, rval: 0 };
+        let result = |(o, out): (OsdOp, Bytes)| OpResult { op: OsdOp { indata: out, ..o }, rval: 0, output_crc: None };
         let ops = vector(got).into_iter().zip(outputs).map(result).collect();
         let (spg, locator) =
             (SpgId::new(PgId::new(1, 0), -1), ObjectLocator { pool: 1, hash: -1, ..Default::default() });

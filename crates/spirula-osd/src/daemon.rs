@@ -213,8 +213,6 @@ pub struct Osd {
     pub(crate) store: Option<Store>,
     pub(crate) fetches: Fetches,
     pub(crate) bad: RefCell<BadPlaces>,
-    /// Payloads that the event being handled brought, with their crc32c.
-    pub(crate) known_crcs: Vec<(Bytes, u32)>,
     pub(crate) pgs: BTreeMap<SpgId, Pg>,
     pub(crate) pg_cfg: Arc<PgConfig>,
     pub(crate) maps: Maps,
@@ -350,7 +348,6 @@ impl Osd {
             store: Some(store),
             fetches: Fetches::default(),
             bad: RefCell::default(),
-            known_crcs: Vec::new(),
             pgs,
             pg_cfg,
             maps,
@@ -654,7 +651,6 @@ impl Osd {
             } else if let Some((pg, event)) = self.next_work() {
                 self.answer_pg(pg, event);
             } else {
-                self.known_crcs.clear();
                 return;
             }
         }
@@ -858,6 +854,7 @@ impl Osd {
         let mut filled = reply.ops.iter().filter(|r| !r.op.indata.is_empty()).map(|r| r.op.op);
         let answers_from_heap =
             !matches!((filled.next(), filled.next()), (Some(op::READ | op::SYNC_READ), None) | (None, _));
+        let crc = reply.data_crc();
         let mut m = reply.into_message(p.tid);
         if answers_from_heap {
             m.data = self.hub.pool().count(m.data);
@@ -883,9 +880,6 @@ impl Osd {
             self.perf.out_bytes += m.data.len() as u64;
             self.perf.read_latency.add(took);
         }
-        // The very bytes: they are held meanwhile, so nothing else can be at their place.
-        let same = |(data, _): &&(Bytes, u32)| (data.as_ptr(), data.len()) == (m.data.as_ptr(), m.data.len());
-        let crc = self.known_crcs.iter().find(same).map(|(_, crc)| *crc);
         s.link.send_with_crc(m, crc);
         s.link.request_done();
     }

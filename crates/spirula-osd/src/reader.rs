@@ -103,9 +103,13 @@ impl ObjectReader for StoreReader<'_> {
     }
 
     fn read(&self, object: &HObject, offset: u64, length: u64) -> Result<Bytes, ReadError> {
+        Ok(self.read_with_crc(object, offset, length)?.0)
+    }
+
+    fn read_with_crc(&self, object: &HObject, offset: u64, length: u64) -> Result<(Bytes, Option<u32>), ReadError> {
         let here = |p: &&Piece| p.offset == offset && p.length == length && p.object == *object;
         if let Some(p) = self.fetched.iter().find(here) {
-            return p.data.clone().map(|(data, _)| data);
+            return p.data.clone();
         }
         let read = self.store.read(object, offset, length).map_err(|e| {
             let e = read_error(&e);
@@ -113,8 +117,8 @@ impl ObjectReader for StoreReader<'_> {
             e
         });
         match read? {
-            Read::Ready(data) => Ok(data),
-            Read::Missing => Ok(Bytes::new()),
+            Read::Ready(data) => Ok((data, None)),
+            Read::Missing => Ok((Bytes::new(), None)),
             Read::NotReady(_) => {
                 Err(ReadError::NotReady(Prefetch(vec![Want::Data { object: object.clone(), offset, length }])))
             }

@@ -154,7 +154,6 @@ impl Osd {
         let pieces = self.fetches.take(id, *key);
         for p in &pieces {
             match &p.data {
-                Ok((data, Some(crc))) => self.known_crcs.push((data.clone(), *crc)),
                 Ok(_) => {}
                 Err(e) => self.bad.borrow_mut().note(&p.object, e),
             }

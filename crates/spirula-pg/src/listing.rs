@@ -26,6 +26,10 @@ impl ObjectReader for WithMissing<'_> {
         self.reader.read(object, offset, length)
     }
 
+    fn read_with_crc(&self, object: &HObject, offset: u64, length: u64) -> Result<(Bytes, Option<u32>), ReadError> {
+        self.reader.read_with_crc(object, offset, length)
+    }
+
     fn size(&self, object: &HObject) -> Result<u64, ReadError> {
         self.reader.size(object)
     }

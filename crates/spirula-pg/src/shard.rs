@@ -102,6 +102,10 @@ impl ObjectReader for ShardReader<'_> {
         self.inner.read(&self.name(object), offset, length)
     }
 
+    fn read_with_crc(&self, object: &HObject, offset: u64, length: u64) -> Result<(Bytes, Option<u32>), ReadError> {
+        self.inner.read_with_crc(&self.name(object), offset, length)
+    }
+
     fn size(&self, object: &HObject) -> Result<u64, ReadError> {
         self.inner.size(&self.name(object))
     }

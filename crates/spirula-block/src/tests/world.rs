@@ -147,14 +147,18 @@ impl State {
         }
         self.asked += u64::from(r.oid.starts_with(b"rbd_data."));
         if self.trimmed.contains(&r.snapid) {
-            let none = |o: &OsdOp| OpResult { op: OsdOp { indata: Bytes::new(), ..o.clone() }, rval: -errno::ENOENT };
+            let none = |o: &OsdOp| OpResult {
+                op: OsdOp { indata: Bytes::new(), ..o.clone() },
+                rval: -errno::ENOENT,
+                output_crc: None,
+            };
             return reply(-errno::ENOENT, r.ops.iter().map(none).collect());
         }
         let before = self.objects.get(&r.oid).cloned();
         let mut done = Vec::new();
         for o in &r.ops {
             let (result, output) = self.one(client, &r.oid, o);
-            done.push(OpResult { op: OsdOp { indata: output, ..o.clone() }, rval: result });
+            done.push(OpResult { op: OsdOp { indata: output, ..o.clone() }, rval: result, output_crc: None });
             if result < 0 {
                 match before {
                     Some(b) => drop(self.objects.insert(r.oid.clone(), b)),

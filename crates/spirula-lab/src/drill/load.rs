@@ -311,7 +311,12 @@ mod tests {
 
     fn answer(result: i32, data: Bytes) -> Reply {
         let op = OsdOp { indata: data, ..OsdOp::stat() };
-        Reply { result, ops: vec![OpResult { op, rval: 0 }], version: EVersion::default(), user_version: 0 }
+        Reply {
+            result,
+            ops: vec![OpResult { op, rval: 0, output_crc: None }],
+            version: EVersion::default(),
+            user_version: 0,
+        }
     }
 
     /// Runs it against a store in memory whose reads `spoil` changes; gives what was seen.

@@ -294,6 +294,8 @@ pub struct OpResult {
     pub op: OsdOp,
     /// Its own result.
     pub rval: i32,
+    /// The crc32c of the output from seed `0xffff_ffff`, where whoever read it knows it. It is not on the wire.
+    pub output_crc: Option<u32>,
 }
 
 /// Answers an [`MOsdOp`] (type 43).
@@ -327,9 +329,16 @@ impl MOsdOpReply {
         Self::with(request, epoch, result, Self::none(request))
     }
 
+    /// The crc32c of the message's data from seed `0xffff_ffff`, if it is known: that of the only output there is.
+    pub fn data_crc(&self) -> Option<u32> {
+        let mut filled = self.ops.iter().filter(|r| !r.op.indata.is_empty());
+        let only = filled.next()?;
+        if filled.next().is_some() { None } else { only.output_crc }
+    }
+
     /// The ops of `request` as those of a reply where none of them gave anything.
     pub fn none(request: &MOsdOp) -> Vec<OpResult> {
-        let none = |op: &OsdOp| OpResult { op: OsdOp { indata: Bytes::new(), ..*op }, rval: 0 };
+        let none = |op: &OsdOp| OpResult { op: OsdOp { indata: Bytes::new(), ..*op }, rval: 0, output_crc: None };
         request.ops.iter().map(none).collect()
     }
 
@@ -395,7 +404,7 @@ impl Body for MOsdOpReply {
         for _ in 0..n {
             let (mut op, len) = OsdOp::get_fixed(d)?;
             op.indata = split(&mut rest, len)?;
-            ops.push(OpResult { op, rval: 0 });
+            ops.push(OpResult { op, rval: 0, output_crc: None });
         }
         let retry_attempt = d.i32()?;
         for r in &mut ops {

@@ -40,11 +40,13 @@ impl Vector<'_> {
         Ok(self.object.read(offset, length)?)
     }
 
-    pub(super) fn read(&mut self, e: Extent, out: &mut OsdOp) -> Ran {
+    pub(super) fn read(&mut self, e: Extent, out: &mut OsdOp, crc: &mut Option<u32>) -> Ran {
         let e = normal(e);
         let size = self.size_for(&e);
         let length = if e.length == 0 { size } else { e.length };
-        out.indata = self.bytes(e.offset, clamp(e.offset, length, size))?;
+        let length = clamp(e.offset, length, size);
+        self.reserve(length)?;
+        (out.indata, *crc) = self.object.read_with_crc(e.offset, length)?;
         let n = out.indata.len() as u64;
         out.set_length(n);
         self.object.stats.count_read(n);

@@ -44,7 +44,8 @@ struct Listing {
 /// [`Pause`] when it must be executed again later.
 pub fn execute_pg(ctx: &OpContext<'_>, reader: &dyn ObjectReader, ops: &[OsdOp]) -> Result<Outcome, Pause> {
     let mut result = 0;
-    let mut outputs: Vec<OpResult> = ops.iter().map(|o| OpResult { op: without_data(o), rval: 0 }).collect();
+    let mut outputs: Vec<OpResult> =
+        ops.iter().map(|o| OpResult { op: without_data(o), rval: 0, output_crc: None }).collect();
     if ops.is_empty() || ops.len() > ctx.limits.max_ops {
         result = -errno::EINVAL;
     }

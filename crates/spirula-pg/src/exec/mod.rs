@@ -403,7 +403,7 @@ impl Outcome {
 
     /// A request refused before any op ran.
     fn refused(ops: &[OsdOp], result: i32) -> Self {
-        let ops = ops.iter().map(|o| OpResult { op: without_data(o), rval: 0 }).collect();
+        let ops = ops.iter().map(|o| OpResult { op: without_data(o), rval: 0, output_crc: None }).collect();
         let (effect, stats) = (Effect::None, StatDelta::default());
         Self { result, ops, user_version: 0, effect, stats, unreadable: false, watch: Vec::new() }
     }

@@ -97,6 +97,14 @@ pub trait ObjectReader {
     /// [`ReadError`].
     fn read(&self, object: &HObject, offset: u64, length: u64) -> Result<Bytes, ReadError>;
 
+    /// As [`ObjectReader::read`], with the crc32c (seed `0xffff_ffff`) of all that is returned, where it is known already.
+    ///
+    /// # Errors
+    /// [`ReadError`].
+    fn read_with_crc(&self, object: &HObject, offset: u64, length: u64) -> Result<(Bytes, Option<u32>), ReadError> {
+        Ok((self.read(object, offset, length)?, None))
+    }
+
     /// Bytes of the object's data as they are stored, holes included; 0 for an object that is absent. In a sound object that
     /// is what its record says.
     ///

@@ -368,10 +368,10 @@ impl<'a> Staged<'a> {
         })
     }
 
-    fn read_base(&self, offset: u64, length: u64) -> Result<Bytes, ReadError> {
-        let data = self.reader.read(self.read_from(), offset, length)?;
+    fn read_base(&self, offset: u64, length: u64) -> Result<(Bytes, Option<u32>), ReadError> {
+        let (data, crc) = self.reader.read_with_crc(self.read_from(), offset, length)?;
         // The size in the `_` attribute and the data disagree: do not make bytes up.
-        if data.len() as u64 == length { Ok(data) } else { Err(ReadError::Io(errno::EIO)) }
+        if data.len() as u64 == length { Ok((data, crc)) } else { Err(ReadError::Io(errno::EIO)) }
     }
 
     /// Reads the stored blocks that a write changes in part: the store must merge them, and
@@ -397,8 +397,13 @@ impl<'a> Staged<'a> {
 
     /// Reads bytes within the object's size.
     pub fn read(&self, offset: u64, length: u64) -> Result<Bytes, ReadError> {
+        Ok(self.read_with_crc(offset, length)?.0)
+    }
+
+    /// The same with their checksum, where they are as stored and whoever read them knows it: [`ObjectReader::read_with_crc`].
+    pub fn read_with_crc(&self, offset: u64, length: u64) -> Result<(Bytes, Option<u32>), ReadError> {
         if length == 0 {
-            return Ok(Bytes::new());
+            return Ok((Bytes::new(), None));
         }
         if !self.data_changed() {
             return self.read_base(offset, length);
@@ -406,7 +411,7 @@ impl<'a> Staged<'a> {
         let mut out = vec![0; length as usize];
         let stored = self.base_length(offset, length);
         if stored > 0 {
-            out[..stored as usize].copy_from_slice(&self.read_base(offset, stored)?);
+            out[..stored as usize].copy_from_slice(&self.read_base(offset, stored)?.0);
         }
         let end = offset + length;
         // The part of the buffer that [from, to) of the object falls on.
@@ -429,7 +434,7 @@ impl<'a> Staged<'a> {
                 _ => {}
             }
         }
-        Ok(out.into())
+        Ok((out.into(), None))
     }
 
     /// The parts of a range within the object's size that are not holes.

@@ -76,9 +76,9 @@ impl<'a> Vector<'a> {
     pub fn run(&mut self, ops: &[OsdOp]) -> Result<(i32, Vec<OpResult>), Pause> {
         let mut results = Vec::with_capacity(ops.len());
         for o in ops {
-            let mut r = OpResult { op: without_data(o), rval: 0 };
+            let mut r = OpResult { op: without_data(o), rval: 0, output_crc: None };
             if self.result >= 0 {
-                let ran = self.run_one(o, &mut r.op);
+                let ran = self.run_one(o, &mut r);
                 self.steps += 1;
                 r.rval = self.settle(ran)?;
                 let forgiven = r.rval < 0 && o.fail_ok() && r.rval != -errno::EAGAIN;
@@ -124,17 +124,18 @@ impl<'a> Vector<'a> {
         if self.object.live() { Ok(()) } else { Err(Stop::Errno(errno::ENOENT)) }
     }
 
-    /// Runs one op; `out` is its place in the reply: fixed part as in the request, no data.
-    fn run_one(&mut self, o: &OsdOp, out: &mut OsdOp) -> Ran {
+    /// Runs one op; `result` is its place in the reply: fixed part as in the request, no data.
+    fn run_one(&mut self, o: &OsdOp, result: &mut OpResult) -> Ran {
+        let OpResult { op: out, output_crc, .. } = result;
         // Copies and watches set or keep the user version themselves; a promotion changes nothing that users see.
         if o.is_write() && !matches!(o.op, op::COPY_FROM | op::COPY_FROM2 | op::WATCH | op::TIER_PROMOTE) {
             self.object.user_modify = true;
         }
         match o.op {
-            op::READ => self.read(o.extent(), out),
+            op::READ => self.read(o.extent(), out, output_crc),
             op::SYNC_READ => {
                 self.replicated_only()?;
-                self.read(o.extent(), out)
+                self.read(o.extent(), out, output_crc)
             }
             op::SPARSE_READ => self.sparse_read(o.extent(), out),
             op::MAPEXT => self.mapext(o.extent(), out),

@@ -46,7 +46,7 @@ impl Pg {
         if o.op != op::SCRUBLS {
             return None;
         }
-        let mut out = OpResult { op: without_data(o), rval: 0 };
+        let mut out = OpResult { op: without_data(o), rval: 0, output_crc: None };
         let result = match ask(&o.indata) {
             Err(_) => -errno::EINVAL,
             Ok(ask) if ask.interval != 0 && ask.interval != self.interval.since => -errno::EAGAIN,

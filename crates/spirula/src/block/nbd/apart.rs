@@ -54,7 +54,7 @@ impl Rados for Fake {
                 _ => (-errno::ENOENT, Vec::new()),
             };
             result = if result < 0 { result } else { rval };
-            ops.push(OpResult { op: OsdOp { indata: out.into(), ..o }, rval });
+            ops.push(OpResult { op: OsdOp { indata: out.into(), ..o }, rval, output_crc: None });
         }
         Reply { result, ops, version: Default::default(), user_version: 0 }
     }
