@@ -108,9 +108,17 @@ struct Inner {
     shelf: Mutex<Shelf>,
     /// Bytes of capacity in the hands of callers.
     out: AtomicUsize,
+    /// Of these, what a cache keeps, which has a budget of its own.
+    aside: AtomicUsize,
     budget: usize,
     /// Most bytes kept on the shelf.
     keep: usize,
+}
+
+impl Inner {
+    fn outstanding(&self) -> usize {
+        self.out.load(Ordering::Relaxed).saturating_sub(self.aside.load(Ordering::Relaxed))
+    }
 }
 
 /// A shared pool of page-aligned buffers.
@@ -127,12 +135,33 @@ impl PayloadPool {
     /// A pool whose users stop taking in payloads above `budget` bytes outstanding, and
     /// which keeps at most half of that for reuse, within the budget.
     pub fn new(budget: usize) -> Self {
-        Self(Arc::new(Inner { shelf: Mutex::default(), out: AtomicUsize::new(0), budget, keep: budget / 2 }))
+        Self(Arc::new(Inner {
+            shelf: Mutex::default(),
+            out: AtomicUsize::new(0),
+            aside: AtomicUsize::new(0),
+            budget,
+            keep: budget / 2,
+        }))
     }
 
-    /// Bytes in the hands of callers.
+    /// Bytes in the hands of callers, but for those of caches ([`PayloadPool::put_aside`]).
     pub fn outstanding(&self) -> usize {
-        self.0.out.load(Ordering::Relaxed)
+        self.0.outstanding()
+    }
+
+    /// Bytes of memory that a buffer for so many takes.
+    pub fn room_for(len: usize) -> usize {
+        class_of(len).1
+    }
+
+    /// Of what is in the hands of callers a cache keeps so many bytes more, within a budget of its own: they do not count here.
+    pub fn put_aside(&self, bytes: usize) {
+        self.0.aside.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// A cache lets go of so many bytes, or is about to: they count here as long as anybody has them.
+    pub fn take_back(&self, bytes: usize) {
+        self.0.aside.fetch_sub(bytes, Ordering::Relaxed);
     }
 
     /// The budget, bytes.
@@ -280,7 +309,8 @@ impl Drop for PayloadBuf {
     fn drop(&mut self) {
         let Some(memory) = self.memory.take() else { return };
         let size = memory.capacity();
-        let out = self.pool.out.fetch_sub(size, Ordering::Relaxed) - size;
+        self.pool.out.fetch_sub(size, Ordering::Relaxed);
+        let out = self.pool.outstanding();
         let mut shelf = self.pool.shelf.lock().unwrap_or_else(PoisonError::into_inner);
         let (class, _) = class_of(size);
         if class < CLASSES
@@ -324,6 +354,21 @@ mod tests {
         assert!(pool.over_budget());
         drop((b, c));
         assert!(!pool.over_budget());
+    }
+
+    #[test]
+    fn what_a_cache_keeps_does_not_count_until_it_lets_go_of_it() {
+        let pool = PayloadPool::new(64 << 10);
+        let kept = pool.copy(&[1; 40 << 10]);
+        assert_eq!(pool.outstanding(), PayloadPool::room_for(kept.len()));
+        pool.put_aside(PayloadPool::room_for(kept.len()));
+        let reader = kept.slice(3..5);
+        assert!(pool.outstanding() == 0 && !pool.over_budget());
+        pool.take_back(PayloadPool::room_for(kept.len()));
+        drop(kept);
+        assert!(pool.outstanding() >= 40 << 10, "a reader has it still");
+        drop(reader);
+        assert_eq!(pool.outstanding(), 0);
     }
 
     #[test]

@@ -38,6 +38,7 @@ impl Osd {
             "bluestore_onode": cached.heads,
             "bluestore_buffers": cached.parts,
             "metadata_bytes": cached.tree_bytes,
+            "data_bytes": cached.kept_bytes,
         }))
     }
 

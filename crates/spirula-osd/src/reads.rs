@@ -154,8 +154,13 @@ impl Osd {
         let pieces = self.fetches.take(id, *key);
         for p in &pieces {
             match &p.data {
-                Ok(_) => {}
                 Err(e) => self.bad.borrow_mut().note(&p.object, e),
+                Ok((data, _)) => {
+                    // No transaction has named the object since the read was planned: `take` has looked.
+                    if let (Some(store), ReadKey::Op(_)) = (&self.store, key) {
+                        store.keep(&p.object, p.offset, data);
+                    }
+                }
             }
         }
         pieces

@@ -164,7 +164,8 @@ impl Disk {
         // What a PG's log and its requests come to must fit into a quarter of it.
         let journal_size = *rng.pick(&[1 << 20, 2 << 20]).unwrap_or(&(1 << 20));
         let pool = PayloadPool::new(8 << 20);
-        let options = StoreOptions { size, journal_size, cache_bytes, pool, ..StoreOptions::default() };
+        let options =
+            StoreOptions { size, journal_size, cache_bytes, kept_bytes: cache_bytes, pool, ..StoreOptions::default() };
         let cold = *rng.pick(&[0, 2, 10]).unwrap_or(&0);
         let order = Order::default();
         let mut device = |name, size| Device::new(name, LABEL + size, order.clone(), cold, rng.fork());

@@ -17,6 +17,8 @@ pub struct Cached {
     pub parts: usize,
     /// Bytes of pages of the metadata tree.
     pub tree_bytes: usize,
+    /// Bytes of data of large reads.
+    pub kept_bytes: usize,
 }
 
 /// In how many pieces the free space lies; from 0 (one) to 1 (single blocks).
@@ -54,6 +56,7 @@ impl Store {
             heads: self.heads.borrow().len(),
             parts: self.segments.borrow().len() + self.refs.borrow().len() + self.layers.borrow().len(),
             tree_bytes: self.meta.tree().cached_bytes(),
+            kept_bytes: self.kept.borrow().bytes(),
         }
     }
 
@@ -66,6 +69,7 @@ impl Store {
         self.segments.get_mut().clear();
         self.refs.get_mut().clear();
         self.layers.get_mut().clear();
+        self.kept.get_mut().clear();
         self.meta.tree().drop_cache();
         self.block.drop_cache().map_err(|e| StoreError::io("drop the cache of", self.block.name(), e))
     }

@@ -53,6 +53,7 @@ mod gone;
 mod holes;
 mod io;
 mod journal;
+mod kept;
 mod keys;
 mod kv;
 mod layer;

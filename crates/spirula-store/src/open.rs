@@ -10,6 +10,7 @@ use crate::device::Aligned;
 use crate::error::{Result, StoreError};
 use crate::holes::Holes;
 use crate::journal::{FRAME_ALIGN, Position, Replayed, Ring, Tail};
+use crate::kept::Kept;
 use crate::keys;
 use crate::kv::{self, MetaStore};
 use crate::layout::Layout;
@@ -177,6 +178,7 @@ impl Store {
             segments: Cache::new(0).into(),
             refs: Cache::new(0).into(),
             layers: Cache::new(0).into(),
+            kept: Kept::new(opts.kept_bytes, opts.pool.clone()).into(),
             pools,
             pool_options: BTreeMap::new(),
             holes: Arc::new(Holes::new(shared_alloc.clone(), layout.block.clone())),

@@ -99,6 +99,8 @@ mod bugs {
         CachedRecordFreed,
         /// blocks of a read under way are given away
         ReadUnprotected,
+        /// data of freed blocks stays in memory and is taken for what is written there next
+        KeptTooLong,
         /// device acknowledges and loses writes, unnoticed
         LostWritesUnnoticed,
         /// one owner too few counted at a clone

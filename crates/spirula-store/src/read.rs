@@ -7,6 +7,7 @@
 use crate::alloc::{BLOCK, PhysRun};
 use crate::checkpoint;
 use crate::error::{Result, StoreError};
+use crate::kept::LEAST_BLOCKS as LEAST_KEPT;
 use crate::keys;
 use crate::layer::Layer;
 use crate::maps::{self, Maps, View};
@@ -217,10 +218,20 @@ impl Store {
 
     /// The content of a piece of an object's map, checked. Waits.
     pub(crate) fn read_piece(&self, object: &HObject, offset: u64, piece: &Piece<'_>) -> Result<Vec<u8>> {
+        // Whoever looked whether it can be read may have been answered from memory: here it is, checked once more, since it
+        // gets into what is written.
+        if let Piece::Plain { run, kind, sums } = piece
+            && let Some(found) = self.kept.borrow_mut().get(*run)
+        {
+            let mut blocks = found.data.chunks(BLOCK as usize).zip(sums.chunks(kind.words()));
+            if blocks.all(|(block, sum)| kind.holds(block, sum)) {
+                return Ok(found.data.to_vec());
+            }
+        }
         let len = (piece.len() * BLOCK) as usize;
         let mut plan = self.empty_plan(object, offset, len);
         let mut at = 0;
-        self.add_sources(piece, |source| {
+        self.add_sources(piece, true, |source| {
             let start = at;
             at += source.len();
             plan.parts.push((start, source));
@@ -233,9 +244,16 @@ impl Store {
         Ok(buf)
     }
 
-    /// Calls `each` with the sources of a piece, in order.
-    fn add_sources(&self, piece: &Piece<'_>, mut each: impl FnMut(Source)) {
+    /// Calls `each` with the sources of a piece, in order; without `caches` data that is on the device comes from there.
+    fn add_sources(&self, piece: &Piece<'_>, caches: bool, mut each: impl FnMut(Source)) {
         match piece {
+            Piece::Plain { run, .. }
+                if caches
+                    && run.len >= LEAST_KEPT
+                    && let Some(data) = self.kept(*run) =>
+            {
+                each(Source::Memory(data));
+            }
             Piece::Plain { run, kind, sums } => self.sources(*run, *kind, sums).into_iter().for_each(each),
             Piece::Part { blob, skip, len } => {
                 let words = blob.kind.words();
@@ -357,7 +375,7 @@ impl Store {
         }
     }
 
-    fn plan(&self, object: &HObject, o: &Onode, offset: u64, end: u64) -> Result<ReadPlan> {
+    fn plan(&self, object: &HObject, o: &Onode, offset: u64, end: u64, caches: bool) -> Result<ReadPlan> {
         let (first, last) = (offset / BLOCK, end.div_ceil(BLOCK));
         let base = first * BLOCK;
         let mut plan = self.empty_plan(object, base, ((last - first) * BLOCK) as usize);
@@ -365,7 +383,7 @@ impl Store {
         let parts = &mut plan.parts;
         self.for_mapped(o, first, last, |l, piece| {
             let mut at = ((l - first) * BLOCK) as usize;
-            self.add_sources(&piece, |source| {
+            self.add_sources(&piece, caches, |source| {
                 let len = source.len();
                 // Segments end where the device need not: one read for all that is adjacent.
                 match (parts.last_mut(), &source) {
@@ -400,9 +418,14 @@ impl Store {
         {
             return Ok(Read::Ready(data));
         }
-        let plan = self.plan(object, &o, offset, end)?;
-        // Long runs were written past the page cache and are not looked for there.
-        let long = |(_, s): &(usize, Source)| matches!(s, Source::Device(..)) && s.len() >= POOLED_READ;
+        let plan = self.plan(object, &o, offset, end, true)?;
+        // Long runs were written past the page cache and are not looked for there. To put much data together takes time that
+        // the caller may not have.
+        let pieces = plan.parts.len();
+        let long = |(_, s): &(usize, Source)| match s {
+            Source::Device(..) => s.len() >= POOLED_READ,
+            _ => pieces > 1 && s.len() >= 4 * POOLED_READ,
+        };
         if !plan.parts.iter().any(long)
             && let Some(data) = plan.fill(false, &mut None)?
         {
@@ -422,7 +445,7 @@ impl Store {
         if offset >= end {
             return Ok(Read::Ready(Bytes::new()));
         }
-        let mut plan = self.plan(object, &o, offset, end)?;
+        let mut plan = self.plan(object, &o, offset, end, false)?;
         plan.uncached = true;
         Ok(Read::NotReady(self.pinned(plan)))
     }
@@ -431,16 +454,53 @@ impl Store {
     /// another.
     fn read_small(&self, object: &HObject, o: &Onode, offset: u64, end: u64) -> Result<Option<Bytes>> {
         let (first, last) = (offset / BLOCK, end.div_ceil(BLOCK));
-        let mut found: Option<Result<Vec<u8>>> = None;
+        let mut found: Option<Result<Bytes>> = None;
         self.for_mapped(o, first, last, |_, piece| {
             let Piece::Plain { run, kind, sums } = piece else { return };
             if run.len == last - first && !self.is_pending(run) {
-                found = self.read_cached(object, first * BLOCK, run, kind, sums).transpose();
+                found = match self.kept(run) {
+                    Some(data) => Some(Ok(data)),
+                    None => {
+                        self.read_cached(object, first * BLOCK, run, kind, sums).transpose().map(|r| r.map(Bytes::from))
+                    }
+                };
             }
         })?;
         let Some(data) = found.transpose()? else { return Ok(None) };
         let skip = (offset - first * BLOCK) as usize;
-        Ok(Some(Bytes::from(data).slice(skip..skip + (end - offset) as usize)))
+        Ok(Some(data.slice(skip..skip + (end - offset) as usize)))
+    }
+
+    /// The data of a run of blocks, if it is kept in memory.
+    fn kept(&self, run: PhysRun) -> Option<Bytes> {
+        let found = self.kept.borrow_mut().get(run)?;
+        Some(found.own(&self.pool))
+    }
+
+    /// Keeps data in memory that a [`ReadPlan`] brought, if there is room for it and it came past the page cache. The caller
+    /// vouches that no transaction that names the object was submitted since the plan was made, and that `data` is all that the
+    /// plan returned, from `offset` of the object on.
+    pub fn keep(&self, object: &HObject, offset: u64, data: &Bytes) {
+        let mut kept = self.kept.borrow_mut();
+        if data.len() < POOLED_READ.min((LEAST_KEPT * BLOCK) as usize)
+            || !offset.is_multiple_of(BLOCK)
+            || !kept.takes(data.len())
+        {
+            return;
+        }
+        // Only what fills its last block: of another the rest is not in the data.
+        let (first, end) = (offset / BLOCK, (offset + data.len() as u64) / BLOCK);
+        let mut runs = Vec::new();
+        // Metadata that cannot be read is the next reader's trouble: the data was read with what was in memory.
+        let Ok(Some(o)) = self.onode(object) else { return };
+        let mapped = self.for_mapped(&o, first, end, |l, piece| {
+            if let Piece::Plain { run, .. } = piece {
+                runs.push((((l - first) * BLOCK) as usize, run));
+            }
+        });
+        if mapped.is_ok() {
+            kept.put(data, &runs);
+        }
     }
 
     /// Is some of a run on its way to the data file?

@@ -10,6 +10,7 @@ use crate::error::{Result, StoreError};
 use crate::holes::{self, Holes};
 use crate::io::Io;
 use crate::journal;
+use crate::kept::Kept;
 use crate::kv::{self, MetaStore, SharedAllocator};
 use crate::layer::Layer;
 use crate::onode::Onode;
@@ -54,6 +55,9 @@ pub struct StoreOptions {
     pub journal_size: u64,
     /// Memory budget of caches, allocator and overlays, bytes; not kept on disk.
     pub cache_bytes: usize,
+    /// Most bytes of data of large reads that are kept in memory, beside `cache_bytes`; 0: none. Their buffers are of `pool`, and
+    /// do not count there as long as they are kept. Not kept on disk.
+    pub kept_bytes: usize,
     /// Buffers for large reads and for journal frames.
     pub pool: PayloadPool,
     /// How files and devices are read and written.
@@ -63,7 +67,7 @@ pub struct StoreOptions {
 impl Default for StoreOptions {
     fn default() -> Self {
         let (journal_size, cache_bytes, pool) = (64 << 20, 28 << 20, PayloadPool::new(16 << 20));
-        Self { size: 10 << 30, journal_size, cache_bytes, pool, io: Io::Threads }
+        Self { size: 10 << 30, journal_size, cache_bytes, kept_bytes: 0, pool, io: Io::Threads }
     }
 }
 
@@ -176,6 +180,8 @@ pub struct Store {
     pub(crate) refs: RefCell<Cache<u64, Option<Arc<Refs>>>>,
     /// Layers of maps met lately, by name.
     pub(crate) layers: RefCell<Cache<u64, Option<Arc<Layer>>>>,
+    /// Data of large reads.
+    pub(crate) kept: RefCell<Kept>,
     pub(crate) pools: BTreeMap<i64, PoolSpace>,
     pub(crate) pool_options: BTreeMap<i64, PoolOptions>,
     pub(crate) alloc: SharedAllocator,
@@ -370,6 +376,9 @@ impl Store {
     fn release(&mut self, seq: u64, run: PhysRun) {
         if !planted!(ReadUnprotected) && self.pins.get_mut().keep(seq, run) {
             return;
+        }
+        if !planted!(KeptTooLong) {
+            self.kept.get_mut().release(run);
         }
         assert!(self.alloc().mark_free(run), "freed blocks {run:?} were free already");
         self.holes.freed(run, self.room.short());

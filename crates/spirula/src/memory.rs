@@ -2,6 +2,7 @@
 //!
 //! `--memory` is the whole. Out of it: payloads in flight, the stores' caches, and a fixed
 //! rest for code, maps, connections and allocator slack. Each part's owner keeps to its own.
+//! Beyond what a process usually has, half is for data of large reads, which stores keep.
 
 use std::ffi::{c_int, c_long};
 use std::fs;
@@ -18,14 +19,19 @@ pub struct Budget {
     pub payloads: u64,
     /// Caches and unwritten metadata of each OSD's store.
     pub per_store: u64,
+    /// Data of large reads that each OSD's store keeps.
+    pub kept_per_store: u64,
 }
 
 impl Budget {
     /// Divides `total` bytes among `osds` stores and the payloads.
     pub fn new(total: u64, osds: usize) -> Self {
         let rest = 80 << 20;
-        let free = total.saturating_sub(rest);
-        Self { total, payloads: free * 2 / 5, per_store: free * 2 / 5 / osds.max(1) as u64 }
+        let osds = osds.max(1) as u64;
+        // What payloads in flight and metadata need does not grow with the memory without end; data to keep does.
+        let (usual, more) = (total.min(USUAL).saturating_sub(rest), total.saturating_sub(USUAL));
+        let (each, kept) = (usual * 2 / 5 + more / 5, more / 2);
+        Self { total, payloads: each, per_store: each / osds, kept_per_store: kept / osds }
     }
 }
 
@@ -146,8 +152,9 @@ mod tests {
         for total in [SMALLEST, 512 << 20, 8 << 30] {
             for osds in [1, 3, 12] {
                 let b = Budget::new(total, osds);
-                assert!(b.payloads + b.per_store * osds as u64 <= total * 4 / 5);
+                assert!(b.payloads + (b.per_store + b.kept_per_store) * osds as u64 <= total * 9 / 10);
                 assert!(b.payloads >= 16 << 20);
+                assert_eq!(b.kept_per_store > 0, total > USUAL);
             }
         }
     }

@@ -257,7 +257,7 @@ impl Process {
         let id = self.id.parse().with_context(|| format!("--id {}", self.id))?;
         let expected = Expected { id, fsid: self.fsid()?, uuid: None };
         let io = args.io.settle().map_err(|e| anyhow!("--io: {e}"))?;
-        let open = osd::open_store(&data, expected, self.budget.per_store, io, &self.hub)?;
+        let open = osd::open_store(&data, expected, &self.budget, io, &self.hub)?;
         let class = self.settings.given("osd_class").filter(|c| !c.is_empty());
         let setup = OsdSetup {
             device_class: class.map_or_else(|| host::device_class(&data), str::to_owned),

@@ -82,6 +82,38 @@ pub(crate) fn read_plan_stays_valid_while_its_blocks_are_freed_and_wanted_by_oth
     assert_eq!(store.statfs().used, 2 * 300_000u64.next_multiple_of(BLOCK));
 }
 
+/// What large reads brought is kept by the blocks that it lay in: who gets them next is never given it, and a scrub sees the device.
+#[test]
+pub(crate) fn what_is_kept_of_large_reads_goes_with_its_blocks() {
+    // So little space that each object gets the blocks of one before it.
+    let opts = StoreOptions { size: 512 << 10, ..tiny() };
+    let world = create(&opts);
+    let mut store = open(&world, &opts).unwrap();
+    const LEN: usize = 100_000;
+    for round in 0..12 {
+        let o = object(round);
+        store.submit(write(&o, 0, round, LEN)).unwrap();
+        store.flush().unwrap();
+        let data = store.read_blocking(&o, 0, LEN as u64).unwrap().unwrap();
+        assert_eq!(data, pattern(round, LEN), "round {round}");
+        store.keep(&o, 0, &data);
+        assert!(store.cached().kept_bytes > 0, "round {round}: nothing is kept");
+        // The second time from memory, also in part, and with a part that changed meanwhile.
+        assert_eq!(store.read_blocking(&o, 8192, 50_000).unwrap().unwrap(), data.slice(8192..58_192));
+        store.submit(write(&o, 20_000, round + 100, 3000)).unwrap();
+        let mut wanted = data.to_vec();
+        wanted[20_000..23_000].copy_from_slice(&pattern(round + 100, 3000));
+        assert_eq!(store.read_blocking(&o, 0, LEN as u64).unwrap().unwrap(), wanted);
+        store.submit(remove(&o)).unwrap();
+        store.flush().unwrap();
+        while !store.held_back().is_empty() {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+            store.poll();
+        }
+    }
+    assert_eq!(store.cached().kept_bytes, 0, "everything was removed");
+}
+
 #[test]
 pub(crate) fn freed_space_is_not_taken_again_before_the_freeing_is_durable() {
     let opts = tiny();

@@ -45,6 +45,7 @@ impl Subject {
             size: 512 << 10,
             journal_size: [1 << 20, 256 << 10][usize::from(closed)],
             cache_bytes: 4 << 20,
+            kept_bytes: 0,
             ..tiny()
         };
         let world = if single { create_single(&opts) } else { create(&opts) };

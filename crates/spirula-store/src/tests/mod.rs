@@ -35,7 +35,14 @@ pub(crate) const IDENTITY: Identity = Identity { fsid: Uuid([1; 16]), osd_uuid: 
 /// A tiny store: checkpoints come often, the journal wraps soon.
 pub(crate) fn tiny() -> StoreOptions {
     let pool = PayloadPool::new(8 << 20);
-    StoreOptions { size: 8 << 20, journal_size: 256 << 10, cache_bytes: 48 << 10, pool, io: crate::Io::Threads }
+    StoreOptions {
+        size: 8 << 20,
+        journal_size: 256 << 10,
+        cache_bytes: 48 << 10,
+        kept_bytes: 256 << 10,
+        pool,
+        io: crate::Io::Threads,
+    }
 }
 
 /// Runs `work` on so many threads to its end and says every ten seconds how far it is; `ended` is called when

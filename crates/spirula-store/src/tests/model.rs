@@ -296,7 +296,11 @@ impl Model {
             let how = if rng.below(3) == 0 { Store::read_uncached } else { Store::read };
             let got = match how(store, name, offset, len).unwrap() {
                 Read::Ready(d) => d,
-                Read::NotReady(plan) => std::thread::spawn(move || plan.run().unwrap()).join().unwrap(),
+                Read::NotReady(plan) => {
+                    let data = std::thread::spawn(move || plan.run().unwrap()).join().unwrap();
+                    store.keep(name, offset, &data);
+                    data
+                }
                 Read::Missing => panic!("{name} missing"),
             };
             assert!(got == o.data[a..b], "part {a}..{b} of {name}");

@@ -41,6 +41,7 @@ const SUITE: &[(&str, fn())] = &[
     ("full device", faults::full_store_refuses_writes_but_reads_cuts_and_deletes),
     ("fragmented device", faults::fragmented_space_is_used_to_the_last_block),
     ("metadata's device full", space::metadata_that_fills_its_device_is_refused_and_can_be_deleted),
+    ("data kept of large reads", faults::what_is_kept_of_large_reads_goes_with_its_blocks),
     ("reads under way", faults::read_plan_stays_valid_while_its_blocks_are_freed_and_wanted_by_others),
     ("freeing not durable", faults::freed_space_is_not_taken_again_before_the_freeing_is_durable),
     ("frame held up", order::frames_are_acknowledged_only_when_those_before_them_are_durable),

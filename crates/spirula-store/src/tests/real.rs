@@ -30,7 +30,14 @@ impl Drop for Dir {
 
 fn small() -> StoreOptions {
     let pool = PayloadPool::new(8 << 20);
-    StoreOptions { size: 64 << 20, journal_size: 4 << 20, cache_bytes: 1 << 20, pool, io: Io::Threads }
+    StoreOptions {
+        size: 64 << 20,
+        journal_size: 4 << 20,
+        cache_bytes: 1 << 20,
+        kept_bytes: 1 << 20,
+        pool,
+        io: Io::Threads,
+    }
 }
 
 fn create(dir: &Path, opts: &StoreOptions) {

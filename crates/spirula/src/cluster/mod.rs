@@ -227,7 +227,7 @@ impl Cluster {
                 .map(|id| {
                     let hub = &hub;
                     s.spawn(move || {
-                        osd::open_store(&osd_dir(dir, id), expected(m, id), options.budget.per_store, options.io, hub)
+                        osd::open_store(&osd_dir(dir, id), expected(m, id), &options.budget, options.io, hub)
                     })
                 })
                 .collect();
@@ -584,7 +584,7 @@ impl Cluster {
         let n = id as usize;
         let uuid = locked(&inner.uuids).get(n).copied();
         let (data, expected) = (osd_dir(&inner.dir, n), Expected { uuid, ..expected(&inner.manifest, n) });
-        let open = osd::open_store(&data, expected, inner.options.budget.per_store, inner.options.io, &inner.hub)?;
+        let open = osd::open_store(&data, expected, &inner.options.budget, inner.options.io, &inner.hub)?;
         self.run_osd(n, open, BTreeSet::new())?;
         Ok(format!("started osd.{id}; it catches up with the others by itself"))
     }

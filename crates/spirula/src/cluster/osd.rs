@@ -2,6 +2,7 @@
 
 use super::store_facts::Made;
 use super::{host, store_facts};
+use crate::memory::Budget;
 use anyhow::{Context, anyhow, bail};
 use spirula_osd::{Osd, OsdConfig, OsdEvent};
 use spirula_runtime::cephx::DaemonAuth;
@@ -23,6 +24,7 @@ pub fn store_options(size: u64, budget: u64, pool: spirula_buffer::PayloadPool) 
         size,
         journal_size: JOURNAL_BYTES.min(size / 8),
         cache_bytes: usize::try_from(budget).unwrap_or(usize::MAX),
+        kept_bytes: 0,
         pool,
         io: Io::Threads,
     }
@@ -125,11 +127,12 @@ fn refuse_old(data: &Path, known: &Known) -> anyhow::Result<()> {
 ///
 /// # Errors
 /// When it cannot be opened or belongs to another OSD or cluster.
-pub fn open_store(data: &Path, expected: Expected, cache: u64, io: Io, hub: &Hub) -> anyhow::Result<OpenStore> {
+pub fn open_store(data: &Path, expected: Expected, budget: &Budget, io: Io, hub: &Hub) -> anyhow::Result<OpenStore> {
     let Expected { id, fsid, uuid } = expected;
     crate::guard::tighten(data).with_context(|| format!("close {} to other users", data.display()))?;
     let (mailbox, rx) = mailbox();
-    let opts = StoreOptions { io, ..store_options(0, cache, hub.pool().clone()) };
+    let kept_bytes = usize::try_from(budget.kept_per_store).unwrap_or(usize::MAX);
+    let opts = StoreOptions { io, kept_bytes, ..store_options(0, budget.per_store, hub.pool().clone()) };
     let (commit, error) = (mailbox.clone(), mailbox.clone());
     let cannot = |e: spirula_store::StoreError| anyhow!("osd.{id} cannot start: {e}");
     // What is not known of it is as the store says; what is, must be right before anything
