@@ -25,6 +25,7 @@ use spirula_messages::ceph::{MOsdBackoff, MOsdMap, MOsdOp, MOsdOpReply};
 use spirula_messages::{Body, Message};
 use spirula_types::{AddrVec, EVersion, Epoch, HObject, ObjectLocator, OsdId, PgId, SNAP_HEAD, SpgId, errno, features};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Before a connection to an OSD is asked for again.
@@ -128,6 +129,25 @@ pub struct Target {
     resend: Epoch,
 }
 
+impl Target {
+    /// Of a PG by this map; `None` without its pool.
+    fn of(map: &OsdMap, pg: PgId) -> Option<Self> {
+        let pool = map.pool(pg.pool)?;
+        let place = map.pg_to_up_acting(pg);
+        let primary = place.acting_primary;
+        let addrs = map.addrs(primary).filter(|_| map.is_up(primary)).map(|a| a.client.clone());
+        Some(Self {
+            pg,
+            primary: if addrs.is_some() { primary } else { -1 },
+            addrs: addrs.unwrap_or_default(),
+            up: place.up,
+            acting: place.acting,
+            shape: (pool.pg_num, pool.size, pool.min_size),
+            resend: pool.last_force_op_resend,
+        })
+    }
+}
+
 /// Which map decides that there is no such pool: the newest that the monitors had when they were asked after the operation began.
 /// The answer to an earlier question may be from before the pool was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,7 +164,7 @@ enum Probe {
 struct Pending {
     request: Request,
     hash: u32,
-    target: Option<Target>,
+    target: Option<Arc<Target>>,
     /// Attempts made.
     attempts: i32,
     /// It was sent over the connection that is open to its primary.
@@ -166,6 +186,7 @@ struct Session {
 #[derive(Debug, Default)]
 pub struct Objecter {
     map: Option<OsdMap>,
+    places: places::Places,
     pending: BTreeMap<u64, Pending>,
     sessions: BTreeMap<OsdId, Session>,
     /// When an OSD may be connected to again.
@@ -227,7 +248,7 @@ impl Objecter {
     /// Where an operation goes by the newest map, and how often it was sent.
     pub fn place(&self, tid: u64) -> Option<(&Target, i32)> {
         let p = self.pending.get(&tid)?;
-        Some((p.target.as_ref()?, p.attempts))
+        Some((p.target.as_deref()?, p.attempts))
     }
 
     /// Nobody waits for this operation any more. A write may be done all the same.
@@ -257,23 +278,6 @@ impl Objecter {
         self.pending.iter().filter(move |(_, p)| to(p)).map(|(tid, _)| *tid)
     }
 
-    fn target(map: &OsdMap, pool_id: i64, hash: u32) -> Option<Target> {
-        let pool = map.pool(pool_id)?;
-        let pg = PgId::new(pool_id, pool.pg_of_hash(hash));
-        let place = map.pg_to_up_acting(pg);
-        let primary = place.acting_primary;
-        let addrs = map.addrs(primary).filter(|_| map.is_up(primary)).map(|a| a.client.clone());
-        Some(Target {
-            pg,
-            primary: if addrs.is_some() { primary } else { -1 },
-            addrs: addrs.unwrap_or_default(),
-            up: place.up,
-            acting: place.acting,
-            shape: (pool.pg_num, pool.size, pool.min_size),
-            resend: pool.last_force_op_resend,
-        })
-    }
-
     /// Must it wait for room, or for the end of a pause?
     fn is_held(map: &OsdMap, r: &Request) -> bool {
         let pool_full = map.pool(r.locator.pool).is_some_and(|p| p.has_flag(pool_flag::FULL));
@@ -287,7 +291,7 @@ impl Objecter {
     /// Computes an operation's target by the newest map; what has another one now is to be sent.
     fn aim(&mut self, tid: u64, out: &mut Vec<ObjecterOut>) {
         let (Some(map), Some(p)) = (&self.map, self.pending.get_mut(&tid)) else { return };
-        let target = Self::target(map, p.request.locator.pool, p.hash);
+        let target = self.places.of(map, p.request.locator.pool, p.hash);
         let held = Self::is_held(map, &p.request);
         // An OSD drops a write for which there was no room.
         if target != p.target || held != p.held {
@@ -553,5 +557,6 @@ fn covers(b: &MOsdBackoff, pg: PgId, o: &HObject) -> bool {
 }
 
 mod anchors;
+mod places;
 #[cfg(test)]
 mod tests;

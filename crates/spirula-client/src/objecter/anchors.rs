@@ -8,12 +8,13 @@
 use super::{Objecter, Target, hash_of};
 use bytes::Bytes;
 use spirula_types::{ObjectLocator, OsdId};
+use std::sync::Arc;
 
 #[derive(Debug)]
 pub(super) struct Anchor {
     pool: i64,
     hash: u32,
-    target: Option<Target>,
+    target: Option<Arc<Target>>,
     /// It has moved, and nobody has taken note.
     moved: bool,
 }
@@ -22,7 +23,7 @@ impl Objecter {
     /// Watches over the place of an object under a number of the caller's choice.
     pub fn anchor(&mut self, id: u64, locator: &ObjectLocator, oid: &Bytes) {
         let (pool, hash) = (locator.pool, hash_of(locator, oid));
-        let target = self.map.as_ref().and_then(|map| Self::target(map, pool, hash));
+        let target = self.map.as_ref().and_then(|map| self.places.of(map, pool, hash));
         self.anchors.insert(id, Anchor { pool, hash, target, moved: false });
     }
 
@@ -42,7 +43,7 @@ impl Objecter {
     pub(super) fn aim_anchors(&mut self) {
         let Some(map) = &self.map else { return };
         for a in self.anchors.values_mut() {
-            let target = Self::target(map, a.pool, a.hash);
+            let target = self.places.of(map, a.pool, a.hash);
             if target != a.target {
                 (a.target, a.moved) = (target, true);
             }

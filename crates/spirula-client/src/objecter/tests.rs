@@ -323,3 +323,25 @@ fn a_replica_that_cannot_serve_a_read_leaves_it_to_the_primary() {
     c.reply(0, a, 1, -errno::EAGAIN);
     assert_eq!(c.done(), [(a, -errno::EAGAIN)]);
 }
+
+#[test]
+fn a_place_is_remembered_for_as_long_as_its_map_is_the_newest() {
+    let mut c = Case::new();
+    let a = c.write("a");
+    let b = c.write("b");
+    let both = |c: &Case| [a, b].map(|tid| std::ptr::from_ref(c.o.place(tid).unwrap().0));
+    let [first, second] = both(&c);
+    assert_eq!(first, second, "one PG is mapped once");
+    // Every map after that decides anew, also one that brings an earlier place back.
+    let primaries: Vec<OsdId> = [vec![1, 0], vec![0, 1], vec![1, 0]]
+        .iter()
+        .map(|acting| {
+            let next = c.served_by(acting);
+            c.tell(vec![next]);
+            c.o.place(a).unwrap().0.primary
+        })
+        .collect();
+    assert_eq!(primaries, [1, 0, 1]);
+    let expected = Target::of(&c.map, PgId::new(POOL, 0)).unwrap();
+    assert_eq!(c.o.place(b).unwrap().0, &expected);
+}
