@@ -179,7 +179,9 @@ impl Task {
             return format!("set socket options: {e}");
         }
         let (mut reader, mut writer) = stream.split();
-        let mut next_tick = tokio::time::Instant::now() + TICK;
+        // One timer for all turns of the loop, which are several for each message.
+        let tick = tokio::time::sleep(TICK);
+        tokio::pin!(tick);
         loop {
             // A resumed session brings its queue along.
             let queue = self.ends.queue.clone();
@@ -228,8 +230,9 @@ impl Task {
                 () = queue.anew.notified(), if self.lossless => return "to be made anew".into(),
                 () = queue.replaced.notified() => return "the peer opened another connection".into(),
                 () = tokio::time::sleep(HELD_BACK), if held_back => None,
-                () = tokio::time::sleep_until(next_tick) => {
-                    next_tick += TICK;
+                () = &mut tick => {
+                    let next = tick.deadline() + TICK;
+                    tick.as_mut().reset(next);
                     if held_back {
                         // Nobody reads, so nobody else would notice; what waits in the socket needs no answer then.
                         if hung_up(&reader).await {
