@@ -1,35 +1,24 @@
-//! A client of a cluster, Spirula's or Ceph's: [`Objecter`] and the monitors' session with their connections and a clock.
+//! A client of a cluster, Spirula's or Ceph's, on an event loop of its own: [`spirula_rados::Client`] behind a mailbox.
 //!
 //! One event loop carries all of it, and the load runs in that loop, too ([`Driver`]): between an answer and the next request
 //! nothing crosses a thread. Whoever asks from outside ([`Session::op`], [`Session::command`]) waits for the answer.
 
 use crate::bail;
 use crate::prelude::*;
-use spirula_client::{Objecter, ObjecterOut, Reply, Request};
-use spirula_encoding::crc::crc32c;
+use spirula_client::{Reply, Request};
 use spirula_maps::OsdMap;
-use spirula_messages::ceph::{MMgrCommand, MMgrCommandReply, MMgrMap, MOsdBackoff, MOsdMap, MOsdOpReply, kind};
-use spirula_messages::{Body, Message};
-use spirula_messenger::auth::{AuthStart, BadMethod, Credentials, Mode, ModePolicy, NoneRequest, Secrets};
-use spirula_runtime::auth::Login;
-use spirula_runtime::cephx::{DaemonAuth, Identity};
-use spirula_runtime::{
-    Answer, Daemon, Hub, Link, LinkId, LinkMode, Mailbox, MonLink, MonNews, MonWay, Mons, NetEvent, Peer, Reactors,
-    clock, mailbox, run,
-};
-use spirula_types::{AddrVec, EntityAddr, EntityType, OsdId, Uuid};
+use spirula_messenger::auth::ModePolicy;
+use spirula_rados::{Client, News, Told};
+use spirula_runtime::cephx::DaemonAuth;
+use spirula_runtime::{Daemon, Mailbox, NetEvent, Reactors, clock, mailbox, run};
+use spirula_types::{AddrVec, EntityType};
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
-use tokio::runtime::Handle;
 
 /// How long the first maps may take.
 const CONNECT: Duration = Duration::from_secs(15);
 /// How long a command may take: an election may come between.
 const PATIENCE: Duration = Duration::from_secs(60);
-
-/// Before a link to the manager is tried again.
-const MGR_RETRY: Duration = Duration::from_millis(500);
 
 /// How to reach a cluster.
 #[derive(Clone)]
@@ -75,8 +64,6 @@ pub struct Order {
 
 type Look = Box<dyn FnOnce(&OsdMap) + Send>;
 type DriverBox = Box<dyn Driver>;
-/// A command's outcome: 0 or −errno, words, output.
-pub type Told = (i32, String, Bytes);
 
 enum Event {
     Net(NetEvent),
@@ -95,370 +82,136 @@ impl From<NetEvent> for Event {
     }
 }
 
-/// Authentication "none" by a client: the monitor numbers us, and the OSDs are told that number. Without it every client of the
-/// cluster would be the same one to an OSD, which knows requests by it.
-#[derive(Debug)]
-struct Nobody {
-    user: String,
-    global_id: Arc<AtomicU64>,
-}
-
-#[derive(Debug)]
-struct NobodyRequest {
-    inner: NoneRequest,
-    learn: Option<Arc<AtomicU64>>,
-}
-
-impl Login for Nobody {
-    fn credentials(&self, to: EntityType) -> Result<Box<dyn Credentials>, String> {
-        let to_monitor = to == EntityType::Mon;
-        let global_id = self.global_id.load(Ordering::Relaxed);
-        if !to_monitor && global_id == 0 {
-            return Err("no monitor has given us a number yet".into());
-        }
-        let inner = NoneRequest { to_monitor, kind: EntityType::Client, id: self.user.clone(), global_id };
-        Ok(Box::new(NobodyRequest { inner, learn: to_monitor.then(|| self.global_id.clone()) }))
-    }
-}
-
-impl Credentials for NobodyRequest {
-    fn request(&mut self) -> Result<AuthStart, String> {
-        self.inner.request()
-    }
-    fn bad_method(&mut self, bad: &BadMethod) -> Option<AuthStart> {
-        self.inner.bad_method(bad)
-    }
-    fn more(&mut self, payload: &[u8]) -> Result<Bytes, String> {
-        self.inner.more(payload)
-    }
-    fn done(&mut self, global_id: u64, mode: Mode, payload: &[u8]) -> Result<Secrets, String> {
-        if let Some(learn) = &self.learn {
-            learn.store(global_id, Ordering::Relaxed);
-        }
-        self.inner.done(global_id, mode, payload)
-    }
-}
-
-/// How our number is known. An OSD knows requests by it: two clients that say none are one to a Ceph, which takes the requests of
-/// the second for those of the first, sent again, and answers them without doing anything.
-enum Number {
-    Proved(Identity),
-    Given(Arc<AtomicU64>),
-}
-
-impl Number {
-    fn get(&self) -> u64 {
-        match self {
-            Self::Proved(identity) => identity.global_id(),
-            Self::Given(number) => number.load(Ordering::Relaxed),
-        }
-    }
-}
-
 /// What asked for an operation.
 enum Asker {
     Load(u64),
     Caller(mpsc::Sender<Reply>),
 }
 
-struct Client {
-    hub: Hub,
-    me: Peer,
-    number: Number,
-    login: Arc<dyn Login>,
-    on: Handle,
-    mailbox: Mailbox<Event>,
-    mon: MonLink,
-    objecter: Objecter,
-    ways: BTreeMap<OsdId, Link>,
-    osds: BTreeMap<LinkId, OsdId>,
+/// The client in its loop.
+struct Shell {
+    client: Client,
     askers: BTreeMap<u64, Asker>,
     calls: BTreeMap<u64, mpsc::Sender<Told>>,
-    /// Where the active manager listens, the link to it and whether it is open, and when it may be tried again.
-    mgr_addrs: AddrVec,
-    mgr: Option<(Link, bool)>,
-    mgr_retry: Duration,
-    /// Commands that the manager has not answered; sent again over each new link.
-    mgr_calls: BTreeMap<u64, (String, mpsc::Sender<Told>)>,
-    next_mgr_call: u64,
-    /// The question for the newest map.
-    newest: Option<u64>,
     load: Option<(DriverBox, mpsc::Sender<DriverBox>)>,
-    known: Option<(Bytes, u32)>,
     looks: Vec<Look>,
-    out: Vec<ObjecterOut>,
     orders: Vec<Order>,
     /// Why there is no session with a monitor.
     lost: Arc<std::sync::Mutex<String>>,
     stopped: bool,
 }
 
-impl Client {
-    fn perform(&mut self) {
-        // Performing may bring more, which is performed in turn.
-        while !self.out.is_empty() {
-            for o in std::mem::take(&mut self.out) {
-                self.perform_one(o);
+impl Shell {
+    /// Hands out what came of something. A load asks for more meanwhile, which may bring more.
+    fn settle(&mut self) {
+        while let Some(news) = self.client.news() {
+            match news {
+                News::Done(tid, reply) => self.done(tid, reply),
+                News::Told(call, told) => {
+                    if let Some(tx) = self.calls.remove(&call) {
+                        // The asker may have lost patience.
+                        let _ = tx.send(told);
+                    }
+                }
+                News::Map => {
+                    if let Some(map) = self.client.map() {
+                        self.looks.drain(..).for_each(|look| look(map));
+                    }
+                }
+                News::Newest(..) | News::Watch(_) => {}
             }
+        }
+        // Gives a load back that has ended.
+        if self.load.as_ref().is_some_and(|(load, _)| load.finished())
+            && let Some((load, tx)) = self.load.take()
+        {
+            self.client.know(None);
+            let _ = tx.send(load);
         }
     }
 
-    fn perform_one(&mut self, o: ObjecterOut) {
-        match o {
-            ObjecterOut::Connect(osd, to) => {
-                self.me.global_id = self.number.get();
-                let link =
-                    self.hub.connect(&self.me, &self.login, &self.mailbox.sink(), &to, EntityType::Osd, &self.on);
-                self.osds.insert(link.id(), osd);
-                self.ways.insert(osd, link);
-            }
-            ObjecterOut::Close(osd) => {
-                if let Some(link) = self.ways.remove(&osd) {
-                    self.osds.remove(&link.id());
-                    link.close();
+    fn done(&mut self, tid: u64, reply: Reply) {
+        match self.askers.remove(&tid) {
+            Some(Asker::Caller(tx)) => drop(tx.send(reply)),
+            Some(Asker::Load(tag)) => {
+                if let Some((load, _)) = &mut self.load {
+                    load.done(clock::monotonic(), tag, reply, &mut self.orders);
                 }
+                self.submit_orders();
             }
-            ObjecterOut::Send(osd, m) => {
-                if let Some(link) = self.ways.get(&osd) {
-                    let same = |k: &&(Bytes, u32)| k.0.as_ptr() == m.data.as_ptr() && k.0.len() == m.data.len();
-                    let crc = self.known.as_ref().filter(same).map(|k| k.1);
-                    link.send_with_crc(m, crc);
-                }
-            }
-            ObjecterOut::Done(tid, reply) => match self.askers.remove(&tid) {
-                Some(Asker::Caller(tx)) => drop(tx.send(reply)),
-                Some(Asker::Load(tag)) => {
-                    if let Some((load, _)) = &mut self.load {
-                        load.done(clock::monotonic(), tag, reply, &mut self.orders);
-                    }
-                    self.submit_orders();
-                }
-                None => {}
-            },
-            ObjecterOut::WantMaps(from) => self.mon.subscribe("osdmap", u64::from(from)),
-            ObjecterOut::AskNewest => self.newest = Some(self.mon.newest("osdmap")),
+            None => {}
         }
     }
 
     fn submit_orders(&mut self) {
-        for order in std::mem::take(&mut self.orders) {
-            let tid = self.objecter.submit(order.request, &mut self.out);
+        for order in self.orders.drain(..) {
+            let tid = self.client.submit(order.request);
             self.askers.insert(tid, Asker::Load(order.tag));
         }
     }
 
-    fn news(&mut self, news: Vec<MonNews>) {
-        for n in news {
-            match n {
-                MonNews::Message(m) if m.kind == kind::OSD_MAP => self.maps(&m),
-                MonNews::Message(m) if m.kind == kind::MGR_MAP => self.mgr_map(&m),
-                MonNews::Answer(call, Answer::Command { result, status, output }) => {
-                    if let Some(tx) = self.calls.remove(&call) {
-                        // The asker may have lost patience.
-                        let _ = tx.send((result, status, output));
-                    }
-                }
-                MonNews::Answer(call, Answer::Version { newest, .. }) if self.newest == Some(call) => {
-                    self.newest = None;
-                    self.objecter.newest(u32::try_from(newest).unwrap_or(u32::MAX), &mut self.out);
-                }
-                MonNews::Lost(why) => *crate::locked(&self.lost) = why,
-                MonNews::Opened | MonNews::Answer(..) | MonNews::Message(_) => {}
+    fn note_loss(&self) {
+        if !self.client.is_in() {
+            let mut lost = crate::locked(&self.lost);
+            if *lost != self.client.lost() {
+                self.client.lost().clone_into(&mut lost);
             }
-        }
-    }
-
-    fn maps(&mut self, m: &Message) {
-        let Ok(maps) = MOsdMap::from_message(m) else { return };
-        // A map that cannot be read is asked for again, whole.
-        let _ = self.objecter.maps(clock::monotonic(), &maps, &mut self.out);
-        self.mon.set_start("osdmap", u64::from(self.objecter.epoch()) + 1);
-        if let Some(map) = self.objecter.map() {
-            self.looks.drain(..).for_each(|look| look(map));
-        }
-    }
-
-    /// The active manager is another one, or elsewhere.
-    fn mgr_map(&mut self, m: &Message) {
-        let Ok(body) = MMgrMap::from_message(m) else { return };
-        let Ok(map) = spirula_encoding::from_slice::<spirula_maps::MgrMap>(&body.mgrmap) else { return };
-        if map.active_addrs != self.mgr_addrs {
-            self.mgr_addrs = map.active_addrs;
-            if let Some((link, _)) = self.mgr.take() {
-                link.close();
-            }
-        }
-    }
-
-    /// A link to the manager is only made when something is asked of it.
-    fn call_mgr(&mut self, now: Duration) {
-        if self.mgr.is_none() && !self.mgr_calls.is_empty() && !self.mgr_addrs.is_blank() && now >= self.mgr_retry {
-            let (hub, sink) = (&self.hub, self.mailbox.sink());
-            self.mgr_retry = now + MGR_RETRY;
-            self.me.global_id = self.number.get();
-            self.mgr =
-                Some((hub.connect(&self.me, &self.login, &sink, &self.mgr_addrs, EntityType::Mgr, &self.on), false));
-        }
-    }
-
-    fn send_mgr(&self, call: u64) {
-        if let (Some((link, true)), Some((json, _))) = (&self.mgr, self.mgr_calls.get(&call)) {
-            let body = MMgrCommand { fsid: Uuid::default(), cmd: vec![json.clone()], input: Bytes::new() };
-            link.send(body.into_message(call));
-        }
-    }
-
-    /// What the network says of the link to the manager.
-    fn mgr_net(&mut self, e: &NetEvent) {
-        match e {
-            NetEvent::Opened { .. } => {
-                if let Some((_, open)) = &mut self.mgr {
-                    *open = true;
-                }
-                self.mgr_calls.keys().for_each(|call| self.send_mgr(*call));
-            }
-            NetEvent::Message(_, m) if m.kind == kind::MGR_COMMAND_REPLY => {
-                if let (Ok(a), Some((_, tx))) = (MMgrCommandReply::from_message(m), self.mgr_calls.remove(&m.tid)) {
-                    // The asker may have lost patience.
-                    let _ = tx.send((a.result, a.status, a.output));
-                }
-            }
-            NetEvent::Closed(..) => self.mgr = None,
-            _ => {}
-        }
-    }
-
-    fn net(&mut self, e: NetEvent) {
-        let id = match &e {
-            NetEvent::Opened { link, .. } => link.id(),
-            NetEvent::Message(id, _) | NetEvent::Closed(id, _) => *id,
-            _ => return,
-        };
-        if self.mgr.as_ref().is_some_and(|(link, _)| link.id() == id) {
-            return self.mgr_net(&e);
-        }
-        match e {
-            NetEvent::Opened { link, .. } if self.mon.is(link.id()) => {
-                let news = self.mon.opened();
-                self.news(news);
-            }
-            NetEvent::Message(id, m) if self.mon.is(id) => {
-                let news = self.mon.message(m);
-                self.news(news);
-            }
-            NetEvent::Closed(id, ended) if self.mon.is(id) => {
-                let news = self.mon.closed(&ended.why);
-                self.news(news);
-            }
-            NetEvent::Opened { link, .. } => {
-                if let Some(osd) = self.osds.get(&link.id()) {
-                    self.objecter.opened(*osd, &mut self.out);
-                }
-            }
-            NetEvent::Closed(id, _) => {
-                if let Some(osd) = self.osds.remove(&id) {
-                    self.ways.remove(&osd);
-                    self.objecter.closed(clock::monotonic(), osd);
-                }
-            }
-            NetEvent::Message(id, m) => {
-                let Some(osd) = self.osds.get(&id).copied() else { return };
-                match m.kind {
-                    kind::OSD_OP_REPLY => {
-                        if let Ok(reply) = MOsdOpReply::from_message(&m) {
-                            self.objecter.reply(osd, m.tid, reply, &mut self.out);
-                        }
-                    }
-                    kind::OSD_MAP => self.maps(&m),
-                    kind::OSD_BACKOFF => {
-                        if let Ok(b) = MOsdBackoff::from_message(&m) {
-                            self.objecter.backoff(osd, b, &mut self.out);
-                        }
-                    }
-                    _ => {}
-                }
-            }
-            _ => {}
-        }
-    }
-
-    /// Gives a load back that has ended.
-    fn settle(&mut self) {
-        if self.load.as_ref().is_some_and(|(load, _)| load.finished())
-            && let Some((load, tx)) = self.load.take()
-        {
-            self.known = None;
-            let _ = tx.send(load);
         }
     }
 }
 
-impl Daemon for Client {
+impl Daemon for Shell {
     type Event = Event;
 
     fn handle(&mut self, event: Event) {
         match event {
-            Event::Net(e) => self.net(e),
+            Event::Net(e) => self.client.net(e),
             Event::Op(request, tx) => {
-                let tid = self.objecter.submit(*request, &mut self.out);
+                let tid = self.client.submit(*request);
                 self.askers.insert(tid, Asker::Caller(tx));
             }
             Event::Command(json, tx) => {
-                let call = self.mon.command(json, Bytes::new());
+                let call = self.client.command(json);
                 self.calls.insert(call, tx);
             }
             Event::MgrCommand(json, tx) => {
-                let call = self.next_mgr_call;
-                self.next_mgr_call += 1;
-                self.mgr_calls.insert(call, (json, tx));
-                self.call_mgr(clock::monotonic());
-                self.send_mgr(call);
+                let call = self.client.manager_command(json);
+                self.calls.insert(call, tx);
             }
             Event::Drive(load, tx) => {
-                self.known = load.payload().map(|p| (p.clone(), crc32c(0xffff_ffff, &p)));
+                self.client.know(load.payload());
                 self.load = Some((load, tx));
                 self.tick();
             }
-            Event::Look(look) => match self.objecter.map() {
+            Event::Look(look) => match self.client.map() {
                 Some(map) => look(map),
                 None => self.looks.push(look),
             },
             Event::Nudge => self.tick(),
             Event::Stop => {
-                self.mon.stop();
-                self.ways.values().for_each(Link::close);
+                self.client.stop();
                 self.stopped = true;
             }
         }
-        self.perform();
         self.settle();
     }
 
     fn tick(&mut self) {
+        self.client.tick();
         let now = clock::monotonic();
-        if self.mon.deadline() <= now {
-            let news = self.mon.tick();
-            self.news(news);
-        }
-        self.call_mgr(now);
-        if self.objecter.deadline() <= now {
-            self.objecter.tick(now, &mut self.out);
-        }
         if let Some((load, _)) = &mut self.load
             && load.deadline() <= now
         {
             load.tick(now, &mut self.orders);
             self.submit_orders();
         }
-        self.perform();
         self.settle();
+        self.note_loss();
     }
 
     fn deadline(&self) -> Duration {
         let load = self.load.as_ref().map_or(Duration::MAX, |(l, _)| l.deadline());
-        let mgr = self.mgr.is_none() && !self.mgr_calls.is_empty() && !self.mgr_addrs.is_blank();
-        let mgr = if mgr { self.mgr_retry } else { Duration::MAX };
-        self.mon.deadline().min(self.objecter.deadline()).min(load).min(mgr)
+        self.client.deadline().min(load)
     }
 
     fn finished(&self) -> bool {
@@ -503,61 +256,26 @@ impl Session {
     /// # Errors
     /// When no monitor answers or lets us in, naming those that were asked.
     pub fn open(way: &Way, memory: usize) -> Result<Self> {
-        let hub = Hub::new(LinkMode::Tcp, spirula_buffer::PayloadPool::new(memory));
-        hub.set_modes(way.modes.clone());
-        let mut me = Peer::new(EntityType::Client, &way.user);
-        let nonce = spirula_runtime::entropy::cookie().context("draw a nonce")? as u32;
-        // All our connections have one nonce: by it the cluster tells us from others.
-        me.addrs = AddrVec::one(EntityAddr { kind: EntityAddr::KIND_ANY, nonce, addr: None });
-        let auth = (way.auth)();
-        let (number, login): (_, Arc<dyn Login>) = match &auth.identity {
-            Some(identity) => (Number::Proved(identity.clone()), identity.login()),
-            None => {
-                let global_id = Arc::new(AtomicU64::new(0));
-                let nobody = Nobody { user: way.user.clone(), global_id: global_id.clone() };
-                (Number::Given(global_id), Arc::new(nobody))
-            }
-        };
         let reactors = Reactors::start(1).context("start an event loop")?;
         let (mailbox, rx) = mailbox();
         let lost = Arc::new(std::sync::Mutex::new("no word".to_owned()));
         let on = reactors.next();
-        let link = MonWay {
-            hub: hub.clone(),
-            me: me.clone(),
-            login: login.clone(),
-            auth,
-            sink: mailbox.sink(),
-            on: on.clone(),
+        let to = spirula_rados::Way {
+            mons: way.mons.clone(),
+            kind: EntityType::Client,
+            id: way.user.clone(),
+            auth: (way.auth)(),
+            modes: way.modes.clone(),
+            memory,
+            nonce: spirula_runtime::entropy::cookie().context("draw a nonce")? as u32,
         };
         let draw = spirula_runtime::entropy::cookie().context("draw a number")?;
-        let mut mon = MonLink::new(Mons::new(way.mons.clone(), draw), "", link);
-        mon.set_start("monmap", 0);
-        mon.set_start("osdmap", 0);
-        mon.set_start("mgrmap", 0);
-        let client = Client {
-            hub,
-            me,
-            number,
-            login,
-            on: on.clone(),
-            mailbox: mailbox.clone(),
-            mon,
-            objecter: Objecter::new(),
-            ways: BTreeMap::new(),
-            osds: BTreeMap::new(),
+        let client = Shell {
+            client: Client::new(to, draw, mailbox.sink(), on.clone()),
             askers: BTreeMap::new(),
             calls: BTreeMap::new(),
-            mgr_addrs: AddrVec::default(),
-            mgr: None,
-            mgr_retry: Duration::ZERO,
-            mgr_calls: BTreeMap::new(),
-            next_mgr_call: 1,
-            newest: None,
             load: None,
-            known: None,
             looks: Vec::new(),
-            out: Vec::new(),
             orders: Vec::new(),
             lost: lost.clone(),
             stopped: false,
@@ -607,7 +325,7 @@ impl Session {
     /// # Errors
     /// With the monitors' refusal, or when none answers.
     pub fn command(&self, command: &Value) -> Result<Bytes> {
-        let (result, status, output) = self.tell(command, PATIENCE)?;
+        let Told { result, status, output } = self.tell(command, PATIENCE)?;
         if result != 0 {
             let why = if status.is_empty() { format!("error {result}") } else { status };
             bail!("{}: the monitors refuse: {why}", command["prefix"].as_str().unwrap_or_default());
@@ -631,7 +349,7 @@ impl Session {
     pub fn mgr_command(&self, command: &Value) -> Result<Bytes> {
         let (tx, rx) = mpsc::channel();
         self.mailbox.push(Event::MgrCommand(command.to_string(), tx));
-        let (result, status, output) = rx.recv_timeout(PATIENCE).context("the manager does not answer")?;
+        let Told { result, status, output } = rx.recv_timeout(PATIENCE).context("the manager does not answer")?;
         if result != 0 {
             let why = if status.is_empty() { format!("error {result}") } else { status };
             bail!("{}: the manager refuses: {why}", command["prefix"].as_str().unwrap_or_default());

@@ -32,6 +32,7 @@ pub enum MonNews {
 }
 
 /// How the link goes out.
+#[derive(Clone)]
 pub struct MonWay {
     /// The process.
     pub hub: Hub,

@@ -31,6 +31,7 @@ const LAYERS: &[(&str, u8)] = &[
     ("spirula-tree", 2),
     ("spirula-store", 2),
     ("spirula-runtime", 2),
+    ("spirula-rados", 2),
     ("spirula-mon", 3),
     ("spirula-mgr", 3),
     ("spirula-osd", 3),
@@ -45,7 +46,10 @@ const DAEMONS: u8 = 3;
 /// Libraries that do I/O, keep time or start threads, and the crates that may use them.
 const CONFINED: &[(&str, &[&str])] = &[
     // spirula-block takes channels and locks of it, which need no runtime.
-    ("tokio", &["spirula-runtime", "spirula-osd", "spirula-sim", "spirula-block", "spirula-lab", "spirula"]),
+    (
+        "tokio",
+        &["spirula-runtime", "spirula-osd", "spirula-sim", "spirula-rados", "spirula-block", "spirula-lab", "spirula"],
+    ),
     ("socket2", &["spirula-runtime"]),
     ("rustix", &["spirula-store", "spirula-runtime", "spirula-mon", "spirula-lab", "spirula"]),
     ("anyhow", &["spirula-lab", "spirula"]),

@@ -249,7 +249,7 @@ impl Run {
         let since = now.saturating_sub(self.asked).as_secs_f64();
         self.asked = now;
         let told = self.session.tell(&json!({"prefix": "status", "format": "json"}), PATIENCE);
-        let value = told.ok().filter(|t| t.0 == 0).and_then(|t| serde_json::from_slice::<Value>(&t.2).ok());
+        let value = told.ok().filter(|t| t.result == 0).and_then(|t| serde_json::from_slice::<Value>(&t.output).ok());
         let status = match &value {
             Some(v) => Status::of(v),
             None => Status { health: "the monitors do not answer".into(), ..self.status.clone() },
