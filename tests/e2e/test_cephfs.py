@@ -156,6 +156,17 @@ class CephFs(Case):
         sessions = json.loads(c.ceph('tell', 'mds.0', 'session', 'ls').out)
         assert len(sessions) == 1 and sessions[0]['client_metadata']['entity_id'] == 'admin', sessions
 
+    def test_1_what_a_server_works_at_is_in_the_status(self):
+        c, name = self.c, self.ranks()[0]
+        block = f' \n  task status:\n    scrub status:\n        mds.{name}: paused\n \n  data:\n'
+        assert 'task status' not in c.ceph('-s').out
+        c.ceph('tell', 'mds.0', 'scrub', 'pause')
+        wait(lambda: block in c.ceph('-s').out, 'the paused scrub in the status', 30)
+        assert c.json('service', 'dump')['services']['mds']['daemons'][name]['task_status'] == {'scrub status': 'paused'}
+        assert 'mds' not in c.json('service', 'status')
+        c.ceph('tell', 'mds.0', 'scrub', 'resume')
+        wait(lambda: 'task status' not in c.ceph('-s').out, 'the status without it', 30)
+
     def test_2_a_source_tree(self):
         """Copied in, compared by checksums, copied back, built in, cloned."""
         tree = os.path.join(HERE, '../../crates/spirula-crush')

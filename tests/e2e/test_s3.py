@@ -57,6 +57,12 @@ class Gateway(Case):
                 return None
         wait(answers, 'the gateway to answer', 90)
 
+    def gateway(self):
+        """Its process, which is started again when it ends."""
+        children = lambda: subprocess.run(['pgrep', '-P', str(self.c.pid()), 'radosgw'], capture_output=True, text=True).stdout.split()
+        wait(children, 'the gateway\'s process', 30)
+        return int(children()[0])
+
     def log_tail(self):
         path = os.path.join(self.c.dir, 'rgw.a.log')
         return super().log_tail() + '\n' + '\n'.join(open(path, errors='replace').read().splitlines()[-30:] if os.path.exists(path) else [])
@@ -309,6 +315,30 @@ class S3(Gateway):
         assert [e['bucket_name'] for e in self.admin('reshard', 'list')] == ['many']
         self.admin('reshard', 'cancel', '--bucket', 'many', parse=False)
         assert self.admin('reshard', 'list') == []
+
+    def test_it_is_shown_as_a_service(self):
+        c = self.c
+
+        def shown():
+            daemons = c.json('service', 'dump')['services'].get('rgw', {}).get('daemons', {})
+            return {name: d for name, d in daemons.items() if name != 'summary'}
+        wait(lambda: len(shown()) == 1, 'the gateway among the services', 90)
+        [(name, d)] = shown().items()
+        # By its global id, as it registers; what it says of itself is what Ceph's manager has of it.
+        assert name == str(d['gid']) and d['start_epoch'] >= 2 and d['start_stamp'].startswith('20'), d
+        facts = d['metadata']
+        assert facts['id'] == 'a' and facts['zone_name'] == facts['zonegroup_name'] == 'default' and facts['frontend_type#0'] == 'beast', facts
+        assert facts['pid'] == str(self.gateway()), facts
+        assert '\n    rgw: 1 daemon active (1 hosts, 1 zones)\n' in c.ceph('-s').out
+        assert c.json('-s')['servicemap'] == c.json('service', 'dump')
+        assert c.json('versions')['rgw'] == {facts['ceph_version']: 1}
+        wait(lambda: 'current_sync' in c.json('service', 'status')['rgw'][name]['status'], 'its first report', 60)
+        # One that is killed is given up when it was silent for long.
+        c.ceph('config', 'set', 'mgr', 'mgr_service_beacon_grace', '8')
+        os.kill(self.gateway(), 9)
+        wait(lambda: shown() and name not in shown(), 'another gateway instead of the one that was killed', 90, 1)
+        c.ceph('config', 'rm', 'mgr', 'mgr_service_beacon_grace')
+        self.serves()
 
     def test_usage_is_counted(self):
         s3 = self.s3()

@@ -10,6 +10,7 @@
 //! * [`osdmap`] — [`OsdMap`], [`Incremental`], [`PgPool`], placement
 //! * [`MgrMap`], [`FsMap`], [`MdsMap`], [`FsMapUser`] — manager and file systems
 //! * [`stat`] — Ceph's object, pool and store statistics
+//! * [`ServiceMap`] — gateways, mirror daemons and their like
 //! * [`PgState`], [`PgStat`], [`OsdStatReport`], [`PgDigest`] — our own reports
 
 mod digest;
@@ -24,6 +25,7 @@ pub mod osdmap;
 mod pgstat;
 mod pgstate;
 mod pings;
+mod services;
 mod show;
 pub mod stat;
 
@@ -41,6 +43,7 @@ pub use osdmap::{
 pub use pgstat::{OsdStatReport, PgStat};
 pub use pgstate::PgState;
 pub use pings::PathTimes;
+pub use services::{Facts, ServiceEntry, ServiceMap};
 pub use stat::{ObjectStatCollection, ObjectStatSum, PoolStat, StoreStatfs};
 
 /// Number of the Pacific release, as maps carry it.

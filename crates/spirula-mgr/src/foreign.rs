@@ -1,9 +1,10 @@
-//! Counters of Ceph's own daemons (metadata servers), as they report them.
+//! What Ceph's own daemons report: counters of metadata servers, and how services (gateways, mirror daemons) are.
 //!
 //! A daemon says once what counters it has, and then their values, in the order of their names. They are kept by connection and go with
 //! it, so a daemon that starts anew begins anew.
 
 use spirula_encoding::{DecodeError, Decoder};
+use spirula_maps::Facts;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
@@ -15,6 +16,53 @@ const KEPT: usize = 3;
 const AVERAGE: u8 = 4;
 /// Bytes of a counter's description at least.
 const LEAST: usize = 6 + 3 * 4 + 3;
+
+/// Counters as a report declares them: name, and type.
+fn declared(d: &mut Decoder<'_>) -> Result<Vec<(String, u8)>, DecodeError> {
+    d.list(LEAST, |d| {
+        d.versioned("PerfCounterType", 3, |d, _| {
+            let path: String = d.get()?;
+            d.blob()?;
+            d.blob()?;
+            Ok((path, d.u8()?))
+        })
+    })
+}
+
+/// What a daemon of a service says of itself, beside its counters.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ServiceReport {
+    /// Kind of service.
+    pub service: String,
+    /// How it is, if that changed.
+    pub status: Option<Facts>,
+    /// What it works at, if that changed.
+    pub tasks: Option<Facts>,
+}
+
+impl ServiceReport {
+    /// Reads what follows the daemon's name in a report.
+    ///
+    /// # Errors
+    /// If it is malformed.
+    pub fn of(rest: &[u8]) -> Result<Self, DecodeError> {
+        let d = &mut Decoder::new(rest);
+        declared(d)?;
+        d.blob()?;
+        let _gone: Vec<String> = d.get()?;
+        let facts = |d: &mut Decoder<'_>| -> Result<Option<Facts>, DecodeError> {
+            if d.bool()? { Ok(Some(d.get()?)) } else { Ok(None) }
+        };
+        let (service, status) = (d.get()?, facts(d)?);
+        // Older ones end here; an OSD's health and measurements, which stand between, no service has.
+        if d.rest().is_empty() || d.u32()? != 0 {
+            return Ok(Self { service, status, tasks: None });
+        }
+        d.blob()?;
+        let tasks = if d.u32()? == 0 { facts(d)? } else { None };
+        Ok(Self { service, status, tasks })
+    }
+}
 
 /// A daemon's counters.
 #[derive(Clone, Debug, Default)]
@@ -31,14 +79,7 @@ impl Counters {
     /// If it is malformed; what was declared before counts still.
     pub fn report(&mut self, now: Duration, rest: &[u8]) -> Result<(), DecodeError> {
         let d = &mut Decoder::new(rest);
-        let declared = d.list(LEAST, |d| {
-            d.versioned("PerfCounterType", 3, |d, _| {
-                let path: String = d.get()?;
-                d.blob()?;
-                d.blob()?;
-                Ok((path, d.u8()?))
-            })
-        })?;
+        let declared = declared(d)?;
         let packed = d.blob()?;
         let gone: Vec<String> = d.get()?;
         for (path, kind) in declared {
@@ -103,6 +144,47 @@ mod tests {
         o.list(gone, |o, path| o.str(path));
         o.str("and more");
         o.into_vec()
+    }
+
+    #[test]
+    fn a_service_says_how_it_is() {
+        let facts = |o: &mut Encoder, value: &str| {
+            o.bool(true);
+            o.put(&Facts::from([("json".to_owned(), value.to_owned())]));
+        };
+        let said = |metrics: u32, measured: u32| {
+            let mut o = Encoder::new();
+            o.list([("a", 2u8)], |o, (path, kind)| {
+                o.versioned(3, 1, |o| {
+                    o.str(path);
+                    o.str("what it is");
+                    o.str("nick");
+                    o.u8(kind);
+                    o.u8(5);
+                    o.u8(0);
+                });
+            });
+            o.sized(|o| o.versioned(1, 1, |o| o.u64(1)));
+            o.u32(0);
+            o.str("rbd-mirror");
+            facts(&mut o, "fine");
+            o.u32(metrics);
+            o.u32(0);
+            o.u32(measured);
+            facts(&mut o, "busy");
+            o.bool(false);
+            o.into_vec()
+        };
+        let of = |value: &str| Some(Facts::from([("json".to_owned(), value.to_owned())]));
+        let all = ServiceReport { service: "rbd-mirror".into(), status: of("fine"), tasks: of("busy") };
+        assert_eq!(ServiceReport::of(&said(0, 0)), Ok(all.clone()));
+        assert_eq!(ServiceReport::of(&said(0, 1)), Ok(ServiceReport { tasks: None, ..all.clone() }));
+        assert_eq!(ServiceReport::of(&said(1, 0)), Ok(ServiceReport { tasks: None, ..all }));
+        let whole = said(0, 0);
+        for n in 0..whole.len() {
+            let _ = ServiceReport::of(&whole[..n]);
+        }
+        assert!(ServiceReport::of(&whole[..whole.len() - 4]).is_err());
     }
 
     #[test]

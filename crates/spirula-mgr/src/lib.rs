@@ -16,6 +16,7 @@ mod mgr;
 mod network;
 pub mod pgmap;
 mod removals;
+mod services;
 
 pub use event::{ConnId, MgrConfig, MgrEffect, MgrEvent, Now, Peer};
 pub use mgr::Mgr;

@@ -3,16 +3,16 @@
 use crate::access;
 use crate::commands::{self, Order};
 use crate::event::{ConnId, MgrConfig, MgrEffect, MgrEvent, Now, Peer};
-use crate::foreign::Counters;
+use crate::foreign::{Counters, ServiceReport};
 use crate::health::{self, SlowOps};
 use crate::pgmap::PgMap;
-use bytes::Bytes;
-use spirula_encoding::{UTime, from_slice, to_vec};
+use crate::services::Services;
+use spirula_encoding::{from_slice, to_vec};
 use spirula_format::IoRates;
 use spirula_maps::{FsMap, Incremental, MgrMap, OsdMap, OsdStatReport, PgDigest, PgPool, PgStat, PoolSum};
 use spirula_messages::ceph::{
     MCommand, MCommandReply, MConfig, MFsMap, MMgrClose, MMgrCommand, MMgrCommandReply, MMgrConfigure, MMgrMap,
-    MMgrReport, MOsdMap, kind,
+    MMgrOpen, MMgrReport, MOsdMap, kind,
 };
 use spirula_messages::cluster::control::{MgrBeacon, MgrDigest, OsdReport, OsdReportAck};
 use spirula_messages::{Body, Message};
@@ -34,6 +34,8 @@ const REPORT_PERIOD_MS: u32 = 1000;
 const FOREIGN_PERIOD: u32 = 5;
 /// Counters of how many reports are kept per OSD, to make rates of.
 const PERF_KEPT: usize = 6;
+/// Seconds after which a silent service is given up, if the option cannot be read; Ceph's default.
+const SERVICE_GRACE: f64 = 60.0;
 
 #[derive(Clone, Debug)]
 struct Session {
@@ -74,8 +76,6 @@ impl OsdEntry {
 #[derive(Debug)]
 pub struct Mgr {
     pub(crate) config: MgrConfig,
-    /// Time of its start.
-    started: UTime,
     sessions: BTreeMap<ConnId, Session>,
     mon_up: bool,
     pub(crate) map: OsdMap,
@@ -85,6 +85,7 @@ pub struct Mgr {
     pub(crate) osds: BTreeMap<OsdId, OsdEntry>,
     /// OSDs that its process cannot run, and why.
     stopped: BTreeMap<OsdId, String>,
+    pub(crate) services: Services,
     next_beacon: Duration,
     last_digest: Option<Duration>,
     /// A pool with a quota was written to since.
@@ -96,7 +97,6 @@ impl Mgr {
     pub fn new(config: MgrConfig, now: Now) -> Self {
         Self {
             config,
-            started: now.wall,
             sessions: BTreeMap::new(),
             mon_up: false,
             map: OsdMap::default(),
@@ -105,6 +105,7 @@ impl Mgr {
             pgmap: PgMap::default(),
             osds: BTreeMap::new(),
             stopped: BTreeMap::new(),
+            services: Services::new(now),
             next_beacon: now.mono,
             last_digest: None,
             towards_quota: false,
@@ -144,7 +145,7 @@ impl Mgr {
             // Without an OSD map there is nothing to say.
             _ if self.map.epoch == 0 => now + DIGEST_EVERY,
             None => now,
-            Some(last) if self.pgmap.states_changed() => last + DIGEST_PROMPT,
+            Some(last) if self.pgmap.states_changed() || self.services.changed() => last + DIGEST_PROMPT,
             Some(last) if self.towards_quota => last + DIGEST_QUOTA,
             Some(last) => last + DIGEST_EVERY,
         }
@@ -158,6 +159,7 @@ impl Mgr {
             }
             MgrEvent::SessionClosed { conn } => {
                 self.sessions.remove(&conn);
+                self.services.closed(conn);
                 for osd in self.osds.values_mut().filter(|o| o.conn == Some(conn)) {
                     osd.conn = None;
                     // Its slow operations ended with it, one way or another.
@@ -229,6 +231,10 @@ impl Mgr {
         self.last_digest = Some(now.mono);
         self.towards_quota = false;
         self.pgmap.take_states_changed();
+        let grace =
+            self.config.settings.get("mgr_service_beacon_grace").and_then(|v| v.parse().ok()).unwrap_or(SERVICE_GRACE);
+        self.services.expire(now, Duration::try_from_secs_f64(grace).unwrap_or(Duration::MAX));
+        self.services.take_changed();
         let digest = self.digest();
         let slow = self.osds.iter().map(|(id, o)| (*id, o.slow)).collect();
         let paths = self.osds.iter().flat_map(|(id, o)| o.small_paths.iter().map(|(to, nets)| ((*id, *to), *nets)));
@@ -241,7 +247,7 @@ impl Mgr {
             stamp: now.wall,
             health,
             digest: to_vec(&digest).into(),
-            service_map: Bytes::new(),
+            service_map: to_vec(self.services.map()).into(),
             progress: BTreeMap::new(),
         };
         out.push(MgrEffect::SendMon(body.into_message(0)));
@@ -360,25 +366,44 @@ impl Mgr {
                 }
             },
             kind::MGR_OPEN => {
+                match MMgrOpen::from_message(m) {
+                    Ok(open) => self.services.open(now, conn, &session.peer, &open),
+                    Err(e) => tracing::debug!("introduction of {}: {e}", self.peer_name(conn)),
+                }
                 let body = MMgrConfigure { period: FOREIGN_PERIOD, threshold: FOREIGN_PERIOD };
                 out.push(MgrEffect::Send(conn, body.into_message(0)));
             }
             kind::MGR_CLOSE => match MMgrClose::from_message(m) {
-                Ok(body) => out.push(MgrEffect::Send(conn, body.into_message(m.tid))),
+                Ok(body) => {
+                    self.services.close(now, conn, &body.service_name, &body.daemon_name);
+                    out.push(MgrEffect::Send(conn, body.into_message(m.tid)));
+                }
                 Err(_) => out.push(MgrEffect::Close(conn)),
             },
-            kind::MGR_REPORT => self.on_foreign_report(now, conn, m),
+            kind::MGR_REPORT => self.on_foreign_report(now, conn, m, out),
             other => tracing::debug!("message type {other} from {} ignored", self.peer_name(conn)),
         }
     }
 
-    /// What a daemon of Ceph's counts. Of metadata servers it is kept; nothing here asks for others'.
-    fn on_foreign_report(&mut self, now: Now, conn: ConnId, m: &Message) {
+    /// What a daemon of Ceph's counts, of metadata servers, and how it is, of services. Nothing here asks for others' counters.
+    fn on_foreign_report(&mut self, now: Now, conn: ConnId, m: &Message, out: &mut Vec<MgrEffect>) {
         let Some(session) = self.sessions.get_mut(&conn) else { return };
+        let Ok(report) = MMgrReport::from_message(m) else { return };
+        let said = ServiceReport::of(&report.rest);
         if session.peer.name.kind != EntityType::Mds as u8 {
+            match said {
+                Ok(said) => {
+                    if !self.services.report(now, conn, &report.daemon_name, said) && self.services.is_forgotten(conn) {
+                        out.push(MgrEffect::Close(conn));
+                    }
+                }
+                Err(e) => tracing::debug!("report of {}: {e}", self.peer_name(conn)),
+            }
             return;
         }
-        let Ok(report) = MMgrReport::from_message(m) else { return };
+        if let Ok(ServiceReport { tasks: Some(tasks), .. }) = said {
+            self.services.works(now, conn, &report.daemon_name, tasks);
+        }
         let (name, counters) = session.counters.get_or_insert_with(Default::default);
         *name = report.daemon_name;
         if let Err(e) = counters.report(now.mono, &report.rest) {
@@ -474,16 +499,6 @@ impl Mgr {
         let lagging = self.osds.iter().filter(|(id, o)| self.map.is_up(**id) && o.epoch > 0).map(|(_, o)| o.epoch);
         digest.oldest_needed = lagging.fold(digest.oldest_needed, Epoch::min);
         digest
-    }
-
-    /// Epoch of the (empty) service map.
-    pub(crate) fn service_epoch(&self) -> u32 {
-        1
-    }
-
-    /// When the service map changed last.
-    pub(crate) fn service_modified(&self) -> UTime {
-        self.started
     }
 }
 

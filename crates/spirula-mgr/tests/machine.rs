@@ -6,9 +6,10 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use serde_json::Value;
 use spirula_encoding::{UTime, from_slice, to_vec};
-use spirula_maps::{Crush, Incremental, OsdMap, OsdStatReport, PgDigest, PgPool, PgStat, PgState};
+use spirula_maps::{Crush, Incremental, OsdMap, OsdStatReport, PgDigest, PgPool, PgStat, PgState, ServiceMap};
 use spirula_messages::ceph::{
-    MCommand, MCommandReply, MMgrClose, MMgrCommand, MMgrCommandReply, MMgrConfigure, MMgrOpen, MOsdMap,
+    MCommand, MCommandReply, MMgrClose, MMgrCommand, MMgrCommandReply, MMgrConfigure, MMgrOpen, MMgrReport, MOsdMap,
+    ServiceDaemon,
 };
 use spirula_messages::cluster::control::{MgrBeacon, MgrDigest, OsdReport, OsdReportAck};
 use spirula_messages::{Body, Message};
@@ -380,6 +381,52 @@ fn foreign_daemons_are_told_how_often_to_report_and_may_say_goodbye() {
     let bye = MMgrClose { daemon_name: "a".into(), service_name: "rgw".into() };
     let effects = give(&mut mgr, 1, MgrEvent::Message { conn: 1, message: bye.clone().into_message(0) });
     assert_eq!(to_conn::<MMgrClose>(&effects, 1), [bye]);
+}
+
+/// A service is told to the monitors soon, and whoever asks for services is told of it, as Ceph's `rbd mirror pool status` needs it.
+#[test]
+fn a_service_is_told_of_until_it_leaves() {
+    let mut mgr = new();
+    give(&mut mgr, 0, MgrEvent::MonOpened);
+    send_map(&mut mgr, 0, &map(1));
+    give(&mut mgr, 100, MgrEvent::Tick);
+    let told = |effects: &[MgrEffect]| -> ServiceMap {
+        let digests = to_mon::<MgrDigest>(effects);
+        from_slice(&digests.first().expect("a digest, at once").service_map).unwrap()
+    };
+    let dump = |mgr: &mut Mgr, ms: u64, what: &str| -> Value {
+        let cmd = vec![format!(r#"{{"prefix": "service {what}", "format": "json"}}"#)];
+        let m = MMgrCommand { cmd, ..MMgrCommand::default() }.into_message(3);
+        let effects = give(mgr, ms, MgrEvent::Message { conn: 1, message: m });
+        serde_json::from_slice(&to_conn::<MMgrCommandReply>(&effects, 1)[0].output).unwrap()
+    };
+    assert_eq!(dump(&mut mgr, 101, "dump")["services"], serde_json::json!({}));
+    let metadata = BTreeMap::from([("hostname".to_owned(), "h".to_owned())]);
+    let open = MMgrOpen {
+        daemon_name: "4100".into(),
+        service_name: "rbd-mirror".into(),
+        service: Some(ServiceDaemon { metadata, status: BTreeMap::new() }),
+        ..MMgrOpen::default()
+    };
+    let effects = give(&mut mgr, 110, MgrEvent::Message { conn: 1, message: open.into_message(0) });
+    assert_eq!(told(&effects).services["rbd-mirror"]["4100"].gid, 4100);
+    assert!(mgr.wake_after(at(130)) > Duration::from_millis(800), "only once");
+    assert_eq!(dump(&mut mgr, 131, "dump")["services"]["rbd-mirror"]["daemons"]["4100"]["metadata"]["hostname"], "h");
+
+    let mut rest = spirula_encoding::Encoder::new();
+    rest.u32(0); // No counters.
+    rest.u32(0);
+    rest.u32(0);
+    rest.str("rbd-mirror");
+    rest.bool(true);
+    rest.put(&BTreeMap::from([("json".to_owned(), "{}".to_owned())]));
+    let report = MMgrReport { daemon_name: "4100".into(), rest: rest.into_vec().into() };
+    give(&mut mgr, 140, MgrEvent::Message { conn: 1, message: report.into_message(0) });
+    assert_eq!(dump(&mut mgr, 141, "status")["rbd-mirror"]["4100"]["status"]["json"], "{}");
+
+    let bye = MMgrClose { daemon_name: "4100".into(), service_name: "rbd-mirror".into() };
+    let effects = give(&mut mgr, 200, MgrEvent::Message { conn: 1, message: bye.into_message(0) });
+    assert!(told(&effects).services.is_empty());
 }
 
 proptest! {

@@ -7,7 +7,7 @@ use crate::view::MgrKnowledge;
 use crate::work::Work;
 use spirula_encoding::{UTime, from_slice};
 use spirula_maps::osdmap::{pool::flag, state};
-use spirula_maps::{MgrMap, MgrStandby, ModuleInfo, PgDigest};
+use spirula_maps::{MgrMap, MgrStandby, ModuleInfo, PgDigest, ServiceMap};
 use spirula_messages::ceph::log::severity;
 use spirula_messages::cluster::control::{MgrBeacon, MgrDigest};
 use spirula_types::names::is_daemon_name;
@@ -50,9 +50,14 @@ impl MgrTracker {
         if d.gid != mgrmap.active_gid {
             return false;
         }
-        match from_slice::<PgDigest>(&d.digest) {
-            Ok(digest) => {
-                self.knowledge = MgrKnowledge { digest, stamp: d.stamp, health: d.health, progress: d.progress };
+        let services = match &d.service_map[..] {
+            [] => Ok(ServiceMap::default()),
+            map => from_slice::<ServiceMap>(map),
+        };
+        match from_slice::<PgDigest>(&d.digest).and_then(|digest| Ok((digest, services?))) {
+            Ok((digest, services)) => {
+                let MgrDigest { stamp, health, progress, .. } = d;
+                self.knowledge = MgrKnowledge { digest, stamp, health, services, progress };
                 true
             }
             Err(e) => {

@@ -6,7 +6,7 @@ use crate::state::{HealthMute, Metadata};
 use bytes::Bytes;
 use spirula_auth::db::AuthDb;
 use spirula_encoding::UTime;
-use spirula_maps::{FsMap, MgrMap, MonMap, OsdMap, PgDigest};
+use spirula_maps::{FsMap, MgrMap, MonMap, OsdMap, PgDigest, ServiceMap};
 use spirula_messages::ceph::MdsHealth;
 use spirula_messages::cluster::control::HealthInput;
 use spirula_messages::cluster::quorum::PairTrouble;
@@ -51,6 +51,8 @@ pub struct MgrKnowledge {
     pub stamp: UTime,
     /// Health checks the manager found.
     pub health: Vec<HealthInput>,
+    /// Gateways, mirror daemons and their like.
+    pub services: ServiceMap,
     /// Progress events: id → (message, fraction × 10⁶).
     pub progress: BTreeMap<String, (String, u32)>,
 }

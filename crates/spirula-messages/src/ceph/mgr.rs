@@ -97,8 +97,8 @@ impl Body for MMgrConfigure {
     }
 }
 
-/// A daemon's counters (0x702). Only the name is read: nothing here uses counters of
-/// foreign daemons. Reading only, Ceph's daemons are the only senders.
+/// A daemon's counters, and how a service is (0x702). Only the name is read here; the manager reads
+/// of the rest what it needs. Reading only, Ceph's daemons are the only senders.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MMgrReport {
     /// The daemon's id.

@@ -14,8 +14,8 @@ macro_rules! commands {
 }
 
 pub(super) const COMMANDS: &[CommandSpec] = commands! {
-    "service" "r" 0, "service dump", "dump service map" => service_dump;
-    "service" "r" 0, "service status", "dump service state" => |c| c.json(&json!({}));
+    "service" "r" 0, "service dump", "dump service map" => |c| c.json(&c.mgr.services.map().dump());
+    "service" "r" 0, "service status", "dump service state" => |c| c.json(&c.mgr.services.map().status());
     "mgr" "r" 0, "balancer status", "Show balancer status" => balancer_status;
     "mgr" "r" 0, "balancer ls", "List all plans" => |_| Reply::data("[]\n");
     "mgr" "r" 0, "balancer pool ls", "List automatic balancing pools" => |_| Reply::data("[]\n");
@@ -31,10 +31,6 @@ pub(super) const COMMANDS: &[CommandSpec] = commands! {
     "mgr" "rw" 0, "orch set backend name=module_name,type=CephString,req=false", "Select orchestrator module backend" => no_backend;
     "mgr" "r" 0, "osd pool autoscale-status name=format,type=CephString,req=false", "report on pool pg_num sizing recommendation and intent" => autoscale_status;
 };
-
-fn service_dump(c: &Ctx<'_>) -> Reply {
-    c.json(&json!({"epoch": c.mgr.service_epoch(), "modified": c.mgr.service_modified().to_iso(), "services": {}}))
-}
 
 fn balancer_status(_: &Ctx<'_>) -> Reply {
     Reply::data(

@@ -1,6 +1,6 @@
 //! `ceph mgr …`.
 
-use super::{Args, CommandResult, CommandSpec, json_out, misc};
+use super::{Args, CommandResult, CommandSpec, FLAG_MGR, json_out, misc};
 use crate::mgr::{fail_active, set_mgrmap};
 use crate::mon::CommandCtx;
 use serde_json::{Map, Value, json};
@@ -87,6 +87,23 @@ pub(super) const SPECS: &[CommandSpec] = &[
         perm: "r",
         flags: 0,
         run: versions,
+    },
+    // A manager's, which `rbd` asks monitors for.
+    CommandSpec {
+        sig: "service dump",
+        help: "dump service map",
+        module: "service",
+        perm: "r",
+        flags: FLAG_MGR,
+        run: |ctx, _| json_out(ctx, &ctx.mon.mgr.knowledge.services.dump()),
+    },
+    CommandSpec {
+        sig: "service status",
+        help: "dump service state",
+        module: "service",
+        perm: "r",
+        flags: FLAG_MGR,
+        run: |ctx, _| json_out(ctx, &ctx.mon.mgr.knowledge.services.status()),
     },
 ];
 

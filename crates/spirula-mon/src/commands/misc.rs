@@ -155,13 +155,16 @@ fn versions(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
         ("osd", osd_versions(ctx)),
         ("mds", super::mds::counted(ctx, "ceph_version")),
     ];
+    // A manager has told of the others: gateways, mirror daemons.
+    let others = ctx.mon.mgr.knowledge.services.counted("ceph_version");
+    let parts = parts.map(|(kind, counts)| (kind.to_owned(), counts)).into_iter().chain(others);
     let mut overall = BTreeMap::new();
     let mut out = Map::new();
     for (kind, counts) in parts {
         for (v, n) in &counts {
             *overall.entry(v.clone()).or_insert(0) += n;
         }
-        out.insert(kind.to_owned(), json!(counts));
+        out.insert(kind, json!(counts));
     }
     out.insert("overall".to_owned(), json!(overall));
     json_out(ctx, &Value::Object(out))

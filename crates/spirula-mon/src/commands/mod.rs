@@ -312,7 +312,10 @@ fn descriptions(mon: &Mon) -> String {
     // The manager refuses these by name; while no manager has said what it serves, nothing is sent to one.
     let missing = spirula_settings::absent::commands().filter(|_| !mon.state.mgr_commands.is_empty());
     let missing = missing.map(|c| spec::descriptor_of(c.sig, &c.help(), c.part, c.perm, FLAG_MGR));
-    let all = of_managers(mon).chain(missing).chain(specs().filter(|s| !of_itself(s)).map(CommandSpec::descriptor));
+    // The manager lists these, and answers them, too.
+    let of_manager = |s: &CommandSpec| s.flags & FLAG_MGR != 0;
+    let own = specs().filter(|s| !of_itself(s) && !of_manager(s)).map(CommandSpec::descriptor);
+    let all = of_managers(mon).chain(missing).chain(own);
     let map: serde_json::Map<String, Value> = all.enumerate().map(|(i, d)| (format!("cmd{i:03}"), d)).collect();
     Value::Object(map).to_string()
 }

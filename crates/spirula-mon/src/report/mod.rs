@@ -20,7 +20,7 @@ pub use status::status;
 pub use whole::{Agreed, report};
 
 use crate::view::ClusterView;
-use serde_json::{Value, json};
+use serde_json::Value;
 use spirula_maps::StoreStatfs;
 use spirula_types::PoolId;
 
@@ -44,8 +44,8 @@ impl ClusterView<'_> {
         set.and_then(|v| v.parse().ok()).unwrap_or(CEPHS_DEFAULT)
     }
 
-    /// The service map: nothing registers services yet.
+    /// The service map, as far as a manager has told it.
     fn servicemap(&self) -> Value {
-        json!({"epoch": 1, "modified": self.osdmap.created.to_iso(), "services": {}})
+        self.mgr.services.dump()
     }
 }

@@ -64,16 +64,35 @@ fn text(view: &ClusterView<'_>) -> String {
         out += &format!("            {line}\n");
     }
     out += " \n  services:\n";
-    out += &mon_line(view);
-    out += &mgr_line(view);
-    out += &mds_line(view);
-    out += &osd_line(view);
+    out += &services_block(view);
     out += " \n  data:\n";
     out += &volumes_line(view);
     out += &data_block(view);
     out += &io_block(view);
     out += &progress_block(view);
     out + " \n"
+}
+
+/// A line for each kind of daemon, what is said of it in one column; below it what daemons work at.
+fn services_block(view: &ClusterView<'_>) -> String {
+    /// Where the column begins if no kind has a longer name than three letters.
+    const COLUMN: usize = "    mon: ".len();
+    /// A kind with a longer name than this stands out of the column.
+    const LONGEST: usize = 32;
+    let services: Vec<(String, String)> = view.mgr.services.summaries().collect();
+    let longest = services.iter().map(|(kind, _)| kind.chars().count()).max().unwrap_or_default().min(LONGEST);
+    let pad = " ".repeat(longest.saturating_sub("mon".len()));
+    let mut out = String::new();
+    for line in [mon_line(view), mgr_line(view), mds_line(view), osd_line(view)].iter().flat_map(|l| l.lines()) {
+        let (kind, text) = line.split_at_checked(COLUMN).unwrap_or((line, ""));
+        out += &format!("{kind}{pad}{text}\n");
+    }
+    let column = longest.max("mon".len()) + 1;
+    for (kind, text) in services {
+        out += &format!("    {:<column$} {text}\n", format!("{kind}:"));
+    }
+    let tasks = view.mgr.services.tasks();
+    if tasks.is_empty() { out } else { out + " \n  task status:\n" + &tasks }
 }
 
 fn mon_line(view: &ClusterView<'_>) -> String {

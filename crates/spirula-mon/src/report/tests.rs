@@ -14,7 +14,7 @@ use spirula_format::Format;
 use spirula_maps::osdmap::{flags, pool, state};
 use spirula_maps::{
     EncodedOsdMap, FsMap, MgrMap, MonMap, ObjectStatSum, OsdMap, OsdStatReport, PgDigest, PgPool, PgState, PoolSum,
-    StoreStatfs,
+    ServiceEntry, StoreStatfs,
 };
 use spirula_messages::cluster::control::HealthInput;
 use spirula_types::{AddrVec, Uuid};
@@ -267,6 +267,39 @@ fn status_is_the_same_apart_from_ages_and_file_systems() {
     ] {
         assert_eq!(ours[key].to_string(), theirs[key].to_string(), "{key}");
     }
+}
+
+/// Lines and their column as a real Ceph printed them with one mirror daemon.
+#[test]
+fn services_stand_in_one_column_below_the_cluster_s_own() {
+    let mut w = small();
+    let block = |w: &World| {
+        let text = status(&w.view(), Format::Plain);
+        let lines = text.lines().skip_while(|l| *l != "  services:").skip(1).take_while(|l| *l != " ");
+        lines.map(|l| l.split(['(', ',']).next().unwrap_or_default().trim_end().to_owned()).collect::<Vec<_>>()
+    };
+    let before = block(&w);
+    assert!(before[0].starts_with("    mon: ") && before.iter().all(|l| !l.starts_with("    mon:  ")), "{before:?}");
+    let daemon = ServiceEntry { metadata: [("hostname".to_owned(), "vm".to_owned())].into(), ..Default::default() };
+    w.mgr.services.services.insert("rbd-mirror".into(), [("4124".to_owned(), daemon)].into());
+    let after = block(&w);
+    assert_eq!(after.last().map(String::as_str), Some("    rbd-mirror: 1 daemon active"));
+    for (old, new) in before.iter().zip(&after) {
+        assert_eq!(format!("{}       {}", &old[..9], &old[9..]).trim_end(), new);
+    }
+    assert_eq!(after.len(), before.len() + 1);
+    let text = status(&w.view(), Format::Plain);
+    assert!(text.contains("    rbd-mirror: 1 daemon active (1 hosts)\n"), "{text}");
+    w.mgr.services.services = [("rgw".to_owned(), [("a".to_owned(), ServiceEntry::default())].into())].into();
+    assert_eq!(block(&w).last().map(String::as_str), Some("    rgw: 1 daemon active"));
+    // Any client may call itself a service of any name.
+    w.mgr.services.services = [("k".repeat(65_535), [("a".to_owned(), ServiceEntry::default())].into())].into();
+    assert!(status(&w.view(), Format::Plain).len() < 5000);
+    // As a real Ceph shows a scrub of files that is paused.
+    let scrub = ServiceEntry { task_status: [("scrub status".into(), "paused".into())].into(), ..Default::default() };
+    w.mgr.services.services = [("mds".to_owned(), [("a".to_owned(), scrub)].into())].into();
+    let text = status(&w.view(), Format::Plain);
+    assert!(text.contains(" in\n \n  task status:\n    scrub status:\n        mds.a: paused\n \n  data:\n"), "{text}");
 }
 
 #[test]

@@ -372,6 +372,51 @@ fn golden_osdmaptool_reads_our_map() {
     }
 }
 
+/// `rbd mirror pool status` asks monitors for what are the manager's commands.
+#[test]
+fn services_are_told_as_the_manager_tells_them() {
+    use spirula_maps::{ServiceEntry, ServiceMap};
+    use spirula_messages::cluster::control::MgrDigest;
+    let mut c = Cluster::up(3);
+    let conn = c.open(spirula_types::EntityType::Mgr, "x");
+    c.ask(conn, crate::harness::beacon(5, "x"));
+    let digest = |service_map: bytes::Bytes| MgrDigest {
+        gid: 5,
+        stamp: spirula_encoding::UTime { sec: 9, nsec: 0 },
+        digest: spirula_encoding::to_vec(&spirula_maps::PgDigest::default()).into(),
+        health: vec![],
+        service_map,
+        progress: Default::default(),
+    };
+    let daemon = ServiceEntry {
+        gid: 4124,
+        metadata: [("ceph_version".to_owned(), "v".to_owned())].into(),
+        status: [("json".to_owned(), "{}".to_owned())].into(),
+        ..ServiceEntry::default()
+    };
+    let services = [("rbd-mirror".to_owned(), [("4124".to_owned(), daemon)].into())].into();
+    let map = ServiceMap { epoch: 3, services, ..ServiceMap::default() };
+    c.ask(conn, digest(spirula_encoding::to_vec(&map).into()));
+    for _ in 0..2 {
+        let dump = c.json(r#"{"prefix": "service dump"}"#);
+        assert_eq!(
+            (&dump["epoch"], &dump["services"]["rbd-mirror"]["daemons"]["4124"]["gid"]),
+            (&3.into(), &4124.into())
+        );
+        assert_eq!(c.json(r#"{"prefix": "status"}"#)["servicemap"], dump);
+        assert_eq!(c.json(r#"{"prefix": "service status"}"#)["rbd-mirror"]["4124"]["status"]["json"], "{}");
+        assert_eq!(c.json(r#"{"prefix": "versions"}"#)["rbd-mirror"]["v"], 1);
+        // What cannot be read is not taken.
+        c.ask(conn, digest(vec![9; 9].into()));
+    }
+    // They are listed once, by the manager, if it serves.
+    let all = c.json(r#"{"prefix": "get_command_descriptions"}"#);
+    let listed = all.as_object().unwrap().values().filter(|d| d["sig"][0] == "service").count();
+    assert_eq!(listed, 0);
+    c.ask(conn, digest(bytes::Bytes::new()));
+    assert_eq!(c.json(r#"{"prefix": "service dump"}"#)["services"], serde_json::json!({}));
+}
+
 #[test]
 fn quota_and_full_ratio_flags_follow_the_digest() {
     use spirula_maps::{ObjectStatSum, OsdStatReport, PgDigest, PgStat};
