@@ -90,6 +90,20 @@ print(sorted(seen))
         r = self.c.rados(*none, '-p', 'data', 'get', 'seen', '-', check=False)
         assert r.code != 0 and 'not permitted' in r.err, r
 
+    def test_users_of_block_images_reach_the_manager_by_their_profile(self):
+        user = self.user('blocks', 'mon', 'profile rbd', 'osd', 'profile rbd', 'mgr', 'profile rbd pool=data')
+        assert self.c.ceph(*user, 'rbd', 'task', 'list').out.strip() == '[]'
+        # Who may ask for a task is told that there are none, which makes ceph-csi do the work itself; others may not ask.
+        for pool, code in (('data', 22), ('elsewhere', 13)):
+            r = self.c.ceph(*user, 'rbd', 'task', 'add', 'flatten', f'{pool}/image', check=False)
+            assert r.code == code, (pool, r)
+        for argv in (['osd', 'df'], ['balancer', 'status']):
+            r = self.c.ceph(*user, *argv, check=False)
+            assert r.code == 13 and 'access denied' in r.err, (argv, r)
+        reader = self.user('reader', 'mon', 'profile rbd-read-only', 'osd', 'profile rbd-read-only', 'mgr', 'profile rbd-read-only')
+        assert self.c.ceph(*reader, 'rbd', 'mirror', 'snapshot', 'schedule', 'list').out.strip() == '{}'
+        assert self.c.ceph(*reader, 'rbd', 'task', 'add', 'flatten', 'data/image', check=False).code == 13
+
     def test_namespaces_and_prefixes(self):
         ns = self.user('ns', 'mon', 'allow r', 'osd', 'allow rw pool=data namespace=mine, allow r pool=data object_prefix pub')
         self.c.rados(*ns, '-p', 'data', '-N', 'mine', 'put', 'a', self.sample())

@@ -2,7 +2,7 @@
 
 use crate::commands;
 use crate::event::Peer;
-use spirula_auth::caps::{Args, MgrAccess};
+use spirula_auth::caps::{Args, MgrAccess, MgrCaps};
 use spirula_messages::ceph::{MCommand, MCommandReply, MMgrCommand, MMgrCommandReply, kind};
 use spirula_messages::cluster::control::OsdReport;
 use spirula_messages::{Body, Message};
@@ -13,7 +13,14 @@ pub(crate) fn refused(peer: &Peer, m: &Message) -> Option<Option<Message>> {
     let caps = peer.caps.as_ref()?;
     let addr = peer.place;
     let may = |service: &str, command: &str, args: &Args, (read, write, exec): (bool, bool, bool)| {
-        caps.allows(&MgrAccess { service, module: "", command, args, read, write, exec, addr })
+        let module = commands::module_of(command);
+        let whole = MgrAccess { service, module, command, args, read, write, exec, addr };
+        // A module's command that names a pool is for those alone who may do so there.
+        let there = || match commands::scope_of(command, args) {
+            Some(args) => caps.allows(&MgrAccess { command: "", args: &args, ..whole }),
+            None => true,
+        };
+        caps.allows(&whole) && (by_command_alone(caps, whole) || there())
     };
     let command = |cmd: &[String], tell: bool| {
         // What cannot be understood, or is not known, does nothing and is answered with what is wrong.
@@ -31,7 +38,7 @@ pub(crate) fn refused(peer: &Peer, m: &Message) -> Option<Option<Message>> {
     let (result, status) = (-errno::EACCES, "access denied: the user has no capabilities for this at managers");
     match m.kind {
         OsdReport::KIND if peer.name.kind == EntityType::Osd as u8 => None,
-        // Gateways and the like introduce themselves; what they report is not used.
+        // Gateways and the like introduce themselves and say how they are, whatever they may.
         kind::MGR_OPEN | kind::MGR_CLOSE | kind::MGR_REPORT | kind::PING => None,
         kind::MGR_COMMAND => match MMgrCommand::from_message(m) {
             Ok(c) if !command(&c.cmd, false) => {
@@ -50,6 +57,11 @@ pub(crate) fn refused(peer: &Peer, m: &Message) -> Option<Option<Message>> {
         },
         _ => Some(None),
     }
+}
+
+/// True for who is given the very command, or the part of the manager, whatever `module` grants say of pools.
+fn by_command_alone(caps: &MgrCaps, access: MgrAccess<'_>) -> bool {
+    caps.allows(&MgrAccess { module: "", ..access })
 }
 
 #[cfg(test)]
@@ -100,6 +112,64 @@ mod tests {
             rows += 1;
         }
         assert!(rows > 40, "{rows}");
+    }
+
+    /// As in Ceph, `profile rbd` is for the module, and what it is asked for is compared then.
+    #[test]
+    fn what_images_do_is_told_of_the_pools_that_a_user_may_see() {
+        let may = |caps: &str, spec: Option<&str>| {
+            let mut cmd = json!({"prefix": "rbd perf image stats"});
+            if let Some(spec) = spec {
+                cmd["pool_spec"] = spec.into();
+            }
+            let m = MMgrCommand { fsid: Uuid::default(), cmd: vec![cmd.to_string()], input: bytes::Bytes::new() };
+            refused(&peer(EntityType::Client, caps), &m.into_message(1)).is_none()
+        };
+        for (caps, all, a, a_ns, b) in [
+            ("profile rbd", true, true, true, true),
+            ("profile rbd-read-only", true, true, true, true),
+            ("allow r", true, true, true, true),
+            ("profile rbd pool=a", false, true, true, false),
+            ("profile rbd pool=a namespace=n", false, false, true, false),
+            ("profile crash", false, false, false, false),
+            ("allow module status r", false, false, false, false),
+        ] {
+            let got = [None, Some("a"), Some("a/n"), Some("b")].map(|spec| may(caps, spec));
+            assert_eq!(got, [all, a, a_ns, b], "{caps}");
+            assert_eq!(may(caps, Some("")), all, "{caps}");
+        }
+    }
+
+    /// Block storage's users have the rights of its module by their profile, in their pools and nowhere else.
+    #[test]
+    fn a_module_and_the_profiles_of_block_images_are_rights_at_its_commands() {
+        let may = |caps: &str, cmd: serde_json::Value| {
+            let m = MMgrCommand { fsid: Uuid::default(), cmd: vec![cmd.to_string()], input: bytes::Bytes::new() };
+            refused(&peer(EntityType::Client, caps), &m.into_message(1)).is_none()
+        };
+        let list = || json!({"prefix": "rbd task list"});
+        let flatten = |spec: &str| json!({"prefix": "rbd task add flatten", "image_spec": spec});
+        let perf = |spec: &str| json!({"prefix": "rbd perf image stats", "pool_spec": spec});
+        let all_perf = || json!({"prefix": "rbd perf image stats"});
+        for caps in ["profile rbd", "allow module rbd_support rw", "allow rw"] {
+            assert!(
+                may(caps, list()) && may(caps, flatten("a/i")) && may(caps, perf("a")) && may(caps, all_perf()),
+                "{caps}"
+            );
+        }
+        let caps = "profile rbd pool=a, profile rbd pool=b namespace=n";
+        assert!(may(caps, list()) && may(caps, flatten("a/i")) && may(caps, flatten("a/n/i")) && may(caps, perf("a")));
+        assert!(may(caps, flatten("b/n/i")) && may(caps, perf("b/n")));
+        for cmd in [flatten("b/i"), flatten("b/m/i"), flatten("c/i"), flatten(""), perf("b"), perf("c"), all_perf()] {
+            assert!(!may(caps, cmd.clone()), "{cmd}");
+        }
+        assert!(may("profile rbd-read-only", list()) && !may("profile rbd-read-only", flatten("a/i")));
+        assert!(may("allow command \"rbd task add flatten\"", flatten("c/i")));
+        for other in [json!({"prefix": "balancer status"}), json!({"prefix": "pg stat"}), json!({"prefix": "osd df"})] {
+            assert!(!may("profile rbd", other.clone()), "{other}");
+        }
+        assert!(may("allow module balancer r", json!({"prefix": "balancer status"})));
+        assert!(!may("allow module balancer r", list()));
     }
 
     /// What a condition names is compared with all words of a list.

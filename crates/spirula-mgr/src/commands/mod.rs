@@ -133,6 +133,31 @@ pub(crate) fn needs_of(prefix: &str) -> Option<(&'static str, &'static str)> {
     own.or_else(|| absent::find(prefix).map(|c| (c.part, c.perm)))
 }
 
+/// The pool and namespace that a command is about, as capabilities that are limited to some compare them; `None` if it is about none.
+pub(crate) fn scope_of(prefix: &str, args: &spirula_auth::caps::Args) -> Option<spirula_auth::caps::Args> {
+    rbd::scope(prefix, args)
+}
+
+/// The module of Ceph's manager that serves a command there, which `allow module` and some profiles name; empty for those that
+/// the manager serves itself.
+pub(crate) fn module_of(prefix: &str) -> &'static str {
+    if let Some(c) = absent::find(prefix) {
+        return c.module;
+    }
+    match prefix.split(' ').next().unwrap_or_default() {
+        "rbd" => "rbd_support",
+        "balancer" => "balancer",
+        "progress" => "progress",
+        "iostat" => "iostat",
+        "orch" => "orchestrator",
+        "telemetry" => "telemetry",
+        "restful" => "restful",
+        "osd" if prefix == "osd pool autoscale-status" => "pg_autoscaler",
+        "osd" | "fs" if matches!(prefix, "osd status" | "fs status") => "status",
+        _ => "",
+    }
+}
+
 /// Prefix, module and permission of each command, for tests of who may what.
 #[cfg(test)]
 pub(crate) fn rows() -> impl Iterator<Item = (String, &'static str, &'static str)> {

@@ -5,6 +5,7 @@
 //! none is ever there to be listed, shown or ended.
 
 use super::spec::{CommandSpec, Ctx, Reply};
+use spirula_auth::caps::Args;
 use spirula_types::errno;
 
 macro_rules! commands {
@@ -38,4 +39,29 @@ fn of_level(c: &Ctx<'_>, empty: &str) -> Reply {
         return Reply::err(errno::ENOENT, format!("Pool {pool} does not exist"));
     }
     Reply::data(empty)
+}
+
+/// Pool and namespace of a command about block images, as `profile rbd pool=P namespace=N` compares them: those it names, and
+/// none at all for figures of all pools. `None` where there is nothing of any pool to be seen or done.
+pub(super) fn scope(command: &str, args: &Args) -> Option<Args> {
+    if !command.starts_with("rbd ") {
+        return None;
+    }
+    let spec =
+        ["pool_spec", "level_spec", "image_spec", "image_id_spec"].iter().find_map(|k| Some((*k, args.get(*k)?)));
+    let (kind, text) = match spec {
+        Some(spec) => spec,
+        None if command.starts_with("rbd perf ") => return Some(named("", "")),
+        None => return None,
+    };
+    let words: Vec<&str> = text.split('/').collect();
+    Some(match (kind, words.as_slice()) {
+        ("pool_spec", [pool, namespace, ..]) | (_, [pool, namespace, _, ..]) => named(pool, namespace),
+        (_, [pool, ..]) => named(pool, ""),
+        (_, []) => named("", ""),
+    })
+}
+
+fn named(pool: &str, namespace: &str) -> Args {
+    [("pool", pool), ("namespace", namespace)].map(|(k, v)| (k.to_owned(), v.to_owned())).into()
 }
