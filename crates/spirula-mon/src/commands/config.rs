@@ -6,9 +6,12 @@ use crate::mon::CommandCtx;
 use crate::options;
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
+use spirula_auth::EntityId;
+use spirula_auth::caps::{self, MonAccess, MonCaps};
 use spirula_format::{Align, TextTable};
 use spirula_settings::{common, known};
-use spirula_types::errno::{EINVAL, ENOENT, EPERM};
+use spirula_types::EntityType;
+use spirula_types::errno::{EINVAL, ENOENT, ENOSPC, EPERM};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -164,6 +167,22 @@ pub(super) const SPECS: &[CommandSpec] = &[
 const KEY_NAME_MAX: usize = 4096;
 /// Longest value of a config-key.
 const KEY_VALUE_MAX: usize = 65_536;
+/// Bytes of all config-keys, about, from which on only administrators add to them: monitors have them in memory, and some profiles may
+/// set keys without end.
+const KEYS_MADE_MAX: usize = 16 << 20;
+/// Of these, those whose names begin alike, up to the first `/`: what a user may set is below such a name, so that it leaves to others
+/// what they need.
+const KEYS_ALIKE_MAX: usize = 4 << 20;
+/// The same for administrators.
+const KEYS_MAX: usize = 64 << 20;
+/// What a key takes beside its name and value, bytes, about. All keys are gone through for each that is set: with this much there are
+/// some ten thousand at most below one name.
+const KEY_COST: usize = 400;
+
+/// What keys count against what they may have altogether.
+fn cost<'a>(keys: impl Iterator<Item = (&'a String, &'a Bytes)>) -> usize {
+    keys.map(|(k, v)| KEY_COST + k.len() + v.len()).sum()
+}
 
 fn section(args: &Args) -> Result<String, (i32, String)> {
     let who = args.str("who");
@@ -518,8 +537,46 @@ fn key_set(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
             ),
         );
     }
+    let any = sets_any_key(ctx);
+    let kv = &ctx.work.state.kv;
+    let before = cost(kv.get_key_value(&key).into_iter());
+    let after = cost([(&key, &value)].into_iter());
+    // What does not grow them is taken however many there are.
+    let grows = after > before;
+    let too_many = |keys: usize, most: usize| keys - before + after > most;
+    let most = if any { KEYS_MAX } else { KEYS_MADE_MAX };
+    if grows && too_many(cost(kv.iter()), most) {
+        let text = format!("there are {} keys already, which may have {} MiB altogether", kv.len(), most >> 20);
+        return CommandResult::err(ENOSPC, text);
+    }
+    let begins = key.split_inclusive('/').next().unwrap_or_default();
+    let alike = kv.range(begins.to_owned()..).take_while(|(k, _)| k.starts_with(begins));
+    if grows && !any && too_many(cost(alike), KEYS_ALIKE_MAX) {
+        let text = format!("there are many keys '{begins}…' already, which may have {} MiB", KEYS_ALIKE_MAX >> 20);
+        return CommandResult::err(ENOSPC, text);
+    }
     Arc::make_mut(&mut ctx.work.state.kv).insert(key.clone(), value);
     CommandResult::ok(format!("set {key}"))
+}
+
+/// May who asks set whatever key it likes? Who is no user and no client may: it is of this cluster's own; and everybody where
+/// there is no authentication. A client whose user is gone may not. Nor may, for this, who may from some network only: where a request
+/// comes from is not told here, and the smaller share is enough for whoever needs such a bound.
+fn sets_any_key(ctx: &CommandCtx<'_>) -> bool {
+    let name = ctx.peer.auth_name();
+    let user = name.parse::<EntityId>().ok().and_then(|entity| ctx.work.state.auth.get(&entity));
+    let Some(user) = user else { return !ctx.mon.auth_safe || ctx.peer.kind != EntityType::Client };
+    let caps = user.caps.get("mon").and_then(|text| text.parse::<MonCaps>().ok()).unwrap_or_default();
+    caps.allows(&MonAccess {
+        entity: &name,
+        service: "config-key",
+        command: "",
+        args: &caps::Args::new(),
+        read: false,
+        write: true,
+        exec: false,
+        addr: None,
+    })
 }
 
 fn key_rm(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {

@@ -19,8 +19,17 @@ use std::sync::Arc;
 const PREFIX: &str = "mgr/crash/crash/";
 /// Longest report taken, bytes.
 const REPORT_MAX: usize = 256 << 10;
-/// Most reports kept; the oldest go first.
+/// Most values in a report, and how deep they are in one another: in memory each takes far more than the two bytes that it may have as
+/// text, and all reports are read whenever somebody looks at the cluster's health. What daemons write has some hundred.
+const VALUES_MAX: usize = 4096;
+const DEPTH_MAX: usize = 16;
+/// Most reports kept, and their bytes; the oldest go first, and before them those of a time that is to come. All of them can be archived in one entry of the monitors' log.
 const REPORTS_MAX: usize = 1000;
+const REPORTS_BYTES: usize = 6 << 20;
+/// A clock of another host may be ahead by so much, seconds.
+const AHEAD: u32 = 3600;
+/// What a value takes beside its text, bytes, about.
+const VALUE_COST: usize = 32;
 /// A crash is worth a health warning for so long, seconds (`mgr/crash/warn_recent_interval`).
 const RECENT: u32 = 14 * 86_400;
 
@@ -117,11 +126,44 @@ impl Crash {
     }
 }
 
+/// How many values a JSON text has, about, and how deep they are in one another.
+fn values(json: &[u8]) -> (usize, usize) {
+    let (mut count, mut depth, mut deepest) = (0, 0_usize, 0);
+    let (mut quoted, mut escaped) = (false, false);
+    for byte in json {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if quoted => escaped = true,
+            b'"' => quoted = !quoted,
+            _ if quoted => {}
+            b',' => count += 1,
+            b'[' | b'{' => (count, depth) = (count + 1, depth + 1),
+            b']' | b'}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        deepest = deepest.max(depth);
+    }
+    (count, deepest)
+}
+
+/// Is it no more than a report may be, with so many values that were added here?
+fn is_plain(json: &[u8], added: usize) -> bool {
+    let (count, depth) = values(json);
+    json.len() <= REPORT_MAX * 2 && count <= VALUES_MAX + added && depth <= DEPTH_MAX
+}
+
+/// What a report counts against [`REPORTS_BYTES`].
+fn cost(report: &[u8]) -> usize {
+    report.len() + values(report).0 * VALUE_COST
+}
+
 /// All reports, oldest first. What cannot be read as one (somebody set the key by hand) is left
 /// out.
 fn crashes(kv: &BTreeMap<String, Bytes>) -> Vec<Crash> {
     let keys = kv.range(PREFIX.to_owned()..).take_while(|(k, _)| k.starts_with(PREFIX));
     let mut all: Vec<Crash> = keys
+        // When it was archived is added to it.
+        .filter(|(_, v)| is_plain(v, 1))
         .filter_map(|(k, v)| {
             let fields: Map<String, Value> = serde_json::from_slice(v).ok()?;
             let stamp = fields.get("timestamp").and_then(Value::as_str).and_then(UTime::from_iso)?;
@@ -192,6 +234,14 @@ fn post(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
                 format!("a crash report may have {REPORT_MAX} bytes, this one has {}", ctx.input.len()),
             ));
         }
+        if !is_plain(ctx.input, 0) {
+            return Err((
+                E2BIG,
+                format!(
+                    "a crash report may have {VALUES_MAX} values, {DEPTH_MAX} deep in one another; this one has more"
+                ),
+            ));
+        }
         let value: Value = serde_json::from_slice(ctx.input).map_err(|e| bad(&e.to_string()))?;
         let Value::Object(fields) = value else { return Err(bad("not a JSON object")) };
         let text = |name: &str| fields.get(name).and_then(Value::as_str).filter(|t| !t.is_empty());
@@ -209,11 +259,24 @@ fn post(ctx: &mut CommandCtx<'_>, _: &Args) -> CommandResult {
         let key = format!("{PREFIX}{id}");
         let kv = Arc::make_mut(&mut ctx.work.state.kv);
         if !kv.contains_key(&key) {
-            let all = crashes(kv);
-            for oldest in all.iter().take((all.len() + 1).saturating_sub(REPORTS_MAX)) {
+            let report = Bytes::from(Value::Object(fields).to_string());
+            let mut all = crashes(kv);
+            // Whoever posts says of when it is: a report of tomorrow would outlive all others.
+            let soonest = ctx.work.now.sec.saturating_add(AHEAD);
+            let ahead = |c: &Crash| c.stamp.sec.checked_sub(soonest).filter(|by| *by > 0);
+            all.sort_by_key(|c| ahead(c).map_or((true, 0), |by| (false, u32::MAX - by)));
+            let of = |kv: &BTreeMap<String, Bytes>, id| kv.get(&format!("{PREFIX}{id}")).map_or(0, |v| cost(v));
+            // What is no report, and so is never pushed out, does not push out others.
+            let (mut left, mut bytes) = (all.len(), cost(&report));
+            bytes += all.iter().map(|c| of(kv, &c.id)).sum::<usize>();
+            for oldest in &all {
+                if left < REPORTS_MAX && bytes <= REPORTS_BYTES {
+                    break;
+                }
+                (left, bytes) = (left - 1, bytes - of(kv, &oldest.id));
                 kv.remove(&format!("{PREFIX}{}", oldest.id));
             }
-            kv.insert(key, Bytes::from(Value::Object(fields).to_string()));
+            kv.insert(key, report);
         }
         Ok(CommandResult::default())
     };

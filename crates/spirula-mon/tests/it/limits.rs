@@ -38,6 +38,122 @@ fn a_burst_never_makes_an_entry_that_followers_refuse() {
     assert_eq!(c.mon.state().kv.len(), 700);
 }
 
+/// Monitors have all keys in memory. Some profiles may set keys without end, and a host's crash reports come with a profile, too: both
+/// end at a share of what a small cluster has, leave administrators room, and what is there can still be changed and removed.
+#[test]
+fn keys_and_crash_reports_of_small_users_have_an_end() {
+    let mut c = Cluster::up(1);
+    c.ok(r#"{"prefix": "auth get-or-create", "entity": "client.peer", "caps": ["mon", "profile rbd-mirror-peer"]}"#);
+    c.ok(r#"{"prefix": "auth get-or-create", "entity": "client.crash", "caps": ["mon", "profile crash", "mgr", "profile crash"]}"#);
+    let size = |c: &Cluster| c.mon.state().kv.iter().map(|(k, v)| k.len() + v.len()).sum::<usize>();
+    let mut tid = 1000;
+    let mut run = |c: &mut Cluster, who: &str, cmd: serde_json::Value, input: Bytes| {
+        let conn = c.open(EntityType::Client, who);
+        tid += 1;
+        let ask = MMonCommand { version: 0, fsid: FSID, cmd: vec![cmd.to_string()], input };
+        let sent = c.send(conn, ask.into_message(tid));
+        c.event(MonEvent::SessionClosed { conn });
+        let (_, ack) = sent.iter().find(|(at, m)| *at == conn && m.kind == MMonCommandAck::KIND).unwrap();
+        MMonCommandAck::from_message(ack).unwrap()
+    };
+    let set = |n: usize| json!({"prefix": "config-key set", "key": format!("rbd/mirror/peer/1/{n}")});
+    let value = Bytes::from(vec![b'v'; 65536]);
+    let full = (0..1000).find(|n| match run(&mut c, "peer", set(*n), value.clone()) {
+        ack if ack.result == 0 => false,
+        ack => {
+            assert!(ack.result == -28 && ack.status.contains("4 MiB"), "{} {}", ack.result, ack.status);
+            true
+        }
+    });
+    assert!(size(&c) <= 4 << 20, "{} bytes", size(&c));
+    // Others have room for theirs, until all of them together have more.
+    c.ok(r#"{"prefix": "auth get-or-create", "entity": "client.many", "caps": ["mon", "allow command \"config-key set\""]}"#);
+    let many = |n: usize| json!({"prefix": "config-key set", "key": format!("a{}/{n}", n / 50)});
+    let refused =
+        (0..1000).find_map(|n| Some(run(&mut c, "many", many(n), value.clone())).filter(|ack| ack.result != 0));
+    let refused = refused.unwrap();
+    assert!(refused.result == -28 && refused.status.contains("16 MiB"), "{}", refused.status);
+    assert!((15 << 20..=16 << 20).contains(&size(&c)), "{} bytes", size(&c));
+    for n in 0..250 {
+        run(&mut c, "admin", json!({"prefix": "config-key rm", "key": format!("a{}/{n}", n / 50)}), Bytes::new());
+    }
+    // Small ones, too: each costs more than it holds.
+    let (mut n, before) = (full.unwrap(), c.mon.state().kv.len());
+    while run(&mut c, "peer", set(n), Bytes::new()).result == 0 {
+        n += 1;
+    }
+    assert!(c.mon.state().kv.len() - before < 1000);
+    assert_eq!(run(&mut c, "peer", set(0), Bytes::from_static(b"less")).result, 0);
+    assert_eq!(run(&mut c, "admin", set(100_000), value.clone()).result, 0);
+    for n in 0..200 {
+        let id = format!("2026-11-26T00:00:{:02}.{n:06}Z_x", n % 60);
+        let report = json!({"crash_id": id, "timestamp": "2026-11-26T00:00:00.000000Z", "entity_name": "osd.0", "x": "y".repeat(200 << 10)});
+        assert_eq!(run(&mut c, "crash", json!({"prefix": "crash post"}), report.to_string().into()).result, 0);
+    }
+    assert!(size(&c) < 26 << 20, "{} bytes", size(&c));
+    assert_eq!(c.mon.state().kv.keys().filter(|k| k.starts_with("mgr/crash/crash/")).count(), 30);
+    let last = (0..2000).find(|n| run(&mut c, "admin", set(200_000 + n), value.clone()).result != 0);
+    assert!(last.is_some() && size(&c) > 60 << 20 && size(&c) <= 64 << 20, "{} bytes", size(&c));
+}
+
+/// A crash report of a few bytes may take much more in memory, and as it is shown: many values, or deep in one another. Those are not
+/// taken, and one that was set as a key neither counts nor pushes others out. All that are kept can be archived at once.
+#[test]
+fn crash_reports_are_small_in_memory_too() {
+    let mut c = Cluster::up(1);
+    let report = |n: usize, x: &str| {
+        let id = format!("2026-11-26T00:00:{:02}.{n:06}Z_x", n % 60);
+        let text =
+            format!(r#"{{"crash_id":"{id}","timestamp":"2026-11-16T00:00:00.000000Z","entity_name":"osd.0","x":{x}}}"#);
+        Bytes::from(text)
+    };
+    let post = r#"{"prefix": "crash post"}"#;
+    let zeros = |n: usize| format!("[{}0]", "0,".repeat(n));
+    for x in [zeros(100_000), format!("{}0{}", "[".repeat(100), "]".repeat(100))] {
+        let (result, status, _) = c.command_with(post, report(0, &x));
+        assert!(result == -7 && status.contains("values"), "{result} {status}");
+    }
+    // Brackets and commas within texts are none.
+    let frames = format!(r#"["{}\""]"#, "f<a, {lambda}>[[{{,".repeat(5000));
+    assert_eq!(c.command_with(post, report(1, &frames)).0, 0);
+    for n in 0..2 {
+        let whole = report(900 + n, &zeros(30_000));
+        let set = json!({"prefix": "config-key set", "key": format!("mgr/crash/crash/by-hand-{n}")});
+        assert_eq!(c.command_with(&set.to_string(), whole).0, 0);
+    }
+    assert_eq!(c.command(r#"{"prefix": "crash stat"}"#).2.lines().next(), Some("1 crashes recorded"));
+    for n in 2..40 {
+        let longest = format!("\"{}\"", "y".repeat((256 << 10) - 150));
+        assert_eq!(c.command_with(post, report(n, &longest)).0, 0);
+    }
+    assert!(c.command(r#"{"prefix": "crash stat"}"#).2.starts_with("2"));
+    assert_eq!(c.command(r#"{"prefix": "crash archive-all"}"#).0, 0);
+    assert_eq!(c.command(r#"{"prefix": "crash ls-new"}"#).2, "");
+    // One that has as many values as may be is there when it was archived, too: of 4,096 four are not zeros, and one is the list.
+    assert_eq!(c.command_with(post, report(50, &zeros(4096 - 5))).0, 0);
+    assert_ne!(c.command_with(post, report(51, &zeros(4096 - 4))).0, 0);
+    let has = |c: &mut Cluster| c.command(r#"{"prefix": "crash ls"}"#).2.contains("00:00:50.000050Z_x");
+    assert!(has(&mut c));
+    assert_eq!(c.command(r#"{"prefix": "crash archive-all"}"#).0, 0);
+    assert!(has(&mut c), "an archived report is lost from sight");
+    let before = c.mon.state().kv.len();
+    // One of a time that is to come is pushed out before all others.
+    let late = json!({"crash_id": "late", "timestamp": "2100-01-01T00:00:00.000000Z", "entity_name": "osd.0"});
+    assert_eq!(c.command_with(post, late.to_string().into()).0, 0);
+    let kept = |c: &mut Cluster| c.command(r#"{"prefix": "crash ls"}"#).2.matches("late").count();
+    assert_eq!(kept(&mut c), 1);
+    let longest = format!("\"{}\"", "y".repeat((256 << 10) - 150));
+    for n in 41..44 {
+        assert_eq!(c.command_with(post, report(n, &longest)).0, 0);
+    }
+    assert_eq!(kept(&mut c), 0, "older ones were pushed out in its place");
+    for n in 0..1200 {
+        let few = report(100_000 + n, &zeros(2000));
+        assert_eq!(c.command_with(post, few).0, 0);
+    }
+    assert!(c.mon.state().kv.len() < before + 100, "{} keys", c.mon.state().kv.len());
+}
+
 /// The log that a monitor keeps is bounded by its bytes, not by the number of its entries alone.
 #[test]
 fn a_log_of_long_entries_is_folded_early() {
