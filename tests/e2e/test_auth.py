@@ -200,6 +200,10 @@ class ThreeMonitors(Case):
         self.c.ceph('osd', 'pool', 'create', 'p3', '8')
         self.c.rados('-p', 'p3', 'put', 'x', self.sample())
         assert len(json.loads(self.c.spirula('status', '--dir', self.c.dir, '--json').out)['mons']) == 3
+        # They share a process: one that is removed would end with all the others.
+        r = self.c.ceph('mon', 'rm', 'b', check=False)
+        assert r.code == 95 and 'spirula up' in r.err, r
+        assert self.c.json('quorum_status')['quorum_names'] == ['a', 'b', 'c']
         self.c.down()
         self.c.up()
         assert self.c.rados('-p', 'p3', 'get', 'x', '-').out == open(self.sample()).read()

@@ -454,6 +454,38 @@ class Processes(Hosts):
         self.wait_quorum(self.mons)
 
 
+class Removed(Hosts):
+    """Monitors that run are taken out one after the other: the one that leads, then the other one of the two that are left."""
+    minutes = 2
+
+    def ended(self, pid):
+        try:
+            with open(f'/proc/{pid}/stat') as f:
+                return f.read().rsplit(')', 1)[1].split()[0] == 'Z'
+        except FileNotFoundError:
+            return True
+
+    def test_the_last_monitor_goes_on_alone(self):
+        left = list(self.mons)
+        for leads in (True, False):
+            leader = self.leader()
+            out = leader if leads else next(n for n in left if n != leader)
+            host, pid = self.net[out], self.net[out].pid(f'mon.{out}')
+            self.ceph('mon', 'rm', out)
+            left.remove(out)
+            began = time.time()
+            self.wait_quorum(left)
+            self.ceph('config-key', 'set', f'without-{out}', 'x')
+            print(f'  without mon.{out} {time.time() - began:.1f} s after its removal', flush=True)
+            netns.wait(lambda: self.ended(pid), f'the end of mon.{out}', 20)
+            assert f'mon.{out} was removed from the cluster' in host.logs(), host.logs()[-2000:]
+            assert [m['name'] for m in self.json('mon', 'dump')['mons']] == left
+        self.wait_health('MON_DOWN', False)
+        self.wait_osds(3)
+        self.wait_clean()
+        self.rados('-p', 'data', 'put', 'alone', self.sample())
+
+
 class IPv6Networks(Hosts):
     six, networks = True, 2
 

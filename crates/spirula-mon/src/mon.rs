@@ -206,7 +206,12 @@ pub struct Mon {
     pub(crate) entropy: Entropy,
     /// Nobody comes in without a key.
     pub(crate) auth_safe: bool,
+    /// Monitors whose end would end others with them: they share a process.
+    pub(crate) company: Vec<String>,
 }
+
+/// Among a monitor's facts (`mon metadata`): it shares its process with other daemons, which would end with it.
+pub const SHARES_PROCESS: &str = "spirula_shares_process";
 
 /// What a command handler works with.
 pub struct CommandCtx<'a> {
@@ -280,6 +285,7 @@ impl Mon {
             last_look: UTime::ZERO,
             entropy,
             auth_safe: false,
+            company: Vec::new(),
         };
         if new {
             mon.q.stored = Some(stored);
@@ -327,6 +333,11 @@ impl Mon {
     /// health says so.
     pub fn set_auth_safe(&mut self, safe: bool) {
         self.auth_safe = safe;
+    }
+
+    /// Names the monitors that share this one's process, itself included, if there are others: none of them can be removed.
+    pub fn set_company(&mut self, names: Vec<String>) {
+        self.company = names;
     }
 
     /// The cluster.

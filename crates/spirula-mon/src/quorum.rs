@@ -61,6 +61,9 @@ const COMPACT_BYTES: u64 = 4 << 20;
 const ENTRY_MAX: usize = spirula_quorum::FRAME_MAX / 2;
 /// Ticks after which a change that is not agreed on is called stuck.
 const STALLED_TICKS: u64 = 40;
+/// Ticks for which a monitor that is no member any more stays, unless it is told before that it is not needed: who is left may not have
+/// heard that this is agreed on, and could elect nobody without it.
+const LEAVE_TICKS: u64 = 50;
 /// Connections of other monitors' clients have ids from here on.
 pub(crate) const REMOTE: ConnId = 1 << 63;
 /// Members remembered that the state does not have (yet).
@@ -225,6 +228,8 @@ pub(crate) struct Quorum {
     pub stored: Option<Stored>,
     /// Was a member, as the state had it.
     belonged: bool,
+    /// Since when it is in no table of members, by [`Self::ticks`].
+    outside: Option<u64>,
     leading: bool,
     /// What came for the leader between this monitor's election and its first entry's commit.
     early: VecDeque<(String, AddrVec, Message)>,
@@ -264,6 +269,7 @@ impl Quorum {
             seeds,
             stored: None,
             belonged: false,
+            outside: None,
             leading: false,
             early: VecDeque::new(),
             frozen: false,
@@ -741,12 +747,8 @@ impl Mon {
                 session.warn(*conn, self.fsid, &self.state, out);
             }
         }
-        let member = self.q.identity.member;
-        if self.state.members.contains_key(&member) {
-            self.q.belonged = true;
-        } else if self.q.belonged && !self.q.leads() {
-            self.fail(format!("mon.{} was removed from the cluster", self.name), out);
-        }
+        // One that was taken out of the table stays until the library's members follow, which takes its vote.
+        self.q.belonged |= self.state.members.contains_key(&self.q.identity.member);
     }
 
     fn on_status(&mut self, s: Status, out: &mut Vec<MonEffect>) {
@@ -993,11 +995,17 @@ impl Mon {
         }
     }
 
-    /// Stops a monitor that the others need no more: it is in no table of members, be that the state's or the library's.
+    /// Stops a monitor that the others need no more: it is in no table of members, be that the state's or the library's. It goes on
+    /// answering the others until one of those leads and says so ([`MonRemoved`]), or for [`LEAVE_TICKS`].
     fn leave_if_removed(&mut self, out: &mut Vec<MonEffect>) {
         let me = self.q.identity.member;
         let agreed = self.q.node.as_ref().is_some_and(|n| n.members().contains(me));
-        if self.q.belonged && !self.q.frozen && !agreed && !self.state.members.contains_key(&me) {
+        if !self.q.belonged || self.q.frozen || agreed || self.state.members.contains_key(&me) {
+            self.q.outside = None;
+            return;
+        }
+        let since = *self.q.outside.get_or_insert(self.q.ticks);
+        if self.q.ticks - since >= LEAVE_TICKS {
             self.fail(format!("mon.{} was removed from the cluster", self.name), out);
         }
     }

@@ -226,6 +226,7 @@ impl Process {
             host: self.host.clone(),
             auth: keys::monitor(&self.id, &self.settings)?,
             settings: self.settings.clone(),
+            company: Vec::new(),
         };
         let mon = MonDaemon::start(setup, &self.hub, &self.reactors.next(), self.failed.clone())?;
         Ok((Running::Mon(mon.mailbox), mon.addrs))

@@ -1,9 +1,9 @@
 //! `ceph mon …`.
 
 use super::{Args, CommandResult, CommandSpec, FLAG_DEPRECATED, json_out, misc, text_or_json};
-use crate::mon::CommandCtx;
+use crate::mon::{CommandCtx, SHARES_PROCESS};
 use serde_json::{Value, json};
-use spirula_types::errno::{EBUSY, EEXIST, EINVAL, ENOENT};
+use spirula_types::errno::{EBUSY, EEXIST, EINVAL, ENOENT, EOPNOTSUPP};
 use spirula_types::{AddrVec, EntityAddr};
 use std::sync::Arc;
 
@@ -328,6 +328,20 @@ fn rm(ctx: &mut CommandCtx<'_>, args: &Args) -> CommandResult {
     };
     if state.monmap.len() == 1 {
         return CommandResult::err(EINVAL, format!("error: refusing removal of last monitor {name}"));
+    }
+    // Whoever leads may be of another process: a monitor's facts say so, too. After a restart they come a moment later than its vote.
+    let other = name != ctx.mon.name && ctx.mon.quorum.names.contains(&name);
+    if other && !ctx.mon.quorum.facts.contains_key(&name) {
+        return CommandResult::err(
+            EBUSY,
+            format!("mon.{name} has not said yet what it is; try again in a few seconds"),
+        );
+    }
+    let shares = ctx.mon.quorum.facts.get(&name).is_some_and(|f| f.contains_key(SHARES_PROCESS));
+    if shares || ctx.mon.company.contains(&name) {
+        // A monitor that is removed ends, and all that shares its process would end with it.
+        let text = format!("mon.{name} is part of 'spirula up', which keeps as many monitors as it was made with");
+        return CommandResult::err(EOPNOTSUPP, text);
     }
     let member = state.members.iter().find(|(_, m)| m.name == name).map(|(id, _)| *id);
     if let Some(member) = member {

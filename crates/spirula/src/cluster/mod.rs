@@ -265,6 +265,7 @@ impl Cluster {
                 host: host.clone(),
                 settings: settings.clone(),
                 auth,
+                company: mon_addrs(m).into_iter().map(|(name, _)| name.to_owned()).collect(),
             };
             let mon = MonDaemon::start(setup, &hub, &reactors.next(), failed.clone())?;
             socket("mon", name, &settings, &mon.addrs);

@@ -144,6 +144,8 @@ pub struct MonSetup {
     pub settings: Settings,
     /// Whom it lets in.
     pub auth: MonAuth,
+    /// The monitors of this process, where they are several.
+    pub company: Vec<String>,
 }
 
 /// A running monitor.
@@ -199,7 +201,7 @@ impl MonDaemon {
         on: &Handle,
         failed: Arc<Mutex<Option<String>>>,
     ) -> anyhow::Result<MonHandle> {
-        let MonSetup { data, name, fsid, bind, place, hint, seeds, host, settings, auth } = setup;
+        let MonSetup { data, name, fsid, bind, place, hint, seeds, host, settings, auth, company } = setup;
         crate::guard::tighten(&data).with_context(|| format!("close {} to other users", data.display()))?;
         let (store, stored) = MonStore::open(&data).map_err(|e| anyhow!("mon.{name} cannot start: {e}"))?;
         let own = store.identity().fsid;
@@ -227,9 +229,13 @@ impl MonDaemon {
         let mut facts = host::machine_facts(&host);
         facts.insert("compression_algorithms".to_owned(), "none, snappy, zlib, zstd, lz4".to_owned());
         facts.extend(host::disk_facts(&data));
+        if !company.is_empty() {
+            facts.insert(spirula_mon::SHARES_PROCESS.to_owned(), "true".to_owned());
+        }
         mon.set_metadata(facts);
         mon.set_settings(settings.of(format!("mon.{name}")));
         mon.set_auth_safe(auth.required.is_safe());
+        mon.set_company(company);
         let known = mon.state().monmap.mons.get(&name).and_then(|m| m.addrs.msgr2().addr);
         let addr = bind.or(known).with_context(|| format!("mon.{name} has no v2 address in the monitor map"))?;
         let (mailbox, rx) = mailbox::<MonMail>();
