@@ -392,6 +392,36 @@ class ReadOnlyDisk(OnDisk):
         self.same(*done, *(['never'] if put else []))
 
 
+class Destroyed(Case):
+    args = ['--osds', '3', '--osd-size', '1G']
+
+    def test_a_destroyed_osd_comes_back_as_a_new_one_alone(self):
+        self.c.rados('-p', 'data', 'put', 'o', '/etc/hostname')
+        self.c.spirula('osd', 'stop', '2', '--dir', self.c.dir)
+        self.c.ceph('osd', 'destroy', '2', '--force', '--yes-i-really-mean-it')
+        self.c.spirula('osd', 'start', '2', '--dir', self.c.dir)
+        wait(lambda: 'osd.2 may not come up: it was destroyed' in self.c.ceph('log', 'last', '20').out, 'a word of what to do')
+        assert self.c.json('osd', 'stat')['num_up_osds'] == 2
+        self.c.spirula('osd', 'recreate', '2', '--dir', self.c.dir)
+        self.c.wait_clean()
+        assert self.c.json('osd', 'stat')['num_up_osds'] == 3
+
+    def test_one_whose_number_was_given_away_or_that_failed_half_way_is_made_anew(self):
+        # By hand, as the word in the log says, but for a store that nobody has.
+        self.c.spirula('osd', 'stop', '1', '--dir', self.c.dir)
+        self.c.ceph('osd', 'destroy', '1', '--force', '--yes-i-really-mean-it')
+        self.c.ceph('osd', 'new', '6f3a0c5e-1111-4222-8333-94a5b6c7d8e9', '1')
+        key = os.path.join(self.c.dir, 'ceph.osd.1.keyring')
+        os.rename(key, key + '.away')
+        os.mkdir(key)
+        r = self.c.spirula('osd', 'recreate', '1', '--dir', self.c.dir, check=False)
+        assert r.code and 'keyring' in r.err, r
+        os.rmdir(key)
+        self.c.spirula('osd', 'recreate', '1', '--dir', self.c.dir)
+        self.c.wait_clean()
+        assert self.c.json('osd', 'stat')['num_up_osds'] == 3
+
+
 class LostLog(Mounted):
     """One OSD's store, and the cluster's log, are on a file system that becomes read-only; all else is well."""
     size = 2 << 30

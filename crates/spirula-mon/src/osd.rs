@@ -162,6 +162,18 @@ fn foreign_to(work: &Work, b: &OsdBoot) -> Option<String> {
     ))
 }
 
+/// Why an OSD may not come up whose data is given up for lost: others may have gone on without it since. Its key is gone, too; but not
+/// every OSD needs one (`--no-auth`, OSDs of the monitor's own process), and an administrator may make it anew.
+fn is_destroyed(map: &OsdMap, osd: OsdId) -> Option<String> {
+    let why = || {
+        format!(
+            "osd.{osd} may not come up: it was destroyed ('ceph osd destroy'); its number is for a new OSD ('spirula osd recreate {osd}', \
+             or 'ceph osd new UUID {osd}' for a store that is made for it)"
+        )
+    };
+    (map.state(osd) & state::DESTROYED != 0).then(why)
+}
+
 /// Did an OSD say this, by a map of that epoch, before it was up last? Then it comes late, by way of a monitor that kept it for whoever
 /// leads: it is of a life that is over. Where an OSD itself knows no newer map, it says it again when it does.
 fn is_of_an_older_life(map: &OsdMap, osd: OsdId, epoch: Epoch) -> bool {
@@ -226,7 +238,7 @@ impl Mon {
             self.requeue(conn, b);
             return;
         }
-        if let Some(why) = foreign_to(work, &b) {
+        if let Some(why) = is_destroyed(map, osd).or_else(|| foreign_to(work, &b)) {
             // It asks again, every few seconds.
             if self.osds.refused.get(&osd) != Some(&why) {
                 work.log(severity::WARN, why.clone());
@@ -284,7 +296,7 @@ impl Mon {
         let map = work.osd_mut();
         if let Some(s) = slot(&mut map.osd_state, osd) {
             *s |= state::UP | state::EXISTS;
-            *s &= !(state::STOP | state::DESTROYED);
+            *s &= !state::STOP;
         }
         if let Some(a) = slot(&mut map.osd_addrs, osd) {
             *a = addrs;

@@ -623,6 +623,26 @@ fn lone_osd_is_missed_by_its_connection() {
     assert!(!c.mon.state().osdmap.is_up(0));
 }
 
+/// Whose data was given up stays away, whatever identity it claims, until its number is given anew.
+#[test]
+fn destroyed_osd_comes_up_only_as_a_new_one() {
+    let mut c = Cluster::up(3);
+    c.command(r#"{"prefix": "osd down", "ids": ["2"], "definitely_dead": true}"#);
+    assert!(!c.mon.state().osdmap.is_up(2));
+    let (result, status, _) =
+        c.command(r#"{"prefix": "osd destroy", "id": 2, "force": true, "yes_i_really_mean_it": true}"#);
+    assert_eq!(result, 0, "{status}");
+    c.boot(2);
+    assert!(!c.mon.state().osdmap.is_up(2));
+    let said = c.command(r#"{"prefix": "log last", "num": 20}"#).2.contains("osd.2 may not come up: it was destroyed");
+    assert!(said, "it is said in the cluster's log");
+    let uuid = Cluster::first_boot_message(2, 6820).uuid;
+    let (result, status, _) = c.command(&format!(r#"{{"prefix": "osd new", "uuid": "{uuid}", "id": 2}}"#));
+    assert_eq!(result, 0, "{status}");
+    c.boot(2);
+    assert!(c.mon.state().osdmap.is_up(2));
+}
+
 #[test]
 fn osd_that_boots_anew_is_seen_down_in_between() {
     let mut c = Cluster::up(3);

@@ -377,10 +377,15 @@ impl Cluster {
 
     /// How the PGs are, once the manager has reported for all OSDs that run.
     fn pg_states(&self) -> Option<PgStates> {
+        self.pg_states_without(0)
+    }
+
+    /// The same, where so many OSDs more than those that failed are not expected to be up.
+    fn pg_states_without(&self, away: usize) -> Option<PgStates> {
         let v = self.status_json()?;
         let map = &v["pgmap"];
         let up = v["osdmap"]["num_up_osds"].as_u64()?;
-        let wanted = self.0.manifest.osd_uuids.len() - self.stopped().len();
+        let wanted = self.0.manifest.osd_uuids.len().saturating_sub(self.stopped().len() + away);
         if up != wanted as u64 || v["mgrmap"]["available"] != true {
             return None;
         }

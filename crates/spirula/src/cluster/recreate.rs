@@ -25,17 +25,40 @@ impl Cluster {
         // For all, since the cluster's manifest names them all.
         let _turn = inner.turns.of_all(&format!("making osd.{id} anew"))?;
         let n = usize::try_from(id).unwrap_or(usize::MAX);
-        match locked(&inner.osds).get(&id) {
+        // Whoever was destroyed may not come up, however whole its store is: it runs and is refused, or was stopped for that.
+        let destroyed = self.is_given_up(id);
+        let (runs, away) = match locked(&inner.osds).get(&id) {
             None => bail!("there is no osd.{id}; this cluster has osd.0 to osd.{}", inner.manifest.osd_uuids.len() - 1),
-            Some(OsdSlot::Running(_)) => bail!("osd.{id} is running; nothing is wrong with its store"),
-            Some(OsdSlot::Stopped(Stopped::Asked)) => {
+            Some(OsdSlot::Running(_)) if !destroyed => bail!("osd.{id} is running; nothing is wrong with its store"),
+            Some(OsdSlot::Running(_)) => (true, 1),
+            Some(OsdSlot::Stopped(Stopped::Asked)) if !destroyed => {
                 bail!(
                     "osd.{id} was stopped, and its store is whole for all that is known; 'spirula osd start {id}' starts it"
                 )
             }
-            Some(OsdSlot::Stopped(_)) => {}
+            Some(OsdSlot::Stopped(Stopped::Asked)) => (false, 1),
+            Some(OsdSlot::Stopped(_)) => (false, 0),
+        };
+        self.spared(id, away)?;
+        if runs {
+            self.stop_osd_in_turn(id)?;
         }
-        self.spared(id)?;
+        let made = self.make_anew(id, n);
+        if let Err(e) = &made
+            && let Some(slot @ OsdSlot::Stopped(_)) = locked(&inner.osds).get_mut(&id)
+        {
+            // Whatever it was before: its store is not whole now, and this can be done again.
+            *slot = OsdSlot::Stopped(Stopped::Store(format!("it was not made anew: {e:#}")));
+        }
+        if made.is_err() {
+            inner.tell_stopped();
+        }
+        made
+    }
+
+    /// [`Self::recreate_osd`] of one that is stopped, and that nobody needs.
+    fn make_anew(&self, id: i32, n: usize) -> anyhow::Result<String> {
+        let inner = &self.0;
         let data = osd_dir(&inner.dir, n);
         let aside = move_aside(&data)?;
         let mut bytes = [0; 16];
@@ -65,12 +88,26 @@ impl Cluster {
         Ok(format!("osd.{id} runs on a new, empty store, which the others fill{left}"))
     }
 
+    /// Did somebody give up its data (`ceph osd destroy`), and perhaps its number, too (`ceph osd new`)? Not so, if the monitors do not say.
+    fn is_given_up(&self, id: i32) -> bool {
+        let map = self.ask(json!({"prefix": "osd dump", "format": "json"}));
+        let map: serde_json::Value = map.ok().and_then(|m| serde_json::from_slice(&m).ok()).unwrap_or_default();
+        let of_it = |o: &&serde_json::Value| o["osd"].as_i64() == Some(id.into());
+        let Some(osd) = map["osds"].as_array().and_then(|all| all.iter().find(of_it)) else { return false };
+        let has = |state: &str| osd["state"].as_array().is_some_and(|all| all.iter().any(|s| s == state));
+        let own = usize::try_from(id).ok().and_then(|n| locked(&self.0.uuids).get(n).copied());
+        let theirs = osd["uuid"].as_str().and_then(Uuid::parse).filter(|u| !u.is_zero());
+        // Whoever is up with another identity has its data elsewhere, and is left alone.
+        has("destroyed") || theirs.is_some() && theirs != own && !has("up")
+    }
+
     /// Fails unless the cluster has everything without this OSD: every PG is served, which takes
-    /// `min_size` members that know of every acknowledged write, and no object is wanted in vain.
-    fn spared(&self, id: i32) -> anyhow::Result<()> {
+    /// `min_size` members that know of every acknowledged write, and no object is wanted in vain. `away`: it is
+    /// not up, though it did not fail.
+    fn spared(&self, id: i32, away: usize) -> anyhow::Result<()> {
         let begun = Instant::now();
         loop {
-            let states = self.pg_states();
+            let states = self.pg_states_without(away);
             if states.is_some_and(|s| s.total == s.active && s.unfound == 0) {
                 return Ok(());
             }
