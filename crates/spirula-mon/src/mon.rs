@@ -616,10 +616,14 @@ impl Mon {
                 let peer = session.peer.clone();
                 self.note_newest(&peer, wanted.unwrap_or_default());
                 let Some(session) = self.sessions.get_mut(&conn) else { return Ok(()) };
+                // Whoever has just begun has no requests with any OSD. Ceph's programs would say on standard error that they have no use
+                // for the map.
+                let begins = s.what.iter().all(|w| w.start == 0);
                 session.subscribe(s.what, s.hostname);
                 session.push(conn, self.fsid, &self.state, out);
                 // It may have been told of nothing while it was between two monitors.
-                if session.osdmap_sent() == 0
+                if !begins
+                    && session.osdmap_sent() == 0
                     && self.fewer_since.is_some_and(|at| seconds_between(at, self.steady) < FEWER_TOLD)
                 {
                     session.warn(conn, self.fsid, &self.state, out);

@@ -559,14 +559,15 @@ fn clients_are_told_at_once_when_an_osd_goes_down() {
     assert!(told(&sent, anew).ends_with(&[have + 1, have + 2]));
     assert!(told(&sent, idle).is_empty(), "it never wanted anything");
     // Who lost its monitor just then, and comes to this one afterwards.
-    let late = |c: &mut Cluster| {
+    let late = |c: &mut Cluster, has: u64| {
         let conn = c.open(EntityType::Client, "w");
-        let got = c.subscribe(conn, "config", 0, false);
+        let got = c.subscribe(conn, "monmap", has, false);
         told(&got.into_iter().map(|m| (conn, m)).collect::<Vec<_>>(), conn)
     };
-    assert!(late(&mut c).ends_with(&[have + 1, have + 2]));
+    assert!(late(&mut c, 2).ends_with(&[have + 1, have + 2]));
+    assert!(late(&mut c, 0).is_empty(), "it has just begun");
     c.tick(31);
-    assert!(late(&mut c).is_empty());
+    assert!(late(&mut c, 2).is_empty());
 }
 
 #[test]
