@@ -252,18 +252,14 @@ impl Mon {
             tracing::info!(osd, "boot ignored: noup is set");
             return;
         }
+        let says = |state| self.mgr.knowledge.digest.pg_states.keys().any(|s| s.has(state));
         let wish = Wish {
             osd,
             was_up: b.was_up > 0,
             unheard: b.unheard.iter().copied().filter(|o| *o != osd && map.is_up(*o)).collect(),
             healthy: b.healthy,
-            starved: self
-                .mgr
-                .knowledge
-                .digest
-                .pg_states
-                .keys()
-                .any(|s| s.has(PgState::DOWN) || s.has(PgState::INCOMPLETE)),
+            starved: says(PgState::DOWN) || says(PgState::INCOMPLETE),
+            wanting: says(PgState::RECOVERY_UNFOUND) || says(PgState::BACKFILL_UNFOUND),
             map,
         };
         if !self.osds.pairs.may_boot(wish, self.steady) {

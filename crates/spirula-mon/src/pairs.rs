@@ -41,11 +41,11 @@
 //! than would stand still with it; that is the same count as above, so an OSD that is let in so is
 //! not taken again. The count knows places, not histories. So an OSD is also let in, for as long as
 //! it takes until it is taken again, while PGs are `down` or `incomplete` for want of OSDs that are
-//! down. A leader that is new knows nothing of earlier decisions; what the boots say suffices.
+//! down, and, less and less often, while objects are wanting ([`tries_after`]). A leader that is new knows nothing of earlier decisions; what the boots say suffices.
 //!
 //! **A link that comes and goes.** An OSD that was taken several times must hear all for longer
 //! before it is let in: 1, 2, 4, … 60 s ([`steady_for`]). That is forgotten after ten minutes
-//! without trouble.
+//! without trouble. It protects PGs that serve: where PGs stand still without the OSD, a second is enough.
 
 use crate::osd::seconds_between;
 use spirula_encoding::UTime;
@@ -62,6 +62,8 @@ const FRESH: f64 = 6.5;
 const OTHERS_SPEAK: f64 = 0.75;
 /// Longest time for which an OSD must hear all before it comes back, seconds.
 const STEADY_MAX: f64 = 60.0;
+/// Seconds for which it must at least, where PGs stand still without it.
+const SOON: f64 = 1.0;
 /// Seconds without trouble after which earlier times are forgotten.
 const FORGIVEN: f64 = 600.0;
 /// Most pairs that are judged at once, and told of.
@@ -311,8 +313,13 @@ pub(crate) fn take(q: &Question<'_>) -> Vec<(OsdId, Two)> {
 
 /// For how many seconds an OSD must hear all before it comes back, the `times`-th time.
 fn steady_for(times: u32) -> f64 {
-    let doubled = f64::from(1u32 << times.saturating_sub(1).min(10));
-    if times == 0 { 0.0 } else { doubled.min(STEADY_MAX) }
+    tries_after(times).min(STEADY_MAX)
+}
+
+/// After how many seconds an OSD that does not hear all may bring the objects that are wanting, when it was taken so often. Objects may
+/// be lost for good, and with each return PGs stand still until it is taken again: in the end that is a fiftieth of the time.
+fn tries_after(times: u32) -> f64 {
+    if times == 0 { 0.0 } else { f64::from(1u32 << (times - 1).min(10)) }
 }
 
 /// An OSD that is, or was, kept out.
@@ -358,6 +365,8 @@ pub(crate) struct Wish<'a> {
     pub healthy: bool,
     /// PGs say that they cannot begin without OSDs that are down.
     pub starved: bool,
+    /// PGs say that objects are wanting.
+    pub wanting: bool,
     /// The map now.
     pub map: &'a OsdMap,
 }
@@ -409,7 +418,7 @@ impl PairTracker {
 
     /// May it come up?
     pub fn may_boot(&mut self, wish: Wish<'_>, now: UTime) -> bool {
-        let Wish { osd, was_up, unheard, healthy, starved, map } = wish;
+        let Wish { osd, was_up, unheard, healthy, starved, wanting, map } = wish;
         let known = self.kept.get(&osd).is_some_and(|k| k.out);
         if !known && (!was_up || unheard.is_empty() && healthy) {
             return true;
@@ -420,10 +429,14 @@ impl PairTracker {
         if !unheard.is_empty() || !healthy {
             k.hears_all = None;
             // Each time it is taken again it waits for longer, so that what is wrong here ends in the end.
-            return healthy && seconds_between(k.since, now) >= steady_for(k.times) && (starved || k.needed(osd, map));
+            let out_for = seconds_between(k.since, now);
+            let brings = wanting && out_for >= tries_after(k.times);
+            return healthy && (brings || out_for >= steady_for(k.times) && (starved || k.needed(osd, map)));
         }
         let steady = seconds_between(*k.hears_all.get_or_insert(now), now);
-        k.times == 0 || steady >= steady_for(k.times)
+        // PGs that stand still for want of it are not held up by a link that may break again: that it holds now is enough.
+        let due = steady_for(k.times);
+        steady >= due || steady >= due.min(SOON) && (starved || wanting || k.needed(osd, map))
     }
 
     /// It comes up.

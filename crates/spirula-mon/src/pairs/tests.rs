@@ -176,7 +176,7 @@ fn map() -> OsdMap {
 
 fn wish<'a>(map: &'a OsdMap, unheard: &[OsdId]) -> Wish<'a> {
     let unheard = unheard.iter().copied().collect();
-    Wish { osd: 1, was_up: true, unheard, healthy: true, starved: false, map }
+    Wish { osd: 1, was_up: true, unheard, healthy: true, starved: false, wanting: false, map }
 }
 
 #[test]
@@ -225,6 +225,58 @@ fn a_link_that_comes_and_goes_costs_less_often_each_time() {
     t.taken(1, (0, 1), at(3000.0));
     assert!(!t.may_boot(wish(&map, &[]), at(3010.0)));
     assert!(t.may_boot(wish(&map, &[]), at(3011.0)));
+}
+
+/// Others fail while it waits for the link to last, and PGs stop without it: it is let in as soon as it hears all.
+#[test]
+fn who_is_needed_is_not_kept_out_for_a_link_that_broke_before() {
+    let map = map();
+    let kept = || {
+        let mut t = PairTracker::default();
+        for n in 0..7 {
+            t.taken(1, (0, 1), at(10.0 * f64::from(n)));
+            t.booted(1, at(10.0 * f64::from(n) + 5.0));
+        }
+        t.taken(1, (0, 1), at(70.0));
+        assert!(!t.may_boot(wish(&map, &[]), at(80.0)));
+        assert!(!t.may_boot(wish(&map, &[]), at(139.0)), "nobody needs it");
+        t
+    };
+    assert!(kept().may_boot(wish(&map, &[]), at(140.0)));
+    assert!(kept().may_boot(Wish { starved: true, ..wish(&map, &[]) }, at(100.0)), "PGs cannot begin without it");
+    let mut t = kept();
+    t.kept.get_mut(&1).unwrap().found = Some((map.epoch, BTreeSet::new(), true));
+    assert!(t.may_boot(wish(&map, &[]), at(100.0)), "PGs have too few members without it");
+    // Not at the very moment at which it hears all again.
+    let mut t = kept();
+    assert!(
+        !t.may_boot(wish(&map, &[0]), at(100.0)) && !t.may_boot(Wish { starved: true, ..wish(&map, &[]) }, at(101.0))
+    );
+    assert!(t.may_boot(Wish { starved: true, ..wish(&map, &[]) }, at(102.0)));
+}
+
+/// Objects may be lost for good. Whoever does not hear all comes in for them ever less often, for it is taken again each time.
+#[test]
+fn who_does_not_hear_all_is_not_let_in_for_ever_for_objects_that_are_lost() {
+    let map = map();
+    let (mut t, mut now, mut came) = (PairTracker::default(), 0.0, Vec::new());
+    while now < 7200.0 {
+        t.taken(1, (0, 1), at(now));
+        let from = now;
+        while now < 7200.0 && !t.may_boot(Wish { wanting: true, ..wish(&map, &[0]) }, at(now)) {
+            now += 1.0;
+        }
+        came.push(now - from);
+        t.booted(1, at(now));
+        now += 21.0;
+    }
+    assert!(came.len() <= 20, "{came:?}");
+    assert!(came.starts_with(&[1.0, 2.0, 4.0]), "at first it may be what brings them: {came:?}");
+    t.taken(1, (0, 1), at(now));
+    assert!(t.may_boot(Wish { starved: true, ..wish(&map, &[0]) }, at(now + 60.0)), "PGs cannot begin without it");
+    assert!(!t.may_boot(Wish { wanting: true, ..wish(&map, &[0]) }, at(now + 60.0)));
+    assert!(!t.may_boot(Wish { wanting: true, ..wish(&map, &[]) }, at(now + 61.0)));
+    assert!(t.may_boot(Wish { wanting: true, ..wish(&map, &[]) }, at(now + 62.0)), "it hears all");
 }
 
 /// Two that share no PG: the one leads some that ask the other for what it had before.
