@@ -717,7 +717,7 @@ impl Osd {
                     s.link.send(map.into_message(0));
                 }
             }
-            PgEffect::NeedMap(_) => {}
+            PgEffect::Phase(..) | PgEffect::NeedMap(_) => {}
             PgEffect::AskCreate { pg, epoch } => {
                 self.askers.entry(pg).or_default().insert(id);
                 // What the PG itself asks is asked for those that stem from it, too.

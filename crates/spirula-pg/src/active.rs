@@ -2,8 +2,9 @@
 
 use crate::api::{MapView, PgEffect};
 use crate::erasure::read::Gather;
+use crate::erasure::undo;
 use crate::missing::Missing;
-use crate::pg::{Cx, Pg, Role};
+use crate::pg::{After, Cx, Pg, Role};
 use crate::recovery::Recovery;
 use crate::repeat::{Again, Repeat};
 use crate::snap::trim::Trim;
@@ -11,6 +12,7 @@ use crate::write::Inflight;
 use spirula_encoding::UTime;
 use spirula_maps::PgState;
 use spirula_messages::cluster::pg::CtlBody;
+use spirula_types::transaction::Transaction;
 use spirula_types::{EVersion, HObject, OsdId, Peer};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -175,23 +177,23 @@ impl Pg {
     /// Tells members again in which state the PG becomes active, or what all have reached.
     pub(crate) fn repeat_told(&mut self, again: Again, cx: &mut Cx<'_>) {
         let Role::Active(a) = &mut self.role else {
-            return invariant!(self, "an activation is told again, and it is no active primary");
+            return invariant!(self.core, "an activation is told again, and it is no active primary");
         };
         let late = again.whom(&mut a.activation_repeat, a.run, a.activations.keys().copied());
         let bodies: Vec<(Peer, CtlBody)> =
             late.into_iter().filter_map(|p| Some((p, a.activations.get(&p)?.clone()))).collect();
         let untold = again.whom(&mut a.told_repeat, a.told, a.untold.iter().copied());
         for (to, body) in bodies {
-            self.send(to, body, cx);
+            self.core.send(to, body, cx);
         }
         if let Some(body) = self.reached(&untold) {
-            untold.into_iter().for_each(|to| self.send(to, body.clone(), cx));
+            untold.into_iter().for_each(|to| self.core.send(to, body.clone(), cx));
         }
     }
 
     /// What all have reached, to be told to these.
     fn reached(&self, to: &[Peer]) -> Option<CtlBody> {
-        let (a, info) = (self.active()?, self.info.as_ref()?);
+        let (a, info) = (self.active()?, self.core.info.as_ref()?);
         let body = || CtlBody::History {
             seq: a.told,
             history_les: info.history_les,
@@ -199,19 +201,42 @@ impl Pg {
             rolled: a.told_rolled,
             scrub: info.scrub,
             counted: (info.last_update(), info.head.counts),
-            read: !self.readers.is_empty(),
+            read: !self.core.readers.is_empty(),
         };
         (!to.is_empty()).then(body)
     }
 
+    /// Has the primary to say by itself how far all is rolled forward? Only one that serves: what
+    /// a smaller set agreed on is not yet part of every later history.
+    pub(crate) fn must_roll_forward(&self) -> bool {
+        let Some(newest) = self.core.info.as_ref().map(|i| i.last_update()) else { return false };
+        let idle = |a: &Active| a.activated && a.serving && a.inflight() == 0;
+        self.core.is_erasure() && self.active().is_some_and(|a| idle(a) && a.told_rolled < newest)
+    }
+
+    /// An idle primary says how far all is rolled forward.
+    pub(crate) fn tell_rolled(&mut self, cx: &mut Cx<'_>) {
+        if !self.must_roll_forward() {
+            return;
+        }
+        let Role::Active(a) = &mut self.role else { return };
+        a.told_rolled = a.committed;
+        let to = a.committed;
+        self.tell_history(cx);
+        let mut txn = Transaction::default();
+        undo::roll_forward(&mut self.core, to, &mut txn);
+        txn.meta.push(self.core.head_op());
+        self.core.submit(txn, After::Nothing, cx);
+    }
+
     /// Tells the members what all have reached.
     pub(crate) fn tell_history(&mut self, cx: &mut Cx<'_>) {
-        let seq = self.seq();
+        let seq = self.core.seq();
         let Role::Active(a) = &mut self.role else { return };
         let all: Vec<Peer> = a.peers.keys().copied().collect();
         (a.told, a.untold) = (seq, all.iter().copied().collect());
         if let Some(body) = self.reached(&all) {
-            all.into_iter().for_each(|to| self.send(to, body.clone(), cx));
+            all.into_iter().for_each(|to| self.core.send(to, body.clone(), cx));
         }
     }
 
@@ -236,7 +261,7 @@ impl Pg {
     pub(crate) fn active_tick(&mut self, cx: &mut Cx<'_>) {
         self.tell_rolled(cx);
         self.look_for_trims(cx);
-        let retry = self.cfg.retry_ms;
+        let retry = self.core.cfg.retry_ms;
         self.end_lease_wait(cx);
         let Some(a) = self.active_mut() else { return };
         let hands_back = (1..=cx.now.mono_ms).contains(&a.hand_back_ms);
@@ -245,14 +270,14 @@ impl Pg {
             cx.out.push(PgEffect::WantActing(want.clone()));
             return;
         }
-        if cx.now.mono_ms < a.asked_ms + retry || planted!(self.cfg, NoRetry) {
+        if cx.now.mono_ms < a.asked_ms + retry || planted!(self.core.cfg, NoRetry) {
             return;
         }
         let Some(a) = self.active_mut() else { return };
         a.asked_ms = cx.now.mono_ms;
         if a.fresh && a.activating.is_empty() {
-            let epoch = self.info.as_ref().map_or(0, |i| i.creation);
-            cx.out.push(PgEffect::Created { pg: self.id, epoch });
+            let epoch = self.core.info.as_ref().map_or(0, |i| i.creation);
+            cx.out.push(PgEffect::Created { pg: self.core.id, epoch });
         } else if let Some(want) = &a.want {
             cx.out.push(PgEffect::WantActing(want.clone()));
         } else {
@@ -283,10 +308,10 @@ impl Pg {
 
     /// Everything is whole: other copies are not needed any more.
     pub(crate) fn purge_strays(&mut self, cx: &mut Cx<'_>) {
-        let Some(view) = self.view.clone() else { return };
+        let Some(view) = self.core.view.clone() else { return };
         for osd in std::mem::take(&mut self.strays).into_keys() {
             if !view.acting.contains(&osd) && !view.up.contains(&osd) {
-                self.send(osd, CtlBody::Delete, cx);
+                self.core.send(osd, CtlBody::Delete, cx);
             }
         }
     }

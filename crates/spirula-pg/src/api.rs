@@ -3,8 +3,9 @@
 use crate::backoff::Patience;
 use crate::erasure::Shape;
 use crate::exec::{Fetched, Fullness, PoolRules, Prefetch, Source, Timeouts};
-use crate::pg::Stored;
+use crate::requests::Phase;
 use crate::snap::PoolSnaps;
+use crate::stored::Stored;
 use spirula_encoding::UTime;
 use spirula_maps::osdmap::{RANGES, is_shut_out};
 use spirula_messages::ceph::osd::{MOsdOp, MOsdOpReply, MWatchNotify};
@@ -455,6 +456,8 @@ pub enum PgEffect {
     /// Every client that holds requests for the PG, or for this object of it, may send them
     /// ([`crate::Backoffs::unblock`]).
     Unblock(Option<HObject>),
+    /// A request has come into this phase; whoever shows requests wants to know when.
+    Phase(OpId, Phase),
     /// Load this, then say [`PgEvent::Ready`].
     Prefetch(ReadKey, Prefetch),
     /// Read an object of another PG (`copy_from`), then say [`PgEvent::Fetched`].

@@ -28,8 +28,8 @@
 //! then known by the log, and of a read's two answers the client takes that to its last attempt.
 
 use crate::api::{ConnId, PgEffect};
-use crate::ops::Queued;
 use crate::pg::{Cx, Pg, Role};
+use crate::requests::{Phase, Request};
 use spirula_maps::PgState;
 use spirula_messages::ceph::osd::{MOsdBackoff, backoff_op};
 use spirula_types::{Epoch, HObject, SpgId};
@@ -193,7 +193,7 @@ impl Pg {
     }
 
     /// Is a request that the PG cannot serve to be dropped?
-    fn backs_off(&self, q: &Queued) -> bool {
+    fn backs_off(&self, q: &Request) -> bool {
         match q.patience() {
             Patience::Endless => false,
             Patience::Short => true,
@@ -203,13 +203,15 @@ impl Pg {
     }
 
     /// Keeps a request until the PG serves, or has its client do that.
-    pub(crate) fn wait_or_back_off(&mut self, q: Queued, cx: &mut Cx<'_>) {
+    pub(crate) fn wait_or_back_off(&mut self, mut q: Request, cx: &mut Cx<'_>) {
         if self.backs_off(&q) {
-            let (begin, end) = self.range();
+            let (begin, end) = self.core.range();
             self.held.conns.insert(q.conn());
             cx.out.push(PgEffect::Backoff { op: q.id(), begin, end });
         } else {
-            self.ops.wait(q);
+            let peered = self.active().is_some_and(|a| a.activated);
+            q.enter(if peered { Phase::Active } else { Phase::Peered }, cx);
+            self.requests.wait(q);
         }
     }
 
@@ -241,8 +243,8 @@ impl Pg {
         self.hold_back(object, clone, |q| q.conn() == conn, cx);
     }
 
-    fn hold_back(&mut self, object: &HObject, awaited: &HObject, go: impl Fn(&Queued) -> bool, cx: &mut Cx<'_>) {
-        let gone = self.ops.take_from(object, go);
+    fn hold_back(&mut self, object: &HObject, awaited: &HObject, go: impl Fn(&Request) -> bool, cx: &mut Cx<'_>) {
+        let gone = self.requests.take_from(object, go);
         if gone.is_empty() {
             return;
         }
@@ -260,7 +262,7 @@ impl Pg {
         // While a clone is awaited the object itself serves: a watch whose client is gone may end.
         self.watches.renew(Some(object), !awaited.contains(object), cx.now.mono_ms);
         let (Some(a), Some(awaited)) = (self.active(), self.held.objects.get(object)) else { return };
-        let is_there = |o: &HObject| !a.recovery.works_on(o) && !self.missing.contains(o);
+        let is_there = |o: &HObject| !a.recovery.works_on(o) && !self.core.missing.contains(o);
         if awaited.iter().any(is_there) {
             self.held.objects.remove(object);
             cx.out.push(PgEffect::Unblock(Some(object.clone())));
@@ -276,7 +278,7 @@ impl Pg {
         if !a.recovery.unfound.is_empty() {
             // Requests wait in the queue of the head, also for a clone.
             let unfound = |o: &HObject| a.recovery.unfound.range(o.family_start()..=o.clone()).next().is_some();
-            let waiting = self.ops.waiting_on(unfound);
+            let waiting = self.requests.waiting_on(unfound);
             waiting.iter().for_each(|o| self.run_object(o, cx));
         }
         let held: Vec<HObject> = self.held.objects.keys().cloned().collect();

@@ -49,6 +49,8 @@
 
 use crate::Now;
 use crate::api::{MapView, Merged, PgEffect};
+use crate::core::PgCore;
+use crate::erasure::undo;
 use crate::exec::ObjectReader;
 use crate::lease::Leases;
 use crate::log::PgLog;
@@ -119,113 +121,60 @@ impl Pg {
         self.leave_role(cx);
         let mut txn = Transaction::default();
         let good = match (sources.as_slice(), merged) {
-            ([s], Some(m)) if planted!(self.cfg, FoldUnchecked) => self.has_copy() && s.has_copy() && m.source == s.id,
-            ([s], Some(m)) => m.source == s.id && self.is_whole_at(m.target_version) && s.is_whole_at(m.source_version),
+            ([s], Some(m)) if planted!(self.core.cfg, FoldUnchecked) => {
+                self.core.has_copy() && s.core.has_copy() && m.source == s.core.id
+            }
+            ([s], Some(m)) => {
+                m.source == s.core.id && self.core.is_whole_at(m.target_version) && s.core.is_whole_at(m.source_version)
+            }
             _ => false,
         };
         let newest = merged.map_or(0, |m| m.source_version.version.max(m.target_version.version));
         let at = EVersion::new(epoch, newest + 1);
         // Nothing of a good copy will be taken back, and of any other nothing counts: undo copies go.
         for pg in sources.iter_mut().chain([&mut *self]) {
-            let all = pg.info.as_ref().map(PgInfo::last_update);
-            all.into_iter().for_each(|to| pg.roll_forward(to, &mut txn));
+            let all = pg.core.info.as_ref().map(PgInfo::last_update);
+            all.into_iter().for_each(|to| undo::roll_forward(&mut pg.core, to, &mut txn));
         }
         for s in &mut sources {
             if good {
-                self.take_in(s, at);
-            } else if let (None, Some(theirs)) = (&self.info, &s.info) {
-                self.info = Some(PgInfo { pg: self.id, ..theirs.clone() });
+                take_in(&mut self.core, &mut s.core, at);
+            } else if let (None, Some(theirs)) = (&self.core.info, &s.core.info) {
+                self.core.info = Some(PgInfo { pg: self.core.id, ..theirs.clone() });
             }
-            s.info = None;
-            s.missing.clear();
-            s.record_ops(&mut txn.meta);
-            txn.meta.push(MetaOp::LogRemove { pg: s.id });
+            s.core.info = None;
+            s.core.missing.clear();
+            s.core.record_ops(&mut txn.meta);
+            txn.meta.push(MetaOp::LogRemove { pg: s.core.id });
         }
-        txn.meta.push(MetaOp::LogRemove { pg: self.id });
+        txn.meta.push(MetaOp::LogRemove { pg: self.core.id });
         if !good {
-            tracing::info!(pg = %self.id, epoch, "the copy does not belong to what was merged; it is void");
-            self.make_void();
+            tracing::info!(pg = %self.core.id, epoch, "the copy does not belong to what was merged; it is void");
+            make_void(&mut self.core);
         } else {
-            let entries = self.log.dups().cloned().map(|d| d.to_entry(self.id.pool));
-            txn.meta.extend(entries.map(|e| MetaOp::LogAppend { pg: self.id, version: e.key(), entry: e.to_bytes() }));
+            let entries = self.core.log.dups().cloned().map(|d| d.to_entry(self.core.id.pool));
+            txn.meta.extend(entries.map(|e| MetaOp::LogAppend {
+                pg: self.core.id,
+                version: e.key(),
+                entry: e.to_bytes(),
+            }));
         }
-        if let Some(info) = &mut self.info {
+        if let Some(info) = &mut self.core.info {
             info.pg_num = pg_num;
         }
-        self.shaped = epoch;
-        self.record_ops(&mut txn.meta);
-        self.submit(txn, After::Nothing, cx);
-    }
-
-    fn is_whole_at(&self, version: EVersion) -> bool {
-        self.has_copy() && self.info.as_ref().is_some_and(|i| i.is_whole() && i.last_update() == version)
-    }
-
-    /// Makes the histories of two good copies one, which ends at `at`.
-    fn take_in(&mut self, s: &mut Pg, at: EVersion) {
-        let epoch = at.epoch;
-        let (Some(info), Some(theirs)) = (&mut self.info, &s.info) else { return };
-        let forgetful = planted!(self.cfg, FoldForgetsRequests);
-        let (log, forgot) =
-            self.log.folded((!forgetful).then_some((&s.log, s.id.seed)), at, self.id.pool, self.cfg.dups_tracked);
-        self.log = log;
-        info.head = PgHead {
-            last_update: at,
-            log_tail: at,
-            last_user_version: info.head.last_user_version.max(theirs.head.last_user_version),
-            counts: sum(&info.head.counts, &theirs.head.counts),
-            rolled: at,
-            forgot: forgot || info.head.forgot || theirs.head.forgot,
-        };
-        info.les = epoch - 1;
-        info.history_les = info.history_les.min(theirs.history_les);
-        info.lec = info.lec.min(theirs.lec);
-        info.scrub.last_stamp = info.scrub.last_stamp.min(theirs.scrub.last_stamp);
-        for (object, item) in s.missing.iter() {
-            self.missing.put(object.clone(), item.clone());
-        }
-        let closed = s.interval.close(epoch - 1, s.view.as_deref(), theirs.lec);
-        let mut past: Vec<PastInterval> = self.past.drain(..).chain(s.past.drain(..)).collect();
-        if closed.rw {
-            past.push(closed);
-        }
-        past.sort_by_key(|i| (i.first, i.last));
-        past.dedup();
-        self.past = past;
-        self.readers.append(&mut s.readers);
-    }
-
-    /// From here on this copy counts for nothing, even after a restart.
-    pub(crate) fn make_void(&mut self) {
-        self.log = PgLog::default();
-        self.missing.clear();
-        self.past.clear();
-        if let Some(info) = &mut self.info {
-            *info = PgInfo {
-                pg: info.pg,
-                pg_num: info.pg_num,
-                created: info.created,
-                origin: info.origin,
-                creation: info.creation,
-                last_backfill: HObject::min(),
-                ..PgInfo::default()
-            };
-        }
-    }
-
-    /// Is a merge of this PG pending, so that nothing may be written?
-    pub(crate) fn is_premerge(&self) -> bool {
-        self.interval.premerge && !planted!(self.cfg, WritesWhilePending)
+        self.core.shaped = epoch;
+        self.core.record_ops(&mut txn.meta);
+        self.core.submit(txn, After::Nothing, cx);
     }
 
     /// Tells the monitor that the PG can be merged, or is ready to be, if that is so and was not
     /// told with this map (`again`: even then); takes back what it told if that is no longer so.
     pub(crate) fn tell_merge(&mut self, again: bool, cx: &mut Cx<'_>) {
-        let Some(view) = self.view.clone() else { return };
-        let wanted = view.pool.as_ref().is_some_and(|p| p.shrinks(self.id.seed));
-        let (Some(a), Some(info)) = (self.active(), &self.info) else { return };
-        let pending = self.interval.premerge;
-        let idle = a.inflight() == 0 && a.wait_until <= cx.now.mono_ms && self.missing.is_empty();
+        let Some(view) = self.core.view.clone() else { return };
+        let wanted = view.pool.as_ref().is_some_and(|p| p.shrinks(self.core.id.seed));
+        let (Some(a), Some(info)) = (self.active(), &self.core.info) else { return };
+        let pending = self.core.interval.premerge;
+        let idle = a.inflight() == 0 && a.wait_until <= cx.now.mono_ms && self.core.missing.is_empty();
         let able = wanted && a.clean && a.activated && a.serving && (!pending || idle);
         let word = able.then(|| MergeWord {
             epoch: view.epoch,
@@ -237,20 +186,66 @@ impl Pg {
             acting: Peer::places(&view.acting, Self::pool_size(&view)),
         });
         // While it is only able, one word will do for all maps.
-        let key = word.as_ref().map(|w| (w.ready, if w.ready { w.epoch } else { self.interval.since }));
+        let key = word.as_ref().map(|w| (w.ready, if w.ready { w.epoch } else { self.core.interval.since }));
         let Some(a) = self.active_mut() else { return };
         let told = std::mem::replace(&mut a.merge_told, key);
         match word {
             Some(word) if told != key || again => cx.out.push(PgEffect::Mergeable(word)),
-            None if told.is_some() => self.take_back_merge(cx),
+            None if told.is_some() => self.core.take_back_merge(cx),
             _ => {}
         }
     }
+}
 
-    /// What the monitor was told for a merge is no longer so: a merge that it began now would hold up
-    /// writes for nothing.
-    pub(crate) fn take_back_merge(&self, cx: &mut Cx<'_>) {
-        cx.out.push(PgEffect::Mergeable(MergeWord { epoch: self.epoch(), ..MergeWord::default() }));
+/// Makes the histories of two good copies one, which ends at `at`.
+fn take_in(core: &mut PgCore, s: &mut PgCore, at: EVersion) {
+    let epoch = at.epoch;
+    let (Some(info), Some(theirs)) = (&mut core.info, &s.info) else { return };
+    let forgetful = planted!(core.cfg, FoldForgetsRequests);
+    let (log, forgot) =
+        core.log.folded((!forgetful).then_some((&s.log, s.id.seed)), at, core.id.pool, core.cfg.dups_tracked);
+    core.log = log;
+    info.head = PgHead {
+        last_update: at,
+        log_tail: at,
+        last_user_version: info.head.last_user_version.max(theirs.head.last_user_version),
+        counts: sum(&info.head.counts, &theirs.head.counts),
+        rolled: at,
+        forgot: forgot || info.head.forgot || theirs.head.forgot,
+    };
+    info.les = epoch - 1;
+    info.history_les = info.history_les.min(theirs.history_les);
+    info.lec = info.lec.min(theirs.lec);
+    info.scrub.last_stamp = info.scrub.last_stamp.min(theirs.scrub.last_stamp);
+    for (object, item) in s.missing.iter() {
+        core.missing.put(object.clone(), item.clone());
+    }
+    let closed = s.interval.close(epoch - 1, s.view.as_deref(), theirs.lec);
+    let mut past: Vec<PastInterval> = core.past.drain(..).chain(s.past.drain(..)).collect();
+    if closed.rw {
+        past.push(closed);
+    }
+    past.sort_by_key(|i| (i.first, i.last));
+    past.dedup();
+    core.past = past;
+    core.readers.append(&mut s.readers);
+}
+
+/// From here on this copy counts for nothing, even after a restart.
+pub(crate) fn make_void(core: &mut PgCore) {
+    core.log = PgLog::default();
+    core.missing.clear();
+    core.past.clear();
+    if let Some(info) = &mut core.info {
+        *info = PgInfo {
+            pg: info.pg,
+            pg_num: info.pg_num,
+            created: info.created,
+            origin: info.origin,
+            creation: info.creation,
+            last_backfill: HObject::min(),
+            ..PgInfo::default()
+        };
     }
 }
 

@@ -150,18 +150,18 @@ impl Pg {
         if self.active().is_none_or(|a| a.wait_until == 0) {
             return;
         }
-        let known = self.readers.iter().map(|(osd, last, until)| (*osd, (*last, *until))).collect();
-        let Some(view) = self.view.clone() else {
-            return invariant!(self, "a primary is active without a map");
+        let known = self.core.readers.iter().map(|(osd, last, until)| (*osd, (*last, *until))).collect();
+        let Some(view) = self.core.view.clone() else {
+            return invariant!(self.core, "a primary is active without a map");
         };
         let left = self.old_readers(known, &view, cx);
-        if left.len() == self.readers.len() {
+        if left.len() == self.core.readers.len() {
             return;
         }
         let until = left.iter().map(|(_, _, until)| *until).max();
-        self.readers = left;
+        self.core.readers = left;
         let Some(a) = self.active_mut() else {
-            return invariant!(self, "it is no active primary any more");
+            return invariant!(self.core, "it is no active primary any more");
         };
         a.wait_until = until.unwrap_or(cx.now.mono_ms);
         let until = a.wait_until;
@@ -178,8 +178,8 @@ impl Pg {
             return;
         }
         a.wait_until = 0;
-        self.readers.clear();
-        self.save(After::Nothing, cx);
+        self.core.readers.clear();
+        self.core.save(After::Nothing, cx);
         self.tell_history(cx);
         cx.out.push(PgEffect::StateChanged);
         self.begin_to_serve(cx);

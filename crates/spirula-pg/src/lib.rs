@@ -7,11 +7,13 @@
 //! | file | subject |
 //! |---|---|
 //! | `api` | events, effects, what a PG sees of the map |
-//! | `pg` | the state, dispatch, maps and intervals |
+//! | `core` | what all parts work on: identity, interval, history, log, missing set, and what of it is durable |
+//! | `stored` | what is stored of that, and under which keys |
+//! | `pg` | the parts, dispatch, maps and intervals |
 //! | `intervals` | closed intervals, and who must be heard because of them |
 //! | `peering` | **why no acknowledged write is lost**; proving which history to serve |
 //! | `active` | a primary after peering |
-//! | `ops` | client requests: order per object, execution, reply |
+//! | `requests` | client requests: **the phases of each**, order per object, execution, reply |
 //! | `write` | **a write**: from what a request wants to what every member has; commit |
 //! | `watch` | who can be told of what happens to an object, and **why no watch misses a notification** |
 //! | `backoff` | what clients hold back themselves, and **why their requests keep their order** |
@@ -21,6 +23,7 @@
 //! | `recovery` | making copies whole while the PG serves |
 //! | `scrub` | comparing the copies, listing and repairing what differs |
 //! | `repair` | copies that turn out to be bad |
+//! | `mail` | messages of peers that wait for a map or a read |
 //! | `member` | answering a primary: infos, logs, recovery, activation, deletion |
 //! | `repeat` | **why nothing that is lost between two OSDs is waited for** |
 //! | `lease` | why a replaced primary serves no stale read |
@@ -73,6 +76,7 @@ macro_rules! invariant {
 mod active;
 mod api;
 mod backoff;
+mod core;
 pub mod erasure;
 pub mod exec;
 mod fold;
@@ -81,21 +85,23 @@ mod lease;
 mod listing;
 mod log;
 mod look;
+mod mail;
 mod member;
 mod merge;
 mod missing;
-mod ops;
 mod peering;
 mod pg;
 mod query;
 mod recovery;
 mod repair;
 mod repeat;
+mod requests;
 mod scrub;
 pub mod shard;
 mod snap;
 mod split;
 mod stat;
+mod stored;
 mod unstored;
 mod watch;
 mod write;
@@ -114,7 +120,9 @@ pub use log::{Dup, EntryKind, LogEntry, OpReturn, PgLog};
 pub use look::Look;
 pub use merge::merge;
 pub use missing::{Missing, missing_prefix};
-pub use pg::{Pg, Stored, head_key, info_key, parse_info_key};
+pub use pg::Pg;
+pub use requests::Phase;
 pub use snap::{PoolSnaps, SnapContext};
 pub use split::children_of;
+pub use stored::{Stored, head_key, info_key, parse_info_key};
 pub use watch::{ShownWatch, Watched};

@@ -2,9 +2,10 @@
 //! it would read or write for a client. The simulators compare the members of a PG by it.
 
 use crate::active::Active;
-use crate::{Leases, Missing, Pg, PgLog};
+use crate::write::Inflight;
+use crate::{Leases, Missing, OpId, Pg, PgLog};
 use spirula_messages::cluster::pg::PgInfo;
-use spirula_types::{EVersion, Epoch, Peer};
+use spirula_types::{EVersion, Epoch, OsdId, Peer};
 
 /// What one member keeps of a PG.
 #[derive(Debug)]
@@ -28,10 +29,17 @@ pub struct Look<'a> {
 impl Pg {
     /// What it keeps; nothing if it has no copy.
     pub fn look(&self) -> Option<Look<'_>> {
-        let (log, missing) = (&self.log, &self.missing);
-        let (since, epoch, acting) = (self.interval.since, self.epoch(), &self.interval.acting[..]);
+        let (log, missing) = (&self.core.log, &self.core.missing);
+        let (since, epoch, acting) = (self.core.interval.since, self.core.epoch(), &self.core.interval.acting[..]);
         let serves = self.active().filter(|a| a.serving).map(|a: &Active| a.committed);
-        Some(Look { info: self.info.as_ref()?, log, missing, since, epoch, acting, serves })
+        Some(Look { info: self.core.info.as_ref()?, log, missing, since, epoch, acting, serves })
+    }
+
+    /// The members that have not made durable what this request wrote; nobody if it is not in [`crate::Phase::Commit`].
+    pub fn not_durable_at(&self, op: OpId) -> Vec<OsdId> {
+        let Some(a) = self.active() else { return Vec::new() };
+        let Some(version) = a.inflight.iter().find(|f| f.has(op)).map(Inflight::version) else { return Vec::new() };
+        a.replicas.iter().filter(|(_, durable)| *durable < version).map(|(member, _)| member.osd).collect()
     }
 
     /// Would it write for a client at this time?

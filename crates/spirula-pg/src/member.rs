@@ -3,14 +3,15 @@
 //!
 //! Every answer that claims something about the store is sent when that is durable.
 
-use crate::api::{PeerMsg, PgEffect, Reservation};
+use crate::api::{PeerMsg, PgEffect};
+use crate::erasure::undo;
 use crate::exec::{INFO_ATTR, ObjectInfo, ObjectReader, ReadError, pg_end, pg_start};
+use crate::fold::make_void;
 use crate::log::{LogEntry, PgLog};
 use crate::missing::Missing;
 use crate::peering::removals;
 use crate::pg::{After, Cx, Pg, Role, Step, has_range};
 use crate::recovery::copy::{Chunk, chunk};
-use crate::repeat::Again;
 use spirula_encoding::{DecodeError, from_slice};
 use spirula_messages::cluster::pg::{
     CtlBody, Ends, LogUpdate, PastInterval, PgCounts, PgCtl, PgHead, PgInfo, PgTxn, TxnKind,
@@ -21,8 +22,8 @@ use spirula_types::{EVersion, Epoch, HObject, OsdId, Peer, PgId};
 
 impl Pg {
     pub(crate) fn on_ctl(&mut self, from: Peer, ctl: PgCtl, cx: &mut Cx<'_>) {
-        let primary = self.view.as_ref().map_or(Peer::NONE, |v| v.primary);
-        let leads = primary == self.me;
+        let primary = self.core.view.as_ref().map_or(Peer::NONE, |v| v.primary);
+        let leads = primary == self.core.me;
         match ctl.body {
             CtlBody::Notify { info, past } => self.on_notify(from, info, past, cx),
             // Answers, to us as the primary.
@@ -48,7 +49,7 @@ impl Pg {
             CtlBody::Released { seq } if leads => self.on_released(from, seq),
             // Orders, of the primary.
             _ if from != primary => {
-                tracing::debug!(pg = %self.id, %from, %primary, "order of an OSD that is not primary ignored");
+                tracing::debug!(pg = %self.core.id, %from, %primary, "order of an OSD that is not primary ignored");
             }
             CtlBody::Query { holders } => self.on_query(from, &holders, cx),
             CtlBody::GetLog { after } => self.on_get_log(from, after, cx),
@@ -57,7 +58,7 @@ impl Pg {
             }
             CtlBody::History { seq, history_les, lec, rolled, scrub, counted, read } => {
                 if !read && matches!(self.role, Role::Replica { .. }) {
-                    self.readers.clear();
+                    self.core.readers.clear();
                 }
                 self.on_history(from, seq, (history_les, lec), rolled, (scrub, counted), cx);
             }
@@ -69,11 +70,11 @@ impl Pg {
                     self.on_progress(from, last_backfill, cx);
                 }
             }
-            CtlBody::Reserve { seq, backfill } => self.on_reserve(from, seq, backfill, cx),
-            CtlBody::Release { seq } => self.on_release(from, seq, cx),
+            CtlBody::Reserve { seq, backfill } => self.target.on_reserve(&self.core, from, seq, backfill, cx),
+            CtlBody::Release { seq } => self.target.on_release(&self.core, from, seq, cx),
             CtlBody::RottenAck { object, version } => {
-                if self.rotten.get(&object).is_some_and(|(told, _)| *told <= version) {
-                    self.rotten.remove(&object);
+                if self.core.rotten.get(&object).is_some_and(|(told, _)| *told <= version) {
+                    self.core.rotten.remove(&object);
                 }
             }
             CtlBody::Rotten { object, version, .. } => self.on_told_rotten(object, version, cx),
@@ -104,16 +105,17 @@ impl Pg {
 
     /// Says what is here, when it is durable; `left`: for how many milliseconds those asked about may serve reads by our leave.
     pub(crate) fn tell_info(&mut self, to: Peer, left: u64, cx: &mut Cx<'_>) {
-        let body = CtlBody::Info { info: self.told_info(cx), past: self.past.clone(), lease_left_ms: left as u32 };
-        let msg = self.ctl(to, body);
+        let body =
+            CtlBody::Info { info: self.core.told_info(cx), past: self.core.past.clone(), lease_left_ms: left as u32 };
+        let msg = self.core.ctl(to, body);
         self.when_durable(After::Send(to, msg), cx);
     }
 
     fn on_get_log(&mut self, from: Peer, after: EVersion, cx: &mut Cx<'_>) {
-        let Some(info) = self.told_info(cx) else { return };
-        let entries = self.log.after(after).map(LogEntry::to_bytes).collect();
-        let missing = self.missing.iter().map(|(o, i)| (o.clone(), i.clone())).collect();
-        let msg = self.ctl(from, CtlBody::Log { info, entries, missing });
+        let Some(info) = self.core.told_info(cx) else { return };
+        let entries = self.core.log.after(after).map(LogEntry::to_bytes).collect();
+        let missing = self.core.missing.iter().map(|(o, i)| (o.clone(), i.clone())).collect();
+        let msg = self.core.ctl(from, CtlBody::Log { info, entries, missing });
         self.when_durable(After::Send(from, msg), cx);
     }
 
@@ -124,22 +126,22 @@ impl Pg {
             TxnKind::Pulled => self.on_pulled(from, t, cx),
             TxnKind::Shard => self.on_shard(from, t, cx),
             TxnKind::Push if !matches!(self.role, Role::Replica { primary, .. } if primary == from) => {
-                tracing::debug!(pg = %self.id, %from, "push without activation ignored");
+                tracing::debug!(pg = %self.core.id, %from, "push without activation ignored");
             }
             TxnKind::Push if !self.has_come(from, t.follows, cx) => {}
             // It is sent again until there is room. The store would refuse it, and what makes room would wait behind it.
             TxnKind::Push if !cx.reader.takes_data(t.payload.len() as u64) => {
-                tracing::debug!(pg = %self.id, %from, "no room for a push");
+                tracing::debug!(pg = %self.core.id, %from, "no room for a push");
             }
             TxnKind::Push => match Transaction::join(&t.header, &t.payload) {
                 // Repeated while it is on its way to the disk: it has one answer.
                 Ok(_) if self.pushes.contains(&t.seq) => {}
                 Ok(txn) => {
                     self.pushes.insert(t.seq);
-                    let after = After::Pushed { since: self.interval.since, to: from, seq: t.seq };
+                    let after = After::Pushed { since: self.core.interval.since, to: from, seq: t.seq };
                     self.apply_piece(txn, t.next.is_none(), after, cx);
                 }
-                Err(e) => tracing::error!(pg = %self.id, %from, error = %e, "read push"),
+                Err(e) => tracing::error!(pg = %self.core.id, %from, error = %e, "read push"),
             },
         }
     }
@@ -150,30 +152,30 @@ impl Pg {
         txn.meta.clear();
         for u in &txn.objects {
             if last {
-                self.missing.remove(&u.object);
-                self.rotten.remove(&u.object);
-                self.own_copy_replaced(&u.object, cx);
+                self.core.missing.remove(&u.object);
+                self.core.rotten.remove(&u.object);
+                self.repairs.own_copy_replaced(&self.core, matches!(self.role, Role::Active(_)), &u.object, cx);
             } else if let Some(need) =
-                self.missing.get(&u.object).filter(|i| i.have != EVersion::default()).map(|i| i.need)
+                self.core.missing.get(&u.object).filter(|i| i.have != EVersion::default()).map(|i| i.need)
             {
-                self.missing.set(u.object.clone(), need, EVersion::default());
+                self.core.missing.set(u.object.clone(), need, EVersion::default());
             }
         }
-        self.missing_ops(&mut txn.meta);
-        self.submit(txn, after, cx);
+        self.core.missing_ops(&mut txn.meta);
+        self.core.submit(txn, after, cx);
     }
 
     fn on_scan(&mut self, from: Peer, epoch: Epoch, start: HObject, max: u32, cx: &mut Cx<'_>) {
         match self.list_versions(&start, max as usize, cx.reader) {
-            Ok((objects, next)) => self.send(from, CtlBody::Scanned { from: start, objects, next }, cx),
+            Ok((objects, next)) => self.core.send(from, CtlBody::Scanned { from: start, objects, next }, cx),
             Err(ReadError::NotReady(what)) => {
-                let ends = Ends { from: from.shard, to: self.me.shard };
-                let ctl = PgCtl { pg: self.id, ends, epoch, body: CtlBody::Scan { from: start, max } };
-                self.park(from, ctl, what, cx);
+                let ends = Ends { from: from.shard, to: self.core.me.shard };
+                let ctl = PgCtl { pg: self.core.id, ends, epoch, body: CtlBody::Scan { from: start, max } };
+                self.mail.park(&mut self.core, from, PeerMsg::Ctl(Box::new(ctl)), what, cx);
             }
             Err(e) => {
-                tracing::error!(pg = %self.id, error = %e, "list objects for recovery");
-                self.send(from, CtlBody::ScanFailed { from: start }, cx);
+                tracing::error!(pg = %self.core.id, error = %e, "list objects for recovery");
+                self.core.send(from, CtlBody::ScanFailed { from: start }, cx);
             }
         }
     }
@@ -185,7 +187,7 @@ impl Pg {
         max: usize,
         reader: &dyn ObjectReader,
     ) -> Result<(Vec<(HObject, EVersion)>, HObject), ReadError> {
-        let (first, end) = self.range();
+        let (first, end) = self.core.range();
         let start = start.max(&first);
         let mut found = reader.list(start, &end, max.max(1) + 1)?;
         let next = if found.len() > max.max(1) { found.pop().unwrap_or_else(HObject::max) } else { HObject::max() };
@@ -207,24 +209,26 @@ impl Pg {
         let nothing = EVersion::default();
         // What is to be copied must be the version wanted, whole.
         let version = match self.stored_version(object, cx.reader) {
-            Err(ReadError::NotReady(what)) => return self.park(from, ctl, what, cx),
+            Err(ReadError::NotReady(what)) => {
+                return self.mail.park(&mut self.core, from, PeerMsg::Ctl(Box::new(ctl)), what, cx);
+            }
             Err(e) => {
-                tracing::error!(pg = %self.id, %object, error = %e, "read object for recovery");
-                return self.send(from, failed(nothing), cx);
+                tracing::error!(pg = %self.core.id, %object, error = %e, "read object for recovery");
+                return self.core.send(from, failed(nothing), cx);
             }
             Ok(version) => version,
         };
-        if self.missing.contains(object) || version != *need {
-            tracing::warn!(pg = %self.id, %object, %need, %version, "asked for a version that is not here");
-            let has = if self.missing.contains(object) { nothing } else { version };
-            return self.send(from, failed(has), cx);
+        if self.core.missing.contains(object) || version != *need {
+            tracing::warn!(pg = %self.core.id, %object, %need, %version, "asked for a version that is not here");
+            let has = if self.core.missing.contains(object) { nothing } else { version };
+            return self.core.send(from, failed(has), cx);
         }
-        match chunk(cx.reader, object, cursor, dirty, self.cfg.push_bytes.min(*piece)) {
+        match chunk(cx.reader, object, cursor, dirty, self.core.cfg.push_bytes.min(*piece)) {
             Ok(Chunk { txn, next }) => {
                 let (header, payload) = txn.split();
                 let t = PgTxn {
-                    pg: self.id,
-                    ends: self.ends(from),
+                    pg: self.core.id,
+                    ends: self.core.ends(from),
                     epoch: ctl.epoch,
                     kind: TxnKind::Pulled,
                     seq: *seq,
@@ -236,13 +240,15 @@ impl Pg {
                 };
                 cx.out.push(PgEffect::Send(from, PeerMsg::Txn(t)));
             }
-            Err(ReadError::NotReady(what)) => self.park(from, ctl, what, cx),
+            Err(ReadError::NotReady(what)) => {
+                self.mail.park(&mut self.core, from, PeerMsg::Ctl(Box::new(ctl)), what, cx)
+            }
             Err(e) => {
-                tracing::error!(pg = %self.id, %object, error = %e, "read object for recovery");
+                tracing::error!(pg = %self.core.id, %object, error = %e, "read object for recovery");
                 self.mark_unreadable(object.clone(), version, cx);
                 let offset = cx.reader.bad_offset(object);
                 self.tell_rotten(from, object, version, offset, cx);
-                self.send(from, failed(nothing), cx);
+                self.core.send(from, failed(nothing), cx);
             }
         }
     }
@@ -256,7 +262,7 @@ impl Pg {
     }
 
     fn on_progress(&mut self, from: Peer, last_backfill: HObject, cx: &mut Cx<'_>) {
-        let Some(info) = &mut self.info else { return };
+        let Some(info) = &mut self.core.info else { return };
         if !matches!(self.role, Role::Replica { .. }) {
             return;
         }
@@ -264,55 +270,11 @@ impl Pg {
         if news {
             info.last_backfill = last_backfill.clone();
         }
-        let ack = After::Send(from, self.ctl(from, CtlBody::ProgressAck { last_backfill }));
+        let ack = After::Send(from, self.core.ctl(from, CtlBody::ProgressAck { last_backfill }));
         if news {
-            self.save(ack, cx);
-        } else if !self.will(&ack) {
+            self.core.save(ack, cx);
+        } else if !self.core.will(&ack) {
             self.when_durable(ack, cx);
-        }
-    }
-
-    /// The primary wants to recover to us. A later question replaces an earlier one, whose release may be lost.
-    fn on_reserve(&mut self, from: Peer, seq: u64, backfill: bool, cx: &mut Cx<'_>) {
-        match self.reserved_for {
-            Some((n, ..)) if n > seq => return,
-            Some((n, _, granted)) if n == seq => {
-                if granted {
-                    self.send(from, CtlBody::Reserved { seq }, cx);
-                }
-                return;
-            }
-            _ => {}
-        }
-        self.refused = None;
-        self.release_remote(cx);
-        let r = Reservation::Remote { primary: from, backfill };
-        self.reserved_for = Some((seq, r, false));
-        self.reservations.insert(r);
-        cx.out.push(PgEffect::Reserve(r));
-    }
-
-    fn on_release(&mut self, from: Peer, seq: u64, cx: &mut Cx<'_>) {
-        if self.reserved_for.is_some_and(|(n, ..)| n <= seq) {
-            self.release_remote(cx);
-        }
-        self.refused.take_if(|(_, n)| *n <= seq);
-        self.send(from, CtlBody::Released { seq }, cx);
-    }
-
-    /// Says again that there is no room here: a reservation that was granted may be taken back, and its primary asks no more.
-    pub(crate) fn repeat_refused(&mut self, again: Again, cx: &mut Cx<'_>) {
-        let Some((primary, seq)) = self.refused else { return };
-        for to in again.whom(&mut self.refused_repeat, seq, [primary]) {
-            self.send(to, CtlBody::TooFull { seq }, cx);
-        }
-    }
-
-    fn release_remote(&mut self, cx: &mut Cx<'_>) {
-        if let Some((_, r, _)) = self.reserved_for.take()
-            && self.reservations.remove(&r)
-        {
-            cx.out.push(PgEffect::Unreserve(r));
         }
     }
 
@@ -331,48 +293,47 @@ impl Pg {
             && run <= last
         {
             // Repeated: it may have taken writes since.
-            let msg = After::Send(from, self.ctl(from, CtlBody::Activated { run }));
-            if run == last && !self.will(&msg) {
+            let msg = After::Send(from, self.core.ctl(from, CtlBody::Activated { run }));
+            if run == last && !self.core.will(&msg) {
                 self.when_durable(msg, cx);
             }
             return;
         }
-        let pg_num = self.view.as_ref().and_then(|v| v.pool.as_ref()).map_or(0, |p| p.pg_num);
-        if told.pg != self.id || !has_range(self.id, told.pg_num, pg_num) {
-            tracing::error!(pg = %self.id, %from, ?told, "activation of another pg");
+        let pg_num = self.core.view.as_ref().and_then(|v| v.pool.as_ref()).map_or(0, |p| p.pg_num);
+        if told.pg != self.core.id || !has_range(self.core.id, told.pg_num, pg_num) {
+            tracing::error!(pg = %self.core.id, %from, ?told, "activation of another pg");
             return;
         }
-        let has = self.info.as_ref().is_some_and(|i| i.last_update() != EVersion::default());
-        if fresh && (has || self.info.as_ref().is_some_and(|i| i.confirmed)) {
+        let has = self.core.info.as_ref().is_some_and(|i| i.last_update() != EVersion::default());
+        if fresh && (has || self.core.info.as_ref().is_some_and(|i| i.confirmed)) {
             // A creation that cannot be the PG's: this copy has served.
-            tracing::warn!(pg = %self.id, %from, "refuse to begin anew");
+            tracing::warn!(pg = %self.core.id, %from, "refuse to begin anew");
             return;
         }
         let remains = match self.remains(&told, &log, fresh, cx.reader) {
             Ok(remains) => remains,
             Err(e) => {
                 // It is asked again.
-                tracing::error!(pg = %self.id, %from, error = %e, "list what is to be gone before an activation");
+                tracing::error!(pg = %self.core.id, %from, error = %e, "list what is to be gone before an activation");
                 return;
             }
         };
-        self.rotten.clear();
+        self.core.rotten.clear();
         // The primary has heard what is known of it, also from us.
         let until = |left: u32| cx.now.mono_ms + u64::from(left);
-        self.readers = told.readers.iter().map(|r| (r.osd, r.last, until(r.left_ms))).collect();
+        self.core.readers = told.readers.iter().map(|r| (r.osd, r.last, until(r.left_ms))).collect();
         match self.take_update(&told, past, log, remains, cx) {
             Ok(txn) => {
-                self.release_remote(cx);
-                self.refused = None;
-                let lacks = self.rotten.clone();
+                self.target.clear(cx);
+                let lacks = self.core.rotten.clone();
                 self.role = Role::Replica { primary: from, run, gap: None };
-                let msg = self.ctl(from, CtlBody::Activated { run });
-                self.submit(txn, After::Send(from, msg), cx);
+                let msg = self.core.ctl(from, CtlBody::Activated { run });
+                self.core.submit(txn, After::Send(from, msg), cx);
                 for (object, (version, offset)) in lacks {
                     self.tell_rotten(from, &object, version, offset, cx);
                 }
             }
-            Err(e) => tracing::error!(pg = %self.id, %from, error = %e, "take over log"),
+            Err(e) => tracing::error!(pg = %self.core.id, %from, error = %e, "take over log"),
         }
     }
 
@@ -385,12 +346,12 @@ impl Pg {
         fresh: bool,
         reader: &dyn ObjectReader,
     ) -> Result<Vec<ObjectUpdate>, ReadError> {
-        let own = self.info.as_ref().is_some_and(|i| is_of(i, told));
+        let own = self.core.info.as_ref().is_some_and(|i| is_of(i, told));
         let reset = matches!(log, LogUpdate::Reset { .. });
         let begins = if reset { fresh } else { !own };
-        let mut remains = if begins { leftovers(self.id, told.pg_num, reader)? } else { Vec::new() };
+        let mut remains = if begins { leftovers(self.core.id, told.pg_num, reader)? } else { Vec::new() };
         if reset || !own {
-            remains.extend(removals(self.undo_copies(reader, told.pg_num, usize::MAX)?));
+            remains.extend(removals(undo::undo_copies(&self.core, reader, told.pg_num, usize::MAX)?));
         }
         Ok(remains)
     }
@@ -404,7 +365,7 @@ impl Pg {
         remains: Vec<ObjectUpdate>,
         cx: &mut Cx<'_>,
     ) -> Result<Transaction, DecodeError> {
-        let id = self.id;
+        let id = self.core.id;
         let parse = |entries: &[bytes::Bytes]| -> Result<Vec<LogEntry>, DecodeError> {
             // Collecting results would not know how many there are.
             let mut all = Vec::with_capacity(entries.len());
@@ -417,9 +378,9 @@ impl Pg {
             LogUpdate::Reset { entries, .. } | LogUpdate::After { entries, .. } => parse(entries)?,
         };
         let mut txn = Transaction { objects: remains, meta: Vec::new() };
-        let own = self.info.take().filter(|i| is_of(i, told));
+        let own = self.core.info.take().filter(|i| is_of(i, told));
         if own.is_none() {
-            self.past = past;
+            self.core.past = past;
         }
         match log {
             LogUpdate::Reset { tail, entries } => {
@@ -427,36 +388,36 @@ impl Pg {
                 for (e, entry) in parsed.iter().zip(entries) {
                     txn.meta.push(MetaOp::LogAppend { pg: id, version: e.key(), entry });
                 }
-                self.log = PgLog::new(tail, parsed);
-                self.missing.clear();
-                self.info = Some(told.clone());
-                if let Some(info) = &mut self.info {
+                self.core.log = PgLog::new(tail, parsed);
+                self.core.missing.clear();
+                self.core.info = Some(told.clone());
+                if let Some(info) = &mut self.core.info {
                     info.head.rolled = told.last_update();
                 }
             }
             LogUpdate::After { after, entries } => {
                 let base = own.unwrap_or_else(|| {
-                    self.log = PgLog::default();
-                    self.missing = Missing::default();
+                    self.core.log = PgLog::default();
+                    self.core.missing = Missing::default();
                     PgInfo { les: 0, last_backfill: HObject::max(), head: PgHead::default(), ..told.clone() }
                 });
                 let (les, last_backfill, rolled) = (base.les.max(told.les), base.last_backfill, base.head.rolled);
                 let head = PgHead { rolled, forgot: base.head.forgot || told.head.forgot, ..told.head };
-                self.info = Some(PgInfo { last_backfill, les, head, ..told.clone() });
-                txn.meta.push(MetaOp::LogRewind { pg: id, to: self.log.kept_to(after) });
+                self.core.info = Some(PgInfo { last_backfill, les, head, ..told.clone() });
+                txn.meta.push(MetaOp::LogRewind { pg: id, to: self.core.log.kept_to(after) });
                 for (e, entry) in parsed.iter().zip(entries) {
                     txn.meta.push(MetaOp::LogAppend { pg: id, version: e.key(), entry });
                 }
                 self.merge_own(after, parsed, cx.reader, &mut txn);
             }
         }
-        let (tail, head) = (self.log.tail(), self.log.head());
-        if let Some(info) = &mut self.info {
+        let (tail, head) = (self.core.log.tail(), self.core.log.head());
+        if let Some(info) = &mut self.core.info {
             // Our tail may lie behind the newest entry where a split left a gap.
             info.head = PgHead { log_tail: tail, last_update: info.last_update().max(head), ..info.head };
         }
-        self.record_ops(&mut txn.meta);
-        self.ops.forget_objects();
+        self.core.record_ops(&mut txn.meta);
+        self.requests.forget_objects();
         Ok(txn)
     }
 
@@ -469,7 +430,7 @@ impl Pg {
         (scrub, (at, counts)): (ScrubHistory, (EVersion, PgCounts)),
         cx: &mut Cx<'_>,
     ) {
-        let Some(info) = &mut self.info else { return };
+        let Some(info) = &mut self.core.info else { return };
         if !matches!(self.role, Role::Replica { .. }) {
             return;
         }
@@ -484,27 +445,28 @@ impl Pg {
         let lec = info.lec;
         // Rolled forward is what all members have acknowledged.
         let known = rolled <= info.last_update();
-        crate::intervals::forget_before(&mut self.past, lec);
+        crate::intervals::forget_before(&mut self.core.past, lec);
         let mut txn = Transaction::default();
         if known {
-            self.roll_forward(rolled, &mut txn);
+            undo::roll_forward(&mut self.core, rolled, &mut txn);
         }
-        self.record_ops(&mut txn.meta);
-        let ack = self.ctl(from, CtlBody::HistoryAck { seq });
-        self.submit(txn, After::Send(from, ack), cx);
+        self.core.record_ops(&mut txn.meta);
+        let ack = self.core.ctl(from, CtlBody::HistoryAck { seq });
+        self.core.submit(txn, After::Send(from, ack), cx);
     }
 
     fn on_delete(&mut self, from: Peer, cx: &mut Cx<'_>) {
-        if self.info.is_none() || self.is_member() || !matches!(self.role, Role::Idle | Role::Replica { .. }) {
+        if self.core.info.is_none() || self.core.is_member() || !matches!(self.role, Role::Idle | Role::Replica { .. })
+        {
             return;
         }
-        tracing::info!(pg = %self.id, %from, "delete stray copy");
+        tracing::info!(pg = %self.core.id, %from, "delete stray copy");
         self.start_removal(cx);
     }
 
     /// The pool is deleted.
     pub(crate) fn remove_pool_gone(&mut self, cx: &mut Cx<'_>) {
-        if self.info.is_none() {
+        if self.core.info.is_none() {
             self.check_removed(cx);
         } else {
             self.start_removal(cx);
@@ -514,7 +476,7 @@ impl Pg {
     /// Goes on with a deletion that a restart or a new interval interrupted, and deletes what was
     /// never activated.
     pub(crate) fn resume_removal(&mut self, cx: &mut Cx<'_>) {
-        if self.info.is_some() && !self.has_copy() && !self.is_member() {
+        if self.core.info.is_some() && !self.core.has_copy() && !self.core.is_member() {
             self.start_removal(cx);
         }
     }
@@ -522,11 +484,11 @@ impl Pg {
     fn start_removal(&mut self, cx: &mut Cx<'_>) {
         self.leave_role(cx);
         (self.role, self.remove_again_ms) = (Role::Removing, 0);
-        self.make_void();
+        make_void(&mut self.core);
         let mut txn = Transaction::default();
-        self.record_ops(&mut txn.meta);
-        txn.meta.push(MetaOp::LogRemove { pg: self.id });
-        self.submit(txn, After::Remove, cx);
+        self.core.record_ops(&mut txn.meta);
+        txn.meta.push(MetaOp::LogRemove { pg: self.core.id });
+        self.core.submit(txn, After::Remove, cx);
     }
 
     /// Deletes the next objects, and the last trace after the last object.
@@ -536,35 +498,35 @@ impl Pg {
         }
         match self.removed_next(cx.reader) {
             Ok(objects) if objects.is_empty() => {
-                self.info = None;
+                self.core.info = None;
                 // It came from no split any more: what is stored of it is nothing.
-                self.shaped = 0;
+                self.core.shaped = 0;
                 self.role = Role::Idle;
-                self.save(After::Gone, cx);
+                self.core.save(After::Gone, cx);
             }
             Ok(objects) => {
                 let txn = Transaction { objects: removals(objects), meta: Vec::new() };
-                self.submit(txn, After::Remove, cx);
+                self.core.submit(txn, After::Remove, cx);
             }
             Err(ReadError::NotReady(what)) => {
                 self.read_for_pump(what, cx);
             }
             Err(e) => {
-                tracing::error!(pg = %self.id, error = %e, "list objects for deletion: tried again later");
-                self.remove_again_ms = (cx.now.mono_ms + self.cfg.retry_ms).max(1);
+                tracing::error!(pg = %self.core.id, error = %e, "list objects for deletion: tried again later");
+                self.remove_again_ms = (cx.now.mono_ms + self.core.cfg.retry_ms).max(1);
             }
         }
     }
 
     /// What a deletion takes next: objects, then what was kept so that entries could be taken back.
     fn removed_next(&self, reader: &dyn ObjectReader) -> Result<Vec<HObject>, ReadError> {
-        let max = self.cfg.remove_batch.max(1);
-        let (first, end) = self.range();
+        let max = self.core.cfg.remove_batch.max(1);
+        let (first, end) = self.core.range();
         let objects = reader.list(&first, &end, max)?;
         if !objects.is_empty() {
             return Ok(objects);
         }
-        self.undo_copies(reader, self.info.as_ref().map_or(0, |i| i.pg_num), max)
+        undo::undo_copies(&self.core, reader, self.core.info.as_ref().map_or(0, |i| i.pg_num), max)
     }
 
     /// A notice that the primary's own transactions are durable.
@@ -574,10 +536,10 @@ impl Pg {
             Step::Pulled(seq) => self.on_pull_durable(seq, cx),
             Step::Activated => {
                 if let Some(run) = self.active().map(|a| a.run) {
-                    self.on_activated(self.me, run, cx);
+                    self.on_activated(self.core.me, run, cx);
                 }
             }
-            Step::Rebuilt(seq) => self.on_push_ack(self.me, seq, cx),
+            Step::Rebuilt(seq) => self.on_push_ack(self.core.me, seq, cx),
         }
     }
 }

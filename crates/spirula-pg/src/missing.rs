@@ -34,7 +34,7 @@ impl Slot {
 
 /// First part of the keys of a PG's missing records.
 pub fn missing_prefix(id: SpgId) -> Vec<u8> {
-    format!("pgm.{}.", crate::pg::record_name(id)).into_bytes()
+    format!("pgm.{}.", crate::stored::record_name(id)).into_bytes()
 }
 
 fn key(pg: SpgId, object: &HObject) -> Bytes {

@@ -29,7 +29,7 @@ impl Pg {
     pub fn query(&self) -> String {
         let (state, by) = self.state();
         let (mut up, mut acting, mut epoch) = (Vec::new(), Vec::new(), 0);
-        if let Some(v) = &self.view {
+        if let Some(v) = &self.core.view {
             (up, acting, epoch) = (v.places(&v.up), v.places(&v.acting), v.epoch);
         }
         let mut out = Map::new();
@@ -44,14 +44,17 @@ impl Pg {
             out.insert("backfill_targets".into(), targets.into());
         }
         let mut members: Vec<Peer> = match self.active() {
-            Some(a) => std::iter::once(&self.me).chain(a.peers.keys()).copied().collect(),
-            None => self.view.iter().flat_map(|v| &v.acting).copied().collect(),
+            Some(a) => std::iter::once(&self.core.me).chain(a.peers.keys()).copied().collect(),
+            None => self.core.view.iter().flat_map(|v| &v.acting).copied().collect(),
         };
         members.sort_unstable();
         members.dedup();
         let members: Vec<String> = members.iter().map(ToString::to_string).collect();
         out.insert("acting_recovery_backfill".into(), members.into());
-        out.insert("info".into(), self.info.as_ref().map_or(Value::Null, |i| self.own_info(i, &state.to_string())));
+        out.insert(
+            "info".into(),
+            self.core.info.as_ref().map_or(Value::Null, |i| self.own_info(i, &state.to_string())),
+        );
         out.insert("peer_info".into(), self.peer_info().into());
         out.insert("recovery_state".into(), self.recovery_state(&by));
         out.insert("scrubber".into(), self.scrubber());
@@ -71,24 +74,24 @@ impl Pg {
 
     fn scrubber(&self) -> Value {
         let active = self.scrub.is_running();
-        json!({"epoch_start": if active { self.interval.since } else { 0 }.to_string(), "active": active})
+        json!({"epoch_start": if active { self.core.interval.since } else { 0 }.to_string(), "active": active})
     }
 
     /// What all copies have in common, as the primary knows it.
     fn history(&self) -> Value {
-        let Some(i) = &self.info else { return json!({}) };
+        let Some(i) = &self.core.info else { return json!({}) };
         json!({
             "epoch_created": i.created,
             "epoch_pool_created": i.created,
             "last_epoch_started": i.history_les,
             "last_interval_started": i.history_les,
             "last_epoch_clean": i.lec,
-            "last_interval_clean": if i.lec >= self.interval.since { self.interval.since } else { i.lec },
+            "last_interval_clean": if i.lec >= self.core.interval.since { self.core.interval.since } else { i.lec },
             "last_epoch_split": if i.origin == i.pg { 0 } else { i.created },
             "last_epoch_marked_full": 0,
-            "same_up_since": self.interval.since,
-            "same_interval_since": self.interval.since,
-            "same_primary_since": self.primary_since,
+            "same_up_since": self.core.interval.since,
+            "same_interval_since": self.core.interval.since,
+            "same_primary_since": self.core.primary_since,
             "last_scrub": i.scrub.last.to_string(),
             "last_scrub_stamp": i.scrub.last_stamp.to_iso(),
             "last_deep_scrub": i.scrub.last_deep.to_string(),
@@ -102,7 +105,7 @@ impl Pg {
     fn info_json(&self, mut first: Map<String, Value>, c: &Copy<'_>, stats: Value) -> Value {
         let empty = c.last_update.version == 0;
         for (key, value) in [
-            ("pgid", SpgId::new(self.id, c.shard).to_string().into()),
+            ("pgid", SpgId::new(self.core.id, c.shard).to_string().into()),
             ("last_update", c.last_update.to_string().into()),
             ("last_complete", c.last_complete.to_string().into()),
             ("log_tail", c.log_tail.to_string().into()),
@@ -133,12 +136,12 @@ impl Pg {
                 stats.insert("object_location_counts".into(), places.into());
             }
         }
-        let complete = self.complete(i.last_update(), self.missing.iter().map(|(_, m)| m.need).min());
-        self.info_json(Map::new(), &Copy { last_complete: complete, ..copy_of(self.me.shard, i) }, stats)
+        let complete = self.complete(i.last_update(), self.core.missing.iter().map(|(_, m)| m.need).min());
+        self.info_json(Map::new(), &Copy { last_complete: complete, ..copy_of(self.core.me.shard, i) }, stats)
     }
 
     fn stats_json(&self) -> Value {
-        let mut stats = self.stat.last.dump(self.id);
+        let mut stats = self.stat.last.dump(self.core.id);
         if let Some(stats) = stats.as_object_mut() {
             stats.remove("pgid");
         }
@@ -147,17 +150,17 @@ impl Pg {
 
     /// Up to where a copy has everything that its log names.
     fn complete(&self, last_update: EVersion, first_missing: Option<EVersion>) -> EVersion {
-        first_missing.map_or(last_update, |first| crate::log::before(&self.log, first))
+        first_missing.map_or(last_update, |first| crate::log::before(&self.core.log, first))
     }
 
     /// Acting members that lack nothing, and how many objects are at which members, those of the log's
     /// missing objects among them.
     fn whereabouts(&self, a: &Active) -> (Vec<String>, Vec<Value>) {
         let none = crate::missing::Missing::default();
-        let acting: Vec<Peer> = self.view.iter().flat_map(|v| &v.acting).copied().collect();
+        let acting: Vec<Peer> = self.core.view.iter().flat_map(|v| &v.acting).copied().collect();
         let missing = |p: Peer| match a.peers.get(&p) {
             Some(peer) if peer.acting => Some(&peer.missing),
-            None if p == self.me => Some(&self.missing),
+            None if p == self.core.me => Some(&self.core.missing),
             _ => None,
         };
         let whole = acting.iter().filter(|p| missing(**p).is_some_and(|m| m.is_empty()));
@@ -172,7 +175,7 @@ impl Pg {
             let mut at = sorted.iter().copied().filter(|p| missing(*p).is_some_and(|m| !m.contains(o)));
             *places.entry(names(&mut at)).or_insert(0) += 1;
         }
-        let objects = self.info.as_ref().map_or(0, |i| i.head.counts.objects);
+        let objects = self.core.info.as_ref().map_or(0, |i| i.head.counts.objects);
         let everywhere = objects - lacking.len() as i64;
         if everywhere > 0 {
             *places.entry(names(&mut sorted.into_iter())).or_insert(0) += everywhere;
@@ -197,14 +200,14 @@ impl Pg {
         match &self.role {
             Role::Peering(p) => p
                 .infos()
-                .filter(|(o, _)| *o != self.me)
+                .filter(|(o, _)| *o != self.core.me)
                 .map(|(o, i)| {
                     let c = i.map_or_else(|| absent(o), |i| copy_of(o.shard, i));
                     self.info_json(head(o), &c, stats.clone())
                 })
                 .collect(),
             Role::Active(a) => {
-                let Some(own) = &self.info else { return Vec::new() };
+                let Some(own) = &self.core.info else { return Vec::new() };
                 let member = |(o, p): (&Peer, &crate::active::PeerState)| {
                     let durable = a.replicas.iter().find(|(r, _)| r == o).map_or(own.last_update(), |(_, at)| *at);
                     let c = Copy {
@@ -212,7 +215,7 @@ impl Pg {
                         last_update: durable,
                         last_complete: self.complete(durable, p.missing.iter().map(|(_, m)| m.need).min()),
                         last_backfill: &p.last_backfill,
-                        les: self.interval.since,
+                        les: self.core.interval.since,
                         ..copy_of(o.shard, own)
                     };
                     self.info_json(head(*o), &c, stats.clone())
@@ -226,7 +229,7 @@ impl Pg {
     }
 
     fn recovery_state(&self, by: &[Peer]) -> Value {
-        let started = json!({"name": "Started", "enter_time": self.interval_stamp.to_iso()});
+        let started = json!({"name": "Started", "enter_time": self.core.interval_stamp.to_iso()});
         match &self.role {
             Role::Active(a) => json!([self.active_state(a), started]),
             Role::Peering(p) => {
@@ -260,7 +263,7 @@ impl Pg {
                 "pg_backend": {"pull_from_peer": [], "pushing": []},
             },
             "writes_in_flight": a.inflight(),
-            "requests_held": self.ops.len(),
+            "requests_held": self.requests.len(),
         })
     }
 
@@ -272,11 +275,11 @@ impl Pg {
             out.insert("comment".into(), comment.into());
         }
         if p.is_asking() {
-            let asked = p.prior().probe.iter().filter(|o| **o != self.me);
+            let asked = p.prior().probe.iter().filter(|o| **o != self.core.me);
             let asked: Vec<Value> = asked.map(|o| json!({"osd": o.to_string()})).collect();
             out.insert("requested_info_from".into(), asked.into());
         }
-        out.insert("requests_held".into(), self.ops.len().into());
+        out.insert("requests_held".into(), self.requests.len().into());
         out.into()
     }
 
@@ -284,7 +287,7 @@ impl Pg {
         let mut out = Map::new();
         out.insert("name".into(), PEERING.into());
         out.insert("enter_time".into(), p.entered.to_iso().into());
-        out.insert("past_intervals".into(), past_json(&self.past).into());
+        out.insert("past_intervals".into(), past_json(&self.core.past).into());
         let probing: Vec<String> = p.prior().probe.iter().map(ToString::to_string).collect();
         out.insert("probing_osds".into(), probing.into());
         let blocked = p.prior().blocked_by.is_some();
@@ -295,7 +298,7 @@ impl Pg {
         down.sort_unstable();
         down.dedup();
         out.insert("down_osds_we_would_probe".into(), down.into());
-        let lost_at = |o: &Peer| self.view.as_ref().and_then(|v| v.osds.get(&o.osd)).map_or(0, |o| o.lost_at);
+        let lost_at = |o: &Peer| self.core.view.as_ref().and_then(|v| v.osds.get(&o.osd)).map_or(0, |o| o.lost_at);
         let by = by.iter().filter(|_| blocked).map(|o| {
             json!({
                 "osd": o.osd,

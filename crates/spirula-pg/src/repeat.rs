@@ -40,7 +40,7 @@
 //! come (a log entry that comes without its change counts as a change that was kept back only if
 //! the backfill has passed its object).
 //!
-//! A primary never gives out a version twice ([`Pg::next_version`]), also where entries were taken back in between, so a
+//! A primary never gives out a version twice ([`PgCore::next_version`](crate::core::PgCore::next_version)), also where entries were taken back in between, so a
 //! version names one entry of one history. Writes carry the number of the activation they belong to: one of an older
 //! activation of the same interval is nothing to a member.
 //!
@@ -107,18 +107,9 @@ impl Repeat {
 }
 
 impl Pg {
-    /// The version of the next entry, never one that was given out before (entries may have been taken back since).
-    /// The first of so many, which follow each other.
-    pub(crate) fn next_version(&mut self, entries: u64) -> EVersion {
-        let newest = self.info.as_ref().map_or(0, |i| i.last_update().version);
-        let first = self.issued.max(newest) + 1;
-        self.issued = first + entries.max(1) - 1;
-        EVersion::new(self.epoch(), first)
-    }
-
     /// The link to an OSD was renewed: what was on its way, in either direction, may be lost.
     pub(crate) fn on_renewed(&mut self, osd: OsdId, cx: &mut Cx<'_>) {
-        if matches!(self.role, Role::Idle) && self.view.as_ref().is_some_and(|v| v.live && v.primary.osd == osd) {
+        if matches!(self.role, Role::Idle) && self.core.view.as_ref().is_some_and(|v| v.live && v.primary.osd == osd) {
             self.notify(cx);
         }
         self.abort_scrub_with(osd, cx);
@@ -128,10 +119,10 @@ impl Pg {
 
     /// Repeats what is open: with an OSD, or what has waited for long.
     pub(crate) fn repeat_open(&mut self, link: Option<OsdId>, cx: &mut Cx<'_>) {
-        if planted!(self.cfg, LossUntold) {
+        if planted!(self.core.cfg, LossUntold) {
             return;
         }
-        let again = Again { link, now_ms: cx.now.mono_ms, base_ms: self.cfg.retry_ms.max(1) };
+        let again = Again { link, now_ms: cx.now.mono_ms, base_ms: self.core.cfg.retry_ms.max(1) };
         match &mut self.role {
             Role::Peering(_) => self.repeat_peering(again, cx),
             Role::Active(_) => {
@@ -140,9 +131,9 @@ impl Pg {
                 self.repeat_recovery(again, cx);
                 self.repeat_gathers(again, cx);
             }
-            Role::Replica { .. } => {
-                self.repeat_rotten(again, cx);
-                self.repeat_refused(again, cx);
+            Role::Replica { primary, .. } => {
+                self.repairs.repeat_rotten(&self.core, *primary, again, cx);
+                self.target.repeat_refused(&self.core, again, cx);
             }
             Role::Idle | Role::Removing => {}
         }
@@ -174,22 +165,22 @@ impl Pg {
 
     /// A member lacks what comes after `have`, and got something later.
     pub(crate) fn on_gap(&mut self, from: Peer, have: EVersion, cx: &mut Cx<'_>) {
-        if planted!(self.cfg, LossUntold) {
+        if planted!(self.core.cfg, LossUntold) {
             return;
         }
         let Role::Active(a) = &mut self.role else { return };
         let Some(p) = a.peers.get_mut(&from) else { return };
         // What was sent again meets the same gap no second time, unless it is lost, too: then its time comes.
         if p.gap.replace(have) != Some(have) {
-            tracing::info!(pg = %self.id, %from, %have, "writes to a member were lost: sent again");
+            tracing::info!(pg = %self.core.id, %from, %have, "writes to a member were lost: sent again");
             self.resend_after(from, have, cx);
         }
     }
 
     /// Member: is this the next entry? If not, what is to be said is said.
     pub(crate) fn is_next(&mut self, from: Peer, version: EVersion, follows: EVersion, cx: &mut Cx<'_>) -> bool {
-        let Some(head) = self.info.as_ref().map(|i| i.last_update()) else { return false };
-        if planted!(self.cfg, GapAccepted) {
+        let Some(head) = self.core.info.as_ref().map(|i| i.last_update()) else { return false };
+        if planted!(self.core.cfg, GapAccepted) {
             return version > head;
         }
         if version <= head {
@@ -201,7 +192,7 @@ impl Pg {
             return false;
         }
         if follows != head {
-            invariant!(self, "a write of {from} with version {version} follows {follows}, and {head} is here");
+            invariant!(self.core, "a write of {from} with version {version} follows {follows}, and {head} is here");
             return false;
         }
         true
@@ -209,8 +200,8 @@ impl Pg {
 
     /// Member: has all come on which this depends? If not, what is to be said is said.
     pub(crate) fn has_come(&mut self, from: Peer, follows: EVersion, cx: &mut Cx<'_>) -> bool {
-        let Some(head) = self.info.as_ref().map(|i| i.last_update()) else { return false };
-        if follows > head && !planted!(self.cfg, GapAccepted) {
+        let Some(head) = self.core.info.as_ref().map(|i| i.last_update()) else { return false };
+        if follows > head && !planted!(self.core.cfg, GapAccepted) {
             self.tell_gap(from, head, cx);
             return false;
         }
@@ -222,7 +213,7 @@ impl Pg {
         if let Role::Replica { gap, .. } = &mut self.role
             && gap.replace(have) != Some(have)
         {
-            self.send(from, CtlBody::Gap { have }, cx);
+            self.core.send(from, CtlBody::Gap { have }, cx);
         }
     }
 }

@@ -38,9 +38,9 @@ impl Pg {
             Role::Peering(p) => p.state(),
             _ => return (PgState::UNKNOWN, Vec::new()),
         };
-        let Some(view) = &self.view else { return (state, by) };
+        let Some(view) = &self.core.view else { return (state, by) };
         if let Role::Active(_) = &self.role {
-            if self.interval.premerge && state.has(PgState::ACTIVE) {
+            if self.core.interval.premerge && state.has(PgState::ACTIVE) {
                 // As Ceph says it: it takes no writes.
                 state.clear(PgState::ACTIVE);
                 state |= PgState::PEERED | PgState::PREMERGE;
@@ -63,7 +63,7 @@ impl Pg {
             for (on, bit) in self.forced.into_iter().zip([PgState::FORCED_RECOVERY, PgState::FORCED_BACKFILL]) {
                 state |= if on { bit } else { PgState::UNKNOWN };
             }
-            if self.info.as_ref().is_some_and(|i| i.scrub.shallow_errors + i.scrub.deep_errors > 0) {
+            if self.core.info.as_ref().is_some_and(|i| i.scrub.shallow_errors + i.scrub.deep_errors > 0) {
                 state |= PgState::INCONSISTENT;
             }
         }
@@ -82,25 +82,25 @@ impl Pg {
     /// that nothing can be moved to now: Ceph calls that clean, too. That no other copy is needed any
     /// more does not follow from it.
     fn rests(&self) -> bool {
-        let (Some(a), Some(view)) = (self.active(), &self.view) else { return false };
+        let (Some(a), Some(view)) = (self.active(), &self.core.view) else { return false };
         a.activated
             && a.serving
             && view.acting.len() >= Self::pool_size(view)
             && a.recovery.rests()
-            && self.missing.is_empty()
+            && self.core.missing.is_empty()
             && a.peers.values().all(|p| p.acting && p.last_backfill.max && p.missing.is_empty())
     }
 
     /// What is not where or what it should be.
     pub(crate) fn lacks(&self) -> Lacks {
-        let (Some(a), Some(view), Some(info)) = (self.active(), &self.view, &self.info) else {
+        let (Some(a), Some(view), Some(info)) = (self.active(), &self.core.view, &self.core.info) else {
             return Lacks::default();
         };
         let objects = info.head.counts.objects.max(0);
         let size = Self::pool_size(view).max(view.up.len());
         let has = |osd: Peer| -> i64 {
-            if osd == self.me {
-                return objects - self.missing.len() as i64;
+            if osd == self.core.me {
+                return objects - self.core.missing.len() as i64;
             }
             match a.peers.get(&osd) {
                 Some(p) if p.last_backfill.max => objects - p.missing.len() as i64,
@@ -116,7 +116,7 @@ impl Pg {
         Lacks {
             degraded: lacking - misplaced,
             misplaced,
-            missing_here: self.missing.len() as i64,
+            missing_here: self.core.missing.len() as i64,
             unfound: a.recovery.unfound.len() as i64,
         }
     }
@@ -133,7 +133,7 @@ impl Pg {
 
     /// Did something happen since the last report that its counters tell of?
     pub fn has_news(&self) -> bool {
-        let Some(info) = &self.info else { return false };
+        let Some(info) = &self.core.info else { return false };
         let (c, s) = (&info.head.counts, &self.stat.last);
         s.version != info.last_update()
             || (s.stats.num_rd, s.stats.num_wr) != (c.reads, c.writes)
@@ -148,22 +148,22 @@ impl Pg {
         s.touch(now, state);
         s.blocked_by = blocked_by.iter().map(|p| p.osd).collect();
         s.reported_seq += 1;
-        if let Some(view) = &self.view {
+        if let Some(view) = &self.core.view {
             s.reported_epoch = view.epoch;
             s.up = view.places(&view.up);
             s.acting = view.places(&view.acting);
             s.up_primary = view.up_primary.osd;
             s.acting_primary = view.primary.osd;
         }
-        s.mapping_epoch = self.interval.since;
-        s.log_start = self.log.tail();
-        s.log_size = self.log.len() as i64;
-        if let Some(info) = &self.info {
+        s.mapping_epoch = self.core.interval.since;
+        s.log_start = self.core.log.tail();
+        s.log_size = self.core.log.len() as i64;
+        if let Some(info) = &self.core.info {
             s.version = info.last_update();
             s.created = info.created;
             s.parent = if info.origin == info.pg { Default::default() } else { info.origin };
             let clean = matches!(&self.role, Role::Active(a) if a.clean);
-            s.last_epoch_clean = if clean { self.epoch() } else { info.lec };
+            s.last_epoch_clean = if clean { self.core.epoch() } else { info.lec };
             let h = &info.scrub;
             (s.last_scrub, s.last_scrub_stamp) = (h.last, h.last_stamp);
             (s.last_deep_scrub, s.last_deep_scrub_stamp) = (h.last_deep, h.last_deep_stamp);
@@ -177,7 +177,7 @@ impl Pg {
 
     /// Removed snapshots of which nothing is left, and how many others there are.
     fn trims(&self) -> (SnapIntervals, u32) {
-        let (Some(a), Some(pool)) = (self.active(), self.view.as_ref().and_then(|v| v.pool.as_ref())) else {
+        let (Some(a), Some(pool)) = (self.active(), self.core.view.as_ref().and_then(|v| v.pool.as_ref())) else {
             return (SnapIntervals::default(), 0);
         };
         let purged = a.trim.purged().clone();
@@ -187,7 +187,7 @@ impl Pg {
 
     fn sum(&self, info: &PgInfo) -> ObjectStatSum {
         let c = &info.head.counts;
-        let size = self.view.as_deref().map_or(0, Self::pool_size) as i64;
+        let size = self.core.view.as_deref().map_or(0, Self::pool_size) as i64;
         let lacks = self.lacks();
         ObjectStatSum {
             num_bytes: c.bytes,

@@ -25,81 +25,72 @@
 //! What is given up may have been decided by all, and be acknowledged without a copy here: this member lacks the object then, as any does
 //! that was away, and the PG is degraded. What the pool's `min_size` asks for is for peering and recovery to see to.
 
-use crate::api::{MapView, PeerMsg, PgEvent, Token};
-use crate::pg::{After, Cx, Pg, Record, Role, Stored};
+use crate::api::{PeerMsg, PgEvent, Token};
+use crate::pg::{After, Cx, Pg, Role};
+use crate::stored::{Record, Stored};
 use spirula_encoding::from_slice;
 use spirula_messages::cluster::pg::CtlBody;
-use spirula_types::Peer;
 
 impl Pg {
     /// Must the PG be told this though its store refuses a transaction? It is to fall back before that: others wait for it
     /// to leave what it does. What it is told of its own interval can wait for room with it.
     pub fn must_hear(&self, event: &PgEvent) -> bool {
         match event {
-            PgEvent::Map(view) => self.is_changed_by(view),
+            PgEvent::Map(view) => self.core.is_changed_by(view),
             PgEvent::Peer(from, PeerMsg::Ctl(c)) => {
                 let asks = matches!(
                     c.body,
                     CtlBody::Query { .. } | CtlBody::GetLog { .. } | CtlBody::Activate { .. } | CtlBody::Delete
                 );
-                asks && *from != self.me && self.leader() == *from && c.epoch >= self.interval.since
+                asks && *from != self.core.me && self.core.leader() == *from && c.epoch >= self.core.interval.since
             }
             _ => false,
         }
     }
 
-    fn leader(&self) -> Peer {
-        self.view.as_ref().map_or(Peer::NONE, |v| v.primary)
-    }
-
-    /// Is what this OSD does for the PG over with this map?
-    fn is_changed_by(&self, view: &MapView) -> bool {
-        let was_live = self.view.as_ref().is_some_and(|v| v.live);
-        view.gap || view.live != was_live || !self.interval.continues(self.id.seed, view)
-    }
-
     /// Has the PG something of this connection, so that it must hear of its end?
     pub fn knows(&self, conn: crate::ConnId) -> bool {
         let is_under_way = || self.active().is_some_and(|a| a.inflight.iter().any(|f| f.is_of(conn)));
-        self.held.knows(conn) || self.ops.knows(conn) || is_under_way()
+        self.held.knows(conn) || self.requests.knows(conn) || is_under_way()
     }
 
     /// Can the PG fall back to this? Not where the refused transaction was a split or a merge: its parts would overlap.
     pub fn can_fall_back(&self, stored: &Stored) -> bool {
         if stored.record.is_empty() {
-            return self.shaped == 0;
+            return self.core.shaped == 0;
         }
         let record = from_slice::<Record>(&stored.record);
-        record.is_ok_and(|r| r.shaped == self.shaped && self.info.as_ref().is_none_or(|i| i.pg_num == r.info.pg_num))
+        record.is_ok_and(|r| {
+            r.shaped == self.core.shaped && self.core.info.as_ref().is_none_or(|i| i.pg_num == r.info.pg_num)
+        })
     }
 
     /// The store will never hold the transaction of this token, nor a later one: see the module.
     pub(crate) fn on_unstored(&mut self, refused: Token, stored: &Stored, cx: &mut Cx<'_>) {
         let held = match stored.record.is_empty() {
-            true => Pg::new(self.id(), self.me.osd, self.cfg.clone()),
-            false => match Pg::load(self.id(), self.me.osd, self.cfg.clone(), stored) {
+            true => Pg::new(self.id(), self.core.me.osd, self.core.cfg.clone()),
+            false => match Pg::load(self.id(), self.core.me.osd, self.core.cfg.clone(), stored) {
                 Ok(held) => held,
-                Err(e) => return invariant!(self, "what the store holds cannot be read: {e}"),
+                Err(e) => return invariant!(self.core, "what the store holds cannot be read: {e}"),
             },
         };
-        let left = self.after.partition_point(|(token, _)| *token < refused);
-        self.after.truncate(left);
+        self.core.forget_from(refused);
         let leads = matches!(self.role, Role::Peering(_) | Role::Active(_));
         self.leave_role(cx);
-        self.parked.clear();
-        self.ops.forget_objects();
-        if !planted!(self.cfg, RefusedKept) {
-            (self.info, self.log, self.missing) = (held.info, held.log, held.missing);
+        self.mail.forget_parked();
+        self.requests.forget_objects();
+        if !planted!(self.core.cfg, RefusedKept) {
+            (self.core.info, self.core.log, self.core.missing) = (held.core.info, held.core.log, held.core.missing);
         }
-        match &self.info {
-            Some(_) => self.save(After::Nothing, cx),
-            None => self.past.clear(),
+        match &self.core.info {
+            Some(_) => self.core.save(After::Nothing, cx),
+            None => self.core.past.clear(),
         }
-        if self.view.as_ref().is_some_and(|v| v.pool.is_none()) {
+        if self.core.view.as_ref().is_some_and(|v| v.pool.is_none()) {
             self.remove_pool_gone(cx);
         } else if leads {
             self.start_peering(cx);
-        } else if self.is_live() {
+        } else if self.core.is_live() {
             self.notify(cx);
             self.resume_removal(cx);
             self.check_removed(cx);

@@ -51,7 +51,7 @@
 
 pub(crate) mod read;
 pub(crate) mod rebuild;
-mod sound;
+pub(crate) mod sound;
 pub mod stripe;
 pub(crate) mod undo;
 pub(crate) mod write;

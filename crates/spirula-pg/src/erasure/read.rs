@@ -176,16 +176,11 @@ impl Active {
 }
 
 impl Pg {
-    /// How the pool cuts its objects; `None` for a replicated pool.
-    pub(crate) fn shape(&self) -> Option<Shape> {
-        self.view.as_ref()?.pool.as_ref()?.shape
-    }
-
     /// Members with a shard of this object in this version, one for each shard, data shards
     /// first.
     fn holders(&self, object: &HObject, version: EVersion, failed: &BTreeSet<Peer>) -> Vec<Peer> {
         let Some(a) = self.active() else { return Vec::new() };
-        let own = (!self.missing.contains(object)).then_some(self.me);
+        let own = (!self.core.missing.contains(object)).then_some(self.core.me);
         let has =
             |(_, p): &(&Peer, &crate::active::PeerState)| *object <= p.last_backfill && !p.missing.contains(object);
         let members = a.peers.iter().filter(has).map(|(o, _)| *o);
@@ -206,7 +201,7 @@ impl Pg {
         purpose: For,
         cx: &mut Cx<'_>,
     ) -> bool {
-        let seq = self.seq();
+        let seq = self.core.seq();
         let Role::Active(a) = &mut self.role else { return false };
         let g = Gather {
             object: object.clone(),
@@ -225,7 +220,7 @@ impl Pg {
 
     /// Asks for as many shards as are lacking.
     fn ask_shards(&mut self, seq: u64, cx: &mut Cx<'_>) -> bool {
-        let (Some(shape), Some(a)) = (self.shape(), self.active()) else { return false };
+        let (Some(shape), Some(a)) = (self.core.shape(), self.active()) else { return false };
         let Some(g) = a.gathers.get(&seq) else { return false };
         let have: BTreeSet<i8> = g.got.keys().copied().chain(g.waiting.iter().map(|p| p.shard)).collect();
         let (object, version) = (g.object.clone(), g.version);
@@ -244,11 +239,11 @@ impl Pg {
         let body = g.question(seq, &shape);
         for to in next {
             let body = body.clone();
-            if to == self.me {
-                let ctl = PgCtl { pg: self.id, ends: self.ends(to), epoch: self.interval.since, body };
+            if to == self.core.me {
+                let ctl = PgCtl { pg: self.core.id, ends: self.core.ends(to), epoch: self.core.interval.since, body };
                 self.on_read_shard(to, ctl, cx);
             } else {
-                self.send(to, body, cx);
+                self.core.send(to, body, cx);
             }
         }
         true
@@ -256,7 +251,7 @@ impl Pg {
 
     /// Asks again who has not answered.
     pub(crate) fn repeat_gathers(&mut self, again: Again, cx: &mut Cx<'_>) {
-        let (Some(shape), me) = (self.shape(), self.me) else { return };
+        let (Some(shape), me) = (self.core.shape(), self.core.me) else { return };
         let Role::Active(a) = &mut self.role else { return };
         let mut late = Vec::new();
         for (seq, g) in &mut a.gathers {
@@ -267,7 +262,7 @@ impl Pg {
             }
         }
         for (to, body) in late {
-            to.into_iter().for_each(|p| self.send(p, body.clone(), cx));
+            to.into_iter().for_each(|p| self.core.send(p, body.clone(), cx));
         }
     }
 
@@ -277,14 +272,14 @@ impl Pg {
         let (seq, version) = (*seq, *version);
         let read = || -> Result<Held, ReadError> {
             // A holder outside the members has not taken back what it will have to.
-            let undone = self.log.iter().find(|e| e.prior == version && e.object == *object);
+            let undone = self.core.log.iter().find(|e| e.prior == version && e.object == *object);
             let before = undone.map(|e| undo_object(object, e.version));
             let before = before.filter(|_| !matches!(self.role, Role::Active(_) | Role::Replica { .. }));
             let object = before.as_ref().unwrap_or(object);
             let none = Held::Other(EVersion::default());
             let Some(attr) = cx.reader.attr(object, INFO_ATTR)? else { return Ok(none) };
             let Ok(info) = from_slice::<ObjectInfo>(&attr) else { return Ok(none) };
-            let Some(shape) = self.shape().filter(|_| info.version == version) else {
+            let Some(shape) = self.core.shape().filter(|_| info.version == version) else {
                 return Ok(Held::Other(info.version));
             };
             let end = shape.shard_len(info.size).min(offset + length);
@@ -293,7 +288,7 @@ impl Pg {
                 n => cx.reader.read(object, *offset, n)?,
             };
             let cut = (data.len() as u64) < end.saturating_sub(*offset);
-            if cut && !planted!(self.cfg, ShortShardPadded) {
+            if cut && !planted!(self.core.cfg, ShortShardPadded) {
                 return Err(ReadError::Io(errno::EIO));
             }
             let mut header = Encoder::new();
@@ -305,10 +300,10 @@ impl Pg {
             Ok(Held::Shard(header.into_bytes(), data))
         };
         match read() {
-            Ok(Held::Shard(header, payload)) if !self.missing.contains(object) => {
+            Ok(Held::Shard(header, payload)) if !self.core.missing.contains(object) => {
                 let t = PgTxn {
-                    pg: self.id,
-                    ends: self.ends(from),
+                    pg: self.core.id,
+                    ends: self.core.ends(from),
                     epoch: ctl.epoch,
                     kind: TxnKind::Shard,
                     seq,
@@ -318,37 +313,39 @@ impl Pg {
                     header,
                     payload,
                 };
-                if from == self.me {
+                if from == self.core.me {
                     self.on_shard(from, t, cx);
                 } else {
                     cx.out.push(PgEffect::Send(from, PeerMsg::Txn(t)));
                 }
             }
-            Err(ReadError::NotReady(what)) => self.park(from, ctl, what, cx),
+            Err(ReadError::NotReady(what)) => {
+                self.mail.park(&mut self.core, from, PeerMsg::Ctl(Box::new(ctl)), what, cx)
+            }
             other => {
                 let object = object.clone();
                 let has = match other {
-                    Ok(Held::Other(has)) if !self.missing.contains(&object) => has,
+                    Ok(Held::Other(has)) if !self.core.missing.contains(&object) => has,
                     _ => EVersion::default(),
                 };
                 if let Err(e) = other {
-                    tracing::error!(pg = %self.id, %object, error = %e, "read shard");
+                    tracing::error!(pg = %self.core.id, %object, error = %e, "read shard");
                     let offset = cx.reader.bad_offset(&object);
                     self.mark_unreadable(object.clone(), version, cx);
-                    if from == self.me {
-                        self.ops.forget_object(&object);
+                    if from == self.core.me {
+                        self.requests.forget_object(&object);
                         self.reopen(cx);
                         self.begin_recovery(cx);
                     } else {
                         self.tell_rotten(from, &object, version, offset, cx);
                     }
                 } else {
-                    tracing::warn!(pg = %self.id, %object, %version, %has, "asked for a shard that is not here");
+                    tracing::warn!(pg = %self.core.id, %object, %version, %has, "asked for a shard that is not here");
                 }
-                if from == self.me {
+                if from == self.core.me {
                     self.on_shard_failed(from, seq, has, cx);
                 } else {
-                    self.send(from, CtlBody::PullFailed { seq, object, has }, cx);
+                    self.core.send(from, CtlBody::PullFailed { seq, object, has }, cx);
                 }
             }
         }
@@ -356,7 +353,7 @@ impl Pg {
 
     /// A shard has come.
     pub(crate) fn on_shard(&mut self, from: Peer, t: PgTxn, cx: &mut Cx<'_>) {
-        let Some(shape) = self.shape() else { return };
+        let Some(shape) = self.core.shape() else { return };
         let Role::Active(a) = &mut self.role else { return };
         let Some(g) = a.gathers.get_mut(&t.seq) else { return };
         if !g.waiting.remove(&from) {
@@ -374,9 +371,9 @@ impl Pg {
             }
         };
         let whole = |a: &Attrs| t.version == g.version && length(a) == Some(t.payload.len() as u64);
-        let pads = planted!(self.cfg, ShortShardPadded);
+        let pads = planted!(self.core.cfg, ShortShardPadded);
         let Some(attrs) = attrs.ok().filter(|a| pads || whole(a)) else {
-            tracing::error!(pg = %self.id, %from, object = %g.object, "bad answer to a read of a shard");
+            tracing::error!(pg = %self.core.id, %from, object = %g.object, "bad answer to a read of a shard");
             g.waiting.insert(from);
             self.on_shard_failed(from, t.seq, EVersion::default(), cx);
             return;
@@ -398,12 +395,12 @@ impl Pg {
             For::Rebuild => self.on_rebuild_read(&g.object, have, most(g.attrs), cx),
             For::Op(op) => match join(&shape, &have) {
                 Ok(bytes) => {
-                    let any = planted!(self.cfg, PiecesKept);
-                    self.ops.gathered(&g.object, op, any, g.version, (g.stripes.0 * shape.width(), bytes));
+                    let any = planted!(self.core.cfg, PiecesKept);
+                    self.requests.gathered(&g.object, op, any, g.version, (g.stripes.0 * shape.width(), bytes));
                     self.on_op_ready(op, None, cx);
                 }
                 Err(e) => {
-                    tracing::error!(pg = %self.id, object = %g.object, error = %e, "put shards together");
+                    tracing::error!(pg = %self.core.id, object = %g.object, error = %e, "put shards together");
                     self.op_failed(&g.object, op, cx);
                 }
             },
@@ -412,8 +409,8 @@ impl Pg {
 
     /// A request is gone: what is read for it is of use to nobody.
     pub(crate) fn op_gone(&mut self, op: OpId) {
-        self.ops.unpark(op);
-        if planted!(self.cfg, PiecesKept) {
+        self.requests.unpark(op);
+        if planted!(self.core.cfg, PiecesKept) {
             return;
         }
         if let Some(a) = self.active_mut() {
@@ -441,7 +438,7 @@ impl Pg {
         g.failed.insert(from);
         let (object, purpose, version) = (g.object.clone(), g.purpose, g.version);
         if has > version {
-            tracing::error!(pg = %self.id, %from, %object, %version, %has, "a shard is newer than is known here");
+            tracing::error!(pg = %self.core.id, %from, %object, %version, %has, "a shard is newer than is known here");
         } else if let Some(p) = a.peers.get_mut(&from)
             && !p.missing.contains(&object)
         {

@@ -38,9 +38,9 @@ impl Pg {
     /// Reads the next piece. Not while a write of the object is under way: what is rebuilt must
     /// never be taken back.
     pub(crate) fn rebuild_piece(&mut self, object: &HObject, cx: &mut Cx<'_>) {
-        let Some(shape) = self.shape() else { return };
-        let n = (self.cfg.push_bytes / shape.width()).max(1);
-        let busy = self.ops.has_inflight(object);
+        let Some(shape) = self.core.shape() else { return };
+        let n = (self.core.cfg.push_bytes / shape.width()).max(1);
+        let busy = self.requests.has_inflight(object);
         let Role::Active(a) = &mut self.role else { return };
         if busy {
             a.recovery.hold(object);
@@ -62,11 +62,11 @@ impl Pg {
         attrs: Vec<(Bytes, Bytes)>,
         cx: &mut Cx<'_>,
     ) {
-        let Some(shape) = self.shape() else { return };
+        let Some(shape) = self.core.shape() else { return };
         let info = attrs.iter().find(|(k, _)| k == INFO_ATTR).and_then(|(_, v)| from_slice::<ObjectInfo>(v).ok());
-        let seq = self.seq();
-        let (id, me, since) = (self.id, self.me, self.interval.since);
-        let follows = self.info.as_ref().map(|i| i.last_update()).unwrap_or_default();
+        let seq = self.core.seq();
+        let (id, me, since) = (self.core.id, self.core.me, self.core.interval.since);
+        let follows = self.core.info.as_ref().map(|i| i.last_update()).unwrap_or_default();
         let Role::Active(a) = &mut self.role else { return };
         let Some(r) = a.recovery.rebuild(object) else { return };
         let Some(info) = info.filter(|i| i.version == r.need) else {
@@ -112,7 +112,7 @@ impl Pg {
             let (header, payload) = txn.split();
             let t = PgTxn {
                 pg: id,
-                ends: self.ends(to),
+                ends: self.core.ends(to),
                 epoch: since,
                 kind: TxnKind::Push,
                 seq,
@@ -133,14 +133,14 @@ impl Pg {
         self.stat.recovered_bytes += bytes as i64;
         cx.out.push(PgEffect::Recovered { objects: 0, bytes });
         if let Some(txn) = own {
-            self.ops.forget_object(object);
+            self.requests.forget_object(object);
             self.apply_piece(txn, !more, After::Step { since, step: Step::Rebuilt(seq) }, cx);
         }
     }
 
     /// A target has a piece durably; true if the object is being rebuilt.
     pub(crate) fn on_rebuilt(&mut self, from: Peer, seq: u64, object: &HObject, cx: &mut Cx<'_>) -> bool {
-        let me = self.me;
+        let me = self.core.me;
         let Role::Active(a) = &mut self.role else { return false };
         let Some(r) = a.recovery.rebuild(object) else { return false };
         if r.seq != seq || !r.waiting.remove(&from) || !r.waiting.is_empty() {
@@ -168,10 +168,10 @@ impl Pg {
 
     /// Fewer than `k` shards are to be had.
     pub(crate) fn rebuild_failed(&mut self, object: &HObject, cx: &mut Cx<'_>) {
-        tracing::warn!(pg = %self.id, %object, "object is unfound: too few shards");
+        tracing::warn!(pg = %self.core.id, %object, "object is unfound: too few shards");
         let Role::Active(a) = &mut self.role else { return };
         a.recovery.give_up(object);
-        self.report_lost(object, cx);
+        self.repairs.report_lost(&self.core, object, cx);
         cx.out.push(PgEffect::StateChanged);
         self.settled(cx);
     }

@@ -11,69 +11,67 @@
 //! rolled back) is only as good as that one is here: the same is asked of it, its version where the write says which. In a
 //! replicated pool the store compares what is read with its checksums, and it is enough that the other object is there.
 
+use crate::core::PgCore;
 use crate::exec::{INFO_ATTR, ObjectInfo, ObjectReader, ReadError};
 use crate::log::LogEntry;
-use crate::pg::Pg;
 use spirula_encoding::from_slice;
 use spirula_messages::cluster::write::Share;
 use spirula_types::{EVersion, HObject};
 
-impl Pg {
-    /// Can our copy take this share of an entry's change? Yes, too, where there is nothing to be merged.
-    ///
-    /// # Errors
-    /// Those of [`ObjectReader`].
-    pub(crate) fn can_merge(
-        &self,
-        entry: &LogEntry,
-        share: Share,
-        reader: &dyn ObjectReader,
-    ) -> Result<bool, ReadError> {
-        if share != Share::Merged || self.missing.contains(&entry.object) {
-            return Ok(true);
-        }
-        self.has_sound_shard(&entry.object, entry.prior, reader)
+/// Can our copy take this share of an entry's change? Yes, too, where there is nothing to be merged.
+///
+/// # Errors
+/// Those of [`ObjectReader`].
+pub(crate) fn can_merge(
+    core: &PgCore,
+    entry: &LogEntry,
+    share: Share,
+    reader: &dyn ObjectReader,
+) -> Result<bool, ReadError> {
+    if share != Share::Merged || core.missing.contains(&entry.object) {
+        return Ok(true);
     }
+    has_sound_shard(core, &entry.object, entry.prior, reader)
+}
 
-    /// Can our copy of this object be what another is made from? Not if we lack it, if it is not there, or if its shard is
-    /// not as long as it says, or not of this version, where that is known.
-    ///
-    /// # Errors
-    /// Those of [`ObjectReader`].
-    pub(crate) fn can_make_from(
-        &self,
-        source: &HObject,
-        version: Option<EVersion>,
-        reader: &dyn ObjectReader,
-    ) -> Result<bool, ReadError> {
-        // The second line of defence against a primary that errs; a bug planted there takes both away.
-        if self.missing.contains(source) && !planted!(self.cfg, MadeWithoutSource) {
-            return Ok(false);
-        }
-        let Some(attr) = reader.attr(source, INFO_ATTR)? else {
-            return Ok(planted!(self.cfg, MadeWithoutSource) && !self.is_erasure());
-        };
-        let Some(shape) = self.shape().filter(|_| self.is_erasure()) else { return Ok(true) };
-        let info = from_slice::<ObjectInfo>(&attr).ok().filter(|i| version.is_none_or(|v| i.version == v));
-        let Some(info) = info else { return Ok(false) };
-        Ok(reader.size(source)? == shape.shard_len(info.size))
+/// Can our copy of this object be what another is made from? Not if we lack it, if it is not there, or if its shard is
+/// not as long as it says, or not of this version, where that is known.
+///
+/// # Errors
+/// Those of [`ObjectReader`].
+pub(crate) fn can_make_from(
+    core: &PgCore,
+    source: &HObject,
+    version: Option<EVersion>,
+    reader: &dyn ObjectReader,
+) -> Result<bool, ReadError> {
+    // The second line of defence against a primary that errs; a bug planted there takes both away.
+    if core.missing.contains(source) && !planted!(core.cfg, MadeWithoutSource) {
+        return Ok(false);
     }
+    let Some(attr) = reader.attr(source, INFO_ATTR)? else {
+        return Ok(planted!(core.cfg, MadeWithoutSource) && !core.is_erasure());
+    };
+    let Some(shape) = core.shape().filter(|_| core.is_erasure()) else { return Ok(true) };
+    let info = from_slice::<ObjectInfo>(&attr).ok().filter(|i| version.is_none_or(|v| i.version == v));
+    let Some(info) = info else { return Ok(false) };
+    Ok(reader.size(source)? == shape.shard_len(info.size))
+}
 
-    /// Is our shard of this object the one of this version, and as long as it must be? Yes in a replicated pool.
-    ///
-    /// # Errors
-    /// Those of [`ObjectReader`].
-    pub(crate) fn has_sound_shard(
-        &self,
-        object: &HObject,
-        version: EVersion,
-        reader: &dyn ObjectReader,
-    ) -> Result<bool, ReadError> {
-        let Some(shape) = self.shape().filter(|_| self.is_erasure() && !planted!(self.cfg, ShortShardPadded)) else {
-            return Ok(true);
-        };
-        let info = reader.attr(object, INFO_ATTR)?.and_then(|attr| from_slice::<ObjectInfo>(&attr).ok());
-        let Some(info) = info.filter(|i| i.version == version) else { return Ok(false) };
-        Ok(reader.size(object)? == shape.shard_len(info.size))
-    }
+/// Is our shard of this object the one of this version, and as long as it must be? Yes in a replicated pool.
+///
+/// # Errors
+/// Those of [`ObjectReader`].
+pub(crate) fn has_sound_shard(
+    core: &PgCore,
+    object: &HObject,
+    version: EVersion,
+    reader: &dyn ObjectReader,
+) -> Result<bool, ReadError> {
+    let Some(shape) = core.shape().filter(|_| core.is_erasure() && !planted!(core.cfg, ShortShardPadded)) else {
+        return Ok(true);
+    };
+    let info = reader.attr(object, INFO_ATTR)?.and_then(|attr| from_slice::<ObjectInfo>(&attr).ok());
+    let Some(info) = info.filter(|i| i.version == version) else { return Ok(false) };
+    Ok(reader.size(object)? == shape.shard_len(info.size))
 }

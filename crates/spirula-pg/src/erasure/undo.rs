@@ -1,9 +1,9 @@
 //! Taking entries back, and forgetting how. See the module's header.
 
+use crate::core::PgCore;
 use crate::exec::{INFO_ATTR, ObjectReader, ReadError, pg_end, pg_start};
 use crate::log::{EntryKind, LogEntry};
 use crate::peering::removals;
-use crate::pg::{After, Cx, Pg, Role};
 use crate::shard::undo_object;
 use spirula_types::transaction::{ObjectOp, ObjectUpdate, Transaction};
 use spirula_types::{EVersion, HObject, PgId};
@@ -19,7 +19,7 @@ pub(crate) fn keep(object: &HObject, version: EVersion) -> ObjectUpdate {
 }
 
 /// Objects of the range of undo copies that belong to a PG.
-fn undo_copies(pg: PgId, pg_num: u32, reader: &dyn ObjectReader, max: usize) -> Result<Vec<HObject>, ReadError> {
+fn listed_copies(pg: PgId, pg_num: u32, reader: &dyn ObjectReader, max: usize) -> Result<Vec<HObject>, ReadError> {
     let place = |o: HObject| undo_object(&o, EVersion::default());
     let from = place(pg_start(pg)).family_start();
     let end = pg_end(pg, pg_num);
@@ -27,94 +27,64 @@ fn undo_copies(pg: PgId, pg_num: u32, reader: &dyn ObjectReader, max: usize) -> 
     reader.list(&from, &until, max)
 }
 
-impl Pg {
-    /// Is it a PG of an erasure-coded pool?
-    pub(crate) fn is_erasure(&self) -> bool {
-        self.me.shard >= 0
+/// At most `max` undo copies of this PG, one of `pg_num`, that are stored here. (A copy that only comes to
+/// be does not know the number by itself, and its neighbours' undo copies are not its own.)
+pub(crate) fn undo_copies(
+    core: &PgCore,
+    reader: &dyn ObjectReader,
+    pg_num: u32,
+    max: usize,
+) -> Result<Vec<HObject>, ReadError> {
+    if !core.is_erasure() || pg_num == 0 {
+        return Ok(Vec::new());
     }
+    listed_copies(core.id, pg_num, reader, max)
+}
 
-    /// At most `max` undo copies of this PG, one of `pg_num`, that are stored here. (A copy that only comes to
-    /// be does not know the number by itself, and its neighbours' undo copies are not its own.)
-    pub(crate) fn undo_copies(
-        &self,
-        reader: &dyn ObjectReader,
-        pg_num: u32,
-        max: usize,
-    ) -> Result<Vec<HObject>, ReadError> {
-        if !self.is_erasure() || pg_num == 0 {
-            return Ok(Vec::new());
-        }
-        undo_copies(self.id, pg_num, reader, max)
+/// All up to `to` can no more be taken back: its undo copies go. Before the log is trimmed.
+pub(crate) fn roll_forward(core: &mut PgCore, to: EVersion, txn: &mut Transaction) {
+    let Some(info) = &mut core.info else { return };
+    let from = info.head.rolled;
+    if core.me.shard < 0 || to <= from {
+        return;
     }
-
-    /// All up to `to` can no more be taken back: its undo copies go. Before the log is trimmed.
-    pub(crate) fn roll_forward(&mut self, to: EVersion, txn: &mut Transaction) {
-        let Some(info) = &mut self.info else { return };
-        let from = info.head.rolled;
-        if self.me.shard < 0 || to <= from {
-            return;
-        }
-        info.head.rolled = to;
-        for e in self.log.after(from).take_while(|e| e.version <= to).filter(|e| keeps_copy(e)) {
-            let object = undo_object(&e.object, e.version);
-            txn.objects.push(ObjectUpdate { object, ops: vec![ObjectOp::Remove] });
-        }
+    info.head.rolled = to;
+    for e in core.log.after(from).take_while(|e| e.version <= to).filter(|e| keeps_copy(e)) {
+        let object = undo_object(&e.object, e.version);
+        txn.objects.push(ObjectUpdate { object, ops: vec![ObjectOp::Remove] });
     }
+}
 
-    /// Entries after `common` of objects that a backfill has not reached as far as is recorded here are not taken back, since
-    /// the backfill will compare them; but it may have reached them, and what they were before goes.
-    pub(crate) fn forget_undo_copies(&self, common: EVersion, last_backfill: &HObject, txn: &mut Transaction) {
-        if !self.is_erasure() {
-            return;
-        }
-        let beyond = self.log.after(common).filter(|e| e.object > *last_backfill && keeps_copy(e));
-        txn.objects.extend(removals(beyond.map(|e| undo_object(&e.object, e.version))));
+/// Entries after `common` of objects that a backfill has not reached as far as is recorded here are not taken back, since
+/// the backfill will compare them; but it may have reached them, and what they were before goes.
+pub(crate) fn forget_undo_copies(core: &PgCore, common: EVersion, last_backfill: &HObject, txn: &mut Transaction) {
+    if !core.is_erasure() {
+        return;
     }
+    let beyond = core.log.after(common).filter(|e| e.object > *last_backfill && keeps_copy(e));
+    txn.objects.extend(removals(beyond.map(|e| undo_object(&e.object, e.version))));
+}
 
-    /// Takes entries back, the newest first; objects that have no undo copy here count as
-    /// missing.
-    pub(crate) fn undo(&mut self, entries: Vec<LogEntry>, reader: &dyn ObjectReader, txn: &mut Transaction) {
-        for e in entries {
-            if planted!(self.cfg, UndoForgotten) {
-                continue;
-            }
-            if !keeps_copy(&e) {
-                txn.objects.push(ObjectUpdate { object: e.object, ops: vec![ObjectOp::Remove] });
-                continue;
-            }
-            let copy = undo_object(&e.object, e.version);
-            if matches!(reader.attr(&copy, INFO_ATTR), Ok(None)) {
-                tracing::warn!(pg = %self.id, object = %e.object, version = %e.version, "no undo copy");
-                // It was filled while too few members were up to serve. The primary does not know that.
-                self.rotten.insert(e.object.clone(), (e.prior, None));
-                self.missing.set(e.object, e.prior, EVersion::default());
-                continue;
-            }
-            txn.objects.push(ObjectUpdate { object: e.object, ops: vec![ObjectOp::CloneFrom(copy.clone())] });
-            txn.objects.push(ObjectUpdate { object: copy, ops: vec![ObjectOp::Remove] });
+/// Takes entries back, the newest first; objects that have no undo copy here count as
+/// missing.
+pub(crate) fn undo(core: &mut PgCore, entries: Vec<LogEntry>, reader: &dyn ObjectReader, txn: &mut Transaction) {
+    for e in entries {
+        if planted!(core.cfg, UndoForgotten) {
+            continue;
         }
-    }
-
-    /// Has the primary to say by itself how far all is rolled forward? Only one that serves: what
-    /// a smaller set agreed on is not yet part of every later history.
-    pub(crate) fn must_roll_forward(&self) -> bool {
-        let Some(newest) = self.info.as_ref().map(|i| i.last_update()) else { return false };
-        let idle = |a: &crate::active::Active| a.activated && a.serving && a.inflight() == 0;
-        self.is_erasure() && self.active().is_some_and(|a| idle(a) && a.told_rolled < newest)
-    }
-
-    /// An idle primary says how far all is rolled forward.
-    pub(crate) fn tell_rolled(&mut self, cx: &mut Cx<'_>) {
-        if !self.must_roll_forward() {
-            return;
+        if !keeps_copy(&e) {
+            txn.objects.push(ObjectUpdate { object: e.object, ops: vec![ObjectOp::Remove] });
+            continue;
         }
-        let Role::Active(a) = &mut self.role else { return };
-        a.told_rolled = a.committed;
-        let to = a.committed;
-        self.tell_history(cx);
-        let mut txn = Transaction::default();
-        self.roll_forward(to, &mut txn);
-        txn.meta.push(self.head_op());
-        self.submit(txn, After::Nothing, cx);
+        let copy = undo_object(&e.object, e.version);
+        if matches!(reader.attr(&copy, INFO_ATTR), Ok(None)) {
+            tracing::warn!(pg = %core.id, object = %e.object, version = %e.version, "no undo copy");
+            // It was filled while too few members were up to serve. The primary does not know that.
+            core.rotten.insert(e.object.clone(), (e.prior, None));
+            core.missing.set(e.object, e.prior, EVersion::default());
+            continue;
+        }
+        txn.objects.push(ObjectUpdate { object: e.object, ops: vec![ObjectOp::CloneFrom(copy.clone())] });
+        txn.objects.push(ObjectUpdate { object: copy, ops: vec![ObjectOp::Remove] });
     }
 }

@@ -14,7 +14,7 @@ use spirula_types::{Epoch, HObject, Peer};
 impl Pg {
     /// The monitor says that the PG never served: begin it empty.
     pub(super) fn begin_fresh(&mut self, p: &mut Peering, since: Epoch, cx: &mut Cx<'_>) {
-        let Some(view) = self.view.clone() else { return };
+        let Some(view) = self.core.view.clone() else { return };
         let Some(pool) = &view.pool else { return };
         if view.acting.len() < pool.min_size {
             p.phase = Phase::TooFew;
@@ -22,11 +22,11 @@ impl Pg {
         }
         p.fresh = true;
         let own = PgInfo {
-            pg: self.id,
-            origin: self.id,
+            pg: self.core.id,
+            origin: self.core.id,
             pg_num: pool.pg_num,
             created: since,
-            creation: self.interval.since,
+            creation: self.core.interval.since,
             last_backfill: HObject::max(),
             // Nothing is due for a PG that begins empty.
             scrub: ScrubHistory {
@@ -37,11 +37,11 @@ impl Pg {
             },
             ..PgInfo::default()
         };
-        self.info = Some(own);
-        self.past.clear();
-        self.log = crate::log::PgLog::default();
-        self.missing.clear();
-        for osd in view.acting.iter().filter(|o| **o != self.me) {
+        self.core.info = Some(own);
+        self.core.past.clear();
+        self.core.log = crate::log::PgLog::default();
+        self.core.missing.clear();
+        for osd in view.acting.iter().filter(|o| **o != self.core.me) {
             p.members.insert(*osd, Member::reset(None));
         }
         self.wait_up_thru(p, cx);
@@ -49,14 +49,14 @@ impl Pg {
 
     /// Records the activation here and asks the members to.
     pub(super) fn activate(&mut self, mut p: Box<Peering>, cx: &mut Cx<'_>) {
-        let Some(view) = self.view.clone() else { return };
-        let (Some(pool), since) = (view.pool.clone(), self.interval.since) else { return };
-        let listed = p.fresh.then(|| leftovers(self.id, pool.pg_num, cx.reader));
+        let Some(view) = self.core.view.clone() else { return };
+        let (Some(pool), since) = (view.pool.clone(), self.core.interval.since) else { return };
+        let listed = p.fresh.then(|| leftovers(self.core.id, pool.pg_num, cx.reader));
         let leftovers = match listed.unwrap_or_else(|| Ok(Vec::new())) {
             Ok(all) => all,
             Err(e) => {
                 // What a deletion has left would be of the new PG. A later tick tries again.
-                tracing::error!(pg = %self.id, error = %e, "list objects for creation");
+                tracing::error!(pg = %self.core.id, error = %e, "list objects for creation");
                 (p.next, p.phase) = (Next::Stay, Phase::UpThru);
                 self.role = Role::Peering(p);
                 return;
@@ -66,10 +66,10 @@ impl Pg {
         let writeable = view.acting.len() >= pool.min_size;
         let readers = self.found_readers(&p, &view, cx);
         let wait_until = readers.iter().map(|(_, _, until)| *until).max().unwrap_or(0);
-        self.readers = readers;
-        let Some(info) = &mut self.info else {
+        self.core.readers = readers;
+        let Some(info) = &mut self.core.info else {
             // Peering ends with a copy of our own, always.
-            return invariant!(self, "activation without a copy");
+            return invariant!(self.core, "activation without a copy");
         };
         if writeable {
             info.les = since;
@@ -85,23 +85,23 @@ impl Pg {
         }
         let mut txn = Transaction { objects: leftovers, meta: Vec::new() };
         if p.fresh {
-            txn.meta.push(MetaOp::LogRemove { pg: self.id });
+            txn.meta.push(MetaOp::LogRemove { pg: self.core.id });
         }
-        self.record_ops(&mut txn.meta);
-        self.submit(txn, After::Step { since, step: Step::Activated }, cx);
-        let Some(own) = self.info.clone() else { return invariant!(self, "activation loses its copy") };
+        self.core.record_ops(&mut txn.meta);
+        self.core.submit(txn, After::Step { since, step: Step::Activated }, cx);
+        let Some(own) = self.core.info.clone() else { return invariant!(self.core, "activation loses its copy") };
         let last_update = own.last_update();
-        let run = self.seq();
-        let mut active = Active::new(self.me, run, last_update, cx.now.wall, wait_until, p.fresh);
+        let run = self.core.seq();
+        let mut active = Active::new(self.core.me, run, last_update, cx.now.wall, wait_until, p.fresh);
         for (osd, member) in p.members {
             let (peer, body) =
                 self.activate_member(own.clone(), member, (run, p.fresh), view.acting.contains(&osd), cx);
-            self.send(osd, body.clone(), cx);
+            self.core.send(osd, body.clone(), cx);
             active.activations.insert(osd, body);
             active.add(osd, peer, last_update);
         }
         self.role = Role::Active(Box::new(active));
-        self.ops.forget_objects();
+        self.requests.forget_objects();
     }
 
     /// What becomes of a member, and what it is to be told; `own` is our info.
@@ -117,20 +117,20 @@ impl Pg {
         let whole = |i: &Option<PgInfo>| i.as_ref().is_none_or(PgInfo::is_whole);
         let (log, last_backfill) = match member.common {
             Some(after) => {
-                let entries = self.log.after(after).map(bytes).collect();
+                let entries = self.core.log.after(after).map(bytes).collect();
                 let last = member.info.as_ref().filter(|_| !whole(&member.info)).map(|i| i.last_backfill.clone());
                 (LogUpdate::After { after, entries }, last.unwrap_or_else(HObject::max))
             }
             None => {
-                let dups = self.log.dups().cloned().map(|d| bytes(&d.to_entry(self.id.pool)));
-                let entries = dups.chain(self.log.iter().map(bytes)).collect();
+                let dups = self.core.log.dups().cloned().map(|d| bytes(&d.to_entry(self.core.id.pool)));
+                let entries = dups.chain(self.core.log.iter().map(bytes)).collect();
                 let last = if fresh { HObject::max() } else { HObject::min() };
-                (LogUpdate::Reset { tail: self.log.tail(), entries }, last)
+                (LogUpdate::Reset { tail: self.core.log.tail(), entries }, last)
             }
         };
-        let readers = self.told_readers(cx);
+        let readers = self.core.told_readers(cx);
         let told = PgInfo { last_backfill: last_backfill.clone(), missing: 0, readers, ..own };
-        let past = self.past.clone();
+        let past = self.core.past.clone();
         let state = PeerState { acting, missing: member.missing, last_backfill, ..PeerState::default() };
         (state, CtlBody::Activate { run, info: told, past, log, fresh })
     }
@@ -147,8 +147,8 @@ impl Pg {
         }
         if a.fresh {
             a.asked_ms = cx.now.mono_ms;
-            let epoch = self.info.as_ref().map_or(0, |i| i.creation);
-            cx.out.push(PgEffect::Created { pg: self.id, epoch });
+            let epoch = self.core.info.as_ref().map_or(0, |i| i.creation);
+            cx.out.push(PgEffect::Created { pg: self.core.id, epoch });
         } else {
             self.all_activated(cx);
         }
@@ -160,18 +160,18 @@ impl Pg {
         if !a.fresh || !a.activating.is_empty() {
             return;
         }
-        let creation = self.info.as_ref().map_or(0, |i| i.creation);
+        let creation = self.core.info.as_ref().map_or(0, |i| i.creation);
         if winner.is_none_or(|w| w == creation) {
             a.fresh = false;
-            if let Some(info) = &mut self.info {
+            if let Some(info) = &mut self.core.info {
                 info.confirmed = true;
             }
             self.all_activated(cx);
         } else {
             // Another creation was accepted; this one is void. Its members will call.
-            self.info = None;
-            self.missing.clear();
-            self.save(After::Nothing, cx);
+            self.core.info = None;
+            self.core.missing.clear();
+            self.core.save(After::Nothing, cx);
             self.leave_role(cx);
             self.start_peering(cx);
             cx.out.push(PgEffect::StateChanged);
@@ -180,26 +180,26 @@ impl Pg {
 
     /// All members have the log: serve, and begin to recover.
     fn all_activated(&mut self, cx: &mut Cx<'_>) {
-        let Some(view) = self.view.clone() else { return };
-        let since = self.interval.since;
-        let (Role::Active(a), Some(info)) = (&mut self.role, &mut self.info) else { return };
+        let Some(view) = self.core.view.clone() else { return };
+        let since = self.core.interval.since;
+        let (Role::Active(a), Some(info)) = (&mut self.role, &mut self.core.info) else { return };
         a.activated = true;
         a.serving = view.pool.as_ref().is_some_and(|p| view.acting.len() >= p.min_size);
-        tracing::debug!(pg = %self.id, epoch = view.epoch, "activated");
-        if planted!(self.cfg, LeaseNotAwaited) {
+        tracing::debug!(pg = %self.core.id, epoch = view.epoch, "activated");
+        if planted!(self.core.cfg, LeaseNotAwaited) {
             a.wait_until = 0;
         }
         if a.wait_until > cx.now.mono_ms {
             cx.out.push(PgEffect::WakeAt(a.wait_until));
         } else {
             a.wait_until = 0;
-            self.readers.clear();
+            self.core.readers.clear();
         }
         if a.serving {
             info.history_les = info.history_les.max(since);
         }
         self.tell_history(cx);
-        self.save(After::Nothing, cx);
+        self.core.save(After::Nothing, cx);
         self.begin_recovery(cx);
         cx.out.push(PgEffect::StateChanged);
         self.begin_to_serve(cx);

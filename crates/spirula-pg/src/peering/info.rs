@@ -32,39 +32,39 @@ impl Pg {
     ) -> Vec<(OsdId, Epoch, u64)> {
         // One that is up again, or was, began anew or has heard of it.
         let reads = |osd: OsdId, last: Epoch| {
-            osd != self.me.osd && view.osds.get(&osd).is_none_or(|o| !o.up && !o.dead && o.up_from <= last)
+            osd != self.core.me.osd && view.osds.get(&osd).is_none_or(|o| !o.up && !o.dead && o.up_from <= last)
         };
-        let all = known.into_iter().map(|(o, (last, until))| (o, last, self.reads_until(until, cx)));
+        let all = known.into_iter().map(|(o, (last, until))| (o, last, self.core.reads_until(until, cx)));
         all.filter(|(o, last, until)| *until > cx.now.mono_ms && reads(*o, *last)).collect()
     }
 
     /// Whom peering found to be waited for.
     pub(super) fn found_readers(&self, p: &Peering, view: &MapView, cx: &Cx<'_>) -> Vec<(OsdId, Epoch, u64)> {
         let mut all = BTreeMap::new();
-        if !planted!(self.cfg, LeaseForgotten) {
+        if !planted!(self.core.cfg, LeaseForgotten) {
             all.clone_from(&p.readers);
-            for (osd, last, until) in &self.readers {
+            for (osd, last, until) in &self.core.readers {
                 note_reader(&mut all, *osd, (*last, *until));
             }
         }
         for osd in &p.prior.holders {
-            note_reader(&mut all, *osd, (self.interval.since.saturating_sub(1), p.lease_until));
+            note_reader(&mut all, *osd, (self.core.interval.since.saturating_sub(1), p.lease_until));
         }
         self.old_readers(all, view, cx)
     }
 
     /// Asks whom it must, and goes on when all have answered.
     pub(super) fn hear(&mut self, p: &mut Peering, cx: &mut Cx<'_>) {
-        let Some(view) = self.view.clone() else { return };
+        let Some(view) = self.core.view.clone() else { return };
         p.phase = Phase::Info;
         for info in p.infos.values().flatten() {
             p.history_les = p.history_les.max(info.history_les);
             p.lec = p.lec.max(info.lec);
         }
         let since = p.history_les.max(p.lec);
-        let least = pool_least(&view, planted!(self.cfg, OneHeard));
-        p.prior = Prior::new(&p.past, &view, since, self.me, least);
-        if planted!(self.cfg, PastIgnored) {
+        let least = pool_least(&view, planted!(self.core.cfg, OneHeard));
+        p.prior = Prior::new(&p.past, &view, since, self.core.me, least);
+        if planted!(self.core.cfg, PastIgnored) {
             p.prior.probe.retain(|o| view.acting.contains(o));
             p.prior.blocked_by = None;
         }
@@ -74,8 +74,8 @@ impl Pg {
             p.lease_until = p.lease_until.max(cx.now.mono_ms + left);
         }
         for osd in p.prior.probe.clone() {
-            if osd != self.me && p.asked.insert(osd) {
-                self.send(osd, CtlBody::Query { holders: holders.clone() }, cx);
+            if osd != self.core.me && p.asked.insert(osd) {
+                self.core.send(osd, CtlBody::Query { holders: holders.clone() }, cx);
             }
         }
         if let Some(by) = p.prior.blocked_by.clone() {
@@ -116,7 +116,7 @@ impl Pg {
             note_reader(&mut p.readers, r.osd, (r.last, cx.now.mono_ms + u64::from(r.left_ms)));
         }
         // Who has nothing knows nothing of older intervals; any holder knows them all, unless it skipped maps.
-        let knows_none = !self.has_copy() && p.past.is_empty() || has_hole(&p.past) && !has_hole(&past);
+        let knows_none = !self.core.has_copy() && p.past.is_empty() || has_hole(&p.past) && !has_hole(&past);
         if knows_none && info.is_some() {
             p.past = past;
         }
@@ -124,8 +124,8 @@ impl Pg {
     }
 
     pub(crate) fn on_notify(&mut self, from: Peer, info: PgInfo, past: Vec<PastInterval>, cx: &mut Cx<'_>) {
-        let Some(view) = self.view.clone() else { return };
-        if view.primary != self.me || info.pg != self.id {
+        let Some(view) = self.core.view.clone() else { return };
+        if view.primary != self.core.me || info.pg != self.core.id {
             return;
         }
         if !view.acting.contains(&from) && !view.up.contains(&from) {
@@ -134,7 +134,7 @@ impl Pg {
         if let Role::Active(a) = &self.role {
             if a.peers.contains_key(&from) && !a.activating.contains(&from) {
                 // It had the activation, and has no part in the interval now: it could not follow.
-                tracing::warn!(pg = %self.id, %from, "a member has left its role: peer anew");
+                tracing::warn!(pg = %self.core.id, %from, "a member has left its role: peer anew");
                 self.restart_peering(cx);
                 cx.out.push(PgEffect::StateChanged);
             } else {
@@ -143,7 +143,7 @@ impl Pg {
             return;
         }
         self.peering(cx, |pg, p, cx| {
-            let flushed = p.infos.contains_key(&pg.me);
+            let flushed = p.infos.contains_key(&pg.core.me);
             match p.phase {
                 Phase::Create if flushed => {
                     pg.learn(p, from, Some(info), past, cx);
@@ -158,7 +158,7 @@ impl Pg {
                         pg.hear(p, cx);
                     }
                 }
-                _ if !flushed && !pg.has_copy() => pg.learn(p, from, Some(info), past, cx),
+                _ if !flushed && !pg.core.has_copy() => pg.learn(p, from, Some(info), past, cx),
                 _ => {}
             }
         });
@@ -166,7 +166,7 @@ impl Pg {
 
     /// Everybody has answered: which history is it, and who shall serve it?
     fn decide(&mut self, p: &mut Peering, cx: &mut Cx<'_>) {
-        let Some(view) = self.view.clone() else { return };
+        let Some(view) = self.core.view.clone() else { return };
         let Some(pool) = view.pool.clone() else { return };
         let known = || p.infos.values().flatten();
         // Copies without any history (being deleted, or never activated) count for nothing.
@@ -188,25 +188,25 @@ impl Pg {
                 i.confirmed = true;
             }
         }
-        let own = p.infos.get(&self.me).cloned().flatten();
+        let own = p.infos.get(&self.core.me).cloned().flatten();
         let mut dropped = false;
-        match (&mut self.info, own) {
+        match (&mut self.core.info, own) {
             (Some(info), Some(_)) => info.confirmed = true,
             (info @ Some(_), None) if info.as_ref().is_some_and(|i| i.confirmed || i.les > 0) => {
                 // A void creation of ours: it never served.
-                tracing::info!(pg = %self.id, "drop a copy that was never the PG's");
+                tracing::info!(pg = %self.core.id, "drop a copy that was never the PG's");
                 *info = None;
-                self.log = PgLog::default();
-                self.missing.clear();
+                self.core.log = PgLog::default();
+                self.core.missing.clear();
                 dropped = true;
             }
             _ => {}
         }
         if dropped {
             // Nor is its record to be found after a restart.
-            self.save(After::Nothing, cx);
+            self.core.save(After::Nothing, cx);
         }
-        if planted!(self.cfg, HollowHistory) {
+        if planted!(self.core.cfg, HollowHistory) {
             p.infos.values_mut().flatten().for_each(|i| i.hollow = false);
         }
         let infos: BTreeMap<Peer, &PgInfo> =
@@ -217,14 +217,14 @@ impl Pg {
             return;
         }
         let auth = match pool.shape {
-            Some(_) if !planted!(self.cfg, LongestLog) => find_auth_erasure(&infos, self.me),
-            _ => find_auth(&infos, self.me),
+            Some(_) if !planted!(self.core.cfg, LongestLog) => find_auth_erasure(&infos, self.core.me),
+            _ => find_auth(&infos, self.core.me),
         };
         // Nobody but copies without the newest data: whoever else was there then is waited for, while there is hope.
         if pool.shape.is_none() && auth.and_then(|a| infos.get(&a)).is_some_and(|i| i.hollow) {
             let hope = p.prior.down.iter().filter(|(_, lost)| **lost == Some(0));
             let hope: Vec<Peer> = hope.map(|(o, _)| *o).collect();
-            if !hope.is_empty() && !planted!(self.cfg, HollowNotAwaited) {
+            if !hope.is_empty() && !planted!(self.core.cfg, HollowNotAwaited) {
                 p.phase = Phase::Down(hope);
                 return;
             }
@@ -232,7 +232,7 @@ impl Pg {
         let choice = auth.and_then(|auth| match pool.shape {
             Some(shape) => choose_erasure(&infos, auth, &view.up, &view.acting, pool.size, shape.k),
             None => {
-                let lag = self.cfg.primary_lag;
+                let lag = self.core.cfg.primary_lag;
                 Some(choose(&infos, auth, &view.up, &view.acting, view.up_primary, pool.size, lag))
             }
         });
@@ -241,7 +241,7 @@ impl Pg {
             return;
         };
         p.choice = choice;
-        tracing::debug!(pg = %self.id, epoch = view.epoch, choice = ?p.choice, "peering decided");
+        tracing::debug!(pg = %self.core.id, epoch = view.epoch, choice = ?p.choice, "peering decided");
         if p.choice.want == view.acting {
             self.get_log(p, cx);
         } else {

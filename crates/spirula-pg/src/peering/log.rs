@@ -1,6 +1,7 @@
 //! Taking over the authoritative log, and learning what members lack beside it.
 
 use super::{Member, Peering, Phase};
+use crate::erasure::undo;
 use crate::exec::ObjectReader;
 use crate::log::{LogEntry, PgLog};
 use crate::merge::merge;
@@ -16,15 +17,15 @@ use std::collections::BTreeSet;
 impl Pg {
     pub(super) fn get_log(&mut self, p: &mut Peering, cx: &mut Cx<'_>) {
         let auth = p.choice.auth;
-        let same = match (&self.info, p.infos.get(&auth)) {
-            (Some(own), Some(Some(best))) => self.has_copy() && own.last_update() == best.last_update(),
+        let same = match (&self.core.info, p.infos.get(&auth)) {
+            (Some(own), Some(Some(best))) => self.core.has_copy() && own.last_update() == best.last_update(),
             _ => false,
         };
-        if auth == self.me || same {
+        if auth == self.core.me || same {
             self.get_missing(p, cx);
         } else {
             p.phase = Phase::Log;
-            self.send(auth, CtlBody::GetLog { after: self.log.tail() }, cx);
+            self.core.send(auth, CtlBody::GetLog { after: self.core.log.tail() }, cx);
         }
     }
 
@@ -39,7 +40,7 @@ impl Pg {
         let entries = match entries.iter().map(|b| from_slice(b)).collect::<Result<Vec<LogEntry>, DecodeError>>() {
             Ok(entries) => entries,
             Err(e) => {
-                tracing::error!(pg = %self.id, %from, error = %e, "read peer's log");
+                tracing::error!(pg = %self.core.id, %from, error = %e, "read peer's log");
                 return;
             }
         };
@@ -55,12 +56,12 @@ impl Pg {
             }
             Phase::Missing(silent) => {
                 if silent.remove(&from) {
-                    let tail = pg.log.tail().max(info.log_tail());
+                    let tail = pg.core.log.tail().max(info.log_tail());
                     let log = PgLog::new(tail, entries);
-                    let member = match pg.log.common(&log) {
+                    let member = match pg.core.log.common(&log) {
                         Some(common) => {
                             let missing = Missing::from_items(missing);
-                            Member::behind(Some(info), log, missing, common, &pg.log, pg.is_erasure())
+                            Member::behind(Some(info), log, missing, common, &pg.core.log, pg.core.is_erasure())
                         }
                         None => Member::reset(Some(info)),
                     };
@@ -74,38 +75,38 @@ impl Pg {
 
     /// Makes the authoritative log ours.
     fn take_over(&mut self, p: &mut Peering, auth: &PgInfo, entries: Vec<LogEntry>, cx: &mut Cx<'_>) -> bool {
-        let tail = self.log.tail().max(auth.log_tail());
+        let tail = self.core.log.tail().max(auth.log_tail());
         let theirs = PgLog::new(tail, entries);
-        let Some(common) = theirs.common(&self.log) else {
-            tracing::error!(pg = %self.id, ?auth, "logs that should meet do not");
+        let Some(common) = theirs.common(&self.core.log) else {
+            tracing::error!(pg = %self.core.id, ?auth, "logs that should meet do not");
             p.phase = Phase::Incomplete { bound: false };
             return false;
         };
-        let id = self.id;
-        if !self.has_copy() {
+        let id = self.core.id;
+        if !self.core.has_copy() {
             // We have nothing, and the log tells everything.
-            (self.log, self.missing) = (PgLog::default(), Missing::default());
+            (self.core.log, self.core.missing) = (PgLog::default(), Missing::default());
             let head = PgHead { rolled: EVersion::default(), ..auth.head };
-            self.info = Some(PgInfo { les: 0, last_backfill: HObject::max(), missing: 0, head, ..auth.clone() });
-            self.past = p.past.clone();
+            self.core.info = Some(PgInfo { les: 0, last_backfill: HObject::max(), missing: 0, head, ..auth.clone() });
+            self.core.past = p.past.clone();
         }
         let delta: Vec<LogEntry> = theirs.after(common).cloned().collect();
         let mut txn = Transaction::default();
-        txn.meta.push(MetaOp::LogRewind { pg: id, to: self.log.kept_to(common) });
+        txn.meta.push(MetaOp::LogRewind { pg: id, to: self.core.log.kept_to(common) });
         for e in &delta {
             txn.meta.push(MetaOp::LogAppend { pg: id, version: e.key(), entry: e.to_bytes() });
         }
         self.merge_own(common, delta, cx.reader, &mut txn);
-        if let Some(info) = &mut self.info {
+        if let Some(info) = &mut self.core.info {
             // Our tail may lie behind its newest entry where a split left a gap.
-            let last_update = auth.last_update().max(self.log.head());
+            let last_update = auth.last_update().max(self.core.log.head());
             let (rolled, forgot) = (info.head.rolled, info.head.forgot || auth.head.forgot);
-            info.head = PgHead { log_tail: self.log.tail(), last_update, rolled, forgot, ..auth.head };
+            info.head = PgHead { log_tail: self.core.log.tail(), last_update, rolled, forgot, ..auth.head };
             info.les = info.les.max(auth.les);
         }
-        self.record_ops(&mut txn.meta);
-        self.ops.forget_objects();
-        self.submit(txn, After::Nothing, cx);
+        self.core.record_ops(&mut txn.meta);
+        self.requests.forget_objects();
+        self.core.submit(txn, After::Nothing, cx);
         true
     }
 
@@ -117,28 +118,28 @@ impl Pg {
         reader: &dyn ObjectReader,
         txn: &mut Transaction,
     ) {
-        let last_backfill = self.info.as_ref().map_or_else(HObject::max, |i| i.last_backfill.clone());
+        let last_backfill = self.core.info.as_ref().map_or_else(HObject::max, |i| i.last_backfill.clone());
         #[cfg(feature = "plant-bugs")]
-        if planted!(self.cfg, DivergentDeleteKept) || planted!(self.cfg, DeletedComesBack) {
+        if planted!(self.core.cfg, DivergentDeleteKept) || planted!(self.core.cfg, DeletedComesBack) {
             txn.objects.extend(removals(self.merge_badly(common, delta, &last_backfill)));
             return;
         }
-        self.forget_undo_copies(common, &last_backfill, txn);
+        undo::forget_undo_copies(&self.core, common, &last_backfill, txn);
         let mut undone = Vec::new();
-        let undo = self.is_erasure().then_some(&mut undone);
-        let removed = merge(&mut self.log, &mut self.missing, &last_backfill, common, delta, undo);
-        self.undo(undone, reader, txn);
+        let undo = self.core.is_erasure().then_some(&mut undone);
+        let removed = merge(&mut self.core.log, &mut self.core.missing, &last_backfill, common, delta, undo);
+        undo::undo(&mut self.core, undone, reader, txn);
         txn.objects.extend(removals(removed));
     }
 
     #[cfg(feature = "plant-bugs")]
     fn merge_badly(&mut self, common: EVersion, delta: Vec<LogEntry>, last: &HObject) -> BTreeSet<HObject> {
         use crate::log::EntryKind::Delete;
-        let divergent: Vec<LogEntry> = self.log.after(common).cloned().collect();
-        let mut removed = merge(&mut self.log, &mut self.missing, last, common, delta, None);
-        if planted!(self.cfg, DivergentDeleteKept) {
+        let divergent: Vec<LogEntry> = self.core.log.after(common).cloned().collect();
+        let mut removed = merge(&mut self.core.log, &mut self.core.missing, last, common, delta, None);
+        if planted!(self.core.cfg, DivergentDeleteKept) {
             for e in divergent.iter().filter(|e| e.kind == Delete) {
-                self.missing.remove(&e.object);
+                self.core.missing.remove(&e.object);
             }
         } else {
             removed.retain(|o| !divergent.iter().any(|e| e.object == *o));
@@ -148,25 +149,25 @@ impl Pg {
 
     /// Learns what each member lacks.
     pub(super) fn get_missing(&mut self, p: &mut Peering, cx: &mut Cx<'_>) {
-        let Some(view) = self.view.clone() else { return };
+        let Some(view) = self.core.view.clone() else { return };
         let mut silent = BTreeSet::new();
         let targets = view.acting.iter().chain(&p.choice.backfill).copied().collect::<BTreeSet<_>>();
-        let (tail, zero) = (self.log.tail(), EVersion::default());
-        let undo = self.is_erasure();
-        for osd in targets.into_iter().filter(|o| *o != self.me) {
+        let (tail, zero) = (self.core.log.tail(), EVersion::default());
+        let undo = self.core.is_erasure();
+        for osd in targets.into_iter().filter(|o| *o != self.core.me) {
             let info = p.infos.get(&osd).cloned().flatten();
             let member = match info {
                 None if tail == zero => {
-                    Member::behind(None, PgLog::default(), Missing::default(), zero, &self.log, undo)
+                    Member::behind(None, PgLog::default(), Missing::default(), zero, &self.core.log, undo)
                 }
                 None => Member::reset(None),
                 Some(i) if i.last_update() < tail || i.last_backfill.is_min() => Member::reset(Some(i)),
-                Some(i) if i.missing == 0 && self.log.contains(i.last_update()) => {
+                Some(i) if i.missing == 0 && self.core.log.contains(i.last_update()) => {
                     let at = i.last_update();
-                    Member::behind(Some(i), PgLog::new(at, []), Missing::default(), at, &self.log, undo)
+                    Member::behind(Some(i), PgLog::new(at, []), Missing::default(), at, &self.core.log, undo)
                 }
                 Some(_) => {
-                    self.send(osd, CtlBody::GetLog { after: tail }, cx);
+                    self.core.send(osd, CtlBody::GetLog { after: tail }, cx);
                     silent.insert(osd);
                     continue;
                 }
@@ -179,15 +180,15 @@ impl Pg {
 
     fn missing_known(&mut self, p: &mut Peering, cx: &mut Cx<'_>) {
         if matches!(&p.phase, Phase::Missing(silent) if silent.is_empty()) {
-            let acting = |o: &Peer| self.view.as_ref().is_some_and(|v| v.acting.contains(o));
-            if self.is_erasure() && p.members.iter().any(|(o, m)| m.common.is_none() && acting(o)) {
+            let acting = |o: &Peer| self.core.view.as_ref().is_some_and(|v| v.acting.contains(o));
+            if self.core.is_erasure() && p.members.iter().any(|(o, m)| m.common.is_none() && acting(o)) {
                 // It would serve a shard that it does not have.
-                tracing::error!(pg = %self.id, "a member that must be filled was to serve");
+                tracing::error!(pg = %self.core.id, "a member that must be filled was to serve");
                 p.phase = Phase::Incomplete { bound: false };
                 return;
             }
             for m in p.members.values_mut() {
-                if planted!(self.cfg, MissingStaleOnResume) && m.info.as_ref().is_some_and(|i| !i.is_whole()) {
+                if planted!(self.core.cfg, MissingStaleOnResume) && m.info.as_ref().is_some_and(|i| !i.is_whole()) {
                     m.missing.clear();
                 }
             }

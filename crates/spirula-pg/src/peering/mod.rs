@@ -149,14 +149,14 @@ impl Pg {
 
     pub(crate) fn start_peering(&mut self, cx: &mut Cx<'_>) {
         self.role = Role::Peering(Box::new(Peering {
-            past: if self.has_copy() { self.past.clone() } else { Vec::new() },
-            history_les: self.info.as_ref().map_or(0, |i| i.history_les),
-            lec: self.info.as_ref().map_or(0, |i| i.lec),
+            past: if self.core.has_copy() { self.core.past.clone() } else { Vec::new() },
+            history_les: self.core.info.as_ref().map_or(0, |i| i.history_les),
+            lec: self.core.info.as_ref().map_or(0, |i| i.lec),
             asked_ms: cx.now.mono_ms,
             entered: cx.now.wall,
             ..Peering::default()
         }));
-        let since = self.interval.since;
+        let since = self.core.interval.since;
         self.when_durable(After::Step { since, step: Step::Flushed }, cx);
     }
 
@@ -171,8 +171,8 @@ impl Pg {
     /// All we had submitted is durable.
     pub(crate) fn peering_flushed(&mut self, cx: &mut Cx<'_>) {
         self.peering(cx, |pg, p, cx| {
-            p.infos.insert(pg.me, pg.told_info(cx));
-            p.answered.insert(pg.me);
+            p.infos.insert(pg.core.me, pg.core.told_info(cx));
+            p.answered.insert(pg.core.me);
             for (osd, (info, past)) in &pg.strays {
                 if !p.infos.contains_key(osd) {
                     pg.learn(p, *osd, Some(info.clone()), past.clone(), cx);
@@ -188,9 +188,9 @@ impl Pg {
     }
 
     pub(crate) fn peering_map_advanced(&mut self, cx: &mut Cx<'_>) {
-        let Some(view) = self.view.clone() else { return };
+        let Some(view) = self.core.view.clone() else { return };
         let Role::Peering(p) = &self.role else { return };
-        if p.infos.contains_key(&self.me) && (p.prior.affected_by(&view) || p.waits_for_absent(&view)) {
+        if p.infos.contains_key(&self.core.me) && (p.prior.affected_by(&view) || p.waits_for_absent(&view)) {
             self.restart_peering(cx);
             return;
         }
@@ -204,20 +204,20 @@ impl Pg {
     /// OSDs that are up, and for which a primary waits though they are no members: whoever was a member before is asked, and a
     /// copy outside may have to give its log. With whether the PG could begin to serve if they were down.
     pub fn waits_outside(&self) -> Vec<(OsdId, bool)> {
-        let (Role::Peering(p), Some(view)) = (&self.role, &self.view) else { return Vec::new() };
+        let (Role::Peering(p), Some(view)) = (&self.role, &self.core.view) else { return Vec::new() };
         let is_member = |o: OsdId| view.acting.iter().chain(&view.up).any(|m| m.osd == o);
         let (_, by) = p.state();
         let outside = by.into_iter().map(|m| m.osd).filter(|o| view.is_up(*o) && !is_member(*o));
         let outside: BTreeSet<OsdId> = outside.collect();
-        outside.into_iter().map(|o| (o, p.can_spare(o, view, self.me))).collect()
+        outside.into_iter().map(|o| (o, p.can_spare(o, view, self.core.me))).collect()
     }
 
     /// The map must know that we are alive in this interval before we serve: then later
     /// primaries know that this interval may have taken writes.
     fn wait_up_thru(&mut self, p: &mut Peering, cx: &mut Cx<'_>) {
-        let Some(view) = &self.view else { return };
-        let on_record = view.osds.get(&self.me.osd).is_some_and(|o| o.up_thru >= self.interval.since);
-        if on_record || planted!(self.cfg, NoUpThru) {
+        let Some(view) = &self.core.view else { return };
+        let on_record = view.osds.get(&self.core.me.osd).is_some_and(|o| o.up_thru >= self.core.interval.since);
+        if on_record || planted!(self.core.cfg, NoUpThru) {
             p.next = Next::Activate;
         } else if !matches!(p.phase, Phase::UpThru) {
             p.phase = Phase::UpThru;
@@ -226,14 +226,14 @@ impl Pg {
     }
 
     fn ask_create(&mut self, p: &mut Peering, cx: &mut Cx<'_>) {
-        let origin = origin_of(self.id, p);
+        let origin = origin_of(self.core.id, p);
         p.asked_ms = cx.now.mono_ms;
         cx.out.push(PgEffect::AskCreate { pg: origin, epoch: self.creation_asked(origin) });
     }
 
     /// What a creation is called for which the monitor is asked about `origin`.
     fn creation_asked(&self, origin: PgId) -> Epoch {
-        if origin == self.id { self.interval.since } else { 0 }
+        if origin == self.core.id { self.core.interval.since } else { 0 }
     }
 
     pub(crate) fn on_create_answer(&mut self, answer: CreateAnswer, cx: &mut Cx<'_>) {
@@ -249,7 +249,9 @@ impl Pg {
                     }
                 }
                 // An answer to an older question grants what another primary may have been granted since.
-                CreateAnswer::Granted { since, creation } if creation == pg.creation_asked(origin_of(pg.id, p)) => {
+                CreateAnswer::Granted { since, creation }
+                    if creation == pg.creation_asked(origin_of(pg.core.id, p)) =>
+                {
                     pg.begin_fresh(p, since, cx);
                 }
                 CreateAnswer::Granted { .. } => {}
@@ -259,11 +261,11 @@ impl Pg {
 
     /// Asks again who has not answered.
     pub(crate) fn repeat_peering(&mut self, again: Again, cx: &mut Cx<'_>) {
-        let Some(view) = self.view.clone() else {
-            return invariant!(self, "it peers without a map");
+        let Some(view) = self.core.view.clone() else {
+            return invariant!(self.core, "it peers without a map");
         };
         self.peering(cx, |pg, p, cx| {
-            let log = CtlBody::GetLog { after: pg.log.tail() };
+            let log = CtlBody::GetLog { after: pg.core.log.tail() };
             let (step, silent, body) = match &p.phase {
                 Phase::Info | Phase::Down(_) => {
                     let silent = p.asked.iter().filter(|o| !p.answered.contains(o) && view.is_up(o.osd));
@@ -274,15 +276,15 @@ impl Pg {
                 _ => (4, Vec::new(), log),
             };
             for to in again.whom(&mut p.repeat, step, silent) {
-                pg.send(to, body.clone(), cx);
+                pg.core.send(to, body.clone(), cx);
             }
         });
     }
 
     /// Repeats questions to the monitor.
     pub(crate) fn peering_tick(&mut self, cx: &mut Cx<'_>) {
-        let retry = self.cfg.retry_ms;
-        if planted!(self.cfg, NoRetry) {
+        let retry = self.core.cfg.retry_ms;
+        if planted!(self.core.cfg, NoRetry) {
             return;
         }
         self.peering(cx, |pg, p, cx| {
@@ -297,7 +299,7 @@ impl Pg {
                 Phase::UpThru => {
                     pg.wait_up_thru(p, cx);
                     if p.next == Next::Stay {
-                        cx.out.push(PgEffect::Alive(pg.epoch()));
+                        cx.out.push(PgEffect::Alive(pg.core.epoch()));
                     }
                 }
                 _ => {}

@@ -143,14 +143,14 @@ impl Pg {
     }
 
     fn backfill_member(&mut self, osd: Peer, cx: &mut Cx<'_>) -> Result<Did, crate::exec::Prefetch> {
-        let max = self.cfg.scan_objects.max(1);
+        let max = self.core.cfg.scan_objects.max(1);
         let Some(b) = self.backfill_of(osd) else { return Ok(Did::Nothing) };
         if b.mine.is_empty() && !b.mine_next.max {
             let from = b.mine_next.clone();
             match self.list_versions(&from, max, cx.reader) {
                 Ok((mut found, next)) => {
                     // What we lack is listed, too: in the version that it should have.
-                    let lacked = self.missing.from(&from).take_while(|(o, _)| next.max || **o < next);
+                    let lacked = self.core.missing.from(&from).take_while(|(o, _)| next.max || **o < next);
                     found.extend(lacked.map(|(o, i)| (o.clone(), i.need)));
                     let Some(b) = self.backfill_of(osd) else { return Ok(Did::Nothing) };
                     // The last object handled may be where the listing begins.
@@ -159,7 +159,7 @@ impl Pg {
                 }
                 Err(crate::exec::ReadError::NotReady(what)) => return Err(what),
                 Err(e) => {
-                    tracing::error!(pg = %self.id, error = %e, "list objects for backfill");
+                    tracing::error!(pg = %self.core.id, error = %e, "list objects for backfill");
                     self.backfill_later(cx);
                     return Ok(Did::Nothing);
                 }
@@ -170,7 +170,7 @@ impl Pg {
             if !std::mem::replace(&mut b.asked, true) {
                 let from = b.theirs_next.clone();
                 b.asks += 1;
-                self.send(osd, CtlBody::Scan { from, max: max as u32 }, cx);
+                self.core.send(osd, CtlBody::Scan { from, max: max as u32 }, cx);
                 self.take_turn();
             }
             return Ok(Did::Nothing);
@@ -197,7 +197,7 @@ impl Pg {
         }
         if same {
             b.untold += 1;
-        } else if self.missing.contains(&object) {
+        } else if self.core.missing.contains(&object) {
             // It goes there when it is here, see `on_pull_durable`; the backfill is not done before.
             b.under_way.push_back((object.clone(), before, false));
             a.recovery.demand(&object);
@@ -205,7 +205,7 @@ impl Pg {
             b.under_way.push_back((object.clone(), before, false));
             self.take_turn();
             match mine {
-                Some(version) if self.is_erasure() => self.rebuild_object(&object, vec![osd], version),
+                Some(version) if self.core.is_erasure() => self.rebuild_object(&object, vec![osd], version),
                 mine => self.push_object(&object, vec![osd], mine.is_none()),
             }
         }
@@ -245,13 +245,13 @@ impl Pg {
     pub(crate) fn on_scan_failed(&mut self, from: Peer, start: &HObject, cx: &mut Cx<'_>) {
         let Some(b) = self.backfill_of(from).filter(|b| b.asked && b.theirs_next == *start) else { return };
         b.asked = false;
-        tracing::warn!(pg = %self.id, %from, "a member cannot list its objects: the backfill waits");
+        tracing::warn!(pg = %self.core.id, %from, "a member cannot list its objects: the backfill waits");
         self.backfill_later(cx);
     }
 
     /// Tells members how far they are.
     pub(super) fn backfill_progress(&mut self, cx: &mut Cx<'_>) {
-        let tell_every = (self.cfg.scan_objects / 4).max(1);
+        let tell_every = (self.core.cfg.scan_objects / 4).max(1);
         let Role::Active(a) = &mut self.role else { return };
         let mut tell = Vec::new();
         for (osd, b) in &mut a.recovery.backfills {
@@ -270,15 +270,15 @@ impl Pg {
     }
 
     fn tell_progress(&self, to: Peer, last_backfill: HObject, cx: &mut Cx<'_>) {
-        let follows = self.info.as_ref().map(|i| i.last_update()).unwrap_or_default();
-        self.send(to, CtlBody::Progress { last_backfill, follows }, cx);
+        let follows = self.core.info.as_ref().map(|i| i.last_update()).unwrap_or_default();
+        self.core.send(to, CtlBody::Progress { last_backfill, follows }, cx);
     }
 
     /// Asks and tells again what was not answered.
     pub(super) fn repeat_backfills(&mut self, again: Again, cx: &mut Cx<'_>) {
-        let max = self.cfg.scan_objects.max(1) as u32;
+        let max = self.core.cfg.scan_objects.max(1) as u32;
         let Role::Active(a) = &mut self.role else {
-            return invariant!(self, "a backfill is repeated without an active primary");
+            return invariant!(self.core, "a backfill is repeated without an active primary");
         };
         let (mut scans, mut tell) = (Vec::new(), Vec::new());
         for (osd, b) in &mut a.recovery.backfills {
@@ -290,7 +290,7 @@ impl Pg {
                 tell.push((to, b.told.clone()));
             }
         }
-        scans.into_iter().for_each(|(to, body)| self.send(to, body, cx));
+        scans.into_iter().for_each(|(to, body)| self.core.send(to, body, cx));
         tell.into_iter().for_each(|(to, at)| self.tell_progress(to, at, cx));
     }
 

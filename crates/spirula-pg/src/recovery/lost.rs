@@ -64,18 +64,18 @@ impl Pg {
             return json!({"num_missing": 0, "num_unfound": 0, "objects": [], "state": self.step_name(),
                 "available_might_have_unfound": false, "more": false});
         };
-        let mut needs: BTreeSet<&HObject> = self.missing.iter().map(|(o, _)| o).collect();
+        let mut needs: BTreeSet<&HObject> = self.core.missing.iter().map(|(o, _)| o).collect();
         needs.extend(a.peers.values().flat_map(|p| p.missing.iter().map(|(o, _)| o)));
         let mut all = a.recovery.unfound.iter().filter(|o| after.is_none_or(|a| *o > a));
         let row = |o: &HObject| {
             let need = self.lost_version(o).unwrap_or_default();
-            let have = self.missing.get(o).map(|i| i.have).unwrap_or_default();
+            let have = self.core.missing.get(o).map(|i| i.have).unwrap_or_default();
             json!({
                 "oid": dumped(o),
                 "need": need.to_string(),
                 "have": have.to_string(),
                 "flags": "none",
-                "clean_regions": clean_regions(self.missing.get(o)),
+                "clean_regions": clean_regions(self.core.missing.get(o)),
                 "locations": [],
             })
         };
@@ -96,7 +96,7 @@ impl Pg {
 
     /// Those that may have what is missing, and what came of asking them; nobody where nothing is missing.
     pub(crate) fn might_have_unfound(&self, a: &Active) -> Vec<Value> {
-        if self.missing.is_empty() && a.peers.values().all(|p| p.missing.is_empty()) {
+        if self.core.missing.is_empty() && a.peers.values().all(|p| p.missing.is_empty()) {
             return Vec::new();
         }
         let heard = a.peers.iter().filter(|(_, p)| p.acting).map(|(o, _)| *o);
@@ -107,12 +107,12 @@ impl Pg {
 
     /// Who may have what is unfound and has not said so, with the reason.
     pub(crate) fn unheard(&self, a: &Active) -> Vec<(Peer, &'static str)> {
-        let Some(view) = &self.view else { return Vec::new() };
-        let of_past = self.past.iter().filter(|i| i.rw).flat_map(|i| i.acting.iter().map(|p| (*p, i.first)));
+        let Some(view) = &self.core.view else { return Vec::new() };
+        let of_past = self.core.past.iter().filter(|i| i.rw).flat_map(|i| i.acting.iter().map(|p| (*p, i.first)));
         let strays = self.strays.keys().map(|p| (*p, 0));
         let mut all: Vec<(Peer, &'static str)> = Vec::new();
         for (peer, first) in of_past.chain(strays) {
-            if peer == self.me || a.peers.contains_key(&peer) || a.recovery.sources.contains_key(&peer) {
+            if peer == self.core.me || a.peers.contains_key(&peer) || a.recovery.sources.contains_key(&peer) {
                 continue;
             }
             let status = match view.osds.get(&peer.osd) {
@@ -136,7 +136,7 @@ impl Pg {
     /// # Errors
     /// Errno (positive) and the reason, in Ceph's words.
     pub fn may_mark_lost(&self, revert: bool) -> Result<usize, (i32, String)> {
-        let erasure = self.view.as_ref().and_then(|v| v.pool.as_ref()).is_some_and(|p| p.rules.erasure);
+        let erasure = self.core.view.as_ref().and_then(|v| v.pool.as_ref()).is_some_and(|p| p.rules.erasure);
         if revert && erasure {
             return Err((errno::EINVAL, "mode must be 'delete' for ec pool".to_owned()));
         }
@@ -148,7 +148,7 @@ impl Pg {
             let why = format!("pg has {n} unfound objects but we haven't probed all sources, not marking lost");
             return Err((errno::EINVAL, why));
         }
-        if n > 0 && self.is_premerge() {
+        if n > 0 && self.core.is_premerge() {
             return Err((errno::EAGAIN, "a merge of the pg is pending".to_owned()));
         }
         if n > 0 && !a.serving {
@@ -167,7 +167,7 @@ impl Pg {
         if revert && self.must_read_older(&unfound, cx) {
             return; // It comes back here.
         }
-        let text = format!("{} has {} objects unfound and apparently lost, marking", self.id, unfound.len());
+        let text = format!("{} has {} objects unfound and apparently lost, marking", self.core.id, unfound.len());
         cx.out.push(PgEffect::Log { error: true, text });
         for o in &unfound {
             self.give_up(o, revert, cx);
@@ -176,7 +176,7 @@ impl Pg {
             self.trim_before_others(&o.to_head());
         }
         // Whoever waited for them goes on. Requests that use a clone wait in the queue of its head.
-        self.ops.resume(|head| waits_for(head, &unfound));
+        self.requests.resume(|head| waits_for(head, &unfound));
         self.pump_later = true;
         self.begin_recovery(cx);
         cx.out.push(PgEffect::StateChanged);
@@ -184,7 +184,7 @@ impl Pg {
 
     /// Must older versions that are here be read first? What is only not in memory would be deleted else.
     fn must_read_older(&mut self, unfound: &[HObject], cx: &mut Cx<'_>) -> bool {
-        let here = |o: &&HObject| self.missing.get(o).is_some_and(|m| m.have != EVersion::default());
+        let here = |o: &&HObject| self.core.missing.get(o).is_some_and(|m| m.have != EVersion::default());
         let mut wanted = Vec::new();
         for o in unfound.iter().filter(here) {
             if let Err(ReadError::NotReady(what)) = cx.reader.attr(o, INFO_ATTR) {
@@ -194,7 +194,7 @@ impl Pg {
         if wanted.is_empty() {
             return false;
         }
-        let n = self.seq();
+        let n = self.core.seq();
         self.revert_read = Some(n);
         cx.out.push(PgEffect::Prefetch(ReadKey::Recovery(n), Prefetch(wanted)));
         true
@@ -202,14 +202,14 @@ impl Pg {
 
     /// The object info of an older version that is here.
     fn older(&self, object: &HObject, cx: &Cx<'_>) -> Option<ObjectInfo> {
-        let have = self.missing.get(object)?.have;
+        let have = self.core.missing.get(object)?.have;
         let info: ObjectInfo = from_slice(&cx.reader.attr(object, INFO_ATTR).ok()??).ok()?;
         (have != EVersion::default() && info.version == have).then_some(info)
     }
 
     /// The version in which an object is unfound. In an erasure-coded PG our own shard may be there.
     fn lost_version(&self, object: &HObject) -> Option<EVersion> {
-        let own = self.missing.get(object).map(|i| i.need);
+        let own = self.core.missing.get(object).map(|i| i.need);
         let theirs = || self.active()?.peers.values().filter_map(|p| p.missing.get(object)).map(|i| i.need).max();
         own.or_else(theirs)
     }
@@ -217,12 +217,12 @@ impl Pg {
     fn give_up(&mut self, object: &HObject, revert: bool, cx: &mut Cx<'_>) {
         let older = if revert { self.older(object, cx) } else { None };
         let Some(lost) = self.lost_version(object) else { return };
-        let version = self.next_version(1);
-        let (Role::Active(a), Some(info)) = (&mut self.role, &mut self.info) else { return };
+        let version = self.core.next_version(1);
+        let (Role::Active(a), Some(info)) = (&mut self.role, &mut self.core.info) else { return };
         a.recovery.unfound.remove(object);
         // An older history may name what was purged; clones may be there that none names any more.
         a.trim.forget(object.to_head());
-        self.missing.remove(object);
+        self.core.missing.remove(object);
         let mut entry = LogEntry {
             version,
             prior: lost,
@@ -262,7 +262,7 @@ impl Pg {
         let parts = backend::whole(&mut writes);
         self.commit(writes, parts, Answer::default(), cx);
         // Its history and its watchers are those of the older version, which is read again.
-        self.ops.forget_object(object);
+        self.requests.forget_object(object);
         if let Role::Active(a) = &mut self.role {
             // Backfills that stood before it: gone there, too; an older version is pushed.
             let targets: Vec<Peer> =

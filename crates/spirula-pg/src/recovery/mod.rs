@@ -19,6 +19,7 @@ mod backfill;
 pub(crate) mod copy;
 mod lost;
 mod reserve;
+mod target;
 
 use crate::active::{Active, PeerState};
 use crate::api::{PeerMsg, PgEffect};
@@ -37,6 +38,7 @@ use spirula_messages::cluster::pg::{CopyCursor, CtlBody, Ends, MissingItem, PgIn
 use spirula_types::transaction::{ObjectOp, ObjectUpdate, Transaction};
 use spirula_types::{Dirty, EVersion, Epoch, HObject, Peer};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+pub(crate) use target::Target;
 
 /// A primary's recovery.
 #[derive(Debug, Default)]
@@ -290,17 +292,17 @@ impl Pg {
     pub(crate) fn must_recover_first(&mut self, object: &HObject, write: bool, cx: &mut Cx<'_>) -> bool {
         let Role::Active(a) = &mut self.role else { return false };
         let r = &mut a.recovery;
-        if self.me.shard >= 0 && r.unfound.contains(object) {
+        if self.core.me.shard >= 0 && r.unfound.contains(object) {
             return true;
         }
         if !r.backfilling
-            && self.missing.is_empty()
+            && self.core.missing.is_empty()
             && r.ops.is_empty()
             && a.peers.values().all(|p| p.missing.is_empty())
         {
             return false;
         }
-        let here = self.missing.contains(object);
+        let here = self.core.missing.contains(object);
         let there = write && a.peers.values().any(|p| p.missing.contains(object));
         if !here && !there {
             return write && r.ops.contains_key(object);
@@ -329,7 +331,7 @@ impl Pg {
     /// may lag so: of two that lack different objects each has entries without data, and if the newest entries were then
     /// to be taken back (nobody else is heard), what they overwrote on the one might be what the other lacks.
     fn enough_have(&self) -> bool {
-        let (Some(a), Some(pool)) = (self.active(), self.view.as_ref().and_then(|v| v.pool.as_ref())) else {
+        let (Some(a), Some(pool)) = (self.active(), self.core.view.as_ref().and_then(|v| v.pool.as_ref())) else {
             return false;
         };
         let whole = |p: &&PeerState| p.missing.is_empty() && p.last_backfill.max;
@@ -338,14 +340,14 @@ impl Pg {
             a.peers.values().filter(|p| p.acting).filter(whole).count(),
         );
         let lagging = all - have;
-        let few = lagging <= 1 || planted!(self.cfg, ManyLag);
-        let least = if planted!(self.cfg, OneWhole) { pool.min_size } else { pool.min_size.max(2) };
-        self.me.shard < 0 && self.missing.is_empty() && few && 1 + have >= least
+        let few = lagging <= 1 || planted!(self.core.cfg, ManyLag);
+        let least = if planted!(self.core.cfg, OneWhole) { pool.min_size } else { pool.min_size.max(2) };
+        self.core.me.shard < 0 && self.core.missing.is_empty() && few && 1 + have >= least
     }
 
     fn must_recover_first_again(&self, object: &HObject, write: bool) -> bool {
         let Some(a) = self.active() else { return true };
-        self.missing.contains(object)
+        self.core.missing.contains(object)
             || (write && (a.recovery.ops.contains_key(object) || a.peers.values().any(|p| p.missing.contains(object))))
     }
 
@@ -362,14 +364,14 @@ impl Pg {
 
     /// Looks at what is to be recovered and goes on with it.
     pub(crate) fn begin_recovery(&mut self, cx: &mut Cx<'_>) {
-        let Some(view) = self.view.clone() else { return };
+        let Some(view) = self.core.view.clone() else { return };
         let Role::Active(a) = &mut self.role else { return };
         if !a.activated || a.clean {
             return;
         }
         a.recovery.backfilling = a.peers.values().any(|p| !p.last_backfill.max);
         let lacks = |m: &Missing| m.iter().any(|(o, _)| !a.recovery.unfound.contains(o));
-        let missing = lacks(&self.missing) || a.peers.values().any(|p| lacks(&p.missing));
+        let missing = lacks(&self.core.missing) || a.peers.values().any(|p| lacks(&p.missing));
         let unfound = !a.recovery.unfound.is_empty();
         if missing {
             self.want_stage(Some(false), view.permits.no_recover, cx);
@@ -388,7 +390,7 @@ impl Pg {
             let only_moves = self.degraded() == 0;
             let held = view.permits.no_backfill || (view.permits.no_rebalance && only_moves);
             self.want_stage(Some(true), held, cx);
-        } else if a.recovery.ops.is_empty() || planted!(self.cfg, CleanBeforeDurable) {
+        } else if a.recovery.ops.is_empty() || planted!(self.core.cfg, CleanBeforeDurable) {
             self.want_stage(None, false, cx);
             self.recovered(cx);
         }
@@ -398,9 +400,9 @@ impl Pg {
 
     /// Every member is whole.
     fn recovered(&mut self, cx: &mut Cx<'_>) {
-        let Some(view) = self.view.clone() else { return };
+        let Some(view) = self.core.view.clone() else { return };
         let size = Self::pool_size(&view);
-        let want = if self.is_erasure() {
+        let want = if self.core.is_erasure() {
             choose_whole_erasure(&view.up, &view.acting)
         } else {
             choose_whole(&view.up, &view.acting, size)
@@ -421,11 +423,11 @@ impl Pg {
             a.clean = true;
             a.want = None;
             self.forced = [false; 2];
-            if let Some(info) = &mut self.info {
+            if let Some(info) = &mut self.core.info {
                 info.lec = view.epoch;
             }
-            self.past.clear();
-            self.save(After::Nothing, cx);
+            self.core.past.clear();
+            self.core.save(After::Nothing, cx);
             self.tell_history(cx);
             self.purge_strays(cx);
             self.begin_trims(cx);
@@ -461,12 +463,12 @@ impl Pg {
 
     fn pump_objects(&mut self, cx: &mut Cx<'_>) -> Result<(), crate::exec::Prefetch> {
         loop {
-            if self.ops.has_changed() {
+            if self.requests.has_changed() {
                 // What was written in this event cannot be read before the next.
                 self.pump_later = true;
                 return Ok(());
             }
-            let window = self.cfg.push_window.max(1);
+            let window = self.core.cfg.push_window.max(1);
             let Some(a) = self.active_mut() else { return Ok(()) };
             let r = &mut a.recovery;
             if let Some(o) = r.resume.pop_front_if(|o| r.ops.get(o).is_some_and(|op| op.rebuild.is_some())) {
@@ -513,10 +515,10 @@ impl Pg {
         if a.recovery.ops.contains_key(object) {
             return;
         }
-        if self.me.shard >= 0 {
+        if self.core.me.shard >= 0 {
             return self.start_rebuild(object, cx);
         }
-        if self.missing.contains(object) {
+        if self.core.missing.contains(object) {
             a.recovery.ops.insert(object.clone(), RecOp::default());
             self.pull_object(object, cx);
         } else {
@@ -534,9 +536,9 @@ impl Pg {
     /// Begins to rebuild an object's shards for all who lack them.
     fn start_rebuild(&mut self, object: &HObject, cx: &mut Cx<'_>) {
         let Role::Active(a) = &mut self.role else { return };
-        let own = self.missing.get(object).map(|i| i.need);
+        let own = self.core.missing.get(object).map(|i| i.need);
         let theirs = a.peers.iter().filter_map(|(o, p)| Some((*o, p.missing.get(object)?.need)));
-        let mut lacking: BTreeMap<Peer, EVersion> = theirs.chain(own.map(|need| (self.me, need))).collect();
+        let mut lacking: BTreeMap<Peer, EVersion> = theirs.chain(own.map(|need| (self.core.me, need))).collect();
         let filled = a.recovery.backfills.iter().filter(|(_, b)| b.is_under_way(object)).map(|(o, _)| *o);
         let filled: Vec<Peer> = filled.collect();
         let need = lacking.values().copied().max();
@@ -559,10 +561,10 @@ impl Pg {
 
     /// Asks the next source for an object that we lack.
     fn pull_object(&mut self, object: &HObject, cx: &mut Cx<'_>) {
-        let seq = self.seq();
+        let seq = self.core.seq();
         let Role::Active(a) = &mut self.role else { return };
         let piece = a.recovery.piece.unwrap_or(u64::MAX);
-        let Some(item) = self.missing.get(object) else { return };
+        let Some(item) = self.core.missing.get(object) else { return };
         let (need, dirty) = (item.need, lacks_of(item));
         let Some(op) = a.recovery.ops.get_mut(object) else { return };
         let member = a.peers.iter().filter(|(_, p)| *object <= p.last_backfill && !p.missing.contains(object));
@@ -572,10 +574,10 @@ impl Pg {
         });
         let from = member.map(|(o, _)| *o).chain(stray.map(|(o, _)| *o)).find(|o| !op.tried.contains(o));
         let Some(from) = from else {
-            tracing::warn!(pg = %self.id, %object, %need, "object is unfound");
+            tracing::warn!(pg = %self.core.id, %object, %need, "object is unfound");
             a.recovery.ops.remove(object);
             a.recovery.unfound.insert(object.clone());
-            self.report_lost(object, cx);
+            self.repairs.report_lost(&self.core, object, cx);
             cx.out.push(PgEffect::StateChanged);
             self.settled(cx);
             return;
@@ -584,7 +586,7 @@ impl Pg {
         let body = CtlBody::Pull { seq, object: object.clone(), need, cursor, dirty: dirty.clone(), piece };
         op.pull = Some(Pull { from, seq, need, dirty, next: None, asked: Some(body.clone()) });
         a.recovery.flights.insert(seq, object.clone());
-        self.send(from, body, cx);
+        self.core.send(from, body, cx);
     }
 
     pub(crate) fn on_pulled(&mut self, from: Peer, t: PgTxn, cx: &mut Cx<'_>) {
@@ -597,7 +599,7 @@ impl Pg {
         let txn = match Transaction::join(&t.header, &t.payload) {
             Ok(txn) if txn.objects.iter().all(|u| u.object == object) && t.version == pull.need => txn,
             other => {
-                tracing::error!(pg = %self.id, %from, %object, error = ?other.err(), "bad copy of an object");
+                tracing::error!(pg = %self.core.id, %from, %object, error = ?other.err(), "bad copy of an object");
                 return self.on_pull_failed(from, t.seq, &object, EVersion::default(), cx);
             }
         };
@@ -606,13 +608,13 @@ impl Pg {
         let bytes = (t.header.len() + t.payload.len()) as u64;
         self.stat.recovered_bytes += bytes as i64;
         cx.out.push(PgEffect::Recovered { objects: 0, bytes });
-        self.ops.forget_object(&object);
-        let after = After::Step { since: self.interval.since, step: Step::Pulled(t.seq) };
+        self.requests.forget_object(&object);
+        let after = After::Step { since: self.core.interval.since, step: Step::Pulled(t.seq) };
         self.apply_piece(txn, last, after, cx);
     }
 
     pub(crate) fn on_pull_durable(&mut self, seq: u64, cx: &mut Cx<'_>) {
-        let next_seq = self.seq();
+        let next_seq = self.core.seq();
         let Role::Active(a) = &mut self.role else { return };
         let Some(object) = a.recovery.flights.remove(&seq) else { return };
         let Some(op) = a.recovery.ops.get_mut(&object) else { return };
@@ -624,7 +626,7 @@ impl Pg {
             a.recovery.flights.insert(next_seq, object.clone());
             let body = CtlBody::Pull { seq: next_seq, object, need, cursor, dirty, piece };
             pull.asked = Some(body.clone());
-            self.send(from, body, cx);
+            self.core.send(from, body, cx);
             return;
         }
         let from = pull.from;
@@ -632,7 +634,7 @@ impl Pg {
         let mut targets: BTreeSet<Peer> =
             a.peers.iter().filter(|(_, p)| p.missing.contains(&object)).map(|(o, _)| *o).collect();
         targets.extend(a.recovery.backfills.iter().filter(|(_, b)| b.is_under_way(&object)).map(|(o, _)| *o));
-        self.copy_repaired(&object, self.me, from, cx);
+        self.copy_repaired(&object, self.core.me, from, cx);
         if targets.is_empty() {
             self.object_done(&object, cx);
         } else {
@@ -660,15 +662,15 @@ impl Pg {
         a.recovery.flights.remove(&seq);
         op.tried.insert(from);
         op.pull = None;
-        if planted!(self.cfg, FailedReadForgotten) {
-            self.missing.remove(object);
+        if planted!(self.core.cfg, FailedReadForgotten) {
+            self.core.missing.remove(object);
             self.object_done(object, cx);
             return;
         }
-        let Some(need) = self.missing.get(object).map(|i| i.need) else { return };
+        let Some(need) = self.core.missing.get(object).map(|i| i.need) else { return };
         if let Some(p) = a.peers.get_mut(&from) {
             if has > need {
-                tracing::error!(pg = %self.id, %from, %object, %need, %has, "a copy is newer than is known here");
+                tracing::error!(pg = %self.core.id, %from, %object, %need, %has, "a copy is newer than is known here");
             } else {
                 p.missing.set(object.clone(), need, EVersion::default());
             }
@@ -697,10 +699,10 @@ impl Pg {
 
     /// Sends the next piece of an object to all who get it.
     fn push_piece(&mut self, object: &HObject, cx: &mut Cx<'_>) -> Result<(), crate::exec::Prefetch> {
-        let seq = self.seq();
-        let follows = self.info.as_ref().map(|i| i.last_update()).unwrap_or_default();
+        let seq = self.core.seq();
+        let follows = self.core.info.as_ref().map(|i| i.last_update()).unwrap_or_default();
         let Role::Active(a) = &mut self.role else { return Ok(()) };
-        let max = self.cfg.push_bytes.min(a.recovery.piece.unwrap_or(u64::MAX));
+        let max = self.core.cfg.push_bytes.min(a.recovery.piece.unwrap_or(u64::MAX));
         let Some(push) = a.recovery.ops.get_mut(object).and_then(|o| o.push.as_mut()) else { return Ok(()) };
         let read = if push.remove {
             let update = ObjectUpdate { object: object.clone(), ops: vec![ObjectOp::Remove] };
@@ -712,9 +714,9 @@ impl Pg {
             Ok(Chunk { txn, next }) => {
                 let (header, payload) = txn.split();
                 let t = PgTxn {
-                    pg: self.id,
+                    pg: self.core.id,
                     ends: Ends::default(),
-                    epoch: self.interval.since,
+                    epoch: self.core.interval.since,
                     kind: TxnKind::Push,
                     seq,
                     version: EVersion::default(),
@@ -738,7 +740,7 @@ impl Pg {
                 }
                 a.recovery.flights.insert(seq, object.clone());
                 for osd in &push.targets {
-                    let ends = Ends { from: self.me.shard, to: osd.shard };
+                    let ends = Ends { from: self.core.me.shard, to: osd.shard };
                     cx.out.push(PgEffect::Send(*osd, PeerMsg::Txn(PgTxn { ends, ..t.clone() })));
                 }
                 push.sent = Some(t);
@@ -748,7 +750,7 @@ impl Pg {
             }
             Err(ReadError::NotReady(what)) => Err(what),
             Err(e) => {
-                tracing::error!(pg = %self.id, %object, error = %e, "read object for recovery");
+                tracing::error!(pg = %self.core.id, %object, error = %e, "read object for recovery");
                 self.own_copy_failed(object, cx);
                 Ok(())
             }
@@ -759,7 +761,7 @@ impl Pg {
     fn own_copy_failed(&mut self, object: &HObject, cx: &mut Cx<'_>) {
         let stored = self.stored_version(object, cx.reader).unwrap_or_default();
         let Role::Active(a) = &mut self.role else { return };
-        if planted!(self.cfg, FailedReadForgotten) {
+        if planted!(self.core.cfg, FailedReadForgotten) {
             for p in a.peers.values_mut() {
                 p.missing.remove(object);
             }
@@ -767,13 +769,13 @@ impl Pg {
             return;
         }
         let wanted = a.peers.values().filter_map(|p| p.missing.get(object)).map(|i| i.need).max();
-        let logged = self.log.last_made(object);
+        let logged = self.core.log.last_made(object);
         // A member may have told an older version when it found its copy bad.
         let version = wanted.max(logged).unwrap_or(stored);
         if let Some(op) = a.recovery.ops.get_mut(object) {
             op.push = None;
         }
-        self.ops.forget_object(object);
+        self.requests.forget_object(object);
         self.mark_unreadable(object.clone(), version, cx);
         self.pull_object(object, cx);
     }
@@ -804,7 +806,7 @@ impl Pg {
                 }
             }
             for osd in targets {
-                self.copy_repaired(&object, osd, self.me, cx);
+                self.copy_repaired(&object, osd, self.core.me, cx);
             }
             self.object_done(&object, cx);
         }
@@ -847,7 +849,7 @@ impl Pg {
     pub(crate) fn ask_for_unfound(&mut self, osd: Peer, cx: &mut Cx<'_>) {
         let Some(a) = self.active() else { return };
         if !a.recovery.unfound.is_empty() && !a.recovery.sources.contains_key(&osd) && !a.peers.contains_key(&osd) {
-            self.send(osd, CtlBody::GetLog { after: self.log.tail() }, cx);
+            self.core.send(osd, CtlBody::GetLog { after: self.core.log.tail() }, cx);
         }
     }
 
@@ -860,12 +862,12 @@ impl Pg {
         missing: Vec<(HObject, MissingItem)>,
         cx: &mut Cx<'_>,
     ) {
-        let theirs = PgLog::new(self.log.tail().max(info.log_tail()), entries);
-        let common = self.log.common(&theirs);
-        let undo = self.is_erasure();
+        let theirs = PgLog::new(self.core.log.tail().max(info.log_tail()), entries);
+        let common = self.core.log.common(&theirs);
+        let undo = self.core.is_erasure();
         let Role::Active(a) = &mut self.role else { return };
         let missing = Missing::from_items(missing);
-        let up = self.view.as_ref().and_then(|v| v.up_from(from.osd));
+        let up = self.core.view.as_ref().and_then(|v| v.up_from(from.osd));
         a.recovery.sources_up.insert(from, up);
         a.recovery.sources.insert(from, Member::source(info, theirs, missing, common, undo));
         self.retry_unfound(cx);
@@ -873,7 +875,7 @@ impl Pg {
 
     /// Copies outside the members whose OSD went down: what was asked of them will not come.
     pub(crate) fn forget_lost_sources(&mut self, cx: &mut Cx<'_>) {
-        let (Some(view), Role::Active(a)) = (self.view.clone(), &mut self.role) else { return };
+        let (Some(view), Role::Active(a)) = (self.core.view.clone(), &mut self.role) else { return };
         let lost = |(p, up): (&Peer, &Option<Epoch>)| (view.up_from(p.osd) != *up).then_some(*p);
         let lost: Vec<Peer> = a.recovery.sources_up.iter().filter_map(lost).collect();
         lost.into_iter().for_each(|osd| self.forget_source(osd, cx));
@@ -903,8 +905,8 @@ impl Pg {
         let pulls = a.recovery.ops.values().filter(|op| op.repeat.is_late(base_ms));
         let asked = pulls.filter_map(|op| op.pull.as_ref().filter(|p| p.asked.is_some()).map(|p| p.from));
         let silent: BTreeSet<Peer> = asked.chain(a.silent_holders(base_ms)).collect();
-        for osd in silent.into_iter().filter(|p| *p != self.me && !a.peers.contains_key(p)).collect::<Vec<_>>() {
-            tracing::warn!(pg = %self.id, %osd, "a copy outside the members does not answer: others are asked");
+        for osd in silent.into_iter().filter(|p| *p != self.core.me && !a.peers.contains_key(p)).collect::<Vec<_>>() {
+            tracing::warn!(pg = %self.core.id, %osd, "a copy outside the members does not answer: others are asked");
             self.forget_source(osd, cx);
         }
     }
@@ -925,9 +927,9 @@ impl Pg {
     pub(crate) fn repeat_recovery(&mut self, again: Again, cx: &mut Cx<'_>) {
         self.repeat_reservations(again, cx);
         self.repeat_backfills(again, cx);
-        let shard = self.me.shard;
+        let shard = self.core.me.shard;
         let Role::Active(a) = &mut self.role else {
-            return invariant!(self, "recovery is repeated without an active primary");
+            return invariant!(self.core, "recovery is repeated without an active primary");
         };
         let (mut asked, mut sent) = (Vec::new(), Vec::new());
         for op in a.recovery.ops.values_mut() {
@@ -943,9 +945,9 @@ impl Pg {
                 sent.extend(r.sent.iter().filter(|(p, _)| to.contains(p)).cloned());
             }
         }
-        asked.into_iter().for_each(|(to, body)| self.send(to, body, cx));
+        asked.into_iter().for_each(|(to, body)| self.core.send(to, body, cx));
         cx.out.extend(sent.into_iter().map(|(to, t)| PgEffect::Send(to, PeerMsg::Txn(t))));
-        self.forget_silent_sources(self.cfg.retry_ms.max(1), cx);
+        self.forget_silent_sources(self.core.cfg.retry_ms.max(1), cx);
     }
 
     /// Time passed.

@@ -82,7 +82,7 @@ impl Pg {
     /// Gives all reservations back.
     fn release(&mut self, cx: &mut Cx<'_>) {
         let Role::Active(a) = &mut self.role else {
-            return invariant!(self, "a reservation is given back, and it is no active primary's");
+            return invariant!(self.core, "a reservation is given back, and it is no active primary's");
         };
         let reserved = std::mem::take(&mut a.recovery.reserved);
         a.recovery.releasing.extend(reserved.iter().map(|(p, seq)| (*p, *seq)));
@@ -96,7 +96,7 @@ impl Pg {
                 cx.out.push(PgEffect::Unreserve(r));
             }
         }
-        reserved.into_iter().for_each(|(to, seq)| self.send(to, CtlBody::Release { seq }, cx));
+        reserved.into_iter().for_each(|(to, seq)| self.core.send(to, CtlBody::Release { seq }, cx));
     }
 
     /// The backfill cannot go on now: others may, until the next tick.
@@ -115,20 +115,16 @@ impl Pg {
 
     /// Our own OSD lets us, as primary or as target.
     pub(crate) fn on_reserved(&mut self, what: Reservation, cx: &mut Cx<'_>) {
-        if !self.reservations.contains(&what) {
+        let wanted = match what {
+            Reservation::Remote { .. } => self.target.on_reserved(&self.core, what, cx),
+            Reservation::Local { .. } => self.reservations.contains(&what),
+        };
+        if !wanted {
             cx.out.push(PgEffect::Unreserve(what));
             return;
         }
         match what {
-            Reservation::Remote { primary, .. } => {
-                if let Some((seq, r, granted)) = &mut self.reserved_for
-                    && *r == what
-                {
-                    *granted = true;
-                    let seq = *seq;
-                    self.send(primary, CtlBody::Reserved { seq }, cx);
-                }
-            }
+            Reservation::Remote { .. } => {}
             Reservation::Local { backfill } => {
                 let Role::Active(a) = &mut self.role else { return };
                 if a.recovery.stage != (Stage::Local { backfill }) {
@@ -147,22 +143,18 @@ impl Pg {
 
     /// Our own OSD is too full to be a target, or to get what we lack ourselves, or has become so.
     pub(crate) fn on_refused(&mut self, what: Reservation, cx: &mut Cx<'_>) {
-        if !self.reservations.remove(&what) {
-            return;
-        }
-        if let Reservation::Local { backfill } = what {
+        if let Reservation::Remote { .. } = what {
+            self.target.on_refused(&self.core, what, cx);
+        } else if let Reservation::Local { backfill } = what
+            && self.reservations.remove(&what)
+        {
             let Role::Active(a) = &mut self.role else {
-                return invariant!(self, "a reservation of recovery is refused to no active primary");
+                return invariant!(self.core, "a reservation of recovery is refused to no active primary");
             };
             a.recovery.too_full = Some(backfill);
             a.asked_ms = cx.now.mono_ms;
             self.release(cx);
             cx.out.push(PgEffect::StateChanged);
-        } else if let Reservation::Remote { primary, .. } = what
-            && let Some((seq, ..)) = self.reserved_for.take_if(|(_, r, _)| *r == what)
-        {
-            (self.refused, self.refused_repeat) = (Some((primary, seq)), crate::repeat::Repeat::default());
-            self.send(primary, CtlBody::TooFull { seq }, cx);
         }
     }
 
@@ -185,7 +177,7 @@ impl Pg {
         if a.recovery.reserved.get(&from) != Some(&seq) {
             // Of a reservation that is over.
             if !granted {
-                self.send(from, CtlBody::Release { seq }, cx);
+                self.core.send(from, CtlBody::Release { seq }, cx);
             }
             return;
         }
@@ -205,14 +197,14 @@ impl Pg {
     }
 
     fn reserve_next(&mut self, cx: &mut Cx<'_>) {
-        let seq = self.seq();
+        let seq = self.core.seq();
         let Role::Active(a) = &mut self.role else { return };
         let Stage::Remote { backfill, ref left } = a.recovery.stage else { return };
         if let Some(next) = left.first().copied() {
             a.recovery.reserved.insert(next, seq);
             // What was reserved there before is replaced.
             a.recovery.releasing.remove(&next);
-            self.send(next, CtlBody::Reserve { seq, backfill }, cx);
+            self.core.send(next, CtlBody::Reserve { seq, backfill }, cx);
             return;
         }
         a.recovery.stage = Stage::Running { backfill };
@@ -239,7 +231,7 @@ impl Pg {
     /// Asks again who has not answered.
     pub(super) fn repeat_reservations(&mut self, again: Again, cx: &mut Cx<'_>) {
         let Role::Active(a) = &mut self.role else {
-            return invariant!(self, "reservations are asked for again, and it is no active primary");
+            return invariant!(self.core, "reservations are asked for again, and it is no active primary");
         };
         let r = &mut a.recovery;
         let mut late = Vec::new();
@@ -252,19 +244,19 @@ impl Pg {
         let to = again.whom(&mut r.release_repeat, 0, r.releasing.keys().copied());
         let release = |p: Peer| Some((p, CtlBody::Release { seq: *r.releasing.get(&p)? }));
         late.extend(to.into_iter().filter_map(release));
-        late.into_iter().for_each(|(to, body)| self.send(to, body, cx));
+        late.into_iter().for_each(|(to, body)| self.core.send(to, body, cx));
     }
 
     /// What the logs say is missing, ours first.
     fn list_todo(&mut self) {
         let Role::Active(a) = &mut self.role else {
-            return invariant!(self, "recovery begins without an active primary");
+            return invariant!(self.core, "recovery begins without an active primary");
         };
         let r = &mut a.recovery;
         let fresh = |o: &&HObject| !r.ops.contains_key(*o) && !r.unfound.contains(*o);
-        let here: Vec<HObject> = self.missing.iter().map(|(o, _)| o).filter(fresh).cloned().collect();
+        let here: Vec<HObject> = self.core.missing.iter().map(|(o, _)| o).filter(fresh).cloned().collect();
         let there: BTreeSet<HObject> =
             a.peers.values().flat_map(|p| p.missing.iter().map(|(o, _)| o)).filter(fresh).cloned().collect();
-        r.todo = here.into_iter().chain(there.into_iter().filter(|o| !self.missing.contains(o))).collect();
+        r.todo = here.into_iter().chain(there.into_iter().filter(|o| !self.core.missing.contains(o))).collect();
     }
 }

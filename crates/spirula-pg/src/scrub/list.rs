@@ -49,7 +49,7 @@ impl Pg {
         let mut out = OpResult { op: without_data(o), rval: 0, output_crc: None };
         let result = match ask(&o.indata) {
             Err(_) => -errno::EINVAL,
-            Ok(ask) if ask.interval != 0 && ask.interval != self.interval.since => -errno::EAGAIN,
+            Ok(ask) if ask.interval != 0 && ask.interval != self.core.interval.since => -errno::EAGAIN,
             Ok(ask) => match &self.scrub.found {
                 None => -errno::ENOENT,
                 Some(found) => {
@@ -60,11 +60,11 @@ impl Pg {
                         all.take(max).map(|(o, f)| f.listed(o)).collect()
                     } else {
                         let all = found.iter().skip(ask.skipped(found.keys()));
-                        all.take(max).map(|(o, f)| inconsistent(o, f, self.me)).collect()
+                        all.take(max).map(|(o, f)| inconsistent(o, f, self.core.me)).collect()
                     };
                     let mut e = Encoder::new();
                     e.versioned(1, 1, |e| {
-                        e.u32(self.interval.since);
+                        e.u32(self.core.interval.since);
                         e.put(&vals);
                     });
                     out.op.indata = e.into_bytes();

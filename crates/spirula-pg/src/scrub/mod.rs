@@ -159,7 +159,7 @@ impl Pg {
     /// leads the PG and it is clean.
     pub fn scrub_stamps(&self) -> Option<(UTime, UTime)> {
         let clean = self.active().is_some_and(|a| a.clean);
-        self.info.as_ref().filter(|_| clean).map(|i| (i.scrub.last_stamp, i.scrub.last_deep_stamp))
+        self.core.info.as_ref().filter(|_| clean).map(|i| (i.scrub.last_stamp, i.scrub.last_deep_stamp))
     }
 
     /// Starts a scrub, if the PG is clean; else says at once that it has ended.
@@ -169,7 +169,7 @@ impl Pg {
             cx.out.push(PgEffect::ScrubEnded { done: false, unread: false });
             return;
         }
-        let (from, _) = self.range();
+        let (from, _) = self.core.range();
         self.scrub.run = Some(Run {
             deep,
             repair,
@@ -215,24 +215,25 @@ impl Pg {
     /// Requests that waited for a chunk go on.
     fn release_chunk(&mut self, r: &Run) {
         let (from, to) = (r.from.clone(), r.to.clone());
-        self.ops.resume(|o| *o >= from && o.family_start() < to);
+        self.requests.resume(|o| *o >= from && o.family_start() < to);
     }
 
     /// The next objects: writes to them wait from now on.
     pub(crate) fn begin_chunk(&mut self, cx: &mut Cx<'_>) {
-        let (_, end) = self.range();
+        let (_, end) = self.core.range();
         let Some(r) = &self.scrub.run else { return };
-        let max = if r.deep { self.cfg.scrub_chunk.div_ceil(4) } else { self.cfg.scrub_chunk }.max(1).min(r.most);
+        let max =
+            if r.deep { self.core.cfg.scrub_chunk.div_ceil(4) } else { self.core.cfg.scrub_chunk }.max(1).min(r.most);
         let from = r.to.clone();
         let (to, objects) = match cx.reader.list(&from, &end, max + 1) {
             Ok(mut found) if found.len() > max => (found.pop().map_or(end, |o| whole_objects(&from, o)), max),
             Ok(found) => (end, found.len()),
             Err(e) => {
-                tracing::error!(pg = %self.id, error = %e, "list objects for scrub");
+                tracing::error!(pg = %self.core.id, error = %e, "list objects for scrub");
                 return self.abort_scrub(cx);
             }
         };
-        let seq = self.seq();
+        let seq = self.core.seq();
         let Some(r) = &mut self.scrub.run else { return };
         (r.from, r.to, r.seq, r.phase, r.chunk_began) = (from, to, seq, Phase::Drain, cx.now.mono_ms);
         r.objects = objects;
@@ -243,30 +244,30 @@ impl Pg {
     pub(crate) fn scrub_drained(&mut self, cx: &mut Cx<'_>) {
         let (Some(r), Role::Active(a)) = (&mut self.scrub.run, &self.role) else { return };
         let busy = a.inflight.iter().flat_map(Inflight::objects).any(|o| r.covers(o))
-            && !planted!(self.cfg, ScrubBesideWrites);
+            && !planted!(self.core.cfg, ScrubBesideWrites);
         if !matches!(r.phase, Phase::Drain) || busy {
             return;
         }
         (r.phase, r.asked) = (Phase::Maps, cx.now.mono_ms);
         cx.out.push(PgEffect::WakeAt(r.asked + MAPS_MS));
         r.maps.clear();
-        r.waiting = a.peers.keys().copied().chain([self.me]).collect();
+        r.waiting = a.peers.keys().copied().chain([self.core.me]).collect();
         let (seq, from, to, deep) =
-            (r.seq, r.from.clone(), r.to.clone(), r.deep && !r.unread && !planted!(self.cfg, ScrubShallow));
+            (r.seq, r.from.clone(), r.to.clone(), r.deep && !r.unread && !planted!(self.core.cfg, ScrubShallow));
         let members: Vec<Peer> = a.peers.keys().copied().collect();
         for m in members {
-            self.send(m, CtlBody::ScrubScan { seq, from: from.clone(), to: to.clone(), deep }, cx);
+            self.core.send(m, CtlBody::ScrubScan { seq, from: from.clone(), to: to.clone(), deep }, cx);
         }
         self.scrub_scan(seq, &from, to, deep, cx);
     }
 
     /// Has the shell make our map, of the names that the objects have in the store.
     fn scrub_scan(&self, seq: u64, from: &HObject, to: HObject, deep: bool, cx: &mut Cx<'_>) {
-        let from = store_object(from, self.me.shard);
-        let to = if to.max && self.me.shard >= 0 {
+        let from = store_object(from, self.core.me.shard);
+        let to = if to.max && self.core.me.shard >= 0 {
             HObject::pool_start(from.pool.saturating_add(1), 0)
         } else {
-            store_object(&to, self.me.shard)
+            store_object(&to, self.core.me.shard)
         };
         cx.out.push(PgEffect::ScrubScan { seq, from, to, deep });
     }
@@ -274,7 +275,7 @@ impl Pg {
     /// Member: the primary wants a map.
     pub(crate) fn on_scrub_scan(&mut self, seq: u64, from: HObject, to: HObject, deep: bool, cx: &mut Cx<'_>) {
         if matches!(self.role, Role::Replica { .. }) {
-            let (first, end) = self.range();
+            let (first, end) = self.core.range();
             self.scrub_scan(seq, &from.max(first), to.min(end), deep, cx);
         }
     }
@@ -282,10 +283,10 @@ impl Pg {
     /// Our own map is made.
     pub(crate) fn on_scrub_mapped(&mut self, seq: u64, map: Option<ScrubMap>, cx: &mut Cx<'_>) {
         let named = |m: ScrubMap| ScrubMap(m.0.into_iter().map(|(o, c)| (object_of_store(o), c)).collect());
-        let map = if self.me.shard >= 0 { map.map(named) } else { map };
+        let map = if self.core.me.shard >= 0 { map.map(named) } else { map };
         match &self.role {
-            Role::Replica { primary, .. } => self.send(*primary, CtlBody::Scrubbed { seq, map }, cx),
-            Role::Active(_) => self.on_scrubbed(self.me, seq, map, cx),
+            Role::Replica { primary, .. } => self.core.send(*primary, CtlBody::Scrubbed { seq, map }, cx),
+            Role::Active(_) => self.on_scrubbed(self.core.me, seq, map, cx),
             _ => {}
         }
     }
@@ -311,18 +312,18 @@ impl Pg {
                 }
             }
         }
-        let shape = self.view.as_ref().and_then(|v| v.pool.as_ref()).and_then(|p| p.shape);
+        let shape = self.core.view.as_ref().and_then(|v| v.pool.as_ref()).and_then(|p| p.shape);
         let mut lines = Vec::new();
         let mut bad = Vec::new();
         let mut whole = Vec::new();
         for (o, copies) in objects {
             let found = match &shape {
-                Some(shape) => compare_shards(&copies, shape, self.me),
-                None => compare(&copies, self.me),
+                Some(shape) => compare_shards(&copies, shape, self.core.me),
+                None => compare(&copies, self.core.me),
             };
             #[cfg(feature = "plant-bugs")]
-            let found = match planted!(self.cfg, RepairTrustsPrimary) {
-                true => found.map(|f| f.blaming_all_but(self.me)),
+            let found = match planted!(self.core.cfg, RepairTrustsPrimary) {
+                true => found.map(|f| f.blaming_all_but(self.core.me)),
                 false => found,
             };
             r.tally.add(&o, &copies, found.as_ref());
@@ -337,10 +338,10 @@ impl Pg {
                 bad.push((o.clone(), f.clone()));
             }
             for (osd, s) in f.shards.iter().filter(|(_, s)| s.bad) {
-                lines.push(format!("{} shard {osd} soid {o} : {}", self.id, what(s.errors)));
+                lines.push(format!("{} shard {osd} soid {o} : {}", self.core.id, what(s.errors)));
             }
             if f.good.is_none() {
-                lines.push(format!("{} soid {o} : failed to pick suitable auth object", self.id));
+                lines.push(format!("{} soid {o} : failed to pick suitable auth object", self.core.id));
             }
             if r.found.len() < FOUND_MAX {
                 r.found.insert(o, f);
@@ -349,7 +350,7 @@ impl Pg {
         for (o, f) in snaps::judge(&whole) {
             r.shallow += f.count();
             r.errors += f.count();
-            lines.push(format!("{} soid {o} : {}", self.id, f.words()));
+            lines.push(format!("{} soid {o} : {}", self.core.id, f.words()));
             if r.snaps.len() < FOUND_MAX {
                 r.snaps.insert(o, f);
             }
@@ -365,7 +366,7 @@ impl Pg {
             r.most = r.most.saturating_mul(2);
         }
         lines.into_iter().for_each(|text| cx.out.push(PgEffect::Log { error: true, text }));
-        let (_, end) = self.range();
+        let (_, end) = self.core.range();
         if r.to >= end {
             return self.finish_scrub(r, cx);
         }
@@ -382,7 +383,7 @@ impl Pg {
             && cx.now.mono_ms >= r.asked + MAPS_MS
         {
             if r.deep && !r.unread && cx.now.mono_ms < r.asked + LOST_MS {
-                if self.ops.waits(|o| r.covers(o)) {
+                if self.requests.waits(|o| r.covers(o)) {
                     self.shrink_chunk(cx);
                 } else {
                     cx.out.push(PgEffect::WakeAt(cx.now.mono_ms + 1000));
@@ -391,7 +392,7 @@ impl Pg {
             }
             // Lost with a connection that broke, say: writes must not wait for ever. The shell tries again later.
             let silent: Vec<String> = r.waiting.iter().map(ToString::to_string).collect();
-            tracing::warn!(pg = %self.id, silent = silent.join(","), "a scrub is given up: no map came");
+            tracing::warn!(pg = %self.core.id, silent = silent.join(","), "a scrub is given up: no map came");
             self.abort_scrub(cx);
             cx.out.push(PgEffect::StateChanged);
             return;
@@ -408,10 +409,10 @@ impl Pg {
     /// Reading the chunk takes too long for the writes that wait: it is tried again in smaller pieces.
     fn shrink_chunk(&mut self, cx: &mut Cx<'_>) {
         let Some(mut r) = self.scrub.run.take() else {
-            return invariant!(self, "a chunk of no scrub is made smaller");
+            return invariant!(self.core, "a chunk of no scrub is made smaller");
         };
         self.release_chunk(&r);
-        tracing::info!(pg = %self.id, objects = r.objects, "a chunk of a scrub takes long and is tried again, smaller");
+        tracing::info!(pg = %self.core.id, objects = r.objects, "a chunk of a scrub takes long and is tried again, smaller");
         r.unread = r.objects <= 1;
         r.most = (r.objects / 2).max(1);
         r.waiting.clear();
@@ -424,7 +425,7 @@ impl Pg {
 
     /// All chunks are done.
     fn finish_scrub(&mut self, mut r: Run, cx: &mut Cx<'_>) {
-        let Some(info) = &mut self.info else { return };
+        let Some(info) = &mut self.core.info else { return };
         let counts = &mut info.head.counts;
         if counts.estimated {
             r.tally.correct(counts);
@@ -433,7 +434,7 @@ impl Pg {
             r.tally.correct_omaps(counts);
         }
         if let Some(text) = r.tally.mismatch(counts) {
-            let text = format!("{} {} : {text}", self.id, name(r.deep, r.repair));
+            let text = format!("{} {} : {text}", self.core.id, name(r.deep, r.repair));
             cx.out.push(PgEffect::Log { error: true, text });
             r.errors += 1;
             if r.repair {
@@ -461,16 +462,16 @@ impl Pg {
         let kind = name(r.deep, r.repair);
         let log = |error: bool, text: String| PgEffect::Log { error, text };
         if r.all_unread > 0 {
-            let text = format!("{} {kind}: {} objects were not read, it took too long", self.id, r.all_unread);
+            let text = format!("{} {kind}: {} objects were not read, it took too long", self.core.id, r.all_unread);
             cx.out.push(log(false, text));
         }
         if errors == 0 {
-            cx.out.push(log(false, format!("{} {kind} ok", self.id)));
+            cx.out.push(log(false, format!("{} {kind} ok", self.core.id)));
         } else {
             let missing =
                 r.found.values().filter(|f| f.shards.values().any(|s| s.errors & shard::MISSING != 0)).count();
             let others = r.found.len() - missing;
-            let id = self.id;
+            let id = self.core.id;
             if !r.found.is_empty() {
                 cx.out.push(log(true, format!("{id} {kind} {missing} missing, {others} inconsistent objects")));
             }
@@ -497,11 +498,11 @@ impl Pg {
         for (o, f) in found {
             let version = f.info.version;
             for osd in f.shards.iter().filter(|(_, s)| s.bad).map(|(osd, _)| *osd) {
-                if osd == self.me {
-                    self.ops.forget_object(o);
+                if osd == self.core.me {
+                    self.requests.forget_object(o);
                     self.mark_unreadable(o.clone(), version, cx);
                 } else if self.peer_is_rotten(osd, o.clone(), version, None) {
-                    self.send(osd, CtlBody::Rotten { object: o.clone(), version, offset: None }, cx);
+                    self.core.send(osd, CtlBody::Rotten { object: o.clone(), version, offset: None }, cx);
                 }
             }
         }
@@ -522,7 +523,7 @@ impl Pg {
             let count = if deep { &mut r.deep_errors } else { &mut r.shallow };
             *count = count.saturating_sub(1);
         }
-        if let (Some(found), Some(info)) = (&mut self.scrub.found, &mut self.info)
+        if let (Some(found), Some(info)) = (&mut self.scrub.found, &mut self.core.info)
             && let Some(deep) = healed(found, object, osd)
         {
             let count = if deep { &mut info.scrub.deep_errors } else { &mut info.scrub.shallow_errors };

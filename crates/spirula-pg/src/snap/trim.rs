@@ -15,7 +15,7 @@
 //! A trim is a write like any other: it is in the log, who lacks it lacks its objects, and peering keeps it. So once it is durable on all
 //! members of a clean PG no later primary finds the clone. None comes to be behind the walk: a primary that knows that a
 //! snapshot is removed takes it out of every context ([`super::PoolSnaps::context_of`]), also when the map has forgotten it, if it has seen
-//! that ([`Pg::note_purged`]). The walk itself is remembered by nobody. A primary that
+//! that ([`note_purged`]). The walk itself is remembered by nobody. A primary that
 //! follows has purged nothing before it has walked for itself; it finds what is done to be done. So neither a failover nor a split or a
 //! merge needs to carry anything on, and a report counts for the PG only as it was when it was made: the monitors
 //! must not take one from before a merge for the merged PG.
@@ -33,11 +33,12 @@
 //! is removed before it begins goes in one walk. An index of the objects by snapshot would make it as long as what there is to do.
 
 use crate::api::PgEffect;
+use crate::core::PgCore;
 use crate::exec::{
     self, Change, Effect, ObjectInfo, ObjectState, Outcome, ReadError, SNAPSET_ATTR, StatDelta, WritePlan,
 };
-use crate::ops::{Own, Sound};
 use crate::pg::{Cx, Pg, Role};
+use crate::requests::{Own, Sound};
 use spirula_maps::{PgState, SnapIntervals};
 use spirula_types::transaction::ObjectOp;
 use spirula_types::{EVersion, HObject, ReqId, SNAP_HEAD};
@@ -208,14 +209,31 @@ impl WritePlan {
     }
 }
 
+/// The next map names other removed snapshots: those that it names no more are purged. Whoever writes under an old context
+/// may name them still, and is not to make clones that nobody would look for. Who joins later, or is started anew, has not seen it: then such a
+/// clone stays until its snapshot is removed once more.
+pub(crate) fn note_purged(core: &mut PgCore, before: &SnapIntervals, after: &SnapIntervals) {
+    if before == after {
+        return;
+    }
+    let mut gone = before.clone();
+    gone.subtract(after);
+    core.purged.union(&gone);
+    while core.purged.count() > PURGED_MAX {
+        let oldest = core.purged.intervals().next();
+        let Some((first, n)) = oldest else { return };
+        core.purged.remove(first, n);
+    }
+}
+
 impl Pg {
     /// The map may have changed, or what the PG is: begins a walk if there is something to be purged, ends one that may not go on.
     pub(crate) fn look_for_trims(&mut self, cx: &mut Cx<'_>) {
-        let Some(view) = self.view.clone() else { return };
+        let Some(view) = self.core.view.clone() else { return };
         let Some(pool) = &view.pool else { return };
         let removed = &pool.snaps.removed;
-        let may = !view.permits.no_trim && !self.interval.premerge;
-        let ((from, _), number) = (self.range(), self.seq());
+        let may = !view.permits.no_trim && !self.core.interval.premerge;
+        let ((from, _), number) = (self.core.range(), self.core.seq());
         let Role::Active(a) = &mut self.role else { return };
         let may = may && a.clean && a.serving;
         let t = &mut a.trim;
@@ -253,7 +271,7 @@ impl Pg {
     pub(crate) fn trim_more(&mut self, work: usize, cx: &mut Cx<'_>) {
         // It may have to end.
         self.look_for_trims(cx);
-        let (_, end) = self.range();
+        let (_, end) = self.core.range();
         let Role::Active(a) = &mut self.role else { return };
         let Some(w) = a.trim.walk.as_mut().filter(|w| w.open.is_empty()) else { return };
         if !std::mem::replace(&mut w.begun, true) {
@@ -262,7 +280,7 @@ impl Pg {
         let names = match cx.reader.list(&w.from, &end, LISTED) {
             Ok(names) => names,
             Err(error) => {
-                tracing::error!(pg = %self.id, %error, "list objects to be trimmed");
+                tracing::error!(pg = %self.core.id, %error, "list objects to be trimmed");
                 (w.failed, w.from) = (true, HObject::max());
                 return self.walked(cx);
             }
@@ -290,7 +308,7 @@ impl Pg {
         for head in open {
             self.enqueue_own(&head, Vec::new(), ReqId::default(), Own::Trim(number));
         }
-        if planted!(self.cfg, TrimNotAwaited)
+        if planted!(self.core.cfg, TrimNotAwaited)
             && let Role::Active(a) = &mut self.role
         {
             a.trim.walk.iter_mut().for_each(|w| w.open.clear());
@@ -310,7 +328,7 @@ impl Pg {
         if w.failed {
             a.trim.again_ms = cx.now.mono_ms + AGAIN_MS;
         } else {
-            tracing::debug!(pg = %self.id, snapshots = %w.targets, "purged");
+            tracing::debug!(pg = %self.core.id, snapshots = %w.targets, "purged");
             a.trim.purged.union(&w.targets);
             a.trim.strays.clear();
         }
@@ -331,8 +349,8 @@ impl Pg {
 
     /// Trims an object: it is the first request's turn, which is our own. False if it waits for something to be read.
     pub(crate) fn trim_first(&mut self, object: &HObject, number: u64, cx: &mut Cx<'_>) -> bool {
-        let Some(pool) = self.view.as_ref().and_then(|v| v.pool.clone()) else { return false };
-        let Some((id, state, inflight)) = self.ops.first_of(object) else { return false };
+        let Some(pool) = self.core.view.as_ref().and_then(|v| v.pool.clone()) else { return false };
+        let Some((id, state, inflight)) = self.requests.first_of(object) else { return false };
         let removed = &pool.snaps.removed;
         #[cfg(feature = "plant-bugs")]
         let up_to_newest = {
@@ -341,25 +359,25 @@ impl Pg {
             all
         };
         #[cfg(feature = "plant-bugs")]
-        let removed = if planted!(self.cfg, TrimTakesMore) { &up_to_newest } else { removed };
+        let removed = if planted!(self.core.cfg, TrimTakesMore) { &up_to_newest } else { removed };
         let (mut going, changes) = doomed(&state, removed);
         let mends = number == NO_WALK || self.active().is_some_and(|a| a.trim.strays.contains(object));
         let found = if mends { self.disagreement(object, &state, cx) } else { Ok(Default::default()) };
         let (strays, absent) = match found {
             Ok(found) => found,
             Err(error) => {
-                tracing::error!(pg = %self.id, %object, %error, "list an object's clones");
+                tracing::error!(pg = %self.core.id, %object, %error, "list an object's clones");
                 return self.trim_ends(object, number, false, cx);
             }
         };
         if !changes && strays.is_empty() && absent.is_empty() {
             // What an earlier request has trimmed counts when it is durable: the last commit comes back here. Where there is no
             // head it comes back to the clones that went.
-            let done = state.exists || !self.ops.writes_of_family(object);
+            let done = state.exists || !self.requests.writes_of_family(object);
             return inflight == 0 && self.trim_ends(object, number, done, cx);
         }
         if !strays.is_empty() || !absent.is_empty() {
-            tracing::warn!(pg = %self.id, %object, ?strays, ?absent, "its history and its clones are made to agree");
+            tracing::warn!(pg = %self.core.id, %object, ?strays, ?absent, "its history and its clones are made to agree");
             going.extend(strays);
             going.truncate(CLONES);
         }
@@ -383,7 +401,7 @@ impl Pg {
                 }
                 Err(ReadError::NotReady(what)) => return self.park_first(object, id, what, cx),
                 Err(error) => {
-                    tracing::error!(pg = %self.id, %clone, %error, "load a clone to be trimmed");
+                    tracing::error!(pg = %self.core.id, %clone, %error, "load a clone to be trimmed");
                     self.heal(&clone, EVersion::default(), cx);
                     return self.trim_ends(object, number, false, cx);
                 }
@@ -394,12 +412,12 @@ impl Pg {
             Sound::Replaced | Sound::No => return self.trim_ends(object, number, false, cx),
             Sound::Yes => {}
         }
-        let Some(q) = self.ops.take_first(object) else {
-            invariant!(self, "the request that trims {object} went while it was looked at");
+        let Some(q) = self.requests.take_first(object) else {
+            invariant!(self.core, "the request that trims {object} went while it was looked at");
             return false;
         };
         #[cfg(feature = "plant-bugs")]
-        let state = if planted!(self.cfg, TrimOverlapKept) { all_shared(state, &clones) } else { state };
+        let state = if planted!(self.core.cfg, TrimOverlapKept) { all_shared(state, &clones) } else { state };
         let plan = WritePlan::of_trim(object, &state, removed, &absent, clones);
         let outcome = Outcome {
             result: 0,
@@ -429,34 +447,17 @@ impl Pg {
         let stored = cx.reader.list(&from, head, most)?;
         let listed_to = stored.last().filter(|_| stored.len() == most).map_or(u64::MAX, |o| o.snap);
         let mut there: BTreeSet<u64> = stored.into_iter().map(|o| o.snap).collect();
-        there.extend(self.missing.from(&from).map(|(o, _)| o).take_while(|o| *o < head).map(|o| o.snap));
+        there.extend(self.core.missing.from(&from).map(|(o, _)| o).take_while(|o| *o < head).map(|o| o.snap));
         let named: BTreeSet<u64> = clones.iter().map(|c| c.id).collect();
         let absent = named.difference(&there).copied().filter(|id| *id <= listed_to);
         Ok((there.difference(&named).copied().collect(), absent.collect()))
     }
 
-    /// The next map names other removed snapshots: those that it names no more are purged. Whoever writes under an old context
-    /// may name them still, and is not to make clones that nobody would look for. Who joins later, or is started anew, has not seen it: then such a
-    /// clone stays until its snapshot is removed once more.
-    pub(crate) fn note_purged(&mut self, before: &SnapIntervals, after: &SnapIntervals) {
-        if before == after {
-            return;
-        }
-        let mut gone = before.clone();
-        gone.subtract(after);
-        self.purged.union(&gone);
-        while self.purged.count() > PURGED_MAX {
-            let oldest = self.purged.intervals().next();
-            let Some((first, n)) = oldest else { return };
-            self.purged.remove(first, n);
-        }
-    }
-
     /// The first request on an object, our own, ends without a write.
     fn trim_ends(&mut self, object: &HObject, number: u64, done: bool, cx: &mut Cx<'_>) -> bool {
-        drop(self.ops.take_first(object));
+        drop(self.requests.take_first(object));
         // No write and no answer follows that would do it: a walk with nothing to do would keep all it has looked at.
-        self.ops.evict(self.cfg.contexts);
+        self.requests.evict(self.core.cfg.contexts);
         self.trimmed(object, number, done, cx);
         true
     }
@@ -492,6 +493,6 @@ mod tests {
             let mut cx = Cx { now, reader: &store, leases: &leases, out: &mut out };
             assert!(pg.trim_ends(&o, 1, true, &mut cx));
         }
-        assert!(pg.ops.objects() < 50, "{}", pg.ops.objects());
+        assert!(pg.requests.objects() < 50, "{}", pg.requests.objects());
     }
 }

@@ -41,8 +41,8 @@ mod tests;
 use crate::MapView;
 use crate::api::{ConnId, PgEffect};
 use crate::exec::{WatchEffect, WatchKey, Watcher};
-use crate::ops::Own;
 use crate::pg::{Cx, Pg};
+use crate::requests::Own;
 use notify::Notifies;
 use spirula_messages::ceph::op::{self, OsdOp, watch};
 use spirula_messages::ceph::osd::{MWatchNotify, notify_op};
@@ -479,11 +479,11 @@ impl Pg {
     /// Begins to remove the watches whose time is over, and those of clients that are shut out: by a request of our own,
     /// that takes its turn like others'.
     fn remove_due(&mut self, cx: &mut Cx<'_>) {
-        let Some(view) = self.view.clone().filter(|_| self.serves()) else { return };
+        let Some(view) = self.core.view.clone().filter(|_| self.serves()) else { return };
         for (object, key) in self.watches.due(cx.now.mono_ms, &view) {
             let Some(w) = self.watches.watch(&object, key) else { continue };
             w.leaving = true;
-            tracing::debug!(pg = %self.id, %object, client = %key.1, cookie = key.0, "a watch ends");
+            tracing::debug!(pg = %self.core.id, %object, client = %key.1, cookie = key.0, "a watch ends");
             let unwatch = vec![OsdOp::watch(key.0, watch::UNWATCH, 0, 0)];
             let whose = ReqId { name: key.1, ..ReqId::default() };
             self.enqueue_own(&object, unwatch, whose, Own::Unwatch(key));
@@ -508,6 +508,6 @@ impl Pg {
     /// Is a watch to go, by its time or by its client's address?
     pub(crate) fn is_watch_due(&self, object: &HObject, key: WatchKey, cx: &Cx<'_>) -> bool {
         let due = |view| self.watches.is_due(object, key, cx.now.mono_ms, view);
-        self.view.as_deref().is_some_and(due)
+        self.core.view.as_deref().is_some_and(due)
     }
 }

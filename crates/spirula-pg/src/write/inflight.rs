@@ -1,9 +1,9 @@
 //! Writes that are not durable everywhere: who has made what durable, and the answers when all have.
 
-use crate::api::{ConnId, PgEffect};
+use crate::api::{ConnId, OpId, PgEffect};
 use crate::exec::WatchEffect;
-use crate::ops::Queued;
 use crate::pg::{Cx, Pg, Role};
+use crate::requests::{Phase, Request};
 use spirula_messages::ceph::osd::{MOsdOpReply, OpResult};
 use spirula_messages::cluster::pg::RepAck;
 use spirula_messages::cluster::write::{PgWrite, WriteRecord};
@@ -20,7 +20,7 @@ pub(crate) struct Answer {
     /// What becomes of watches then.
     pub watch: Vec<WatchEffect>,
     /// The request and its resends; nobody for a write of our own.
-    pub ops: Vec<Queued>,
+    pub ops: Vec<Request>,
 }
 
 /// A write that is not durable everywhere.
@@ -47,6 +47,11 @@ impl Inflight {
         self.sent.iter().find(|(m, _)| *m == member).map(|(_, w)| w)
     }
 
+    /// Does this request wait for it?
+    pub fn has(&self, op: OpId) -> bool {
+        self.answer.ops.iter().any(|q| q.op.id == op)
+    }
+
     /// Does this connection wait for it?
     pub fn is_of(&self, conn: ConnId) -> bool {
         self.answer.ops.iter().any(|q| q.op.conn == conn)
@@ -58,17 +63,18 @@ impl Inflight {
     }
 
     /// The requests that wait for it.
-    pub fn into_requests(self) -> Vec<Queued> {
+    pub fn into_requests(self) -> Vec<Request> {
         self.answer.ops
     }
 
     /// A connection is gone.
     pub fn closed(&mut self, conn: ConnId) {
-        self.answer.ops.iter_mut().filter(|q| q.conn() == conn).for_each(Queued::lose_connection);
+        self.answer.ops.iter_mut().filter(|q| q.conn() == conn).for_each(Request::lose_connection);
     }
 
     /// A request that was sent again waits for it, too.
-    pub fn join(&mut self, q: Queued) {
+    pub fn join(&mut self, mut q: Request, cx: &mut Cx<'_>) {
+        q.enter(Phase::Commit, cx);
         self.answer.ops.push(q);
     }
 }
@@ -76,7 +82,7 @@ impl Inflight {
 impl Pg {
     pub(crate) fn on_local_commit(&mut self, since: Epoch, version: EVersion) {
         if let Role::Active(a) = &mut self.role
-            && self.interval.since == since
+            && self.core.interval.since == since
         {
             a.local = version;
         }
@@ -100,10 +106,10 @@ impl Pg {
             && let Some(f) = a.inflight.pop_front_if(|f| f.version() <= committed)
         {
             for object in f.objects() {
-                let Some(waits) = self.ops.durable(object) else { continue };
+                let Some(waits) = self.requests.durable(object) else { continue };
                 resumed |= a.recovery.release_held(object);
                 if waits {
-                    ready.push(object.clone());
+                    ready.push(object.to_head());
                 }
             }
             let user_version = f.record.entries.last().map_or(0, |e| e.entry.user_version);

@@ -1,6 +1,8 @@
 //! A member takes a write of its primary.
 
+use super::record;
 use crate::api::PeerMsg;
+use crate::erasure::sound;
 use crate::exec::ReadError;
 use crate::log::EntryKind;
 use crate::pg::{After, Cx, Pg, Role};
@@ -44,15 +46,15 @@ impl Pg {
                     self.take_write(from, w, cx);
                 }
             }
-            _ => tracing::debug!(pg = %self.id, %from, "write without activation ignored"),
+            _ => tracing::debug!(pg = %self.core.id, %from, "write without activation ignored"),
         }
     }
 
     /// Says again what is durable here, unless that will be said when it is.
     pub(crate) fn acknowledge_again(&mut self, from: Peer, version: EVersion, cx: &mut Cx<'_>) {
-        let ack = RepAck { pg: self.id, ends: self.ends(from), epoch: self.interval.since, version };
+        let ack = RepAck { pg: self.core.id, ends: self.core.ends(from), epoch: self.core.interval.since, version };
         let ack = After::Send(from, PeerMsg::Ack(ack));
-        if !self.will(&ack) {
+        if !self.core.will(&ack) {
             self.when_durable(ack, cx);
         }
     }
@@ -60,11 +62,11 @@ impl Pg {
     /// Takes the write that comes next in our log, as far as our copy allows.
     fn take_write(&mut self, from: Peer, w: Arc<PgWrite>, cx: &mut Cx<'_>) {
         let updates = match updates_of(&w) {
-            Ok(updates) if self.info.is_some() => updates,
+            Ok(updates) if self.core.info.is_some() => updates,
             bad => {
                 // Not applied, so not acknowledged: this copy takes no further part, and the primary
                 // hears that and peers anew.
-                tracing::error!(pg = %self.id, %from, error = ?bad.err(), "apply replicated write");
+                tracing::error!(pg = %self.core.id, %from, error = ?bad.err(), "apply replicated write");
                 self.leave_role(cx);
                 return self.notify(cx);
             }
@@ -77,16 +79,18 @@ impl Pg {
                 Some(source) => {
                     // What it must be is known where the same write changes it, too: a clone is made of the head before.
                     let changed = w.record.entries.iter().map(|e| &e.entry).find(|e| e.object == *source);
-                    self.can_make_from(source, changed.map(|e| e.prior), cx.reader)
+                    sound::can_make_from(&self.core, source, changed.map(|e| e.prior), cx.reader)
                 }
-                None => self.can_merge(&e.entry, given.share, cx.reader),
+                None => sound::can_merge(&self.core, &e.entry, given.share, cx.reader),
             };
             match can {
                 Ok(true) => {}
                 Ok(false) => spoilt.push(i),
-                Err(ReadError::NotReady(what)) => return self.park_msg(from, PeerMsg::Write(w.clone()), what, cx),
+                Err(ReadError::NotReady(what)) => {
+                    return self.mail.park(&mut self.core, from, PeerMsg::Write(w.clone()), what, cx);
+                }
                 Err(error) => {
-                    tracing::error!(pg = %self.id, object = %e.entry.object, %error, "look at the shard under a write");
+                    tracing::error!(pg = %self.core.id, object = %e.entry.object, %error, "look at the shard under a write");
                     spoilt.push(i);
                 }
             }
@@ -95,7 +99,8 @@ impl Pg {
         for (i, source) in sources.iter().enumerate() {
             let Some(source) = source else { continue };
             let Some(j) = w.record.entries.iter().position(|e| e.entry.object == *source) else { continue };
-            let merged = w.given.get(j).is_some_and(|g| g.share == Share::Merged) && !self.missing.contains(source);
+            let merged =
+                w.given.get(j).is_some_and(|g| g.share == Share::Merged) && !self.core.missing.contains(source);
             if spoilt.contains(&j) {
                 spoilt.push(i);
             } else if spoilt.contains(&i) && merged {
@@ -108,36 +113,36 @@ impl Pg {
             let (entry, object) = (&e.entry, &e.entry.object);
             let its = updates.by_ref().take(given.updates as usize);
             // A change that we do not get, and not because a backfill has not come so far.
-            let reached = self.info.as_ref().is_some_and(|i| *object <= i.last_backfill);
+            let reached = self.core.info.as_ref().is_some_and(|i| *object <= i.last_backfill);
             let withheld = entry.kind == EntryKind::Modify && given.share == Share::Entry && reached;
             let mut takes = true;
             // The second line of defence against a primary that errs about what is missing here; a bug
             // planted there takes both away.
-            if (self.missing.contains(object) && !planted!(self.cfg, MissingStaleOnResume)) || withheld {
+            if (self.core.missing.contains(object) && !planted!(self.core.cfg, MissingStaleOnResume)) || withheld {
                 // The primary does not wait until we have the object, or has not heard yet that ours is bad.
                 if entry.kind == EntryKind::Delete {
-                    self.missing.remove(object);
+                    self.core.missing.remove(object);
                 } else if entry.kind == EntryKind::Modify {
                     takes = false;
                     // What would be made from an object that we lack is kept from us with it.
-                    let family = self.missing.from(&object.family_start()).next();
+                    let family = self.core.missing.from(&object.family_start()).next();
                     let made_from = family.is_some_and(|(o, _)| o.is_of_same_object(object));
-                    let known = self.missing.written(object, entry.version, &entry.dirty, MissingItem::default);
+                    let known = self.core.missing.written(object, entry.version, &entry.dirty, MissingItem::default);
                     if !known && !made_from {
-                        tracing::error!(pg = %self.id, %from, %object, "a change is kept from us that we do not lack");
+                        tracing::error!(pg = %self.core.id, %from, %object, "a change is kept from us that we do not lack");
                     }
-                    self.missing.withhold(object);
+                    self.core.missing.withhold(object);
                 }
             }
             if spoilt.contains(&i) {
                 takes = false;
-                let tell = self.lack_change(from, entry, cx.reader.bad_offset(object));
-                self.before_next(tell);
+                let tell = self.repairs.lack_change(&mut self.core, from, entry, cx.reader.bad_offset(object));
+                self.core.before_next(tell);
             }
             kept.extend(its.filter(|_| takes));
         }
-        let txn = self.record_write(&w.record, kept);
-        let ack = RepAck { pg: self.id, ends: self.ends(from), epoch: w.epoch, version: w.version() };
-        self.submit(txn, After::Send(from, PeerMsg::Ack(ack)), cx);
+        let txn = record::record_write(&mut self.core, &w.record, kept);
+        let ack = RepAck { pg: self.core.id, ends: self.core.ends(from), epoch: w.epoch, version: w.version() };
+        self.core.submit(txn, After::Send(from, PeerMsg::Ack(ack)), cx);
     }
 }

@@ -8,7 +8,7 @@
 //! | `Parts` | what each member is given of the objects' changes | `backend` (pure) |
 //! | [`WriteRecord`] | what the write is for all members alike: entries, head | [`Pg::commit`] |
 //! | [`PgWrite`] | record and part, for one member: the message | [`Pg::commit`] |
-//! | [`Transaction`] | what one store does | [`Pg::record_write`], at the primary and at the others |
+//! | [`Transaction`] | what one store does | [`record::record_write`], at the primary and at the others |
 //!
 //! | file | subject |
 //! |---|---|
@@ -54,12 +54,13 @@ pub(crate) use inflight::{Answer, Inflight};
 
 use crate::active::{Active, PeerState};
 use crate::api::{PeerMsg, PgEffect};
+use crate::core::PgCore;
 use crate::erasure::stripe::Piece;
 use crate::exec::{Effect, Outcome, Stamp, Stamped, StatDelta, WatchEffect, WritePlan};
 use crate::log::EntryKind;
-use crate::ops::Queued;
 use crate::pg::{After, Cx, Pg, Role};
-use backend::{Backend, Parts};
+use crate::requests::{Phase, Request};
+use backend::Parts;
 use bytes::Bytes;
 use spirula_messages::cluster::pg::{MissingItem, PgCounts};
 use spirula_messages::cluster::write::{Given, Logged, PgWrite, Share, WriteRecord};
@@ -117,15 +118,30 @@ fn lack_with(active: &mut Active, source: HObject, object: &HObject, version: EV
     }
 }
 
-impl Pg {
-    /// How the pool keeps its objects.
-    pub(crate) fn backend(&self) -> Backend {
-        self.shape().map_or(Backend::Replicated, Backend::Erasure)
+/// Entries after this one name objects that are still missing here: a holder that returns
+/// must find them in the log, or its copy would be filled anew instead of asked. Within
+/// bounds.
+fn missing_floor(core: &PgCore) -> EVersion {
+    let first = core.missing.iter().map(|(_, m)| m.need).min();
+    match first {
+        Some(need) if core.log.len() < LOG_BOUND && core.log.bytes() <= core.cfg.log_bytes => {
+            crate::log::before(&core.log, need)
+        }
+        _ => EVersion::new(Epoch::MAX, u64::MAX),
     }
+}
 
+impl Pg {
     /// Carries out what a request wants. `pieces`: what was read of the object for it.
-    pub(crate) fn write(&mut self, object: &HObject, q: Queued, outcome: Outcome, pieces: &[Piece], cx: &mut Cx<'_>) {
-        let returns = outcome.returns(q.op.msg.flags, &self.cfg.limits);
+    pub(crate) fn write(
+        &mut self,
+        object: &HObject,
+        mut q: Request,
+        outcome: Outcome,
+        pieces: &[Piece],
+        cx: &mut Cx<'_>,
+    ) {
+        let returns = outcome.returns(q.op.msg.flags, &self.core.cfg.limits);
         let Outcome { result, ops: results, user_version, effect, mut watch, .. } = outcome;
         if q.own().is_some() {
             // Its client does not know yet.
@@ -136,8 +152,8 @@ impl Pg {
             Effect::LogOnly | Effect::None => WritePlan::default(),
         };
         let stamp = Stamp {
-            version: self.next_version(plan.entries()),
-            last_user_version: self.info.as_ref().map_or(0, |i| i.head.last_user_version),
+            version: self.core.next_version(plan.entries()),
+            last_user_version: self.core.info.as_ref().map_or(0, |i| i.head.last_user_version),
             // Nobody sends a request of our own again.
             reqid: if q.own().is_some() { ReqId::default() } else { q.op.reqid },
             mtime: q.op.msg.mtime,
@@ -146,13 +162,16 @@ impl Pg {
             returns,
         };
         let mut writes = plan.stamp(stamp, object, user_version);
-        if planted!(self.cfg, DirtyForgotten) {
+        if planted!(self.core.cfg, DirtyForgotten) {
             writes.iter_mut().filter(|w| w.entry.dirty != Dirty::All).for_each(|w| w.entry.dirty = Dirty::nothing());
         }
-        match self.backend().cut(&mut writes, pieces) {
-            Ok(parts) => self.commit(writes, parts, Answer { result, results, watch, ops: vec![q] }, cx),
+        match self.core.backend().cut(&mut writes, pieces) {
+            Ok(parts) => {
+                q.enter(Phase::Commit, cx);
+                self.commit(writes, parts, Answer { result, results, watch, ops: vec![q] }, cx);
+            }
             Err(e) => {
-                tracing::error!(pg = %self.id, error = %e, "cut into shards");
+                tracing::error!(pg = %self.core.id, error = %e, "cut into shards");
                 self.reply_error(&q, -errno::EIO, cx);
             }
         }
@@ -160,17 +179,17 @@ impl Pg {
 
     /// Puts a write into the log, sends every other member its part, and answers when all have it.
     pub(crate) fn commit(&mut self, writes: Vec<Stamped>, mut parts: Parts, answer: Answer, cx: &mut Cx<'_>) {
-        let missing_floor = self.missing_floor();
-        let (Role::Active(active), Some(info)) = (&mut self.role, &self.info) else {
+        let missing_floor = missing_floor(&self.core);
+        let (Role::Active(active), Some(info)) = (&mut self.role, &self.core.info) else {
             // Only an active primary executes requests. The client sends this one again in the next interval.
-            return invariant!(self, "a write without a role that writes");
+            return invariant!(self.core, "a write without a role that writes");
         };
         let follows = info.last_update();
         let mut head = info.head;
         let mut entries = Vec::with_capacity(writes.len());
         for Stamped { entry, state, stats, source, .. } in writes {
             let (object, version) = (&entry.object, entry.version);
-            if let Some(source) = source.filter(|_| !planted!(self.cfg, MadeWithoutSource)) {
+            if let Some(source) = source.filter(|_| !planted!(self.core.cfg, MadeWithoutSource)) {
                 lack_with(active, source, object, version);
             }
             let changed = (entry.kind != EntryKind::Nothing).then_some(state);
@@ -180,11 +199,11 @@ impl Pg {
                 self.scrub.wrote(object, &stats);
                 active.recovery.note_written(object, (entry.kind == EntryKind::Modify).then_some(version));
             }
-            self.ops.wrote(object, changed);
+            self.requests.wrote(object, changed);
             for p in active.peers.values_mut().filter(|p| p.missing.contains(object)) {
                 match entry.kind {
                     EntryKind::Delete => drop(p.missing.remove(object)),
-                    EntryKind::Modify if planted!(self.cfg, WithheldForgotten) => {}
+                    EntryKind::Modify if planted!(self.core.cfg, WithheldForgotten) => {}
                     EntryKind::Modify => drop(p.missing.written(object, version, &entry.dirty, MissingItem::default)),
                     EntryKind::Nothing => {}
                 }
@@ -193,22 +212,24 @@ impl Pg {
             entries.push(Logged::new(entry));
         }
         // A PG that is not whole keeps more, so that members that come back need no backfill.
-        let keep = if active.clean { self.cfg.log_keep } else { self.cfg.log_max.max(self.cfg.log_keep) };
+        let keep =
+            if active.clean { self.core.cfg.log_keep } else { self.core.cfg.log_max.max(self.core.cfg.log_keep) };
         let floor = active.committed.min(missing_floor);
-        if let Some(to) = self.log.trim_point(keep, self.cfg.log_slack, self.cfg.log_bytes, floor) {
+        if let Some(to) = self.core.log.trim_point(keep, self.core.cfg.log_slack, self.core.cfg.log_bytes, floor) {
             head.log_tail = to;
         }
-        if self.me.shard >= 0 {
-            let rolled = if planted!(self.cfg, RolledEarly) { head.last_update } else { active.committed };
+        if self.core.me.shard >= 0 {
+            let rolled = if planted!(self.core.cfg, RolledEarly) { head.last_update } else { active.committed };
             head.rolled = head.rolled.max(rolled);
         }
         let record = Arc::new(WriteRecord::new(head, entries));
         active.inflight.push_back(Inflight::new(record.clone(), answer));
         self.send_parts(&record, &parts, follows, cx);
-        let since = self.interval.since;
-        let txn = self.record_write(&record, parts.take(self.me.shard));
-        self.submit(txn, After::Write { since, version: head.last_update }, cx);
-        self.ops.evict(self.cfg.contexts);
+        let since = self.core.interval.since;
+        let ours = parts.take(self.core.me.shard);
+        let txn = record::record_write(&mut self.core, &record, ours);
+        self.core.submit(txn, After::Write { since, version: head.last_update }, cx);
+        self.requests.evict(self.core.cfg.contexts);
     }
 
     /// Sends the newest write to the other members, and keeps what they were sent until all have it.
@@ -233,9 +254,9 @@ impl Pg {
                 (parts.given.clone(), split(updates))
             };
             let w = PgWrite {
-                pg: self.id,
-                ends: self.ends(*to),
-                epoch: self.interval.since,
+                pg: self.core.id,
+                ends: self.core.ends(*to),
+                epoch: self.core.interval.since,
                 run: active.run,
                 follows,
                 record: record.clone(),
@@ -250,19 +271,6 @@ impl Pg {
             && let Some(newest) = a.inflight.back_mut()
         {
             newest.sent = sent;
-        }
-    }
-
-    /// Entries after this one name objects that are still missing here: a holder that returns
-    /// must find them in the log, or its copy would be filled anew instead of asked. Within
-    /// bounds.
-    fn missing_floor(&self) -> EVersion {
-        let first = self.missing.iter().map(|(_, m)| m.need).min();
-        match first {
-            Some(need) if self.log.len() < LOG_BOUND && self.log.bytes() <= self.cfg.log_bytes => {
-                crate::log::before(&self.log, need)
-            }
-            _ => EVersion::new(Epoch::MAX, u64::MAX),
         }
     }
 }

@@ -988,7 +988,7 @@ impl World {
     fn perform(&mut self, id: OsdId, pg: SpgId, out: Vec<PgEffect>) -> bool {
         let mut again = false;
         for e in out {
-            if self.trace && !matches!(e, PgEffect::StateChanged | PgEffect::WakeAt(_)) {
+            if self.trace && !matches!(e, PgEffect::StateChanged | PgEffect::WakeAt(_) | PgEffect::Phase(..)) {
                 let text = format!("{e:?}");
                 println!("{:>7} osd.{id} {pg} {}", self.now, &text[..text.len().min(2600)]);
             }
@@ -1009,7 +1009,7 @@ impl World {
                 PgEffect::Reply(op, reply) => self.reply(op, *reply),
                 PgEffect::Backoff { op, begin, end } => self.back_off(id, pg, op, &begin, &end),
                 PgEffect::Unblock(object) => self.unblock(id, pg, object.as_ref()),
-                PgEffect::Drop(_) | PgEffect::NeedMap(_) | PgEffect::WakeAt(_) => {}
+                PgEffect::Drop(_) | PgEffect::Phase(..) | PgEffect::NeedMap(_) | PgEffect::WakeAt(_) => {}
                 PgEffect::StateChanged => self.report(id, pg),
                 PgEffect::Prefetch(key, what) => {
                     node.store.load(&what);

@@ -1,0 +1,457 @@
+//! What every part of a PG works on: who it is, its interval, its history, its log and its missing set.
+//!
+//! It owns what is stored of the PG besides its objects ([`PgCore::save`]), and the order in which that becomes durable: a
+//! transaction is submitted here, with what is to follow it ([`After`]), and nothing that tells of it leaves before
+//! ([`PgCore::submit`], [`PgCore::next_due`]). It knows no role, no request and no recovery: those are parts of [`Pg`](crate::Pg), which
+//! change what is here, and have it stored, in the same event.
+
+use crate::api::{MapView, PeerMsg, PgConfig, PgEffect, Token};
+use crate::erasure::Shape;
+use crate::intervals::{Interval, forget_before};
+use crate::log::{LogEntry, PgLog};
+use crate::missing::Missing;
+use crate::pg::{After, Cx, UNKNOWN_MS};
+use crate::shard::localize;
+use crate::stored::{Record, Stored, head_key, info_key};
+use crate::write::backend::Backend;
+use bytes::Bytes;
+use spirula_encoding::{DecodeError, UTime, from_slice, to_vec};
+use spirula_maps::SnapIntervals;
+use spirula_messages::cluster::control::MergeWord;
+use spirula_messages::cluster::pg::{CtlBody, Ends, OldReader, PastInterval, PgCtl, PgHead, PgInfo};
+use spirula_types::transaction::{MetaOp, Transaction};
+use spirula_types::{EVersion, Epoch, HObject, OsdId, Peer, PgId, SpgId};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct PgCore {
+    pub(crate) id: PgId,
+    /// Who we are among its members.
+    pub(crate) me: Peer,
+    pub(crate) cfg: Arc<PgConfig>,
+    /// What is stored of the PG here; `None`: nothing.
+    pub(crate) info: Option<PgInfo>,
+    pub(crate) log: PgLog,
+    pub(crate) missing: Missing,
+    /// Snapshots that the map has called removed, and calls so no more.
+    pub(crate) purged: SnapIntervals,
+    /// Closed intervals since the PG was last known to be clean, those that may have taken writes.
+    pub(crate) past: Vec<PastInterval>,
+    pub(crate) interval: Interval,
+    /// When it was learned of.
+    pub(crate) interval_stamp: UTime,
+    /// It may have begun before: not all of its maps were seen here.
+    guessed: bool,
+    /// Members that call the interval by a later epoch of it.
+    called: BTreeMap<Peer, Epoch>,
+    pub(crate) view: Option<Arc<MapView>>,
+    /// Epoch of the map for which this copy was split or folded last: it is shown none before.
+    pub(crate) shaped: Epoch,
+    /// Requests sent with an older map were meant for another primary's time.
+    pub(crate) primary_since: Epoch,
+    next_token: Token,
+    after: VecDeque<(Token, After)>,
+    next_seq: u64,
+    /// Primaries of older intervals that may still serve reads, the last epoch of their intervals, and until when; a time
+    /// that is not known any more, after a restart, is [`UNKNOWN_MS`].
+    pub(crate) readers: Vec<(OsdId, Epoch, u64)>,
+    /// The highest number of an entry that was given out here.
+    pub(crate) issued: u64,
+    /// Copies found bad that the primary has not noted yet: the version, and the first bad byte if it is known.
+    pub(crate) rotten: BTreeMap<HObject, (EVersion, Option<u64>)>,
+    /// What cannot happen has happened, see `invariant!`.
+    pub(crate) broken: bool,
+    /// When it was said last, and when it had its consequence.
+    pub(crate) broken_ms: u64,
+    record_key: Bytes,
+    head_key: Bytes,
+}
+
+impl PgCore {
+    /// A PG of which nothing is stored here.
+    pub(crate) fn new(id: SpgId, osd: OsdId, cfg: Arc<PgConfig>) -> Self {
+        Self {
+            id: id.pg,
+            me: Peer::new(osd, id.shard),
+            cfg,
+            info: None,
+            log: PgLog::default(),
+            missing: Missing::default(),
+            purged: SnapIntervals::new(),
+            past: Vec::new(),
+            interval: Interval::default(),
+            interval_stamp: UTime::ZERO,
+            guessed: false,
+            called: BTreeMap::new(),
+            view: None,
+            shaped: 0,
+            primary_since: 0,
+            next_token: 1,
+            after: VecDeque::new(),
+            next_seq: 1,
+            readers: Vec::new(),
+            issued: 0,
+            rotten: BTreeMap::new(),
+            broken: false,
+            broken_ms: 0,
+            record_key: info_key(id),
+            head_key: head_key(id),
+        }
+    }
+
+    /// A PG as it was stored.
+    ///
+    /// # Errors
+    /// [`DecodeError`] when a record or the log is damaged.
+    pub(crate) fn load(id: SpgId, osd: OsdId, cfg: Arc<PgConfig>, stored: &Stored) -> Result<Self, DecodeError> {
+        let Record { mut info, interval, past, shaped } = from_slice(&stored.record)?;
+        if info.pg != id.pg {
+            return Err(DecodeError::Value { what: "PG record of another PG", value: i64::from(info.pg.seed) });
+        }
+        let head: PgHead = from_slice(&stored.head)?;
+        // A member's log may begin later than its primary's.
+        let tail = head.log_tail.max(info.head.log_tail);
+        info.head = PgHead { log_tail: tail, ..head };
+        let entries: Vec<LogEntry> = stored.log.iter().map(|b| from_slice(b)).collect::<Result<_, _>>()?;
+        let mut core = Self::new(id, osd, cfg);
+        core.log = PgLog::new(tail, entries);
+        core.missing = Missing::load(id, stored.missing.iter().cloned())?;
+        core.readers = info.readers.iter().map(|r| (r.osd, r.last, UNKNOWN_MS)).collect();
+        (core.interval, core.past, core.info, core.shaped) = (interval, past, Some(info), shaped);
+        Ok(core)
+    }
+
+    /// Its id, with the shard that is ours.
+    pub(crate) fn spg(&self) -> SpgId {
+        SpgId::new(self.id, self.me.shard)
+    }
+
+    /// Epoch of the newest map, 0 before the first.
+    pub(crate) fn epoch(&self) -> Epoch {
+        self.view.as_ref().map_or(0, |v| v.epoch)
+    }
+
+    pub(crate) fn is_live(&self) -> bool {
+        self.view.as_ref().is_some_and(|v| v.live)
+    }
+
+    pub(crate) fn is_acting(&self) -> bool {
+        self.view.as_ref().is_some_and(|v| v.acting.contains(&self.me))
+    }
+
+    /// Does the map want a copy here?
+    pub(crate) fn is_member(&self) -> bool {
+        self.view.as_ref().is_some_and(|v| v.acting.contains(&self.me) || v.up.contains(&self.me))
+    }
+
+    pub(crate) fn leader(&self) -> Peer {
+        self.view.as_ref().map_or(Peer::NONE, |v| v.primary)
+    }
+
+    /// Is what this OSD does for the PG over with this map?
+    pub(crate) fn is_changed_by(&self, view: &MapView) -> bool {
+        let was_live = self.view.as_ref().is_some_and(|v| v.live);
+        view.gap || view.live != was_live || !self.interval.continues(self.id.seed, view)
+    }
+
+    /// How the pool cuts its objects; `None` for a replicated pool.
+    pub(crate) fn shape(&self) -> Option<Shape> {
+        self.view.as_ref()?.pool.as_ref()?.shape
+    }
+
+    /// Is it a PG of an erasure-coded pool?
+    pub(crate) fn is_erasure(&self) -> bool {
+        self.me.shard >= 0
+    }
+
+    /// How the pool keeps its objects.
+    pub(crate) fn backend(&self) -> Backend {
+        self.shape().map_or(Backend::Replicated, Backend::Erasure)
+    }
+
+    /// Is a merge of this PG pending, so that nothing may be written?
+    pub(crate) fn is_premerge(&self) -> bool {
+        self.interval.premerge && !planted!(self.cfg, WritesWhilePending)
+    }
+
+    pub(crate) fn is_whole_at(&self, version: EVersion) -> bool {
+        self.has_copy() && self.info.as_ref().is_some_and(|i| i.is_whole() && i.last_update() == version)
+    }
+
+    /// Is there a copy that counts? One that is being deleted does not.
+    pub(crate) fn has_copy(&self) -> bool {
+        self.info.as_ref().is_some_and(|i| i.les > 0)
+    }
+
+    /// First and after-last position of the PG's objects.
+    pub(crate) fn range(&self) -> (HObject, HObject) {
+        let in_map = self.view.as_ref().and_then(|v| v.pool.as_ref()).map(|p| p.pg_num);
+        let pg_num = in_map.or(self.info.as_ref().map(|i| i.pg_num)).unwrap_or(1);
+        (crate::exec::pg_start(self.id), crate::exec::pg_end(self.id, pg_num))
+    }
+
+    pub(crate) fn seq(&mut self) -> u64 {
+        self.next_seq += 1;
+        self.next_seq
+    }
+
+    /// The version of the next entry, never one that was given out before (entries may have been taken back since).
+    /// The first of so many, which follow each other.
+    pub(crate) fn next_version(&mut self, entries: u64) -> EVersion {
+        let newest = self.info.as_ref().map_or(0, |i| i.last_update().version);
+        let first = self.issued.max(newest) + 1;
+        self.issued = first + entries.max(1) - 1;
+        EVersion::new(self.epoch(), first)
+    }
+
+    // ---- what is stored, and when it is durable ----
+
+    /// Submits a transaction; `after` happens when it is durable.
+    pub(crate) fn submit(&mut self, mut txn: Transaction, after: After, cx: &mut Cx<'_>) {
+        localize(&mut txn, self.me.shard);
+        let token = self.next_token;
+        self.next_token += 1;
+        self.after.push_back((token, after));
+        cx.out.push(PgEffect::Submit(token, txn));
+    }
+
+    /// Does `after` when this token is durable, before what was to be done then.
+    pub(crate) fn before(&mut self, token: Token, after: After) {
+        let at = self.after.partition_point(|(t, _)| *t < token);
+        self.after.insert(at, (token, after));
+    }
+
+    /// Does `after` when the next that is submitted is durable, before what is to be done then.
+    pub(crate) fn before_next(&mut self, after: After) {
+        self.after.push_back((self.next_token, after));
+    }
+
+    /// Will this be done when something is durable that is not yet?
+    pub(crate) fn will(&self, what: &After) -> bool {
+        match what {
+            After::Send(to, msg) => {
+                self.after.iter().rev().any(|(_, a)| matches!(a, After::Send(t, m) if t == to && m == msg))
+            }
+            _ => false,
+        }
+    }
+
+    /// Is everything durable that was submitted?
+    pub(crate) fn is_durable(&self) -> bool {
+        self.after.is_empty()
+    }
+
+    /// Does `after` when all that was submitted before is durable; gives it back if it is.
+    pub(crate) fn after_all(&mut self, after: After) -> Option<After> {
+        // The newest that was taken: a number may have gone with a transaction that the store refused.
+        match self.after.back().map(|(token, _)| *token) {
+            None => Some(after),
+            Some(token) => {
+                self.after.push_back((token, after));
+                None
+            }
+        }
+    }
+
+    /// What is to be done next, now that everything up to this token is durable.
+    pub(crate) fn next_due(&mut self, durable: Token) -> Option<After> {
+        self.after.pop_front_if(|(token, _)| *token <= durable).map(|(_, after)| after)
+    }
+
+    /// The store refuses this transaction and all later ones: nothing of what was to follow them does.
+    pub(crate) fn forget_from(&mut self, refused: Token) {
+        let left = self.after.partition_point(|(token, _)| *token < refused);
+        self.after.truncate(left);
+    }
+
+    /// A new interval: nobody has called it by any name yet.
+    pub(crate) fn forget_names(&mut self) {
+        self.called.clear();
+    }
+
+    /// A member calls the interval so.
+    pub(crate) fn is_called(&mut self, by: Peer, name: Epoch) {
+        self.called.insert(by, name);
+    }
+
+    /// May the interval have begun earlier than we know?
+    pub(crate) fn is_guessed(&self) -> bool {
+        self.guessed
+    }
+
+    /// The interval begins so; `guessed`: or earlier.
+    pub(crate) fn begin_interval(&mut self, interval: Interval, guessed: bool) {
+        (self.interval, self.guessed) = (interval, guessed);
+    }
+
+    /// The change that stores what every write changes, as it is in memory.
+    pub(crate) fn head_op(&self) -> MetaOp {
+        match &self.info {
+            Some(info) => MetaOp::Set { key: self.head_key.clone(), value: to_vec(&info.head).into() },
+            None => MetaOp::Remove { key: self.head_key.clone() },
+        }
+    }
+
+    /// The same, where this is what it is encoded as.
+    pub(crate) fn head_as(&self, value: Bytes) -> MetaOp {
+        MetaOp::Set { key: self.head_key.clone(), value }
+    }
+
+    /// The changes that store everything but objects and log as it is in memory.
+    pub(crate) fn record_ops(&mut self, out: &mut Vec<MetaOp>) {
+        let key = self.record_key.clone();
+        let readers = self.readers.iter().map(|(osd, last, _)| OldReader { osd: *osd, last: *last, left_ms: 0 });
+        if let Some(info) = &mut self.info {
+            info.readers = readers.collect();
+        }
+        out.push(match &self.info {
+            Some(info) => {
+                let record = Record {
+                    info: info.clone(),
+                    interval: self.interval.clone(),
+                    past: self.past.clone(),
+                    shaped: self.shaped,
+                };
+                MetaOp::Set { key, value: to_vec(&record).into() }
+            }
+            None => MetaOp::Remove { key },
+        });
+        out.push(self.head_op());
+        self.missing_ops(out);
+    }
+
+    /// The changes that store the missing set as it is in memory.
+    pub(crate) fn missing_ops(&mut self, out: &mut Vec<MetaOp>) {
+        if planted!(self.cfg, MissingNotStored) {
+            return;
+        }
+        self.missing.take_changes(self.spg(), out);
+    }
+
+    /// Stores what is in memory.
+    pub(crate) fn save(&mut self, after: After, cx: &mut Cx<'_>) {
+        let mut txn = Transaction::default();
+        self.record_ops(&mut txn.meta);
+        self.submit(txn, after, cx);
+    }
+
+    // ---- the interval ----
+
+    /// Writes down the interval that ends before `view`.
+    pub(crate) fn close_interval(&mut self, view: &MapView, old: Option<&MapView>) {
+        let Some(info) = &mut self.info else {
+            self.past.clear();
+            return;
+        };
+        if view.gap && view.trimmed {
+            // The PG was clean in this epoch or later: what was before matters no more.
+            info.lec = info.lec.max(view.epoch);
+            self.past.clear();
+            return;
+        }
+        let last = match old {
+            Some(o) if view.gap => o.epoch,
+            _ => view.epoch - 1,
+        };
+        let seen = old.filter(|_| !view.gap && !planted!(self.cfg, Foretold));
+        let closed = self.interval.close(last, seen, info.lec);
+        if closed.rw {
+            match self.past.last_mut() {
+                Some(p)
+                    if planted!(self.cfg, LostForever) && p.acting == closed.acting && p.primary == closed.primary =>
+                {
+                    p.last = closed.last;
+                }
+                // Whoever must be heard for the later one is heard for the earlier one, too; so an
+                // OSD that comes and goes adds no more than the sets it makes. The one that stays begins where the later one
+                // begins: who was declared lost before, and came back to take part in it, is waited for.
+                _ => {
+                    self.past.retain(|p| p.acting != closed.acting || p.primary != closed.primary);
+                    self.past.push(closed);
+                }
+            }
+        }
+        if view.gap && view.epoch > last + 1 {
+            let (first, last) = (last + 1, view.epoch - 1);
+            self.past.push(PastInterval { first, last, primary: Peer::NONE, rw: true, ..PastInterval::default() });
+        }
+        forget_before(&mut self.past, info.lec);
+    }
+
+    /// Calls the interval as each member does.
+    pub(crate) fn call_as_called(&self, out: &mut [PgEffect]) {
+        if self.called.is_empty() {
+            return;
+        }
+        for e in out {
+            if let PgEffect::Send(to, msg) = e
+                && let Some(name) = self.called.get(to)
+            {
+                msg.raise_since(*name);
+            }
+        }
+    }
+
+    // ---- what others are told ----
+
+    /// The info as others may see it.
+    pub(crate) fn told_info(&self, cx: &Cx<'_>) -> Option<PgInfo> {
+        let info = self.info.clone().filter(|_| self.has_copy())?;
+        let all = planted!(self.cfg, MissingIsHollow);
+        let hollow = self.missing.iter().any(|(_, i)| (i.withheld || all) && i.need.epoch >= info.les);
+        Some(PgInfo { missing: self.missing.len() as u32, hollow, readers: self.told_readers(cx), ..info })
+    }
+
+    /// Who may still serve reads as the primary of an older interval, for others.
+    pub(crate) fn told_readers(&self, cx: &Cx<'_>) -> Vec<OldReader> {
+        let left =
+            |until: u64| self.reads_until(until, cx).saturating_sub(cx.now.mono_ms).min(u64::from(u32::MAX)) as u32;
+        let all =
+            self.readers.iter().map(|(osd, last, until)| OldReader { osd: *osd, last: *last, left_ms: left(*until) });
+        all.filter(|r| r.left_ms > 0).collect()
+    }
+
+    /// Until when an old primary may read: the worst, where that was forgotten.
+    pub(crate) fn reads_until(&self, until: u64, cx: &Cx<'_>) -> u64 {
+        if until == UNKNOWN_MS { cx.leases.forgotten_until() } else { until }
+    }
+
+    pub(crate) fn send(&self, to: Peer, body: CtlBody, cx: &mut Cx<'_>) {
+        cx.out.push(PgEffect::Send(to, self.ctl(to, body)));
+    }
+
+    pub(crate) fn ctl(&self, to: Peer, body: CtlBody) -> PeerMsg {
+        PeerMsg::Ctl(Box::new(PgCtl { pg: self.id, ends: self.ends(to), epoch: self.interval.since, body }))
+    }
+
+    /// The shards at the ends of a message to `to`.
+    pub(crate) fn ends(&self, to: Peer) -> Ends {
+        Ends { from: self.me.shard, to: to.shard }
+    }
+
+    /// What the monitor was told for a merge is no longer so: a merge that it began now would hold up
+    /// writes for nothing.
+    pub(crate) fn take_back_merge(&self, cx: &mut Cx<'_>) {
+        cx.out.push(PgEffect::Mergeable(MergeWord { epoch: self.epoch(), ..MergeWord::default() }));
+    }
+
+    // ---- what cannot happen ----
+
+    /// See `invariant!`.
+    pub(crate) fn is_broken(&mut self, what: std::fmt::Arguments<'_>) {
+        if cfg!(any(debug_assertions, feature = "plant-bugs")) {
+            panic!("pg {}: {what}", self.spg());
+        }
+        self.breaks(what);
+    }
+
+    /// What a release does then.
+    pub(crate) fn breaks(&mut self, what: std::fmt::Arguments<'_>) {
+        // Said once until it has its consequence, which comes at intervals.
+        if !std::mem::replace(&mut self.broken, true) {
+            tracing::error!(pg = %self.id, osd = %self.me, "cannot happen: {what}");
+        }
+    }
+}
